@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"cinnabar/verbs"
+)
+
+// Limits of compare, in bytes unless said otherwise.
+const (
+	compareMemory   = 64 * mebibyte // of registered memory on each side; more data goes round in it
+	compareMaxChunk = 16 * mebibyte
+	compareWindow   = 16 // operations outstanding
+)
+
+// compareOptions are the options of compare.
+type compareOptions struct {
+	sizeText, chunkText string
+	json                bool
+
+	job compareJob
+}
+
+func newCompare(s streams) *cobra.Command {
+	o := &compareOptions{}
+	cmd := &cobra.Command{
+		Use:   "compare",
+		Short: "One job by TCP and by verbs: rate, copies, wake-ups, the receiver's part",
+		Long: `compare moves the same bytes between two processes three times: by plain TCP,
+by RDMA write and by send/receive, and shows what each way costs both sides.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.parse(); err != nil {
+				return err
+			}
+			return runCompare(cmd.Context(), o, s)
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.sizeText, "size", "64MiB", "bytes to move")
+	f.StringVar(&o.chunkText, "chunk", "1MiB", "bytes of one operation")
+	f.BoolVar(&o.json, "json", false, "print JSON instead of a table")
+	return cmd
+}
+
+func (o *compareOptions) parse() (err error) {
+	if o.job.Chunk, err = parseSize("--chunk", o.chunkText, 1, compareMaxChunk); err != nil {
+		return err
+	}
+	if o.job.Size, err = parseSize("--size", o.sizeText, 1, math.MaxInt64/2); err != nil {
+		return err
+	}
+	o.job.Chunk = min(o.job.Chunk, o.job.Size)
+	return nil
+}
+
+// compareJob is what both sides have to know.
+type compareJob struct {
+	Size  int64 `json:"size"`  // bytes to move
+	Chunk int64 `json:"chunk"` // bytes of one operation
+}
+
+// check refuses a job that does not fit the limits.
+func (j compareJob) check() error {
+	if j.Chunk < 1 || j.Chunk > compareMaxChunk || j.Size < j.Chunk {
+		return fmt.Errorf("%d bytes in chunks of %d are not possible", j.Size, j.Chunk)
+	}
+	return nil
+}
+
+// slots is how many chunks the memory holds; chunk n goes to slot n modulo slots.
+func (j compareJob) slots() int64 {
+	return min(max(compareMemory/j.Chunk, 1), (j.Size+j.Chunk-1)/j.Chunk)
+}
+
+// memory is the size of the memory in bytes: every byte of it is moved at least
+// once, also where the last piece is short.
+func (j compareJob) memory() int { return int(min(j.slots()*j.Chunk, j.Size)) } // at most compareMemory
+
+// count is the number of operations.
+func (j compareJob) count() int64 { return (j.Size + j.Chunk - 1) / j.Chunk }
+
+// piece is where operation n finds its bytes, and how many they are.
+func (j compareJob) piece(n int64) (off, size int) {
+	return int(n % j.slots() * j.Chunk), int(min(j.Chunk, j.Size-n*j.Chunk))
+}
+
+// Ways to move the data.
+const (
+	wayTCP   = "TCP"
+	wayWrite = "RDMA write"
+	waySend  = "send/receive"
+)
+
+// compareRow is what one way cost. Rates and times carry their units in the
+// names, here and in the table.
+type compareRow struct {
+	Way             string  `json:"way"`
+	Bytes           int64   `json:"bytes"`
+	Seconds         float64 `json:"seconds"`
+	MiBPerSecond    float64 `json:"mib_per_second"`
+	UserCopies      float64 `json:"user_space_copies"`         // bytes staged by the device on both sides, per byte moved
+	KernelCopies    int     `json:"kernel_copies"`             // one on each side, by TCP
+	SenderBlocked   float64 `json:"sender_blocked_percent"`    // of the time, inside the calls that move data
+	SenderWakeups   int64   `json:"sender_wakeups"`            // voluntary context switches of the process
+	ReceiverWakeups int64   `json:"receiver_wakeups"`          // -1 where the system does not tell, as above
+	ReceiverCalls   int64   `json:"receiver_calls"`            // that the receiving program made to get the data
+	ReceiverCPU     float64 `json:"receiver_cpu_milliseconds"` // of the whole process, the device included
+	Verified        bool    `json:"verified"`
+}
+
+// compareNotes explain the columns where a number alone would mislead.
+var compareNotes = []string{
+	"copies in user space are counted by the device (staged bytes) over bytes moved; TCP's program reads and writes in place, so it makes none either",
+	"kernel copies are two on every row, one on each side: the software device runs over TCP. On RDMA hardware they are none",
+	"wake-ups are voluntary context switches of the whole process, the software device's goroutine included; on hardware the adapter does that work",
+	"receiver calls are those that the receiving program makes to get the data; a one-sided write needs none",
+}
+
+// runCompare starts the peer, measures every way and prints the result.
+func runCompare(ctx context.Context, o *compareOptions, s streams) (err error) {
+	dev, err := openDevice("")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	p, err := startPeer(ctx, comparePeerCommand, s.err)
+	if err != nil {
+		return err
+	}
+	rows, err := compareWith(ctx, dev, p, o.job)
+	if stopErr := p.stop(); err == nil { // else the peer's end follows from ours
+		err = stopErr
+	}
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return writeCompareJSON(s.out, rows)
+	}
+	return writeCompareTable(s.out, o.job, rows)
+}
+
+// compareWith meets the peer and measures every way.
+func compareWith(ctx context.Context, dev *verbs.Device, p *peerProcess, job compareJob) ([]compareRow, error) {
+	x, err := p.meet(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer x.Close()
+	c, err := newComparer(dev, x, job)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := c.measureAll(ctx)
+	return rows, errors.Join(err, c.close(ctx))
+}
+
+// writeCompareJSON prints the rows and the notes.
+func writeCompareJSON(w io.Writer, rows []compareRow) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(struct {
+		Rows  []compareRow `json:"rows"`
+		Notes []string     `json:"notes"`
+	}{rows, compareNotes})
+}
+
+// writeCompareTable prints one column for each way, so that the eye compares
+// along the line.
+func writeCompareTable(w io.Writer, job compareJob, rows []compareRow) error {
+	if _, err := fmt.Fprintf(w, "%s in chunks of %s between two processes on loopback\n\n", sizeText(job.Size), sizeText(job.Chunk)); err != nil {
+		return err
+	}
+	t := newTable(w)
+	for _, l := range compareLines {
+		fmt.Fprint(t, l.label)
+		for i := range rows {
+			fmt.Fprint(t, "\t", l.value(&rows[i]))
+		}
+		fmt.Fprintln(t)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	i := &infoWriter{w: w}
+	i.printf("\n")
+	for _, n := range compareNotes {
+		i.printf("- %s\n", n)
+	}
+	return i.err
+}
+
+// compareLines are the lines of the table.
+var compareLines = []struct {
+	label string
+	value func(*compareRow) string
+}{
+	{"", func(r *compareRow) string { return r.Way }},
+	{"bytes moved", func(r *compareRow) string { return fmt.Sprint(r.Bytes) }},
+	{"seconds", func(r *compareRow) string { return fmt.Sprintf("%.4f", r.Seconds) }},
+	{"MiB/s", func(r *compareRow) string { return fmt.Sprintf("%.1f", r.MiBPerSecond) }},
+	{"copies in user space", func(r *compareRow) string { return fmt.Sprintf("%.3g", r.UserCopies) }},
+	{"copies in the kernel", func(r *compareRow) string { return fmt.Sprint(r.KernelCopies) }},
+	{"sender blocked in calls, % of time", func(r *compareRow) string { return fmt.Sprintf("%.1f", r.SenderBlocked) }},
+	{"sender wake-ups", func(r *compareRow) string { return countText(r.SenderWakeups) }},
+	{"receiver wake-ups", func(r *compareRow) string { return countText(r.ReceiverWakeups) }},
+	{"receiver calls", func(r *compareRow) string { return fmt.Sprint(r.ReceiverCalls) }},
+	{"receiver CPU, ms", func(r *compareRow) string { return fmt.Sprintf("%.1f", r.ReceiverCPU) }},
+	{"verified by SHA-256", func(r *compareRow) string { return map[bool]string{true: "yes", false: "no"}[r.Verified] }},
+}
+
+// countText prints a count that the system may not know.
+func countText(n int64) string {
+	if n < 0 {
+		return "unknown"
+	}
+	return fmt.Sprint(n)
+}
+
+// wakeups is a process's count, -1 if unknown.
+func wakeups(u usage) int64 {
+	if !u.Known {
+		return -1
+	}
+	return u.Wakeups
+}
+
+// milliseconds is d as the table has it.
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"cinnabar/verbs"
+)
+
+// comparePeerCommand is the hidden sub-command of compare's peer.
+const comparePeerCommand = "compare-peer"
+
+func newComparePeer(s streams) *cobra.Command {
+	return &cobra.Command{
+		Use:    comparePeerCommand,
+		Short:  "The other half of compare, started by it",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return peerMain(cmd.Context(), s, func(ctx context.Context, x *exchange) (err error) {
+				dev, err := openDevice("")
+				if err != nil {
+					return err
+				}
+				defer func() { err = errors.Join(err, dev.Close()) }()
+				return serveCompare(ctx, dev, x)
+			})
+		},
+	}
+}
+
+// compareSink is the receiving side of compare.
+type compareSink struct {
+	*link
+	x    *exchange
+	dev  *verbs.Device
+	job  compareJob
+	data *verbs.MR
+	tcp  net.Conn
+
+	calls int64 // of the way under way
+}
+
+// serveCompare takes part in every way until the parent hangs up.
+func serveCompare(ctx context.Context, dev *verbs.Device, x *exchange) (err error) {
+	l, err := newLink(dev, linkConfig{sends: compareWindow, receives: compareWindow})
+	if err != nil {
+		return err
+	}
+	k := &compareSink{link: l, x: x, dev: dev}
+	defer func() { err = errors.Join(err, k.close(ctx)) }()
+	if err := k.prepare(ctx); err != nil {
+		return err
+	}
+	if err := k.meet(ctx); err != nil {
+		return err
+	}
+	defer k.tcp.Close()
+	defer context.AfterFunc(ctx, func() { k.tcp.SetDeadline(time.Unix(1, 0)) })()
+	for _, take := range []func(context.Context) error{k.takeTCP, k.takeWrite, k.takeSend} {
+		if err := k.measure(ctx, take); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prepare learns the job and registers the memory for it.
+func (k *compareSink) prepare(ctx context.Context) (err error) {
+	if err := k.x.receive(ctx, &k.job); err != nil {
+		return err
+	}
+	if err := k.job.check(); err != nil {
+		return err
+	}
+	k.data, err = k.alloc(k.job.memory(), verbs.LocalWrite|verbs.RemoteWrite|verbs.RemoteRead)
+	return err
+}
+
+// meet says where this side is, and accepts one connection of each kind.
+func (k *compareSink) meet(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
+	defer cancel()
+	l, err := verbs.Listen(k.dev, netip.MustParseAddrPort("127.0.0.1:0"))
+	if err != nil {
+		return fmt.Errorf("listen for the connect request: %w", err)
+	}
+	defer l.Close()
+	var lc net.ListenConfig
+	t, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listen for TCP: %w", err)
+	}
+	defer t.Close()
+	defer context.AfterFunc(ctx, func() { t.Close() })()
+	at, err := netip.ParseAddrPort(t.Addr().String())
+	if err != nil {
+		return err
+	}
+	if err := k.x.send(compareAnswer{Addr: l.Addr(), TCP: at, Data: regionOf(k.data)}); err != nil {
+		return err
+	}
+	r, err := l.Accept(ctx)
+	if err != nil {
+		return fmt.Errorf("wait for the connect request: %w", reason(ctx, err))
+	}
+	if err := k.accept(ctx, r, verbs.ConnParam{}); err != nil {
+		return err
+	}
+	if k.tcp, err = t.Accept(); err != nil {
+		return fmt.Errorf("wait for the TCP connection: %w", reason(ctx, err))
+	}
+	return nil
+}
+
+// measure takes part in one way and reports what it cost.
+func (k *compareSink) measure(ctx context.Context, take func(context.Context) error) error {
+	var s compareStep
+	if err := k.x.receive(ctx, &s); err != nil {
+		return err
+	}
+	clear(k.data.Bytes()) // so that the digest tells of this way alone
+	k.calls = 0
+	before, staged := processUsage(), stagedBytes(k.dev)
+	if err := take(ctx); err != nil {
+		return fmt.Errorf("%s: %w", s.Way, err)
+	}
+	if err := k.x.receive(ctx, &s); err != nil {
+		return err
+	}
+	return k.x.send(compareReport{
+		Usage: processUsage().since(before), Calls: k.calls,
+		Staged: stagedBytes(k.dev) - staged, Digest: sha256.Sum256(k.data.Bytes()),
+	})
+}
+
+// ready lets the parent begin.
+func (k *compareSink) ready() error { return k.x.send(compareReport{Ready: true}) }
+
+// takeTCP reads every piece to its place and confirms the last.
+func (k *compareSink) takeTCP(context.Context) error {
+	if err := k.ready(); err != nil {
+		return err
+	}
+	for n := range k.job.count() {
+		off, size := k.job.piece(n)
+		for b := k.data.Bytes()[off : off+size]; len(b) > 0; {
+			got, err := k.tcp.Read(b)
+			if err != nil {
+				return fmt.Errorf("read piece %d: %w", n, err)
+			}
+			k.calls++
+			b = b[got:]
+		}
+	}
+	_, err := k.tcp.Write([]byte{1})
+	return err
+}
+
+// takeWrite does nothing: the data comes without the receiving program.
+func (k *compareSink) takeWrite(context.Context) error { return k.ready() }
+
+// takeSend keeps receives posted and tells the parent how many it may use.
+func (k *compareSink) takeSend(ctx context.Context) error {
+	posted := int64(0)
+	count := k.job.count()
+	for ; posted < min(count, compareWindow); posted++ {
+		if err := k.postPiece(posted); err != nil {
+			return err
+		}
+	}
+	if err := k.ready(); err != nil {
+		return err
+	}
+	for n := int64(1); n <= count; n++ {
+		k.calls++
+		if _, err := k.received(ctx); err != nil {
+			return err
+		}
+		if posted < count {
+			if err := k.postPiece(posted); err != nil {
+				return err
+			}
+			posted++
+		}
+		if n%creditStep == 0 || n == count {
+			if err := k.sendCredit(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// postPiece posts the receive of piece n.
+func (k *compareSink) postPiece(n int64) error {
+	k.calls++
+	off, size := k.job.piece(n)
+	return k.postRecv(verbs.RecvWR{SGL: []verbs.SGE{k.data.SGE(off, size)}})
+}
+
+// sendCredit sends an empty message.
+func (k *compareSink) sendCredit(ctx context.Context) error {
+	k.calls++
+	if err := k.post(verbs.SendWR{Op: verbs.OpSend, Flags: verbs.Signaled}); err != nil {
+		return err
+	}
+	return k.sent(ctx, 1)
+}

@@ -1,0 +1,291 @@
+package main
+
+import (
+	"context"
+	crand "crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"cinnabar/verbs"
+)
+
+// The two sides of compare steer each other over the TCP connection of the
+// exchange, so that nothing but the job itself touches what is measured:
+// the parent names a way, the peer says that it is ready, the data moves, the
+// parent says that it is done, and the peer reports.
+
+// compareAnswer is where the peer can be reached.
+type compareAnswer struct {
+	Addr netip.AddrPort `json:"addr"` // for the connect request
+	TCP  netip.AddrPort `json:"tcp"`
+	Data remoteRegion   `json:"data"`
+}
+
+// compareStep is what the parent says during the measurements.
+type compareStep struct {
+	Way  string `json:"way,omitempty"`
+	Done bool   `json:"done,omitempty"` // the data of the way under way has been sent
+}
+
+// compareReport is what the peer says about its side of a way.
+type compareReport struct {
+	Ready  bool     `json:"ready,omitempty"`
+	Usage  usage    `json:"usage"`
+	Calls  int64    `json:"calls"`
+	Staged uint64   `json:"staged"` // bytes
+	Digest [32]byte `json:"digest"`
+}
+
+// comparer is the sending side.
+type comparer struct {
+	*link
+	x      *exchange
+	dev    *verbs.Device
+	job    compareJob
+	peer   compareAnswer
+	data   *verbs.MR
+	tcp    net.Conn
+	digest [32]byte // of the memory
+
+	blocked time.Duration // inside the calls that move data, of the way under way
+}
+
+// newComparer registers memory and fills it with random bytes.
+func newComparer(dev *verbs.Device, x *exchange, job compareJob) (*comparer, error) {
+	l, err := newLink(dev, linkConfig{sends: compareWindow, receives: compareWindow})
+	if err != nil {
+		return nil, err
+	}
+	c := &comparer{link: l, x: x, dev: dev, job: job}
+	if c.data, err = l.alloc(job.memory(), verbs.LocalWrite); err != nil {
+		return nil, errors.Join(err, l.release())
+	}
+	crand.Read(c.data.Bytes()) // never fails
+	c.digest = sha256.Sum256(c.data.Bytes())
+	return c, nil
+}
+
+// measureAll connects both ways and measures every way.
+func (c *comparer) measureAll(ctx context.Context) ([]compareRow, error) {
+	if err := c.meet(ctx); err != nil {
+		return nil, err
+	}
+	defer c.tcp.Close()
+	defer context.AfterFunc(ctx, func() { c.tcp.SetDeadline(time.Unix(1, 0)) })()
+	var rows []compareRow
+	for _, w := range []struct {
+		name string
+		move func(context.Context) error
+	}{{wayTCP, c.moveTCP}, {wayWrite, c.moveWrite}, {waySend, c.moveSend}} {
+		row, err := c.measure(ctx, w.name, w.move)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", w.name, err)
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+// meet exchanges addresses and connects a queue pair and a TCP connection.
+func (c *comparer) meet(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
+	defer cancel()
+	if err := c.x.send(c.job); err != nil {
+		return err
+	}
+	if err := c.x.receive(ctx, &c.peer); err != nil {
+		return err
+	}
+	if c.peer.Data.Len != c.data.Len() {
+		return fmt.Errorf("out-of-band exchange: the peer offers %d bytes instead of %d", c.peer.Data.Len, c.data.Len())
+	}
+	if err := c.dial(ctx, c.peer.Addr, verbs.ConnParam{}); err != nil {
+		return err
+	}
+	var d net.Dialer
+	tcp, err := d.DialContext(ctx, "tcp", c.peer.TCP.String())
+	if err != nil {
+		return fmt.Errorf("connect to the peer by TCP: %w", err)
+	}
+	c.tcp = tcp
+	return nil
+}
+
+// measure runs one way. The time ends when the data is known to be in the
+// peer's memory.
+func (c *comparer) measure(ctx context.Context, way string, move func(context.Context) error) (compareRow, error) {
+	if _, err := c.step(ctx, compareStep{Way: way}, true); err != nil {
+		return compareRow{}, err
+	}
+	c.blocked = 0
+	before, staged := processUsage(), stagedBytes(c.dev)
+	start := time.Now()
+	if err := move(ctx); err != nil {
+		return compareRow{}, err
+	}
+	took := time.Since(start)
+	cost := processUsage().since(before)
+	staged = stagedBytes(c.dev) - staged
+	report, err := c.step(ctx, compareStep{Done: true}, false)
+	if err != nil {
+		return compareRow{}, err
+	}
+	if report.Digest != c.digest {
+		return compareRow{}, fmt.Errorf("verification failed: SHA-256 of the memory is %x here and %x at the peer", c.digest, report.Digest)
+	}
+	return compareRow{
+		Way: way, Bytes: c.job.Size, Seconds: took.Seconds(), MiBPerSecond: mibPerSecond(c.job.Size, took),
+		UserCopies: float64(staged+report.Staged) / float64(c.job.Size), KernelCopies: 2,
+		SenderBlocked: 100 * c.blocked.Seconds() / max(took.Seconds(), 1e-9),
+		SenderWakeups: wakeups(cost), ReceiverWakeups: wakeups(report.Usage),
+		ReceiverCalls: report.Calls, ReceiverCPU: milliseconds(report.Usage.CPU), Verified: true,
+	}, nil
+}
+
+// step tells the peer something and returns its answer.
+func (c *comparer) step(ctx context.Context, s compareStep, wantReady bool) (compareReport, error) {
+	var r compareReport
+	if err := c.x.send(s); err != nil {
+		return r, err
+	}
+	if err := c.x.receive(ctx, &r); err != nil {
+		return r, err
+	}
+	if r.Ready != wantReady {
+		return r, errors.New("out-of-band exchange: the peer answered out of turn")
+	}
+	return r, nil
+}
+
+// timed adds the duration of a call that moves data.
+func (c *comparer) timed(call func() error) error {
+	start := time.Now()
+	err := call()
+	c.blocked += time.Since(start)
+	return err
+}
+
+// moveTCP writes every piece and waits for the one byte that says all came.
+func (c *comparer) moveTCP(context.Context) error {
+	for n := range c.job.count() {
+		off, size := c.job.piece(n)
+		err := c.timed(func() error {
+			_, err := c.tcp.Write(c.data.Bytes()[off : off+size])
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("write piece %d: %w", n, err)
+		}
+	}
+	var all [1]byte
+	if _, err := c.tcp.Read(all[:]); err != nil {
+		return fmt.Errorf("wait until all has come: %w", err)
+	}
+	return nil
+}
+
+// moveWrite writes every piece into the peer's memory. A read behind the writes
+// returns only when they are placed, without asking the receiving program.
+func (c *comparer) moveWrite(ctx context.Context) error {
+	w := verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.Signaled}
+	if err := c.stream(ctx, w, nil); err != nil {
+		return err
+	}
+	// The byte goes back to where it came from.
+	read := verbs.SendWR{Op: verbs.OpRead, Flags: verbs.Signaled, Remote: c.peer.Data.at(0), SGL: []verbs.SGE{c.data.SGE(0, 1)}}
+	if err := c.post(read); err != nil {
+		return err
+	}
+	return c.sent(ctx, 1)
+}
+
+// moveSend sends every piece into a receive of the peer's. An empty message
+// comes back for every half window that the peer has posted anew, so that no
+// piece meets an empty queue; the last one says that all came.
+func (c *comparer) moveSend(ctx context.Context) error {
+	for range creditReceives {
+		if err := c.postRecv(verbs.RecvWR{}); err != nil {
+			return err
+		}
+	}
+	credit := int64(compareWindow)
+	err := c.stream(ctx, verbs.SendWR{Op: verbs.OpSend, Flags: verbs.Signaled}, func() error {
+		if credit--; credit >= 0 {
+			return nil
+		}
+		credit += creditStep
+		return c.credit(ctx)
+	})
+	if err != nil {
+		return err
+	}
+	for range creditsLeft(c.job.count()) {
+		if err := c.credit(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// credit waits for one of the peer's empty messages.
+func (c *comparer) credit(ctx context.Context) error {
+	if _, err := c.received(ctx); err != nil {
+		return err
+	}
+	return c.postRecv(verbs.RecvWR{})
+}
+
+// stream posts one request like wr for each piece, a window of them at a time.
+// before is called ahead of each, if not nil.
+func (c *comparer) stream(ctx context.Context, wr verbs.SendWR, before func() error) error {
+	flying := 0
+	for n := range c.job.count() {
+		if before != nil {
+			if err := before(); err != nil {
+				return err
+			}
+		}
+		if flying == compareWindow {
+			if err := c.sent(ctx, 1); err != nil {
+				return err
+			}
+			flying--
+		}
+		off, size := c.job.piece(n)
+		wr.ID, wr.SGL, wr.Remote = uint64(n), []verbs.SGE{c.data.SGE(off, size)}, c.peer.Data.at(off)
+		if err := c.timed(func() error { return c.post(wr) }); err != nil {
+			return err
+		}
+		flying++
+	}
+	return c.sent(ctx, flying)
+}
+
+// Credits of send/receive: the peer sends one for each creditStep pieces that
+// came, and one at the end unless it falls together with the last of those.
+const (
+	creditStep     = compareWindow / 2
+	creditReceives = 4
+)
+
+// credits is how many the peer sends in all.
+func credits(pieces int64) int64 { return (pieces + creditStep - 1) / creditStep }
+
+// creditsLeft is how many are still to come when the last piece was sent.
+func creditsLeft(pieces int64) int64 {
+	used := int64(0)
+	if pieces > compareWindow {
+		used = (pieces - compareWindow + creditStep - 1) / creditStep
+	}
+	return credits(pieces) - used
+}
+
+// stagedBytes is what the device copied through memory of its own.
+func stagedBytes(dev *verbs.Device) uint64 {
+	s := dev.Stats()
+	return s["rx_staged_bytes"] + s["tx_staged_bytes"]
+}

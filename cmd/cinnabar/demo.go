@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"cinnabar/verbs"
+)
+
+// Sizes of the demonstration, in bytes unless said otherwise. The registered
+// memory is bounded, whatever the size of the data: it moves in rounds.
+const (
+	demoSize    = 64 * mebibyte // of random data
+	demoChunk   = mebibyte      // of one operation
+	demoRound   = 16 * mebibyte // of registered memory on each side
+	demoDepth   = 64            // work requests in one queue: a round's chunks and a message
+	demoAtomics = 1000          // operations of each kind
+	wordLen     = 8
+)
+
+func newDemo(s streams) *cobra.Command {
+	return &cobra.Command{
+		Use:   "demo [FILE]",
+		Short: "Show the main job on loopback, between two real processes",
+		Long: fmt.Sprintf(`demo starts a second process of itself and moves %s of random data, or FILE, by
+every kind of operation: send/receive, RDMA write, write with immediate, RDMA
+read, and counts by atomics. Each pass is verified by SHA-256. The last line
+says ok.`, sizeText(demoSize)),
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			src := randomSource(demoSize)
+			if len(args) == 1 {
+				var err error
+				if src, err = fileSource(args[0]); err != nil {
+					return err
+				}
+			}
+			return runDemo(cmd.Context(), src, s)
+		},
+	}
+}
+
+// runDemo starts the peer, carries out the demonstration with it and prints
+// the table. The peer is gone when it returns.
+func runDemo(ctx context.Context, src source, s streams) (err error) {
+	dev, err := openDevice("")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	p, err := startPeer(ctx, demoPeerCommand, s.err)
+	if err != nil {
+		return err
+	}
+	d, err := demonstrate(ctx, dev, p, src)
+	if stopErr := p.stop(); err == nil { // else the peer's end follows from ours
+		err = stopErr
+	}
+	if err != nil {
+		return err
+	}
+	return d.print(s.out, p.cmd.Process.Pid)
+}
+
+// demonstrate meets the peer and runs every step.
+func demonstrate(ctx context.Context, dev *verbs.Device, p *peerProcess, src source) (*demo, error) {
+	x, err := p.meet(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer x.Close()
+	d, err := newDemoRun(dev, src)
+	if err != nil {
+		return nil, err
+	}
+	return d, errors.Join(d.run(ctx, x), d.close(ctx))
+}
+
+// demo is the active side of the demonstration.
+type demo struct {
+	*talker
+	src    source
+	attr   verbs.DeviceAttr
+	data   *verbs.MR // one round
+	result *verbs.MR // where atomics put the old value
+	peer   demoAnswer
+	digest [32]byte // of the data, by the first pass
+	passes int
+	rows   []demoRow
+}
+
+// demoRow is a line of the table.
+type demoRow struct {
+	step       string
+	operations int64
+	bytes      int64
+	took       time.Duration
+	rate       string // with its unit
+	verified   string
+}
+
+// newDemoRun registers this side's memory.
+func newDemoRun(dev *verbs.Device, src source) (*demo, error) {
+	attr, err := dev.Query()
+	if err != nil {
+		return nil, err
+	}
+	t, err := newTalker(dev)
+	if err != nil {
+		return nil, err
+	}
+	d := &demo{talker: t, src: src, attr: attr}
+	if d.data, err = d.alloc(demoRound, verbs.LocalWrite); err == nil {
+		d.result, err = d.alloc(wordLen, verbs.LocalWrite)
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.release())
+	}
+	return d, nil
+}
+
+// run goes through the steps in order.
+func (d *demo) run(ctx context.Context, x *exchange) error {
+	if err := d.meet(ctx, x); err != nil {
+		return err
+	}
+	for _, op := range []demoOp{opSendReceive, opWrite, opWriteImm, opRead} {
+		if op == opWriteImm && !d.attr.Caps.Has(verbs.CapWriteImm) {
+			d.skip(op.String())
+			continue
+		}
+		if err := d.pass(ctx, op); err != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+	}
+	if err := d.atomics(ctx); err != nil {
+		return err
+	}
+	return d.say(ctx, message{kind: kindBye})
+}
+
+// meet exchanges addresses and keys over TCP, and connects.
+func (d *demo) meet(ctx context.Context, x *exchange) error {
+	start := time.Now()
+	if err := x.send(demoOffer{Source: d.src, Round: demoRound, Chunk: demoChunk, QPNum: d.qp.Num()}); err != nil {
+		return err
+	}
+	waiting, cancel := context.WithTimeout(ctx, exchangeTimeout)
+	defer cancel()
+	if err := x.receive(waiting, &d.peer); err != nil {
+		return err
+	}
+	if d.peer.Data.Len != demoRound || d.peer.Words.Len != 2*wordLen {
+		return fmt.Errorf("out-of-band exchange: the peer offers %d and %d bytes instead of %d and %d", d.peer.Data.Len, d.peer.Words.Len, demoRound, 2*wordLen)
+	}
+	d.rows = append(d.rows, demoRow{
+		step: "out-of-band exchange", operations: 2, bytes: x.sent + x.got, took: time.Since(start), rate: "-",
+		verified: fmt.Sprintf("%s, queue pair %#06x, %s at %s", d.peer.Addr, d.peer.QPNum, sizeText(demoRound), d.peer.Data.at(0)),
+	})
+	return d.dial(waiting, d.peer.Addr, verbs.ConnParam{})
+}
+
+// skip notes a step that the device cannot do.
+func (d *demo) skip(step string) {
+	d.rows = append(d.rows, demoRow{step: step, rate: "-", verified: "skipped: device " + d.attr.Name + " cannot"})
+}
+
+// print writes what was done.
+func (d *demo) print(w io.Writer, peerPID int) error {
+	i := &infoWriter{w: w}
+	i.printf("%s of %s between processes %d and %d, device %s (%s)\n", sizeText(d.src.Size), d.src.name(), os.Getpid(), peerPID, d.attr.Name, d.attr.Transport)
+	i.printf("sha256 %x\n\n", d.digest)
+	if i.err != nil {
+		return i.err
+	}
+	if err := writeDemoTable(w, d.rows); err != nil {
+		return err
+	}
+	i.printf("ok\n")
+	return i.err
+}
+
+// writeDemoTable aligns the rows.
+func writeDemoTable(w io.Writer, rows []demoRow) error {
+	t := newTable(w)
+	fmt.Fprintln(t, "STEP\tOPERATIONS\tDATA\tSECONDS\tRATE\tVERIFIED")
+	for _, r := range rows {
+		fmt.Fprintf(t, "%s\t%d\t%s\t%.6f\t%s\t%s\n", r.step, r.operations, sizeText(r.bytes), r.took.Seconds(), r.rate, r.verified)
+	}
+	return t.Flush()
+}
+
+// chunks divides n bytes into pieces of at most size: offset and length of each.
+func chunks(n, size int) iter.Seq2[int, int] {
+	return func(yield func(int, int) bool) {
+		for off := 0; off < n; off += size {
+			if !yield(off, min(size, n-off)) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net/netip"
+
+	"github.com/spf13/cobra"
+
+	"cinnabar/verbs"
+)
+
+// demoPeerCommand is the hidden sub-command of the demonstration's peer.
+const demoPeerCommand = "demo-peer"
+
+func newDemoPeer(s streams) *cobra.Command {
+	return &cobra.Command{
+		Use:    demoPeerCommand,
+		Short:  "The other half of demo, started by it",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return peerMain(cmd.Context(), s, func(ctx context.Context, x *exchange) (err error) {
+				dev, err := openDevice("")
+				if err != nil {
+					return err
+				}
+				defer func() { err = errors.Join(err, dev.Close()) }()
+				return serveDemo(ctx, dev, x)
+			})
+		},
+	}
+}
+
+// demoPeer is the passive side of the demonstration.
+type demoPeer struct {
+	*talker
+	offer demoOffer
+	data  *verbs.MR // what the parent writes to and reads from
+	words *verbs.MR // what the parent's atomics work on
+
+	sum    hash.Hash     // of the data of the operation under way
+	reader io.ReadCloser // the source, while reads are under way
+}
+
+// serveDemo answers the parent's offer and does its part until the parent
+// says bye.
+func serveDemo(ctx context.Context, dev *verbs.Device, x *exchange) (err error) {
+	t, err := newTalker(dev)
+	if err != nil {
+		return err
+	}
+	p := &demoPeer{talker: t, sum: sha256.New()}
+	defer func() { err = errors.Join(err, p.closeReader(), p.close(ctx)) }()
+	if err := x.receive(ctx, &p.offer); err != nil {
+		return err
+	}
+	if err := p.prepare(); err != nil {
+		return err
+	}
+	if err := p.meet(ctx, dev, x); err != nil {
+		return err
+	}
+	for {
+		m, err := p.hear(ctx)
+		if err != nil {
+			return err
+		}
+		if m.kind == kindBye {
+			return nil
+		}
+		if err := p.handle(ctx, m); err != nil {
+			return fmt.Errorf("%s: %w", m.op, err)
+		}
+	}
+}
+
+// prepare registers the memory that the offer asks for.
+func (p *demoPeer) prepare() (err error) {
+	if err := p.offer.check(); err != nil {
+		return err
+	}
+	const all = verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead
+	if p.data, err = p.alloc(p.offer.Round, all); err != nil {
+		return err
+	}
+	if p.words, err = p.alloc(2*wordLen, verbs.LocalWrite|verbs.RemoteAtomic); err != nil {
+		return err
+	}
+	return p.listen()
+}
+
+// meet says where this side is and accepts the connection that follows.
+func (p *demoPeer) meet(ctx context.Context, dev *verbs.Device, x *exchange) error {
+	l, err := verbs.Listen(dev, netip.MustParseAddrPort("127.0.0.1:0"))
+	if err != nil {
+		return fmt.Errorf("listen for the connect request: %w", err)
+	}
+	defer l.Close()
+	if err := x.send(demoAnswer{Addr: l.Addr(), QPNum: p.qp.Num(), Data: regionOf(p.data), Words: regionOf(p.words)}); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
+	defer cancel()
+	r, err := l.Accept(ctx)
+	if err != nil {
+		return fmt.Errorf("wait for the connect request: %w", reason(ctx, err))
+	}
+	return p.accept(ctx, r, verbs.ConnParam{})
+}
+
+// handle does what one message asks for, and answers it.
+func (p *demoPeer) handle(ctx context.Context, m message) error {
+	switch m.kind {
+	case kindBegin:
+		if m.value > uint64(p.data.Len()) {
+			return fmt.Errorf("the parent begins a round of %d bytes, over the agreed %d", m.value, p.data.Len())
+		}
+		return p.round(ctx, m.op, int(m.value))
+	case kindSum:
+		answer := message{kind: kindSum, op: m.op, digest: [32]byte(p.sum.Sum(nil))}
+		p.sum.Reset()
+		return errors.Join(p.closeReader(), p.answer(ctx, answer))
+	case kindWord:
+		if m.value > 1 {
+			return fmt.Errorf("the parent asks for word %d of 2", m.value)
+		}
+		return p.answer(ctx, message{kind: kindWord, value: binary.NativeEndian.Uint64(p.words.Bytes()[m.value*wordLen:])})
+	case kindReady, kindMoved, kindArrived, kindBye:
+	}
+	return fmt.Errorf("the parent said %q, which is not its turn to say", m.kind)
+}
+
+// answer makes room for the parent's next message and sends m.
+func (p *demoPeer) answer(ctx context.Context, m message) error {
+	if err := p.listen(); err != nil {
+		return err
+	}
+	return p.say(ctx, m)
+}
+
+// round takes part in moving n bytes.
+func (p *demoPeer) round(ctx context.Context, op demoOp, n int) error {
+	switch op {
+	case opRead:
+		return p.offerData(ctx, n)
+	case opSendReceive, opWriteImm:
+		if err := p.postChunks(op, n); err != nil {
+			return err
+		}
+	case opWrite: // nothing to do: that is the point
+	default:
+		return errors.New("unknown operation")
+	}
+	if err := p.answer(ctx, message{kind: kindReady, op: op}); err != nil {
+		return err
+	}
+	if op != opWrite {
+		if err := p.takeChunks(ctx, op, n); err != nil {
+			return err
+		}
+	}
+	if _, err := p.expect(ctx, kindMoved); err != nil {
+		return err
+	}
+	if err := p.answer(ctx, message{kind: kindArrived, op: op}); err != nil {
+		return err
+	}
+	p.sum.Write(p.data.Bytes()[:n]) // a hash never fails
+	return nil
+}
+
+// offerData puts the next n bytes of the source where the parent reads them.
+func (p *demoPeer) offerData(ctx context.Context, n int) (err error) {
+	if p.reader == nil {
+		if p.reader, err = p.offer.Source.open(); err != nil {
+			return err
+		}
+	}
+	b := p.data.Bytes()[:n]
+	if err := p.offer.Source.fill(p.reader, b); err != nil {
+		return err
+	}
+	p.sum.Write(b)
+	return p.answer(ctx, message{kind: kindReady, op: opRead})
+}
+
+// postChunks posts one receive for each operation of the round. A write with
+// immediate brings its own address, so its receive has no memory.
+func (p *demoPeer) postChunks(op demoOp, n int) error {
+	var wrs []verbs.RecvWR
+	for off, size := range chunks(n, p.offer.Chunk) {
+		wr := verbs.RecvWR{ID: uint64(size)}
+		if op == opSendReceive {
+			wr.SGL = []verbs.SGE{p.data.SGE(off, size)}
+		}
+		wrs = append(wrs, wr)
+	}
+	return p.postRecv(wrs...)
+}
+
+// takeChunks waits for those receives and compares what they report with what
+// was agreed.
+func (p *demoPeer) takeChunks(ctx context.Context, op demoOp, n int) error {
+	for off, size := range chunks(n, p.offer.Chunk) {
+		wc, err := p.received(ctx)
+		if err != nil {
+			return fmt.Errorf("chunk at %d: %w", off, err)
+		}
+		if got := wc.Len; op == opSendReceive && int(got) != size {
+			return fmt.Errorf("chunk at %d has %d bytes instead of %d", off, got, size)
+		}
+		if op == opWriteImm && (!wc.HasImm || int(wc.Imm) != size) {
+			return fmt.Errorf("chunk at %d came with immediate data %d (present: %t) instead of %d", off, wc.Imm, wc.HasImm, size)
+		}
+	}
+	return nil
+}
+
+// closeReader ends a pass over the source.
+func (p *demoPeer) closeReader() error {
+	if p.reader == nil {
+		return nil
+	}
+	err := p.reader.Close()
+	p.reader = nil
+	return err
+}

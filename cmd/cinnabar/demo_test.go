@@ -1,0 +1,275 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"cinnabar/verbs"
+)
+
+func TestMessageOnTheWire(t *testing.T) {
+	m := message{kind: kindSum, op: opRead, value: 0x0102030405060708, digest: [32]byte{0: 0xaa, 31: 0xbb}}
+	b := appendMessage(nil, m)
+	if len(b) != messageLen || b[0] != 5 || b[1] != 4 || b[8] != 1 || b[15] != 8 || b[16] != 0xaa || b[47] != 0xbb {
+		t.Errorf("encoded as %x", b)
+	}
+	if got, err := parseMessage(b); err != nil || got != m {
+		t.Errorf("got %+v, %v, want %+v", got, err, m)
+	}
+	for n := range b {
+		if _, err := parseMessage(b[:n]); err == nil {
+			t.Errorf("the first %d bytes were accepted", n)
+		}
+	}
+}
+
+func TestNamesOfUnknownValues(t *testing.T) {
+	for _, tt := range []struct{ got, want string }{
+		{kindBye.String(), "bye"}, {messageKind(0).String(), "kind 0"}, {messageKind(99).String(), "kind 99"},
+		{opRead.String(), "RDMA read"}, {demoOp(0).String(), "operation 0"}, {demoOp(77).String(), "operation 77"},
+	} {
+		if tt.got != tt.want {
+			t.Errorf("got %q, want %q", tt.got, tt.want)
+		}
+	}
+}
+
+func TestChunks(t *testing.T) {
+	for _, tt := range []struct{ n, size, pieces int }{{0, 4, 0}, {1, 4, 1}, {4, 4, 1}, {5, 4, 2}, {12, 4, 3}} {
+		next, pieces := 0, 0
+		for off, size := range chunks(tt.n, tt.size) {
+			if off != next || size < 1 || size > tt.size {
+				t.Errorf("%d by %d: piece of %d at %d", tt.n, tt.size, size, off)
+			}
+			next, pieces = off+size, pieces+1
+		}
+		if next != tt.n || pieces != tt.pieces {
+			t.Errorf("%d by %d: %d pieces up to %d", tt.n, tt.size, pieces, next)
+		}
+	}
+}
+
+// testDemo runs both sides on dev, each in its goroutine.
+func testDemo(t *testing.T, dev *verbs.Device, src source) (*demo, error, error) {
+	t.Helper()
+	a, b := tcpPair(t)
+	d, err := newDemoRun(dev, src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	errParent, errPeer := both(
+		func() error { return errors.Join(d.run(t.Context(), newExchange(a)), d.close(t.Context())) },
+		func() error { return serveDemo(t.Context(), dev, newExchange(b)) },
+	)
+	return d, errParent, errPeer
+}
+
+func TestDemoMovesEverySize(t *testing.T) {
+	for _, size := range []int64{0, 1, 4097, demoChunk, demoRound, demoRound + demoChunk + 3} {
+		src := randomSource(size)
+		d, errParent, errPeer := testDemo(t, memory(t, 0), src)
+		if errParent != nil || errPeer != nil {
+			t.Fatalf("%d bytes: parent: %v; peer: %v", size, errParent, errPeer)
+		}
+		all := make([]byte, size)
+		r, err := src.open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := src.fill(r, all); err != nil {
+			t.Fatal(err)
+		}
+		if want := sha256.Sum256(all); d.digest != want {
+			t.Errorf("%d bytes: digest %x, want %x", size, d.digest, want)
+		}
+		if len(d.rows) != 7 {
+			t.Errorf("%d bytes: %d rows, want 7", size, len(d.rows))
+		}
+		for _, r := range d.rows[1:5] {
+			if want := (size + demoChunk - 1) / demoChunk; r.operations != want || r.bytes != size {
+				t.Errorf("%d bytes: %s took %d operations for %d bytes, want %d", size, r.step, r.operations, r.bytes, want)
+			}
+		}
+	}
+}
+
+func TestDemoOfFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "data")
+	if err := os.WriteFile(path, bytes.Repeat([]byte("odd"), 12345), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	src, err := fileSource(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, errParent, errPeer := testDemo(t, memory(t, 0), src); errParent != nil || errPeer != nil {
+		t.Errorf("parent: %v; peer: %v", errParent, errPeer)
+	}
+}
+
+func TestDemoSkipsWhatTheDeviceLacks(t *testing.T) {
+	d, errParent, errPeer := testDemo(t, memory(t, verbs.CapWriteImm|verbs.CapAtomics), randomSource(10))
+	if errParent != nil || errPeer != nil {
+		t.Fatalf("parent: %v; peer: %v", errParent, errPeer)
+	}
+	skipped := 0
+	for _, r := range d.rows {
+		if strings.HasPrefix(r.verified, "skipped: device mem0") {
+			skipped++
+		}
+	}
+	if skipped != 3 {
+		t.Errorf("%d rows say that they were skipped, want 3: %+v", skipped, d.rows)
+	}
+}
+
+func TestDemoFileThatShrinks(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "data")
+	if err := os.WriteFile(path, []byte("short"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, errParent, errPeer := testDemo(t, memory(t, 0), source{Path: path, Size: 100})
+	wantError(t, errParent, "became shorter", path)
+	wantError(t, errPeer, "ended")
+}
+
+// Two passes that agree within themselves and differ from each other mean
+// that the file changed in between.
+func TestDemoFileThatChanges(t *testing.T) {
+	d := &demo{src: source{Path: "the file"}, passes: 1, digest: [32]byte{1}}
+	a, b := pairOfTalkers(t)
+	d.talker = a
+	own := [32]byte{2}
+	errParent, errPeer := both(
+		func() error { _, err := d.compare(t.Context(), opWrite, own); return err },
+		func() error {
+			if _, err := b.hear(t.Context()); err != nil {
+				return err
+			}
+			return b.say(t.Context(), message{kind: kindSum, digest: own})
+		},
+	)
+	wantError(t, errParent, "did the file change meanwhile?")
+	if errPeer != nil {
+		t.Errorf("peer: %v", errPeer)
+	}
+}
+
+// A peer whose data differs is found out, with both digests.
+func TestDemoDigestMismatch(t *testing.T) {
+	a, b := pairOfTalkers(t)
+	d := &demo{talker: a}
+	errParent, _ := both(
+		func() error { _, err := d.compare(t.Context(), opWrite, [32]byte{0xaa}); return err },
+		func() error {
+			if _, err := b.hear(t.Context()); err != nil {
+				return err
+			}
+			return b.say(t.Context(), message{kind: kindSum, digest: [32]byte{0xbb}})
+		},
+	)
+	wantError(t, errParent, "verification failed", "aa00", "bb00")
+}
+
+// pairOfTalkers returns two connected talkers; the second listens.
+func pairOfTalkers(t *testing.T) (a, b *talker) {
+	t.Helper()
+	dev := memory(t, 0)
+	l := rpingListen(t, dev)
+	var err error
+	if a, err = newTalker(dev); err != nil {
+		t.Fatal(err)
+	}
+	if b, err = newTalker(dev); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(a.close(context.Background()), b.close(context.Background())); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := b.listen(); err != nil {
+		t.Fatal(err)
+	}
+	errA, errB := both(
+		func() error { return a.dial(t.Context(), l.Addr(), verbs.ConnParam{}) },
+		func() error {
+			r, err := l.Accept(t.Context())
+			if err != nil {
+				return err
+			}
+			return b.accept(t.Context(), r, verbs.ConnParam{})
+		},
+	)
+	if errA != nil || errB != nil {
+		t.Fatal(errA, errB)
+	}
+	return a, b
+}
+
+func TestDemoPeerRefusesNonsense(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		m    message
+		text string
+	}{
+		{"round beyond the memory", message{kind: kindBegin, op: opRead, value: demoRound + 1}, "over the agreed"},
+		{"unknown operation", message{kind: kindBegin, op: 9, value: 1}, "unknown operation"},
+		{"out of turn", message{kind: kindReady}, "not its turn"},
+		{"unknown kind", message{kind: 200}, "kind 200"},
+		{"word beyond the memory", message{kind: kindWord, value: 1 << 62}, "word 4611686018427387904 of 2"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dev := memory(t, 0)
+			a, b := tcpPair(t)
+			x := newExchange(a)
+			d, err := newDemoRun(dev, randomSource(1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, errPeer := both(
+				func() error {
+					err := d.meet(t.Context(), x)
+					if err == nil {
+						err = d.say(t.Context(), tt.m)
+						<-d.conn.Done()
+					}
+					return errors.Join(err, d.close(t.Context()))
+				},
+				func() error { return serveDemo(t.Context(), dev, newExchange(b)) },
+			)
+			wantError(t, errPeer, tt.text)
+		})
+	}
+}
+
+func TestDemoOfferLimits(t *testing.T) {
+	for _, o := range []demoOffer{{}, {Round: 10}, {Round: 1, Chunk: 2}, {Round: demoRound + 1, Chunk: demoChunk}, {Round: demoRound, Chunk: 1}, {Round: -1, Chunk: -1}} {
+		if err := o.check(); err == nil {
+			t.Errorf("%+v was accepted", o)
+		}
+	}
+	if err := (demoOffer{Round: demoRound, Chunk: demoChunk}).check(); err != nil {
+		t.Errorf("the usual offer: %v", err)
+	}
+}
+
+func TestDemoTable(t *testing.T) {
+	rows := []demoRow{
+		{"out-of-band exchange", 2, 612, 412 * time.Microsecond, "-", "127.0.0.1:40001"},
+		{"RDMA write", 64, 64 * mebibyte, 32 * time.Millisecond, "2000.0 MiB/s", "SHA-256 equal (9f86d081…)"},
+		{"atomic fetch-and-add", 1000, 8000, 20 * time.Millisecond, "50000 operations/s", "every old value"},
+	}
+	var b bytes.Buffer
+	if err := writeDemoTable(&b, rows); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "demo.golden", b.String())
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/iwarp"
+)
+
+// softwareDevice is the name of the device that every machine has.
+const softwareDevice = "cinnabar0"
+
+// deviceEntry is a device that can be opened.
+type deviceEntry struct {
+	name string
+	open func() (*verbs.Device, error)
+}
+
+// deviceList is what there is on this machine. The software device needs
+// neither hardware nor rights, so the list is never empty.
+func deviceList() []deviceEntry {
+	return []deviceEntry{{
+		name: softwareDevice,
+		open: func() (*verbs.Device, error) { return iwarp.Open(iwarp.Config{Name: softwareDevice}) },
+	}}
+}
+
+// chooseDevices returns the device of that name, or all if name is empty.
+func chooseDevices(list []deviceEntry, name string) ([]deviceEntry, error) {
+	if len(list) == 0 {
+		return nil, fmt.Errorf("no RDMA devices found: this build has no software device and the system lists no hardware")
+	}
+	if name == "" {
+		return list, nil
+	}
+	names := make([]string, len(list))
+	for n, e := range list {
+		if e.name == name {
+			return list[n : n+1], nil
+		}
+		names[n] = e.name
+	}
+	return nil, fmt.Errorf("device '%s' wasn't found; there is %s", name, strings.Join(names, ", "))
+}
+
+// openDevice opens the device of that name, or the first if name is empty.
+func openDevice(name string) (*verbs.Device, error) {
+	chosen, err := chooseDevices(deviceList(), name)
+	if err != nil {
+		return nil, err
+	}
+	d, err := chosen[0].open()
+	if err != nil {
+		return nil, fmt.Errorf("open device %s: %w", chosen[0].name, err)
+	}
+	return d, nil
+}

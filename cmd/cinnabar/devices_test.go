@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/verbstest/memdev"
+)
+
+// golden compares got with a file of testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	want, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(got, string(want)); d != "" {
+		t.Errorf("%s (-got +want):\n%s", name, d)
+	}
+}
+
+// sample is a device with every field set.
+func sample() *verbs.DeviceAttr {
+	return &verbs.DeviceAttr{
+		Name: "siw0", Transport: verbs.TransportIWARP, NodeType: verbs.NodeRNIC,
+		NodeGUID: 0x525400fffe123456, SysImageGUID: 0x525400fffe123456, FWVersion: "1.2.3",
+		VendorID: 0x626d74, VendorPartID: 1, HWVersion: 0x2a,
+		Caps: verbs.CapWriteImm | verbs.CapAtomics, QPTypes: []verbs.QPType{verbs.RC},
+		MaxMRSize: 1 << 32, PageSizeCap: 0xfffff000, MaxQP: 102400, MaxQPWR: 32768, MaxSGE: 6, MaxSGERead: 1, MaxInline: 80,
+		MaxCQ: 102400, MaxCQE: 3276800, MaxMR: 1024000, MaxPD: 102400, MaxQPRDAtom: 128, MaxQPInitRDAtom: 127,
+		MaxSRQ: 102400, MaxSRQWR: 327680, MaxSRQSGE: 6, AtomicCap: verbs.AtomicHCA, MaxPrivateData: 508,
+		Ports: []verbs.PortAttr{
+			{
+				Num: 1, State: verbs.PortActive, MaxMTU: 3, ActiveMTU: 3, LinkLayer: "Ethernet", MaxMsgSize: 0xffffffff,
+				PKeys: []uint16{0xffff}, GIDs: [][16]byte{{0xfe, 0x80, 8: 1, 15: 2}, {}},
+				Addrs: []netip.Addr{netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("fe80::1")},
+			},
+			{Num: 2, State: verbs.PortDown, LinkLayer: "Ethernet"},
+		},
+	}
+}
+
+func TestDevinfoLayout(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		port    int
+		verbose bool
+	}{
+		{"devinfo.golden", 0, false},
+		{"devinfo-v.golden", 0, true},
+		{"devinfo-i2.golden", 2, false},
+	} {
+		var b bytes.Buffer
+		if err := writeDevinfo(&b, sample(), tt.port, tt.verbose); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, tt.name, b.String())
+	}
+}
+
+func TestDeviceTableAndList(t *testing.T) {
+	var b bytes.Buffer
+	if err := writeDeviceTable(&b, []*verbs.DeviceAttr{sample()}); err != nil {
+		t.Fatal(err)
+	}
+	want := "    device          \t   node GUID\n    ------          \t----------------\n    siw0            \t525400fffe123456\n"
+	if d := cmp.Diff(b.String(), want); d != "" {
+		t.Errorf("table (-got +want):\n%s", d)
+	}
+	b.Reset()
+	if err := writeDeviceList(&b, []string{"a", "b"}); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(b.String(), "2 HCAs found:\n\ta\n\tb\n\n"); d != "" {
+		t.Errorf("list (-got +want):\n%s", d)
+	}
+}
+
+func TestNoDeviceSaysWhy(t *testing.T) {
+	var b bytes.Buffer
+	err := runDevices(&devicesOptions{}, nil, &b)
+	wantError(t, err, "no RDMA devices found", "hardware")
+	if got := exitCode(t.Context(), err); got != 255 {
+		t.Errorf("exit code %d, want ibv_devinfo's 255", got)
+	}
+}
+
+func TestDeviceThatDoesNotOpen(t *testing.T) {
+	broken := errors.New("the cable is gone")
+	list := []deviceEntry{
+		{name: "bad0", open: func() (*verbs.Device, error) { return nil, broken }},
+		{name: "mem0", open: func() (*verbs.Device, error) { return verbs.NewDevice(memdev.Open(memdev.Config{})), nil }},
+	}
+	var b bytes.Buffer
+	err := runDevices(&devicesOptions{}, list, &b)
+	wantError(t, err, "bad0", "the cable is gone")
+	if got := exitCode(t.Context(), err); got != 1 {
+		t.Errorf("exit code %d, want 1", got)
+	}
+	if !bytes.Contains(b.Bytes(), []byte("hca_id:\tmem0\n")) {
+		t.Errorf("the device that works is not described:\n%s", &b)
+	}
+}
+
+func TestWriterThatFails(t *testing.T) {
+	full := errors.New("disk full")
+	err := writeDevinfo(writerFunc(func([]byte) (int, error) { return 0, full }), sample(), 0, true)
+	if !errors.Is(err, full) {
+		t.Errorf("error %v, want %v", err, full)
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }

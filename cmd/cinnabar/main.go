@@ -1,0 +1,26 @@
+// Command cinnabar is the command line of the project: it shows RDMA at work
+// on any Linux machine, measures it beside plain TCP, and speaks to the tools
+// that rdma-core ships.
+//
+//	cinnabar demo              the main job on loopback, in two processes
+//	cinnabar devices -v        what there is, in the layout of ibv_devinfo
+//	cinnabar pingpong [HOST]   latency, in the manner of ibv_rc_pingpong
+//	cinnabar rping -s | -c     read and write rounds, on the wire of rping
+//	cinnabar compare           TCP against verbs: copies, wake-ups, receiver
+//
+// Results go to standard output, everything else to standard error. The exit
+// code is 0 for success, 1 for a failure, 2 for a wrong command line, 128 plus
+// the signal's number after an interrupt; devices uses those of ibv_devinfo.
+package main
+
+import (
+	"context"
+	"os"
+)
+
+func main() {
+	ctx, stop := withSignals(context.Background())
+	code := run(ctx, os.Args[1:], streams{in: os.Stdin, out: os.Stdout, err: os.Stderr})
+	stop()
+	os.Exit(code)
+}

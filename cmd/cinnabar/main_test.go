@@ -1,0 +1,155 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/verbstest/memdev"
+)
+
+// runAsMain makes the test binary behave as the command, so that tests can
+// start processes of it.
+const runAsMain = "CINNABAR_TEST_RUN_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(runAsMain) != "" {
+		main()
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// output collects what a command prints.
+type output struct{ out, err bytes.Buffer }
+
+func (o *output) streams() streams {
+	return streams{in: strings.NewReader(""), out: &o.out, err: &o.err}
+}
+
+// memory opens a device in memory, which the test closes.
+func memory(t *testing.T, without verbs.Caps) *verbs.Device {
+	t.Helper()
+	dev := verbs.NewDevice(memdev.Open(memdev.Config{Without: without}))
+	t.Cleanup(func() {
+		if err := dev.Close(); err != nil {
+			t.Errorf("close the device: %v", err)
+		}
+	})
+	return dev
+}
+
+// tcpPair returns the two ends of a TCP connection on loopback.
+func tcpPair(t *testing.T) (a, b net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if a, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if b, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.Close(); b.Close() })
+	return a, b
+}
+
+// both runs two sides of a conversation and returns their errors.
+func both(one, two func() error) (errOne, errTwo error) {
+	done := make(chan error)
+	go func() { done <- two() }()
+	errOne = one()
+	return errOne, <-done
+}
+
+// wantError fails unless err mentions every one of texts.
+func wantError(t *testing.T, err error, texts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("no error, want one with %q", texts)
+		return
+	}
+	for _, text := range texts {
+		if !strings.Contains(err.Error(), text) {
+			t.Errorf("error %q does not mention %q", err, text)
+		}
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	for _, tt := range []struct {
+		args string
+		code int
+		text string // in what is printed on standard error
+	}{
+		{"", 0, ""},
+		{"--version", 0, ""},
+		{"help pingpong", 0, ""},
+		{"nonsense", 2, "unknown command"},
+		{"demo a b", 2, "usage: cinnabar demo"},
+		{"demo no-such-file", 1, "no-such-file"},
+		{"demo .", 1, "no regular file"},
+		{"devices extra", 2, "usage: cinnabar devices"},
+		{"devices --frobnicate", 2, "cinnabar devices --help"},
+		{"devices -d nothing", 255, "device 'nothing' wasn't found; there is"},
+		{"devices -i 0", 1, "numbered from 1"},
+		{"devices -i 9", 4, "has no port 9"},
+		{"pingpong -n 0", 2, "iters"},
+		{"pingpong -s -1", 2, "size"},
+		{"pingpong -r 0", 2, "rx-depth"},
+		{"pingpong -i 0", 2, "ib-port"},
+		{"pingpong -p 65536", 2, "65536"},
+		{"pingpong -m 1024", 2, "-m (--mtu)"},
+		{"pingpong -g 0", 2, "-g (--gid-idx)"},
+		{"pingpong --odp", 2, "-o (--odp)"},
+		{"pingpong -d nothing", 1, "device 'nothing' wasn't found"},
+		{"pingpong -i 9 127.0.0.1", 2, "has no port 9"},
+		{"rping", 2, "exactly one of -s (server) and -c (client)"},
+		{"rping -s -c", 2, "exactly one of"},
+		{"rping -c", 2, "-a ADDR"},
+		{"rping -c -P -a 127.0.0.1", 2, "-P is for servers"},
+		{"rping -s -I 127.0.0.1", 2, "-I is for clients"},
+		{"rping -s -S 22", 2, "valid range is 23 to 65535"},
+		{"rping -s -S 65536", 2, "valid range is 23 to 65535"},
+		{"rping -s -C -1", 2, "invalid count"},
+		{"compare --size 0", 2, "--size"},
+		{"compare --size ten", 2, "KiB, MiB"},
+		{"compare --chunk 1GiB", 2, "--chunk"},
+		{"demo-peer", 1, "started by others"},
+	} {
+		t.Run(tt.args, func(t *testing.T) {
+			var o output
+			if got := run(t.Context(), strings.Fields(tt.args), o.streams()); got != tt.code {
+				t.Errorf("exit code %d, want %d; stderr: %s", got, tt.code, &o.err)
+			}
+			if tt.text != "" && !strings.Contains(o.err.String(), tt.text) {
+				t.Errorf("stderr %q does not mention %q", &o.err, tt.text)
+			}
+			if tt.code == 0 && o.out.Len() == 0 {
+				t.Error("nothing on standard output")
+			}
+			if tt.code != 0 && o.out.Len() != 0 {
+				t.Errorf("a failure printed %q on standard output", &o.out)
+			}
+		})
+	}
+}
+
+func TestExitCodeOfSignal(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(signalError{os.Interrupt})
+	if got := exitCode(ctx, context.Cause(ctx)); got != 130 {
+		t.Errorf("exit code %d after an interrupt, want 130", got)
+	}
+	if got := exitCode(ctx, nil); got != 0 {
+		t.Errorf("exit code %d for a command that succeeded all the same, want 0", got)
+	}
+}

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	crand "crypto/rand"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"time"
+)
+
+// A job between two processes needs a peer that nobody has to start: the
+// command runs its own executable again with a hidden sub-command.
+//
+// The peer learns a secret on its standard input, listens on loopback and
+// prints the address on its standard output. Whoever connects there has to
+// show the secret first, because any local process could. The input stays open
+// for as long as the parent lives: its end tells the peer to end, whichever way
+// the parent went, so no peer is left behind.
+const (
+	peerStartTimeout = 10 * time.Second
+	peerStopTimeout  = 3 * time.Second
+	exchangeTimeout  = 10 * time.Second
+	exchangeLimit    = 64 << 10 // bytes of one message of the exchange
+)
+
+// peerProcess is a running peer.
+type peerProcess struct {
+	cmd    *exec.Cmd
+	stdin  io.Closer
+	secret string
+	addr   netip.AddrPort // where it waits for the exchange
+}
+
+// startPeer runs the executable again with the given sub-command and waits
+// until it listens. The caller ends it with stop.
+func startPeer(ctx context.Context, subcommand string, stderr io.Writer) (*peerProcess, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("start the peer process: find the own executable: %w", err)
+	}
+	p := &peerProcess{cmd: exec.CommandContext(ctx, exe, subcommand), secret: crand.Text()}
+	p.cmd.Stderr = stderr
+	stdin, err := p.cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start the peer process: %w", err)
+	}
+	p.stdin = stdin
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start the peer process: %w", err)
+	}
+	p.cmd.Cancel = stdin.Close // asks the peer to end; WaitDelay later it is killed
+	p.cmd.WaitDelay = peerStopTimeout
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the peer process: %w", err)
+	}
+	if err := p.greet(ctx, stdin, stdout); err != nil {
+		return nil, errors.Join(err, p.stop())
+	}
+	return p, nil
+}
+
+// greet hands over the secret and reads the address, both within the timeout.
+func (p *peerProcess) greet(ctx context.Context, stdin io.Writer, stdout io.ReadCloser) error {
+	ctx, cancel := context.WithTimeout(ctx, peerStartTimeout)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { stdout.Close() })()
+	if _, err := io.WriteString(stdin, p.secret+"\n"); err != nil {
+		return fmt.Errorf("the peer process ended before it was ready: %w", err)
+	}
+	line, err := bufio.NewReader(io.LimitReader(stdout, exchangeLimit)).ReadString('\n')
+	if err != nil {
+		return fmt.Errorf("the peer process did not say where it listens: %w", reason(ctx, err))
+	}
+	if p.addr, err = netip.ParseAddrPort(line[:len(line)-1]); err != nil {
+		return fmt.Errorf("the peer process gave no address: %w", err)
+	}
+	return nil
+}
+
+// stop asks the peer to end, waits for it, and reports how it ended. After
+// peerStopTimeout it is killed, so that stop always returns and nothing is left.
+func (p *peerProcess) stop() error {
+	p.stdin.Close() // a second close does no harm
+	kill := time.AfterFunc(peerStopTimeout, func() { p.cmd.Process.Kill() })
+	defer kill.Stop()
+	if err := p.cmd.Wait(); err != nil {
+		return fmt.Errorf("the peer process failed: %w", err)
+	}
+	return nil
+}
+
+// meet connects to the peer and shows the secret.
+func (p *peerProcess) meet(ctx context.Context) (*exchange, error) {
+	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
+	defer cancel()
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", p.addr.String())
+	if err != nil {
+		return nil, fmt.Errorf("connect to the peer process: %w", err)
+	}
+	x := newExchange(c)
+	if err := x.send(p.secret); err != nil {
+		return nil, errors.Join(err, x.Close())
+	}
+	return x, nil
+}
+
+// exchange is the plain TCP connection over which two sides tell each other
+// what RDMA needs before it can begin: addresses, keys, sizes. Each message is
+// one JSON value.
+type exchange struct {
+	conn  net.Conn
+	limit *io.LimitedReader // refilled for every message
+	dec   *json.Decoder
+	sent  int64 // bytes, of all messages
+	got   int64
+}
+
+func newExchange(c net.Conn) *exchange {
+	x := &exchange{conn: c, limit: &io.LimitedReader{R: c}}
+	x.dec = json.NewDecoder(x.limit)
+	return x
+}
+
+// send writes one message.
+func (x *exchange) send(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("out-of-band exchange: %w", err)
+	}
+	if err := x.conn.SetWriteDeadline(time.Now().Add(exchangeTimeout)); err != nil {
+		return fmt.Errorf("out-of-band exchange: %w", err)
+	}
+	n, err := x.conn.Write(append(b, '\n'))
+	x.sent += int64(n)
+	if err != nil {
+		return fmt.Errorf("out-of-band exchange: %w", err)
+	}
+	return nil
+}
+
+// receive reads one message of bounded size. It waits until ctx ends.
+func (x *exchange) receive(ctx context.Context, v any) error {
+	defer context.AfterFunc(ctx, func() { x.conn.SetReadDeadline(time.Unix(1, 0)) })()
+	before := x.dec.InputOffset()
+	x.limit.N = exchangeLimit
+	err := x.dec.Decode(v)
+	x.got += x.dec.InputOffset() - before
+	if err != nil {
+		return fmt.Errorf("out-of-band exchange: the other side sent nothing usable: %w", reason(ctx, err))
+	}
+	return nil
+}
+
+func (x *exchange) Close() error { return x.conn.Close() }
+
+// peerMain is the peer's side of startPeer: it reads the secret, prints where
+// it listens, and calls serve with the connection of whoever shows the secret.
+// The context that serve gets ends when the parent does.
+func peerMain(ctx context.Context, s streams, serve func(context.Context, *exchange) error) error {
+	in := bufio.NewReader(s.in)
+	secret, err := in.ReadString('\n')
+	if err != nil {
+		return errors.New("this command is started by others: it is one half of demo and compare")
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() { // ends with the input, at the latest with the process
+		io.Copy(io.Discard, in)
+		cancel(errParentEnded)
+	}()
+	x, err := acceptSecret(ctx, secret[:len(secret)-1], s.out)
+	if err != nil {
+		return err
+	}
+	defer x.Close()
+	return serve(ctx, x)
+}
+
+// errParentEnded is why a peer ends whose parent is gone.
+var errParentEnded = errors.New("the parent process ended")
+
+// acceptSecret listens, prints the address, and returns the first connection
+// that shows the secret. Others are closed.
+func acceptSecret(ctx context.Context, secret string, out io.Writer) (*exchange, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("listen on loopback: %w", err)
+	}
+	defer l.Close()
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	if _, err := fmt.Fprintln(out, l.Addr()); err != nil {
+		return nil, err
+	}
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return nil, fmt.Errorf("wait for the parent process: %w", reason(ctx, err))
+		}
+		if x := newExchange(c); x.shows(ctx, secret) {
+			return x, nil
+		}
+		c.Close()
+	}
+}
+
+// shows reports whether the other side begins with the secret.
+func (x *exchange) shows(ctx context.Context, secret string) bool {
+	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
+	defer cancel()
+	var got string
+	return x.receive(ctx, &got) == nil && subtle.ConstantTimeCompare([]byte(got), []byte(secret)) == 1
+}

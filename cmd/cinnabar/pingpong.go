@@ -1,0 +1,252 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"time"
+
+	"cinnabar/verbs"
+)
+
+// Work request ids of pingpong. They are bits, because two of them are awaited
+// at the same time.
+const (
+	pingpongRecvID = 1
+	pingpongSendID = 2
+)
+
+// The bytes of a message are those of ibv_rc_pingpong: its filler, and at the
+// start of each page what its -c writes there, which is always 0.
+const (
+	pingpongFiller = 0x7b
+	pingpongPage   = 4096
+)
+
+// runPingpong carries out pingpong as server or client.
+func runPingpong(ctx context.Context, o *pingpongOptions, s streams) (err error) {
+	dev, err := openDevice(o.device)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	if o.host != "" {
+		ip, err := resolveHost(ctx, o.host)
+		if err != nil {
+			return err
+		}
+		return pingpongClient(ctx, dev, netip.AddrPortFrom(ip, o.port), o, s)
+	}
+	l, err := listenPingpong(ctx, o.port)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	return pingpongServer(ctx, dev, l, o, s)
+}
+
+// bouncer is one side of pingpong.
+type bouncer struct {
+	*link
+	o   *pingpongOptions
+	mr  *verbs.MR
+	own dest // as printed
+
+	attempted bool // the queue pair was used for a connection, so it serves no other
+
+	posted  int // receives posted
+	pending int // ids that have to complete before the next send
+	sends   int // completed
+	recvs   int // completed
+	send    []verbs.SendWR
+	receive []verbs.RecvWR // rxDepth equal requests
+	batch   [2]verbs.WC    // completions at hand
+}
+
+// newBouncer makes a side with its receives posted.
+func newBouncer(dev *verbs.Device, o *pingpongOptions) (*bouncer, error) {
+	attr, err := dev.Query()
+	if err != nil {
+		return nil, err
+	}
+	if err := o.fits(&attr); err != nil {
+		return nil, err
+	}
+	l, err := newLink(dev, linkConfig{sends: 1, receives: o.rxDepth, oneCQ: true})
+	if err != nil {
+		return nil, err
+	}
+	b := &bouncer{link: l, o: o, own: dest{qpn: l.qp.Num() & 0xffffff}}
+	if err := b.prepare(); err != nil {
+		return nil, errors.Join(err, l.release())
+	}
+	return b, nil
+}
+
+// fits compares the options with the device's limits.
+func (o *pingpongOptions) fits(a *verbs.DeviceAttr) error {
+	if o.ibPort > len(a.Ports) {
+		return usagef("device %s has no port %d; it has %d", a.Name, o.ibPort, len(a.Ports))
+	}
+	if limit := a.Ports[o.ibPort-1].MaxMsgSize; uint64(o.size) > limit {
+		return usagef("size %d is over the port's limit of %d bytes for a message", o.size, limit)
+	}
+	return nil
+}
+
+// prepare fills the buffer and posts the receives.
+func (b *bouncer) prepare() (err error) {
+	if b.mr, err = b.alloc(max(b.o.size, 1), verbs.LocalWrite); err != nil {
+		return err
+	}
+	fillPingpong(b.mr.Bytes()[:b.o.size])
+	sgl := []verbs.SGE{b.mr.SGE(0, b.o.size)}
+	b.send = []verbs.SendWR{{ID: pingpongSendID, Op: verbs.OpSend, Flags: verbs.Signaled, SGL: sgl}}
+	b.receive = make([]verbs.RecvWR, b.o.rxDepth)
+	for i := range b.receive {
+		b.receive[i] = verbs.RecvWR{ID: pingpongRecvID, SGL: sgl}
+	}
+	return b.refill()
+}
+
+// refill posts receives up to the depth.
+func (b *bouncer) refill() error {
+	n, err := b.qp.PostRecv(b.receive[:b.o.rxDepth-b.posted])
+	b.posted += n
+	if err != nil {
+		return fmt.Errorf("couldn't post receive (%d): %w", b.posted, err)
+	}
+	return nil
+}
+
+// postSend posts the message; the answer to it is awaited along with it.
+func (b *bouncer) postSend() error {
+	if _, err := b.qp.PostSend(b.send); err != nil {
+		return b.cause(fmt.Errorf("couldn't post send: %w", err))
+	}
+	b.pending = pingpongRecvID | pingpongSendID
+	return nil
+}
+
+// bounce exchanges the messages and returns how long it took. The client
+// sends first.
+func (b *bouncer) bounce(ctx context.Context, client bool) (time.Duration, error) {
+	b.pending = pingpongRecvID
+	start := time.Now()
+	if client {
+		if err := b.postSend(); err != nil {
+			return 0, err
+		}
+	}
+	if b.o.events {
+		b.sendCQ.SetSpin(0) // sleep at once
+	}
+	for !b.done() {
+		if err := b.step(ctx); err != nil {
+			return 0, err
+		}
+	}
+	took := time.Since(start)
+	if b.o.check {
+		return took, checkPingpong(b.mr.Bytes()[:b.o.size])
+	}
+	return took, nil
+}
+
+// done reports whether all messages went both ways.
+func (b *bouncer) done() bool { return b.recvs >= b.o.iters && b.sends >= b.o.iters }
+
+// step deals with the next completions. What follows the last that counts is
+// of no interest: a peer that is done hangs up, which flushes spare receives.
+func (b *bouncer) step(ctx context.Context) error {
+	n, err := b.next(ctx, b.batch[:])
+	if err != nil {
+		return err
+	}
+	for i := range b.batch[:n] {
+		if err := b.completed(&b.batch[i]); err != nil || b.done() {
+			return err
+		}
+	}
+	return nil
+}
+
+// next waits for completions: asleep with -e, polling otherwise.
+func (b *bouncer) next(ctx context.Context, wc []verbs.WC) (int, error) {
+	if b.o.events {
+		return b.sendCQ.Wait(ctx, wc)
+	}
+	for ctx.Err() == nil {
+		for range 1024 {
+			if n, err := b.sendCQ.Poll(wc); n > 0 || err != nil {
+				return n, err
+			}
+		}
+		runtime.Gosched()
+	}
+	return 0, context.Cause(ctx)
+}
+
+// completed accounts for one completion and sends the next message when its
+// time has come.
+func (b *bouncer) completed(wc *verbs.WC) error {
+	if err := wc.Err(); err != nil {
+		return b.cause(fmt.Errorf("failed status %s (%d) for wr_id %d: %w", wc.Status, uint32(wc.Status), wc.ID, err))
+	}
+	switch wc.ID {
+	case pingpongSendID:
+		b.sends++
+	case pingpongRecvID:
+		if int(wc.Len) != b.o.size {
+			return fmt.Errorf("received a message of %d bytes instead of %d; is the other side a pingpong?", wc.Len, b.o.size)
+		}
+		b.recvs++
+		if b.posted--; b.posted <= 1 {
+			if err := b.refill(); err != nil {
+				return err
+			}
+		}
+	default:
+		return fmt.Errorf("completion for unknown wr_id %d", wc.ID)
+	}
+	b.pending &^= int(wc.ID)
+	if b.pending == 0 && b.sends < b.o.iters {
+		return b.postSend()
+	}
+	return nil
+}
+
+// finish prints the result, if there is one, and releases everything.
+func (b *bouncer) finish(ctx context.Context, client bool, s streams) error {
+	took, err := b.bounce(ctx, client)
+	if err == nil {
+		err = pingpongResult{size: b.o.size, iters: b.o.iters, took: took}.write(s.out)
+	}
+	return errors.Join(err, b.close(ctx))
+}
+
+// fillPingpong writes the bytes of a message.
+func fillPingpong(b []byte) {
+	for i := range b {
+		b[i] = pingpongByte(i)
+	}
+}
+
+func pingpongByte(i int) byte {
+	if i%pingpongPage == 0 {
+		return 0
+	}
+	return pingpongFiller
+}
+
+// checkPingpong names the first page that differs from what fillPingpong wrote.
+func checkPingpong(b []byte) error {
+	for i, got := range b {
+		if want := pingpongByte(i); got != want {
+			return fmt.Errorf("invalid data in page %d: byte %d is %#02x instead of %#02x", i/pingpongPage, i, got, want)
+		}
+	}
+	return nil
+}

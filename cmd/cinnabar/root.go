@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// streams are what a command reads and writes. Commands take them as values
+// so that tests see every byte.
+type streams struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// run carries out one command line and returns the exit code. An error is
+// printed on s.err, once, and names the command that it is about.
+func run(ctx context.Context, args []string, s streams) int {
+	root := newRoot(s)
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitOK
+	}
+	cause, stopped := errors.AsType[signalError](context.Cause(ctx))
+	if stopped {
+		err = cause
+	}
+	// A peer that was told to end has nothing to add to what its parent says.
+	if !cmd.Hidden || !stopped && !errors.Is(err, errParentEnded) {
+		fmt.Fprintf(s.err, "%s: %v\n", cmd.CommandPath(), err)
+	}
+	return exitCode(ctx, err)
+}
+
+// newRoot builds the tree of commands.
+func newRoot(s streams) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "cinnabar",
+		Short:         "RDMA for Go: demonstration, tools and measurements",
+		Version:       version(),
+		Args:          cobra.NoArgs,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetIn(s.in)
+	root.SetOut(s.out)
+	root.SetErr(s.err)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usagef("%w; %s --help lists the options", err, cmd.CommandPath())
+	})
+	root.AddCommand(newDemo(s), newDemoPeer(s), newDevices(s), newPingpong(s), newRping(s), newCompare(s), newComparePeer(s))
+	for _, c := range root.Commands() {
+		c.Args = usageArgs(c.Args)
+	}
+	root.Args = usageArgs(root.Args)
+	return root
+}
+
+// usageArgs makes a refused argument a usage error.
+func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return usagef("%w; usage: %s", err, cmd.UseLine())
+		}
+		return nil
+	}
+}
+
+// version describes the build: the module's version, the commit where the
+// build knows it, the toolchain and the platform.
+func version() string {
+	v, commit := "(devel)", ""
+	if info, ok := debug.ReadBuildInfo(); ok {
+		if info.Main.Version != "" {
+			v = info.Main.Version
+		}
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				commit = " " + s.Value
+			}
+		}
+	}
+	return fmt.Sprintf("%s%s %s %s/%s", v, commit, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}

@@ -1,0 +1,297 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"cinnabar/verbs"
+)
+
+// rpingClients bounds how many clients a persistent server serves at a time;
+// further ones wait in the listener's backlog.
+const rpingClients = 64
+
+// Layout of the region for messages: two receive slots, then one to send from.
+const (
+	rpingSlots   = 2
+	rpingSendOff = rpingSlots * advertLen
+)
+
+// runRping carries out rping on the first device.
+func runRping(ctx context.Context, o *rpingOptions, s streams) (err error) {
+	dev, err := openDevice("")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	if o.client {
+		return rpingClient(ctx, dev, o, s)
+	}
+	l, err := verbs.Listen(dev, o.addr)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", o.addr, err)
+	}
+	defer l.Close()
+	return rpingServer(ctx, dev, l, o, s)
+}
+
+// rpingServer serves the clients of l: one, or with -P all until ctx ends.
+func rpingServer(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o *rpingOptions, s streams) error {
+	if o.persistent {
+		return rpingServeAll(ctx, dev, l, o, s)
+	}
+	r, err := l.Accept(ctx)
+	if err != nil {
+		return fmt.Errorf("wait for a client: %w", reason(ctx, err))
+	}
+	if err := l.Close(); err != nil { // one client only: turn others away at once
+		return errors.Join(err, r.Reject(nil))
+	}
+	return rpingServe(ctx, dev, r, o, s)
+}
+
+// rpingServeAll serves clients until ctx ends. What goes wrong with one of
+// them is printed and concerns no other.
+func rpingServeAll(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o *rpingOptions, s streams) error {
+	s.out, s.err = &syncWriter{w: s.out}, &syncWriter{w: s.err}
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	free := make(chan struct{}, rpingClients)
+	for {
+		r, err := l.Accept(ctx)
+		if err != nil {
+			return fmt.Errorf("wait for clients: %w", reason(ctx, err))
+		}
+		select {
+		case free <- struct{}{}:
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), r.Reject(nil))
+		}
+		clients.Go(func() {
+			defer func() { <-free }()
+			if err := rpingServe(ctx, dev, r, o, s); err != nil {
+				fmt.Fprintf(s.err, "rping: client %s: %v\n", r.RemoteAddr(), err)
+			}
+		})
+	}
+}
+
+// rpingEnd is one side of rping.
+type rpingEnd struct {
+	*link
+	o       *rpingOptions
+	s       streams
+	role    string    // "server" or "client"
+	control *verbs.MR // the messages
+	data    *verbs.MR // what is read into and written from, the client's sink
+	start   *verbs.MR // the client's source; nil on the server
+}
+
+// newRpingEnd makes a side with its receives posted.
+func newRpingEnd(dev *verbs.Device, o *rpingOptions, s streams) (*rpingEnd, error) {
+	l, err := newLink(dev, linkConfig{sends: rpingDepth, receives: rpingSlots})
+	if err != nil {
+		return nil, err
+	}
+	e := &rpingEnd{link: l, o: o, s: s, role: "server"}
+	if err := e.prepare(); err != nil {
+		return nil, errors.Join(err, l.release())
+	}
+	return e, nil
+}
+
+func (e *rpingEnd) prepare() (err error) {
+	const remote = verbs.LocalWrite | verbs.RemoteRead | verbs.RemoteWrite
+	if e.control, err = e.alloc(rpingSendOff+advertLen, verbs.LocalWrite); err != nil {
+		return err
+	}
+	if e.data, err = e.alloc(e.o.size, remote); err != nil {
+		return err
+	}
+	if e.o.client {
+		e.role = "client"
+		if e.start, err = e.alloc(e.o.size, remote); err != nil {
+			return err
+		}
+	}
+	if e.o.selfQP {
+		init := verbs.QPAttr{Mask: verbs.AttrState | verbs.AttrPKeyIndex | verbs.AttrPort | verbs.AttrAccess, State: verbs.StateInit, Port: 1,
+			Access: verbs.RemoteRead | verbs.RemoteWrite}
+		if err := e.qp.Modify(init); err != nil {
+			return fmt.Errorf("move the queue pair to INIT by hand (-q): %w", err)
+		}
+	}
+	for slot := range rpingSlots {
+		if err := e.repost(uint64(slot)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// param is what both sides ask of a connection, as the C program does.
+func (e *rpingEnd) param() verbs.ConnParam {
+	return verbs.ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 7, RNRRetry: verbs.MaxRNRRetry}
+}
+
+// repost gives a receive slot back to the queue pair.
+func (e *rpingEnd) repost(slot uint64) error {
+	return e.postRecv(verbs.RecvWR{ID: slot, SGL: []verbs.SGE{e.control.SGE(int(slot)*advertLen, advertLen)}})
+}
+
+// message waits for the peer's next message, which is copied out of its slot.
+func (e *rpingEnd) message(ctx context.Context) (advert, error) {
+	wc, err := e.received(ctx)
+	if err != nil {
+		return advert{}, err
+	}
+	slot := e.control.Bytes()[int(wc.ID)*advertLen:][:advertLen]
+	a, err := parseAdvert(slot[:min(int(wc.Len), advertLen)])
+	if err != nil {
+		return advert{}, err
+	}
+	return a, e.repost(wc.ID)
+}
+
+// sendWR is the request that sends a, from the one slot for sending: the caller
+// sees it completed before it makes the next.
+func (e *rpingEnd) sendWR(a advert) verbs.SendWR {
+	appendAdvert(e.control.Bytes()[rpingSendOff:rpingSendOff], a)
+	return verbs.SendWR{Op: verbs.OpSend, Flags: verbs.Signaled, SGL: []verbs.SGE{e.control.SGE(rpingSendOff, advertLen)}}
+}
+
+// do posts requests and waits until all are done.
+func (e *rpingEnd) do(ctx context.Context, wrs ...verbs.SendWR) error {
+	if err := e.post(wrs...); err != nil {
+		return err
+	}
+	return e.sent(ctx, len(wrs))
+}
+
+// debugf prints a step where -d asked for it.
+func (e *rpingEnd) debugf(format string, args ...any) {
+	if e.o.debug {
+		fmt.Fprintf(e.s.out, format+"\n", args...)
+	}
+}
+
+// finish ends the connection and says so as the C program does. The orderly
+// end that the peer chose is no failure.
+func (e *rpingEnd) finish(ctx context.Context, err error) error {
+	if ended(err) {
+		err = nil
+	}
+	if e.conn != nil && e.o.selfQP && err == nil { // what the C program does with a queue pair of its own
+		err = e.qp.Modify(verbs.QPAttr{Mask: verbs.AttrState, State: verbs.StateErr})
+	}
+	if e.conn != nil {
+		err = errors.Join(err, e.disconnect(ctx))
+		fmt.Fprintf(e.s.err, "%s DISCONNECT EVENT...\n", e.role)
+	}
+	return errors.Join(err, e.release())
+}
+
+// rpingServe answers one connect request and serves the client until it leaves.
+func rpingServe(ctx context.Context, dev *verbs.Device, r *verbs.ConnRequest, o *rpingOptions, s streams) error {
+	e, err := newRpingEnd(dev, o, s)
+	if err != nil {
+		return errors.Join(err, r.Reject(nil))
+	}
+	if err := e.accept(ctx, r, e.param()); err != nil {
+		return errors.Join(err, e.release())
+	}
+	e.debugf("accepted %s", e.conn.RemoteAddr())
+	for err == nil {
+		err = e.serveRound(ctx)
+	}
+	return e.finish(ctx, err)
+}
+
+// serveRound reads the client's data and writes it back.
+func (e *rpingEnd) serveRound(ctx context.Context) error {
+	source, err := e.message(ctx)
+	if err != nil {
+		return err
+	}
+	e.debugf("source %s, %d bytes", source.remote, source.size)
+	if err := source.check(e.data.Len()); err != nil {
+		return err
+	}
+	read := verbs.SendWR{Op: verbs.OpRead, Flags: verbs.Signaled, Remote: source.remote, SGL: []verbs.SGE{e.data.SGE(0, int(source.size))}}
+	if err := e.do(ctx, read); err != nil {
+		return fmt.Errorf("read the client's data: %w", err)
+	}
+	ping := e.data.Bytes()[:source.size]
+	if e.o.verbose {
+		fmt.Fprintf(e.s.out, "server ping data: %s\n", pingText(ping))
+	}
+	if err := e.do(ctx, e.sendWR(advert{})); err != nil {
+		return err
+	}
+	sink, err := e.message(ctx)
+	if err != nil {
+		return err
+	}
+	e.debugf("sink %s, %d bytes", sink.remote, sink.size)
+	n := echoLen(ping)
+	if uint64(n) > uint64(sink.size) {
+		return fmt.Errorf("the client offers %d bytes for %d bytes of ping data; its size must not change between the two", sink.size, n)
+	}
+	write := verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: sink.remote, SGL: []verbs.SGE{e.data.SGE(0, n)}}
+	return e.do(ctx, write, e.sendWR(advert{}))
+}
+
+// rpingClient connects and pings.
+func rpingClient(ctx context.Context, dev *verbs.Device, o *rpingOptions, s streams) error {
+	e, err := newRpingEnd(dev, o, s)
+	if err != nil {
+		return err
+	}
+	if err := e.dial(ctx, o.addr, e.param()); err != nil {
+		return errors.Join(err, e.release())
+	}
+	e.debugf("connected to %s", e.conn.RemoteAddr())
+	return e.finish(ctx, e.pingAll(ctx))
+}
+
+// pingAll makes the rounds that were asked for.
+func (e *rpingEnd) pingAll(ctx context.Context) error {
+	if got := e.conn.LocalAddr().Addr().Unmap(); e.o.source.IsValid() && got != e.o.source {
+		return fmt.Errorf("connected from %s instead of %s: the software device takes the source address of the route; leave -I out or change the route", got, e.o.source)
+	}
+	n := int32(0)
+	for done := int32(0); e.o.count == 0 || done < e.o.count; done++ {
+		if err := e.ping(ctx, n); ended(err) { // the client is the one to end it
+			return fmt.Errorf("the server left in round %d; see its messages", n)
+		} else if err != nil {
+			return err
+		}
+		n = nextPing(n)
+	}
+	return nil
+}
+
+// ping makes round n.
+func (e *rpingEnd) ping(ctx context.Context, n int32) error {
+	fillPing(e.start.Bytes(), n)
+	size := uint32(e.o.size) // at most 64 KiB
+	for _, mr := range []*verbs.MR{e.start, e.data} {
+		e.debugf("offering %s, %d bytes", mr.Remote(), size)
+		if err := e.do(ctx, e.sendWR(advert{remote: mr.Remote(), size: size})); err != nil {
+			return err
+		}
+		if _, err := e.message(ctx); err != nil {
+			return err
+		}
+	}
+	if e.o.validate && !bytes.Equal(e.start.Bytes(), e.data.Bytes()) {
+		return fmt.Errorf("data mismatch in round %d: the server wrote back other bytes than it read", n)
+	}
+	if e.o.verbose {
+		fmt.Fprintf(e.s.out, "ping data: %s\n", pingText(e.data.Bytes()))
+	}
+	return nil
+}

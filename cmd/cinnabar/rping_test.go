@@ -1,0 +1,286 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"cinnabar/verbs"
+)
+
+// captured reads the messages of a C rping's conversation.
+func captured(t testing.TB) map[string][]byte {
+	t.Helper()
+	text, err := os.ReadFile("testdata/rping.hex")
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages := map[string][]byte{}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] != "#" {
+			if messages[f[0]+" "+f[1]], err = hex.DecodeString(f[2]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return messages
+}
+
+func TestAdvertOfCapture(t *testing.T) {
+	for name, want := range map[string]advert{
+		"source 0":  {verbs.RemoteAddr{Addr: 0x55ac42099010, RKey: 0x6d51b500}, 3000},
+		"sink 0":    {verbs.RemoteAddr{Addr: 0x55ac42098410, RKey: 0x5fea2200}, 3000},
+		"goahead 1": {},
+	} {
+		b := captured(t)[name]
+		got, err := parseAdvert(b)
+		if err != nil || got != want {
+			t.Errorf("%s: got %+v, %v, want %+v", name, got, err, want)
+		}
+		if again := appendAdvert(nil, want); !bytes.Equal(again, b) {
+			t.Errorf("%s: encoded as %x, want %x", name, again, b)
+		}
+		for n := range b {
+			if _, err := parseAdvert(b[:n]); err == nil {
+				t.Errorf("%s: the first %d bytes were accepted", name, n)
+			}
+		}
+	}
+}
+
+func TestPingDataOfCapture(t *testing.T) {
+	for n := range int32(2) {
+		want := captured(t)[fmt.Sprintf("data %d", n)]
+		got := make([]byte, len(want))
+		fillPing(got, n)
+		if !bytes.Equal(got, want) {
+			t.Errorf("round %d: got %q, want %q", n, got, want)
+		}
+		if got := echoLen(want); got != len(want) {
+			t.Errorf("round %d: %d of %d bytes would be written back", n, got, len(want))
+		}
+	}
+}
+
+func TestFillPing(t *testing.T) {
+	for _, tt := range []struct {
+		n    int32
+		size int
+		want string
+	}{
+		{0, 64, "rdma-ping-0: ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqr\x00"},
+		{57, 23, "rdma-ping-57: zABCDEFG\x00"},
+		{58, 23, "rdma-ping-58: ABCDEFGH\x00"},
+		{2147483647, 23, "rdma-ping-2147483647: \x00"},
+		{12, 4, "rdm\x00"},
+		{12, 0, ""},
+	} {
+		b := bytes.Repeat([]byte{0xff}, tt.size)
+		fillPing(b, tt.n)
+		if got := string(b); got != tt.want {
+			t.Errorf("round %d in %d bytes: got %q, want %q", tt.n, tt.size, got, tt.want)
+		}
+	}
+	if got := nextPing(2147483647); got != 0 {
+		t.Errorf("the round after the last is %d, want 0", got)
+	}
+}
+
+func TestPingTextWithoutEnd(t *testing.T) {
+	b := []byte("no end")
+	if got := pingText(b); string(got) != "no end" {
+		t.Errorf("got %q", got)
+	}
+	if got := echoLen(b); got != len(b) {
+		t.Errorf("%d bytes would be written back of %d", got, len(b))
+	}
+}
+
+func FuzzParseAdvert(f *testing.F) {
+	for _, b := range captured(f) {
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		a, err := parseAdvert(b)
+		if err != nil {
+			return
+		}
+		if again := appendAdvert(nil, a); !bytes.Equal(again, b) {
+			t.Errorf("%x decodes to %+v, which encodes to %x", b, a, again)
+		}
+		if a.check(rpingMaxSize) == nil && (a.size == 0 || a.size > rpingMaxSize) {
+			t.Errorf("%d bytes were accepted", a.size)
+		}
+	})
+}
+
+// rpingListen starts a listener for a server of rping.
+func rpingListen(t *testing.T, dev *verbs.Device) *verbs.Listener {
+	t.Helper()
+	l, err := verbs.Listen(dev, netip.MustParseAddrPort("127.0.0.1:0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// testRping runs a server and a client on dev.
+func testRping(t *testing.T, dev *verbs.Device, server, client rpingOptions) (outS, outC *output, errS, errC error) {
+	t.Helper()
+	l := rpingListen(t, dev)
+	server.server, client.client, client.addr = true, true, l.Addr()
+	outS, outC = &output{}, &output{}
+	errS, errC = both(
+		func() error { return rpingServer(t.Context(), dev, l, &server, outS.streams()) },
+		func() error { return rpingClient(t.Context(), dev, &client, outC.streams()) },
+	)
+	return outS, outC, errS, errC
+}
+
+func TestRpingOutput(t *testing.T) {
+	o := rpingOptions{size: 32, count: 2, verbose: true, validate: true}
+	outS, outC, errS, errC := testRping(t, memory(t, 0), o, o)
+	if errS != nil || errC != nil {
+		t.Fatalf("server: %v; client: %v", errS, errC)
+	}
+	const data = "ping data: rdma-ping-%d: %s\n"
+	want := fmt.Sprintf(data, 0, "ABCDEFGHIJKLMNOPQR") + fmt.Sprintf(data, 1, "BCDEFGHIJKLMNOPQRS")
+	if got := outC.out.String(); got != want {
+		t.Errorf("client printed %q, want %q", got, want)
+	}
+	want = strings.ReplaceAll(want, "ping data", "server ping data")
+	if got := outS.out.String(); got != want {
+		t.Errorf("server printed %q, want %q", got, want)
+	}
+	if got := outS.err.String(); got != "server DISCONNECT EVENT...\n" {
+		t.Errorf("server printed %q on stderr", got)
+	}
+	if got := outC.err.String(); got != "client DISCONNECT EVENT...\n" {
+		t.Errorf("client printed %q on stderr", got)
+	}
+}
+
+func TestRpingSizes(t *testing.T) {
+	for _, size := range []int{rpingMinSize, 64, 4097, rpingMaxSize} {
+		o := rpingOptions{size: size, count: 60, validate: true, debug: true}
+		if _, _, errS, errC := testRping(t, memory(t, 0), o, o); errS != nil || errC != nil {
+			t.Errorf("size %d: server: %v; client: %v", size, errS, errC)
+		}
+	}
+}
+
+func TestRpingSizeMismatch(t *testing.T) {
+	_, _, errS, errC := testRping(t, memory(t, 0), rpingOptions{size: 64}, rpingOptions{size: 65, count: 1})
+	wantError(t, errS, "65", "64", "-S")
+	wantError(t, errC, "the server left in round 0")
+}
+
+func TestRpingSelfQP(t *testing.T) {
+	o := rpingOptions{size: 64, count: 3, validate: true, selfQP: true}
+	if _, _, errS, errC := testRping(t, memory(t, 0), o, o); errS != nil || errC != nil {
+		t.Errorf("server: %v; client: %v", errS, errC)
+	}
+}
+
+func TestRpingSourceAddress(t *testing.T) {
+	client := rpingOptions{size: 64, count: 1, source: netip.MustParseAddr("192.0.2.7")}
+	_, _, _, errC := testRping(t, memory(t, 0), rpingOptions{size: 64}, client)
+	wantError(t, errC, "192.0.2.7", "-I")
+}
+
+func TestRpingPersistentServer(t *testing.T) {
+	dev := memory(t, 0)
+	l := rpingListen(t, dev)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	var out output
+	served := make(chan error)
+	server := rpingOptions{server: true, persistent: true, size: 64}
+	go func() { served <- rpingServer(ctx, dev, l, &server, out.streams()) }()
+
+	clients := make(chan error)
+	const several = 5
+	for range several {
+		go func() {
+			c := rpingOptions{client: true, size: 64, count: 20, validate: true, addr: l.Addr()}
+			clients <- rpingClient(ctx, dev, &c, (&output{}).streams())
+		}()
+	}
+	bad := rpingOptions{client: true, size: 128, count: 1, addr: l.Addr()} // concerns no other client
+	if err := rpingClient(ctx, dev, &bad, (&output{}).streams()); err == nil {
+		t.Error("a client with another size was served")
+	}
+	for range several {
+		if err := <-clients; err != nil {
+			t.Errorf("client: %v", err)
+		}
+	}
+	stop := errors.New("stop")
+	cancel(stop)
+	if err := <-served; !errors.Is(err, stop) {
+		t.Errorf("the server ended with %v", err)
+	}
+	if got := strings.Count(out.err.String(), "server DISCONNECT EVENT..."); got != several+1 {
+		t.Errorf("%d disconnects were noted, want %d:\n%s", got, several+1, &out.err)
+	}
+}
+
+// hostileClient connects and sends one message instead of pinging.
+func hostileClient(t *testing.T, dev *verbs.Device, addr netip.AddrPort, message []byte) {
+	t.Helper()
+	l, err := newLink(dev, linkConfig{sends: 4, receives: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mr, err := l.alloc(4096, verbs.LocalWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(mr.Bytes(), message)
+	for range 2 { // the go-ahead may come
+		if err := l.postRecv(verbs.RecvWR{SGL: []verbs.SGE{mr.SGE(1024, 1024)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.dial(t.Context(), addr, verbs.ConnParam{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.post(verbs.SendWR{Op: verbs.OpSend, Flags: verbs.Signaled, SGL: []verbs.SGE{mr.SGE(0, len(message))}}); err != nil {
+		t.Fatal(err)
+	}
+	<-l.conn.Done() // the server hangs up
+	if err := l.close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRpingHostileAdverts(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		message []byte
+		texts   []string
+	}{
+		{"short", make([]byte, 15), []string{"15 bytes", "is the peer an rping?"}},
+		{"long", make([]byte, 17), nil}, // over the receive, which the device reports
+		{"zero size", appendAdvert(nil, advert{}), []string{"0 bytes of ping data"}},
+		{"huge size", appendAdvert(nil, advert{size: 1<<32 - 1}), []string{"4294967295", "-S"}},
+		{"wrong key", appendAdvert(nil, advert{verbs.RemoteAddr{Addr: 4096, RKey: 12345}, 64}), []string{"read the client's data"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dev := memory(t, 0)
+			l := rpingListen(t, dev)
+			o := rpingOptions{server: true, size: 64}
+			done := make(chan error)
+			go func() { done <- rpingServer(t.Context(), dev, l, &o, (&output{}).streams()) }()
+			hostileClient(t, dev, l.Addr(), tt.message)
+			err := <-done
+			wantError(t, err, tt.texts...)
+		})
+	}
+}

@@ -1,0 +1,167 @@
+package lint
+
+import (
+	"fmt"
+	"go/ast"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+const modulePath = "cinnabar"
+
+// Third-party modules, by the prefix of their import paths.
+const (
+	modSys      = "golang.org/x/sys"
+	modCobra    = "github.com/spf13/cobra"
+	modFlags    = "github.com/spf13/pflag" // the types in cobra's interface
+	modHumanize = "github.com/dustin/go-humanize"
+	modProgress = "github.com/vbauerster/mpb"
+)
+
+// testModules may be imported by every test and by nothing else.
+var testModules = []string{
+	"github.com/google/go-cmp",
+	"github.com/cockroachdb/datadriven",
+	"go.uber.org/goleak",
+	"pgregory.net/rapid",
+}
+
+// row says what one package may import besides the standard library. Packages of this module are named by their
+// directory, "." for the root; a name that ends in "/..." stands for the packages below it.
+type row struct {
+	code    []string // packages of this module
+	test    []string // further ones for its tests
+	modules []string // third-party modules
+}
+
+// layers is the table of arrows, lowest layer first: a package imports only from rows above its own.
+// A new package is a decision about layers, so it fails until it has a row here.
+var layers = map[string]row{
+	// What knows nothing of this module.
+	"internal/invariants": {},
+	"internal/hostmem":    {code: []string{"internal/invariants"}, modules: []string{modSys}},
+	"internal/sockio":     {code: []string{"internal/invariants"}, modules: []string{modSys}},
+	"internal/lint":       {},
+
+	// Protocol state machines: bytes in, effects out; no sockets, clocks or memory of their own.
+	"internal/iwarp/mpa":   {},
+	"internal/iwarp/ddp":   {},
+	"internal/iwarp/rdmap": {code: []string{"internal/iwarp/ddp"}},
+	"internal/iwarp":       {test: []string{"internal/iwarp/..."}}, // documentation, and tests of the three together
+
+	// verbs knows what a device implements and never a device; its tests open one.
+	"verbs/driver": {},
+	"verbs": {
+		code: []string{"verbs/driver", "internal/hostmem", "internal/invariants"},
+		test: []string{"verbs/verbstest", "verbs/verbstest/...", "verbs/fault", "verbs/iwarp"},
+	},
+	"verbs/verbstest/memdev": {code: []string{"verbs/driver", "internal/hostmem", "internal/invariants"}},
+	"verbs/verbstest": {
+		code:    []string{"verbs", "internal/hostmem"},
+		test:    []string{"verbs/verbstest/memdev"},
+		modules: []string{modSys},
+	},
+	"verbs/iwarp": {
+		code:    []string{"verbs", "verbs/driver", "internal/iwarp/...", "internal/hostmem", "internal/sockio", "internal/invariants"},
+		test:    []string{"verbs/verbstest", "verbs/fault"},
+		modules: []string{modSys},
+	},
+	"verbs/fault": {
+		code: []string{"verbs", "verbs/driver", "internal/hostmem", "internal/invariants"},
+		test: []string{"verbs/verbstest", "verbs/verbstest/...", "verbs/iwarp"},
+	},
+
+	// The root package has only its documentation so far.
+	".": {},
+
+	// Programs and measurements stand on everything.
+	"cmd/cinnabar": {
+		code:    []string{"verbs/...", "verbs"},
+		modules: []string{modCobra, modFlags, modHumanize, modProgress, modSys},
+	},
+	"bench": {code: []string{"verbs", "verbs/..."}, modules: []string{modSys}},
+}
+
+// checkArrows compares every import with the table.
+func checkArrows(t *tree, table map[string]row) []finding {
+	var found []finding
+	seen := map[string]bool{}
+	for _, f := range t.files {
+		if f.syntax == nil || f.nested {
+			continue
+		}
+		r, known := table[f.dir()]
+		if !known && !seen[f.dir()] {
+			found = append(found, finding{path: f.dir(), text: "package has no row in the table of arrows (internal/lint/arrows.go)"})
+		}
+		seen[f.dir()] = true
+		for _, spec := range f.syntax.Imports {
+			if imp := importPath(spec); known && !r.allows(f, imp) {
+				found = append(found, finding{f.path, t.line(spec.Pos()), fmt.Sprintf("%s may not import %q", f.dir(), imp)})
+			}
+		}
+	}
+	return append(found, staleRows(table, seen)...)
+}
+
+// staleRows reports rows whose package is gone.
+func staleRows(table map[string]row, seen map[string]bool) []finding {
+	var found []finding
+	for dir := range table {
+		if !seen[dir] {
+			found = append(found, finding{path: dir, text: "row of the table of arrows without a package"})
+		}
+	}
+	slices.SortFunc(found, func(a, b finding) int { return strings.Compare(a.path, b.path) })
+	return found
+}
+
+// allows reports whether f, of the package that r describes, may import imp.
+func (r row) allows(f *file, imp string) bool {
+	own, isOwn := ownPackage(imp)
+	switch {
+	case isOwn && own == f.dir():
+		return f.isTest() // an external test imports what it tests
+	case isOwn:
+		return matchAny(r.code, own) || f.isTest() && matchAny(r.test, own)
+	case isStandard(imp):
+		return true
+	}
+	return underAny(r.modules, imp) || f.isTest() && underAny(testModules, imp)
+}
+
+// ownPackage returns the directory of a package of this module.
+func ownPackage(imp string) (dir string, ok bool) {
+	if imp == modulePath {
+		return ".", true
+	}
+	return strings.CutPrefix(imp, modulePath+"/")
+}
+
+// isStandard reports whether imp belongs to the standard library: its first element has no dot, since it is no host.
+func isStandard(imp string) bool {
+	first, _, _ := strings.Cut(imp, "/")
+	return !strings.Contains(first, ".")
+}
+
+func matchAny(patterns []string, dir string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		if prefix, ok := strings.CutSuffix(p, "..."); ok {
+			return strings.HasPrefix(dir, prefix)
+		}
+		return p == dir
+	})
+}
+
+func underAny(modules []string, imp string) bool {
+	return slices.ContainsFunc(modules, func(m string) bool { return imp == m || strings.HasPrefix(imp, m+"/") })
+}
+
+func importPath(spec *ast.ImportSpec) string {
+	p, err := strconv.Unquote(spec.Path.Value)
+	if err != nil { // the parser has accepted it
+		return spec.Path.Value
+	}
+	return p
+}

@@ -1,0 +1,49 @@
+package lint
+
+import (
+	"path"
+	"slices"
+	"strings"
+)
+
+// unsafeDirs are the packages that may import unsafe: mapped and pinned memory, and the address structures of
+// socket calls. Their exported functions take and return slices and integers, so nothing above them needs it.
+var unsafeDirs = []string{"internal/hostmem", "internal/sockio"}
+
+// checkCorners keeps unsafe in its packages and in files whose names say so, and cgo out of the tree.
+func checkCorners(t *tree) []finding {
+	var found []finding
+	for _, f := range t.files {
+		if f.syntax == nil {
+			continue
+		}
+		for _, spec := range f.syntax.Imports {
+			if text := cornerRule(f, importPath(spec)); text != "" {
+				found = append(found, finding{f.path, t.line(spec.Pos()), text})
+			}
+		}
+	}
+	return found
+}
+
+// cornerRule returns what is wrong with importing imp in f, or "".
+func cornerRule(f *file, imp string) string {
+	switch {
+	case imp == "C":
+		return "cgo has no place here: the default build needs none"
+	case imp != "unsafe":
+		return ""
+	case !slices.Contains(unsafeDirs, f.dir()):
+		return "unsafe is allowed only in " + strings.Join(unsafeDirs, " and ")
+	case !namedUnsafe(path.Base(f.path)):
+		return "a file that imports unsafe ends in _unsafe.go, _unsafe_GOOS.go or _GOOS_unsafe.go"
+	}
+	return ""
+}
+
+// namedUnsafe reports whether the last or the last but one word of a file's name is "unsafe"; a _test suffix does not count.
+func namedUnsafe(base string) bool {
+	words := strings.Split(strings.TrimSuffix(strings.TrimSuffix(base, ".go"), "_test"), "_")
+	n := len(words)
+	return words[n-1] == "unsafe" || n > 1 && words[n-2] == "unsafe"
+}

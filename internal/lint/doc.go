@@ -1,0 +1,21 @@
+// Package lint holds the rules of this repository as tests: what the compiler and the general linters cannot know.
+//
+//	go test ./internal/lint
+//
+// The rules are
+//
+//   - layers: each package imports only what its row in the table of arrows allows, and a package without a row fails;
+//   - corners: unsafe stays in two packages, in files named for it, and "C" is imported nowhere;
+//   - source: every package has a doc comment, every file is formatted, of bounded length, and does not sleep;
+//   - text: nothing is marked as left open, and no file carries a path or a package host of somebody's machine;
+//   - pages: the README has the two commands a newcomer needs, verbatim, and no page that CI runs hides a command from it;
+//   - manual: the tables of C and Go names in docs/verbs.md leave out no field and no constant;
+//   - parity: every feature of docs/parity.md names a test, and every test that it names exists.
+//
+// Each rule is a function from a tree to findings. The tests run it over this repository, and over small trees that
+// break it, so that a rule which stopped finding anything would be noticed.
+//
+// The tree is read from the file system, not from version control: the rules hold for a fresh clone, for an unpacked
+// archive, and for work not yet committed. Directories named testdata, hidden directories other than .ci, and
+// files that git ignores by name are not looked at.
+package lint

@@ -1,0 +1,243 @@
+package lint
+
+import (
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+// findingsIn runs a rule over a tree made of the given files and returns what it finds, one finding per line.
+func findingsIn(t *testing.T, rule func(*tree) []finding, files map[string]string) string {
+	t.Helper()
+	fsys := fstest.MapFS{}
+	for name, data := range files {
+		fsys[name] = &fstest.MapFile{Data: []byte(data)}
+	}
+	tr, err := load(fsys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, f := range rule(tr) {
+		b.WriteString(f.String() + "\n")
+	}
+	return b.String()
+}
+
+// ruleCase is a tree and what a rule says about it: want is a part of the only finding, or "" for none.
+type ruleCase struct {
+	name  string
+	files map[string]string
+	want  string
+}
+
+func runCases(t *testing.T, rule func(*tree) []finding, cases []ruleCase) {
+	t.Helper()
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			got := findingsIn(t, rule, c.files)
+			if c.want == "" && got != "" {
+				t.Errorf("found %q in a tree that keeps the rule", got)
+			}
+			if c.want != "" && (strings.Count(got, "\n") != 1 || !strings.Contains(got, c.want)) {
+				t.Errorf("found %q, want one finding with %q", got, c.want)
+			}
+		})
+	}
+}
+
+func goFile(name, body string) map[string]string {
+	return map[string]string{name: body}
+}
+
+func TestRuleLayers(t *testing.T) {
+	table := map[string]row{
+		"low":  {modules: []string{modSys}},
+		"high": {code: []string{"low/..."}, test: []string{"side"}},
+	}
+	rule := func(tr *tree) []finding {
+		kept := map[string]row{}
+		for dir, r := range table {
+			if tr.hasDir(dir) {
+				kept[dir] = r
+			}
+		}
+		return checkArrows(tr, kept)
+	}
+	runCases(t, rule, []ruleCase{
+		{"standard library", goFile("low/a.go", "package low\nimport \"net/http\""), ""},
+		{"allowed module", goFile("low/a.go", "package low\nimport \"golang.org/x/sys/unix\""), ""},
+		{"prefix is not a path", goFile("low/a.go", "package low\nimport \"golang.org/x/system\""), "may not import"},
+		{"other module", goFile("low/a.go", "package low\nimport \"example.com/x\""), "low/a.go:2: low may not import"},
+		{"upwards", goFile("low/a.go", "package low\nimport \"cinnabar/high\""), "may not import"},
+		{"below a pattern", goFile("high/a.go", "package high\nimport \"cinnabar/low/x\""), ""},
+		{"test arrow in code", goFile("high/a.go", "package high\nimport \"cinnabar/side\""), "may not import"},
+		{"test arrow in a test", goFile("high/a_test.go", "package high\nimport \"cinnabar/side\""), ""},
+		{"test library in code", goFile("low/a.go", "package low\nimport \"pgregory.net/rapid\""), "may not import"},
+		{"test library in a test", goFile("low/a_test.go", "package low\nimport \"pgregory.net/rapid\""), ""},
+		{"external test", goFile("low/a_test.go", "package low_test\nimport \"cinnabar/low\""), ""},
+		{"unknown package", goFile("new/a.go", "package new\nimport \"fmt\""), "new: package has no row"},
+		{"nested module", map[string]string{"n/go.mod": "module n", "n/a.go": "package n\nimport \"example.com/x\""}, ""},
+	})
+}
+
+func TestRuleStaleRow(t *testing.T) {
+	rule := func(tr *tree) []finding { return checkArrows(tr, map[string]row{"gone": {}}) }
+	runCases(t, rule, []ruleCase{{"row without package", nil, "gone: row of the table"}})
+}
+
+// What the layers promise must not be lost in an edit of the table.
+func TestLayersPromises(t *testing.T) {
+	for _, device := range []string{"verbs/iwarp", "verbs/fault"} {
+		if matchAny(layers["verbs"].code, device) {
+			t.Errorf("verbs may import the device %s", device)
+		}
+	}
+	for dir, r := range layers {
+		protocol := strings.HasPrefix(dir, "internal/iwarp/")
+		for _, imp := range r.code {
+			if protocol && !strings.HasPrefix(imp, "internal/iwarp/") {
+				t.Errorf("%s may import %s; protocol packages stand on the standard library and each other", dir, imp)
+			}
+		}
+		for _, mod := range r.modules {
+			if !strings.HasPrefix(dir, "cmd/") && mod != modSys {
+				t.Errorf("%s may import %s; a library stands on the standard library and %s", dir, mod, modSys)
+			}
+		}
+	}
+}
+
+func TestRuleCorners(t *testing.T) {
+	const src = "package p\nimport \"unsafe\""
+	runCases(t, checkCorners, []ruleCase{
+		{"named", goFile("internal/hostmem/map_unsafe.go", src), ""},
+		{"platform after", goFile("internal/hostmem/map_unsafe_linux.go", src), ""},
+		{"platform before", goFile("internal/sockio/sock_linux_unsafe.go", src), ""},
+		{"test", goFile("internal/sockio/sock_unsafe_test.go", src), ""},
+		{"unnamed", goFile("internal/hostmem/map.go", src), "ends in _unsafe.go"},
+		{"word inside", goFile("internal/hostmem/unsafe_map_x_linux.go", src), "ends in _unsafe.go"},
+		{"elsewhere", goFile("verbs/mr_unsafe.go", src), "allowed only in"},
+		{"cgo", goFile("verbs/a.go", "package p\nimport \"C\""), "cgo"},
+	})
+}
+
+func TestRuleSource(t *testing.T) {
+	runCases(t, checkDocComments, []ruleCase{
+		{"package", goFile("a/doc.go", "// Package a is one.\npackage a\n"), ""},
+		{"command", goFile("cmd/a/main.go", "// Command a does.\npackage main\n"), ""},
+		{"in another file", map[string]string{"a/a.go": "package a\n", "a/doc.go": "// Package a is one.\npackage a\n"}, ""},
+		{"tests only", goFile("a/a_test.go", "// Package a is one.\npackage a_test\n"), ""},
+		{"missing", goFile("a/a.go", "package a\n"), "a: package a has no doc comment"},
+		{"detached", goFile("a/a.go", "// Package a is one.\n\npackage a\n"), "no doc comment"},
+	})
+	runCases(t, checkFormat, []ruleCase{
+		{"formatted", goFile("a.go", "package a\n\nvar x = 1\n"), ""},
+		{"not", goFile("a.go", "package a\nvar  x = 1\n"), "a.go: not formatted"},
+	})
+	runCases(t, checkLength, []ruleCase{
+		{"limit", goFile("a.go", "package a\n"+strings.Repeat("\n", maxLines-1)), ""},
+		{"one more", goFile("a.go", "package a\n"+strings.Repeat("\n", maxLines)), "801 lines"},
+		{"no source", goFile("a.md", strings.Repeat("\n", maxLines+1)), ""},
+	})
+	const sleeper = "package a\nimport \"time\"\nfunc f() { time.Sleep(1) }\n"
+	runCases(t, checkSleeps, []ruleCase{
+		{"sleep", goFile("a.go", sleeper), "a.go:3: time.Sleep"},
+		{"after", goFile("a.go", strings.Replace(sleeper, "Sleep", "After", 1)), "time.After"},
+		{"in a test", goFile("a_test.go", sleeper), ""},
+		{"timer", goFile("a.go", strings.Replace(sleeper, "Sleep", "NewTimer", 1)), ""},
+	})
+}
+
+func TestRuleText(t *testing.T) {
+	runCases(t, checkMarkers, []ruleCase{
+		{"marker", goFile("a.md", "\n<!-- TO"+"DO: more -->"), "a.md:2: TO"},
+		{"part of a word", goFile("a.md", "mas"+"TO"+"DON"), ""},
+		{"test data", goFile("testdata/a.md", "TO"+"DO"), ""},
+	})
+	runCases(t, checkPaths, []ruleCase{
+		{"home", goFile("a.sh", "cd /"+"home/me/src"), "path of one machine: /home/"},
+		{"quoted", goFile("a.go", "package a\n\nvar x = \"/"+"builds/x\"\n"), "/builds/"},
+		{"system", goFile("a.sh", "cat /proc/net/tcp /dev/null"), ""},
+		{"URL", goFile("a.md", "https://www.rfc-editor.org/rfc/rfc5040"), ""},
+		{"alternatives", goFile("a.md", "send/recv and read/write"), ""},
+	})
+	runCases(t, checkHosts, []ruleCase{
+		{"proxy", goFile("a.md", "from proxy."+"example.org, say"), "proxy."},
+		{"word", goFile("a.md", "through a proxy. Then"), ""},
+	})
+	runCases(t, checkRowIDs, []ruleCase{
+		{"in code", goFile("a.go", "package a\n\n// V"+"22: arm\n"), "a.go:3: feature id"},
+		{"in the table", goFile(parityFile, "| V"+"22 | x |"), ""},
+		{"hex", goFile("a.md", "B10 D45"), ""},
+	})
+}
+
+const goodReadme = "```sh\ngo run ./cmd/cinnabar demo\n```\n```sh\ngo test ./...\n```\n"
+
+func TestRuleReadme(t *testing.T) {
+	with := func(readme string) map[string]string { return map[string]string{readmeFile: readme} }
+	runCases(t, checkReadme, []ruleCase{
+		{"good", with(goodReadme), ""},
+		{"missing file", nil, "README.md: missing"},
+		{"changed command", with(strings.Replace(goodReadme, "go test", "go test -v", 1)), `line "go test ./..."`},
+		{"command outside sh", with(strings.Replace(goodReadme, "```sh\ngo test", "```go\ngo test", 1)), `line "go test ./..."`},
+	})
+}
+
+func TestRuleShellPages(t *testing.T) {
+	with := func(more string) map[string]string {
+		return map[string]string{readmeFile: goodReadme + more, shellPages[1]: "words", "cmd/cinnabar/main.go": "package main\n"}
+	}
+	runCases(t, checkShellPages, []ruleCase{
+		{"good", with(""), ""},
+		{"server", with("```sh server=7174\ngo run ./cmd/cinnabar rping -s\n```\n"), ""},
+		{"no such package", with("```sh\ngo run ./cmd/other\n```\n"), "README.md:8: no package at ./cmd/other"},
+		{"hidden command", with("```text\n$ make\n```\n"), "README.md:8: command in a text block"},
+		{"unknown fence", with("```console\nx\n```\n"), `README.md:7: fence info "console"`},
+		{"missing page", map[string]string{readmeFile: ""}, shellPages[1] + ": missing"},
+	})
+}
+
+func TestRuleParity(t *testing.T) {
+	with := func(table string) map[string]string {
+		return map[string]string{
+			parityFile:    "| Row | Capability | Proof | Notes |\n| --- | --- | --- | --- |\n" + table,
+			ciFile:        "#!/bin/bash\nstep_cross_build() {\n}\n",
+			"a/a_test.go": "package a\nfunc TestIt() {}\nfunc (x) TestMethod() {}\n",
+			"r_test.go":   "package r\nfunc ExampleRoot() {}\n",
+		}
+	}
+	runCases(t, checkParity, []ruleCase{
+		{"test", with("| A01 | it | `a.TestIt` | |\n"), ""},
+		{"cases", with("| A01 | it | `a.TestIt/one two`, `cinnabar.ExampleRoot` | |\n"), ""},
+		{"step", with("| A01 | it | `.ci/run cross-build` | |\n"), ""},
+		{"not applicable", with("| A01 | it | n/a | has no form in Go |\n"), ""},
+		{"no reason", with("| A01 | it | n/a | |\n"), "without its reason"},
+		{"pending", with("| A01 | it | pending | |\n"), "docs/parity.md:3: A01: names no test"},
+		{"no capability", with("| A01 | | `a.TestIt` | |\n"), "says no capability"},
+		{"short row", with("| A01 | it |\n"), "names no test"},
+		{"unknown test", with("| A01 | it | `a.TestThat` | |\n"), "no such test"},
+		{"method", with("| A01 | it | `a.TestMethod` | |\n"), "no such test"},
+		{"unknown step", with("| A01 | it | `.ci/run build` | |\n"), "no such CI step"},
+		{"strange proof", with("| A01 | it | `somewhere` | |\n"), "neither"},
+		{"twice", with("| A01 | it | `a.TestIt` | |\n| A01 | it | `a.TestIt` | |\n"), "stands already in line 3"},
+		{"empty", with(""), "no rows"},
+		{"missing file", nil, "missing"},
+	})
+}
+
+func TestRuleVerbsPage(t *testing.T) {
+	with := func(src string) map[string]string {
+		return map[string]string{verbsPage: "| `length` | `Length`, `WC.Err` | OpSend in words |", verbsValues + "/a.go": "package driver\n" + src}
+	}
+	runCases(t, checkVerbsPage, []ruleCase{
+		{"told", with("type SGE struct{ Length int }"), ""},
+		{"other type", with("type Caps struct{ Some int }"), ""},
+		{"untold field", with("type SGE struct{ Length, LKey int }"), "verbs/driver/a.go:2: LKey is missing"},
+		{"untold constant", with("const OpSend Opcode = 1"), "OpSend is missing"},
+		{"by iota", with("const (\nLength Access = iota\nOther\n)"), "Other is missing"},
+		{"other constant", with("const Most = 1"), ""},
+		{"missing page", goFile("a.go", "package a"), "docs/verbs.md: missing"},
+	})
+}

@@ -1,0 +1,107 @@
+package lint
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/format"
+	"path"
+	"slices"
+	"strings"
+)
+
+// maxLines is the length from which a source file must be split by concern.
+const maxLines = 800
+
+// checkDocComments wants one file of every package to say what the package is, in the form godoc shows:
+// "Package x ..." or, for a program, "Command x ...".
+func checkDocComments(t *tree) []finding {
+	documented := map[string]bool{}
+	first := map[string]*file{}
+	for _, f := range t.files {
+		if f.syntax == nil {
+			continue
+		}
+		if first[f.dir()] == nil {
+			first[f.dir()] = f
+		}
+		if hasPackageDoc(f) {
+			documented[f.dir()] = true
+		}
+	}
+	var found []finding
+	for dir, f := range first {
+		if !documented[dir] {
+			name := strings.TrimSuffix(f.syntax.Name.Name, "_test")
+			found = append(found, finding{path: dir, text: fmt.Sprintf("package %s has no doc comment; begin one with %q in doc.go", name, "Package "+name)})
+		}
+	}
+	slices.SortFunc(found, func(a, b finding) int { return strings.Compare(a.path, b.path) })
+	return found
+}
+
+func hasPackageDoc(f *file) bool {
+	text := f.syntax.Doc.Text()
+	if f.syntax.Name.Name == "main" {
+		return strings.HasPrefix(text, "Command "+path.Base(f.dir())+" ")
+	}
+	return strings.HasPrefix(text, "Package "+strings.TrimSuffix(f.syntax.Name.Name, "_test")+" ")
+}
+
+// checkFormat compares every Go file with gofmt's output.
+func checkFormat(t *tree) []finding {
+	var found []finding
+	for _, f := range t.files {
+		if f.syntax == nil {
+			continue
+		}
+		want, err := format.Source(f.data)
+		if err != nil {
+			found = append(found, finding{path: f.path, text: err.Error()})
+		} else if !bytes.Equal(want, f.data) {
+			found = append(found, finding{path: f.path, text: "not formatted; run gofmt -w"})
+		}
+	}
+	return found
+}
+
+// checkLength bounds the length of Go files.
+func checkLength(t *tree) []finding {
+	var found []finding
+	for _, f := range t.files {
+		if n := bytes.Count(f.data, []byte("\n")); f.syntax != nil && n > maxLines {
+			found = append(found, finding{path: f.path, text: fmt.Sprintf("%d lines, limit %d; split it by concern", n, maxLines)})
+		}
+	}
+	return found
+}
+
+// checkSleeps refuses waiting by the clock outside tests. A sleeping goroutine can be neither cancelled nor driven by
+// a fake clock, and the timer of time.After or time.Tick cannot be stopped.
+func checkSleeps(t *tree) []finding {
+	var found []finding
+	for _, f := range t.files {
+		if f.syntax == nil || f.isTest() {
+			continue
+		}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			if sel, ok := n.(*ast.SelectorExpr); ok && isSleep(sel) {
+				found = append(found, finding{f.path, t.line(sel.Pos()), "time." + sel.Sel.Name + " outside a test; wait for the event, or use a time.Timer that is stopped"})
+			}
+			return true
+		})
+	}
+	return found
+}
+
+func isSleep(sel *ast.SelectorExpr) bool {
+	pkg, ok := sel.X.(*ast.Ident)
+	if !ok || pkg.Name != "time" {
+		return false
+	}
+	switch sel.Sel.Name {
+	case "Sleep", "After", "Tick":
+		return true
+	}
+	return false
+}

@@ -1,0 +1,61 @@
+// Package sockio reads and writes a TCP connection without blocking, with
+// gathered buffers, next to Go's network poller.
+//
+// The nouns:
+//
+//   - A [Conn] stands on a [net.TCPConn], which it takes over.
+//   - A try call ([Conn.TryReadv], [Conn.TryWritev]) moves what can be moved now
+//     and returns [ErrWouldBlock] rather than wait. It allocates nothing.
+//   - A waiter ([Conn.WaitRead], [Conn.WaitWrite]) is a goroutine parked in the
+//     poller, which calls its ready function whenever trying may succeed. A
+//     parked waiter does not hinder try calls from elsewhere, which is what lets
+//     one goroutine spin on a connection that another one guards.
+//
+// A connection's background reader looks like this:
+//
+//	err := conn.WaitRead(func() bool {
+//		progress.Lock()
+//		defer progress.Unlock()
+//		for {
+//			switch n, err := conn.TryReadv(bufs); {
+//			case errors.Is(err, sockio.ErrWouldBlock):
+//				return false
+//			case err != nil:
+//				return true
+//			default:
+//				deliver(n)
+//			}
+//		}
+//	})
+//
+// # Events and wake-ups
+//
+// Events come once, as with an edge-triggered epoll, and those that came before
+// a call of WaitRead are forgotten. So each call of ready must try until
+// [ErrWouldBlock]. If it cannot, because another goroutine holds the lock that
+// guards trying, then after ready has returned somebody must try until
+// ErrWouldBlock, or call [Conn.WakeRead]. The usual shape is a flag: ready sets it
+// before it attempts the lock, and whoever releases the lock and finds the flag
+// set clears it and calls WakeRead.
+//
+// WakeRead, [Conn.WakeWrite] and Close act through the connection's deadlines,
+// which therefore belong to this package.
+//
+// # Two implementations
+//
+// On Linux ([Direct] is true) the try calls are single system calls on the
+// socket, at most 64 buffers each, straight from and to the caller's memory. On
+// other systems the bytes pass through a staging buffer of 64 KiB in each
+// direction, which only a waiter fills and empties: TryReadv finds nothing unless
+// a goroutine is, or was, in WaitRead, and TryWritev takes nothing unless one is
+// in WaitWrite. Code that hands over to a waiter on ErrWouldBlock, and keeps one
+// in WaitRead, works with both.
+//
+// # The race detector
+//
+// The kernel's reads and writes of the caller's memory are not shown to the race
+// detector, unlike those of package net: a peer's access to exposed memory is
+// concurrent by design. But a write happens before the read that receives it, as
+// with package net, so that two ends in one process may order their own data by
+// messages.
+package sockio

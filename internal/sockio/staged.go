@@ -1,0 +1,340 @@
+package sockio
+
+import (
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// stageSize is the size of each staging buffer, in bytes.
+const stageSize = 64 << 10
+
+// staged is the portable implementation: waiters block in net.TCPConn, and the
+// try calls copy from and to buffers that the waiters fill and empty. So bytes
+// move only while a goroutine is in WaitRead or WaitWrite, and never is a
+// caller's ready function on the stack while a waiter blocks.
+//
+// It has no build constraint so that its tests run on every system.
+type staged struct {
+	tcp *net.TCPConn
+	in  inbox
+	out outbox
+}
+
+func (s *staged) init(c *net.TCPConn) error {
+	s.tcp = c
+	s.in.init(c)
+	s.out.init(c)
+	return nil
+}
+
+func (s *staged) tryReadv(bufs [][]byte) (int, error)  { return s.in.take(bufs) }
+func (s *staged) tryWritev(bufs [][]byte) (int, error) { return s.out.put(bufs) }
+func (s *staged) waitRead(ready func() bool) error     { return s.in.wait(ready) }
+func (s *staged) waitWrite(ready func() bool) error    { return s.out.wait(ready) }
+func (s *staged) wakeRead()                            { s.in.poke() }
+func (s *staged) wakeWrite()                           { s.out.poke() }
+func (s *staged) closeWrite() error                    { return s.out.finish() }
+
+// close may lose bytes that are still staged, as Conn.Close says.
+func (s *staged) close() error {
+	if !s.in.shut() {
+		return net.ErrClosed
+	}
+	s.out.shut()
+	return s.tcp.Close()
+}
+
+// stage is what both directions have: a buffer with bytes in buf[r:w], between a
+// goroutine that waits and one that tries.
+type stage struct {
+	tcp *net.TCPConn
+
+	mu sync.Mutex
+	// event tells that any of the fields below has changed; it uses mu.
+	// +checklocksignore
+	event sync.Cond
+	// buf is touched without mu by the waiter alone: the free space of an
+	// inbox, the staged bytes of an outbox.
+	buf []byte
+	// +checklocks:mu
+	r, w int
+	// err is the connection's failure or end.
+	// +checklocks:mu
+	err error
+	// poked says that ready is to be called once more.
+	// +checklocks:mu
+	poked bool
+	// +checklocks:mu
+	closed bool
+}
+
+func (s *stage) init(c *net.TCPConn) {
+	s.tcp = c
+	s.event.L = &s.mu
+	s.buf = make([]byte, stageSize)
+}
+
+// mark sets poked and tells a waiter on event.
+func (s *stage) mark() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.poked = true
+	s.event.Broadcast()
+}
+
+// shut marks the stage closed; it reports false if it was already.
+func (s *stage) shut() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.closed = true
+	s.event.Broadcast()
+	return true
+}
+
+// empty reports whether bufs hold no byte.
+func empty(bufs [][]byte) bool {
+	for _, b := range bufs {
+		if len(b) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// inbox is the receiving direction.
+type inbox struct{ stage }
+
+// take copies staged bytes into bufs.
+func (in *inbox) take(bufs [][]byte) (int, error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	switch {
+	case in.closed:
+		return 0, net.ErrClosed
+	case empty(bufs):
+		return 0, nil
+	case in.r == in.w && in.err != nil:
+		return 0, in.err
+	case in.r == in.w:
+		return 0, ErrWouldBlock
+	}
+	start := in.r
+	for _, b := range bufs {
+		in.r += copy(b, in.buf[in.r:in.w])
+	}
+	if in.r == in.w {
+		in.event.Broadcast()
+	}
+	return in.r - start, nil
+}
+
+// wait is WaitRead.
+func (in *inbox) wait(ready func() bool) error {
+	for in.open() {
+		if ready() {
+			return nil
+		}
+		in.next()
+	}
+	return net.ErrClosed
+}
+
+func (in *inbox) open() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return !in.closed
+}
+
+// next returns after the next event: bytes, failure, poke or close.
+func (in *inbox) next() {
+	if !in.drained() {
+		return
+	}
+	n, err := in.tcp.Read(in.buf)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		// Cleared before poked is: a poke that comes later sets it anew. If
+		// clearing fails the connection is closed, and the next Read says so.
+		_ = in.tcp.SetReadDeadline(time.Time{})
+		err = nil
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.r, in.w, in.err = 0, n, err
+	in.poked = false
+}
+
+// drained waits until the buffer is free to be filled and reports true, or
+// false if ready is to be called first.
+func (in *inbox) drained() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for !in.poked && !in.closed && (in.r < in.w || in.err != nil) {
+		in.event.Wait()
+	}
+	if in.poked || in.closed {
+		in.poked = false
+		return false
+	}
+	return true
+}
+
+// poke is WakeRead.
+func (in *inbox) poke() {
+	in.mark()
+	_ = in.tcp.SetReadDeadline(past) // fails on a closed connection only
+}
+
+// outbox is the sending direction.
+type outbox struct {
+	stage
+	// waiting says that a waiter will send what is staged.
+	// +checklocks:mu
+	waiting bool
+	// fin says that the end of the stream follows the staged bytes.
+	// +checklocks:mu
+	fin bool
+}
+
+// put stages what fits of bufs. Without a waiter, who would send it, nothing does.
+func (o *outbox) put(bufs [][]byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.closed:
+		return 0, net.ErrClosed
+	case empty(bufs):
+		return 0, nil
+	case o.err != nil:
+		return 0, o.err
+	case !o.waiting || o.w == len(o.buf):
+		return 0, ErrWouldBlock
+	}
+	start := o.w
+	for _, b := range bufs {
+		o.w += copy(o.buf[o.w:], b)
+	}
+	o.event.Broadcast()
+	return o.w - start, nil
+}
+
+// wait is WaitWrite. It returns when ready has said true and all is sent.
+func (o *outbox) wait(ready func() bool) error {
+	if !o.begin() {
+		return net.ErrClosed
+	}
+	done := false
+	for {
+		done = done || ready()
+		moved := o.flush()
+		switch stop, err := o.end(done); {
+		case stop:
+			return err
+		case !done && !moved:
+			o.idle()
+		}
+	}
+}
+
+// begin lets put stage bytes.
+func (o *outbox) begin() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.waiting = !o.closed
+	return o.waiting
+}
+
+// end reports whether wait is over: closed, or done and nothing left to send.
+func (o *outbox) end(done bool) (bool, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.closed:
+		o.waiting = false
+		return true, net.ErrClosed
+	case done && o.r == o.w:
+		o.waiting = false
+		return true, nil
+	}
+	return false, nil
+}
+
+// idle parks until there is something to send or ready is to be called.
+func (o *outbox) idle() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for !o.poked && !o.closed && o.r == o.w {
+		o.event.Wait()
+	}
+	o.poked = false
+}
+
+// flush sends what is staged, with mu released, until nothing is left or ready
+// is to be called. It reports whether there was anything.
+func (o *outbox) flush() bool {
+	moved := false
+	for {
+		b := o.pending()
+		if len(b) == 0 {
+			return moved
+		}
+		moved = true
+		n, err := o.tcp.Write(b)
+		poked := errors.Is(err, os.ErrDeadlineExceeded)
+		if poked {
+			_ = o.tcp.SetWriteDeadline(time.Time{}) // see next
+			err = nil
+		}
+		o.sent(n, err)
+		if poked {
+			return true
+		}
+	}
+}
+
+// pending returns the bytes to send; put may add more behind them meanwhile.
+func (o *outbox) pending() []byte {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf[o.r:o.w]
+}
+
+// sent takes n bytes off. After a failure nothing can be sent any more.
+func (o *outbox) sent(n int, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.r += n
+	if err != nil {
+		o.err, o.r = err, o.w
+	}
+	if o.r < o.w {
+		return
+	}
+	o.r, o.w = 0, 0
+	if o.fin && o.err == nil {
+		o.fin = false
+		o.err = o.tcp.CloseWrite()
+	}
+}
+
+// finish is CloseWrite: at once, or behind what is staged.
+func (o *outbox) finish() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.r < o.w && !o.closed {
+		o.fin = true
+		return nil
+	}
+	return o.tcp.CloseWrite()
+}
+
+// poke is WakeWrite.
+func (o *outbox) poke() {
+	o.mark()
+	_ = o.tcp.SetWriteDeadline(past) // fails on a closed connection only
+}

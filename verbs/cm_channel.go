@@ -1,0 +1,179 @@
+package verbs
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+)
+
+// EventChannel is the asynchronous form of connection management, for programs
+// that follow rdma_cm's (rdma_create_event_channel): calls on an [ID] return at
+// once and their results come as events. [Dial] and [Listen] are the
+// synchronous form, and the more natural one in Go.
+//
+// All methods are safe for concurrent use. A channel is closed with its
+// identifiers; every goroutine of theirs has ended when Close returns.
+type EventChannel struct {
+	log *slog.Logger // nil: nowhere
+
+	mu     sync.Mutex    // taken after ID.mu
+	queue  []*CMEvent    // +checklocks:mu; oldest first; bounded, see ID.accept
+	ids    map[*ID]int   // +checklocks:mu; the identifiers, with the number of their events not acknowledged
+	closed bool          // +checklocks:mu
+	wake   chan struct{} // room for one: the queue may have something for Get
+	done   chan struct{} // closed by Close
+}
+
+// NewEventChannel makes an event channel. Events of kinds that this package
+// does not know are reported to log, which may be nil.
+func NewEventChannel(log *slog.Logger) *EventChannel {
+	return &EventChannel{log: log, ids: map[*ID]int{}, wake: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+// NewID makes an identifier on dev whose events come to this channel
+// (rdma_create_id).
+func (ch *EventChannel) NewID(dev *Device) (*ID, error) {
+	id := &ID{dev: dev, ch: ch, resolve: Resolve, cancels: map[uint64]context.CancelFunc{}}
+	if err := ch.adopt(id); err != nil {
+		return nil, err
+	}
+	return id, nil
+}
+
+// adopt makes id one of the channel's.
+func (ch *EventChannel) adopt(id *ID) error {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if ch.closed {
+		return ch.closedErr()
+	}
+	ch.ids[id] = 0
+	return nil
+}
+
+func (ch *EventChannel) closedErr() error {
+	return errorf("event channel", ErrClosed, "the channel was closed")
+}
+
+// Get returns the oldest event, waiting for one until ctx ends or the channel is
+// closed ([ErrClosed]). Each event goes to one caller, who acknowledges it with
+// [CMEvent.Ack].
+func (ch *EventChannel) Get(ctx context.Context) (*CMEvent, error) {
+	for {
+		if e := ch.take(); e != nil {
+			return e, nil
+		}
+		select {
+		case <-ch.wake:
+		case <-ch.done:
+			return nil, ch.closedErr()
+		case <-ctx.Done():
+			if e := ch.take(); e != nil {
+				return e, nil
+			}
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// take removes the oldest event, nil if there is none.
+func (ch *EventChannel) take() *CMEvent {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if len(ch.queue) == 0 {
+		return nil
+	}
+	e := ch.queue[0]
+	ch.queue = slices.Delete(ch.queue, 0, 1)
+	if len(ch.queue) > 0 {
+		ch.signal() // another Get may be waiting
+	}
+	ch.ids[e.owner]++
+	e.ch = ch
+	if e.slot != nil {
+		<-e.slot
+	}
+	return e
+}
+
+// signal wakes one Get, or the next one to come.
+func (ch *EventChannel) signal() {
+	select {
+	case ch.wake <- struct{}{}:
+	default:
+	}
+}
+
+// push adds an event, unless the channel is closed. An unknown kind is reported,
+// and delivered like the others: what to do with it is the program's choice.
+func (ch *EventChannel) push(e *CMEvent) {
+	if int(e.Type) >= NumCMEventTypes && ch.log != nil {
+		ch.log.LogAttrs(context.Background(), slog.LevelWarn, "unknown connection management event", slog.Uint64("type", uint64(e.Type)))
+	}
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if ch.closed {
+		return
+	}
+	ch.queue = append(ch.queue, e)
+	ch.signal()
+}
+
+// ack takes back what take counted.
+func (ch *EventChannel) ack(e *CMEvent) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if _, ok := ch.ids[e.owner]; ok && e.ch == ch {
+		ch.ids[e.owner]--
+	}
+	e.ch = nil
+}
+
+// release removes id and returns its events that nobody has taken. It refuses
+// while taken events are not acknowledged.
+func (ch *EventChannel) release(id *ID, op string) ([]*CMEvent, error) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if n := ch.ids[id]; n > 0 {
+		return nil, errorf(op, ErrBusy, "%d of its events are not acknowledged; call Ack on them first", n)
+	}
+	delete(ch.ids, id)
+	var own []*CMEvent
+	ch.queue = slices.DeleteFunc(ch.queue, func(e *CMEvent) bool {
+		if e.owner == id {
+			own = append(own, e)
+		}
+		return e.owner == id
+	})
+	return own, nil
+}
+
+// Close closes the channel and its identifiers, whether or not their events are
+// acknowledged. A second Close does nothing.
+func (ch *EventChannel) Close() error {
+	var first error
+	for _, id := range ch.shut() {
+		if err := id.end(); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// shut marks the channel closed and hands over its identifiers.
+func (ch *EventChannel) shut() []*ID {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if ch.closed {
+		return nil
+	}
+	ch.closed = true
+	close(ch.done)
+	var ids []*ID
+	for id := range ch.ids {
+		ids = append(ids, id)
+	}
+	ch.ids, ch.queue = nil, nil
+	return ids
+}

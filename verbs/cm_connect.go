@@ -1,0 +1,344 @@
+package verbs
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+)
+
+// defaultCMBacklog is how many requests wait for Get and for an answer where
+// Listen does not say.
+const defaultCMBacklog = 128
+
+// ResolveAddr looks up hostport, "host:port", and picks an address that the
+// device can reach (rdma_resolve_addr). The end is CMAddrResolved or CMAddrError;
+// timeout 0 is none.
+func (id *ID) ResolveAddr(hostport string, timeout time.Duration) error {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if err := id.enterLocked("resolve address", idIdle, idResolvingAddr); err != nil {
+		return err
+	}
+	id.spawnLocked(timeout, func(ctx context.Context) { id.resolveAddr(ctx, hostport) })
+	return nil
+}
+
+func (id *ID) resolveAddr(ctx context.Context, hostport string) {
+	addr, err := id.lookUp(ctx, hostport)
+	if err != nil {
+		id.leave(idIdle, &CMEvent{Type: CMAddrError, Err: err})
+		return
+	}
+	id.mu.Lock()
+	id.peer = addr
+	id.mu.Unlock()
+	id.leave(idAddrResolved, &CMEvent{Type: CMAddrResolved})
+}
+
+// lookUp returns the first address of a family that the device has.
+func (id *ID) lookUp(ctx context.Context, hostport string) (netip.AddrPort, error) {
+	addrs, err := id.resolve(ctx, hostport)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	attr, err := id.dev.Query()
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	for _, a := range addrs {
+		if reachable(&attr, a.Addr()) {
+			return a, nil
+		}
+	}
+	return netip.AddrPort{}, errorf("resolve address", ErrInvalid, "device %s has no address of the family of %v", attr.Name, addrs)
+}
+
+// reachable reports whether the device has an address of a's family. A device
+// that lists none is given the benefit of the doubt.
+func reachable(attr *DeviceAttr, a netip.Addr) bool {
+	listed := false
+	for _, p := range attr.Ports {
+		for _, own := range p.Addrs {
+			if own.Unmap().Is4() == a.Unmap().Is4() {
+				return true
+			}
+			listed = true
+		}
+	}
+	return !listed
+}
+
+// ResolveRoute checks that a port of the device is active (rdma_resolve_route;
+// routing itself is the network's on IP transports). The end is CMRouteResolved
+// or CMRouteError; timeout 0 is none.
+func (id *ID) ResolveRoute(timeout time.Duration) error {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if err := id.enterLocked("resolve route", idAddrResolved, idResolvingRoute); err != nil {
+		return err
+	}
+	id.spawnLocked(timeout, func(context.Context) {
+		if err := id.checkRoute(); err != nil {
+			id.leave(idAddrResolved, &CMEvent{Type: CMRouteError, Err: err})
+			return
+		}
+		id.leave(idRouteResolved, &CMEvent{Type: CMRouteResolved})
+	})
+	return nil
+}
+
+func (id *ID) checkRoute() error {
+	attr, err := id.dev.Query()
+	if err != nil {
+		return err
+	}
+	for _, p := range attr.Ports {
+		if p.State == PortActive {
+			return nil
+		}
+	}
+	if len(attr.Ports) == 0 {
+		return nil
+	}
+	return errorf("resolve route", nil, "no port of device %s is active", attr.Name)
+}
+
+// Connect asks the peer for a connection of qp (rdma_connect). The end is
+// CMEstablished, CMRejected, CMUnreachable or CMConnectError; after the first,
+// CMDisconnected follows when the connection is over.
+func (id *ID) Connect(qp *QP, p ConnParam) error {
+	const op = "connect"
+	if err := id.checkConnect(op, qp, &p); err != nil {
+		return err
+	}
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if err := id.enterLocked(op, idRouteResolved, idConnecting); err != nil {
+		return err
+	}
+	peer := id.peer
+	id.spawnLocked(0, func(ctx context.Context) {
+		c, err := Dial(ctx, qp, peer, p)
+		if err != nil {
+			id.leave(idRouteResolved, dialFailure(err))
+			return
+		}
+		id.watch(ctx, c)
+	})
+	return nil
+}
+
+// checkConnect refuses at once what can be known at once.
+func (id *ID) checkConnect(op string, qp *QP, p *ConnParam) error {
+	if err := checkQP(op, qp); err != nil {
+		return err
+	}
+	if qp.pd.dev != id.dev {
+		return errorf(op, ErrInvalid, "the queue pair belongs to another device than the identifier")
+	}
+	return checkParam(op, id.dev, p)
+}
+
+// dialFailure sorts the failures of Dial in the manner of the kernel's rdma_cm
+// over iWARP: a refusal by the peer's host counts as one by the peer.
+func dialFailure(err error) *CMEvent {
+	e := &CMEvent{Type: CMConnectError, Err: err}
+	rejected, isRejected := errors.AsType[*RejectedError](err)
+	netErr, isNet := errors.AsType[net.Error](err)
+	switch {
+	case isRejected:
+		e.Type, e.Param.PrivateData = CMRejected, rejected.PrivateData
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
+		e.Type = CMRejected
+	case isNet && netErr.Timeout(), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		e.Type = CMUnreachable
+	}
+	return e
+}
+
+// watch reports the beginning and the end of a connection.
+func (id *ID) watch(ctx context.Context, c *Conn) {
+	id.mu.Lock()
+	id.conn = c
+	id.mu.Unlock()
+	id.leave(idConnected, &CMEvent{Type: CMEstablished, Param: c.Param()})
+	select {
+	case <-c.Done():
+	case <-ctx.Done():
+		return
+	}
+	e := &CMEvent{Type: CMDisconnected}
+	if err := c.Err(); !errors.Is(err, ErrDisconnected) {
+		e.Err = err
+	}
+	id.leave(idOver, e)
+}
+
+// Listen takes connection requests at addr (rdma_bind_addr and rdma_listen).
+// Each comes as a CMConnectRequest with an identifier of its own. Backlog bounds
+// the requests that nobody has taken; 0 is 128.
+func (id *ID) Listen(addr netip.AddrPort, backlog int) error {
+	const op = "listen"
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if err := id.enterLocked(op, idIdle, idListening); err != nil {
+		return err
+	}
+	l, err := ListenConfig{Backlog: backlog}.Listen(id.dev, addr)
+	if err != nil {
+		id.state = idIdle
+		return err
+	}
+	if backlog == 0 {
+		backlog = defaultCMBacklog
+	}
+	id.lis = l
+	slots := make(chan struct{}, backlog)
+	id.spawnLocked(0, func(ctx context.Context) { id.accept(ctx, l, slots) })
+	return nil
+}
+
+// accept turns requests into events. It takes a request from the device only
+// when there is a slot, which Get frees, so that peers cannot fill the queue.
+func (id *ID) accept(ctx context.Context, l *Listener, slots chan struct{}) {
+	for {
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		r, err := l.Accept(ctx)
+		switch {
+		case err == nil:
+			id.request(r, slots)
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, ErrClosed):
+			id.leave(idOver, &CMEvent{Type: CMDeviceRemoval, Err: err})
+			return
+		default:
+			id.leave(idOver, &CMEvent{Type: CMConnectError, Err: err})
+			return
+		}
+	}
+}
+
+// request makes the identifier of a request and posts its event.
+func (id *ID) request(r *ConnRequest, slots chan struct{}) {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.closed {
+		_ = r.Reject(nil) // the peer may be gone as well
+		return
+	}
+	n, err := id.ch.NewID(id.dev)
+	if err != nil { // the channel is closing, and the listener with it
+		_ = r.Reject(nil)
+		return
+	}
+	n.mu.Lock()
+	n.state, n.req = idRequested, r
+	n.mu.Unlock()
+	id.postLocked(&CMEvent{Type: CMConnectRequest, ID: n, Listener: id, Param: r.Param(), slot: slots})
+}
+
+// Accept establishes the connection that the peer asked for, with qp
+// (rdma_accept). The end is CMEstablished or CMConnectError; after the first,
+// CMDisconnected follows when the connection is over.
+func (id *ID) Accept(qp *QP, p ConnParam) error {
+	const op = "accept connection"
+	if err := id.checkConnect(op, qp, &p); err != nil {
+		return err
+	}
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if err := id.enterLocked(op, idRequested, idConnecting); err != nil {
+		return err
+	}
+	r := id.req
+	id.spawnLocked(0, func(ctx context.Context) {
+		c, err := r.Accept(ctx, qp, p)
+		if err != nil {
+			id.leave(idOver, &CMEvent{Type: CMConnectError, Err: err})
+			return
+		}
+		id.watch(ctx, c)
+	})
+	return nil
+}
+
+// Reject refuses the request and hands privateData to the peer (rdma_reject).
+// It makes no event.
+func (id *ID) Reject(privateData []byte) error {
+	const op = "reject connection"
+	attr, err := id.dev.limits()
+	if err != nil {
+		return err
+	}
+	if err := checkPrivateData(op, attr, privateData); err != nil {
+		return err
+	}
+	id.mu.Lock()
+	if err := id.enterLocked(op, idRequested, idOver); err != nil {
+		id.mu.Unlock()
+		return err
+	}
+	r := id.req
+	id.mu.Unlock()
+	return r.Reject(privateData)
+}
+
+// Disconnect ends the connection in order (rdma_disconnect). The end is
+// CMDisconnected, as it is when the peer disconnects.
+func (id *ID) Disconnect() error {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if err := id.enterLocked("disconnect", idConnected, idConnected); err != nil {
+		return err
+	}
+	c := id.conn
+	id.spawnLocked(0, func(ctx context.Context) {
+		_ = c.Disconnect(ctx) // how it went is told by Conn.Err in the event
+	})
+	return nil
+}
+
+// LocalAddr returns the address of this side: of the listener, the request or
+// the connection; the zero value before there is one (rdma_get_local_addr).
+func (id *ID) LocalAddr() netip.AddrPort {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	switch {
+	case id.conn != nil:
+		return id.conn.LocalAddr()
+	case id.req != nil:
+		return id.req.LocalAddr()
+	case id.lis != nil:
+		return id.lis.Addr()
+	}
+	return netip.AddrPort{}
+}
+
+// RemoteAddr returns the address of the peer: as resolved, of the request or of
+// the connection; the zero value before there is one (rdma_get_peer_addr).
+func (id *ID) RemoteAddr() netip.AddrPort {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	switch {
+	case id.conn != nil:
+		return id.conn.RemoteAddr()
+	case id.req != nil:
+		return id.req.RemoteAddr()
+	}
+	return id.peer
+}
+
+// Conn returns the connection, nil before CMEstablished.
+func (id *ID) Conn() *Conn {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.conn
+}

@@ -1,0 +1,106 @@
+package verbs
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"cinnabar/verbs/driver"
+)
+
+// defaultSpin is how long Wait polls before it parks. Waking a parked
+// goroutine costs some 25 µs on a virtual machine, so up to twice that is
+// cheaper spent polling.
+const defaultSpin = 50 * time.Microsecond
+
+// CQ is a completion queue. All methods are safe for concurrent use; a
+// completion goes to exactly one caller.
+type CQ struct {
+	dev *Device
+	drv driver.CQ
+	family
+
+	spin atomic.Int64 // nanoseconds that Wait polls before it parks
+
+	// lead has room for one: whoever sends into it is the waiter that arms the
+	// queue and reads its events, and receives from it when done. See park.
+	lead chan struct{}
+
+	closeOnce sync.Once
+	done      chan struct{} // closed by Close
+}
+
+// CreateCQ makes a completion queue of at least depth entries. A queue that
+// is too short for the work requests of its queue pairs can overrun.
+func (d *Device) CreateCQ(depth int) (*CQ, error) {
+	const op = "create completion queue"
+	attr, err := d.limits()
+	if err != nil {
+		return nil, err
+	}
+	if err := checkLimit(op, "the depth", depth, 1, attr.MaxCQE, "MaxCQE"); err != nil {
+		return nil, err
+	}
+	if err := d.adopt(childCQ, op, "device"); err != nil {
+		return nil, err
+	}
+	cq := &CQ{dev: d, lead: make(chan struct{}, 1), done: make(chan struct{})}
+	cq.SetSpin(defaultSpin)
+	cq.drv, err = d.drv.CreateCQ(depth, cq)
+	if err != nil {
+		d.leave(childCQ)
+		return nil, err
+	}
+	return cq, nil
+}
+
+// Device returns the device of the queue.
+func (cq *CQ) Device() *Device { return cq.dev }
+
+// Poll fills wc with the oldest completions and returns how many. It never
+// blocks and never allocates; devices in software make progress in it. After an
+// overrun it returns [ErrCQOverrun] once the intact completions are gone.
+func (cq *CQ) Poll(wc []WC) (int, error) { return cq.drv.Poll(wc) }
+
+// Arm asks for one event when the next completion is added; with solicitedOnly,
+// when the next solicited or failed one is. Completions that came earlier raise
+// none, so the caller polls once more between Arm and waiting for [CQ.Event].
+func (cq *CQ) Arm(solicitedOnly bool) error { return cq.drv.Arm(solicitedOnly) }
+
+// Event is the completion channel: it carries the events that Arm asked for, at
+// most one unread. An event may come without a completion to find. Programs that
+// use it do not call [CQ.Wait] on the same queue, which reads it too.
+func (cq *CQ) Event() <-chan struct{} { return cq.drv.Event() }
+
+// SetSpin says how long [CQ.Wait] polls before it parks; 0 parks at once. The
+// default is 50 µs.
+func (cq *CQ) SetSpin(d time.Duration) { cq.spin.Store(int64(max(d, 0))) }
+
+// Resize changes the depth; it fails if more completions than that are waiting.
+func (cq *CQ) Resize(depth int) error {
+	const op = "resize completion queue"
+	attr, err := cq.dev.limits()
+	if err != nil {
+		return err
+	}
+	if err := checkLimit(op, "the depth", depth, 1, attr.MaxCQE, "MaxCQE"); err != nil {
+		return err
+	}
+	return cq.drv.Resize(depth)
+}
+
+// Depth returns how many completions the queue holds.
+func (cq *CQ) Depth() int { return cq.drv.Depth() }
+
+// Close releases the queue and ends all waiting with [ErrClosed]. It fails with
+// [ErrBusy] while queue pairs use it. A second Close does nothing.
+func (cq *CQ) Close() error {
+	return cq.shut("close completion queue", func() error {
+		if err := cq.drv.Close(); err != nil {
+			return err
+		}
+		cq.closeOnce.Do(func() { close(cq.done) })
+		cq.dev.leave(childCQ)
+		return nil
+	})
+}

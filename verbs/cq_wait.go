@@ -1,0 +1,128 @@
+package verbs
+
+import (
+	"context"
+	"iter"
+	"runtime"
+	"time"
+)
+
+const (
+	// spinBatch is the number of polls between two looks at the clock and the
+	// context, each of which costs as much as a poll.
+	spinBatch = 8
+	// minRound is less than a batch can take. It bounds the spin by a count as
+	// well, for a clock that stands still, as that of testing/synctest does.
+	minRound = 50 * time.Nanosecond
+)
+
+// Wait fills wc with the oldest completions, waiting until there is at least
+// one. It polls for a bounded time ([CQ.SetSpin]) before it parks. Any number of
+// goroutines may wait on one queue, and others may poll it meanwhile.
+//
+// Completions that are there are returned even if ctx has ended. An overrun is
+// returned as [ErrCQOverrun], Close of the queue as [ErrClosed].
+func (cq *CQ) Wait(ctx context.Context, wc []WC) (int, error) {
+	if len(wc) == 0 {
+		return 0, errorf("wait for completions", ErrInvalid, "no room for a completion: wc is empty")
+	}
+	if n, err := cq.drv.Poll(wc); n > 0 || err != nil {
+		return n, err
+	}
+	if n, err := cq.pollFor(ctx, wc); n > 0 || err != nil {
+		return n, err
+	}
+	return cq.park(ctx, wc)
+}
+
+// pollFor polls for the time that SetSpin gave, giving way to other goroutines
+// now and then. It returns 0 and no error when the time is over or ctx ends.
+func (cq *CQ) pollFor(ctx context.Context, wc []WC) (int, error) {
+	limit := time.Duration(cq.spin.Load())
+	start := time.Now()
+	for range limit / minRound {
+		for range spinBatch {
+			if n, err := cq.drv.Poll(wc); n > 0 || err != nil {
+				return n, err
+			}
+		}
+		if ctx.Err() != nil || time.Since(start) >= limit {
+			break
+		}
+		runtime.Gosched()
+	}
+	return 0, nil
+}
+
+// park waits for an event. The device remembers one event only, and an event
+// uses up the arming, however many goroutines wait. So one of them leads: it
+// alone arms, polls again and reads events. When it leaves, for whatever reason,
+// the next one leads and begins by arming and polling; hence no completion stays
+// unseen while someone waits.
+func (cq *CQ) park(ctx context.Context, wc []WC) (int, error) {
+	select {
+	case cq.lead <- struct{}{}:
+		defer func() { <-cq.lead }()
+	case <-ctx.Done():
+		return cq.lastPoll(ctx, wc)
+	case <-cq.done:
+		return 0, cq.closedErr()
+	}
+	for {
+		if err := cq.drv.Arm(false); err != nil {
+			return 0, err
+		}
+		// What came before Arm raises no event.
+		if n, err := cq.drv.Poll(wc); n > 0 || err != nil {
+			return n, err
+		}
+		select {
+		case <-cq.drv.Event():
+		case <-ctx.Done():
+			return cq.lastPoll(ctx, wc)
+		case <-cq.done:
+			return 0, cq.closedErr()
+		}
+		if n, err := cq.drv.Poll(wc); n > 0 || err != nil {
+			return n, err
+		}
+		// An event without a completion: another goroutine was faster, or it
+		// was left over from an earlier arming.
+	}
+}
+
+// lastPoll is the result of a wait whose context ended.
+func (cq *CQ) lastPoll(ctx context.Context, wc []WC) (int, error) {
+	if n, err := cq.drv.Poll(wc); n > 0 || err != nil {
+		return n, err
+	}
+	return 0, ctx.Err()
+}
+
+func (cq *CQ) closedErr() error {
+	return errorf("wait for completions", ErrClosed, "the completion queue was closed")
+}
+
+// All iterates over the completions of the queue as they come. It ends without
+// an error when ctx ends; any other failure is yielded once, as the last pair.
+// It takes one completion at a time, so leaving the loop loses none. A loop over
+// [CQ.Poll] with a batch is faster.
+func (cq *CQ) All(ctx context.Context) iter.Seq2[WC, error] {
+	return func(yield func(WC, error) bool) {
+		wc := make([]WC, 1)
+		for {
+			_, err := cq.Wait(ctx, wc)
+			switch {
+			case err == nil:
+				if !yield(wc[0], nil) {
+					return
+				}
+			case ctx.Err() != nil:
+				return
+			default:
+				yield(WC{}, err)
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+)
+
+// The classes of failure on which callers branch. They are matched with
+// errors.Is; an [Error] adds what was asked and what would help.
+var (
+	ErrInvalid      = errors.New("invalid argument")    // EINVAL
+	ErrQueueFull    = errors.New("queue full")          // ENOMEM of ibv_post_send and ibv_post_recv
+	ErrBusy         = errors.New("object still in use") // EBUSY
+	ErrClosed       = errors.New("object closed")       // use after Close
+	ErrLockLimit    = errors.New("locked memory limit") // ENOMEM of ibv_reg_mr
+	ErrDisconnected = errors.New("connection ended")    // the peer or we ended it in order
+	ErrCQOverrun    = errors.New("completion queue overrun")
+)
+
+// Error is a failure of a verbs call: what was called, which class of failure
+// it is, and in Detail the thing, the limit and the remedy.
+type Error struct {
+	Op     string // "post send", "register memory", ...
+	Kind   error  // one of the Err variables, errors.ErrUnsupported, or nil
+	Detail string
+	Err    error // underlying error, may be nil
+}
+
+// Error joins the parts.
+func (e *Error) Error() string {
+	s := e.Op
+	for _, part := range []error{e.Kind} {
+		if part != nil {
+			s += ": " + part.Error()
+		}
+	}
+	if e.Detail != "" {
+		s += ": " + e.Detail
+	}
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+// Unwrap gives errors.Is both the class and the cause.
+func (e *Error) Unwrap() []error {
+	var errs []error
+	if e.Kind != nil {
+		errs = append(errs, e.Kind)
+	}
+	if e.Err != nil {
+		errs = append(errs, e.Err)
+	}
+	return errs
+}
+
+// Errorf makes an [*Error] with a formatted Detail.
+func Errorf(op string, kind error, format string, args ...any) *Error {
+	return &Error{Op: op, Kind: kind, Detail: fmt.Sprintf(format, args...)}
+}
+
+// Unsupported makes an [*Error] that matches errors.ErrUnsupported.
+func Unsupported(op, format string, args ...any) *Error {
+	return Errorf(op, errors.ErrUnsupported, format, args...)
+}
+
+// RejectedError is what the side that dialled sees when its request was refused.
+type RejectedError struct {
+	PrivateData []byte // what the refusing side said; owned by the receiver of the error
+	Reason      string // the device's words when the protocol itself was the reason
+}
+
+// Error quotes the reason and the size of the private data.
+func (e *RejectedError) Error() string {
+	s := "connection rejected by the peer"
+	if e.Reason != "" {
+		s += ": " + e.Reason
+	}
+	if len(e.PrivateData) > 0 {
+		s += fmt.Sprintf(" (%d bytes of private data)", len(e.PrivateData))
+	}
+	return s
+}

@@ -1,0 +1,57 @@
+package driver
+
+import "strings"
+
+// Access says what a registration permits (enum ibv_access_flags). Reading
+// locally is always allowed.
+type Access uint32
+
+const (
+	LocalWrite      Access = 1 << 0
+	RemoteWrite     Access = 1 << 1 // needs LocalWrite
+	RemoteRead      Access = 1 << 2
+	RemoteAtomic    Access = 1 << 3 // needs LocalWrite
+	MWBind          Access = 1 << 4
+	ZeroBased       Access = 1 << 5
+	OnDemand        Access = 1 << 6
+	HugeTLB         Access = 1 << 7
+	FlushGlobal     Access = 1 << 8
+	FlushPersistent Access = 1 << 9
+	RelaxedOrdering Access = 1 << 20 // optional: ignored where unsupported
+
+	// OptionalAccess are the bits that a device may ignore
+	// (IBV_ACCESS_OPTIONAL_RANGE); it refuses any other bit that it lacks.
+	OptionalAccess Access = 0x3ff << 20
+)
+
+var accessNames = []struct {
+	bit  Access
+	name string
+}{
+	{LocalWrite, "local-write"}, {RemoteWrite, "remote-write"}, {RemoteRead, "remote-read"},
+	{RemoteAtomic, "remote-atomic"}, {MWBind, "mw-bind"}, {ZeroBased, "zero-based"},
+	{OnDemand, "on-demand"}, {HugeTLB, "hugetlb"}, {FlushGlobal, "flush-global"},
+	{FlushPersistent, "flush-persistent"}, {RelaxedOrdering, "relaxed-ordering"},
+}
+
+// String lists the names of the bits, "local-read" if there are none.
+func (a Access) String() string {
+	var s []string
+	for _, n := range accessNames {
+		if a&n.bit != 0 {
+			s = append(s, n.name)
+		}
+	}
+	if len(s) == 0 {
+		return "local-read"
+	}
+	return strings.Join(s, "|")
+}
+
+// Region is a range of this process's memory to be registered. Bytes stays
+// mapped and in place (pinned or off the Go heap) until the registration is
+// closed; the caller sees to that.
+type Region struct {
+	Bytes []byte
+	Addr  uint64 // virtual address of Bytes[0]
+}

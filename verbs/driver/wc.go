@@ -1,0 +1,162 @@
+package driver
+
+import "fmt"
+
+// WCStatus is the outcome of a work request (enum ibv_wc_status).
+type WCStatus uint32
+
+const (
+	StatusSuccess          WCStatus = iota // IBV_WC_SUCCESS
+	StatusLocLenErr                        // message does not fit the local buffers
+	StatusLocQPOpErr                       // the queue pair could not process the request
+	StatusLocEECOpErr                      // reliable datagrams (obsolete)
+	StatusLocProtErr                       // a local key, range or right was wrong
+	StatusWRFlushErr                       // the queue pair was in error before the request was processed
+	StatusMWBindErr                        // memory window operation failed
+	StatusBadRespErr                       // the peer answered nonsense
+	StatusLocAccessErr                     // an inbound write with immediate hit protected local memory
+	StatusRemInvReqErr                     // the peer refused the form of the request
+	StatusRemAccessErr                     // the peer refused key, range or right
+	StatusRemOpErr                         // the peer could not complete the operation
+	StatusRetryExcErr                      // the peer does not answer
+	StatusRNRRetryExcErr                   // the peer had no receive posted
+	StatusLocRDDViolErr                    // reliable datagrams (obsolete)
+	StatusRemInvRDReqErr                   // reliable datagrams (obsolete)
+	StatusRemAbortErr                      // the peer aborted the operation
+	StatusInvEECNErr                       // reliable datagrams (obsolete)
+	StatusInvEECStateErr                   // reliable datagrams (obsolete)
+	StatusFatalErr                         // fatal device error
+	StatusRespTimeoutErr                   // no response in time
+	StatusGeneralErr                       // anything else
+	StatusTMErr                            // tag matching error
+	StatusTMRndvIncomplete                 // tag matching: software rendezvous
+)
+
+var wcStatuses = [...]struct{ name, cause string }{
+	StatusSuccess:          {"success", ""},
+	StatusLocLenErr:        {"local length error", "the message is longer than the posted buffers or than the port's largest message"},
+	StatusLocQPOpErr:       {"local QP operation error", "the request contradicts the queue pair's configuration"},
+	StatusLocEECOpErr:      {"local EE context operation error", ""},
+	StatusLocProtErr:       {"local protection error", "a gather entry names a wrong or closed lkey, leaves its region, lacks LocalWrite, or belongs to another protection domain"},
+	StatusWRFlushErr:       {"Work Request Flushed Error", "the queue pair was already in error; an earlier completion or event has the cause"},
+	StatusMWBindErr:        {"memory management operation error", ""},
+	StatusBadRespErr:       {"bad response error", "the peer answered a request that was not made"},
+	StatusLocAccessErr:     {"local access error", "the peer reached for memory of ours that it may not use"},
+	StatusRemInvReqErr:     {"remote invalid request error", "the peer does not support the operation, or its receive buffer is too small"},
+	StatusRemAccessErr:     {"remote access error", "the rkey is wrong or revoked, the range leaves the region, the access right is missing, or the protection domain differs"},
+	StatusRemOpErr:         {"remote operation error", "the peer failed while it processed the request"},
+	StatusRetryExcErr:      {"transport retry counter exceeded", "the peer is gone, unreachable, or its address or port changed"},
+	StatusRNRRetryExcErr:   {"RNR retry counter exceeded", "the peer posted no receive in time; raise RNRRetry (7 waits for ever) or post receives earlier"},
+	StatusLocRDDViolErr:    {"local RDD violation error", ""},
+	StatusRemInvRDReqErr:   {"remote invalid RD request", ""},
+	StatusRemAbortErr:      {"aborted error", "the peer aborted the operation"},
+	StatusInvEECNErr:       {"invalid EE context number", ""},
+	StatusInvEECStateErr:   {"invalid EE context state", ""},
+	StatusFatalErr:         {"fatal error", "the device or the connection failed"},
+	StatusRespTimeoutErr:   {"response timeout error", "the peer did not answer in time"},
+	StatusGeneralErr:       {"general error", ""},
+	StatusTMErr:            {"TM error", ""},
+	StatusTMRndvIncomplete: {"TM software rendezvous", ""},
+}
+
+// NumWCStatus is the number of defined statuses, numbered from 0.
+const NumWCStatus = len(wcStatuses)
+
+// String returns the text that ibv_wc_status_str gives.
+func (s WCStatus) String() string {
+	if int(s) >= len(wcStatuses) {
+		return "unknown"
+	}
+	return wcStatuses[s].name
+}
+
+// Cause returns the usual reasons for the status in words, or "".
+func (s WCStatus) Cause() string {
+	if int(s) >= len(wcStatuses) {
+		return ""
+	}
+	return wcStatuses[s].cause
+}
+
+// WCOp is the kind of work that a completion reports (enum ibv_wc_opcode).
+type WCOp uint32
+
+const (
+	WCSend        WCOp = 0
+	WCWrite       WCOp = 1
+	WCRead        WCOp = 2
+	WCCompareSwap WCOp = 3
+	WCFetchAdd    WCOp = 4
+	WCBindMW      WCOp = 5
+	WCLocalInv    WCOp = 6
+	WCRecv        WCOp = 128 // bit 7 marks the receive side
+	WCRecvRDMAImm WCOp = 129 // IBV_WC_RECV_RDMA_WITH_IMM
+)
+
+// IsRecv reports whether the completion belongs to a receive queue.
+func (o WCOp) IsRecv() bool { return o&WCRecv != 0 }
+
+var wcOpNames = map[WCOp]string{
+	WCSend: "send", WCWrite: "rdma-write", WCRead: "rdma-read", WCCompareSwap: "atomic-cmp-and-swp",
+	WCFetchAdd: "atomic-fetch-and-add", WCBindMW: "bind-mw", WCLocalInv: "local-inv",
+	WCRecv: "recv", WCRecvRDMAImm: "recv-rdma-with-imm",
+}
+
+// String names the operation.
+func (o WCOp) String() string {
+	if s, ok := wcOpNames[o]; ok {
+		return s
+	}
+	return "unknown"
+}
+
+// WC is a work completion (struct ibv_wc). When Status is not success, only
+// ID, Status, QPNum and Vendor mean anything, as in libibverbs.
+type WC struct {
+	ID     uint64
+	Status WCStatus
+	Op     WCOp
+	HasImm bool // Imm is valid
+	HasGRH bool
+	HasInv bool   // InvKey is valid: the peer revoked this key of ours
+	Imm    uint32 // immediate data as a number (network byte order on the wire)
+	Len    uint32 // bytes received or read
+	QPNum  uint32
+	SrcQP  uint32
+	InvKey uint32
+	Vendor uint32 // device's own detail of a failure, see the device's documentation
+}
+
+// Err returns nil for success and a [*StatusError] otherwise. It allocates only on failure.
+func (wc *WC) Err() error {
+	if wc.Status == StatusSuccess {
+		return nil
+	}
+	return &StatusError{ID: wc.ID, Status: wc.Status, QPNum: wc.QPNum, Vendor: wc.Vendor}
+}
+
+// StatusError is a completion that reports a failure.
+type StatusError struct {
+	ID     uint64
+	Status WCStatus
+	QPNum  uint32
+	Vendor uint32
+}
+
+// Error gives request, queue pair, status in words and number, and the usual causes.
+func (e *StatusError) Error() string {
+	s := fmt.Sprintf("work request %d on queue pair %#06x: %s (status %d, vendor %#x)", e.ID, e.QPNum, e.Status, uint32(e.Status), e.Vendor)
+	if c := e.Status.Cause(); c != "" {
+		s += ": " + c
+	}
+	return s
+}
+
+// Is makes errors.Is(err, StatusXxxErr) work.
+func (e *StatusError) Is(target error) bool {
+	s, ok := target.(WCStatus)
+	return ok && s == e.Status
+}
+
+// Error makes a status usable as a target of errors.Is.
+func (s WCStatus) Error() string { return s.String() }

@@ -1,0 +1,110 @@
+package driver
+
+import "fmt"
+
+// Opcode is the operation of a send work request (enum ibv_wr_opcode).
+type Opcode uint32
+
+// The operations. The first seven are those that every reliable connection
+// has by the book; a device says in its [Caps] which of them it lacks.
+const (
+	OpWrite          Opcode = 0 // IBV_WR_RDMA_WRITE
+	OpWriteImm       Opcode = 1 // IBV_WR_RDMA_WRITE_WITH_IMM: consumes one receive at the target
+	OpSend           Opcode = 2 // IBV_WR_SEND
+	OpSendImm        Opcode = 3 // IBV_WR_SEND_WITH_IMM
+	OpRead           Opcode = 4 // IBV_WR_RDMA_READ
+	OpCompareSwap    Opcode = 5 // IBV_WR_ATOMIC_CMP_AND_SWP: 8 bytes, 8-byte aligned
+	OpFetchAdd       Opcode = 6 // IBV_WR_ATOMIC_FETCH_AND_ADD: 8 bytes, 8-byte aligned
+	OpLocalInv       Opcode = 7 // IBV_WR_LOCAL_INV
+	OpBindMW         Opcode = 8 // IBV_WR_BIND_MW
+	OpSendInvalidate Opcode = 9 // IBV_WR_SEND_WITH_INV: revokes InvKey at the target
+)
+
+var opcodeNames = [...]string{
+	OpWrite: "rdma-write", OpWriteImm: "rdma-write-with-imm", OpSend: "send",
+	OpSendImm: "send-with-imm", OpRead: "rdma-read", OpCompareSwap: "atomic-cmp-and-swp",
+	OpFetchAdd: "atomic-fetch-and-add", OpLocalInv: "local-inv", OpBindMW: "bind-mw",
+	OpSendInvalidate: "send-with-inv",
+}
+
+// String returns the name that ibv_wr_opcode_str gives.
+func (o Opcode) String() string { return nameOf(opcodeNames[:], int(o)) }
+
+// SendFlags modify one send work request (enum ibv_send_flags).
+type SendFlags uint32
+
+const (
+	Fence     SendFlags = 1 << 0 // hold until earlier reads and atomics of the queue are done
+	Signaled  SendFlags = 1 << 1 // make a completion (always on with QPConfig.SignalAll)
+	Solicited SendFlags = 1 << 2 // raise the peer's solicited-only completion event
+	Inline    SendFlags = 1 << 3 // the payload is copied during the post; memory is free at once
+)
+
+// SGE is one entry of a gather or scatter list (struct ibv_sge). It holds no
+// Go pointer: arrays of it can cross to C as they are. Get one from MR.SGE,
+// which checks the range.
+type SGE struct {
+	Addr   uint64 // virtual address of the first byte
+	Length uint32 // bytes
+	LKey   uint32 // local key of the region that holds the range
+}
+
+// RemoteAddr names memory of the peer: what an RDMA operation needs to know
+// about its target. It travels out of band or in a message.
+type RemoteAddr struct {
+	Addr uint64 // the peer's virtual address
+	RKey uint32 // remote key of the region at the peer
+}
+
+// Add returns the address n bytes further in the same region.
+func (r RemoteAddr) Add(n uint64) RemoteAddr { return RemoteAddr{Addr: r.Addr + n, RKey: r.RKey} }
+
+// String prints address and key in hexadecimal.
+func (r RemoteAddr) String() string { return fmt.Sprintf("%#x/rkey %#x", r.Addr, r.RKey) }
+
+// SendWR is a work request of the send queue (struct ibv_send_wr). The list
+// that C chains through next is a slice here; the unions are plain fields, of
+// which only those that Op uses are read.
+type SendWR struct {
+	ID    uint64 // returned in the completion, not interpreted
+	Op    Opcode
+	Flags SendFlags
+	SGL   []SGE  // gathered in order; empty means zero bytes. Read only during the post
+	Imm   uint32 // immediate data as a number; on the wire in network byte order
+
+	InvKey uint32 // OpSendInvalidate: the peer's rkey; OpLocalInv: our own key
+
+	Remote     RemoteAddr // OpWrite, OpWriteImm, OpRead, atomics
+	CompareAdd uint64     // OpCompareSwap: expected value; OpFetchAdd: addend
+	Swap       uint64     // OpCompareSwap: new value
+
+	AH         AddressHandle // unreliable datagrams only
+	RemoteQPN  uint32
+	RemoteQKey uint32
+}
+
+// RecvWR is a work request of a receive queue (struct ibv_recv_wr). An empty
+// list is legal: it takes a write with immediate or an empty send.
+type RecvWR struct {
+	ID  uint64
+	SGL []SGE
+}
+
+// AddressHandle names the destination of unreliable datagrams (struct ibv_ah).
+type AddressHandle interface{ Close() error }
+
+// AHAttr describes an address handle (struct ibv_ah_attr, its usual part).
+type AHAttr struct {
+	GID     [16]byte
+	DLID    uint16
+	SL      uint8
+	PortNum uint8
+}
+
+// nameOf returns names[i], or "unknown" as the C functions do.
+func nameOf(names []string, i int) string {
+	if i < 0 || i >= len(names) || names[i] == "" {
+		return "unknown"
+	}
+	return names[i]
+}

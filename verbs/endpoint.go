@@ -1,0 +1,216 @@
+package verbs
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+)
+
+// EndpointConfig says what an [Endpoint] is made of.
+type EndpointConfig struct {
+	PD    *PD       // nil: one of its own
+	QP    QPConfig  // SendCQ and RecvCQ nil: completion queues of its own, one for each direction
+	Param ConnParam // for DialEndpoint
+}
+
+// Endpoint is a queue pair with all that it needs, for synchronous programs of a
+// few lines: rdma_create_ep and the rdma_verbs.h calls that go with it. All
+// methods are safe for concurrent use, except that Connect or Accept is called
+// once, before the methods that need the connection.
+//
+//	ep, err := verbs.NewEndpoint(dev, verbs.EndpointConfig{})
+//	mr, err := ep.RegMsgs(buf)
+//	err = ep.PostRecv(0, mr, 0, 16)
+//	err = ep.Connect(ctx, addr, verbs.ConnParam{})
+//	err = ep.PostSend(0, mr, 16, 16, 0)
+//	_, err = ep.SendComp(ctx)
+//	wc, err := ep.RecvComp(ctx)
+type Endpoint struct {
+	dev            *Device
+	pd             *PD
+	sendCQ, recvCQ *CQ
+	qp             *QP
+	ownPD, ownCQs  bool
+
+	req  *ConnRequest // from GetRequest
+	conn *Conn
+}
+
+// NewEndpoint makes an endpoint that is not connected (rdma_create_ep for the
+// active side). Receives can be posted at once.
+func NewEndpoint(dev *Device, cfg EndpointConfig) (*Endpoint, error) {
+	ep := &Endpoint{dev: dev, pd: cfg.PD, sendCQ: cfg.QP.SendCQ, recvCQ: cfg.QP.RecvCQ}
+	if err := ep.build(cfg); err != nil {
+		return nil, errors.Join(err, ep.Close())
+	}
+	return ep, nil
+}
+
+// build makes what the configuration does not bring along. After an error Close
+// removes what was made.
+func (ep *Endpoint) build(cfg EndpointConfig) (err error) {
+	if ep.pd == nil {
+		ep.ownPD = true
+		if ep.pd, err = ep.dev.AllocPD(); err != nil {
+			return err
+		}
+	}
+	if ep.sendCQ == nil && ep.recvCQ == nil {
+		ep.ownCQs = true
+		if err := ep.makeCQs(cfg); err != nil {
+			return err
+		}
+	}
+	cfg.QP.SendCQ, cfg.QP.RecvCQ = ep.sendCQ, ep.recvCQ
+	ep.qp, err = ep.pd.CreateQP(cfg.QP)
+	return err
+}
+
+// makeCQs makes completion queues that cannot overrun.
+func (ep *Endpoint) makeCQs(cfg EndpointConfig) error {
+	attr, err := ep.dev.limits()
+	if err != nil {
+		return err
+	}
+	full := cfg.QP.withDefaults(attr)
+	if cfg.QP.SRQ != nil {
+		full.MaxRecvWR = cfg.QP.SRQ.Query().MaxWR
+	}
+	if ep.sendCQ, err = ep.dev.CreateCQ(max(full.MaxSendWR, 1)); err != nil {
+		return err
+	}
+	ep.recvCQ, err = ep.dev.CreateCQ(max(full.MaxRecvWR, 1))
+	return err
+}
+
+// Connect connects the endpoint to the listener at addr (rdma_connect).
+func (ep *Endpoint) Connect(ctx context.Context, addr netip.AddrPort, p ConnParam) error {
+	c, err := Dial(ctx, ep.qp, addr, p)
+	if err != nil {
+		return err
+	}
+	ep.conn = c
+	return nil
+}
+
+// DialEndpoint makes an endpoint and connects it to hostport, "host:port",
+// trying each of its addresses. Receives that must be there before the peer's
+// first message are posted between [NewEndpoint] and [Endpoint.Connect] instead.
+func DialEndpoint(ctx context.Context, dev *Device, hostport string, cfg EndpointConfig) (*Endpoint, error) {
+	addrs, err := Resolve(ctx, hostport)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, addr := range addrs {
+		ep, err := NewEndpoint(dev, cfg)
+		if err != nil {
+			return nil, err
+		}
+		if err = ep.Connect(ctx, addr, cfg.Param); err == nil {
+			return ep, nil
+		}
+		errs = append(errs, err, ep.Close())
+	}
+	return nil, errors.Join(errs...)
+}
+
+// QP returns the queue pair, for what the methods here do not cover.
+func (ep *Endpoint) QP() *QP { return ep.qp }
+
+// PD returns the protection domain.
+func (ep *Endpoint) PD() *PD { return ep.pd }
+
+// Conn returns the connection, nil before Connect or Accept.
+func (ep *Endpoint) Conn() *Conn { return ep.conn }
+
+// Disconnect ends the connection in order (rdma_disconnect).
+func (ep *Endpoint) Disconnect(ctx context.Context) error {
+	if ep.conn == nil {
+		return errorf("disconnect", ErrInvalid, "the endpoint is not connected")
+	}
+	return ep.conn.Disconnect(ctx)
+}
+
+// Close releases the endpoint and what was made for it (rdma_destroy_ep); a
+// request not answered is rejected. Memory regions of its domain are closed
+// before, or it fails with [ErrBusy] and can be called again.
+func (ep *Endpoint) Close() error {
+	if ep.req != nil {
+		_ = ep.req.Reject(nil) // answered before, or the peer may be gone: as good
+	}
+	if ep.qp != nil {
+		if err := ep.qp.Close(); err != nil {
+			return err
+		}
+	}
+	if ep.ownCQs {
+		for _, cq := range []*CQ{ep.sendCQ, ep.recvCQ} {
+			if cq == nil {
+				continue
+			}
+			if err := cq.Close(); err != nil {
+				return err
+			}
+		}
+	}
+	if ep.ownPD && ep.pd != nil {
+		return ep.pd.Close()
+	}
+	return nil
+}
+
+// EndpointListener makes an [Endpoint] of each connection request. All methods
+// are safe for concurrent use.
+type EndpointListener struct {
+	l   *Listener
+	cfg EndpointConfig
+}
+
+// ListenEndpoints takes connection requests at addr (rdma_create_ep for the
+// passive side, and rdma_listen). Every endpoint is made after cfg.
+func ListenEndpoints(dev *Device, addr netip.AddrPort, cfg EndpointConfig) (*EndpointListener, error) {
+	l, err := Listen(dev, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &EndpointListener{l: l, cfg: cfg}, nil
+}
+
+// Addr returns the address that peers dial.
+func (l *EndpointListener) Addr() netip.AddrPort { return l.l.Addr() }
+
+// GetRequest returns an endpoint for the oldest request, waiting for one
+// (rdma_get_request). Receives can be posted before its Accept.
+func (l *EndpointListener) GetRequest(ctx context.Context) (*Endpoint, error) {
+	r, err := l.l.Accept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ep, err := NewEndpoint(l.l.dev, l.cfg)
+	if err != nil {
+		return nil, errors.Join(err, r.Reject(nil))
+	}
+	ep.req = r
+	return ep, nil
+}
+
+// Close ends listening. Endpoints go on.
+func (l *EndpointListener) Close() error { return l.l.Close() }
+
+// Request returns the request that the endpoint was made for, nil on the active side.
+func (ep *Endpoint) Request() *ConnRequest { return ep.req }
+
+// Accept establishes the connection that the peer asked for (rdma_accept). To
+// refuse it, call Reject of [Endpoint.Request], then Close.
+func (ep *Endpoint) Accept(ctx context.Context, p ConnParam) error {
+	if ep.req == nil {
+		return errorf("accept connection", ErrInvalid, "the endpoint was not made by GetRequest")
+	}
+	c, err := ep.req.Accept(ctx, ep.qp, p)
+	if err != nil {
+		return err
+	}
+	ep.conn = c
+	return nil
+}

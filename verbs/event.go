@@ -1,0 +1,115 @@
+package verbs
+
+import (
+	"context"
+	"errors"
+	"iter"
+
+	"cinnabar/verbs/driver"
+)
+
+// Kinds of asynchronous events.
+const (
+	// EventCQErr: a completion queue overran.
+	EventCQErr = driver.EventCQErr
+	// EventQPFatal: a connection failed with no request left to tell it.
+	EventQPFatal = driver.EventQPFatal
+	// EventQPReqErr: the peer sent an invalid request.
+	EventQPReqErr = driver.EventQPReqErr
+	// EventQPAccessErr: the peer violated access rights.
+	EventQPAccessErr = driver.EventQPAccessErr
+	// EventCommEst: the first message came before the connection was reported.
+	EventCommEst = driver.EventCommEst
+	// EventSQDrained: a draining send queue is empty.
+	EventSQDrained = driver.EventSQDrained
+	// EventPathMig: a connection moved to its alternate path.
+	EventPathMig = driver.EventPathMig
+	// EventPathMigErr: a connection failed to move to its alternate path.
+	EventPathMigErr = driver.EventPathMigErr
+	// EventDeviceFatal: the device is in a catastrophic state.
+	EventDeviceFatal = driver.EventDeviceFatal
+	// EventPortActive: a link came up.
+	EventPortActive = driver.EventPortActive
+	// EventPortErr: a link went down.
+	EventPortErr = driver.EventPortErr
+	// EventLIDChange: a port's LID changed.
+	EventLIDChange = driver.EventLIDChange
+	// EventPKeyChange: a port's partition table changed.
+	EventPKeyChange = driver.EventPKeyChange
+	// EventSMChange: a port has another subnet manager.
+	EventSMChange = driver.EventSMChange
+	// EventSRQErr: a shared receive queue failed.
+	EventSRQErr = driver.EventSRQErr
+	// EventSRQLimitReached: a shared receive queue has fewer receives than its limit.
+	EventSRQLimitReached = driver.EventSRQLimitReached
+	// EventQPLastWQEReached: a failed queue pair will take no more from its shared receive queue.
+	EventQPLastWQEReached = driver.EventQPLastWQEReached
+	// EventClientReregister: the subnet manager asks for new subscriptions.
+	EventClientReregister = driver.EventClientReregister
+	// EventGIDChange: a port's GID table changed.
+	EventGIDChange = driver.EventGIDChange
+	// EventWQFatal: a raw work queue failed.
+	EventWQFatal = driver.EventWQFatal
+	// EventDeviceSpeedChange: a link has another speed.
+	EventDeviceSpeedChange = driver.EventDeviceSpeedChange
+)
+
+// NumEventTypes is the number of defined events, numbered from 0.
+const NumEventTypes = driver.NumEventTypes
+
+// AsyncEvent is something that happened outside of any work request. At most
+// one of QP, CQ, SRQ and Port is set. Nothing is to be acknowledged.
+type AsyncEvent struct {
+	Type   EventType
+	QP     *QP
+	CQ     *CQ
+	SRQ    *SRQ
+	Port   uint8  // number of the port concerned
+	Vendor uint32 // the device's own detail, as in WC
+	Err    error  // the cause in words, where the device knows it
+}
+
+// NextEvent returns the oldest asynchronous event, waiting for one until ctx
+// ends or the device is closed ([ErrClosed]). Each event goes to one caller.
+func (d *Device) NextEvent(ctx context.Context) (AsyncEvent, error) {
+	e, err := d.drv.NextEvent(ctx)
+	if err != nil {
+		return AsyncEvent{}, err
+	}
+	return asyncEvent(e), nil
+}
+
+// Events iterates over the asynchronous events of the device. It ends without
+// an error when ctx ends or the device is closed; any other failure is yielded
+// once, as the last pair.
+func (d *Device) Events(ctx context.Context) iter.Seq2[AsyncEvent, error] {
+	return func(yield func(AsyncEvent, error) bool) {
+		for {
+			e, err := d.NextEvent(ctx)
+			if err == nil {
+				if !yield(e, nil) {
+					return
+				}
+				continue
+			}
+			if ctx.Err() == nil && !errors.Is(err, ErrClosed) {
+				yield(AsyncEvent{}, err)
+			}
+			return
+		}
+	}
+}
+
+// asyncEvent puts handles in the place of the context that the driver was given.
+func asyncEvent(e driver.AsyncEvent) AsyncEvent {
+	ev := AsyncEvent{Type: e.Type, Port: e.Port, Vendor: e.Vendor, Err: e.Err}
+	switch h := e.Context.(type) {
+	case *QP:
+		ev.QP = h
+	case *CQ:
+		ev.CQ = h
+	case *SRQ:
+		ev.SRQ = h
+	}
+	return ev
+}

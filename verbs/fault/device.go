@@ -1,0 +1,217 @@
+package fault
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+
+	"cinnabar/verbs/driver"
+)
+
+// device is the layer's face as a device.
+type device struct {
+	in    *Injector
+	inner driver.Device
+}
+
+func (d *device) Query() (driver.DeviceAttr, error) { return d.inner.Query() }
+
+// Stats adds the number of injected faults to the device's counters.
+func (d *device) Stats() driver.Stats {
+	s := driver.Stats{}
+	for k, v := range d.inner.Stats() {
+		s[k] = v
+	}
+	d.in.mu.Lock()
+	defer d.in.mu.Unlock()
+	s["faults_injected"] = uint64(len(d.in.trace))
+	return s
+}
+
+// Close closes the device below and waits for the layer's goroutines, which end
+// with the queues and connections that must be closed before.
+func (d *device) Close() error {
+	if err := d.inner.Close(); err != nil {
+		return err
+	}
+	d.in.wg.Wait()
+	return nil
+}
+
+// failure is the error that the plan wants from a call, nil for none.
+func (in *Injector) failure(at Point, queue int) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if f, ok := in.decide(at, queue, 0).do.(fail); ok {
+		return f.err
+	}
+	return nil
+}
+
+func (d *device) AllocPD() (driver.PD, error) {
+	p, err := d.inner.AllocPD()
+	if err != nil {
+		return nil, err
+	}
+	d.in.mu.Lock()
+	defer d.in.mu.Unlock()
+	d.in.pds++
+	return &pd{in: d.in, inner: p, number: d.in.pds, regions: make(map[uint32]driver.Region)}, nil
+}
+
+func (d *device) Listen(addr netip.AddrPort, backlog int) (driver.Listener, error) {
+	l, err := d.inner.Listen(addr, backlog)
+	if err != nil {
+		return nil, err
+	}
+	d.in.mu.Lock()
+	defer d.in.mu.Unlock()
+	d.in.listeners++
+	return &listener{Listener: l, in: d.in, number: d.in.listeners}, nil
+}
+
+// Dial may fail, wait or be rejected before the device below is asked.
+func (d *device) Dial(ctx context.Context, dq driver.QP, addr netip.AddrPort, p driver.ConnParam) (driver.Conn, error) {
+	q, ok := dq.(*qp)
+	if !ok {
+		return nil, driver.Errorf("dial", driver.ErrInvalid, "the queue pair belongs to another device")
+	}
+	d.in.mu.Lock()
+	do := d.in.decide(AtDial, q.number, 0).do
+	d.in.mu.Unlock()
+	switch a := do.(type) {
+	case fail:
+		return nil, &driver.Error{Op: "dial", Detail: addr.String(), Err: a.err}
+	case reject:
+		return nil, &driver.RejectedError{PrivateData: []byte(a.data)}
+	case ignore:
+		<-ctx.Done()
+		return nil, &driver.Error{Op: "dial", Detail: addr.String(), Err: ctx.Err()}
+	case delay:
+		if err := d.in.await(ctx, a.polls); err != nil {
+			return nil, &driver.Error{Op: "dial", Detail: addr.String(), Err: err}
+		}
+	}
+	c, err := d.inner.Dial(ctx, q.inner, addr, p)
+	if err != nil {
+		return nil, err
+	}
+	q.watch(c)
+	return c, nil
+}
+
+// pd is a protection domain.
+type pd struct {
+	in     *Injector
+	inner  driver.PD
+	number int
+
+	mu      sync.Mutex
+	regions map[uint32]driver.Region // +checklocks:mu; by lkey, to find inline data
+}
+
+func (p *pd) RegMR(r driver.Region, access driver.Access) (driver.MR, error) {
+	if err := p.in.failure(AtRegister, p.number); err != nil {
+		return nil, err
+	}
+	m, err := p.inner.RegMR(r, access)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.regions[m.LKey()] = r
+	return &mr{MR: m, pd: p}, nil
+}
+
+// mr is a region that is taken off the domain's list when it is closed.
+type mr struct {
+	driver.MR
+	pd *pd
+}
+
+func (m *mr) Close() error {
+	m.pd.mu.Lock()
+	delete(m.pd.regions, m.LKey())
+	m.pd.mu.Unlock()
+	return m.MR.Close()
+}
+
+func (p *pd) CreateAH(attr driver.AHAttr) (driver.AddressHandle, error) {
+	return p.inner.CreateAH(attr)
+}
+func (p *pd) Close() error { return p.inner.Close() }
+
+// listener is a listener whose requests may get lost.
+type listener struct {
+	driver.Listener
+	in     *Injector
+	number int
+
+	mu   sync.Mutex
+	kept []driver.ConnRequest // +checklocks:mu; ignored ones
+}
+
+// Accept hands out the next request that the plan leaves alone.
+func (l *listener) Accept(ctx context.Context) (driver.ConnRequest, error) {
+	for {
+		r, err := l.Listener.Accept(ctx)
+		if err != nil {
+			return nil, err
+		}
+		l.in.mu.Lock()
+		do := l.in.decide(AtRequest, l.number, 0).do
+		l.in.mu.Unlock()
+		switch a := do.(type) {
+		case fail:
+			r.Reject(nil) // the peer may be gone already
+			return nil, &driver.Error{Op: "accept", Err: a.err}
+		case reject:
+			r.Reject([]byte(a.data))
+			continue
+		case ignore:
+			l.keep(r)
+			continue
+		case delay:
+			if err := l.in.await(ctx, a.polls); err != nil {
+				l.keep(r)
+				return nil, err
+			}
+		}
+		return &connRequest{r}, nil
+	}
+}
+
+func (l *listener) keep(r driver.ConnRequest) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.kept = append(l.kept, r)
+}
+
+// Close answers the ignored requests too, since each must be answered.
+func (l *listener) Close() error {
+	l.mu.Lock()
+	kept := l.kept
+	l.kept = nil
+	l.mu.Unlock()
+	for _, r := range kept {
+		r.Reject(nil)
+	}
+	return l.Listener.Close()
+}
+
+// connRequest passes the queue pair below on.
+type connRequest struct{ driver.ConnRequest }
+
+func (r *connRequest) Accept(ctx context.Context, dq driver.QP, p driver.ConnParam) (driver.Conn, error) {
+	q, ok := dq.(*qp)
+	if !ok {
+		return nil, driver.Errorf("accept", driver.ErrInvalid, "the queue pair belongs to another device")
+	}
+	c, err := r.ConnRequest.Accept(ctx, q.inner, p)
+	if err != nil {
+		return nil, err
+	}
+	q.watch(c)
+	return c, nil
+}

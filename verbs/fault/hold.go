@@ -1,0 +1,84 @@
+package fault
+
+import (
+	"slices"
+
+	"cinnabar/internal/hostmem"
+	"cinnabar/verbs/driver"
+)
+
+// heldSend is a request that was accepted and waits behind the gate, with
+// copies of all that the program may reuse after the post.
+type heldSend struct {
+	wr  driver.SendWR
+	do  Action
+	mr  driver.MR // of inline data, nil without
+	mem []byte    // mapped, of inline data
+}
+
+// hold keeps a request.
+func (q *qp) hold(wr *driver.SendWR, do Action) error {
+	if depth := q.init.Cap.MaxSendWR; len(q.held) >= depth {
+		return driver.Errorf("post send", driver.ErrQueueFull, "all %d entries of the send queue wait behind an injected fault", depth)
+	}
+	h := heldSend{wr: *wr, do: do}
+	h.wr.SGL = slices.Clone(wr.SGL)
+	if wr.Flags&driver.Inline != 0 {
+		if err := h.copyInline(q.pd); err != nil {
+			return err
+		}
+	}
+	q.held = append(q.held, h)
+	return nil
+}
+
+// copyInline takes a copy of the payload, which the program may change as soon
+// as the post is over, and registers it, because devices in software reach memory
+// by its key even where a key is not asked for.
+func (h *heldSend) copyInline(p *pd) error {
+	data, ok := p.gather(h.wr.SGL)
+	if !ok {
+		return driver.Errorf("post send", driver.ErrInvalid, "inline data outside registered memory")
+	}
+	if len(data) == 0 {
+		return nil
+	}
+	mem, err := hostmem.Map(len(data))
+	if err != nil {
+		return err
+	}
+	copy(mem, data)
+	m, err := p.inner.RegMR(driver.Region{Bytes: mem, Addr: hostmem.Addr(mem)}, 0)
+	if err != nil {
+		hostmem.Unmap(mem)
+		return err
+	}
+	h.mem, h.mr = mem, m
+	h.wr.SGL = []driver.SGE{{Addr: hostmem.Addr(mem), Length: uint32(len(data)), LKey: m.LKey()}}
+	return nil
+}
+
+// gather copies the bytes that a list names.
+func (p *pd) gather(sgl []driver.SGE) ([]byte, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var data []byte
+	for _, s := range sgl {
+		r := p.regions[s.LKey]
+		off, size := s.Addr-r.Addr, uint64(len(r.Bytes))
+		if off > size || uint64(s.Length) > size-off {
+			return nil, false
+		}
+		data = append(data, r.Bytes[off:off+uint64(s.Length)]...)
+	}
+	return data, true
+}
+
+// release lets go of the copy. The device has taken the bytes during the post.
+func (h *heldSend) release() {
+	if h.mr != nil {
+		h.mr.Close()
+		hostmem.Unmap(h.mem)
+		h.mr, h.mem = nil, nil
+	}
+}

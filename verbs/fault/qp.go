@@ -1,0 +1,380 @@
+package fault
+
+import (
+	"math"
+	"slices"
+
+	"cinnabar/verbs/driver"
+)
+
+// never is a poll count that is not reached.
+const never = math.MaxInt
+
+// qp is a queue pair. Everything after inner is guarded by the injector's mutex.
+//
+// A send normally goes straight down. When one is lost or must wait, it and all
+// behind it are kept in held: the gate. The gate opens at a poll count, or when
+// the queue pair fails; then the requests go down, to be carried out or flushed.
+type qp struct {
+	in     *Injector
+	pd     *pd
+	number int // from 1
+	init   driver.QPInit
+	send   *cq
+	recv   *cq
+	srq    *srq // nil: receives of its own
+	inner  driver.QP
+
+	sends, recvs ledger
+	held         []heldSend
+	gate         int             // the send queue's clock at which held goes on
+	lost         []driver.RecvWR // receives that were dropped, tagged
+	breaking     bool            // a request is on its way that will break the connection
+}
+
+// CreateQP makes a queue pair over the queues below ours.
+func (p *pd) CreateQP(init driver.QPInit) (driver.QP, error) {
+	if err := p.in.failure(AtCreateQP, p.number); err != nil {
+		return nil, err
+	}
+	send, okS := init.SendCQ.(*cq)
+	recv, okR := init.RecvCQ.(*cq)
+	if !okS || !okR {
+		return nil, driver.Errorf("create queue pair", driver.ErrInvalid, "its completion queues belong to another device")
+	}
+	q := &qp{in: p.in, pd: p, init: init, send: send, recv: recv}
+	below := init
+	below.SendCQ, below.RecvCQ = send.inner, recv.inner
+	if init.SRQ != nil {
+		shared, ok := init.SRQ.(*srq)
+		if !ok {
+			return nil, driver.Errorf("create queue pair", driver.ErrInvalid, "its shared receive queue belongs to another device")
+		}
+		q.srq, below.SRQ = shared, shared.inner
+	}
+	// The layer locks across the creation so that numbers follow its order.
+	p.in.mu.Lock()
+	defer p.in.mu.Unlock()
+	var err error
+	if q.inner, err = p.inner.CreateQP(below); err != nil {
+		return nil, err
+	}
+	p.in.qps = append(p.in.qps, q)
+	p.in.byNum[q.inner.Num()] = q
+	q.number = len(p.in.qps)
+	send.use(q)
+	recv.use(q)
+	return q, nil
+}
+
+func (q *qp) Num() uint32 { return q.inner.Num() }
+
+// Query returns the device's view with the handles that the program knows.
+func (q *qp) Query() (driver.QPAttr, driver.QPInit) {
+	attr, init := q.inner.Query()
+	init.SendCQ, init.RecvCQ, init.SRQ = q.init.SendCQ, q.init.RecvCQ, q.init.SRQ
+	return attr, init
+}
+
+// Modify passes on; a queue pair that fails or starts anew takes what is held along.
+func (q *qp) Modify(attr driver.QPAttr) error {
+	q.in.mu.Lock()
+	defer q.in.mu.Unlock()
+	if err := q.inner.Modify(attr); err != nil {
+		return err
+	}
+	if attr.Mask&driver.AttrState != 0 {
+		switch attr.State {
+		case driver.StateErr:
+			q.flush()
+		case driver.StateReset:
+			q.forget()
+		}
+	}
+	return nil
+}
+
+// forget drops what is held, without completions.
+func (q *qp) forget() {
+	for i := range q.held {
+		q.held[i].release()
+	}
+	q.held, q.lost, q.breaking = nil, nil, false
+}
+
+// Close destroys the queue pair. Completions that are late are late no more.
+func (q *qp) Close() error {
+	if err := q.inner.Close(); err != nil {
+		return err
+	}
+	q.in.mu.Lock()
+	defer q.in.mu.Unlock()
+	q.forget()
+	q.send.drop(q)
+	q.recv.drop(q)
+	if q.in.byNum[q.inner.Num()] == q {
+		delete(q.in.byNum, q.inner.Num())
+	}
+	return nil
+}
+
+// PostSend asks the plan about each request and posts what it leaves of it.
+func (q *qp) PostSend(wrs []driver.SendWR) (int, error) {
+	q.in.mu.Lock()
+	defer q.in.mu.Unlock()
+	for i := range wrs {
+		d := q.in.decide(AtSend, q.number, wrs[i].Op)
+		if err := q.postSend(&wrs[i], d.do); err != nil {
+			if _, asked := d.do.(fail); !asked {
+				d.cancel()
+			}
+			return i, err
+		}
+		for _, ev := range d.raises {
+			q.in.raiseAt(ev, q)
+		}
+	}
+	return len(wrs), nil
+}
+
+// postSend posts one request, or keeps it behind the gate.
+func (q *qp) postSend(wr *driver.SendWR, do Action) error {
+	if f, ok := do.(fail); ok {
+		return f.err
+	}
+	if len(q.held) > 0 || q.breaking {
+		return q.hold(wr, do)
+	}
+	shut, err := q.start(wr, do)
+	if shut {
+		return q.hold(wr, nil)
+	}
+	return err
+}
+
+// start passes a request down in the form that the action wants. It reports
+// shut, having done nothing, if the action closes the gate before the request.
+func (q *qp) start(wr *driver.SendWR, do Action) (shut bool, err error) {
+	switch a := do.(type) {
+	case drop:
+		q.gate = never
+		return true, nil
+	case notReady:
+		if a.polls < 0 {
+			return false, q.standIn(wr, status{driver.StatusRNRRetryExcErr})
+		}
+		q.gate = q.send.clock() + a.polls
+		return true, nil
+	case status, disconnect:
+		return false, q.standIn(wr, do)
+	case partial:
+		return false, q.postPart(wr, a)
+	case duplicate:
+		return false, q.postTwice(wr)
+	}
+	return false, q.down(wr, do)
+}
+
+// down posts a request below under our own id.
+func (q *qp) down(wr *driver.SendWR, do Action) error {
+	below := *wr
+	if _, ok := do.(overrun); ok {
+		below.Flags |= driver.Signaled // the completion that gets lost
+	}
+	return q.downAs(below, entry{id: wr.ID, op: wr.Op, silent: q.silent(wr), do: do})
+}
+
+// silent reports whether the request makes no completion when it succeeds.
+func (q *qp) silent(wr *driver.SendWR) bool {
+	return !q.init.SignalAll && wr.Flags&driver.Signaled == 0
+}
+
+// downAs posts wr in the place of the request that e describes.
+func (q *qp) downAs(wr driver.SendWR, e entry) error {
+	seq := q.sends.add(e)
+	wr.ID = makeTag(kindSend, q.number-1, seq)
+	_, err := q.inner.PostSend([]driver.SendWR{wr})
+	if err != nil {
+		q.sends.cancel(seq)
+	}
+	return err
+}
+
+// standIn posts a write of zero bytes in the place of a request that must not
+// take effect. It needs no key (RFC 5040 section 5.1; InfiniBand likewise), and
+// completes after all before it.
+func (q *qp) standIn(wr *driver.SendWR, do Action) error {
+	e := entry{id: wr.ID, op: wr.Op, silent: q.silent(wr), do: do}
+	return q.breakWith(driver.SendWR{Op: driver.OpWrite, Flags: driver.Signaled | wr.Flags&driver.Fence}, e)
+}
+
+// postPart posts the prefix of a write or read.
+func (q *qp) postPart(wr *driver.SendWR, a partial) error {
+	fails := status{a.status}
+	part := *wr
+	switch wr.Op {
+	case driver.OpWrite, driver.OpRead:
+	case driver.OpWriteImm:
+		part.Op = driver.OpWrite // the immediate comes after the last byte
+	default:
+		return q.standIn(wr, fails)
+	}
+	part.SGL = prefix(wr.SGL, a.n)
+	part.Flags |= driver.Signaled
+	return q.breakWith(part, entry{id: wr.ID, op: wr.Op, do: fails})
+}
+
+// breakWith posts a request whose completion will break the connection, unless
+// the status that it brings is success. Nothing behind it may start.
+func (q *qp) breakWith(wr driver.SendWR, e entry) error {
+	if err := q.downAs(wr, e); err != nil {
+		return err
+	}
+	if s, ok := e.do.(status); !ok || s.status != driver.StatusSuccess {
+		q.breaking = true
+	}
+	// The stand-in succeeds below, which a queue armed for failures would not tell.
+	return q.send.inner.Arm(false)
+}
+
+// prefix returns the first n bytes of a gather list.
+func prefix(sgl []driver.SGE, n int) []driver.SGE {
+	var part []driver.SGE
+	for _, s := range sgl {
+		s.Length = uint32(min(int64(s.Length), int64(n)))
+		n -= int(s.Length)
+		part = append(part, s)
+	}
+	return part
+}
+
+// postTwice posts a request and its copy.
+func (q *qp) postTwice(wr *driver.SendWR) error {
+	if err := q.down(wr, nil); err != nil {
+		return err
+	}
+	again := *wr
+	again.ID = makeTag(kindAgain, q.number-1, 0)
+	again.Flags &^= driver.Signaled
+	q.inner.PostSend([]driver.SendWR{again}) // left out if there is no room
+	return nil
+}
+
+// PostRecv asks the plan about each receive.
+func (q *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
+	q.in.mu.Lock()
+	defer q.in.mu.Unlock()
+	for i := range wrs {
+		d := q.in.decide(AtRecv, q.number, 0)
+		if err := q.postRecv(wrs[i], d.do); err != nil {
+			if _, asked := d.do.(fail); !asked {
+				d.cancel()
+			}
+			return i, err
+		}
+		for _, ev := range d.raises {
+			q.in.raiseAt(ev, q)
+		}
+	}
+	return len(wrs), nil
+}
+
+// postRecv posts one receive. A lost one is kept until the queue pair fails.
+func (q *qp) postRecv(wr driver.RecvWR, do Action) error {
+	if f, ok := do.(fail); ok {
+		return f.err
+	}
+	seq := q.recvs.add(entry{id: wr.ID, do: do})
+	wr.ID = makeTag(kindRecv, q.number-1, seq)
+	if _, ok := do.(drop); ok && !q.failed() {
+		wr.SGL = slices.Clone(wr.SGL)
+		q.lost = append(q.lost, wr)
+		return nil
+	}
+	if _, err := q.inner.PostRecv([]driver.RecvWR{wr}); err != nil {
+		q.recvs.cancel(seq)
+		return err
+	}
+	return nil
+}
+
+// failed reports whether the queue pair is in ERR, whoever moved it there.
+func (q *qp) failed() bool {
+	a, _ := q.inner.Query()
+	return a.State == driver.StateErr
+}
+
+// breakDown ends the connection as a failed request does.
+func (q *qp) breakDown() error {
+	err := q.inner.Modify(driver.QPAttr{Mask: driver.AttrState, State: driver.StateErr})
+	q.flush()
+	return err
+}
+
+// flush gives all that is held to the device below, which is in ERR and flushes
+// it behind what it had before. Should it refuse, the completion is made here.
+func (q *qp) flush() {
+	q.breaking = false
+	held, lost := q.held, q.lost
+	q.held, q.lost = nil, nil
+	for i := range held {
+		h := &held[i]
+		if err := q.down(&h.wr, nil); err != nil {
+			q.send.emit(q, false, driver.WC{ID: h.wr.ID, Status: driver.StatusWRFlushErr, QPNum: q.inner.Num()}, nil)
+			q.send.signal()
+		}
+		h.release()
+	}
+	for _, wr := range lost {
+		if _, err := q.inner.PostRecv([]driver.RecvWR{wr}); err != nil {
+			e := q.recvs.take(tag(wr.ID).seq())
+			q.recv.emit(q, true, driver.WC{ID: e.id, Status: driver.StatusWRFlushErr, QPNum: q.inner.Num()}, nil)
+			q.recv.signal()
+		}
+	}
+}
+
+// tick opens the gate when it is time, or when the queue pair has failed.
+func (q *qp) tick() {
+	if len(q.held) == 0 && len(q.lost) == 0 {
+		return
+	}
+	if q.failed() {
+		q.flush()
+	} else if q.gate != never && q.send.clock() >= q.gate {
+		q.resume()
+	}
+}
+
+// resume passes held requests down until one of them closes the gate again.
+func (q *qp) resume() {
+	for len(q.held) > 0 && !q.breaking {
+		h := &q.held[0]
+		shut, err := q.start(&h.wr, h.do)
+		if shut {
+			h.do = nil
+			return
+		}
+		if err != nil {
+			return // no room below yet: again at the next poll
+		}
+		h.release()
+		q.held = slices.Delete(q.held, 0, 1)
+	}
+}
+
+// waiting reports whether polls alone make the queue pair go on.
+func (q *qp) waiting() bool { return len(q.held) > 0 && !q.breaking && q.gate != never }
+
+// watch looks after what is held when the connection ends on its own. The
+// goroutine ends with the connection; the device waits for it in Close.
+func (q *qp) watch(c driver.Conn) {
+	q.in.wg.Go(func() {
+		<-c.Done()
+		q.in.mu.Lock()
+		defer q.in.mu.Unlock()
+		if q.failed() {
+			q.flush()
+		}
+	})
+}

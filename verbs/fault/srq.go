@@ -1,0 +1,84 @@
+package fault
+
+import (
+	"cinnabar/verbs/driver"
+)
+
+// srq is a shared receive queue. Its ledger is guarded by the injector's mutex.
+type srq struct {
+	in      *Injector
+	inner   driver.SRQ
+	number  int // from 1
+	context any
+	recvs   ledger
+}
+
+func (p *pd) CreateSRQ(init driver.SRQInit) (driver.SRQ, error) {
+	p.in.mu.Lock()
+	defer p.in.mu.Unlock()
+	inner, err := p.inner.CreateSRQ(init)
+	if err != nil {
+		return nil, err
+	}
+	s := &srq{in: p.in, inner: inner, number: len(p.in.srqs) + 1, context: init.Context}
+	p.in.srqs = append(p.in.srqs, s)
+	return s, nil
+}
+
+// PostRecv asks the plan about each receive. A lost one does not come back: a
+// shared queue is never flushed.
+func (s *srq) PostRecv(wrs []driver.RecvWR) (int, error) {
+	s.in.mu.Lock()
+	defer s.in.mu.Unlock()
+	for i := range wrs {
+		d := s.in.decide(AtSharedRecv, s.number, 0)
+		if err := s.postRecv(wrs[i], d.do); err != nil {
+			if _, asked := d.do.(fail); !asked {
+				d.cancel()
+			}
+			return i, err
+		}
+		for _, ev := range d.raises {
+			s.raise(ev)
+		}
+	}
+	return len(wrs), nil
+}
+
+func (s *srq) postRecv(wr driver.RecvWR, do Action) error {
+	switch a := do.(type) {
+	case fail:
+		return a.err
+	case drop:
+		return nil
+	}
+	seq := s.recvs.add(entry{id: wr.ID, do: do})
+	wr.ID = makeTag(kindShared, s.number-1, seq)
+	if _, err := s.inner.PostRecv([]driver.RecvWR{wr}); err != nil {
+		s.recvs.cancel(seq)
+		return err
+	}
+	return nil
+}
+
+// raise raises an event from here; only the queue itself, the port and the
+// device can be its subject.
+func (s *srq) raise(t driver.EventType) {
+	ev := driver.AsyncEvent{Type: t}
+	switch subjectOf(t) {
+	case aboutSRQ:
+		ev.Context = s.context
+	case aboutPort:
+		ev.Port = 1
+	case aboutQP, aboutCQ:
+		return // the trace says that it was asked for; there is no queue to name
+	}
+	s.in.raise(ev)
+}
+
+func (s *srq) Modify(attr driver.SRQAttr, limit, depth bool) error {
+	return s.inner.Modify(attr, limit, depth)
+}
+
+func (s *srq) Query() driver.SRQAttr { return s.inner.Query() }
+func (s *srq) Close() error          { return s.inner.Close() }

@@ -1,0 +1,116 @@
+package iwarp
+
+import (
+	"log/slog"
+	"time"
+
+	"cinnabar/internal/iwarp/mpa"
+	"cinnabar/verbs/driver"
+)
+
+// Config configures a device. The zero value is ready for use.
+type Config struct {
+	// Name is the device's name in listings; "" is "cinnabar0".
+	Name string
+	// Logger gets what happens outside of any call (handshakes that fail,
+	// Terminates); nil discards it.
+	Logger *slog.Logger
+
+	// NoCRC stops asking for MPA's CRC32C. It is in use all the same when the
+	// peer asks for it. TCP's own checksum is weak: keep the CRC on except on
+	// links that do better themselves (loopback).
+	NoCRC bool
+	// NoImmediates and NoAtomics switch the extensions of RFC 7306 off, which
+	// nothing on the wire negotiates: a peer that lacks them ends the connection
+	// with a Terminate for an unknown opcode.
+	NoImmediates bool
+	NoAtomics    bool
+	// ConfirmWrites makes a signaled write or send complete only after a
+	// zero-length read behind it has been answered, so that its status is exact:
+	// iWARP itself acknowledges nothing. It costs a round trip per signaled
+	// request and needs outbound reads (ORD of at least 1).
+	ConfirmWrites bool
+	// LockMemory locks the pages of registered memory (mlock), as a driver of
+	// real hardware does, and so makes registration subject to RLIMIT_MEMLOCK.
+	LockMemory bool
+
+	// Revision is the MPA revision that the active side asks for: 2 (RFC 6581), which 0
+	// stands for, or 1 (RFC 5044). The passive side takes both.
+	Revision int
+	// NoPeerToPeer stops the active side from offering peer-to-peer set-up
+	// (RFC 6581), by which it sends the first message itself. Then the passive
+	// side's messages wait until the active side's program sends one.
+	NoPeerToPeer bool
+	// Depth is how many inbound and how many outbound reads and atomics one
+	// connection may have outstanding unless its ConnParam says otherwise;
+	// 0 is 32, at most 1024.
+	Depth int
+	// MaxULPDU bounds the payload of one frame in bytes, headers included; 0 fits
+	// frames to TCP segments. At least 128, at most 64768.
+	MaxULPDU int
+	// HoldLimit bounds, in bytes per connection, the messages that wait for a receive to
+	// be posted; beyond it the connection is not read until then. 0 is 4 MiB.
+	HoldLimit int
+	// HandshakeTimeout bounds the exchange of MPA frames and the end of a connection;
+	// 0 is 10 s.
+	HandshakeTimeout time.Duration
+	// UserTimeout is for how long sent data may stay unacknowledged by the peer's TCP
+	// before the connection counts as lost; 0 is 30 s, negative the system's default.
+	UserTimeout time.Duration
+}
+
+// Limits of the software device, in entries unless said otherwise.
+const (
+	defaultDepth     = 32
+	maxDepth         = 1024
+	defaultHold      = 4 << 20 // bytes
+	defaultHandshake = 10 * time.Second
+	defaultUserTime  = 30 * time.Second
+	maxQueueWR       = 32768
+	maxSGE           = 32
+	maxInline        = 4096 // bytes
+	maxCQE           = 1 << 20
+	maxObjects       = 1 << 20
+	maxMessage       = 1 << 31 // bytes; S4's limit and max_msg_sz
+	defaultBacklog   = 128
+	maxBacklog       = 4096
+)
+
+// checked returns c with its defaults filled in.
+func (c Config) checked() (Config, error) {
+	const op = "open iwarp device"
+	if c.Name == "" {
+		c.Name = "cinnabar0"
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Revision == 0 {
+		c.Revision = mpa.Revision2
+	}
+	if c.Revision != mpa.Revision1 && c.Revision != mpa.Revision2 {
+		return c, driver.Errorf(op, driver.ErrInvalid, "Config.Revision is %d; MPA has 1 and 2", c.Revision)
+	}
+	if c.Depth == 0 {
+		c.Depth = defaultDepth
+	}
+	if c.Depth < 0 || c.Depth > maxDepth {
+		return c, driver.Errorf(op, driver.ErrInvalid, "Config.Depth is %d; 1 to %d are possible", c.Depth, maxDepth)
+	}
+	if c.MaxULPDU != 0 && (c.MaxULPDU < mpa.MinMULPDU || c.MaxULPDU > mpa.MaxULPDU) {
+		return c, driver.Errorf(op, driver.ErrInvalid, "Config.MaxULPDU is %d; %d to %d are possible", c.MaxULPDU, mpa.MinMULPDU, mpa.MaxULPDU)
+	}
+	if c.HoldLimit == 0 {
+		c.HoldLimit = defaultHold
+	}
+	if c.HoldLimit < 0 {
+		return c, driver.Errorf(op, driver.ErrInvalid, "Config.HoldLimit is %d; it counts bytes", c.HoldLimit)
+	}
+	if c.HandshakeTimeout <= 0 {
+		c.HandshakeTimeout = defaultHandshake
+	}
+	if c.UserTimeout == 0 {
+		c.UserTimeout = defaultUserTime
+	}
+	return c, nil
+}

@@ -1,0 +1,310 @@
+package iwarp
+
+import (
+	"context"
+	"io"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"cinnabar/internal/iwarp/mpa"
+	"cinnabar/internal/iwarp/rdmap"
+	"cinnabar/internal/sockio"
+	"cinnabar/verbs/driver"
+)
+
+// conn is the connection of a queue pair: a TCP stream in full operation.
+//
+// Its two directions are independent and each has a lock: rxMu is the progress
+// lock, held by whoever reads the socket (a poll of a completion queue, the
+// background reader, a post that lets a held message in), and txMu by whoever
+// writes it (a post, or the background writer when the socket was full). Both
+// locks are held only across non-blocking calls.
+//
+// It ends once: whoever finds a reason calls fail with its lock held and
+// teardown without any. After that the goroutines only see the peer off: they
+// write a last message, read until the peer closes, and end.
+type conn struct {
+	dev           *device
+	qp            *qp
+	sock          *sockio.Conn
+	local, remote netip.AddrPort
+	param         driver.ConnParam // in force, with the peer's private data
+	active        bool             // this side dialled
+	crc           bool
+	mulpdu        int // bytes of the largest ULPDU that is sent
+	ird, ord      int
+
+	polls        atomic.Uint64 // how often someone polled
+	polled       atomic.Bool   // whoever polls reads; the background reader is parked
+	resume       chan struct{} // capacity 1: the background reader's turn
+	watched      bool          // +checklocks:watcher.mu
+	watchedPolls uint64        // +checklocks:watcher.mu
+
+	canSend   atomic.Bool // the passive side waits for the first FPDU (RFC 5044 section 7.1.2)
+	closing   atomic.Bool // Disconnect has been called
+	failure   atomic.Pointer[failure]
+	torn      atomic.Bool
+	done      chan struct{} // closed when torn
+	err       error         // why, valid once done is closed
+	linger    *time.Timer   // cuts the seeing off short; set before done is closed
+	goroutine atomic.Int32  // of the two background goroutines, how many run
+
+	rxMu    sync.Mutex
+	rx      rxState // +checklocks:rxMu
+	rxStats rxStats // +checklocks:rxMu
+	// heldCount is the number of messages that wait for a receive.
+	heldCount atomic.Int32
+
+	txMu      sync.Mutex
+	tx        txState // +checklocks:txMu
+	txStats   txStats // +checklocks:txMu
+	txWant    atomic.Bool
+	txBlocked atomic.Bool   // the socket is full; the background writer has the turn
+	txWake    chan struct{} // capacity 1
+
+	responses responseQueue
+	reads     readQueue // guarded by qp.mu
+}
+
+// newConn builds the connection that handshake h has agreed on. Nothing runs yet.
+func newConn(q *qp, sock *sockio.Conn, h handshake) *conn {
+	d := q.pd.dev
+	c := &conn{
+		dev: d, qp: q, sock: sock, active: h.active,
+		local: unmap(sock.LocalAddr()), remote: unmap(sock.RemoteAddr()),
+		param: h.param, crc: h.agreed.CRC, mulpdu: d.cfg.MaxULPDU,
+		ird: int(h.agreed.IRD), ord: int(h.agreed.ORD),
+		resume: make(chan struct{}, 1), txWake: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	if c.mulpdu == 0 {
+		c.mulpdu = mpa.MULPDU(sock.MSS())
+	}
+	c.rx.init(rdmap.Options{Immediates: !d.cfg.NoImmediates, Atomics: !d.cfg.NoAtomics, Passive: !h.active})
+	c.tx.init()
+	c.responses.ring = make([]response, max(c.ird, 1))
+	c.reads.ring = make([]readOp, c.ord+1) // and one for an RTR
+	c.canSend.Store(h.active)
+	c.rx.rtr = h.agreed.RTR
+	c.goroutine.Store(2)
+	return c
+}
+
+func unmap(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+func (c *conn) LocalAddr() netip.AddrPort  { return c.local }
+func (c *conn) RemoteAddr() netip.AddrPort { return c.remote }
+func (c *conn) Param() driver.ConnParam    { return c.param }
+func (c *conn) Done() <-chan struct{}      { return c.done }
+
+func (c *conn) Err() error {
+	select {
+	case <-c.done:
+		return c.err
+	default:
+		return nil
+	}
+}
+
+// poll makes progress on behalf of a poll of a completion queue.
+func (c *conn) poll() {
+	c.polls.Add(1)
+	if !c.polled.Load() {
+		c.polled.Store(true)
+	}
+	if !c.rxMu.TryLock() {
+		return
+	}
+	c.receiveLocked(true)
+	c.rxMu.Unlock()
+	c.afterRx()
+}
+
+// afterRx does what processing input has made necessary, without rxMu.
+func (c *conn) afterRx() {
+	if c.txWant.Load() {
+		c.kick()
+	}
+	c.teardownIfFailed()
+}
+
+// handBack gives the reading to the background reader.
+func (c *conn) handBack() {
+	if c.polled.Swap(false) {
+		select {
+		case c.resume <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// readLoop is the background reader. It reads when nobody polls; woken by data
+// while somebody does, it parks until the polling stops.
+func (c *conn) readLoop() {
+	defer c.leave()
+	for {
+		if err := c.sock.WaitRead(c.onReadable); err != nil {
+			c.fail(lost(err))
+			c.teardown()
+			return
+		}
+		if c.torn.Load() {
+			c.seeOff()
+			return
+		}
+		if c.polled.Load() {
+			c.dev.watch.add(c)
+			select {
+			case <-c.resume:
+			case <-c.done:
+			}
+		}
+	}
+}
+
+// onReadable reads all there is; true ends the waiting.
+func (c *conn) onReadable() bool {
+	if c.torn.Load() || c.polled.Load() {
+		return true
+	}
+	c.rxMu.Lock()
+	c.rxStats.wakeups++
+	c.receiveLocked(false)
+	c.rxMu.Unlock()
+	c.afterRx()
+	return c.torn.Load()
+}
+
+// seeOff waits for the peer to close, after a last message may have been sent.
+func (c *conn) seeOff() {
+	junk := [][]byte{make([]byte, 16<<10)}
+	_ = c.sock.WaitRead(func() bool {
+		for {
+			if _, err := c.sock.TryReadv(junk); err != nil {
+				return err != sockio.ErrWouldBlock
+			}
+		}
+	})
+	_ = c.sock.Close() // whatever it says, nothing is left to do
+}
+
+// writeLoop is the background writer: it has the turn when the socket is full.
+func (c *conn) writeLoop() {
+	defer c.leave()
+	for {
+		select {
+		case <-c.txWake:
+		case <-c.done:
+			c.writeLast()
+			return
+		}
+		if err := c.sock.WaitWrite(c.onWritable); err != nil {
+			c.fail(lost(err))
+		}
+		c.kick()
+		c.teardownIfFailed()
+	}
+}
+
+// onWritable writes what it can; true ends the waiting.
+func (c *conn) onWritable() bool {
+	if c.torn.Load() {
+		return true
+	}
+	c.txMu.Lock()
+	c.txWant.Store(false)
+	c.txBlocked.Store(false)
+	c.transmitLocked()
+	c.txMu.Unlock()
+	return !c.txBlocked.Load()
+}
+
+// writeLast sends what teardown has left, ends the stream and gives the peer
+// time to do the same.
+func (c *conn) writeLast() {
+	last := [][]byte{c.tx.last} // owned by this goroutine since done is closed
+	_ = c.sock.WaitWrite(func() bool {
+		for len(last[0]) > 0 {
+			n, err := c.sock.TryWritev(last)
+			if err != nil {
+				return err != sockio.ErrWouldBlock
+			}
+			last[0] = last[0][n:]
+		}
+		return true
+	})
+	_ = c.sock.CloseWrite() // fails only if the connection is gone already
+}
+
+// leave is the end of a background goroutine; the last one is the connection's.
+func (c *conn) leave() {
+	if c.goroutine.Add(-1) == 0 {
+		c.linger.Stop()
+		_ = c.sock.Close() // it may be closed already
+		c.dev.dropConn(c)
+	}
+}
+
+// Disconnect sends what was posted, ends the stream, and waits for the peer to
+// end it too.
+func (c *conn) Disconnect(ctx context.Context) error {
+	c.closing.Store(true)
+	ctx, cancel := context.WithTimeout(ctx, c.dev.cfg.HandshakeTimeout)
+	defer cancel()
+	err := c.drain(ctx)
+	if err == nil {
+		c.txMu.Lock()
+		err = c.sock.CloseWrite()
+		c.txMu.Unlock()
+	}
+	if err == nil {
+		select {
+		case <-c.done:
+			return nil
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+	}
+	select {
+	case <-c.done: // ended by itself meanwhile: that is what was asked for
+		return nil
+	default:
+	}
+	c.fail(&failure{err: driver.ErrDisconnected})
+	c.teardown()
+	return &driver.Error{Op: "disconnect", Err: err, Detail: "the peer " + c.remote.String() + " did not take part; the connection is ended all the same"}
+}
+
+// drain waits until every posted request is complete.
+func (c *conn) drain(ctx context.Context) error {
+	wake := make(chan struct{}, 1)
+	c.txMu.Lock()
+	c.tx.drained = wake
+	c.txMu.Unlock()
+	for !c.idle() {
+		select {
+		case <-wake:
+		case <-c.done:
+			return io.EOF
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// idle reports whether all that was posted is complete and all that the peer
+// asked for is answered.
+func (c *conn) idle() bool {
+	c.txMu.Lock()
+	defer c.txMu.Unlock()
+	c.qp.mu.Lock()
+	defer c.qp.mu.Unlock()
+	return c.qp.sq.tail == c.qp.sq.head && c.tx.idle() && c.responses.empty()
+}
+
+// lingerTimeout bounds how long a connection that is over sees its peer off.
+const lingerTimeout = 2 * time.Second

@@ -1,0 +1,272 @@
+package iwarp
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"cinnabar/verbs/driver"
+)
+
+// cqe is a completion with what its removal from the queue gives back.
+type cqe struct {
+	wc    driver.WC
+	qp    *qp
+	slots *atomic.Int64 // the work queue's count of used entries
+	n     int64         // entries that this completion frees: itself and the silent ones before it
+}
+
+// What Arm asked for.
+const (
+	disarmed = iota
+	armedSolicited
+	armedAny
+)
+
+// maxDrive bounds the connections that one Poll reads. Those beyond have
+// their turn at the next Poll, or are read in the background.
+const maxDrive = 8
+
+// cq is a completion queue.
+type cq struct {
+	dev     *device
+	context any
+	event   chan struct{} // capacity 1
+
+	mu       sync.Mutex
+	ring     []cqe   // +checklocks:mu
+	head     int     // +checklocks:mu
+	count    int     // +checklocks:mu
+	armed    int     // +checklocks:mu
+	overrun  bool    // +checklocks:mu
+	closed   bool    // +checklocks:mu
+	users    int     // +checklocks:mu queue pairs that complete here
+	attached []*conn // +checklocks:mu
+
+	ready atomic.Int64            // count, for the look before the lock
+	conns atomic.Pointer[[]*conn] // copy of attached for Poll
+	turn  atomic.Uint64
+}
+
+func newCQ(d *device, depth int, context any) *cq {
+	return &cq{dev: d, context: context, event: make(chan struct{}, 1), ring: make([]cqe, depth)}
+}
+
+func (q *cq) Event() <-chan struct{} { return q.event }
+
+func (q *cq) Depth() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.ring)
+}
+
+// Poll takes completions and, if there are none, reads the sockets of the
+// connections that complete here.
+func (q *cq) Poll(wc []driver.WC) (int, error) {
+	if len(wc) == 0 {
+		return 0, nil
+	}
+	if q.ready.Load() == 0 {
+		q.drive()
+	}
+	return q.take(wc)
+}
+
+func (q *cq) take(wc []driver.WC) (int, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := min(len(wc), q.count)
+	for i := range n {
+		e := &q.ring[q.head]
+		wc[i] = e.wc
+		e.slots.Add(-e.n)
+		*e = cqe{}
+		if q.head++; q.head == len(q.ring) {
+			q.head = 0
+		}
+	}
+	q.count -= n
+	q.ready.Store(int64(q.count))
+	switch {
+	case n > 0:
+		return n, nil
+	case q.closed:
+		return 0, driver.Errorf("poll completion queue", driver.ErrClosed, "the queue is closed")
+	case q.overrun:
+		return 0, driver.Errorf("poll completion queue", driver.ErrCQOverrun,
+			"more than %d completions were waiting and some are lost; create the queue as deep as the work queues that use it together", len(q.ring))
+	}
+	return 0, nil
+}
+
+// drive lets the attached connections make progress in the caller's time.
+func (q *cq) drive() {
+	p := q.conns.Load()
+	if p == nil {
+		return
+	}
+	list := *p
+	n, start := len(list), 0
+	if n > maxDrive {
+		start = int(q.turn.Add(maxDrive) % uint64(n))
+		n = maxDrive
+	}
+	for i := range n {
+		list[(start+i)%len(list)].poll()
+	}
+}
+
+// Arm asks for an event and hands the connections to their background readers,
+// since the caller is about to park.
+func (q *cq) Arm(solicitedOnly bool) error {
+	q.mu.Lock()
+	if q.closed {
+		q.mu.Unlock()
+		return driver.Errorf("arm completion queue", driver.ErrClosed, "the queue is closed")
+	}
+	if !solicitedOnly {
+		q.armed = armedAny
+	} else if q.armed == disarmed {
+		q.armed = armedSolicited
+	}
+	if q.overrun {
+		q.signalLocked()
+	}
+	q.mu.Unlock()
+	if p := q.conns.Load(); p != nil {
+		for _, c := range *p {
+			c.handBack()
+		}
+	}
+	return nil
+}
+
+// +checklocks:q.mu
+func (q *cq) signalLocked() {
+	q.armed = disarmed
+	select {
+	case q.event <- struct{}{}:
+	default:
+	}
+}
+
+// add appends a completion. A full queue loses it and says so: the device
+// event now, and Poll once the intact completions are taken.
+func (q *cq) add(e cqe, solicited bool) {
+	q.mu.Lock()
+	if q.closed {
+		q.mu.Unlock()
+		return
+	}
+	if q.count == len(q.ring) {
+		first := !q.overrun
+		q.overrun = true
+		q.signalLocked()
+		q.mu.Unlock()
+		if first {
+			q.dev.raise(driver.AsyncEvent{Type: driver.EventCQErr, Context: q.context, QPNum: e.wc.QPNum, Err: driver.ErrCQOverrun})
+		}
+		return
+	}
+	i := q.head + q.count
+	if i >= len(q.ring) {
+		i -= len(q.ring)
+	}
+	q.ring[i] = e
+	q.count++
+	q.ready.Store(int64(q.count))
+	if q.armed == armedAny || q.armed == armedSolicited && (solicited || e.wc.Status != driver.StatusSuccess) {
+		q.signalLocked()
+	}
+	q.mu.Unlock()
+}
+
+// purge removes the completions of a destroyed queue pair.
+func (q *cq) purge(p *qp) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	kept := make([]cqe, len(q.ring))
+	n := 0
+	for i := range q.count {
+		if e := q.ring[(q.head+i)%len(q.ring)]; e.qp != p {
+			kept[n] = e
+			n++
+		} else {
+			e.slots.Add(-e.n)
+		}
+	}
+	q.ring, q.head, q.count = kept, 0, n
+	q.ready.Store(int64(n))
+}
+
+func (q *cq) Resize(depth int) error {
+	const op = "resize completion queue"
+	if depth < 1 || depth > maxCQE {
+		return driver.Errorf(op, driver.ErrInvalid, "%d entries; 1 to %d are possible", depth, maxCQE)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if depth < q.count {
+		return driver.Errorf(op, driver.ErrInvalid, "%d entries cannot hold the %d completions that wait; poll them first", depth, q.count)
+	}
+	ring := make([]cqe, depth)
+	for i := range q.count {
+		ring[i] = q.ring[(q.head+i)%len(q.ring)]
+	}
+	q.ring, q.head = ring, 0
+	return nil
+}
+
+func (q *cq) Close() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.users > 0 {
+		return driver.Errorf("close completion queue", driver.ErrBusy, "%d work queues complete here; close their queue pairs first", q.users)
+	}
+	if !q.closed {
+		q.closed = true
+		q.dev.cqs.Add(-1)
+		q.signalLocked()
+	}
+	return nil
+}
+
+// use counts a work queue that completes here, or refuses.
+func (q *cq) use() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return driver.Errorf("create queue pair", driver.ErrClosed, "its completion queue is closed")
+	}
+	q.users++
+	return nil
+}
+
+func (q *cq) unuse() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.users--
+}
+
+// attach makes Poll drive c; detach ends that.
+func (q *cq) attach(c *conn) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !slices.Contains(q.attached, c) {
+		q.attached = append(q.attached, c)
+	}
+	q.publishLocked()
+}
+
+func (q *cq) detach(c *conn) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.attached = slices.DeleteFunc(q.attached, func(x *conn) bool { return x == c })
+	q.publishLocked()
+}
+
+// +checklocks:q.mu
+func (q *cq) publishLocked() {
+	list := slices.Clone(q.attached)
+	q.conns.Store(&list)
+}

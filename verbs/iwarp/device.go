@@ -1,0 +1,215 @@
+package iwarp
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/driver"
+)
+
+// Open makes a software device. It uses no resource until connections are made.
+// Several devices may be open at once; their objects do not mix.
+func Open(cfg Config) (*verbs.Device, error) {
+	cfg, err := cfg.checked()
+	if err != nil {
+		return nil, err
+	}
+	d := &device{cfg: cfg, caps: cfg.caps(), qps: make(map[uint32]*qp), conns: make(map[*conn]struct{})}
+	d.keys.init()
+	d.events.init()
+	d.watch.init(d)
+	var b [8]byte
+	_, _ = rand.Read(b[:])                                               // never fails (crypto/rand)
+	d.guid = driver.GUID(binary.BigEndian.Uint64(b[:])&^(1<<56) | 1<<57) // locally administered
+	return verbs.NewDevice(d), nil
+}
+
+func (c Config) caps() driver.Caps {
+	caps := driver.CapSendInvalidate | driver.CapSRQ | driver.CapRNRWait | driver.CapActiveFirst |
+		driver.CapPassiveSend | driver.CapMultiSGERead
+	if !c.NoImmediates {
+		caps |= driver.CapWriteImm | driver.CapSendImm
+	}
+	if !c.NoAtomics {
+		caps |= driver.CapAtomics
+	}
+	if c.ConfirmWrites {
+		caps |= driver.CapExactStatus
+	}
+	return caps
+}
+
+// device implements driver.Device.
+type device struct {
+	cfg    Config
+	caps   driver.Caps
+	guid   driver.GUID
+	keys   keyTable
+	events eventQueue
+	watch  watcher
+	stats  stats
+
+	atomicMu sync.Mutex // serializes what atomics with masks do; plain ones use the processor's
+
+	pds, cqs  atomic.Int64
+	listeners atomic.Int64
+	wg        sync.WaitGroup // every goroutine of the device
+
+	mu     sync.Mutex
+	qps    map[uint32]*qp     // +checklocks:mu
+	lastQP uint32             // +checklocks:mu
+	conns  map[*conn]struct{} // +checklocks:mu also those that linger after their queue pair has gone
+	closed bool               // +checklocks:mu
+}
+
+func (d *device) AllocPD() (driver.PD, error) {
+	if d.isClosed() {
+		return nil, driver.Errorf("allocate protection domain", driver.ErrClosed, "the device is closed")
+	}
+	d.pds.Add(1)
+	return &pd{dev: d}, nil
+}
+
+func (d *device) CreateCQ(depth int, context any) (driver.CQ, error) {
+	const op = "create completion queue"
+	if d.isClosed() {
+		return nil, driver.Errorf(op, driver.ErrClosed, "the device is closed")
+	}
+	if err := checkDepth(op, "depth", depth, 1, maxCQE); err != nil {
+		return nil, err
+	}
+	d.cqs.Add(1)
+	return newCQ(d, depth, context), nil
+}
+
+func (d *device) isClosed() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.closed
+}
+
+// Close releases the device. Connections that only linger, to get a last
+// message to their peer, are cut.
+func (d *device) Close() error {
+	const op = "close device"
+	if p, c, l := d.pds.Load(), d.cqs.Load(), d.listeners.Load(); p+c+l > 0 {
+		return driver.Errorf(op, driver.ErrBusy, "%d protection domains, %d completion queues and %d listeners of it are open; close them first", p, c, l)
+	}
+	d.mu.Lock()
+	d.closed = true
+	for c := range d.conns {
+		_ = c.sock.Close() // it lingers; its goroutines end by this
+	}
+	d.mu.Unlock()
+	d.events.close()
+	d.watch.close()
+	d.wg.Wait()
+	return nil
+}
+
+func (d *device) addQP(q *qp) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for {
+		d.lastQP = (d.lastQP + 1) & 0xffffff // queue pair numbers have 24 bits
+		if _, taken := d.qps[d.lastQP]; d.lastQP > 1 && !taken {
+			break
+		}
+	}
+	q.num = d.lastQP
+	d.qps[q.num] = q
+}
+
+func (d *device) dropQP(q *qp) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.qps, q.num)
+}
+
+// addConn registers c and starts its goroutines, unless the device is closed.
+func (d *device) addConn(c *conn) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return driver.Errorf("connect", driver.ErrClosed, "the device is closed")
+	}
+	d.conns[c] = struct{}{}
+	d.stats.connections.Add(1)
+	d.wg.Go(c.readLoop)
+	d.wg.Go(c.writeLoop)
+	return nil
+}
+
+// dropConn is called by the last of c's two goroutines.
+func (d *device) dropConn(c *conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.conns, c)
+	d.stats.fold(c)
+}
+
+// Query describes the device. Its one port is the machine's TCP/IP stack.
+func (d *device) Query() (driver.DeviceAttr, error) {
+	atomicCap := driver.AtomicNone
+	if d.caps.Has(driver.CapAtomics) {
+		atomicCap = driver.AtomicGlob // the processor's own atomic instructions
+	}
+	return driver.DeviceAttr{
+		Name: d.cfg.Name, Transport: driver.TransportIWARP, NodeType: driver.NodeRNIC,
+		NodeGUID: d.guid, SysImageGUID: d.guid, FWVersion: "software",
+		Caps: d.caps, QPTypes: []driver.QPType{driver.RC},
+		MaxMRSize: 1<<63 - 1, PageSizeCap: 4096,
+		MaxQP: maxObjects, MaxQPWR: maxQueueWR, MaxSGE: maxSGE, MaxSGERead: maxSGE, MaxInline: maxInline,
+		MaxCQ: maxObjects, MaxCQE: maxCQE, MaxMR: maxObjects, MaxPD: maxObjects,
+		MaxQPRDAtom: maxDepth, MaxQPInitRDAtom: maxDepth,
+		MaxSRQ: maxObjects, MaxSRQWR: maxQueueWR, MaxSRQSGE: maxSGE,
+		AtomicCap: atomicCap, MaxPrivateData: d.cfg.maxPrivateData(),
+		Ports: []driver.PortAttr{d.port()},
+	}, nil
+}
+
+func (d *device) port() driver.PortAttr {
+	p := driver.PortAttr{Num: 1, State: driver.PortActive, MaxMTU: 5, ActiveMTU: 5, LinkLayer: "Ethernet",
+		MaxMsgSize: maxMessage, PKeys: []uint16{0xffff}}
+	for _, a := range hostAddrs() {
+		p.Addrs = append(p.Addrs, a)
+		p.GIDs = append(p.GIDs, a.As16())
+	}
+	return p
+}
+
+// hostAddrs lists the unicast addresses of the host's interfaces, loopback last.
+func hostAddrs() []netip.Addr {
+	list, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil // the device works all the same; it only has nothing to show
+	}
+	var addrs, loopback []netip.Addr
+	for _, a := range list {
+		n, ok := a.(*net.IPNet)
+		if !ok {
+			continue
+		}
+		ip, ok := netip.AddrFromSlice(n.IP)
+		if !ok {
+			continue
+		}
+		if ip = ip.Unmap(); ip.IsLoopback() {
+			loopback = append(loopback, ip)
+		} else {
+			addrs = append(addrs, ip)
+		}
+	}
+	return append(addrs, loopback...)
+}
+
+// NextEvent implements driver.Device.
+func (d *device) NextEvent(ctx context.Context) (driver.AsyncEvent, error) { return d.events.next(ctx) }
+
+func (d *device) raise(ev driver.AsyncEvent) { d.events.add(ev) }

@@ -1,0 +1,92 @@
+package iwarp_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"testing"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/iwarp"
+)
+
+func fill(b []byte, seed uint64) {
+	r := rand.NewChaCha8([32]byte{byte(seed)})
+	_, _ = r.Read(b)
+}
+
+// TestOpcodes runs every operation once over each kind of connection.
+func TestOpcodes(t *testing.T) {
+	for name, cfg := range map[string]iwarp.Config{
+		"default":   {},
+		"nocrc":     {NoCRC: true},
+		"confirm":   {ConfirmWrites: true},
+		"revision1": {Revision: 1},
+		"smallFPDU": {MaxULPDU: 128},
+	} {
+		t.Run(name, func(t *testing.T) { testOpcodes(t, cfg) })
+	}
+}
+
+func testOpcodes(t *testing.T, cfg iwarp.Config) {
+	a, b := newPair(t, cfg, cfg)
+	const size = 1 << 20
+	src, dst := a.region(t, size), b.region(t, size)
+	fill(src.Bytes(), 1)
+
+	b.recv(t, verbs.RecvWR{ID: 7, SGL: []verbs.SGE{dst.SGE(0, 1000)}})
+	a.send(t, verbs.SendWR{ID: 1, Op: verbs.OpSend, Flags: verbs.Signaled, SGL: []verbs.SGE{src.SGE(0, 600), src.SGE(1000, 37)}})
+	a.want(t, 1, verbs.WCSend, verbs.StatusSuccess)
+	if wc := b.want(t, 7, verbs.WCRecv, verbs.StatusSuccess); wc.Len != 637 {
+		t.Errorf("received %d bytes, want 637", wc.Len)
+	}
+	if want := append(append([]byte{}, src.Bytes()[:600]...), src.Bytes()[1000:1037]...); !bytes.Equal(dst.Bytes()[:637], want) {
+		t.Error("send: data differs")
+	}
+
+	b.recv(t, verbs.RecvWR{ID: 8})
+	a.send(t, verbs.SendWR{ID: 2, Op: verbs.OpWrite, SGL: []verbs.SGE{src.SGE(0, size)}, Remote: dst.Remote()},
+		verbs.SendWR{ID: 3, Op: verbs.OpWriteImm, Flags: verbs.Signaled, Imm: 0x01020304, SGL: []verbs.SGE{src.SGE(0, size)}, Remote: dst.Remote()})
+	a.want(t, 3, verbs.WCWrite, verbs.StatusSuccess)
+	if wc := b.want(t, 8, verbs.WCRecvRDMAImm, verbs.StatusSuccess); !wc.HasImm || wc.Imm != 0x01020304 || wc.Len != size {
+		t.Errorf("write with immediate: %+v", wc)
+	}
+	if !bytes.Equal(dst.Bytes(), src.Bytes()) {
+		t.Error("write: data differs")
+	}
+
+	b.recv(t, verbs.RecvWR{ID: 9, SGL: []verbs.SGE{dst.SGE(0, 64)}})
+	a.send(t, verbs.SendWR{ID: 4, Op: verbs.OpSendImm, Flags: verbs.Signaled | verbs.Inline, Imm: 5, SGL: []verbs.SGE{src.SGE(5, 64)}})
+	a.want(t, 4, verbs.WCSend, verbs.StatusSuccess)
+	if wc := b.want(t, 9, verbs.WCRecv, verbs.StatusSuccess); !wc.HasImm || wc.Imm != 5 || wc.Len != 64 || !bytes.Equal(dst.Bytes()[:64], src.Bytes()[5:69]) {
+		t.Errorf("send with immediate: %+v", wc)
+	}
+
+	back := a.region(t, size)
+	a.send(t, verbs.SendWR{ID: 5, Op: verbs.OpRead, Flags: verbs.Signaled, SGL: []verbs.SGE{back.SGE(0, 100), back.SGE(100, size-100)}, Remote: dst.Remote()})
+	if wc := a.want(t, 5, verbs.WCRead, verbs.StatusSuccess); wc.Len != size || !bytes.Equal(back.Bytes(), dst.Bytes()) {
+		t.Errorf("read: %+v", wc)
+	}
+
+	binary.NativeEndian.PutUint64(dst.Bytes(), 40)
+	a.send(t, verbs.SendWR{ID: 6, Op: verbs.OpFetchAdd, Flags: verbs.Signaled, SGL: []verbs.SGE{back.SGE(0, 8)}, Remote: dst.Remote(), CompareAdd: 2})
+	a.want(t, 6, verbs.WCFetchAdd, verbs.StatusSuccess)
+	if old, now := binary.NativeEndian.Uint64(back.Bytes()), binary.NativeEndian.Uint64(dst.Bytes()); old != 40 || now != 42 {
+		t.Errorf("fetch-add: old %d now %d", old, now)
+	}
+	a.send(t, verbs.SendWR{ID: 7, Op: verbs.OpCompareSwap, Flags: verbs.Signaled, SGL: []verbs.SGE{back.SGE(0, 8)}, Remote: dst.Remote(), CompareAdd: 42, Swap: 99})
+	a.want(t, 7, verbs.WCCompareSwap, verbs.StatusSuccess)
+	if old, now := binary.NativeEndian.Uint64(back.Bytes()), binary.NativeEndian.Uint64(dst.Bytes()); old != 42 || now != 99 {
+		t.Errorf("compare-swap: old %d now %d", old, now)
+	}
+
+	// The passive side's turn, and the end in order.
+	a.recv(t, verbs.RecvWR{ID: 10, SGL: []verbs.SGE{back.SGE(0, 16)}})
+	b.send(t, verbs.SendWR{ID: 8, Op: verbs.OpSend, Flags: verbs.Signaled, SGL: []verbs.SGE{dst.SGE(0, 16)}})
+	b.want(t, 8, verbs.WCSend, verbs.StatusSuccess)
+	a.want(t, 10, verbs.WCRecv, verbs.StatusSuccess)
+	if err := a.conn.Disconnect(testContext(t)); err != nil {
+		t.Error("disconnect:", err)
+	}
+	<-b.conn.Done()
+}

@@ -1,0 +1,72 @@
+package iwarp
+
+import (
+	"context"
+	"net"
+	"net/netip"
+
+	"cinnabar/internal/iwarp/mpa"
+	"cinnabar/verbs/driver"
+)
+
+// Dial implements driver.Device: TCP, then the active side's part of MPA.
+func (d *device) Dial(ctx context.Context, dqp driver.QP, addr netip.AddrPort, p driver.ConnParam) (driver.Conn, error) {
+	const op = "dial"
+	q, ok := dqp.(*qp)
+	if !ok || q.pd.dev != d {
+		return nil, driver.Errorf(op, driver.ErrInvalid, "the queue pair belongs to another device")
+	}
+	if d.isClosed() {
+		return nil, driver.Errorf(op, driver.ErrClosed, "the device is closed")
+	}
+	local, err := d.cfg.localFor(op, p)
+	if err != nil {
+		return nil, err
+	}
+	if err := q.reserve(op); err != nil {
+		return nil, err
+	}
+	defer q.release()
+	if p.Timeout <= 0 {
+		p.Timeout = d.cfg.HandshakeTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
+	defer cancel()
+	var dialer net.Dialer
+	nc, err := dialer.DialContext(ctx, "tcp", addr.String())
+	if err != nil {
+		return nil, &driver.Error{Op: op, Err: err}
+	}
+	tc := nc.(*net.TCPConn) // network "tcp" makes no other
+	h, err := d.request(ctx, tc, local, p)
+	if err == nil {
+		var c *conn
+		if c, err = d.start(q, tc, h); err == nil {
+			return c, nil
+		}
+	}
+	_ = tc.Close() // the error at hand is the one to tell
+	return nil, err
+}
+
+// request exchanges MPA frames as the active side.
+func (d *device) request(ctx context.Context, tc *net.TCPConn, local mpa.Local, p driver.ConnParam) (handshake, error) {
+	op := "dial " + tc.RemoteAddr().String()
+	done := bound(ctx, tc, p.Timeout)
+	req, err := mpa.Request(local)
+	if err != nil {
+		return handshake{}, wrapMPA(op, err)
+	}
+	var reply mpa.Frame
+	if err = writeFrame(tc, req); err == nil {
+		reply, err = readFrame(tc)
+	}
+	if err = done(err); err != nil {
+		return handshake{}, wrapMPA(op, err)
+	}
+	agreed, err := mpa.Finish(req, reply, local)
+	if err != nil {
+		return handshake{}, wrapMPA(op, err)
+	}
+	return d.cfg.settle(op, true, agreed, p)
+}

@@ -1,0 +1,61 @@
+// Package iwarp is an RDMA device in software: standard iWARP over TCP (MPA,
+// RFC 5044 and 6581; DDP, RFC 5041; RDMAP, RFC 5040; atomics and immediate data,
+// RFC 7306) in user space, on any system that has TCP. Its peer may be another
+// such device, a kernel's soft-iWARP driver, or an iWARP NIC.
+//
+//	dev, err := iwarp.Open(iwarp.Config{})
+//	if err != nil {
+//		return err
+//	}
+//	defer dev.Close()
+//	pd, err := dev.AllocPD()
+//	…
+//
+// The device comes with queue pairs of type RC; UC, UD and XRC do not exist in iWARP.
+//
+// # What iWARP is not
+//
+// It acknowledges nothing. A write or send completes when it has been handed to
+// TCP. If the peer refuses it later, its Terminate message puts the queue pair
+// into ERR and tells the cause to the oldest request outstanding, or to an
+// asynchronous event if there is none. Reads and atomics carry exact statuses.
+// Config.ConfirmWrites gives writes and sends exact statuses too, for a round
+// trip each.
+//
+// It has no RNR NAK. A message without a posted receive is held here, in bounded
+// memory, for as long as the receiving queue pair's MinRNRTimer and RNRRetry say (7, the
+// default, is for ever); then the connection is terminated with "no buffer".
+//
+// Its passive side may not speak first. This device's active side says a word that
+// programs do not see (RFC 6581's peer-to-peer set-up), and its passive side holds
+// sends back until the first message has come.
+//
+// Immediate data and atomics are extensions that nothing negotiates; see
+// Config.NoImmediates and Config.NoAtomics. Send with immediate has no standard
+// form and works between devices of this package only.
+//
+// # Progress
+//
+// Whoever polls a completion queue reads the sockets of its connections, in his
+// own time and without blocking. When nobody polls, a goroutine of the connection
+// does, so that one-sided operations need none of the target's. Whoever is about
+// to park says so by arming the queue, and the goroutines take over; when polling
+// just stops they do so within a millisecond or two.
+//
+// # Memory
+//
+// Payload goes from registered memory to the socket and from the socket to
+// registered memory: no copy in user space (see the counters rx_staged_bytes and
+// tx_staged_bytes of Device.Stats). Three things are copied all the same: messages that are
+// held; the source of a read under CRC, because its owner may change it at any
+// time, which would make the CRC wrong; and the last 8 bytes of a write, which are stored last
+// and as one word where they are aligned, so that a program may poll them to learn that the
+// write is complete (not counted as staged).
+//
+// A region that is closed while the peer reads or writes it ends the connection.
+//
+// # Vendor codes
+//
+// The Vendor field of completions and events is the Terminate message's
+// layer<<12 | type<<8 | code (RFC 5040 section 4.8).
+package iwarp

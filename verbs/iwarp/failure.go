@@ -1,0 +1,253 @@
+package iwarp
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"cinnabar/internal/iwarp/ddp"
+	"cinnabar/internal/iwarp/mpa"
+	"cinnabar/internal/iwarp/rdmap"
+	"cinnabar/verbs/driver"
+)
+
+// failure is why a connection ends.
+type failure struct {
+	err       error            // for Conn.Err and events
+	terminate *rdmap.Terminate // to be sent to the peer
+	status    driver.WCStatus  // of the oldest transmitted request; success: it is flushed like the others
+	vendor    uint32           // goes with status: layer, type and code of a Terminate
+	event     driver.EventType // raised unless quiet, and unless a request was told
+	quiet     bool
+}
+
+// blame has the oldest transmitted request told status.
+func (f *failure) blame(s driver.WCStatus) *failure {
+	f.status = s
+	return f
+}
+
+// lost is the failure of the socket.
+func lost(err error) *failure {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = fmt.Errorf("the stream ended in the middle of a frame: %w", io.ErrUnexpectedEOF)
+	}
+	return &failure{status: driver.StatusRetryExcErr, event: driver.EventQPFatal,
+		err: &driver.Error{Op: "connection lost", Err: err}}
+}
+
+// refused is our own verdict on what the peer sent: t goes to the peer.
+func refused(t *rdmap.Terminate) *failure {
+	f := &failure{terminate: t, vendor: uint32(t.Cause()), event: driver.EventQPFatal,
+		err: &driver.Error{Op: "connection terminated by this side", Err: *t}}
+	switch t.Layer {
+	case rdmap.LayerRDMAP:
+		if t.Type == rdmap.TypeRemoteProtection {
+			f.event = driver.EventQPAccessErr
+		} else if t.Type == rdmap.TypeRemoteOperation {
+			f.event = driver.EventQPReqErr
+		}
+	case rdmap.LayerDDP:
+		f.event = driver.EventQPReqErr
+		if t.Type == ddp.TypeTagged {
+			f.event = driver.EventQPAccessErr
+		}
+	}
+	return f
+}
+
+// terminated is the peer's verdict on what we sent.
+func terminated(t rdmap.Terminate, swapped bool, n int, cfg Config) *failure {
+	if n < 0 {
+		t.Detail = "the message itself is malformed"
+	} else if swapped {
+		t.Detail = "in siw's bit order"
+	}
+	f := &failure{status: statusOf(t.Cause()), vendor: uint32(t.Cause()), event: driver.EventQPFatal,
+		err: &driver.Error{Op: "connection terminated by the peer", Err: t}}
+	if t.Cause() == rdmap.TermUnexpectedOpcode || t.Cause() == rdmap.TermDDPInvalidQN {
+		f.err = &driver.Error{Op: "connection terminated by the peer", Err: t, Detail: extensionAdvice(cfg)}
+	}
+	return f
+}
+
+// extensionAdvice tells which options keep RFC 7306 away from a peer that does
+// not know it.
+func extensionAdvice(cfg Config) string {
+	switch {
+	case cfg.NoImmediates && cfg.NoAtomics:
+		return "the peer does not know an operation"
+	case cfg.NoImmediates:
+		return "if the peer does not know RFC 7306, open the device with Config.NoAtomics"
+	case cfg.NoAtomics:
+		return "if the peer does not know RFC 7306, open the device with Config.NoImmediates"
+	}
+	return "if the peer does not know RFC 7306, open the device with Config.NoImmediates and Config.NoAtomics"
+}
+
+// statusOf gives the completion status for a Terminate from the peer.
+func statusOf(c rdmap.Cause) driver.WCStatus {
+	switch c {
+	case rdmap.TermDDPNoBuffer:
+		return driver.StatusRNRRetryExcErr
+	case rdmap.TermUnexpectedOpcode, rdmap.TermInvalidVersion, rdmap.TermCatastrophic, rdmap.TermDDPTooLong, rdmap.TermDDPInvalidQN,
+		rdmap.TermCannotInvalidate, rdmap.TermOpCannotInvalidate:
+		return driver.StatusRemInvReqErr
+	}
+	switch {
+	case c.Layer() == rdmap.LayerRDMAP && c.Type() == rdmap.TypeRemoteProtection,
+		c.Layer() == rdmap.LayerDDP && c.Type() == ddp.TypeTagged:
+		return driver.StatusRemAccessErr
+	case c.Layer() == rdmap.LayerLLP:
+		return driver.StatusFatalErr
+	}
+	return driver.StatusRemOpErr
+}
+
+// fail records why the connection ends; the first reason stands. The caller
+// holds the lock of the direction in which it found out, if any, and calls
+// teardown without it.
+func (c *conn) fail(f *failure) { c.failure.CompareAndSwap(nil, f) }
+
+func (c *conn) teardownIfFailed() {
+	if c.failure.Load() != nil && !c.torn.Load() {
+		c.teardown()
+	}
+}
+
+// teardown ends the connection, once: when it returns, the device touches none of
+// the queue pair's memory through it, the queue pair is in ERR, and everything
+// posted is flushed. What is left goes on in the background: the peer is sent
+// the rest of a frame and a Terminate, and is given time to close.
+func (c *conn) teardown() {
+	f := c.failure.Load()
+	c.rxMu.Lock()
+	c.txMu.Lock()
+	if c.torn.Load() {
+		c.txMu.Unlock()
+		c.rxMu.Unlock()
+		<-c.done
+		return
+	}
+	c.torn.Store(true)
+	c.tx.last = c.lastBytes(f)
+	bound, cur := c.dropRx()
+	c.txMu.Unlock()
+	c.rxMu.Unlock()
+
+	p := c.qp
+	p.mu.Lock()
+	p.state = driver.StateErr
+	p.mu.Unlock()
+	if bound {
+		p.recvCQ.add(cqe{qp: p, slots: &p.recvs().used, n: 1,
+			wc: driver.WC{ID: cur, Status: driver.StatusWRFlushErr, Op: driver.WCRecv, QPNum: p.num}}, false)
+	}
+	told := p.flush(f)
+	p.sendCQ.detach(c)
+	p.recvCQ.detach(c)
+	if p.srq != nil {
+		p.srq.forget(c)
+		p.raise(driver.AsyncEvent{Type: driver.EventQPLastWQEReached})
+	}
+	if !f.quiet && !told && f.event != 0 {
+		p.raise(driver.AsyncEvent{Type: f.event, Vendor: f.vendor, Err: f.err})
+	}
+	c.dev.logEnd(c, f)
+	c.err = f.err
+	c.linger = time.AfterFunc(lingerTimeout, func() { _ = c.sock.Close() }) // whatever it says, the goroutines end by it
+	close(c.done)
+	c.sock.WakeRead()
+	c.sock.WakeWrite()
+}
+
+// lastBytes returns what is still to be written: the rest of a frame of which a
+// part is gone, copied so that its memory is free, and a Terminate.
+//
+// +checklocks:c.txMu
+func (c *conn) lastBytes(f *failure) []byte {
+	t := &c.tx
+	var out []byte
+	if rest := t.restOfFrame(); rest > 0 {
+		var ok bool
+		if out, ok = t.copyRest(rest); !ok {
+			return nil // the memory is gone: the stream cannot be continued
+		}
+	}
+	if f.terminate != nil {
+		c.txStats.terminates++
+		out = c.appendTerminate(out, f.terminate)
+	}
+	return out
+}
+
+// restOfFrame returns how many bytes of an FPDU are missing of which some are written.
+func (t *txState) restOfFrame() int {
+	begin := t.start
+	for _, end := range t.frames {
+		if t.written <= begin {
+			break
+		}
+		if t.written < end {
+			return int(end - t.written)
+		}
+		begin = end
+	}
+	return 0
+}
+
+// copyRest copies the next n bytes of the batch.
+func (t *txState) copyRest(n int) ([]byte, bool) {
+	for i, m := range t.regions {
+		if !m.enter() {
+			exitAll(t.regions[:i])
+			return nil, false
+		}
+	}
+	defer exitAll(t.regions)
+	out := make([]byte, 0, n+frameScratch)
+	for _, b := range t.iov[t.at:] {
+		out = append(out, b[:min(len(b), n-len(out))]...)
+	}
+	return out, true
+}
+
+// appendTerminate appends the FPDU of a Terminate.
+//
+// +checklocks:c.txMu
+func (c *conn) appendTerminate(b []byte, term *rdmap.Terminate) []byte {
+	body := rdmap.AppendTerminate(nil, *term)
+	h := ddp.Header{Last: true, Version: ddp.Version, ULP: rdmap.Control(rdmap.OpTerminate), QN: ddp.QNTerminate, MSN: c.tx.msns.Next(ddp.QNTerminate)}
+	start := len(b)
+	ulpdu := h.Len() + len(body)
+	b = mpa.AppendHeader(b, ulpdu)
+	b = ddp.AppendHeader(b, h)
+	b = append(b, body...)
+	return mpa.AppendTrailer(b, ulpdu, c.update(0, b[start:]), c.crc)
+}
+
+// dropRx lets go of all inbound memory and returns the receive in use, if any.
+//
+// +checklocks:c.rxMu
+func (c *conn) dropRx() (bound bool, id uint64) {
+	r := &c.rx
+	bound, id = r.bound, r.cur.id
+	r.bound = false
+	r.held, r.heldBytes = nil, 0
+	c.heldCount.Store(0)
+	c.stopRNR()
+	clear(r.dst[:cap(r.dst)])
+	clear(r.regions[:cap(r.regions)])
+	clear(r.cur.segs[:cap(r.cur.segs)])
+	clear(r.plan[:cap(r.plan)])
+	r.dst, r.regions, r.curSegs, r.publish = r.dst[:0], r.regions[:0], nil, nil
+	return bound, id
+}
+
+// logEnd tells the log why a connection ended, unless it was in order.
+func (d *device) logEnd(c *conn, f *failure) {
+	if !errors.Is(f.err, driver.ErrDisconnected) {
+		d.cfg.Logger.Warn("connection ended", "qp", c.qp.num, "peer", c.remote.String(), "err", f.err)
+	}
+}

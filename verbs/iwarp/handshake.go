@@ -1,0 +1,211 @@
+package iwarp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"time"
+
+	"cinnabar/internal/iwarp/mpa"
+	"cinnabar/internal/sockio"
+	"cinnabar/verbs/driver"
+)
+
+// handshake is the outcome of the exchange of MPA frames.
+type handshake struct {
+	active bool
+	agreed mpa.Agreed
+	param  driver.ConnParam
+}
+
+// localFor translates connection parameters into what MPA negotiates.
+func (c Config) localFor(op string, p driver.ConnParam) (mpa.Local, error) {
+	ird, err := depth(op, "ResponderResources", p.ResponderResources, c.Depth)
+	if err != nil {
+		return mpa.Local{}, err
+	}
+	ord, err := depth(op, "InitiatorDepth", p.InitiatorDepth, c.Depth)
+	if err != nil {
+		return mpa.Local{}, err
+	}
+	if limit := c.maxPrivateData(); len(p.PrivateData) > limit {
+		return mpa.Local{}, driver.Errorf(op, driver.ErrInvalid, "%d bytes of private data; MPA revision %d carries %d", len(p.PrivateData), c.Revision, limit)
+	}
+	if p.RNRRetry > driver.MaxRNRRetry {
+		return mpa.Local{}, driver.Errorf(op, driver.ErrInvalid, "RNRRetry is %d; 7, for ever, is the most", p.RNRRetry)
+	}
+	return mpa.Local{CRC: !c.NoCRC, Revision: uint8(c.Revision), IRD: ird, ORD: ord,
+		PeerToPeer: !c.NoPeerToPeer && c.Revision == mpa.Revision2, RTRWrite: true, RTRRead: true, PrivateData: p.PrivateData}, nil
+}
+
+func depth(op, name string, v, byDefault int) (uint16, error) {
+	switch {
+	case v == 0:
+		return uint16(byDefault), nil
+	case v < 0:
+		return 0, nil
+	case v > maxDepth:
+		return 0, driver.Errorf(op, driver.ErrInvalid, "%s is %d; this device has %d at most", name, v, maxDepth)
+	}
+	return uint16(v), nil
+}
+
+func (c Config) maxPrivateData() int { return mpa.MaxUserData(c.Revision == mpa.Revision2) }
+
+// settle makes a handshake of what was agreed, or says why it is of no use.
+func (c Config) settle(op string, active bool, a mpa.Agreed, p driver.ConnParam) (handshake, error) {
+	// A revision-1 peer negotiates no depths; ours is what we said (mpa.Agreed).
+	a.IRD, a.ORD = min(a.IRD, maxDepth), min(a.ORD, maxDepth)
+	if c.ConfirmWrites && a.ORD == 0 {
+		return handshake{}, driver.Errorf(op, driver.ErrInvalid, "Config.ConfirmWrites needs reads, and the peer allows none (IRD %d); ask it for responder resources", a.PeerIRD)
+	}
+	return handshake{active: active, agreed: a, param: driver.ConnParam{
+		PrivateData: a.PeerData, ResponderResources: int(a.IRD), InitiatorDepth: int(a.ORD),
+		RetryCount: p.RetryCount, RNRRetry: p.RNRRetry, Timeout: p.Timeout}}, nil
+}
+
+// bound makes the I/O on nc end with ctx, at the latest after limit. The result
+// undoes it and returns ctx's cause if that was what ended it.
+func bound(ctx context.Context, nc net.Conn, limit time.Duration) (done func(err error) error) {
+	_ = nc.SetDeadline(time.Now().Add(limit)) // fails only on a closed connection, which I/O will tell
+	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
+	return func(err error) error {
+		stop()
+		if err != nil && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err == nil {
+			err = nc.SetDeadline(time.Time{})
+		}
+		return err
+	}
+}
+
+// readFrame reads one MPA frame and not a byte more: what follows belongs to
+// full operation.
+func readFrame(nc net.Conn) (mpa.Frame, error) {
+	var buf [mpa.FrameLen + mpa.MaxPrivateData]byte
+	// The key first: who speaks another protocol may send less than a frame and wait.
+	const keyLen = 16
+	if _, err := io.ReadFull(nc, buf[:keyLen]); err != nil {
+		return mpa.Frame{}, err
+	}
+	if _, _, err := mpa.ParseFrame(buf[:keyLen]); err != nil {
+		return mpa.Frame{}, err
+	}
+	if _, err := io.ReadFull(nc, buf[keyLen:mpa.FrameLen]); err != nil {
+		return mpa.Frame{}, err
+	}
+	f, n, err := mpa.ParseFrame(buf[:mpa.FrameLen])
+	if err != nil || n > 0 {
+		return f, err
+	}
+	size := mpa.FrameLen + int(binary.BigEndian.Uint16(buf[mpa.FrameLen-2:]))
+	if size > len(buf) { // ParseFrame refuses this already; the slice below must not depend on it
+		return f, &mpa.Error{Op: "parse frame", Field: "PD_Length", Problem: "too large"}
+	}
+	if _, err := io.ReadFull(nc, buf[mpa.FrameLen:size]); err != nil {
+		return f, err
+	}
+	f, n, err = mpa.ParseFrame(buf[:size])
+	if err == nil && n == 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	return f, err
+}
+
+func writeFrame(nc net.Conn, f mpa.Frame) error {
+	b, err := mpa.AppendFrame(nil, f)
+	if err != nil {
+		return err
+	}
+	_, err = nc.Write(b)
+	return err
+}
+
+// wrapMPA gives the errors of package mpa the form that users of verbs know.
+func wrapMPA(op string, err error) error {
+	if r, ok := errors.AsType[*mpa.RejectedError](err); ok {
+		return &driver.Error{Op: op, Err: &driver.RejectedError{PrivateData: r.PrivateData, Reason: r.Error()}}
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return &driver.Error{Op: op, Detail: "the peer closed the connection during set-up; is it an iWARP listener?", Err: err}
+	}
+	return &driver.Error{Op: op, Err: err}
+}
+
+// start makes the connection on tc, for which h has been agreed, and moves the queue pair to RTS.
+func (d *device) start(q *qp, tc *net.TCPConn, h handshake) (*conn, error) {
+	sock, err := sockio.New(tc)
+	if err != nil {
+		return nil, err
+	}
+	if d.cfg.UserTimeout > 0 {
+		if err := sock.SetUserTimeout(d.cfg.UserTimeout); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			return nil, err
+		}
+	}
+	c := newConn(q, sock, h)
+	if h.active && h.agreed.RTR != mpa.RTRNone {
+		c.sendRTR(h.agreed.RTR == mpa.RTRWrite)
+	}
+	if err := q.connected(c); err != nil {
+		return nil, err
+	}
+	if err := d.addConn(c); err != nil {
+		q.disconnected(c)
+		return nil, err
+	}
+	c.kick()
+	return c, nil
+}
+
+// reserve claims the queue pair for a connection that is being made.
+func (p *qp) reserve(op string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.closed:
+		return driver.Errorf(op, driver.ErrClosed, "queue pair %#06x is closed", p.num)
+	case p.state != driver.StateInit || p.connecting:
+		return driver.Errorf(op, driver.ErrInvalid, "queue pair %#06x is in state %s or being connected; a new one, or one moved through RESET to INIT, can be connected", p.num, p.state)
+	}
+	p.connecting = true
+	return nil
+}
+
+func (p *qp) release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.connecting = false
+}
+
+// connected makes c the queue pair's connection.
+func (p *qp) connected(c *conn) error {
+	p.mu.Lock()
+	if p.closed || p.state != driver.StateInit {
+		p.mu.Unlock()
+		return driver.Errorf("connect", driver.ErrClosed, "queue pair %#06x was closed or put into state %s meanwhile", p.num, p.state)
+	}
+	p.conn, p.state = c, driver.StateRTS
+	p.attr.MaxRDAtomic, p.attr.MaxDestRDAtomic = uint8(min(c.ord, 255)), uint8(min(c.ird, 255))
+	if n := c.param.RNRRetry; n != 0 {
+		p.attr.RNRRetry = uint8(max(n, 0))
+	}
+	p.mu.Unlock()
+	p.sendCQ.attach(c)
+	p.recvCQ.attach(c)
+	return nil
+}
+
+// disconnected undoes connected for a connection that never ran.
+func (p *qp) disconnected(c *conn) {
+	p.sendCQ.detach(c)
+	p.recvCQ.detach(c)
+	p.mu.Lock()
+	p.conn, p.state = nil, driver.StateErr
+	p.mu.Unlock()
+	p.flush(nil)
+}

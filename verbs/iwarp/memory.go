@@ -1,0 +1,279 @@
+package iwarp
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"cinnabar/internal/hostmem"
+	"cinnabar/verbs/driver"
+)
+
+// pd is a protection domain. It has an identity and a count, nothing more.
+type pd struct {
+	dev      *device
+	children atomic.Int64 // regions, queue pairs, shared receive queues
+	closed   atomic.Bool
+}
+
+func (p *pd) Close() error {
+	if n := p.children.Load(); n > 0 {
+		return driver.Errorf("close protection domain", driver.ErrBusy, "%d objects of it are open; close them first", n)
+	}
+	if p.closed.CompareAndSwap(false, true) {
+		p.dev.pds.Add(-1)
+	}
+	return nil
+}
+
+func (p *pd) CreateAH(driver.AHAttr) (driver.AddressHandle, error) {
+	return nil, driver.Unsupported("create address handle", "iWARP has no unreliable datagrams")
+}
+
+// supportedAccess are the rights that regions of this device know.
+const supportedAccess = driver.LocalWrite | driver.RemoteWrite | driver.RemoteRead | driver.RemoteAtomic
+
+// mr is a registered region.
+//
+// The device holds it only while it copies: enter and exit bracket each
+// system call and each access. Close waits for those, so that it returns when
+// the memory is the caller's again; requests that still name the region fail
+// when their turn comes.
+type mr struct {
+	pd     *pd
+	buf    []byte
+	base   uint64
+	access driver.Access
+	lkey   uint32
+	rkey   uint32
+
+	uses   atomic.Int64  // current users, plus mrClosed
+	idle   chan struct{} // capacity 1: the last user has left a closed region
+	locked bool
+}
+
+const mrClosed = 1 << 62
+
+// enter begins a use of the memory; false means that the region is closed.
+func (m *mr) enter() bool {
+	if m.uses.Add(1)&mrClosed == 0 {
+		return true
+	}
+	m.exit()
+	return false
+}
+
+func (m *mr) exit() {
+	if m.uses.Add(-1) == mrClosed {
+		select {
+		case m.idle <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (m *mr) LKey() uint32 { return m.lkey }
+func (m *mr) RKey() uint32 { return m.rkey }
+
+func (m *mr) Close() error {
+	for {
+		n := m.uses.Load()
+		if n&mrClosed != 0 {
+			return driver.Errorf("close memory region", driver.ErrClosed, "closed before")
+		}
+		if m.uses.CompareAndSwap(n, n|mrClosed) {
+			break
+		}
+	}
+	m.pd.dev.keys.drop(m)
+	for m.uses.Load() != mrClosed {
+		<-m.idle
+	}
+	if m.locked {
+		_ = hostmem.Unlock(m.buf) // the pages are going away or stay locked by nobody; nothing to do about it
+	}
+	m.pd.children.Add(-1)
+	return nil
+}
+
+// offset translates the range of n bytes at addr, n > 0, into an offset.
+func (m *mr) offset(addr, n uint64) (int, bool) {
+	off := addr - m.base
+	if addr < m.base || off > uint64(len(m.buf)) || n > uint64(len(m.buf))-off {
+		return 0, false
+	}
+	return int(off), true
+}
+
+// seg is a resolved piece of a gather or scatter list.
+type seg struct {
+	m   *mr
+	off int
+	n   int
+}
+
+func (s seg) bytes() []byte { return s.m.buf[s.off : s.off+s.n : s.off+s.n] }
+
+func (p *pd) RegMR(r driver.Region, access driver.Access) (driver.MR, error) {
+	const op = "register memory"
+	if p.closed.Load() {
+		return nil, driver.Errorf(op, driver.ErrClosed, "the protection domain is closed")
+	}
+	if bad := access &^ (supportedAccess | driver.OptionalAccess); bad != 0 {
+		return nil, driver.Unsupported(op, "access flags %s; this device has %s", bad, supportedAccess)
+	}
+	if access&(driver.RemoteWrite|driver.RemoteAtomic) != 0 && access&driver.LocalWrite == 0 {
+		return nil, driver.Errorf(op, driver.ErrInvalid, "%s needs local-write as well (ibv_reg_mr(3))", access)
+	}
+	if len(r.Bytes) == 0 {
+		return nil, driver.Errorf(op, driver.ErrInvalid, "0 bytes; a region has at least 1")
+	}
+	m := &mr{pd: p, buf: r.Bytes, base: r.Addr, access: access, idle: make(chan struct{}, 1)}
+	if p.dev.cfg.LockMemory {
+		if err := lockRegion(r.Bytes); err != nil {
+			return nil, err
+		}
+		m.locked = true
+	}
+	p.children.Add(1)
+	p.dev.keys.add(m)
+	return m, nil
+}
+
+// lockRegion locks the pages of b or explains what stands against it.
+func lockRegion(b []byte) error {
+	const op = "register memory"
+	err := hostmem.Lock(b)
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, syscall.ENOMEM) && !errors.Is(err, syscall.EPERM) && !errors.Is(err, syscall.EAGAIN) {
+		return &driver.Error{Op: op, Detail: fmt.Sprintf("lock %d bytes", len(b)), Err: err}
+	}
+	limit := "unknown"
+	if cur, _, ok := hostmem.LockLimit(); ok {
+		limit = fmt.Sprintf("%d bytes", cur)
+	}
+	return &driver.Error{Op: op, Kind: driver.ErrLockLimit, Err: err, Detail: fmt.Sprintf(
+		"%d bytes cannot be locked, the limit of this process is %s; raise it with `ulimit -l unlimited` in the shell, "+
+			"`memlock` in /etc/security/limits.conf, LimitMEMLOCK=infinity in a systemd unit, or --ulimit memlock=-1 for a container, "+
+			"or register less at a time", len(b), limit)}
+}
+
+// keyTable finds regions by their keys. Local and remote keys are separate
+// random numbers, so that neither tells the other.
+type keyTable struct {
+	mu     sync.RWMutex
+	local  map[uint32]*mr // +checklocks:mu
+	remote map[uint32]*mr // +checklocks:mu
+}
+
+func (t *keyTable) init() {
+	t.local, t.remote = make(map[uint32]*mr), make(map[uint32]*mr)
+}
+
+func (t *keyTable) add(m *mr) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m.lkey = freeKey(t.local)
+	t.local[m.lkey] = m
+	m.rkey = freeKey(t.remote)
+	t.remote[m.rkey] = m
+}
+
+// freeKey returns a random key that is not in use; 0 is never one.
+func freeKey(used map[uint32]*mr) uint32 {
+	var b [4]byte
+	for {
+		_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+		k := binary.BigEndian.Uint32(b[:])
+		if _, taken := used[k]; k != 0 && !taken {
+			return k
+		}
+	}
+}
+
+func (t *keyTable) drop(m *mr) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.local, m.lkey)
+	if t.remote[m.rkey] == m {
+		delete(t.remote, m.rkey)
+	}
+}
+
+func (t *keyTable) byLocal(key uint32) *mr {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.local[key]
+}
+
+func (t *keyTable) byRemote(key uint32) *mr {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.remote[key]
+}
+
+// invalidate revokes a remote key on behalf of a peer in domain p (Send with
+// Invalidate). The local key stays.
+func (t *keyTable) invalidate(p *pd, key uint32) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m := t.remote[key]
+	if m == nil || m.pd != p {
+		return false
+	}
+	delete(t.remote, key)
+	return true
+}
+
+// count returns the number of registered regions.
+func (t *keyTable) count() int {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return len(t.local)
+}
+
+// resolve translates a gather list (write false) or scatter list (write true)
+// into segs, whose capacity suffices, and adds up its length. Empty entries are dropped.
+func (p *pd) resolve(segs []seg, sgl []driver.SGE, write bool) ([]seg, uint64, driver.WCStatus) {
+	var total uint64
+	status := driver.StatusSuccess
+	for i := range sgl {
+		e := &sgl[i]
+		total += uint64(e.Length)
+		if e.Length == 0 {
+			continue
+		}
+		m := p.dev.keys.byLocal(e.LKey)
+		if m == nil || m.pd != p || write && m.access&driver.LocalWrite == 0 {
+			status = driver.StatusLocProtErr
+			continue
+		}
+		off, ok := m.offset(e.Addr, uint64(e.Length))
+		if !ok {
+			status = driver.StatusLocProtErr
+			continue
+		}
+		segs = append(segs, seg{m: m, off: off, n: int(e.Length)})
+	}
+	return segs, total, status
+}
+
+// advanceSegs returns the rest of segs after n bytes. It changes segs' entries.
+func advanceSegs(segs []seg, n int) []seg {
+	for n > 0 && len(segs) > 0 {
+		if n < segs[0].n {
+			segs[0].off += n
+			segs[0].n -= n
+			return segs
+		}
+		n -= segs[0].n
+		segs = segs[1:]
+	}
+	return segs
+}

@@ -1,0 +1,108 @@
+package iwarp
+
+import (
+	"sync"
+
+	"cinnabar/internal/iwarp/ddp"
+	"cinnabar/internal/iwarp/rdmap"
+)
+
+// response is an answer that the peer is owed.
+type response struct {
+	read     rdmap.ReadRequest
+	head     ddp.Header // of the read request
+	m        *mr        // source; nil for zero bytes and for atomics
+	off      int
+	isAtomic bool
+	id       uint32
+	original uint64
+}
+
+// responseQueue holds the answers in the order of the requests. An entry counts
+// until its last byte has been handed to TCP, so its length is what IRD bounds.
+type responseQueue struct {
+	mu    sync.Mutex
+	ring  []response // +checklocks:mu
+	head  int        // +checklocks:mu the next to start
+	ready int        // +checklocks:mu not started
+	owed  int        // +checklocks:mu not finished
+}
+
+// push adds r; false means that the peer has more outstanding than IRD allows.
+func (q *responseQueue) push(r response, ird int) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.owed >= max(ird, 1) {
+		return false
+	}
+	q.ring[(q.head+q.ready)%len(q.ring)] = r
+	q.ready++
+	q.owed++
+	return true
+}
+
+func (q *responseQueue) next() (r response, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ready == 0 {
+		return r, false
+	}
+	r = q.ring[q.head]
+	q.ring[q.head] = response{}
+	q.head = (q.head + 1) % len(q.ring)
+	q.ready--
+	return r, true
+}
+
+func (q *responseQueue) finish() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.owed--
+}
+
+func (q *responseQueue) empty() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.owed == 0
+}
+
+// readOp is a request of ours that the peer has to answer: a read or a piece of
+// one, an atomic, a confirmation (size 0), or the RTR (w nil).
+type readOp struct {
+	w        *sendWQE
+	sink     seg // where the answer goes; n is 0 for none
+	stag     uint32
+	to       uint64
+	size     uint32
+	got      uint32
+	isAtomic bool
+	id       uint32
+}
+
+// readQueue holds the requests in the order in which the answers come. The
+// queue pair's mu guards it.
+type readQueue struct {
+	ring  []readOp
+	head  int
+	count int
+	ids   uint32 // last request identifier of an atomic
+}
+
+func (q *readQueue) push(r readOp) {
+	q.ring[(q.head+q.count)%len(q.ring)] = r
+	q.count++
+}
+
+// front returns the request whose answer is due, nil if there is none.
+func (q *readQueue) front() *readOp {
+	if q.count == 0 {
+		return nil
+	}
+	return &q.ring[q.head]
+}
+
+func (q *readQueue) pop() {
+	q.ring[q.head] = readOp{}
+	q.head = (q.head + 1) % len(q.ring)
+	q.count--
+}

@@ -1,0 +1,102 @@
+package iwarp
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"cinnabar/verbs/driver"
+)
+
+// recvWQE is a posted receive.
+type recvWQE struct {
+	id     uint64
+	segs   []seg
+	total  uint64
+	status driver.WCStatus // other than success: found wrong when posted, told when its turn comes
+}
+
+// recvQueue holds posted receives in order: of a queue pair, or shared.
+type recvQueue struct {
+	pd     *pd
+	maxSGE int
+	used   atomic.Int64 // posted and not yet polled
+
+	mu     sync.Mutex
+	ring   []recvWQE // +checklocks:mu
+	head   int       // +checklocks:mu
+	count  int       // +checklocks:mu posted and not yet taken
+	closed bool      // +checklocks:mu
+}
+
+func (q *recvQueue) init(p *pd, depth, maxSGE int) {
+	q.pd, q.maxSGE = p, maxSGE
+	q.ring = newRecvRing(depth, maxSGE)
+}
+
+func newRecvRing(depth, maxSGE int) []recvWQE {
+	ring := make([]recvWQE, depth)
+	flat := make([]seg, depth*maxSGE)
+	for i := range ring {
+		ring[i].segs = flat[i*maxSGE : i*maxSGE : (i+1)*maxSGE]
+	}
+	return ring
+}
+
+// post queues wr.
+func (q *recvQueue) post(wr *driver.RecvWR) error {
+	const op = "post receive"
+	if len(wr.SGL) > q.maxSGE {
+		return driver.Errorf(op, driver.ErrInvalid, "%d scatter entries, the queue was made for %d", len(wr.SGL), q.maxSGE)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return driver.Errorf(op, driver.ErrClosed, "the queue is closed")
+	}
+	if q.used.Load() >= int64(len(q.ring)) {
+		return driver.Errorf(op, driver.ErrQueueFull, "%d receives are posted or not yet polled, which is the queue's depth; poll completions or create it deeper", len(q.ring))
+	}
+	i := q.head + q.count
+	if i >= len(q.ring) {
+		i -= len(q.ring)
+	}
+	w := &q.ring[i]
+	w.id = wr.ID
+	w.segs, w.total, w.status = q.pd.resolve(w.segs[:0], wr.SGL, true)
+	q.count++
+	q.used.Add(1)
+	return nil
+}
+
+// take moves the oldest receive into w, whose segs are reused, and returns how
+// many remain.
+func (q *recvQueue) take(w *recvWQE) (left int, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.count == 0 {
+		return 0, false
+	}
+	from := &q.ring[q.head]
+	w.id, w.total, w.status = from.id, from.total, from.status
+	w.segs = append(w.segs[:0], from.segs...)
+	clear(from.segs[:cap(from.segs)])
+	if q.head++; q.head == len(q.ring) {
+		q.head = 0
+	}
+	q.count--
+	return q.count, true
+}
+
+func (q *recvQueue) posted() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.count
+}
+
+// close refuses further posts and forgets what is posted.
+func (q *recvQueue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	q.count = 0
+}

@@ -1,0 +1,134 @@
+package iwarp
+
+import (
+	"sync/atomic"
+
+	"cinnabar/verbs/driver"
+)
+
+// sendWQE is a posted send work request. Its content does not change between
+// post and completion; the progress marks are guarded by the queue pair's mu.
+type sendWQE struct {
+	id         uint64
+	op         driver.Opcode
+	flags      driver.SendFlags
+	imm        uint32
+	invKey     uint32
+	remote     driver.RemoteAddr
+	compareAdd uint64
+	swap       uint64
+	segs       []seg
+	inline     []byte          // the payload of an Inline request, copied
+	total      uint64          // bytes
+	status     driver.WCStatus // local error found when posted, told when its turn comes
+
+	sent    bool // handed to TCP to the last byte
+	pending int  // answers that are due: read responses, atomic responses, confirmations
+}
+
+// sendQueue is the ring of a queue pair. The counters run on; an index is a
+// counter modulo the depth:
+//
+//	tail ≤ next ≤ head,   head - tail ≤ depth
+//	tail…next   transmitted (or in transmission), not completed
+//	next…head   posted, not looked at
+type sendQueue struct {
+	ring             []sendWQE
+	head, next, tail uint64
+	silent           int64        // completed without a completion since the last one
+	used             atomic.Int64 // posted and not yet given back by a polled completion
+}
+
+func (q *sendQueue) init(depth, maxSGE, inline int) {
+	q.ring = make([]sendWQE, depth)
+	segs := make([]seg, depth*maxSGE)
+	bytes := make([]byte, depth*inline)
+	for i := range q.ring {
+		q.ring[i].segs = segs[i*maxSGE : i*maxSGE : (i+1)*maxSGE]
+		q.ring[i].inline = bytes[i*inline : i*inline : (i+1)*inline]
+	}
+}
+
+func (q *sendQueue) at(i uint64) *sendWQE { return &q.ring[i%uint64(len(q.ring))] }
+
+// wcOps gives the completion's operation for each opcode.
+var wcOps = [...]driver.WCOp{
+	driver.OpWrite: driver.WCWrite, driver.OpWriteImm: driver.WCWrite, driver.OpSend: driver.WCSend,
+	driver.OpSendImm: driver.WCSend, driver.OpRead: driver.WCRead, driver.OpCompareSwap: driver.WCCompareSwap,
+	driver.OpFetchAdd: driver.WCFetchAdd, driver.OpSendInvalidate: driver.WCSend,
+}
+
+// requiredCaps are the abilities that an opcode needs of the device.
+var requiredCaps = [...]driver.Caps{
+	driver.OpWriteImm: driver.CapWriteImm, driver.OpSendImm: driver.CapSendImm, driver.OpRead: 0,
+	driver.OpCompareSwap: driver.CapAtomics, driver.OpFetchAdd: driver.CapAtomics,
+	driver.OpSendInvalidate: driver.CapSendInvalidate,
+}
+
+func isAtomic(op driver.Opcode) bool {
+	return op == driver.OpCompareSwap || op == driver.OpFetchAdd
+}
+
+// needsAnswer reports whether the operation itself is answered by the peer.
+func needsAnswer(op driver.Opcode) bool { return op == driver.OpRead || isAtomic(op) }
+
+// checkSend refuses what can never be sent. Wrong keys and ranges are no such
+// thing: they end the queue pair when their turn comes, as on hardware.
+func (p *qp) checkSend(wr *driver.SendWR) error {
+	const op = "post send"
+	if int(wr.Op) >= len(requiredCaps) || wr.Op == driver.OpLocalInv || wr.Op == driver.OpBindMW {
+		return driver.Unsupported(op, "operation %s (%d)", wr.Op, wr.Op)
+	}
+	if need := requiredCaps[wr.Op]; !p.pd.dev.caps.Has(need) {
+		return driver.Unsupported(op, "%s: this device was opened without %s (see Config.NoImmediates and Config.NoAtomics)", wr.Op, need)
+	}
+	if len(wr.SGL) > p.init.Cap.MaxSendSGE {
+		return driver.Errorf(op, driver.ErrInvalid, "%d gather entries, the queue pair was made for %d", len(wr.SGL), p.init.Cap.MaxSendSGE)
+	}
+	var total uint64
+	for i := range wr.SGL {
+		total += uint64(wr.SGL[i].Length)
+	}
+	switch {
+	case total > maxMessage:
+		return driver.Errorf(op, driver.ErrInvalid, "a message of %d bytes; the port takes %d at most, split it", total, uint64(maxMessage))
+	case wr.Flags&driver.Inline != 0 && needsAnswer(wr.Op):
+		return driver.Errorf(op, driver.ErrInvalid, "%s cannot be inline: its memory is written to", wr.Op)
+	case wr.Flags&driver.Inline != 0 && total > uint64(p.init.Cap.MaxInline):
+		return driver.Errorf(op, driver.ErrInvalid, "%d inline bytes, the queue pair was made for %d", total, p.init.Cap.MaxInline)
+	case isAtomic(wr.Op) && total != 8:
+		return driver.Errorf(op, driver.ErrInvalid, "%s returns 8 bytes, the list has room for %d", wr.Op, total)
+	case isAtomic(wr.Op) && wr.Remote.Addr%8 != 0:
+		return driver.Errorf(op, driver.ErrInvalid, "%s at %#x; the address must be a multiple of 8", wr.Op, wr.Remote.Addr)
+	}
+	return nil
+}
+
+// fill copies wr into w.
+func (p *qp) fill(w *sendWQE, wr *driver.SendWR) {
+	w.id, w.op, w.flags = wr.ID, wr.Op, wr.Flags
+	w.imm, w.invKey, w.remote = wr.Imm, wr.InvKey, wr.Remote
+	w.compareAdd, w.swap = wr.CompareAdd, wr.Swap
+	w.sent, w.pending = false, 0
+	w.segs, w.total, w.status = p.pd.resolve(w.segs[:0], wr.SGL, needsAnswer(wr.Op))
+	w.inline = w.inline[:0]
+	if p.init.SignalAll {
+		w.flags |= driver.Signaled
+	}
+	if wr.Flags&driver.Inline != 0 && w.status == driver.StatusSuccess {
+		p.copyInline(w)
+	}
+}
+
+// copyInline takes the payload now, so that the caller has its memory back.
+func (p *qp) copyInline(w *sendWQE) {
+	for _, s := range w.segs {
+		if !s.m.enter() {
+			w.status = driver.StatusLocProtErr
+			return
+		}
+		w.inline = append(w.inline, s.bytes()...)
+		s.m.exit()
+	}
+	w.segs = w.segs[:0]
+}

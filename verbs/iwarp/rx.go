@@ -1,0 +1,367 @@
+package iwarp
+
+import (
+	"encoding/binary"
+	"io"
+
+	"cinnabar/internal/hostmem"
+	"cinnabar/internal/iwarp/ddp"
+	"cinnabar/internal/iwarp/mpa"
+	"cinnabar/internal/iwarp/rdmap"
+	"cinnabar/internal/sockio"
+	"cinnabar/verbs/driver"
+)
+
+const (
+	// headLen is what is read of an FPDU before anything is known of it: the
+	// length field and a tagged header, or an untagged one up to its MSN. Every
+	// FPDU has as many bytes.
+	headLen = mpa.HeaderLen + ddp.TaggedHeaderLen
+	// moreLen is the rest of an untagged header: MO, which is known beforehand.
+	moreLen = ddp.UntaggedHeaderLen - ddp.TaggedHeaderLen
+	// publishLen is how many bytes at the end of a write are held back until all
+	// that came before them is in place and checked.
+	publishLen = 8
+)
+
+// rxState is the receiving half of a connection: the reading of one FPDU, and
+// the messages of which it is a part.
+//
+// An FPDU is read in two steps. The first brings its head, which decides where
+// the payload belongs. The second reads, in one system call if it has all come,
+// the rest of the header, the payload into its place, the trailer, and the head
+// of the next FPDU.
+type rxState struct {
+	recv rdmap.Receiver
+	rtr  mpa.RTR // the first FPDU is this one (passive side)
+	any  bool    // an FPDU has come
+
+	head [headLen + moreLen]byte
+	next [headLen]byte // head of the next FPDU
+	got  int           // bytes of head, then of the body
+
+	placed  bool // the head is read and the payload has a place
+	stalled bool // the head is read and the payload has no place: reading stops
+	eof     bool // the stream ended behind a held message
+	seg     rdmap.Segment
+	ulpdu   int
+	more    int      // moreLen or 0
+	direct  int      // payload bytes that go to dst
+	keep    int      // payload bytes at the end that go through tail
+	publish []byte   // where those belong
+	trailer int      // pad and CRC
+	dst     [][]byte // pieces of the payload's place
+	regions []*mr    // of dst, entered for each access
+	tail    [publishLen + 3 + mpa.CRCLen]byte
+	ctl     [rdmap.MaxTerminateLen]byte // payload of control messages
+	plan    [][]byte
+
+	msgOff    uint32 // bytes of the open message of queue 0 so far
+	cur       recvWQE
+	curSegs   []seg  // rest of cur's list
+	bound     bool   // the open message goes to cur
+	writeLen  uint32 // bytes of the last write
+	imm       uint32 // of the marked Immediate Data message before a Send
+	immNext   bool
+	held      []heldMsg
+	heldBytes int
+	rnr       rnrTimer
+	completed bool // something was added to a completion queue
+}
+
+// heldMsg is a message that came before its receive was posted.
+type heldMsg struct {
+	op       rdmap.Opcode
+	inv      uint32
+	imm      uint32
+	hasImm   bool
+	len      uint32 // reported length of a write with immediate
+	data     []byte
+	complete bool
+}
+
+func (r *rxState) init(o rdmap.Options) {
+	r.recv.Init(o)
+	r.plan = make([][]byte, 0, maxSGE+4)
+	r.dst = make([][]byte, 0, maxSGE)
+	r.regions = make([]*mr, 0, maxSGE)
+	r.cur.segs = make([]seg, 0, maxSGE)
+}
+
+// receiveLocked reads until the socket is empty. A poller has it return as soon
+// as a completion has been added or less came than there was room for.
+//
+// +checklocks:c.rxMu
+func (c *conn) receiveLocked(poller bool) {
+	r := &c.rx
+	r.completed = false
+	for !c.torn.Load() && c.failure.Load() == nil && !r.stalled && !r.eof {
+		plan := r.makePlan()
+		if !c.enterRx() {
+			return
+		}
+		n, err := c.sock.TryReadv(plan)
+		exitAll(r.regions)
+		switch err {
+		case nil:
+		case sockio.ErrWouldBlock:
+			return
+		case io.EOF:
+			c.endOfStream()
+			return
+		default:
+			c.fail(lost(err))
+			return
+		}
+		c.rxStats.bytes += uint64(n)
+		c.rxStats.calls++
+		full := c.arrived(n)
+		if poller && (r.completed || !full) {
+			return
+		}
+	}
+}
+
+// enterRx makes sure that the memory in the plan may still be written.
+//
+// +checklocks:c.rxMu
+func (c *conn) enterRx() bool {
+	r := &c.rx
+	for i, m := range r.regions {
+		if !m.enter() {
+			exitAll(r.regions[:i])
+			c.placeGone()
+			return false
+		}
+	}
+	return true
+}
+
+// makePlan lists the memory that the stream's next bytes belong to.
+func (r *rxState) makePlan() [][]byte {
+	p := r.plan[:0]
+	if !r.placed {
+		return append(p, r.head[r.got:headLen])
+	}
+	skip := r.got
+	add := func(b []byte) {
+		if skip >= len(b) {
+			skip -= len(b)
+			return
+		}
+		p = append(p, b[skip:])
+		skip = 0
+	}
+	add(r.head[headLen : headLen+r.more])
+	for _, b := range r.dst {
+		add(b)
+	}
+	add(r.tail[:r.keep+r.trailer])
+	return append(p, r.next[:])
+}
+
+// arrived takes n bytes that were read by the plan into account, and reports
+// whether they filled it.
+//
+// +checklocks:c.rxMu
+func (c *conn) arrived(n int) bool {
+	r := &c.rx
+	if !r.placed {
+		r.got += n
+		if r.got == headLen {
+			c.headComplete()
+			return true
+		}
+		return false
+	}
+	before := r.got
+	r.got += n
+	if r.more > 0 && before < r.more && r.got >= r.more && !c.checkMO() {
+		return false
+	}
+	body := r.more + r.direct + r.keep + r.trailer
+	if r.got < body {
+		return false
+	}
+	over := r.got - body
+	full := over == headLen
+	if !c.finishFPDU() {
+		return false
+	}
+	r.placed = false
+	r.got = over
+	copy(r.head[:over], r.next[:over])
+	if over == headLen {
+		c.headComplete()
+	}
+	return full
+}
+
+// headComplete decides where the payload of the FPDU belongs.
+//
+// +checklocks:c.rxMu
+func (c *conn) headComplete() {
+	r := &c.rx
+	r.ulpdu = int(binary.BigEndian.Uint16(r.head[:]))
+	hl := ddp.HeaderLen(r.head[mpa.HeaderLen])
+	if r.ulpdu < hl {
+		t := rdmap.TermCatastrophic.Terminate()
+		t.Detail = "a ULPDU shorter than its DDP header"
+		c.fail(refused(&t))
+		return
+	}
+	r.more = hl - ddp.TaggedHeaderLen
+	if r.more > 0 { // MO, before it is read: see checkMO
+		mo := uint32(0)
+		if r.qn() == ddp.QNSend {
+			mo = r.msgOff
+		}
+		binary.BigEndian.PutUint32(r.head[headLen:], mo)
+	}
+	h, _ := ddp.ParseHeader(r.head[mpa.HeaderLen : mpa.HeaderLen+hl])
+	seg, term := r.recv.Segment(h, r.ulpdu-hl)
+	if term != nil {
+		c.fail(refused(term))
+		return
+	}
+	r.seg = seg
+	c.place()
+}
+
+// qn is the queue number of the untagged header in head.
+func (r *rxState) qn() uint32 {
+	return binary.BigEndian.Uint32(r.head[mpa.HeaderLen+6:])
+}
+
+// checkMO compares the MO that has come with the only one that an ordered stream
+// can bring, by which the segment was judged (RFC 5041 section 7.1).
+//
+// +checklocks:c.rxMu
+func (c *conn) checkMO() bool {
+	r := &c.rx
+	if mo := binary.BigEndian.Uint32(r.head[headLen:]); mo != r.seg.Header.MO {
+		h := r.seg.Header
+		h.MO = mo
+		t := rdmap.TermDDPInvalidMO.ForSegment(h, r.seg.Payload)
+		t.Detail = "MO does not continue the message"
+		c.fail(refused(&t))
+		return false
+	}
+	return true
+}
+
+// place finds the place of the payload and starts the second step, or stalls.
+//
+// +checklocks:c.rxMu
+func (c *conn) place() {
+	r := &c.rx
+	r.dst, r.regions = r.dst[:0], r.regions[:0]
+	r.got, r.keep, r.publish = 0, 0, nil
+	r.direct = r.seg.Payload
+	r.trailer = mpa.TrailerLen(r.ulpdu)
+	ok := true
+	switch r.seg.Op {
+	case rdmap.OpWrite:
+		ok = c.placeWrite()
+	case rdmap.OpReadResponse:
+		ok = c.placeResponse()
+	case rdmap.OpSend, rdmap.OpSendSE, rdmap.OpSendInvalidate, rdmap.OpSendSEInvalidate:
+		ok = c.placeSend()
+	case rdmap.OpImmediate, rdmap.OpImmediateSE:
+		if ok = !c.holdFull(0); !ok {
+			r.stalled = true
+		}
+		r.dst = append(r.dst, r.ctl[:r.seg.Payload])
+	default: // rdmap.Receiver bounds these by what ctl takes
+		r.dst = append(r.dst, r.ctl[:r.seg.Payload])
+	}
+	r.placed = ok
+}
+
+// finishFPDU checks the FPDU that is complete and does what it asks for.
+//
+// +checklocks:c.rxMu
+func (c *conn) finishFPDU() bool {
+	r := &c.rx
+	if !c.enterRx() {
+		return false
+	}
+	ok := !c.crc || c.checkCRC()
+	if ok && r.keep > 0 {
+		publish(r.publish, r.tail[:r.keep])
+	}
+	exitAll(r.regions)
+	if !ok {
+		t := rdmap.TermMPACRC.Terminate()
+		t.Detail = "an FPDU with a wrong CRC"
+		c.fail(refused(&t))
+		return false
+	}
+	c.rxStats.fpdus++
+	first := !r.any
+	r.any = true
+	if first && !c.active {
+		c.canSend.Store(true)
+		c.txWant.Store(true)
+		if c.swallowRTR() {
+			return true
+		}
+	}
+	return c.act()
+}
+
+// checkCRC compares the CRC of the FPDU with the one it carries.
+//
+// +checklocks:c.rxMu
+func (c *conn) checkCRC() bool {
+	r := &c.rx
+	crc := mpa.Update(0, r.head[:headLen+r.more])
+	for _, b := range r.dst {
+		crc = mpa.Update(crc, b)
+	}
+	crc = mpa.Update(crc, r.tail[:r.keep])
+	return mpa.CheckTrailer(r.tail[r.keep:r.keep+r.trailer], r.ulpdu, crc)
+}
+
+// publish puts the last bytes of a write into place, where possible as one word,
+// so that a program that polls them finds all the bytes before them in place.
+func publish(dst, src []byte) {
+	if len(src) == publishLen && hostmem.Store64(dst, binary.NativeEndian.Uint64(src)) {
+		return
+	}
+	if n := len(src) - 4; n >= 0 {
+		copy(dst, src[:n])
+		if hostmem.StoreUint32(dst[n:], binary.NativeEndian.Uint32(src[n:])) {
+			return
+		}
+	}
+	copy(dst, src)
+}
+
+// swallowRTR reports whether the first FPDU was a zero-length Send that only
+// opens the stream (RFC 6581 section 9.2): it takes no receive. A write or read
+// as RTR is handled like any other of its kind.
+func (c *conn) swallowRTR() bool {
+	r := &c.rx
+	if r.rtr != mpa.RTRSend || r.seg.Op != rdmap.OpSend || r.seg.Payload != 0 || !r.seg.Last {
+		return false
+	}
+	return true
+}
+
+// endOfStream handles the peer's end of the stream. Messages that still wait for
+// a receive are delivered first.
+//
+// +checklocks:c.rxMu
+func (c *conn) endOfStream() {
+	r := &c.rx
+	if len(r.held) > 0 && !r.placed && r.got == 0 {
+		r.eof = true
+		return
+	}
+	if r.placed || r.got > 0 {
+		c.fail(lost(io.ErrUnexpectedEOF))
+		return
+	}
+	c.fail(&failure{err: driver.ErrDisconnected, status: driver.StatusRetryExcErr, quiet: true})
+}

@@ -1,0 +1,265 @@
+package iwarp
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"cinnabar/internal/hostmem"
+	"cinnabar/internal/iwarp/rdmap"
+	"cinnabar/verbs/driver"
+)
+
+// act does what a complete and checked FPDU asks for.
+//
+// +checklocks:c.rxMu
+func (c *conn) act() bool {
+	r := &c.rx
+	switch r.seg.Op {
+	case rdmap.OpWrite:
+		if r.seg.Last {
+			r.writeLen = r.seg.Offset + uint32(r.seg.Payload)
+		}
+		return true
+	case rdmap.OpReadResponse:
+		return c.actResponse()
+	case rdmap.OpReadRequest:
+		return c.actReadRequest()
+	case rdmap.OpAtomicRequest:
+		return c.actAtomicRequest()
+	case rdmap.OpAtomicResponse:
+		return c.actAtomicResponse()
+	case rdmap.OpImmediate, rdmap.OpImmediateSE:
+		return c.actImmediate()
+	case rdmap.OpTerminate:
+		c.rxStats.terminates++
+		t, swapped, n := r.recv.ParseTerminate(r.ctl[:r.seg.Payload])
+		c.fail(terminated(t, swapped, n, c.dev.cfg))
+		return false
+	}
+	return c.actSend()
+}
+
+// actSend takes a segment of a Send into account and completes the message.
+//
+// +checklocks:c.rxMu
+func (c *conn) actSend() bool {
+	r := &c.rx
+	r.msgOff += uint32(r.seg.Payload)
+	if !r.bound {
+		return c.actHeld()
+	}
+	r.curSegs = advanceSegs(r.curSegs, r.seg.Payload)
+	if !r.seg.Last {
+		return true
+	}
+	m := heldMsg{op: r.seg.Op, inv: r.seg.Header.Rsvd, imm: r.imm, hasImm: r.immNext, len: r.msgOff}
+	r.immNext, r.msgOff, r.bound = false, 0, false
+	return c.completeSend(m)
+}
+
+// completeSend reports a Send that is whole in the receive in use.
+//
+// +checklocks:c.rxMu
+func (c *conn) completeSend(m heldMsg) bool {
+	wc := driver.WC{ID: c.rx.cur.id, Op: driver.WCRecv, Len: m.len, Imm: m.imm, HasImm: m.hasImm}
+	if m.op.Invalidates() {
+		if !c.dev.keys.invalidate(c.qp.pd, m.inv) {
+			t := rdmap.TermCannotInvalidate.Terminate()
+			t.Detail = fmt.Sprintf("key %#x cannot be invalidated", m.inv)
+			c.addRecv(driver.WC{ID: wc.ID, Status: driver.StatusLocQPOpErr, Op: driver.WCRecv}, false)
+			c.fail(refused(&t))
+			return false
+		}
+		wc.HasInv, wc.InvKey = true, m.inv
+	}
+	c.addRecv(wc, m.op.Solicited())
+	return true
+}
+
+// actImmediate handles immediate data: that of a write completes a receive, a
+// marked one waits for its Send.
+//
+// +checklocks:c.rxMu
+func (c *conn) actImmediate() bool {
+	r := &c.rx
+	imm := binary.BigEndian.Uint32(r.ctl[:])
+	if binary.BigEndian.Uint32(r.ctl[4:]) == sendImmMark {
+		r.imm, r.immNext = imm, true
+		return true
+	}
+	m := heldMsg{op: r.seg.Op, imm: imm, hasImm: true, len: r.writeLen, complete: true}
+	r.writeLen = 0
+	if len(r.held) == 0 && c.takeRecv() {
+		return c.completeImmediate(m)
+	}
+	if !c.hold(m, 0) { // only when the receiver is not to wait: the connection has failed
+		return false
+	}
+	c.tryHeld()
+	return c.failure.Load() == nil
+}
+
+// +checklocks:c.rxMu
+func (c *conn) completeImmediate(m heldMsg) bool {
+	if !c.fits(0) {
+		return false
+	}
+	c.addRecv(driver.WC{ID: c.rx.cur.id, Op: driver.WCRecvRDMAImm, Len: m.len, Imm: m.imm, HasImm: true}, m.op.Solicited())
+	return true
+}
+
+// actResponse takes a segment of a read response into account.
+//
+// +checklocks:c.rxMu
+func (c *conn) actResponse() bool {
+	r := &c.rx
+	c.qp.mu.Lock()
+	op := c.reads.front()
+	op.got += uint32(r.seg.Payload)
+	short := r.seg.Last && op.got < op.size
+	if r.seg.Last && !short {
+		c.answeredLocked(op)
+	}
+	c.qp.mu.Unlock()
+	if short {
+		t := rdmap.TermDDPBaseBounds.ForSegment(r.seg.Header, r.seg.Payload)
+		t.Detail = "a read response shorter than what was asked for"
+		c.fail(refused(&t).blame(driver.StatusBadRespErr))
+	}
+	return !short
+}
+
+// answeredLocked retires the request at the front, whose answer is complete.
+//
+// +checklocks:c.rxMu
+// +checklocks:c.qp.mu
+func (c *conn) answeredLocked(op *readOp) {
+	if op.w != nil {
+		op.w.pending--
+	}
+	c.reads.pop()
+	c.qp.retireLocked()
+	c.rx.completed = true
+	c.txWant.Store(true) // a request may have waited for this: fence, ORD, disconnect
+}
+
+// +checklocks:c.rxMu
+func (c *conn) actReadRequest() bool {
+	r := &c.rx
+	req, _ := rdmap.ParseReadRequest(r.ctl[:r.seg.Payload]) // Receiver has checked the length
+	resp := response{read: req, head: r.seg.Header}
+	if req.Size > 0 {
+		m, off, bad := c.remoteRange(req.SourceSTag, req.SourceTO, uint64(req.Size), driver.RemoteRead)
+		if bad != protectionOK {
+			t := readCauses[bad].ForReadRequest(r.seg.Header, r.seg.Payload, req)
+			c.fail(refused(&t))
+			return false
+		}
+		resp.m, resp.off = m, off
+	}
+	return c.owe(resp)
+}
+
+// owe queues an answer.
+//
+// +checklocks:c.rxMu
+func (c *conn) owe(resp response) bool {
+	if !c.responses.push(resp, c.ird) {
+		t := rdmap.TermDDPNoBuffer.ForSegment(c.rx.seg.Header, c.rx.seg.Payload)
+		t.Detail = fmt.Sprintf("more than %d reads and atomics are outstanding", max(c.ird, 1))
+		c.fail(refused(&t))
+		return false
+	}
+	c.txWant.Store(true)
+	return true
+}
+
+// +checklocks:c.rxMu
+func (c *conn) actAtomicRequest() bool {
+	r := &c.rx
+	req, _ := rdmap.ParseAtomicRequest(r.ctl[:r.seg.Payload])
+	m, off, bad := c.remoteRange(req.STag, req.TO, rdmap.AtomicLen, driver.RemoteAtomic)
+	if bad != protectionOK {
+		t := readCauses[bad].ForSegment(r.seg.Header, r.seg.Payload)
+		c.fail(refused(&t))
+		return false
+	}
+	if !m.enter() {
+		t := rdmap.TermInvalidSTag.ForSegment(r.seg.Header, r.seg.Payload)
+		c.fail(refused(&t))
+		return false
+	}
+	original, ok := c.dev.apply(m.buf[off:off+rdmap.AtomicLen], req)
+	m.exit()
+	if !ok || !req.Op.Valid() {
+		t := rdmap.TermCatastrophic.ForSegment(r.seg.Header, r.seg.Payload)
+		t.Detail = fmt.Sprintf("%s at %#x: not an operation on 8 aligned bytes", req.Op, req.TO)
+		c.fail(refused(&t))
+		return false
+	}
+	return c.owe(response{isAtomic: true, id: req.RequestID, original: original})
+}
+
+// apply performs an atomic operation on b with the processor's instructions, so
+// that it is atomic against programs too. Operations with masks are loops of
+// compare-and-swap.
+func (d *device) apply(b []byte, req rdmap.AtomicRequest) (original uint64, ok bool) {
+	for {
+		old, ok := hostmem.Load64(b)
+		if !ok {
+			return 0, false
+		}
+		seen, _ := hostmem.CompareAndSwap64(b, old, req.Apply(old))
+		if seen == old {
+			return old, true
+		}
+	}
+}
+
+// +checklocks:c.rxMu
+func (c *conn) actAtomicResponse() bool {
+	r := &c.rx
+	resp, _ := rdmap.ParseAtomicResponse(r.ctl[:r.seg.Payload])
+	c.qp.mu.Lock()
+	op := c.reads.front()
+	match := op != nil && op.isAtomic && op.id == resp.RequestID
+	var segs []seg
+	if match {
+		segs = op.w.segs
+	}
+	c.qp.mu.Unlock()
+	if !match {
+		t := rdmap.TermCatastrophic.ForSegment(r.seg.Header, r.seg.Payload)
+		t.Detail = "an atomic response that nobody asked for"
+		c.fail(refused(&t).blame(driver.StatusBadRespErr))
+		return false
+	}
+	var value [8]byte
+	binary.NativeEndian.PutUint64(value[:], resp.Original)
+	if !scatter(segs, value[:]) {
+		t := rdmap.TermLocalCatastrophic.Terminate()
+		t.Detail = "the atomic's region was deregistered"
+		c.fail(refused(&t).blame(driver.StatusLocProtErr))
+		return false
+	}
+	c.qp.mu.Lock()
+	c.answeredLocked(c.reads.front())
+	c.qp.mu.Unlock()
+	return true
+}
+
+// scatter copies b into segs; false means that a region is closed.
+func scatter(segs []seg, b []byte) bool {
+	for _, s := range segs {
+		if len(b) == 0 {
+			break
+		}
+		if !s.m.enter() {
+			return false
+		}
+		n := copy(s.bytes(), b)
+		s.m.exit()
+		b = b[n:]
+	}
+	return true
+}

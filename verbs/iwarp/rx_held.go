@@ -1,0 +1,230 @@
+package iwarp
+
+import (
+	"time"
+
+	"cinnabar/internal/iwarp/rdmap"
+	"cinnabar/verbs/driver"
+)
+
+// Messages without a posted receive. iWARP has no RNR NAK, and what has come
+// over TCP cannot be asked for again: such a message is held, in bounded memory,
+// for the time that this side's MinRNRTimer and RNRRetry allow, and what comes
+// behind it goes on being processed. Beyond the bound the socket is not read.
+
+// rnrTimer ends a connection whose peer has waited long enough.
+type rnrTimer struct {
+	timer *time.Timer
+	turn  uint64 // a timer that fires for an earlier wait does nothing
+}
+
+// heldOverhead is what a held message counts besides its payload, in bytes, so
+// that empty ones are bounded too.
+const heldOverhead = 128
+
+// holdFull reports whether n more bytes would leave what may be held. The first
+// message always fits.
+//
+// +checklocks:c.rxMu
+func (c *conn) holdFull(n int) bool {
+	r := &c.rx
+	return len(r.held) > 0 && r.heldBytes+n+heldOverhead > c.dev.cfg.HoldLimit
+}
+
+// hold adds a message for which there is no receive, or the beginning of one,
+// of which n bytes come now. False means that it cannot: the connection has
+// failed, or is stalled for want of room.
+//
+// +checklocks:c.rxMu
+func (c *conn) hold(m heldMsg, n int) bool {
+	r := &c.rx
+	if wait, ok := c.patience(); !ok {
+		c.noReceive()
+		return false
+	} else if c.holdFull(n) {
+		r.stalled = true
+		c.awaitRecv()
+		return false
+	} else if len(r.held) == 0 {
+		c.startRNR(wait)
+	}
+	r.held = append(r.held, m)
+	r.heldBytes += heldOverhead
+	r.immNext = false
+	c.awaitRecv()
+	return true
+}
+
+// awaitRecv makes posts deliver what is held. A receive that was posted since the
+// queue was found empty is seen by tryHeld, which follows.
+//
+// +checklocks:c.rxMu
+func (c *conn) awaitRecv() {
+	c.heldCount.Store(int32(len(c.rx.held)))
+	if c.qp.srq != nil {
+		c.qp.srq.wait(c)
+	}
+}
+
+// patience returns how long a message is held; 0 is for ever. False means that
+// it is not held at all.
+func (c *conn) patience() (time.Duration, bool) {
+	c.qp.mu.Lock()
+	defer c.qp.mu.Unlock()
+	a := &c.qp.attr
+	if a.RNRRetry == driver.MaxRNRRetry {
+		return 0, true
+	}
+	return time.Duration(a.RNRRetry) * driver.RNRDelay(a.MinRNRTimer), a.RNRRetry > 0
+}
+
+// +checklocks:c.rxMu
+func (c *conn) startRNR(wait time.Duration) {
+	if wait == 0 {
+		return
+	}
+	r := &c.rx.rnr
+	r.turn++
+	turn := r.turn
+	r.timer = time.AfterFunc(wait, func() {
+		c.rxMu.Lock()
+		if c.rx.rnr.turn == turn && len(c.rx.held) > 0 {
+			c.noReceive()
+		}
+		c.rxMu.Unlock()
+		c.teardownIfFailed()
+	})
+}
+
+// +checklocks:c.rxMu
+func (c *conn) stopRNR() {
+	r := &c.rx.rnr
+	r.turn++
+	if r.timer != nil {
+		r.timer.Stop()
+		r.timer = nil
+	}
+}
+
+// noReceive ends the connection because no receive was posted in time.
+//
+// +checklocks:c.rxMu
+func (c *conn) noReceive() {
+	t := rdmap.TermDDPNoBuffer.ForSegment(c.rx.seg.Header, c.rx.seg.Payload)
+	t.Detail = "no receive was posted in time"
+	c.fail(refused(&t))
+}
+
+// placeHeld places a segment of the message at the end of the held ones.
+//
+// +checklocks:c.rxMu
+func (c *conn) placeHeld() bool {
+	r := &c.rx
+	n := r.seg.Payload
+	m := &r.held[len(r.held)-1]
+	if !r.seg.First && (len(r.held) > 1 || len(m.data) > 0) && r.heldBytes+n > c.dev.cfg.HoldLimit {
+		r.stalled = true
+		return false
+	}
+	at := len(m.data)
+	m.data = append(m.data, make([]byte, n)...)
+	r.heldBytes += n
+	r.dst = append(r.dst, m.data[at:])
+	return true
+}
+
+// actHeld takes a segment of a held message into account.
+//
+// +checklocks:c.rxMu
+func (c *conn) actHeld() bool {
+	r := &c.rx
+	c.rxStats.held += uint64(r.seg.Payload)
+	m := &r.held[len(r.held)-1]
+	if r.seg.Last {
+		m.complete = true
+		m.len = r.msgOff
+		r.msgOff = 0
+	}
+	c.tryHeld()
+	return c.failure.Load() == nil
+}
+
+// tryHeld delivers held messages to receives that have been posted. The last one
+// may be incomplete: then the receive becomes its place from here on.
+//
+// +checklocks:c.rxMu
+func (c *conn) tryHeld() {
+	r := &c.rx
+	for len(r.held) > 0 && c.failure.Load() == nil && c.takeRecv() {
+		m := r.held[0]
+		r.held[0] = heldMsg{}
+		r.held = r.held[1:]
+		r.heldBytes -= len(m.data) + heldOverhead
+		c.deliver(m)
+	}
+	if len(r.held) == 0 {
+		r.held = nil
+		c.stopRNR()
+	}
+	c.heldCount.Store(int32(len(r.held)))
+	if len(r.held) > 0 && c.qp.srq != nil {
+		c.qp.srq.wait(c)
+	}
+}
+
+// deliver puts a held message into the receive that was taken for it.
+//
+// +checklocks:c.rxMu
+func (c *conn) deliver(m heldMsg) {
+	r := &c.rx
+	if m.op == rdmap.OpImmediate || m.op == rdmap.OpImmediateSE {
+		c.completeImmediate(m)
+		return
+	}
+	if !c.fits(uint64(len(m.data))) {
+		return
+	}
+	if !scatter(r.curSegs, m.data) {
+		c.failRecv(driver.StatusLocProtErr, rdmap.TermLocalCatastrophic, "the receive's region was deregistered")
+		return
+	}
+	if m.complete {
+		c.completeSend(m)
+		return
+	}
+	r.curSegs = advanceSegs(r.curSegs, len(m.data))
+	r.bound, r.imm, r.immNext = true, m.imm, m.hasImm
+}
+
+// deliverHeld is called when receives have been posted.
+func (c *conn) deliverHeld() {
+	c.rxMu.Lock()
+	r := &c.rx
+	// A segment on its way into a held message's memory ends there: actHeld goes on.
+	if midway := r.placed && !r.bound && isSend(r.seg.Op); !midway && !c.torn.Load() {
+		c.tryHeld()
+		c.unstall()
+	}
+	c.rxMu.Unlock()
+	c.afterRx()
+}
+
+func isSend(op rdmap.Opcode) bool {
+	return op >= rdmap.OpSend && op <= rdmap.OpSendSEInvalidate
+}
+
+// unstall goes on where reading stopped.
+//
+// +checklocks:c.rxMu
+func (c *conn) unstall() {
+	r := &c.rx
+	if r.stalled && c.failure.Load() == nil {
+		r.stalled = false
+		c.place()
+		c.sock.WakeRead() // what has come meanwhile makes no event
+	}
+	if r.eof && len(r.held) == 0 {
+		r.eof = false
+		c.endOfStream()
+	}
+}

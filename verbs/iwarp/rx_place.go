@@ -1,0 +1,230 @@
+package iwarp
+
+import (
+	"cinnabar/internal/iwarp/ddp"
+	"cinnabar/internal/iwarp/rdmap"
+	"cinnabar/verbs/driver"
+)
+
+// remoteRange finds the memory that a peer names, and checks key, domain, right
+// and range (RFC 5041 section 7.1, RFC 5040 section 7.2). The result of
+// a failure is one of the four protection errors.
+func (c *conn) remoteRange(stag uint32, to, n uint64, right driver.Access) (*mr, int, protection) {
+	m := c.dev.keys.byRemote(stag)
+	switch {
+	case m == nil:
+		return nil, 0, badSTag
+	case m.pd != c.qp.pd:
+		return nil, 0, badDomain
+	case m.access&right == 0 || c.qp.rights()&right == 0:
+		return nil, 0, badRight
+	case to+n < to:
+		return nil, 0, badWrap
+	}
+	off, ok := m.offset(to, n)
+	if !ok {
+		return nil, 0, badRange
+	}
+	return m, off, protectionOK
+}
+
+// protection is the outcome of remoteRange.
+type protection int
+
+const (
+	protectionOK protection = iota
+	badSTag
+	badDomain
+	badRight
+	badRange
+	badWrap
+)
+
+// The causes by which a Write and a Read Request or Atomic Request are refused.
+// DDP has none for a missing right: RDMAP's says it for both.
+var (
+	writeCauses = [...]rdmap.Cause{badSTag: rdmap.TermDDPInvalidSTag, badDomain: rdmap.TermDDPSTagNotAssociated,
+		badRight: rdmap.TermAccess, badRange: rdmap.TermDDPBaseBounds, badWrap: rdmap.TermDDPTOWrap}
+	readCauses = [...]rdmap.Cause{badSTag: rdmap.TermInvalidSTag, badDomain: rdmap.TermSTagNotAssociated,
+		badRight: rdmap.TermAccess, badRange: rdmap.TermBaseBounds, badWrap: rdmap.TermTOWrap}
+)
+
+// rights are what the queue pair lets peers do at all.
+func (p *qp) rights() driver.Access {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.attr.Access
+}
+
+// +checklocks:c.rxMu
+func (c *conn) placeWrite() bool {
+	r := &c.rx
+	n := r.seg.Payload
+	if n == 0 { // neither key nor range is looked at (RFC 5041 section 5.2)
+		return true
+	}
+	h := r.seg.Header
+	m, off, bad := c.remoteRange(h.STag, h.TO, uint64(n), driver.RemoteWrite)
+	if bad != protectionOK {
+		t := writeCauses[bad].ForSegment(h, n)
+		c.fail(refused(&t))
+		return false
+	}
+	if r.seg.Last {
+		r.keep = min(n, publishLen)
+		r.direct -= r.keep
+		r.publish = m.buf[off+r.direct : off+n]
+	}
+	r.dst = append(r.dst, m.buf[off:off+r.direct])
+	r.regions = append(r.regions, m)
+	return true
+}
+
+// +checklocks:c.rxMu
+func (c *conn) placeResponse() bool {
+	r := &c.rx
+	h, n := r.seg.Header, r.seg.Payload
+	c.qp.mu.Lock()
+	op := c.reads.front()
+	var want readOp
+	if op != nil {
+		want = *op
+	}
+	c.qp.mu.Unlock()
+	switch {
+	case op == nil || want.isAtomic || h.STag != want.stag:
+		t := rdmap.TermDDPInvalidSTag.ForSegment(h, n)
+		t.Detail = "a read response that nobody asked for"
+		c.fail(refused(&t).blame(driver.StatusBadRespErr))
+		return false
+	case n > int(want.size-want.got) || h.TO != want.to+uint64(want.got):
+		t := rdmap.TermDDPBaseBounds.ForSegment(h, n)
+		t.Detail = "a read response that leaves what was asked for"
+		c.fail(refused(&t).blame(driver.StatusBadRespErr))
+		return false
+	}
+	if n > 0 {
+		off := want.sink.off + int(want.got)
+		r.dst = append(r.dst, want.sink.m.buf[off:off+n])
+		r.regions = append(r.regions, want.sink.m)
+	}
+	return true
+}
+
+// placeSend finds the place of a segment of a Send: the receive that the message
+// goes to, or memory that holds it until there is one.
+//
+// +checklocks:c.rxMu
+func (c *conn) placeSend() bool {
+	r := &c.rx
+	if r.seg.First && !c.isRTR() {
+		if len(r.held) == 0 {
+			r.bound = c.takeRecv()
+		}
+		if !r.bound && !c.hold(heldMsg{op: r.seg.Op, inv: r.seg.Header.Rsvd, imm: r.imm, hasImm: r.immNext}, r.seg.Payload) {
+			return false
+		}
+		r.msgOff = 0
+	}
+	if c.isRTR() {
+		return true
+	}
+	if !r.bound {
+		return c.placeHeld()
+	}
+	if !c.fits(uint64(r.msgOff) + uint64(r.seg.Payload)) {
+		return false
+	}
+	n := r.seg.Payload
+	for _, s := range r.curSegs {
+		if n == 0 {
+			break
+		}
+		s.n = min(s.n, n)
+		r.dst = append(r.dst, s.bytes())
+		r.regions = append(r.regions, s.m)
+		n -= s.n
+	}
+	return true
+}
+
+// isRTR reports whether this segment is the Send that only opens the stream.
+//
+// +checklocks:c.rxMu
+func (c *conn) isRTR() bool { return !c.rx.any && !c.active && c.swallowRTR() }
+
+// fits checks that the receive in use can take a message of at least total bytes.
+//
+// +checklocks:c.rxMu
+func (c *conn) fits(total uint64) bool {
+	r := &c.rx
+	switch {
+	case r.cur.status != driver.StatusSuccess:
+		c.failRecv(r.cur.status, rdmap.TermLocalCatastrophic, "the posted receive is not usable")
+	case total > r.cur.total:
+		c.failRecv(driver.StatusLocLenErr, rdmap.TermDDPTooLong, "the message is longer than the posted receive")
+	default:
+		return true
+	}
+	return false
+}
+
+// failRecv reports status for the receive in use and ends the connection.
+//
+// +checklocks:c.rxMu
+func (c *conn) failRecv(status driver.WCStatus, cause rdmap.Cause, detail string) {
+	r := &c.rx
+	c.addRecv(driver.WC{ID: r.cur.id, Status: status, Op: driver.WCRecv}, false)
+	r.bound = false
+	t := cause.ForSegment(r.seg.Header, r.seg.Payload)
+	t.Detail = detail
+	f := refused(&t)
+	f.quiet = true // the completion tells it
+	c.fail(f)
+}
+
+// takeRecv takes the next posted receive for the message that begins.
+//
+// +checklocks:c.rxMu
+func (c *conn) takeRecv() bool {
+	r := &c.rx
+	left, ok := c.qp.recvs().take(&r.cur)
+	if !ok {
+		return false
+	}
+	r.curSegs = r.cur.segs
+	if c.qp.srq != nil {
+		c.qp.srq.taken(left)
+	}
+	return true
+}
+
+// addRecv adds the completion of the receive in use.
+//
+// +checklocks:c.rxMu
+func (c *conn) addRecv(wc driver.WC, solicited bool) {
+	wc.QPNum = c.qp.num
+	c.qp.recvCQ.add(cqe{qp: c.qp, slots: &c.qp.recvs().used, n: 1, wc: wc}, solicited)
+	c.rx.completed = true
+}
+
+// placeGone fails the connection because the memory that the FPDU belongs to has
+// been deregistered.
+//
+// +checklocks:c.rxMu
+func (c *conn) placeGone() {
+	r := &c.rx
+	h, n := r.seg.Header, r.seg.Payload
+	switch {
+	case r.seg.Op == rdmap.OpWrite:
+		t := rdmap.TermDDPInvalidSTag.ForSegment(h, n)
+		t.Detail = "the region was deregistered while it was being written"
+		c.fail(refused(&t))
+	case r.bound && h.QN == ddp.QNSend && !h.Tagged:
+		c.failRecv(driver.StatusLocProtErr, rdmap.TermLocalCatastrophic, "the receive's region was deregistered")
+	default:
+		t := rdmap.TermLocalCatastrophic.Terminate()
+		t.Detail = "the region was deregistered while it was read into"
+		c.fail(refused(&t).blame(driver.StatusLocProtErr))
+	}
+}

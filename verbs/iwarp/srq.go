@@ -1,0 +1,144 @@
+package iwarp
+
+import (
+	"slices"
+	"sync"
+
+	"cinnabar/verbs/driver"
+)
+
+// srq is a receive queue that several queue pairs share.
+type srq struct {
+	dev     *device
+	context any
+	q       recvQueue
+
+	mu      sync.Mutex
+	limit   int     // +checklocks:mu raise the limit event below this; 0: never, or raised already
+	users   int     // +checklocks:mu
+	waiting []*conn // +checklocks:mu connections that hold messages for want of a receive
+	closed  bool    // +checklocks:mu
+}
+
+func (p *pd) CreateSRQ(init driver.SRQInit) (driver.SRQ, error) {
+	const op = "create shared receive queue"
+	if err := checkDepth(op, "MaxWR", init.MaxWR, 1, maxQueueWR); err != nil {
+		return nil, err
+	}
+	if err := checkDepth(op, "MaxSGE", init.MaxSGE, 0, maxSGE); err != nil {
+		return nil, err
+	}
+	if err := checkDepth(op, "Limit", init.Limit, 0, init.MaxWR); err != nil {
+		return nil, err
+	}
+	s := &srq{dev: p.dev, context: init.Context, limit: init.Limit}
+	s.q.init(p, init.MaxWR, init.MaxSGE)
+	p.children.Add(1)
+	return s, nil
+}
+
+func (s *srq) PostRecv(wrs []driver.RecvWR) (int, error) {
+	for i := range wrs {
+		if err := s.q.post(&wrs[i]); err != nil {
+			return i, err
+		}
+	}
+	s.mu.Lock()
+	waiting := s.waiting
+	s.waiting = nil
+	s.mu.Unlock()
+	for _, c := range waiting {
+		c.deliverHeld()
+	}
+	return len(wrs), nil
+}
+
+// wait has c told when receives are posted.
+func (s *srq) wait(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Contains(s.waiting, c) {
+		s.waiting = append(s.waiting, c)
+	}
+}
+
+func (s *srq) forget(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = slices.DeleteFunc(s.waiting, func(x *conn) bool { return x == c })
+}
+
+// taken raises the limit event if left receives are fewer than the limit. The
+// limit is then unset, as in ibv_modify_srq(3).
+func (s *srq) taken(left int) {
+	s.mu.Lock()
+	hit := s.limit > 0 && left < s.limit
+	if hit {
+		s.limit = 0
+	}
+	s.mu.Unlock()
+	if hit {
+		s.dev.raise(driver.AsyncEvent{Type: driver.EventSRQLimitReached, Context: s.context})
+	}
+}
+
+func (s *srq) Modify(attr driver.SRQAttr, limit, depth bool) error {
+	const op = "modify shared receive queue"
+	if depth {
+		return driver.Unsupported(op, "the depth is fixed at creation")
+	}
+	if !limit {
+		return nil
+	}
+	if err := checkDepth(op, "Limit", attr.Limit, 0, s.Query().MaxWR); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.limit = attr.Limit
+	s.mu.Unlock()
+	return nil
+}
+
+func (s *srq) Query() driver.SRQAttr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return driver.SRQAttr{MaxWR: len(s.q.ring), Limit: s.limit}
+}
+
+func (s *srq) use() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return driver.Errorf("create queue pair", driver.ErrClosed, "its shared receive queue is closed")
+	}
+	s.users++
+	return nil
+}
+
+func (s *srq) unuse() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.users--
+}
+
+func (s *srq) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.users > 0 {
+		return driver.Errorf("close shared receive queue", driver.ErrBusy, "%d queue pairs use it; close them first", s.users)
+	}
+	if !s.closed {
+		s.closed = true
+		s.q.close()
+		s.q.pd.children.Add(-1)
+	}
+	return nil
+}
+
+// checkDepth refuses a size outside of its limits by name.
+func checkDepth(op, name string, v, low, high int) error {
+	if v < low || v > high {
+		return driver.Errorf(op, driver.ErrInvalid, "%s is %d; %d to %d are possible", name, v, low, high)
+	}
+	return nil
+}

@@ -1,0 +1,106 @@
+package iwarp
+
+import (
+	"sync/atomic"
+
+	"cinnabar/verbs/driver"
+)
+
+// rxStats and txStats are counted by a connection under its locks.
+type rxStats struct {
+	bytes      uint64 // from the socket, headers included
+	fpdus      uint64
+	calls      uint64 // successful reads of the socket
+	staged     uint64 // payload bytes that went through a buffer of ours
+	held       uint64 // payload bytes that waited for a receive
+	terminates uint64
+	wakeups    uint64 // of the background reader
+}
+
+type txStats struct {
+	bytes      uint64
+	fpdus      uint64
+	calls      uint64
+	staged     uint64 // payload bytes copied before they were sent (read responses under CRC)
+	terminates uint64
+}
+
+// stats are the device's totals: of connections that are over, plus what is
+// counted in place.
+type stats struct {
+	connections atomic.Uint64
+	rejects     atomic.Uint64
+	rx          [7]atomic.Uint64
+	tx          [5]atomic.Uint64
+}
+
+func (s *rxStats) list() [7]uint64 {
+	return [7]uint64{s.bytes, s.fpdus, s.calls, s.staged, s.held, s.terminates, s.wakeups}
+}
+
+func (s *txStats) list() [5]uint64 {
+	return [5]uint64{s.bytes, s.fpdus, s.calls, s.staged, s.terminates}
+}
+
+var (
+	rxNames = [7]string{"rx_bytes", "rx_fpdus", "rx_calls", "rx_staged_bytes", "rx_held_bytes", "rx_terminates", "rx_wakeups"}
+	txNames = [5]string{"tx_bytes", "tx_fpdus", "tx_calls", "tx_staged_bytes", "tx_terminates"}
+)
+
+// fold adds the counts of a connection whose goroutines have ended.
+func (s *stats) fold(c *conn) {
+	rx, tx := c.counts()
+	for i, n := range rx {
+		s.rx[i].Add(n)
+	}
+	for i, n := range tx {
+		s.tx[i].Add(n)
+	}
+}
+
+// counts returns a consistent picture of each direction.
+func (c *conn) counts() ([7]uint64, [5]uint64) {
+	c.rxMu.Lock()
+	rx := c.rxStats.list()
+	c.rxMu.Unlock()
+	c.txMu.Lock()
+	defer c.txMu.Unlock()
+	return rx, c.txStats.list()
+}
+
+// Stats implements driver.Device. The names are:
+//
+//   - rx_bytes, tx_bytes, rx_fpdus, tx_fpdus: what crossed the sockets;
+//   - rx_calls, tx_calls: system calls that moved something;
+//   - rx_staged_bytes, tx_staged_bytes: payload that was copied in user space;
+//   - rx_held_bytes: payload that waited for a receive to be posted;
+//   - rx_wakeups: how often a background reader was woken by data;
+//   - rx_terminates, tx_terminates, connections, rejects, regions.
+func (d *device) Stats() driver.Stats {
+	d.mu.Lock()
+	conns := make([]*conn, 0, len(d.conns))
+	for c := range d.conns {
+		conns = append(conns, c)
+	}
+	out := make(driver.Stats, len(rxNames)+len(txNames)+3)
+	for i, name := range rxNames {
+		out[name] = d.stats.rx[i].Load()
+	}
+	for i, name := range txNames {
+		out[name] = d.stats.tx[i].Load()
+	}
+	d.mu.Unlock()
+	for _, c := range conns {
+		rx, tx := c.counts()
+		for i, n := range rx {
+			out[rxNames[i]] += n
+		}
+		for i, n := range tx {
+			out[txNames[i]] += n
+		}
+	}
+	out["connections"] = d.stats.connections.Load()
+	out["rejects"] = d.stats.rejects.Load()
+	out["regions"] = uint64(d.keys.count())
+	return out
+}

@@ -1,0 +1,352 @@
+package iwarp
+
+import (
+	"cinnabar/internal/iwarp/ddp"
+	"cinnabar/internal/iwarp/mpa"
+	"cinnabar/internal/iwarp/rdmap"
+	"cinnabar/internal/sockio"
+	"cinnabar/verbs/driver"
+)
+
+// Sizes of one batch: what one call of TryWritev is given.
+const (
+	batchBytes   = 512 << 10 // payload
+	batchVectors = 60        // sockio takes 64 in one system call
+	scratchBytes = 8 << 10   // headers, trailers and control payloads
+	frameScratch = 96        // the most that one FPDU puts there
+	snapshotSize = 256 << 10
+)
+
+// txMsg is the message that is being cut into FPDUs.
+type txMsg struct {
+	active bool
+	h      ddp.Header  // of the next segment
+	segs   []seg       // payload in registered memory, or
+	raw    []byte      // in memory of ours: inline data (in place)
+	ctl    []byte      // or a control payload, copied behind its header
+	left   int         // bytes of payload to go
+	end    txMark      // what is done once the last byte is written
+	resp   response    // what a response answers
+	own    [maxSGE]seg // backs segs, which shrinks as the message goes out
+	ctlBuf [rdmap.AtomicRequestLen]byte
+}
+
+// txMark tells what a byte position of the stream completes.
+type txMark struct {
+	at       uint64
+	w        *sendWQE // this request is sent
+	response bool     // a response is sent
+}
+
+// txState is the sending half of a connection.
+type txState struct {
+	msg     txMsg
+	w       *sendWQE // the request in transmission
+	step    int      // which of its messages comes next
+	turn    bool     // the last message was a response: a request's turn
+	msns    rdmap.MSNs
+	drained chan struct{} // told when something completes, for Disconnect
+
+	// The batch: vectors in stream order, with what they borrow from.
+	iov      [][]byte
+	at       int    // first vector that is not written
+	scratch  []byte // fixed capacity: vectors point into it
+	flushed  int    // scratch up to here is in iov
+	snapshot []byte // fixed capacity, made when first needed
+	regions  []*mr  // entered for each write
+	marks    []txMark
+	frames   []uint64 // stream positions at which FPDUs end
+	start    uint64   // stream position of the batch
+	queued   uint64   // stream position behind it
+	written  uint64
+	bytes    int // payload in the batch
+
+	last []byte // what teardown leaves to be written
+}
+
+func (t *txState) init() {
+	t.scratch = make([]byte, 0, scratchBytes)
+	t.iov = make([][]byte, 0, batchVectors+4)
+	t.regions = make([]*mr, 0, batchVectors)
+	t.marks = make([]txMark, 0, batchVectors)
+	t.frames = make([]uint64, 0, batchVectors)
+}
+
+func (t *txState) idle() bool { return !t.msg.active && t.w == nil && t.at == len(t.iov) }
+
+// kick has everything sent that can be: by this goroutine, or by the one that
+// is sending already, or by the background writer when the socket is full.
+func (c *conn) kick() {
+	c.txWant.Store(true)
+	for c.txWant.Load() && !c.txBlocked.Load() && c.txMu.TryLock() {
+		c.txWant.Store(false)
+		c.transmitLocked()
+		c.txMu.Unlock()
+	}
+	c.teardownIfFailed()
+}
+
+// transmitLocked sends until there is nothing to send or the socket is full.
+//
+// +checklocks:c.txMu
+func (c *conn) transmitLocked() {
+	for c.failure.Load() == nil {
+		if c.tx.at == len(c.tx.iov) && !c.fillLocked() {
+			return
+		}
+		if !c.writeLocked() {
+			return
+		}
+	}
+}
+
+// writeLocked hands one batch, or the rest of one, to TCP.
+//
+// +checklocks:c.txMu
+func (c *conn) writeLocked() bool {
+	t := &c.tx
+	for i, m := range t.regions {
+		if !m.enter() {
+			exitAll(t.regions[:i])
+			c.regionGone(m)
+			return false
+		}
+	}
+	n, err := c.sock.TryWritev(t.iov[t.at:])
+	exitAll(t.regions)
+	switch err {
+	case nil:
+		c.txStats.bytes += uint64(n)
+		c.txStats.calls++
+		c.wroteLocked(n)
+		return true
+	case sockio.ErrWouldBlock:
+		c.txBlocked.Store(true)
+		select {
+		case c.txWake <- struct{}{}:
+		default:
+		}
+	default:
+		c.fail(lost(err))
+	}
+	return false
+}
+
+func exitAll(list []*mr) {
+	for _, m := range list {
+		m.exit()
+	}
+}
+
+// wroteLocked takes n written bytes off the batch.
+//
+// +checklocks:c.txMu
+func (c *conn) wroteLocked(n int) {
+	t := &c.tx
+	t.written += uint64(n)
+	for n > 0 {
+		if b := t.iov[t.at]; n < len(b) {
+			t.iov[t.at] = b[n:]
+			break
+		}
+		n -= len(t.iov[t.at])
+		t.at++
+	}
+	done := 0
+	for _, m := range t.marks {
+		if m.at > t.written {
+			break
+		}
+		done++
+		c.sentLocked(m)
+	}
+	t.marks = append(t.marks[:0], t.marks[done:]...)
+}
+
+// sentLocked does what a mark stands for.
+//
+// +checklocks:c.txMu
+func (c *conn) sentLocked(m txMark) {
+	if m.response {
+		c.responses.finish()
+	}
+	if m.w != nil {
+		c.qp.mu.Lock()
+		m.w.sent = true
+		c.qp.retireLocked()
+		c.qp.mu.Unlock()
+	}
+	c.tx.tellDrained()
+}
+
+func (t *txState) tellDrained() {
+	if t.drained == nil {
+		return
+	}
+	select {
+	case t.drained <- struct{}{}:
+	default:
+	}
+}
+
+// fillLocked makes the next batch and reports whether it has anything.
+//
+// +checklocks:c.txMu
+func (c *conn) fillLocked() bool {
+	t := &c.tx
+	clear(t.iov)
+	clear(t.regions)
+	t.iov, t.at, t.start = t.iov[:0], 0, t.queued
+	t.regions, t.frames = t.regions[:0], t.frames[:0]
+	t.scratch, t.flushed, t.snapshot, t.bytes = t.scratch[:0], 0, t.snapshot[:0], 0
+	for t.room() {
+		if !t.msg.active && !c.nextMessageLocked() {
+			break
+		}
+		if !c.frameLocked() {
+			break
+		}
+	}
+	t.flush()
+	return len(t.iov) > 0 && c.failure.Load() == nil
+}
+
+// room reports whether the batch takes another FPDU of a few vectors.
+func (t *txState) room() bool {
+	return t.bytes < batchBytes && len(t.iov) < batchVectors-2 && cap(t.scratch)-len(t.scratch) >= frameScratch
+}
+
+// flush makes a vector of the scratch bytes that are in none.
+func (t *txState) flush() {
+	if n := len(t.scratch); n > t.flushed {
+		t.iov = append(t.iov, t.scratch[t.flushed:n])
+		t.flushed = n
+	}
+}
+
+// frameLocked appends the next FPDU of the message. False means that the batch
+// has no room for it, or that the connection has failed.
+//
+// +checklocks:c.txMu
+func (c *conn) frameLocked() bool {
+	t := &c.tx
+	m := &t.msg
+	n := min(m.left, ddp.MaxPayload(c.mulpdu, m.h.Tagged))
+	if m.segs != nil {
+		n = t.fit(n)
+	}
+	snap := c.crc && m.end.response && len(m.segs) > 0
+	if snap && !c.snapshotRoom(n) {
+		return false
+	}
+	m.h.Last = n == m.left
+	start := len(t.scratch)
+	t.scratch = mpa.AppendHeader(t.scratch, m.h.Len()+n)
+	t.scratch = ddp.AppendHeader(t.scratch, m.h)
+	t.scratch = append(t.scratch, m.ctl...)
+	crc := c.update(0, t.scratch[start:])
+	crc, ok := c.payloadLocked(n, crc, snap)
+	if !ok {
+		return false
+	}
+	ulpdu := m.h.Len() + n
+	t.scratch = mpa.AppendTrailer(t.scratch, ulpdu, crc, c.crc)
+	t.queued += uint64(mpa.FPDULen(ulpdu))
+	t.frames = append(t.frames, t.queued)
+	t.bytes += n
+	c.txStats.fpdus++
+	m.left -= n
+	if !m.h.Last {
+		m.h = m.h.Advance(n)
+		return true
+	}
+	m.active = false
+	if m.end.w != nil || m.end.response {
+		m.end.at = t.queued
+		t.marks = append(t.marks, m.end)
+	}
+	return true
+}
+
+// fit shortens a segment of n bytes to what the vectors left in the batch can hold.
+func (t *txState) fit(n int) int {
+	room, sum := batchVectors-len(t.iov)-2, 0
+	for _, s := range t.msg.segs {
+		if room--; room < 0 || sum >= n {
+			break
+		}
+		sum += s.n
+	}
+	return min(n, sum)
+}
+
+// snapshotRoom makes sure that n bytes can be copied, if need be by ending the batch.
+func (c *conn) snapshotRoom(n int) bool {
+	t := &c.tx
+	if t.snapshot == nil {
+		t.snapshot = make([]byte, 0, snapshotSize)
+	}
+	return cap(t.snapshot)-len(t.snapshot) >= n
+}
+
+// payloadLocked appends n bytes of the message's payload and adds them to the CRC.
+//
+// +checklocks:c.txMu
+func (c *conn) payloadLocked(n int, crc uint32, snap bool) (uint32, bool) {
+	t := &c.tx
+	m := &t.msg
+	if m.ctl != nil || n == 0 {
+		return crc, true
+	}
+	t.flush()
+	if m.raw != nil {
+		b := m.raw[:n]
+		m.raw = m.raw[n:]
+		t.iov = append(t.iov, b)
+		return c.update(crc, b), true
+	}
+	for n > 0 {
+		s := m.segs[0]
+		s.n = min(s.n, n)
+		if !s.m.enter() {
+			c.regionGone(s.m)
+			return crc, false
+		}
+		b := s.bytes()
+		if snap {
+			// The owner may change this memory at any time, which is his right and must not
+			// make the CRC wrong.
+			t.snapshot = append(t.snapshot, b...)
+			b = t.snapshot[len(t.snapshot)-len(b):]
+			c.txStats.staged += uint64(len(b))
+		} else if k := len(t.regions); k == 0 || t.regions[k-1] != s.m {
+			t.regions = append(t.regions, s.m)
+		}
+		crc = c.update(crc, b)
+		s.m.exit()
+		t.iov = append(t.iov, b)
+		m.segs = advanceSegs(m.segs, s.n)
+		n -= s.n
+	}
+	return crc, true
+}
+
+func (c *conn) update(crc uint32, b []byte) uint32 {
+	if !c.crc {
+		return 0
+	}
+	return mpa.Update(crc, b)
+}
+
+// regionGone fails the connection because memory that is being sent has been
+// deregistered.
+func (c *conn) regionGone(m *mr) {
+	if msg := &c.tx.msg; msg.end.response {
+		t := rdmap.TermInvalidSTag.ForReadRequest(msg.resp.head, rdmap.ReadRequestLen, msg.resp.read)
+		t.Detail = "the region was deregistered while it was being read"
+		c.fail(refused(&t))
+		return
+	}
+	c.fail(&failure{status: driver.StatusLocProtErr, quiet: true,
+		err: driver.Errorf("send", driver.ErrInvalid, "region with lkey %#x was deregistered while it was being sent", m.lkey)})
+}

@@ -1,0 +1,142 @@
+package verbs
+
+import (
+	"context"
+	"net/netip"
+	"sync/atomic"
+
+	"cinnabar/verbs/driver"
+)
+
+// Listen takes connection requests at addr; port 0 picks a free one, an
+// unspecified IPv6 address takes both families.
+func Listen(dev *Device, addr netip.AddrPort) (*Listener, error) {
+	return ListenConfig{}.Listen(dev, addr)
+}
+
+// ListenConfig are the options of a listener.
+type ListenConfig struct {
+	Backlog int // requests that may wait for Accept; 0: the device's default
+}
+
+// Listen takes connection requests at addr.
+func (cfg ListenConfig) Listen(dev *Device, addr netip.AddrPort) (*Listener, error) {
+	const op = "listen"
+	if cfg.Backlog < 0 {
+		return nil, errorf(op, ErrInvalid, "Backlog is %d, the least is 0", cfg.Backlog)
+	}
+	if err := dev.adopt(childListener, op, "device"); err != nil {
+		return nil, err
+	}
+	l, err := dev.drv.Listen(addr, cfg.Backlog)
+	if err != nil {
+		dev.leave(childListener)
+		return nil, err
+	}
+	return &Listener{dev: dev, drv: l}, nil
+}
+
+// Listener takes connection requests. All methods are safe for concurrent use.
+type Listener struct {
+	dev *Device
+	drv driver.Listener
+	family
+}
+
+// Device returns the device of the listener.
+func (l *Listener) Device() *Device { return l.dev }
+
+// Addr returns the address that peers dial, with the port that was picked.
+func (l *Listener) Addr() netip.AddrPort { return l.drv.Addr() }
+
+// Accept returns the oldest request, waiting for one until ctx ends or the
+// listener is closed ([ErrClosed]). Every request is to be answered.
+func (l *Listener) Accept(ctx context.Context) (*ConnRequest, error) {
+	r, err := l.drv.Accept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &ConnRequest{dev: l.dev, drv: r}, nil
+}
+
+// Close ends listening and refuses the requests that wait. Connections that were
+// accepted go on. A second Close does nothing.
+func (l *Listener) Close() error {
+	return l.shut("close listener", func() error {
+		if err := l.drv.Close(); err != nil {
+			return err
+		}
+		l.dev.leave(childListener)
+		return nil
+	})
+}
+
+// ConnRequest is a peer's wish to connect. It is answered once, by Accept or
+// Reject; the peer waits meanwhile. All methods are safe for concurrent use.
+type ConnRequest struct {
+	dev      *Device
+	drv      driver.ConnRequest
+	answered atomic.Bool
+}
+
+// LocalAddr returns the address that the peer dialled.
+func (r *ConnRequest) LocalAddr() netip.AddrPort { return r.drv.LocalAddr() }
+
+// RemoteAddr returns the address of the peer.
+func (r *ConnRequest) RemoteAddr() netip.AddrPort { return r.drv.RemoteAddr() }
+
+// Param returns what the peer asked for.
+func (r *ConnRequest) Param() ConnParam { return r.drv.Param() }
+
+// PrivateData returns what the peer said. Some transports pad it with zeros.
+// It is input from the network.
+func (r *ConnRequest) PrivateData() []byte { return r.drv.Param().PrivateData }
+
+// Accept connects qp, whose receives may be posted already, and returns when the
+// connection is established. Private data over the device's limit is refused, and
+// the request can then still be answered.
+func (r *ConnRequest) Accept(ctx context.Context, qp *QP, p ConnParam) (*Conn, error) {
+	const op = "accept connection"
+	if err := checkQP(op, qp); err != nil {
+		return nil, err
+	}
+	if qp.pd.dev != r.dev {
+		return nil, errorf(op, ErrInvalid, "the queue pair belongs to another device than the request")
+	}
+	if err := checkParam(op, r.dev, &p); err != nil {
+		return nil, err
+	}
+	if err := r.answer(op); err != nil {
+		return nil, err
+	}
+	c, err := r.drv.Accept(ctx, qp.drv, p)
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{drv: c, qp: qp}, nil
+}
+
+// Reject refuses the connection and hands privateData to the peer, which sees
+// it in a [*RejectedError].
+func (r *ConnRequest) Reject(privateData []byte) error {
+	const op = "reject connection"
+	attr, err := r.dev.limits()
+	if err != nil {
+		return err
+	}
+	if err := checkPrivateData(op, attr, privateData); err != nil {
+		return err
+	}
+	if err := r.answer(op); err != nil {
+		return err
+	}
+	return r.drv.Reject(privateData)
+}
+
+// answer lets one answer through.
+func (r *ConnRequest) answer(op string) error {
+	if r.answered.Swap(true) {
+		return errorf(op, ErrInvalid, "the request was answered before")
+	}
+	return nil
+}

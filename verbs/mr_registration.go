@@ -1,0 +1,75 @@
+package verbs
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"cinnabar/verbs/driver"
+)
+
+// registration is what an MR stands for. It never points to its MR, so that
+// the MR can be collected and its missing Close noticed.
+type registration struct {
+	pd         *PD
+	drv        driver.MR
+	buf        []byte
+	addr       uint64
+	lkey, rkey uint32
+	free       func() error // unpins or unmaps buf
+
+	mu     sync.Mutex  // serialises close
+	closed atomic.Bool // written under mu
+}
+
+// enter puts reg into the domain's table.
+func (pd *PD) enter(reg *registration) {
+	pd.regsMu.Lock()
+	defer pd.regsMu.Unlock()
+	pd.regs[reg] = struct{}{}
+}
+
+// remove takes reg out of the domain's table.
+func (pd *PD) remove(reg *registration) {
+	pd.regsMu.Lock()
+	defer pd.regsMu.Unlock()
+	delete(pd.regs, reg)
+}
+
+// close deregisters, once.
+func (r *registration) close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed.Load() {
+		return nil
+	}
+	if err := r.drv.Close(); err != nil {
+		return err
+	}
+	r.closed.Store(true)
+	err := r.free()
+	r.pd.remove(r)
+	r.pd.leave(childMR)
+	return err
+}
+
+// forgotten keeps registrations whose MR was collected: the device may still
+// use their memory, and their domain may have been forgotten along with them.
+var forgotten struct {
+	mu   sync.Mutex
+	regs []*registration // +checklocks:mu
+}
+
+// forget is called by the runtime when the MR was collected without Close.
+func (r *registration) forget() {
+	forgotten.mu.Lock()
+	forgotten.regs = append(forgotten.regs, r)
+	forgotten.mu.Unlock()
+	d := r.pd.dev
+	d.forgotten.Add(1)
+	if l := d.log.Load(); l != nil {
+		l.LogAttrs(context.Background(), slog.LevelWarn, "memory region collected without Close; its memory stays registered",
+			slog.Int("bytes", len(r.buf)), slog.Uint64("lkey", uint64(r.lkey)))
+	}
+}

@@ -1,0 +1,102 @@
+package verbs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+)
+
+// Exchange tells the peer about this side, and returns what the peer tells:
+// each side sends one line of text (see [Info]) over a plain socket, in the manner of
+// ibv_rc_pingpong. Both sides call it. Not a byte more than the peer's line is
+// read, so the socket can be used for other things before and after.
+//
+// It ends with the context's error when ctx ends. If the settings of the two
+// sides differ, the error is a [*MismatchError] on both sides, and the peer's
+// Info is returned as well.
+func Exchange(ctx context.Context, sock net.Conn, local Info) (Info, error) {
+	line, err := local.AppendText(nil)
+	if err != nil {
+		return Info{}, err
+	}
+	var answer string
+	err = interruptible(ctx, sock, func() error {
+		answer, err = swapLines(sock, string(line), maxInfoLine)
+		return err
+	})
+	if err != nil {
+		return Info{}, exchangeError(err)
+	}
+	remote, err := ParseInfo(answer)
+	if err != nil {
+		return Info{}, err
+	}
+	return remote, Mismatch(local.Settings, remote.Settings)
+}
+
+// exchangeError says where a failure of the socket happened.
+func exchangeError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &Error{Op: "exchange out of band", Err: err}
+}
+
+// interruptible runs f, whose reads and writes of sock fail when ctx ends; then
+// the result is the context's error. Afterwards sock has no deadline.
+func interruptible(ctx context.Context, sock net.Conn, f func() error) error {
+	interrupted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = sock.SetDeadline(time.Unix(1, 0)) // long past; fails only on a closed socket
+		close(interrupted)
+	})
+	err := f()
+	if !stop() {
+		<-interrupted
+	}
+	_ = sock.SetDeadline(time.Time{})
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// swapLines writes a line and reads one, at the same time: neither side is the
+// first, and a socket without buffers must not stop both.
+func swapLines(sock net.Conn, line string, limit int) (string, error) {
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := io.WriteString(sock, line+"\n")
+		wrote <- err
+	}()
+	answer, err := readLine(sock, limit)
+	if err != nil {
+		// The peer may not read either, and the write must not outlive the call.
+		_ = sock.SetWriteDeadline(time.Unix(1, 0))
+	}
+	return answer, errors.Join(err, <-wrote)
+}
+
+// readLine reads up to a line feed, which it takes away. It reads byte by byte:
+// what follows belongs to others.
+func readLine(r io.Reader, limit int) (string, error) {
+	var line strings.Builder
+	b := make([]byte, 1)
+	for line.Len() < limit {
+		if _, err := io.ReadFull(r, b); err != nil {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return "", err
+		}
+		if b[0] == '\n' {
+			return line.String(), nil
+		}
+		line.WriteByte(b[0])
+	}
+	return "", fmt.Errorf("the peer's line is over the limit of %d bytes", limit)
+}

@@ -1,0 +1,41 @@
+package verbs
+
+import (
+	"sync"
+
+	"cinnabar/verbs/driver"
+)
+
+// PD is a protection domain: memory regions, queue pairs and shared receive
+// queues work only with others of the same domain. All methods are safe for
+// concurrent use.
+type PD struct {
+	dev *Device
+	drv driver.PD
+	family
+
+	// regs are the live registrations. They hang here and not on the MR, since
+	// the runtime ends the program when a pin is collected before it was undone.
+	regsMu sync.Mutex
+	regs   map[*registration]struct{} // +checklocks:regsMu
+}
+
+// Device returns the device of the domain.
+func (pd *PD) Device() *Device { return pd.dev }
+
+// CreateAH makes an address handle for unreliable datagrams. The caller closes
+// it before the domain.
+func (pd *PD) CreateAH(attr AHAttr) (AddressHandle, error) { return pd.drv.CreateAH(attr) }
+
+// Close releases the domain. It fails with [ErrBusy], saying how many of which,
+// while memory regions, queue pairs or shared receive queues of it are open. A
+// second Close does nothing.
+func (pd *PD) Close() error {
+	return pd.shut("close protection domain", func() error {
+		if err := pd.drv.Close(); err != nil {
+			return err
+		}
+		pd.dev.leave(childPD)
+		return nil
+	})
+}

@@ -1,0 +1,235 @@
+package verbs
+
+import (
+	"slices"
+
+	"cinnabar/verbs/driver"
+)
+
+// What a zero in a configuration stands for, if the device allows as much.
+const (
+	defaultDepth = 128
+	defaultSGE   = 4
+)
+
+// QPConfig says what a queue pair should be like.
+type QPConfig struct {
+	Type   QPType // 0: RC
+	SendCQ *CQ    // where completions of the send queue go; required
+	RecvCQ *CQ    // where completions of the receive queue go; nil: SendCQ
+	SRQ    *SRQ   // where receives come from; nil: a receive queue of its own
+
+	MaxSendWR  int // depth of the send queue; 0: 128, negative: none
+	MaxRecvWR  int // depth of the receive queue; 0: 128, negative: none; not used with SRQ
+	MaxSendSGE int // gather entries of one send work request; 0: 4, negative: none
+	MaxRecvSGE int // scatter entries of one receive; 0: 4, negative: none; not used with SRQ
+	MaxInline  int // bytes that an Inline request can carry; 0: none
+
+	SignalAll bool // every send work request makes a completion, as if Signaled
+}
+
+// orDefault resolves a number of a configuration: 0 means def or the device's
+// limit if that is less, a negative one means 0.
+func orDefault(v, def, limit int) int {
+	switch {
+	case v < 0:
+		return 0
+	case v > 0:
+		return v
+	case limit > 0:
+		return min(def, limit)
+	}
+	return def
+}
+
+// withDefaults fills in what was left at zero.
+func (cfg QPConfig) withDefaults(attr *DeviceAttr) QPConfig {
+	if cfg.Type == 0 {
+		cfg.Type = RC
+	}
+	if cfg.RecvCQ == nil {
+		cfg.RecvCQ = cfg.SendCQ
+	}
+	cfg.MaxSendWR = orDefault(cfg.MaxSendWR, defaultDepth, attr.MaxQPWR)
+	cfg.MaxSendSGE = orDefault(cfg.MaxSendSGE, defaultSGE, attr.MaxSGE)
+	cfg.MaxRecvWR = orDefault(cfg.MaxRecvWR, defaultDepth, attr.MaxQPWR)
+	cfg.MaxRecvSGE = orDefault(cfg.MaxRecvSGE, defaultSGE, attr.MaxSGE)
+	if cfg.SRQ != nil {
+		cfg.MaxRecvWR, cfg.MaxRecvSGE = 0, 0
+	}
+	return cfg
+}
+
+// check refuses what the device cannot do, naming the limit.
+func (cfg *QPConfig) check(op string, dev *Device, attr *DeviceAttr) error {
+	if cfg.SendCQ == nil {
+		return errorf(op, ErrInvalid, "SendCQ is nil; every queue pair needs a completion queue")
+	}
+	if cfg.SendCQ.dev != dev || cfg.RecvCQ.dev != dev || cfg.SRQ != nil && cfg.SRQ.pd.dev != dev {
+		return errorf(op, ErrInvalid, "its queues belong to another device")
+	}
+	if len(attr.QPTypes) > 0 && !slices.Contains(attr.QPTypes, cfg.Type) {
+		return driver.Unsupported(op, "device %s has no queue pairs of type %v, only %v", attr.Name, cfg.Type, attr.QPTypes)
+	}
+	for _, l := range []struct {
+		what          string
+		v, min, limit int
+		attr          string
+	}{
+		{"MaxSendWR", cfg.MaxSendWR, 0, attr.MaxQPWR, "MaxQPWR"},
+		{"MaxRecvWR", cfg.MaxRecvWR, 0, attr.MaxQPWR, "MaxQPWR"},
+		{"MaxSendSGE", cfg.MaxSendSGE, 0, attr.MaxSGE, "MaxSGE"},
+		{"MaxRecvSGE", cfg.MaxRecvSGE, 0, attr.MaxSGE, "MaxSGE"},
+	} {
+		if err := checkLimit(op, l.what, l.v, l.min, l.limit, l.attr); err != nil {
+			return err
+		}
+	}
+	// Unlike the others, an inline limit of 0 means that there is none to be had.
+	if cfg.MaxInline < 0 || cfg.MaxInline > attr.MaxInline {
+		return errorf(op, ErrInvalid, "MaxInline is %d, outside 0 to the device's limit of %d (DeviceAttr.MaxInline)", cfg.MaxInline, attr.MaxInline)
+	}
+	return nil
+}
+
+// QP is a queue pair. All methods are safe for concurrent use; requests that
+// are posted concurrently go in either order.
+type QP struct {
+	pd  *PD
+	drv driver.QP
+	cfg QPConfig // as asked for, with defaults filled in
+	family
+}
+
+// CreateQP makes a queue pair. A limit of the device that cfg exceeds is named
+// in the error; a type that the device lacks matches [errors.ErrUnsupported].
+func (pd *PD) CreateQP(cfg QPConfig) (*QP, error) {
+	const op = "create queue pair"
+	attr, err := pd.dev.limits()
+	if err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults(attr)
+	if err := cfg.check(op, pd.dev, attr); err != nil {
+		return nil, err
+	}
+	qp := &QP{pd: pd, cfg: cfg}
+	if err := qp.join(op); err != nil {
+		return nil, err
+	}
+	qp.drv, err = pd.drv.CreateQP(qp.init())
+	if err != nil {
+		qp.part()
+		return nil, err
+	}
+	return qp, nil
+}
+
+// init translates the configuration for the driver.
+func (qp *QP) init() driver.QPInit {
+	cfg := &qp.cfg
+	init := driver.QPInit{
+		Type: cfg.Type, SendCQ: cfg.SendCQ.drv, RecvCQ: cfg.RecvCQ.drv, SignalAll: cfg.SignalAll, Context: qp,
+		Cap: QPCap{
+			MaxSendWR: cfg.MaxSendWR, MaxRecvWR: cfg.MaxRecvWR,
+			MaxSendSGE: cfg.MaxSendSGE, MaxRecvSGE: cfg.MaxRecvSGE, MaxInline: cfg.MaxInline,
+		},
+	}
+	if cfg.SRQ != nil { // a nil *SRQ must not become a non-nil interface
+		init.SRQ = cfg.SRQ.drv
+	}
+	return init
+}
+
+// membership is one object that a queue pair keeps open.
+type membership struct {
+	f    *family
+	what string
+}
+
+// members lists the objects that the queue pair keeps open. A completion queue
+// that serves both directions is listed, and counted, once.
+func (qp *QP) members() []membership {
+	m := []membership{{&qp.pd.family, "protection domain"}, {&qp.cfg.SendCQ.family, "completion queue"}}
+	if qp.cfg.RecvCQ != qp.cfg.SendCQ {
+		m = append(m, membership{&qp.cfg.RecvCQ.family, "completion queue"})
+	}
+	if qp.cfg.SRQ != nil {
+		m = append(m, membership{&qp.cfg.SRQ.family, "shared receive queue"})
+	}
+	return m
+}
+
+// join counts the queue pair at all its members, or at none.
+func (qp *QP) join(op string) error {
+	members := qp.members()
+	for i, m := range members {
+		if err := m.f.adopt(childQP, op, m.what); err != nil {
+			for _, joined := range members[:i] {
+				joined.f.leave(childQP)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// part undoes join.
+func (qp *QP) part() {
+	for _, m := range qp.members() {
+		m.f.leave(childQP)
+	}
+}
+
+// Num returns the queue pair number, which is unique on the device.
+func (qp *QP) Num() uint32 { return qp.drv.Num() }
+
+// PD returns the protection domain of the queue pair.
+func (qp *QP) PD() *PD { return qp.pd }
+
+// PostSend queues wrs in order and returns how many were accepted; the error, if
+// any, is about wrs[n]. It neither blocks nor allocates. The slice and the lists
+// in it belong to the caller again when it returns; the memory that they name is
+// in use until the completion (with Inline: only during the call). A request that
+// makes no completion is done when a later one of the queue completes.
+func (qp *QP) PostSend(wrs []SendWR) (n int, err error) { return qp.drv.PostSend(wrs) }
+
+// PostRecv posts receives in order and returns how many were accepted; the
+// error, if any, is about wrs[n]. It neither blocks nor allocates.
+func (qp *QP) PostRecv(wrs []RecvWR) (n int, err error) { return qp.drv.PostRecv(wrs) }
+
+// Modify changes the attributes that attr.Mask names. A step that the state
+// machine of the device's transport does not allow is refused with [ErrInvalid]
+// and changes nothing.
+func (qp *QP) Modify(attr QPAttr) error { return qp.drv.Modify(attr) }
+
+// State returns the state that the queue pair is in.
+func (qp *QP) State() QPState {
+	a, _ := qp.drv.Query()
+	return a.State
+}
+
+// Query returns the attributes, and the configuration with the limits that the
+// device really granted.
+func (qp *QP) Query() (QPAttr, QPConfig) {
+	attr, init := qp.drv.Query()
+	cfg := qp.cfg
+	cfg.Type, cfg.SignalAll = init.Type, init.SignalAll
+	cfg.MaxSendWR, cfg.MaxRecvWR = init.Cap.MaxSendWR, init.Cap.MaxRecvWR
+	cfg.MaxSendSGE, cfg.MaxRecvSGE = init.Cap.MaxSendSGE, init.Cap.MaxRecvSGE
+	cfg.MaxInline = init.Cap.MaxInline
+	return attr, cfg
+}
+
+// Close destroys the queue pair and its connection. When it returns, the device
+// touches none of its memory and adds no more completions of it; those already
+// in completion queues can still be polled. A second Close does nothing.
+func (qp *QP) Close() error {
+	return qp.shut("close queue pair", func() error {
+		if err := qp.drv.Close(); err != nil {
+			return err
+		}
+		qp.part()
+		return nil
+	})
+}

@@ -1,0 +1,125 @@
+package memdev
+
+import (
+	"cinnabar/verbs/driver"
+)
+
+// armed is what a completion queue was asked to tell.
+type armed uint8
+
+const (
+	armedNot armed = iota
+	armedSolicited
+	armedAny
+)
+
+// cq is a completion queue.
+type cq struct {
+	dev     *Device
+	context any
+	event   chan struct{} // capacity 1
+	depth   int
+	wcs     []driver.WC
+	armed   armed
+	overrun bool
+	users   int // queue pairs that use it, counted once per direction
+	closed  bool
+}
+
+// CreateCQ makes a completion queue of exactly depth entries.
+func (d *Device) CreateCQ(depth int, cqContext any) (driver.CQ, error) {
+	if depth < 1 || depth > 1<<20 {
+		return nil, driver.Errorf("create completion queue", driver.ErrInvalid, "depth %d; the device takes 1 to %d", depth, 1<<20)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.cqs++
+	return &cq{dev: d, context: cqContext, event: make(chan struct{}, 1), depth: depth}, nil
+}
+
+// add appends a completion and tells whoever armed the queue. The caller holds mu.
+func (c *cq) add(wc driver.WC, solicited bool) {
+	c.dev.stats["completions"]++
+	if c.overrun {
+		return
+	}
+	if len(c.wcs) == c.depth {
+		c.overrun = true
+		c.dev.raise(driver.AsyncEvent{Type: driver.EventCQErr, Context: c.context,
+			Err: driver.Errorf("completion queue", driver.ErrCQOverrun, "all %d entries are taken; poll more often or make it deeper", c.depth)})
+		c.notify()
+		return
+	}
+	c.wcs = append(c.wcs, wc)
+	if c.armed == armedAny || c.armed == armedSolicited && (solicited || wc.Status != driver.StatusSuccess) {
+		c.notify()
+	}
+}
+
+func (c *cq) notify() {
+	c.armed = armedNot
+	select {
+	case c.event <- struct{}{}:
+	default: // one unread event is enough
+	}
+}
+
+// Poll takes the oldest completions.
+func (c *cq) Poll(wc []driver.WC) (int, error) {
+	c.dev.mu.Lock()
+	defer c.dev.mu.Unlock()
+	n := copy(wc, c.wcs)
+	c.wcs = c.wcs[:copy(c.wcs, c.wcs[n:])]
+	if n == 0 && c.overrun && len(wc) > 0 {
+		return 0, driver.Errorf("poll", driver.ErrCQOverrun, "completions were lost; the queue has %d entries", c.depth)
+	}
+	return n, nil
+}
+
+// Arm asks for an event.
+func (c *cq) Arm(solicitedOnly bool) error {
+	c.dev.mu.Lock()
+	defer c.dev.mu.Unlock()
+	switch {
+	case c.overrun:
+		c.notify()
+	case !solicitedOnly:
+		c.armed = armedAny
+	case c.armed == armedNot:
+		c.armed = armedSolicited
+	}
+	return nil
+}
+
+func (c *cq) Event() <-chan struct{} { return c.event }
+
+// Resize changes the depth; it refuses to go below what is queued.
+func (c *cq) Resize(depth int) error {
+	c.dev.mu.Lock()
+	defer c.dev.mu.Unlock()
+	if depth < max(1, len(c.wcs)) {
+		return driver.Errorf("resize completion queue", driver.ErrInvalid, "depth %d; %d completions are queued", depth, len(c.wcs))
+	}
+	c.depth = depth
+	return nil
+}
+
+func (c *cq) Depth() int {
+	c.dev.mu.Lock()
+	defer c.dev.mu.Unlock()
+	return c.depth
+}
+
+// Close releases the queue.
+func (c *cq) Close() error {
+	c.dev.mu.Lock()
+	defer c.dev.mu.Unlock()
+	if c.users > 0 {
+		return driver.Errorf("close completion queue", driver.ErrBusy, "queue pairs use it")
+	}
+	if !c.closed {
+		c.closed = true
+		c.dev.cqs--
+	}
+	return nil
+}

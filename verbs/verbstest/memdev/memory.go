@@ -1,0 +1,171 @@
+package memdev
+
+import (
+	"cinnabar/verbs/driver"
+)
+
+// pd is a protection domain.
+type pd struct {
+	dev     *Device
+	closed  bool
+	objects int // open regions, queue pairs and shared receive queues
+}
+
+// mr is a registered region.
+type mr struct {
+	pd         *pd
+	region     driver.Region
+	access     driver.Access
+	lkey, rkey uint32
+	revoked    bool // by send with invalidate: the remote key is dead
+	closed     bool
+}
+
+// RegMR registers a region under two random keys.
+func (p *pd) RegMR(r driver.Region, access driver.Access) (driver.MR, error) {
+	const known = driver.LocalWrite | driver.RemoteWrite | driver.RemoteRead | driver.RemoteAtomic | driver.OptionalAccess
+	if bad := access &^ known; bad != 0 {
+		return nil, driver.Unsupported("register memory", "access %v; the device has no such right", bad)
+	}
+	if access&(driver.RemoteWrite|driver.RemoteAtomic) != 0 && access&driver.LocalWrite == 0 {
+		return nil, driver.Errorf("register memory", driver.ErrInvalid, "access %v needs local-write too", access)
+	}
+	d := p.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := &mr{pd: p, region: r, access: access, lkey: d.newKey()}
+	d.regions[m.lkey] = m
+	m.rkey = d.newKey()
+	d.regions[m.rkey] = m
+	p.objects++
+	return m, nil
+}
+
+func (m *mr) LKey() uint32 { return m.lkey }
+func (m *mr) RKey() uint32 { return m.rkey }
+
+// Close revokes both keys.
+func (m *mr) Close() error {
+	d := m.pd.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if m.closed {
+		return nil
+	}
+	m.closed = true
+	delete(d.regions, m.lkey)
+	delete(d.regions, m.rkey)
+	m.pd.objects--
+	return nil
+}
+
+// Close releases the domain.
+func (p *pd) Close() error {
+	p.dev.mu.Lock()
+	defer p.dev.mu.Unlock()
+	if p.objects > 0 {
+		return driver.Errorf("close protection domain", driver.ErrBusy, "%d objects of it are open", p.objects)
+	}
+	if !p.closed {
+		p.closed = true
+		p.dev.pds--
+	}
+	return nil
+}
+
+// CreateAH refuses: the device has no datagrams.
+func (p *pd) CreateAH(driver.AHAttr) (driver.AddressHandle, error) {
+	return nil, driver.Unsupported("create address handle", "the device has reliable connections only")
+}
+
+// slice returns the n bytes at addr in m, or nil if they leave the region.
+func (m *mr) slice(addr, n uint64) []byte {
+	size := uint64(len(m.region.Bytes))
+	off := addr - m.region.Addr
+	if off > size || n > size-off {
+		return nil
+	}
+	return m.region.Bytes[off : off+n : off+n]
+}
+
+// local resolves a scatter or gather list of p; need is what the device must be
+// allowed to do with it. The caller holds mu.
+func (p *pd) local(sgl []driver.SGE, need driver.Access) ([][]byte, bool) {
+	segs := make([][]byte, 0, len(sgl))
+	for _, s := range sgl {
+		if s.Length == 0 {
+			continue
+		}
+		m := p.dev.regions[s.LKey]
+		if m == nil || m.lkey != s.LKey || m.pd != p || m.access&need != need {
+			return nil, false
+		}
+		b := m.slice(s.Addr, uint64(s.Length))
+		if b == nil {
+			return nil, false
+		}
+		segs = append(segs, b)
+	}
+	return segs, true
+}
+
+// remote resolves what a peer asked for. A length of zero needs no key, as the
+// standards have it. The caller holds mu.
+func (p *pd) remote(r driver.RemoteAddr, n uint64, need driver.Access) ([]byte, bool) {
+	if n == 0 {
+		return nil, true
+	}
+	m := p.dev.regions[r.RKey]
+	if m == nil || m.rkey != r.RKey || m.revoked || m.pd != p || m.access&need != need {
+		return nil, false
+	}
+	b := m.slice(r.Addr, n)
+	return b, b != nil
+}
+
+// length sums the entries of a list.
+func length(sgl []driver.SGE) uint64 {
+	var n uint64
+	for _, s := range sgl {
+		n += uint64(s.Length)
+	}
+	return n
+}
+
+// scatter copies src into the segments in order and returns how many bytes fitted.
+func scatter(dst [][]byte, src []byte) int {
+	n := 0
+	for _, d := range dst {
+		n += copy(d, src[n:])
+	}
+	return n
+}
+
+// gather copies the segments into dst in order and returns how many bytes fitted.
+func gather(dst []byte, src [][]byte) int {
+	n := 0
+	for _, s := range src {
+		n += copy(dst[n:], s)
+	}
+	return n
+}
+
+// flatten joins segments; one segment is returned as it is.
+func flatten(segs [][]byte) []byte {
+	if len(segs) == 1 {
+		return segs[0]
+	}
+	b := make([]byte, 0, total(segs))
+	for _, s := range segs {
+		b = append(b, s...)
+	}
+	return b
+}
+
+func total(segs [][]byte) int {
+	n := 0
+	for _, s := range segs {
+		n += len(s)
+	}
+	return n
+}

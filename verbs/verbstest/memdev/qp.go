@@ -1,0 +1,328 @@
+package memdev
+
+import (
+	"slices"
+	"time"
+
+	"cinnabar/verbs/driver"
+)
+
+// sendWR is a queued send request with what the post copied of it.
+type sendWR struct {
+	driver.SendWR
+	inline []byte // payload of an Inline request
+}
+
+// qp is a queue pair. Its states, all moved by setState:
+//
+//	RESET -> INIT -> (connected) RTS -> ERR -> RESET
+//
+// Any state goes to ERR and to RESET.
+type qp struct {
+	pd    *pd
+	num   uint32
+	init  driver.QPInit
+	state driver.QPState
+	attr  driver.QPAttr
+	sq    []sendWR
+	rq    recvQueue
+	srq   *srq // nil: rq is used
+	peer  *qp  // set while connected
+	conn  *conn
+	rnr   *time.Timer // runs while a send waits for a receive a finite time
+	late  bool        // rnr has fired for the request at the head of sq
+	busy  bool        // run is active further up the stack
+	gone  bool
+}
+
+// CreateQP makes a queue pair in INIT, so that receives can be posted before it
+// is connected, as rdma_create_qp does.
+func (p *pd) CreateQP(init driver.QPInit) (driver.QP, error) {
+	if init.Type != driver.RC {
+		return nil, driver.Unsupported("create queue pair", "type %v; the device has RC only", init.Type)
+	}
+	if err := checkCap(&init.Cap); err != nil {
+		return nil, err
+	}
+	scq, okS := init.SendCQ.(*cq)
+	rcq, okR := init.RecvCQ.(*cq)
+	if !okS || !okR {
+		return nil, driver.Errorf("create queue pair", driver.ErrInvalid, "completion queues of another device")
+	}
+	var shared *srq
+	if init.SRQ != nil {
+		shared = init.SRQ.(*srq)
+	}
+	d := p.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	q := &qp{pd: p, num: d.nextQPN, init: init, state: driver.StateInit, srq: shared,
+		rq: recvQueue{depth: init.Cap.MaxRecvWR, maxSGE: init.Cap.MaxRecvSGE}}
+	q.attr = driver.QPAttr{RNRRetry: driver.MaxRNRRetry, RetryCount: 7, MinRNRTimer: 12, PathMTU: 5, Port: 1,
+		Access: driver.RemoteWrite | driver.RemoteRead | driver.RemoteAtomic, MaxRDAtomic: maxRead, MaxDestRDAtomic: maxRead}
+	d.nextQPN++
+	d.qps[q.num] = q
+	p.objects++
+	scq.users++
+	rcq.users++
+	if shared != nil {
+		shared.users = append(shared.users, q)
+	}
+	return q, nil
+}
+
+// checkCap fills the zero values of a capacity and checks the rest.
+func checkCap(c *driver.QPCap) error {
+	c.MaxSendSGE, c.MaxRecvSGE = max(1, c.MaxSendSGE), max(1, c.MaxRecvSGE)
+	for _, l := range []struct {
+		name     string
+		got, max int
+	}{
+		{"send depth", c.MaxSendWR, maxDepth}, {"receive depth", c.MaxRecvWR, maxDepth},
+		{"gather entries", c.MaxSendSGE, maxSGE}, {"scatter entries", c.MaxRecvSGE, maxSGE},
+		{"inline bytes", c.MaxInline, maxInline},
+	} {
+		if l.got < 0 || l.got > l.max {
+			return driver.Errorf("create queue pair", driver.ErrInvalid, "%s %d; the device takes 0 to %d", l.name, l.got, l.max)
+		}
+	}
+	return nil
+}
+
+func (q *qp) Num() uint32     { return q.num }
+func (q *qp) sendCQ() *cq     { return q.init.SendCQ.(*cq) }
+func (q *qp) recvCQ() *cq     { return q.init.RecvCQ.(*cq) }
+func (q *qp) lock() func()    { q.pd.dev.mu.Lock(); return q.pd.dev.mu.Unlock }
+func (q *qp) device() *Device { return q.pd.dev }
+
+// PostSend queues requests and carries out what can be carried out.
+func (q *qp) PostSend(wrs []driver.SendWR) (int, error) {
+	defer q.lock()()
+	if q.gone {
+		return 0, driver.Errorf("post send", driver.ErrClosed, "the queue pair")
+	}
+	if q.state != driver.StateRTS && q.state != driver.StateSQD && q.state != driver.StateErr {
+		return 0, driver.Errorf("post send", driver.ErrInvalid, "the queue pair is in %v; connect it first", q.state)
+	}
+	for i := range wrs {
+		if err := q.enqueue(&wrs[i]); err != nil {
+			q.run()
+			return i, err
+		}
+	}
+	q.run()
+	return len(wrs), nil
+}
+
+// enqueue checks one request and queues a copy.
+func (q *qp) enqueue(wr *driver.SendWR) error {
+	if err := q.check(wr); err != nil {
+		return err
+	}
+	if len(q.sq) == q.init.Cap.MaxSendWR {
+		return driver.Errorf("post send", driver.ErrQueueFull, "all %d entries of the send queue are posted; poll for completions first", q.init.Cap.MaxSendWR)
+	}
+	w := sendWR{SendWR: *wr}
+	if wr.Flags&driver.Inline != 0 {
+		segs, ok := q.inlineSegs(wr.SGL)
+		if !ok {
+			return driver.Errorf("post send", driver.ErrInvalid, "inline data outside registered memory")
+		}
+		w.inline = slices.Clone(flatten(segs))
+	}
+	w.SGL = slices.Clone(wr.SGL)
+	q.device().stats["sends"]++
+	q.sq = append(q.sq, w)
+	return nil
+}
+
+// inlineSegs finds the memory of an inline request. This device knows memory
+// only through regions, so it asks for a key where others do not.
+func (q *qp) inlineSegs(sgl []driver.SGE) ([][]byte, bool) { return q.pd.local(sgl, 0) }
+
+// check refuses what the device can see to be wrong before it queues.
+func (q *qp) check(wr *driver.SendWR) error {
+	if need := opCaps[wr.Op]; !q.device().caps.Has(need) {
+		return driver.Unsupported("post send", "%v: the device lacks %v", wr.Op, need)
+	}
+	if !knownOp(wr.Op) {
+		return driver.Unsupported("post send", "%v (opcode %d)", wr.Op, uint32(wr.Op))
+	}
+	n := length(wr.SGL)
+	switch {
+	case len(wr.SGL) > q.init.Cap.MaxSendSGE:
+		return driver.Errorf("post send", driver.ErrInvalid, "%d gather entries; the queue pair takes %d", len(wr.SGL), q.init.Cap.MaxSendSGE)
+	case n > maxMessage:
+		return driver.Errorf("post send", driver.ErrInvalid, "%d bytes; a message takes %d", n, uint64(maxMessage))
+	case wr.Flags&driver.Inline != 0 && n > uint64(q.init.Cap.MaxInline):
+		return driver.Errorf("post send", driver.ErrInvalid, "%d bytes inline; the queue pair takes %d", n, q.init.Cap.MaxInline)
+	case isAtomic(wr.Op) && (n != 8 || wr.Remote.Addr%8 != 0):
+		return driver.Errorf("post send", driver.ErrInvalid, "%v of %d bytes at %#x; it takes 8 bytes on an 8-byte boundary", wr.Op, n, wr.Remote.Addr)
+	}
+	return nil
+}
+
+var opCaps = map[driver.Opcode]driver.Caps{
+	driver.OpWriteImm: driver.CapWriteImm, driver.OpSendImm: driver.CapSendImm,
+	driver.OpSendInvalidate: driver.CapSendInvalidate,
+	driver.OpCompareSwap:    driver.CapAtomics, driver.OpFetchAdd: driver.CapAtomics,
+}
+
+func knownOp(op driver.Opcode) bool {
+	return op <= driver.OpFetchAdd || op == driver.OpSendInvalidate
+}
+
+func isAtomic(op driver.Opcode) bool {
+	return op == driver.OpCompareSwap || op == driver.OpFetchAdd
+}
+
+// PostRecv queues receives and lets a waiting sender go on.
+func (q *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
+	defer q.lock()()
+	switch {
+	case q.gone:
+		return 0, driver.Errorf("post receive", driver.ErrClosed, "the queue pair")
+	case q.srq != nil:
+		return 0, driver.Errorf("post receive", driver.ErrInvalid, "the queue pair takes its receives from a shared queue")
+	case q.state == driver.StateReset:
+		return 0, driver.Errorf("post receive", driver.ErrInvalid, "the queue pair is in RESET; move it to INIT first")
+	}
+	n, err := q.rq.post("post receive", wrs)
+	if q.state == driver.StateErr {
+		q.flushRecv()
+	} else if q.peer != nil {
+		q.peer.run()
+	}
+	return n, err
+}
+
+// Query returns attributes and creation parameters.
+func (q *qp) Query() (driver.QPAttr, driver.QPInit) {
+	defer q.lock()()
+	a := q.attr
+	a.State, a.CurState, a.Cap = q.state, q.state, q.init.Cap
+	a.Mask = driver.AttrState | driver.AttrCurState | driver.AttrCap | driver.AttrAccess | driver.AttrPort | driver.AttrPathMTU |
+		driver.AttrRetryCount | driver.AttrRNRRetry | driver.AttrMinRNRTimer | driver.AttrMaxRDAtomic | driver.AttrMaxDestRDAtomic
+	if q.peer != nil {
+		a.DestQPN = q.peer.num
+		a.Mask |= driver.AttrDestQPN
+	}
+	return a, q.init
+}
+
+// Modify changes the state and the retry parameters.
+func (q *qp) Modify(a driver.QPAttr) error {
+	defer q.lock()()
+	if q.gone {
+		return driver.Errorf("modify queue pair", driver.ErrClosed, "the queue pair")
+	}
+	if a.Mask&driver.AttrState != 0 {
+		if err := q.checkStep(a.State); err != nil {
+			return err
+		}
+	}
+	if a.Mask&driver.AttrRNRRetry != 0 {
+		q.attr.RNRRetry = min(a.RNRRetry, driver.MaxRNRRetry)
+	}
+	if a.Mask&driver.AttrMinRNRTimer != 0 {
+		q.attr.MinRNRTimer = a.MinRNRTimer & 31
+	}
+	if a.Mask&driver.AttrAccess != 0 {
+		q.attr.Access = a.Access
+	}
+	if a.Mask&driver.AttrState != 0 {
+		q.setState(a.State)
+	}
+	return nil
+}
+
+// checkStep says whether a program may make the step by hand.
+func (q *qp) checkStep(to driver.QPState) error {
+	switch {
+	case to == driver.StateRTR, to == driver.StateRTS && q.state != driver.StateSQD && q.state != driver.StateRTS:
+		return driver.Unsupported("modify queue pair", "%v by hand; the device connects by Dial and Accept", to)
+	case to == driver.StateErr, to == driver.StateReset,
+		to == driver.StateInit && (q.state == driver.StateReset || q.state == driver.StateInit),
+		to == driver.StateSQD && (q.state == driver.StateRTS || q.state == driver.StateSQD),
+		to == driver.StateRTS:
+		return nil
+	}
+	return driver.Errorf("modify queue pair", driver.ErrInvalid, "no step leads from %v to %v", q.state, to)
+}
+
+// setState makes a step that is known to be legal.
+func (q *qp) setState(to driver.QPState) {
+	switch to {
+	case driver.StateErr:
+		q.fail(driver.Errorf("connection", driver.ErrDisconnected, "the queue pair was moved to ERR"))
+	case driver.StateReset:
+		q.fail(driver.Errorf("connection", driver.ErrDisconnected, "the queue pair was reset"))
+		q.state = to
+	case driver.StateSQD:
+		q.state = to
+		q.device().raise(driver.AsyncEvent{Type: driver.EventSQDrained, Context: q.init.Context, QPNum: q.num})
+	default:
+		q.state = to
+		q.run()
+	}
+}
+
+// fail moves the queue pair and its peer to ERR and flushes both. Cause is what
+// the connection reports. The caller holds mu.
+func (q *qp) fail(cause error) {
+	peer := q.peer
+	q.enterErr()
+	if peer != nil {
+		peer.enterErr()
+	}
+	if q.conn != nil {
+		q.conn.end(cause)
+	}
+}
+
+// enterErr flushes one queue pair.
+func (q *qp) enterErr() {
+	if q.state == driver.StateErr {
+		return
+	}
+	q.state, q.peer = driver.StateErr, nil
+	q.stopTimer()
+	q.flushSend()
+	q.flushRecv()
+	if q.srq != nil {
+		q.device().raise(driver.AsyncEvent{Type: driver.EventQPLastWQEReached, Context: q.init.Context, QPNum: q.num})
+	}
+}
+
+func (q *qp) flushSend() {
+	for _, w := range q.sq {
+		q.sendCQ().add(driver.WC{ID: w.ID, Status: driver.StatusWRFlushErr, QPNum: q.num}, false)
+	}
+	q.sq = nil
+}
+
+func (q *qp) flushRecv() {
+	for _, w := range q.rq.wrs {
+		q.recvCQ().add(driver.WC{ID: w.ID, Status: driver.StatusWRFlushErr, QPNum: q.num}, false)
+	}
+	q.rq.wrs = nil
+}
+
+// Close ends the connection without completions for what is left.
+func (q *qp) Close() error {
+	defer q.lock()()
+	if q.gone {
+		return nil
+	}
+	q.gone = true
+	q.sq, q.rq.wrs = nil, nil
+	q.fail(driver.Errorf("connection", driver.ErrDisconnected, "the queue pair was closed"))
+	q.sendCQ().users--
+	q.recvCQ().users--
+	if q.srq != nil {
+		q.srq.users = slices.DeleteFunc(q.srq.users, func(o *qp) bool { return o == q })
+	}
+	q.pd.objects--
+	delete(q.device().qps, q.num)
+	return nil
+}
