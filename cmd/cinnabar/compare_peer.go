@@ -84,37 +84,28 @@ func (k *compareSink) prepare(ctx context.Context) (err error) {
 	return err
 }
 
-// meet says where this side is, and accepts one connection of each kind.
+// meet accepts one connection of each kind.
 func (k *compareSink) meet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
-	l, err := verbs.Listen(k.dev, netip.MustParseAddrPort("127.0.0.1:0"))
-	if err != nil {
-		return fmt.Errorf("listen for the connect request: %w", err)
-	}
-	defer l.Close()
 	var lc net.ListenConfig
-	t, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
+	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return fmt.Errorf("listen for TCP: %w", err)
 	}
-	defer t.Close()
-	defer context.AfterFunc(ctx, func() { t.Close() })()
-	at, err := netip.ParseAddrPort(t.Addr().String())
+	defer l.Close()
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	at, err := netip.ParseAddrPort(l.Addr().String())
 	if err != nil {
 		return err
 	}
-	if err := k.x.send(compareAnswer{Addr: l.Addr(), TCP: at, Data: regionOf(k.data)}); err != nil {
+	if err := k.x.send(compareAnswer{TCP: at}); err != nil {
 		return err
 	}
-	r, err := l.Accept(ctx)
-	if err != nil {
-		return fmt.Errorf("wait for the connect request: %w", reason(ctx, err))
-	}
-	if err := k.accept(ctx, r, verbs.ConnParam{}); err != nil {
+	if _, err := k.x.connect(ctx, k.link, verbs.OOB{Region: k.data.Region()}); err != nil {
 		return err
 	}
-	if k.tcp, err = t.Accept(); err != nil {
+	if k.tcp, err = l.Accept(); err != nil {
 		return fmt.Errorf("wait for the TCP connection: %w", reason(ctx, err))
 	}
 	return nil

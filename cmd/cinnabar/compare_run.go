@@ -20,9 +20,7 @@ import (
 
 // compareAnswer is where the peer can be reached.
 type compareAnswer struct {
-	Addr netip.AddrPort `json:"addr"` // for the connect request
-	TCP  netip.AddrPort `json:"tcp"`
-	Data remoteRegion   `json:"data"`
+	TCP netip.AddrPort `json:"tcp"`
 }
 
 // compareStep is what the parent says during the measurements.
@@ -46,7 +44,7 @@ type comparer struct {
 	x      *exchange
 	dev    *verbs.Device
 	job    compareJob
-	peer   compareAnswer
+	peer   verbs.Region
 	data   *verbs.MR
 	tcp    net.Conn
 	digest [32]byte // of the memory
@@ -97,21 +95,22 @@ func (c *comparer) meet(ctx context.Context) error {
 	if err := c.x.send(c.job); err != nil {
 		return err
 	}
-	if err := c.x.receive(ctx, &c.peer); err != nil {
+	var a compareAnswer
+	if err := c.x.receive(ctx, &a); err != nil {
 		return err
 	}
-	if c.peer.Data.Len != c.data.Len() {
-		return fmt.Errorf("out-of-band exchange: the peer offers %d bytes instead of %d", c.peer.Data.Len, c.data.Len())
-	}
-	if err := c.dial(ctx, c.peer.Addr, verbs.ConnParam{}); err != nil {
+	info, err := c.x.connect(ctx, c.link, verbs.OOB{Active: true})
+	if err != nil {
 		return err
+	}
+	c.peer = info.Region
+	if c.peer.Size != uint64(c.data.Len()) {
+		return fmt.Errorf("out-of-band exchange: the peer offers %d bytes of memory instead of %d", c.peer.Size, c.data.Len())
 	}
 	var d net.Dialer
-	tcp, err := d.DialContext(ctx, "tcp", c.peer.TCP.String())
-	if err != nil {
+	if c.tcp, err = d.DialContext(ctx, "tcp", a.TCP.String()); err != nil {
 		return fmt.Errorf("connect to the peer by TCP: %w", err)
 	}
-	c.tcp = tcp
 	return nil
 }
 
@@ -188,16 +187,15 @@ func (c *comparer) moveTCP(context.Context) error {
 	return nil
 }
 
-// moveWrite writes every piece into the peer's memory. A read behind the writes
-// returns only when they are placed, without asking the receiving program.
+// moveWrite writes every piece into the peer's memory. A read of no bytes behind
+// the writes returns only when they are placed, without asking the receiving
+// program.
 func (c *comparer) moveWrite(ctx context.Context) error {
 	w := verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.Signaled}
 	if err := c.stream(ctx, w, nil); err != nil {
 		return err
 	}
-	// The byte goes back to where it came from.
-	read := verbs.SendWR{Op: verbs.OpRead, Flags: verbs.Signaled, Remote: c.peer.Data.at(0), SGL: []verbs.SGE{c.data.SGE(0, 1)}}
-	if err := c.post(read); err != nil {
+	if err := c.post(verbs.SendWR{Op: verbs.OpRead, Flags: verbs.Signaled, Remote: c.peer.RemoteAddr}); err != nil {
 		return err
 	}
 	return c.sent(ctx, 1)
@@ -256,7 +254,7 @@ func (c *comparer) stream(ctx context.Context, wr verbs.SendWR, before func() er
 			flying--
 		}
 		off, size := c.job.piece(n)
-		wr.ID, wr.SGL, wr.Remote = uint64(n), []verbs.SGE{c.data.SGE(off, size)}, c.peer.Data.at(off)
+		wr.ID, wr.SGL, wr.Remote = uint64(n), []verbs.SGE{c.data.SGE(off, size)}, c.peer.Add(uint64(off))
 		if err := c.timed(func() error { return c.post(wr) }); err != nil {
 			return err
 		}

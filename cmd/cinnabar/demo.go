@@ -22,8 +22,12 @@ const (
 	demoRound   = 16 * mebibyte // of registered memory on each side
 	demoDepth   = 64            // work requests in one queue: a round's chunks and a message
 	demoAtomics = 1000          // operations of each kind
+	demoWords   = 2             // behind the round, for atomics
 	wordLen     = 8
 )
+
+// wordOffset is where the word i of the peer's memory is.
+func wordOffset(i int) int { return demoRound + i*wordLen }
 
 func newDemo(s streams) *cobra.Command {
 	return &cobra.Command{
@@ -59,18 +63,18 @@ func runDemo(ctx context.Context, src source, s streams) (err error) {
 	if err != nil {
 		return err
 	}
-	d, err := demonstrate(ctx, dev, p, src)
+	d, err := demonstrate(ctx, dev, p, src, s.out)
 	if stopErr := p.stop(); err == nil { // else the peer's end follows from ours
 		err = stopErr
 	}
 	if err != nil {
 		return err
 	}
-	return d.print(s.out, p.cmd.Process.Pid)
+	return d.print(s.out)
 }
 
 // demonstrate meets the peer and runs every step.
-func demonstrate(ctx context.Context, dev *verbs.Device, p *peerProcess, src source) (*demo, error) {
+func demonstrate(ctx context.Context, dev *verbs.Device, p *peerProcess, src source, out io.Writer) (*demo, error) {
 	x, err := p.meet(ctx)
 	if err != nil {
 		return nil, err
@@ -80,7 +84,14 @@ func demonstrate(ctx context.Context, dev *verbs.Device, p *peerProcess, src sou
 	if err != nil {
 		return nil, err
 	}
-	return d, errors.Join(d.run(ctx, x), d.close(ctx))
+	if err = d.meet(ctx, x); err == nil {
+		_, err = fmt.Fprintf(out, "%s of %s between processes %d and %d, device %s (%s)\n",
+			sizeText(src.Size), src.name(), os.Getpid(), p.cmd.Process.Pid, d.attr.Name, d.attr.Transport)
+	}
+	if err == nil {
+		err = d.run(ctx)
+	}
+	return d, errors.Join(err, d.close(ctx))
 }
 
 // demo is the active side of the demonstration.
@@ -90,7 +101,7 @@ type demo struct {
 	attr   verbs.DeviceAttr
 	data   *verbs.MR // one round
 	result *verbs.MR // where atomics put the old value
-	peer   demoAnswer
+	peer   verbs.Region
 	digest [32]byte // of the data, by the first pass
 	passes int
 	rows   []demoRow
@@ -127,10 +138,7 @@ func newDemoRun(dev *verbs.Device, src source) (*demo, error) {
 }
 
 // run goes through the steps in order.
-func (d *demo) run(ctx context.Context, x *exchange) error {
-	if err := d.meet(ctx, x); err != nil {
-		return err
-	}
+func (d *demo) run(ctx context.Context) error {
 	for _, op := range []demoOp{opSendReceive, opWrite, opWriteImm, opRead} {
 		if op == opWriteImm && !d.attr.Caps.Has(verbs.CapWriteImm) {
 			d.skip(op.String())
@@ -149,23 +157,26 @@ func (d *demo) run(ctx context.Context, x *exchange) error {
 // meet exchanges addresses and keys over TCP, and connects.
 func (d *demo) meet(ctx context.Context, x *exchange) error {
 	start := time.Now()
-	if err := x.send(demoOffer{Source: d.src, Round: demoRound, Chunk: demoChunk, QPNum: d.qp.Num()}); err != nil {
+	if err := x.send(d.src); err != nil {
 		return err
 	}
-	waiting, cancel := context.WithTimeout(ctx, exchangeTimeout)
-	defer cancel()
-	if err := x.receive(waiting, &d.peer); err != nil {
+	info, err := x.connect(ctx, d.link, verbs.OOB{Active: true, Settings: demoSettings()})
+	if err != nil {
 		return err
 	}
-	if d.peer.Data.Len != demoRound || d.peer.Words.Len != 2*wordLen {
-		return fmt.Errorf("out-of-band exchange: the peer offers %d and %d bytes instead of %d and %d", d.peer.Data.Len, d.peer.Words.Len, demoRound, 2*wordLen)
+	d.peer = info.Region
+	if want := uint64(wordOffset(demoWords)); d.peer.Size != want {
+		return fmt.Errorf("out-of-band exchange: the peer offers %d bytes of memory instead of %d", d.peer.Size, want)
 	}
 	d.rows = append(d.rows, demoRow{
-		step: "out-of-band exchange", operations: 2, bytes: x.sent + x.got, took: time.Since(start), rate: "-",
-		verified: fmt.Sprintf("%s, queue pair %#06x, %s at %s", d.peer.Addr, d.peer.QPNum, sizeText(demoRound), d.peer.Data.at(0)),
+		step: "out-of-band exchange", operations: 1, bytes: x.bytes.Load(), took: time.Since(start), rate: "-",
+		verified: fmt.Sprintf("queue pair %#06x connected, %s at %s", info.QPN, sizeText(int64(d.peer.Size)), d.peer.RemoteAddr),
 	})
-	return d.dial(waiting, d.peer.Addr, verbs.ConnParam{})
+	return nil
 }
+
+// at is the address of byte off of the peer's memory.
+func (d *demo) at(off int) verbs.RemoteAddr { return d.peer.Add(uint64(off)) }
 
 // skip notes a step that the device cannot do.
 func (d *demo) skip(step string) {
@@ -173,9 +184,8 @@ func (d *demo) skip(step string) {
 }
 
 // print writes what was done.
-func (d *demo) print(w io.Writer, peerPID int) error {
+func (d *demo) print(w io.Writer) error {
 	i := &infoWriter{w: w}
-	i.printf("%s of %s between processes %d and %d, device %s (%s)\n", sizeText(d.src.Size), d.src.name(), os.Getpid(), peerPID, d.attr.Name, d.attr.Transport)
 	i.printf("sha256 %x\n\n", d.digest)
 	if i.err != nil {
 		return i.err

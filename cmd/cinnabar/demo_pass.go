@@ -95,7 +95,7 @@ func (d *demo) round(ctx context.Context, op demoOp, n int) (time.Duration, int,
 func (d *demo) requests(op demoOp, n int) []verbs.SendWR {
 	var wrs []verbs.SendWR
 	for off, size := range chunks(n, demoChunk) {
-		wr := verbs.SendWR{Flags: verbs.Signaled, SGL: []verbs.SGE{d.data.SGE(off, size)}, Remote: d.peer.Data.at(off)}
+		wr := verbs.SendWR{Flags: verbs.Signaled, SGL: []verbs.SGE{d.data.SGE(off, size)}, Remote: d.at(off)}
 		switch op {
 		case opSendReceive:
 			wr.Op = verbs.OpSend
@@ -134,7 +134,7 @@ func (d *demo) count(ctx context.Context, step string) error {
 	start := time.Now()
 	total := uint64(0)
 	for add := uint64(1); add <= demoAtomics; add++ {
-		old, err := d.atomic(ctx, verbs.SendWR{Op: verbs.OpFetchAdd, CompareAdd: add, Remote: d.peer.Words.at(0)})
+		old, err := d.atomic(ctx, verbs.SendWR{Op: verbs.OpFetchAdd, CompareAdd: add, Remote: d.at(wordOffset(0))})
 		if err != nil {
 			return err
 		}
@@ -151,7 +151,7 @@ func (d *demo) count(ctx context.Context, step string) error {
 // expectation must change nothing.
 func (d *demo) swap(ctx context.Context, step string) error {
 	start := time.Now()
-	at := d.peer.Words.at(wordLen)
+	at := d.at(wordOffset(1))
 	for v := uint64(0); v < demoAtomics; v++ {
 		old, err := d.atomic(ctx, verbs.SendWR{Op: verbs.OpCompareSwap, CompareAdd: v, Swap: v + 1, Remote: at})
 		if err != nil {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"net/netip"
 
 	"github.com/spf13/cobra"
 
@@ -40,16 +39,15 @@ func newDemoPeer(s streams) *cobra.Command {
 // demoPeer is the passive side of the demonstration.
 type demoPeer struct {
 	*talker
-	offer demoOffer
-	data  *verbs.MR // what the parent writes to and reads from
-	words *verbs.MR // what the parent's atomics work on
+	src  source
+	data *verbs.MR // what the parent uses: a round of data, and two words for atomics
 
 	sum    hash.Hash     // of the data of the operation under way
 	reader io.ReadCloser // the source, while reads are under way
 }
 
-// serveDemo answers the parent's offer and does its part until the parent
-// says bye.
+// serveDemo learns what the data is, connects, and does its part until the
+// parent says bye.
 func serveDemo(ctx context.Context, dev *verbs.Device, x *exchange) (err error) {
 	t, err := newTalker(dev)
 	if err != nil {
@@ -57,13 +55,17 @@ func serveDemo(ctx context.Context, dev *verbs.Device, x *exchange) (err error) 
 	}
 	p := &demoPeer{talker: t, sum: sha256.New()}
 	defer func() { err = errors.Join(err, p.closeReader(), p.close(ctx)) }()
-	if err := x.receive(ctx, &p.offer); err != nil {
+	if err := x.receive(ctx, &p.src); err != nil {
 		return err
 	}
-	if err := p.prepare(); err != nil {
+	const all = verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead | verbs.RemoteAtomic
+	if p.data, err = p.alloc(demoRound+demoWords*wordLen, all); err != nil {
 		return err
 	}
-	if err := p.meet(ctx, dev, x); err != nil {
+	if err := p.listen(); err != nil {
+		return err
+	}
+	if _, err := x.connect(ctx, p.link, verbs.OOB{Region: p.data.Region(), Settings: demoSettings()}); err != nil {
 		return err
 	}
 	for {
@@ -80,46 +82,12 @@ func serveDemo(ctx context.Context, dev *verbs.Device, x *exchange) (err error) 
 	}
 }
 
-// prepare registers the memory that the offer asks for.
-func (p *demoPeer) prepare() (err error) {
-	if err := p.offer.check(); err != nil {
-		return err
-	}
-	const all = verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead
-	if p.data, err = p.alloc(p.offer.Round, all); err != nil {
-		return err
-	}
-	if p.words, err = p.alloc(2*wordLen, verbs.LocalWrite|verbs.RemoteAtomic); err != nil {
-		return err
-	}
-	return p.listen()
-}
-
-// meet says where this side is and accepts the connection that follows.
-func (p *demoPeer) meet(ctx context.Context, dev *verbs.Device, x *exchange) error {
-	l, err := verbs.Listen(dev, netip.MustParseAddrPort("127.0.0.1:0"))
-	if err != nil {
-		return fmt.Errorf("listen for the connect request: %w", err)
-	}
-	defer l.Close()
-	if err := x.send(demoAnswer{Addr: l.Addr(), QPNum: p.qp.Num(), Data: regionOf(p.data), Words: regionOf(p.words)}); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
-	defer cancel()
-	r, err := l.Accept(ctx)
-	if err != nil {
-		return fmt.Errorf("wait for the connect request: %w", reason(ctx, err))
-	}
-	return p.accept(ctx, r, verbs.ConnParam{})
-}
-
 // handle does what one message asks for, and answers it.
 func (p *demoPeer) handle(ctx context.Context, m message) error {
 	switch m.kind {
 	case kindBegin:
-		if m.value > uint64(p.data.Len()) {
-			return fmt.Errorf("the parent begins a round of %d bytes, over the agreed %d", m.value, p.data.Len())
+		if m.value > demoRound {
+			return fmt.Errorf("the parent begins a round of %d bytes, over the agreed %d", m.value, demoRound)
 		}
 		return p.round(ctx, m.op, int(m.value))
 	case kindSum:
@@ -127,10 +95,11 @@ func (p *demoPeer) handle(ctx context.Context, m message) error {
 		p.sum.Reset()
 		return errors.Join(p.closeReader(), p.answer(ctx, answer))
 	case kindWord:
-		if m.value > 1 {
-			return fmt.Errorf("the parent asks for word %d of 2", m.value)
+		if m.value >= demoWords {
+			return fmt.Errorf("the parent asks for word %d of %d", m.value, demoWords)
 		}
-		return p.answer(ctx, message{kind: kindWord, value: binary.NativeEndian.Uint64(p.words.Bytes()[m.value*wordLen:])})
+		word := p.data.Bytes()[wordOffset(int(m.value)):]
+		return p.answer(ctx, message{kind: kindWord, value: binary.NativeEndian.Uint64(word)})
 	case kindReady, kindMoved, kindArrived, kindBye:
 	}
 	return fmt.Errorf("the parent said %q, which is not its turn to say", m.kind)
@@ -178,12 +147,12 @@ func (p *demoPeer) round(ctx context.Context, op demoOp, n int) error {
 // offerData puts the next n bytes of the source where the parent reads them.
 func (p *demoPeer) offerData(ctx context.Context, n int) (err error) {
 	if p.reader == nil {
-		if p.reader, err = p.offer.Source.open(); err != nil {
+		if p.reader, err = p.src.open(); err != nil {
 			return err
 		}
 	}
 	b := p.data.Bytes()[:n]
-	if err := p.offer.Source.fill(p.reader, b); err != nil {
+	if err := p.src.fill(p.reader, b); err != nil {
 		return err
 	}
 	p.sum.Write(b)
@@ -194,7 +163,7 @@ func (p *demoPeer) offerData(ctx context.Context, n int) (err error) {
 // immediate brings its own address, so its receive has no memory.
 func (p *demoPeer) postChunks(op demoOp, n int) error {
 	var wrs []verbs.RecvWR
-	for off, size := range chunks(n, p.offer.Chunk) {
+	for off, size := range chunks(n, demoChunk) {
 		wr := verbs.RecvWR{ID: uint64(size)}
 		if op == opSendReceive {
 			wr.SGL = []verbs.SGE{p.data.SGE(off, size)}
@@ -207,7 +176,7 @@ func (p *demoPeer) postChunks(op demoOp, n int) error {
 // takeChunks waits for those receives and compares what they report with what
 // was agreed.
 func (p *demoPeer) takeChunks(ctx context.Context, op demoOp, n int) error {
-	for off, size := range chunks(n, p.offer.Chunk) {
+	for off, size := range chunks(n, demoChunk) {
 		wc, err := p.received(ctx)
 		if err != nil {
 			return fmt.Errorf("chunk at %d: %w", off, err)

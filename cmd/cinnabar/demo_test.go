@@ -65,7 +65,13 @@ func testDemo(t *testing.T, dev *verbs.Device, src source) (*demo, error, error)
 		t.Fatal(err)
 	}
 	errParent, errPeer := both(
-		func() error { return errors.Join(d.run(t.Context(), newExchange(a)), d.close(t.Context())) },
+		func() error {
+			err := d.meet(t.Context(), newExchange(a))
+			if err == nil {
+				err = d.run(t.Context())
+			}
+			return errors.Join(err, d.close(t.Context()))
+		},
 		func() error { return serveDemo(t.Context(), dev, newExchange(b)) },
 	)
 	return d, errParent, errPeer
@@ -247,17 +253,6 @@ func TestDemoPeerRefusesNonsense(t *testing.T) {
 			)
 			wantError(t, errPeer, tt.text)
 		})
-	}
-}
-
-func TestDemoOfferLimits(t *testing.T) {
-	for _, o := range []demoOffer{{}, {Round: 10}, {Round: 1, Chunk: 2}, {Round: demoRound + 1, Chunk: demoChunk}, {Round: demoRound, Chunk: 1}, {Round: -1, Chunk: -1}} {
-		if err := o.check(); err == nil {
-			t.Errorf("%+v was accepted", o)
-		}
-	}
-	if err := (demoOffer{Round: demoRound, Chunk: demoChunk}).check(); err != nil {
-		t.Errorf("the usual offer: %v", err)
 	}
 }
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"net/netip"
+	"strconv"
 
 	"cinnabar/verbs"
 )
@@ -102,45 +102,9 @@ func parseMessage(b []byte) (message, error) {
 	return m, nil
 }
 
-// demoOffer is what the parent says over TCP: what is going to happen.
-type demoOffer struct {
-	Source source `json:"source"`
-	Round  int    `json:"round"` // bytes of the memory that the peer registers
-	Chunk  int    `json:"chunk"` // bytes of one operation
-	QPNum  uint32 `json:"qp"`
-}
-
-// check refuses an offer that the peer cannot serve.
-func (o demoOffer) check() error {
-	if o.Chunk < 1 || o.Round < o.Chunk || o.Round > demoRound || o.Round/o.Chunk > demoDepth-1 {
-		return fmt.Errorf("rounds of %d bytes in chunks of %d are not possible", o.Round, o.Chunk)
-	}
-	return nil
-}
-
-// demoAnswer is what the peer says: where it is and what may be reached there.
-type demoAnswer struct {
-	Addr  netip.AddrPort `json:"addr"` // for the connect request
-	QPNum uint32         `json:"qp"`
-	Data  remoteRegion   `json:"data"`
-	Words remoteRegion   `json:"words"` // two words for atomics
-}
-
-// remoteRegion names registered memory of the other side.
-type remoteRegion struct {
-	Addr uint64 `json:"addr"`
-	RKey uint32 `json:"rkey"`
-	Len  int    `json:"len"`
-}
-
-func regionOf(mr *verbs.MR) remoteRegion {
-	r := mr.Remote()
-	return remoteRegion{Addr: r.Addr, RKey: r.RKey, Len: mr.Len()}
-}
-
-// at is the address of byte off.
-func (r remoteRegion) at(off int) verbs.RemoteAddr {
-	return verbs.RemoteAddr{Addr: r.Addr + uint64(off), RKey: r.RKey}
+// demoSettings are what both sides must agree on; verbs.OOB compares them.
+func demoSettings() map[string]string {
+	return map[string]string{"chunk": strconv.Itoa(demoChunk), "round": strconv.Itoa(demoRound)}
 }
 
 // talker sends and receives messages over a link. One receive is posted for each

@@ -122,7 +122,7 @@ func (l *link) received(ctx context.Context) (verbs.WC, error) { return l.wait(c
 // wait takes one completion. A failed one is an error.
 func (l *link) wait(ctx context.Context, cq *verbs.CQ) (verbs.WC, error) {
 	if _, err := cq.Wait(ctx, l.wc[:]); err != nil {
-		return verbs.WC{}, err
+		return verbs.WC{}, reason(ctx, err)
 	}
 	if err := l.wc[0].Err(); err != nil {
 		return verbs.WC{}, l.cause(err)

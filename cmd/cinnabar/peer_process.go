@@ -13,7 +13,10 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"sync/atomic"
 	"time"
+
+	"cinnabar/verbs"
 )
 
 // A job between two processes needs a peer that nobody has to start: the
@@ -28,7 +31,7 @@ const (
 	peerStartTimeout = 10 * time.Second
 	peerStopTimeout  = 3 * time.Second
 	exchangeTimeout  = 10 * time.Second
-	exchangeLimit    = 64 << 10 // bytes of one message of the exchange
+	exchangeLimit    = 4 << 10 // bytes of one message of the exchange
 )
 
 // peerProcess is a running peer.
@@ -115,20 +118,36 @@ func (p *peerProcess) meet(ctx context.Context) (*exchange, error) {
 }
 
 // exchange is the plain TCP connection over which two sides tell each other
-// what RDMA needs before it can begin: addresses, keys, sizes. Each message is
-// one JSON value.
+// what has to be known before RDMA can begin. Each message is a line of JSON.
+// Nothing beyond a line is read, so verbs.OOB can use the connection too.
 type exchange struct {
-	conn  net.Conn
-	limit *io.LimitedReader // refilled for every message
-	dec   *json.Decoder
-	sent  int64 // bytes, of all messages
-	got   int64
+	net.Conn
+	bytes atomic.Int64 // both ways
 }
 
-func newExchange(c net.Conn) *exchange {
-	x := &exchange{conn: c, limit: &io.LimitedReader{R: c}}
-	x.dec = json.NewDecoder(x.limit)
-	return x
+func newExchange(c net.Conn) *exchange { return &exchange{Conn: c} }
+
+// Read counts what comes.
+func (x *exchange) Read(b []byte) (int, error) {
+	n, err := x.Conn.Read(b)
+	x.bytes.Add(int64(n))
+	return n, err
+}
+
+// Write counts what goes.
+func (x *exchange) Write(b []byte) (int, error) {
+	n, err := x.Conn.Write(b)
+	x.bytes.Add(int64(n))
+	return n, err
+}
+
+// connect joins queue pairs with the other side by verbs.OOB.
+func (x *exchange) connect(ctx context.Context, l *link, oob verbs.OOB) (verbs.Info, error) {
+	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
+	defer cancel()
+	c, info, err := oob.Connect(ctx, x, l.qp)
+	l.conn = c
+	return info, err
 }
 
 // send writes one message.
@@ -137,12 +156,10 @@ func (x *exchange) send(v any) error {
 	if err != nil {
 		return fmt.Errorf("out-of-band exchange: %w", err)
 	}
-	if err := x.conn.SetWriteDeadline(time.Now().Add(exchangeTimeout)); err != nil {
+	if err := x.SetWriteDeadline(time.Now().Add(exchangeTimeout)); err != nil {
 		return fmt.Errorf("out-of-band exchange: %w", err)
 	}
-	n, err := x.conn.Write(append(b, '\n'))
-	x.sent += int64(n)
-	if err != nil {
+	if _, err := x.Write(append(b, '\n')); err != nil {
 		return fmt.Errorf("out-of-band exchange: %w", err)
 	}
 	return nil
@@ -150,18 +167,30 @@ func (x *exchange) send(v any) error {
 
 // receive reads one message of bounded size. It waits until ctx ends.
 func (x *exchange) receive(ctx context.Context, v any) error {
-	defer context.AfterFunc(ctx, func() { x.conn.SetReadDeadline(time.Unix(1, 0)) })()
-	before := x.dec.InputOffset()
-	x.limit.N = exchangeLimit
-	err := x.dec.Decode(v)
-	x.got += x.dec.InputOffset() - before
+	defer context.AfterFunc(ctx, func() { x.SetReadDeadline(time.Unix(1, 0)) })()
+	line, err := x.readLine()
+	if err == nil {
+		err = json.Unmarshal(line, v)
+	}
 	if err != nil {
 		return fmt.Errorf("out-of-band exchange: the other side sent nothing usable: %w", reason(ctx, err))
 	}
 	return nil
 }
 
-func (x *exchange) Close() error { return x.conn.Close() }
+// readLine reads byte by byte, because what follows the line belongs to others.
+func (x *exchange) readLine() ([]byte, error) {
+	var line []byte
+	for b := make([]byte, 1); len(line) < exchangeLimit; line = append(line, b[0]) {
+		if _, err := io.ReadFull(x, b); err != nil {
+			return nil, err
+		}
+		if b[0] == '\n' {
+			return line, nil
+		}
+	}
+	return nil, fmt.Errorf("a line of over %d bytes", exchangeLimit)
+}
 
 // peerMain is the peer's side of startPeer: it reads the secret, prints where
 // it listens, and calls serve with the connection of whoever shows the secret.

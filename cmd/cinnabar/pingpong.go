@@ -52,7 +52,7 @@ type bouncer struct {
 	*link
 	o   *pingpongOptions
 	mr  *verbs.MR
-	own dest // as printed
+	own verbs.Info // as printed
 
 	attempted bool // the queue pair was used for a connection, so it serves no other
 
@@ -78,7 +78,7 @@ func newBouncer(dev *verbs.Device, o *pingpongOptions) (*bouncer, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bouncer{link: l, o: o, own: dest{qpn: l.qp.Num() & 0xffffff}}
+	b := &bouncer{link: l, o: o}
 	if err := b.prepare(); err != nil {
 		return nil, errors.Join(err, l.release())
 	}
@@ -101,6 +101,10 @@ func (b *bouncer) prepare() (err error) {
 	if b.mr, err = b.alloc(max(b.o.size, 1), verbs.LocalWrite); err != nil {
 		return err
 	}
+	if b.own, err = verbs.LocalInfo(b.qp); err != nil {
+		return err
+	}
+	b.own.Settings = b.o.settings()
 	fillPingpong(b.mr.Bytes()[:b.o.size])
 	sgl := []verbs.SGE{b.mr.SGE(0, b.o.size)}
 	b.send = []verbs.SendWR{{ID: pingpongSendID, Op: verbs.OpSend, Flags: verbs.Signaled, SGL: sgl}}

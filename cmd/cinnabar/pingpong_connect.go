@@ -7,14 +7,33 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"cinnabar/verbs"
 )
 
-// pingpongTimeout bounds each step of finding each other once the TCP
-// connection stands, so that a peer which stops half-way does not hang us.
-const pingpongTimeout = 10 * time.Second
+const (
+	pingpongPort = 18515
+
+	// pingpongTimeout bounds how long the two sides take to find each other once
+	// their TCP connection stands, so that a peer which stops half-way hangs nobody.
+	pingpongTimeout = 10 * time.Second
+)
+
+// settings are what both sides must agree on, by the names of their options.
+func (o *pingpongOptions) settings() map[string]string {
+	return map[string]string{"size": strconv.Itoa(o.size), "iters": strconv.Itoa(o.iters)}
+}
+
+// addressLine is what ibv_rc_pingpong prints for a side.
+func addressLine(side string, in verbs.Info) string {
+	return fmt.Sprintf("  %-15s LID 0x%04x, QPN 0x%06x, PSN 0x%06x, GID %s\n", side+" address:", in.LID, in.QPN, in.PSN, netip.AddrFrom16(in.GID))
+}
+
+// token is what the client's connect request says, so that the server takes
+// no other: the numbers that only the two sides of the exchange know.
+func token(client verbs.Info) string { return fmt.Sprintf("%06x:%06x", client.QPN, client.PSN) }
 
 // listenPingpong listens on every address of this machine.
 func listenPingpong(ctx context.Context, port uint16) (net.Listener, error) {
@@ -32,16 +51,8 @@ func pingpongServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *p
 	if err != nil {
 		return err
 	}
-	// The address is known only when somebody came through it.
-	if _, err := io.WriteString(s.out, destLine("local", b.own)); err != nil {
+	if err := b.serve(ctx, dev, l, s); err != nil {
 		return errors.Join(err, b.release())
-	}
-	remote, err := b.serve(ctx, dev, l, s)
-	if err != nil {
-		return errors.Join(err, b.release())
-	}
-	if _, err := io.WriteString(s.out, destLine("remote", remote)); err != nil {
-		return errors.Join(err, b.close(ctx))
 	}
 	return b.finish(ctx, false, s)
 }
@@ -49,75 +60,72 @@ func pingpongServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *p
 // serve takes clients until one is connected. A stranger on the port is
 // reported and does no harm; a client with other settings ends the wait, since
 // the user wants to know.
-func (b *bouncer) serve(ctx context.Context, dev *verbs.Device, l net.Listener, s streams) (dest, error) {
+func (b *bouncer) serve(ctx context.Context, dev *verbs.Device, l net.Listener, s streams) error {
+	if _, err := io.WriteString(s.out, addressLine("local", b.own)); err != nil {
+		return err
+	}
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	for {
 		c, err := l.Accept()
 		if err != nil {
-			return dest{}, fmt.Errorf("wait for a client: %w", reason(ctx, err))
+			return fmt.Errorf("wait for a client: %w", reason(ctx, err))
 		}
-		remote, err := b.meetClient(ctx, dev, c)
+		err = b.meetClient(ctx, dev, c, s.out)
 		if err == nil {
-			return remote, l.Close()
+			return l.Close()
 		}
-		if ctx.Err() != nil || b.attempted || errors.Is(err, errSettings) {
-			return dest{}, err
+		if _, differ := errors.AsType[*verbs.MismatchError](err); differ || b.attempted || ctx.Err() != nil {
+			return err
 		}
-		fmt.Fprintf(s.err, "pingpong: %s: %v\n", c.RemoteAddr(), err)
+		fmt.Fprintf(s.err, "pingpong: %s: %s; is it a cinnabar pingpong?\n", c.RemoteAddr(), oneLine(err))
 	}
 }
 
-// meetClient does the server's half of the exchange on c and accepts the
-// connection that follows from it.
-func (b *bouncer) meetClient(ctx context.Context, dev *verbs.Device, c net.Conn) (dest, error) {
+// meetClient exchanges addresses and settings on c and accepts the connection
+// that follows from it.
+func (b *bouncer) meetClient(ctx context.Context, dev *verbs.Device, c net.Conn, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, pingpongTimeout)
 	defer cancel()
 	defer c.Close()
-	defer context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })()
-	remote, err := readDest(c)
-	if err != nil {
-		return dest{}, err
-	}
 	at, err := netip.ParseAddrPort(c.LocalAddr().String())
 	if err != nil {
-		return dest{}, err
+		return err
 	}
 	// The address by which the client came is one that it can reach.
 	cm, err := verbs.Listen(dev, netip.AddrPortFrom(at.Addr().Unmap(), 0))
 	if err != nil {
-		return dest{}, fmt.Errorf("listen for the connect request: %w", err)
+		return fmt.Errorf("listen for the connect request: %w", err)
 	}
 	defer cm.Close()
-	b.own = destOf(b.qp.Num(), cm.Addr())
-	if _, err := c.Write(appendDest(nil, b.own)); err != nil {
-		return dest{}, fmt.Errorf("couldn't send the local address: %w", err)
+	own := b.own
+	own.Addr = cm.Addr()
+	remote, err := verbs.Exchange(ctx, c, own)
+	if err != nil {
+		return err
 	}
-	if err := readDone(c); err != nil {
-		return dest{}, err
-	}
-	return remote, b.acceptClient(ctx, cm)
+	return b.acceptClient(ctx, cm, remote, out)
 }
 
-// acceptClient answers the connect request, which says what the client is
-// going to do.
-func (b *bouncer) acceptClient(ctx context.Context, cm *verbs.Listener) error {
-	r, err := cm.Accept(ctx)
-	if err != nil {
-		return fmt.Errorf("wait for the client's connect request: %w", reason(ctx, err))
+// acceptClient waits for the connect request of the client that the exchange
+// was with, and turns others away.
+func (b *bouncer) acceptClient(ctx context.Context, cm *verbs.Listener, remote verbs.Info, out io.Writer) error {
+	for {
+		r, err := cm.Accept(ctx)
+		if err != nil {
+			return fmt.Errorf("wait for the client's connect request: %w", reason(ctx, err))
+		}
+		if said := r.PrivateData(); len(said) < len(token(remote)) || string(said[:len(token(remote))]) != token(remote) {
+			_ = r.Reject(nil) // a stranger; whether it hears us does not matter
+			continue
+		}
+		b.attempted = true
+		if err := b.accept(ctx, r, verbs.ConnParam{}); err != nil {
+			return err
+		}
+		_, err = io.WriteString(out, addressLine("remote", remote))
+		return err
 	}
-	client, err := parseSettings(r.PrivateData())
-	if err != nil {
-		return errors.Join(err, r.Reject([]byte("no settings of pingpong in the private data")))
-	}
-	if differ := b.o.settings().mismatch(client); differ != "" {
-		return errors.Join(fmt.Errorf("%w: %s", errSettings, differ), r.Reject(appendSettings(nil, b.o.settings())))
-	}
-	b.attempted = true
-	return b.accept(ctx, r, verbs.ConnParam{})
 }
-
-// errSettings is the failure that both sides report when their options differ.
-var errSettings = errors.New("settings differ; start both sides with the same")
 
 // pingpongClient finds the server at addr and bounces messages with it.
 func pingpongClient(ctx context.Context, dev *verbs.Device, addr netip.AddrPort, o *pingpongOptions, s streams) error {
@@ -131,9 +139,12 @@ func pingpongClient(ctx context.Context, dev *verbs.Device, addr netip.AddrPort,
 	return b.finish(ctx, true, s)
 }
 
-// meetServer does the client's half of the exchange, prints both addresses
-// and connects.
+// meetServer exchanges addresses and settings with the server, prints both
+// addresses and connects.
 func (b *bouncer) meetServer(ctx context.Context, addr netip.AddrPort, out io.Writer) error {
+	if _, err := io.WriteString(out, addressLine("local", b.own)); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, pingpongTimeout)
 	defer cancel()
 	var d net.Dialer
@@ -142,75 +153,19 @@ func (b *bouncer) meetServer(ctx context.Context, addr netip.AddrPort, out io.Wr
 		return fmt.Errorf("couldn't connect to %s: %w; is a pingpong server running there?", addr, err)
 	}
 	defer c.Close()
-	defer context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })()
-	at, err := netip.ParseAddrPort(c.LocalAddr().String())
+	remote, err := verbs.Exchange(ctx, c, b.own)
 	if err != nil {
+		return fmt.Errorf("couldn't read the remote address: %w", err)
+	}
+	if _, err := io.WriteString(out, addressLine("remote", remote)); err != nil {
 		return err
 	}
-	b.own = destOf(b.qp.Num(), netip.AddrPortFrom(at.Addr().Unmap(), 0))
-	if _, err := io.WriteString(out, destLine("local", b.own)); err != nil {
-		return err
+	if !remote.Addr.IsValid() {
+		return fmt.Errorf("the server at %s sent no address to connect to; is it a cinnabar pingpong?", addr)
 	}
-	remote, err := b.swap(c)
-	if err != nil {
-		return err
+	to := remote.Addr
+	if to.Addr().IsLinkLocalUnicast() { // the zone is ours to know
+		to = netip.AddrPortFrom(to.Addr().WithZone(addr.Addr().Zone()), to.Port())
 	}
-	if _, err := io.WriteString(out, destLine("remote", remote)); err != nil {
-		return err
-	}
-	return b.connect(ctx, remote)
-}
-
-// swap sends the own side and returns the server's.
-func (b *bouncer) swap(c net.Conn) (dest, error) {
-	if _, err := c.Write(appendDest(nil, b.own)); err != nil {
-		return dest{}, fmt.Errorf("couldn't send the local address: %w", err)
-	}
-	remote, err := readDest(c)
-	if err != nil {
-		return dest{}, err
-	}
-	if _, err := io.WriteString(c, destDone); err != nil {
-		return dest{}, fmt.Errorf("couldn't confirm the remote address: %w", err)
-	}
-	return remote, nil
-}
-
-// connect dials the address that the server sent, with the settings.
-func (b *bouncer) connect(ctx context.Context, remote dest) error {
-	to, err := remote.addrPort()
-	if err != nil {
-		return err
-	}
-	err = b.dial(ctx, to, verbs.ConnParam{PrivateData: appendSettings(nil, b.o.settings())})
-	rejected, ok := errors.AsType[*verbs.RejectedError](err)
-	if !ok {
-		return err
-	}
-	server, perr := parseSettings(rejected.PrivateData)
-	if perr != nil {
-		return err
-	}
-	return fmt.Errorf("%w: %s", errSettings, server.mismatch(b.o.settings()))
-}
-
-// readDest reads one side's text.
-func readDest(r io.Reader) (dest, error) {
-	var text [destLen]byte
-	if n, err := io.ReadFull(r, text[:]); err != nil {
-		return dest{}, fmt.Errorf("%d/%d: couldn't read the remote address: %w", n, destLen, err)
-	}
-	return parseDest(text[:])
-}
-
-// readDone reads the client's last word.
-func readDone(r io.Reader) error {
-	var text [len(destDone)]byte
-	if _, err := io.ReadFull(r, text[:]); err != nil {
-		return fmt.Errorf("couldn't read the client's confirmation: %w", err)
-	}
-	if string(text[:]) != destDone {
-		return fmt.Errorf("the client ended the exchange with %q instead of %q", text, destDone)
-	}
-	return nil
+	return b.dial(ctx, to, verbs.ConnParam{PrivateData: []byte(token(b.own))})
 }

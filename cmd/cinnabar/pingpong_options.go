@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"math"
 	"strings"
 
@@ -113,11 +112,3 @@ func (o *pingpongOptions) validate() error {
 	}
 	return nil
 }
-
-// settings are what both sides must agree on.
-func (o *pingpongOptions) settings() pingpongSettings {
-	return pingpongSettings{size: uint32(o.size), iters: uint32(o.iters)} // validate has bounded both
-}
-
-// String lists the settings by the names of their options.
-func (p pingpongSettings) String() string { return fmt.Sprintf("size %d, iters %d", p.size, p.iters) }

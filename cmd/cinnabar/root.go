@@ -7,6 +7,7 @@ import (
 	"io"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -33,10 +34,13 @@ func run(ctx context.Context, args []string, s streams) int {
 	}
 	// A peer that was told to end has nothing to add to what its parent says.
 	if !cmd.Hidden || !stopped && !errors.Is(err, errParentEnded) {
-		fmt.Fprintf(s.err, "%s: %v\n", cmd.CommandPath(), err)
+		fmt.Fprintf(s.err, "%s: %s\n", cmd.CommandPath(), oneLine(err))
 	}
 	return exitCode(ctx, err)
 }
+
+// oneLine is the text of err; joined errors are separated by semicolons.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // newRoot builds the tree of commands.
 func newRoot(s streams) *cobra.Command {

@@ -35,6 +35,9 @@ func runRping(ctx context.Context, o *rpingOptions, s streams) (err error) {
 		return fmt.Errorf("listen on %s: %w", o.addr, err)
 	}
 	defer l.Close()
+	if o.debug {
+		fmt.Fprintf(s.out, "listening on %s\n", l.Addr())
+	}
 	return rpingServer(ctx, dev, l, o, s)
 }
 
@@ -73,7 +76,7 @@ func rpingServeAll(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o 
 		clients.Go(func() {
 			defer func() { <-free }()
 			if err := rpingServe(ctx, dev, r, o, s); err != nil {
-				fmt.Fprintf(s.err, "rping: client %s: %v\n", r.RemoteAddr(), err)
+				fmt.Fprintf(s.err, "rping: client %s: %s\n", r.RemoteAddr(), oneLine(err))
 			}
 		})
 	}

@@ -27,7 +27,6 @@ var past = time.Unix(1, 0)
 // other methods are safe for concurrent use.
 type Conn struct {
 	s      socket
-	tcp    *net.TCPConn
 	local  netip.AddrPort
 	remote netip.AddrPort
 }
@@ -35,7 +34,7 @@ type Conn struct {
 // New returns a Conn on c, which it takes over: c must not be read, written or
 // closed, nor get deadlines, by anyone else from then on.
 func New(c *net.TCPConn) (*Conn, error) {
-	conn := &Conn{tcp: c, local: addrPort(c.LocalAddr()), remote: addrPort(c.RemoteAddr())}
+	conn := &Conn{local: addrPort(c.LocalAddr()), remote: addrPort(c.RemoteAddr())}
 	if err := conn.s.init(c); err != nil {
 		return nil, fmt.Errorf("sockio: %w", err)
 	}
@@ -77,11 +76,12 @@ func (c *Conn) TryWritev(bufs [][]byte) (int, error) { return c.s.tryWritev(bufs
 // [Conn.Close] it returns an error that is [net.ErrClosed]. In between, the
 // calling goroutine is parked.
 //
-// Events are edges: one that has been delivered does not come again while the
-// data it announced lies unread. So a ready that returns false must either have
-// met [ErrWouldBlock] from [Conn.TryReadv], or whoever kept it from reading must
-// do so afterwards or call [Conn.WakeRead]. ready runs on the calling goroutine
-// and may call any method but WaitRead.
+// A ready that returns false should have met [ErrWouldBlock] from
+// [Conn.TryReadv]: on Linux it is called again at once as long as there is
+// something to read; elsewhere events are edges, and whoever kept it from reading must do so
+// afterwards or call [Conn.WakeRead]. ready runs on the calling goroutine and
+// may call any method but WaitRead. While nobody is in WaitRead, arriving data
+// wakes nobody.
 func (c *Conn) WaitRead(ready func() bool) error { return c.s.waitRead(ready) }
 
 // WaitWrite is [Conn.WaitRead] for room in the send buffer, with
@@ -99,7 +99,7 @@ func (c *Conn) WakeRead() { c.s.wakeRead() }
 func (c *Conn) WakeWrite() { c.s.wakeWrite() }
 
 // CloseRead ends reading: TryReadv returns [io.EOF] once what had arrived is read.
-func (c *Conn) CloseRead() error { return c.tcp.CloseRead() }
+func (c *Conn) CloseRead() error { return c.s.closeRead() }
 
 // CloseWrite sends the end of the stream behind the bytes written so far.
 func (c *Conn) CloseWrite() error { return c.s.closeWrite() }
@@ -143,9 +143,6 @@ func (c *Conn) SetUserTimeout(d time.Duration) error {
 
 // maxUserTimeout is the most milliseconds that the option's int can hold.
 const maxUserTimeout = 1<<31 - 1
-
-// SetKeepAlive configures TCP keep-alive probes.
-func (c *Conn) SetKeepAlive(cfg net.KeepAliveConfig) error { return c.tcp.SetKeepAliveConfig(cfg) }
 
 // LocalAddr returns the address of this end, also after Close.
 func (c *Conn) LocalAddr() netip.AddrPort { return c.local }

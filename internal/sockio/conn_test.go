@@ -76,13 +76,6 @@ func TestConnUserTimeout(t *testing.T) {
 	}
 }
 
-func TestConnKeepAlive(t *testing.T) {
-	a, _ := connPair(t)
-	if err := a.SetKeepAlive(net.KeepAliveConfig{Enable: true, Idle: time.Minute}); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestNewOfClosed(t *testing.T) {
 	tcp, _ := tcpPair(t)
 	_ = tcp.Close()

@@ -1,13 +1,11 @@
 package sockio
 
 import (
-	"errors"
 	"net"
 	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,53 +17,65 @@ const Direct = true
 // socket is the implementation behind Conn.
 type socket = direct
 
-// direct does system calls on the descriptor of a net.TCPConn.
+// direct does system calls on a descriptor of its own, which Go's poller does not
+// know. The poller's epoll set would wake a thread of the scheduler for every
+// segment that arrives, also while somebody spins on the socket and nobody waits.
 //
-// The try calls reach the descriptor through RawConn.Control, which only counts
-// a reference; RawConn.Read would wait for the read lock that the parked
-// waitRead holds.
+// A waiter has an epoll set instead, with the socket as its only member, armed
+// for one event while somebody waits. The set's descriptor is what Go's poller
+// watches: the waiting goroutine parks on it like on any file.
 type direct struct {
-	tcp *net.TCPConn
-	raw syscall.RawConn
+	file *os.File // the socket; only counts references, for raw
+	raw  syscall.RawConn
 
-	rx, tx   transfer // owned by the caller of tryReadv and of tryWritev
-	rxW, txW waiter   // owned by the caller of waitRead and of waitWrite
+	rx  transfer // owned by the caller of tryReadv
+	tx  transfer // owned by the caller of tryWritev
+	rxW waiter   // owned by the caller of waitRead
+	txW waiter   // owned by the caller of waitWrite
 
 	// reset is the first failure that either direction met. The kernel reports
 	// it to one call only and then shows an end of stream to readers, which
 	// must not take an abort for the peer's goodbye.
 	reset atomic.Pointer[net.OpError]
 
-	closed atomic.Bool
-	mu     sync.Mutex
+	local, remote net.Addr
+	closed        atomic.Bool
+	mu            sync.Mutex
 	// parked counts the waiters inside RawConn.
 	// +checklocks:mu
 	parked int
-	// done says that tcp has been closed, or is about to be.
+	// done says that the descriptors have been closed, or are about to be.
 	// +checklocks:mu
 	done bool
 }
 
-// waiter is one direction's way of parking.
-type waiter struct {
-	park     func(func(fd uintptr) bool) error // RawConn.Read or RawConn.Write
-	deadline func(time.Time) error             // the direction's deadline, by which a waiter is woken
-	ready    func() bool                       // the caller's, during wait
-	step     func(fd uintptr) bool             // built once, so that waiting allocates nothing
-}
-
+// init moves the socket of c to a descriptor of d's and closes c.
 func (d *direct) init(c *net.TCPConn) error {
+	d.local, d.remote = c.LocalAddr(), c.RemoteAddr()
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err
 	}
-	d.tcp, d.raw = c, raw
-	d.rx.do, d.tx.do = d.rx.receive, d.tx.send
-	d.rxW = waiter{park: raw.Read, deadline: c.SetReadDeadline}
-	d.txW = waiter{park: raw.Write, deadline: c.SetWriteDeadline}
-	for _, w := range []*waiter{&d.rxW, &d.txW} {
-		w.step = func(uintptr) bool { return d.closed.Load() || w.ready() }
+	dup := -1
+	if cerr := raw.Control(func(fd uintptr) { dup, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); cerr != nil {
+		return cerr
 	}
+	if err != nil {
+		return os.NewSyscallError("fcntl", err)
+	}
+	_ = c.Close() // the socket lives on in the duplicate
+	// A blocking descriptor stays out of Go's poller; the calls say MSG_DONTWAIT.
+	if err := unix.SetNonblock(dup, false); err != nil {
+		_ = unix.Close(dup) // the error at hand is the one to tell
+		return os.NewSyscallError("fcntl", err)
+	}
+	d.file = os.NewFile(uintptr(dup), "tcp")
+	if d.raw, err = d.file.SyscallConn(); err != nil {
+		_ = d.file.Close() // the error at hand is the one to tell
+		return err
+	}
+	d.rx.do, d.tx.do = d.rx.receive, d.tx.send
+	d.rxW.events, d.txW.events = unix.EPOLLIN|unix.EPOLLRDHUP, unix.EPOLLOUT
 	return nil
 }
 
@@ -74,30 +84,26 @@ func (d *direct) waitWrite(ready func() bool) error { return d.wait(&d.txW, read
 func (d *direct) wakeRead()                         { d.rxW.wake() }
 func (d *direct) wakeWrite()                        { d.txW.wake() }
 
-// wake ends the direction's present or next parking. The error is that of a
-// closed connection, on which nobody parks.
-func (w *waiter) wake() { _ = w.deadline(past) }
-
-// wait parks w until ready returns true or the connection is closed.
+// wait parks on w until ready returns true or the connection is closed.
 func (d *direct) wait(w *waiter, ready func() bool) error {
 	if !d.enter() {
 		return net.ErrClosed
 	}
-	w.ready = ready
-	err := w.park(w.step)
-	for errors.Is(err, os.ErrDeadlineExceeded) && !d.closed.Load() {
-		// Cleared before closed is looked at again by step: a close that
-		// comes later sets the deadline anew.
-		if err = w.deadline(time.Time{}); err == nil {
-			err = w.park(w.step)
+	defer d.leave()
+	if err := w.open(d.raw); err != nil {
+		return err
+	}
+	for {
+		if d.closed.Load() {
+			return net.ErrClosed
+		}
+		if ready() && !d.closed.Load() {
+			return w.disarm(d.raw)
+		}
+		if err := w.park(d.raw); err != nil && !d.closed.Load() {
+			return err
 		}
 	}
-	w.ready = nil
-	d.leave()
-	if d.closed.Load() {
-		return net.ErrClosed
-	}
-	return err
 }
 
 // enter counts a waiter in, unless the connection is closed.
@@ -119,7 +125,7 @@ func (d *direct) leave() {
 	last := d.lastLocked()
 	d.mu.Unlock()
 	if last {
-		_ = d.tcp.Close() // Close has returned already
+		_ = d.release() // Close has returned already
 	}
 }
 
@@ -147,21 +153,45 @@ func (d *direct) close() error {
 	last := d.lastLocked()
 	d.mu.Unlock()
 	if last {
-		return d.tcp.Close()
+		return d.release()
 	}
 	d.wakeRead()
 	d.wakeWrite()
 	return nil
 }
 
-func (d *direct) closeWrite() error { return d.tcp.CloseWrite() }
+// release closes the descriptors; nobody uses them any more, but for a try call
+// under way, which the socket's file waits for.
+func (d *direct) release() error {
+	d.rxW.close()
+	d.txW.close()
+	return d.file.Close()
+}
+
+func (d *direct) closeRead() error  { return d.shutdown(unix.SHUT_RD) }
+func (d *direct) closeWrite() error { return d.shutdown(unix.SHUT_WR) }
+
+func (d *direct) shutdown(how int) error {
+	return d.control(func(fd int) error { return os.NewSyscallError("shutdown", unix.Shutdown(fd, how)) })
+}
+
+// control calls f with the socket, unless it is closed.
+func (d *direct) control(f func(fd int) error) error {
+	if d.closed.Load() {
+		return net.ErrClosed
+	}
+	var failed error
+	if err := d.raw.Control(func(fd uintptr) { failed = f(int(fd)) }); err != nil {
+		return err
+	}
+	return failed
+}
 
 func (d *direct) mss() int {
 	n := 0
-	err := d.raw.Control(func(fd uintptr) {
-		if v, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG); err == nil {
-			n = v
-		}
+	err := d.control(func(fd int) (err error) {
+		n, err = unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG)
+		return err
 	})
 	if err != nil {
 		return 0
@@ -170,9 +200,7 @@ func (d *direct) mss() int {
 }
 
 func (d *direct) setUserTimeout(ms int) error {
-	var failed error
-	err := d.raw.Control(func(fd uintptr) {
-		failed = os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, ms))
+	return d.control(func(fd int) error {
+		return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, ms))
 	})
-	return errors.Join(err, failed)
 }

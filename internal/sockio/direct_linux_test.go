@@ -10,7 +10,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 )
 
 func init() {
@@ -124,20 +123,31 @@ func TestBrokenPipe(t *testing.T) {
 // TestCloseWhileWakeIsHandled: a close that falls between a waiter's wake and its
 // clearing of the deadline is not cleared away with it.
 func TestCloseWhileWakeIsHandled(t *testing.T) {
-	ca, _ := tcpPair(t)
-	d := new(direct)
-	if err := d.init(ca); err != nil {
-		t.Fatal(err)
-	}
-	d.rxW.deadline = func(at time.Time) error {
-		if at.IsZero() {
-			_ = d.close()
+	for range 200 {
+		ca, _ := tcpPair(t)
+		d := new(direct)
+		if err := d.init(ca); err != nil {
+			t.Fatal(err)
 		}
-		return ca.SetReadDeadline(at)
-	}
-	d.wakeRead()
-	if err := d.waitRead(func() bool { return false }); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("waitRead: %v, want net.ErrClosed", err)
+		done := make(chan error, 1)
+		called := make(chan struct{}, 16)
+		go func() {
+			done <- d.waitRead(func() bool {
+				select {
+				case called <- struct{}{}:
+				default:
+				}
+				return false
+			})
+		}()
+		<-called
+		go d.wakeRead()
+		if err := d.close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; !errors.Is(err, net.ErrClosed) {
+			t.Fatalf("waitRead: %v, want net.ErrClosed", err)
+		}
 	}
 }
 

@@ -30,16 +30,18 @@
 //
 // # Events and wake-ups
 //
-// Events come once, as with an edge-triggered epoll, and those that came before
-// a call of WaitRead are forgotten. So each call of ready must try until
-// [ErrWouldBlock]. If it cannot, because another goroutine holds the lock that
-// guards trying, then after ready has returned somebody must try until
-// ErrWouldBlock, or call [Conn.WakeRead]. The usual shape is a flag: ready sets it
-// before it attempts the lock, and whoever releases the lock and finds the flag
-// set clears it and calls WakeRead.
+// A socket is watched only while somebody waits: to a goroutine that spins on
+// TryReadv, arriving data costs no wake-up of anybody, which is why Linux's
+// implementation keeps it out of Go's poller (see direct).
 //
-// WakeRead, [Conn.WakeWrite] and Close act through the connection's deadlines,
-// which therefore belong to this package.
+// Code that is to work everywhere takes events for edges that may have come before a call
+// of WaitRead: each call of ready tries until [ErrWouldBlock]. If it cannot,
+// because another goroutine holds the lock that guards trying, then after ready
+// has returned somebody must try until ErrWouldBlock, or call [Conn.WakeRead].
+// The usual shape is a flag: ready sets it before it attempts the lock, and
+// whoever releases the lock and finds the flag set clears it and calls WakeRead.
+// On Linux a ready that returns false with something left to read is called
+// again at once.
 //
 // # Two implementations
 //

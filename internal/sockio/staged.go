@@ -36,6 +36,7 @@ func (s *staged) waitRead(ready func() bool) error     { return s.in.wait(ready)
 func (s *staged) waitWrite(ready func() bool) error    { return s.out.wait(ready) }
 func (s *staged) wakeRead()                            { s.in.poke() }
 func (s *staged) wakeWrite()                           { s.out.poke() }
+func (s *staged) closeRead() error                     { return s.tcp.CloseRead() }
 func (s *staged) closeWrite() error                    { return s.out.finish() }
 
 // close may lose bytes that are still staged, as Conn.Close says.
@@ -59,8 +60,11 @@ type stage struct {
 	// buf is touched without mu by the waiter alone: the free space of an
 	// inbox, the staged bytes of an outbox.
 	buf []byte
+	// r and w bound the bytes in buf.
 	// +checklocks:mu
-	r, w int
+	r int
+	// +checklocks:mu
+	w int
 	// err is the connection's failure or end.
 	// +checklocks:mu
 	err error

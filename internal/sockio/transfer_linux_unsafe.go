@@ -159,7 +159,7 @@ func (d *direct) tryWritev(bufs [][]byte) (int, error) {
 // except for EPIPE, which also follows from this end's own CloseWrite.
 func (d *direct) fail(op, call string, errno unix.Errno) error {
 	e := &net.OpError{
-		Op: op, Net: "tcp", Source: d.tcp.LocalAddr(), Addr: d.tcp.RemoteAddr(),
+		Op: op, Net: "tcp", Source: d.local, Addr: d.remote,
 		Err: os.NewSyscallError(call, errno),
 	}
 	if errno != unix.EPIPE {

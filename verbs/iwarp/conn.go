@@ -38,6 +38,7 @@ type conn struct {
 
 	polls        atomic.Uint64 // how often someone polled
 	polled       atomic.Bool   // whoever polls reads; the background reader is parked
+	paused       atomic.Bool   // nothing is read until a receive is posted
 	resume       chan struct{} // capacity 1: the background reader's turn
 	watched      bool          // +checklocks:watcher.mu
 	watchedPolls uint64        // +checklocks:watcher.mu
@@ -112,7 +113,7 @@ func (c *conn) Err() error {
 // poll makes progress on behalf of a poll of a completion queue.
 func (c *conn) poll() {
 	c.polls.Add(1)
-	if !c.polled.Load() {
+	if sockio.Direct && !c.polled.Load() { // otherwise only the background reader brings bytes in
 		c.polled.Store(true)
 	}
 	if !c.rxMu.TryLock() {
@@ -134,10 +135,14 @@ func (c *conn) afterRx() {
 // handBack gives the reading to the background reader.
 func (c *conn) handBack() {
 	if c.polled.Swap(false) {
-		select {
-		case c.resume <- struct{}{}:
-		default:
-		}
+		c.wakeReader()
+	}
+}
+
+func (c *conn) wakeReader() {
+	select {
+	case c.resume <- struct{}{}:
+	default:
 	}
 }
 
@@ -157,17 +162,19 @@ func (c *conn) readLoop() {
 		}
 		if c.polled.Load() {
 			c.dev.watch.add(c)
-			select {
-			case <-c.resume:
-			case <-c.done:
-			}
+		} else if !c.paused.Load() {
+			continue
+		}
+		select {
+		case <-c.resume:
+		case <-c.done:
 		}
 	}
 }
 
 // onReadable reads all there is; true ends the waiting.
 func (c *conn) onReadable() bool {
-	if c.torn.Load() || c.polled.Load() {
+	if c.torn.Load() || c.polled.Load() || c.paused.Load() {
 		return true
 	}
 	c.rxMu.Lock()
@@ -175,7 +182,7 @@ func (c *conn) onReadable() bool {
 	c.receiveLocked(false)
 	c.rxMu.Unlock()
 	c.afterRx()
-	return c.torn.Load()
+	return c.torn.Load() || c.paused.Load()
 }
 
 // seeOff waits for the peer to close, after a last message may have been sent.

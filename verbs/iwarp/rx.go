@@ -269,7 +269,7 @@ func (c *conn) place() {
 		ok = c.placeSend()
 	case rdmap.OpImmediate, rdmap.OpImmediateSE:
 		if ok = !c.holdFull(0); !ok {
-			r.stalled = true
+			c.stall()
 		}
 		r.dst = append(r.dst, r.ctl[:r.seg.Payload])
 	default: // rdmap.Receiver bounds these by what ctl takes
@@ -357,6 +357,7 @@ func (c *conn) endOfStream() {
 	r := &c.rx
 	if len(r.held) > 0 && !r.placed && r.got == 0 {
 		r.eof = true
+		c.paused.Store(true)
 		return
 	}
 	if r.placed || r.got > 0 {

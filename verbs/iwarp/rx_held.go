@@ -42,7 +42,7 @@ func (c *conn) hold(m heldMsg, n int) bool {
 		c.noReceive()
 		return false
 	} else if c.holdFull(n) {
-		r.stalled = true
+		c.stall()
 		c.awaitRecv()
 		return false
 	} else if len(r.held) == 0 {
@@ -123,7 +123,7 @@ func (c *conn) placeHeld() bool {
 	n := r.seg.Payload
 	m := &r.held[len(r.held)-1]
 	if !r.seg.First && (len(r.held) > 1 || len(m.data) > 0) && r.heldBytes+n > c.dev.cfg.HoldLimit {
-		r.stalled = true
+		c.stall()
 		return false
 	}
 	at := len(m.data)
@@ -213,6 +213,14 @@ func isSend(op rdmap.Opcode) bool {
 	return op >= rdmap.OpSend && op <= rdmap.OpSendSEInvalidate
 }
 
+// stall stops reading until a receive is posted.
+//
+// +checklocks:c.rxMu
+func (c *conn) stall() {
+	c.rx.stalled = true
+	c.paused.Store(true)
+}
+
 // unstall goes on where reading stopped.
 //
 // +checklocks:c.rxMu
@@ -221,7 +229,10 @@ func (c *conn) unstall() {
 	if r.stalled && c.failure.Load() == nil {
 		r.stalled = false
 		c.place()
-		c.sock.WakeRead() // what has come meanwhile makes no event
+		if !r.stalled {
+			c.paused.Store(false)
+			c.wakeReader()
+		}
 	}
 	if r.eof && len(r.held) == 0 {
 		r.eof = false

@@ -59,7 +59,7 @@ func TestDevice(t *testing.T, open Open) {
 			}
 		})
 	}
-	t.Run("Memory/LockLimit", func(t *testing.T) { testLockLimit(t, open) })
+	t.Run("LockLimit", func(t *testing.T) { testLockLimit(t, open) })
 }
 
 // closeAll closes and reports what cannot be closed.

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"cinnabar/verbs"
+)
+
+func TestCompareJobCoversItsMemory(t *testing.T) {
+	for _, j := range []compareJob{
+		{1, 1}, {10, 4}, {8, 4}, {3, 3}, {compareMemory, mebibyte}, {compareMemory + 1, mebibyte},
+		{3*compareMemory + 12345, 7 * mebibyte}, {100 * mebibyte, compareMaxChunk},
+	} {
+		if err := j.check(); err != nil {
+			t.Errorf("%+v: %v", j, err)
+			continue
+		}
+		total, next, lap := int64(0), 0, 0
+		for n := range j.count() {
+			off, size := j.piece(n)
+			if size < 1 || off < 0 || off+size > j.memory() {
+				t.Fatalf("%+v: piece %d is [%d:+%d] of %d bytes", j, n, off, size, j.memory())
+			}
+			if lap == 0 && off == next {
+				next = off + size
+			} else {
+				lap++
+			}
+			total += int64(size)
+		}
+		if total != j.Size || next != j.memory() || j.memory() > compareMemory {
+			t.Errorf("%+v: pieces make %d bytes, the first lap covers %d of %d", j, total, next, j.memory())
+		}
+	}
+	for _, j := range []compareJob{{}, {1, 2}, {1, 0}, {-1, -1}, {1 << 40, compareMaxChunk + 1}} {
+		if err := j.check(); err == nil {
+			t.Errorf("%+v was accepted", j)
+		}
+	}
+}
+
+// Sender and receiver count credits alike, whatever the number of pieces.
+func TestCreditsBalance(t *testing.T) {
+	for pieces := int64(1); pieces < 200; pieces++ {
+		sent := int64(0)
+		for n := int64(1); n <= pieces; n++ { // as takeSend does
+			if n%creditStep == 0 || n == pieces {
+				sent++
+			}
+		}
+		if sent != credits(pieces) {
+			t.Errorf("%d pieces: the receiver sends %d credits, credits says %d", pieces, sent, credits(pieces))
+		}
+		used, credit := int64(0), int64(compareWindow)
+		for range pieces { // as moveSend does
+			if credit--; credit < 0 {
+				credit += creditStep
+				used++
+			}
+		}
+		if left := creditsLeft(pieces); used+left != sent {
+			t.Errorf("%d pieces: the sender waits for %d and %d credits of %d", pieces, used, left, sent)
+		}
+	}
+}
+
+// testCompare runs both sides on dev.
+func testCompare(t *testing.T, dev *verbs.Device, job compareJob) []compareRow {
+	t.Helper()
+	a, b := tcpPair(t)
+	c, err := newComparer(dev, newExchange(a), job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []compareRow
+	errParent, errPeer := both(
+		func() (err error) {
+			rows, err = c.measureAll(t.Context())
+			return errors.Join(err, c.close(t.Context()))
+		},
+		func() error { return serveCompare(t.Context(), dev, newExchange(b)) },
+	)
+	if errParent != nil || errPeer != nil {
+		t.Fatalf("parent: %v; peer: %v", errParent, errPeer)
+	}
+	return rows
+}
+
+func TestCompareMovesEverySize(t *testing.T) {
+	for _, job := range []compareJob{{1, 1}, {100001, 1000}, {mebibyte, mebibyte}, {5*mebibyte + 1, 300000}} {
+		rows := testCompare(t, memory(t, 0), job)
+		if len(rows) != 3 {
+			t.Fatalf("%+v: %d rows", job, len(rows))
+		}
+		for _, r := range rows {
+			if r.Bytes != job.Size || !r.Verified || r.UserCopies != 0 || r.KernelCopies != 2 || r.Seconds <= 0 {
+				t.Errorf("%+v: %+v", job, r)
+			}
+		}
+		if got := rows[1].ReceiverCalls; got != 0 {
+			t.Errorf("%+v: the receiver of one-sided writes made %d calls", job, got)
+		}
+		if rows[0].ReceiverCalls == 0 || rows[2].ReceiverCalls == 0 {
+			t.Errorf("%+v: a receiver of TCP or messages made no calls: %+v", job, rows)
+		}
+	}
+}
+
+func TestCompareOutput(t *testing.T) {
+	rows := []compareRow{
+		{Way: wayTCP, Bytes: 67108864, Seconds: 0.02, MiBPerSecond: 3200, KernelCopies: 2, SenderBlocked: 98.71, SenderWakeups: 60, ReceiverWakeups: -1, ReceiverCalls: 70, ReceiverCPU: 6.66, Verified: true},
+		{Way: wayWrite, Bytes: 67108864, Seconds: 0.04, MiBPerSecond: 1600, KernelCopies: 2, SenderBlocked: 2.4, SenderWakeups: 220, ReceiverWakeups: 118, ReceiverCPU: 19.1, Verified: true},
+	}
+	var b bytes.Buffer
+	if err := writeCompareTable(&b, compareJob{Size: 67108864, Chunk: mebibyte}, rows); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "compare.golden", b.String())
+
+	b.Reset()
+	if err := writeCompareJSON(&b, rows); err != nil {
+		t.Fatal(err)
+	}
+	var back struct {
+		Rows  []compareRow
+		Notes []string
+	}
+	if err := json.Unmarshal(b.Bytes(), &back); err != nil {
+		t.Fatal(err)
+	}
+	if len(back.Rows) != 2 || back.Rows[0] != rows[0] || len(back.Notes) != len(compareNotes) {
+		t.Errorf("JSON came back as %+v", back)
+	}
+}
+
+func TestParseSize(t *testing.T) {
+	for text, want := range map[string]int64{"1": 1, "64MiB": 64 << 20, "1 MB": 1e6, "1.5KiB": 1536} {
+		if got, err := parseSize("--size", text, 1, 1<<40); err != nil || got != want {
+			t.Errorf("%q: %d, %v, want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "0", "-1", "2TiB", "MiB", "1 parsec"} {
+		if got, err := parseSize("--size", text, 1, 1<<40); err == nil {
+			t.Errorf("%q was taken for %d", text, got)
+		}
+	}
+}
+
+func TestCompareNotesNameTheKernelsCopies(t *testing.T) {
+	all := strings.Join(compareNotes, "\n")
+	for _, text := range []string{"two on every row, one on each side", "On RDMA hardware they are none"} {
+		if !strings.Contains(all, text) {
+			t.Errorf("the notes do not say %q", text)
+		}
+	}
+}

@@ -1,0 +1,446 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// processLimit bounds a process of a test; it is there for processes that hang.
+const processLimit = 60 * time.Second
+
+// command prepares a process that runs the command line.
+func command(t *testing.T, args ...string) (*exec.Cmd, *output) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), processLimit)
+	t.Cleanup(cancel)
+	var o output
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	cmd.Env = append(os.Environ(), runAsMain+"=1")
+	cmd.Stdout, cmd.Stderr = &o.out, &o.err
+	cmd.WaitDelay = time.Second
+	return cmd, &o
+}
+
+// exitOf waits for cmd and returns its exit code.
+func exitOf(t *testing.T, cmd *exec.Cmd) int {
+	t.Helper()
+	if err := cmd.Wait(); err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode()
+}
+
+// runProcess runs the command line and returns its exit code.
+func runProcess(t *testing.T, args ...string) (int, *output) {
+	t.Helper()
+	cmd, o := command(t, args...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return exitOf(t, cmd), o
+}
+
+func TestDemoTwoProcesses(t *testing.T) {
+	code, o := runProcess(t, "demo")
+	if code != 0 || o.err.Len() != 0 {
+		t.Fatalf("exit code %d, stderr %q", code, &o.err)
+	}
+	lines := strings.Split(strings.TrimSuffix(o.out.String(), "\n"), "\n")
+	if got := lines[len(lines)-1]; got != "ok" {
+		t.Errorf("the last line is %q", got)
+	}
+	for _, pattern := range []string{
+		`64 MiB of random data between processes \d+ and \d+`, `sha256 [0-9a-f]{64}\n`,
+		`out-of-band exchange +1 .* queue pair 0x[0-9a-f]+ connected`,
+		`send/receive +64 +64 MiB .*MiB/s +SHA-256 equal`,
+		`RDMA write +64 +64 MiB .*MiB/s +SHA-256 equal`,
+		`RDMA write, immediate +64 +64 MiB .*MiB/s +SHA-256 equal`,
+		`RDMA read +64 +64 MiB .*MiB/s +SHA-256 equal`,
+		`atomic fetch-and-add +1000 .*operations/s .*500500`,
+		`atomic compare-and-swap +1000 .*operations/s .*1000`,
+	} {
+		if !regexp.MustCompile(pattern).Match(o.out.Bytes()) {
+			t.Errorf("nothing like %q in\n%s", pattern, &o.out)
+		}
+	}
+}
+
+func TestDemoFilesOfEverySize(t *testing.T) {
+	for _, size := range []int{0, 1, demoChunk - 1, demoRound + 7} {
+		path := filepath.Join(t.TempDir(), "data")
+		if err := os.WriteFile(path, bytes.Repeat([]byte{0x5a}, size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, o := runProcess(t, "demo", path)
+		if code != 0 || !strings.HasSuffix(o.out.String(), "\nok\n") || !strings.Contains(o.out.String(), path) {
+			t.Errorf("%d bytes: exit code %d\n%s%s", size, code, &o.out, &o.err)
+		}
+	}
+}
+
+func TestCompareTwoProcesses(t *testing.T) {
+	code, o := runProcess(t, "compare", "--size", "16MiB", "--json")
+	if code != 0 {
+		t.Fatalf("exit code %d: %s", code, &o.err)
+	}
+	var got struct{ Rows []compareRow }
+	if err := json.Unmarshal(o.out.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Rows) != 3 {
+		t.Fatalf("rows: %+v", got.Rows)
+	}
+	for _, r := range got.Rows {
+		if r.UserCopies != 0 || r.KernelCopies != 2 || !r.Verified || r.Bytes != 16*mebibyte {
+			t.Errorf("%+v", r)
+		}
+		// The unit of the rate is what its name says.
+		if want := 16 / r.Seconds; r.MiBPerSecond < want*0.999 || r.MiBPerSecond > want*1.001 {
+			t.Errorf("%s: 16 MiB in %g s are %g MiB/s, not %g", r.Way, r.Seconds, want, r.MiBPerSecond)
+		}
+	}
+	if got.Rows[1].ReceiverCalls != 0 {
+		t.Errorf("the receiver of one-sided writes made %d calls", got.Rows[1].ReceiverCalls)
+	}
+}
+
+// lines passes what a process prints to the test, line by line.
+type lines struct {
+	buf  bytes.Buffer
+	seen chan string
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.buf.Write(b)
+	for bytes.IndexByte(l.buf.Bytes(), '\n') >= 0 {
+		line, _ := l.buf.ReadString('\n')
+		l.seen <- strings.TrimSuffix(line, "\n")
+	}
+	return len(b), nil
+}
+
+// start starts a process whose standard output comes line by line.
+func start(t *testing.T, args ...string) (*exec.Cmd, <-chan string, *output) {
+	t.Helper()
+	cmd, o := command(t, args...)
+	l := &lines{seen: make(chan string, 1000)} // more than any process here prints
+	cmd.Stdout = l
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd, l.seen, o
+}
+
+// waitLine returns the first line that matches, and its groups.
+func waitLine(t *testing.T, seen <-chan string, pattern string) []string {
+	t.Helper()
+	re := regexp.MustCompile(pattern)
+	ctx, cancel := context.WithTimeout(t.Context(), processLimit)
+	defer cancel()
+	for {
+		select {
+		case line := <-seen:
+			if m := re.FindStringSubmatch(line); m != nil {
+				return m
+			}
+		case <-ctx.Done():
+			t.Fatalf("no line like %q came", pattern)
+		}
+	}
+}
+
+// freePort returns a port that was free a moment ago.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+}
+
+func TestPingpongTwoProcesses(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		host string
+		args []string
+	}{
+		{"IPv4", "127.0.0.1", []string{"-c"}},
+		{"IPv6", "::1", []string{"-c", "-s", "65536", "-n", "100"}},
+		{"events", "localhost", []string{"-c", "-e", "-n", "50"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			args := append([]string{"pingpong", "-p", freePort(t)}, tt.args...)
+			server, seen, o := start(t, args...)
+			waitLine(t, seen, `^  local address:  LID 0x0000, QPN 0x[0-9a-f]{6}, PSN 0x[0-9a-f]{6}, GID [0-9a-f:.]+$`)
+			code, client := runProcess(t, append(args, tt.host)...)
+			if code != 0 {
+				t.Errorf("client: exit code %d: %s", code, &client.err)
+			}
+			waitLine(t, seen, `^  remote address: LID 0x0000, QPN 0x[0-9a-f]{6}, PSN 0x[0-9a-f]{6}, GID [0-9a-f:.]+$`)
+			waitLine(t, seen, `^[0-9]+ bytes in [0-9.]+ seconds = [0-9.]+ Mbit/sec$`)
+			waitLine(t, seen, `^[0-9]+ iters in [0-9.]+ seconds = [0-9.]+ usec/iter$`)
+			if code := exitOf(t, server); code != 0 {
+				t.Errorf("server: exit code %d: %s", code, &o.err)
+			}
+			if got := strings.Count(client.out.String(), "\n"); got != 4 {
+				t.Errorf("the client printed %d lines:\n%s", got, &client.out)
+			}
+		})
+	}
+}
+
+// A thousand messages of 1 MiB: the rate printed must agree with the wall
+// clock and the label.
+func TestPingpongUnits(t *testing.T) {
+	args := []string{"pingpong", "-p", freePort(t), "-s", "1048576", "-r", "4", "-n", "1000"}
+	server, seen, o := start(t, args...)
+	waitLine(t, seen, "local address")
+	before := time.Now()
+	code, client := runProcess(t, append(args, "127.0.0.1")...)
+	wall := time.Since(before)
+	if code != 0 || exitOf(t, server) != 0 {
+		t.Fatalf("client: %s; server: %s", &client.err, &o.err)
+	}
+	m := regexp.MustCompile(`(\d+) bytes in ([0-9.]+) seconds = ([0-9.]+) Mbit/sec\n1000 iters in [0-9.]+ seconds = ([0-9.]+) usec/iter\n`).FindStringSubmatch(client.out.String())
+	if m == nil {
+		t.Fatalf("no result in\n%s", &client.out)
+	}
+	var v [4]float64
+	for i := range v {
+		var err error
+		if v[i], err = strconv.ParseFloat(m[i+1], 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bytes, seconds, mbit, usec := v[0], v[1], v[2], v[3]
+	if bytes != 2*1000*(1<<20) {
+		t.Errorf("%.0f bytes, want 1000 times 1 MiB both ways", bytes)
+	}
+	// The process does more than bounce: it starts, registers and fills memory.
+	if seconds > wall.Seconds()+0.005 || seconds < wall.Seconds()/4 {
+		t.Errorf("%g seconds were printed, the process took %g", seconds, wall.Seconds())
+	}
+	if want := bytes * 8 / (usec * 1000); mbit < want*0.999 || mbit > want*1.001 {
+		t.Errorf("%g Mbit/sec were printed, the time per exchange says %g", mbit, want)
+	}
+}
+
+func TestPingpongMismatchTwoProcesses(t *testing.T) {
+	port := freePort(t)
+	server, seen, o := start(t, "pingpong", "-p", port)
+	waitLine(t, seen, "local address")
+	code, client := runProcess(t, "pingpong", "-p", port, "-s", "8192", "-n", "5", "127.0.0.1")
+	if code != 1 {
+		t.Errorf("client: exit code %d, want 1", code)
+	}
+	if code := exitOf(t, server); code != 1 {
+		t.Errorf("server: exit code %d, want 1", code)
+	}
+	const (
+		atServer = `iters is "1000" here, "5" there; size is "4096" here, "8192" there`
+		atClient = `iters is "5" here, "1000" there; size is "8192" here, "4096" there`
+	)
+	if !strings.Contains(o.err.String(), atServer) {
+		t.Errorf("the server does not name the difference: %s", &o.err)
+	}
+	if !strings.Contains(client.err.String(), atClient) {
+		t.Errorf("the client does not name the difference: %s", &client.err)
+	}
+}
+
+func TestRpingTwoProcesses(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		t.Run(host, func(t *testing.T) {
+			server, seen, o := start(t, "rping", "-s", "-d", "-v", "-a", host, "-p", "0")
+			port := waitLine(t, seen, `^listening on .*:(\d+)$`)[1]
+			code, client := runProcess(t, "rping", "-c", "-vV", "-C", "3", "-a", host, "-p", port)
+			if code != 0 {
+				t.Errorf("client: exit code %d: %s", code, &client.err)
+			}
+			for n, text := range []string{"ABC", "BCD", "CDE"} {
+				waitLine(t, seen, fmt.Sprintf("^server ping data: rdma-ping-%d: %s", n, text))
+				if line := fmt.Sprintf("ping data: rdma-ping-%d: %s", n, text); !strings.Contains(client.out.String(), line) {
+					t.Errorf("the client did not print %q:\n%s", line, &client.out)
+				}
+			}
+			if code := exitOf(t, server); code != 0 || o.err.String() != "server DISCONNECT EVENT...\n" {
+				t.Errorf("server: exit code %d: %s", code, &o.err)
+			}
+		})
+	}
+}
+
+func TestRpingPersistentProcess(t *testing.T) {
+	server, seen, o := start(t, "rping", "-s", "-P", "-d", "-a", "127.0.0.1", "-p", "0")
+	port := waitLine(t, seen, `^listening on .*:(\d+)$`)[1]
+	for range 3 {
+		if code, client := runProcess(t, "rping", "-c", "-V", "-C", "10", "-a", "127.0.0.1", "-p", port); code != 0 {
+			t.Errorf("client: exit code %d: %s", code, &client.err)
+		}
+	}
+	if err := server.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitOf(t, server); code != 130 {
+		t.Errorf("server: exit code %d after an interrupt, want 130: %s", code, &o.err)
+	}
+}
+
+// startLongDemo starts a demonstration that takes minutes, and returns when
+// both of its processes are at work.
+func startLongDemo(t *testing.T) (parent *exec.Cmd, peer int, o *output) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "sparse")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	parent, seen, o := start(t, "demo", path)
+	peer, err := strconv.Atoi(waitLine(t, seen, `between processes \d+ and (\d+)`)[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parent, peer, o
+}
+
+// wantGone fails if one of the processes that share the output is left: then
+// the pipe stays open, and Wait gives up on it.
+func wantGone(t *testing.T, parent *exec.Cmd, err error) {
+	t.Helper()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		t.Error("the peer process outlived its parent")
+	}
+	if parent.ProcessState == nil {
+		t.Fatalf("the parent process did not end: %v", err)
+	}
+}
+
+func TestDemoInterrupted(t *testing.T) {
+	parent, _, o := startLongDemo(t)
+	if err := parent.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	wantGone(t, parent, parent.Wait())
+	if got := parent.ProcessState.ExitCode(); got != 130 {
+		t.Errorf("exit code %d, want 130", got)
+	}
+	if got := o.err.String(); got != "cinnabar demo: stopped by signal: interrupt\n" {
+		t.Errorf("stderr %q", got)
+	}
+}
+
+func TestDemoParentKilled(t *testing.T) {
+	parent, _, _ := startLongDemo(t)
+	if err := parent.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	wantGone(t, parent, parent.Wait())
+}
+
+func TestDemoPeerKilled(t *testing.T) {
+	parent, peer, o := startLongDemo(t)
+	p, err := os.FindProcess(peer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	wantGone(t, parent, parent.Wait())
+	if got := parent.ProcessState.ExitCode(); got != 1 {
+		t.Errorf("exit code %d, want 1", got)
+	}
+	if !strings.Contains(o.err.String(), "the connection to 127.0.0.1:") {
+		t.Errorf("stderr does not name the lost connection: %s", &o.err)
+	}
+}
+
+// A stranger who does not know the secret gets nowhere, and the parent's
+// connection is served all the same.
+func TestPeerSecret(t *testing.T) {
+	in, secret := io.Pipe()
+	lines := &lines{seen: make(chan string, 1)}
+	ended := make(chan error)
+	var served string
+	go func() {
+		s := streams{in: in, out: lines, err: io.Discard}
+		ended <- peerMain(t.Context(), s, func(ctx context.Context, x *exchange) error { return x.receive(ctx, &served) })
+	}()
+	if _, err := io.WriteString(secret, "open sesame\n"); err != nil {
+		t.Fatal(err)
+	}
+	addr := waitLine(t, lines.seen, `^127\.0\.0\.1:\d+$`)[0]
+	for _, word := range []string{`"open barley"`, "GET / HTTP/1.1\r\n", ""} {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(c, word+"\n")
+		c.(*net.TCPConn).CloseWrite()
+		if b, err := io.ReadAll(c); err == nil && len(b) > 0 {
+			t.Errorf("%q was answered with %q", word, b)
+		}
+		c.Close()
+	}
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := newExchange(c)
+	defer x.Close()
+	if err := errors.Join(x.send("open sesame"), x.send("treasure")); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil || served != "treasure" {
+		t.Errorf("served %q, %v", served, err)
+	}
+	secret.Close() // the watcher of the input ends
+}
+
+func TestPeerEndsWithItsParent(t *testing.T) {
+	in, secret := io.Pipe()
+	lines := &lines{seen: make(chan string, 1)}
+	ended := make(chan error)
+	go func() {
+		ended <- peerMain(t.Context(), streams{in: in, out: lines, err: io.Discard}, nil)
+	}()
+	if _, err := io.WriteString(secret, "word\n"); err != nil {
+		t.Fatal(err)
+	}
+	waitLine(t, lines.seen, "^127")
+	secret.Close() // as the parent's end does
+	if err := <-ended; !errors.Is(err, errParentEnded) {
+		t.Errorf("the peer ended with %v", err)
+	}
+}
+
+func TestExchangeIsBounded(t *testing.T) {
+	a, b := tcpPair(t)
+	x := newExchange(b)
+	go func() {
+		a.Write([]byte(`"` + strings.Repeat("x", 2*exchangeLimit)))
+		a.Close()
+	}()
+	var got string
+	wantError(t, x.receive(t.Context(), &got), "out-of-band exchange")
+	if n := x.bytes.Load(); n != exchangeLimit {
+		t.Errorf("%d bytes were read, the limit is %d", n, exchangeLimit)
+	}
+}

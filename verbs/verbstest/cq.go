@@ -1,0 +1,344 @@
+package verbstest
+
+import (
+	"errors"
+	"testing"
+
+	"cinnabar/verbs"
+)
+
+var cqTests = []test{
+	{"PollBatch", Options{}, testPollBatch},
+	{"Resize", Options{}, testResize},
+	{"Status", exact, testStatus},
+	{"Arm", Options{}, testArm},
+	{"ArmLosesNothing", Options{}, testArmLosesNothing},
+	{"EventWithoutCompletion", Options{}, testEventWithoutCompletion},
+	{"SolicitedOnly", Options{}, testSolicitedOnly},
+	{"Overrun", Options{}, testOverrun},
+	{"All", Options{}, testAll},
+	{"PollAllocatesNothing", Options{}, testPollAllocs},
+}
+
+// testPollBatch polls empty, then in batches of 16 over two queue pairs on one
+// completion queue, whose completions must each come in order.
+func testPollBatch(t *testing.T, dev *verbs.Device) {
+	const each = 40
+	p := NewPair(t, dev, PairConfig{})
+	p.Active.Quiet()
+	first := p.Active.QP
+	p.Active.QP, p.Passive.QP = p.Active.NewQP(verbs.QPConfig{}), p.Passive.NewQP(verbs.QPConfig{})
+	l := listen(t, dev, loopback)
+	if err := p.connect(l, PairConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	second := p.Active.QP
+	for i := range uint64(each) {
+		for _, qp := range []*verbs.QP{first, second} {
+			wr := p.Active.Send(i, 0, 8)
+			wr.Op, wr.Remote = verbs.OpWrite, p.Passive.MR.Remote()
+			if _, err := qp.PostSend([]verbs.SendWR{wr}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	next := map[uint32]uint64{}
+	batch := make([]verbs.WC, 16)
+	for got := 0; got < 2*each; {
+		n, err := p.Active.CQ.Wait(p.Ctx, batch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, wc := range batch[:n] {
+			if wc.ID != next[wc.QPNum] || wc.Status != verbs.StatusSuccess {
+				t.Fatalf("queue pair %#x: id %d, %v; want id %d, success", wc.QPNum, wc.ID, wc.Status, next[wc.QPNum])
+			}
+			next[wc.QPNum]++
+		}
+		got += n
+	}
+	if next[first.Num()] != each || next[second.Num()] != each {
+		t.Errorf("completions by queue pair = %v, want %d each", next, each)
+	}
+	if n, err := p.Active.CQ.Poll(nil); n != 0 || err != nil {
+		t.Errorf("Poll without room = %d, %v; want 0, nil", n, err)
+	}
+}
+
+// testResize makes a queue deeper and shallower while completions wait in it.
+func testResize(t *testing.T, dev *verbs.Device) {
+	p := NewPair(t, dev, PairConfig{CQ: 8})
+	if d := p.Active.CQ.Depth(); d < 8 {
+		t.Errorf("depth = %d, want at least 8", d)
+	}
+	if err := p.Active.CQ.Resize(64); errors.Is(err, errors.ErrUnsupported) {
+		t.Skip("the device cannot resize completion queues and says so")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	if d := p.Active.CQ.Depth(); d < 64 {
+		t.Errorf("depth = %d, want at least 64", d)
+	}
+	for i := range uint64(40) {
+		p.Active.PostSend(p.Active.RDMA(i, verbs.OpRead, 0, 8, p.Passive))
+	}
+	for i := range uint64(20) {
+		p.Active.Expect(i, verbs.StatusSuccess, verbs.WCRead)
+	}
+	if err := p.Active.CQ.Resize(0); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("Resize(0): %v, want ErrInvalid", err)
+	}
+	for i := range uint64(20) {
+		p.Active.Expect(20+i, verbs.StatusSuccess, verbs.WCRead)
+	}
+}
+
+// testStatus looks at a failed completion and at the error made of it.
+func testStatus(t *testing.T, dev *verbs.Device) {
+	p := NewPair(t, dev, PairConfig{})
+	wr := p.Active.RDMA(77, verbs.OpRead, 0, 8, p.Passive)
+	wr.Remote.RKey ^= 1
+	p.Active.PostSend(wr)
+	wc := p.Active.Expect(77, verbs.StatusRemAccessErr, 0)
+	err := wc.Err()
+	var se *verbs.StatusError
+	if !errors.As(err, &se) || se.ID != 77 || se.Status != wc.Status || se.QPNum != p.Active.QP.Num() {
+		t.Errorf("error = %+v, want id 77, status %v, queue pair %#x", err, wc.Status, p.Active.QP.Num())
+	}
+	if !errors.Is(err, verbs.StatusRemAccessErr) || errors.Is(err, verbs.StatusRemOpErr) {
+		t.Errorf("error %v does not match its status, or matches another", err)
+	}
+	ok := verbs.WC{}
+	if ok.Err() != nil {
+		t.Error("a success has an error")
+	}
+}
+
+// testArm arms: nothing, then one event for one completion, then none for the next.
+func testArm(t *testing.T, dev *verbs.Device) {
+	p := NewPair(t, dev, PairConfig{})
+	if err := p.Active.CQ.Arm(false); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.Active.CQ.Event():
+		t.Fatal("event before any completion")
+	default:
+	}
+	p.Active.PostSend(p.Active.RDMA(1, verbs.OpRead, 0, 8, p.Passive))
+	p.Active.awaitEvent()
+	p.Active.Expect(1, verbs.StatusSuccess, verbs.WCRead)
+	p.Active.PostSend(p.Active.RDMA(2, verbs.OpRead, 0, 8, p.Passive))
+	p.Active.Expect(2, verbs.StatusSuccess, verbs.WCRead)
+	select {
+	case <-p.Active.CQ.Event():
+		t.Error("event without arming")
+	default:
+	}
+}
+
+// awaitEvent reads the completion channel.
+func (s *Side) awaitEvent() {
+	s.t.Helper()
+	select {
+	case <-s.CQ.Event():
+	case <-s.ctx.Done():
+		s.t.Fatal("no event came")
+	}
+}
+
+// testArmLosesNothing receives as the manual says (arm, poll, park) while the
+// peer sends at any moment. A completion that fell between arm and park without
+// an event would stop the test.
+func testArmLosesNothing(t *testing.T, dev *verbs.Device) {
+	n := uint64(sized(2000, 300))
+	p := NewPair(t, dev, PairConfig{})
+	const window = 16
+	for i := range uint64(window) {
+		p.Passive.PostRecv(i, 0, 8)
+	}
+	sent := make(chan error, 1)
+	go func() {
+		sent <- p.Active.sendCounted(n)
+	}()
+	var wc [4]verbs.WC
+	for got := uint64(0); got < n; {
+		if err := p.Passive.CQ.Arm(false); err != nil {
+			t.Fatal(err)
+		}
+		m, err := p.Passive.CQ.Poll(wc[:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range wc[:m] {
+			if w.Status != verbs.StatusSuccess {
+				t.Fatalf("message %d: %v", got, w.Status)
+			}
+			got++
+			p.Passive.PostRecv(w.ID, 0, 8)
+		}
+		if m == 0 && got < n {
+			p.Passive.awaitEvent()
+		}
+	}
+	if err := <-sent; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sendCounted sends n messages one after the other. It may run beside the test's
+// goroutine.
+func (s *Side) sendCounted(n uint64) error {
+	var wc [1]verbs.WC
+	for i := range n {
+		if _, err := s.QP.PostSend([]verbs.SendWR{s.Send(i, 0, 8)}); err != nil {
+			return err
+		}
+		if _, err := s.CQ.Wait(s.ctx, wc[:]); err != nil {
+			return err
+		}
+		if err := wc[0].Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// testEventWithoutCompletion leaves an event behind whose completion was polled
+// already; the next wait must not take it for one.
+func testEventWithoutCompletion(t *testing.T, dev *verbs.Device) {
+	p := NewPair(t, dev, PairConfig{})
+	p.Active.CQ.SetSpin(0)
+	for i := range uint64(20) {
+		if err := p.Active.CQ.Arm(false); err != nil {
+			t.Fatal(err)
+		}
+		p.Active.PostSend(p.Active.RDMA(2*i, verbs.OpRead, 0, 8, p.Passive))
+		var wc [1]verbs.WC
+		for n := 0; n == 0; {
+			var err error
+			if n, err = p.Active.CQ.Poll(wc[:]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.Active.PostSend(p.Active.RDMA(2*i+1, verbs.OpRead, 0, 8, p.Passive))
+		p.Active.Expect(2*i+1, verbs.StatusSuccess, verbs.WCRead)
+	}
+}
+
+// testSolicitedOnly arms for solicited completions: an ordinary message raises no
+// event, a solicited one and a failure do.
+func testSolicitedOnly(t *testing.T, dev *verbs.Device) {
+	p := NewPair(t, dev, PairConfig{})
+	for i := range uint64(3) {
+		p.Passive.PostRecv(i, 0, 8)
+	}
+	arm := func() {
+		t.Helper()
+		if err := p.Passive.CQ.Arm(true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	arm()
+	p.Active.PostSend(p.Active.Send(1, 0, 8))
+	p.Active.Expect(1, verbs.StatusSuccess, verbs.WCSend)
+	p.Passive.Expect(0, verbs.StatusSuccess, verbs.WCRecv)
+	select {
+	case <-p.Passive.CQ.Event():
+		t.Error("event for a message that was not solicited")
+	default:
+	}
+	arm()
+	wr := p.Active.Send(2, 0, 8)
+	wr.Flags |= verbs.Solicited
+	p.Active.PostSend(wr)
+	p.Passive.awaitEvent()
+	p.Passive.Expect(1, verbs.StatusSuccess, verbs.WCRecv)
+	arm()
+	p.Passive.Break()
+	p.Passive.awaitEvent()
+	p.Passive.Expect(2, verbs.StatusWRFlushErr, 0)
+}
+
+// testOverrun makes more completions than the queue holds. The intact ones can be
+// polled, then the loss is reported, there and by an event.
+func testOverrun(t *testing.T, dev *verbs.Device) {
+	p := NewPair(t, dev, PairConfig{CQ: 4, QP: verbs.QPConfig{SignalAll: true}})
+	depth := p.Active.CQ.Depth()
+	_, cfg := p.Active.QP.Query()
+	if cfg.MaxSendWR <= depth {
+		t.Skipf("a send queue of %d cannot overrun a completion queue of %d", cfg.MaxSendWR, depth)
+	}
+	for i := range uint64(depth + 1) {
+		p.Active.PostSend(p.Active.RDMA(i, verbs.OpWrite, 0, 8, p.Passive))
+	}
+	ev, err := dev.NextEvent(p.Ctx)
+	if err != nil || ev.Type != verbs.EventCQErr || ev.CQ != p.Active.CQ {
+		t.Fatalf("event = %+v, %v; want a CQ error of the queue", ev, err)
+	}
+	wcs := make([]verbs.WC, depth+1)
+	n, err := p.Active.CQ.Poll(wcs)
+	if n != depth || err != nil {
+		t.Errorf("Poll = %d, %v; want the %d intact completions", n, err, depth)
+	}
+	for i, wc := range wcs[:n] {
+		if wc.ID != uint64(i) {
+			t.Errorf("completion %d has id %d", i, wc.ID)
+		}
+	}
+	if n, err := p.Active.CQ.Poll(wcs); n != 0 || !errors.Is(err, verbs.ErrCQOverrun) {
+		t.Errorf("Poll = %d, %v; want 0, ErrCQOverrun", n, err)
+	}
+	if n, err := p.Active.CQ.Wait(p.Ctx, wcs); n != 0 || !errors.Is(err, verbs.ErrCQOverrun) {
+		t.Errorf("Wait = %d, %v; want 0, ErrCQOverrun", n, err)
+	}
+}
+
+// testAll reads completions from the iterator.
+func testAll(t *testing.T, dev *verbs.Device) {
+	const n = 10
+	p := NewPair(t, dev, PairConfig{})
+	for i := range uint64(n) {
+		p.Active.PostSend(p.Active.RDMA(i, verbs.OpRead, 0, 8, p.Passive))
+	}
+	want := uint64(0)
+	for wc, err := range p.Active.CQ.All(p.Ctx) {
+		if err != nil || wc.ID != want {
+			t.Fatalf("completion %d: id %d, %v", want, wc.ID, err)
+		}
+		if want++; want == n {
+			break
+		}
+	}
+}
+
+// testPollAllocs counts allocations of a post and of the polls that find its
+// completion.
+func testPollAllocs(t *testing.T, dev *verbs.Device) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	p := NewPair(t, dev, PairConfig{})
+	wrs := []verbs.SendWR{p.Active.Send(1, 0, 8)}
+	recvs := []verbs.RecvWR{{ID: 2, SGL: []verbs.SGE{p.Passive.MR.SGE(0, 8)}}}
+	wc := make([]verbs.WC, 4)
+	step := func() {
+		if _, err := p.Passive.QP.PostRecv(recvs); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Active.QP.PostSend(wrs); err != nil {
+			t.Fatal(err)
+		}
+		for _, cq := range []*verbs.CQ{p.Active.CQ, p.Passive.CQ} {
+			for n := 0; n == 0; {
+				var err error
+				if n, err = cq.Poll(wc); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	if got := testing.AllocsPerRun(200, step); got != 0 {
+		t.Errorf("%v allocations per message, want 0", got)
+	}
+}

@@ -1,0 +1,120 @@
+package verbstest
+
+import (
+	"bytes"
+	"testing"
+
+	"cinnabar/internal/hostmem"
+	"cinnabar/verbs"
+)
+
+var learnTests = []test{
+	{"OneSided", Options{}, testOneSided},
+	{"ByImmediate", Options{}, testLearnByImmediate},
+	{"BySend", Options{}, testLearnBySend},
+	{"ByPolling", Options{}, testLearnByPolling},
+}
+
+// testOneSided writes a lot while nobody at the target posts, polls or waits.
+// The target's queue must be empty afterwards and its memory full.
+func testOneSided(t *testing.T, dev *verbs.Device) {
+	const piece = 64 << 20 // bytes; written over and over, to different places
+	size := sized(1<<30, 256<<20)
+	a := attr(t, dev)
+	p := NewPair(t, dev, PairConfig{Memory: 4096, QP: verbs.QPConfig{MaxSendSGE: size / piece}})
+	if uint64(size) > a.Ports[0].MaxMsgSize || size/piece > a.MaxSGE {
+		t.Fatalf("a message of %d bytes in %d entries is too much for the device", size, size/piece)
+	}
+	src := p.Active.Alloc(piece, 0)
+	dst := p.Passive.Alloc(size, verbs.LocalWrite|verbs.RemoteWrite|verbs.RemoteRead)
+	for i := range src.Bytes() {
+		src.Bytes()[i] = byte(i) ^ byte(i>>12)
+	}
+	var sgl []verbs.SGE
+	for range size / piece {
+		sgl = append(sgl, src.SGE(0, piece))
+	}
+	p.Active.PostSend(
+		verbs.SendWR{ID: 1, Op: verbs.OpWrite, Flags: verbs.Signaled, SGL: sgl, Remote: dst.Remote()},
+		// The read behind it comes back when the write is there.
+		verbs.SendWR{ID: 2, Op: verbs.OpRead, Flags: verbs.Signaled, SGL: []verbs.SGE{p.Active.MR.SGE(0, 8)}, Remote: dst.RemoteAt(size - 8)})
+	p.Active.Expect(1, verbs.StatusSuccess, verbs.WCWrite)
+	p.Active.Expect(2, verbs.StatusSuccess, verbs.WCRead)
+	if !bytes.Equal(p.Active.MR.Bytes()[:8], src.Bytes()[piece-8:]) {
+		t.Error("the last bytes, read back, differ")
+	}
+	p.Passive.Quiet()
+	for off := 0; off < size; off += piece {
+		if !bytes.Equal(dst.Bytes()[off:off+piece], src.Bytes()) {
+			t.Fatalf("the piece at %d differs", off)
+		}
+	}
+}
+
+// testLearnByImmediate: the completion of a write with immediate says that the
+// data is there, and which.
+func testLearnByImmediate(t *testing.T, dev *verbs.Device) {
+	needs(t, dev, verbs.CapWriteImm)
+	p := NewPair(t, dev, PairConfig{})
+	for i := range 20 {
+		want := p.Active.Fill(i*100, 100, byte(i))
+		p.Passive.postRecvWR(verbs.RecvWR{ID: uint64(i)})
+		wr := p.Active.RDMA(1, verbs.OpWriteImm, i*100, 100, p.Passive)
+		wr.Imm = uint32(i * 100)
+		p.Active.PostSend(wr)
+		wc := p.Passive.Expect(uint64(i), verbs.StatusSuccess, verbs.WCRecvRDMAImm)
+		if got := p.Passive.MR.Bytes()[wc.Imm : wc.Imm+wc.Len]; !bytes.Equal(got, want) {
+			t.Fatalf("write %d was reported before it was there", i)
+		}
+		p.Active.Take(1)
+	}
+}
+
+// testLearnBySend: a message behind the write arrives after it.
+func testLearnBySend(t *testing.T, dev *verbs.Device) {
+	const size = 100_000
+	p := NewPair(t, dev, PairConfig{Memory: 2 * size})
+	for i := range uint64(20) {
+		want := p.Active.Fill(0, size, byte(i))
+		p.Passive.PostRecv(i, size, 1)
+		write := p.Active.RDMA(1, verbs.OpWrite, 0, size, p.Passive)
+		write.Flags = 0
+		p.Active.PostSend(write, p.Active.Send(2, 0, 1))
+		p.Passive.Expect(i, verbs.StatusSuccess, verbs.WCRecv)
+		if !bytes.Equal(p.Passive.MR.Bytes()[:size], want) {
+			t.Fatalf("message %d overtook the write", i)
+		}
+		p.Active.Expect(2, verbs.StatusSuccess, verbs.WCSend)
+	}
+}
+
+// testLearnByPolling: the target looks at a flag that a second write sets. Writes
+// of one connection land in order, so what the first one wrote is there when the
+// flag is; the flag is a word that is written at once and read atomically. Within
+// one write no order is promised, which is why the flag has its own.
+//
+// The device must land writes without being polled by the target, and the race
+// detector must accept the flag as the point where the two sides meet.
+func testLearnByPolling(t *testing.T, dev *verbs.Device) {
+	const size = 10_000
+	p := NewPair(t, dev, PairConfig{Memory: 2 * size})
+	flagOff := size + 240 // aligned to 8
+	for i := range uint64(20) {
+		want := p.Active.Fill(0, size, byte(i))
+		if !hostmem.Store64(p.Active.MR.Bytes()[flagOff:], i+1) {
+			t.Fatal("the flag is not aligned")
+		}
+		data, flag := p.Active.RDMA(1, verbs.OpWrite, 0, size, p.Passive), p.Active.RDMA(2, verbs.OpWrite, flagOff, 8, p.Passive)
+		data.Flags = 0
+		p.Active.PostSend(data, flag)
+		for v := uint64(0); v != i+1; v, _ = hostmem.Load64(p.Passive.MR.Bytes()[flagOff:]) {
+			if p.Ctx.Err() != nil {
+				t.Fatal("the flag was not set")
+			}
+		}
+		if !bytes.Equal(p.Passive.MR.Bytes()[:size], want) {
+			t.Fatalf("flag %d was there before the data", i)
+		}
+		p.Active.Expect(2, verbs.StatusSuccess, verbs.WCWrite)
+	}
+}
