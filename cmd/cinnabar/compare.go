@@ -157,7 +157,7 @@ func compareWith(ctx context.Context, dev *verbs.Device, p *peerProcess, job com
 	if err != nil {
 		return nil, err
 	}
-	defer x.Close()
+	defer shut(x)
 	c, err := newComparer(dev, x, job)
 	if err != nil {
 		return nil, err
@@ -183,17 +183,18 @@ func writeCompareTable(w io.Writer, job compareJob, rows []compareRow) error {
 		return err
 	}
 	t := newTable(w)
+	i := &infoWriter{w: t}
 	for _, l := range compareLines {
-		fmt.Fprint(t, l.label)
-		for i := range rows {
-			fmt.Fprint(t, "\t", l.value(&rows[i]))
+		i.printf("%s", l.label)
+		for n := range rows {
+			i.printf("\t%s", l.value(&rows[n]))
 		}
-		fmt.Fprintln(t)
+		i.printf("\n")
 	}
-	if err := t.Flush(); err != nil {
+	if err := errors.Join(i.err, t.Flush()); err != nil {
 		return err
 	}
-	i := &infoWriter{w: w}
+	i.w = w
 	i.printf("\n")
 	for _, n := range compareNotes {
 		i.printf("- %s\n", n)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -62,8 +61,8 @@ func serveCompare(ctx context.Context, dev *verbs.Device, x *exchange) (err erro
 	if err := k.meet(ctx); err != nil {
 		return err
 	}
-	defer k.tcp.Close()
-	defer context.AfterFunc(ctx, func() { k.tcp.SetDeadline(time.Unix(1, 0)) })()
+	defer shut(k.tcp)
+	defer interrupt(ctx, k.tcp)()
 	for _, take := range []func(context.Context) error{k.takeTCP, k.takeWrite, k.takeSend} {
 		if err := k.measure(ctx, take); err != nil {
 			return err
@@ -93,8 +92,8 @@ func (k *compareSink) meet(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen for TCP: %w", err)
 	}
-	defer l.Close()
-	defer context.AfterFunc(ctx, func() { l.Close() })()
+	defer shut(l)
+	defer interruptAccept(ctx, l)()
 	at, err := netip.ParseAddrPort(l.Addr().String())
 	if err != nil {
 		return err

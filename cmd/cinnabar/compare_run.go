@@ -72,8 +72,8 @@ func (c *comparer) measureAll(ctx context.Context) ([]compareRow, error) {
 	if err := c.meet(ctx); err != nil {
 		return nil, err
 	}
-	defer c.tcp.Close()
-	defer context.AfterFunc(ctx, func() { c.tcp.SetDeadline(time.Unix(1, 0)) })()
+	defer shut(c.tcp)
+	defer interrupt(ctx, c.tcp)()
 	var rows []compareRow
 	for _, w := range []struct {
 		name string

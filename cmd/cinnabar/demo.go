@@ -79,7 +79,7 @@ func demonstrate(ctx context.Context, dev *verbs.Device, p *peerProcess, src sou
 	if err != nil {
 		return nil, err
 	}
-	defer x.Close()
+	defer shut(x)
 	d, err := newDemoRun(dev, src)
 	if err != nil {
 		return nil, err
@@ -200,11 +200,12 @@ func (d *demo) print(w io.Writer) error {
 // writeDemoTable aligns the rows.
 func writeDemoTable(w io.Writer, rows []demoRow) error {
 	t := newTable(w)
-	fmt.Fprintln(t, "STEP\tOPERATIONS\tDATA\tSECONDS\tRATE\tVERIFIED")
+	i := &infoWriter{w: t}
+	i.printf("STEP\tOPERATIONS\tDATA\tSECONDS\tRATE\tVERIFIED\n")
 	for _, r := range rows {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%.6f\t%s\t%s\n", r.step, r.operations, sizeText(r.bytes), r.took.Seconds(), r.rate, r.verified)
+		i.printf("%s\t%d\t%s\t%.6f\t%s\t%s\n", r.step, r.operations, sizeText(r.bytes), r.took.Seconds(), r.rate, r.verified)
 	}
-	return t.Flush()
+	return errors.Join(i.err, t.Flush())
 }
 
 // chunks divides n bytes into pieces of at most size: offset and length of each.

@@ -20,7 +20,7 @@ func (d *demo) pass(ctx context.Context, op demoOp) (err error) {
 		if r, err = d.src.open(); err != nil {
 			return err
 		}
-		defer r.Close()
+		defer shut(r)
 	}
 	sum := sha256.New()
 	row := demoRow{step: op.String(), bytes: d.src.Size}

@@ -104,7 +104,7 @@ func queryDevice(e deviceEntry) (*verbs.DeviceAttr, error) {
 	if err != nil {
 		return nil, &exitError{exitFailure, fmt.Errorf("open device %s: %w", e.name, err)}
 	}
-	defer d.Close()
+	defer shut(d)
 	a, err := d.Query()
 	if err != nil {
 		return nil, &exitError{exitNoQuery, fmt.Errorf("query device %s: %w", e.name, err)}

@@ -75,7 +75,7 @@ func startPeer(ctx context.Context, subcommand string, stderr io.Writer) (*peerP
 func (p *peerProcess) greet(ctx context.Context, stdin io.Writer, stdout io.ReadCloser) error {
 	ctx, cancel := context.WithTimeout(ctx, peerStartTimeout)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { stdout.Close() })()
+	defer context.AfterFunc(ctx, func() { shut(stdout) })()
 	if _, err := io.WriteString(stdin, p.secret+"\n"); err != nil {
 		return fmt.Errorf("the peer process ended before it was ready: %w", err)
 	}
@@ -92,8 +92,8 @@ func (p *peerProcess) greet(ctx context.Context, stdin io.Writer, stdout io.Read
 // stop asks the peer to end, waits for it, and reports how it ended. After
 // peerStopTimeout it is killed, so that stop always returns and nothing is left.
 func (p *peerProcess) stop() error {
-	p.stdin.Close() // a second close does no harm
-	kill := time.AfterFunc(peerStopTimeout, func() { p.cmd.Process.Kill() })
+	shut(p.stdin) // a second close does no harm
+	kill := time.AfterFunc(peerStopTimeout, func() { _ = p.cmd.Process.Kill() }) // fails only if it has ended
 	defer kill.Stop()
 	if err := p.cmd.Wait(); err != nil {
 		return fmt.Errorf("the peer process failed: %w", err)
@@ -167,7 +167,7 @@ func (x *exchange) send(v any) error {
 
 // receive reads one message of bounded size. It waits until ctx ends.
 func (x *exchange) receive(ctx context.Context, v any) error {
-	defer context.AfterFunc(ctx, func() { x.SetReadDeadline(time.Unix(1, 0)) })()
+	defer interrupt(ctx, x)()
 	line, err := x.readLine()
 	if err == nil {
 		err = json.Unmarshal(line, v)
@@ -204,14 +204,14 @@ func peerMain(ctx context.Context, s streams, serve func(context.Context, *excha
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() { // ends with the input, at the latest with the process
-		io.Copy(io.Discard, in)
+		_, _ = io.Copy(io.Discard, in) // however it ends, it ended
 		cancel(errParentEnded)
 	}()
 	x, err := acceptSecret(ctx, secret[:len(secret)-1], s.out)
 	if err != nil {
 		return err
 	}
-	defer x.Close()
+	defer shut(x)
 	return serve(ctx, x)
 }
 
@@ -226,8 +226,8 @@ func acceptSecret(ctx context.Context, secret string, out io.Writer) (*exchange,
 	if err != nil {
 		return nil, fmt.Errorf("listen on loopback: %w", err)
 	}
-	defer l.Close()
-	defer context.AfterFunc(ctx, func() { l.Close() })()
+	defer shut(l)
+	defer interruptAccept(ctx, l)()
 	if _, err := fmt.Fprintln(out, l.Addr()); err != nil {
 		return nil, err
 	}
@@ -239,7 +239,7 @@ func acceptSecret(ctx context.Context, secret string, out io.Writer) (*exchange,
 		if x := newExchange(c); x.shows(ctx, secret) {
 			return x, nil
 		}
-		c.Close()
+		shut(c)
 	}
 }
 

@@ -43,7 +43,7 @@ func runPingpong(ctx context.Context, o *pingpongOptions, s streams) (err error)
 	if err != nil {
 		return err
 	}
-	defer l.Close()
+	defer shut(l)
 	return pingpongServer(ctx, dev, l, o, s)
 }
 
@@ -197,7 +197,7 @@ func (b *bouncer) next(ctx context.Context, wc []verbs.WC) (int, error) {
 // time has come.
 func (b *bouncer) completed(wc *verbs.WC) error {
 	if err := wc.Err(); err != nil {
-		return b.cause(fmt.Errorf("failed status %s (%d) for wr_id %d: %w", wc.Status, uint32(wc.Status), wc.ID, err))
+		return b.cause(fmt.Errorf("failed status (%d) for wr_id %d: %w", uint32(wc.Status), wc.ID, err))
 	}
 	switch wc.ID {
 	case pingpongSendID:

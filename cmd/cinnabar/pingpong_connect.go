@@ -64,7 +64,7 @@ func (b *bouncer) serve(ctx context.Context, dev *verbs.Device, l net.Listener, 
 	if _, err := io.WriteString(s.out, addressLine("local", b.own)); err != nil {
 		return err
 	}
-	defer context.AfterFunc(ctx, func() { l.Close() })()
+	defer interruptAccept(ctx, l)()
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -77,7 +77,7 @@ func (b *bouncer) serve(ctx context.Context, dev *verbs.Device, l net.Listener, 
 		if _, differ := errors.AsType[*verbs.MismatchError](err); differ || b.attempted || ctx.Err() != nil {
 			return err
 		}
-		fmt.Fprintf(s.err, "pingpong: %s: %s; is it a cinnabar pingpong?\n", c.RemoteAddr(), oneLine(err))
+		s.notef("pingpong: %s: %s; is it a cinnabar pingpong?\n", c.RemoteAddr(), oneLine(err))
 	}
 }
 
@@ -86,7 +86,7 @@ func (b *bouncer) serve(ctx context.Context, dev *verbs.Device, l net.Listener, 
 func (b *bouncer) meetClient(ctx context.Context, dev *verbs.Device, c net.Conn, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, pingpongTimeout)
 	defer cancel()
-	defer c.Close()
+	defer shut(c)
 	at, err := netip.ParseAddrPort(c.LocalAddr().String())
 	if err != nil {
 		return err
@@ -96,7 +96,7 @@ func (b *bouncer) meetClient(ctx context.Context, dev *verbs.Device, c net.Conn,
 	if err != nil {
 		return fmt.Errorf("listen for the connect request: %w", err)
 	}
-	defer cm.Close()
+	defer shut(cm)
 	own := b.own
 	own.Addr = cm.Addr()
 	remote, err := verbs.Exchange(ctx, c, own)
@@ -152,7 +152,7 @@ func (b *bouncer) meetServer(ctx context.Context, addr netip.AddrPort, out io.Wr
 	if err != nil {
 		return fmt.Errorf("couldn't connect to %s: %w; is a pingpong server running there?", addr, err)
 	}
-	defer c.Close()
+	defer shut(c)
 	remote, err := verbs.Exchange(ctx, c, b.own)
 	if err != nil {
 		return fmt.Errorf("couldn't read the remote address: %w", err)

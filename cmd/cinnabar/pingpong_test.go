@@ -152,7 +152,7 @@ func TestPingpongStrangersDoNoHarm(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.(*net.TCPConn).CloseWrite()
-		io.Copy(io.Discard, c)
+		_, _ = io.Copy(io.Discard, c) // until the server hangs up
 		c.Close()
 	}
 	if err := pingpongClient(t.Context(), dev, addr, &o, (&output{}).streams()); err != nil {

@@ -392,7 +392,9 @@ func TestPeerSecret(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		io.WriteString(c, word+"\n")
+		if _, err := io.WriteString(c, word+"\n"); err != nil {
+			t.Fatal(err)
+		}
 		c.(*net.TCPConn).CloseWrite()
 		if b, err := io.ReadAll(c); err == nil && len(b) > 0 {
 			t.Errorf("%q was answered with %q", word, b)
@@ -435,7 +437,7 @@ func TestExchangeIsBounded(t *testing.T) {
 	a, b := tcpPair(t)
 	x := newExchange(b)
 	go func() {
-		a.Write([]byte(`"` + strings.Repeat("x", 2*exchangeLimit)))
+		_, _ = a.Write([]byte(`"` + strings.Repeat("x", 2*exchangeLimit))) // the other end may hang up
 		a.Close()
 	}()
 	var got string

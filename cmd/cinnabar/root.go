@@ -4,20 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"runtime"
 	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
 )
-
-// streams are what a command reads and writes. Commands take them as values
-// so that tests see every byte.
-type streams struct {
-	in       io.Reader
-	out, err io.Writer
-}
 
 // run carries out one command line and returns the exit code. An error is
 // printed on s.err, once, and names the command that it is about.
@@ -34,7 +26,7 @@ func run(ctx context.Context, args []string, s streams) int {
 	}
 	// A peer that was told to end has nothing to add to what its parent says.
 	if !cmd.Hidden || !stopped && !errors.Is(err, errParentEnded) {
-		fmt.Fprintf(s.err, "%s: %s\n", cmd.CommandPath(), oneLine(err))
+		s.notef("%s: %s\n", cmd.CommandPath(), oneLine(err))
 	}
 	return exitCode(ctx, err)
 }

@@ -34,9 +34,11 @@ func runRping(ctx context.Context, o *rpingOptions, s streams) (err error) {
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", o.addr, err)
 	}
-	defer l.Close()
+	defer shut(l)
 	if o.debug {
-		fmt.Fprintf(s.out, "listening on %s\n", l.Addr())
+		if _, err := fmt.Fprintf(s.out, "listening on %s\n", l.Addr()); err != nil {
+			return err
+		}
 	}
 	return rpingServer(ctx, dev, l, o, s)
 }
@@ -76,7 +78,7 @@ func rpingServeAll(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o 
 		clients.Go(func() {
 			defer func() { <-free }()
 			if err := rpingServe(ctx, dev, r, o, s); err != nil {
-				fmt.Fprintf(s.err, "rping: client %s: %s\n", r.RemoteAddr(), oneLine(err))
+				s.notef("rping: client %s: %s\n", r.RemoteAddr(), oneLine(err))
 			}
 		})
 	}
@@ -177,7 +179,7 @@ func (e *rpingEnd) do(ctx context.Context, wrs ...verbs.SendWR) error {
 // debugf prints a step where -d asked for it.
 func (e *rpingEnd) debugf(format string, args ...any) {
 	if e.o.debug {
-		fmt.Fprintf(e.s.out, format+"\n", args...)
+		_, _ = fmt.Fprintf(e.s.out, format+"\n", args...) // the data is what matters
 	}
 }
 
@@ -192,7 +194,7 @@ func (e *rpingEnd) finish(ctx context.Context, err error) error {
 	}
 	if e.conn != nil {
 		err = errors.Join(err, e.disconnect(ctx))
-		fmt.Fprintf(e.s.err, "%s DISCONNECT EVENT...\n", e.role)
+		e.s.notef("%s DISCONNECT EVENT...\n", e.role)
 	}
 	return errors.Join(err, e.release())
 }
@@ -229,7 +231,9 @@ func (e *rpingEnd) serveRound(ctx context.Context) error {
 	}
 	ping := e.data.Bytes()[:source.size]
 	if e.o.verbose {
-		fmt.Fprintf(e.s.out, "server ping data: %s\n", pingText(ping))
+		if _, err := fmt.Fprintf(e.s.out, "server ping data: %s\n", pingText(ping)); err != nil {
+			return err
+		}
 	}
 	if err := e.do(ctx, e.sendWR(advert{})); err != nil {
 		return err
@@ -294,7 +298,9 @@ func (e *rpingEnd) ping(ctx context.Context, n int32) error {
 		return fmt.Errorf("data mismatch in round %d: the server wrote back other bytes than it read", n)
 	}
 	if e.o.verbose {
-		fmt.Fprintf(e.s.out, "ping data: %s\n", pingText(e.data.Bytes()))
+		if _, err := fmt.Fprintf(e.s.out, "ping data: %s\n", pingText(e.data.Bytes())); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ func processUsage() usage {
 	}
 	return usage{
 		Known:   true,
-		Wakeups: int64(r.Nvcsw),
+		Wakeups: r.Nvcsw,
 		CPU:     time.Duration(r.Utime.Nano() + r.Stime.Nano()),
 	}
 }

@@ -87,10 +87,18 @@ func (q *recvQueue) take(w *recvWQE) (left int, ok bool) {
 	return q.count, true
 }
 
-func (q *recvQueue) posted() int {
+// first returns the first piece of the oldest receive's memory, if it is usable.
+func (q *recvQueue) first() (s seg, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.count
+	if q.count == 0 {
+		return s, false
+	}
+	w := &q.ring[q.head]
+	if w.status != driver.StatusSuccess || len(w.segs) == 0 {
+		return s, false
+	}
+	return w.segs[0], true
 }
 
 // close refuses further posts and forgets what is posted.

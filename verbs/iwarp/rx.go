@@ -55,6 +55,7 @@ type rxState struct {
 	tail    [publishLen + 3 + mpa.CRCLen]byte
 	ctl     [rdmap.MaxTerminateLen]byte // payload of control messages
 	plan    [][]byte
+	guess   guess
 
 	msgOff    uint32 // bytes of the open message of queue 0 so far
 	cur       recvWQE
@@ -96,12 +97,7 @@ func (c *conn) receiveLocked(poller bool) {
 	r := &c.rx
 	r.completed = false
 	for !c.torn.Load() && c.failure.Load() == nil && !r.stalled && !r.eof {
-		plan := r.makePlan()
-		if !c.enterRx() {
-			return
-		}
-		n, err := c.sock.TryReadv(plan)
-		exitAll(r.regions)
+		n, full, err := c.readSome()
 		switch err {
 		case nil:
 		case sockio.ErrWouldBlock:
@@ -113,13 +109,49 @@ func (c *conn) receiveLocked(poller bool) {
 			c.fail(lost(err))
 			return
 		}
-		c.rxStats.bytes += uint64(n)
-		c.rxStats.calls++
-		full := c.arrived(n)
-		if poller && (r.completed || !full) {
+		if n == 0 { // memory that was to be written is gone
+			return
+		}
+		if poller && (r.completed || !full) && len(r.guess.spill) == 0 {
 			return
 		}
 	}
+}
+
+// readSome reads once and takes what has come into account. full reports that
+// there may be more.
+//
+// +checklocks:c.rxMu
+func (c *conn) readSome() (n int, full bool, err error) {
+	r := &c.rx
+	if plan := c.tryGuess(); plan != nil {
+		n, err = c.read(plan)
+		r.guess.owner.exit()
+		return n, err == nil && c.guessed(n), err
+	}
+	plan := r.makePlan()
+	if !c.enterRx() {
+		return 0, false, nil
+	}
+	if len(r.guess.spill) > 0 {
+		n = c.unspill(plan)
+	} else {
+		n, err = c.read(plan)
+	}
+	exitAll(r.regions)
+	return n, err == nil && c.arrived(n), err
+}
+
+// read reads from the socket.
+//
+// +checklocks:c.rxMu
+func (c *conn) read(plan [][]byte) (int, error) {
+	n, err := c.sock.TryReadv(plan)
+	if err == nil {
+		c.rxStats.bytes += uint64(n)
+		c.rxStats.calls++
+	}
+	return n, err
 }
 
 // enterRx makes sure that the memory in the plan may still be written.
@@ -167,8 +199,7 @@ func (r *rxState) makePlan() [][]byte {
 func (c *conn) arrived(n int) bool {
 	r := &c.rx
 	if !r.placed {
-		r.got += n
-		if r.got == headLen {
+		if r.got += n; r.got == headLen {
 			c.headComplete()
 			return true
 		}
@@ -189,6 +220,7 @@ func (c *conn) arrived(n int) bool {
 		return false
 	}
 	r.placed = false
+	r.regions = r.regions[:0]
 	r.got = over
 	copy(r.head[:over], r.next[:over])
 	if over == headLen {

@@ -39,8 +39,8 @@ func (s *Side) count(n int) (flushed int) {
 	return flushed
 }
 
-// testFlush moves a queue pair with work outstanding to ERR: all of it comes
-// back, signaled or not. The sends cannot end before, for no receive is posted.
+// testFlush moves a queue pair with receives posted to ERR: all of them come back,
+// here and at the peer. What is posted in ERR comes back too, signaled or not.
 func testFlush(t *testing.T, dev *verbs.Device) {
 	const sends, recvs = 20, 30
 	p := NewPair(t, dev, PairConfig{})
