@@ -24,6 +24,7 @@ const peerEnv = "CINNABAR_BENCH_PEER"
 var roles = map[string]func() error{
 	"tcp-sink":           tcpSink,
 	"tcp-echo":           tcpEcho,
+	"tcp-echo-parked":    tcpEchoParked,
 	"verbs-target":       func() error { return verbsTarget(iwarp.Config{}) },
 	"verbs-target/nocrc": func() error { return verbsTarget(iwarp.Config{NoCRC: true}) },
 	"verbs-echo":         func() error { return verbsEcho(iwarp.Config{}) },

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -120,6 +121,7 @@ func (id *ID) Connect(qp *QP, p ConnParam) error {
 		return err
 	}
 	peer := id.peer
+	p.PrivateData = slices.Clone(p.PrivateData) // the caller's again when this returns
 	id.spawnLocked(0, func(ctx context.Context) {
 		c, err := Dial(ctx, qp, peer, p)
 		if err != nil {
@@ -259,6 +261,7 @@ func (id *ID) Accept(qp *QP, p ConnParam) error {
 		return err
 	}
 	r := id.req
+	p.PrivateData = slices.Clone(p.PrivateData) // the caller's again when this returns
 	id.spawnLocked(0, func(ctx context.Context) {
 		c, err := r.Accept(ctx, qp, p)
 		if err != nil {

@@ -299,3 +299,33 @@ func TestAll(t *testing.T) {
 		t.Errorf("the overrun was yielded %d times, want once", n)
 	}
 }
+
+// The completion channel by hand: arm, poll once more, wait, poll; and an event that
+// was left over from an earlier arming is harmless.
+func TestCompletionChannel(t *testing.T) {
+	dev := memDevice(t)
+	a, b := newSide(t, dev), newSide(t, dev)
+	ac, _ := connect(t, dev, a.qp, b.qp, ConnParam{}, ConnParam{})
+	wc := make([]WC, 4)
+	for range 3 {
+		if err := b.cq.Arm(false); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := b.cq.Poll(wc); n != 0 || err != nil {
+			t.Fatalf("got %d, %v, want nothing yet", n, err)
+		}
+		if _, err := b.qp.PostRecv([]RecvWR{{}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.qp.PostSend([]SendWR{{Op: OpSend}}); err != nil {
+			t.Fatal(err)
+		}
+		<-b.cq.Event()
+		if n, err := b.cq.Poll(wc); n != 1 || err != nil || wc[0].Op != WCRecv {
+			t.Fatalf("got %d, %v, %+v", n, err, wc[0])
+		}
+	}
+	if err := ac.Disconnect(testContext(t)); err != nil {
+		t.Error(err)
+	}
+}

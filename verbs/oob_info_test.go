@@ -185,3 +185,18 @@ func TestMismatch(t *testing.T) {
 		t.Errorf("got %q, want it to say %q", err, want)
 	}
 }
+
+// Whatever arrives as a region is refused or stays inside the address space.
+func FuzzParseRegion(f *testing.F) {
+	f.Add(make([]byte, RegionLen))
+	f.Add([]byte(strings.Repeat("\xff", RegionLen)))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := ParseRegion(b)
+		if err != nil {
+			return
+		}
+		if back, _ := r.AppendBinary(nil); string(back) != string(b[:RegionLen]) || r.Addr+r.Size < r.Addr {
+			t.Errorf("%x was accepted as %+v", b, r)
+		}
+	})
+}

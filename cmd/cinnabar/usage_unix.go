@@ -15,7 +15,7 @@ func processUsage() usage {
 	}
 	return usage{
 		Known:   true,
-		Wakeups: r.Nvcsw,
+		Wakeups: int64(r.Nvcsw), //nolint:unconvert // has 32 bits on 32-bit systems
 		CPU:     time.Duration(r.Utime.Nano() + r.Stime.Nano()),
 	}
 }

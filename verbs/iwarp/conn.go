@@ -110,10 +110,11 @@ func (c *conn) Err() error {
 	}
 }
 
-// poll makes progress on behalf of a poll of a completion queue.
-func (c *conn) poll() {
+// poll makes progress on behalf of a poll of a completion queue. With claim the
+// poller is expected back, and the background reader rests.
+func (c *conn) poll(claim bool) {
 	c.polls.Add(1)
-	if sockio.Direct && !c.polled.Load() { // otherwise only the background reader brings bytes in
+	if claim && sockio.Direct && !c.polled.Load() { // otherwise only the background reader brings bytes in
 		c.polled.Store(true)
 	}
 	if !c.rxMu.TryLock() {

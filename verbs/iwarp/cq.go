@@ -43,9 +43,10 @@ type cq struct {
 	users    int     // +checklocks:mu queue pairs that complete here
 	attached []*conn // +checklocks:mu
 
-	ready atomic.Int64            // count, for the look before the lock
-	conns atomic.Pointer[[]*conn] // copy of attached for Poll
-	turn  atomic.Uint64
+	ready    atomic.Int64            // count, for the look before the lock
+	armedNow atomic.Bool             // armed is not disarmed
+	conns    atomic.Pointer[[]*conn] // copy of attached for Poll
+	turn     atomic.Uint64
 }
 
 func newCQ(d *device, depth int, context any) *cq {
@@ -105,6 +106,8 @@ func (q *cq) drive() {
 	if p == nil {
 		return
 	}
+	// The poll between arming and parking does not take the reading over again.
+	claim := !q.armedNow.Load()
 	list := *p
 	n, start := len(list), 0
 	if n > maxDrive {
@@ -112,7 +115,7 @@ func (q *cq) drive() {
 		n = maxDrive
 	}
 	for i := range n {
-		list[(start+i)%len(list)].poll()
+		list[(start+i)%len(list)].poll(claim)
 	}
 }
 
@@ -129,6 +132,7 @@ func (q *cq) Arm(solicitedOnly bool) error {
 	} else if q.armed == disarmed {
 		q.armed = armedSolicited
 	}
+	q.armedNow.Store(true)
 	if q.overrun {
 		q.signalLocked()
 	}
@@ -144,6 +148,7 @@ func (q *cq) Arm(solicitedOnly bool) error {
 // +checklocks:q.mu
 func (q *cq) signalLocked() {
 	q.armed = disarmed
+	q.armedNow.Store(false)
 	select {
 	case q.event <- struct{}{}:
 	default:
