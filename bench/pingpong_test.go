@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"errors"
 	"net"
 	"syscall"
 	"testing"
@@ -39,7 +40,7 @@ func (s *spinConn) read(b []byte) error {
 			return err
 		}
 		switch {
-		case s.err == syscall.EAGAIN || s.err == syscall.EINTR:
+		case errors.Is(s.err, syscall.EAGAIN), errors.Is(s.err, syscall.EINTR):
 		case s.err != nil:
 			return s.err
 		case s.n == 0:
@@ -109,7 +110,6 @@ type ping struct {
 	sends []verbs.SendWR
 	recvs []verbs.RecvWR
 	wc    [4]verbs.WC
-	sent  int
 }
 
 func newPing(e *end) (*ping, error) {

@@ -17,9 +17,11 @@ import (
 type EventChannel struct {
 	log *slog.Logger // nil: nowhere
 
-	mu     sync.Mutex    // taken after ID.mu
-	queue  []*CMEvent    // +checklocks:mu; oldest first; bounded, see ID.accept
-	ids    map[*ID]int   // +checklocks:mu; the identifiers, with the number of their events not acknowledged
+	mu sync.Mutex // taken after ID.mu
+	// Oldest first; bounded, see ID.accept.
+	queue []*CMEvent // +checklocks:mu
+	// The identifiers, with the number of their events not acknowledged.
+	ids    map[*ID]int   // +checklocks:mu
 	closed bool          // +checklocks:mu
 	wake   chan struct{} // room for one: the queue may have something for Get
 	done   chan struct{} // closed by Close

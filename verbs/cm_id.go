@@ -45,16 +45,18 @@ type ID struct {
 	dev     *Device
 	resolve func(ctx context.Context, hostport string) ([]netip.AddrPort, error) // [Resolve], except in tests
 
-	mu      sync.Mutex                    // taken before EventChannel.mu, and a listener's before its requests'
-	ch      *EventChannel                 // +checklocks:mu
-	state   idState                       // +checklocks:mu
-	closed  bool                          // +checklocks:mu
-	peer    netip.AddrPort                // +checklocks:mu; from ResolveAddr
-	lis     *Listener                     // +checklocks:mu
-	req     *ConnRequest                  // +checklocks:mu
-	conn    *Conn                         // +checklocks:mu
-	nextOp  uint64                        // +checklocks:mu
-	cancels map[uint64]context.CancelFunc // +checklocks:mu; of the goroutines that run
+	mu     sync.Mutex    // taken before EventChannel.mu, and a listener's before its requests'
+	ch     *EventChannel // +checklocks:mu
+	state  idState       // +checklocks:mu
+	closed bool          // +checklocks:mu
+	// From ResolveAddr.
+	peer   netip.AddrPort // +checklocks:mu
+	lis    *Listener      // +checklocks:mu
+	req    *ConnRequest   // +checklocks:mu
+	conn   *Conn          // +checklocks:mu
+	nextOp uint64         // +checklocks:mu
+	// Of the goroutines that run.
+	cancels map[uint64]context.CancelFunc // +checklocks:mu
 
 	ops sync.WaitGroup // the goroutines; Add only under mu and before closed
 }

@@ -159,6 +159,8 @@ func TestCMCloseListenerRejects(t *testing.T) {
 		t.Error(err)
 	}
 	next(t, client, CMRejected)
+	server.mu.Lock()
+	defer server.mu.Unlock()
 	if n := len(server.ids); n != 0 {
 		t.Errorf("%d identifiers are left", n)
 	}
@@ -191,7 +193,7 @@ func TestDialFailure(t *testing.T) {
 		{syscall.ENETUNREACH, CMUnreachable},
 		{errors.New("else"), CMConnectError},
 	} {
-		if e := dialFailure(c.err); e.Type != c.want || e.Err != c.err {
+		if e := dialFailure(c.err); e.Type != c.want || !errors.Is(e.Err, c.err) {
 			t.Errorf("%v: got %v, want %v", c.err, e.Type, c.want)
 		}
 	}
@@ -467,7 +469,10 @@ func TestCMDeviceRemoval(t *testing.T) {
 	dev := memDevice(t)
 	ch := newChannel(t)
 	id := listening(t, ch, dev, 1)
-	if err := id.lis.Close(); err != nil {
+	id.mu.Lock()
+	l := id.lis
+	id.mu.Unlock()
+	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
 	wantErr(t, next(t, ch, CMDeviceRemoval).Err, ErrClosed)

@@ -19,7 +19,8 @@ type Device struct {
 	family
 
 	attrMu sync.Mutex
-	attr   *DeviceAttr // +checklocks:attrMu; limits, cached because they do not change
+	// Limits, cached because they do not change.
+	attr *DeviceAttr // +checklocks:attrMu
 
 	log       atomic.Pointer[slog.Logger]
 	forgotten atomic.Uint64 // memory regions that were collected without Close

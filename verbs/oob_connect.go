@@ -94,7 +94,7 @@ func (o OOB) connectManaged(ctx context.Context, sock net.Conn, qp *QP, local In
 	if err != nil {
 		return nil, Info{}, err
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }() // it has served its only connection
 	local.Addr = l.Addr()
 	if remote, err = Exchange(ctx, sock, local); err != nil {
 		return nil, remote, err

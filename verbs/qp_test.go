@@ -27,7 +27,7 @@ func TestQPDefaults(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f.attr.MaxQPWR, f.attr.MaxSGE = c.limit, c.limit
-			dev.attr = nil // the device has changed, which real ones do not
+			dev.forgetLimits()
 			c.cfg.SendCQ = cq
 			qp := must(pd.CreateQP(c.cfg))(t)
 			defer qp.Close()
@@ -44,6 +44,13 @@ func TestQPDefaults(t *testing.T) {
 			}
 		})
 	}
+}
+
+// forgetLimits lets the device change, which real ones do not.
+func (d *Device) forgetLimits() {
+	d.attrMu.Lock()
+	defer d.attrMu.Unlock()
+	d.attr = nil
 }
 
 func TestQPLimits(t *testing.T) {

@@ -110,7 +110,7 @@ type compareRow struct {
 	MiBPerSecond    float64 `json:"mib_per_second"`
 	UserCopies      float64 `json:"user_space_copies"`         // bytes staged by the device on both sides, per byte moved
 	KernelCopies    int     `json:"kernel_copies"`             // one on each side, by TCP
-	SenderBlocked   float64 `json:"sender_blocked_percent"`    // of the time, inside the calls that move data
+	SenderInCalls   float64 `json:"sender_in_calls_percent"`   // of the time, inside the calls that move data
 	SenderWakeups   int64   `json:"sender_wakeups"`            // voluntary context switches of the process
 	ReceiverWakeups int64   `json:"receiver_wakeups"`          // -1 where the system does not tell, as above
 	ReceiverCalls   int64   `json:"receiver_calls"`            // that the receiving program made to get the data
@@ -123,6 +123,7 @@ var compareNotes = []string{
 	"copies in user space are counted by the device (staged bytes) over bytes moved; TCP's program reads and writes in place, so it makes none either",
 	"kernel copies are two on every row, one on each side: the software device runs over TCP. On RDMA hardware they are none",
 	"wake-ups are voluntary context switches of the whole process, the software device's goroutine included; on hardware the adapter does that work",
+	"a sender inside a call is copying into the kernel, or waits for it to take more; a post to RDMA hardware returns at once",
 	"the software device protects every frame by MPA's CRC32C, which plain TCP lacks",
 	"receiver calls are those that the receiving program makes to get the data; a one-sided write needs none",
 }
@@ -213,7 +214,7 @@ var compareLines = []struct {
 	{"MiB/s", func(r *compareRow) string { return fmt.Sprintf("%.1f", r.MiBPerSecond) }},
 	{"copies in user space", func(r *compareRow) string { return fmt.Sprintf("%.3g", r.UserCopies) }},
 	{"copies in the kernel", func(r *compareRow) string { return fmt.Sprint(r.KernelCopies) }},
-	{"sender blocked in calls, % of time", func(r *compareRow) string { return fmt.Sprintf("%.1f", r.SenderBlocked) }},
+	{"sender inside calls, % of time", func(r *compareRow) string { return fmt.Sprintf("%.1f", r.SenderInCalls) }},
 	{"sender wake-ups", func(r *compareRow) string { return countText(r.SenderWakeups) }},
 	{"receiver wake-ups", func(r *compareRow) string { return countText(r.ReceiverWakeups) }},
 	{"receiver calls", func(r *compareRow) string { return fmt.Sprint(r.ReceiverCalls) }},

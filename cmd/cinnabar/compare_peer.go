@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 
@@ -113,7 +114,9 @@ func (k *compareSink) meet(ctx context.Context) error {
 // measure takes part in one way and reports what it cost.
 func (k *compareSink) measure(ctx context.Context, take func(context.Context) error) error {
 	var s compareStep
-	if err := k.x.receive(ctx, &s); err != nil {
+	if err := k.x.receive(ctx, &s); errors.Is(err, io.EOF) { // what went wrong there is told there
+		return errParentEnded
+	} else if err != nil {
 		return err
 	}
 	clear(k.data.Bytes()) // so that the digest tells of this way alone

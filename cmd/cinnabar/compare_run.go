@@ -49,7 +49,7 @@ type comparer struct {
 	tcp    net.Conn
 	digest [32]byte // of the memory
 
-	blocked time.Duration // inside the calls that move data, of the way under way
+	inCalls time.Duration // inside the calls that move data, of the way under way
 }
 
 // newComparer registers memory and fills it with random bytes.
@@ -120,7 +120,7 @@ func (c *comparer) measure(ctx context.Context, way string, move func(context.Co
 	if _, err := c.step(ctx, compareStep{Way: way}, true); err != nil {
 		return compareRow{}, err
 	}
-	c.blocked = 0
+	c.inCalls = 0
 	before, staged := processUsage(), stagedBytes(c.dev)
 	start := time.Now()
 	if err := move(ctx); err != nil {
@@ -139,7 +139,7 @@ func (c *comparer) measure(ctx context.Context, way string, move func(context.Co
 	return compareRow{
 		Way: way, Bytes: c.job.Size, Seconds: took.Seconds(), MiBPerSecond: mibPerSecond(c.job.Size, took),
 		UserCopies: float64(staged+report.Staged) / float64(c.job.Size), KernelCopies: 2,
-		SenderBlocked: 100 * c.blocked.Seconds() / max(took.Seconds(), 1e-9),
+		SenderInCalls: 100 * c.inCalls.Seconds() / max(took.Seconds(), 1e-9),
 		SenderWakeups: wakeups(cost), ReceiverWakeups: wakeups(report.Usage),
 		ReceiverCalls: report.Calls, ReceiverCPU: milliseconds(report.Usage.CPU), Verified: true,
 	}, nil
@@ -164,7 +164,7 @@ func (c *comparer) step(ctx context.Context, s compareStep, wantReady bool) (com
 func (c *comparer) timed(call func() error) error {
 	start := time.Now()
 	err := call()
-	c.blocked += time.Since(start)
+	c.inCalls += time.Since(start)
 	return err
 }
 

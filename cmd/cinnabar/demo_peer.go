@@ -70,6 +70,9 @@ func serveDemo(ctx context.Context, dev *verbs.Device, x *exchange) (err error) 
 	}
 	for {
 		m, err := p.hear(ctx)
+		if ended(err) { // without a bye: something went wrong there, and is told there
+			return errParentEnded
+		}
 		if err != nil {
 			return err
 		}

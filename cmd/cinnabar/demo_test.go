@@ -77,10 +77,12 @@ func testDemo(t *testing.T, dev *verbs.Device, src source) (*demo, error, error)
 	return d, errParent, errPeer
 }
 
-func TestDemoMovesEverySize(t *testing.T) {
+func TestDemoMovesEverySize(t *testing.T) { eachDevice(t, testDemoMovesEverySize) }
+
+func testDemoMovesEverySize(t *testing.T, open func(*testing.T) *verbs.Device) {
 	for _, size := range []int64{0, 1, 4097, demoChunk, demoRound, demoRound + demoChunk + 3} {
 		src := randomSource(size)
-		d, errParent, errPeer := testDemo(t, memory(t, 0), src)
+		d, errParent, errPeer := testDemo(t, open(t), src)
 		if errParent != nil || errPeer != nil {
 			t.Fatalf("%d bytes: parent: %v; peer: %v", size, errParent, errPeer)
 		}
@@ -136,12 +138,14 @@ func TestDemoSkipsWhatTheDeviceLacks(t *testing.T) {
 	}
 }
 
-func TestDemoFileThatShrinks(t *testing.T) {
+func TestDemoFileThatShrinks(t *testing.T) { eachDevice(t, testDemoFileThatShrinks) }
+
+func testDemoFileThatShrinks(t *testing.T, open func(*testing.T) *verbs.Device) {
 	path := filepath.Join(t.TempDir(), "data")
 	if err := os.WriteFile(path, []byte("short"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, errParent, errPeer := testDemo(t, memory(t, 0), source{Path: path, Size: 100})
+	_, errParent, errPeer := testDemo(t, open(t), source{Path: path, Size: 100})
 	wantError(t, errParent, "became shorter", path)
 	wantError(t, errPeer, "ended")
 }
@@ -220,7 +224,9 @@ func pairOfTalkers(t *testing.T) (a, b *talker) {
 	return a, b
 }
 
-func TestDemoPeerRefusesNonsense(t *testing.T) {
+func TestDemoPeerRefusesNonsense(t *testing.T) { eachDevice(t, testDemoPeerRefusesNonsense) }
+
+func testDemoPeerRefusesNonsense(t *testing.T, open func(*testing.T) *verbs.Device) {
 	for _, tt := range []struct {
 		name string
 		m    message
@@ -233,7 +239,7 @@ func TestDemoPeerRefusesNonsense(t *testing.T) {
 		{"word beyond the memory", message{kind: kindWord, value: 1 << 62}, "word 4611686018427387904 of 2"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			dev := memory(t, 0)
+			dev := open(t)
 			a, b := tcpPair(t)
 			x := newExchange(a)
 			d, err := newDemoRun(dev, randomSource(1))

@@ -6,6 +6,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -65,20 +68,63 @@ func TestDevinfoLayout(t *testing.T) {
 	}
 }
 
-func TestDeviceTableAndList(t *testing.T) {
+// siw is the Linux kernel's soft-iWARP device as ibv_devinfo saw it.
+func siw() *verbs.DeviceAttr {
+	return &verbs.DeviceAttr{
+		Name: "siw0", Transport: verbs.TransportIWARP, NodeType: verbs.NodeRNIC,
+		NodeGUID: 0xbc82d0fffef8d844, SysImageGUID: 0xbc82d0fffef8d844, FWVersion: "0.0.0",
+		VendorID: 0x626d74, VendorPartID: 1, QPTypes: []verbs.QPType{verbs.RC},
+		MaxMRSize: 1<<64 - 1, PageSizeCap: 0x1000, MaxQP: 102400, MaxQPWR: 32768, MaxSGE: 6, MaxSGERead: 1,
+		MaxCQ: 102400, MaxCQE: 3276800, MaxMR: 1024000, MaxPD: 102400, MaxQPRDAtom: 128, MaxQPInitRDAtom: 128,
+		MaxSRQ: 102400, MaxSRQWR: 327680, MaxSRQSGE: 6,
+		Ports: []verbs.PortAttr{{
+			Num: 1, State: verbs.PortActive, MaxMTU: 3, ActiveMTU: 3, LinkLayer: "Ethernet", MaxMsgSize: 0xffffffff, GIDs: make([][16]byte, 1),
+		}},
+	}
+}
+
+// For the same device the output is that of rdma-core's programs.
+func TestDevicesEqualC(t *testing.T) {
+	var info, table, list bytes.Buffer
+	if err := errors.Join(writeDevinfo(&info, siw(), 1, false), writeDeviceTable(&table, []*verbs.DeviceAttr{siw()}), writeDeviceList(&list, []string{"siw0"})); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "siw-devinfo.txt", info.String())
+	golden(t, "siw-devices.txt", table.String())
+	golden(t, "siw-devinfo-l.txt", list.String())
+}
+
+// With -v every line is one of C's, in C's order, except those about what C
+// does not know.
+func TestVerboseLinesAreThoseOfC(t *testing.T) {
+	ours := regexp.MustCompile(`^\t(max_inline_data|max_private_data|qp_types|capabilities):`)
+	c, err := os.ReadFile("testdata/siw-devinfo-v.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
 	var b bytes.Buffer
-	if err := writeDeviceTable(&b, []*verbs.DeviceAttr{sample()}); err != nil {
+	if err := writeDevinfo(&b, siw(), 0, true); err != nil {
 		t.Fatal(err)
 	}
-	want := "    device          \t   node GUID\n    ------          \t----------------\n    siw0            \t525400fffe123456\n"
-	if d := cmp.Diff(b.String(), want); d != "" {
-		t.Errorf("table (-got +want):\n%s", d)
+	rest := strings.SplitAfter(string(c), "\n")
+	for line := range strings.Lines(b.String()) {
+		if ours.MatchString(line) {
+			continue
+		}
+		n := slices.Index(rest, line)
+		if n < 0 {
+			t.Fatalf("the line %q is not among those that ibv_devinfo prints next", line)
+		}
+		rest = rest[n+1:]
 	}
-	b.Reset()
-	if err := writeDeviceList(&b, []string{"a", "b"}); err != nil {
+}
+
+func TestDeviceListCounts(t *testing.T) {
+	var b bytes.Buffer
+	if err := errors.Join(writeDeviceList(&b, []string{"a", "b"}), writeDeviceList(&b, nil)); err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(b.String(), "2 HCAs found:\n\ta\n\tb\n\n"); d != "" {
+	if d := cmp.Diff(b.String(), "2 HCAs found:\n\ta\n\tb\n\n0 HCAs found:\n\n"); d != "" {
 		t.Errorf("list (-got +want):\n%s", d)
 	}
 }

@@ -44,6 +44,27 @@ func memory(t *testing.T, without verbs.Caps) *verbs.Device {
 	return dev
 }
 
+// eachDevice runs a test on the device in memory and on the software device.
+func eachDevice(t *testing.T, test func(t *testing.T, open func(t *testing.T) *verbs.Device)) {
+	t.Run("memory", func(t *testing.T) {
+		test(t, func(t *testing.T) *verbs.Device { return memory(t, 0) })
+	})
+	t.Run("iwarp", func(t *testing.T) {
+		test(t, func(t *testing.T) *verbs.Device {
+			dev, err := openDevice("")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := dev.Close(); err != nil {
+					t.Errorf("close the device: %v", err)
+				}
+			})
+			return dev
+		})
+	})
+}
+
 // tcpPair returns the two ends of a TCP connection on loopback.
 func tcpPair(t *testing.T) (a, b net.Conn) {
 	t.Helper()

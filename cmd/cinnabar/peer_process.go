@@ -147,6 +147,9 @@ func (x *exchange) connect(ctx context.Context, l *link, oob verbs.OOB) (verbs.I
 	defer cancel()
 	c, info, err := oob.Connect(ctx, x, l.qp)
 	l.conn = c
+	if err != nil {
+		err = reason(ctx, err)
+	}
 	return info, err
 }
 
@@ -212,7 +215,10 @@ func peerMain(ctx context.Context, s streams, serve func(context.Context, *excha
 		return err
 	}
 	defer shut(x)
-	return serve(ctx, x)
+	if err := serve(ctx, x); err != nil {
+		return reason(ctx, err)
+	}
+	return nil
 }
 
 // errParentEnded is why a peer ends whose parent is gone.

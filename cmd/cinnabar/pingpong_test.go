@@ -83,7 +83,9 @@ var pingpongLines = regexp.MustCompile(`^  local address:  LID 0x[0-9a-f]{4}, QP
 [0-9]+ iters in [0-9]+\.[0-9]{2} seconds = [0-9]+\.[0-9]{2} usec/iter
 $`)
 
-func TestPingpongOutput(t *testing.T) {
+func TestPingpongOutput(t *testing.T) { eachDevice(t, testPingpongOutput) }
+
+func testPingpongOutput(t *testing.T, open func(*testing.T) *verbs.Device) {
 	for _, tt := range []struct {
 		name   string
 		change func(*pingpongOptions)
@@ -98,7 +100,7 @@ func TestPingpongOutput(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			o := pingpongDefaults()
 			tt.change(&o)
-			outS, outC, errS, errC := testPingpong(t, memory(t, 0), o, o)
+			outS, outC, errS, errC := testPingpong(t, open(t), o, o)
 			if errS != nil || errC != nil {
 				t.Fatalf("server: %v; client: %v", errS, errC)
 			}
@@ -111,7 +113,9 @@ func TestPingpongOutput(t *testing.T) {
 	}
 }
 
-func TestPingpongSettingsMismatch(t *testing.T) {
+func TestPingpongSettingsMismatch(t *testing.T) { eachDevice(t, testPingpongSettingsMismatch) }
+
+func testPingpongSettingsMismatch(t *testing.T, open func(*testing.T) *verbs.Device) {
 	for _, tt := range []struct {
 		name   string
 		change func(*pingpongOptions)
@@ -124,7 +128,7 @@ func TestPingpongSettingsMismatch(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			client := pingpongDefaults()
 			tt.change(&client)
-			_, _, errS, errC := testPingpong(t, memory(t, 0), pingpongDefaults(), client)
+			_, _, errS, errC := testPingpong(t, open(t), pingpongDefaults(), client)
 			for _, err := range []error{errS, errC} {
 				wantError(t, err, tt.texts...)
 				if got := exitCode(t.Context(), err); got != 1 {
@@ -135,8 +139,10 @@ func TestPingpongSettingsMismatch(t *testing.T) {
 	}
 }
 
-func TestPingpongStrangersDoNoHarm(t *testing.T) {
-	dev := memory(t, 0)
+func TestPingpongStrangersDoNoHarm(t *testing.T) { eachDevice(t, testPingpongStrangersDoNoHarm) }
+
+func testPingpongStrangersDoNoHarm(t *testing.T, open func(*testing.T) *verbs.Device) {
+	dev := open(t)
 	l, addr := listenLocal(t)
 	o := pingpongDefaults()
 	var out output

@@ -28,7 +28,8 @@ func command(t *testing.T, args ...string) (*exec.Cmd, *output) {
 	t.Cleanup(cancel)
 	var o output
 	cmd := exec.CommandContext(ctx, os.Args[0], args...)
-	cmd.Env = append(os.Environ(), runAsMain+"=1")
+	// A program built with -race waits a second when it ends, unless told not to.
+	cmd.Env = append(os.Environ(), runAsMain+"=1", "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	cmd.Stdout, cmd.Stderr = &o.out, &o.err
 	cmd.WaitDelay = time.Second
 	return cmd, &o
@@ -282,6 +283,17 @@ func TestRpingTwoProcesses(t *testing.T) {
 				t.Errorf("server: exit code %d: %s", code, &o.err)
 			}
 		})
+	}
+}
+
+func TestRpingSelfQPTwoProcesses(t *testing.T) {
+	server, seen, o := start(t, "rping", "-s", "-q", "-d", "-a", "127.0.0.1", "-p", "0")
+	port := waitLine(t, seen, `^listening on .*:(\d+)$`)[1]
+	if code, client := runProcess(t, "rping", "-c", "-q", "-V", "-C", "10", "-a", "127.0.0.1", "-p", port); code != 0 {
+		t.Errorf("client: exit code %d: %s", code, &client.err)
+	}
+	if code := exitOf(t, server); code != 0 {
+		t.Errorf("server: exit code %d: %s", code, &o.err)
 	}
 }
 

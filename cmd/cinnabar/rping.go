@@ -123,8 +123,10 @@ func (e *rpingEnd) prepare() (err error) {
 		}
 	}
 	if e.o.selfQP {
-		init := verbs.QPAttr{Mask: verbs.AttrState | verbs.AttrPKeyIndex | verbs.AttrPort | verbs.AttrAccess, State: verbs.StateInit, Port: 1,
-			Access: verbs.RemoteRead | verbs.RemoteWrite}
+		init := verbs.QPAttr{
+			Mask:  verbs.AttrState | verbs.AttrPort | verbs.AttrAccess,
+			State: verbs.StateInit, Port: 1, Access: verbs.RemoteRead | verbs.RemoteWrite,
+		}
 		if err := e.qp.Modify(init); err != nil {
 			return fmt.Errorf("move the queue pair to INIT by hand (-q): %w", err)
 		}
@@ -149,6 +151,8 @@ func (e *rpingEnd) repost(slot uint64) error {
 
 // message waits for the peer's next message, which is copied out of its slot.
 func (e *rpingEnd) message(ctx context.Context) (advert, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, e.o.idle, fmt.Errorf("the peer has sent nothing for %v", e.o.idle))
+	defer cancel()
 	wc, err := e.received(ctx)
 	if err != nil {
 		return advert{}, err

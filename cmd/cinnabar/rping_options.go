@@ -4,30 +4,32 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/spf13/cobra"
 )
 
 // rpingOptions are the options of rping, by its letters.
 type rpingOptions struct {
-	server, client bool   // -s, -c
-	host           string // -a
-	sourceHost     string // -I
-	port           uint16 // -p
-	verbose        bool   // -v
-	validate       bool   // -V
-	debug          bool   // -d
-	persistent     bool   // -P
-	selfQP         bool   // -q
-	count          int32  // -C; 0 is for ever
-	size           int    // -S, bytes
+	server, client bool          // -s, -c
+	host           string        // -a
+	sourceHost     string        // -I
+	port           uint16        // -p
+	verbose        bool          // -v
+	validate       bool          // -V
+	debug          bool          // -d
+	persistent     bool          // -P
+	selfQP         bool          // -q
+	count          int32         // -C; 0 is for ever
+	size           int           // -S, bytes
+	idle           time.Duration // how long the peer may stay silent
 
 	addr   netip.AddrPort // -a and -p, resolved
 	source netip.Addr     // -I, resolved; invalid if not given
 }
 
 func newRping(s streams) *cobra.Command {
-	o := &rpingOptions{}
+	o := &rpingOptions{idle: rpingIdle}
 	cmd := &cobra.Command{
 		Use:   "rping -s | -c -a ADDR",
 		Short: "Read and write rounds against a peer, on the wire of rdma-core's rping",

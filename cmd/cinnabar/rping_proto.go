@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"strconv"
+	"time"
 
 	"cinnabar/verbs"
 )
@@ -38,6 +39,7 @@ const (
 	rpingFirst   = 'A'          // the filler runs from here ...
 	rpingLast    = 'z'          // ... to here, through the six signs between the cases
 	rpingPrefix  = "rdma-ping-" // followed by the round's number, ": " and the filler
+	rpingIdle    = time.Minute  // without a message, after which the peer counts as gone
 	rpingDepth   = 16           // send queue; the receive queue holds two
 )
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"cinnabar/verbs"
 )
@@ -136,6 +137,7 @@ func testRping(t *testing.T, dev *verbs.Device, server, client rpingOptions) (ou
 	t.Helper()
 	l := rpingListen(t, dev)
 	server.server, client.client, client.addr = true, true, l.Addr()
+	server.idle, client.idle = rpingIdle, rpingIdle
 	outS, outC = &output{}, &output{}
 	errS, errC = both(
 		func() error { return rpingServer(t.Context(), dev, l, &server, outS.streams()) },
@@ -144,9 +146,11 @@ func testRping(t *testing.T, dev *verbs.Device, server, client rpingOptions) (ou
 	return outS, outC, errS, errC
 }
 
-func TestRpingOutput(t *testing.T) {
+func TestRpingOutput(t *testing.T) { eachDevice(t, testRpingOutput) }
+
+func testRpingOutput(t *testing.T, open func(*testing.T) *verbs.Device) {
 	o := rpingOptions{size: 32, count: 2, verbose: true, validate: true}
-	outS, outC, errS, errC := testRping(t, memory(t, 0), o, o)
+	outS, outC, errS, errC := testRping(t, open(t), o, o)
 	if errS != nil || errC != nil {
 		t.Fatalf("server: %v; client: %v", errS, errC)
 	}
@@ -167,24 +171,30 @@ func TestRpingOutput(t *testing.T) {
 	}
 }
 
-func TestRpingSizes(t *testing.T) {
+func TestRpingSizes(t *testing.T) { eachDevice(t, testRpingSizes) }
+
+func testRpingSizes(t *testing.T, open func(*testing.T) *verbs.Device) {
 	for _, size := range []int{rpingMinSize, 64, 4097, rpingMaxSize} {
 		o := rpingOptions{size: size, count: 60, validate: true, debug: true}
-		if _, _, errS, errC := testRping(t, memory(t, 0), o, o); errS != nil || errC != nil {
+		if _, _, errS, errC := testRping(t, open(t), o, o); errS != nil || errC != nil {
 			t.Errorf("size %d: server: %v; client: %v", size, errS, errC)
 		}
 	}
 }
 
-func TestRpingSizeMismatch(t *testing.T) {
-	_, _, errS, errC := testRping(t, memory(t, 0), rpingOptions{size: 64}, rpingOptions{size: 65, count: 1})
+func TestRpingSizeMismatch(t *testing.T) { eachDevice(t, testRpingSizeMismatch) }
+
+func testRpingSizeMismatch(t *testing.T, open func(*testing.T) *verbs.Device) {
+	_, _, errS, errC := testRping(t, open(t), rpingOptions{size: 64}, rpingOptions{size: 65, count: 1})
 	wantError(t, errS, "65", "64", "-S")
 	wantError(t, errC, "the server left in round 0")
 }
 
-func TestRpingSelfQP(t *testing.T) {
+func TestRpingSelfQP(t *testing.T) { eachDevice(t, testRpingSelfQP) }
+
+func testRpingSelfQP(t *testing.T, open func(*testing.T) *verbs.Device) {
 	o := rpingOptions{size: 64, count: 3, validate: true, selfQP: true}
-	if _, _, errS, errC := testRping(t, memory(t, 0), o, o); errS != nil || errC != nil {
+	if _, _, errS, errC := testRping(t, open(t), o, o); errS != nil || errC != nil {
 		t.Errorf("server: %v; client: %v", errS, errC)
 	}
 }
@@ -195,24 +205,26 @@ func TestRpingSourceAddress(t *testing.T) {
 	wantError(t, errC, "192.0.2.7", "-I")
 }
 
-func TestRpingPersistentServer(t *testing.T) {
-	dev := memory(t, 0)
+func TestRpingPersistentServer(t *testing.T) { eachDevice(t, testRpingPersistentServer) }
+
+func testRpingPersistentServer(t *testing.T, open func(*testing.T) *verbs.Device) {
+	dev := open(t)
 	l := rpingListen(t, dev)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	var out output
 	served := make(chan error)
-	server := rpingOptions{server: true, persistent: true, size: 64}
+	server := rpingOptions{server: true, persistent: true, size: 64, idle: rpingIdle}
 	go func() { served <- rpingServer(ctx, dev, l, &server, out.streams()) }()
 
 	clients := make(chan error)
 	const several = 5
 	for range several {
 		go func() {
-			c := rpingOptions{client: true, size: 64, count: 20, validate: true, addr: l.Addr()}
+			c := rpingOptions{client: true, size: 64, count: 20, validate: true, addr: l.Addr(), idle: rpingIdle}
 			clients <- rpingClient(ctx, dev, &c, (&output{}).streams())
 		}()
 	}
-	bad := rpingOptions{client: true, size: 128, count: 1, addr: l.Addr()} // concerns no other client
+	bad := rpingOptions{client: true, size: 128, count: 1, addr: l.Addr(), idle: rpingIdle} // concerns no other client
 	if err := rpingClient(ctx, dev, &bad, (&output{}).streams()); err == nil {
 		t.Error("a client with another size was served")
 	}
@@ -260,7 +272,9 @@ func hostileClient(t *testing.T, dev *verbs.Device, addr netip.AddrPort, message
 	}
 }
 
-func TestRpingHostileAdverts(t *testing.T) {
+func TestRpingHostileAdverts(t *testing.T) { eachDevice(t, testRpingHostileAdverts) }
+
+func testRpingHostileAdverts(t *testing.T, open func(*testing.T) *verbs.Device) {
 	for _, tt := range []struct {
 		name    string
 		message []byte
@@ -273,9 +287,9 @@ func TestRpingHostileAdverts(t *testing.T) {
 		{"wrong key", appendAdvert(nil, advert{verbs.RemoteAddr{Addr: 4096, RKey: 12345}, 64}), []string{"read the client's data"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			dev := memory(t, 0)
+			dev := open(t)
 			l := rpingListen(t, dev)
-			o := rpingOptions{server: true, size: 64}
+			o := rpingOptions{server: true, size: 64, idle: rpingIdle}
 			done := make(chan error)
 			go func() { done <- rpingServer(t.Context(), dev, l, &o, (&output{}).streams()) }()
 			hostileClient(t, dev, l.Addr(), tt.message)
@@ -283,4 +297,32 @@ func TestRpingHostileAdverts(t *testing.T) {
 			wantError(t, err, tt.texts...)
 		})
 	}
+}
+
+// A client that connects and says nothing is dropped, so that it does not keep
+// others from a persistent server for ever.
+func TestRpingSilentClient(t *testing.T) { eachDevice(t, testRpingSilentClient) }
+
+func testRpingSilentClient(t *testing.T, open func(*testing.T) *verbs.Device) {
+	dev := open(t)
+	l := rpingListen(t, dev)
+	o := rpingOptions{server: true, size: 64, idle: time.Millisecond}
+	c, err := newLink(dev, linkConfig{sends: 1, receives: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	errC, errS := both(
+		func() error {
+			if err := c.dial(t.Context(), l.Addr(), verbs.ConnParam{}); err != nil {
+				return err
+			}
+			<-c.conn.Done()
+			return c.close(t.Context())
+		},
+		func() error { return rpingServer(t.Context(), dev, l, &o, (&output{}).streams()) },
+	)
+	if errC != nil {
+		t.Error(errC)
+	}
+	wantError(t, errS, "the peer has sent nothing for 1ms")
 }

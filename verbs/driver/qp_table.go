@@ -95,8 +95,9 @@ func stepsOf(t QPType) attrTable {
 		return ucSteps
 	case UD:
 		return udSteps
+	default:
+		return nil
 	}
-	return nil
 }
 
 // CheckTransition tells whether a queue pair of type t in state from may be

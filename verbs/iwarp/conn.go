@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/netip"
 	"sync"
@@ -26,41 +27,50 @@ import (
 // teardown without any. After that the goroutines only see the peer off: they
 // write a last message, read until the peer closes, and end.
 type conn struct {
-	dev           *device
-	qp            *qp
-	sock          *sockio.Conn
-	local, remote netip.AddrPort
-	param         driver.ConnParam // in force, with the peer's private data
-	active        bool             // this side dialled
-	crc           bool
-	mulpdu        int // bytes of the largest ULPDU that is sent
-	ird, ord      int
+	dev    *device
+	qp     *qp
+	sock   *sockio.Conn
+	local  netip.AddrPort
+	remote netip.AddrPort
+	param  driver.ConnParam // in force, with the peer's private data
+	active bool             // this side dialled
+	crc    bool
+	mulpdu int // bytes of the largest ULPDU that is sent
+	ird    int
+	ord    int
 
 	polls        atomic.Uint64 // how often someone polled
 	polled       atomic.Bool   // whoever polls reads; the background reader is parked
 	paused       atomic.Bool   // nothing is read until a receive is posted
 	resume       chan struct{} // capacity 1: the background reader's turn
-	watched      bool          // +checklocks:watcher.mu
-	watchedPolls uint64        // +checklocks:watcher.mu
+	watched      bool          // guarded by watcher.mu
+	watchedPolls uint64        // guarded by watcher.mu
 
 	canSend   atomic.Bool // the passive side waits for the first FPDU (RFC 5044 section 7.1.2)
 	closing   atomic.Bool // Disconnect has been called
 	failure   atomic.Pointer[failure]
+	parting   atomic.Pointer[failure] // becomes failure when the answers owed have gone
+	partTimer *time.Timer             // guarded by rxMu: bounds that
 	torn      atomic.Bool
 	done      chan struct{} // closed when torn
 	err       error         // why, valid once done is closed
+	last      []byte        // what is still to be written then; set before done is closed
 	linger    *time.Timer   // cuts the seeing off short; set before done is closed
 	goroutine atomic.Int32  // of the two background goroutines, how many run
 
-	rxMu    sync.Mutex
-	rx      rxState // +checklocks:rxMu
-	rxStats rxStats // +checklocks:rxMu
+	rxMu sync.Mutex
+	// +checklocks:rxMu
+	rx rxState
+	// +checklocks:rxMu
+	rxStats rxStats
 	// heldCount is the number of messages that wait for a receive.
 	heldCount atomic.Int32
 
-	txMu      sync.Mutex
-	tx        txState // +checklocks:txMu
-	txStats   txStats // +checklocks:txMu
+	txMu sync.Mutex
+	// +checklocks:txMu
+	tx txState
+	// +checklocks:txMu
+	txStats   txStats
 	txWant    atomic.Bool
 	txBlocked atomic.Bool   // the socket is full; the background writer has the turn
 	txWake    chan struct{} // capacity 1
@@ -112,6 +122,8 @@ func (c *conn) Err() error {
 
 // poll makes progress on behalf of a poll of a completion queue. With claim the
 // poller is expected back, and the background reader rests.
+//
+// +checklocksignore: it does not know TryLock.
 func (c *conn) poll(claim bool) {
 	c.polls.Add(1)
 	if claim && sockio.Direct && !c.polled.Load() { // otherwise only the background reader brings bytes in
@@ -192,7 +204,7 @@ func (c *conn) seeOff() {
 	_ = c.sock.WaitRead(func() bool {
 		for {
 			if _, err := c.sock.TryReadv(junk); err != nil {
-				return err != sockio.ErrWouldBlock
+				return !errors.Is(err, sockio.ErrWouldBlock)
 			}
 		}
 	})
@@ -233,12 +245,12 @@ func (c *conn) onWritable() bool {
 // writeLast sends what teardown has left, ends the stream and gives the peer
 // time to do the same.
 func (c *conn) writeLast() {
-	last := [][]byte{c.tx.last} // owned by this goroutine since done is closed
+	last := [][]byte{c.last}
 	_ = c.sock.WaitWrite(func() bool {
 		for len(last[0]) > 0 {
 			n, err := c.sock.TryWritev(last)
 			if err != nil {
-				return err != sockio.ErrWouldBlock
+				return !errors.Is(err, sockio.ErrWouldBlock)
 			}
 			last[0] = last[0][n:]
 		}

@@ -33,15 +33,24 @@ type cq struct {
 	context any
 	event   chan struct{} // capacity 1
 
-	mu       sync.Mutex
-	ring     []cqe   // +checklocks:mu
-	head     int     // +checklocks:mu
-	count    int     // +checklocks:mu
-	armed    int     // +checklocks:mu
-	overrun  bool    // +checklocks:mu
-	closed   bool    // +checklocks:mu
-	users    int     // +checklocks:mu queue pairs that complete here
-	attached []*conn // +checklocks:mu
+	mu sync.Mutex
+	// +checklocks:mu
+	ring []cqe
+	// +checklocks:mu
+	head int
+	// +checklocks:mu
+	count int
+	// +checklocks:mu
+	armed int
+	// +checklocks:mu
+	overrun bool
+	// +checklocks:mu
+	closed bool
+	// queue pairs that complete here
+	// +checklocks:mu
+	users int
+	// +checklocks:mu
+	attached []*conn
 
 	ready    atomic.Int64            // count, for the look before the lock
 	armedNow atomic.Bool             // armed is not disarmed

@@ -55,17 +55,21 @@ type device struct {
 	watch  watcher
 	stats  stats
 
-	atomicMu sync.Mutex // serializes what atomics with masks do; plain ones use the processor's
-
-	pds, cqs  atomic.Int64
+	pds       atomic.Int64
+	cqs       atomic.Int64
 	listeners atomic.Int64
 	wg        sync.WaitGroup // every goroutine of the device
 
-	mu     sync.Mutex
-	qps    map[uint32]*qp     // +checklocks:mu
-	lastQP uint32             // +checklocks:mu
-	conns  map[*conn]struct{} // +checklocks:mu also those that linger after their queue pair has gone
-	closed bool               // +checklocks:mu
+	mu sync.Mutex
+	// +checklocks:mu
+	qps map[uint32]*qp
+	// +checklocks:mu
+	lastQP uint32
+	// also those that linger after their queue pair has gone
+	// +checklocks:mu
+	conns map[*conn]struct{}
+	// +checklocks:mu
+	closed bool
 }
 
 func (d *device) AllocPD() (driver.PD, error) {

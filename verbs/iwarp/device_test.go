@@ -90,3 +90,35 @@ func testOpcodes(t *testing.T, cfg iwarp.Config) {
 	}
 	<-b.conn.Done()
 }
+
+// TestReadsBothWaysAtDepthOne: each side's scattered reads wait for answers that
+// the other side may only give between its own requests.
+func TestReadsBothWaysAtDepthOne(t *testing.T) {
+	const piece, pieces, reads = 5000, 4, 20
+	a, b := newSide(t, iwarp.Config{}, nil), newSide(t, iwarp.Config{}, nil)
+	one := verbs.ConnParam{InitiatorDepth: 1, ResponderResources: 1}
+	connect(t, a, b, one, one)
+	ends := []*side{a, b}
+	var own, sink [2]*verbs.MR
+	for i, s := range ends {
+		own[i], sink[i] = s.region(t, piece*pieces), s.region(t, piece*pieces)
+		fill(own[i].Bytes(), uint64(i))
+	}
+	for i, s := range ends {
+		var sgl []verbs.SGE
+		for k := range pieces {
+			sgl = append(sgl, sink[i].SGE(k*piece, piece))
+		}
+		for id := range uint64(reads) {
+			s.send(t, verbs.SendWR{ID: id, Op: verbs.OpRead, Flags: verbs.Signaled, SGL: sgl, Remote: own[1-i].Remote()})
+		}
+	}
+	for i, s := range ends {
+		for id := range uint64(reads) {
+			s.want(t, id, verbs.WCRead, verbs.StatusSuccess)
+		}
+		if !bytes.Equal(sink[i].Bytes(), own[1-i].Bytes()) {
+			t.Errorf("side %d: data differs", i)
+		}
+	}
+}

@@ -16,9 +16,11 @@ type eventQueue struct {
 	wake chan struct{} // capacity 1
 	done chan struct{}
 
-	mu     sync.Mutex
-	list   []driver.AsyncEvent // +checklocks:mu
-	closed bool                // +checklocks:mu
+	mu sync.Mutex
+	// +checklocks:mu
+	list []driver.AsyncEvent
+	// +checklocks:mu
+	closed bool
 }
 
 func (q *eventQueue) init() {

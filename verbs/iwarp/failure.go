@@ -94,6 +94,7 @@ func statusOf(c rdmap.Cause) driver.WCStatus {
 	case rdmap.TermUnexpectedOpcode, rdmap.TermInvalidVersion, rdmap.TermCatastrophic, rdmap.TermDDPTooLong, rdmap.TermDDPInvalidQN,
 		rdmap.TermCannotInvalidate, rdmap.TermOpCannotInvalidate:
 		return driver.StatusRemInvReqErr
+	default: // the others go by layer and type
 	}
 	switch {
 	case c.Layer() == rdmap.LayerRDMAP && c.Type() == rdmap.TypeRemoteProtection,
@@ -109,6 +110,29 @@ func statusOf(c rdmap.Cause) driver.WCStatus {
 // holds the lock of the direction in which it found out, if any, and calls
 // teardown without it.
 func (c *conn) fail(f *failure) { c.failure.CompareAndSwap(nil, f) }
+
+// refuse is fail for what the peer did wrong: the answers that it is owed for
+// requests before that go out first, while nothing more is read.
+//
+// +checklocks:c.rxMu
+func (c *conn) refuse(f *failure) {
+	if c.responses.empty() || !c.parting.CompareAndSwap(nil, f) {
+		c.fail(f)
+		return
+	}
+	c.paused.Store(true)
+	c.txWant.Store(true)
+	c.partTimer = time.AfterFunc(lingerTimeout, func() { // the peer does not read
+		c.fail(f)
+		c.teardown()
+	})
+	if c.responses.empty() { // the last one went meanwhile
+		c.fail(f)
+	}
+}
+
+// over reports whether inbound processing has ended.
+func (c *conn) over() bool { return c.failure.Load() != nil || c.parting.Load() != nil }
 
 func (c *conn) teardownIfFailed() {
 	if c.failure.Load() != nil && !c.torn.Load() {
@@ -131,8 +155,11 @@ func (c *conn) teardown() {
 		return
 	}
 	c.torn.Store(true)
-	c.tx.last = c.lastBytes(f)
+	c.last = c.lastBytes(f)
 	bound, cur := c.dropRx()
+	if c.partTimer != nil {
+		c.partTimer.Stop()
+	}
 	c.txMu.Unlock()
 	c.rxMu.Unlock()
 

@@ -185,9 +185,9 @@ func (p *qp) release() {
 // connected makes c the queue pair's connection.
 func (p *qp) connected(c *conn) error {
 	p.mu.Lock()
-	if p.closed || p.state != driver.StateInit {
+	if state := p.state; p.closed || state != driver.StateInit {
 		p.mu.Unlock()
-		return driver.Errorf("connect", driver.ErrClosed, "queue pair %#06x was closed or put into state %s meanwhile", p.num, p.state)
+		return driver.Errorf("connect", driver.ErrClosed, "queue pair %#06x was closed or put into state %s meanwhile", p.num, state)
 	}
 	p.conn, p.state = c, driver.StateRTS
 	p.attr.MaxRDAtomic, p.attr.MaxDestRDAtomic = uint8(min(c.ord, 255)), uint8(min(c.ird, 255))

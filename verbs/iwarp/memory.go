@@ -167,12 +167,16 @@ func lockRegion(b []byte) error {
 // keyTable finds regions by their keys. Local and remote keys are separate
 // random numbers, so that neither tells the other.
 type keyTable struct {
-	mu     sync.RWMutex
-	local  map[uint32]*mr // +checklocks:mu
-	remote map[uint32]*mr // +checklocks:mu
+	mu sync.RWMutex
+	// +checklocks:mu
+	local map[uint32]*mr
+	// +checklocks:mu
+	remote map[uint32]*mr
 }
 
 func (t *keyTable) init() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.local, t.remote = make(map[uint32]*mr), make(map[uint32]*mr)
 }
 

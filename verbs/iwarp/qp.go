@@ -20,13 +20,21 @@ type qp struct {
 	srq    *srq      // nil: own receives
 	rq     recvQueue // own receives
 
-	mu         sync.Mutex
-	state      driver.QPState // +checklocks:mu
-	attr       driver.QPAttr  // +checklocks:mu
-	sq         sendQueue      // +checklocks:mu (used is atomic)
-	conn       *conn          // +checklocks:mu
-	closed     bool           // +checklocks:mu
-	connecting bool           // +checklocks:mu a Dial or Accept is under way
+	mu sync.Mutex
+	// +checklocks:mu
+	state driver.QPState
+	// +checklocks:mu
+	attr driver.QPAttr
+	// (used is atomic)
+	// +checklocks:mu
+	sq sendQueue
+	// +checklocks:mu
+	conn *conn
+	// +checklocks:mu
+	closed bool
+	// a Dial or Accept is under way
+	// +checklocks:mu
+	connecting bool
 }
 
 func (p *pd) CreateQP(init driver.QPInit) (driver.QP, error) {
@@ -55,8 +63,10 @@ func (p *pd) CreateQP(init driver.QPInit) (driver.QP, error) {
 	}
 	q.sq.init(init.Cap.MaxSendWR, init.Cap.MaxSendSGE, init.Cap.MaxInline)
 	q.rq.init(p, init.Cap.MaxRecvWR, init.Cap.MaxRecvSGE)
+	q.mu.Lock()
 	q.resetAttr()
 	q.state = driver.StateInit // as rdma_create_qp leaves it: the connection manager moves it on
+	q.mu.Unlock()
 	p.children.Add(1)
 	p.dev.addQP(q)
 	return q, nil

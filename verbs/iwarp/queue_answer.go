@@ -21,11 +21,18 @@ type response struct {
 // responseQueue holds the answers in the order of the requests. An entry counts
 // until its last byte has been handed to TCP, so its length is what IRD bounds.
 type responseQueue struct {
-	mu    sync.Mutex
-	ring  []response // +checklocks:mu
-	head  int        // +checklocks:mu the next to start
-	ready int        // +checklocks:mu not started
-	owed  int        // +checklocks:mu not finished
+	mu sync.Mutex
+	// +checklocks:mu
+	ring []response
+	// the next to start
+	// +checklocks:mu
+	head int
+	// not started
+	// +checklocks:mu
+	ready int
+	// not finished
+	// +checklocks:mu
+	owed int
 }
 
 // push adds r; false means that the peer has more outstanding than IRD allows.

@@ -19,17 +19,25 @@ type recvWQE struct {
 type recvQueue struct {
 	pd     *pd
 	maxSGE int
+	depth  int
 	used   atomic.Int64 // posted and not yet polled
 
-	mu     sync.Mutex
-	ring   []recvWQE // +checklocks:mu
-	head   int       // +checklocks:mu
-	count  int       // +checklocks:mu posted and not yet taken
-	closed bool      // +checklocks:mu
+	mu sync.Mutex
+	// +checklocks:mu
+	ring []recvWQE
+	// +checklocks:mu
+	head int
+	// posted and not yet taken
+	// +checklocks:mu
+	count int
+	// +checklocks:mu
+	closed bool
 }
 
 func (q *recvQueue) init(p *pd, depth, maxSGE int) {
-	q.pd, q.maxSGE = p, maxSGE
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.pd, q.maxSGE, q.depth = p, maxSGE, depth
 	q.ring = newRecvRing(depth, maxSGE)
 }
 
@@ -53,8 +61,8 @@ func (q *recvQueue) post(wr *driver.RecvWR) error {
 	if q.closed {
 		return driver.Errorf(op, driver.ErrClosed, "the queue is closed")
 	}
-	if q.used.Load() >= int64(len(q.ring)) {
-		return driver.Errorf(op, driver.ErrQueueFull, "%d receives are posted or not yet polled, which is the queue's depth; poll completions or create it deeper", len(q.ring))
+	if q.used.Load() >= int64(q.depth) {
+		return driver.Errorf(op, driver.ErrQueueFull, "%d receives are posted or not yet polled, which is the queue's depth; poll completions or create it deeper", q.depth)
 	}
 	i := q.head + q.count
 	if i >= len(q.ring) {

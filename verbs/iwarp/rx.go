@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"encoding/binary"
+	"errors"
 	"io"
 
 	"cinnabar/internal/hostmem"
@@ -64,15 +65,18 @@ type rxState struct {
 	writeLen  uint32 // bytes of the last write
 	imm       uint32 // of the marked Immediate Data message before a Send
 	immNext   bool
-	held      []heldMsg
+	held      []*heldMsg // in the order of the stream
+	open      *heldMsg   // the one whose segments still come
 	heldBytes int
 	rnr       rnrTimer
 	completed bool // something was added to a completion queue
 }
 
-// heldMsg is a message that came before its receive was posted.
+// heldMsg is a message that came before its receive was posted, or a request
+// behind one.
 type heldMsg struct {
 	op       rdmap.Opcode
+	head     ddp.Header // of a request
 	inv      uint32
 	imm      uint32
 	hasImm   bool
@@ -96,13 +100,13 @@ func (r *rxState) init(o rdmap.Options) {
 func (c *conn) receiveLocked(poller bool) {
 	r := &c.rx
 	r.completed = false
-	for !c.torn.Load() && c.failure.Load() == nil && !r.stalled && !r.eof {
+	for !c.torn.Load() && !c.over() && !r.stalled && !r.eof {
 		n, full, err := c.readSome()
-		switch err {
-		case nil:
-		case sockio.ErrWouldBlock:
+		switch {
+		case err == nil:
+		case errors.Is(err, sockio.ErrWouldBlock):
 			return
-		case io.EOF:
+		case errors.Is(err, io.EOF):
 			c.endOfStream()
 			return
 		default:
@@ -239,7 +243,7 @@ func (c *conn) headComplete() {
 	if r.ulpdu < hl {
 		t := rdmap.TermCatastrophic.Terminate()
 		t.Detail = "a ULPDU shorter than its DDP header"
-		c.fail(refused(&t))
+		c.refuse(refused(&t))
 		return
 	}
 	r.more = hl - ddp.TaggedHeaderLen
@@ -253,7 +257,7 @@ func (c *conn) headComplete() {
 	h, _ := ddp.ParseHeader(r.head[mpa.HeaderLen : mpa.HeaderLen+hl])
 	seg, term := r.recv.Segment(h, r.ulpdu-hl)
 	if term != nil {
-		c.fail(refused(term))
+		c.refuse(refused(term))
 		return
 	}
 	r.seg = seg
@@ -276,7 +280,7 @@ func (c *conn) checkMO() bool {
 		h.MO = mo
 		t := rdmap.TermDDPInvalidMO.ForSegment(h, r.seg.Payload)
 		t.Detail = "MO does not continue the message"
-		c.fail(refused(&t))
+		c.refuse(refused(&t))
 		return false
 	}
 	return true
@@ -299,7 +303,7 @@ func (c *conn) place() {
 		ok = c.placeResponse()
 	case rdmap.OpSend, rdmap.OpSendSE, rdmap.OpSendInvalidate, rdmap.OpSendSEInvalidate:
 		ok = c.placeSend()
-	case rdmap.OpImmediate, rdmap.OpImmediateSE:
+	case rdmap.OpImmediate, rdmap.OpImmediateSE, rdmap.OpReadRequest, rdmap.OpAtomicRequest:
 		if ok = !c.holdFull(0); !ok {
 			c.stall()
 		}
@@ -326,7 +330,7 @@ func (c *conn) finishFPDU() bool {
 	if !ok {
 		t := rdmap.TermMPACRC.Terminate()
 		t.Detail = "an FPDU with a wrong CRC"
-		c.fail(refused(&t))
+		c.refuse(refused(&t))
 		return false
 	}
 	c.rxStats.fpdus++
@@ -373,6 +377,8 @@ func publish(dst, src []byte) {
 // swallowRTR reports whether the first FPDU was a zero-length Send that only
 // opens the stream (RFC 6581 section 9.2): it takes no receive. A write or read
 // as RTR is handled like any other of its kind.
+//
+// +checklocks:c.rxMu
 func (c *conn) swallowRTR() bool {
 	r := &c.rx
 	if r.rtr != mpa.RTRSend || r.seg.Op != rdmap.OpSend || r.seg.Payload != 0 || !r.seg.Last {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"cinnabar/internal/hostmem"
+	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/verbs/driver"
 )
@@ -22,10 +23,8 @@ func (c *conn) act() bool {
 		return true
 	case rdmap.OpReadResponse:
 		return c.actResponse()
-	case rdmap.OpReadRequest:
-		return c.actReadRequest()
-	case rdmap.OpAtomicRequest:
-		return c.actAtomicRequest()
+	case rdmap.OpReadRequest, rdmap.OpAtomicRequest:
+		return c.actRequest()
 	case rdmap.OpAtomicResponse:
 		return c.actAtomicResponse()
 	case rdmap.OpImmediate, rdmap.OpImmediateSE:
@@ -35,8 +34,9 @@ func (c *conn) act() bool {
 		t, swapped, n := r.recv.ParseTerminate(r.ctl[:r.seg.Payload])
 		c.fail(terminated(t, swapped, n, c.dev.cfg))
 		return false
+	default: // the four kinds of Send; rdmap.Receiver lets nothing else pass
+		return c.actSend()
 	}
-	return c.actSend()
 }
 
 // actSend takes a segment of a Send into account and completes the message.
@@ -68,7 +68,7 @@ func (c *conn) completeSend(m heldMsg) bool {
 			t := rdmap.TermCannotInvalidate.Terminate()
 			t.Detail = fmt.Sprintf("key %#x cannot be invalidated", m.inv)
 			c.addRecv(driver.WC{ID: wc.ID, Status: driver.StatusLocQPOpErr, Op: driver.WCRecv}, false)
-			c.fail(refused(&t))
+			c.refuse(refused(&t))
 			return false
 		}
 		wc.HasInv, wc.InvKey = true, m.inv
@@ -97,7 +97,7 @@ func (c *conn) actImmediate() bool {
 		return false
 	}
 	c.tryHeld()
-	return c.failure.Load() == nil
+	return !c.over()
 }
 
 // +checklocks:c.rxMu
@@ -125,7 +125,7 @@ func (c *conn) actResponse() bool {
 	if short {
 		t := rdmap.TermDDPBaseBounds.ForSegment(r.seg.Header, r.seg.Payload)
 		t.Detail = "a read response shorter than what was asked for"
-		c.fail(refused(&t).blame(driver.StatusBadRespErr))
+		c.refuse(refused(&t).blame(driver.StatusBadRespErr))
 	}
 	return !short
 }
@@ -145,15 +145,36 @@ func (c *conn) answeredLocked(op *readOp) {
 }
 
 // +checklocks:c.rxMu
-func (c *conn) actReadRequest() bool {
+func (c *conn) actRequest() bool {
 	r := &c.rx
-	req, _ := rdmap.ParseReadRequest(r.ctl[:r.seg.Payload]) // Receiver has checked the length
-	resp := response{read: req, head: r.seg.Header}
+	payload := r.ctl[:r.seg.Payload]
+	switch {
+	case len(r.held) > 0:
+		return c.holdRequest()
+	case r.seg.Op == rdmap.OpReadRequest:
+		return c.readRequested(r.seg.Header, payload)
+	}
+	return c.atomicRequested(r.seg.Header, payload)
+}
+
+func requestLen(r response) int {
+	if r.isAtomic {
+		return rdmap.AtomicRequestLen
+	}
+	return rdmap.ReadRequestLen
+}
+
+// readRequested answers a Read Request.
+//
+// +checklocks:c.rxMu
+func (c *conn) readRequested(h ddp.Header, payload []byte) bool {
+	req, _ := rdmap.ParseReadRequest(payload) // Receiver has checked the length
+	resp := response{read: req, head: h}
 	if req.Size > 0 {
 		m, off, bad := c.remoteRange(req.SourceSTag, req.SourceTO, uint64(req.Size), driver.RemoteRead)
 		if bad != protectionOK {
-			t := readCauses[bad].ForReadRequest(r.seg.Header, r.seg.Payload, req)
-			c.fail(refused(&t))
+			t := readCauses[bad].ForReadRequest(h, len(payload), req)
+			c.refuse(refused(&t))
 			return false
 		}
 		resp.m, resp.off = m, off
@@ -166,39 +187,41 @@ func (c *conn) actReadRequest() bool {
 // +checklocks:c.rxMu
 func (c *conn) owe(resp response) bool {
 	if !c.responses.push(resp, c.ird) {
-		t := rdmap.TermDDPNoBuffer.ForSegment(c.rx.seg.Header, c.rx.seg.Payload)
+		t := rdmap.TermDDPNoBuffer.ForSegment(resp.head, requestLen(resp))
 		t.Detail = fmt.Sprintf("more than %d reads and atomics are outstanding", max(c.ird, 1))
-		c.fail(refused(&t))
+		c.refuse(refused(&t))
 		return false
 	}
 	c.txWant.Store(true)
 	return true
 }
 
+// atomicRequested performs an Atomic Request and answers it.
+//
 // +checklocks:c.rxMu
-func (c *conn) actAtomicRequest() bool {
-	r := &c.rx
-	req, _ := rdmap.ParseAtomicRequest(r.ctl[:r.seg.Payload])
+func (c *conn) atomicRequested(h ddp.Header, payload []byte) bool {
+	req, _ := rdmap.ParseAtomicRequest(payload) // Receiver has checked the length
 	m, off, bad := c.remoteRange(req.STag, req.TO, rdmap.AtomicLen, driver.RemoteAtomic)
+	if bad == protectionOK && !m.enter() {
+		bad = badSTag
+	}
 	if bad != protectionOK {
-		t := readCauses[bad].ForSegment(r.seg.Header, r.seg.Payload)
-		c.fail(refused(&t))
+		t := readCauses[bad].ForSegment(h, len(payload))
+		c.refuse(refused(&t))
 		return false
 	}
-	if !m.enter() {
-		t := rdmap.TermInvalidSTag.ForSegment(r.seg.Header, r.seg.Payload)
-		c.fail(refused(&t))
-		return false
+	original, ok := uint64(0), req.Op.Valid()
+	if ok {
+		original, ok = c.dev.apply(m.buf[off:off+rdmap.AtomicLen], req)
 	}
-	original, ok := c.dev.apply(m.buf[off:off+rdmap.AtomicLen], req)
 	m.exit()
-	if !ok || !req.Op.Valid() {
-		t := rdmap.TermCatastrophic.ForSegment(r.seg.Header, r.seg.Payload)
+	if !ok {
+		t := rdmap.TermCatastrophic.ForSegment(h, len(payload))
 		t.Detail = fmt.Sprintf("%s at %#x: not an operation on 8 aligned bytes", req.Op, req.TO)
-		c.fail(refused(&t))
+		c.refuse(refused(&t))
 		return false
 	}
-	return c.owe(response{isAtomic: true, id: req.RequestID, original: original})
+	return c.owe(response{head: h, isAtomic: true, id: req.RequestID, original: original})
 }
 
 // apply performs an atomic operation on b with the processor's instructions, so
@@ -232,7 +255,7 @@ func (c *conn) actAtomicResponse() bool {
 	if !match {
 		t := rdmap.TermCatastrophic.ForSegment(r.seg.Header, r.seg.Payload)
 		t.Detail = "an atomic response that nobody asked for"
-		c.fail(refused(&t).blame(driver.StatusBadRespErr))
+		c.refuse(refused(&t).blame(driver.StatusBadRespErr))
 		return false
 	}
 	var value [8]byte
@@ -240,7 +263,7 @@ func (c *conn) actAtomicResponse() bool {
 	if !scatter(segs, value[:]) {
 		t := rdmap.TermLocalCatastrophic.Terminate()
 		t.Detail = "the atomic's region was deregistered"
-		c.fail(refused(&t).blame(driver.StatusLocProtErr))
+		c.refuse(refused(&t).blame(driver.StatusLocProtErr))
 		return false
 	}
 	c.qp.mu.Lock()

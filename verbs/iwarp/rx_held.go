@@ -1,6 +1,7 @@
 package iwarp
 
 import (
+	"bytes"
 	"time"
 
 	"cinnabar/internal/iwarp/rdmap"
@@ -48,11 +49,31 @@ func (c *conn) hold(m heldMsg, n int) bool {
 	} else if len(r.held) == 0 {
 		c.startRNR(wait)
 	}
-	r.held = append(r.held, m)
-	r.heldBytes += heldOverhead
+	r.append(&m)
 	r.immNext = false
 	c.awaitRecv()
 	return true
+}
+
+func (r *rxState) append(m *heldMsg) {
+	r.held = append(r.held, m)
+	r.heldBytes += heldOverhead + len(m.data)
+	if !m.complete {
+		r.open = m
+	}
+}
+
+// holdRequest keeps a request of the peer's behind the messages that are held, so
+// that its answer does not tell more than is true: with a zero-length read behind
+// a send the peer may ask whether the send has been received.
+//
+// +checklocks:c.rxMu
+func (c *conn) holdRequest() bool {
+	r := &c.rx
+	r.append(&heldMsg{op: r.seg.Op, head: r.seg.Header, data: bytes.Clone(r.ctl[:r.seg.Payload]), complete: true})
+	c.awaitRecv()
+	c.tryHeld()
+	return !c.over()
 }
 
 // awaitRecv makes posts deliver what is held. A receive that was posted since the
@@ -112,7 +133,7 @@ func (c *conn) stopRNR() {
 func (c *conn) noReceive() {
 	t := rdmap.TermDDPNoBuffer.ForSegment(c.rx.seg.Header, c.rx.seg.Payload)
 	t.Detail = "no receive was posted in time"
-	c.fail(refused(&t))
+	c.refuse(refused(&t))
 }
 
 // placeHeld places a segment of the message at the end of the held ones.
@@ -121,7 +142,7 @@ func (c *conn) noReceive() {
 func (c *conn) placeHeld() bool {
 	r := &c.rx
 	n := r.seg.Payload
-	m := &r.held[len(r.held)-1]
+	m := r.open
 	if !r.seg.First && (len(r.held) > 1 || len(m.data) > 0) && r.heldBytes+n > c.dev.cfg.HoldLimit {
 		c.stall()
 		return false
@@ -139,14 +160,13 @@ func (c *conn) placeHeld() bool {
 func (c *conn) actHeld() bool {
 	r := &c.rx
 	c.rxStats.held += uint64(r.seg.Payload)
-	m := &r.held[len(r.held)-1]
-	if r.seg.Last {
+	if m := r.open; r.seg.Last {
 		m.complete = true
 		m.len = r.msgOff
-		r.msgOff = 0
+		r.open, r.msgOff = nil, 0
 	}
 	c.tryHeld()
-	return c.failure.Load() == nil
+	return !c.over()
 }
 
 // tryHeld delivers held messages to receives that have been posted. The last one
@@ -155,9 +175,9 @@ func (c *conn) actHeld() bool {
 // +checklocks:c.rxMu
 func (c *conn) tryHeld() {
 	r := &c.rx
-	for len(r.held) > 0 && c.failure.Load() == nil && c.takeRecv() {
+	for len(r.held) > 0 && !c.over() && (isRequest(r.held[0].op) || c.takeRecv()) {
 		m := r.held[0]
-		r.held[0] = heldMsg{}
+		r.held[0] = nil
 		r.held = r.held[1:]
 		r.heldBytes -= len(m.data) + heldOverhead
 		c.deliver(m)
@@ -175,11 +195,19 @@ func (c *conn) tryHeld() {
 // deliver puts a held message into the receive that was taken for it.
 //
 // +checklocks:c.rxMu
-func (c *conn) deliver(m heldMsg) {
+func (c *conn) deliver(m *heldMsg) {
 	r := &c.rx
-	if m.op == rdmap.OpImmediate || m.op == rdmap.OpImmediateSE {
-		c.completeImmediate(m)
+	switch m.op {
+	case rdmap.OpReadRequest:
+		c.readRequested(m.head, m.data)
 		return
+	case rdmap.OpAtomicRequest:
+		c.atomicRequested(m.head, m.data)
+		return
+	case rdmap.OpImmediate, rdmap.OpImmediateSE:
+		c.completeImmediate(*m)
+		return
+	default: // a Send
 	}
 	if !c.fits(uint64(len(m.data))) {
 		return
@@ -189,10 +217,11 @@ func (c *conn) deliver(m heldMsg) {
 		return
 	}
 	if m.complete {
-		c.completeSend(m)
+		c.completeSend(*m)
 		return
 	}
 	r.curSegs = advanceSegs(r.curSegs, len(m.data))
+	r.open = nil
 	r.bound, r.imm, r.immNext = true, m.imm, m.hasImm
 }
 
@@ -207,6 +236,10 @@ func (c *conn) deliverHeld() {
 	}
 	c.rxMu.Unlock()
 	c.afterRx()
+}
+
+func isRequest(op rdmap.Opcode) bool {
+	return op == rdmap.OpReadRequest || op == rdmap.OpAtomicRequest
 }
 
 func isSend(op rdmap.Opcode) bool {
@@ -226,7 +259,7 @@ func (c *conn) stall() {
 // +checklocks:c.rxMu
 func (c *conn) unstall() {
 	r := &c.rx
-	if r.stalled && c.failure.Load() == nil {
+	if r.stalled && !c.over() {
 		r.stalled = false
 		c.place()
 		if !r.stalled {

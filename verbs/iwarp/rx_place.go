@@ -67,7 +67,7 @@ func (c *conn) placeWrite() bool {
 	m, off, bad := c.remoteRange(h.STag, h.TO, uint64(n), driver.RemoteWrite)
 	if bad != protectionOK {
 		t := writeCauses[bad].ForSegment(h, n)
-		c.fail(refused(&t))
+		c.refuse(refused(&t))
 		return false
 	}
 	if r.seg.Last {
@@ -95,12 +95,12 @@ func (c *conn) placeResponse() bool {
 	case op == nil || want.isAtomic || h.STag != want.stag:
 		t := rdmap.TermDDPInvalidSTag.ForSegment(h, n)
 		t.Detail = "a read response that nobody asked for"
-		c.fail(refused(&t).blame(driver.StatusBadRespErr))
+		c.refuse(refused(&t).blame(driver.StatusBadRespErr))
 		return false
 	case n > int(want.size-want.got) || h.TO != want.to+uint64(want.got):
 		t := rdmap.TermDDPBaseBounds.ForSegment(h, n)
 		t.Detail = "a read response that leaves what was asked for"
-		c.fail(refused(&t).blame(driver.StatusBadRespErr))
+		c.refuse(refused(&t).blame(driver.StatusBadRespErr))
 		return false
 	}
 	if n > 0 {
@@ -180,7 +180,7 @@ func (c *conn) failRecv(status driver.WCStatus, cause rdmap.Cause, detail string
 	t.Detail = detail
 	f := refused(&t)
 	f.quiet = true // the completion tells it
-	c.fail(f)
+	c.refuse(f)
 }
 
 // takeRecv takes the next posted receive for the message that begins.
@@ -219,12 +219,12 @@ func (c *conn) placeGone() {
 	case r.seg.Op == rdmap.OpWrite:
 		t := rdmap.TermDDPInvalidSTag.ForSegment(h, n)
 		t.Detail = "the region was deregistered while it was being written"
-		c.fail(refused(&t))
+		c.refuse(refused(&t))
 	case r.bound && h.QN == ddp.QNSend && !h.Tagged:
 		c.failRecv(driver.StatusLocProtErr, rdmap.TermLocalCatastrophic, "the receive's region was deregistered")
 	default:
 		t := rdmap.TermLocalCatastrophic.Terminate()
 		t.Detail = "the region was deregistered while it was read into"
-		c.fail(refused(&t).blame(driver.StatusLocProtErr))
+		c.refuse(refused(&t).blame(driver.StatusLocProtErr))
 	}
 }

@@ -13,11 +13,17 @@ type srq struct {
 	context any
 	q       recvQueue
 
-	mu      sync.Mutex
-	limit   int     // +checklocks:mu raise the limit event below this; 0: never, or raised already
-	users   int     // +checklocks:mu
-	waiting []*conn // +checklocks:mu connections that hold messages for want of a receive
-	closed  bool    // +checklocks:mu
+	mu sync.Mutex
+	// raise the limit event below this; 0: never, or raised already
+	// +checklocks:mu
+	limit int
+	// +checklocks:mu
+	users int
+	// connections that hold messages for want of a receive
+	// +checklocks:mu
+	waiting []*conn
+	// +checklocks:mu
+	closed bool
 }
 
 func (p *pd) CreateSRQ(init driver.SRQInit) (driver.SRQ, error) {
@@ -102,7 +108,7 @@ func (s *srq) Modify(attr driver.SRQAttr, limit, depth bool) error {
 func (s *srq) Query() driver.SRQAttr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return driver.SRQAttr{MaxWR: len(s.q.ring), Limit: s.limit}
+	return driver.SRQAttr{MaxWR: s.q.depth, Limit: s.limit}
 }
 
 func (s *srq) use() error {

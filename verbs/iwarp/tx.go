@@ -1,6 +1,8 @@
 package iwarp
 
 import (
+	"errors"
+
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/internal/iwarp/rdmap"
@@ -60,8 +62,6 @@ type txState struct {
 	queued   uint64   // stream position behind it
 	written  uint64
 	bytes    int // payload in the batch
-
-	last []byte // what teardown leaves to be written
 }
 
 func (t *txState) init() {
@@ -76,6 +76,8 @@ func (t *txState) idle() bool { return !t.msg.active && t.w == nil && t.at == le
 
 // kick has everything sent that can be: by this goroutine, or by the one that
 // is sending already, or by the background writer when the socket is full.
+//
+// +checklocksignore: it does not know TryLock.
 func (c *conn) kick() {
 	c.txWant.Store(true)
 	for c.txWant.Load() && !c.txBlocked.Load() && c.txMu.TryLock() {
@@ -114,13 +116,13 @@ func (c *conn) writeLocked() bool {
 	}
 	n, err := c.sock.TryWritev(t.iov[t.at:])
 	exitAll(t.regions)
-	switch err {
-	case nil:
+	switch {
+	case err == nil:
 		c.txStats.bytes += uint64(n)
 		c.txStats.calls++
 		c.wroteLocked(n)
 		return true
-	case sockio.ErrWouldBlock:
+	case errors.Is(err, sockio.ErrWouldBlock):
 		c.txBlocked.Store(true)
 		select {
 		case c.txWake <- struct{}{}:
@@ -169,6 +171,9 @@ func (c *conn) wroteLocked(n int) {
 func (c *conn) sentLocked(m txMark) {
 	if m.response {
 		c.responses.finish()
+		if f := c.parting.Load(); f != nil && c.responses.empty() {
+			c.fail(f)
+		}
 	}
 	if m.w != nil {
 		c.qp.mu.Lock()
@@ -281,6 +286,8 @@ func (t *txState) fit(n int) int {
 }
 
 // snapshotRoom makes sure that n bytes can be copied, if need be by ending the batch.
+//
+// +checklocks:c.txMu
 func (c *conn) snapshotRoom(n int) bool {
 	t := &c.tx
 	if t.snapshot == nil {
@@ -340,6 +347,8 @@ func (c *conn) update(crc uint32, b []byte) uint32 {
 
 // regionGone fails the connection because memory that is being sent has been
 // deregistered.
+//
+// +checklocks:c.txMu
 func (c *conn) regionGone(m *mr) {
 	if msg := &c.tx.msg; msg.end.response {
 		t := rdmap.TermInvalidSTag.ForReadRequest(msg.resp.head, rdmap.ReadRequestLen, msg.resp.read)

@@ -21,8 +21,13 @@ func (c *conn) nextMessageLocked() bool {
 	if !c.canSend.Load() {
 		return false
 	}
-	if t.w != nil { // a request in several messages is not torn apart
-		return c.nextRequestLocked()
+	if c.parting.Load() != nil {
+		return c.nextResponseLocked()
+	}
+	if t.w != nil {
+		// A request in several messages is not torn apart, except where its next one
+		// waits for an answer: the peer's may wait for ours.
+		return c.nextRequestLocked() || c.nextResponseLocked()
 	}
 	if t.turn = !t.turn; t.turn {
 		return c.nextResponseLocked() || c.nextRequestLocked()
@@ -62,6 +67,8 @@ func (t *txState) begin() *txMsg {
 }
 
 // untagged gives the message the header of an untagged one.
+//
+// +checklocks:c.txMu
 func (c *conn) untagged(op rdmap.Opcode, qn, rsvd uint32) {
 	c.tx.msg.h = ddp.Header{Version: ddp.Version, ULP: rdmap.Control(op), Rsvd: rsvd, QN: qn, MSN: c.tx.msns.Next(qn)}
 }
@@ -121,8 +128,9 @@ func (w *sendWQE) steps() int {
 		return 2
 	case driver.OpRead:
 		return max(len(w.segs), 1)
+	default:
+		return 1
 	}
-	return 1
 }
 
 // confirmed reports whether a zero-length read follows w.
@@ -188,6 +196,8 @@ func invalidated(w *sendWQE) uint32 {
 }
 
 // payloadOf gives the message the payload of w.
+//
+// +checklocks:c.txMu
 func (c *conn) payloadOf(w *sendWQE) {
 	m := &c.tx.msg
 	m.left = int(w.total)
@@ -200,6 +210,8 @@ func (c *conn) payloadOf(w *sendWQE) {
 
 // immediate makes the message an Immediate Data message: our 32 bits first, in
 // network order, and a mark.
+//
+// +checklocks:c.txMu
 func (c *conn) immediate(w *sendWQE, mark uint32) {
 	op := rdmap.OpImmediate
 	if w.flags&driver.Solicited != 0 && mark == 0 {
@@ -213,6 +225,8 @@ func (c *conn) immediate(w *sendWQE, mark uint32) {
 }
 
 // readPiece makes the message the Read Request for one scatter entry of w.
+//
+// +checklocks:c.txMu
 func (c *conn) readPiece(w *sendWQE, i int) {
 	r := readOp{w: w}
 	var skip uint64
@@ -227,6 +241,8 @@ func (c *conn) readPiece(w *sendWQE, i int) {
 }
 
 // readRequest makes the message a Read Request and expects its answer.
+//
+// +checklocks:c.txMu
 func (c *conn) readRequest(w *sendWQE, r readOp, source uint32, to uint64) {
 	c.untagged(rdmap.OpReadRequest, ddp.QNReadRequest, 0)
 	m := &c.tx.msg
@@ -240,6 +256,8 @@ func (c *conn) readRequest(w *sendWQE, r readOp, source uint32, to uint64) {
 }
 
 // atomicRequest makes the message an Atomic Request and expects its answer.
+//
+// +checklocks:c.txMu
 func (c *conn) atomicRequest(w *sendWQE) {
 	c.untagged(rdmap.OpAtomicRequest, ddp.QNReadRequest, 0)
 	c.reads.ids++

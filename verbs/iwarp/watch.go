@@ -16,10 +16,13 @@ type watcher struct {
 	dev  *device
 	stop chan struct{}
 
-	mu      sync.Mutex
-	list    []*conn // +checklocks:mu
-	running bool    // +checklocks:mu
-	closed  bool    // +checklocks:mu
+	mu sync.Mutex
+	// +checklocks:mu
+	list []*conn
+	// +checklocks:mu
+	running bool
+	// +checklocks:mu
+	closed bool
 }
 
 func (w *watcher) init(d *device) { w.dev, w.stop = d, make(chan struct{}) }

@@ -473,6 +473,7 @@ func testBothDirections(t *testing.T, dev *verbs.Device) {
 	for i := range uint64(each) {
 		p.Active.PostSend(p.Active.RDMA(i, verbs.OpWrite, 0, half, p.Passive))
 	}
+	p.Active.Take(each)
 	p.sync()
 	for i := range uint64(each) {
 		p.Active.PostSend(p.Active.RDMA(i, verbs.OpWrite, 0, half, p.Passive))

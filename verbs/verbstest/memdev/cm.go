@@ -23,6 +23,7 @@ type listener struct {
 type request struct {
 	lis      *listener
 	from     *qp
+	to       netip.AddrPort // as dialled
 	param    driver.ConnParam
 	answered chan struct{}
 	done     bool
@@ -156,7 +157,7 @@ func (d *Device) ask(q *qp, addr netip.AddrPort, p driver.ConnParam) (*request, 
 	if l == nil || !l.serves(addr.Addr()) {
 		return nil, refused(addr)
 	}
-	r := &request{lis: l, from: q, param: p, answered: make(chan struct{})}
+	r := &request{lis: l, from: q, to: addr, param: p, answered: make(chan struct{})}
 	select {
 	case l.queue <- r:
 		return r, nil
@@ -198,10 +199,10 @@ func (r *request) answer(c *conn, err error) {
 	}
 }
 
-func (r *request) LocalAddr() netip.AddrPort  { return r.lis.addr }
-func (r *request) RemoteAddr() netip.AddrPort { return r.from.addr(r.lis.addr.Addr()) }
+func (r *request) LocalAddr() netip.AddrPort  { return r.to }
+func (r *request) RemoteAddr() netip.AddrPort { return r.from.addr(r.to.Addr()) }
 
-// addr names a dialling queue pair: a host of the listener's family and its number as port.
+// addr names a dialling queue pair: a host of the dialled address's family and its number as port.
 func (q *qp) addr(like netip.Addr) netip.AddrPort {
 	host := netip.IPv6Loopback()
 	if like.Is4() {
@@ -232,11 +233,11 @@ func (r *request) Accept(ctx context.Context, dq driver.QP, p driver.ConnParam) 
 		return nil, err
 	}
 	if r.done || r.from.connectable("accept") != nil {
-		r.answer(nil, refused(r.lis.addr))
+		r.answer(nil, refused(r.to))
 		return nil, driver.Errorf("accept", driver.ErrDisconnected, "the peer has gone")
 	}
-	active := &conn{qp: r.from, local: r.RemoteAddr(), remote: r.lis.addr, param: joined(r.param, p), done: make(chan struct{})}
-	passive := &conn{qp: q, local: r.lis.addr, remote: r.RemoteAddr(), param: joined(p, r.param), done: make(chan struct{})}
+	active := &conn{qp: r.from, local: r.RemoteAddr(), remote: r.to, param: joined(r.param, p), done: make(chan struct{})}
+	passive := &conn{qp: q, local: r.to, remote: r.RemoteAddr(), param: joined(p, r.param), done: make(chan struct{})}
 	active.other, passive.other = passive, active
 	active.start(q, r.param)
 	passive.start(r.from, p)
@@ -284,7 +285,8 @@ func (c *conn) Done() <-chan struct{}      { return c.done }
 
 // Err returns why the connection ended.
 func (c *conn) Err() error {
-	defer c.qp.lock()()
+	c.qp.device().mu.Lock()
+	defer c.qp.device().mu.Unlock()
 	return c.err
 }
 
@@ -305,7 +307,8 @@ func (c *conn) end(cause error) {
 // Disconnect ends the connection. Everything posted has been carried out, or waits
 // for a receive that the peer did not post.
 func (c *conn) Disconnect(ctx context.Context) error {
-	defer c.qp.lock()()
+	c.qp.device().mu.Lock()
+	defer c.qp.device().mu.Unlock()
 	c.qp.fail(driver.Errorf("connection", driver.ErrDisconnected, "we ended it"))
 	return nil
 }

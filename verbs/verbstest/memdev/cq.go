@@ -1,6 +1,8 @@
 package memdev
 
 import (
+	"slices"
+
 	"cinnabar/verbs/driver"
 )
 
@@ -19,11 +21,18 @@ type cq struct {
 	context any
 	event   chan struct{} // capacity 1
 	depth   int
-	wcs     []driver.WC
+	entries []cqe
 	armed   armed
 	overrun bool
 	users   int // queue pairs that use it, counted once per direction
 	closed  bool
+}
+
+// cqe is a completion and the room that its removal gives back to its work queue.
+type cqe struct {
+	wc   driver.WC
+	used *int // work requests that are posted and not yet given back
+	n    int
 }
 
 // CreateCQ makes a completion queue of exactly depth entries.
@@ -38,20 +47,20 @@ func (d *Device) CreateCQ(depth int, cqContext any) (driver.CQ, error) {
 }
 
 // add appends a completion and tells whoever armed the queue. The caller holds mu.
-func (c *cq) add(wc driver.WC, solicited bool) {
+func (c *cq) add(e cqe, solicited bool) {
 	c.dev.stats["completions"]++
 	if c.overrun {
 		return
 	}
-	if len(c.wcs) == c.depth {
+	if len(c.entries) == c.depth {
 		c.overrun = true
 		c.dev.raise(driver.AsyncEvent{Type: driver.EventCQErr, Context: c.context,
 			Err: driver.Errorf("completion queue", driver.ErrCQOverrun, "all %d entries are taken; poll more often or make it deeper", c.depth)})
 		c.notify()
 		return
 	}
-	c.wcs = append(c.wcs, wc)
-	if c.armed == armedAny || c.armed == armedSolicited && (solicited || wc.Status != driver.StatusSuccess) {
+	c.entries = append(c.entries, e)
+	if c.armed == armedAny || c.armed == armedSolicited && (solicited || e.wc.Status != driver.StatusSuccess) {
 		c.notify()
 	}
 }
@@ -68,12 +77,22 @@ func (c *cq) notify() {
 func (c *cq) Poll(wc []driver.WC) (int, error) {
 	c.dev.mu.Lock()
 	defer c.dev.mu.Unlock()
-	n := copy(wc, c.wcs)
-	c.wcs = c.wcs[:copy(c.wcs, c.wcs[n:])]
+	n := min(len(wc), len(c.entries))
+	for i, e := range c.entries[:n] {
+		wc[i] = e.wc
+		*e.used -= e.n
+	}
+	c.entries = c.entries[:copy(c.entries, c.entries[n:])]
 	if n == 0 && c.overrun && len(wc) > 0 {
 		return 0, driver.Errorf("poll", driver.ErrCQOverrun, "completions were lost; the queue has %d entries", c.depth)
 	}
 	return n, nil
+}
+
+// purge removes the completions of a queue pair that starts anew. The caller
+// holds mu.
+func (c *cq) purge(q *qp) {
+	c.entries = slices.DeleteFunc(c.entries, func(e cqe) bool { return e.wc.QPNum == q.num })
 }
 
 // Arm asks for an event.
@@ -97,8 +116,8 @@ func (c *cq) Event() <-chan struct{} { return c.event }
 func (c *cq) Resize(depth int) error {
 	c.dev.mu.Lock()
 	defer c.dev.mu.Unlock()
-	if depth < max(1, len(c.wcs)) {
-		return driver.Errorf("resize completion queue", driver.ErrInvalid, "depth %d; %d completions are queued", depth, len(c.wcs))
+	if depth < max(1, len(c.entries)) {
+		return driver.Errorf("resize completion queue", driver.ErrInvalid, "depth %d; %d completions are queued", depth, len(c.entries))
 	}
 	c.depth = depth
 	return nil

@@ -47,6 +47,7 @@ type Device struct {
 	events    []driver.AsyncEvent
 	wake      chan struct{} // replaced and closed at every change of events and closed
 	stats     driver.Stats
+	src, dst  [][]byte // the memory of the request that is carried out
 }
 
 // Open makes a device.

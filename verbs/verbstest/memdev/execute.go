@@ -26,8 +26,8 @@ func (q *qp) run() {
 	}
 	q.busy = true
 	defer func() { q.busy = false }()
-	for q.state == driver.StateRTS && len(q.sq) > 0 {
-		v := q.execute(&q.sq[0])
+	for q.state == driver.StateRTS && q.sq.count > 0 {
+		v := q.execute(q.sq.front())
 		if v.wait {
 			q.startTimer()
 			return
@@ -39,11 +39,13 @@ func (q *qp) run() {
 
 // finish completes the request at the head and fails the queue pair if it failed.
 func (q *qp) finish(v verdict) {
-	w := q.sq[0]
-	q.sq = q.sq[:copy(q.sq, q.sq[1:])]
+	w := q.sq.front()
+	q.sq.pop()
 	failed := v.status != driver.StatusSuccess
 	if failed || q.init.SignalAll || w.Flags&driver.Signaled != 0 {
-		q.sendCQ().add(driver.WC{ID: w.ID, Status: v.status, Op: sendOps[w.Op], Len: v.n, QPNum: q.num}, false)
+		q.complete(driver.WC{ID: w.ID, Status: v.status, Op: sendOps[w.Op], Len: v.n, QPNum: q.num})
+	} else {
+		q.sq.silent++
 	}
 	if failed {
 		q.fail(&driver.StatusError{ID: w.ID, Status: v.status, QPNum: q.num})
@@ -64,7 +66,8 @@ func (q *qp) startTimer() {
 	wait := time.Duration(q.attr.RNRRetry) * driver.RNRDelay(q.peer.attr.MinRNRTimer)
 	var timer *time.Timer
 	timer = time.AfterFunc(wait, func() {
-		defer q.lock()()
+		q.device().mu.Lock()
+		defer q.device().mu.Unlock()
 		if q.rnr == timer {
 			q.late = true
 			q.run()
@@ -97,7 +100,7 @@ func (q *qp) execute(w *sendWR) verdict {
 		return verdict{status: q.write(w, src)}
 	}
 	r := q.peer.receives()
-	if len(r.wrs) == 0 {
+	if r.count == 0 {
 		return q.notReady()
 	}
 	if w.Op == driver.OpWriteImm {
@@ -117,9 +120,11 @@ func (q *qp) notReady() verdict {
 // payload is what the request sends.
 func (q *qp) payload(w *sendWR) ([][]byte, bool) {
 	if w.Flags&driver.Inline != 0 {
-		return [][]byte{w.inline}, true
+		src := &q.device().src
+		*src = append((*src)[:0], w.inline)
+		return *src, true
 	}
-	return q.pd.local(w.SGL, 0)
+	return q.pd.local(&q.device().src, w.SGL, 0)
 }
 
 // receives is the queue that inbound messages take from.
@@ -163,9 +168,9 @@ func (q *qp) writeImm(w *sendWR, src [][]byte) driver.WCStatus {
 
 // received completes the peer's oldest receive with wc.
 func (q *qp) received(wc driver.WC, solicited bool) {
-	r := q.receives().pop()
-	wc.ID, wc.QPNum = r.ID, q.num
-	q.recvCQ().add(wc, solicited)
+	r := q.receives()
+	wc.ID, wc.QPNum = r.pop(), q.num
+	q.recvCQ().add(cqe{wc: wc, used: &r.used, n: 1}, solicited)
 	if q.srq != nil {
 		q.srq.checkLimit()
 	}
@@ -173,7 +178,7 @@ func (q *qp) received(wc driver.WC, solicited bool) {
 
 func (q *qp) send(w *sendWR, src [][]byte) driver.WCStatus {
 	p := q.peer
-	dst, ok := p.pd.local(p.receives().wrs[0].SGL, driver.LocalWrite)
+	dst, ok := p.pd.local(&p.device().dst, p.receives().front().SGL, driver.LocalWrite)
 	if !ok {
 		p.received(driver.WC{Status: driver.StatusLocProtErr}, true)
 		return driver.StatusRemOpErr
@@ -208,7 +213,7 @@ func (q *qp) invalidate(key uint32) bool {
 }
 
 func (q *qp) read(w *sendWR) verdict {
-	dst, ok := q.pd.local(w.SGL, driver.LocalWrite)
+	dst, ok := q.pd.local(&q.device().dst, w.SGL, driver.LocalWrite)
 	if !ok {
 		return verdict{status: driver.StatusLocProtErr}
 	}
@@ -221,7 +226,7 @@ func (q *qp) read(w *sendWR) verdict {
 
 // atomic runs an atomic operation; the old value lands in host byte order.
 func (q *qp) atomic(w *sendWR) verdict {
-	dst, ok := q.pd.local(w.SGL, driver.LocalWrite)
+	dst, ok := q.pd.local(&q.device().dst, w.SGL, driver.LocalWrite)
 	if !ok {
 		return verdict{status: driver.StatusLocProtErr}
 	}

@@ -89,9 +89,10 @@ func (m *mr) slice(addr, n uint64) []byte {
 }
 
 // local resolves a scatter or gather list of p; need is what the device must be
-// allowed to do with it. The caller holds mu.
-func (p *pd) local(sgl []driver.SGE, need driver.Access) ([][]byte, bool) {
-	segs := make([][]byte, 0, len(sgl))
+// allowed to do with it. The result is in buf, one of the device's two. The
+// caller holds mu.
+func (p *pd) local(buf *[][]byte, sgl []driver.SGE, need driver.Access) ([][]byte, bool) {
+	segs := (*buf)[:0]
 	for _, s := range sgl {
 		if s.Length == 0 {
 			continue
@@ -106,6 +107,7 @@ func (p *pd) local(sgl []driver.SGE, need driver.Access) ([][]byte, bool) {
 		}
 		segs = append(segs, b)
 	}
+	*buf = segs
 	return segs, true
 }
 

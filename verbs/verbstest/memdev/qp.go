@@ -13,6 +13,35 @@ type sendWR struct {
 	inline []byte // payload of an Inline request
 }
 
+// sendQueue is a ring of requests whose lists are reused.
+type sendQueue struct {
+	ring   []sendWR
+	head   int
+	count  int // posted and not done
+	used   int // posted and not yet given back by a polled completion
+	silent int // done without a completion since the last one
+}
+
+func newSendQueue(c driver.QPCap) sendQueue {
+	s := sendQueue{ring: make([]sendWR, c.MaxSendWR)}
+	for i := range s.ring {
+		s.ring[i].SGL = make([]driver.SGE, 0, c.MaxSendSGE)
+		s.ring[i].inline = make([]byte, 0, c.MaxInline)
+	}
+	return s
+}
+
+func (s *sendQueue) front() *sendWR { return &s.ring[s.head] }
+func (s *sendQueue) back() *sendWR  { return &s.ring[(s.head+s.count)%len(s.ring)] }
+
+func (s *sendQueue) pop() {
+	s.head = (s.head + 1) % len(s.ring)
+	s.count--
+}
+
+// clear forgets everything.
+func (s *sendQueue) clear() { s.count, s.used, s.silent = 0, 0, 0 }
+
 // qp is a queue pair. Its states, all moved by setState:
 //
 //	RESET -> INIT -> (connected) RTS -> ERR -> RESET
@@ -24,7 +53,7 @@ type qp struct {
 	init  driver.QPInit
 	state driver.QPState
 	attr  driver.QPAttr
-	sq    []sendWR
+	sq    sendQueue
 	rq    recvQueue
 	srq   *srq // nil: rq is used
 	peer  *qp  // set while connected
@@ -57,7 +86,7 @@ func (p *pd) CreateQP(init driver.QPInit) (driver.QP, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	q := &qp{pd: p, num: d.nextQPN, init: init, state: driver.StateInit, srq: shared,
-		rq: recvQueue{depth: init.Cap.MaxRecvWR, maxSGE: init.Cap.MaxRecvSGE}}
+		sq: newSendQueue(init.Cap), rq: newRecvQueue(init.Cap.MaxRecvWR, init.Cap.MaxRecvSGE)}
 	q.attr = driver.QPAttr{RNRRetry: driver.MaxRNRRetry, RetryCount: 7, MinRNRTimer: 12, PathMTU: 5, Port: 1,
 		Access: driver.RemoteWrite | driver.RemoteRead | driver.RemoteAtomic, MaxRDAtomic: maxRead, MaxDestRDAtomic: maxRead}
 	d.nextQPN++
@@ -92,12 +121,12 @@ func checkCap(c *driver.QPCap) error {
 func (q *qp) Num() uint32     { return q.num }
 func (q *qp) sendCQ() *cq     { return q.init.SendCQ.(*cq) }
 func (q *qp) recvCQ() *cq     { return q.init.RecvCQ.(*cq) }
-func (q *qp) lock() func()    { q.pd.dev.mu.Lock(); return q.pd.dev.mu.Unlock }
 func (q *qp) device() *Device { return q.pd.dev }
 
 // PostSend queues requests and carries out what can be carried out.
 func (q *qp) PostSend(wrs []driver.SendWR) (int, error) {
-	defer q.lock()()
+	q.device().mu.Lock()
+	defer q.device().mu.Unlock()
 	if q.gone {
 		return 0, driver.Errorf("post send", driver.ErrClosed, "the queue pair")
 	}
@@ -119,26 +148,27 @@ func (q *qp) enqueue(wr *driver.SendWR) error {
 	if err := q.check(wr); err != nil {
 		return err
 	}
-	if len(q.sq) == q.init.Cap.MaxSendWR {
+	if q.sq.used == q.init.Cap.MaxSendWR {
 		return driver.Errorf("post send", driver.ErrQueueFull, "all %d entries of the send queue are posted; poll for completions first", q.init.Cap.MaxSendWR)
 	}
-	w := sendWR{SendWR: *wr}
+	w := q.sq.back()
+	sgl, inline := w.SGL, w.inline
+	w.SendWR = *wr
+	w.SGL, w.inline = append(sgl[:0], wr.SGL...), inline[:0]
 	if wr.Flags&driver.Inline != 0 {
-		segs, ok := q.inlineSegs(wr.SGL)
+		// This device knows memory only through regions, so it asks for a key
+		// where others do not.
+		segs, ok := q.pd.local(&q.device().src, wr.SGL, 0)
 		if !ok {
 			return driver.Errorf("post send", driver.ErrInvalid, "inline data outside registered memory")
 		}
-		w.inline = slices.Clone(flatten(segs))
+		w.inline = append(w.inline, flatten(segs)...)
 	}
-	w.SGL = slices.Clone(wr.SGL)
 	q.device().stats["sends"]++
-	q.sq = append(q.sq, w)
+	q.sq.count++
+	q.sq.used++
 	return nil
 }
-
-// inlineSegs finds the memory of an inline request. This device knows memory
-// only through regions, so it asks for a key where others do not.
-func (q *qp) inlineSegs(sgl []driver.SGE) ([][]byte, bool) { return q.pd.local(sgl, 0) }
 
 // check refuses what the device can see to be wrong before it queues.
 func (q *qp) check(wr *driver.SendWR) error {
@@ -178,7 +208,8 @@ func isAtomic(op driver.Opcode) bool {
 
 // PostRecv queues receives and lets a waiting sender go on.
 func (q *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
-	defer q.lock()()
+	q.device().mu.Lock()
+	defer q.device().mu.Unlock()
 	switch {
 	case q.gone:
 		return 0, driver.Errorf("post receive", driver.ErrClosed, "the queue pair")
@@ -198,7 +229,8 @@ func (q *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
 
 // Query returns attributes and creation parameters.
 func (q *qp) Query() (driver.QPAttr, driver.QPInit) {
-	defer q.lock()()
+	q.device().mu.Lock()
+	defer q.device().mu.Unlock()
 	a := q.attr
 	a.State, a.CurState, a.Cap = q.state, q.state, q.init.Cap
 	a.Mask = driver.AttrState | driver.AttrCurState | driver.AttrCap | driver.AttrAccess | driver.AttrPort | driver.AttrPathMTU |
@@ -212,7 +244,8 @@ func (q *qp) Query() (driver.QPAttr, driver.QPInit) {
 
 // Modify changes the state and the retry parameters.
 func (q *qp) Modify(a driver.QPAttr) error {
-	defer q.lock()()
+	q.device().mu.Lock()
+	defer q.device().mu.Unlock()
 	if q.gone {
 		return driver.Errorf("modify queue pair", driver.ErrClosed, "the queue pair")
 	}
@@ -256,7 +289,12 @@ func (q *qp) setState(to driver.QPState) {
 	case driver.StateErr:
 		q.fail(driver.Errorf("connection", driver.ErrDisconnected, "the queue pair was moved to ERR"))
 	case driver.StateReset:
+		q.sq.clear()
+		q.rq.clear()
 		q.fail(driver.Errorf("connection", driver.ErrDisconnected, "the queue pair was reset"))
+		q.sendCQ().purge(q)
+		q.recvCQ().purge(q)
+		q.sq.used, q.rq.used = 0, 0
 		q.state = to
 	case driver.StateSQD:
 		q.state = to
@@ -295,27 +333,36 @@ func (q *qp) enterErr() {
 }
 
 func (q *qp) flushSend() {
-	for _, w := range q.sq {
-		q.sendCQ().add(driver.WC{ID: w.ID, Status: driver.StatusWRFlushErr, QPNum: q.num}, false)
+	for q.sq.count > 0 {
+		id := q.sq.front().ID
+		q.sq.pop()
+		q.complete(driver.WC{ID: id, Status: driver.StatusWRFlushErr, QPNum: q.num})
 	}
-	q.sq = nil
 }
 
 func (q *qp) flushRecv() {
-	for _, w := range q.rq.wrs {
-		q.recvCQ().add(driver.WC{ID: w.ID, Status: driver.StatusWRFlushErr, QPNum: q.num}, false)
+	for q.rq.count > 0 {
+		wc := driver.WC{ID: q.rq.pop(), Status: driver.StatusWRFlushErr, QPNum: q.num}
+		q.recvCQ().add(cqe{wc: wc, used: &q.rq.used, n: 1}, false)
 	}
-	q.rq.wrs = nil
+}
+
+// complete reports a send request that is out of the queue.
+func (q *qp) complete(wc driver.WC) {
+	q.sendCQ().add(cqe{wc: wc, used: &q.sq.used, n: q.sq.silent + 1}, false)
+	q.sq.silent = 0
 }
 
 // Close ends the connection without completions for what is left.
 func (q *qp) Close() error {
-	defer q.lock()()
+	q.device().mu.Lock()
+	defer q.device().mu.Unlock()
 	if q.gone {
 		return nil
 	}
 	q.gone = true
-	q.sq, q.rq.wrs = nil, nil
+	q.sq.clear()
+	q.rq.clear()
 	q.fail(driver.Errorf("connection", driver.ErrDisconnected, "the queue pair was closed"))
 	q.sendCQ().users--
 	q.recvCQ().users--

@@ -1,36 +1,67 @@
 package memdev
 
-import (
-	"slices"
+import "cinnabar/verbs/driver"
 
-	"cinnabar/verbs/driver"
-)
-
-// recvQueue is a receive queue, of a queue pair or shared.
+// recvQueue is a receive queue, of a queue pair or shared: a ring whose lists are
+// reused.
 type recvQueue struct {
-	depth, maxSGE int
-	wrs           []driver.RecvWR
+	ring   []driver.RecvWR
+	maxSGE int
+	head   int
+	count  int // posted and not consumed
+	used   int // posted and not yet polled
+}
+
+func newRecvQueue(depth, maxSGE int) recvQueue {
+	q := recvQueue{ring: make([]driver.RecvWR, depth), maxSGE: max(1, maxSGE)}
+	for i := range q.ring {
+		q.ring[i].SGL = make([]driver.SGE, 0, q.maxSGE)
+	}
+	return q
 }
 
 // post appends copies of wrs until one is refused.
 func (q *recvQueue) post(op string, wrs []driver.RecvWR) (int, error) {
-	for i, wr := range wrs {
+	for i := range wrs {
+		wr := &wrs[i]
 		if len(wr.SGL) > q.maxSGE {
 			return i, driver.Errorf(op, driver.ErrInvalid, "%d scatter entries; the queue takes %d", len(wr.SGL), q.maxSGE)
 		}
-		if len(q.wrs) == q.depth {
-			return i, driver.Errorf(op, driver.ErrQueueFull, "all %d entries of the receive queue are posted; poll for completions first", q.depth)
+		if q.used == len(q.ring) {
+			return i, driver.Errorf(op, driver.ErrQueueFull, "all %d entries of the receive queue are posted; poll for completions first", len(q.ring))
 		}
-		q.wrs = append(q.wrs, driver.RecvWR{ID: wr.ID, SGL: slices.Clone(wr.SGL)})
+		slot := &q.ring[(q.head+q.count)%len(q.ring)]
+		slot.ID, slot.SGL = wr.ID, append(slot.SGL[:0], wr.SGL...)
+		q.count++
+		q.used++
 	}
 	return len(wrs), nil
 }
 
-// pop takes the oldest request; there is one.
-func (q *recvQueue) pop() driver.RecvWR {
-	wr := q.wrs[0]
-	q.wrs = q.wrs[:copy(q.wrs, q.wrs[1:])]
-	return wr
+// front is the oldest request; there is one.
+func (q *recvQueue) front() *driver.RecvWR { return &q.ring[q.head] }
+
+// pop consumes the oldest request and returns its id.
+func (q *recvQueue) pop() uint64 {
+	id := q.ring[q.head].ID
+	q.head = (q.head + 1) % len(q.ring)
+	q.count--
+	return id
+}
+
+// clear forgets all requests that are not consumed.
+func (q *recvQueue) clear() {
+	q.used -= q.count
+	q.count = 0
+}
+
+// resize changes the depth, which is at least what is in use.
+func (q *recvQueue) resize(depth int) {
+	next := newRecvQueue(depth, q.maxSGE)
+	for i := range q.count {
+		next.ring[i] = q.ring[(q.head+i)%len(q.ring)]
+	}
+	q.ring, q.head = next.ring, 0
 }
 
 // srq is a shared receive queue.
@@ -57,7 +88,7 @@ func (p *pd) CreateSRQ(init driver.SRQInit) (driver.SRQ, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p.objects++
-	return &srq{pd: p, queue: recvQueue{depth: init.MaxWR, maxSGE: max(1, init.MaxSGE)}, limit: init.Limit, context: init.Context}, nil
+	return &srq{pd: p, queue: newRecvQueue(init.MaxWR, init.MaxSGE), limit: init.Limit, context: init.Context}, nil
 }
 
 // PostRecv adds receives and lets waiting senders go on.
@@ -78,15 +109,15 @@ func (s *srq) Modify(attr driver.SRQAttr, limit, depth bool) error {
 	s.pd.dev.mu.Lock()
 	defer s.pd.dev.mu.Unlock()
 	if depth {
-		if attr.MaxWR < max(1, len(s.queue.wrs)) || attr.MaxWR > maxDepth {
+		if attr.MaxWR < max(1, s.queue.used) || attr.MaxWR > maxDepth {
 			return driver.Errorf("modify shared receive queue", driver.ErrInvalid, "depth %d; %d receives are posted and the device takes %d",
-				attr.MaxWR, len(s.queue.wrs), maxDepth)
+				attr.MaxWR, s.queue.used, maxDepth)
 		}
-		s.queue.depth = attr.MaxWR
+		s.queue.resize(attr.MaxWR)
 	}
 	if limit {
-		if attr.Limit < 0 || attr.Limit > s.queue.depth {
-			return driver.Errorf("modify shared receive queue", driver.ErrInvalid, "limit %d; the depth is %d", attr.Limit, s.queue.depth)
+		if attr.Limit < 0 || attr.Limit > len(s.queue.ring) {
+			return driver.Errorf("modify shared receive queue", driver.ErrInvalid, "limit %d; the depth is %d", attr.Limit, len(s.queue.ring))
 		}
 		s.limit = attr.Limit
 		s.checkLimit()
@@ -96,7 +127,7 @@ func (s *srq) Modify(attr driver.SRQAttr, limit, depth bool) error {
 
 // checkLimit raises the limit event once. The caller holds mu.
 func (s *srq) checkLimit() {
-	if s.limit > 0 && len(s.queue.wrs) < s.limit {
+	if s.limit > 0 && s.queue.count < s.limit {
 		s.limit = 0
 		s.pd.dev.raise(driver.AsyncEvent{Type: driver.EventSRQLimitReached, Context: s.context})
 	}
@@ -105,7 +136,7 @@ func (s *srq) checkLimit() {
 func (s *srq) Query() driver.SRQAttr {
 	s.pd.dev.mu.Lock()
 	defer s.pd.dev.mu.Unlock()
-	return driver.SRQAttr{MaxWR: s.queue.depth, Limit: s.limit}
+	return driver.SRQAttr{MaxWR: len(s.queue.ring), Limit: s.limit}
 }
 
 // Close releases the queue; its receives come back nowhere, as in libibverbs.
