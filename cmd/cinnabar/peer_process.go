@@ -92,8 +92,10 @@ func (p *peerProcess) greet(ctx context.Context, stdin io.Writer, stdout io.Read
 // stop asks the peer to end, waits for it, and reports how it ended. After
 // peerStopTimeout it is killed, so that stop always returns and nothing is left.
 func (p *peerProcess) stop() error {
-	shut(p.stdin)                                                                // a second close does no harm
-	kill := time.AfterFunc(peerStopTimeout, func() { _ = p.cmd.Process.Kill() }) // fails only if it has ended
+	shut(p.stdin) // a second close does no harm
+
+	// Killing fails only if the process has ended.
+	kill := time.AfterFunc(peerStopTimeout, func() { _ = p.cmd.Process.Kill() })
 	defer kill.Stop()
 	if err := p.cmd.Wait(); err != nil {
 		return fmt.Errorf("the peer process failed: %w", err)

@@ -38,9 +38,10 @@ type direct struct {
 	// must not take an abort for the peer's goodbye.
 	reset atomic.Pointer[net.OpError]
 
-	local, remote net.Addr
-	closed        atomic.Bool
-	mu            sync.Mutex
+	local  net.Addr
+	remote net.Addr
+	closed atomic.Bool
+	mu     sync.Mutex
 	// parked counts the waiters inside RawConn.
 	// +checklocks:mu
 	parked int
@@ -98,9 +99,9 @@ func (d *direct) wait(w *waiter, ready func() bool) error {
 			return net.ErrClosed
 		}
 		if ready() && !d.closed.Load() {
-			return w.disarm(d.raw)
+			return w.disarm()
 		}
-		if err := w.park(d.raw); err != nil && !d.closed.Load() {
+		if err := w.park(); err != nil && !d.closed.Load() {
 			return err
 		}
 	}

@@ -20,11 +20,15 @@ type waiter struct {
 	// +checklocks:mu
 	set *os.File
 
-	// What follows is its waiter's own.
+	// What follows is its waiter's own. The two descriptors stay what they are while
+	// somebody waits, since the last waiter to leave closes them.
 	raw    syscall.RawConn // of set
+	setFD  int
+	sockFD int
 	step   func(fd uintptr) bool
 	armed  bool
 	parked bool // step has been called since park
+	ctl    unix.EpollEvent
 	event  [1]unix.EpollEvent
 }
 
@@ -46,47 +50,35 @@ func (w *waiter) open(sock syscall.RawConn) error {
 	set := os.NewFile(uintptr(fd), "epoll")
 	raw, err := set.SyscallConn()
 	if err == nil {
-		err = control2(sock, raw, func(s, e int) error {
-			return unix.EpollCtl(e, unix.EPOLL_CTL_ADD, s, &unix.EpollEvent{Events: unix.EPOLLONESHOT, Fd: int32(s)})
-		})
+		err = sock.Control(func(s uintptr) { w.sockFD = int(s) })
+	}
+	if err == nil {
+		err = os.NewSyscallError("epoll_ctl", unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, w.sockFD, &unix.EpollEvent{Events: unix.EPOLLONESHOT}))
 	}
 	if err != nil {
 		_ = set.Close() // the error at hand is the one to tell
-		return os.NewSyscallError("epoll_ctl", err)
+		return err
 	}
-	w.set, w.raw = set, raw
+	w.set, w.raw, w.setFD = set, raw, fd
 	w.step = w.ready
 	return nil
 }
 
-// control2 calls f with two descriptors.
-func control2(a, b syscall.RawConn, f func(a, b int) error) error {
-	var failed error
-	err := a.Control(func(x uintptr) {
-		if err := b.Control(func(y uintptr) { failed = f(int(x), int(y)) }); err != nil {
-			failed = err
-		}
-	})
-	return errors.Join(err, failed)
-}
-
 // arm asks for one event; with events 0 it takes that back.
-func (w *waiter) arm(sock syscall.RawConn, events uint32) error {
-	err := control2(sock, w.raw, func(s, e int) error {
-		return unix.EpollCtl(e, unix.EPOLL_CTL_MOD, s, &unix.EpollEvent{Events: events | unix.EPOLLONESHOT, Fd: int32(s)})
-	})
-	return os.NewSyscallError("epoll_ctl", err)
+func (w *waiter) arm(events uint32) error {
+	w.ctl = unix.EpollEvent{Events: events | unix.EPOLLONESHOT}
+	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(w.setFD, unix.EPOLL_CTL_MOD, w.sockFD, &w.ctl))
 }
 
 // park waits for the direction to become ready, or for wake.
-func (w *waiter) park(sock syscall.RawConn) error {
-	if err := w.arm(sock, w.events); err != nil {
+func (w *waiter) park() error {
+	if err := w.arm(w.events); err != nil {
 		return err
 	}
 	w.armed, w.parked = true, false
 	err := w.raw.Read(w.step)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return w.set.SetReadDeadline(time.Time{}) // before ready is called: a later wake sets it anew
+		return w.deadline(time.Time{}) // before ready is called: a later wake sets it anew
 	}
 	return err
 }
@@ -105,22 +97,25 @@ func (w *waiter) ready(fd uintptr) bool {
 }
 
 // disarm makes sure that what arrives wakes nobody.
-func (w *waiter) disarm(sock syscall.RawConn) error {
+func (w *waiter) disarm() error {
 	if !w.armed {
 		return nil
 	}
 	w.armed = false
-	return w.arm(sock, 0)
+	return w.arm(0)
 }
 
 // wake ends the direction's present or next parking. Its error is that of a closed
 // set, on which nobody parks.
-func (w *waiter) wake() {
+func (w *waiter) wake() { _ = w.deadline(past) }
+
+func (w *waiter) deadline(t time.Time) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.set != nil {
-		_ = w.set.SetReadDeadline(past)
+	if w.set == nil {
+		return nil
 	}
+	return w.set.SetReadDeadline(t)
 }
 
 func (w *waiter) close() {

@@ -54,8 +54,10 @@ type Config struct {
 	// HandshakeTimeout bounds the exchange of MPA frames and the end of a connection;
 	// 0 is 10 s.
 	HandshakeTimeout time.Duration
-	// UserTimeout is for how long sent data may stay unacknowledged by the peer's TCP
-	// before the connection counts as lost; 0 is 30 s, negative the system's default.
+	// UserTimeout is for how long sent data may stay unacknowledged by the peer's TCP, or
+	// unsent because the peer does not read, before the connection counts as lost
+	// (TCP_USER_TIMEOUT, Linux only). 0 is the system's default, many minutes: a
+	// peer that posts no receives is waited for.
 	UserTimeout time.Duration
 }
 
@@ -65,7 +67,6 @@ const (
 	maxDepth         = 1024
 	defaultHold      = 4 << 20 // bytes
 	defaultHandshake = 10 * time.Second
-	defaultUserTime  = 30 * time.Second
 	maxQueueWR       = 32768
 	maxSGE           = 32
 	maxInline        = 4096 // bytes
@@ -109,8 +110,8 @@ func (c Config) checked() (Config, error) {
 	if c.HandshakeTimeout <= 0 {
 		c.HandshakeTimeout = defaultHandshake
 	}
-	if c.UserTimeout == 0 {
-		c.UserTimeout = defaultUserTime
+	if c.UserTimeout < 0 {
+		return c, driver.Errorf(op, driver.ErrInvalid, "Config.UserTimeout is %v; 0 is the system's default", c.UserTimeout)
 	}
 	return c, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -121,19 +122,24 @@ func (c *conn) Err() error {
 }
 
 // poll makes progress on behalf of a poll of a completion queue. With claim the
-// poller is expected back, and the background reader rests.
+// poller is expected back: until further notice the connection is his, and the
+// background goroutines rest.
 //
 // +checklocksignore: it does not know TryLock.
 func (c *conn) poll(claim bool) {
 	c.polls.Add(1)
 	if claim && sockio.Direct && !c.polled.Load() { // otherwise only the background reader brings bytes in
 		c.polled.Store(true)
+		c.dev.watch.add(c)
 	}
-	if !c.rxMu.TryLock() {
-		return
+	if c.txBlocked.Load() && c.polled.Load() {
+		c.txBlocked.Store(false)
+		c.txWant.Store(true) // for afterRx
 	}
-	c.receiveLocked(true)
-	c.rxMu.Unlock()
+	if c.rxMu.TryLock() {
+		c.receiveLocked(true)
+		c.rxMu.Unlock()
+	}
 	c.afterRx()
 }
 
@@ -145,10 +151,20 @@ func (c *conn) afterRx() {
 	c.teardownIfFailed()
 }
 
-// handBack gives the reading to the background reader.
+// handBack gives the connection to the background goroutines.
 func (c *conn) handBack() {
 	if c.polled.Swap(false) {
 		c.wakeReader()
+		if c.txBlocked.Load() {
+			c.wakeWriter()
+		}
+	}
+}
+
+func (c *conn) wakeWriter() {
+	select {
+	case c.txWake <- struct{}{}:
+	default:
 	}
 }
 
@@ -173,9 +189,7 @@ func (c *conn) readLoop() {
 			c.seeOff()
 			return
 		}
-		if c.polled.Load() {
-			c.dev.watch.add(c)
-		} else if !c.paused.Load() {
+		if !c.polled.Load() && !c.paused.Load() {
 			continue
 		}
 		select {
@@ -211,7 +225,8 @@ func (c *conn) seeOff() {
 	_ = c.sock.Close() // whatever it says, nothing is left to do
 }
 
-// writeLoop is the background writer: it has the turn when the socket is full.
+// writeLoop is the background writer: it has the turn when the socket is full, or
+// much is to be sent, and nobody polls.
 func (c *conn) writeLoop() {
 	defer c.leave()
 	for {
@@ -237,7 +252,7 @@ func (c *conn) onWritable() bool {
 	c.txMu.Lock()
 	c.txWant.Store(false)
 	c.txBlocked.Store(false)
-	c.transmitLocked()
+	c.transmitLocked(math.MaxInt64)
 	c.txMu.Unlock()
 	return !c.txBlocked.Load()
 }

@@ -2,10 +2,12 @@ package iwarp
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 
 	"cinnabar/internal/iwarp/mpa"
+	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/verbs/driver"
 )
 
@@ -66,7 +68,21 @@ func (d *device) request(ctx context.Context, tc *net.TCPConn, local mpa.Local, 
 	}
 	agreed, err := mpa.Finish(req, reply, local)
 	if err != nil {
+		d.tellRefusal(tc, err, req.CRC || reply.CRC)
 		return handshake{}, wrapMPA(op, err)
 	}
 	return d.cfg.settle(op, true, agreed, p)
+}
+
+// tellRefusal tells a peer whose reply accepts, but which this side cannot live
+// with, by a Terminate, where err is one that RFC 6581 section 8 gives a code to.
+func (d *device) tellRefusal(tc *net.TCPConn, err error, crc bool) {
+	e, ok := errors.AsType[*mpa.Error](err)
+	if !ok || !e.Code.Terminates() {
+		return
+	}
+	t := (rdmap.Cause(mpa.TerminateLayer)<<12 | rdmap.Cause(mpa.TerminateType)<<8 | rdmap.Cause(e.Code)).Terminate()
+	done := bound(context.Background(), tc, d.cfg.HandshakeTimeout)
+	_, werr := tc.Write(appendTerminate(nil, &t, 1, crc))
+	_ = done(werr) // the error at hand is the one to tell
 }

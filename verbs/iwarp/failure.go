@@ -244,14 +244,18 @@ func (t *txState) copyRest(n int) ([]byte, bool) {
 //
 // +checklocks:c.txMu
 func (c *conn) appendTerminate(b []byte, term *rdmap.Terminate) []byte {
+	return appendTerminate(b, term, c.tx.msns.Next(ddp.QNTerminate), c.crc)
+}
+
+func appendTerminate(b []byte, term *rdmap.Terminate, msn uint32, crc bool) []byte {
 	body := rdmap.AppendTerminate(nil, *term)
-	h := ddp.Header{Last: true, Version: ddp.Version, ULP: rdmap.Control(rdmap.OpTerminate), QN: ddp.QNTerminate, MSN: c.tx.msns.Next(ddp.QNTerminate)}
+	h := ddp.Header{Last: true, Version: ddp.Version, ULP: rdmap.Control(rdmap.OpTerminate), QN: ddp.QNTerminate, MSN: msn}
 	start := len(b)
 	ulpdu := h.Len() + len(body)
 	b = mpa.AppendHeader(b, ulpdu)
 	b = ddp.AppendHeader(b, h)
 	b = append(b, body...)
-	return mpa.AppendTrailer(b, ulpdu, c.update(0, b[start:]), c.crc)
+	return mpa.AppendTrailer(b, ulpdu, mpa.Update(0, b[start:]), crc)
 }
 
 // dropRx lets go of all inbound memory and returns the receive in use, if any.

@@ -58,6 +58,9 @@ func (c Config) maxPrivateData() int { return mpa.MaxUserData(c.Revision == mpa.
 func (c Config) settle(op string, active bool, a mpa.Agreed, p driver.ConnParam) (handshake, error) {
 	// A revision-1 peer negotiates no depths; ours is what we said (mpa.Agreed).
 	a.IRD, a.ORD = min(a.IRD, maxDepth), min(a.ORD, maxDepth)
+	if !active && a.RTR == mpa.RTRRead {
+		a.IRD = max(a.IRD, 1) // room for the RTR itself, whatever else is allowed (RFC 6581 section 9.1)
+	}
 	if c.ConfirmWrites && a.ORD == 0 {
 		return handshake{}, driver.Errorf(op, driver.ErrInvalid, "Config.ConfirmWrites needs reads, and the peer allows none (IRD %d); ask it for responder resources", a.PeerIRD)
 	}

@@ -39,7 +39,7 @@ type responseQueue struct {
 func (q *responseQueue) push(r response, ird int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.owed >= max(ird, 1) {
+	if q.owed >= ird {
 		return false
 	}
 	q.ring[(q.head+q.ready)%len(q.ring)] = r

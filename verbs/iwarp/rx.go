@@ -76,7 +76,8 @@ type rxState struct {
 // behind one.
 type heldMsg struct {
 	op       rdmap.Opcode
-	head     ddp.Header // of a request
+	head     ddp.Header // of its last segment
+	size     int        // payload bytes of that segment
 	inv      uint32
 	imm      uint32
 	hasImm   bool
@@ -93,13 +94,18 @@ func (r *rxState) init(o rdmap.Options) {
 	r.cur.segs = make([]seg, 0, maxSGE)
 }
 
+// pollBytes is about how much is read in the time of one poll.
+const pollBytes = 1 << 20
+
 // receiveLocked reads until the socket is empty. A poller has it return as soon
-// as a completion has been added or less came than there was room for.
+// as a completion has been added, less came than there was room for, or enough
+// of his time has gone.
 //
 // +checklocks:c.rxMu
 func (c *conn) receiveLocked(poller bool) {
 	r := &c.rx
 	r.completed = false
+	end := c.rxStats.bytes + pollBytes
 	for !c.torn.Load() && !c.over() && !r.stalled && !r.eof {
 		n, full, err := c.readSome()
 		switch {
@@ -116,7 +122,7 @@ func (c *conn) receiveLocked(poller bool) {
 		if n == 0 { // memory that was to be written is gone
 			return
 		}
-		if poller && (r.completed || !full) && len(r.guess.spill) == 0 {
+		if poller && (r.completed || !full || c.rxStats.bytes >= end) && len(r.guess.spill) == 0 {
 			return
 		}
 	}

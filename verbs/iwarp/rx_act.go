@@ -52,7 +52,7 @@ func (c *conn) actSend() bool {
 	if !r.seg.Last {
 		return true
 	}
-	m := heldMsg{op: r.seg.Op, inv: r.seg.Header.Rsvd, imm: r.imm, hasImm: r.immNext, len: r.msgOff}
+	m := heldMsg{op: r.seg.Op, head: r.seg.Header, size: r.seg.Payload, inv: r.seg.Header.Rsvd, imm: r.imm, hasImm: r.immNext, len: r.msgOff}
 	r.guess.note(int(r.msgOff))
 	r.immNext, r.msgOff, r.bound = false, 0, false
 	return c.completeSend(m)
@@ -65,7 +65,7 @@ func (c *conn) completeSend(m heldMsg) bool {
 	wc := driver.WC{ID: c.rx.cur.id, Op: driver.WCRecv, Len: m.len, Imm: m.imm, HasImm: m.hasImm}
 	if m.op.Invalidates() {
 		if !c.dev.keys.invalidate(c.qp.pd, m.inv) {
-			t := rdmap.TermCannotInvalidate.Terminate()
+			t := rdmap.TermCannotInvalidate.ForSegment(m.head, m.size)
 			t.Detail = fmt.Sprintf("key %#x cannot be invalidated", m.inv)
 			c.addRecv(driver.WC{ID: wc.ID, Status: driver.StatusLocQPOpErr, Op: driver.WCRecv}, false)
 			c.refuse(refused(&t))
@@ -188,7 +188,7 @@ func (c *conn) readRequested(h ddp.Header, payload []byte) bool {
 func (c *conn) owe(resp response) bool {
 	if !c.responses.push(resp, c.ird) {
 		t := rdmap.TermDDPNoBuffer.ForSegment(resp.head, requestLen(resp))
-		t.Detail = fmt.Sprintf("more than %d reads and atomics are outstanding", max(c.ird, 1))
+		t.Detail = fmt.Sprintf("more than %d reads and atomics are outstanding", c.ird)
 		c.refuse(refused(&t))
 		return false
 	}

@@ -162,7 +162,7 @@ func (c *conn) actHeld() bool {
 	c.rxStats.held += uint64(r.seg.Payload)
 	if m := r.open; r.seg.Last {
 		m.complete = true
-		m.len = r.msgOff
+		m.len, m.head, m.size = r.msgOff, r.seg.Header, r.seg.Payload
 		r.open, r.msgOff = nil, 0
 	}
 	c.tryHeld()

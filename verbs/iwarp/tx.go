@@ -16,6 +16,7 @@ const (
 	batchVectors = 60        // sockio takes 64 in one system call
 	scratchBytes = 8 << 10   // headers, trailers and control payloads
 	frameScratch = 96        // the most that one FPDU puts there
+	callerBytes  = 1 << 20   // what is sent in the time of a caller who may not block
 	snapshotSize = 256 << 10
 )
 
@@ -82,23 +83,37 @@ func (c *conn) kick() {
 	c.txWant.Store(true)
 	for c.txWant.Load() && !c.txBlocked.Load() && c.txMu.TryLock() {
 		c.txWant.Store(false)
-		c.transmitLocked()
+		c.transmitLocked(callerBytes)
 		c.txMu.Unlock()
 	}
 	c.teardownIfFailed()
 }
 
-// transmitLocked sends until there is nothing to send or the socket is full.
+// transmitLocked sends until there is nothing to send or the socket is full. After
+// about limit bytes the rest is the background writer's.
 //
 // +checklocks:c.txMu
-func (c *conn) transmitLocked() {
+func (c *conn) transmitLocked(limit uint64) {
+	end := c.tx.written + limit
 	for c.failure.Load() == nil {
 		if c.tx.at == len(c.tx.iov) && !c.fillLocked() {
+			return
+		}
+		if c.tx.written >= end {
+			c.blocked()
 			return
 		}
 		if !c.writeLocked() {
 			return
 		}
+	}
+}
+
+// blocked leaves the sending to whoever polls, or else to the background writer.
+func (c *conn) blocked() {
+	c.txBlocked.Store(true)
+	if !c.polled.Load() {
+		c.wakeWriter()
 	}
 }
 
@@ -123,11 +138,7 @@ func (c *conn) writeLocked() bool {
 		c.wroteLocked(n)
 		return true
 	case errors.Is(err, sockio.ErrWouldBlock):
-		c.txBlocked.Store(true)
-		select {
-		case c.txWake <- struct{}{}:
-		default:
-		}
+		c.blocked()
 	default:
 		c.fail(lost(err))
 	}

@@ -17,7 +17,7 @@ var cqTests = []test{
 	{"SolicitedOnly", Options{}, testSolicitedOnly},
 	{"Overrun", Options{}, testOverrun},
 	{"All", Options{}, testAll},
-	{"PollAllocatesNothing", Options{}, testPollAllocs},
+	{"NoAllocs", Options{NoAllocs: true}, testPollAllocs},
 }
 
 // testPollBatch polls empty, then in batches of 16 over two queue pairs on one

@@ -18,6 +18,9 @@ type Options struct {
 	NoAtomics bool
 	// LockMemory: registered memory counts against the process's limit of locked memory.
 	LockMemory bool
+	// NoAllocs: posts and polls must not allocate. What is not a device for real
+	// work, such as a fault-injecting layer, skips it.
+	NoAllocs bool
 }
 
 // Open opens a device for a test. It fails the test if it cannot, and skips it,
