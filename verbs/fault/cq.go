@@ -204,6 +204,7 @@ func (c *cq) take(wc driver.WC) {
 		c.finish(q, wc, q.recvs.take(t.seq()), true)
 	case kindShared:
 		c.finish(c.in.byNum[wc.QPNum], wc, c.in.srqs[t.object()].recvs.take(t.seq()), true)
+	case kindAgain: // nobody waits for it
 	}
 }
 
@@ -233,7 +234,7 @@ func (c *cq) finish(q *qp, wc driver.WC, e entry, recv bool) {
 		c.emit(q, recv, wc, e.do)
 	}
 	if breaks {
-		q.breakDown() // Close may have been faster; then nothing is left to break
+		_ = q.breakDown() // fails if Close was faster; then nothing is left to break
 	}
 }
 
@@ -249,7 +250,7 @@ func (c *cq) fail() {
 	c.in.raise(driver.AsyncEvent{Type: driver.EventCQErr, Context: c.context,
 		Err: driver.Errorf("completion queue", driver.ErrCQOverrun, "as the fault plan asked")})
 	for _, q := range slices.Clone(c.qps) {
-		q.breakDown()
+		_ = q.breakDown() // fails if Close was faster; then nothing is left to break
 	}
 	c.signal()
 }

@@ -106,8 +106,10 @@ type pd struct {
 	inner  driver.PD
 	number int
 
-	mu      sync.Mutex
-	regions map[uint32]driver.Region // +checklocks:mu; by lkey, to find inline data
+	mu sync.Mutex
+	// regions are the open ones by lkey, to find inline data.
+	// +checklocks:mu
+	regions map[uint32]driver.Region
 }
 
 func (p *pd) RegMR(r driver.Region, access driver.Access) (driver.MR, error) {
@@ -148,8 +150,10 @@ type listener struct {
 	in     *Injector
 	number int
 
-	mu   sync.Mutex
-	kept []driver.ConnRequest // +checklocks:mu; ignored ones
+	mu sync.Mutex
+	// kept are the requests that are ignored.
+	// +checklocks:mu
+	kept []driver.ConnRequest
 }
 
 // Accept hands out the next request that the plan leaves alone.
@@ -164,10 +168,10 @@ func (l *listener) Accept(ctx context.Context) (driver.ConnRequest, error) {
 		l.in.mu.Unlock()
 		switch a := do.(type) {
 		case fail:
-			r.Reject(nil) // the peer may be gone already
+			_ = r.Reject(nil) // the peer may be gone already
 			return nil, &driver.Error{Op: "accept", Err: a.err}
 		case reject:
-			r.Reject([]byte(a.data))
+			_ = r.Reject([]byte(a.data)) // the peer may be gone already
 			continue
 		case ignore:
 			l.keep(r)
@@ -195,7 +199,7 @@ func (l *listener) Close() error {
 	l.kept = nil
 	l.mu.Unlock()
 	for _, r := range kept {
-		r.Reject(nil)
+		_ = r.Reject(nil) // the peer may be gone already
 	}
 	return l.Listener.Close()
 }

@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"errors"
 	"slices"
 
 	"cinnabar/internal/hostmem"
@@ -50,8 +51,7 @@ func (h *heldSend) copyInline(p *pd) error {
 	copy(mem, data)
 	m, err := p.inner.RegMR(driver.Region{Bytes: mem, Addr: hostmem.Addr(mem)}, 0)
 	if err != nil {
-		hostmem.Unmap(mem)
-		return err
+		return errors.Join(err, hostmem.Unmap(mem))
 	}
 	h.mem, h.mr = mem, m
 	h.wr.SGL = []driver.SGE{{Addr: hostmem.Addr(mem), Length: uint32(len(data)), LKey: m.LKey()}}
@@ -77,8 +77,9 @@ func (p *pd) gather(sgl []driver.SGE) ([]byte, bool) {
 // release lets go of the copy. The device has taken the bytes during the post.
 func (h *heldSend) release() {
 	if h.mr != nil {
-		h.mr.Close()
-		hostmem.Unmap(h.mem)
+		// Nothing can be done about a failure, and nothing depends on success.
+		_ = h.mr.Close()
+		_ = hostmem.Unmap(h.mem)
 		h.mr, h.mem = nil, nil
 	}
 }

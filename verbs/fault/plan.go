@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -99,17 +100,17 @@ func (r *Rule) check() error {
 	m := &r.Match
 	switch {
 	case m.At.String() == "unknown":
-		return fmt.Errorf("Match.At is %d, which is no point", m.At)
+		return fmt.Errorf("point %d of Match.At does not exist", m.At)
 	case r.Do == nil:
-		return fmt.Errorf("Do is nil")
+		return errors.New("there is no action: Do is nil")
 	case !slices.Contains(r.Do.points(), m.At):
 		return fmt.Errorf("%v can be done at %v only", r.Do, r.Do.points())
 	case m.Queue < 0 || m.Nth < 0 || m.Skip < 0 || m.Limit < 0:
-		return fmt.Errorf("a count is negative")
+		return errors.New("a count is negative")
 	case m.Chance < 0 || m.Chance > 1:
-		return fmt.Errorf("Chance is %v, outside 0 to 1", m.Chance)
+		return fmt.Errorf("a chance of %v is outside 0 to 1", m.Chance)
 	case len(m.Ops) > 0 && m.At != AtSend:
-		return fmt.Errorf("Ops are given, which only %v has", AtSend)
+		return fmt.Errorf("operations (Ops) exist only at %v", AtSend)
 	}
 	return nil
 }

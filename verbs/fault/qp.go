@@ -89,6 +89,7 @@ func (q *qp) Modify(attr driver.QPAttr) error {
 			q.flush()
 		case driver.StateReset:
 			q.forget()
+		default: // nothing is held that the step concerns
 		}
 	}
 	return nil
@@ -256,7 +257,7 @@ func (q *qp) postTwice(wr *driver.SendWR) error {
 	again := *wr
 	again.ID = makeTag(kindAgain, q.number-1, 0)
 	again.Flags &^= driver.Signaled
-	q.inner.PostSend([]driver.SendWR{again}) // left out if there is no room
+	_, _ = q.inner.PostSend([]driver.SendWR{again}) // left out if there is no room
 	return nil
 }
 

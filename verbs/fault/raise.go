@@ -30,8 +30,9 @@ func subjectOf(t driver.EventType) subject {
 	case driver.EventPortActive, driver.EventPortErr, driver.EventLIDChange, driver.EventPKeyChange,
 		driver.EventSMChange, driver.EventClientReregister, driver.EventGIDChange, driver.EventDeviceSpeedChange:
 		return aboutPort
+	default:
+		return aboutDevice
 	}
-	return aboutDevice
 }
 
 // Raise raises an asynchronous event now. Number says about which queue pair,
@@ -84,6 +85,7 @@ func (in *Injector) raiseAt(t driver.EventType, q *qp) {
 		ev.Context = q.srq.context
 	case aboutPort:
 		ev.Port = 1
+	case aboutDevice:
 	}
 	in.raise(ev)
 }

@@ -72,6 +72,7 @@ func (s *srq) raise(t driver.EventType) {
 		ev.Port = 1
 	case aboutQP, aboutCQ:
 		return // the trace says that it was asked for; there is no queue to name
+	case aboutDevice:
 	}
 	s.in.raise(ev)
 }

@@ -283,7 +283,7 @@ func testBacklogFull(t *testing.T, dev *verbs.Device) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer closeAll(t, "listener", l.Close)
 	short, cancel := context.WithCancel(ctx)
 	defer cancel()
 	errs := make(chan error, dials)

@@ -93,7 +93,8 @@ func testViolationIsTold(t *testing.T, dev *verbs.Device) {
 	if p.Ctx.Err() != nil {
 		t.Fatal("no event told of the violation")
 	}
-	if err := p.Active.Done(); err == nil || errors.Is(err, verbs.ErrDisconnected) {
+	p.Active.AwaitEnd()
+	if err := p.Active.Conn.Err(); err == nil || errors.Is(err, verbs.ErrDisconnected) {
 		t.Errorf("cause of the end = %v, want the violation", err)
 	}
 }
@@ -117,5 +118,5 @@ func testPeerIsTold(t *testing.T, dev *verbs.Device) {
 	if p.Ctx.Err() != nil {
 		t.Fatal("the side that was reached for got no event")
 	}
-	p.Passive.Done()
+	p.Passive.AwaitEnd()
 }

@@ -43,12 +43,12 @@ func testExchangeTCP(t *testing.T, dev *verbs.Device) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer closeAll(t, "listener", l.Close)
 	done := make(chan error, 1)
 	go func() {
 		sock, err := l.Accept()
 		if err == nil {
-			defer sock.Close()
+			defer closeAll(t, "socket", sock.Close)
 			p.Passive.Conn, _, err = verbs.OOB{Region: p.Passive.MR.Region()}.Connect(ctx, sock, p.Passive.QP)
 		}
 		done <- err
@@ -57,7 +57,7 @@ func testExchangeTCP(t *testing.T, dev *verbs.Device) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer sock.Close()
+	defer closeAll(t, "socket", sock.Close)
 	var info verbs.Info
 	p.Active.Conn, info, err = verbs.OOB{Active: true}.Connect(ctx, sock, p.Active.QP)
 	if err != nil {
@@ -117,20 +117,20 @@ func testEndpoints(t *testing.T, dev *verbs.Device) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer closeAll(t, "listener", l.Close)
 	served := make(chan error, 1)
 	go func() { served <- serveEndpoint(t, l) }()
 	ep, err := verbs.NewEndpoint(dev, verbs.EndpointConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ep.Close()
+	defer closeAll(t, "endpoint", ep.Close)
 	buf := []byte("ping............")
 	mr, err := ep.RegMsgs(buf)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer mr.Close()
+	defer closeAll(t, "memory region", mr.Close)
 	if err := ep.PostRecv(1, mr, 8, 4); err != nil {
 		t.Fatal(err)
 	}
@@ -161,13 +161,13 @@ func serveEndpoint(t *testing.T, l *verbs.EndpointListener) error {
 	if err != nil {
 		return err
 	}
-	defer ep.Close()
+	defer closeAll(t, "endpoint", ep.Close)
 	buf := []byte("....pong")
 	mr, err := ep.RegMsgs(buf)
 	if err != nil {
 		return err
 	}
-	defer mr.Close()
+	defer closeAll(t, "memory region", mr.Close)
 	if err := ep.PostRecv(1, mr, 0, 4); err != nil {
 		return err
 	}

@@ -52,7 +52,7 @@ func testFlush(t *testing.T, dev *verbs.Device) {
 	if f := p.Passive.count(recvs); f != recvs {
 		t.Errorf("%d of %d receives were flushed", f, recvs)
 	}
-	p.Active.Done()
+	p.Active.AwaitEnd()
 	for i := range uint64(sends) {
 		wr := p.Active.Send(i, 0, 8)
 		if i%2 == 0 {
@@ -110,7 +110,8 @@ func testDisconnectFlushes(t *testing.T, dev *verbs.Device) {
 		t.Errorf("%d receives were flushed, want 5", f)
 	}
 	for _, s := range []*Side{p.Active, p.Passive} {
-		if err := s.Done(); !errors.Is(err, verbs.ErrDisconnected) {
+		s.AwaitEnd()
+		if err := s.Conn.Err(); !errors.Is(err, verbs.ErrDisconnected) {
 			t.Errorf("cause of the end = %v, want ErrDisconnected", err)
 		}
 		if got := s.QP.State(); got != verbs.StateErr {
@@ -129,7 +130,8 @@ func testPeerGone(t *testing.T, dev *verbs.Device) {
 		p.Active.PostRecv(i, 0, 8)
 	}
 	closeAll(t, "queue pair", p.Passive.QP.Close)
-	if err := p.Active.Done(); err == nil {
+	p.Active.AwaitEnd()
+	if err := p.Active.Conn.Err(); err == nil {
 		t.Error("the connection ended without a cause")
 	}
 	if f := p.Active.count(4); f != 4 {
@@ -146,7 +148,7 @@ func testCloseAddsNothing(t *testing.T, dev *verbs.Device) {
 	}
 	closeAll(t, "queue pair", p.Active.QP.Close)
 	p.Active.Quiet()
-	p.Passive.Done()
+	p.Passive.AwaitEnd()
 	other := p.Active.NewQP(verbs.QPConfig{})
 	p.Active.QP = other
 	p.Active.PostRecv(50, 0, 8)
@@ -203,8 +205,8 @@ func (h *history) run() {
 		h.p.Active.PostSend(bad)
 		h.posted[0]++
 	}
-	h.p.Active.Done()
-	h.p.Passive.Done()
+	h.p.Active.AwaitEnd()
+	h.p.Passive.AwaitEnd()
 	for range h.rnd.IntN(5) {
 		h.step(h.rnd.IntN(2)) // in ERR
 	}

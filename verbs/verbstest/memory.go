@@ -79,7 +79,7 @@ func testViolations(t *testing.T, dev *verbs.Device) {
 				if p.Active.QP.State() != verbs.StateErr {
 					t.Errorf("state after the violation = %v, want ERR", p.Active.QP.State())
 				}
-				p.Passive.Done()
+				p.Passive.AwaitEnd()
 				if !bytes.Equal(target.Bytes(), make([]byte, v.size)) {
 					t.Error("memory was written to")
 				}
@@ -138,12 +138,12 @@ func testGoSlices(t *testing.T, dev *verbs.Device) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer from.Close()
+	defer closeAll(t, "memory region", from.Close)
 	to, err := verbs.RegSlice(p.Passive.PD, dst, verbs.LocalWrite|verbs.RemoteWrite)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer to.Close()
+	defer closeAll(t, "memory region", to.Close)
 	p.Passive.PostRecv(9, 0, 0)
 	write := verbs.SendWR{ID: 1, Op: verbs.OpWrite, Flags: verbs.Signaled, SGL: []verbs.SGE{from.SGE(0, from.Len())}, Remote: to.Remote()}
 	p.Active.PostSend(write, p.Active.Send(2, 0, 0))
@@ -209,7 +209,7 @@ func testKeys(t *testing.T, dev *verbs.Device) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer mr.Close()
+		defer closeAll(t, "memory region", mr.Close)
 		if seen[mr.RKey()] {
 			t.Fatalf("remote key %#x came twice", mr.RKey())
 		}
@@ -231,7 +231,7 @@ func testGuessedKeys(t *testing.T, dev *verbs.Device) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer mr.Close()
+	defer closeAll(t, "memory region", mr.Close)
 	for range 10000 {
 		if k := guess.Uint32(); k == mr.RKey() {
 			t.Fatalf("guessed %#x", k)

@@ -42,8 +42,9 @@ func wcOpOf(op verbs.Opcode) verbs.WCOp {
 		return verbs.WCCompareSwap
 	case verbs.OpFetchAdd:
 		return verbs.WCFetchAdd
+	default:
+		return verbs.WCSend
 	}
-	return verbs.WCSend
 }
 
 // neededCaps is what an operation asks of the device.
@@ -229,7 +230,7 @@ func testAtomicAlignment(t *testing.T, dev *verbs.Device) {
 				t.Errorf("PostSend = %d, %v; want 0, ErrInvalid", n, err)
 			}
 			closeAll(t, "queue pair", p.Active.QP.Close)
-			p.Passive.Done()
+			p.Passive.AwaitEnd()
 			if !bytes.Equal(p.Passive.MR.Bytes()[:16], make([]byte, 16)) {
 				t.Error("memory was changed")
 			}

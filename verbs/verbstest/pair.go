@@ -284,15 +284,14 @@ func (s *Side) Quiet() {
 	}
 }
 
-// Done waits for the end of the connection and returns its cause.
-func (s *Side) Done() error {
+// AwaitEnd waits for the end of the connection; Conn.Err has its cause then.
+func (s *Side) AwaitEnd() {
 	s.t.Helper()
 	select {
 	case <-s.Conn.Done():
 	case <-s.ctx.Done():
 		s.t.Fatal("the connection did not end")
 	}
-	return s.Conn.Err()
 }
 
 // Break moves the queue pair to ERR by hand.

@@ -36,7 +36,7 @@ func testQPLimits(t *testing.T, dev *verbs.Device) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer qp.Close()
+	defer closeAll(t, "queue pair", qp.Close)
 	got, cfg := qp.Query()
 	if cfg.MaxSendWR < 3 || cfg.MaxRecvWR < 5 || cfg.MaxSendSGE < 2 || cfg.MaxRecvSGE < 1 || cfg.MaxInline < min(16, a.MaxInline) {
 		t.Errorf("granted %+v, want at least what was asked for", cfg)
@@ -103,7 +103,7 @@ func testStatesByHand(t *testing.T, dev *verbs.Device) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer qp.Close()
+	defer closeAll(t, "queue pair", qp.Close)
 	for _, s := range []verbs.QPState{verbs.StateRTR, verbs.StateRTS} {
 		if err := qp.Modify(toState(s)); !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("%v by hand: %v, want ErrUnsupported: the connection manager connects", s, err)
@@ -138,10 +138,11 @@ func testStatesConnected(t *testing.T, dev *verbs.Device) {
 	p.Active.PostSend(p.Active.RDMA(1, verbs.OpRead, 0, 8, p.Passive))
 	p.Active.Expect(1, verbs.StatusSuccess, verbs.WCRead)
 	checkStep(t, p.Active.QP, verbs.StateRTS, step{to: verbs.StateErr, legal: true})
-	if err := p.Active.Done(); err == nil {
+	p.Active.AwaitEnd()
+	if err := p.Active.Conn.Err(); err == nil {
 		t.Error("the connection ended without a cause")
 	}
-	p.Passive.Done()
+	p.Passive.AwaitEnd()
 	if got := p.Passive.QP.State(); got != verbs.StateErr {
 		t.Errorf("the peer's state = %v, want ERR", got)
 	}
@@ -158,7 +159,7 @@ func testResetAndReconnect(t *testing.T, dev *verbs.Device) {
 		p.Active.Expect(i, verbs.StatusSuccess, verbs.WCSend)
 		for _, s := range []*Side{p.Active, p.Passive} {
 			s.Break()
-			s.Done()
+			s.AwaitEnd()
 			for _, to := range []verbs.QPState{verbs.StateReset, verbs.StateInit} {
 				if err := s.QP.Modify(toState(to)); err != nil {
 					t.Fatalf("round %d: %v: %v", i, to, err)

@@ -129,7 +129,7 @@ func testNoReceiveByParam(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{Active: none, Passive: none})
 	p.Active.PostSend(p.Active.Send(1, 0, 8))
 	p.Active.Expect(1, verbs.StatusRNRRetryExcErr, 0)
-	p.Passive.Done()
+	p.Passive.AwaitEnd()
 }
 
 // testNoReceiveByModify sets a finite patience afterwards. The count is an

@@ -111,7 +111,7 @@ func testQPCloseInTraffic(t *testing.T, dev *verbs.Device) {
 			closed, other = other, closed
 		}
 		closeAll(t, "queue pair", closed.QP.Close)
-		other.Done()
+		other.AwaitEnd()
 		wg.Wait()
 		closeAll(t, "the rest", closed.MR.Close, other.QP.Close, other.MR.Close)
 	}

@@ -285,8 +285,8 @@ func (c *conn) Done() <-chan struct{}      { return c.done }
 
 // Err returns why the connection ended.
 func (c *conn) Err() error {
-	c.qp.device().mu.Lock()
-	defer c.qp.device().mu.Unlock()
+	c.qp.pd.dev.mu.Lock()
+	defer c.qp.pd.dev.mu.Unlock()
 	return c.err
 }
 
@@ -307,8 +307,8 @@ func (c *conn) end(cause error) {
 // Disconnect ends the connection. Everything posted has been carried out, or waits
 // for a receive that the peer did not post.
 func (c *conn) Disconnect(ctx context.Context) error {
-	c.qp.device().mu.Lock()
-	defer c.qp.device().mu.Unlock()
+	c.qp.pd.dev.mu.Lock()
+	defer c.qp.pd.dev.mu.Unlock()
 	c.qp.fail(driver.Errorf("connection", driver.ErrDisconnected, "we ended it"))
 	return nil
 }

@@ -66,8 +66,8 @@ func (q *qp) startTimer() {
 	wait := time.Duration(q.attr.RNRRetry) * driver.RNRDelay(q.peer.attr.MinRNRTimer)
 	var timer *time.Timer
 	timer = time.AfterFunc(wait, func() {
-		q.device().mu.Lock()
-		defer q.device().mu.Unlock()
+		q.pd.dev.mu.Lock()
+		defer q.pd.dev.mu.Unlock()
 		if q.rnr == timer {
 			q.late = true
 			q.run()
@@ -91,6 +91,7 @@ func (q *qp) execute(w *sendWR) verdict {
 		return q.read(w)
 	case driver.OpCompareSwap, driver.OpFetchAdd:
 		return q.atomic(w)
+	default: // the others send a payload
 	}
 	src, ok := q.payload(w)
 	if !ok {
@@ -197,6 +198,7 @@ func (q *qp) send(w *sendWR, src [][]byte) driver.WCStatus {
 		wc.HasImm, wc.Imm = true, w.Imm
 	case driver.OpSendInvalidate:
 		wc.HasInv, wc.InvKey = true, w.InvKey
+	default: // a plain send
 	}
 	p.received(wc, w.Flags&driver.Solicited != 0)
 	return driver.StatusSuccess

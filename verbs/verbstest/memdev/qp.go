@@ -125,8 +125,8 @@ func (q *qp) device() *Device { return q.pd.dev }
 
 // PostSend queues requests and carries out what can be carried out.
 func (q *qp) PostSend(wrs []driver.SendWR) (int, error) {
-	q.device().mu.Lock()
-	defer q.device().mu.Unlock()
+	q.pd.dev.mu.Lock()
+	defer q.pd.dev.mu.Unlock()
 	if q.gone {
 		return 0, driver.Errorf("post send", driver.ErrClosed, "the queue pair")
 	}
@@ -208,8 +208,8 @@ func isAtomic(op driver.Opcode) bool {
 
 // PostRecv queues receives and lets a waiting sender go on.
 func (q *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
-	q.device().mu.Lock()
-	defer q.device().mu.Unlock()
+	q.pd.dev.mu.Lock()
+	defer q.pd.dev.mu.Unlock()
 	switch {
 	case q.gone:
 		return 0, driver.Errorf("post receive", driver.ErrClosed, "the queue pair")
@@ -229,8 +229,8 @@ func (q *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
 
 // Query returns attributes and creation parameters.
 func (q *qp) Query() (driver.QPAttr, driver.QPInit) {
-	q.device().mu.Lock()
-	defer q.device().mu.Unlock()
+	q.pd.dev.mu.Lock()
+	defer q.pd.dev.mu.Unlock()
 	a := q.attr
 	a.State, a.CurState, a.Cap = q.state, q.state, q.init.Cap
 	a.Mask = driver.AttrState | driver.AttrCurState | driver.AttrCap | driver.AttrAccess | driver.AttrPort | driver.AttrPathMTU |
@@ -244,8 +244,8 @@ func (q *qp) Query() (driver.QPAttr, driver.QPInit) {
 
 // Modify changes the state and the retry parameters.
 func (q *qp) Modify(a driver.QPAttr) error {
-	q.device().mu.Lock()
-	defer q.device().mu.Unlock()
+	q.pd.dev.mu.Lock()
+	defer q.pd.dev.mu.Unlock()
 	if q.gone {
 		return driver.Errorf("modify queue pair", driver.ErrClosed, "the queue pair")
 	}
@@ -355,8 +355,8 @@ func (q *qp) complete(wc driver.WC) {
 
 // Close ends the connection without completions for what is left.
 func (q *qp) Close() error {
-	q.device().mu.Lock()
-	defer q.device().mu.Unlock()
+	q.pd.dev.mu.Lock()
+	defer q.pd.dev.mu.Unlock()
 	if q.gone {
 		return nil
 	}
