@@ -3,7 +3,7 @@
 // ping-pong of the software device beside the same work over a plain TCP
 // connection. It has no code of its own; results/ keeps recorded runs.
 //
-//	go test -run '^$' -bench . -count 10 ./bench | benchstat -col /path -
+//	bench/run > bench/results/NAME.txt
 //
 // The two ends of every pair are two processes, as in use: the test binary
 // starts itself as the peer.

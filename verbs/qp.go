@@ -222,8 +222,8 @@ func (qp *QP) Query() (QPAttr, QPConfig) {
 }
 
 // Close destroys the queue pair and its connection. When it returns, the device
-// touches none of its memory and adds no more completions of it; those already
-// in completion queues can still be polled. A second Close does nothing.
+// touches none of its memory, and completions of it that were not polled are
+// gone: poll them first (ibv_destroy_qp(3) does the same). A second Close does nothing.
 func (qp *QP) Close() error {
 	return qp.shut("close queue pair", func() error {
 		if err := qp.drv.Close(); err != nil {

@@ -72,6 +72,13 @@ var layers = map[string]row{
 		test: []string{"verbs/verbstest", "verbs/verbstest/...", "verbs/iwarp"},
 	},
 
+	// What stands on verbs and never on a device; its tests open some.
+	"internal/window": {},
+	"xfer": {
+		code: []string{"verbs", "internal/window"},
+		test: []string{"verbs/iwarp", "verbs/fault", "verbs/driver", "verbs/verbstest/memdev", "internal/hostmem"},
+	},
+
 	// The root package has only its documentation so far.
 	".": {},
 

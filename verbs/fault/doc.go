@@ -16,7 +16,7 @@
 //	}
 //	dev := in.Wrap(inner) // used and closed in the place of inner
 //	...
-//	in.WriteTrace(os.Stderr)
+//	err = in.WriteTrace(os.Stderr)
 //
 // [Wrap] is the short form for tests that need no trace. Events, breaks of
 // connections and the passing of time can also be asked for at any moment
@@ -35,7 +35,7 @@
 //
 // A faulty device is still a device. Each accepted request that makes a
 // completion makes exactly one, in the order of its queue, except after an
-// overrun; a failed request takes its queue pair to ERR, the peer loses the
+// overrun; only a dropped receive comes behind those that overtook it. A failed request takes its queue pair to ERR, the peer loses the
 // connection, and all that is left is flushed. In place of a request that must
 // not take effect, the layer posts a write of zero bytes, which carries the
 // place in the queue through the device below.

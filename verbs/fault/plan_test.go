@@ -28,7 +28,8 @@ func TestPlanCheck(t *testing.T) {
 		"operation at dial":  {Match: fault.Match{At: fault.AtDial, Ops: []verbs.Opcode{verbs.OpSend}}, Do: fault.Refuse()},
 		"reject of requests": {Match: fault.Match{At: fault.AtRegister}, Do: fault.Reject(nil)},
 	} {
-		if _, err := fault.New(fault.Plan{Rules: []fault.Rule{{Match: ok, Do: fault.Drop()}, rule}}); !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), "rule 1") {
+		_, err := fault.New(fault.Plan{Rules: []fault.Rule{{Match: ok, Do: fault.Drop()}, rule}})
+		if !errors.Is(err, verbs.ErrInvalid) || !strings.Contains(err.Error(), "rule 1") {
 			t.Errorf("%s: %v, want ErrInvalid that names rule 1", name, err)
 		}
 	}
@@ -158,7 +159,8 @@ func anyAction(t *rapid.T, at fault.Point) fault.Action {
 	s := verbs.WCStatus(rapid.IntRange(0, verbs.NumWCStatus-1).Draw(t, "status"))
 	actions := []fault.Action{fault.Status(s), fault.Delay(rapid.IntRange(0, 20).Draw(t, "polls")), fault.Reorder(2)}
 	if at == fault.AtSend {
-		actions = append(actions, fault.Drop(), fault.Duplicate(), fault.Disconnect(), fault.NotReady(rapid.IntRange(-1, 20).Draw(t, "ready")), fault.Partial(5, s))
+		ready := rapid.IntRange(-1, 20).Draw(t, "ready")
+		actions = append(actions, fault.Drop(), fault.Duplicate(), fault.Disconnect(), fault.NotReady(ready), fault.Partial(5, s))
 	}
 	return rapid.SampledFrom(actions).Draw(t, "action")
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"os"
 	"time"
 
 	"cinnabar/internal/iwarp/mpa"
@@ -79,6 +81,9 @@ func bound(ctx context.Context, nc net.Conn, limit time.Duration) (done func(err
 		if err != nil && ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+		if errors.Is(err, os.ErrDeadlineExceeded) { // one error for a time that is over, whoever found it so
+			return fmt.Errorf("no answer within %v: %w", limit, context.DeadlineExceeded)
+		}
 		if err == nil {
 			err = nc.SetDeadline(time.Time{})
 		}
@@ -145,6 +150,17 @@ func (d *device) start(q *qp, tc *net.TCPConn, h handshake) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	c, err := d.run(q, sock, h)
+	if err != nil {
+		_ = sock.Close() // the error at hand is the one to tell
+		return nil, err
+	}
+	c.kick()
+	return c, nil
+}
+
+// run makes the connection on sock, which stays the caller's if that fails.
+func (d *device) run(q *qp, sock *sockio.Conn, h handshake) (*conn, error) {
 	if d.cfg.UserTimeout > 0 {
 		if err := sock.SetUserTimeout(d.cfg.UserTimeout); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 			return nil, err
@@ -161,7 +177,6 @@ func (d *device) start(q *qp, tc *net.TCPConn, h handshake) (*conn, error) {
 		q.disconnected(c)
 		return nil, err
 	}
-	c.kick()
 	return c, nil
 }
 

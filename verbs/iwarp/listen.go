@@ -229,7 +229,18 @@ func (r *connRequest) Reject(privateData []byte) error {
 	return nil
 }
 
+// Accept uses the request up, whatever comes of it: where it fails before the peer
+// has been answered, the peer is rejected.
 func (r *connRequest) Accept(ctx context.Context, dqp driver.QP, p driver.ConnParam) (driver.Conn, error) {
+	c, err := r.acceptOn(ctx, dqp, p)
+	if err != nil {
+		_ = r.Reject(nil) // the error at hand is the one to tell
+		return nil, err
+	}
+	return c, nil
+}
+
+func (r *connRequest) acceptOn(ctx context.Context, dqp driver.QP, p driver.ConnParam) (*conn, error) {
 	const op = "accept"
 	q, ok := dqp.(*qp)
 	if !ok || q.pd.dev != r.dev {

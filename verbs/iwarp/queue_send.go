@@ -74,6 +74,8 @@ func needsAnswer(op driver.Opcode) bool { return op == driver.OpRead || isAtomic
 
 // checkSend refuses what can never be sent. Wrong keys and ranges are no such
 // thing: they end the queue pair when their turn comes, as on hardware.
+//
+// +checklocks:p.mu
 func (p *qp) checkSend(wr *driver.SendWR) error {
 	const op = "post send"
 	if int(wr.Op) >= len(requiredCaps) || wr.Op == driver.OpLocalInv || wr.Op == driver.OpBindMW {
@@ -96,6 +98,8 @@ func (p *qp) checkSend(wr *driver.SendWR) error {
 		return driver.Errorf(op, driver.ErrInvalid, "%s cannot be inline: its memory is written to", wr.Op)
 	case wr.Flags&driver.Inline != 0 && total > uint64(p.init.Cap.MaxInline):
 		return driver.Errorf(op, driver.ErrInvalid, "%d inline bytes, the queue pair was made for %d", total, p.init.Cap.MaxInline)
+	case needsAnswer(wr.Op) && p.conn != nil && p.conn.ord == 0:
+		return driver.Errorf(op, driver.ErrInvalid, "%s on a connection that allows none; connect with an InitiatorDepth, and ResponderResources at the peer", wr.Op)
 	case isAtomic(wr.Op) && total != 8:
 		return driver.Errorf(op, driver.ErrInvalid, "%s returns 8 bytes, the list has room for %d", wr.Op, total)
 	case isAtomic(wr.Op) && wr.Remote.Addr%8 != 0:

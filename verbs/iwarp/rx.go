@@ -402,6 +402,9 @@ func (c *conn) endOfStream() {
 	if len(r.held) > 0 && !r.placed && r.got == 0 {
 		r.eof = true
 		c.paused.Store(true)
+		if r.rnr.timer == nil { // for ever ends here: a program may be waiting for the end only
+			c.startRNR(c.dev.cfg.HandshakeTimeout)
+		}
 		return
 	}
 	if r.placed || r.got > 0 {

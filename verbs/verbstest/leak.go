@@ -39,9 +39,8 @@ func checkLeaks(t *testing.T) {
 	t.Helper()
 	// The runtime's poller opens its descriptors at the first use; let a pipe do it.
 	if r, w, err := os.Pipe(); err == nil {
-		r.SetDeadline(time.Now())
-		r.Close()
-		w.Close()
+		_ = r.SetDeadline(time.Now())
+		closeAll(t, "pipe", r.Close, w.Close)
 	}
 	before := countResources()
 	t.Cleanup(func() {

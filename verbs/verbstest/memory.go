@@ -237,7 +237,7 @@ func testGuessedKeys(t *testing.T, dev *verbs.Device) {
 			t.Fatalf("guessed %#x", k)
 		}
 	}
-	for range sized(200, 20) {
+	for range sized(500, 20) {
 		p := NewPair(t, dev, PairConfig{Memory: 64})
 		wr := p.Active.RDMA(1, verbs.OpRead, 0, 8, p.Passive)
 		wr.Remote.RKey = guess.Uint32()

@@ -57,13 +57,13 @@ func exactly(name string) string {
 func testLockLimitHere(t *testing.T, open Open) {
 	dropPrivileges(t, lockLimit)
 	dev := open(t, Options{LockMemory: true})
-	defer closeAll(t, "device", dev.Close)
+	t.Cleanup(func() { closeAll(t, "device", dev.Close) })
 	pd := newPD(t, dev)
 	small, err := pd.AllocMR(4096, 0)
 	if err != nil {
 		t.Fatalf("a page within the limit: %v", err)
 	}
-	defer closeAll(t, "memory region", small.Close)
+	t.Cleanup(func() { closeAll(t, "memory region", small.Close) })
 	const size = 4 * lockLimit
 	big, err := pd.AllocMR(size, 0)
 	if err == nil {

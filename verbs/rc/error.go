@@ -1,0 +1,35 @@
+package rc
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Error is why a connection failed.
+type Error struct {
+	Op   string // "connect to", "serve", ...
+	Peer string // address of the peer, or the name by which it was to be found
+	Err  error  // what happened
+}
+
+// Error says what was done, with whom, and what happened.
+func (e *Error) Error() string { return e.Op + " " + e.Peer + ": " + e.Err.Error() }
+
+// Unwrap returns what happened.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Die makes the error by which a callback gives up more than its connection
+// (rc_die): the loop that called it ends all its connections and returns the
+// error. What becomes of the process is for the caller of the loop to decide. The
+// arguments are those of [fmt.Errorf].
+func Die(format string, args ...any) error { return &fatal{fmt.Errorf(format, args...)} }
+
+// fatal marks an error of Die.
+type fatal struct{ error }
+
+func (f *fatal) Unwrap() error { return f.error }
+
+func isFatal(err error) bool {
+	_, ok := errors.AsType[*fatal](err)
+	return ok
+}
