@@ -20,7 +20,7 @@ func Open(cfg Config) (*verbs.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &device{cfg: cfg, caps: cfg.caps(), qps: make(map[uint32]*qp), conns: make(map[*conn]struct{})}
+	d := &device{cfg: cfg, caps: cfg.caps(), qps: make(map[uint32]*qp), conns: make(map[*conn]struct{}), requests: make(map[*connRequest]struct{})}
 	d.keys.init()
 	d.events.init()
 	d.watch.init(d)
@@ -68,6 +68,9 @@ type device struct {
 	// also those that linger after their queue pair has gone
 	// +checklocks:mu
 	conns map[*conn]struct{}
+	// requests that a program has not answered
+	// +checklocks:mu
+	requests map[*connRequest]struct{}
 	// +checklocks:mu
 	closed bool
 }
@@ -110,6 +113,9 @@ func (d *device) Close() error {
 	for c := range d.conns {
 		_ = c.sock.Close() // it lingers; its goroutines end by this
 	}
+	for r := range d.requests {
+		_ = r.tc.Close() // its holder has forgotten it
+	}
 	d.mu.Unlock()
 	d.events.close()
 	d.watch.close()
@@ -148,6 +154,19 @@ func (d *device) addConn(c *conn) error {
 	d.wg.Go(c.readLoop)
 	d.wg.Go(c.writeLoop)
 	return nil
+}
+
+// ask registers a request that waits for its answer; answer takes it off again.
+func (d *device) ask(r *connRequest) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.requests[r] = struct{}{}
+}
+
+func (d *device) answer(r *connRequest) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.requests, r)
 }
 
 // dropConn is called by the last of c's two goroutines.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
+	"net/netip"
 	"testing"
 
 	"cinnabar/verbs"
@@ -120,5 +121,36 @@ func TestReadsBothWaysAtDepthOne(t *testing.T) {
 		if !bytes.Equal(sink[i].Bytes(), own[1-i].Bytes()) {
 			t.Errorf("side %d: data differs", i)
 		}
+	}
+}
+
+// TestForgottenRequest: a request that nobody answers ends with its device.
+func TestForgottenRequest(t *testing.T) {
+	ctx := testContext(t)
+	a := newSide(t, iwarp.Config{}, nil)
+	dev, err := iwarp.Open(iwarp.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := verbs.Listen(dev, netip.MustParseAddrPort("127.0.0.1:0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dialled := make(chan error, 1)
+	go func() {
+		_, err := verbs.Dial(ctx, a.qp, l.Addr(), verbs.ConnParam{})
+		dialled <- err
+	}()
+	if _, err := l.Accept(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := dev.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-dialled; err == nil || ctx.Err() != nil {
+		t.Errorf("dial: %v, want the end of the connection", err)
 	}
 }

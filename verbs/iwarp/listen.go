@@ -125,6 +125,7 @@ func (l *listener) handshake(tc *net.TCPConn) {
 		r.refuse(reply)
 		return
 	}
+	l.dev.ask(r)
 	select {
 	case l.queue <- r:
 	default:
@@ -225,6 +226,7 @@ func (r *connRequest) Reject(privateData []byte) error {
 		r.answered.Store(false)
 		return wrapMPA(op, err)
 	}
+	r.dev.answer(r)
 	r.refuse(reply)
 	return nil
 }
@@ -258,6 +260,7 @@ func (r *connRequest) acceptOn(ctx context.Context, dqp driver.QP, p driver.Conn
 	if !r.answered.CompareAndSwap(false, true) {
 		return nil, driver.Errorf(op, driver.ErrInvalid, "the request is answered already")
 	}
+	r.dev.answer(r)
 	c, err := r.accept(ctx, q, local, p)
 	if err != nil {
 		_ = r.tc.Close() // the error at hand is the one to tell

@@ -27,12 +27,12 @@ func eventually(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// holds waits until s holds n messages.
+// holds waits until s holds n messages, or requests behind messages, at least.
 func (s *side) holds(t testing.TB, n int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d messages held", n), func() bool {
 		got, _, _ := iwarp.Held(s.dev)
-		return got == n
+		return got >= n
 	})
 }
 
@@ -130,7 +130,7 @@ func testHeld(t *testing.T, shared, together bool) {
 		if wr.Op == verbs.OpWriteImm {
 			op = verbs.WCRecvRDMAImm
 		}
-		if wc.ID != uint64(100+i) || wc.Status != verbs.StatusSuccess || wc.Op != op || int(wc.Len) != n || wc.HasImm != hasImm || wc.Imm != wr.Imm ||
+		if wc.ID != uint64(100+i) || wc.Status != verbs.StatusSuccess || wc.Op != op || int(wc.Len) != n || wc.HasImm != hasImm || hasImm && wc.Imm != wr.Imm ||
 			wc.HasInv != (wr.InvKey != 0) || wc.InvKey != wr.InvKey {
 			t.Errorf("message %d: completion %+v", i, wc)
 		}
