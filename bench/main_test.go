@@ -1,3 +1,5 @@
+//go:build unix
+
 package bench
 
 import (
@@ -29,6 +31,9 @@ var roles = map[string]func() error{
 	"verbs-target/nocrc": func() error { return verbsTarget(iwarp.Config{NoCRC: true}) },
 	"verbs-echo":         func() error { return verbsEcho(iwarp.Config{}) },
 	"verbs-echo/nocrc":   func() error { return verbsEcho(iwarp.Config{NoCRC: true}) },
+	"tcp-file":           func() error { return tcpFile(false) },
+	"tcp-file/sha256":    func() error { return tcpFile(true) },
+	"xfer-file":          xferFile,
 }
 
 func TestMain(m *testing.M) {

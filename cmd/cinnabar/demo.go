@@ -35,8 +35,9 @@ func newDemo(s streams) *cobra.Command {
 		Short: "Show the main job on loopback, between two real processes",
 		Long: fmt.Sprintf(`demo starts a second process of itself and moves %s of random data, or FILE, by
 every kind of operation: send/receive, RDMA write, write with immediate, RDMA
-read, and counts by atomics. Each pass is verified by SHA-256. The last line
-says ok.`, sizeText(demoSize)),
+read, and counts by atomics. Then it transfers them as a file in both directions,
+by what send and recv are made of. Each pass is verified by SHA-256. The last
+line says ok.`, sizeText(demoSize)),
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			src := randomSource(demoSize)
@@ -90,6 +91,9 @@ func demonstrate(ctx context.Context, dev *verbs.Device, p *peerProcess, src sou
 	}
 	if err == nil {
 		err = d.run(ctx)
+	}
+	if err == nil {
+		err = d.files(ctx, dev, x)
 	}
 	return d, errors.Join(err, d.close(ctx))
 }

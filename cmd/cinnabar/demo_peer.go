@@ -77,7 +77,7 @@ func serveDemo(ctx context.Context, dev *verbs.Device, x *exchange) (err error) 
 			return err
 		}
 		if m.kind == kindBye {
-			return nil
+			return p.files(ctx, dev, x)
 		}
 		if err := p.handle(ctx, m); err != nil {
 			return fmt.Errorf("%s: %w", m.op, err)

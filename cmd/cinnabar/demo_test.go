@@ -64,11 +64,18 @@ func testDemo(t *testing.T, dev *verbs.Device, src source) (*demo, error, error)
 	if err != nil {
 		t.Fatal(err)
 	}
+	x := newExchange(a)
 	errParent, errPeer := both(
 		func() error {
-			err := d.meet(t.Context(), newExchange(a))
+			err := d.meet(t.Context(), x)
 			if err == nil {
 				err = d.run(t.Context())
+			}
+			if err == nil {
+				err = d.files(t.Context(), dev, x)
+			}
+			if err != nil {
+				shut(x) // as when the process ends
 			}
 			return errors.Join(err, d.close(t.Context()))
 		},
@@ -97,12 +104,17 @@ func testDemoMovesEverySize(t *testing.T, open func(*testing.T) *verbs.Device) {
 		if want := sha256.Sum256(all); d.digest != want {
 			t.Errorf("%d bytes: digest %x, want %x", size, d.digest, want)
 		}
-		if len(d.rows) != 7 {
-			t.Errorf("%d bytes: %d rows, want 7", size, len(d.rows))
+		if len(d.rows) != 11 {
+			t.Errorf("%d bytes: %d rows, want 11", size, len(d.rows))
 		}
 		for _, r := range d.rows[1:5] {
 			if want := (size + demoChunk - 1) / demoChunk; r.operations != want || r.bytes != size {
 				t.Errorf("%d bytes: %s took %d operations for %d bytes, want %d", size, r.step, r.operations, r.bytes, want)
+			}
+		}
+		for _, r := range d.rows[7:] {
+			if !strings.HasPrefix(r.step, "file transfer, ") || r.bytes != size || !strings.HasPrefix(r.verified, "SHA-256 equal") {
+				t.Errorf("%d bytes: %+v", size, r)
 			}
 		}
 	}

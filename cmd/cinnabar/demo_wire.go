@@ -30,7 +30,7 @@ import (
 //	  | <---------------- sum, its digest -- |
 //	  | -- word i ------------------------> |
 //	  | <------------- word, its content -- |
-//	  | -- bye ---------------------------> |
+//	  | -- bye ---------------------------> |  and on with the transfers of files
 const (
 	messageLen    = 48
 	messageOp     = 1

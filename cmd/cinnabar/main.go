@@ -3,6 +3,8 @@
 // that rdma-core ships.
 //
 //	cinnabar demo              the main job on loopback, in two processes
+//	cinnabar recv              receive files into a directory
+//	cinnabar send FILE... HOST send files there, as fast as the machine allows
 //	cinnabar devices -v        what there is, in the layout of ibv_devinfo
 //	cinnabar pingpong [HOST]   latency, in the manner of ibv_rc_pingpong
 //	cinnabar rping -s | -c     read and write rounds, on the wire of rping

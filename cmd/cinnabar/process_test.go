@@ -72,6 +72,10 @@ func TestDemoTwoProcesses(t *testing.T) {
 		`RDMA read +64 +64 MiB .*MiB/s +SHA-256 equal`,
 		`atomic fetch-and-add +1000 .*operations/s .*500500`,
 		`atomic compare-and-swap +1000 .*operations/s .*1000`,
+		`file transfer, basic, there +7 +64 MiB .*MiB/s +SHA-256 equal`,
+		`file transfer, basic, back +7 +64 MiB .*MiB/s +SHA-256 equal`,
+		`file transfer, fast, there +64 +64 MiB .*MiB/s +SHA-256 equal`,
+		`file transfer, fast, back +64 +64 MiB .*MiB/s +SHA-256 equal`,
 	} {
 		if !regexp.MustCompile(pattern).Match(o.out.Bytes()) {
 			t.Errorf("nothing like %q in\n%s", pattern, &o.out)

@@ -51,7 +51,8 @@ func newRoot(s streams) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w; %s --help lists the options", err, cmd.CommandPath())
 	})
-	root.AddCommand(newDemo(s), newDemoPeer(s), newDevices(s), newPingpong(s), newRping(s), newCompare(s), newComparePeer(s))
+	root.AddCommand(newDemo(s), newDemoPeer(s), newSend(s), newRecv(s), newDevices(s), newPingpong(s), newRping(s), newCompare(s),
+		newComparePeer(s))
 	for _, c := range root.Commands() {
 		c.Args = usageArgs(c.Args)
 	}

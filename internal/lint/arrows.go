@@ -79,15 +79,22 @@ var layers = map[string]row{
 		test: []string{"verbs/iwarp", "verbs/fault", "verbs/driver", "verbs/verbstest/memdev", "internal/hostmem"},
 	},
 
+	"verbs/rc": {code: []string{"verbs"}, test: []string{"verbs/iwarp", "verbs/fault"}},
+
 	// The root package has only its documentation so far.
 	".": {},
 
 	// Programs and measurements stand on everything.
 	"cmd/cinnabar": {
-		code:    []string{"verbs/...", "verbs"},
+		code:    []string{"verbs/...", "verbs", "xfer"},
 		modules: []string{modCobra, modFlags, modHumanize, modProgress, modSys},
 	},
-	"bench": {code: []string{"verbs", "verbs/..."}, modules: []string{modSys}},
+	"bench":                                  {code: []string{"verbs", "verbs/...", "xfer"}, modules: []string{modSys}},
+	"test/kill":                              {test: []string{"verbs", "verbs/driver", "verbs/iwarp", "xfer"}},
+	"examples/filetransfer/internal/journal": {code: []string{"verbs", "verbs/driver"}},
+	"examples/filetransfer":                  {code: []string{"verbs"}, test: []string{"verbs/iwarp", "xfer"}},
+	"examples/filetransfer/client":           {code: []string{"examples/filetransfer", "verbs", "verbs/..."}, test: []string{"examples/filetransfer/internal/journal"}},
+	"examples/filetransfer/server":           {code: []string{"examples/filetransfer", "verbs", "verbs/..."}, test: []string{"examples/filetransfer/internal/journal"}},
 }
 
 // checkArrows compares every import with the table.

@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"log/slog"
+	"math"
 	"time"
 
 	"cinnabar/internal/iwarp/mpa"
@@ -18,7 +19,9 @@ type Config struct {
 
 	// NoCRC stops asking for MPA's CRC32C. It is in use all the same when the
 	// peer asks for it. TCP's own checksum is weak: keep the CRC on except on
-	// links that do better themselves (loopback).
+	// links that do better themselves (loopback). With it nobody else, the owner or
+	// another peer, may change the bytes that a frame is landing in; it could be
+	// found wrong, which ends the connection.
 	NoCRC bool
 	// NoImmediates and NoAtomics switch the extensions of RFC 7306 off, which
 	// nothing on the wire negotiates: a peer that lacks them ends the connection
@@ -72,7 +75,7 @@ const (
 	maxInline        = 4096 // bytes
 	maxCQE           = 1 << 20
 	maxObjects       = 1 << 20
-	maxMessage       = 1 << 31 // bytes; S4's limit and max_msg_sz
+	maxMessage       = min(1<<31, math.MaxInt) // bytes; what verbs calls max_msg_sz
 	defaultBacklog   = 128
 	maxBacklog       = 4096
 )

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -49,7 +48,9 @@ type conn struct {
 
 	canSend   atomic.Bool // the passive side waits for the first FPDU (RFC 5044 section 7.1.2)
 	closing   atomic.Bool // Disconnect has been called
+	sentAll   atomic.Bool // and has sent what was posted
 	failure   atomic.Pointer[failure]
+	broken    atomic.Pointer[failure] // nothing more can be written: becomes failure when the peer's last words are read
 	parting   atomic.Pointer[failure] // becomes failure when the answers owed have gone
 	partTimer *time.Timer             // guarded by rxMu: bounds that
 	torn      atomic.Bool
@@ -98,7 +99,6 @@ func newConn(q *qp, sock *sockio.Conn, h handshake) *conn {
 	c.responses.ring = make([]response, max(c.ird, 1))
 	c.reads.ring = make([]readOp, c.ord+1) // and one for an RTR
 	c.canSend.Store(h.active)
-	c.rx.rtr = h.agreed.RTR
 	c.goroutine.Store(2)
 	return c
 }
@@ -204,12 +204,16 @@ func (c *conn) onReadable() bool {
 	if c.torn.Load() || c.polled.Load() || c.paused.Load() {
 		return true
 	}
-	c.rxMu.Lock()
-	c.rxStats.wakeups++
-	c.receiveLocked(false)
-	c.rxMu.Unlock()
-	c.afterRx()
-	return c.torn.Load() || c.paused.Load()
+	for first, more := true, true; more && !c.torn.Load() && !c.polled.Load() && !c.paused.Load(); first = false {
+		c.rxMu.Lock()
+		if first {
+			c.rxStats.wakeups++
+		}
+		more = c.receiveLocked(false)
+		c.rxMu.Unlock()
+		c.afterRx()
+	}
+	return c.torn.Load() || c.polled.Load() || c.paused.Load()
 }
 
 // seeOff waits for the peer to close, after a last message may have been sent.
@@ -222,7 +226,6 @@ func (c *conn) seeOff() {
 			}
 		}
 	})
-	_ = c.sock.Close() // whatever it says, nothing is left to do
 }
 
 // writeLoop is the background writer: it has the turn when the socket is full, or
@@ -244,16 +247,19 @@ func (c *conn) writeLoop() {
 	}
 }
 
-// onWritable writes what it can; true ends the waiting.
+// onWritable writes what it can; true ends the waiting. It gives the lock away
+// now and then, for posts and for whoever wants the counters.
 func (c *conn) onWritable() bool {
-	if c.torn.Load() {
-		return true
+	for more := true; more; {
+		if c.torn.Load() {
+			return true
+		}
+		c.txMu.Lock()
+		c.txWant.Store(false)
+		c.txBlocked.Store(false)
+		more = c.transmitLocked()
+		c.txMu.Unlock()
 	}
-	c.txMu.Lock()
-	c.txWant.Store(false)
-	c.txBlocked.Store(false)
-	c.transmitLocked(math.MaxInt64)
-	c.txMu.Unlock()
 	return !c.txBlocked.Load()
 }
 
@@ -283,19 +289,15 @@ func (c *conn) leave() {
 	}
 }
 
-// Disconnect sends what was posted, ends the stream, and waits for the peer to
-// end it too.
+// Disconnect sends what was posted, however long ctx lets that take, ends the
+// stream, and waits for the peer to end it too.
 func (c *conn) Disconnect(ctx context.Context) error {
 	c.closing.Store(true)
-	ctx, cancel := context.WithTimeout(ctx, c.dev.cfg.HandshakeTimeout)
-	defer cancel()
 	err := c.drain(ctx)
 	if err == nil {
-		c.txMu.Lock()
-		err = c.sock.CloseWrite()
-		c.txMu.Unlock()
-	}
-	if err == nil {
+		c.endSending()
+		ctx, cancel := context.WithTimeout(ctx, c.dev.cfg.HandshakeTimeout)
+		defer cancel()
 		select {
 		case <-c.done:
 			return nil
@@ -313,12 +315,34 @@ func (c *conn) Disconnect(ctx context.Context) error {
 	return &driver.Error{Op: "disconnect", Err: err, Detail: "the peer " + c.remote.String() + " did not take part; the connection is ended all the same"}
 }
 
+// endSending ends this side of the stream. If the peer has ended its side before,
+// that was all.
+func (c *conn) endSending() {
+	if !c.sentAll.Swap(true) {
+		c.txMu.Lock()
+		if !c.torn.Load() { // else the last message is still to go, and writeLast ends the stream behind it
+			_ = c.sock.CloseWrite() // fails only if the connection is gone, which its reader finds out
+		}
+		c.releaseTx()
+	}
+	c.rxMu.Lock()
+	switch {
+	case c.rx.eof:
+		c.rx.eof = false
+		c.endOfStream()
+	case c.rx.stalled: // the peer's end of the stream lies behind what nobody is going to receive
+		c.fail(&failure{err: driver.ErrDisconnected, status: driver.StatusRetryExcErr, quiet: true})
+	}
+	c.rxMu.Unlock()
+	c.teardownIfFailed()
+}
+
 // drain waits until every posted request is complete.
 func (c *conn) drain(ctx context.Context) error {
 	wake := make(chan struct{}, 1)
 	c.txMu.Lock()
 	c.tx.drained = wake
-	c.txMu.Unlock()
+	c.releaseTx()
 	for !c.idle() {
 		select {
 		case <-wake:
@@ -335,10 +359,11 @@ func (c *conn) drain(ctx context.Context) error {
 // asked for is answered.
 func (c *conn) idle() bool {
 	c.txMu.Lock()
-	defer c.txMu.Unlock()
 	c.qp.mu.Lock()
-	defer c.qp.mu.Unlock()
-	return c.qp.sq.tail == c.qp.sq.head && c.tx.idle() && c.responses.empty()
+	idle := c.qp.sq.tail == c.qp.sq.head && c.tx.idle() && c.responses.empty()
+	c.qp.mu.Unlock()
+	c.releaseTx()
+	return idle
 }
 
 // lingerTimeout bounds how long a connection that is over sees its peer off.

@@ -175,6 +175,7 @@ func (q *cq) add(e cqe, solicited bool) {
 	if q.count == len(q.ring) {
 		first := !q.overrun
 		q.overrun = true
+		e.slots.Add(-e.n) // nobody will poll it
 		q.signalLocked()
 		q.mu.Unlock()
 		if first {

@@ -101,8 +101,8 @@ func (d *device) isClosed() bool {
 	return d.closed
 }
 
-// Close releases the device. Connections that only linger, to get a last
-// message to their peer, are cut.
+// Close releases the device. Connections that are over but have a last message on
+// its way to their peer are waited for, two seconds at most.
 func (d *device) Close() error {
 	const op = "close device"
 	if p, c, l := d.pds.Load(), d.cqs.Load(), d.listeners.Load(); p+c+l > 0 {
@@ -110,9 +110,6 @@ func (d *device) Close() error {
 	}
 	d.mu.Lock()
 	d.closed = true
-	for c := range d.conns {
-		_ = c.sock.Close() // it lingers; its goroutines end by this
-	}
 	for r := range d.requests {
 		_ = r.tc.Close() // its holder has forgotten it
 	}

@@ -135,9 +135,28 @@ func (c *conn) refuse(f *failure) {
 func (c *conn) over() bool { return c.failure.Load() != nil || c.parting.Load() != nil }
 
 func (c *conn) teardownIfFailed() {
+	if f := c.broken.Load(); f != nil && c.failure.Load() == nil {
+		c.lastWords(f)
+	}
 	if c.failure.Load() != nil && !c.torn.Load() {
 		c.teardown()
 	}
+}
+
+// lastWords fails a connection that can no longer be written. What the peer has
+// sent before it closed is read first: a peer that terminates the stream closes
+// with our data unread, TCP turns that into a reset, and the writer may see the
+// reset before the reader sees the Terminate, which is the better reason.
+func (c *conn) lastWords(f *failure) {
+	for more := true; more; {
+		c.rxMu.Lock()
+		more = c.receiveLocked(false)
+		c.rxMu.Unlock()
+	}
+	if p := c.parting.Load(); p != nil {
+		f = p // our own verdict came first
+	}
+	c.fail(f)
 }
 
 // teardown ends the connection, once: when it returns, the device touches none of
@@ -166,12 +185,12 @@ func (c *conn) teardown() {
 	p := c.qp
 	p.mu.Lock()
 	p.state = driver.StateErr
-	p.mu.Unlock()
 	if bound {
 		p.recvCQ.add(cqe{qp: p, slots: &p.recvs().used, n: 1,
 			wc: driver.WC{ID: cur, Status: driver.StatusWRFlushErr, Op: driver.WCRecv, QPNum: p.num}}, false)
 	}
-	told := p.flush(f)
+	told := p.flushLocked(f)
+	p.mu.Unlock()
 	p.sendCQ.detach(c)
 	p.recvCQ.detach(c)
 	if p.srq != nil {
@@ -226,13 +245,10 @@ func (t *txState) restOfFrame() int {
 
 // copyRest copies the next n bytes of the batch.
 func (t *txState) copyRest(n int) ([]byte, bool) {
-	for i, m := range t.regions {
-		if !m.enter() {
-			exitAll(t.regions[:i])
-			return nil, false
-		}
+	if t.enter() != nil {
+		return nil, false
 	}
-	defer exitAll(t.regions)
+	defer t.exit()
 	out := make([]byte, 0, n+frameScratch)
 	for _, b := range t.iov[t.at:] {
 		out = append(out, b[:min(len(b), n-len(out))]...)

@@ -169,6 +169,9 @@ func (d *device) run(q *qp, sock *sockio.Conn, h handshake) (*conn, error) {
 	c := newConn(q, sock, h)
 	if h.active && h.agreed.RTR != mpa.RTRNone {
 		c.sendRTR(h.agreed.RTR == mpa.RTRWrite)
+		if f := c.failure.Load(); f != nil {
+			return nil, f.err
+		}
 	}
 	if err := q.connected(c); err != nil {
 		return nil, err
@@ -212,9 +215,9 @@ func (p *qp) connected(c *conn) error {
 	if n := c.param.RNRRetry; n != 0 {
 		p.attr.RNRRetry = uint8(max(n, 0))
 	}
-	p.mu.Unlock()
-	p.sendCQ.attach(c)
+	p.sendCQ.attach(c) // before anyone can find c and tear it down
 	p.recvCQ.attach(c)
+	p.mu.Unlock()
 	return nil
 }
 

@@ -1,7 +1,6 @@
 package iwarp_test
 
 import (
-	"context"
 	"os"
 	"testing"
 
@@ -71,7 +70,7 @@ func TestAcceptUnfit(t *testing.T) {
 		p, l := dialRaw(t, s)
 		defer l.Close()
 		p.writeFrame(request())
-		r, err := l.Accept(context.Background())
+		r, err := l.Accept(testContext(t))
 		if err != nil {
 			t.Fatal(err)
 		}

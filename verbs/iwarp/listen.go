@@ -189,9 +189,21 @@ func (r *connRequest) RemoteAddr() netip.AddrPort { return r.remote }
 func (r *connRequest) Param() driver.ConnParam {
 	p := driver.ConnParam{PrivateData: append([]byte(nil), r.req.PrivateData...)}
 	if r.req.Enhanced {
-		p.ResponderResources, p.InitiatorDepth = int(r.req.Setup.ORD), int(r.req.Setup.IRD)
+		p.ResponderResources, p.InitiatorDepth = asParam(r.req.Setup.ORD), asParam(r.req.Setup.IRD)
 	}
 	return p
+}
+
+// asParam translates a depth of a request into ConnParam's words, so that it can
+// be given back to Accept.
+func asParam(depth uint16) int {
+	switch depth {
+	case mpa.NoNegotiation:
+		return 0 // ours to choose
+	case 0:
+		return -1 // none
+	}
+	return min(int(depth), maxDepth)
 }
 
 // judge finds out whether the request can be accepted at all; if not, reply is

@@ -40,7 +40,7 @@ func newVictim(t *testing.T, cfg iwarp.Config, edit func(*verbs.QPConfig)) *vict
 		t.Fatal(err)
 	}
 	closeAtEnd(t, v.ro.Close)
-	pd, err := v.dev.AllocPD()
+	pd, err := v.side.dev.AllocPD()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func (v *victim) untouched() {
 // raised expects an asynchronous event about the queue pair.
 func (v *victim) raised(typ verbs.EventType, cause rdmap.Cause) {
 	v.t.Helper()
-	ev, err := v.dev.NextEvent(testContext(v.t))
+	ev, err := v.side.dev.NextEvent(testContext(v.t))
 	if err != nil {
 		v.t.Fatal(err)
 	}

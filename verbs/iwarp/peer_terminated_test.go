@@ -117,7 +117,7 @@ func (v *victim) terminatedBy(cause rdmap.Cause) {
 func (v *victim) sentinel() {
 	v.t.Helper()
 	overrun(v.t, v.side)
-	ev, err := v.dev.NextEvent(testContext(v.t))
+	ev, err := v.side.dev.NextEvent(testContext(v.t))
 	if err != nil || ev.Type != verbs.EventCQErr {
 		v.t.Errorf("event %v, error %v; want none before the test's own", ev.Type, err)
 	}
@@ -240,12 +240,13 @@ func TestTerminateMalformed(t *testing.T) {
 // TestTerminateReadsBeyondIRD: one read more than was negotiated is refused, after
 // those before it have been answered.
 func TestTerminateReadsBeyondIRD(t *testing.T) {
-	for _, ird := range []int{0, 1, 3} {
+	for _, ird := range []int{0, 1, 2} {
 		t.Run(fmt.Sprint(ird), func(t *testing.T) {
-			v := newVictim(t, iwarp.Config{}, nil)
+			v := newVictim(t, iwarp.Config{NoCRC: true}, nil)
 			const size = 16 << 20 // more than the sockets hold: the answer cannot be done before the next request
 			big := v.region(t, size)
 			req := request()
+			req.CRC = false
 			req.Setup.ORD = uint16(ird)
 			v.peer = acceptRaw(t, v.side, req, verbs.ConnParam{})
 			if got := v.conn.Param().ResponderResources; got != ird {

@@ -23,11 +23,12 @@ const patience = 20 * time.Second
 // TCP connection on which the test itself writes and reads what the pure packages
 // encode and decode.
 type peer struct {
-	t     testing.TB
-	tc    *net.TCPConn
-	crc   bool
-	reply mpa.Frame // what the device answered, if it was the passive side
-	msns  rdmap.MSNs
+	t      testing.TB
+	device *verbs.Device // at the other end
+	tc     *net.TCPConn
+	crc    bool
+	reply  mpa.Frame // what the device answered, if it was the passive side
+	msns   rdmap.MSNs
 }
 
 func newPeer(t testing.TB, c net.Conn) *peer {
@@ -86,7 +87,7 @@ func acceptRaw(t testing.TB, s *side, req mpa.Frame, param verbs.ConnParam) *pee
 		t.Fatal("accept:", err)
 	}
 	p.reply = p.readFrame()
-	p.crc = p.reply.CRC
+	p.crc, p.device = p.reply.CRC, s.dev
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +122,7 @@ func connectRaw(t testing.TB, s *side, answer func(req mpa.Frame) mpa.Frame, par
 	}
 	p := newPeer(t, c)
 	reply := answer(p.readFrame())
-	p.crc = reply.CRC
+	p.crc, p.device = reply.CRC, s.dev
 	p.writeFrame(reply)
 	if err := <-dialed; err != nil {
 		t.Fatal("dial:", err)
@@ -129,8 +130,18 @@ func connectRaw(t testing.TB, s *side, answer func(req mpa.Frame) mpa.Frame, par
 	return p
 }
 
+// sync orders what the test does before what the device does next, and after what it
+// has done: the race detector does not see that between package net's sockets and
+// the device's, but for locks.
+func (p *peer) sync() {
+	if p.device != nil {
+		p.device.Stats()
+	}
+}
+
 func (p *peer) write(b []byte) {
 	p.t.Helper()
+	p.sync()
 	if _, err := p.tc.Write(b); err != nil {
 		p.t.Fatal("peer writes:", err)
 	}
@@ -169,6 +180,7 @@ func (p *peer) readFull(b []byte) {
 	if _, err := io.ReadFull(p.tc, b); err != nil {
 		p.t.Fatalf("peer reads %d octets: %v", len(b), err)
 	}
+	p.sync()
 }
 
 // fpdu encodes one FPDU.

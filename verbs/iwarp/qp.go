@@ -216,12 +216,19 @@ func (p *qp) posted(c *conn) {
 // oldest transmitted request is told; flush reports whether one was there.
 func (p *qp) flush(blame *failure) (told bool) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.flushLocked(blame)
+}
+
+// flushLocked is one step: whoever posts meanwhile finds the queues flushed, and
+// completions come in the order of the posts.
+//
+// +checklocks:p.mu
+func (p *qp) flushLocked(blame *failure) (told bool) {
 	for ; p.sq.tail < p.sq.head; p.sq.tail++ {
 		w := p.sq.at(p.sq.tail)
 		status, vendor := driver.StatusWRFlushErr, uint32(0)
 		switch {
-		case w.sent && w.pending == 0:
-			status = driver.StatusSuccess // waited for an older one only
 		case w.status != driver.StatusSuccess && p.sq.tail == p.sq.next:
 			status = w.status
 		case blame != nil && blame.status != driver.StatusSuccess && !told && p.sq.tail < p.sq.next:
@@ -230,7 +237,6 @@ func (p *qp) flush(blame *failure) (told bool) {
 		p.completeLocked(w, status, vendor)
 	}
 	p.sq.next = p.sq.head
-	p.mu.Unlock()
 	if p.srq == nil {
 		p.flushRecvs()
 	}

@@ -45,8 +45,16 @@ func (p *qp) Modify(attr driver.QPAttr) error {
 	}
 	p.setAttr(&attr)
 	c := p.conn
+	if to != from && to != driver.StateErr {
+		p.state = to
+	}
+	drained := from != to && to == driver.StateSQD && p.sq.tail == p.sq.next
+	if from != to && to == driver.StateReset {
+		p.resetLocked()
+	}
 	p.mu.Unlock()
-	return p.step(c, from, to)
+	p.step(c, from, to, drained)
+	return nil
 }
 
 func checkAttr(a *driver.QPAttr) error {
@@ -102,22 +110,11 @@ func (p *qp) setAttr(a *driver.QPAttr) {
 }
 
 // step carries out a state change that checkStep has let pass.
-func (p *qp) step(c *conn, from, to driver.QPState) error {
-	if to == from {
-		return nil
-	}
-	if to == driver.StateErr {
-		p.toErr(c)
-		return nil
-	}
-	p.mu.Lock()
-	p.state = to
-	drained := to == driver.StateSQD && p.sq.tail == p.sq.next
-	if to == driver.StateReset {
-		p.resetLocked()
-	}
-	p.mu.Unlock()
+func (p *qp) step(c *conn, from, to driver.QPState, drained bool) {
 	switch {
+	case to == from:
+	case to == driver.StateErr:
+		p.toErr(c)
 	case to == driver.StateReset:
 		p.sendCQ.purge(p)
 		p.recvCQ.purge(p)
@@ -126,7 +123,6 @@ func (p *qp) step(c *conn, from, to driver.QPState) error {
 	case drained:
 		p.raise(driver.AsyncEvent{Type: driver.EventSQDrained})
 	}
-	return nil
 }
 
 func (p *qp) toErr(c *conn) {
@@ -146,8 +142,8 @@ func (p *qp) toErr(c *conn) {
 // +checklocks:p.mu
 func (p *qp) resetLocked() {
 	p.conn = nil
+	p.sq.used.Add(-(int64(p.sq.head-p.sq.tail) + p.sq.silent)) // completions give back theirs: when polled, or purged
 	p.sq.head, p.sq.next, p.sq.tail, p.sq.silent = 0, 0, 0, 0
-	p.sq.used.Store(0)
 	var w recvWQE
 	for ok := p.srq == nil; ok; {
 		if _, ok = p.rq.take(&w); ok {

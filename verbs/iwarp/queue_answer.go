@@ -18,8 +18,9 @@ type response struct {
 	original uint64
 }
 
-// responseQueue holds the answers in the order of the requests. An entry counts
-// until its last byte has been handed to TCP, so its length is what IRD bounds.
+// responseQueue holds the answers in the order of the requests. The peer may ask
+// again as soon as it has the last byte of an answer, which can be before the call
+// that sends it returns: what IRD bounds is the answers without a last FPDU yet.
 type responseQueue struct {
 	mu sync.Mutex
 	// +checklocks:mu
@@ -30,7 +31,10 @@ type responseQueue struct {
 	// not started
 	// +checklocks:mu
 	ready int
-	// not finished
+	// without their last FPDU
+	// +checklocks:mu
+	open int
+	// not handed to TCP to the last byte
 	// +checklocks:mu
 	owed int
 }
@@ -39,11 +43,12 @@ type responseQueue struct {
 func (q *responseQueue) push(r response, ird int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.owed >= ird {
+	if q.open >= ird {
 		return false
 	}
 	q.ring[(q.head+q.ready)%len(q.ring)] = r
 	q.ready++
+	q.open++
 	q.owed++
 	return true
 }
@@ -61,6 +66,14 @@ func (q *responseQueue) next() (r response, ok bool) {
 	return r, true
 }
 
+// framed notes that the last FPDU of an answer is made, and will be sent.
+func (q *responseQueue) framed() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.open--
+}
+
+// finish notes that TCP has the last byte of an answer.
 func (q *responseQueue) finish() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

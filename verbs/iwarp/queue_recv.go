@@ -95,6 +95,13 @@ func (q *recvQueue) take(w *recvWQE) (left int, ok bool) {
 	return q.count, true
 }
 
+// empty reports whether no receive is posted that is not taken.
+func (q *recvQueue) empty() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.count == 0
+}
+
 // first returns the first piece of the oldest receive's memory, if it is usable.
 func (q *recvQueue) first() (s seg, ok bool) {
 	q.mu.Lock()

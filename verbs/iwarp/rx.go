@@ -34,8 +34,7 @@ const (
 // of the next FPDU.
 type rxState struct {
 	recv rdmap.Receiver
-	rtr  mpa.RTR // the first FPDU is this one (passive side)
-	any  bool    // an FPDU has come
+	any  bool // an FPDU has come
 
 	head [headLen + moreLen]byte
 	next [headLen]byte // head of the next FPDU
@@ -67,6 +66,7 @@ type rxState struct {
 	immNext   bool
 	held      []*heldMsg // in the order of the stream
 	open      *heldMsg   // the one whose segments still come
+	delivered *heldMsg   // the one that is being delivered
 	heldBytes int
 	rnr       rnrTimer
 	completed bool // something was added to a completion queue
@@ -102,7 +102,7 @@ const pollBytes = 1 << 20
 // of his time has gone.
 //
 // +checklocks:c.rxMu
-func (c *conn) receiveLocked(poller bool) {
+func (c *conn) receiveLocked(poller bool) (more bool) {
 	r := &c.rx
 	r.completed = false
 	end := c.rxStats.bytes + pollBytes
@@ -111,21 +111,22 @@ func (c *conn) receiveLocked(poller bool) {
 		switch {
 		case err == nil:
 		case errors.Is(err, sockio.ErrWouldBlock):
-			return
+			return false
 		case errors.Is(err, io.EOF):
 			c.endOfStream()
-			return
+			return false
 		default:
 			c.fail(lost(err))
-			return
+			return false
 		}
 		if n == 0 { // memory that was to be written is gone
-			return
+			return false
 		}
-		if poller && (r.completed || !full || c.rxStats.bytes >= end) && len(r.guess.spill) == 0 {
-			return
+		if (poller && (r.completed || !full) || c.rxStats.bytes >= end) && len(r.guess.spill) == 0 {
+			return true
 		}
 	}
+	return false
 }
 
 // readSome reads once and takes what has come into account. full reports that
@@ -345,9 +346,6 @@ func (c *conn) finishFPDU() bool {
 	if first && !c.active {
 		c.canSend.Store(true)
 		c.txWant.Store(true)
-		if c.swallowRTR() {
-			return true
-		}
 	}
 	return c.act()
 }
@@ -372,44 +370,65 @@ func publish(dst, src []byte) {
 		return
 	}
 	if n := len(src) - 4; n >= 0 {
-		copy(dst, src[:n])
+		copyExposed(dst, src[:n])
 		if hostmem.StoreUint32(dst[n:], binary.NativeEndian.Uint32(src[n:])) {
 			return
 		}
 	}
-	copy(dst, src)
-}
-
-// swallowRTR reports whether the first FPDU was a zero-length Send that only
-// opens the stream (RFC 6581 section 9.2): it takes no receive. A write or read
-// as RTR is handled like any other of its kind.
-//
-// +checklocks:c.rxMu
-func (c *conn) swallowRTR() bool {
-	r := &c.rx
-	if r.rtr != mpa.RTRSend || r.seg.Op != rdmap.OpSend || r.seg.Payload != 0 || !r.seg.Last {
-		return false
-	}
-	return true
+	copyExposed(dst, src)
 }
 
 // endOfStream handles the peer's end of the stream. Messages that still wait for
-// a receive are delivered first.
+// a receive are delivered first, or what was posted before Disconnect is sent.
 //
 // +checklocks:c.rxMu
 func (c *conn) endOfStream() {
 	r := &c.rx
-	if len(r.held) > 0 && !r.placed && r.got == 0 {
+	if !r.placed && r.got == 0 && c.unfinished() {
 		r.eof = true
 		c.paused.Store(true)
-		if r.rnr.timer == nil { // for ever ends here: a program may be waiting for the end only
+		if r.rnr.timer == nil && !c.closing.Load() { // for ever ends here: a program may be waiting for the end only
 			c.startRNR(c.dev.cfg.HandshakeTimeout)
 		}
 		return
 	}
-	if r.placed || r.got > 0 {
+	if f := c.broken.Load(); f != nil { // the end of a stream that was reset looks orderly once the writer knows
+		c.fail(f)
+		return
+	}
+	if r.placed || r.got > 0 || r.bound || r.open != nil {
 		c.fail(lost(io.ErrUnexpectedEOF))
 		return
 	}
-	c.fail(&failure{err: driver.ErrDisconnected, status: driver.StatusRetryExcErr, quiet: true})
+	f := &failure{err: driver.ErrDisconnected, status: driver.StatusRetryExcErr, quiet: true}
+	if c.responses.empty() {
+		c.fail(f)
+	} else {
+		c.refuse(f) // what the peer asked for before goes out first
+	}
+}
+
+// unfinished reports whether something keeps the connection although the peer has
+// ended its side: messages that its program may still want, until it disconnects
+// itself, and then what it has posted, unless that needs answers.
+//
+// +checklocks:c.rxMu
+func (c *conn) unfinished() bool {
+	if !c.closing.Load() {
+		return len(c.rx.held) > 0
+	}
+	return !c.sentAll.Load() && !c.awaitsAnswer()
+}
+
+// awaitsAnswer reports whether a request that was posted needs an answer.
+func (c *conn) awaitsAnswer() bool {
+	c.qp.mu.Lock()
+	defer c.qp.mu.Unlock()
+	q := &c.qp.sq
+	for i := q.tail; i < q.head; i++ {
+		if w := q.at(i); needsAnswer(w.op) || c.confirmed(w) {
+			return true
+		}
+	}
+	return false
 }

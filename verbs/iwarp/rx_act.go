@@ -88,7 +88,7 @@ func (c *conn) actImmediate() bool {
 		r.imm, r.immNext = imm, true
 		return true
 	}
-	m := heldMsg{op: r.seg.Op, imm: imm, hasImm: true, len: r.writeLen, complete: true}
+	m := heldMsg{op: r.seg.Op, head: r.seg.Header, size: r.seg.Payload, imm: imm, hasImm: true, len: r.writeLen, complete: true}
 	r.writeLen = 0
 	if len(r.held) == 0 && c.takeRecv() {
 		return c.completeImmediate(m)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"time"
 
+	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/verbs/driver"
 )
@@ -16,6 +17,7 @@ import (
 // rnrTimer ends a connection whose peer has waited long enough.
 type rnrTimer struct {
 	timer *time.Timer
+	wait  time.Duration
 	turn  uint64 // a timer that fires for an earlier wait does nothing
 }
 
@@ -70,7 +72,7 @@ func (r *rxState) append(m *heldMsg) {
 // +checklocks:c.rxMu
 func (c *conn) holdRequest() bool {
 	r := &c.rx
-	r.append(&heldMsg{op: r.seg.Op, head: r.seg.Header, data: bytes.Clone(r.ctl[:r.seg.Payload]), complete: true})
+	r.append(&heldMsg{op: r.seg.Op, head: r.seg.Header, size: r.seg.Payload, data: bytes.Clone(r.ctl[:r.seg.Payload]), complete: true})
 	c.awaitRecv()
 	c.tryHeld()
 	return !c.over()
@@ -106,6 +108,7 @@ func (c *conn) startRNR(wait time.Duration) {
 	}
 	r := &c.rx.rnr
 	r.turn++
+	r.wait = wait
 	turn := r.turn
 	r.timer = time.AfterFunc(wait, func() {
 		c.rxMu.Lock()
@@ -127,11 +130,23 @@ func (c *conn) stopRNR() {
 	}
 }
 
+// blamed returns the segment that a Terminate about the receive queue is about,
+// by header and payload: that of the held message in question, or the present one.
+func (r *rxState) blamed() (ddp.Header, int) {
+	switch {
+	case r.delivered != nil:
+		return r.delivered.head, r.delivered.size
+	case len(r.held) > 0:
+		return r.held[0].head, r.held[0].size
+	}
+	return r.seg.Header, r.seg.Payload
+}
+
 // noReceive ends the connection because no receive was posted in time.
 //
 // +checklocks:c.rxMu
 func (c *conn) noReceive() {
-	t := rdmap.TermDDPNoBuffer.ForSegment(c.rx.seg.Header, c.rx.seg.Payload)
+	t := rdmap.TermDDPNoBuffer.ForSegment(c.rx.blamed())
 	t.Detail = "no receive was posted in time"
 	c.refuse(refused(&t))
 }
@@ -169,11 +184,39 @@ func (c *conn) actHeld() bool {
 	return !c.over()
 }
 
-// tryHeld delivers held messages to receives that have been posted. The last one
-// may be incomplete: then the receive becomes its place from here on.
+// tryHeld delivers held messages to receives that have been posted. The time of
+// the next one, if there is no receive for it, begins anew.
 //
 // +checklocks:c.rxMu
 func (c *conn) tryHeld() {
+	r := &c.rx
+	before := len(r.held)
+	c.deliverAll()
+	// A receive that came to a shared queue before the connection was on its list
+	// has told nobody.
+	for len(r.held) > 0 && c.qp.srq != nil && !c.over() {
+		c.qp.srq.wait(c)
+		if c.qp.srq.q.empty() {
+			break
+		}
+		c.deliverAll()
+	}
+	c.heldCount.Store(int32(len(r.held)))
+	switch {
+	case len(r.held) == 0:
+		r.held = nil
+		c.stopRNR()
+	case len(r.held) < before && r.rnr.timer != nil:
+		c.stopRNR()
+		c.startRNR(r.rnr.wait)
+	}
+}
+
+// deliverAll delivers held messages as far as there are receives. The last one
+// may be incomplete: then the receive becomes its place from here on.
+//
+// +checklocks:c.rxMu
+func (c *conn) deliverAll() {
 	r := &c.rx
 	for len(r.held) > 0 && !c.over() && (isRequest(r.held[0].op) || c.takeRecv()) {
 		m := r.held[0]
@@ -182,14 +225,6 @@ func (c *conn) tryHeld() {
 		r.heldBytes -= len(m.data) + heldOverhead
 		c.deliver(m)
 	}
-	if len(r.held) == 0 {
-		r.held = nil
-		c.stopRNR()
-	}
-	c.heldCount.Store(int32(len(r.held)))
-	if len(r.held) > 0 && c.qp.srq != nil {
-		c.qp.srq.wait(c)
-	}
 }
 
 // deliver puts a held message into the receive that was taken for it.
@@ -197,6 +232,8 @@ func (c *conn) tryHeld() {
 // +checklocks:c.rxMu
 func (c *conn) deliver(m *heldMsg) {
 	r := &c.rx
+	r.delivered = m
+	defer func() { r.delivered = nil }()
 	switch m.op {
 	case rdmap.OpReadRequest:
 		c.readRequested(m.head, m.data)

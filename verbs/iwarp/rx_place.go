@@ -117,17 +117,14 @@ func (c *conn) placeResponse() bool {
 // +checklocks:c.rxMu
 func (c *conn) placeSend() bool {
 	r := &c.rx
-	if r.seg.First && !c.isRTR() {
+	if r.seg.First {
 		if len(r.held) == 0 {
 			r.bound = c.takeRecv()
 		}
-		if !r.bound && !c.hold(heldMsg{op: r.seg.Op, inv: r.seg.Header.Rsvd, imm: r.imm, hasImm: r.immNext}, r.seg.Payload) {
+		if !r.bound && !c.hold(heldMsg{op: r.seg.Op, head: r.seg.Header, size: r.seg.Payload, inv: r.seg.Header.Rsvd, imm: r.imm, hasImm: r.immNext}, r.seg.Payload) {
 			return false
 		}
 		r.msgOff = 0
-	}
-	if c.isRTR() {
-		return true
 	}
 	if !r.bound {
 		return c.placeHeld()
@@ -147,11 +144,6 @@ func (c *conn) placeSend() bool {
 	}
 	return true
 }
-
-// isRTR reports whether this segment is the Send that only opens the stream.
-//
-// +checklocks:c.rxMu
-func (c *conn) isRTR() bool { return !c.rx.any && !c.active && c.swallowRTR() }
 
 // fits checks that the receive in use can take a message of at least total bytes.
 //
@@ -176,7 +168,7 @@ func (c *conn) failRecv(status driver.WCStatus, cause rdmap.Cause, detail string
 	r := &c.rx
 	c.addRecv(driver.WC{ID: r.cur.id, Status: status, Op: driver.WCRecv}, false)
 	r.bound = false
-	t := cause.ForSegment(r.seg.Header, r.seg.Payload)
+	t := cause.ForSegment(r.blamed())
 	t.Detail = detail
 	f := refused(&t)
 	f.quiet = true // the completion tells it

@@ -64,8 +64,9 @@ func (c *conn) counts() ([7]uint64, [5]uint64) {
 	rx := c.rxStats.list()
 	c.rxMu.Unlock()
 	c.txMu.Lock()
-	defer c.txMu.Unlock()
-	return rx, c.txStats.list()
+	tx := c.txStats.list()
+	c.releaseTx()
+	return rx, tx
 }
 
 // Stats implements driver.Device. The names are:

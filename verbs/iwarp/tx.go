@@ -2,6 +2,8 @@ package iwarp
 
 import (
 	"errors"
+	"math"
+	"slices"
 
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/mpa"
@@ -41,6 +43,14 @@ type txMark struct {
 	response bool     // a response is sent
 }
 
+// txRegion is memory that the batch borrows.
+type txRegion struct {
+	m     *mr
+	until uint64 // the stream position behind its last byte; openFrame: that of the frame in the making
+}
+
+const openFrame = math.MaxUint64
+
 // txState is the sending half of a connection.
 type txState struct {
 	msg     txMsg
@@ -52,11 +62,11 @@ type txState struct {
 
 	// The batch: vectors in stream order, with what they borrow from.
 	iov      [][]byte
-	at       int    // first vector that is not written
-	scratch  []byte // fixed capacity: vectors point into it
-	flushed  int    // scratch up to here is in iov
-	snapshot []byte // fixed capacity, made when first needed
-	regions  []*mr  // entered for each write
+	at       int        // first vector that is not written
+	scratch  []byte     // fixed capacity: vectors point into it
+	flushed  int        // scratch up to here is in iov
+	snapshot []byte     // fixed capacity, made when first needed
+	regions  []txRegion // entered for each write
 	marks    []txMark
 	frames   []uint64 // stream positions at which FPDUs end
 	start    uint64   // stream position of the batch
@@ -68,12 +78,23 @@ type txState struct {
 func (t *txState) init() {
 	t.scratch = make([]byte, 0, scratchBytes)
 	t.iov = make([][]byte, 0, batchVectors+4)
-	t.regions = make([]*mr, 0, batchVectors)
+	t.regions = make([]txRegion, 0, batchVectors)
 	t.marks = make([]txMark, 0, batchVectors)
 	t.frames = make([]uint64, 0, batchVectors)
 }
 
 func (t *txState) idle() bool { return !t.msg.active && t.w == nil && t.at == len(t.iov) }
+
+// releaseTx ends a use of txMu that is not for sending. Who came to send meanwhile
+// found the lock taken and has left it to its holder.
+//
+// +checklocksrelease:c.txMu
+func (c *conn) releaseTx() {
+	c.txMu.Unlock()
+	if c.txWant.Load() {
+		c.kick()
+	}
+}
 
 // kick has everything sent that can be: by this goroutine, or by the one that
 // is sending already, or by the background writer when the socket is full.
@@ -83,30 +104,33 @@ func (c *conn) kick() {
 	c.txWant.Store(true)
 	for c.txWant.Load() && !c.txBlocked.Load() && c.txMu.TryLock() {
 		c.txWant.Store(false)
-		c.transmitLocked(callerBytes)
+		if c.transmitLocked() {
+			c.blocked() // the rest is for whoever polls, or the background writer
+		}
 		c.txMu.Unlock()
 	}
 	c.teardownIfFailed()
 }
 
-// transmitLocked sends until there is nothing to send or the socket is full. After
-// about limit bytes the rest is the background writer's.
+// transmitLocked sends until there is nothing to send or the socket is full, or
+// about callerBytes are sent; then there is more.
 //
 // +checklocks:c.txMu
-func (c *conn) transmitLocked(limit uint64) {
-	end := c.tx.written + limit
-	for c.failure.Load() == nil {
+func (c *conn) transmitLocked() (more bool) {
+	end := c.tx.written + callerBytes
+	for c.failure.Load() == nil && c.broken.Load() == nil {
 		if c.tx.at == len(c.tx.iov) && !c.fillLocked() {
-			return
+			c.tx.tellDrained() // an answer may have been the last thing missing
+			return false
 		}
 		if c.tx.written >= end {
-			c.blocked()
-			return
+			return true
 		}
 		if !c.writeLocked() {
-			return
+			return false
 		}
 	}
+	return false
 }
 
 // blocked leaves the sending to whoever polls, or else to the background writer.
@@ -122,15 +146,12 @@ func (c *conn) blocked() {
 // +checklocks:c.txMu
 func (c *conn) writeLocked() bool {
 	t := &c.tx
-	for i, m := range t.regions {
-		if !m.enter() {
-			exitAll(t.regions[:i])
-			c.regionGone(m)
-			return false
-		}
+	if gone := t.enter(); gone != nil {
+		c.regionGone(gone)
+		return false
 	}
 	n, err := c.sock.TryWritev(t.iov[t.at:])
-	exitAll(t.regions)
+	t.exit()
 	switch {
 	case err == nil:
 		c.txStats.bytes += uint64(n)
@@ -139,10 +160,59 @@ func (c *conn) writeLocked() bool {
 		return true
 	case errors.Is(err, sockio.ErrWouldBlock):
 		c.blocked()
+	case c.sentAll.Load(): // an answer, asked for behind our end of the stream
+		c.broken.CompareAndSwap(nil, &failure{err: driver.ErrDisconnected, status: driver.StatusRetryExcErr, quiet: true})
 	default:
-		c.fail(lost(err))
+		c.broken.CompareAndSwap(nil, lost(err))
 	}
 	return false
+}
+
+// enter enters what the rest of the batch borrows; it returns a region that is
+// closed, if there is one, and then holds none.
+func (t *txState) enter() (gone *mr) {
+	for i, r := range t.regions {
+		if !r.m.enter() {
+			for _, r := range t.regions[:i] {
+				r.m.exit()
+			}
+			return r.m
+		}
+	}
+	return nil
+}
+
+func (t *txState) exit() {
+	for _, r := range t.regions {
+		r.m.exit()
+	}
+}
+
+// borrow notes that the frame in the making has bytes in m.
+func (t *txState) borrow(m *mr) {
+	if k := len(t.regions); k > 0 && t.regions[k-1].m == m {
+		t.regions[k-1].until = openFrame
+		return
+	}
+	t.regions = append(t.regions, txRegion{m, openFrame})
+}
+
+// endFrame notes where the frame in the making ends.
+func (t *txState) endFrame(n int) {
+	t.queued += uint64(n)
+	t.frames = append(t.frames, t.queued)
+	for i := len(t.regions) - 1; i >= 0 && t.regions[i].until == openFrame; i-- {
+		t.regions[i].until = t.queued
+	}
+}
+
+// release lets go of regions whose bytes are written: they may be closed now.
+func (t *txState) release() {
+	done := 0
+	for done < len(t.regions) && t.regions[done].until <= t.written {
+		done++
+	}
+	t.regions = slices.Delete(t.regions, 0, done)
 }
 
 func exitAll(list []*mr) {
@@ -165,6 +235,7 @@ func (c *conn) wroteLocked(n int) {
 		n -= len(t.iov[t.at])
 		t.at++
 	}
+	t.release()
 	done := 0
 	for _, m := range t.marks {
 		if m.at > t.written {
@@ -251,6 +322,12 @@ func (c *conn) frameLocked() bool {
 	if m.segs != nil {
 		n = t.fit(n)
 	}
+	if rest := m.left - n; rest > 0 && rest < publishLen && m.h.Tagged && !m.end.response {
+		// The last bytes of a Write stay together, for programs that poll them.
+		if n = m.left - publishLen; n <= 0 {
+			return false
+		}
+	}
 	snap := c.crc && m.end.response && len(m.segs) > 0
 	if snap && !c.snapshotRoom(n) {
 		return false
@@ -267,8 +344,7 @@ func (c *conn) frameLocked() bool {
 	}
 	ulpdu := m.h.Len() + n
 	t.scratch = mpa.AppendTrailer(t.scratch, ulpdu, crc, c.crc)
-	t.queued += uint64(mpa.FPDULen(ulpdu))
-	t.frames = append(t.frames, t.queued)
+	t.endFrame(mpa.FPDULen(ulpdu))
 	t.bytes += n
 	c.txStats.fpdus++
 	m.left -= n
@@ -277,6 +353,9 @@ func (c *conn) frameLocked() bool {
 		return true
 	}
 	m.active = false
+	if m.end.response {
+		c.responses.framed()
+	}
 	if m.end.w != nil || m.end.response {
 		m.end.at = t.queued
 		t.marks = append(t.marks, m.end)
@@ -334,11 +413,11 @@ func (c *conn) payloadLocked(n int, crc uint32, snap bool) (uint32, bool) {
 		if snap {
 			// The owner may change this memory at any time, which is his right and must not
 			// make the CRC wrong.
-			t.snapshot = append(t.snapshot, b...)
+			t.snapshot = appendExposed(t.snapshot, b)
 			b = t.snapshot[len(t.snapshot)-len(b):]
 			c.txStats.staged += uint64(len(b))
-		} else if k := len(t.regions); k == 0 || t.regions[k-1] != s.m {
-			t.regions = append(t.regions, s.m)
+		} else {
+			t.borrow(s.m)
 		}
 		crc = c.update(crc, b)
 		s.m.exit()

@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/rdmap"
@@ -108,6 +109,9 @@ func (c *conn) openRequestLocked() bool {
 	if w.flags&driver.Fence != 0 && c.reads.count > 0 {
 		return false
 	}
+	if w.status == driver.StatusSuccess && anyClosed(w.segs) {
+		w.status = driver.StatusLocProtErr
+	}
 	if w.status != driver.StatusSuccess {
 		// Found wrong when it was posted. What came before it is completed first.
 		if p.sq.tail == p.sq.next && t.queued == t.written {
@@ -119,6 +123,11 @@ func (c *conn) openRequestLocked() bool {
 	p.sq.next++
 	t.w, t.step = w, 0
 	return true
+}
+
+// anyClosed reports whether a region of segs has been deregistered.
+func anyClosed(segs []seg) bool {
+	return slices.ContainsFunc(segs, func(s seg) bool { return s.m.uses.Load()&mrClosed != 0 })
 }
 
 // steps returns how many messages the request itself has.

@@ -17,6 +17,7 @@ const (
 	pollBatch         = 16 // completions taken at once
 	connectTimeout    = 10 * time.Second
 	disconnectTimeout = 3 * time.Second // for an orderly end; then it is cut
+	never             = time.Duration(1<<63 - 1)
 )
 
 // What an [Error] happened to.
@@ -47,9 +48,9 @@ type Conn struct {
 	// The rest belongs to the goroutine that called work.
 	cq       *verbs.CQ
 	qp       *verbs.QP
-	prepared bool // PreConnection was called
-	up       bool // the connection is established
-	idle     *time.Timer
+	prepared bool        // PreConnection was called
+	up       bool        // the connection is established
+	idle     *time.Timer // of Config.Idle, once the connection is up
 	wc       [pollBatch]verbs.WC
 }
 
@@ -64,14 +65,20 @@ func (c *Conn) RemoteAddr() netip.AddrPort { return c.id.RemoteAddr() }
 // over. It does nothing if the peer was faster.
 func (c *Conn) Disconnect() error {
 	err := c.id.Disconnect()
-	if conn := c.id.Conn(); err != nil && conn != nil {
-		select {
-		case <-conn.Done():
-			return nil
-		default:
-		}
+	if conn := c.id.Conn(); err != nil && conn != nil && isOver(conn) {
+		return nil
 	}
 	return err
+}
+
+// isOver reports whether the connection has ended.
+func isOver(conn *verbs.Conn) bool {
+	select {
+	case <-conn.Done():
+		return true
+	default:
+		return false
+	}
 }
 
 // work makes the queue pair, begins, and carries the connection to its end.
@@ -132,7 +139,7 @@ func (c *Conn) run(ctx context.Context) error {
 	events := make(chan *verbs.CMEvent)
 	watcher.Go(func() { forward(watch, c.ch, events) })
 
-	c.idle = time.NewTimer(idleLimit(c.lib.cfg.Idle))
+	c.idle = time.NewTimer(never)
 	defer c.idle.Stop()
 	for {
 		if err := c.completions(ctx); err != nil {
@@ -167,12 +174,11 @@ func forward(ctx context.Context, ch *verbs.EventChannel, to chan<- *verbs.CMEve
 	}
 }
 
-// idleLimit replaces "never" by a time that never comes.
-func idleLimit(d time.Duration) time.Duration {
-	if d <= 0 {
-		return 1<<63 - 1
+// busy begins the time that may pass without a completion.
+func (c *Conn) busy() {
+	if c.lib.cfg.Idle > 0 {
+		c.idle.Reset(c.lib.cfg.Idle)
 	}
-	return d
 }
 
 // handle takes a step of the connection's life, and reports whether that was the last.
@@ -191,6 +197,7 @@ func (c *Conn) handle(ctx context.Context, e *verbs.CMEvent) (over bool, err err
 		return false, c.id.Connect(c.qp, connParam)
 	case verbs.CMEstablished:
 		c.up, c.op = true, opTalk
+		c.busy()
 		return false, call(c.lib.cfg.Connection, c)
 	case verbs.CMDisconnected:
 		// What had succeeded before the end is in the queue by now.
@@ -261,9 +268,7 @@ func (c *Conn) complete(wc *verbs.WC) error {
 	if err := wc.Err(); err != nil {
 		return err
 	}
-	if c.lib.cfg.Idle > 0 {
-		c.idle.Reset(c.lib.cfg.Idle)
-	}
+	c.busy()
 	if c.lib.cfg.Completion == nil {
 		return nil
 	}
@@ -272,7 +277,7 @@ func (c *Conn) complete(wc *verbs.WC) error {
 
 // end disconnects, lets go of the queue pair, and calls Disconnect.
 func (c *Conn) end(ctx context.Context, err error) error {
-	if conn := c.id.Conn(); conn != nil {
+	if conn := c.id.Conn(); conn != nil && !isOver(conn) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), disconnectTimeout)
 		_ = conn.Disconnect(ctx) // if it cannot be had in order, Close below cuts the connection
 		cancel()

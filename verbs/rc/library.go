@@ -35,8 +35,8 @@ type Config struct {
 	Logger *slog.Logger
 	// MaxConns bounds the connections that a ServerLoop serves at a time; 0 is 64.
 	MaxConns int
-	// Idle ends a connection on which nothing has completed for so long; 0 is
-	// never.
+	// Idle ends an established connection on which nothing has completed for so
+	// long; 0 is never.
 	Idle time.Duration
 }
 

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"cinnabar/verbs"
+	"cinnabar/xfer"
+)
+
+// After the single operations the demonstration does what they are for: it
+// transfers the data as a file, in both directions, by what send and recv are
+// made of. Both sides know the order, and tell each other the rest over the
+// exchange:
+//
+//	parent                              peer
+//	  | -- where it receives -------------> |
+//	  | <------------- where it receives -- |
+//	  |     ... and for each protocol:      |
+//	  | == the file ======================> |
+//	  | <---------------------- its report -- |
+//	  | <====================== the file == |
+var demoProtocols = []xfer.Protocol{xfer.Basic, xfer.Fast}
+
+// demoFileName is what the file is called where it arrives.
+const demoFileName = "demo-data"
+
+// fileReport is what the peer says about a file that it was to receive.
+type fileReport struct {
+	Digest [32]byte `json:"digest"`
+	Error  string   `json:"error,omitempty"`
+}
+
+// fileExchange is one side of the transfers. Files go to a directory that is
+// removed at the end.
+type fileExchange struct {
+	dev  *verbs.Device
+	src  source
+	path string
+	dir  *xfer.Dir
+	l    *verbs.Listener
+	peer netip.AddrPort // where the other side receives
+}
+
+// newFileExchange makes a directory and listens on loopback.
+func newFileExchange(dev *verbs.Device, src source) (_ *fileExchange, err error) {
+	e := &fileExchange{dev: dev, src: src}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.close())
+		}
+	}()
+	if e.path, err = os.MkdirTemp("", "cinnabar-demo-"); err != nil {
+		return nil, fmt.Errorf("make a directory for the transfers: %w", err)
+	}
+	if e.dir, err = xfer.OpenDir(e.path, xfer.DirOptions{Overwrite: true}); err != nil {
+		return nil, err
+	}
+	e.l, err = verbs.Listen(dev, netip.MustParseAddrPort("127.0.0.1:0"))
+	return e, err
+}
+
+// close removes everything.
+func (e *fileExchange) close() error {
+	var errs []error
+	if e.l != nil {
+		errs = append(errs, e.l.Close())
+	}
+	if e.dir != nil {
+		errs = append(errs, e.dir.Close())
+	}
+	if e.path != "" {
+		errs = append(errs, os.RemoveAll(e.path))
+	}
+	return errors.Join(errs...)
+}
+
+// send sends the data once. It does not ask for a digest: the demonstration
+// compares the files themselves.
+func (e *fileExchange) send(ctx context.Context, p xfer.Protocol) (xfer.Result, error) {
+	r, err := e.src.open()
+	if err != nil {
+		return xfer.Result{}, err
+	}
+	defer shut(r)
+	data, isFile := r.(io.ReaderAt)
+	if !isFile {
+		data = &inOrder{r: io.LimitReader(r, e.src.Size)}
+	}
+	s := xfer.Sender{Protocol: p, Digest: xfer.NoDigest}
+	return s.Send(ctx, e.dev, e.peer, xfer.Source{Name: demoFileName, Data: data, Size: e.src.Size})
+}
+
+// receive takes the file once and returns the digest of what stands there.
+func (e *fileExchange) receive(ctx context.Context) (xfer.Result, [32]byte, error) {
+	r := xfer.Receiver{Open: e.dir.Open}
+	res, err := r.ServeOne(ctx, e.l)
+	if err != nil {
+		return res, [32]byte{}, err
+	}
+	digest, err := fileDigest(filepath.Join(e.path, demoFileName))
+	return res, digest, err
+}
+
+// fileDigest is the SHA-256 of a file.
+func fileDigest(path string) (digest [32]byte, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return digest, err
+	}
+	defer shut(f)
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return digest, err
+	}
+	return [32]byte(sum.Sum(nil)), nil
+}
+
+// inOrder reads a stream as the io.ReaderAt of somebody who reads in order, as
+// [xfer.Source] says that its reader does.
+type inOrder struct {
+	r   io.Reader
+	off int64
+}
+
+func (o *inOrder) ReadAt(b []byte, off int64) (int, error) {
+	if off != o.off {
+		return 0, fmt.Errorf("read at %d of data that can only be read in order, at %d", off, o.off)
+	}
+	n, err := io.ReadFull(o.r, b)
+	o.off += int64(n)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// files is the parent's part of the transfers.
+func (d *demo) files(ctx context.Context, dev *verbs.Device, x *exchange) (err error) {
+	e, err := newFileExchange(dev, d.src)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.close()) }()
+	if err := x.send(e.l.Addr()); err != nil {
+		return err
+	}
+	if err := x.receive(ctx, &e.peer); err != nil {
+		return err
+	}
+	for _, p := range demoProtocols {
+		if err := d.fileThere(ctx, e, x, p); err != nil {
+			return fmt.Errorf("file transfer, %s protocol: %w", p, err)
+		}
+		if err := d.fileBack(ctx, e, p); err != nil {
+			return fmt.Errorf("file transfer back, %s protocol: %w", p, err)
+		}
+	}
+	return nil
+}
+
+// fileThere sends the file to the peer.
+func (d *demo) fileThere(ctx context.Context, e *fileExchange, x *exchange, p xfer.Protocol) error {
+	res, err := e.send(ctx, p)
+	if err != nil {
+		return err
+	}
+	var report fileReport
+	if err := x.receive(ctx, &report); err != nil {
+		return err
+	}
+	if report.Error != "" {
+		return fmt.Errorf("the peer failed: %s", report.Error)
+	}
+	return d.fileRow("there", p, res, report.Digest)
+}
+
+// fileBack receives it from the peer.
+func (d *demo) fileBack(ctx context.Context, e *fileExchange, p xfer.Protocol) error {
+	res, digest, err := e.receive(ctx)
+	if err != nil {
+		return err
+	}
+	return d.fileRow("back", p, res, digest)
+}
+
+// fileRow compares the file that arrived with what the passes before have seen,
+// and notes the transfer.
+func (d *demo) fileRow(way string, p xfer.Protocol, res xfer.Result, arrived [32]byte) error {
+	if res.Protocol != p {
+		return fmt.Errorf("the %s protocol was used", res.Protocol)
+	}
+	if arrived != d.digest {
+		return fmt.Errorf("verification failed: the file that arrived has SHA-256 %x, the data had %x before; did %s change meanwhile?", arrived, d.digest, d.src.name())
+	}
+	d.rows = append(d.rows, demoRow{
+		step: fmt.Sprintf("file transfer, %s, %s", p, way), operations: res.Chunks, bytes: res.Size, took: res.Duration,
+		rate:     fmt.Sprintf("%.1f MiB/s", mibPerSecond(res.Size, res.Duration)),
+		verified: fmt.Sprintf("SHA-256 equal (%x…)", arrived[:4]),
+	})
+	return nil
+}
+
+// files is the peer's part.
+func (p *demoPeer) files(ctx context.Context, dev *verbs.Device, x *exchange) (err error) {
+	e, err := newFileExchange(dev, p.src)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.close()) }()
+	if err := x.receive(ctx, &e.peer); err != nil {
+		return err
+	}
+	if err := x.send(e.l.Addr()); err != nil {
+		return err
+	}
+	for _, protocol := range demoProtocols {
+		var report fileReport
+		if _, report.Digest, err = e.receive(ctx); err != nil {
+			report.Error = oneLine(err)
+		}
+		if err := errors.Join(err, x.send(report)); err != nil {
+			return err
+		}
+		if _, err := e.send(ctx, protocol); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Of the test of large files. It needs minutes and 5 GiB of room, so it runs by name:
+//
+//	CINNABAR_LARGE=1 go test -v -run TestLargeFile ./cmd/cinnabar
+const (
+	largeEnv      = "CINNABAR_LARGE"
+	largeSize     = 5<<30 + 1
+	largeResident = 64 * mebibyte // the most that either side may have in memory
+)
+
+// A file of more than 4 GiB, most of it holes, crosses in every way with equal
+// digests, and neither side holds much of it in memory.
+func TestLargeFile(t *testing.T) {
+	if os.Getenv(largeEnv) == "" {
+		t.Skipf("takes minutes; %s=1 runs it", largeEnv)
+	}
+	path := writeTemp(t, "large", []byte("at the beginning"))
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, off := range []int64{1<<31 - 3, 1<<32 - 3, largeSize - 6} { // where 31 and 32 bits end
+		if _, err := f.WriteAt([]byte("hereby"), off); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range transferModes {
+		for _, family := range loopbacks {
+			t.Run(mode.name+"/"+family.name, func(t *testing.T) {
+				server := startRecv(t, family.listen, "--once")
+				client, o := command(t, append(append([]string{"send"}, mode.args...), path, server.addr)...)
+				if err := client.Start(); err != nil {
+					t.Fatal(err)
+				}
+				codes := [2]int{exitOf(t, client), exitOf(t, server.cmd)}
+				if codes != [2]int{} {
+					t.Fatalf("exit codes %d; client: %s; server: %s", codes, &o.err, &server.out.err)
+				}
+				server.sameFile(t, path)
+				t.Logf("%s", strings.TrimSpace(o.out.String()))
+				checkResident(t, "sender", client)
+				checkResident(t, "receiver", server.cmd)
+			})
+		}
+	}
+}
+
+// checkResident fails if a process that has ended had more in memory than it may.
+func checkResident(t *testing.T, side string, cmd *exec.Cmd) {
+	t.Helper()
+	used, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+	if !ok {
+		t.Fatal("the system does not tell how much memory a process had")
+	}
+	peak := used.Maxrss << 10 // Linux counts KiB
+	t.Logf("%s: at most %d MiB resident", side, peak>>20)
+	if peak >= largeResident {
+		t.Errorf("the %s had %d MiB in memory, the limit is %d MiB", side, peak>>20, largeResident>>20)
+	}
+}

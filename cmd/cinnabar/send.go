@@ -1,0 +1,262 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"cinnabar/verbs"
+	"cinnabar/xfer"
+)
+
+// What --chunk and --buffers may ask for. The receiver's limits come on top.
+const (
+	minChunk   = 4 << 10 // bytes
+	maxChunk   = 1 << 30 // bytes
+	maxBuffers = 1024
+)
+
+// sendOptions are the options of send.
+type sendOptions struct {
+	transferOptions
+	protocol, digest, chunk string // as given
+	preserve                bool
+	buffers                 int
+
+	sender xfer.Sender      // the above, parsed
+	files  []string         // paths
+	peers  []netip.AddrPort // the receiver's addresses
+}
+
+func newSend(s streams) *cobra.Command {
+	o := &sendOptions{}
+	cmd := &cobra.Command{
+		Use:   "send FILE... HOST[:PORT]",
+		Short: "Send files to cinnabar recv, or to the paper's program",
+		Long: `send writes files into the memory of a receiver by RDMA, which stores them under
+their base names. Both sides agree on the protocol when they connect: fast has
+several buffers in turn and overlaps disks and network, basic is that of the
+paper, with one buffer, which any receiver has. IPv6 addresses with a port stand
+in brackets, [::1]:12345.
+
+A size is a number with an optional unit: 4k and 4KiB are 4096 bytes, 4KB are
+4000.`,
+		Example: "  cinnabar recv --dir /tmp/in &\n  cinnabar send big.iso notes.txt localhost",
+		Args:    cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.parse(cmd.Context(), args); err != nil {
+				return err
+			}
+			return runSend(cmd.Context(), o, s)
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.protocol, "protocol", "auto", "fast or basic; auto takes fast if the receiver has it")
+	f.IntVar(&o.buffers, "buffers", 0, "buffers to ask the receiver for (default 8; basic has 1)")
+	f.StringVar(&o.chunk, "chunk", "", "size of each buffer, 4k to 1g (default 1MiB, basic 10MiB)")
+	f.StringVar(&o.digest, "digest", "sha256", "how fast compares whole files: sha256, or none")
+	f.BoolVar(&o.preserve, "preserve", false, "send modes and times of modification along")
+	o.register(f)
+	return cmd
+}
+
+// parse checks the options and the arguments before anything is connected.
+func (o *sendOptions) parse(ctx context.Context, args []string) (err error) {
+	if err := o.check(); err != nil {
+		return err
+	}
+	o.sender = xfer.Sender{Window: o.buffers, Timeout: o.timeout}
+	if o.sender.Protocol, err = parseName("--protocol", o.protocol, xfer.Auto, xfer.Fast, xfer.Basic); err != nil {
+		return err
+	}
+	if o.sender.Digest, err = parseName("--digest", o.digest, xfer.SHA256, xfer.NoDigest); err != nil {
+		return err
+	}
+	if o.buffers < 0 || o.buffers > maxBuffers {
+		return usagef("invalid --buffers %d: 1 to %d, 0 for the default", o.buffers, maxBuffers)
+	}
+	if o.chunk != "" {
+		n, err := parseChunk("--chunk", o.chunk, minChunk, maxChunk)
+		if err != nil {
+			return err
+		}
+		o.sender.Chunk = int(n)
+	}
+	o.files = args[:len(args)-1]
+	if err := checkFiles(o.files); err != nil {
+		return err
+	}
+	o.peers, err = peerAddrs(ctx, args[len(args)-1])
+	return err
+}
+
+// parseName finds the value that is called text.
+func parseName[T fmt.Stringer](option, text string, values ...T) (T, error) {
+	var names string
+	for n, v := range values {
+		if v.String() == text {
+			return v, nil
+		}
+		if n > 0 {
+			names += ", "
+		}
+		names += v.String()
+	}
+	return values[0], usagef("invalid %s %q: one of %s", option, text, names)
+}
+
+// checkFiles looks at every file before the first is sent: a list that cannot be
+// sent whole is not begun.
+func checkFiles(paths []string) error {
+	names := map[string]string{}
+	for _, path := range paths {
+		_, f, err := xfer.OpenFile(path, false)
+		if err != nil {
+			return fmt.Errorf("open the file to send: %w", err)
+		}
+		shut(f)
+		name := filepath.Base(path)
+		if other, twice := names[name]; twice {
+			return usagef("%s and %s would both be stored as %q; send them one by one to different directories", other, path, name)
+		}
+		names[name] = path
+	}
+	return nil
+}
+
+// peerAddrs are the addresses of HOST[:PORT], IPv4 first.
+func peerAddrs(ctx context.Context, text string) ([]netip.AddrPort, error) {
+	host, port, err := hostPort(text)
+	if err == nil && host == "" {
+		err = fmt.Errorf("address %q: no host", text)
+	}
+	if err != nil {
+		return nil, usagef("%w; the last argument is the receiver", err)
+	}
+	addrs, err := verbs.Resolve(ctx, net.JoinHostPort(host, port))
+	if err != nil {
+		return nil, fmt.Errorf("receiver %s: %w; the last argument is the receiver, HOST or HOST:PORT", text, err)
+	}
+	return ipv4First(addrs), nil
+}
+
+// runSend sends the files in order, each over a connection of its own.
+func runSend(ctx context.Context, o *sendOptions, s streams) (err error) {
+	dev, err := o.openDevice()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	if err := checkMessageSize(dev, o.sender.Chunk); err != nil {
+		return err
+	}
+	t := &sending{o: o, dev: dev, r: newReporter(sendWords, o.json, s), peers: o.peers}
+	return t.all(ctx)
+}
+
+// checkMessageSize refuses a chunk that the device cannot send in one piece.
+func checkMessageSize(dev *verbs.Device, chunk int) error {
+	attr, err := dev.Query()
+	if err != nil {
+		return err
+	}
+	for _, p := range attr.Ports {
+		if uint64(chunk) > p.MaxMsgSize {
+			return usagef("invalid --chunk: port %d of device %s sends messages of at most %s", p.Num, attr.Name, sizeText(int64(p.MaxMsgSize)))
+		}
+	}
+	return nil
+}
+
+// sending is one run of send.
+type sending struct {
+	o     *sendOptions
+	dev   *verbs.Device
+	r     *reporter
+	peers []netip.AddrPort // only the one that answered, once one has
+}
+
+// all sends every file. What concerns one file only does not keep the others.
+func (t *sending) all(ctx context.Context) error {
+	failed := 0
+	for n, path := range t.o.files {
+		err := t.one(ctx, path)
+		if err == nil {
+			continue
+		}
+		if len(t.o.files) == 1 && ctx.Err() == nil {
+			return err
+		}
+		failed++
+		t.r.notef("%s: %s", path, printable(oneLine(err)))
+		if ctx.Err() != nil || !concernsFile(err) {
+			failed += len(t.o.files) - n - 1
+			break
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d files were not sent", failed, len(t.o.files))
+	}
+	return nil
+}
+
+// one sends one file and prints how it went.
+func (t *sending) one(ctx context.Context, path string) (err error) {
+	src, f, err := xfer.OpenFile(path, t.o.preserve)
+	if err != nil {
+		return fmt.Errorf("open the file to send: %w", err)
+	}
+	defer shut(f)
+	res, err := t.reach(ctx, src)
+	if err != nil {
+		err = t.r.explain(err)
+	}
+	return errors.Join(err, t.r.finished(path, res, err))
+}
+
+// reach sends to the first address of the receiver that answers.
+func (t *sending) reach(ctx context.Context, src xfer.Source) (res xfer.Result, err error) {
+	var errs []error
+	for n, peer := range t.peers {
+		sender := t.o.sender
+		sender.Progress = func() xfer.Progress { return t.r.watch(xfer.Result{Name: src.Name, Peer: peer}) }
+		if res, err = sender.Send(ctx, t.dev, peer, src); err == nil || !unreachable(err) {
+			t.peers = t.peers[n : n+1]
+			return res, err
+		}
+		errs = append(errs, err)
+	}
+	return res, errors.Join(errs...)
+}
+
+// unreachable reports whether nobody was spoken to, so that another address
+// may be tried.
+func unreachable(err error) bool {
+	for _, e := range []error{syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EAFNOSUPPORT, syscall.EADDRNOTAVAIL} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// concernsFile reports whether a failure says nothing about the files that follow.
+func concernsFile(err error) bool {
+	x, ok := errors.AsType[*xfer.Error](err)
+	if !ok {
+		return true // the file could not be opened
+	}
+	switch x.Code {
+	case xfer.CodeName, xfer.CodeExists, xfer.CodeStorage, xfer.CodeSource, xfer.CodeChanged, xfer.CodeCorrupt:
+		return true
+	default:
+		return false
+	}
+}

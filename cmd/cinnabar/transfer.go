@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/iwarp"
+)
+
+// What send and recv share. The port is that of the paper's program.
+const (
+	transferPort    = "12345"
+	transferTimeout = 30 * time.Second // without progress
+)
+
+// transferOptions are the options that both ends have.
+type transferOptions struct {
+	timeout      time.Duration
+	json         bool
+	noImmediates bool // a device that lacks write with immediate, for tests and comparisons
+}
+
+// register adds the options to a command.
+func (o *transferOptions) register(f *pflag.FlagSet) {
+	f.DurationVar(&o.timeout, "timeout", transferTimeout, "give a transfer up after so long without progress")
+	f.BoolVar(&o.json, "json", false, "print one JSON object per event on standard output")
+	f.BoolVar(&o.noImmediates, "no-immediates", false, "use a device without immediate data")
+	if err := f.MarkHidden("no-immediates"); err != nil {
+		panic(err) // the flag was added above
+	}
+}
+
+// check refuses what cannot be.
+func (o *transferOptions) check() error {
+	if o.timeout <= 0 {
+		return usagef("invalid --timeout %v: it must be positive, such as 30s", o.timeout)
+	}
+	return nil
+}
+
+// openDevice opens the device that the options ask for.
+func (o *transferOptions) openDevice() (*verbs.Device, error) {
+	if !o.noImmediates {
+		return openDevice("")
+	}
+	d, err := iwarp.Open(iwarp.Config{Name: softwareDevice, NoImmediates: true})
+	if err != nil {
+		return nil, fmt.Errorf("open device %s: %w", softwareDevice, err)
+	}
+	return d, nil
+}
+
+// hostPort reads HOST, HOST:PORT, :PORT, ADDR6, [ADDR6] or [ADDR6]:PORT; a port
+// that is not given is transferPort, a host that is not given is "".
+func hostPort(text string) (host, port string, err error) {
+	if _, err := netip.ParseAddr(text); err == nil {
+		return text, transferPort, nil
+	}
+	if inner, ok := strings.CutPrefix(text, "["); ok && strings.HasSuffix(inner, "]") {
+		text += ":" + transferPort
+	}
+	if !strings.Contains(text, ":") {
+		return text, transferPort, nil
+	}
+	if host, port, err = net.SplitHostPort(text); err != nil {
+		return "", "", fmt.Errorf("%w; an address is HOST, HOST:PORT or [IPV6]:PORT", err)
+	}
+	if port == "" {
+		return "", "", fmt.Errorf("address %q: no port behind the colon", text)
+	}
+	return host, port, nil
+}
+
+// listenAddrs are the addresses that HOST:PORT stands for, IPv4 first unless the
+// host is empty: then one listener takes both families where the system can.
+func listenAddrs(ctx context.Context, text string) ([]netip.AddrPort, error) {
+	host, port, err := hostPort(text)
+	if err != nil {
+		return nil, usagef("invalid --listen: %w", err)
+	}
+	addrs, err := verbs.Resolve(ctx, net.JoinHostPort(host, port))
+	if err != nil {
+		return nil, fmt.Errorf("--listen %s: %w", text, err)
+	}
+	if host != "" {
+		addrs = ipv4First(addrs)
+	}
+	return addrs, nil
+}
+
+// ipv4First returns addrs with those of IPv4 before the others.
+func ipv4First(addrs []netip.AddrPort) []netip.AddrPort {
+	var four, six []netip.AddrPort
+	for _, a := range addrs {
+		if a.Addr().Unmap().Is4() {
+			four = append(four, a)
+		} else {
+			six = append(six, a)
+		}
+	}
+	return append(four, six...)
+}
+
+// listenAny listens at the first address that the system has.
+func listenAny(dev *verbs.Device, addrs []netip.AddrPort) (*verbs.Listener, error) {
+	var errs []error
+	for _, a := range addrs {
+		l, err := verbs.Listen(dev, a)
+		if err == nil {
+			return l, nil
+		}
+		errs = append(errs, fmt.Errorf("listen on %s: %w", a, err))
+		if !errors.Is(err, syscall.EAFNOSUPPORT) && !errors.Is(err, syscall.EADDRNOTAVAIL) {
+			break // in use or forbidden: another family would not be what was asked for
+		}
+	}
+	return nil, errors.Join(errs...)
+}
+
+// binarySize is a number with a bare letter, as dd and perftest have it.
+var binarySize = regexp.MustCompile(`^[0-9.]+ ?[kKmMgG]$`)
+
+// parseChunk reads a size as parseSize does, but a bare k, m or g is 2^10, 2^20 or 2^30:
+// buffers are counted in powers of two.
+func parseChunk(option, text string, least, most int64) (int64, error) {
+	if binarySize.MatchString(text) {
+		n, err := parseSize(option, text+"iB", least, most)
+		if err != nil {
+			return 0, usagef("invalid %s %q: %s to %s", option, text, sizeText(least), sizeText(most))
+		}
+		return n, nil
+	}
+	return parseSize(option, text, least, most)
+}

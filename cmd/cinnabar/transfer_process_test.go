@@ -1,0 +1,328 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// recvProcess is a recv that waits for files.
+type recvProcess struct {
+	cmd          *exec.Cmd
+	lines, notes <-chan string // of standard output and standard error
+	out          *output       // standard error as a whole, after its end
+	dir, addr    string
+}
+
+// startRecv starts a recv into a new directory.
+func startRecv(t *testing.T, listen string, args ...string) *recvProcess {
+	t.Helper()
+	p := &recvProcess{dir: t.TempDir()}
+	p.cmd, p.out = command(t, append([]string{"recv", "--listen", listen, "--dir", p.dir}, args...)...)
+	p.lines = lineByLine(&p.cmd.Stdout)
+	p.notes = lineByLine(&p.cmd.Stderr)
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p.addr = waitLine(t, p.lines, `^waiting for files at (\S+), for directory \S+; interrupt \(\^C\) to end$`)[1]
+	return p
+}
+
+// lineByLine passes what a process will print to the test, besides where it went before.
+func lineByLine(w *io.Writer) <-chan string {
+	l := &lines{seen: make(chan string, 1000)} // more than any process here prints
+	*w = io.MultiWriter(*w, l)
+	return l.seen
+}
+
+// interrupt ends the process as ^C does and returns its exit code.
+func (p *recvProcess) interrupt(t *testing.T) int {
+	t.Helper()
+	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	return exitOf(t, p.cmd)
+}
+
+// sameFile fails unless the file that arrived equals the one that was sent.
+func (p *recvProcess) sameFile(t *testing.T, sent string) {
+	t.Helper()
+	want, err := fileDigest(sent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := fileDigest(filepath.Join(p.dir, filepath.Base(sent))); err != nil || got != want {
+		t.Errorf("%s: SHA-256 %x, %v, want %x", filepath.Base(sent), got, err, want)
+	}
+}
+
+// files returns the names in the directory.
+func (p *recvProcess) files(t *testing.T) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(p.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// randomFiles makes files of those sizes, in bytes.
+func randomFiles(t *testing.T, sizes ...int) (paths []string) {
+	t.Helper()
+	dir, r := t.TempDir(), rand.NewChaCha8([32]byte{7})
+	for _, size := range sizes {
+		data := make([]byte, size)
+		_, _ = r.Read(data) // never fails
+		path := filepath.Join(dir, fmt.Sprintf("size-%d", size))
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, path)
+	}
+	return paths
+}
+
+// transferModes are the three ways in which a file crosses: options of send, and what both
+// sides are to say about it.
+var transferModes = []struct {
+	name string
+	args []string
+	says string
+}{
+	{"basic", []string{"--protocol", "basic"}, "basic protocol (write with immediate data)"},
+	{"basic-without-immediates", []string{"--protocol", "basic", "--no-immediates"}, "basic protocol (write, then send"},
+	{"fast", []string{"--protocol", "fast"}, "fast protocol"},
+}
+
+var loopbacks = []struct{ name, listen string }{{"IPv4", "127.0.0.1:0"}, {"IPv6", "[::1]:0"}}
+
+func TestSendRecvEverySize(t *testing.T) {
+	const chunk = 64 << 10
+	small := randomFiles(t, 0, 1, 255, chunk-1, chunk, chunk+1)
+	large := randomFiles(t, 25<<20)[0] // by the chunk size of the paper's program, or the default
+	for _, mode := range transferModes {
+		for _, family := range loopbacks {
+			t.Run(mode.name+"/"+family.name, func(t *testing.T) {
+				server := startRecv(t, family.listen)
+				args := append([]string{"send", "--chunk", "64k"}, mode.args...)
+				for _, args := range [][]string{
+					append(append(args, small...), server.addr),
+					append(append([]string{"send"}, mode.args...), large, server.addr),
+				} {
+					code, client := runProcess(t, args...)
+					if code != 0 {
+						t.Errorf("exit code %d: %s", code, &client.err)
+					}
+					if got, want := strings.Count(client.err.String(), ": "+mode.says), strings.Count(client.out.String(), "\n"); got != want || want == 0 {
+						t.Errorf("%d of %d transfers say %q:\n%s", got, want, mode.says, &client.err)
+					}
+				}
+				for _, path := range append(small, large) {
+					waitLine(t, server.lines, `^received `+filepath.Base(path)+`: \d+ bytes from \S+ in [0-9.]+ s, [0-9.]+ MiB/s(, sha256 [0-9a-f]{64})?$`)
+					server.sameFile(t, path)
+				}
+				if code := server.interrupt(t); code != 0 {
+					t.Errorf("the receiver, interrupted while it waited: exit code %d: %s", code, &server.out.err)
+				}
+				if got := strings.Count(server.out.err.String(), mode.says); got != len(small)+1 {
+					t.Errorf("the receiver says %q %d times:\n%s", mode.says, got, &server.out.err)
+				}
+			})
+		}
+	}
+}
+
+// A client with immediates and a server without: both say that they fall back.
+func TestSendRecvFallsBack(t *testing.T) {
+	server := startRecv(t, "127.0.0.1:0", "--no-immediates", "--once")
+	path := randomFiles(t, 1000)[0]
+	code, client := runProcess(t, "send", "--protocol", "basic", path, server.addr)
+	if code != 0 || exitOf(t, server.cmd) != 0 {
+		t.Fatalf("client: %s; server: %s", &client.err, &server.out.err)
+	}
+	for _, text := range []string{client.err.String(), server.out.err.String()} {
+		if !strings.Contains(text, "one side's device lacks immediate data") {
+			t.Errorf("nothing of the fall-back in %q", text)
+		}
+	}
+	server.sameFile(t, path)
+}
+
+func TestSendRecvJSON(t *testing.T) {
+	path := randomFiles(t, 100_000)[0]
+	dir := t.TempDir()
+	cmd, seen, o := start(t, "recv", "--json", "--once", "--listen", "127.0.0.1:0", "--dir", dir)
+	var listening listeningEvent
+	if err := json.Unmarshal([]byte(waitLine(t, seen, `^.*$`)[0]), &listening); err != nil || listening.Event != "listening" || listening.Directory != dir {
+		t.Fatalf("%+v, %v", listening, err)
+	}
+	code, client := runProcess(t, "send", "--json", "--chunk", "16k", "--buffers", "4", path, listening.Address)
+	if code != 0 || exitOf(t, cmd) != 0 {
+		t.Fatalf("client: %s; server: %s", &client.err, &o.err)
+	}
+	var sent, received transferEvent
+	if err := json.Unmarshal(client.out.Bytes(), &sent); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(waitLine(t, seen, `^.*$`)[0]), &received); err != nil {
+		t.Fatal(err)
+	}
+	if sent.Event != "sent" || received.Event != "received" || sent.Path != path || sent.Name != filepath.Base(path) || received.Name != sent.Name {
+		t.Errorf("sent %+v\nreceived %+v", sent, received)
+	}
+	sum, err := fileDigest(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("%x", sum)
+	for _, e := range []transferEvent{sent, received} {
+		if e.Bytes != 100_000 || e.SHA256 != want || e.Chunks != 7 || e.Chunk != 16<<10 || e.Buffers != 4 || e.Protocol != "fast" || e.Seconds <= 0 {
+			t.Errorf("%+v", e)
+		}
+	}
+}
+
+// A file that is there is refused; both sides say so, and what may be done. The
+// other files of the same call arrive.
+func TestSendRefusedFile(t *testing.T) {
+	server := startRecv(t, "127.0.0.1:0")
+	paths := randomFiles(t, 10, 20)
+	there := filepath.Join(server.dir, "size-10")
+	if err := os.WriteFile(there, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, client := runProcess(t, "send", paths[0], paths[1], server.addr)
+	if code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	for _, text := range []string{paths[0], server.addr, "the peer says: file exists", "--overwrite", "1 of 2 files were not sent"} {
+		if !strings.Contains(client.err.String(), text) {
+			t.Errorf("the sender does not mention %q:\n%s", text, &client.err)
+		}
+	}
+	waitLine(t, server.lines, `^received size-20: `)
+	server.sameFile(t, paths[1])
+	if data, err := os.ReadFile(there); err != nil || string(data) != "mine" {
+		t.Errorf("the file that was there: %q, %v", data, err)
+	}
+	if code := server.interrupt(t); code != 0 {
+		t.Errorf("receiver: exit code %d", code)
+	}
+	for _, text := range []string{`receive "size-10" (peer 127.0.0.1:`, "file exists", "--overwrite replaces files"} {
+		if !strings.Contains(server.out.err.String(), text) {
+			t.Errorf("the receiver does not mention %q:\n%s", text, &server.out.err)
+		}
+	}
+}
+
+// With --once the receiver's exit code is that of its one file.
+func TestRecvOnceFails(t *testing.T) {
+	server := startRecv(t, "127.0.0.1:0", "--once")
+	path := randomFiles(t, 10)[0]
+	if err := os.Mkdir(filepath.Join(server.dir, "size-10"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	code, client := runProcess(t, "send", path, server.addr)
+	if code != 1 || exitOf(t, server.cmd) != 1 {
+		t.Errorf("client: %d, %s; server: %s", code, &client.err, &server.out.err)
+	}
+	if !strings.Contains(client.err.String(), `cinnabar send: send "size-10" (peer `+server.addr) ||
+		!strings.Contains(server.out.err.String(), `cinnabar recv: receive "size-10"`) {
+		t.Errorf("client: %s; server: %s", &client.err, &server.out.err)
+	}
+}
+
+func TestSendOverwritesAndPreserves(t *testing.T) {
+	server := startRecv(t, "127.0.0.1:0", "--overwrite", "--fsync")
+	path := randomFiles(t, 10)[0]
+	if err := os.WriteFile(filepath.Join(server.dir, "size-10"), []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	when := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
+	if err := os.Chtimes(path, when, when); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if code, client := runProcess(t, "send", "--preserve", path, server.addr); code != 0 {
+		t.Fatalf("exit code %d: %s", code, &client.err)
+	}
+	server.sameFile(t, path)
+	info, err := os.Stat(filepath.Join(server.dir, "size-10"))
+	if err != nil || info.Mode().Perm() != 0o640 || !info.ModTime().Equal(when) {
+		t.Errorf("%v %v, %v, want 0640 and %v", info.Mode(), info.ModTime(), err, when)
+	}
+	server.interrupt(t)
+}
+
+// endless makes a file that takes longer to send than any test runs, without data.
+func endless(t *testing.T) string {
+	t.Helper()
+	path := writeTemp(t, "endless", nil)
+	if err := os.Truncate(path, 64<<30); err != nil {
+		t.Skipf("the file system of %s has no files of 64 GiB: %v", path, err)
+	}
+	return path
+}
+
+// ^C at the receiver in the middle of a file: both sides fail, no half file stays.
+func TestInterruptedRecv(t *testing.T) {
+	path := endless(t)
+	server := startRecv(t, "127.0.0.1:0")
+	client, o := command(t, "send", path, server.addr)
+	if err := client.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waitLine(t, server.notes, `^receiving endless `)
+	if code := server.interrupt(t); code != exitSignal+int(syscall.SIGINT) {
+		t.Errorf("receiver: exit code %d: %s", code, &server.out.err)
+	}
+	if code := exitOf(t, client); code != 1 || !strings.Contains(o.err.String(), `send "endless" (peer `+server.addr) {
+		t.Errorf("sender: exit code %d: %s", code, &o.err)
+	}
+	if names := server.files(t); len(names) != 0 {
+		t.Errorf("left behind: %q", names)
+	}
+}
+
+// ^C at the sender: the receiver drops what came, says so and serves the next.
+func TestInterruptedSend(t *testing.T) {
+	path := endless(t)
+	server := startRecv(t, "127.0.0.1:0")
+	client, _ := command(t, "send", path, server.addr)
+	notes := lineByLine(&client.Stderr)
+	if err := client.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waitLine(t, notes, `^sending endless `)
+	if err := client.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitOf(t, client); code != exitSignal+int(syscall.SIGINT) {
+		t.Errorf("sender: exit code %d", code)
+	}
+	waitLine(t, notes, `endless: send "endless" .*cancelled`)
+	next := randomFiles(t, 10)[0]
+	if code, o := runProcess(t, "send", next, server.addr); code != 0 {
+		t.Errorf("the next sender: exit code %d: %s", code, &o.err)
+	}
+	waitLine(t, server.notes, `^receive "endless" .*cancelled`)
+	if code := server.interrupt(t); code != 0 {
+		t.Errorf("receiver: exit code %d", code)
+	}
+	if names := server.files(t); len(names) != 1 || names[0] != "size-10" {
+		t.Errorf("in the directory: %q", names)
+	}
+}

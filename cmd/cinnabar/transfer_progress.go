@@ -1,0 +1,146 @@
+package main
+
+import (
+	"time"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+
+	"cinnabar/xfer"
+)
+
+// How often progress is told.
+const (
+	lineInterval = 10 * time.Second // lines, where there is no terminal
+	barNameWidth = 30               // longer names are cut in the middle
+	barInterval  = 100 * time.Millisecond
+	barRateAge   = 30 // intervals over which the rate is averaged
+)
+
+// watch returns an observer of one transfer. What the caller knows of it already
+// stands in known.
+func (r *reporter) watch(known xfer.Result) xfer.Progress {
+	if r.terminal {
+		return &barProgress{r: r, known: known}
+	}
+	return &lineProgress{r: r, known: known}
+}
+
+// begin prints what is agreed, and returns it with what is known besides.
+func (r *reporter) begin(known, res xfer.Result) xfer.Result {
+	if known.Name != "" {
+		res.Name, res.Peer = known.Name, known.Peer
+	}
+	r.notef("%s", r.startLine(res))
+	return res
+}
+
+// lineProgress prints a line when a transfer starts, and one now and then.
+type lineProgress struct {
+	r           *reporter
+	known       xfer.Result
+	size, done  int64
+	name        string
+	begun, last time.Time
+}
+
+// Start implements [xfer.Progress].
+func (p *lineProgress) Start(res xfer.Result) {
+	res = p.r.begin(p.known, res)
+	p.size, p.name, p.begun = res.Size, printable(res.Name), p.r.now()
+	p.last = p.begun
+}
+
+// Advance implements [xfer.Progress].
+func (p *lineProgress) Advance(n int64) {
+	p.done += n
+	now := p.r.now()
+	if now.Sub(p.last) < lineInterval {
+		return
+	}
+	p.last = now
+	took := now.Sub(p.begun)
+	rate := mibPerSecond(p.done, took)
+	if p.size <= 0 {
+		p.r.notef("%s: %s, %.1f MiB/s", p.name, sizeText(p.done), rate)
+		return
+	}
+	left := time.Duration(float64(took) * float64(p.size-p.done) / float64(p.done)).Round(time.Second)
+	p.r.notef("%s: %s of %s (%d %%), %.1f MiB/s, %v left", p.name, sizeText(p.done), sizeText(p.size),
+		int(float64(p.done)/float64(p.size)*100), rate, left)
+}
+
+// Finish implements [xfer.Progress]. The caller of the transfer prints the result.
+func (p *lineProgress) Finish(xfer.Result, error) {}
+
+// barProgress shows a transfer as a bar with rate and time left.
+type barProgress struct {
+	r     *reporter
+	known xfer.Result
+	bar   *mpb.Bar
+	last  time.Time
+	more  int64 // bytes since then
+}
+
+// Start implements [xfer.Progress].
+func (p *barProgress) Start(res xfer.Result) {
+	p.last = p.r.now()
+	p.bar = p.r.addBar(p.r.begin(p.known, res))
+}
+
+// Advance implements [xfer.Progress].
+func (p *barProgress) Advance(n int64) {
+	p.more += n
+	if now := p.r.now(); now.Sub(p.last) >= barInterval {
+		p.bar.EwmaIncrInt64(p.more, now.Sub(p.last))
+		p.last, p.more = now, 0
+	}
+}
+
+// Finish implements [xfer.Progress]. The bar goes; a line about the result
+// comes in its place.
+func (p *barProgress) Finish(xfer.Result, error) {
+	p.bar.Abort(true) // does nothing to a bar that is full, which goes by itself
+	p.r.removeBar()
+}
+
+// addBar shows one more bar.
+func (r *reporter) addBar(res xfer.Result) *mpb.Bar {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.shown++; r.bars == nil {
+		r.bars = mpb.New(mpb.WithOutput(r.s.err), mpb.WithAutoRefresh())
+	}
+	name := decor.Name(shorten(printable(res.Name), barNameWidth)+" ", decor.WCSyncSpaceR)
+	rate := decor.EwmaSpeed(decor.SizeB1024(0), "% .1f", barRateAge, decor.WCSyncSpace)
+	if res.Size < 0 { // the paper's program does not say
+		return r.bars.AddSpinner(0, mpb.BarRemoveOnComplete(),
+			mpb.PrependDecorators(name), mpb.AppendDecorators(decor.CurrentKibiByte("% .1f"), rate))
+	}
+	bar := r.bars.AddBar(res.Size, mpb.BarRemoveOnComplete(),
+		mpb.PrependDecorators(name, decor.CountersKibiByte("% .1f / % .1f", decor.WCSyncSpace)),
+		mpb.AppendDecorators(decor.Percentage(decor.WCSyncSpace), rate,
+			decor.EwmaETA(decor.ET_STYLE_GO, barRateAge, decor.WCSyncSpace), decor.Name(" left")))
+	return bar
+}
+
+// removeBar counts a bar down. The last takes the container along, whose
+// goroutines end.
+func (r *reporter) removeBar() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.shown--; r.shown == 0 {
+		r.bars.Wait()
+		r.bars = nil
+	}
+}
+
+// shorten cuts the middle out of a name that is longer than width characters.
+func shorten(name string, width int) string {
+	runes := []rune(name)
+	if len(runes) <= width {
+		return name
+	}
+	head := width / 2
+	return string(runes[:head]) + "…" + string(runes[len(runes)-(width-head-1):])
+}

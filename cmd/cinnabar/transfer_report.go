@@ -1,0 +1,236 @@
+package main
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/cwriter"
+
+	"cinnabar/xfer"
+)
+
+// transferWords are the words of one side.
+type transferWords struct {
+	doing, done, peer string
+	remedies          map[xfer.Code]string
+}
+
+var (
+	sendWords = transferWords{doing: "sending", done: "sent", peer: "to", remedies: sendRemedies}
+	recvWords = transferWords{doing: "receiving", done: "received", peer: "from", remedies: recvRemedies}
+)
+
+// reporter tells the user what transfers do: lines on both streams, and bars
+// where standard error is a terminal. It is safe for concurrent use.
+type reporter struct {
+	words    transferWords
+	json     bool
+	terminal bool // standard error shows bars
+	shared   bool // standard output is a terminal too, perhaps the same
+	now      func() time.Time
+
+	mu sync.Mutex
+	// +checklocks:mu
+	s streams
+	// lives while transfers do, so that a server that waits costs nothing
+	// +checklocks:mu
+	bars *mpb.Progress
+	// bars that are shown
+	// +checklocks:mu
+	shown int
+}
+
+func newReporter(words transferWords, jsonLines bool, s streams) *reporter {
+	return &reporter{words: words, json: jsonLines, s: s, terminal: isTerminal(s.err), shared: isTerminal(s.out), now: time.Now}
+}
+
+// isTerminal reports whether a person may be looking at w.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && cwriter.IsTerminal(int(f.Fd()))
+}
+
+// notef prints a line about what goes on, on standard error. Where even that
+// fails, there is nobody left to tell.
+func (r *reporter) notef(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, _ = fmt.Fprintf(r.aboveLocked(r.s.err, r.terminal), format+"\n", args...)
+}
+
+// resultf prints a line of results on standard output.
+func (r *reporter) resultf(format string, args ...any) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, err := fmt.Fprintf(r.aboveLocked(r.s.out, r.shared), format+"\n", args...)
+	return err
+}
+
+// aboveLocked is where to write lines meant for w: above the bars, if there are
+// some and w may be the terminal that shows them.
+//
+// +checklocks:r.mu
+func (r *reporter) aboveLocked(w io.Writer, terminal bool) io.Writer {
+	if r.bars != nil && terminal {
+		return r.bars
+	}
+	return w
+}
+
+// listeningEvent is the first line of recv --json.
+type listeningEvent struct {
+	Event     string `json:"event"` // "listening"
+	Address   string `json:"address"`
+	Directory string `json:"directory"`
+}
+
+// transferEvent is a line of --json about one file. What is not known is left
+// out, or 0.
+type transferEvent struct {
+	Event        string  `json:"event"`          // "sent", "received" or "failed"
+	Path         string  `json:"path,omitempty"` // as the sender's user gave it
+	Name         string  `json:"name,omitempty"` // as it crosses
+	Peer         string  `json:"peer,omitempty"`
+	Bytes        int64   `json:"bytes"`
+	Seconds      float64 `json:"seconds"`
+	MiBPerSecond float64 `json:"mib_per_second"`
+	Protocol     string  `json:"protocol,omitempty"`
+	Immediate    bool    `json:"immediate"`
+	Buffers      int     `json:"buffers"`
+	Chunk        int     `json:"chunk"` // bytes
+	Chunks       int64   `json:"chunks"`
+	Digest       string  `json:"digest,omitempty"`
+	SHA256       string  `json:"sha256,omitempty"`
+	Error        string  `json:"error,omitempty"` // of "failed", in words
+	Code         string  `json:"code,omitempty"`  // its class
+	Remote       bool    `json:"remote,omitempty"`
+}
+
+// finished prints how a transfer went on standard output. A failure is printed
+// there for programs only; people get it from the caller.
+func (r *reporter) finished(path string, res xfer.Result, failure error) error {
+	if r.json {
+		return r.event(transferred(r.words.done, path, res, failure))
+	}
+	if failure != nil {
+		return nil
+	}
+	return r.resultf("%s", r.resultLine(res))
+}
+
+// event prints one line of JSON.
+func (r *reporter) event(e any) error {
+	line, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	return r.resultf("%s", line)
+}
+
+// transferred describes a transfer to programs.
+func transferred(done, path string, res xfer.Result, failure error) transferEvent {
+	e := transferEvent{
+		Event: done, Path: path, Name: res.Name, Bytes: res.Size,
+		Seconds: res.Duration.Seconds(), MiBPerSecond: mibPerSecond(res.Size, res.Duration),
+		Immediate: res.Immediate, Buffers: res.Buffers, Chunk: res.Chunk, Chunks: res.Chunks,
+	}
+	if res.Peer.IsValid() {
+		e.Peer = res.Peer.String()
+	}
+	if res.Protocol != xfer.Auto { // else it came to nothing before that was agreed
+		e.Protocol, e.Digest = res.Protocol.String(), digestOf(res).String()
+	}
+	if sum := hexSum(res); sum != "" && failure == nil {
+		e.SHA256 = sum
+	}
+	if failure != nil {
+		e.Event, e.Error = "failed", oneLine(failure)
+		if x, ok := errors.AsType[*xfer.Error](failure); ok {
+			e.Code, e.Remote = x.Code.String(), x.Remote
+		}
+	}
+	return e
+}
+
+// digestOf is how the whole file was compared: the basic protocol does not.
+func digestOf(res xfer.Result) xfer.Digest {
+	if res.Protocol == xfer.Basic {
+		return xfer.NoDigest
+	}
+	return res.Digest
+}
+
+// hexSum is the file's SHA-256, or "" if the transfer made none.
+func hexSum(res xfer.Result) string {
+	if res.Sum == [32]byte{} {
+		return ""
+	}
+	return hex.EncodeToString(res.Sum[:])
+}
+
+// resultLine describes a transfer that is complete.
+func (r *reporter) resultLine(res xfer.Result) string {
+	line := fmt.Sprintf("%s %s: %d bytes %s %s in %.3f s, %.1f MiB/s",
+		r.words.done, printable(res.Name), res.Size, r.words.peer, res.Peer, res.Duration.Seconds(), mibPerSecond(res.Size, res.Duration))
+	if sum := hexSum(res); sum != "" {
+		line += ", sha256 " + sum
+	}
+	return line
+}
+
+// startLine describes what is agreed for a transfer that begins: which protocol,
+// and which form of the basic one.
+func (r *reporter) startLine(res xfer.Result) string {
+	size, buffers := "size unknown", "buffers"
+	if res.Size >= 0 {
+		size = sizeText(res.Size)
+	}
+	if res.Buffers == 1 {
+		buffers = "buffer"
+	}
+	return fmt.Sprintf("%s %s (%s) %s %s: %s, %d %s of %s, digest %s",
+		r.words.doing, printable(res.Name), size, r.words.peer, res.Peer, protocolForm(res),
+		res.Buffers, buffers, sizeText(int64(res.Chunk)), digestOf(res))
+}
+
+// protocolForm names the protocol. The basic one has two forms.
+func protocolForm(res xfer.Result) string {
+	switch {
+	case res.Protocol != xfer.Basic:
+		return res.Protocol.String() + " protocol"
+	case res.Immediate:
+		return "basic protocol (write with immediate data)"
+	}
+	return "basic protocol (write, then send: one side's device lacks immediate data)"
+}
+
+// explain adds to a failure what its reader may do about it.
+func (r *reporter) explain(err error) error {
+	x, ok := errors.AsType[*xfer.Error](err)
+	if !ok {
+		return err
+	}
+	if remedy := r.words.remedies[x.Code]; remedy != "" {
+		return fmt.Errorf("%w; %s", err, remedy)
+	}
+	return err
+}
+
+// printable is text of the peer without what a terminal might obey.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, text)
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"cinnabar/xfer"
+)
+
+// terminal is a pseudo-terminal with what was written to it so far.
+type terminal struct {
+	user    *os.File // where what the program writes is read
+	program *os.File
+	reader  sync.WaitGroup
+
+	mu sync.Mutex
+	// +checklocks:mu
+	seen bytes.Buffer
+}
+
+// openTerminal makes a terminal of 100 columns, which is read until the test ends.
+func openTerminal(t *testing.T) *terminal {
+	t.Helper()
+	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no pseudo-terminals here: %v", err)
+	}
+	fd := int(user.Fd())
+	number, errN := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	errU := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
+	errS := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 100})
+	if err := errors.Join(errN, errU, errS); err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no pseudo-terminals here: %v", err)
+	}
+	p := &terminal{user: user, program: program}
+	p.reader.Go(p.read)
+	t.Cleanup(func() {
+		p.all()
+		user.Close()
+	})
+	return p
+}
+
+// read keeps what is written until the other side is closed.
+func (p *terminal) read() {
+	for b := make([]byte, 4096); ; {
+		n, err := p.user.Read(b)
+		if err != nil {
+			return
+		}
+		p.mu.Lock()
+		p.seen.Write(b[:n])
+		p.mu.Unlock()
+	}
+}
+
+// text is what was written so far.
+func (p *terminal) text() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.seen.String()
+}
+
+// all is what was written, at the end.
+func (p *terminal) all() string {
+	p.program.Close() // the last of the program's side: the reader's error
+	p.reader.Wait()
+	return p.text()
+}
+
+// On a terminal a transfer is a bar with rate and time left, which goes when it ends;
+// lines come above it.
+func TestBarOnTerminal(t *testing.T) {
+	term := openTerminal(t)
+	r := newReporter(recvWords, false, streams{out: term.program, err: term.program})
+	if !r.terminal || !r.shared {
+		t.Fatal("the terminal is not seen as one")
+	}
+	shown := make(chan struct{})
+	big, unknown := sampleFast, sampleBasic
+	big.Size, unknown.Size, unknown.Name = 8<<30, -1, "from-the-paper"
+	p, q := r.watch(xfer.Result{}), r.watch(xfer.Result{})
+	p.Start(big)
+	q.Start(unknown)
+	if err := r.resultf("a line between"); err != nil {
+		t.Fatal(err)
+	}
+	bar := regexp.MustCompile(`test-file +[0-9.]+ [KMG]iB / 8.0 GiB \[[=>-]+\] +\d+ % +[0-9.]+ .iB/s +\S+ left`)
+	spinner := regexp.MustCompile(`from-the-paper .*[0-9.]+ [KMG]iB +[0-9.]+ .iB/s`)
+	go func() { // the container draws in its own time; every look moves the transfers on
+		defer close(shown)
+		for t.Context().Err() == nil && (!bar.MatchString(term.text()) || !spinner.MatchString(term.text())) {
+			p.Advance(1 << 10)
+			q.Advance(1 << 10)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), processLimit)
+	defer cancel()
+	select {
+	case <-shown:
+	case <-ctx.Done():
+		t.Fatalf("no bar was drawn: %q", term.text())
+	}
+	p.Finish(big, nil)
+	q.Finish(unknown, sampleFailure)
+	r.mu.Lock()
+	if r.bars != nil {
+		t.Error("the container outlives its bars")
+	}
+	r.mu.Unlock()
+	if err := r.finished("", sampleFast, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"a line between", "receiving test-file (8.0 GiB)", "receiving from-the-paper (size unknown)"} {
+		if !strings.Contains(term.all(), line) {
+			t.Errorf("no line %q in %q", line, term.all())
+		}
+	}
+}
+
+// The command on a terminal, from beginning to end.
+func TestSendOnTerminal(t *testing.T) {
+	server := startRecv(t, "127.0.0.1:0", "--once")
+	term := openTerminal(t)
+	path := randomFiles(t, 25<<20)[0]
+	cmd, _ := command(t, "send", path, server.addr)
+	cmd.Stdout, cmd.Stderr = term.program, term.program
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitOf(t, cmd); code != 0 || exitOf(t, server.cmd) != 0 {
+		t.Errorf("exit code %d: %q", code, term.all())
+	}
+	if text := term.all(); !strings.HasPrefix(text, "sending size-26214400 ") || !strings.Contains(text, "sent size-26214400: 26214400 bytes") {
+		t.Errorf("the terminal shows %q", text)
+	}
+}

@@ -1,0 +1,216 @@
+//go:build unix
+
+package kill
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/driver"
+	"cinnabar/verbs/iwarp"
+	"cinnabar/xfer"
+)
+
+// steps counts what a process does and ends it at one of them.
+type steps struct {
+	n     atomic.Int64
+	fatal int64         // the number of the last step, from 1; 0: none
+	cont  chan struct{} // stop instead of dying, until this is closed; nil: die
+}
+
+// newSteps makes the fatal step fatal for the process, or the end of its moving
+// until it gets SIGCONT.
+func newSteps(fatal int64, stop bool) *steps {
+	s := &steps{fatal: fatal}
+	if stop {
+		s.cont = make(chan struct{})
+		signals := make(chan os.Signal, 1)
+		signal.Notify(signals, syscall.SIGCONT)
+		go func() { // ends with the process at the latest
+			<-signals
+			close(s.cont)
+		}()
+	}
+	return s
+}
+
+// at is called with every step. It does not return from the fatal one before the
+// process is to go on, nor from those behind it: other threads may run for
+// a moment after a signal was sent. Whoever started the process learns the step's
+// name before.
+func (s *steps) at(format string, args ...any) {
+	n := s.n.Add(1)
+	if s.fatal == 0 || n < s.fatal {
+		return
+	}
+	fate := syscall.SIGKILL
+	if s.cont != nil {
+		fate = syscall.SIGSTOP
+	}
+	if n == s.fatal {
+		say("%s %s", wordStep, fmt.Sprintf(format, args...))
+		if err := syscall.Kill(os.Getpid(), fate); err != nil {
+			panic(err) // a process may signal itself
+		}
+	}
+	<-s.cont // nil blocks for ever: the process is dead
+}
+
+// device opens the software device, counted.
+func (s *steps) device(noImmediates bool) (*verbs.Device, error) {
+	dev, err := iwarp.Open(iwarp.Config{NoImmediates: noImmediates})
+	if err != nil {
+		return nil, err
+	}
+	return verbs.NewDevice(&device{dev.Driver(), s}), nil
+}
+
+// device counts the steps of the objects that are made through it.
+type device struct {
+	driver.Device
+	s *steps
+}
+
+func (d *device) CreateCQ(depth int, context any) (driver.CQ, error) {
+	c, err := d.Device.CreateCQ(depth, context)
+	return &cq{c, d.s}, err
+}
+
+func (d *device) AllocPD() (driver.PD, error) {
+	p, err := d.Device.AllocPD()
+	return &pd{p, d.s}, err
+}
+
+func (d *device) Listen(addr netip.AddrPort, backlog int) (driver.Listener, error) {
+	l, err := d.Device.Listen(addr, backlog)
+	return &listener{l, d.s}, err
+}
+
+func (d *device) Dial(ctx context.Context, q driver.QP, addr netip.AddrPort, p driver.ConnParam) (driver.Conn, error) {
+	d.s.at("before dialling")
+	c, err := d.Device.Dial(ctx, q.(*qp).QP, addr, p)
+	if err != nil {
+		return nil, err
+	}
+	say("%s %s", wordConnected, c.LocalAddr())
+	d.s.at("after dialling")
+	return &conn{c, d.s}, nil
+}
+
+type cq struct {
+	driver.CQ
+	s *steps
+}
+
+func (c *cq) Poll(wc []driver.WC) (int, error) {
+	n, err := c.CQ.Poll(wc)
+	for i := range n {
+		c.s.at("completion of %s, %s", wc[i].Op, wc[i].Status)
+	}
+	return n, err
+}
+
+type pd struct {
+	driver.PD
+	s *steps
+}
+
+func (p *pd) CreateQP(init driver.QPInit) (driver.QP, error) {
+	init.SendCQ, init.RecvCQ = init.SendCQ.(*cq).CQ, init.RecvCQ.(*cq).CQ
+	q, err := p.PD.CreateQP(init)
+	return &qp{q, p.s}, err
+}
+
+type qp struct {
+	driver.QP
+	s *steps
+}
+
+func (q *qp) PostSend(wrs []driver.SendWR) (int, error) {
+	q.s.at("before posting %s", wrs[0].Op)
+	n, err := q.QP.PostSend(wrs)
+	q.s.at("after posting %s", wrs[0].Op)
+	return n, err
+}
+
+func (q *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
+	q.s.at("before posting a receive")
+	return q.QP.PostRecv(wrs)
+}
+
+type listener struct {
+	driver.Listener
+	s *steps
+}
+
+func (l *listener) Accept(ctx context.Context) (driver.ConnRequest, error) {
+	r, err := l.Listener.Accept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.s.at("connection request")
+	return &request{r, l.s}, nil
+}
+
+type request struct {
+	driver.ConnRequest
+	s *steps
+}
+
+func (r *request) Accept(ctx context.Context, q driver.QP, p driver.ConnParam) (driver.Conn, error) {
+	r.s.at("before accepting")
+	c, err := r.ConnRequest.Accept(ctx, q.(*qp).QP, p)
+	if err != nil {
+		return nil, err
+	}
+	r.s.at("after accepting")
+	return &conn{c, r.s}, nil
+}
+
+type conn struct {
+	driver.Conn
+	s *steps
+}
+
+func (c *conn) Disconnect(ctx context.Context) error {
+	c.s.at("before disconnecting")
+	return c.Conn.Disconnect(ctx)
+}
+
+// source counts the reads of the sender's file.
+type source struct {
+	io.ReaderAt
+	s *steps
+}
+
+func (f source) ReadAt(b []byte, off int64) (int, error) {
+	f.s.at("before reading at %d", off)
+	return f.ReaderAt.ReadAt(b, off)
+}
+
+// target counts the writes to the receiver's file and its end.
+type target struct {
+	xfer.File
+	s *steps
+}
+
+func (f target) WriteAt(b []byte, off int64) (int, error) {
+	f.s.at("before storing at %d", off)
+	n, err := f.File.WriteAt(b, off)
+	f.s.at("after storing at %d", off)
+	return n, err
+}
+
+func (f target) Commit() error {
+	f.s.at("before the file gets its name")
+	err := f.File.Commit()
+	f.s.at("after the file has its name")
+	return err
+}

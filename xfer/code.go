@@ -1,0 +1,132 @@
+package xfer
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+)
+
+// Code classes the failures of a transfer. It travels to the other side, where
+// the protocol has a message for it, and is an error, so that
+// errors.Is(err, xfer.CodeExists) works on either side.
+type Code uint16
+
+// The codes. Their numbers are part of the wire format.
+const (
+	CodeOther       Code = 1 + iota // none of the others
+	CodeName                        // the receiver does not take this name
+	CodeExists                      // the receiver has a file of this name
+	CodeStorage                     // the receiver cannot store: disk full, no permission
+	CodeSource                      // the sender cannot read its file
+	CodeChanged                     // the file grew or shrank while it was sent
+	CodeCorrupt                     // a checksum or a digest differs
+	CodeProtocol                    // one side broke the rules of the protocol
+	CodeTooLarge                    // a limit of one side is exceeded
+	CodeBusy                        // the receiver serves as many transfers as it may
+	CodeUnsupported                 // the two sides have no protocol in common
+	CodeTimeout                     // no progress for as long as the timeout says
+	CodeCanceled                    // the program or its user gave up
+	CodeLost                        // the connection failed or could not be made
+)
+
+var codeNames = [...]string{
+	CodeOther: "failed", CodeName: "name refused", CodeExists: "file exists", CodeStorage: "cannot store",
+	CodeSource: "cannot read the source", CodeChanged: "file changed while it was sent", CodeCorrupt: "data corrupted",
+	CodeProtocol: "protocol broken", CodeTooLarge: "too large", CodeBusy: "receiver busy",
+	CodeUnsupported: "no common protocol", CodeTimeout: "no progress", CodeCanceled: "cancelled", CodeLost: "connection lost",
+}
+
+// String names the class in a few words.
+func (c Code) String() string {
+	if int(c) < len(codeNames) && codeNames[c] != "" {
+		return codeNames[c]
+	}
+	return "code " + strconv.Itoa(int(c))
+}
+
+// Error is String; it makes codes usable as targets of errors.Is.
+func (c Code) Error() string { return c.String() }
+
+// Error is why a transfer failed. Every error of Send, Serve and ServeOne that
+// concerns a peer is one.
+type Error struct {
+	Op     string         // "send" or "receive"
+	Name   string         // of the file; "" if it was not known yet
+	Peer   netip.AddrPort // the other side
+	Code   Code
+	Remote bool  // the other side said so, otherwise this side concluded it
+	Err    error // the reason in words
+}
+
+// Error gives file, peer, class and reason.
+func (e *Error) Error() string {
+	s := e.Op
+	if e.Name != "" {
+		s += " " + strconv.Quote(e.Name)
+	}
+	if e.Peer.IsValid() {
+		s += " (peer " + e.Peer.String() + ")"
+	}
+	if e.Remote {
+		s += ": the peer says"
+	}
+	if e.Code != CodeOther {
+		s += ": " + e.Code.String()
+	}
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+// Unwrap gives errors.Is both the class and the reason.
+func (e *Error) Unwrap() []error {
+	if e.Err == nil {
+		return []error{e.Code}
+	}
+	return []error{e.Code, e.Err}
+}
+
+// failure is why a transfer fails, before names and addresses are added.
+type failure struct {
+	code   Code
+	remote bool
+	err    error
+}
+
+func (f *failure) Error() string {
+	if f.err == nil {
+		return f.code.String()
+	}
+	return f.err.Error()
+}
+
+func (f *failure) Unwrap() []error {
+	if f.err == nil {
+		return []error{f.code}
+	}
+	return []error{f.code, f.err}
+}
+
+// failf makes a failure of this side.
+func failf(code Code, format string, args ...any) *failure {
+	return &failure{code: code, err: fmt.Errorf(format, args...)}
+}
+
+// asFailure finds the failure in err, or makes one of it.
+func asFailure(err error) *failure {
+	if f, ok := errors.AsType[*failure](err); ok {
+		return f
+	}
+	return &failure{code: CodeOther, err: err}
+}
+
+// classed is asFailure with a code for errors that have none.
+func classed(code Code, err error) *failure {
+	f := *asFailure(err)
+	if f.code == CodeOther {
+		f.code = code
+	}
+	return &f
+}

@@ -1,0 +1,256 @@
+package xfer
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+)
+
+// Names of files that are not complete: the random part makes guessing one futile.
+const (
+	tempPrefix = ".cinnabar-"
+	tempSuffix = ".part"
+)
+
+// DirOptions is how a [Dir] stores files.
+type DirOptions struct {
+	Overwrite   bool // replace files of the same name; otherwise they are refused
+	Sync        bool // wait until file and directory are on the disk before saying so
+	KeepPartial bool // keep what came of a failed transfer, under its temporary name
+	IgnoreMeta  bool // do not apply the modes and times that senders give
+}
+
+// Dir is a directory that takes files: [Receiver.Open] for servers. A file is
+// written under a temporary name (created exclusively, mode 0644 less the umask)
+// and gets its own when it is complete, so that no half file is ever found
+// under it. Nothing outside the directory is reached (os.Root). Safe for
+// concurrent use.
+type Dir struct {
+	root *os.Root
+	opt  DirOptions
+
+	mu sync.Mutex
+	// names that are being received
+	// +checklocks:mu
+	busy map[string]struct{}
+}
+
+// OpenDir opens the directory at path.
+func OpenDir(path string, opt DirOptions) (*Dir, error) {
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, err
+	}
+	return &Dir{root: root, opt: opt, busy: make(map[string]struct{})}, nil
+}
+
+// Close lets go of the directory. Files that are open stay usable until their
+// transfers end, but cannot be committed any more.
+func (d *Dir) Close() error { return d.root.Close() }
+
+// Open makes a temporary file for name, which must pass [CheckName]. It fails
+// with [CodeExists] if there is a file of that name or one is being received.
+func (d *Dir) Open(name string, meta Meta, size int64) (File, error) {
+	if err := CheckName(name); err != nil {
+		return nil, err
+	}
+	if err := d.claim(name); err != nil {
+		return nil, err
+	}
+	f, err := d.create(name, meta)
+	if err != nil {
+		d.release(name)
+		return nil, err
+	}
+	return f, nil
+}
+
+// claim reserves a name among the transfers that run.
+func (d *Dir) claim(name string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, taken := d.busy[name]; taken {
+		return failf(CodeExists, "a file %q is being received right now", name)
+	}
+	d.busy[name] = struct{}{}
+	return nil
+}
+
+func (d *Dir) release(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.busy, name)
+}
+
+// create checks what stands under the name and makes the temporary file.
+func (d *Dir) create(name string, meta Meta) (*dirFile, error) {
+	switch old, err := d.root.Lstat(name); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, storageFailure("look for", name, err)
+	case old.IsDir():
+		return nil, failf(CodeExists, "%q is a directory of the receiver", name)
+	case !d.opt.Overwrite:
+		return nil, failf(CodeExists, "the receiver has a file %q and does not overwrite", name)
+	}
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // never fails (crypto/rand)
+	temp := tempPrefix + hex.EncodeToString(random[:]) + tempSuffix
+	f, err := d.root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return nil, storageFailure("create", name, err)
+	}
+	if d.opt.IgnoreMeta {
+		meta = Meta{}
+	}
+	return &dirFile{File: f, dir: d, name: name, temp: temp, meta: meta}, nil
+}
+
+// dirFile is a file under its temporary name.
+type dirFile struct {
+	*os.File
+	dir        *Dir
+	name, temp string
+	meta       Meta
+	closed     bool
+	unsynced   int64 // bytes written since the last sync
+}
+
+// syncEvery bounds what a sync at the end has to write in bytes, and so how long
+// the sender waits for it.
+const syncEvery = 64 << 20
+
+// WriteAt writes, and with Sync sees to it now and then that what was written
+// reaches the disk while the rest comes.
+func (f *dirFile) WriteAt(b []byte, offset int64) (int, error) {
+	n, err := f.File.WriteAt(b, offset)
+	if f.unsynced += int64(n); err == nil && f.dir.opt.Sync && f.unsynced >= syncEvery {
+		f.unsynced = 0
+		err = f.File.Sync()
+	}
+	return n, err
+}
+
+// Commit gives the file its name.
+func (f *dirFile) Commit() error {
+	if err := f.finish(); err != nil {
+		return err
+	}
+	if err := f.rename(); err != nil {
+		return err
+	}
+	f.dir.release(f.name)
+	f.name = ""
+	if f.dir.opt.Sync {
+		return f.dir.sync()
+	}
+	return nil
+}
+
+// finish applies the metadata and closes the file: some file systems report a
+// full disk only then.
+func (f *dirFile) finish() error {
+	if mode := f.meta.Mode.Perm(); mode != 0 {
+		if err := f.File.Chmod(mode); err != nil {
+			return storageFailure("set the mode of", f.name, err)
+		}
+	}
+	if f.dir.opt.Sync {
+		if err := f.File.Sync(); err != nil {
+			return storageFailure("sync", f.name, err)
+		}
+	}
+	f.closed = true
+	if err := f.File.Close(); err != nil {
+		return storageFailure("close", f.name, err)
+	}
+	if t := f.meta.ModTime; !t.IsZero() {
+		if err := f.dir.root.Chtimes(f.temp, time.Time{}, t); err != nil {
+			return storageFailure("set the time of", f.name, err)
+		}
+	}
+	return nil
+}
+
+// rename moves the file to its name. Without Overwrite a hard link does it,
+// since it fails where rename would replace what has come meanwhile.
+func (f *dirFile) rename() error {
+	root := f.dir.root
+	if !f.dir.opt.Overwrite {
+		switch err := root.Link(f.temp, f.name); {
+		case err == nil:
+			if err := root.Remove(f.temp); err != nil {
+				return storageFailure("remove the temporary name of", f.name, err)
+			}
+			return nil
+		case errors.Is(err, fs.ErrExist):
+			return f.tooLate()
+		}
+		// A file system without hard links: look, then rename.
+		switch _, err := root.Lstat(f.name); {
+		case err == nil:
+			return f.tooLate()
+		case !errors.Is(err, fs.ErrNotExist):
+			return storageFailure("look for", f.name, err)
+		}
+	}
+	if err := root.Rename(f.temp, f.name); err != nil {
+		return storageFailure("name", f.name, err)
+	}
+	return nil
+}
+
+func (f *dirFile) tooLate() error {
+	return failf(CodeExists, "a file %q has come into being at the receiver meanwhile", f.name)
+}
+
+// Discard removes the file, or keeps it under its temporary name if the
+// directory keeps partial files.
+func (f *dirFile) Discard() error {
+	var errs []error
+	if !f.closed {
+		f.closed = true
+		errs = append(errs, f.File.Close())
+	}
+	if f.name != "" {
+		f.dir.release(f.name)
+		if !f.dir.opt.KeepPartial {
+			errs = append(errs, f.dir.root.Remove(f.temp))
+		}
+		f.name = ""
+	}
+	return errors.Join(errs...)
+}
+
+// sync makes the directory's entries last.
+func (d *Dir) sync() error {
+	f, err := d.root.Open(".")
+	if err == nil {
+		err = errors.Join(f.Sync(), f.Close())
+	}
+	if err != nil {
+		return &failure{code: CodeStorage, err: fmt.Errorf("sync the directory: %w", err)}
+	}
+	return nil
+}
+
+// storageFailure is a failure of the file system.
+func storageFailure(what, name string, err error) error {
+	return failf(CodeStorage, "cannot %s %q: %w", what, name, withoutPath(err))
+}
+
+// withoutPath leaves the receiver's paths out of what senders are told.
+func withoutPath(err error) error {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		return pe.Err
+	}
+	if le, ok := errors.AsType[*os.LinkError](err); ok {
+		return le.Err
+	}
+	return err
+}

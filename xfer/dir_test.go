@@ -1,0 +1,264 @@
+package xfer
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"cinnabar/verbs/iwarp"
+)
+
+// put stores data as a transfer does.
+func put(t *testing.T, d *Dir, name string, meta Meta, data string) error {
+	t.Helper()
+	f, err := d.Open(name, meta, int64(len(data)))
+	if err != nil {
+		return err
+	}
+	if _, err := f.WriteAt([]byte(data), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Commit(); err != nil {
+		return errors.Join(err, f.Discard())
+	}
+	return nil
+}
+
+func openDir(t *testing.T, opt DirOptions) (*Dir, string) {
+	t.Helper()
+	path := t.TempDir()
+	d := must(OpenDir(path, opt))(t)
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d, path
+}
+
+func wantContent(t *testing.T, path, want string) {
+	t.Helper()
+	got, err := os.ReadFile(path)
+	if err != nil || string(got) != want {
+		t.Errorf("%s: got %q, %v, want %q", filepath.Base(path), got, err, want)
+	}
+}
+
+func entries(t *testing.T, path string) []string {
+	t.Helper()
+	var names []string
+	for _, e := range must(os.ReadDir(path))(t) {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func TestDirRefusesToOverwrite(t *testing.T) {
+	d, path := openDir(t, DirOptions{})
+	if err := put(t, d, "f", Meta{}, "first"); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(t, d, "f", Meta{}, "second"); !errors.Is(err, CodeExists) {
+		t.Errorf("got %v", err)
+	}
+	if err := os.Mkdir(filepath.Join(path, "dir"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(t, d, "dir", Meta{}, "x"); !errors.Is(err, CodeExists) || !strings.Contains(err.Error(), "directory") {
+		t.Errorf("got %v", err)
+	}
+	// A file that comes into being while the transfer runs.
+	f := must(d.Open("late", Meta{}, 1))(t)
+	if err := os.WriteFile(filepath.Join(path, "late"), []byte("other"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Commit(); !errors.Is(err, CodeExists) {
+		t.Errorf("got %v", err)
+	}
+	if err := f.Discard(); err != nil {
+		t.Error(err)
+	}
+	wantContent(t, filepath.Join(path, "f"), "first")
+	wantContent(t, filepath.Join(path, "late"), "other")
+	if got := entries(t, path); !slices.Equal(got, []string{"dir", "f", "late"}) {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestDirOverwrites(t *testing.T) {
+	d, path := openDir(t, DirOptions{Overwrite: true})
+	for _, data := range []string{"first", "2nd"} {
+		if err := put(t, d, "f", Meta{}, data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantContent(t, filepath.Join(path, "f"), "2nd")
+	// The old file stays until the new one is complete.
+	f := must(d.Open("f", Meta{}, 5))(t)
+	if _, err := f.WriteAt([]byte("third"), 0); err != nil {
+		t.Error(err)
+	}
+	wantContent(t, filepath.Join(path, "f"), "2nd")
+	if err := f.Discard(); err != nil {
+		t.Error(err)
+	}
+	wantContent(t, filepath.Join(path, "f"), "2nd")
+	if err := os.Mkdir(filepath.Join(path, "dir"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(t, d, "dir", Meta{}, "x"); !errors.Is(err, CodeExists) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// One name is received once at a time, and again after a failure.
+func TestDirNameInUse(t *testing.T) {
+	d, path := openDir(t, DirOptions{Overwrite: true})
+	f := must(d.Open("f", Meta{}, 0))(t)
+	if _, err := d.Open("f", Meta{}, 0); !errors.Is(err, CodeExists) || !strings.Contains(err.Error(), "right now") {
+		t.Errorf("got %v", err)
+	}
+	for range 2 { // a second Discard does nothing
+		if err := f.Discard(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := put(t, d, "f", Meta{}, "x"); err != nil {
+		t.Error(err)
+	}
+	if err := put(t, d, "f", Meta{}, "y"); err != nil {
+		t.Error(err)
+	}
+	wantContent(t, filepath.Join(path, "f"), "y")
+}
+
+// Symbolic links lead nowhere.
+func TestDirIgnoresLinks(t *testing.T) {
+	d, path := openDir(t, DirOptions{Overwrite: true})
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := os.WriteFile(outside, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(outside, filepath.Join(path, "f")); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(t, d, "f", Meta{}, "theirs"); err != nil {
+		t.Error(err)
+	}
+	wantContent(t, outside, "mine")
+	if info := must(os.Lstat(filepath.Join(path, "f")))(t); !info.Mode().IsRegular() {
+		t.Errorf("f is %v, want a file in the link's place", info.Mode())
+	}
+}
+
+func TestDirMeta(t *testing.T) {
+	when := time.Date(2013, 1, 16, 12, 0, 0, 500, time.UTC)
+	meta := Meta{Mode: 0o4751 | fs.ModeSetuid, ModTime: when}
+	d, path := openDir(t, DirOptions{Sync: true})
+	if err := put(t, d, "f", meta, "x"); err != nil {
+		t.Fatal(err)
+	}
+	if info := must(os.Stat(filepath.Join(path, "f")))(t); info.Mode() != 0o751 || !info.ModTime().Equal(when) {
+		t.Errorf("mode %v, time %v", info.Mode(), info.ModTime())
+	}
+	d, path = openDir(t, DirOptions{IgnoreMeta: true})
+	if err := put(t, d, "f", meta, "x"); err != nil {
+		t.Fatal(err)
+	}
+	if info := must(os.Stat(filepath.Join(path, "f")))(t); info.Mode()&0o111 != 0 || info.ModTime().Equal(when) {
+		t.Errorf("mode %v, time %v", info.Mode(), info.ModTime())
+	}
+}
+
+// Mode and time cross, between programs of this package, if the sender wants it.
+func TestPreserve(t *testing.T) {
+	when := time.Date(2013, 1, 16, 12, 0, 0, 0, time.UTC)
+	path := filepath.Join(t.TempDir(), "script")
+	if err := os.WriteFile(path, []byte("#!"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Chmod(path, 0o750), os.Chtimes(path, when, when)); err != nil {
+		t.Fatal(err)
+	}
+	ctx := testContext(t)
+	srv := serve(t, device(t, iwarp.Config{}), Receiver{}, DirOptions{Overwrite: true, Sync: true})
+	dev := device(t, iwarp.Config{})
+	for _, p := range []Protocol{Basic, Fast} {
+		for _, preserve := range []bool{true, false} {
+			src, f, err := OpenFile(path, preserve)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = (&Sender{Protocol: p}).Send(ctx, dev, srv.addr, src)
+			if err := errors.Join(err, f.Close()); err != nil {
+				t.Fatal(err)
+			}
+			info := must(os.Stat(filepath.Join(srv.path, "script")))(t)
+			if got := info.Mode() == 0o750 && info.ModTime().Equal(when); got != preserve {
+				t.Errorf("%v, preserve %v: mode %v, time %v", p, preserve, info.Mode(), info.ModTime())
+			}
+		}
+	}
+}
+
+func TestDirKeepsPartial(t *testing.T) {
+	d, path := openDir(t, DirOptions{KeepPartial: true})
+	f := must(d.Open("f", Meta{}, 10))(t)
+	if _, err := f.WriteAt([]byte("half"), 0); err != nil {
+		t.Error(err)
+	}
+	if err := f.Discard(); err != nil {
+		t.Error(err)
+	}
+	got := entries(t, path)
+	if len(got) != 1 || !strings.HasSuffix(got[0], tempSuffix) {
+		t.Fatalf("got %q", got)
+	}
+	wantContent(t, filepath.Join(path, got[0]), "half")
+}
+
+// Failures name what was done and the file, not the receiver's directory.
+func TestDirFailures(t *testing.T) {
+	path := t.TempDir()
+	d := must(OpenDir(path, DirOptions{}))(t)
+	f := must(d.Open("f", Meta{}, 0))(t)
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	_, err := d.Open("g", Meta{}, 0)
+	if !errors.Is(err, CodeStorage) || strings.Contains(err.Error(), path) {
+		t.Errorf("got %v", err)
+	}
+	if err := f.Commit(); !errors.Is(err, CodeStorage) && !errors.Is(err, CodeExists) {
+		t.Errorf("got %v", err)
+	}
+	_ = f.Discard() // the directory is closed
+	if _, err := OpenDir(filepath.Join(path, "none"), DirOptions{}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestOpenFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "test-file")
+	if err := os.WriteFile(path, []byte("abc"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	src, f, err := OpenFile(path, false)
+	if err != nil || src.Name != "test-file" || src.Size != 3 || src.Meta != (Meta{}) {
+		t.Errorf("got %+v, %v", src, err)
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := OpenFile(filepath.Dir(path), false); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		t.Errorf("got %v", err)
+	}
+	if _, _, err := OpenFile(path+"x", false); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}

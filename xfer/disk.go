@@ -1,0 +1,164 @@
+package xfer
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"io"
+)
+
+// castagnoli is the polynomial of the chunks' checksums; processors have an
+// instruction for it.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// reader reads the source for a client. It is used by one goroutine.
+type reader struct {
+	src     Source
+	buf     []byte // the data buffers, one behind the other
+	chunk   int
+	checked bool // compute checksums
+	beyond  [1]byte
+}
+
+// do is the job of the client's lane.
+func (r *reader) do(a action) event {
+	ev := event{kind: evRead, slot: a.slot, n: a.n}
+	b := r.buf[a.slot*r.chunk:][:a.n]
+	if !r.checked {
+		ev.err = r.read(b, a.offset)
+		return ev
+	}
+	for done := 0; ev.err == nil && (done < len(b) || done == 0); done += block {
+		part := b[done:min(done+block, len(b))]
+		if ev.err = r.read(part, a.offset+int64(done)); ev.err == nil {
+			ev.crc = crc32.Update(ev.crc, castagnoli, part)
+		}
+	}
+	return ev
+}
+
+// block is how many bytes are read or written between two updates of the
+// checksum: few enough that they are still in the processor's cache for the second
+// of the two.
+const block = 256 << 10
+
+// read fills b from offset and, if that is the end of the file as it was
+// announced, looks whether it is still the end.
+func (r *reader) read(b []byte, offset int64) error {
+	if n, err := r.src.Data.ReadAt(b, offset); n < len(b) {
+		if errors.Is(err, io.EOF) {
+			return failf(CodeChanged, "the file ends after %d bytes; it had %d when the transfer began", offset+int64(n), r.src.Size)
+		}
+		return failf(CodeSource, "cannot read at offset %d: %w", offset+int64(n), err)
+	}
+	if offset+int64(len(b)) < r.src.Size {
+		return nil
+	}
+	if n, err := r.src.Data.ReadAt(r.beyond[:], r.src.Size); n > 0 {
+		return failf(CodeChanged, "the file has grown beyond the %d bytes that it had when the transfer began", r.src.Size)
+	} else if err != nil && !errors.Is(err, io.EOF) {
+		return failf(CodeSource, "cannot read at offset %d: %w", r.src.Size, err)
+	}
+	return nil
+}
+
+// storer makes and writes the file for a server. It is used by one goroutine.
+type storer struct {
+	make  func(name string) (File, error)
+	file  File // nil before it is made and after it has its name
+	buf   []byte
+	chunk int
+}
+
+// do is the job of the server's lane.
+func (s *storer) do(a action) event {
+	switch a.kind {
+	case actOpen:
+		return event{kind: evOpened, err: s.open(string(a.msg))}
+	case actStore:
+		return event{kind: evStored, slot: a.slot, n: a.n, err: s.store(a)}
+	default:
+		return event{kind: evCommitted, err: s.commit()}
+	}
+}
+
+func (s *storer) open(name string) error {
+	f, err := s.make(name)
+	if err != nil {
+		return classed(CodeStorage, err)
+	}
+	s.file = f
+	return nil
+}
+
+// store writes a chunk. What turns out to be damaged has been written then, to a
+// file that will never get its name.
+func (s *storer) store(a action) error {
+	b := s.buf[a.slot*s.chunk:][:a.n]
+	if !a.checked {
+		return s.write(b, a.offset)
+	}
+	sum := uint32(0)
+	for done := 0; done < len(b); done += block {
+		part := b[done:min(done+block, len(b))]
+		sum = crc32.Update(sum, castagnoli, part)
+		if err := s.write(part, a.offset+int64(done)); err != nil {
+			return err
+		}
+	}
+	if sum != a.crc {
+		return failf(CodeCorrupt, "the chunk at offset %d has CRC32C %08x here and %08x at the sender", a.offset, sum, a.crc)
+	}
+	return nil
+}
+
+func (s *storer) write(b []byte, offset int64) error {
+	n, err := s.file.WriteAt(b, offset)
+	if err == nil && n < len(b) {
+		err = io.ErrShortWrite
+	}
+	if err != nil {
+		return classed(CodeStorage, fmt.Errorf("cannot write at offset %d: %w", offset+int64(n), withoutPath(err)))
+	}
+	return nil
+}
+
+func (s *storer) commit() error {
+	if err := s.file.Commit(); err != nil {
+		return classed(CodeStorage, err)
+	}
+	s.file = nil
+	return nil
+}
+
+// discard drops a file that did not get its name. The lane has stopped.
+func (s *storer) discard() error {
+	if s.file == nil {
+		return nil
+	}
+	f := s.file
+	s.file = nil
+	return f.Discard()
+}
+
+// hasher computes the digest of the file. It is used by one goroutine.
+type hasher struct {
+	sum   hash.Hash
+	buf   []byte
+	chunk int
+}
+
+func newHasher(buf []byte, chunk int) *hasher {
+	return &hasher{sum: sha256.New(), buf: buf, chunk: chunk}
+}
+
+// do is the job of the digest's lane.
+func (h *hasher) do(a action) event {
+	if a.kind == actSum {
+		return event{kind: evSummed, sum: [32]byte(h.sum.Sum(nil))}
+	}
+	h.sum.Write(h.buf[a.slot*h.chunk:][:a.n]) // never fails (package hash)
+	return event{kind: evHashed, slot: a.slot, n: a.n}
+}

@@ -1,0 +1,294 @@
+package xfer
+
+import (
+	"cinnabar/internal/window"
+	"cinnabar/verbs"
+)
+
+// fastClient sends with several buffers on both sides (section 4.2 of the
+// paper). Chunk i goes through buffer i mod N here and at the server:
+//
+//	wait for layout      OPEN with the file name is sent; LAYOUT comes
+//	streaming            per buffer: empty - reading - full - sending - empty
+//	summing              all chunks are sent; the digest is finished
+//	wait for DONE        END is sent; DONE comes
+//	over
+//
+// While a chunk is read from the source, others cross the network and others are
+// hashed. A full buffer is written as soon as the window has a buffer of the
+// server's for it; a buffer is empty again when the device and the digest are
+// through with it, whether or not the server is.
+type fastClient struct {
+	agreement
+	name string
+
+	state   fastClientState
+	remote  verbs.RemoteAddr
+	window  window.Window
+	buffers []fastBuffer
+	offset  int64  // bytes that were asked of the source
+	reads   uint64 // chunks that were asked of the source
+	reading int    // of these, under way
+	hashing int    // buffers that the digest has to take in yet
+	stored  int64  // bytes that the server has given buffers back for
+	sum     [32]byte
+	out     outbox
+}
+
+// fastBuffer is a buffer of the client.
+type fastBuffer struct {
+	state   bufferState
+	hashing bool
+	n       int
+	crc     uint32
+}
+
+type bufferState uint8
+
+const (
+	bufferEmpty bufferState = iota
+	bufferReading
+	bufferFull
+	bufferSending
+)
+
+type fastClientState uint8
+
+const (
+	fastAwaitsLayout fastClientState = iota
+	fastStreaming
+	fastSumming
+	fastAwaitsDone
+	fastOver
+)
+
+var fastClientAwaits = [...]string{
+	fastAwaitsLayout: "the server's buffers", fastStreaming: "the source", fastSumming: "the digest",
+	fastAwaitsDone: "DONE", fastOver: "nothing",
+}
+
+func (s fastClientState) String() string { return fastClientAwaits[s] }
+
+func newFastClient(a agreement, name string) *fastClient {
+	return &fastClient{agreement: a, name: name, window: window.New(a.buffers), buffers: make([]fastBuffer, a.buffers)}
+}
+
+func (c *fastClient) awaits() string {
+	if c.state == fastStreaming && c.reading == 0 {
+		return "the server to free a buffer"
+	}
+	return c.state.String()
+}
+
+func (c *fastClient) step(ev event, acts []action) []action {
+	c.out.reset()
+	switch ev.kind {
+	case evConnected:
+		return c.send(acts, fastMessage{kind: fastOpen, tail: []byte(c.name)}, none)
+	case evReceived:
+		return c.receive(ev, acts)
+	case evRead:
+		return c.filled(ev, acts)
+	case evSent:
+		c.buffers[ev.slot].state = bufferEmpty
+		return c.fill(acts)
+	case evHashed:
+		c.buffers[ev.slot].hashing = false
+		c.hashing--
+		return c.wrapUp(c.fill(acts))
+	case evSummed:
+		c.sum = ev.sum
+		return c.sendEnd(acts)
+	case evEnded:
+		return c.end(acts, lostFailure(ev.err, c.awaits()))
+	case evStopped:
+		return c.abort(acts, ev.err)
+	default: // the others happen to servers
+		return acts
+	}
+}
+
+// receive takes a message of the server. Its receive is posted again before
+// anything is sent because of it.
+func (c *fastClient) receive(ev event, acts []action) []action {
+	m, n := parseFast(ev.data)
+	if n < 0 || ev.hasImm {
+		return c.abort(acts, failf(CodeProtocol, "the server sent a message of %d bytes that makes no sense", len(ev.data)))
+	}
+	switch {
+	case m.kind == fastFailed:
+		return c.end(acts, peerFailure(m))
+	case m.kind == fastLayout && c.state == fastAwaitsLayout:
+		return c.start(m, append(acts, action{kind: actReceive, slot: ev.slot}))
+	case m.kind == fastCredit && c.state != fastAwaitsLayout:
+		return c.credit(m, append(acts, action{kind: actReceive, slot: ev.slot}))
+	case m.kind == fastDone && c.state == fastAwaitsDone:
+		return c.done(m, acts)
+	}
+	return c.abort(acts, failf(CodeProtocol, "the server sent %s while the client waited for %s", fastNames[m.kind], c.awaits()))
+}
+
+// peerFailure is what the peer gives as its reason.
+func peerFailure(m fastMessage) error {
+	v, n := parseVerdict(m.tail)
+	if n < 0 {
+		return &failure{code: CodeOther, remote: true}
+	}
+	return v.failure()
+}
+
+// start learns where the server's buffers are.
+func (c *fastClient) start(m fastMessage, acts []action) []action {
+	if int64(m.length) != int64(c.chunk) || int64(m.count) != int64(c.agreement.buffers) {
+		return c.abort(acts, failf(CodeProtocol, "the server lays out %d buffers of %d bytes; %d of %d were agreed", m.count, m.length, c.agreement.buffers, c.chunk))
+	}
+	c.remote = verbs.RemoteAddr{Addr: m.number, RKey: m.word}
+	c.state = fastStreaming
+	if c.size == 0 { // read all the same, to see that it is empty
+		c.reading++
+		c.buffers[0].state = bufferReading
+		return append(acts, action{kind: actRead})
+	}
+	return c.fill(acts)
+}
+
+// fill has empty buffers read into, in turn.
+func (c *fastClient) fill(acts []action) []action {
+	if c.state != fastStreaming {
+		return acts
+	}
+	for c.offset < c.size {
+		slot := int(c.reads % uint64(len(c.buffers)))
+		b := &c.buffers[slot]
+		if b.state != bufferEmpty || b.hashing {
+			break
+		}
+		b.state = bufferReading
+		b.n = int(min(c.size-c.offset, int64(c.chunk)))
+		acts = append(acts, action{kind: actRead, slot: slot, offset: c.offset, n: b.n})
+		c.offset += int64(b.n)
+		c.reads++
+		c.reading++
+	}
+	return acts
+}
+
+// filled takes a buffer that was read into. Reads end in the order in which they
+// were asked for, so the digest sees the chunks in order.
+func (c *fastClient) filled(ev event, acts []action) []action {
+	c.reading--
+	if ev.err != nil {
+		return c.abort(acts, ev.err)
+	}
+	b := &c.buffers[ev.slot]
+	if ev.n == 0 {
+		b.state = bufferEmpty
+		return c.wrapUp(acts)
+	}
+	b.state, b.crc = bufferFull, ev.crc
+	if c.digest == SHA256 {
+		b.hashing = true
+		c.hashing++
+		acts = append(acts, action{kind: actHash, slot: ev.slot, n: b.n})
+	}
+	return c.wrapUp(c.pump(acts))
+}
+
+// pump writes full buffers to free ones of the server, in turn.
+func (c *fastClient) pump(acts []action) []action {
+	for {
+		index := c.window.Taken()
+		b := &c.buffers[index%uint64(len(c.buffers))]
+		if b.state != bufferFull {
+			return acts
+		}
+		slot, ok := c.window.Take()
+		if !ok {
+			return acts
+		}
+		b.state = bufferSending
+		to := verbs.RemoteAddr{Addr: c.remote.Addr + uint64(slot)*uint64(c.chunk), RKey: c.remote.RKey}
+		acts = append(acts, action{kind: actWrite, slot: slot, n: b.n, remote: to})
+		acts = c.send(acts, fastMessage{kind: fastChunk, length: uint32(b.n), number: index, word: b.crc}, slot)
+	}
+}
+
+// credit takes buffers that the server has given back.
+func (c *fastClient) credit(m fastMessage, acts []action) []action {
+	if err := c.window.Grant(m.number); err != nil {
+		return c.abort(acts, failf(CodeProtocol, "the server sent %w", err))
+	}
+	if c.window.Granted() != m.number {
+		return acts // overtaken by a later one
+	}
+	stored := min(int64(m.number)*int64(c.chunk), c.size)
+	if n := stored - c.stored; n > 0 {
+		c.stored = stored
+		acts = append(acts, action{kind: actAdvance, n: int(n)})
+	}
+	return c.wrapUp(c.pump(acts))
+}
+
+// wrapUp goes on to the end when all chunks are sent and hashed.
+func (c *fastClient) wrapUp(acts []action) []action {
+	if c.state != fastStreaming || c.offset < c.size || c.reading > 0 || c.window.Taken() < c.reads || c.hashing > 0 {
+		return acts
+	}
+	c.state = fastSumming
+	if c.digest == SHA256 {
+		return append(acts, action{kind: actSum})
+	}
+	return c.sendEnd(acts)
+}
+
+func (c *fastClient) sendEnd(acts []action) []action {
+	if c.state != fastSumming {
+		return acts
+	}
+	c.state = fastAwaitsDone
+	return c.send(acts, c.total(fastEnd), none)
+}
+
+// total is the message about the whole file.
+func (c *fastClient) total(kind uint16) fastMessage {
+	return totalMessage(kind, c.size, c.digest, &c.sum)
+}
+
+func totalMessage(kind uint16, size int64, d Digest, sum *[32]byte) fastMessage {
+	m := fastMessage{kind: kind, number: uint64(size)}
+	if d == SHA256 {
+		m.tail = sum[:]
+	}
+	return m
+}
+
+// done takes the server's last word: the file is stored as it was sent.
+func (c *fastClient) done(m fastMessage, acts []action) []action {
+	if m.number != uint64(c.size) || string(m.tail) != string(c.total(fastDone).tail) {
+		return c.end(acts, failf(CodeProtocol, "the server has stored %d bytes with digest %x, which is not what was sent", m.number, m.tail))
+	}
+	if n := c.size - c.stored; n > 0 {
+		c.stored = c.size
+		acts = append(acts, action{kind: actAdvance, n: int(n)})
+	}
+	return c.end(acts, nil)
+}
+
+func (c *fastClient) send(acts []action, m fastMessage, slot int) []action {
+	return append(acts, action{kind: actSend, slot: slot, label: fastNames[m.kind], msg: c.out.sent(appendFast(c.out.room(), m))})
+}
+
+// abort ends the transfer from this side and tells the server why.
+func (c *fastClient) abort(acts []action, err error) []action {
+	return c.end(c.send(acts, failedMessage(err), none), err)
+}
+
+// failedMessage tells the peer why this side gives up.
+func failedMessage(err error) fastMessage {
+	return fastMessage{kind: fastFailed, tail: appendVerdict(nil, verdictOf(err), maxVerdict)}
+}
+
+func (c *fastClient) end(acts []action, err error) []action {
+	c.state = fastOver
+	return append(acts, finish(err))
+}

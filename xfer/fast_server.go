@@ -1,0 +1,252 @@
+package xfer
+
+import (
+	"cinnabar/internal/window"
+	"cinnabar/verbs"
+)
+
+// fastServer receives with several buffers (section 4.2 of the paper):
+//
+//	wait for OPEN        the client speaks first
+//	opening              the file is made, then LAYOUT sent
+//	streaming            per chunk: receive re-posted, stored and hashed, then CREDIT sent
+//	summing              END came and all is stored; the digest is finished
+//	committing           digests are equal; the file gets its name, then DONE is sent
+//	done                 the client disconnects
+//	over
+//
+// A buffer counts as held from the announcement of its chunk until both the file
+// and the digest have taken it; a client that writes to a held one is found out by
+// its announcement and refused.
+type fastServer struct {
+	agreement
+	region verbs.RemoteAddr
+
+	state    fastServerState
+	ledger   window.Ledger
+	pending  []uint8 // per buffer, who is not through with it: file, digest
+	lengths  []int   // per buffer
+	arrived  int64   // bytes announced
+	ending   bool    // END has come
+	claimed  [32]byte
+	sum      [32]byte
+	out      outbox
+	reported uint64 // credits sent
+}
+
+// Who still works on a buffer.
+const (
+	pendingFile = 1 << iota
+	pendingDigest
+)
+
+type fastServerState uint8
+
+const (
+	fastAwaitsOpen fastServerState = iota
+	fastOpening
+	fastReceiving
+	fastServerSumming
+	fastCommitting
+	fastServerDone
+	fastServerOver
+)
+
+var fastServerAwaits = [...]string{
+	fastAwaitsOpen: "the file name", fastOpening: "the file to be made", fastReceiving: "chunks", fastServerSumming: "the digest",
+	fastCommitting: "the file to be complete", fastServerDone: "the client to disconnect", fastServerOver: "nothing",
+}
+
+func (s fastServerState) String() string { return fastServerAwaits[s] }
+
+func newFastServer(a agreement, region verbs.RemoteAddr) *fastServer {
+	return &fastServer{agreement: a, region: region, ledger: window.NewLedger(a.buffers),
+		pending: make([]uint8, a.buffers), lengths: make([]int, a.buffers)}
+}
+
+func (s *fastServer) awaits() string {
+	if s.state == fastReceiving && !s.ledger.Idle() {
+		return "the file"
+	}
+	return s.state.String()
+}
+
+func (s *fastServer) step(ev event, acts []action) []action {
+	s.out.reset()
+	switch ev.kind {
+	case evReceived:
+		return s.receive(ev, acts)
+	case evOpened:
+		return s.opened(ev.err, acts)
+	case evStored:
+		if ev.err != nil {
+			return s.refuse(acts, ev.err)
+		}
+		return s.through(ev.slot, pendingFile, acts)
+	case evHashed:
+		return s.through(ev.slot, pendingDigest, acts)
+	case evSummed:
+		return s.compare(ev.sum, acts)
+	case evCommitted:
+		return s.committed(ev.err, acts)
+	case evEnded, evStopped:
+		return s.leave(ev, acts)
+	default: // the connection is for the client to open; the others happen to it
+		return acts
+	}
+}
+
+// leave is the end of the connection, or of this side's patience.
+func (s *fastServer) leave(ev event, acts []action) []action {
+	switch {
+	case s.state == fastServerDone:
+		return s.end(acts, nil)
+	case ev.kind == evEnded:
+		return s.end(acts, lostFailure(ev.err, s.awaits()))
+	}
+	return s.refuse(acts, ev.err)
+}
+
+// receive takes a message of the client. Its receive is posted again at once,
+// before any credit that could provoke the next one.
+func (s *fastServer) receive(ev event, acts []action) []action {
+	m, n := parseFast(ev.data)
+	if n < 0 || ev.hasImm {
+		return s.refuse(acts, failf(CodeProtocol, "the client sent a message of %d bytes that makes no sense", len(ev.data)))
+	}
+	switch {
+	case m.kind == fastFailed:
+		return s.end(acts, peerFailure(m))
+	case m.kind == fastOpen && s.state == fastAwaitsOpen:
+		return s.open(m, append(acts, action{kind: actReceive, slot: ev.slot}))
+	case m.kind == fastChunk && s.state == fastReceiving && !s.ending:
+		return s.chunkArrived(m, append(acts, action{kind: actReceive, slot: ev.slot}))
+	case m.kind == fastEnd && s.state == fastReceiving && !s.ending:
+		return s.endArrived(m, append(acts, action{kind: actReceive, slot: ev.slot}))
+	}
+	return s.refuse(acts, failf(CodeProtocol, "the client sent %s while the server waited for %s", fastNames[m.kind], s.awaits()))
+}
+
+// open has the file made.
+func (s *fastServer) open(m fastMessage, acts []action) []action {
+	if err := checkWireName(string(m.tail)); err != nil {
+		return s.refuse(acts, err)
+	}
+	s.state = fastOpening
+	return append(acts, action{kind: actOpen, msg: s.out.sent(append(s.out.room(), m.tail...))})
+}
+
+// opened lets the client write.
+func (s *fastServer) opened(err error, acts []action) []action {
+	if err != nil {
+		return s.refuse(acts, err)
+	}
+	s.state = fastReceiving
+	return s.send(acts, fastMessage{kind: fastLayout, length: uint32(s.chunk), number: s.region.Addr, word: s.region.RKey, count: uint32(s.buffers)})
+}
+
+// chunkArrived has a chunk stored and hashed. Only the last one may be short, so
+// its index tells where it goes.
+func (s *fastServer) chunkArrived(m fastMessage, acts []action) []action {
+	slot, err := s.ledger.Arrive(m.number)
+	if err != nil {
+		return s.refuse(acts, failf(CodeProtocol, "%w", err))
+	}
+	want := min(int64(s.chunk), s.size-s.arrived)
+	if want == 0 {
+		return s.refuse(acts, failf(CodeProtocol, "chunk %d comes after the end of the file, which was said to have %d bytes", m.number, s.size))
+	}
+	if int64(m.length) != want {
+		return s.refuse(acts, failf(CodeProtocol, "chunk %d has %d bytes; %d are due", m.number, m.length, want))
+	}
+	n := int(m.length)
+	acts = append(acts, action{kind: actStore, slot: slot, offset: s.arrived, n: n, crc: m.word, checked: true})
+	s.pending[slot] = pendingFile
+	if s.digest == SHA256 {
+		s.pending[slot] |= pendingDigest
+		acts = append(acts, action{kind: actHash, slot: slot, n: n})
+	}
+	s.lengths[slot] = n
+	s.arrived += int64(n)
+	return acts
+}
+
+// through takes note that the file or the digest is done with a buffer, and gives
+// it back when both are.
+func (s *fastServer) through(slot int, who uint8, acts []action) []action {
+	if s.pending[slot] &^= who; s.pending[slot] != 0 {
+		return acts
+	}
+	acts = append(acts, action{kind: actAdvance, n: s.lengths[slot]})
+	total := s.ledger.Release(slot)
+	if due := max(len(s.pending)/creditShare, 1); total-s.reported >= uint64(due) || s.ledger.Idle() && total > s.reported {
+		s.reported = total
+		acts = s.send(acts, fastMessage{kind: fastCredit, number: total})
+	}
+	return s.wrapUp(acts)
+}
+
+// creditShare is the part of the buffers that is given back with one message:
+// a quarter, which saves waking the client for each. When nothing is being
+// worked on, all is given back, since the client may be waiting for it.
+const creditShare = 4
+
+// endArrived takes the client's word that all is sent.
+func (s *fastServer) endArrived(m fastMessage, acts []action) []action {
+	if m.number != uint64(s.size) || s.arrived != s.size {
+		return s.refuse(acts, failf(CodeChanged, "the file ends after %d bytes, of which %d came; it was said to have %d", m.number, s.arrived, s.size))
+	}
+	if s.digest == SHA256 && copy(s.claimed[:], m.tail) != len(s.claimed) {
+		return s.refuse(acts, failf(CodeProtocol, "the digest has %d bytes", len(m.tail)))
+	}
+	s.ending = true
+	return s.wrapUp(acts)
+}
+
+// wrapUp goes on to the end when nothing more comes and all is stored.
+func (s *fastServer) wrapUp(acts []action) []action {
+	if !s.ending || !s.ledger.Idle() {
+		return acts
+	}
+	s.state = fastServerSumming
+	if s.digest == SHA256 {
+		return append(acts, action{kind: actSum})
+	}
+	return s.commit(acts)
+}
+
+// compare looks whether what was stored is what the client sent.
+func (s *fastServer) compare(sum [32]byte, acts []action) []action {
+	if sum != s.claimed {
+		return s.refuse(acts, failf(CodeCorrupt, "SHA-256 is %x here and %x at the sender", sum, s.claimed))
+	}
+	s.sum = sum
+	return s.commit(acts)
+}
+
+func (s *fastServer) commit(acts []action) []action {
+	s.state = fastCommitting
+	return append(acts, action{kind: actCommit})
+}
+
+func (s *fastServer) committed(err error, acts []action) []action {
+	if err != nil {
+		return s.refuse(acts, err)
+	}
+	s.state = fastServerDone
+	return s.send(acts, totalMessage(fastDone, s.size, s.digest, &s.sum))
+}
+
+func (s *fastServer) send(acts []action, m fastMessage) []action {
+	return append(acts, action{kind: actSend, slot: none, label: fastNames[m.kind], msg: s.out.sent(appendFast(s.out.room(), m))})
+}
+
+// refuse ends the transfer from this side and tells the client why.
+func (s *fastServer) refuse(acts []action, err error) []action {
+	return s.end(s.send(acts, failedMessage(err)), err)
+}
+
+func (s *fastServer) end(acts []action, err error) []action {
+	s.state = fastServerOver
+	return append(acts, finish(err))
+}

@@ -1,0 +1,187 @@
+//go:build unix
+
+package xfer
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/iwarp"
+)
+
+var kills = flag.Int("kills", 200, "how many processes TestKill kills")
+
+// A process of this test binary with this variable set is a victim: role,
+// protocol, step at which it signals itself, signal, and for a sender address
+// and name, for a receiver the directory.
+const victimVariable = "CINNABAR_XFER_VICTIM"
+
+const (
+	killChunk = minChunk
+	killSize  = 5*killChunk + 1
+	// killWait is the timeout of the side that lives; nothing may take much longer.
+	killWait = 3 * time.Second
+)
+
+// init turns the process into a victim before any test can run.
+func init() {
+	if v := os.Getenv(victimVariable); v != "" {
+		if err := victim(strings.Split(v, " ")); err != nil {
+			_, _ = fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+}
+
+// victim is one side of a transfer that signals itself at a step.
+func victim(args []string) error {
+	p, _ := strconv.Atoi(args[1])
+	at, _ := strconv.Atoi(args[2])
+	sig, _ := strconv.Atoi(args[3])
+	step := 0
+	trace := func() Tracer {
+		return func(Step) {
+			if step++; step == at {
+				_ = syscall.Kill(os.Getpid(), syscall.Signal(sig)) // nothing more happens here
+				select {}
+			}
+		}
+	}
+	dev, err := iwarp.Open(iwarp.Config{})
+	if err != nil {
+		return err
+	}
+	if args[0] == "sender" {
+		s := Sender{Protocol: Protocol(p), Chunk: killChunk, Window: 2, Trace: trace}
+		_, err = s.Send(context.Background(), dev, netip.MustParseAddrPort(args[4]), sourceOf(args[5], noise(killSize)))
+		return err
+	}
+	l, err := verbs.Listen(dev, loopback)
+	if err != nil {
+		return err
+	}
+	dir, err := OpenDir(args[4], DirOptions{})
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Addr())
+	r := Receiver{Open: dir.Open, Trace: trace}
+	_, err = r.ServeOne(context.Background(), l)
+	return err
+}
+
+// spawn starts a victim. Its standard output is for a receiver's address.
+func spawn(t *testing.T, args ...string) (*exec.Cmd, io.Reader) {
+	t.Helper()
+	cmd := exec.Command(must(os.Executable())(t))
+	cmd.Env = append(os.Environ(), victimVariable+"="+strings.Join(args, " "))
+	cmd.Stderr = os.Stderr
+	out := must(cmd.StdoutPipe())(t)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd, out
+}
+
+// Either side is killed at every step of the protocol in turn. The other one
+// notices and does not hang, no half file stands under the name, and a
+// server that lives serves the next client.
+func TestKill(t *testing.T) {
+	srv := serve(t, device(t, iwarp.Config{}), Receiver{Timeout: killWait}, DirOptions{Overwrite: true})
+	for i := range *kills {
+		p, at := Protocol(1+i%2), 1+i/4
+		if i/2%2 == 0 {
+			t.Run(fmt.Sprintf("%v sender at %d", p, at), func(t *testing.T) { killSender(t, srv, p, at) })
+		} else {
+			t.Run(fmt.Sprintf("%v receiver at %d", p, at), func(t *testing.T) { _ = killReceiver(t, p, at, syscall.SIGKILL, killWait) })
+		}
+	}
+	srv.stop() // what the killed have begun is over, and has left nothing
+	for _, name := range srv.names() {
+		if name != "next" {
+			whole(t, filepath.Join(srv.path, name), true)
+		}
+	}
+}
+
+func killSender(t *testing.T, srv *server, p Protocol, at int) {
+	ctx := testContext(t)
+	name := fmt.Sprintf("file-%v-%d", p, at)
+	cmd, _ := spawn(t, "sender", strconv.Itoa(int(p)), strconv.Itoa(at), strconv.Itoa(int(syscall.SIGKILL)), srv.addr.String(), name)
+	start := time.Now()
+	_ = cmd.Wait() // it was killed, or had fewer steps
+	if _, err := (&Sender{Protocol: p}).Send(ctx, device(t, iwarp.Config{}), srv.addr, sourceOf("next", nil)); err != nil {
+		t.Errorf("the next transfer: %v", err)
+	}
+	if took := time.Since(start); took > 5*killWait {
+		t.Errorf("it took %v", took)
+	}
+	whole(t, filepath.Join(srv.path, name), false)
+}
+
+// whole checks that the file is complete or, unless it is required, not there.
+func whole(t *testing.T, path string, required bool) {
+	t.Helper()
+	got, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		if required {
+			t.Error("success, but no file")
+		}
+	case err != nil:
+		t.Error(err)
+	case !bytes.Equal(got, noise(killSize)):
+		t.Errorf("a half file of %d bytes", len(got))
+	}
+}
+
+func killReceiver(t *testing.T, p Protocol, at int, sig syscall.Signal, timeout time.Duration) error {
+	ctx := testContext(t)
+	dir := t.TempDir()
+	cmd, out := spawn(t, "receiver", strconv.Itoa(int(p)), strconv.Itoa(at), strconv.Itoa(int(sig)), dir)
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := netip.MustParseAddrPort(strings.TrimSpace(line))
+	s := Sender{Protocol: p, Chunk: killChunk, Window: 2, Timeout: timeout}
+	start := time.Now()
+	_, serr := s.Send(ctx, device(t, iwarp.Config{}), addr, sourceOf("f", noise(killSize)))
+	if took := time.Since(start); took > 5*killWait {
+		t.Errorf("it took %v", took)
+	}
+	_ = cmd.Process.Kill() // it may have stopped itself only, or be gone
+	_ = cmd.Wait()         // killed
+	whole(t, filepath.Join(dir, "f"), serr == nil)
+	return serr
+}
+
+// A receiver that is stopped, not killed, keeps its connection, and is given up
+// after the timeout.
+func TestStoppedReceiver(t *testing.T) {
+	for p, steps := range map[Protocol][]int{Basic: {3, 12}, Fast: {8, 16}} { // after the connection, in the middle
+		for _, at := range steps {
+			t.Run(fmt.Sprintf("%v at %d", p, at), func(t *testing.T) {
+				t.Parallel()
+				err := killReceiver(t, p, at, syscall.SIGSTOP, 500*time.Millisecond)
+				wantCode(t, err, CodeTimeout, false, "nothing has moved for 500ms")
+			})
+		}
+	}
+}

@@ -1,0 +1,51 @@
+package xfer
+
+import (
+	"time"
+
+	"cinnabar/verbs"
+)
+
+// What a zero in a Sender or Receiver stands for, and the limits of both.
+const (
+	defaultChunk      = 1 << 20
+	defaultBuffers    = 8
+	basicChunk        = 10 << 20 // of the paper's C program
+	minChunk          = 4 << 10
+	maxChunk          = 1 << 30
+	maxBuffers        = 1024
+	defaultMaxChunk   = 64 << 20
+	defaultMaxWindow  = 64
+	defaultMaxClients = 64
+	defaultMaxMemory  = 1 << 30
+	defaultTimeout    = 30 * time.Second
+	// partLimit bounds the end of a connection whose transfer is decided.
+	partLimit = 2 * time.Second
+)
+
+// checkRange refuses a number that is neither 0 nor from low to high.
+func checkRange(what string, v, low, high int64, unit string) error {
+	if v != 0 && (v < low || v > high) {
+		return failf(CodeTooLarge, "%s is %d; %d to %d %s are possible", what, v, low, high, unit)
+	}
+	return nil
+}
+
+// or returns v, or def in the place of zero.
+func or[T int | int64 | time.Duration](v, def T) T {
+	if v == 0 {
+		return def
+	}
+	return v
+}
+
+// messageLimit returns the longest message of the device's ports in bytes.
+func messageLimit(attr *verbs.DeviceAttr) int64 {
+	limit := int64(maxChunk)
+	for _, p := range attr.Ports {
+		if p.MaxMsgSize > 0 && p.MaxMsgSize < uint64(limit) {
+			limit = int64(p.MaxMsgSize)
+		}
+	}
+	return limit
+}

@@ -1,0 +1,108 @@
+package xfer
+
+import "cinnabar/verbs"
+
+// A machine is one side of one protocol: it is told what happened and answers
+// what is to be done, in that order. It does no input or output, knows no clock and
+// starts no goroutine; a [session] carries its actions out and tells it the rest.
+//
+// step appends to acts. Slices in actions are valid until the next step.
+// After actFinish a machine is told nothing more.
+type machine interface {
+	step(ev event, acts []action) []action
+	// awaits says what the machine waits for, in words that follow "waiting for".
+	awaits() string
+}
+
+// eventKind is what happened.
+type eventKind uint8
+
+const (
+	evConnected eventKind = 1 + iota // the connection is there
+	evReceived                       // a message or immediate data has come: slot, data, n, hasImm, imm
+	evSent                           // the write from a buffer is done here: slot
+	evRead                           // the source was read: slot, n, crc, err
+	evStored                         // the file was written: slot, err
+	evHashed                         // the digest has taken in a buffer: slot
+	evSummed                         // the digest is complete: sum
+	evOpened                         // the file was made: err
+	evCommitted                      // the file has its name: err
+	evEnded                          // the connection is over: err
+	evStopped                        // this side gives up: err
+)
+
+// event is something that happened. Only the fields that its kind names are set.
+type event struct {
+	kind   eventKind
+	slot   int    // of a data buffer; of evReceived, of the receive
+	n      int    // bytes
+	data   []byte // evReceived: the message, valid during the step
+	hasImm bool
+	imm    uint32
+	crc    uint32 // CRC32C of the buffer
+	sum    [32]byte
+	err    error
+}
+
+// actionKind is what is to be done.
+type actionKind uint8
+
+const (
+	actReceive actionKind = 1 + iota // post the receive again: slot
+	actSend                          // send a message: msg; slot, if it announces a write, else none
+	actWrite                         // write a buffer to remote: slot, n, imm if hasImm; msg is copied there before
+	actRead                          // read the source into a buffer: slot, offset, n
+	actHash                          // have the digest take in a buffer: slot, n
+	actSum                           // finish the digest
+	actOpen                          // make the file: name
+	actStore                         // write a buffer to the file: slot, offset, n, crc if checked
+	actCommit                        // give the file its name
+	actAdvance                       // tell the observer about n bytes
+	actFinish                        // the end: err
+)
+
+// none is the slot of a message that announces no write.
+const none = -1
+
+// action is something to be done. Only the fields that its kind names are set.
+type action struct {
+	kind    actionKind
+	slot    int
+	n       int
+	offset  int64
+	msg     []byte
+	label   string // what traces call the message
+	remote  verbs.RemoteAddr
+	hasImm  bool
+	imm     uint32
+	crc     uint32
+	checked bool
+	err     error
+}
+
+// finish is the action that ends a machine.
+func finish(err error) action { return action{kind: actFinish, err: err} }
+
+// maxMessage is the size of a control buffer, no less than any message.
+const maxMessage = 512
+
+// outbox holds the messages of one step.
+type outbox struct{ buf []byte }
+
+// reset makes room for the next step.
+func (o *outbox) reset() { o.buf = o.buf[:0] }
+
+// room returns the buffer to append the next message to. What was handed out
+// before in this step does not move.
+func (o *outbox) room() []byte {
+	if cap(o.buf)-len(o.buf) < maxMessage {
+		o.buf = make([]byte, 0, 4*maxMessage)
+	}
+	return o.buf[len(o.buf):]
+}
+
+// sent takes note that msg, which was appended to room, is in use, and returns it.
+func (o *outbox) sent(msg []byte) []byte {
+	o.buf = o.buf[:len(o.buf)+len(msg)]
+	return msg
+}

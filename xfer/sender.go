@@ -1,0 +1,249 @@
+package xfer
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"cinnabar/verbs"
+)
+
+// Sender sends files. Its fields may not be changed while Send runs; any number
+// of Sends may run at once. The zero value is ready for use.
+type Sender struct {
+	Protocol Protocol // Auto: fast if the receiver has it
+	Window   int      // buffers to ask the receiver for, at most 1024; 0: it chooses, 8 as a rule. Basic has one
+	Chunk    int      // bytes of each, 4 KiB to 1 GiB; 0: the receiver chooses, 1 MiB as a rule, 10 MiB for Basic
+	Digest   Digest   // of the fast protocol
+	// Timeout is for how long nothing may move before the transfer is given up,
+	// and how long the receiver may take to accept; 0: 30 s. A chunk should cross in less.
+	Timeout time.Duration
+	// Progress is asked for an observer of each transfer; nil: none.
+	Progress func() Progress
+	// Trace is asked for a tracer of each transfer; nil: none.
+	Trace  func() Tracer
+	Logger *slog.Logger // nil: discard
+}
+
+// Send connects to the receiver at addr and sends one file. It returns when the
+// receiver has said that the file is stored under its name, or with an
+// [*Error]. A read of src.Data that blocks is waited for even if ctx ends,
+// because it writes to memory that is gone when Send returns.
+//
+// With a receiver that is the paper's program, or on a device that carries no
+// private data, the basic protocol is used, and the receiver cannot be told why a
+// transfer ends early.
+func (s *Sender) Send(ctx context.Context, dev *verbs.Device, addr netip.AddrPort, src Source) (Result, error) {
+	start := time.Now()
+	d := &delivery{Sender: s, dev: dev, addr: addr, src: src, timeout: or(s.Timeout, defaultTimeout), log: s.Logger}
+	if d.log == nil {
+		d.log = slog.New(slog.DiscardHandler)
+	}
+	if d.Trace != nil {
+		d.tracer = d.Trace()
+	}
+	d.result.Name, d.result.Peer = src.Name, addr
+	err := d.do(ctx)
+	d.result.Duration = time.Since(start)
+	if err != nil {
+		f := asFailure(err)
+		err = &Error{Op: "send", Name: src.Name, Peer: addr, Code: f.code, Remote: f.remote, Err: f.err}
+	}
+	if d.watcher != nil {
+		d.watcher.Finish(d.result, err)
+	}
+	return d.result, err
+}
+
+// delivery is one Send.
+type delivery struct {
+	*Sender
+	dev     *verbs.Device
+	addr    netip.AddrPort
+	src     Source
+	timeout time.Duration
+	log     *slog.Logger
+	attr    verbs.DeviceAttr
+	result  Result
+	tracer  Tracer   // nil: none
+	watcher Progress // nil: none, or the transfer has not begun
+}
+
+func (d *delivery) do(ctx context.Context) (err error) {
+	if err := d.check(); err != nil {
+		return err
+	}
+	if d.attr, err = d.dev.Query(); err != nil {
+		return err
+	}
+	if limit := messageLimit(&d.attr); int64(d.Chunk) > limit {
+		return failf(CodeTooLarge, "chunks of %d bytes are over the limit of %d of a port of device %s (PortAttr.MaxMsgSize)", d.Chunk, limit, d.attr.Name)
+	}
+	l, err := newLink(d.dev, or(d.Window, defaultBuffers), false)
+	if err != nil {
+		return err
+	}
+	err = d.over(ctx, l)
+	return errors.Join(err, l.close())
+}
+
+// check refuses what can never work.
+func (d *delivery) check() error {
+	if d.src.Size < 0 {
+		return failf(CodeSource, "the source's size is %d", d.src.Size)
+	}
+	if d.Protocol > Fast || d.Digest > NoDigest {
+		return failf(CodeUnsupported, "%v with digest %v does not exist", d.Protocol, d.Digest)
+	}
+	if err := checkRange("the window", int64(d.Window), 1, maxBuffers, "buffers"); err != nil {
+		return err
+	}
+	if err := checkRange("the chunk size", int64(d.Chunk), minChunk, maxChunk, "bytes"); err != nil {
+		return err
+	}
+	return checkWireName(d.src.Name)
+}
+
+// over connects and sends over l. It returns when nobody uses l any more.
+func (d *delivery) over(ctx context.Context, l *link) error {
+	if err := d.connect(ctx, l); err != nil {
+		return err
+	}
+	agreed, err := d.agree(l.conn.PrivateData())
+	if err == nil {
+		err = l.allocate(agreed.buffers, agreed.chunk, 0)
+	}
+	if err != nil {
+		l.part(partLimit)
+		return err
+	}
+	d.result.Protocol, d.result.Immediate, d.result.Buffers, d.result.Chunk = agreed.protocol, agreed.imm, agreed.buffers, agreed.chunk
+	d.result.Digest = agreed.digest
+	logAgreement(ctx, d.log, "sending", d.src.Name, d.addr, &agreed, "")
+	r := &reader{src: d.src, buf: l.data.Bytes(), chunk: agreed.chunk, checked: agreed.protocol == Fast}
+	s := newSession(l, d.machine(agreed), agreed, r.do)
+	s.timeout, s.result, s.trace = d.timeout, d.result, d.tracer
+	if d.Progress != nil {
+		s.progress = d.Progress()
+		d.watcher = s.progress
+		s.begin()
+	}
+	err = d.postRest(s)
+	if err == nil {
+		err = s.run(ctx)
+	}
+	s.close()
+	d.result = s.result
+	return err
+}
+
+// connect posts the first receive, then dials: steps 2 and 3 of the paper.
+func (d *delivery) connect(ctx context.Context, l *link) (err error) {
+	if d.tracer != nil {
+		d.tracer(Step{Op: OpPostReceive, Slot: none, Entries: 1})
+	}
+	if err := l.postReceive(0); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
+	l.conn, err = verbs.Dial(ctx, l.qp, d.addr, verbs.ConnParam{PrivateData: d.hello()})
+	if rejected, ok := errors.AsType[*verbs.RejectedError](err); ok {
+		if v, ok := parseRefusal(rejected.PrivateData); ok {
+			return v.failure()
+		}
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.DeadlineExceeded):
+		return failf(CodeTimeout, "no connection to %v within %v: %w", d.addr, d.timeout, err)
+	case errors.Is(err, context.Canceled):
+		return &failure{code: CodeCanceled, err: err}
+	}
+	return failf(CodeLost, "cannot connect to %v: %w", d.addr, err)
+}
+
+// hello is the private data of the request, nil if the device cannot carry it.
+func (d *delivery) hello() []byte {
+	if d.attr.MaxPrivateData < helloLen {
+		return nil
+	}
+	return appendHello(nil, hello{
+		basic: d.Protocol != Fast, fast: d.Protocol != Basic, imm: d.attr.Caps.Has(verbs.CapWriteImm), digest: d.Digest,
+		chunk: uint32(d.Chunk), buffers: uint16(d.Window), size: uint64(d.src.Size), meta: d.src.Meta,
+	})
+}
+
+// agree learns from the answer's private data how the file is to be sent.
+func (d *delivery) agree(private []byte) (agreement, error) {
+	a := agreement{protocol: Basic, imm: true, digest: NoDigest, buffers: 1, chunk: min(or(d.Chunk, basicChunk), basicChunk), size: d.src.Size}
+	imm := d.attr.Caps.Has(verbs.CapWriteImm)
+	if !isOurs(private) {
+		switch {
+		case d.Protocol == Fast:
+			return a, failf(CodeUnsupported, "the receiver has the basic protocol only")
+		case !imm:
+			return a, failf(CodeUnsupported, "the receiver takes writes with immediate data only, which device %s lacks", d.attr.Name)
+		}
+		return a, nil
+	}
+	ans, err := parseAnswer(private)
+	if err != nil {
+		return a, err
+	}
+	a = agreement{protocol: ans.protocol, imm: ans.imm, negotiated: true, digest: ans.digest,
+		buffers: int(ans.buffers), chunk: int(ans.chunk), size: d.src.Size, meta: d.src.Meta}
+	return a, d.checkAnswer(&a, imm)
+}
+
+// checkAnswer refuses an answer that goes beyond what was asked.
+func (d *delivery) checkAnswer(a *agreement, imm bool) error {
+	most := or(d.Window, defaultBuffers)
+	if a.protocol == Basic {
+		most = 1
+	}
+	switch {
+	case d.Protocol != Auto && a.protocol != d.Protocol, a.protocol == Basic && a.imm && !imm, a.protocol == Fast && a.digest != d.Digest:
+		return failf(CodeProtocol, "the receiver chose %v with digest %v, which was not offered", a.protocol, a.digest)
+	case a.buffers < 1 || a.buffers > most:
+		return failf(CodeProtocol, "the receiver grants %d buffers, %d were asked for", a.buffers, most)
+	case a.chunk < minChunk || int64(a.chunk) > messageLimit(&d.attr) || d.Chunk != 0 && a.chunk > d.Chunk:
+		return failf(CodeProtocol, "the receiver grants buffers of %d bytes, %d were asked for", a.chunk, d.Chunk)
+	}
+	return nil
+}
+
+func (d *delivery) machine(a agreement) machine {
+	if a.protocol == Fast {
+		return newFastClient(a, d.src.Name)
+	}
+	return &basicClient{agreement: a, name: d.src.Name}
+}
+
+// postRest posts the receives for credits, before the first message that could
+// provoke one. The basic protocol has one receive, which is posted.
+func (d *delivery) postRest(s *session) error {
+	if s.agreed.protocol == Basic {
+		return nil
+	}
+	for slot := 1; slot < s.link.receives; slot++ {
+		if err := s.receive(slot); err != nil {
+			return classed(CodeLost, err)
+		}
+	}
+	return nil
+}
+
+// logAgreement says which way a file goes.
+func logAgreement(ctx context.Context, log *slog.Logger, what, name string, peer netip.AddrPort, a *agreement, why string) {
+	form := "write and send"
+	if a.imm {
+		form = "write with immediate"
+	}
+	log.LogAttrs(ctx, slog.LevelInfo, what, slog.String("file", name), slog.String("peer", peer.String()),
+		slog.String("protocol", a.protocol.String()), slog.String("form", form), slog.String("reason", why),
+		slog.Int("buffers", a.buffers), slog.Int("chunk", a.chunk), slog.String("digest", a.digest.String()))
+}

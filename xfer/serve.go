@@ -1,0 +1,167 @@
+package xfer
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"cinnabar/verbs"
+)
+
+// serve answers one request and carries its transfer out.
+func (h *host) serve(ctx context.Context, req *verbs.ConnRequest) (Result, error) {
+	start := time.Now()
+	res := Result{Peer: req.RemoteAddr()}
+	a, why, err := h.decide(req.PrivateData())
+	if err != nil {
+		return res, h.refuse(req, err)
+	}
+	memory := int64(a.buffers) * int64(a.chunk)
+	defer h.budget.give(memory)
+	l, region, err := h.prepare(&a)
+	if err != nil {
+		return res, h.refuse(req, classed(CodeStorage, err))
+	}
+	res.Protocol, res.Immediate, res.Buffers, res.Chunk, res.Digest = a.protocol, a.imm, a.buffers, a.chunk, a.digest
+	watcher, err := h.over(ctx, req, l, region, a, why, &res)
+	err = errors.Join(err, l.close())
+	res.Duration = time.Since(start)
+	err = h.report(req, res, err)
+	if watcher != nil {
+		watcher.Finish(res, err)
+	}
+	return res, err
+}
+
+// decide chooses protocol, form and buffers from the private data of a request,
+// and says why. The memory of the buffers is taken from the budget.
+func (h *host) decide(private []byte) (a agreement, why string, err error) {
+	imm := h.attr.Caps.Has(verbs.CapWriteImm)
+	least := minChunk
+	if !isOurs(private) {
+		if !imm {
+			return a, "", failf(CodeUnsupported, "the receiver's device %s has no write with immediate data, which the paper's program needs", h.attr.Name)
+		}
+		if h.Protocol == Fast {
+			return a, "", failf(CodeUnsupported, "this receiver has the fast protocol only")
+		}
+		a = agreement{protocol: Basic, imm: true, digest: NoDigest, buffers: 1, chunk: basicChunk, size: -1}
+		why, least = "the sender is a program of the paper", basicChunk
+	} else {
+		hi, err := parseHello(private)
+		if err != nil {
+			return a, "", err
+		}
+		if a, why, err = h.choose(hi, imm); err != nil {
+			return a, "", err
+		}
+	}
+	if a.buffers, a.chunk = h.budget.take(a.buffers, a.chunk, least); a.buffers == 0 {
+		return a, "", failf(CodeBusy, "the memory for buffers (MaxMemory) is in use; try again later")
+	}
+	return a, why, nil
+}
+
+// choose answers a hello.
+func (h *host) choose(hi hello, imm bool) (a agreement, why string, err error) {
+	a = agreement{negotiated: true, digest: hi.digest, size: int64(hi.size), meta: hi.meta, buffers: 1}
+	fast, basic := hi.fast && h.Protocol != Basic, hi.basic && h.Protocol != Fast
+	chunk := int64(hi.chunk)
+	switch {
+	case hi.digest > NoDigest:
+		return a, "", failf(CodeUnsupported, "%v is not known here", hi.digest)
+	case fast:
+		a.protocol, why = Fast, "both sides have it"
+		a.buffers = min(or(int(hi.buffers), defaultBuffers), or(h.MaxWindow, defaultMaxWindow))
+		chunk = or(chunk, defaultChunk)
+	case basic:
+		a.protocol, a.digest, why = Basic, NoDigest, "both sides have write with immediate data"
+		a.imm = hi.imm && imm
+		switch {
+		case !imm:
+			why = "the receiver's device lacks write with immediate data"
+		case !hi.imm:
+			why = "the sender's device lacks write with immediate data"
+		}
+		chunk = or(chunk, basicChunk)
+	default:
+		return a, "", failf(CodeUnsupported, "the sender offers no protocol that this receiver takes (%v)", h.Protocol)
+	}
+	most := min(int64(or(h.MaxChunk, defaultMaxChunk)), messageLimit(&h.attr))
+	a.chunk = int(max(min(chunk, most), minChunk))
+	return a, why, nil
+}
+
+// prepare makes the link with its buffers and posts the receives: step 3.
+func (h *host) prepare(a *agreement) (*link, verbs.RemoteAddr, error) {
+	l, err := newLink(h.dev, a.buffers, a.protocol == Basic && a.imm)
+	if err != nil {
+		return nil, verbs.RemoteAddr{}, err
+	}
+	if err := l.allocate(a.buffers, a.chunk, verbs.RemoteWrite); err != nil {
+		return nil, verbs.RemoteAddr{}, errors.Join(err, l.close())
+	}
+	return l, l.data.Remote(), nil
+}
+
+// over accepts the request and carries the transfer out over l. It returns
+// when nobody uses l any more.
+func (h *host) over(ctx context.Context, req *verbs.ConnRequest, l *link, region verbs.RemoteAddr, a agreement, why string, res *Result) (watcher Progress, err error) {
+	store := &storer{buf: l.data.Bytes(), chunk: a.chunk,
+		make: func(name string) (File, error) { return h.Open(name, a.meta, a.size) }}
+	s := newSession(l, h.machine(a, l, region), a, store.do)
+	s.timeout, s.result = h.timeout, *res
+	if h.Trace != nil {
+		s.trace = h.Trace()
+	}
+	if h.Progress != nil {
+		s.progress = h.Progress()
+	}
+	if err = h.connect(ctx, req, s); err == nil {
+		logAgreement(ctx, h.log, "receiving", "", req.RemoteAddr(), &a, why)
+		err = s.run(ctx)
+	}
+	s.close()
+	if derr := store.discard(); derr != nil {
+		h.log.LogAttrs(ctx, slog.LevelWarn, "incomplete file not removed", slog.String("file", s.result.Name), slog.Any("err", derr))
+	}
+	*res = s.result
+	if s.started {
+		watcher = s.progress
+	}
+	return watcher, err
+}
+
+// connect posts the receives, then accepts: steps 3 and 4 begin with it.
+func (h *host) connect(ctx context.Context, req *verbs.ConnRequest, s *session) (err error) {
+	receives := 1
+	if s.agreed.protocol == Fast {
+		receives = s.link.receives
+	}
+	for slot := range receives {
+		if err := s.receive(slot); err != nil {
+			h.reject(req, err)
+			return err
+		}
+	}
+	var private []byte
+	if s.agreed.negotiated {
+		private = appendAnswer(nil, answer{protocol: s.agreed.protocol, imm: s.agreed.imm, digest: s.agreed.digest,
+			chunk: uint32(s.agreed.chunk), buffers: uint16(s.agreed.buffers)})
+	}
+	ctx, cancel := context.WithTimeout(ctx, h.timeout)
+	defer cancel()
+	s.link.conn, err = req.Accept(ctx, s.link.qp, verbs.ConnParam{PrivateData: private})
+	if err != nil {
+		return failf(CodeLost, "cannot accept the connection: %w", err)
+	}
+	return nil
+}
+
+func (h *host) machine(a agreement, l *link, region verbs.RemoteAddr) machine {
+	if a.protocol == Fast {
+		return newFastServer(a, region)
+	}
+	return &basicServer{agreement: a, buf: l.data.Bytes(), region: region}
+}

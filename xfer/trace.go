@@ -1,0 +1,63 @@
+package xfer
+
+import "fmt"
+
+// Op is what a [Step] did.
+type Op uint8
+
+// The operations that are traced. They stand in the order in which this side does
+// or learns them.
+const (
+	OpPostReceive Op = 1 + iota // a receive was posted: Slot
+	OpConnect                   // the connection is there
+	OpReceive                   // a message or immediate data has come: Message or Bytes
+	OpSend                      // a message was posted: Message
+	OpWrite                     // a write was posted: Slot, Bytes
+	OpSent                      // a write is done here: Slot
+	OpRead                      // the source was read: Slot, Bytes
+	OpOpen                      // the file was made: Message has its name
+	OpStore                     // the file was written: Slot, Bytes
+	OpCommit                    // the file has its name
+	OpFinish                    // the transfer is over
+)
+
+var opNames = [...]string{OpPostReceive: "post receive", OpConnect: "connect", OpReceive: "receive", OpSend: "send", OpWrite: "write",
+	OpSent: "sent", OpRead: "read", OpOpen: "open", OpStore: "store", OpCommit: "commit", OpFinish: "finish"}
+
+// String names the operation.
+func (o Op) String() string {
+	if int(o) < len(opNames) && opNames[o] != "" {
+		return opNames[o]
+	}
+	return "unknown"
+}
+
+// Step is one thing that a side of a transfer did.
+type Step struct {
+	Op      Op
+	Slot    int    // number of the buffer or receive, -1: none
+	Bytes   int    // of data, or of the immediate data's number
+	Entries int    // OpPostReceive: scatter entries
+	Message string // kind of message; "immediate" for immediate data
+}
+
+// String prints a step in one line.
+func (s Step) String() string {
+	out := s.Op.String()
+	if s.Message != "" {
+		out += " " + s.Message
+	}
+	if s.Op == OpPostReceive {
+		return fmt.Sprintf("%s, %d entries", out, s.Entries)
+	}
+	if s.Bytes > 0 || s.Op == OpWrite || s.Message == "immediate" {
+		out += fmt.Sprintf(" %d", s.Bytes)
+	}
+	if s.Slot > 0 {
+		out += fmt.Sprintf(" buffer %d", s.Slot)
+	}
+	return out
+}
+
+// Tracer is told each step of a transfer, in order, by one goroutine. It must not block.
+type Tracer func(Step)

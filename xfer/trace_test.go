@@ -1,0 +1,311 @@
+package xfer
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/verbstest/memdev"
+)
+
+// history collects the steps of both sides in the order in which they happen.
+type history struct {
+	mu    sync.Mutex
+	steps []sideStep
+}
+
+type sideStep struct {
+	server bool
+	Step
+}
+
+// tracer returns the tracer of one side.
+func (h *history) tracer(server bool) func() Tracer {
+	return func() Tracer {
+		return func(s Step) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.steps = append(h.steps, sideStep{server, s})
+		}
+	}
+}
+
+// side lists the steps of one side but for the completions of writes, which may be
+// seen before or after what the peer answers.
+func (h *history) side(server bool) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []string
+	for _, s := range h.steps {
+		if s.server == server && s.Op != OpSent {
+			out = append(out, s.String())
+		}
+	}
+	return out
+}
+
+// exchange moves data between two ends of a device in memory.
+func exchange(t *testing.T, s Sender, r Receiver, data []byte, slow media) *history {
+	t.Helper()
+	var h history
+	s.Trace, r.Trace = h.tracer(false), h.tracer(true)
+	dev := openSlow(rate(slow.wire, minChunk))
+	l := must(verbs.Listen(dev, loopback))(t)
+	file := &memFile{disk: rate(slow.write, minChunk)}
+	r.Open = func(string, Meta, int64) (File, error) { return file, nil }
+	received := make(chan error, 1)
+	go func() {
+		_, err := r.ServeOne(t.Context(), l)
+		received <- err
+	}()
+	src := sourceOf("test-file", data)
+	src.Data = slowSource{src.Data, rate(slow.read, minChunk)}
+	_, err := s.Send(t.Context(), dev, l.Addr(), src)
+	if err := errors.Join(err, <-received, l.Close(), dev.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(file.data, data) {
+		t.Errorf("%d bytes arrived of %d, or they differ", len(file.data), len(data))
+	}
+	return &h
+}
+
+// The 13 steps of section 2 of the paper, in the order of each side, for a file of two
+// and a half chunks: as many READY as in the paper's transcript.
+func TestPaperSteps(t *testing.T) {
+	const chunk = 2 * minChunk
+	var h *history
+	synctest.Test(t, func(t *testing.T) {
+		h = exchange(t, Sender{Protocol: Basic, Chunk: chunk}, Receiver{}, noise(5*minChunk), media{read: time.Millisecond, write: time.Millisecond})
+	})
+	client := []string{
+		"post receive, 1 entries", // 2
+		"connect",
+		"receive MR", // 4
+		"post receive, 1 entries",
+		"write 10", // 5: test-file and its NUL
+		"receive READY",
+		"post receive, 1 entries", // 7
+		"read 8192",
+		"write 8192",
+		"receive READY",
+		"post receive, 1 entries", // 9
+		"read 8192",
+		"write 8192",
+		"receive READY",
+		"post receive, 1 entries",
+		"read 4096",
+		"write 4096",
+		"receive READY",
+		"post receive, 1 entries", // 10
+		"write 0",
+		"receive DONE",
+		"finish", // 12
+	}
+	server := []string{
+		"post receive, 0 entries", // 3
+		"connect",
+		"send MR", // 4
+		"receive immediate 10",
+		"open test-file", // 6
+		"post receive, 0 entries",
+		"send READY",
+		"receive immediate 8192",
+		"store 8192", // 8
+		"post receive, 0 entries",
+		"send READY",
+		"receive immediate 8192",
+		"store 8192", // 9
+		"post receive, 0 entries",
+		"send READY",
+		"receive immediate 4096",
+		"store 4096",
+		"post receive, 0 entries",
+		"send READY",
+		"receive immediate 0",
+		"commit",
+		"send DONE", // 11
+		"finish",    // 13
+	}
+	if d := cmp.Diff(h.side(false), client); d != "" {
+		t.Errorf("client: %s", d)
+	}
+	if d := cmp.Diff(h.side(true), server); d != "" {
+		t.Errorf("server: %s", d)
+	}
+}
+
+// The form of section 4.1: the client speaks first, each write is followed by
+// its size, the server's receives have memory for it.
+func TestPaperStepsWithoutImmediates(t *testing.T) {
+	var h history
+	s := Sender{Protocol: Basic, Chunk: minChunk, Trace: h.tracer(false)}
+	r := Receiver{Trace: h.tracer(true)}
+	dev := verbs.NewDevice(noImmediates{memdev.Open(memdev.Config{})})
+	l := must(verbs.Listen(dev, loopback))(t)
+	file := &memFile{disk: instant}
+	r.Open = func(string, Meta, int64) (File, error) { return file, nil }
+	received := make(chan error, 1)
+	go func() {
+		_, err := r.ServeOne(t.Context(), l)
+		received <- err
+	}()
+	_, err := s.Send(t.Context(), dev, l.Addr(), sourceOf("f", noise(minChunk)))
+	if err := errors.Join(err, <-received, l.Close(), dev.Close()); err != nil {
+		t.Fatal(err)
+	}
+	client := []string{
+		"post receive, 1 entries",
+		"connect",
+		"send hello",
+		"receive MR",
+		"post receive, 1 entries",
+		"write 2",
+		"send size",
+		"receive READY",
+		"post receive, 1 entries",
+		"read 4096",
+		"write 4096",
+		"send size",
+		"receive READY",
+		"post receive, 1 entries",
+		"write 0",
+		"send size",
+		"receive DONE",
+		"finish",
+	}
+	server := []string{
+		"post receive, 1 entries",
+		"connect",
+		"receive size",
+		"post receive, 1 entries",
+		"send MR",
+		"receive size",
+		"open f",
+		"post receive, 1 entries",
+		"send READY",
+		"receive size",
+		"store 4096",
+		"post receive, 1 entries",
+		"send READY",
+		"receive size",
+		"commit",
+		"send DONE",
+		"finish",
+	}
+	if d := cmp.Diff(h.side(false), client); d != "" {
+		t.Errorf("client: %s", d)
+	}
+	if d := cmp.Diff(h.side(true), server); d != "" {
+		t.Errorf("server: %s", d)
+	}
+}
+
+// Under random delays of disks and wire, whatever the protocol and the number of
+// buffers: no buffer is written while the server still holds it, and each side has
+// posted the receive for the answer before it posts what provokes it. That the
+// file is right says the same of the data, since the server's file takes it late.
+func TestNoBufferWrittenWhileHeld(t *testing.T) {
+	const rounds = 60
+	for seed := range uint64(rounds) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		s := Sender{Chunk: minChunk, Window: 1 + rng.IntN(6), Protocol: Protocol(1 + rng.IntN(2)), Digest: Digest(rng.IntN(2))}
+		size := rng.IntN(20 * minChunk)
+		t.Run(fmt.Sprintf("%v window %d size %d", s.Protocol, s.Window, size), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				checkHistory(t, jittered(t, s, noise(size), seed))
+			})
+		})
+	}
+}
+
+// jittered is exchange with delays from a seed.
+func jittered(t *testing.T, s Sender, data []byte, seed uint64) *history {
+	t.Helper()
+	var mu sync.Mutex
+	rng := rand.New(rand.NewPCG(seed, 2))
+	delay := func(int) {
+		mu.Lock()
+		d := time.Duration(rng.ExpFloat64() * float64(time.Millisecond))
+		mu.Unlock()
+		wait(d)
+	}
+	var h history
+	s.Trace = h.tracer(false)
+	file := &memFile{disk: delay}
+	r := Receiver{Trace: h.tracer(true), Open: func(string, Meta, int64) (File, error) { return file, nil }}
+	dev := openSlow(delay)
+	l := must(verbs.Listen(dev, loopback))(t)
+	received := make(chan error, 1)
+	go func() {
+		_, err := r.ServeOne(t.Context(), l)
+		received <- err
+	}()
+	src := sourceOf("f", data)
+	src.Data = slowSource{src.Data, delay}
+	_, err := s.Send(t.Context(), dev, l.Addr(), src)
+	if err := errors.Join(err, <-received, l.Close(), dev.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(file.data, data) {
+		t.Error("the file differs: a buffer was written while it was being stored")
+	}
+	return &h
+}
+
+// checkHistory checks the rules of flow control.
+func checkHistory(t *testing.T, h *history) {
+	t.Helper()
+	var posted, stored, written [2]int // receives per side; chunks
+	written[0], written[1] = 0, 0
+	held := map[int]bool{} // by the server, from the client's write to the end of the store
+	named := false
+	for i, s := range h.steps {
+		side := 0
+		if s.server {
+			side = 1
+		}
+		switch s.Op {
+		case OpPostReceive:
+			posted[side]++
+		case OpReceive:
+			posted[side]--
+			if posted[side] < 0 {
+				t.Fatalf("step %d: %v without a receive", i, s)
+			}
+		case OpWrite:
+			if posted[0] == 0 {
+				t.Errorf("step %d: %v before the receive for its answer is posted", i, s)
+			}
+			if held[s.Slot] {
+				t.Errorf("step %d: %v, which the server holds", i, s)
+			}
+			if s.Bytes > 0 {
+				held[s.Slot] = true
+				written[0]++
+			}
+		case OpOpen: // in the basic protocol the first write was the name
+			named = true
+			clear(held)
+		case OpStore:
+			held[s.Slot] = false
+			stored[1]++
+		case OpSend:
+			if s.server && s.Message != "DONE" && posted[1] == 0 {
+				t.Errorf("step %d: %v before the receive for its answer is posted", i, s)
+			}
+		default: // the others have no rule
+		}
+	}
+	if !named || stored[1] == 0 && written[0] > 1 {
+		t.Errorf("a history of %d steps, %d writes, %d stores", len(h.steps), written[0], stored[1])
+	}
+}
