@@ -39,9 +39,8 @@ func (r *reader) do(a action) event {
 	return ev
 }
 
-// block is how many bytes are read or written between two updates of the
-// checksum: few enough that they are still in the processor's cache for the second
-// of the two.
+// block is how many bytes are read between two updates of the checksum: few
+// enough that they are still in the processor's cache.
 const block = 256 << 10
 
 // read fills b from offset and, if that is the end of the file as it was
@@ -93,34 +92,15 @@ func (s *storer) open(name string) error {
 	return nil
 }
 
-// store writes a chunk. What turns out to be damaged has been written then, to a
-// file that will never get its name.
+// store writes a chunk.
 func (s *storer) store(a action) error {
 	b := s.buf[a.slot*s.chunk:][:a.n]
-	if !a.checked {
-		return s.write(b, a.offset)
-	}
-	sum := uint32(0)
-	for done := 0; done < len(b); done += block {
-		part := b[done:min(done+block, len(b))]
-		sum = crc32.Update(sum, castagnoli, part)
-		if err := s.write(part, a.offset+int64(done)); err != nil {
-			return err
-		}
-	}
-	if sum != a.crc {
-		return failf(CodeCorrupt, "the chunk at offset %d has CRC32C %08x here and %08x at the sender", a.offset, sum, a.crc)
-	}
-	return nil
-}
-
-func (s *storer) write(b []byte, offset int64) error {
-	n, err := s.file.WriteAt(b, offset)
+	n, err := s.file.WriteAt(b, a.offset)
 	if err == nil && n < len(b) {
 		err = io.ErrShortWrite
 	}
 	if err != nil {
-		return classed(CodeStorage, fmt.Errorf("cannot write at offset %d: %w", offset+int64(n), withoutPath(err)))
+		return classed(CodeStorage, fmt.Errorf("cannot write at offset %d: %w", a.offset+int64(n), withoutPath(err)))
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package xfer
 import (
 	"context"
 	"errors"
+	"hash/crc32"
 	"time"
 
 	"cinnabar/verbs"
@@ -300,6 +301,10 @@ func (s *session) act(a *action) error {
 		if a.n > 0 {
 			s.result.Chunks++
 		}
+		if err := s.check(a); err != nil {
+			s.results <- event{kind: evStored, slot: a.slot, err: err}
+			return nil
+		}
 		s.disk.jobs <- *a
 	case actHash, actSum:
 		s.digest.jobs <- *a
@@ -322,6 +327,19 @@ func (s *session) write(a *action) error {
 		wr.Op, wr.Imm, wr.Flags = verbs.OpWriteImm, a.imm, verbs.Signaled
 	}
 	s.link.stage(wr, s.link.data, offset, a.n)
+	return nil
+}
+
+// check compares the checksum of a chunk that is to be stored. It is done here
+// rather than by the disk's lane, which has more to do than anybody else.
+func (s *session) check(a *action) error {
+	if !a.checked {
+		return nil
+	}
+	b := s.link.data.Bytes()[a.slot*s.agreed.chunk:][:a.n]
+	if sum := crc32.Checksum(b, castagnoli); sum != a.crc {
+		return failf(CodeCorrupt, "the chunk at offset %d has CRC32C %08x here and %08x at the sender", a.offset, sum, a.crc)
+	}
 	return nil
 }
 

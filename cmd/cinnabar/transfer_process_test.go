@@ -128,8 +128,17 @@ func TestSendRecvEverySize(t *testing.T) {
 						t.Errorf("%d of %d transfers say %q:\n%s", got, want, mode.says, &client.err)
 					}
 				}
+				// Each file has a connection of its own, and the receiver's words on one may
+				// come after those on the next.
+				missing := make(map[string]bool)
 				for _, path := range append(small, large) {
-					waitLine(t, server.lines, `^received `+filepath.Base(path)+`: \d+ bytes from \S+ in [0-9.]+ s, [0-9.]+ MiB/s(, sha256 [0-9a-f]{64})?$`)
+					missing[filepath.Base(path)] = true
+				}
+				for len(missing) > 0 {
+					m := waitLine(t, server.lines, `^received (\S+): \d+ bytes from \S+ in [0-9.]+ s, [0-9.]+ MiB/s(, sha256 [0-9a-f]{64})?$`)
+					delete(missing, m[1])
+				}
+				for _, path := range append(small, large) {
 					server.sameFile(t, path)
 				}
 				if code := server.interrupt(t); code != 0 {
