@@ -270,13 +270,13 @@ func crcOf(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 // timeout.
 func TestSilentClient(t *testing.T) {
 	ctx := testContext(t)
-	srv := serve(t, device(t, iwarp.Config{}), Receiver{Timeout: 200 * time.Millisecond}, DirOptions{})
+	srv := serve(t, device(t, iwarp.Config{}), Receiver{Timeout: 400 * time.Millisecond}, DirOptions{})
 	for what, private := range map[string][]byte{
 		"the file name": nil, "the client's first message": appendHello(nil, hello{basic: true}), "the file name ": appendHello(nil, hello{fast: true}),
 	} {
 		p := dialRaw(t, srv.addr, private)
 		_, err := srv.outcome(ctx)
-		wantCode(t, err, CodeTimeout, false, "nothing has moved for 200ms", strings.TrimSpace(what))
+		wantCode(t, err, CodeTimeout, false, "nothing has moved for 400ms", strings.TrimSpace(what))
 		p.ends()
 	}
 }

@@ -24,7 +24,7 @@ import (
 	"cinnabar/verbs/iwarp"
 )
 
-var kills = flag.Int("kills", 200, "how many processes TestKill kills")
+var kills = flag.Int("kills", defaultKills, "how many processes TestKill kills")
 
 // A process of this test binary with this variable set is a victim: role,
 // protocol, step at which it signals itself, signal, and for a sender address
@@ -51,6 +51,9 @@ func init() {
 
 // victim is one side of a transfer that signals itself at a step.
 func victim(args []string) error {
+	if strings.HasPrefix(args[0], "big-") {
+		return bigVictim(args)
+	}
 	p, _ := strconv.Atoi(args[1])
 	at, _ := strconv.Atoi(args[2])
 	sig, _ := strconv.Atoi(args[3])
@@ -179,8 +182,8 @@ func TestStoppedReceiver(t *testing.T) {
 		for _, at := range steps {
 			t.Run(fmt.Sprintf("%v at %d", p, at), func(t *testing.T) {
 				t.Parallel()
-				err := killReceiver(t, p, at, syscall.SIGSTOP, 500*time.Millisecond)
-				wantCode(t, err, CodeTimeout, false, "nothing has moved for 500ms")
+				err := killReceiver(t, p, at, syscall.SIGSTOP, time.Second)
+				wantCode(t, err, CodeTimeout, false, "nothing has moved for 1s")
 			})
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"cinnabar/verbs/iwarp"
 )
 
@@ -59,5 +61,49 @@ func TestSizes(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A thousand chunks: the digest is equal and the number of messages is that of the
+// protocol, no more.
+func TestMessageCount(t *testing.T) {
+	const chunks = 1000
+	data := noise(chunks * minChunk)
+	for p, want := range map[Protocol]map[string]int{
+		Basic: {"client write": chunks + 2, "server send MR": 1, "server send READY": chunks + 1, "server send DONE": 1, "server store": chunks},
+		Fast: {"client write": chunks, "client send OPEN": 1, "client send CHUNK": chunks, "client send END": 1,
+			"server send LAYOUT": 1, "server send DONE": 1, "server store": chunks},
+	} {
+		ctx := testContext(t)
+		var h history
+		srv := serve(t, device(t, iwarp.Config{}), Receiver{Trace: h.tracer(true)}, DirOptions{})
+		s := Sender{Protocol: p, Chunk: minChunk, Trace: h.tracer(false)}
+		if _, err := s.Send(ctx, device(t, iwarp.Config{}), srv.addr, sourceOf("f", data)); err != nil {
+			t.Fatal(err)
+		}
+		srv.stop()
+		srv.wantFile("f", data)
+		got := map[string]int{}
+		for _, st := range h.steps {
+			side := "client "
+			if st.server {
+				side = "server "
+			}
+			switch {
+			case st.Op == OpWrite || st.Op == OpStore:
+				got[side+st.Op.String()]++
+			case st.Op == OpSend && st.Message != "CREDIT":
+				got[side+"send "+st.Message]++
+			case st.Op == OpSend:
+				if got["credits"]++; got["credits"] > chunks {
+					t.Errorf("%v: more credits than chunks", p)
+				}
+			}
+		}
+		delete(got, "credits")
+		if d := cmp.Diff(got, want); d != "" {
+			t.Errorf("%v: %s", p, d)
+		}
+		checkHistory(t, &h)
 	}
 }

@@ -108,11 +108,11 @@ func checkLimits() error {
 	}
 	err = Lock(b)
 	if !errors.Is(err, syscall.ENOMEM) {
-		return fmt.Errorf("beyond the limit: error %v, want ENOMEM", err)
+		return fmt.Errorf("beyond the limit: error %w, want ENOMEM", err)
 	}
 	for _, want := range []string{"65536", "262144", "ulimit -l", "CAP_IPC_LOCK"} {
 		if !strings.Contains(err.Error(), want) {
-			return fmt.Errorf("beyond the limit: %q does not say %q", err, want)
+			return fmt.Errorf("beyond the limit: %w does not say %q", err, want)
 		}
 	}
 	if err := Unlock(b[:childLimit/2]); err != nil {
@@ -122,7 +122,7 @@ func checkLimits() error {
 		return err
 	}
 	if err := Lock(b[:1]); !errors.Is(err, syscall.EPERM) {
-		return fmt.Errorf("with limit 0: error %v, want EPERM", err)
+		return fmt.Errorf("with limit 0: error %w, want EPERM", err)
 	}
 	return Unmap(b)
 }

@@ -22,7 +22,6 @@ func TestPinSurvivesGC(t *testing.T) {
 	}
 	addr, gone := Addr(b), collected(b)
 	p := PinSlice(b)
-	b = nil
 	for range 3 {
 		runtime.GC()
 		churn()

@@ -187,7 +187,7 @@ func TestRuleReadme(t *testing.T) {
 
 func TestRuleShellPages(t *testing.T) {
 	with := func(more string) map[string]string {
-		return map[string]string{readmeFile: goodReadme + more, shellPages[1]: "words", "cmd/cinnabar/main.go": "package main\n"}
+		return map[string]string{readmeFile: goodReadme + more, shellPages[1]: "words", shellPages[2]: "words", "cmd/cinnabar/main.go": "package main\n"}
 	}
 	runCases(t, checkShellPages, []ruleCase{
 		{"good", with(""), ""},
@@ -195,7 +195,7 @@ func TestRuleShellPages(t *testing.T) {
 		{"no such package", with("```sh\ngo run ./cmd/other\n```\n"), "README.md:8: no package at ./cmd/other"},
 		{"hidden command", with("```text\n$ make\n```\n"), "README.md:8: command in a text block"},
 		{"unknown fence", with("```console\nx\n```\n"), `README.md:7: fence info "console"`},
-		{"missing page", map[string]string{readmeFile: ""}, shellPages[1] + ": missing"},
+		{"missing page", map[string]string{readmeFile: "", shellPages[2]: ""}, shellPages[1] + ": missing"},
 	})
 }
 

@@ -98,9 +98,6 @@ func (c *Conn) WakeRead() { c.s.wakeRead() }
 // WakeWrite is [Conn.WakeRead] for WaitWrite.
 func (c *Conn) WakeWrite() { c.s.wakeWrite() }
 
-// CloseRead ends reading: TryReadv returns [io.EOF] once what had arrived is read.
-func (c *Conn) CloseRead() error { return c.s.closeRead() }
-
 // CloseWrite sends the end of the stream behind the bytes written so far.
 func (c *Conn) CloseWrite() error { return c.s.closeWrite() }
 

@@ -120,9 +120,6 @@ func TestConnRoundTrip(t *testing.T) {
 	}
 	a.WakeRead()
 	a.WakeWrite()
-	if err := b.CloseRead(); err != nil {
-		t.Errorf("CloseRead: %v", err)
-	}
 	if err := b.Close(); err != nil {
 		t.Errorf("Close: %v", err)
 	}

@@ -169,11 +169,8 @@ func (d *direct) release() error {
 	return d.file.Close()
 }
 
-func (d *direct) closeRead() error  { return d.shutdown(unix.SHUT_RD) }
-func (d *direct) closeWrite() error { return d.shutdown(unix.SHUT_WR) }
-
-func (d *direct) shutdown(how int) error {
-	return d.control(func(fd int) error { return os.NewSyscallError("shutdown", unix.Shutdown(fd, how)) })
+func (d *direct) closeWrite() error {
+	return d.control(func(fd int) error { return os.NewSyscallError("shutdown", unix.Shutdown(fd, unix.SHUT_WR)) })
 }
 
 // control calls f with the socket, unless it is closed.

@@ -36,7 +36,6 @@ func (s *staged) waitRead(ready func() bool) error     { return s.in.wait(ready)
 func (s *staged) waitWrite(ready func() bool) error    { return s.out.wait(ready) }
 func (s *staged) wakeRead()                            { s.in.poke() }
 func (s *staged) wakeWrite()                           { s.out.poke() }
-func (s *staged) closeRead() error                     { return s.tcp.CloseRead() }
 func (s *staged) closeWrite() error                    { return s.out.finish() }
 
 // close may lose bytes that are still staged, as Conn.Close says.

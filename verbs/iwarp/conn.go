@@ -46,6 +46,8 @@ type conn struct {
 	watched      bool          // guarded by watcher.mu
 	watchedPolls uint64        // guarded by watcher.mu
 
+	heard     atomic.Bool // an FPDU of the peer has come
+	nudge     atomic.Bool // the opening message is to be sent once more
 	canSend   atomic.Bool // the passive side waits for the first FPDU (RFC 5044 section 7.1.2)
 	closing   atomic.Bool // Disconnect has been called
 	sentAll   atomic.Bool // and has sent what was posted

@@ -156,6 +156,9 @@ func (d *device) start(q *qp, tc *net.TCPConn, h handshake) (*conn, error) {
 		return nil, err
 	}
 	c.kick()
+	if h.active && h.agreed.RTR == mpa.RTRWrite {
+		c.nudgeLater(nudgeDelays[:])
+	}
 	return c, nil
 }
 

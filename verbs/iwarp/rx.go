@@ -343,6 +343,7 @@ func (c *conn) finishFPDU() bool {
 	c.rxStats.fpdus++
 	first := !r.any
 	r.any = true
+	c.heard.Store(true)
 	if first && !c.active {
 		c.canSend.Store(true)
 		c.txWant.Store(true)

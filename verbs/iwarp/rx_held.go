@@ -223,7 +223,9 @@ func (c *conn) deliverAll() {
 		r.held[0] = nil
 		r.held = r.held[1:]
 		r.heldBytes -= len(m.data) + heldOverhead
+		r.delivered = m
 		c.deliver(m)
+		r.delivered = nil
 	}
 }
 
@@ -232,8 +234,6 @@ func (c *conn) deliverAll() {
 // +checklocks:c.rxMu
 func (c *conn) deliver(m *heldMsg) {
 	r := &c.rx
-	r.delivered = m
-	defer func() { r.delivered = nil }()
 	switch m.op {
 	case rdmap.OpReadRequest:
 		c.readRequested(m.head, m.data)

@@ -3,6 +3,7 @@ package iwarp
 import (
 	"encoding/binary"
 	"slices"
+	"time"
 
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/rdmap"
@@ -29,6 +30,11 @@ func (c *conn) nextMessageLocked() bool {
 		// A request in several messages is not torn apart, except where its next one
 		// waits for an answer: the peer's may wait for ours.
 		return c.nextRequestLocked() || c.nextResponseLocked()
+	}
+	if !c.closing.Load() && c.nudge.Swap(false) {
+		t.begin()
+		t.msg.h = emptyWrite
+		return true
 	}
 	if t.turn = !t.turn; t.turn {
 		return c.nextResponseLocked() || c.nextRequestLocked()
@@ -282,13 +288,36 @@ func (c *conn) atomicRequest(w *sendWQE) {
 	c.reads.push(readOp{w: w, isAtomic: true, id: id, size: 8})
 }
 
+// emptyWrite is a Write of nothing to nowhere, which needs no region at the peer.
+var emptyWrite = ddp.Header{Tagged: true, Version: ddp.Version, ULP: rdmap.Control(rdmap.OpWrite)}
+
+// nudgeDelays are how long a silent peer is waited for before the opening message
+// is sent once more. Linux's siw sends its MPA reply before it listens for data: what
+// comes in between stays unread until more comes, which may be never.
+var nudgeDelays = [...]time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second}
+
+// nudgeLater sends an empty write after each of the delays, until the peer is heard.
+func (c *conn) nudgeLater(delays []time.Duration) {
+	if len(delays) == 0 {
+		return
+	}
+	time.AfterFunc(delays[0], func() {
+		if c.heard.Load() || c.closing.Load() || c.torn.Load() {
+			return
+		}
+		c.nudge.Store(true)
+		c.kick()
+		c.nudgeLater(delays[1:])
+	})
+}
+
 // sendRTR queues the message by which the active side opens a peer-to-peer
 // connection (RFC 6581 section 9.2), ahead of anything posted.
 func (c *conn) sendRTR(write bool) {
 	c.txMu.Lock()
 	c.tx.begin()
 	if write {
-		c.tx.msg.h = ddp.Header{Tagged: true, Version: ddp.Version, ULP: rdmap.Control(rdmap.OpWrite)}
+		c.tx.msg.h = emptyWrite
 	} else {
 		c.qp.mu.Lock()
 		c.readRequest(nil, readOp{}, 0, 0)

@@ -2,8 +2,6 @@ package xfer
 
 import (
 	"encoding/binary"
-	"strings"
-	"unicode"
 
 	"cinnabar/verbs"
 )
@@ -99,13 +97,3 @@ const sizeLen = 4
 // verdict stands at the beginning of the buffer. Only programs of this package
 // say and understand it; no buffer is that large.
 const sizeAbort = 1<<32 - 1
-
-// printable makes text of the peer harmless for terminals and logs.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return '?'
-	}, s)
-}
