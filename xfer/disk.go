@@ -95,12 +95,26 @@ func (s *storer) open(name string) error {
 // store writes a chunk.
 func (s *storer) store(a action) error {
 	b := s.buf[a.slot*s.chunk:][:a.n]
+	if err := check(b, &a); err != nil {
+		return err
+	}
 	n, err := s.file.WriteAt(b, a.offset)
 	if err == nil && n < len(b) {
 		err = io.ErrShortWrite
 	}
 	if err != nil {
 		return classed(CodeStorage, fmt.Errorf("cannot write at offset %d: %w", a.offset+int64(n), withoutPath(err)))
+	}
+	return nil
+}
+
+// check compares the checksum of a chunk that is to be stored.
+func check(b []byte, a *action) error {
+	if !a.checked {
+		return nil
+	}
+	if sum := crc32.Checksum(b, castagnoli); sum != a.crc {
+		return failf(CodeCorrupt, "the chunk at offset %d has CRC32C %08x here and %08x at the sender", a.offset, sum, a.crc)
 	}
 	return nil
 }

@@ -124,18 +124,16 @@ func (d *delivery) over(ctx context.Context, l *link) error {
 	logAgreement(ctx, d.log, "sending", d.src.Name, d.addr, &agreed, "")
 	r := &reader{src: d.src, buf: l.data.Bytes(), chunk: agreed.chunk, checked: agreed.protocol == Fast}
 	s := newSession(l, d.machine(agreed), agreed, r.do)
-	s.timeout, s.result, s.trace = d.timeout, d.result, d.tracer
+	s.timeout, s.trace = d.timeout, d.tracer
 	if d.Progress != nil {
 		s.progress = d.Progress()
 		d.watcher = s.progress
-		s.begin()
 	}
-	err = d.postRest(s)
-	if err == nil {
-		err = s.run(ctx)
+	if err = d.postRest(s); err == nil {
+		s.begin(d.result, true)
+		d.result, err = s.run(ctx)
 	}
 	s.close()
-	d.result = s.result
 	return err
 }
 

@@ -111,7 +111,7 @@ func (h *host) over(ctx context.Context, req *verbs.ConnRequest, l *link, region
 	store := &storer{buf: l.data.Bytes(), chunk: a.chunk,
 		make: func(name string) (File, error) { return h.Open(name, a.meta, a.size) }}
 	s := newSession(l, h.machine(a, l, region), a, store.do)
-	s.timeout, s.result = h.timeout, *res
+	s.timeout = h.timeout
 	if h.Trace != nil {
 		s.trace = h.Trace()
 	}
@@ -120,17 +120,14 @@ func (h *host) over(ctx context.Context, req *verbs.ConnRequest, l *link, region
 	}
 	if err = h.connect(ctx, req, s); err == nil {
 		logAgreement(ctx, h.log, "receiving", "", req.RemoteAddr(), &a, why)
-		err = s.run(ctx)
+		s.begin(*res, false)
+		*res, err = s.run(ctx)
 	}
 	s.close()
 	if derr := store.discard(); derr != nil {
-		h.log.LogAttrs(ctx, slog.LevelWarn, "incomplete file not removed", slog.String("file", s.result.Name), slog.Any("err", derr))
+		h.log.LogAttrs(ctx, slog.LevelWarn, "incomplete file not removed", slog.String("file", res.Name), slog.Any("err", derr))
 	}
-	*res = s.result
-	if s.started {
-		watcher = s.progress
-	}
-	return watcher, err
+	return s.observer(), err
 }
 
 // connect posts the receives, then accepts: steps 3 and 4 begin with it.

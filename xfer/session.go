@@ -3,36 +3,54 @@ package xfer
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"cinnabar/verbs"
 )
 
 // session carries out one side of a transfer: it tells the machine what happens
-// and does what the machine wants. One goroutine runs it; the lanes of the disk and
-// the digest report to it through results.
+// and does what the machine wants. The goroutine that calls run looks after the
+// network and the clock; the lanes of the disk and the digest tell the machine
+// themselves what they have done, and post what it wants then, which spares a hand-over
+// for each chunk. mu lets them in one at a time.
 type session struct {
-	link     *link
-	machine  machine
+	link     *link // what posts is guarded by mu
 	agreed   agreement
 	timeout  time.Duration
-	progress Progress // nil: none
-	trace    Tracer   // nil: none
+	progress Progress // nil: none; called under mu
+	trace    Tracer   // nil: none; called under mu
 
-	results chan event
-	disk    *lane
-	digest  *lane // nil: no digest
+	disk   *lane
+	digest *lane         // nil: no digest
+	wake   chan struct{} // capacity 1: a lane has finished the machine, or found the connection broken
 
-	wcs      [16]verbs.WC
-	acts     []action
+	// What follows is run's own.
+	wcs  [16]verbs.WC
+	tick *time.Ticker
+	idle int // how often the watchdog has looked in vain
+
+	mu sync.Mutex
+	// +checklocks:mu
+	machine machine
+	// +checklocks:mu
+	acts []action
+	// +checklocks:mu
 	finished bool
-	failure  error // after finished
-	broken   error // the first completion that failed
-	tick     *time.Ticker
-	moved    bool // something has happened since the watchdog looked
-	idle     int  // how often it has looked in vain
-	started  bool // the observer was told
-	result   Result
+	// why the transfer failed, after finished
+	// +checklocks:mu
+	failure error
+	// the first completion or post that failed
+	// +checklocks:mu
+	broken error
+	// something has happened since the watchdog looked
+	// +checklocks:mu
+	moved bool
+	// the observer was told
+	// +checklocks:mu
+	started bool
+	// +checklocks:mu
+	result Result
 }
 
 // watches is how often the watchdog looks while one timeout passes.
@@ -41,36 +59,41 @@ const watches = 4
 // newSession prepares a session whose disk work is done by disk.
 func newSession(l *link, m machine, a agreement, disk func(action) event) *session {
 	depth := 2*a.buffers + 4
-	s := &session{link: l, machine: m, agreed: a, results: make(chan event, 2*depth)}
-	s.disk = newLane(depth, s.results, disk)
+	s := &session{link: l, machine: m, agreed: a, wake: make(chan struct{}, 1)}
+	s.disk = newLane(depth, disk, s.tell)
 	if a.protocol == Fast && a.digest == SHA256 {
-		s.digest = newLane(depth, s.results, newHasher(l.data.Bytes(), a.chunk).do)
+		s.digest = newLane(depth, newHasher(l.data.Bytes(), a.chunk).do, s.tell)
 	}
 	return s
 }
 
 // run goes through the transfer until the machine has finished.
-func (s *session) run(ctx context.Context) error {
+func (s *session) run(ctx context.Context) (Result, error) {
 	s.tick = time.NewTicker(max(s.timeout/watches, time.Millisecond))
 	defer s.tick.Stop()
 	s.note(Step{Op: OpConnect, Slot: none})
-	s.step(event{kind: evConnected})
-	for !s.finished {
-		if s.poll() {
+	s.tell(event{kind: evConnected})
+	for {
+		more, finished := s.poll()
+		if finished {
+			break
+		}
+		if more {
 			s.look(ctx)
 		} else {
 			s.park(ctx)
 		}
 	}
-	return s.failure
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.result, s.failure
 }
 
 // park waits until something happens.
 func (s *session) park(ctx context.Context) {
 	select {
 	case <-s.link.cq.Event():
-	case ev := <-s.results:
-		s.step(ev)
+	case <-s.wake:
 	case <-s.link.conn.Done():
 		s.drain()
 	case <-s.tick.C:
@@ -84,8 +107,6 @@ func (s *session) park(ctx context.Context) {
 // else from happening.
 func (s *session) look(ctx context.Context) {
 	select {
-	case ev := <-s.results:
-		s.step(ev)
 	case <-s.tick.C:
 		s.watch()
 	case <-ctx.Done():
@@ -96,11 +117,14 @@ func (s *session) look(ctx context.Context) {
 
 // watch is the watchdog: it gives up when nothing has happened for a timeout.
 func (s *session) watch() {
+	s.mu.Lock()
+	awaits := s.machine.awaits()
 	if s.idle++; s.moved {
 		s.moved, s.idle = false, 0
 	}
+	s.mu.Unlock()
 	if s.idle >= watches {
-		s.stop(failf(CodeTimeout, "nothing has moved for %v while this side waited for %s", s.timeout, s.machine.awaits()))
+		s.stop(failf(CodeTimeout, "nothing has moved for %v while this side waited for %s", s.timeout, awaits))
 	}
 }
 
@@ -111,52 +135,55 @@ func (s *session) cancel(ctx context.Context) {
 // stop has the machine give up, after a last look at what the peer has said.
 func (s *session) stop(why error) {
 	for range lastPolls {
-		if s.finished || !s.poll() {
+		if more, finished := s.poll(); finished || !more {
 			break
 		}
 	}
-	s.step(event{kind: evStopped, err: why})
+	s.tell(event{kind: evStopped, err: why})
 }
 
 // lastPolls bounds that look.
 const lastPolls = 16
 
-// poll takes the completions that are there and reports whether there were any.
-// The queue is armed before, so that none is missed by a wait after.
-func (s *session) poll() bool {
-	if err := s.link.cq.Arm(false); err != nil {
-		s.lost(err)
-		return true
-	}
-	n, err := s.link.cq.Poll(s.wcs[:])
-	for i := range s.wcs[:n] {
-		if s.finished {
-			break
-		}
-		s.complete(&s.wcs[i])
-	}
-	switch {
-	case s.finished:
-	case err != nil:
-		s.lost(err)
-	case n == 0 && s.broken != nil:
-		s.lost(s.broken) // nothing is left that the peer might have said before
-	default:
-		return n > 0
-	}
-	return true
-}
-
 // drain takes what is left of a connection that is over.
 func (s *session) drain() {
-	for !s.finished && s.poll() {
+	for {
+		if more, finished := s.poll(); finished || !more {
+			break
+		}
 	}
-	s.lost(nil)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lostLocked(nil)
 }
 
-// lost tells the machine that the connection is over. What the connection says of
-// it counts more than what its last completions say.
-func (s *session) lost(err error) {
+// poll takes the completions that are there and reports whether there were any,
+// and whether the machine has finished. The queue is armed before, so that none is
+// missed by a wait after.
+func (s *session) poll() (more, finished bool) {
+	err := s.link.cq.Arm(false)
+	n := 0
+	if err == nil {
+		n, err = s.link.cq.Poll(s.wcs[:])
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.wcs[:n] {
+		s.completeLocked(&s.wcs[i])
+	}
+	if err != nil {
+		s.lostLocked(err)
+	} else if n == 0 && s.broken != nil {
+		s.lostLocked(s.broken) // nothing is left that the peer might have said before
+	}
+	return n > 0, s.finished
+}
+
+// lostLocked tells the machine that the connection is over. What the connection
+// says of it counts more than what its last completions say.
+//
+// +checklocks:s.mu
+func (s *session) lostLocked(err error) {
 	select {
 	case <-s.link.conn.Done():
 		if cause := s.link.conn.Err(); err == nil || cause != nil && errors.Is(err, verbs.StatusWRFlushErr) {
@@ -164,17 +191,22 @@ func (s *session) lost(err error) {
 		}
 	default:
 	}
-	s.step(event{kind: evEnded, err: err})
+	s.stepLocked(event{kind: evEnded, err: err})
 }
 
-// complete takes one completion.
-func (s *session) complete(wc *verbs.WC) {
+// completeLocked takes one completion.
+//
+// +checklocks:s.mu
+func (s *session) completeLocked(wc *verbs.WC) {
+	if s.finished {
+		return
+	}
 	if err := wc.Err(); err != nil {
-		s.breaks(err)
+		s.breaksLocked(err)
 		return
 	}
 	if wc.ID&idReceive != 0 {
-		s.arrived(wc)
+		s.arrivedLocked(wc)
 		return
 	}
 	if wc.ID&idWrite == 0 {
@@ -182,12 +214,14 @@ func (s *session) complete(wc *verbs.WC) {
 	}
 	if buffer := idBuffer(wc.ID); buffer != none {
 		s.note(Step{Op: OpSent, Slot: buffer})
-		s.step(event{kind: evSent, slot: buffer})
+		s.stepLocked(event{kind: evSent, slot: buffer})
 	}
 }
 
-// arrived takes a message or immediate data.
-func (s *session) arrived(wc *verbs.WC) {
+// arrivedLocked takes a message or immediate data.
+//
+// +checklocks:s.mu
+func (s *session) arrivedLocked(wc *verbs.WC) {
 	ev := event{kind: evReceived, slot: idSlot(wc.ID), n: int(wc.Len)}
 	if wc.Op == verbs.WCRecvRDMAImm {
 		ev.hasImm, ev.imm, ev.n = wc.HasImm, wc.Imm, 0
@@ -196,7 +230,7 @@ func (s *session) arrived(wc *verbs.WC) {
 		ev.data = s.link.message(ev.slot, ev.n)
 		s.note(Step{Op: OpReceive, Slot: none, Message: s.nameOf(ev.data)})
 	}
-	s.step(ev)
+	s.stepLocked(ev)
 }
 
 // nameOf is what traces call a message that has come.
@@ -214,63 +248,6 @@ func (s *session) nameOf(data []byte) string {
 		return basicName(m.id)
 	}
 	return "size"
-}
-
-// step tells the machine about ev and does what it wants. When something cannot be
-// posted the connection is as good as over, but the peer may have said why: the next
-// polls will tell.
-func (s *session) step(ev event) {
-	if s.finished {
-		return
-	}
-	s.moved = true
-	s.observe(&ev)
-	s.acts = s.machine.step(ev, s.acts[:0])
-	for i := range s.acts {
-		if a := &s.acts[i]; s.broken == nil || a.kind == actFinish {
-			s.breaks(s.act(a))
-		}
-	}
-	s.breaks(s.link.flush())
-}
-
-// breaks takes note of the first failure of the connection.
-func (s *session) breaks(err error) {
-	if s.broken == nil {
-		s.broken = err
-	}
-}
-
-// observe takes note of what the lanes have done.
-func (s *session) observe(ev *event) {
-	if ev.err != nil {
-		return
-	}
-	switch ev.kind {
-	case evRead:
-		s.note(Step{Op: OpRead, Slot: ev.slot, Bytes: ev.n})
-	case evStored:
-		s.note(Step{Op: OpStore, Slot: ev.slot, Bytes: ev.n})
-	case evSummed:
-		s.result.Sum = ev.sum
-	case evOpened:
-		s.note(Step{Op: OpOpen, Slot: none, Message: s.result.Name})
-		s.begin()
-	case evCommitted:
-		s.note(Step{Op: OpCommit, Slot: none})
-	default: // the others are noted elsewhere
-	}
-}
-
-// begin tells the observer what begins.
-func (s *session) begin() {
-	if s.progress == nil {
-		return
-	}
-	s.started = true
-	r := s.result
-	r.Size = s.agreed.size
-	s.progress.Start(r)
 }
 
 // close ends the connection and the lanes; then nobody uses the link's memory

@@ -1,22 +1,123 @@
 package xfer
 
 import (
-	"hash/crc32"
 
 	"cinnabar/verbs"
 )
 
-// act does one action. Posts of writes and messages are collected; whatever must
-// not overtake them, or be overtaken, flushes first.
-func (s *session) act(a *action) error {
+// tell is stepLocked for whoever does not hold the lock, as lanes do.
+func (s *session) tell(ev event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stepLocked(ev)
+	if s.finished || s.broken != nil {
+		select {
+		case s.wake <- struct{}{}:
+		default: // it will wake anyway
+		}
+	}
+}
+
+// stepLocked tells the machine about ev and does what it wants. When something
+// cannot be posted the connection is as good as over, but the peer may have said why:
+// the next polls will tell.
+//
+// +checklocks:s.mu
+func (s *session) stepLocked(ev event) {
+	if s.finished {
+		return
+	}
+	s.moved = true
+	s.observeLocked(&ev)
+	s.acts = s.machine.step(ev, s.acts[:0])
+	for i := range s.acts {
+		if a := &s.acts[i]; s.broken == nil || a.kind == actFinish {
+			s.breaksLocked(s.actLocked(a))
+		}
+	}
+	s.breaksLocked(s.link.flush())
+}
+
+// breaksLocked takes note of the first failure of the connection.
+//
+// +checklocks:s.mu
+func (s *session) breaksLocked(err error) {
+	if s.broken == nil {
+		s.broken = err
+	}
+}
+
+// observeLocked takes note of what the lanes have done.
+//
+// +checklocks:s.mu
+func (s *session) observeLocked(ev *event) {
+	if ev.err != nil {
+		return
+	}
+	switch ev.kind {
+	case evRead:
+		s.note(Step{Op: OpRead, Slot: ev.slot, Bytes: ev.n})
+	case evStored:
+		s.note(Step{Op: OpStore, Slot: ev.slot, Bytes: ev.n})
+	case evSummed:
+		s.result.Sum = ev.sum
+	case evOpened:
+		s.note(Step{Op: OpOpen, Slot: none, Message: s.result.Name})
+		s.beginLocked()
+	case evCommitted:
+		s.note(Step{Op: OpCommit, Slot: none})
+	default: // the others are noted elsewhere
+	}
+}
+
+// begin sets what is known of the transfer before run. A sender's begins now, a
+// receiver's when the file is made.
+func (s *session) begin(r Result, now bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.result = r
+	if now {
+		s.beginLocked()
+	}
+}
+
+// observer returns the observer if it was told that a transfer begins.
+func (s *session) observer() Progress {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.started {
+		return nil
+	}
+	return s.progress
+}
+
+// beginLocked tells the observer what begins.
+//
+// +checklocks:s.mu
+func (s *session) beginLocked() {
+	if s.progress == nil {
+		return
+	}
+	s.started = true
+	r := s.result
+	r.Size = s.agreed.size
+	s.progress.Start(r)
+}
+
+// actLocked does one action. Posts of writes and messages are collected; whatever
+// must not overtake them, or be overtaken, flushes first.
+//
+// +checklocks:s.mu
+func (s *session) actLocked(a *action) error {
 	switch a.kind {
 	case actWrite:
-		return s.write(a)
+		s.write(a)
+		return nil
 	case actSend:
 		s.note(Step{Op: OpSend, Slot: none, Message: a.label})
 		return s.link.stageMessage(a.msg, a.slot)
 	case actAdvance:
-		s.advance(a.n)
+		s.advanceLocked(a.n)
 		return nil
 	default: // in turn, below
 	}
@@ -33,22 +134,19 @@ func (s *session) act(a *action) error {
 		if a.n > 0 {
 			s.result.Chunks++
 		}
-		if err := s.check(a); err != nil {
-			s.results <- event{kind: evStored, slot: a.slot, err: err}
-			return nil
-		}
 		s.disk.jobs <- *a
 	case actHash, actSum:
 		s.digest.jobs <- *a
 	case actFinish:
-		s.finish(a.err)
+		s.finished, s.failure = true, a.err
+		s.note(Step{Op: OpFinish, Slot: none})
 	default: // those that are collected
 	}
 	return nil
 }
 
 // write stages a write of a data buffer.
-func (s *session) write(a *action) error {
+func (s *session) write(a *action) {
 	offset := a.slot * s.agreed.chunk
 	if a.msg != nil {
 		copy(s.link.data.Bytes()[offset:][:s.agreed.chunk], a.msg)
@@ -59,22 +157,9 @@ func (s *session) write(a *action) error {
 		wr.Op, wr.Imm, wr.Flags = verbs.OpWriteImm, a.imm, verbs.Signaled
 	}
 	s.link.stage(wr, s.link.data, offset, a.n)
-	return nil
 }
 
-// check compares the checksum of a chunk that is to be stored. It is done here
-// rather than by the disk's lane, which has more to do than anybody else.
-func (s *session) check(a *action) error {
-	if !a.checked {
-		return nil
-	}
-	b := s.link.data.Bytes()[a.slot*s.agreed.chunk:][:a.n]
-	if sum := crc32.Checksum(b, castagnoli); sum != a.crc {
-		return failf(CodeCorrupt, "the chunk at offset %d has CRC32C %08x here and %08x at the sender", a.offset, sum, a.crc)
-	}
-	return nil
-}
-
+// receive posts the receive of a slot.
 func (s *session) receive(slot int) error {
 	entries := 1
 	if s.link.bare {
@@ -84,16 +169,12 @@ func (s *session) receive(slot int) error {
 	return s.link.postReceive(slot)
 }
 
-func (s *session) advance(n int) {
+// +checklocks:s.mu
+func (s *session) advanceLocked(n int) {
 	s.result.Size += int64(n)
 	if s.started {
 		s.progress.Advance(int64(n))
 	}
-}
-
-func (s *session) finish(err error) {
-	s.finished, s.failure = true, err
-	s.note(Step{Op: OpFinish, Slot: none})
 }
 
 func (s *session) note(st Step) {

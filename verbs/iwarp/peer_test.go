@@ -245,6 +245,10 @@ func (p *peer) expect(op rdmap.Opcode) (ddp.Header, []byte) {
 	p.t.Helper()
 	h, payload := p.read()
 	version, got := rdmap.ParseControl(h.ULP)
+	for op != rdmap.OpWrite && got == rdmap.OpWrite && h.STag == 0 && len(payload) == 0 { // a nudge: this peer was silent for a while
+		h, payload = p.read()
+		version, got = rdmap.ParseControl(h.ULP)
+	}
 	if version != rdmap.Version || got != op || h.Tagged != op.Tagged() || !h.Tagged && h.QN != op.Queue() {
 		p.t.Fatalf("got %v in %+v, want %v", got, h, op)
 	}
