@@ -92,12 +92,12 @@ func (s *storer) open(name string) error {
 	return nil
 }
 
-// store writes a chunk.
+// store writes a chunk, unless it is known to be damaged.
 func (s *storer) store(a action) error {
-	b := s.buf[a.slot*s.chunk:][:a.n]
-	if err := check(b, &a); err != nil {
-		return err
+	if a.err != nil {
+		return a.err
 	}
+	b := s.buf[a.slot*s.chunk:][:a.n]
 	n, err := s.file.WriteAt(b, a.offset)
 	if err == nil && n < len(b) {
 		err = io.ErrShortWrite
@@ -108,11 +108,8 @@ func (s *storer) store(a action) error {
 	return nil
 }
 
-// check compares the checksum of a chunk that is to be stored.
+// check compares the checksum of a chunk.
 func check(b []byte, a *action) error {
-	if !a.checked {
-		return nil
-	}
 	if sum := crc32.Checksum(b, castagnoli); sum != a.crc {
 		return failf(CodeCorrupt, "the chunk at offset %d has CRC32C %08x here and %08x at the sender", a.offset, sum, a.crc)
 	}

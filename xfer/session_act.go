@@ -1,7 +1,6 @@
 package xfer
 
 import (
-
 	"cinnabar/verbs"
 )
 
@@ -133,6 +132,9 @@ func (s *session) actLocked(a *action) error {
 	case actRead, actStore, actCommit:
 		if a.n > 0 {
 			s.result.Chunks++
+		}
+		if a.checked { // here, because the disk's lane has more to do than anybody else
+			a.err = check(s.link.data.Bytes()[a.slot*s.agreed.chunk:][:a.n], a)
 		}
 		s.disk.jobs <- *a
 	case actHash, actSum:

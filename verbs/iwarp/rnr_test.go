@@ -98,9 +98,8 @@ func testHeld(t *testing.T, shared, together bool) {
 		wrs[i].Flags = verbs.Signaled
 	}
 	a.send(t, wrs...)
-	for i := range wrs {
+	for range wrs {
 		a.wait(t)
-		_ = i
 	}
 	b.holds(t, len(wrs))
 	if !zero(dst.Bytes()[:3*room]) || !bytes.Equal(dst.Bytes()[3*room:3*room+5000], src.Bytes()[5000%97:5000%97+5000]) {
