@@ -179,9 +179,10 @@ func (c *basicClient) announce(acts []action, msg []byte, n int, size uint32) []
 }
 
 // abort ends the transfer from this side. A server that understands it is told
-// why, if the buffer is free to say it in; any other sees the connection end.
+// why, if its buffer is the client's to say it in, which is from READY to the next
+// write; any other sees the connection end.
 func (c *basicClient) abort(acts []action, err error) []action {
-	if c.negotiated && c.remote != (verbs.RemoteAddr{}) && !c.writing && !c.reading {
+	if c.negotiated && c.state == clientReading && !c.writing && !c.reading {
 		msg := c.out.sent(appendVerdict(c.out.room(), verdictOf(err), maxVerdict))
 		c.writing = true
 		acts = c.announce(acts, msg, len(msg), sizeAbort)

@@ -59,5 +59,6 @@ func (s Step) String() string {
 	return out
 }
 
-// Tracer is told each step of a transfer, in order, by one goroutine. It must not block.
+// Tracer is told each step of a transfer, in order, by one goroutine at a time. It
+// must not block.
 type Tracer func(Step)
