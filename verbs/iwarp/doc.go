@@ -46,11 +46,13 @@
 //
 // Payload goes from registered memory to the socket and from the socket to
 // registered memory: no copy in user space (see the counters rx_staged_bytes and
-// tx_staged_bytes of Device.Stats). Three things are copied all the same: messages that are
+// tx_staged_bytes of Device.Stats). Four things are copied all the same: messages that are
 // held; the source of a read under CRC, because its owner may change it at any
-// time, which would make the CRC wrong; and the last 8 bytes of a write, which are stored last
-// and as one word where they are aligned, so that a program may poll them to learn that the
-// write is complete (not counted as staged).
+// time, which would make the CRC wrong; up to 256 bytes of what follows a run of equal small
+// messages; and the last 8 bytes of a write, which are stored last and as one
+// word where they are aligned, so that a program may poll them to learn that the write
+// is complete (not counted as staged). A peer of another make may end a write with
+// a segment of less than 8 bytes; then only those are stored last.
 //
 // A region that is closed while the peer reads or writes it ends the connection.
 //
