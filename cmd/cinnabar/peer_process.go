@@ -218,9 +218,21 @@ func peerMain(ctx context.Context, s streams, serve func(context.Context, *excha
 	}
 	defer shut(x)
 	if err := serve(ctx, x); err != nil {
+		awaitEnd(ctx)
 		return reason(ctx, err)
 	}
 	return nil
+}
+
+// awaitEnd gives the parent's end time to be noticed: a parent that stops takes its
+// connection along, and which of the two is seen first is chance.
+func awaitEnd(ctx context.Context) {
+	t := time.NewTimer(peerStopTimeout / 10)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
 }
 
 // errParentEnded is why a peer ends whose parent is gone.
