@@ -1,0 +1,41 @@
+package codec
+
+import "reflect"
+
+// Codec turns Go values into a family's bytes and back. Implementations are safe for concurrent use.
+type Codec interface {
+	// Name is one lower-case word for messages and traces, such as "hgproc".
+	Name() string
+
+	// Plan examines t and returns how its values are written. It fails with an [*Error] that names the first field
+	// which the family has no bytes for. It is meant to be called once per type, when an RPC is declared.
+	Plan(t reflect.Type) (Plan, error)
+}
+
+// Plan writes and reads the values of one Go type T, the one it was made for. It is safe for concurrent use.
+type Plan interface {
+	// Append appends *v, where v is a *T, to b and returns the extended buffer. It keeps neither b nor v. When it
+	// fails, what b's spare room holds is undefined and the returned buffer is b.
+	Append(b []byte, v any) ([]byte, error)
+
+	// Decode reads a value from the start of b into *v, where v is a *T, and returns how many bytes it took. Bytes
+	// after the value are the caller's business: C peers ignore them. Nothing that is stored in *v aliases b or
+	// memory that *v referred to before. When it fails, *v holds a part of the value.
+	Decode(b []byte, v any) (n int, err error)
+}
+
+// Appender is implemented by types that write their own bytes, the same in every family. A type that implements it,
+// on the value or on the pointer, must also be a [Decoder] on the pointer.
+type Appender interface {
+	// AppendProc appends the value to b and returns the extended buffer. It may go back and change bytes that it has
+	// appended, and must leave alone what b held before. The receiver is never a nil pointer.
+	AppendProc(b []byte) ([]byte, error)
+}
+
+// Decoder is implemented by types that read their own bytes.
+type Decoder interface {
+	// DecodeProc reads the value from the start of b, which holds all that remains of the message, and returns how
+	// many bytes it took. It must not keep b, and must check every length against len(b) before it allocates. If b
+	// ends too early the error should be [ErrOverflow] or wrap it.
+	DecodeProc(b []byte) (n int, err error)
+}

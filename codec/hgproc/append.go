@@ -1,0 +1,170 @@
+package hgproc
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"reflect"
+	"strconv"
+
+	"cinnabar/codec"
+)
+
+// append appends v, which is addressable.
+func (n *node) append(b []byte, v reflect.Value) ([]byte, error) {
+	switch n.op {
+	case opString:
+		return appendString(b, v.String(), false)
+	case opConst:
+		return appendString(b, v.String(), true)
+	case opNullable:
+		return n.appendNullable(b, v)
+	case opByteArray, opByteSlice:
+		return append(b, v.Bytes()...), nil
+	case opArray, opSlice:
+		return n.appendElems(b, v)
+	case opStruct:
+		return n.appendFields(b, v)
+	case opPad:
+		return append(b, make([]byte, n.min)...), nil
+	case opCustom:
+		return appendCustom(b, v.Addr().Interface())
+	default:
+		return n.appendScalar(b, v), nil
+	}
+}
+
+// appendScalar appends v, which is addressable and of a scalar type.
+func (n *node) appendScalar(b []byte, v reflect.Value) []byte {
+	le := binary.LittleEndian
+	switch n.op {
+	case opInt8:
+		return append(b, byte(v.Int()))
+	case opInt16:
+		return le.AppendUint16(b, uint16(v.Int()))
+	case opInt32:
+		return le.AppendUint32(b, uint32(v.Int()))
+	case opInt64:
+		return le.AppendUint64(b, uint64(v.Int()))
+	case opUint8:
+		return append(b, byte(v.Uint()))
+	case opUint16:
+		return le.AppendUint16(b, uint16(v.Uint()))
+	case opUint32, opID:
+		return le.AppendUint32(b, uint32(v.Uint()))
+	case opUint64:
+		return le.AppendUint64(b, v.Uint())
+	case opBool:
+		return appendBool(b, v.Bool())
+	case opFloat32:
+		return le.AppendUint32(b, float32Bits(v))
+	default: // opFloat64
+		return le.AppendUint64(b, math.Float64bits(v.Float()))
+	}
+}
+
+func (n *node) appendFields(b []byte, v reflect.Value) ([]byte, error) {
+	var err error
+	for i := range n.fields {
+		f := &n.fields[i]
+		fv := v.Field(f.index)
+		if f.isScalar() {
+			b = f.appendScalar(b, fv)
+			continue
+		}
+		if f.isSlice() {
+			err = f.checkLen(v, fv.Len())
+		}
+		if err == nil {
+			b, err = f.append(b, fv)
+		}
+		if err != nil {
+			return nil, under(err, f.name)
+		}
+	}
+	return b, nil
+}
+
+// checkLen refuses a slice of n elements that is not as long as the struct s announces, since the receiver would read
+// what follows at the wrong place.
+func (f *field) checkLen(s reflect.Value, n int) error {
+	if want, ok := f.length(s); !ok || want != uint64(n) {
+		return &codec.Error{
+			Problem: fmt.Sprintf("the slice has %d elements, its count %s says %v", n, s.Type().Field(f.count).Name, s.Field(f.count)),
+			Remedy:  "set the count to the length of the slice",
+		}
+	}
+	return nil
+}
+
+func (n *node) appendElems(b []byte, v reflect.Value) ([]byte, error) {
+	if n.elem.fixed && n.elem.min == 0 {
+		return b, nil
+	}
+	start := len(b)
+	for i := range v.Len() {
+		var err error
+		if b, err = n.elem.append(b, v.Index(i)); err != nil {
+			return nil, under(err, "["+strconv.Itoa(i)+"]")
+		}
+	}
+	if n.op == opSlice && len(b)-start < v.Len() { // decodeSlice could not tell such a count from a hostile one
+		return nil, &codec.Error{
+			Problem: fmt.Sprintf("%d elements took only %d bytes", v.Len(), len(b)-start),
+			Remedy:  "write at least a byte for each element of a counted slice",
+		}
+	}
+	return b, nil
+}
+
+func (n *node) appendNullable(b []byte, v reflect.Value) ([]byte, error) {
+	if v.IsNil() {
+		return binary.LittleEndian.AppendUint64(b, 0), nil
+	}
+	return n.elem.append(b, v.Elem())
+}
+
+// float32Bits returns the bits of v, a float32. Going through float64, as reflect does, would change those of a
+// signalling NaN, which C copies as they are.
+func float32Bits(v reflect.Value) uint32 {
+	if x := v.Float(); !math.IsNaN(x) {
+		return math.Float32bits(float32(x))
+	}
+	return math.Float32bits(*float32Pointer(v))
+}
+
+// setFloat32Bits is the inverse of float32Bits.
+func setFloat32Bits(v reflect.Value, bits uint32) {
+	if x := float64(math.Float32frombits(bits)); !math.IsNaN(x) {
+		v.SetFloat(x)
+		return
+	}
+	*float32Pointer(v) = math.Float32frombits(bits)
+}
+
+// float32Pointer returns the address of v, whose type may be a named one.
+func float32Pointer(v reflect.Value) *float32 {
+	return v.Addr().Convert(reflect.TypeFor[*float32]()).Interface().(*float32)
+}
+
+func appendBool(b []byte, x bool) []byte {
+	if x {
+		return append(b, 1)
+	}
+	return append(b, 0)
+}
+
+// appendCustom asks p, a pointer to a custom type, for its bytes.
+func appendCustom(b []byte, p any) ([]byte, error) {
+	out, err := p.(codec.Appender).AppendProc(b)
+	if err != nil {
+		return nil, foreign(err)
+	}
+	if len(out) < len(b) {
+		return nil, &codec.Error{
+			Problem: fmt.Sprintf("AppendProc of %T returned %d bytes, fewer than the %d it was given", p, len(out), len(b)),
+			Remedy:  "append to the buffer and return it",
+		}
+	}
+	return out, nil
+}

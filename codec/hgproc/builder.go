@@ -1,0 +1,211 @@
+package hgproc
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+
+	"cinnabar/codec"
+)
+
+var (
+	appenderType = reflect.TypeFor[codec.Appender]()
+	decoderType  = reflect.TypeFor[codec.Decoder]()
+	idType       = reflect.TypeFor[ID]()
+	constType    = reflect.TypeFor[ConstString]()
+)
+
+// builder makes nodes from types. The zero value is ready for use.
+type builder struct {
+	open []reflect.Type // structs being examined, outermost first
+}
+
+// scalars are the kinds that take a fixed number of bytes and nothing else.
+var scalars = map[reflect.Kind]struct {
+	op   op
+	size int
+}{
+	reflect.Int8:    {opInt8, 1},
+	reflect.Int16:   {opInt16, 2},
+	reflect.Int32:   {opInt32, 4},
+	reflect.Int64:   {opInt64, 8},
+	reflect.Uint8:   {opUint8, 1},
+	reflect.Uint16:  {opUint16, 2},
+	reflect.Uint32:  {opUint32, 4},
+	reflect.Uint64:  {opUint64, 8},
+	reflect.Bool:    {opBool, 1},
+	reflect.Float32: {opFloat32, 4},
+	reflect.Float64: {opFloat64, 8},
+}
+
+// remedies says what to use in place of kinds that hg_proc has no routine for.
+var remedies = map[reflect.Kind]string{
+	reflect.Int:           "use int32 for C's int, int64 for its long",
+	reflect.Uint:          "use uint32 for C's unsigned int, uint64 for hg_size_t",
+	reflect.Uintptr:       "use uint64",
+	reflect.UnsafePointer: "expose the memory and send a bulk handle",
+	reflect.Complex64:     "use two float32 fields",
+	reflect.Complex128:    "use two float64 fields",
+	reflect.Map:           "send keys and values as two counted slices, or implement codec.Appender and codec.Decoder",
+	reflect.Interface:     "use a concrete type",
+	reflect.Chan:          `leave it out with the tag proc:"-"`,
+	reflect.Func:          `leave it out with the tag proc:"-"`,
+	reflect.Pointer:       "use the value itself (only a pointer to a string has a null form), or implement codec.Appender and codec.Decoder",
+	reflect.Slice:         `make it a field with the tag proc:"count=N", where N is an earlier integer field, or use an array`,
+}
+
+// node returns the plan for t.
+func (bld *builder) node(t reflect.Type) (*node, error) {
+	if custom, err := isCustom(t); err != nil {
+		return nil, err
+	} else if custom {
+		return &node{op: opCustom, typ: t}, nil
+	}
+	if t == idType {
+		return &node{op: opID, typ: t, min: 4, fixed: true}, nil
+	}
+	if s, ok := scalars[t.Kind()]; ok {
+		return &node{op: s.op, typ: t, min: s.size, fixed: true}, nil
+	}
+	switch t.Kind() {
+	case reflect.String:
+		return stringNode(t), nil
+	case reflect.Pointer:
+		return nullableNode(t)
+	case reflect.Array:
+		return bld.array(t)
+	case reflect.Struct:
+		return bld.structure(t)
+	default:
+		return nil, refuse(t)
+	}
+}
+
+// refuse says that t has no bytes, and what to use in its place.
+func refuse(t reflect.Type) error {
+	return &codec.Error{Problem: fmt.Sprintf("hg_proc has no encoding for Go type %v", t), Remedy: remedies[t.Kind()]}
+}
+
+// isCustom reports whether t reads and writes its own bytes. Doing one of them is a mistake that would only show at
+// the peer, and so is doing it by accident through an embedded field, which would drop all other fields.
+func isCustom(t reflect.Type) (bool, error) {
+	ptr := reflect.PointerTo(t)
+	appends, decodes := ptr.Implements(appenderType), ptr.Implements(decoderType)
+	switch {
+	case !appends && !decodes, t.Kind() == reflect.Interface, t.Kind() == reflect.Pointer:
+		return false, nil
+	case !decodes:
+		return false, &codec.Error{Problem: fmt.Sprintf("%v has AppendProc but no DecodeProc", t), Remedy: "implement both codec.Appender and codec.Decoder"}
+	case !appends:
+		return false, &codec.Error{Problem: fmt.Sprintf("%v has DecodeProc but no AppendProc", t), Remedy: "implement both codec.Appender and codec.Decoder"}
+	}
+	if f, ok := embeddedCustom(t); ok {
+		return false, &codec.Error{
+			Problem: fmt.Sprintf("%v would be written as its embedded field %s alone", t, f),
+			Remedy:  "give that field a name",
+		}
+	}
+	return true, nil
+}
+
+// embeddedCustom returns the name of an embedded field that lends t the methods of a custom type.
+func embeddedCustom(t reflect.Type) (string, bool) {
+	if t.Kind() != reflect.Struct {
+		return "", false
+	}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		ptr := f.Type
+		if ptr.Kind() != reflect.Pointer && ptr.Kind() != reflect.Interface {
+			ptr = reflect.PointerTo(ptr)
+		}
+		if f.Anonymous && (ptr.Implements(appenderType) || ptr.Implements(decoderType)) {
+			return f.Name, true
+		}
+	}
+	return "", false
+}
+
+func stringNode(t reflect.Type) *node {
+	n := &node{op: opString, typ: t, min: stringLenSize} // a null string is a length alone
+	if t == constType {
+		n.op = opConst
+	}
+	return n
+}
+
+// nullableNode returns the plan for a pointer to a string, nil being C's null string.
+func nullableNode(t reflect.Type) (*node, error) {
+	if t.Elem().Kind() != reflect.String {
+		return nil, refuse(t)
+	}
+	if custom, err := isCustom(t.Elem()); custom || err != nil {
+		return nil, refuse(t)
+	}
+	return &node{op: opNullable, typ: t, min: stringLenSize, elem: stringNode(t.Elem())}, nil
+}
+
+func (bld *builder) array(t reflect.Type) (*node, error) {
+	elem, err := bld.node(t.Elem())
+	if err != nil {
+		return nil, under(err, "[]")
+	}
+	// A null pointer to a string takes more bytes than in memory where pointers have 4, but never more than twice.
+	if size := uint64(t.Len()) * uint64(elem.min); size > maxMin {
+		return nil, tooLarge("%v takes at least %d bytes", t, size)
+	}
+	n := &node{op: opArray, typ: t, min: t.Len() * elem.min, fixed: elem.fixed || t.Len() == 0, count: t.Len(), elem: elem}
+	if elem.op == opUint8 {
+		n.op = opByteArray
+	}
+	return n, nil
+}
+
+func tooLarge(format string, args ...any) error {
+	return &codec.Error{
+		Problem: fmt.Sprintf(format, args...) + fmt.Sprintf(", more than the %d that a message can have", maxMin),
+		Remedy:  "expose the memory and send a bulk handle",
+	}
+}
+
+// slice returns the plan for a slice whose length travels in another field.
+func (bld *builder) slice(t reflect.Type) (*node, error) {
+	elem, err := bld.node(t.Elem())
+	if err != nil {
+		return nil, under(err, "[]")
+	}
+	// A count of elements without bytes could not be checked against the message.
+	if elem.fixed && elem.min == 0 {
+		return nil, &codec.Error{Problem: fmt.Sprintf("elements of %v take no bytes", t), Remedy: "send the count alone"}
+	}
+	n := &node{op: opSlice, typ: t, elem: elem}
+	if elem.op == opUint8 {
+		n.op = opByteSlice
+	}
+	return n, nil
+}
+
+func (bld *builder) structure(t reflect.Type) (*node, error) {
+	if slices.Contains(bld.open, t) {
+		return nil, &codec.Error{Problem: fmt.Sprintf("%v contains itself", t), Remedy: "implement codec.Appender and codec.Decoder on it"}
+	}
+	bld.open = append(bld.open, t)
+	defer func() { bld.open = bld.open[:len(bld.open)-1] }()
+
+	n := &node{op: opStruct, typ: t, fixed: true}
+	for i := range t.NumField() {
+		f, err := bld.field(n, t.Field(i))
+		if err != nil {
+			return nil, under(err, t.Field(i).Name)
+		}
+		if f == nil {
+			continue
+		}
+		n.fields = append(n.fields, *f)
+		if n.min += f.min; n.min > maxMin {
+			return nil, under(tooLarge("the struct takes at least %d bytes up to here", n.min), f.name)
+		}
+		n.fixed = n.fixed && f.fixed
+	}
+	return n, nil
+}

@@ -1,0 +1,171 @@
+package hgproc
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"reflect"
+	"strconv"
+
+	"cinnabar/codec"
+)
+
+// decode reads v, which can be set, from the start of b and returns the rest of b.
+func (n *node) decode(b []byte, v reflect.Value) ([]byte, error) {
+	if len(b) < n.min {
+		return nil, n.short(b, v)
+	}
+	le := binary.LittleEndian
+	switch n.op {
+	case opInt8:
+		v.SetInt(int64(int8(b[0])))
+	case opInt16:
+		v.SetInt(int64(int16(le.Uint16(b))))
+	case opInt32:
+		v.SetInt(int64(int32(le.Uint32(b))))
+	case opInt64:
+		v.SetInt(int64(le.Uint64(b)))
+	case opUint8:
+		v.SetUint(uint64(b[0]))
+	case opUint16:
+		v.SetUint(uint64(le.Uint16(b)))
+	case opUint32, opID:
+		v.SetUint(uint64(le.Uint32(b)))
+	case opUint64:
+		v.SetUint(le.Uint64(b))
+	case opBool:
+		v.SetBool(b[0] != 0) // as C reads it
+	case opFloat32:
+		setFloat32Bits(v, le.Uint32(b))
+	case opFloat64:
+		v.SetFloat(math.Float64frombits(le.Uint64(b)))
+	case opByteArray:
+		copy(v.Bytes(), b)
+	case opPad: // its content is whatever the C compiler left there
+	case opString, opConst:
+		return decodeString(b, v)
+	case opNullable:
+		return n.decodeNullable(b, v)
+	case opArray:
+		return n.decodeArray(b, v)
+	case opStruct:
+		return n.decodeFields(b, v)
+	default: // opCustom; slices are read by decodeFields, which knows their length
+		return decodeCustom(b, v.Addr().Interface())
+	}
+	return b[n.min:], nil
+}
+
+// short says where b, which has fewer bytes than n needs, ends. It descends to the field that cannot be read.
+func (n *node) short(b []byte, v reflect.Value) error {
+	var err error
+	switch n.op {
+	case opArray:
+		_, err = n.decodeArray(b, v)
+	case opStruct:
+		_, err = n.decodeFields(b, v)
+	default: // nothing below
+		err = overflow("%v takes %d bytes, %d remain", n.typ, n.min, len(b))
+	}
+	return err
+}
+
+// overflow returns an error that is codec.ErrOverflow.
+func overflow(format string, args ...any) error {
+	return &codec.Error{Problem: fmt.Sprintf(format, args...), Err: codec.ErrOverflow}
+}
+
+func (n *node) decodeFields(b []byte, v reflect.Value) ([]byte, error) {
+	var err error
+	for i := range n.fields {
+		f := &n.fields[i]
+		fv := v.Field(f.index)
+		if f.isSlice() {
+			b, err = f.decodeSlice(b, v, fv)
+		} else {
+			b, err = f.decode(b, fv)
+		}
+		if err != nil {
+			return nil, under(err, f.name)
+		}
+	}
+	return b, nil
+}
+
+func (n *node) decodeArray(b []byte, v reflect.Value) ([]byte, error) {
+	if n.fixed && n.min == 0 {
+		return b, nil
+	}
+	for i := range n.count {
+		var err error
+		if b, err = n.elem.decode(b, v.Index(i)); err != nil {
+			return nil, under(err, "["+strconv.Itoa(i)+"]")
+		}
+	}
+	return b, nil
+}
+
+// decodeSlice reads slice field v of struct s. The announced length is checked against what remains before anything
+// is allocated.
+func (f *field) decodeSlice(b []byte, s, v reflect.Value) ([]byte, error) {
+	count, ok := f.length(s)
+	if !ok {
+		return nil, &codec.Error{Problem: fmt.Sprintf("its count %s is %v", s.Type().Field(f.count).Name, s.Field(f.count))}
+	}
+	least := max(1, f.elem.min) // a custom type may say nothing; then each is taken to need a byte
+	if count > uint64(len(b)/least) {
+		return nil, overflow("%d elements of at least %d bytes exceed the %d bytes that remain", count, least, len(b))
+	}
+	v.SetZero() // never into memory that the program may still hold
+	n := int(count)
+	if f.op == opByteSlice {
+		v.Grow(n)
+		v.SetLen(n)
+		copy(v.Bytes(), b)
+		return b[n:], nil
+	}
+	return f.decodeElems(b, v, n)
+}
+
+// decodeElems reads count elements into v, an empty slice. Elements can be larger in memory than in the message, so
+// the first allocation is no larger than what remains of the message and later ones follow what was really read.
+func (f *field) decodeElems(b []byte, v reflect.Value, count int) ([]byte, error) {
+	size := max(1, int(f.elem.typ.Size()))
+	v.Grow(min(count, 1+len(b)/size))
+	for i := range count {
+		if i == v.Cap() {
+			v.Grow(1)
+		}
+		v.SetLen(i + 1)
+		var err error
+		if b, err = f.elem.decode(b, v.Index(i)); err != nil {
+			return nil, under(err, "["+strconv.Itoa(i)+"]")
+		}
+	}
+	return b, nil
+}
+
+// decodeNullable reads a string through a pointer, which is nil for C's null string.
+func (n *node) decodeNullable(b []byte, v reflect.Value) ([]byte, error) {
+	if binary.LittleEndian.Uint64(b) == 0 {
+		v.SetZero()
+		return b[stringLenSize:], nil
+	}
+	v.Set(reflect.New(n.elem.typ))
+	return n.elem.decode(b, v.Elem())
+}
+
+// decodeCustom has p, a pointer to a custom type, read its own bytes.
+func decodeCustom(b []byte, p any) ([]byte, error) {
+	n, err := p.(codec.Decoder).DecodeProc(b)
+	if err != nil {
+		return nil, foreign(err)
+	}
+	if n < 0 || n > len(b) {
+		return nil, &codec.Error{
+			Problem: fmt.Sprintf("DecodeProc of %T took %d bytes of %d", p, n, len(b)),
+			Remedy:  "return how many bytes were read",
+		}
+	}
+	return b[n:], nil
+}

@@ -1,0 +1,171 @@
+package hgproc_test
+
+import (
+	"bytes"
+	"math"
+	"reflect"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"cinnabar/codec"
+	"cinnabar/codec/hgproc"
+)
+
+// everything has every kind of field that there is.
+type everything struct {
+	Ints   goldenInts
+	OK     bool
+	Floats goldenFloats
+	Raw    goldenRaw
+	Nested goldenNested
+	Text   string
+	Const  hgproc.ConstString
+	Null   *string
+	Names  [2]*hgproc.ConstString
+	Bulk   blob
+	N      int16
+	Data   []byte       `proc:"count=N"`
+	Items  []everyItem  `proc:"count=N"`
+	Lists  []IntList    `proc:"count=N"`
+	Nums   []float32    `proc:"count=N"`
+	Local  chan float64 `proc:"-"`
+}
+
+type everyItem struct {
+	goldenPoint
+	Name string
+	M    uint8
+	IDs  []hgproc.ID `proc:"count=M"`
+}
+
+// exact has no two encodings of any value.
+type exact struct {
+	Ints   goldenInts
+	Floats goldenFloats
+	ID     hgproc.ID
+	N      uint8
+	Nums   []int16 `proc:"count=N"`
+	Data   []byte  `proc:"count=N"`
+	Bulk   blob
+	List   IntList
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, b := range readGoldens(f) {
+		f.Add(b)
+	}
+	f.Add(mustAppend(f, planFor[exact](f), &exact{N: 1, Nums: []int16{1}, Data: []byte{2}, Bulk: blob{3}}))
+	f.Add(mustAppend(f, planFor[everything](f), &everything{
+		N: 1, Data: []byte{1}, Items: []everyItem{{M: 1, IDs: []hgproc.ID{1}}}, Lists: make([]IntList, 1), Nums: []float32{1},
+	}))
+	every, strict := planFor[everything](f), planFor[exact](f)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if again, n, ok := recode[exact](t, strict, b); ok && !bytes.Equal(again, b[:n]) {
+			t.Errorf("read     %x\nwritten %x", b[:n], again)
+		}
+		// What C would read alike is written as C writes it, and then no longer changes.
+		if once, _, ok := recode[everything](t, every, b); ok {
+			if twice, n, ok := recode[everything](t, every, once); !ok || n != len(once) || !bytes.Equal(once, twice) {
+				t.Errorf("once  %x\ntwice %x", once, twice)
+			}
+		}
+	})
+}
+
+// recode decodes a T from b and returns its bytes, and how many of b it took.
+func recode[T any](t *testing.T, p codec.Plan, b []byte) (again []byte, n int, ok bool) {
+	t.Helper()
+	v := new(T)
+	n, err := p.Decode(b, v)
+	if err != nil {
+		return nil, 0, false
+	}
+	return mustAppend(t, p, v), n, true
+}
+
+func TestRandomValues(t *testing.T) {
+	p := planFor[everything](t)
+	rapid.Check(t, func(t *rapid.T) {
+		in := drawEverything(t)
+		b, err := p.Append(nil, &in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out everything
+		n, err := p.Decode(append(b, 0xff), &out)
+		if err != nil || n != len(b) {
+			t.Fatalf("Decode = %d, %v, want %d", n, err, len(b))
+		}
+		if diff := cmp.Diff(in, out, bitwise, blankFields, exportAll); diff != "" {
+			t.Fatalf("value changed (-in +out):\n%s", diff)
+		}
+	})
+}
+
+var exportAll = cmp.Exporter(func(reflect.Type) bool { return true })
+
+// cText draws what a C string can hold.
+var cText = rapid.StringMatching(`[^\x00]{0,20}`)
+
+func drawEverything(t *rapid.T) everything {
+	n := rapid.IntRange(0, 5).Draw(t, "n")
+	v := everything{
+		Ints:   rapid.Make[goldenInts]().Draw(t, "ints"),
+		OK:     rapid.Bool().Draw(t, "ok"),
+		Floats: drawFloats(t),
+		Nested: goldenNested{From: rapid.Make[goldenPoint]().Draw(t, "from"), ID: drawID(t), Name: cText.Draw(t, "name")},
+		Text:   cText.Draw(t, "text"),
+		Const:  hgproc.ConstString(cText.Draw(t, "const")),
+		Null:   rapid.Ptr(cText, true).Draw(t, "null"),
+		Bulk:   notEmpty(rapid.SliceOf(rapid.Byte()).Draw(t, "bulk")),
+		N:      int16(n),
+		Data:   notEmpty(rapid.SliceOfN(rapid.Byte(), n, n).Draw(t, "data")),
+		Items:  notEmpty(rapid.SliceOfN(rapid.Custom(drawItem), n, n).Draw(t, "items")),
+		Lists:  notEmpty(rapid.SliceOfN(rapid.Custom(drawList), n, n).Draw(t, "lists")),
+		Nums:   notEmpty(rapid.SliceOfN(rapid.Float32(), n, n).Draw(t, "nums")),
+	}
+	v.Raw.Raw.B = rapid.Uint32().Draw(t, "raw")
+	return v
+}
+
+func drawItem(t *rapid.T) everyItem {
+	ids := rapid.SliceOfN(rapid.Custom(drawID), 0, 4).Draw(t, "ids")
+	return everyItem{
+		goldenPoint: rapid.Make[goldenPoint]().Draw(t, "point"),
+		Name:        cText.Draw(t, "name"),
+		M:           uint8(len(ids)),
+		IDs:         notEmpty(ids),
+	}
+}
+
+// drawFloats draws bit patterns, among them every kind of NaN.
+func drawFloats(t *rapid.T) goldenFloats {
+	var f goldenFloats
+	for i := range f.F {
+		f.F[i] = math.Float32frombits(rapid.Uint32().Draw(t, "float32"))
+	}
+	for i := range f.D {
+		f.D[i] = math.Float64frombits(rapid.Uint64().Draw(t, "float64"))
+	}
+	return f
+}
+
+func drawID(t *rapid.T) hgproc.ID { return hgproc.ID(rapid.Uint32().Draw(t, "id")) }
+
+func drawList(t *rapid.T) IntList {
+	var l IntList
+	for _, x := range rapid.SliceOfN(rapid.Int32(), 0, 4).Draw(t, "values") {
+		l.First = &IntNode{x, l.First}
+	}
+	return l
+}
+
+// notEmpty returns s, or nil if it has no elements, which is how Decode returns such slices.
+func notEmpty[T any](s []T) []T {
+	if len(s) == 0 {
+		return nil
+	}
+	return s
+}
