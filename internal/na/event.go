@@ -1,0 +1,67 @@
+package na
+
+import "sync/atomic"
+
+// Event is something that happens once and that one goroutine waits for: first by making progress ([Endpoint.Drive]),
+// then parked on the channel that Park returns. The zero Event has not happened. Reset makes it ready for reuse.
+type Event struct {
+	state atomic.Uint32
+	wake  chan struct{} // capacity 1, made by the first Park and kept
+}
+
+const (
+	eventPending uint32 = iota
+	eventParked
+	eventSet
+)
+
+// Set makes the event happen and wakes who is parked. Only the first call has an effect. The event's owner may reuse
+// it as soon as it sees it set: Set does not touch ev afterwards, but for the token that it sends to a parked owner.
+func (ev *Event) Set() {
+	for {
+		switch ev.state.Load() {
+		case eventSet:
+			return
+		case eventPending:
+			if ev.state.CompareAndSwap(eventPending, eventSet) {
+				return
+			}
+		case eventParked:
+			wake := ev.wake // before the owner can see the event set
+			if ev.state.CompareAndSwap(eventParked, eventSet) {
+				wake <- struct{}{}
+				return
+			}
+		}
+	}
+}
+
+// IsSet tells whether the event has happened.
+func (ev *Event) IsSet() bool { return ev.state.Load() == eventSet }
+
+// Park prepares for waiting. It returns nil if the event has happened; otherwise a channel from which one value can be
+// received once it has. If the waiter gives up instead of receiving, it must call Unpark.
+func (ev *Event) Park() <-chan struct{} {
+	if ev.IsSet() {
+		return nil
+	}
+	if ev.wake == nil {
+		ev.wake = make(chan struct{}, 1)
+	}
+	if !ev.state.CompareAndSwap(eventPending, eventParked) {
+		return nil
+	}
+	return ev.wake
+}
+
+// Unpark undoes Park for a waiter that did not receive, and reports whether the event has happened meanwhile.
+func (ev *Event) Unpark() bool {
+	if ev.state.CompareAndSwap(eventParked, eventPending) {
+		return false
+	}
+	<-ev.wake // Set has sent, or is about to
+	return true
+}
+
+// Reset makes a set event, or one that nobody will set, pending again.
+func (ev *Event) Reset() { ev.state.Store(eventPending) }

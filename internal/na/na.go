@@ -1,0 +1,153 @@
+package na
+
+import "context"
+
+// Endpoint is a process's presence on one network: NA class and context in one.
+//
+// All methods are safe for concurrent use. Those that start an operation never block: the operation completes later, or
+// before they return.
+type Endpoint interface {
+	// Addr is the endpoint's own address, as peers see it.
+	Addr() Addr
+
+	// Listening tells whether peers may send requests to Addr.
+	Listening() bool
+
+	// Lookup makes an address from its string, "ofi+tcp://127.0.0.1:1234". There is no traffic: whether the peer lives
+	// is found out by the first operation. The error names what is wrong with s.
+	Lookup(s string) (Addr, error)
+
+	// AppendAddr appends the address in the binary form that travels in bound bulk descriptors. It is all that
+	// NA_Addr_serialize writes: over ofi+tcp the length of the raw address as a word, and the raw address.
+	AppendAddr(b []byte, a Addr) []byte
+
+	// ParseAddr reads what AppendAddr wrote; all of b belongs to it. b is hostile and is not kept.
+	ParseAddr(b []byte) (Addr, error)
+
+	// Limits says how large messages may be.
+	Limits() Limits
+
+	// SendRequest sends an unexpected message (NA_Msg_send_unexpected). The first Limits().RequestRoom bytes of msg are
+	// the transport's to fill in; the message proper follows. op completes when the network has taken the message,
+	// which does not say that it arrived. One request and one RecvExpected of a tag may be in flight to a peer at a time.
+	SendRequest(op *Op, to Addr, tag uint32, msg []byte)
+
+	// RecvExpected waits for the expected message with that tag from that peer (NA_Msg_recv_expected); it must be
+	// called before the request that provokes the message is sent. The message is copied to the start of buf, op.N says
+	// how long it is; a longer one than buf completes op with an error of kind [Truncated]. If the connection to the
+	// peer is lost, op completes with kind [Unreachable]. If another RecvExpected waits for the tag already, op completes
+	// with kind [Invalid] before the call returns.
+	RecvExpected(op *Op, from Addr, tag uint32, buf []byte)
+
+	// SendExpected answers a request (NA_Msg_send_expected): to and tag are those of the request's [Message]. The first
+	// Limits().ResponseRoom bytes of msg are the transport's.
+	SendExpected(op *Op, to Addr, tag uint32, msg []byte)
+
+	// Register makes memory reachable for peers, as access allows, until the Memory is closed. mem must not be empty.
+	// It is kept: peers read and write it while the registration lives.
+	Register(mem []byte, access Access) (Memory, error)
+
+	// ParseHandle reads a memory handle that AppendHandle of a peer wrote; all of b belongs to it. b is hostile and is
+	// not kept.
+	ParseHandle(b []byte) (RemoteMemory, error)
+
+	// Get reads remote memory into local memory (NA_Get), all fragments in one operation: op.N tells how many bytes.
+	// frags is the transport's until completion. Large fragments are split as the network needs it.
+	Get(op *Op, from Addr, frags []Fragment)
+
+	// Put writes local memory to remote memory (NA_Put) and completes when the peer has placed all of it.
+	Put(op *Op, to Addr, frags []Fragment)
+
+	// Cancel gives up an operation. The operation completes with kind [Canceled], unless it has completed or is about
+	// to complete otherwise; when it completes, its memory is its owner's again. Cancel does not wait for that. If op is
+	// not in flight, nothing happens, now or when op is used again.
+	Cancel(op *Op)
+
+	// Drive makes progress for a goroutine that waits for ev and for something from peer a: it returns when ev is set,
+	// when the time that Config gives to spinning is over, or when others make progress already. The caller then parks
+	// on ev. Handlers' tasks are not run by Drive.
+	Drive(a Addr, ev *Event)
+
+	// Shutdown refuses new connections and requests: peers' requests are dropped from then on as if the process were
+	// gone, except that operations under way go on.
+	Shutdown()
+
+	// Close ends all operations with kind [Closed], closes connections and waits for the endpoint's goroutines; for
+	// those that run a [Task] only until ctx is done. After it no memory is touched.
+	Close(ctx context.Context) error
+}
+
+// Addr is the address of a peer, or the endpoint's own. Addrs are compared with Equal only.
+type Addr interface {
+	// String is the canonical form, which Lookup of any process accepts.
+	String() string
+	// Equal tells whether both stand for the same peer on the same network.
+	Equal(other Addr) bool
+	// Done is closed when the peer is known to be gone, that is when the connection that this Addr came from (a
+	// request's source) or was last used with is lost; a later operation may connect anew, and then another channel is returned.
+	// It is nil before there was a connection.
+	Done() <-chan struct{}
+}
+
+// Limits are the sizes of messages in bytes.
+type Limits struct {
+	// MaxRequest and MaxResponse are how many bytes of a request and of an expected message are the caller's, that is
+	// without the transport's own parts.
+	MaxRequest, MaxResponse int
+	// RequestRoom and ResponseRoom are how many bytes the caller leaves free before them, for the transport.
+	RequestRoom, ResponseRoom int
+}
+
+// Access says what peers may do with registered memory. The values are those of NA_MEM_READ_ONLY and its kin.
+type Access uint8
+
+const (
+	ReadOnly  Access = 1 // peers may read: NA_MEM_READ_ONLY
+	WriteOnly Access = 2 // peers may write: NA_MEM_WRITE_ONLY
+	ReadWrite Access = 3 // NA_MEM_READWRITE
+)
+
+// Memory is registered memory of this process.
+type Memory interface {
+	// AppendHandle appends the description with which a peer reaches the memory (NA_Mem_handle_serialize).
+	AppendHandle(b []byte) []byte
+	// Close revokes the key and returns when no peer's access is under way any more. An access that a stalled peer
+	// does not let end is ended with its connection. Close is idempotent.
+	Close()
+}
+
+// RemoteMemory is a peer's registered memory.
+type RemoteMemory interface {
+	// Len is how many bytes the peer says there are.
+	Len() uint64
+}
+
+// Fragment is one piece of a transfer. Offset counts from the start of the remote memory; Offset and len(Local) must
+// lie within it, which the transport checks.
+type Fragment struct {
+	Remote RemoteMemory
+	Offset uint64
+	Local  []byte
+}
+
+// Handler takes requests from the network.
+type Handler interface {
+	// Request is called for each unexpected message, on a goroutine that makes progress: it must neither block nor run
+	// programs' code. What it returns, if not nil, is run by the transport soon afterwards, on the same goroutine where
+	// that costs no progress.
+	//
+	// m and m.Data are valid until Request returns.
+	Request(m *Message) Task
+}
+
+// Task is the rest of a request's handling, which is expected to be quick: a transport runs it on the goroutine that
+// read the request and moves on to another goroutine if it takes long. What is known to block should have a goroutine
+// of its own instead.
+type Task interface{ Run() }
+
+// Message is an unexpected message.
+type Message struct {
+	From Addr   // where answers go and whose memory is meant; may be kept
+	Tag  uint32 // that of the answer
+	Data []byte // without the transport's own parts
+}

@@ -1,0 +1,117 @@
+package ofitcp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"cinnabar/internal/na"
+)
+
+// scheme is how addresses of this network begin.
+const scheme = "ofi+tcp://"
+
+// Sizes in bytes of an endpoint's own address as it travels in requests and bound descriptors.
+const (
+	prefix4 = 16 // struct sockaddr_in
+	prefix6 = 18 // 16 bytes of address, 2 of port
+	afInet  = 2
+)
+
+// formatAddr is the canonical string of an address.
+func formatAddr(a netip.AddrPort) string { return scheme + a.String() }
+
+// appendAddr appends the binary form of a (NA OFI's na_ofi_sin_addr and na_ofi_sin6_addr):
+//
+//	IPv4   family 2, little endian, 2 | port 2 | address 4 | zero 8
+//	IPv6   address 16 | port 2
+func appendAddr(b []byte, a netip.AddrPort) []byte {
+	if a.Addr().Is4() {
+		ip := a.Addr().As4()
+		b = binary.LittleEndian.AppendUint16(b, afInet)
+		b = binary.BigEndian.AppendUint16(b, a.Port())
+		b = append(b, ip[:]...)
+		return append(b, 0, 0, 0, 0, 0, 0, 0, 0)
+	}
+	ip := a.Addr().As16()
+	b = append(b, ip[:]...)
+	return binary.BigEndian.AppendUint16(b, a.Port())
+}
+
+// parseAddr reads what appendAddr wrote from all of b, which is hostile. The length tells the form.
+func parseAddr(b []byte) (netip.AddrPort, error) {
+	var a netip.AddrPort
+	switch len(b) {
+	case prefix4:
+		if binary.LittleEndian.Uint16(b) != afInet || binary.LittleEndian.Uint64(b[8:]) != 0 {
+			return a, errors.New("not an IPv4 socket address")
+		}
+		a = netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), binary.BigEndian.Uint16(b[2:]))
+	case prefix6:
+		a = netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[:16])), binary.BigEndian.Uint16(b[16:]))
+	default:
+		return a, fmt.Errorf("an address of %d bytes; it has %d for IPv4 and %d for IPv6", len(b), prefix4, prefix6)
+	}
+	if a.Port() == 0 || a.Addr().IsUnspecified() || a.Addr().IsMulticast() || a.Addr().Is4In6() {
+		return netip.AddrPort{}, fmt.Errorf("address %v reaches nobody", a)
+	}
+	return a, nil
+}
+
+// parseTarget reads an address string of a peer: "ofi+tcp://host:port", and the other spellings of it.
+//
+// host is a numeric address, or localhost, which is 127.0.0.1 or ::1 by the family of self. Other names are refused:
+// looking them up is traffic and takes time, which a function that only makes an address must not; and the peer's
+// identity is a numeric address anyway. Who has names resolves them first.
+func parseTarget(s string, self netip.Addr) (netip.AddrPort, error) {
+	rest, err := cutScheme(lastComponent(s))
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	if i := strings.LastIndexByte(rest, '/'); i >= 0 {
+		rest = rest[i+1:] // a domain
+	}
+	if port, ok := strings.CutPrefix(rest, "localhost:"); ok {
+		rest = "127.0.0.1:" + port
+		if self.Is6() {
+			rest = "[::1]:" + port
+		}
+	}
+	a, err := netip.ParseAddrPort(rest)
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("%q is no numeric address and port, like %s127.0.0.1:1234: %w", rest, scheme, err)
+	}
+	a = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+	switch {
+	case a.Port() == 0:
+		return netip.AddrPort{}, fmt.Errorf("%q has port 0, which nobody listens on", s)
+	case a.Addr().IsUnspecified() || a.Addr().IsMulticast():
+		return netip.AddrPort{}, fmt.Errorf("%q has an address that is no host's", s)
+	case a.Addr().Is4() != self.Is4():
+		return netip.AddrPort{}, fmt.Errorf("%q is not of the family of this endpoint's address, %v: open another endpoint on an address of that family", s, self)
+	}
+	return a, nil
+}
+
+// lastComponent returns the address of this network in a combined one, "uid://..#na+sm://..#ofi+tcp://..".
+func lastComponent(s string) string {
+	if i := strings.LastIndexByte(s, '#'); i >= 0 {
+		return s[i+1:]
+	}
+	return s
+}
+
+// cutScheme cuts "ofi+tcp" or "tcp" and what separates it from the rest.
+func cutScheme(s string) (string, error) {
+	name, rest, _ := strings.Cut(s, "://")
+	switch strings.TrimPrefix(name, "ofi+") {
+	case "tcp":
+		return rest, nil
+	case "tcp;ofi_rxm", "tcp_rxm":
+		return "", &na.Error{Kind: na.Unsupported, Op: "address", Err: fmt.Errorf(
+			"%q names the tcp;ofi_rxm provider, another protocol than that of the native tcp provider; use ofi+tcp at both ends", s)}
+	}
+	return "", fmt.Errorf("%q is not an address of this network; one begins with %q or %q", s, scheme, "tcp://")
+}

@@ -1,0 +1,111 @@
+package ofitcp
+
+import "encoding/binary"
+
+// Types of a connection message (enum in libfabric include/ofi_proto.h).
+const (
+	cmRequest  = 0 // ofi_ctrl_connreq
+	cmResponse = 1 // ofi_ctrl_connresp
+	cmNack     = 6 // ofi_ctrl_nack
+)
+
+const (
+	cmVersion = 3   // OFI_CTRL_VERSION
+	cmHead    = 32  // before the data
+	cmData    = 8   // struct xnet_rdm_cm
+	cmLen     = 40  // of the messages that we send
+	cmMaxData = 256 // XNET_MAX_CM_DATA_SIZE
+
+	featureFirewall = 0x1 // XNET_RDM_FIREWALL_ADDR: never connect back
+
+	// rdmVersion is the version of the protocol that we advertise and answer. With 0, peers never use the rendezvous
+	// of tagged messages (operations 5 to 7).
+	rdmVersion = 0
+)
+
+// Offsets, see the package documentation.
+const (
+	offCMVersion  = 0
+	offCMType     = 1
+	offCMSize     = 2
+	offCMProbe    = 24
+	offCMRDM      = 32
+	offCMFeatures = 33
+	offCMPort     = 34
+	offCMPid      = 36
+)
+
+// cmMessage is a connection request, response or refusal.
+type cmMessage struct {
+	typ      byte
+	version  byte
+	features byte
+	port     uint16
+	pid      uint32
+	probe    probe
+}
+
+// probe tells the byte order of the sender.
+type probe uint8
+
+const (
+	probeNone probe = iota // neither
+	probeLittle
+	probeBig
+)
+
+// appendCM appends m as it travels.
+func appendCM(b []byte, m cmMessage) []byte {
+	n := len(b)
+	b = append(b, make([]byte, cmLen)...)
+	c := b[n:]
+	c[offCMVersion], c[offCMType] = cmVersion, m.typ
+	binary.BigEndian.PutUint16(c[offCMSize:], cmData)
+	switch m.probe {
+	case probeLittle:
+		c[offCMProbe] = 1
+	case probeBig:
+		c[offCMProbe+7] = 1
+	case probeNone:
+	}
+	c[offCMRDM], c[offCMFeatures] = m.version, m.features
+	binary.BigEndian.PutUint16(c[offCMPort:], m.port)
+	binary.BigEndian.PutUint32(c[offCMPid:], m.pid)
+	return b
+}
+
+// parseCMHead reads the first cmHead bytes of b, which is hostile, and returns how many bytes of data follow them. A
+// negative size is malformed: another version of the control protocol, or more data than there can be.
+func parseCMHead(b []byte) (m cmMessage, size int) {
+	if b[offCMVersion] != cmVersion {
+		return m, -1
+	}
+	m.typ = b[offCMType]
+	switch binary.LittleEndian.Uint64(b[offCMProbe:]) {
+	case 1:
+		m.probe = probeLittle
+	case 1 << 56:
+		m.probe = probeBig
+	}
+	size = int(binary.BigEndian.Uint16(b[offCMSize:]))
+	if size > cmMaxData {
+		return m, -1
+	}
+	return m, size
+}
+
+// parseCMData reads the data of a message of an RDM endpoint from all of it.
+func (m *cmMessage) parseCMData(b []byte) {
+	m.version, m.features = b[offCMRDM], b[offCMFeatures]
+	m.port = binary.BigEndian.Uint16(b[offCMPort:])
+	m.pid = binary.BigEndian.Uint32(b[offCMPid:])
+}
+
+// nackOf makes the refusal of the request whose bytes are req: its data travels back.
+func nackOf(req []byte) []byte {
+	b := make([]byte, len(req))
+	b[offCMVersion], b[offCMType] = cmVersion, cmNack
+	copy(b[offCMSize:offCMSize+2], req[offCMSize:])
+	copy(b[cmHead:], req[cmHead:])
+	return b
+}

@@ -1,0 +1,68 @@
+package ofitcp
+
+import (
+	"bytes"
+	"net/netip"
+)
+
+// linkState is what an endpoint has with a peer when a connection request of that peer arrives.
+type linkState uint8
+
+const (
+	linkIdle      linkState = iota // nothing, or a lost connection
+	linkDialing                    // an own attempt that is not decided
+	linkNacked                     // an own attempt was refused and will be repeated
+	linkAccepting                  // an earlier request is being answered
+	linkUp                         // a connection
+)
+
+func (s linkState) String() string {
+	return [...]string{"idle", "dialing", "nacked", "accepting", "up"}[s]
+}
+
+// verdict is what becomes of a connection request.
+type verdict uint8
+
+const (
+	verdictAccept  verdict = iota // it becomes the connection; an own attempt, or an old connection, is given up
+	verdictNack                   // it is refused
+	verdictReflect                // it is our own: it becomes the receiving end beside the dialing one
+)
+
+func (v verdict) String() string {
+	return [...]string{"accept", "nack", "reflect"}[v]
+}
+
+// collide decides about a request of peer that reaches the endpoint self in state s (xnet_process_connreq). samePid says
+// that the request carries the process number that is remembered for the connection that exists.
+//
+// Of two attempts that cross, the one of the higher address survives. Over an existing connection, the same process asks
+// again only because its request was on its way before; another one has taken the peer's place.
+func collide(s linkState, self, peer netip.AddrPort, samePid bool) verdict {
+	switch s {
+	case linkDialing:
+		switch c := compareAddr(peer, self); {
+		case c < 0:
+			return verdictNack
+		case c == 0:
+			return verdictReflect
+		}
+	case linkAccepting, linkUp:
+		if peer == self {
+			return verdictReflect
+		}
+		if samePid {
+			return verdictNack
+		}
+	case linkIdle, linkNacked:
+	}
+	return verdictAccept
+}
+
+// compareAddr orders addresses as ofi_addr_cmp does: the bytes of the IP address first, then those of the port.
+func compareAddr(a, b netip.AddrPort) int {
+	if c := bytes.Compare(a.Addr().AsSlice(), b.Addr().AsSlice()); c != 0 {
+		return c
+	}
+	return int(a.Port()) - int(b.Port())
+}

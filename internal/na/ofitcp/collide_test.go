@@ -1,0 +1,81 @@
+package ofitcp
+
+import (
+	"net/netip"
+	"testing"
+)
+
+func TestCollide(t *testing.T) {
+	low, self, high := netip.MustParseAddrPort("10.0.0.1:9000"), netip.MustParseAddrPort("10.0.0.1:9001"), netip.MustParseAddrPort("10.0.0.2:80")
+	for _, tc := range []struct {
+		state   linkState
+		peer    netip.AddrPort
+		samePid bool
+		want    verdict
+	}{
+		{linkIdle, low, false, verdictAccept},
+		{linkIdle, low, true, verdictAccept},
+		{linkIdle, self, false, verdictAccept},
+		{linkDialing, low, false, verdictNack},
+		{linkDialing, low, true, verdictNack},
+		{linkDialing, high, false, verdictAccept},
+		{linkDialing, high, true, verdictAccept},
+		{linkDialing, self, true, verdictReflect},
+		{linkNacked, low, false, verdictAccept},
+		{linkNacked, high, false, verdictAccept},
+		{linkAccepting, low, true, verdictNack},
+		{linkAccepting, low, false, verdictAccept},
+		{linkUp, low, true, verdictNack},
+		{linkUp, high, true, verdictNack},
+		{linkUp, low, false, verdictAccept},
+		{linkUp, self, true, verdictReflect},
+	} {
+		if got := collide(tc.state, self, tc.peer, tc.samePid); got != tc.want {
+			t.Errorf("%v, peer %v, same process %t: %v, want %v", tc.state, tc.peer, tc.samePid, got, tc.want)
+		}
+	}
+}
+
+func TestCompareAddr(t *testing.T) {
+	ascending := []string{"9.0.0.9:65535", "10.0.0.1:255", "10.0.0.1:256", "10.0.0.2:1", "127.0.0.1:1", "128.0.0.0:1"}
+	for i, a := range ascending {
+		for j, b := range ascending {
+			got := compareAddr(netip.MustParseAddrPort(a), netip.MustParseAddrPort(b))
+			if (got < 0) != (i < j) || (got > 0) != (i > j) {
+				t.Errorf("compareAddr(%s, %s) = %d", a, b, got)
+			}
+		}
+	}
+}
+
+func TestRing(t *testing.T) {
+	var r ring[int]
+	var want []int
+	next := 0
+	for step := range 5000 {
+		switch {
+		case step%7 < 4:
+			r.push(next)
+			want = append(want, next)
+			next++
+		case len(want) == 0:
+		case step%7 == 6:
+			i := step % len(want)
+			r.remove(i)
+			want = append(want[:i:i], want[i+1:]...)
+		default:
+			if got := r.pop(); got != want[0] {
+				t.Fatalf("step %d: popped %d, want %d", step, got, want[0])
+			}
+			want = want[1:]
+		}
+		if r.len() != len(want) {
+			t.Fatalf("step %d: %d elements, want %d", step, r.len(), len(want))
+		}
+		for i, v := range want {
+			if *r.at(i) != v {
+				t.Fatalf("step %d: element %d is %d, want %d", step, i, *r.at(i), v)
+			}
+		}
+	}
+}

@@ -1,0 +1,337 @@
+package ofitcp
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"cinnabar/internal/na"
+	"cinnabar/internal/sockio"
+)
+
+// conn is a connection with a peer in full operation, both sides of the exchange of connection messages being over.
+//
+// There are two roles, each held by one goroutine at a time and only across non-blocking calls: the read role, see
+// role.go, and the write role, see tx.go. What both and the callers of the endpoint's methods share is guarded by mu,
+// which is held for moments only. Order of locks: write role, peer.mu, conn.mu, peer.tagMu.
+//
+// A connection ends once, by fail. Operations that the roles are not using complete there; the others when their role's
+// holder sees that the connection is dead.
+type conn struct {
+	ep   *Endpoint
+	peer *peer
+	sock *sockio.Conn
+
+	dead   atomic.Bool
+	done   chan struct{} // closed when dead
+	serves atomic.Bool   // the peer sends requests over it
+	linger *time.Timer   // bounds the seeing off; set before done is closed
+
+	role role
+	rx   rxState // the read role's
+
+	wmu sync.Mutex // the write role
+	// +checklocks:wmu
+	tx      txState
+	want    atomic.Bool // there may be something to write
+	sweep   atomic.Bool // the batch holds something that is to be let go
+	blocked atomic.Bool // the socket is full, and a goroutine waits for room
+	waiting atomic.Bool // that goroutine exists
+
+	rxBytes atomic.Uint64
+	txBytes atomic.Uint64
+
+	mu sync.Mutex
+	// down is why the connection is dead.
+	// +checklocks:mu
+	down *failure
+	// +checklocks:mu
+	replies ring[reply]
+	// +checklocks:mu
+	queue ring[item]
+	// +checklocks:mu
+	reads ring[pendingRead]
+	// +checklocks:mu
+	acks ring[pendingAck]
+	// seq numbers the messages in the order in which they are sent.
+	// +checklocks:mu
+	seq byte
+	// corked says that small answers are collected in cork.
+	// +checklocks:mu
+	corked bool
+	// +checklocks:mu
+	cork []byte
+	// canceled are operations of the batch that are to be given up.
+	// +checklocks:mu
+	canceled []*na.Op
+	// batched is how many marks the batch has.
+	// +checklocks:mu
+	batched int
+	// txMem is the memory that the batch reads for the peer, in its order.
+	// +checklocks:mu
+	txMem ring[*memory]
+	// writeTo is the memory that the peer's write in progress goes to. The read role changes it, with mu held.
+	writeTo [maxIOV]access
+	// direct is the expected message that is read straight into its buffer.
+	// +checklocks:mu
+	direct directRecv
+
+	expects  atomic.Int32 // what the peer owes us: reads and acknowledgements,
+	readsOut atomic.Int32 // of these, reads
+	owes     atomic.Int32 // what we owe the peer: replies
+	paused   atomic.Bool  // that is too much: nothing is read
+}
+
+// failure is why a connection is dead.
+type failure struct {
+	kind na.Kind
+	err  error
+}
+
+// directRecv is an expected message that is read straight into its receiver's buffer.
+type directRecv struct {
+	op   *na.Op // nil if there is none, or it was given up
+	buf  []byte
+	busy bool // the reader is in a system call that fills buf
+	err  error
+}
+
+// item is what a caller wants to be sent.
+type item struct {
+	op   *na.Op
+	what string // for errors
+	msg  []byte // a message with its header, or
+	t    *transfer
+}
+
+// reply is what a peer is owed: an acknowledgement, or the answer to a read.
+type reply struct {
+	read  bool
+	total uint64
+	n     int // pieces
+	from  [maxIOV]access
+}
+
+// maxReplies is how many answers a connection owes before it stops reading: a peer that asks and does not read its
+// answers costs no more memory than this many.
+const maxReplies = 4096
+
+func newConn(p *peer, sock *sockio.Conn) *conn {
+	c := &conn{ep: p.ep, peer: p, sock: sock, done: make(chan struct{})}
+	c.role.resume = make(chan struct{}, 1)
+	c.tx.init()
+	return c
+}
+
+// start lets the connection run; adopt has counted the goroutine, which Close waits for.
+func (c *conn) start() {
+	go c.background(0)
+	c.kick() // what has waited for the connection
+}
+
+// moved is how many bytes have moved in both directions.
+func (c *conn) moved() uint64 { return c.rxBytes.Load() + c.txBytes.Load() }
+
+// errLost is the cause of a connection that the peer closed.
+var errLost = errors.New("the peer closed the connection")
+
+// lost makes a socket's error readable.
+func lost(err error) error {
+	if errors.Is(err, io.EOF) {
+		return errLost
+	}
+	if errors.Is(err, net.ErrClosed) {
+		return errors.New("the connection is closed")
+	}
+	return err
+}
+
+// fail ends the connection. It completes what nobody is using; the roles complete the rest. It must be called without
+// mu and peer.mu; calls after the first do nothing.
+func (c *conn) fail(kind na.Kind, err error) { c.end(failure{kind, err}, false) }
+
+// part ends the connection because the endpoint is closed: what TCP has taken still reaches the peer.
+func (c *conn) part() { c.end(failure{na.Closed, nil}, true) }
+
+func (c *conn) end(f failure, linger bool) {
+	p := c.peer
+	p.mu.Lock()
+	c.mu.Lock()
+	if c.down != nil {
+		c.mu.Unlock()
+		p.mu.Unlock()
+		return
+	}
+	c.down = &f
+	c.dead.Store(true)
+	ended := c.collectLocked(&f)
+	c.mu.Unlock()
+	tags := p.lostLocked(c)
+	p.mu.Unlock()
+
+	if linger {
+		_ = c.sock.CloseWrite() // fails only if the connection is gone already
+		c.sock.WakeRead()
+		c.linger = time.AfterFunc(lingerTime, func() { _ = c.sock.Close() })
+	} else {
+		_ = c.sock.Close() // it is closed once, here
+	}
+	close(c.done)
+	c.sweep.Store(true)
+	c.kick()
+	c.abortRx()
+	c.handBack()
+	for _, t := range ended {
+		c.finish(t)
+	}
+	for _, w := range tags {
+		w.op.Finish(0, c.opError("receive", &f))
+	}
+	c.ep.trace("connection ended", p, f.err)
+}
+
+// lingerTime is for how long a connection is seen off: its peer usually closes at once.
+const lingerTime = 500 * time.Millisecond
+
+// collectLocked empties the queues of a connection that is dead, and returns the operations that can be completed.
+//
+// +checklocks:c.mu
+func (c *conn) collectLocked(f *failure) []ended {
+	var list []ended
+	for c.replies.len() > 0 {
+		r := c.replies.pop()
+		r.exit()
+	}
+	c.owes.Store(0)
+	for c.queue.len() > 0 {
+		it := c.queue.pop()
+		if it.t != nil {
+			list = c.dropLocked(it.t, f, list)
+			continue
+		}
+		list = append(list, ended{op: it.op, err: c.opError(it.what, f)})
+	}
+	for c.reads.len() > 0 {
+		list = c.dropLocked(c.reads.pop().t, f, list)
+	}
+	for c.acks.len() > 0 {
+		list = c.dropLocked(c.acks.pop().t, f, list)
+	}
+	if d := &c.direct; d.op != nil {
+		if d.err = c.opError("receive", f); !d.busy {
+			list = append(list, ended{op: d.op, err: d.err})
+			*d = directRecv{}
+		}
+	}
+	c.cork, c.corked = nil, false
+	return list
+}
+
+// dropLocked ends a transfer of a dead connection, unless it was given up, and appends it to list if its memory is free.
+//
+// +checklocks:c.mu
+func (c *conn) dropLocked(t *transfer, f *failure, list []ended) []ended {
+	if t == nil {
+		return list
+	}
+	t.queued = false
+	if t.err == nil {
+		t.err = c.opError(t.what(), f)
+	}
+	if t.over() {
+		t.ended = true
+		list = append(list, ended{t: t})
+	}
+	return list
+}
+
+// ended is an operation that is to be completed: a transfer, or another with its error.
+type ended struct {
+	t   *transfer
+	op  *na.Op
+	n   int64
+	err error
+}
+
+// finish completes an operation. No lock may be held but the roles.
+func (c *conn) finish(e ended) {
+	if t := e.t; t != nil {
+		op, n, err := t.op, int64(t.done), t.err
+		*t = transfer{}
+		transfers.Put(t)
+		op.Finish(n, err)
+		return
+	}
+	e.op.Finish(e.n, e.err)
+}
+
+// opError is the error of an operation of a dead connection.
+func (c *conn) opError(what string, f *failure) error {
+	return &na.Error{Kind: f.kind, Op: what, Addr: c.peer.String(), Err: f.err}
+}
+
+func (r *reply) exit() {
+	for _, a := range r.from[:r.n] {
+		a.m.exit()
+	}
+}
+
+// usesMemory reports whether the peer is reading or writing m.
+func (c *conn) usesMemory(m *memory) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, a := range c.writeTo {
+		if a.m == m {
+			return true
+		}
+	}
+	for i := range c.txMem.len() {
+		if *c.txMem.at(i) == m {
+			return true
+		}
+	}
+	for i := range c.replies.len() {
+		r := c.replies.at(i)
+		for _, a := range r.from[:r.n] {
+			if a.m == m {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// push queues what a caller wants to be sent; the caller kicks afterwards. False: the connection is dead.
+func (c *conn) push(it item) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.down != nil {
+		return false
+	}
+	if it.t != nil {
+		it.t.queued = true
+	}
+	c.queue.push(it)
+	return true
+}
+
+// seeOff waits for the peer to end its side, if this endpoint has ended its own in good order, and closes the socket.
+func (c *conn) seeOff() {
+	<-c.done
+	if c.linger == nil {
+		return
+	}
+	junk := [][]byte{make([]byte, 4<<10)}
+	_ = c.sock.WaitRead(func() bool {
+		for {
+			if _, err := c.sock.TryReadv(junk); err != nil {
+				return !errors.Is(err, sockio.ErrWouldBlock)
+			}
+		}
+	})
+	c.linger.Stop()
+	_ = c.sock.Close() // the timer may have done so
+}

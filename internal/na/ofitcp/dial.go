@@ -1,0 +1,217 @@
+package ofitcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"syscall"
+	"time"
+
+	"cinnabar/internal/na"
+	"cinnabar/internal/sockio"
+)
+
+// Waiting times between attempts.
+const (
+	retryFirst = 2 * time.Millisecond
+	retryMax   = 250 * time.Millisecond
+)
+
+// dialLocked starts an attempt. False: the endpoint is closed.
+//
+// +checklocks:p.mu
+func (p *peer) dialLocked() bool {
+	ctx, cancel := context.WithCancel(context.Background())
+	try := &attempt{cancel: cancel}
+	if !p.ep.spawn(func() {
+		defer cancel()
+		p.dial(ctx, try)
+	}) {
+		cancel()
+		return false
+	}
+	p.link, p.try = linkDialing, try
+	return true
+}
+
+// errNack is what a peer answers that has a connection with us already, or is making one.
+var errNack = errors.New("the peer refused the connection: it has one with this endpoint, perhaps by another address of its own, or was making one that did not come about")
+
+// dial makes a connection, or fails what waits for it. A refusal by the peer's endpoint is waited out, since it means
+// that a connection of the peer's is on its way; one by its host only if Config says so.
+func (p *peer) dial(ctx context.Context, try *attempt) {
+	e := p.ep
+	begin := time.Now()
+	for wait := retryFirst; ; wait = min(2*wait, retryMax) {
+		tcp, answer, err := p.connect(ctx)
+		if err == nil {
+			p.connected(try, tcp, answer)
+			return
+		}
+		retry := e.cfg.DialRetry
+		if errors.Is(err, errNack) {
+			retry = e.cfg.DialTimeout
+		} else if !errors.Is(err, syscall.ECONNREFUSED) {
+			retry = 0
+		}
+		if time.Since(begin)+wait > retry || !p.waitNacked(ctx, try, wait) {
+			p.dialFailed(try, err)
+			return
+		}
+	}
+}
+
+// waitNacked lets time pass before the next attempt, during which any request of the peer's is welcome. False: the
+// attempt is over.
+func (p *peer) waitNacked(ctx context.Context, try *attempt, d time.Duration) bool {
+	if !p.setLink(try, linkNacked) {
+		return false
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return p.setLink(try, linkDialing)
+}
+
+func (p *peer) setLink(try *attempt, s linkState) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.try != try {
+		return false
+	}
+	p.link = s
+	return true
+}
+
+// connect dials the peer and exchanges connection messages.
+func (p *peer) connect(ctx context.Context) (*net.TCPConn, cmMessage, error) {
+	e := p.ep
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.DialTimeout)
+	defer cancel()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: e.self.Addr().AsSlice()}, KeepAlive: -1}
+	nc, err := d.DialContext(ctx, "tcp", p.addr.String())
+	if err != nil {
+		return nil, cmMessage{}, e.explainDial(p, err)
+	}
+	tcp, ok := nc.(*net.TCPConn)
+	if !ok {
+		return nil, cmMessage{}, fmt.Errorf("the dialer returned a %T", nc)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = tcp.SetDeadline(time.Unix(1, 0)) }) // a closed one needs no deadline
+	answer, err := e.exchange(tcp)
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		_ = tcp.Close() // the error at hand is the one to tell
+		return nil, answer, err
+	}
+	return tcp, answer, nil
+}
+
+// explainDial says what a dial's error means where the system does not.
+func (e *Endpoint) explainDial(p *peer, err error) error {
+	if e.self.Addr().IsLoopback() && !p.addr.Addr().IsLoopback() && !errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("%w; this endpoint's address is %v, which reaches its own host only: open it on another one", err, e.self.Addr())
+	}
+	return err
+}
+
+// exchange sends a connection request, in one write since upstream reads it in one, and reads the answer.
+func (e *Endpoint) exchange(tcp *net.TCPConn) (cmMessage, error) {
+	req := cmMessage{typ: cmRequest, version: rdmVersion, port: e.self.Port(), pid: e.pid, probe: probeLittle}
+	if e.cfg.Firewalled {
+		req.features = featureFirewall
+	}
+	if _, err := tcp.Write(appendCM(nil, req)); err != nil {
+		return cmMessage{}, fmt.Errorf("connection request: %w", err)
+	}
+	var b [cmLen]byte
+	if _, err := io.ReadFull(tcp, b[:cmHead]); err != nil {
+		return cmMessage{}, fmt.Errorf("answer to the connection request: %w", err)
+	}
+	m, size := parseCMHead(b[:])
+	switch {
+	case size < 0 || m.typ != cmResponse && m.typ != cmNack:
+		return m, errors.New("the peer's answer to the connection request is none of this protocol")
+	case m.typ == cmNack:
+		return m, errNack // its data is ours
+	case size != cmData:
+		return m, errors.New("the peer speaks another protocol than that of the native tcp provider, perhaps tcp;ofi_rxm")
+	case m.probe != probeLittle:
+		return m, errors.New("the peer's byte order is not little endian, which Mercury does not support in one network")
+	}
+	if _, err := io.ReadFull(tcp, b[cmHead:]); err != nil {
+		return m, fmt.Errorf("answer to the connection request: %w", err)
+	}
+	m.parseCMData(b[:])
+	return m, nil
+}
+
+// connected makes the dialed socket the connection, unless the attempt was given up meanwhile.
+func (p *peer) connected(try *attempt, tcp *net.TCPConn, answer cmMessage) {
+	sock, err := p.ep.prepare(tcp)
+	if err != nil {
+		p.dialFailed(try, err)
+		return
+	}
+	c := newConn(p, sock)
+	p.mu.Lock()
+	ok := p.try == try && p.ep.adopt(c)
+	if ok {
+		p.upLocked(c, answer.pid)
+	}
+	p.mu.Unlock()
+	if !ok {
+		_ = sock.Close() // nobody has used it
+		return
+	}
+	c.start()
+}
+
+// dialFailed fails what waits, unless the attempt was given up meanwhile.
+func (p *peer) dialFailed(try *attempt, err error) {
+	p.mu.Lock()
+	if p.try != try {
+		p.mu.Unlock()
+		return
+	}
+	items, tags := p.giveUpLocked()
+	p.mu.Unlock()
+	p.ep.trace("peer cannot be dialed", p, err)
+	p.failAll(items, tags, na.Unreachable, err)
+}
+
+// prepare sets the options of a socket and takes it over.
+func (e *Endpoint) prepare(tcp *net.TCPConn) (*sockio.Conn, error) {
+	_ = tcp.SetDeadline(time.Time{}) // sockio does not use the socket's deadlines
+	if k := e.cfg.KeepAlive; k > 0 {
+		cfg := net.KeepAliveConfig{Enable: true, Idle: wholeSeconds(k / 2), Interval: wholeSeconds(k / 4), Count: 2}
+		if err := tcp.SetKeepAliveConfig(cfg); err != nil {
+			_ = tcp.Close() // the error at hand is the one to tell
+			return nil, fmt.Errorf("keep-alive of %v: %w", k, err)
+		}
+	}
+	sock, err := sockio.New(tcp)
+	if err != nil {
+		_ = tcp.Close() // the error at hand is the one to tell
+		return nil, err
+	}
+	if d := e.cfg.SendTimeout; d > 0 {
+		if err := sock.SetUserTimeout(d); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			_ = sock.Close() // the error at hand is the one to tell
+			return nil, err
+		}
+	}
+	return sock, nil
+}
+
+// wholeSeconds rounds up to what the system's options can hold.
+func wholeSeconds(d time.Duration) time.Duration {
+	return max(time.Second, (d + time.Second - 1).Truncate(time.Second))
+}

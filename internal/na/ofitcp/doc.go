@@ -1,0 +1,96 @@
+// Package ofitcp is libfabric's native tcp provider (xnet, FI_PROTO_XNET) as Mercury's OFI plugin uses it: the network
+// behind addresses like "ofi+tcp://127.0.0.1:43905". It implements [na.Endpoint].
+//
+// The nouns:
+//
+//   - An [Endpoint] is a listener and one connection per peer, shared by the traffic of both directions. Whoever has
+//     something to send first dials; the other side uses that connection for its own traffic.
+//   - A peer is an address and what the endpoint has with it. Its identity is the IP address that its connections come
+//     from and the port that it listens on.
+//   - A conn is a connection. Two roles make its progress, reading and writing, each held by one goroutine at a time
+//     and only for calls that do not block.
+//   - Memory is registered with a random 64-bit key. Peers name it by key and offset.
+//   - A transfer is a Get or Put, cut into reads or writes of 1 MiB and less, of which some are under way.
+//
+// Use:
+//
+//	e, err := ofitcp.Open(ctx, ofitcp.Config{Address: "ofi+tcp://127.0.0.1:0", Listen: true, Handler: h})
+//	if err != nil {
+//		return err
+//	}
+//	defer e.Close(ctx)
+//	to, err := e.Lookup("ofi+tcp://127.0.0.1:43905")
+//	...
+//	e.RecvExpected(&answer, to, tag, buf)
+//	e.SendRequest(&sent, to, tag, msg)
+//	e.Drive(to, &event)
+//
+// # Connection messages
+//
+// Each side sends one when a connection is made; integers are big endian but for the probe, which is in the sender's
+// order (libfabric include/ofi_proto.h, prov/tcp/src/xnet_rdm_cm.c):
+//
+//	 0               1               2               3
+//	+---------------+---------------+-------------------------------+
+//	| version 3     | type          | length of what follows 32 = 8 |   type 0 request, 1 response, 6 nack
+//	+---------------+---------------+-------------------------------+
+//	| zero                                                          |   4..23
+//	+---------------------------------------------------------------+
+//	| probe: the number 1 in 8 bytes                                |   24..31, zero in a nack
+//	+---------------+---------------+-------------------------------+
+//	| RDM version   | features      | port that the requester       |   32..35, feature 1: do not dial me
+//	|               |               | listens on                    |
+//	+---------------+---------------+-------------------------------+
+//	| number of the sender's process                                |   36..39
+//	+---------------------------------------------------------------+
+//
+// We advertise and answer RDM version 0. Peers then never use the rendezvous of tagged messages, so its operations are
+// errors here. The number of the process is random: see randomPid. Requests of other protocols over the same control
+// messages, such as tcp;ofi_rxm, and of big-endian peers get a nack.
+//
+// # Messages
+//
+// Then messages follow in both directions, with little-endian integers (prov/tcp/src/xnet_proto.h):
+//
+//	 0               1               2               3
+//	+---------------+---------------+-------------------------------+
+//	| version 3     | op            | flags                         |
+//	+---------------+---------------+---------------+---------------+
+//	| op data       | pieces        | header length | number        |
+//	+---------------+---------------+---------------+---------------+
+//	| length of the whole message, 8 bytes                          |
+//	+---------------------------------------------------------------+
+//
+//	op 0  request             [completion data: tag 8]              payload: sender's address, message
+//	op 0  acknowledgement     op data 2
+//	op 1  expected message    [completion data 8] tag 8             payload: message
+//	      request, old form   tag with bit 32 set                   payload: sender's address, message
+//	op 2  read                1 to 4 times offset 8, length 8, key 8
+//	op 3  answer to a read                                          payload: what was asked for
+//	op 4  write               [completion data 8] 1 to 4 times ...  payload
+//
+//	flags 1: there is completion data; 4 and 8: acknowledge when placed
+//
+// Answers to reads and acknowledgements carry no identifier: they come in the order of what they answer. The number
+// counts messages in the order of sending, which debug builds of libfabric verify; we do not.
+//
+// # Safety
+//
+// The protocol authenticates nobody: who can connect can send requests. What a peer can do otherwise is bounded by the
+// keys that it was given, which are not to be guessed. Every length, range and right is checked before use. A message
+// against the protocol, and an access that is not allowed, ends the connection it came over; a message that is merely
+// not wanted is dropped. Garbage on the port costs its own connection. Answers go over the connection that the request
+// came from; the address inside a request is checked and not used, so that nobody can have us dial third parties.
+//
+// # Failure
+//
+// When a connection is lost everything that waits for its peer fails, and the next operation dials anew. A host that
+// vanishes is found by keep-alive and by sent bytes that nobody acknowledges (Config.KeepAlive, Config.SendTimeout). A
+// refused connection fails at once, unless Config.DialRetry says otherwise.
+//
+// # Limits
+//
+// One read or write that a peer sends may be of any size. A peer that asks without reading its answers is no longer read
+// from when 4,096 answers are owed to it. IPv4 and IPv6 do not mix: the family of the endpoint's address decides. All
+// methods are safe for concurrent use.
+package ofitcp

@@ -1,0 +1,284 @@
+package ofitcp
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"cinnabar/internal/na"
+)
+
+// memory is registered memory. Peers' accesses bracket their use of it with enter and exit, from the moment that a
+// request is found right until its last byte has moved.
+type memory struct {
+	ep     *Endpoint
+	buf    []byte
+	key    uint64
+	access na.Access
+
+	uses atomic.Int64  // accesses under way, plus memoryClosed
+	idle chan struct{} // closed when the memory is closed and the last access to it over
+	once sync.Once     // closes it
+}
+
+const memoryClosed = 1 << 62
+
+// enter begins an access; false means that the memory is closed.
+func (m *memory) enter() bool {
+	if m.uses.Add(1)&memoryClosed == 0 {
+		return true
+	}
+	m.exit()
+	return false
+}
+
+func (m *memory) exit() {
+	if m.uses.Add(-1) == memoryClosed {
+		m.once.Do(func() { close(m.idle) })
+	}
+}
+
+// contains reports whether n bytes at off lie within the memory.
+func (m *memory) contains(off, n uint64) bool {
+	size := uint64(len(m.buf))
+	return off <= size && n <= size-off
+}
+
+// Close implements [na.Memory].
+func (m *memory) Close() {
+	for {
+		n := m.uses.Load()
+		if n&memoryClosed != 0 {
+			break // closed before; but wait as the first call does
+		}
+		if m.uses.CompareAndSwap(n, n|memoryClosed) {
+			m.ep.mem.drop(m)
+			break
+		}
+	}
+	if m.uses.Load() != memoryClosed {
+		m.drain()
+	}
+}
+
+// A peer may take its time with an access to closed memory as long as bytes move, within limits.
+const (
+	drainStall = time.Second      // without a byte in either direction, the connection is cut
+	drainTotal = 30 * time.Second // and after that in any case
+)
+
+var errStalled = errors.New("the peer was reading or writing memory that is closed, and did not go on")
+
+// drain waits until no access is under way, and cuts the connections of peers that do not let theirs end.
+func (m *memory) drain() {
+	tick := time.NewTicker(drainStall)
+	defer tick.Stop()
+	seen := make(map[*conn]uint64)
+	for left := drainTotal; ; left -= drainStall {
+		select {
+		case <-m.idle:
+			return
+		case <-tick.C:
+		}
+		for _, c := range m.ep.connections() {
+			if !c.usesMemory(m) {
+				continue
+			}
+			moved := c.moved()
+			if last, ok := seen[c]; ok && last == moved || left <= 0 {
+				c.fail(na.Unreachable, errStalled)
+			}
+			seen[c] = moved
+		}
+	}
+}
+
+// Sizes and offsets of a memory handle (NA OFI's na_ofi_mem_desc), all integers little endian.
+//
+//	 0  key        8
+//	 8  length     8
+//	16  pieces     8   k
+//	24  access     1
+//	25  zero       7
+//	32  k times: base address 8, length 8
+const (
+	handleHead  = 32
+	handlePiece = 16
+	handleLen   = handleHead + handlePiece
+	// handleBase is the base address in our handles. Peers never use it, since addresses of the tcp provider are
+	// offsets; zero would mean no memory, and the true one is nobody's business.
+	handleBase = 0x1000
+)
+
+// AppendHandle implements [na.Memory].
+func (m *memory) AppendHandle(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint64(b, m.key)
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(m.buf)))
+	b = binary.LittleEndian.AppendUint64(b, 1)
+	b = append(b, byte(m.access), 0, 0, 0, 0, 0, 0, 0)
+	b = binary.LittleEndian.AppendUint64(b, handleBase)
+	return binary.LittleEndian.AppendUint64(b, uint64(len(m.buf)))
+}
+
+// remote is a peer's memory, by its handle.
+type remote struct {
+	key    uint64
+	size   uint64
+	access na.Access
+}
+
+func (r *remote) Len() uint64 { return r.size }
+
+// ParseHandle implements [na.Endpoint].
+func (e *Endpoint) ParseHandle(b []byte) (na.RemoteMemory, error) {
+	r, err := parseHandle(b)
+	if err != nil {
+		return nil, &na.Error{Kind: na.Protocol, Op: "read memory handle", Err: err}
+	}
+	return &r, nil
+}
+
+func parseHandle(b []byte) (remote, error) {
+	if len(b) < handleLen {
+		return remote{}, fmt.Errorf("%d bytes; a handle has %d at least", len(b), handleLen)
+	}
+	r := remote{
+		key:    binary.LittleEndian.Uint64(b),
+		size:   binary.LittleEndian.Uint64(b[8:]),
+		access: na.Access(b[24]),
+	}
+	pieces := binary.LittleEndian.Uint64(b[16:])
+	if pieces == 0 || pieces > uint64(len(b)) || uint64(len(b)) != handleHead+pieces*handlePiece {
+		return remote{}, fmt.Errorf("%d pieces in a handle of %d bytes", pieces, len(b))
+	}
+	if r.access < na.ReadOnly || r.access > na.ReadWrite {
+		return remote{}, fmt.Errorf("access %d; it is 1, 2 or 3", r.access)
+	}
+	var sum uint64
+	for p := b[handleHead:]; len(p) > 0; p = p[handlePiece:] {
+		n := binary.LittleEndian.Uint64(p[8:])
+		if sum+n < sum {
+			return remote{}, fmt.Errorf("pieces longer than memory can be")
+		}
+		sum += n
+	}
+	if sum != r.size {
+		return remote{}, fmt.Errorf("pieces of %d bytes in memory of %d", sum, r.size)
+	}
+	return r, nil
+}
+
+// Register implements [na.Endpoint].
+func (e *Endpoint) Register(mem []byte, access na.Access) (na.Memory, error) {
+	if len(mem) == 0 {
+		return nil, &na.Error{Kind: na.Invalid, Op: "register memory", Err: fmt.Errorf("0 bytes; there must be 1 at least")}
+	}
+	if access < na.ReadOnly || access > na.ReadWrite {
+		return nil, &na.Error{Kind: na.Invalid, Op: "register memory", Err: fmt.Errorf("access %d; it is read, write or both", access)}
+	}
+	m := &memory{ep: e, buf: mem, access: access, idle: make(chan struct{})}
+	if !e.mem.add(m) {
+		return nil, &na.Error{Kind: na.Closed, Op: "register memory"}
+	}
+	return m, nil
+}
+
+// memoryTable finds registered memory by key. It holds the memory, so that the collector keeps what peers may reach.
+type memoryTable struct {
+	shards [memoryShards]memoryShard
+}
+
+const memoryShards = 16 // a power of two
+
+type memoryShard struct {
+	mu sync.RWMutex
+	// +checklocks:mu
+	byKey map[uint64]*memory
+	// +checklocks:mu
+	closed bool
+}
+
+// shard is where key belongs: keys are random, so any bits of them will do.
+func (t *memoryTable) shard(key uint64) *memoryShard { return &t.shards[key%memoryShards] }
+
+// add gives m a random key that no other memory has: peers must not guess it, nor reach memory by the key of closed
+// memory. False: the endpoint is closed.
+func (t *memoryTable) add(m *memory) bool {
+	for {
+		var b [8]byte
+		_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+		m.key = binary.LittleEndian.Uint64(b[:])
+		if m.key == 0 {
+			continue
+		}
+		if added, closed := t.shard(m.key).add(m); added || closed {
+			return added
+		}
+	}
+}
+
+func (s *memoryShard) add(m *memory) (added, closed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false, true
+	}
+	if s.byKey[m.key] != nil {
+		return false, false
+	}
+	if s.byKey == nil {
+		s.byKey = make(map[uint64]*memory)
+	}
+	s.byKey[m.key] = m
+	return true, false
+}
+
+func (t *memoryTable) drop(m *memory) {
+	s := t.shard(m.key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byKey, m.key)
+}
+
+// close drops all memory.
+func (t *memoryTable) close() {
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		s.closed = true
+		clear(s.byKey)
+		s.mu.Unlock()
+	}
+}
+
+// enter begins an access of a peer to what v describes. The error says what is wrong with it.
+func (t *memoryTable) enter(v iov, access na.Access) (*memory, error) {
+	s := t.shard(v.key)
+	s.mu.RLock()
+	m := s.byKey[v.key]
+	s.mu.RUnlock()
+	switch {
+	case m == nil:
+		return nil, fmt.Errorf("key %#x stands for no memory", v.key)
+	case m.access&access == 0:
+		return nil, fmt.Errorf("access %d to memory registered with access %d", access, m.access)
+	case !m.contains(v.addr, v.len):
+		return nil, fmt.Errorf("%d bytes at offset %d of memory of %d bytes", v.len, v.addr, len(m.buf))
+	case !m.enter():
+		return nil, fmt.Errorf("key %#x stands for memory that was closed", v.key)
+	}
+	return m, nil
+}
+
+// access is a piece of registered memory that a peer reads or writes.
+type access struct {
+	m   *memory
+	off uint64
+	n   uint64
+}
+
+func (a access) bytes() []byte { return a.m.buf[a.off : a.off+a.n : a.off+a.n] }

@@ -1,0 +1,166 @@
+package ofitcp
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"runtime"
+	"syscall"
+	"time"
+	"weak"
+
+	"cinnabar/internal/na"
+)
+
+// Config says how an endpoint is opened. The zero value of each field is its default.
+type Config struct {
+	// Address is what to listen on: "ofi+tcp", "ofi+tcp://host", "ofi+tcp://:port", "ofi+tcp://interface/host:port", and
+	// the same with "tcp" in place of "ofi+tcp"; host may be an address, an interface or a name. Empty is "ofi+tcp".
+	// What is left open is chosen as [Choose] says. A port that is taken is an error, never replaced by another.
+	Address string
+	// Listen has requests taken; without it they are dropped unanswered. Peers can reach the endpoint either way.
+	Listen bool
+	// Handler takes the requests. It may be nil if Listen is false.
+	Handler na.Handler
+	// Logger is told of peers that break the protocol and, at Debug, of connections. Nil discards.
+	Logger *slog.Logger
+	// Spin is for how long a goroutine reads the socket without result before it parks: 0 stands for 50 µs, negative for
+	// no time.
+	Spin time.Duration
+	// Subnet, if valid, is the only one from which an address is chosen.
+	Subnet netip.Prefix
+	// Firewalled tells peers never to dial this endpoint: answers reach it over its own connections only.
+	Firewalled bool
+	// MaxRequest and MaxResponse are the sizes of whole messages in bytes, the sender's address of a request included: 0
+	// stands for 4096. Mercury's peers must be configured alike.
+	MaxRequest, MaxResponse int
+	// DialTimeout bounds an attempt to connect, and the repeating of attempts that the peer answers with a refusal
+	// because it is connecting itself: 0 stands for 10 s.
+	DialTimeout time.Duration
+	// DialRetry is for how long a host that refuses connections is dialed again: 0 stands for not at all. Mercury's own
+	// plugin does so for 120 s, silently.
+	DialRetry time.Duration
+	// KeepAlive is after how long a silent host counts as dead: 0 stands for 15 s, negative for never.
+	KeepAlive time.Duration
+	// SendTimeout is for how long a peer may leave sent bytes unacknowledged, or take none, before the connection counts
+	// as lost: 0 stands for 15 s, negative for ever.
+	SendTimeout time.Duration
+}
+
+// Defaults of Config.
+const (
+	defaultSpin     = 50 * time.Microsecond
+	defaultMessage  = 4096
+	defaultDial     = 10 * time.Second
+	defaultSilence  = 15 * time.Second
+	maxMessage      = 1 << 20 // the largest MaxRequest and MaxResponse
+	smallestMessage = 64
+)
+
+// withDefaults returns cfg with what is in force in place of zeros.
+func (cfg Config) withDefaults() (Config, error) {
+	setDefault(&cfg.Spin, defaultSpin)
+	setDefault(&cfg.MaxRequest, defaultMessage)
+	setDefault(&cfg.MaxResponse, defaultMessage)
+	setDefault(&cfg.DialTimeout, defaultDial)
+	setDefault(&cfg.KeepAlive, defaultSilence)
+	setDefault(&cfg.SendTimeout, defaultSilence)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	switch {
+	case cfg.Listen && cfg.Handler == nil:
+		return cfg, errors.New("Config.Listen needs a Config.Handler")
+	case cfg.MaxRequest < smallestMessage || cfg.MaxRequest > maxMessage:
+		return cfg, fmt.Errorf("Config.MaxRequest is %d; it must be from %d to %d", cfg.MaxRequest, smallestMessage, maxMessage)
+	case cfg.MaxResponse < smallestMessage || cfg.MaxResponse > maxMessage:
+		return cfg, fmt.Errorf("Config.MaxResponse is %d; it must be from %d to %d", cfg.MaxResponse, smallestMessage, maxMessage)
+	case cfg.DialTimeout < 0 || cfg.DialRetry < 0:
+		return cfg, errors.New("Config.DialTimeout and Config.DialRetry must not be negative")
+	}
+	return cfg, nil
+}
+
+func setDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// Open opens an endpoint. ctx bounds the looking up of a host name; the endpoint lives until Close.
+func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, &na.Error{Kind: na.Invalid, Op: "open", Err: err}
+	}
+	c, err := chooseOn(ctx, cfg.Address, cfg.Subnet)
+	if err != nil {
+		return nil, err
+	}
+	ln, err := listen(ctx, c.bind)
+	if err != nil {
+		return nil, err
+	}
+	e := &Endpoint{
+		cfg: cfg, ln: ln, maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)),
+		shut: make(chan struct{}), finished: make(chan struct{}),
+		peers: make(map[netip.AddrPort]weak.Pointer[peer]), active: make(map[*peer]struct{}),
+		conns: make(map[*conn]struct{}), half: make(map[*net.TCPConn]uint64),
+		complaints: make(map[netip.Addr]time.Time),
+	}
+	port := c.bind.Port()
+	if a, ok := ln.Addr().(*net.TCPAddr); ok {
+		port = uint16(a.Port)
+	}
+	e.self = netip.AddrPortFrom(c.self, port)
+	e.prefixBytes = appendAddr(nil, e.self)
+	e.prefix = len(e.prefixBytes)
+	e.pid = randomPid()
+	e.watch.ep, e.watch.stop = e, make(chan struct{})
+	e.own = e.peer(e.self)
+	cfg.Logger.Debug("endpoint opened", "address", e.own.str, "reason", c.reason)
+	e.spawn(e.acceptLoop)
+	return e, nil
+}
+
+// listen binds the address; a port that is taken is an error.
+func listen(ctx context.Context, a netip.AddrPort) (*net.TCPListener, error) {
+	network := "tcp4"
+	if a.Addr().Is6() {
+		network = "tcp6"
+	}
+	lc := net.ListenConfig{KeepAlive: -1}
+	l, err := lc.Listen(ctx, network, a.String())
+	if err == nil {
+		if ln, ok := l.(*net.TCPListener); ok {
+			return ln, nil
+		}
+		err = fmt.Errorf("the listener is a %T", l)
+	}
+	kind := na.Invalid
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		kind = na.InUse
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		kind = na.NotAvailable
+	}
+	return nil, &na.Error{Kind: kind, Op: "listen", Addr: formatAddr(a), Err: err}
+}
+
+// randomPid makes the number by which peers tell this process from its predecessor on the same port. The true process
+// number would not do: in containers it is often 1 at both ends, which upstream takes for a duplicate.
+func randomPid() uint32 {
+	var b [4]byte
+	for {
+		_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+		if n := binary.BigEndian.Uint32(b[:]); n != 0 {
+			return n
+		}
+	}
+}

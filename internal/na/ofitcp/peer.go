@@ -1,0 +1,283 @@
+package ofitcp
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"cinnabar/internal/na"
+)
+
+// peer is the address of an endpoint, and what this endpoint has with it. There is one for each address as long as
+// anybody holds it. It implements [na.Addr].
+type peer struct {
+	ep   *Endpoint
+	addr netip.AddrPort
+	str  string
+
+	conn   atomic.Pointer[conn] // what to send over; nil if there is none. Changed with mu held.
+	last   atomic.Pointer[conn] // the latest connection, perhaps lost
+	active atomic.Bool          // in the endpoint's set of peers with something under way
+	awaits atomic.Int32         // how many operations are in tags
+
+	mu sync.Mutex
+	// +checklocks:mu
+	link linkState
+	// try is the own attempt under way, or the answering of the peer's.
+	// +checklocks:mu
+	try *attempt
+	// pid is the number of the peer's process, if link is linkAccepting or linkUp.
+	// +checklocks:mu
+	pid uint32
+	// firewalled says that the peer asked not to be dialed.
+	// +checklocks:mu
+	firewalled bool
+	// waiting are messages and transfers until there is a connection.
+	// +checklocks:mu
+	waiting []item
+
+	tagMu sync.Mutex
+	// tags are the expected messages that are waited for.
+	// +checklocks:tagMu
+	tags map[uint32]waiter
+}
+
+// waiter is an operation that waits for an expected message.
+type waiter struct {
+	op  *na.Op
+	buf []byte
+}
+
+// attempt is the making of a connection, in either direction. Its identity tells whether it still counts.
+type attempt struct{ cancel context.CancelFunc }
+
+func (p *peer) String() string { return p.str }
+
+func (p *peer) Equal(other na.Addr) bool {
+	o, ok := other.(*peer)
+	return ok && (p == o || p.addr == o.addr)
+}
+
+func (p *peer) Done() <-chan struct{} {
+	if c := p.last.Load(); c != nil {
+		return c.done
+	}
+	return nil
+}
+
+// send has it sent: over the connection, or as soon as there is one.
+func (p *peer) send(it item) {
+	if c := p.conn.Load(); c != nil && c.push(it) {
+		c.kick()
+		return
+	}
+	p.activate()
+	c, err := p.sendSlow(it)
+	if err != nil {
+		p.giveBack(it, err)
+		p.settle()
+	} else if c != nil {
+		c.kick()
+	}
+}
+
+// sendSlow queues it for a connection to come. If there is one meanwhile, it returns that.
+func (p *peer) sendSlow(it item) (*conn, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c := p.conn.Load(); c != nil && c.push(it) {
+		return c, nil
+	}
+	if p.ep.closed.Load() {
+		return nil, &na.Error{Kind: na.Closed, Op: it.what, Addr: p.str}
+	}
+	if p.link == linkIdle || p.link == linkUp { // up: it is dead, and about to be lost
+		if p.firewalled {
+			return nil, &na.Error{Kind: na.Firewalled, Op: it.what, Addr: p.str}
+		}
+		if !p.dialLocked() {
+			return nil, &na.Error{Kind: na.Closed, Op: it.what, Addr: p.str}
+		}
+	}
+	p.waiting = append(p.waiting, it)
+	return nil, nil
+}
+
+// giveBack completes an operation that was not begun.
+func (p *peer) giveBack(it item, err error) {
+	if t := it.t; t != nil {
+		*t = transfer{}
+		transfers.Put(t)
+	}
+	it.op.Finish(0, err)
+}
+
+// expect has an operation wait for an expected message.
+func (p *peer) expect(op *na.Op, tag uint32, buf []byte) bool {
+	p.activate()
+	p.tagMu.Lock()
+	defer p.tagMu.Unlock()
+	if _, taken := p.tags[tag]; taken {
+		return false
+	}
+	if p.tags == nil {
+		p.tags = make(map[uint32]waiter)
+	}
+	p.tags[tag] = waiter{op, buf}
+	p.awaits.Add(1)
+	return true
+}
+
+// takeWaiter returns who waits for the expected message with that tag.
+func (p *peer) takeWaiter(tag uint32) (waiter, bool) {
+	p.tagMu.Lock()
+	defer p.tagMu.Unlock()
+	w, ok := p.tags[tag]
+	if ok {
+		delete(p.tags, tag)
+		p.awaits.Add(-1)
+	}
+	return w, ok
+}
+
+// takeWaiters returns all who wait.
+func (p *peer) takeWaiters() []waiter {
+	p.tagMu.Lock()
+	defer p.tagMu.Unlock()
+	list := make([]waiter, 0, len(p.tags))
+	for _, w := range p.tags {
+		list = append(list, w)
+	}
+	clear(p.tags)
+	p.awaits.Store(0)
+	return list
+}
+
+// lostLocked takes note that c is dead and returns the operations that wait for messages over it.
+//
+// +checklocks:p.mu
+func (p *peer) lostLocked(c *conn) []waiter {
+	if p.conn.Load() != c {
+		return nil
+	}
+	p.conn.Store(nil)
+	if p.link == linkUp {
+		p.link = linkIdle
+	}
+	return p.takeWaiters()
+}
+
+// upLocked makes c the connection and has it take what waits.
+//
+// +checklocks:p.mu
+func (p *peer) upLocked(c *conn, pid uint32) {
+	p.link, p.try, p.pid = linkUp, nil, pid
+	for _, it := range p.waiting {
+		c.push(it) // c is new, so it is not dead
+	}
+	clear(p.waiting)
+	p.waiting = p.waiting[:0]
+	p.last.Store(c)
+	p.conn.Store(c)
+}
+
+// giveUpLocked ends an attempt and returns what waited for it.
+//
+// +checklocks:p.mu
+func (p *peer) giveUpLocked() ([]item, []waiter) {
+	items := p.waiting
+	p.link, p.try, p.waiting = linkIdle, nil, nil
+	return items, p.takeWaiters()
+}
+
+// failAll completes what waited for a connection that does not come about.
+func (p *peer) failAll(items []item, tags []waiter, kind na.Kind, err error) {
+	for _, it := range items {
+		p.giveBack(it, &na.Error{Kind: kind, Op: it.what, Addr: p.str, Err: err})
+	}
+	for _, w := range tags {
+		w.op.Finish(0, &na.Error{Kind: kind, Op: "receive", Addr: p.str, Err: err})
+	}
+	p.settle()
+}
+
+// close ends attempts and what waits for them: the endpoint is closed.
+func (p *peer) close() {
+	p.mu.Lock()
+	if p.try != nil {
+		p.try.cancel()
+	}
+	items, tags := p.giveUpLocked()
+	p.mu.Unlock()
+	p.failAll(items, tags, na.Closed, nil)
+}
+
+// cancel gives op up if it waits for a connection or a message, or is a connection's.
+func (p *peer) cancel(op *na.Op) bool {
+	if it, ok := p.unqueue(op); ok {
+		p.giveBack(it, &na.Error{Kind: na.Canceled, Op: it.what, Addr: p.str})
+		return true
+	}
+	if p.unexpect(op) {
+		op.Finish(0, &na.Error{Kind: na.Canceled, Op: "receive", Addr: p.str})
+		p.settle()
+		return true
+	}
+	return false
+}
+
+// unqueue removes op from what waits for a connection.
+func (p *peer) unqueue(op *na.Op) (item, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, it := range p.waiting {
+		if it.op == op {
+			p.waiting = append(p.waiting[:i], p.waiting[i+1:]...)
+			return it, true
+		}
+	}
+	return item{}, false
+}
+
+// unexpect removes op from those who wait for messages.
+func (p *peer) unexpect(op *na.Op) bool {
+	p.tagMu.Lock()
+	defer p.tagMu.Unlock()
+	for tag, w := range p.tags {
+		if w.op == op {
+			delete(p.tags, tag)
+			p.awaits.Add(-1)
+			return true
+		}
+	}
+	return false
+}
+
+// activate enters p into the set of peers with something under way.
+func (p *peer) activate() {
+	if p.active.Load() {
+		return
+	}
+	p.ep.mu.Lock()
+	defer p.ep.mu.Unlock()
+	p.active.Store(true)
+	p.ep.active[p] = struct{}{}
+}
+
+// settle takes p out of that set if there is nothing.
+func (p *peer) settle() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.link != linkIdle || len(p.waiting) > 0 {
+		return
+	}
+	p.tagMu.Lock()
+	defer p.tagMu.Unlock()
+	p.ep.mu.Lock()
+	defer p.ep.mu.Unlock()
+	if len(p.tags) == 0 {
+		delete(p.ep.active, p)
+		p.active.Store(false)
+	}
+}

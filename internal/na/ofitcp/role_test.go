@@ -1,0 +1,295 @@
+package ofitcp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"cinnabar/internal/na"
+)
+
+// TestStuckTask: while a task blocks, the connection's other requests are handled and its reads answered.
+func TestStuckTask(t *testing.T) {
+	release := make(chan struct{})
+	h := new(echo)
+	var stuck atomic.Int32
+	started := make(chan struct{})
+	server := openEndpoint(t, Config{Listen: true, Handler: handlerFunc(func(m *na.Message) na.Task {
+		<-started
+		if bytes.HasPrefix(m.Data, []byte("stuck")) {
+			return taskFunc(func() {
+				stuck.Add(1)
+				<-release
+			})
+		}
+		return h.Request(m)
+	})})
+	h.e = server
+	close(started)
+	cl := openEndpoint(t, Config{})
+	to := addrOf(t, cl, server)
+	_, from := expose(t, server, cl, []byte("memory"), na.ReadOnly)
+	for i := range 5 {
+		op := newCall()
+		cl.SendRequest(&op.op, to, uint32(1000+i), append(make([]byte, cl.Limits().RequestRoom), "stuck"...))
+		if err := op.park(t); err != nil {
+			t.Fatal(err)
+		}
+		c := newClient(cl, to, uint32(i*10))
+		c.must(t, []byte("hello"))
+		if got := newClientGet(t, cl, to, from, 6); string(got) != "memory" {
+			t.Errorf("got %q", got)
+		}
+	}
+	if n := stuck.Load(); n != 5 {
+		t.Errorf("%d tasks are stuck, want 5", n)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	if err := server.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Close with stuck tasks: %v", err)
+	}
+	close(release)
+}
+
+// TestBatchOfTasks: requests that come together, one of which blocks: the others are answered all the same.
+func TestBatchOfTasks(t *testing.T) {
+	release := make(chan struct{})
+	defer close(release)
+	h := new(echo)
+	started := make(chan struct{})
+	server := openEndpoint(t, Config{Listen: true, Handler: handlerFunc(func(m *na.Message) na.Task {
+		<-started
+		if m.Tag == 50 {
+			return taskFunc(func() { <-release })
+		}
+		return h.Request(m)
+	})})
+	h.e = server
+	close(started)
+	r := newRaw(t)
+	c, _ := r.dial(server, 1)
+	var b []byte
+	for tag := range uint32(100) {
+		b = append(b, r.rawRequest(tag, []byte("hello"))...)
+	}
+	c.write(b)
+	seen := map[uint64]bool{}
+	for range 99 {
+		m, _ := c.message()
+		seen[m.tag] = true
+	}
+	if len(seen) != 99 || seen[50] {
+		t.Errorf("%d answers, that of the blocked one: %t", len(seen), seen[50])
+	}
+}
+
+// TestNestedCall: a task that calls on, back to where the request came from, over the same connection.
+func TestNestedCall(t *testing.T) {
+	var a, b *Endpoint
+	var nested sync.Pool
+	ready := make(chan struct{})
+	b = openEndpoint(t, Config{Listen: true, Handler: handlerFunc(func(m *na.Message) na.Task {
+		<-ready
+		from, tag := m.From, m.Tag
+		data := bytes.Clone(m.Data)
+		return taskFunc(func() {
+			c, _ := nested.Get().(*client)
+			if c == nil {
+				c = newClient(b, from, 1<<20)
+			}
+			got, err := c.call(t, data)
+			if err != nil {
+				t.Errorf("nested call: %v", err)
+			}
+			op := newCall()
+			b.SendExpected(&op.op, from, tag, append(make([]byte, b.Limits().ResponseRoom), got...))
+			if err := op.wait(t, b, from); err != nil {
+				t.Errorf("answer: %v", err)
+			}
+			nested.Put(c)
+		})
+	})})
+	a = openEcho(t, Config{})
+	close(ready)
+	c := newClient(a, addrOf(t, a, b), 0)
+	for i := range 300 {
+		c.must(t, bytes.Repeat([]byte{byte(i)}, i))
+	}
+}
+
+// TestHandOver has waiters come and go, so that connections change between them and the background.
+func TestHandOver(t *testing.T) {
+	server := openEcho(t, Config{})
+	cl := openEndpoint(t, Config{Spin: 20 * time.Microsecond})
+	to := addrOf(t, cl, server)
+	var wg sync.WaitGroup
+	for g := range 6 {
+		wg.Go(func() {
+			c := newClient(cl, to, uint32(g)<<20)
+			for i := range 300 {
+				if (i/10+g)%3 == 0 { // without driving
+					c.tag++
+					cl.RecvExpected(&c.recv.op, to, c.tag, c.buf)
+					cl.SendRequest(&c.send.op, to, c.tag, c.msg)
+					if err := errors.Join(c.recv.park(t), c.send.park(t)); err != nil {
+						t.Error(err)
+					}
+					continue
+				}
+				c.must(t, []byte{byte(i)})
+				if i%50 == 0 {
+					pause := time.NewTimer(3 * time.Millisecond) // long enough for the watcher
+					<-pause.C
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestParkedClient: a client whose connection nobody drives any more still takes what comes.
+func TestParkedClient(t *testing.T) {
+	got := make(chan string, 1)
+	cl := openEndpoint(t, Config{Listen: true, Handler: handlerFunc(func(m *na.Message) na.Task {
+		got <- string(m.Data)
+		return nil
+	})})
+	var from na.Addr
+	var mu sync.Mutex
+	h := new(echo)
+	ready := make(chan struct{})
+	server := openEndpoint(t, Config{Listen: true, Handler: handlerFunc(func(m *na.Message) na.Task {
+		<-ready
+		mu.Lock()
+		from = m.From
+		mu.Unlock()
+		return h.Request(m)
+	})})
+	h.e = server
+	close(ready)
+	c := newClient(cl, addrOf(t, cl, server), 0)
+	for range 20 {
+		c.must(t, []byte("claim the connection"))
+		mu.Lock()
+		to := from
+		mu.Unlock()
+		op := newCall()
+		server.SendRequest(&op.op, to, 1, append(make([]byte, server.Limits().RequestRoom), "unasked"...))
+		if s := <-got; s != "unasked" {
+			t.Fatalf("got %q", s)
+		}
+		if err := op.park(t); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// cpuTime is how much processor time this process has used.
+func cpuTime(t *testing.T) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// TestManyClients: 1,024 clients on one endpoint, each with a call, and then nobody does anything.
+func TestManyClients(t *testing.T) {
+	const clients = 1024
+	var lim syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &lim); err != nil || lim.Cur < 5*clients+100 {
+		t.Skipf("the limit of open files is %d; %d clients in one process need more than %d", lim.Cur, clients, 5*clients+100)
+	}
+	server := openEcho(t, Config{})
+	peers := make([]*client, clients)
+	var wg sync.WaitGroup
+	for i := range peers {
+		e := openEndpoint(t, Config{})
+		peers[i] = newClient(e, addrOf(t, e, server), 0)
+	}
+	for _, c := range peers {
+		wg.Go(func() { c.must(t, []byte("hello")) })
+	}
+	wg.Wait()
+	if s := server.Stats(); s.Open != clients || s.RequestsReceived != clients {
+		t.Errorf("%+v", s)
+	}
+	if testing.Short() {
+		return
+	}
+	goroutines := runtime.NumGoroutine()
+	if limit := 4*clients + 50; goroutines > limit { // listener and connection of each client, and the server's
+		t.Errorf("%d goroutines, want at most %d", goroutines, limit)
+	}
+	settle := time.NewTimer(50 * time.Millisecond) // spinning and watching are over
+	<-settle.C
+	before := cpuTime(t)
+	idle := time.NewTimer(500 * time.Millisecond)
+	<-idle.C
+	if used := cpuTime(t) - before; used > 20*time.Millisecond {
+		t.Errorf("idle, but %v of processor time were used in 500 ms", used)
+	}
+	for _, c := range peers {
+		wg.Go(func() { c.must(t, []byte("again")) })
+	}
+	wg.Wait()
+}
+
+// TestNothingLeaks opens and closes endpoints with connections; goleak sees to the goroutines.
+func TestNothingLeaks(t *testing.T) {
+	count := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Skipf("descriptors cannot be counted here: %v", err)
+		}
+		return len(entries)
+	}
+	one := func() {
+		server, cl := openEcho(t, Config{}), openEndpoint(t, Config{})
+		c := newClient(cl, addrOf(t, cl, server), 0)
+		c.must(t, []byte("x"))
+		closeEndpoint(t, cl)
+		closeEndpoint(t, server)
+	}
+	one()
+	before, goroutines := count(), runtime.NumGoroutine()
+	for range 50 {
+		one()
+	}
+	if after := count(); after > before+3 {
+		t.Errorf("%d descriptors, %d before", after, before)
+	}
+	if n := runtime.NumGoroutine(); n > goroutines+3 {
+		t.Errorf("%d goroutines, %d before", n, goroutines)
+	}
+}
+
+// TestForgotten: peers that nobody holds are not kept.
+func TestForgotten(t *testing.T) {
+	server := openEcho(t, Config{})
+	for range 20 {
+		cl := openEndpoint(t, Config{})
+		newClient(cl, addrOf(t, cl, server), 0).must(t, []byte("x"))
+		closeEndpoint(t, cl)
+	}
+	for range 200 {
+		runtime.GC()
+		server.mu.Lock()
+		n := len(server.peers)
+		server.mu.Unlock()
+		if n < 10 {
+			return
+		}
+		runtime.Gosched()
+	}
+	t.Error("peers that are gone are kept")
+}

@@ -1,0 +1,324 @@
+package ofitcp
+
+import (
+	"errors"
+	"sync"
+
+	"cinnabar/internal/na"
+	"cinnabar/internal/sockio"
+)
+
+const (
+	// stageBytes is how much of the stream is read at a time while no large payload is expected: less than the size
+	// from which sockio tells the scheduler of a call, which costs.
+	stageBytes = 16<<10 - 64
+	// readBytes is about how much one call reads, which bounds for how long memory is in use.
+	readBytes = 2 << 20
+	// rxVectors is how many pieces of memory one read fills.
+	rxVectors = 60
+)
+
+// stage is a buffer for the stream. A connection has one only while there is something in it.
+type stage [stageBytes]byte
+
+var stages = sync.Pool{New: func() any { return new(stage) }}
+
+// rxState is the receiving half of a connection, the read role's own.
+//
+// Small messages are read into the stage, many at a time, and handled there. Of a message that is larger, or whose place
+// is known, only what came together with its header passes through the stage: the rest is read straight into its place,
+// and behind it only as much as the header of another message of the kind, whose payload then is read straight, too.
+type rxState struct {
+	stage *stage // nil while there is nothing in it
+	r, w  int    // unhandled bytes in stage
+	guess int    // if not 0: how many bytes to read of the next header
+
+	m    message
+	body bool   // m's payload is under way
+	left uint64 // of it
+	sink sink   // where it goes
+
+	reading *transfer // whose memory read is filling
+
+	iov     int        // sinkWrite: the next byte goes to conn.writeTo[iov]
+	iovOff  uint64     // there
+	request []byte     // sinkRequest: memory for the payload
+	got     int        // bytes in request, or of an expected message that is read straight
+	kick    bool       // something is to be written
+	in      na.Message // what handlers are shown
+	tasks   []na.Task
+	plan    [][]byte
+	ended   []ended
+}
+
+// sink is where a payload goes that is not handled in the stage.
+type sink uint8
+
+const (
+	sinkNone    sink = iota // nowhere
+	sinkRead                // to local memory: the answer to the oldest read
+	sinkWrite               // to registered memory
+	sinkDirect              // to the buffer of an expected message
+	sinkRequest             // to memory for one request
+)
+
+// receive reads once and handles what has come, with the read role. It reports whether something has come.
+func (c *conn) receive() bool {
+	if c.dead.Load() || c.owesTooMuch() {
+		return false
+	}
+	n, err := c.read()
+	if err != nil {
+		c.nothingCame(err)
+		return false
+	}
+	c.rxBytes.Add(uint64(n))
+	c.arrived(n)
+	c.parse()
+	c.finishReceived()
+	return true
+}
+
+// nothingCame ends the use of memory after a vain read, and the connection if there will be no other.
+func (c *conn) nothingCame(err error) {
+	if c.rx.body {
+		c.filled(0)
+		c.finishReceived()
+	}
+	if !errors.Is(err, sockio.ErrWouldBlock) {
+		c.fail(na.Unreachable, lost(err))
+	}
+}
+
+// owesTooMuch pauses the reading while the peer does not take its answers.
+func (c *conn) owesTooMuch() bool {
+	if c.owes.Load() < maxReplies {
+		return false
+	}
+	c.paused.Store(true)
+	if c.owes.Load() <= maxReplies/2 { // the writer has not seen it
+		c.paused.Store(false)
+		return false
+	}
+	return true
+}
+
+// read reads once, into the stage or straight into the payload's place.
+func (c *conn) read() (int, error) {
+	rx := &c.rx
+	if rx.stage == nil {
+		rx.stage, _ = stages.Get().(*stage)
+		rx.r, rx.w = 0, 0
+	}
+	if !rx.body {
+		end := stageBytes
+		if rx.w == 0 {
+			end = c.expectedHeader()
+		}
+		return c.sock.TryReadv(append(rx.plan[:0], rx.stage[rx.w:end]))
+	}
+	rx.plan = c.planBody(rx.plan[:0])
+	n, err := c.sock.TryReadv(rx.plan)
+	clear(rx.plan)
+	return n, err
+}
+
+// expectedHeader is how much to read of the next message if the stage is empty: only the header if the payload belongs
+// elsewhere.
+func (c *conn) expectedHeader() int {
+	if c.readsOut.Load() > 0 {
+		return baseLen
+	}
+	if g := c.rx.guess; g > 0 {
+		return g
+	}
+	return stageBytes
+}
+
+// largePayload is from which size on a payload has the reading of the next message behind it stop at its header.
+const largePayload = 32 << 10
+
+// planBody lists the memory that the rest of the payload belongs to, and marks it as in use; and behind it, if that is
+// all, the stage. The stage is empty.
+func (c *conn) planBody(p [][]byte) [][]byte {
+	rx := &c.rx
+	want := min(rx.left, readBytes)
+	switch rx.sink {
+	case sinkRead:
+		p = c.planRead(p, want)
+	case sinkWrite:
+		p = c.planWrite(p, want)
+	case sinkDirect:
+		p = c.planDirect(p, want)
+	case sinkRequest:
+		p = append(p, rx.request[rx.got:])
+	case sinkNone:
+	}
+	if len(p) == 0 { // what comes goes nowhere
+		return append(p, rx.stage[:min(want, stageBytes)])
+	}
+	var n uint64
+	for _, b := range p {
+		n += uint64(len(b))
+	}
+	if n == rx.left {
+		behind := stageBytes
+		if rx.m.payload >= largePayload {
+			behind = rx.m.hdr
+		}
+		p = append(p, rx.stage[:behind])
+	}
+	return p
+}
+
+func (c *conn) planRead(p [][]byte, want uint64) [][]byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.down != nil || c.reads.at(0).t == nil {
+		return p
+	}
+	r := c.reads.at(0)
+	r.t.reading = true
+	c.rx.reading = r.t
+	return r.t.local(p, r.frag, r.off, want, rxVectors)
+}
+
+func (c *conn) planWrite(p [][]byte, want uint64) [][]byte {
+	off := c.rx.iovOff
+	for i := c.rx.iov; want > 0; i++ {
+		b := c.writeTo[i].bytes()[off:]
+		b = b[:min(want, uint64(len(b)))]
+		p = append(p, b)
+		want -= uint64(len(b))
+		off = 0
+	}
+	return p
+}
+
+func (c *conn) planDirect(p [][]byte, want uint64) [][]byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d := &c.direct
+	if d.op == nil {
+		return p
+	}
+	d.busy = true
+	return append(p, d.buf[c.rx.got:uint64(c.rx.got)+want])
+}
+
+// arrived takes n bytes into account that read has read.
+func (c *conn) arrived(n int) {
+	rx := &c.rx
+	if !rx.body {
+		rx.w += n
+		return
+	}
+	k := min(uint64(n), rx.left)
+	c.filled(k)
+	rx.left -= k
+	rx.r, rx.w = 0, n-int(k)
+}
+
+// filled moves on by n bytes of payload that are in their place, and ends the use of that place.
+func (c *conn) filled(n uint64) {
+	rx := &c.rx
+	switch rx.sink {
+	case sinkRead:
+		c.filledRead(n)
+	case sinkWrite:
+		for n > 0 {
+			a := &c.writeTo[rx.iov]
+			if left := a.n - rx.iovOff; n >= left {
+				n -= left
+				rx.iov, rx.iovOff = rx.iov+1, 0
+				continue
+			}
+			rx.iovOff += n
+			n = 0
+		}
+	case sinkDirect:
+		c.filledDirect(n)
+	case sinkRequest:
+		rx.got += int(n)
+	case sinkNone:
+	}
+}
+
+// filledRead ends the reader's use of a transfer's memory. The transfer may have been given up meanwhile.
+func (c *conn) filledRead(n uint64) {
+	rx := &c.rx
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t := rx.reading; t != nil {
+		rx.reading = nil
+		t.reading = false
+		if t.over() {
+			t.ended = true
+			rx.ended = append(rx.ended, ended{t: t})
+			return
+		}
+	}
+	if c.reads.len() == 0 { // the connection has ended
+		return
+	}
+	if r := c.reads.at(0); r.t != nil {
+		r.frag, r.off = r.t.advance(r.frag, r.off, n)
+	}
+}
+
+func (c *conn) filledDirect(n uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d := &c.direct
+	c.rx.got += int(n)
+	d.busy = false
+	if d.op != nil && d.err != nil {
+		c.rx.ended = append(c.rx.ended, ended{op: d.op, err: d.err})
+		*d = directRecv{}
+	}
+}
+
+// finishReceived completes what has come, without a lock.
+func (c *conn) finishReceived() {
+	for i := 0; i < len(c.rx.ended); i++ {
+		e := c.rx.ended[i]
+		c.rx.ended[i] = ended{}
+		c.finish(e)
+	}
+	c.rx.ended = c.rx.ended[:0]
+	if c.rx.kick {
+		c.rx.kick = false
+		c.kick()
+	}
+}
+
+// unstage gives the stage away if there is nothing in it.
+func (c *conn) unstage() {
+	rx := &c.rx
+	if rx.stage != nil && rx.r == rx.w {
+		stages.Put(rx.stage)
+		rx.stage, rx.r, rx.w = nil, 0, 0
+	}
+}
+
+// abortRx lets go of the memory that a dead connection's reader uses, unless it has the role: then it does so itself.
+func (c *conn) abortRx() {
+	if !c.role.held.CompareAndSwap(false, true) {
+		return
+	}
+	c.letGo()
+	c.role.held.Store(false)
+}
+
+// letGo lets go of registered memory, with the read role.
+func (c *conn) letGo() {
+	rx := &c.rx
+	if rx.body && rx.sink == sinkWrite {
+		c.exitWrite()
+	}
+	rx.body, rx.request = false, nil
+	if rx.stage != nil {
+		stages.Put(rx.stage)
+		rx.stage, rx.r, rx.w = nil, 0, 0
+	}
+}

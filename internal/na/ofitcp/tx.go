@@ -1,0 +1,402 @@
+package ofitcp
+
+import (
+	"errors"
+
+	"cinnabar/internal/na"
+	"cinnabar/internal/sockio"
+)
+
+// Sizes of a batch: what one call of TryWritev is given.
+const (
+	batchVectors = 60        // sockio takes 64 in one system call
+	batchBytes   = 1 << 20   // about; a chunk or a message may exceed it
+	scratchBytes = 4 << 10   // headers
+	corkBytes    = 16 << 10  // small answers that leave together
+	corkMessage  = corkBytes // the largest answer that is copied for it
+)
+
+// txState is the sending half of a connection: a batch of messages in the order of the stream.
+type txState struct {
+	iov     [][]byte
+	at      int    // first vector that is not written
+	scratch []byte // fixed capacity: vectors point into it
+	spare   []byte // takes turns with conn.cork
+	marks   []mark
+	done    int // marks that are over
+	queued  uint64
+	written uint64
+	ended   []ended
+}
+
+// mark tells what is over once the stream has been written up to a position.
+type mark struct {
+	end    uint64 // position
+	first  int    // vectors of it
+	last   int
+	op     *na.Op // a message was sent,
+	n      int    // of this many bytes
+	t      *transfer
+	access int // pieces of memory read for the peer
+}
+
+func (t *txState) init() {
+	t.iov = make([][]byte, 0, batchVectors+4)
+	t.marks = make([]mark, 0, 8)
+}
+
+// kick has written what can be: by this goroutine, or by the one that is writing. It never blocks.
+//
+// +checklocksignore: it does not know TryLock.
+func (c *conn) kick() {
+	c.want.Store(true)
+	for (c.sweep.Load() || c.want.Load() && !c.blocked.Load()) && c.wmu.TryLock() {
+		c.work()
+		c.wmu.Unlock()
+	}
+}
+
+// work does what a holder of the write role has to do.
+//
+// +checklocks:c.wmu
+func (c *conn) work() {
+	if c.sweep.Swap(false) {
+		c.sweepBatch()
+	}
+	if !c.blocked.Load() && c.want.Swap(false) {
+		c.transmit()
+	}
+}
+
+// transmit writes until there is nothing to write, or the socket is full.
+//
+// +checklocks:c.wmu
+func (c *conn) transmit() {
+	for !c.dead.Load() && !c.sweep.Load() {
+		if c.tx.at == len(c.tx.iov) && !c.fill() {
+			return
+		}
+		n, err := c.sock.TryWritev(c.tx.iov[c.tx.at:])
+		switch {
+		case err == nil:
+			c.txBytes.Add(uint64(n))
+			c.wrote(n)
+		case errors.Is(err, sockio.ErrWouldBlock):
+			c.want.Store(true)
+			c.block()
+			return
+		default:
+			c.fail(na.Unreachable, lost(err))
+			return
+		}
+	}
+	if !c.dead.Load() {
+		c.want.Store(true) // once the batch is swept
+	}
+}
+
+// block leaves the writing to a goroutine that waits for room in the socket. The next connection has another one, if it
+// needs one: an idle connection has none.
+func (c *conn) block() {
+	c.blocked.Store(true)
+	if !c.waiting.Swap(true) && !c.ep.spawn(c.awaitRoom) {
+		c.waiting.Store(false) // the endpoint is closed
+	}
+}
+
+// awaitRoom writes when there is room, until what was queued has gone.
+func (c *conn) awaitRoom() {
+	for {
+		err := c.sock.WaitWrite(c.writable)
+		c.waiting.Store(false)
+		if err != nil && !c.dead.Load() {
+			c.fail(na.Unreachable, lost(err))
+		}
+		if c.dead.Load() || !c.blocked.Load() || c.waiting.Swap(true) {
+			return
+		}
+	}
+}
+
+// writable writes; true ends the waiting.
+func (c *conn) writable() bool {
+	c.unblock()
+	return !c.blocked.Load() || c.dead.Load()
+}
+
+// unblock tries to write although the socket was full.
+func (c *conn) unblock() {
+	c.blocked.Store(false)
+	c.kick()
+}
+
+// fill makes the next batch and reports whether it has anything.
+//
+// +checklocks:c.wmu
+func (c *conn) fill() bool {
+	t := &c.tx
+	clear(t.iov)
+	clear(t.marks)
+	t.iov, t.at, t.marks, t.done, t.scratch = t.iov[:0], 0, t.marks[:0], 0, t.scratch[:0]
+	start := t.queued
+	c.mu.Lock()
+	if len(c.cork) > 0 {
+		t.add(c.cork)
+		c.cork, t.spare = t.spare[:0], c.cork
+	}
+	for c.replies.len() > 0 && t.room(start, maxIOV) {
+		c.fillReply()
+	}
+	for c.queue.len() > 0 && t.room(start, maxPieces) {
+		c.fillItem()
+	}
+	c.batched = len(t.marks)
+	c.mu.Unlock()
+	return len(t.iov) > 0
+}
+
+// room reports whether the batch takes a message of a header and some pieces.
+func (t *txState) room(start uint64, pieces int) bool {
+	return t.queued-start < batchBytes && len(t.iov)+1+pieces <= batchVectors+1 && len(t.scratch)+maxHeader <= scratchBytes
+}
+
+func (t *txState) add(b []byte) {
+	t.iov = append(t.iov, b)
+	t.queued += uint64(len(b))
+}
+
+// header adds the header that f appends.
+//
+// +checklocks:c.mu
+// +checklocks:c.wmu
+func (c *conn) addHeader(f func(b []byte) []byte) {
+	t := &c.tx
+	if t.scratch == nil {
+		t.scratch = make([]byte, 0, scratchBytes)
+	}
+	n := len(t.scratch)
+	t.scratch = f(t.scratch)
+	c.number(t.scratch[n:])
+	t.add(t.scratch[n:])
+}
+
+// number gives a message the next sequence number, which debug builds of libfabric verify.
+//
+// +checklocks:c.mu
+func (c *conn) number(h header) {
+	h.setSeq(c.seq)
+	c.seq++
+}
+
+// fillReply adds the oldest reply to the batch.
+//
+// +checklocks:c.mu
+// +checklocks:c.wmu
+func (c *conn) fillReply() {
+	t := &c.tx
+	r := c.replies.pop()
+	if c.owes.Add(-1) == maxReplies/2 && c.paused.Swap(false) {
+		c.wake()
+	}
+	m := mark{first: len(t.iov)}
+	if r.read {
+		c.addHeader(func(b []byte) []byte { return appendReadRsp(b, r.total) })
+	} else {
+		c.addHeader(appendAck)
+	}
+	for _, a := range r.from[:r.n] {
+		if a.n > 0 {
+			t.add(a.bytes())
+		}
+		c.txMem.push(a.m)
+	}
+	m.access = r.n
+	t.mark(m)
+}
+
+func (t *txState) mark(m mark) {
+	m.end, m.last = t.queued, len(t.iov)
+	t.marks = append(t.marks, m)
+}
+
+// fillItem adds the oldest message, or a chunk of the oldest transfer, to the batch. A transfer that has more goes to
+// the end of the queue, so that others get their turn.
+//
+// +checklocks:c.mu
+// +checklocks:c.wmu
+func (c *conn) fillItem() {
+	t := &c.tx
+	it := c.queue.pop()
+	m := mark{first: len(t.iov)}
+	if it.t == nil {
+		c.number(it.msg)
+		t.add(it.msg)
+		m.op, m.n = it.op, len(it.msg)
+		t.mark(m)
+		return
+	}
+	x := it.t
+	if !x.more() {
+		x.queued = false
+		return
+	}
+	ch := x.next()
+	if x.put {
+		c.addHeader(func(b []byte) []byte { return appendWrite(b, ch.iovs[:ch.niov], ch.n) })
+		n := len(t.iov)
+		t.iov = x.local(t.iov, ch.frag, ch.off, ch.n, maxPieces)
+		for _, b := range t.iov[n:] {
+			t.queued += uint64(len(b))
+		}
+		x.inBatch++
+		m.t = x
+		c.acks.push(pendingAck{t: x, n: ch.n})
+		c.ep.stats.writesSent.Add(1)
+	} else {
+		c.addHeader(func(b []byte) []byte { return appendReadReq(b, ch.iovs[:ch.niov]) })
+		c.reads.push(pendingRead{t: x, frag: ch.frag, off: ch.off, n: ch.n})
+		c.readsOut.Add(1)
+		c.ep.stats.readsSent.Add(1)
+	}
+	c.expects.Add(1)
+	t.mark(m)
+	if x.queued = x.more(); x.queued {
+		c.queue.push(it)
+	}
+}
+
+// wrote takes n written bytes off the batch and completes what is over.
+//
+// +checklocks:c.wmu
+func (c *conn) wrote(n int) {
+	t := &c.tx
+	t.written += uint64(n)
+	for n > 0 {
+		if b := t.iov[t.at]; n < len(b) {
+			t.iov[t.at] = b[n:]
+			break
+		}
+		n -= len(t.iov[t.at])
+		t.iov[t.at] = nil
+		t.at++
+	}
+	if t.done < len(t.marks) && t.marks[t.done].end <= t.written {
+		c.settle(false)
+	}
+}
+
+// settle completes the marks that are written, or all.
+//
+// +checklocks:c.wmu
+func (c *conn) settle(all bool) {
+	t := &c.tx
+	c.mu.Lock()
+	for t.done < len(t.marks) && (all || t.marks[t.done].end <= t.written) {
+		m := &t.marks[t.done]
+		t.done++
+		for range m.access {
+			c.txMem.pop().exit()
+		}
+		c.settleLocked(m)
+	}
+	c.batched = len(t.marks) - t.done
+	if c.batched == 0 {
+		c.canceled = c.canceled[:0]
+	}
+	c.mu.Unlock()
+	c.finishEnded()
+}
+
+// settleLocked notes what is over with a mark, of a live connection or a dead one.
+//
+// +checklocks:c.mu
+// +checklocks:c.wmu
+func (c *conn) settleLocked(m *mark) {
+	if m.op != nil {
+		e := ended{op: m.op, n: int64(m.n)}
+		if m.end > c.tx.written {
+			e.n, e.err = 0, c.opError("send", c.down)
+		}
+		c.forgetCancel(m.op)
+		c.tx.ended = append(c.tx.ended, e)
+		m.op = nil
+	}
+	if m.t != nil {
+		m.t.inBatch--
+		c.endIfOver(m.t)
+		m.t = nil
+	}
+}
+
+// endIfOver notes a transfer that is over, once.
+//
+// +checklocks:c.mu
+// +checklocks:c.wmu
+func (c *conn) endIfOver(t *transfer) {
+	if t.over() {
+		t.ended = true
+		c.tx.ended = append(c.tx.ended, ended{t: t})
+	}
+}
+
+// finishEnded completes what the write role has found to be over.
+//
+// +checklocks:c.wmu
+func (c *conn) finishEnded() {
+	for i := range c.tx.ended {
+		e := c.tx.ended[i]
+		c.tx.ended[i] = ended{}
+		c.finish(e)
+	}
+	c.tx.ended = c.tx.ended[:0]
+}
+
+// sweepBatch lets go of what the batch must not use any more: all of it if the connection is dead, or else what belongs
+// to cancelled operations. Their messages have begun to be sent, or may have, so the rest is copied and sent.
+//
+// +checklocks:c.wmu
+func (c *conn) sweepBatch() {
+	t := &c.tx
+	if c.dead.Load() {
+		clear(t.iov)
+		t.iov, t.at = t.iov[:0], 0
+		c.settle(true)
+		return
+	}
+	c.mu.Lock()
+	for i := t.done; i < len(t.marks); i++ {
+		m := &t.marks[i]
+		if m.op != nil && c.forgetCancel(m.op) {
+			c.tx.copyOut(m)
+			c.tx.ended = append(c.tx.ended, ended{op: m.op, err: c.canceledError("send")})
+			m.op = nil
+		}
+		if m.t != nil && m.t.err != nil {
+			c.tx.copyOut(m)
+			c.settleLocked(m)
+		}
+	}
+	c.canceled = c.canceled[:0]
+	c.mu.Unlock()
+	c.finishEnded()
+}
+
+// copyOut replaces what is left of a mark's vectors by a copy.
+func (t *txState) copyOut(m *mark) {
+	for i := max(m.first, t.at); i < m.last; i++ {
+		t.iov[i] = append([]byte(nil), t.iov[i]...)
+	}
+}
+
+// forgetCancel removes op from the operations to be given up, and reports whether it was there.
+//
+// +checklocks:c.mu
+func (c *conn) forgetCancel(op *na.Op) bool {
+	for i, o := range c.canceled {
+		if o == op {
+			c.canceled = append(c.canceled[:i], c.canceled[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
