@@ -1,0 +1,235 @@
+package hg
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"cinnabar/internal/na"
+)
+
+// Call is the origin's half of an RPC (hg_handle_t at the client). It is made by [Class.NewCall], started once, and
+// given back by Free.
+//
+//	            +------------- probing: the peer's build is being found out (Detect only)
+//	            v
+//	idle --> active: request and response are in flight --------------+
+//	Start       |                                                     |
+//	            +--> pulling: the response's overflow is in flight ---+--> done --> idle
+//	            |                       |                             |       Free
+//	            |                       +--> acking -------------------+
+//	            +--> with the target: a call to the own address -------+
+//
+// There is no variable for the state between idle and done: each operation in flight holds the Call, and so do Start and
+// whatever else touches it. The Call is done when the last hold is gone. Cancel and failures do not end it, they make
+// the operations end. So it ends once, and nothing of the transport refers to it afterwards.
+//
+// What comes after the end meets no Call: its tag is not in use any more, and for a long time it will not be again.
+type Call struct {
+	c *Class
+
+	// Set by Start, constant until done.
+	to     na.Addr
+	via    na.Addr // whom to make progress with while waiting: nil for calls to the own address
+	id     ID
+	opts   CallOptions
+	tag    uint32
+	tagged bool // tag is to be released
+	form   form
+	notify Notifier
+
+	buf  []byte // the request: room for the transport, headers of the longer form, payload
+	recv []byte // the response
+	held []byte // a payload that waits for the peer's build to be known
+
+	send    na.Op
+	receive na.Op
+	ack     na.Op
+	clash   atomic.Bool // the receive was refused because of its tag
+	done    na.Event
+
+	mu sync.Mutex
+	// +checklocks:mu
+	holds int
+	// +checklocks:mu
+	state callState
+	// +checklocks:mu
+	ops callOps
+	// +checklocks:mu
+	answered bool
+	// +checklocks:mu
+	failure error
+	// +checklocks:mu
+	cancel *Error
+	// +checklocks:mu
+	freed bool
+	// +checklocks:mu
+	seq uint64
+	// +checklocks:mu
+	withTarget bool
+
+	extra  callExtra // what only overflow needs
+	out    []byte    // payload of the response
+	result error     // valid when done
+	probe  *peer     // not nil: this is the question to that peer
+	local  bool      // to the own address, and in Class.selfCalls
+	addr   [maxAddr]byte
+}
+
+// CallOptions are properties of one call.
+type CallOptions struct {
+	OneWay bool // the target sends no response
+}
+
+// Notifier learns of the end of a call.
+type Notifier interface {
+	// CallDone is called once, on a goroutine that makes progress or that of Start or Cancel. It must not block. It may
+	// call Free.
+	CallDone(k *Call)
+}
+
+type callState uint8
+
+const (
+	callPooled callState = iota // nobody has it
+	callIdle
+	callStarted
+	callDone
+)
+
+// callOps says which operations of the transport a call has in flight.
+type callOps uint8
+
+const (
+	opSend callOps = 1 << iota
+	opReceive
+	opPull
+	opAck
+)
+
+// NewCall returns an idle call.
+func (c *Class) NewCall() *Call {
+	k, _ := c.calls.Get().(*Call)
+	if k == nil {
+		k = &Call{
+			c:    c,
+			buf:  make([]byte, c.inputStart()+c.inputRoom(formShort)),
+			recv: make([]byte, c.limits.MaxResponse),
+		}
+		k.send.Done = (*callSend)(k)
+		k.receive.Done = (*callReceive)(k)
+		k.ack.Done = (*callAck)(k)
+	}
+	k.mu.Lock()
+	k.state = callIdle
+	k.mu.Unlock()
+	return k
+}
+
+// inputStart is where the payload of requests starts: the longer headers fit before it.
+func (c *Class) inputStart() int { return c.limits.RequestRoom + formLong.size() }
+
+// inputRoom is how many bytes of payload fit into a request.
+func (c *Class) inputRoom(f form) int { return max(c.limits.MaxRequest-f.size(), 0) }
+
+// Input returns where the payload can be appended: length 0, capacity what fits into one message.
+func (k *Call) Input() []byte {
+	start, room := k.c.inputStart(), k.c.inputRoom(formLong)
+	if k.c.cfg.Checksums == NoChecksums {
+		room = k.c.inputRoom(formShort)
+	}
+	return k.buf[start : start : start+room]
+}
+
+// Notify has f told of the end instead of a Wait. It is called before Start.
+func (k *Call) Notify(f Notifier) { k.notify = f }
+
+// Start sends the request. payload is Input appended to, or any other slice; it belongs to the Call until the end. What
+// does not fit into one message stays where it is and is pulled by the peer. Errors show at the end.
+func (k *Call) Start(to na.Addr, id ID, opts CallOptions, payload []byte) {
+	k.to, k.id, k.opts = to, id, opts
+	k.begin()
+	k.route(payload)
+	k.release()
+}
+
+func (k *Call) route(payload []byte) {
+	switch {
+	case k.c.closed.Load():
+		k.fail(Canceled, errClosed)
+		return
+	case k.to == nil:
+		k.fail(InvalidArg, errNoAddress)
+		return
+	case k.to.Equal(k.c.self):
+		k.startSelf(payload)
+		return
+	}
+	k.via = k.to
+	switch k.c.cfg.Checksums {
+	case Detect:
+		k.startDetect(payload)
+	case Checksums:
+		k.form = formLong
+		k.launch(payload)
+	case NoChecksums:
+		k.form = formShort
+		k.launch(payload)
+	}
+}
+
+// Wait waits for the end and returns Err. If ctx ends before, the call is cancelled and the error has code Timeout or
+// Canceled; after a second in which the network does not let go of it, Wait returns all the same: then payload still
+// belongs to the call. A one-way call ends when the network has taken it, or when the peer has its overflow.
+func (k *Call) Wait(ctx context.Context) error {
+	if k.c.await(ctx, k.via, &k.done) {
+		return k.result
+	}
+	code, cause := endOf(ctx)
+	k.abort(code, cause)
+	if settle(&k.done) {
+		return k.result
+	}
+	return newError("call", k.to, code, cause)
+}
+
+// Cancel ends the call early, with code Canceled, unless it has its answer already. Any goroutine may call it between
+// Start and Free. The end comes soon after, not before Cancel returns.
+func (k *Call) Cancel() { k.abort(Canceled, nil) }
+
+// Err returns why the call failed, an [*Error], or nil; it is valid after the end.
+func (k *Call) Err() error { return k.result }
+
+// Output returns the payload of the response, nil for one-way calls and after errors. It is valid from the end until
+// Free.
+func (k *Call) Output() []byte { return k.out }
+
+// Free gives the call back, also one that was never started. It is meant to be called after the end; a call that still
+// runs goes on unobserved and is given back when it ends.
+func (k *Call) Free() {
+	k.mu.Lock()
+	state := k.state
+	if state == callStarted {
+		k.freed = true
+	}
+	k.mu.Unlock()
+	switch state {
+	case callStarted:
+	case callPooled:
+		panic("hg: call freed twice")
+	case callIdle, callDone:
+		k.recycle()
+	}
+}
+
+// recycle makes a call that nothing refers to ready for reuse.
+func (k *Call) recycle() {
+	k.c.refund(&k.extra.charged)
+	k.mu.Lock()
+	k.state, k.freed = callPooled, false
+	k.mu.Unlock()
+	k.to, k.via, k.notify, k.probe = nil, nil, nil, nil
+	k.out, k.result = nil, nil
+	k.done.Reset()
+	k.c.calls.Put(k)
+}

@@ -1,0 +1,260 @@
+package hg
+
+import (
+	"errors"
+	"time"
+
+	"cinnabar/internal/na"
+)
+
+var (
+	errNoOverflow = errors.New("payload does not fit into a message and overflow is switched off (Config.NoOverflow): use a bulk transfer")
+	errNoLoopback = errors.New("calls to the own address are switched off (Config.NoLoopback)")
+)
+
+// callExtra is what only calls with overflow need.
+type callExtra struct {
+	lent    na.Memory // the payload of the request, while the peer may pull it
+	timer   *time.Timer
+	missing bool      // the timer has run out; guarded by the Call's mu
+	pull    *Transfer // of the payload of the response
+	pulled  []byte
+	crc     uint32
+	ackBuf  []byte
+	charged int64 // part of the class's budget
+}
+
+// release lets go of what the end of a call leaves. The payload stays with Call.out, the lent memory is closed by
+// Call.end.
+func (x *callExtra) release() {
+	if x.timer != nil {
+		x.timer.Stop()
+		x.timer = nil
+	}
+	if x.pull != nil {
+		x.pull.Free()
+		x.pull, x.pulled = nil, nil
+	}
+}
+
+// launch sends the request to a peer whose form is known. The caller holds the call.
+func (k *Call) launch(payload []byte) {
+	if !k.takeTag() {
+		return
+	}
+	f := requestFields{form: k.form, id: k.id}
+	if k.opts.OneWay {
+		f.flags = flagNoResponse
+	}
+	if k.form == formLong {
+		f.crc = crc32c(payload)
+	}
+	if len(payload) > k.c.inputRoom(k.form) {
+		var ok bool
+		if payload, ok = k.lend(payload); !ok {
+			return
+		}
+		f.flags |= flagMoreData
+	}
+	k.transmit(k.place(f, payload), f.flags)
+}
+
+// place writes the headers before the payload, which it copies unless it is there already, and returns the message with
+// the room for the transport.
+func (k *Call) place(f requestFields, payload []byte) []byte {
+	start := k.c.inputStart()
+	if here := k.buf[start:]; len(payload) > 0 && &payload[0] != &here[0] {
+		copy(here, payload)
+	}
+	head := start - f.form.size()
+	putRequest(k.buf[head:], f)
+	return k.buf[head-k.c.limits.RequestRoom : start+len(payload)]
+}
+
+// transmit starts the operations of the transport: the receive first, because the response may overtake the completion
+// of the send.
+func (k *Call) transmit(msg []byte, flags uint8) {
+	if flags == flagNoResponse { // a one-way call with overflow waits for an ack
+		if k.take(opSend, 1) {
+			k.c.ep.SendRequest(&k.send, k.to, k.tag, msg)
+			k.recheck()
+		}
+		return
+	}
+	for range maxClashes {
+		if !k.take(opSend|opReceive, 2) {
+			return
+		}
+		k.clash.Store(false)
+		k.c.ep.RecvExpected(&k.receive, k.to, k.tag, k.recv)
+		if !k.clash.Load() {
+			k.c.ep.SendRequest(&k.send, k.to, k.tag, msg)
+			k.recheck()
+			return
+		}
+		// The ack for a response to this peer is awaited under the same tag, which that peer has chosen.
+		k.drop(opSend)
+		if !k.takeTag() {
+			return
+		}
+	}
+	k.fail(codeOf(k.receive.Err), k.receive.Err) // for another reason, then
+}
+
+// maxClashes is how many tags in a row a call tries that happen to be in use by the peer's requests.
+const maxClashes = 16
+
+// takeTag gets a new tag. The caller holds the call.
+func (k *Call) takeTag() bool {
+	if k.tagged {
+		k.c.tags.release(k.tag)
+	}
+	if k.tag, k.tagged = k.c.tags.take(); !k.tagged {
+		k.fail(Again, errNoTag)
+	}
+	return k.tagged
+}
+
+// lend exposes a payload for the peer to pull and returns the descriptor that travels in its place.
+func (k *Call) lend(payload []byte) (desc []byte, ok bool) {
+	if k.c.cfg.NoOverflow {
+		k.fail(Overflow, errNoOverflow)
+		return nil, false
+	}
+	mem, err := k.c.ep.Register(payload, na.ReadOnly)
+	if err != nil {
+		k.fail(codeOf(err), err)
+		return nil, false
+	}
+	k.c.count.requestsExtra.Add(1)
+	k.extra.lent = mem
+	desc = appendLent(k.buf[k.c.inputStart():k.c.inputStart()], mem, len(payload))
+	if k.opts.OneWay {
+		k.boundAck(len(payload))
+	}
+	return desc, true
+}
+
+// boundAck ends a one-way call whose overflow is not acknowledged. Peers of releases before 2.4.1 never do that, so it
+// is no failure: nobody promises that a one-way request arrives.
+func (k *Call) boundAck(n int) {
+	k.mu.Lock()
+	seq := k.seq
+	k.extra.missing = false
+	k.mu.Unlock()
+	k.extra.timer = time.AfterFunc(patience(oneWayAckTime, n), func() { k.missAck(seq) })
+}
+
+// missAck runs when the patience is over; seq tells whether the call is still the same.
+func (k *Call) missAck(seq uint64) {
+	k.mu.Lock()
+	if k.state != callStarted || k.seq != seq || k.holds == 0 {
+		k.mu.Unlock()
+		return
+	}
+	k.holds++
+	k.extra.missing = true
+	k.mu.Unlock()
+	k.c.ep.Cancel(&k.receive)
+	k.release()
+}
+
+var errNoAck = errors.New("peer has not acknowledged a one-way request with overflow: its Mercury may be older than 2.4.1; the request may be lost")
+
+// acked is told of the ack of a one-way call.
+func (k *Call) acked(op *na.Op) {
+	k.mu.Lock()
+	missing := k.extra.missing && k.cancel == nil
+	k.mu.Unlock()
+	switch {
+	case op.Err == nil:
+		k.succeed(nil)
+	case missing && codeOf(op.Err) == Canceled:
+		k.c.count.acksMissing.Add(1)
+		k.c.tell(k.to, "no acknowledgement", errNoAck)
+		k.succeed(nil)
+	default:
+		k.fail(codeOf(op.Err), op.Err)
+	}
+}
+
+// pullOutput fetches a response that is described by payload instead of being there.
+func (k *Call) pullOutput(payload []byte, crc uint32) {
+	k.c.count.responsesExtra.Add(1)
+	x := &k.extra
+	d, err := k.c.checkLent(payload, &x.charged)
+	if err != nil {
+		k.record(err.about("call", k.to))
+		return
+	}
+	if !k.take(opPull, 1) {
+		return
+	}
+	x.crc, x.pulled = crc, make([]byte, d.Len())
+	x.pull = k.c.NewTransfer()
+	x.pull.Notify((*callPull)(k))
+	x.pull.Start(Pull, k.to, d, 0, [][]byte{x.pulled}, d.Len())
+	k.recheck()
+}
+
+// callPull completes the pull of the response's overflow.
+type callPull Call
+
+// TransferDone implements [TransferNotifier].
+func (p *callPull) TransferDone(t *Transfer) {
+	k := (*Call)(p)
+	x := &k.extra
+	n, err := t.N(), t.Err()
+	k.mu.Lock()
+	k.ops &^= opPull // nobody cancels it any more
+	k.mu.Unlock()
+	switch bad := verifyPayload(x.crc, x.pulled, false); {
+	case err != nil:
+		k.record(&Error{Op: "call", Addr: k.to.String(), Code: codeIn(err), Err: err})
+	case n != int64(len(x.pulled)):
+		k.record(newError("call", k.to, ProtocolError, errShortPull))
+	case bad != nil:
+		k.record(newError("call", k.to, bad.code, bad))
+		k.sendAck() // the peer has done its part
+	default:
+		k.succeed(x.pulled)
+		k.sendAck()
+	}
+	k.release()
+}
+
+// sendAck tells the peer that its memory is not needed any more. The call waits for that to leave, but it does not
+// depend on it.
+func (k *Call) sendAck() {
+	k.mu.Lock()
+	k.holds++
+	k.ops |= opAck
+	k.mu.Unlock()
+	k.extra.ackBuf = append(k.extra.ackBuf[:0], make([]byte, k.c.limits.ResponseRoom+ackSize)...)
+	k.c.ep.SendExpected(&k.ack, k.to, k.tag, k.extra.ackBuf)
+	k.recheckAck()
+}
+
+// recheckAck is recheck for the ack, which is sent after failures too.
+func (k *Call) recheckAck() {
+	k.mu.Lock()
+	canceled := k.cancel != nil && k.ops&opAck != 0
+	k.mu.Unlock()
+	if canceled {
+		k.c.ep.Cancel(&k.ack)
+	}
+}
+
+// callAck completes the sending of the ack.
+type callAck Call
+
+// Complete implements [na.Completer].
+func (a *callAck) Complete(*na.Op) {
+	k := (*Call)(a)
+	k.mu.Lock()
+	last := k.releaseLocked(opAck)
+	k.mu.Unlock()
+	if last {
+		k.end()
+	}
+}

@@ -1,0 +1,269 @@
+package hg
+
+import (
+	"errors"
+
+	"cinnabar/internal/na"
+)
+
+var (
+	errNoAddress = errors.New("no address to call")
+	errNoTag     = errors.New("all tags are in use by calls that do not end")
+)
+
+// begin takes the hold of Start.
+func (k *Call) begin() {
+	k.mu.Lock()
+	if k.state != callIdle {
+		k.mu.Unlock()
+		panic("hg: call started twice")
+	}
+	k.state, k.holds, k.ops = callStarted, 1, 0
+	k.seq++
+	k.answered, k.failure, k.cancel = false, nil, nil
+	k.mu.Unlock()
+	k.c.count.callsActive.Add(1)
+}
+
+// release gives up one hold; the last one ends the call.
+func (k *Call) release() {
+	k.mu.Lock()
+	last := k.releaseLocked(0)
+	k.mu.Unlock()
+	if last {
+		k.end()
+	}
+}
+
+// releaseLocked is release for the hold of an operation in flight, 0 if it is none. The caller unlocks and, if told
+// so, calls end.
+//
+// +checklocks:k.mu
+func (k *Call) releaseLocked(op callOps) (last bool) {
+	k.ops &^= op
+	k.holds--
+	return k.holds == 0
+}
+
+// take takes holds for operations that are about to start. It refuses when the call is cancelled or has failed.
+func (k *Call) take(ops callOps, n int) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.cancel != nil || k.failure != nil {
+		return false
+	}
+	k.holds += n
+	k.ops |= ops
+	return true
+}
+
+// record remembers why the call cannot succeed, the first time. The caller holds the call.
+func (k *Call) record(e *Error) (inFlight callOps) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.failure == nil {
+		k.failure = e
+	}
+	return k.ops
+}
+
+// fail is record for failures after which the operations in flight are of no use: it has them end too.
+func (k *Call) fail(code Code, err error) {
+	k.cancelOps(k.record(newError("call", k.to, code, err)))
+}
+
+// abort is Cancel with a reason.
+func (k *Call) abort(code Code, cause error) {
+	if k.claimAbort(code, cause) {
+		k.c.peers.leave(k)
+		k.finishAbort()
+	}
+}
+
+// claimAbort marks the call as cancelled and holds it. It refuses if the call is so already, or at its end.
+func (k *Call) claimAbort(code Code, cause error) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.state != callStarted || k.holds == 0 || k.cancel != nil {
+		return false
+	}
+	k.cancel = newError("call", k.to, code, cause)
+	k.holds++
+	if k.withTarget { // the target of a call to oneself keeps no memory of the call
+		k.withTarget = false
+		k.holds--
+	}
+	return true
+}
+
+// finishAbort has the operations in flight end and gives up the hold of claimAbort.
+func (k *Call) finishAbort() {
+	k.mu.Lock()
+	ops := k.ops
+	k.mu.Unlock()
+	k.cancelOps(ops)
+	k.release()
+}
+
+// drop gives up the hold for an operation that has not started. The caller has another.
+func (k *Call) drop(op callOps) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.releaseLocked(op)
+}
+
+// cancelOps asks the transport to end operations. The caller holds the call, so that they are not used anew meanwhile.
+func (k *Call) cancelOps(ops callOps) {
+	if ops&opSend != 0 {
+		k.c.ep.Cancel(&k.send)
+	}
+	if ops&opReceive != 0 {
+		k.c.ep.Cancel(&k.receive)
+	}
+	if ops&opPull != 0 {
+		k.extra.pull.Cancel()
+	}
+	if ops&opAck != 0 {
+		k.c.ep.Cancel(&k.ack)
+	}
+}
+
+// recheck cancels operations that were started while the call was cancelled or failed, which those who did that may have
+// missed. The caller holds the call.
+func (k *Call) recheck() {
+	k.mu.Lock()
+	ops := k.ops
+	over := k.cancel != nil || k.failure != nil
+	k.mu.Unlock()
+	if over {
+		k.cancelOps(ops)
+	}
+}
+
+// end runs once, when nothing holds the call any more.
+func (k *Call) end() {
+	k.extra.release()
+	if k.tagged {
+		k.tagged = false
+		k.c.tags.release(k.tag)
+	}
+	if k.local {
+		k.local = false
+		k.c.selfCalls.remove(k)
+	}
+	if k.extra.lent != nil {
+		// Closing may wait for the network, whose goroutine this may be.
+		k.c.tasks.start(func() {
+			k.extra.lent.Close()
+			k.extra.lent = nil
+			k.complete()
+		})
+		return
+	}
+	k.complete()
+}
+
+// complete tells the owner.
+func (k *Call) complete() {
+	k.held = nil
+	k.c.count.callsActive.Add(-1)
+	k.mu.Lock()
+	switch {
+	case k.answered:
+		k.result = nil
+	case k.cancel != nil:
+		k.result, k.out = k.cancel, nil
+	default:
+		k.result, k.out = k.failure, nil
+	}
+	k.state = callDone
+	if k.freed {
+		k.mu.Unlock()
+		k.recycle()
+		return
+	}
+	notify := k.notify
+	if notify == nil {
+		k.done.Set() // with the lock held: Free of who sees it waits for the lock
+	}
+	k.mu.Unlock()
+	if notify != nil {
+		notify.CallDone(k)
+	}
+}
+
+// callSend completes the sending of the request.
+type callSend Call
+
+// Complete implements [na.Completer].
+func (s *callSend) Complete(op *na.Op) { (*Call)(s).sent(op) }
+
+func (k *Call) sent(op *na.Op) {
+	if op.Err != nil {
+		k.fail(codeOf(op.Err), op.Err)
+	} else {
+		k.c.count.requestsSent.Add(1)
+	}
+	k.mu.Lock()
+	if op.Err == nil && k.opts.OneWay && k.ops&opReceive == 0 && k.failure == nil {
+		k.answered = true // nothing else will come; with an ack outstanding, that decides
+	}
+	last := k.releaseLocked(opSend)
+	k.mu.Unlock()
+	if last {
+		k.end()
+	}
+}
+
+// callReceive completes the receiving of the response, or of the ack of a one-way call's overflow.
+type callReceive Call
+
+// Complete implements [na.Completer].
+func (r *callReceive) Complete(op *na.Op) { (*Call)(r).received(op) }
+
+func (k *Call) received(op *na.Op) {
+	switch {
+	case na.KindOf(op.Err) == na.Invalid:
+		k.clash.Store(true) // see transmit
+	case k.opts.OneWay:
+		k.acked(op)
+	case op.Err != nil:
+		k.fail(codeOf(op.Err), op.Err)
+	case k.probe != nil:
+		k.c.probed(k, k.recv[:op.N])
+	default:
+		k.takeResponse(k.recv[:op.N])
+	}
+	k.mu.Lock()
+	last := k.releaseLocked(opReceive)
+	k.mu.Unlock()
+	if last {
+		k.end()
+	}
+}
+
+// takeResponse reads a response; what it finds ends the call or starts the pull of an overflow.
+func (k *Call) takeResponse(b []byte) {
+	k.c.count.responsesRecvd.Add(1)
+	f, payload, bad := parseResponse(b, k.form)
+	switch {
+	case bad != nil:
+		k.c.peers.forget(k.c, k.to)
+		k.record(newError("call", k.to, bad.code, bad))
+	case f.code != Success:
+		k.record(&Error{Op: "call", Addr: k.to.String(), Code: f.code, Remote: true})
+	case f.flags&flagMoreData != 0:
+		k.pullOutput(payload, f.crc)
+	default:
+		k.succeed(payload)
+	}
+}
+
+// succeed records the answer: nothing that happens from now on makes the call fail.
+func (k *Call) succeed(out []byte) {
+	k.mu.Lock()
+	if k.failure == nil {
+		k.answered, k.out = true, out
+	}
+	k.mu.Unlock()
+}

@@ -1,0 +1,300 @@
+package hg
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cinnabar/internal/na"
+	"cinnabar/internal/na/natest"
+)
+
+// lockedBuffer collects log lines.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// TestBuildsMeet has processes of all builds call each other: they understand each other or say why not, at both ends.
+func TestBuildsMeet(t *testing.T) {
+	modes := []string{NoChecksums: "without", Checksums: "with", Detect: "detect"}
+	for client := range modes {
+		for server := range modes {
+			t.Run(modes[client]+" calls "+modes[server], func(t *testing.T) {
+				n := natest.New(natest.Config{})
+				log := &lockedBuffer{}
+				to := open(t, n, Config{Checksums: ChecksumMode(server), Dispatch: handler(knownOnly), Logger: slog.New(slog.NewTextHandler(log, nil))})
+				from := open(t, n, Config{Checksums: ChecksumMode(client)})
+				in := pattern(100)
+				out, err := call(t, from, to.ep.Addr(), 1, in)
+				if client == server || ChecksumMode(client) == Detect || ChecksumMode(server) == Detect {
+					if err != nil || !bytes.Equal(out, in) {
+						t.Errorf("%d bytes, %v", len(out), err)
+					}
+					return
+				}
+				if codeFrom(t, err) != ProtoNoSupport {
+					t.Errorf("caller is told %v", err)
+				}
+				if _, err := call(t, from, to.ep.Addr(), 1, in); codeFrom(t, err) != ProtoNoSupport {
+					t.Errorf("caller is told %v the second time", err)
+				}
+				if lines := strings.Count(log.String(), "checksums"); lines == 0 || strings.Count(log.String(), "request dropped") != 1 {
+					t.Errorf("log of the server: %s", log)
+				}
+			})
+		}
+	}
+}
+
+// knownOnly is echo for one RPC.
+func knownOnly(r *Request) {
+	if r.ID() != 1 {
+		_ = r.Fail(NoEntry)
+		return
+	}
+	echo(r)
+}
+
+// TestFlippedByte changes one byte of each message under way; the caller learns of it, or of the loss of its request.
+func TestFlippedByte(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		kind   natest.Kind
+		at     int
+		remote bool // told by the peer
+		lost   bool
+	}{
+		{"request, id", natest.KindRequest, 5, false, true},
+		{"request, checksum of the header", natest.KindRequest, 13, false, true},
+		{"request, payload", natest.KindRequest, 25, true, false},
+		{"request, checksum of the payload", natest.KindRequest, 17, true, false},
+		{"response, cookie", natest.KindResponse, 2, false, false},
+		{"response, checksum of the header", natest.KindResponse, 5, false, false},
+		{"response, payload", natest.KindResponse, 30, false, false},
+		{"response, checksum of the payload", natest.KindResponse, 18, false, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				flips := 1
+				n := natest.New(natest.Config{Fault: func(s *natest.Step) natest.Action {
+					if s.Kind == tc.kind && s.Arrives && flips > 0 {
+						flips--
+						s.Data[tc.at] ^= 0x10
+					}
+					return natest.Proceed
+				}})
+				server, client := open(t, n, Config{Checksums: Checksums, Dispatch: handler(echo)}), open(t, n, Config{Checksums: Checksums})
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				k := client.NewCall()
+				k.Start(server.ep.Addr(), 1, CallOptions{}, append(k.Input(), pattern(40)...))
+				err := k.Wait(ctx)
+				k.Free()
+				e, _ := errors.AsType[*Error](err)
+				want := ChecksumError
+				if tc.lost {
+					want = Timeout
+				}
+				if e == nil || e.Code != want || e.Remote != tc.remote {
+					t.Errorf("%v, want %v", err, want)
+				}
+				if dropped := server.Stats().RequestsDropped; (dropped == 1) != (tc.kind == natest.KindRequest) {
+					t.Errorf("%d requests dropped", dropped)
+				}
+				if _, err := call(t, client, server.ep.Addr(), 1, nil); err != nil {
+					t.Errorf("next call: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// TestFlippedOverflow changes pulled payloads: the checksum covers what is pulled.
+func TestFlippedOverflow(t *testing.T) {
+	n := natest.New(natest.Config{})
+	data := pattern(10000)
+	changing := func(r *Request) {
+		if r.ID() == 1 {
+			data[500]++
+			return
+		}
+		echo(r)
+	}
+	client := open(t, n, Config{Checksums: Checksums})
+	server := open(t, n, Config{Checksums: Checksums, Dispatch: handler(changing)})
+	// The request's checksum is computed at Start, the peer pulls later.
+	n.Hold(client.ep)
+	k := client.NewCall()
+	k.Start(server.ep.Addr(), 2, CallOptions{}, data)
+	data[500]++
+	n.Release(client.ep)
+	err := k.Wait(t.Context())
+	if e, ok := errors.AsType[*Error](err); !ok || e.Code != ChecksumError || !e.Remote {
+		t.Errorf("request: %v", err)
+	}
+	k.Free()
+	if out, err := call(t, client, server.ep.Addr(), 2, data); err != nil || !bytes.Equal(out, data) {
+		t.Errorf("unchanged: %v", err)
+	}
+}
+
+// build answers as a process of C does that has no RPC registered.
+type build struct {
+	ep   *natest.Endpoint
+	long bool
+	old  bool // before 2.4.1: does not know the mark
+	mute bool
+
+	mu       sync.Mutex
+	requests [][]byte
+	ops      []na.Op
+}
+
+func (b *build) Complete(*na.Op) {}
+
+func (b *build) Request(m *na.Message) na.Task {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.requests = append(b.requests, bytes.Clone(m.Data))
+	marked := requestHeader(m.Data).flags()&flagHasChecksums != 0
+	if b.mute || marked && !b.long && !b.old {
+		return nil // dropped
+	}
+	room := b.ep.Limits().ResponseRoom
+	size := 2 * coreShort
+	f := responseFields{code: NoEntry}
+	if b.long {
+		size, f.form = 2*coreLong, formLong
+	}
+	msg := make([]byte, room+size)
+	putResponse(msg[room:], f)
+	if b.old {
+		msg[room+1] = requestHeader(m.Data).flags()
+	}
+	b.ops = append(b.ops, na.Op{Done: b})
+	b.ep.SendExpected(&b.ops[len(b.ops)-1], m.From, m.Tag, msg)
+	return nil
+}
+
+// TestDetect asks builds of C how they are made, once.
+func TestDetect(t *testing.T) {
+	for name, b := range map[string]*build{
+		"without checksums": {}, "with checksums": {long: true}, "old without checksums": {old: true}, "old with checksums": {long: true, old: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := natest.New(natest.Config{})
+			b.ops = make([]na.Op, 0, 10)
+			b.ep = n.Open(b)
+			client := open(t, n, Config{Checksums: Detect})
+			var wg sync.WaitGroup
+			for range 2 {
+				wg.Go(func() {
+					if _, err := call(t, client, b.ep.Addr(), 7, []byte("abc")); codeFrom(t, err) != NoEntry {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			if _, err := call(t, client, b.ep.Addr(), 7, []byte("abc")); codeFrom(t, err) != NoEntry {
+				t.Error(err)
+			}
+			if len(b.requests) != 4 {
+				t.Fatalf("%d requests, want one question and three calls", len(b.requests))
+			}
+			q := requestHeader(b.requests[0])
+			if len(q) != formLong.size() || q.flags() != 0 || q.crc16() != q.checksum() || q.id() == 7 {
+				t.Errorf("the question is % x", []byte(q))
+			}
+			for _, r := range b.requests[1:] {
+				if got := requestHeader(r).flags() != 0; got != b.long || requestHeader(r).id() != 7 {
+					t.Errorf("a call is % x", r)
+				}
+			}
+		})
+	}
+}
+
+// TestDetectEnds: calls that wait for the answer end as others do.
+func TestDetectEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := natest.New(natest.Config{})
+		b := &build{mute: true, ops: make([]na.Op, 0, 10)}
+		b.ep = n.Open(b)
+		client := open(t, n, Config{Checksums: Detect})
+		to, err := client.ep.Lookup(b.ep.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := func() *Call {
+			k := client.NewCall()
+			k.Start(to, 7, CallOptions{}, append(k.Input(), "abc"...))
+			return k
+		}
+		end := func(k *Call, want Code) {
+			t.Helper()
+			if err := k.Wait(t.Context()); want == Success && err != nil || want != Success && codeFrom(t, err) != want {
+				t.Errorf("%v, want %v", err, want)
+			}
+			k.Free()
+		}
+		one, two := start(), start()
+		synctest.Wait()
+		one.Cancel()
+		end(one, Canceled)
+		if got := n.InFlight(); got != 1 {
+			t.Errorf("%d operations in flight, want the question", got)
+		}
+		two.Cancel()
+		end(two, Canceled)
+		synctest.Wait()
+		if got, calls := n.InFlight(), client.Stats().CallsActive; got != 0 || calls != 0 {
+			t.Errorf("%d operations in flight, %d calls, want the question withdrawn", got, calls)
+		}
+		three := start()
+		synctest.Wait()
+		n.Cut(client.ep, b.ep)
+		end(three, HostUnreach)
+
+		// Another process, of another build, takes the address.
+		b.mu.Lock()
+		b.mute, b.long = false, true
+		b.mu.Unlock()
+		end(start(), NoEntry)
+		n.Kill(b.ep)
+		b2 := &build{ops: make([]na.Op, 0, 10)}
+		b2.ep = n.Reopen(b.ep, b2)
+		end(start(), NoEntry)
+		if got := len(b2.requests); got != 2 {
+			t.Errorf("%d requests at the new process, want a question and a call", got)
+		}
+	})
+}
+
+// TestDetectStrange: an answer that tells nothing is an error with a remedy.
+func TestDetectStrange(t *testing.T) {
+	n := natest.New(natest.Config{Fault: func(s *natest.Step) natest.Action { return natest.Proceed }})
+	server := open(t, n, Config{Dispatch: handler(func(r *Request) { _ = r.Respond(context.Background(), make([]byte, 100)) })})
+	client := open(t, n, Config{Checksums: Detect})
+	if _, err := call(t, client, server.ep.Addr(), 1, nil); codeFrom(t, err) != ProtoNoSupport || !strings.Contains(err.Error(), "Config.Checksums") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,221 @@
+package hg
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"cinnabar/internal/na"
+)
+
+// ID names an RPC.
+type ID uint64
+
+var errClosed = errors.New("the RPC class is closed")
+
+// Class is HG class and context in one: RPCs and bulk transfers over one endpoint. It is that endpoint's [na.Handler].
+type Class struct {
+	cfg  Config
+	log  *slog.Logger
+	tags tags
+
+	attached chan struct{} // closed by Attach, or by Close without Attach
+	attach   sync.Once
+	// The following are set by Attach and constant afterwards.
+	ep     na.Endpoint
+	self   na.Addr
+	limits na.Limits
+
+	closed    atomic.Bool
+	tasks     tasks
+	count     counters
+	peers     peers
+	told      told
+	exposed   exposed
+	selfCalls selfCalls
+
+	calls, requests, transfers sync.Pool
+}
+
+// New returns a Class that is not attached to an endpoint yet: endpoints want their handler when they are made.
+func New(cfg Config) *Class {
+	c := &Class{cfg: cfg.withDefaults(), attached: make(chan struct{})}
+	c.log = c.cfg.Logger
+	c.tags.init()
+	c.peers.byAddr = map[string]*peer{}
+	c.told.peers = map[string]struct{}{}
+	c.exposed.byBase = map[uint64]*Bulk{}
+	c.selfCalls.active = map[*Call]struct{}{}
+	return c
+}
+
+// MinMessage is the least that an endpoint must offer for requests and responses, in bytes: headers and the descriptor of
+// an overflow fit.
+const MinMessage = 256
+
+// Attach gives the Class its endpoint, once; it must be the one that has the Class as handler. Other methods must not be
+// called before. Requests that come before wait for it. It panics if the endpoint's messages are shorter than MinMessage.
+func (c *Class) Attach(ep na.Endpoint) {
+	limits := ep.Limits()
+	if limits.MaxRequest < MinMessage || limits.MaxResponse < MinMessage {
+		panic("hg: messages of the endpoint are too short")
+	}
+	c.attach.Do(func() {
+		c.ep, c.self, c.limits = ep, ep.Addr(), limits
+		close(c.attached)
+	})
+}
+
+// Endpoint returns what Attach has been given.
+func (c *Class) Endpoint() na.Endpoint { return c.ep }
+
+// Request takes a message from the network. It implements [na.Handler].
+func (c *Class) Request(m *na.Message) na.Task {
+	<-c.attached
+	if c.ep == nil || c.closed.Load() {
+		return nil
+	}
+	c.count.requestsRecvd.Add(1)
+	f, payload, bad := parseRequest(m.Data, c.cfg.Checksums)
+	if bad != nil {
+		c.rejectRequest(m, f, bad)
+		return nil
+	}
+	r := c.newRequest(m.From, m.Tag, f)
+	if f.flags&flagMoreData != 0 {
+		c.count.requestsExtra.Add(1)
+		r.pullInput(payload)
+		return nil
+	}
+	r.takeInput(payload)
+	return c.dispatch(r)
+}
+
+// rejectRequest drops a message, or answers it if its sender can be told.
+func (c *Class) rejectRequest(m *na.Message, f requestFields, bad *badMessage) {
+	c.count.requestsDropped.Add(1)
+	c.tell(m.From, "request dropped", bad)
+	if bad.answer && f.flags&flagNoResponse == 0 {
+		r := c.newRequest(m.From, m.Tag, f)
+		_ = r.Fail(bad.code) // what became of it is counted there
+		r.Free()
+	}
+}
+
+// dispatch hands a complete request to the layer above.
+func (c *Class) dispatch(r *Request) na.Task {
+	if c.cfg.Dispatch == nil {
+		if !r.OneWay() {
+			_ = r.Fail(NoEntry) // what became of it is counted there
+		}
+		r.Free()
+		return nil
+	}
+	return c.cfg.Dispatch.Dispatch(r)
+}
+
+// dispatchElsewhere is dispatch for requests that do not come straight from the network: their task gets a goroutine.
+func (c *Class) dispatchElsewhere(r *Request) {
+	if t := c.dispatch(r); t != nil {
+		c.tasks.start(t.Run)
+	}
+}
+
+// Shutdown stops taking requests. What is under way goes on, and so do calls.
+func (c *Class) Shutdown() { c.ep.Shutdown() }
+
+// Close ends all calls, responses and transfers with Canceled, closes the endpoint and waits for the goroutines of both;
+// for those that run the layer above, only until ctx is done, whose error it then returns. Close may be called again.
+func (c *Class) Close(ctx context.Context) error {
+	c.closed.Store(true)
+	c.attach.Do(func() { close(c.attached) }) // for who waits in Request
+	c.selfCalls.cancelAll()
+	var err error
+	if c.ep != nil {
+		err = c.ep.Close(ctx)
+	}
+	return errors.Join(err, c.tasks.wait(ctx))
+}
+
+// tasks are the goroutines that a Class has started: for what may wait or runs the layer above, but never for a message
+// or call that has nothing special. Unlike with a WaitGroup some may start while Close waits.
+type tasks struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	running int
+	// +checklocks:mu
+	idle chan struct{} // closed when running becomes 0; nil if nobody waits
+}
+
+func (t *tasks) start(f func()) {
+	t.mu.Lock()
+	t.running++
+	t.mu.Unlock()
+	go func() {
+		defer t.end()
+		f()
+	}()
+}
+
+func (t *tasks) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.running--
+	if t.running == 0 && t.idle != nil {
+		close(t.idle)
+		t.idle = nil
+	}
+}
+
+// wait returns when none runs, or when ctx ends.
+func (t *tasks) wait(ctx context.Context) error {
+	t.mu.Lock()
+	if t.running == 0 {
+		t.mu.Unlock()
+		return nil
+	}
+	if t.idle == nil {
+		t.idle = make(chan struct{})
+	}
+	idle := t.idle
+	t.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// told remembers to which peers' misbehaviour the log is witness already.
+type told struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	peers map[string]struct{}
+}
+
+// maxTold bounds the memory of told; beyond it everybody is told of again.
+const maxTold = 1024
+
+// tell logs what a peer does wrong, the first time.
+func (c *Class) tell(from na.Addr, what string, err error) {
+	addr := from.String()
+	if c.told.first(addr + what) {
+		c.log.Warn(what, "peer", addr, "error", err, "note", "further ones of this peer are counted only")
+	}
+}
+
+func (t *told) first(key string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, known := t.peers[key]; known {
+		return false
+	}
+	if len(t.peers) >= maxTold {
+		clear(t.peers)
+	}
+	t.peers[key] = struct{}{}
+	return true
+}

@@ -1,0 +1,42 @@
+// Package hg is Mercury's RPC core: calls, requests and bulk memory over one [na.Endpoint], byte for byte as HG and HG
+// core of Mercury 2.4 write them.
+//
+// # Nouns
+//
+//   - A [Class] stands on one endpoint. It is that endpoint's [na.Handler].
+//   - A [Call] is the origin's half of one RPC, a [Request] the target's.
+//   - A [Bulk] is memory of this process that peers may reach; a [Desc] is the descriptor by which they do; a [Transfer]
+//     moves bytes between such memory of a peer and slices of this process.
+//
+// # Usage
+//
+//	c := hg.New(hg.Config{Dispatch: handlers})
+//	ep, err := ofitcp.Open(address, c, ...)
+//	c.Attach(ep)
+//
+//	k := c.NewCall()
+//	k.Start(peer, id, hg.CallOptions{}, append(k.Input(), argument...))
+//	if err := k.Wait(ctx); err == nil {
+//		use(k.Output())
+//	}
+//	k.Free()
+//
+// # What travels
+//
+// A request is a core header, a header of HG and the user's payload; a response too. Two builds of Mercury differ in the
+// size of these headers, see [ChecksumMode]. A payload that does not fit into one message travels as a bulk descriptor
+// which the receiver pulls (overflow). docs/wire-ofitcp.md has the bytes.
+//
+// # Concurrency
+//
+// A Class is safe for concurrent use. A Call, Request or Transfer belongs to one goroutine at a time, except for its
+// Cancel. Each ends exactly once, whatever happens: by the answer, by Cancel, by the loss of the peer, or by Close.
+// Methods of [Dispatcher], [Notifier] and [TransferNotifier] are called on goroutines that make progress and must not
+// block.
+//
+// # Limits
+//
+// A descriptor of this process has at most [MaxSegments] segments. Payloads beyond one message are limited by
+// [Config].MaxOverflow, each, and by [Config].OverflowBudget, all together. Everything that a peer says is checked before
+// it is used: what makes no sense is dropped, counted, and logged once for each peer.
+package hg

@@ -1,0 +1,52 @@
+package hg
+
+import (
+	"errors"
+
+	"cinnabar/internal/na"
+)
+
+// Error is why a call, response or transfer failed.
+type Error struct {
+	Op     string // "call", "respond", "transfer", "expose"
+	Addr   string // the peer's, may be empty
+	Code   Code
+	Remote bool  // the peer said Code; otherwise this process concluded it
+	Err    error // the cause, may be nil
+}
+
+func (e *Error) Error() string {
+	s := "hg: " + e.Op
+	if e.Addr != "" {
+		s += " " + e.Addr
+	}
+	if e.Remote {
+		s += ": peer answers"
+	} else {
+		s += ":"
+	}
+	s += " " + e.Code.String()
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// newError makes an Error about peer a, which may be nil.
+func newError(op string, a na.Addr, code Code, err error) *Error {
+	e := &Error{Op: op, Code: code, Err: err}
+	if a != nil {
+		e.Addr = a.String()
+	}
+	return e
+}
+
+// codeIn returns the code of the [*Error] in err's chain.
+func codeIn(err error) Code {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Code
+	}
+	return OtherError
+}

@@ -1,0 +1,196 @@
+package hg
+
+import (
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	"cinnabar/internal/na"
+)
+
+// peers knows, in Detect mode, how the processes were built that this one calls.
+type peers struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	byAddr map[string]*peer // by the address in binary form
+}
+
+// peer is what is known of one. The mutex of peers guards it.
+type peer struct {
+	known   bool
+	form    form
+	gone    <-chan struct{} // closed when the connection over which it is known is lost: another process may follow
+	waiting []*Call         // until it is known; each of them has a hold for that
+	probe   *Call           // the question, while it is under way
+}
+
+// maxAddr is enough for the address of any transport; a longer one only costs an allocation.
+const maxAddr = 64
+
+// startDetect sends the request in the form of its peer, or has it wait until that is known. The caller holds the call.
+func (k *Call) startDetect(payload []byte) {
+	ps := &k.c.peers
+	addr := k.c.ep.AppendAddr(k.addr[:0], k.to)
+	ps.mu.Lock()
+	p := ps.byAddr[string(addr)]
+	if p != nil && p.known && isClosed(p.gone) {
+		p = nil
+	}
+	if p != nil && p.known {
+		k.form = p.form
+		ps.mu.Unlock()
+		k.launch(payload)
+		return
+	}
+	first := p == nil
+	if first {
+		p = &peer{}
+		ps.byAddr[string(addr)] = p
+	}
+	waits := k.take(0, 1)
+	if waits {
+		k.held = payload
+		p.waiting = append(p.waiting, k)
+	}
+	ps.mu.Unlock()
+	if first {
+		k.c.ask(p, k.to)
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// ask sends a request whose answer tells how the peer was built: one for an RPC that nobody has. It is valid in both
+// layouts: without the mark of checksums, so that a build without them takes it, but with the checksum of the header at
+// its place in the longer layout, which is of no meaning in the shorter one.
+func (c *Class) ask(p *peer, to na.Addr) {
+	q := c.NewCall()
+	q.probe, q.to, q.via = p, to, to
+	q.id = ID(rand.Uint64())
+	q.opts = CallOptions{}
+	q.Notify(probeDone{})
+	c.peers.mu.Lock()
+	p.probe = q
+	c.peers.mu.Unlock()
+	q.begin()
+	if q.takeTag() {
+		room := c.limits.RequestRoom
+		msg := q.buf[:room+formLong.size()]
+		putRequest(msg[room:], requestFields{form: formShort, id: q.id})
+		h := requestHeader(msg[room:])
+		clear(h[coreShort:formLong.size()])
+		binary.BigEndian.PutUint16(h[coreShort:], h.checksum())
+		q.transmit(msg, 0)
+	}
+	q.release()
+}
+
+var errUnknownBuild = errors.New("peer's answer does not tell whether its Mercury is built with checksums: set Config.Checksums to what it is")
+
+// probed reads the answer. Each build pads it to twice the size of its header, and builds of 2.4.1 mark it too.
+func (c *Class) probed(q *Call, b []byte) {
+	f := formShort
+	switch {
+	case len(b) < coreShort:
+		q.fail(ProtocolError, errUnknownBuild)
+		return
+	case responseHeader(b).flags()&flagHasChecksums != 0, len(b) == 2*coreLong:
+		f = formLong
+	case len(b) == 2*coreShort:
+	default:
+		q.fail(ProtoNoSupport, errUnknownBuild)
+		return
+	}
+	c.peers.mu.Lock()
+	q.probe.form = f
+	c.peers.mu.Unlock()
+	q.succeed(nil)
+}
+
+// probeDone lets the calls go that have waited for the answer, or fails them as the question has failed.
+type probeDone struct{}
+
+// CallDone implements [Notifier].
+func (probeDone) CallDone(q *Call) {
+	c, p := q.c, q.probe
+	err := q.Err()
+	var room [maxAddr]byte
+	addr := c.ep.AppendAddr(room[:0], q.to)
+	c.peers.mu.Lock()
+	waiting := p.waiting
+	p.waiting, p.probe = nil, nil
+	p.known, p.gone = err == nil, q.to.Done()
+	if err != nil && c.peers.byAddr[string(addr)] == p {
+		delete(c.peers.byAddr, string(addr))
+	}
+	f := p.form
+	c.peers.mu.Unlock()
+	q.Free()
+	for _, k := range waiting {
+		if err != nil {
+			k.record(&Error{Op: "call", Addr: k.to.String(), Code: codeIn(err), Err: err})
+		} else {
+			k.form = f
+			k.launch(k.held)
+		}
+		k.release()
+	}
+}
+
+// leave takes a call that is cancelled out of the waiting ones; the question is withdrawn when nobody is left.
+func (ps *peers) leave(k *Call) {
+	if k.c.cfg.Checksums != Detect {
+		return
+	}
+	var room [maxAddr]byte
+	addr := k.c.ep.AppendAddr(room[:0], k.to)
+	ps.mu.Lock()
+	p := ps.byAddr[string(addr)]
+	var i int
+	if p == nil {
+		i = -1
+	} else {
+		i = slices.Index(p.waiting, k)
+	}
+	if i < 0 {
+		ps.mu.Unlock()
+		return
+	}
+	p.waiting = slices.Delete(p.waiting, i, i+1)
+	var probe *Call
+	if len(p.waiting) == 0 {
+		delete(ps.byAddr, string(addr)) // who comes now asks anew
+		if p.probe != nil && p.probe.claimAbort(Canceled, nil) {
+			probe = p.probe
+		}
+	}
+	ps.mu.Unlock()
+	if probe != nil {
+		probe.finishAbort()
+	}
+	k.release()
+}
+
+// forget has the next call ask again: the peer's answers are not what they were, so another process may have taken its
+// place.
+func (ps *peers) forget(c *Class, a na.Addr) {
+	if c.cfg.Checksums != Detect {
+		return
+	}
+	var room [maxAddr]byte
+	addr := c.ep.AppendAddr(room[:0], a)
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if p := ps.byAddr[string(addr)]; p != nil && p.known {
+		delete(ps.byAddr, string(addr))
+	}
+}

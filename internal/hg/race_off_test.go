@@ -1,0 +1,5 @@
+//go:build !race
+
+package hg
+
+const raceEnabled = false

@@ -1,0 +1,336 @@
+package hg
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"cinnabar/internal/na"
+)
+
+// Dispatcher is the layer above: it takes requests.
+type Dispatcher interface {
+	// Dispatch is called when the whole input is there, on a goroutine that makes progress. It must not block. It owns r
+	// from now on. The task that it returns, if any, is run soon, see [na.Handler].
+	Dispatch(r *Request) na.Task
+}
+
+// Request is the target's half of an RPC (hg_handle_t at the server). Whoever dispatches it answers it once, unless it is
+// one-way, and gives it back by Free.
+//
+//	pulling: the input's overflow is in flight
+//	   |
+//	   v                Respond, Fail
+//	dispatched ------------------------> answered: the response is in flight, and with overflow its ack
+//	   |                                    |
+//	   +----------------- Free -------------+--> idle, when the network holds nothing of it any more
+//
+// As for a [Call], holds decide when it is idle: the owner's, and one for each operation in flight.
+type Request struct {
+	c      *Class
+	from   na.Addr
+	tag    uint32
+	f      requestFields
+	caller *Call // of this process, for a call to the own address
+	seq    uint64
+
+	in      []byte // what Input returns
+	buf     []byte // of requests that fit into a message
+	out     []byte // the response: room for the transport, headers, payload
+	charged int64
+
+	send    na.Op
+	ack     na.Op
+	ackBuf  [8]byte
+	ackDone na.Event
+	ackErr  error // valid when ackDone is set
+
+	answered atomic.Bool
+	sent     atomic.Pointer[sendResult]
+
+	mu sync.Mutex
+	// +checklocks:mu
+	holds int
+}
+
+// sendResult is how the sending of a response ended.
+type sendResult struct{ err error }
+
+var sentWell = &sendResult{}
+
+var (
+	errOneWay   = errors.New("a one-way RPC takes no response")
+	errAnswered = errors.New("the request has its response already")
+	errUnacked  = errors.New("peer has not acknowledged a response with overflow")
+	errUnheard  = errors.New("handler has freed the request without a response")
+)
+
+func (c *Class) newRequest(from na.Addr, tag uint32, f requestFields) *Request {
+	r, _ := c.requests.Get().(*Request)
+	if r == nil {
+		r = &Request{
+			c:   c,
+			buf: make([]byte, c.limits.MaxRequest),
+			out: make([]byte, c.limits.ResponseRoom+c.limits.MaxResponse),
+		}
+		r.send.Done = (*requestSend)(r)
+		r.ack.Done = (*requestAck)(r)
+	}
+	r.from, r.tag, r.f = from, tag, f
+	r.mu.Lock()
+	r.holds = 1
+	r.mu.Unlock()
+	c.count.requestsActive.Add(1)
+	return r
+}
+
+// ID returns which RPC is meant.
+func (r *Request) ID() ID { return r.f.id }
+
+// From returns who calls. It may be kept.
+func (r *Request) From() na.Addr { return r.from }
+
+// OneWay tells that the caller waits for no response.
+func (r *Request) OneWay() bool { return r.f.flags&flagNoResponse != 0 }
+
+// Context returns the caller's context id.
+func (r *Request) Context() uint8 { return r.f.cookie }
+
+// Input returns the payload of the request. It is valid until Free.
+func (r *Request) Input() []byte { return r.in }
+
+// Output returns where the payload of the response can be appended: length 0, capacity what fits into one message.
+func (r *Request) Output() []byte {
+	start := r.c.limits.ResponseRoom + r.f.form.size()
+	return r.out[start:start:max(len(r.out), start)]
+}
+
+// takeInput copies a payload that came within the message.
+func (r *Request) takeInput(payload []byte) {
+	if len(payload) > len(r.buf) {
+		r.in = append([]byte(nil), payload...)
+		return
+	}
+	r.in = r.buf[:copy(r.buf, payload)]
+}
+
+// ReleaseInput gives up the input before Free (HG_Release_input_buf): memory that was pulled counts no more.
+func (r *Request) ReleaseInput() {
+	r.in = nil
+	r.c.refund(&r.charged)
+}
+
+// pullInput fetches an input that is described by payload instead of being there. The request is dispatched when it is.
+func (r *Request) pullInput(payload []byte) {
+	d, err := r.c.checkLent(payload, &r.charged)
+	if err != nil {
+		r.reject(err.about("pull input", r.from))
+		return
+	}
+	r.in = make([]byte, d.Len())
+	t := r.c.NewTransfer()
+	t.Notify((*requestPull)(r))
+	t.Start(Pull, r.from, d, 0, [][]byte{r.in}, d.Len())
+}
+
+// requestPull completes the pull of the input's overflow.
+type requestPull Request
+
+// TransferDone implements [TransferNotifier].
+func (p *requestPull) TransferDone(t *Transfer) {
+	r := (*Request)(p)
+	n, err := t.N(), t.Err()
+	t.Free()
+	bad := verifyPayload(r.f.crc, r.in, true)
+	switch {
+	case err != nil:
+		r.reject(&Error{Op: "pull input", Addr: r.from.String(), Code: codeIn(err), Err: err})
+		return
+	case n != int64(len(r.in)):
+		r.reject(newError("pull input", r.from, ProtocolError, errShortPull))
+		return
+	case bad != nil:
+		r.reject(newError("pull input", r.from, bad.code, bad))
+		return
+	}
+	if r.OneWay() {
+		r.ackInput()
+	}
+	r.c.dispatchElsewhere(r)
+}
+
+// reject drops a request whose input is not to be had, and says so to who waits for a response.
+func (r *Request) reject(e *Error) {
+	if e.Code == Again {
+		r.c.count.requestsRefused.Add(1)
+	} else {
+		r.c.count.requestsDropped.Add(1)
+	}
+	r.c.tell(r.from, "request dropped", e)
+	switch {
+	case r.OneWay():
+	case e.Code == HostUnreach || e.Code == HostFirewall || e.Code == Canceled: // by loss of the peer or end of the Class
+		r.answered.Store(true)
+	default:
+		_ = r.Fail(e.Code) // what became of it is counted there
+	}
+	r.Free()
+}
+
+// ackInput tells the origin of a one-way request that its memory is not needed any more.
+func (r *Request) ackInput() {
+	r.hold()
+	msg := r.out[:r.c.limits.ResponseRoom+ackSize]
+	msg[r.c.limits.ResponseRoom] = 0
+	r.c.ep.SendExpected(&r.send, r.from, r.tag, msg)
+}
+
+// Fail answers with an error instead of a payload, as the core of C does for an RPC that it does not know (NoEntry). It
+// does not wait for the network.
+func (r *Request) Fail(code Code) error {
+	if err := r.claim(); err != nil {
+		return err
+	}
+	if r.caller != nil {
+		r.answerSelf(code, nil)
+		return nil
+	}
+	return r.transmit(r.errorMessage(code))
+}
+
+// errorMessage makes the response that carries an error. C sends twice the size of its core header, by which peers tell
+// how a process was built.
+func (r *Request) errorMessage(code Code) []byte {
+	msg := r.out[:r.c.limits.ResponseRoom+2*r.f.form.core()]
+	clear(msg)
+	putResponse(msg[r.c.limits.ResponseRoom:], r.response(code, 0))
+	return msg
+}
+
+// claim lets one answer pass.
+func (r *Request) claim() error {
+	if r.OneWay() {
+		return newError("respond", r.from, OpNotSupported, errOneWay)
+	}
+	if !r.answered.CompareAndSwap(false, true) {
+		return newError("respond", r.from, InvalidArg, errAnswered)
+	}
+	return nil
+}
+
+// response returns the headers of an answer: flags and cookie are the request's.
+func (r *Request) response(code Code, flags uint8) responseFields {
+	return responseFields{form: r.f.form, code: code, flags: r.f.flags&^flagMoreData | flags, cookie: uint16(r.f.cookie)}
+}
+
+// Respond answers with a payload: Output appended to, or any other slice. It can be used again when Respond returns.
+//
+// A response that fits into one message is handed to the network, and Respond does not wait for the network to take it:
+// it may be called where responses are collected and leave together. If taking it fails later, that is logged and
+// counted, and the caller learns of the loss of the peer by itself. A larger one is lent to the peer: Respond returns when
+// the peer has it, is gone, or ctx ends; or when the peer takes unreasonably long.
+func (r *Request) Respond(ctx context.Context, payload []byte) error {
+	if err := r.claim(); err != nil {
+		return err
+	}
+	if r.caller != nil {
+		r.answerSelf(Success, payload)
+		return nil
+	}
+	here := r.Output()
+	f := r.response(Success, 0)
+	if f.form == formLong {
+		f.crc = crc32c(payload)
+	}
+	if len(payload) > cap(here) {
+		return r.respondExtra(ctx, f, payload)
+	}
+	return r.transmit(r.place(f, payload))
+}
+
+// place writes the headers before the payload, which it copies unless it is there already.
+func (r *Request) place(f responseFields, payload []byte) []byte {
+	room := r.c.limits.ResponseRoom
+	start := room + f.form.size()
+	if here := r.out[start:]; len(payload) > 0 && &payload[0] != &here[0] {
+		copy(here, payload)
+	}
+	putResponse(r.out[room:], f)
+	return r.out[:start+len(payload)]
+}
+
+// transmit hands a response to the network. What is known when it returns is the error.
+func (r *Request) transmit(msg []byte) error {
+	r.hold()
+	r.c.count.unsent.Add(1)
+	r.c.ep.SendExpected(&r.send, r.from, r.tag, msg)
+	if s := r.sent.Load(); s != nil && s.err != nil {
+		return newError("respond", r.from, codeOf(s.err), s.err)
+	}
+	return nil
+}
+
+// requestSend completes the sending of a response, or of the ack for a one-way request.
+type requestSend Request
+
+// Complete implements [na.Completer].
+func (s *requestSend) Complete(op *na.Op) {
+	r := (*Request)(s)
+	if r.OneWay() {
+		r.release()
+		return
+	}
+	r.c.count.unsent.Add(-1)
+	if op.Err == nil {
+		r.c.count.responsesSent.Add(1)
+		r.sent.Store(sentWell)
+	} else {
+		r.c.count.responsesFailed.Add(1)
+		r.c.log.Debug("response not sent", "peer", r.from, "error", op.Err)
+		r.sent.Store(&sendResult{op.Err})
+	}
+	r.release()
+}
+
+// Free gives the request back; its Input and Output must not be used any more. A two-way request that has no answer yet
+// is answered with OtherError, so that its caller does not wait for ever. (C leaves it waiting.)
+func (r *Request) Free() {
+	if !r.OneWay() && !r.answered.Load() {
+		r.c.count.requestsUnheard.Add(1)
+		r.c.tell(r.from, "request without response", errUnheard)
+		_ = r.Fail(OtherError) // what became of it is counted there
+	}
+	r.release()
+}
+
+func (r *Request) hold() {
+	r.mu.Lock()
+	r.holds++
+	r.mu.Unlock()
+}
+
+func (r *Request) release() {
+	r.mu.Lock()
+	r.holds--
+	left := r.holds
+	r.mu.Unlock()
+	switch {
+	case left < 0:
+		panic("hg: request freed twice")
+	case left == 0:
+		r.recycle()
+	}
+}
+
+// recycle makes a request that nothing refers to ready for reuse.
+func (r *Request) recycle() {
+	r.c.refund(&r.charged)
+	r.from, r.caller, r.in = nil, nil, nil
+	r.answered.Store(false)
+	r.sent.Store(nil)
+	r.ackDone.Reset()
+	r.ackErr = nil
+	r.c.count.requestsActive.Add(-1)
+	r.c.requests.Put(r)
+}

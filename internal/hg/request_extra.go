@@ -1,0 +1,100 @@
+package hg
+
+import (
+	"context"
+	"time"
+
+	"cinnabar/internal/na"
+)
+
+// respondExtra answers with a payload that does not fit into a message: the peer pulls it and says when it has.
+func (r *Request) respondExtra(ctx context.Context, f responseFields, payload []byte) error {
+	if r.c.cfg.NoOverflow {
+		return r.failInstead(Overflow, errNoOverflow)
+	}
+	mem, err := r.c.ep.Register(payload, na.ReadOnly)
+	if err != nil {
+		return r.failInstead(codeOf(err), err)
+	}
+	defer mem.Close()
+	r.c.count.responsesExtra.Add(1)
+	if err := r.expectAck(); err != nil {
+		if na.KindOf(err) == na.Invalid {
+			return r.failInstead(Again, err)
+		}
+		return newError("respond", r.from, codeOf(err), err)
+	}
+	f.flags |= flagMoreData
+	desc := appendLent(r.Output(), mem, len(payload))
+	if err := r.transmit(r.place(f, desc)); err != nil {
+		r.giveUpAck()
+		return err
+	}
+	return r.awaitAck(ctx, patience(ackTime, len(payload)))
+}
+
+// failInstead tells the peer why its response cannot be sent. The caller has claimed the answer.
+func (r *Request) failInstead(code Code, err error) error {
+	_ = r.transmit(r.errorMessage(code)) // what became of it is counted there
+	return newError("respond", r.from, code, err)
+}
+
+// expectAck prepares for the ack, before the response leaves. It reports whether that is possible: it is not while a
+// call of this process to the peer has the same tag by chance.
+func (r *Request) expectAck() error {
+	r.hold()
+	r.c.ep.RecvExpected(&r.ack, r.from, r.tag, r.ackBuf[:])
+	if r.ackDone.IsSet() {
+		return r.ackErr
+	}
+	return nil
+}
+
+// requestAck completes the receiving of the ack.
+type requestAck Request
+
+// Complete implements [na.Completer].
+func (a *requestAck) Complete(op *na.Op) {
+	r := (*Request)(a)
+	r.ackErr = op.Err
+	r.ackDone.Set()
+	r.release()
+}
+
+// awaitAck waits until the peer has pulled the response.
+func (r *Request) awaitAck(ctx context.Context, limit time.Duration) error {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	r.c.ep.Drive(r.from, &r.ackDone)
+	code, cause := Timeout, errUnacked
+	if wake := r.ackDone.Park(); wake != nil {
+		select {
+		case <-wake:
+			return r.ackResult()
+		case <-ctx.Done():
+			code, cause = endOf(ctx)
+		case <-timer.C:
+			r.c.count.acksMissing.Add(1)
+		}
+		if !r.ackDone.Unpark() && r.giveUpAck() {
+			r.c.count.responsesFailed.Add(1)
+			return newError("respond", r.from, code, cause)
+		}
+	}
+	return r.ackResult()
+}
+
+// giveUpAck stops waiting. It returns false if the ack has come all the same.
+func (r *Request) giveUpAck() bool {
+	r.c.ep.Cancel(&r.ack)
+	return !settle(&r.ackDone) || r.ackErr != nil
+}
+
+// ackResult returns how the waiting ended, once ackDone is set.
+func (r *Request) ackResult() error {
+	if r.ackErr == nil {
+		return nil
+	}
+	r.c.count.responsesFailed.Add(1)
+	return newError("respond", r.from, codeOf(r.ackErr), r.ackErr)
+}

@@ -1,0 +1,103 @@
+package hg
+
+import "sync"
+
+// selfCalls are the calls to the own address in flight, which the endpoint does not know and does not end.
+type selfCalls struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	active map[*Call]struct{}
+}
+
+func (s *selfCalls) add(k *Call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.active[k] = struct{}{}
+}
+
+func (s *selfCalls) remove(k *Call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.active, k)
+}
+
+// cancelAll ends them. A call that ends by itself meanwhile may be in use again: it began after the Class was closed and
+// fails in any case.
+func (s *selfCalls) cancelAll() {
+	s.mu.Lock()
+	calls := make([]*Call, 0, len(s.active))
+	for k := range s.active {
+		calls = append(calls, k)
+	}
+	s.mu.Unlock()
+	for _, k := range calls {
+		k.abort(Canceled, errClosed)
+	}
+}
+
+// startSelf is a call to the own address (hg_core_forward_self): the request goes to the dispatcher without the network.
+// Its payload is copied, since a call may be cancelled while the handler reads it. Nothing overflows.
+func (k *Call) startSelf(payload []byte) {
+	if k.c.cfg.NoLoopback {
+		k.fail(OpNotSupported, errNoLoopback)
+		return
+	}
+	k.c.count.selfCalls.Add(1)
+	f := requestFields{id: k.id}
+	if k.opts.OneWay {
+		f.flags = flagNoResponse
+	}
+	r := k.c.newRequest(k.c.self, 0, f)
+	r.takeInput(payload)
+	if k.opts.OneWay {
+		k.succeed(nil)
+		k.c.dispatchElsewhere(r)
+		return
+	}
+	k.local = true
+	k.c.selfCalls.add(k)
+	k.mu.Lock()
+	if k.cancel != nil {
+		k.mu.Unlock()
+		r.answered.Store(true)
+		r.Free()
+		return
+	}
+	k.withTarget = true
+	k.holds++
+	r.caller, r.seq = k, k.seq
+	k.mu.Unlock()
+	if k.c.closed.Load() { // after cancelAll, perhaps
+		k.abort(Canceled, errClosed)
+	}
+	k.c.dispatchElsewhere(r)
+}
+
+// answerSelf gives the caller of this process its answer, unless it has stopped waiting.
+func (r *Request) answerSelf(code Code, payload []byte) {
+	k := r.caller
+	k.mu.Lock()
+	if k.seq != r.seq || !k.withTarget {
+		k.mu.Unlock()
+		return
+	}
+	k.withTarget = false
+	if code == Success {
+		k.answered, k.out = true, k.keep(payload)
+	} else {
+		k.failure = &Error{Op: "call", Addr: k.to.String(), Code: code, Remote: true}
+	}
+	last := k.releaseLocked(0)
+	k.mu.Unlock()
+	if last {
+		k.end()
+	}
+}
+
+// keep copies a payload into the call.
+func (k *Call) keep(payload []byte) []byte {
+	if len(payload) > len(k.recv) {
+		return append([]byte(nil), payload...)
+	}
+	return k.recv[:copy(k.recv, payload)]
+}

@@ -1,0 +1,279 @@
+package hg
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"cinnabar/internal/na"
+)
+
+// Direction says which way a transfer goes, seen from who starts it.
+type Direction uint8
+
+const (
+	Pull Direction = iota // from the described memory: HG_BULK_PULL
+	Push                  // to it: HG_BULK_PUSH
+)
+
+func (d Direction) String() string {
+	if d == Push {
+		return "push"
+	}
+	return "pull"
+}
+
+// Transfer moves bytes between described memory and slices of this process (HG_Bulk_transfer). It is made by
+// [Class.NewTransfer], started once, and given back by Free.
+//
+//	idle --Start--> started: one operation of the transport, or a copy within this process --> done --Free--> idle
+//
+// As for a [Call], holds decide when it is done.
+type Transfer struct {
+	c   *Class
+	dir Direction
+	to  na.Addr
+	via na.Addr // whom to make progress with while waiting: nil within this process
+
+	notify TransferNotifier
+	op     na.Op
+	frags  []na.Fragment // kept for reuse
+	done   na.Event
+
+	mu sync.Mutex
+	// +checklocks:mu
+	holds int
+	// +checklocks:mu
+	state callState
+	// +checklocks:mu
+	flying bool // op is in flight
+	// +checklocks:mu
+	finished bool // all bytes are there
+	// +checklocks:mu
+	failure error
+	// +checklocks:mu
+	cancel *Error
+	// +checklocks:mu
+	freed bool
+
+	n      int64 // bytes moved; valid when done
+	result error // valid when done
+}
+
+// TransferNotifier learns of the end of a transfer.
+type TransferNotifier interface {
+	// TransferDone is called once, on a goroutine that makes progress or that of Start or Cancel. It must not block. It
+	// may call Free.
+	TransferDone(t *Transfer)
+}
+
+var (
+	errNoDesc     = errors.New("no descriptor")
+	errNotBound   = errors.New("no address: neither given nor bound to the descriptor")
+	errRange      = errors.New("range lies beyond the end of the described memory")
+	errLocalSize  = errors.New("local memory and size of the transfer differ")
+	errNoHandle   = errors.New("a segment of the descriptor has no handle of the network")
+	errRevoked    = errors.New("the memory is not exposed any more")
+	errFirewalled = errors.New("the owner of the memory is behind a firewall and has no connection to this process")
+)
+
+// NewTransfer returns an idle transfer.
+func (c *Class) NewTransfer() *Transfer {
+	t, _ := c.transfers.Get().(*Transfer)
+	if t == nil {
+		t = &Transfer{c: c}
+		t.op.Done = (*transferOp)(t)
+	}
+	t.mu.Lock()
+	t.state = callIdle
+	t.mu.Unlock()
+	return t
+}
+
+// Notify has f told of the end instead of a Wait. It is called before Start.
+func (t *Transfer) Notify(f TransferNotifier) { t.notify = f }
+
+// Start moves n bytes between the described memory, from offset off on, and local, which must have n bytes together.
+// The owner of the memory is reached at from, or if that is nil at the address bound to the descriptor. Rights and
+// ranges are checked before anything moves. The local memory belongs to the transfer until the end. Errors show at the
+// end.
+//
+// Data inside the descriptor serves a pull without traffic. If the owner is this process itself, memory is copied.
+func (t *Transfer) Start(dir Direction, from na.Addr, d *Desc, off uint64, local [][]byte, n uint64) {
+	t.dir, t.to = dir, from
+	t.begin()
+	if code, err := t.check(d, off, local, n); err != nil {
+		t.fail(code, err)
+	} else if n > 0 {
+		t.route(d, off, local, n)
+	} else {
+		t.finish(0)
+	}
+	t.release()
+}
+
+// check refuses what cannot work.
+func (t *Transfer) check(d *Desc, off uint64, local [][]byte, n uint64) (Code, error) {
+	if d == nil {
+		return InvalidArg, errNoDesc
+	}
+	right := uint32(flagReadOnly)
+	if t.dir == Push {
+		right = flagWriteOnly
+	}
+	if d.flags&right == 0 {
+		return Permission, &na.Error{Kind: na.Denied, Op: t.dir.String()}
+	}
+	if off > d.total || n > d.total-off {
+		return InvalidArg, errRange
+	}
+	var sum uint64
+	for _, b := range local {
+		sum += uint64(len(b))
+	}
+	if sum != n {
+		return InvalidArg, errLocalSize
+	}
+	if t.c.closed.Load() {
+		return Canceled, errClosed
+	}
+	return Success, nil
+}
+
+// route chooses between the data in the descriptor, a copy, and the network.
+func (t *Transfer) route(d *Desc, off uint64, local [][]byte, n uint64) {
+	if t.dir == Pull && d.eager != nil {
+		copyOut(local, [][]byte{d.eager[off:]})
+		t.c.count.eagerCopies.Add(1)
+		t.finish(int64(n))
+		return
+	}
+	if code, err := t.resolve(d); err != nil {
+		t.fail(code, err)
+		return
+	}
+	if t.to.Equal(t.c.self) {
+		t.copyLocal(d, off, local, n)
+		return
+	}
+	remotes, code, err := t.c.remotesOf(d)
+	if err != nil {
+		t.fail(code, err)
+		return
+	}
+	t.frags = split(t.frags[:0], d, remotes, off, local, n)
+	t.via = t.to
+	t.launch()
+}
+
+// resolve finds out whom to ask.
+func (t *Transfer) resolve(d *Desc) (Code, error) {
+	if t.to != nil {
+		return Success, nil
+	}
+	if d.bound == nil {
+		return InvalidArg, errNotBound
+	}
+	a, err := t.c.ep.ParseAddr(d.bound)
+	if err != nil {
+		return ProtocolError, err
+	}
+	t.to = a
+	if d.flags&flagFirewall != 0 && a.Done() == nil && !a.Equal(t.c.self) {
+		return HostFirewall, errFirewalled
+	}
+	return Success, nil
+}
+
+// launch starts the operation of the transport. The caller holds the transfer.
+func (t *Transfer) launch() {
+	t.mu.Lock()
+	if t.cancel != nil {
+		t.mu.Unlock()
+		return
+	}
+	t.holds++
+	t.flying = true
+	t.mu.Unlock()
+	if t.dir == Pull {
+		t.c.count.reads.Add(1)
+		t.c.ep.Get(&t.op, t.to, t.frags)
+	} else {
+		t.c.count.writes.Add(1)
+		t.c.ep.Put(&t.op, t.to, t.frags)
+	}
+	t.mu.Lock()
+	missed := t.cancel != nil && t.flying
+	t.mu.Unlock()
+	if missed {
+		t.c.ep.Cancel(&t.op)
+	}
+}
+
+// transferOp completes the operation of the transport.
+type transferOp Transfer
+
+// Complete implements [na.Completer].
+func (p *transferOp) Complete(op *na.Op) {
+	t := (*Transfer)(p)
+	if t.dir == Pull {
+		t.c.count.bytesRead.Add(uint64(op.N))
+	} else {
+		t.c.count.bytesWritten.Add(uint64(op.N))
+	}
+	if op.Err != nil {
+		t.n = op.N
+		t.fail(codeOf(op.Err), op.Err)
+	} else {
+		t.finish(op.N)
+	}
+	t.mu.Lock()
+	t.flying = false
+	t.holds--
+	last := t.holds == 0
+	t.mu.Unlock()
+	if last {
+		t.complete()
+	}
+}
+
+// Wait waits for the end and returns how many bytes were moved, and Err. When ctx ends before, it behaves as
+// [Call.Wait].
+func (t *Transfer) Wait(ctx context.Context) (int64, error) {
+	if t.c.await(ctx, t.via, &t.done) {
+		return t.n, t.result
+	}
+	code, cause := endOf(ctx)
+	t.abort(code, cause)
+	if settle(&t.done) {
+		return t.n, t.result
+	}
+	return 0, newError("transfer", t.to, code, cause)
+}
+
+// Cancel ends the transfer early, with code Canceled, unless it is complete. Any goroutine may call it between Start and
+// Free. When the end comes, the local memory is not touched any more; what it then holds is undefined.
+func (t *Transfer) Cancel() { t.abort(Canceled, nil) }
+
+// Err returns why the transfer failed, an [*Error], or nil; it is valid after the end.
+func (t *Transfer) Err() error { return t.result }
+
+// N returns how many bytes were moved; it is valid after the end.
+func (t *Transfer) N() int64 { return t.n }
+
+// Free gives the transfer back, as [Call.Free] does.
+func (t *Transfer) Free() {
+	t.mu.Lock()
+	state := t.state
+	if state == callStarted {
+		t.freed = true
+	}
+	t.mu.Unlock()
+	switch state {
+	case callStarted:
+	case callPooled:
+		panic("hg: transfer freed twice")
+	case callIdle, callDone:
+		t.recycle()
+	}
+}

@@ -1,0 +1,160 @@
+package hg
+
+import (
+	"fmt"
+
+	"cinnabar/internal/na"
+)
+
+// remotesOf returns the memory of each segment of d as the transport knows it. All segments of a descriptor with one
+// handle for all have the same.
+func (c *Class) remotesOf(d *Desc) ([]na.RemoteMemory, Code, error) {
+	if r := d.remotes.Load(); r != nil && r.c == c {
+		return r.list, Success, nil
+	}
+	list := make([]na.RemoteMemory, len(d.segs))
+	for i, s := range d.segs {
+		need := s.length
+		switch {
+		case d.flags&flagRegV != 0 && i > 0:
+			list[i] = list[0]
+			continue
+		case d.flags&flagRegV != 0:
+			need = d.total
+		case need == 0:
+			continue
+		}
+		if s.handle == nil {
+			return nil, InvalidArg, errNoHandle
+		}
+		m, err := c.ep.ParseHandle(s.handle)
+		if err != nil {
+			return nil, codeOf(err), err
+		}
+		if m.Len() < need {
+			return nil, ProtocolError, fmt.Errorf("segment %d of the descriptor has %d bytes, its handle %d", i, need, m.Len())
+		}
+		list[i] = m
+	}
+	d.remotes.Store(&remotes{c: c, list: list})
+	return list, Success, nil
+}
+
+// split appends the pieces of a transfer: one for each overlap of a segment and a local slice, as C makes one operation
+// for each. The range and the length of local have been checked.
+func split(frags []na.Fragment, d *Desc, remotes []na.RemoteMemory, off uint64, local [][]byte, n uint64) []na.Fragment {
+	var start uint64 // where the segment starts in the transport's memory
+	rest := localCursor{slices: local}
+	for i, s := range d.segs {
+		if off >= s.length {
+			off -= s.length
+		} else {
+			for at := off; at < s.length && n > 0; {
+				piece := rest.next(min(s.length-at, n))
+				frags = append(frags, na.Fragment{Remote: remotes[i], Offset: start + at, Local: piece})
+				at += uint64(len(piece))
+				n -= uint64(len(piece))
+			}
+			off = 0
+		}
+		if d.flags&flagRegV != 0 {
+			start += s.length
+		}
+		if n == 0 {
+			break
+		}
+	}
+	return frags
+}
+
+// localCursor walks through slices.
+type localCursor struct {
+	slices [][]byte
+	at     int // in the first of slices
+}
+
+// next returns the next piece, at most n bytes and at least one; the caller knows that there is one.
+func (c *localCursor) next(n uint64) []byte {
+	for c.at == len(c.slices[0]) {
+		c.slices, c.at = c.slices[1:], 0
+	}
+	rest := c.slices[0][c.at:]
+	if uint64(len(rest)) > n {
+		rest = rest[:n:n]
+	}
+	c.at += len(rest)
+	return rest
+}
+
+// copyOut copies from one list of slices to another until one of them ends.
+func copyOut(to, from [][]byte) {
+	var i, at int
+	for _, dst := range to {
+		for len(dst) > 0 && i < len(from) {
+			n := copy(dst, from[i][at:])
+			dst = dst[n:]
+			at += n
+			if at == len(from[i]) {
+				i, at = i+1, 0
+			}
+		}
+	}
+}
+
+// syncCopy is up to which size memory is copied within Start, and how much a longer copy does between looking for
+// Cancel, in bytes.
+const syncCopy = 1 << 20
+
+// copyLocal is a transfer within this process. The caller holds the transfer.
+func (t *Transfer) copyLocal(d *Desc, off uint64, local [][]byte, n uint64) {
+	b := t.c.exposed.find(d)
+	if b == nil {
+		t.fail(InvalidArg, errRevoked)
+		return
+	}
+	t.c.count.localCopies.Add(1)
+	if n <= syncCopy {
+		t.copyBulk(b, off, local, n)
+		return
+	}
+	t.mu.Lock()
+	t.holds++
+	t.mu.Unlock()
+	t.c.tasks.start(func() {
+		t.copyBulk(b, off, local, n)
+		t.release()
+	})
+}
+
+// copyBulk copies between memory that this process exposes and local.
+func (t *Transfer) copyBulk(b *Bulk, off uint64, local [][]byte, n uint64) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if b.closed {
+		t.fail(InvalidArg, errRevoked)
+		return
+	}
+	here := localCursor{slices: local}
+	for _, s := range b.segs {
+		if off >= uint64(len(s)) {
+			off -= uint64(len(s))
+			continue
+		}
+		for s = s[off:]; len(s) > 0 && n > 0; {
+			if t.canceled() {
+				return
+			}
+			piece := here.next(min(uint64(len(s)), n, syncCopy))
+			if t.dir == Pull {
+				copy(piece, s)
+			} else {
+				copy(s, piece)
+			}
+			t.n += int64(len(piece))
+			n -= uint64(len(piece))
+			s = s[len(piece):]
+		}
+		off = 0
+	}
+	t.finish(t.n)
+}

@@ -1,0 +1,79 @@
+package hg
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"cinnabar/internal/na"
+)
+
+// Bounds of waiting.
+const (
+	// settleTime is how long a waiter whose context has ended waits for its cancelled operation to let go of memory.
+	// After it the operation is left to itself.
+	settleTime = time.Second
+	// oneWayAckTime is how long the payload of a one-way RPC is lent to a peer. Releases before 2.4.1 never say that
+	// they have pulled it.
+	oneWayAckTime = 5 * time.Second
+	// ackTime is the same for the payload of a response: whoever has called may have given up without a word.
+	ackTime = 60 * time.Second
+	// slowest is the rate that a peer is granted beyond that, in bytes per second.
+	slowest = 1 << 20
+)
+
+// patience returns how long to lend n bytes.
+func patience(base time.Duration, n int) time.Duration {
+	return base + time.Duration(float64(n)/slowest*float64(time.Second))
+}
+
+// await waits until ev is set, first by making progress with peer a, unless that is nil. It returns false if ctx ends
+// before.
+func (c *Class) await(ctx context.Context, a na.Addr, ev *na.Event) bool {
+	if ev.IsSet() {
+		return true
+	}
+	if a != nil {
+		c.ep.Drive(a, ev)
+	}
+	wake := ev.Park()
+	if wake == nil {
+		return true
+	}
+	done := ctx.Done()
+	if done == nil {
+		<-wake
+		return true
+	}
+	select {
+	case <-wake:
+		return true
+	case <-done:
+		return ev.Unpark()
+	}
+}
+
+// settle waits a short while for a cancelled operation.
+func settle(ev *na.Event) bool {
+	wake := ev.Park()
+	if wake == nil {
+		return true
+	}
+	timer := time.NewTimer(settleTime)
+	defer timer.Stop()
+	select {
+	case <-wake:
+		return true
+	case <-timer.C:
+		return ev.Unpark()
+	}
+}
+
+// endOf translates the end of a context.
+func endOf(ctx context.Context) (Code, error) {
+	err := context.Cause(ctx)
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return Timeout, err
+	}
+	return Canceled, err
+}

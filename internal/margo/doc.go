@@ -1,0 +1,34 @@
+// Package margo is what Margo puts around Mercury's RPCs: ids made of a name's hash and a provider id, two short headers
+// in front of the user's arguments and results, and the order in which requests get handlers.
+//
+// # Nouns
+//
+//   - [ID] makes the 64-bit id of a name and a provider; [Djb2] the id that plain Mercury gives a name.
+//   - [AppendRequestHeader], [ParseResponseHeader] and their kin write and read the two headers.
+//   - A [Registry] knows what is registered under an id.
+//   - A [Pool] bounds how many handlers run at once and how many requests wait. A [Job] is one request on its way through
+//     it, a [Work] what the request is about.
+//   - A [Pace] learns whether the handlers of one RPC are quick.
+//
+// # Usage
+//
+//	pool := margo.NewPool(margo.PoolConfig{Name: "io", Workers: 4, Alive: 4096, Queue: 1024})
+//	req.job.Init(req, pool, &entry.pace) // req implements margo.Work
+//	return req.job.Admit()               // a task for the transport, or nil
+//
+// # Who runs a handler
+//
+// A handler may block, so it has a goroutine of its own, unless its RPC has proved quick: then the goroutine that read
+// the request from the network runs it, which saves a hand-off that costs more than many a handler. See [Pace].
+//
+// # Fairness
+//
+// Requests that wait are queued by peer and the peers take turns, so that one that sends a thousand requests delays
+// another's single one by one handler, not by a thousand. A full queue makes room for a peer that has little in it at the
+// expense of the one that has most.
+//
+// # Concurrency
+//
+// Everything is safe for concurrent use, except that a Job belongs to its Pool from Admit to the call of Serve or
+// Overloaded. Functions of a [Work] are called without a lock held, but for Peer.
+package margo

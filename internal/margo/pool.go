@@ -1,0 +1,238 @@
+package margo
+
+import (
+	"sync"
+
+	"cinnabar/internal/na"
+)
+
+// PoolConfig are the bounds of a [Pool].
+type PoolConfig struct {
+	Name    string
+	Workers int // handlers that run at once
+	Alive   int // handlers that run or wait at once, at least Workers
+	Queue   int // requests that wait for a handler; negative: none
+}
+
+// Pool gives requests their handlers: at most Workers run at once, at most Alive exist. The others wait, in one lane for
+// each peer; the peers take turns. It has no goroutines while there is nothing to do.
+type Pool struct {
+	cfg PoolConfig
+
+	mu sync.Mutex
+	// +checklocks:mu
+	running int // handlers that have a worker
+	// +checklocks:mu
+	alive int // handlers that have begun and not returned
+	// +checklocks:mu
+	lanes lanes
+	// +checklocks:mu
+	served uint64
+	// +checklocks:mu
+	refused uint64
+	// +checklocks:mu
+	most int // alive
+}
+
+// NewPool makes a pool.
+func NewPool(cfg PoolConfig) *Pool {
+	cfg.Alive = max(cfg.Alive, cfg.Workers)
+	return &Pool{cfg: cfg, lanes: newLanes()}
+}
+
+// Name returns the pool's name.
+func (p *Pool) Name() string { return p.cfg.Name }
+
+// PoolStats is what a pool has done and does.
+type PoolStats struct {
+	Running int    // handlers that run now
+	Waiting int    // handlers that wait for a call or transfer of theirs now
+	Queued  int    // requests that wait for a handler now
+	Most    int    // the largest number of handlers at once so far
+	Served  uint64 // handlers begun
+	Refused uint64 // requests answered HG_AGAIN
+}
+
+// Stats returns the pool's counters.
+func (p *Pool) Stats() PoolStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return PoolStats{
+		Running: p.running, Waiting: p.alive - p.running, Queued: p.lanes.queued,
+		Most: p.most, Served: p.served, Refused: p.refused,
+	}
+}
+
+// Work is what a [Job] is about.
+type Work interface {
+	// Serve runs the handler and returns when it has. It may block.
+	Serve()
+	// Overloaded answers the request without running the handler. It must not block.
+	Overloaded()
+	// Peer names whom the request is from, all requests of one peer alike. It is called with the pool's lock held.
+	Peer() string
+}
+
+// Job is one request on its way through a Pool. It is part of a structure of the caller's and may be used once.
+type Job struct {
+	work Work
+	pool *Pool
+	pace *Pace
+
+	prev, next *Job // in the lane; the pool's lock guards them
+	waits      int  // operations that the handler waits for; the pool's lock guards it
+	live       bool // the handler has begun and not returned; the pool's lock guards it
+}
+
+// Init prepares j for Admit.
+func (j *Job) Init(w Work, p *Pool, pace *Pace) { j.work, j.pool, j.pace = w, p, pace }
+
+// Admit has the request served: at once on a goroutine of its own; or by the task that is returned, if the RPC is quick;
+// or later, when there is a worker. If there are too many requests, one of them is refused. Admit does not block.
+func (j *Job) Admit() na.Task {
+	p := j.pool
+	p.mu.Lock()
+	if p.startLocked(j) {
+		p.mu.Unlock()
+		if j.pace.Quick() {
+			return j
+		}
+		go j.run()
+		return nil
+	}
+	victim := p.waitLocked(j)
+	p.mu.Unlock()
+	if victim != nil {
+		victim.work.Overloaded()
+	}
+	return nil
+}
+
+// Run serves the request and leaves what waits for its worker to another goroutine. It implements [na.Task].
+func (j *Job) Run() {
+	var next *Job
+	defer func() { next.spawn() }() // also when the handler ends its goroutine
+	defer func() { next = j.pool.finish(j) }()
+	j.work.Serve()
+}
+
+// run serves the request and then what waits for its worker.
+func (j *Job) run() {
+	for j != nil {
+		j = j.serve()
+	}
+}
+
+// serve serves one request and returns the one that gets its worker.
+func (j *Job) serve() (next *Job) {
+	returned := false
+	defer func() {
+		next = j.pool.finish(j)
+		if !returned { // the handler ended this goroutine
+			next.spawn()
+		}
+	}()
+	j.work.Serve()
+	returned = true
+	return
+}
+
+func (j *Job) spawn() {
+	if j != nil {
+		go j.run()
+	}
+}
+
+// Pause says that the handler begins to wait for a call or a transfer: another may have its worker meanwhile. It may be
+// called by several goroutines of the handler; each call is followed by one of Resume.
+func (j *Job) Pause() {
+	p := j.pool
+	j.pace.Waited()
+	p.mu.Lock()
+	var next *Job
+	j.waits++
+	if j.live && j.waits == 1 {
+		p.running--
+		next = p.nextLocked()
+	}
+	p.mu.Unlock()
+	next.spawn()
+}
+
+// Resume says that the handler goes on. It has a worker again without waiting for one, since others may wait for what it
+// holds: for a moment there may be more than Workers.
+func (j *Job) Resume() {
+	j.pool.mu.Lock()
+	defer j.pool.mu.Unlock()
+	j.waits--
+	if j.live && j.waits == 0 {
+		j.pool.running++
+	}
+}
+
+// Waited says that the handler waits for something else than a call or a transfer, which its worker waits for with it.
+func (j *Job) Waited() { j.pace.Waited() }
+
+// startLocked gives j a worker if there is one and nobody has waited longer.
+//
+// +checklocks:p.mu
+func (p *Pool) startLocked(j *Job) bool {
+	if !p.roomLocked() || p.lanes.queued > 0 {
+		return false
+	}
+	p.beginLocked(j)
+	return true
+}
+
+// +checklocks:p.mu
+func (p *Pool) roomLocked() bool { return p.running < p.cfg.Workers && p.alive < p.cfg.Alive }
+
+// +checklocks:p.mu
+func (p *Pool) beginLocked(j *Job) {
+	j.live = true
+	p.running++
+	p.alive++
+	p.served++
+	p.most = max(p.most, p.alive)
+}
+
+// waitLocked queues j. If the queue is full it returns the request that is refused for it, which may be j.
+//
+// +checklocks:p.mu
+func (p *Pool) waitLocked(j *Job) (victim *Job) {
+	peer := j.work.Peer()
+	if p.lanes.queued >= p.cfg.Queue {
+		p.refused++
+		if victim = p.lanes.evict(peer); victim == nil {
+			return j
+		}
+	}
+	p.lanes.push(peer, j)
+	return victim
+}
+
+// nextLocked gives a free worker to the request whose turn it is, and returns it.
+//
+// +checklocks:p.mu
+func (p *Pool) nextLocked() *Job {
+	if !p.roomLocked() {
+		return nil
+	}
+	j := p.lanes.pop()
+	if j != nil {
+		p.beginLocked(j)
+	}
+	return j
+}
+
+// finish takes j's worker away and gives it to the request that it returns.
+func (p *Pool) finish(j *Job) (next *Job) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	j.live = false
+	p.alive--
+	if j.waits == 0 {
+		p.running--
+	}
+	return p.nextLocked()
+}

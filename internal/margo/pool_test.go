@@ -1,0 +1,297 @@
+package margo
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"cinnabar/internal/na"
+	"pgregory.net/rapid"
+)
+
+// order is where the requests of a test say what becomes of them.
+type order struct {
+	mu   sync.Mutex
+	text []string
+}
+
+func (o *order) add(s string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.text = append(o.text, s)
+}
+
+func (o *order) take() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	slices.Sort(o.text)
+	s := strings.Join(o.text, " ")
+	o.text = nil
+	return s
+}
+
+// request is a Work that a test lets go on.
+type request struct {
+	Job
+	peer string
+	n    int
+	log  *order
+	hold chan struct{} // Serve returns when it is closed; nil: at once
+	exit bool          // the handler ends its goroutine
+	body func()
+}
+
+func (r *request) Peer() string { return r.peer }
+func (r *request) Overloaded()  { r.log.add(fmt.Sprintf("%s%d!", r.peer, r.n)) }
+func (r *request) Serve() {
+	r.log.add(fmt.Sprintf("%s%d", r.peer, r.n))
+	if r.body != nil {
+		r.body()
+	}
+	if r.hold != nil {
+		<-r.hold
+	}
+	if r.exit {
+		runtime.Goexit()
+	}
+}
+
+// rig is a pool and what it has been given.
+type rig struct {
+	pool *Pool
+	log  order
+	pace Pace
+}
+
+func (g *rig) admit(r *request) na.Task {
+	r.log = &g.log
+	r.Init(r, g.pool, &g.pace)
+	return r.Admit()
+}
+
+// run admits a request and runs the task that it may give.
+func (g *rig) run(r *request) *request {
+	if task := g.admit(r); task != nil {
+		task.Run()
+	}
+	return r
+}
+
+func expect(t *testing.T, g *rig, want string) {
+	t.Helper()
+	synctest.Wait()
+	if got := g.log.take(); got != want {
+		t.Errorf("happened %q, want %q", got, want)
+	}
+}
+
+func TestPoolBounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &rig{pool: NewPool(PoolConfig{Workers: 2, Queue: 1})}
+		hold := make(chan struct{})
+		for i := range 5 {
+			g.run(&request{peer: "a", n: i, hold: hold})
+		}
+		expect(t, g, "a0 a1 a3! a4!")
+		if s := g.pool.Stats(); s.Running != 2 || s.Queued != 1 || s.Refused != 2 {
+			t.Errorf("stats %+v", s)
+		}
+		close(hold)
+		expect(t, g, "a2")
+		if s := g.pool.Stats(); s.Running != 0 || s.Queued != 0 || s.Served != 3 || s.Most != 2 {
+			t.Errorf("stats in the end %+v", s)
+		}
+	})
+}
+
+func TestPoolNoQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &rig{pool: NewPool(PoolConfig{Workers: 1, Queue: -1})}
+		hold := make(chan struct{})
+		g.run(&request{peer: "a", n: 0, hold: hold})
+		g.run(&request{peer: "b", n: 1, hold: hold})
+		expect(t, g, "a0 b1!")
+		close(hold)
+	})
+}
+
+// TestPoolTurns checks that a peer with one request does not wait for all of a greedy one's.
+func TestPoolTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &rig{pool: NewPool(PoolConfig{Workers: 1, Queue: 100})}
+		var holds []chan struct{}
+		add := func(peer string, n int) {
+			hold := make(chan struct{})
+			holds = append(holds, hold)
+			g.run(&request{peer: peer, n: n, hold: hold})
+		}
+		for i := range 4 {
+			add("a", i)
+		}
+		add("b", 0)
+		add("c", 0)
+		var turns []string
+		for _, i := range []int{0, 1, 4, 5, 2, 3} {
+			synctest.Wait()
+			turns = append(turns, g.log.take())
+			close(holds[i])
+		}
+		if got, want := strings.Join(turns, " "), "a0 a1 b0 c0 a2 a3"; got != want {
+			t.Errorf("turns %q, want %q", got, want)
+		}
+	})
+}
+
+// TestPoolEvicts checks that a full queue makes room at the expense of who has most in it.
+func TestPoolEvicts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &rig{pool: NewPool(PoolConfig{Workers: 1, Queue: 4})}
+		hold := make(chan struct{})
+		for i := range 6 {
+			g.run(&request{peer: "a", n: i, hold: hold})
+		}
+		expect(t, g, "a0 a5!")
+		for i := range 3 {
+			g.run(&request{peer: "b", n: i, hold: hold})
+		}
+		expect(t, g, "a3! a4! b2!")
+		close(hold)
+		expect(t, g, "a1 a2 b0 b1")
+	})
+}
+
+// TestPoolWaiting checks that a waiting handler's worker serves others, up to the bound of handlers alive.
+func TestPoolWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &rig{pool: NewPool(PoolConfig{Workers: 1, Alive: 3, Queue: 10})}
+		var rs []*request
+		for i := range 5 {
+			r := &request{peer: "a", n: i, hold: make(chan struct{})}
+			r.body = func() { r.Pause(); r.Pause() } // two goroutines of the handler wait
+			rs = append(rs, r)
+			g.run(r)
+		}
+		expect(t, g, "a0 a1 a2")
+		if s := g.pool.Stats(); s.Running != 0 || s.Waiting != 3 || s.Queued != 2 {
+			t.Errorf("stats %+v", s)
+		}
+		for _, r := range rs[:3] {
+			r.Resume()
+			r.Resume()
+			close(r.hold)
+		}
+		expect(t, g, "a3 a4")
+		for _, r := range rs[3:] { // their handlers return while something of theirs waits
+			close(r.hold)
+		}
+		synctest.Wait()
+		for _, r := range rs[3:] {
+			r.Resume()
+			r.Resume()
+		}
+		if s := g.pool.Stats(); s.Running != 0 || s.Waiting != 0 {
+			t.Errorf("stats in the end %+v", s)
+		}
+	})
+}
+
+// TestPoolTask checks that a quick RPC is served by a task, and that what waits does not run in it.
+func TestPoolTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &rig{pool: NewPool(PoolConfig{Workers: 1, Queue: 10})}
+		runs(&g.pace, trusted, 0)
+		first := g.admit(&request{peer: "a", n: 0})
+		if first == nil {
+			t.Fatal("no task")
+		}
+		hold := make(chan struct{})
+		if g.admit(&request{peer: "a", n: 1, hold: hold}) != nil {
+			t.Error("a task for a request that waits")
+		}
+		first.Run()
+		expect(t, g, "a0 a1")
+		close(hold)
+	})
+}
+
+// TestPoolGoexit checks that a handler that ends its goroutine does not take its worker along.
+func TestPoolGoexit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &rig{pool: NewPool(PoolConfig{Workers: 1, Queue: 10})}
+		for i := range 3 {
+			g.run(&request{peer: "a", n: i, exit: true})
+		}
+		expect(t, g, "a0 a1 a2")
+		runs(&g.pace, trusted, 0)
+		task := g.admit(&request{peer: "a", n: 3, exit: true})
+		g.run(&request{peer: "a", n: 4})
+		go task.Run()
+		expect(t, g, "a3 a4")
+		if s := g.pool.Stats(); s.Running != 0 || s.Queued != 0 {
+			t.Errorf("stats in the end %+v", s)
+		}
+	})
+}
+
+// TestLanesHistory compares lanes with a plain model: what goes in comes out once, each peer's in order, and no peer
+// has two turns while another that waits has none.
+func TestLanesHistory(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ls, model := newLanes(), map[string][]*Job{}
+		var ring []string
+		t.Repeat(map[string]func(*rapid.T){
+			"push": func(t *rapid.T) {
+				peer, j := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "peer"), new(Job)
+				if len(model[peer]) == 0 {
+					ring = append(ring, peer)
+				}
+				model[peer] = append(model[peer], j)
+				ls.push(peer, j)
+			},
+			"pop": func(t *rapid.T) {
+				j := ls.pop()
+				if len(ring) == 0 {
+					if j != nil {
+						t.Fatal("pop of empty lanes gives something")
+					}
+					return
+				}
+				peer := ring[0]
+				ring = ring[1:]
+				if j != model[peer][0] {
+					t.Fatalf("pop is not the oldest of %s", peer)
+				}
+				if model[peer] = model[peer][1:]; len(model[peer]) > 0 {
+					ring = append(ring, peer)
+				}
+			},
+			"evict": func(t *rapid.T) {
+				peer := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "for")
+				j := ls.evict(peer)
+				if j == nil {
+					return
+				}
+				for p, list := range model {
+					if n := len(list); n > len(model[peer])+1 && list[n-1] == j {
+						model[p] = list[:n-1]
+						return
+					}
+				}
+				t.Fatal("evicted is not the newest of a longer lane")
+			},
+			"": func(t *rapid.T) {
+				n := 0
+				for _, list := range model {
+					n += len(list)
+				}
+				if ls.queued != n {
+					t.Fatalf("%d queued, want %d", ls.queued, n)
+				}
+			},
+		})
+	})
+}

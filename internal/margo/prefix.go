@@ -1,0 +1,50 @@
+package margo
+
+import "encoding/binary"
+
+// The headers that Margo puts in front of what the user's procs write (margo-serialization.h), little endian:
+//
+//	request    0        8
+//	           +--------+-----------------
+//	           | parent | arguments
+//	           +--------+-----------------
+//
+//	response   0        4
+//	           +--------+-----------------
+//	           | return | result, only if return is HG_SUCCESS
+//	           +--------+-----------------
+const (
+	RequestHeaderSize  = 8
+	ResponseHeaderSize = 4
+)
+
+// NoParent is the parent of a call that is not made by a handler.
+const NoParent uint64 = 0xffff
+
+// AppendRequestHeader appends the header of a request: the id of the RPC whose handler makes the call, or NoParent. It
+// is for statistics only.
+func AppendRequestHeader(b []byte, parent uint64) []byte {
+	return binary.LittleEndian.AppendUint64(b, parent)
+}
+
+// ParseRequestHeader reads a request's header and returns the arguments behind it. ok is false if b is too short.
+func ParseRequestHeader(b []byte) (parent uint64, rest []byte, ok bool) {
+	if len(b) < RequestHeaderSize {
+		return 0, nil, false
+	}
+	return binary.LittleEndian.Uint64(b), b[RequestHeaderSize:], true
+}
+
+// AppendResponseHeader appends the header of a response: the number of an hg_return_t.
+func AppendResponseHeader(b []byte, code uint32) []byte {
+	return binary.LittleEndian.AppendUint32(b, code)
+}
+
+// ParseResponseHeader reads a response's header and returns the result behind it, which means something only if code
+// is 0. ok is false if b is too short.
+func ParseResponseHeader(b []byte) (code uint32, rest []byte, ok bool) {
+	if len(b) < ResponseHeaderSize {
+		return 0, nil, false
+	}
+	return binary.LittleEndian.Uint32(b), b[ResponseHeaderSize:], true
+}

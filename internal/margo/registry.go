@@ -1,0 +1,90 @@
+package margo
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// Registry knows what is registered under which id. Looking up takes no lock. The zero Registry is empty.
+type Registry[T any] struct {
+	mu      sync.Mutex // serializes changes
+	entries atomic.Pointer[map[uint64]Entry[T]]
+}
+
+// Entry is one registration.
+type Entry[T any] struct {
+	ID    uint64
+	Name  string // of the RPC
+	Value T
+}
+
+// ExistsError says that an id is taken.
+type ExistsError struct {
+	ID          uint64
+	Name, Taken string // of the RPC that was to be registered, and of the one that is
+}
+
+func (e *ExistsError) Error() string {
+	if e.Name == e.Taken {
+		return fmt.Sprintf("%q is registered already for provider %d; remove it first or use another provider id", e.Name, Provider(e.ID))
+	}
+	return fmt.Sprintf("%q and %q, which is registered already, have the same id %#016x; rename one or use another provider id", e.Name, e.Taken, e.ID)
+}
+
+// Add registers value; the error is an [*ExistsError].
+func (r *Registry[T]) Add(id uint64, name string, value T) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.load()
+	if e, taken := old[id]; taken {
+		return &ExistsError{ID: id, Name: name, Taken: e.Name}
+	}
+	changed := maps.Clone(old)
+	if changed == nil {
+		changed = map[uint64]Entry[T]{}
+	}
+	changed[id] = Entry[T]{ID: id, Name: name, Value: value}
+	r.entries.Store(&changed)
+	return nil
+}
+
+// Remove undoes Add and reports whether anything was registered under id.
+func (r *Registry[T]) Remove(id uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.load()
+	if _, known := old[id]; !known {
+		return false
+	}
+	changed := maps.Clone(old)
+	delete(changed, id)
+	r.entries.Store(&changed)
+	return true
+}
+
+// Lookup returns what is registered under id.
+func (r *Registry[T]) Lookup(id uint64) (Entry[T], bool) {
+	e, ok := r.load()[id]
+	return e, ok
+}
+
+// Entries returns all registrations, by name and id.
+func (r *Registry[T]) Entries() []Entry[T] {
+	return slices.SortedFunc(maps.Values(r.load()), func(a, b Entry[T]) int {
+		if c := strings.Compare(a.Name, b.Name); c != 0 {
+			return c
+		}
+		return int(Provider(a.ID)) - int(Provider(b.ID))
+	})
+}
+
+func (r *Registry[T]) load() map[uint64]Entry[T] {
+	if m := r.entries.Load(); m != nil {
+		return *m
+	}
+	return nil
+}
