@@ -1,0 +1,375 @@
+package cinnabar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"runtime"
+	"strconv"
+	"sync"
+
+	"cinnabar/internal/hg"
+	"cinnabar/internal/hostmem"
+)
+
+// Number is every numeric type whose size is the same on all platforms.
+type Number interface{ hostmem.Number }
+
+// Bulk is memory of this process that peers may reach: one or many segments which count as one run of bytes. It is what
+// an hg_bulk_t created by this process is in C.
+//
+// A Bulk keeps its segments alive until Close, and the network reads and writes them in place, without the program's
+// part. What a peer has written may be read once something says that it is there: the result of a Pull, or the RPC
+// with which the peer announces its Push. Before that, reading it is a race that no tool will show, since the race
+// detector does not see another process's writes.
+//
+// All methods are safe for concurrent use, Close among them.
+type Bulk struct {
+	mem    *memory // shared with the views
+	life   *lease  // shared with the views
+	off, n int64   // which part of mem
+	err    error   // why this view is void; every use returns it
+	slot   *slot   // the pool's buffer that this is, nil outside pools
+	owner  bool    // Close revokes mem: neither a view nor a pool's
+}
+
+// memory is one registration: the segments and what the network knows of them.
+type memory struct {
+	e    *Engine
+	mode Mode
+	segs [][]byte
+	size int64
+	core *hg.Bulk
+	free func() error // gives the segments back to the system, nil if they are the caller's
+
+	fixed bool // the segments are mapped for reading only
+
+	close    sync.Once
+	closeErr error
+
+	mu sync.Mutex
+	// +checklocks:mu
+	views map[span]*hg.Bulk // registrations of parts, made by Handle
+}
+
+// errBulkClosed is why a closed Bulk refuses: what [Bulk.Close] ended, or a pool's buffer that was given back.
+var errBulkClosed = errors.New("the bulk is closed or was given back to its pool")
+
+// span is a part of a memory.
+type span struct{ off, n int64 }
+
+// Expose lets peers reach segments as mode allows until the Bulk is closed. There are from 1 to 1,024 segments; some, or
+// all, may be empty. The caller may go on using them, and must not expect peers' accesses to wait for it.
+//
+// The segments may lie anywhere: in the Go heap, in an array on the stack (which then moves to the heap), in mapped
+// memory. Mapped memory must stay mapped until Close has returned.
+func (e *Engine) Expose(mode Mode, segments ...[]byte) (*Bulk, error) {
+	m, err := e.expose(mode, segments, nil)
+	if err != nil {
+		return nil, err
+	}
+	b := m.bulk()
+	watch(b, b.life, e.log, m)
+	return b, nil
+}
+
+// ExposeSlice exposes a slice of numbers as its bytes in the byte order of this machine. It is otherwise as
+// [Engine.Expose].
+func ExposeSlice[T Number](e *Engine, mode Mode, s []T) (*Bulk, error) {
+	m, err := e.expose(mode, [][]byte{hostmem.Bytes(s)}, nil)
+	if err != nil {
+		return nil, err
+	}
+	b := m.bulk()
+	watch(b, b.life, e.log, m)
+	return b, nil
+}
+
+// Alloc exposes size bytes of zeroed memory of its own, outside the Go heap and aligned to pages: the best memory for
+// transfers, since the collector has nothing to do with it. [Bulk.Bytes] returns it. It is given back to the system by
+// Close, after which the program must not touch it any more, not even read it.
+func (e *Engine) Alloc(mode Mode, size int64) (*Bulk, error) {
+	mapped, err := mapMemory(size)
+	if err != nil {
+		return nil, err
+	}
+	m, err := e.expose(mode, [][]byte{mapped}, unmapper(mapped))
+	if err != nil {
+		return nil, err
+	}
+	b := m.bulk()
+	watch(b, b.life, e.log, m)
+	return b, nil
+}
+
+// bulk makes the Bulk that owns m.
+func (m *memory) bulk() *Bulk { return &Bulk{mem: m, life: new(lease), n: m.size, owner: true} }
+
+// String describes the memory without its keys.
+func (m *memory) String() string {
+	return fmt.Sprintf("%v bulk of %d bytes in %d segments", m.mode, m.size, len(m.segs))
+}
+
+// mapMemory maps size bytes; there is nothing to map for 0.
+func mapMemory(size int64) ([]byte, error) {
+	if size == 0 {
+		return nil, nil
+	}
+	if size < 0 || size != int64(int(size)) {
+		return nil, argumentError("alloc", "", "", "%d bytes: sizes go from 0 to %d", size, int64(^uint(0)>>1))
+	}
+	b, err := hostmem.Map(int(size))
+	if err != nil {
+		return nil, &Error{Op: "alloc", Code: CodeNoMem, Err: err}
+	}
+	return b, nil
+}
+
+// unmapper returns what gives mapped memory back, nil if there is none.
+func unmapper(mapped []byte) func() error {
+	if mapped == nil {
+		return nil
+	}
+	return func() error { return hostmem.Unmap(mapped) }
+}
+
+// expose registers segs. free, if not nil, is called when the registration ends, and at once if there will be none.
+func (e *Engine) expose(mode Mode, segs [][]byte, free func() error) (*memory, error) {
+	m := &memory{e: e, mode: mode, free: free}
+	if err := m.register(segs); err != nil {
+		return nil, joined(err, m.giveBack())
+	}
+	return m, nil
+}
+
+// joined is err, and also if there is that too.
+func joined(err, also error) error {
+	if also == nil {
+		return err
+	}
+	return errors.Join(err, also)
+}
+
+func (m *memory) register(segs [][]byte) error {
+	if !m.mode.valid() {
+		return argumentError("expose", "", "", "%v: the mode is ReadOnly, WriteOnly or ReadWrite", m.mode)
+	}
+	if err := m.e.begin(); err != nil {
+		return errorFrom("expose", "", "", err)
+	}
+	defer m.e.end()
+	m.segs = append(make([][]byte, 0, len(segs)), segs...)
+	for _, s := range m.segs {
+		m.size += int64(len(s))
+	}
+	core, err := m.e.core.Expose(m.segs, m.mode.access())
+	if err != nil {
+		return errorFrom("expose", "", "", err)
+	}
+	m.core = core
+	return nil
+}
+
+// Slice is the part of b that starts at offset off and has n bytes: a view, which costs nothing, needs no Close and dies
+// with b. If there is no such part, every use of the view fails with an [*Error] of [CodeInvalidArg] that says so.
+func (b *Bulk) Slice(off, n int64) *Bulk {
+	view := &Bulk{mem: b.mem, life: b.life, err: b.err}
+	if view.err == nil {
+		view.err = checkSlice(off, n, b.n)
+	}
+	if view.err == nil {
+		view.off, view.n = b.off+off, n
+	}
+	return view
+}
+
+// checkSlice says what is wrong with a part of size bytes. The values may be a peer's.
+func checkSlice(off, n, size int64) error {
+	if off < 0 || n < 0 || off > size || n > size-off {
+		return argumentError("slice", "", "", "%d bytes from offset %d lie outside the %d bytes of the bulk", n, off, size)
+	}
+	return nil
+}
+
+// Len is the number of bytes in all segments together.
+func (b *Bulk) Len() int64 { return b.n }
+
+// Mode is what peers may do with the memory.
+func (b *Bulk) Mode() Mode { return b.mem.mode }
+
+// Segments iterates over the memory piece by piece, in order; in a view, over the parts of segments that lie in it. A
+// closed Bulk has none. The pieces are the memory itself: those of [Engine.Alloc] must not be touched after Close.
+func (b *Bulk) Segments() iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for _, s := range b.pieces() {
+			if !yield(s) {
+				return
+			}
+		}
+	}
+}
+
+// pieces returns the parts of segments that lie in b, none if it is closed.
+func (b *Bulk) pieces() [][]byte {
+	if b.use("access") != nil {
+		return nil
+	}
+	defer b.life.done()
+	return cut(nil, b.mem.segs, b.off, b.n)
+}
+
+// Bytes returns the memory if it lies in one piece, as that of [Engine.Alloc] does, and nil otherwise or after Close.
+func (b *Bulk) Bytes() []byte {
+	if segs := join(b.pieces()); len(segs) == 1 {
+		return segs[0]
+	}
+	return nil
+}
+
+// Close ends the exposure: it refuses new transfers, waits for those that this process started on b, and revokes the
+// keys, so that no peer reaches the memory any more; a peer's access under way ends first, or its connection does.
+// Whether peers are done is for the program's protocol to know.
+//
+// A view's Close does nothing, that of a pool's buffer gives it back as [BulkPool.Release] does. Further calls return
+// nil.
+func (b *Bulk) Close() error {
+	switch {
+	case b.slot != nil:
+		b.slot.giveBack(b)
+		return nil
+	case !b.owner:
+		return nil
+	}
+	b.life.end()
+	return b.mem.revoke()
+}
+
+// revoke makes the memory unreachable for peers and gives it back. Nobody uses it here any more.
+func (m *memory) revoke() error {
+	m.close.Do(func() {
+		m.mu.Lock()
+		views := m.views
+		m.views = nil
+		m.mu.Unlock()
+		for _, v := range views {
+			v.Close()
+		}
+		m.core.Close()
+		m.segs = nil
+		m.closeErr = m.giveBack()
+	})
+	return m.closeErr
+}
+
+// giveBack returns the segments to the system if they came from there.
+func (m *memory) giveBack() error {
+	if m.free == nil {
+		return nil
+	}
+	if err := m.free(); err != nil {
+		return &Error{Op: "close bulk", Code: CodeFault, Err: err}
+	}
+	return nil
+}
+
+// use begins one use of the memory, which life.done ends.
+func (b *Bulk) use(op string) error {
+	if b.err != nil {
+		return b.err
+	}
+	if !b.life.begin() {
+		return &Error{Op: op, Code: CodeInvalidArg, Err: errBulkClosed}
+	}
+	return nil
+}
+
+// lease is how long a Bulk and its views may be used: until Close, or until a pool's buffer is given back. It counts
+// the uses under way, each of which may touch the memory.
+type lease struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	users int
+	// +checklocks:mu
+	ended bool
+	// +checklocks:mu
+	idle chan struct{} // closed when the last user of an ended lease is done; nil if it had none
+}
+
+// begin adds a user, and reports false if there may be none any more.
+func (l *lease) begin() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return false
+	}
+	l.users++
+	return true
+}
+
+// done takes a user away.
+func (l *lease) done() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.users--
+	if l.ended && l.users == 0 {
+		close(l.idle)
+	}
+}
+
+// end lets no user begin any more, waits for those that have begun, and reports whether this is the first call.
+func (l *lease) end() bool {
+	idle, first := l.stop()
+	if idle != nil {
+		<-idle
+	}
+	return first
+}
+
+// stop is end without the waiting: idle is closed when the last user is done, and nil if there is none.
+func (l *lease) stop() (idle <-chan struct{}, first bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	first = !l.ended
+	l.ended = true
+	if first && l.users > 0 {
+		l.idle = make(chan struct{})
+	}
+	return l.idle, first
+}
+
+// lost is what is told of a Bulk or a pool that the program has forgotten to close.
+type lost struct {
+	log  *slog.Logger
+	what fmt.Stringer
+	pc   uintptr // where it was made
+}
+
+// label names what is not a memory.
+type label string
+
+func (l label) String() string { return string(l) }
+
+// watch asks for a report on log if handle, which the caller's caller is about to return, becomes garbage without life
+// having ended.
+//
+// The memory of a lost handle stays exposed until the engine closes, because a peer may hold a handle of it and the
+// program its slices.
+func watch[T any](handle *T, life *lease, log *slog.Logger, what fmt.Stringer) {
+	var pc [1]uintptr
+	if !log.Enabled(context.Background(), slog.LevelWarn) || runtime.Callers(3, pc[:]) == 0 {
+		return
+	}
+	runtime.AddCleanup(handle, func(l lost) {
+		if _, first := life.stop(); first {
+			l.report()
+		}
+	}, lost{log, what, pc[0]})
+}
+
+func (l lost) report() {
+	f, _ := runtime.CallersFrames([]uintptr{l.pc}).Next()
+	l.log.Warn("never closed: its memory stays exposed until the engine closes", "what", l.what.String(),
+		"made", f.Function+" at "+f.File+":"+strconv.Itoa(f.Line))
+}

@@ -1,0 +1,58 @@
+package cinnabar
+
+import (
+	"errors"
+	"os"
+)
+
+// ExposeFile exposes the content of a file as it is on disk: the file is mapped, peers read it from, and write it to, the
+// system's page cache, and nothing is read into memory that nobody asks for. Its length is fixed at this moment; f may be
+// closed right afterwards. For a mode other than ReadOnly f must be open for reading and writing.
+//
+// As with every mapping, the file must not become shorter before Close: a program that touches what is gone is ended by
+// the system, and a peer's access to it fails with its connection. Only regular files can be exposed, and on Unix only.
+func (e *Engine) ExposeFile(mode Mode, f *os.File) (*Bulk, error) {
+	m, err := e.exposeFile(mode, f)
+	if err != nil {
+		return nil, err
+	}
+	b := m.bulk()
+	watch(b, b.life, e.log, m)
+	return b, nil
+}
+
+func (e *Engine) exposeFile(mode Mode, f *os.File) (*memory, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fileError(err)
+	}
+	size := info.Size()
+	if !info.Mode().IsRegular() || size != int64(int(size)) {
+		return nil, argumentError("expose file", "", "", "%s is %v of %d bytes; it must be a regular file that fits into memory", f.Name(), info.Mode().Type(), size)
+	}
+	if size == 0 {
+		return e.expose(mode, [][]byte{nil}, nil) // there is nothing to map
+	}
+	mapped, unmap, err := mapFile(f, int(size), mode.allows(WriteOnly))
+	if err != nil {
+		return nil, fileError(err)
+	}
+	m, err := e.expose(mode, [][]byte{mapped}, unmap)
+	if err != nil {
+		return nil, err
+	}
+	m.fixed = !mode.allows(WriteOnly)
+	return m, nil
+}
+
+// fileError is the refusal of a file, for the reason that the system gives.
+func fileError(err error) error {
+	e := &Error{Op: "expose file", Code: CodeIOError, Err: err}
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		e.Code = CodeAccess
+	case errors.Is(err, errors.ErrUnsupported):
+		e.Code = CodeOpNotSupported
+	}
+	return e
+}

@@ -1,0 +1,176 @@
+package cinnabar
+
+import (
+	"encoding"
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"cinnabar/codec"
+	"cinnabar/internal/hg"
+)
+
+// BulkHandle is the description of exposed memory: how large it is, what may be done with it, and the keys with which the
+// network reaches it. [Bulk.Handle] makes it, and it travels as a field of an RPC's arguments, to and from C programs'
+// hg_bulk_t too. It is a plain value; the zero value is the null handle, C's HG_BULK_NULL.
+//
+// A handle does not keep the memory exposed: its owner must keep the Bulk open until the peer is done. Nor does it say
+// where the memory is, unless it is bound ([Bulk.Bound]): the receiver joins it with the sender by [BulkHandle.On].
+// A received handle may be passed on and then travels in the same bytes.
+//
+// Whoever has the handle can use the keys in it: it is as confidential as the memory.
+type BulkHandle struct {
+	d *hg.Desc
+}
+
+// Handle describes b for peers. A view's handle gives access to the view's part only: for each different part the
+// network gets keys of its own, which are revoked when the whole Bulk is closed.
+//
+// If b is closed, or is a view of what does not exist, the handle is null.
+func (b *Bulk) Handle() BulkHandle { return b.describe((*hg.Bulk).Desc) }
+
+// Bound is Handle with the owner's address in it (HG_Bulk_bind), for memory that third parties are to reach: whoever
+// receives the handle, by whatever way, finds the owner with [BulkHandle.Owner].
+func (b *Bulk) Bound() BulkHandle { return b.describe((*hg.Bulk).Bind) }
+
+func (b *Bulk) describe(desc func(*hg.Bulk) *hg.Desc) BulkHandle {
+	if b.use("describe") != nil {
+		return BulkHandle{}
+	}
+	defer b.life.done()
+	core, err := b.mem.part(span{b.off, b.n})
+	if err != nil {
+		return BulkHandle{}
+	}
+	return BulkHandle{d: desc(core)}
+}
+
+// part returns the registration of a part of m, which is made at the first call for it.
+func (m *memory) part(s span) (*hg.Bulk, error) {
+	if s == (span{0, m.size}) {
+		return m.core, nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if core, ok := m.views[s]; ok {
+		return core, nil
+	}
+	segs := cut(nil, m.segs, s.off, s.n)
+	if len(segs) == 0 {
+		segs = [][]byte{nil} // an empty part is a Bulk too
+	}
+	core, err := m.e.core.Expose(segs, m.mode.access())
+	if err != nil {
+		return nil, err
+	}
+	if m.views == nil {
+		m.views = make(map[span]*hg.Bulk)
+	}
+	m.views[s] = core
+	return core, nil
+}
+
+// On joins the handle with the process that holds the memory, which is the one that the handle came from unless the
+// program says otherwise: [PeerFrom] in an RPC's handler.
+func (h BulkHandle) On(ep *Endpoint) RemoteBulk { return RemoteBulk{h: h, ep: ep, n: h.Len()} }
+
+// IsNull reports whether there is no memory behind the handle, not even an empty one.
+func (h BulkHandle) IsNull() bool { return h.d == nil }
+
+// Len is the number of bytes in all segments together, as the handle says.
+func (h BulkHandle) Len() int64 {
+	if h.d == nil {
+		return 0
+	}
+	return int64(min(h.d.Len(), math.MaxInt64))
+}
+
+// Segments is how many pieces the memory has at its owner.
+func (h BulkHandle) Segments() int {
+	if h.d == nil {
+		return 0
+	}
+	return h.d.Segments()
+}
+
+// Mode is what may be done with the memory, as the handle says; its owner checks again.
+func (h BulkHandle) Mode() Mode {
+	if h.d == nil {
+		return 0
+	}
+	return Mode(h.d.Flags()) & ReadWrite
+}
+
+// IsBound reports whether the handle has its owner's address in it.
+func (h BulkHandle) IsBound() bool { return h.d != nil && h.d.Bound() != nil }
+
+// Owner returns the process whose address is in a bound handle (HG_Bulk_get_addr). The address is a claim of whoever made
+// the handle. There is no traffic.
+func (h BulkHandle) Owner(e *Engine) (*Endpoint, error) {
+	if !h.IsBound() {
+		return nil, argumentError("find owner", "", "", "the handle is not bound; its owner makes one that is with Bulk.Bound")
+	}
+	a, err := e.net.ParseAddr(h.d.Bound())
+	if err != nil {
+		return nil, errorFrom("find owner", "", "", err)
+	}
+	return &Endpoint{e: e, addr: a}, nil
+}
+
+// String describes the handle without its keys.
+func (h BulkHandle) String() string {
+	if h.d == nil {
+		return "null bulk"
+	}
+	s := fmt.Sprintf("%v bulk of %d bytes in %d segments", h.Mode(), h.Len(), h.Segments())
+	if h.IsBound() {
+		s += ", bound"
+	}
+	return s
+}
+
+// AppendBinary appends the bytes of HG_Bulk_serialize, which other means than RPC arguments can carry. The null handle
+// has none.
+func (h BulkHandle) AppendBinary(b []byte) ([]byte, error) {
+	if h.d == nil {
+		return b, argumentError("serialize", "", "", "the handle is null")
+	}
+	return h.d.Append(b), nil
+}
+
+// UnmarshalBinary reads what AppendBinary or HG_Bulk_serialize wrote. It does not keep b, which may be anybody's.
+func (h *BulkHandle) UnmarshalBinary(b []byte) error {
+	d, err := hg.ParseDesc(b)
+	if err != nil {
+		return errorFrom("deserialize", "", "", err)
+	}
+	h.d = d
+	return nil
+}
+
+// AppendProc appends the handle as an RPC's argument (hg_proc_hg_bulk_t). Small memory that peers may read is
+// appended itself, as it is at this moment, if it fits into what is left of the message: pulling it then takes no
+// transfer. A program that changes such memory while the call is under way cannot tell which state the peer sees.
+func (h BulkHandle) AppendProc(b []byte) ([]byte, error) {
+	if h.d == nil {
+		return binary.LittleEndian.AppendUint64(b, 0), nil
+	}
+	return h.d.AppendProc(b, cap(b)-len(b)), nil
+}
+
+// DecodeProc reads what AppendProc or C's hg_proc_hg_bulk_t wrote.
+func (h *BulkHandle) DecodeProc(b []byte) (int, error) {
+	d, n, err := hg.DecodeProc(b)
+	if err != nil {
+		return 0, err
+	}
+	h.d = d
+	return n, nil
+}
+
+var (
+	_ codec.Appender             = BulkHandle{}
+	_ codec.Decoder              = (*BulkHandle)(nil)
+	_ encoding.BinaryAppender    = BulkHandle{}
+	_ encoding.BinaryUnmarshaler = (*BulkHandle)(nil)
+)

@@ -1,0 +1,109 @@
+package cinnabar
+
+import (
+	"context"
+	"io"
+)
+
+// ReadAt copies from the memory to p. It is an [io.ReaderAt], whatever the mode: that is about peers.
+func (b *Bulk) ReadAt(p []byte, off int64) (int, error) {
+	return b.copyAt("read", p, off, io.EOF, func(seg, p []byte) int { return copy(p, seg) })
+}
+
+// WriteAt copies p to the memory. It is an [io.WriterAt], whatever the mode: that is about peers. What does not fit is
+// not written, and the error then is [io.ErrShortWrite]. A file that [Engine.ExposeFile] exposes for reading cannot be
+// written: [CodePermission].
+func (b *Bulk) WriteAt(p []byte, off int64) (int, error) {
+	if b.mem.fixed {
+		return 0, permission("write", "", "local", b.mem.mode, WriteOnly)
+	}
+	return b.copyAt("write", p, off, io.ErrShortWrite, func(seg, p []byte) int { return copy(seg, p) })
+}
+
+// copyAt moves bytes between p and the memory from off on; short is the error if p goes beyond the end.
+func (b *Bulk) copyAt(op string, p []byte, off int64, short error, move func(seg, p []byte) int) (int, error) {
+	if err := b.use(op); err != nil {
+		return 0, err
+	}
+	defer b.life.done()
+	n, err := clip(op, len(p), off, b.n, short)
+	done := 0
+	for _, seg := range cut(nil, b.mem.segs, b.off+off, n) {
+		done += move(seg, p[done:])
+	}
+	return done, err
+}
+
+// clip returns how many of want bytes from off on there are among size, and short if fewer than wanted. An offset below
+// 0 is an error, one beyond the end is short of everything.
+func clip(op string, want int, off, size int64, short error) (int64, error) {
+	if off < 0 {
+		return 0, argumentError(op, "", "", "offset %d is negative", off)
+	}
+	n := min(int64(want), max(size-off, 0))
+	if n < int64(want) {
+		return n, short
+	}
+	return n, nil
+}
+
+// ReadAt reads len(p) bytes of the remote memory from offset off on, straight into p. It is an [io.ReaderAt]: at the end
+// of the memory it returns what there is and [io.EOF]. There is no limit in time; [RemoteBulk.ReadAtContext] has one.
+func (r RemoteBulk) ReadAt(p []byte, off int64) (int, error) {
+	return r.ReadAtContext(context.Background(), p, off)
+}
+
+// ReadAtContext is ReadAt that is cancelled when ctx ends. It returns only when nothing writes to p any more; p's
+// content is undefined after an error other than [io.EOF].
+func (r RemoteBulk) ReadAtContext(ctx context.Context, p []byte, off int64) (int, error) {
+	return r.bytesAt(ctx, pull, p, off, io.EOF)
+}
+
+// WriteAt writes p to the remote memory from offset off on. It is an [io.WriterAt]; what does not fit is not written, and
+// the error then is [io.ErrShortWrite]. There is no limit in time; [RemoteBulk.WriteAtContext] has one.
+func (r RemoteBulk) WriteAt(p []byte, off int64) (int, error) {
+	return r.WriteAtContext(context.Background(), p, off)
+}
+
+// WriteAtContext is WriteAt that is cancelled when ctx ends. It returns only when nothing reads p any more; which bytes
+// have arrived is unknown after an error other than [io.ErrShortWrite].
+func (r RemoteBulk) WriteAtContext(ctx context.Context, p []byte, off int64) (int, error) {
+	return r.bytesAt(ctx, push, p, off, io.ErrShortWrite)
+}
+
+// bytesAt transfers between p and the remote memory from off on; short is the error if p goes beyond the end.
+func (r RemoteBulk) bytesAt(ctx context.Context, d *direction, p []byte, off int64, short error) (int, error) {
+	if r.err != nil {
+		return 0, r.err
+	}
+	n, end := clip(d.op, len(p), off, r.n, short)
+	if n == 0 {
+		return 0, end
+	}
+	m := newMove(part{r, d, off, n})
+	defer m.release()
+	m.segs = append(m.segs, p[:n])
+	if err := m.admit(); err != nil {
+		return 0, err
+	}
+	m.start(ctx)
+	done, err := m.wait(ctx)
+	if err != nil {
+		return int(done), err
+	}
+	return int(done), end
+}
+
+// Reader reads the remote memory from its start: an [io.Reader], [io.Seeker], [io.ReaderAt] and [io.WriterTo] for packages
+// such as archive/zip. Each read is a transfer of its own, so put a [bufio.Reader] in between where reads are small.
+func (r RemoteBulk) Reader() *io.SectionReader { return io.NewSectionReader(r, 0, r.Len()) }
+
+// Writer writes the remote memory from its start. Each write is a transfer of its own.
+func (r RemoteBulk) Writer() *io.OffsetWriter { return io.NewOffsetWriter(r, 0) }
+
+var (
+	_ io.ReaderAt = RemoteBulk{}
+	_ io.WriterAt = RemoteBulk{}
+	_ io.ReaderAt = (*Bulk)(nil)
+	_ io.WriterAt = (*Bulk)(nil)
+)

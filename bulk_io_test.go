@@ -1,0 +1,131 @@
+package cinnabar
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"testing/iotest"
+	"time"
+)
+
+func TestRemoteReadAtWriteAt(t *testing.T) {
+	p := newBulkPair(t)
+	theirs := expose(t, p.there, ReadWrite, pieces([]byte("0123456789"), 3, 7)...)
+	r := p.remote(t, theirs)
+	for _, c := range []struct {
+		n    int
+		off  int64
+		want string
+		err  error
+	}{
+		{4, 0, "0123", nil}, {4, 6, "6789", nil}, {4, 8, "89", io.EOF}, {4, 10, "", io.EOF}, {4, 11, "", io.EOF}, {4, 1 << 62, "", io.EOF},
+		{0, 3, "", nil}, {0, 10, "", nil},
+	} {
+		buf := make([]byte, c.n)
+		n, err := r.ReadAt(buf, c.off)
+		if string(buf[:n]) != c.want || !errors.Is(err, c.err) {
+			t.Errorf("ReadAt(%d bytes, %d) = %q, %v; want %q, %v", c.n, c.off, buf[:n], err, c.want, c.err)
+		}
+	}
+	for _, c := range []struct {
+		text string
+		off  int64
+		n    int
+		err  error
+		want string
+	}{
+		{"ab", 0, 2, nil, "ab23456789"}, {"xyz", 8, 2, io.ErrShortWrite, "ab234567xy"}, {"q", 10, 0, io.ErrShortWrite, "ab234567xy"},
+		{"", 10, 0, nil, "ab234567xy"},
+	} {
+		n, err := r.WriteAt([]byte(c.text), c.off)
+		if n != c.n || !errors.Is(err, c.err) || string(contents(theirs)) != c.want {
+			t.Errorf("WriteAt(%q, %d) = %d, %v, and leaves %q; want %d, %v, %q", c.text, c.off, n, err, contents(theirs), c.n, c.err, c.want)
+		}
+	}
+	_, err := r.ReadAt(make([]byte, 1), -1)
+	wantCode(t, err, CodeInvalidArg, "offset -1")
+	_, err = r.WriteAt(make([]byte, 1), -1)
+	wantCode(t, err, CodeInvalidArg, "offset -1")
+	_, err = p.remote(t, expose(t, p.there, WriteOnly, make([]byte, 9))).ReadAt(make([]byte, 1), 0)
+	wantCode(t, err, CodePermission, "pull", "remote")
+}
+
+func TestRemoteReadAtContext(t *testing.T) {
+	p := newBulkPair(t)
+	frozen := p.remote(t, expose(t, p.there, ReadWrite, make([]byte, 9))).h.On(silentPeer(t, p.here))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	buf := make([]byte, 9)
+	_, err := frozen.ReadAtContext(ctx, buf, 0)
+	wantCode(t, err, CodeTimeout, "pull")
+	_, err = frozen.WriteAtContext(ctx, buf, 0)
+	wantCode(t, err, CodeTimeout, "push")
+	clear(buf) // ours again
+}
+
+// Remote memory is an ordinary reader: whole, seekable, at random, and part by part.
+func TestRemoteReader(t *testing.T) {
+	p := newBulkPair(t)
+	data := noise(1000)
+	r := p.remote(t, expose(t, p.there, ReadOnly, pieces(data, 400, 1, 599)...))
+	if err := iotest.TestReader(r.Reader(), data); err != nil {
+		t.Error(err)
+	}
+	if err := iotest.TestReader(r.Slice(100, 700).Reader(), data[100:800]); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRemoteWriter(t *testing.T) {
+	p := newBulkPair(t)
+	theirs := expose(t, p.there, WriteOnly, make([]byte, 1000))
+	data := noise(1000)
+	n, err := io.Copy(p.remote(t, theirs).Writer(), iotest.HalfReader(bytes.NewReader(data)))
+	if n != 1000 || err != nil || !bytes.Equal(theirs.Bytes(), data) {
+		t.Errorf("wrote %d, %v", n, err)
+	}
+}
+
+// An archive is opened in the memory of another process; only what is asked for travels.
+func TestZipInRemoteMemory(t *testing.T) {
+	var archive bytes.Buffer
+	w := zip.NewWriter(&archive)
+	files := map[string][]byte{"small.txt": []byte("in the archive"), "large.bin": noise(200_000)}
+	for name, data := range files {
+		f, err := w.Create(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write(data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p := newBulkPair(t)
+	r := p.remote(t, expose(t, p.there, ReadOnly, archive.Bytes()))
+	z, err := zip.NewReader(r, r.Len())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := p.here.core.Stats().BytesRead; got > 100_000 {
+		t.Errorf("%d bytes were read to open the archive", got)
+	}
+	for name, want := range files {
+		f, err := z.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(f)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: %d bytes, %v", name, len(got), err)
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,237 @@
+package cinnabar
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"cinnabar/internal/hg"
+	"cinnabar/internal/margo"
+)
+
+// Call is the long form of a request that a handler has: what is asked, and the means to answer it, once, at any time
+// and from any goroutine. It is valid until it is answered, for as long as the program holds it; a Call that the program
+// loses before it is answered is answered CodeOtherError when the garbage collector finds it, and the log says so.
+type Call[In, Out any] struct {
+	In In // the arguments
+
+	s   serving
+	h   *handler[In, Out]
+	ctx context.Context // the handler's: &s, or what interceptors have made of it
+	out Out
+
+	orphan atomic.Pointer[orphan] // set once the handler has returned without an answer
+}
+
+// handler is what a program registers: one of its two forms.
+type handler[In, Out any] struct {
+	short func(context.Context, In) (Out, error)
+	long  func(*Call[In, Out])
+}
+
+// errAnswered is why a second answer to a call is refused.
+var errAnswered = errors.New("the call is answered already")
+
+// take makes the job of serving a request.
+func (h *handler[In, Out]) take(svc *service, r *hg.Request) *margo.Job {
+	c := &Call[In, Out]{h: h}
+	c.s.begin(svc, r)
+	c.ctx = &c.s
+	c.s.job.Init((*work[In, Out])(c), svc.pool, &svc.pace)
+	return &c.s.job
+}
+
+// work is a Call as its pool sees it.
+type work[In, Out any] Call[In, Out]
+
+// Overloaded implements [margo.Work].
+func (w *work[In, Out]) Overloaded() { w.s.Overloaded() }
+
+// Peer implements [margo.Work].
+func (w *work[In, Out]) Peer() string { return w.s.Peer() }
+
+// Serve implements [margo.Work].
+func (w *work[In, Out]) Serve() {
+	c := (*Call[In, Out])(w)
+	normally := false
+	defer c.s.returned(&normally)
+	if c.decode() {
+		c.run()
+	}
+	normally = true
+}
+
+// decode reads the arguments; a caller whose arguments make no sense is told.
+func (c *Call[In, Out]) decode() bool {
+	var err error
+	if c.s.parent, err = c.s.svc.proc.decodeInput(c.s.req.Input(), &c.In); err == nil {
+		return true
+	}
+	c.s.svc.e.log.Warn("request refused: arguments cannot be decoded", logRPC, c.s.svc.label(), logPeer, c.s.from.String(), logError, err)
+	c.s.finish(CodeOf(err))
+	return false
+}
+
+// run runs the handler and measures it, if that is wanted.
+func (c *Call[In, Out]) run() {
+	pace := &c.s.svc.pace
+	if !pace.Measure() {
+		c.handle()
+		return
+	}
+	start := time.Now()
+	c.handle()
+	pace.Record(time.Since(start))
+}
+
+func (c *Call[In, Out]) handle() {
+	switch e := c.s.svc.e; {
+	case e.hooked():
+		c.handleHooked()
+	case c.h.long != nil:
+		c.h.long(c)
+		c.guard()
+	default:
+		var err error
+		c.out, err = c.h.short(c.ctx, c.In)
+		c.settle(err)
+	}
+}
+
+// settle answers for a handler of the short form.
+func (c *Call[In, Out]) settle(err error) {
+	if !c.s.claim() {
+		return
+	}
+	if err != nil {
+		if c.s.oneWay {
+			c.s.svc.e.log.Warn("handler of a one-way request fails", logRPC, c.s.svc.label(), logPeer, c.s.from.String(), logError, err)
+		}
+		c.s.logUnsent(c.s.fail(errorCode(err)))
+		return
+	}
+	c.s.logUnsent(c.send())
+}
+
+// errorCode is the code that stands for a handler's error. An error is never a success.
+func errorCode(err error) Code {
+	if code := CodeOf(err); code != CodeSuccess {
+		return code
+	}
+	return CodeOtherError
+}
+
+// send answers with c.out. The caller has the claim.
+func (c *Call[In, Out]) send() error {
+	if c.s.oneWay {
+		c.s.release()
+		return nil
+	}
+	payload, err := c.s.svc.proc.appendOutput(c.s.req.Output(), &c.out)
+	if err != nil {
+		return errors.Join(err, c.s.fail(errorCode(err)))
+	}
+	defer c.s.release()
+	return c.respond(payload)
+}
+
+// respond hands the response to the network.
+func (c *Call[In, Out]) respond(payload []byte) error {
+	if len(payload) > cap(c.s.req.Output()) { // the caller has to fetch it
+		c.s.pause()
+		defer c.s.resume()
+	}
+	e := c.s.svc.e
+	if e.cfg.Monitor == nil {
+		return c.s.req.Respond(&c.s, payload)
+	}
+	info := c.s.info()
+	e.observe(c.ctx, Event{Kind: EventRespond, Info: info, Bytes: int64(len(payload))})
+	err := c.s.req.Respond(&c.s, payload)
+	e.observe(c.ctx, Event{Kind: EventRespond, End: true, Info: info, Bytes: int64(len(payload)), Err: err})
+	return err
+}
+
+// guard has the call answered should the program lose it. It is called when a handler of the long form has returned.
+func (c *Call[In, Out]) guard() {
+	if c.s.answered.Load() {
+		return
+	}
+	o := &orphan{svc: c.s.svc, req: c.s.req, from: c.s.from.String(), oneWay: c.s.oneWay}
+	c.orphan.Store(o)
+	if !c.s.answered.Load() { // who answers from now on sees o
+		runtime.AddCleanup(c, (*orphan).found, o)
+	}
+}
+
+// claim is serving.claim for programs' goroutines.
+func (c *Call[In, Out]) claim() bool {
+	if !c.s.claim() {
+		return false
+	}
+	if o := c.orphan.Load(); o != nil {
+		o.answered.Store(true)
+	}
+	return true
+}
+
+// orphan is what it takes to answer a Call that the program has lost. It does not refer to the Call.
+type orphan struct {
+	svc      *service
+	req      *hg.Request
+	from     string
+	oneWay   bool
+	answered atomic.Bool
+}
+
+// found is called by the garbage collector, which must not be kept waiting.
+func (o *orphan) found() {
+	if !o.answered.Load() {
+		go o.answer()
+	}
+}
+
+func (o *orphan) answer() {
+	defer o.svc.e.handlers.gate.leave()
+	defer o.req.Free()
+	if o.oneWay {
+		return // nothing was expected
+	}
+	o.svc.e.log.Error("handler has lost its call without an answer; keep the Call and answer it with Respond or Fail",
+		logRPC, o.svc.label(), logPeer, o.from)
+	_ = o.svc.answer(o.req, CodeOtherError) // best effort
+}
+
+// Context returns the context that a handler of the short form is given.
+func (c *Call[In, Out]) Context() context.Context { return c.ctx }
+
+// Info tells who calls what.
+func (c *Call[In, Out]) Info() CallInfo { return c.s.info() }
+
+// Respond answers with out. It returns when the network has taken the response; one that is too long for a message, when
+// the caller has fetched it or is gone. A second answer is an error. If the caller wants no response, nothing is sent and
+// there is no error.
+func (c *Call[In, Out]) Respond(out Out) error {
+	if !c.claim() {
+		return c.answerError(errAnswered)
+	}
+	c.out = out
+	return c.answerError(c.send())
+}
+
+// Fail answers with the code of err ([CodeOf]); its text stays here.
+func (c *Call[In, Out]) Fail(err error) error {
+	if !c.claim() {
+		return c.answerError(errAnswered)
+	}
+	return c.answerError(c.s.fail(errorCode(err)))
+}
+
+func (c *Call[In, Out]) answerError(err error) error {
+	if err == errAnswered { //nolint:errorlint // it is never wrapped here
+		return &Error{Op: "answer", RPC: c.s.svc.label(), Addr: c.s.from.String(), Code: CodeInvalidArg, Err: err}
+	}
+	return errorFrom("answer", c.s.svc.label(), c.s.from.String(), err)
+}

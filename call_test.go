@@ -1,0 +1,178 @@
+package cinnabar
+
+import (
+	"context"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+)
+
+var long = NewRPC[addIn, addOut]("long")
+
+// handleLong registers a handler of the long form.
+func handleLong(t *testing.T, server *Engine, h func(*Call[addIn, addOut])) {
+	t.Helper()
+	must(t, long.HandleCall(server, h))
+}
+
+// TestRespondEarly answers before the handler is done.
+func TestRespondEarly(t *testing.T) {
+	server, ep := pair(t, nil)
+	goOn, over := make(chan struct{}), make(chan struct{})
+	handleLong(t, server, func(c *Call[addIn, addOut]) {
+		defer close(over)
+		if err := c.Respond(addOut{Sum: c.In.X}); err != nil {
+			t.Error(err)
+		}
+		<-goOn
+		err := c.Respond(addOut{})
+		if err == nil || !strings.Contains(err.Error(), "answered already") || CodeOf(err) != CodeInvalidArg {
+			t.Errorf("second answer: %v", err)
+		}
+		if err := c.Fail(CodeBusy); CodeOf(err) != CodeInvalidArg {
+			t.Errorf("failure after an answer: %v", err)
+		}
+	})
+	out, err := long.Call(patient(t), ep, addIn{X: 8})
+	if err != nil || out.Sum != 8 {
+		t.Errorf("call = %+v, %v", out, err)
+	}
+	close(goOn)
+	soon(t, "handler", over)
+}
+
+// TestRespondLate answers from another goroutine when the handler has returned.
+func TestRespondLate(t *testing.T) {
+	server, ep := pair(t, nil)
+	calls := make(chan *Call[addIn, addOut], 1)
+	handleLong(t, server, func(c *Call[addIn, addOut]) { calls <- c })
+	for i := range int32(3) {
+		p := long.Start(patient(t), ep, addIn{X: i})
+		c := soon(t, "call", calls)
+		runtime.GC() // the program holds the call, so nothing happens
+		if info := c.Info(); info.RPC != "long" || info.Side != ServerSide || PeerFrom(c.Context()).String() != info.Peer.String() {
+			t.Errorf("info %+v", info)
+		}
+		var want Code
+		if i == 2 {
+			want = CodeBusy
+			must(t, c.Fail(CodeBusy))
+		} else {
+			must(t, c.Respond(addOut{Sum: i}))
+		}
+		if out, err := p.Wait(); CodeOf(err) != want || err == nil && out.Sum != i {
+			t.Errorf("call = %+v, %v", out, err)
+		}
+	}
+}
+
+// TestRespondRace lets many goroutines answer one call.
+func TestRespondRace(t *testing.T) {
+	server, ep := pair(t, nil)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	answers := 0
+	handleLong(t, server, func(c *Call[addIn, addOut]) {
+		for range 8 {
+			wg.Go(func() {
+				if c.Respond(addOut{Sum: 1}) == nil {
+					mu.Lock()
+					defer mu.Unlock()
+					answers++
+				}
+			})
+		}
+	})
+	for range 50 {
+		if _, err := long.Call(patient(t), ep, addIn{}); err != nil {
+			t.Fatal(err)
+		}
+		wg.Wait()
+	}
+	if answers != 50 {
+		t.Errorf("%d of 50 calls answered", answers)
+	}
+}
+
+// TestLostCall checks that a call which the program loses is answered all the same.
+func TestLostCall(t *testing.T) {
+	server, ep := pair(t, nil)
+	handleLong(t, server, func(*Call[addIn, addOut]) {})
+	p := long.Start(patient(t), ep, addIn{})
+	for over := false; !over; {
+		runtime.GC()
+		select {
+		case <-p.Done():
+			over = true
+		default:
+			runtime.Gosched()
+		}
+	}
+	_, err := p.Wait()
+	wantCode(t, err, CodeOtherError, "long")
+}
+
+// TestGoexit checks that the caller of a handler which ends its goroutine has an answer.
+func TestGoexit(t *testing.T) {
+	server, ep := pair(t, nil)
+	exit := NewRPC[struct{}, struct{}]("exit")
+	must(t, exit.Handle(server, func(context.Context, struct{}) (struct{}, error) {
+		runtime.Goexit()
+		return struct{}{}, nil
+	}))
+	for range 3 {
+		_, err := exit.Call(patient(t), ep, struct{}{})
+		wantCode(t, err, CodeOtherError, "exit")
+	}
+	waitFor(t, func() bool { return server.Stats().Handlers.Running == 0 })
+}
+
+// TestPanic checks that a handler that panics hurts only its own call.
+func TestPanic(t *testing.T) {
+	var text strings.Builder
+	var mu sync.Mutex
+	server, ep := pair(t, &Config{Logger: slog.New(slog.NewTextHandler(lockedWriter{&mu, &text}, nil))})
+	must(t, add.Handle(server, func(_ context.Context, in addIn) (addOut, error) {
+		switch in.X {
+		case 1:
+			panic("sorry")
+		case 2:
+			var p *addIn
+			in = *p
+		}
+		return addOut{Sum: in.X + in.Y}, nil
+	}))
+	handleLong(t, server, func(*Call[addIn, addOut]) { panic("sorry too") })
+	for range 2 {
+		callAdd2 := func(x int32) error { _, err := add.Call(patient(t), ep, addIn{X: x}); return err }
+		for x := range int32(2) {
+			wantCode(t, callAdd2(x+1), CodeOtherError, "add")
+		}
+		_, err := long.Call(patient(t), ep, addIn{})
+		wantCode(t, err, CodeOtherError, "long")
+		for range 20 { // until the RPC is trusted, so that the second round panics in a task
+			must(t, callAdd2(0))
+		}
+	}
+	waitFor(t, func() bool { return server.Stats().Handlers.Running == 0 })
+	mu.Lock()
+	defer mu.Unlock()
+	for _, word := range []string{"sorry", "nil pointer", "call_test.go"} {
+		if !strings.Contains(text.String(), word) {
+			t.Errorf("the log does not say %q", word)
+		}
+	}
+}
+
+type lockedWriter struct {
+	mu *sync.Mutex
+	w  *strings.Builder
+}
+
+func (l lockedWriter) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(b)
+}

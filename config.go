@@ -1,0 +1,148 @@
+package cinnabar
+
+import (
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"cinnabar/internal/hg"
+	"cinnabar/internal/na/ofitcp"
+)
+
+// Config is how an engine behaves. The zero value, and a nil *Config, are good defaults; each field says what its zero
+// stands for. The engine keeps a copy.
+type Config struct {
+	Logger *slog.Logger // nil: discard
+
+	MaxHandlers int // handlers at once, in each pool and outside pools; 0: 4096
+	MaxQueued   int // requests that wait for a handler outside pools; those beyond it are answered CodeAgain; 0: 65536, negative: none wait
+	Pools       []PoolConfig
+
+	Interceptors []Interceptor // outermost first, around calls and around handlers
+	Monitor      Monitor       // nil: none, which costs nothing
+	Progress     Progress
+
+	// AllowRemoteShutdown has the engine obey a peer that asks it to shut down ([Endpoint.Shutdown],
+	// margo_shutdown_remote_instance). Otherwise such a peer is told that it may not.
+	AllowRemoteShutdown bool
+
+	Checksums  Checksums // of messages; 0: ChecksumsAuto
+	NoEager    bool      // never embed small read-only memory in its handle (no_bulk_eager)
+	NoOverflow bool      // refuse arguments and results that are too long for one message (no_overflow)
+	NoLoopback bool      // refuse calls to oneself (no_loopback)
+
+	Subnet      netip.Prefix  // the network to choose the own address from; zero: any
+	Firewalled  bool          // tell peers never to dial this process; its own connections are used both ways
+	MaxRequest  int           // bytes of a request message, the same as the peers'; 0: 4096, as Mercury's default
+	MaxResponse int           // bytes of a response message, the same as the peers'; 0: 4096
+	DialTimeout time.Duration // for connecting to a peer; 0: 10 s
+	DialRetry   time.Duration // how long a peer that refuses connections is dialed again; 0: not at all
+	KeepAlive   time.Duration // after how long a silent host counts as dead; 0: 15 s; negative: never
+	SendTimeout time.Duration // how long a host may leave what was sent unacknowledged; 0: 15 s; negative: for ever
+}
+
+// Progress says how waiting is done.
+type Progress struct {
+	// Spin is for how long a goroutine that waits for the network polls it before it sleeps. Polling saves the waking of
+	// a sleeping thread, which takes longer than a small call. 0: 50 µs; negative: sleep at once.
+	Spin time.Duration
+}
+
+// PoolConfig describes a pool: a group of workers for handlers that should neither delay nor be delayed by others.
+type PoolConfig struct {
+	Name    string
+	Workers int // handlers of the pool that run at once, not counting those that wait for a call or transfer; 0: 1
+	Queue   int // requests that wait for a worker; those beyond it are answered CodeAgain; 0: 65536, negative: none wait
+}
+
+// Checksums is whether messages carry checksums. It is fixed when Mercury is built: peers of the two kinds use headers
+// of different lengths.
+type Checksums uint8
+
+// What to do about checksums.
+const (
+	// ChecksumsAuto finds out by one small exchange which kind of peer a called process is, before the first call to
+	// it, and goes by what the request says when it is the one that is called.
+	ChecksumsAuto Checksums = iota
+	// NoChecksums is for peers whose Mercury was built without checksums.
+	NoChecksums
+	// WithChecksums is for peers whose Mercury was built with MERCURY_USE_CHECKSUMS. Checksums are then always written
+	// and verified.
+	WithChecksums
+)
+
+// Limits of an engine that is not told otherwise.
+const (
+	defaultHandlers = 4096
+	defaultQueued   = 65536
+	defaultSpin     = 50 * time.Microsecond
+)
+
+// filled returns a copy of cfg, which may be nil, with defaults in the place of zeros.
+func (cfg *Config) filled() Config {
+	var c Config
+	if cfg != nil {
+		c = *cfg
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	c.Interceptors = slices.Clone(c.Interceptors)
+	c.Pools = slices.Clone(c.Pools)
+	defaultTo(&c.MaxHandlers, defaultHandlers)
+	defaultTo(&c.MaxQueued, defaultQueued)
+	defaultTo(&c.Progress.Spin, defaultSpin)
+	for i := range c.Pools {
+		defaultTo(&c.Pools[i].Workers, 1)
+		defaultTo(&c.Pools[i].Queue, defaultQueued)
+	}
+	return c
+}
+
+func defaultTo[T int | time.Duration](field *T, value T) {
+	if *field == 0 {
+		*field = value
+	}
+}
+
+// check refuses what cannot be meant.
+func (cfg *Config) check() error {
+	if cfg.MaxHandlers < 0 {
+		return argumentError("open engine", "", "", "MaxHandlers is %d; it is a count, or 0 for %d", cfg.MaxHandlers, defaultHandlers)
+	}
+	if cfg.Checksums > WithChecksums {
+		return argumentError("open engine", "", "", "Checksums is %d; there are ChecksumsAuto, NoChecksums and WithChecksums", cfg.Checksums)
+	}
+	seen := map[string]bool{}
+	for _, p := range cfg.Pools {
+		switch {
+		case p.Name == "":
+			return argumentError("open engine", "", "", "a pool has no name")
+		case seen[p.Name]:
+			return argumentError("open engine", "", "", "two pools are named %q", p.Name)
+		case p.Workers < 0:
+			return argumentError("open engine", "", "", "pool %q has %d workers; it is a count, or 0 for 1", p.Name, p.Workers)
+		}
+		seen[p.Name] = true
+	}
+	return nil
+}
+
+// class returns what the RPC core is told.
+func (cfg *Config) class(d hg.Dispatcher) hg.Config {
+	mode := map[Checksums]hg.ChecksumMode{ChecksumsAuto: hg.Detect, NoChecksums: hg.NoChecksums, WithChecksums: hg.Checksums}[cfg.Checksums]
+	return hg.Config{
+		Logger: cfg.Logger, Dispatch: d, Checksums: mode,
+		NoEager: cfg.NoEager, NoOverflow: cfg.NoOverflow, NoLoopback: cfg.NoLoopback,
+	}
+}
+
+// tcp returns what the transport of ofi+tcp is told.
+func (cfg *Config) tcp() ofitcp.Config {
+	return ofitcp.Config{
+		Logger: cfg.Logger, Spin: cfg.Progress.Spin, Subnet: cfg.Subnet, Firewalled: cfg.Firewalled,
+		MaxRequest: cfg.MaxRequest, MaxResponse: cfg.MaxResponse,
+		DialTimeout: cfg.DialTimeout, DialRetry: cfg.DialRetry, KeepAlive: cfg.KeepAlive, SendTimeout: cfg.SendTimeout,
+	}
+}

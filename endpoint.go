@@ -1,0 +1,80 @@
+package cinnabar
+
+import (
+	"context"
+	"sync/atomic"
+
+	"cinnabar/internal/na"
+)
+
+// Endpoint is the address of another process, or an engine's own. It belongs to the engine that made it and is valid
+// until that engine is closed, however often the connection to the peer is lost and made anew meanwhile: a peer that
+// restarts on the same address is reached by the same Endpoint. It is safe for concurrent use.
+type Endpoint struct {
+	e      *Engine
+	addr   na.Addr
+	closed atomic.Bool
+}
+
+// String returns the address in the form that Lookup of any process accepts, C programs' included.
+func (ep *Endpoint) String() string {
+	if ep == nil || ep.addr == nil {
+		return "no address"
+	}
+	return ep.addr.String()
+}
+
+// Equal tells whether both stand for the same process.
+func (ep *Endpoint) Equal(other *Endpoint) bool {
+	if ep == nil || other == nil {
+		return ep == other
+	}
+	return ep.addr.Equal(other.addr)
+}
+
+// Provider returns the target for the RPCs of one provider in the process.
+func (ep *Endpoint) Provider(id uint16) ProviderHandle { return ProviderHandle{ep: ep, id: id} }
+
+// Close gives the Endpoint up; calls through it fail from then on. The connection to the peer, which other Endpoints
+// and the peer itself use too, stays. It is not necessary to close an Endpoint, and closing it twice does nothing.
+func (ep *Endpoint) Close() error {
+	ep.closed.Store(true)
+	return nil
+}
+
+// target makes *Endpoint a Target.
+func (ep *Endpoint) target() (*Endpoint, uint16, bool) { return ep, 0, false }
+
+// usable returns nil if operations of e may go to ep.
+func (ep *Endpoint) usable() error {
+	switch {
+	case ep == nil || ep.e == nil:
+		return argumentError("use endpoint", "", "", "no endpoint given; Engine.Lookup makes one")
+	case ep.closed.Load():
+		return &Error{Op: "use endpoint", Addr: ep.String(), Code: CodeInvalidArg, Err: ErrClosed}
+	}
+	return nil
+}
+
+// Target is where a call goes: an [*Endpoint], which stands for the flavour's default provider, or a [ProviderHandle].
+type Target interface {
+	target() (ep *Endpoint, provider uint16, given bool)
+}
+
+// ProviderHandle is one provider in another process. It is a plain value.
+type ProviderHandle struct {
+	ep *Endpoint
+	id uint16
+}
+
+// Endpoint returns the process's address.
+func (h ProviderHandle) Endpoint() *Endpoint { return h.ep }
+
+// ID returns the provider id.
+func (h ProviderHandle) ID() uint16 { return h.id }
+
+// Identity asks the process what kind of provider this is: the word that was given when it was registered
+// (margo_provider_get_identity). A process without a provider of that id answers CodeNoEntry.
+func (h ProviderHandle) Identity(ctx context.Context) (string, error) { return askIdentity(ctx, h) }
+
+func (h ProviderHandle) target() (*Endpoint, uint16, bool) { return h.ep, h.id, true }

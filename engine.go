@@ -1,0 +1,144 @@
+package cinnabar
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+
+	"cinnabar/internal/hg"
+	"cinnabar/internal/na"
+	"cinnabar/internal/na/ofitcp"
+)
+
+// Engine is a process's presence on one network: it sends and serves RPCs and exposes memory. It is what a
+// margo_instance_id is in C. A process may have several. All methods are safe for concurrent use.
+//
+// An engine has goroutines and sockets until [Engine.Shutdown] or [Engine.Close].
+type Engine struct {
+	core *hg.Class
+	net  na.Endpoint
+	cfg  Config
+	log  *slog.Logger
+	self *Endpoint
+
+	gate     gate // counts operations that programs have under way
+	handlers handlers
+	lives    lives
+	ending   ending
+
+	mu sync.Mutex
+	// +checklocks:mu
+	providers map[uint16]*Provider
+}
+
+// Listen makes an engine that peers may send requests to. addr says what to listen on:
+//
+//	ofi+tcp://                    an address of this host and a port that is free
+//	ofi+tcp://192.168.1.7:1234    this address and port
+//	ofi+tcp://:1234               an address of this host
+//	ofi+tcp://eth0                the address of this interface
+//
+// "tcp" stands for "ofi+tcp". [Engine.Addr] tells the address that it became. A nil cfg is the zero Config.
+func Listen(addr string, cfg *Config) (*Engine, error) { return open(addr, true, cfg) }
+
+// Open makes an engine for calls only: requests that reach it are dropped. protocol is "ofi+tcp" or anything that
+// Listen accepts. Peers connect to it all the same when they reach for memory that it exposes.
+func Open(protocol string, cfg *Config) (*Engine, error) { return open(protocol, false, cfg) }
+
+func open(addr string, listen bool, cfg *Config) (*Engine, error) {
+	scheme, _, _ := strings.Cut(addr, ":")
+	switch scheme {
+	case "ofi+tcp", "tcp":
+		return newEngine(cfg, func(c *Config, h na.Handler) (na.Endpoint, error) {
+			t := c.tcp()
+			t.Address, t.Listen, t.Handler = addr, listen, h
+			ep, err := ofitcp.Open(context.Background(), t)
+			if err != nil {
+				return nil, errorFrom("open engine", "", addr, err)
+			}
+			return ep, nil
+		})
+	}
+	return nil, unknownProtocol("open engine", addr, scheme)
+}
+
+// unknownProtocol is the error of an operation on an address whose protocol there is no transport for.
+func unknownProtocol(op, addr, scheme string) error {
+	return &Error{Op: op, Addr: addr, Code: CodeProtoNoSupport, Err: fmt.Errorf("protocol %q is not known; use ofi+tcp", scheme)}
+}
+
+// newEngine makes an engine on the endpoint that connect opens.
+func newEngine(cfg *Config, connect func(*Config, na.Handler) (na.Endpoint, error)) (*Engine, error) {
+	e := &Engine{cfg: cfg.filled(), providers: map[uint16]*Provider{}}
+	if err := e.cfg.check(); err != nil {
+		return nil, err
+	}
+	e.log = e.cfg.Logger
+	e.gate.init()
+	e.lives.init()
+	e.ending.init()
+	e.handlers.init(e)
+	e.core = hg.New(e.cfg.class(&e.handlers))
+	ep, err := connect(&e.cfg, e.core)
+	if err != nil {
+		return nil, err
+	}
+	e.net = ep
+	e.core.Attach(ep)
+	e.self = &Endpoint{e: e, addr: ep.Addr()}
+	if ep.Listening() {
+		e.serveInternal()
+	}
+	return e, nil
+}
+
+// Addr returns the engine's own address, which is what peers pass to Lookup. That of an engine that does not listen
+// serves them for its memory only; calls to it are not answered.
+func (e *Engine) Addr() string { return e.self.String() }
+
+// Self returns the engine's own address. Calls to it are made in the process, without the network.
+func (e *Engine) Self() *Endpoint { return e.self }
+
+// Listening tells whether peers may send requests to the engine (margo_is_listening).
+func (e *Engine) Listening() bool { return e.net.Listening() }
+
+// Config returns a copy of the configuration in force, with defaults filled in.
+func (e *Engine) Config() *Config {
+	c := e.cfg
+	c.Pools = append([]PoolConfig(nil), c.Pools...)
+	c.Interceptors = append([]Interceptor(nil), c.Interceptors...)
+	return &c
+}
+
+// Lookup returns the Endpoint for an address as Addr of a peer's engine, or a C program's margo_addr_to_string, gives
+// it. There is no traffic: whether somebody answers there is found out by the first operation. The error says what is
+// wrong with addr.
+func (e *Engine) Lookup(ctx context.Context, addr string) (*Endpoint, error) {
+	if err := e.begin(); err != nil {
+		return nil, errorFrom("look up", "", addr, err)
+	}
+	defer e.end()
+	if err := ctx.Err(); err != nil {
+		return nil, errorFrom("look up", "", addr, err)
+	}
+	a, err := e.net.Lookup(addr)
+	if err != nil {
+		return nil, errorFrom("look up", "", addr, err)
+	}
+	return &Endpoint{e: e, addr: a}, nil
+}
+
+// Pool returns the pool that Config.Pools has under that name, nil if there is none.
+func (e *Engine) Pool(name string) *Pool { return e.handlers.named[name] }
+
+// begin starts an operation; it fails once the engine is closed. Every begin that returns nil is followed by one end.
+func (e *Engine) begin() error {
+	if !e.gate.enter() {
+		return ErrClosed
+	}
+	return nil
+}
+
+func (e *Engine) end() { e.gate.leave() }

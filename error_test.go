@@ -1,0 +1,98 @@
+package cinnabar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"testing"
+
+	"cinnabar/codec"
+	"cinnabar/internal/hg"
+	"cinnabar/internal/na"
+)
+
+func TestCodeOf(t *testing.T) {
+	for _, test := range []struct {
+		err  error
+		want Code
+	}{
+		{nil, CodeSuccess},
+		{CodeBusy, CodeBusy},
+		{fmt.Errorf("x: %w", &Error{Code: CodeFault}), CodeFault},
+		{&hg.Error{Code: hg.Overflow}, CodeOverflow},
+		{&na.Error{Kind: na.Firewalled}, CodeHostFirewall},
+		{&na.Error{Kind: na.InUse}, CodeAddrInUse},
+		{context.DeadlineExceeded, CodeTimeout},
+		{context.Canceled, CodeCanceled},
+		{ErrClosed, CodePermission},
+		{errPeerGone, CodeHostUnreach},
+		{&codec.Error{Err: codec.ErrOverflow}, CodeOverflow},
+		{errors.New("x"), CodeOtherError},
+	} {
+		if got := CodeOf(test.err); got != test.want {
+			t.Errorf("CodeOf(%v) = %v, want %v", test.err, got, test.want)
+		}
+	}
+}
+
+func TestErrorText(t *testing.T) {
+	for _, test := range []struct {
+		err  *Error
+		want string
+	}{
+		{&Error{Op: "call", RPC: "sum@42", Addr: "ofi+tcp://h:1", Code: CodeNoEntry, Remote: true},
+			"call sum@42 at ofi+tcp://h:1: peer answers HG_NOENTRY"},
+		{&Error{Op: "pull", Addr: "ofi+tcp://h:1", Code: CodeTimeout, Err: context.DeadlineExceeded},
+			"pull at ofi+tcp://h:1: HG_TIMEOUT: context deadline exceeded"},
+		{&Error{Op: "expose", Code: 99}, "expose: HG return code 99"},
+	} {
+		if got := test.err.Error(); got != test.want {
+			t.Errorf("text %q, want %q", got, test.want)
+		}
+	}
+}
+
+func TestErrorMatches(t *testing.T) {
+	for _, test := range []struct {
+		err    error
+		target error
+		want   bool
+	}{
+		{&Error{Code: CodeTimeout}, context.DeadlineExceeded, true},
+		{&Error{Code: CodeTimeout}, os.ErrDeadlineExceeded, true},
+		{&Error{Code: CodeTimeout}, context.Canceled, false},
+		{&Error{Code: CodeCanceled}, context.Canceled, true},
+		{&Error{Code: CodeBusy}, context.Canceled, false},
+		{&Error{Code: CodeBusy, Err: ErrClosed}, net.ErrClosed, true},
+		{&Error{Code: CodeBusy}, CodeBusy, true},
+		{&Error{Code: CodeBusy}, CodeAgain, false},
+	} {
+		if got := errors.Is(test.err, test.target); got != test.want {
+			t.Errorf("errors.Is(%v, %v) = %v", test.err, test.target, got)
+		}
+	}
+	if !(&Error{Code: CodeTimeout}).Timeout() || (&Error{Code: CodeCanceled}).Timeout() {
+		t.Error("Timeout is wrong")
+	}
+}
+
+// TestErrorFrom checks what the layers below say on its way up.
+func TestErrorFrom(t *testing.T) {
+	if errorFrom("call", "x", "y", nil) != nil {
+		t.Error("nothing is an error")
+	}
+	err := errorFrom("call", "x", "y", &hg.Error{Op: "call", Code: hg.Again, Remote: true})
+	e, _ := errors.AsType[*Error](err)
+	if e.Code != CodeAgain || !e.Remote || e.Err != nil || e.Op != "call" || e.RPC != "x" || e.Addr != "y" {
+		t.Errorf("%+v", e)
+	}
+	closed := errorFrom("call", "", "", &hg.Error{Code: hg.Canceled, Err: &na.Error{Kind: na.Closed}})
+	if !errors.Is(closed, ErrClosed) {
+		t.Errorf("%v is not ErrClosed", closed)
+	}
+	if again, _ := errors.AsType[*Error](errorFrom("other", "", "", e)); again != e {
+		t.Errorf("an error that is complete is changed: %v", again)
+	}
+}

@@ -1,0 +1,167 @@
+package cinnabar
+
+import (
+	"fmt"
+	"reflect"
+
+	"cinnabar/codec"
+	"cinnabar/codec/hgproc"
+	"cinnabar/internal/hg"
+	"cinnabar/internal/margo"
+)
+
+// Flavor says which family of C and C++ programs an RPC belongs to: how its id is made and what stands in front of its
+// arguments and results.
+type Flavor uint8
+
+const (
+	// Margo is the flavour of margo_register and its macros: the id is made of the name and a provider id, which is
+	// 65535 unless a provider is addressed; arguments follow the id of the calling handler's RPC, results a return code.
+	Margo Flavor = iota
+	// Mercury is that of HG_Register_name: the id is made of the name alone, so there are no providers; nothing is put
+	// in front of arguments and results.
+	Mercury
+)
+
+func (f Flavor) String() string {
+	switch f {
+	case Margo:
+		return "Margo"
+	case Mercury:
+		return "Mercury"
+	}
+	return fmt.Sprintf("Flavor(%d)", uint8(f))
+}
+
+// Codec turns Go values into bytes. [cinnabar/codec/hgproc] has the one that all flavours use unless told otherwise.
+type Codec = codec.Codec
+
+// RPCOption is an option of NewRPC and NewOneWay.
+type RPCOption interface{ apply(*procedure) }
+
+type rpcOption func(*procedure)
+
+func (o rpcOption) apply(p *procedure) { o(p) }
+
+// WithFlavor sets the RPC's flavour. The default is Margo.
+func WithFlavor(f Flavor) RPCOption { return rpcOption(func(p *procedure) { p.flavor = f }) }
+
+// WithCodec sets the encoding of arguments and results, in place of the flavour's.
+func WithCodec(c Codec) RPCOption { return rpcOption(func(p *procedure) { p.codec = c }) }
+
+// WithID gives the RPC the id that a plain Mercury program registered it under (HG_Register), instead of one that is
+// made from its name. It implies the flavour Mercury.
+func WithID(id uint64) RPCOption {
+	return rpcOption(func(p *procedure) { p.flavor, p.fixed, p.base = Mercury, true, id })
+}
+
+// procedure is what RPC and OneWay have in common, without their types. It never changes after it is made.
+type procedure struct {
+	name    string
+	flavor  Flavor
+	fixed   bool   // base is the program's choice
+	base    uint64 // id without provider
+	oneWay  bool
+	codec   Codec
+	in, out codec.Plan
+}
+
+// newProcedure panics if a type cannot be encoded: RPCs are package variables, so the program does not start.
+func newProcedure(name string, oneWay bool, in, out reflect.Type, opts []RPCOption) *procedure {
+	p := &procedure{name: name, oneWay: oneWay, codec: hgproc.Codec{}}
+	for _, o := range opts {
+		o.apply(p)
+	}
+	switch {
+	case p.flavor == Margo:
+		p.base = margo.ID(name, 0)
+	case p.flavor != Mercury:
+		panic(fmt.Sprintf("cinnabar: RPC %q: there is no flavour %v; use Margo or Mercury", name, p.flavor))
+	case !p.fixed:
+		p.base = margo.Djb2(name)
+	}
+	p.in, p.out = p.plan("arguments", in), p.plan("results", out)
+	return p
+}
+
+func (p *procedure) plan(what string, t reflect.Type) codec.Plan {
+	plan, err := p.codec.Plan(t)
+	if err != nil {
+		panic(fmt.Sprintf("cinnabar: RPC %q: its %s cannot be encoded: %v", p.name, what, err))
+	}
+	return plan
+}
+
+// id returns the id of the RPC for a provider.
+func (p *procedure) id(provider uint16) uint64 {
+	if p.flavor == Mercury {
+		return p.base
+	}
+	return margo.WithProvider(p.base, provider)
+}
+
+// provider returns the provider id that a call or a handler is for.
+func (p *procedure) provider(id uint16, given bool) (uint16, error) {
+	switch {
+	case p.flavor == Mercury && given:
+		return 0, fmt.Errorf("an RPC of flavour Mercury has no providers; use the Endpoint, or the Engine, itself")
+	case given:
+		return id, nil
+	case p.flavor == Mercury:
+		return 0, nil
+	}
+	return margo.DefaultProvider, nil
+}
+
+// label names the RPC in errors and logs: with the provider id if one was addressed.
+func (p *procedure) label(provider uint16) string {
+	if p.flavor == Mercury || provider == margo.DefaultProvider {
+		return p.name
+	}
+	return fmt.Sprintf("%s@%d", p.name, provider)
+}
+
+// appendInput appends what a request carries: *in behind the flavour's header.
+func (p *procedure) appendInput(b []byte, parent uint64, in any) ([]byte, error) {
+	if p.flavor == Margo {
+		b = margo.AppendRequestHeader(b, parent)
+	}
+	return p.in.Append(b, in)
+}
+
+// decodeInput reads what a request carries.
+func (p *procedure) decodeInput(b []byte, in any) (parent uint64, err error) {
+	parent = margo.NoParent
+	if p.flavor == Margo {
+		var ok bool
+		if parent, b, ok = margo.ParseRequestHeader(b); !ok {
+			return parent, fmt.Errorf("request has %d bytes, fewer than Margo's header: %w", len(b), codec.ErrOverflow)
+		}
+	}
+	_, err = p.in.Decode(b, in)
+	return parent, err
+}
+
+// appendOutput appends what a successful response carries.
+func (p *procedure) appendOutput(b []byte, out any) ([]byte, error) {
+	if p.flavor == Margo {
+		b = margo.AppendResponseHeader(b, uint32(hg.Success))
+	}
+	return p.out.Append(b, out)
+}
+
+// decodeOutput reads what a response carries. code is what the peer's Margo says; unless it is 0 there is no result.
+func (p *procedure) decodeOutput(b []byte, out any) (code Code, err error) {
+	if p.flavor == Margo {
+		n, rest, ok := margo.ParseResponseHeader(b)
+		if !ok {
+			return 0, fmt.Errorf("response has %d bytes, fewer than Margo's header: %w", len(b), codec.ErrOverflow)
+		}
+		if n != 0 {
+			return Code(n), nil
+		}
+		b = rest
+	}
+	_, err = p.out.Decode(b, out)
+	return CodeSuccess, err
+}

@@ -1,0 +1,53 @@
+package cinnabar
+
+import (
+	"encoding/hex"
+	"testing"
+
+	"cinnabar/internal/margo"
+)
+
+// TestPayloads compares payloads with those of C: "sum" of Margo and of Mercury.
+func TestPayloads(t *testing.T) {
+	m := NewRPC[addIn, addOut]("sum").proc
+	plain := NewRPC[addIn, addOut]("sum", WithFlavor(Mercury)).proc
+	for _, test := range []struct {
+		proc        *procedure
+		id          uint64
+		input, want string
+	}{
+		{m, 0x1c8857ad0000ffff, "ffff0000000000000100000002000000", "0000000003000000"},
+		{plain, 0x0b88ab9a, "0100000002000000", "03000000"},
+	} {
+		if got := test.proc.id(margo.DefaultProvider); got != test.id {
+			t.Errorf("%v: id %#x, want %#x", test.proc.flavor, got, test.id)
+		}
+		in, err := test.proc.appendInput(nil, margo.NoParent, &addIn{X: 1, Y: 2})
+		if got := hex.EncodeToString(in); err != nil || got != test.input {
+			t.Errorf("%v: input %s, %v, want %s", test.proc.flavor, got, err, test.input)
+		}
+		out, err := test.proc.appendOutput(nil, &addOut{Sum: 3})
+		if got := hex.EncodeToString(out); err != nil || got != test.want {
+			t.Errorf("%v: output %s, %v, want %s", test.proc.flavor, got, err, test.want)
+		}
+		for n := range in {
+			if _, err := test.proc.decodeInput(in[:n], new(addIn)); err == nil {
+				t.Errorf("%v: %d bytes of input are accepted", test.proc.flavor, n)
+			}
+		}
+		for n := range out {
+			if _, err := test.proc.decodeOutput(out[:n], new(addOut)); err == nil {
+				t.Errorf("%v: %d bytes of output are accepted", test.proc.flavor, n)
+			}
+		}
+	}
+}
+
+// TestRefusalOfC reads what C's Margo answers when a name has no handler.
+func TestRefusalOfC(t *testing.T) {
+	m := NewRPC[addIn, addOut]("nullhandler").proc
+	code, err := m.decodeOutput([]byte{2, 0, 0, 0}, new(addOut))
+	if err != nil || code != CodeNoEntry {
+		t.Errorf("%v, %v", code, err)
+	}
+}

@@ -1,0 +1,161 @@
+package cinnabar
+
+import (
+	"context"
+	"fmt"
+)
+
+// Side is which end of a call something happens at.
+type Side uint8
+
+const (
+	ClientSide Side = iota + 1 // where the call is made
+	ServerSide                 // where it is served
+)
+
+func (s Side) String() string {
+	switch s {
+	case ClientSide:
+		return "client"
+	case ServerSide:
+		return "server"
+	}
+	return fmt.Sprintf("Side(%d)", uint8(s))
+}
+
+// CallInfo describes a call.
+type CallInfo struct {
+	Side     Side
+	RPC      string // its name
+	ID       uint64 // its id on the wire
+	Provider uint16 // 0 for the flavour Mercury, which has none
+	Peer     *Endpoint
+	// Parent is the id of the RPC in whose handler the call is made; 65535 if it is made outside handlers. It is what
+	// the caller says and means something for statistics only.
+	Parent uint64
+}
+
+// InfoFrom returns the description of the request whose handler was given ctx, or a context that ctx is made from.
+func InfoFrom(ctx context.Context) (CallInfo, bool) {
+	s := servingFrom(ctx)
+	if s == nil {
+		return CallInfo{}, false
+	}
+	return s.info(), true
+}
+
+// PeerFrom returns who called the handler that was given ctx; nil if ctx is not a handler's. Each result is an Endpoint
+// of its own.
+func PeerFrom(ctx context.Context) *Endpoint {
+	s := servingFrom(ctx)
+	if s == nil {
+		return nil
+	}
+	return &Endpoint{e: s.svc.e, addr: s.from}
+}
+
+// Interceptor is called around each call, at the side that makes it and at the side that serves it. next goes on with
+// the call; its error is what the call or the handler returns, and the interceptor's is what the caller sees. An
+// interceptor that does not call next ends the call with its own error; with nil, the result is the zero value. next
+// must be called at most once. It is called on many goroutines at once.
+//
+// At the serving side the arguments are decoded already. Handlers that answer later than they return, or from another
+// goroutine, are answered outside interceptors.
+type Interceptor func(ctx context.Context, c *CallInfo, next func(context.Context) error) error
+
+// EventKind is what an [Event] is about.
+type EventKind uint8
+
+const (
+	EventCall     EventKind = iota + 1 // a call, from its request to its response
+	EventHandle                        // a handler's run
+	EventRespond                       // the sending of a response
+	EventTransfer                      // a pull or push
+)
+
+func (k EventKind) String() string {
+	switch k {
+	case EventCall:
+		return "call"
+	case EventHandle:
+		return "handle"
+	case EventRespond:
+		return "respond"
+	case EventTransfer:
+		return "transfer"
+	}
+	return fmt.Sprintf("EventKind(%d)", uint8(k))
+}
+
+// Event is the start or the end of something.
+type Event struct {
+	Kind  EventKind
+	End   bool // otherwise the start
+	Info  CallInfo
+	Bytes int64 // responses: of the payload; transfers: how many were asked for and, at the end, moved
+	Err   error // at the end, nil if it went well
+}
+
+// Monitor is told what an engine does. Event is called on the goroutine that does it and holds it up; it is called on
+// many goroutines at once.
+type Monitor interface {
+	Event(ctx context.Context, ev Event)
+}
+
+// observe tells the monitor, if there is one.
+func (e *Engine) observe(ctx context.Context, ev Event) {
+	if m := e.cfg.Monitor; m != nil {
+		m.Event(ctx, ev)
+	}
+}
+
+// hooked tells whether calls take the way past interceptors and monitor.
+func (e *Engine) hooked() bool { return len(e.cfg.Interceptors) > 0 || e.cfg.Monitor != nil }
+
+// intercept calls last inside all interceptors.
+func (e *Engine) intercept(ctx context.Context, info *CallInfo, last func(context.Context) error) error {
+	next := last
+	for i := len(e.cfg.Interceptors) - 1; i >= 0; i-- {
+		hook, inner := e.cfg.Interceptors[i], next
+		next = func(ctx context.Context) error { return hook(ctx, info, inner) }
+	}
+	return next(ctx)
+}
+
+// invoke makes a call inside interceptors and monitor.
+func (rt *route) invoke(ctx context.Context, in, out any) error {
+	info := CallInfo{Side: ClientSide, RPC: rt.proc.name, ID: rt.id, Provider: rt.provider, Peer: rt.ep, Parent: rt.parent()}
+	return rt.e.intercept(ctx, &info, func(ctx context.Context) error {
+		rt.e.observe(ctx, Event{Kind: EventCall, Info: info})
+		err := rt.exchange(ctx, in, out)
+		rt.e.observe(ctx, Event{Kind: EventCall, End: true, Info: info, Err: err})
+		return err
+	})
+}
+
+// handleHooked runs the handler inside interceptors and monitor.
+func (c *Call[In, Out]) handleHooked() {
+	info := c.s.info()
+	err := c.s.svc.e.intercept(c.ctx, &info, func(ctx context.Context) error { return c.handleObserved(ctx, info) })
+	if c.h.short != nil {
+		c.settle(err)
+		return
+	}
+	if err != nil && c.claim() {
+		c.s.logUnsent(c.s.fail(errorCode(err)))
+	}
+	c.guard()
+}
+
+func (c *Call[In, Out]) handleObserved(ctx context.Context, info CallInfo) (err error) {
+	c.ctx = ctx
+	e := c.s.svc.e
+	e.observe(ctx, Event{Kind: EventHandle, Info: info})
+	if c.h.long != nil {
+		c.h.long(c)
+	} else {
+		c.out, err = c.h.short(ctx, c.In)
+	}
+	e.observe(ctx, Event{Kind: EventHandle, End: true, Info: info, Err: err})
+	return err
+}

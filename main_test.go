@@ -1,0 +1,269 @@
+package cinnabar
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// peerEnv is set in processes that are the other end of a test; its value says which.
+const peerEnv = "CINNABAR_TEST_PEER"
+
+// TestMain runs the tests, or the other end of one.
+func TestMain(m *testing.M) {
+	if role := os.Getenv(peerEnv); role != "" {
+		if err := peers[role](os.Args[len(os.Args)-1]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// testLimit is how long anything in a test may take that should take no time.
+const testLimit = 20 * time.Second
+
+// patient returns a context for what should be quick.
+func patient(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testLimit)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// soon waits for c, but not for long.
+func soon[T any](t testing.TB, what string, c <-chan T) (v T) {
+	t.Helper()
+	timer := time.NewTimer(testLimit)
+	defer timer.Stop()
+	select {
+	case v = <-c:
+	case <-timer.C:
+		t.Fatalf("%s: nothing after %v", what, testLimit)
+	}
+	return v
+}
+
+// listening makes an engine that listens on loopback.
+func listening(t testing.TB, cfg *Config) *Engine {
+	t.Helper()
+	e, err := Listen("ofi+tcp://127.0.0.1", cfg)
+	return opened(t, e, err)
+}
+
+// calling makes an engine for calls.
+func calling(t testing.TB, cfg *Config) *Engine {
+	t.Helper()
+	e, err := Open("ofi+tcp://127.0.0.1", cfg)
+	return opened(t, e, err)
+}
+
+func opened(t testing.TB, e *Engine, err error) *Engine {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Errorf("close engine: %v", err)
+		}
+	})
+	return e
+}
+
+// reach returns the endpoint of the engine at to.
+func reach(t testing.TB, from, to *Engine) *Endpoint { return find(t, from, to.Addr()) }
+
+func find(t testing.TB, from *Engine, addr string) *Endpoint {
+	t.Helper()
+	ep, err := from.Lookup(context.Background(), addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ep
+}
+
+// pair makes a server and the endpoint of a client that calls it.
+func pair(t testing.TB, cfg *Config) (server *Engine, ep *Endpoint) {
+	t.Helper()
+	server = listening(t, cfg)
+	return server, reach(t, calling(t, nil), server)
+}
+
+// must fails the test if err is not nil.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The RPC of most tests.
+type (
+	addIn  struct{ X, Y int32 }
+	addOut struct{ Sum int32 }
+)
+
+var add = NewRPC[addIn, addOut]("add")
+
+func handleAdd(_ context.Context, in addIn) (addOut, error) { return addOut{Sum: in.X + in.Y}, nil }
+
+// callAdd calls add and checks the sum.
+func callAdd(t testing.TB, to Target) {
+	t.Helper()
+	out, err := add.Call(patient(t), to, addIn{X: 3, Y: 4})
+	if err != nil || out.Sum != 7 {
+		t.Fatalf("add = %+v, %v", out, err)
+	}
+}
+
+// process is another process that runs one of peers.
+type process struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+	lines *bufio.Scanner
+}
+
+// spawn starts the peer of that name; it ends with the test, at the latest.
+func spawn(t testing.TB, role, arg string) *process {
+	t.Helper()
+	p := &process{cmd: exec.Command(os.Args[0], arg)}
+	p.cmd.Env = append(os.Environ(), peerEnv+"="+role)
+	p.cmd.Stderr = os.Stderr
+	in, err := p.cmd.StdinPipe()
+	must(t, err)
+	out, err := p.cmd.StdoutPipe()
+	must(t, err)
+	p.stdin, p.lines = in, bufio.NewScanner(out)
+	must(t, p.cmd.Start())
+	t.Cleanup(p.kill)
+	return p
+}
+
+// kill ends the process without giving it a chance to say so.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may have ended
+	_ = p.cmd.Wait()
+}
+
+// line returns the next line that the process prints.
+func (p *process) line(t testing.TB) string {
+	t.Helper()
+	if !p.lines.Scan() {
+		t.Fatalf("peer ends without a line: %v", p.lines.Err())
+	}
+	return strings.TrimSpace(p.lines.Text())
+}
+
+// peers are what other processes of tests run. Each takes one argument, and ends with its standard input at the latest.
+var peers = map[string]func(arg string) error{
+	"server":   peerServer,
+	"tutorial": peerTutorial,
+	"caller":   peerCaller,
+	"fetcher":  peerFetcher,
+}
+
+// stdinClosed returns a channel that is closed with the standard input.
+func stdinClosed() <-chan struct{} {
+	c := make(chan struct{})
+	go func() {
+		defer close(c)
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	}()
+	return c
+}
+
+// block is an RPC whose handler returns when its context ends.
+var block = NewRPC[struct{}, struct{}]("block")
+
+func handleBlock(ctx context.Context, _ struct{}) (struct{}, error) {
+	<-ctx.Done()
+	return struct{}{}, ctx.Err()
+}
+
+// peerServer serves add and block at the address arg.
+func peerServer(arg string) error {
+	e, err := Listen(arg, &Config{AllowRemoteShutdown: true})
+	if err != nil {
+		return err
+	}
+	if err := add.Handle(e, handleAdd); err != nil {
+		return err
+	}
+	if err := block.Handle(e, handleBlock); err != nil {
+		return err
+	}
+	fmt.Println(e.Addr())
+	select {
+	case <-stdinClosed():
+		return e.Close()
+	case <-e.Done():
+		return e.Err()
+	}
+}
+
+// peerTutorial serves add and ends itself in its 16th handler.
+func peerTutorial(arg string) error {
+	e, err := Listen(arg, nil)
+	if err != nil {
+		return err
+	}
+	if err := add.Handle(e, endAfter(e, 16)); err != nil {
+		return err
+	}
+	fmt.Println(e.Addr())
+	select {
+	case <-stdinClosed():
+		return e.Close()
+	case <-e.Done():
+		return e.Err()
+	}
+}
+
+// peerCaller calls block at the address arg.
+func peerCaller(arg string) error {
+	e, err := Open("ofi+tcp://127.0.0.1", nil)
+	if err != nil {
+		return err
+	}
+	ep, err := e.Lookup(context.Background(), arg)
+	if err != nil {
+		return err
+	}
+	fmt.Println("calling")
+	_, err = block.Call(context.Background(), ep, struct{}{})
+	return err
+}
+
+// large is an RPC whose response does not fit into a message.
+var large = NewRPC[struct{}, largeOut]("large")
+
+type largeOut struct {
+	N    uint32
+	Data []byte `proc:"count=N"`
+}
+
+// peerFetcher calls large at the address arg.
+func peerFetcher(arg string) error {
+	e, err := Open("ofi+tcp://127.0.0.1", nil)
+	if err != nil {
+		return err
+	}
+	ep, err := e.Lookup(context.Background(), arg)
+	if err != nil {
+		return err
+	}
+	fmt.Println("fetching")
+	out, err := large.Call(context.Background(), ep, struct{}{})
+	fmt.Println(len(out.Data))
+	return err
+}

@@ -1,0 +1,188 @@
+package cinnabar
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"sync"
+)
+
+// Pending is an operation in flight. It is safe for concurrent use, and Wait may be called any number of times.
+//
+// An operation whose result nobody waits for runs to its end all the same; until then the memory that it was given is
+// the network's.
+type Pending[T any] struct {
+	op     operation[T] // nil: cancel and finish stand for it
+	cancel func()       // asks the operation to end early; nil: it cannot
+
+	mu sync.Mutex
+	// +checklocks:mu
+	stop func() bool // ends the watching of the context; nil: it is not watched
+	// +checklocks:mu
+	ended context.Context // the one watched, once it has ended; kept only to say why
+	// +checklocks:mu
+	over bool
+	// +checklocks:mu
+	done chan struct{} // closed when over; made when asked for
+	// +checklocks:mu
+	watchers []watcher
+
+	once  sync.Once
+	value T
+	err   error
+}
+
+// operation is what a Pending stands for. Operations that have none are cancelled and finished by functions.
+type operation[T any] interface {
+	// abort asks the operation to end early. It must not block, may come on any goroutine, any number of times and
+	// after the end.
+	abort()
+	// result is called once, after the end, by a goroutine that waits: it may take time and run programs' code.
+	result() (T, error)
+}
+
+// watcher is told when an operation is over.
+type watcher struct {
+	index int
+	over  chan<- int // with room for the index
+}
+
+// newPending returns an operation in flight, which ends with one call of finish. cancel is as operation.abort; it may
+// be nil.
+func newPending[T any](cancel func()) *Pending[T] { return &Pending[T]{cancel: cancel} }
+
+// watch has the operation cancelled when ctx ends. It is called once the operation can be cancelled.
+func (p *Pending[T]) watch(ctx context.Context) {
+	if ctx.Done() == nil {
+		return
+	}
+	stop := context.AfterFunc(ctx, func() {
+		p.mu.Lock()
+		p.ended = ctx
+		p.mu.Unlock()
+		p.Cancel()
+	})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over {
+		stop()
+		return
+	}
+	p.stop = stop
+}
+
+// finish ends the operation with its result. It does not block and may run on a goroutine that makes progress.
+func (p *Pending[T]) finish(value T, err error) {
+	p.value, p.err = value, err
+	p.end()
+}
+
+// end ends an operation that has a result.
+func (p *Pending[T]) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.over = true
+	if p.stop != nil {
+		p.stop()
+	}
+	if p.done != nil {
+		close(p.done)
+	}
+	for _, w := range p.watchers {
+		w.over <- w.index
+	}
+	p.watchers = nil
+}
+
+// Done returns a channel that is closed when the operation is over.
+func (p *Pending[T]) Done() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.done == nil {
+		p.done = make(chan struct{})
+		if p.over {
+			close(p.done)
+		}
+	}
+	return p.done
+}
+
+// Wait returns the operation's result once it is over.
+func (p *Pending[T]) Wait() (T, error) {
+	if !p.isOver() {
+		<-p.Done()
+	}
+	p.once.Do(p.conclude)
+	return p.value, p.err
+}
+
+func (p *Pending[T]) isOver() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.over
+}
+
+// conclude is what the first Wait does.
+func (p *Pending[T]) conclude() {
+	if p.op != nil {
+		p.value, p.err = p.op.result()
+	}
+	p.explain()
+}
+
+// explain makes the error of an operation that its context has ended say so.
+func (p *Pending[T]) explain() {
+	p.mu.Lock()
+	ctx := p.ended
+	p.mu.Unlock()
+	e, ok := errors.AsType[*Error](p.err)
+	if ctx == nil || !ok || e.Remote || e.Code != CodeCanceled || errors.Is(e, ErrClosed) {
+		return
+	}
+	told := *e
+	told.Code, told.Err = plainCode(ctx.Err()), context.Cause(ctx)
+	p.err = &told
+}
+
+// Cancel asks the operation to end early; Wait then returns an error of CodeCanceled, unless the operation was over
+// already. Nothing is sent: a remote handler that has the request runs on.
+func (p *Pending[T]) Cancel() {
+	switch {
+	case p.op != nil:
+		p.op.abort()
+	case p.cancel != nil:
+		p.cancel()
+	}
+}
+
+// Completed yields operations in the order in which they end, each with its index in ps, until all have ended or ctx
+// is done. The loop may be left early; the operations run on.
+func Completed[T any](ctx context.Context, ps ...*Pending[T]) iter.Seq2[int, *Pending[T]] {
+	return func(yield func(int, *Pending[T]) bool) {
+		over := make(chan int, len(ps)) // room for all: nobody that ends an operation ever blocks
+		for i, p := range ps {
+			p.tell(watcher{index: i, over: over})
+		}
+		for range ps {
+			select {
+			case i := <-over:
+				if !yield(i, ps[i]) {
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// tell has w told when the operation is over, at once if it is.
+func (p *Pending[T]) tell(w watcher) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over {
+		w.over <- w.index
+		return
+	}
+	p.watchers = append(p.watchers, w)
+}

@@ -1,0 +1,139 @@
+package cinnabar
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestCompletedOrder starts calls that end in another order than they begin.
+func TestCompletedOrder(t *testing.T) {
+	server, ep := pair(t, nil)
+	gates := make([]chan struct{}, 8)
+	for i := range gates {
+		gates[i] = make(chan struct{})
+	}
+	wait := NewRPC[int32, int32]("wait")
+	must(t, wait.Handle(server, func(_ context.Context, i int32) (int32, error) {
+		<-gates[i]
+		return i * 10, nil
+	}))
+	var ps []*Pending[int32]
+	for i := range gates {
+		ps = append(ps, wait.Start(patient(t), ep, int32(i)))
+	}
+	order := []int{5, 2, 7, 0, 1, 6, 3, 4}
+	close(gates[order[0]])
+	var got []int
+	for i, p := range Completed(patient(t), ps...) {
+		if v, err := p.Wait(); err != nil || v != int32(i)*10 {
+			t.Errorf("call %d = %d, %v", i, v, err)
+		}
+		got = append(got, i)
+		if len(got) < len(order) {
+			close(gates[order[len(got)]])
+		}
+	}
+	if !slices.Equal(got, order) {
+		t.Errorf("order %v, want %v", got, order)
+	}
+}
+
+func TestPending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var canceled atomic.Int32
+		p := newPending[int](func() { canceled.Add(1) })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		p.watch(ctx)
+		elapse(2 * time.Second)
+		if p.isOver() {
+			t.Fatal("over before the end")
+		}
+		p.Cancel()
+		if n := canceled.Load(); n != 2 {
+			t.Errorf("cancelled %d times, want by the context and by Cancel", n)
+		}
+		p.finish(7, context.Canceled)
+		for range 2 {
+			if v, err := p.Wait(); v != 7 || !errors.Is(err, context.Canceled) {
+				t.Errorf("Wait = %d, %v", v, err)
+			}
+		}
+		p.watch(ctx) // too late, and without effect
+		<-p.Done()
+	})
+}
+
+// TestPendingStops checks that a context that outlives the operation is not watched any more.
+func TestPendingStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		canceled := false
+		p := newPending[int](func() { canceled = true })
+		p.watch(ctx)
+		p.finish(1, nil)
+		cancel()
+		synctest.Wait()
+		if canceled {
+			t.Error("cancelled after the end")
+		}
+	})
+}
+
+func TestCompletedEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ps := []*Pending[int]{newPending[int](nil), newPending[int](nil), newPending[int](nil)}
+		ps[0].Cancel() // it cannot be: without effect
+		ps[1].finish(1, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var got []int
+		for i := range Completed(ctx, ps...) {
+			got = append(got, i)
+		}
+		if !slices.Equal(got, []int{1}) || ctx.Err() == nil {
+			t.Errorf("yielded %v", got)
+		}
+		ps[2].finish(2, nil)
+		for i := range Completed(t.Context(), ps...) {
+			got = append(got, i)
+			if len(got) == 3 {
+				break
+			}
+		}
+		if !slices.Equal(got, []int{1, 1, 2}) {
+			t.Errorf("yielded %v", got)
+		}
+	})
+}
+
+// TestStartCanceled cancels started calls by context and by Cancel.
+func TestStartCanceled(t *testing.T) {
+	server, ep := pair(t, nil)
+	must(t, block.Handle(server, handleBlock))
+	ctx, cancel := context.WithCancel(context.Background())
+	byContext := block.Start(ctx, ep, struct{}{})
+	byHand := block.Start(context.Background(), ep, struct{}{})
+	byTime, stop := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer stop()
+	timed := block.Start(byTime, ep, struct{}{})
+	cancel()
+	byHand.Cancel()
+	_, err := byContext.Wait()
+	wantCode(t, err, CodeCanceled, "block", ep.String())
+	_, err = byHand.Wait()
+	wantCode(t, err, CodeCanceled, "block", ep.String())
+	byHand.Cancel()
+	_, err = timed.Wait()
+	wantCode(t, err, CodeTimeout, "block", ep.String())
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v does not match DeadlineExceeded", err)
+	}
+	_, err = block.Start(ctx, ep, struct{}{}).Wait()
+	wantCode(t, err, CodeCanceled)
+}

@@ -1,0 +1,102 @@
+package cinnabar
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+func TestProtocolsListsInterfaces(t *testing.T) {
+	list, err := Protocols(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := len(interfaces) + len(absent); len(list) != want {
+		t.Fatalf("%d lines, want one for each of %d interfaces and %d protocols that are not there", len(list), len(interfaces), len(absent))
+	}
+	for i, p := range list {
+		if (p.Err == nil) != (p.Addr != "") {
+			t.Errorf("%v on %q has address %q and error %v", p, p.Device, p.Addr, p.Err)
+		}
+		if i >= len(interfaces) {
+			if p.Err == nil || p.Device != "" {
+				t.Errorf("%v is there, on %q", p, p.Device)
+			}
+			continue
+		}
+		if p.String() != "ofi+tcp" || p.Device != interfaces[i].Name {
+			t.Errorf("line %d is %v on %q, want ofi+tcp on %q", i, p, p.Device, interfaces[i].Name)
+		}
+	}
+}
+
+// What Protocols and ChooseAddr promise is what Listen does.
+func TestProtocolAddressesCanBeOpened(t *testing.T) {
+	list, err := Protocols(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range list {
+		if p.Err != nil {
+			continue
+		}
+		e, err := Listen(p.Addr, nil)
+		if err != nil {
+			t.Errorf("%s on %s: %v", p, p.Device, err)
+			continue
+		}
+		if !strings.HasPrefix(e.Addr(), p.Addr+":") {
+			t.Errorf("%s on %s: listens at %s, not at %s", p, p.Device, e.Addr(), p.Addr)
+		}
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestChooseAddr(t *testing.T) {
+	for _, tt := range []struct{ addr, want string }{
+		{"ofi+tcp://127.0.0.1", "ofi+tcp://127.0.0.1"},
+		{"tcp://127.0.0.1:1234", "ofi+tcp://127.0.0.1:1234"},
+	} {
+		got, reason, err := ChooseAddr(t.Context(), tt.addr, nil)
+		if err != nil || got != tt.want || reason == "" {
+			t.Errorf("%s: %s (%s), %v, want %s", tt.addr, got, reason, err, tt.want)
+		}
+	}
+	got, _, err := ChooseAddr(t.Context(), "ofi+tcp", &Config{Subnet: netip.MustParsePrefix("127.0.0.0/8")})
+	if err != nil || got != "ofi+tcp://127.0.0.1" {
+		t.Errorf("in the subnet of the loopback: %s, %v", got, err)
+	}
+}
+
+func TestChooseAddrRefuses(t *testing.T) {
+	for _, tt := range []struct {
+		addr string
+		cfg  *Config
+		code Code
+		text string
+	}{
+		{"nosuch", nil, CodeProtoNoSupport, `"nosuch"`},
+		{"na+sm://", nil, CodeProtoNoSupport, "ofi+tcp"},
+		{"ofi+tcp://198.51.100.1", nil, CodeAddrNotAvail, "198.51.100.1"},
+		{"ofi+tcp", &Config{Subnet: netip.MustParsePrefix("198.51.100.0/24")}, CodeAddrNotAvail, "not in 198.51.100.0/24"},
+	} {
+		_, _, err := ChooseAddr(t.Context(), tt.addr, tt.cfg)
+		if !errors.Is(err, tt.code) || !strings.Contains(err.Error(), tt.text) {
+			t.Errorf("%s: %v, want %v with %q", tt.addr, err, tt.code, tt.text)
+		}
+	}
+}
+
+func TestAddressWithoutPort(t *testing.T) {
+	if got := withoutPort("ofi+tcp", netip.MustParseAddr("fd00::1")); got != "ofi+tcp://[fd00::1]" {
+		t.Errorf("got %s", got)
+	}
+}

@@ -1,0 +1,134 @@
+package cinnabar
+
+import (
+	"context"
+	"fmt"
+
+	"cinnabar/internal/margo"
+)
+
+// Provider is one of several services in a process: RPCs registered on it have its id, so that two providers may serve
+// RPCs of the same name. It is safe for concurrent use.
+type Provider struct {
+	e        *Engine
+	id       uint16
+	identity string
+}
+
+// Provider makes a provider with an id of its own. identity is a word that says what kind of service it is; peers may
+// ask for it ([ProviderHandle.Identity], margo_provider_get_identity). Id 65535 stands for no provider and is the
+// engine's.
+func (e *Engine) Provider(id uint16, identity string) (*Provider, error) {
+	if id == margo.DefaultProvider {
+		return nil, argumentError("make provider", "", "", "id %d stands for no provider; register on the engine itself", id)
+	}
+	p := &Provider{e: e, id: id, identity: identity}
+	if err := p.claim(); err != nil {
+		return nil, err
+	}
+	if err := identityRPC.Handle(p, p.answerIdentity); err != nil {
+		p.disclaim()
+		return nil, err
+	}
+	return p, nil
+}
+
+// claim takes the id, if it is free.
+func (p *Provider) claim() error {
+	p.e.mu.Lock()
+	defer p.e.mu.Unlock()
+	if other := p.e.providers[p.id]; other != nil {
+		return &Error{Op: "make provider", Code: CodeExist,
+			Err: fmt.Errorf("id %d of %q is taken by %q; use another or close that one", p.id, p.identity, other.identity)}
+	}
+	p.e.providers[p.id] = p
+	return nil
+}
+
+func (p *Provider) disclaim() {
+	p.e.mu.Lock()
+	defer p.e.mu.Unlock()
+	if p.e.providers[p.id] == p {
+		delete(p.e.providers, p.id)
+	}
+}
+
+// ID returns the provider's id.
+func (p *Provider) ID() uint16 { return p.id }
+
+// Identity returns the word that the provider was made with.
+func (p *Provider) Identity() string { return p.identity }
+
+// Close removes the provider's RPCs; handlers that run are not affected. Its id is free then.
+func (p *Provider) Close() error {
+	p.e.mu.Lock()
+	defer p.e.mu.Unlock()
+	if p.e.providers[p.id] != p {
+		return nil
+	}
+	for _, entry := range p.e.handlers.table.Entries() {
+		if svc := entry.Value; svc.proc.flavor == Margo && svc.provider == p.id {
+			p.e.handlers.table.Remove(entry.ID)
+		}
+	}
+	delete(p.e.providers, p.id)
+	return nil
+}
+
+func (p *Provider) registrar() (*Engine, uint16, bool) { return p.e, p.id, true }
+
+// The two RPCs that each Margo instance serves (margo-core.c, margo-identity.c).
+var (
+	identityRPC = NewRPC[struct{}, identityOut]("__identity__")
+	shutdownRPC = NewRPC[struct{}, shutdownOut]("__shutdown__")
+)
+
+type identityOut struct{ Identity *string }
+
+// shutdownOut is 0 if the peer shuts down, -1 if it may not be told to.
+type shutdownOut struct{ Ret int32 }
+
+// serveInternal registers what each Margo instance serves. Without a provider there is no identity, but the name is
+// registered. The engine is new, so nothing stands in the way.
+func (e *Engine) serveInternal() {
+	for _, err := range []error{identityRPC.Handle(e, nil), shutdownRPC.Handle(e, e.answerShutdown)} {
+		if err != nil {
+			panic("cinnabar: " + err.Error())
+		}
+	}
+}
+
+func (p *Provider) answerIdentity(context.Context, struct{}) (identityOut, error) {
+	return identityOut{Identity: &p.identity}, nil
+}
+
+func (e *Engine) answerShutdown(ctx context.Context, _ struct{}) (shutdownOut, error) {
+	if !e.cfg.AllowRemoteShutdown {
+		e.log.Warn("peer asks for shutdown, which Config.AllowRemoteShutdown does not allow", logPeer, PeerFrom(ctx).String())
+		return shutdownOut{Ret: -1}, nil
+	}
+	return shutdownOut{}, e.Shutdown(ctx)
+}
+
+// Shutdown asks the process to shut its engine down (margo_shutdown_remote_instance). It returns once that is agreed. A
+// process that does not allow it answers CodePermission.
+func (ep *Endpoint) Shutdown(ctx context.Context) error {
+	out, err := shutdownRPC.Call(ctx, ep, struct{}{})
+	if err != nil {
+		return err
+	}
+	if out.Ret != 0 {
+		return &Error{Op: "call", RPC: shutdownRPC.Name(), Addr: ep.String(), Code: CodePermission, Remote: true,
+			Err: fmt.Errorf("remote shutdown is not enabled there (Config.AllowRemoteShutdown, margo_enable_remote_shutdown)")}
+	}
+	return nil
+}
+
+// askIdentity asks for a provider's identity.
+func askIdentity(ctx context.Context, h ProviderHandle) (string, error) {
+	out, err := identityRPC.Call(ctx, h, struct{}{})
+	if err != nil || out.Identity == nil {
+		return "", err
+	}
+	return *out.Identity, nil
+}

@@ -1,0 +1,153 @@
+package cinnabar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"cinnabar/internal/hg"
+	"cinnabar/internal/margo"
+)
+
+// route is where one call goes.
+type route struct {
+	proc     *procedure
+	e        *Engine
+	ep       *Endpoint
+	id       uint64
+	provider uint16
+	within   *serving // the handler that makes the call, nil if none does
+}
+
+// find fills in rt, or says why there is no way to go.
+func (rt *route) find(ctx context.Context, p *procedure, to Target) error {
+	var given bool
+	switch t := to.(type) { // no interface call, so that a ProviderHandle need not move to the heap
+	case *Endpoint:
+		rt.ep = t
+	case ProviderHandle:
+		rt.ep, rt.provider, given = t.ep, t.id, true
+	}
+	rt.proc = p
+	if err := rt.ep.usable(); err != nil {
+		return rt.fail(err)
+	}
+	var err error
+	if rt.provider, err = p.provider(rt.provider, given); err != nil {
+		return argumentError(rt.op(), p.name, rt.ep.String(), "%w", err)
+	}
+	rt.e, rt.id, rt.within = rt.ep.e, p.id(rt.provider), servingFrom(ctx)
+	if err := ctx.Err(); err != nil {
+		return rt.fail(err)
+	}
+	return nil
+}
+
+func (rt *route) op() string {
+	if rt.proc.oneWay {
+		return "send"
+	}
+	return "call"
+}
+
+// parent returns the id of the RPC that the call is made for.
+func (rt *route) parent() uint64 {
+	if rt.within == nil {
+		return margo.NoParent
+	}
+	return rt.within.id
+}
+
+// fail makes the call's error from that of a layer below.
+func (rt *route) fail(err error) error {
+	e := errorFrom(rt.op(), rt.proc.label(rt.provider), rt.ep.String(), err).(*Error) //nolint:errorlint // it returns nothing else
+	switch {
+	case e.Remote && e.Code == CodeNoEntry && e.Err == nil:
+		e.Err = rt.absent()
+	case e.Remote && e.Code == CodeAgain && e.Err == nil:
+		e.Err = errOverloaded
+	case !e.Remote && e.Code == CodeCanceled && rt.e != nil && rt.e.gate.closed() && plainCode(e.Err) == CodeOtherError:
+		e.Err = ErrClosed
+	}
+	return e
+}
+
+// errOverloaded explains CodeAgain.
+var errOverloaded = errors.New("it has more requests than it takes; try again later")
+
+// absent says what to check when the peer does not know the RPC.
+func (rt *route) absent() error {
+	if rt.proc.flavor == Mercury {
+		return fmt.Errorf("no RPC %q with id %#x is registered there; compare name and flavour", rt.proc.name, rt.id)
+	}
+	return fmt.Errorf("no RPC %q with id %#016x is registered there for provider %d; compare name, flavour and provider id "+
+		"(MARGO_REGISTER: %d, margo_register_name and Thallium: 0)", rt.proc.name, rt.id, rt.provider, margo.DefaultProvider)
+}
+
+// decode reads a response into *out.
+func (rt *route) decode(b []byte, out any) error {
+	code, err := rt.proc.decodeOutput(b, out)
+	if err != nil {
+		return rt.fail(err)
+	}
+	if code != CodeSuccess {
+		return rt.refused(code)
+	}
+	return nil
+}
+
+// refused makes the error of a code that the peer's Margo, or its handler, answered.
+func (rt *route) refused(code Code) error {
+	e := &Error{Op: rt.op(), RPC: rt.proc.label(rt.provider), Addr: rt.ep.String(), Code: code, Remote: true}
+	if code == CodeNoEntry {
+		e.Err = fmt.Errorf("%q is registered there for provider %d without a handler, or its handler says so", rt.proc.name, rt.provider)
+	}
+	if code == CodeAgain {
+		e.Err = errOverloaded
+	}
+	return e
+}
+
+// call makes one call: *in goes, *out comes.
+func (p *procedure) call(ctx context.Context, to Target, in, out any) error {
+	var rt route
+	if err := rt.find(ctx, p, to); err != nil {
+		return err
+	}
+	if rt.e.hooked() {
+		hooked := rt // the one that stays on the stack is for the others
+		return hooked.invoke(ctx, in, out)
+	}
+	return rt.exchange(ctx, in, out)
+}
+
+// exchange makes the call, without interceptors.
+func (rt *route) exchange(ctx context.Context, in, out any) error {
+	if err := rt.e.begin(); err != nil {
+		return rt.fail(err)
+	}
+	defer rt.e.end()
+	k := rt.e.core.NewCall()
+	defer k.Free()
+	payload, err := rt.proc.appendInput(k.Input(), rt.parent(), in)
+	if err != nil {
+		return rt.fail(err)
+	}
+	k.Start(rt.ep.addr, hg.ID(rt.id), hg.CallOptions{OneWay: rt.proc.oneWay}, payload)
+	if err := rt.wait(ctx, k); err != nil {
+		return rt.fail(err)
+	}
+	if rt.proc.oneWay {
+		return nil
+	}
+	return rt.decode(k.Output(), out)
+}
+
+// wait waits for the call's end. A handler's worker is free meanwhile.
+func (rt *route) wait(ctx context.Context, k *hg.Call) error {
+	if rt.within != nil {
+		rt.within.pause()
+		defer rt.within.resume()
+	}
+	return k.Wait(ctx)
+}

@@ -1,0 +1,176 @@
+package cinnabar
+
+import (
+	"context"
+	"reflect"
+	"sync"
+
+	"cinnabar/internal/hg"
+)
+
+// RPC describes a remote procedure by its name and types. It belongs to no engine: declare it once, as a package
+// variable, and share it between the side that calls and the side that serves. Use struct{} for no arguments or no
+// result. It is safe for concurrent use.
+type RPC[In, Out any] struct {
+	proc  *procedure
+	calls sync.Pool // of *exchange[In, Out]
+}
+
+// exchange is what a call needs in memory that outlives its stack frame.
+type exchange[In, Out any] struct {
+	in  In
+	out Out
+}
+
+// NewRPC describes a remote procedure. It panics if a type cannot be encoded, and says which field of it.
+func NewRPC[In, Out any](name string, opts ...RPCOption) *RPC[In, Out] {
+	return &RPC[In, Out]{proc: newProcedure(name, false, reflect.TypeFor[In](), reflect.TypeFor[Out](), opts)}
+}
+
+// Name returns the procedure's name.
+func (r *RPC[In, Out]) Name() string { return r.proc.name }
+
+// ID returns the 64-bit id that stands for the procedure on the wire when that provider serves it. Procedures of flavour
+// Mercury have the same id for all.
+func (r *RPC[In, Out]) ID(provider uint16) uint64 { return r.proc.id(provider) }
+
+// Call has the procedure run by the process and provider that to names, and returns its result once it is there.
+//
+// If ctx ends first, Call returns an [*Error] of CodeTimeout or CodeCanceled. The request is not taken back, and a
+// handler that has begun is not told: there is no such message. in may be changed as soon as Call has returned.
+//
+// Made by a handler with its context, the call tells the peer which RPC it is made for, and the handler's worker is free
+// for others meanwhile.
+func (r *RPC[In, Out]) Call(ctx context.Context, to Target, in In) (Out, error) {
+	x, _ := r.calls.Get().(*exchange[In, Out])
+	if x == nil {
+		x = new(exchange[In, Out])
+	}
+	x.in = in
+	err := r.proc.call(ctx, to, &x.in, &x.out)
+	out := x.out
+	*x = exchange[In, Out]{}
+	r.calls.Put(x)
+	if err != nil {
+		var none Out
+		return none, err
+	}
+	return out, nil
+}
+
+// Start begins a call and returns at once. When ctx ends, the call is cancelled. in may be changed as soon as Start has
+// returned. Errors, also those of the arguments, are found by Wait.
+func (r *RPC[In, Out]) Start(ctx context.Context, to Target, in In) *Pending[Out] {
+	f := &flight[In, Out]{proc: r.proc, x: exchange[In, Out]{in: in}}
+	f.op = f
+	if err := f.start(ctx, to); err != nil {
+		f.err = err
+		f.end()
+	}
+	return &f.Pending
+}
+
+// flight is a call that was begun with Start.
+type flight[In, Out any] struct {
+	Pending[Out]
+	proc  *procedure
+	route route
+	x     exchange[In, Out]
+
+	k    *hg.Call           // nil if the call could not be made, or is made by another goroutine
+	halt context.CancelFunc // cancels what the other goroutine does; nil if there is none
+	err  error              // of a call without k
+
+	use sync.Mutex
+	// +checklocks:use
+	freed bool // k may be another call's
+}
+
+func (f *flight[In, Out]) start(ctx context.Context, to Target) error {
+	if err := f.route.find(ctx, f.proc, to); err != nil {
+		return err
+	}
+	e := f.route.e
+	if e.hooked() {
+		f.startHooked(ctx)
+		return nil
+	}
+	if err := e.begin(); err != nil {
+		return f.route.fail(err)
+	}
+	k := e.core.NewCall()
+	payload, err := f.proc.appendInput(k.Input(), f.route.parent(), &f.x.in)
+	if err != nil {
+		k.Free()
+		e.end()
+		return f.route.fail(err)
+	}
+	f.k = k
+	k.Notify(f)
+	k.Start(f.route.ep.addr, hg.ID(f.route.id), hg.CallOptions{}, payload)
+	f.watch(ctx)
+	return nil
+}
+
+// startHooked makes the call on a goroutine of its own, where interceptors may block.
+func (f *flight[In, Out]) startHooked(ctx context.Context) {
+	ctx, f.halt = context.WithCancel(ctx)
+	go func() {
+		defer f.halt()
+		f.err = f.route.invoke(ctx, &f.x.in, &f.x.out)
+		f.end()
+	}()
+}
+
+// abort implements operation. The call's completion may come before Cancel returns, so it takes no lock.
+func (f *flight[In, Out]) abort() {
+	if f.halt != nil {
+		f.halt()
+	}
+	f.use.Lock()
+	defer f.use.Unlock()
+	if f.k != nil && !f.freed {
+		f.k.Cancel()
+	}
+}
+
+// largeResult is the size in bytes from which a response is decoded at once, although nobody waits for it yet, so that
+// its memory goes back.
+const largeResult = 16 << 10
+
+// CallDone implements [hg.Notifier].
+func (f *flight[In, Out]) CallDone(*hg.Call) {
+	isLarge := len(f.k.Output()) > largeResult
+	e := f.route.e
+	f.end()
+	if isLarge {
+		go func() { _, _ = f.Wait() }() // it ends by itself: the call is over
+	}
+	e.end()
+}
+
+// result implements operation: it decodes the response.
+func (f *flight[In, Out]) result() (out Out, err error) {
+	switch {
+	case f.k == nil:
+		err = f.err
+	default:
+		defer f.free()
+		if err = f.k.Err(); err != nil {
+			err = f.route.fail(err)
+		} else {
+			err = f.route.decode(f.k.Output(), &f.x.out)
+		}
+	}
+	if err != nil {
+		return out, err
+	}
+	return f.x.out, nil
+}
+
+func (f *flight[In, Out]) free() {
+	f.use.Lock()
+	defer f.use.Unlock()
+	f.freed = true
+	f.k.Free()
+}

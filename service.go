@@ -1,0 +1,219 @@
+package cinnabar
+
+import (
+	"context"
+	"fmt"
+
+	"cinnabar/internal/hg"
+	"cinnabar/internal/margo"
+	"cinnabar/internal/na"
+)
+
+// service is one registration: an RPC that an engine serves for a provider.
+type service struct {
+	e        *Engine
+	proc     *procedure
+	id       uint64
+	provider uint16
+	pool     *margo.Pool
+	pace     margo.Pace
+	serve    func(*service, *hg.Request) *margo.Job // nil: registered without a handler
+}
+
+func (svc *service) label() string { return svc.proc.label(svc.provider) }
+
+// answer sends a code instead of a result: in Margo's header, or in the core's for RPCs that have no other. Codes that
+// do not fit the core's one byte become CodeOtherError there.
+func (svc *service) answer(r *hg.Request, code Code) error {
+	if svc.proc.flavor == Margo {
+		return r.Respond(svc.e.lives.ctx, margo.AppendResponseHeader(r.Output(), uint32(code)))
+	}
+	if code > CodeOtherError {
+		code = CodeOtherError
+	}
+	return r.Fail(hg.Code(code))
+}
+
+// Pool is a group of workers for handlers, made by [Config].Pools and found by [Engine.Pool].
+type Pool struct {
+	e    *Engine
+	pool *margo.Pool
+}
+
+// Name returns the pool's name.
+func (p *Pool) Name() string { return p.pool.Name() }
+
+// handlers takes an engine's requests. It is the [hg.Dispatcher] of the engine.
+type handlers struct {
+	e     *Engine
+	pool  *margo.Pool
+	named map[string]*Pool
+	table margo.Registry[*service]
+	gate  gate // counts requests that are not done with; closed: no more are served
+}
+
+func (h *handlers) init(e *Engine) {
+	cfg := &e.cfg
+	h.e, h.named = e, map[string]*Pool{}
+	h.gate.init()
+	h.pool = margo.NewPool(margo.PoolConfig{Workers: cfg.MaxHandlers, Alive: cfg.MaxHandlers, Queue: cfg.MaxQueued})
+	for _, p := range cfg.Pools {
+		h.named[p.Name] = &Pool{e: e, pool: margo.NewPool(margo.PoolConfig{
+			Name: p.Name, Workers: p.Workers, Alive: cfg.MaxHandlers, Queue: p.Queue,
+		})}
+	}
+}
+
+// Dispatch implements [hg.Dispatcher].
+func (h *handlers) Dispatch(r *hg.Request) na.Task {
+	entry, known := h.table.Lookup(uint64(r.ID()))
+	svc := entry.Value
+	switch {
+	case !known:
+		refuse(r, nil, CodeNoEntry)
+	case svc.serve == nil && svc.proc.flavor == Mercury:
+		refuse(r, svc, CodeInvalidArg) // as HG does with an id that has no callback
+	case svc.serve == nil:
+		refuse(r, svc, CodeNoEntry)
+	case !h.gate.enter():
+		refuse(r, svc, CodePermission)
+	default:
+		return svc.serve(svc, r).Admit()
+	}
+	return nil
+}
+
+// refuse answers a request that is not served; svc is nil if its id is unknown. It does not block.
+func refuse(r *hg.Request, svc *service, code Code) {
+	defer r.Free()
+	switch {
+	case r.OneWay():
+	case svc == nil:
+		_ = r.Fail(hg.Code(code)) // a caller that is gone needs no answer
+	default:
+		_ = svc.answer(r, code)
+	}
+}
+
+// Registrar is where handlers are registered: an [*Engine], for the flavour's default provider, or a [*Provider].
+type Registrar interface {
+	registrar() (e *Engine, provider uint16, given bool)
+}
+
+func (e *Engine) registrar() (*Engine, uint16, bool) { return e, 0, false }
+
+// HandleOption is an option of Handle and HandleCall.
+type HandleOption interface{ apply(*service) error }
+
+type handleOption func(*service) error
+
+func (o handleOption) apply(s *service) error { return o(s) }
+
+// InPool has the RPC's handlers run by the workers of p, which must be the same engine's.
+func InPool(p *Pool) HandleOption {
+	return handleOption(func(s *service) error {
+		if p == nil || p.e != s.e {
+			return argumentError("register", s.label(), "", "the pool is not one of this engine's; Config.Pools makes them, Engine.Pool finds them")
+		}
+		s.pool = p.pool
+		return nil
+	})
+}
+
+// place returns where p is registered on on.
+func (p *procedure) place(on Registrar) (e *Engine, id uint64, provider uint16, err error) {
+	var given bool
+	switch t := on.(type) {
+	case *Engine:
+		e = t
+	case *Provider:
+		if t != nil {
+			e, provider, given = t.e, t.id, true
+		}
+	}
+	if e == nil {
+		return nil, 0, 0, argumentError("register", p.name, "", "no engine given")
+	}
+	if provider, err = p.provider(provider, given); err != nil {
+		return nil, 0, 0, argumentError("register", p.name, "", "%w", err)
+	}
+	return e, p.id(provider), provider, nil
+}
+
+// register has h, which may be nil, serve p.
+func register[In, Out any](p *procedure, on Registrar, h *handler[In, Out], opts []HandleOption) error {
+	e, id, provider, err := p.place(on)
+	if err != nil {
+		return err
+	}
+	svc := &service{e: e, proc: p, id: id, provider: provider, pool: e.handlers.pool}
+	if h != nil {
+		svc.serve = h.take
+	}
+	for _, o := range opts {
+		if err := o.apply(svc); err != nil {
+			return err
+		}
+	}
+	if err := e.begin(); err != nil {
+		return errorFrom("register", svc.label(), "", err)
+	}
+	defer e.end()
+	if !e.net.Listening() {
+		return argumentError("register", svc.label(), "", "this engine does not listen; use Listen to make one that does")
+	}
+	if err := e.handlers.table.Add(id, p.name, svc); err != nil {
+		return &Error{Op: "register", RPC: svc.label(), Code: CodeExist, Err: err}
+	}
+	return nil
+}
+
+// remove undoes register.
+func remove(p *procedure, on Registrar) error {
+	e, id, provider, err := p.place(on)
+	if err != nil {
+		return err
+	}
+	if !e.handlers.table.Remove(id) {
+		return &Error{Op: "remove", RPC: p.label(provider), Code: CodeNoEntry, Err: fmt.Errorf("%q is not registered", p.name)}
+	}
+	return nil
+}
+
+func registered(p *procedure, on Registrar) bool {
+	e, id, _, err := p.place(on)
+	if err != nil {
+		return false
+	}
+	_, known := e.handlers.table.Lookup(id)
+	return known
+}
+
+// Handle has h run for each request that reaches on, as a goroutine that may block. What h returns is the response; an
+// error travels as its code ([CodeOf]) without the text. A panic is logged and answered CodeOtherError.
+//
+// h's context ends when the connection to the caller is lost, and when the engine is closed or stops waiting for
+// handlers; not when the caller's patience does. It carries who calls ([PeerFrom], [InfoFrom]); calls and transfers that
+// are made with it leave h's worker to others meanwhile.
+//
+// A nil h registers the name alone: callers are told that there is no handler.
+func (r *RPC[In, Out]) Handle(on Registrar, h func(context.Context, In) (Out, error), opts ...HandleOption) error {
+	if h == nil {
+		return register[In, Out](r.proc, on, nil, opts)
+	}
+	return register(r.proc, on, &handler[In, Out]{short: h}, opts)
+}
+
+// HandleCall is Handle for handlers that respond early, or later than they return, or from another goroutine.
+func (r *RPC[In, Out]) HandleCall(on Registrar, h func(*Call[In, Out]), opts ...HandleOption) error {
+	if h == nil {
+		return register[In, Out](r.proc, on, nil, opts)
+	}
+	return register(r.proc, on, &handler[In, Out]{long: h}, opts)
+}
+
+// Remove undoes Handle and HandleCall: callers are told that there is no such RPC. Handlers that run are not affected.
+func (r *RPC[In, Out]) Remove(on Registrar) error { return remove(r.proc, on) }
+
+// Registered tells whether on serves the procedure (margo_registered_name).
+func (r *RPC[In, Out]) Registered(on Registrar) bool { return registered(r.proc, on) }

@@ -1,0 +1,169 @@
+package cinnabar
+
+import (
+	"context"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"cinnabar/internal/hg"
+	"cinnabar/internal/margo"
+	"cinnabar/internal/na"
+)
+
+// serving is one request while it is served, without its types: the state of a [Call], and the context of its handler.
+// It is made for one request and never used again, since programs may hold on to the context.
+type serving struct {
+	svc    *service
+	job    margo.Job
+	req    *hg.Request
+	from   na.Addr
+	gone   <-chan struct{} // closed when the connection that the request came by is lost
+	id     uint64
+	parent uint64
+	oneWay bool // no response is wanted
+
+	life atomic.Pointer[context.Context] // what Done and Err go by, once asked for
+
+	// answered is set by who answers. holds counts who needs req still: the handler until it returns, and the answer
+	// until it is sent.
+	answered atomic.Bool
+	holds    atomic.Int32
+}
+
+// begin takes over r.
+func (s *serving) begin(svc *service, r *hg.Request) {
+	s.svc, s.req, s.from = svc, r, r.From()
+	s.gone, s.id, s.oneWay = s.from.Done(), uint64(r.ID()), r.OneWay()
+	s.holds.Store(2)
+}
+
+// release gives up one hold. With the last the request is the core's again.
+func (s *serving) release() {
+	if s.holds.Add(-1) > 0 {
+		return
+	}
+	s.req.Free()
+	s.svc.e.handlers.gate.leave()
+}
+
+// claim reserves the right to answer. Only one caller gets it.
+func (s *serving) claim() bool { return s.answered.CompareAndSwap(false, true) }
+
+// fail answers with a code, in the way of the RPC's flavour. The caller has the claim.
+func (s *serving) fail(code Code) error {
+	defer s.release()
+	if s.oneWay {
+		return nil
+	}
+	return s.svc.answer(s.req, code)
+}
+
+// finish ends a handler that has not answered, because it panicked or ended its goroutine, or is not served at all.
+func (s *serving) finish(code Code) {
+	if s.claim() {
+		s.logUnsent(s.fail(code))
+	}
+}
+
+// logUnsent reports that an answer could not be sent, which is nobody's fault here.
+func (s *serving) logUnsent(err error) {
+	if err != nil {
+		s.svc.e.log.Debug("answer not sent", logRPC, s.svc.label(), logPeer, s.from.String(), logError, err)
+	}
+}
+
+// returned is deferred around a handler: it deals with panics.
+func (s *serving) returned(normally *bool) {
+	defer s.release()
+	if *normally {
+		return
+	}
+	log := s.svc.e.log.With(logRPC, s.svc.label(), logPeer, s.from.String())
+	if v := recover(); v != nil {
+		log.Error("handler panics", "panic", v, "stack", string(debug.Stack()))
+	} else {
+		log.Error("handler ends its goroutine")
+	}
+	s.finish(CodeOtherError)
+}
+
+// Overloaded implements [margo.Work]: the request gets no handler.
+func (s *serving) Overloaded() {
+	s.finish(CodeAgain)
+	s.release()
+}
+
+// Peer implements [margo.Work].
+func (s *serving) Peer() string { return s.from.String() }
+
+// pause and resume enclose a wait for the network that the handler makes with its context.
+func (s *serving) pause()  { s.job.Pause() }
+func (s *serving) resume() { s.job.Resume() }
+
+// info describes the request.
+func (s *serving) info() CallInfo {
+	return CallInfo{
+		Side: ServerSide, RPC: s.svc.proc.name, ID: s.id, Provider: s.svc.provider,
+		Peer: &Endpoint{e: s.svc.e, addr: s.from}, Parent: s.parent,
+	}
+}
+
+// Deadline implements [context.Context]. There is none: the caller's does not travel.
+func (s *serving) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+// Done implements [context.Context]. Who asks is going to wait, so the handler counts as one that does.
+func (s *serving) Done() <-chan struct{} {
+	s.job.Waited()
+	return s.lifetime().Done()
+}
+
+// Err implements [context.Context].
+func (s *serving) Err() error {
+	if life := s.life.Load(); life != nil {
+		return (*life).Err()
+	}
+	if s.gone != nil && isClosed(s.gone) {
+		return s.lifetime().Err()
+	}
+	return s.svc.e.lives.ctx.Err()
+}
+
+// servingKey is the key under which a handler's context, and those made from it, have their serving.
+type servingKey struct{}
+
+// Value implements [context.Context]. Other keys are asked of the context below, since package context looks there for
+// a parent that it knows, which makes derived contexts cheap.
+func (s *serving) Value(key any) any {
+	if key == (servingKey{}) {
+		return s
+	}
+	return s.lifetime().Value(key)
+}
+
+func (s *serving) lifetime() context.Context {
+	if life := s.life.Load(); life != nil {
+		return *life
+	}
+	life := s.svc.e.lives.of(s.gone)
+	if !s.life.CompareAndSwap(nil, &life) {
+		return *s.life.Load()
+	}
+	return life
+}
+
+// servingFrom returns the request in whose handler ctx was made, nil if there is none.
+func servingFrom(ctx context.Context) *serving {
+	if s, ok := ctx.(*serving); ok {
+		return s
+	}
+	s, _ := ctx.Value(servingKey{}).(*serving)
+	return s
+}
+
+// Keys of log attributes.
+const (
+	logRPC   = "rpc"
+	logPeer  = "peer"
+	logError = "error"
+)

@@ -1,0 +1,228 @@
+package cinnabar
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// closeWait bounds how long closing waits for goroutines of the network that are in programs' code.
+const closeWait = 2 * time.Second
+
+// ending is what an engine knows about its end.
+type ending struct {
+	done       chan struct{}
+	onShutdown callbacks
+	onClose    callbacks
+
+	mu sync.Mutex
+	// +checklocks:mu
+	begun bool
+	// +checklocks:mu
+	err error
+}
+
+func (en *ending) init() { en.done = make(chan struct{}) }
+
+// begin reports whether the caller is the one who ends the engine.
+func (en *ending) begin() bool {
+	en.mu.Lock()
+	defer en.mu.Unlock()
+	first := !en.begun
+	en.begun = true
+	return first
+}
+
+// end says that the engine has ended.
+func (en *ending) end(err error) {
+	en.mu.Lock()
+	en.err = err
+	en.mu.Unlock()
+	close(en.done)
+}
+
+// callbacks are functions that are called in the end, the last one first.
+type callbacks struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	list []*callback
+}
+
+// callback is one of them. The pointer tells it from others.
+type callback struct{ f func(context.Context) }
+
+// push adds a function and returns the one that takes it out again.
+func (cs *callbacks) push(f func(context.Context)) (remove func() bool) {
+	c := &callback{f: f}
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	cs.list = append(cs.list, c)
+	return func() bool { return cs.remove(c) }
+}
+
+func (cs *callbacks) remove(c *callback) bool {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	i := slices.Index(cs.list, c)
+	if i < 0 {
+		return false
+	}
+	cs.list = slices.Delete(cs.list, i, i+1)
+	return true
+}
+
+// pop takes the last function out, nil if there is none.
+func (cs *callbacks) pop() *callback {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	n := len(cs.list)
+	if n == 0 {
+		return nil
+	}
+	c := cs.list[n-1]
+	cs.list = cs.list[:n-1]
+	return c
+}
+
+// OnShutdown has f called when Shutdown begins, before anything is refused: RPCs still work in both directions. Of
+// several functions the last one registered is called first (margo_push_prefinalize_callback). f must not call Shutdown
+// or Close, which wait for it. remove takes f out again and reports whether it was still to be called; it may be
+// ignored. Close calls no such functions.
+func (e *Engine) OnShutdown(f func(context.Context)) (remove func() bool) {
+	return e.ending.onShutdown.push(f)
+}
+
+// OnClose has f called when the engine is closed, by Shutdown or Close: no RPC works any more. Of several functions the
+// last one registered is called first (margo_push_finalize_callback). f must not call Shutdown or Close. remove is as
+// in OnShutdown.
+func (e *Engine) OnClose(f func()) (remove func() bool) {
+	return e.ending.onClose.push(func(context.Context) { f() })
+}
+
+// Done returns a channel that is closed when the engine has ended, by Shutdown or Close (margo_wait_for_finalize).
+func (e *Engine) Done() <-chan struct{} { return e.ending.done }
+
+// Err returns nil until the engine has ended, and afterwards what went wrong in ending it, nil if nothing did.
+func (e *Engine) Err() error {
+	e.ending.mu.Lock()
+	defer e.ending.mu.Unlock()
+	return e.ending.err
+}
+
+// Shutdown ends the engine in good order: it calls what OnShutdown registered, then has new requests answered
+// CodePermission, waits until all handlers have returned and all answers are sent, and closes the engine. If ctx ends
+// before that, the rest is done as by Close, and Shutdown returns an error that says how many handlers there were.
+//
+// A handler may end its own engine: called with a handler's context, or one made from it, Shutdown begins and returns nil
+// at once, so that it does not wait for its caller. The handler's answer is still delivered, and Done tells when all is
+// over. A handler that calls Shutdown with another context waits for itself until that ends.
+//
+// Further calls wait for the first, or until their own ctx is done.
+func (e *Engine) Shutdown(ctx context.Context) error {
+	if s := servingFrom(ctx); s != nil && s.svc.e == e && s.holds.Load() > 0 {
+		if e.ending.begin() {
+			go e.shutdownDetached(ctx)
+		}
+		return nil
+	}
+	if e.ending.begin() {
+		e.shutdown(ctx)
+		return e.Err()
+	}
+	select {
+	case <-e.Done():
+		return e.Err()
+	case <-ctx.Done():
+		return errorFrom("shut down", "", e.Addr(), ctx.Err())
+	}
+}
+
+// shutdownDetached shuts down on behalf of a handler whose caller may be gone soon: of ctx only the deadline counts. Its
+// goroutine ends with the engine.
+func (e *Engine) shutdownDetached(ctx context.Context) {
+	free := context.WithoutCancel(ctx)
+	if t, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		free, cancel = context.WithDeadline(free, t)
+		defer cancel()
+	}
+	e.shutdown(detached{free})
+}
+
+// detached is a handler's context that is no handler's any more.
+type detached struct{ context.Context }
+
+func (d detached) Value(key any) any {
+	if key == (servingKey{}) {
+		return nil
+	}
+	return d.Context.Value(key)
+}
+
+func (e *Engine) shutdown(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(e.lives.ctx, cancel)() // Close cuts all this short
+	for e.lives.ctx.Err() == nil {
+		c := e.ending.onShutdown.pop()
+		if c == nil {
+			break
+		}
+		c.f(ctx)
+	}
+	e.handlers.gate.close()
+	e.finish(e.drain(ctx))
+}
+
+// drain waits until all requests are answered and the network has taken the answers.
+func (e *Engine) drain(ctx context.Context) error {
+	if err := e.handlers.gate.wait(ctx); err != nil {
+		return &Error{Op: "shut down", Addr: e.Addr(), Code: CodeOf(err),
+			Err: fmt.Errorf("%d requests were not answered when waiting for them ended: %w", e.handlers.gate.count(), err)}
+	}
+	tick := time.NewTicker(time.Millisecond) // nothing says when the last answer is sent; it is a matter of microseconds
+	defer tick.Stop()
+	for e.core.Unsent() > 0 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return &Error{Op: "shut down", Addr: e.Addr(), Code: CodeOf(ctx.Err()),
+				Err: fmt.Errorf("%d answers were not sent when waiting for that ended: %w", e.core.Unsent(), ctx.Err())}
+		}
+	}
+	return nil
+}
+
+// Close ends the engine at once. Operations under way fail with ErrClosed, handlers' contexts end; Close does not wait
+// for handlers, and what they answer later is lost. When it returns the network does not touch memory of the program any
+// more. Called in a handler, it may take two seconds; handlers should use Shutdown. A second Close waits for the first.
+func (e *Engine) Close() error {
+	e.lives.kill(ErrClosed)
+	if !e.ending.begin() {
+		<-e.Done()
+		return nil
+	}
+	e.handlers.gate.close()
+	e.finish(nil)
+	return e.Err()
+}
+
+// finish closes everything; err is what went wrong before. It is called once.
+func (e *Engine) finish(err error) {
+	e.lives.end(ErrClosed)
+	e.gate.close()
+	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
+	defer cancel()
+	e.core.Shutdown()
+	for _, closing := range []func(context.Context) error{e.core.Close, e.gate.wait} {
+		if closeErr := closing(ctx); err == nil && closeErr != nil {
+			err = &Error{Op: "close", Addr: e.Addr(), Code: CodeTimeout, Err: fmt.Errorf("something of the engine still runs after %v: %w", closeWait, closeErr)}
+		}
+	}
+	for c := e.ending.onClose.pop(); c != nil; c = e.ending.onClose.pop() {
+		c.f(ctx)
+	}
+	e.ending.end(err)
+}

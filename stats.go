@@ -1,0 +1,75 @@
+package cinnabar
+
+import "cinnabar/internal/hg"
+
+// Stats are counts since the engine was made, and a few states of the moment.
+type Stats struct {
+	NetStats
+	Handlers PoolStats            // outside pools
+	Pools    map[string]PoolStats // by name
+}
+
+// NetStats are what went over the network. Names in parentheses are those of Mercury's counters
+// (HG_Class_get_counters).
+type NetStats struct {
+	RequestsSent    uint64 // by calls that left this process (rpc_req_sent_count)
+	ResponsesRecvd  uint64 // to them (rpc_resp_recv_count)
+	RequestsRecvd   uint64 // from the network (rpc_req_recv_count)
+	ResponsesSent   uint64 // to them (rpc_resp_sent_count)
+	RequestsExtra   uint64 // requests with overflow, sent or received (rpc_req_extra_count)
+	ResponsesExtra  uint64 // responses with overflow, sent or received (rpc_resp_extra_count)
+	Bulks           uint64 // memory exposed (bulk_count)
+	SelfCalls       uint64 // calls to the own address, which do not count above
+	RequestsDropped uint64 // from the network: malformed, or with wrong checksums, or with an overflow that failed
+	RequestsRefused uint64 // answered CodeAgain for want of memory for their overflow
+	ResponsesFailed uint64 // responses that the network did not take, or whose overflow was not pulled
+	RequestsUnheard uint64 // requests that were given up without an answer
+	AcksMissing     uint64 // overflows that a peer did not acknowledge in time
+	Reads           uint64 // transfers that read from peers
+	Writes          uint64 // transfers that wrote to peers
+	BytesRead       uint64
+	BytesWritten    uint64
+	EagerCopies     uint64 // pulls that were served by the data in the handle
+	LocalCopies     uint64 // transfers to and from this process's own memory
+	CallsActive     int64  // started and not yet ended
+	RequestsActive  int64  // received and not yet done with
+	TransfersActive int64  // started and not yet ended
+	ResponsesUnsent int64  // handed to the network, which has not taken them yet
+	OverflowBytes   int64  // memory that holds arguments and results too long for a message
+}
+
+// PoolStats is what a pool of handlers has done and does.
+type PoolStats struct {
+	Running int    // handlers that run now
+	Waiting int    // handlers that wait for a call or transfer of theirs now
+	Queued  int    // requests that wait for a handler now
+	Most    int    // the largest number of handlers at once so far
+	Served  uint64 // handlers begun
+	Refused uint64 // requests answered CodeAgain
+}
+
+// Stats returns what the engine has done so far and what it does now. The numbers are read one after the other.
+func (e *Engine) Stats() Stats {
+	s := Stats{
+		NetStats: netStats(e.core.Stats()),
+		Handlers: PoolStats(e.handlers.pool.Stats()),
+		Pools:    map[string]PoolStats{},
+	}
+	for name, p := range e.handlers.named {
+		s.Pools[name] = PoolStats(p.pool.Stats())
+	}
+	return s
+}
+
+func netStats(h hg.Stats) NetStats {
+	return NetStats{
+		RequestsSent: h.RequestsSent, ResponsesRecvd: h.ResponsesRecvd, RequestsRecvd: h.RequestsRecvd, ResponsesSent: h.ResponsesSent,
+		RequestsExtra: h.RequestsExtra, ResponsesExtra: h.ResponsesExtra, Bulks: h.Bulks, SelfCalls: h.SelfCalls,
+		RequestsDropped: h.RequestsDropped, RequestsRefused: h.RequestsRefused, ResponsesFailed: h.ResponsesFailed,
+		RequestsUnheard: h.RequestsUnheard, AcksMissing: h.AcksMissing,
+		Reads: h.Reads, Writes: h.Writes, BytesRead: h.BytesRead, BytesWritten: h.BytesWritten,
+		EagerCopies: h.EagerCopies, LocalCopies: h.LocalCopies,
+		CallsActive: h.CallsActive, RequestsActive: h.RequestsActive, TransfersActive: h.TransfersActive,
+		ResponsesUnsent: h.ResponsesUnsent, OverflowBytes: h.OverflowBytes,
+	}
+}

@@ -1,0 +1,387 @@
+package cinnabar
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"cinnabar/internal/hg"
+	"cinnabar/internal/margo"
+	"cinnabar/internal/na"
+)
+
+// direction is one of the two ways of a transfer, seen from who starts it.
+type direction struct {
+	op     string
+	core   hg.Direction
+	remote Mode // the right that the remote memory must give
+	local  Mode // the right that the local memory must give
+}
+
+var (
+	pull = &direction{op: "pull", core: hg.Pull, remote: ReadOnly, local: WriteOnly}
+	push = &direction{op: "push", core: hg.Push, remote: WriteOnly, local: ReadOnly}
+)
+
+// part is what one transfer is about: n bytes of the remote memory from off on. They lie within it.
+type part struct {
+	r      RemoteBulk
+	d      *direction
+	off, n int64
+}
+
+// move is one transfer. It holds the gate of the engine and the lease of the local memory until release.
+//
+//	newMove --prepare--> ready --start--> under way --wait--> over --release--> in the pool
+type move struct {
+	part
+	t    *hg.Transfer
+	e    *Engine  // whose gate is held, nil if none
+	life *lease   // that is held, nil if the local memory is not a Bulk's
+	segs [][]byte // the local memory, n bytes
+	over na.Event // set by TransferDone
+}
+
+var moves = sync.Pool{New: func() any { return &move{segs: make([][]byte, 0, 4)} }}
+
+func newMove(p part) *move {
+	m := moves.Get().(*move)
+	m.part = p
+	return m
+}
+
+// prepare makes n bytes of b from localOff on the local memory, and checks what can be checked without traffic.
+func (m *move) prepare(b *Bulk, localOff int64) error {
+	if err := b.use(m.d.op); err != nil {
+		return err
+	}
+	m.life = b.life
+	if !b.mem.mode.allows(m.d.local) {
+		return permission(m.d.op, "", "local", b.mem.mode, m.d.local)
+	}
+	m.segs = join(cut(m.segs, b.mem.segs, b.off+localOff, m.n))
+	return m.admit()
+}
+
+// admit checks the remote side and enters the gate of its engine.
+func (m *move) admit() error {
+	if err := m.r.check(m.d); err != nil {
+		return err
+	}
+	if err := m.r.ep.e.begin(); err != nil {
+		return m.fail(err)
+	}
+	m.e = m.r.ep.e
+	m.t = m.e.core.NewTransfer()
+	return nil
+}
+
+// start starts a transfer that will be waited for.
+func (m *move) start(ctx context.Context) {
+	m.observe(ctx, Event{Bytes: m.n})
+	m.launch(m)
+}
+
+// launch starts the transfer. done is told of its end.
+func (m *move) launch(done hg.TransferNotifier) {
+	m.t.Notify(done)
+	m.t.Start(m.d.core, m.r.ep.addr, m.r.h.d, uint64(m.r.off+m.off), m.segs, uint64(m.n))
+}
+
+// TransferDone implements [hg.TransferNotifier].
+func (m *move) TransferDone(*hg.Transfer) { m.over.Set() }
+
+// wait returns how many bytes were moved.
+func (m *move) wait(ctx context.Context) (int64, error) {
+	var ended context.Context
+	if !m.over.IsSet() && !m.settle(ctx) {
+		ended = ctx
+	}
+	n, err := m.result(ended)
+	m.observe(ctx, Event{End: true, Bytes: n, Err: err})
+	return n, err
+}
+
+// settle waits until the transfer is over. If ctx ends first it cancels it and reports false, when it is over: however
+// long the transport takes to let go of the memory, which [na.Endpoint] promises that it does. If a handler waits, its
+// worker is free meanwhile.
+func (m *move) settle(ctx context.Context) bool {
+	if s := servingFrom(ctx); s != nil {
+		s.pause()
+		defer s.resume()
+	}
+	m.e.net.Drive(m.r.ep.addr, &m.over)
+	wake := m.over.Park()
+	if wake == nil {
+		return true
+	}
+	select {
+	case <-wake:
+		return true
+	case <-ctx.Done():
+		m.t.Cancel()
+		<-wake
+		return false
+	}
+}
+
+// result is what has become of a transfer that is over. ended, if not nil, is the context that has cancelled it. The
+// count is 0 if it failed, since nothing tells which bytes were moved.
+func (m *move) result(ended context.Context) (int64, error) {
+	err := m.t.Err()
+	switch {
+	case err == nil:
+		return m.t.N(), nil
+	case ended != nil && CodeOf(err) == CodeCanceled:
+		return 0, &Error{Op: m.d.op, Addr: m.r.ep.String(), Code: plainCode(ended.Err()), Err: context.Cause(ended)}
+	}
+	return 0, m.fail(err)
+}
+
+func (m *move) fail(err error) error { return errorFrom(m.d.op, "", m.r.ep.String(), err) }
+
+// observe tells the engine's monitor, if it has one.
+func (m *move) observe(ctx context.Context, ev Event) {
+	if m.e.cfg.Monitor == nil {
+		return
+	}
+	ev.Kind = EventTransfer
+	ev.Info = CallInfo{Side: ClientSide, RPC: m.d.op, Peer: m.r.ep, Parent: margo.NoParent}
+	if s := servingFrom(ctx); s != nil {
+		ev.Info.Parent = s.id
+	}
+	m.e.observe(ctx, ev)
+}
+
+// release gives everything back. The transfer is over, or was never started.
+func (m *move) release() {
+	m.letGo()
+	if m.t != nil {
+		m.t.Free()
+	}
+	if m.e != nil {
+		m.e.end()
+	}
+	m.part, m.t, m.e = part{}, nil, nil
+	m.over.Reset()
+	moves.Put(m)
+}
+
+// letGo gives the local memory back: from here on its owner may close it.
+func (m *move) letGo() {
+	m.segs = m.segs[:cap(m.segs)]
+	clear(m.segs) // join may have shortened it
+	m.segs = m.segs[:0]
+	if m.life != nil {
+		m.life.done()
+		m.life = nil
+	}
+}
+
+// permission is the refusal of a transfer by the mode of the memory on one side.
+func permission(op, addr, side string, has, needs Mode) error {
+	verb := "read"
+	if needs == WriteOnly {
+		verb = "written"
+	}
+	return &Error{Op: op, Addr: addr, Code: CodePermission, Err: fmt.Errorf("the %s bulk is %v and would be %s", side, has, verb)}
+}
+
+// pendingMove is a move that nobody waits for: its completion ends a [Pending].
+//
+// Cancelling may come at any time and from anywhere, also after the completion. So the move is released by the last of
+// those who use it: the operation itself and the cancellers.
+type pendingMove struct {
+	p    Pending[int64]
+	m    *move
+	halt context.CancelFunc // cancels a move that a goroutine waits for; nil: there is none
+	refs atomic.Int32       // the operation, and each abort that is under way
+
+	n   int64 // what result returns
+	err error
+}
+
+// startPending begins the transfer between b and r and returns the operation, which may be over already.
+func startPending(ctx context.Context, r RemoteBulk, d *direction, b *Bulk) *Pending[int64] {
+	n, err := r.common(d, b)
+	pm := &pendingMove{m: newMove(part{r: r, d: d, n: n})}
+	pm.p.op = pm
+	pm.refs.Store(1)
+	if err == nil {
+		err = pm.m.prepare(b, 0)
+	}
+	switch {
+	case err != nil:
+		pm.finish(0, err)
+	case pm.m.e.cfg.Monitor != nil:
+		pm.runObserved(ctx)
+	default:
+		pm.m.launch(pm)
+		pm.p.watch(ctx)
+	}
+	return &pm.p
+}
+
+// runObserved makes the transfer on a goroutine of its own, which a monitor may hold up.
+func (pm *pendingMove) runObserved(ctx context.Context) {
+	ctx, pm.halt = context.WithCancel(ctx)
+	go func() {
+		defer pm.halt()
+		pm.m.start(ctx)
+		pm.finish(pm.m.wait(ctx))
+	}()
+}
+
+// TransferDone implements [hg.TransferNotifier].
+func (pm *pendingMove) TransferDone(*hg.Transfer) {
+	pm.finish(pm.m.result(nil)) // that it was a context which cancelled it, Pending knows
+}
+
+func (pm *pendingMove) finish(n int64, err error) {
+	pm.n, pm.err = n, err
+	pm.m.letGo()
+	pm.unref()
+	pm.p.end()
+}
+
+// abort implements operation. It has no effect on a transfer that is over.
+func (pm *pendingMove) abort() {
+	if pm.halt != nil {
+		pm.halt()
+		return
+	}
+	if !pm.ref() {
+		return
+	}
+	pm.m.t.Cancel()
+	pm.unref()
+}
+
+// result implements operation.
+func (pm *pendingMove) result() (int64, error) { return pm.n, pm.err }
+
+// ref keeps the move from being released, and reports false if it has been.
+func (pm *pendingMove) ref() bool {
+	for {
+		n := pm.refs.Load()
+		if n == 0 {
+			return false
+		}
+		if pm.refs.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+func (pm *pendingMove) unref() {
+	if pm.refs.Add(-1) == 0 {
+		pm.m.release()
+	}
+}
+
+// train is a transfer in chunks. The oldest chunk is waited for first, since a connection serves them in order.
+type train struct {
+	r      RemoteBulk
+	d      *direction
+	b      *Bulk
+	chunk  int64
+	total  int64
+	next   int64   // where the next chunk begins
+	done   int64   // bytes from the start that have all been moved
+	flying []*move // chunks under way, oldest first; the capacity is their bound
+}
+
+func (t *train) run(ctx context.Context) (int64, error) {
+	for t.done < t.total {
+		err := t.fill(ctx)
+		if err == nil {
+			err = t.waitOldest(ctx)
+		}
+		if err != nil {
+			t.abandon(ctx)
+			return t.done, err
+		}
+	}
+	return t.done, nil
+}
+
+// fill starts as many chunks as may be under way.
+func (t *train) fill(ctx context.Context) error {
+	for t.next < t.total && len(t.flying) < cap(t.flying) {
+		n := min(t.chunk, t.total-t.next)
+		m := newMove(part{t.r, t.d, t.next, n})
+		if err := m.prepare(t.b, t.next); err != nil {
+			m.release()
+			return err
+		}
+		m.start(ctx)
+		t.flying = append(t.flying, m)
+		t.next += n
+	}
+	return nil
+}
+
+func (t *train) waitOldest(ctx context.Context) error {
+	m := t.flying[0]
+	n, err := m.wait(ctx)
+	m.release()
+	t.flying = append(t.flying[:0], t.flying[1:]...)
+	t.done += n
+	return err
+}
+
+// abandon cancels what is under way and waits until the network has let go of all of it.
+func (t *train) abandon(ctx context.Context) {
+	for _, m := range t.flying {
+		m.t.Cancel()
+	}
+	for _, m := range t.flying {
+		_, _ = m.wait(ctx) // the first chunk's error is the news
+		m.release()
+	}
+}
+
+// cut appends to dst the n bytes of segs from off on, which must exist.
+func cut(dst, segs [][]byte, off, n int64) [][]byte {
+	for _, s := range segs {
+		if n == 0 {
+			break
+		}
+		if off >= int64(len(s)) {
+			off -= int64(len(s))
+			continue
+		}
+		part := s[off:min(int64(len(s)), off+n)]
+		off, n = 0, n-int64(len(part))
+		dst = append(dst, part)
+	}
+	return dst
+}
+
+// join merges segments that are neighbours in memory, in place: fewer pieces are fewer operations of the network. That
+// two slices are neighbours shows only where the first one's array goes on into the second.
+func join(segs [][]byte) [][]byte {
+	if len(segs) < 2 {
+		return segs
+	}
+	out := segs[:1]
+	for _, s := range segs[1:] {
+		last := &out[len(out)-1]
+		if whole, ok := extend(*last, s); ok {
+			*last = whole
+			continue
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// extend returns a and b as one slice if b lies right behind a in a's array.
+func extend(a, b []byte) ([]byte, bool) {
+	if len(b) == 0 || cap(a)-len(a) < len(b) {
+		return nil, false
+	}
+	whole := a[:len(a)+len(b)]
+	return whole, &whole[len(a)] == &b[0]
+}
