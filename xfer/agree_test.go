@@ -18,7 +18,11 @@ import (
 // What a receiver decides, by what sender and receiver can and want.
 func TestChoose(t *testing.T) {
 	const mib = 1 << 20
-	all := hello{basic: true, fast: true, imm: true}
+	all := hello{basic: true, fast: true, imm: true, size: 1 << 40}
+	sized := func(size uint64, f func(h *hello)) hello { h := all; h.size = size; f(&h); return h }
+	asked := func(buffers uint16, chunk uint32) func(h *hello) {
+		return func(h *hello) { h.buffers, h.chunk = buffers, chunk }
+	}
 	change := func(f func(h *hello)) hello { h := all; f(&h); return h }
 	for name, c := range map[string]struct {
 		r    Receiver
@@ -26,13 +30,19 @@ func TestChoose(t *testing.T) {
 		imm  bool
 		want agreement
 	}{
-		"defaults":                {Receiver{}, all, true, agreement{protocol: Fast, buffers: 8, chunk: mib}},
-		"no immediates":           {Receiver{}, change(func(h *hello) { h.imm = false }), false, agreement{protocol: Fast, buffers: 8, chunk: mib}},
+		"defaults":                {Receiver{}, all, true, agreement{protocol: Fast, buffers: 4, chunk: mib / 2}},
+		"no immediates":           {Receiver{}, change(func(h *hello) { h.imm = false }), false, agreement{protocol: Fast, buffers: 4, chunk: mib / 2}},
 		"sender's wishes":         {Receiver{}, change(func(h *hello) { h.buffers, h.chunk = 3, 4096 }), true, agreement{protocol: Fast, buffers: 3, chunk: 4096}},
 		"receiver's limits":       {Receiver{MaxWindow: 2, MaxChunk: 8192}, change(func(h *hello) { h.buffers, h.chunk = 100, mib }), true, agreement{protocol: Fast, buffers: 2, chunk: 8192}},
 		"default limits":          {Receiver{}, change(func(h *hello) { h.buffers, h.chunk = 65535, 1<<32-1 }), true, agreement{protocol: Fast, buffers: 64, chunk: 64 * mib}},
-		"tiny chunk":              {Receiver{}, change(func(h *hello) { h.chunk = 1 }), true, agreement{protocol: Fast, buffers: 8, chunk: 4096}},
-		"no digest":               {Receiver{}, change(func(h *hello) { h.digest = NoDigest }), true, agreement{protocol: Fast, digest: NoDigest, buffers: 8, chunk: mib}},
+		"tiny chunk":              {Receiver{}, change(func(h *hello) { h.chunk = 1 }), true, agreement{protocol: Fast, buffers: 4, chunk: 4096}},
+		"no digest":               {Receiver{}, change(func(h *hello) { h.digest = NoDigest }), true, agreement{protocol: Fast, digest: NoDigest, buffers: 4, chunk: mib / 2}},
+		"empty file":              {Receiver{}, sized(0, asked(64, 64*mib)), true, agreement{protocol: Fast, buffers: 1, chunk: 4096}},
+		"small file":              {Receiver{}, sized(4097, asked(64, 64*mib)), true, agreement{protocol: Fast, buffers: 1, chunk: 8192}},
+		"one byte over a chunk":   {Receiver{}, sized(8193, asked(64, 8192)), true, agreement{protocol: Fast, buffers: 2, chunk: 8192}},
+		"whole chunks":            {Receiver{}, sized(8*8192, asked(64, 8192)), true, agreement{protocol: Fast, buffers: 8, chunk: 8192}},
+		"largest file":            {Receiver{}, sized(1<<63-1, asked(64, 64*mib)), true, agreement{protocol: Fast, buffers: 64, chunk: 64 * mib}},
+		"basic, small file":       {Receiver{Protocol: Basic}, sized(100, asked(0, 0)), true, agreement{protocol: Basic, imm: true, digest: NoDigest, buffers: 1, chunk: 4096}},
 		"receiver wants basic":    {Receiver{Protocol: Basic}, all, true, agreement{protocol: Basic, imm: true, digest: NoDigest, buffers: 1, chunk: 10 * mib}},
 		"sender wants basic":      {Receiver{}, change(func(h *hello) { h.fast = false }), true, agreement{protocol: Basic, imm: true, digest: NoDigest, buffers: 1, chunk: 10 * mib}},
 		"basic, sender without":   {Receiver{Protocol: Basic}, change(func(h *hello) { h.imm = false }), true, agreement{protocol: Basic, digest: NoDigest, buffers: 1, chunk: 10 * mib}},
@@ -40,7 +50,7 @@ func TestChoose(t *testing.T) {
 	} {
 		h := host{Receiver: &c.r}
 		got, why, err := h.choose(c.hi, c.imm)
-		c.want.negotiated = true
+		c.want.negotiated, c.want.size = true, int64(c.hi.size)
 		if d := cmp.Diff(got, c.want, cmp.AllowUnexported(agreement{})); err != nil || d != "" || why == "" {
 			t.Errorf("%s: %v, %q, %s", name, err, why, d)
 		}
@@ -63,25 +73,26 @@ func TestChoose(t *testing.T) {
 
 // Answers that nobody asked for are not believed.
 func TestCheckAnswer(t *testing.T) {
-	good := agreement{protocol: Fast, buffers: 8, chunk: 1 << 20}
+	good := agreement{protocol: Fast, buffers: 4, chunk: 1 << 20}
 	for name, c := range map[string]struct {
 		s      Sender
 		change func(a *agreement)
 		ok     bool
 	}{
-		"defaults":           {Sender{}, func(*agreement) {}, true},
-		"fewer":              {Sender{}, func(a *agreement) { a.buffers = 1 }, true},
-		"more buffers":       {Sender{}, func(a *agreement) { a.buffers = 9 }, false},
-		"more than asked":    {Sender{Window: 2}, func(a *agreement) { a.buffers = 3 }, false},
-		"no buffers":         {Sender{}, func(a *agreement) { a.buffers = 0 }, false},
-		"larger than asked":  {Sender{Chunk: 1 << 19}, func(*agreement) {}, false},
-		"beyond messages":    {Sender{}, func(a *agreement) { a.chunk = maxChunk + 1 }, false},
-		"too small":          {Sender{}, func(a *agreement) { a.chunk = minChunk - 1 }, false},
-		"other protocol":     {Sender{Protocol: Basic}, func(*agreement) {}, false},
-		"two basic buffers":  {Sender{}, func(a *agreement) { a.protocol, a.buffers = Basic, 2 }, false},
-		"immediates":         {Sender{}, func(a *agreement) { a.protocol, a.buffers, a.imm = Basic, 1, true }, false},
-		"without immediates": {Sender{}, func(a *agreement) { a.protocol, a.buffers = Basic, 1 }, true},
-		"no digest":          {Sender{}, func(a *agreement) { a.digest = NoDigest }, false},
+		"defaults":             {Sender{}, func(*agreement) {}, true},
+		"fewer":                {Sender{}, func(a *agreement) { a.buffers = 1 }, true},
+		"more buffers":         {Sender{}, func(a *agreement) { a.buffers = 5 }, false},
+		"more than asked":      {Sender{Window: 2}, func(a *agreement) { a.buffers = 3 }, false},
+		"no buffers":           {Sender{}, func(a *agreement) { a.buffers = 0 }, false},
+		"larger than asked":    {Sender{Chunk: 1 << 19}, func(*agreement) {}, false},
+		"memory not asked for": {Sender{}, func(a *agreement) { a.chunk = basicChunk + 1 }, false},
+		"beyond messages":      {Sender{}, func(a *agreement) { a.chunk = maxChunk + 1 }, false},
+		"too small":            {Sender{}, func(a *agreement) { a.chunk = minChunk - 1 }, false},
+		"other protocol":       {Sender{Protocol: Basic}, func(*agreement) {}, false},
+		"two basic buffers":    {Sender{}, func(a *agreement) { a.protocol, a.buffers = Basic, 2 }, false},
+		"immediates":           {Sender{}, func(a *agreement) { a.protocol, a.buffers, a.imm = Basic, 1, true }, false},
+		"without immediates":   {Sender{}, func(a *agreement) { a.protocol, a.buffers = Basic, 1 }, true},
+		"no digest":            {Sender{}, func(a *agreement) { a.digest = NoDigest }, false},
 	} {
 		a := good
 		c.change(&a)
@@ -94,7 +105,7 @@ func TestCheckAnswer(t *testing.T) {
 
 // Both sides' logs say which form was chosen, and the receiver's says why.
 func TestLogSaysWhich(t *testing.T) {
-	for _, w := range ways[:6] {
+	for _, w := range ways[:7] {
 		ctx := testContext(t)
 		var sends, receives logBuffer
 		srv := serve(t, device(t, w.server), Receiver{Logger: receives.logger()}, DirOptions{})
@@ -177,7 +188,7 @@ func (r *recorder) Finish(res Result, err error) {
 // Observers of both sides see the whole file pass, once.
 func TestProgress(t *testing.T) {
 	ctx := testContext(t)
-	for _, w := range ways[:6] {
+	for _, w := range ways[:7] {
 		send, receive := &recorder{t: t}, &recorder{t: t}
 		srv := serve(t, device(t, w.server), Receiver{Progress: func() Progress { return receive }}, DirOptions{})
 		dev := device(t, w.client)

@@ -30,6 +30,11 @@ var hostileNames = map[string]string{
 	"newline":           "a\nb",
 	"escape":            "a\x1b[2Jb",
 	"delete":            "a\x7f",
+	"C1 control":        "a\u009b2J",
+	"not UTF-8":         "a\xff",
+	"half a character":  "a\xc3",
+	"backslash":         `..\x`,
+	"two NULs":          "a\x00\x00",
 	"incomplete file's": tempPrefix + "0011223344556677" + tempSuffix,
 }
 
@@ -39,7 +44,7 @@ func TestCheckName(t *testing.T) {
 			t.Errorf("%s: got %v", what, err)
 		}
 	}
-	for _, name := range []string{"a", "test-file", "...", " ", "..a", strings.Repeat("x", MaxName), "ä", "\xff\xfe", "-rf", ".part", tempPrefix} {
+	for _, name := range []string{"a", "test-file", "...", " ", "..a", strings.Repeat("x", MaxName), "ä", "ﬁle 👩\u200d🚀", "-rf", ".part", tempPrefix} {
 		if err := CheckName(name); err != nil {
 			t.Errorf("%q: %v", name, err)
 		}
@@ -111,6 +116,7 @@ func TestSenderRefuses(t *testing.T) {
 		"NUL inside":                      {Sender{}, sourceOf("a\x00", nil), CodeName},
 		"size is -1":                      {Sender{}, Source{Name: "f", Size: -1}, CodeSource},
 		"4096 to 1073741824 bytes":        {Sender{Chunk: 4095}, sourceOf("f", nil), CodeTooLarge},
+		"timeout is -1s":                  {Sender{Timeout: -time.Second}, sourceOf("f", nil), CodeOther},
 		"1 to 1024 buffers":               {Sender{Window: 1025}, sourceOf("f", nil), CodeTooLarge},
 		"protocol 3 with digest sha256":   {Sender{Protocol: 3}, sourceOf("f", nil), CodeUnsupported},
 		"protocol 9 with digest digest 7": {Sender{Protocol: 9, Digest: 7}, sourceOf("f", nil), CodeUnsupported},
@@ -264,7 +270,7 @@ func (c *badClient) try(ctx context.Context, t *testing.T) {
 }
 
 // crcOf is the checksum of a chunk.
-func crcOf(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
+func crcOf(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }
 
 // A client that connects and is silent, in each protocol, is given up after the
 // timeout.
@@ -327,25 +333,27 @@ func TestManyClients(t *testing.T) {
 }
 
 func TestBudget(t *testing.T) {
-	b := newBudget(128<<10, 4) // 8 KiB stay for each that may come yet
+	b := newBudget(128<<10, 4) // 8 KiB stay for each that may come yet, 32 KiB are the most for one
 	for i, c := range []struct{ buffers, chunk, least, wantBuffers, wantChunk int }{
-		{8, 1 << 20, minChunk, 1, 64 << 10},  // 104 KiB to take, 64 left
-		{4, 8 << 10, minChunk, 4, 8 << 10},   // 48 KiB to take, 32 left
+		{8, 1 << 20, minChunk, 1, 32 << 10},  // 104 KiB to take
+		{4, 8 << 10, minChunk, 4, 8 << 10},   // 80
 		{1, 10 << 20, 10 << 20, 0, 0},        // a program of the paper
-		{4, 16 << 10, minChunk, 1, 16 << 10}, // 24 KiB to take, 16 left
-		{4, 16 << 10, minChunk, 1, 16 << 10},
+		{1, 40 << 10, 40 << 10, 1, 40 << 10}, // one that is content with less, and more than others get
+		{4, 16 << 10, minChunk, 1, 16 << 10}, // 24 KiB are left
 	} {
 		if buffers, chunk := b.take(c.buffers, c.chunk, c.least); buffers != c.wantBuffers || chunk != c.wantChunk {
 			t.Errorf("%d: got %d buffers of %d, %d left", i, buffers, chunk, b.left)
 		}
 	}
-	if b.give(minChunk); b.left != minChunk || b.free != 1 {
+	if b.give(minChunk); b.left != 12<<10 || b.free != 1 {
 		t.Errorf("%d left for %d", b.left, b.free)
 	}
 	r := Receiver{Open: (&Dir{}).Open, MaxMemory: 8 << 10, MaxClients: 3}
 	dev := device(t, iwarp.Config{})
 	l := must(verbs.Listen(dev, loopback))(t)
 	wantCode(t, r.Serve(t.Context(), l), CodeTooLarge, false, "MaxMemory of 8192 bytes is too little for 3 transfers")
+	r = Receiver{Open: (&Dir{}).Open, Timeout: -1}
+	wantCode(t, r.Serve(t.Context(), l), CodeOther, false, "Receiver.Timeout is -1ns")
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}

@@ -78,9 +78,9 @@ func (c *basicClient) step(ev event, acts []action) []action {
 	case evRead:
 		return c.write(ev, acts)
 	case evEnded:
-		return c.end(acts, lostFailure(ev.err, c.awaits()))
+		return c.end(acts, unsure(lostFailure(ev.err, c.awaits()), c.state == clientAwaitsDone))
 	case evStopped:
-		return c.abort(acts, ev.err)
+		return c.abort(acts, unsure(ev.err, c.state == clientAwaitsDone))
 	default: // the others happen to servers
 		return acts
 	}
@@ -109,7 +109,7 @@ func (c *basicClient) receive(ev event, acts []action) []action {
 		c.state = clientAwaitsOpening
 		acts = append(acts, action{kind: actReceive, slot: ev.slot})
 		return c.sendName(acts)
-	case m.id == basicReady && (c.state == clientAwaitsOpening || c.state == clientAwaitsReady):
+	case m.id == basicReady && (c.state == clientAwaitsOpening || c.state == clientAwaitsReady) && !c.proceed: // once
 		acts = append(acts, action{kind: actReceive, slot: ev.slot})
 		if c.last > 0 {
 			acts = append(acts, action{kind: actAdvance, n: c.last})
@@ -193,6 +193,15 @@ func (c *basicClient) abort(acts []action, err error) []action {
 func (c *basicClient) end(acts []action, err error) []action {
 	c.state = clientOver
 	return append(acts, finish(err))
+}
+
+// unsure adds to why a client gives up that the file may have its name at the
+// server all the same, if all was sent and only DONE has not come.
+func unsure(err error, allSent bool) error {
+	if !allSent {
+		return err
+	}
+	return failf(asFailure(err).code, "%w; all was sent, so the receiver may have the file under its name", err)
 }
 
 // lostFailure is a connection that ended while something was still awaited.

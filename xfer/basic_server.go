@@ -26,8 +26,9 @@ type basicServer struct {
 
 	state  basicServerState
 	stored int64
-	slot   int // receive that brought the last announcement
-	last   int // bytes being stored
+	slot   int  // receive that brought the last announcement
+	last   int  // bytes being stored
+	late   bool // the transfer was to end while the file got its name
 	out    outbox
 }
 
@@ -56,6 +57,13 @@ func (s *basicServer) awaits() string { return s.state.String() }
 
 func (s *basicServer) step(ev event, acts []action) []action {
 	s.out.reset()
+	switch {
+	case s.state == serverCommitting && ev.kind != evCommitted:
+		s.late = true // to stop it: whether it works decides
+		return acts
+	case s.state == serverDone: // whatever happens, the file has its name
+		return s.end(acts, nil)
+	}
 	switch ev.kind {
 	case evConnected:
 		if s.imm {
@@ -75,14 +83,8 @@ func (s *basicServer) step(ev event, acts []action) []action {
 	case evCommitted:
 		return s.done(ev.err, acts)
 	case evEnded:
-		if s.state == serverDone {
-			return s.end(acts, nil)
-		}
 		return s.end(acts, lostFailure(ev.err, s.awaits()))
 	case evStopped:
-		if s.state == serverDone {
-			return s.end(acts, nil)
-		}
 		return s.refuse(acts, ev.err)
 	default: // the others happen to clients, or to the fast protocol
 		return acts
@@ -190,7 +192,11 @@ func (s *basicServer) done(err error, acts []action) []action {
 		return s.refuse(acts, err)
 	}
 	s.state = serverDone
-	return s.send(acts, basicMessage{id: basicDone})
+	acts = s.send(acts, basicMessage{id: basicDone})
+	if s.late {
+		return s.end(acts, nil)
+	}
+	return acts
 }
 
 func (s *basicServer) send(acts []action, m basicMessage) []action {

@@ -4,10 +4,10 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -26,10 +26,14 @@ type DirOptions struct {
 }
 
 // Dir is a directory that takes files: [Receiver.Open] for servers. A file is
-// written under a temporary name (created exclusively, mode 0644 less the umask)
-// and gets its own when it is complete, so that no half file is ever found
-// under it. Nothing outside the directory is reached (os.Root). Safe for
-// concurrent use.
+// written under a temporary name and gets its own when it is complete, so that no
+// half file is ever found under it. Nothing outside the directory is reached
+// (os.Root). Safe for concurrent use.
+//
+// The temporary file is created exclusively, with mode 0644 less the umask; with
+// mode 0600 if the sender gives a mode, which it gets when it is complete, so that
+// nobody reads on the way what only its owner may read in the end. A file that
+// replaces another does not inherit its mode.
 type Dir struct {
 	root *os.Root
 	opt  DirOptions
@@ -101,12 +105,16 @@ func (d *Dir) create(name string, meta Meta) (*dirFile, error) {
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails (crypto/rand)
 	temp := tempPrefix + hex.EncodeToString(random[:]) + tempSuffix
-	f, err := d.root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return nil, storageFailure("create", name, err)
-	}
 	if d.opt.IgnoreMeta {
 		meta = Meta{}
+	}
+	mode := fs.FileMode(0o644)
+	if meta.Mode.Perm() != 0 {
+		mode = 0o600
+	}
+	f, err := d.root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return nil, storageFailure("create", name, err)
 	}
 	return &dirFile{File: f, dir: d, name: name, temp: temp, meta: meta}, nil
 }
@@ -136,7 +144,9 @@ func (f *dirFile) WriteAt(b []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// Commit gives the file its name.
+// Commit gives the file its name. If it fails the file has not got it, but for one
+// case, which the error tells: the name was given to it over another file, which
+// cannot be had back, and only that this will outlast a crash is not sure.
 func (f *dirFile) Commit() error {
 	if err := f.finish(); err != nil {
 		return err
@@ -144,12 +154,28 @@ func (f *dirFile) Commit() error {
 	if err := f.rename(); err != nil {
 		return err
 	}
+	var err error
+	if f.dir.opt.Sync {
+		err = f.dir.sync()
+	}
+	if err != nil {
+		err = f.undo(err)
+	}
 	f.dir.release(f.name)
 	f.name = ""
-	if f.dir.opt.Sync {
-		return f.dir.sync()
+	return err
+}
+
+// undo takes the name away again, because of why. The temporary one is gone, or
+// goes with Discard.
+func (f *dirFile) undo(why error) error {
+	if f.dir.opt.Overwrite {
+		return failf(CodeStorage, "the file is stored as %q, but may not outlast a crash of the machine: %w", f.name, why)
 	}
-	return nil
+	if err := f.dir.root.Remove(f.name); err != nil {
+		return failf(CodeStorage, "%w; the file is stored as %q all the same, since it cannot be removed: %w", why, f.name, withoutPath(err))
+	}
+	return why
 }
 
 // finish applies the metadata and closes the file: some file systems report a
@@ -177,36 +203,62 @@ func (f *dirFile) finish() error {
 	return nil
 }
 
-// rename moves the file to its name. Without Overwrite a hard link does it,
-// since it fails where rename would replace what has come meanwhile.
+// rename moves the file to its name; without Overwrite, only if nothing has it.
 func (f *dirFile) rename() error {
 	root := f.dir.root
-	if !f.dir.opt.Overwrite {
-		switch err := root.Link(f.temp, f.name); {
-		case err == nil:
-			if err := root.Remove(f.temp); err != nil {
-				return storageFailure("remove the temporary name of", f.name, err)
-			}
-			return nil
-		case errors.Is(err, fs.ErrExist):
-			return f.tooLate()
+	if f.dir.opt.Overwrite {
+		if err := root.Rename(f.temp, f.name); err != nil {
+			return storageFailure("name", f.name, err)
 		}
-		// A file system without hard links: look, then rename.
-		switch _, err := root.Lstat(f.name); {
-		case err == nil:
-			return f.tooLate()
-		case !errors.Is(err, fs.ErrNotExist):
-			return storageFailure("look for", f.name, err)
-		}
+		return nil
 	}
-	if err := root.Rename(f.temp, f.name); err != nil {
+	err := renameExclusive(root, f.temp, f.name)
+	if unsupported(err) {
+		err = f.link()
+	}
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return failf(CodeExists, "a file %q has come into being at the receiver meanwhile", f.name)
+	case err != nil:
 		return storageFailure("name", f.name, err)
 	}
 	return nil
 }
 
-func (f *dirFile) tooLate() error {
-	return failf(CodeExists, "a file %q has come into being at the receiver meanwhile", f.name)
+// link gives the file its name where a system cannot rename without replacing: a
+// hard link fails if there is such a file. Where there are no hard links either, a
+// look must do, and another program can get in between.
+func (f *dirFile) link() error {
+	root := f.dir.root
+	err := root.Link(f.temp, f.name)
+	if unsupported(err) {
+		if _, err := root.Lstat(f.name); !errors.Is(err, fs.ErrNotExist) {
+			return orExists(err)
+		}
+		return root.Rename(f.temp, f.name)
+	}
+	if err != nil {
+		return err
+	}
+	if err := root.Remove(f.temp); err != nil {
+		return f.undo(storageFailure("remove the temporary name of", f.name, err)) // one file, one name
+	}
+	return nil
+}
+
+// orExists is what a look for a name says that should find nothing.
+func orExists(err error) error {
+	if err == nil {
+		return fs.ErrExist
+	}
+	return err
+}
+
+// unsupported reports whether err says that a system or file system has no such
+// operation, rather than that it failed this time. File systems without hard links
+// say so with error 1: EPERM, and on Windows ERROR_INVALID_FUNCTION.
+func unsupported(err error) bool {
+	return errors.Is(err, errors.ErrUnsupported) || errors.Is(err, syscall.Errno(1)) || errors.Is(err, syscall.EMLINK)
 }
 
 // Discard removes the file, or keeps it under its temporary name if the
@@ -234,7 +286,7 @@ func (d *Dir) sync() error {
 		err = errors.Join(f.Sync(), f.Close())
 	}
 	if err != nil {
-		return &failure{code: CodeStorage, err: fmt.Errorf("sync the directory: %w", err)}
+		return failf(CodeStorage, "cannot sync the directory: %w", withoutPath(err))
 	}
 	return nil
 }

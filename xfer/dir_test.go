@@ -175,6 +175,94 @@ func TestDirMeta(t *testing.T) {
 	}
 }
 
+// What only its owner may read in the end is read by nobody on the way.
+func TestDirTemporaryMode(t *testing.T) {
+	for name, c := range map[string]struct {
+		opt  DirOptions
+		meta Meta
+		most fs.FileMode
+	}{
+		"private":        {DirOptions{}, Meta{Mode: 0o600}, 0o600},
+		"for all to see": {DirOptions{}, Meta{Mode: 0o755}, 0o600},
+		"not said":       {DirOptions{}, Meta{}, 0o644},
+		"not wanted":     {DirOptions{IgnoreMeta: true}, Meta{Mode: 0o600}, 0o644},
+	} {
+		d, path := openDir(t, c.opt)
+		f := must(d.Open("f", c.meta, 1))(t)
+		info := must(os.Stat(filepath.Join(path, entries(t, path)[0])))(t)
+		if got := info.Mode().Perm(); got&^c.most != 0 {
+			t.Errorf("%s: mode %v on the way", name, got)
+		}
+		if err := f.Commit(); err != nil {
+			t.Error(err)
+		}
+		if info := must(os.Stat(filepath.Join(path, "f")))(t); !c.opt.IgnoreMeta && c.meta.Mode != 0 && info.Mode() != c.meta.Mode {
+			t.Errorf("%s: mode %v in the end", name, info.Mode())
+		}
+	}
+}
+
+// The ways to a name that replaces nothing: that of the system, that by a hard link.
+func TestDirExclusiveNames(t *testing.T) {
+	for name, rename := range map[string]func(d *Dir, f *dirFile) error{
+		"rename": func(d *Dir, f *dirFile) error { return renameExclusive(d.root, f.temp, f.name) },
+		"link":   func(_ *Dir, f *dirFile) error { return f.link() },
+	} {
+		d, path := openDir(t, DirOptions{})
+		f := must(d.create("f", Meta{}))(t)
+		if err := f.finish(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(path, "f"), []byte("other"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := rename(d, f)
+		if name == "rename" && errors.Is(err, errors.ErrUnsupported) {
+			continue // the link does it here
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			t.Errorf("%s: got %v", name, err)
+		}
+		wantContent(t, filepath.Join(path, "f"), "other")
+		if err := os.Remove(filepath.Join(path, "f")); err != nil {
+			t.Fatal(err)
+		}
+		if err := rename(d, f); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := entries(t, path); !slices.Equal(got, []string{"f"}) {
+			t.Errorf("%s: got %q", name, got)
+		}
+	}
+}
+
+// What fails behind the name is undone, or said.
+func TestDirUndo(t *testing.T) {
+	sync := failf(CodeStorage, "cannot sync the directory")
+	for _, overwrite := range []bool{false, true} {
+		d, path := openDir(t, DirOptions{Overwrite: overwrite})
+		f := must(d.create("f", Meta{}))(t)
+		if err := errors.Join(f.finish(), f.rename()); err != nil {
+			t.Fatal(err)
+		}
+		err := f.undo(sync)
+		if !errors.Is(err, CodeStorage) || !strings.Contains(err.Error(), "cannot sync") || strings.Contains(err.Error(), "is stored as") != overwrite {
+			t.Errorf("overwrite %v: %v", overwrite, err)
+		}
+		if got := len(entries(t, path)) == 1; got != overwrite {
+			t.Errorf("overwrite %v: the file is there: %v", overwrite, got)
+		}
+	}
+	d, path := openDir(t, DirOptions{})
+	f := must(d.create("f", Meta{}))(t)
+	if err := errors.Join(f.finish(), f.rename(), os.Remove(filepath.Join(path, "f"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.undo(sync); !errors.Is(err, CodeStorage) || !errors.Is(err, fs.ErrNotExist) || strings.Contains(err.Error(), path) {
+		t.Errorf("got %v", err)
+	}
+}
+
 // Mode and time cross, between programs of this package, if the sender wants it.
 func TestPreserve(t *testing.T) {
 	when := time.Date(2013, 1, 16, 12, 0, 0, 0, time.UTC)

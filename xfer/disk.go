@@ -5,13 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"hash"
-	"hash/crc32"
 	"io"
-)
 
-// castagnoli is the polynomial of the chunks' checksums; processors have an
-// instruction for it.
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+	"cinnabar/internal/crc32c"
+)
 
 // reader reads the source for a client. It is used by one goroutine.
 type reader struct {
@@ -33,7 +30,7 @@ func (r *reader) do(a action) event {
 	for done := 0; ev.err == nil && (done < len(b) || done == 0); done += block {
 		part := b[done:min(done+block, len(b))]
 		if ev.err = r.read(part, a.offset+int64(done)); ev.err == nil {
-			ev.crc = crc32.Update(ev.crc, castagnoli, part)
+			ev.crc = crc32c.Update(ev.crc, part)
 		}
 	}
 	return ev
@@ -110,7 +107,7 @@ func (s *storer) store(a action) error {
 
 // check compares the checksum of a chunk.
 func check(b []byte, a *action) error {
-	if sum := crc32.Checksum(b, castagnoli); sum != a.crc {
+	if sum := crc32c.Checksum(b); sum != a.crc {
 		return failf(CodeCorrupt, "the chunk at offset %d has CRC32C %08x here and %08x at the sender", a.offset, sum, a.crc)
 	}
 	return nil

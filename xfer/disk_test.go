@@ -86,7 +86,7 @@ func TestDiskErrors(t *testing.T) {
 			return s
 		}, CodeSource, false, "cannot read at offset 20480"},
 	} {
-		for _, w := range ways[:6] {
+		for _, w := range ways[:7] {
 			t.Run(c.name+" "+w.name, func(t *testing.T) {
 				ctx := testContext(t)
 				dir := must(OpenDir(t.TempDir(), DirOptions{}))(t)

@@ -30,14 +30,19 @@
 // the client writes the file name into it, then chunk after chunk, each time with
 // the size as immediate data, and each time waits for READY; zero bytes end the file,
 // DONE answers. On a device without write-with-immediate the two sides agree on the
-// form of section 4.1: a write, and behind it a message with the size.
+// form of section 4.1: a write, and behind it a message with the size. Where a device
+// forbids the receiver to speak first (iWARP set up without peer-to-peer) the sender
+// opens: with an empty message in that form, with a write of no bytes in the other.
 //
 // # The fast protocol
 //
 // [Fast] is section 4.2: the server offers several buffers, which the client fills
 // in turn as long as the server has given them back. Reading, crossing and
 // writing overlap. Each chunk has a CRC32C, and the whole file a SHA-256 that is
-// compared before the file gets its name.
+// compared before the file gets its name. Both find out what network, memory and
+// programs do by mistake. They are no defence against a sender who rewrites a buffer
+// between checksum, file and digest, which read it one after another: what is
+// stored is then what that sender wrote, but not what the digest says.
 //
 // # Agreement
 //
@@ -50,10 +55,13 @@
 // # What is promised
 //
 // A file stands under its name when it is complete, never before; what fails leaves
-// nothing, unless the directory keeps partial files. A peer that is silent for
-// longer than the timeout is given up. No sender can end a receiver, reach beyond
+// nothing, unless the directory keeps partial files. Whatever happens while it gets
+// its name, the receiver reports success if it has it. A sender that has sent all
+// and hears no more cannot know, and says so. A peer that is silent for longer than
+// the timeout is given up. No sender can end a receiver, reach beyond
 // its directory, or write to memory of another transfer: each has a protection domain
-// of its own, and memory that only its peer's key opens.
+// of its own, and memory that only its peer's key opens. None gets more memory than
+// its file fills, or than a part of what the receiver has for all.
 //
 // # Concurrency
 //

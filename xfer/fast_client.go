@@ -100,9 +100,9 @@ func (c *fastClient) step(ev event, acts []action) []action {
 		c.sum = ev.sum
 		return c.sendEnd(acts)
 	case evEnded:
-		return c.end(acts, lostFailure(ev.err, c.awaits()))
+		return c.end(acts, unsure(lostFailure(ev.err, c.awaits()), c.state == fastAwaitsDone))
 	case evStopped:
-		return c.abort(acts, ev.err)
+		return c.abort(acts, unsure(ev.err, c.state == fastAwaitsDone))
 	default: // the others happen to servers
 		return acts
 	}
@@ -213,13 +213,15 @@ func (c *fastClient) pump(acts []action) []action {
 	}
 }
 
-// credit takes buffers that the server has given back.
+// credit takes buffers that the server has given back. Messages of one connection
+// overtake none, so one that gives nothing back is no progress but an attempt to
+// look like it.
 func (c *fastClient) credit(m fastMessage, acts []action) []action {
+	if before := c.window.Granted(); m.number <= before {
+		return c.abort(acts, failf(CodeProtocol, "the server gives %d buffers back in all, after %d", m.number, before))
+	}
 	if err := c.window.Grant(m.number); err != nil {
 		return c.abort(acts, failf(CodeProtocol, "the server sent %w", err))
-	}
-	if c.window.Granted() != m.number {
-		return acts // overtaken by a later one
 	}
 	stored := min(int64(m.number)*int64(c.chunk), c.size)
 	if n := stored - c.stored; n > 0 {

@@ -168,6 +168,10 @@ func TestNoConnection(t *testing.T) {
 	cancel()
 	_, err := (&Sender{}).Send(ended, dev, loopback, sourceOf("f", nil))
 	wantCode(t, err, CodeCanceled, false)
+	late, cancel := context.WithDeadline(ctx, time.Now().Add(-time.Second)) // the caller's, not the timeout
+	defer cancel()
+	_, err = (&Sender{}).Send(late, dev, loopback, sourceOf("f", nil))
+	wantCode(t, err, CodeCanceled, false, "deadline exceeded")
 }
 
 // Requests that cannot be taken do not end the server.

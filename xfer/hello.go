@@ -152,8 +152,12 @@ func parseAnswer(b []byte) (answer, error) {
 	return a, nil
 }
 
-// appendRefusal appends the private data of a refused connection, at most limit bytes.
+// appendRefusal appends the private data of a refused connection, at most limit
+// bytes; nothing if not even the code fits.
 func appendRefusal(b []byte, v verdict, limit int) []byte {
+	if limit < refusalLen+verdictLen {
+		return b
+	}
 	b = append(b, helloMagic...)
 	b = append(b, helloVersion, 0)
 	return appendVerdict(b, v, limit-refusalLen)

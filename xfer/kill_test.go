@@ -102,17 +102,54 @@ func spawn(t *testing.T, args ...string) (*exec.Cmd, io.Reader) {
 	return cmd, out
 }
 
+// certainSteps counts the steps that every transfer of the victims' file has, on the
+// side of the sender and the receiver: not those that depend on how many
+// buffers one credit gives back, or that may come after the end.
+func certainSteps(t *testing.T, p Protocol) (n [2]int) {
+	t.Helper()
+	h := exchange(t, Sender{Protocol: p, Chunk: killChunk, Window: 2}, Receiver{}, noise(killSize), media{})
+	for _, s := range h.steps {
+		side := 0
+		if s.server {
+			side = 1
+		}
+		switch {
+		case s.Op == OpSent, s.Op == OpSend && s.Message == "CREDIT":
+		case s.Op == OpReceive && s.Message == "CREDIT":
+			n[side]-- // its receive is posted again
+		default:
+			n[side]++
+		}
+	}
+	return n
+}
+
+// wantKilled checks that a victim died at its step, unless it may have had fewer.
+func wantKilled(t *testing.T, cmd *exec.Cmd, at, certain int) {
+	t.Helper()
+	ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if killed := ok && ws.Signaled() && ws.Signal() == syscall.SIGKILL; !killed && at <= certain {
+		t.Errorf("the victim ended with %v, not by its own hand at step %d of at least %d", cmd.ProcessState, at, certain)
+	}
+}
+
 // Either side is killed at every step of the protocol in turn. The other one
 // notices and does not hang, no half file stands under the name, and a
 // server that lives serves the next client.
 func TestKill(t *testing.T) {
+	certain := map[Protocol][2]int{Basic: certainSteps(t, Basic), Fast: certainSteps(t, Fast)}
+	t.Logf("steps of each side: %v", certain)
 	srv := serve(t, device(t, iwarp.Config{}), Receiver{Timeout: killWait}, DirOptions{Overwrite: true})
 	for i := range *kills {
 		p, at := Protocol(1+i%2), 1+i/4
 		if i/2%2 == 0 {
-			t.Run(fmt.Sprintf("%v sender at %d", p, at), func(t *testing.T) { killSender(t, srv, p, at) })
+			t.Run(fmt.Sprintf("%v sender at %d", p, at), func(t *testing.T) { killSender(t, srv, p, at, certain[p][0]) })
 		} else {
-			t.Run(fmt.Sprintf("%v receiver at %d", p, at), func(t *testing.T) { _ = killReceiver(t, p, at, syscall.SIGKILL, killWait) })
+			t.Run(fmt.Sprintf("%v receiver at %d", p, at), func(t *testing.T) {
+				cmd, _ := killReceiver(t, p, at, syscall.SIGKILL, killWait)
+				_ = cmd.Wait() // killed, or through with its steps
+				wantKilled(t, cmd, at, certain[p][1])
+			})
 		}
 	}
 	srv.stop() // what the killed have begun is over, and has left nothing
@@ -123,12 +160,13 @@ func TestKill(t *testing.T) {
 	}
 }
 
-func killSender(t *testing.T, srv *server, p Protocol, at int) {
+func killSender(t *testing.T, srv *server, p Protocol, at, certain int) {
 	ctx := testContext(t)
 	name := fmt.Sprintf("file-%v-%d", p, at)
 	cmd, _ := spawn(t, "sender", strconv.Itoa(int(p)), strconv.Itoa(at), strconv.Itoa(int(syscall.SIGKILL)), srv.addr.String(), name)
 	start := time.Now()
-	_ = cmd.Wait() // it was killed, or had fewer steps
+	_ = cmd.Wait() // killed, or through with its steps
+	wantKilled(t, cmd, at, certain)
 	if _, err := (&Sender{Protocol: p}).Send(ctx, device(t, iwarp.Config{}), srv.addr, sourceOf("next", nil)); err != nil {
 		t.Errorf("the next transfer: %v", err)
 	}
@@ -154,7 +192,10 @@ func whole(t *testing.T, path string, required bool) {
 	}
 }
 
-func killReceiver(t *testing.T, p Protocol, at int, sig syscall.Signal, timeout time.Duration) error {
+// killReceiver sends to a victim, which it returns: it has had its signal, or has
+// nothing more to do.
+func killReceiver(t *testing.T, p Protocol, at int, sig syscall.Signal, timeout time.Duration) (*exec.Cmd, error) {
+	t.Helper()
 	ctx := testContext(t)
 	dir := t.TempDir()
 	cmd, out := spawn(t, "receiver", strconv.Itoa(int(p)), strconv.Itoa(at), strconv.Itoa(int(sig)), dir)
@@ -169,10 +210,8 @@ func killReceiver(t *testing.T, p Protocol, at int, sig syscall.Signal, timeout 
 	if took := time.Since(start); took > 5*killWait {
 		t.Errorf("it took %v", took)
 	}
-	_ = cmd.Process.Kill() // it may have stopped itself only, or be gone
-	_ = cmd.Wait()         // killed
 	whole(t, filepath.Join(dir, "f"), serr == nil)
-	return serr
+	return cmd, serr
 }
 
 // A receiver that is stopped, not killed, keeps its connection, and is given up
@@ -182,7 +221,9 @@ func TestStoppedReceiver(t *testing.T) {
 		for _, at := range steps {
 			t.Run(fmt.Sprintf("%v at %d", p, at), func(t *testing.T) {
 				t.Parallel()
-				err := killReceiver(t, p, at, syscall.SIGSTOP, time.Second)
+				cmd, err := killReceiver(t, p, at, syscall.SIGSTOP, time.Second)
+				_ = cmd.Process.Kill() // it has only stopped
+				_ = cmd.Wait()         // killed
 				wantCode(t, err, CodeTimeout, false, "nothing has moved for 1s")
 			})
 		}

@@ -3,6 +3,7 @@ package xfer
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"cinnabar/verbs"
@@ -69,6 +70,9 @@ func (l *link) create(dev *verbs.Device, sends int) (err error) {
 
 // allocate makes the data buffers, open to the peer's writes if access says so.
 func (l *link) allocate(buffers, chunk int, access verbs.Access) (err error) {
+	if buffers > math.MaxInt/chunk { // on a 32-bit system
+		return failf(CodeTooLarge, "%d buffers of %d bytes are more than this system can address", buffers, chunk)
+	}
 	l.data, err = l.pd.AllocMR(buffers*chunk, verbs.LocalWrite|access)
 	return err
 }

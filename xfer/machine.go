@@ -7,7 +7,9 @@ import "cinnabar/verbs"
 // starts no goroutine; a [session] carries its actions out and tells it the rest.
 //
 // step appends to acts. Slices in actions are valid until the next step.
-// After actFinish a machine is told nothing more.
+// After actFinish a machine is told nothing more. A machine need not finish when it
+// is told that the connection is over or that this side gives up, if what it waits
+// for is sure to come from the disk; it is told so once at least.
 type machine interface {
 	step(ev event, acts []action) []action
 	// awaits says what the machine waits for, in words that follow "waiting for".

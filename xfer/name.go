@@ -3,6 +3,8 @@ package xfer
 import (
 	"path/filepath"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // MaxName is the most bytes that a name may have: what file systems allow, and
@@ -10,8 +12,9 @@ import (
 const MaxName = 255
 
 // CheckName refuses names that are no plain file names: empty, longer than
-// [MaxName], ".", "..", with a slash or another separator of the system, with NUL or
-// another control character, or reserved for files that are not complete yet.
+// [MaxName], ".", "..", with a slash or a backslash (a separator of some system),
+// with NUL or another control character, not UTF-8, of a device, or reserved for
+// files that are not complete yet.
 func CheckName(name string) error {
 	if err := checkWireName(name); err != nil {
 		return err
@@ -19,9 +22,11 @@ func CheckName(name string) error {
 	switch {
 	case name == "." || name == "..":
 		return failf(CodeName, "%q is a directory; send a file name", name)
-	case strings.ContainsAny(name, `/`+string(filepath.Separator)):
+	case strings.ContainsAny(name, `/\`):
 		return failf(CodeName, "%q has a path separator; send the last element only", name)
-	case strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }):
+	case !utf8.ValidString(name):
+		return failf(CodeName, "%q is not UTF-8", name)
+	case strings.ContainsFunc(name, unicode.IsControl):
 		return failf(CodeName, "%q has a control character", name)
 	case !filepath.IsLocal(name):
 		return failf(CodeName, "%q means something else to this system", name)

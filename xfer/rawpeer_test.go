@@ -242,12 +242,21 @@ func (p *rawPeer) buffer() []byte { return p.mr.Bytes()[rawData:] }
 
 // The paper's server is served, too: the answer without private data means
 // basic with immediates, chunks of no more than its 10 MiB, and the end in silence.
+// That it speaks first works even where nobody has offered to let it.
 func TestPaperServer(t *testing.T) {
+	for name, cfg := range map[string]iwarp.Config{"peer-to-peer": {}, "no peer-to-peer": {NoPeerToPeer: true}} {
+		t.Run(name, func(t *testing.T) { paperServer(t, cfg) })
+	}
+}
+
+// paperServer serves a sender as the paper's program does.
+func paperServer(t *testing.T, cfg iwarp.Config) {
+	t.Helper()
 	ctx := testContext(t)
 	addr, accepted := acceptRaw(t, true)
 	data := noise(100 << 10)
 	sent := make(chan error, 1)
-	dev := device(t, iwarp.Config{})
+	dev := device(t, cfg)
 	var res Result
 	go func() {
 		var err error

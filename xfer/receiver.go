@@ -34,9 +34,10 @@ type Receiver struct {
 	MaxWindow  int      // buffers for one sender, at most 1024; 0: 64
 	MaxChunk   int      // bytes of one buffer, 4 KiB to 1 GiB; 0: 64 MiB
 	MaxClients int      // transfers at once; 0: 64; more are refused
-	// MaxMemory bounds the buffers of all transfers in bytes; 0: 1 GiB. Near it
-	// senders get fewer and smaller buffers than they ask for, at least 4 KiB. The
-	// paper's program gets its 10 MiB, or is refused.
+	// MaxMemory bounds the buffers of all transfers in bytes; 0: 1 GiB. One of several
+	// transfers gets a quarter of it at most, and no more than its file fills. Near the
+	// bound senders get fewer and smaller buffers than they ask for, at least 4 KiB.
+	// The paper's program gets its 10 MiB, or is refused.
 	MaxMemory int64
 	// Timeout is for how long nothing may move before a transfer is given up; 0: 30 s.
 	Timeout time.Duration
@@ -112,6 +113,9 @@ type host struct {
 func (r *Receiver) newHost(l *verbs.Listener, clients int) (*host, error) {
 	if r.Open == nil {
 		return nil, &Error{Op: "receive", Code: CodeOther, Err: errors.New("Receiver.Open is nil; it says where files go")}
+	}
+	if r.Timeout < 0 {
+		return nil, &Error{Op: "receive", Code: CodeOther, Err: fmt.Errorf("Receiver.Timeout is %v; it must be positive, or 0 for %v", r.Timeout, defaultTimeout)}
 	}
 	h := &host{Receiver: r, dev: l.Device(), timeout: or(r.Timeout, defaultTimeout), log: r.Logger}
 	if h.log == nil {
@@ -205,9 +209,11 @@ func (h *host) report(req *verbs.ConnRequest, res Result, why error) error {
 }
 
 // budget is the memory that is left for buffers. A transfer may take what it
-// wants, as long as a share stays for each one that may come yet.
+// wants up to a part of the whole, as long as a share stays for each one that may
+// come yet.
 type budget struct {
-	share int64 // bytes
+	share int64 // bytes that are kept for each
+	most  int64 // bytes that one may have
 
 	mu sync.Mutex
 	// bytes
@@ -221,16 +227,18 @@ type budget struct {
 // newBudget divides memory among so many transfers. A quarter of it is kept
 // for those that have not come; each has room for one smallest buffer at least.
 func newBudget(memory int64, clients int) budget {
-	return budget{share: max(memory/int64(clients)/4, minChunk), left: memory, free: clients}
+	n := int64(clients)
+	return budget{share: max(memory/n/4, minChunk), most: memory / min(n, maxShare), left: memory, free: clients}
 }
 
 // take reserves memory for so many buffers, fewer if there is not enough, or
 // smaller ones, but not below least bytes, if one is too many already. It returns 0
-// if that does not help.
+// if that does not help. A buffer of least bytes is granted whatever one transfer
+// may have, if it is there.
 func (b *budget) take(buffers, chunk, least int) (int, int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	most := b.left - b.share*int64(b.free-1)
+	most := min(b.left-b.share*int64(b.free-1), max(b.most, int64(least)))
 	for int64(buffers)*int64(chunk) > most && buffers > 1 {
 		buffers /= 2
 	}

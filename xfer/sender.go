@@ -14,8 +14,8 @@ import (
 // of Sends may run at once. The zero value is ready for use.
 type Sender struct {
 	Protocol Protocol // Auto: fast if the receiver has it
-	Window   int      // buffers to ask the receiver for, at most 1024; 0: it chooses, 8 as a rule. Basic has one
-	Chunk    int      // bytes of each, 4 KiB to 1 GiB; 0: the receiver chooses, 1 MiB as a rule, 10 MiB for Basic
+	Window   int      // buffers to ask the receiver for, at most 1024; 0: 4. Basic has one; a file that fills fewer gets no more
+	Chunk    int      // bytes of each, 4 KiB to 1 GiB; 0: the receiver chooses, 512 KiB as a rule, 10 MiB for Basic
 	Digest   Digest   // of the fast protocol
 	// Timeout is for how long nothing may move before the transfer is given up,
 	// and how long the receiver may take to accept; 0: 30 s. A chunk should cross in less.
@@ -97,6 +97,9 @@ func (d *delivery) check() error {
 	if d.Protocol > Fast || d.Digest > NoDigest {
 		return failf(CodeUnsupported, "%v with digest %v does not exist", d.Protocol, d.Digest)
 	}
+	if d.Timeout < 0 {
+		return failf(CodeOther, "the timeout is %v; it must be positive, or 0 for %v", d.Timeout, defaultTimeout)
+	}
 	if err := checkRange("the window", int64(d.Window), 1, maxBuffers, "buffers"); err != nil {
 		return err
 	}
@@ -127,13 +130,16 @@ func (d *delivery) over(ctx context.Context, l *link) error {
 	s.timeout, s.trace = d.timeout, d.tracer
 	if d.Progress != nil {
 		s.progress = d.Progress()
-		d.watcher = s.progress
 	}
 	if err = d.postRest(s); err == nil {
+		err = d.open(s)
+	}
+	if err == nil {
 		s.begin(d.result, true)
 		d.result, err = s.run(ctx)
 	}
 	s.close()
+	d.watcher = s.observer()
 	return err
 }
 
@@ -145,9 +151,9 @@ func (d *delivery) connect(ctx context.Context, l *link) (err error) {
 	if err := l.postReceive(0); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	limited, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
-	l.conn, err = verbs.Dial(ctx, l.qp, d.addr, verbs.ConnParam{PrivateData: d.hello()})
+	l.conn, err = verbs.Dial(limited, l.qp, d.addr, verbs.ConnParam{PrivateData: d.hello()})
 	if rejected, ok := errors.AsType[*verbs.RejectedError](err); ok {
 		if v, ok := parseRefusal(rejected.PrivateData); ok {
 			return v.failure()
@@ -156,10 +162,10 @@ func (d *delivery) connect(ctx context.Context, l *link) (err error) {
 	switch {
 	case err == nil:
 		return nil
+	case ctx.Err() != nil:
+		return &failure{code: CodeCanceled, err: context.Cause(ctx)}
 	case errors.Is(err, context.DeadlineExceeded):
 		return failf(CodeTimeout, "no connection to %v within %v: %w", d.addr, d.timeout, err)
-	case errors.Is(err, context.Canceled):
-		return &failure{code: CodeCanceled, err: err}
 	}
 	return failf(CodeLost, "cannot connect to %v: %w", d.addr, err)
 }
@@ -171,14 +177,15 @@ func (d *delivery) hello() []byte {
 	}
 	return appendHello(nil, hello{
 		basic: d.Protocol != Fast, fast: d.Protocol != Basic, imm: d.attr.Caps.Has(verbs.CapWriteImm), digest: d.Digest,
-		chunk: uint32(d.Chunk), buffers: uint16(d.Window), size: uint64(d.src.Size), meta: d.src.Meta,
+		chunk: uint32(d.Chunk), buffers: uint16(or(d.Window, defaultBuffers)), size: uint64(d.src.Size), meta: d.src.Meta,
 	})
 }
 
 // agree learns from the answer's private data how the file is to be sent.
 func (d *delivery) agree(private []byte) (agreement, error) {
-	a := agreement{protocol: Basic, imm: true, digest: NoDigest, buffers: 1, chunk: min(or(d.Chunk, basicChunk), basicChunk), size: d.src.Size}
 	imm := d.attr.Caps.Has(verbs.CapWriteImm)
+	a := agreement{protocol: Basic, imm: true, digest: NoDigest, buffers: 1,
+		chunk: min(or(d.Chunk, basicChunk), basicChunk), size: d.src.Size}
 	if !isOurs(private) {
 		switch {
 		case d.Protocol == Fast:
@@ -208,8 +215,8 @@ func (d *delivery) checkAnswer(a *agreement, imm bool) error {
 		return failf(CodeProtocol, "the receiver chose %v with digest %v, which was not offered", a.protocol, a.digest)
 	case a.buffers < 1 || a.buffers > most:
 		return failf(CodeProtocol, "the receiver grants %d buffers, %d were asked for", a.buffers, most)
-	case a.chunk < minChunk || int64(a.chunk) > messageLimit(&d.attr) || d.Chunk != 0 && a.chunk > d.Chunk:
-		return failf(CodeProtocol, "the receiver grants buffers of %d bytes, %d were asked for", a.chunk, d.Chunk)
+	case a.chunk < minChunk || int64(a.chunk) > messageLimit(&d.attr) || a.chunk > or(d.Chunk, basicChunk):
+		return failf(CodeProtocol, "the receiver grants buffers of %d bytes; %d to %d are in order", a.chunk, minChunk, or(d.Chunk, basicChunk))
 	}
 	return nil
 }
@@ -231,6 +238,22 @@ func (d *delivery) postRest(s *session) error {
 		if err := s.receive(slot); err != nil {
 			return classed(CodeLost, err)
 		}
+	}
+	return nil
+}
+
+// open makes a write of no bytes, which no program notices, where the receiver
+// speaks first and the device forbids that (RFC 5044 section 7.1.2): the basic
+// protocol with immediates has no message that could do it, since the paper's program
+// counts its receives. A connection that was set up as peer-to-peer (RFC 6581) could
+// do without, but a device may have been told not to offer that.
+func (d *delivery) open(s *session) error {
+	if !s.agreed.imm || !d.attr.Caps.Has(verbs.CapActiveFirst) {
+		return nil
+	}
+	s.link.stage(verbs.SendWR{ID: idWrite, Op: verbs.OpWrite}, nil, 0, 0)
+	if err := s.link.flush(); err != nil {
+		return classed(CodeLost, err)
 	}
 	return nil
 }

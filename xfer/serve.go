@@ -90,7 +90,20 @@ func (h *host) choose(hi hello, imm bool) (a agreement, why string, err error) {
 	}
 	most := min(int64(or(h.MaxChunk, defaultMaxChunk)), messageLimit(&h.attr))
 	a.chunk = int(max(min(chunk, most), minChunk))
+	a.fit()
 	return a, why, nil
+}
+
+// fit takes from the buffers what the file will not fill: a chunk that is larger
+// than the file becomes as small as that, in steps of the smallest one, and buffers
+// that no chunk will lie in are left out.
+func (a *agreement) fit() {
+	if int64(a.chunk) > a.size {
+		a.chunk = min(a.chunk, max((int(a.size)+minChunk-1)/minChunk, 1)*minChunk)
+	}
+	if chunks := a.size / int64(a.chunk); int64(a.buffers) > chunks { // one may be short
+		a.buffers = int(max(chunks+min(a.size%int64(a.chunk), 1), 1))
+	}
 }
 
 // prepare makes the link with its buffers and posts the receives: step 3.

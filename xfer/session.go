@@ -28,7 +28,8 @@ type session struct {
 	// What follows is run's own.
 	wcs  [16]verbs.WC
 	tick *time.Ticker
-	idle int // how often the watchdog has looked in vain
+	idle int  // how often the watchdog has looked in vain
+	told bool // the machine knows that the transfer is to end; only a lane can still hold it up
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -78,9 +79,12 @@ func (s *session) run(ctx context.Context) (Result, error) {
 		if finished {
 			break
 		}
-		if more {
+		switch {
+		case s.told:
+			<-s.wake
+		case more:
 			s.look(ctx)
-		} else {
+		default:
 			s.park(ctx)
 		}
 	}
@@ -139,6 +143,7 @@ func (s *session) stop(why error) {
 			break
 		}
 	}
+	s.told = true
 	s.tell(event{kind: evStopped, err: why})
 }
 
@@ -152,6 +157,7 @@ func (s *session) drain() {
 			break
 		}
 	}
+	s.told = true
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lostLocked(nil)

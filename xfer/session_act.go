@@ -58,6 +58,8 @@ func (s *session) observeLocked(ev *event) {
 		s.note(Step{Op: OpRead, Slot: ev.slot, Bytes: ev.n})
 	case evStored:
 		s.note(Step{Op: OpStore, Slot: ev.slot, Bytes: ev.n})
+	case evHashed:
+		s.note(Step{Op: OpHash, Slot: ev.slot, Bytes: ev.n})
 	case evSummed:
 		s.result.Sum = ev.sum
 	case evOpened:
@@ -120,7 +122,12 @@ func (s *session) actLocked(a *action) error {
 		return nil
 	default: // in turn, below
 	}
-	if err := s.link.flush(); err != nil {
+	err := s.link.flush()
+	if a.kind == actFinish { // with its own reason, even if the last words cannot be said
+		s.finished, s.failure = true, a.err
+		s.note(Step{Op: OpFinish, Slot: none})
+	}
+	if err != nil {
 		return err
 	}
 	switch a.kind {
@@ -139,10 +146,7 @@ func (s *session) actLocked(a *action) error {
 		s.disk.jobs <- *a
 	case actHash, actSum:
 		s.digest.jobs <- *a
-	case actFinish:
-		s.finished, s.failure = true, a.err
-		s.note(Step{Op: OpFinish, Slot: none})
-	default: // those that are collected
+	default: // those that are done already
 	}
 	return nil
 }

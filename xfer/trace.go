@@ -17,12 +17,14 @@ const (
 	OpRead                      // the source was read: Slot, Bytes
 	OpOpen                      // the file was made: Message has its name
 	OpStore                     // the file was written: Slot, Bytes
+	OpHash                      // the digest has taken in a buffer: Slot, Bytes
 	OpCommit                    // the file has its name
 	OpFinish                    // the transfer is over
 )
 
 var opNames = [...]string{OpPostReceive: "post receive", OpConnect: "connect", OpReceive: "receive", OpSend: "send", OpWrite: "write",
-	OpSent: "sent", OpRead: "read", OpOpen: "open", OpStore: "store", OpCommit: "commit", OpFinish: "finish"}
+	OpSent: "sent", OpRead: "read", OpOpen: "open", OpStore: "store", OpHash: "hash",
+	OpCommit: "commit", OpFinish: "finish"}
 
 // String names the operation.
 func (o Op) String() string {

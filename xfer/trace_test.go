@@ -221,20 +221,25 @@ func TestNoBufferWrittenWhileHeld(t *testing.T) {
 		size := rng.IntN(20 * minChunk)
 		t.Run(fmt.Sprintf("%v window %d size %d", s.Protocol, s.Window, size), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				checkHistory(t, jittered(t, s, noise(size), seed))
+				h, res := jittered(t, s, noise(size), seed)
+				checkHistory(t, h, res)
 			})
 		})
 	}
 }
 
-// jittered is exchange with delays from a seed.
-func jittered(t *testing.T, s Sender, data []byte, seed uint64) *history {
+// jittered is exchange with delays from a seed. One of four is none, so that whatever
+// goes on beside it may be the slower.
+func jittered(t *testing.T, s Sender, data []byte, seed uint64) (*history, Result) {
 	t.Helper()
 	var mu sync.Mutex
 	rng := rand.New(rand.NewPCG(seed, 2))
 	delay := func(int) {
 		mu.Lock()
 		d := time.Duration(rng.ExpFloat64() * float64(time.Millisecond))
+		if rng.IntN(4) == 0 {
+			d = 0
+		}
 		mu.Unlock()
 		wait(d)
 	}
@@ -251,61 +256,142 @@ func jittered(t *testing.T, s Sender, data []byte, seed uint64) *history {
 	}()
 	src := sourceOf("f", data)
 	src.Data = slowSource{src.Data, delay}
-	_, err := s.Send(t.Context(), dev, l.Addr(), src)
+	res, err := s.Send(t.Context(), dev, l.Addr(), src)
 	if err := errors.Join(err, <-received, l.Close(), dev.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(file.data, data) {
 		t.Error("the file differs: a buffer was written while it was being stored")
 	}
-	return &h
+	return &h, res
 }
 
 // checkHistory checks the rules of flow control.
-func checkHistory(t *testing.T, h *history) {
+func checkHistory(t *testing.T, h *history, res Result) {
 	t.Helper()
-	var posted, stored, written [2]int // receives per side; chunks
-	written[0], written[1] = 0, 0
-	held := map[int]bool{} // by the server, from the client's write to the end of the store
-	named := false
+	c := checker{t: t, res: res, held: make([]int, res.Buffers), using: make([]int, res.Buffers)}
 	for i, s := range h.steps {
-		side := 0
-		if s.server {
-			side = 1
-		}
-		switch s.Op {
-		case OpPostReceive:
-			posted[side]++
-		case OpReceive:
-			posted[side]--
-			if posted[side] < 0 {
-				t.Fatalf("step %d: %v without a receive", i, s)
-			}
-		case OpWrite:
-			if posted[0] == 0 {
-				t.Errorf("step %d: %v before the receive for its answer is posted", i, s)
-			}
-			if held[s.Slot] {
-				t.Errorf("step %d: %v, which the server holds", i, s)
-			}
-			if s.Bytes > 0 {
-				held[s.Slot] = true
-				written[0]++
-			}
-		case OpOpen: // in the basic protocol the first write was the name
-			named = true
-			clear(held)
-		case OpStore:
-			held[s.Slot] = false
-			stored[1]++
-		case OpSend:
-			if s.server && s.Message != "DONE" && posted[1] == 0 {
-				t.Errorf("step %d: %v before the receive for its answer is posted", i, s)
-			}
-		default: // the others have no rule
+		c.at = i
+		c.step(s)
+		if t.Failed() {
+			return
 		}
 	}
-	if !named || stored[1] == 0 && written[0] > 1 {
-		t.Errorf("a history of %d steps, %d writes, %d stores", len(h.steps), written[0], stored[1])
+	if c.stored != int(res.Chunks) || res.Protocol == Fast && res.Digest == SHA256 && c.hashed != 2*c.stored {
+		t.Errorf("a history of %d steps with %d chunks stored and %d hashed, of %d", len(h.steps), c.stored, c.hashed, res.Chunks)
+	}
+}
+
+// checker is where a history has come to.
+type checker struct {
+	t   *testing.T
+	res Result
+	at  int // number of the step
+
+	receives       [2]int // posted and not consumed: client, server
+	onWay          [2]int // messages to that side, posted and not received
+	held           []int  // per buffer of the server, from the client's write on: who has to be through with it
+	using          []int  // per buffer of the client: device and digest
+	stored, hashed int
+}
+
+func (c *checker) errorf(s sideStep, format string, args ...any) {
+	c.t.Helper()
+	c.t.Errorf("step %d, %v: %s", c.at, s, fmt.Sprintf(format, args...))
+}
+
+func (c *checker) step(s sideStep) {
+	side, fast := 0, c.res.Protocol == Fast
+	if s.server {
+		side = 1
+	}
+	switch s.Op {
+	case OpPostReceive:
+		c.receives[side]++
+	case OpReceive:
+		c.onWay[side]--
+		if c.receives[side]--; c.receives[side] < 0 {
+			c.errorf(s, "without a receive")
+		}
+	case OpSend:
+		c.onWay[1-side]++
+		c.provokes(s)
+	case OpWrite:
+		if !fast { // with immediate data
+			c.onWay[1]++
+			c.provokes(s)
+		}
+		c.write(s)
+	case OpSent:
+		c.using[s.Slot] = max(c.using[s.Slot]-1, 0)
+	case OpRead:
+		c.read(s)
+	case OpOpen: // in the basic protocol the first write was the name
+		clear(c.held)
+	case OpStore:
+		c.stored++
+		c.held[s.Slot]--
+	case OpHash:
+		if c.hashed++; s.server {
+			c.held[s.Slot]--
+		} else {
+			c.using[s.Slot]--
+		}
+	default: // the others have no rule
+	}
+}
+
+// users counts who is to be through with a buffer of one side.
+func (c *checker) users() int {
+	if c.res.Protocol == Fast && c.res.Digest == SHA256 {
+		return 2
+	}
+	return 1
+}
+
+// write is a write into a buffer of the server.
+func (c *checker) write(s sideStep) {
+	if c.held[s.Slot] > 0 {
+		c.errorf(s, "the server holds the buffer")
+	}
+	if s.Bytes > 0 {
+		c.held[s.Slot] = c.users()
+	}
+}
+
+// read is the end of a read into a buffer of the client.
+func (c *checker) read(s sideStep) {
+	if c.using[s.Slot] > 0 {
+		c.errorf(s, "device or digest are not through with the buffer")
+	}
+	if s.Bytes > 0 {
+		c.using[s.Slot] = c.users()
+	}
+}
+
+// provokes checks that whoever posts a message has receives for all that the
+// other side may say before it is asked again.
+func (c *checker) provokes(s sideStep) {
+	side, need := 0, 1
+	if s.server {
+		side = 1
+	}
+	busy := 0 // buffers that chunks are in, or on their way to
+	for _, users := range c.held {
+		if users > 0 {
+			busy++
+		}
+	}
+	switch {
+	case s.Message == "DONE": // nothing follows
+		need = 0
+	case c.res.Protocol == Basic:
+	case s.server: // a chunk for each free buffer, END, FAILED
+		need = c.res.Buffers - busy + 2
+	default: // a credit for each buffer, one for those that are free and not reported, DONE or FAILED
+		need = busy + 2
+	}
+	if need += c.onWay[side]; c.receives[side] < need {
+		c.errorf(s, "%d receives are posted for up to %d messages", c.receives[side], need)
 	}
 }

@@ -65,8 +65,8 @@ type Meta struct {
 
 // Source is a file to be sent.
 type Source struct {
-	// Name is what the receiver shall call it: 1 to 255 bytes without NUL; [Dir]
-	// asks for more than that, see [CheckName].
+	// Name is what the receiver shall call it: 1 to 255 bytes without NUL; a [Dir]
+	// refuses more than that, see [CheckName].
 	Name string
 	// Data is read from several offsets in ascending order by one goroutine.
 	Data io.ReaderAt
@@ -88,8 +88,12 @@ type Result struct {
 	Chunk     int // size of each in bytes
 	Chunks    int64
 	Digest    Digest
-	Sum       [32]byte      // SHA-256 of the file; zero unless Digest is SHA256 and the protocol Fast
-	Duration  time.Duration // from the connection to the receiver's last word
+	// Sum is the SHA-256 of the file, on which both sides agree if the transfer has
+	// succeeded; zero unless Digest is SHA256 and the protocol Fast. A receiver that does
+	// not trust the sender computes it from the file: see the package's section on the
+	// fast protocol.
+	Sum      [32]byte
+	Duration time.Duration // from the connection to the receiver's last word
 }
 
 // Progress watches one transfer. Its methods are called by one goroutine at a

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // A verdict says why a side gives up: a code, the length of the text in bytes,
@@ -42,6 +43,9 @@ func (v verdict) failure() *failure {
 func appendVerdict(b []byte, v verdict, limit int) []byte {
 	text := v.text
 	if most := max(min(limit, maxVerdict)-verdictLen, 0); len(text) > most {
+		for most > 0 && !utf8.RuneStart(text[most]) { // no half character
+			most--
+		}
 		text = text[:most]
 	}
 	b = binary.LittleEndian.AppendUint16(b, uint16(v.code))

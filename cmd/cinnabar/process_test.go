@@ -74,8 +74,10 @@ func TestDemoTwoProcesses(t *testing.T) {
 		`atomic compare-and-swap +1000 .*operations/s .*1000`,
 		`file transfer, basic, there +7 +64 MiB .*MiB/s +SHA-256 equal`,
 		`file transfer, basic, back +7 +64 MiB .*MiB/s +SHA-256 equal`,
-		`file transfer, fast, there +64 +64 MiB .*MiB/s +SHA-256 equal`,
-		`file transfer, fast, back +64 +64 MiB .*MiB/s +SHA-256 equal`,
+		`file transfer, fast, there +128 +64 MiB .*MiB/s +SHA-256 equal`,
+		`file transfer, fast, back +128 +64 MiB .*MiB/s +SHA-256 equal`,
+		`RPC sum, pulling 10 integers +4 +160 B .*calls/s +response 36 each time`,
+		`RPC with bulk pull +64 +64 MiB .*MiB/s +SHA-256 equal`,
 	} {
 		if !regexp.MustCompile(pattern).Match(o.out.Bytes()) {
 			t.Errorf("nothing like %q in\n%s", pattern, &o.out)

@@ -31,6 +31,10 @@ its name when it is complete; until then, and after a failed transfer with
 --keep-partial, it is called .cinnabar-*.part. What goes wrong with one sender is
 printed and concerns no other.
 
+With --once it ends with the first file that it has begun to store, and the exit
+code is that of this file. Requests that are refused before, because of their
+name, say, are printed and do not count.
+
 Senders are not asked who they are, and what they send is not encrypted: listen
 where only those can connect who may write into the directory.
 
@@ -48,7 +52,7 @@ The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 	f.SortFlags = false
 	f.StringVar(&o.listen, "listen", ":"+transferPort, "address, HOST:PORT; without HOST every address, port 0 is a free one")
 	f.StringVar(&o.dir, "dir", ".", "directory for the files")
-	f.BoolVar(&o.once, "once", false, "end after one file, with its success or failure")
+	f.BoolVar(&o.once, "once", false, "end with the first file that is begun, with its success or failure")
 	f.BoolVar(&o.storage.Overwrite, "overwrite", false, "replace files of the same name, which are refused otherwise")
 	f.BoolVar(&o.storage.Sync, "fsync", false, "have each file on the disk before its sender is told so")
 	f.BoolVar(&o.storage.KeepPartial, "keep-partial", false, "keep what came of failed transfers")
@@ -83,7 +87,7 @@ func runRecv(ctx context.Context, o *recvOptions, s streams) (err error) {
 		return err
 	}
 	server := &xfer.Receiver{Open: dir.Open, Timeout: o.timeout,
-		Progress: func() xfer.Progress { return r.r.watch(xfer.Result{}) }}
+		Progress: func() xfer.Progress { return r.r.watch() }}
 	if o.once {
 		return r.one(ctx, server, l)
 	}
@@ -105,13 +109,41 @@ func (r *receiving) announce(l *verbs.Listener) error {
 	return r.r.resultf("waiting for files at %s, for directory %s; interrupt (^C) to end", l.Addr(), r.o.dir)
 }
 
-// one receives one file.
+// one receives one file: the first of which anything is stored. What is refused
+// before is its sender's failure, and the next request is waited for.
 func (r *receiving) one(ctx context.Context, server *xfer.Receiver, l *verbs.Listener) error {
-	res, err := server.ServeOne(ctx, l)
-	if err != nil {
-		err = r.r.explain(err)
+	begun, watch := false, server.Progress
+	server.Progress = func() xfer.Progress { return &firstProgress{watch(), &begun} }
+	for {
+		res, err := server.ServeOne(ctx, l)
+		if err != nil && !begun && ctx.Err() == nil && concernsPeer(err) {
+			r.done(ctx, res, err)
+			continue
+		}
+		if err != nil {
+			err = r.r.explain(err)
+		}
+		return errors.Join(err, r.r.finished("", res, err))
 	}
-	return errors.Join(err, r.r.finished("", res, err))
+}
+
+// firstProgress takes note that a transfer has begun.
+type firstProgress struct {
+	xfer.Progress
+	begun *bool
+}
+
+// Start implements [xfer.Progress].
+func (p *firstProgress) Start(res xfer.Result) {
+	*p.begun = true
+	p.Progress.Start(res)
+}
+
+// concernsPeer reports whether a failure is one with a peer, so that another may
+// do better.
+func concernsPeer(err error) bool {
+	x, ok := errors.AsType[*xfer.Error](err)
+	return ok && x.Peer.IsValid()
 }
 
 // all receives until ctx ends, which is how a server is meant to end.

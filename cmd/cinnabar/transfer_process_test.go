@@ -235,20 +235,63 @@ func TestSendRefusedFile(t *testing.T) {
 	}
 }
 
-// With --once the receiver's exit code is that of its one file.
-func TestRecvOnceFails(t *testing.T) {
+// With --once a request that is refused does not count, and does not end the
+// receiver; its exit code is that of the first file that it has begun to store.
+func TestRecvOnce(t *testing.T) {
 	server := startRecv(t, "127.0.0.1:0", "--once")
 	path := randomFiles(t, 10)[0]
 	if err := os.Mkdir(filepath.Join(server.dir, "size-10"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	code, client := runProcess(t, "send", path, server.addr)
-	if code != 1 || exitOf(t, server.cmd) != 1 {
-		t.Errorf("client: %d, %s; server: %s", code, &client.err, &server.out.err)
+	if code != 1 || !strings.Contains(client.err.String(), `cinnabar send: send "size-10" (peer `+server.addr) {
+		t.Errorf("client: %d, %s", code, &client.err)
 	}
-	if !strings.Contains(client.err.String(), `cinnabar send: send "size-10" (peer `+server.addr) ||
-		!strings.Contains(server.out.err.String(), `cinnabar recv: receive "size-10"`) {
-		t.Errorf("client: %s; server: %s", &client.err, &server.out.err)
+	waitLine(t, server.notes, `^receive "size-10" .*file exists.*--overwrite`)
+
+	sender, _ := command(t, "send", endless(t), server.addr)
+	if err := sender.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waitLine(t, server.notes, `^receiving endless `)
+	if err := sender.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = sender.Wait() // killed
+	if code := exitOf(t, server.cmd); code != 1 || !strings.Contains(server.out.err.String(), `cinnabar recv: receive "endless"`) {
+		t.Errorf("server: %d, %s", code, &server.out.err)
+	}
+	if names := server.files(t); len(names) != 1 {
+		t.Errorf("in the directory: %q", names)
+	}
+}
+
+// With --keep-partial what came of a failed transfer stays, under no name that
+// anybody asked for.
+func TestRecvKeepsPartial(t *testing.T) {
+	server := startRecv(t, "127.0.0.1:0", "--once", "--keep-partial")
+	sender, _ := command(t, "send", endless(t), server.addr)
+	if err := sender.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waitLine(t, server.notes, `^receiving endless `)
+	if err := sender.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = sender.Wait() // killed
+	if code := exitOf(t, server.cmd); code != 1 {
+		t.Errorf("server: %d, %s", code, &server.out.err)
+	}
+	if names := server.files(t); len(names) != 1 || !strings.HasPrefix(names[0], ".cinnabar-") || !strings.HasSuffix(names[0], ".part") {
+		t.Errorf("in the directory: %q", names)
+	}
+}
+
+// What ends recv --once in another way than a transfer is its own failure.
+func TestRecvOnceInterrupted(t *testing.T) {
+	server := startRecv(t, "127.0.0.1:0", "--once")
+	if code := server.interrupt(t); code != exitSignal+int(syscall.SIGINT) {
+		t.Errorf("exit code %d: %s", code, &server.out.err)
 	}
 }
 

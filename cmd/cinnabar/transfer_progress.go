@@ -17,28 +17,17 @@ const (
 	barRateAge   = 30 // intervals over which the rate is averaged
 )
 
-// watch returns an observer of one transfer. What the caller knows of it already
-// stands in known.
-func (r *reporter) watch(known xfer.Result) xfer.Progress {
+// watch returns an observer of one transfer.
+func (r *reporter) watch() xfer.Progress {
 	if r.terminal {
-		return &barProgress{r: r, known: known}
+		return &barProgress{r: r}
 	}
-	return &lineProgress{r: r, known: known}
-}
-
-// begin prints what is agreed, and returns it with what is known besides.
-func (r *reporter) begin(known, res xfer.Result) xfer.Result {
-	if known.Name != "" {
-		res.Name, res.Peer = known.Name, known.Peer
-	}
-	r.notef("%s", r.startLine(res))
-	return res
+	return &lineProgress{r: r}
 }
 
 // lineProgress prints a line when a transfer starts, and one now and then.
 type lineProgress struct {
 	r           *reporter
-	known       xfer.Result
 	size, done  int64
 	name        string
 	begun, last time.Time
@@ -46,7 +35,7 @@ type lineProgress struct {
 
 // Start implements [xfer.Progress].
 func (p *lineProgress) Start(res xfer.Result) {
-	res = p.r.begin(p.known, res)
+	p.r.notef("%s", p.r.startLine(res))
 	p.size, p.name, p.begun = res.Size, printable(res.Name), p.r.now()
 	p.last = p.begun
 }
@@ -75,17 +64,17 @@ func (p *lineProgress) Finish(xfer.Result, error) {}
 
 // barProgress shows a transfer as a bar with rate and time left.
 type barProgress struct {
-	r     *reporter
-	known xfer.Result
-	bar   *mpb.Bar
-	last  time.Time
-	more  int64 // bytes since then
+	r    *reporter
+	bar  *mpb.Bar
+	last time.Time
+	more int64 // bytes since then
 }
 
 // Start implements [xfer.Progress].
 func (p *barProgress) Start(res xfer.Result) {
 	p.last = p.r.now()
-	p.bar = p.r.addBar(p.r.begin(p.known, res))
+	p.r.notef("%s", p.r.startLine(res))
+	p.bar = p.r.addBar(res)
 }
 
 // Advance implements [xfer.Progress].

@@ -12,8 +12,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"cinnabar/xfer"
 )
 
 // terminal is a pseudo-terminal with what was written to it so far.
@@ -92,7 +90,7 @@ func TestBarOnTerminal(t *testing.T) {
 	shown := make(chan struct{})
 	big, unknown := sampleFast, sampleBasic
 	big.Size, unknown.Size, unknown.Name = 8<<30, -1, "from-the-paper"
-	p, q := r.watch(xfer.Result{}), r.watch(xfer.Result{})
+	p, q := r.watch(), r.watch()
 	p.Start(big)
 	q.Start(unknown)
 	if err := r.resultf("a line between"); err != nil {

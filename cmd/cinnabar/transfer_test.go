@@ -119,7 +119,7 @@ func TestTransferLines(t *testing.T) {
 	var o output
 	r, c := sampleReporter(sendWords, false, &o)
 	for _, res := range []xfer.Result{sampleBasic, samplePlain, sampleFast} {
-		p := r.watch(xfer.Result{})
+		p := r.watch()
 		p.Start(res)
 		for range 3 {
 			c.Time = c.Add(6 * time.Second)
@@ -133,7 +133,7 @@ func TestTransferLines(t *testing.T) {
 	r.words = recvWords
 	unknown := sampleBasic
 	unknown.Size = -1
-	p := r.watch(xfer.Result{})
+	p := r.watch()
 	p.Start(unknown)
 	c.Time = c.Add(time.Minute)
 	p.Advance(10 << 20)
@@ -169,7 +169,7 @@ func TestTransferHostileText(t *testing.T) {
 	r, _ := sampleReporter(recvWords, false, &o)
 	res := sampleFast
 	res.Name = "a\x1b[2Jb\r\n\u202e.txt"
-	r.watch(xfer.Result{}).Start(res)
+	r.watch().Start(res)
 	if err := r.finished("", res, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -69,7 +69,7 @@ func NewLedger(size int) Ledger {
 }
 
 // Arrive takes the announcement of chunk index, counted from 0, and returns the
-// buffer that it lies in, which is held until Free.
+// buffer that it lies in, which is held until [Ledger.Release].
 func (l *Ledger) Arrive(index uint64) (slot int, err error) {
 	if index != l.arrived {
 		return 0, fmt.Errorf("chunk %d is announced, but chunk %d is next", index, l.arrived)

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/internal/sockio"
 	"cinnabar/verbs/driver"
@@ -35,7 +34,6 @@ type conn struct {
 	param  driver.ConnParam // in force, with the peer's private data
 	active bool             // this side dialled
 	crc    bool
-	mulpdu int // bytes of the largest ULPDU that is sent
 	ird    int
 	ord    int
 
@@ -89,12 +87,9 @@ func newConn(q *qp, sock *sockio.Conn, h handshake) *conn {
 	c := &conn{
 		dev: d, qp: q, sock: sock, active: h.active,
 		local: unmap(sock.LocalAddr()), remote: unmap(sock.RemoteAddr()),
-		param: h.param, crc: h.agreed.CRC, mulpdu: d.cfg.MaxULPDU,
+		param: h.param, crc: h.agreed.CRC,
 		ird: int(h.agreed.IRD), ord: int(h.agreed.ORD),
 		resume: make(chan struct{}, 1), txWake: make(chan struct{}, 1), done: make(chan struct{}),
-	}
-	if c.mulpdu == 0 {
-		c.mulpdu = mpa.MULPDU(sock.MSS())
 	}
 	c.rx.init(rdmap.Options{Immediates: !d.cfg.NoImmediates, Atomics: !d.cfg.NoAtomics, Passive: !h.active})
 	c.tx.init()

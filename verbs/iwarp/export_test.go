@@ -40,3 +40,14 @@ func Ended(dev *verbs.Device) bool {
 	}
 	return false
 }
+
+// MSS returns the size of TCP's segments on the connection of dev.
+func MSS(dev *verbs.Device) int { return dev.Driver().(*device).connections()[0].sock.MSS() }
+
+// MULPDU returns the largest ULPDU that the connection of dev sends.
+func MULPDU(dev *verbs.Device) int {
+	c := dev.Driver().(*device).connections()[0]
+	c.txMu.Lock()
+	defer c.releaseTx()
+	return c.tx.mulpdu
+}

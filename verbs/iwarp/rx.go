@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 
+	"cinnabar/internal/crc32c"
 	"cinnabar/internal/hostmem"
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/mpa"
@@ -356,11 +357,11 @@ func (c *conn) finishFPDU() bool {
 // +checklocks:c.rxMu
 func (c *conn) checkCRC() bool {
 	r := &c.rx
-	crc := mpa.Update(0, r.head[:headLen+r.more])
+	crc := crc32c.Update(0, r.head[:headLen+r.more])
 	for _, b := range r.dst {
-		crc = mpa.Update(crc, b)
+		crc = crc32c.Update(crc, b)
 	}
-	crc = mpa.Update(crc, r.tail[:r.keep])
+	crc = crc32c.Update(crc, r.tail[:r.keep])
 	return mpa.CheckTrailer(r.tail[r.keep:r.keep+r.trailer], r.ulpdu, crc)
 }
 

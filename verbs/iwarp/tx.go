@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"cinnabar/internal/crc32c"
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/internal/iwarp/rdmap"
@@ -20,6 +21,13 @@ const (
 	frameScratch = 96        // the most that one FPDU puts there
 	callerBytes  = 1 << 20   // what is sent in the time of a caller who may not block
 	snapshotSize = 256 << 10
+)
+
+// Sizes of segments.
+const (
+	measureFrom = 256 << 10 // bytes of the stream before the MULPDU is looked at again
+	evenFrom    = 4 << 10   // payload from which the segments of a message are whole cache lines
+	cacheLine   = 64
 )
 
 // txMsg is the message that is being cut into FPDUs.
@@ -58,6 +66,8 @@ type txState struct {
 	step    int      // which of its messages comes next
 	turn    bool     // the last message was a response: a request's turn
 	msns    rdmap.MSNs
+	mulpdu  int           // bytes of the largest ULPDU that is sent
+	measure uint64        // the stream position from which mulpdu is looked at again
 	drained chan struct{} // told when something completes, for Disconnect
 
 	// The batch: vectors in stream order, with what they borrow from.
@@ -286,6 +296,9 @@ func (c *conn) fillLocked() bool {
 	t.iov, t.at, t.start = t.iov[:0], 0, t.queued
 	t.regions, t.frames = t.regions[:0], t.frames[:0]
 	t.scratch, t.flushed, t.snapshot, t.bytes = t.scratch[:0], 0, t.snapshot[:0], 0
+	if t.written >= t.measure {
+		c.measureLocked()
+	}
 	for t.room() {
 		if !t.msg.active && !c.nextMessageLocked() {
 			break
@@ -296,6 +309,19 @@ func (c *conn) fillLocked() bool {
 	}
 	t.flush()
 	return len(t.iov) > 0 && c.failure.Load() == nil
+}
+
+// measureLocked takes the MULPDU from the size of TCP's segments, which grows with the window that the
+// peer offers: over loopback from 32 KiB to 64 KiB (RFC 5044 section 4.5). It is due each time the
+// stream has become twice as long.
+//
+// +checklocks:c.txMu
+func (c *conn) measureLocked() {
+	t := &c.tx
+	t.measure = max(2*t.written, measureFrom)
+	if t.mulpdu = c.dev.cfg.MaxULPDU; t.mulpdu == 0 {
+		t.mulpdu = mpa.MULPDU(c.sock.MSS())
+	}
 }
 
 // room reports whether the batch takes another FPDU of a few vectors.
@@ -318,7 +344,7 @@ func (t *txState) flush() {
 func (c *conn) frameLocked() bool {
 	t := &c.tx
 	m := &t.msg
-	n := min(m.left, ddp.MaxPayload(c.mulpdu, m.h.Tagged))
+	n := c.segmentLocked()
 	if m.segs != nil {
 		n = t.fit(n)
 	}
@@ -361,6 +387,19 @@ func (c *conn) frameLocked() bool {
 		t.marks = append(t.marks, m.end)
 	}
 	return true
+}
+
+// segmentLocked returns the bytes of the message's next segment. Large ones are whole cache lines, so that those
+// behind them begin at lines of their memory as the first did, for the sake of who copies it and adds it up.
+//
+// +checklocks:c.txMu
+func (c *conn) segmentLocked() int {
+	m := &c.tx.msg
+	n := min(m.left, ddp.MaxPayload(c.tx.mulpdu, m.h.Tagged))
+	if n < m.left && n >= evenFrom {
+		n &^= cacheLine - 1
+	}
+	return n
 }
 
 // fit shortens a segment of n bytes to what the vectors left in the batch can hold.
@@ -432,7 +471,7 @@ func (c *conn) update(crc uint32, b []byte) uint32 {
 	if !c.crc {
 		return 0
 	}
-	return mpa.Update(crc, b)
+	return crc32c.Update(crc, b)
 }
 
 // regionGone fails the connection because memory that is being sent has been

@@ -83,9 +83,9 @@ func (s *server) loop(ctx context.Context) error {
 // handle acts on an event of the listener. It passes the place that loop took
 // to the connection, or gives it back.
 func (s *server) handle(ctx context.Context, e *verbs.CMEvent) error {
+	e.Ack()
 	switch e.Type {
 	case verbs.CMConnectRequest:
-		e.Ack()
 		s.conns.Go(func() {
 			defer func() { <-s.free }()
 			s.serve(ctx, e.ID)
@@ -95,7 +95,6 @@ func (s *server) handle(ctx context.Context, e *verbs.CMEvent) error {
 		return &Error{Op: opListen, Peer: e.ID.LocalAddr().String(), Err: eventError(e)}
 	default:
 		s.lib.ignored(e)
-		e.Ack()
 		<-s.free
 		return nil
 	}

@@ -127,6 +127,7 @@ var hostileNames = map[string]string{
 	"delete":         "a\x7f\x00",
 	"C1 control":     "a\u009b2J\x00",
 	"not UTF-8":      "a\xff\x00",
+	"reversed":       "a\u202egpj.exe\x00",
 	"a whole buffer": strings.Repeat("y", ft.BufferSize-1) + "\x00",
 }
 

@@ -31,5 +31,5 @@ func parseName(b []byte) (string, error) {
 
 // forbidden reports whether no file name may have r: a separator of any system, or what would play tricks with a terminal.
 func forbidden(r rune) bool {
-	return r == '/' || r == '\\' || unicode.IsControl(r)
+	return r == '/' || r == '\\' || unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)
 }

@@ -1,0 +1,80 @@
+package iwarp_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"testing"
+
+	"cinnabar/internal/iwarp/ddp"
+	"cinnabar/internal/iwarp/mpa"
+	"cinnabar/internal/iwarp/rdmap"
+	"cinnabar/verbs"
+	"cinnabar/verbs/iwarp"
+)
+
+// TestSegmentSizes: segments of a long write begin at cache lines, are as long as the
+// MULPDU lets them be, and the last bytes stay together. Frames of less are not cut down.
+func TestSegmentSizes(t *testing.T) {
+	const line, word = 64, 8
+	for _, mulpdu := range []int{128, 1448, 4096, 5000, 32741, mpa.MaxULPDU} {
+		s, p := opened(t, iwarp.Config{MaxULPDU: mulpdu})
+		most := ddp.MaxPayload(mulpdu, true)
+		even := most
+		if most >= 4096 {
+			even -= most % line
+		}
+		for _, size := range []int{most - 1, most, most + 1, most + word, even + line, 3*most + word + 1} {
+			mr := s.region(t, size)
+			fill(mr.Bytes(), uint64(mulpdu))
+			s.send(t, verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.Signaled, SGL: []verbs.SGE{mr.SGE(0, size)}, Remote: verbs.RemoteAddr{RKey: 1}})
+			got := make([]byte, 0, size)
+			for last := false; !last; {
+				h, payload := p.expect(rdmap.OpWrite)
+				switch rest := size - len(got) - len(payload); {
+				case h.TO != uint64(len(got)) || h.Last != (rest == 0) || len(payload) > most:
+					t.Fatalf("mulpdu %d, %d bytes: a segment of %d at %d, after %d, last %t", mulpdu, size, len(payload), h.TO, len(got), h.Last)
+				case rest > 0 && len(payload) != even && rest != word:
+					t.Errorf("mulpdu %d, %d bytes: a segment of %d with %d to go, want %d", mulpdu, size, len(payload), rest, even)
+				}
+				got, last = append(got, payload...), h.Last
+			}
+			if !bytes.Equal(got, mr.Bytes()) {
+				t.Errorf("mulpdu %d, %d bytes: the data differs", mulpdu, size)
+			}
+			s.wait(t)
+		}
+	}
+}
+
+// TestSegmentsFollowMSS: with the default MaxULPDU frames fit the segments of TCP also when
+// those have grown: over loopback they do so once the peer's window has opened.
+func TestSegmentsFollowMSS(t *testing.T) {
+	const size = 4 << 20
+	s, p := opened(t, iwarp.Config{NoCRC: true})
+	mr := s.region(t, size)
+	grown := false
+	for round := 0; round < 16 && !grown; round++ { // the window opens
+		s.send(t, verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.Signaled, SGL: []verbs.SGE{mr.SGE(0, size)}, Remote: verbs.RemoteAddr{RKey: 1}})
+		longest := 0
+		for last := false; !last; {
+			var head [mpa.HeaderLen + ddp.TaggedHeaderLen]byte
+			p.readFull(head[:])
+			n := int(binary.BigEndian.Uint16(head[:]))
+			h, _ := ddp.ParseHeader(head[mpa.HeaderLen:])
+			longest, last = max(longest, n), h.Last
+			if _, err := io.CopyN(io.Discard, p.tc, int64(n-ddp.TaggedHeaderLen+mpa.TrailerLen(n))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.wait(t)
+		limit := mpa.MULPDU(iwarp.MSS(s.dev))
+		if longest > limit {
+			t.Errorf("a ULPDU of %d octets; MULPDU is %d", longest, limit)
+		}
+		grown = iwarp.MULPDU(s.dev) == limit && round > 0
+	}
+	if !grown {
+		t.Errorf("MULPDU is %d, TCP's segments have %d octets", iwarp.MULPDU(s.dev), iwarp.MSS(s.dev))
+	}
+}
