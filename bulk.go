@@ -232,8 +232,8 @@ func (b *Bulk) Bytes() []byte {
 // keys, so that no peer reaches the memory any more; a peer's access under way ends first, or its connection does.
 // Whether peers are done is for the program's protocol to know.
 //
-// A view's Close does nothing, that of a pool's buffer gives it back as [BulkPool.Release] does. Further calls return
-// nil.
+// Further calls return the same. A view's Close does nothing, that of a pool's buffer gives it back as
+// [BulkPool.Release] does, once.
 func (b *Bulk) Close() error {
 	switch {
 	case b.slot != nil:
@@ -339,6 +339,12 @@ func (l *lease) stop() (idle <-chan struct{}, first bool) {
 	return l.idle, first
 }
 
+func (l *lease) isEnded() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ended
+}
+
 // lost is what is told of a Bulk or a pool that the program has forgotten to close.
 type lost struct {
 	log  *slog.Logger
@@ -354,7 +360,7 @@ func (l label) String() string { return string(l) }
 // watch asks for a report on log if handle, which the caller's caller is about to return, becomes garbage without life
 // having ended.
 //
-// The memory of a lost handle stays exposed until the engine closes, because a peer may hold a handle of it and the
+// The memory stays exposed until the engine closes, and its views usable, because a peer may hold a handle of it and the
 // program its slices.
 func watch[T any](handle *T, life *lease, log *slog.Logger, what fmt.Stringer) {
 	var pc [1]uintptr
@@ -362,7 +368,7 @@ func watch[T any](handle *T, life *lease, log *slog.Logger, what fmt.Stringer) {
 		return
 	}
 	runtime.AddCleanup(handle, func(l lost) {
-		if _, first := life.stop(); first {
+		if !life.isEnded() {
 			l.report()
 		}
 	}, lost{log, what, pc[0]})

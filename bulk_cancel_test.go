@@ -10,6 +10,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"cinnabar/internal/na"
+	"cinnabar/internal/na/ofitcp"
 )
 
 // halfWay is a relay between a client and a server. Once it has passed on a given count of the server's bytes it says
@@ -194,5 +197,61 @@ func TestCloseUnderStalledPull(t *testing.T) {
 	close(relay.goOn)
 	if n, err := op.Wait(); err == nil {
 		t.Errorf("pulled %d bytes of memory that is gone", n)
+	}
+}
+
+// reluctant is a network that takes its time to let go of memory.
+type reluctant struct {
+	na.Endpoint
+	asked chan struct{} // has a token for each Cancel
+	letGo chan struct{} // closed when the network lets go
+}
+
+func (r *reluctant) Cancel(op *na.Op) {
+	r.asked <- struct{}{}
+	go func() {
+		<-r.letGo
+		r.Endpoint.Cancel(op)
+	}()
+}
+
+// However long the network takes, a cancelled transfer does not return before it has let go of the memory.
+func TestCancelWaitsForNetwork(t *testing.T) {
+	slow := &reluctant{asked: make(chan struct{}, 10), letGo: make(chan struct{})}
+	e, err := newEngine(nil, func(c *Config, h na.Handler) (na.Endpoint, error) {
+		ep, err := ofitcp.Open(context.Background(), ofitcp.Config{Address: "ofi+tcp://127.0.0.1", Listen: true, Handler: h})
+		slow.Endpoint = ep
+		return slow, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	there := bulkEngine(t, nil)
+	r := travel(t, expose(t, there, ReadWrite, make([]byte, 100)).Handle()).On(silentPeer(t, e))
+	local := alloc(t, e, ReadWrite, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	ends := make(chan error, 3)
+	go func() { _, err := r.Pull(ctx, local); ends <- err }()
+	go func() { _, err := r.StartPush(ctx, local).Wait(); ends <- err }()
+	go func() { _, err := r.ReadAtContext(ctx, make([]byte, 10), 0); ends <- err }()
+	cancel()
+	for range cap(ends) {
+		<-slow.asked
+	}
+	timer := time.NewTimer(1500 * time.Millisecond) // longer than anything in the engine is patient with a cancel
+	defer timer.Stop()
+	select {
+	case err := <-ends:
+		t.Errorf("returned while the network has the memory: %v", err)
+	case <-timer.C:
+	}
+	close(slow.letGo)
+	for range cap(ends) {
+		wantCode(t, <-ends, CodeCanceled)
 	}
 }

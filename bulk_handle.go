@@ -142,7 +142,7 @@ func (h BulkHandle) AppendBinary(b []byte) ([]byte, error) {
 func (h *BulkHandle) UnmarshalBinary(b []byte) error {
 	d, err := hg.ParseDesc(b)
 	if err != nil {
-		return errorFrom("deserialize", "", "", err)
+		return &Error{Op: "deserialize", Code: CodeProtocolError, Err: err}
 	}
 	h.d = d
 	return nil
@@ -160,9 +160,13 @@ func (h BulkHandle) AppendProc(b []byte) ([]byte, error) {
 
 // DecodeProc reads what AppendProc or C's hg_proc_hg_bulk_t wrote.
 func (h *BulkHandle) DecodeProc(b []byte) (int, error) {
+	const word = 8 // the size in front
+	if len(b) < word || binary.LittleEndian.Uint64(b) > uint64(len(b)-word) {
+		return 0, codec.ErrOverflow
+	}
 	d, n, err := hg.DecodeProc(b)
 	if err != nil {
-		return 0, err
+		return 0, &Error{Op: "deserialize", Code: CodeProtocolError, Err: err}
 	}
 	h.d = d
 	return n, nil

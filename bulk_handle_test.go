@@ -40,10 +40,20 @@ func TestHandleBinary(t *testing.T) {
 				t.Errorf("passed on in other bytes, %v", err)
 			}
 			for n := range data {
-				if err := new(BulkHandle).UnmarshalBinary(data[:n]); err == nil {
-					t.Fatalf("accepts %d of %d bytes", n, len(data))
+				wantCode(t, new(BulkHandle).UnmarshalBinary(data[:n]), CodeProtocolError, "deserialize")
+			}
+			argument, err := h.AppendProc(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for n := range argument {
+				if _, err := new(BulkHandle).DecodeProc(argument[:n]); !errors.Is(err, codec.ErrOverflow) || CodeOf(err) != CodeOverflow {
+					t.Fatalf("%d of %d bytes: %v", n, len(argument), err)
 				}
 			}
+			argument[8+8]++ // the count of segments
+			_, err = new(BulkHandle).DecodeProc(argument)
+			wantCode(t, err, CodeProtocolError, "deserialize")
 		}
 	}
 }
@@ -192,6 +202,19 @@ func TestHandleNotEager(t *testing.T) {
 				t.Errorf("%d bytes were read over the wire, want 64", got)
 			}
 		})
+	}
+	off := bulkEngine(t, &Config{NoEager: true})
+	if _, size := carry(t, expose(t, off, ReadOnly, data).Handle(), 4096); size > 150 {
+		t.Errorf("%d bytes in the message though embedding is off", size)
+	}
+	h, _ := carry(t, expose(t, p.there, ReadOnly, data).Handle(), 4096)
+	ep, err := off.Lookup(t.Context(), p.there.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 64)
+	if _, err := h.On(ep).ReadAt(got, 0); err != nil || !bytes.Equal(got, data) || off.core.Stats().BytesRead != 0 {
+		t.Errorf("what others embed is not used: %d bytes were read over the wire, %v", off.core.Stats().BytesRead, err)
 	}
 	secret := expose(t, p.there, WriteOnly, data)
 	message, err := secret.Handle().AppendProc(make([]byte, 0, 4096))

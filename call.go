@@ -3,6 +3,7 @@ package cinnabar
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -58,7 +59,7 @@ func (w *work[In, Out]) Serve() {
 	normally := false
 	defer c.s.returned(&normally)
 	if c.decode() {
-		c.run()
+		c.handle()
 	}
 	normally = true
 }
@@ -69,35 +70,43 @@ func (c *Call[In, Out]) decode() bool {
 	if c.s.parent, err = c.s.svc.proc.decodeInput(c.s.req.Input(), &c.In); err == nil {
 		return true
 	}
-	c.s.svc.e.log.Warn("request refused: arguments cannot be decoded", logRPC, c.s.svc.label(), logPeer, c.s.from.String(), logError, err)
+	if log := c.s.svc.e.log; log.Enabled(context.Background(), slog.LevelDebug) {
+		log.Debug("request refused: arguments cannot be decoded", logRPC, c.s.svc.label(), logPeer, c.s.from.String(), logError, err)
+	}
 	c.s.finish(CodeOf(err))
 	return false
 }
 
-// run runs the handler and measures it, if that is wanted.
-func (c *Call[In, Out]) run() {
-	pace := &c.s.svc.pace
-	if !pace.Measure() {
-		c.handle()
-		return
-	}
-	start := time.Now()
-	c.handle()
-	pace.Record(time.Since(start))
-}
-
+// handle runs the handler and sees to the answer.
 func (c *Call[In, Out]) handle() {
 	switch e := c.s.svc.e; {
 	case e.hooked():
 		c.handleHooked()
 	case c.h.long != nil:
-		c.h.long(c)
+		_ = c.invoke(c.ctx) // the long form has no error
 		c.guard()
 	default:
-		var err error
-		c.out, err = c.h.short(c.ctx, c.In)
-		c.settle(err)
+		c.settle(c.invoke(c.ctx))
 	}
+}
+
+// invoke runs the program's function, and measures it if that is wanted.
+func (c *Call[In, Out]) invoke(ctx context.Context) (err error) {
+	var start time.Time
+	pace := &c.s.svc.pace
+	measure := pace.Measure()
+	if measure {
+		start = time.Now()
+	}
+	if c.h.long != nil {
+		c.h.long(c)
+	} else {
+		c.out, err = c.h.short(ctx, c.In)
+	}
+	if measure {
+		pace.Record(time.Since(start))
+	}
+	return err
 }
 
 // settle answers for a handler of the short form.
@@ -210,9 +219,9 @@ func (c *Call[In, Out]) Context() context.Context { return c.ctx }
 // Info tells who calls what.
 func (c *Call[In, Out]) Info() CallInfo { return c.s.info() }
 
-// Respond answers with out. It returns when the network has taken the response; one that is too long for a message, when
-// the caller has fetched it or is gone. A second answer is an error. If the caller wants no response, nothing is sent and
-// there is no error.
+// Respond answers with out, which may be changed when Respond returns. A response that fits into a message is handed to
+// the network; for a longer one Respond waits until the caller has fetched it or is gone. A second answer is an error. If
+// the caller wants no response, nothing is sent and there is no error.
 func (c *Call[In, Out]) Respond(out Out) error {
 	if !c.claim() {
 		return c.answerError(errAnswered)

@@ -24,9 +24,9 @@ func TestCallTimeout(t *testing.T) {
 		return addOut{Sum: in.X}, nil
 	}))
 	const limit = 100 * time.Millisecond
+	start := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	start := time.Now()
 	_, err := slow.Call(ctx, ep, addIn{X: 1})
 	took := time.Since(start)
 	wantCode(t, err, CodeTimeout, "slow", ep.String())

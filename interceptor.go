@@ -151,11 +151,7 @@ func (c *Call[In, Out]) handleObserved(ctx context.Context, info CallInfo) (err 
 	c.ctx = ctx
 	e := c.s.svc.e
 	e.observe(ctx, Event{Kind: EventHandle, Info: info})
-	if c.h.long != nil {
-		c.h.long(c)
-	} else {
-		c.out, err = c.h.short(ctx, c.In)
-	}
+	err = c.invoke(ctx)
 	e.observe(ctx, Event{Kind: EventHandle, End: true, Info: info, Err: err})
 	return err
 }

@@ -70,6 +70,74 @@ func TestNested(t *testing.T) {
 	wg.Wait()
 }
 
+// TestNestedStarted is the same between two servers with calls that are started and waited for.
+func TestNestedStarted(t *testing.T) {
+	type in struct {
+		Left uint32
+		Addr string
+	}
+	ping := NewRPC[in, uint32]("ping")
+	var es []*Engine
+	for range 2 {
+		e := listening(t, &Config{Pools: []PoolConfig{{Name: "one", Workers: 1}}})
+		must(t, ping.Handle(e, func(ctx context.Context, arg in) (uint32, error) {
+			if arg.Left == 0 {
+				return 0, nil
+			}
+			back, err := e.Lookup(ctx, arg.Addr)
+			if err != nil {
+				return 0, err
+			}
+			p := ping.Start(ctx, back, in{Left: arg.Left - 1, Addr: e.Addr()})
+			n, err := p.Wait()
+			return n + 1, err
+		}, InPool(e.Pool("one"))))
+		es = append(es, e)
+	}
+	ep := reach(t, calling(t, nil), es[0])
+	var ps []*Pending[uint32]
+	for range 16 {
+		ps = append(ps, ping.Start(patient(t), ep, in{Left: 5, Addr: es[1].Addr()}))
+	}
+	for _, p := range ps {
+		if n, err := p.Wait(); err != nil || n != 5 {
+			t.Errorf("%d, %v", n, err)
+		}
+	}
+}
+
+// TestProgress checks that handlers of a quick RPC that suddenly block do not keep others from being served.
+func TestProgress(t *testing.T) {
+	server, ep := pair(t, nil)
+	goOn := make(chan struct{})
+	must(t, add.Handle(server, handleAdd))
+	sudden := NewRPC[bool, struct{}]("sudden")
+	must(t, sudden.Handle(server, func(_ context.Context, wait bool) (struct{}, error) {
+		if wait {
+			<-goOn
+		}
+		return struct{}{}, nil
+	}))
+	for range 50 {
+		if _, err := sudden.Call(patient(t), ep, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var ps []*Pending[struct{}]
+	for range 5 {
+		ps = append(ps, sudden.Start(patient(t), ep, true))
+		for range 20 {
+			callAdd(t, ep)
+		}
+	}
+	close(goOn)
+	for _, p := range ps {
+		if _, err := p.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestParent checks which parent a call tells its peer.
 func TestParent(t *testing.T) {
 	server, ep := pair(t, nil)

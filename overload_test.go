@@ -197,3 +197,29 @@ func TestSleepers(t *testing.T) {
 	close(goOn)
 	wg.Wait()
 }
+
+// TestManyClients has 1,024 clients call one server at once.
+func TestManyClients(t *testing.T) {
+	clients := 1024
+	if testing.Short() {
+		clients = 128
+	}
+	server := listening(t, nil)
+	must(t, add.Handle(server, handleAdd))
+	var eps []*Endpoint
+	for range clients {
+		eps = append(eps, reach(t, calling(t, nil), server))
+	}
+	ctx := patient(t)
+	for range 3 {
+		var wg sync.WaitGroup
+		for i, ep := range eps {
+			wg.Go(func() {
+				if out, err := add.Call(ctx, ep, addIn{X: int32(i), Y: 1}); err != nil || out.Sum != int32(i)+1 {
+					t.Errorf("client %d: %+v, %v", i, out, err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+}

@@ -21,6 +21,8 @@ type Pending[T any] struct {
 	// +checklocks:mu
 	ended context.Context // the one watched, once it has ended; kept only to say why
 	// +checklocks:mu
+	within *serving // the handler that has begun the operation, nil if none has
+	// +checklocks:mu
 	over bool
 	// +checklocks:mu
 	done chan struct{} // closed when over; made when asked for
@@ -51,11 +53,13 @@ type watcher struct {
 // be nil.
 func newPending[T any](cancel func()) *Pending[T] { return &Pending[T]{cancel: cancel} }
 
-// watch has the operation cancelled when ctx ends. It is called once the operation can be cancelled.
+// watch has the operation cancelled when ctx ends, and remembers which handler ctx is of. It is called once the
+// operation can be cancelled.
 func (p *Pending[T]) watch(ctx context.Context) {
 	if ctx.Done() == nil {
 		return
 	}
+	within := servingFrom(ctx)
 	stop := context.AfterFunc(ctx, func() {
 		p.mu.Lock()
 		p.ended = ctx
@@ -68,7 +72,7 @@ func (p *Pending[T]) watch(ctx context.Context) {
 		stop()
 		return
 	}
-	p.stop = stop
+	p.stop, p.within = stop, within
 }
 
 // finish ends the operation with its result. It does not block and may run on a goroutine that makes progress.
@@ -107,19 +111,24 @@ func (p *Pending[T]) Done() <-chan struct{} {
 	return p.done
 }
 
-// Wait returns the operation's result once it is over.
+// Wait returns the operation's result once it is over. If a handler has begun it, with its context, the handler's worker
+// is free for others meanwhile.
 func (p *Pending[T]) Wait() (T, error) {
-	if !p.isOver() {
+	if over, within := p.state(); !over {
+		if within != nil {
+			within.pause()
+			defer within.resume()
+		}
 		<-p.Done()
 	}
 	p.once.Do(p.conclude)
 	return p.value, p.err
 }
 
-func (p *Pending[T]) isOver() bool {
+func (p *Pending[T]) state() (over bool, within *serving) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.over
+	return p.over, p.within
 }
 
 // conclude is what the first Wait does.

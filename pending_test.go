@@ -51,7 +51,7 @@ func TestPending(t *testing.T) {
 		defer cancel()
 		p.watch(ctx)
 		elapse(2 * time.Second)
-		if p.isOver() {
+		if over, _ := p.state(); over {
 			t.Fatal("over before the end")
 		}
 		p.Cancel()

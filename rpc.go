@@ -95,21 +95,34 @@ func (f *flight[In, Out]) start(ctx context.Context, to Target) error {
 		f.startHooked(ctx)
 		return nil
 	}
-	if err := e.begin(); err != nil {
-		return f.route.fail(err)
-	}
-	k := e.core.NewCall()
-	payload, err := f.proc.appendInput(k.Input(), f.route.parent(), &f.x.in)
+	payload, err := f.prepare()
 	if err != nil {
-		k.Free()
-		e.end()
 		return f.route.fail(err)
 	}
-	f.k = k
-	k.Notify(f)
-	k.Start(f.route.ep.addr, hg.ID(f.route.id), hg.CallOptions{}, payload)
+	f.k.Notify(f)
+	f.k.Start(f.route.ep.addr, hg.ID(f.route.id), hg.CallOptions{}, payload)
 	f.watch(ctx)
 	return nil
+}
+
+// prepare begins the operation and encodes the arguments. There is no operation if it fails, or if a type's own encoding
+// panics.
+func (f *flight[In, Out]) prepare() (payload []byte, err error) {
+	e := f.route.e
+	if err := e.begin(); err != nil {
+		return nil, err
+	}
+	k := e.core.NewCall()
+	defer func() {
+		if f.k == nil {
+			k.Free()
+			e.end()
+		}
+	}()
+	if payload, err = f.proc.appendInput(k.Input(), f.route.parent(), &f.x.in); err == nil {
+		f.k = k
+	}
+	return payload, err
 }
 
 // startHooked makes the call on a goroutine of its own, where interceptors may block.

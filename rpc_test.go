@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"strings"
 	"sync"
@@ -188,6 +189,51 @@ func TestNoSuchRPC(t *testing.T) {
 	_, err = NewRPC[addIn, addOut]("add", WithFlavor(Mercury)).Call(patient(t), ep, addIn{})
 	wantCode(t, err, CodeNoEntry, "add", ep.String(), "0xb885cce")
 }
+
+// TestUnknownIsLogged checks that a server's log tells what would have been right.
+func TestUnknownIsLogged(t *testing.T) {
+	var text strings.Builder
+	var mu sync.Mutex
+	log := slog.New(slog.NewTextHandler(lockedWriter{&mu, &text}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	server, ep := pair(t, &Config{Logger: log})
+	p, err := server.Provider(3, "x")
+	must(t, err)
+	must(t, add.Handle(p, handleAdd))
+	_, err = add.Call(patient(t), ep, addIn{})
+	wantCode(t, err, CodeNoEntry)
+	mu.Lock()
+	defer mu.Unlock()
+	for _, word := range []string{"not registered", "provider=65535", "add@3"} {
+		if !strings.Contains(text.String(), word) {
+			t.Errorf("the log does not say %q:\n%s", word, text.String())
+		}
+	}
+}
+
+// TestCodecPanics checks that a type whose own encoding panics does not keep an engine from closing.
+func TestCodecPanics(t *testing.T) {
+	_, ep := pair(t, nil)
+	rpc := NewRPC[rude, struct{}]("rude")
+	for _, f := range []func(){
+		func() { rpc.Start(patient(t), ep, rude{}) },
+		func() { _, _ = rpc.Call(patient(t), ep, rude{}) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("no panic")
+				}
+			}()
+			f()
+		}()
+	}
+}
+
+// rude is a type whose encoding panics.
+type rude struct{}
+
+func (rude) AppendProc([]byte) ([]byte, error) { panic("no") }
+func (*rude) DecodeProc([]byte) (int, error)   { panic("no") }
 
 // TestNullHandler checks names that are registered without a handler.
 func TestNullHandler(t *testing.T) {

@@ -3,6 +3,7 @@ package cinnabar
 import (
 	"context"
 	"fmt"
+	"log/slog"
 
 	"cinnabar/internal/hg"
 	"cinnabar/internal/margo"
@@ -70,6 +71,7 @@ func (h *handlers) Dispatch(r *hg.Request) na.Task {
 	svc := entry.Value
 	switch {
 	case !known:
+		h.logUnknown(r)
 		refuse(r, nil, CodeNoEntry)
 	case svc.serve == nil && svc.proc.flavor == Mercury:
 		refuse(r, svc, CodeInvalidArg) // as HG does with an id that has no callback
@@ -81,6 +83,25 @@ func (h *handlers) Dispatch(r *hg.Request) na.Task {
 		return svc.serve(svc, r).Admit()
 	}
 	return nil
+}
+
+// logUnknown says what is asked for in vain, which tells a wrong provider id or flavour.
+func (h *handlers) logUnknown(r *hg.Request) {
+	if log := h.e.log; log.Enabled(context.Background(), slog.LevelDebug) {
+		id := uint64(r.ID())
+		log.Debug("request for an RPC that is not registered", logPeer, r.From().String(),
+			"id", fmt.Sprintf("%#016x", id), "provider", margo.Provider(id), "registered", h.near(id))
+	}
+}
+
+// near names what is registered for other providers under the name whose hash is in id.
+func (h *handlers) near(id uint64) (labels []string) {
+	for _, entry := range h.table.Entries() {
+		if entry.ID>>32 == id>>32 {
+			labels = append(labels, entry.Value.label())
+		}
+	}
+	return labels
 }
 
 // refuse answers a request that is not served; svc is nil if its id is unknown. It does not block.

@@ -94,11 +94,11 @@ func (m *move) TransferDone(*hg.Transfer) { m.over.Set() }
 
 // wait returns how many bytes were moved.
 func (m *move) wait(ctx context.Context) (int64, error) {
-	var ended context.Context
-	if !m.over.IsSet() && !m.settle(ctx) {
-		ended = ctx
+	inTime := m.over.IsSet() || m.settle(ctx)
+	n, err := m.result()
+	if !inTime && CodeOf(err) == CodeCanceled {
+		err = &Error{Op: m.d.op, Addr: m.r.ep.String(), Code: plainCode(ctx.Err()), Err: context.Cause(ctx)}
 	}
-	n, err := m.result(ended)
 	m.observe(ctx, Event{End: true, Bytes: n, Err: err})
 	return n, err
 }
@@ -126,17 +126,13 @@ func (m *move) settle(ctx context.Context) bool {
 	}
 }
 
-// result is what has become of a transfer that is over. ended, if not nil, is the context that has cancelled it. The
-// count is 0 if it failed, since nothing tells which bytes were moved.
-func (m *move) result(ended context.Context) (int64, error) {
-	err := m.t.Err()
-	switch {
-	case err == nil:
-		return m.t.N(), nil
-	case ended != nil && CodeOf(err) == CodeCanceled:
-		return 0, &Error{Op: m.d.op, Addr: m.r.ep.String(), Code: plainCode(ended.Err()), Err: context.Cause(ended)}
+// result is what has become of a transfer that is over. The count is 0 if it failed, since nothing tells which bytes were
+// moved.
+func (m *move) result() (int64, error) {
+	if err := m.t.Err(); err != nil {
+		return 0, m.fail(err)
 	}
-	return 0, m.fail(err)
+	return m.t.N(), nil
 }
 
 func (m *move) fail(err error) error { return errorFrom(m.d.op, "", m.r.ep.String(), err) }
@@ -235,7 +231,7 @@ func (pm *pendingMove) runObserved(ctx context.Context) {
 
 // TransferDone implements [hg.TransferNotifier].
 func (pm *pendingMove) TransferDone(*hg.Transfer) {
-	pm.finish(pm.m.result(nil)) // that it was a context which cancelled it, Pending knows
+	pm.finish(pm.m.result()) // that it was a context which cancelled it, Pending knows
 }
 
 func (pm *pendingMove) finish(n int64, err error) {

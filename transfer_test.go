@@ -490,6 +490,7 @@ func TestCancelAtRandomTimes(t *testing.T) {
 	before := runtime.NumGoroutine()
 	rng := rand.New(rand.NewPCG(1, 2))
 	local := make([]byte, size)
+	tardy := 0
 	for range runs {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rng.IntN(400))*time.Microsecond)
 		mine, err := p.here.Expose(ReadWrite, local)
@@ -504,10 +505,13 @@ func TestCancelAtRandomTimes(t *testing.T) {
 		if err == nil && n != size || err != nil && n != 0 {
 			t.Fatalf("%d, %v", n, err)
 		}
-		if late > 2*time.Second {
-			t.Errorf("returned %v after the deadline", late)
+		if late > 100*time.Millisecond {
+			tardy++
 		}
 		closeBulk(t, mine)
+	}
+	if tardy > 5+runs/1000 { // a busy machine holds up a few
+		t.Errorf("%d of %d returned more than 100 ms after the deadline", tardy, runs)
 	}
 	if _, err := r.ReadAt(local, 0); err != nil {
 		t.Errorf("afterwards: %v", err)
@@ -695,4 +699,34 @@ func TestTransferFreesWorker(t *testing.T) {
 	close(release)
 	_, err = waiting.Wait()
 	wantCode(t, err, CodeCanceled)
+}
+
+// A transfer allocates nothing in either process.
+func TestTransferAllocs(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector allocates, and sync.Pool drops at random under it")
+	}
+	p := newBulkPair(t)
+	r := p.remote(t, expose(t, p.there, ReadWrite, pieces(make([]byte, 4096), 96, 4000)...))
+	local := expose(t, p.here, ReadWrite, make([]byte, 4096))
+	buf := make([]byte, 4096)
+	for name, do := range map[string]func() error{
+		"pull":    func() error { _, err := r.Pull(t.Context(), local); return err },
+		"push":    func() error { _, err := r.Push(t.Context(), local); return err },
+		"read at": func() error { _, err := r.ReadAt(buf, 0); return err },
+	} {
+		for range 100 {
+			if err := do(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n := testing.AllocsPerRun(1000, func() {
+			if err := do(); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if n > 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
 }
