@@ -24,6 +24,8 @@ import (
 // whatever else touches it. The Call is done when the last hold is gone. Cancel and failures do not end it, they make
 // the operations end. So it ends once, and nothing of the transport refers to it afterwards.
 //
+// A payload that the peer pulls is revoked before the end, but for a cancelled call, see Class.linger.
+//
 // What comes after the end meets no Call: its tag is not in use any more, and for a long time it will not be again.
 type Call struct {
 	c *Class
@@ -144,8 +146,9 @@ func (k *Call) Input() []byte {
 // Notify has f told of the end instead of a Wait. It is called before Start.
 func (k *Call) Notify(f Notifier) { k.notify = f }
 
-// Start sends the request. payload is Input appended to, or any other slice; it belongs to the Call until the end. What
-// does not fit into one message stays where it is and is pulled by the peer. Errors show at the end.
+// Start sends the request. payload is Input appended to, or any other slice. If it fits into one message it belongs to
+// the Call until the end. Otherwise it stays where it is and is pulled by the peer, and must never be written to again:
+// a peer that does not know of a cancel may pull it after the end. Errors show at the end.
 func (k *Call) Start(to na.Addr, id ID, opts CallOptions, payload []byte) {
 	k.to, k.id, k.opts = to, id, opts
 	k.begin()

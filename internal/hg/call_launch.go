@@ -14,14 +14,16 @@ var (
 
 // callExtra is what only calls with overflow need.
 type callExtra struct {
-	lent    na.Memory // the payload of the request, while the peer may pull it
-	timer   *time.Timer
-	missing bool      // the timer has run out; guarded by the Call's mu
-	pull    *Transfer // of the payload of the response
-	pulled  []byte
-	crc     uint32
-	ackBuf  []byte
-	charged int64 // part of the class's budget
+	lent na.Memory // the payload of the request, while the peer may pull it
+
+	lentSize int
+	timer    *time.Timer
+	missing  bool      // the timer has run out; guarded by the Call's mu
+	pull     *Transfer // of the payload of the response
+	pulled   []byte
+	crc      uint32
+	ackBuf   []byte
+	charged  int64 // part of the class's budget
 }
 
 // release lets go of what the end of a call leaves. The payload stays with Call.out, the lent memory is closed by
@@ -127,7 +129,7 @@ func (k *Call) lend(payload []byte) (desc []byte, ok bool) {
 		return nil, false
 	}
 	k.c.count.requestsExtra.Add(1)
-	k.extra.lent = mem
+	k.extra.lent, k.extra.lentSize = mem, len(payload)
 	desc = appendLent(k.buf[k.c.inputStart():k.c.inputStart()], mem, len(payload))
 	if k.opts.OneWay {
 		k.boundAck(len(payload))
@@ -185,14 +187,16 @@ func (k *Call) pullOutput(payload []byte, crc uint32) {
 	d, err := k.c.checkLent(payload, &x.charged)
 	if err != nil {
 		k.record(err.about("call", k.to))
+		k.sendAck()
 		return
 	}
+	x.pull = k.c.NewTransfer() // before take: from then on Cancel uses it
+	x.pull.Notify((*callPull)(k))
 	if !k.take(opPull, 1) {
+		k.sendAck()
 		return
 	}
 	x.crc, x.pulled = crc, make([]byte, d.Len())
-	x.pull = k.c.NewTransfer()
-	x.pull.Notify((*callPull)(k))
 	x.pull.Start(Pull, k.to, d, 0, [][]byte{x.pulled}, d.Len())
 	k.recheck()
 }
@@ -208,23 +212,28 @@ func (p *callPull) TransferDone(t *Transfer) {
 	k.mu.Lock()
 	k.ops &^= opPull // nobody cancels it any more
 	k.mu.Unlock()
+	lost := false
 	switch bad := verifyPayload(x.crc, x.pulled, false); {
 	case err != nil:
-		k.record(&Error{Op: "call", Addr: k.to.String(), Code: codeIn(err), Err: err})
+		e := rewrap("call", k.to, err)
+		k.record(e)
+		lost = e.Code == HostUnreach || e.Code == HostFirewall
 	case n != int64(len(x.pulled)):
 		k.record(newError("call", k.to, ProtocolError, errShortPull))
 	case bad != nil:
 		k.record(newError("call", k.to, bad.code, bad))
-		k.sendAck() // the peer has done its part
 	default:
 		k.succeed(x.pulled)
+	}
+	if !lost {
 		k.sendAck()
 	}
 	k.release()
 }
 
 // sendAck tells the peer that its memory is not needed any more. The call waits for that to leave, but it does not
-// depend on it.
+// depend on it. C keeps silent when its pull has failed, and its peer keeps the memory; but whoever has given up needs
+// the memory as little as who has all of it.
 func (k *Call) sendAck() {
 	k.mu.Lock()
 	k.holds++
@@ -232,17 +241,6 @@ func (k *Call) sendAck() {
 	k.mu.Unlock()
 	k.extra.ackBuf = append(k.extra.ackBuf[:0], make([]byte, k.c.limits.ResponseRoom+ackSize)...)
 	k.c.ep.SendExpected(&k.ack, k.to, k.tag, k.extra.ackBuf)
-	k.recheckAck()
-}
-
-// recheckAck is recheck for the ack, which is sent after failures too.
-func (k *Call) recheckAck() {
-	k.mu.Lock()
-	canceled := k.cancel != nil && k.ops&opAck != 0
-	k.mu.Unlock()
-	if canceled {
-		k.c.ep.Cancel(&k.ack)
-	}
 }
 
 // callAck completes the sending of the ack.

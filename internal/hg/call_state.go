@@ -136,7 +136,7 @@ func (k *Call) recheck() {
 	over := k.cancel != nil || k.failure != nil
 	k.mu.Unlock()
 	if over {
-		k.cancelOps(ops)
+		k.cancelOps(ops &^ opAck) // an ack is sent after failures too
 	}
 }
 
@@ -151,16 +151,28 @@ func (k *Call) end() {
 		k.local = false
 		k.c.selfCalls.remove(k)
 	}
-	if k.extra.lent != nil {
-		// Closing may wait for the network, whose goroutine this may be.
-		k.c.tasks.start(func() {
-			k.extra.lent.Close()
-			k.extra.lent = nil
-			k.complete()
-		})
+	if k.extra.lent == nil {
+		k.complete()
 		return
 	}
-	k.complete()
+	lent := k.extra.lent
+	k.extra.lent = nil
+	if k.givenUp() {
+		k.c.linger(lent, k.to, patience(ackTime, k.extra.lentSize))
+		k.complete()
+		return
+	}
+	k.c.tasks.start(func() { // closing may wait for the network, whose goroutine this may be
+		lent.Close()
+		k.complete()
+	})
+}
+
+// givenUp tells that the peer may not know yet that nobody waits for its answer, and still pull the request's payload.
+func (k *Call) givenUp() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.cancel != nil && !k.answered
 }
 
 // complete tells the owner.

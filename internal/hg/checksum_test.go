@@ -240,10 +240,7 @@ func TestDetectEnds(t *testing.T) {
 		b := &build{mute: true, ops: make([]na.Op, 0, 10)}
 		b.ep = n.Open(b)
 		client := open(t, n, Config{Checksums: Detect})
-		to, err := client.ep.Lookup(b.ep.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		to := client.at(t, b.ep)
 		start := func() *Call {
 			k := client.NewCall()
 			k.Start(to, 7, CallOptions{}, append(k.Input(), "abc"...))

@@ -29,6 +29,8 @@ type Class struct {
 	limits na.Limits
 
 	closed    atomic.Bool
+	closing   chan struct{} // closed with closed
+	close     sync.Once
 	tasks     tasks
 	count     counters
 	peers     peers
@@ -41,7 +43,7 @@ type Class struct {
 
 // New returns a Class that is not attached to an endpoint yet: endpoints want their handler when they are made.
 func New(cfg Config) *Class {
-	c := &Class{cfg: cfg.withDefaults(), attached: make(chan struct{})}
+	c := &Class{cfg: cfg.withDefaults(), attached: make(chan struct{}), closing: make(chan struct{})}
 	c.log = c.cfg.Logger
 	c.tags.init()
 	c.peers.byAddr = map[string]*peer{}
@@ -129,7 +131,10 @@ func (c *Class) Shutdown() { c.ep.Shutdown() }
 // Close ends all calls, responses and transfers with Canceled, closes the endpoint and waits for the goroutines of both;
 // for those that run the layer above, only until ctx is done, whose error it then returns. Close may be called again.
 func (c *Class) Close(ctx context.Context) error {
-	c.closed.Store(true)
+	c.close.Do(func() {
+		c.closed.Store(true)
+		close(c.closing)
+	})
 	c.attach.Do(func() { close(c.attached) }) // for who waits in Request
 	c.selfCalls.cancelAll()
 	var err error

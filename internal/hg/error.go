@@ -43,10 +43,10 @@ func newError(op string, a na.Addr, code Code, err error) *Error {
 	return e
 }
 
-// codeIn returns the code of the [*Error] in err's chain.
-func codeIn(err error) Code {
-	if e, ok := errors.AsType[*Error](err); ok {
-		return e.Code
+// rewrap makes err, which comes from a part of an operation of this package, an Error of the whole.
+func rewrap(op string, a na.Addr, err error) *Error {
+	if part, ok := errors.AsType[*Error](err); ok {
+		return newError(op, a, part.Code, part.Err)
 	}
-	return OtherError
+	return newError(op, a, OtherError, err)
 }

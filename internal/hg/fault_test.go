@@ -44,7 +44,7 @@ func (s *scenario) serve(r *Request) {
 			return
 		}
 		if err := s.rotate(ctx, r.From(), d); err != nil {
-			_ = r.Fail(codeIn(err))
+			_ = r.Fail(rewrap("", nil, err).Code)
 			return
 		}
 		_ = r.Respond(ctx, nil)
@@ -73,13 +73,17 @@ func (s *scenario) rotate(ctx context.Context, from na.Addr, d *Desc) error {
 
 // run does it all and stops at the first error.
 func (s *scenario) run(ctx context.Context) error {
+	to, err := s.client.ep.Lookup(s.server.ep.Addr().String())
+	if err != nil {
+		return err
+	}
 	for _, c := range []struct {
 		id     ID
 		size   int
 		oneWay bool
 	}{{rpcEcho, 10, false}, {rpcEcho, 10, true}, {rpcEcho, 9000, false}, {rpcEcho, 9000, true}} {
 		k := s.client.NewCall()
-		k.Start(s.server.ep.Addr(), c.id, CallOptions{OneWay: c.oneWay}, append(k.Input(), pattern(c.size)...))
+		k.Start(to, c.id, CallOptions{OneWay: c.oneWay}, append(k.Input(), pattern(c.size)...))
 		err := k.Wait(ctx)
 		ok := c.oneWay || bytes.Equal(k.Output(), pattern(c.size))
 		k.Free()
@@ -97,7 +101,7 @@ func (s *scenario) run(ctx context.Context) error {
 	defer b.Close()
 	k := s.client.NewCall()
 	defer k.Free()
-	k.Start(s.server.ep.Addr(), rpcBulk, CallOptions{}, b.Desc().AppendProc(k.Input(), 0))
+	k.Start(to, rpcBulk, CallOptions{}, b.Desc().AppendProc(k.Input(), 0))
 	return k.Wait(ctx)
 }
 

@@ -175,6 +175,22 @@ func TestUnverified(t *testing.T) {
 	}
 }
 
+// TestStaleChecksums has what builds with checksums send for RPCs without arguments or result: any value in the place of
+// the payload's checksum.
+func TestStaleChecksums(t *testing.T) {
+	b := make([]byte, formLong.size())
+	putRequest(b, requestFields{form: formLong, id: 1, crc: 0xd6611f2b})
+	for _, mode := range []ChecksumMode{Checksums, Detect} {
+		if _, _, bad := parseRequest(b, mode); bad != nil {
+			t.Errorf("request: %v", bad)
+		}
+	}
+	putResponse(b, responseFields{form: formLong, crc: 0xd6611f2b})
+	if _, _, bad := parseResponse(b, formLong); bad != nil {
+		t.Errorf("response: %v", bad)
+	}
+}
+
 // TestUnmarkedChecksums has a request of a build with checksums before 2.4.1, which does not set the flag.
 func TestUnmarkedChecksums(t *testing.T) {
 	f := requestFields{form: formLong, id: 99, crc: crc32c([]byte("abc"))}

@@ -68,6 +68,16 @@ func echo(r *Request) {
 	}
 }
 
+// at returns the address of another process as this one knows it.
+func (n *node) at(t testing.TB, other *natest.Endpoint) na.Addr {
+	t.Helper()
+	a, err := n.ep.Lookup(other.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
 // call makes one call and returns a copy of the output.
 func call(t testing.TB, from *node, to na.Addr, id ID, input []byte) ([]byte, error) {
 	t.Helper()

@@ -3,6 +3,7 @@ package hg
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"cinnabar/internal/na"
 )
@@ -32,6 +33,28 @@ func appendLent(b []byte, mem na.Memory, n int) []byte {
 
 // lentBase is the base address of lent payloads. It must not be zero, and means nothing else to the peer.
 const lentBase = 0x1000
+
+// linger leaves a payload to a peer that may still pull it although nobody waits for that any more. Revoking it at once
+// would cost the connection, and everything else that goes over it: a peer that is asked for memory which does not exist
+// hangs up, since the protocol has no other answer.
+func (c *Class) linger(lent na.Memory, peer na.Addr, limit time.Duration) {
+	gone := peer.Done()
+	c.count.lingering.Add(1)
+	c.tasks.start(func() {
+		defer c.count.lingering.Add(-1)
+		defer lent.Close()
+		if gone == nil { // there has never been a connection
+			return
+		}
+		timer := time.NewTimer(limit)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-gone:
+		case <-c.closing:
+		}
+	})
+}
 
 // checkLent reads the descriptor of an overflow and charges its size to the budget. b is hostile.
 func (c *Class) checkLent(b []byte, charged *int64) (*Desc, *lentError) {

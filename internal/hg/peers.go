@@ -137,7 +137,7 @@ func (probeDone) CallDone(q *Call) {
 	q.Free()
 	for _, k := range waiting {
 		if err != nil {
-			k.record(&Error{Op: "call", Addr: k.to.String(), Code: codeIn(err), Err: err})
+			k.record(rewrap("call", k.to, err))
 		} else {
 			k.form = f
 			k.launch(k.held)

@@ -145,7 +145,7 @@ func (p *requestPull) TransferDone(t *Transfer) {
 	bad := verifyPayload(r.f.crc, r.in, true)
 	switch {
 	case err != nil:
-		r.reject(&Error{Op: "pull input", Addr: r.from.String(), Code: codeIn(err), Err: err})
+		r.reject(rewrap("pull input", r.from, err))
 		return
 	case n != int64(len(r.in)):
 		r.reject(newError("pull input", r.from, ProtocolError, errShortPull))
@@ -224,7 +224,9 @@ func (r *Request) response(code Code, flags uint8) responseFields {
 	return responseFields{form: r.f.form, code: code, flags: r.f.flags&^flagMoreData | flags, cookie: uint16(r.f.cookie)}
 }
 
-// Respond answers with a payload: Output appended to, or any other slice. It can be used again when Respond returns.
+// Respond answers with a payload: Output appended to, or any other slice. It can be used again when Respond returns, but
+// for one that does not fit into a message: that must never be written to again, since a peer may still pull it when ctx
+// has ended the waiting.
 //
 // A response that fits into one message is handed to the network, and Respond does not wait for the network to take it:
 // it may be called where responses are collected and leave together. If taking it fails later, that is logged and

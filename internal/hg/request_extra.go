@@ -16,7 +16,17 @@ func (r *Request) respondExtra(ctx context.Context, f responseFields, payload []
 	if err != nil {
 		return r.failInstead(codeOf(err), err)
 	}
-	defer mem.Close()
+	err = r.lend(ctx, f, mem, len(payload))
+	if err != nil && ctx.Err() != nil {
+		r.c.linger(mem, r.from, patience(ackTime, len(payload)))
+	} else {
+		mem.Close()
+	}
+	return err
+}
+
+// lend sends a response with the descriptor of n bytes of payload in mem, and waits until the peer has pulled them.
+func (r *Request) lend(ctx context.Context, f responseFields, mem na.Memory, n int) error {
 	r.c.count.responsesExtra.Add(1)
 	if err := r.expectAck(); err != nil {
 		if na.KindOf(err) == na.Invalid {
@@ -25,12 +35,11 @@ func (r *Request) respondExtra(ctx context.Context, f responseFields, payload []
 		return newError("respond", r.from, codeOf(err), err)
 	}
 	f.flags |= flagMoreData
-	desc := appendLent(r.Output(), mem, len(payload))
-	if err := r.transmit(r.place(f, desc)); err != nil {
+	if err := r.transmit(r.place(f, appendLent(r.Output(), mem, n))); err != nil {
 		r.giveUpAck()
 		return err
 	}
-	return r.awaitAck(ctx, patience(ackTime, len(payload)))
+	return r.awaitAck(ctx, patience(ackTime, n))
 }
 
 // failInstead tells the peer why its response cannot be sent. The caller has claimed the answer.

@@ -410,7 +410,7 @@ func TestAbandonedCall(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		k := c.NewCall()
-		k.Start(scriptAddr("peer"), 1, CallOptions{}, nil)
+		k.Start(&ep.peer, 1, CallOptions{}, nil)
 		start := time.Now()
 		if err := k.Wait(ctx); codeFrom(t, err) != Timeout || time.Since(start) != time.Second+settleTime {
 			t.Errorf("%v after %v", err, time.Since(start))
@@ -478,13 +478,14 @@ func TestNotify(t *testing.T) {
 func TestCancelRaces(t *testing.T) {
 	n := natest.New(natest.Config{Seed: 5})
 	server, client := open(t, n, Config{Dispatch: handler(echo)}), open(t, n, Config{})
+	to := client.at(t, server.ep)
 	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {
 			for i := range 100 {
 				k := client.NewCall()
 				size := []int{10, 6000}[(i+g)%2]
-				k.Start(server.ep.Addr(), 1, CallOptions{}, append(k.Input(), make([]byte, size)...))
+				k.Start(to, 1, CallOptions{}, append(k.Input(), make([]byte, size)...))
 				var canceler sync.WaitGroup
 				canceler.Go(k.Cancel)
 				if err := k.Wait(context.Background()); err != nil && codeFrom(t, err) != Canceled {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 
@@ -23,9 +25,9 @@ type scripted struct {
 	flying  map[string]*na.Op
 	buffers map[string][]byte
 	frags   map[string][]na.Fragment
+	self    scriptAddr
+	peer    scriptAddr
 	tags    map[string]uint32
-	driven  chan struct{} // a goroutine is about to park
-	aborted chan struct{} // an operation is cancelled
 }
 
 const (
@@ -34,7 +36,9 @@ const (
 )
 
 func newScripted() *scripted {
-	return &scripted{flying: map[string]*na.Op{}, buffers: map[string][]byte{}, frags: map[string][]na.Fragment{}, tags: map[string]uint32{}, driven: make(chan struct{}, 10), aborted: make(chan struct{}, 100)}
+	return &scripted{flying: map[string]*na.Op{}, buffers: map[string][]byte{}, frags: map[string][]na.Fragment{}, tags: map[string]uint32{},
+		self: scriptAddr{name: "self"}, peer: scriptAddr{"peer", make(chan struct{})},
+	}
 }
 
 func (e *scripted) say(format string, args ...any) {
@@ -52,13 +56,16 @@ func (e *scripted) said() string {
 	return s
 }
 
-type scriptAddr string
+type scriptAddr struct {
+	name string
+	gone chan struct{}
+}
 
-func (a scriptAddr) String() string           { return string(a) }
-func (a scriptAddr) Equal(other na.Addr) bool { return a == other }
-func (a scriptAddr) Done() <-chan struct{}    { return nil }
+func (a *scriptAddr) String() string           { return a.name }
+func (a *scriptAddr) Equal(other na.Addr) bool { return a == other }
+func (a *scriptAddr) Done() <-chan struct{}    { return a.gone }
 
-func (e *scripted) Addr() na.Addr { return scriptAddr("self") }
+func (e *scripted) Addr() na.Addr { return &e.self }
 func (e *scripted) Limits() na.Limits {
 	return na.Limits{MaxRequest: 256, MaxResponse: 256, RequestRoom: scriptRequestRoom, ResponseRoom: scriptResponseRoom}
 }
@@ -120,12 +127,11 @@ func (e *scripted) Cancel(op *na.Op) {
 	for name, o := range e.flying {
 		if o == op {
 			fmt.Fprintf(&e.log, "cancel %s\n", name)
-			e.aborted <- struct{}{}
 		}
 	}
 }
 
-func (e *scripted) Drive(na.Addr, *na.Event) { e.driven <- struct{}{} }
+func (e *scripted) Drive(na.Addr, *na.Event) {}
 
 type scriptMemory struct {
 	e *scripted
@@ -208,13 +214,15 @@ func scriptResponse(t *testing.T, d *datadriven.TestData) []byte {
 // TestCallMachine runs the scripts of testdata/machines/call_*.
 func TestCallMachine(t *testing.T) {
 	datadriven.Walk(t, "testdata/machines/call", func(t *testing.T, path string) {
-		ep := newScripted()
-		c := New(Config{})
-		c.Attach(ep)
-		c.tags.last.Store(0)
-		s := &callScript{ep: ep, c: c}
-		datadriven.RunTest(t, path, s.run)
-		s.end(t)
+		synctest.Test(t, func(t *testing.T) {
+			ep := newScripted()
+			c := New(Config{})
+			c.Attach(ep)
+			c.tags.last.Store(0)
+			s := &callScript{ep: ep, c: c}
+			datadriven.RunTest(t, path, s.run)
+			s.end(t)
+		})
 	})
 }
 
@@ -252,7 +260,7 @@ func (s *callScript) run(t *testing.T, d *datadriven.TestData) string {
 		d.MaybeScanArgs(t, "size", &size)
 		s.k = s.c.NewCall()
 		s.k.Notify(s)
-		to := na.Addr(scriptAddr("peer"))
+		to := na.Addr(&s.ep.peer)
 		if d.HasArg("self") {
 			to = s.ep.Addr()
 		}
@@ -268,27 +276,29 @@ func (s *callScript) run(t *testing.T, d *datadriven.TestData) string {
 		seq := s.k.seq
 		s.k.mu.Unlock()
 		s.k.missAck(seq)
+	case "pass": // longer than anything waits
+		elapse(time.Hour)
 	case "free":
 		s.k.Free()
 	default:
 		t.Fatalf("unknown command %s", d.Cmd)
 	}
-	if err := s.c.tasks.wait(context.Background()); err != nil { // memory is closed elsewhere
-		t.Fatal(err)
-	}
+	synctest.Wait() // memory is closed elsewhere
 	return s.ep.said()
 }
 
 // TestRequestMachine runs the scripts of testdata/machines/request.
 func TestRequestMachine(t *testing.T) {
 	datadriven.Walk(t, "testdata/machines/request", func(t *testing.T, path string) {
-		ep := newScripted()
-		s := &callScript{ep: ep, responded: make(chan error)}
-		s.c = New(Config{Dispatch: s, MaxOverflow: 250, OverflowBudget: 300})
-		s.c.Attach(ep)
-		s.c.tags.last.Store(0)
-		datadriven.RunTest(t, path, s.runRequest)
-		s.end(t)
+		synctest.Test(t, func(t *testing.T) {
+			ep := newScripted()
+			s := &callScript{ep: ep, responded: make(chan error)}
+			s.c = New(Config{Dispatch: s, MaxOverflow: 250, OverflowBudget: 300})
+			s.c.Attach(ep)
+			s.c.tags.last.Store(0)
+			datadriven.RunTest(t, path, s.runRequest)
+			s.end(t)
+		})
 	})
 }
 
@@ -302,7 +312,7 @@ func (s *callScript) Dispatch(r *Request) na.Task {
 func (s *callScript) runRequest(t *testing.T, d *datadriven.TestData) string {
 	switch d.Cmd {
 	case "message":
-		if task := s.c.Request(&na.Message{From: scriptAddr("peer"), Tag: 3, Data: scriptRequest(t, d)}); task != nil {
+		if task := s.c.Request(&na.Message{From: &s.ep.peer, Tag: 3, Data: scriptRequest(t, d)}); task != nil {
 			t.Fatal("a task")
 		}
 	case "respond":
@@ -315,9 +325,11 @@ func (s *callScript) runRequest(t *testing.T, d *datadriven.TestData) string {
 		s.c.tags.last.Store(2)
 		s.k = s.c.NewCall()
 		s.k.Notify(s)
-		s.k.Start(scriptAddr("peer"), 8, CallOptions{}, nil)
+		s.k.Start(&s.ep.peer, 8, CallOptions{}, nil)
 	case "complete":
 		s.ep.complete(t, d)
+	case "pass": // longer than anything waits
+		elapse(time.Hour)
 	case "free":
 		s.r.Free()
 	case "free-call":
@@ -329,9 +341,7 @@ func (s *callScript) runRequest(t *testing.T, d *datadriven.TestData) string {
 	default:
 		t.Fatalf("unknown command %s", d.Cmd)
 	}
-	if err := s.c.tasks.wait(context.Background()); err != nil { // requests with overflow are dispatched elsewhere
-		t.Fatal(err)
-	}
+	synctest.Wait() // requests with overflow are dispatched elsewhere
 	return s.ep.said()
 }
 
@@ -356,10 +366,6 @@ func (s *callScript) respond(t *testing.T, d *datadriven.TestData) {
 		return
 	}
 	go func() { s.responded <- r.Respond(ctx, make([]byte, size)) }()
-	<-s.ep.driven
-	if d.HasArg("canceled") {
-		<-s.ep.aborted
-	}
 }
 
 // scriptRequest makes a request: size=length of the payload, more=length of an overflow, oneway, flags=hex.

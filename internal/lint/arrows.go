@@ -12,11 +12,12 @@ const modulePath = "cinnabar"
 
 // Third-party modules, by the prefix of their import paths.
 const (
-	modSys      = "golang.org/x/sys"
-	modCobra    = "github.com/spf13/cobra"
-	modFlags    = "github.com/spf13/pflag" // the types in cobra's interface
-	modHumanize = "github.com/dustin/go-humanize"
-	modProgress = "github.com/vbauerster/mpb"
+	modSys       = "golang.org/x/sys"
+	modCobra     = "github.com/spf13/cobra"
+	modFlags     = "github.com/spf13/pflag" // the types in cobra's interface
+	modHumanize  = "github.com/dustin/go-humanize"
+	modProgress  = "github.com/vbauerster/mpb"
+	modHistogram = "github.com/HdrHistogram/hdrhistogram-go"
 )
 
 // testModules may be imported by every test and by nothing else.
@@ -40,9 +41,20 @@ type row struct {
 var layers = map[string]row{
 	// What knows nothing of this module.
 	"internal/invariants": {},
+	"internal/crc32c":     {modules: []string{modSys}},
 	"internal/hostmem":    {code: []string{"internal/invariants"}, modules: []string{modSys}},
 	"internal/sockio":     {code: []string{"internal/invariants"}, modules: []string{modSys}},
 	"internal/lint":       {},
+
+	// Mercury's network abstraction, and the networks behind it.
+	"internal/na":        {},
+	"internal/na/natest": {code: []string{"internal/na"}},
+	"internal/hg":        {code: []string{"internal/na"}, test: []string{"internal/na/natest"}},
+	"internal/margo":     {code: []string{"internal/na"}},
+	"internal/na/ofitcp": {
+		code:    []string{"internal/na", "internal/sockio", "internal/hostmem", "internal/invariants"},
+		modules: []string{modSys},
+	},
 
 	// Protocol state machines: bytes in, effects out; no sockets, clocks or memory of their own.
 	"internal/iwarp/mpa":   {},
@@ -63,7 +75,7 @@ var layers = map[string]row{
 		modules: []string{modSys},
 	},
 	"verbs/iwarp": {
-		code:    []string{"verbs", "verbs/driver", "internal/iwarp/...", "internal/hostmem", "internal/sockio", "internal/invariants"},
+		code:    []string{"verbs", "verbs/driver", "internal/iwarp/...", "internal/crc32c", "internal/hostmem", "internal/sockio", "internal/invariants"},
 		test:    []string{"verbs/verbstest", "verbs/fault"},
 		modules: []string{modSys},
 	},
@@ -75,22 +87,42 @@ var layers = map[string]row{
 	// What stands on verbs and never on a device; its tests open some.
 	"internal/window": {},
 	"xfer": {
-		code: []string{"verbs", "internal/window"},
-		test: []string{"verbs/iwarp", "verbs/fault", "verbs/driver", "verbs/verbstest/memdev", "internal/hostmem"},
+		code:    []string{"verbs", "internal/window", "internal/crc32c"},
+		test:    []string{"verbs/iwarp", "verbs/fault", "verbs/driver", "verbs/verbstest/memdev", "internal/hostmem"},
+		modules: []string{modSys},
 	},
 
 	"verbs/rc": {code: []string{"verbs"}, test: []string{"verbs/iwarp", "verbs/fault"}},
 
-	// The root package has only its documentation so far.
-	".": {},
+	// The families' encodings: Go values to bytes and back, no I/O.
+	"codec":        {test: []string{"codec/hgproc"}},
+	"codec/hgproc": {code: []string{"codec"}},
+
+	// RPC and bulk memory, on Mercury's core and the networks below it.
+	".": {
+		code: []string{"codec", "codec/hgproc", "internal/margo", "internal/hg", "internal/na", "internal/na/ofitcp", "internal/hostmem"},
+		test: []string{"internal/na/natest"},
+
+		modules: []string{modSys}, // mapped files
+	},
 
 	// Programs and measurements stand on everything.
 	"cmd/cinnabar": {
-		code:    []string{"verbs/...", "verbs", "xfer"},
-		modules: []string{modCobra, modFlags, modHumanize, modProgress, modSys},
+		code:    []string{".", "codec", "examples/sum", "verbs/...", "verbs", "xfer"},
+		test:    []string{"codec/hgproc"},
+		modules: []string{modCobra, modFlags, modHumanize, modProgress, modHistogram, modSys},
 	},
+	"bench/rpc":                              {},
+	"bench/rawtcp":                           {},
+	"examples/sum":                           {code: []string{"."}},
+	"examples/sum/server":                    {code: []string{".", "examples/sum"}},
+	"examples/sum/client":                    {code: []string{".", "examples/sum"}},
 	"bench":                                  {code: []string{"verbs", "verbs/...", "xfer"}, modules: []string{modSys}},
+	"test/interop":                           {test: []string{".", "codec/hgproc"}},
 	"test/kill":                              {test: []string{"verbs", "verbs/driver", "verbs/iwarp", "xfer"}},
+	"examples/hello":                         {code: []string{"."}},
+	"examples/hello/client":                  {code: []string{".", "examples/hello"}},
+	"examples/hello/server":                  {code: []string{".", "examples/hello"}},
 	"examples/filetransfer/internal/journal": {code: []string{"verbs", "verbs/driver"}},
 	"examples/filetransfer":                  {code: []string{"verbs"}, test: []string{"verbs/iwarp", "xfer"}},
 	"examples/filetransfer/client":           {code: []string{"examples/filetransfer", "verbs", "verbs/..."}, test: []string{"examples/filetransfer/internal/journal"}},

@@ -187,7 +187,17 @@ func TestRuleReadme(t *testing.T) {
 
 func TestRuleShellPages(t *testing.T) {
 	with := func(more string) map[string]string {
-		return map[string]string{readmeFile: goodReadme + more, shellPages[1]: "words", shellPages[2]: "words", "cmd/cinnabar/main.go": "package main\n"}
+		files := map[string]string{"cmd/cinnabar/main.go": "package main\n"}
+		for _, page := range shellPages {
+			files[page] = "words"
+		}
+		files[readmeFile] = goodReadme + more
+		return files
+	}
+	without := func(page string) map[string]string {
+		files := with("")
+		delete(files, page)
+		return files
 	}
 	runCases(t, checkShellPages, []ruleCase{
 		{"good", with(""), ""},
@@ -195,7 +205,7 @@ func TestRuleShellPages(t *testing.T) {
 		{"no such package", with("```sh\ngo run ./cmd/other\n```\n"), "README.md:8: no package at ./cmd/other"},
 		{"hidden command", with("```text\n$ make\n```\n"), "README.md:8: command in a text block"},
 		{"unknown fence", with("```console\nx\n```\n"), `README.md:7: fence info "console"`},
-		{"missing page", map[string]string{readmeFile: "", shellPages[2]: ""}, shellPages[1] + ": missing"},
+		{"missing page", without(shellPages[1]), shellPages[1] + ": missing"},
 	})
 }
 

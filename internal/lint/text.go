@@ -33,7 +33,7 @@ func checkPaths(t *tree) []finding {
 }
 
 // packageHosts finds hosts that serve packages. Where modules come from is the user's setting, not this repository's.
-var packageHosts = regexp.MustCompile(`(?i)\b((?:go)?proxy|sum|registry|artifactory|nexus|mirrors?)(\.[a-z0-9-]+)+\.[a-z]{2,}\b`)
+var packageHosts = regexp.MustCompile(`\b((?:go)?proxy|sum|registry|artifactory|nexus|mirrors?)(\.[a-z0-9-]+)+\.[a-z]{2,}\b`)
 
 func checkHosts(t *tree) []finding {
 	return grep(t, packageHosts, func(m []string) string { return "host of a package registry: " + strings.TrimSpace(m[0]) })

@@ -11,7 +11,8 @@ import (
 
 const scheme = "natest://"
 
-// addr is how one endpoint knows a peer.
+// addr is how one endpoint knows a peer. Another endpoint may use it, but then Done still speaks of the first one's
+// connections.
 type addr struct {
 	ep   *Endpoint // who knows it
 	port uint16

@@ -27,11 +27,13 @@ type conn struct {
 
 	dead   atomic.Bool
 	done   chan struct{} // closed when dead
-	serves atomic.Bool   // the peer sends requests over it
+	serves atomic.Bool   // the peer comes by itself, with requests, reads or writes
 	linger *time.Timer   // bounds the seeing off; set before done is closed
 
-	role role
-	rx   rxState // the read role's
+	role       role
+	onReadable func() bool // readable, made once
+	luck       luck
+	rx         rxState // the read role's
 
 	wmu sync.Mutex // the write role
 	// +checklocks:wmu
@@ -121,6 +123,7 @@ const maxReplies = 4096
 
 func newConn(p *peer, sock *sockio.Conn) *conn {
 	c := &conn{ep: p.ep, peer: p, sock: sock, done: make(chan struct{})}
+	c.onReadable = c.readable
 	c.role.resume = make(chan struct{}, 1)
 	c.tx.init()
 	return c
@@ -175,6 +178,7 @@ func (c *conn) end(f failure, linger bool) {
 	if linger {
 		_ = c.sock.CloseWrite() // fails only if the connection is gone already
 		c.sock.WakeRead()
+		c.sock.WakeWrite()
 		c.linger = time.AfterFunc(lingerTime, func() { _ = c.sock.Close() })
 	} else {
 		_ = c.sock.Close() // it is closed once, here

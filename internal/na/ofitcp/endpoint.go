@@ -2,6 +2,7 @@ package ofitcp
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"net"
@@ -27,7 +28,8 @@ type Endpoint struct {
 	mem         memoryTable
 	stats       counters
 	watch       watcher
-	spinning    atomic.Int32
+	spinning    atomic.Int32 // background goroutines that spin,
+	driving     atomic.Int32 // and drivers
 	maxSpin     int32
 
 	shutdown sync.Once
@@ -85,17 +87,33 @@ func (e *Endpoint) Lookup(s string) (na.Addr, error) {
 	return e.peer(a), nil
 }
 
-// AppendAddr implements [na.Endpoint].
+// AppendAddr implements [na.Endpoint]. The form is that of na_ofi_addr_serialize: the length of what follows, 8 bytes
+// little endian, and the address as in front of requests.
 func (e *Endpoint) AppendAddr(b []byte, a na.Addr) []byte {
-	if p, ok := a.(*peer); ok {
-		return appendAddr(b, p.addr)
+	p, ok := a.(*peer)
+	if !ok {
+		return b
 	}
+	at := len(b)
+	b = appendAddr(append(b, make([]byte, lengthSize)...), p.addr)
+	binary.LittleEndian.PutUint64(b[at:], uint64(len(b)-at-lengthSize))
 	return b
+}
+
+// lengthSize is the size of the length in front of a serialized address.
+const lengthSize = 8
+
+// parseSerialized reads what AppendAddr wrote from all of b, which is hostile.
+func parseSerialized(b []byte) (netip.AddrPort, error) {
+	if len(b) < lengthSize || binary.LittleEndian.Uint64(b) != uint64(len(b)-lengthSize) {
+		return netip.AddrPort{}, fmt.Errorf("%d bytes do not begin with the length of the address in them", len(b))
+	}
+	return parseAddr(b[lengthSize:])
 }
 
 // ParseAddr implements [na.Endpoint].
 func (e *Endpoint) ParseAddr(b []byte) (na.Addr, error) {
-	a, err := parseAddr(b)
+	a, err := parseSerialized(b)
 	if err == nil && a.Addr().Is4() != e.self.Addr().Is4() {
 		err = fmt.Errorf("%v is not of the family of this endpoint's address, %v", a, e.self)
 	}
@@ -179,12 +197,12 @@ func (e *Endpoint) RecvExpected(op *na.Op, from na.Addr, tag uint32, buf []byte)
 	if p == nil {
 		return
 	}
-	if e.closed.Load() {
-		op.Finish(0, &na.Error{Kind: na.Closed, Op: what, Addr: p.str})
-		return
-	}
 	if !p.expect(op, tag, buf) {
 		op.Finish(0, &na.Error{Kind: na.Invalid, Op: what, Addr: p.str, Err: fmt.Errorf("tag %d is waited for already", tag)})
+		return
+	}
+	if e.closed.Load() && p.unexpect(op) { // else Close has found it
+		op.Finish(0, &na.Error{Kind: na.Closed, Op: what, Addr: p.str})
 	}
 }
 
@@ -358,8 +376,19 @@ func (e *Endpoint) replace(f func()) {
 	go f()
 }
 
-// runTask runs a task on a goroutine of its own.
-func (e *Endpoint) runTask(t na.Task) { e.runners.Go(t.Run) }
+// runTask runs a task on a goroutine of its own, or on the caller's if the endpoint is closed: then the task ends as soon
+// as it wants to answer.
+func (e *Endpoint) runTask(t na.Task) {
+	e.mu.Lock()
+	sealed := e.sealed
+	if !sealed {
+		e.runners.Go(t.Run)
+	}
+	e.mu.Unlock()
+	if sealed {
+		t.Run()
+	}
+}
 
 // Shutdown implements [na.Endpoint].
 func (e *Endpoint) Shutdown() {

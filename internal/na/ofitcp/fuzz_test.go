@@ -108,7 +108,7 @@ func FuzzStream(f *testing.F) {
 	f.Add(seed, uint16(100))
 	f.Add(append(appendReadRsp(nil, 40_000), make([]byte, 40_000)...), uint16(20_000))
 	f.Add(rawExpected(1, make([]byte, 40_000)), uint16(20_000))
-	e := openEcho(f, Config{KeepAlive: -1, SendTimeout: -1})
+	e := openEcho(f, Config{KeepAlive: -1, SendTimeout: -1, DialTimeout: 50 * time.Millisecond})
 	buf := make([]byte, 64)
 	m, err := e.Register(buf, na.ReadWrite)
 	if err != nil {
@@ -131,7 +131,7 @@ func fuzzStream(t *testing.T, e *Endpoint, b []byte, cut int) {
 	r := newRaw(t)
 	c, answer := r.dial(e, 1)
 	if answer.typ != cmResponse {
-		t.Fatalf("%+v", answer)
+		return // the endpoint is dialing this port, for an answer to a request that an earlier peer sent from it
 	}
 	to := r.lookup(e)
 	var ops []*call

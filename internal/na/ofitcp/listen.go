@@ -124,7 +124,6 @@ func readRequest(r io.Reader) (m cmMessage, req []byte, err error) {
 // requested decides about the peer's connection request and carries that out.
 func (p *peer) requested(tcp *net.TCPConn, m cmMessage, req []byte) {
 	e := p.ep
-	p.activate()
 	defer p.settle()
 	try := &attempt{cancel: func() { _ = tcp.Close() }} // ends the answering
 	p.mu.Lock()
@@ -136,6 +135,7 @@ func (p *peer) requested(tcp *net.TCPConn, m cmMessage, req []byte) {
 		}
 		old = p.conn.Load()
 		p.link, p.try, p.pid = linkAccepting, try, m.pid
+		p.activate()
 		p.firewalled = m.features&featureFirewall != 0
 	}
 	p.mu.Unlock()

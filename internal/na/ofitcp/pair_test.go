@@ -195,6 +195,36 @@ func TestCall(t *testing.T) {
 	}
 }
 
+// TestNoSpin: without spinning everything is done by goroutines parked in the poller.
+func TestNoSpin(t *testing.T) {
+	server, cl := openEcho(t, Config{Spin: -1}), openEndpoint(t, Config{Spin: -1})
+	c := newClient(cl, addrOf(t, cl, server), 0)
+	for i := range 50 {
+		c.must(t, bytes.Repeat([]byte{byte(i)}, i))
+	}
+}
+
+// TestLargeMessages has messages that do not fit where small ones are read to, mixed with small ones.
+func TestLargeMessages(t *testing.T) {
+	cfg := Config{MaxRequest: 200_000, MaxResponse: 200_000}
+	server, cl := openEcho(t, cfg), openEndpoint(t, cfg)
+	to := addrOf(t, cl, server)
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			c := newClient(cl, to, uint32(g)<<16)
+			c.buf = make([]byte, cfg.MaxResponse)
+			for _, n := range []int{1, stageBytes - 41, stageBytes - 40, stageBytes - 39, stageBytes - 24, stageBytes, stageBytes + 1, 65536, 199_984, 3} {
+				c.must(t, random(n, uint64(n+g)))
+			}
+		})
+	}
+	wg.Wait()
+	c := newClient(cl, to, 1<<20)
+	c.e.SendRequest(&c.send.op, to, 1, make([]byte, cl.Limits().RequestRoom+cl.Limits().MaxRequest+1))
+	wantKind(t, c.send.park(t), na.Truncated)
+}
+
 func TestConcurrentCalls(t *testing.T) {
 	server, cl := openEcho(t, Config{}), openEndpoint(t, Config{})
 	to := addrOf(t, cl, server)

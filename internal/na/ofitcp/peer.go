@@ -72,11 +72,9 @@ func (p *peer) send(it item) {
 		c.kick()
 		return
 	}
-	p.activate()
 	c, err := p.sendSlow(it)
 	if err != nil {
 		p.giveBack(it, err)
-		p.settle()
 	} else if c != nil {
 		c.kick()
 	}
@@ -92,7 +90,7 @@ func (p *peer) sendSlow(it item) (*conn, error) {
 	if p.ep.closed.Load() {
 		return nil, &na.Error{Kind: na.Closed, Op: it.what, Addr: p.str}
 	}
-	if p.link == linkIdle || p.link == linkUp { // up: it is dead, and about to be lost
+	if p.link == linkIdle {
 		if p.firewalled {
 			return nil, &na.Error{Kind: na.Firewalled, Op: it.what, Addr: p.str}
 		}
@@ -101,6 +99,7 @@ func (p *peer) sendSlow(it item) (*conn, error) {
 		}
 	}
 	p.waiting = append(p.waiting, it)
+	p.activate()
 	return nil, nil
 }
 
@@ -115,7 +114,6 @@ func (p *peer) giveBack(it item, err error) {
 
 // expect has an operation wait for an expected message.
 func (p *peer) expect(op *na.Op, tag uint32, buf []byte) bool {
-	p.activate()
 	p.tagMu.Lock()
 	defer p.tagMu.Unlock()
 	if _, taken := p.tags[tag]; taken {
@@ -126,6 +124,7 @@ func (p *peer) expect(op *na.Op, tag uint32, buf []byte) bool {
 	}
 	p.tags[tag] = waiter{op, buf}
 	p.awaits.Add(1)
+	p.activate()
 	return true
 }
 
@@ -254,7 +253,8 @@ func (p *peer) unexpect(op *na.Op) bool {
 	return false
 }
 
-// activate enters p into the set of peers with something under way.
+// activate enters p into the set of peers with something under way. The caller holds the lock of what it has begun, mu or
+// tagMu, so that settle does not undo it.
 func (p *peer) activate() {
 	if p.active.Load() {
 		return

@@ -20,7 +20,7 @@ import (
 type role struct {
 	held   atomic.Bool   // somebody is reading
 	claim  atomic.Bool   // drivers read; the background rests
-	bg     atomic.Uint32 // bgActive, bgParked or bgResting
+	bg     atomic.Uint32 // bgActive and so on
 	resume chan struct{} // capacity 1: the background's turn
 	drives atomic.Uint64 // how often somebody drove
 
@@ -39,12 +39,13 @@ type role struct {
 	begun atomic.Uint64
 
 	watched      bool   // guarded by watcher.mu
-	watchedDrive uint64 // guarded by watcher.mu
-	watchedTask  uint64 // guarded by watcher.mu
+	watchedDrive uint64 // the watching goroutine's, as is the next
+	watchedTask  uint64
 }
 
 const (
-	bgActive  uint32 = iota // reads, spins or runs tasks
+	bgActive  uint32 = iota // reads or spins
+	bgInTask                // runs tasks
 	bgParked                // in the poller
 	bgResting               // waits for resume
 )
@@ -58,7 +59,7 @@ func (c *conn) background(gen uint32) {
 			return
 		}
 		c.role.bg.Store(bgParked)
-		err := c.sock.WaitRead(c.readable)
+		err := c.sock.WaitRead(c.onReadable)
 		c.role.bg.Store(bgActive)
 		if err != nil {
 			c.fail(na.Unreachable, lost(err))
@@ -134,7 +135,7 @@ func (c *conn) handBack() {
 // serve reads, runs tasks and spins, until nothing has come for the spin time or somebody else reads. False: the
 // goroutine was replaced.
 func (c *conn) serve(gen uint32) bool {
-	var s spinner
+	s := spinner{luck: &c.luck}
 	defer s.stop(c.ep)
 	r := &c.role
 	for hot := r.begun.Load() > 0 || c.rxBytes.Load() > 0; ; {
@@ -157,11 +158,30 @@ func (c *conn) serve(gen uint32) bool {
 	}
 }
 
-// spinner bounds how long a goroutine spins.
+// spinner bounds how long a goroutine spins. Not more than Endpoint.maxSpin goroutines do at a time; drivers go first.
 type spinner struct {
+	driver bool
+	luck   *luck
 	on     bool
 	rounds int
 	until  time.Time
+}
+
+// luck remembers whether spinning has paid lately. Where it does not, because the peer takes its time or other programs
+// want the processors, it is tried only now and then.
+type luck struct {
+	misses atomic.Int32 // spins in a row that brought nothing
+	turns  atomic.Int32 // chances to spin since
+}
+
+const (
+	luckMisses = 4  // so many are normal
+	luckRetry  = 16 // after them, every so manyth chance is taken
+)
+
+// try reports whether to spin.
+func (l *luck) try() bool {
+	return l.misses.Load() < luckMisses || l.turns.Add(1)%luckRetry == 0
 }
 
 // spinRounds is after how many vain reads the clock is looked at.
@@ -169,19 +189,16 @@ const spinRounds = 16
 
 // spin is called after a vain read. It lets others run and reports whether to go on.
 func (s *spinner) spin(e *Endpoint) bool {
-	if !s.on {
-		if !sockio.Direct || e.cfg.Spin <= 0 || e.spinning.Add(1) > e.maxSpin {
-			if sockio.Direct && e.cfg.Spin > 0 {
-				e.spinning.Add(-1)
-			}
-			return false
-		}
-		s.on = true
+	if !s.on && !s.begin(e) {
+		return false
 	}
 	switch {
 	case s.rounds == 0:
 		s.until = time.Now().Add(e.cfg.Spin)
 	case s.rounds%spinRounds == 0 && time.Now().After(s.until):
+		s.luck.misses.Add(1)
+		return false
+	case !s.driver && e.driving.Load()+e.spinning.Load() > e.maxSpin:
 		return false
 	}
 	s.rounds++
@@ -189,13 +206,37 @@ func (s *spinner) spin(e *Endpoint) bool {
 	return true
 }
 
+func (s *spinner) begin(e *Endpoint) bool {
+	if !sockio.Direct || e.cfg.Spin <= 0 || !s.luck.try() {
+		return false
+	}
+	s.on = true
+	n := s.count(e).Add(1)
+	if n > e.maxSpin || !s.driver && n+e.driving.Load() > e.maxSpin {
+		s.stop(e)
+	}
+	return s.on
+}
+
+func (s *spinner) count(e *Endpoint) *atomic.Int32 {
+	if s.driver {
+		return &e.driving
+	}
+	return &e.spinning
+}
+
 // reset starts the time anew, after something has come.
-func (s *spinner) reset() { s.rounds = 0 }
+func (s *spinner) reset() {
+	if s.rounds > 0 {
+		s.luck.misses.Store(0)
+		s.rounds = 0
+	}
+}
 
 func (s *spinner) stop(e *Endpoint) {
 	if s.on {
 		s.on = false
-		e.spinning.Add(-1)
+		s.count(e).Add(-1)
 	}
 }
 
@@ -204,33 +245,41 @@ func (c *conn) drive(ev *na.Event) {
 	r := &c.role
 	r.drives.Add(1)
 	c.uncork()
-	if !sockio.Direct || c.ep.cfg.Spin <= 0 || ev.IsSet() {
+	if ev.IsSet() {
 		return
 	}
-	if !r.held.CompareAndSwap(false, true) {
-		return // somebody makes progress
+	s := spinner{driver: true, luck: &c.luck}
+	bg := r.bg.Load()
+	if bg != bgActive && s.begin(c.ep) {
+		c.driveSpinning(ev, &s, bg)
+		s.stop(c.ep)
 	}
-	if bg := r.bg.Load(); bg != bgActive && !r.claim.Swap(true) {
+	if !ev.IsSet() {
+		c.takeOver(r.begun.Load()) // if the background is in a task, perhaps in this one, nobody else would read
+	}
+}
+
+// driveSpinning takes the read role, unless somebody else makes progress. bg is what the background goroutine does.
+func (c *conn) driveSpinning(ev *na.Event, s *spinner, bg uint32) {
+	r := &c.role
+	if !r.held.CompareAndSwap(false, true) {
+		return
+	}
+	if bg != bgInTask && !r.claim.Swap(true) {
 		c.ep.watch.add(c)
 		if bg == bgParked {
 			c.sock.WakeRead() // so that what comes wakes nobody
 		}
 	}
-	c.driveHeld(ev)
+	c.driveHeld(ev, s)
 	c.release()
-	set := ev.IsSet()
-	if !set || c.serves.Load() || c.expects.Load() > 0 || c.peer.awaits.Load() > 0 {
+	if !ev.IsSet() || c.serves.Load() || c.expects.Load() > 0 || c.peer.awaits.Load() > 0 {
 		c.handBack()
-	}
-	if !set {
-		c.takeOver(r.begun.Load()) // if the background is in a task, perhaps in this one, nobody else would read
 	}
 }
 
 // driveHeld reads until ev is set, or for the spin time.
-func (c *conn) driveHeld(ev *na.Event) {
-	var s spinner
-	defer s.stop(c.ep)
+func (c *conn) driveHeld(ev *na.Event, s *spinner) {
 	for !ev.IsSet() && !c.dead.Load() {
 		if c.receive() {
 			c.detachTasks()
@@ -291,24 +340,30 @@ func (c *conn) runTasks(gen uint32, s *spinner) (ran, mine bool) {
 func (c *conn) nextTask(gen uint32) (t na.Task, mine bool) {
 	r := &c.role
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	if r.gen != gen {
+		r.mu.Unlock()
 		return nil, false
 	}
-	r.inTask = false
-	if r.next == len(r.tasks) {
-		if r.next > 0 {
-			clear(r.tasks)
-			r.tasks, r.next = r.tasks[:0], 0
-			c.uncork()
-		}
-		return nil, true
+	r.inTask = r.next < len(r.tasks)
+	if r.inTask {
+		t = r.tasks[r.next]
+		r.next++
+		r.begun.Add(1)
+		r.bg.Store(bgInTask)
+		r.mu.Unlock()
+		return t, true
 	}
-	t = r.tasks[r.next]
-	r.next++
-	r.inTask = true
-	r.begun.Add(1)
-	return t, true
+	ran := r.next > 0
+	if ran {
+		clear(r.tasks)
+		r.tasks, r.next = r.tasks[:0], 0
+		r.bg.Store(bgActive)
+	}
+	r.mu.Unlock()
+	if ran {
+		c.uncork()
+	}
+	return nil, true
 }
 
 // takeOver replaces the background goroutine if it is still in the task that began as number begun: the new one reads,
@@ -316,15 +371,18 @@ func (c *conn) nextTask(gen uint32) (t na.Task, mine bool) {
 func (c *conn) takeOver(begun uint64) {
 	r := &c.role
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.inTask || r.begun.Load() != begun {
-		return
+	stuck := r.inTask && r.begun.Load() == begun
+	if stuck {
+		r.gen++
+		gen := r.gen
+		r.inTask = false
+		r.bg.Store(bgActive)
+		c.ep.replace(func() { c.background(gen) })
 	}
-	r.gen++
-	gen := r.gen
-	r.inTask = false
-	c.ep.replace(func() { c.background(gen) })
-	c.uncork()
+	r.mu.Unlock()
+	if stuck {
+		c.uncork()
+	}
 }
 
 // setCork has small answers collected, to leave together.

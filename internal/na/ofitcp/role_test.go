@@ -230,13 +230,18 @@ func TestManyClients(t *testing.T) {
 	if limit := 4*clients + 50; goroutines > limit { // listener and connection of each client, and the server's
 		t.Errorf("%d goroutines, want at most %d", goroutines, limit)
 	}
-	settle := time.NewTimer(50 * time.Millisecond) // spinning and watching are over
-	<-settle.C
-	before := cpuTime(t)
-	idle := time.NewTimer(500 * time.Millisecond)
-	<-idle.C
-	if used := cpuTime(t) - before; used > 20*time.Millisecond {
-		t.Errorf("idle, but %v of processor time were used in 500 ms", used)
+	least := time.Hour // a window in which nothing else goes on in this process, such as a collection
+	for range 10 {
+		before := cpuTime(t)
+		window := time.NewTimer(300 * time.Millisecond)
+		<-window.C
+		if least = min(least, cpuTime(t)-before); least < time.Millisecond / 4 {
+			break
+		}
+	}
+	t.Logf("idle: %v in 300 ms", least)
+	if least > time.Millisecond {
+		t.Errorf("idle, but %v of processor time were used in 300 ms", least)
 	}
 	for _, c := range peers {
 		wg.Go(func() { c.must(t, []byte("again")) })

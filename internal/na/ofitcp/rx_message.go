@@ -229,9 +229,7 @@ func (c *conn) beginRequest(n int, tag uint32) bool {
 // over, which upstream's peers put there as well. Otherwise anybody could have us dial third parties.
 func (c *conn) request(tag uint32, b []byte) {
 	c.ep.stats.requestsReceived.Add(1)
-	if !c.serves.Load() {
-		c.serves.Store(true)
-	}
+	c.serves.Store(true)
 	if !c.ep.takesRequests() {
 		return
 	}
@@ -399,7 +397,15 @@ func (c *conn) readRequested() {
 		r.n++
 	}
 	c.ep.stats.readsReceived.Add(1)
+	c.unasked()
 	c.reply(r)
+}
+
+// unasked takes note that the peer comes by itself, not only in answer to calls: then the connection must always be read.
+func (c *conn) unasked() {
+	if c.peer.awaits.Load() == 0 && !c.serves.Load() {
+		c.serves.Store(true)
+	}
 }
 
 // refuse ends the connection because of an access that is not allowed: the protocol has no other answer.
@@ -422,6 +428,7 @@ func (c *conn) beginWrite() {
 		}
 		to[i] = access{m: mem, off: v.addr, n: v.len}
 	}
+	c.unasked()
 	c.mu.Lock()
 	c.writeTo = to
 	c.mu.Unlock()

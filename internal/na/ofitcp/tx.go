@@ -140,6 +140,7 @@ func (c *conn) fill() bool {
 	t.iov, t.at, t.marks, t.done, t.scratch = t.iov[:0], 0, t.marks[:0], 0, t.scratch[:0]
 	start := t.queued
 	c.mu.Lock()
+	c.canceled = c.canceled[:0] // they were not in a batch
 	if len(c.cork) > 0 {
 		t.add(c.cork)
 		c.cork, t.spare = t.spare[:0], c.cork

@@ -1,6 +1,7 @@
 package ofitcp
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -15,6 +16,7 @@ type watcher struct {
 	ep   *Endpoint
 	stop chan struct{}
 	wg   sync.WaitGroup // its goroutine
+	seen []*conn        // that goroutine's
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -38,7 +40,6 @@ func (w *watcher) add(c *conn) {
 		return
 	}
 	r.watched = true
-	r.watchedDrive, r.watchedTask = r.drives.Load(), 0
 	w.list = append(w.list, c)
 	if !w.running {
 		w.running = true
@@ -61,19 +62,26 @@ func (w *watcher) run() {
 	}
 }
 
-// sweep looks at each connection and reports whether any is left.
+// sweep looks at each connection, without the lock, and reports whether any is left.
 func (w *watcher) sweep() bool {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	kept := w.list[:0]
-	for _, c := range w.list {
-		if c.role.watched = c.look(); c.role.watched {
-			kept = append(kept, c)
+	w.seen = append(w.seen[:0], w.list...)
+	w.mu.Unlock()
+	for i, c := range w.seen {
+		if c.look() {
+			w.seen[i] = nil
 		}
 	}
-	clear(w.list[len(kept):])
-	w.list = kept
-	w.running = len(kept) > 0
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.seen {
+		if c != nil {
+			c.role.watched = c.needsWatch() // it may have come to since the look
+		}
+	}
+	clear(w.seen)
+	w.list = slices.DeleteFunc(w.list, func(c *conn) bool { return !c.role.watched })
+	w.running = len(w.list) > 0
 	return w.running
 }
 
@@ -90,13 +98,15 @@ func (c *conn) look() bool {
 		c.takeOver(begun)
 	}
 	r.watchedDrive, r.watchedTask = drives, begun
-	return !quiet || r.claim.Load() || c.isInTask()
+	return !quiet || c.needsWatch()
 }
 
-func (c *conn) isInTask() bool {
-	c.role.mu.Lock()
-	defer c.role.mu.Unlock()
-	return c.role.inTask
+// needsWatch reports whether c depends on the watcher: it is claimed, or has tasks.
+func (c *conn) needsWatch() bool {
+	r := &c.role
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.claim.Load() || r.inTask || r.next < len(r.tasks)
 }
 
 // close ends the watching; everything has been handed back.

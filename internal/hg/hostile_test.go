@@ -1,0 +1,214 @@
+package hg
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"cinnabar/internal/na"
+	"cinnabar/internal/na/natest"
+)
+
+// raw is a process that sends what it likes.
+type raw struct {
+	ep     *natest.Endpoint
+	answer []byte // to each request, if not nil
+	send   na.Op
+}
+
+func openRaw(n *natest.Network) *raw {
+	p := &raw{}
+	p.ep = n.Open(p)
+	p.send.Done = p
+	return p
+}
+
+func (p *raw) Complete(*na.Op) {}
+
+func (p *raw) Request(m *na.Message) na.Task {
+	if p.answer != nil {
+		p.respond(m.From, m.Tag, p.answer)
+	}
+	return nil
+}
+
+func (p *raw) respond(to na.Addr, tag uint32, b []byte) {
+	p.ep.SendExpected(&p.send, to, tag, append(make([]byte, p.ep.Limits().ResponseRoom), b...))
+}
+
+func (p *raw) request(to na.Addr, b []byte) {
+	p.ep.SendRequest(&p.send, to, 1, append(make([]byte, p.ep.Limits().RequestRoom), b...))
+}
+
+// overflowing returns descriptors of overflows that make no sense, or more sense than there is memory.
+func overflowing(t testing.TB) map[string][]byte {
+	lent := func(n uint64) []byte {
+		return appendSized(nil, func(b []byte) []byte {
+			b = appendSegment(appendInfo(b, n, 1, flagReadOnly), lentBase, n)
+			return appendSized(b, func(b []byte) []byte {
+				for _, w := range []uint64{1, n, 1, 1, lentBase, n} {
+					b = binary.LittleEndian.AppendUint64(b, w)
+				}
+				return b
+			})
+		})
+	}
+	return map[string][]byte{
+		"2^63 bytes":             lent(1 << 63),
+		"2^64-1 bytes":           lent(1<<64 - 1),
+		"one byte too many":      lent(1<<20 + 1),
+		"of somebody else":       lent(1 << 20),
+		"nothing":                nil,
+		"null":                   golden(t, "proc_null"),
+		"cut off":                golden(t, "proc_pull")[:50],
+		"not to be read":         changed(golden(t, "proc_pull"), wordSize+flagsAt, flagWriteOnly),
+		"without handle":         appendSized(nil, func(b []byte) []byte { return appendSegment(appendInfo(b, 9, 1, flagReadOnly), 0, 9) }),
+		"handle of another kind": changed(golden(t, "proc_pull"), wordSize+56, 2),
+		"empty":                  appendSized(nil, func(b []byte) []byte { return appendSegment(appendInfo(b, 0, 1, flagReadOnly), 0, 0) }),
+	}
+}
+
+// TestHostileRequests has a peer send overflows that cannot be: no memory is taken for them, and others are served.
+func TestHostileRequests(t *testing.T) {
+	for name, desc := range overflowing(t) {
+		n := natest.New(natest.Config{Direct: true})
+		log := &lockedBuffer{}
+		server := open(t, n, Config{Dispatch: handler(echo), MaxOverflow: 1 << 20, Logger: slog.New(slog.NewTextHandler(log, nil))})
+		client, bad := open(t, n, Config{}), openRaw(n)
+		for _, flags := range []uint8{flagMoreData, flagMoreData | flagNoResponse} {
+			head := make([]byte, formShort.size())
+			putRequest(head, requestFields{id: 1, flags: flags})
+			bad.request(server.ep.Addr(), append(head, desc...))
+		}
+		if err := server.tasks.wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s := server.Stats()
+		if s.RequestsActive != 0 || s.OverflowBytes != 0 || s.TransfersActive != 0 {
+			t.Errorf("%s: left over %+v", name, s)
+		}
+		if name != "empty" && (s.RequestsDropped != 2 || strings.Count(log.String(), "request dropped") != 1) {
+			t.Errorf("%s: %d requests dropped, log %q", name, s.RequestsDropped, log)
+		}
+		if _, err := call(t, client, server.ep.Addr(), 1, nil); err != nil {
+			t.Errorf("%s: another client: %v", name, err)
+		}
+	}
+}
+
+// TestHostileResponses is the same for responses; the peer is told in any case that nobody needs its memory any more,
+// unless the connection is lost.
+func TestHostileResponses(t *testing.T) {
+	for name, desc := range overflowing(t) {
+		n := natest.New(natest.Config{Direct: true})
+		client, bad := open(t, n, Config{MaxOverflow: 1 << 20}), openRaw(n)
+		head := make([]byte, formShort.size())
+		putResponse(head, responseFields{flags: flagMoreData})
+		bad.answer = append(head, desc...)
+		k := client.NewCall()
+		k.Start(bad.ep.Addr(), 1, CallOptions{}, nil)
+		err := k.Wait(t.Context())
+		if (err == nil) != (name == "empty") {
+			t.Errorf("%s: %v", name, err)
+		}
+		k.Free()
+		lost := name == "of somebody else"
+		if acks := client.ep.Counts().Responses; (acks == 0) != lost {
+			t.Errorf("%s: %d acks, %v", name, acks, err)
+		}
+	}
+}
+
+// TestOverflowBudgetOfCalls has responses that are too much together.
+func TestOverflowBudgetOfCalls(t *testing.T) {
+	n := natest.New(natest.Config{})
+	server := open(t, n, Config{Dispatch: handler(func(r *Request) { _ = r.Respond(context.Background(), make([]byte, 10000)) })})
+	client := open(t, n, Config{OverflowBudget: 15000})
+	first := client.NewCall()
+	first.Start(server.ep.Addr(), 1, CallOptions{}, nil)
+	if err := first.Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := call(t, client, server.ep.Addr(), 1, nil); codeFrom(t, err) != Again || !strings.Contains(err.Error(), "OverflowBudget") {
+		t.Error(err)
+	}
+	first.Free()
+	if _, err := call(t, client, server.ep.Addr(), 1, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestToldOnce: garbage is logged once for each peer, and the memory of that is bounded.
+func TestToldOnce(t *testing.T) {
+	n := natest.New(natest.Config{Direct: true})
+	log := &lockedBuffer{}
+	server := open(t, n, Config{Logger: slog.New(slog.NewTextHandler(log, nil))})
+	for range 3 {
+		bad := openRaw(n)
+		for range 5 {
+			bad.request(server.ep.Addr(), []byte("GET / HTTP/1.1\r\n\r\n"))
+		}
+	}
+	if got := strings.Count(log.String(), "no Mercury RPC"); got != 3 {
+		t.Errorf("%d lines for 3 peers:\n%s", got, log)
+	}
+	if got := server.Stats().RequestsDropped; got != 15 {
+		t.Errorf("%d requests dropped, want 15", got)
+	}
+	for i := range 3 * maxTold {
+		server.told.first(fmt.Sprint(i))
+	}
+	server.told.mu.Lock()
+	defer server.told.mu.Unlock()
+	if got := len(server.told.peers); got > maxTold {
+		t.Errorf("%d peers are remembered", got)
+	}
+}
+
+// FuzzRequest sends any message to a server.
+func FuzzRequest(f *testing.F) {
+	for _, name := range goldens(f, "request_") {
+		f.Add(golden(f, name), uint8(Detect))
+	}
+	for _, desc := range overflowing(f) {
+		head := make([]byte, formShort.size())
+		putRequest(head, requestFields{id: 1, flags: flagMoreData})
+		f.Add(append(head, desc...), uint8(NoChecksums))
+	}
+	f.Fuzz(func(t *testing.T, b []byte, mode uint8) {
+		n := natest.New(natest.Config{Direct: true})
+		server := open(t, n, Config{Checksums: ChecksumMode(mode % 3), Dispatch: handler(echo), MaxOverflow: 1 << 16})
+		bad := openRaw(n)
+		bad.request(server.ep.Addr(), b[:min(len(b), bad.ep.Limits().MaxRequest)])
+		if err := server.tasks.wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// FuzzResponse answers a call with any message.
+func FuzzResponse(f *testing.F) {
+	for _, name := range goldens(f, "response_") {
+		f.Add(golden(f, name), uint8(NoChecksums))
+		f.Add(golden(f, name), uint8(Checksums))
+		f.Add(golden(f, name), uint8(Detect))
+	}
+	for _, desc := range overflowing(f) {
+		head := make([]byte, formShort.size())
+		putResponse(head, responseFields{flags: flagMoreData})
+		f.Add(append(head, desc...), uint8(NoChecksums))
+	}
+	f.Fuzz(func(t *testing.T, b []byte, mode uint8) {
+		n := natest.New(natest.Config{Direct: true})
+		client, bad := open(t, n, Config{Checksums: ChecksumMode(mode % 3), MaxOverflow: 1 << 16}), openRaw(n)
+		bad.answer = bytes.Clone(b[:min(len(b), bad.ep.Limits().MaxResponse)])
+		if bad.answer == nil {
+			bad.answer = []byte{}
+		}
+		_, _ = call(t, client, bad.ep.Addr(), 1, []byte("question"))
+	})
+}

@@ -1,0 +1,5 @@
+//go:build race
+
+package ofitcp
+
+const raceEnabled = true

@@ -1,0 +1,32 @@
+// Package interop runs this module against the C libraries that it shares its wire with: Mercury and Margo over
+// libfabric's tcp provider, in both roles.
+//
+// Its tests compile the small programs in directory c with the C compiler and pkg-config, and drive them through their
+// standard input and output. Packages are found as pkg-config finds them, so the environment says against which
+// installation the tests run:
+//
+//	PKG_CONFIG_PATH=$MERCURY/lib/pkgconfig:$MARGO/lib/pkgconfig go test ./test/interop
+//
+// Where Mercury or Margo is missing, the tests that need it are skipped and say so. An installation that was built with
+// checksums is recognized, and the tests then use them. Everything happens on loopback.
+//
+// # Programs
+//
+// hg_peer and margo_peer serve a set of RPCs and call the same set elsewhere, one command per line; the comments at the
+// top of their files list options and commands, types.h the arguments. The Go side of the tests serves and calls the
+// same set. margo_sum_server and margo_sum_client are the two halves of Margo's tutorial. hashids and procs print what
+// the libraries make of names and values.
+//
+// # Recorded bytes
+//
+// testdata holds what the C libraries did, so that tests without them can check the same: hashids.txt the ids of the
+// names in names.txt, procs.txt the encodings of values of every type, and wire/*.hex whole conversations. Each file
+// begins with its provenance. A conversation has a line
+//
+//	conn dialer=IP:PORT listener=IP:PORT
+//
+// for each connection, with the addresses at which both sides listen, then one line for each connection management or
+// data message in the order of its arrival: "> HEX" from the side that dialed, "< HEX" from the other, "> close" and
+// "< close" where the stream ended. Process ids, ports, base pointers, padding, byte 5 of messages without RMA and
+// byte 7 of all of them differ from run to run.
+package interop

@@ -1,0 +1,209 @@
+//go:build linux
+
+package interop
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"cinnabar"
+)
+
+// soon bounds how long this side may take to notice that the other is gone.
+const soon = 10 * time.Second
+
+// failed checks that a call ended because of its peer, and says so.
+func failed(t *testing.T, what string, err error, addr, rpc string) {
+	t.Helper()
+	switch cinnabar.CodeOf(err) {
+	case cinnabar.CodeHostUnreach, cinnabar.CodeIOError, cinnabar.CodeCanceled:
+	default:
+		t.Errorf("%s: %v; want an error about the peer", what, err)
+		return
+	}
+	if s := err.Error(); !strings.Contains(s, addr) || !strings.Contains(s, rpc) {
+		t.Errorf("%s: %q names not both %s and %s", what, s, addr, rpc)
+	}
+}
+
+// TestServerKilled kills a C server that has a call, and starts it again at the same address.
+func TestServerKilled(t *testing.T) {
+	q := startPeer(t, hgPeer)
+	c := dial(t, mercury, q.addr, nil)
+	call := c.rpc.hold.Start(limited(t, patience), c.to, none{})
+	q.expect("event hold") // the server has it
+	began := time.Now()
+	q.kill()
+	_, err := call.Wait()
+	failed(t, "a call at a server that was killed", err, q.addr, "hold")
+	if took := time.Since(began); took > soon {
+		t.Errorf("the call ended %v after its server", took)
+	}
+	_, err = c.rpc.void.Call(limited(t, patience), c.to, none{})
+	failed(t, "a call at an address where nobody listens", err, q.addr, "void")
+
+	again := startPeer(t, hgPeer, "--init", q.addr)
+	if out, err := c.rpc.sum.Call(limited(t, patience), c.to, sumIn{1, 2}); err != nil || out.Ret != 3 {
+		t.Errorf("sum at the server that was started again is %d, %v; want 3", out.Ret, err)
+	}
+	again.stop()
+}
+
+// TestServerFrozen stops a C server and lets it go on.
+func TestServerFrozen(t *testing.T) {
+	q := startPeer(t, hgPeer)
+	c := dial(t, mercury, q.addr, nil)
+	c.pipeline(10, 1)
+	signal(t, q.process, syscall.SIGSTOP)
+	_, err := c.rpc.void.Call(limited(t, 200*time.Millisecond), c.to, none{})
+	if cinnabar.CodeOf(err) != cinnabar.CodeTimeout {
+		t.Errorf("a call at a frozen server: %v; want %v", err, cinnabar.CodeTimeout)
+	}
+	signal(t, q.process, syscall.SIGCONT)
+	c.pipeline(100, 10)
+	q.stop()
+}
+
+func signal(t *testing.T, p *process, s syscall.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestClientKilledInTransfer kills C clients while a Go server reads and writes their memory.
+func TestClientKilledInTransfer(t *testing.T) {
+	for _, kind := range []string{"pull", "push"} {
+		t.Run(kind, func(t *testing.T) {
+			s := listen(t, mercury, nil)
+			arrived, frozen, ended := make(chan string, 1), make(chan struct{}), make(chan error, 1)
+			rpc, transfer, mode := s.rpc.pull, cinnabar.RemoteBulk.Pull, cinnabar.WriteOnly
+			if kind == "push" {
+				rpc, transfer, mode = s.rpc.push, cinnabar.RemoteBulk.Push, cinnabar.ReadOnly
+			}
+			must(t, rpc.Remove(s.Engine), rpc.Handle(s.Engine, func(ctx context.Context, in moveIn) (moveOut, error) {
+				peer := cinnabar.PeerFrom(ctx)
+				arrived <- peer.String()
+				<-frozen
+				local, err := s.Alloc(mode, in.Bulk.Len())
+				if err == nil {
+					_, err = transfer(in.Bulk.On(peer), ctx, local)
+					err = firstOf(err, local.Close())
+				}
+				ended <- err
+				return moveOut{}, err
+			}))
+			client := startPeer(t, hgPeer)
+			client.aim(s.Addr())
+			client.start(fmt.Sprintf("%s total=%d", kind, 64<<20)) // more than sockets hold
+			addr := <-arrived
+			signal(t, client.process, syscall.SIGSTOP)
+			close(frozen)
+			began := time.Now()
+			client.kill()
+			err := <-ended
+			failed(t, kind+" of the memory of a client that was killed", err, addr, kind)
+			if took := time.Since(began); took > soon {
+				t.Errorf("the transfer ended %v after its client", took)
+			}
+			other := startPeer(t, hgPeer)
+			other.aim(s.Addr())
+			other.check("sum a=1 b=2", "ret=0 value=3")
+			other.stop()
+		})
+	}
+}
+
+func firstOf(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestServerReplaced closes the Go server that a C client has called and opens another at its address.
+func TestServerReplaced(t *testing.T) {
+	client := startPeer(t, hgPeer)
+	first, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	must(t, mercury.sum.Handle(first, func(context.Context, sumIn) (sumOut, error) { return sumOut{1}, nil }))
+	addr := first.Addr()
+	client.aim(addr)
+	client.check("sum a=0 b=1", "ret=0 value=1")
+	closeEngine(t, first)
+	second, err := cinnabar.Listen(addr, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeEngine(t, second)
+	must(t, mercury.sum.Handle(second, func(context.Context, sumIn) (sumOut, error) { return sumOut{2}, nil }))
+	client.check("sum a=0 b=2", "ret=0 value=2")
+	client.stop()
+}
+
+// TestDialEachOther has a Go and a C process call each other for the first time at once, again and again.
+func TestDialEachOther(t *testing.T) {
+	q := startPeer(t, hgPeer)
+	for range 25 {
+		s := listen(t, mercury, nil)
+		c := aim(t, mercury, s.Engine, q.addr)
+		q.aim(s.Addr())
+		q.start("sum a=1 b=2")
+		if out, err := c.rpc.sum.Call(c.ctx(), c.to, sumIn{3, 4}); err != nil || out.Ret != 7 {
+			t.Errorf("the Go side's sum is %d, %v; want 7", out.Ret, err)
+		}
+		if got := q.result("sum"); !got.has("ret=0 value=3") {
+			t.Errorf("the C side says %q", got)
+		}
+		closeEngine(t, s.Engine)
+	}
+	q.stop()
+}
+
+// TestManyClients has C clients use one Go server at once.
+func TestManyClients(t *testing.T) {
+	s := listen(t, mercury, nil)
+	var clients []*peer
+	for range 16 {
+		q := startPeer(t, hgPeer)
+		q.aim(s.Addr())
+		clients = append(clients, q)
+	}
+	for _, q := range clients {
+		q.start("sum a=1 b=2 count=200 inflight=8")
+		q.start("pull total=1048576")
+	}
+	for _, q := range clients {
+		for _, command := range []string{"sum", "pull"} {
+			if got := q.result(command); !got.has("ret=0") {
+				t.Errorf("a client says %q", got)
+			}
+		}
+		q.stop()
+	}
+}
+
+// TestOverload has a C client send more than a Go server takes: two requests run, four wait, the others are refused. The
+// client gives up those that are not answered.
+func TestOverload(t *testing.T) {
+	s := listen(t, mercury, &cinnabar.Config{MaxHandlers: 2, MaxQueued: 4})
+	release := make(chan struct{})
+	must(t, s.rpc.sum.Remove(s.Engine), s.rpc.sum.Handle(s.Engine, func(context.Context, sumIn) (sumOut, error) {
+		<-release
+		return sumOut{3}, nil
+	}))
+	q := startPeer(t, hgPeer, "--timeout", "500")
+	q.aim(s.Addr())
+	q.check("sum a=1 b=2 count=64 inflight=64", "ok=0 again=58 canceled=6")
+	close(release)
+	q.check("sum a=1 b=2", "ret=0 value=3")
+	q.stop()
+}
