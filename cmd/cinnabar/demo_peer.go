@@ -77,7 +77,10 @@ func serveDemo(ctx context.Context, dev *verbs.Device, x *exchange) (err error) 
 			return err
 		}
 		if m.kind == kindBye {
-			return p.files(ctx, dev, x)
+			if err := p.files(ctx, dev, x); err != nil {
+				return err
+			}
+			return p.calls(ctx, x)
 		}
 		if err := p.handle(ctx, m); err != nil {
 			return fmt.Errorf("%s: %w", m.op, err)

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar"
+	"cinnabar/examples/sum"
 	"cinnabar/verbs"
 )
 
@@ -74,6 +76,9 @@ func testDemo(t *testing.T, dev *verbs.Device, src source) (*demo, error, error)
 			if err == nil {
 				err = d.files(t.Context(), dev, x)
 			}
+			if err == nil {
+				err = d.calls(t.Context(), x)
+			}
 			if err != nil {
 				shut(x) // as when the process ends
 			}
@@ -104,15 +109,21 @@ func testDemoMovesEverySize(t *testing.T, open func(*testing.T) *verbs.Device) {
 		if want := sha256.Sum256(all); d.digest != want {
 			t.Errorf("%d bytes: digest %x, want %x", size, d.digest, want)
 		}
-		if len(d.rows) != 11 {
-			t.Errorf("%d bytes: %d rows, want 11", size, len(d.rows))
+		if len(d.rows) != 13 {
+			t.Fatalf("%d bytes: %d rows, want 13", size, len(d.rows))
 		}
 		for _, r := range d.rows[1:5] {
 			if want := (size + demoChunk - 1) / demoChunk; r.operations != want || r.bytes != size {
 				t.Errorf("%d bytes: %s took %d operations for %d bytes, want %d", size, r.step, r.operations, r.bytes, want)
 			}
 		}
-		for _, r := range d.rows[7:] {
+		if r := d.rows[11]; r.operations != 4 || r.bytes != 160 || r.verified != "response 36 each time" {
+			t.Errorf("%d bytes: %+v", size, r)
+		}
+		if r := d.rows[12]; r.operations != (size+demoChunk-1)/demoChunk || r.bytes != size || !strings.HasPrefix(r.verified, "SHA-256 equal") {
+			t.Errorf("%d bytes: %+v", size, r)
+		}
+		for _, r := range d.rows[7:11] {
 			if !strings.HasPrefix(r.step, "file transfer, ") || r.bytes != size || !strings.HasPrefix(r.verified, "SHA-256 equal") {
 				t.Errorf("%d bytes: %+v", size, r)
 			}
@@ -279,10 +290,40 @@ func TestDemoTable(t *testing.T) {
 		{"out-of-band exchange", 2, 612, 412 * time.Microsecond, "-", "127.0.0.1:40001"},
 		{"RDMA write", 64, 64 * mebibyte, 32 * time.Millisecond, "2000.0 MiB/s", "SHA-256 equal (9f86d081…)"},
 		{"atomic fetch-and-add", 1000, 8000, 20 * time.Millisecond, "50000 operations/s", "every old value"},
+		{"RPC sum, pulling 10 integers", 4, 160, 2 * time.Millisecond, "2000 calls/s", "response 36 each time"},
 	}
 	var b bytes.Buffer
 	if err := writeDemoTable(&b, rows); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "demo.golden", b.String())
+}
+
+// What a handler of the peer refuses fails both sides: the parent with the code, the peer with the reason.
+func TestDemoServiceRefusesNonsense(t *testing.T) {
+	engine, err := cinnabar.Listen("ofi+tcp://127.0.0.1:0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	local, err := engine.Expose(cinnabar.WriteOnly, make([]byte, 8))
+	if err != nil {
+		t.Fatal(err)
+	}
+	large, err := engine.Expose(cinnabar.ReadOnly, make([]byte, 9))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		text string
+		call func(*demoService) error
+	}{
+		{"sum of -1 values", func(s *demoService) error { _, err := s.add(t.Context(), sum.In{N: -1}); return err }},
+		{"sum of 2147483647 values", func(s *demoService) error { _, err := s.add(t.Context(), sum.In{N: 1<<31 - 1}); return err }},
+		{"round of 9 bytes, over the agreed 8", func(s *demoService) error { _, err := s.fetch(t.Context(), large.Handle()); return err }},
+	} {
+		s := &demoService{engine: engine, local: local, sum: sha256.New()}
+		wantError(t, tt.call(s), tt.text)
+		wantError(t, s.failure(), tt.text)
+	}
 }

@@ -51,10 +51,7 @@ var layers = map[string]row{
 	"internal/na/natest": {code: []string{"internal/na"}},
 	"internal/hg":        {code: []string{"internal/na"}, test: []string{"internal/na/natest"}},
 	"internal/margo":     {code: []string{"internal/na"}},
-	"internal/na/ofitcp": {
-		code:    []string{"internal/na", "internal/sockio", "internal/hostmem", "internal/invariants"},
-		modules: []string{modSys},
-	},
+	"internal/na/ofitcp": {code: []string{"internal/na", "internal/sockio"}, test: []string{"internal/hostmem"}},
 
 	// Protocol state machines: bytes in, effects out; no sockets, clocks or memory of their own.
 	"internal/iwarp/mpa":   {},

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"sync"
+	"time"
+
+	"cinnabar"
+	"cinnabar/examples/sum"
+)
+
+// The last part of the demonstration is remote procedure calls: the peer serves sum, for which it pulls ten integers
+// from the parent's memory each time, and fetch, for which it pulls the data. Both sides know the order, and tell each
+// other the rest over the exchange:
+//
+//	parent                                peer
+//	  | <------------ its engine's address -- |
+//	  |      ... calls and their pulls ...    |
+//	  | -- an empty line ------------------> |  and the peer's engine ends
+const (
+	demoSums   = 4                       // calls of sum, as the client of Margo's tutorial makes
+	demoSum    = 36                      // what each of them returns
+	demoListen = "ofi+tcp://127.0.0.1:0" // both are on this machine
+)
+
+// demoFetch has the peer pull the next part of the data. Parts come in order.
+var demoFetch = cinnabar.NewRPC[cinnabar.BulkHandle, demoFetched]("demo_fetch")
+
+// demoFetched is how a pull went.
+type demoFetched struct {
+	Nanoseconds int64             // that the pull took
+	Digest      [sha256.Size]byte // of all parts so far
+}
+
+// calls is the parent's part.
+func (d *demo) calls(ctx context.Context, x *exchange) (err error) {
+	var address string
+	if err := x.receive(ctx, &address); err != nil {
+		return err
+	}
+	engine, err := cinnabar.Open(demoListen, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, engine.Close()) }()
+	peer, err := engine.Lookup(ctx, address)
+	if err != nil {
+		return err
+	}
+	if err := d.sums(ctx, engine, peer); err != nil {
+		return fmt.Errorf("RPC sum: %w", reason(ctx, err))
+	}
+	if err := d.fetch(ctx, engine, peer); err != nil {
+		return fmt.Errorf("RPC with bulk pull: %w", reason(ctx, err))
+	}
+	return x.send("")
+}
+
+// sums makes the tutorial's calls, each with memory of its own.
+func (d *demo) sums(ctx context.Context, engine *cinnabar.Engine, peer *cinnabar.Endpoint) error {
+	values := []int32{1, 4, 2, 5, 6, 3, 5, 3, 2, 5}
+	start := time.Now()
+	for range demoSums {
+		if err := demoSumOnce(ctx, engine, peer, values); err != nil {
+			return err
+		}
+	}
+	took := time.Since(start)
+	d.rows = append(d.rows, demoRow{
+		step: "RPC sum, pulling 10 integers", operations: demoSums, bytes: int64(demoSums * 4 * len(values)), took: took,
+		rate: fmt.Sprintf("%.0f calls/s", perSecond(demoSums, took)), verified: fmt.Sprintf("response %d each time", demoSum),
+	})
+	return nil
+}
+
+func demoSumOnce(ctx context.Context, engine *cinnabar.Engine, peer *cinnabar.Endpoint, values []int32) (err error) {
+	b, err := cinnabar.ExposeSlice(engine, cinnabar.ReadOnly, values)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	out, err := sum.RPC.Call(ctx, peer, sum.In{N: int32(len(values)), Data: b.Handle()})
+	if err == nil && out.Ret != demoSum {
+		err = fmt.Errorf("verification failed: the response is %d, expected %d", out.Ret, demoSum)
+	}
+	return err
+}
+
+// fetch exposes the data, round by round, in the memory that the operations before have used, and has the peer pull it.
+// The time is that of the pulls as the peer measures it, without making and hashing the data.
+func (d *demo) fetch(ctx context.Context, engine *cinnabar.Engine, peer *cinnabar.Endpoint) (err error) {
+	r, err := d.src.open()
+	if err != nil {
+		return err
+	}
+	defer shut(r)
+	round := d.data.Bytes()[:demoRound]
+	b, err := engine.Expose(cinnabar.ReadOnly, round)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	row := demoRow{step: "RPC with bulk pull", bytes: d.src.Size}
+	arrived := sha256.Sum256(nil)
+	for left := d.src.Size; left > 0; {
+		n := min(left, demoRound)
+		if err := d.src.fill(r, round[:n]); err != nil {
+			return err
+		}
+		out, err := demoFetch.Call(ctx, peer, b.Slice(0, n).Handle())
+		if err != nil {
+			return err
+		}
+		arrived = out.Digest
+		row.operations += (n + demoChunk - 1) / demoChunk
+		row.took += time.Duration(out.Nanoseconds)
+		left -= n
+	}
+	if arrived != d.digest {
+		return fmt.Errorf("verification failed: what the peer pulled has SHA-256 %x, the data had %x before; did %s change meanwhile?", arrived, d.digest, d.src.name())
+	}
+	row.rate = fmt.Sprintf("%.1f MiB/s", mibPerSecond(row.bytes, row.took))
+	row.verified = fmt.Sprintf("SHA-256 equal (%x…)", arrived[:4])
+	d.rows = append(d.rows, row)
+	return nil
+}
+
+// calls is the peer's part.
+func (p *demoPeer) calls(ctx context.Context, x *exchange) (err error) {
+	engine, err := cinnabar.Listen(demoListen, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, engine.Close()) }()
+	local, err := engine.Expose(cinnabar.WriteOnly, p.data.Bytes()[:demoRound]) // until the engine closes
+	if err != nil {
+		return err
+	}
+	s := &demoService{engine: engine, local: local, sum: sha256.New()}
+	if err := errors.Join(sum.RPC.Handle(engine, s.add), demoFetch.Handle(engine, s.fetch)); err != nil {
+		return err
+	}
+	if err := x.send(engine.Addr()); err != nil {
+		return err
+	}
+	var done string
+	return errors.Join(x.receive(ctx, &done), s.failure())
+}
+
+// demoService is what the peer serves.
+type demoService struct {
+	engine *cinnabar.Engine
+	local  *cinnabar.Bulk // where data is pulled to
+
+	mu  sync.Mutex
+	sum hash.Hash // +checklocks:mu
+	err error     // +checklocks:mu
+}
+
+// fail keeps the first error of a handler, whose text does not travel to the caller.
+func (s *demoService) fail(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.err = err
+	}
+	return err
+}
+
+func (s *demoService) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// add serves sum.
+func (s *demoService) add(ctx context.Context, in sum.In) (sum.Out, error) {
+	if in.N < 0 || in.N > demoRound/4 {
+		return sum.Out{}, s.fail(fmt.Errorf("the parent asks for the sum of %d values", in.N))
+	}
+	values := make([]int32, in.N)
+	b, err := cinnabar.ExposeSlice(s.engine, cinnabar.WriteOnly, values)
+	if err != nil {
+		return sum.Out{}, s.fail(err)
+	}
+	_, err = in.Data.On(cinnabar.PeerFrom(ctx)).Pull(ctx, b)
+	if err := errors.Join(err, b.Close()); err != nil {
+		return sum.Out{}, s.fail(err)
+	}
+	var out sum.Out
+	for _, v := range values {
+		out.Ret += v
+	}
+	return out, nil
+}
+
+// fetch serves demoFetch.
+func (s *demoService) fetch(ctx context.Context, part cinnabar.BulkHandle) (demoFetched, error) {
+	if part.Len() > s.local.Len() {
+		return demoFetched{}, s.fail(fmt.Errorf("the parent begins a round of %d bytes, over the agreed %d", part.Len(), s.local.Len()))
+	}
+	start := time.Now()
+	n, err := part.On(cinnabar.PeerFrom(ctx)).PullChunks(ctx, s.local, demoChunk, 0)
+	took := time.Since(start)
+	if err != nil {
+		return demoFetched{}, s.fail(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sum.Write(s.local.Bytes()[:n])
+	return demoFetched{int64(took), [sha256.Size]byte(s.sum.Sum(nil))}, nil
+}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"math"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// Limits of perf's options.
+const (
+	perfMaxInflight = 4096
+	perfMaxSize     = 1 << 30 // bytes of one transfer, or of one call's block
+	perfMaxMemory   = 1 << 36 // bytes of a client's blocks for transfers together
+)
+
+// perfOptions are the options of perf rate, bw-read and bw-write.
+type perfOptions struct {
+	address       string
+	portFile      string
+	sizeText      string
+	sizes         []int64 // rising
+	inflight      int
+	count         int // iterations of each size; 0: as many as duration allows
+	transfers     int // of one call
+	duration      time.Duration
+	verify        bool
+	bidirectional bool
+	keep          bool
+	json          bool
+}
+
+func (o *perfOptions) largest() int64 { return o.sizes[len(o.sizes)-1] }
+
+func newPerf(s streams) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "perf",
+		Short: "Measure RPCs and bulk transfers, against this program or Mercury's own",
+		Long: `perf measures calls and bulk transfers between two processes. It speaks the protocol of
+Mercury's perf programs: perf serve stands in for hg_perf_server, perf rate for hg_rate,
+perf bw-read and bw-write for hg_bw_read and hg_bw_write, each against the C programs or
+each other.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(
+		newPerfServe(s),
+		newPerfClient(s, perfJob{op: "rate", prepare: prepareRate}, "1..4096", "Calls per second and time per call"),
+		newPerfClient(s, perfJob{op: "bw-read", prepare: prepareBwRead, least: 1}, "4KiB..16MiB", "Bandwidth of the server's pushes into this process"),
+		newPerfClient(s, perfJob{op: "bw-write", prepare: prepareBwWrite, least: 1}, "4KiB..16MiB", "Bandwidth of the server's pulls from this process"),
+	)
+	for _, c := range cmd.Commands() {
+		c.Args = usageArgs(c.Args)
+	}
+	return cmd
+}
+
+func newPerfServe(s streams) *cobra.Command {
+	o := &perfServeOptions{}
+	cmd := &cobra.Command{
+		Use:   "serve ADDRESS",
+		Short: "Serve perf's clients, and Mercury's",
+		Long: `serve listens at ADDRESS, such as tcp or ofi+tcp://127.0.0.1:0, prints the address that
+clients need, and serves until a client says that it is done.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			o.address = args[0]
+			if o.memory, err = parseSize("--memory", o.memoryText, 1, math.MaxInt64/2); err != nil {
+				return err
+			}
+			return runPerfServe(cmd.Context(), o, s)
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.portFile, "port-file", "", "also write the address to this file, from which Mercury's programs read it (port.cfg)")
+	f.BoolVar(&o.keep, "keep", false, "go on serving when a client is done")
+	f.BoolVar(&o.verify, "verify", false, "check the data of rate's calls")
+	f.BoolVar(&o.bidirectional, "bidirectional", false, "send the data of rate's calls back; the client needs the option too")
+	f.StringVar(&o.memoryText, "memory", "4GiB", "memory for all clients' transfers together")
+	return cmd
+}
+
+func newPerfClient(s streams, job perfJob, sizes, short string) *cobra.Command {
+	o := &perfOptions{}
+	cmd := &cobra.Command{
+		Use:   job.op + " [ADDRESS]",
+		Short: short,
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.parse(args, job.least); err != nil {
+				return err
+			}
+			return runPerf(cmd.Context(), job, o, s)
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.portFile, "port-file", "", "read the server's address from this file instead")
+	f.StringVar(&o.sizeText, "size", sizes, "bytes: one size, several (1KiB,64KiB), or a range that doubles (1KiB..1MiB)")
+	f.IntVar(&o.inflight, "inflight", 1, "calls at a time")
+	f.IntVar(&o.count, "count", 0, "iterations of each size, each of --inflight calls; 0 goes by --duration")
+	f.DurationVar(&o.duration, "duration", time.Second, "time for each size")
+	if job.op == "rate" {
+		o.transfers = 1
+		f.BoolVar(&o.bidirectional, "bidirectional", false, "have the data sent back; the server needs the option too")
+	} else {
+		f.IntVar(&o.transfers, "transfers", 1, "transfers of one call; Mercury's programs make 64")
+	}
+	f.BoolVar(&o.verify, "verify", false, "check the data; slower")
+	f.BoolVar(&o.keep, "keep", false, "leave the server running")
+	f.BoolVar(&o.json, "json", false, "print a JSON object for each size")
+	return cmd
+}
+
+// parse checks the options. A size is at least that many bytes.
+func (o *perfOptions) parse(args []string, least int64) (err error) {
+	switch {
+	case len(args) == 1 && o.portFile != "":
+		return usagef("an address and --port-file were given; one is enough")
+	case len(args) == 1:
+		o.address = args[0]
+	case o.portFile == "":
+		return usagef("no server; give its address or --port-file")
+	}
+	if o.inflight < 1 || o.inflight > perfMaxInflight {
+		return usagef("--inflight %d is not between 1 and %d", o.inflight, perfMaxInflight)
+	}
+	if o.transfers < 1 || o.transfers > perfMaxTransfers {
+		return usagef("--transfers %d is not between 1 and %d", o.transfers, perfMaxTransfers)
+	}
+	if o.count < 0 || o.count == 0 && o.duration <= 0 {
+		return usagef("--count %d with --duration %v measures nothing", o.count, o.duration)
+	}
+	if o.sizes, err = parseSizes(o.sizeText, least); err != nil {
+		return err
+	}
+	if total := o.largest() * int64(o.transfers) * int64(o.inflight); total > perfMaxMemory { // less than 2^58
+		return usagef("--size, --transfers and --inflight need %s together; at most %s", sizeText(total), sizeText(perfMaxMemory))
+	}
+	return nil
+}
+
+// parseSizes reads "64", "1KiB,64KiB" or "1KiB..1MiB", which doubles.
+func parseSizes(text string, least int64) ([]int64, error) {
+	if low, high, ok := strings.Cut(text, ".."); ok {
+		from, err := parseSize("--size", low, least, perfMaxSize)
+		if err != nil {
+			return nil, err
+		}
+		to, err := parseSize("--size", high, from, perfMaxSize)
+		if err != nil {
+			return nil, err
+		}
+		var sizes []int64
+		for n := from; n < to; n = max(1, 2*n) {
+			sizes = append(sizes, n)
+		}
+		return append(sizes, to), nil
+	}
+	var sizes []int64
+	for one := range strings.SplitSeq(text, ",") {
+		n, err := parseSize("--size", one, least, perfMaxSize)
+		if err != nil {
+			return nil, err
+		}
+		sizes = append(sizes, n)
+		least = n
+	}
+	return sizes, nil
+}

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"cinnabar"
+	"cinnabar/codec"
+)
+
+// prepareRate makes ready for calls with a block of data, which the server reads and answers with nothing, or with the
+// same block.
+func prepareRate(ctx context.Context, r *perfRun) (perfCaller, error) {
+	data := make([]byte, r.o.largest())
+	perfFill(data)
+	ctx, cancel := context.WithTimeout(ctx, perfPatience)
+	defer cancel()
+	if _, err := perfRateInit.Call(ctx, r.server, none{}); err != nil {
+		return nil, err
+	}
+	if r.o.bidirectional {
+		return &echoCaller{r: r, data: data, pending: make([]*cinnabar.Pending[perfBlock], r.o.inflight)}, nil
+	}
+	return &rateCaller{r: r, data: data, pending: make([]*cinnabar.Pending[none], r.o.inflight)}, nil
+}
+
+// uncheckedCaller is for what is checked in the call itself, or at the server.
+type uncheckedCaller struct{}
+
+func (uncheckedCaller) before()           {}
+func (uncheckedCaller) after(int64) error { return nil }
+func (uncheckedCaller) close()            {}
+
+// rateCaller calls with a block of the size.
+type rateCaller struct {
+	uncheckedCaller
+	r       *perfRun
+	data    []byte
+	pending []*cinnabar.Pending[none]
+}
+
+func (c *rateCaller) call(ctx context.Context, size int64) error {
+	_, err := perfCall.Call(ctx, c.r.server, perfBlock{c.data[:size]})
+	return err
+}
+
+func (c *rateCaller) start(ctx context.Context, i int, size int64) {
+	c.pending[i] = perfCall.Start(ctx, c.r.server, perfBlock{c.data[:size]})
+}
+
+func (c *rateCaller) wait(i int) error {
+	_, err := c.pending[i].Wait()
+	return err
+}
+
+func (c *rateCaller) moved(size int64) int64 { return size }
+
+// echoCaller calls with a block of the size and wants it back.
+type echoCaller struct {
+	uncheckedCaller
+	r       *perfRun
+	data    []byte
+	pending []*cinnabar.Pending[perfBlock]
+	size    int64 // of what is in flight
+}
+
+func (c *echoCaller) call(ctx context.Context, size int64) error {
+	out, err := perfEcho.Call(ctx, c.r.server, perfBlock{c.data[:size]})
+	return c.check(out, size, err)
+}
+
+func (c *echoCaller) start(ctx context.Context, i int, size int64) {
+	c.size = size
+	c.pending[i] = perfEcho.Start(ctx, c.r.server, perfBlock{c.data[:size]})
+}
+
+func (c *echoCaller) wait(i int) error {
+	out, err := c.pending[i].Wait()
+	return c.check(out, c.size, err)
+}
+
+// check compares what came back with what was sent. An answer without a block is that of a server which does not send
+// them back.
+func (c *echoCaller) check(out perfBlock, size int64, err error) error {
+	if errors.Is(err, codec.ErrOverflow) {
+		return fmt.Errorf("%w; start the server with --bidirectional too", err)
+	}
+	if err != nil {
+		return err
+	}
+	if got := int64(len(out.data)); got != size {
+		return fmt.Errorf("the answer carries %s instead of %s", sizeText(got), sizeText(size))
+	}
+	if !c.r.o.verify {
+		return nil
+	}
+	return perfCheck(out.data)
+}
+
+func (c *echoCaller) moved(size int64) int64 { return 2 * size }
+
+// bulkCaller has the server push into its memory (bw-read), or pull from it (bw-write).
+type bulkCaller struct {
+	r       *perfRun
+	rpc     *cinnabar.RPC[perfTransfer, none]
+	op      uint32
+	bulk    []*cinnabar.Bulk // one for each call in flight
+	pending []*cinnabar.Pending[none]
+}
+
+func prepareBwRead(ctx context.Context, r *perfRun) (perfCaller, error) {
+	return prepareBulk(ctx, &bulkCaller{r: r, rpc: perfBwRead, op: perfPush}, cinnabar.WriteOnly)
+}
+
+func prepareBwWrite(ctx context.Context, r *perfRun) (perfCaller, error) {
+	return prepareBulk(ctx, &bulkCaller{r: r, rpc: perfBwWrite, op: perfPull}, cinnabar.ReadOnly)
+}
+
+// prepareBulk makes the memory of each call in flight and announces it.
+func prepareBulk(ctx context.Context, c *bulkCaller, mode cinnabar.Mode) (perfCaller, error) {
+	c.pending = make([]*cinnabar.Pending[none], c.r.o.inflight)
+	for i := range c.r.o.inflight {
+		if err := c.announce(ctx, i, mode); err != nil {
+			c.close()
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// announce makes the memory of call i and tells the server of it, which makes its own: that may take time.
+func (c *bulkCaller) announce(ctx context.Context, i int, mode cinnabar.Mode) error {
+	each := c.r.o.largest()
+	b, err := c.r.engine.Alloc(mode, each*int64(c.r.o.transfers))
+	if err != nil {
+		return err
+	}
+	c.bulk = append(c.bulk, b)
+	if c.op == perfPull {
+		perfFillAll(b.Bytes(), each, uint32(i))
+	}
+	ctx, cancel := context.WithTimeout(ctx, 6*perfPatience)
+	defer cancel()
+	_, err = perfBwInit.Call(ctx, c.r.server, perfBwInfo{
+		Bulk: b.Handle(), Op: c.op, Handle: uint32(i), Handles: uint32(c.r.o.inflight), Count: uint32(c.r.o.transfers),
+		SizeMax: uint32(each), Clients: 1, Targets: 1, Checking: c.r.o.verify,
+	})
+	return err
+}
+
+func (c *bulkCaller) call(ctx context.Context, size int64) error {
+	_, err := c.rpc.Call(ctx, c.r.server, perfTransfer{Size: uint32(size)})
+	return err
+}
+
+func (c *bulkCaller) start(ctx context.Context, i int, size int64) {
+	c.pending[i] = c.rpc.Start(ctx, c.r.server, perfTransfer{Handle: uint32(i), Size: uint32(size)})
+}
+
+func (c *bulkCaller) wait(i int) error {
+	_, err := c.pending[i].Wait()
+	return err
+}
+
+func (c *bulkCaller) moved(size int64) int64 { return size * int64(c.r.o.transfers) }
+
+// before wipes the memory, so that what is checked has come in this iteration.
+func (c *bulkCaller) before() {
+	if c.op != perfPush {
+		return
+	}
+	for _, b := range c.bulk {
+		clear(b.Bytes())
+	}
+}
+
+func (c *bulkCaller) after(size int64) error {
+	if c.op != perfPush {
+		return nil // the server checks
+	}
+	for i, b := range c.bulk {
+		if err := perfCheckAll(b.Bytes(), c.r.o.largest(), size, uint32(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *bulkCaller) close() {
+	for _, b := range c.bulk {
+		_ = b.Close() // the engine's end is next
+	}
+}

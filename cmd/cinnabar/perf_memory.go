@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"cinnabar"
+)
+
+// Limits of perf serve. What a client asks for is checked against them before anything is allocated.
+const (
+	perfMaxHandles   = 4096  // of one client
+	perfMaxAll       = 16384 // of all clients: each is a mapping of its own
+	perfMaxTransfers = 65536 // of one call
+)
+
+// perfMemory is what the clients of perf serve have announced, and the server's memory for it, within a budget. A
+// handle lives until its client is done, announces another of the same number, or loses its connection.
+type perfMemory struct {
+	budget   int64
+	watchers sync.WaitGroup // of clients' connections: one for each handle that was entered and not dropped
+
+	mu sync.Mutex
+	// +checklocks:mu
+	handles map[perfKey]*perfHandle
+	// +checklocks:mu
+	used int64 // bytes of all handles, those in the making included
+	// +checklocks:mu
+	count int // of them
+	// +checklocks:mu
+	closed bool
+}
+
+// perfKey names a handle.
+type perfKey struct {
+	client string // its address
+	number uint32
+}
+
+func newPerfMemory(budget int64) *perfMemory {
+	return &perfMemory{budget: budget, handles: map[perfKey]*perfHandle{}}
+}
+
+// announce makes the memory of a handle, in a call of the client, and enters it.
+func (m *perfMemory) announce(ctx context.Context, e *cinnabar.Engine, number uint32, in perfBwInfo) error {
+	size := int64(in.SizeMax) * int64(in.Count)
+	if err := m.reserve(size); err != nil {
+		return err
+	}
+	h, err := newPerfHandle(e, in, size)
+	if err != nil {
+		m.release(size)
+		return err
+	}
+	old, err := m.enter(ctx, perfKey{cinnabar.PeerFrom(ctx).String(), number}, h)
+	if err != nil {
+		old = h
+	}
+	if old != nil {
+		m.drop(old)
+	}
+	return err
+}
+
+// reserve takes n bytes of the budget.
+func (m *perfMemory) reserve(n int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n > m.budget-m.used {
+		return fmt.Errorf("%w: a handle of %s, with %s in use of the %s that --memory allows", cinnabar.CodeNoMem, sizeText(n), sizeText(m.used), sizeText(m.budget))
+	}
+	if m.count == perfMaxAll {
+		return fmt.Errorf("%w: %d handles are in use; that is the limit", cinnabar.CodeNoMem, m.count)
+	}
+	m.used += n
+	m.count++
+	return nil
+}
+
+func (m *perfMemory) release(n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.used -= n
+	m.count--
+}
+
+// enter makes h the handle of key until ctx, which ends with the client's connection, is done. It returns the handle
+// that it replaces, nil if there was none.
+func (m *perfMemory) enter(ctx context.Context, key perfKey, h *perfHandle) (old *perfHandle, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, cinnabar.ErrClosed
+	}
+	old = m.handles[key]
+	m.handles[key] = h
+	m.watchers.Add(1)
+	h.unwatch = context.AfterFunc(ctx, func() {
+		defer m.watchers.Done()
+		m.lost(key, h)
+	})
+	return old, nil
+}
+
+// find returns a handle that the client has announced.
+func (m *perfMemory) find(client string, number uint32) (*perfHandle, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if h := m.handles[perfKey{client, number}]; h != nil {
+		return h, nil
+	}
+	return nil, fmt.Errorf("%w: handle %d was not announced", cinnabar.CodeInvalidArg, number)
+}
+
+// lost takes h away because its client is gone.
+func (m *perfMemory) lost(key perfKey, h *perfHandle) {
+	m.mu.Lock()
+	there := m.handles[key] == h
+	if there {
+		delete(m.handles, key)
+	}
+	m.mu.Unlock()
+	if there {
+		m.drop(h)
+	}
+}
+
+// forget gives up all that a client has announced.
+func (m *perfMemory) forget(client string) {
+	m.dropAll(func(k perfKey) bool { return k.client == client })
+}
+
+// close gives up everything; nothing is announced any more. When it returns, all memory is given back.
+func (m *perfMemory) close() {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	m.dropAll(func(perfKey) bool { return true })
+	m.watchers.Wait()
+}
+
+func (m *perfMemory) dropAll(which func(perfKey) bool) {
+	var dropped []*perfHandle
+	m.mu.Lock()
+	for k, h := range m.handles {
+		if which(k) {
+			dropped = append(dropped, h)
+			delete(m.handles, k)
+		}
+	}
+	m.mu.Unlock()
+	for _, h := range dropped {
+		m.drop(h)
+	}
+}
+
+// drop gives up a handle that nobody finds any more. It waits for the call under way.
+func (m *perfMemory) drop(h *perfHandle) {
+	if h.unwatch != nil && h.unwatch() {
+		m.watchers.Done()
+	}
+	h.close()
+	m.release(h.size)
+}
+
+// perfHandle is the server's half of one handle of a client.
+type perfHandle struct {
+	info    perfBwInfo
+	size    int64
+	unwatch func() bool // ends the watching of the client's connection; nil before it has begun
+
+	// mu is held by the call under way: the protocol has one at a time for each handle, and who breaks that waits.
+	mu sync.Mutex
+	// +checklocks:mu
+	local *cinnabar.Bulk // where data comes from, or goes to; nil once the handle is given up
+}
+
+// newPerfHandle makes the memory that the handle's data comes from, or goes to.
+func newPerfHandle(e *cinnabar.Engine, in perfBwInfo, size int64) (*perfHandle, error) {
+	mode := cinnabar.WriteOnly
+	if in.Op == perfPush {
+		mode = cinnabar.ReadOnly
+	}
+	local, err := e.Alloc(mode, size)
+	if err != nil {
+		return nil, err
+	}
+	if in.Op == perfPush {
+		perfFillAll(local.Bytes(), int64(in.SizeMax), in.Handle)
+	}
+	return &perfHandle{info: in, size: size, local: local}, nil
+}
+
+// close gives the memory back.
+func (h *perfHandle) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_ = h.local.Close() // the memory is gone whatever it says
+	h.local = nil
+}
+
+// serve makes the transfers of one call between remote and the handle's memory, and checks what has come.
+func (h *perfHandle) serve(ctx context.Context, remote cinnabar.RemoteBulk, size int64) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.local == nil {
+		return fmt.Errorf("%w: handle %d is given up", cinnabar.CodeInvalidArg, h.info.Handle)
+	}
+	if h.info.Op == perfPush || !h.info.Checking {
+		return h.move(ctx, remote, h.local, size)
+	}
+	clear(h.local.Bytes()) // so that what is checked has come in this call
+	if err := h.move(ctx, remote, h.local, size); err != nil {
+		return err
+	}
+	return perfCheckAll(h.local.Bytes(), int64(h.info.SizeMax), size, h.info.Handle)
+}
+
+// move makes the transfers of one call: all at once, as hg_perf_bulk_common does.
+func (h *perfHandle) move(ctx context.Context, remote cinnabar.RemoteBulk, local *cinnabar.Bulk, size int64) error {
+	one, start := cinnabar.RemoteBulk.Push, cinnabar.RemoteBulk.StartPush
+	if h.info.Op == perfPull {
+		one, start = cinnabar.RemoteBulk.Pull, cinnabar.RemoteBulk.StartPull
+	}
+	if h.info.Count == 1 {
+		_, err := one(remote.Slice(0, size), ctx, local.Slice(0, size))
+		return err
+	}
+	step := int64(h.info.SizeMax)
+	pending := make([]*cinnabar.Pending[int64], h.info.Count)
+	for i := range pending {
+		at := int64(i) * step
+		pending[i] = start(remote.Slice(at, size), ctx, local.Slice(at, size))
+	}
+	var failed error
+	for _, p := range pending {
+		if _, err := p.Wait(); err != nil && failed == nil {
+			failed = err
+		}
+	}
+	return failed
+}

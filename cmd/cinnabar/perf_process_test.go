@@ -1,0 +1,259 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// startPerfServe starts a server and returns its address.
+func startPerfServe(t *testing.T, args ...string) (*exec.Cmd, string, *output) {
+	t.Helper()
+	cmd, seen, o := start(t, append([]string{"perf", "serve", "ofi+tcp://127.0.0.1:0"}, args...)...)
+	t.Cleanup(func() {
+		if cmd.ProcessState == nil {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	})
+	return cmd, waitLine(t, seen, `^ofi\+tcp://127\.0\.0\.1:\d+$`)[0], o
+}
+
+// wantOK fails unless the process ends well.
+func wantOK(t *testing.T, cmd *exec.Cmd, o *output) {
+	t.Helper()
+	if code := exitOf(t, cmd); code != 0 || o.err.Len() != 0 {
+		t.Errorf("%v: exit code %d: %s", cmd.Args[1:], code, &o.err)
+	}
+}
+
+// perfLines runs a client with --json and returns what it measured.
+func perfLines(t *testing.T, args ...string) []perfLine {
+	t.Helper()
+	code, o := runProcess(t, append([]string{"perf"}, append(args, "--json")...)...)
+	if code != 0 {
+		t.Fatalf("perf %v: exit code %d: %s", args, code, &o.err)
+	}
+	var got []perfLine
+	for line := range strings.Lines(o.out.String()) {
+		var l perfLine
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, l)
+	}
+	return got
+}
+
+func TestPerfTwoProcesses(t *testing.T) {
+	for _, tt := range []struct {
+		server string
+		client string // without the address
+		sizes  []int64
+		calls  int64
+	}{
+		{"", "rate --size 0..5 --count 20", []int64{0, 1, 2, 4, 5}, 20},
+		{"", "rate --size 64,70000 --count 5 --inflight 8", []int64{64, 70000}, 40},
+		{"--verify", "rate --verify --size 64,70000 --count 5 --inflight 3", []int64{64, 70000}, 15},
+		{"--bidirectional --verify", "rate --bidirectional --verify --size 1,5000 --count 5 --inflight 3", []int64{1, 5000}, 15},
+		{"", "bw-read --size 1,4096,1000000 --count 3", []int64{1, 4096, 1000000}, 3},
+		{"", "bw-read --size 4KiB,64KiB --count 3 --inflight 3 --transfers 5 --verify", []int64{4096, 65536}, 9},
+		{"", "bw-write --size 1,4096,1000000 --count 3", []int64{1, 4096, 1000000}, 3},
+		{"", "bw-write --size 4KiB,64KiB --count 3 --inflight 3 --transfers 5 --verify", []int64{4096, 65536}, 9},
+	} {
+		t.Run(tt.client, func(t *testing.T) {
+			server, address, o := startPerfServe(t, strings.Fields(tt.server)...)
+			args := strings.Fields(tt.client)
+			lines := perfLines(t, append([]string{args[0], address}, args[1:]...)...)
+			wantOK(t, server, o) // DONE ends it
+			if len(lines) != len(tt.sizes) {
+				t.Fatalf("%d lines, want %d", len(lines), len(tt.sizes))
+			}
+			for i, l := range lines {
+				if l.Op != args[0] || l.Transport != "tcp" || l.Size != tt.sizes[i] || l.Count != tt.calls {
+					t.Errorf("line %d: %+v, want size %d and %d calls", i, l, tt.sizes[i], tt.calls)
+				}
+				if l.UsecPerCall <= 0 || l.P50Usec <= 0 || l.P99Usec < l.P50Usec || l.Size > 1000 && l.MiBPerSecond <= 0 {
+					t.Errorf("line %d: %+v", i, l)
+				}
+				if product := l.UsecPerCall * l.CallsPerSecond; product < 0.99e6 || product > 1.01e6 {
+					t.Errorf("line %d: %g usec for each call, and %g calls in a second", i, l.UsecPerCall, l.CallsPerSecond)
+				}
+			}
+		})
+	}
+}
+
+// A server with --keep serves several clients at once and one after the other, until it is told to stop.
+func TestPerfServerThatStays(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "port.cfg")
+	server, address, o := startPerfServe(t, "--keep", "--port-file", file)
+	for range 2 {
+		var wg sync.WaitGroup
+		for _, args := range [][]string{
+			{"rate", "--size", "64"}, {"bw-read", "--size", "64KiB"}, {"bw-write", "--size", "64KiB"}, {"rate", "--size", "64", "--inflight", "16"},
+		} {
+			wg.Go(func() {
+				code, o := runProcess(t, append([]string{"perf", args[0], "--port-file", file, "--count", "50"}, args[1:]...)...)
+				if code != 0 {
+					t.Errorf("%v: exit code %d: %s", args, code, &o.err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	text, err := os.ReadFile(file)
+	if err != nil || string(text) != address+"\n" {
+		t.Errorf("the port file has %q, %v, want %q", text, err, address)
+	}
+	if err := server.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	wantOK(t, server, o)
+}
+
+// A client with --keep leaves the server running; by the clock it measures for as long as it was told.
+func TestPerfClientThatKeepsTheServer(t *testing.T) {
+	server, address, o := startPerfServe(t)
+	lines := perfLines(t, "rate", address, "--size", "64", "--duration", "50ms", "--keep")
+	if l := lines[0]; float64(l.Count)*l.UsecPerCall < 50e3 {
+		t.Errorf("%+v: measured for less than 50 ms", l)
+	}
+	perfLines(t, "rate", address, "--size", "64", "--count", "1")
+	wantOK(t, server, o)
+}
+
+// A client that ends in the middle of its transfers concerns nobody else.
+func TestPerfClientKilled(t *testing.T) {
+	server, address, o := startPerfServe(t, "--memory", "32MiB")
+	for _, op := range []string{"bw-read", "bw-write"} {
+		client, seen, _ := start(t, "perf", op, address, "--size", "1MiB,16MiB", "--transfers", "2", "--count", "20")
+		waitLine(t, seen, `^ +1048576`)
+		if err := client.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = client.Wait() // it was killed
+	}
+	var lines []perfLine
+	for range 100 { // the memory of the killed ones comes back when their connections are known to be lost
+		code, out := runProcess(t, "perf", "bw-write", address, "--size", "16MiB", "--transfers", "2", "--count", "1", "--json", "--keep")
+		if code == 0 {
+			lines = append(lines, perfLine{})
+			break
+		}
+		if !strings.Contains(out.err.String(), "HG_NOMEM") {
+			t.Fatalf("exit code %d: %s", code, &out.err)
+		}
+	}
+	if len(lines) == 0 {
+		t.Error("the memory of clients that are gone is not free")
+	}
+	perfLines(t, "rate", address, "--size", "64", "--count", "1")
+	wantOK(t, server, o)
+}
+
+func TestPerfServerKilled(t *testing.T) {
+	server, address, _ := startPerfServe(t)
+	client, seen, o := start(t, "perf", "bw-write", address, "--size", "64KiB,16MiB", "--count", "300")
+	waitLine(t, seen, `^ +65536`)
+	if err := server.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitOf(t, client); code != 1 || !strings.Contains(o.err.String(), address) {
+		t.Errorf("exit code %d, stderr %q, want 1 and the address", code, &o.err)
+	}
+}
+
+// A client that is interrupted ends with the signal's code, however many calls it waits for.
+func TestPerfClientInterrupted(t *testing.T) {
+	for _, inflight := range []string{"1", "8"} {
+		server, address, o := startPerfServe(t)
+		client, seen, out := start(t, "perf", "rate", address, "--size", "64,128", "--duration", "1h", "--inflight", inflight)
+		waitLine(t, seen, `^ +bytes`)
+		if err := client.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		if code := exitOf(t, client); code != 130 || out.err.String() != "cinnabar perf rate: stopped by signal: interrupt\n" {
+			t.Errorf("%s in flight: exit code %d, stderr %q", inflight, code, &out.err)
+		}
+		perfLines(t, "rate", address, "--size", "64", "--count", "1")
+		wantOK(t, server, o)
+	}
+}
+
+// mercury returns the path of one of Mercury's perf programs.
+func mercury(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Skipf("%s of Mercury is not in PATH", name)
+	}
+	return path
+}
+
+// startMercury prepares a process of a Mercury program in a directory, where its port.cfg is.
+func startMercury(t *testing.T, dir, name string, args ...string) (*exec.Cmd, *output) {
+	t.Helper()
+	program := mercury(t, name)
+	cmd, o := command(t, append([]string{"-c", "ofi", "-p", "tcp", "-H", "lo"}, args...)...)
+	cmd.Path, cmd.Args[0], cmd.Dir = program, program, dir
+	return cmd, o
+}
+
+// Mercury's programs measure our server.
+func TestPerfMercuryClients(t *testing.T) {
+	mercury(t, "hg_rate")
+	dir := t.TempDir()
+	server, _, o := startPerfServe(t, "--keep", "--port-file", filepath.Join(dir, "port.cfg"))
+	for _, args := range [][]string{
+		{"hg_rate", "-y", "0", "-z", "64", "-l", "10"},
+		{"hg_rate", "-y", "8192", "-z", "8192", "-x", "16", "-l", "5"},
+		{"hg_first"},
+		{"hg_bw_read", "-y", "4096", "-z", "65536", "-l", "3", "-w", "3", "-x", "2", "-v"},
+		{"hg_bw_write", "-y", "4096", "-z", "65536", "-l", "3", "-w", "3", "-x", "2", "-v"},
+		{"hg_bw_write", "-y", "4096", "-z", "65536", "-l", "3", "-w", "1", "-R"},
+	} {
+		client, out := startMercury(t, dir, args[0], args[1:]...)
+		if err := client.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if code := exitOf(t, client); code != 0 || strings.Contains(out.out.String()+out.err.String(), "failed (HG_") {
+			t.Errorf("%v: exit code %d\n%s%s", args, code, &out.out, &out.err)
+		}
+	}
+	if err := server.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	wantOK(t, server, o)
+}
+
+// Our client measures Mercury's server; the last DONE ends it.
+func TestPerfMercuryServer(t *testing.T) {
+	for _, args := range [][]string{
+		{"rate", "--size", "0..64", "--count", "10"},
+		{"rate", "--size", "64", "--count", "10", "--inflight", "16"},
+		{"bw-read", "--size", "4096..65536", "--count", "3", "--transfers", "3", "--inflight", "2", "--verify"},
+		{"bw-write", "--size", "4096..65536", "--count", "3", "--transfers", "3", "--inflight", "2", "--verify"},
+	} {
+		t.Run(args[0], func(t *testing.T) {
+			dir := t.TempDir()
+			server, o := startMercury(t, dir, "hg_perf_server")
+			l := &lines{seen: make(chan string, 1000)}
+			server.Stdout = l
+			if err := server.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = server.Process.Kill() }() // has no effect on one that has ended
+			waitLine(t, l.seen, regexp.QuoteMeta("# Waiting for client"))
+			perfLines(t, append(args, "--port-file", filepath.Join(dir, "port.cfg"))...)
+			if code := exitOf(t, server); code != 0 {
+				t.Errorf("the server ends with %d: %s", code, &o.err)
+			}
+		})
+	}
+}

@@ -1,0 +1,361 @@
+package sum
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"cinnabar"
+)
+
+// programs is the folder with the two programs, built once.
+var programs string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "sum")
+	if err != nil {
+		panic(err)
+	}
+	programs = dir
+	build := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "./client", "./server")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build the programs: %v\n%s", err, out)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(dir)
+		os.Exit(code)
+	}))
+}
+
+// processLimit bounds a process; it is there for processes that hang.
+const processLimit = 60 * time.Second
+
+// What the tutorial's programs print, the server before the address and the client in all.
+const (
+	serverLine  = "[info] Server running at address "
+	clientLines = "[debug] Got response: 36\n[debug] Got response: 36\n[debug] Got response: 36\n[debug] Got response: 36\n"
+)
+
+// command prepares a process of one of the programs.
+func command(t *testing.T, program string, args ...string) *exec.Cmd {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), processLimit)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, filepath.Join(programs, program), args...)
+	cmd.WaitDelay = time.Second
+	return cmd
+}
+
+// serverProcess is a running server.
+type serverProcess struct {
+	cmd    *exec.Cmd
+	out    bytes.Buffer
+	addr   string
+	stderr *firstLine
+}
+
+// firstLine keeps what a process prints and announces its first line.
+type firstLine struct {
+	mu   sync.Mutex
+	all  bytes.Buffer // +checklocks:mu
+	done bool         // +checklocks:mu
+	line chan string
+}
+
+func (f *firstLine) Write(b []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all.Write(b)
+	if line, _, ok := strings.Cut(f.all.String(), "\n"); ok && !f.done {
+		f.done = true
+		f.line <- line
+	}
+	return len(b), nil
+}
+
+func (f *firstLine) String() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.all.String()
+}
+
+func startServer(t *testing.T, args ...string) *serverProcess {
+	t.Helper()
+	s := &serverProcess{cmd: command(t, "server", args...), stderr: &firstLine{line: make(chan string, 1)}}
+	s.cmd.Stdout, s.cmd.Stderr = &s.out, s.stderr
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if s.cmd.ProcessState == nil {
+			_ = s.cmd.Process.Kill()
+			_ = s.cmd.Wait()
+		}
+	})
+	timer := time.NewTimer(processLimit)
+	defer timer.Stop()
+	select {
+	case line := <-s.stderr.line:
+		s.addr = strings.TrimPrefix(line, serverLine)
+	case <-timer.C:
+		t.Fatalf("the server did not begin within %v", processLimit)
+	}
+	return s
+}
+
+// wantEnd waits for the server, which must have printed no more than the tutorial's.
+func (s *serverProcess) wantEnd(t *testing.T) {
+	t.Helper()
+	if err := s.cmd.Wait(); err != nil {
+		t.Errorf("the server ended with %v", err)
+	}
+	if got, want := s.stderr.String(), serverLine+s.addr+"\n\n"; got != want || s.out.Len() > 0 {
+		t.Errorf("the server printed %q and %q, want only %q on standard error", &s.out, got, want)
+	}
+}
+
+// wantClient runs a client to its end and compares.
+func wantClient(t *testing.T, code int, stderr string, args ...string) {
+	t.Helper()
+	cmd := command(t, "client", args...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	if got := cmd.ProcessState.ExitCode(); got != code || out.Len() > 0 || !strings.Contains(errs.String(), stderr) {
+		t.Errorf("client %q: exit code %d, printed %q and %q, want %d and %q", args, got, &out, &errs, code, stderr)
+	}
+}
+
+// The tutorial's run: four clients in a row, then the server has had its 16 calls and ends itself.
+func TestTutorial(t *testing.T) {
+	s := startServer(t, "ofi+tcp://127.0.0.1:0")
+	for range Calls / 4 {
+		wantClient(t, 0, clientLines, s.addr)
+	}
+	s.wantEnd(t)
+	wantClient(t, 1, s.addr, s.addr) // there is nobody any more
+}
+
+// Without an address the server chooses one, and clients reach it there.
+func TestServerChoosesAddress(t *testing.T) {
+	s := startServer(t)
+	for range Calls / 4 {
+		wantClient(t, 0, clientLines, s.addr)
+	}
+	s.wantEnd(t)
+}
+
+func TestClientsAtOnce(t *testing.T) {
+	s := startServer(t, "ofi+tcp://127.0.0.1:0")
+	var wg sync.WaitGroup
+	for range Calls / 4 {
+		wg.Go(func() { wantClient(t, 0, clientLines, s.addr) })
+	}
+	wg.Wait()
+	s.wantEnd(t)
+}
+
+func TestInterruptedServer(t *testing.T) {
+	s := startServer(t, "ofi+tcp://127.0.0.1:0")
+	wantClient(t, 0, clientLines, s.addr)
+	if err := s.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	s.wantEnd(t)
+}
+
+func TestUsage(t *testing.T) {
+	wantClient(t, 0, "Usage: ")
+	wantClient(t, 0, "<server address>", "a", "b")
+	wantClient(t, 1, "nonsense", "nonsense")
+	for _, args := range [][]string{{"a", "b"}, {"nonsense"}} {
+		cmd := command(t, "server", args...)
+		if out, err := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 1 || len(out) == 0 {
+			t.Errorf("server %q: %v, %q", args, err, out)
+		}
+	}
+}
+
+// dial opens an engine of the test and looks the server up.
+func dial(t *testing.T, addr string) (*cinnabar.Engine, *cinnabar.Endpoint) {
+	t.Helper()
+	e, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	ep, err := e.Lookup(t.Context(), addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e, ep
+}
+
+// Arrays that fit into no message are pulled over the network, in one piece and in many, and as many values as are asked
+// for of what is exposed. 13 calls, of which some are refused, and three that show that the server goes on.
+func TestServerWithAnyClient(t *testing.T) {
+	s := startServer(t, "ofi+tcp://127.0.0.1:0")
+	e, ep := dial(t, s.addr)
+	values := make([]byte, 1<<20)
+	var want int32
+	for i := range len(values) / 4 {
+		values[4*i] = byte(i)
+		want += int32(byte(i))
+	}
+	var many [][]byte
+	for i := range 1024 {
+		many = append(many, values[i<<10:(i+1)<<10])
+	}
+	expose := func(mode cinnabar.Mode, segments ...[]byte) cinnabar.BulkHandle {
+		b, err := e.Expose(mode, segments...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = b.Close() })
+		return b.Handle()
+	}
+	whole := expose(cinnabar.ReadOnly, values)
+	for _, tt := range []struct {
+		name string
+		in   In
+		want int32
+		code cinnabar.Code
+	}{
+		{"one segment", In{1 << 18, whole}, want, 0},
+		{"1024 segments", In{1 << 18, expose(cinnabar.ReadOnly, many...)}, want, 0},
+		{"writable too", In{1 << 18, expose(cinnabar.ReadWrite, values)}, want, 0},
+		{"part of it", In{3, whole}, 0 + 1 + 2, 0},
+		{"nothing", In{0, whole}, 0, 0},
+		{"small", In{3, expose(cinnabar.ReadOnly, values[:12])}, 3, 0},
+		{"more than there is", In{1<<18 + 1, whole}, 0, cinnabar.CodeInvalidArg},
+		{"far more", In{1<<31 - 1, whole}, 0, cinnabar.CodeInvalidArg},
+		{"fewer than none", In{-1, whole}, 0, cinnabar.CodeInvalidArg},
+		{"null handle", In{N: 1}, 0, cinnabar.CodeInvalidArg},
+		{"not readable", In{3, expose(cinnabar.WriteOnly, values)}, 0, cinnabar.CodePermission},
+		{"revoked", In{1 << 18, revoked(t, e, values)}, 0, cinnabar.CodeFault},
+		{"after all that", In{3, whole}, 3, 0},
+	} {
+		out, err := RPC.Call(t.Context(), ep, tt.in)
+		switch {
+		case tt.code == 0 && (err != nil || out.Ret != tt.want):
+			t.Errorf("%s: %d, %v, want %d", tt.name, out.Ret, err, tt.want)
+		case tt.code != 0 && err == nil, tt.code != 0 && tt.code != cinnabar.CodeFault && !errors.Is(err, tt.code):
+			t.Errorf("%s: %d, %v, want %v", tt.name, out.Ret, err, tt.code)
+		}
+	}
+	for range 3 {
+		if _, err := RPC.Call(t.Context(), ep, In{3, whole}); err != nil {
+			t.Error(err)
+		}
+	}
+	s.wantEnd(t)
+}
+
+// revoked is a handle of memory that is exposed no more.
+func revoked(t *testing.T, e *cinnabar.Engine, values []byte) cinnabar.BulkHandle {
+	t.Helper()
+	b, err := e.Expose(cinnabar.ReadOnly, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := b.Handle()
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// A client that ends while the server pulls from it leaves the server to others.
+func TestClientThatLeaves(t *testing.T) {
+	s := startServer(t, "ofi+tcp://127.0.0.1:0")
+	e, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ep, err := e.Lookup(t.Context(), s.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := e.Alloc(cinnabar.ReadOnly, 16<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calls []*cinnabar.Pending[Out]
+	for range Calls - 4 {
+		calls = append(calls, RPC.Start(t.Context(), ep, In{4 << 20, b.Handle()}))
+	}
+	if _, err := calls[0].Wait(); err != nil { // the others are under way
+		t.Error(err)
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+	wantClient(t, 0, clientLines, s.addr)
+}
+
+// The C programs of the tutorial, at the other end.
+func TestTutorialsPrograms(t *testing.T) {
+	t.Run("server", func(t *testing.T) {
+		s := startTutorialServer(t)
+		for range Calls / 4 {
+			wantClient(t, 0, clientLines, s.addr)
+		}
+		if err := s.cmd.Wait(); err != nil {
+			t.Errorf("the tutorial's server ended with %v: %s", err, s.stderr)
+		}
+	})
+	t.Run("client", func(t *testing.T) {
+		program := tutorial(t, "CINNABAR_TUTORIAL_CLIENT")
+		s := startServer(t, "ofi+tcp://127.0.0.1:0")
+		for range Calls / 4 {
+			cmd := exec.Command(program, s.addr)
+			var errs bytes.Buffer
+			cmd.Env, cmd.Stderr = append(os.Environ(), "FI_TCP_IFACE=lo"), &errs
+			if err := cmd.Run(); err != nil || errs.String() != clientLines {
+				t.Errorf("the tutorial's client: %v, %q", err, &errs)
+			}
+		}
+		s.wantEnd(t)
+	})
+}
+
+// tutorial returns the path of one of the tutorial's programs.
+func tutorial(t *testing.T, variable string) string {
+	t.Helper()
+	path := os.Getenv(variable)
+	if path == "" {
+		t.Skipf("%s does not name the program of Margo's tutorial 04_bulk", variable)
+	}
+	return path
+}
+
+func startTutorialServer(t *testing.T) *serverProcess {
+	t.Helper()
+	program := tutorial(t, "CINNABAR_TUTORIAL_SERVER")
+	s := &serverProcess{cmd: exec.Command(program), stderr: &firstLine{line: make(chan string, 1)}}
+	s.cmd.Env, s.cmd.Stderr = append(os.Environ(), "FI_TCP_IFACE=lo"), s.stderr
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	timer := time.AfterFunc(processLimit, func() { _ = s.cmd.Process.Kill() })
+	t.Cleanup(func() { timer.Stop() })
+	s.addr = strings.TrimPrefix(<-s.stderr.line, serverLine)
+	return s
+}

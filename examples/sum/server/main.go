@@ -1,0 +1,116 @@
+// Command server is the server of the sum example. It answers 16 calls and then ends itself:
+//
+//	server [ADDRESS]
+//
+// ADDRESS is where to listen, such as ofi+tcp://127.0.0.1:1234; without it the server picks an interface and a free port.
+// It prints the address that clients need as the C server of Margo's tutorial does. The clients may be the one beside it
+// or the tutorial's.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"cinnabar"
+	"cinnabar/examples/sum"
+)
+
+// The client says how many values there are, so there is a limit, and one for the calls that are served at a time.
+const (
+	maxValues   = 4 << 20 // 16 MiB
+	maxHandlers = 16
+	patience    = 30 * time.Second // for the calls under way when the server is told to end
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second ^C ends the process at once
+	code := run(ctx, os.Args, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run is the program; it returns the exit code.
+func run(ctx context.Context, args []string, stderr io.Writer) int {
+	address := "tcp"
+	switch len(args) {
+	case 1:
+	case 2:
+		address = args[1]
+	default:
+		_, _ = fmt.Fprintf(stderr, "Usage: %s [address]\n", args[0])
+		return 1
+	}
+	if err := serve(ctx, address, stderr); err != nil {
+		_, _ = fmt.Fprintf(stderr, "error: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+// serve answers calls until there have been enough, or ctx ends.
+func serve(ctx context.Context, address string, stderr io.Writer) error {
+	engine, err := cinnabar.Listen(address, &cinnabar.Config{MaxHandlers: maxHandlers})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = engine.Close() }() // what it would report, Err has reported
+	s := &server{engine: engine}
+	if err := sum.RPC.Handle(engine, s.sum); err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintf(stderr, "[info] Server running at address %s\n\n", engine.Addr())
+	select {
+	case <-engine.Done(): // by the last call
+		return engine.Err()
+	case <-ctx.Done():
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	return engine.Shutdown(drain)
+}
+
+// server counts its calls.
+type server struct {
+	engine *cinnabar.Engine
+	calls  atomic.Int32
+}
+
+// sum answers one call. The last one ends the engine, which still sends the answer: Shutdown returns at once to a handler.
+func (s *server) sum(ctx context.Context, in sum.In) (sum.Out, error) {
+	out, err := s.add(ctx, in)
+	if s.calls.Add(1) == sum.Calls {
+		_ = s.engine.Shutdown(ctx) // serve learns how it ends
+	}
+	return out, err
+}
+
+// add pulls the client's values and adds them up.
+func (s *server) add(ctx context.Context, in sum.In) (sum.Out, error) {
+	if in.N < 0 || in.N > maxValues {
+		return sum.Out{}, fmt.Errorf("%w: %d values; between 0 and %d can be summed", cinnabar.CodeInvalidArg, in.N, maxValues)
+	}
+	if have, want := in.Data.Len(), 4*int64(in.N); have < want {
+		return sum.Out{}, fmt.Errorf("%w: %d values announced, which are %d bytes, but only %d exposed", cinnabar.CodeInvalidArg, in.N, want, have)
+	}
+	values := make([]int32, in.N)
+	local, err := cinnabar.ExposeSlice(s.engine, cinnabar.WriteOnly, values)
+	if err != nil {
+		return sum.Out{}, err
+	}
+	defer func() { _ = local.Close() }() // the answer does not depend on it
+	if _, err := in.Data.On(cinnabar.PeerFrom(ctx)).Pull(ctx, local); err != nil {
+		return sum.Out{}, err
+	}
+	var out sum.Out
+	for _, v := range values {
+		out.Ret += v
+	}
+	return out, nil
+}
