@@ -31,6 +31,7 @@ var hostileNames = map[string]string{
 	"escape":            "a\x1b[2Jb",
 	"delete":            "a\x7f",
 	"C1 control":        "a\u009b2J",
+	"reversed":          "a\u202egpj.exe",
 	"not UTF-8":         "a\xff",
 	"half a character":  "a\xc3",
 	"backslash":         `..\x`,

@@ -114,12 +114,20 @@ func failf(code Code, format string, args ...any) *failure {
 	return &failure{code: code, err: fmt.Errorf(format, args...)}
 }
 
-// asFailure finds the failure in err, or makes one of it.
+// asFailure finds the failure in err, or makes one of it: of the class that err
+// is of, if it is of one.
 func asFailure(err error) *failure {
 	if f, ok := errors.AsType[*failure](err); ok {
 		return f
 	}
-	return &failure{code: CodeOther, err: err}
+	code, ok := errors.AsType[Code](err)
+	if !ok {
+		code = CodeOther
+	}
+	if ok && err.Error() == code.String() {
+		err = nil // it says nothing else
+	}
+	return &failure{code: code, err: err}
 }
 
 // classed is asFailure with a code for errors that have none.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -279,13 +280,18 @@ func (f *dirFile) Discard() error {
 	return errors.Join(errs...)
 }
 
-// sync makes the directory's entries last.
+// sync makes the directory's entries last, where that can be asked for: not on
+// Windows, nor on file systems that say EINVAL (fsync(2)).
 func (d *Dir) sync() error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
 	f, err := d.root.Open(".")
 	if err == nil {
-		err = errors.Join(f.Sync(), f.Close())
+		err = f.Sync()
+		_ = f.Close() // nothing was written to it
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, errors.ErrUnsupported) {
 		return failf(CodeStorage, "cannot sync the directory: %w", withoutPath(err))
 	}
 	return nil

@@ -2,6 +2,7 @@ package xfer
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -148,8 +149,10 @@ func TestOpenRefuses(t *testing.T) {
 	}}, DirOptions{})
 	dev := device(t, iwarp.Config{})
 	for refuse, code := range map[error]Code{
-		errors.New("not on Sundays"):      CodeStorage,
-		failf(CodeName, "not on Sundays"): CodeName,
+		errors.New("not on Sundays"):                              CodeStorage,
+		fmt.Errorf("%w: not on Sundays", CodeOther):               CodeStorage,
+		fmt.Errorf("%w: not on Sundays", CodeName):                CodeName,
+		&Error{Code: CodeBusy, Err: errors.New("not on Sundays")}: CodeBusy,
 	} {
 		for _, p := range []Protocol{Basic, Fast} {
 			refusal = refuse

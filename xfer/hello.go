@@ -80,9 +80,9 @@ func appendHello(b []byte, h hello) []byte {
 	if h.meta.Mode != 0 {
 		known |= knowsMode
 	}
-	if !h.meta.ModTime.IsZero() {
+	if t := h.meta.ModTime; !t.IsZero() && time.Unix(0, t.UnixNano()).Equal(t) { // a time before 1678 or after 2262 does not cross
 		known |= knowsTime
-		nanos = h.meta.ModTime.UnixNano()
+		nanos = t.UnixNano()
 	}
 	b = binary.LittleEndian.AppendUint16(b, known)
 	b = binary.LittleEndian.AppendUint64(b, h.size)

@@ -128,6 +128,52 @@ func TestLastWordsFail(t *testing.T) {
 	}
 }
 
+// slowFile is a file in memory whose writes take a second.
+type slowFile struct{ *memFile }
+
+func (f slowFile) WriteAt(b []byte, off int64) (int, error) {
+	wait(time.Second)
+	return f.memFile.WriteAt(b, off)
+}
+
+// A connection that breaks when all has come, and the disk is not through with it,
+// leaves the receiver with a whole file or with none, and never waiting.
+func TestBrokenBeforeCommit(t *testing.T) {
+	for _, d := range []Digest{NoDigest, SHA256} {
+		for nth := 1; nth <= 4; nth++ { // LAYOUT, CREDIT, DONE; none
+			t.Run(fmt.Sprintf("%v, post %d", d, nth), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					dev := fault.Wrap(verbs.NewDevice(memdev.Open(memdev.Config{})), fault.Plan{Rules: []fault.Rule{
+						{Match: fault.Match{At: fault.AtSend, Queue: 2, Nth: nth}, Do: fault.Fail(errors.New("no more posts"))}}})
+					l := must(verbs.Listen(dev, loopback))(t)
+					file := slowFile{&memFile{disk: instant}}
+					r := Receiver{Open: func(string, Meta, int64) (File, error) { return file, nil }}
+					received := make(chan error, 1)
+					go func() {
+						res, err := r.ServeOne(t.Context(), l)
+						if err == nil && res.Size != minChunk {
+							t.Errorf("the result has %d bytes", res.Size)
+						}
+						received <- err
+					}()
+					s := Sender{Protocol: Fast, Chunk: minChunk, Digest: d}
+					_, err := s.Send(t.Context(), dev, l.Addr(), sourceOf("f", noise(minChunk)))
+					rerr := <-received
+					if file.committed != (rerr == nil) || file.discarded == file.committed {
+						t.Errorf("committed %v, discarded %v, but the receiver says %v", file.committed, file.discarded, rerr)
+					}
+					if nth == 4 && err != nil || nth < 4 && err == nil {
+						t.Errorf("the sender says %v", err)
+					}
+					if err := errors.Join(l.Close(), dev.Close()); err != nil {
+						t.Error(err)
+					}
+				})
+			})
+		}
+	}
+}
+
 // An observer that was never told of a transfer is not told of its end.
 func TestNoFinishWithoutStart(t *testing.T) {
 	dev := fault.Wrap(verbs.NewDevice(memdev.Open(memdev.Config{})), fault.Plan{Rules: []fault.Rule{

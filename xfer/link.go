@@ -3,6 +3,7 @@ package xfer
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math"
 	"time"
 
@@ -160,6 +161,14 @@ func (l *link) close() error {
 		errs = append(errs, l.pd.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// closeLink closes the link of a transfer that is decided. What cannot be given back
+// is told to the log: it changes nothing about the file.
+func closeLink(l *link, log *slog.Logger) {
+	if err := l.close(); err != nil {
+		log.LogAttrs(context.Background(), slog.LevelError, "resources of the device not given back", slog.Any("err", err))
+	}
 }
 
 // The ids of work requests: the control slot, the data buffer plus one, and what

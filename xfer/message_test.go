@@ -146,6 +146,24 @@ func TestGoldenHello(t *testing.T) {
 	}
 }
 
+// A time that 64 bits of nanoseconds cannot hold is not told, rather than another one.
+func TestHelloTimes(t *testing.T) {
+	for when, crosses := range map[time.Time]bool{
+		{}:                                  false,
+		time.Unix(0, 0):                     true,
+		time.Unix(0, math.MinInt64):         true,
+		time.Unix(0, math.MaxInt64):         true,
+		time.Unix(0, math.MinInt64).Add(-1): false,
+		time.Unix(0, math.MaxInt64).Add(1):  false,
+		time.Unix(1<<40, 0):                 false,
+	} {
+		h := must(parseHello(appendHello(nil, hello{meta: Meta{ModTime: when}})))(t)
+		if want := (time.Time{}); crosses && !h.meta.ModTime.Equal(when) || !crosses && h.meta.ModTime != want {
+			t.Errorf("%v: got %v", when, h.meta.ModTime)
+		}
+	}
+}
+
 func TestHelloMalformed(t *testing.T) {
 	good := appendHello(nil, hello{basic: true})
 	for name, change := range map[string]func([]byte){

@@ -13,8 +13,9 @@ const MaxName = 255
 
 // CheckName refuses names that are no plain file names: empty, longer than
 // [MaxName], ".", "..", with a slash or a backslash (a separator of some system),
-// with NUL or another control character, not UTF-8, of a device, or reserved for
-// files that are not complete yet.
+// with NUL or another control character, with one that turns the direction of text
+// and so shows a name as another, not UTF-8, of a device, or reserved for files that
+// are not complete yet.
 func CheckName(name string) error {
 	if err := checkWireName(name); err != nil {
 		return err
@@ -26,7 +27,7 @@ func CheckName(name string) error {
 		return failf(CodeName, "%q has a path separator; send the last element only", name)
 	case !utf8.ValidString(name):
 		return failf(CodeName, "%q is not UTF-8", name)
-	case strings.ContainsFunc(name, unicode.IsControl):
+	case strings.ContainsFunc(name, isControl):
 		return failf(CodeName, "%q has a control character", name)
 	case !filepath.IsLocal(name):
 		return failf(CodeName, "%q means something else to this system", name)
@@ -35,6 +36,9 @@ func CheckName(name string) error {
 	}
 	return nil
 }
+
+// isControl reports whether r is no part of a text but tells how to show it.
+func isControl(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) }
 
 // checkWireName refuses what the protocol itself cannot carry.
 func checkWireName(name string) error {

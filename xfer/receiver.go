@@ -25,9 +25,9 @@ type File interface {
 // changed while it serves.
 type Receiver struct {
 	// Open is the policy of names and files: it makes the file that a sender
-	// announces, or refuses it, and its error's text is told to the sender. The
-	// name has 1 to [MaxName] bytes without NUL and is otherwise whatever a peer may
-	// say. The size is -1 if the sender did not tell. [Dir.Open] is one such policy.
+	// announces, or refuses it, and its error's text is told to the sender, with the
+	// error's [Code] if it wraps one, otherwise [CodeStorage]. The name has 1 to
+	// [MaxName] bytes without NUL and is otherwise whatever a peer may say. The size is -1 if the sender did not tell. [Dir.Open] is one such policy.
 	Open func(name string, meta Meta, size int64) (File, error)
 
 	Protocol   Protocol // Auto: what the sender wants; otherwise nothing else

@@ -85,8 +85,8 @@ func (d *delivery) do(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	err = d.over(ctx, l)
-	return errors.Join(err, l.close())
+	defer closeLink(l, d.log)
+	return d.over(ctx, l)
 }
 
 // check refuses what can never work.

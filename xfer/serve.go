@@ -25,7 +25,7 @@ func (h *host) serve(ctx context.Context, req *verbs.ConnRequest) (Result, error
 	}
 	res.Protocol, res.Immediate, res.Buffers, res.Chunk, res.Digest = a.protocol, a.imm, a.buffers, a.chunk, a.digest
 	watcher, err := h.over(ctx, req, l, region, a, why, &res)
-	err = errors.Join(err, l.close())
+	closeLink(l, h.log)
 	res.Duration = time.Since(start)
 	err = h.report(req, res, err)
 	if watcher != nil {

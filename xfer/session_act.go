@@ -19,7 +19,8 @@ func (s *session) tell(ev event) {
 
 // stepLocked tells the machine about ev and does what it wants. When something
 // cannot be posted the connection is as good as over, but the peer may have said why:
-// the next polls will tell.
+// the next polls will tell. The lanes get their jobs all the same, since a machine
+// whose file is to get its name waits for nothing else.
 //
 // +checklocks:s.mu
 func (s *session) stepLocked(ev event) {
@@ -30,9 +31,7 @@ func (s *session) stepLocked(ev event) {
 	s.observeLocked(&ev)
 	s.acts = s.machine.step(ev, s.acts[:0])
 	for i := range s.acts {
-		if a := &s.acts[i]; s.broken == nil || a.kind == actFinish {
-			s.breaksLocked(s.actLocked(a))
-		}
+		s.breaksLocked(s.actLocked(&s.acts[i]))
 	}
 	s.breaksLocked(s.link.flush())
 }
@@ -106,10 +105,39 @@ func (s *session) beginLocked() {
 }
 
 // actLocked does one action. Posts of writes and messages are collected; whatever
-// must not overtake them, or be overtaken, flushes first.
+// must not overtake them, or be overtaken, flushes first. Nothing is posted on a
+// connection that is broken.
 //
 // +checklocks:s.mu
 func (s *session) actLocked(a *action) error {
+	switch a.kind {
+	case actWrite, actSend, actReceive:
+		if s.broken != nil {
+			return nil
+		}
+		return s.postLocked(a)
+	case actAdvance:
+		s.advanceLocked(a.n)
+		return nil
+	default: // in turn, below
+	}
+	err := s.link.flush()
+	switch a.kind {
+	case actFinish: // with its own reason, even if the last words cannot be said
+		s.finished, s.failure = true, a.err
+		s.note(Step{Op: OpFinish, Slot: none})
+	case actHash, actSum:
+		s.digest.jobs <- *a
+	default:
+		s.diskLocked(a)
+	}
+	return err
+}
+
+// postLocked does an action that the peer will notice.
+//
+// +checklocks:s.mu
+func (s *session) postLocked(a *action) error {
 	switch a.kind {
 	case actWrite:
 		s.write(a)
@@ -117,38 +145,30 @@ func (s *session) actLocked(a *action) error {
 	case actSend:
 		s.note(Step{Op: OpSend, Slot: none, Message: a.label})
 		return s.link.stageMessage(a.msg, a.slot)
-	case actAdvance:
-		s.advanceLocked(a.n)
-		return nil
-	default: // in turn, below
-	}
-	err := s.link.flush()
-	if a.kind == actFinish { // with its own reason, even if the last words cannot be said
-		s.finished, s.failure = true, a.err
-		s.note(Step{Op: OpFinish, Slot: none})
-	}
-	if err != nil {
-		return err
-	}
-	switch a.kind {
-	case actReceive:
+	default: // actReceive, which comes before what provokes the message
+		if err := s.link.flush(); err != nil {
+			return err
+		}
 		return s.receive(a.slot)
-	case actOpen:
+	}
+}
+
+// diskLocked gives the disk's lane a job.
+//
+// +checklocks:s.mu
+func (s *session) diskLocked(a *action) {
+	if a.kind == actOpen {
 		s.result.Name = string(a.msg)
 		s.disk.jobs <- action{kind: actOpen, msg: []byte(s.result.Name)}
-	case actRead, actStore, actCommit:
-		if a.n > 0 {
-			s.result.Chunks++
-		}
-		if a.checked { // here, because the disk's lane has more to do than anybody else
-			a.err = check(s.link.data.Bytes()[a.slot*s.agreed.chunk:][:a.n], a)
-		}
-		s.disk.jobs <- *a
-	case actHash, actSum:
-		s.digest.jobs <- *a
-	default: // those that are done already
+		return
 	}
-	return nil
+	if a.n > 0 {
+		s.result.Chunks++
+	}
+	if a.checked { // here, because the disk's lane has more to do than anybody else
+		a.err = check(s.link.data.Bytes()[a.slot*s.agreed.chunk:][:a.n], a)
+	}
+	s.disk.jobs <- *a
 }
 
 // write stages a write of a data buffer.

@@ -60,7 +60,7 @@ func (d Digest) String() string {
 // this package only; the paper's program sends none.
 type Meta struct {
 	Mode    fs.FileMode // permission bits
-	ModTime time.Time
+	ModTime time.Time   // of the years 1678 to 2261; others are not told
 }
 
 // Source is a file to be sent.

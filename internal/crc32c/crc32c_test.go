@@ -44,6 +44,10 @@ func TestLengths(t *testing.T) {
 		lengths = append(lengths, n, foldFrom-blockLen+n)
 	}
 	lengths = append(lengths, 4095, 4096, 4097, 8192)
+	buf = append(buf, random(3*foldMost)...)
+	for _, n := range []int{foldMost, 2 * foldMost} { // in one stretch, in two, in three
+		lengths = append(lengths, n-1, n, n+1, n+foldFrom-1, n+foldFrom+blockLen+1)
+	}
 	for _, n := range lengths {
 		for _, at := range []int{0, 1, 7, n % 64, 63} {
 			for _, crc := range []uint32{0, 1, 0x80000000, 0xffffffff, 0xdeadbeef} {

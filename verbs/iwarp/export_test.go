@@ -51,3 +51,11 @@ func MULPDU(dev *verbs.Device) int {
 	defer c.releaseTx()
 	return c.tx.mulpdu
 }
+
+// SetMULPDU makes the connection of dev believe that TCP's segments were of another size when it last looked.
+func SetMULPDU(dev *verbs.Device, n int) {
+	c := dev.Driver().(*device).connections()[0]
+	c.txMu.Lock()
+	defer c.releaseTx()
+	c.tx.mulpdu = n
+}

@@ -14,14 +14,15 @@ import (
 )
 
 // TestSegmentSizes: segments of a long write begin at cache lines, are as long as the
-// MULPDU lets them be, and the last bytes stay together. Frames of less are not cut down.
+// MULPDU lets them be, and the last bytes stay together. Frames of less are not cut down:
+// they fill the segments of TCP on an Ethernet, here of 1500 and 9000 octets.
 func TestSegmentSizes(t *testing.T) {
 	const line, word = 64, 8
-	for _, mulpdu := range []int{128, 1448, 4096, 5000, 32741, mpa.MaxULPDU} {
+	for _, mulpdu := range []int{128, mpa.MULPDU(1448), 5000, mpa.MULPDU(8948), 32741, mpa.MaxULPDU} {
 		s, p := opened(t, iwarp.Config{MaxULPDU: mulpdu})
 		most := ddp.MaxPayload(mulpdu, true)
 		even := most
-		if most >= 4096 {
+		if most >= 16<<10 {
 			even -= most % line
 		}
 		for _, size := range []int{most - 1, most, most + 1, most + word, even + line, 3*most + word + 1} {
@@ -47,34 +48,48 @@ func TestSegmentSizes(t *testing.T) {
 	}
 }
 
-// TestSegmentsFollowMSS: with the default MaxULPDU frames fit the segments of TCP also when
-// those have grown: over loopback they do so once the peer's window has opened.
-func TestSegmentsFollowMSS(t *testing.T) {
-	const size = 4 << 20
-	s, p := opened(t, iwarp.Config{NoCRC: true})
-	mr := s.region(t, size)
-	grown := false
-	for round := 0; round < 16 && !grown; round++ { // the window opens
-		s.send(t, verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.Signaled, SGL: []verbs.SGE{mr.SGE(0, size)}, Remote: verbs.RemoteAddr{RKey: 1}})
-		longest := 0
-		for last := false; !last; {
-			var head [mpa.HeaderLen + ddp.TaggedHeaderLen]byte
-			p.readFull(head[:])
-			n := int(binary.BigEndian.Uint16(head[:]))
-			h, _ := ddp.ParseHeader(head[mpa.HeaderLen:])
-			longest, last = max(longest, n), h.Last
-			if _, err := io.CopyN(io.Discard, p.tc, int64(n-ddp.TaggedHeaderLen+mpa.TrailerLen(n))); err != nil {
-				t.Fatal(err)
-			}
+// longWrite has s write all of mr and returns the longest ULPDU that comes.
+func longWrite(t *testing.T, s *side, p *peer, mr *verbs.MR) int {
+	t.Helper()
+	s.send(t, verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.Signaled, SGL: []verbs.SGE{mr.SGE(0, mr.Len())}, Remote: verbs.RemoteAddr{RKey: 1}})
+	longest := 0
+	for last := false; !last; {
+		var head [mpa.HeaderLen + ddp.TaggedHeaderLen]byte
+		p.readFull(head[:])
+		n := int(binary.BigEndian.Uint16(head[:]))
+		h, _ := ddp.ParseHeader(head[mpa.HeaderLen:])
+		longest, last = max(longest, n), h.Last
+		if _, err := io.CopyN(io.Discard, p.tc, int64(n-ddp.TaggedHeaderLen+mpa.TrailerLen(n))); err != nil {
+			t.Fatal(err)
 		}
-		s.wait(t)
-		limit := mpa.MULPDU(iwarp.MSS(s.dev))
+	}
+	s.wait(t)
+	return longest
+}
+
+// TestSegmentsFollowMSS: with the default MaxULPDU frames fit the segments of TCP also when
+// those have grown: over loopback they do so once the peer's window has opened. However
+// long the stream has become, what it learns of them is never old.
+func TestSegmentsFollowMSS(t *testing.T) {
+	s, p := opened(t, iwarp.Config{NoCRC: true})
+	mr := s.region(t, 4<<20)
+	grown := false
+	for round := 0; round < 16; round++ { // the window opens
+		longest, limit := longWrite(t, s, p, mr), mpa.MULPDU(iwarp.MSS(s.dev))
 		if longest > limit {
 			t.Errorf("a ULPDU of %d octets; MULPDU is %d", longest, limit)
 		}
-		grown = iwarp.MULPDU(s.dev) == limit && round > 0
+		grown = grown || iwarp.MULPDU(s.dev) == limit && round > 0
 	}
+	limit := mpa.MULPDU(iwarp.MSS(s.dev))
 	if !grown {
 		t.Errorf("MULPDU is %d, TCP's segments have %d octets", iwarp.MULPDU(s.dev), iwarp.MSS(s.dev))
+	}
+	iwarp.SetMULPDU(s.dev, limit/2)
+	for range 2 {
+		longWrite(t, s, p, mr)
+	}
+	if got, want := iwarp.MULPDU(s.dev), mpa.MULPDU(iwarp.MSS(s.dev)); got != want {
+		t.Errorf("MULPDU is %d still, should be %d", got, want)
 	}
 }

@@ -26,7 +26,8 @@ const (
 // Sizes of segments.
 const (
 	measureFrom = 256 << 10 // bytes of the stream before the MULPDU is looked at again
-	evenFrom    = 4 << 10   // payload from which the segments of a message are whole cache lines
+	measureStep = 4 << 20   // the most bytes between two looks: TCP's segments shrink too, when the path changes
+	evenFrom    = 16 << 10  // payload from which the segments of a message are whole cache lines
 	cacheLine   = 64
 )
 
@@ -311,14 +312,15 @@ func (c *conn) fillLocked() bool {
 	return len(t.iov) > 0 && c.failure.Load() == nil
 }
 
-// measureLocked takes the MULPDU from the size of TCP's segments, which grows with the window that the
-// peer offers: over loopback from 32 KiB to 64 KiB (RFC 5044 section 4.5). It is due each time the
-// stream has become twice as long.
+// measureLocked takes the MULPDU from the size of TCP's segments (RFC 5044 section 4.5), which grows with the
+// window that the peer offers, over loopback from 32 KiB to 64 KiB, and shrinks with the path. It is due each
+// time the stream has become twice as long, or measureStep longer. A frame that
+// was made before keeps its size: TCP cuts it in two if it must, which costs time and is no error.
 //
 // +checklocks:c.txMu
 func (c *conn) measureLocked() {
 	t := &c.tx
-	t.measure = max(2*t.written, measureFrom)
+	t.measure = max(t.written+min(t.written, measureStep), measureFrom)
 	if t.mulpdu = c.dev.cfg.MaxULPDU; t.mulpdu == 0 {
 		t.mulpdu = mpa.MULPDU(c.sock.MSS())
 	}
@@ -390,7 +392,9 @@ func (c *conn) frameLocked() bool {
 }
 
 // segmentLocked returns the bytes of the message's next segment. Large ones are whole cache lines, so that those
-// behind them begin at lines of their memory as the first did, for the sake of who copies it and adds it up.
+// behind them begin at lines of their memory as the first did, for the sake of who copies it and adds it up. Those
+// for an Ethernet, with jumbo frames too, fill TCP's segments to the last byte, so that each of the stream's
+// segments begins with a frame, which devices that place data in hardware need to be fast (RFC 5044 appendix A).
 //
 // +checklocks:c.txMu
 func (c *conn) segmentLocked() int {

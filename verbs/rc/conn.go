@@ -201,7 +201,7 @@ func (c *Conn) handle(ctx context.Context, e *verbs.CMEvent) (over bool, err err
 		return false, call(c.lib.cfg.Connection, c)
 	case verbs.CMDisconnected:
 		// What had succeeded before the end is in the queue by now.
-		if err := c.completions(ctx); err != nil && e.Err == nil {
+		if err := c.completions(ctx); err != nil && (e.Err == nil || isFatal(err)) {
 			return true, err
 		}
 		return true, e.Err
