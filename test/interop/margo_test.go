@@ -161,7 +161,7 @@ func TestMargoClientC(t *testing.T) {
 func TestMargoServerC(t *testing.T) {
 	eachMargoSetting(t, func(t *testing.T, options []string) {
 		q := startPeer(t, margoPeer, options...)
-		for name, cfg := range configs(q.checksums) {
+		for name, cfg := range configs(q.checksums, options) {
 			t.Run(name, func(t *testing.T) {
 				s := listen(t, margo, cfg).serveMargo(t)
 				callMargo(aim(t, margo, s.Engine, q.addr))

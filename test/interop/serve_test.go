@@ -157,7 +157,7 @@ func (s *server) move(ctx context.Context, in moveIn, memory []byte, mode cinnab
 	if err != nil {
 		return moveOut{}, err
 	}
-	defer local.Close() //nolint:errcheck // its transfers have ended
+	defer local.Close() // its transfers have ended
 	owner, err := s.owner(ctx, in)
 	if err != nil {
 		return moveOut{}, err

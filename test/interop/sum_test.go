@@ -46,7 +46,7 @@ func tutorialServer(t *testing.T, cfg *cinnabar.Config) *cinnabar.Engine {
 		if err != nil {
 			return tutorialOut{}, err
 		}
-		defer local.Close() //nolint:errcheck // the pull has ended
+		defer local.Close() // the pull has ended
 		if _, err := in.Bulk.On(cinnabar.PeerFrom(ctx)).Pull(ctx, local); err != nil {
 			return tutorialOut{}, err
 		}

@@ -118,7 +118,7 @@ func replay(t *testing.T, addr string, ms []message) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() //nolint:errcheck // nothing is written any more
+	defer conn.Close() // nothing is written any more
 	if err := conn.SetDeadline(time.Now().Add(patience / 4)); err != nil {
 		t.Fatal(err)
 	}

@@ -376,8 +376,10 @@ static hg_return_t on_callback(hg_handle_t h)
         free(j);
         return HG_SUCCESS;
     }
-    ret = HG_Create(peer.context, HG_Get_info(h)->addr, peer.id[RPC_SUM],
-                    &j->call);
+    /* Mercury uses the address of a request again for the next. */
+    ret = HG_Addr_dup(peer.cls, HG_Get_info(h)->addr, &j->addr);
+    if (ret == HG_SUCCESS)
+        ret = HG_Create(peer.context, j->addr, peer.id[RPC_SUM], &j->call);
     if (ret == HG_SUCCESS)
         ret = HG_Forward(j->call, on_called_back, j, &in);
     HG_Free_input(h, &in);

@@ -204,19 +204,21 @@ static void on_push(hg_handle_t h)
 static DEFINE_MARGO_RPC_HANDLER(on_push)
 
 /* nested_call calls sum; its request carries nested's id as parent. An empty
- * address is the caller's. */
+ * address is the caller's. That one must be copied: Mercury uses the address
+ * of a request again for the next, and Margo a handle that still points to
+ * it. */
 static hg_return_t nested_call(hg_handle_t h, nested_in_t *in, sum_out_t *out)
 {
-    bool        named = in->to != NULL && *in->to != '\0';
-    hg_addr_t   addr  = margo_get_info(h)->addr;
+    hg_addr_t   addr = HG_ADDR_NULL;
     hg_handle_t call;
     hg_return_t ret;
 
-    if (named) {
+    if (in->to == NULL || *in->to == '\0')
+        ret = margo_addr_dup(peer.mid, margo_get_info(h)->addr, &addr);
+    else
         ret = margo_addr_lookup(peer.mid, in->to, &addr);
-        if (ret != HG_SUCCESS)
-            return ret;
-    }
+    if (ret != HG_SUCCESS)
+        return ret;
     ret = margo_create(peer.mid, addr, peer.sum, &call);
     if (ret == HG_SUCCESS) {
         ret = margo_provider_forward_timed(in->provider, call, &in->sum,
@@ -227,8 +229,7 @@ static hg_return_t nested_call(hg_handle_t h, nested_in_t *in, sum_out_t *out)
             margo_free_output(call, out);
         margo_destroy(call);
     }
-    if (named)
-        margo_addr_free(peer.mid, addr);
+    margo_addr_free(peer.mid, addr);
     return ret;
 }
 
