@@ -60,6 +60,25 @@ func parseAddr(b []byte) (netip.AddrPort, error) {
 	return a, nil
 }
 
+// appendSerialized appends a as NA_Addr_serialize does (na_ofi_addr_serialize): its length in 8 bytes, little endian, and
+// its binary form.
+func appendSerialized(b []byte, a netip.AddrPort) []byte {
+	n := uint64(prefix4)
+	if !a.Addr().Is4() {
+		n = prefix6
+	}
+	return appendAddr(binary.LittleEndian.AppendUint64(b, n), a)
+}
+
+// parseSerialized reads what appendSerialized wrote from all of b, which is hostile.
+func parseSerialized(b []byte) (netip.AddrPort, error) {
+	const word = 8
+	if len(b) < word || binary.LittleEndian.Uint64(b) != uint64(len(b)-word) {
+		return netip.AddrPort{}, fmt.Errorf("a serialized address of %d bytes whose length is not in its first %d", len(b), word)
+	}
+	return parseAddr(b[word:])
+}
+
 // parseTarget reads an address string of a peer: "ofi+tcp://host:port", and the other spellings of it.
 //
 // host is a numeric address, or localhost, which is 127.0.0.1 or ::1 by the family of self. Other names are refused:

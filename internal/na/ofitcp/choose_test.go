@@ -161,6 +161,15 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
+func TestOpenInSubnet(t *testing.T) {
+	e := openEndpoint(t, Config{Address: "ofi+tcp://:0", Subnet: netip.MustParsePrefix("127.0.0.0/8")})
+	if got := e.self.Addr(); got != netip.MustParseAddr("127.0.0.1") {
+		t.Errorf("address %v", got)
+	}
+	_, err := Open(t.Context(), Config{Subnet: netip.MustParsePrefix("198.51.100.0/24")})
+	wantKind(t, err, na.NotAvailable)
+}
+
 func TestLookup(t *testing.T) {
 	e := openEndpoint(t, Config{})
 	want, err := e.Lookup("ofi+tcp://127.0.0.1:1234")
@@ -191,8 +200,11 @@ func TestLookup(t *testing.T) {
 	if a, err := e.ParseAddr(b); err != nil || !a.Equal(want) {
 		t.Errorf("%v, %v", a, err)
 	}
-	if a, err := e.ParseAddr(append([]byte{0x20, 1}, make([]byte, 15)...)); err == nil {
-		t.Errorf("accepted as %v", a)
+	six := appendSerialized(nil, netip.MustParseAddrPort("[2001:db8::1]:5"))
+	for _, bad := range [][]byte{nil, b[:7], b[8:], b[:23], append(b[:24:24], 0), six, append([]byte{17}, b[1:]...)} {
+		if a, err := e.ParseAddr(bad); err == nil {
+			t.Errorf("% x: accepted as %v", bad, a)
+		}
 	}
 	if want.Done() != nil {
 		t.Error("Done before there was a connection")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -322,12 +323,17 @@ func (c *conn) push(it item) bool {
 	return true
 }
 
-// seeOff waits for the peer to end its side, if this endpoint has ended its own in good order, and closes the socket.
+// seeOff waits for the peer to end its side, if this endpoint has ended its own in good order, and closes the socket. It
+// keeps the read role for good.
 func (c *conn) seeOff() {
 	<-c.done
 	if c.linger == nil {
 		return
 	}
+	for !c.role.held.CompareAndSwap(false, true) { // a driver that reads sees next that the connection is dead
+		runtime.Gosched()
+	}
+	c.letGo()
 	junk := [][]byte{make([]byte, 4<<10)}
 	_ = c.sock.WaitRead(func() bool {
 		for {

@@ -24,9 +24,10 @@ const (
 // +checklocks:p.mu
 func (p *peer) dialLocked() bool {
 	ctx, cancel := context.WithCancel(context.Background())
-	try := &attempt{cancel: cancel}
+	try := &attempt{cancel: cancel, done: make(chan struct{})}
 	if !p.ep.spawn(func() {
 		defer cancel()
+		defer close(try.done)
 		p.dial(ctx, try)
 	}) {
 		cancel()
@@ -45,7 +46,7 @@ func (p *peer) dial(ctx context.Context, try *attempt) {
 	e := p.ep
 	begin := time.Now()
 	for wait := retryFirst; ; wait = min(2*wait, retryMax) {
-		tcp, answer, err := p.connect(ctx)
+		tcp, answer, err := p.connect(ctx, try)
 		if err == nil {
 			p.connected(try, tcp, answer)
 			return
@@ -89,7 +90,7 @@ func (p *peer) setLink(try *attempt, s linkState) bool {
 }
 
 // connect dials the peer and exchanges connection messages.
-func (p *peer) connect(ctx context.Context) (*net.TCPConn, cmMessage, error) {
+func (p *peer) connect(ctx context.Context, try *attempt) (*net.TCPConn, cmMessage, error) {
 	e := p.ep
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.DialTimeout)
 	defer cancel()
@@ -103,7 +104,7 @@ func (p *peer) connect(ctx context.Context) (*net.TCPConn, cmMessage, error) {
 		return nil, cmMessage{}, fmt.Errorf("the dialer returned a %T", nc)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = tcp.SetDeadline(time.Unix(1, 0)) }) // a closed one needs no deadline
-	answer, err := e.exchange(tcp)
+	answer, err := e.exchange(tcp, try)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
@@ -123,7 +124,11 @@ func (e *Endpoint) explainDial(p *peer, err error) error {
 }
 
 // exchange sends a connection request, in one write since upstream reads it in one, and reads the answer.
-func (e *Endpoint) exchange(tcp *net.TCPConn) (cmMessage, error) {
+func (e *Endpoint) exchange(tcp *net.TCPConn, try *attempt) (cmMessage, error) {
+	if !try.sent.CompareAndSwap(attemptQuiet, attemptSent) {
+		return cmMessage{}, errors.New("given up in favour of a connection of the peer's")
+	}
+	defer try.sent.CompareAndSwap(attemptSent, attemptQuiet)
 	req := cmMessage{typ: cmRequest, version: rdmVersion, port: e.self.Port(), pid: e.pid, probe: probeLittle}
 	if e.cfg.Firewalled {
 		req.features = featureFirewall

@@ -2,7 +2,6 @@ package ofitcp
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"net"
@@ -87,28 +86,13 @@ func (e *Endpoint) Lookup(s string) (na.Addr, error) {
 	return e.peer(a), nil
 }
 
-// AppendAddr implements [na.Endpoint]. The form is that of na_ofi_addr_serialize: the length of what follows, 8 bytes
-// little endian, and the address as in front of requests.
+// AppendAddr implements [na.Endpoint]: the length in 8 bytes, then the address as it stands in requests.
 func (e *Endpoint) AppendAddr(b []byte, a na.Addr) []byte {
 	p, ok := a.(*peer)
 	if !ok {
 		return b
 	}
-	at := len(b)
-	b = appendAddr(append(b, make([]byte, lengthSize)...), p.addr)
-	binary.LittleEndian.PutUint64(b[at:], uint64(len(b)-at-lengthSize))
-	return b
-}
-
-// lengthSize is the size of the length in front of a serialized address.
-const lengthSize = 8
-
-// parseSerialized reads what AppendAddr wrote from all of b, which is hostile.
-func parseSerialized(b []byte) (netip.AddrPort, error) {
-	if len(b) < lengthSize || binary.LittleEndian.Uint64(b) != uint64(len(b)-lengthSize) {
-		return netip.AddrPort{}, fmt.Errorf("%d bytes do not begin with the length of the address in them", len(b))
-	}
-	return parseAddr(b[lengthSize:])
+	return appendSerialized(b, p.addr)
 }
 
 // ParseAddr implements [na.Endpoint].
@@ -132,7 +116,9 @@ func (e *Endpoint) peer(a netip.AddrPort) *peer {
 	}
 	p := &peer{ep: e, addr: a, str: formatAddr(a)}
 	e.peers[a] = weak.Make(p)
-	runtime.AddCleanup(p, e.forget, a)
+	if a != e.self { // which the endpoint itself holds
+		runtime.AddCleanup(p, e.forget, a)
+	}
 	return p
 }
 
@@ -376,7 +362,7 @@ func (e *Endpoint) replace(f func()) {
 	go f()
 }
 
-// runTask runs a task on a goroutine of its own, or on the caller's if the endpoint is closed: then the task ends as soon
+// runTask runs a task on a goroutine of its own. If the endpoint is closed the caller waits for it: the task ends as soon
 // as it wants to answer.
 func (e *Endpoint) runTask(t na.Task) {
 	e.mu.Lock()
@@ -386,7 +372,9 @@ func (e *Endpoint) runTask(t na.Task) {
 	}
 	e.mu.Unlock()
 	if sealed {
-		t.Run()
+		var wg sync.WaitGroup
+		wg.Go(t.Run)
+		wg.Wait()
 	}
 }
 
@@ -443,21 +431,25 @@ func (e *Endpoint) end() {
 
 // complain logs that a peer breaks the protocol, not more than once a minute for each host.
 func (e *Endpoint) complain(from netip.AddrPort, err error) {
-	now := time.Now()
-	e.mu.Lock()
-	last, seen := e.complaints[from.Addr()]
-	quiet := seen && now.Sub(last) < complainEvery
-	if !quiet {
-		if len(e.complaints) >= maxComplaints {
-			clear(e.complaints)
-		}
-		e.complaints[from.Addr()] = now
-	}
-	e.mu.Unlock()
 	e.stats.complaints.Add(1)
-	if !quiet {
+	if e.mayLog(from.Addr()) {
 		e.cfg.Logger.Warn("peer breaks the protocol", keyPeer, from.String(), keyError, err)
 	}
+}
+
+// mayLog reports whether a host is due for a line in the log.
+func (e *Endpoint) mayLog(host netip.Addr) bool {
+	now := time.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if last, seen := e.complaints[host]; seen && now.Sub(last) < complainEvery {
+		return false
+	}
+	if len(e.complaints) >= maxComplaints {
+		clear(e.complaints)
+	}
+	e.complaints[host] = now
+	return true
 }
 
 const (

@@ -141,6 +141,13 @@ func TestGoldenAddress(t *testing.T) {
 	if err != nil || a.String() != "127.0.0.1:34387" {
 		t.Errorf("%v, %v", a, err)
 	}
+	bound := golden(t)["bound-address"]
+	if got := appendSerialized(nil, a); !bytes.Equal(got, bound) {
+		t.Errorf("serialized as % x, want % x", got, bound)
+	}
+	if got, err := parseSerialized(bound); err != nil || got != a {
+		t.Errorf("%v, %v, want %v", got, err, a)
+	}
 	six := netip.MustParseAddrPort("[2001:db8::7]:4660")
 	enc := appendAddr(nil, six)
 	if len(enc) != prefix6 || enc[16] != 0x12 || enc[17] != 0x34 {

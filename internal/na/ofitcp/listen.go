@@ -30,7 +30,9 @@ func (e *Endpoint) acceptLoop() {
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
-			e.complain(e.self, fmt.Errorf("cannot accept connections: %w", err))
+			if e.mayLog(e.self.Addr()) {
+				e.cfg.Logger.Error("connections cannot be accepted", keyError, err)
+			}
 			if !e.pause(acceptPause) {
 				return
 			}
@@ -129,10 +131,9 @@ func (p *peer) requested(tcp *net.TCPConn, m cmMessage, req []byte) {
 	p.mu.Lock()
 	v := collide(p.link, e.self, p.addr, p.pid == m.pid)
 	var old *conn
+	var lost *attempt
 	if v == verdictAccept {
-		if p.try != nil {
-			p.try.cancel()
-		}
+		lost = p.try
 		old = p.conn.Load()
 		p.link, p.try, p.pid = linkAccepting, try, m.pid
 		p.activate()
@@ -140,6 +141,9 @@ func (p *peer) requested(tcp *net.TCPConn, m cmMessage, req []byte) {
 	}
 	p.mu.Unlock()
 	e.traceVerdict(p, v)
+	if lost != nil {
+		lost.abandon()
+	}
 	if old != nil {
 		old.fail(na.Unreachable, errReplaced)
 	}

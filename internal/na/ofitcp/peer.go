@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"cinnabar/internal/na"
 )
@@ -50,7 +51,36 @@ type waiter struct {
 }
 
 // attempt is the making of a connection, in either direction. Its identity tells whether it still counts.
-type attempt struct{ cancel context.CancelFunc }
+type attempt struct {
+	cancel context.CancelFunc
+	sent   atomic.Int32  // an own one: attemptQuiet and so on
+	done   chan struct{} // an own one: closed when it is over
+}
+
+const (
+	attemptQuiet int32 = iota // the connection request is not sent
+	attemptSent               // it is, and no answer has come
+	attemptGone               // it must not be sent any more
+)
+
+// refusalTime is how long an attempt that lost against one of the peer's is given to be refused.
+const refusalTime = 100 * time.Millisecond
+
+// abandon ends an own attempt because the peer's is accepted. If the peer has been sent a request it must have refused
+// that before it learns that its own is accepted: upstream may compare a request that it finds afterwards with a process
+// number that it has not stored yet, and then takes it for one of another process, which replaces the connection.
+func (a *attempt) abandon() {
+	defer a.cancel()
+	if a.done == nil || a.sent.CompareAndSwap(attemptQuiet, attemptGone) {
+		return
+	}
+	timer := time.NewTimer(refusalTime)
+	defer timer.Stop()
+	select {
+	case <-a.done:
+	case <-timer.C:
+	}
+}
 
 func (p *peer) String() string { return p.str }
 

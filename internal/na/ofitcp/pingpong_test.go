@@ -92,8 +92,9 @@ func (r *ppRun) recvName() {
 	name := make([]byte, binary.BigEndian.Uint32(head))
 	_, err = io.ReadFull(r.ctrl, name)
 	r.must(err)
-	r.to, err = r.e.ParseAddr(name)
+	a, err := parseAddr(name)
 	r.must(err)
+	r.to = r.e.peer(a)
 }
 
 // said reads what the partner says on the control connection.

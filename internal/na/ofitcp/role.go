@@ -53,29 +53,57 @@ const (
 // background is the goroutine that makes progress when nobody drives. It ends when the connection has ended, or when it
 // was replaced.
 func (c *conn) background(gen uint32) {
-	for {
-		if !c.serve(gen) {
-			c.ep.runners.Done() // it was counted there when it was replaced
-			return
+	killed := true
+	defer func() {
+		if killed {
+			c.revive(gen)
 		}
-		c.role.bg.Store(bgParked)
-		err := c.sock.WaitRead(c.onReadable)
-		c.role.bg.Store(bgActive)
-		if err != nil {
-			c.fail(na.Unreachable, lost(err))
-		}
-		if c.dead.Load() {
-			break
-		}
-		c.rest()
-	}
-	if !c.serve(gen) { // the tasks that are left
-		c.ep.runners.Done()
+	}()
+	mine := c.progress(gen)
+	killed = false
+	if !mine {
+		c.ep.runners.Done() // it was counted there when it was replaced
 		return
 	}
 	c.seeOff()
 	c.ep.dropConn(c)
 	c.ep.wg.Done()
+}
+
+// revive has another goroutine go on for one that a task has ended with [runtime.Goexit].
+func (c *conn) revive(gen uint32) {
+	r := &c.role
+	r.mu.Lock()
+	mine := r.gen == gen
+	if mine {
+		r.inTask = false
+		r.bg.Store(bgActive)
+	}
+	r.mu.Unlock()
+	if mine {
+		go c.background(gen)
+	} else {
+		c.ep.runners.Done()
+	}
+}
+
+// progress is what the background goroutine does until the connection is dead and its tasks are run. False: another
+// goroutine has taken over.
+func (c *conn) progress(gen uint32) (mine bool) {
+	r := &c.role
+	for !c.dead.Load() {
+		if !c.serve(gen) {
+			return false
+		}
+		r.bg.Store(bgParked)
+		err := c.sock.WaitRead(c.onReadable)
+		r.bg.Store(bgActive)
+		if err != nil {
+			c.fail(na.Unreachable, lost(err))
+		}
+		c.rest()
+	}
+	return c.serve(gen)
 }
 
 // readable reads when the poller says so; true ends the parking.

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"weak"
 
 	"cinnabar/internal/na"
 )
@@ -88,6 +89,35 @@ func TestBatchOfTasks(t *testing.T) {
 	}
 	if len(seen) != 99 || seen[50] {
 		t.Errorf("%d answers, that of the blocked one: %t", len(seen), seen[50])
+	}
+}
+
+// TestGoexit: tasks that end their goroutine end nothing else, alone or in a batch.
+func TestGoexit(t *testing.T) {
+	h := new(echo)
+	started := make(chan struct{})
+	server := openEndpoint(t, Config{Listen: true, Handler: handlerFunc(func(m *na.Message) na.Task {
+		<-started
+		if m.Tag%10 == 5 {
+			return taskFunc(runtime.Goexit)
+		}
+		return h.Request(m)
+	})})
+	h.e = server
+	close(started)
+	r := newRaw(t)
+	c, _ := r.dial(server, 1)
+	var b []byte
+	for tag := range uint32(100) {
+		b = append(b, r.rawRequest(tag, []byte("hello"))...)
+	}
+	c.write(b)
+	for range 90 {
+		c.message()
+	}
+	for tag := range uint32(20) {
+		c.write(r.rawRequest(10*tag+5, nil))
+		r.ping(c, 10*tag)
 	}
 }
 
@@ -235,7 +265,7 @@ func TestManyClients(t *testing.T) {
 		before := cpuTime(t)
 		window := time.NewTimer(300 * time.Millisecond)
 		<-window.C
-		if least = min(least, cpuTime(t)-before); least < time.Millisecond / 4 {
+		if least = min(least, cpuTime(t)-before); least < time.Millisecond/4 {
 			break
 		}
 	}
@@ -297,4 +327,36 @@ func TestForgotten(t *testing.T) {
 		runtime.Gosched()
 	}
 	t.Error("peers that are gone are kept")
+}
+
+// TestEndpointCollected: nothing of a closed endpoint stays in memory.
+func TestEndpointCollected(t *testing.T) {
+	open := func() (server, cl weak.Pointer[Endpoint]) {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		var list [2]*Endpoint
+		for i := range list {
+			e, err := Open(ctx, Config{Address: "ofi+tcp://127.0.0.1:0", Listen: true, Handler: handlerFunc(func(*na.Message) na.Task { return nil })})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = e.Close(ctx) }()
+			list[i] = e
+		}
+		op := newCall()
+		list[0].SendRequest(&op.op, addrOf(t, list[0], list[1]), 1, make([]byte, list[0].Limits().RequestRoom))
+		if err := op.wait(t, list[0], list[0].Addr()); err != nil {
+			t.Fatal(err)
+		}
+		return weak.Make(list[0]), weak.Make(list[1])
+	}
+	a, b := open()
+	for range 100 {
+		runtime.GC()
+		if a.Value() == nil && b.Value() == nil {
+			return
+		}
+		runtime.Gosched()
+	}
+	t.Errorf("kept: %t and %t", a.Value() != nil, b.Value() != nil)
 }

@@ -278,18 +278,19 @@ func (c *conn) filledDirect(n uint64) {
 	}
 }
 
-// finishReceived completes what has come, without a lock.
+// finishReceived has answers written and completes what has come, without a lock. The answers go first: a completion may
+// close memory that one of them reads, which waits for it.
 func (c *conn) finishReceived() {
+	if c.rx.kick {
+		c.rx.kick = false
+		c.kick()
+	}
 	for i := 0; i < len(c.rx.ended); i++ {
 		e := c.rx.ended[i]
 		c.rx.ended[i] = ended{}
 		c.finish(e)
 	}
 	c.rx.ended = c.rx.ended[:0]
-	if c.rx.kick {
-		c.rx.kick = false
-		c.kick()
-	}
 }
 
 // unstage gives the stage away if there is nothing in it.

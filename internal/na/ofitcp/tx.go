@@ -166,7 +166,7 @@ func (t *txState) add(b []byte) {
 	t.queued += uint64(len(b))
 }
 
-// header adds the header that f appends.
+// addHeader adds the header that f appends.
 //
 // +checklocks:c.mu
 // +checklocks:c.wmu
