@@ -85,6 +85,9 @@ func (s *storer) open(name string) error {
 	if err != nil {
 		return classed(CodeStorage, err)
 	}
+	if f == nil {
+		return failf(CodeStorage, "the receiver's Open made no file for %q", name)
+	}
 	s.file = f
 	return nil
 }

@@ -163,3 +163,15 @@ func TestOpenRefuses(t *testing.T) {
 		}
 	}
 }
+
+// An Open that returns neither a file nor an error is a failure, not a panic.
+func TestOpenMakesNothing(t *testing.T) {
+	ctx := testContext(t)
+	srv := serve(t, device(t, iwarp.Config{}), Receiver{Open: func(string, Meta, int64) (File, error) { return nil, nil }}, DirOptions{})
+	for _, p := range []Protocol{Basic, Fast} {
+		_, err := (&Sender{Protocol: p}).Send(ctx, device(t, iwarp.Config{}), srv.addr, sourceOf("f", []byte("abc")))
+		wantCode(t, err, CodeStorage, true, "made no file")
+		_, err = srv.outcome(ctx)
+		wantCode(t, err, CodeStorage, false, "made no file")
+	}
+}

@@ -52,8 +52,8 @@ type Receiver struct {
 }
 
 // Serve takes transfers until ctx ends or the listener is closed. It returns
-// when all transfers are over: nil after the end of ctx, which cancels them.
-// No sender can end it.
+// when all transfers are over: nil after the end of ctx, which cancels them, but
+// for a Commit under way, which it waits for. No sender can end it.
 func (r *Receiver) Serve(ctx context.Context, l *verbs.Listener) error {
 	clients := or(r.MaxClients, defaultMaxClients)
 	h, err := r.newHost(l, max(clients, 1))
