@@ -58,7 +58,10 @@ func (w *work[In, Out]) Serve() {
 	c := (*Call[In, Out])(w)
 	normally := false
 	defer c.s.returned(&normally)
-	if c.decode() {
+	switch {
+	case c.s.svc.e.lives.ctx.Err() != nil: // the engine was closed while the request waited for a worker
+		c.s.finish(CodePermission)
+	case c.decode():
 		c.handle()
 	}
 	normally = true
@@ -111,17 +114,20 @@ func (c *Call[In, Out]) invoke(ctx context.Context) (err error) {
 
 // settle answers for a handler of the short form.
 func (c *Call[In, Out]) settle(err error) {
-	if !c.s.claim() {
-		return
-	}
-	if err != nil {
-		if c.s.oneWay {
-			c.s.svc.e.log.Warn("handler of a one-way request fails", logRPC, c.s.svc.label(), logPeer, c.s.from.String(), logError, err)
+	if err == nil {
+		if c.s.claim() {
+			c.s.logUnsent(c.send())
 		}
-		c.s.logUnsent(c.s.fail(errorCode(err)))
 		return
 	}
-	c.s.logUnsent(c.send())
+	// Methods of the program's error may panic, so they are called before the right to answer is taken.
+	code := errorCode(err)
+	if c.s.oneWay {
+		c.s.svc.e.log.Warn("handler of a one-way request fails", logRPC, c.s.svc.label(), logPeer, c.s.from.String(), logError, err)
+	}
+	if c.s.claim() {
+		c.s.logUnsent(c.s.fail(code))
+	}
 }
 
 // errorCode is the code that stands for a handler's error. An error is never a success.
@@ -132,17 +138,17 @@ func errorCode(err error) Code {
 	return CodeOtherError
 }
 
-// send answers with c.out. The caller has the claim.
+// send answers with c.out. The caller has the claim. If a type's own encoding panics, the request is given up without an
+// answer, and the core answers for it.
 func (c *Call[In, Out]) send() error {
+	defer c.s.release()
 	if c.s.oneWay {
-		c.s.release()
 		return nil
 	}
 	payload, err := c.s.svc.proc.appendOutput(c.s.req.Output(), &c.out)
 	if err != nil {
-		return errors.Join(err, c.s.fail(errorCode(err)))
+		return errors.Join(err, c.s.svc.answer(c.s.req, errorCode(err)))
 	}
-	defer c.s.release()
 	return c.respond(payload)
 }
 
@@ -232,10 +238,11 @@ func (c *Call[In, Out]) Respond(out Out) error {
 
 // Fail answers with the code of err ([CodeOf]); its text stays here.
 func (c *Call[In, Out]) Fail(err error) error {
+	code := errorCode(err) // before the claim, as in settle
 	if !c.claim() {
 		return c.answerError(errAnswered)
 	}
-	return c.answerError(c.s.fail(errorCode(err)))
+	return c.answerError(c.s.fail(code))
 }
 
 func (c *Call[In, Out]) answerError(err error) error {

@@ -15,7 +15,9 @@ import (
 type Config struct {
 	Logger *slog.Logger // nil: discard
 
-	MaxHandlers int // handlers at once, in each pool and outside pools; 0: 4096
+	// MaxHandlers is how many handlers there are at once, in each pool and outside pools; 0: 4096. Those that wait for a
+	// call or transfer of theirs count too, so it must exceed the depth of calls that come back to this engine.
+	MaxHandlers int
 	MaxQueued   int // requests that wait for a handler outside pools; those beyond it are answered CodeAgain; 0: 65536, negative: none wait
 	Pools       []PoolConfig
 
@@ -27,15 +29,21 @@ type Config struct {
 	// margo_shutdown_remote_instance). Otherwise such a peer is told that it may not.
 	AllowRemoteShutdown bool
 
-	Checksums  Checksums // of messages; 0: ChecksumsAuto
-	NoEager    bool      // never embed small read-only memory in its handle (no_bulk_eager)
-	NoOverflow bool      // refuse arguments and results that are too long for one message (no_overflow)
-	NoLoopback bool      // refuse calls to oneself (no_loopback)
+	Checksums Checksums // of messages; 0: ChecksumsAuto
+	// MaxOverflow limits an argument or result that is too long for a message and that this process is asked to fetch, in
+	// bytes; 0: 1 GiB. OverflowBudget limits all of them together, from the fetching until the handler is done, or the
+	// caller has the result; 0: 4 GiB. A request beyond the budget is answered CodeAgain.
+	MaxOverflow    int64
+	OverflowBudget int64
+
+	NoEager    bool // never embed small read-only memory in its handle (no_bulk_eager)
+	NoOverflow bool // refuse arguments and results that are too long for one message (no_overflow)
+	NoLoopback bool // refuse calls to oneself (no_loopback)
 
 	Subnet      netip.Prefix  // the network to choose the own address from; zero: any
 	Firewalled  bool          // tell peers never to dial this process; its own connections are used both ways
-	MaxRequest  int           // bytes of a request message, the same as the peers'; 0: 4096, as Mercury's default
-	MaxResponse int           // bytes of a response message, the same as the peers'; 0: 4096
+	MaxRequest  int           // bytes of a request message, at least 512, the same as the peers'; 0: 4096, as Mercury's default
+	MaxResponse int           // bytes of a response message, at least 512, the same as the peers'; 0: 4096
 	DialTimeout time.Duration // for connecting to a peer; 0: 10 s
 	DialRetry   time.Duration // how long a peer that refuses connections is dialed again; 0: not at all
 	KeepAlive   time.Duration // after how long a silent host counts as dead; 0: 15 s; negative: never
@@ -77,6 +85,7 @@ const (
 	defaultHandlers = 4096
 	defaultQueued   = 65536
 	defaultSpin     = 50 * time.Microsecond
+	leastMessage    = 512 // room for hg.MinMessage behind the transport's own part
 )
 
 // filled returns a copy of cfg, which may be nil, with defaults in the place of zeros.
@@ -111,6 +120,12 @@ func (cfg *Config) check() error {
 	if cfg.MaxHandlers < 0 {
 		return argumentError("open engine", "", "", "MaxHandlers is %d; it is a count, or 0 for %d", cfg.MaxHandlers, defaultHandlers)
 	}
+	if m := min(messageSize(cfg.MaxRequest), messageSize(cfg.MaxResponse)); m < leastMessage {
+		return argumentError("open engine", "", "", "MaxRequest or MaxResponse is %d; at least %d bytes, or 0 for 4096", m, leastMessage)
+	}
+	if m := min(cfg.MaxOverflow, cfg.OverflowBudget); m < 0 {
+		return argumentError("open engine", "", "", "MaxOverflow or OverflowBudget is %d; it is a count of bytes, or 0 for the default", m)
+	}
 	if cfg.Checksums > WithChecksums {
 		return argumentError("open engine", "", "", "Checksums is %d; there are ChecksumsAuto, NoChecksums and WithChecksums", cfg.Checksums)
 	}
@@ -129,12 +144,21 @@ func (cfg *Config) check() error {
 	return nil
 }
 
+// messageSize is n, or enough if it stands for the default.
+func messageSize(n int) int {
+	if n == 0 {
+		return leastMessage
+	}
+	return n
+}
+
 // class returns what the RPC core is told.
 func (cfg *Config) class(d hg.Dispatcher) hg.Config {
 	mode := map[Checksums]hg.ChecksumMode{ChecksumsAuto: hg.Detect, NoChecksums: hg.NoChecksums, WithChecksums: hg.Checksums}[cfg.Checksums]
 	return hg.Config{
 		Logger: cfg.Logger, Dispatch: d, Checksums: mode,
 		NoEager: cfg.NoEager, NoOverflow: cfg.NoOverflow, NoLoopback: cfg.NoLoopback,
+		MaxOverflow: cfg.MaxOverflow, OverflowBudget: cfg.OverflowBudget,
 	}
 }
 

@@ -26,7 +26,7 @@ func (ep *Endpoint) String() string {
 
 // Equal tells whether both stand for the same process.
 func (ep *Endpoint) Equal(other *Endpoint) bool {
-	if ep == nil || other == nil {
+	if ep == nil || other == nil || ep.addr == nil || other.addr == nil {
 		return ep == other
 	}
 	return ep.addr.Equal(other.addr)

@@ -86,12 +86,15 @@ func CodeOf(err error) Code {
 		return CodeSuccess
 	}
 	if e, ok := errors.AsType[*Error](err); ok {
+		if e == nil { // as returned by a function that says error and means *Error
+			return CodeOtherError
+		}
 		return e.Code
 	}
 	if c, ok := errors.AsType[Code](err); ok {
 		return c
 	}
-	if h, ok := errors.AsType[*hg.Error](err); ok {
+	if h, ok := errors.AsType[*hg.Error](err); ok && h != nil {
 		return Code(h.Code)
 	}
 	return plainCode(err)

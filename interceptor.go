@@ -57,7 +57,8 @@ func PeerFrom(ctx context.Context) *Endpoint {
 // Interceptor is called around each call, at the side that makes it and at the side that serves it. next goes on with
 // the call; its error is what the call or the handler returns, and the interceptor's is what the caller sees. An
 // interceptor that does not call next ends the call with its own error; with nil, the result is the zero value. next
-// must be called at most once. It is called on many goroutines at once.
+// must be called at most once, and must have returned before the interceptor returns nil; one that returns an error may
+// leave it running. It is called on many goroutines at once.
 //
 // At the serving side the arguments are decoded already. Handlers that answer later than they return, or from another
 // goroutine, are answered outside interceptors.
@@ -141,8 +142,11 @@ func (c *Call[In, Out]) handleHooked() {
 		c.settle(err)
 		return
 	}
-	if err != nil && c.claim() {
-		c.s.logUnsent(c.s.fail(errorCode(err)))
+	if err != nil {
+		code := errorCode(err) // before the claim, as in settle
+		if c.claim() {
+			c.s.logUnsent(c.s.fail(code))
+		}
 	}
 	c.guard()
 }

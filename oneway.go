@@ -32,10 +32,12 @@ func (r *OneWay[In]) Send(ctx context.Context, to Target, in In) error {
 		x = new(In)
 	}
 	*x = in
-	err := r.proc.call(ctx, to, x, nil)
+	if err := r.proc.call(ctx, to, x, nil); err != nil {
+		return err // without x, as in RPC.Call
+	}
 	*x = *new(In)
 	r.sends.Put(x)
-	return err
+	return nil
 }
 
 // Handle has h run for each request that reaches on. The error that h returns is logged, since nobody waits for it. If a

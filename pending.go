@@ -12,8 +12,7 @@ import (
 // An operation whose result nobody waits for runs to its end all the same; until then the memory that it was given is
 // the network's.
 type Pending[T any] struct {
-	op     operation[T] // nil: cancel and finish stand for it
-	cancel func()       // asks the operation to end early; nil: it cannot
+	op operation[T]
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -34,7 +33,7 @@ type Pending[T any] struct {
 	err   error
 }
 
-// operation is what a Pending stands for. Operations that have none are cancelled and finished by functions.
+// operation is what a Pending stands for. It calls Pending.end once, when it is over.
 type operation[T any] interface {
 	// abort asks the operation to end early. It must not block, may come on any goroutine, any number of times and
 	// after the end.
@@ -49,39 +48,33 @@ type watcher struct {
 	over  chan<- int // with room for the index
 }
 
-// newPending returns an operation in flight, which ends with one call of finish. cancel is as operation.abort; it may
-// be nil.
-func newPending[T any](cancel func()) *Pending[T] { return &Pending[T]{cancel: cancel} }
-
 // watch has the operation cancelled when ctx ends, and remembers which handler ctx is of. It is called once the
 // operation can be cancelled.
 func (p *Pending[T]) watch(ctx context.Context) {
-	if ctx.Done() == nil {
-		return
-	}
 	within := servingFrom(ctx)
-	stop := context.AfterFunc(ctx, func() {
-		p.mu.Lock()
-		p.ended = ctx
-		p.mu.Unlock()
-		p.Cancel()
-	})
+	var stop func() bool
+	if ctx.Done() != nil {
+		stop = context.AfterFunc(ctx, func() { p.contextEnds(ctx) })
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.over {
-		stop()
+		if stop != nil {
+			stop()
+		}
 		return
 	}
 	p.stop, p.within = stop, within
 }
 
-// finish ends the operation with its result. It does not block and may run on a goroutine that makes progress.
-func (p *Pending[T]) finish(value T, err error) {
-	p.value, p.err = value, err
-	p.end()
+func (p *Pending[T]) contextEnds(ctx context.Context) {
+	p.mu.Lock()
+	p.ended = ctx
+	p.mu.Unlock()
+	p.Cancel()
 }
 
-// end ends an operation that has a result.
+// end ends an operation that has a result. It does not block and may run on a goroutine that makes progress.
 func (p *Pending[T]) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,9 +126,7 @@ func (p *Pending[T]) state() (over bool, within *serving) {
 
 // conclude is what the first Wait does.
 func (p *Pending[T]) conclude() {
-	if p.op != nil {
-		p.value, p.err = p.op.result()
-	}
+	p.value, p.err = p.op.result()
 	p.explain()
 }
 
@@ -155,14 +146,7 @@ func (p *Pending[T]) explain() {
 
 // Cancel asks the operation to end early; Wait then returns an error of CodeCanceled, unless the operation was over
 // already. Nothing is sent: a remote handler that has the request runs on.
-func (p *Pending[T]) Cancel() {
-	switch {
-	case p.op != nil:
-		p.op.abort()
-	case p.cancel != nil:
-		p.cancel()
-	}
-}
+func (p *Pending[T]) Cancel() { p.op.abort() }
 
 // Completed yields operations in the order in which they end, each with its index in ps, until all have ended or ctx
 // is done. The loop may be left early; the operations run on.

@@ -43,10 +43,31 @@ func TestCompletedOrder(t *testing.T) {
 	}
 }
 
+// fake is an operation that ends when the test says so.
+type fake struct {
+	Pending[int]
+	aborts atomic.Int32
+	n      int
+	fail   error
+}
+
+func newFake() *fake {
+	f := new(fake)
+	f.op = f
+	return f
+}
+
+func (f *fake) abort()               { f.aborts.Add(1) }
+func (f *fake) result() (int, error) { return f.n, f.fail }
+
+func (f *fake) finish(n int, err error) {
+	f.n, f.fail = n, err
+	f.end()
+}
+
 func TestPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var canceled atomic.Int32
-		p := newPending[int](func() { canceled.Add(1) })
+		p := newFake()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		p.watch(ctx)
@@ -55,7 +76,7 @@ func TestPending(t *testing.T) {
 			t.Fatal("over before the end")
 		}
 		p.Cancel()
-		if n := canceled.Load(); n != 2 {
+		if n := p.aborts.Load(); n != 2 {
 			t.Errorf("cancelled %d times, want by the context and by Cancel", n)
 		}
 		p.finish(7, context.Canceled)
@@ -73,13 +94,12 @@ func TestPending(t *testing.T) {
 func TestPendingStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		canceled := false
-		p := newPending[int](func() { canceled = true })
+		p := newFake()
 		p.watch(ctx)
 		p.finish(1, nil)
 		cancel()
 		synctest.Wait()
-		if canceled {
+		if p.aborts.Load() != 0 {
 			t.Error("cancelled after the end")
 		}
 	})
@@ -87,9 +107,12 @@ func TestPendingStops(t *testing.T) {
 
 func TestCompletedEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ps := []*Pending[int]{newPending[int](nil), newPending[int](nil), newPending[int](nil)}
-		ps[0].Cancel() // it cannot be: without effect
-		ps[1].finish(1, nil)
+		fakes := []*fake{newFake(), newFake(), newFake()}
+		var ps []*Pending[int]
+		for _, f := range fakes {
+			ps = append(ps, &f.Pending)
+		}
+		fakes[1].finish(1, nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		var got []int
@@ -99,14 +122,15 @@ func TestCompletedEnds(t *testing.T) {
 		if !slices.Equal(got, []int{1}) || ctx.Err() == nil {
 			t.Errorf("yielded %v", got)
 		}
-		ps[2].finish(2, nil)
+		fakes[0].finish(0, nil)
+		fakes[2].finish(2, nil)
 		for i := range Completed(t.Context(), ps...) {
 			got = append(got, i)
 			if len(got) == 3 {
 				break
 			}
 		}
-		if !slices.Equal(got, []int{1, 1, 2}) {
+		if !slices.Equal(got, []int{1, 0, 1}) {
 			t.Errorf("yielded %v", got)
 		}
 	})

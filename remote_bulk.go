@@ -137,7 +137,6 @@ func (r RemoteBulk) chunks(ctx context.Context, d *direction, b *Bulk, chunk int
 	if total <= chunk {
 		return r.transfer(ctx, d, b)
 	}
-	t := train{r: r, d: d, b: b, chunk: chunk, total: total}
-	t.flying = make([]*move, 0, min(int64(inFlight), (total-1)/chunk+1))
+	t := train{r: r, d: d, b: b, chunk: chunk, total: total, limit: inFlight}
 	return t.run(ctx)
 }

@@ -27,6 +27,10 @@ func (rt *route) find(ctx context.Context, p *procedure, to Target) error {
 		rt.ep = t
 	case ProviderHandle:
 		rt.ep, rt.provider, given = t.ep, t.id, true
+	case *ProviderHandle: // which has its methods
+		if t != nil {
+			rt.ep, rt.provider, given = t.ep, t.id, true
+		}
 	}
 	rt.proc = p
 	if err := rt.ep.usable(); err != nil {

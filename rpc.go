@@ -47,14 +47,13 @@ func (r *RPC[In, Out]) Call(ctx context.Context, to Target, in In) (Out, error) 
 		x = new(exchange[In, Out])
 	}
 	x.in = in
-	err := r.proc.call(ctx, to, &x.in, &x.out)
+	if err := r.proc.call(ctx, to, &x.in, &x.out); err != nil {
+		var none Out
+		return none, err // without x: an interceptor that gives up may have left next running with it
+	}
 	out := x.out
 	*x = exchange[In, Out]{}
 	r.calls.Put(x)
-	if err != nil {
-		var none Out
-		return none, err
-	}
 	return out, nil
 }
 
@@ -147,16 +146,13 @@ func (f *flight[In, Out]) abort() {
 	}
 }
 
-// largeResult is the size in bytes from which a response is decoded at once, although nobody waits for it yet, so that
-// its memory goes back.
-const largeResult = 16 << 10
-
-// CallDone implements [hg.Notifier].
-func (f *flight[In, Out]) CallDone(*hg.Call) {
-	isLarge := len(f.k.Output()) > largeResult
+// CallDone implements [hg.Notifier]. A result that was fetched is decoded at once, although nobody may ever wait for it,
+// since its memory counts against Config.OverflowBudget until then.
+func (f *flight[In, Out]) CallDone(k *hg.Call) {
+	fetched := k.Fetched()
 	e := f.route.e
 	f.end()
-	if isLarge {
+	if fetched {
 		go func() { _, _ = f.Wait() }() // it ends by itself: the call is over
 	}
 	e.end()

@@ -2,6 +2,7 @@ package cinnabar
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -183,11 +184,18 @@ func register[In, Out any](p *procedure, on Registrar, h *handler[In, Out], opts
 	if !e.net.Listening() {
 		return argumentError("register", svc.label(), "", "this engine does not listen; use Listen to make one that does")
 	}
+	e.mu.Lock() // so that a provider is closed before, or with its new RPC
+	defer e.mu.Unlock()
+	if t, ok := on.(*Provider); ok && e.providers[t.id] != t {
+		return &Error{Op: "register", RPC: svc.label(), Code: CodeInvalidArg, Err: errProviderClosed}
+	}
 	if err := e.handlers.table.Add(id, p.name, svc); err != nil {
 		return &Error{Op: "register", RPC: svc.label(), Code: CodeExist, Err: err}
 	}
 	return nil
 }
+
+var errProviderClosed = errors.New("the provider is closed; Engine.Provider makes another of its id")
 
 // remove undoes register.
 func remove(p *procedure, on Registrar) error {

@@ -112,7 +112,9 @@ func (e *Engine) Err() error {
 }
 
 // Shutdown ends the engine in good order: it calls what OnShutdown registered, then has new requests answered
-// CodePermission, waits until all handlers have returned and all answers are sent, and closes the engine. If ctx ends
+// CodePermission, waits until all handlers have returned and all answers are sent, and closes the engine. An answer that is
+// too long for a message is sent when its caller has fetched it; one that has given up does not, so it has two seconds for
+// that, and a second for each MiB. If ctx ends
 // before that, the rest is done as by Close, and Shutdown returns an error that says how many handlers there were.
 //
 // A handler may end its own engine: called with a handler's context, or one made from it, Shutdown begins and returns nil
@@ -173,6 +175,7 @@ func (e *Engine) shutdown(ctx context.Context) {
 		c.f(ctx)
 	}
 	e.handlers.gate.close()
+	e.core.Hurry()
 	e.finish(e.drain(ctx))
 }
 
@@ -182,21 +185,16 @@ func (e *Engine) drain(ctx context.Context) error {
 		return &Error{Op: "shut down", Addr: e.Addr(), Code: CodeOf(err),
 			Err: fmt.Errorf("%d requests were not answered when waiting for them ended: %w", e.handlers.gate.count(), err)}
 	}
-	tick := time.NewTicker(time.Millisecond) // nothing says when the last answer is sent; it is a matter of microseconds
-	defer tick.Stop()
-	for e.core.Unsent() > 0 {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return &Error{Op: "shut down", Addr: e.Addr(), Code: CodeOf(ctx.Err()),
-				Err: fmt.Errorf("%d answers were not sent when waiting for that ended: %w", e.core.Unsent(), ctx.Err())}
-		}
+	if err := e.core.Flush(ctx); err != nil {
+		return &Error{Op: "shut down", Addr: e.Addr(), Code: plainCode(ctx.Err()),
+			Err: fmt.Errorf("%d answers were not sent when waiting for that ended: %w", e.core.Unsent(), err)}
 	}
 	return nil
 }
 
-// Close ends the engine at once. Operations under way fail with ErrClosed, handlers' contexts end; Close does not wait
-// for handlers, and what they answer later is lost. When it returns the network does not touch memory of the program any
+// Close ends the engine at once. Operations under way fail with ErrClosed, handlers' contexts end, requests that wait for
+// a handler get none; Close does not wait for handlers, except up to two seconds for those that run on goroutines of the
+// network, and what they answer later is lost. When it returns the network does not touch memory of the program any
 // more. Called in a handler, it may take two seconds; handlers should use Shutdown. A second Close waits for the first.
 func (e *Engine) Close() error {
 	e.lives.kill(ErrClosed)

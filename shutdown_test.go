@@ -239,7 +239,12 @@ func TestShutdownCallbacks(t *testing.T) {
 // TestShutdownTwice has several goroutines end one engine at once, and Close cut it short.
 func TestShutdownTwice(t *testing.T) {
 	server, ep := pair(t, nil)
-	must(t, block.Handle(server, handleBlock))
+	goOn := make(chan struct{}) // the handler heeds no context, so there is something to wait for
+	must(t, block.Handle(server, func(context.Context, struct{}) (struct{}, error) {
+		<-goOn
+		return struct{}{}, nil
+	}))
+	defer close(goOn)
 	p := block.Start(patient(t), ep, struct{}{})
 	waitFor(t, func() bool { return server.Stats().Handlers.Running == 1 })
 	var wg sync.WaitGroup

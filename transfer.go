@@ -285,7 +285,8 @@ type train struct {
 	total  int64
 	next   int64   // where the next chunk begins
 	done   int64   // bytes from the start that have all been moved
-	flying []*move // chunks under way, oldest first; the capacity is their bound
+	limit  int     // of chunks under way
+	flying []*move // chunks under way, oldest first
 }
 
 func (t *train) run(ctx context.Context) (int64, error) {
@@ -304,7 +305,7 @@ func (t *train) run(ctx context.Context) (int64, error) {
 
 // fill starts as many chunks as may be under way.
 func (t *train) fill(ctx context.Context) error {
-	for t.next < t.total && len(t.flying) < cap(t.flying) {
+	for t.next < t.total && len(t.flying) < t.limit {
 		n := min(t.chunk, t.total-t.next)
 		m := newMove(part{t.r, t.d, t.next, n})
 		if err := m.prepare(t.b, t.next); err != nil {

@@ -659,46 +659,63 @@ func TestTransferEvents(t *testing.T) {
 	}
 }
 
-// A handler that waits for a transfer does not keep the only worker of its pool.
+// waits are the ways in which a handler may wait for a transfer.
+var waits = map[string]func(ctx context.Context, r RemoteBulk, local *Bulk) error{
+	"pull": func(ctx context.Context, r RemoteBulk, b *Bulk) error { _, err := r.Pull(ctx, b); return err },
+	"push": func(ctx context.Context, r RemoteBulk, b *Bulk) error { _, err := r.Push(ctx, b); return err },
+	"start": func(ctx context.Context, r RemoteBulk, b *Bulk) error {
+		_, err := r.StartPull(ctx, b).Wait()
+		return err
+	},
+	"chunks": func(ctx context.Context, r RemoteBulk, b *Bulk) error {
+		_, err := r.PushChunks(ctx, b, 3, 2)
+		return err
+	},
+	"read at": func(ctx context.Context, r RemoteBulk, _ *Bulk) error {
+		_, err := r.ReadAtContext(ctx, make([]byte, 5), 0)
+		return err
+	},
+}
+
+// A handler that waits for a transfer does not keep the only worker of its pool, in whatever way it waits.
 func TestTransferFreesWorker(t *testing.T) {
 	there := bulkEngine(t, &Config{Pools: []PoolConfig{{Name: "one", Workers: 1}}})
 	here := bulkEngine(t, nil)
-	ep, err := here.Lookup(t.Context(), there.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ep := reach(t, here, there)
 	frozen := silentPeer(t, there)
-	slow, fast := NewRPC[BulkHandle, int64]("bulk_test_slow"), NewRPC[int32, int32]("bulk_test_fast")
+	type in struct {
+		Way    string
+		Handle BulkHandle
+	}
+	slow, fast := NewRPC[in, struct{}]("bulk_test_slow"), NewRPC[int32, int32]("bulk_test_fast")
+	one := InPool(there.Pool("one"))
 	release := make(chan struct{})
-	err = slow.Handle(there, func(ctx context.Context, h BulkHandle) (int64, error) {
+	local := alloc(t, there, ReadWrite, 10)
+	must(t, slow.Handle(there, func(ctx context.Context, in in) (struct{}, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		go func() {
 			<-release
 			cancel()
 		}()
-		local, err := there.Alloc(ReadWrite, 10)
-		if err != nil {
-			return 0, err
+		return struct{}{}, waits[in.Way](ctx, in.Handle.On(frozen), local)
+	}, one))
+	must(t, fast.Handle(there, func(_ context.Context, in int32) (int32, error) { return in + 1, nil }, one))
+	handle := expose(t, here, ReadWrite, make([]byte, 10_000)).Handle()
+	var ps []*Pending[struct{}]
+	for way := range waits { // all of them at once
+		ps = append(ps, slow.Start(patient(t), ep, in{way, handle}))
+		if got, err := fast.Call(patient(t), ep, 1); got != 2 || err != nil {
+			t.Errorf("while another waits by %s: %d, %v", way, got, err)
 		}
-		defer closeBulk(t, local)
-		_, err = h.On(frozen).Pull(ctx, local)
-		return 0, err
-	}, InPool(there.Pool("one")))
-	if err != nil {
-		t.Fatal(err)
 	}
-	err = fast.Handle(there, func(_ context.Context, in int32) (int32, error) { return in + 1, nil }, InPool(there.Pool("one")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	waiting := slow.Start(t.Context(), ep, expose(t, here, ReadOnly, make([]byte, 10_000)).Handle())
-	if got, err := fast.Call(t.Context(), ep, 1); got != 2 || err != nil {
-		t.Errorf("while the other waits: %d, %v", got, err)
-	}
+	waitFor(t, func() bool { return there.Stats().Pools["one"].Waiting == len(waits) })
 	close(release)
-	_, err = waiting.Wait()
-	wantCode(t, err, CodeCanceled)
+	for _, p := range ps {
+		_, err := p.Wait()
+		wantCode(t, err, CodeCanceled)
+	}
+	waitFor(t, func() bool { s := there.Stats().Pools["one"]; return s.Running == 0 && s.Waiting == 0 })
 }
 
 // A transfer allocates nothing in either process.

@@ -3,8 +3,9 @@
 //	rawtcp serve                      prints the address
 //	rawtcp pull|push ADDRESS [flags]  measures transfers of one size
 //
-// A pull is an 8-byte request that is answered with the block; a push is the block, answered with 8 bytes when all of it
-// has been read. The client prints what cinnabar perf prints with --json. Server and client end with standard input and with the time.
+// A pull is an 8-byte request that is answered with the block; a push is the request and the block, answered with 8 bytes
+// when all of it has been read. The client prints what cinnabar perf prints with --json. The server ends with its standard
+// input.
 package main
 
 import (
@@ -16,6 +17,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -64,31 +66,30 @@ func serve(in io.Reader, out io.Writer) error {
 				return err
 			}
 		}
-		if err := answer(c); err != nil {
-			return err
-		}
+		answer(c)
 	}
 }
 
-// answer serves one client. A request's sign tells its direction: positive is a pull of so many bytes, negative a push.
-func answer(c net.Conn) error {
+// answer serves one client until it is done, or breaks the protocol. A request's sign tells its direction: positive is a
+// pull of so many bytes, negative a push.
+func answer(c net.Conn) {
 	defer func() { _ = c.Close() }()
 	var request [8]byte
 	var block []byte
 	for {
 		if _, err := io.ReadFull(c, request[:]); err != nil {
-			return nil // the client is done
+			return
 		}
 		n := int64(binary.LittleEndian.Uint64(request[:]))
 		size := max(n, -n)
 		if size <= 0 || size > maxBlock {
-			return fmt.Errorf("request for %d bytes; at most %d", n, maxBlock)
+			return
 		}
 		if int64(len(block)) < size {
 			block = make([]byte, size)
 		}
 		if err := serveOne(c, request[:], block[:size], n > 0); err != nil {
-			return err
+			return
 		}
 	}
 }
@@ -105,15 +106,18 @@ func serveOne(c net.Conn, request, block []byte, pull bool) error {
 	return err
 }
 
-// line is a part of the JSON object that cinnabar perf prints.
+// line is the JSON object that cinnabar perf prints.
 type line struct {
-	Op           string  `json:"op"`
-	Transport    string  `json:"transport"`
-	Size         int64   `json:"size"`
-	Inflight     int     `json:"inflight"`
-	Count        int64   `json:"count"`
-	UsecPerCall  float64 `json:"usec_per_call"`
-	MiBPerSecond float64 `json:"mib_per_second"`
+	Op             string  `json:"op"`
+	Transport      string  `json:"transport"`
+	Size           int64   `json:"size"`
+	Inflight       int     `json:"inflight"`
+	Count          int     `json:"count"`
+	UsecPerCall    float64 `json:"usec_per_call"`
+	CallsPerSecond float64 `json:"calls_per_second"`
+	MiBPerSecond   float64 `json:"mib_per_second"`
+	P50Usec        float64 `json:"p50_usec"`
+	P99Usec        float64 `json:"p99_usec"`
 }
 
 func measure(op, addr string, args []string, out io.Writer) error {
@@ -133,21 +137,37 @@ func measure(op, addr string, args []string, out io.Writer) error {
 	defer func() { _ = c.Close() }()
 	block := make([]byte, *size)
 	const warm = 10
-	var begin time.Time
-	n := int64(-warm)
-	for ; n < 0 || time.Since(begin) < *duration; n++ {
-		if n == 0 {
-			begin = time.Now()
-		}
+	for range warm {
 		if err := callOne(c, block, op == "pull"); err != nil {
 			return err
 		}
 	}
-	took := time.Since(begin)
+	times, took, err := callFor(*duration, func() error { return callOne(c, block, op == "pull") })
+	if err != nil {
+		return err
+	}
+	slices.Sort(times)
+	n := float64(len(times))
+	at := func(q float64) float64 { return float64(times[int(q*(n-1))]) / 1e3 }
 	return json.NewEncoder(out).Encode(line{
-		Op: op, Transport: "tcp", Size: *size, Inflight: 1, Count: n,
-		UsecPerCall: float64(took) / 1e3 / float64(n), MiBPerSecond: float64(n**size) / (1 << 20) / took.Seconds(),
+		Op: op, Transport: "tcp", Size: *size, Inflight: 1, Count: len(times),
+		UsecPerCall: float64(took) / 1e3 / n, CallsPerSecond: n / took.Seconds(), MiBPerSecond: n * float64(*size) / (1 << 20) / took.Seconds(),
+		P50Usec: at(0.5), P99Usec: at(0.99),
 	})
+}
+
+// callFor makes calls one after the other for a time, one at least, and returns the time of each and of all.
+func callFor(d time.Duration, call func() error) (times []time.Duration, took time.Duration, err error) {
+	begin := time.Now()
+	for len(times) == 0 || took < d {
+		if err := call(); err != nil {
+			return nil, 0, err
+		}
+		now := time.Since(begin)
+		times = append(times, now-took)
+		took = now
+	}
+	return times, took, nil
 }
 
 func callOne(c net.Conn, block []byte, pull bool) error {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 )
 
 // benchCase is one kind of work, done by each of its paths.
@@ -18,14 +19,27 @@ type benchCase struct {
 	paths []path
 }
 
-// path is one way to do the work: a server and a client, as command lines. In the client's, ADDRESS and DURATION are
-// replaced.
+// path is one way to do the work: a server and a client, as command lines. In the client's, ADDRESS, DURATION and LOOPS
+// are replaced.
 type path struct {
 	name   string
 	server []string
 	ready  string // how the line begins with which the server says that it serves
 	client []string
+	loops  int // for each second, of a program that is told a number of loops and not a time
 	parse  func(text string) (figure, error)
+}
+
+// clientArgs are the client's arguments for a measurement of a time.
+func (p path) clientArgs(address string, d time.Duration) []string {
+	const fewest = 10 // beside Mercury's own loops for warming up
+	loops := max(fewest, int(float64(p.loops)*d.Seconds()))
+	fill := strings.NewReplacer("ADDRESS", address, "DURATION", d.String(), "LOOPS", strconv.Itoa(loops))
+	var args []string
+	for _, a := range p.client[1:] {
+		args = append(args, fill.Replace(a))
+	}
+	return args
 }
 
 // there tells whether the path's programs can be had: ours are built, Mercury's must be in PATH.
@@ -38,13 +52,13 @@ func (p path) there() bool {
 }
 
 var cases = []benchCase{
-	rateCase(64, 1, "50000"),
-	rateCase(64, 64, "1500"),
-	rateCase(1024, 1, "50000"),
-	bulkCase("bw-read", 1<<20, "1000"),
-	bulkCase("bw-read", 16<<20, "60"),
-	bulkCase("bw-write", 1<<20, "1000"),
-	bulkCase("bw-write", 16<<20, "60"),
+	rateCase(64, 1, 50000),
+	rateCase(64, 64, 1500),
+	rateCase(1024, 1, 50000),
+	bulkCase("bw-read", 1<<20, 1000),
+	bulkCase("bw-read", 16<<20, 60),
+	bulkCase("bw-write", 1<<20, 1000),
+	bulkCase("bw-write", 16<<20, 60),
 }
 
 // mercuryServer starts Mercury's server on loopback; it writes the port file that its clients read.
@@ -57,13 +71,14 @@ func ours(op string, args ...string) path {
 	}
 }
 
-func mercury(program, size, inflight, loops string, more ...string) path {
-	args := append([]string{program, "-c", "ofi", "-p", "tcp", "-H", "lo", "-y", size, "-z", size, "-x", inflight, "-l", loops}, more...)
-	return path{name: "mercury", server: mercuryServer, ready: "# Waiting", client: args, parse: parseMercury}
+// mercury is a client of Mercury's. It makes about as many loops in a second.
+func mercury(program, size, inflight string, loops int, more ...string) path {
+	args := append([]string{program, "-c", "ofi", "-p", "tcp", "-H", "lo", "-y", size, "-z", size, "-x", inflight, "-l", "LOOPS"}, more...)
+	return path{name: "mercury", server: mercuryServer, ready: "# Waiting", client: args, loops: loops, parse: parseMercury}
 }
 
 // rateCase is calls of a size, with so many in flight.
-func rateCase(size, inflight int, loops string) benchCase {
+func rateCase(size, inflight, loops int) benchCase {
 	z, n := strconv.Itoa(size), strconv.Itoa(inflight)
 	return benchCase{
 		name: fmt.Sprintf("rate %d bytes, %d in flight", size, inflight), unit: "usec/call",
@@ -80,7 +95,7 @@ func rateCase(size, inflight int, loops string) benchCase {
 }
 
 // bulkCase is one transfer at a time: of Mercury's and of ours a call each, over plain TCP a request each.
-func bulkCase(op string, size int, loops string) benchCase {
+func bulkCase(op string, size, loops int) benchCase {
 	z := strconv.Itoa(size)
 	tcp := "push"
 	if op == "bw-read" { // the data goes to the client
@@ -120,8 +135,10 @@ func parseMercury(text string) (figure, error) {
 
 // print writes the medians, their spread, and the ratio to the first path that was there.
 func (c benchCase) print(w io.Writer, results [][]float64) error {
+	if _, err := fmt.Fprintf(w, "\n# %s\n", c.name); err != nil {
+		return err
+	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintf(table, "\n# %s\t\t\t\t\n", c.name)
 	_, _ = fmt.Fprintf(table, "path\tmedian %s\tlowest\thighest\tratio\t\n", c.unit)
 	first := 0.0
 	for i, r := range results {

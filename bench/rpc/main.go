@@ -4,8 +4,8 @@
 //	go run ./bench/rpc [-rounds N] [-duration D] [-case TEXT]
 //
 // Each round measures every path of a case in turn, so that a machine whose speed drifts treats them alike. The
-// result is a table of medians with their spread, and the ratio of each path to the first that is there. Nothing else
-// should be running.
+// result is a table of medians with their spread, and the ratio of each path to the first that is there. Each measurement
+// has a server of its own, and warms up first. Nothing else should be running.
 package main
 
 import (
@@ -155,18 +155,17 @@ func ready(out io.Reader, mark string) (string, error) {
 	return "", errors.Join(errors.New("the server ended before it served"), lines.Err())
 }
 
-// client runs the measuring half. A C program is told a number of loops, the others a time.
+// client runs the measuring half.
 func (s *setting) client(ctx context.Context, p path, address string) (figure, error) {
-	args := make([]string, 0, len(p.client)+1)
-	for _, a := range p.client[1:] {
-		a = strings.ReplaceAll(a, "ADDRESS", address)
-		args = append(args, strings.ReplaceAll(a, "DURATION", s.duration.String()))
-	}
-	cmd := exec.CommandContext(ctx, s.find(p.client[0]), args...)
+	cmd := exec.CommandContext(ctx, s.find(p.client[0]), p.clientArgs(address, s.duration)...)
 	cmd.Dir = s.dir
 	text, err := cmd.Output()
 	if err != nil {
-		return figure{}, fmt.Errorf("client: %w", err)
+		said := text
+		if e, ok := errors.AsType[*exec.ExitError](err); ok && len(e.Stderr) > 0 {
+			said = e.Stderr
+		}
+		return figure{}, fmt.Errorf("client: %w: %s", err, strings.TrimSpace(string(said)))
 	}
 	return p.parse(string(text))
 }

@@ -15,8 +15,9 @@ import (
 
 // infoOptions are the options of hg_info.
 type infoOptions struct {
-	csv  bool // -c
-	json bool // -j
+	csv    bool // -c
+	json   bool // -j
+	silent bool // -s
 }
 
 func newInfo(s streams) *cobra.Command {
@@ -34,7 +35,7 @@ be used.`,
 				return usagef("--csv and --json were given; choose one")
 			}
 			r, err := gatherInfo(cmd.Context(), args)
-			if err != nil {
+			if err != nil || o.silent {
 				return err
 			}
 			return r.write(o, s.out)
@@ -44,6 +45,7 @@ be used.`,
 	f.SortFlags = false
 	f.BoolVarP(&o.csv, "csv", "c", false, "print what can be used, as comma-separated values")
 	f.BoolVarP(&o.json, "json", "j", false, "print a JSON object")
+	f.BoolVarP(&o.silent, "silent", "s", false, "print no list; the exit code tells whether the protocol can be used")
 	return cmd
 }
 
@@ -124,6 +126,9 @@ func (r *infoReport) unsupported(text string, all []cinnabar.Protocol) error {
 			known[p.String()] = true
 			names = append(names, p.String())
 		}
+	}
+	if len(names) == 0 {
+		names = []string{"none that can be used here"}
 	}
 	return fmt.Errorf("%w: there is no protocol %q; there is %s", cinnabar.CodeProtoNoSupport, text, strings.Join(names, ", "))
 }

@@ -1,10 +1,12 @@
 // Command cinnabar is the command line of the project: it shows RDMA at work
 // on any Linux machine, measures it beside plain TCP, and speaks to the tools
-// that rdma-core ships.
+// that rdma-core and Mercury ship.
 //
 //	cinnabar demo              the main job on loopback, in two processes
 //	cinnabar recv              receive files into a directory
 //	cinnabar send FILE... HOST send files there, as fast as the machine allows
+//	cinnabar perf              calls and bulk transfers, on the wire of Mercury's perf programs
+//	cinnabar info              protocols, and the address that would be chosen
 //	cinnabar devices -v        what there is, in the layout of ibv_devinfo
 //	cinnabar pingpong [HOST]   latency, in the manner of ibv_rc_pingpong
 //	cinnabar rping -s | -c     read and write rounds, on the wire of rping

@@ -11,7 +11,8 @@ import (
 // Limits of perf's options.
 const (
 	perfMaxInflight = 4096
-	perfMaxSize     = 1 << 30 // bytes of one transfer, or of one call's block
+	perfMaxSize     = 1 << 30 // bytes of one transfer
+	perfMaxBlock    = 1 << 29 // bytes of one call's block: an argument of 1 GiB has no room for its length
 	perfMaxMemory   = 1 << 36 // bytes of a client's blocks for transfers together
 )
 
@@ -46,9 +47,9 @@ each other.`,
 	}
 	cmd.AddCommand(
 		newPerfServe(s),
-		newPerfClient(s, perfJob{op: "rate", prepare: prepareRate}, "1..4096", "Calls per second and time per call"),
-		newPerfClient(s, perfJob{op: "bw-read", prepare: prepareBwRead, least: 1}, "4KiB..16MiB", "Bandwidth of the server's pushes into this process"),
-		newPerfClient(s, perfJob{op: "bw-write", prepare: prepareBwWrite, least: 1}, "4KiB..16MiB", "Bandwidth of the server's pulls from this process"),
+		newPerfClient(s, perfJob{op: "rate", prepare: prepareRate, most: perfMaxBlock}, "1..4096", "Calls per second and time per call"),
+		newPerfClient(s, perfJob{op: "bw-read", prepare: prepareBwRead, least: 1, most: perfMaxSize}, "4KiB..16MiB", "Bandwidth of the server's pushes into this process"),
+		newPerfClient(s, perfJob{op: "bw-write", prepare: prepareBwWrite, least: 1, most: perfMaxSize}, "4KiB..16MiB", "Bandwidth of the server's pulls from this process"),
 	)
 	for _, c := range cmd.Commands() {
 		c.Args = usageArgs(c.Args)
@@ -87,9 +88,14 @@ func newPerfClient(s streams, job perfJob, sizes, short string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   job.op + " [ADDRESS]",
 		Short: short,
-		Args:  cobra.MaximumNArgs(1),
+		Long: short + `.
+
+ADDRESS is what the server has printed: cinnabar perf serve, or the port.cfg that Mercury's
+hg_perf_server writes. Each size is warmed up before it is measured. The server ends when
+the client is done, unless --keep is given here or there.`,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.parse(args, job.least); err != nil {
+			if err := o.parse(args, job.least, job.most); err != nil {
 				return err
 			}
 			return runPerf(cmd.Context(), job, o, s)
@@ -114,8 +120,8 @@ func newPerfClient(s streams, job perfJob, sizes, short string) *cobra.Command {
 	return cmd
 }
 
-// parse checks the options. A size is at least that many bytes.
-func (o *perfOptions) parse(args []string, least int64) (err error) {
+// parse checks the options. A size is between least and most bytes.
+func (o *perfOptions) parse(args []string, least, most int64) (err error) {
 	switch {
 	case len(args) == 1 && o.portFile != "":
 		return usagef("an address and --port-file were given; one is enough")
@@ -133,7 +139,7 @@ func (o *perfOptions) parse(args []string, least int64) (err error) {
 	if o.count < 0 || o.count == 0 && o.duration <= 0 {
 		return usagef("--count %d with --duration %v measures nothing", o.count, o.duration)
 	}
-	if o.sizes, err = parseSizes(o.sizeText, least); err != nil {
+	if o.sizes, err = parseSizes(o.sizeText, least, most); err != nil {
 		return err
 	}
 	if total := o.largest() * int64(o.transfers) * int64(o.inflight); total > perfMaxMemory { // less than 2^58
@@ -143,13 +149,13 @@ func (o *perfOptions) parse(args []string, least int64) (err error) {
 }
 
 // parseSizes reads "64", "1KiB,64KiB" or "1KiB..1MiB", which doubles.
-func parseSizes(text string, least int64) ([]int64, error) {
+func parseSizes(text string, least, most int64) ([]int64, error) {
 	if low, high, ok := strings.Cut(text, ".."); ok {
-		from, err := parseSize("--size", low, least, perfMaxSize)
+		from, err := parseSize("--size", low, least, most)
 		if err != nil {
 			return nil, err
 		}
-		to, err := parseSize("--size", high, from, perfMaxSize)
+		to, err := parseSize("--size", high, from, most)
 		if err != nil {
 			return nil, err
 		}
@@ -161,7 +167,7 @@ func parseSizes(text string, least int64) ([]int64, error) {
 	}
 	var sizes []int64
 	for one := range strings.SplitSeq(text, ",") {
-		n, err := parseSize("--size", one, least, perfMaxSize)
+		n, err := parseSize("--size", one, least, most)
 		if err != nil {
 			return nil, err
 		}

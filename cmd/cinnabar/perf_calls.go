@@ -143,9 +143,12 @@ func (c *bulkCaller) announce(ctx context.Context, i int, mode cinnabar.Mode) er
 	ctx, cancel := context.WithTimeout(ctx, 6*perfPatience)
 	defer cancel()
 	_, err = perfBwInit.Call(ctx, c.r.server, perfBwInfo{
-		Bulk: b.Handle(), Op: c.op, Handle: uint32(i), Handles: uint32(c.r.o.inflight), Count: uint32(c.r.o.transfers),
+		Bulk: perfRemote{b.Handle()}, Op: c.op, Handle: uint32(i), Handles: uint32(c.r.o.inflight), Count: uint32(c.r.o.transfers),
 		SizeMax: uint32(each), Clients: 1, Targets: 1, Checking: c.r.o.verify,
 	})
+	if errors.Is(err, cinnabar.CodeNoMem) {
+		return fmt.Errorf("%w; the server needs %s for each call in flight; start it with a larger --memory, or ask for less", err, sizeText(each*int64(c.r.o.transfers)))
+	}
 	return err
 }
 

@@ -27,8 +27,8 @@ const perfPatience = 5 * time.Second
 
 // perfJob is one of the client's measurements.
 type perfJob struct {
-	op    string // "rate", "bw-read", "bw-write"
-	least int64  // bytes of the smallest size
+	op          string // "rate", "bw-read", "bw-write"
+	least, most int64  // bytes of a size
 	// prepare makes ready for sizes up to the largest.
 	prepare func(context.Context, *perfRun) (perfCaller, error)
 }
@@ -124,6 +124,9 @@ func (o *perfOptions) server() (string, error) {
 // system does not tell, the protocol alone, and Lookup or the first call says what is wrong.
 func localFor(ctx context.Context, address string) string {
 	protocol, peer, _ := strings.Cut(address, "://")
+	if port, ok := strings.CutPrefix(peer, "localhost:"); ok { // the one name that Lookup takes
+		peer = "127.0.0.1:" + port
+	}
 	to, err := netip.ParseAddrPort(peer)
 	if err != nil || !to.IsValid() {
 		return protocol

@@ -13,6 +13,10 @@ const (
 	perfMaxHandles   = 4096  // of one client
 	perfMaxAll       = 16384 // of all clients: each is a mapping of its own
 	perfMaxTransfers = 65536 // of one call
+
+	// perfTransferRoom is what the budget is charged for the state of each transfer of a call, in bytes: a client could
+	// make the server hold far more by many small transfers than by their data.
+	perfTransferRoom = 1 << 10
 )
 
 // perfMemory is what the clients of perf serve have announced, and the server's memory for it, within a budget. A
@@ -44,13 +48,13 @@ func newPerfMemory(budget int64) *perfMemory {
 
 // announce makes the memory of a handle, in a call of the client, and enters it.
 func (m *perfMemory) announce(ctx context.Context, e *cinnabar.Engine, number uint32, in perfBwInfo) error {
-	size := int64(in.SizeMax) * int64(in.Count)
-	if err := m.reserve(size); err != nil {
+	charge := perfCharge(in)
+	if err := m.reserve(charge); err != nil {
 		return err
 	}
-	h, err := newPerfHandle(e, in, size)
+	h, err := newPerfHandle(e, in)
 	if err != nil {
-		m.release(size)
+		m.release(charge)
 		return err
 	}
 	old, err := m.enter(ctx, perfKey{cinnabar.PeerFrom(ctx).String(), number}, h)
@@ -61,6 +65,12 @@ func (m *perfMemory) announce(ctx context.Context, e *cinnabar.Engine, number ui
 		m.drop(old)
 	}
 	return err
+}
+
+// perfCharge is what a handle costs: its memory, and the state of its transfers. Count is within its limit, so that this
+// is less than 2^49.
+func perfCharge(in perfBwInfo) int64 {
+	return int64(in.Count) * (int64(in.SizeMax) + perfTransferRoom)
 }
 
 // reserve takes n bytes of the budget.
@@ -161,13 +171,12 @@ func (m *perfMemory) drop(h *perfHandle) {
 		m.watchers.Done()
 	}
 	h.close()
-	m.release(h.size)
+	m.release(perfCharge(h.info))
 }
 
 // perfHandle is the server's half of one handle of a client.
 type perfHandle struct {
 	info    perfBwInfo
-	size    int64
 	unwatch func() bool // ends the watching of the client's connection; nil before it has begun
 
 	// mu is held by the call under way: the protocol has one at a time for each handle, and who breaks that waits.
@@ -177,19 +186,19 @@ type perfHandle struct {
 }
 
 // newPerfHandle makes the memory that the handle's data comes from, or goes to.
-func newPerfHandle(e *cinnabar.Engine, in perfBwInfo, size int64) (*perfHandle, error) {
+func newPerfHandle(e *cinnabar.Engine, in perfBwInfo) (*perfHandle, error) {
 	mode := cinnabar.WriteOnly
 	if in.Op == perfPush {
 		mode = cinnabar.ReadOnly
 	}
-	local, err := e.Alloc(mode, size)
+	local, err := e.Alloc(mode, int64(in.SizeMax)*int64(in.Count))
 	if err != nil {
 		return nil, err
 	}
 	if in.Op == perfPush {
 		perfFillAll(local.Bytes(), int64(in.SizeMax), in.Handle)
 	}
-	return &perfHandle{info: in, size: size, local: local}, nil
+	return &perfHandle{info: in, local: local}, nil
 }
 
 // close gives the memory back.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // startPerfServe starts a server and returns its address.
@@ -121,7 +122,7 @@ func TestPerfServerThatStays(t *testing.T) {
 func TestPerfClientThatKeepsTheServer(t *testing.T) {
 	server, address, o := startPerfServe(t)
 	lines := perfLines(t, "rate", address, "--size", "64", "--duration", "50ms", "--keep")
-	if l := lines[0]; float64(l.Count)*l.UsecPerCall < 50e3 {
+	if l := lines[0]; float64(l.Count)*(l.UsecPerCall+0.01) < 50e3 { // the time of a call is rounded
 		t.Errorf("%+v: measured for less than 50 ms", l)
 	}
 	perfLines(t, "rate", address, "--size", "64", "--count", "1")
@@ -130,7 +131,7 @@ func TestPerfClientThatKeepsTheServer(t *testing.T) {
 
 // A client that ends in the middle of its transfers concerns nobody else.
 func TestPerfClientKilled(t *testing.T) {
-	server, address, o := startPerfServe(t, "--memory", "32MiB")
+	server, address, o := startPerfServe(t, "--memory", "65MiB") // that of two clients
 	for _, op := range []string{"bw-read", "bw-write"} {
 		client, seen, _ := start(t, "perf", op, address, "--size", "1MiB,16MiB", "--transfers", "2", "--count", "20")
 		waitLine(t, seen, `^ +1048576`)
@@ -139,19 +140,14 @@ func TestPerfClientKilled(t *testing.T) {
 		}
 		_ = client.Wait() // it was killed
 	}
-	var lines []perfLine
-	for range 100 { // the memory of the killed ones comes back when their connections are known to be lost
-		code, out := runProcess(t, "perf", "bw-write", address, "--size", "16MiB", "--transfers", "2", "--count", "1", "--json", "--keep")
+	for begin := time.Now(); ; { // the memory of both comes back when their connections are known to be lost
+		code, out := runProcess(t, "perf", "bw-write", address, "--size", "16MiB", "--transfers", "4", "--count", "1", "--keep")
 		if code == 0 {
-			lines = append(lines, perfLine{})
 			break
 		}
-		if !strings.Contains(out.err.String(), "HG_NOMEM") {
+		if !strings.Contains(out.err.String(), "HG_NOMEM") || time.Since(begin) > processLimit {
 			t.Fatalf("exit code %d: %s", code, &out.err)
 		}
-	}
-	if len(lines) == 0 {
-		t.Error("the memory of clients that are gone is not free")
 	}
 	perfLines(t, "rate", address, "--size", "64", "--count", "1")
 	wantOK(t, server, o)

@@ -44,23 +44,41 @@ var (
 
 // perfBwInfo announces one handle: struct hg_perf_bulk_init_info.
 type perfBwInfo struct {
-	Bulk     cinnabar.BulkHandle // null if each call brings its own
-	Op       uint32              // perfPush or perfPull
-	Handle   uint32              // number of the handle, over all processes of the client
-	Handles  uint32              // of one process
-	Count    uint32              // transfers of one call
-	SizeMax  uint32              // bytes of the largest transfer, and their distance
-	Clients  uint32              // processes of the client
-	Target   uint32              // number of this server, of Targets
-	Targets  uint32              // servers that the client uses
-	Checking bool                // whether the data is verified
+	Bulk     perfRemote // null if each call brings its own
+	Op       uint32     // perfPush or perfPull
+	Handle   uint32     // number of the handle, over all processes of the client
+	Handles  uint32     // of one process
+	Count    uint32     // transfers of one call
+	SizeMax  uint32     // bytes of the largest transfer, and their distance
+	Clients  uint32     // processes of the client
+	Target   uint32     // number of this server, of Targets
+	Targets  uint32     // servers that the client uses
+	Checking bool       // whether the data is verified
 }
 
 // perfTransfer asks for the transfers of one call: struct hg_perf_bulk_info.
 type perfTransfer struct {
-	Bulk   cinnabar.BulkHandle // null for the one announced
-	Handle uint32              // perfBwInfo.Handle divided by Targets
-	Size   uint32              // bytes of each transfer
+	Bulk   perfRemote // null for the one announced
+	Handle uint32     // perfBwInfo.Handle divided by Targets
+	Size   uint32     // bytes of each transfer
+}
+
+// perfRemote is the handle of a client's memory. A server keeps it for as long as the client stays, so its size has a
+// limit: without one a client could leave a message's worth of embedded data in each.
+type perfRemote struct{ handle cinnabar.BulkHandle }
+
+// perfMaxRemote is the limit of a handle's bytes. A client has one segment, of which small data may be embedded.
+const perfMaxRemote = 16 << 10
+
+func (r perfRemote) AppendProc(to []byte) ([]byte, error) { return r.handle.AppendProc(to) }
+
+func (r *perfRemote) DecodeProc(from []byte) (int, error) {
+	if len(from) >= 8 {
+		if n := binary.LittleEndian.Uint64(from); n > perfMaxRemote {
+			return 0, fmt.Errorf("%w: memory handle of %d bytes; at most %d are taken", cinnabar.CodeOverflow, n, perfMaxRemote)
+		}
+	}
+	return r.handle.DecodeProc(from)
 }
 
 // perfBlock is a counted block of bytes, as hg_perf_proc_iovec writes it: a length in 4 bytes, then the bytes.

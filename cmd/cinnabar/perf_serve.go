@@ -36,13 +36,13 @@ func runPerfServe(ctx context.Context, o *perfServeOptions, s streams) (err erro
 	if err := p.register(); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(s.out, engine.Addr()); err != nil {
-		return err
-	}
-	if o.portFile != "" {
+	if o.portFile != "" { // before the line that tells that it is there
 		if err := writePortFile(o.portFile, engine.Addr()); err != nil {
 			return err
 		}
+	}
+	if _, err := fmt.Fprintln(s.out, engine.Addr()); err != nil {
+		return err
 	}
 	select {
 	case <-p.done:
@@ -140,9 +140,9 @@ func (p *perfServer) transfer(ctx context.Context, t perfTransfer, op uint32) er
 	if t.Size > h.info.SizeMax || op != h.info.Op {
 		return fmt.Errorf("%w: %d bytes in direction %d for a handle of %d bytes and direction %d", cinnabar.CodeInvalidArg, t.Size, op, h.info.SizeMax, h.info.Op)
 	}
-	handle := h.info.Bulk
-	if !t.Bulk.IsNull() {
-		handle = t.Bulk
+	handle := h.info.Bulk.handle
+	if !t.Bulk.handle.IsNull() {
+		handle = t.Bulk.handle
 	}
 	return h.serve(ctx, handle.On(peer), int64(t.Size))
 }

@@ -69,6 +69,34 @@ func TestPerfBlockLengthThatLies(t *testing.T) {
 	}
 }
 
+// A handle of a client's memory is refused before it is copied if it is larger than any client's.
+func TestPerfRemoteIsBounded(t *testing.T) {
+	b := append(binary.LittleEndian.AppendUint64(nil, perfMaxRemote+1), make([]byte, perfMaxRemote+1)...)
+	if _, err := new(perfRemote).DecodeProc(b); !errors.Is(err, cinnabar.CodeOverflow) {
+		t.Errorf("a handle of %d bytes: %v, want OVERFLOW", perfMaxRemote+1, err)
+	}
+	for n := range 9 {
+		if _, err := new(perfRemote).DecodeProc(append([]byte{1}, make([]byte, n)...)); err == nil {
+			t.Errorf("%d bytes were taken for a handle", n+1)
+		}
+	}
+}
+
+// A client opens its engine on the address from which the server's is reached.
+func TestPerfLocalAddress(t *testing.T) {
+	for address, want := range map[string]string{
+		"ofi+tcp://127.0.0.1:1234": "ofi+tcp://127.0.0.1:0",
+		"tcp://localhost:1234":     "tcp://127.0.0.1:0",
+		"ofi+tcp://nonsense":       "ofi+tcp",
+		"ofi+tcp":                  "ofi+tcp",
+		"":                         "",
+	} {
+		if got := localFor(t.Context(), address); got != want {
+			t.Errorf("for %q: %q, want %q", address, got, want)
+		}
+	}
+}
+
 func TestPerfPattern(t *testing.T) {
 	b := make([]byte, 3*10)
 	perfFillAll(b, 10, 7)
@@ -105,7 +133,7 @@ func TestPerfSizes(t *testing.T) {
 		{"..", 1, nil},
 		{"x", 1, nil},
 	} {
-		got, err := parseSizes(tt.text, tt.least)
+		got, err := parseSizes(tt.text, tt.least, 1<<30)
 		if d := cmp.Diff(got, tt.want); d != "" || (err == nil) != (tt.want != nil) {
 			t.Errorf("%q: %v, %v, want %v", tt.text, got, err, tt.want)
 		}
@@ -130,6 +158,7 @@ func TestPerfExitCodes(t *testing.T) {
 		{"perf rate --port-file no-such-file", 1, "no-such-file"},
 		{"perf rate --port-file /dev/null", 1, "is empty"},
 		{"perf rate x --size 0 --count -1", 2, "measures nothing"},
+		{"perf rate x --size 1GiB", 2, "512 MiB"},
 		{"perf rate x --duration 0s", 2, "measures nothing"},
 		{"perf rate x --inflight 0", 2, "--inflight"},
 		{"perf rate x --inflight 4097", 2, "--inflight"},
@@ -358,6 +387,7 @@ func TestPerfServerRefusesNonsense(t *testing.T) {
 		{"unknown direction", func(i *perfBwInfo) { i.Op = 2 }, cinnabar.CodeInvalidArg},
 		{"many handles", func(i *perfBwInfo) { i.Handle = perfMaxHandles }, cinnabar.CodeOverflow},
 		{"many transfers", func(i *perfBwInfo) { i.Count = perfMaxTransfers + 1 }, cinnabar.CodeOverflow},
+		{"many small transfers", func(i *perfBwInfo) { i.SizeMax, i.Count = 1, 1<<20/perfTransferRoom }, cinnabar.CodeNoMem},
 		{"over the budget", func(i *perfBwInfo) { i.SizeMax = 1<<20 + 1 }, cinnabar.CodeNoMem},
 		{"far over the budget", func(i *perfBwInfo) { i.SizeMax, i.Count = 1<<32-1, perfMaxTransfers }, cinnabar.CodeNoMem},
 	} {
@@ -371,6 +401,10 @@ func TestPerfServerRefusesNonsense(t *testing.T) {
 	if _, err := perfBwInit.Call(t.Context(), p.run.server, good); err != nil {
 		t.Fatal(err)
 	}
+	short, err := p.run.engine.Alloc(cinnabar.WriteOnly, 63)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, tt := range []struct {
 		name string
 		rpc  *cinnabar.RPC[perfTransfer, none]
@@ -380,6 +414,7 @@ func TestPerfServerRefusesNonsense(t *testing.T) {
 		{"more than announced", perfBwRead, perfTransfer{Size: 65}},
 		{"other direction", perfBwWrite, perfTransfer{Size: 64}},
 		{"no memory given at all", perfBwRead, perfTransfer{Size: 64}},
+		{"less memory than asked for", perfBwRead, perfTransfer{Bulk: perfRemote{short.Handle()}, Size: 64}},
 	} {
 		if _, err := tt.rpc.Call(t.Context(), p.run.server, tt.call); !errors.Is(err, cinnabar.CodeInvalidArg) {
 			t.Errorf("%s: %v, want INVALID_ARG", tt.name, err)
@@ -398,22 +433,26 @@ func TestPerfServerFreesMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	want := func(bytes int64, handles int) {
+		t.Helper()
+		p.wantMemory(t, bytes+2*perfTransferRoom*int64(handles), handles)
+	}
 	announce(p.run, 0, 100)
 	announce(p.run, 1, 100)
 	announce(other, 0, 1000)
-	p.wantMemory(t, 2400, 3)
+	want(2400, 3)
 	announce(p.run, 1, 50)
-	p.wantMemory(t, 2300, 3)
+	want(2300, 3)
 	if err := p.run.finish(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	p.wantMemory(t, 2000, 1)
+	want(2000, 1)
 	announce(p.run, 0, 100)
-	p.wantMemory(t, 2200, 2)
+	want(2200, 2)
 	if err := other.engine.Close(); err != nil {
 		t.Fatal(err)
 	}
-	p.wantMemory(t, 200, 1)
+	want(200, 1)
 	if err := p.run.engine.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -428,11 +467,11 @@ func TestPerfHandleThatComesLate(t *testing.T) {
 	cancel()
 	in := perfBwInfo{Count: 1, SizeMax: 64, Targets: 1}
 	for _, ctx := range []context.Context{gone, t.Context()} {
-		h, err := newPerfHandle(p.server.engine, in, 64)
+		h, err := newPerfHandle(p.server.engine, in)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := m.reserve(64); err != nil {
+		if err := m.reserve(perfCharge(in)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := m.enter(ctx, perfKey{}, h); err != nil {

@@ -24,7 +24,8 @@ import (
 // whatever else touches it. The Call is done when the last hold is gone. Cancel and failures do not end it, they make
 // the operations end. So it ends once, and nothing of the transport refers to it afterwards.
 //
-// A payload that the peer pulls is revoked before the end, but for a cancelled call, see Class.linger.
+// A payload that the peer pulls is revoked before the end, but for a cancelled call and a one-way call without an
+// acknowledgement, see Class.linger.
 //
 // What comes after the end meets no Call: its tag is not in use any more, and for a long time it will not be again.
 type Call struct {
@@ -206,6 +207,10 @@ func (k *Call) Err() error { return k.result }
 // Output returns the payload of the response, nil for one-way calls and after errors. It is valid from the end until
 // Free.
 func (k *Call) Output() []byte { return k.out }
+
+// Fetched tells whether Output did not fit into a message: until Free it counts against the budget of the Class. It is
+// valid as Output is.
+func (k *Call) Fetched() bool { return k.extra.charged != 0 }
 
 // Free gives the call back, also one that was never started. It is meant to be called after the end; a call that still
 // runs goes on unobserved and is given back when it ends.

@@ -18,9 +18,8 @@ type callExtra struct {
 
 	lentSize int
 	timer    *time.Timer
-	missing  bool      // the timer has run out; guarded by the Call's mu
-	pull     *Transfer // of the payload of the response
-	pulled   []byte
+	missing  bool  // the timer has run out; guarded by the Call's mu
+	pull     *pull // of the payload of the response
 	crc      uint32
 	ackBuf   []byte
 	charged  int64 // part of the class's budget
@@ -33,10 +32,7 @@ func (x *callExtra) release() {
 		x.timer.Stop()
 		x.timer = nil
 	}
-	if x.pull != nil {
-		x.pull.Free()
-		x.pull, x.pulled = nil, nil
-	}
+	x.pull = nil
 }
 
 // launch sends the request to a peer whose form is known. The caller holds the call.
@@ -142,7 +138,6 @@ func (k *Call) lend(payload []byte) (desc []byte, ok bool) {
 func (k *Call) boundAck(n int) {
 	k.mu.Lock()
 	seq := k.seq
-	k.extra.missing = false
 	k.mu.Unlock()
 	k.extra.timer = time.AfterFunc(patience(oneWayAckTime, n), func() { k.missAck(seq) })
 }
@@ -184,48 +179,40 @@ func (k *Call) acked(op *na.Op) {
 func (k *Call) pullOutput(payload []byte, crc uint32) {
 	k.c.count.responsesExtra.Add(1)
 	x := &k.extra
-	d, err := k.c.checkLent(payload, &x.charged)
+	d, err := k.c.checkLent(payload)
 	if err != nil {
 		k.record(err.about("call", k.to))
 		k.sendAck()
 		return
 	}
-	x.pull = k.c.NewTransfer() // before take: from then on Cancel uses it
-	x.pull.Notify((*callPull)(k))
+	x.crc, x.pull = crc, k.c.newPull("call", k.to, d, &x.charged, (*callPull)(k)) // before take: from then on Cancel uses it
 	if !k.take(opPull, 1) {
 		k.sendAck()
 		return
 	}
-	x.crc, x.pulled = crc, make([]byte, d.Len())
-	x.pull.Start(Pull, k.to, d, 0, [][]byte{x.pulled}, d.Len())
+	x.pull.next()
 	k.recheck()
 }
 
-// callPull completes the pull of the response's overflow.
+// callPull learns of the end of the pull of the response's overflow.
 type callPull Call
 
-// TransferDone implements [TransferNotifier].
-func (p *callPull) TransferDone(t *Transfer) {
-	k := (*Call)(p)
-	x := &k.extra
-	n, err := t.N(), t.Err()
+func (q *callPull) pulled(p *pull, err *Error) {
+	k := (*Call)(q)
 	k.mu.Lock()
 	k.ops &^= opPull // nobody cancels it any more
 	k.mu.Unlock()
-	lost := false
-	switch bad := verifyPayload(x.crc, x.pulled, false); {
-	case err != nil:
-		e := rewrap("call", k.to, err)
-		k.record(e)
-		lost = e.Code == HostUnreach || e.Code == HostFirewall
-	case n != int64(len(x.pulled)):
-		k.record(newError("call", k.to, ProtocolError, errShortPull))
-	case bad != nil:
-		k.record(newError("call", k.to, bad.code, bad))
-	default:
-		k.succeed(x.pulled)
+	if err == nil {
+		if bad := verifyPayload(k.extra.crc, p.buf, false); bad != nil {
+			err = newError("call", k.to, bad.code, bad)
+		}
 	}
-	if !lost {
+	if err != nil {
+		k.record(err)
+	} else {
+		k.succeed(p.buf)
+	}
+	if err == nil || err.Code != HostUnreach && err.Code != HostFirewall {
 		k.sendAck()
 	}
 	k.release()

@@ -20,7 +20,7 @@ func (k *Call) begin() {
 	}
 	k.state, k.holds, k.ops = callStarted, 1, 0
 	k.seq++
-	k.answered, k.failure, k.cancel = false, nil, nil
+	k.answered, k.failure, k.cancel, k.extra.missing = false, nil, nil, false
 	k.mu.Unlock()
 	k.c.count.callsActive.Add(1)
 }
@@ -121,7 +121,7 @@ func (k *Call) cancelOps(ops callOps) {
 		k.c.ep.Cancel(&k.receive)
 	}
 	if ops&opPull != 0 {
-		k.extra.pull.Cancel()
+		k.extra.pull.cancel()
 	}
 	if ops&opAck != 0 {
 		k.c.ep.Cancel(&k.ack)
@@ -158,7 +158,7 @@ func (k *Call) end() {
 	lent := k.extra.lent
 	k.extra.lent = nil
 	if k.givenUp() {
-		k.c.linger(lent, k.to, patience(ackTime, k.extra.lentSize))
+		k.c.linger(lent, k.extra.lentSize, k.to)
 		k.complete()
 		return
 	}
@@ -168,11 +168,12 @@ func (k *Call) end() {
 	})
 }
 
-// givenUp tells that the peer may not know yet that nobody waits for its answer, and still pull the request's payload.
+// givenUp tells that the peer may still pull the request's payload: it does not know that nobody waits for its answer,
+// or has not acknowledged a one-way request.
 func (k *Call) givenUp() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.cancel != nil && !k.answered
+	return k.cancel != nil && !k.answered || k.extra.missing
 }
 
 // complete tells the owner.

@@ -3,6 +3,7 @@ package hg
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -13,7 +14,14 @@ import (
 // ID names an RPC.
 type ID uint64
 
-var errClosed = errors.New("the RPC class is closed")
+// maxUnsent is how many responses may wait for the network. Each holds some 8 KiB, so peers that ask and do not read must
+// not be able to add to them without end.
+const maxUnsent = 1 << 16
+
+var (
+	errClosed = errors.New("the RPC class is closed")
+	errUnsent = fmt.Errorf("%d responses wait for peers that do not read them", maxUnsent)
+)
 
 // Class is HG class and context in one: RPCs and bulk transfers over one endpoint. It is that endpoint's [na.Handler].
 type Class struct {
@@ -33,6 +41,9 @@ type Class struct {
 	close     sync.Once
 	tasks     tasks
 	count     counters
+	flush     flush
+	hurried   chan struct{} // closed by Hurry
+	hurry     sync.Once
 	peers     peers
 	told      told
 	exposed   exposed
@@ -43,11 +54,11 @@ type Class struct {
 
 // New returns a Class that is not attached to an endpoint yet: endpoints want their handler when they are made.
 func New(cfg Config) *Class {
-	c := &Class{cfg: cfg.withDefaults(), attached: make(chan struct{}), closing: make(chan struct{})}
+	c := &Class{cfg: cfg.withDefaults(), attached: make(chan struct{}), closing: make(chan struct{}), flush: make(flush, 1), hurried: make(chan struct{})}
 	c.log = c.cfg.Logger
 	c.tags.init()
 	c.peers.byAddr = map[string]*peer{}
-	c.told.peers = map[string]struct{}{}
+	c.told.said = map[string]struct{}{}
 	c.exposed.byBase = map[uint64]*Bulk{}
 	c.selfCalls.active = map[*Call]struct{}{}
 	return c
@@ -80,6 +91,11 @@ func (c *Class) Request(m *na.Message) na.Task {
 		return nil
 	}
 	c.count.requestsRecvd.Add(1)
+	if c.count.unsent.Load() >= maxUnsent {
+		c.count.requestsDropped.Add(1)
+		c.tell(m.From, "request dropped", errUnsent)
+		return nil
+	}
 	f, payload, bad := parseRequest(m.Data, c.cfg.Checksums)
 	if bad != nil {
 		c.rejectRequest(m, f, bad)
@@ -121,7 +137,7 @@ func (c *Class) dispatch(r *Request) na.Task {
 // dispatchElsewhere is dispatch for requests that do not come straight from the network: their task gets a goroutine.
 func (c *Class) dispatchElsewhere(r *Request) {
 	if t := c.dispatch(r); t != nil {
-		c.tasks.start(t.Run)
+		c.tasks.run(t)
 	}
 }
 
@@ -155,13 +171,26 @@ type tasks struct {
 }
 
 func (t *tasks) start(f func()) {
-	t.mu.Lock()
-	t.running++
-	t.mu.Unlock()
+	t.begin()
 	go func() {
 		defer t.end()
 		f()
 	}()
+}
+
+// run is start without making a function.
+func (t *tasks) run(task na.Task) {
+	t.begin()
+	go func() {
+		defer t.end()
+		task.Run()
+	}()
+}
+
+func (t *tasks) begin() {
+	t.mu.Lock()
+	t.running++
+	t.mu.Unlock()
 }
 
 func (t *tasks) end() {
@@ -192,35 +221,4 @@ func (t *tasks) wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-// told remembers to which peers' misbehaviour the log is witness already.
-type told struct {
-	mu sync.Mutex
-	// +checklocks:mu
-	peers map[string]struct{}
-}
-
-// maxTold bounds the memory of told; beyond it everybody is told of again.
-const maxTold = 1024
-
-// tell logs what a peer does wrong, the first time.
-func (c *Class) tell(from na.Addr, what string, err error) {
-	addr := from.String()
-	if c.told.first(addr + what) {
-		c.log.Warn(what, "peer", addr, "error", err, "note", "further ones of this peer are counted only")
-	}
-}
-
-func (t *told) first(key string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if _, known := t.peers[key]; known {
-		return false
-	}
-	if len(t.peers) >= maxTold {
-		clear(t.peers)
-	}
-	t.peers[key] = struct{}{}
-	return true
 }

@@ -14,7 +14,8 @@ const (
 	// answered with ProtoNoSupport.
 	NoChecksums ChecksumMode = iota
 	// Checksums is the other build: 16-byte headers. Checksums of headers and payloads are always written, which
-	// satisfies each checksum level of C, and verified where the peer has written any. Bulk data has no checksum.
+	// satisfies each checksum level of C, and verified where the peer has written any. Bulk data has no checksum. Releases
+	// before 2.4.1 do not mark their requests and write no checksums at level "none"; zeros in both places are read so.
 	Checksums
 	// Detect speaks both: the first call to a peer is preceded by a harmless request from whose answer the build is
 	// told, requests are read according to their own mark (bit 0x80, which C sets since 2.4.1).
@@ -40,8 +41,9 @@ type Config struct {
 	// MaxOverflow limits the payload of one request or response that a peer asks this process to pull, in bytes;
 	// 0 means DefaultMaxOverflow.
 	MaxOverflow int64
-	// OverflowBudget limits the memory of all pulled payloads together, from the start of the pull until the Request or
-	// Call is freed; 0 means DefaultOverflowBudget. A request beyond it is answered with Again.
+	// OverflowBudget limits the memory of all pulled payloads together, which grows with what comes and counts until the
+	// Request or Call is freed; 0 means DefaultOverflowBudget. A request beyond it is answered with Again. While the
+	// memory of a large payload grows, what has come is there twice for a moment; that does not count.
 	OverflowBudget int64
 }
 

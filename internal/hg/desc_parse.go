@@ -144,8 +144,12 @@ func (d *Desc) parseHandleList(p *parser, store func(i int, handle []byte)) {
 			p.err = malformed("segment %d of the descriptor has no address but a handle of %d bytes", i, size)
 			return
 		}
-		if h := p.take(fmt.Sprintf("handle %d", i), size); len(h) > 0 {
-			store(i, h)
+		if size > uint64(len(p.b)) {
+			p.err = truncated(fmt.Sprintf("handle %d", i), size, len(p.b))
+			return
+		}
+		if size > 0 {
+			store(i, p.take("handles", size))
 		}
 	}
 }

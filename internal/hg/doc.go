@@ -37,6 +37,7 @@
 // # Limits
 //
 // A descriptor of this process has at most [MaxSegments] segments. Payloads beyond one message are limited by
-// [Config].MaxOverflow, each, and by [Config].OverflowBudget, all together. Everything that a peer says is checked before
-// it is used: what makes no sense is dropped, counted, and logged once for each peer.
+// [Config].MaxOverflow, each, and by [Config].OverflowBudget, all together; the memory for one grows with what comes, and
+// a peer that does not serve what it has announced is given up. Everything that a peer says is checked before it is used:
+// what makes no sense is dropped, counted, and logged once for each peer, within bounds.
 package hg

@@ -39,8 +39,17 @@ func newError(op string, a na.Addr, code Code, err error) *Error {
 	e := &Error{Op: op, Code: code, Err: err}
 	if a != nil {
 		e.Addr = a.String()
+		e.Err = brief(err, e.Addr)
 	}
 	return e
+}
+
+// brief returns an error of the transport without its address, if the Error around it says that.
+func brief(err error, addr string) error {
+	if n, ok := err.(*na.Error); ok && n.Addr == addr { //nolint:errorlint // a wrapped one has text of its own around it
+		return &na.Error{Kind: n.Kind, Op: n.Op, Err: n.Err}
+	}
+	return err
 }
 
 // rewrap makes err, which comes from a part of an operation of this package, an Error of the whole.

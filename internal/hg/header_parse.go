@@ -23,10 +23,11 @@ func corrupt(what string, got, want any) *badMessage {
 	return &badMessage{code: ChecksumError, text: fmt.Sprintf("checksum of the %s is %#x, computed %#x", what, got, want)}
 }
 
+// mismatch names the choices of the root package's Config, which are what programs have.
 func mismatch(peer form, own ChecksumMode) *badMessage {
-	remedy := "set Config.Checksums to Checksums or Detect"
+	remedy := "set Config.Checksums to WithChecksums or ChecksumsAuto"
 	if own == Checksums {
-		remedy = "set Config.Checksums to NoChecksums or Detect"
+		remedy = "set Config.Checksums to NoChecksums or ChecksumsAuto"
 	}
 	return &badMessage{
 		code: ProtoNoSupport, answer: true,
@@ -75,7 +76,13 @@ func formOf(b []byte, mode ChecksumMode) form {
 	if h.flags()&flagHasChecksums != 0 {
 		return formLong
 	}
-	if mode == NoChecksums || len(b) < formLong.size() || h.crc16() == 0 || h.crc16() != h.checksum() {
+	if mode == NoChecksums || len(b) < formLong.size() {
+		return formShort
+	}
+	if mode == Checksums && h.crc16() == 0 && binary.BigEndian.Uint32(b[coreLong:]) == 0 {
+		return formLong // at checksum level "none", says the configuration; a payload may begin with zeros, but Margo's do not
+	}
+	if h.crc16() == 0 || h.crc16() != h.checksum() {
 		return formShort
 	}
 	// Sixteen bits may agree by accident where a build without checksums leaves stale memory.

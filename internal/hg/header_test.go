@@ -175,6 +175,21 @@ func TestUnverified(t *testing.T) {
 	}
 }
 
+// TestUnmarkedUnverified has what builds with checksums before 2.4.1 send at level "none". Nothing in it tells the build but
+// the configuration, unless the payload begins with something else than zeros.
+func TestUnmarkedUnverified(t *testing.T) {
+	b := golden(t, "request_sum_checksums")
+	clear(b[12:20])
+	b[10] = 0
+	if f, payload, bad := parseRequest(b, Checksums); bad != nil || f.form != formLong || len(payload) != 8 {
+		t.Errorf("%+v, %d bytes, %v", f, len(payload), bad)
+	}
+	b[16] = 1 // the first byte of a payload behind short headers
+	if _, _, bad := parseRequest(b, Checksums); bad == nil || bad.code != ProtoNoSupport || !bad.answer || !strings.Contains(bad.text, "set Config.Checksums to NoChecksums or ChecksumsAuto") {
+		t.Errorf("short headers: %v", bad)
+	}
+}
+
 // TestStaleChecksums has what builds with checksums send for RPCs without arguments or result: any value in the place of
 // the payload's checksum.
 func TestStaleChecksums(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
@@ -133,7 +134,7 @@ func TestOverflowBudgetOfCalls(t *testing.T) {
 	if err := first.Wait(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if _, err := call(t, client, server.ep.Addr(), 1, nil); codeFrom(t, err) != Again || !strings.Contains(err.Error(), "OverflowBudget") {
+	if _, err := call(t, client, server.ep.Addr(), 1, nil); codeFrom(t, err) != Again || !strings.Contains(err.Error(), "all payloads together may have 15000 (Config.OverflowBudget)") {
 		t.Error(err)
 	}
 	first.Free()
@@ -159,14 +160,25 @@ func TestToldOnce(t *testing.T) {
 	if got := server.Stats().RequestsDropped; got != 15 {
 		t.Errorf("%d requests dropped, want 15", got)
 	}
-	for i := range 3 * maxTold {
-		server.told.first(fmt.Sprint(i))
-	}
-	server.told.mu.Lock()
-	defer server.told.mu.Unlock()
-	if got := len(server.told.peers); got > maxTold {
-		t.Errorf("%d peers are remembered", got)
-	}
+}
+
+// TestToldBounded: however many peers misbehave, the lines of a minute and the memory for them are bounded.
+func TestToldBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		told := told{said: map[string]struct{}{}}
+		for minute := range 3 {
+			lines := 0
+			for i := range 3 * maxTold {
+				if told.first(fmt.Sprint(minute, i)) {
+					lines++
+				}
+			}
+			if lines != maxTold || len(told.said) > maxTold {
+				t.Errorf("minute %d: %d lines, %d remembered", minute, lines, len(told.said))
+			}
+			elapse(toldTime)
+		}
+	})
 }
 
 // FuzzRequest sends any message to a server.

@@ -11,8 +11,6 @@ import (
 // ackSize is the length of the message that says that an overflow has been pulled. Its content means nothing.
 const ackSize = 1
 
-var errShortPull = errors.New("peer has sent less of the payload than it has announced")
-
 // lentError says why the descriptor of an overflow is refused.
 type lentError struct {
 	code Code
@@ -36,12 +34,16 @@ const lentBase = 0x1000
 
 // linger leaves a payload to a peer that may still pull it although nobody waits for that any more. Revoking it at once
 // would cost the connection, and everything else that goes over it: a peer that is asked for memory which does not exist
-// hangs up, since the protocol has no other answer.
-func (c *Class) linger(lent na.Memory, peer na.Addr, limit time.Duration) {
-	gone := peer.Done()
+// hangs up, since the protocol has no other answer. It does cost that when payloads that linger hold too much memory.
+func (c *Class) linger(lent na.Memory, n int, peer na.Addr) {
+	gone, limit := peer.Done(), patience(ackTime, n)
 	c.count.lingering.Add(1)
+	if c.count.lingeringBytes.Add(int64(n)) > c.cfg.OverflowBudget {
+		limit = 0
+	}
 	c.tasks.start(func() {
 		defer c.count.lingering.Add(-1)
+		defer c.count.lingeringBytes.Add(-int64(n))
 		defer lent.Close()
 		if gone == nil { // there has never been a connection
 			return
@@ -56,8 +58,8 @@ func (c *Class) linger(lent na.Memory, peer na.Addr, limit time.Duration) {
 	})
 }
 
-// checkLent reads the descriptor of an overflow and charges its size to the budget. b is hostile.
-func (c *Class) checkLent(b []byte, charged *int64) (*Desc, *lentError) {
+// checkLent reads the descriptor of an overflow, which is hostile.
+func (c *Class) checkLent(b []byte) (*Desc, *lentError) {
 	d, _, err := DecodeProc(b)
 	switch {
 	case err != nil:
@@ -65,21 +67,7 @@ func (c *Class) checkLent(b []byte, charged *int64) (*Desc, *lentError) {
 	case d == nil:
 		return nil, &lentError{ProtocolError, errors.New("overflow without a descriptor")}
 	case d.Len() > uint64(c.cfg.MaxOverflow):
-		return nil, &lentError{Overflow, fmt.Errorf("payload of %d bytes, at most %d are accepted (Config.MaxOverflow)", d.Len(), c.cfg.MaxOverflow)}
+		return nil, &lentError{Overflow, fmt.Errorf("payload of %d bytes, at most %d are accepted (Config.MaxOverflow): use a bulk transfer", d.Len(), c.cfg.MaxOverflow)}
 	}
-	n := int64(d.Len())
-	if c.count.budget.Add(n) > c.cfg.OverflowBudget {
-		c.count.budget.Add(-n)
-		return nil, &lentError{Again, fmt.Errorf("no room for a payload of %d bytes: all payloads together may have %d (Config.OverflowBudget)", n, c.cfg.OverflowBudget)}
-	}
-	*charged = n
 	return d, nil
-}
-
-// refund gives back what checkLent has charged.
-func (c *Class) refund(charged *int64) {
-	if *charged != 0 {
-		c.count.budget.Add(-*charged)
-		*charged = 0
-	}
 }

@@ -3,6 +3,7 @@ package hg
 import (
 	"encoding/binary"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -12,9 +13,26 @@ import (
 
 // peers knows, in Detect mode, how the processes were built that this one calls.
 type peers struct {
-	mu sync.Mutex
+	mu sync.Mutex // before that of a Call
 	// +checklocks:mu
 	byAddr map[string]*peer // by the address in binary form
+	// +checklocks:mu
+	sweepAt int // at so many, those that are gone are forgotten
+}
+
+// minSweep is how many peers are known before the first sweep.
+const minSweep = 1024
+
+// addLocked enters a peer. Those whose connection is lost are as good as unknown; they go when there are twice as many
+// peers as the last time, so that callers of ever new peers hold as much memory as they have connections.
+//
+// +checklocks:ps.mu
+func (ps *peers) addLocked(addr []byte, p *peer) {
+	if len(ps.byAddr) >= max(ps.sweepAt, minSweep) {
+		maps.DeleteFunc(ps.byAddr, func(_ string, p *peer) bool { return p.known && isClosed(p.gone) })
+		ps.sweepAt = 2 * len(ps.byAddr)
+	}
+	ps.byAddr[string(addr)] = p
 }
 
 // peer is what is known of one. The mutex of peers guards it.
@@ -47,7 +65,7 @@ func (k *Call) startDetect(payload []byte) {
 	first := p == nil
 	if first {
 		p = &peer{}
-		ps.byAddr[string(addr)] = p
+		ps.addLocked(addr, p)
 	}
 	waits := k.take(0, 1)
 	if waits {
@@ -94,7 +112,7 @@ func (c *Class) ask(p *peer, to na.Addr) {
 	q.release()
 }
 
-var errUnknownBuild = errors.New("peer's answer does not tell whether its Mercury is built with checksums: set Config.Checksums to what it is")
+var errUnknownBuild = errors.New("peer's answer does not tell whether its Mercury is built with checksums: set Config.Checksums to NoChecksums or WithChecksums")
 
 // probed reads the answer. Each build pads it to twice the size of its header, and builds of 2.4.1 mark it too.
 func (c *Class) probed(q *Call, b []byte) {

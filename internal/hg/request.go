@@ -3,6 +3,7 @@ package hg
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -64,6 +65,8 @@ var (
 	errAnswered = errors.New("the request has its response already")
 	errUnacked  = errors.New("peer has not acknowledged a response with overflow")
 	errUnheard  = errors.New("handler has freed the request without a response")
+
+	errManyInputs = fmt.Errorf("inputs of %d requests are being pulled already: try again later", maxInputs)
 )
 
 func (c *Class) newRequest(from na.Addr, tag uint32, f requestFields) *Request {
@@ -123,37 +126,37 @@ func (r *Request) ReleaseInput() {
 
 // pullInput fetches an input that is described by payload instead of being there. The request is dispatched when it is.
 func (r *Request) pullInput(payload []byte) {
-	d, err := r.c.checkLent(payload, &r.charged)
+	d, err := r.c.checkLent(payload)
 	if err != nil {
-		r.reject(err.about("pull input", r.from))
+		r.reject(err.about(opInput, r.from))
 		return
 	}
-	r.in = make([]byte, d.Len())
-	t := r.c.NewTransfer()
-	t.Notify((*requestPull)(r))
-	t.Start(Pull, r.from, d, 0, [][]byte{r.in}, d.Len())
+	if r.c.count.inputs.Add(1) > maxInputs {
+		r.c.count.inputs.Add(-1)
+		r.reject(newError(opInput, r.from, Again, errManyInputs))
+		return
+	}
+	r.c.newPull(opInput, r.from, d, &r.charged, (*requestPull)(r)).next()
 }
 
-// requestPull completes the pull of the input's overflow.
+const opInput = "pull input"
+
+// requestPull learns of the end of the pull of the input's overflow.
 type requestPull Request
 
-// TransferDone implements [TransferNotifier].
-func (p *requestPull) TransferDone(t *Transfer) {
-	r := (*Request)(p)
-	n, err := t.N(), t.Err()
-	t.Free()
-	bad := verifyPayload(r.f.crc, r.in, true)
-	switch {
-	case err != nil:
-		r.reject(rewrap("pull input", r.from, err))
-		return
-	case n != int64(len(r.in)):
-		r.reject(newError("pull input", r.from, ProtocolError, errShortPull))
-		return
-	case bad != nil:
-		r.reject(newError("pull input", r.from, bad.code, bad))
+func (q *requestPull) pulled(p *pull, err *Error) {
+	r := (*Request)(q)
+	r.c.count.inputs.Add(-1)
+	if err == nil {
+		if bad := verifyPayload(r.f.crc, p.buf, true); bad != nil {
+			err = newError(opInput, r.from, bad.code, bad)
+		}
+	}
+	if err != nil {
+		r.reject(err)
 		return
 	}
+	r.in = p.buf
 	if r.OneWay() {
 		r.ackInput()
 	}
@@ -168,6 +171,7 @@ func (r *Request) reject(e *Error) {
 		r.c.count.requestsDropped.Add(1)
 	}
 	r.c.tell(r.from, "request dropped", e)
+	r.c.refund(&r.charged) // the peer may take its time with the answer
 	switch {
 	case r.OneWay():
 	case e.Code == HostUnreach || e.Code == HostFirewall || e.Code == Canceled: // by loss of the peer or end of the Class
@@ -183,6 +187,7 @@ func (r *Request) ackInput() {
 	r.hold()
 	msg := r.out[:r.c.limits.ResponseRoom+ackSize]
 	msg[r.c.limits.ResponseRoom] = 0
+	r.c.count.unsent.Add(1)
 	r.c.ep.SendExpected(&r.send, r.from, r.tag, msg)
 }
 
@@ -279,18 +284,18 @@ type requestSend Request
 // Complete implements [na.Completer].
 func (s *requestSend) Complete(op *na.Op) {
 	r := (*Request)(s)
-	if r.OneWay() {
-		r.release()
-		return
-	}
-	r.c.count.unsent.Add(-1)
-	if op.Err == nil {
+	switch {
+	case r.OneWay(): // an ack
+	case op.Err == nil:
 		r.c.count.responsesSent.Add(1)
 		r.sent.Store(sentWell)
-	} else {
+	default:
 		r.c.count.responsesFailed.Add(1)
 		r.c.log.Debug("response not sent", "peer", r.from, "error", op.Err)
 		r.sent.Store(&sendResult{op.Err})
+	}
+	if r.c.count.unsent.Add(-1) == 0 {
+		r.c.flush.tell()
 	}
 	r.release()
 }

@@ -18,7 +18,7 @@ func (r *Request) respondExtra(ctx context.Context, f responseFields, payload []
 	}
 	err = r.lend(ctx, f, mem, len(payload))
 	if err != nil && ctx.Err() != nil {
-		r.c.linger(mem, r.from, patience(ackTime, len(payload)))
+		r.c.linger(mem, len(payload), r.from)
 	} else {
 		mem.Close()
 	}
@@ -39,7 +39,7 @@ func (r *Request) lend(ctx context.Context, f responseFields, mem na.Memory, n i
 		r.giveUpAck()
 		return err
 	}
-	return r.awaitAck(ctx, patience(ackTime, n))
+	return r.awaitAck(ctx, n)
 }
 
 // failInstead tells the peer why its response cannot be sent. The caller has claimed the answer.
@@ -70,27 +70,42 @@ func (a *requestAck) Complete(op *na.Op) {
 	r.release()
 }
 
-// awaitAck waits until the peer has pulled the response.
-func (r *Request) awaitAck(ctx context.Context, limit time.Duration) error {
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
+// awaitAck waits until the peer has pulled the n bytes of the response.
+func (r *Request) awaitAck(ctx context.Context, n int) error {
 	r.c.ep.Drive(r.from, &r.ackDone)
-	code, cause := Timeout, errUnacked
-	if wake := r.ackDone.Park(); wake != nil {
-		select {
-		case <-wake:
-			return r.ackResult()
-		case <-ctx.Done():
-			code, cause = endOf(ctx)
-		case <-timer.C:
-			r.c.count.acksMissing.Add(1)
-		}
-		if !r.ackDone.Unpark() && r.giveUpAck() {
-			r.c.count.responsesFailed.Add(1)
-			return newError("respond", r.from, code, cause)
-		}
+	wake := r.ackDone.Park()
+	if wake == nil {
+		return r.ackResult()
+	}
+	code, cause := r.parkForAck(ctx, wake, n)
+	if code == Success {
+		return r.ackResult()
+	}
+	if !r.ackDone.Unpark() && r.giveUpAck() {
+		r.c.count.responsesFailed.Add(1)
+		return newError("respond", r.from, code, cause)
 	}
 	return r.ackResult()
+}
+
+// parkForAck returns Success when the ack has come, or else why it is waited for no longer.
+func (r *Request) parkForAck(ctx context.Context, wake <-chan struct{}, n int) (Code, error) {
+	timer := time.NewTimer(patience(ackTime, n))
+	defer timer.Stop()
+	for hurried := r.c.hurried; ; {
+		select {
+		case <-wake:
+			return Success, nil
+		case <-ctx.Done():
+			return endOf(ctx)
+		case <-hurried:
+			hurried = nil
+			timer.Reset(patience(hurryTime, n))
+		case <-timer.C:
+			r.c.count.acksMissing.Add(1)
+			return Timeout, errUnacked
+		}
+	}
 }
 
 // giveUpAck stops waiting. It returns false if the ack has come all the same.

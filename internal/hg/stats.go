@@ -27,7 +27,7 @@ type Stats struct {
 	CallsActive       int64  // started and not yet ended
 	RequestsActive    int64  // received and not yet freed
 	TransfersActive   int64  // started and not yet ended
-	ResponsesUnsent   int64  // handed to the network, which has not taken them yet
+	ResponsesUnsent   int64  // and acks: handed to the network, which has not taken them yet
 	PayloadsLingering int64  // left to peers that may still pull them, by calls and responses that were given up
 	OverflowBytes     int64  // memory that holds pulled payloads
 }
@@ -41,6 +41,7 @@ type counters struct {
 	reads, writes, bytesRead, bytesWritten                                  atomic.Uint64
 	eagerCopies, localCopies                                                atomic.Uint64
 	callsActive, requestsActive, transfersActive, unsent, budget, lingering atomic.Int64
+	lingeringBytes, inputs                                                  atomic.Int64
 }
 
 // Stats returns a snapshot; its numbers are read one after the other.

@@ -81,13 +81,24 @@ var (
 func (c *Class) NewTransfer() *Transfer {
 	t, _ := c.transfers.Get().(*Transfer)
 	if t == nil {
-		t = &Transfer{c: c}
-		t.op.Done = (*transferOp)(t)
+		t = c.makeTransfer()
 	}
+	t.again()
+	return t
+}
+
+// makeTransfer returns a transfer from outside the pool.
+func (c *Class) makeTransfer() *Transfer {
+	t := &Transfer{c: c}
+	t.op.Done = (*transferOp)(t)
+	return t
+}
+
+// again makes a transfer that has ended, or is new, ready for Start.
+func (t *Transfer) again() {
 	t.mu.Lock()
 	t.state = callIdle
 	t.mu.Unlock()
-	return t
 }
 
 // Notify has f told of the end instead of a Wait. It is called before Start.

@@ -3,6 +3,7 @@ package hg
 import (
 	"context"
 	"errors"
+	"runtime"
 	"time"
 
 	"cinnabar/internal/na"
@@ -10,6 +11,8 @@ import (
 
 // Bounds of waiting.
 const (
+	// selfTurns is how often a waiter gives way before it parks.
+	selfTurns = 8
 	// settleTime is how long a waiter whose context has ended waits for its cancelled operation to let go of memory.
 	// After it the operation is left to itself.
 	settleTime = time.Second
@@ -35,6 +38,8 @@ func (c *Class) await(ctx context.Context, a na.Addr, ev *na.Event) bool {
 	}
 	if a != nil {
 		c.ep.Drive(a, ev)
+	} else {
+		giveWay(ev)
 	}
 	wake := ev.Park()
 	if wake == nil {
@@ -50,6 +55,17 @@ func (c *Class) await(ctx context.Context, a na.Addr, ev *na.Event) bool {
 		return true
 	case <-done:
 		return ev.Unpark()
+	}
+}
+
+// giveWay lets others run, for what happens within this process: a quick handler of a call to oneself then runs on this
+// very processor, and nobody is parked, which costs the waking of a thread on an idle machine.
+func giveWay(ev *na.Event) {
+	for range selfTurns {
+		runtime.Gosched()
+		if ev.IsSet() {
+			return
+		}
 	}
 }
 

@@ -4,7 +4,7 @@
 //	grpcunary serve                   prints the address to call
 //	grpcunary rate ADDRESS [flags]    calls it
 //
-// Both ends read standard input and end with it.
+// The server ends with its standard input.
 package main
 
 import (
@@ -90,6 +90,7 @@ type line struct {
 	Count          int     `json:"count"`
 	UsecPerCall    float64 `json:"usec_per_call"`
 	CallsPerSecond float64 `json:"calls_per_second"`
+	MiBPerSecond   float64 `json:"mib_per_second"`
 	P50Usec        float64 `json:"p50_usec"`
 	P99Usec        float64 `json:"p99_usec"`
 }
@@ -117,9 +118,10 @@ func rate(addr string, args []string, out io.Writer) error {
 	}
 	slices.Sort(times)
 	at := func(q float64) float64 { return float64(times[int(q*float64(len(times)-1))]) / 1e3 }
+	perSecond := float64(len(times)) / took.Seconds()
 	return json.NewEncoder(out).Encode(line{
 		Op: "rate", Transport: "grpc", Size: *size, Inflight: *inflight, Count: len(times),
-		UsecPerCall: float64(took) / 1e3 / float64(len(times)), CallsPerSecond: float64(len(times)) / took.Seconds(),
+		UsecPerCall: float64(took) / 1e3 / float64(len(times)), CallsPerSecond: perSecond, MiBPerSecond: perSecond * float64(*size) / (1 << 20),
 		P50Usec: at(0.5), P99Usec: at(0.99),
 	})
 }

@@ -1,0 +1,104 @@
+package hg
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cinnabar/internal/na"
+	"cinnabar/internal/na/natest"
+)
+
+// TestUnreadResponses: while too many responses wait for the network, further requests are dropped.
+func TestUnreadResponses(t *testing.T) {
+	n := natest.New(natest.Config{Direct: true})
+	log := &lockedBuffer{}
+	server := open(t, n, Config{Dispatch: inline{}, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	bad := openRaw(n)
+	head := make([]byte, formShort.size())
+	putRequest(head, requestFields{id: 1})
+	server.count.unsent.Add(maxUnsent) // as if they waited
+	bad.request(server.ep.Addr(), head)
+	server.count.unsent.Add(-maxUnsent)
+	if s := server.Stats(); s.RequestsDropped != 1 || s.RequestsActive != 0 || !strings.Contains(log.String(), errUnsent.Error()) {
+		t.Errorf("%+v, log %q", s, log)
+	}
+	bad.request(server.ep.Addr(), head)
+	if s := server.Stats(); s.ResponsesSent != 1 {
+		t.Errorf("afterwards: %+v", s)
+	}
+}
+
+// TestForgottenPeers: a process that calls ever new peers holds as much for it as it has connections.
+func TestForgottenPeers(t *testing.T) {
+	n := natest.New(natest.Config{Direct: true})
+	client := open(t, n, Config{Checksums: Detect})
+	for range 3 * minSweep {
+		c := New(Config{})
+		ep := n.Open(c)
+		c.Attach(ep)
+		if _, err := call(t, client, client.at(t, ep), 1, nil); codeFrom(t, err) != NoEntry {
+			t.Fatal(err)
+		}
+		n.Cut(client.ep, ep)
+	}
+	client.peers.mu.Lock()
+	defer client.peers.mu.Unlock()
+	if got := len(client.peers.byAddr); got > minSweep {
+		t.Errorf("%d peers are remembered, none has a connection", got)
+	}
+}
+
+// TestLingeringBudget: payloads that are left to peers by calls that were given up hold a bounded amount of memory.
+func TestLingeringBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := natest.New(natest.Config{})
+		deaf := n.Open(mute{})
+		client := open(t, n, Config{OverflowBudget: 35000})
+		for range 10 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			k := client.NewCall()
+			k.Start(client.at(t, deaf), 1, CallOptions{}, make([]byte, 10000))
+			if err := k.Wait(ctx); codeFrom(t, err) != Timeout {
+				t.Error(err)
+			}
+			cancel()
+			k.Free()
+		}
+		synctest.Wait()
+		if got := client.ep.Registered(); got != 3 {
+			t.Errorf("%d payloads are lent, want 3", got)
+		}
+		elapse(2 * ackTime)
+		if got := client.ep.Registered(); got != 0 || client.count.lingeringBytes.Load() != 0 {
+			t.Errorf("%d payloads are lent for ever, %d bytes", got, client.count.lingeringBytes.Load())
+		}
+	})
+}
+
+// TestErrorSaysThingsOnce: an error of the transport does not repeat what the error around it says.
+func TestErrorSaysThingsOnce(t *testing.T) {
+	n := natest.New(natest.Config{Direct: true})
+	client, server := open(t, n, Config{}), open(t, n, Config{})
+	n.Kill(server.ep)
+	_, err := call(t, client, server.ep.Addr(), 1, nil)
+	addr := server.ep.Addr().String()
+	if got, want := err.Error(), "hg: call "+addr+": HG_HOSTUNREACH: request: unreachable"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if na.KindOf(err) != na.Unreachable {
+		t.Errorf("kind %v", na.KindOf(err))
+	}
+	other := &na.Error{Kind: na.Unreachable, Op: "get", Addr: "elsewhere"}
+	if got := newError("pull", server.ep.Addr(), HostUnreach, other).Error(); !strings.Contains(got, "elsewhere") {
+		t.Errorf("another address is lost: %q", got)
+	}
+	wrapped := fmt.Errorf("closing: %w", other)
+	if got := newError("pull", server.ep.Addr(), HostUnreach, wrapped); got.Err != wrapped { //nolint:errorlint // identity is meant
+		t.Errorf("a wrapped error becomes %v", got.Err)
+	}
+}

@@ -1,0 +1,192 @@
+package hg
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"cinnabar/internal/na"
+)
+
+// A payload is pulled in parts, into memory that grows with what has come: what a peer announces costs it a hundred bytes
+// and must not cost this process more than a little.
+const (
+	// pullFirst is the size of the first part, and so of the only one of most payloads, in bytes.
+	pullFirst = 8 << 20
+	// pullScarce is the same while pulled payloads hold more than one part in pullPlenty of the budget.
+	pullScarce = 16 << 10
+	pullPlenty = 16
+	// pullGrowth is how many times larger the memory becomes when it is full. What has come is copied then, a third of
+	// the payload at most.
+	pullGrowth = 4
+	// pullTime is how long a part may take, plus its size at the slowest rate. C's processes serve their memory only
+	// while they make progress, and may compute for a while. It is less than ackTime, so that who lends a payload hears
+	// that it is not wanted any more.
+	pullTime = 50 * time.Second
+	// maxInputs is how many requests may have their input pulled at once: one holds some 10 KiB besides.
+	maxInputs = 1 << 14
+)
+
+var (
+	errShortPull = errors.New("peer has sent less of the payload than it has announced")
+	errSlowPull  = errors.New("peer does not serve the payload that it has announced")
+)
+
+// pull fetches the payload of an overflow. It ends once; cancel may come at any time.
+type pull struct {
+	c       *Class
+	op      string // for errors
+	from    na.Addr
+	desc    *Desc
+	charged *int64 // the owner's share of the class's budget
+	owner   puller
+
+	buf   []byte    // what has come and, at its end, the part under way
+	asked int       // the size of that part
+	step  *Transfer // of one part after the other; not pooled, so that a late abort meets nobody else
+
+	mu sync.Mutex
+	// +checklocks:mu
+	part int // counts them
+	// +checklocks:mu
+	timer *time.Timer // of the part under way
+	// +checklocks:mu
+	failure *Error // why there will be no further part
+}
+
+// puller learns of the end of a pull. The payload is the pull's buf if err is nil.
+type puller interface{ pulled(p *pull, err *Error) }
+
+// newPull prepares for the pull of what a descriptor announces, which has been checked.
+func (c *Class) newPull(op string, from na.Addr, d *Desc, charged *int64, owner puller) *pull {
+	p := &pull{c: c, op: op, from: from, desc: d, charged: charged, owner: owner, step: c.makeTransfer()}
+	p.step.again()
+	p.step.Notify(p)
+	return p
+}
+
+// next asks for the next part, or ends the pull.
+func (p *pull) next() {
+	have := len(p.buf)
+	if uint64(have) == p.desc.Len() {
+		p.owner.pulled(p, nil)
+		return
+	}
+	if err := p.grow(); err != nil {
+		p.owner.pulled(p, err)
+		return
+	}
+	part := p.buf[have:]
+	if err := p.arm(len(part)); err != nil {
+		p.owner.pulled(p, err)
+		return
+	}
+	p.asked = len(part)
+	p.step.Start(Pull, p.from, p.desc, uint64(have), [][]byte{part}, uint64(len(part)))
+	p.mu.Lock()
+	failure := p.failure
+	p.mu.Unlock()
+	if failure != nil { // perhaps before Start, and missed
+		p.step.abort(failure.Code, failure.Err)
+	}
+}
+
+// grow makes room for the next part, within the budget.
+func (p *pull) grow() *Error {
+	have := int64(len(p.buf))
+	size := min(int64(p.desc.Len()), max(p.c.firstPart(), have*pullGrowth))
+	if err := p.c.charge(p.charged, size-have); err != nil {
+		return newError(p.op, p.from, Again, err)
+	}
+	buf := make([]byte, size)
+	copy(buf, p.buf)
+	p.buf = buf
+	return nil
+}
+
+// arm starts the clock for a part of n bytes. It refuses when the pull is given up.
+func (p *pull) arm(n int) *Error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.failure != nil {
+		return p.failure
+	}
+	p.part++
+	part := p.part
+	p.timer = time.AfterFunc(patience(pullTime, n), func() { p.expire(part) })
+	return nil
+}
+
+// expire runs when a part has taken too long. Close waits for it, if there is anything to do.
+func (p *pull) expire(part int) {
+	p.c.tasks.begin()
+	defer p.c.tasks.end()
+	p.mu.Lock()
+	late := p.part == part && p.timer != nil
+	p.mu.Unlock()
+	if late {
+		p.giveUp(Timeout, errSlowPull)
+	}
+}
+
+// cancel has the pull end soon.
+func (p *pull) cancel() { p.giveUp(Canceled, nil) }
+
+func (p *pull) giveUp(code Code, cause error) {
+	p.mu.Lock()
+	if p.failure == nil {
+		p.failure = newError(p.op, p.from, code, cause)
+	}
+	p.mu.Unlock()
+	p.step.abort(code, cause)
+}
+
+// TransferDone implements [TransferNotifier] for a part.
+func (p *pull) TransferDone(t *Transfer) {
+	p.mu.Lock()
+	p.timer.Stop()
+	p.timer = nil // an expire that has begun finds nothing to do
+	p.mu.Unlock()
+	err := t.Err()
+	if err == nil && t.N() != int64(p.asked) {
+		err = newError(p.op, p.from, ProtocolError, errShortPull)
+	}
+	if err != nil {
+		p.owner.pulled(p, rewrap(p.op, p.from, err))
+		return
+	}
+	t.again()
+	if p.desc.Len() > pullFirst { // growing and checksums take their time, and this goroutine makes progress
+		p.c.tasks.start(p.next)
+		return
+	}
+	p.next()
+}
+
+// firstPart returns how much memory an announcement alone is good for.
+func (c *Class) firstPart() int64 {
+	if c.count.budget.Load() > c.cfg.OverflowBudget/pullPlenty {
+		return pullScarce
+	}
+	return pullFirst
+}
+
+// charge takes n bytes from the budget of pulled payloads for an owner.
+func (c *Class) charge(charged *int64, n int64) error {
+	if c.count.budget.Add(n) > c.cfg.OverflowBudget {
+		c.count.budget.Add(-n)
+		return fmt.Errorf("no room for %d bytes more of a payload: all payloads together may have %d (Config.OverflowBudget); try again later, or use a bulk transfer",
+			n, c.cfg.OverflowBudget)
+	}
+	*charged += n
+	return nil
+}
+
+// refund gives back what charge has taken.
+func (c *Class) refund(charged *int64) {
+	if *charged != 0 {
+		c.count.budget.Add(-*charged)
+		*charged = 0
+	}
+}

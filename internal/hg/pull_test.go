@@ -1,0 +1,213 @@
+package hg
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cinnabar/internal/na/natest"
+)
+
+// announcing makes a server, and calls to it whose inputs have n bytes each and come only as far as serve allows.
+func announcing(t *testing.T, count, n int, cfg Config, serve func(offset int64) natest.Action) (server, client *node, calls []*Call, net *natest.Network) {
+	net = natest.New(natest.Config{Chunk: 1 << 20, Fault: func(s *natest.Step) natest.Action {
+		if s.Kind == natest.KindGet {
+			return serve(s.Offset)
+		}
+		return natest.Proceed
+	}})
+	cfg.Dispatch = handler(echo)
+	server, client = open(t, net, cfg), open(t, net, Config{})
+	payload := make([]byte, n)
+	for range count {
+		k := client.NewCall()
+		k.Start(server.ep.Addr(), 1, CallOptions{}, payload)
+		calls = append(calls, k)
+	}
+	synctest.Wait()
+	return server, client, calls, net
+}
+
+func lose(int64) natest.Action { return natest.Lose }
+
+// TestUnservedOverflow: peers that announce payloads and do not serve them hold little memory for it, whatever they
+// announce, and for a limited time.
+func TestUnservedOverflow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const count, size = 100, 16 << 20
+		start := time.Now()
+		server, _, calls, _ := announcing(t, count, size, Config{OverflowBudget: 32 << 20}, lose)
+		if got, most := server.Stats().OverflowBytes, int64(pullFirst+count*pullScarce); got == 0 || got > most {
+			t.Errorf("%d bytes are held for %d announcements, want at most %d", got, count, most)
+		}
+		for i, k := range calls {
+			err := k.Wait(t.Context())
+			if e, ok := errors.AsType[*Error](err); !ok || e.Code != Timeout || !e.Remote {
+				t.Errorf("call %d: %v", i, err)
+			}
+			k.Free()
+		}
+		synctest.Wait()
+		if got := time.Since(start); got != patience(pullTime, pullFirst) {
+			t.Errorf("given up after %v", got)
+		}
+		if got := server.Stats(); got.OverflowBytes != 0 || got.RequestsActive != 0 || got.TransfersActive != 0 {
+			t.Errorf("%d bytes are held for %d requests, %d transfers", got.OverflowBytes, got.RequestsActive, got.TransfersActive)
+		}
+	})
+}
+
+// TestUnservedResponse is the same for a response, to a caller without a deadline. The peer hears that its memory is not
+// needed any more.
+func TestUnservedResponse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := natest.New(natest.Config{Fault: func(s *natest.Step) natest.Action {
+			if s.Kind == natest.KindGet {
+				return natest.Lose
+			}
+			return natest.Proceed
+		}})
+		ended := make(chan error, 1)
+		server := open(t, n, Config{Dispatch: handler(func(r *Request) { ended <- r.Respond(context.Background(), make([]byte, 1<<20)) })})
+		client := open(t, n, Config{})
+		start := time.Now()
+		_, err := call(t, client, server.ep.Addr(), 1, nil)
+		if got, want := time.Since(start), patience(pullTime, 1<<20); codeFrom(t, err) != Timeout || !errors.Is(err, errSlowPull) || got != want {
+			t.Errorf("%v after %v, want a time-out after %v", err, got, want)
+		}
+		if err := <-ended; err != nil {
+			t.Errorf("respond: %v", err)
+		}
+	})
+}
+
+// TestStalledOverflow: a peer that stops in the middle holds a few times what it has sent.
+func TestStalledOverflow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size, sent = 64 << 20, 2 * pullFirst
+		moved := 0
+		server, _, calls, _ := announcing(t, 1, size, Config{}, func(int64) natest.Action {
+			if moved += 1 << 20; moved > sent {
+				return natest.Lose
+			}
+			return natest.Proceed
+		})
+		if got := server.Stats().OverflowBytes; got != pullGrowth*pullFirst {
+			t.Errorf("%d bytes are held for %d", got, sent)
+		}
+		if err := calls[0].Wait(t.Context()); codeFrom(t, err) != Timeout {
+			t.Error(err)
+		}
+		calls[0].Free()
+	})
+}
+
+// TestLostOverflow: with the connection, the pulls and their memory go at once.
+func TestLostOverflow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, client, calls, n := announcing(t, 5, 1<<20, Config{}, lose)
+		n.Cut(client.ep, server.ep)
+		for _, k := range calls {
+			if err := k.Wait(t.Context()); codeFrom(t, err) != HostUnreach {
+				t.Errorf("after the loss: %v", err)
+			}
+			k.Free()
+		}
+		synctest.Wait()
+		if got := server.Stats(); got.OverflowBytes != 0 || got.RequestsActive != 0 {
+			t.Errorf("after the loss %d bytes are held for %d requests", got.OverflowBytes, got.RequestsActive)
+		}
+	})
+}
+
+// TestManyAnnouncements: how many inputs are pulled at once is bounded too, since each holds more than its bytes.
+func TestManyAnnouncements(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, client, calls, _ := announcing(t, 1, 5000, Config{}, lose)
+		server.count.inputs.Add(maxInputs - 1) // as if they were
+		if _, err := call(t, client, server.ep.Addr(), 1, make([]byte, 5000)); codeFrom(t, err) != Again {
+			t.Error(err)
+		}
+		server.count.inputs.Add(1 - maxInputs)
+		_ = calls[0].Wait(t.Context())
+		calls[0].Free()
+		if got := server.count.inputs.Load(); got != 0 {
+			t.Errorf("%d inputs are counted at the end", got)
+		}
+	})
+}
+
+// TestOverflowInParts has payloads around the sizes at which another part is asked for, both ways, with plenty of
+// memory and with little.
+func TestOverflowInParts(t *testing.T) {
+	for name, budget := range map[string]int64{"plenty": 0, "scarce": 48 << 20} {
+		t.Run(name, func(t *testing.T) {
+			n := natest.New(natest.Config{Chunk: 1 << 20})
+			server := open(t, n, Config{Checksums: Checksums, Dispatch: handler(echo), OverflowBudget: budget})
+			client := open(t, n, Config{Checksums: Checksums, OverflowBudget: budget})
+			if budget > 0 {
+				for _, c := range []*Class{server.Class, client.Class} {
+					held := budget/pullPlenty + 1
+					c.count.budget.Add(held)
+					defer c.count.budget.Add(-held)
+				}
+			}
+			for _, size := range []int{pullScarce, pullScarce + 1, 4*pullScarce + 1, pullFirst, pullFirst + 1, 4*pullFirst + 1} {
+				in := bytes.Repeat(pattern(251), size/251+1)[:size]
+				if out, err := call(t, client, server.ep.Addr(), 1, in); err != nil || !bytes.Equal(out, in) {
+					t.Errorf("%d bytes: %d come back, %v", size, len(out), err)
+				}
+			}
+		})
+	}
+}
+
+// TestCancelPull cancels calls whose response is pulled in parts, at every moment of it: small parts, and now and then
+// those that are asked for by another goroutine.
+func TestCancelPull(t *testing.T) {
+	for at := range 30 {
+		size, budget := 16*pullScarce+1, int64(4*pullFirst)
+		if at%10 == 0 {
+			size, budget = 4*pullFirst+1, 0
+		}
+		synctest.Test(t, func(t *testing.T) {
+			var cancel func()
+			gets := 0
+			n := natest.New(natest.Config{Seed: uint64(at), Chunk: size / 16, Delay: time.Millisecond, Fault: func(s *natest.Step) natest.Action {
+				if s.Kind == natest.KindGet {
+					if gets++; gets == at/2+1 {
+						go cancel()
+						if at%2 == 1 {
+							return natest.Lose
+						}
+					}
+				}
+				return natest.Proceed
+			}})
+			server := open(t, n, Config{Dispatch: handler(func(r *Request) { _ = r.Respond(context.Background(), make([]byte, size)) })})
+			client := open(t, n, Config{OverflowBudget: budget})
+			held := budget/pullPlenty + 1
+			client.count.budget.Add(held)
+			defer client.count.budget.Add(-held)
+			ctx, end := context.WithCancel(t.Context())
+			cancel = end
+			k := client.NewCall()
+			k.Start(server.ep.Addr(), 1, CallOptions{}, nil)
+			if err := k.Wait(ctx); err != nil && codeFrom(t, err) != Canceled {
+				t.Error(err)
+			}
+			k.Free()
+			end()
+			if s := client.Stats(); s.CallsActive != 0 || s.TransfersActive != 0 || s.OverflowBytes != held {
+				t.Errorf("cancel at read %d: %d calls, %d transfers, %d bytes are left", at/2+1, s.CallsActive, s.TransfersActive, s.OverflowBytes)
+			}
+			if _, err := call(t, client, server.ep.Addr(), 1, nil); err != nil {
+				t.Errorf("next call: %v", err)
+			}
+			elapse(time.Second) // what is still on its way arrives
+		})
+	}
+}
