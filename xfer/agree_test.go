@@ -30,13 +30,13 @@ func TestChoose(t *testing.T) {
 		imm  bool
 		want agreement
 	}{
-		"defaults":                {Receiver{}, all, true, agreement{protocol: Fast, buffers: 4, chunk: mib / 2}},
-		"no immediates":           {Receiver{}, change(func(h *hello) { h.imm = false }), false, agreement{protocol: Fast, buffers: 4, chunk: mib / 2}},
+		"defaults":                {Receiver{}, all, true, agreement{protocol: Fast, buffers: 8, chunk: mib / 2}},
+		"no immediates":           {Receiver{}, change(func(h *hello) { h.imm = false }), false, agreement{protocol: Fast, buffers: 8, chunk: mib / 2}},
 		"sender's wishes":         {Receiver{}, change(func(h *hello) { h.buffers, h.chunk = 3, 4096 }), true, agreement{protocol: Fast, buffers: 3, chunk: 4096}},
 		"receiver's limits":       {Receiver{MaxWindow: 2, MaxChunk: 8192}, change(func(h *hello) { h.buffers, h.chunk = 100, mib }), true, agreement{protocol: Fast, buffers: 2, chunk: 8192}},
 		"default limits":          {Receiver{}, change(func(h *hello) { h.buffers, h.chunk = 65535, 1<<32-1 }), true, agreement{protocol: Fast, buffers: 64, chunk: 64 * mib}},
-		"tiny chunk":              {Receiver{}, change(func(h *hello) { h.chunk = 1 }), true, agreement{protocol: Fast, buffers: 4, chunk: 4096}},
-		"no digest":               {Receiver{}, change(func(h *hello) { h.digest = NoDigest }), true, agreement{protocol: Fast, digest: NoDigest, buffers: 4, chunk: mib / 2}},
+		"tiny chunk":              {Receiver{}, change(func(h *hello) { h.chunk = 1 }), true, agreement{protocol: Fast, buffers: 8, chunk: 4096}},
+		"no digest":               {Receiver{}, change(func(h *hello) { h.digest = NoDigest }), true, agreement{protocol: Fast, digest: NoDigest, buffers: 8, chunk: mib / 2}},
 		"empty file":              {Receiver{}, sized(0, asked(64, 64*mib)), true, agreement{protocol: Fast, buffers: 1, chunk: 4096}},
 		"small file":              {Receiver{}, sized(4097, asked(64, 64*mib)), true, agreement{protocol: Fast, buffers: 1, chunk: 8192}},
 		"one byte over a chunk":   {Receiver{}, sized(8193, asked(64, 8192)), true, agreement{protocol: Fast, buffers: 2, chunk: 8192}},
@@ -73,7 +73,7 @@ func TestChoose(t *testing.T) {
 
 // Answers that nobody asked for are not believed.
 func TestCheckAnswer(t *testing.T) {
-	good := agreement{protocol: Fast, buffers: 4, chunk: 1 << 20}
+	good := agreement{protocol: Fast, buffers: 8, chunk: 1 << 20}
 	for name, c := range map[string]struct {
 		s      Sender
 		change func(a *agreement)
@@ -81,7 +81,7 @@ func TestCheckAnswer(t *testing.T) {
 	}{
 		"defaults":             {Sender{}, func(*agreement) {}, true},
 		"fewer":                {Sender{}, func(a *agreement) { a.buffers = 1 }, true},
-		"more buffers":         {Sender{}, func(a *agreement) { a.buffers = 5 }, false},
+		"more buffers":         {Sender{}, func(a *agreement) { a.buffers = 9 }, false},
 		"more than asked":      {Sender{Window: 2}, func(a *agreement) { a.buffers = 3 }, false},
 		"no buffers":           {Sender{}, func(a *agreement) { a.buffers = 0 }, false},
 		"larger than asked":    {Sender{Chunk: 1 << 19}, func(*agreement) {}, false},

@@ -59,7 +59,7 @@ A size is a number with an optional unit: 4k and 4KiB are 4096 bytes, 4KB are
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.protocol, "protocol", "auto", "fast or basic; auto takes fast if the receiver has it")
-	f.IntVar(&o.buffers, "buffers", 0, "buffers to ask the receiver for (default 4; basic has 1)")
+	f.IntVar(&o.buffers, "buffers", 0, "buffers to ask the receiver for (default 8; basic has 1)")
 	f.StringVar(&o.chunk, "chunk", "", "size of each buffer, 4k to 1g (default 512KiB, basic 10MiB)")
 	f.StringVar(&o.digest, "digest", "sha256", "how fast compares whole files: sha256, or none")
 	f.BoolVar(&o.preserve, "preserve", false, "send modes and times of modification along")

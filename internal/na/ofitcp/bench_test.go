@@ -22,13 +22,14 @@ const envServe = "OFITCP_TEST_SERVE"
 
 func serveIfAsked() {
 
-	if os.Getenv(envServe) == "" {
+	host := os.Getenv(envServe)
+	if host == "" {
 		return
 	}
 
 	h := new(echo)
 	started := make(chan struct{})
-	e, err := Open(context.Background(), Config{Address: "ofi+tcp://127.0.0.1:0", Listen: true, Handler: handlerFunc(func(m *na.Message) na.Task {
+	e, err := Open(context.Background(), Config{Address: "ofi+tcp://" + host + ":0", Listen: true, Handler: handlerFunc(func(m *na.Message) na.Task {
 		<-started
 		return h.Request(m)
 	})})
@@ -58,8 +59,20 @@ func startProcess(t testing.TB) (addr string, handle []byte) {
 // startKillable also returns what kills the process.
 func startKillable(t testing.TB) (addr string, handle []byte, kill func()) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^$")
-	cmd.Env = append(os.Environ(), envServe+"=1")
+	return serveWith(t, "127.0.0.1", exec.Command(os.Args[0], "-test.run=^$"))
+}
+
+// startIn starts one on another host.
+func startIn(t testing.TB, n *network) (addr string, handle []byte) {
+	t.Helper()
+	addr, handle, _ = serveWith(t, n.far, exec.Command("ip", "netns", "exec", n.name, os.Args[0], "-test.run=^$"))
+	return addr, handle
+}
+
+// serveWith runs cmd, which is this program, as a server on an address of its host.
+func serveWith(t testing.TB, host string, cmd *exec.Cmd) (addr string, handle []byte, kill func()) {
+	t.Helper()
+	cmd.Env = append(os.Environ(), envServe+"="+host)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {

@@ -66,6 +66,11 @@ func (c *conn) findLocked(op *na.Op) *transfer {
 			return t
 		}
 	}
+	for i := range c.stalled.len() {
+		if t := *c.stalled.at(i); t.op == op {
+			return t
+		}
+	}
 	for i := range c.reads.len() {
 		if t := c.reads.at(i).t; t != nil && t.op == op {
 			return t
@@ -116,6 +121,12 @@ func (c *conn) dequeueLocked(t *transfer) {
 	for i := range c.queue.len() {
 		if c.queue.at(i).t == t {
 			c.queue.remove(i)
+			return
+		}
+	}
+	for i := range c.stalled.len() {
+		if *c.stalled.at(i) == t {
+			c.stalled.remove(i)
 			return
 		}
 	}

@@ -68,8 +68,8 @@ func TestCancelAsked(t *testing.T) {
 }
 
 func fill(b []byte, v byte) {
-	for i := range b {
-		b[i] = v
+	for n := copy(b, []byte{v}); n > 0 && n < len(b); n *= 2 {
+		copy(b[n:], b[:n])
 	}
 }
 
@@ -116,7 +116,7 @@ func TestCancelPut(t *testing.T) {
 // TestCancelAnywhere cancels transfers at random moments while others go on. Memory is poisoned as soon as its operation
 // completes with an error; poison must not change, nor travel.
 func TestCancelAnywhere(t *testing.T) {
-	const size = 6 << 20
+	const size, rounds = 6 << 20, 40
 	owner, user := openEndpoint(t, Config{}), openEndpoint(t, Config{})
 	to := addrOf(t, user, owner)
 	src := random(size, 1)
@@ -130,7 +130,7 @@ func TestCancelAnywhere(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(g), 5))
 			local := make([]byte, size)
 			op := newCall()
-			for range 60 {
+			for range rounds {
 				put := rng.IntN(2) == 0
 				frags := []na.Fragment{{Remote: from, Local: local}}
 				if put {

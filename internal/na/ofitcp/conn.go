@@ -27,9 +27,10 @@ type conn struct {
 	sock *sockio.Conn
 
 	dead   atomic.Bool
-	done   chan struct{} // closed when dead
-	serves atomic.Bool   // the peer comes by itself, with requests, reads or writes
-	linger *time.Timer   // bounds the seeing off; set before done is closed
+	done   chan struct{}  // closed when dead
+	serves atomic.Bool    // the peer comes by itself, with requests, reads or writes
+	linger *time.Timer    // bounds the seeing off; set before done is closed
+	ending sync.WaitGroup // until end is through
 
 	role       role
 	onReadable func() bool // readable, made once
@@ -55,6 +56,9 @@ type conn struct {
 	replies ring[reply]
 	// +checklocks:mu
 	queue ring[item]
+	// stalled are transfers, queued too, that wait until the peer owes less.
+	// +checklocks:mu
+	stalled ring[*transfer]
 	// +checklocks:mu
 	reads ring[pendingRead]
 	// +checklocks:mu
@@ -122,11 +126,16 @@ type reply struct {
 // answers costs no more memory than this many.
 const maxReplies = 4096
 
+// maxExpects is how many answers a peer may owe a connection before transfers wait: fewer than the peer takes, if it is
+// one of ours. Two that both had stopped reading would wait for each other until TCP gives up.
+const maxExpects = maxReplies / 2
+
 func newConn(p *peer, sock *sockio.Conn) *conn {
 	c := &conn{ep: p.ep, peer: p, sock: sock, done: make(chan struct{})}
 	c.onReadable = c.readable
 	c.role.resume = make(chan struct{}, 1)
 	c.tx.init()
+	c.ending.Add(1)
 	return c
 }
 
@@ -196,6 +205,7 @@ func (c *conn) end(f failure, linger bool) {
 		w.op.Finish(0, c.opError("receive", &f))
 	}
 	c.ep.trace("connection ended", p, f.err)
+	c.ending.Done()
 }
 
 // lingerTime is for how long a connection is seen off: its peer usually closes at once.
@@ -218,6 +228,9 @@ func (c *conn) collectLocked(f *failure) []ended {
 			continue
 		}
 		list = append(list, ended{op: it.op, err: c.opError(it.what, f)})
+	}
+	for c.stalled.len() > 0 {
+		list = c.dropLocked(c.stalled.pop(), f, list)
 	}
 	for c.reads.len() > 0 {
 		list = c.dropLocked(c.reads.pop().t, f, list)
@@ -323,17 +336,13 @@ func (c *conn) push(it item) bool {
 	return true
 }
 
-// seeOff waits for the peer to end its side, if this endpoint has ended its own in good order, and closes the socket. It
-// keeps the read role for good.
+// seeOff waits for the peer to end its side, if this endpoint has ended its own in good order, and closes the socket. The
+// background goroutine does so last.
 func (c *conn) seeOff() {
-	<-c.done
+	c.quiesce()
 	if c.linger == nil {
 		return
 	}
-	for !c.role.held.CompareAndSwap(false, true) { // a driver that reads sees next that the connection is dead
-		runtime.Gosched()
-	}
-	c.letGo()
 	junk := [][]byte{make([]byte, 4<<10)}
 	_ = c.sock.WaitRead(func() bool {
 		for {
@@ -344,4 +353,17 @@ func (c *conn) seeOff() {
 	})
 	c.linger.Stop()
 	_ = c.sock.Close() // the timer may have done so
+}
+
+// quiesce waits until nobody touches memory or completes operations for a dead connection any more: callers of the
+// endpoint's methods have roles, too, and Close does not know them. It keeps the read role for good.
+func (c *conn) quiesce() {
+	c.ending.Wait()
+	for !c.role.held.CompareAndSwap(false, true) { // who reads sees next that the connection is dead
+		runtime.Gosched()
+	}
+	c.letGo()
+	c.wmu.Lock()
+	c.work()
+	c.wmu.Unlock()
 }

@@ -91,6 +91,6 @@
 // # Limits
 //
 // One read or write that a peer sends may be of any size. A peer that asks without reading its answers is no longer read
-// from when 4,096 answers are owed to it. IPv4 and IPv6 do not mix: the family of the endpoint's address decides. All
-// methods are safe for concurrent use.
+// from when 4,096 answers are owed to it; of a peer not more than 2,048 are asked for at a time. IPv4 and IPv6 do not
+// mix: the family of the endpoint's address decides. All methods are safe for concurrent use.
 package ofitcp

@@ -327,7 +327,7 @@ func (e *Endpoint) connections() []*conn {
 func (e *Endpoint) adopt(c *conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.sealed || e.closed.Load() {
+	if e.sealed {
 		return false
 	}
 	e.wg.Add(1)
@@ -362,21 +362,9 @@ func (e *Endpoint) replace(f func()) {
 	go f()
 }
 
-// runTask runs a task on a goroutine of its own. If the endpoint is closed the caller waits for it: the task ends as soon
-// as it wants to answer.
-func (e *Endpoint) runTask(t na.Task) {
-	e.mu.Lock()
-	sealed := e.sealed
-	if !sealed {
-		e.runners.Go(t.Run)
-	}
-	e.mu.Unlock()
-	if sealed {
-		var wg sync.WaitGroup
-		wg.Go(t.Run)
-		wg.Wait()
-	}
-}
+// runTask runs a task on a goroutine of its own. The caller has a connection's read role, which that connection's
+// background goroutine waits for before it ends: so Close does not wait for runners yet.
+func (e *Endpoint) runTask(t na.Task) { e.runners.Go(t.Run) }
 
 // Shutdown implements [na.Endpoint].
 func (e *Endpoint) Shutdown() {
@@ -410,19 +398,18 @@ func (e *Endpoint) Close(ctx context.Context) error {
 func (e *Endpoint) end() {
 	e.mu.Lock()
 	e.closed.Store(true)
+	e.sealed = true
 	for t := range e.half {
 		_ = t.Close() // nothing was sent
 	}
 	e.mu.Unlock()
+	// What has a goroutine by now is found here: peers are active before they dial.
 	for _, p := range e.activePeers() {
 		p.close()
 	}
 	for _, c := range e.connections() {
 		c.part()
 	}
-	e.mu.Lock()
-	e.sealed = true
-	e.mu.Unlock()
 	e.wg.Wait()
 	e.watch.close()
 	e.mem.close()

@@ -100,7 +100,9 @@ func TestCloseStalled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
+	t.Parallel()
 	t.Run("write", func(t *testing.T) {
+		t.Parallel()
 		e := openEndpoint(t, Config{})
 		m, h := expose(t, e, e, make([]byte, 1<<20), na.WriteOnly)
 		r := newRaw(t)
@@ -112,6 +114,7 @@ func TestCloseStalled(t *testing.T) {
 		c.closed()
 	})
 	t.Run("read", func(t *testing.T) {
+		t.Parallel()
 		e := openEndpoint(t, Config{})
 		m, h := expose(t, e, e, make([]byte, 64<<20), na.ReadOnly)
 		r := newRaw(t)

@@ -124,12 +124,12 @@ func (p *peer) sendSlow(it item) (*conn, error) {
 		if p.firewalled {
 			return nil, &na.Error{Kind: na.Firewalled, Op: it.what, Addr: p.str}
 		}
+		p.activate() // first, so that Close finds the attempt
 		if !p.dialLocked() {
 			return nil, &na.Error{Kind: na.Closed, Op: it.what, Addr: p.str}
 		}
 	}
 	p.waiting = append(p.waiting, it)
-	p.activate()
 	return nil, nil
 }
 

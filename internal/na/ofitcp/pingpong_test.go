@@ -262,7 +262,7 @@ func (r *ppRun) againstClient(path string, args []string) {
 
 // freePort returns a port that nobody listens on; fi_pingpong cannot choose one itself.
 func freePort(t *testing.T) int {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	ln, err := net.Listen("tcp4", ":0") // on no address: fi_pingpong binds all of them, and minds those that wait for late segments
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,12 @@ type raw struct {
 
 func newRaw(t testing.TB) *raw {
 	t.Helper()
-	ln, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	return newRawOn(t, net.IPv4(127, 0, 0, 1))
+}
+
+func newRawOn(t testing.TB, host net.IP) *raw {
+	t.Helper()
+	ln, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: host})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +53,10 @@ func (r *raw) wrap(c net.Conn, err error) *rawConn {
 	return &rawConn{r.t, c.(*net.TCPConn)}
 }
 
-func (r *raw) dialOnly(e *Endpoint) *rawConn { return r.wrap(net.Dial("tcp4", e.self.String())) }
+func (r *raw) dialOnly(e *Endpoint) *rawConn {
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: r.addr().Addr().AsSlice()}}
+	return r.wrap(d.Dial("tcp4", e.self.String()))
+}
 
 func (r *raw) acceptOnly() *rawConn { return r.wrap(r.ln.Accept()) }
 

@@ -101,7 +101,9 @@ func (c *conn) progress(gen uint32) (mine bool) {
 		if err != nil {
 			c.fail(na.Unreachable, lost(err))
 		}
-		c.rest()
+		if !c.hasTasks() {
+			c.rest()
+		}
 	}
 	return c.serve(gen)
 }
@@ -132,6 +134,14 @@ func (c *conn) rest() {
 		}
 	}
 	r.bg.Store(bgActive)
+}
+
+// hasTasks reports whether there are tasks that nobody has begun.
+func (c *conn) hasTasks() bool {
+	r := &c.role
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.next < len(r.tasks)
 }
 
 // release gives the role back. Who comes behind a connection's end lets go of memory.
@@ -277,10 +287,11 @@ func (c *conn) drive(ev *na.Event) {
 		return
 	}
 	s := spinner{driver: true, luck: &c.luck}
-	bg := r.bg.Load()
-	if bg != bgActive && s.begin(c.ep) {
+	if bg := r.bg.Load(); bg != bgActive && s.begin(c.ep) {
 		c.driveSpinning(ev, &s, bg)
 		s.stop(c.ep)
+	} else if !r.held.Load() {
+		c.handBack() // or nobody would read while there are drivers that may not spin, or that find the background about to rest
 	}
 	if !ev.IsSet() {
 		c.takeOver(r.begun.Load()) // if the background is in a task, perhaps in this one, nobody else would read
@@ -306,10 +317,15 @@ func (c *conn) driveSpinning(ev *na.Event, s *spinner, bg uint32) {
 	}
 }
 
+// driveReads is how often a driver reads what is not for it alone: it has to come back to its caller, who may have a
+// deadline, also while there is always something to read.
+const driveReads = 128
+
 // driveHeld reads until ev is set, or for the spin time.
 func (c *conn) driveHeld(ev *na.Event, s *spinner) {
-	for !ev.IsSet() && !c.dead.Load() {
+	for reads := 0; reads < driveReads && !ev.IsSet() && !c.dead.Load(); {
 		if c.receive() {
+			reads++
 			c.detachTasks()
 			s.reset()
 			continue

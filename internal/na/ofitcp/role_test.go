@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 	"weak"
@@ -222,22 +221,11 @@ func TestParkedClient(t *testing.T) {
 	}
 }
 
-// cpuTime is how much processor time this process has used.
-func cpuTime(t *testing.T) time.Duration {
-	t.Helper()
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
 // TestManyClients: 1,024 clients on one endpoint, each with a call, and then nobody does anything.
 func TestManyClients(t *testing.T) {
 	const clients = 1024
-	var lim syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &lim); err != nil || lim.Cur < 5*clients+100 {
-		t.Skipf("the limit of open files is %d; %d clients in one process need more than %d", lim.Cur, clients, 5*clients+100)
+	if n := openFiles(t); n < 5*clients+100 {
+		t.Skipf("the limit of open files is %d; %d clients in one process need more than %d", n, clients, 5*clients+100)
 	}
 	server := openEcho(t, Config{})
 	peers := make([]*client, clients)
@@ -359,4 +347,98 @@ func TestEndpointCollected(t *testing.T) {
 		runtime.Gosched()
 	}
 	t.Errorf("kept: %t and %t", a.Value() != nil, b.Value() != nil)
+}
+
+// until waits for a state that this process reaches by itself.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); runtime.Gosched() {
+		if time.Now().After(end) {
+			t.Fatalf("not reached: %s", what)
+		}
+	}
+}
+
+// TestDriveReturns: who drives comes back although there is always something to read, and none of it is awaited.
+func TestDriveReturns(t *testing.T) {
+	e, r := openEndpoint(t, Config{Spin: patience}), newRaw(t)
+	first := r.send(e, 1, "")
+	c := r.accept(1)
+	if err := first.park(t); err != nil {
+		t.Fatal(err)
+	}
+	to := r.lookup(e)
+	role := &to.(*peer).conn.Load().role
+	until(t, "parked reader", func() bool { return role.bg.Load() == bgParked })
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		b := bytes.Repeat(rawExpected(9, make([]byte, 500)), 20)
+		until(t, "driver", role.held.Load)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_, _ = c.Write(b)
+			}
+		}
+	})
+	back := make(chan struct{})
+	go func() {
+		e.Drive(to, new(na.Event))
+		close(back)
+	}()
+	timer := time.NewTimer(patience / 4)
+	defer timer.Stop()
+	select {
+	case <-back:
+	case <-timer.C:
+		t.Error("Drive does not return while there is traffic")
+	}
+	close(stop)
+	_ = c.Close()
+	wg.Wait()
+	<-back
+}
+
+// TestDriverMayNotSpin: a driver that comes when others spin already does not leave a claimed connection unread.
+func TestDriverMayNotSpin(t *testing.T) {
+	server, cl := openEcho(t, Config{}), openEndpoint(t, Config{})
+	to := addrOf(t, cl, server)
+	c := newClient(cl, to, 0)
+	c.must(t, []byte("x"))
+	role := &to.(*peer).conn.Load().role
+	cl.driving.Add(cl.maxSpin)
+	defer cl.driving.Add(-cl.maxSpin)
+	until(t, "parked reader", func() bool { return role.bg.Load() == bgParked && !role.claim.Load() })
+	role.claim.Store(true) // as a driver does that is gone; the watcher does not know
+	until(t, "end of the claim", func() bool {
+		cl.Drive(to, new(na.Event))
+		return !role.claim.Load()
+	})
+	c.must(t, []byte("x"))
+}
+
+// TestTasksOfPausedConnection: requests that were read are handled also while nothing more may be read.
+func TestTasksOfPausedConnection(t *testing.T) {
+	h := new(echo)
+	started := make(chan struct{})
+	var conns atomic.Pointer[conn]
+	server := openEndpoint(t, Config{Listen: true, Handler: handlerFunc(func(m *na.Message) na.Task {
+		<-started
+		c := m.From.(*peer).conn.Load()
+		c.paused.Store(true)
+		conns.Store(c)
+		return h.Request(m)
+	})})
+	h.e = server
+	close(started)
+	r := newRaw(t)
+	c, _ := r.dial(server, 1)
+	for i := range uint32(10) {
+		r.ping(c, i)
+		conns.Load().paused.Store(false)
+		conns.Load().wake()
+	}
 }

@@ -324,9 +324,20 @@ func (c *conn) acknowledged() {
 		return
 	}
 	a := c.acks.pop()
-	c.expects.Add(-1)
+	c.owedLess()
 	c.doneLocked(a.t, a.n)
 	c.mu.Unlock()
+}
+
+// owedLess takes note of an answer, which lets another transfer go on if some are stalled.
+//
+// +checklocks:c.mu
+func (c *conn) owedLess() {
+	c.expects.Add(-1)
+	if c.stalled.len() > 0 {
+		c.queue.push(item{t: c.stalled.pop()})
+		c.rx.kick = true
+	}
 }
 
 // doneLocked notes n bytes of t that the peer has sent or placed.
@@ -377,7 +388,7 @@ func (c *conn) answered() {
 		return
 	}
 	r := c.reads.pop()
-	c.expects.Add(-1)
+	c.owedLess()
 	c.readsOut.Add(-1)
 	c.doneLocked(r.t, r.n)
 }

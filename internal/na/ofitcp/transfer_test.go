@@ -3,6 +3,7 @@ package ofitcp
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
 	"sync"
@@ -211,7 +212,9 @@ func TestLargeOnWire(t *testing.T) {
 		if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
 			t.Fatal(err)
 		}
-		copy(buf, c.read(min(left, len(buf))))
+		if _, err := io.ReadFull(c, buf[:min(left, len(buf))]); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -274,4 +277,77 @@ func checkChunk(tr *transfer, c chunk, frag int, off uint64) error {
 		return fmt.Errorf("remote pieces are longer than local ones")
 	}
 	return nil
+}
+
+// TestManyReads: transfers without number that go both ways come to an end. Each side bounds what it asks for at a time,
+// since the other side stops reading when it owes too much; two that have stopped would wait for each other.
+func TestManyReads(t *testing.T) {
+	const count, size = 3 * maxReplies / 2, 16 << 10
+	a, b := openEndpoint(t, Config{}), openEndpoint(t, Config{})
+	var wg sync.WaitGroup
+	for _, side := range [][2]*Endpoint{{a, b}, {b, a}} {
+		user, owner := side[0], side[1]
+		to, src := addrOf(t, user, owner), random(size, 5)
+		_, from := expose(t, owner, user, src, na.ReadOnly)
+		local := make([]byte, size)
+		wg.Go(func() {
+			ops := make([]*call, count)
+			for i := range ops {
+				ops[i] = newCall()
+				user.Get(&ops[i].op, to, []na.Fragment{{Remote: from, Local: local}})
+			}
+			for _, op := range ops {
+				if err := op.park(t); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+			if !bytes.Equal(local, src) {
+				t.Error("bytes differ")
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestStalledTransfers: no more is asked for than a peer may owe; what waits for that is cancelled, goes on, or fails.
+func TestStalledTransfers(t *testing.T) {
+	const extra = 50
+	e, r := openEndpoint(t, Config{}), newRaw(t)
+	to := r.lookup(e)
+	ops := make([]*call, maxExpects+extra)
+	for i := range ops {
+		ops[i] = newCall()
+		e.Get(&ops[i].op, to, []na.Fragment{{Remote: &remote{size: 1, access: na.ReadOnly}, Local: make([]byte, 1)}})
+	}
+	c := r.accept(1)
+	for range maxExpects {
+		if m, _ := c.message(); m.op != opReadReq {
+			t.Fatalf("%+v, want a read", m)
+		}
+	}
+	marker := r.send(e, 3, "not stalled")
+	if m, _ := c.message(); m.op != opMsg {
+		t.Fatalf("%+v, want the request: %d reads are unanswered", m, maxExpects)
+	}
+	if err := marker.park(t); err != nil {
+		t.Fatal(err)
+	}
+	for _, op := range ops[maxExpects : maxExpects+10] {
+		e.Cancel(&op.op)
+		wantKind(t, op.park(t), na.Canceled)
+	}
+	c.write(bytes.Repeat(append(appendReadRsp(nil, 1), 7), 20))
+	for _, op := range ops[:20] {
+		if err := op.park(t); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 20 {
+		c.message()
+	}
+	_ = c.Close()
+	for _, op := range append(ops[20:maxExpects], ops[maxExpects+10:]...) {
+		wantKind(t, op.park(t), na.Unreachable)
+	}
 }

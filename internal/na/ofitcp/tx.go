@@ -198,6 +198,7 @@ func (c *conn) fillReply() {
 	r := c.replies.pop()
 	if c.owes.Add(-1) == maxReplies/2 && c.paused.Swap(false) {
 		c.wake()
+		c.sock.WakeRead() // its ready may have returned without a look at the socket, and not seen the pause
 	}
 	m := mark{first: len(t.iov)}
 	if r.read {
@@ -239,6 +240,10 @@ func (c *conn) fillItem() {
 	x := it.t
 	if !x.more() {
 		x.queued = false
+		return
+	}
+	if c.expects.Load() >= maxExpects {
+		c.stalled.push(x)
 		return
 	}
 	ch := x.next()
