@@ -44,6 +44,7 @@ type conn struct {
 	sweep   atomic.Bool // the batch holds something that is to be let go
 	blocked atomic.Bool // the socket is full, and a goroutine waits for room
 	waiting atomic.Bool // that goroutine exists
+	later   atomic.Bool // a goroutine is about to write what was gathered
 
 	rxBytes atomic.Uint64
 	txBytes atomic.Uint64

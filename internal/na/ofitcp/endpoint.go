@@ -173,7 +173,13 @@ func (e *Endpoint) SendRequest(op *na.Op, to na.Addr, tag uint32, msg []byte) {
 	header(msg).putRequest(tag, len(msg))
 	copy(msg[requestHeader:], e.prefixBytes)
 	e.stats.requestsSent.Add(1)
-	p.send(item{op: op, what: what, msg: msg})
+	it := item{op: op, what: what, msg: msg}
+	if p.awaits.Load() > gatherFrom {
+		if c := p.conn.Load(); c != nil && c.gather(it) {
+			return
+		}
+	}
+	p.send(it)
 }
 
 // RecvExpected implements [na.Endpoint].

@@ -283,6 +283,9 @@ func (c *conn) drive(ev *na.Event) {
 	r := &c.role
 	r.drives.Add(1)
 	c.uncork()
+	if c.later.Load() {
+		c.sendGathered()
+	}
 	if ev.IsSet() {
 		return
 	}

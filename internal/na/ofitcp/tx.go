@@ -56,6 +56,36 @@ func (c *conn) kick() {
 	}
 }
 
+// gatherFrom is with how many answers outstanding requests are gathered. Whoever has that many under way is about to send
+// more, and the first of them keep the peer busy.
+const gatherFrom = 8
+
+// gatherMax is how many messages wait for others at most.
+const gatherMax = 32
+
+// gather queues a request that leaves together with others: when somebody waits for an answer, when there are enough, or
+// when the goroutine that is started for the first of them gets its turn. False: the connection is dead.
+func (c *conn) gather(it item) bool {
+	c.mu.Lock()
+	if c.down != nil {
+		c.mu.Unlock()
+		return false
+	}
+	c.queue.push(it)
+	n := c.queue.len()
+	c.mu.Unlock()
+	if n >= gatherMax || !c.later.Swap(true) && !c.ep.spawn(c.sendGathered) {
+		c.sendGathered()
+	}
+	return true
+}
+
+// sendGathered writes what was gathered.
+func (c *conn) sendGathered() {
+	c.later.Store(false)
+	c.kick()
+}
+
 // work does what a holder of the write role has to do.
 //
 // +checklocks:c.wmu
