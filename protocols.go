@@ -25,10 +25,10 @@ func (p Protocol) String() string { return p.Class + "+" + p.Name }
 
 // absent are protocols of Mercury's that this package does not have.
 var absent = []Protocol{
-	{Class: "ofi", Name: "tcp;ofi_rxm", Err: errors.New("not implemented: it is another protocol than that of the native tcp provider; use ofi+tcp at both ends")},
-	{Class: "ofi", Name: "verbs;ofi_rxm", Err: errors.New("not implemented: RPCs do not use RDMA hardware; use ofi+tcp over its network interface")},
-	{Class: "na", Name: "sm", Err: errors.New("not implemented: there is no transport over shared memory; use ofi+tcp over the loopback")},
-	{Class: "ucx", Name: "all", Err: errors.New("not implemented: there is no transport on UCX; use ofi+tcp at both ends")},
+	{Class: "ofi", Name: "tcp;ofi_rxm", Err: errors.New("it is another protocol than that of the native tcp provider; use ofi+tcp at both ends")},
+	{Class: "ofi", Name: "verbs;ofi_rxm", Err: errors.New("RPCs do not use RDMA hardware; use ofi+tcp over its network interface")},
+	{Class: "na", Name: "sm", Err: errors.New("there is no transport over shared memory; use ofi+tcp over the loopback")},
+	{Class: "ucx", Name: "all", Err: errors.New("there is no transport on UCX; use ofi+tcp at both ends")},
 }
 
 // Protocols lists what engines can be opened on, and what they cannot be opened on with the reason

@@ -24,7 +24,7 @@ func TestInfoExitCodes(t *testing.T) {
 		{"info -j tcp", 0, ""},
 		{"info nosuch", 1, `HG_PROTONOSUPPORT: there is no protocol "nosuch"; there is ofi+tcp`},
 		{"info ofi", 1, "HG_PROTONOSUPPORT"},
-		{"info na+sm", 1, "HG_PROTONOSUPPORT: na+sm cannot be used: not implemented"},
+		{"info na+sm", 1, "HG_PROTONOSUPPORT: na+sm cannot be used: there is no transport over shared memory"},
 		{"info na+tcp", 1, "there is no protocol"},
 		{"info a b", 2, "usage: cinnabar info"},
 		{"info -s tcp", 0, ""},
@@ -93,7 +93,7 @@ func TestInfoTable(t *testing.T) {
 	r.add(cinnabar.Protocol{Class: "ofi", Name: "tcp", Device: "eth0", Addr: "ofi+tcp://10.9.0.1"})
 	r.add(cinnabar.Protocol{Class: "ofi", Name: "tcp", Device: "eth1",
 		Err: &cinnabar.Error{Op: "choose address", Addr: "eth1", Code: cinnabar.CodeAddrNotAvail, Err: errors.New("the interface is down")}})
-	r.add(cinnabar.Protocol{Class: "na", Name: "sm", Err: errors.New("not implemented")})
+	r.add(cinnabar.Protocol{Class: "na", Name: "sm", Err: errors.New("there is no such transport")})
 	var b bytes.Buffer
 	if err := r.write(&infoOptions{}, &b); err != nil {
 		t.Fatal(err)

@@ -323,18 +323,19 @@ func (c *conn) usesMemory(m *memory) bool {
 	return false
 }
 
-// push queues what a caller wants to be sent; the caller kicks afterwards. False: the connection is dead.
-func (c *conn) push(it item) bool {
+// push queues what a caller wants to be sent; the caller kicks afterwards. It returns how many wait now; 0: the
+// connection is dead.
+func (c *conn) push(it item) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.down != nil {
-		return false
+		return 0
 	}
 	if it.t != nil {
 		it.t.queued = true
 	}
 	c.queue.push(it)
-	return true
+	return c.queue.len()
 }
 
 // seeOff waits for the peer to end its side, if this endpoint has ended its own in good order, and closes the socket. The

@@ -98,7 +98,7 @@ func (p *peer) Done() <-chan struct{} {
 
 // send has it sent: over the connection, or as soon as there is one.
 func (p *peer) send(it item) {
-	if c := p.conn.Load(); c != nil && c.push(it) {
+	if c := p.conn.Load(); c != nil && c.push(it) > 0 {
 		c.kick()
 		return
 	}
@@ -114,7 +114,7 @@ func (p *peer) send(it item) {
 func (p *peer) sendSlow(it item) (*conn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if c := p.conn.Load(); c != nil && c.push(it) {
+	if c := p.conn.Load(); c != nil && c.push(it) > 0 {
 		return c, nil
 	}
 	if p.ep.closed.Load() {

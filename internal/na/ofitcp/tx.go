@@ -66,14 +66,10 @@ const gatherMax = 32
 // gather queues a request that leaves together with others: when somebody waits for an answer, when there are enough, or
 // when the goroutine that is started for the first of them gets its turn. False: the connection is dead.
 func (c *conn) gather(it item) bool {
-	c.mu.Lock()
-	if c.down != nil {
-		c.mu.Unlock()
+	n := c.push(it)
+	if n == 0 {
 		return false
 	}
-	c.queue.push(it)
-	n := c.queue.len()
-	c.mu.Unlock()
 	if n >= gatherMax || !c.later.Swap(true) && !c.ep.spawn(c.sendGathered) {
 		c.sendGathered()
 	}
