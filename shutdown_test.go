@@ -116,14 +116,15 @@ func TestCloseUnderWay(t *testing.T) {
 // TestCloseWithHandlers closes a server whose handlers wait.
 func TestCloseWithHandlers(t *testing.T) {
 	server, ep := pair(t, nil)
-	ended := make(chan error, 1)
+	begun, ended := make(chan struct{}), make(chan error, 1)
 	must(t, block.Handle(server, func(ctx context.Context, _ struct{}) (struct{}, error) {
+		close(begun)
 		<-ctx.Done()
 		ended <- context.Cause(ctx)
 		return struct{}{}, nil
 	}))
 	p := block.Start(patient(t), ep, struct{}{})
-	waitFor(t, func() bool { return server.Stats().Handlers.Running == 1 })
+	soon(t, "handler", begun) // a worker that has not come to it when the engine closes would not call it
 	must(t, server.Close())
 	if err := soon(t, "handler", ended); !errors.Is(err, ErrClosed) {
 		t.Errorf("cause %v", err)
