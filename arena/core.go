@@ -1,0 +1,136 @@
+package arena
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"cinnabar/internal/waitlist"
+	"cinnabar/regmem"
+)
+
+// core is what an arena is without the type of its regions.
+type core struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	closed bool
+	// +checklocks:mu
+	heap heap
+	// +checklocks:mu
+	regions []region
+	// +checklocks:mu
+	waiters waitlist.List[int, int32]
+
+	// +checklocks:mu
+	requested int64 // bytes asked for in blocks that are in use
+	// +checklocks:mu
+	peak int64 // most units in use
+	// +checklocks:mu
+	allocs uint64
+	// +checklocks:mu
+	frees uint64
+	// +checklocks:mu
+	failed uint64
+}
+
+// region is a registration of the arena's.
+type region struct {
+	first uint64 // address of the first unit, in units
+	skip  int    // bytes before it
+	size  int    // bytes in all; 0: released
+	grown bool   // made by Config.Grow
+}
+
+// addLocked makes size bytes of memory at an address available.
+//
+// +checklocks:c.mu
+func (c *core) addLocked(addr uint64, size int, grown bool) error {
+	skip := int(-addr & (unit - 1))
+	if size > maxRegion {
+		return fmt.Errorf("%d bytes are over the limit of %d for one region; use several", size, maxRegion)
+	}
+	if size-skip < unit {
+		return fmt.Errorf("%d bytes hold no unit of %d bytes at a multiple of that size; the least that always does is %d", size, unit, 2*unit-1)
+	}
+	c.heap.addRegion(int32(len(c.regions)), int32((size-skip)>>unitShift))
+	c.regions = append(c.regions, region{first: (addr + uint64(skip)) >> unitShift, skip: skip, size: size, grown: grown})
+	return nil
+}
+
+// takeLocked takes a chunk for a block that is no waiter's, or none.
+//
+// +checklocks:c.mu
+func (c *core) takeLocked(n, align int) int32 {
+	if c.waiters.Waiting() || c.closed {
+		return none
+	}
+	return c.claimLocked(n, align)
+}
+
+// claimLocked takes a chunk for n bytes, or none.
+//
+// +checklocks:c.mu
+func (c *core) claimLocked(n, align int) int32 {
+	i := c.heap.take(units(n), int32(align>>unitShift), c)
+	if i == none {
+		return none
+	}
+	c.heap.chunks[i].asked = n
+	c.requested += int64(n)
+	c.allocs++
+	c.peak = max(c.peak, c.heap.used)
+	return i
+}
+
+// claimWaiting is claimLocked for who waits in AllocContext.
+//
+// +checklocksignore: the list calls it while the lock is held
+func (c *core) claimWaiting(n int) (int32, bool) {
+	i := c.claimLocked(n, unit)
+	return i, i != none
+}
+
+// wait takes a chunk for n bytes when it is there.
+//
+// +checklocksignore: the list takes the lock
+func (c *core) wait(ctx context.Context, n int) (int32, error) {
+	i, err := c.waiters.Wait(ctx, &c.mu, n, c.claimWaiting)
+	if err == waitlist.ErrEnded { //nolint:errorlint // it is never wrapped
+		err = regmem.ErrClosed
+	}
+	return i, err
+}
+
+// units is how many units hold n bytes.
+func units(n int) int32 { return int32((n + unit - 1) >> unitShift) }
+
+// padding tells how many units lie between unit at of a region and the next multiple of align units in memory. It
+// implements aligner.
+//
+// +checklocksignore: heap calls it while the lock is held
+func (c *core) padding(number, at, align int32) int32 {
+	return int32(-(int64(c.regions[number].first) + int64(at)) & int64(align-1))
+}
+
+// FreeBlock implements [regmem.Owner]; programs call Free of the block.
+func (c *core) FreeBlock(tag uint64, off, n int) error {
+	i, gen := int32(uint32(tag)), uint32(tag>>32)
+	c.mu.Lock()
+	if i < 0 || int(i) >= len(c.heap.chunks) {
+		c.mu.Unlock()
+		return fmt.Errorf("arena: free of %d bytes at offset %d: %w", n, off, regmem.ErrForeign)
+	}
+	k := &c.heap.chunks[i]
+	if k.gen != gen || k.state != inUse {
+		c.mu.Unlock()
+		return fmt.Errorf("arena: free of %d bytes at offset %d: %w", n, off, regmem.ErrDoubleFree)
+	}
+	c.requested -= int64(k.asked)
+	c.frees++
+	c.heap.give(i)
+	if c.waiters.Waiting() {
+		c.waiters.Serve(c.claimWaiting)
+	}
+	c.mu.Unlock()
+	return nil
+}

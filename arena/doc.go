@@ -1,0 +1,25 @@
+// Package arena hands out pieces of registered memory: best fit with coalescing ("BFC"), as TensorFlow's allocator of
+// that name and the slides "Understanding RDMA Programming" have it. One registration serves any number of transfers.
+//
+//	a, err := arena.New(arena.Config[*verbs.MR]{}, mr) // fixed; Config.Grow makes it register more as needed
+//	b, err := a.Alloc(4096)
+//	copy(b.Bytes(), data)
+//	... b.Region().SGE(b.Offset(), b.Len()) ...
+//	err = b.Free()
+//
+// # How it works
+//
+// Memory is cut into chunks of whole units of 256 bytes. A chunk knows its neighbours in memory, so that a freed one is
+// joined with free neighbours at once: two free chunks never touch, and when all is freed each region is one chunk.
+// Alloc takes the smallest chunk that is large enough, of those the one at the lowest place, and gives the rest of it
+// back; a chunk of that very size that was freed just before is taken without more ado. Free chunks up to 32 KiB lie in a bin for each size, found through a bitmap; larger ones in a tree ordered by
+// size and place. Alloc and Free take a lock for some ten nanoseconds and allocate nothing on the Go heap once the table
+// of chunks has grown to its size.
+//
+// What is asked for is rounded up to whole units; [Stats] tells what that wastes, and how scattered the free memory is.
+//
+// # Concurrency
+//
+// All methods are safe for concurrent use. Those who wait for memory (AllocContext) are served in the order in which they
+// came, and nobody who comes later gets memory before them, so that large requests are not starved by small ones.
+package arena

@@ -1,0 +1,117 @@
+package waitlist
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// store is a resource of which n are left.
+type store struct {
+	mu   sync.Mutex
+	n    int
+	list List[int, int]
+}
+
+func (s *store) take(n int) (int, bool) {
+	if n > s.n {
+		return 0, false
+	}
+	s.n -= n
+	return n, true
+}
+
+func (s *store) give(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.n += n
+	s.list.Serve(s.take)
+}
+
+// wait starts a waiter and returns where its end is told, "" if it got what it wanted.
+func (s *store) wait(ctx context.Context, n int) chan error {
+	done := make(chan error, 1)
+	go func() {
+		got, err := s.list.Wait(ctx, &s.mu, n, s.take)
+		if err == nil && got != n {
+			err = errors.New("another amount")
+		}
+		done <- err
+	}()
+	synctest.Wait()
+	return done
+}
+
+func pending(t *testing.T, what string, c chan error) {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case err := <-c:
+		t.Errorf("%s is over: %v", what, err)
+	default:
+	}
+}
+
+func TestOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		big, small := s.wait(t.Context(), 5), s.wait(t.Context(), 1)
+		s.give(4)
+		pending(t, "the first", big)
+		pending(t, "the second, who came later", small)
+		s.give(1)
+		if err := <-big; err != nil {
+			t.Error(err)
+		}
+		pending(t, "the second", small)
+		s.give(1)
+		if err := <-small; err != nil || s.n != 0 || s.list.Waiting() {
+			t.Error(err, s.n)
+		}
+	})
+}
+
+func TestAbandon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, cause := &store{}, errors.New("patience")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		big, small := s.wait(ctx, 5), s.wait(t.Context(), 1)
+		s.give(1)
+		pending(t, "the second", small)
+		cancel(cause)
+		if err := <-big; !errors.Is(err, cause) {
+			t.Error(err)
+		}
+		if err := <-small; err != nil { // who wants less is served when the first is gone
+			t.Error(err)
+		}
+		if err := <-s.wait(ctx, 1); !errors.Is(err, cause) || s.list.Len() != 0 {
+			t.Error(err)
+		}
+		s.give(1)
+		if err := <-s.wait(ctx, 1); err != nil {
+			t.Errorf("need not wait, and the context has ended: %v", err)
+		}
+	})
+}
+
+func TestEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		a, b := s.wait(t.Context(), 1), s.wait(t.Context(), 1)
+		s.mu.Lock()
+		s.list.End()
+		s.mu.Unlock()
+		for _, c := range []chan error{a, b, s.wait(t.Context(), 1)} {
+			if err := <-c; !errors.Is(err, ErrEnded) {
+				t.Error(err)
+			}
+		}
+	})
+}
