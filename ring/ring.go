@@ -10,9 +10,6 @@ import (
 	"cinnabar/regmem"
 )
 
-// line is the granularity of blocks in bytes.
-const line = 64
-
 // Ring is an allocator over one registered region. It implements [regmem.Allocator].
 type Ring[R regmem.Region] struct {
 	source regmem.Source[R]
@@ -27,7 +24,8 @@ func New[R regmem.Region](region R) (*Ring[R], error) {
 	if len(mem)-skip < line {
 		return nil, fmt.Errorf("ring: a region of %d bytes: %d bytes that begin at a multiple of %d are the least", len(mem), line, line)
 	}
-	r := &Ring[R]{core: core{skip: skip, size: (len(mem) - skip) &^ (line - 1)}}
+	r := &Ring[R]{core: core{skip: skip, layout: NewLayout(len(mem) - skip)}}
+	r.core.size = r.core.layout.Size()
 	r.source = regmem.Source[R]{Owner: &r.core, Region: region}
 	return r, nil
 }
@@ -40,13 +38,14 @@ func (r *Ring[R]) Alloc(n int) (regmem.Block[R], error) {
 		return regmem.Block[R]{}, err
 	}
 	c.mu.Lock()
-	if c.waiters.Waiting() || !c.fitsLocked(n) {
-		defer c.mu.Unlock()
-		return regmem.Block[R]{}, c.fullLocked(n)
+	if !c.waiters.Waiting() {
+		if p, ok := c.takeLocked(n); ok {
+			c.mu.Unlock()
+			return regmem.NewBlock(&r.source, p.off, n, p.seq), nil
+		}
 	}
-	p := c.placeLocked(n)
-	c.mu.Unlock()
-	return regmem.NewBlock(&r.source, p.off, n, p.seq), nil
+	defer c.mu.Unlock()
+	return regmem.Block[R]{}, c.fullLocked(n)
 }
 
 // AllocContext is Alloc that waits for room. If ctx ends before, the error is its cause.
@@ -91,17 +90,10 @@ type Stats struct {
 	Failed  uint64 // requests refused for want of room
 }
 
-// place is where a block lies. seq counts blocks.
+// place is where a block lies in the region, and its number.
 type place struct {
 	off int
 	seq uint64
-}
-
-// span is a block in the list of those whose memory has not come back.
-type span struct {
-	size  int // bytes
-	skip  int // bytes at the end of the region that were skipped before it, until they come back with the block before
-	freed bool
 }
 
 // core is what a ring is without the type of its region.
@@ -113,17 +105,95 @@ type core struct {
 	// +checklocks:mu
 	closed bool
 	// +checklocks:mu
-	head int // where the next block begins, if it fits there
-	// +checklocks:mu
-	used int // bytes from tail to head, around the end
-	// +checklocks:mu
-	spans []span // of blocks first to next-1, at their numbers modulo the length, a power of two
-	// +checklocks:mu
-	first uint64
-	// +checklocks:mu
-	next uint64
+	layout Layout
 	// +checklocks:mu
 	waiters waitlist.List[int, place]
 	// +checklocks:mu
-	stat Stats
+	peak int
+	// +checklocks:mu
+	failed uint64
+}
+
+func (c *core) check(n int) error {
+	switch {
+	case n <= 0:
+		return fmt.Errorf("ring: a block of %d bytes; the least is 1", n)
+	case n > c.size:
+		return fmt.Errorf("ring: a block of %d bytes: %w: the ring has %d", n, regmem.ErrTooLarge, c.size)
+	}
+	return nil
+}
+
+// takeLocked makes a block of n bytes, if there is room.
+//
+// +checklocks:c.mu
+func (c *core) takeLocked(n int) (place, bool) {
+	if c.closed || !c.layout.Fits(n) {
+		return place{}, false
+	}
+	off, seq := c.layout.Place(n)
+	c.peak = max(c.peak, c.layout.used)
+	return place{c.skip + off, seq}, true
+}
+
+// takeWaiting is takeLocked for who waits in AllocContext.
+//
+// +checklocksignore: the list calls it while the lock is held
+func (c *core) takeWaiting(n int) (place, bool) { return c.takeLocked(n) }
+
+// wait makes a block when there is room.
+//
+// +checklocksignore: the list takes the lock
+func (c *core) wait(ctx context.Context, n int) (place, error) {
+	p, err := c.waiters.Wait(ctx, &c.mu, n, c.takeWaiting)
+	if err == waitlist.ErrEnded { //nolint:errorlint // it is never wrapped
+		err = regmem.ErrClosed
+	}
+	return p, err
+}
+
+// FreeBlock implements [regmem.Owner]; programs call Free of the block.
+func (c *core) FreeBlock(seq uint64, off, n int) error {
+	c.mu.Lock()
+	err := c.layout.Free(seq)
+	if err == nil && c.waiters.Waiting() {
+		c.waiters.Serve(c.takeWaiting)
+	}
+	c.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("ring: free of %d bytes at offset %d: %w", n, off, err)
+	}
+	return nil
+}
+
+// fullLocked is the error for a request without room.
+//
+// +checklocks:c.mu
+func (c *core) fullLocked(n int) error {
+	if c.closed {
+		return fmt.Errorf("ring: %w", regmem.ErrClosed)
+	}
+	c.failed++
+	return fmt.Errorf("ring: %d bytes: %w: %d of %d bytes are in use", n, regmem.ErrFull, c.layout.used, c.size)
+}
+
+func (c *core) close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := c.layout.Blocks(); n > 0 && !c.closed {
+		return fmt.Errorf("ring: close: %w: %d", regmem.ErrInUse, n)
+	}
+	c.closed = true
+	c.waiters.End()
+	return nil
+}
+
+func (c *core) stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := &c.layout
+	return Stats{
+		Size: c.size, InUse: l.used, Held: l.held, Peak: c.peak, Blocks: l.Blocks(), Waiting: c.waiters.Len(),
+		Allocs: l.next, Frees: l.freed, Wraps: l.wraps, Failed: c.failed,
+	}
 }
