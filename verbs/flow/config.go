@@ -1,0 +1,72 @@
+package flow
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"cinnabar/verbs"
+)
+
+const (
+	leastBytes = 64
+	mostBytes  = 1 << 30
+	mostInline = 1 << 20
+
+	defaultRecords = 128
+	defaultBytes   = 1 << 20
+	defaultInline  = 1 << 10
+	defaultLinger  = 5 * time.Second
+
+	// controls is how many receives are kept for messages that are no records: two questions cannot be asked at once
+	// without a record, two can be answered, and there is an end.
+	controls = 5
+)
+
+// Config is what an end of a connection has room for. The zero value has good defaults.
+type Config struct {
+	// PD is the protection domain of the connection's memory and queue pair, so that records can be sent from the
+	// program's own regions ([Conn.SendFrom]); nil: one of its own.
+	PD *verbs.PD
+
+	Records int // records from the peer that may be here, not released; 0: 128; at most 16384
+	Bytes   int // bytes of them, and of the ring; 0: 1 MiB; from 64 to 1 GiB
+	Inline  int // longest record from the peer that comes without the ring; 0: 1 KiB, or Bytes if that is less; negative: 0
+
+	// Linger bounds how long Close waits for the peer to take what was sent; 0: 5 s, negative: not at all.
+	Linger time.Duration
+
+	Param  verbs.ConnParam // for the connection; its PrivateData is the package's
+	Logger *slog.Logger    // nil: discard
+}
+
+// filled returns cfg with defaults for zeros, or says what is wrong with it.
+func (cfg Config) filled() (Config, error) {
+	if cfg.Records == 0 {
+		cfg.Records = defaultRecords
+	}
+	if cfg.Bytes == 0 {
+		cfg.Bytes = defaultBytes
+	}
+	if cfg.Inline == 0 {
+		cfg.Inline = min(defaultInline, cfg.Bytes)
+	}
+	cfg.Inline = max(cfg.Inline, 0)
+	if cfg.Linger == 0 {
+		cfg.Linger = defaultLinger
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	switch {
+	case cfg.Records < 1 || cfg.Records > 1<<14:
+		return cfg, fmt.Errorf("flow: Config.Records is %d; from 1 to %d", cfg.Records, 1<<14)
+	case cfg.Bytes < leastBytes || cfg.Bytes > mostBytes:
+		return cfg, fmt.Errorf("flow: Config.Bytes is %d; from %d to %d", cfg.Bytes, leastBytes, mostBytes)
+	case cfg.Inline > min(mostInline, cfg.Bytes):
+		return cfg, fmt.Errorf("flow: Config.Inline is %d; at most %d, and no more than Bytes", cfg.Inline, mostInline)
+	case cfg.Param.PrivateData != nil:
+		return cfg, fmt.Errorf("flow: Config.Param has %d bytes of private data, which the protocol needs for itself", len(cfg.Param.PrivateData))
+	}
+	return cfg, nil
+}

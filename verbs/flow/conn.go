@@ -1,0 +1,374 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"sync"
+
+	"cinnabar/ring"
+	"cinnabar/verbs"
+)
+
+// Errors that callers branch on.
+var (
+	ErrTooLong = errors.New("record too long")              // for the peer's ring; the error says how long it may be
+	ErrClosed  = errors.New("connection closed")            // by Close, or for writing by CloseWrite
+	ErrPeer    = errors.New("the peer breaks the protocol") // which ends the connection
+)
+
+// Conn is one end of a connection.
+type Conn struct {
+	cfg   Config
+	ownPD bool
+	pd    *verbs.PD
+	cq    *verbs.CQ
+	qp    *verbs.QP
+	conn  *verbs.Conn
+
+	remote  verbs.RemoteAddr // the peer's ring
+	slotLen int              // bytes of sendMR for one message
+	ringMR  *verbs.MR        // where the peer writes long records
+	recvMR  *verbs.MR        // buffers of receives
+	sendMR  *verbs.MR        // headers and short records to be sent
+	staging *ring.Ring[*verbs.MR]
+	stageMR *verbs.MR
+
+	stop    context.CancelFunc // ends the goroutine
+	done    chan struct{}      // closed when it has ended
+	closing sync.Once
+	closed  error // what Close has returned; written in closing
+
+	mu sync.Mutex
+	// +checklocks:mu
+	err error // why the connection is over
+	// +checklocks:mu
+	open bool // the device may send: always on the active side, after its first message on the passive side
+	// +checklocks:mu
+	tx txState
+	// +checklocks:mu
+	rx rxState
+	// +checklocks:mu
+	stats Stats
+}
+
+// Stats counts what a connection did.
+type Stats struct {
+	Sent, Received           uint64 // records
+	SentBytes, ReceivedBytes uint64
+	Copied                   uint64 // bytes of payload that were copied on this side: Send does, SendFrom and Recv do not
+	Asked                    uint64 // times that a sender had to ask for room
+	Control                  uint64 // messages without a record that were sent
+	Waited                   uint64 // records that had to wait for room
+}
+
+// make allocates what an end needs.
+func newConn(dev *verbs.Device, cfg Config) (*Conn, error) {
+	cfg, err := cfg.filled()
+	if err != nil {
+		return nil, err
+	}
+	c := &Conn{cfg: cfg, pd: cfg.PD, done: make(chan struct{})}
+	if err := c.build(dev); err != nil {
+		return nil, errors.Join(err, c.release())
+	}
+	return c, nil
+}
+
+// build makes queues and memory. After an error release removes what was made.
+func (c *Conn) build(dev *verbs.Device) (err error) {
+	if c.pd == nil {
+		c.ownPD = true
+		if c.pd, err = dev.AllocPD(); err != nil {
+			return err
+		}
+	}
+	receives := c.cfg.Records + controls
+	sends := 2*c.cfg.Records + controls
+	if c.cq, err = dev.CreateCQ(receives + sends); err != nil {
+		return err
+	}
+	c.qp, err = c.pd.CreateQP(verbs.QPConfig{SendCQ: c.cq, MaxSendWR: sends, MaxRecvWR: receives, MaxRecvSGE: 1, MaxSendSGE: 1 + mostPieces})
+	if err != nil {
+		return err
+	}
+	if err := c.register(); err != nil {
+		return err
+	}
+	for i := range receives {
+		if err := c.postReceive(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// register makes the memory. It is of the Go heap, so that who reads a record after Close finds memory.
+func (c *Conn) register() (err error) {
+	for _, m := range []struct {
+		mr     **verbs.MR
+		size   int
+		access verbs.Access
+	}{
+		{&c.ringMR, c.cfg.Bytes, verbs.LocalWrite | verbs.RemoteWrite},
+		{&c.recvMR, (c.cfg.Records + controls) * c.receiveLen(), verbs.LocalWrite},
+	} {
+		if *m.mr, err = c.pd.RegMR(make([]byte, m.size), m.access); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// receiveLen is the size of a receive's buffer.
+func (c *Conn) receiveLen() int { return headerLen + c.cfg.Inline }
+
+// hello is what the peer is told.
+func (c *Conn) hello() []byte {
+	h := hello{records: uint16(c.cfg.Records), inline: uint32(c.cfg.Inline), bytes: uint32(c.cfg.Bytes), ring: c.ringMR.Remote()}
+	return h.append(nil)
+}
+
+// begin begins work on a connected queue pair.
+func (c *Conn) begin(conn *verbs.Conn, peer hello, active bool) error {
+	c.conn = conn
+	if err := c.prepare(peer); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c.stop = cancel
+	c.mu.Lock()
+	if active {
+		c.open = true
+		c.controlLocked(kindControl, 0) // so that the passive side may send
+	}
+	c.mu.Unlock()
+	go c.run(ctx)
+	return nil
+}
+
+// prepare makes what depends on the peer's room.
+func (c *Conn) prepare(peer hello) (err error) {
+	records, inline := min(int(peer.records), c.cfg.Records), min(int(peer.inline), c.cfg.Inline)
+	c.remote = peer.ring
+	c.slotLen = headerLen + inline
+	if c.sendMR, err = c.pd.RegMR(make([]byte, (records+controls)*c.slotLen), 0); err != nil {
+		return err
+	}
+	stage, err := c.pd.RegMR(make([]byte, c.cfg.Bytes+leastBytes), 0)
+	if err != nil {
+		return err
+	}
+	c.stageMR = stage
+	if c.staging, err = ring.New(stage); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tx = newTx(NewWindow(records, int(peer.bytes), inline), records)
+	c.rx.ledger = NewLedger(records, c.cfg.Bytes)
+	return nil
+}
+
+// Dial connects to a listener of package flow.
+func Dial(ctx context.Context, dev *verbs.Device, addr netip.AddrPort, cfg Config) (*Conn, error) {
+	c, err := newConn(dev, cfg)
+	if err != nil {
+		return nil, err
+	}
+	p := cfg.Param
+	p.PrivateData = c.hello()
+	conn, err := verbs.Dial(ctx, c.qp, addr, p)
+	if err != nil {
+		return nil, errors.Join(err, c.release())
+	}
+	peer, err := parseHello(conn.PrivateData())
+	if err != nil {
+		err = fmt.Errorf("flow: connect to %v: %w: %w", addr, ErrPeer, err)
+	} else {
+		err = c.begin(conn, peer, true)
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Disconnect(ctx), c.release())
+	}
+	return c, nil
+}
+
+// Listener accepts connections.
+type Listener struct {
+	l   *verbs.Listener
+	cfg Config
+}
+
+// Listen listens on addr; port 0 picks one. Each accepted connection is made as cfg says.
+func Listen(dev *verbs.Device, addr netip.AddrPort, cfg Config) (*Listener, error) {
+	if _, err := cfg.filled(); err != nil {
+		return nil, err
+	}
+	l, err := verbs.Listen(dev, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &Listener{l: l, cfg: cfg}, nil
+}
+
+// Addr returns where the listener listens.
+func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
+
+// Accept returns the next connection. Peers that do not speak the protocol are rejected, which is the error of no call.
+func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
+	for {
+		req, err := l.l.Accept(ctx)
+		if err != nil {
+			return nil, err
+		}
+		c, err := l.answer(ctx, req)
+		if err == nil || !errors.Is(err, ErrPeer) {
+			return c, err
+		}
+		l.logRejected(req.RemoteAddr(), err)
+	}
+}
+
+func (l *Listener) logRejected(from netip.AddrPort, err error) {
+	if l.cfg.Logger != nil {
+		l.cfg.Logger.Warn("connection rejected", "peer", from, "error", err)
+	}
+}
+
+// answer accepts a request.
+func (l *Listener) answer(ctx context.Context, req *verbs.ConnRequest) (*Conn, error) {
+	peer, err := parseHello(req.PrivateData())
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%w: %w", ErrPeer, err), req.Reject(nil))
+	}
+	c, err := newConn(l.l.Device(), l.cfg)
+	if err != nil {
+		return nil, errors.Join(err, req.Reject(nil))
+	}
+	p := l.cfg.Param
+	p.PrivateData = c.hello()
+	conn, err := req.Accept(ctx, c.qp, p)
+	if err != nil {
+		if ctx.Err() == nil {
+			err = fmt.Errorf("%w: %w", ErrPeer, err) // it was gone before it was answered
+		}
+		return nil, errors.Join(err, c.release())
+	}
+	if err := c.begin(conn, peer, false); err != nil {
+		return nil, errors.Join(err, conn.Disconnect(ctx), c.release())
+	}
+	return c, nil
+}
+
+// Close ends the listener. Connections that it accepted go on.
+func (l *Listener) Close() error { return l.l.Close() }
+
+// PD returns the protection domain that regions for SendFrom must be of.
+func (c *Conn) PD() *verbs.PD { return c.pd }
+
+// QP returns the queue pair.
+func (c *Conn) QP() *verbs.QP { return c.qp }
+
+// LocalAddr returns the address of this end.
+func (c *Conn) LocalAddr() netip.AddrPort { return c.conn.LocalAddr() }
+
+// RemoteAddr returns the address of the peer.
+func (c *Conn) RemoteAddr() netip.AddrPort { return c.conn.RemoteAddr() }
+
+// Longest returns the length of the longest record that the peer takes, in bytes.
+func (c *Conn) Longest() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.tx.window.Longest()
+}
+
+// Stats returns the counters.
+func (c *Conn) Stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stats
+}
+
+// Done is closed when the connection is over: Err tells why.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// Err returns why the connection is over, nil while it is not, io.EOF if the peer has ended it in order.
+func (c *Conn) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// Close ends the connection when the peer has taken what was sent, for which it waits Config.Linger at most, and releases
+// all that it had. The memory of records that were not released stays readable. Further calls return what the first did.
+func (c *Conn) Close() error {
+	c.closing.Do(func() { c.closed = c.close() })
+	return c.closed
+}
+
+func (c *Conn) close() error {
+	_ = c.CloseWrite() // fails if the connection is over, which Close does not mind
+	c.linger()
+	c.fail(ErrClosed)
+	err := c.conn.Disconnect(context.Background())
+	c.stop()
+	<-c.done
+	if errors.Is(err, verbs.ErrDisconnected) || errors.Is(err, verbs.ErrClosed) {
+		err = nil
+	}
+	return errors.Join(err, c.release())
+}
+
+// release gives everything back.
+func (c *Conn) release() (err error) {
+	if c.staging != nil {
+		_ = c.staging.Close() // records that were never sent are still in it
+	}
+	if c.qp != nil {
+		err = c.qp.Close()
+	}
+	for _, mr := range []*verbs.MR{c.ringMR, c.recvMR, c.sendMR, c.stageMR} {
+		if mr != nil {
+			err = errors.Join(err, mr.Close())
+		}
+	}
+	if c.cq != nil {
+		err = errors.Join(err, c.cq.Close())
+	}
+	if c.ownPD && c.pd != nil {
+		err = errors.Join(err, c.pd.Close())
+	}
+	return err
+}
+
+// fail ends the connection for a reason, if it is not over already, and tells all who wait.
+func (c *Conn) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failLocked(err)
+}
+
+// +checklocks:c.mu
+func (c *Conn) failLocked(err error) {
+	if c.err != nil {
+		return
+	}
+	c.err = err
+	c.tx.waiters.End()
+	c.rx.readers.Serve(c.nextWaiting)
+	c.rx.readers.End()
+	c.tx.end(err)
+}
+
+// overLocked is the error of an operation on a connection that is over.
+//
+// +checklocks:c.mu
+func (c *Conn) overLocked(op string) error {
+	if c.err == io.EOF { //nolint:errorlint // set as it is
+		return fmt.Errorf("flow: %s: %w: the peer has ended the connection", op, ErrClosed)
+	}
+	return fmt.Errorf("flow: %s: %w", op, c.err)
+}

@@ -1,0 +1,276 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"cinnabar/internal/waitlist"
+	"cinnabar/regmem"
+	"cinnabar/verbs"
+)
+
+// rxState is what is received.
+type rxState struct {
+	ledger  *Ledger
+	queue   []Record // here and not read
+	readers waitlist.List[struct{}, Record]
+	fin     bool // no record follows
+}
+
+// Record is a record that was received. It lies where the device has put it, until Release.
+type Record struct {
+	c       *Conn
+	data    []byte
+	seq     uint64
+	receive int // number of the receive whose buffer it lies in, -1 if it lies in the ring
+}
+
+// Bytes returns the record. It must not be used after Release.
+func (r Record) Bytes() []byte { return r.data }
+
+// Release gives the room back to the peer. Room comes back in the order of the records, so one that is kept for long
+// keeps the room of all behind it. A second Release is an error and does no harm.
+func (r Record) Release() error {
+	c := r.c
+	if c == nil {
+		return fmt.Errorf("flow: release of no record: %w", regmem.ErrForeign)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.rx.ledger.Release(r.seq); err != nil {
+		return fmt.Errorf("flow: release of record %d: %w", r.seq, err)
+	}
+	if c.err != nil {
+		return nil
+	}
+	if r.receive >= 0 { // before the grant that lets the peer use it
+		if err := c.postReceive(r.receive); err != nil {
+			c.failLocked(fmt.Errorf("post a receive: %w", err))
+		}
+	}
+	c.answerLocked()
+	return nil
+}
+
+// Recv returns the next record. It returns io.EOF after the peer's CloseWrite, and what was received before the connection
+// broke before it tells so.
+func (c *Conn) Recv(ctx context.Context) (Record, error) {
+	const op = "receive"
+	c.mu.Lock()
+	if r, ok := c.nextLocked(); ok {
+		c.mu.Unlock()
+		return r, nil
+	}
+	if err := c.endLocked(op); err != nil {
+		c.mu.Unlock()
+		return Record{}, err
+	}
+	c.mu.Unlock()
+	return c.waitRecord(ctx, op)
+}
+
+// waitRecord waits for a record.
+//
+// +checklocksignore: the list takes the lock
+func (c *Conn) waitRecord(ctx context.Context, op string) (Record, error) {
+	r, err := c.rx.readers.Wait(ctx, &c.mu, struct{}{}, c.nextWaiting)
+	if errors.Is(err, waitlist.ErrEnded) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return Record{}, c.endLocked(op)
+	}
+	if err != nil {
+		return Record{}, fmt.Errorf("flow: %s: %w", op, err)
+	}
+	return r, nil
+}
+
+// endLocked tells why no record comes any more, nil if some may.
+//
+// +checklocks:c.mu
+func (c *Conn) endLocked(op string) error {
+	switch {
+	case c.rx.fin:
+		return io.EOF
+	case c.err != nil:
+		return c.overLocked(op)
+	}
+	return nil
+}
+
+// nextLocked takes the next record, if one is here and nobody waits for it.
+//
+// +checklocks:c.mu
+func (c *Conn) nextLocked() (Record, bool) {
+	if len(c.rx.queue) == 0 {
+		return Record{}, false
+	}
+	r := c.rx.queue[0]
+	c.rx.queue = c.rx.queue[1:]
+	return r, true
+}
+
+// nextWaiting is nextLocked for those who wait.
+//
+// +checklocksignore: the list calls it while the lock is held
+func (c *Conn) nextWaiting(struct{}) (Record, bool) { return c.nextLocked() }
+
+func (c *Conn) postReceive(i int) error {
+	n := c.receiveLen()
+	_, err := c.qp.PostRecv([]verbs.RecvWR{{ID: idReceive | uint64(i), SGL: []verbs.SGE{c.recvMR.SGE(i*n, n)}}})
+	return err
+}
+
+// run takes completions until ctx ends or the connection is over.
+func (c *Conn) run(ctx context.Context) {
+	defer close(c.done)
+	wcs := make([]verbs.WC, 64)
+	for {
+		n, err := c.cq.Wait(ctx, wcs)
+		if err != nil {
+			c.fail(err)
+			return
+		}
+		if c.take(wcs[:n]) {
+			return
+		}
+	}
+}
+
+// take takes completions and reports whether the connection is over.
+func (c *Conn) take(wcs []verbs.WC) (over bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range wcs {
+		if err := c.takeLocked(&wcs[i]); err != nil {
+			c.failLocked(err)
+		}
+	}
+	if c.err != nil {
+		return true
+	}
+	c.tx.waiters.Serve(c.goWaiting)
+	c.rx.readers.Serve(c.nextWaiting)
+	if c.rx.fin {
+		c.rx.readers.End()
+	}
+	c.answerLocked()
+	if c.idleLocked() {
+		c.tx.release()
+	}
+	return c.err != nil
+}
+
+// takeLocked takes one completion.
+//
+// +checklocks:c.mu
+func (c *Conn) takeLocked(wc *verbs.WC) error {
+	if c.err != nil {
+		return nil
+	}
+	if err := wc.Err(); err != nil {
+		if wc.Status == verbs.StatusWRFlushErr && c.rx.fin {
+			return io.EOF // the peer has said that it has ended
+		}
+		return fmt.Errorf("the connection to %v is lost: %w", c.RemoteAddr(), err)
+	}
+	switch i := wc.ID &^ idMask; wc.ID & idMask {
+	case idReceive:
+		if err := c.messageLocked(int(i), int(wc.Len)); err != nil {
+			return fmt.Errorf("%w: %w", ErrPeer, err)
+		}
+	case idRecord:
+		return c.sentLocked(i)
+	case idControl:
+		c.tx.slots[i] = false
+	}
+	return nil
+}
+
+// sentLocked notes that the device is done with a record.
+//
+// +checklocks:c.mu
+func (c *Conn) sentLocked(seq uint64) error {
+	tx := &c.tx
+	o := tx.out[seq%uint64(len(tx.out))]
+	tx.out[seq%uint64(len(tx.out))] = nil
+	tx.completed++
+	if o.sent != nil {
+		close(o.sent)
+	}
+	if o.block.IsZero() {
+		return nil
+	}
+	return o.block.Free()
+}
+
+// messageLocked takes a message of n bytes in receive buffer i.
+//
+// +checklocks:c.mu
+func (c *Conn) messageLocked(i, n int) error {
+	at := i * c.receiveLen()
+	buf := c.recvMR.Bytes()[at : at+n : at+n]
+	h, err := parseHeader(buf)
+	if err != nil {
+		return err
+	}
+	c.open = true
+	if err := c.grantsLocked(&h); err != nil {
+		return err
+	}
+	if h.kind == kindRecord {
+		short, err := c.recordLocked(&h, buf[headerLen:], i)
+		if short || err != nil {
+			return err // the receive stays in use until the record is released
+		}
+	}
+	if h.kind == kindFin {
+		if c.rx.fin {
+			return errors.New("a second end")
+		}
+		c.rx.fin = true
+	}
+	return c.postReceive(i)
+}
+
+// grantsLocked takes what a header says of grants, questions and answers.
+//
+// +checklocks:c.mu
+func (c *Conn) grantsLocked(h *header) error {
+	if err := c.tx.window.Grant(h.granted); err != nil {
+		return err
+	}
+	if err := c.tx.window.Answered(h.flags&answerSoon != 0, h.flags&answerNow != 0); err != nil {
+		return err
+	}
+	return c.rx.ledger.Ask(h.flags&askSoon != 0, h.flags&askNow != 0, h.known)
+}
+
+// recordLocked takes a record. short tells that it lies in the receive's buffer.
+//
+// +checklocks:c.mu
+func (c *Conn) recordLocked(h *header, payload []byte, receive int) (short bool, err error) {
+	if c.rx.fin {
+		return false, fmt.Errorf("record %d after the end", h.seq)
+	}
+	r := Record{c: c, data: payload, receive: receive}
+	if h.flags&inRing != 0 {
+		mem := c.ringMR.Bytes()
+		if uint64(h.offset)+uint64(h.length) > uint64(len(mem)) || len(payload) > 0 {
+			return false, fmt.Errorf("record %d is at %d, %d bytes long, in a ring of %d bytes", h.seq, h.offset, h.length, len(mem))
+		}
+		end := h.offset + h.length
+		r.data, r.receive = mem[h.offset:end:end], -1
+	} else if int(h.length) != len(payload) {
+		return false, fmt.Errorf("record %d is said to have %d bytes, and has %d", h.seq, h.length, len(payload))
+	}
+	if r.seq, err = c.rx.ledger.Arrive(h.seq, int(h.length)); err != nil {
+		return false, err
+	}
+	c.stats.Received++
+	c.stats.ReceivedBytes += uint64(h.length)
+	c.rx.queue = append(c.rx.queue, r)
+	return r.receive >= 0, nil
+}

@@ -1,0 +1,289 @@
+package flow
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"cinnabar/regmem"
+	"cinnabar/verbs"
+)
+
+// TestHeader reads what it writes, and refuses the rest.
+func TestHeader(t *testing.T) {
+	h := header{kind: kindRecord, flags: inRing | askNow | answerSoon, length: 70000, offset: 64, granted: 5, known: 6, seq: 0xFFFFFFFF}
+	b := make([]byte, headerLen)
+	h.put(b)
+	golden := []byte{1, 0x16, 0, 0, 0, 1, 0x11, 0x70, 0, 0, 0, 64, 0, 0, 0, 5, 0, 0, 0, 6, 0xFF, 0xFF, 0xFF, 0xFF}
+	if got, err := parseHeader(b); err != nil || got != h || !bytes.Equal(b, golden) {
+		t.Errorf("%+v, %v\n% x", got, err, b)
+	}
+	for name, c := range map[string]struct {
+		at   int
+		to   byte
+		text string
+	}{
+		"kind 0":              {0, 0, "kind 0"},
+		"kind 9":              {0, 9, "kind 9"},
+		"flag":                {1, 0x20, "flags"},
+		"padding":             {3, 1, "flags"},
+		"control in the ring": {0, byte(kindControl), "payload"},
+	} {
+		bad := bytes.Clone(b)
+		bad[c.at] = c.to
+		if _, err := parseHeader(bad); err == nil || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for n := range headerLen {
+		if _, err := parseHeader(b[:n]); err == nil {
+			t.Errorf("%d bytes are a header", n)
+		}
+	}
+}
+
+// TestHello reads what it writes, and refuses what no ring can be.
+func TestHello(t *testing.T) {
+	h := hello{records: 7, inline: 100, bytes: 4096, ring: verbs.RemoteAddr{Addr: 0x1122334455667788, RKey: 9}}
+	b := append(h.append(nil), make([]byte, 20)...) // padded by the device
+	if got, err := parseHello(b); err != nil || got != h {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for name, change := range map[string]func(*hello){
+		"no record": func(h *hello) { h.records = 0 },
+		"no ring":   func(h *hello) { h.bytes = 63 },
+		"huge ring": func(h *hello) { h.bytes = mostBytes + 1 },
+		"inline":    func(h *hello) { h.inline = 4097 },
+	} {
+		bad := h
+		change(&bad)
+		if _, err := parseHello(bad.append(nil)); err == nil {
+			t.Error(name)
+		}
+	}
+	for at, to := range map[int]byte{0: 'x', 4: 2, 5: 1} {
+		bad := bytes.Clone(b)
+		bad[at] = to
+		if _, err := parseHello(bad); err == nil {
+			t.Errorf("byte %d is %#x", at, to)
+		}
+	}
+	for n := range helloLen {
+		if _, err := parseHello(b[:n]); err == nil {
+			t.Errorf("%d bytes are a hello", n)
+		}
+	}
+}
+
+// TestWindowLies refuses grants and answers that cannot be.
+func TestWindowLies(t *testing.T) {
+	w := NewWindow(4, 1024, 0)
+	if w.Longest() != 1024 || w.Fits(1025) || !w.Fits(1024) {
+		t.Error("sizes")
+	}
+	w.Take(100)
+	if err := w.Grant(2); err == nil {
+		t.Error("two of one")
+	}
+	if err := errors.Join(w.Grant(1), w.Grant(0)); err != nil {
+		t.Errorf("an old word: %v", err)
+	}
+	if w.Answered(true, false) == nil || w.Answered(false, true) == nil {
+		t.Error("answers without questions")
+	}
+	if w.AskNow() {
+		t.Error("asks though nothing is under way")
+	}
+	w.Take(1)
+	if !w.AskNow() || w.AskNow() {
+		t.Error("asks once")
+	}
+}
+
+// TestLedgerLies refuses what a sender may not do, and a program neither.
+func TestLedgerLies(t *testing.T) {
+	l := NewLedger(2, 100)
+	arrive := func(seq uint32, n int) error { _, err := l.Arrive(seq, n); return err }
+	if arrive(1, 5) == nil || arrive(0, 101) == nil {
+		t.Error("a gap, and too much")
+	}
+	if err := errors.Join(arrive(0, 50), arrive(1, 50)); err != nil {
+		t.Error(err)
+	}
+	if arrive(2, 0) == nil {
+		t.Error("without a grant")
+	}
+	if !errors.Is(l.Release(2), regmem.ErrForeign) || l.Release(1) != nil || !errors.Is(l.Release(1), regmem.ErrDoubleFree) {
+		t.Error("releases")
+	}
+	if arrive(2, 0) == nil || l.Granted() != 0 {
+		t.Error("the first is still here")
+	}
+	if l.Release(0) != nil || l.Granted() != 2 || !errors.Is(l.Release(0), regmem.ErrDoubleFree) {
+		t.Error("both are released")
+	}
+	if l.Ask(true, true, 0) != nil || l.Ask(true, false, 0) == nil || l.Ask(false, true, 0) == nil {
+		t.Error("questions")
+	}
+	if soon, now := l.Due(); !soon || !now {
+		t.Error("there is news")
+	}
+	if soon, now := l.Due(); soon || now {
+		t.Error("told twice")
+	}
+}
+
+// TestNoDeadlock plays random histories of a window and a ledger with messages under way both ways: whatever the order,
+// the ledger never refuses, rings never overlap, questions are answered, and all records arrive.
+func TestNoDeadlock(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		records, size := rapid.IntRange(1, 6).Draw(t, "records"), 64*rapid.IntRange(1, 8).Draw(t, "lines")
+		p := pipe{t: t, w: NewWindow(records, size, rapid.IntRange(0, 70).Draw(t, "inline")), l: NewLedger(records, size)}
+		for sent := 0; sent < 40; {
+			switch rapid.IntRange(0, 2).Draw(t, "step") {
+			case 0:
+				if p.send(rapid.IntRange(0, p.w.Longest()).Draw(t, "n")) {
+					sent++
+				}
+			case 1:
+				p.deliver()
+			case 2:
+				p.release(rapid.IntRange(0, 5).Draw(t, "which"))
+			}
+		}
+		for range 1000 {
+			p.deliver()
+			p.release(0)
+		}
+		if n, bytes := p.w.UnderWay(); p.w.now || n != 0 && p.w.soon || len(p.here) != 0 {
+			t.Fatalf("%d records and %d bytes are under way, soon %v, now %v", n, bytes, p.w.soon, p.w.now)
+		}
+		if !p.send(p.w.Longest()) && !p.settled() {
+			t.Fatal("the longest record never fits")
+		}
+	})
+}
+
+// pipe is a connection in one direction.
+type pipe struct {
+	t     *rapid.T
+	w     *Window
+	l     *Ledger
+	there []message // to the ledger
+	back  []header  // to the window
+	here  []uint64
+}
+
+type message struct {
+	header
+	n int
+}
+
+// send has a record of n bytes go if it may, and asks otherwise.
+func (p *pipe) send(n int) bool {
+	if !p.w.Fits(n) {
+		if p.w.AskNow() {
+			p.there = append(p.there, message{header: header{kind: kindControl, flags: askNow, known: p.w.Known()}})
+			p.bounded()
+		}
+		return false
+	}
+	tk := p.w.Take(n)
+	m := message{header: header{kind: kindRecord, seq: uint32(tk.Seq), known: p.w.Known()}, n: n}
+	if tk.Ask {
+		m.flags = askSoon
+	}
+	p.there = append(p.there, m)
+	return true
+}
+
+// deliver brings one message each way.
+func (p *pipe) deliver() {
+	if len(p.there) > 0 {
+		m := p.there[0]
+		p.there = p.there[1:]
+		if err := p.l.Ask(m.flags&askSoon != 0, m.flags&askNow != 0, m.known); err != nil {
+			p.t.Fatal(err)
+		}
+		if m.kind == kindRecord {
+			seq, err := p.l.Arrive(m.seq, m.n)
+			if err != nil {
+				p.t.Fatal(err)
+			}
+			p.here = append(p.here, seq)
+		}
+		p.answer()
+	}
+	if len(p.back) > 0 {
+		h := p.back[0]
+		p.back = p.back[1:]
+		if err := errors.Join(p.w.Grant(h.granted), p.w.Answered(h.flags&answerSoon != 0, h.flags&answerNow != 0)); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+func (p *pipe) answer() {
+	soon, now := p.l.Due()
+	h := header{granted: p.l.Granted()}
+	if soon {
+		h.flags |= answerSoon
+	}
+	if now {
+		h.flags |= answerNow
+	}
+	if h.flags != 0 {
+		p.back = append(p.back, h)
+		p.bounded()
+	}
+}
+
+// bounded checks that there is always a receive for a control message.
+func (p *pipe) bounded() {
+	asks := 0
+	for _, m := range p.there {
+		if m.kind == kindControl {
+			asks++
+		}
+	}
+	if asks > 1 || len(p.back) > 2 {
+		p.t.Fatalf("%d questions and %d answers are under way", asks, len(p.back))
+	}
+}
+
+func (p *pipe) release(i int) {
+	if i >= len(p.here) {
+		return
+	}
+	if err := p.l.Release(p.here[i]); err != nil {
+		p.t.Fatal(err)
+	}
+	p.here = append(p.here[:i], p.here[i+1:]...)
+	p.answer()
+}
+
+// settled asks once more and looks whether the longest record fits then.
+func (p *pipe) settled() bool {
+	for range 4 {
+		p.deliver()
+	}
+	return p.w.Fits(p.w.Longest())
+}
+
+// FuzzHeader never panics, and what it accepts it writes the same.
+func FuzzHeader(f *testing.F) {
+	f.Add([]byte{1, 0x16, 0, 0, 0, 1, 0x11, 0x70, 0, 0, 0, 64, 0, 0, 0, 5, 0, 0, 0, 6, 0xFF, 0xFF, 0xFF, 0xFF})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h, err := parseHeader(b)
+		if err != nil {
+			return
+		}
+		out := make([]byte, headerLen)
+		if h.put(out); !bytes.Equal(out, b[:headerLen]) {
+			t.Errorf("% x became % x", b, out)
+		}
+	})
+}

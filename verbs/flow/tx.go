@@ -1,0 +1,243 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"cinnabar/internal/waitlist"
+	"cinnabar/regmem"
+	"cinnabar/verbs"
+)
+
+// Work requests are told by their ids: what, and which.
+const (
+	idReceive = iota << 56 // number of the receive's buffer
+	idRecord               // number of the record
+	idControl              // number of the slot
+	idMask    = 0xFF << 56
+)
+
+// mostPieces is how many pieces a record may have, beside its header.
+const mostPieces = 3
+
+// txState is what is being sent.
+type txState struct {
+	window    *Window
+	waiters   waitlist.List[*outgoing, uint64]
+	out       []*outgoing // by number of the record modulo the length; from completed to window.next-1
+	completed uint64      // records that the device is done with
+	fin       bool        // CloseWrite was called
+	finSent   bool
+	owed      flags           // answers that wait for a slot
+	slots     [controls]bool  // of control messages, in use
+	idle      []chan struct{} // closed when all is granted; of linger
+	wrs       [2]verbs.SendWR // reused for each post
+	sgl       []verbs.SGE
+}
+
+// outgoing is a record on its way.
+type outgoing struct {
+	n     int
+	short []byte                  // payload that is copied behind the header
+	sgl   []verbs.SGE             // payload in registered memory
+	block regmem.Block[*verbs.MR] // staging that is freed when it is sent, unless zero
+	sent  chan struct{}           // closed when the device is done with sgl; nil if nobody waits
+	err   error                   // why it was not sent; set before sent is closed
+}
+
+func newTx(w *Window, records int) txState {
+	return txState{window: w, out: make([]*outgoing, records)}
+}
+
+// end ends what is under way.
+func (tx *txState) end(err error) {
+	for i, o := range tx.out {
+		if o != nil && o.sent != nil {
+			o.err = err
+			close(o.sent)
+		}
+		tx.out[i] = nil
+	}
+	tx.release()
+}
+
+// release tells those who linger.
+func (tx *txState) release() {
+	for _, c := range tx.idle {
+		close(c)
+	}
+	tx.idle = nil
+}
+
+// Send sends a record of any length up to [Conn.Longest], also of none. It waits until the peer has room, and until this
+// end has room to copy p, which may be changed when Send returns. A nil error says that the record is on its way, not
+// that it has arrived. If ctx ends before, nothing is sent.
+func (c *Conn) Send(ctx context.Context, p []byte) error {
+	const op = "send"
+	o := &outgoing{n: len(p)}
+	if len(p) <= c.slotLen-headerLen {
+		o.short = p
+		return c.post(ctx, op, o)
+	}
+	if err := c.checkLength(op, len(p)); err != nil {
+		return err
+	}
+	block, err := c.staging.AllocContext(ctx, len(p))
+	switch {
+	case errors.Is(err, regmem.ErrClosed):
+		return c.over(op)
+	case errors.Is(err, regmem.ErrTooLarge):
+		return fmt.Errorf("flow: %s %d bytes: %w: Config.Bytes of this end is %d; use SendFrom", op, len(p), ErrTooLong, c.cfg.Bytes)
+	case err != nil:
+		return fmt.Errorf("flow: %s: %w", op, err)
+	}
+	copy(block.Bytes(), p)
+	o.block, o.sgl = block, []verbs.SGE{block.Region().SGE(block.Offset(), block.Len())}
+	if err := c.post(ctx, op, o); err != nil {
+		return errors.Join(err, block.Free())
+	}
+	c.mu.Lock()
+	c.stats.Copied += uint64(len(p))
+	c.mu.Unlock()
+	return nil
+}
+
+// SendFrom sends a record that lies in registered memory of [Conn.PD], in at most three pieces, without a copy. It returns
+// when the device is done with the memory. If ctx ends before the record is on its way nothing is sent; after that,
+// SendFrom waits for the device all the same.
+func (c *Conn) SendFrom(ctx context.Context, sgl []verbs.SGE) error {
+	const op = "send"
+	if len(sgl) > mostPieces {
+		return fmt.Errorf("flow: %s: a record in %d pieces; at most %d, so copy it together or send several", op, len(sgl), mostPieces)
+	}
+	o := &outgoing{sgl: sgl, sent: make(chan struct{})}
+	for _, s := range sgl {
+		if o.n += int(s.Length); o.n > mostBytes {
+			return c.checkLength(op, o.n)
+		}
+	}
+	if err := c.checkLength(op, o.n); err != nil {
+		return err
+	}
+	if err := c.post(ctx, op, o); err != nil {
+		return err
+	}
+	<-o.sent
+	if o.err != nil {
+		return fmt.Errorf("flow: %s: %w", op, o.err)
+	}
+	return nil
+}
+
+func (c *Conn) checkLength(op string, n int) error {
+	if most := c.Longest(); n > most {
+		return fmt.Errorf("flow: %s %d bytes: %w: the peer takes %d at most (its Config.Bytes)", op, n, ErrTooLong, most)
+	}
+	return nil
+}
+
+func (c *Conn) over(op string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.overLocked(op)
+}
+
+// post has a record go as soon as it may.
+func (c *Conn) post(ctx context.Context, op string, o *outgoing) error {
+	c.mu.Lock()
+	if err := c.mayLocked(op); err != nil {
+		c.mu.Unlock()
+		return err
+	}
+	if !c.tx.waiters.Waiting() {
+		if _, ok := c.goLocked(o); ok {
+			err := c.err
+			c.mu.Unlock()
+			return err
+		}
+	}
+	c.stats.Waited++
+	c.askLocked()
+	c.mu.Unlock()
+	return c.wait(ctx, op, o)
+}
+
+// wait waits for the peer to have room.
+//
+// +checklocksignore: the list takes the lock
+func (c *Conn) wait(ctx context.Context, op string, o *outgoing) error {
+	_, err := c.tx.waiters.Wait(ctx, &c.mu, o, c.goWaiting)
+	if errors.Is(err, waitlist.ErrEnded) {
+		return c.over(op)
+	}
+	if err != nil {
+		return fmt.Errorf("flow: %s: waiting for the peer to have room for %d bytes: %w", op, o.n, err)
+	}
+	return nil
+}
+
+// mayLocked tells why nothing may be sent any more.
+//
+// +checklocks:c.mu
+func (c *Conn) mayLocked(op string) error {
+	if c.err != nil {
+		return c.overLocked(op)
+	}
+	if c.tx.fin {
+		return fmt.Errorf("flow: %s: %w for writing", op, ErrClosed)
+	}
+	return nil
+}
+
+// goWaiting is goLocked for those who wait.
+//
+// +checklocksignore: the list calls it while the lock is held
+func (c *Conn) goWaiting(o *outgoing) (uint64, bool) {
+	seq, ok := c.goLocked(o)
+	if !ok {
+		c.askLocked()
+	}
+	return seq, ok
+}
+
+// goLocked has a record go if it may, and reports whether it did.
+//
+// +checklocks:c.mu
+func (c *Conn) goLocked(o *outgoing) (uint64, bool) {
+	tx := &c.tx
+	if !c.open || c.err != nil || !tx.window.Fits(o.n) || tx.window.next-tx.completed >= uint64(len(tx.out)) {
+		return 0, false
+	}
+	t := tx.window.Take(o.n)
+	slot := int(t.Seq % uint64(len(tx.out)))
+	h := c.headerLocked(kindRecord)
+	h.length, h.seq = uint32(o.n), uint32(t.Seq)
+	if t.Ask {
+		h.flags |= askSoon
+	}
+	wrs := tx.wrs[:0]
+	if t.InRing {
+		h.flags |= inRing
+		h.offset = uint32(t.Offset)
+		to := c.remote
+		to.Addr += uint64(t.Offset)
+		wrs = append(wrs, verbs.SendWR{ID: idRecord | t.Seq&^idMask, Op: verbs.OpWrite, SGL: o.sgl, Remote: to})
+	}
+	mem := c.slot(slot)
+	h.put(mem)
+	n := headerLen + copy(mem[headerLen:], o.short)
+	c.stats.Copied += uint64(len(o.short))
+	tx.sgl = append(tx.sgl[:0], c.sendMR.SGE(slot*c.slotLen, n))
+	if !t.InRing {
+		tx.sgl = append(tx.sgl, o.sgl...)
+	}
+	wrs = append(wrs, verbs.SendWR{ID: idRecord | t.Seq&^idMask, Op: verbs.OpSend, Flags: verbs.Signaled, SGL: tx.sgl})
+	tx.out[slot] = o
+	c.stats.Sent++
+	c.stats.SentBytes += uint64(o.n)
+	if _, err := c.qp.PostSend(wrs); err != nil {
+		c.failLocked(fmt.Errorf("post a record: %w", err))
+	}
+	return t.Seq, true
+}
