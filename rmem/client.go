@@ -1,0 +1,152 @@
+package rmem
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"cinnabar"
+)
+
+// Client is a process that allocates memory at a server. What it has without a lease is freed when it closes, or dies.
+type Client struct {
+	srv     server
+	session uint64
+	largest int64
+	stop    context.CancelFunc // ends the watch
+	done    chan struct{}      // closed when the session has ended
+
+	mu sync.Mutex
+	// +checklocks:mu
+	closed bool
+}
+
+// server is a server as its clients see it, with a session or without.
+type server struct {
+	to     cinnabar.ProviderHandle
+	strict bool
+}
+
+// ask sends a request. The error is one of this package's, or why the server was not reached.
+func (s server) ask(ctx context.Context, q *request) (*response, error) {
+	r, err := rpcRequest.Call(ctx, s.to, *q)
+	if err != nil {
+		return nil, err
+	}
+	return &r, r.meaning()
+}
+
+func (s server) String() string { return s.to.Endpoint().String() }
+
+func (s server) error(what string, id uint64, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &Error{Op: what, Server: s.String(), ID: id, Err: err}
+}
+
+// byeTime bounds how long Close tells the server.
+const byeTime = 2 * time.Second
+
+// Dial makes a client of the server that is the provider to.
+func Dial(ctx context.Context, to cinnabar.ProviderHandle) (*Client, error) {
+	c := &Client{srv: server{to: to}}
+	r, err := c.srv.ask(ctx, &request{Op: uint32(opHello)})
+	if err != nil {
+		return nil, c.srv.error("dial", 0, err)
+	}
+	c.session, c.largest, c.srv.strict = r.Session, r.Limit, r.Strict
+	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
+	c.stop, c.done = stop, make(chan struct{})
+	go c.watch(watching)
+	return c, nil
+}
+
+// watch has a call under way by which the server sees that this client lives, until the session ends. If the connection is
+// lost it calls again.
+func (c *Client) watch(ctx context.Context) {
+	defer close(c.done)
+	for pause := leastPause; ; pause = min(2*pause, mostPause) {
+		r, err := rpcWatch.Call(ctx, c.srv.to, request{Session: c.session})
+		if err == nil && r.Status != 0 || ctx.Err() != nil || errors.Is(err, cinnabar.ErrClosed) {
+			return
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+	}
+}
+
+// Pauses between attempts to connect again.
+const (
+	leastPause = 10 * time.Millisecond
+	mostPause  = time.Second
+)
+
+// Largest returns how many bytes a region may have, as the server says.
+func (c *Client) Largest() int64 { return c.largest }
+
+// Done is closed when the server has ended the session, and after Close: all regions without a lease are lost.
+func (c *Client) Done() <-chan struct{} { return c.done }
+
+// Alloc allocates size bytes of zeroed memory that live until Free, or the end of the client.
+func (c *Client) Alloc(ctx context.Context, size int64) (*Region, error) {
+	return c.alloc(ctx, size, 0)
+}
+
+// AllocLease is Alloc for memory that lives as long as the lease, which the server may cut ([Region.Lease]), and may outlive
+// the client. Whoever has the token can renew it.
+func (c *Client) AllocLease(ctx context.Context, size int64, lease time.Duration) (*Region, error) {
+	if lease <= 0 {
+		return nil, c.srv.error("allocate", 0, ErrNoLease)
+	}
+	return c.alloc(ctx, size, lease)
+}
+
+func (c *Client) alloc(ctx context.Context, size int64, lease time.Duration) (*Region, error) {
+	const what = "allocate"
+	c.mu.Lock()
+	closed := c.closed
+	c.mu.Unlock()
+	if closed {
+		return nil, c.srv.error(what, 0, ErrClosed)
+	}
+	r, err := c.srv.ask(ctx, &request{Op: uint32(opAlloc), Session: c.session, Size: size, Lease: int64(lease)})
+	if err != nil {
+		return nil, c.srv.error(what, 0, err)
+	}
+	region, err := newRegion(c.srv, r)
+	if err == nil && r.Size != size {
+		err = ErrProtocol
+	}
+	if err != nil {
+		return nil, c.srv.error(what, r.ID, err)
+	}
+	return region, nil
+}
+
+// Close ends the session: the server frees what has no lease. Regions must not be used any more, except those with a lease.
+// If the server cannot be told, it finds out when the engine's connection to it has ended; the error says why.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	closed := c.closed
+	c.closed = true
+	c.mu.Unlock()
+	if closed {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), byeTime)
+	defer cancel()
+	_, err := c.srv.ask(ctx, &request{Op: uint32(opBye), Session: c.session})
+	c.stop()
+	<-c.done
+	if errors.Is(err, cinnabar.ErrClosed) {
+		err = nil // the engine is closed, and the session with it
+	}
+	return c.srv.error("close", 0, err)
+}

@@ -1,0 +1,35 @@
+// Package rmem is remote memory: remote_malloc and remote_free of the slides "Understanding RDMA Programming". A server
+// lends memory; a client allocates a [Region] there, reads and writes it one-sided, that is without the server's part,
+// and frees it.
+//
+//	s, err := rmem.Serve(engine, rmem.Config{Provider: 7, Quota: 1 << 30}) // at the server
+//
+//	c, err := rmem.Dial(ctx, endpoint.Provider(7)) // at the client
+//	r, err := c.Alloc(ctx, 1<<20)
+//	n, err := r.WriteAt(data, 0)
+//	old, err := r.FetchAdd(ctx, 8, 1)
+//	fmt.Println(r.Handle()) // names the region: another process reads and writes it with Open
+//	err = r.Free(ctx)
+//
+// # Who owns a region
+//
+// A region belongs to the client that has allocated it, and goes when the client closes or dies, which the server sees by
+// the end of its connection. One that is allocated with a lease belongs to nobody's connection: it lives until the lease
+// ends, is renewed and freed by whoever has its [Region.Token], and may outlive its client. A [Handle] lets a process read,
+// write and do atomics; a token lets it free and renew as well. Both are as confidential as the memory.
+//
+// # What goes over the network
+//
+// Reads and writes are bulk transfers (RDMA read and write) straight between the client's slice and the server's memory.
+// Everything else is one RPC, rmem_request. Compare-and-swap and fetch-and-add are executed by the server, one at a time
+// for each region: they are atomic with respect to each other, not to writes that overlap them.
+//
+// # Revocation
+//
+// When a region is freed, expires, or is revoked by the server's program ([Server.Revoke]), its key dies with it: over
+// ofi+tcp later reads and writes fail with an error that names the reason, and none lands in memory that has become
+// somebody else's. Over na+sm the kernel, not the server, checks accesses, and it lets processes of one user reach each
+// other's memory: there clients are trusted to stop, unless Config.Strict has all reads and writes made by the server.
+//
+// All types are safe for concurrent use.
+package rmem

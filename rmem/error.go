@@ -1,0 +1,92 @@
+package rmem
+
+import (
+	"errors"
+	"fmt"
+)
+
+// What the server says of a request, to be tested with errors.Is.
+var (
+	ErrFreed    = errors.New("the region was freed")                           // double free, use after free, its client has gone
+	ErrExpired  = errors.New("the lease of the region has ended")              // renew it in time
+	ErrRevoked  = errors.New("the server has revoked the region")              // or it is being closed
+	ErrUnknown  = errors.New("there is no such region")                        // or it has been gone for long
+	ErrNotOwner = errors.New("not the owner's token")                          // for Free and Renew
+	ErrNoLease  = errors.New("the region has no lease")                        // for Renew
+	ErrQuota    = errors.New("over quota")                                     // the error says whose and how much is left
+	ErrSize     = errors.New("impossible size")                                // of a region
+	ErrRange    = errors.New("out of the region's range")                      // the error has the range
+	ErrAligned  = errors.New("atomics need an offset that is a multiple of 8") // bytes
+	ErrSession  = errors.New("the server does not know this client any more")  // dial again; regions without a lease are gone
+	ErrServer   = errors.New("the server failed")                              // its log says why
+	ErrProtocol = errors.New("the server answers what was not asked for")      // another version, or no rmem server
+	ErrClosed   = errors.New("the client is closed")
+)
+
+// status is how the server says it on the wire. The order is part of the protocol.
+type status uint32
+
+const (
+	statusOK status = iota
+	statusFreed
+	statusExpired
+	statusRevoked
+	statusUnknown
+	statusNotOwner
+	statusNoLease
+	statusQuota
+	statusClientQuota
+	statusClients
+	statusSize
+	statusRange
+	statusAligned
+	statusSession
+	statusServer
+)
+
+// meanings are the errors that stand for statuses.
+var meanings = [...]error{
+	statusFreed: ErrFreed, statusExpired: ErrExpired, statusRevoked: ErrRevoked, statusUnknown: ErrUnknown, statusNotOwner: ErrNotOwner,
+	statusNoLease: ErrNoLease, statusQuota: ErrQuota, statusClientQuota: ErrQuota, statusClients: ErrQuota, statusSize: ErrSize, statusRange: ErrRange,
+	statusAligned: ErrAligned, statusSession: ErrSession, statusServer: ErrServer,
+}
+
+// Error is why an operation on remote memory failed.
+type Error struct {
+	Op     string // "allocate", "read"
+	Server string // its address
+	ID     uint64 // of the region; 0 if none is involved
+	Err    error  // one of the errors of this package with what there is to say about it, or why the server was not reached
+}
+
+func (e *Error) Error() string {
+	if e.ID == 0 {
+		return fmt.Sprintf("rmem: %s at %s: %v", e.Op, e.Server, e.Err)
+	}
+	return fmt.Sprintf("rmem: %s region %016x at %s: %v", e.Op, e.ID, e.Server, e.Err)
+}
+
+// Unwrap returns e.Err.
+func (e *Error) Unwrap() error { return e.Err }
+
+// meaning is the error that the server's answer stands for, nil for success.
+func (r *response) meaning() error {
+	switch s := status(r.Status); {
+	case s == statusOK:
+		return nil
+	case int(s) >= len(meanings):
+		return fmt.Errorf("%w: status %d", ErrProtocol, r.Status)
+	case s == statusQuota:
+		return fmt.Errorf("%w: the server lends %d bytes in all, %d are left", ErrQuota, r.Limit, r.Left)
+	case s == statusClientQuota:
+		return fmt.Errorf("%w: a client may have %d bytes, %d are left", ErrQuota, r.Limit, r.Left)
+	case s == statusClients:
+		return fmt.Errorf("%w: the server has %d clients already", ErrQuota, r.Limit)
+	case s == statusSize:
+		return fmt.Errorf("%w: from 1 to %d bytes", ErrSize, r.Limit)
+	case s == statusRange:
+		return fmt.Errorf("%w of %d bytes", ErrRange, r.Limit)
+	default:
+		return meanings[s]
+	}
+}

@@ -1,0 +1,205 @@
+package rmem
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+
+	"cinnabar"
+)
+
+// Handle names a region for any process: where it is, and which. It can be compared, printed and parsed
+// ([ParseHandle]), and sent as bytes. It does not let its holder free the region, see [Region.Token].
+type Handle struct {
+	Server   string // address of the server's engine
+	Provider uint16
+	ID       uint64
+}
+
+// Handle returns the region's name.
+func (r *Region) Handle() Handle {
+	return Handle{Server: r.srv.String(), Provider: r.srv.to.ID(), ID: r.id}
+}
+
+// Token returns the name of the region together with its owner's secret, for [OpenToken]; "" if this process does not own
+// it. Who has the token can free and renew the region.
+func (r *Region) Token() string {
+	if !r.owned {
+		return ""
+	}
+	return encode(tokenScheme, r.Handle(), r.secret[:])
+}
+
+// Schemes of the printable forms.
+const (
+	handleScheme = "rmem:"
+	tokenScheme  = "rmem-owner:"
+)
+
+// fixedLen is the size in bytes of what a handle has beside the address: provider and id.
+const fixedLen = 10
+
+// mostText is the longest handle or token that is parsed, in bytes.
+const mostText = 1024
+
+func encode(scheme string, h Handle, secret []byte) string {
+	b := binary.BigEndian.AppendUint16(nil, h.Provider)
+	b = binary.BigEndian.AppendUint64(b, h.ID)
+	b = append(append(b, secret...), h.Server...)
+	return scheme + base64.RawURLEncoding.EncodeToString(b)
+}
+
+// decode reads what encode wrote with a secret of that many bytes.
+func decode(what, scheme, s string, secretLen int) (h Handle, secret []byte, err error) {
+	text, ok := strings.CutPrefix(s, scheme)
+	if !ok {
+		return h, nil, fmt.Errorf("rmem: %q is no %s, which begins with %q", clipped(s), what, scheme)
+	}
+	if len(text) > mostText {
+		return h, nil, fmt.Errorf("rmem: a %s of %d bytes; at most %d", what, len(text), mostText)
+	}
+	b, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil || len(b) <= fixedLen+secretLen {
+		return h, nil, fmt.Errorf("rmem: %q is no whole %s", clipped(s), what)
+	}
+	h = Handle{Provider: binary.BigEndian.Uint16(b), ID: binary.BigEndian.Uint64(b[2:]), Server: string(b[fixedLen+secretLen:])}
+	if bytes.ContainsFunc(b[fixedLen+secretLen:], func(c rune) bool { return c < ' ' || c > '~' }) {
+		return h, nil, fmt.Errorf("rmem: the %s names a server with unprintable characters", what)
+	}
+	return h, b[fixedLen : fixedLen+secretLen], nil
+}
+
+func clipped(s string) string { return s[:min(len(s), 40)] }
+
+// String returns the handle in a printable form.
+func (h Handle) String() string { return encode(handleScheme, h, nil) }
+
+// ParseHandle reads what Handle.String wrote. Nobody is asked whether there is such a region.
+func ParseHandle(s string) (Handle, error) {
+	h, _, err := decode("handle", handleScheme, s, 0)
+	return h, err
+}
+
+// MarshalText implements [encoding.TextMarshaler], so that a Handle can be a part of JSON and the like.
+func (h Handle) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (h *Handle) UnmarshalText(b []byte) (err error) {
+	*h, err = ParseHandle(string(b))
+	return err
+}
+
+// Open returns a region that another process has allocated. It asks the server whether it is there, and of which size.
+func Open(ctx context.Context, e *cinnabar.Engine, h Handle) (*Region, error) {
+	ep, err := e.Lookup(ctx, h.Server)
+	if err != nil {
+		return nil, &Error{Op: "open", Server: h.Server, ID: h.ID, Err: err}
+	}
+	srv := server{to: ep.Provider(h.Provider)}
+	a, err := srv.ask(ctx, &request{Op: uint32(opStat), ID: h.ID})
+	if err != nil {
+		return nil, srv.error("open", h.ID, err)
+	}
+	srv.strict = a.Strict
+	r, err := newRegion(srv, a)
+	if err != nil {
+		return nil, srv.error("open", h.ID, err)
+	}
+	r.id, r.owned = h.ID, false
+	return r, nil
+}
+
+// OpenToken is Open for who becomes another owner of the region, by its token.
+func OpenToken(ctx context.Context, e *cinnabar.Engine, token string) (*Region, error) {
+	h, secret, err := decode("token", tokenScheme, token, len(request{}.Secret))
+	if err != nil {
+		return nil, err
+	}
+	r, err := Open(ctx, e, h)
+	if err != nil {
+		return nil, err
+	}
+	copy(r.secret[:], secret)
+	r.owned = true
+	return r, nil
+}
+
+// FreeToken frees a region by its owner's token, also if it cannot be opened.
+func FreeToken(ctx context.Context, e *cinnabar.Engine, token string) error {
+	h, secret, err := decode("token", tokenScheme, token, len(request{}.Secret))
+	if err != nil {
+		return err
+	}
+	ep, err := e.Lookup(ctx, h.Server)
+	if err != nil {
+		return &Error{Op: "free", Server: h.Server, ID: h.ID, Err: err}
+	}
+	srv := server{to: ep.Provider(h.Provider)}
+	q := &request{Op: uint32(opFree), ID: h.ID}
+	copy(q.Secret[:], secret)
+	_, err = srv.ask(ctx, q)
+	return srv.error("free", h.ID, err)
+}
+
+// Part is a piece of a batch: memory of the caller's, and where in the region it belongs.
+type Part struct {
+	Data   []byte
+	Offset int64 // in bytes
+}
+
+// inFlight is how many parts of a batch are under way at a time.
+const inFlight = 16
+
+// ReadParts reads many pieces at once, several under way at a time. All lie in the region, or none is read. It returns the
+// first error.
+func (r *Region) ReadParts(ctx context.Context, parts []Part) error {
+	return r.parts(ctx, "read", parts, r.ReadAtContext)
+}
+
+// WriteParts writes many pieces at once, several under way at a time, in no order. All lie in the region, or none is
+// written. It returns the first error.
+func (r *Region) WriteParts(ctx context.Context, parts []Part) error {
+	return r.parts(ctx, "write", parts, r.WriteAtContext)
+}
+
+func (r *Region) parts(ctx context.Context, what string, parts []Part, do func(context.Context, []byte, int64) (int, error)) error {
+	for i, p := range parts {
+		if p.Offset < 0 || int64(len(p.Data)) > r.size || p.Offset > r.size-int64(len(p.Data)) {
+			return r.srv.error(what, r.id, fmt.Errorf("part %d: %w of %d bytes", i, ErrRange, r.size))
+		}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	next, ended := make(chan Part), make(chan error)
+	workers := min(inFlight, len(parts))
+	for range workers {
+		go func() {
+			var first error
+			for p := range next {
+				if first != nil {
+					continue
+				}
+				if _, first = do(ctx, p.Data, p.Offset); first != nil {
+					cancel(first)
+				}
+			}
+			ended <- first
+		}()
+	}
+	for _, p := range parts {
+		next <- p
+	}
+	close(next)
+	var errs []error
+	for range workers {
+		errs = append(errs, <-ended)
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		return cause // the first, not those that it caused
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,205 @@
+package rmem
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"cinnabar"
+)
+
+// Region is memory at a server. It is not bound to the process that has allocated it: see [Open] and [OpenToken].
+type Region struct {
+	srv    server
+	id     uint64
+	size   int64
+	secret [16]byte
+	owned  bool // secret is known
+	lease  time.Duration
+	bulk   []byte // its bound handle
+	remote cinnabar.RemoteBulk
+}
+
+// newRegion makes the region that an answer describes.
+func newRegion(srv server, r *response) (*Region, error) {
+	h, err := r.handle()
+	if err != nil || r.Size <= 0 || h.Len() != r.Size {
+		return nil, ErrProtocol
+	}
+	return &Region{
+		srv: srv, id: r.ID, size: r.Size, secret: r.Secret, owned: true, lease: leaseOf(r), bulk: r.Bulk, remote: h.On(srv.to.Endpoint()),
+	}, nil
+}
+
+// ID returns the region's number at its server.
+func (r *Region) ID() uint64 { return r.id }
+
+// Size returns how many bytes there are.
+func (r *Region) Size() int64 { return r.size }
+
+// Lease returns how long the lease was when it was given, 0 if there is none.
+func (r *Region) Lease() time.Duration { return r.lease }
+
+func (r *Region) ask(ctx context.Context, what string, q *request) (*response, error) {
+	q.ID, q.Secret = r.id, r.secret
+	a, err := r.srv.ask(ctx, q)
+	return a, r.srv.error(what, r.id, err)
+}
+
+// Free gives the memory back to the server (remote_free). Only its owner can.
+func (r *Region) Free(ctx context.Context) error {
+	_, err := r.ask(ctx, "free", &request{Op: uint32(opFree)})
+	return err
+}
+
+// Renew has the lease end in d from now, and returns what the server made of it. Only the owner of a region with a lease
+// can.
+func (r *Region) Renew(ctx context.Context, d time.Duration) (time.Duration, error) {
+	a, err := r.ask(ctx, "renew", &request{Op: uint32(opRenew), Lease: int64(d)})
+	if err != nil {
+		return 0, err
+	}
+	return leaseOf(a), nil
+}
+
+// ReadAt implements [io.ReaderAt], without a limit in time.
+func (r *Region) ReadAt(p []byte, off int64) (int, error) {
+	return r.ReadAtContext(context.Background(), p, off)
+}
+
+// WriteAt implements [io.WriterAt], without a limit in time.
+func (r *Region) WriteAt(p []byte, off int64) (int, error) {
+	return r.WriteAtContext(context.Background(), p, off)
+}
+
+// ReadAtContext reads the region from offset off on into p, straight from the server's memory. At the end of the region it
+// returns what there is and io.EOF.
+func (r *Region) ReadAtContext(ctx context.Context, p []byte, off int64) (int, error) {
+	n, short, err := r.clip("read", len(p), off, io.EOF)
+	if err != nil {
+		return 0, err
+	}
+	if n == 0 {
+		return 0, short
+	}
+	if r.srv.strict {
+		n, err = r.chunks(ctx, "read", p[:n], off, opRead)
+	} else if n, err = r.remote.ReadAtContext(ctx, p[:n], off); err != nil {
+		err = r.why(ctx, "read", err)
+	}
+	if err == nil {
+		err = short
+	}
+	return n, err
+}
+
+// WriteAtContext writes p to the region from offset off on, straight into the server's memory. What does not fit is not
+// written, and the error then is io.ErrShortWrite.
+func (r *Region) WriteAtContext(ctx context.Context, p []byte, off int64) (int, error) {
+	n, short, err := r.clip("write", len(p), off, io.ErrShortWrite)
+	if err != nil {
+		return 0, err
+	}
+	if n == 0 {
+		return 0, short
+	}
+	if r.srv.strict {
+		n, err = r.chunks(ctx, "write", p[:n], off, opWrite)
+	} else if n, err = r.remote.WriteAtContext(ctx, p[:n], off); err != nil {
+		err = r.why(ctx, "write", err)
+	}
+	if err == nil {
+		err = short
+	}
+	return n, err
+}
+
+// clip returns how many of want bytes from off on there are, and short if fewer than wanted.
+func (r *Region) clip(what string, want int, off int64, short error) (int, error, error) {
+	if off < 0 {
+		return 0, nil, r.srv.error(what, r.id, ErrRange)
+	}
+	n := min(int64(want), max(r.size-off, 0))
+	if n < int64(want) {
+		return int(n), short, nil
+	}
+	return int(n), nil, nil
+}
+
+// why asks the server for the reason of a failed transfer: if it knows one, that is the error.
+func (r *Region) why(ctx context.Context, what string, err error) error {
+	if ctx.Err() != nil {
+		return r.srv.error(what, r.id, err)
+	}
+	if _, reason := r.srv.ask(ctx, &request{Op: uint32(opStat), ID: r.id}); reason != nil {
+		for _, known := range []error{ErrFreed, ErrExpired, ErrRevoked, ErrUnknown} {
+			if errors.Is(reason, known) {
+				return r.srv.error(what, r.id, errors.Join(reason, err))
+			}
+		}
+	}
+	return r.srv.error(what, r.id, err)
+}
+
+// chunks has the server read or write p.
+func (r *Region) chunks(ctx context.Context, what string, p []byte, off int64, o op) (done int, err error) {
+	for done < len(p) {
+		part := p[done:min(done+strictChunk, len(p))]
+		q := request{Op: uint32(o), Offset: off + int64(done), Size: int64(len(part))}
+		if o == opWrite {
+			q.Data, q.Length = part, uint32(len(part))
+		}
+		a, err := r.ask(ctx, what, &q)
+		if err != nil {
+			return done, err
+		}
+		if o == opRead && copy(part, a.Data) != len(part) {
+			return done, r.srv.error(what, r.id, ErrProtocol)
+		}
+		done += len(part)
+	}
+	return done, nil
+}
+
+// CompareAndSwap replaces the 64-bit word at off, which is a multiple of 8, by swap if it equals old, and reports whether
+// it did. Words are in the server's byte order.
+func (r *Region) CompareAndSwap(ctx context.Context, off int64, old, swap uint64) (bool, error) {
+	a, err := r.ask(ctx, "compare and swap in", &request{Op: uint32(opCompareAndSwap), Offset: off, Compare: old, Value: swap})
+	if err != nil {
+		return false, err
+	}
+	return a.Value == old, nil
+}
+
+// FetchAdd adds delta, wrapping around, to the 64-bit word at off, which is a multiple of 8, and returns it as it was before.
+func (r *Region) FetchAdd(ctx context.Context, off int64, delta uint64) (uint64, error) {
+	a, err := r.ask(ctx, "fetch and add in", &request{Op: uint32(opFetchAdd), Offset: off, Value: delta})
+	if err != nil {
+		return 0, err
+	}
+	return a.Value, nil
+}
+
+// CopyFrom copies n bytes from another region, at srcOff there, to off of this one. Nothing passes through the caller: this
+// region's server copies, or reads from the other server.
+func (r *Region) CopyFrom(ctx context.Context, off int64, src *Region, srcOff, n int64) error {
+	q := &request{Op: uint32(opCopy), Offset: off, Size: n, SourceID: src.id, SourceOffset: srcOff}
+	if !src.srv.to.Endpoint().Equal(r.srv.to.Endpoint()) || src.srv.to.ID() != r.srv.to.ID() {
+		q.Source, q.SourceLen = src.bulk, uint32(len(src.bulk))
+	}
+	_, err := r.ask(ctx, "copy to", q)
+	return err
+}
+
+// Reader reads the region from its start. Each read is a transfer of its own, so put a bufio.Reader in between where reads
+// are small.
+func (r *Region) Reader() *io.SectionReader { return io.NewSectionReader(r, 0, r.size) }
+
+// Writer writes the region from its start. Each write is a transfer of its own.
+func (r *Region) Writer() *io.OffsetWriter { return io.NewOffsetWriter(r, 0) }
+
+var (
+	_ io.ReaderAt = (*Region)(nil)
+	_ io.WriterAt = (*Region)(nil)
+)

@@ -1,0 +1,213 @@
+package rmem
+
+import (
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/binary"
+	"sync"
+	"time"
+
+	"cinnabar"
+	"cinnabar/internal/hostmem"
+)
+
+// graves is how many regions that are gone the server remembers the reason of.
+const graves = 4096
+
+// entry is a region at the server.
+type entry struct {
+	id      uint64
+	secret  [16]byte
+	size    int64
+	session uint64 // of the client that has allocated it
+	peer    string // who allocated it, for people
+	expires time.Time
+	timer   *time.Timer // ends the lease, nil without one
+
+	bulk *cinnabar.Bulk
+	mem  []byte
+
+	mu   sync.RWMutex // held by the server's own accesses for reading, by the end of the region for writing
+	gone bool         // guarded by mu
+}
+
+// session is a client.
+type session struct {
+	peer    string
+	used    int64
+	regions map[uint64]*entry
+	grace   *time.Timer // ends the session if it is not watched by then
+}
+
+// table is all regions and clients of a server: what may be had, by whom, and why something is gone. Its user's lock
+// guards it.
+type table struct {
+	quota, clientQuota, largest int64
+
+	used     int64
+	regions  map[uint64]*entry
+	sessions map[uint64]*session
+	gone     map[uint64]status
+	order    []uint64 // of gone, the oldest first
+}
+
+func newTable(quota, clientQuota, largest int64) table {
+	return table{
+		quota: quota, clientQuota: clientQuota, largest: largest,
+		regions: map[uint64]*entry{}, sessions: map[uint64]*session{}, gone: map[uint64]status{},
+	}
+}
+
+// newID returns a number that cannot be guessed, and is not 0.
+func newID() uint64 {
+	var b [8]byte
+	for {
+		fillRandom(b[:])
+		if id := binary.LittleEndian.Uint64(b[:]); id != 0 {
+			return id
+		}
+	}
+}
+
+// fillRandom fills b with what cannot be guessed.
+func fillRandom(b []byte) { _, _ = rand.Read(b) } // it never fails
+
+// open begins a session.
+func (t *table) open(peer string) uint64 {
+	id := newID()
+	t.sessions[id] = &session{peer: peer, regions: map[uint64]*entry{}}
+	return id
+}
+
+// admit tells whether a client may have size more bytes, and says so in r if not.
+func (t *table) admit(r *response, s *session, size int64) bool {
+	switch {
+	case s == nil:
+		r.Status = uint32(statusSession)
+	case size <= 0 || size > t.largest:
+		r.Status, r.Limit = uint32(statusSize), t.largest
+	case size > t.quota-t.used:
+		r.Status, r.Limit, r.Left = uint32(statusQuota), t.quota, t.quota-t.used
+	case size > t.clientQuota-s.used:
+		r.Status, r.Limit, r.Left = uint32(statusClientQuota), t.clientQuota, t.clientQuota-s.used
+	default:
+		return true
+	}
+	return false
+}
+
+// reserve takes bytes from the quotas for a region that is being made. A lease does not free a client from its quota
+// while its session lasts.
+func (t *table) reserve(s *session, size int64) { t.used += size; s.used += size }
+
+// refund gives bytes back that reserve took. The session may have ended.
+func (t *table) refund(session uint64, size int64) {
+	t.used -= size
+	if s := t.sessions[session]; s != nil {
+		s.used -= size
+	}
+}
+
+// find returns the region id, or says in r why there is none.
+func (t *table) find(r *response, id uint64) *entry {
+	e := t.regions[id]
+	if e == nil {
+		r.Status = uint32(statusUnknown)
+		if why, ok := t.gone[id]; ok {
+			r.Status = uint32(why)
+		}
+	}
+	return e
+}
+
+// own is find for its owner.
+func (t *table) own(r *response, q *request) *entry {
+	e := t.find(r, q.ID)
+	if e != nil && subtle.ConstantTimeCompare(e.secret[:], q.Secret[:]) == 0 {
+		r.Status = uint32(statusNotOwner)
+		return nil
+	}
+	return e
+}
+
+// remove takes a region out and remembers why. The caller closes it. It reports whether it was still there.
+func (t *table) remove(e *entry, why status) bool {
+	if t.regions[e.id] != e {
+		return false
+	}
+	delete(t.regions, e.id)
+	t.used -= e.size
+	if s := t.sessions[e.session]; s != nil {
+		delete(s.regions, e.id)
+		s.used -= e.size
+	}
+	t.gone[e.id] = why
+	if t.order = append(t.order, e.id); len(t.order) > graves {
+		delete(t.gone, t.order[0])
+		t.order = t.order[1:]
+	}
+	if e.timer != nil {
+		e.timer.Stop()
+	}
+	return true
+}
+
+// close ends a session and returns the regions that go with it, which are taken out.
+func (t *table) close(id uint64) (orphans []*entry) {
+	s := t.sessions[id]
+	if s == nil {
+		return nil
+	}
+	for _, e := range s.regions {
+		if e.timer == nil {
+			orphans = append(orphans, e)
+		}
+	}
+	for _, e := range orphans {
+		t.remove(e, statusFreed)
+	}
+	s.grace.Stop()
+	delete(t.sessions, id)
+	return orphans
+}
+
+// end closes a region's memory for peers, when no access of the server's own is under way.
+func (e *entry) end() error {
+	e.mu.Lock()
+	e.gone = true
+	e.mu.Unlock()
+	return e.bulk.Close()
+}
+
+// use runs f on the n bytes from off on, unless the region is gone meanwhile or they are not all in it, which r then says.
+func (e *entry) use(r *response, off, n int64, f func([]byte)) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	switch {
+	case e.gone:
+		r.Status = uint32(statusFreed)
+	case off < 0 || n < 0 || off > e.size || n > e.size-off:
+		r.Status, r.Limit = uint32(statusRange), e.size
+	default:
+		f(e.mem[off : off+n])
+	}
+}
+
+// atomic executes an atomic operation on the 8 bytes at off.
+func (e *entry) atomic(r *response, q *request) {
+	if q.Offset%8 != 0 {
+		r.Status = uint32(statusAligned)
+		return
+	}
+	e.use(r, q.Offset, 8, func(b []byte) {
+		var ok bool
+		if op(q.Op) == opFetchAdd {
+			r.Value, ok = hostmem.Add64(b, q.Value)
+		} else {
+			r.Value, ok = hostmem.CompareAndSwap64(b, q.Compare, q.Value)
+		}
+		if !ok {
+			r.Status = uint32(statusServer)
+		}
+	})
+}
