@@ -128,6 +128,47 @@ func OpenToken(ctx context.Context, e *cinnabar.Engine, token string) (*Region, 
 	return r, nil
 }
 
+// OpenText is Open or OpenToken, whichever s is for.
+func OpenText(ctx context.Context, e *cinnabar.Engine, s string) (*Region, error) {
+	if strings.HasPrefix(s, tokenScheme) {
+		return OpenToken(ctx, e, s)
+	}
+	h, err := ParseHandle(s)
+	if err != nil {
+		return nil, err
+	}
+	return Open(ctx, e, h)
+}
+
+// ServerOf returns the address in a handle or token.
+func ServerOf(s string) (string, error) {
+	if strings.HasPrefix(s, tokenScheme) {
+		h, _, err := decode("token", tokenScheme, s, len(request{}.Secret))
+		return h.Server, err
+	}
+	h, err := ParseHandle(s)
+	return h.Server, err
+}
+
+// Usage is how much a server lends.
+type Usage struct {
+	Quota   int64 `json:"quota"` // bytes
+	Used    int64 `json:"used"`  // bytes
+	Regions int   `json:"regions"`
+	Clients int   `json:"clients"`
+	Strict  bool  `json:"strict"`
+}
+
+// AskUsage asks a server how much it lends.
+func AskUsage(ctx context.Context, to cinnabar.ProviderHandle) (Usage, error) {
+	srv := server{to: to}
+	a, err := srv.ask(ctx, &request{Op: uint32(opUsage)})
+	if err != nil {
+		return Usage{}, srv.error("ask", 0, err)
+	}
+	return Usage{Quota: a.Limit, Used: a.Limit - a.Left, Regions: int(a.Value), Clients: int(a.Size), Strict: a.Strict}, nil
+}
+
 // FreeToken frees a region by its owner's token, also if it cannot be opened.
 func FreeToken(ctx context.Context, e *cinnabar.Engine, token string) error {
 	h, secret, err := decode("token", tokenScheme, token, len(request{}.Secret))

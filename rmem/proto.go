@@ -21,6 +21,7 @@ const (
 	opRead  // of servers that are strict
 	opWrite // of servers that are strict
 	opCopy  // from another region
+	opUsage // what the server lends
 )
 
 // request is what a client sends. Fields that an operation does not use are zero.

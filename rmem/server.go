@@ -130,6 +130,8 @@ func (s *Server) handle(ctx context.Context, q request) (r response, err error) 
 		s.access(&q, &r)
 	case opCopy:
 		s.copy(ctx, &q, &r)
+	case opUsage:
+		s.usage(&r)
 	default:
 		return r, cinnabar.CodeOpNotSupported
 	}
@@ -467,6 +469,13 @@ func (s *Server) Stats() Stats {
 		st.Regions = append(st.Regions, RegionInfo{ID: e.id, Size: e.size, Peer: e.peer, Lease: e.left()})
 	}
 	return st
+}
+
+// usage tells anybody how much is lent, but not what: regions' numbers are worth something.
+func (s *Server) usage(r *response) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.Limit, r.Left, r.Size, r.Value, r.Strict = s.t.quota, s.t.quota-s.t.used, int64(len(s.t.sessions)), uint64(len(s.t.regions)), s.cfg.Strict
 }
 
 // Close revokes all regions, also those with a lease, ends all clients' sessions, and takes the provider away.

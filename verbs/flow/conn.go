@@ -30,9 +30,10 @@ type Conn struct {
 
 	remote  verbs.RemoteAddr // the peer's ring
 	slotLen int              // bytes of sendMR for one message
-	ringMR  *verbs.MR        // where the peer writes long records
-	recvMR  *verbs.MR        // buffers of receives
-	sendMR  *verbs.MR        // headers and short records to be sent
+	sides   *sides
+	ringMR  *verbs.MR // where the peer writes long records
+	recvMR  *verbs.MR // buffers of receives
+	sendMR  *verbs.MR // headers and short records to be sent
 	staging *ring.Ring[*verbs.MR]
 	stageMR *verbs.MR
 
@@ -70,7 +71,7 @@ func newConn(dev *verbs.Device, cfg Config) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{cfg: cfg, pd: cfg.PD, done: make(chan struct{})}
+	c := &Conn{cfg: cfg, pd: cfg.PD, done: make(chan struct{}), sides: newSides()}
 	if err := c.build(dev); err != nil {
 		return nil, errors.Join(err, c.release())
 	}
@@ -86,7 +87,7 @@ func (c *Conn) build(dev *verbs.Device) (err error) {
 		}
 	}
 	receives := c.cfg.Records + controls
-	sends := 2*c.cfg.Records + controls
+	sends := 2*c.cfg.Records + controls + oneSided
 	if c.cq, err = dev.CreateCQ(receives + sends); err != nil {
 		return err
 	}
@@ -361,6 +362,9 @@ func (c *Conn) failLocked(err error) {
 	c.rx.readers.Serve(c.nextWaiting)
 	c.rx.readers.End()
 	c.tx.end(err)
+	for slot := range uint64(oneSided) {
+		c.sideLocked(slot, err)
+	}
 }
 
 // overLocked is the error of an operation on a connection that is over.

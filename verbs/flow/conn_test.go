@@ -253,6 +253,46 @@ func TestSendFrom(t *testing.T) {
 	}
 }
 
+// TestOneSided reads, writes and counts in memory that the peer has told of, beside records.
+func TestOneSided(t *testing.T) {
+	a, p := pair(t, Config{}, Config{})
+	there, err := p.PD().RegMR(make([]byte, 4096), verbs.LocalWrite|verbs.RemoteRead|verbs.RemoteWrite|verbs.RemoteAtomic)
+	must(t, err)
+	defer func() { must(t, there.Close()) }()
+	here, err := a.PD().RegMR(fill(make([]byte, 4096), 3), verbs.LocalWrite)
+	must(t, err)
+	defer func() { must(t, here.Close()) }()
+	ctx := testContext(t)
+	must(t, a.Do(ctx, verbs.SendWR{Op: verbs.OpWrite, SGL: []verbs.SGE{here.SGE(0, 4096)}, Remote: there.Remote()}))
+	must(t, a.Send(ctx, []byte("look"))) // delivered after the write
+	must(t, recv(t, p).Release())
+	if !bytes.Equal(there.Bytes(), here.Bytes()) {
+		t.Error("written bytes")
+	}
+	var wg sync.WaitGroup
+	for i := range 100 {
+		wg.Go(func() {
+			to := there.Remote()
+			to.Addr += 8
+			if err := a.Do(ctx, verbs.SendWR{Op: verbs.OpFetchAdd, SGL: []verbs.SGE{here.SGE(8*i, 8)}, Remote: to, CompareAdd: 1}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	must(t, a.Do(ctx, verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{here.SGE(0, 4096)}, Remote: there.Remote()}))
+	if !bytes.Equal(there.Bytes(), here.Bytes()) {
+		t.Error("read bytes")
+	}
+	if err := p.Do(ctx, verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{there.SGE(0, 8)}, Remote: verbs.RemoteAddr{RKey: 1}}); err == nil {
+		t.Error("a key that nobody gave")
+	}
+	<-p.Done()
+	if _, err := p.Recv(ctx); err == nil {
+		t.Error("the connection lives on")
+	}
+}
+
 // TestTooLong names the limit of the peer.
 func TestTooLong(t *testing.T) {
 	a, _ := pair(t, Config{}, Config{Bytes: 1000, Inline: 10})

@@ -171,6 +171,9 @@ func (c *Conn) takeLocked(wc *verbs.WC) error {
 		return nil
 	}
 	if err := wc.Err(); err != nil {
+		if wc.ID&idMask == idSide {
+			c.sideLocked(wc.ID&^idMask, err)
+		}
 		if wc.Status == verbs.StatusWRFlushErr && c.rx.fin {
 			return io.EOF // the peer has said that it has ended
 		}
@@ -185,6 +188,8 @@ func (c *Conn) takeLocked(wc *verbs.WC) error {
 		return c.sentLocked(i)
 	case idControl:
 		c.tx.slots[i] = false
+	case idSide:
+		c.sideLocked(i, nil)
 	}
 	return nil
 }

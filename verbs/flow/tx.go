@@ -15,6 +15,7 @@ const (
 	idReceive = iota << 56 // number of the receive's buffer
 	idRecord               // number of the record
 	idControl              // number of the slot
+	idSide                 // number of the slot of a one-sided operation
 	idMask    = 0xFF << 56
 )
 
@@ -124,10 +125,7 @@ func (c *Conn) SendFrom(ctx context.Context, sgl []verbs.SGE) error {
 		return err
 	}
 	<-o.sent
-	if o.err != nil {
-		return fmt.Errorf("flow: %s: %w", op, o.err)
-	}
-	return nil
+	return c.letGo(op, o.err)
 }
 
 func (c *Conn) checkLength(op string, n int) error {

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"cinnabar/rmem"
+)
+
+// memChunk is how many bytes of a file are moved at a time.
+const memChunk = 4 << 20
+
+// memRangeOptions are the options of mem put and mem get.
+type memRangeOptions struct {
+	offset  int64
+	size    int64 // of mem get; -1: to the end
+	output  string
+	timeout time.Duration
+}
+
+func newMemPut(s streams) *cobra.Command {
+	o := &memRangeOptions{}
+	cmd := &cobra.Command{
+		Use:   "put TOKEN [FILE]",
+		Short: "Write FILE, or standard input, into a region",
+		Args:  cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			from := s.in
+			if len(args) == 2 && args[1] != "-" {
+				f, err := os.Open(args[1])
+				if err != nil {
+					return err
+				}
+				defer shut(f)
+				from = f
+			}
+			return withRegion(cmd.Context(), args[0], o.timeout, func(ctx context.Context, r *rmem.Region) error {
+				return o.put(ctx, r, from)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.Int64Var(&o.offset, "offset", 0, "where in the region to begin, in bytes")
+	f.DurationVarP(&o.timeout, "timeout", "t", memTimeout, "how long all of it may take")
+	return cmd
+}
+
+// put writes all of from. What does not fit is an error, and the part that fits is written.
+func (o *memRangeOptions) put(ctx context.Context, r *rmem.Region, from io.Reader) error {
+	if o.offset < 0 || o.offset > r.Size() {
+		return usagef("--offset %d: the region has %d bytes", o.offset, r.Size())
+	}
+	buf := make([]byte, memChunk)
+	for at := o.offset; ; {
+		n, err := io.ReadFull(from, buf)
+		if n > 0 {
+			written, err := r.WriteAtContext(ctx, buf[:n], at)
+			if err == io.ErrShortWrite { //nolint:errorlint // it comes as it is
+				return fmt.Errorf("there is more than the %d bytes of the region from %d on", r.Size()-o.offset, o.offset)
+			}
+			if err != nil {
+				return err
+			}
+			at += int64(written)
+		}
+		switch err {
+		case nil:
+		case io.EOF, io.ErrUnexpectedEOF:
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+func newMemGet(s streams) *cobra.Command {
+	o := &memRangeOptions{}
+	cmd := &cobra.Command{
+		Use:   "get TOKEN",
+		Short: "Read a region to standard output, or to a file",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return withRegion(cmd.Context(), args[0], o.timeout, func(ctx context.Context, r *rmem.Region) error {
+				return o.get(ctx, r, s.out)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.Int64Var(&o.offset, "offset", 0, "where in the region to begin, in bytes")
+	f.Int64Var(&o.size, "size", -1, "how many bytes to read (default: to the end)")
+	f.StringVarP(&o.output, "output", "o", "", "file to write to, which must not exist")
+	f.DurationVarP(&o.timeout, "timeout", "t", memTimeout, "how long all of it may take")
+	return cmd
+}
+
+func (o *memRangeOptions) get(ctx context.Context, r *rmem.Region, to io.Writer) (err error) {
+	if o.offset < 0 || o.offset > r.Size() || o.size > r.Size()-o.offset || o.size < -1 {
+		return usagef("--offset %d --size %d: the region has %d bytes", o.offset, o.size, r.Size())
+	}
+	if o.output != "" {
+		f, err := os.OpenFile(o.output, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		if err != nil {
+			return err
+		}
+		if err := o.read(ctx, r, f); err != nil {
+			shut(f)
+			return err
+		}
+		return f.Close()
+	}
+	return o.read(ctx, r, to)
+}
+
+func (o *memRangeOptions) read(ctx context.Context, r *rmem.Region, to io.Writer) error {
+	end := r.Size()
+	if o.size >= 0 {
+		end = o.offset + o.size
+	}
+	buf := make([]byte, min(memChunk, end-o.offset))
+	for at := o.offset; at < end; {
+		n, err := r.ReadAtContext(ctx, buf[:min(int64(len(buf)), end-at)], at)
+		if err != nil {
+			return err
+		}
+		if _, err := to.Write(buf[:n]); err != nil {
+			return err
+		}
+		at += int64(n)
+	}
+	return nil
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"cinnabar/rmem"
+)
+
+// TestMemCommands borrows a region, puts a file into it, gets it back in parts, and frees it, each with a command of its own.
+func TestMemCommands(t *testing.T) {
+	e := serving(t, nil)
+	srv, err := rmem.Serve(e, rmem.Config{Provider: 3, Quota: 10 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shut(srv)
+	lines := strings.Fields(wantRun(t, 0, []string{"mem", "alloc", "-p", "3", "--handle", e.Addr(), "5MiB"}, "rmem-owner:").out.String())
+	if len(lines) != 2 {
+		t.Fatalf("%q", lines)
+	}
+	token, handle := lines[0], lines[1]
+	data := bytes.Repeat([]byte("remote memory\n"), 5<<20/14)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantRun(t, 0, []string{"mem", "put", token, file})
+	if o := wantRun(t, 0, []string{"mem", "get", handle, "--offset", "7", "--size", "6"}); o.out.String() != "memory" {
+		t.Errorf("%q", &o.out)
+	}
+	var in output
+	from := in.streams()
+	from.in = strings.NewReader("MEMORY")
+	if code := run(t.Context(), []string{"mem", "put", handle, "--offset", "7"}, from); code != 0 {
+		t.Errorf("exit code %d: %s", code, &in.err)
+	}
+	copy(data[7:], "MEMORY")
+	copied := filepath.Join(t.TempDir(), "copy")
+	wantRun(t, 0, []string{"mem", "get", token, "-o", copied})
+	if got, err := os.ReadFile(copied); err != nil || !bytes.Equal(got[:len(data)], data) || len(got) != 5<<20 {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	wantRun(t, 1, []string{"mem", "get", token, "-o", copied}, "exists")
+	wantRun(t, 0, []string{"mem", "stat", "-p", "3", e.Addr()}, "5242880 of 10485760 bytes lent, 1 regions")
+	var u rmem.Usage
+	if err := json.Unmarshal(wantRun(t, 0, []string{"mem", "stat", "-p", "3", "-j", e.Addr()}).out.Bytes(), &u); err != nil || u.Regions != 1 {
+		t.Errorf("%+v, %v", u, err)
+	}
+	wantRun(t, 1, []string{"mem", "free", handle}, "is no token")
+	wantRun(t, 0, []string{"mem", "free", token})
+	wantRun(t, 1, []string{"mem", "free", token}, "was freed")
+	wantRun(t, 1, []string{"mem", "get", handle}, "was freed")
+	wantRun(t, 1, []string{"mem", "alloc", "-p", "3", e.Addr(), "11MiB"}, "impossible size")
+	for _, args := range [][]string{
+		{"alloc", e.Addr(), "x"}, {"alloc", "--lease", "0s", e.Addr(), "5"}, {"get", "nonsense"}, {"put"}, {"serve", "--quota", "x", "ofi+tcp://127.0.0.1"},
+		{"serve", "--longest-lease", "0s", "ofi+tcp://127.0.0.1"},
+	} {
+		wantRun(t, 2, append([]string{"mem"}, args...))
+	}
+}
+
+// TestMemTooMuch writes what fits, and says what does not.
+func TestMemTooMuch(t *testing.T) {
+	e := serving(t, nil)
+	srv, err := rmem.Serve(e, rmem.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shut(srv)
+	token := strings.TrimSpace(wantRun(t, 0, []string{"mem", "alloc", e.Addr(), "10"}).out.String())
+	var in output
+	from := in.streams()
+	from.in = strings.NewReader("0123456789A")
+	if code := run(t.Context(), []string{"mem", "put", token}, from); code != 1 || !strings.Contains(in.err.String(), "10 bytes") {
+		t.Errorf("exit code %d: %s", code, &in.err)
+	}
+	wantRun(t, 0, []string{"mem", "get", token}, "0123456789")
+	wantRun(t, 2, []string{"mem", "get", token, "--offset", "11"}, "10 bytes")
+	wantRun(t, 2, []string{"mem", "put", token, "--offset", "-1"}, "10 bytes")
+}
