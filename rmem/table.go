@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"cinnabar"
 	"cinnabar/internal/hostmem"
 )
 
@@ -24,8 +23,7 @@ type entry struct {
 	expires time.Time
 	timer   *time.Timer // ends the lease, nil without one
 
-	bulk *cinnabar.Bulk
-	mem  []byte
+	mem memory
 
 	mu   sync.RWMutex // held by the server's own accesses for reading, by the end of the region for writing
 	gone bool         // guarded by mu
@@ -36,7 +34,7 @@ type session struct {
 	peer    string
 	used    int64
 	regions map[uint64]*entry
-	grace   *time.Timer // ends the session if it is not watched by then
+	grace   *time.Timer // ends the session if it is not watched by then; nil if its connection is the session
 }
 
 // table is all regions and clients of a server: what may be had, by whom, and why something is gone. Its user's lock
@@ -166,7 +164,9 @@ func (t *table) close(id uint64) (orphans []*entry) {
 	for _, e := range orphans {
 		t.remove(e, statusFreed)
 	}
-	s.grace.Stop()
+	if s.grace != nil {
+		s.grace.Stop()
+	}
 	delete(t.sessions, id)
 	return orphans
 }
@@ -176,7 +176,7 @@ func (e *entry) end() error {
 	e.mu.Lock()
 	e.gone = true
 	e.mu.Unlock()
-	return e.bulk.Close()
+	return e.mem.Close()
 }
 
 // use runs f on the n bytes from off on, unless the region is gone meanwhile or they are not all in it, which r then says.
@@ -189,7 +189,7 @@ func (e *entry) use(r *response, off, n int64, f func([]byte)) {
 	case off < 0 || n < 0 || off > e.size || n > e.size-off:
 		r.Status, r.Limit = uint32(statusRange), e.size
 	default:
-		f(e.mem[off : off+n])
+		f(e.mem.Bytes()[off : off+n])
 	}
 }
 

@@ -1,0 +1,242 @@
+package rmem
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// lender is what servers have in common, whatever the network.
+type lender struct {
+	cfg  Config
+	log  *slog.Logger
+	back func(size int64) (memory, error) // makes memory that clients can reach
+
+	mu sync.Mutex
+	// +checklocks:mu
+	t table
+	// +checklocks:mu
+	closed bool
+}
+
+// memory is what a region lies in.
+type memory interface {
+	Bytes() []byte
+	describe(r *response) error // tells a client how to reach it
+	Close() error               // ends all access of clients
+}
+
+func newLender(cfg Config, back func(int64) (memory, error)) lender {
+	return lender{cfg: cfg, log: cfg.Logger, back: back, t: newTable(cfg.Quota, cfg.ClientQuota, cfg.Largest)}
+}
+
+// open begins a session of a client, or says in r why not.
+func (l *lender) open(r *response, peer string) (id uint64, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.closed:
+		r.Status = uint32(statusRevoked)
+		return 0, false
+	case len(l.t.sessions) >= mostClients:
+		r.Status, r.Limit = uint32(statusClients), mostClients
+		return 0, false
+	}
+	id = l.t.open(peer)
+	r.Session = id
+	r.Limit, r.Left, r.Strict = l.t.largest, l.t.quota-l.t.used, l.cfg.Strict
+	return id, true
+}
+
+// closeSession frees what a client has without a lease. Unknown sessions are none.
+func (l *lender) closeSession(id uint64, why string) {
+	l.mu.Lock()
+	orphans := l.t.close(id)
+	l.mu.Unlock()
+	for _, e := range orphans {
+		l.end(e)
+	}
+	if len(orphans) > 0 {
+		l.log.Debug("regions freed with their client", "session", fmt.Sprintf("%016x", id), "regions", len(orphans), "reason", why)
+	}
+}
+
+// end closes a region that was taken out of the table.
+func (l *lender) end(e *entry) {
+	if err := e.end(); err != nil {
+		l.log.Warn("region not closed", "region", fmt.Sprintf("%016x", e.id), "error", err)
+	}
+}
+
+// serve answers a request that is about regions, and reports whether it was one.
+func (l *lender) serve(q *request, r *response, peer string) bool {
+	r.ID = q.ID
+	switch op(q.Op) {
+	case opAlloc:
+		l.alloc(q, r, peer)
+	case opFree:
+		l.free(q, r)
+	case opRenew:
+		l.renew(q, r)
+	case opStat:
+		l.stat(q, r)
+	case opCompareAndSwap, opFetchAdd, opRead, opWrite:
+		l.access(q, r)
+	case opUsage:
+		l.usage(r)
+	default:
+		return false
+	}
+	return true
+}
+
+// alloc lends memory.
+func (l *lender) alloc(q *request, r *response, peer string) {
+	l.mu.Lock()
+	c := l.t.sessions[q.Session]
+	if !l.t.admit(r, c, q.Size) {
+		l.mu.Unlock()
+		return
+	}
+	l.t.reserve(c, q.Size) // before the memory is made, which takes long, so that the quota holds
+	l.mu.Unlock()
+	e := &entry{id: newID(), size: q.Size, session: q.Session, peer: peer}
+	fillRandom(e.secret[:])
+	mem, err := l.back(q.Size)
+	e.mem = mem
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.t.refund(q.Session, q.Size) // enter takes it again
+	if err != nil {
+		r.Status = uint32(statusServer)
+		l.log.Error("no memory to lend", "bytes", q.Size, "error", err)
+		return
+	}
+	if l.t.sessions[q.Session] == nil { // the client has died meanwhile
+		r.Status = uint32(statusSession)
+		go l.end(e)
+		return
+	}
+	l.enter(e, time.Duration(q.Lease))
+	r.ID, r.Secret = e.id, e.secret
+	l.describe(r, e)
+}
+
+// enter adds a region to the table.
+//
+// +checklocks:l.mu
+func (l *lender) enter(e *entry, lease time.Duration) {
+	c := l.t.sessions[e.session]
+	l.t.reserve(c, e.size)
+	l.t.regions[e.id], c.regions[e.id] = e, e
+	if lease > 0 {
+		l.hold(e, lease)
+	}
+}
+
+// hold sets or renews a lease.
+//
+// +checklocks:l.mu
+func (l *lender) hold(e *entry, lease time.Duration) {
+	lease = min(lease, l.cfg.LongestHold)
+	e.expires = time.Now().Add(lease)
+	if e.timer == nil {
+		e.timer = time.AfterFunc(lease, func() { l.expire(e) })
+	} else {
+		e.timer.Reset(lease)
+	}
+}
+
+// expire ends a lease, unless it was renewed just now.
+func (l *lender) expire(e *entry) {
+	l.mu.Lock()
+	if left := time.Until(e.expires); left > 0 {
+		e.timer.Reset(left)
+		l.mu.Unlock()
+		return
+	}
+	ended := l.t.remove(e, statusExpired)
+	l.mu.Unlock()
+	if ended {
+		l.end(e)
+	}
+}
+
+// left is how long the lease lasts, 0 without one.
+func (e *entry) left() time.Duration {
+	if e.timer == nil {
+		return 0
+	}
+	return max(time.Until(e.expires), 1)
+}
+
+func (l *lender) free(q *request, r *response) {
+	l.mu.Lock()
+	e := l.t.own(r, q)
+	freed := e != nil && l.t.remove(e, statusFreed)
+	l.mu.Unlock()
+	if freed {
+		l.end(e)
+	}
+}
+
+func (l *lender) renew(q *request, r *response) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.t.own(r, q)
+	switch {
+	case e == nil:
+	case e.timer == nil || q.Lease <= 0:
+		r.Status = uint32(statusNoLease)
+	default:
+		l.hold(e, time.Duration(q.Lease))
+		r.Lease = int64(e.left())
+	}
+}
+
+func (l *lender) stat(q *request, r *response) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.t.find(r, q.ID); e != nil {
+		l.describe(r, e)
+	}
+}
+
+// describe tells what a client needs to use a region.
+//
+// +checklocks:l.mu
+func (l *lender) describe(r *response, e *entry) {
+	r.Size, r.Lease, r.Strict = e.size, int64(e.left()), l.cfg.Strict
+	if err := e.mem.describe(r); err != nil {
+		r.Status = uint32(statusServer)
+		l.log.Error("no handle for a region", "error", err)
+	}
+}
+
+// find is table.find with the lock.
+func (l *lender) find(r *response, id uint64) *entry {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.t.find(r, id)
+}
+
+// access executes what the server does with a region's memory on behalf of a client.
+func (l *lender) access(q *request, r *response) {
+	e := l.find(r, q.ID)
+	if e == nil {
+		return
+	}
+	switch op(q.Op) {
+	case opRead:
+		if q.Size > strictChunk {
+			r.Status, r.Limit = uint32(statusSize), strictChunk
+			return
+		}
+		e.use(r, q.Offset, q.Size, func(b []byte) { r.Data, r.Length = append([]byte(nil), b...), uint32(len(b)) })
+	case opWrite:
+		e.use(r, q.Offset, int64(len(q.Data)), func(b []byte) { copy(b, q.Data) })
+	default:
+		e.atomic(r, q)
+	}
+}

@@ -1,0 +1,69 @@
+package rmem
+
+import "time"
+
+// revoke takes a region back, now: its handles and tokens are worth nothing any more. It reports whether there was one.
+func (l *lender) revoke(id uint64) bool {
+	l.mu.Lock()
+	e := l.t.regions[id]
+	revoked := e != nil && l.t.remove(e, statusRevoked)
+	l.mu.Unlock()
+	if revoked {
+		l.end(e)
+	}
+	return revoked
+}
+
+// RegionInfo describes a region that is lent.
+type RegionInfo struct {
+	ID    uint64
+	Size  int64         // bytes
+	Peer  string        // address of who has allocated it
+	Lease time.Duration // that is left; 0: none, it goes with its client
+}
+
+// Stats is what a server lends.
+type Stats struct {
+	Quota, Used int64 // bytes
+	Clients     int
+	Regions     []RegionInfo // in no order
+}
+
+// stats returns what is lent now.
+func (l *lender) stats() Stats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	st := Stats{Quota: l.t.quota, Used: l.t.used, Clients: len(l.t.sessions)}
+	for _, e := range l.t.regions {
+		st.Regions = append(st.Regions, RegionInfo{ID: e.id, Size: e.size, Peer: e.peer, Lease: e.left()})
+	}
+	return st
+}
+
+// usage tells anybody how much is lent, but not what: regions' numbers are worth something.
+func (l *lender) usage(r *response) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r.Limit, r.Left, r.Size, r.Value, r.Strict = l.t.quota, l.t.quota-l.t.used, int64(len(l.t.sessions)), uint64(len(l.t.regions)), l.cfg.Strict
+}
+
+// closeAll revokes all regions, also those with a lease, and returns the sessions, which are to be ended.
+func (l *lender) closeAll() (sessions []uint64) {
+	l.mu.Lock()
+	l.closed = true
+	var all []*entry
+	for _, e := range l.t.regions {
+		all = append(all, e)
+	}
+	for _, e := range all {
+		l.t.remove(e, statusRevoked)
+	}
+	for id := range l.t.sessions {
+		sessions = append(sessions, id)
+	}
+	l.mu.Unlock()
+	for _, e := range all {
+		l.end(e)
+	}
+	return sessions
+}
