@@ -3,31 +3,47 @@ package cinnabar
 import (
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"time"
 
 	"cinnabar/internal/hg"
+	"cinnabar/internal/margoconf"
 	"cinnabar/internal/na/ofitcp"
+	"cinnabar/internal/na/sm"
 )
 
 // Config is how an engine behaves. The zero value, and a nil *Config, are good defaults; each field says what its zero
 // stands for. The engine keeps a copy.
 type Config struct {
-	Logger *slog.Logger // nil: discard
+	Logger *slog.Logger // nil: discard, unless MARGO_LOG_LEVEL or HG_LOG_LEVEL is in the environment; then [NewLogger] on standard error
+	// MercuryLog says what is logged by the layers below Margo's; the zero value: as the environment and Logger say.
+	MercuryLog MercuryLog
 
 	// MaxHandlers is how many handlers there are at once, in each pool and outside pools; 0: 4096. Those that wait for a
 	// call or transfer of theirs count too, so it must exceed the depth of calls that come back to this engine.
 	MaxHandlers int
 	MaxQueued   int // requests that wait for a handler outside pools; those beyond it are answered CodeAgain; 0: 65536, negative: none wait
 	Pools       []PoolConfig
+	RPCPool     string // the pool of handlers that are registered without InPool; empty: outside pools
+	// Parent is an engine of this process whose pools the new engine uses instead of having its own (parent_mid).
+	// MaxHandlers, MaxQueued and Pools must be 0 then, and HandlerWarning is the parent's. The two may end in any order.
+	Parent *Engine
+	// HandlerWarning is how long a handler may take before a warning on Logger names it and who called it, and again
+	// whenever it has become twice as old; 0: never. Calls that the handler waits for count.
+	HandlerWarning time.Duration
 
 	Interceptors []Interceptor // outermost first, around calls and around handlers
 	Monitor      Monitor       // nil: none, which costs nothing
+	Statistics   *Statistics   // measures calls and transfers, for this engine only; nil: none, which costs nothing
 	Progress     Progress
 
 	// AllowRemoteShutdown has the engine obey a peer that asks it to shut down ([Endpoint.Shutdown],
 	// margo_shutdown_remote_instance). Otherwise such a peer is told that it may not.
 	AllowRemoteShutdown bool
+	// AllowQuery has the engine tell any peer that asks about its providers, RPCs, pools, statistics and configuration
+	// ([Endpoint.Query]). Otherwise there is no such RPC.
+	AllowQuery bool
 
 	Checksums Checksums // of messages; 0: ChecksumsAuto
 	// MaxOverflow limits an argument or result that is too long for a message and that this process is asked to fetch, in
@@ -48,6 +64,9 @@ type Config struct {
 	DialRetry   time.Duration // how long a peer that refuses connections is dialed again; 0: not at all
 	KeepAlive   time.Duration // after how long a silent host counts as dead; 0: 15 s; negative: never
 	SendTimeout time.Duration // how long a host may leave what was sent unacknowledged; 0: 15 s; negative: for ever
+
+	margo *margoconf.Config // what ParseConfig has read, or the engine's is, for MarshalJSON; nil: Margo's defaults
+	logs  *logs             // of the engine that has this configuration; nil: nobody's
 }
 
 // Progress says how waiting is done.
@@ -55,13 +74,6 @@ type Progress struct {
 	// Spin is for how long a goroutine that waits for the network polls it before it sleeps. Polling saves the waking of
 	// a sleeping thread, which takes longer than a small call. 0: 50 µs; negative: sleep at once.
 	Spin time.Duration
-}
-
-// PoolConfig describes a pool: a group of workers for handlers that should neither delay nor be delayed by others.
-type PoolConfig struct {
-	Name    string
-	Workers int // handlers of the pool that run at once, not counting those that wait for a call or transfer; 0: 1
-	Queue   int // requests that wait for a worker; those beyond it are answered CodeAgain; 0: 65536, negative: none wait
 }
 
 // Checksums is whether messages carry checksums. It is fixed when Mercury is built: peers of the two kinds use headers
@@ -95,16 +107,18 @@ func (cfg *Config) filled() Config {
 		c = *cfg
 	}
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = standardLogger(os.Getenv)
 	}
+	c.logs = newLogs(c.Logger, c.MercuryLog, os.Getenv)
 	c.Interceptors = slices.Clone(c.Interceptors)
 	c.Pools = slices.Clone(c.Pools)
-	defaultTo(&c.MaxHandlers, defaultHandlers)
-	defaultTo(&c.MaxQueued, defaultQueued)
+	if c.Parent == nil {
+		defaultTo(&c.MaxHandlers, defaultHandlers)
+		defaultTo(&c.MaxQueued, defaultQueued)
+	}
 	defaultTo(&c.Progress.Spin, defaultSpin)
 	for i := range c.Pools {
-		defaultTo(&c.Pools[i].Workers, 1)
-		defaultTo(&c.Pools[i].Queue, defaultQueued)
+		c.Pools[i].fill()
 	}
 	return c
 }
@@ -129,19 +143,26 @@ func (cfg *Config) check() error {
 	if cfg.Checksums > WithChecksums {
 		return argumentError("open engine", "", "", "Checksums is %d; there are ChecksumsAuto, NoChecksums and WithChecksums", cfg.Checksums)
 	}
+	if cfg.HandlerWarning < 0 {
+		return argumentError("open engine", "", "", "HandlerWarning is %v; it is a duration, or 0 for no warnings", cfg.HandlerWarning)
+	}
+	if cfg.Parent != nil && (cfg.MaxHandlers != 0 || cfg.MaxQueued != 0 || len(cfg.Pools) > 0 || cfg.HandlerWarning != 0) {
+		return argumentError("open engine", "", "", "MaxHandlers, MaxQueued, Pools and HandlerWarning are those of the Parent; leave them 0, or the Parent nil")
+	}
+	if _, err := cfg.MercuryLog.rule(func(string) string { return "" }); err != nil {
+		return argumentError("open engine", "", "", "MercuryLog: %w", err)
+	}
 	seen := map[string]bool{}
 	for _, p := range cfg.Pools {
-		switch {
-		case p.Name == "":
-			return argumentError("open engine", "", "", "a pool has no name")
-		case seen[p.Name]:
+		if err := p.check("open engine"); err != nil {
+			return err
+		}
+		if seen[p.Name] {
 			return argumentError("open engine", "", "", "two pools are named %q", p.Name)
-		case p.Workers < 0:
-			return argumentError("open engine", "", "", "pool %q has %d workers; it is a count, or 0 for 1", p.Name, p.Workers)
 		}
 		seen[p.Name] = true
 	}
-	return nil
+	return cfg.checkRPCPool()
 }
 
 // messageSize is n, or enough if it stands for the default.
@@ -156,7 +177,7 @@ func messageSize(n int) int {
 func (cfg *Config) class(d hg.Dispatcher) hg.Config {
 	mode := map[Checksums]hg.ChecksumMode{ChecksumsAuto: hg.Detect, NoChecksums: hg.NoChecksums, WithChecksums: hg.Checksums}[cfg.Checksums]
 	return hg.Config{
-		Logger: cfg.Logger, Dispatch: d, Checksums: mode,
+		Logger: cfg.layer("rpc"), Dispatch: d, Checksums: mode,
 		NoEager: cfg.NoEager, NoOverflow: cfg.NoOverflow, NoLoopback: cfg.NoLoopback,
 		MaxOverflow: cfg.MaxOverflow, OverflowBudget: cfg.OverflowBudget,
 	}
@@ -165,8 +186,18 @@ func (cfg *Config) class(d hg.Dispatcher) hg.Config {
 // tcp returns what the transport of ofi+tcp is told.
 func (cfg *Config) tcp() ofitcp.Config {
 	return ofitcp.Config{
-		Logger: cfg.Logger, Spin: cfg.Progress.Spin, Subnet: cfg.Subnet, Firewalled: cfg.Firewalled,
+		Logger: cfg.layer("na"), Spin: cfg.Progress.Spin, Subnet: cfg.Subnet, Firewalled: cfg.Firewalled,
 		MaxRequest: cfg.MaxRequest, MaxResponse: cfg.MaxResponse,
 		DialTimeout: cfg.DialTimeout, DialRetry: cfg.DialRetry, KeepAlive: cfg.KeepAlive, SendTimeout: cfg.SendTimeout,
 	}
+}
+
+// sm returns what the transport of na+sm is told. It has its own idea of how long to spin, which it is left unless the
+// program has one.
+func (cfg *Config) sm() sm.Config {
+	c := sm.Config{Logger: cfg.layer("na"), Spin: cfg.Progress.Spin, ConnectTimeout: cfg.DialTimeout, SendTimeout: cfg.SendTimeout}
+	if c.Spin == defaultSpin {
+		c.Spin = 0
+	}
+	return c
 }

@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"cinnabar/internal/hg"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/ofitcp"
+	"cinnabar/internal/na/sm"
 )
 
 // Engine is a process's presence on one network: it sends and serves RPCs and exposes memory. It is what a
@@ -27,6 +30,11 @@ type Engine struct {
 	handlers handlers
 	lives    lives
 	ending   ending
+	timers   timers
+	born     time.Time
+	doing    doings
+	exposed  memories
+	moves    sync.Pool // of *move
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -39,12 +47,14 @@ type Engine struct {
 //	ofi+tcp://192.168.1.7:1234    this address and port
 //	ofi+tcp://:1234               an address of this host
 //	ofi+tcp://eth0                the address of this interface
+//	na+sm://                      memory shared with processes of this host, under the number of this one
+//	na+sm://name                  the same, under a name
 //
-// "tcp" stands for "ofi+tcp". [Engine.Addr] tells the address that it became. A nil cfg is the zero Config.
+// "tcp" stands for "ofi+tcp" and "sm" for "na+sm". [Engine.Addr] tells the address that it became. A nil cfg is the zero Config.
 func Listen(addr string, cfg *Config) (*Engine, error) { return open(addr, true, cfg) }
 
-// Open makes an engine for calls only: requests that reach it are dropped. protocol is "ofi+tcp" or anything that
-// Listen accepts. Peers connect to it all the same when they reach for memory that it exposes.
+// Open makes an engine for calls only: requests that reach it are answered CodeNoEntry. protocol is "ofi+tcp", "na+sm" or anything
+// that Listen accepts. Peers connect to it all the same when they reach for memory that it exposes.
 func Open(protocol string, cfg *Config) (*Engine, error) { return open(protocol, false, cfg) }
 
 func open(addr string, listen bool, cfg *Config) (*Engine, error) {
@@ -53,8 +63,18 @@ func open(addr string, listen bool, cfg *Config) (*Engine, error) {
 	case "ofi+tcp", "tcp":
 		return newEngine(cfg, func(c *Config, h na.Handler) (na.Endpoint, error) {
 			t := c.tcp()
-			t.Address, t.Listen, t.Handler = addr, listen, h
+			t.Address, t.Listen, t.Handler = onInterface(addr), listen, h
 			ep, err := ofitcp.Open(context.Background(), t)
+			if err != nil {
+				return nil, errorFrom("open engine", "", addr, err)
+			}
+			return ep, nil
+		})
+	case "na+sm", "sm":
+		return newEngine(cfg, func(c *Config, h na.Handler) (na.Endpoint, error) {
+			t := c.sm()
+			t.Address, t.Listen, t.Handler = addr, listen, h
+			ep, err := sm.Open(context.Background(), t)
 			if err != nil {
 				return nil, errorFrom("open engine", "", addr, err)
 			}
@@ -66,16 +86,19 @@ func open(addr string, listen bool, cfg *Config) (*Engine, error) {
 
 // unknownProtocol is the error of an operation on an address whose protocol there is no transport for.
 func unknownProtocol(op, addr, scheme string) error {
-	return &Error{Op: op, Addr: addr, Code: CodeProtoNoSupport, Err: fmt.Errorf("protocol %q is not known; use ofi+tcp", scheme)}
+	return &Error{Op: op, Addr: addr, Code: CodeProtoNoSupport, Err: fmt.Errorf("protocol %q is not known; use ofi+tcp or na+sm", scheme)}
 }
 
 // newEngine makes an engine on the endpoint that connect opens.
 func newEngine(cfg *Config, connect func(*Config, na.Handler) (na.Endpoint, error)) (*Engine, error) {
-	e := &Engine{cfg: cfg.filled(), providers: map[uint16]*Provider{}}
+	e := &Engine{cfg: cfg.filled(), providers: map[uint16]*Provider{}, born: time.Now()}
 	if err := e.cfg.check(); err != nil {
 		return nil, err
 	}
-	e.log = e.cfg.Logger
+	if p := e.cfg.Parent; p != nil && p.gate.closed() {
+		return nil, errorFrom("open engine", "", p.Addr(), fmt.Errorf("its parent: %w", ErrClosed))
+	}
+	e.log = e.cfg.logs.layer("")
 	e.gate.init()
 	e.lives.init()
 	e.ending.init()
@@ -83,11 +106,17 @@ func newEngine(cfg *Config, connect func(*Config, na.Handler) (na.Endpoint, erro
 	e.core = hg.New(e.cfg.class(&e.handlers))
 	ep, err := connect(&e.cfg, e.core)
 	if err != nil {
+		e.handlers.pools.leave(e)
 		return nil, err
 	}
 	e.net = ep
 	e.core.Attach(ep)
 	e.self = &Endpoint{e: e, addr: ep.Addr()}
+	if s := e.cfg.Statistics; s != nil {
+		s.of(e)
+	}
+	noteEnvironment(e.log, os.Getenv)
+	e.noteConfig()
 	if ep.Listening() {
 		e.serveInternal()
 	}
@@ -95,7 +124,7 @@ func newEngine(cfg *Config, connect func(*Config, na.Handler) (na.Endpoint, erro
 }
 
 // Addr returns the engine's own address, which is what peers pass to Lookup. That of an engine that does not listen
-// serves them for its memory only; calls to it are not answered.
+// serves them for its memory only; calls to it are answered CodeNoEntry.
 func (e *Engine) Addr() string { return e.self.String() }
 
 // Self returns the engine's own address. Calls to it are made in the process, without the network.
@@ -104,11 +133,12 @@ func (e *Engine) Self() *Endpoint { return e.self }
 // Listening tells whether peers may send requests to the engine (margo_is_listening).
 func (e *Engine) Listening() bool { return e.net.Listening() }
 
-// Config returns a copy of the configuration in force, with defaults filled in.
+// Config returns a copy of the configuration in force, with defaults filled in (margo_get_config).
 func (e *Engine) Config() *Config {
 	c := e.cfg
-	c.Pools = append([]PoolConfig(nil), c.Pools...)
 	c.Interceptors = append([]Interceptor(nil), c.Interceptors...)
+	c.logs = nil
+	e.describe(&c)
 	return &c
 }
 
@@ -129,9 +159,6 @@ func (e *Engine) Lookup(ctx context.Context, addr string) (*Endpoint, error) {
 	}
 	return &Endpoint{e: e, addr: a}, nil
 }
-
-// Pool returns the pool that Config.Pools has under that name, nil if there is none.
-func (e *Engine) Pool(name string) *Pool { return e.handlers.named[name] }
 
 // begin starts an operation; it fails once the engine is closed. Every begin that returns nil is followed by one end.
 func (e *Engine) begin() error {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"cinnabar/internal/na/ofitcp"
+	"cinnabar/internal/na/sm"
 )
 
 // Protocol is a network protocol of Mercury's, on a device of this host: a line of C's hg_info.
@@ -27,12 +28,12 @@ func (p Protocol) String() string { return p.Class + "+" + p.Name }
 var absent = []Protocol{
 	{Class: "ofi", Name: "tcp;ofi_rxm", Err: errors.New("it is another protocol than that of the native tcp provider; use ofi+tcp at both ends")},
 	{Class: "ofi", Name: "verbs;ofi_rxm", Err: errors.New("RPCs do not use RDMA hardware; use ofi+tcp over its network interface")},
-	{Class: "na", Name: "sm", Err: errors.New("there is no transport over shared memory; use ofi+tcp over the loopback")},
 	{Class: "ucx", Name: "all", Err: errors.New("there is no transport on UCX; use ofi+tcp at both ends")},
 }
 
 // Protocols lists what engines can be opened on, and what they cannot be opened on with the reason
-// (HG_Get_na_protocol_info): interfaces of this host in the system's order, then protocols that are not there at all.
+// (HG_Get_na_protocol_info): interfaces of this host in the system's order, shared memory, then protocols that are not
+// there at all.
 // There is no traffic.
 func Protocols(ctx context.Context) ([]Protocol, error) {
 	interfaces, err := net.Interfaces()
@@ -43,7 +44,16 @@ func Protocols(ctx context.Context) ([]Protocol, error) {
 	for _, i := range interfaces {
 		list = append(list, tcpOn(ctx, i))
 	}
-	return append(list, absent...), nil
+	return append(append(list, sharedMemory()), absent...), nil
+}
+
+// sharedMemory is na+sm, which has one device, as C calls it.
+func sharedMemory() Protocol {
+	p := Protocol{Class: "na", Name: "sm", Device: "shm", Addr: "na+sm://"}
+	if err := sm.Available(); err != nil {
+		p.Addr, p.Err = "", &Error{Op: "choose address", Addr: p.Device, Code: CodeAddrNotAvail, Err: err}
+	}
+	return p
 }
 
 // tcpOn is ofi+tcp on an interface.
@@ -70,13 +80,22 @@ func tcpOn(ctx context.Context, i net.Interface) Protocol {
 // ChooseAddr tells the address that [Listen] with the same arguments would choose, without its port unless addr has one,
 // and why. Host names in addr are looked up.
 func ChooseAddr(ctx context.Context, addr string, cfg *Config) (chosen, reason string, err error) {
+	const op = "choose address"
 	scheme, _, _ := strings.Cut(addr, ":")
-	if scheme != "ofi+tcp" && scheme != "tcp" {
-		return "", "", &Error{Op: "choose address", Addr: addr, Code: CodeProtoNoSupport, Err: fmt.Errorf("protocol %q is not known; use ofi+tcp", scheme)}
+	switch scheme {
+	case "ofi+tcp", "tcp":
+	case "na+sm", "sm":
+		p := sharedMemory()
+		if _, name, _ := strings.Cut(addr, "://"); name != "" && p.Err == nil {
+			return p.Addr + name, "the name that was given", nil
+		}
+		return p.Addr, "memory of this host; the rest of the address is the number of the process", p.Err
+	default:
+		return "", "", unknownProtocol(op, addr, scheme)
 	}
-	a, reason, err := ofitcp.Choose(ctx, addr, cfg.filled().Subnet)
+	a, reason, err := ofitcp.Choose(ctx, onInterface(addr), cfg.filled().Subnet)
 	if err != nil {
-		return "", "", errorFrom("choose address", "", addr, err)
+		return "", "", errorFrom(op, "", addr, err)
 	}
 	if a.Port() == 0 {
 		return withoutPort("ofi+tcp", a.Addr()), reason, nil

@@ -17,14 +17,20 @@ func TestProtocolsListsInterfaces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := len(interfaces) + len(absent); len(list) != want {
-		t.Fatalf("%d lines, want one for each of %d interfaces and %d protocols that are not there", len(list), len(interfaces), len(absent))
+	if want := len(interfaces) + 1 + len(absent); len(list) != want {
+		t.Fatalf("%d lines, want one for each of %d interfaces, one for shared memory and %d protocols that are not there", len(list), len(interfaces), len(absent))
 	}
 	for i, p := range list {
 		if (p.Err == nil) != (p.Addr != "") {
 			t.Errorf("%v on %q has address %q and error %v", p, p.Device, p.Addr, p.Err)
 		}
-		if i >= len(interfaces) {
+		if i == len(interfaces) {
+			if p.String() != "na+sm" || p.Device != "shm" {
+				t.Errorf("line %d is %v on %q, want na+sm on shm", i, p, p.Device)
+			}
+			continue
+		}
+		if i > len(interfaces) {
 			if p.Err == nil || p.Device != "" {
 				t.Errorf("%v is there, on %q", p, p.Device)
 			}
@@ -51,7 +57,7 @@ func TestProtocolAddressesCanBeOpened(t *testing.T) {
 			t.Errorf("%s on %s: %v", p, p.Device, err)
 			continue
 		}
-		if !strings.HasPrefix(e.Addr(), p.Addr+":") {
+		if !strings.HasPrefix(e.Addr(), p.Addr+":") && !(p.Name == "sm" && strings.HasPrefix(e.Addr(), p.Addr)) {
 			t.Errorf("%s on %s: listens at %s, not at %s", p, p.Device, e.Addr(), p.Addr)
 		}
 		if err := e.Close(); err != nil {
@@ -64,6 +70,8 @@ func TestChooseAddr(t *testing.T) {
 	for _, tt := range []struct{ addr, want string }{
 		{"ofi+tcp://127.0.0.1", "ofi+tcp://127.0.0.1"},
 		{"tcp://127.0.0.1:1234", "ofi+tcp://127.0.0.1:1234"},
+		{"na+sm", "na+sm://"},
+		{"sm://store", "na+sm://store"},
 	} {
 		got, reason, err := ChooseAddr(t.Context(), tt.addr, nil)
 		if err != nil || got != tt.want || reason == "" {
@@ -84,7 +92,7 @@ func TestChooseAddrRefuses(t *testing.T) {
 		text string
 	}{
 		{"nosuch", nil, CodeProtoNoSupport, `"nosuch"`},
-		{"na+sm://", nil, CodeProtoNoSupport, "ofi+tcp"},
+		{"ucx+all://", nil, CodeProtoNoSupport, "ofi+tcp"},
 		{"ofi+tcp://198.51.100.1", nil, CodeAddrNotAvail, "198.51.100.1"},
 		{"ofi+tcp", &Config{Subnet: netip.MustParsePrefix("198.51.100.0/24")}, CodeAddrNotAvail, "not in 198.51.100.0/24"},
 	} {

@@ -67,7 +67,7 @@ func (p *Provider) Close() error {
 		return nil
 	}
 	for _, entry := range p.e.handlers.table.Entries() {
-		if svc := entry.Value; svc.proc.flavor == Margo && svc.provider == p.id {
+		if entry.Value.owner == p { // the engine's own of flavour Thallium may have the same id
 			p.e.handlers.table.Remove(entry.ID)
 		}
 	}
@@ -91,7 +91,11 @@ type shutdownOut struct{ Ret int32 }
 // serveInternal registers what each Margo instance serves. Without a provider there is no identity, but the name is
 // registered. The engine is new, so nothing stands in the way.
 func (e *Engine) serveInternal() {
-	for _, err := range []error{identityRPC.Handle(e, nil), shutdownRPC.Handle(e, e.answerShutdown)} {
+	errs := []error{identityRPC.Handle(e, nil), shutdownRPC.Handle(e, e.answerShutdown)}
+	if e.cfg.AllowQuery {
+		errs = append(errs, queryRPC.Handle(e, e.answerQuery))
+	}
+	for _, err := range errs {
 		if err != nil {
 			panic("cinnabar: " + err.Error())
 		}

@@ -17,7 +17,10 @@ type service struct {
 	proc     *procedure
 	id       uint64
 	provider uint16
+	owner    *Provider // it is registered on; nil: on the engine
+	named    *Pool     // whose workers run the handlers; nil: none with a name
 	pool     *margo.Pool
+	priority int16
 	pace     margo.Pace
 	serve    func(*service, *hg.Request) *margo.Job // nil: registered without a handler
 }
@@ -27,7 +30,7 @@ func (svc *service) label() string { return svc.proc.label(svc.provider) }
 // answer sends a code instead of a result: in Margo's header, or in the core's for RPCs that have no other. Codes that
 // do not fit the core's one byte become CodeOtherError there.
 func (svc *service) answer(r *hg.Request, code Code) error {
-	if svc.proc.flavor == Margo {
+	if svc.proc.flavor.overMargo() {
 		return r.Respond(svc.e.lives.ctx, margo.AppendResponseHeader(r.Output(), uint32(code)))
 	}
 	if code > CodeOtherError {
@@ -36,34 +39,25 @@ func (svc *service) answer(r *hg.Request, code Code) error {
 	return r.Fail(hg.Code(code))
 }
 
-// Pool is a group of workers for handlers, made by [Config].Pools and found by [Engine.Pool].
-type Pool struct {
-	e    *Engine
-	pool *margo.Pool
-}
-
-// Name returns the pool's name.
-func (p *Pool) Name() string { return p.pool.Name() }
-
 // handlers takes an engine's requests. It is the [hg.Dispatcher] of the engine.
 type handlers struct {
 	e     *Engine
-	pool  *margo.Pool
-	named map[string]*Pool
+	pools *pools
 	table margo.Registry[*service]
 	gate  gate // counts requests that are not done with; closed: no more are served
+	held  held
 }
 
 func (h *handlers) init(e *Engine) {
-	cfg := &e.cfg
-	h.e, h.named = e, map[string]*Pool{}
+	h.e = e
 	h.gate.init()
-	h.pool = margo.NewPool(margo.PoolConfig{Workers: cfg.MaxHandlers, Alive: cfg.MaxHandlers, Queue: cfg.MaxQueued})
-	for _, p := range cfg.Pools {
-		h.named[p.Name] = &Pool{e: e, pool: margo.NewPool(margo.PoolConfig{
-			Name: p.Name, Workers: p.Workers, Alive: cfg.MaxHandlers, Queue: p.Queue,
-		})}
+	h.held.init()
+	if parent := e.cfg.Parent; parent != nil {
+		h.pools = parent.handlers.pools
+	} else {
+		h.pools = newPools(&e.cfg)
 	}
+	h.pools.join(e)
 }
 
 // Dispatch implements [hg.Dispatcher].
@@ -131,17 +125,6 @@ type handleOption func(*service) error
 
 func (o handleOption) apply(s *service) error { return o(s) }
 
-// InPool has the RPC's handlers run by the workers of p, which must be the same engine's.
-func InPool(p *Pool) HandleOption {
-	return handleOption(func(s *service) error {
-		if p == nil || p.e != s.e {
-			return argumentError("register", s.label(), "", "the pool is not one of this engine's; Config.Pools makes them, Engine.Pool finds them")
-		}
-		s.pool = p.pool
-		return nil
-	})
-}
-
 // place returns where p is registered on on.
 func (p *procedure) place(on Registrar) (e *Engine, id uint64, provider uint16, err error) {
 	var given bool
@@ -168,7 +151,10 @@ func register[In, Out any](p *procedure, on Registrar, h *handler[In, Out], opts
 	if err != nil {
 		return err
 	}
-	svc := &service{e: e, proc: p, id: id, provider: provider, pool: e.handlers.pool}
+	svc := &service{e: e, proc: p, id: id, provider: provider, pool: e.handlers.pools.other}
+	if standard := e.rpcPool(p); standard != nil {
+		svc.named, svc.pool = standard, standard.pool
+	}
 	if h != nil {
 		svc.serve = h.take
 	}
@@ -186,10 +172,18 @@ func register[In, Out any](p *procedure, on Registrar, h *handler[In, Out], opts
 	}
 	e.mu.Lock() // so that a provider is closed before, or with its new RPC
 	defer e.mu.Unlock()
-	if t, ok := on.(*Provider); ok && e.providers[t.id] != t {
-		return &Error{Op: "register", RPC: svc.label(), Code: CodeInvalidArg, Err: errProviderClosed}
+	if t, ok := on.(*Provider); ok {
+		if e.providers[t.id] != t {
+			return &Error{Op: "register", RPC: svc.label(), Code: CodeInvalidArg, Err: errProviderClosed}
+		}
+		svc.owner = t
 	}
-	if err := e.handlers.table.Add(id, p.name, svc); err != nil {
+	return errorFrom("register", svc.label(), "", e.handlers.pools.bind(svc.named, func() error { return svc.add(id) }))
+}
+
+// add makes the registration known.
+func (svc *service) add(id uint64) error {
+	if err := svc.e.handlers.table.Add(id, svc.proc.name, svc); err != nil {
 		return &Error{Op: "register", RPC: svc.label(), Code: CodeExist, Err: err}
 	}
 	return nil

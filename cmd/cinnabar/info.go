@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,32 +16,30 @@ import (
 	"cinnabar"
 )
 
-// infoOptions are the options of hg_info.
+// infoOptions are the options of hg_info and margo-info.
 type infoOptions struct {
-	csv    bool // -c
-	json   bool // -j
-	silent bool // -s
+	csv       bool   // -c
+	json      bool   // -j
+	silent    bool   // -s
+	libraries bool   // -l
+	log       string // --log
 }
 
 func newInfo(s streams) *cobra.Command {
 	o := &infoOptions{}
 	cmd := &cobra.Command{
 		Use:   "info [CLASS+PROTOCOL]",
-		Short: "List what RPCs can be made over, as hg_info does, and the address that would be chosen",
-		Long: `info lists protocols with the devices of this machine that they can be used on, those
-that cannot be used with the reason, and the address that an engine would choose. With
-an argument, such as tcp or ofi+tcp, it lists that protocol only, and fails if it cannot
-be used.`,
+		Short: "Try what RPCs can be made over, as margo-info and hg_info do, and tell the address that would be chosen",
+		Long: `info opens an engine on each device of this machine, one after the other, and tells the
+address that it gets, or why it cannot be opened; then the address that an engine would
+choose. With an argument, such as tcp or ofi+tcp, it tries that protocol only, and fails
+if it cannot be used.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.csv && o.json {
 				return usagef("--csv and --json were given; choose one")
 			}
-			r, err := gatherInfo(cmd.Context(), args)
-			if err != nil || o.silent {
-				return err
-			}
-			return r.write(o, s.out)
+			return o.run(cmd.Context(), args, s.out)
 		},
 	}
 	f := cmd.Flags()
@@ -46,7 +47,40 @@ be used.`,
 	f.BoolVarP(&o.csv, "csv", "c", false, "print what can be used, as comma-separated values")
 	f.BoolVarP(&o.json, "json", "j", false, "print a JSON object")
 	f.BoolVarP(&o.silent, "silent", "s", false, "print no list; the exit code tells whether the protocol can be used")
+	f.BoolVarP(&o.libraries, "libraries", "l", false, "list what the program is made of as well")
+	f.StringVar(&o.log, "log", "", "write what the engines log to this file")
 	return cmd
+}
+
+func (o *infoOptions) run(ctx context.Context, args []string, w io.Writer) (err error) {
+	var log io.Writer = io.Discard
+	if o.log != "" {
+		f, err := os.Create(o.log)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, f.Close()) }()
+		log = f
+	}
+	r, err := gatherInfo(ctx, args, &cinnabar.Config{Logger: cinnabar.NewLogger(log), MercuryLog: cinnabar.MercuryLog{Level: "debug"}})
+	if err != nil || o.silent {
+		return err
+	}
+	if o.libraries {
+		r.Libraries = libraries()
+	}
+	return r.write(o, w)
+}
+
+// libraries lists what the program is made of: Go and modules, with their versions.
+func libraries() []string {
+	list := []string{"go " + runtime.Version()}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range info.Deps {
+			list = append(list, m.Path+" "+m.Version)
+		}
+	}
+	return list
 }
 
 // infoReport is what info prints.
@@ -54,15 +88,18 @@ type infoReport struct {
 	Protocols   []infoLine   `json:"protocols"` // that can be used, as hg_info prints them
 	Unavailable []infoLine   `json:"unavailable"`
 	Chosen      []infoChosen `json:"chosen"`
+	Libraries   []string     `json:"libraries,omitempty"`
 }
 
 // infoLine is a protocol on a device.
 type infoLine struct {
-	Class    string `json:"class"`
-	Protocol string `json:"protocol"`
-	Device   string `json:"device,omitempty"`
-	Address  string `json:"address,omitempty"` // of an engine on the device, without its port
-	Reason   string `json:"reason,omitempty"`  // why it cannot be used
+	Specifier string `json:"specifier"` // what was tried
+	Class     string `json:"class"`
+	Protocol  string `json:"protocol"`
+	Device    string `json:"device,omitempty"`
+	Address   string `json:"address,omitempty"`         // of an engine on the device, without its port
+	Runtime   string `json:"runtime_address,omitempty"` // of the engine that was opened
+	Reason    string `json:"reason,omitempty"`          // why it cannot be used
 }
 
 // infoChosen is the address that an engine would choose if it were told the protocol alone.
@@ -73,7 +110,8 @@ type infoChosen struct {
 }
 
 // gatherInfo finds out what there is, restricted to the protocol that args names, if any.
-func gatherInfo(ctx context.Context, args []string) (*infoReport, error) {
+// cfg is that of the engines that are opened.
+func gatherInfo(ctx context.Context, args []string, cfg *cinnabar.Config) (*infoReport, error) {
 	list, err := cinnabar.Protocols(ctx)
 	if err != nil {
 		return nil, err
@@ -81,7 +119,7 @@ func gatherInfo(ctx context.Context, args []string) (*infoReport, error) {
 	r := &infoReport{Protocols: []infoLine{}, Unavailable: []infoLine{}, Chosen: []infoChosen{}}
 	for _, p := range list {
 		if len(args) == 0 || protocolMatches(args[0], p) {
-			r.add(p)
+			r.add(try(p, cfg))
 		}
 	}
 	if len(args) == 1 && len(r.Protocols) == 0 {
@@ -97,8 +135,32 @@ func protocolMatches(text string, p cinnabar.Protocol) bool {
 	return text == p.String() || text == p.Name
 }
 
-func (r *infoReport) add(p cinnabar.Protocol) {
-	line := infoLine{Class: p.Class, Protocol: p.Name, Device: p.Device, Address: p.Addr}
+// try opens an engine for the protocol, unless it is known that it cannot be used, and returns the address that it got.
+func try(p cinnabar.Protocol, cfg *cinnabar.Config) (_ cinnabar.Protocol, runtime string) {
+	if p.Err != nil {
+		return p, ""
+	}
+	e, err := cinnabar.Listen(specifier(p), cfg)
+	if err == nil {
+		runtime, err = e.Addr(), e.Close()
+	}
+	if err != nil {
+		p.Addr, p.Err = "", err
+	}
+	return p, runtime
+}
+
+// specifier is what to open for the protocol on its device.
+func specifier(p cinnabar.Protocol) string {
+	if p.Class == "na" {
+		return p.String() + "://" // where the device is always the same
+	}
+	return p.String() + "://" + p.Device
+}
+
+// add lists a protocol that was tried.
+func (r *infoReport) add(p cinnabar.Protocol, runtime string) {
+	line := infoLine{Specifier: specifier(p), Class: p.Class, Protocol: p.Name, Device: p.Device, Address: p.Addr, Runtime: runtime}
 	if p.Err == nil {
 		r.Protocols = append(r.Protocols, line)
 		return
@@ -174,16 +236,12 @@ func (r *infoReport) writeCSV(w io.Writer) error {
 func (r *infoReport) writeTable(w io.Writer) error {
 	t := newTable(w)
 	i := &infoWriter{w: t}
-	i.printf("CLASS\tPROTOCOL\tDEVICE\tUSABLE\tADDRESS, OR WHY NOT\n")
+	i.printf("ADDRESS\tTRANSPORT\tPROTOCOL\tRESULT\tRUNTIME ADDRESS, OR WHY NOT\n")
 	for _, l := range r.Protocols {
-		i.printf("%s\t%s\t%s\tyes\t%s\n", l.Class, l.Protocol, l.Device, l.Address)
+		i.printf("%s\t%s\t%s\tYES\t%s\n", l.Specifier, l.Class, l.Protocol, l.Runtime)
 	}
 	for _, l := range r.Unavailable {
-		device := l.Device
-		if device == "" {
-			device = "-"
-		}
-		i.printf("%s\t%s\t%s\tNO\t%s\n", l.Class, l.Protocol, device, l.Reason)
+		i.printf("%s\t%s\t%s\tNO\t%s\n", l.Specifier, l.Class, l.Protocol, l.Reason)
 	}
 	if err := errors.Join(i.err, t.Flush()); err != nil {
 		return err
@@ -191,6 +249,9 @@ func (r *infoReport) writeTable(w io.Writer) error {
 	i = &infoWriter{w: w}
 	for _, c := range r.Chosen {
 		i.printf("\n%s chooses %s: %s\n", c.Protocol, c.Address, c.Reason)
+	}
+	if len(r.Libraries) > 0 {
+		i.printf("\nmade of %s\n", strings.Join(r.Libraries, "\n        "))
 	}
 	return i.err
 }

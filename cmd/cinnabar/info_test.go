@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -22,9 +24,11 @@ func TestInfoExitCodes(t *testing.T) {
 		{"info ofi+tcp://127.0.0.1:1234", 0, ""},
 		{"info -c", 0, ""},
 		{"info -j tcp", 0, ""},
-		{"info nosuch", 1, `HG_PROTONOSUPPORT: there is no protocol "nosuch"; there is ofi+tcp`},
+		{"info nosuch", 1, `HG_PROTONOSUPPORT: there is no protocol "nosuch"; there is ofi+tcp, na+sm`},
 		{"info ofi", 1, "HG_PROTONOSUPPORT"},
-		{"info na+sm", 1, "HG_PROTONOSUPPORT: na+sm cannot be used: there is no transport over shared memory"},
+		{"info na+sm", 0, ""},
+		{"info sm", 0, ""},
+		{"info ucx+all", 1, "HG_PROTONOSUPPORT: ucx+all cannot be used: there is no transport on UCX"},
 		{"info na+tcp", 1, "there is no protocol"},
 		{"info a b", 2, "usage: cinnabar info"},
 		{"info -s tcp", 0, ""},
@@ -54,6 +58,9 @@ func TestInfo(t *testing.T) {
 		if code := run(t.Context(), append([]string{"info"}, args...), o.streams()); code != 0 {
 			t.Fatalf("%v: exit code %d: %s", args, code, &o.err)
 		}
+		if o.err.Len() > 0 { // trying is quiet
+			t.Errorf("%v: %q on standard error", args, &o.err)
+		}
 		return o.out.String()
 	}
 	if got := infoOf("--csv"); !strings.HasPrefix(got, "class,protocol,device\nofi,tcp,") {
@@ -63,11 +70,18 @@ func TestInfo(t *testing.T) {
 	if err := json.Unmarshal([]byte(infoOf("--json")), &r); err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Protocols) == 0 || len(r.Unavailable) < 4 || len(r.Chosen) != 1 || r.Chosen[0].Protocol != "ofi+tcp" || r.Chosen[0].Reason == "" {
+	if len(r.Protocols) == 0 || len(r.Unavailable) < 3 || len(r.Chosen) != 2 || r.Chosen[0].Protocol != "ofi+tcp" || r.Chosen[0].Reason == "" {
 		t.Fatalf("%+v", r)
 	}
-	for _, l := range r.Protocols {
-		if l.Class != "ofi" || l.Protocol != "tcp" || l.Device == "" || !strings.HasPrefix(l.Address, "ofi+tcp://") || l.Reason != "" {
+	if c := r.Chosen[1]; c.Protocol != "na+sm" || c.Address != "na+sm://" || c.Reason == "" {
+		t.Errorf("chosen for shared memory: %+v", c)
+	}
+	last := len(r.Protocols) - 1
+	if l := r.Protocols[last]; l != (infoLine{Specifier: "na+sm://", Class: "na", Protocol: "sm", Device: "shm", Address: "na+sm://", Runtime: l.Runtime}) || !strings.HasPrefix(l.Runtime, "na+sm://") {
+		t.Errorf("the last one is %+v", l)
+	}
+	for _, l := range r.Protocols[:last] {
+		if l.Class != "ofi" || l.Protocol != "tcp" || l.Device == "" || !strings.HasPrefix(l.Runtime, l.Address+":") || l.Reason != "" {
 			t.Errorf("usable: %+v", l)
 		}
 	}
@@ -89,11 +103,13 @@ func TestInfo(t *testing.T) {
 
 func TestInfoTable(t *testing.T) {
 	r := &infoReport{Chosen: []infoChosen{{"ofi+tcp", "ofi+tcp://10.9.0.1", "the only address"}}}
-	r.add(cinnabar.Protocol{Class: "ofi", Name: "tcp", Device: "lo", Addr: "ofi+tcp://127.0.0.1"})
-	r.add(cinnabar.Protocol{Class: "ofi", Name: "tcp", Device: "eth0", Addr: "ofi+tcp://10.9.0.1"})
+	r.add(cinnabar.Protocol{Class: "ofi", Name: "tcp", Device: "lo", Addr: "ofi+tcp://127.0.0.1"}, "ofi+tcp://127.0.0.1:40001")
+	r.add(cinnabar.Protocol{Class: "ofi", Name: "tcp", Device: "eth0", Addr: "ofi+tcp://10.9.0.1"}, "ofi+tcp://10.9.0.1:40002")
+	r.add(cinnabar.Protocol{Class: "na", Name: "sm", Device: "shm", Addr: "na+sm://"}, "na+sm://4711-0")
 	r.add(cinnabar.Protocol{Class: "ofi", Name: "tcp", Device: "eth1",
-		Err: &cinnabar.Error{Op: "choose address", Addr: "eth1", Code: cinnabar.CodeAddrNotAvail, Err: errors.New("the interface is down")}})
-	r.add(cinnabar.Protocol{Class: "na", Name: "sm", Err: errors.New("there is no such transport")})
+		Err: &cinnabar.Error{Op: "choose address", Addr: "eth1", Code: cinnabar.CodeAddrNotAvail, Err: errors.New("the interface is down")}}, "")
+	r.add(cinnabar.Protocol{Class: "ucx", Name: "all", Err: errors.New("there is no such transport")}, "")
+	r.Libraries = []string{"go go1.26", "example.org/lib v1.2.3"}
 	var b bytes.Buffer
 	if err := r.write(&infoOptions{}, &b); err != nil {
 		t.Fatal(err)
@@ -111,6 +127,42 @@ func TestInfoTable(t *testing.T) {
 func TestInfoWithoutInterfaces(t *testing.T) {
 	r := &infoReport{}
 	all := []cinnabar.Protocol{{Class: "ofi", Name: "tcp", Device: "eth1", Err: errors.New("the interface is down")}}
-	r.add(all[0])
+	r.add(all[0], "")
 	wantError(t, r.unsupported("tcp", all), "HG_PROTONOSUPPORT", "eth1 the interface is down")
+}
+
+// TestInfoLog has the reasons for addresses in a file, and the modules that the program is made of in the list.
+func TestInfoLog(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	var o output
+	if code := run(t.Context(), []string{"info", "--log", path, "-l", "-j", "tcp"}, o.streams()); code != 0 {
+		t.Fatalf("exit code %d: %s", code, &o.err)
+	}
+	log, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r infoReport
+	if err := json.Unmarshal(o.out.Bytes(), &r); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range r.Protocols {
+		if want := "[debug] endpoint opened address=" + l.Runtime + " reason="; !strings.Contains(string(log), want) {
+			t.Errorf("the log has no %q:\n%s", want, log)
+		}
+	}
+	if len(r.Libraries) == 0 || !strings.HasPrefix(r.Libraries[0], "go ") {
+		t.Errorf("libraries: %q", r.Libraries)
+	}
+	wantRun(t, 1, []string{"info", "--log", filepath.Join(path, "below"), "tcp"}, "below")
+}
+
+// TestTryFails has an engine that cannot be opened after all.
+func TestTryFails(t *testing.T) {
+	p, _ := try(cinnabar.Protocol{Class: "ofi", Name: "tcp", Device: "nosuch0", Addr: "ofi+tcp://10.0.0.1"}, nil)
+	r := &infoReport{}
+	r.add(p, "")
+	if len(r.Unavailable) != 1 || r.Unavailable[0].Address != "" || !strings.Contains(r.Unavailable[0].Reason, "nosuch0") {
+		t.Errorf("%+v", r)
+	}
 }

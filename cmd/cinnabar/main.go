@@ -7,6 +7,9 @@
 //	cinnabar send FILE... HOST send files there, as fast as the machine allows
 //	cinnabar perf              calls and bulk transfers, on the wire of Mercury's perf programs
 //	cinnabar info              protocols, and the address that would be chosen
+//	cinnabar query ADDRESS     what a running process serves, does and is configured to
+//	cinnabar shutdown ADDRESS  ask a running process to end
+//	cinnabar mem               lend memory, and use what is lent
 //	cinnabar devices -v        what there is, in the layout of ibv_devinfo
 //	cinnabar pingpong [HOST]   latency, in the manner of ibv_rc_pingpong
 //	cinnabar rping -s | -c     read and write rounds, on the wire of rping

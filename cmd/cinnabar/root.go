@@ -52,7 +52,7 @@ func newRoot(s streams) *cobra.Command {
 		return usagef("%w; %s --help lists the options", err, cmd.CommandPath())
 	})
 	root.AddCommand(newDemo(s), newDemoPeer(s), newSend(s), newRecv(s), newDevices(s), newPingpong(s), newRping(s), newCompare(s),
-		newComparePeer(s), newPerf(s), newInfo(s))
+		newComparePeer(s), newPerf(s), newInfo(s), newQuery(s), newShutdown(s), newMem(s))
 	for _, c := range root.Commands() {
 		c.Args = usageArgs(c.Args)
 	}

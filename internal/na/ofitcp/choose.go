@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -18,6 +19,7 @@ type choice struct {
 	bind   netip.AddrPort // may be unspecified, and the port 0
 	self   netip.Addr     // what peers are told
 	reason string
+	level  slog.Level // how loudly to say so: a warning if nobody asked for an address that others may not reach
 }
 
 // Choose says what address an endpoint opened with the address string address and the subnet would have, and why. The
@@ -33,6 +35,19 @@ func Choose(ctx context.Context, address string, subnet netip.Prefix) (addr neti
 		return netip.AddrPort{}, "", err
 	}
 	return netip.AddrPortFrom(c.self, c.bind.Port()), c.reason, nil
+}
+
+// OnInterface returns the address string with the interface name put in where it names neither an interface nor a host,
+// as FI_TCP_IFACE does in C. An empty name, or an address that is malformed, changes nothing.
+func OnInterface(address, name string) string {
+	if address == "" {
+		address = "ofi+tcp"
+	}
+	sp, err := parseSpec(address)
+	if err != nil || name == "" || sp.domain != "" || sp.host != "" || sp.ip.IsValid() {
+		return address
+	}
+	return fmt.Sprintf("ofi+tcp://%s/:%d", name, sp.port)
 }
 
 func chooseOn(ctx context.Context, address string, subnet netip.Prefix) (choice, error) {
@@ -205,6 +220,9 @@ func choose(ifs []iface, sp spec, subnet netip.Prefix) (choice, error) {
 	if sp.ip.IsValid() && !sp.ip.IsUnspecified() {
 		return chooseIP(ifs, sp, subnet)
 	}
+	if sp.domain != "" && !slices.ContainsFunc(ifs, func(i iface) bool { return i.name == sp.domain }) {
+		return choice{}, &na.Error{Kind: na.NotAvailable, Err: fmt.Errorf("there is no interface %q; there are %s", sp.domain, names(ifs))}
+	}
 	best, rank := candidate{}, -1
 	var refused []string
 	for i := range ifs {
@@ -223,7 +241,10 @@ func choose(ifs []iface, sp spec, subnet netip.Prefix) (choice, error) {
 		}
 		return choice{}, &na.Error{Kind: na.NotAvailable, Err: fmt.Errorf("no address fits (%s)", strings.Join(refused, "; "))}
 	}
-	c := choice{bind: netip.AddrPortFrom(best.ip, sp.port), self: best.ip, reason: best.reason(sp, subnet)}
+	c := choice{bind: netip.AddrPortFrom(best.ip, sp.port), self: best.ip, reason: best.reason(sp, subnet), level: slog.LevelDebug}
+	if best.i.virtual() && sp.domain == "" && !subnet.IsValid() {
+		c.level = slog.LevelWarn
+	}
 	if sp.ip.IsValid() {
 		c.bind = netip.AddrPortFrom(sp.ip, sp.port)
 		c.reason = fmt.Sprintf("all addresses, and peers are told %v, %s", best.ip, c.reason)
@@ -240,9 +261,9 @@ func chooseIP(ifs []iface, sp spec, subnet netip.Prefix) (choice, error) {
 	case sp.domain != "" && i.name != sp.domain:
 		return choice{}, fmt.Errorf("%v is an address of %s, not of %s", sp.ip, i.name, sp.domain)
 	case subnet.IsValid() && !subnet.Contains(sp.ip):
-		return choice{}, fmt.Errorf("%v is not in the subnet %v", sp.ip, subnet)
+		return choice{}, fmt.Errorf("%v is not %s", sp.ip, inWords(subnet))
 	}
-	return choice{bind: netip.AddrPortFrom(sp.ip, sp.port), self: sp.ip, reason: "it was asked for"}, nil
+	return choice{bind: netip.AddrPortFrom(sp.ip, sp.port), self: sp.ip, reason: "it was asked for", level: slog.LevelDebug}, nil
 }
 
 func describe(ifs []iface) string {
@@ -271,7 +292,7 @@ func (c candidate) unfit(sp spec, subnet netip.Prefix) string {
 	case c.ip.IsLinkLocalUnicast():
 		return "link-local"
 	case subnet.IsValid() && !subnet.Contains(c.ip):
-		return "not in " + subnet.String()
+		return "not " + inWords(subnet)
 	case sp.ip.IsValid() && sp.ip.Is4() != c.ip.Is4():
 		return "another family than " + sp.ip.String()
 	}
@@ -299,11 +320,22 @@ func (c candidate) reason(sp spec, subnet netip.Prefix) string {
 	case sp.domain != "":
 		s = "the address of interface " + c.i.name
 	case subnet.IsValid():
-		s = "the address in " + subnet.String() + ", on " + c.i.name
+		s = "the first address " + inWords(subnet) + ", on " + c.i.name
 	case c.i.loopback:
 		s = "the loopback, since no interface leads to other hosts: they cannot reach it"
 	case c.i.virtual():
 		s = "that of " + c.i.name + ", since only bridges and tunnels have addresses: other hosts may not reach it"
 	}
 	return s
+}
+
+// inWords is a subnet in words; one without a prefix stands for the family of its address.
+func inWords(subnet netip.Prefix) string {
+	switch {
+	case subnet.Bits() > 0:
+		return "in " + subnet.String()
+	case subnet.Addr().Is4():
+		return "of IPv4"
+	}
+	return "of IPv6"
 }

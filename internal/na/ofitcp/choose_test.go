@@ -1,6 +1,7 @@
 package ofitcp
 
 import (
+	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
@@ -18,6 +19,8 @@ func host(names ...string) []iface {
 		"virbr0":  {name: "virbr0", up: true, addrs: ips("192.168.122.1")},
 		"eth0":    {name: "eth0", up: true, addrs: ips("fe80::1", "10.1.0.5", "2001:db8::5")},
 		"eth1":    {name: "eth1", up: true, addrs: ips("10.2.0.5")},
+		"br-1f":   {name: "br-1f", up: true, addrs: ips("172.18.0.1")},
+		"veth7":   {name: "veth7", up: true, addrs: ips("fe80::3", "172.19.0.1")},
 		"ib0":     {name: "ib0", addrs: ips("10.3.0.5")}, // down
 		"six0":    {name: "six0", up: true, addrs: ips("fe80::2", "2001:db8::6")},
 	}
@@ -65,6 +68,10 @@ func TestChoose(t *testing.T) {
 		{"ofi+tcp://::1", all, "", "[::1]:0", "asked for"},
 		{"ofi+tcp", all, "10.2.0.0/16", "10.2.0.5:0", "in 10.2.0.0/16, on eth1"},
 		{"ofi+tcp", all, "172.16.0.0/12", "172.17.0.1:0", "docker0"},
+		{"ofi+tcp", all, "::/0", "[2001:db8::5]:0", "the first address of IPv6, on eth0"},
+		{"ofi+tcp", all, "0.0.0.0/0", "10.1.0.5:0", "the first address of IPv4, on eth0"},
+		{"ofi+tcp", []string{"docker0", "virbr0", "br-1f", "veth7", "eth1"}, "", "10.2.0.5:0", "eth1"},
+		{"ofi+tcp", []string{"lo", "six0", "docker0"}, "", "[2001:db8::6]:0", "six0"},
 		{"ofi+tcp", []string{"lo", "docker0"}, "", "172.17.0.1:0", "only bridges"},
 		{"ofi+tcp", []string{"docker0", "lo", "six0"}, "", "[2001:db8::6]:0", "six0"},
 		{"ofi+tcp", []string{"lo"}, "", "127.0.0.1:0", "no interface leads"},
@@ -81,6 +88,28 @@ func TestChoose(t *testing.T) {
 		}
 		if got != tc.want || !strings.Contains(c.reason, tc.reason) {
 			t.Errorf("%s, subnet %q: %s because of %q, want %s and %q", tc.address, tc.subnet, got, c.reason, tc.want, tc.reason)
+		}
+	}
+}
+
+// TestChooseDoubtful warns of an address that others may not reach, if nobody asked for it.
+func TestChooseDoubtful(t *testing.T) {
+	for _, tc := range []struct {
+		address, subnet string
+		ifs             []string
+		want            slog.Level
+	}{
+		{"ofi+tcp", "", []string{"docker0", "eth0"}, slog.LevelDebug},
+		{"ofi+tcp", "", []string{"lo", "docker0"}, slog.LevelWarn},
+		{"ofi+tcp://0.0.0.0", "", []string{"lo", "virbr0"}, slog.LevelWarn},
+		{"ofi+tcp://docker0", "", []string{"lo", "docker0"}, slog.LevelDebug},
+		{"ofi+tcp://172.17.0.1", "", []string{"lo", "docker0"}, slog.LevelDebug},
+		{"ofi+tcp", "172.16.0.0/12", []string{"lo", "docker0"}, slog.LevelDebug},
+		{"ofi+tcp", "", []string{"lo"}, slog.LevelDebug}, // a host without a network
+	} {
+		c, err := chooseFrom(t, tc.address, tc.subnet, host(tc.ifs...))
+		if err != nil || c.level != tc.want {
+			t.Errorf("%+v: level %v, %v", tc, c.level, err)
 		}
 	}
 }
@@ -106,9 +135,12 @@ func TestChooseRefused(t *testing.T) {
 	for _, tc := range []struct{ address, subnet, want string }{
 		{"ofi+tcp://10.9.9.9", "", "no interface of this host has the address 10.9.9.9; there are 127.0.0.1 (lo)"},
 		{"ofi+tcp", "10.7.0.0/16", "10.1.0.5 on eth0: not in 10.7.0.0/16"},
-		{"ofi+tcp://10.1.0.5", "10.2.0.0/16", "not in the subnet"},
+		{"ofi+tcp://10.1.0.5", "10.2.0.0/16", "not in 10.2.0.0/16"},
 		{"ofi+tcp://eth1/10.1.0.5:4", "", "an address of eth0, not of eth1"},
 		{"ofi+tcp://ib0", "", "interface is down"},
+		{"ofi+tcp://nosuch/:7", "", `there is no interface "nosuch"; there are lo, eth0, eth1, ib0`},
+		{"ofi+tcp", "2001:db8:1::/48", "2001:db8::5 on eth0: not in 2001:db8:1::/48"},
+		{"ofi+tcp://10.1.0.5", "::/0", "10.1.0.5 is not of IPv6"},
 		{"ofi+tcp://[10.1.0.5", "", "bracket"},
 		{"ofi+tcp://[::1]7", "", "colon"},
 		{"ofi+tcp://10.1.0.5:99999", "", "no number from 0 to 65535"},
@@ -121,6 +153,28 @@ func TestChooseRefused(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %+v, %v, want an error with %q", tc.address, c, err, tc.want)
 		}
+	}
+}
+
+func TestOnInterface(t *testing.T) {
+	for _, tc := range []struct{ address, name, want string }{
+		{"tcp", "", "tcp"},
+		{"tcp", "eth1", "ofi+tcp://eth1/:0"},
+		{"", "eth1", "ofi+tcp://eth1/:0"},
+		{"ofi+tcp://:77", "eth1", "ofi+tcp://eth1/:77"},
+		{"ofi+tcp://eth0", "eth1", "ofi+tcp://eth0"},
+		{"ofi+tcp://eth0/:7", "eth1", "ofi+tcp://eth0/:7"},
+		{"ofi+tcp://10.1.0.5:7", "eth1", "ofi+tcp://10.1.0.5:7"},
+		{"ofi+tcp://0.0.0.0", "eth1", "ofi+tcp://0.0.0.0"},
+		{"ofi+tcp://[::1", "eth1", "ofi+tcp://[::1"},
+	} {
+		if got := OnInterface(tc.address, tc.name); got != tc.want {
+			t.Errorf("%q with %q: %q, want %q", tc.address, tc.name, got, tc.want)
+		}
+	}
+	c, err := chooseFrom(t, OnInterface("tcp", "eth1"), "", host("eth0", "eth1"))
+	if err != nil || c.bind.String() != "10.2.0.5:0" {
+		t.Errorf("%+v, %v", c, err)
 	}
 }
 

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"cinnabar"
+)
+
+// askTimeout is how long query and shutdown wait for the other process.
+const askTimeout = 5 * time.Second
+
+// maxDescription bounds what a process may tell about itself, in bytes.
+const maxDescription = 16 << 20
+
+// queryOptions are the options of query.
+type queryOptions struct {
+	providers []string      // -p
+	json      bool          // -j
+	config    bool          // -c
+	timeout   time.Duration // -t
+}
+
+func newQuery(s streams) *cobra.Command {
+	o := &queryOptions{}
+	cmd := &cobra.Command{
+		Use:   "query ADDRESS",
+		Short: "Ask a running process about its providers, RPCs, pools, statistics and configuration",
+		Long: `query asks the process at ADDRESS, such as ofi+tcp://10.0.0.1:1234, what it serves and
+what it does. A Go process answers if its engine has Config.AllowQuery. With -p, query asks
+for the identities of providers instead, which the processes of Margo's programs tell too.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return askAt(cmd.Context(), args[0], o.timeout, func(ctx context.Context, ep *cinnabar.Endpoint) error {
+				return o.run(ctx, ep, s.out)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringSliceVarP(&o.providers, "provider", "p", nil, "ask for the identities of these providers only, as in 0,7,40-42")
+	f.BoolVarP(&o.json, "json", "j", false, "print a JSON object")
+	f.BoolVarP(&o.config, "config", "c", false, "print the configuration only, in Margo's layout")
+	f.DurationVarP(&o.timeout, "timeout", "t", askTimeout, "how long to wait for answers")
+	return cmd
+}
+
+// askAt calls f with the process at an address, on an engine that is opened for it.
+func askAt(ctx context.Context, address string, timeout time.Duration, f func(context.Context, *cinnabar.Endpoint) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	e, err := cinnabar.Open(localFor(ctx, address), &cinnabar.Config{MaxOverflow: maxDescription, DialTimeout: timeout})
+	if err != nil {
+		return err
+	}
+	defer shut(e)
+	ep, err := e.Lookup(ctx, address)
+	if err != nil {
+		return err
+	}
+	return f(ctx, ep)
+}
+
+func (o *queryOptions) run(ctx context.Context, ep *cinnabar.Endpoint, w io.Writer) error {
+	if len(o.providers) > 0 {
+		return o.identities(ctx, ep, w)
+	}
+	d, err := ep.Query(ctx)
+	switch {
+	case errors.Is(err, cinnabar.CodeNoEntry):
+		return fmt.Errorf("%w: %v does not allow queries (Config.AllowQuery), or is no Go program; -p ID asks for the identity of a provider", cinnabar.CodeNoEntry, ep)
+	case err != nil:
+		return err
+	case o.config:
+		_, err := fmt.Fprintf(w, "%s\n", d.Config)
+		return err
+	case o.json:
+		return writeIndented(w, d)
+	}
+	return writeDescription(w, d)
+}
+
+func writeIndented(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// identities asks for the providers of -p one after the other.
+func (o *queryOptions) identities(ctx context.Context, ep *cinnabar.Endpoint, w io.Writer) error {
+	ids, err := parseProviders(o.providers)
+	if err != nil {
+		return err
+	}
+	var list []cinnabar.ProviderDescription
+	for _, id := range ids {
+		identity, err := ep.Provider(id).Identity(ctx)
+		switch {
+		case errors.Is(err, cinnabar.CodeNoEntry):
+			continue
+		case err != nil:
+			return err
+		}
+		list = append(list, cinnabar.ProviderDescription{ID: id, Identity: identity})
+	}
+	if len(list) == 0 {
+		return fmt.Errorf("%w: %v has no provider with id %s", cinnabar.CodeNoEntry, ep, strings.Join(o.providers, ","))
+	}
+	if o.json {
+		return writeIndented(w, list)
+	}
+	return writeProviders(w, list)
+}
+
+// parseProviders reads ids and ranges of ids.
+func parseProviders(list []string) ([]uint16, error) {
+	var ids []uint16
+	for _, text := range list {
+		first, last, isRange := strings.Cut(text, "-")
+		if !isRange {
+			last = first
+		}
+		a, errA := strconv.ParseUint(first, 10, 16)
+		b, errB := strconv.ParseUint(last, 10, 16)
+		if errA != nil || errB != nil || a > b {
+			return nil, usagef("provider %q: want an id from 0 to 65535, or a range such as 40-42", text)
+		}
+		for id := a; id <= b; id++ {
+			ids = append(ids, uint16(id))
+		}
+	}
+	return ids, nil
+}
+
+func writeProviders(w io.Writer, list []cinnabar.ProviderDescription) error {
+	t := newTable(w)
+	i := &infoWriter{w: t}
+	i.printf("PROVIDER\tIDENTITY\n")
+	for _, p := range list {
+		i.printf("%d\t%s\n", p.ID, said(p.Identity))
+	}
+	return errors.Join(i.err, t.Flush())
+}
+
+// said is what another process said of itself, or a dash for nothing.
+func said(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return printable(s)
+}
+
+func writeDescription(w io.Writer, d *cinnabar.Description) error {
+	i := &infoWriter{w: w}
+	i.printf("%s\n\n", said(d.Addr))
+	if i.err != nil {
+		return i.err
+	}
+	for _, part := range []func(io.Writer, *cinnabar.Description) error{
+		func(w io.Writer, d *cinnabar.Description) error { return writeProviders(w, d.Providers) },
+		writeRPCs, writePools, writeCounters,
+	} {
+		if err := part(w, d); err != nil {
+			return err
+		}
+		i.printf("\n")
+	}
+	i.printf("query -c prints the configuration.\n")
+	return i.err
+}
+
+func writeRPCs(w io.Writer, d *cinnabar.Description) error {
+	t := newTable(w)
+	i := &infoWriter{w: t}
+	i.printf("RPC\tPROVIDER\tFLAVOUR\tPOOL\tID\n")
+	for _, r := range d.RPCs {
+		provider := "-"
+		if r.Provider != nil {
+			provider = strconv.Itoa(int(*r.Provider))
+		}
+		i.printf("%s\t%s\t%s\t%s\t0x%016x\n", said(r.Name), provider, said(r.Flavor), said(r.Pool), r.ID)
+	}
+	return errors.Join(i.err, t.Flush())
+}
+
+func writePools(w io.Writer, d *cinnabar.Description) error {
+	t := newTable(w)
+	i := &infoWriter{w: t}
+	i.printf("POOL\tKIND\tWORKERS\tRUNNING\tWAITING\tQUEUED\tSERVED\tREFUSED\n")
+	line := func(name, kind, workers string, s cinnabar.PoolStats) {
+		i.printf("%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\n", name, kind, workers, s.Running, s.Waiting, s.Queued, s.Served, s.Refused)
+	}
+	line("(none)", "-", "-", d.Handlers)
+	for _, p := range d.Pools {
+		line(said(p.Name), said(p.Kind), strconv.Itoa(p.Workers), p.Stats)
+	}
+	return errors.Join(i.err, t.Flush())
+}
+
+// writeCounters prints the statistics that are not zero.
+func writeCounters(w io.Writer, d *cinnabar.Description) error {
+	b, err := json.Marshal(d.Stats)
+	if err != nil {
+		return err
+	}
+	var counters map[string]json.Number
+	if err := json.Unmarshal(b, &counters); err != nil {
+		return err
+	}
+	t := newTable(w)
+	i := &infoWriter{w: t}
+	i.printf("COUNTER\tVALUE\n")
+	names := make([]string, 0, len(counters))
+	for name, v := range counters {
+		if v != "0" {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		i.printf("%s\t%s\n", name, counters[name])
+	}
+	return errors.Join(i.err, t.Flush())
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"cinnabar"
+)
+
+// serving is an engine that a command is about.
+func serving(t *testing.T, cfg *cinnabar.Config) *cinnabar.Engine {
+	t.Helper()
+	e, err := cinnabar.Listen("ofi+tcp://127.0.0.1", cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Errorf("close engine: %v", err)
+		}
+	})
+	return e
+}
+
+// wantRun runs a command line that ends with code and says text on standard output, or for a failure on standard error.
+func wantRun(t *testing.T, code int, args []string, text ...string) *output {
+	t.Helper()
+	var o output
+	if got := run(t.Context(), args, o.streams()); got != code {
+		t.Errorf("%q: exit code %d, want %d; stderr: %s", args, got, code, &o.err)
+	}
+	where := &o.out
+	if code != 0 {
+		where = &o.err
+	}
+	for _, want := range text {
+		if !strings.Contains(where.String(), want) {
+			t.Errorf("%q says %q, want %q in it", args, where, want)
+		}
+	}
+	return &o
+}
+
+func TestQueryCommand(t *testing.T) {
+	server := serving(t, &cinnabar.Config{AllowQuery: true, Pools: []cinnabar.PoolConfig{{Name: "disk", Workers: 3}}})
+	p, err := server.Provider(42, "yokan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	get := cinnabar.NewRPC[struct{}, struct{}]("get")
+	if err := get.Handle(p, func(context.Context, struct{}) (struct{}, error) { return struct{}{}, nil }, cinnabar.InPool(server.Pool("disk"))); err != nil {
+		t.Fatal(err)
+	}
+	wantRun(t, 0, []string{"query", server.Addr()}, server.Addr()+"\n", "42        yokan", "get ", "disk", "RequestsRecvd")
+	o := wantRun(t, 0, []string{"query", "-j", server.Addr()})
+	var d cinnabar.Description
+	if err := json.Unmarshal(o.out.Bytes(), &d); err != nil || d.Addr != server.Addr() || len(d.Pools) != 1 {
+		t.Errorf("as JSON: %+v, %v", d, err)
+	}
+	o = wantRun(t, 0, []string{"query", "-c", server.Addr()})
+	if c, err := cinnabar.ParseConfig(o.out.Bytes()); err != nil || len(c.Pools) != 1 || c.Pools[0].Workers != 3 {
+		t.Errorf("the configuration: %s, %v", &o.out, err)
+	}
+	o = wantRun(t, 0, []string{"query", "-p", "7,41-43", server.Addr()})
+	if got, want := o.out.String(), "PROVIDER  IDENTITY\n42        yokan\n"; got != want {
+		t.Errorf("identities: %q, want %q", got, want)
+	}
+	o = wantRun(t, 0, []string{"query", "-j", "-p", "42", server.Addr()})
+	var list []cinnabar.ProviderDescription
+	if err := json.Unmarshal(o.out.Bytes(), &list); err != nil || len(list) != 1 || list[0].Identity != "yokan" {
+		t.Errorf("identities as JSON: %s, %v", &o.out, err)
+	}
+}
+
+func TestQueryCommandFails(t *testing.T) {
+	silent := serving(t, nil).Addr()
+	gone := serving(t, nil)
+	if err := gone.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantRun(t, 1, []string{"query", silent}, "HG_NOENTRY", "Config.AllowQuery", "-p ID")
+	wantRun(t, 1, []string{"query", "-p", "1,2", silent}, "HG_NOENTRY", "no provider with id 1,2")
+	wantRun(t, 1, []string{"query", gone.Addr()}, "HG_HOSTUNREACH", gone.Addr())
+	wantRun(t, 1, []string{"query", "nosuch://1"}, "HG_PROTONOSUPPORT", "nosuch")
+	wantRun(t, 1, []string{"query", "ofi+tcp://127.0.0.1"}, "ofi+tcp://127.0.0.1")
+	wantRun(t, 2, []string{"query"}, "usage: cinnabar query ADDRESS")
+	for _, list := range []string{"x", "65536", "3-2", "-1", "1-"} {
+		wantRun(t, 2, []string{"query", "--provider=" + list, silent}, "want an id from 0 to 65535")
+	}
+}
+
+func TestShutdownCommand(t *testing.T) {
+	server := serving(t, &cinnabar.Config{AllowRemoteShutdown: true})
+	wantRun(t, 0, []string{"shutdown", server.Addr()}, server.Addr()+" shuts down\n")
+	<-server.Done()
+	if err := server.Err(); err != nil {
+		t.Errorf("the engine ends with %v", err)
+	}
+	wantRun(t, 1, []string{"shutdown", server.Addr()}, "HG_HOSTUNREACH", server.Addr())
+
+	firm := serving(t, nil)
+	wantRun(t, 1, []string{"shutdown", firm.Addr()}, "HG_PERMISSION", "Config.AllowRemoteShutdown, margo_enable_remote_shutdown")
+	wantRun(t, 1, []string{"shutdown", "nosuch://1"}, "HG_PROTONOSUPPORT")
+	wantRun(t, 2, []string{"shutdown"}, "usage: cinnabar shutdown ADDRESS")
+	select {
+	case <-firm.Done():
+		t.Error("an engine that does not allow it has ended")
+	default:
+	}
+}
+
+// TestDescriptionText has a process say things that a terminal should not be told.
+func TestDescriptionText(t *testing.T) {
+	provider := uint16(42)
+	d := &cinnabar.Description{
+		Addr:      "ofi+tcp://10.0.0.1:1234",
+		Providers: []cinnabar.ProviderDescription{{ID: 7, Identity: ""}, {ID: 42, Identity: "a\x1b[2Jb"}},
+		RPCs: []cinnabar.RPCDescription{
+			{Name: "__identity__", ID: 0xd0bd4e3c0000ffff, Flavor: "Margo"},
+			{Name: "get\n", ID: 0x3700cf5d0000002a, Provider: &provider, Flavor: "Margo", Pool: "disk"},
+		},
+		Handlers: cinnabar.PoolStats{Running: 1, Served: 3},
+		Pools:    []cinnabar.PoolDescription{{Name: "disk", Kind: "fifo_wait", Workers: 3, Queue: 10, Stats: cinnabar.PoolStats{Queued: 4, Refused: 5}}},
+		Stats:    cinnabar.NetStats{RequestsRecvd: 12, BytesRead: 1 << 33, CallsActive: 1},
+	}
+	var b bytes.Buffer
+	if err := writeDescription(&b, d); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "query.golden", b.String())
+}

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"cinnabar"
+)
+
+func newShutdown(s streams) *cobra.Command {
+	timeout := askTimeout
+	cmd := &cobra.Command{
+		Use:   "shutdown ADDRESS",
+		Short: "Ask a running process to shut its engine down",
+		Long: `shutdown asks the process at ADDRESS, such as ofi+tcp://10.0.0.1:1234, to end: it stops
+taking requests, finishes those that it has, and closes. A Go process obeys if its engine
+has Config.AllowRemoteShutdown, a C process if it has called margo_enable_remote_shutdown.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return askAt(cmd.Context(), args[0], timeout, func(ctx context.Context, ep *cinnabar.Endpoint) error {
+				if err := ep.Shutdown(ctx); err != nil {
+					return err
+				}
+				_, err := fmt.Fprintf(s.out, "%v shuts down\n", ep)
+				return err
+			})
+		},
+	}
+	cmd.Flags().DurationVarP(&timeout, "timeout", "t", askTimeout, "how long to wait for the answer")
+	return cmd
+}

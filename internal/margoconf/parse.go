@@ -1,0 +1,204 @@
+package margoconf
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Parse reads a document. getenv tells the environment, which overrides the keys abt_mem_max_num_stacks and
+// abt_thread_stacksize as it does in C. The error is an [*Error].
+func Parse(document []byte, getenv func(string) string) (*Config, error) {
+	root, err := parseTree(document)
+	if err != nil {
+		return nil, err
+	}
+	if root.kind != object {
+		return nil, &Error{Reason: "want an object, got " + root.describe()}
+	}
+	p := &parser{Config: unresolved()}
+	p.root(&reader{node: root, fault: &p.fault})
+	if p.fault != nil {
+		return nil, p.fault
+	}
+	p.environment(getenv)
+	p.note()
+	return p.Config, nil
+}
+
+// parser is a Config that is being read.
+type parser struct {
+	*Config
+	fault *Error
+}
+
+// root reads the whole document.
+func (p *parser) root(r *reader) {
+	r.string("version", new(string)) // says who wrote the document; it is not what is written
+	if sub, ok := r.object("mercury"); ok {
+		p.mercury(sub)
+	}
+	if sub, ok := r.object("argobots"); ok {
+		p.argobots(sub)
+	}
+	r.integer("progress_timeout_ub_msec", &p.ProgressTimeout, 0, maxCount)
+	r.integer("progress_spindown_msec", &p.Spindown, 0, maxCount)
+	r.integer("handle_cache_size", &p.HandleCache, 0, maxCount)
+	r.boolean("enable_abt_profiling", &p.Profiling)
+	p.monitoring(r)
+	p.plumber(r)
+	given := len(p.Pools)
+	if p.fault == nil {
+		p.primary(r)
+	}
+	if p.fault == nil {
+		p.progressPool(r, given)
+		p.rpcPool(r, given)
+	}
+	if sub, ok := r.object("cinnabar"); ok {
+		p.own(sub)
+	}
+	r.end()
+}
+
+func (p *parser) monitoring(r *reader) {
+	sub, ok := r.object("monitoring")
+	if !ok {
+		return
+	}
+	p.Monitoring = &Monitoring{}
+	sub.string("name", &p.Monitoring.Name)
+	sub.raw("config", &p.Monitoring.Config)
+	sub.end()
+}
+
+// plumber reads the policies by which Margo chooses one of many network cards (mochi-plumber.c).
+func (p *parser) plumber(r *reader) {
+	sub, ok := r.object("plumber")
+	if !ok {
+		return
+	}
+	p.Plumber = &Plumber{BucketPolicy: "package", NICPolicy: "roundrobin"}
+	sub.enum("bucket_policy", &p.Plumber.BucketPolicy, "all", "numa", "package", "passthrough")
+	sub.enum("nic_policy", &p.Plumber.NICPolicy, "roundrobin", "random", "bycore", "byset", "passthrough")
+	sub.end()
+}
+
+// environment applies what overrides keys.
+func (p *parser) environment(getenv func(string) string) {
+	for name, to := range map[string]*int64{"ABT_MEM_MAX_NUM_STACKS": &p.Stacks, "ABT_THREAD_STACKSIZE": &p.StackSize} {
+		if n, err := strconv.ParseInt(getenv(name), 10, 64); err == nil && n >= 0 {
+			*to = n
+		}
+	}
+}
+
+// own reads the settings that Margo does not have.
+func (p *parser) own(r *reader) {
+	o := &p.Own
+	r.integer("max_handlers", &o.MaxHandlers, 0, maxCount)
+	r.integer("max_queued", &o.MaxQueued, -1, maxCount)
+	p.queues(r)
+	r.duration("handler_warning", (*time.Duration)(&o.HandlerWarning))
+	r.duration("spin", (*time.Duration)(&o.Spin))
+	r.boolean("allow_remote_shutdown", &o.AllowRemoteShutdown)
+	r.boolean("allow_query", &o.AllowQuery)
+	r.enum("checksums", &o.Checksums, "never")
+	r.integer("max_overflow", &o.MaxOverflow, 0, 1<<62)
+	r.integer("overflow_budget", &o.OverflowBudget, 0, 1<<62)
+	r.boolean("no_overflow", &o.NoOverflow)
+	r.boolean("firewalled", &o.Firewalled)
+	r.duration("dial_timeout", (*time.Duration)(&o.DialTimeout))
+	r.duration("dial_retry", (*time.Duration)(&o.DialRetry))
+	r.duration("keep_alive", (*time.Duration)(&o.KeepAlive))
+	r.duration("send_timeout", (*time.Duration)(&o.SendTimeout))
+	p.agree(r)
+	r.end()
+}
+
+// queues reads how many requests may wait, by pool.
+func (p *parser) queues(r *reader) {
+	sub, ok := r.object("queues")
+	if !ok {
+		return
+	}
+	p.Own.Queues = map[string]int64{}
+	for _, f := range sub.node.fields {
+		if p.Pool(f.name) < 0 || f.name == Primary {
+			sub.failf(f.name, "no such pool in argobots.pools; max_queued is for %s", Primary)
+			return
+		}
+		var n int64
+		sub.integer(f.name, &n, -1, maxCount)
+		p.Own.Queues[f.name] = n
+	}
+}
+
+// agree refuses settings that contradict those of Margo's keys that they refine.
+func (p *parser) agree(r *reader) {
+	if spin := time.Duration(p.Own.Spin); spin != 0 && SpindownOf(spin) != p.Spindown {
+		r.failf("spin", "%v is %d ms, but progress_spindown_msec is %d; give one of them", spin, SpindownOf(spin), p.Spindown)
+	}
+	if p.Own.Checksums == "never" && p.Mercury.ChecksumLevel != "none" {
+		r.failf("checksums", "is %s, but mercury.checksum_level is %s; give one of them", p.Own.Checksums, p.Mercury.ChecksumLevel)
+	}
+}
+
+// SpindownOf is the time for which is polled in whole milliseconds, rounded up; what is negative is none.
+func SpindownOf(spin time.Duration) int64 {
+	return int64((max(spin, 0) + time.Millisecond - 1) / time.Millisecond)
+}
+
+// notef tells of something accepted that has no effect.
+func (p *parser) notef(format string, args ...any) {
+	p.notes = append(p.notes, fmt.Sprintf(format, args...))
+}
+
+// note tells what is accepted and has no effect, or not the one that it has in C.
+func (p *parser) note() {
+	for _, x := range p.Xstreams {
+		if x.CPU != nil && *x.CPU >= 0 || len(x.Affinity) > 0 {
+			p.notef("argobots.xstreams: %s is not bound to processors: goroutines move freely; use taskset or GOMAXPROCS for the whole process", x.Name)
+		}
+	}
+	for i, pool := range p.Pools {
+		if pool.Name != Primary && p.Servers(i) == 0 {
+			p.notef("argobots.pools: no xstream serves %s, in which C would run nothing; it has one worker", pool.Name)
+		}
+	}
+	if p.Profiling {
+		p.notef("enable_abt_profiling: there is no Argobots to profile; use runtime/pprof")
+	}
+	if p.Plumber != nil {
+		p.notef("plumber: no network card is chosen by it; name an interface in the address, or use mercury.ip_subnet")
+	}
+	p.noteMercury()
+}
+
+func (p *parser) noteMercury() {
+	m := &p.Mercury
+	for _, n := range []struct {
+		given     bool
+		key, text string
+	}{
+		{m.AutoSM, "auto_sm", "peers on the same host are reached by the engine's own protocol"},
+		{m.NoBlock, "na_no_block", "Config.Progress.Spin, or progress_spindown_msec, says for how long is polled"},
+		{m.MaxContexts > 1, "max_contexts", "an engine needs no contexts to use several processors"},
+		{m.AuthKey != "", "auth_key", "ofi+tcp and na+sm have no keys"},
+		{m.SMInfo != "", "sm_info_string", "a listener over na+sm gets its address from the argument of Listen"},
+		{m.RequestMemDevice, "na_request_mem_device", "bulk memory is host memory"},
+	} {
+		if n.given {
+			p.notef("mercury.%s has no effect: %s", n.key, n.text)
+		}
+	}
+}
+
+// quoted lists names in an error's words.
+func quoted(names []string) string {
+	for i, n := range names {
+		names[i] = strconv.Quote(cut(n))
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,44 @@
+package cinnabar
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"cinnabar/internal/na/sm"
+)
+
+// aboutTCP are the tests that TestOverSharedMemory leaves out, since they are about TCP: its connections, which they
+// stall, its configuration, or the number of peers that it has room for.
+var aboutTCP = []string{
+	"TestCancelHalfWay", "TestCancelWaitsForNetwork", "TestCloseUnderStalledPull", "TestRemoteReadAtContext", "TestPoolReleaseWaits",
+	"TestBulkCloseWaits", "TestUnreachable", "TestBoundHandleBadOwner", "TestManyClients", "TestPeerKilled", "TestStartWithEndedContext",
+	"TestTransferChunksCancelled", "TestTransferTimeout", "TestEngineCloseEndsTransfers", "TestTransferEvents", "TestTransferFreesWorker",
+	"TestSetMercuryLog", "TestEngineConfig", "TestClass", "TestEagerSize", "TestConfigReaches",
+}
+
+// notByTheKernel are those that it leaves out because they are about what the owner of memory does against a peer that
+// reaches for it. Over na+sm the kernel moves memory, and the owner is not asked: see docs/wire-nasm.md.
+var notByTheKernel = []string{
+	"TestHandleOfView", "TestBulkClose", "TestHostileInitiator", "TestTransferWithStoppedProcess", "TestTransferWithKilledProcess",
+}
+
+// TestOverSharedMemory runs the other tests of this package once more, with na+sm as the network.
+func TestOverSharedMemory(t *testing.T) {
+	if os.Getenv(networkEnv) != "" {
+		t.Skipf("%s names the network of all tests", networkEnv)
+	}
+	if err := sm.Available(); err != nil {
+		t.Skipf("no shared memory: %v", err)
+	}
+	leave := append(append([]string{"^TestOverSharedMemory$"}, aboutTCP...), notByTheKernel...)
+	cmd := exec.Command(os.Args[0], "-test.run=^Test", "-test.skip=^("+strings.Join(leave, "|")+")$", "-test.timeout=5m")
+	cmd.Env = append(os.Environ(), networkEnv+"=na+sm")
+	out, err := cmd.CombinedOutput()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		t.Fatalf("%v\n%s", exit, out)
+	}
+	must(t, err)
+}

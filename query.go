@@ -1,0 +1,112 @@
+package cinnabar
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// queryRPC is served by engines with Config.AllowQuery. Margo's instances do not have it; its name is in the style of
+// those that they do have.
+var queryRPC = NewRPC[struct{}, queryOut]("__query__")
+
+// queryOut has a Description as JSON.
+type queryOut struct{ JSON string }
+
+// Description is what an engine tells about itself ([Endpoint.Query]).
+type Description struct {
+	Addr      string                `json:"address"`
+	Providers []ProviderDescription `json:"providers"`
+	RPCs      []RPCDescription      `json:"rpcs"`
+	Handlers  PoolStats             `json:"handlers"` // outside pools
+	Pools     []PoolDescription     `json:"pools"`
+	Stats     NetStats              `json:"statistics"`
+	Config    json.RawMessage       `json:"config,omitempty"` // in Margo's layout, if that can say it
+}
+
+// ProviderDescription is a provider.
+type ProviderDescription struct {
+	ID       uint16 `json:"id"`
+	Identity string `json:"identity"`
+}
+
+// RPCDescription is an RPC that is served.
+type RPCDescription struct {
+	Name     string  `json:"name"`
+	ID       uint64  `json:"id"`
+	Provider *uint16 `json:"provider,omitempty"` // nil if it belongs to none
+	Flavor   string  `json:"flavor"`
+	Pool     string  `json:"pool,omitempty"` // empty: outside pools
+}
+
+// PoolDescription is a pool and what it does.
+type PoolDescription struct {
+	Name    string `json:"name"`
+	Kind    string `json:"kind"`
+	Workers int    `json:"workers"`
+	Queue   int    `json:"queue"`
+
+	Stats PoolStats `json:"statistics"`
+}
+
+// Describe returns what the engine tells about itself.
+func (e *Engine) Describe() Description {
+	config, err := e.Config().MarshalJSON()
+	if err != nil {
+		config = nil // the rest is worth telling all the same
+	}
+	s := e.Stats()
+	d := Description{Addr: e.Addr(), Providers: e.describeProviders(), RPCs: e.describeRPCs(), Handlers: s.Handlers, Stats: s.NetStats, Config: config}
+	for _, p := range e.Pools() {
+		c := p.Config()
+		d.Pools = append(d.Pools, PoolDescription{Name: c.Name, Kind: c.Kind.String(), Workers: c.Workers, Queue: c.Queue, Stats: p.Stats()})
+	}
+	return d
+}
+
+func (e *Engine) describeProviders() (list []ProviderDescription) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for id, p := range e.providers {
+		list = append(list, ProviderDescription{ID: id, Identity: p.identity})
+	}
+	slices.SortFunc(list, func(a, b ProviderDescription) int { return int(a.ID) - int(b.ID) })
+	return list
+}
+
+func (e *Engine) describeRPCs() (list []RPCDescription) {
+	for _, entry := range e.handlers.table.Entries() {
+		svc := entry.Value
+		d := RPCDescription{Name: entry.Name, ID: entry.ID, Flavor: svc.proc.flavor.String()}
+		if f := svc.proc.flavor; f.overMargo() && svc.provider != f.defaultProvider() {
+			d.Provider = &svc.provider
+		}
+		if svc.named != nil {
+			d.Pool = svc.named.Name()
+		}
+		list = append(list, d)
+	}
+	return list
+}
+
+// answerQuery serves queryRPC.
+func (e *Engine) answerQuery(context.Context, struct{}) (queryOut, error) {
+	b, err := json.Marshal(e.Describe())
+	return queryOut{JSON: string(b)}, err
+}
+
+// Query asks the process about its engine: providers, RPCs, pools, statistics, configuration. A process that does not
+// allow it ([Config].AllowQuery), or is not Go, answers CodeNoEntry. What comes is as long as the process likes, up to
+// Config.MaxOverflow of the asking engine.
+func (ep *Endpoint) Query(ctx context.Context) (*Description, error) {
+	out, err := queryRPC.Call(ctx, ep, struct{}{})
+	if err != nil {
+		return nil, err
+	}
+	d := &Description{}
+	if err := json.Unmarshal([]byte(out.JSON), d); err != nil {
+		return nil, &Error{Op: "call", RPC: queryRPC.Name(), Addr: ep.String(), Code: CodeProtocolError, Err: fmt.Errorf("the answer cannot be read: %w", err)}
+	}
+	return d, nil
+}
