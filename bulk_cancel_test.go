@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -113,7 +114,10 @@ func (h *halfWay) endpoint(t *testing.T, e *Engine) *Endpoint {
 // and once, and what arrives later does not go into the memory, which is another's by then.
 func TestCancelHalfWay(t *testing.T) {
 	size := int64(256 << 20)
-	if testing.Short() {
+	switch {
+	case os.Getenv("CINNABAR_LARGE") != "":
+		size = 1 << 30
+	case testing.Short():
 		size = 16 << 20
 	}
 	for _, c := range []struct {

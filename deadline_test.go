@@ -97,7 +97,7 @@ func cancelAtRandom(t *testing.T, ep *Endpoint) {
 	if code := CodeOf(err); code != CodeSuccess && code != CodeTimeout && code != CodeCanceled {
 		t.Errorf("error %v", err)
 	}
-	if took := time.Since(start); took > 2*time.Second { // a hundred milliseconds on a machine that is not busy
+	if took := time.Since(start); took > time.Minute { // TestCancelOnTime is exact; this machine may be busy
 		t.Errorf("took %v", took)
 	}
 }

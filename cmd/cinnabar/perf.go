@@ -13,12 +13,17 @@ const (
 	perfMaxInflight = 4096
 	perfMaxSize     = 1 << 30 // bytes of one transfer
 	perfMaxBlock    = 1 << 29 // bytes of one call's block: an argument of 1 GiB has no room for its length
-	perfMaxMemory   = 1 << 36 // bytes of a client's blocks for transfers together
+	perfMaxMemory   = 1 << 36 // bytes of the clients' blocks for transfers together
+	perfMaxClients  = 256
+	perfMaxServers  = 256
 )
+
+// perfTimeout is how long the other side may take for one call, unless --timeout says otherwise.
+const perfTimeout = 30 * time.Second
 
 // perfOptions are the options of perf rate, bw-read and bw-write.
 type perfOptions struct {
-	address       string
+	addresses     []string
 	portFile      string
 	sizeText      string
 	sizes         []int64 // rising
@@ -26,6 +31,10 @@ type perfOptions struct {
 	count         int // iterations of each size; 0: as many as duration allows
 	transfers     int // of one call
 	duration      time.Duration
+	timeout       time.Duration // for one call
+	clients       int           // at once, each with an engine
+	barrier       bool          // the clock stops when the last client has ended
+	megabytes     bool          // 10^6 bytes instead of 2^20 in the table
 	verify        bool
 	bidirectional bool
 	keep          bool
@@ -63,10 +72,19 @@ func newPerfServe(s streams) *cobra.Command {
 		Use:   "serve ADDRESS",
 		Short: "Serve perf's clients, and Mercury's",
 		Long: `serve listens at ADDRESS, such as tcp or ofi+tcp://127.0.0.1:0, prints the address that
-clients need, and serves until a client says that it is done.`,
+clients need, and serves until a client says that it is done.
+
+With --classes there are so many servers in this process, at as many addresses, which count up
+from a port that ADDRESS names. Clients spread their calls over them.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			o.address = args[0]
+			if o.classes < 1 || o.classes > perfMaxServers {
+				return usagef("--classes %d is not between 1 and %d", o.classes, perfMaxServers)
+			}
+			if o.timeout <= 0 {
+				return usagef("--timeout %v is no time", o.timeout)
+			}
 			if o.memory, err = parseSize("--memory", o.memoryText, 1, math.MaxInt64/2); err != nil {
 				return err
 			}
@@ -75,25 +93,31 @@ clients need, and serves until a client says that it is done.`,
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.portFile, "port-file", "", "also write the address to this file, from which Mercury's programs read it (port.cfg)")
+	f.StringVar(&o.portFile, "port-file", "", "also write the addresses to this file, from which Mercury's programs read them (port.cfg)")
+	f.IntVar(&o.classes, "classes", 1, "servers in this process, each with an address")
 	f.BoolVar(&o.keep, "keep", false, "go on serving when a client is done")
 	f.BoolVar(&o.verify, "verify", false, "check the data of rate's calls")
 	f.BoolVar(&o.bidirectional, "bidirectional", false, "send the data of rate's calls back; the client needs the option too")
 	f.StringVar(&o.memoryText, "memory", "4GiB", "memory for all clients' transfers together")
+	f.DurationVar(&o.timeout, "timeout", perfTimeout, "for the transfers of one call; a client that is frozen ends them with an error")
 	return cmd
 }
 
 func newPerfClient(s streams, job perfJob, sizes, short string) *cobra.Command {
 	o := &perfOptions{}
 	cmd := &cobra.Command{
-		Use:   job.op + " [ADDRESS]",
+		Use:   job.op + " [ADDRESS...]",
 		Short: short,
 		Long: short + `.
 
 ADDRESS is what the server has printed: cinnabar perf serve, or the port.cfg that Mercury's
-hg_perf_server writes. Each size is warmed up before it is measured. The server ends when
-the client is done, unless --keep is given here or there.`,
-		Args: cobra.MaximumNArgs(1),
+hg_perf_server writes. Calls take turns over several addresses. Each size is warmed up before
+it is measured. The servers end when the client is done, unless --keep is given here or there.
+
+--clients stands for the processes that mpirun starts of Mercury's programs. They begin each
+size together; their rates are added up, or, with --barrier, all calls are divided by the time
+until the last client has ended.`,
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(args, job.least, job.most); err != nil {
 				return err
@@ -103,11 +127,14 @@ the client is done, unless --keep is given here or there.`,
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.portFile, "port-file", "", "read the server's address from this file instead")
+	f.StringVar(&o.portFile, "port-file", "", "read the servers' addresses from this file instead")
 	f.StringVar(&o.sizeText, "size", sizes, "bytes: one size, several (1KiB,64KiB), or a range that doubles (1KiB..1MiB)")
-	f.IntVar(&o.inflight, "inflight", 1, "calls at a time")
+	f.IntVar(&o.inflight, "inflight", 1, "calls at a time, of each client")
+	f.IntVar(&o.clients, "clients", 1, "clients at once, in this process")
+	f.BoolVar(&o.barrier, "barrier", false, "measure until the last client has ended a size")
 	f.IntVar(&o.count, "count", 0, "iterations of each size, each of --inflight calls; 0 goes by --duration")
 	f.DurationVar(&o.duration, "duration", time.Second, "time for each size")
+	f.DurationVar(&o.timeout, "timeout", perfTimeout, "for one call; a server that is frozen ends the measurement with an error")
 	if job.op == "rate" {
 		o.transfers = 1
 		f.BoolVar(&o.bidirectional, "bidirectional", false, "have the data sent back; the server needs the option too")
@@ -115,7 +142,8 @@ the client is done, unless --keep is given here or there.`,
 		f.IntVar(&o.transfers, "transfers", 1, "transfers of one call; Mercury's programs make 64")
 	}
 	f.BoolVar(&o.verify, "verify", false, "check the data; slower")
-	f.BoolVar(&o.keep, "keep", false, "leave the server running")
+	f.BoolVar(&o.keep, "keep", false, "leave the servers running")
+	f.BoolVar(&o.megabytes, "mb", false, "MB/s in the table, 10^6 bytes, instead of MiB/s")
 	f.BoolVar(&o.json, "json", false, "print a JSON object for each size")
 	return cmd
 }
@@ -123,27 +151,40 @@ the client is done, unless --keep is given here or there.`,
 // parse checks the options. A size is between least and most bytes.
 func (o *perfOptions) parse(args []string, least, most int64) (err error) {
 	switch {
-	case len(args) == 1 && o.portFile != "":
+	case len(args) > 0 && o.portFile != "":
 		return usagef("an address and --port-file were given; one is enough")
-	case len(args) == 1:
-		o.address = args[0]
-	case o.portFile == "":
+	case len(args) > perfMaxServers:
+		return usagef("%d addresses; at most %d", len(args), perfMaxServers)
+	case len(args) == 0 && o.portFile == "":
 		return usagef("no server; give its address or --port-file")
 	}
-	if o.inflight < 1 || o.inflight > perfMaxInflight {
-		return usagef("--inflight %d is not between 1 and %d", o.inflight, perfMaxInflight)
-	}
-	if o.transfers < 1 || o.transfers > perfMaxTransfers {
-		return usagef("--transfers %d is not between 1 and %d", o.transfers, perfMaxTransfers)
-	}
-	if o.count < 0 || o.count == 0 && o.duration <= 0 {
-		return usagef("--count %d with --duration %v measures nothing", o.count, o.duration)
+	o.addresses = args
+	if err := o.checkCounts(); err != nil {
+		return err
 	}
 	if o.sizes, err = parseSizes(o.sizeText, least, most); err != nil {
 		return err
 	}
-	if total := o.largest() * int64(o.transfers) * int64(o.inflight); total > perfMaxMemory { // less than 2^58
-		return usagef("--size, --transfers and --inflight need %s together; at most %s", sizeText(total), sizeText(perfMaxMemory))
+	if total := o.largest() * int64(o.transfers) * int64(o.inflight*o.clients); total > perfMaxMemory { // less than 2^58
+		return usagef("--size, --transfers, --inflight and --clients need %s together; at most %s", sizeText(total), sizeText(perfMaxMemory))
+	}
+	return nil
+}
+
+func (o *perfOptions) checkCounts() error {
+	switch {
+	case o.inflight < 1 || o.inflight > perfMaxInflight:
+		return usagef("--inflight %d is not between 1 and %d", o.inflight, perfMaxInflight)
+	case o.clients < 1 || o.clients > perfMaxClients:
+		return usagef("--clients %d is not between 1 and %d", o.clients, perfMaxClients)
+	case o.inflight*o.clients > perfMaxInflight:
+		return usagef("--inflight %d of --clients %d are more than %d calls at a time", o.inflight, o.clients, perfMaxInflight)
+	case o.transfers < 1 || o.transfers > perfMaxTransfers:
+		return usagef("--transfers %d is not between 1 and %d", o.transfers, perfMaxTransfers)
+	case o.count < 0 || o.count == 0 && o.duration <= 0:
+		return usagef("--count %d with --duration %v measures nothing", o.count, o.duration)
+	case o.timeout <= 0:
+		return usagef("--timeout %v is no time", o.timeout)
 	}
 	return nil
 }

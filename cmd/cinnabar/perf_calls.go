@@ -14,10 +14,10 @@ import (
 func prepareRate(ctx context.Context, r *perfRun) (perfCaller, error) {
 	data := make([]byte, r.o.largest())
 	perfFill(data)
-	ctx, cancel := context.WithTimeout(ctx, perfPatience)
-	defer cancel()
-	if _, err := perfRateInit.Call(ctx, r.server, none{}); err != nil {
-		return nil, err
+	if r.rank == 0 {
+		if err := r.each(ctx, "telling the server that calls follow", perfRateInit); err != nil {
+			return nil, err
+		}
 	}
 	if r.o.bidirectional {
 		return &echoCaller{r: r, data: data, pending: make([]*cinnabar.Pending[perfBlock], r.o.inflight)}, nil
@@ -41,12 +41,14 @@ type rateCaller struct {
 }
 
 func (c *rateCaller) call(ctx context.Context, size int64) error {
-	_, err := perfCall.Call(ctx, c.r.server, perfBlock{c.data[:size]})
+	server, _ := c.r.target(0)
+	_, err := perfCall.Call(ctx, server, perfBlock{c.data[:size]})
 	return err
 }
 
 func (c *rateCaller) start(ctx context.Context, i int, size int64) {
-	c.pending[i] = perfCall.Start(ctx, c.r.server, perfBlock{c.data[:size]})
+	server, _ := c.r.target(i)
+	c.pending[i] = perfCall.Start(ctx, server, perfBlock{c.data[:size]})
 }
 
 func (c *rateCaller) wait(i int) error {
@@ -66,13 +68,15 @@ type echoCaller struct {
 }
 
 func (c *echoCaller) call(ctx context.Context, size int64) error {
-	out, err := perfEcho.Call(ctx, c.r.server, perfBlock{c.data[:size]})
+	server, _ := c.r.target(0)
+	out, err := perfEcho.Call(ctx, server, perfBlock{c.data[:size]})
 	return c.check(out, size, err)
 }
 
 func (c *echoCaller) start(ctx context.Context, i int, size int64) {
 	c.size = size
-	c.pending[i] = perfEcho.Start(ctx, c.r.server, perfBlock{c.data[:size]})
+	server, _ := c.r.target(i)
+	c.pending[i] = perfEcho.Start(ctx, server, perfBlock{c.data[:size]})
 }
 
 func (c *echoCaller) wait(i int) error {
@@ -138,13 +142,15 @@ func (c *bulkCaller) announce(ctx context.Context, i int, mode cinnabar.Mode) er
 	}
 	c.bulk = append(c.bulk, b)
 	if c.op == perfPull {
-		perfFillAll(b.Bytes(), each, uint32(i))
+		perfFillAll(b.Bytes(), each, c.r.handle(i))
 	}
-	ctx, cancel := context.WithTimeout(ctx, 6*perfPatience)
+	ctx, cancel := context.WithTimeout(ctx, c.r.o.timeout)
 	defer cancel()
-	_, err = perfBwInit.Call(ctx, c.r.server, perfBwInfo{
-		Bulk: perfRemote{b.Handle()}, Op: c.op, Handle: uint32(i), Handles: uint32(c.r.o.inflight), Count: uint32(c.r.o.transfers),
-		SizeMax: uint32(each), Clients: 1, Targets: 1, Checking: c.r.o.verify,
+	server, _ := c.r.target(i)
+	targets := uint32(len(c.r.servers))
+	_, err = perfBwInit.Call(ctx, server, perfBwInfo{
+		Bulk: perfRemote{b.Handle()}, Op: c.op, Handle: c.r.handle(i), Handles: uint32(c.r.o.inflight), Count: uint32(c.r.o.transfers),
+		SizeMax: uint32(each), Clients: uint32(c.r.o.clients), Target: c.r.handle(i) % targets, Targets: targets, Checking: c.r.o.verify,
 	})
 	if errors.Is(err, cinnabar.CodeNoMem) {
 		return fmt.Errorf("%w; the server needs %s for each call in flight; start it with a larger --memory, or ask for less", err, sizeText(each*int64(c.r.o.transfers)))
@@ -153,12 +159,14 @@ func (c *bulkCaller) announce(ctx context.Context, i int, mode cinnabar.Mode) er
 }
 
 func (c *bulkCaller) call(ctx context.Context, size int64) error {
-	_, err := c.rpc.Call(ctx, c.r.server, perfTransfer{Size: uint32(size)})
+	server, number := c.r.target(0)
+	_, err := c.rpc.Call(ctx, server, perfTransfer{Handle: number, Size: uint32(size)})
 	return err
 }
 
 func (c *bulkCaller) start(ctx context.Context, i int, size int64) {
-	c.pending[i] = c.rpc.Start(ctx, c.r.server, perfTransfer{Handle: uint32(i), Size: uint32(size)})
+	server, number := c.r.target(i)
+	c.pending[i] = c.rpc.Start(ctx, server, perfTransfer{Handle: number, Size: uint32(size)})
 }
 
 func (c *bulkCaller) wait(i int) error {
@@ -183,7 +191,7 @@ func (c *bulkCaller) after(size int64) error {
 		return nil // the server checks
 	}
 	for i, b := range c.bulk {
-		if err := perfCheckAll(b.Bytes(), c.r.o.largest(), size, uint32(i)); err != nil {
+		if err := perfCheckAll(b.Bytes(), c.r.o.largest(), size, c.r.handle(i)); err != nil {
 			return err
 		}
 	}

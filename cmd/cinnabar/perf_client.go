@@ -22,18 +22,15 @@ const (
 	perfLarge     = 8192 // bytes; what is larger has perfWarmLarge
 )
 
-// perfPatience is how long a call that is no measurement may take.
-const perfPatience = 5 * time.Second
-
 // perfJob is one of the client's measurements.
 type perfJob struct {
 	op          string // "rate", "bw-read", "bw-write"
 	least, most int64  // bytes of a size
-	// prepare makes ready for sizes up to the largest.
+	// prepare makes one client ready for sizes up to the largest. It is called for one client after the other.
 	prepare func(context.Context, *perfRun) (perfCaller, error)
 }
 
-// perfCaller makes the calls of one measurement. It is used by one goroutine.
+// perfCaller makes the calls of one client's measurement. It is used by one goroutine.
 type perfCaller interface {
 	// call makes call 0 of an iteration and waits for it.
 	call(ctx context.Context, size int64) error
@@ -49,74 +46,58 @@ type perfCaller interface {
 	close()
 }
 
-// perfRun is one run of perf as a client.
+// perfRun is one client of a measurement, with an engine of its own: what a process of Mercury's programs is.
 type perfRun struct {
-	o      *perfOptions
-	engine *cinnabar.Engine
-	server *cinnabar.Endpoint
+	o       *perfOptions
+	rank    int // from 0 on: which of the clients it is
+	engine  *cinnabar.Engine
+	servers []*cinnabar.Endpoint
+	watch   perfWatch
 }
 
-// runPerf measures with an engine of its own until that is done or ctx ends.
-func runPerf(ctx context.Context, job perfJob, o *perfOptions, s streams) (err error) {
-	address, err := o.server()
+// openPerfRun opens the engine of one client. Nothing goes to the servers yet.
+func openPerfRun(ctx context.Context, o *perfOptions, rank int, addresses []string) (*perfRun, error) {
+	engine, err := cinnabar.Open(localFor(ctx, addresses[0]), nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	engine, err := cinnabar.Open(localFor(ctx, address), nil)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, engine.Close()) }()
-	server, err := engine.Lookup(ctx, address)
-	if err != nil {
-		return err
-	}
-	r := &perfRun{o: o, engine: engine, server: server}
-	// The end of ctx ends all calls by closing the engine, so that no call has to watch ctx, which costs.
-	defer context.AfterFunc(ctx, func() { _ = engine.Close() })()
-	if err := r.run(context.WithoutCancel(ctx), job, s); err != nil {
-		return reason(ctx, err)
-	}
-	return nil
-}
-
-// run measures every size, prints a line for each, and says goodbye.
-func (r *perfRun) run(ctx context.Context, job perfJob, s streams) error {
-	caller, err := job.prepare(ctx, r)
-	if err != nil {
-		return err
-	}
-	defer caller.close()
-	report := &perfReport{op: job.op, transport: transportOf(r.engine.Addr()), o: r.o, w: s.out}
-	if err := report.header(); err != nil {
-		return err
-	}
-	for _, size := range r.o.sizes {
-		result, err := r.measure(ctx, caller, size)
+	r := &perfRun{o: o, rank: rank, engine: engine}
+	for _, a := range addresses {
+		server, err := engine.Lookup(ctx, a)
 		if err != nil {
-			return fmt.Errorf("%s of %s: %w", job.op, sizeText(size), err)
+			return nil, errors.Join(err, engine.Close())
 		}
-		if err := report.line(result); err != nil {
-			return err
-		}
+		r.servers = append(r.servers, server)
 	}
-	return r.finish(ctx)
+	return r, nil
 }
 
-// server is the address of the server: the argument, or what the port file says.
-func (o *perfOptions) server() (string, error) {
+// handle is the number of call i over all clients (hg_perf_set_handles), which decides where the call goes.
+func (r *perfRun) handle(i int) uint32 { return uint32(r.rank + i*r.o.clients) }
+
+// target is the server of call i, and the number by which that one knows the call's memory.
+func (r *perfRun) target(i int) (server *cinnabar.Endpoint, number uint32) {
+	n := uint32(len(r.servers))
+	return r.servers[r.handle(i)%n], r.handle(i) / n
+}
+
+// readServers returns the addresses of the servers: the arguments, or what the port file says.
+func (o *perfOptions) readServers() ([]string, error) {
 	if o.portFile == "" {
-		return o.address, nil
+		return o.addresses, nil
 	}
 	text, err := os.ReadFile(o.portFile)
 	if err != nil {
-		return "", fmt.Errorf("port file: %w; a server that was started with --port-file writes it", err)
+		return nil, fmt.Errorf("port file: %w; a server that was started with --port-file writes it", err)
 	}
-	address, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
-	if address == "" {
-		return "", fmt.Errorf("port file %s is empty; a server that was started with --port-file writes it", o.portFile)
+	addresses := strings.Fields(string(text)) // as hg_rate's fscanf does
+	switch {
+	case len(addresses) == 0:
+		return nil, fmt.Errorf("port file %s is empty; a server that was started with --port-file writes it", o.portFile)
+	case len(addresses) > perfMaxServers:
+		return nil, fmt.Errorf("port file %s has %d addresses; at most %d are used", o.portFile, len(addresses), perfMaxServers)
 	}
-	return strings.TrimSpace(address), nil
+	return addresses, nil
 }
 
 // localFor is what to open for talking to address: the protocol, with the address of this host from which the system
@@ -153,20 +134,27 @@ func transportOf(address string) string {
 	return protocol
 }
 
-// finish tells the server that the client is done, which ends it unless it is to stay.
+// finish tells the servers that the client is done, which ends them unless they are to stay.
 func (r *perfRun) finish(ctx context.Context) error {
 	if r.o.keep {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, perfPatience)
+	return r.each(ctx, "telling the server that the measurement is over", perfDone)
+}
+
+// each makes a call without arguments at every server (hg_perf_send_done).
+func (r *perfRun) each(ctx context.Context, what string, rpc *cinnabar.RPC[none, none]) error {
+	ctx, cancel := context.WithTimeout(ctx, r.o.timeout)
 	defer cancel()
-	if _, err := perfDone.Call(ctx, r.server, none{}); err != nil {
-		return fmt.Errorf("telling the server that the measurement is over: %w", err)
+	for _, server := range r.servers {
+		if _, err := rpc.Call(ctx, server, none{}); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
 	}
 	return nil
 }
 
-// perfResult is the measurement of one size.
+// perfResult is one client's measurement of one size.
 type perfResult struct {
 	size  int64
 	calls int64
@@ -196,15 +184,20 @@ func (w *stopwatch) called(begin time.Duration) {
 	_ = w.calls.RecordValue(int64(w.took - begin))
 }
 
-// measure warms up and then makes iterations until the count or the time is reached.
-func (r *perfRun) measure(ctx context.Context, c perfCaller, size int64) (perfResult, error) {
-	if err := r.warm(ctx, c, size); err != nil {
+// measure warms up, waits for the other clients at the line, and makes iterations until the count or the time is reached
+// or group ends. The calls have ctx, which does not end: watching it would cost.
+func (r *perfRun) measure(ctx, group context.Context, c perfCaller, size int64, line *perfBarrier) (perfResult, error) {
+	if err := r.warm(ctx, group, c, size); err != nil {
 		return perfResult{}, err
 	}
+	if err := line.wait(group); err != nil {
+		return perfResult{}, err
+	}
+	defer r.watch.guard(r.o.timeout, r.engine)()
 	result := perfResult{size: size, watch: newStopwatch()}
-	for n := 0; r.o.more(n, result.watch.took); n++ {
+	for n := 0; r.o.more(n, result.watch.took) && group.Err() == nil; n++ {
 		if err := r.checked(ctx, c, size, result.watch); err != nil {
-			return result, err
+			return result, r.blame(err)
 		}
 		result.calls += int64(r.o.inflight)
 	}
@@ -213,7 +206,8 @@ func (r *perfRun) measure(ctx context.Context, c perfCaller, size int64) (perfRe
 }
 
 // warm makes the iterations that are not measured.
-func (r *perfRun) warm(ctx context.Context, c perfCaller, size int64) error {
+func (r *perfRun) warm(ctx, group context.Context, c perfCaller, size int64) error {
+	defer r.watch.guard(r.o.timeout, r.engine)()
 	n := perfWarmSmall
 	if size > perfLarge {
 		n = perfWarmLarge
@@ -222,12 +216,25 @@ func (r *perfRun) warm(ctx context.Context, c perfCaller, size int64) error {
 		n = min(n, r.o.count)
 	}
 	ignored := newStopwatch()
-	for range n {
+	for ; n > 0 && group.Err() == nil; n-- {
 		if err := r.iterate(ctx, c, size, ignored); err != nil {
-			return err
+			return r.blame(err)
 		}
 	}
 	return nil
+}
+
+// blame returns why calls have failed: if that is because the engine was closed for want of answers, the server that
+// gives none.
+func (r *perfRun) blame(err error) error {
+	if !r.watch.gaveUp.Load() {
+		return err
+	}
+	where := r.servers[0].String()
+	if e, ok := errors.AsType[*cinnabar.Error](err); ok {
+		where = e.Addr
+	}
+	return fmt.Errorf("%w: no answer from %s for %v: it is frozen, or --timeout is too short for such calls", cinnabar.CodeTimeout, where, r.o.timeout)
 }
 
 // more tells whether another iteration is due.
@@ -243,12 +250,14 @@ func (r *perfRun) checked(ctx context.Context, c perfCaller, size int64, w *stop
 	if !r.o.verify {
 		return r.iterate(ctx, c, size, w)
 	}
-	c.before()
+	r.watch.rest(c.before)
 	w.resume()
 	if err := r.iterate(ctx, c, size, w); err != nil {
 		return err
 	}
-	return c.after(size)
+	var err error
+	r.watch.rest(func() { err = c.after(size) })
+	return err
 }
 
 // iterate makes as many calls at once as are to be in flight, and waits for all of them. A call's time is that from the
@@ -258,6 +267,7 @@ func (r *perfRun) iterate(ctx context.Context, c perfCaller, size int64, w *stop
 	if r.o.inflight == 1 {
 		err := c.call(ctx, size)
 		w.called(begin)
+		r.watch.called()
 		return err
 	}
 	for i := range r.o.inflight {
@@ -269,6 +279,7 @@ func (r *perfRun) iterate(ctx context.Context, c perfCaller, size int64, w *stop
 			failed = err
 		}
 		w.called(begin)
+		r.watch.called()
 	}
 	return failed
 }

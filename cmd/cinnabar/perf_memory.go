@@ -38,6 +38,7 @@ type perfMemory struct {
 
 // perfKey names a handle.
 type perfKey struct {
+	class  int    // of the server
 	client string // its address
 	number uint32
 }
@@ -47,7 +48,7 @@ func newPerfMemory(budget int64) *perfMemory {
 }
 
 // announce makes the memory of a handle, in a call of the client, and enters it.
-func (m *perfMemory) announce(ctx context.Context, e *cinnabar.Engine, number uint32, in perfBwInfo) error {
+func (m *perfMemory) announce(ctx context.Context, e *cinnabar.Engine, key perfKey, in perfBwInfo) error {
 	charge := perfCharge(in)
 	if err := m.reserve(charge); err != nil {
 		return err
@@ -57,7 +58,7 @@ func (m *perfMemory) announce(ctx context.Context, e *cinnabar.Engine, number ui
 		m.release(charge)
 		return err
 	}
-	old, err := m.enter(ctx, perfKey{cinnabar.PeerFrom(ctx).String(), number}, h)
+	old, err := m.enter(ctx, key, h)
 	if err != nil {
 		old = h
 	}
@@ -114,13 +115,13 @@ func (m *perfMemory) enter(ctx context.Context, key perfKey, h *perfHandle) (old
 }
 
 // find returns a handle that the client has announced.
-func (m *perfMemory) find(client string, number uint32) (*perfHandle, error) {
+func (m *perfMemory) find(key perfKey) (*perfHandle, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if h := m.handles[perfKey{client, number}]; h != nil {
+	if h := m.handles[key]; h != nil {
 		return h, nil
 	}
-	return nil, fmt.Errorf("%w: handle %d was not announced", cinnabar.CodeInvalidArg, number)
+	return nil, fmt.Errorf("%w: handle %d was not announced", cinnabar.CodeInvalidArg, key.number)
 }
 
 // lost takes h away because its client is gone.
@@ -136,9 +137,9 @@ func (m *perfMemory) lost(key perfKey, h *perfHandle) {
 	}
 }
 
-// forget gives up all that a client has announced.
-func (m *perfMemory) forget(client string) {
-	m.dropAll(func(k perfKey) bool { return k.client == client })
+// forget gives up all that a client has announced to a server, whatever key's number.
+func (m *perfMemory) forget(key perfKey) {
+	m.dropAll(func(k perfKey) bool { return k.class == key.class && k.client == key.client })
 }
 
 // close gives up everything; nothing is announced any more. When it returns, all memory is given back.

@@ -196,6 +196,9 @@ func mercury(t *testing.T, name string) string {
 func startMercury(t *testing.T, dir, name string, args ...string) (*exec.Cmd, *output) {
 	t.Helper()
 	program := mercury(t, name)
+	if name == "hg_perf_server" {
+		lockSharedMemory(t)
+	}
 	cmd, o := command(t, append([]string{"-c", "ofi", "-p", "tcp", "-H", "lo"}, args...)...)
 	cmd.Path, cmd.Args[0], cmd.Dir = program, program, dir
 	return cmd, o

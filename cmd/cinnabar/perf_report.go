@@ -5,17 +5,21 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strings"
 	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
 // perfReport prints a line for each size as it comes, under a header, or a JSON object.
 type perfReport struct {
 	op, transport string
+	servers       int
 	o             *perfOptions
 	w             io.Writer
 }
 
-// perfLine is the JSON object of one size.
+// perfLine is the JSON object of one size. With several clients, inflight is of each, and all else of all together.
 type perfLine struct {
 	Op             string  `json:"op"`
 	Transport      string  `json:"transport"`
@@ -29,30 +33,94 @@ type perfLine struct {
 	P99Usec        float64 `json:"p99_usec"`
 }
 
+// apart tells whether each client's rate is shown: with a common end they have none of their own.
+func (r *perfReport) apart() bool { return r.o.clients > 1 && !r.o.barrier }
+
 func (r *perfReport) header() error {
 	if r.o.json {
 		return nil
 	}
-	_, err := fmt.Fprintf(r.w, "# %s over %s, %d in flight\n%10s %10s %14s %14s %12s %12s %12s\n", r.op, r.transport, r.o.inflight,
-		"bytes", "calls", "usec/call", "calls/s", "MiB/s", "p50 usec", "p99 usec")
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s over %s, %d in flight", r.op, r.transport, r.o.inflight)
+	if r.o.clients > 1 {
+		fmt.Fprintf(&b, " of each of %d clients", r.o.clients)
+	}
+	if r.servers > 1 {
+		fmt.Fprintf(&b, ", %d servers", r.servers)
+	}
+	b.WriteByte('\n')
+	if calls := r.o.clients * r.o.inflight; calls < r.servers {
+		fmt.Fprintf(&b, "# %d of the servers get no calls: raise --inflight or --clients\n", r.servers-calls)
+	}
+	_, unit := r.unit()
+	fmt.Fprintf(&b, "%10s %10s %14s %14s %12s %12s %12s", "bytes", "calls", "usec/call", "calls/s", unit, "p50 usec", "p99 usec")
+	if r.apart() {
+		fmt.Fprintf(&b, " %14s %14s", "least calls/s", "most calls/s")
+	}
+	_, err := fmt.Fprintln(r.w, b.String())
 	return err
 }
 
-func (r *perfReport) line(result perfResult) error {
-	took := result.watch.took
-	l := perfLine{
-		Op: r.op, Transport: r.transport, Size: result.size, Inflight: r.o.inflight, Count: result.calls,
-		CallsPerSecond: round2(perSecond(result.calls, took)), MiBPerSecond: round2(mibPerSecond(result.bytes, took)),
-		P50Usec: micros(result.watch.calls.ValueAtQuantile(50)), P99Usec: micros(result.watch.calls.ValueAtQuantile(99)),
+// unit is what the table's bandwidth counts in.
+func (r *perfReport) unit() (bytes float64, name string) {
+	if r.o.megabytes {
+		return 1e6, "MB/s"
 	}
-	if result.calls > 0 {
-		l.UsecPerCall = round2(float64(took) / float64(time.Microsecond) / float64(result.calls))
+	return mebibyte, "MiB/s"
+}
+
+// perfTotal is what the clients have done together.
+type perfTotal struct {
+	calls                     int64
+	callsPerSecond            float64
+	bytesPerSecond            float64
+	leastPerSecond, mostCalls float64 // calls per second of the slowest and the fastest client
+	histogram                 *hdrhistogram.Histogram
+}
+
+// total adds up. Clients that ended at a common time are one; the others have rates of their own.
+func (r *perfReport) total(results []perfResult) perfTotal {
+	t := perfTotal{leastPerSecond: math.Inf(1), histogram: newStopwatch().calls}
+	var took time.Duration
+	var bytes int64
+	for _, one := range results {
+		took = max(took, one.watch.took)
+		rate := perSecond(one.calls, one.watch.took)
+		t.calls += one.calls
+		bytes += one.bytes
+		t.callsPerSecond += rate
+		t.bytesPerSecond += perSecond(one.bytes, one.watch.took)
+		t.leastPerSecond, t.mostCalls = min(t.leastPerSecond, rate), max(t.mostCalls, rate)
+		t.histogram.Merge(one.watch.calls)
+	}
+	if !r.apart() {
+		t.callsPerSecond, t.bytesPerSecond = perSecond(t.calls, took), perSecond(bytes, took)
+	}
+	return t
+}
+
+// line prints what the clients have measured for one size.
+func (r *perfReport) line(results ...perfResult) error {
+	t := r.total(results)
+	l := perfLine{
+		Op: r.op, Transport: r.transport, Size: results[0].size, Inflight: r.o.inflight, Count: t.calls,
+		CallsPerSecond: round2(t.callsPerSecond), MiBPerSecond: round2(t.bytesPerSecond / mebibyte),
+		P50Usec: micros(t.histogram.ValueAtQuantile(50)), P99Usec: micros(t.histogram.ValueAtQuantile(99)),
+	}
+	if t.callsPerSecond > 0 {
+		l.UsecPerCall = round2(1e6 / t.callsPerSecond)
 	}
 	if r.o.json {
 		return json.NewEncoder(r.w).Encode(l)
 	}
-	_, err := fmt.Fprintf(r.w, "%10d %10d %14.2f %14.2f %12.2f %12.2f %12.2f\n",
-		l.Size, l.Count, l.UsecPerCall, l.CallsPerSecond, l.MiBPerSecond, l.P50Usec, l.P99Usec)
+	per, _ := r.unit()
+	var b strings.Builder
+	fmt.Fprintf(&b, "%10d %10d %14.2f %14.2f %12.2f %12.2f %12.2f",
+		l.Size, l.Count, l.UsecPerCall, l.CallsPerSecond, t.bytesPerSecond/per, l.P50Usec, l.P99Usec)
+	if r.apart() {
+		fmt.Fprintf(&b, " %14.2f %14.2f", t.leastPerSecond, t.mostCalls)
+	}
+	_, err := fmt.Fprintln(r.w, b.String())
 	return err
 }
 

@@ -4,12 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
+	"time"
 
 	"cinnabar"
 )
+
+// perfPatience is how long the answer to DONE, and what else is under way, may take at the end.
+const perfPatience = 5 * time.Second
 
 // perfServeOptions are the options of perf serve.
 type perfServeOptions struct {
@@ -17,51 +25,101 @@ type perfServeOptions struct {
 	portFile      string
 	memoryText    string
 	memory        int64 // bytes for all clients together
-	keep          bool  // go on after a client's DONE
-	verify        bool  // of rate's data
-	bidirectional bool  // rate's answers carry the data back
+	classes       int   // servers in this process
+	timeout       time.Duration
+	keep          bool // go on after a client's DONE
+	verify        bool // of rate's data
+	bidirectional bool // rate's answers carry the data back
 }
 
 // runPerfServe serves until a client is done, or ctx ends.
 func runPerfServe(ctx context.Context, o *perfServeOptions, s streams) (err error) {
-	engine, err := cinnabar.Listen(o.address, nil)
-	if err != nil {
-		return err
-	}
-	p := newPerfServer(engine, o)
+	memory := newPerfMemory(o.memory)
+	var servers []*perfServer
 	defer func() {
-		err = errors.Join(err, engine.Close()) // before the memory, so that no peer reaches for it
-		p.memory.close()
+		for _, p := range servers { // before the memory, so that no peer reaches for it
+			err = errors.Join(err, p.engine.Close())
+		}
+		memory.close()
 	}()
-	if err := p.register(); err != nil {
-		return err
+	var addresses []string
+	for class := range o.classes {
+		p, err := listenPerf(o, class, memory)
+		if err != nil {
+			return err
+		}
+		servers = append(servers, p)
+		addresses = append(addresses, p.engine.Addr())
 	}
-	if o.portFile != "" { // before the line that tells that it is there
-		if err := writePortFile(o.portFile, engine.Addr()); err != nil {
+	if o.portFile != "" { // before the lines that tell that it is there
+		if err := writePortFile(o.portFile, addresses); err != nil {
 			return err
 		}
 	}
-	if _, err := fmt.Fprintln(s.out, engine.Addr()); err != nil {
+	if _, err := fmt.Fprintln(s.out, strings.Join(addresses, "\n")); err != nil {
 		return err
 	}
-	select {
-	case <-p.done:
-	case <-ctx.Done():
-		return nil // being stopped is how a server ends
+	for _, p := range servers { // a client says DONE to each
+		select {
+		case <-p.done:
+		case <-ctx.Done():
+			return nil // being stopped is how a server ends
+		}
 	}
 	drain, cancel := context.WithTimeout(ctx, perfPatience)
 	defer cancel()
-	return engine.Shutdown(drain) // DONE's answer is still on its way
+	for _, p := range servers {
+		err = errors.Join(err, p.engine.Shutdown(drain)) // DONE's answer is still on its way
+	}
+	return err
 }
 
-// writePortFile writes the file through which Mercury's programs find a server, whole or not at all.
-func writePortFile(name, address string) error {
+// listenPerf makes one of the servers, which serves at once.
+func listenPerf(o *perfServeOptions, class int, memory *perfMemory) (*perfServer, error) {
+	address, err := classAddress(o.address, class)
+	if err != nil {
+		return nil, err
+	}
+	engine, err := cinnabar.Listen(address, nil)
+	if err != nil {
+		return nil, err
+	}
+	p := newPerfServer(engine, o, class, memory)
+	if err := p.register(); err != nil {
+		return nil, errors.Join(err, engine.Close())
+	}
+	return p, nil
+}
+
+// classAddress is where the server of that number listens: ports count up from one that address names, as those of
+// hg_perf_server -C do.
+func classAddress(address string, class int) (string, error) {
+	_, where, ok := strings.Cut(address, "://")
+	if class == 0 || !ok {
+		return address, nil
+	}
+	host, text, err := net.SplitHostPort(where)
+	if err != nil { // no port
+		return address, nil
+	}
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || port == 0 { // Listen says what is wrong with it
+		return address, nil
+	}
+	if port += uint64(class); port > math.MaxUint16 {
+		return "", fmt.Errorf("%w: server %d of those at %s has no port", cinnabar.CodeInvalidArg, class+1, address)
+	}
+	return strings.TrimSuffix(address, where) + net.JoinHostPort(host, strconv.FormatUint(port, 10)), nil
+}
+
+// writePortFile writes the file through which Mercury's programs find servers, whole or not at all.
+func writePortFile(name string, addresses []string) error {
 	f, err := os.CreateTemp(filepath.Dir(name), ".port-*")
 	if err != nil {
 		return fmt.Errorf("port file: %w", err)
 	}
 	defer func() { _ = os.Remove(f.Name()) }() // fails after the rename, as it should
-	_, err = fmt.Fprintln(f, address)
+	_, err = fmt.Fprintln(f, strings.Join(addresses, "\n"))
 	err = errors.Join(err, f.Chmod(0o644), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), name)
@@ -72,17 +130,18 @@ func writePortFile(name, address string) error {
 	return nil
 }
 
-// perfServer is the state of perf serve.
+// perfServer is one server of perf serve.
 type perfServer struct {
 	engine *cinnabar.Engine
 	o      *perfServeOptions
-	memory *perfMemory
+	class  int         // which of the servers it is, from 0 on
+	memory *perfMemory // of all servers
 	once   sync.Once
 	done   chan struct{} // closed when a client has said DONE
 }
 
-func newPerfServer(engine *cinnabar.Engine, o *perfServeOptions) *perfServer {
-	return &perfServer{engine: engine, o: o, memory: newPerfMemory(o.memory), done: make(chan struct{})}
+func newPerfServer(engine *cinnabar.Engine, o *perfServeOptions, class int, memory *perfMemory) *perfServer {
+	return &perfServer{engine: engine, o: o, class: class, memory: memory, done: make(chan struct{})}
 }
 
 func (p *perfServer) register() error {
@@ -127,13 +186,18 @@ func (p *perfServer) bwInit(ctx context.Context, in perfBwInfo) (none, error) {
 	if number >= perfMaxHandles || in.Count > perfMaxTransfers {
 		return none{}, fmt.Errorf("%w: handle %d with %d transfers; at most %d and %d are served", cinnabar.CodeOverflow, number, in.Count, perfMaxHandles, perfMaxTransfers)
 	}
-	return none{}, p.memory.announce(ctx, p.engine, number, in)
+	return none{}, p.memory.announce(ctx, p.engine, p.key(ctx, number), in)
+}
+
+// key names a handle of the client that has made the request.
+func (p *perfServer) key(ctx context.Context, number uint32) perfKey {
+	return perfKey{p.class, cinnabar.PeerFrom(ctx).String(), number}
 }
 
 // transfer serves one call of BW_READ or BW_WRITE.
 func (p *perfServer) transfer(ctx context.Context, t perfTransfer, op uint32) error {
 	peer := cinnabar.PeerFrom(ctx)
-	h, err := p.memory.find(peer.String(), t.Handle)
+	h, err := p.memory.find(p.key(ctx, t.Handle))
 	if err != nil {
 		return err
 	}
@@ -144,12 +208,18 @@ func (p *perfServer) transfer(ctx context.Context, t perfTransfer, op uint32) er
 	if !t.Bulk.handle.IsNull() {
 		handle = t.Bulk.handle
 	}
-	return h.serve(ctx, handle.On(peer), int64(t.Size))
+	limited, cancel := context.WithTimeout(ctx, p.o.timeout)
+	defer cancel()
+	err = h.serve(limited, handle.On(peer), int64(t.Size))
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("%w; the client is frozen, or the server's --timeout of %v is too short for such calls", err, p.o.timeout)
+	}
+	return err
 }
 
 // clientDone gives up what the client has announced, and ends the server unless it is to stay.
 func (p *perfServer) clientDone(ctx context.Context, _ none) (none, error) {
-	p.memory.forget(cinnabar.PeerFrom(ctx).String())
+	p.memory.forget(p.key(ctx, 0))
 	if !p.o.keep {
 		p.once.Do(func() { close(p.done) })
 	}

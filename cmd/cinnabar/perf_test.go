@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -153,7 +154,9 @@ func TestPerfExitCodes(t *testing.T) {
 		{"perf serve nosuch://", 1, "HG_PROTONOSUPPORT"},
 		{"perf serve ofi+tcp://127.0.0.1:0 --port-file no/such/directory", 1, "port file"},
 		{"perf rate", 2, "no server"},
-		{"perf rate a b", 2, "usage: cinnabar perf rate"},
+		{"perf serve tcp --classes 0", 2, "--classes"},
+		{"perf serve tcp --timeout 0s", 2, "--timeout"},
+		{"perf serve ofi+tcp://127.0.0.1:65535 --classes 2", 1, "server 2 of those at ofi+tcp://127.0.0.1:65535 has no port"},
 		{"perf rate tcp://127.0.0.1:1 --port-file x", 2, "one is enough"},
 		{"perf rate --port-file no-such-file", 1, "no-such-file"},
 		{"perf rate --port-file /dev/null", 1, "is empty"},
@@ -162,6 +165,10 @@ func TestPerfExitCodes(t *testing.T) {
 		{"perf rate x --duration 0s", 2, "measures nothing"},
 		{"perf rate x --inflight 0", 2, "--inflight"},
 		{"perf rate x --inflight 4097", 2, "--inflight"},
+		{"perf rate x --clients 0", 2, "--clients"},
+		{"perf rate x --clients 257", 2, "--clients"},
+		{"perf rate x --clients 2 --inflight 4096", 2, "more than 4096"},
+		{"perf rate x --timeout -1s", 2, "--timeout"},
 		{"perf rate x --transfers 2", 2, "unknown flag"},
 		{"perf bw-read x --size 0", 2, "--size"},
 		{"perf bw-read x --transfers 0", 2, "--transfers"},
@@ -209,6 +216,74 @@ func TestPerfReport(t *testing.T) {
 	}
 }
 
+// The rates of several clients are added up, or, with a common end, their calls are divided by the time of the slowest.
+func TestPerfReportOfClients(t *testing.T) {
+	var results []perfResult
+	for _, took := range []time.Duration{20, 25, 40} {
+		w := newStopwatch()
+		if err := w.calls.RecordValue(int64(took * time.Microsecond)); err != nil {
+			t.Fatal(err)
+		}
+		w.took = took * time.Microsecond
+		results = append(results, perfResult{size: 1024, calls: 10, bytes: 10 * 1024, watch: w})
+	}
+	var out output
+	for _, o := range []perfOptions{
+		{clients: 3},
+		{clients: 3, barrier: true},
+		{clients: 3, megabytes: true},
+		{clients: 3, megabytes: true, json: true},
+		{clients: 3, barrier: true, json: true},
+	} {
+		o.inflight = 2
+		r := &perfReport{op: "bw-read", transport: "tcp", servers: 8, o: &o, w: &out.out}
+		if err := errors.Join(r.header(), r.line(results...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	golden(t, "perf-clients.golden", out.out.String())
+}
+
+// Ports of several servers count up from the one that is given.
+func TestPerfClassAddress(t *testing.T) {
+	for _, tt := range []struct {
+		address string
+		class   int
+		want    string
+	}{
+		{"tcp", 1, "tcp"},
+		{"ofi+tcp://127.0.0.1", 1, "ofi+tcp://127.0.0.1"},
+		{"ofi+tcp://127.0.0.1:0", 1, "ofi+tcp://127.0.0.1:0"},
+		{"ofi+tcp://127.0.0.1:1000", 0, "ofi+tcp://127.0.0.1:1000"},
+		{"ofi+tcp://127.0.0.1:1000", 2, "ofi+tcp://127.0.0.1:1002"},
+		{"ofi+tcp://[::1]:1000", 2, "ofi+tcp://[::1]:1002"},
+		{"ofi+tcp://127.0.0.1:x", 2, "ofi+tcp://127.0.0.1:x"},
+		{"na+sm://1-2", 2, "na+sm://1-2"},
+	} {
+		if got, err := classAddress(tt.address, tt.class); err != nil || got != tt.want {
+			t.Errorf("server %d of %s: %s, %v, want %s", tt.class, tt.address, got, err, tt.want)
+		}
+	}
+}
+
+// Handles are numbered over all clients and go to the servers in turn, as hg_perf_set_handles has it.
+func TestPerfTargets(t *testing.T) {
+	servers := []*cinnabar.Endpoint{new(cinnabar.Endpoint), new(cinnabar.Endpoint), new(cinnabar.Endpoint)}
+	type place struct{ Handle, Server, Number uint32 }
+	var got []place
+	for rank := range 2 {
+		r := &perfRun{o: &perfOptions{clients: 2}, rank: rank, servers: servers}
+		for i := range 3 {
+			server, number := r.target(i)
+			got = append(got, place{r.handle(i), uint32(slices.Index(servers, server)), number})
+		}
+	}
+	want := []place{{0, 0, 0}, {2, 2, 0}, {4, 1, 1}, {1, 1, 0}, {3, 0, 1}, {5, 2, 1}}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
 // perfPair is a server in this process and a client's run of it.
 type perfPair struct {
 	server *perfServer
@@ -224,7 +299,10 @@ func newPerfPair(t *testing.T, so perfServeOptions, o perfOptions) *perfPair {
 	if so.memory == 0 {
 		so.memory = 1 << 30
 	}
-	p := &perfPair{server: newPerfServer(engine, &so)}
+	if so.timeout == 0 {
+		so.timeout = processLimit
+	}
+	p := &perfPair{server: newPerfServer(engine, &so, 0, newPerfMemory(so.memory))}
 	if err := p.server.register(); err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +318,10 @@ func newPerfPair(t *testing.T, so perfServeOptions, o perfOptions) *perfPair {
 	if o.inflight == 0 {
 		o.inflight = 1
 	}
-	o.transfers = max(1, o.transfers)
+	o.transfers, o.clients = max(1, o.transfers), max(1, o.clients)
+	if o.timeout == 0 {
+		o.timeout = processLimit
+	}
 	p.run = p.client(t, o)
 	return p
 }
@@ -261,7 +342,7 @@ func (p *perfPair) client(t *testing.T, o perfOptions) *perfRun {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &perfRun{o: &o, engine: engine, server: server}
+	return &perfRun{o: &o, engine: engine, servers: []*cinnabar.Endpoint{server}}
 }
 
 // memory is how much of it the server has in use.
@@ -308,7 +389,7 @@ func TestPerfVerifyFindsWrongPush(t *testing.T) {
 	if err := p.run.checked(t.Context(), c, 4096, newStopwatch()); err != nil {
 		t.Fatal(err)
 	}
-	h, err := p.server.memory.find(p.run.engine.Addr(), 1)
+	h, err := p.server.memory.find(perfKey{0, p.run.engine.Addr(), 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -393,12 +474,12 @@ func TestPerfServerRefusesNonsense(t *testing.T) {
 	} {
 		in := good
 		tt.change(&in)
-		if _, err := perfBwInit.Call(t.Context(), p.run.server, in); !errors.Is(err, tt.code) {
+		if _, err := perfBwInit.Call(t.Context(), p.run.servers[0], in); !errors.Is(err, tt.code) {
 			t.Errorf("%s: %v, want %v", tt.name, err, tt.code)
 		}
 	}
 	p.wantMemory(t, 0, 0)
-	if _, err := perfBwInit.Call(t.Context(), p.run.server, good); err != nil {
+	if _, err := perfBwInit.Call(t.Context(), p.run.servers[0], good); err != nil {
 		t.Fatal(err)
 	}
 	short, err := p.run.engine.Alloc(cinnabar.WriteOnly, 63)
@@ -416,7 +497,7 @@ func TestPerfServerRefusesNonsense(t *testing.T) {
 		{"no memory given at all", perfBwRead, perfTransfer{Size: 64}},
 		{"less memory than asked for", perfBwRead, perfTransfer{Bulk: perfRemote{short.Handle()}, Size: 64}},
 	} {
-		if _, err := tt.rpc.Call(t.Context(), p.run.server, tt.call); !errors.Is(err, cinnabar.CodeInvalidArg) {
+		if _, err := tt.rpc.Call(t.Context(), p.run.servers[0], tt.call); !errors.Is(err, cinnabar.CodeInvalidArg) {
 			t.Errorf("%s: %v, want INVALID_ARG", tt.name, err)
 		}
 	}
@@ -429,7 +510,7 @@ func TestPerfServerFreesMemory(t *testing.T) {
 	other := p.client(t, *p.run.o)
 	announce := func(r *perfRun, number, size uint32) {
 		t.Helper()
-		if _, err := perfBwInit.Call(t.Context(), r.server, perfBwInfo{Handle: number, Count: 2, SizeMax: size, Targets: 1}); err != nil {
+		if _, err := perfBwInit.Call(t.Context(), r.servers[0], perfBwInfo{Handle: number, Count: 2, SizeMax: size, Targets: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 type Bulk struct {
 	c    *Class
 	segs [][]byte
-	mems []na.Memory // of the segments that are not empty
+	mems []na.Memory // of the segments that are not empty, or one of all
 	desc *Desc
 
 	mu sync.RWMutex // held for reading while this process reads or writes segs
@@ -31,27 +31,46 @@ func (c *Class) Expose(segs [][]byte, access na.Access) (*Bulk, error) {
 		return nil, newError("expose", nil, InvalidArg, fmt.Errorf("access %d is none of read-only, write-only and read-write", access))
 	}
 	b := &Bulk{c: c, segs: segs}
-	handles := make([]na.Memory, len(segs))
-	for i, s := range segs {
-		if len(s) == 0 {
-			continue
-		}
-		m, err := c.ep.Register(s, access)
-		if err != nil {
-			b.revoke()
-			return nil, newError("expose", nil, codeOf(err), err)
-		}
-		b.mems, handles[i] = append(b.mems, m), m
+	handles, flags, err := b.register(access)
+	if err != nil {
+		b.revoke()
+		return nil, newError("expose", nil, codeOf(err), err)
 	}
-	c.exposed.add(b, func(base uint64) { b.desc = b.describe(base, handles, access) })
+	c.exposed.add(b, func(base uint64) { b.desc = b.describe(base, handles, flags) })
 	c.count.bulks.Add(1)
 	return b, nil
 }
 
+// register registers the segments, all at once where the transport can (HG_BULK_REGV), and returns their handles and the
+// descriptor's flags. nil stands for an empty segment.
+func (b *Bulk) register(access na.Access) (handles []na.Memory, flags uint32, err error) {
+	flags = uint32(access)
+	if r, ok := b.c.ep.(na.SegmentRegistrar); ok && len(b.segs) > 1 {
+		m, err := r.RegisterSegments(b.segs, access)
+		if err != nil {
+			return nil, 0, err
+		}
+		b.mems = []na.Memory{m}
+		return b.mems, flags | flagRegV, nil
+	}
+	handles = make([]na.Memory, len(b.segs))
+	for i, s := range b.segs {
+		if len(s) == 0 {
+			continue
+		}
+		m, err := b.c.ep.Register(s, access)
+		if err != nil {
+			return nil, 0, err
+		}
+		b.mems, handles[i] = append(b.mems, m), m
+	}
+	return handles, flags, nil
+}
+
 // describe makes the descriptor. base becomes the address of the first segment that is not empty; the addresses are not
 // those of the memory, which are nobody's business.
-func (b *Bulk) describe(base uint64, handles []na.Memory, access na.Access) *Desc {
-	d := &Desc{bulk: b, flags: uint32(access), segs: make([]segment, len(b.segs))}
+func (b *Bulk) describe(base uint64, handles []na.Memory, flags uint32) *Desc {
+	d := &Desc{bulk: b, flags: flags, segs: make([]segment, len(b.segs))}
 	for i, s := range b.segs {
 		if n := uint64(len(s)); n > 0 {
 			d.segs[i] = segment{base: base + d.total, length: n}

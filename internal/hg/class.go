@@ -46,6 +46,7 @@ type Class struct {
 	hurry     sync.Once
 	peers     peers
 	told      told
+	owed      owed
 	exposed   exposed
 	selfCalls selfCalls
 
@@ -59,6 +60,7 @@ func New(cfg Config) *Class {
 	c.tags.init()
 	c.peers.byAddr = map[string]*peer{}
 	c.told.said = map[string]struct{}{}
+	c.owed.byPeer = map[string]*owing{}
 	c.exposed.byBase = map[uint64]*Bulk{}
 	c.selfCalls.active = map[*Call]struct{}{}
 	return c

@@ -230,13 +230,14 @@ func (r *Request) response(code Code, flags uint8) responseFields {
 }
 
 // Respond answers with a payload: Output appended to, or any other slice. It can be used again when Respond returns, but
-// for one that does not fit into a message: that must never be written to again, since a peer may still pull it when ctx
-// has ended the waiting.
+// for one that does not fit into a message: that must never be written to again, since a peer may still pull it when
+// nobody waits for that any more.
 //
 // A response that fits into one message is handed to the network, and Respond does not wait for the network to take it:
 // it may be called where responses are collected and leave together. If taking it fails later, that is logged and
 // counted, and the caller learns of the loss of the peer by itself. A larger one is lent to the peer: Respond returns when
-// the peer has it, is gone, or ctx ends; or when the peer takes unreasonably long.
+// the peer has it, is gone, or ctx ends; or when the peer takes unreasonably long, which is sooner if it pulls none of
+// several. A peer that goes on asking and not pulling is answered Again.
 func (r *Request) Respond(ctx context.Context, payload []byte) error {
 	if err := r.claim(); err != nil {
 		return err

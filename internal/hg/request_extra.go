@@ -2,6 +2,7 @@ package hg
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"cinnabar/internal/na"
@@ -12,12 +13,20 @@ func (r *Request) respondExtra(ctx context.Context, f responseFields, payload []
 	if r.c.cfg.NoOverflow {
 		return r.failInstead(Overflow, errNoOverflow)
 	}
+	owed := r.c.owed.enter(r.from, len(payload))
+	if owed == nil {
+		r.c.count.responsesFailed.Add(1)
+		r.c.tell(r.from, "response refused", errOwing)
+		return r.failInstead(Again, errOwing)
+	}
 	mem, err := r.c.ep.Register(payload, na.ReadOnly)
 	if err != nil {
+		owed.leave(err)
 		return r.failInstead(codeOf(err), err)
 	}
-	err = r.lend(ctx, f, mem, len(payload))
-	if err != nil && ctx.Err() != nil {
+	err = r.lend(ctx, f, mem, len(payload), owed)
+	owed.leave(err)
+	if err != nil && (ctx.Err() != nil || errors.Is(err, errStalled)) {
 		r.c.linger(mem, len(payload), r.from)
 	} else {
 		mem.Close()
@@ -26,7 +35,7 @@ func (r *Request) respondExtra(ctx context.Context, f responseFields, payload []
 }
 
 // lend sends a response with the descriptor of n bytes of payload in mem, and waits until the peer has pulled them.
-func (r *Request) lend(ctx context.Context, f responseFields, mem na.Memory, n int) error {
+func (r *Request) lend(ctx context.Context, f responseFields, mem na.Memory, n int, owed *owedAnswer) error {
 	r.c.count.responsesExtra.Add(1)
 	if err := r.expectAck(); err != nil {
 		if na.KindOf(err) == na.Invalid {
@@ -39,7 +48,7 @@ func (r *Request) lend(ctx context.Context, f responseFields, mem na.Memory, n i
 		r.giveUpAck()
 		return err
 	}
-	return r.awaitAck(ctx, n)
+	return r.awaitAck(ctx, n, owed)
 }
 
 // failInstead tells the peer why its response cannot be sent. The caller has claimed the answer.
@@ -71,13 +80,13 @@ func (a *requestAck) Complete(op *na.Op) {
 }
 
 // awaitAck waits until the peer has pulled the n bytes of the response.
-func (r *Request) awaitAck(ctx context.Context, n int) error {
+func (r *Request) awaitAck(ctx context.Context, n int, owed *owedAnswer) error {
 	r.c.ep.Drive(r.from, &r.ackDone)
 	wake := r.ackDone.Park()
 	if wake == nil {
 		return r.ackResult()
 	}
-	code, cause := r.parkForAck(ctx, wake, n)
+	code, cause := r.parkForAck(ctx, wake, n, owed)
 	if code == Success {
 		return r.ackResult()
 	}
@@ -89,9 +98,10 @@ func (r *Request) awaitAck(ctx context.Context, n int) error {
 }
 
 // parkForAck returns Success when the ack has come, or else why it is waited for no longer.
-func (r *Request) parkForAck(ctx context.Context, wake <-chan struct{}, n int) (Code, error) {
-	timer := time.NewTimer(patience(ackTime, n))
+func (r *Request) parkForAck(ctx context.Context, wake <-chan struct{}, n int, owed *owedAnswer) (Code, error) {
+	timer, stall := time.NewTimer(patience(ackTime, n)), time.NewTimer(patience(owedTime, n))
 	defer timer.Stop()
+	defer stall.Stop()
 	for hurried := r.c.hurried; ; {
 		select {
 		case <-wake:
@@ -101,6 +111,13 @@ func (r *Request) parkForAck(ctx context.Context, wake <-chan struct{}, n int) (
 		case <-hurried:
 			hurried = nil
 			timer.Reset(patience(hurryTime, n))
+		case <-stall.C:
+			over, again := owed.overdue()
+			if over {
+				r.c.count.acksMissing.Add(1)
+				return Timeout, errStalled
+			}
+			stall.Reset(again)
 		case <-timer.C:
 			r.c.count.acksMissing.Add(1)
 			return Timeout, errUnacked

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// patient is a --timeout that a busy machine does not exceed with what goes well.
+const patient = "2s"
+
+// freeze stops a process, whose host goes on acknowledging what comes for it.
+func freeze(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A client does not wait for ever for a server that is frozen, whether that happens in a measurement or before it.
+func TestPerfServerFrozen(t *testing.T) {
+	for _, args := range []string{"rate --clients 2 --inflight 4", "bw-write --size 1MiB"} {
+		t.Run(args, func(t *testing.T) {
+			t.Parallel() // most of the time they wait
+			server, address, _ := startPerfServe(t)
+			client, seen, o := start(t, append(strings.Fields("perf "+args), address, "--duration", "1h", "--timeout", patient)...)
+			waitLine(t, seen, `^ +bytes`)
+			freeze(t, server)
+			wantTimeout(t, exitOf(t, client), o, address)
+		})
+	}
+	t.Run("before", func(t *testing.T) {
+		t.Parallel()
+		server, address, _ := startPerfServe(t)
+		freeze(t, server)
+		code, o := runProcess(t, "perf", "rate", address, "--timeout", "100ms")
+		wantTimeout(t, code, o, address)
+	})
+}
+
+func wantTimeout(t *testing.T, code int, o *output, address string) {
+	t.Helper()
+	if text := o.err.String(); code != 1 || !strings.Contains(text, "HG_TIMEOUT") || !strings.Contains(text, address) {
+		t.Errorf("exit code %d, stderr %q; want 1, HG_TIMEOUT and %s", code, text, address)
+	}
+}
+
+// A server's transfers to and from a client that is frozen end: the server can end itself in time.
+func TestPerfClientFrozen(t *testing.T) {
+	for _, op := range []string{"bw-read", "bw-write"} {
+		t.Run(op, func(t *testing.T) {
+			t.Parallel()
+			server, address, o := startPerfServe(t, "--timeout", patient)
+			frozen, seen, _ := start(t, "perf", op, address, "--size", "64KiB,16MiB", "--transfers", "4", "--count", "1000000")
+			t.Cleanup(func() {
+				_ = frozen.Process.Kill() // it has not ended
+				_ = frozen.Wait()
+			})
+			waitLine(t, seen, `^ +bytes`)
+			freeze(t, frozen)
+			perfLines(t, "rate", address, "--size", "64", "--count", "5")
+			wantOK(t, server, o)
+		})
+	}
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// perfGroup is the clients of one measurement. Mercury's programs are as many processes, which mpirun starts; here they
+// are engines of this one.
+type perfGroup struct {
+	job     perfJob
+	o       *perfOptions
+	runs    []*perfRun
+	callers []perfCaller // of the runs
+}
+
+// runPerf measures until that is done or ctx ends.
+func runPerf(ctx context.Context, job perfJob, o *perfOptions, s streams) (err error) {
+	addresses, err := o.readServers()
+	if err != nil {
+		return err
+	}
+	g := &perfGroup{job: job, o: o}
+	defer func() { err = errors.Join(err, g.close()) }()
+	for rank := range o.clients {
+		r, err := openPerfRun(ctx, o, rank, addresses)
+		if err != nil {
+			return err
+		}
+		g.runs = append(g.runs, r)
+	}
+	// The end of ctx ends all calls by closing the engines, so that no call has to watch ctx, which costs.
+	defer context.AfterFunc(ctx, func() { _ = g.closeEngines() })()
+	if err := g.run(context.WithoutCancel(ctx), s); err != nil {
+		return reason(ctx, err)
+	}
+	return nil
+}
+
+func (g *perfGroup) closeEngines() error {
+	var errs []error
+	for _, r := range g.runs {
+		errs = append(errs, r.engine.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// close gives back everything.
+func (g *perfGroup) close() error {
+	for _, c := range g.callers {
+		c.close()
+	}
+	return g.closeEngines()
+}
+
+// run measures every size, prints a line for each, and says goodbye.
+func (g *perfGroup) run(ctx context.Context, s streams) error {
+	for _, r := range g.runs {
+		c, err := g.job.prepare(ctx, r)
+		if err != nil {
+			return err
+		}
+		g.callers = append(g.callers, c)
+	}
+	first := g.runs[0]
+	report := &perfReport{op: g.job.op, transport: transportOf(first.engine.Addr()), servers: len(first.servers), o: g.o, w: s.out}
+	if err := report.header(); err != nil {
+		return err
+	}
+	for _, size := range g.o.sizes {
+		results, err := g.measure(ctx, size)
+		if err != nil {
+			return fmt.Errorf("%s of %s: %w", g.job.op, sizeText(size), err)
+		}
+		if err := report.line(results...); err != nil {
+			return err
+		}
+	}
+	return first.finish(ctx)
+}
+
+// measure has all clients measure one size at once. If one fails, the others stop.
+func (g *perfGroup) measure(ctx context.Context, size int64) ([]perfResult, error) {
+	group, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	line := newPerfBarrier(len(g.runs))
+	results := make([]perfResult, len(g.runs))
+	var wg sync.WaitGroup
+	for i, r := range g.runs {
+		wg.Go(func() {
+			var err error
+			if results[i], err = r.measure(ctx, group, g.callers[i], size, line); err != nil {
+				fail(err) // the first counts
+			}
+		})
+	}
+	wg.Wait()
+	return results, context.Cause(group)
+}
+
+// perfBarrier is a line that clients pass together, once.
+type perfBarrier struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	missing int
+	open    chan struct{} // closed when nobody is missing
+}
+
+func newPerfBarrier(clients int) *perfBarrier {
+	return &perfBarrier{missing: clients, open: make(chan struct{})}
+}
+
+// wait returns when all are there, or with the reason when ctx ends.
+func (b *perfBarrier) wait(ctx context.Context) error {
+	b.mu.Lock()
+	b.missing--
+	if b.missing == 0 {
+		close(b.open)
+	}
+	b.mu.Unlock()
+	select {
+	case <-b.open:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

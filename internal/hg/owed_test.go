@@ -1,0 +1,218 @@
+package hg
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cinnabar/internal/na"
+	"cinnabar/internal/na/natest"
+)
+
+// debtor is a server whose answers are long, and raw peers that ask it.
+type debtor struct {
+	t      *testing.T
+	net    *natest.Network
+	server *node
+	ended  chan error // how each Respond has ended
+}
+
+const longAnswer = 1 << 20
+
+func newDebtor(t *testing.T) *debtor {
+	d := &debtor{t: t, net: natest.New(natest.Config{}), ended: make(chan error, 1000)}
+	d.server = open(t, d.net, Config{Dispatch: handler(func(r *Request) { d.ended <- r.Respond(context.Background(), make([]byte, longAnswer)) })})
+	return d
+}
+
+// asker is a peer that asks, and pulls what it is told to pull.
+type asker struct {
+	*raw
+	d       *debtor
+	tag     uint32
+	answers []*received // in the order of the requests
+}
+
+// received is one answer, once it has come.
+type received struct {
+	op  na.Op
+	buf [1024]byte
+	tag uint32
+}
+
+func (*received) Complete(*na.Op) {}
+
+func (d *debtor) asker() *asker { return &asker{raw: openRaw(d.net), d: d} }
+
+// ask sends requests, and waits until the server has answered or waits.
+func (a *asker) ask(count int) {
+	for range count {
+		a.tag++
+		got := &received{tag: a.tag}
+		got.op.Done = got
+		a.ep.RecvExpected(&got.op, a.d.server.ep.Addr(), a.tag, got.buf[:])
+		a.answers = append(a.answers, got)
+		msg := make([]byte, a.ep.Limits().RequestRoom+formShort.size())
+		putRequest(msg[a.ep.Limits().RequestRoom:], requestFields{id: 1})
+		send := &na.Op{Done: a}
+		a.ep.SendRequest(send, a.d.server.ep.Addr(), a.tag, msg)
+	}
+	synctest.Wait()
+}
+
+// answer reads an answer's header.
+func (a *asker) answer(i int) responseFields {
+	a.d.t.Helper()
+	got := a.answers[i]
+	f, _, bad := parseResponse(got.buf[:got.op.N], formShort)
+	if bad != nil {
+		a.d.t.Fatalf("answer %d: %v", i, bad)
+	}
+	return f
+}
+
+// take pulls an answer and acknowledges it.
+func (a *asker) take(i int) {
+	a.d.t.Helper()
+	got := a.answers[i]
+	_, payload, bad := parseResponse(got.buf[:got.op.N], formShort)
+	if bad != nil {
+		a.d.t.Fatal(bad)
+	}
+	desc, _, err := DecodeProc(payload)
+	if err != nil {
+		a.d.t.Fatal(err)
+	}
+	puller := New(Config{})
+	puller.Attach(a.ep)
+	x := puller.NewTransfer()
+	x.Start(Pull, a.d.server.ep.Addr(), desc, 0, [][]byte{make([]byte, longAnswer)}, longAnswer)
+	if n, err := x.Wait(a.d.t.Context()); err != nil || n != longAnswer {
+		a.d.t.Errorf("answer %d: %d bytes pulled, %v", i, n, err)
+	}
+	x.Free()
+	ack := &na.Op{Done: a}
+	a.ep.SendExpected(ack, a.d.server.ep.Addr(), got.tag, make([]byte, a.ep.Limits().ResponseRoom+ackSize))
+	synctest.Wait()
+}
+
+// handlers checks how many of the server's handlers wait.
+func (d *debtor) handlers(when string, want int64) {
+	d.t.Helper()
+	synctest.Wait()
+	if got := d.server.Stats().RequestsActive; got != want {
+		d.t.Errorf("%s: %d handlers wait, want %d", when, got, want)
+	}
+}
+
+// wantEnded checks how the handlers that have ended did so.
+func (d *debtor) wantEnded(when string, count int, cause error) {
+	d.t.Helper()
+	if got := len(d.ended); got != count {
+		d.t.Errorf("%s: %d handlers have ended, want %d", when, got, count)
+	}
+	for range len(d.ended) {
+		if err := <-d.ended; !errors.Is(err, cause) {
+			d.t.Errorf("%s: a handler ends with %v, want %v", when, err, cause)
+		}
+	}
+}
+
+// TestPeerThatPullsNothing: one peer that asks for long answers and pulls none holds a few handlers only, and while it
+// goes on so it is refused. Others are served.
+func TestPeerThatPullsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDebtor(t)
+		bad, other := d.asker(), d.asker()
+		bad.ask(64)
+		d.handlers("at once", 64)
+		other.ask(1)
+		elapse(patience(owedTime, longAnswer))
+		d.handlers("when nothing has been pulled for a while", owedFree+1)
+		d.wantEnded("of those that gave up", 64-owedFree, errStalled)
+
+		bad.ask(10)
+		d.handlers("after further requests", owedFree+1)
+		d.wantEnded("further requests", 10, errOwing)
+		if f := bad.answer(64); f.code != Again || f.flags&flagMoreData != 0 {
+			t.Errorf("a further request is answered %v, flags %#x; want Again", f.code, f.flags)
+		}
+		other.take(0)
+		d.wantEnded("the other peer's", 1, nil)
+
+		elapse(patience(ackTime, longAnswer))
+		d.handlers("in the end", 0)
+		d.wantEnded("the last", owedFree, errUnacked)
+		elapse(patience(ackTime, longAnswer))
+		if got := d.server.ep.Registered(); got != 0 {
+			t.Errorf("%d answers are lent for ever", got)
+		}
+		bad.ask(10)
+		d.handlers("a peer that has pulled nothing for two minutes", owedFree)
+		d.wantEnded("such a peer's", 10-owedFree, errOwing)
+	})
+}
+
+// TestPeerThatPullsLate: what handlers wait for no longer can still be pulled, and a peer that has pulled something is
+// like any other again.
+func TestPeerThatPullsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDebtor(t)
+		late := d.asker()
+		late.ask(10)
+		elapse(30 * time.Second)
+		d.handlers("after half a minute", owedFree)
+		d.wantEnded("of those that gave up", 10-owedFree, errStalled)
+		for i := range 10 {
+			late.take(i)
+		}
+		d.handlers("when all is pulled", 0)
+		d.wantEnded("of those that were waited for", owedFree, nil)
+		elapse(10 * time.Second)
+		late.ask(12)
+		d.handlers("afterwards", 12)
+		for i := range 12 { // most wait longer than owedTime, but there is one every few seconds
+			elapse(4 * time.Second)
+			late.take(10 + i)
+		}
+		d.wantEnded("slowly, but one after the other", 12, nil)
+		d.server.owed.mu.Lock()
+		defer d.server.owed.mu.Unlock()
+		if n := len(d.server.owed.byPeer); n != 0 {
+			t.Errorf("%d peers are remembered, none owes anything", n)
+		}
+	})
+}
+
+// TestStalledPeersAreForgotten: what is remembered of peers that have stalled goes with their connections.
+func TestStalledPeersAreForgotten(t *testing.T) {
+	o := &owed{byPeer: map[string]*owing{}}
+	for i := range 3 * minSweep {
+		gone := make(chan struct{})
+		a := &scriptAddr{name: time.Duration(i).String(), gone: gone}
+		o.enter(a, 1).leave(errUnacked)
+		close(gone)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if got := len(o.byPeer); got > minSweep {
+		t.Errorf("%d peers are remembered, none has a connection", got)
+	}
+}
+
+// TestStalledAddressAnew: another process at the address of one that has stalled begins anew.
+func TestStalledAddressAnew(t *testing.T) {
+	o := &owed{byPeer: map[string]*owing{}}
+	a := &scriptAddr{name: "peer", gone: make(chan struct{})}
+	for range owedFree {
+		o.enter(a, 1).leave(errUnacked)
+	}
+	a.gone = make(chan struct{})
+	for range 2 * owedFree {
+		if o.enter(a, 1) == nil {
+			t.Fatal("the new process pays for the old one")
+		}
+	}
+}
