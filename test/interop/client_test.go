@@ -30,7 +30,7 @@ type client struct {
 // dial makes a client that listens if the server is to call it back.
 func dial(t *testing.T, p *procedures, addr string, cfg *cinnabar.Config) *client {
 	t.Helper()
-	e, err := cinnabar.Open("ofi+tcp://127.0.0.1", cfg)
+	e, err := cinnabar.Open(network, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

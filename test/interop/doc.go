@@ -20,8 +20,9 @@
 // # Recorded bytes
 //
 // testdata holds what the C libraries did, so that tests without them can check the same: hashids.txt the ids of the
-// names in names.txt, procs.txt the encodings of values of every type, and wire/*.hex whole conversations. Each file
-// begins with its provenance. A conversation has a line
+// names in names.txt, procs.txt the encodings of values of every type, margo_functions.txt the names of Margo's functions,
+// and wire/*.hex whole conversations, among them those of the programs that come with Margo: margo_example, margo_test,
+// margo_multiplex and tutorial_*. Each file begins with its provenance. A conversation has a line
 //
 //	conn dialer=IP:PORT listener=IP:PORT
 //

@@ -50,7 +50,9 @@ var margoSteps = []step{
 	{"nested a=20 b=22", "ret=0 code=0 value=42"},
 	{"nested a=20 b=22 inner=42", "ret=0 code=0 value=42"},
 	{"nested a=20 b=22 inner=7", "ret=0 code=2"},
-	{"identity provider=42", "ret=0 name=myprov"},
+	{"identity provider=42", "ret=0 name=myprov size=7"},
+	{"identity provider=42 size=7", "ret=0 name=myprov size=7"},
+	{"identity provider=42 size=6", "ret=5 size=7"}, // the buffer is too small: HG_NOMEM, and how large it should be
 	{"identity provider=7", "ret=2"},
 }
 

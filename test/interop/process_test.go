@@ -42,8 +42,14 @@ func start(t *testing.T, p *program, args ...string) *process {
 
 func startFile(t *testing.T, path string, args ...string) *process {
 	t.Helper()
+	return startOn(t, "lo", path, args...)
+}
+
+// startOn starts a program whose libfabric takes that interface where the program names none.
+func startOn(t *testing.T, iface, path string, args ...string) *process {
+	t.Helper()
 	p := &process{t: t, name: path[strings.LastIndexByte(path, '/')+1:], cmd: exec.Command(path, args...), news: make(chan struct{}, 1)}
-	p.cmd.Env = append(os.Environ(), "FI_TCP_IFACE=lo")
+	p.cmd.Env = append(os.Environ(), "FI_TCP_IFACE="+iface)
 	stdin, err := p.cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -193,7 +199,12 @@ type peer struct {
 // startPeer starts a peer program and waits until it can be called.
 func startPeer(t *testing.T, p *program, options ...string) *peer {
 	t.Helper()
-	q := &peer{process: start(t, p, options...)}
+	return ready(start(t, p, networkOptions(p, options)...))
+}
+
+// ready waits until a peer program can be called.
+func ready(p *process) *peer {
+	q := &peer{process: p}
 	ready := q.expect("ready")
 	q.addr, q.checksums = ready.value("addr"), ready.value("checksums") == "1"
 	return q

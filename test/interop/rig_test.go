@@ -15,9 +15,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-// program is a C program of directory c.
+// program is a C program of directory c, or a C++ one of directory cpp.
 type program struct {
 	name     string
+	cpp      bool
 	sources  []string
 	packages []string // for pkg-config
 	flags    []string
@@ -77,7 +78,11 @@ func (p *program) executable(t *testing.T) string {
 
 // build sets path once everything that the compiler needs is there.
 func (p *program) build() {
-	cc, err := exec.LookPath("cc")
+	compiler, dir := "cc", "c"
+	if p.cpp {
+		compiler, dir = "c++", "cpp"
+	}
+	cc, err := exec.LookPath(compiler)
 	if err != nil {
 		p.err = err
 		return
@@ -90,7 +95,7 @@ func (p *program) build() {
 	p.path = filepath.Join(buildDir, p.name)
 	args := slices.Concat([]string{"-O2", "-Wall", "-Wextra", "-o", p.path}, p.flags, p.sources, flags)
 	cmd := exec.Command(cc, args...)
-	cmd.Dir = "c"
+	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		p.err = fmt.Errorf("%s %s: %w\n%s", cc, strings.Join(args, " "), err, out)
 	}

@@ -82,7 +82,13 @@ type server struct {
 // listen makes an engine that serves what both peer programs serve.
 func listen(t *testing.T, p *procedures, cfg *cinnabar.Config) *server {
 	t.Helper()
-	e, err := cinnabar.Listen("ofi+tcp://127.0.0.1", cfg)
+	return listenAt(t, network, p, cfg)
+}
+
+// listenAt is listen at an address that matters.
+func listenAt(t *testing.T, addr string, p *procedures, cfg *cinnabar.Config) *server {
+	t.Helper()
+	e, err := cinnabar.Listen(addr, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

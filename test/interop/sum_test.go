@@ -31,7 +31,7 @@ const (
 // tutorialServer is the server's half in Go. It ends itself from inside the handler of its last call.
 func tutorialServer(t *testing.T, cfg *cinnabar.Config) *cinnabar.Engine {
 	t.Helper()
-	e, err := cinnabar.Listen("ofi+tcp://127.0.0.1", cfg)
+	e, err := cinnabar.Listen(network, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func TestTutorialServerC(t *testing.T) {
 // callTutorial is the client's half in Go.
 func callTutorial(t *testing.T, addr string, l load) {
 	t.Helper()
-	e, err := cinnabar.Open("ofi+tcp://127.0.0.1", &cinnabar.Config{NoEager: l.noEager})
+	e, err := cinnabar.Open(network, &cinnabar.Config{NoEager: l.noEager})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +206,7 @@ type tutorialProcess struct{ *process }
 
 func startTutorialServer(t *testing.T) (p tutorialProcess, addr string) {
 	t.Helper()
-	p = tutorialProcess{start(t, sumServer, "ofi+tcp://127.0.0.1")}
+	p = tutorialProcess{start(t, sumServer, network)}
 	_, addr, _ = strings.Cut(p.expectLog("Server running at address "), "address ")
 	return p, addr
 }

@@ -114,27 +114,40 @@ type player struct {
 
 func replay(t *testing.T, addr string, ms []message) {
 	t.Helper()
+	p := dialPlayer(t, addr)
+	for i, m := range ms {
+		if m.bytes == nil { // the recorded program has ended
+			break
+		}
+		p.step(ms, i)
+	}
+	_ = p.conn.Close() // nothing is written any more
+}
+
+// dialPlayer connects to a server, as the recorded program did.
+func dialPlayer(t *testing.T, addr string) *player {
+	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(addr, "ofi+tcp://"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() // nothing is written any more
-	if err := conn.SetDeadline(time.Now().Add(patience / 4)); err != nil {
+	t.Cleanup(func() { _ = conn.Close() }) // closed already, or there is nothing more to write
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
-	p := &player{t: t, conn: conn}
-	for i, m := range ms {
-		switch {
-		case m.bytes == nil:
-			return // the recorded program has ended
-		case m.fromDialer:
-			p.send(m.bytes)
-		default:
-			p.receive(fmt.Sprintf("message %d", i), m.bytes)
-		}
-		if t.Failed() {
-			return
-		}
+	return &player{t: t, conn: conn}
+}
+
+// step plays one message, which ends the test if the server does not do as it did.
+func (p *player) step(ms []message, i int) {
+	p.t.Helper()
+	if ms[i].fromDialer {
+		p.send(ms[i].bytes)
+	} else {
+		p.receive(fmt.Sprintf("message %d", i), ms[i].bytes)
+	}
+	if p.t.Failed() {
+		p.t.FailNow()
 	}
 }
 

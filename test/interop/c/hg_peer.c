@@ -13,7 +13,9 @@
  *
  * Options:
  *     --init STRING        information string; ofi+tcp://127.0.0.1
+ *     --ipv6               of an interface's addresses take those of IPv6
  *     --client             do not listen for requests
+ *     --busy               never wait in the kernel (NA_NO_BLOCK)
  *     --checksum LEVEL     none, headers or payload; none
  *     --no-eager           embed no data in bulk handles
  *     --no-overflow        refuse messages that do not fit instead
@@ -89,7 +91,7 @@ bool wait_for(const bool *done, int ms)
             if (left <= 0)
                 return false;
         }
-        if (HG_Event_ready(peer.context))
+        if (peer.wait_fd < 0 || HG_Event_ready(peer.context))
             left = 0;
         poll(fds, done == NULL ? 2 : 1, left);
         if (done == NULL && fds[1].revents != 0)
@@ -172,6 +174,10 @@ static int options(int argc, char **argv, struct hg_init_info *info,
 
         if (strcmp(name, "client") == 0)
             *listen = false;
+        else if (strcmp(name, "ipv6") == 0)
+            info->na_init_info.addr_format = NA_ADDR_IPV6;
+        else if (strcmp(name, "busy") == 0)
+            info->na_init_info.progress_mode = NA_NO_BLOCK;
         else if (strcmp(name, "no-eager") == 0)
             info->no_bulk_eager = 1;
         else if (strcmp(name, "no-overflow") == 0)
@@ -207,7 +213,7 @@ static void start(const char *init, bool listen, struct hg_init_info *info)
     if (peer.context == NULL)
         fatal("HG_Context_create", HG_OTHER_ERROR);
     peer.wait_fd = HG_Event_get_wait_fd(peer.context);
-    if (peer.wait_fd < 0)
+    if (peer.wait_fd < 0 && info->na_init_info.progress_mode != NA_NO_BLOCK)
         fatal("HG_Event_get_wait_fd", HG_OPNOTSUPPORTED);
     ret = HG_Addr_self(peer.cls, &addr);
     if (ret != HG_SUCCESS)

@@ -335,11 +335,15 @@ static void do_slow(const struct words *w)
 static void do_identity(const struct words *w)
 {
     char        name[256] = "";
-    size_t      size      = sizeof(name);
-    hg_return_t ret = margo_provider_get_identity(peer.mid, peer.target,
-                                                  provider_of(w), name, &size);
+    size_t      size      = (size_t) words_number(w, "size", sizeof(name));
+    hg_return_t ret;
 
-    report("identity ret=%d name=%s", ret, ret == HG_SUCCESS ? name : "");
+    if (size > sizeof(name))
+        fatal("size", HG_INVALID_ARG);
+    ret = margo_provider_get_identity(peer.mid, peer.target, provider_of(w),
+                                      name, &size);
+    report("identity ret=%d name=%s size=%zu", ret,
+           ret == HG_SUCCESS ? name : "", size);
 }
 
 static void do_shutdown(const struct words *w)

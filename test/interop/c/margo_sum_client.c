@@ -10,6 +10,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <margo.h>
 
@@ -31,6 +32,12 @@ static void must(hg_return_t ret, const char *what)
 {
     if (ret != HG_SUCCESS)
         fatal(what, ret);
+}
+
+/* protocol is what to talk to a server over. The tutorial has "tcp" here. */
+static const char *protocol(const char *address)
+{
+    return strncmp(address, "na+sm:", 6) == 0 ? "na+sm" : "tcp";
 }
 
 /* expose exposes n values in the given number of segments; the last one takes
@@ -90,7 +97,7 @@ int main(int argc, char **argv)
     for (i = 0; i < n; i++)
         values[i] = argc > 2 ? i % 7 : tutorial[i];
     info.json_config = argc > 4 ? argv[4] : NULL;
-    mid              = margo_init_ext("tcp", MARGO_CLIENT_MODE, &info);
+    mid              = margo_init_ext(protocol(argv[1]), MARGO_CLIENT_MODE, &info);
     if (mid == MARGO_INSTANCE_NULL)
         fatal("margo_init_ext", HG_OTHER_ERROR);
     margo_set_log_level(mid, MARGO_LOG_DEBUG);
