@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hostmem"
@@ -46,6 +48,12 @@ type memory struct {
 
 	fixed bool // the segments are mapped for reading only
 
+	made atomic.Uintptr // the program counter of who made it, 0 if not known
+
+	// In the list of what the engine exposes, whose lock guards them.
+	prev *memory
+	next *memory
+
 	close    sync.Once
 	closeErr error
 
@@ -71,7 +79,7 @@ func (e *Engine) Expose(mode Mode, segments ...[]byte) (*Bulk, error) {
 		return nil, err
 	}
 	b := m.bulk()
-	watch(b, b.life, e.log, m)
+	m.made.Store(watch(b, b.life, e.log, m))
 	return b, nil
 }
 
@@ -83,7 +91,7 @@ func ExposeSlice[T Number](e *Engine, mode Mode, s []T) (*Bulk, error) {
 		return nil, err
 	}
 	b := m.bulk()
-	watch(b, b.life, e.log, m)
+	m.made.Store(watch(b, b.life, e.log, m))
 	return b, nil
 }
 
@@ -91,16 +99,16 @@ func ExposeSlice[T Number](e *Engine, mode Mode, s []T) (*Bulk, error) {
 // transfers, since the collector has nothing to do with it. [Bulk.Bytes] returns it. It is given back to the system by
 // Close, after which the program must not touch it any more, not even read it.
 func (e *Engine) Alloc(mode Mode, size int64) (*Bulk, error) {
-	mapped, err := mapMemory(size)
+	mapped, free, err := e.mapMemory(size)
 	if err != nil {
 		return nil, err
 	}
-	m, err := e.expose(mode, [][]byte{mapped}, unmapper(mapped))
+	m, err := e.expose(mode, [][]byte{mapped}, free)
 	if err != nil {
 		return nil, err
 	}
 	b := m.bulk()
-	watch(b, b.life, e.log, m)
+	m.made.Store(watch(b, b.life, e.log, m))
 	return b, nil
 }
 
@@ -112,27 +120,28 @@ func (m *memory) String() string {
 	return fmt.Sprintf("%v bulk of %d bytes in %d segments", m.mode, m.size, len(m.segs))
 }
 
-// mapMemory maps size bytes; there is nothing to map for 0.
-func mapMemory(size int64) ([]byte, error) {
-	if size == 0 {
-		return nil, nil
-	}
-	if size < 0 || size != int64(int(size)) {
-		return nil, argumentError("alloc", "", "", "%d bytes: sizes go from 0 to %d", size, int64(^uint(0)>>1))
-	}
-	b, err := hostmem.Map(int(size))
-	if err != nil {
-		return nil, &Error{Op: "alloc", Code: CodeNoMem, Err: err}
-	}
-	return b, nil
+// allocator is a network that has memory of its own which is better for transfers than any other. It may run out of it.
+type allocator interface {
+	Alloc(size int) (mem []byte, free func() error, err error)
 }
 
-// unmapper returns what gives mapped memory back, nil if there is none.
-func unmapper(mapped []byte) func() error {
-	if mapped == nil {
-		return nil
+// mapMemory maps size bytes and returns how to give them back; there is nothing to map for 0.
+func (e *Engine) mapMemory(size int64) (mem []byte, free func() error, err error) {
+	if size == 0 {
+		return nil, nil, nil
 	}
-	return func() error { return hostmem.Unmap(mapped) }
+	if size < 0 || size != int64(int(size)) {
+		return nil, nil, argumentError("alloc", "", "", "%d bytes: sizes go from 0 to %d", size, int64(^uint(0)>>1))
+	}
+	if a, ok := e.net.(allocator); ok {
+		if mem, free, err = a.Alloc(int(size)); err == nil {
+			return mem, free, nil
+		}
+	}
+	if mem, err = hostmem.Map(int(size)); err != nil {
+		return nil, nil, &Error{Op: "alloc", Code: CodeNoMem, Err: err}
+	}
+	return mem, func() error { return hostmem.Unmap(mem) }, nil
 }
 
 // expose registers segs. free, if not nil, is called when the registration ends, and at once if there will be none.
@@ -164,11 +173,16 @@ func (m *memory) register(segs [][]byte) error {
 	for _, s := range m.segs {
 		m.size += int64(len(s))
 	}
+	if s := m.e.cfg.Statistics; s != nil {
+		start := time.Now()
+		defer func() { s.expose(time.Since(start), m.size) }()
+	}
 	core, err := m.e.core.Expose(m.segs, m.mode.access())
 	if err != nil {
 		return errorFrom("expose", "", "", err)
 	}
 	m.core = core
+	m.e.exposed.add(m)
 	return nil
 }
 
@@ -257,6 +271,7 @@ func (m *memory) revoke() error {
 			v.Close()
 		}
 		m.core.Close()
+		m.e.exposed.remove(m)
 		m.segs = nil
 		m.closeErr = m.giveBack()
 	})
@@ -358,24 +373,29 @@ type label string
 func (l label) String() string { return string(l) }
 
 // watch asks for a report on log if handle, which the caller's caller is about to return, becomes garbage without life
-// having ended.
+// having ended. It returns where it was made, 0 if no report is wanted.
 //
 // The memory stays exposed until the engine closes, and its views usable, because a peer may hold a handle of it and the
 // program its slices.
-func watch[T any](handle *T, life *lease, log *slog.Logger, what fmt.Stringer) {
+func watch[T any](handle *T, life *lease, log *slog.Logger, what fmt.Stringer) uintptr {
 	var pc [1]uintptr
 	if !log.Enabled(context.Background(), slog.LevelWarn) || runtime.Callers(3, pc[:]) == 0 {
-		return
+		return 0
 	}
 	runtime.AddCleanup(handle, func(l lost) {
 		if !life.isEnded() {
 			l.report()
 		}
 	}, lost{log, what, pc[0]})
+	return pc[0]
 }
 
 func (l lost) report() {
-	f, _ := runtime.CallersFrames([]uintptr{l.pc}).Next()
-	l.log.Warn("never closed: its memory stays exposed until the engine closes", "what", l.what.String(),
-		"made", f.Function+" at "+f.File+":"+strconv.Itoa(f.Line))
+	l.log.Warn("never closed: its memory stays exposed until the engine closes", "what", l.what.String(), logMade, place(l.pc))
+}
+
+// place says where in the program pc is.
+func place(pc uintptr) string {
+	f, _ := runtime.CallersFrames([]uintptr{pc}).Next()
+	return f.Function + " at " + f.File + ":" + strconv.Itoa(f.Line)
 }

@@ -17,7 +17,7 @@ func (e *Engine) ExposeFile(mode Mode, f *os.File) (*Bulk, error) {
 		return nil, err
 	}
 	b := m.bulk()
-	watch(b, b.life, e.log, m)
+	m.made.Store(watch(b, b.life, e.log, m))
 	return b, nil
 }
 

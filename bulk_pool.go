@@ -56,7 +56,10 @@ func (e *Engine) AllocPool(mode Mode, count int, size int64) (*BulkPool, error) 
 	if err != nil {
 		return nil, err
 	}
-	watch(p, p.life, e.log, label(fmt.Sprintf("pool of %d buffers of %d bytes", count, size)))
+	made := watch(p, p.life, e.log, label(fmt.Sprintf("pool of %d buffers of %d bytes", count, size)))
+	for _, s := range p.slots {
+		s.mem.made.Store(made)
+	}
 	return p, nil
 }
 
@@ -65,11 +68,11 @@ func (e *Engine) allocPool(mode Mode, count int, size int64) (*BulkPool, error) 
 		return nil, argumentError("make pool", "", "", "%d buffers of %d bytes: want at least 1 of at least 1 byte, and a total that fits into memory", count, size)
 	}
 	stride := (size + bufferAlign - 1) / bufferAlign * bufferAlign
-	slab, err := mapMemory(stride * int64(count))
+	slab, free, err := e.mapMemory(stride * int64(count))
 	if err != nil {
 		return nil, err
 	}
-	p := &BulkPool{size: size, free: make(chan *slot, count), done: make(chan struct{}), life: new(lease), slab: &memory{free: unmapper(slab)}}
+	p := &BulkPool{size: size, free: make(chan *slot, count), done: make(chan struct{}), life: new(lease), slab: &memory{free: free}}
 	for i := range int64(count) {
 		mem, err := e.expose(mode, [][]byte{slab[i*stride:][:size:size]}, nil)
 		if err != nil {

@@ -39,7 +39,7 @@ func newBulkPair(t testing.TB) bulkPair {
 
 func bulkEngine(t testing.TB, cfg *Config) *Engine {
 	t.Helper()
-	e, err := Listen("ofi+tcp://127.0.0.1", cfg)
+	e, err := Listen(network, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -538,7 +538,7 @@ func firstWarning(t *testing.T, got <-chan string) string {
 
 // What was exposed can be closed after its engine, and the engine refuses more.
 func TestBulkAfterEngineClose(t *testing.T) {
-	e, err := Listen("ofi+tcp://127.0.0.1", nil)
+	e, err := Listen(network, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,6 +41,10 @@ func (h *handler[In, Out]) take(svc *service, r *hg.Request) *margo.Job {
 	c.s.begin(svc, r)
 	c.ctx = &c.s
 	c.s.job.Init((*work[In, Out])(c), svc.pool, &svc.pace)
+	c.s.job.Prefer(svc.priority)
+	if t := c.s.timed; t != nil {
+		t.handler = time.Since(t.arrived)
+	}
 	return &c.s.job
 }
 
@@ -58,6 +62,10 @@ func (w *work[In, Out]) Serve() {
 	c := (*Call[In, Out])(w)
 	normally := false
 	defer c.s.returned(&normally)
+	if t := c.s.timed; t != nil {
+		t.ran = time.Now()
+		defer c.s.svc.e.cfg.Statistics.request(&c.s)
+	}
 	switch {
 	case c.s.svc.e.lives.ctx.Err() != nil: // the engine was closed while the request waited for a worker
 		c.s.finish(CodePermission)
@@ -70,7 +78,11 @@ func (w *work[In, Out]) Serve() {
 // decode reads the arguments; a caller whose arguments make no sense is told.
 func (c *Call[In, Out]) decode() bool {
 	var err error
-	if c.s.parent, err = c.s.svc.proc.decodeInput(c.s.req.Input(), &c.In); err == nil {
+	c.s.parent, err = c.s.svc.proc.decodeInput(c.s.req.Input(), &c.In)
+	if t := c.s.timed; t != nil {
+		t.input.took = time.Since(t.ran)
+	}
+	if err == nil {
 		return true
 	}
 	if log := c.s.svc.e.log; log.Enabled(context.Background(), slog.LevelDebug) {
@@ -145,9 +157,16 @@ func (c *Call[In, Out]) send() error {
 	if c.s.oneWay {
 		return nil
 	}
+	if t := c.s.timed; t != nil {
+		t.begins()
+		defer t.responded()
+	}
 	payload, err := c.s.svc.proc.appendOutput(c.s.req.Output(), &c.out)
 	if err != nil {
 		return errors.Join(err, c.s.svc.answer(c.s.req, errorCode(err)))
+	}
+	if t := c.s.timed; t != nil {
+		t.encoded()
 	}
 	return c.respond(payload)
 }
@@ -174,10 +193,13 @@ func (c *Call[In, Out]) guard() {
 	if c.s.answered.Load() {
 		return
 	}
-	o := &orphan{svc: c.s.svc, req: c.s.req, from: c.s.from.String(), oneWay: c.s.oneWay}
+	o := &orphan{svc: c.s.svc, req: c.s.req, from: c.s.from.String(), oneWay: c.s.oneWay, since: time.Now()}
 	c.orphan.Store(o)
+	c.s.svc.e.handlers.held.add(o)
 	if !c.s.answered.Load() { // who answers from now on sees o
 		runtime.AddCleanup(c, (*orphan).found, o)
+	} else {
+		c.s.svc.e.handlers.held.remove(o)
 	}
 }
 
@@ -188,6 +210,7 @@ func (c *Call[In, Out]) claim() bool {
 	}
 	if o := c.orphan.Load(); o != nil {
 		o.answered.Store(true)
+		o.svc.e.handlers.held.remove(o)
 	}
 	return true
 }
@@ -198,6 +221,7 @@ type orphan struct {
 	req      *hg.Request
 	from     string
 	oneWay   bool
+	since    time.Time // when the handler returned
 	answered atomic.Bool
 }
 
@@ -209,6 +233,7 @@ func (o *orphan) found() {
 }
 
 func (o *orphan) answer() {
+	o.svc.e.handlers.held.remove(o)
 	defer o.svc.e.handlers.gate.leave()
 	defer o.req.Free()
 	if o.oneWay {

@@ -73,8 +73,9 @@ func TestRespondRace(t *testing.T) {
 	server, ep := pair(t, nil)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	answers := 0
+	answers, begun := 0, make(chan struct{}, 1)
 	handleLong(t, server, func(c *Call[addIn, addOut]) {
+		defer func() { begun <- struct{}{} }() // the first answer may be there before the last goroutine
 		for range 8 {
 			wg.Go(func() {
 				if c.Respond(addOut{Sum: 1}) == nil {
@@ -89,6 +90,7 @@ func TestRespondRace(t *testing.T) {
 		if _, err := long.Call(patient(t), ep, addIn{}); err != nil {
 			t.Fatal(err)
 		}
+		soon(t, "handler", begun)
 		wg.Wait()
 	}
 	if answers != 50 {

@@ -5,6 +5,7 @@ import (
 	"reflect"
 
 	"cinnabar/codec"
+	"cinnabar/codec/cereal"
 	"cinnabar/codec/hgproc"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/margo"
@@ -21,6 +22,9 @@ const (
 	// Mercury is that of HG_Register_name: the id is made of the name alone, so there are no providers; nothing is put
 	// in front of arguments and results.
 	Mercury
+	// Thallium is that of thallium::engine::define: as Margo's, but the provider id is 0 unless a provider is addressed,
+	// and arguments and results are encoded by cereal. Several arguments, or results, are the fields of a struct.
+	Thallium
 )
 
 func (f Flavor) String() string {
@@ -29,11 +33,34 @@ func (f Flavor) String() string {
 		return "Margo"
 	case Mercury:
 		return "Mercury"
+	case Thallium:
+		return "Thallium"
 	}
 	return fmt.Sprintf("Flavor(%d)", uint8(f))
 }
 
-// Codec turns Go values into bytes. [cinnabar/codec/hgproc] has the one that all flavours use unless told otherwise.
+// overMargo reports whether RPCs of the flavour go through Margo: ids have providers in them, and Margo's headers stand
+// in front of arguments and results.
+func (f Flavor) overMargo() bool { return f == Margo || f == Thallium }
+
+// defaultProvider is the provider id of RPCs for which none is given.
+func (f Flavor) defaultProvider() uint16 {
+	if f == Margo {
+		return margo.DefaultProvider
+	}
+	return 0
+}
+
+// codec is the encoding of RPCs for which none is given.
+func (f Flavor) codec() Codec {
+	if f == Thallium {
+		return cereal.Codec{}
+	}
+	return hgproc.Codec{}
+}
+
+// Codec turns Go values into bytes. [cinnabar/codec/hgproc] has the one of the flavours Margo and Mercury,
+// [cinnabar/codec/cereal] that of Thallium.
 type Codec = codec.Codec
 
 // RPCOption is an option of NewRPC and NewOneWay.
@@ -68,15 +95,18 @@ type procedure struct {
 
 // newProcedure panics if a type cannot be encoded: RPCs are package variables, so the program does not start.
 func newProcedure(name string, oneWay bool, in, out reflect.Type, opts []RPCOption) *procedure {
-	p := &procedure{name: name, oneWay: oneWay, codec: hgproc.Codec{}}
+	p := &procedure{name: name, oneWay: oneWay}
 	for _, o := range opts {
 		o.apply(p)
 	}
+	if p.codec == nil {
+		p.codec = p.flavor.codec()
+	}
 	switch {
-	case p.flavor == Margo:
+	case p.flavor.overMargo():
 		p.base = margo.ID(name, 0)
 	case p.flavor != Mercury:
-		panic(fmt.Sprintf("cinnabar: RPC %q: there is no flavour %v; use Margo or Mercury", name, p.flavor))
+		panic(fmt.Sprintf("cinnabar: RPC %q: there is no flavour %v; use Margo, Mercury or Thallium", name, p.flavor))
 	case !p.fixed:
 		p.base = margo.Djb2(name)
 	}
@@ -107,15 +137,13 @@ func (p *procedure) provider(id uint16, given bool) (uint16, error) {
 		return 0, fmt.Errorf("an RPC of flavour Mercury has no providers; use the Endpoint, or the Engine, itself")
 	case given:
 		return id, nil
-	case p.flavor == Mercury:
-		return 0, nil
 	}
-	return margo.DefaultProvider, nil
+	return p.flavor.defaultProvider(), nil
 }
 
 // label names the RPC in errors and logs: with the provider id if one was addressed.
 func (p *procedure) label(provider uint16) string {
-	if p.flavor == Mercury || provider == margo.DefaultProvider {
+	if provider == p.flavor.defaultProvider() {
 		return p.name
 	}
 	return fmt.Sprintf("%s@%d", p.name, provider)
@@ -123,7 +151,7 @@ func (p *procedure) label(provider uint16) string {
 
 // appendInput appends what a request carries: *in behind the flavour's header.
 func (p *procedure) appendInput(b []byte, parent uint64, in any) ([]byte, error) {
-	if p.flavor == Margo {
+	if p.flavor.overMargo() {
 		b = margo.AppendRequestHeader(b, parent)
 	}
 	return p.in.Append(b, in)
@@ -132,7 +160,7 @@ func (p *procedure) appendInput(b []byte, parent uint64, in any) ([]byte, error)
 // decodeInput reads what a request carries.
 func (p *procedure) decodeInput(b []byte, in any) (parent uint64, err error) {
 	parent = margo.NoParent
-	if p.flavor == Margo {
+	if p.flavor.overMargo() {
 		var ok bool
 		if parent, b, ok = margo.ParseRequestHeader(b); !ok {
 			return parent, fmt.Errorf("request has %d bytes, fewer than Margo's header: %w", len(b), codec.ErrOverflow)
@@ -144,7 +172,7 @@ func (p *procedure) decodeInput(b []byte, in any) (parent uint64, err error) {
 
 // appendOutput appends what a successful response carries.
 func (p *procedure) appendOutput(b []byte, out any) ([]byte, error) {
-	if p.flavor == Margo {
+	if p.flavor.overMargo() {
 		b = margo.AppendResponseHeader(b, uint32(hg.Success))
 	}
 	return p.out.Append(b, out)
@@ -152,7 +180,7 @@ func (p *procedure) appendOutput(b []byte, out any) ([]byte, error) {
 
 // decodeOutput reads what a response carries. code is what the peer's Margo says; unless it is 0 there is no result.
 func (p *procedure) decodeOutput(b []byte, out any) (code Code, err error) {
-	if p.flavor == Margo {
+	if p.flavor.overMargo() {
 		n, rest, ok := margo.ParseResponseHeader(b)
 		if !ok {
 			return 0, fmt.Errorf("response has %d bytes, fewer than Margo's header: %w", len(b), codec.ErrOverflow)

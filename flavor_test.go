@@ -7,7 +7,7 @@ import (
 	"cinnabar/internal/margo"
 )
 
-// TestPayloads compares payloads with those of C: "sum" of Margo and of Mercury.
+// TestPayloads compares payloads with those of C: "sum" of Margo, of Mercury and of Thallium.
 func TestPayloads(t *testing.T) {
 	m := NewRPC[addIn, addOut]("sum").proc
 	plain := NewRPC[addIn, addOut]("sum", WithFlavor(Mercury)).proc
@@ -18,8 +18,9 @@ func TestPayloads(t *testing.T) {
 	}{
 		{m, 0x1c8857ad0000ffff, "ffff0000000000000100000002000000", "0000000003000000"},
 		{plain, 0x0b88ab9a, "0100000002000000", "03000000"},
+		{NewRPC[addIn, addOut]("sum", WithFlavor(Thallium)).proc, 0x1c8857ad00000000, "ffff0000000000000100000002000000", "0000000003000000"},
 	} {
-		if got := test.proc.id(margo.DefaultProvider); got != test.id {
+		if got := test.proc.id(test.proc.flavor.defaultProvider()); got != test.id {
 			t.Errorf("%v: id %#x, want %#x", test.proc.flavor, got, test.id)
 		}
 		in, err := test.proc.appendInput(nil, margo.NoParent, &addIn{X: 1, Y: 2})

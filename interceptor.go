@@ -33,12 +33,13 @@ type CallInfo struct {
 	// Parent is the id of the RPC in whose handler the call is made; 65535 if it is made outside handlers. It is what
 	// the caller says and means something for statistics only.
 	Parent uint64
+	Pool   string // at the serving side: which pool the handler is in; "" if in none with a name
 }
 
 // InfoFrom returns the description of the request whose handler was given ctx, or a context that ctx is made from.
 func InfoFrom(ctx context.Context) (CallInfo, bool) {
 	s := servingFrom(ctx)
-	if s == nil {
+	if s == nil || s.from == nil { // a timer's
 		return CallInfo{}, false
 	}
 	return s.info(), true
@@ -48,7 +49,7 @@ func InfoFrom(ctx context.Context) (CallInfo, bool) {
 // of its own.
 func PeerFrom(ctx context.Context) *Endpoint {
 	s := servingFrom(ctx)
-	if s == nil {
+	if s == nil || s.from == nil {
 		return nil
 	}
 	return &Endpoint{e: s.svc.e, addr: s.from}
@@ -110,8 +111,10 @@ func (e *Engine) observe(ctx context.Context, ev Event) {
 	}
 }
 
-// hooked tells whether calls take the way past interceptors and monitor.
-func (e *Engine) hooked() bool { return len(e.cfg.Interceptors) > 0 || e.cfg.Monitor != nil }
+// hooked tells whether calls take the way past interceptors, monitor and statistics.
+func (e *Engine) hooked() bool {
+	return len(e.cfg.Interceptors) > 0 || e.cfg.Monitor != nil || e.cfg.Statistics != nil
+}
 
 // intercept calls last inside all interceptors.
 func (e *Engine) intercept(ctx context.Context, info *CallInfo, last func(context.Context) error) error {
@@ -123,12 +126,20 @@ func (e *Engine) intercept(ctx context.Context, info *CallInfo, last func(contex
 	return next(ctx)
 }
 
+// measured makes a call for the engine's statistics, if it has some.
+func (rt *route) measured(ctx context.Context, in, out any) error {
+	if s := rt.e.cfg.Statistics; s != nil {
+		return s.exchange(ctx, rt, in, out)
+	}
+	return rt.exchange(ctx, in, out, nil)
+}
+
 // invoke makes a call inside interceptors and monitor.
 func (rt *route) invoke(ctx context.Context, in, out any) error {
 	info := CallInfo{Side: ClientSide, RPC: rt.proc.name, ID: rt.id, Provider: rt.provider, Peer: rt.ep, Parent: rt.parent()}
 	return rt.e.intercept(ctx, &info, func(ctx context.Context) error {
 		rt.e.observe(ctx, Event{Kind: EventCall, Info: info})
-		err := rt.exchange(ctx, in, out)
+		err := rt.measured(ctx, in, out)
 		rt.e.observe(ctx, Event{Kind: EventCall, End: true, Info: info, Err: err})
 		return err
 	})

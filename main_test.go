@@ -2,6 +2,7 @@ package cinnabar
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -16,6 +17,12 @@ import (
 
 // peerEnv is set in processes that are the other end of a test; its value says which.
 const peerEnv = "CINNABAR_TEST_PEER"
+
+// networkEnv says what the engines of tests are opened on.
+const networkEnv = "CINNABAR_TEST_NETWORK"
+
+// network is what engines are opened on in tests that are not about a network.
+var network = cmp.Or(os.Getenv(networkEnv), "ofi+tcp://127.0.0.1")
 
 // TestMain runs the tests, or the other end of one.
 func TestMain(m *testing.M) {
@@ -53,17 +60,17 @@ func soon[T any](t testing.TB, what string, c <-chan T) (v T) {
 	return v
 }
 
-// listening makes an engine that listens on loopback.
+// listening makes an engine that listens on this host.
 func listening(t testing.TB, cfg *Config) *Engine {
 	t.Helper()
-	e, err := Listen("ofi+tcp://127.0.0.1", cfg)
+	e, err := Listen(network, cfg)
 	return opened(t, e, err)
 }
 
 // calling makes an engine for calls.
 func calling(t testing.TB, cfg *Config) *Engine {
 	t.Helper()
-	e, err := Open("ofi+tcp://127.0.0.1", cfg)
+	e, err := Open(network, cfg)
 	return opened(t, e, err)
 }
 
@@ -231,7 +238,7 @@ func peerTutorial(arg string) error {
 
 // peerCaller calls block at the address arg.
 func peerCaller(arg string) error {
-	e, err := Open("ofi+tcp://127.0.0.1", nil)
+	e, err := Open(network, nil)
 	if err != nil {
 		return err
 	}
@@ -254,7 +261,7 @@ type largeOut struct {
 
 // peerFetcher calls large at the address arg.
 func peerFetcher(arg string) error {
-	e, err := Open("ofi+tcp://127.0.0.1", nil)
+	e, err := Open(network, nil)
 	if err != nil {
 		return err
 	}

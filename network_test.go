@@ -11,12 +11,13 @@ import (
 )
 
 // aboutTCP are the tests that TestOverSharedMemory leaves out, since they are about TCP: its connections, which they
-// stall, its configuration, or the number of peers that it has room for.
+// stall, its configuration, the number of peers that it has room for, or that a process can be called which does not
+// listen. A new test about TCP belongs here.
 var aboutTCP = []string{
 	"TestCancelHalfWay", "TestCancelWaitsForNetwork", "TestCloseUnderStalledPull", "TestRemoteReadAtContext", "TestPoolReleaseWaits",
 	"TestBulkCloseWaits", "TestUnreachable", "TestBoundHandleBadOwner", "TestManyClients", "TestPeerKilled", "TestStartWithEndedContext",
 	"TestTransferChunksCancelled", "TestTransferTimeout", "TestEngineCloseEndsTransfers", "TestTransferEvents", "TestTransferFreesWorker",
-	"TestSetMercuryLog", "TestEngineConfig", "TestClass", "TestEagerSize", "TestConfigReaches",
+	"TestCallToClient", "TestSetMercuryLog", "TestEngineConfig", "TestClass", "TestEagerSize", "TestConfigReaches",
 }
 
 // notByTheKernel are those that it leaves out because they are about what the owner of memory does against a peer that

@@ -24,6 +24,8 @@ type Pending[T any] struct {
 	// +checklocks:mu
 	over bool
 	// +checklocks:mu
+	heeded bool // somebody waits, has waited, or has asked for what to wait on
+	// +checklocks:mu
 	done chan struct{} // closed when over; made when asked for
 	// +checklocks:mu
 	watchers []watcher
@@ -95,6 +97,7 @@ func (p *Pending[T]) end() {
 func (p *Pending[T]) Done() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.heeded = true
 	if p.done == nil {
 		p.done = make(chan struct{})
 		if p.over {
@@ -121,7 +124,15 @@ func (p *Pending[T]) Wait() (T, error) {
 func (p *Pending[T]) state() (over bool, within *serving) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.heeded = true
 	return p.over, p.within
+}
+
+// ignored implements [leaving]: it tells whether nobody has asked for the operation's end so far.
+func (p *Pending[T]) ignored() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.heeded
 }
 
 // conclude is what the first Wait does.
@@ -173,6 +184,7 @@ func Completed[T any](ctx context.Context, ps ...*Pending[T]) iter.Seq2[int, *Pe
 func (p *Pending[T]) tell(w watcher) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.heeded = true
 	if p.over {
 		w.over <- w.index
 		return

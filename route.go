@@ -122,29 +122,45 @@ func (p *procedure) call(ctx context.Context, to Target, in, out any) error {
 		hooked := rt // the one that stays on the stack is for the others
 		return hooked.invoke(ctx, in, out)
 	}
-	return rt.exchange(ctx, in, out)
+	return rt.exchange(ctx, in, out, nil)
 }
 
-// exchange makes the call, without interceptors.
-func (rt *route) exchange(ctx context.Context, in, out any) error {
+// begin records the call as under way.
+func (rt *route) begin(p leaving) *doing {
+	d := doing{op: rt.op(), proc: rt.proc, provider: rt.provider, ep: rt.ep, pending: p}
+	if rt.within != nil {
+		d.within = rt.within.svc
+	}
+	return rt.e.doing.begin(rt.e, d)
+}
+
+// exchange makes the call, without interceptors. c measures it, nil if nobody does.
+func (rt *route) exchange(ctx context.Context, in, out any, c *originCall) error {
 	if err := rt.e.begin(); err != nil {
 		return rt.fail(err)
 	}
 	defer rt.e.end()
+	defer rt.begin(nil).end()
 	k := rt.e.core.NewCall()
 	defer k.Free()
 	payload, err := rt.proc.appendInput(k.Input(), rt.parent(), in)
 	if err != nil {
 		return rt.fail(err)
 	}
+	c.encoded()
 	k.Start(rt.ep.addr, hg.ID(rt.id), hg.CallOptions{OneWay: rt.proc.oneWay}, payload)
-	if err := rt.wait(ctx, k); err != nil {
+	c.forwarded()
+	err = rt.wait(ctx, k)
+	c.waited()
+	if err != nil {
 		return rt.fail(err)
 	}
 	if rt.proc.oneWay {
 		return nil
 	}
-	return rt.decode(k.Output(), out)
+	err = rt.decode(k.Output(), out)
+	c.decoded()
+	return err
 }
 
 // wait waits for the call's end. A handler's worker is free meanwhile.

@@ -76,9 +76,10 @@ type flight[In, Out any] struct {
 	route route
 	x     exchange[In, Out]
 
-	k    *hg.Call           // nil if the call could not be made, or is made by another goroutine
-	halt context.CancelFunc // cancels what the other goroutine does; nil if there is none
-	err  error              // of a call without k
+	k     *hg.Call           // nil if the call could not be made, or is made by another goroutine
+	doing *doing             // set with k
+	halt  context.CancelFunc // cancels what the other goroutine does; nil if there is none
+	err   error              // of a call without k
 
 	use sync.Mutex
 	// +checklocks:use
@@ -119,7 +120,7 @@ func (f *flight[In, Out]) prepare() (payload []byte, err error) {
 		}
 	}()
 	if payload, err = f.proc.appendInput(k.Input(), f.route.parent(), &f.x.in); err == nil {
-		f.k = k
+		f.k, f.doing = k, f.route.begin(f)
 	}
 	return payload, err
 }
@@ -151,6 +152,7 @@ func (f *flight[In, Out]) abort() {
 func (f *flight[In, Out]) CallDone(k *hg.Call) {
 	fetched := k.Fetched()
 	e := f.route.e
+	f.doing.end()
 	f.end()
 	if fetched {
 		go func() { _, _ = f.Wait() }() // it ends by itself: the call is over

@@ -21,7 +21,8 @@ type serving struct {
 	gone   <-chan struct{} // closed when the connection that the request came by is lost
 	id     uint64
 	parent uint64
-	oneWay bool // no response is wanted
+	oneWay bool        // no response is wanted
+	timed  *targetCall // nil unless the engine has statistics
 
 	life atomic.Pointer[context.Context] // what Done and Err go by, once asked for
 
@@ -36,6 +37,9 @@ func (s *serving) begin(svc *service, r *hg.Request) {
 	s.svc, s.req, s.from = svc, r, r.From()
 	s.gone, s.id, s.oneWay = s.from.Done(), uint64(r.ID()), r.OneWay()
 	s.holds.Store(2)
+	if svc.e.cfg.Statistics != nil {
+		s.timed = &targetCall{arrived: time.Now()}
+	}
 }
 
 // release gives up one hold. With the last the request is the core's again.
@@ -105,7 +109,7 @@ func (s *serving) resume() { s.job.Resume() }
 func (s *serving) info() CallInfo {
 	return CallInfo{
 		Side: ServerSide, RPC: s.svc.proc.name, ID: s.id, Provider: s.svc.provider,
-		Peer: &Endpoint{e: s.svc.e, addr: s.from}, Parent: s.parent,
+		Peer: &Endpoint{e: s.svc.e, addr: s.from}, Parent: s.parent, Pool: s.svc.pool.Name(),
 	}
 }
 
@@ -166,4 +170,7 @@ const (
 	logRPC   = "rpc"
 	logPeer  = "peer"
 	logError = "error"
+	logAge   = "age"
+	logState = "state"
+	logMade  = "made" // where in the program
 )

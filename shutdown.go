@@ -209,6 +209,8 @@ func (e *Engine) Close() error {
 
 // finish closes everything; err is what went wrong before. It is called once.
 func (e *Engine) finish(err error) {
+	e.timers.end()
+	e.warnLeaks()
 	e.lives.end(ErrClosed)
 	e.gate.close()
 	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
@@ -222,5 +224,6 @@ func (e *Engine) finish(err error) {
 	for c := e.ending.onClose.pop(); c != nil; c = e.ending.onClose.pop() {
 		c.f(ctx)
 	}
+	e.handlers.pools.leave(e)
 	e.ending.end(err)
 }

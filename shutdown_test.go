@@ -28,7 +28,7 @@ func endAfter(e *Engine, n int32) func(context.Context, addIn) (addOut, error) {
 // TestShutdownFromHandler ends a server in its 16th handler: all 16 callers have their answer.
 func TestShutdownFromHandler(t *testing.T) {
 	for range 20 {
-		server, err := Listen("ofi+tcp://127.0.0.1", nil)
+		server, err := Listen(network, nil)
 		must(t, err)
 		must(t, add.Handle(server, endAfter(server, 16)))
 		client := calling(t, nil)
@@ -43,7 +43,7 @@ func TestShutdownFromHandler(t *testing.T) {
 
 // TestTutorialServer is the same over two processes: the server exits with status 0.
 func TestTutorialServer(t *testing.T) {
-	p := spawn(t, "tutorial", "ofi+tcp://127.0.0.1")
+	p := spawn(t, "tutorial", network)
 	addr := p.line(t)
 	for range 4 { // four clients
 		client := calling(t, nil)
@@ -276,7 +276,7 @@ func TestRemoteShutdown(t *testing.T) {
 	wantCode(t, ep.Shutdown(patient(t)), CodePermission, "not enabled", ep.String())
 	callAdd(t, ep)
 
-	p := spawn(t, "server", "ofi+tcp://127.0.0.1")
+	p := spawn(t, "server", network)
 	ep = find(t, ep.e, p.line(t))
 	callAdd(t, ep)
 	must(t, ep.Shutdown(patient(t)))
@@ -289,7 +289,7 @@ func TestRemoteShutdown(t *testing.T) {
 func TestStartStop(t *testing.T) {
 	client := calling(t, nil)
 	for range 100 {
-		server, err := Listen("ofi+tcp://127.0.0.1", nil)
+		server, err := Listen(network, nil)
 		must(t, err)
 		must(t, add.Handle(server, handleAdd))
 		callAdd(t, reach(t, client, server))
@@ -309,7 +309,7 @@ func TestOpenRefused(t *testing.T) {
 		`"a"`:         {Pools: []PoolConfig{{Name: "a"}, {Name: "a"}}},
 		"-1 workers":  {Pools: []PoolConfig{{Name: "a", Workers: -1}}},
 	} {
-		_, err := Listen("ofi+tcp://127.0.0.1", cfg)
+		_, err := Listen(network, cfg)
 		wantCode(t, err, CodeInvalidArg, word)
 	}
 	server := listening(t, nil)

@@ -38,6 +38,24 @@ type NetStats struct {
 	OverflowBytes   int64  // memory that holds arguments and results too long for a message
 }
 
+// Counter is a number with the name that Mercury has for it.
+type Counter struct {
+	Name  string
+	Value uint64
+}
+
+// Counters returns the numbers that Mercury counts too, under its names and in its order (HG_Diag_dump_counters).
+// Requests are never copied out of receive buffers that they share, so that number is 0.
+func (s *NetStats) Counters() []Counter {
+	return []Counter{
+		{"rpc_req_sent_count", s.RequestsSent}, {"rpc_req_recv_count", s.RequestsRecvd},
+		{"rpc_resp_sent_count", s.ResponsesSent}, {"rpc_resp_recv_count", s.ResponsesRecvd},
+		{"rpc_req_extra_count", s.RequestsExtra}, {"rpc_resp_extra_count", s.ResponsesExtra},
+		{"rpc_req_recv_active_count", uint64(max(s.RequestsActive, 0))}, {"rpc_multi_recv_copy_count", 0},
+		{"bulk_count", s.Bulks},
+	}
+}
+
 // PoolStats is what a pool of handlers has done and does.
 type PoolStats struct {
 	Running int    // handlers that run now
@@ -52,11 +70,11 @@ type PoolStats struct {
 func (e *Engine) Stats() Stats {
 	s := Stats{
 		NetStats: netStats(e.core.Stats()),
-		Handlers: PoolStats(e.handlers.pool.Stats()),
+		Handlers: PoolStats(e.handlers.pools.other.Stats()),
 		Pools:    map[string]PoolStats{},
 	}
-	for name, p := range e.handlers.named {
-		s.Pools[name] = PoolStats(p.pool.Stats())
+	for _, p := range e.Pools() {
+		s.Pools[p.Name()] = p.Stats()
 	}
 	return s
 }

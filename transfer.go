@@ -41,14 +41,34 @@ type move struct {
 	life *lease   // that is held, nil if the local memory is not a Bulk's
 	segs [][]byte // the local memory, n bytes
 	over na.Event // set by TransferDone
+
+	doing   *doing  // nil until admitted
+	pending leaving // see doing
+
+	clock clock // with began: for the engine's statistics
+	began step
 }
 
-var moves = sync.Pool{New: func() any { return &move{segs: make([][]byte, 0, 4)} }}
-
+// newMove takes a move from those that the engine keeps to be used again: its own, since a move has a channel, and one
+// that was made in a bubble of testing/synctest must stay there.
 func newMove(p part) *move {
-	m := moves.Get().(*move)
+	var m *move
+	if spare := p.spare(); spare != nil {
+		m, _ = spare.Get().(*move)
+	}
+	if m == nil {
+		m = &move{segs: make([][]byte, 0, 4)}
+	}
 	m.part = p
 	return m
+}
+
+// spare is where the moves of the engine wait; nil if the remote memory belongs to none.
+func (p *part) spare() *sync.Pool {
+	if p.r.ep == nil || p.r.ep.e == nil {
+		return nil
+	}
+	return &p.r.ep.e.moves
 }
 
 // prepare makes n bytes of b from localOff on the local memory, and checks what can be checked without traffic.
@@ -74,12 +94,17 @@ func (m *move) admit() error {
 	}
 	m.e = m.r.ep.e
 	m.t = m.e.core.NewTransfer()
+	m.doing = m.e.doing.begin(m.e, doing{op: m.d.op, ep: m.r.ep, bytes: m.n, pending: m.pending})
 	return nil
 }
 
 // start starts a transfer that will be waited for.
 func (m *move) start(ctx context.Context) {
 	m.observe(ctx, Event{Bytes: m.n})
+	if m.e.cfg.Statistics != nil {
+		m.clock = newClock()
+		defer func() { m.began = m.clock.step() }()
+	}
 	m.launch(m)
 }
 
@@ -98,6 +123,9 @@ func (m *move) wait(ctx context.Context) (int64, error) {
 	n, err := m.result()
 	if !inTime && CodeOf(err) == CodeCanceled {
 		err = &Error{Op: m.d.op, Addr: m.r.ep.String(), Code: plainCode(ctx.Err()), Err: context.Cause(ctx)}
+	}
+	if s := m.e.cfg.Statistics; s != nil {
+		s.transfer(ctx, m, m.began, m.clock.step(), n)
 	}
 	m.observe(ctx, Event{End: true, Bytes: n, Err: err})
 	return n, err
@@ -153,15 +181,21 @@ func (m *move) observe(ctx context.Context, ev Event) {
 // release gives everything back. The transfer is over, or was never started.
 func (m *move) release() {
 	m.letGo()
+	if m.doing != nil {
+		m.doing.end()
+	}
 	if m.t != nil {
 		m.t.Free()
 	}
 	if m.e != nil {
 		m.e.end()
 	}
-	m.part, m.t, m.e = part{}, nil, nil
+	spare := m.spare()
+	m.part, m.t, m.e, m.doing, m.pending = part{}, nil, nil, nil, nil
 	m.over.Reset()
-	moves.Put(m)
+	if spare != nil {
+		spare.Put(m)
+	}
 }
 
 // letGo gives the local memory back: from here on its owner may close it.
@@ -203,6 +237,7 @@ func startPending(ctx context.Context, r RemoteBulk, d *direction, b *Bulk) *Pen
 	n, err := r.common(d, b)
 	pm := &pendingMove{m: newMove(part{r: r, d: d, n: n})}
 	pm.p.op = pm
+	pm.m.pending = &pm.p
 	pm.refs.Store(1)
 	if err == nil {
 		err = pm.m.prepare(b, 0)
@@ -210,7 +245,7 @@ func startPending(ctx context.Context, r RemoteBulk, d *direction, b *Bulk) *Pen
 	switch {
 	case err != nil:
 		pm.finish(0, err)
-	case pm.m.e.cfg.Monitor != nil:
+	case pm.m.e.cfg.Monitor != nil || pm.m.e.cfg.Statistics != nil:
 		pm.runObserved(ctx)
 	default:
 		pm.m.launch(pm)

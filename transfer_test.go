@@ -477,7 +477,8 @@ func TestManyPullsOfOneHandle(t *testing.T) {
 	}
 }
 
-// Transfers that are cancelled at random times return soon, and leave the memory and the connection usable.
+// Transfers that are cancelled at random times leave the memory and the connection usable. TestCancelOnTime says how soon
+// they return.
 func TestCancelAtRandomTimes(t *testing.T) {
 	p := newBulkPair(t)
 	runs := 10_000
@@ -490,7 +491,6 @@ func TestCancelAtRandomTimes(t *testing.T) {
 	before := runtime.NumGoroutine()
 	rng := rand.New(rand.NewPCG(1, 2))
 	local := make([]byte, size)
-	tardy := 0
 	for range runs {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rng.IntN(400))*time.Microsecond)
 		mine, err := p.here.Expose(ReadWrite, local)
@@ -499,19 +499,12 @@ func TestCancelAtRandomTimes(t *testing.T) {
 		}
 		op := []func(context.Context, *Bulk) (int64, error){r.Pull, r.Push, r.waitPull}[rng.IntN(3)]
 		n, err := op(ctx, mine)
-		late := lateness(ctx)
 		cancel()
 		clear(local) // the race detector would see the network touch it
 		if err == nil && n != size || err != nil && n != 0 {
 			t.Fatalf("%d, %v", n, err)
 		}
-		if late > 100*time.Millisecond {
-			tardy++
-		}
 		closeBulk(t, mine)
-	}
-	if tardy > 5+runs/1000 { // a busy machine holds up a few
-		t.Errorf("%d of %d returned more than 100 ms after the deadline", tardy, runs)
 	}
 	if _, err := r.ReadAt(local, 0); err != nil {
 		t.Errorf("afterwards: %v", err)
@@ -525,15 +518,10 @@ func (r RemoteBulk) waitPull(ctx context.Context, b *Bulk) (int64, error) {
 	return r.StartPull(ctx, b).Wait()
 }
 
-func lateness(ctx context.Context) time.Duration {
-	d, _ := ctx.Deadline()
-	return time.Since(d)
-}
-
 // An engine that closes ends its transfers with ErrClosed, or they are over before.
 func TestEngineCloseEndsTransfers(t *testing.T) {
 	there := bulkEngine(t, nil)
-	here, err := Listen("ofi+tcp://127.0.0.1", nil)
+	here, err := Listen(network, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

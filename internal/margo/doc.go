@@ -8,7 +8,9 @@
 //   - A [Registry] knows what is registered under an id.
 //   - A [Pool] bounds how many handlers run at once and how many requests wait. A [Job] is one request on its way through
 //     it, a [Work] what the request is about.
+//   - A [Kind] is the order in which the requests of a pool get their workers.
 //   - A [Pace] learns whether the handlers of one RPC are quick.
+//   - A [Sighting] is what a job does at a moment: [Pool.Jobs] looks at all, [Pool.Watch] at those that take long.
 //
 // # Usage
 //
@@ -26,6 +28,9 @@
 // Requests that wait are queued by peer and the peers take turns, so that one that sends a thousand requests delays
 // another's single one by one handler, not by a thousand. A full queue makes room for a peer that has little in it at the
 // expense of the one that has most.
+//
+// In pools of kind [Priority] that holds among requests of one priority. A higher one comes first, but each eighth turn is
+// that of the priority that has waited longest. Pools of kind [EarliestFirst] know no peers.
 //
 // # Concurrency
 //

@@ -1,6 +1,6 @@
 package margo
 
-// lanes are the queues of a pool, one for each peer that has requests waiting, in a ring in which they take turns.
+// lanes are the queues of a level, one for each peer that has requests waiting, in a ring in which they take turns.
 type lanes struct {
 	queued int // in all lanes
 	byPeer map[string]*lane
@@ -75,18 +75,52 @@ func (ls *lanes) evict(peer string) *Job {
 	if l := ls.byPeer[peer]; l != nil {
 		own = l.n
 	}
-	var longest *lane
-	for l := ls.first; l != nil; l = l.next {
-		if longest == nil || l.n > longest.n {
-			longest = l
-		}
-	}
+	longest, _ := ls.longest()
 	if longest == nil || longest.n <= own+1 { // so longest keeps at least one request and its place in the ring
 		return nil
 	}
 	j := longest.tail
 	ls.remove(longest, j)
 	return j
+}
+
+// drop takes the newest request of the peer that has most in the queue; nil if there is none.
+func (ls *lanes) drop() *Job {
+	l, before := ls.longest()
+	if l == nil {
+		return nil
+	}
+	j := l.tail
+	ls.remove(l, j)
+	if l.n == 0 {
+		ls.unlink(l, before)
+	}
+	return j
+}
+
+// longest returns the lane that has most requests and may lose one, and the lane before it in the ring.
+func (ls *lanes) longest() (longest, before *lane) {
+	var last *lane
+	for l := ls.first; l != nil; l = l.next {
+		if l.peer != Own && (longest == nil || l.n > longest.n) {
+			longest, before = l, last
+		}
+		last = l
+	}
+	return longest, before
+}
+
+// unlink takes an empty lane out of the ring; before is the one before it, nil if it is the first.
+func (ls *lanes) unlink(l, before *lane) {
+	if before == nil {
+		ls.first = l.next
+	} else {
+		before.next = l.next
+	}
+	if ls.last == l {
+		ls.last = before
+	}
+	delete(ls.byPeer, l.peer)
 }
 
 // remove takes j out of l.

@@ -2,6 +2,7 @@ package margo
 
 import (
 	"sync"
+	"time"
 
 	"cinnabar/internal/na"
 )
@@ -12,12 +13,14 @@ type PoolConfig struct {
 	Workers int // handlers that run at once
 	Alive   int // handlers that run or wait at once, at least Workers
 	Queue   int // requests that wait for a handler; negative: none
+	Kind    Kind
 }
 
-// Pool gives requests their handlers: at most Workers run at once, at most Alive exist. The others wait, in one lane for
-// each peer; the peers take turns. It has no goroutines while there is nothing to do.
+// Pool gives requests their handlers: at most Workers run at once, at most Alive exist. The others wait in the order of
+// the pool's kind. It has no goroutines while there is nothing to do.
 type Pool struct {
-	cfg PoolConfig
+	cfg  PoolConfig
+	born time.Time // times of jobs are durations since then, which take half as long to read
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -25,7 +28,11 @@ type Pool struct {
 	// +checklocks:mu
 	alive int // handlers that have begun and not returned
 	// +checklocks:mu
-	lanes lanes
+	queue queue
+	// +checklocks:mu
+	live *Job // handlers that have begun and not returned, linked by prev and next
+	// +checklocks:mu
+	watch watch
 	// +checklocks:mu
 	served uint64
 	// +checklocks:mu
@@ -37,7 +44,7 @@ type Pool struct {
 // NewPool makes a pool.
 func NewPool(cfg PoolConfig) *Pool {
 	cfg.Alive = max(cfg.Alive, cfg.Workers)
-	return &Pool{cfg: cfg, lanes: newLanes()}
+	return &Pool{cfg: cfg, born: time.Now(), queue: queue{kind: cfg.Kind}}
 }
 
 // Name returns the pool's name.
@@ -58,7 +65,7 @@ func (p *Pool) Stats() PoolStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return PoolStats{
-		Running: p.running, Waiting: p.alive - p.running, Queued: p.lanes.queued,
+		Running: p.running, Waiting: p.alive - p.running, Queued: p.queue.queued,
 		Most: p.most, Served: p.served, Refused: p.refused,
 	}
 }
@@ -69,9 +76,14 @@ type Work interface {
 	Serve()
 	// Overloaded answers the request without running the handler. It must not block.
 	Overloaded()
-	// Peer names whom the request is from, all requests of one peer alike. It is called with the pool's lock held.
+	// Peer names whom the request is from, all requests of one peer alike; Own, if it is the process's own and may not be
+	// refused. It is called with the pool's lock held.
 	Peer() string
 }
+
+// Own is the peer of what the process itself puts into a pool. It waits in a lane as others do, but there is always room
+// for it in the queue.
+const Own = "the process itself"
 
 // Job is one request on its way through a Pool. It is part of a structure of the caller's and may be used once.
 type Job struct {
@@ -79,19 +91,28 @@ type Job struct {
 	pool *Pool
 	pace *Pace
 
-	prev, next *Job // in the lane; the pool's lock guards them
-	waits      int  // operations that the handler waits for; the pool's lock guards it
-	live       bool // the handler has begun and not returned; the pool's lock guards it
+	// The pool's lock guards the following.
+	prev, next *Job          // in the lane or, when live, in the list of the pool's live jobs
+	arrived    time.Duration // when it was admitted, since the pool's birth
+	began      time.Duration // when the handler did
+	waits      int32         // operations that the handler waits for
+	priority   int16         // set before Admit
+	live       bool          // the handler has begun and not returned
 }
 
 // Init prepares j for Admit.
 func (j *Job) Init(w Work, p *Pool, pace *Pace) { j.work, j.pool, j.pace = w, p, pace }
 
+// Prefer sets the priority that j has in pools of kind Priority, before Admit. Higher is earlier; others are 0.
+func (j *Job) Prefer(priority int16) { j.priority = priority }
+
 // Admit has the request served: at once on a goroutine of its own; or by the task that is returned, if the RPC is quick;
 // or later, when there is a worker. If there are too many requests, one of them is refused. Admit does not block.
 func (j *Job) Admit() na.Task {
 	p := j.pool
+	now := time.Since(p.born)
 	p.mu.Lock()
+	j.arrived = now
 	if p.startLocked(j) {
 		p.mu.Unlock()
 		if j.pace.Quick() {
@@ -177,10 +198,10 @@ func (j *Job) Waited() { j.pace.Waited() }
 //
 // +checklocks:p.mu
 func (p *Pool) startLocked(j *Job) bool {
-	if !p.roomLocked() || p.lanes.queued > 0 {
+	if !p.roomLocked() || p.queue.queued > 0 {
 		return false
 	}
-	p.beginLocked(j)
+	p.beginLocked(j, j.arrived)
 	return true
 }
 
@@ -188,8 +209,14 @@ func (p *Pool) startLocked(j *Job) bool {
 func (p *Pool) roomLocked() bool { return p.running < p.cfg.Workers && p.alive < p.cfg.Alive }
 
 // +checklocks:p.mu
-func (p *Pool) beginLocked(j *Job) {
-	j.live = true
+func (p *Pool) beginLocked(j *Job, now time.Duration) {
+	j.live, j.began = true, now
+	j.prev, j.next = nil, p.live
+	if p.live != nil {
+		p.live.prev = j
+	}
+	p.live = j
+	p.watchLocked()
 	p.running++
 	p.alive++
 	p.served++
@@ -201,13 +228,13 @@ func (p *Pool) beginLocked(j *Job) {
 // +checklocks:p.mu
 func (p *Pool) waitLocked(j *Job) (victim *Job) {
 	peer := j.work.Peer()
-	if p.lanes.queued >= p.cfg.Queue {
+	if p.queue.queued >= p.cfg.Queue && peer != Own {
 		p.refused++
-		if victim = p.lanes.evict(peer); victim == nil {
+		if victim = p.queue.evict(peer, j); victim == nil {
 			return j
 		}
 	}
-	p.lanes.push(peer, j)
+	p.queue.push(peer, j)
 	return victim
 }
 
@@ -218,9 +245,9 @@ func (p *Pool) nextLocked() *Job {
 	if !p.roomLocked() {
 		return nil
 	}
-	j := p.lanes.pop()
+	j := p.queue.pop()
 	if j != nil {
-		p.beginLocked(j)
+		p.beginLocked(j, time.Since(p.born))
 	}
 	return j
 }
@@ -229,10 +256,26 @@ func (p *Pool) nextLocked() *Job {
 func (p *Pool) finish(j *Job) (next *Job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	j.live = false
+	p.endLocked(j)
 	p.alive--
 	if j.waits == 0 {
 		p.running--
 	}
 	return p.nextLocked()
+}
+
+// endLocked takes j off the list of live jobs.
+//
+// +checklocks:p.mu
+func (p *Pool) endLocked(j *Job) {
+	j.live = false
+	if j.prev == nil {
+		p.live = j.next
+	} else {
+		j.prev.next = j.next
+	}
+	if j.next != nil {
+		j.next.prev = j.prev
+	}
+	j.prev, j.next = nil, nil
 }

@@ -37,18 +37,20 @@ func (o *order) take() string {
 // request is a Work that a test lets go on.
 type request struct {
 	Job
-	peer string
-	n    int
-	log  *order
-	hold chan struct{} // Serve returns when it is closed; nil: at once
-	exit bool          // the handler ends its goroutine
-	body func()
+	peer     string
+	n        int
+	priority int16
+	log      *order
+	hold     chan struct{} // Serve returns when it is closed; nil: at once
+	exit     bool          // the handler ends its goroutine
+	body     func()
 }
 
+func (r *request) name() string { return fmt.Sprintf("%s%d", r.peer, r.n) }
 func (r *request) Peer() string { return r.peer }
-func (r *request) Overloaded()  { r.log.add(fmt.Sprintf("%s%d!", r.peer, r.n)) }
+func (r *request) Overloaded()  { r.log.add(r.name() + "!") }
 func (r *request) Serve() {
-	r.log.add(fmt.Sprintf("%s%d", r.peer, r.n))
+	r.log.add(r.name())
 	if r.body != nil {
 		r.body()
 	}
@@ -70,6 +72,7 @@ type rig struct {
 func (g *rig) admit(r *request) na.Task {
 	r.log = &g.log
 	r.Init(r, g.pool, &g.pace)
+	r.Prefer(r.priority)
 	return r.Admit()
 }
 

@@ -1,0 +1,109 @@
+package cinnabar
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// doing is an operation of the program that is under way: a call, a one-way request, a transfer.
+type doing struct {
+	op       string // as in Error.Op
+	proc     *procedure
+	provider uint16
+	ep       *Endpoint
+	bytes    int64         // of a transfer
+	within   *service      // the handler's that has begun it, nil if none has
+	pending  leaving       // the Pending that stands for it, nil if somebody waits for it in a call
+	began    time.Duration // since the engine was made, which takes half as long to read as the time
+
+	shard      *shard
+	prev, next *doing
+}
+
+// leaving is a [Pending] whose type does not matter.
+type leaving interface{ ignored() bool }
+
+// label names the procedure of a call, and is empty for a transfer.
+func (d *doing) label() string {
+	if d.proc == nil {
+		return ""
+	}
+	return d.proc.label(d.provider)
+}
+
+// doings are what an engine has under way. An operation enters and leaves at the price of an uncontended lock each, and
+// allocates nothing in the long run.
+type doings struct{ shards [8]shard }
+
+// shard is a part of them, so that goroutines seldom meet at a lock.
+type shard struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	first *doing // under way
+	// +checklocks:mu
+	free *doing // to be used again, linked by next
+	// +checklocks:mu
+	spare int      // how many those are
+	_     [64]byte // so that shards do not share a cache line
+}
+
+// maxSpare is how many records a shard keeps for later.
+const maxSpare = 1024
+
+// begin records an operation of e.
+func (ds *doings) begin(e *Engine, what doing) *doing {
+	sh := &ds.shards[rand.Uint32()%uint32(len(ds.shards))]
+	what.shard, what.began = sh, time.Since(e.born)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	d := sh.free
+	if d == nil {
+		d = new(doing)
+	} else {
+		sh.free = d.next
+		sh.spare--
+	}
+	*d = what
+	d.prev, d.next = nil, sh.first
+	if sh.first != nil {
+		sh.first.prev = d
+	}
+	sh.first = d
+	return d
+}
+
+// end says that the operation is over; d must not be used any more.
+func (d *doing) end() { d.shard.drop(d) }
+
+func (sh *shard) drop(d *doing) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if d.prev == nil {
+		sh.first = d.next
+	} else {
+		d.prev.next = d.next
+	}
+	if d.next != nil {
+		d.next.prev = d.prev
+	}
+	*d = doing{}
+	if sh.spare < maxSpare {
+		d.next = sh.free
+		sh.free = d
+		sh.spare++
+	}
+}
+
+// all returns copies of what is under way.
+func (ds *doings) all() (list []doing) {
+	for i := range ds.shards {
+		sh := &ds.shards[i]
+		sh.mu.Lock()
+		for d := sh.first; d != nil; d = d.next {
+			list = append(list, *d)
+		}
+		sh.mu.Unlock()
+	}
+	return list
+}

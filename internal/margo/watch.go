@@ -1,0 +1,154 @@
+package margo
+
+import (
+	"slices"
+	"time"
+)
+
+// State is what a job does.
+type State uint8
+
+// The states of a [Job].
+const (
+	Queued  State = iota // waits for a worker
+	Running              // its handler runs, or waits for something that the pool knows nothing of
+	Waiting              // its handler waits for a call or a transfer, or sleeps
+)
+
+func (s State) String() string {
+	switch s {
+	case Queued:
+		return "queued"
+	case Running:
+		return "running"
+	case Waiting:
+	}
+	return "waiting"
+}
+
+// Sighting is a job at a moment.
+type Sighting struct {
+	Work  Work
+	State State
+	Age   time.Duration // since it was admitted
+	Run   time.Duration // since its handler began; 0 if it has not
+}
+
+// Jobs returns what is in the pool: the handlers, the newest first, and then the requests that wait for one.
+func (p *Pool) Jobs() []Sighting {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Since(p.born)
+	var list []Sighting
+	for j := p.live; j != nil; j = j.next {
+		list = append(list, j.sightLocked(now))
+	}
+	for _, l := range p.queue.levels {
+		for lane := l.lanes.first; lane != nil; lane = lane.next {
+			for j := lane.head; j != nil; j = j.next {
+				list = append(list, j.sightLocked(now))
+			}
+		}
+	}
+	return list
+}
+
+// sightLocked describes j; the pool's lock is held.
+func (j *Job) sightLocked(now time.Duration) Sighting {
+	s := Sighting{Work: j.work, Age: now - j.arrived}
+	switch {
+	case !j.live:
+		return s
+	case j.waits > 0:
+		s.State = Waiting
+	default:
+		s.State = Running
+	}
+	s.Run = now - j.began
+	return s
+}
+
+// watch reports handlers that take long. Its timer runs only while there are handlers.
+type watch struct {
+	after  time.Duration  // the age from which a handler is reported; 0: never
+	report func(Sighting) // called without lock, on a goroutine of its own
+	timer  *time.Timer
+	armed  bool
+	told   map[*Job]time.Duration // the age that a live job was last reported at
+}
+
+// Watch has handlers that have not returned after a time reported, and again whenever they have become twice as old. A
+// time of 0 ends that.
+func (p *Pool) Watch(after time.Duration, report func(Sighting)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := &p.watch
+	if w.armed {
+		w.timer.Stop() // if it fires already, look finds it disarmed or armed anew, and comes too early at worst
+		w.armed = false
+	}
+	w.after, w.report = after, report
+	if p.live != nil {
+		p.watchLocked()
+	}
+}
+
+// watchLocked sees to it that the timer runs.
+//
+// +checklocks:p.mu
+func (p *Pool) watchLocked() {
+	if w := &p.watch; w.after > 0 && !w.armed {
+		p.armLocked(w.after)
+	}
+}
+
+// +checklocks:p.mu
+func (p *Pool) armLocked(d time.Duration) {
+	w := &p.watch
+	w.armed = true
+	if w.timer == nil {
+		w.timer = time.AfterFunc(d, p.look)
+		return
+	}
+	w.timer.Reset(d)
+}
+
+// look is what the timer does: it reports who is due, and comes again when the next one is.
+func (p *Pool) look() {
+	due, report := p.due()
+	for _, s := range due {
+		report(s)
+	}
+}
+
+// due returns the handlers that are to be reported now, the oldest first.
+func (p *Pool) due() (due []Sighting, report func(Sighting)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := &p.watch
+	if !w.armed {
+		return nil, nil
+	}
+	w.armed = false
+	now, next := time.Since(p.born), time.Duration(0)
+	told := map[*Job]time.Duration{}
+	for j := p.live; j != nil; j = j.next {
+		at := max(w.after, 2*w.told[j])
+		if s := j.sightLocked(now); s.Run >= at {
+			due = append(due, s)
+			told[j] = s.Run
+			at = 2 * s.Run
+		} else if before, ok := w.told[j]; ok {
+			told[j] = before
+		}
+		if wait := j.began + at - now; next == 0 || wait < next {
+			next = wait
+		}
+	}
+	if next > 0 {
+		p.armLocked(next)
+	}
+	w.told = told
+	slices.Reverse(due)
+	return due, w.report
+}

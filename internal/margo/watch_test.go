@@ -1,0 +1,91 @@
+package margo
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestWatch checks that handlers are reported when they have taken long, and at each doubling, and others never.
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &rig{pool: NewPool(PoolConfig{Workers: 2, Queue: 10})}
+		var log []string
+		start := time.Now()
+		g.pool.Watch(time.Second, func(s Sighting) {
+			log = append(log, fmt.Sprintf("%v %s %v %v", time.Since(start), s.Work.(*request).name(), s.State, s.Run))
+		})
+		hold := make(chan struct{})
+		g.run(&request{peer: "a", n: 0, hold: hold})
+		elapse(300 * time.Millisecond)
+		g.run(&request{peer: "a", n: 1, hold: hold}).Pause()
+		for i := range 40 {
+			brief := g.run(&request{peer: "b", n: i, hold: make(chan struct{})})
+			elapse(100 * time.Millisecond)
+			close(brief.hold)
+			synctest.Wait()
+		}
+		close(hold)
+		elapse(time.Hour)
+		want := []string{"1s a0 running 1s", "1.3s a1 waiting 1s", "2s a0 running 2s", "2.3s a1 waiting 2s", "4s a0 running 4s", "4.3s a1 waiting 4s"}
+		if got := strings.Join(log, "\n"); got != strings.Join(want, "\n") {
+			t.Errorf("reported:\n%s\nwant:\n%s", got, strings.Join(want, "\n"))
+		}
+	})
+}
+
+// TestWatchChanges checks that watching may begin and end while handlers run.
+func TestWatchChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &rig{pool: NewPool(PoolConfig{Workers: 1, Queue: 10})}
+		n := 0
+		report := func(Sighting) { n++ }
+		hold := make(chan struct{})
+		g.run(&request{peer: "a", hold: hold})
+		elapse(time.Minute)
+		for _, step := range []struct {
+			after time.Duration
+			want  int
+		}{{0, 0}, {time.Second, 1}, {time.Second, 1}, {0, 1}, {time.Hour, 1}} {
+			g.pool.Watch(step.after, report)
+			elapse(30 * time.Second)
+			if n != step.want {
+				t.Errorf("%d reports after Watch(%v), want %d", n, step.after, step.want)
+			}
+		}
+		close(hold)
+	})
+}
+
+func TestJobs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &rig{pool: NewPool(PoolConfig{Workers: 1, Alive: 2, Queue: 10})}
+		hold := make(chan struct{})
+		g.run(&request{peer: "a", n: 0, hold: hold}).Pause()
+		elapse(time.Second)
+		g.run(&request{peer: "b", n: 1, hold: hold})
+		elapse(time.Second)
+		g.run(&request{peer: "c", n: 2, hold: hold})
+		elapse(time.Second)
+		var got []string
+		for _, s := range g.pool.Jobs() {
+			got = append(got, fmt.Sprint(s.Work.(*request).name(), " ", s.State, " ", s.Age, " ", s.Run))
+		}
+		if want := "b1 running 2s 2s, a0 waiting 3s 3s, c2 queued 1s 0s"; strings.Join(got, ", ") != want {
+			t.Errorf("jobs %q, want %q", got, want)
+		}
+		close(hold)
+		synctest.Wait()
+		if left := g.pool.Jobs(); len(left) != 0 {
+			t.Errorf("left over: %v", left)
+		}
+	})
+}
+
+// elapse lets that much of the test's time go by.
+func elapse(d time.Duration) {
+	<-time.NewTimer(d).C
+	synctest.Wait()
+}

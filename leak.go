@@ -1,0 +1,155 @@
+package cinnabar
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+)
+
+// memories are what an engine exposes.
+type memories struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	first *memory // linked by next, the newest first
+}
+
+func (ms *memories) add(m *memory) {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	m.prev, m.next = nil, ms.first
+	if ms.first != nil {
+		ms.first.prev = m
+	}
+	ms.first = m
+}
+
+func (ms *memories) remove(m *memory) {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	switch {
+	case m.prev != nil:
+		m.prev.next = m.next
+	case ms.first == m:
+		ms.first = m.next
+	}
+	if m.next != nil {
+		m.next.prev = m.prev
+	}
+	m.prev, m.next = nil, nil
+}
+
+// exposure is a number of memories that are alike.
+type exposure struct {
+	what  string
+	made  uintptr
+	count int
+	bytes int64
+}
+
+// all returns what is exposed, the oldest first. Buffers of one pool, for example, are alike.
+func (ms *memories) all() (list []exposure) {
+	type key struct {
+		made uintptr
+		what string
+	}
+	index := map[key]int{}
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	for m := ms.first; m != nil; m = m.next {
+		k := key{m.made.Load(), m.String()}
+		i, known := index[k]
+		if !known {
+			i = len(list)
+			index[k] = i
+			list = append(list, exposure{what: k.what, made: k.made})
+		}
+		list[i].count++
+		list[i].bytes += m.size
+	}
+	slices.Reverse(list)
+	return list
+}
+
+// held are the requests that programs hold without an answer although their handlers have returned.
+type held struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	set map[*orphan]struct{}
+}
+
+func (h *held) init() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.set = map[*orphan]struct{}{}
+}
+
+func (h *held) add(o *orphan) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.set[o] = struct{}{}
+}
+
+func (h *held) remove(o *orphan) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.set, o)
+}
+
+// all returns them, the oldest first.
+func (h *held) all() (list []*orphan) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for o := range h.set {
+		list = append(list, o)
+	}
+	slices.SortFunc(list, func(a, b *orphan) int { return a.since.Compare(b.since) })
+	return list
+}
+
+// maxWarnings is how many leaks of each kind are reported by name.
+const maxWarnings = 16
+
+// warnLeaks reports what the program has not cleaned up when its engine ends: memory that is still exposed, calls that it
+// has not answered, operations that are under way and that nobody waits for.
+func (e *Engine) warnLeaks() {
+	if !e.log.Enabled(context.Background(), slog.LevelWarn) {
+		return
+	}
+	exposed := e.exposed.all()
+	for _, x := range some(e, "exposures", exposed) {
+		e.log.Warn("exposed memory is not closed before its engine", "what", x.what, "count", x.count, logMade, x.place())
+	}
+	for _, o := range some(e, "calls", e.handlers.held.all()) {
+		e.log.Warn("call is not answered before its engine ends", logRPC, o.svc.label(), logPeer, o.from, logAge, time.Since(o.since))
+	}
+	var left []doing
+	for _, d := range e.doing.all() {
+		if d.pending != nil && d.pending.ignored() {
+			left = append(left, d)
+		}
+	}
+	now := time.Since(e.born)
+	for _, d := range some(e, "operations", left) {
+		e.log.Warn("operation is under way when its engine ends, and nobody waits for it",
+			"op", d.op, logRPC, d.label(), logPeer, d.ep.String(), logAge, now-d.began)
+	}
+}
+
+// place says where the program has made it.
+func (x *exposure) place() string {
+	if x.made == 0 {
+		return "at a place that is not known"
+	}
+	return place(x.made)
+}
+
+// some returns the first maxWarnings of list, and reports how many there are besides.
+func some[T any](e *Engine, what string, list []T) []T {
+	if more := len(list) - maxWarnings; more > 0 {
+		e.log.Warn("more is left behind than is reported", "what", what, "more", more)
+		return list[:maxWarnings]
+	}
+	return list
+}

@@ -1,0 +1,299 @@
+package cinnabar
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"cinnabar/internal/margo"
+)
+
+// PoolKind is the order in which the requests of a pool get their workers, if they have to wait for one. A handler that
+// has begun goes on as soon as what it waits for is there, whatever the kind.
+type PoolKind uint8
+
+const (
+	// PoolFIFO has the peers take turns, and each one's requests come in their order (Argobots' fifo and fifo_wait).
+	PoolFIFO PoolKind = iota
+	// PoolPriority prefers requests of RPCs that are registered with a higher [Priority]; among equals it is as
+	// PoolFIFO. So that others do not starve, each eighth turn is that of the request that has waited longest. Margo's
+	// prio_wait, which prefers what has begun already, has no priorities beyond that.
+	PoolPriority
+	// PoolEarliestFirst is the order in which requests arrive, whoever they are from: peers do not take turns. A full
+	// queue refuses the newest (Margo's earliest_first).
+	PoolEarliestFirst
+)
+
+// String returns the word that Margo's configuration has for the kind.
+func (k PoolKind) String() string {
+	switch k {
+	case PoolFIFO:
+		return margo.FIFO.String()
+	case PoolPriority:
+		return margo.Priority.String()
+	case PoolEarliestFirst:
+		return margo.EarliestFirst.String()
+	}
+	return fmt.Sprintf("PoolKind(%d)", uint8(k))
+}
+
+// core returns the kind as the pools themselves have it.
+func (k PoolKind) core() margo.Kind {
+	switch k {
+	case PoolPriority:
+		return margo.Priority
+	case PoolEarliestFirst:
+		return margo.EarliestFirst
+	case PoolFIFO:
+	}
+	return margo.FIFO
+}
+
+// PoolConfig describes a pool: a group of workers for handlers that should neither delay nor be delayed by others.
+type PoolConfig struct {
+	Name    string
+	Workers int      // handlers of the pool that run at once, not counting those that wait for a call or transfer; 0: 1
+	Queue   int      // requests that wait for a worker; those beyond it are answered CodeAgain; 0: 65536, negative: none wait
+	Kind    PoolKind // the order in which they get one
+}
+
+// fill puts defaults in the place of zeros.
+func (p *PoolConfig) fill() {
+	defaultTo(&p.Workers, 1)
+	defaultTo(&p.Queue, defaultQueued)
+}
+
+// check refuses what cannot be meant, as an error of op.
+func (p *PoolConfig) check(op string) error {
+	switch {
+	case p.Name == "":
+		return argumentError(op, "", "", "a pool has no name")
+	case p.Workers < 0:
+		return argumentError(op, "", "", "pool %q has %d workers; it is a count, or 0 for 1", p.Name, p.Workers)
+	case p.Kind > PoolEarliestFirst:
+		return argumentError(op, "", "", "pool %q is of kind %d; there are PoolFIFO, PoolPriority and PoolEarliestFirst", p.Name, uint8(p.Kind))
+	}
+	return nil
+}
+
+// Pool is a group of workers for handlers, made by [Config].Pools or [Engine.AddPool] and found by [Engine.Pool]. It is
+// safe for concurrent use.
+type Pool struct {
+	owner *pools
+	cfg   PoolConfig
+	pool  *margo.Pool
+}
+
+// Name returns the pool's name.
+func (p *Pool) Name() string { return p.cfg.Name }
+
+// Config returns what the pool was made of, with defaults filled in.
+func (p *Pool) Config() PoolConfig { return p.cfg }
+
+// Stats returns what the pool has done and does.
+func (p *Pool) Stats() PoolStats { return PoolStats(p.pool.Stats()) }
+
+// pools are the pools of an engine, and of those that have it as Config.Parent. They have no goroutines of their own, so
+// the engines may end in any order.
+type pools struct {
+	alive int         // PoolConfig.Alive of all of them
+	other *margo.Pool // of handlers that are in no pool with a name
+
+	mu sync.Mutex
+	// +checklocks:mu
+	named []*Pool // in the order in which they were made
+	// +checklocks:mu
+	users []*Engine
+	// +checklocks:mu
+	warnAfter time.Duration // see Config.HandlerWarning
+}
+
+// newPools makes the pools of a configuration, which has been checked.
+func newPools(cfg *Config) *pools {
+	ps := &pools{alive: cfg.MaxHandlers, other: margo.NewPool(margo.PoolConfig{
+		Workers: cfg.MaxHandlers, Alive: cfg.MaxHandlers, Queue: cfg.MaxQueued,
+	})}
+	for _, p := range cfg.Pools {
+		ps.add(p)
+	}
+	ps.warn(cfg.HandlerWarning)
+	return ps
+}
+
+// join makes e one of the engines that use the pools.
+func (ps *pools) join(e *Engine) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	ps.users = append(ps.users, e)
+}
+
+// leave undoes join. After the last engine nobody watches handlers any more.
+func (ps *pools) leave(e *Engine) {
+	ps.mu.Lock()
+	ps.users = slices.DeleteFunc(ps.users, func(u *Engine) bool { return u == e })
+	last := len(ps.users) == 0
+	ps.mu.Unlock()
+	if last {
+		ps.warn(0)
+	}
+}
+
+// warn sets after how long handlers are reported; 0: never.
+func (ps *pools) warn(after time.Duration) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	ps.warnAfter = after
+	ps.other.Watch(after, warnSlow)
+	for _, p := range ps.named {
+		p.pool.Watch(after, warnSlow)
+	}
+}
+
+// add makes another pool; nil if the name is taken.
+func (ps *pools) add(cfg PoolConfig) *Pool {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if ps.findLocked(cfg.Name) != nil {
+		return nil
+	}
+	p := &Pool{owner: ps, cfg: cfg, pool: margo.NewPool(margo.PoolConfig{
+		Name: cfg.Name, Workers: cfg.Workers, Alive: ps.alive, Queue: cfg.Queue, Kind: cfg.Kind.core(),
+	})}
+	p.pool.Watch(ps.warnAfter, warnSlow)
+	ps.named = append(ps.named, p)
+	return p
+}
+
+func (ps *pools) find(name string) *Pool {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return ps.findLocked(name)
+}
+
+// +checklocks:ps.mu
+func (ps *pools) findLocked(name string) *Pool {
+	i := slices.IndexFunc(ps.named, func(p *Pool) bool { return p.Name() == name })
+	if i < 0 {
+		return nil
+	}
+	return ps.named[i]
+}
+
+func (ps *pools) all() []*Pool {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return slices.Clone(ps.named)
+}
+
+// cores returns the pools themselves, first that of handlers in no pool with a name.
+func (ps *pools) cores() []*margo.Pool {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	list := []*margo.Pool{ps.other}
+	for _, p := range ps.named {
+		list = append(list, p.pool)
+	}
+	return list
+}
+
+// bind calls f, which binds something to p, unless p has been removed. p is nil for what needs no pool with a name.
+func (ps *pools) bind(p *Pool, f func() error) error {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if p != nil && !slices.Contains(ps.named, p) {
+		return errNotMyPool
+	}
+	return f()
+}
+
+// errNotMyPool is why a pool is refused.
+var errNotMyPool = fmt.Errorf("%w: the pool is not, or no longer, one of this engine's; Config.Pools and Engine.AddPool make them, Engine.Pool finds them", CodeInvalidArg)
+
+// remove removes a pool that nothing uses.
+func (ps *pools) remove(name string) error {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	p := ps.findLocked(name)
+	if p == nil {
+		return &Error{Op: "remove pool", Code: CodeNoEntry, Err: fmt.Errorf("there is no pool %q", name)}
+	}
+	if user := ps.userLocked(p); user != "" {
+		return &Error{Op: "remove pool", Code: CodeBusy, Err: fmt.Errorf("pool %q is used by %s", name, user)}
+	}
+	p.pool.Watch(0, nil)
+	ps.named = slices.DeleteFunc(ps.named, func(q *Pool) bool { return q == p })
+	return nil
+}
+
+// userLocked says what uses p, "" if nothing does.
+//
+// +checklocks:ps.mu
+func (ps *pools) userLocked(p *Pool) string {
+	for _, e := range ps.users {
+		for _, entry := range e.handlers.table.Entries() {
+			if entry.Value.pool == p.pool {
+				return fmt.Sprintf("RPC %q of %v; remove that first", entry.Value.label(), e.Addr())
+			}
+		}
+		if e.timers.use(p.pool) {
+			return fmt.Sprintf("a timer of %v that is started; cancel that first", e.Addr())
+		}
+	}
+	if s := p.Stats(); s.Running+s.Waiting+s.Queued > 0 {
+		return fmt.Sprintf("%d handlers and requests; wait until they are done", s.Running+s.Waiting+s.Queued)
+	}
+	return ""
+}
+
+// Pool returns the engine's pool of that name, nil if there is none (margo_find_pool_by_name).
+func (e *Engine) Pool(name string) *Pool { return e.handlers.pools.find(name) }
+
+// Pools returns the engine's pools in the order in which they were made (margo_find_pool_by_index).
+func (e *Engine) Pools() []*Pool { return e.handlers.pools.all() }
+
+// AddPool makes another pool while the engine runs (margo_add_pool_from_json). The error says what is wrong with cfg, or
+// that the name is taken (CodeExist).
+func (e *Engine) AddPool(cfg PoolConfig) (*Pool, error) {
+	cfg.fill()
+	if err := cfg.check("add pool"); err != nil {
+		return nil, err
+	}
+	if err := e.begin(); err != nil {
+		return nil, errorFrom("add pool", "", "", err)
+	}
+	defer e.end()
+	p := e.handlers.pools.add(cfg)
+	if p == nil {
+		return nil, &Error{Op: "add pool", Code: CodeExist, Err: fmt.Errorf("there is a pool %q already; use another name, or RemovePool first", cfg.Name)}
+	}
+	return p, nil
+}
+
+// RemovePool removes a pool, whoever made it (margo_remove_pool_by_name). It is refused with CodeBusy while an RPC is
+// registered for the pool, a timer of it is started, or a request is in it.
+func (e *Engine) RemovePool(name string) error { return e.handlers.pools.remove(name) }
+
+// InPool has the RPC's handlers run by the workers of p, which must be the same engine's or its parent's.
+func InPool(p *Pool) HandleOption {
+	return handleOption(func(s *service) error {
+		if p == nil || p.owner != s.e.handlers.pools {
+			return argumentError("register", s.label(), "", "%w", errNotMyPool)
+		}
+		s.named, s.pool = p, p.pool
+		return nil
+	})
+}
+
+// Priority says how urgent the RPC's requests are when they wait for a worker of a pool of kind PoolPriority, from -32768
+// to 32767; higher is earlier, and 0 is that of RPCs without this option. It means nothing in other pools.
+func Priority(n int) HandleOption {
+	return handleOption(func(s *service) error {
+		if n != int(int16(n)) {
+			return argumentError("register", s.label(), "", "priority %d; priorities go from %d to %d", n, math.MinInt16, math.MaxInt16)
+		}
+		s.priority = int16(n)
+		return nil
+	})
+}

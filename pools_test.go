@@ -1,0 +1,214 @@
+package cinnabar
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cinnabar/internal/na/natest"
+)
+
+// mark is an RPC whose handlers say when they begin, and wait until they may end.
+var mark = NewRPC[int32, struct{}]("mark")
+
+// TestPoolKinds has requests of two RPCs wait for the one worker of a pool of each kind.
+func TestPoolKinds(t *testing.T) {
+	for kind, want := range map[PoolKind]string{
+		PoolFIFO:          "0 1 2 13 14",
+		PoolPriority:      "0 13 14 1 2",
+		PoolEarliestFirst: "0 1 2 13 14",
+	} {
+		t.Run(kind.String(), func(t *testing.T) {
+			cfg := &Config{Checksums: NoChecksums, Pools: []PoolConfig{{Name: "p", Kind: kind}}}
+			simulate(t, natest.Config{}, cfg, func(t *testing.T, s *sim) {
+				order := make(chan string, 10)
+				goOn := make(chan struct{})
+				h := func(_ context.Context, n int32) (struct{}, error) {
+					order <- fmt.Sprint(n)
+					<-goOn
+					return struct{}{}, nil
+				}
+				pool := s.server.Pool("p")
+				urgent := NewRPC[int32, struct{}]("urgent")
+				must(t, mark.Handle(s.server, h, InPool(pool)))
+				must(t, urgent.Handle(s.server, h, InPool(pool), Priority(1)))
+				var ps []*Pending[struct{}]
+				for n := range int32(5) {
+					if n < 3 {
+						ps = append(ps, mark.Start(t.Context(), s.ep, n))
+					} else {
+						ps = append(ps, urgent.Start(t.Context(), s.ep, 10+n))
+					}
+					synctest.Wait()
+				}
+				close(goOn)
+				var got []string
+				for _, p := range ps {
+					if _, err := p.Wait(); err != nil {
+						t.Error(err)
+					}
+					got = append(got, <-order)
+				}
+				if strings.Join(got, " ") != want {
+					t.Errorf("order %v, want %s", got, want)
+				}
+			})
+		})
+	}
+}
+
+// TestPoolsAtRunTime adds a pool, binds an RPC to it, and removes it when it is not used any more.
+func TestPoolsAtRunTime(t *testing.T) {
+	server, ep := pair(t, &Config{Pools: []PoolConfig{{Name: "first", Workers: 3}}})
+	pool, err := server.AddPool(PoolConfig{Name: "more", Kind: PoolPriority})
+	must(t, err)
+	if want := (PoolConfig{Name: "more", Kind: PoolPriority, Workers: 1, Queue: defaultQueued}); pool.Config() != want {
+		t.Errorf("config %+v, want %+v", pool.Config(), want)
+	}
+	if ps := server.Pools(); len(ps) != 2 || ps[0] != server.Pool("first") || ps[1] != pool {
+		t.Errorf("pools %v", ps)
+	}
+	began, goOn := make(chan string, 1), make(chan struct{})
+	must(t, mark.Handle(server, func(ctx context.Context, _ int32) (struct{}, error) {
+		info, _ := InfoFrom(ctx)
+		began <- info.Pool
+		<-goOn
+		return struct{}{}, nil
+	}, InPool(pool)))
+	wantCode(t, server.RemovePool("more"), CodeBusy, "more", `RPC "mark"`, "remove that")
+	call := mark.Start(patient(t), ep, 0)
+	if name := soon(t, "handler", began); name != "more" {
+		t.Errorf("handler is in pool %q", name)
+	}
+	must(t, mark.Remove(server))
+	wantCode(t, server.RemovePool("more"), CodeBusy, "more", "1 handlers and requests")
+	close(goOn)
+	_, err = call.Wait()
+	must(t, err)
+	waitFor(t, func() bool { return pool.Stats().Running == 0 })
+	must(t, server.RemovePool("more"))
+	if server.Pool("more") != nil || len(server.Pools()) != 1 {
+		t.Error("a removed pool is found")
+	}
+	wantCode(t, server.RemovePool("more"), CodeNoEntry, "more")
+	wantCode(t, mark.Handle(server, nil, InPool(pool)), CodeInvalidArg, "no longer")
+	must(t, server.RemovePool("first"))
+}
+
+func TestAddPoolRefused(t *testing.T) {
+	server := listening(t, &Config{Pools: []PoolConfig{{Name: "p"}}})
+	for want, cfg := range map[string]PoolConfig{
+		"no name": {}, "-1 workers": {Name: "q", Workers: -1}, "kind 3": {Name: "q", Kind: 3},
+	} {
+		_, err := server.AddPool(cfg)
+		wantCode(t, err, CodeInvalidArg, want)
+	}
+	for _, n := range []int{-32769, 32768} {
+		wantCode(t, mark.Handle(server, nil, Priority(n)), CodeInvalidArg, "32767")
+	}
+	_, err := server.AddPool(PoolConfig{Name: "p"})
+	wantCode(t, err, CodeExist, `"p"`)
+	must(t, server.Close())
+	_, err = server.AddPool(PoolConfig{Name: "q"})
+	wantCode(t, err, CodePermission)
+	if got := PoolKind(9).String(); got != "PoolKind(9)" {
+		t.Error(got)
+	}
+}
+
+// TestParentPools has engines share pools, and ends them in either order.
+func TestParentPools(t *testing.T) {
+	for _, parentFirst := range []bool{true, false} {
+		parent, client := listening(t, &Config{Pools: []PoolConfig{{Name: "p", Workers: 1}}}), calling(t, nil)
+		child := listening(t, &Config{Parent: parent})
+		if !slices.Equal(child.Pools(), parent.Pools()) || child.Pool("p") != parent.Pool("p") {
+			t.Fatal("the pools differ")
+		}
+		added, err := child.AddPool(PoolConfig{Name: "of the child"})
+		must(t, err)
+		must(t, mark.Handle(parent, nil, InPool(added)))
+		wantCode(t, child.RemovePool("of the child"), CodeBusy, parent.Addr())
+		goOn := make(chan struct{})
+		for _, e := range []*Engine{parent, child} {
+			must(t, block.Handle(e, func(context.Context, struct{}) (struct{}, error) { <-goOn; return struct{}{}, nil }, InPool(e.Pool("p"))))
+			must(t, add.Handle(e, handleAdd, InPool(e.Pool("p"))))
+		}
+		one := block.Start(patient(t), reach(t, client, parent), struct{}{})
+		waitFor(t, func() bool { return parent.Pool("p").Stats().Running == 1 })
+		two := block.Start(patient(t), reach(t, client, child), struct{}{})
+		waitFor(t, func() bool { return child.Pool("p").Stats().Queued == 1 })
+		close(goOn)
+		for _, p := range []*Pending[struct{}]{one, two} {
+			_, err := p.Wait()
+			must(t, err)
+		}
+		order := []*Engine{child, parent}
+		if parentFirst {
+			slices.Reverse(order)
+		}
+		must(t, order[0].Shutdown(patient(t)))
+		callAdd(t, reach(t, client, order[1]))
+		if parentFirst {
+			must(t, child.RemovePool("of the child"))
+		}
+		must(t, order[1].Shutdown(patient(t)))
+	}
+}
+
+func TestParentRefused(t *testing.T) {
+	parent := listening(t, nil)
+	_, err := Open(network, &Config{Parent: parent, MaxHandlers: 3})
+	wantCode(t, err, CodeInvalidArg, "Parent")
+	must(t, parent.Close())
+	_, err = Open(network, &Config{Parent: parent})
+	wantCode(t, err, CodePermission)
+}
+
+// TestHandlerWarning checks that a handler that blocks is named, once for each doubling of its age.
+func TestHandlerWarning(t *testing.T) {
+	log := new(logLines)
+	cfg := &Config{Checksums: NoChecksums, HandlerWarning: time.Second, Logger: log.logger(), Pools: []PoolConfig{{Name: "p"}}}
+	simulate(t, natest.Config{}, cfg, func(t *testing.T, s *sim) {
+		p, err := s.server.Provider(7, "naps")
+		must(t, err)
+		must(t, nap.Handle(p, handleNap, InPool(s.server.Pool("p"))))
+		must(t, add.Handle(s.server, handleAdd))
+		for range 50 {
+			callAdd(t, s.ep)
+			elapse(100 * time.Millisecond)
+		}
+		if _, err := nap.Call(t.Context(), s.ep.Provider(7), 5000); err != nil {
+			t.Fatal(err)
+		}
+		for i, age := range []string{"1s", "2s", "4s"} {
+			log.want(t, i, "handler takes long", "rpc=nap@7", "peer="+s.client.Addr(), "age="+age, "state=running")
+		}
+		must(t, s.server.SetParam("handler_warning_msecs", "0"))
+		if _, err := nap.Call(t.Context(), s.ep.Provider(7), 5000); err != nil {
+			t.Fatal(err)
+		}
+		must(t, s.server.SetParam("handler_warning_msecs", "3000"))
+		if _, err := nap.Call(t.Context(), s.ep.Provider(7), 5000); err != nil {
+			t.Fatal(err)
+		}
+		log.want(t, 3, "handler takes long", "rpc=nap@7", "age=3s")
+		log.end(t, 4)
+	})
+	_, err := Open(network, &Config{HandlerWarning: -1})
+	wantCode(t, err, CodeInvalidArg, "HandlerWarning")
+}
+
+func TestSetParam(t *testing.T) {
+	e := calling(t, nil)
+	must(t, e.SetParam("progress_timeout_ub_msecs", "100"))
+	wantCode(t, e.SetParam("no_such", "1"), CodeInvalidArg, "no_such", "handler_warning_msecs", "progress_timeout_ub_msecs")
+	for _, bad := range []string{"", "x", "-1", "99999999999999"} {
+		wantCode(t, e.SetParam("progress_timeout_ub_msecs", bad), CodeInvalidArg, bad, "milliseconds")
+	}
+	must(t, e.Close())
+	wantCode(t, e.SetParam("progress_timeout_ub_msecs", "1"), CodePermission)
+}

@@ -1,0 +1,116 @@
+package cinnabar
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"cinnabar/internal/na/sm"
+)
+
+// TestSharedMemoryWithoutAttach has a process that the kernel does not let reach this one's memory pull and push it all
+// the same: this process copies for it. What both have allocated for transfers, it maps.
+func TestSharedMemoryWithoutAttach(t *testing.T) {
+	if err := sm.Available(); err != nil {
+		t.Skipf("no shared memory: %v", err)
+	}
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil { // against a process of the same user without rights
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0) }()
+	e, err := Listen("na+sm", nil)
+	opened(t, e, err)
+	heap := bytes.Repeat([]byte("heap"), 100_000)
+	inHeap, err := e.Expose(ReadWrite, heap)
+	must(t, err)
+	defer inHeap.Close()
+	alloc, err := e.Alloc(ReadWrite, int64(len(heap)))
+	must(t, err)
+	defer alloc.Close()
+	copy(alloc.Bytes(), bytes.Repeat([]byte("pool"), 100_000))
+	give := NewRPC[struct{}, lentOut]("give")
+	must(t, give.Handle(e, func(context.Context, struct{}) (lentOut, error) {
+		return lentOut{inHeap.Handle(), alloc.Handle()}, nil
+	}))
+
+	p := confined(t, "confined", e.Addr())
+	for range 2 {
+		if got, want := p.line(t), fmt.Sprintf("%q refused, pulled %d", "operation not permitted", len(heap)); got != want {
+			t.Fatalf("the other process says %q, want %q", got, want)
+		}
+	}
+	p.kill()
+	if !bytes.Equal(heap, bytes.Repeat([]byte("HEAP"), 100_000)) || !bytes.Equal(alloc.Bytes(), bytes.Repeat([]byte("POOL"), 100_000)) {
+		t.Errorf("what it pushed has not arrived: %.8q, %.8q", heap, alloc.Bytes())
+	}
+}
+
+type lentOut struct{ Heap, Alloc BulkHandle }
+
+// confined is spawn of a process without CAP_SYS_PTRACE, which root has otherwise.
+func confined(t *testing.T, role, arg string) (p *process) {
+	t.Helper()
+	started := make(chan struct{})
+	go func() {
+		defer close(started)
+		runtime.LockOSThread()                                             // and never unlocked: the thread ends with its rights
+		_ = unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_PTRACE, 0, 0, 0) // only who has rights can drop them
+		p = spawn(t, role, arg)
+	}()
+	<-started
+	if p == nil {
+		t.FailNow()
+	}
+	return p
+}
+
+func init() { peers["confined"] = peerConfined }
+
+// peerConfined pulls and pushes the memory of the engine at the address arg.
+func peerConfined(arg string) error {
+	pid, _, _ := strings.Cut(strings.TrimPrefix(arg, "na+sm://"), "-")
+	n, err := strconv.Atoi(pid)
+	if err != nil {
+		return err
+	}
+	var one [1]byte
+	_, refused := unix.ProcessVMReadv(n, []unix.Iovec{{Base: &one[0], Len: 1}}, []unix.RemoteIovec{{Len: 1}}, 0)
+	e, err := Open("na+sm", nil)
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	ep, err := e.Lookup(ctx, arg)
+	if err != nil {
+		return err
+	}
+	lent, err := NewRPC[struct{}, lentOut]("give").Call(ctx, ep, struct{}{})
+	if err != nil {
+		return err
+	}
+	for _, h := range []BulkHandle{lent.Heap, lent.Alloc} {
+		local, err := e.Alloc(ReadWrite, h.Len())
+		if err != nil {
+			return err
+		}
+		pulled, err := h.On(ep).Pull(ctx, local)
+		if err != nil {
+			return err
+		}
+		copy(local.Bytes(), bytes.ToUpper(local.Bytes()))
+		if _, err := h.On(ep).Push(ctx, local); err != nil {
+			return err
+		}
+		fmt.Printf("%q refused, pulled %d\n", refused, pulled)
+	}
+	<-stdinClosed()
+	return errors.Join(e.Close(), os.Stdout.Close())
+}

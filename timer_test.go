@@ -1,0 +1,269 @@
+package cinnabar
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cinnabar/internal/na/natest"
+)
+
+// timed runs a test with an engine whose pool p has one worker, and time that is the test's.
+func timed(t *testing.T, test func(t *testing.T, e *Engine, pool *Pool)) {
+	t.Helper()
+	simulate(t, natest.Config{}, &Config{Pools: []PoolConfig{{Name: "p", Queue: -1}}}, func(t *testing.T, s *sim) {
+		test(t, s.server, s.server.Pool("p"))
+	})
+}
+
+// TestTimer fires timers in and outside pools, again and again.
+func TestTimer(t *testing.T) {
+	timed(t, func(t *testing.T, e *Engine, pool *Pool) {
+		for _, make := range []func(func(context.Context)) *Timer{
+			e.NewTimer, func(f func(context.Context)) *Timer { return pool.NewTimer(e, f) },
+		} {
+			start := time.Now()
+			var fired []time.Duration
+			var timer *Timer
+			timer = make(func(ctx context.Context) {
+				if _, ok := InfoFrom(ctx); ok || PeerFrom(ctx) != nil {
+					t.Error("a timer has a caller")
+				}
+				fired = append(fired, time.Since(start))
+				if len(fired) == 2 {
+					must(t, timer.Start(time.Second))
+					wantCode(t, timer.Start(time.Second), CodeBusy, "started")
+				}
+			})
+			must(t, timer.Start(100*time.Millisecond))
+			wantCode(t, timer.Start(0), CodeBusy)
+			pass(time.Minute)
+			must(t, timer.Start(-1))
+			pass(time.Minute)
+			want := []time.Duration{100 * time.Millisecond, time.Minute, time.Minute + time.Second}
+			if len(fired) != 3 || fired[0] != want[0] || fired[1] != want[1] || fired[2] != want[2] {
+				t.Errorf("fired after %v, want %v", fired, want)
+			}
+		}
+	})
+}
+
+// TestTimerCancel cancels a timer before it fires, while its run waits for a worker, and while it runs.
+func TestTimerCancel(t *testing.T) {
+	timed(t, func(t *testing.T, e *Engine, pool *Pool) {
+		var runs atomic.Int32
+		goOn := make(chan struct{})
+		timer := pool.NewTimer(e, func(context.Context) { runs.Add(1); <-goOn })
+		must(t, timer.Cancel(t.Context()))
+		must(t, timer.Start(time.Second))
+		must(t, timer.Cancel(t.Context()))
+		pass(time.Minute)
+		if runs.Load() != 0 {
+			t.Fatal("a timer that was cancelled has run")
+		}
+
+		busy := pool.NewTimer(e, func(context.Context) { <-goOn })
+		must(t, busy.Start(0))
+		synctest.Wait()
+		must(t, timer.Start(0))
+		synctest.Wait()
+		if pool.Stats().Queued != 1 {
+			t.Fatalf("stats %+v", pool.Stats())
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		wantCode(t, timer.Cancel(ctx), CodeTimeout) // it is taken back, but the worker has not got to it
+		goOn <- struct{}{}
+		pass(time.Second)
+		if runs.Load() != 0 {
+			t.Fatal("a run that was taken back has run")
+		}
+
+		must(t, timer.Start(0))
+		synctest.Wait()
+		canceled := make(chan error)
+		go func() { canceled <- timer.Cancel(t.Context()) }()
+		synctest.Wait()
+		wantCode(t, timer.Start(0), CodeBusy, "being cancelled")
+		select {
+		case err := <-canceled:
+			t.Errorf("Cancel returns %v while the function runs", err)
+		default:
+		}
+		close(goOn)
+		must(t, <-canceled)
+		must(t, timer.Start(0))
+		pass(time.Second)
+		if runs.Load() != 2 {
+			t.Errorf("%d runs, want 2", runs.Load())
+		}
+	})
+}
+
+// TestTimerCancelMany cancels timers in all states at once, from a handler that has the worker which they need.
+func TestTimerCancelMany(t *testing.T) {
+	simulate(t, natest.Config{}, &Config{Pools: []PoolConfig{{Name: "p"}}}, func(t *testing.T, s *sim) {
+		pool := s.server.Pool("p")
+		var runs atomic.Int32
+		var timers []*Timer
+		for i := range 10 {
+			timers = append(timers, pool.NewTimer(s.server, func(context.Context) { runs.Add(1) }))
+			if i < 8 {
+				must(t, timers[i].Start(time.Duration(i/4)*time.Hour))
+			}
+		}
+		must(t, add.Handle(s.server, func(ctx context.Context, in addIn) (addOut, error) {
+			for _, timer := range timers[:4] { // fired already: their runs wait for this worker now
+				if err := timer.Start(0); err != nil {
+					return addOut{}, err
+				}
+			}
+			pass(time.Second)
+			if err := CancelTimers(ctx, timers...); err != nil {
+				return addOut{}, err
+			}
+			return handleAdd(ctx, in)
+		}, InPool(pool)))
+		pass(time.Second)
+		if runs.Load() != 4 {
+			t.Errorf("%d runs, want 4", runs.Load())
+		}
+		callAdd(t, s.ep)
+		pass(2 * time.Hour)
+		if runs.Load() != 4 {
+			t.Errorf("%d runs after all were cancelled, want 4", runs.Load())
+		}
+	})
+}
+
+// TestTimerInItself has a timer's function cancel its timer, shut the engine down, and panic.
+func TestTimerInItself(t *testing.T) {
+	timed(t, func(t *testing.T, e *Engine, pool *Pool) {
+		steps := 0
+		var timer *Timer
+		timer = pool.NewTimer(e, func(ctx context.Context) {
+			steps++
+			must(t, timer.Cancel(ctx))
+			must(t, timer.Start(time.Second))
+			switch steps {
+			case 1:
+				panic("of the program")
+			case 2:
+				runtime.Goexit()
+			case 3:
+				must(t, e.Shutdown(ctx))
+			}
+		})
+		must(t, timer.Start(0))
+		soon(t, "end", e.Done())
+		must(t, e.Err())
+		if steps != 3 {
+			t.Errorf("%d runs, want 3", steps)
+		}
+	})
+}
+
+// TestTimerLost loses a started timer, which fires all the same.
+func TestTimerLost(t *testing.T) {
+	timed(t, func(t *testing.T, e *Engine, pool *Pool) {
+		fired := false
+		must(t, e.NewTimer(func(context.Context) { fired = true }).Start(time.Minute))
+		runtime.GC()
+		pass(time.Hour)
+		if !fired {
+			t.Error("a timer that the program has lost does not fire")
+		}
+	})
+}
+
+// TestTimerEnds checks that timers end with their engine: those that run are told, others never fire.
+func TestTimerEnds(t *testing.T) {
+	timed(t, func(t *testing.T, e *Engine, pool *Pool) {
+		var told error
+		running := pool.NewTimer(e, func(ctx context.Context) {
+			<-ctx.Done()
+			told = ctx.Err()
+		})
+		never := func(context.Context) { t.Error("a timer of an engine that has ended fires") }
+		queued, later, other := pool.NewTimer(e, never), e.NewTimer(never), pool.NewTimer(e, never)
+		must(t, running.Start(0))
+		synctest.Wait()
+		must(t, queued.Start(0))
+		must(t, later.Start(time.Hour))
+		synctest.Wait()
+		must(t, e.Close())
+		wantCode(t, other.Start(0), CodePermission)
+		pass(2 * time.Hour)
+		if !errors.Is(told, context.Canceled) {
+			t.Errorf("the context of the one that runs ends with %v", told)
+		}
+		must(t, later.Cancel(t.Context()))
+	})
+}
+
+// TestTimerShutdown checks that Shutdown waits for functions that run, and that a timer keeps its pool.
+func TestTimerShutdown(t *testing.T) {
+	timed(t, func(t *testing.T, e *Engine, pool *Pool) {
+		done := false
+		timer := pool.NewTimer(e, func(ctx context.Context) {
+			must(t, Sleep(ctx, time.Minute))
+			done = true
+		})
+		must(t, timer.Start(time.Second))
+		wantCode(t, e.RemovePool("p"), CodeBusy, "timer")
+		pass(2 * time.Second)
+		wantCode(t, e.RemovePool("p"), CodeBusy, "1 handlers")
+		must(t, e.Shutdown(t.Context()))
+		if !done {
+			t.Error("Shutdown does not wait for a timer's function")
+		}
+		must(t, e.RemovePool("p"))
+		wantCode(t, timer.Start(0), CodeInvalidArg, "no longer")
+	})
+}
+
+// TestTimerOtherEngine starts a timer of a pool that is not the engine's.
+func TestTimerOtherEngine(t *testing.T) {
+	a, b := calling(t, &Config{Pools: []PoolConfig{{Name: "p"}}}), calling(t, nil)
+	timer := a.Pool("p").NewTimer(b, func(context.Context) { t.Error("it fires") })
+	wantCode(t, timer.Start(0), CodeInvalidArg, "pool")
+}
+
+// TestSleep has 100 handlers sleep on one worker: they end together.
+func TestSleep(t *testing.T) {
+	cfg := &Config{Checksums: NoChecksums, Pools: []PoolConfig{{Name: "p", Workers: 1}}}
+	simulate(t, natest.Config{}, cfg, func(t *testing.T, s *sim) {
+		must(t, nap.Handle(s.server, func(ctx context.Context, ms int64) (int64, error) {
+			return ms, Sleep(ctx, time.Duration(ms)*time.Millisecond)
+		}, InPool(s.server.Pool("p"))))
+		start := time.Now()
+		var ps []*Pending[int64]
+		for range 100 {
+			ps = append(ps, nap.Start(t.Context(), s.ep, 1000))
+		}
+		for _, p := range ps {
+			if _, err := p.Wait(); err != nil {
+				t.Error(err)
+			}
+		}
+		if took := time.Since(start); took != time.Second {
+			t.Errorf("100 handlers that sleep for a second take %v", took)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := Sleep(ctx, time.Hour); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Sleep = %v", err)
+		}
+		must(t, Sleep(t.Context(), 0))
+	})
+}
+
+// pass is elapse, and waits until what is due then is done.
+func pass(d time.Duration) {
+	elapse(d)
+	synctest.Wait()
+}
