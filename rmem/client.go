@@ -24,20 +24,36 @@ type Client struct {
 
 // server is a server as its clients see it, with a session or without.
 type server struct {
-	to     cinnabar.ProviderHandle
+	wire
 	strict bool
+}
+
+// wire is the way to a server: over the RPCs of an engine, or over a queue pair.
+type wire interface {
+	// ask sends a request. The error is why the server was not reached.
+	ask(ctx context.Context, q *request) (*response, error)
+	// reach makes a region's memory reachable as an answer tells.
+	reach(r *response) (reachable, error)
+	// handle names a region.
+	handle(id uint64) Handle
+}
+
+// reachable is a region's memory that is read and written without the server's part.
+type reachable interface {
+	ReadAtContext(ctx context.Context, p []byte, off int64) (int, error)
+	WriteAtContext(ctx context.Context, p []byte, off int64) (int, error)
 }
 
 // ask sends a request. The error is one of this package's, or why the server was not reached.
 func (s server) ask(ctx context.Context, q *request) (*response, error) {
-	r, err := rpcRequest.Call(ctx, s.to, *q)
+	r, err := s.wire.ask(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	return &r, r.meaning()
+	return r, r.meaning()
 }
 
-func (s server) String() string { return s.to.Endpoint().String() }
+func (s server) String() string { return s.handle(0).Server }
 
 func (s server) error(what string, id uint64, err error) error {
 	if err == nil {
@@ -46,12 +62,32 @@ func (s server) error(what string, id uint64, err error) error {
 	return &Error{Op: what, Server: s.String(), ID: id, Err: err}
 }
 
+// rpcWire is a provider of an engine.
+type rpcWire struct{ to cinnabar.ProviderHandle }
+
+func (w rpcWire) ask(ctx context.Context, q *request) (*response, error) {
+	r, err := rpcRequest.Call(ctx, w.to, *q)
+	return &r, err
+}
+
+func (w rpcWire) reach(r *response) (reachable, error) {
+	var h cinnabar.BulkHandle
+	if err := h.UnmarshalBinary(r.Bulk); err != nil || h.Len() != r.Size {
+		return nil, ErrProtocol
+	}
+	return h.On(w.to.Endpoint()), nil
+}
+
+func (w rpcWire) handle(id uint64) Handle {
+	return Handle{Server: w.to.Endpoint().String(), Provider: w.to.ID(), ID: id}
+}
+
 // byeTime bounds how long Close tells the server.
 const byeTime = 2 * time.Second
 
 // Dial makes a client of the server that is the provider to.
 func Dial(ctx context.Context, to cinnabar.ProviderHandle) (*Client, error) {
-	c := &Client{srv: server{to: to}}
+	c := &Client{srv: server{wire: rpcWire{to}}}
 	r, err := c.srv.ask(ctx, &request{Op: uint32(opHello)})
 	if err != nil {
 		return nil, c.srv.error("dial", 0, err)
@@ -59,16 +95,16 @@ func Dial(ctx context.Context, to cinnabar.ProviderHandle) (*Client, error) {
 	c.session, c.largest, c.srv.strict = r.Session, r.Limit, r.Strict
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c.stop, c.done = stop, make(chan struct{})
-	go c.watch(watching)
+	go c.watch(watching, to)
 	return c, nil
 }
 
 // watch has a call under way by which the server sees that this client lives, until the session ends. If the connection is
 // lost it calls again.
-func (c *Client) watch(ctx context.Context) {
+func (c *Client) watch(ctx context.Context, to cinnabar.ProviderHandle) {
 	defer close(c.done)
 	for pause := leastPause; ; pause = min(2*pause, mostPause) {
-		r, err := rpcWatch.Call(ctx, c.srv.to, request{Session: c.session})
+		r, err := rpcWatch.Call(ctx, to, request{Session: c.session})
 		if err == nil && r.Status != 0 || ctx.Err() != nil || errors.Is(err, cinnabar.ErrClosed) {
 			return
 		}

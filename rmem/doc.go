@@ -24,10 +24,15 @@
 // Everything else is one RPC, rmem_request. Compare-and-swap and fetch-and-add are executed by the server, one at a time
 // for each region: they are atomic with respect to each other, not to writes that overlap them.
 //
+// # Over verbs
+//
+// [ListenVerbs] and [DialVerbs] do the same on a verbs device, without an engine: requests are records of package
+// verbs/flow, reads and writes are RDMA reads and writes, and atomics are requests as above. A client is a connection there.
+//
 // # Revocation
 //
 // When a region is freed, expires, or is revoked by the server's program ([Server.Revoke]), its key dies with it: over
-// ofi+tcp later reads and writes fail with an error that names the reason, and none lands in memory that has become
+// ofi+tcp and verbs later reads and writes fail with an error that names the reason, and none lands in memory that has become
 // somebody else's. Over na+sm the kernel, not the server, checks accesses, and it lets processes of one user reach each
 // other's memory: there clients are trusted to stop, unless Config.Strict has all reads and writes made by the server.
 //

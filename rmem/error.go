@@ -20,6 +20,7 @@ var (
 	ErrSession  = errors.New("the server does not know this client any more")  // dial again; regions without a lease are gone
 	ErrServer   = errors.New("the server failed")                              // its log says why
 	ErrProtocol = errors.New("the server answers what was not asked for")      // another version, or no rmem server
+	ErrNotHere  = errors.New("servers over verbs copy only between their own regions")
 	ErrClosed   = errors.New("the client is closed")
 )
 

@@ -22,7 +22,7 @@ type Handle struct {
 
 // Handle returns the region's name.
 func (r *Region) Handle() Handle {
-	return Handle{Server: r.srv.String(), Provider: r.srv.to.ID(), ID: r.id}
+	return r.srv.handle(r.id)
 }
 
 // Token returns the name of the region together with its owner's secret, for [OpenToken]; "" if this process does not own
@@ -99,7 +99,7 @@ func Open(ctx context.Context, e *cinnabar.Engine, h Handle) (*Region, error) {
 	if err != nil {
 		return nil, &Error{Op: "open", Server: h.Server, ID: h.ID, Err: err}
 	}
-	srv := server{to: ep.Provider(h.Provider)}
+	srv := server{wire: rpcWire{ep.Provider(h.Provider)}}
 	a, err := srv.ask(ctx, &request{Op: uint32(opStat), ID: h.ID})
 	if err != nil {
 		return nil, srv.error("open", h.ID, err)
@@ -161,7 +161,7 @@ type Usage struct {
 
 // AskUsage asks a server how much it lends.
 func AskUsage(ctx context.Context, to cinnabar.ProviderHandle) (Usage, error) {
-	srv := server{to: to}
+	srv := server{wire: rpcWire{to}}
 	a, err := srv.ask(ctx, &request{Op: uint32(opUsage)})
 	if err != nil {
 		return Usage{}, srv.error("ask", 0, err)
@@ -179,7 +179,7 @@ func FreeToken(ctx context.Context, e *cinnabar.Engine, token string) error {
 	if err != nil {
 		return &Error{Op: "free", Server: h.Server, ID: h.ID, Err: err}
 	}
-	srv := server{to: ep.Provider(h.Provider)}
+	srv := server{wire: rpcWire{ep.Provider(h.Provider)}}
 	q := &request{Op: uint32(opFree), ID: h.ID}
 	copy(q.Secret[:], secret)
 	_, err = srv.ask(ctx, q)

@@ -58,6 +58,8 @@ type response struct {
 	Strict  bool
 	Length  uint32 // of Data
 	Data    []byte `proc:"count=Length"`
+	Addr    uint64 // of the region's memory, and its key, over verbs
+	Key     uint32
 	BulkLen uint32 // of Bulk
 	// Bulk is the bound handle of the region as HG_Bulk_serialize writes it: an hg_bulk_t field would bring the contents of
 	// small regions along, and reads would return them for ever.
@@ -69,12 +71,6 @@ func (r *response) setBulk(h cinnabar.BulkHandle) (err error) {
 	r.Bulk, err = h.AppendBinary(nil)
 	r.BulkLen = uint32(len(r.Bulk))
 	return err
-}
-
-// handle reads the handle in r.
-func (r *response) handle() (h cinnabar.BulkHandle, err error) {
-	err = h.UnmarshalBinary(r.Bulk)
-	return h, err
 }
 
 // The RPCs. A client has one rmem_watch under way for as long as it lives; it is answered when the session ends.

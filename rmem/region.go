@@ -3,10 +3,9 @@ package rmem
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"time"
-
-	"cinnabar"
 )
 
 // Region is memory at a server. It is not bound to the process that has allocated it: see [Open] and [OpenToken].
@@ -17,18 +16,21 @@ type Region struct {
 	secret [16]byte
 	owned  bool // secret is known
 	lease  time.Duration
-	bulk   []byte // its bound handle
-	remote cinnabar.RemoteBulk
+	bulk   []byte // its bound handle, nil over verbs
+	remote reachable
 }
 
 // newRegion makes the region that an answer describes.
 func newRegion(srv server, r *response) (*Region, error) {
-	h, err := r.handle()
-	if err != nil || r.Size <= 0 || h.Len() != r.Size {
+	if r.Size <= 0 {
 		return nil, ErrProtocol
 	}
+	remote, err := srv.reach(r)
+	if err != nil {
+		return nil, err
+	}
 	return &Region{
-		srv: srv, id: r.ID, size: r.Size, secret: r.Secret, owned: true, lease: leaseOf(r), bulk: r.Bulk, remote: h.On(srv.to.Endpoint()),
+		srv: srv, id: r.ID, size: r.Size, secret: r.Secret, owned: true, lease: leaseOf(r), bulk: r.Bulk, remote: remote,
 	}, nil
 }
 
@@ -185,7 +187,10 @@ func (r *Region) FetchAdd(ctx context.Context, off int64, delta uint64) (uint64,
 // region's server copies, or reads from the other server.
 func (r *Region) CopyFrom(ctx context.Context, off int64, src *Region, srcOff, n int64) error {
 	q := &request{Op: uint32(opCopy), Offset: off, Size: n, SourceID: src.id, SourceOffset: srcOff}
-	if !src.srv.to.Endpoint().Equal(r.srv.to.Endpoint()) || src.srv.to.ID() != r.srv.to.ID() {
+	if from, to := src.srv.handle(0), r.srv.handle(0); from != to {
+		if src.bulk == nil || r.bulk == nil {
+			return r.srv.error("copy to", r.id, fmt.Errorf("from %s: %w", from.Server, ErrNotHere))
+		}
 		q.Source, q.SourceLen = src.bulk, uint32(len(src.bulk))
 	}
 	_, err := r.ask(ctx, "copy to", q)

@@ -409,7 +409,7 @@ func TestHostileRequests(t *testing.T) {
 	if st := s.Stats(); st.Used != 100 || len(st.Regions) != 1 {
 		t.Errorf("%+v", st)
 	}
-	a, err := rpcWatch.Call(ctx, c.srv.to, request{Session: c.session + 1})
+	a, err := rpcWatch.Call(ctx, c.srv.wire.(rpcWire).to, request{Session: c.session + 1})
 	if err != nil || status(a.Status) != statusSession {
 		t.Errorf("another's session: %+v, %v", a, err)
 	}

@@ -303,6 +303,9 @@ func (c *Conn) Err() error {
 	return c.err
 }
 
+// Abort ends the connection at once: all who wait, and all later calls, get reason. Close is called all the same.
+func (c *Conn) Abort(reason error) { c.fail(reason) }
+
 // Close ends the connection when the peer has taken what was sent, for which it waits Config.Linger at most, and releases
 // all that it had. The memory of records that were not released stays readable. Further calls return what the first did.
 func (c *Conn) Close() error {
@@ -345,7 +348,7 @@ func (c *Conn) release() (err error) {
 	return err
 }
 
-// fail ends the connection for a reason, if it is not over already, and tells all who wait.
+// fail ends the connection for a reason, if it is not over already, and tells all who wait, and the goroutine.
 func (c *Conn) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -358,6 +361,8 @@ func (c *Conn) failLocked(err error) {
 		return
 	}
 	c.err = err
+	c.stop()
+	c.staging.End() // what the device had not sent never comes back
 	c.tx.waiters.End()
 	c.rx.readers.Serve(c.nextWaiting)
 	c.rx.readers.End()

@@ -71,7 +71,7 @@ func (c *Conn) askLocked() {
 //
 // +checklocks:c.mu
 func (c *Conn) answerLocked() {
-	if c.tx.fin && !c.tx.finSent && !c.tx.waiters.Waiting() {
+	if c.tx.fin && !c.tx.finSent && c.tx.coming == 0 {
 		c.tx.finSent = c.controlLocked(kindFin, 0)
 	}
 	if soon, now := c.rx.ledger.Due(); soon || now {
@@ -100,8 +100,7 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// linger waits until the device has sent everything and the peer has released it, or has ended its side, or the time is
-// over.
+// linger waits until the device has sent everything, the connection is over, or the time is.
 func (c *Conn) linger() {
 	ctx, cancel := context.WithTimeout(context.Background(), max(c.cfg.Linger, 0))
 	defer cancel()
@@ -127,5 +126,5 @@ func (c *Conn) idleLocked() bool {
 	if c.err != nil {
 		return true
 	}
-	return !c.tx.waiters.Waiting() && c.tx.finSent && c.tx.completed == c.tx.window.Sent() && c.tx.slots == [controls]bool{}
+	return c.tx.finSent && c.tx.completed == c.tx.window.Sent() && c.tx.slots == [controls]bool{}
 }

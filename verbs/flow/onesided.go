@@ -36,6 +36,11 @@ func newSides() *sides {
 // let go of the memory; so is it if the peer refuses the access.
 func (c *Conn) Do(ctx context.Context, wr verbs.SendWR) error {
 	const op = "one-sided operation"
+	switch wr.Op {
+	case verbs.OpWrite, verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd:
+	default:
+		return fmt.Errorf("flow: %s: %v takes a receive of the peer, and those are for records: use Send or SendFrom", op, wr.Op)
+	}
 	var slot int
 	select {
 	case slot = <-c.sides.free:

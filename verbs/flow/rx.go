@@ -79,6 +79,9 @@ func (c *Conn) waitRecord(ctx context.Context, op string) (Record, error) {
 	if errors.Is(err, waitlist.ErrEnded) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		if r, ok := c.nextLocked(); ok { // it came, with the end, just before the wait
+			return r, nil
+		}
 		return Record{}, c.endLocked(op)
 	}
 	if err != nil {

@@ -28,11 +28,12 @@ type txState struct {
 	waiters   waitlist.List[*outgoing, uint64]
 	out       []*outgoing // by number of the record modulo the length; from completed to window.next-1
 	completed uint64      // records that the device is done with
-	fin       bool        // CloseWrite was called
+	coming    int         // senders that are or will be among the waiters
+	fin       bool        // CloseWrite was called; the end goes when nobody is coming
 	finSent   bool
 	owed      flags           // answers that wait for a slot
 	slots     [controls]bool  // of control messages, in use
-	idle      []chan struct{} // closed when all is granted; of linger
+	idle      []chan struct{} // closed when all has left; of linger
 	wrs       [2]verbs.SendWR // reused for each post
 	sgl       []verbs.SGE
 }
@@ -122,7 +123,12 @@ func (c *Conn) SendFrom(ctx context.Context, sgl []verbs.SGE) error {
 		return err
 	}
 	if err := c.post(ctx, op, o); err != nil {
-		return err
+		select {
+		case <-o.sent: // a part of it may have been posted
+			return c.letGo(op, err)
+		default:
+			return err
+		}
 	}
 	<-o.sent
 	return c.letGo(op, o.err)
@@ -156,6 +162,7 @@ func (c *Conn) post(ctx context.Context, op string, o *outgoing) error {
 		}
 	}
 	c.stats.Waited++
+	c.tx.coming++
 	c.askLocked()
 	c.mu.Unlock()
 	return c.wait(ctx, op, o)
@@ -166,6 +173,10 @@ func (c *Conn) post(ctx context.Context, op string, o *outgoing) error {
 // +checklocksignore: the list takes the lock
 func (c *Conn) wait(ctx context.Context, op string, o *outgoing) error {
 	_, err := c.tx.waiters.Wait(ctx, &c.mu, o, c.goWaiting)
+	c.mu.Lock()
+	c.tx.coming--
+	c.answerLocked() // the end, if it waited for this record
+	c.mu.Unlock()
 	if errors.Is(err, waitlist.ErrEnded) {
 		return c.over(op)
 	}

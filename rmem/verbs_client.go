@@ -1,0 +1,223 @@
+package rmem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/flow"
+)
+
+// copyBelow is the size in bytes from which on the caller's memory is registered for a transfer instead of being copied.
+const copyBelow = 64 << 10
+
+// verbsWire is a connection to a [VerbsServer].
+type verbsWire struct {
+	c    *flow.Conn
+	addr netip.AddrPort
+
+	exact bool // a write is done when the peer has it
+
+	turn chan struct{} // capacity 1: held by who has a request under way
+	mu   sync.Mutex    // held while stage is in use
+	// +checklocks:mu
+	stage *verbs.MR // for small transfers, and a word behind them for what confirms writes
+}
+
+// wordLen is the size in bytes of what is read to confirm a write.
+const wordLen = 1
+
+// DialVerbs makes a client of the [VerbsServer] that listens on addr. Reads, writes and atomics are one-sided throughout:
+// the server's program takes no part. An access to a region that is gone, like any that the device refuses, ends the
+// connection and with it the client: its error says why. Handles and tokens of such regions are for clients of the same
+// server over verbs only.
+func DialVerbs(ctx context.Context, dev *verbs.Device, addr netip.AddrPort) (*Client, error) {
+	attr, err := dev.Query()
+	if err != nil {
+		return nil, err
+	}
+	c, err := flow.Dial(ctx, dev, addr, records)
+	if err != nil {
+		return nil, err
+	}
+	w := &verbsWire{c: c, addr: addr, exact: attr.Caps&verbs.CapExactStatus != 0, turn: make(chan struct{}, 1)}
+	client := &Client{srv: server{wire: w}, done: make(chan struct{})}
+	hello, err := w.greet(ctx)
+	if err != nil {
+		return nil, errors.Join(client.srv.error("dial", 0, err), w.close())
+	}
+	client.session, client.largest = hello.Session, hello.Limit
+	client.stop = func() { _ = w.close() } // a connection that is over can say nothing new
+	go func() {
+		<-c.Done()
+		close(client.done)
+	}()
+	return client, nil
+}
+
+// greet takes the server's first words and makes what small transfers need.
+func (w *verbsWire) greet(ctx context.Context) (*response, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r, err := w.receive(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.meaning(); err != nil {
+		return nil, err
+	}
+	w.stage, err = w.c.PD().RegMR(make([]byte, copyBelow+wordLen), verbs.LocalWrite)
+	return r, err
+}
+
+func (w *verbsWire) close() error {
+	w.mu.Lock()
+	stage := w.stage
+	w.stage = nil
+	w.mu.Unlock()
+	if stage == nil {
+		return w.c.Close()
+	}
+	return errors.Join(stage.Close(), w.c.Close())
+}
+
+func (w *verbsWire) handle(id uint64) Handle {
+	return Handle{Server: "verbs://" + w.addr.String(), ID: id}
+}
+
+// ask sends a request and waits for the answer. Answers come in the order of requests, so one is under way at a time; if it
+// is given up the connection is of no use any more.
+func (w *verbsWire) ask(ctx context.Context, q *request) (*response, error) {
+	if op(q.Op) == opBye {
+		return &response{}, nil // the end of the connection says it
+	}
+	select {
+	case w.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer func() { <-w.turn }()
+	b, err := plans().request.Append(nil, q)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.c.Send(ctx, b); err != nil {
+		return nil, err
+	}
+	r, err := w.receive(ctx)
+	if err != nil && ctx.Err() != nil {
+		w.c.Abort(fmt.Errorf("a request was given up: %w", context.Cause(ctx)))
+	}
+	return r, err
+}
+
+func (w *verbsWire) receive(ctx context.Context) (*response, error) {
+	rec, err := w.c.Recv(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var r response
+	_, err = plans().response.Decode(rec.Bytes(), &r)
+	if err := errors.Join(err, rec.Release()); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	return &r, nil
+}
+
+func (w *verbsWire) reach(r *response) (reachable, error) {
+	if r.Addr == 0 || r.Addr+uint64(r.Size) < r.Addr {
+		return nil, ErrProtocol
+	}
+	return &window{w: w, at: verbs.RemoteAddr{Addr: r.Addr, RKey: r.Key}}, nil
+}
+
+// window is a region's memory, reached by RDMA reads and writes.
+type window struct {
+	w  *verbsWire
+	at verbs.RemoteAddr
+}
+
+func (v *window) ReadAtContext(ctx context.Context, p []byte, off int64) (int, error) {
+	return v.move(ctx, verbs.OpRead, p, off)
+}
+
+func (v *window) WriteAtContext(ctx context.Context, p []byte, off int64) (int, error) {
+	return v.move(ctx, verbs.OpWrite, p, off)
+}
+
+// longest is how many bytes one work request moves.
+const longest = 1 << 30
+
+// move reads or writes p, which lies in the region.
+func (v *window) move(ctx context.Context, op verbs.Opcode, p []byte, off int64) (done int, err error) {
+	if len(p) <= copyBelow {
+		return v.small(ctx, op, p, off)
+	}
+	mr, err := v.w.c.PD().RegMR(p, verbs.LocalWrite)
+	if err != nil {
+		return 0, err
+	}
+	for done < len(p) && err == nil {
+		n := min(longest, len(p)-done)
+		if err = v.do(ctx, op, mr.SGE(done, n), off+int64(done)); err == nil {
+			done += n
+		}
+	}
+	if err == nil && op == verbs.OpWrite {
+		err = v.confirm(ctx, off)
+	}
+	return done, errors.Join(err, mr.Close())
+}
+
+// small moves p through registered memory of the client, which costs a copy and no registration.
+func (v *window) small(ctx context.Context, op verbs.Opcode, p []byte, off int64) (int, error) {
+	v.w.mu.Lock()
+	defer v.w.mu.Unlock()
+	stage := v.w.stage
+	if stage == nil {
+		return 0, ErrClosed
+	}
+	if op == verbs.OpWrite {
+		copy(stage.Bytes(), p)
+	}
+	if err := v.do(ctx, op, stage.SGE(0, len(p)), off); err != nil {
+		return 0, err
+	}
+	if op == verbs.OpRead {
+		copy(p, stage.Bytes())
+		return len(p), nil
+	}
+	if err := v.confirmLocked(ctx, off); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// confirm waits until what was written at off is there, on devices that say earlier that it is done: a read behind it is
+// answered only then.
+func (v *window) confirm(ctx context.Context, off int64) error {
+	v.w.mu.Lock()
+	defer v.w.mu.Unlock()
+	return v.confirmLocked(ctx, off)
+}
+
+// +checklocks:v.w.mu
+func (v *window) confirmLocked(ctx context.Context, off int64) error {
+	switch {
+	case v.w.exact:
+		return nil
+	case v.w.stage == nil:
+		return ErrClosed
+	}
+	return v.do(ctx, verbs.OpRead, v.w.stage.SGE(copyBelow, wordLen), off)
+}
+
+// do executes one operation.
+func (v *window) do(ctx context.Context, op verbs.Opcode, sge verbs.SGE, off int64) error {
+	to := v.at
+	to.Addr += uint64(off)
+	return v.w.c.Do(ctx, verbs.SendWR{Op: op, SGL: []verbs.SGE{sge}, Remote: to})
+}

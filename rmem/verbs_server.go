@@ -1,0 +1,182 @@
+package rmem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"sync"
+
+	"cinnabar/codec"
+	"cinnabar/codec/hgproc"
+	"cinnabar/verbs"
+	"cinnabar/verbs/flow"
+)
+
+// VerbsServer lends memory of a verbs device. A client is a connection: what it has without a lease goes with it.
+type VerbsServer struct {
+	lender
+	dev *verbs.Device
+	pd  *verbs.PD
+	l   *flow.Listener
+
+	stop context.CancelFunc
+	wg   sync.WaitGroup // the goroutine that accepts, and one for each client
+}
+
+// registered is memory that clients reach by address and key.
+type registered struct{ *verbs.MR }
+
+func (m registered) describe(r *response) error {
+	to := m.Remote()
+	r.Addr, r.Key = to.Addr, to.RKey
+	return nil
+}
+
+// plans are how requests and responses are written into records.
+var plans = sync.OnceValue(func() (p struct{ request, response codec.Plan }) {
+	for _, t := range []struct {
+		to   *codec.Plan
+		from reflect.Type
+	}{{&p.request, reflect.TypeFor[request]()}, {&p.response, reflect.TypeFor[response]()}} {
+		plan, err := hgproc.Codec{}.Plan(t.from)
+		if err != nil {
+			panic(err) // the types are ours
+		}
+		*t.to = plan
+	}
+	return p
+})
+
+// records bounds what a client may send at a time, on both sides.
+var records = flow.Config{Records: 16, Bytes: 4096, Inline: 2048}
+
+// ListenVerbs lends memory to whoever connects to addr with [DialVerbs]; port 0 picks one. cfg.Provider, Pool, Grace and
+// Strict mean nothing here: the device checks every access, and a client whose connection ends is gone.
+func ListenVerbs(dev *verbs.Device, addr netip.AddrPort, cfg Config) (*VerbsServer, error) {
+	cfg, err := cfg.filled()
+	if err != nil {
+		return nil, err
+	}
+	pd, err := dev.AllocPD()
+	if err != nil {
+		return nil, err
+	}
+	flowing := records
+	flowing.PD, flowing.Logger = pd, cfg.Logger
+	l, err := flow.Listen(dev, addr, flowing)
+	if err != nil {
+		return nil, errors.Join(err, pd.Close())
+	}
+	s := &VerbsServer{dev: dev, pd: pd, l: l}
+	cfg.Strict = false
+	s.lender = newLender(cfg, s.register)
+	ctx, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	s.wg.Go(func() { s.accept(ctx) })
+	return s, nil
+}
+
+// Addr returns where the server listens.
+func (s *VerbsServer) Addr() netip.AddrPort { return s.l.Addr() }
+
+const lent = verbs.LocalWrite | verbs.RemoteRead | verbs.RemoteWrite | verbs.RemoteAtomic
+
+// register makes memory.
+func (s *VerbsServer) register(size int64) (memory, error) {
+	if size >= mapped {
+		mr, err := s.pd.AllocMR(int(size), lent)
+		return registered{mr}, err
+	}
+	mr, err := s.pd.RegMR(make([]byte, size), lent)
+	return registered{mr}, err
+}
+
+// accept takes clients until ctx ends.
+func (s *VerbsServer) accept(ctx context.Context) {
+	for {
+		c, err := s.l.Accept(ctx)
+		if ctx.Err() != nil {
+			if err == nil {
+				_ = c.Close() // nobody has heard of it
+			}
+			return
+		}
+		if err != nil {
+			s.log.Error("no more clients are accepted", "error", err)
+			return
+		}
+		s.wg.Go(func() { s.client(ctx, c) })
+	}
+}
+
+// client serves a connection until it ends.
+func (s *VerbsServer) client(ctx context.Context, c *flow.Conn) {
+	peer := c.RemoteAddr().String()
+	var hello response
+	session, ok := s.open(&hello, peer)
+	err := s.respond(ctx, c, &hello)
+	for ok && err == nil {
+		err = s.answer(ctx, c, session, peer)
+	}
+	s.closeSession(session, "its connection has ended")
+	if closeErr := c.Close(); closeErr != nil {
+		s.log.Warn("connection not closed", "peer", peer, "error", closeErr)
+	}
+	s.log.Debug("client gone", "peer", peer, "reason", err)
+}
+
+// answer serves one request.
+func (s *VerbsServer) answer(ctx context.Context, c *flow.Conn, session uint64, peer string) error {
+	rec, err := c.Recv(ctx)
+	if err != nil {
+		return err
+	}
+	var q request
+	_, err = plans().request.Decode(rec.Bytes(), &q)
+	if err := errors.Join(err, rec.Release()); err != nil {
+		return fmt.Errorf("a request that cannot be read: %w", err)
+	}
+	q.Session = session // a connection is a client, whatever it says
+	var r response
+	switch {
+	case op(q.Op) == opCopy:
+		s.copyHere(&q, &r)
+	case op(q.Op) == opRead || op(q.Op) == opWrite || !s.serve(&q, &r, peer):
+		r.Status = uint32(statusServer)
+	}
+	return s.respond(ctx, c, &r)
+}
+
+func (s *VerbsServer) respond(ctx context.Context, c *flow.Conn, r *response) error {
+	b, err := plans().response.Append(nil, r)
+	if err != nil {
+		return err
+	}
+	return c.Send(ctx, b)
+}
+
+// copyHere copies between regions of this server.
+func (s *VerbsServer) copyHere(q *request, r *response) {
+	to, from := s.find(r, q.ID), s.find(r, q.SourceID)
+	if to != nil && from != nil {
+		copyWithin(r, to, from, q)
+	}
+}
+
+// Revoke takes a region back, now. A client that uses it all the same loses its connection, and all that it has without a
+// lease. It reports whether there was one.
+func (s *VerbsServer) Revoke(id uint64) bool { return s.revoke(id) }
+
+// Stats returns what is lent now.
+func (s *VerbsServer) Stats() Stats { return s.stats() }
+
+// Close revokes all regions, ends all connections, and stops listening.
+func (s *VerbsServer) Close() error {
+	s.closeAll()
+	s.stop()
+	err := s.l.Close()
+	s.wg.Wait()
+	return errors.Join(err, s.pd.Close())
+}

@@ -1,0 +1,120 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"io"
+	"runtime"
+	"testing"
+
+	"cinnabar/ring"
+	"cinnabar/verbs"
+)
+
+// TestLastRecordBeforeEnd has the last record and the end come in the moment between a reader's look and its wait.
+func TestLastRecordBeforeEnd(t *testing.T) {
+	c := &Conn{}
+	c.rx.queue, c.rx.fin = []Record{{c: c, data: []byte("last")}}, true
+	c.rx.readers.End()
+	if r, err := c.waitRecord(testContext(t), "receive"); err != nil || string(r.Bytes()) != "last" {
+		t.Errorf("%q, %v", r.Bytes(), err)
+	}
+	if _, err := c.waitRecord(testContext(t), "receive"); err != io.EOF {
+		t.Error(err)
+	}
+}
+
+// TestEndBehindComing has CloseWrite called in the moment between a sender's look and its wait: the end must not overtake
+// the record.
+func TestEndBehindComing(t *testing.T) {
+	a, _ := pair(t, Config{}, Config{})
+	a.mu.Lock()
+	a.tx.coming++
+	a.mu.Unlock()
+	must(t, a.CloseWrite())
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.tx.finSent {
+		t.Error("the end is sent before the record")
+	}
+	a.tx.coming--
+	if a.answerLocked(); !a.tx.finSent {
+		t.Error("the end is not sent behind the record")
+	}
+}
+
+// TestEndBehindGivenUp tells the peer of the end when the last sender gives up, without another word of the peer's.
+func TestEndBehindGivenUp(t *testing.T) {
+	a, p := pair(t, Config{}, Config{Records: 1})
+	must(t, a.Send(testContext(t), []byte("first")))
+	ctx, cancel := context.WithCancel(testContext(t))
+	sent := make(chan error)
+	go func() { sent <- a.Send(ctx, []byte("second")) }()
+	for a.Stats().Waited == 0 {
+		runtime.Gosched()
+	}
+	must(t, a.CloseWrite())
+	held := recv(t, p)
+	cancel()
+	if err := <-sent; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, err := p.Recv(testContext(t)); err != io.EOF {
+		t.Error(err)
+	}
+	must(t, held.Release())
+}
+
+// TestEndWakesStaging ends who waits for memory to copy a record to, though the device never gives it back.
+func TestEndWakesStaging(t *testing.T) {
+	a, _ := pair(t, Config{Bytes: 8192, Linger: -1}, Config{Bytes: 8192})
+	kept, err := a.staging.Alloc(8192) // as a record that is under way has it
+	must(t, err)
+	sent := make(chan error)
+	go func() { sent <- a.Send(context.Background(), make([]byte, 4096)) }()
+	for waiting(a.staging) == 0 {
+		runtime.Gosched()
+	}
+	must(t, a.Close())
+	if err := <-sent; !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+	must(t, kept.Free())
+}
+
+func waiting(r *ring.Ring[*verbs.MR]) int { return r.Stats().Waiting }
+
+// TestFailureEndsGoroutine closes Done when the connection fails, whoever finds out.
+func TestFailureEndsGoroutine(t *testing.T) {
+	a, _ := pair(t, Config{}, Config{})
+	why := errors.New("a reason")
+	a.fail(why)
+	<-a.Done()
+	if err := a.Send(testContext(t), nil); !errors.Is(err, why) || !errors.Is(a.Err(), why) {
+		t.Error(err, a.Err())
+	}
+}
+
+// TestForeignMemory has the program send memory that is not registered: the connection fails, and the device lets go of all
+// memory before SendFrom returns.
+func TestForeignMemory(t *testing.T) {
+	for _, n := range []uint32{10, 5000} {
+		a, _ := pair(t, Config{Linger: -1}, Config{})
+		if err := a.SendFrom(testContext(t), []verbs.SGE{{Addr: 4096, Length: n, LKey: 0xFFFFFFFF}}); err == nil {
+			t.Errorf("%d bytes of nobody's memory are sent", n)
+		}
+		<-a.Done()
+	}
+}
+
+// TestOneSidedOnly refuses work requests that would take the receives of records.
+func TestOneSidedOnly(t *testing.T) {
+	a, p := pair(t, Config{}, Config{})
+	for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpSendImm, verbs.OpWriteImm, verbs.OpSendInvalidate, verbs.OpLocalInv} {
+		if err := a.Do(testContext(t), verbs.SendWR{Op: op}); err == nil {
+			t.Errorf("%v is done", op)
+		}
+	}
+	must(t, a.Send(testContext(t), []byte("on")))
+	must(t, recv(t, p).Release())
+}
