@@ -59,6 +59,15 @@ var cases = []benchCase{
 	bulkCase("bw-read", 16<<20, 60),
 	bulkCase("bw-write", 1<<20, 1000),
 	bulkCase("bw-write", 16<<20, 60),
+
+	rateSM(64, 1, 80000),
+	rateSM(64, 64, 3000),
+	bulkSM("bw-read", 64<<10, 20000),
+	bulkSM("bw-read", 1<<20, 3000),
+	bulkSM("bw-read", 16<<20, 100),
+	bulkSM("bw-write", 64<<10, 20000),
+	bulkSM("bw-write", 1<<20, 3000),
+	bulkSM("bw-write", 16<<20, 100),
 }
 
 // mercuryServer starts Mercury's server on loopback; it writes the port file that its clients read.

@@ -43,6 +43,7 @@ func (c *conn) cancelLocked(op *na.Op) (list []ended, found bool) {
 	for i := range c.queue.len() {
 		if it := c.queue.at(i); it.op == op && it.t == nil {
 			err := c.canceledError(it.what)
+			c.unqueued(it)
 			c.queue.remove(i)
 			return []ended{{op: op, err: err}}, true
 		}

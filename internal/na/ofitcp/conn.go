@@ -87,6 +87,10 @@ type conn struct {
 	// +checklocks:mu
 	direct directRecv
 
+	host    *hostUse     // what is counted for all connections of the peer's host
+	answers atomic.Int32 // to requests, in queue
+
+	moving   atomic.Int32 // transfers that have not ended
 	expects  atomic.Int32 // what the peer owes us: reads and acknowledgements,
 	readsOut atomic.Int32 // of these, reads
 	owes     atomic.Int32 // what we owe the peer: replies
@@ -109,10 +113,11 @@ type directRecv struct {
 
 // item is what a caller wants to be sent.
 type item struct {
-	op   *na.Op
-	what string // for errors
-	msg  []byte // a message with its header, or
-	t    *transfer
+	op     *na.Op
+	what   string // for errors
+	msg    []byte // a message with its header, or
+	t      *transfer
+	answer bool // to a request
 }
 
 // reply is what a peer is owed: an acknowledgement, or the answer to a read.
@@ -224,6 +229,7 @@ func (c *conn) collectLocked(f *failure) []ended {
 	c.owes.Store(0)
 	for c.queue.len() > 0 {
 		it := c.queue.pop()
+		c.unqueued(&it)
 		if it.t != nil {
 			list = c.dropLocked(it.t, f, list)
 			continue
@@ -281,6 +287,7 @@ func (c *conn) finish(e ended) {
 		op, n, err := t.op, int64(t.done), t.err
 		*t = transfer{}
 		transfers.Put(t)
+		c.moving.Add(-1)
 		op.Finish(n, err)
 		return
 	}
@@ -333,9 +340,22 @@ func (c *conn) push(it item) int {
 	}
 	if it.t != nil {
 		it.t.queued = true
+		c.moving.Add(1)
+	}
+	if it.answer {
+		c.answers.Add(1)
+		c.host.answers.Add(1)
 	}
 	c.queue.push(it)
 	return c.queue.len()
+}
+
+// unqueued takes note that it has left the queue.
+func (c *conn) unqueued(it *item) {
+	if it.answer {
+		c.answers.Add(-1)
+		c.host.answers.Add(-1)
+	}
 }
 
 // seeOff waits for the peer to end its side, if this endpoint has ended its own in good order, and closes the socket. The

@@ -44,8 +44,8 @@
 //	| number of the sender's process                                |   36..39
 //	+---------------------------------------------------------------+
 //
-// We advertise and answer RDM version 0. Peers then never use the rendezvous of tagged messages, so its operations are
-// errors here. The number of the process is random: see randomPid. Requests of other protocols over the same control
+// We advertise and answer RDM version 0. Peers then never use the rendezvous of tagged messages (xnet_set_protocol,
+// xnet_rts_check), so its operations are errors here. The number of the process is random: see randomPid. Requests of other protocols over the same control
 // messages, such as tcp;ofi_rxm, and of big-endian peers get a nack.
 //
 // # Messages
@@ -91,6 +91,8 @@
 // # Limits
 //
 // One read or write that a peer sends may be of any size. A peer that asks without reading its answers is no longer read
-// from when 4,096 answers are owed to it; of a peer not more than 2,048 are asked for at a time. IPv4 and IPv6 do not
+// from when 4,096 answers are owed to it; of a peer not more than 2,048 are asked for at a time, those that were given
+// up included. A peer that leaves 8,192 answers to its requests unread loses its connection, and so does one of a host
+// that leaves 16,384 unread over several. IPv4 and IPv6 do not
 // mix: the family of the endpoint's address decides. All methods are safe for concurrent use.
 package ofitcp

@@ -30,6 +30,7 @@ type Endpoint struct {
 	spinning    atomic.Int32 // background goroutines that spin,
 	driving     atomic.Int32 // and drivers
 	maxSpin     int32
+	alone       bool // there is one processor for this process
 
 	shutdown sync.Once
 	shut     chan struct{} // closed by Shutdown
@@ -52,6 +53,9 @@ type Endpoint struct {
 	active map[*peer]struct{}
 	// +checklocks:mu
 	conns map[*conn]struct{}
+	// hosts are those that conns lead to.
+	// +checklocks:mu
+	hosts map[netip.Addr]*hostUse
 	// half are connections without a complete request, by age.
 	// +checklocks:mu
 	half map[*net.TCPConn]uint64
@@ -71,7 +75,7 @@ func (e *Endpoint) Addr() na.Addr { return e.own }
 func (e *Endpoint) Listening() bool { return e.cfg.Listen }
 
 // takesRequests reports whether requests are handed on.
-func (e *Endpoint) takesRequests() bool { return e.cfg.Listen && !e.refusing.Load() }
+func (e *Endpoint) takesRequests() bool { return e.cfg.Handler != nil && !e.refusing.Load() }
 
 // Lookup implements [na.Endpoint]. It takes numeric addresses and localhost, see parseTarget.
 func (e *Endpoint) Lookup(s string) (na.Addr, error) {
@@ -207,11 +211,21 @@ func (e *Endpoint) SendExpected(op *na.Op, to na.Addr, tag uint32, msg []byte) {
 	}
 	header(msg).putExpected(tag, len(msg))
 	e.stats.expectedSent.Add(1)
-	if c := p.conn.Load(); c != nil && c.collect(msg) {
-		op.Finish(int64(len(msg)), nil)
-		return
+	if c := p.conn.Load(); c != nil {
+		if c.role.aside.Load() {
+			c.handBack()
+		}
+		if err := c.unread(); err != nil {
+			c.fail(na.Unreachable, err)
+			op.Finish(0, &na.Error{Kind: na.Unreachable, Op: what, Addr: p.str, Err: err})
+			return
+		}
+		if c.collect(msg) {
+			op.Finish(int64(len(msg)), nil)
+			return
+		}
 	}
-	p.send(item{op: op, what: what, msg: msg})
+	p.send(item{op: op, what: what, msg: msg, answer: true})
 }
 
 // collect copies a small message behind others that will leave together, if that is wanted at the moment.
@@ -338,6 +352,7 @@ func (e *Endpoint) adopt(c *conn) bool {
 	}
 	e.wg.Add(1)
 	e.conns[c] = struct{}{}
+	e.enterHost(c)
 	e.stats.connections.Add(1)
 	return true
 }
@@ -346,6 +361,7 @@ func (e *Endpoint) adopt(c *conn) bool {
 func (e *Endpoint) dropConn(c *conn) {
 	e.mu.Lock()
 	delete(e.conns, c)
+	e.leaveHost(c)
 	e.mu.Unlock()
 	c.peer.settle()
 }

@@ -33,9 +33,7 @@ func TestNobodyListens(t *testing.T) {
 	op := newCall()
 	e.Get(&op.op, a, []na.Fragment{{Remote: &remote{size: 1, access: na.ReadOnly}, Local: make([]byte, 1)}})
 	wantKind(t, op.park(t), na.Unreachable)
-	if len(e.activePeers()) != 0 {
-		t.Error("the peer is still active")
-	}
+	until(t, "a peer that is not active", func() bool { return len(e.activePeers()) == 0 }) // what waits is told first
 }
 
 // TestDialRetry: with Config.DialRetry a server that starts late is reached.
@@ -151,6 +149,8 @@ func TestProtocolErrors(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"unknown operation":          append([]byte{3, 9}, g["ack"][2:]...),
 		"rendezvous":                 g["tag-rts"],
+		"clear to send":              append([]byte{3, opCTS}, g["ack"][2:]...),
+		"data of a rendezvous":       append([]byte{3, opData}, g["ack"][2:]...),
 		"acknowledgement of nothing": g["ack"],
 		"answer to nothing":          g["read-rsp"],
 		"unknown key":                g["read-req"],
@@ -237,7 +237,30 @@ func TestRequestForms(t *testing.T) {
 	}
 }
 
-// TestNotListening: an endpoint that takes no requests drops them and goes on reading.
+// TestNotListeningAnswers: the handler of an endpoint that does not listen can refuse what comes all the same.
+func TestNotListeningAnswers(t *testing.T) {
+	h := new(echo)
+	started := make(chan struct{})
+	h.e = openEndpoint(t, Config{Handler: handlerFunc(func(m *na.Message) na.Task {
+		<-started
+		return h.Request(m)
+	})})
+	close(started)
+	if h.e.Listening() {
+		t.Error("it listens")
+	}
+	r := newRaw(t)
+	c, _ := r.dial(h.e, 1)
+	r.ping(c, 1)
+	h.e.Shutdown()
+	c.write(r.rawRequest(2, nil))
+	c.write(appendReadReq(nil, []iov{{}})) // ends the connection
+	if b := c.closed(); len(b) > 0 {
+		t.Errorf("answered after Shutdown: % x", b)
+	}
+}
+
+// TestNotListening: an endpoint without a handler drops requests and goes on reading.
 func TestNotListening(t *testing.T) {
 	e, r := openEndpoint(t, Config{}), newRaw(t)
 	c, _ := r.dial(e, 1)

@@ -89,8 +89,8 @@ func TestGoldenMessages(t *testing.T) {
 			}
 		}
 	}
-	if n := parseHeader(new(message), g["tag-rts"]); n >= 0 {
-		t.Error("a rendezvous is accepted, which version 0 does not have")
+	if n := parseHeader(new(message), g["tag-rts"]); n != badRendezvous || !strings.Contains(malformed(n), "rendezvous") {
+		t.Errorf("a rendezvous, which version 0 does not have: %d, %s", n, malformed(n))
 	}
 }
 

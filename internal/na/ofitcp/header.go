@@ -156,8 +156,11 @@ func parseHeader(m *message, b []byte) int {
 	}
 	h := header(b)
 	*m = message{op: h.op(), hdr: h.hdrSize()}
-	if m.op >= opTagRTS || m.hdr < baseLen || m.hdr > maxHeader {
+	switch {
+	case m.op > opData || m.hdr < baseLen || m.hdr > maxHeader:
 		return badOp
+	case m.op >= opTagRTS:
+		return badRendezvous
 	}
 	size := h.size()
 	if size < uint64(m.hdr) {
@@ -172,9 +175,10 @@ func parseHeader(m *message, b []byte) int {
 
 // What parseHeader objects to.
 const (
-	badOp   = -1 - iota // an operation that does not exist, or needs version 1
-	badSize             // sizes that contradict each other
-	badIOV              // pieces of remote memory
+	badOp         = -1 - iota // an operation that does not exist
+	badSize                   // sizes that contradict each other
+	badIOV                    // pieces of remote memory
+	badRendezvous             // an operation that version 0, on which both sides have agreed, does not have
 )
 
 // malformed says what a negative result of parseHeader means.
@@ -184,6 +188,8 @@ func malformed(n int) string {
 		return "a message whose sizes contradict each other"
 	case badIOV:
 		return "a read or write without pieces, with more than 4, or whose length is not that of its pieces"
+	case badRendezvous:
+		return "a message of a rendezvous, which version 0 of the protocol does not have, and no other was agreed on"
 	}
 	return "a header with an unknown operation or length"
 }

@@ -18,8 +18,8 @@ func TestMalformedHeaders(t *testing.T) {
 	}{
 		{"operation 8", "ack", func(b []byte) { b[offOp] = 8 }, badOp},
 		{"operation 255", "ack", func(b []byte) { b[offOp] = 255 }, badOp},
-		{"clear to send", "ack", func(b []byte) { b[offOp] = opCTS }, badOp},
-		{"data of a rendezvous", "ack", func(b []byte) { b[offOp] = opData }, badOp},
+		{"clear to send", "ack", func(b []byte) { b[offOp] = opCTS }, badRendezvous},
+		{"data of a rendezvous", "ack", func(b []byte) { b[offOp] = opData }, badRendezvous},
 		{"header too short", "request", func(b []byte) { b[offHdrSize] = 15 }, badOp},
 		{"header too long", "request", func(b []byte) { b[offHdrSize] = 121 }, badOp},
 		{"size below header", "request", func(b []byte) { le.PutUint64(b[offSize:], 23) }, badSize},

@@ -23,9 +23,10 @@ type Config struct {
 	// the same with "tcp" in place of "ofi+tcp"; host may be an address, an interface or a name. Empty is "ofi+tcp".
 	// What is left open is chosen as [Choose] says. A port that is taken is an error, never replaced by another.
 	Address string
-	// Listen has requests taken; without it they are dropped unanswered. Peers can reach the endpoint either way.
+	// Listen says that peers may send requests. They can reach the endpoint either way, for its memory.
 	Listen bool
-	// Handler takes the requests. It may be nil if Listen is false.
+	// Handler takes the requests. Without Listen it is to refuse them, or may be nil: then they are dropped unanswered.
+	// (Upstream stops reading a connection over which a process gets a request that does not listen.)
 	Handler na.Handler
 	// Logger is told of peers that break the protocol and, at Debug, of connections. Nil discards.
 	Logger *slog.Logger
@@ -108,10 +109,10 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 		return nil, err
 	}
 	e := &Endpoint{
-		cfg: cfg, ln: ln, maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)),
+		cfg: cfg, ln: ln, maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)), alone: runtime.GOMAXPROCS(0) == 1,
 		shut: make(chan struct{}), finished: make(chan struct{}),
 		peers: make(map[netip.AddrPort]weak.Pointer[peer]), active: make(map[*peer]struct{}),
-		conns: make(map[*conn]struct{}), half: make(map[*net.TCPConn]uint64),
+		conns: make(map[*conn]struct{}), hosts: make(map[netip.Addr]*hostUse), half: make(map[*net.TCPConn]uint64),
 		complaints: make(map[netip.Addr]time.Time),
 	}
 	port := c.bind.Port()
@@ -124,7 +125,7 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 	e.pid = randomPid()
 	e.watch.ep, e.watch.stop = e, make(chan struct{})
 	e.own = e.peer(e.self)
-	cfg.Logger.Debug("endpoint opened", "address", e.own.str, "reason", c.reason)
+	cfg.Logger.Log(ctx, c.level, "endpoint opened", "address", e.own.str, "reason", c.reason)
 	e.spawn(e.acceptLoop)
 	return e, nil
 }

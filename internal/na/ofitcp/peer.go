@@ -2,6 +2,7 @@ package ofitcp
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -128,6 +129,9 @@ func (p *peer) sendSlow(it item) (*conn, error) {
 		if !p.dialLocked() {
 			return nil, &na.Error{Kind: na.Closed, Op: it.what, Addr: p.str}
 		}
+	}
+	if it.answer && len(p.waiting) >= maxAnswers {
+		return nil, &na.Error{Kind: na.Unreachable, Op: it.what, Addr: p.str, Err: fmt.Errorf("%d messages wait for a connection with the peer", len(p.waiting))}
 	}
 	p.waiting = append(p.waiting, it)
 	return nil, nil

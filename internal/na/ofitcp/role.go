@@ -1,25 +1,25 @@
 package ofitcp
 
 import (
-	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"cinnabar/internal/na"
-	"cinnabar/internal/sockio"
 )
 
 // role is the read role of a connection and who may have it.
 //
 // Each connection has a background goroutine that reads, runs the tasks that requests bring, spins for a while after
 // traffic, and then parks in the poller. A goroutine that waits for something from the peer takes the role instead
-// (drive). If the background was parked it then stays away even when the waiter has got what it wanted, since that
-// waiter will soon be back with its next call: the connection is claimed, until nobody has driven it for a tick of the
-// watcher, or others wait for the peer too.
+// (drive). If the background was parked, or nobody else waits for the peer, it then stays away even when the waiter has
+// got what it wanted, since that waiter will soon be back with its next call: the connection is claimed, until nobody has
+// driven it for a tick of the watcher, or others wait for the peer too.
 type role struct {
 	held   atomic.Bool   // somebody is reading
 	claim  atomic.Bool   // drivers read; the background rests
+	aside  atomic.Bool   // so it does because one is expected, which has not come
+	vain   atomic.Int32  // how many in a row have not come
+	trust  atomic.Int32  // below 0: for how many requests none is expected
 	bg     atomic.Uint32 // bgActive and so on
 	resume chan struct{} // capacity 1: the background's turn
 	drives atomic.Uint64 // how often somebody drove
@@ -115,6 +115,7 @@ func (c *conn) readable() bool {
 	}
 	got := c.receive()
 	if got {
+		c.stepAside()
 		c.offerTasks()
 	} else {
 		c.unstage()
@@ -165,7 +166,11 @@ func (c *conn) wake() {
 
 // handBack ends a claim.
 func (c *conn) handBack() {
-	if c.role.claim.Swap(false) {
+	r := &c.role
+	if r.aside.Load() && r.aside.Swap(false) {
+		r.trust.Store(-mistrust << min(r.vain.Add(1)-1, mistrustMost))
+	}
+	if r.claim.Swap(false) {
 		c.wake()
 	}
 }
@@ -185,171 +190,17 @@ func (c *conn) serve(gen uint32) bool {
 			return true
 		}
 		got := c.receive()
+		within := c.rx.body
+		c.stepAside()
 		c.offerTasks()
 		c.release()
 		switch {
 		case got || ran:
 			s.reset()
-		case !hot || !s.spin(c.ep):
+		case !hot || !s.spin(c.ep, within):
 			return true
 		}
 	}
-}
-
-// spinner bounds how long a goroutine spins. Not more than Endpoint.maxSpin goroutines do at a time; drivers go first.
-type spinner struct {
-	driver bool
-	luck   *luck
-	on     bool
-	rounds int
-	until  time.Time
-}
-
-// luck remembers whether spinning has paid lately. Where it does not, because the peer takes its time or other programs
-// want the processors, it is tried only now and then.
-type luck struct {
-	misses atomic.Int32 // spins in a row that brought nothing
-	turns  atomic.Int32 // chances to spin since
-}
-
-const (
-	luckMisses = 4  // so many are normal
-	luckRetry  = 16 // after them, every so manyth chance is taken
-)
-
-// try reports whether to spin.
-func (l *luck) try() bool {
-	return l.misses.Load() < luckMisses || l.turns.Add(1)%luckRetry == 0
-}
-
-// spinRounds is after how many vain reads the clock is looked at.
-const spinRounds = 16
-
-// spin is called after a vain read. It lets others run and reports whether to go on.
-func (s *spinner) spin(e *Endpoint) bool {
-	if !s.on && !s.begin(e) {
-		return false
-	}
-	switch {
-	case s.rounds == 0:
-		s.until = time.Now().Add(e.cfg.Spin)
-	case s.rounds%spinRounds == 0 && time.Now().After(s.until):
-		s.luck.misses.Add(1)
-		return false
-	case !s.driver && e.driving.Load()+e.spinning.Load() > e.maxSpin:
-		return false
-	}
-	s.rounds++
-	runtime.Gosched()
-	return true
-}
-
-func (s *spinner) begin(e *Endpoint) bool {
-	if !sockio.Direct || e.cfg.Spin <= 0 || !s.luck.try() {
-		return false
-	}
-	s.on = true
-	n := s.count(e).Add(1)
-	if n > e.maxSpin || !s.driver && n+e.driving.Load() > e.maxSpin {
-		s.stop(e)
-	}
-	return s.on
-}
-
-func (s *spinner) count(e *Endpoint) *atomic.Int32 {
-	if s.driver {
-		return &e.driving
-	}
-	return &e.spinning
-}
-
-// reset starts the time anew, after something has come.
-func (s *spinner) reset() {
-	if s.rounds > 0 {
-		s.luck.misses.Store(0)
-		s.rounds = 0
-	}
-}
-
-func (s *spinner) stop(e *Endpoint) {
-	if s.on {
-		s.on = false
-		s.count(e).Add(-1)
-	}
-}
-
-// drive is [Endpoint.Drive] for one connection.
-func (c *conn) drive(ev *na.Event) {
-	r := &c.role
-	r.drives.Add(1)
-	c.uncork()
-	if c.later.Load() {
-		c.sendGathered()
-	}
-	if ev.IsSet() {
-		return
-	}
-	s := spinner{driver: true, luck: &c.luck}
-	if bg := r.bg.Load(); bg != bgActive && s.begin(c.ep) {
-		c.driveSpinning(ev, &s, bg)
-		s.stop(c.ep)
-	} else if !r.held.Load() {
-		c.handBack() // or nobody would read while there are drivers that may not spin, or that find the background about to rest
-	}
-	if !ev.IsSet() {
-		c.takeOver(r.begun.Load()) // if the background is in a task, perhaps in this one, nobody else would read
-	}
-}
-
-// driveSpinning takes the read role, unless somebody else makes progress. bg is what the background goroutine does.
-func (c *conn) driveSpinning(ev *na.Event, s *spinner, bg uint32) {
-	r := &c.role
-	if !r.held.CompareAndSwap(false, true) {
-		return
-	}
-	if bg != bgInTask && !r.claim.Swap(true) {
-		c.ep.watch.add(c)
-		if bg == bgParked {
-			c.sock.WakeRead() // so that what comes wakes nobody
-		}
-	}
-	c.driveHeld(ev, s)
-	c.release()
-	if !ev.IsSet() || c.serves.Load() || c.expects.Load() > 0 || c.peer.awaits.Load() > 0 {
-		c.handBack()
-	}
-}
-
-// driveReads is how often a driver reads what is not for it alone: it has to come back to its caller, who may have a
-// deadline, also while there is always something to read.
-const driveReads = 128
-
-// driveHeld reads until ev is set, or for the spin time.
-func (c *conn) driveHeld(ev *na.Event, s *spinner) {
-	for reads := 0; reads < driveReads && !ev.IsSet() && !c.dead.Load(); {
-		if c.receive() {
-			reads++
-			c.detachTasks()
-			s.reset()
-			continue
-		}
-		if !s.spin(c.ep) {
-			return
-		}
-		if s.rounds%spinRounds == 0 && c.blocked.Load() {
-			c.unblock()
-		}
-	}
-}
-
-// detachTasks gives tasks that came while somebody drives to goroutines: the driver must not be kept, and the
-// background may be busy.
-func (c *conn) detachTasks() {
-	for _, t := range c.rx.tasks {
-		c.ep.runTask(t)
-	}
-	clear(c.rx.tasks)
-	c.rx.tasks = c.rx.tasks[:0]
 }
 
 // offerTasks gives the tasks that one read has brought to the background, which is the caller.

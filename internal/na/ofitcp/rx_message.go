@@ -222,8 +222,8 @@ func (c *conn) beginRequest(n int, tag uint32) bool {
 	return true
 }
 
-// request hands a request to the handler. One without a valid address of its sender, or to an endpoint that does not
-// listen, is dropped.
+// request hands a request to the handler. One without a valid address of its sender, or to an endpoint without a handler,
+// is dropped.
 //
 // The address in the request is not used: answers go to the peer at the other end of the connection that the request came
 // over, which upstream's peers put there as well. Otherwise anybody could have us dial third parties.
@@ -246,6 +246,8 @@ func (c *conn) request(tag uint32, b []byte) {
 	*in = na.Message{From: c.peer, Tag: tag, Data: b[n:]}
 	if t := c.ep.cfg.Handler.Request(in); t != nil {
 		c.rx.tasks = append(c.rx.tasks, t)
+	} else {
+		c.rx.handed = true
 	}
 	in.Data = nil
 }

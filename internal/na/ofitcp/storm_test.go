@@ -164,6 +164,9 @@ func TestUnreadAnswers(t *testing.T) {
 	if err := last.park(t); err != nil || done.Load() != n {
 		t.Errorf("%v, %d answers are sent", err, done.Load())
 	}
+	if own := to.(*peer).conn.Load(); own.answers.Load() != 0 || own.host.answers.Load() != 0 {
+		t.Errorf("%d and %d answers are said to wait", own.answers.Load(), own.host.answers.Load())
+	}
 }
 
 // completerFunc makes a completer of a function.

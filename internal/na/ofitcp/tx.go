@@ -255,6 +255,7 @@ func (t *txState) mark(m mark) {
 func (c *conn) fillItem() {
 	t := &c.tx
 	it := c.queue.pop()
+	c.unqueued(&it)
 	m := mark{first: len(t.iov)}
 	if it.t == nil {
 		c.number(it.msg)

@@ -109,7 +109,8 @@ func (c *conn) needsWatch() bool {
 	return r.claim.Load() || r.inTask || r.next < len(r.tasks)
 }
 
-// close ends the watching; everything has been handed back.
+// close ends the watching; everything has been handed back. It forgets the connections: their peers have a cleanup that
+// refers to the endpoint, so that a reference from the endpoint would keep both for ever.
 func (w *watcher) close() {
 	w.mu.Lock()
 	if !w.closed {
@@ -118,4 +119,7 @@ func (w *watcher) close() {
 	}
 	w.mu.Unlock()
 	w.wg.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.list, w.seen = nil, nil
 }

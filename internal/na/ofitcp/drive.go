@@ -1,0 +1,155 @@
+package ofitcp
+
+import "cinnabar/internal/na"
+
+// drive is [Endpoint.Drive] for one connection.
+func (c *conn) drive(ev *na.Event) {
+	r := &c.role
+	r.drives.Add(1)
+	c.uncork()
+	if c.later.Load() {
+		c.sendGathered()
+	}
+	if ev.IsSet() {
+		return
+	}
+	bg := r.bg.Load()
+	if bg == bgInTask {
+		c.detachQueued()
+	}
+	s := spinner{driver: true, luck: &c.luck}
+	if (bg != bgActive || r.aside.Load() || c.lone()) && s.begin(c.ep, false) {
+		c.driveSpinning(ev, &s, bg)
+		s.stop(c.ep)
+	} else if !r.held.Load() {
+		c.handBack() // or nobody would read while there are drivers that may not spin, or that find the background about to rest
+	}
+	if !ev.IsSet() {
+		c.takeOver(r.begun.Load()) // if the background is in a task, perhaps in this one, nobody else would read
+	}
+}
+
+// driveSpinning takes the read role, unless somebody else makes progress. bg is what the background goroutine does.
+func (c *conn) driveSpinning(ev *na.Event, s *spinner, bg uint32) {
+	r := &c.role
+	if bg == bgActive {
+		if !c.displace(ev, s) {
+			return
+		}
+	} else if !r.held.CompareAndSwap(false, true) {
+		return
+	}
+	if bg != bgInTask && !r.claim.Swap(true) {
+		c.ep.watch.add(c)
+		if bg == bgParked {
+			c.sock.WakeRead() // so that what comes wakes nobody
+		}
+	}
+	if r.aside.Load() {
+		r.aside.Store(false) // it has come
+		r.vain.Store(0)
+	}
+	c.driveHeld(ev, s)
+	c.release()
+	if !ev.IsSet() || c.serves.Load() || c.expects.Load() > 0 || c.peer.awaits.Load() > 0 {
+		c.handBack()
+	}
+}
+
+// lone reports whether nobody but the caller waits for the peer, which asks for nothing itself. Then the caller reads for
+// itself although the background does so already: being woken would take it longer.
+func (c *conn) lone() bool {
+	return !c.serves.Load() && c.peer.awaits.Load()+c.moving.Load() <= 1
+}
+
+// displace claims the connection and takes the read role as soon as the background goroutine gives it back, which is in
+// moments. False: it was not worth while.
+func (c *conn) displace(ev *na.Event, s *spinner) bool {
+	r := &c.role
+	if !r.claim.Swap(true) {
+		c.ep.watch.add(c)
+	}
+	for !r.held.CompareAndSwap(false, true) {
+		if ev.IsSet() || c.dead.Load() || !s.spin(c.ep, false) {
+			c.handBack()
+			return false
+		}
+	}
+	return true
+}
+
+// driveReads is how often a driver reads what is not for it alone: it has to come back to its caller, who may have a
+// deadline, also while there is always something to read.
+const driveReads = 128
+
+// driveHeld reads until ev is set, or for the spin time.
+func (c *conn) driveHeld(ev *na.Event, s *spinner) {
+	for reads := 0; reads < driveReads && !ev.IsSet() && !c.dead.Load(); {
+		if c.receive() {
+			reads++
+			c.detachTasks()
+			s.reset()
+			continue
+		}
+		if !s.spin(c.ep, c.rx.body) {
+			return
+		}
+		if s.rounds%spinRounds == 0 && c.blocked.Load() {
+			c.unblock()
+		}
+	}
+}
+
+// For mistrust requests the background does not step aside after it has done so in vain, which may be the scheduler's
+// doing. Every time in a row doubles that, mistrustMost times.
+const (
+	mistrust     = 8
+	mistrustMost = 6
+)
+
+// stepAside has the background goroutine, which has the read role, leave the reading to the handler of the request that
+// it has just read, because handlers of this peer's requests come to drive: typically they move memory, and the peer
+// sends nothing before. So the handler runs where the background did, instead of both at once, on processors that the
+// peer may need. It is undone by a handler that answers without having come, or by the watcher, and then not tried
+// for a while. Nothing that waits for the peer may depend on the reading.
+func (c *conn) stepAside() {
+	if !c.rx.handed {
+		return
+	}
+	c.rx.handed = false
+	r := &c.role
+	if len(c.rx.tasks) > 0 || c.expects.Load() > 0 || c.peer.awaits.Load() > 0 {
+		return
+	}
+	if r.trust.Load() < 0 {
+		r.trust.Add(1)
+		return
+	}
+	r.claim.Store(true)
+	r.aside.Store(true)
+	c.ep.watch.add(c)
+}
+
+// detachTasks gives tasks that came while somebody drives to goroutines: the driver must not be kept, and the
+// background may be busy.
+func (c *conn) detachTasks() {
+	for _, t := range c.rx.tasks {
+		c.ep.runTask(t)
+	}
+	clear(c.rx.tasks)
+	c.rx.tasks = c.rx.tasks[:0]
+}
+
+// detachQueued gives tasks that nobody has begun to goroutines: the one that the background goroutine is in waits for the
+// peer, and they would wait with it.
+func (c *conn) detachQueued() {
+	r := &c.role
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.inTask {
+		return
+	}
+	for ; r.next < len(r.tasks); r.next++ {
+		c.ep.runTask(r.tasks[r.next])
+	}
+}

@@ -1,0 +1,101 @@
+package ofitcp
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"cinnabar/internal/sockio"
+)
+
+// spinner bounds how long a goroutine spins. Not more than Endpoint.maxSpin goroutines do at a time; drivers go first.
+type spinner struct {
+	driver bool
+	luck   *luck
+	on     bool
+	rounds int
+	until  time.Time
+}
+
+// luck remembers whether spinning has paid lately. Where it does not, because the peer takes its time or other programs
+// want the processors, it is tried only now and then.
+type luck struct {
+	misses atomic.Int32 // spins in a row that brought nothing
+	turns  atomic.Int32 // chances to spin since
+}
+
+const (
+	luckMisses = 4  // so many are normal
+	luckRetry  = 16 // after them, every so manyth chance is taken
+)
+
+// try reports whether to spin.
+func (l *luck) try() bool {
+	return l.misses.Load() < luckMisses || l.turns.Add(1)%luckRetry == 0
+}
+
+// spinRounds is after how many vain reads the clock is looked at, and others are let run: giving way has the scheduler
+// wake a thread to look for work, which takes its time from the peer if that is on this machine. What the last read has
+// made ready runs in the first round.
+const spinRounds = 16
+
+// spinWithin is how many times as long a goroutine spins in the midst of a message: the peer is sending the rest.
+const spinWithin = 4
+
+// spin is called after a vain read and reports whether to go on. within says that a part of a message has come.
+func (s *spinner) spin(e *Endpoint, within bool) bool {
+	if !s.on && !s.begin(e, within) {
+		return false
+	}
+	switch {
+	case s.rounds == 0:
+		s.until = time.Now().Add(e.cfg.Spin)
+		if within {
+			s.until = s.until.Add((spinWithin - 1) * e.cfg.Spin)
+		}
+	case s.rounds%spinRounds == 0 && time.Now().After(s.until):
+		s.luck.misses.Add(1)
+		return false
+	case !s.driver && e.driving.Load()+e.spinning.Load() > e.maxSpin:
+		return false
+	}
+	if s.rounds%spinRounds == 0 || e.alone {
+		runtime.Gosched()
+	}
+	s.rounds++
+	return true
+}
+
+func (s *spinner) begin(e *Endpoint, within bool) bool {
+	if !sockio.Direct || e.cfg.Spin <= 0 || !within && !s.luck.try() {
+		return false
+	}
+	s.on = true
+	n := s.count(e).Add(1)
+	if n > e.maxSpin || !s.driver && n+e.driving.Load() > e.maxSpin {
+		s.stop(e)
+	}
+	return s.on
+}
+
+func (s *spinner) count(e *Endpoint) *atomic.Int32 {
+	if s.driver {
+		return &e.driving
+	}
+	return &e.spinning
+}
+
+// reset starts the time anew, after something has come.
+func (s *spinner) reset() {
+	if s.rounds > 0 {
+		s.luck.misses.Store(0)
+		s.rounds = 0
+	}
+}
+
+func (s *spinner) stop(e *Endpoint) {
+	if s.on {
+		s.on = false
+		s.count(e).Add(-1)
+	}
+}
