@@ -14,6 +14,8 @@ require (
 	pgregory.net/rapid v1.3.0
 )
 
+require golang.org/x/net v0.60.0
+
 require (
 	github.com/HdrHistogram/hdrhistogram-go v1.4.0
 	github.com/VividCortex/ewma v1.2.0 // indirect

@@ -25,6 +25,7 @@ var testModules = []string{
 	"github.com/google/go-cmp",
 	"github.com/cockroachdb/datadriven",
 	"go.uber.org/goleak",
+	"golang.org/x/net",
 	"pgregory.net/rapid",
 }
 
@@ -44,13 +45,22 @@ var layers = map[string]row{
 	"internal/crc32c":     {modules: []string{modSys}},
 	"internal/hostmem":    {code: []string{"internal/invariants"}, modules: []string{modSys}},
 	"internal/sockio":     {code: []string{"internal/invariants"}, modules: []string{modSys}},
+	"internal/shm":        {modules: []string{modSys}},
 	"internal/lint":       {},
+	"internal/waitlist":   {},
+
+	// Registered memory, and what hands it out. They know no device.
+	"regmem": {code: []string{"internal/hostmem"}},
+	"arena":  {code: []string{"regmem", "internal/hostmem", "internal/waitlist"}},
+	"ring":   {code: []string{"regmem", "internal/hostmem", "internal/waitlist"}},
 
 	// Mercury's network abstraction, and the networks behind it.
 	"internal/na":        {},
 	"internal/na/natest": {code: []string{"internal/na"}},
 	"internal/hg":        {code: []string{"internal/na"}, test: []string{"internal/na/natest"}},
 	"internal/margo":     {code: []string{"internal/na"}},
+	"internal/margoconf": {},
+	"internal/na/sm":     {code: []string{"internal/na", "internal/shm", "internal/hostmem"}, modules: []string{modSys}},
 	"internal/na/ofitcp": {code: []string{"internal/na", "internal/sockio"}, test: []string{"internal/hostmem"}},
 
 	// Protocol state machines: bytes in, effects out; no sockets, clocks or memory of their own.
@@ -89,23 +99,34 @@ var layers = map[string]row{
 		modules: []string{modSys},
 	},
 
-	"verbs/rc": {code: []string{"verbs"}, test: []string{"verbs/iwarp", "verbs/fault"}},
+	"verbs/flow": {
+		code: []string{"verbs", "ring", "regmem", "internal/waitlist"},
+		test: []string{"verbs/iwarp"},
+	},
+	"verbs/rstream": {code: []string{"verbs", "verbs/flow"}, test: []string{"verbs/iwarp"}},
+	"verbs/rc":      {code: []string{"verbs"}, test: []string{"verbs/iwarp", "verbs/fault"}},
 
 	// The families' encodings: Go values to bytes and back, no I/O.
-	"codec":        {test: []string{"codec/hgproc"}},
-	"codec/hgproc": {code: []string{"codec"}},
+	"codec":               {test: []string{"codec/hgproc"}},
+	"codec/hgproc":        {code: []string{"codec"}},
+	"codec/cereal":        {code: []string{"codec"}, test: []string{"internal/cerealtest"}},
+	"internal/cerealtest": {code: []string{"codec/cereal"}},
 
 	// RPC and bulk memory, on Mercury's core and the networks below it.
 	".": {
-		code: []string{"codec", "codec/hgproc", "internal/margo", "internal/hg", "internal/na", "internal/na/ofitcp", "internal/hostmem"},
+		code: []string{"codec", "codec/hgproc", "codec/cereal", "internal/margo", "internal/margoconf", "internal/hg", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/hostmem"},
 		test: []string{"internal/na/natest"},
 
 		modules: []string{modSys}, // mapped files
 	},
+	"rmem": {
+		code: []string{".", "codec", "codec/hgproc", "verbs", "verbs/flow", "internal/hostmem"},
+		test: []string{"verbs/iwarp"},
+	},
 
 	// Programs and measurements stand on everything.
 	"cmd/cinnabar": {
-		code:    []string{".", "codec", "examples/sum", "verbs/...", "verbs", "xfer"},
+		code:    []string{".", "codec", "examples/sum", "rmem", "arena", "regmem", "verbs/...", "verbs", "xfer"},
 		test:    []string{"codec/hgproc"},
 		modules: []string{modCobra, modFlags, modHumanize, modProgress, modHistogram, modSys},
 	},
@@ -115,8 +136,18 @@ var layers = map[string]row{
 	"examples/sum/server":                    {code: []string{".", "examples/sum"}},
 	"examples/sum/client":                    {code: []string{".", "examples/sum"}},
 	"bench":                                  {code: []string{"verbs", "verbs/...", "xfer"}, modules: []string{modSys}},
-	"test/interop":                           {test: []string{".", "codec/hgproc"}},
+	"test/interop":                           {test: []string{".", "codec/cereal", "codec/hgproc", "internal/cerealtest"}},
 	"test/kill":                              {test: []string{"verbs", "verbs/driver", "verbs/iwarp", "xfer"}},
+	"examples/margo":                         {code: []string{"."}},
+	"examples/margo/client":                  {code: []string{".", "examples/margo"}},
+	"examples/margo/server":                  {code: []string{".", "examples/margo"}},
+	"examples/margo/multiplex/client":        {code: []string{".", "examples/margo"}},
+	"examples/margo/multiplex/server":        {code: []string{".", "examples/margo"}},
+	"examples/margo/composition/benchmark":   {code: []string{".", "examples/margo"}},
+	"examples/margo/composition/daemon":      {code: []string{".", "examples/margo"}},
+	"examples/do_rdma":                       {code: []string{"."}},
+	"examples/do_rdma/server":                {code: []string{".", "examples/do_rdma"}},
+	"examples/do_rdma/client":                {code: []string{".", "examples/do_rdma"}},
 	"examples/hello":                         {code: []string{"."}},
 	"examples/hello/client":                  {code: []string{".", "examples/hello"}},
 	"examples/hello/server":                  {code: []string{".", "examples/hello"}},

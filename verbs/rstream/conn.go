@@ -1,0 +1,244 @@
+package rstream
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/flow"
+)
+
+// network is the name of the network in addresses and errors.
+const network = "rdma"
+
+// mostRecord is how many bytes of a Write go in one record: enough to make records cheap, and little enough for several
+// to be under way in a small window.
+const mostRecord = 64 << 10
+
+// Conn is one end of a stream. It is a net.Conn.
+type Conn struct {
+	c          *flow.Conn
+	most       int // bytes of one record
+	readUntil  deadline
+	writeUntil deadline
+
+	reading sync.Mutex
+	// +checklocks:reading
+	rec flow.Record // what Read takes apart
+	// +checklocks:reading
+	rest []byte // of rec
+	// +checklocks:reading
+	held bool // rec is not released
+
+	writing sync.Mutex // so that concurrent Writes do not mix
+
+	closing sync.Once
+	closed  chan struct{} // closed by Close
+	err     error         // what Close returns; written in closing
+}
+
+func newConn(c *flow.Conn) *Conn {
+	return &Conn{c: c, most: max(1, min(mostRecord, c.Longest()/2)), readUntil: newDeadline(), writeUntil: newDeadline(), closed: make(chan struct{})}
+}
+
+// Dial connects to a listener of this package.
+func Dial(ctx context.Context, dev *verbs.Device, addr netip.AddrPort) (*Conn, error) {
+	c, err := flow.Dial(ctx, dev, addr, flow.Config{})
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Addr: address(addr), Err: err}
+	}
+	return newConn(c), nil
+}
+
+// Read implements [io.Reader]. It returns io.EOF after the peer's CloseWrite or Close.
+func (c *Conn) Read(p []byte) (int, error) {
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	if err := c.check(&c.readUntil); err != nil {
+		return 0, c.error("read", err)
+	}
+	for len(c.rest) == 0 { // records may be empty
+		if len(p) == 0 {
+			return 0, nil
+		}
+		if err := c.release(); err != nil {
+			return 0, c.error("read", err)
+		}
+		rec, err := c.c.Recv(c.readUntil.context())
+		if err != nil {
+			return 0, c.error("read", err)
+		}
+		c.rec, c.rest, c.held = rec, rec.Bytes(), true
+	}
+	n := copy(p, c.rest)
+	c.rest = c.rest[n:]
+	if len(c.rest) == 0 {
+		if err := c.release(); err != nil {
+			return n, c.error("read", err)
+		}
+	}
+	return n, nil
+}
+
+// release gives the room of what was read back to the peer.
+//
+// +checklocks:c.reading
+func (c *Conn) release() error {
+	if !c.held {
+		return nil
+	}
+	c.held = false
+	return c.rec.Release()
+}
+
+// Write implements [io.Writer]. It waits while the peer does not read, until the deadline: then it returns how many bytes
+// are on their way.
+func (c *Conn) Write(p []byte) (n int, err error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if err := c.check(&c.writeUntil); err != nil {
+		return 0, c.error("write", err)
+	}
+	for len(p) > n {
+		part := p[n:min(n+c.most, len(p))]
+		if err := c.c.Send(c.writeUntil.context(), part); err != nil {
+			return n, c.error("write", err)
+		}
+		n += len(part)
+	}
+	return n, nil
+}
+
+// check tells why an operation cannot even begin.
+func (c *Conn) check(d *deadline) error {
+	select {
+	case <-c.closed:
+		return net.ErrClosed
+	default:
+		return d.context().Err()
+	}
+}
+
+// error is err as net.Conn returns it.
+func (c *Conn) error(op string, err error) error {
+	select {
+	case <-c.closed:
+		err = net.ErrClosed
+	default:
+	}
+	switch {
+	case errors.Is(err, io.EOF):
+		return io.EOF
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = os.ErrDeadlineExceeded
+	}
+	return &net.OpError{Op: op, Net: network, Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
+}
+
+// CloseWrite tells the peer that nothing follows: its Read returns io.EOF after the last byte. Reading goes on.
+func (c *Conn) CloseWrite() error {
+	if err := c.c.CloseWrite(); err != nil {
+		return c.error("close", err)
+	}
+	return nil
+}
+
+// Close ends the stream. What was written before is delivered, if the peer takes it in time. Reads and writes under way fail
+// with net.ErrClosed. A second Close is an error, as of sockets.
+func (c *Conn) Close() error {
+	first := false
+	c.closing.Do(func() {
+		first = true
+		close(c.closed)
+		c.err = c.c.Close()
+	})
+	if !first {
+		return c.error("close", net.ErrClosed)
+	}
+	if c.err != nil {
+		return &net.OpError{Op: "close", Net: network, Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: c.err}
+	}
+	return nil
+}
+
+// LocalAddr implements [net.Conn].
+func (c *Conn) LocalAddr() net.Addr { return address(c.c.LocalAddr()) }
+
+// RemoteAddr implements [net.Conn].
+func (c *Conn) RemoteAddr() net.Addr { return address(c.c.RemoteAddr()) }
+
+// SetDeadline implements [net.Conn].
+func (c *Conn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+// SetReadDeadline implements [net.Conn].
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadline(&c.readUntil, t) }
+
+// SetWriteDeadline implements [net.Conn].
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadline(&c.writeUntil, t) }
+
+func (c *Conn) setDeadline(d *deadline, t time.Time) error {
+	select {
+	case <-c.closed:
+		return c.error("set", net.ErrClosed)
+	default:
+	}
+	d.set(t)
+	return nil
+}
+
+// address is where an end is.
+type address netip.AddrPort
+
+func (a address) Network() string { return network }
+func (a address) String() string  { return netip.AddrPort(a).String() }
+
+// Listener accepts streams. It is a net.Listener.
+type Listener struct {
+	l      *flow.Listener
+	ctx    context.Context // ends with Close, since Accept has no context of its own
+	cancel context.CancelFunc
+}
+
+// Listen listens on addr; port 0 picks one.
+func Listen(dev *verbs.Device, addr netip.AddrPort) (*Listener, error) {
+	l, err := flow.Listen(dev, addr, flow.Config{})
+	if err != nil {
+		return nil, &net.OpError{Op: "listen", Net: network, Addr: address(addr), Err: err}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Listener{l: l, ctx: ctx, cancel: cancel}, nil
+}
+
+// Accept implements [net.Listener].
+func (l *Listener) Accept() (net.Conn, error) {
+	c, err := l.l.Accept(l.ctx)
+	if err != nil {
+		if l.ctx.Err() != nil {
+			err = net.ErrClosed
+		}
+		return nil, &net.OpError{Op: "accept", Net: network, Addr: l.Addr(), Err: err}
+	}
+	return newConn(c), nil
+}
+
+// Addr implements [net.Listener].
+func (l *Listener) Addr() net.Addr { return address(l.l.Addr()) }
+
+// Close implements [net.Listener]: those in Accept fail with net.ErrClosed, accepted streams go on.
+func (l *Listener) Close() error {
+	l.cancel()
+	return l.l.Close()
+}
+
+var (
+	_ net.Conn     = (*Conn)(nil)
+	_ net.Listener = (*Listener)(nil)
+)
