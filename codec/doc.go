@@ -5,6 +5,7 @@
 // encoding is a property of the RPC, and each family is a package below this one that implements [Codec]:
 //
 //	codec/hgproc   Mercury's and Margo's hg_proc routines, the default
+//	codec/cereal   Thallium's archive of the C++ library cereal
 //
 // # Nouns
 //

@@ -1,8 +1,8 @@
 // Package interop runs this module against the C libraries that it shares its wire with: Mercury and Margo over
 // libfabric's tcp provider, in both roles.
 //
-// Its tests compile the small programs in directory c with the C compiler and pkg-config, and drive them through their
-// standard input and output. Packages are found as pkg-config finds them, so the environment says against which
+// Its tests compile the small programs in directories c and cpp with the compiler and pkg-config, and drive them through
+// their standard input and output. Packages are found as pkg-config finds them, so the environment says against which
 // installation the tests run:
 //
 //	PKG_CONFIG_PATH=$MERCURY/lib/pkgconfig:$MARGO/lib/pkgconfig go test ./test/interop
@@ -14,7 +14,9 @@
 //
 // hg_peer and margo_peer serve a set of RPCs and call the same set elsewhere, one command per line; the comments at the
 // top of their files list options and commands, types.h the arguments. The Go side of the tests serves and calls the
-// same set. margo_sum_server and margo_sum_client are the two halves of Margo's tutorial. hashids and procs print what
+// same set. thallium_peer in directory cpp is their like in C++, on Thallium; do_rdma_server and do_rdma_client are the two
+// halves of its tutorial on RDMA, values prints the bytes of values.hpp, and their compiler takes a minute.
+// margo_sum_server and margo_sum_client are the two halves of Margo's tutorial. hashids and procs print what
 // the libraries make of names and values.
 //
 // # Recorded bytes

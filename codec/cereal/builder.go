@@ -1,0 +1,228 @@
+package cereal
+
+import (
+	"fmt"
+	"reflect"
+
+	"cinnabar/codec"
+)
+
+// builder makes nodes from types.
+type builder struct {
+	made map[request]*node // containers, pointers and structs, also those that are not complete yet
+}
+
+// request is what a node is made for: a type, and what its untold pointers are.
+type request struct {
+	typ  reflect.Type
+	form form
+}
+
+// scalars are the kinds that take a fixed number of bytes and nothing else.
+var scalars = map[reflect.Kind]struct {
+	op   op
+	size int
+}{
+	reflect.Int8:       {opInt8, 1},
+	reflect.Int16:      {opInt16, 2},
+	reflect.Int32:      {opInt32, 4},
+	reflect.Int64:      {opInt64, 8},
+	reflect.Uint8:      {opUint8, 1},
+	reflect.Uint16:     {opUint16, 2},
+	reflect.Uint32:     {opUint32, 4},
+	reflect.Uint64:     {opUint64, 8},
+	reflect.Bool:       {opBool, 1},
+	reflect.Float32:    {opFloat32, 4},
+	reflect.Float64:    {opFloat64, 8},
+	reflect.Complex64:  {opComplex64, 8},
+	reflect.Complex128: {opComplex128, 16},
+}
+
+// remedies says what to use in place of kinds that C++ programs cannot be sure to read alike.
+var remedies = map[reflect.Kind]string{
+	reflect.Int:           "use int32 for C++'s int, int64 for its long and ptrdiff_t",
+	reflect.Uint:          "use uint32 for C++'s unsigned int, uint64 for size_t",
+	reflect.Uintptr:       "use uint64",
+	reflect.UnsafePointer: "expose the memory and send a bulk handle",
+	reflect.Interface:     "use a concrete type, or a struct with cereal.Variant",
+	reflect.Chan:          `leave it out with the tag cereal:"-"`,
+	reflect.Func:          `leave it out with the tag cereal:"-"`,
+	reflect.Pointer: `tag the field with what it is in C++: cereal:"optional", cereal:"unique" for a unique_ptr or ` +
+		`cereal:"shared" for a shared_ptr`,
+}
+
+// node returns the plan for t. f says what the pointers in it are, as far as the next struct.
+func (bld *builder) node(t reflect.Type, f form) (*node, error) {
+	if custom, err := isCustom(t); err != nil {
+		return nil, err
+	} else if custom {
+		return &node{op: opCustom, typ: t}, nil
+	}
+	if s, ok := scalars[t.Kind()]; ok {
+		return &node{op: s.op, typ: t, min: s.size, fixed: true}, nil
+	}
+	if t.Kind() == reflect.String {
+		return &node{op: opString, typ: t, min: sizeTag}, nil
+	}
+	if t.Kind() == reflect.Struct {
+		f = ""
+	}
+	key := request{t, f}
+	if n := bld.made[key]; n != nil {
+		return n, nil
+	}
+	n := &node{typ: t}
+	bld.made[key] = n
+	if err := bld.compose(n, f); err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// compose completes the node of a type that holds others. What is not known yet of a node in a cycle is not asked: the
+// least sizes of slices, maps and pointers are set before what is inside is looked at.
+func (bld *builder) compose(n *node, f form) error {
+	switch n.typ.Kind() {
+	case reflect.Pointer:
+		return bld.pointer(n, f)
+	case reflect.Array:
+		return bld.array(n, f)
+	case reflect.Slice:
+		return bld.slice(n, f)
+	case reflect.Map:
+		return bld.mapping(n, f)
+	case reflect.Struct:
+		return bld.structure(n)
+	default:
+		return refuse(n.typ)
+	}
+}
+
+// refuse says that t has no bytes, and what to use in its place.
+func refuse(t reflect.Type) error {
+	var problem string
+	switch t.Kind() {
+	case reflect.Int, reflect.Uint, reflect.Uintptr:
+		problem = fmt.Sprintf("Go type %v has a size of its own on each platform", t)
+	case reflect.Pointer:
+		problem = fmt.Sprintf("Go type %v can be three things in C++", t)
+	default:
+		problem = fmt.Sprintf("cereal has no encoding for Go type %v", t)
+	}
+	return &codec.Error{Problem: problem, Remedy: remedies[t.Kind()]}
+}
+
+func (bld *builder) pointer(n *node, f form) (err error) {
+	switch f {
+	case optional:
+		n.op, n.min = opOptional, presence
+	case unique:
+		n.op, n.min = opUnique, presence
+	case shared:
+		n.op, n.min = opShared, sharedID
+	default:
+		return refuse(n.typ)
+	}
+	n.elem, err = bld.node(n.typ.Elem(), f)
+	return err
+}
+
+func (bld *builder) array(n *node, f form) error {
+	elem, err := bld.node(n.typ.Elem(), f)
+	if err != nil {
+		return under(err, "[]")
+	}
+	// Where pointers have 4 bytes, nothing takes more than twice as many on the wire as it does in memory.
+	if size := uint64(n.typ.Len()) * uint64(elem.min); size > maxMin {
+		return tooLarge("%v takes at least %d bytes", n.typ, size)
+	}
+	n.op, n.elem, n.count = opArray, elem, n.typ.Len()
+	n.min, n.fixed = n.count*elem.min, elem.fixed || n.count == 0
+	if elem.op == opUint8 {
+		n.op = opByteArray
+	}
+	return nil
+}
+
+func tooLarge(format string, args ...any) error {
+	return &codec.Error{
+		Problem: fmt.Sprintf(format, args...) + fmt.Sprintf(", more than the %d that a message can have", maxMin),
+		Remedy:  "expose the memory and send a bulk handle",
+	}
+}
+
+func (bld *builder) slice(n *node, f form) (err error) {
+	n.op, n.min = opSlice, sizeTag
+	if n.elem, err = bld.node(n.typ.Elem(), f); err != nil {
+		return under(err, "[]")
+	}
+	switch {
+	case n.elem.op == opUint8:
+		n.op = opByteSlice
+	case n.elem.isEmpty(): // a count of them could not be checked against the message
+		return &codec.Error{Problem: fmt.Sprintf("elements of %v take no bytes", n.typ), Remedy: "send the count alone, as a uint64"}
+	}
+	return nil
+}
+
+func (bld *builder) mapping(n *node, f form) (err error) {
+	n.op, n.min = opMap, sizeTag
+	if n.key, err = bld.node(n.typ.Key(), f); err != nil {
+		return under(err, "[key]")
+	}
+	if err := n.key.ordered(); err != nil {
+		return under(err, "[key]")
+	}
+	if n.key.isEmpty() {
+		return &codec.Error{Problem: fmt.Sprintf("keys of %v take no bytes", n.typ), Remedy: "send the element alone"}
+	}
+	if n.elem, err = bld.node(n.typ.Elem(), f); err != nil {
+		return under(err, "[]")
+	}
+	return nil
+}
+
+var (
+	appenderType = reflect.TypeFor[codec.Appender]()
+	decoderType  = reflect.TypeFor[codec.Decoder]()
+)
+
+// isCustom reports whether t reads and writes its own bytes. Doing one of them is a mistake that would only show at
+// the peer, and so is doing it by accident through an embedded field, which would drop all other fields.
+func isCustom(t reflect.Type) (bool, error) {
+	ptr := reflect.PointerTo(t)
+	appends, decodes := ptr.Implements(appenderType), ptr.Implements(decoderType)
+	switch {
+	case !appends && !decodes, t.Kind() == reflect.Interface, t.Kind() == reflect.Pointer:
+		return false, nil
+	case !decodes:
+		return false, &codec.Error{Problem: fmt.Sprintf("%v has AppendProc but no DecodeProc", t), Remedy: "implement both codec.Appender and codec.Decoder"}
+	case !appends:
+		return false, &codec.Error{Problem: fmt.Sprintf("%v has DecodeProc but no AppendProc", t), Remedy: "implement both codec.Appender and codec.Decoder"}
+	}
+	if f, ok := embeddedCustom(t); ok {
+		return false, &codec.Error{
+			Problem: fmt.Sprintf("%v would be written as its embedded field %s alone", t, f),
+			Remedy:  "give that field a name",
+		}
+	}
+	return true, nil
+}
+
+// embeddedCustom returns the name of an embedded field that lends t the methods of a custom type.
+func embeddedCustom(t reflect.Type) (string, bool) {
+	if t.Kind() != reflect.Struct {
+		return "", false
+	}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		ptr := f.Type
+		if ptr.Kind() != reflect.Pointer && ptr.Kind() != reflect.Interface {
+			ptr = reflect.PointerTo(ptr)
+		}
+		if f.Anonymous && (ptr.Implements(appenderType) || ptr.Implements(decoderType)) {
+			return f.Name, true
+		}
+	}
+	return "", false
+}

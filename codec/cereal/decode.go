@@ -1,0 +1,351 @@
+package cereal
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"reflect"
+	"strconv"
+
+	"cinnabar/codec"
+)
+
+// decoder reads one message. It never leaves its goroutine's stack.
+type decoder struct {
+	b     []byte // what is left of the message
+	depth int
+
+	objects  []reflect.Value               // pointers to what shared pointers have led to, by id-1
+	versions map[reflect.Type]ClassVersion // of classes of which a value has been read
+}
+
+// decode reads v, which can be set.
+func (d *decoder) decode(n *node, v reflect.Value) error {
+	if len(d.b) < n.min {
+		return d.short(n, v)
+	}
+	switch n.op {
+	case opString:
+		return d.text(v)
+	case opByteArray:
+		copy(v.Bytes(), d.take(n.min))
+	case opArray:
+		return d.array(n, v)
+	case opByteSlice:
+		return d.bytes(v)
+	case opSlice:
+		return d.slice(n, v)
+	case opMap:
+		return d.mapping(n, v)
+	case opOptional:
+		return d.pointer(n, v, d.take(presence)[0] == 0)
+	case opUnique:
+		return d.pointer(n, v, d.take(presence)[0] != 0)
+	case opShared:
+		return d.shared(n, v)
+	case opStruct:
+		return d.fields(n, v)
+	case opVariant:
+		return d.variant(n, v)
+	case opVersion:
+		return d.version(n, v)
+	case opCustom:
+		rest, err := decodeCustom(d.b, v.Addr().Interface())
+		d.b = rest
+		return err
+	default:
+		n.setScalar(v, d.take(n.min))
+	}
+	return nil
+}
+
+// take returns the next n bytes, which the caller knows to be there.
+func (d *decoder) take(n int) []byte {
+	b := d.b[:n]
+	d.b = d.b[n:]
+	return b
+}
+
+// setScalar sets v, of a scalar type, to what the min bytes of b say.
+func (n *node) setScalar(v reflect.Value, b []byte) {
+	le := binary.LittleEndian
+	switch n.op {
+	case opInt8:
+		v.SetInt(int64(int8(b[0])))
+	case opInt16:
+		v.SetInt(int64(int16(le.Uint16(b))))
+	case opInt32:
+		v.SetInt(int64(int32(le.Uint32(b))))
+	case opInt64:
+		v.SetInt(int64(le.Uint64(b)))
+	case opUint8:
+		v.SetUint(uint64(b[0]))
+	case opUint16:
+		v.SetUint(uint64(le.Uint16(b)))
+	case opUint32:
+		v.SetUint(uint64(le.Uint32(b)))
+	case opUint64:
+		v.SetUint(le.Uint64(b))
+	case opBool:
+		v.SetBool(b[0] != 0)
+	case opFloat32:
+		setFloat32Bits(v, le.Uint32(b))
+	case opFloat64:
+		v.SetFloat(math.Float64frombits(le.Uint64(b)))
+	case opComplex64:
+		setComplex64(v, b)
+	default: // opComplex128
+		v.SetComplex(complex(math.Float64frombits(le.Uint64(b)), math.Float64frombits(le.Uint64(b[8:]))))
+	}
+}
+
+// short says where the message, which has fewer bytes than n needs, ends. It descends to the field that cannot be read.
+func (d *decoder) short(n *node, v reflect.Value) error {
+	switch n.op {
+	case opArray:
+		return d.array(n, v)
+	case opStruct:
+		return d.fields(n, v)
+	default: // nothing below
+		return overflow("%v takes at least %d bytes, %d remain", n.typ, n.min, len(d.b))
+	}
+}
+
+// enter goes one level deeper; leave goes back.
+func (d *decoder) enter() error {
+	if d.depth++; d.depth > maxDepth {
+		return tooDeep()
+	}
+	return nil
+}
+
+func (d *decoder) leave() { d.depth-- }
+
+// size reads a count of elements that take at least that many bytes each, and refuses one that the rest of the message
+// cannot hold. Nothing is allocated for a count before this.
+func (d *decoder) size(least int) (int, error) {
+	count := binary.LittleEndian.Uint64(d.take(sizeTag))
+	if count > uint64(len(d.b)/least) {
+		return 0, overflow("%d elements of at least %d bytes exceed the %d bytes that remain", count, least, len(d.b))
+	}
+	return int(count), nil
+}
+
+func (d *decoder) text(v reflect.Value) error {
+	n, err := d.size(1)
+	if err != nil {
+		return err
+	}
+	v.SetString(string(d.take(n)))
+	return nil
+}
+
+func (d *decoder) bytes(v reflect.Value) error {
+	n, err := d.size(1)
+	if err != nil {
+		return err
+	}
+	v.SetZero() // never into memory that the program may still hold
+	v.Grow(n)
+	v.SetLen(n)
+	copy(v.Bytes(), d.take(n))
+	return nil
+}
+
+func (d *decoder) fields(n *node, v reflect.Value) error {
+	for i := range n.fields {
+		f := &n.fields[i]
+		if err := d.decode(f.node, v.Field(f.index)); err != nil {
+			return under(err, f.name)
+		}
+	}
+	return nil
+}
+
+func (d *decoder) array(n *node, v reflect.Value) error {
+	if n.isEmpty() {
+		return nil
+	}
+	for i := range n.count {
+		if err := d.decode(n.elem, v.Index(i)); err != nil {
+			return under(err, "["+strconv.Itoa(i)+"]")
+		}
+	}
+	return nil
+}
+
+func (d *decoder) slice(n *node, v reflect.Value) error {
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	count, err := d.size(max(1, n.elem.min)) // a custom type may say nothing; then each is taken to need a byte
+	if err != nil {
+		return err
+	}
+	v.SetZero()
+	if n.elem.isScalar() {
+		d.scalars(n.elem, v, count)
+		return nil
+	}
+	return d.elems(n.elem, v, count)
+}
+
+// scalars reads count scalars, whose bytes are there, into v, an empty slice.
+func (d *decoder) scalars(elem *node, v reflect.Value, count int) {
+	b := d.take(count * elem.min)
+	v.Grow(count)
+	v.SetLen(count)
+	if setNumbers(v.Addr().Interface(), b) {
+		return
+	}
+	for i := range count {
+		elem.setScalar(v.Index(i), b[i*elem.min:])
+	}
+}
+
+// elems reads count elements into v, an empty slice. Elements can be larger in memory than in the message, so the
+// first allocation is no larger than what remains of the message and later ones follow what was really read.
+func (d *decoder) elems(elem *node, v reflect.Value, count int) error {
+	size := max(1, int(elem.typ.Size()))
+	v.Grow(min(count, 1+len(d.b)/size))
+	for i := range count {
+		if i == v.Cap() {
+			v.Grow(1)
+		}
+		v.SetLen(i + 1)
+		if err := d.decode(elem, v.Index(i)); err != nil {
+			return under(err, "["+strconv.Itoa(i)+"]")
+		}
+	}
+	return nil
+}
+
+// mapping reads a map, whose entries may come in any order, since that of an unordered map is nobody's to know.
+func (d *decoder) mapping(n *node, v reflect.Value) error {
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	count, err := d.size(n.key.min + n.elem.min) // no key takes less than a byte
+	if err != nil {
+		return err
+	}
+	size := max(1, int(n.key.typ.Size()+n.elem.typ.Size()))
+	v.Set(reflect.MakeMapWithSize(n.typ, min(count, 1+len(d.b)/size)))
+	key, elem := reflect.New(n.key.typ).Elem(), reflect.New(n.elem.typ).Elem()
+	for i := range count {
+		key.SetZero() // what earlier entries refer to is theirs
+		elem.SetZero()
+		if err := d.decode(n.key, key); err != nil {
+			return under(err, "[key "+strconv.Itoa(i)+"]")
+		}
+		if v.MapIndex(key).IsValid() {
+			return &codec.Error{
+				Problem: fmt.Sprintf("key %s comes twice", keyStep(key)),
+				Remedy:  "a multimap is a slice of structs with key and element",
+			}
+		}
+		if err := d.decode(n.elem, elem); err != nil {
+			return under(err, keyStep(key))
+		}
+		v.SetMapIndex(key, elem)
+	}
+	return nil
+}
+
+// pointer reads what an optional or a unique pointer leads to, if it does.
+func (d *decoder) pointer(n *node, v reflect.Value, there bool) error {
+	if !there {
+		v.SetZero()
+		return nil
+	}
+	v.Set(reflect.New(n.elem.typ))
+	return d.pointee(n, v)
+}
+
+func (d *decoder) pointee(n *node, v reflect.Value) error {
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	return d.decode(n.elem, v.Elem())
+}
+
+// shared reads a shared pointer. Ids are counted as cereal counts them, so that a message that was not made by it is
+// found out.
+func (d *decoder) shared(n *node, v reflect.Value) error {
+	id := binary.LittleEndian.Uint32(d.take(sharedID))
+	known := uint32(len(d.objects))
+	switch {
+	case id == 0:
+		v.SetZero()
+		return nil
+	case id == (known+1)|isNew:
+		p := reflect.New(n.elem.typ)
+		d.objects = append(d.objects, p) // before the object, which may lead back to itself
+		v.Set(p)
+		return d.pointee(n, v)
+	case id > known:
+		return &codec.Error{Problem: fmt.Sprintf("shared pointer %#x follows %d objects", id, known)}
+	}
+	p := d.objects[id-1]
+	if p.Type().Elem() != n.elem.typ {
+		return &codec.Error{Problem: fmt.Sprintf("shared pointer %d leads to a %v, not a %v", id, p.Type().Elem(), n.elem.typ)}
+	}
+	v.Set(p)
+	return nil
+}
+
+func (d *decoder) variant(n *node, v reflect.Value) error {
+	which := binary.LittleEndian.Uint32(d.take(altIndex))
+	if which >= uint32(len(n.fields)) {
+		return &codec.Error{Problem: fmt.Sprintf("alternative %d of the variant %v, which has %d", int32(which), n.typ, len(n.fields))}
+	}
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	for i := range n.fields {
+		v.Field(n.fields[i].index).SetZero()
+	}
+	f := &n.fields[which]
+	alt := v.Field(f.index)
+	alt.Set(reflect.New(f.typ))
+	if err := d.decode(f.node, alt.Elem()); err != nil {
+		return under(err, f.name)
+	}
+	return nil
+}
+
+func (d *decoder) version(n *node, v reflect.Value) error {
+	version, known := d.versions[n.typ]
+	if !known {
+		const size = 4
+		if len(d.b) < size {
+			return overflow("the class version takes %d bytes, %d remain", size, len(d.b))
+		}
+		version = ClassVersion(binary.LittleEndian.Uint32(d.take(size)))
+		if d.versions == nil {
+			d.versions = map[reflect.Type]ClassVersion{}
+		}
+		d.versions[n.typ] = version
+	}
+	v.SetUint(uint64(version))
+	return nil
+}
+
+// decodeCustom has p, a pointer to a custom type, read its own bytes from b and returns the rest of b.
+func decodeCustom(b []byte, p any) ([]byte, error) {
+	n, err := p.(codec.Decoder).DecodeProc(b)
+	if err != nil {
+		return nil, foreign(err)
+	}
+	if n < 0 || n > len(b) {
+		return nil, &codec.Error{
+			Problem: fmt.Sprintf("DecodeProc of %T took %d bytes of %d", p, n, len(b)),
+			Remedy:  "return how many bytes were read",
+		}
+	}
+	return b[n:], nil
+}

@@ -1,0 +1,94 @@
+// Command client is the client of the do_rdma example: it exposes a few bytes and tells the server where they are.
+//
+//	client [-grace TIME] [ADDRESS]
+//
+// ADDRESS is the server's, tcp://127.0.0.1:1234 if it is not given; na+sm has others. The server does not say when it is
+// done, so the memory stays exposed for the grace time, 1 second if it is not given, or until the client is interrupted.
+// A pull that has begun by then ends first. Nothing is printed.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"cinnabar"
+	dordma "cinnabar/examples/do_rdma"
+)
+
+const patience = 10 * time.Second // until the request has left
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second ^C ends the process at once
+	code := run(ctx, os.Args, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run is the program; it returns the exit code.
+func run(ctx context.Context, args []string, stderr io.Writer) int {
+	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() { _, _ = fmt.Fprintf(stderr, "Usage: %s [-grace time] [address]\n", args[0]) }
+	grace := flags.Duration("grace", time.Second, "how long the memory stays exposed")
+	if err := flags.Parse(args[1:]); err != nil {
+		return 1 // it is told already
+	}
+	address := dordma.Address
+	switch flags.NArg() {
+	case 0:
+	case 1:
+		address = flags.Arg(0)
+	default:
+		flags.Usage()
+		return 1
+	}
+	if err := send(ctx, address, *grace); err != nil {
+		_, _ = fmt.Fprintf(stderr, "error: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+// send makes the request and keeps the memory exposed for the grace time.
+func send(ctx context.Context, address string, grace time.Duration) error {
+	protocol, _, _ := strings.Cut(address, "://")
+	engine, err := cinnabar.Open(protocol, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = engine.Close() }() // there is nothing left to lose
+	server, err := engine.Lookup(ctx, address)
+	if err != nil {
+		return err
+	}
+	memory, err := engine.Expose(cinnabar.ReadOnly, []byte(dordma.Text))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = memory.Close() }() // whoever has not begun to pull by now comes too late
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := dordma.RPC.Send(limited, server, memory.Handle()); err != nil {
+		return err
+	}
+	wait(ctx, grace)
+	return nil
+}
+
+// wait waits for a while, unless the program is told to end.
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

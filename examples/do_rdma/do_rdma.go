@@ -1,0 +1,33 @@
+// Package dordma is what the two programs of the do_rdma example share: the RPC of Thallium's tutorial "Transferring data
+// over RDMA".
+//
+// The client exposes nine bytes, "Matthieu" and its NUL, and sends a handle to them in a request that has no response.
+// The server pulls six of them out of the client's memory, since that is all the room it has, and prints them:
+//
+//	server      Server received bulk: Matthi
+//	client
+//
+// Either program can be replaced by the C++ program of the tutorial: the RPC's name, provider, types and bytes are the
+// same.
+//
+// # A request without response
+//
+// Nothing tells the client when the server has pulled. The tutorial's client ends as soon as its request has left, which
+// goes well because so little memory travels inside the request; of more memory the server would find nothing any more.
+// The client here keeps its memory exposed for a grace time, and then closes it, which waits for a pull that has begun. A
+// program that must know better asks for a response, as most of Thallium's programs do.
+package dordma
+
+import "cinnabar"
+
+const (
+	// Address is where the tutorial's server listens.
+	Address = "tcp://127.0.0.1:1234"
+	// Text is what the client exposes; in C++ a NUL ends it.
+	Text = "Matthieu\x00"
+	// Room is how many bytes the server has room for.
+	Room = 6
+)
+
+// RPC is the remote procedure. It is declared once and used by both sides.
+var RPC = cinnabar.NewOneWay[cinnabar.BulkHandle]("do_rdma", cinnabar.WithFlavor(cinnabar.Thallium))

@@ -1,0 +1,11 @@
+package dordma
+
+import "testing"
+
+// The same over shared memory, on one machine.
+func TestTutorialOverSharedMemory(t *testing.T) {
+	s := startServerAt(t, "na+sm://")
+	wantClient(t, 0, "", "-grace", "0s", s.addr)
+	s.stdout.want(t, 1, received)
+	s.stop(t, 1)
+}
