@@ -35,8 +35,10 @@ type Config struct {
 
 	Interceptors []Interceptor // outermost first, around calls and around handlers
 	Monitor      Monitor       // nil: none, which costs nothing
-	Statistics   *Statistics   // measures calls and transfers, for this engine only; nil: none, which costs nothing
-	Progress     Progress
+	// Statistics measures calls and transfers, for this engine only; nil: none, which costs nothing, unless a document that
+	// ParseConfig has read asks for Margo's default monitor by its key monitoring. Then the engine's [Engine.Config] has it.
+	Statistics *Statistics
+	Progress   Progress
 
 	// AllowRemoteShutdown has the engine obey a peer that asks it to shut down ([Endpoint.Shutdown],
 	// margo_shutdown_remote_instance). Otherwise such a peer is told that it may not.
@@ -116,6 +118,7 @@ func (cfg *Config) filled() Config {
 		defaultTo(&c.MaxHandlers, defaultHandlers)
 		defaultTo(&c.MaxQueued, defaultQueued)
 	}
+	c.measure()
 	defaultTo(&c.Progress.Spin, defaultSpin)
 	for i := range c.Pools {
 		c.Pools[i].fill()
@@ -192,12 +195,20 @@ func (cfg *Config) tcp() ofitcp.Config {
 	}
 }
 
-// sm returns what the transport of na+sm is told. It has its own idea of how long to spin, which it is left unless the
-// program has one.
-func (cfg *Config) sm() sm.Config {
+// smMessage is how long messages are over na+sm, whatever a program wants: C's region has no room for more.
+const smMessage = 4096
+
+// sm returns what the transport of na+sm is told, at most. It has its own idea of how long to spin, which it is left
+// unless the program has one.
+func (cfg *Config) sm() (sm.Config, error) {
+	for _, n := range []int{cfg.MaxRequest, cfg.MaxResponse} {
+		if n != 0 && n != smMessage {
+			return sm.Config{}, argumentError("open engine", "", "", "MaxRequest or MaxResponse is %d; over na+sm messages have %d bytes, which 0 stands for", n, smMessage)
+		}
+	}
 	c := sm.Config{Logger: cfg.layer("na"), Spin: cfg.Progress.Spin, ConnectTimeout: cfg.DialTimeout, SendTimeout: cfg.SendTimeout}
 	if c.Spin == defaultSpin {
 		c.Spin = 0
 	}
-	return c
+	return c, nil
 }

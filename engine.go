@@ -72,7 +72,10 @@ func open(addr string, listen bool, cfg *Config) (*Engine, error) {
 		})
 	case "na+sm", "sm":
 		return newEngine(cfg, func(c *Config, h na.Handler) (na.Endpoint, error) {
-			t := c.sm()
+			t, err := c.sm()
+			if err != nil {
+				return nil, err
+			}
 			t.Address, t.Listen, t.Handler = addr, listen, h
 			ep, err := sm.Open(context.Background(), t)
 			if err != nil {
@@ -99,10 +102,13 @@ func newEngine(cfg *Config, connect func(*Config, na.Handler) (na.Endpoint, erro
 		return nil, errorFrom("open engine", "", p.Addr(), fmt.Errorf("its parent: %w", ErrClosed))
 	}
 	e.log = e.cfg.logs.layer("")
+	e.doing.init()
 	e.gate.init()
 	e.lives.init()
 	e.ending.init()
-	e.handlers.init(e)
+	if err := e.handlers.init(e); err != nil {
+		return nil, err
+	}
 	e.core = hg.New(e.cfg.class(&e.handlers))
 	ep, err := connect(&e.cfg, e.core)
 	if err != nil {

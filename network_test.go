@@ -17,7 +17,7 @@ var aboutTCP = []string{
 	"TestCancelHalfWay", "TestCancelWaitsForNetwork", "TestCloseUnderStalledPull", "TestRemoteReadAtContext", "TestPoolReleaseWaits",
 	"TestBulkCloseWaits", "TestUnreachable", "TestBoundHandleBadOwner", "TestManyClients", "TestPeerKilled", "TestStartWithEndedContext",
 	"TestTransferChunksCancelled", "TestTransferTimeout", "TestEngineCloseEndsTransfers", "TestTransferEvents", "TestTransferFreesWorker",
-	"TestCallToClient", "TestSetMercuryLog", "TestEngineConfig", "TestClass", "TestEagerSize", "TestConfigReaches",
+	"TestCallToClient", "TestSmallMessages", "TestSetMercuryLog", "TestEngineConfig", "TestClass", "TestEagerSize", "TestConfigReaches",
 }
 
 // notByTheKernel are those that it leaves out because they are about what the owner of memory does against a peer that

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"runtime"
 	"strconv"
@@ -50,6 +51,24 @@ func TestSharedMemoryWithoutAttach(t *testing.T) {
 	p.kill()
 	if !bytes.Equal(heap, bytes.Repeat([]byte("HEAP"), 100_000)) || !bytes.Equal(alloc.Bytes(), bytes.Repeat([]byte("POOL"), 100_000)) {
 		t.Errorf("what it pushed has not arrived: %.8q, %.8q", heap, alloc.Bytes())
+	}
+}
+
+// TestSharedMemoryConfig: settings arrive where they are used, and what na+sm does not have is refused.
+func TestSharedMemoryConfig(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	cfg := &Config{Logger: log, Progress: Progress{Spin: 3}, MaxRequest: 4096, DialTimeout: 6, SendTimeout: 9}
+	got, err := cfg.sm()
+	if want := (sm.Config{Logger: log, Spin: 3, ConnectTimeout: 6, SendTimeout: 9}); err != nil || got != want {
+		t.Errorf("the transport is told %+v, %v; want %+v", got, err, want)
+	}
+	plain := (&Config{}).filled()
+	if got, err := plain.sm(); err != nil || got.Spin != 0 {
+		t.Errorf("without a wish for spinning it is told %v, %v; want its own idea", got.Spin, err)
+	}
+	for _, cfg := range []*Config{{MaxRequest: 8192}, {MaxResponse: 1024}} {
+		_, err := Listen("na+sm", cfg)
+		wantCode(t, err, CodeInvalidArg, "4096")
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,11 +22,21 @@ import (
 //	  | <------------ its engine's address -- |
 //	  |      ... calls and their pulls ...    |
 //	  | -- an empty line ------------------> |  and the peer's engine ends
+//
+// and once more for each other network.
 const (
-	demoSums   = 4                       // calls of sum, as the client of Margo's tutorial makes
-	demoSum    = 36                      // what each of them returns
-	demoListen = "ofi+tcp://127.0.0.1:0" // both are on this machine
+	demoSums = 4  // calls of sum, as the client of Margo's tutorial makes
+	demoSum  = 36 // what each of them returns
 )
+
+// demoNetworks are what the calls are made over, one after the other: both ends are on this machine.
+func demoNetworks(ctx context.Context) []string {
+	networks := []string{"ofi+tcp://127.0.0.1:0"}
+	if shared, _, err := cinnabar.ChooseAddr(ctx, "na+sm", nil); err == nil {
+		networks = append(networks, shared)
+	}
+	return networks
+}
 
 // demoFetch has the peer pull the next part of the data. Parts come in order.
 var demoFetch = cinnabar.NewRPC[cinnabar.BulkHandle, demoFetched]("demo_fetch")
@@ -37,12 +48,22 @@ type demoFetched struct {
 }
 
 // calls is the parent's part.
-func (d *demo) calls(ctx context.Context, x *exchange) (err error) {
+func (d *demo) calls(ctx context.Context, x *exchange) error {
+	for _, network := range demoNetworks(ctx) {
+		if err := d.callsOver(ctx, x, network); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *demo) callsOver(ctx context.Context, x *exchange, network string) (err error) {
+	protocol, _, _ := strings.Cut(network, ":")
 	var address string
 	if err := x.receive(ctx, &address); err != nil {
 		return err
 	}
-	engine, err := cinnabar.Open(demoListen, nil)
+	engine, err := cinnabar.Open(network, nil)
 	if err != nil {
 		return err
 	}
@@ -51,17 +72,17 @@ func (d *demo) calls(ctx context.Context, x *exchange) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := d.sums(ctx, engine, peer); err != nil {
-		return fmt.Errorf("RPC sum: %w", reason(ctx, err))
+	if err := d.sums(ctx, engine, peer, protocol); err != nil {
+		return fmt.Errorf("RPC sum over %s: %w", protocol, reason(ctx, err))
 	}
-	if err := d.fetch(ctx, engine, peer); err != nil {
-		return fmt.Errorf("RPC with bulk pull: %w", reason(ctx, err))
+	if err := d.fetch(ctx, engine, peer, protocol); err != nil {
+		return fmt.Errorf("RPC with bulk pull over %s: %w", protocol, reason(ctx, err))
 	}
 	return x.send("")
 }
 
 // sums makes the tutorial's calls, each with memory of its own.
-func (d *demo) sums(ctx context.Context, engine *cinnabar.Engine, peer *cinnabar.Endpoint) error {
+func (d *demo) sums(ctx context.Context, engine *cinnabar.Engine, peer *cinnabar.Endpoint, protocol string) error {
 	values := []int32{1, 4, 2, 5, 6, 3, 5, 3, 2, 5}
 	start := time.Now()
 	for range demoSums {
@@ -71,7 +92,7 @@ func (d *demo) sums(ctx context.Context, engine *cinnabar.Engine, peer *cinnabar
 	}
 	took := time.Since(start)
 	d.rows = append(d.rows, demoRow{
-		step: "RPC sum, pulling 10 integers", operations: demoSums, bytes: int64(demoSums * 4 * len(values)), took: took,
+		step: "RPC sum, pulling 10 integers, " + protocol, operations: demoSums, bytes: int64(demoSums * 4 * len(values)), took: took,
 		rate: fmt.Sprintf("%.0f calls/s", perSecond(demoSums, took)), verified: fmt.Sprintf("response %d each time", demoSum),
 	})
 	return nil
@@ -92,7 +113,7 @@ func demoSumOnce(ctx context.Context, engine *cinnabar.Engine, peer *cinnabar.En
 
 // fetch exposes the data, round by round, in the memory that the operations before have used, and has the peer pull it.
 // The time is that of the pulls as the peer measures it, without making and hashing the data.
-func (d *demo) fetch(ctx context.Context, engine *cinnabar.Engine, peer *cinnabar.Endpoint) (err error) {
+func (d *demo) fetch(ctx context.Context, engine *cinnabar.Engine, peer *cinnabar.Endpoint, protocol string) (err error) {
 	r, err := d.src.open()
 	if err != nil {
 		return err
@@ -104,7 +125,7 @@ func (d *demo) fetch(ctx context.Context, engine *cinnabar.Engine, peer *cinnaba
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	row := demoRow{step: "RPC with bulk pull", bytes: d.src.Size}
+	row := demoRow{step: "RPC with bulk pull, " + protocol, bytes: d.src.Size}
 	arrived := sha256.Sum256(nil)
 	for left := d.src.Size; left > 0; {
 		n := min(left, demoRound)
@@ -130,8 +151,17 @@ func (d *demo) fetch(ctx context.Context, engine *cinnabar.Engine, peer *cinnaba
 }
 
 // calls is the peer's part.
-func (p *demoPeer) calls(ctx context.Context, x *exchange) (err error) {
-	engine, err := cinnabar.Listen(demoListen, nil)
+func (p *demoPeer) calls(ctx context.Context, x *exchange) error {
+	for _, network := range demoNetworks(ctx) {
+		if err := p.callsOver(ctx, x, network); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *demoPeer) callsOver(ctx context.Context, x *exchange, network string) (err error) {
+	engine, err := cinnabar.Listen(network, nil)
 	if err != nil {
 		return err
 	}

@@ -68,6 +68,7 @@ func TestPerfTwoProcesses(t *testing.T) {
 		{"", "bw-write --size 4KiB,64KiB --count 3 --inflight 3 --transfers 5 --verify", []int64{4096, 65536}, 9},
 	} {
 		t.Run(tt.client, func(t *testing.T) {
+			t.Parallel()
 			server, address, o := startPerfServe(t, strings.Fields(tt.server)...)
 			args := strings.Fields(tt.client)
 			lines := perfLines(t, append([]string{args[0], address}, args[1:]...)...)
@@ -133,8 +134,8 @@ func TestPerfClientThatKeepsTheServer(t *testing.T) {
 func TestPerfClientKilled(t *testing.T) {
 	server, address, o := startPerfServe(t, "--memory", "65MiB") // that of two clients
 	for _, op := range []string{"bw-read", "bw-write"} {
-		client, seen, _ := start(t, "perf", op, address, "--size", "1MiB,16MiB", "--transfers", "2", "--count", "20")
-		waitLine(t, seen, `^ +1048576`)
+		client, seen, _ := start(t, "perf", op, address, "--size", "16MiB", "--transfers", "2", "--duration", "1h")
+		waitLine(t, seen, `^ +bytes`) // its memory is announced by then
 		if err := client.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
@@ -155,8 +156,8 @@ func TestPerfClientKilled(t *testing.T) {
 
 func TestPerfServerKilled(t *testing.T) {
 	server, address, _ := startPerfServe(t)
-	client, seen, o := start(t, "perf", "bw-write", address, "--size", "64KiB,16MiB", "--count", "300")
-	waitLine(t, seen, `^ +65536`)
+	client, seen, o := start(t, "perf", "bw-write", address, "--size", "16MiB", "--duration", "1h")
+	waitLine(t, seen, `^ +bytes`)
 	if err := server.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

@@ -50,8 +50,8 @@ var layers = map[string]row{
 	"internal/waitlist":   {},
 
 	// Registered memory, and what hands it out. They know no device.
-	"regmem": {code: []string{"internal/hostmem"}},
-	"arena":  {code: []string{"regmem", "internal/hostmem", "internal/waitlist"}},
+	"regmem": {code: []string{"internal/hostmem"}, test: []string{"arena", "verbs", "verbs/iwarp"}},
+	"arena":  {code: []string{"regmem", "internal/hostmem", "internal/waitlist"}, test: []string{"verbs", "verbs/iwarp"}},
 	"ring":   {code: []string{"regmem", "internal/hostmem", "internal/waitlist"}},
 
 	// Mercury's network abstraction, and the networks behind it.
@@ -101,7 +101,7 @@ var layers = map[string]row{
 
 	"verbs/flow": {
 		code: []string{"verbs", "ring", "regmem", "internal/waitlist"},
-		test: []string{"verbs/iwarp"},
+		test: []string{"verbs/iwarp", "arena"},
 	},
 	"verbs/rstream": {code: []string{"verbs", "verbs/flow"}, test: []string{"verbs/iwarp"}},
 	"verbs/rc":      {code: []string{"verbs"}, test: []string{"verbs/iwarp", "verbs/fault"}},
@@ -122,6 +122,8 @@ var layers = map[string]row{
 	"rmem": {
 		code: []string{".", "codec", "codec/hgproc", "verbs", "verbs/flow", "internal/hostmem"},
 		test: []string{"verbs/iwarp"},
+
+		modules: []string{modSys}, // the bare system call that benchmarks compare with
 	},
 
 	// Programs and measurements stand on everything.

@@ -116,6 +116,14 @@ type Memory interface {
 	Close()
 }
 
+// SegmentRegistrar is an [Endpoint] that describes memory in several pieces by one handle
+// (NA_Mem_handle_create_segments). Its peers in C expect that of memory that has several.
+type SegmentRegistrar interface {
+	// RegisterSegments is Register for pieces that count as one run of bytes in their order. Some, or all, may be empty.
+	// segs itself is kept too.
+	RegisterSegments(segs [][]byte, access Access) (Memory, error)
+}
+
 // RemoteMemory is a peer's registered memory.
 type RemoteMemory interface {
 	// Len is how many bytes the peer says there are.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"cinnabar"
@@ -29,7 +30,8 @@ func fail(why any) {
 func run(address, name string, stdout io.Writer) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	engine, err := cinnabar.Open("ofi+tcp", nil)
+	protocol, _, _ := strings.Cut(address, "://")
+	engine, err := cinnabar.Open(protocol, nil)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,7 @@
 //
 //	client ADDRESS
 //
-// ADDRESS is what the server printed, such as ofi+tcp://127.0.0.1:1234. The server may be the one beside it or the C
+// ADDRESS is what the server printed, such as ofi+tcp://127.0.0.1:1234 or na+sm://4711-0. The server may be the one beside it or the C
 // server of Margo's tutorial.
 package main
 
@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"time"
 
 	"cinnabar"
@@ -45,7 +46,8 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 
 // callAll makes the calls, one after the other.
 func callAll(ctx context.Context, address string, stderr io.Writer) error {
-	engine, err := cinnabar.Open("tcp", nil)
+	protocol, _, _ := strings.Cut(address, "://")
+	engine, err := cinnabar.Open(protocol, nil)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,7 @@
 //
 //	server [ADDRESS]
 //
-// ADDRESS is where to listen, such as ofi+tcp://127.0.0.1:1234; without it the server picks an interface and a free port.
+// ADDRESS is where to listen, such as ofi+tcp://127.0.0.1:1234 or na+sm; without it the server picks an interface and a free port.
 // It prints the address that clients need as the C server of Margo's tutorial does. The clients may be the one beside it
 // or the tutorial's.
 package main

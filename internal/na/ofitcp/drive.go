@@ -1,6 +1,10 @@
 package ofitcp
 
-import "cinnabar/internal/na"
+import (
+	"time"
+
+	"cinnabar/internal/na"
+)
 
 // drive is [Endpoint.Drive] for one connection.
 func (c *conn) drive(ev *na.Event) {
@@ -78,16 +82,24 @@ func (c *conn) displace(ev *na.Event, s *spinner) bool {
 	return true
 }
 
-// driveReads is how often a driver reads what is not for it alone: it has to come back to its caller, who may have a
-// deadline, also while there is always something to read.
-const driveReads = 128
+// driveTime is for how long a driver reads at most, whatever comes: it has to come back to its caller, who may have a
+// deadline, also while there is always something to read that is not for it, or while every read takes long because the
+// processors are busy.
+const driveTime = 20 * time.Millisecond
 
-// driveHeld reads until ev is set, or for the spin time.
+// driveReads is after how many reads in a row that have brought something the clock is looked at for that.
+const driveReads = 4
+
+// driveHeld reads until ev is set, or for the spin time, or for driveTime.
 func (c *conn) driveHeld(ev *na.Event, s *spinner) {
-	for reads := 0; reads < driveReads && !ev.IsSet() && !c.dead.Load(); {
+	for reads := 1; !ev.IsSet() && !c.dead.Load(); {
 		if c.receive() {
-			reads++
+			c.rx.handed = false // whose handler may have been and gone when the background reads again
 			c.detachTasks()
+			if reads%driveReads == 0 && s.late(time.Now()) {
+				return
+			}
+			reads++
 			s.reset()
 			continue
 		}

@@ -359,47 +359,75 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestDriveReturns: who drives comes back although there is always something to read, and none of it is awaited.
-func TestDriveReturns(t *testing.T) {
-	e, r := openEndpoint(t, Config{Spin: patience}), newRaw(t)
+// driveWhile has somebody drive in vain, who may spin for ever, while a peer sends in its way, and requires that the driver
+// comes back.
+func driveWhile(t *testing.T, send func(c *rawConn, stop chan struct{})) {
+	t.Helper()
+	e, r := openEndpoint(t, Config{Spin: time.Hour}), newRaw(t)
 	first := r.send(e, 1, "")
 	c := r.accept(1)
 	if err := first.park(t); err != nil {
 		t.Fatal(err)
 	}
 	to := r.lookup(e)
-	role := &to.(*peer).conn.Load().role
-	until(t, "parked reader", func() bool { return role.bg.Load() == bgParked })
+	own := to.(*peer).conn.Load()
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		b := bytes.Repeat(rawExpected(9, make([]byte, 500)), 20)
-		until(t, "driver", role.held.Load)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				_, _ = c.Write(b)
-			}
-		}
+		until(t, "driver", func() bool { return own.role.held.Load() && own.role.claim.Load() })
+		send(c, stop)
 	})
 	back := make(chan struct{})
 	go func() {
-		e.Drive(to, new(na.Event))
+		own.drive(new(na.Event))
 		close(back)
 	}()
-	timer := time.NewTimer(patience / 4)
+	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
 	case <-back:
 	case <-timer.C:
-		t.Error("Drive does not return while there is traffic")
+		t.Error("Drive does not return")
 	}
 	close(stop)
 	_ = c.Close()
 	wg.Wait()
 	<-back
+}
+
+// TestDriveReturns: who drives comes back in bounded time, whatever comes, and however long spinning is allowed.
+func TestDriveReturns(t *testing.T) {
+	message := rawExpected(9, make([]byte, 500)) // which nobody waits for
+	t.Run("always something to read", func(t *testing.T) {
+		driveWhile(t, func(c *rawConn, stop chan struct{}) {
+			b := bytes.Repeat(message, 20)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					_, _ = c.Write(b)
+				}
+			}
+		})
+	})
+	t.Run("now and then", func(t *testing.T) {
+		driveWhile(t, func(c *rawConn, stop chan struct{}) {
+			tick := time.NewTicker(driveTime / 4)
+			defer tick.Stop()
+			for {
+				select {
+				case <-stop:
+					return
+				case <-tick.C:
+					_, _ = c.Write(message)
+				}
+			}
+		})
+	})
+	t.Run("nothing", func(t *testing.T) {
+		driveWhile(t, func(_ *rawConn, stop chan struct{}) { <-stop })
+	})
 }
 
 // TestDriverMayNotSpin: a driver that comes when others spin already does not leave a claimed connection unread.

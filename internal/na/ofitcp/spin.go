@@ -15,6 +15,7 @@ type spinner struct {
 	on     bool
 	rounds int
 	until  time.Time
+	end    time.Time // a driver's: when driveTime is over; set when the clock is first looked at
 }
 
 // luck remembers whether spinning has paid lately. Where it does not, because the peer takes its time or other programs
@@ -49,12 +50,13 @@ func (s *spinner) spin(e *Endpoint, within bool) bool {
 	}
 	switch {
 	case s.rounds == 0:
-		s.until = time.Now().Add(e.cfg.Spin)
-		if within {
-			s.until = s.until.Add((spinWithin - 1) * e.cfg.Spin)
+		if !s.aim(e, within) {
+			return false
 		}
 	case s.rounds%spinRounds == 0 && time.Now().After(s.until):
-		s.luck.misses.Add(1)
+		if !s.driver || s.until.Before(s.end) { // or it had no time left for luck
+			s.luck.misses.Add(1)
+		}
 		return false
 	case !s.driver && e.driving.Load()+e.spinning.Load() > e.maxSpin:
 		return false
@@ -64,6 +66,33 @@ func (s *spinner) spin(e *Endpoint, within bool) bool {
 	}
 	s.rounds++
 	return true
+}
+
+// aim looks at the clock and decides until when to spin. False: not at all.
+func (s *spinner) aim(e *Endpoint, within bool) bool {
+	now, d := time.Now(), e.cfg.Spin
+	if within {
+		d *= spinWithin
+	}
+	s.until = now.Add(d)
+	if !s.driver {
+		return true
+	}
+	if s.late(now) {
+		return false
+	}
+	if s.until.After(s.end) {
+		s.until = s.end
+	}
+	return true
+}
+
+// late reports whether a driver has to come back to its caller.
+func (s *spinner) late(now time.Time) bool {
+	if s.end.IsZero() {
+		s.end = now.Add(driveTime)
+	}
+	return now.After(s.end)
 }
 
 func (s *spinner) begin(e *Endpoint, within bool) bool {

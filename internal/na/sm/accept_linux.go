@@ -1,0 +1,295 @@
+package sm
+
+import (
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"cinnabar/internal/na"
+)
+
+// A server's side of connecting. All of it is the poller's.
+
+// datagramBatch is how many datagrams are read before messages have their turn again.
+const datagramBatch = 64
+
+// readSocket takes the commands that clients have sent.
+func (e *Endpoint) readSocket() {
+	for range datagramBatch {
+		d, ok, err := receiveDatagram(e.sock)
+		if !ok {
+			if err != nil {
+				e.cfg.Logger.Warn("the endpoint's socket cannot be read", keyError, err)
+			}
+			return
+		}
+		if err == nil {
+			err = e.obey(&d)
+		}
+		d.close()
+		if err != nil {
+			e.complain(e.strangerOf(&d), err)
+		}
+	}
+}
+
+// obey does what a datagram says. It takes the descriptors out of d that it keeps.
+func (e *Endpoint) obey(d *datagram) error {
+	who := d.cmd.who()
+	if d.creds && d.uid != uint32(os.Geteuid()) && d.uid != 0 {
+		return violated("a command from user %d", d.uid)
+	}
+	if d.creds && d.pid > 0 && d.pid != who.pid {
+		return violated("a command that names process %d, from process %d", who.pid, d.pid)
+	}
+	switch d.cmd.kind() {
+	case commandReserved:
+		// The client has put the same command into the ring before; it must not be found there when the pair is another's.
+		defer e.drainCommands()
+		return e.reserve(d.cmd, d)
+	case commandReleased:
+		return e.release(d.cmd)
+	}
+	return violated("a command of kind %d", d.cmd.kind())
+}
+
+// drainCommands takes what is in the command ring: the only way in which clients that never sleep speak. It reports
+// whether there was anything.
+func (e *Endpoint) drainCommands() (any bool) {
+	if !e.commandsWaiting() {
+		return false
+	}
+	for range commandSlots {
+		var cmd command
+		ok := false
+		if e.region.read(func() { cmd, ok = e.region.commands.pop() }) != nil || !ok {
+			return any
+		}
+		any = true
+		var err error
+		switch cmd.kind() {
+		case commandReserved:
+			err = e.reserve(cmd, nil)
+		case commandReleased:
+			err = e.release(cmd)
+		default:
+			err = violated("a command of kind %d in the command ring", cmd.kind())
+		}
+		if err != nil {
+			e.complain(&Addr{ep: e, who: cmd.who(), uri: cmd.who().uri()}, err)
+		}
+	}
+	return any
+}
+
+// commandsWaiting tells whether there is anything in the command ring.
+func (e *Endpoint) commandsWaiting() (yes bool) {
+	if e.region == nil {
+		return false
+	}
+	err := e.region.read(func() { yes = e.region.commands.waiting() })
+	return yes && err == nil
+}
+
+// reserve connects a client. d is the datagram that says so, nil if the command was in the ring: then the client may be
+// one that never sleeps, or its datagram is about to come.
+func (e *Endpoint) reserve(cmd command, d *datagram) error {
+	who, pair := cmd.who(), cmd.pair()
+	if pair == ownPair || who.pid <= 0 {
+		return violated("process %d connects by pair %d", who.pid, pair)
+	}
+	if old := e.clientOf(pair); old != nil {
+		return e.reserveAgain(old, cmd, d)
+	}
+	var claimed bool
+	if err := e.region.read(func() { claimed = e.region.claimed(pair) }); err != nil {
+		return err
+	}
+	switch {
+	case !claimed && d == nil:
+		return nil // of a client that is gone by now
+	case !claimed:
+		return violated("a connection by pair %d, which is not claimed", pair)
+	case e.refusing.Load():
+		return e.region.read(func() { e.region.releasePair(pair) })
+	}
+	return e.welcome(cmd, d)
+}
+
+// reserveAgain deals with a second command for a pair.
+func (e *Endpoint) reserveAgain(old *conn, cmd command, d *datagram) error {
+	switch {
+	case d == nil:
+		return nil // the datagram was first, or a client has gone and the pair is another's
+	case old.dead.Load():
+		return violated("a connection by pair %d, which is kept from use", cmd.pair())
+	case old.provisional && old.addr.who == cmd.who():
+		return old.promote(d)
+	case old.provisional: // that was a client that is gone
+		old.fail(na.Unreachable, errReleased)
+		if e.clientOf(cmd.pair()) != nil {
+			return violated("a connection by pair %d, which is in use", cmd.pair())
+		}
+		return e.welcome(cmd, d)
+	case old.addr.who == cmd.who():
+		return nil
+	}
+	return violated("a connection by pair %d, which is process %d's", cmd.pair(), old.addr.who.pid)
+}
+
+// welcome makes the conn of a client.
+func (e *Endpoint) welcome(cmd command, d *datagram) error {
+	who := cmd.who()
+	a := &Addr{ep: e, who: who, uri: who.uri()}
+	c := &conn{
+		ep: e, addr: a, reg: e.region, pair: cmd.pair(), server: true, pid: who.pid, bell: -1, ear: -1, pidfd: -1,
+		done: make(chan struct{}), scratch: make([]byte, bufferSize), provisional: d == nil,
+	}
+	if err := c.attach(); err != nil {
+		return err
+	}
+	if d != nil && cmd.extension() == extensionVersion && e.region.extended {
+		c.extend()
+	}
+	if err := c.takeBells(d); err != nil {
+		return err // the pair stays taken: its client may be about to write there
+	}
+	pidfd, gone := openProcess(who.pid)
+	c.pidfd = pidfd
+	e.addConn(c)
+	a.last.Store(c)
+	a.conn.Store(c)
+	a.activateConn()
+	if err := c.watchFDs(); err != nil {
+		c.fail(na.Unreachable, err)
+		return err
+	}
+	e.trace("client connected", a, nil)
+	if gone != nil {
+		e.part(c, &parting{kind: na.Unreachable, err: errDied})
+	}
+	return nil
+}
+
+// takeBells takes the doorbells out of a datagram: the first is rung by the client.
+func (c *conn) takeBells(d *datagram) error {
+	if d == nil || len(d.fds) == 0 {
+		return nil
+	}
+	if len(d.fds) != 2 {
+		return violated("a connection with %d descriptors; there are 2 or none", len(d.fds))
+	}
+	for _, fd := range d.fds {
+		if !isEventfd(fd) {
+			return violated("a connection with a descriptor that is no eventfd")
+		}
+	}
+	c.ear, c.bell, d.fds = d.fds[0], d.fds[1], nil
+	return nil
+}
+
+// promote gives a client that was taken for one that never sleeps its doorbells, and rings for what it was sent.
+func (c *conn) promote(d *datagram) error {
+	for !c.enter() { // a driver has it for a moment
+		if c.dead.Load() {
+			return nil
+		}
+		runtime.Gosched()
+	}
+	defer c.leave()
+	c.addr.mu.Lock()
+	err := c.takeBells(d)
+	c.provisional = false
+	if n := c.owed; err == nil && n > 0 {
+		c.toll(uint64(n))
+	}
+	c.owed = 0
+	c.addr.mu.Unlock()
+	if err == nil && c.ear >= 0 {
+		err = c.ep.poll.add(c.ear, earEvents, eventEar, c.id)
+	}
+	return err
+}
+
+// release ends the connection of a client that says so.
+func (e *Endpoint) release(cmd command) error {
+	c := e.clientOf(cmd.pair())
+	if c == nil || c.addr.who != cmd.who() {
+		return nil // it has been released by other means
+	}
+	if c.dead.Load() {
+		e.freePair(c)
+		return nil
+	}
+	e.part(c, &parting{kind: na.Unreachable, err: errReleased})
+	return nil
+}
+
+// processEnded is called when a process has ended that a conn leads to.
+func (e *Endpoint) processEnded(id int32) {
+	c := e.connOf(id)
+	switch {
+	case c == nil:
+	case c.dead.Load():
+		e.freePair(c)
+	default:
+		e.part(c, &parting{kind: na.Unreachable, err: errDied})
+	}
+}
+
+// partVisits bounds for how long a peer that has left is listened to; a ring has less than so many batches.
+const partVisits = ringSlots/receiveBatch + 2
+
+// part delivers what a peer has sent before it left, and ends its conn. Whoever drives the conn does it otherwise.
+func (e *Endpoint) part(c *conn, why *parting) {
+	c.parting.Store(why)
+	for range partVisits {
+		if c.dead.Load() {
+			return
+		}
+		e.poll.visit(c)
+	}
+	if !c.role.held.Load() {
+		c.fail(why.kind, why.err)
+	}
+}
+
+// strangerOf is the address that a datagram says it comes from, for the log.
+func (e *Endpoint) strangerOf(d *datagram) *Addr {
+	who := d.cmd.who()
+	if d.creds {
+		who.pid = d.pid
+	}
+	return &Addr{ep: e, who: who, uri: who.uri()}
+}
+
+// openNotify asks the kernel to tell when somebody opens the endpoint's region. It may refuse: then clients that never
+// sleep are found by looking now and then.
+func (e *Endpoint) openNotify() {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return
+	}
+	path := e.cfg.objectPath(e.own.uri)
+	if _, err = unix.InotifyAddWatch(fd, path, unix.IN_OPEN|unix.IN_DELETE_SELF|unix.IN_MOVE_SELF); err == nil {
+		err = e.poll.add(fd, unix.EPOLLIN, eventNotify, 0)
+	}
+	if err != nil {
+		closeAll(fd)
+		return
+	}
+	e.notify = fd
+}
+
+// readNotify takes note that somebody has opened the region.
+func (e *Endpoint) readNotify() {
+	var b [1024]byte
+	for {
+		n, err := unix.Read(e.notify, b[:])
+		if n <= 0 || err != nil {
+			break
+		}
+	}
+	e.care.opened()
+}

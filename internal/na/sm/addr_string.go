@@ -1,0 +1,166 @@
+package sm
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"cinnabar/internal/na"
+)
+
+// scheme is how addresses of this network begin.
+const scheme = "na+sm://"
+
+// identity is what tells endpoints of one host apart (na_sm_addr_key): the process, and which of the endpoints that it
+// has opened.
+type identity struct {
+	pid int32
+	id  uint8
+}
+
+// uri is what follows "://" in the address of an endpoint that has no name of its own.
+func (i identity) uri() string {
+	return strconv.Itoa(int(i.pid)) + "-" + strconv.Itoa(int(i.id))
+}
+
+// maxURI is how long what follows "://" may be, in bytes: C keeps "na_sm-", it and a zero in 64.
+const maxURI = 64 - len(objectPrefix) - 1
+
+// objectPrefix is how the names of what an endpoint owns in the file system begin (NA_SM_SHM_PREFIX).
+const objectPrefix = "na_sm-"
+
+// parseURI reads what follows "://". An identity that is not known is zero: s is then the name of an endpoint.
+func parseURI(s string) (identity, error) {
+	if who, ok := parseIdentity(s); ok {
+		return who, nil
+	}
+	return identity{}, checkName(s)
+}
+
+// parseIdentity reads "pid-id" in decimal, as na_sm_string_to_addr does but without anything behind it.
+func parseIdentity(s string) (identity, bool) {
+	p, i, ok := strings.Cut(s, "-")
+	if !ok || !decimal(p) || !decimal(i) {
+		return identity{}, false
+	}
+	pid, err := strconv.ParseInt(p, 10, 32)
+	if err != nil || pid == 0 {
+		return identity{}, false
+	}
+	id, err := strconv.ParseUint(i, 10, 8)
+	if err != nil {
+		return identity{}, false
+	}
+	return identity{int32(pid), uint8(id)}, true
+}
+
+// decimal tells whether s is a number as C prints it: without sign or leading zeros.
+func decimal(s string) bool {
+	if s == "" || len(s) > 1 && s[0] == '0' {
+		return false
+	}
+	return strings.Trim(s, "0123456789") == ""
+}
+
+// checkName refuses names that cannot be one component of a path.
+func checkName(s string) error {
+	switch {
+	case s == "":
+		return errors.New("no address after " + strconv.Quote(scheme))
+	case len(s) > maxURI:
+		return fmt.Errorf("a name of %d bytes; the limit is %d", len(s), maxURI)
+	case strings.ContainsAny(s, "/#\x00"):
+		return fmt.Errorf("name %q has a slash, a # or a zero byte in it", s)
+	case strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return fmt.Errorf("name %q has control characters in it", s)
+	}
+	return nil
+}
+
+// cutScheme cuts "na+sm://" or "sm://" off.
+func cutScheme(s string) (string, error) {
+	class, rest, ok := strings.Cut(s, "://")
+	if ok && (class == "na+sm" || class == "sm") {
+		return rest, nil
+	}
+	return "", fmt.Errorf("%q is not an address of this network; one looks like %s1234-0", s, scheme)
+}
+
+// Serialized addresses (NA_Addr_serialize over sm), little endian:
+//
+//	0  process  4
+//	4  id       1
+//	5  zero     3
+const serializedLen = 8
+
+// appendSerialized appends who in binary form.
+func appendSerialized(b []byte, who identity) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(who.pid))
+	return append(b, who.id, 0, 0, 0)
+}
+
+// parseSerialized reads what appendSerialized wrote from all of b, which is hostile. The last three bytes are padding of
+// a C structure and may hold anything.
+func parseSerialized(b []byte) (identity, error) {
+	if len(b) != serializedLen {
+		return identity{}, fmt.Errorf("an address of %d bytes; it has %d", len(b), serializedLen)
+	}
+	who := identity{int32(binary.LittleEndian.Uint32(b)), b[4]}
+	if who.pid <= 0 {
+		return identity{}, fmt.Errorf("process %d; numbers of processes are positive", who.pid)
+	}
+	return who, nil
+}
+
+// combined is the address of a process that listens on two networks (HG's auto_sm):
+//
+//	uid://8323328#na+sm://1234-0#ofi+tcp://127.0.0.1:46591
+//
+// Peers on the same host, which is known by the first part, use the second, and others the third.
+type combined struct {
+	host   string // what follows "uid://": a number or a UUID, whichever C was built for
+	shared string // "na+sm://1234-0"
+	other  string // the address on the other network
+}
+
+const hostScheme = "uid://"
+
+// parseCombined reads a combined address. ok says whether s is meant to be one.
+func parseCombined(s string) (c combined, ok bool, err error) {
+	host, ok := strings.CutPrefix(s, hostScheme)
+	if !ok {
+		return c, false, nil
+	}
+	var rest string
+	c.host, rest, _ = strings.Cut(host, "#")
+	c.shared, c.other, _ = strings.Cut(rest, "#")
+	if c.host == "" || c.shared == "" || c.other == "" || strings.Contains(c.other, "#") {
+		return combined{}, true, fmt.Errorf("%q is not three addresses with # between: %sHOST#%sPID-ID#ofi+tcp://IP:PORT", s, hostScheme, scheme)
+	}
+	return c, true, nil
+}
+
+// String is the form that parseCombined reads.
+func (c combined) String() string { return hostScheme + c.host + "#" + c.shared + "#" + c.other }
+
+// parseTarget reads the address string of a peer and returns what follows "://". host tells this host's identifier.
+func parseTarget(s string, host func() string) (uri string, who identity, err error) {
+	c, ok, err := parseCombined(s)
+	if err != nil {
+		return "", identity{}, err
+	}
+	if ok {
+		if own := host(); c.host != own {
+			return "", identity{}, &na.Error{Kind: na.Unsupported, Op: "lookup", Addr: s, Err: fmt.Errorf(
+				"the peer's host is %s and this one %s: shared memory does not reach it; use %s", c.host, own, c.other)}
+		}
+		s = c.shared
+	}
+	if uri, err = cutScheme(s); err != nil {
+		return "", identity{}, err
+	}
+	who, err = parseURI(uri)
+	return uri, who, err
+}

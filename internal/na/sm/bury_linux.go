@@ -1,0 +1,169 @@
+package sm
+
+import (
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cinnabar/internal/shm"
+)
+
+// tryBury does the last things for a conn that has failed, unless somebody still receives from it: he does it then. The
+// receive role is never given back.
+func (c *conn) tryBury() {
+	if !c.enter() {
+		return
+	}
+	for _, t := range c.tasks { // their requests have been accepted
+		c.ep.runTask(t)
+	}
+	c.tasks = nil
+	if c.server {
+		c.buryServer()
+	} else {
+		c.buryClient()
+	}
+	c.ep.buried(c)
+}
+
+// buryServer gives the client's pair to others. When the whole endpoint closes the region is left as it is, since clients
+// may still read their answers in it.
+func (c *conn) buryServer() {
+	e := c.ep
+	for _, fd := range [...]int{c.ear, c.bell} {
+		if fd >= 0 {
+			e.poll.remove(fd)
+		}
+	}
+	closeAll(c.ear, c.bell)
+	if p := c.parting.Load(); !c.self && !e.closed.Load() && p != nil && p.keep {
+		e.cfg.Logger.Debug("a pair is kept from use until its client has ended", keyPeer, c.addr.String())
+		return
+	}
+	e.freePair(c)
+}
+
+// freePair gives a pair back that nobody uses.
+func (e *Endpoint) freePair(c *conn) {
+	e.mu.Lock()
+	mine := e.pairs[c.pair] == c
+	if mine {
+		e.pairs[c.pair] = nil
+	}
+	delete(e.byID, c.id)
+	e.mu.Unlock()
+	if !mine {
+		return
+	}
+	if c.pidfd >= 0 {
+		e.poll.remove(c.pidfd)
+		closeAll(c.pidfd)
+	}
+	if c.self || e.closed.Load() {
+		return
+	}
+	r := c.reg
+	_ = r.read(func() { // a region that faults has no pairs
+		if !c.offended { // else its rings may name buffers of others
+			tx, rx := consumer(r.tx(c.pair)), consumer(r.rx(c.pair))
+			r.drain(&tx)
+			r.drain(&rx)
+		}
+		resetRing(r.tx(c.pair), ringSlots)
+		resetRing(r.rx(c.pair), ringSlots)
+		if r.extended {
+			k := newBlock(r.b, c.pair, true)
+			k.sleep.Store(0)
+			k.asleep.Store(0)
+			k.holds.Store(0)
+		}
+		r.releasePair(c.pair)
+	})
+	if p := c.parting.Load(); c.offended || p != nil && errors.Is(p.err, errDied) {
+		e.care.died()
+	}
+}
+
+// buryClient tells the server that its pair is free, after it has thrown away what is unread.
+func (c *conn) buryClient() {
+	e := c.ep
+	e.mu.Lock()
+	delete(e.byID, c.id)
+	e.mu.Unlock()
+	for _, fd := range [...]int{c.ear, c.pidfd} {
+		if fd >= 0 {
+			e.poll.remove(fd)
+		}
+	}
+	died := ended(c.pidfd)
+	_ = c.reg.read(func() { // a region that faults has nothing in it
+		c.reg.drain(&c.in)
+		if h := c.holds(); h != nil {
+			h.Store(0)
+		}
+	})
+	if died {
+		c.letGo()
+		return
+	}
+	cmd := makeCommand(e.who, c.pair, commandReleased, 0)
+	if c.bell < 0 {
+		_ = c.reg.read(func() { _ = c.reg.commands.push(cmd) }) // best effort: nobody could be told of a failure
+		c.letGo()
+		return
+	}
+	path := e.cfg.socketPath(c.addr.uri)
+	err := e.sendCommand(path, cmd)
+	c.letGo()
+	if errors.Is(err, unix.EAGAIN) && !e.spawn(func() { e.farewell(path, cmd) }) {
+		e.farewell(path, cmd) // Close waits for the burial
+	}
+}
+
+// letGo closes what a client's conn has.
+func (c *conn) letGo() {
+	closeAll(c.ear, c.bell, c.pidfd)
+	_ = c.reg.Close() // nobody touches it any more
+}
+
+// farewellLimit is for how long a server is given to read its socket.
+const farewellLimit = 2 * time.Second
+
+// farewell repeats the last command to a server until it is taken.
+func (e *Endpoint) farewell(path string, cmd command) {
+	end := time.NewTimer(farewellLimit)
+	defer end.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-end.C:
+			return
+		case <-tick.C:
+		}
+		if err := e.sendCommand(path, cmd); !errors.Is(err, unix.EAGAIN) {
+			return
+		}
+	}
+}
+
+// withdraw takes back a conn that no server has heard of. Its region and process stay the attempt's.
+func (e *Endpoint) withdraw(c *conn) {
+	c.dead.Store(true)
+	close(c.done)
+	e.dropConn(c)
+	for !c.enter() { // the poller has a look at it, at most
+		shm.Pause(1)
+	}
+	for _, fd := range [...]int{c.ear, c.pidfd} {
+		if fd >= 0 {
+			e.poll.remove(fd)
+		}
+	}
+	closeAll(c.ear, c.bell)
+	e.mu.Lock()
+	delete(e.byID, c.id)
+	e.mu.Unlock()
+	e.buried(c)
+}

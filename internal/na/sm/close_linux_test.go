@@ -1,0 +1,294 @@
+package sm
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"cinnabar/internal/na"
+)
+
+// objects are what endpoints of a prefix have in the file system.
+func objects(t testing.TB, cfg *Config) (list []string) {
+	t.Helper()
+	for _, dir := range [...]string{cfg.ShmDir, cfg.SocketDir} {
+		files, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			if strings.HasPrefix(f.Name(), cfg.Prefix+"-") {
+				list = append(list, f.Name())
+			}
+		}
+	}
+	return list
+}
+
+// TestCloseLeavesNothing closes endpoints with calls under way: each operation ends once, and no file is left.
+func TestCloseLeavesNothing(t *testing.T) {
+	cfg := Config{Prefix: privatePrefix("c")}
+	server, h := serve(t, cfg)
+	client := open(t, cfg)
+	to := lookup(t, client, server.own.String())
+	c := newCaller(client, to)
+	if _, err := c.call(t, []byte("q")); err != nil {
+		t.Fatal(err)
+	}
+	recv, self := newSignal(), newSignal()
+	client.RecvExpected(&recv.op, to, 500, make([]byte, 8))
+	client.RecvExpected(&self.op, client.own, 501, make([]byte, 8))
+	shut(t, client)
+	for _, s := range []*signal{recv, self} {
+		if err := s.wait(t); na.KindOf(err) != na.Closed {
+			t.Errorf("got %v", err)
+		}
+	}
+	late := newSignal()
+	client.SendRequest(&late.op, to, 1, nil)
+	if err := late.wait(t); na.KindOf(err) != na.Closed {
+		t.Errorf("after Close: %v", err)
+	}
+	client.RecvExpected(&late.op, to, 1, nil)
+	if err := late.wait(t); na.KindOf(err) != na.Closed {
+		t.Errorf("after Close: %v", err)
+	}
+	settled(t, server)
+	if n := h.requests.Load(); n != 1 {
+		t.Errorf("%d requests", n)
+	}
+	shut(t, server)
+	if left := objects(t, &server.cfg); left != nil {
+		t.Errorf("%q are left", left)
+	}
+}
+
+// TestServerCloses closes a server while a call waits for its answer.
+func TestServerCloses(t *testing.T) {
+	for _, raw := range []bool{false, true} {
+		server, _ := serve(t, Config{})
+		client := open(t, Config{})
+		to := lookup(t, client, server.own.String())
+		c := newCaller(client, to)
+		if _, err := c.call(t, nil); err != nil {
+			t.Fatal(err)
+		}
+		recv := newSignal()
+		client.RecvExpected(&recv.op, to, 500, make([]byte, 8)) // which no request provokes
+		done := to.Done()
+		if raw { // as C does it, which does not tell
+			if err := os.Remove(server.cfg.objectPath(server.own.uri)); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			shut(t, server)
+		}
+		if err := recv.wait(t); na.KindOf(err) != na.Unreachable || !errors.Is(err, errClosing) {
+			t.Errorf("got %v", err)
+		}
+		<-done
+		if _, err := c.call(t, nil); na.KindOf(err) != na.Unreachable {
+			t.Errorf("a later call: %v", err)
+		}
+	}
+}
+
+// TestServerReturns has another endpoint of the same name come after one that has closed.
+func TestServerReturns(t *testing.T) {
+	cfg := Config{Address: "na+sm://returns"}
+	client := open(t, Config{})
+	for range 3 {
+		server, _ := serve(t, cfg)
+		c := newCaller(client, lookup(t, client, "na+sm://returns"))
+		eventually(t, "a call succeeds", func() bool {
+			_, err := c.call(t, []byte("q"))
+			return err == nil
+		})
+		shut(t, server)
+	}
+}
+
+func TestShutdown(t *testing.T) {
+	server, h := serve(t, Config{})
+	client := open(t, Config{})
+	to := lookup(t, client, server.own.String())
+	c := newCaller(client, to)
+	if _, err := c.call(t, nil); err != nil {
+		t.Fatal(err)
+	}
+	server.Shutdown()
+	server.Shutdown()
+	send := newSignal()
+	client.SendRequest(&send.op, to, 100, nil)
+	if err := send.wait(t); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "the request is dropped", func() bool { return server.stats.dropped.Load() == 1 })
+	if n := h.requests.Load(); n != 1 {
+		t.Errorf("%d requests", n)
+	}
+	other := open(t, Config{})
+	if _, err := newCaller(other, lookup(t, other, server.own.String())).call(t, nil); na.KindOf(err) != na.Unreachable {
+		t.Errorf("a new client: %v", err)
+	}
+}
+
+// TestNameTaken opens a second endpoint under the name of a living one, which goes on.
+func TestNameTaken(t *testing.T) {
+	cfg := Config{Address: "sm://taken"}
+	server, _ := serve(t, cfg)
+	cfg.Prefix, cfg.Listen, cfg.Handler = testPrefix, true, &echo{}
+	if _, err := Open(context.Background(), cfg); na.KindOf(err) != na.InUse {
+		t.Errorf("got %v", err)
+	}
+	client := open(t, Config{})
+	calls(t, client, server.own.String())
+	if server.own.String() != "na+sm://taken" {
+		t.Error(server.own)
+	}
+}
+
+// TestLivingStays has an endpoint open while others live, of which one has a socket and no region, and one is not set up
+// to the end.
+func TestLivingStays(t *testing.T) {
+	cfg := Config{Prefix: privatePrefix("l")}
+	server, _ := serve(t, cfg)
+	before := objects(t, &server.cfg)
+	client := open(t, cfg)
+	if after := objects(t, &server.cfg); len(after) != len(before) || len(after) != 2 {
+		t.Errorf("%q before, %q after", before, after)
+	}
+	calls(t, client, server.own.String())
+}
+
+// TestReclaim removes what dead processes have left, in all states.
+func TestReclaim(t *testing.T) {
+	cfg, err := Config{Prefix: privatePrefix("r")}.withDefaults(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const dead = "2147483646-0" // larger than any process number can be
+	write := func(path string, size int64) {
+		f, err := os.Create(path)
+		if err == nil {
+			err = errors.Join(f.Truncate(size), f.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(cfg.objectPath(dead), regionSize)
+	write(cfg.objectPath(dead)+".new", 0)
+	write(cfg.objectPath("name"), 100) // nobody's
+	for _, uri := range []string{dead, "2147483646-1"} {
+		if err := os.Mkdir(cfg.socketDir(uri), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ep, err := Open(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shut(t, ep)
+	if left := objects(t, &cfg); left != nil {
+		t.Errorf("%q are left", left)
+	}
+}
+
+// TestPlaces has 255 clients at once: the next one is told why it waits, and gets a place that becomes free.
+func TestPlaces(t *testing.T) {
+	server, _ := serve(t, Config{})
+	raws := make([]*rawClient, pairs-1)
+	for i := range raws {
+		raws[i] = newRaw(t, server)
+		raws[i].who.id = uint8(i)
+		raws[i].announce()
+	}
+	for i, c := range raws {
+		c.request(uint32(i), nil)
+	}
+	for i, c := range raws {
+		if d, _ := c.answer(); d.tag() != uint32(i) {
+			t.Fatalf("client %d got an answer to %d", i, d.tag())
+		}
+	}
+	client := open(t, Config{})
+	to, _ := lookup(t, client, server.own.String()).(*Addr)
+	send := newSignal()
+	client.SendRequest(&send.op, to, 1, nil)
+	eventually(t, "it knows why", func() bool {
+		to.mu.Lock()
+		defer to.mu.Unlock()
+		return to.trouble != nil
+	})
+	client.Cancel(&send.op)
+	if err := send.wait(t); na.KindOf(err) != na.Canceled || !strings.Contains(err.Error(), "all 255 places") {
+		t.Errorf("cancelled: %v", err)
+	}
+	hasty := open(t, Config{ConnectTimeout: time.Millisecond})
+	if _, err := newCaller(hasty, lookup(t, hasty, server.own.String())).call(t, nil); na.KindOf(err) != na.Unreachable || !strings.Contains(err.Error(), "all 255 places") {
+		t.Errorf("after its time: %v", err)
+	}
+	c := newCaller(client, to)
+	free := time.AfterFunc(5*time.Millisecond, raws[100].release)
+	defer free.Stop()
+	if _, err := c.call(t, []byte("a place")); err != nil {
+		t.Error(err)
+	}
+	for i, c := range raws {
+		if i != 100 {
+			c.release()
+		}
+	}
+	shut(t, client)
+	settled(t, server)
+}
+
+func TestNobody(t *testing.T) {
+	client := open(t, Config{})
+	for _, s := range []string{"na+sm://2147483646-0", "na+sm://1-0"} {
+		if _, err := newCaller(client, lookup(t, client, s)).call(t, nil); na.KindOf(err) != na.Unreachable {
+			t.Errorf("%s: %v", s, err)
+		}
+	}
+}
+
+// TestBadRegion connects to files that are no regions.
+func TestBadRegion(t *testing.T) {
+	client := open(t, Config{})
+	who := identity{int32(os.Getpid()), 250}
+	path := client.cfg.objectPath(who.uri())
+	defer os.Remove(path)
+	for _, tt := range []struct {
+		name string
+		data []byte
+	}{
+		{"empty", nil},
+		{"short", make([]byte, regionSize-1)},
+		{"zeros", make([]byte, regionSize)},
+	} {
+		if err := os.WriteFile(path, tt.data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := newCaller(client, lookup(t, client, scheme+who.uri())).call(t, nil)
+		if na.KindOf(err) != na.Unreachable {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		if st, serr := os.Stat(path); serr != nil || st.Size() != int64(len(tt.data)) {
+			t.Errorf("%s: the file is changed", tt.name)
+		}
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/etc/passwd", path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newCaller(client, lookup(t, client, scheme+who.uri())).call(t, nil); na.KindOf(err) != na.Unreachable {
+		t.Errorf("a symbolic link: %v", err)
+	}
+}

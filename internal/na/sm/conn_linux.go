@@ -1,0 +1,344 @@
+package sm
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"sync/atomic"
+
+	"cinnabar/internal/na"
+	"cinnabar/internal/shm"
+)
+
+// conn is a pair of rings in somebody's region, with the doorbells that belong to it.
+//
+// Sending is serialized by addr.mu. Receiving is for whoever has the receive role (role_linux.go); that is also what
+// keeps the region mapped. A conn that has failed is buried by the last one to leave: nobody touches the region or the
+// descriptors afterwards.
+type conn struct {
+	ep     *Endpoint
+	addr   *Addr
+	id     int32 // in events
+	reg    *region
+	inode  uint64 // of the region's file, 0 if it is not known
+	pair   int
+	server bool // the region is this endpoint's own, or private
+	self   bool // both ends are this endpoint
+
+	out ring // guarded by addr.mu
+	in  ring // the receive role's
+	ext *block
+
+	bell  int // eventfd that wakes the peer, -1 if it needs none; guarded by addr.mu
+	ear   int // eventfd by which the peer wakes this process, -1 if there is none
+	pidfd int // of the peer's process, -1 if there is none
+	pid   int32
+
+	owed        int  // guarded by addr.mu: messages that a bell that may come yet has to be rung for
+	provisional bool // the poller's: the peer has no datagram sent so far
+
+	role     role
+	parting  atomic.Pointer[parting] // the peer has left: what it has sent is delivered, then the conn fails
+	dead     atomic.Bool
+	done     chan struct{} // closed when dead
+	serves   atomic.Bool   // requests have come
+	luck     luck
+	offended bool   // the receive role's: the peer has broken the protocol
+	scratch  []byte // the receive role's: a request, copied out of the region
+	tasks    []na.Task
+}
+
+// parting is why a conn is about to fail.
+type parting struct {
+	kind na.Kind
+	err  error
+	keep bool // the pair stays taken: its client lives and may still write to it
+}
+
+var (
+	errReleased = errors.New("the peer has closed the connection")
+	errDied     = errors.New("the peer's process has ended")
+	errClosing  = errors.New("the peer has closed its endpoint")
+)
+
+// silent tells whether the peer rings no bell: it never sleeps, and has to be looked at.
+func (c *conn) silent() bool { return c.ear < 0 && !c.self }
+
+// sleeping tells a client on a server's extension, and the other way round, that it wants to be woken, or not.
+func (c *conn) sleeping(yes bool) {
+	if c.ext == nil {
+		return
+	}
+	var v uint32
+	if yes {
+		v = 1
+	}
+	var err error // if it faults, receiving will too
+	defer c.reg.Recover(c.reg.Guard(), &err)
+	if c.ext.sleep.Load() != v {
+		c.ext.sleep.Store(v)
+	}
+}
+
+// fairShare bounds the copy buffers that one client of this endpoint may have unread, so that one that is stopped does
+// not take them all: half of those that are free, but a few in any case.
+func (c *conn) fairShare() bool {
+	n := c.out.waiting()
+	return !c.server || c.self || n < minShare || n <= bits.OnesCount64(c.reg.bufferMap.Load())/2
+}
+
+const minShare = 4
+
+// send publishes a message and rings the peer's bell. False: there is no room at the moment. An error is the end of the
+// connection. The caller holds addr.mu.
+func (c *conn) send(kind uint8, tag uint32, msg []byte) (ok bool, err error) {
+	defer c.reg.Recover(c.reg.Guard(), &err)
+	if c.out.full() {
+		return false, nil
+	}
+	buffer := 0
+	switch {
+	case len(msg) == 0:
+	case c.ext != nil && len(msg) <= inlineSize:
+		buffer = inlineBuffer
+		copy(slot(c.ext.out, int(c.out.at)), msg)
+	default:
+		if !c.fairShare() {
+			return false, nil
+		}
+		if buffer = c.claimBuffer(); buffer < 0 {
+			return false, nil
+		}
+		copy(c.reg.buffer(buffer), msg)
+	}
+	shm.Publish()
+	c.out.push(makeDescriptor(tag, len(msg), buffer, kind))
+	c.unhold()
+	c.ring()
+	return true, nil
+}
+
+// claimBuffer takes a copy buffer; -1: there is none. A client that dies before the buffer is in its ring has noted that
+// it may have it, as far as the region has a place for that.
+func (c *conn) claimBuffer() int {
+	holds := c.holds()
+	if holds == nil {
+		return claimBit(c.reg.bufferMap)
+	}
+	for range claimTries {
+		v := c.reg.bufferMap.Load()
+		if v == 0 {
+			return -1
+		}
+		bit := v & -v
+		holds.Store(bit)
+		if c.reg.bufferMap.CompareAndSwap(v, v&^bit) {
+			return bits.TrailingZeros64(bit)
+		}
+	}
+	holds.Store(0)
+	return -1
+}
+
+// holds is where a sender notes its claims, nil if nobody would look.
+func (c *conn) holds() *atomic.Uint64 {
+	if c.server || c.ext == nil {
+		return nil
+	}
+	return c.ext.holds
+}
+
+func (c *conn) unhold() {
+	if h := c.holds(); h != nil && h.Load() != 0 {
+		h.Store(0)
+	}
+}
+
+// ring wakes the peer for one message. C's peers take one message for each token, whether they sleep or not.
+func (c *conn) ring() {
+	switch {
+	case c.self:
+		if c.role.claim.Load() == 0 {
+			c.ep.poll.wake()
+		}
+	case c.ext != nil:
+		if c.ext.asleep.Load() != 0 && c.ext.asleep.CompareAndSwap(1, 0) {
+			c.toll(1)
+		}
+	case c.bell >= 0:
+		c.toll(1)
+	case c.provisional:
+		c.owed++
+	}
+}
+
+// toll adds n tokens to the bell. It can only fail because the peer has filled the counter itself.
+func (c *conn) toll(n uint64) {
+	if c.bell >= 0 {
+		_ = shm.Signal(c.bell, n)
+	}
+}
+
+// arrival is a message that was taken out of the region.
+type arrival struct {
+	kind uint8
+	tag  uint32
+	data []byte // of an unexpected one: in c.scratch
+	to   waiter // of an expected one, if somebody waits for it
+	n    int    // its length
+}
+
+// violation is what a peer has done against the protocol.
+type violation struct{ text string }
+
+func (v *violation) Error() string { return v.text }
+
+func violated(format string, args ...any) error { return &violation{fmt.Sprintf(format, args...)} }
+
+// take takes the oldest message out of the ring, if there is one, and copies it to where it belongs. The caller has the
+// receive role.
+func (c *conn) take(m *arrival) (ok bool, err error) {
+	defer c.reg.Recover(c.reg.Guard(), &err)
+	d, at, ok := c.in.peek()
+	if !ok {
+		return false, nil
+	}
+	shm.Observe()
+	data, err := c.payload(d, at)
+	if err != nil {
+		return false, err
+	}
+	*m = arrival{kind: d.kind(), tag: d.tag(), n: len(data)}
+	switch d.kind() {
+	case typeExpected:
+		if w, found := c.addr.takeWaiter(m.tag); found {
+			m.to = w
+			copy(w.buf, data)
+		}
+	case typeUnexpected:
+		m.data = c.scratch[:copy(c.scratch, data)]
+	case typeExpectedOld:
+		return false, violated("a message of type 2: the peer is of Mercury 2.2 or before, whose answers 2.3 and later do not take")
+	default:
+		return false, violated("a message of type %d", d.kind())
+	}
+	if len(data) > 0 && d.buffer() != inlineBuffer {
+		releaseBit(c.reg.bufferMap, d.buffer())
+	}
+	c.in.advance()
+	return true, nil
+}
+
+// payload returns the bytes that a descriptor, which a peer has written, stands for. They may still change.
+func (c *conn) payload(d descriptor, at int) ([]byte, error) {
+	n, i := d.len(), d.buffer()
+	switch {
+	case n == 0:
+		return nil, nil
+	case i == inlineBuffer && c.ext != nil:
+		if n > inlineSize {
+			return nil, violated("a message of %d bytes in a slot of %d", n, inlineSize)
+		}
+		return slot(c.ext.in, at)[:n], nil
+	case n > bufferSize:
+		return nil, violated("a message of %d bytes; a copy buffer has %d", n, bufferSize)
+	case i >= buffers:
+		return nil, violated("copy buffer %d; there are %d", i, buffers)
+	case c.reg.bufferMap.Load()>>i&1 != 0:
+		return nil, violated("a message in copy buffer %d, which is free", i)
+	}
+	return c.reg.buffer(i)[:n], nil
+}
+
+// ready tells whether a message waits. The caller has the receive role.
+func (c *conn) ready() (yes bool) {
+	var err error
+	defer func() { yes = yes || err != nil }() // receive finds out
+	defer c.reg.Recover(c.reg.Guard(), &err)
+	return !c.in.empty()
+}
+
+// receiveBatch is how many messages are taken from one conn before others have their turn.
+const receiveBatch = 32
+
+// receive takes what has come, limit messages at most, completes operations and gathers tasks in c.tasks. It returns how
+// many there were. The caller has the receive role.
+func (c *conn) receive(limit int) (n int) {
+	var m arrival
+	for n < limit && !c.dead.Load() {
+		ok, err := c.take(&m)
+		if err != nil {
+			c.offend(err)
+			return n + 1
+		}
+		if !ok {
+			if p := c.parting.Load(); p != nil && n == 0 {
+				c.fail(p.kind, p.err)
+			}
+			return n
+		}
+		n++
+		c.deliver(&m)
+	}
+	return n
+}
+
+// deliver hands a message on.
+func (c *conn) deliver(m *arrival) {
+	if m.kind == typeUnexpected {
+		c.request(m)
+		return
+	}
+	w := m.to
+	if w.op == nil {
+		c.ep.stats.unmatched.Add(1)
+		return
+	}
+	if m.n > len(w.buf) {
+		w.op.Finish(0, &na.Error{Kind: na.Truncated, Op: "receive", Addr: c.addr.String(), Err: fmt.Errorf("%d bytes for a buffer of %d", m.n, len(w.buf))})
+		return
+	}
+	w.op.Finish(int64(m.n), nil)
+}
+
+func (c *conn) request(m *arrival) {
+	e := c.ep
+	if !e.takesRequests() {
+		e.stats.dropped.Add(1)
+		return
+	}
+	if !c.serves.Load() {
+		c.serves.Store(true)
+	}
+	msg := &c.role.message
+	*msg = na.Message{From: c.addr, Tag: m.tag, Data: m.data}
+	if t := e.cfg.Handler.Request(msg); t != nil {
+		c.tasks = append(c.tasks, t)
+	}
+	*msg = na.Message{}
+}
+
+// offend ends the connection with a peer that breaks the protocol. Its pair is not given to others while it lives.
+func (c *conn) offend(err error) {
+	left := c.parting.Load() != nil // then it does not write to its pair any more
+	c.offended = true
+	c.parting.Store(&parting{kind: na.Unreachable, err: err, keep: !left})
+	if !c.self {
+		c.ep.complain(c.addr, err)
+	}
+	c.fail(na.Unreachable, err)
+}
+
+// fail ends the connection: everything that waits for the peer completes, and the next operation connects anew. The
+// caller must not hold addr.mu.
+func (c *conn) fail(kind na.Kind, err error) {
+	if !c.dead.CompareAndSwap(false, true) {
+		return
+	}
+	c.ep.trace("connection lost", c.addr, err)
+	items, tags := c.addr.lose(c)
+	close(c.done)
+	c.addr.failAll(items, tags, kind, err)
+	c.ep.dropConn(c)
+	c.tryBury()
+}

@@ -1,0 +1,340 @@
+package sm
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cinnabar/internal/na"
+	"cinnabar/internal/shm"
+)
+
+// Intervals between attempts to connect to a server that has no place or does not empty its socket.
+const (
+	dialShortest = 200 * time.Microsecond
+	dialLongest  = 20 * time.Millisecond
+)
+
+// again is a reason to try once more later.
+type again struct{ error }
+
+func (a again) Unwrap() error { return a.error }
+
+// dial connects for an Addr, and ends what waits for that if it cannot.
+func (e *Endpoint) dial(a *Addr) {
+	t := &attempt{ep: e, addr: a, pair: -1, pidfd: -1}
+	end := time.Now().Add(e.cfg.ConnectTimeout)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for wait := dialShortest; ; wait = min(2*wait, dialLongest) {
+		select {
+		case <-timer.C:
+		case <-e.stop:
+			t.abandon()
+			return // Close ends what waits
+		}
+		err := t.connect()
+		if err == nil {
+			return
+		}
+		if !errors.As(err, &again{}) || time.Now().After(end) {
+			t.abandon()
+			items, tags := a.giveUp()
+			a.failAll(items, tags, na.Unreachable, err)
+			return
+		}
+		if !a.wanted(err) {
+			t.abandon()
+			return
+		}
+		timer.Reset(wait/2 + rand.N(wait))
+	}
+}
+
+// wanted notes why the connecting takes time, and reports whether anything still waits for it. If not, it ends.
+func (a *Addr) wanted(trouble error) bool {
+	a.mu.Lock()
+	a.trouble = trouble
+	yes := len(a.waiting) > 0
+	if !yes {
+		a.dialing = false
+	}
+	a.mu.Unlock()
+	if !yes {
+		a.settle()
+	}
+	return yes
+}
+
+// attempt is the making of a connection to a server.
+type attempt struct {
+	ep    *Endpoint
+	addr  *Addr
+	reg   *region
+	pid   int32
+	pidfd int
+	pair  int
+	inode uint64
+}
+
+// connect does what is left to do. An [again] error asks for another call later.
+func (t *attempt) connect() error {
+	if t.reg == nil {
+		if err := t.open(); err != nil {
+			return err
+		}
+	}
+	if ended(t.pidfd) {
+		return fmt.Errorf("its process %d has ended", t.addr.who.pid)
+	}
+	if t.closing() {
+		return errClosing
+	}
+	if err := t.claim(); err != nil {
+		return err
+	}
+	return t.announce()
+}
+
+// open maps the server's region and makes sure that its process lives.
+func (t *attempt) open() error {
+	e, a := t.ep, t.addr
+	path := e.cfg.objectPath(a.uri)
+	m, err := shm.Open(path, regionSize, extendedSize)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("no endpoint listens there: there is no %s", path)
+	}
+	if err != nil {
+		return err
+	}
+	r := newRegion(m)
+	if err = r.check(a.who); err == nil {
+		t.pid = a.who.pid
+		if t.pid == 0 {
+			err = r.read(func() { t.pid = r.owner().pid })
+		}
+	}
+	if err == nil {
+		t.pidfd, err = openProcess(t.pid)
+	}
+	if err != nil {
+		_ = m.Close() // only looked at
+		return err
+	}
+	if st, err := os.Stat(path); err == nil {
+		t.inode = inodeOf(st)
+	}
+	t.reg = r
+	return nil
+}
+
+// openProcess opens a process, to be told when it ends. -1 without error: this kernel cannot.
+func openProcess(pid int32) (int, error) {
+	if pid <= 0 {
+		return -1, fmt.Errorf("process %d: numbers of processes are positive", pid)
+	}
+	fd, err := unix.PidfdOpen(int(pid), 0)
+	switch {
+	case errors.Is(err, unix.ESRCH):
+		return -1, fmt.Errorf("%w: there is no process %d", errDied, pid)
+	case err != nil:
+		return -1, nil
+	}
+	return fd, nil
+}
+
+// ended tells whether the process of a pidfd has ended.
+func ended(pidfd int) bool {
+	if pidfd < 0 {
+		return false
+	}
+	fds := [1]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds[:], 0)
+	return err == nil && n > 0
+}
+
+// closing tells whether the server says that it takes no new clients.
+func (t *attempt) closing() (yes bool) {
+	err := t.reg.read(func() { yes = t.reg.isClosing() })
+	return yes || err != nil
+}
+
+// claim takes a pair of rings and makes it clean.
+func (t *attempt) claim() (err error) {
+	if t.pair >= 0 {
+		return nil
+	}
+	defer t.reg.Recover(t.reg.Guard(), &err)
+	if t.pair = t.reg.claimPair(); t.pair < 0 {
+		return again{fmt.Errorf("all %d places of %s are taken", pairs-1, t.addr)}
+	}
+	// What the previous client has left there would be taken for messages to or from this one.
+	in, out := consumer(t.reg.rx(t.pair)), consumer(t.reg.tx(t.pair))
+	t.reg.drain(&in)
+	t.reg.drain(&out)
+	return nil
+}
+
+// announce tells the server of the connection, which can be used from then on.
+func (t *attempt) announce() error {
+	e := t.ep
+	path := e.cfg.socketPath(t.addr.uri)
+	refused, absent := probeSocket(path)
+	if refused {
+		return fmt.Errorf("its process does not listen any more: %s refuses", path)
+	}
+	c := &conn{
+		ep: e, addr: t.addr, reg: t.reg, pair: t.pair, pid: t.pid, pidfd: t.pidfd, inode: t.inode, bell: -1, ear: -1,
+		done: make(chan struct{}), scratch: make([]byte, bufferSize),
+	}
+	if err := c.attach(); err != nil {
+		return err
+	}
+	var version uint8
+	if !absent {
+		if err := c.makeBells(); err != nil {
+			return again{err}
+		}
+		if t.reg.extended {
+			version = extensionVersion
+			c.extend()
+		}
+	}
+	e.addConn(c)
+	if err := c.watchFDs(); err != nil {
+		e.withdraw(c)
+		return err
+	}
+	cmd := makeCommand(e.who, t.pair, commandReserved, version)
+	if err := t.tell(c, path, cmd); err != nil {
+		e.withdraw(c)
+		return err
+	}
+	c.listen()
+	if c.silent() {
+		e.poll.wake() // which has to look at c from now on, since no bell will tell it to
+	}
+	t.reg, t.pair, t.pidfd = nil, -1, -1
+	t.addr.connected(c)
+	return nil
+}
+
+// attach makes the conn's ends of the rings.
+func (c *conn) attach() (err error) {
+	defer c.reg.Recover(c.reg.Guard(), &err)
+	tx, rx := c.reg.tx(c.pair), c.reg.rx(c.pair)
+	if c.server {
+		tx, rx = rx, tx
+	}
+	if c.self {
+		rx = tx
+	}
+	c.out, c.in = producer(tx), consumer(rx)
+	return nil
+}
+
+// extend makes use of the extension.
+func (c *conn) extend() { c.ext = newBlock(c.reg.b, c.pair, c.server) }
+
+// makeBells makes the doorbells of a client. The server's counts tokens if it is C's, which takes them one by one.
+func (c *conn) makeBells() error {
+	flags := unix.EFD_NONBLOCK | unix.EFD_CLOEXEC
+	var err error
+	if c.bell, err = unix.Eventfd(0, flags|unix.EFD_SEMAPHORE); err != nil {
+		c.bell = -1
+		return fmt.Errorf("eventfd: %w", err)
+	}
+	if c.ear, err = unix.Eventfd(0, flags); err != nil {
+		closeAll(c.bell)
+		c.bell, c.ear = -1, -1
+		return fmt.Errorf("eventfd: %w", err)
+	}
+	return nil
+}
+
+// watchFDs has the poller told of tokens and of the end of the process.
+func (c *conn) watchFDs() error {
+	if c.ear >= 0 {
+		if err := c.ep.poll.add(c.ear, earEvents, eventEar, c.id); err != nil {
+			return err
+		}
+	}
+	if c.pidfd >= 0 {
+		return c.ep.poll.add(c.pidfd, unix.EPOLLIN|unix.EPOLLONESHOT, eventProcess, c.id)
+	}
+	return nil
+}
+
+// tell sends the command: to the socket, or, if there is none because the server never sleeps, into the command ring.
+func (t *attempt) tell(c *conn, path string, cmd command) (err error) {
+	if c.bell < 0 {
+		defer t.reg.Recover(t.reg.Guard(), &err)
+		if err := t.reg.commands.push(cmd); err != nil {
+			return again{err}
+		}
+		return nil
+	}
+	switch err := t.ep.sendCommand(path, cmd, c.bell, c.ear); {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ETOOMANYREFS), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR):
+		return again{fmt.Errorf("%s does not read its socket: %w", t.addr, err)}
+	default:
+		return fmt.Errorf("send to %s: %w", path, err)
+	}
+}
+
+// listen asks for the first bell.
+func (c *conn) listen() {
+	if c.enter() {
+		c.sleeping(true)
+		c.leave()
+	}
+}
+
+// connected makes c the connection, and has the poller send what waits.
+func (a *Addr) connected(c *conn) {
+	a.mu.Lock()
+	a.dialing, a.trouble = false, nil
+	a.last.Store(c)
+	a.conn.Store(c)
+	n := len(a.waiting)
+	a.mu.Unlock()
+	a.activateConn()
+	if n == 0 {
+		return
+	}
+	if _, left := a.flush(); left {
+		a.mu.Lock()
+		a.ep.poll.block(a)
+		a.mu.Unlock()
+	}
+}
+
+// activateConn enters a into the set of active peers because it has a connection.
+func (a *Addr) activateConn() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.activate()
+}
+
+// abandon gives back what the attempt has taken.
+func (t *attempt) abandon() {
+	if t.reg == nil {
+		return
+	}
+	if t.pair >= 0 {
+		_ = t.reg.read(func() { t.reg.releasePair(t.pair) }) // a region that faults has no pairs
+	}
+	_ = t.reg.Close() // nobody else has it
+	closeAll(t.pidfd)
+	t.reg, t.pair, t.pidfd = nil, -1, -1
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }

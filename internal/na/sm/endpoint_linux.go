@@ -1,0 +1,490 @@
+package sm
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+	"weak"
+
+	"cinnabar/internal/na"
+	"cinnabar/internal/shm"
+)
+
+// Endpoint is a process's presence in shared memory: the region that peers connect to, if it listens, and one
+// connection per peer. It implements [na.Endpoint].
+type Endpoint struct {
+	cfg Config // with defaults filled in
+	who identity
+	own *Addr // also what requests to oneself go to
+
+	transfers transfers
+	mem       memories
+
+	region  *region // that peers connect to; nil without Listen
+	private *region // for messages to oneself without Listen; made when needed
+	sock    int     // datagrams to servers, and from clients
+	bound   bool    // the socket has its place
+	notify  int     // inotify descriptor, -1 if there is none
+	poll    *poller
+	watch   watcher
+	care    care
+	stats   counters
+
+	spinning atomic.Int32 // pollers that spin,
+	driving  atomic.Int32 // and drivers
+	maxSpin  int32
+
+	refusing atomic.Bool   // since Shutdown
+	closed   atomic.Bool   // since Close: nothing starts any more
+	ended    atomic.Bool   // the poller is to end
+	closing  sync.Once     // runs end
+	stop     chan struct{} // closed by Close: connecting ends
+	pollEnd  chan struct{} // closed when the poller has ended
+	finished chan struct{} // closed when everything but tasks has
+	wg       sync.WaitGroup
+	graves   sync.WaitGroup // conns that are not buried
+	runners  sync.WaitGroup // goroutines that run tasks, pollers included
+
+	conns atomic.Pointer[[]*conn] // replaced as a whole, with mu held
+
+	mu sync.Mutex
+	// sealed says that no goroutine is started any more.
+	// +checklocks:mu
+	sealed bool
+	// addrs finds the one Addr of each URI while anybody holds it.
+	// +checklocks:mu
+	addrs map[string]weak.Pointer[Addr]
+	// active are the peers with something under way.
+	// +checklocks:mu
+	active map[*Addr]struct{}
+	// pairs finds the conns of clients, also such as have failed and whose pair is kept from use.
+	// +checklocks:mu
+	pairs [pairs]*conn
+	// byID finds conns by the numbers in events.
+	// +checklocks:mu
+	byID map[int32]*conn
+	// nextID is the number of the next conn.
+	// +checklocks:mu
+	nextID int32
+	// complaints is when each process was last complained about.
+	// +checklocks:mu
+	complaints map[identity]time.Time
+}
+
+var _ na.Endpoint = (*Endpoint)(nil)
+
+// Open opens an endpoint, which lives until Close. Regions and sockets that dead processes have left are removed first.
+func Open(_ context.Context, cfg Config) (na.Endpoint, error) {
+	cfg, err := cfg.withDefaults(runtime.GOMAXPROCS(0))
+	if err != nil {
+		return nil, &na.Error{Kind: na.Invalid, Op: "open", Err: err}
+	}
+	name, err := parseInit(cfg.Address)
+	if err != nil {
+		return nil, &na.Error{Kind: na.Invalid, Op: "open", Addr: cfg.Address, Err: err}
+	}
+	id, err := takeNumber()
+	if err != nil {
+		return nil, &na.Error{Kind: na.NotAvailable, Op: "open", Addr: cfg.Address, Err: err}
+	}
+	e := &Endpoint{
+		cfg: cfg, who: identity{int32(os.Getpid()), id}, sock: -1, notify: -1,
+		maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)), stop: make(chan struct{}), pollEnd: make(chan struct{}),
+		finished: make(chan struct{}), addrs: make(map[string]weak.Pointer[Addr]), active: make(map[*Addr]struct{}),
+		byID: make(map[int32]*conn), complaints: make(map[identity]time.Time),
+	}
+	e.conns.Store(new([]*conn))
+	if name == "" {
+		name = e.who.uri()
+	}
+	e.own = &Addr{ep: e, who: e.who, uri: name}
+	e.watch.ep, e.watch.stop = e, make(chan struct{})
+	if err := e.establish(); err != nil {
+		e.undo()
+		if na.KindOf(err) != 0 {
+			return nil, err
+		}
+		return nil, &na.Error{Kind: na.NotAvailable, Op: "open", Addr: e.own.String(), Err: err}
+	}
+	e.transfers.init()
+	allowAttach()
+	e.runners.Add(1)
+	go e.poll.run(0)
+	return e, nil
+}
+
+// establish makes what the endpoint has outside this process.
+func (e *Endpoint) establish() (err error) {
+	reclaimAll(&e.cfg)
+	if e.sock, err = openSocket(); err != nil {
+		return err
+	}
+	if e.poll, err = newPoller(e); err != nil || !e.cfg.Listen {
+		return err
+	}
+	if err := e.createRegion(); err != nil {
+		return err
+	}
+	if err := e.bindSocket(); err != nil {
+		return err
+	}
+	e.openNotify()
+	return nil
+}
+
+// undo closes what an endpoint has that could not be opened to the end.
+func (e *Endpoint) undo() {
+	e.removeObjects()
+	returnNumber(e.who.id)
+	closeAll(e.sock, e.notify)
+	if e.poll != nil {
+		_ = e.poll.set.Close() // nothing is written through it
+	}
+	for _, r := range [...]*region{e.region, e.private} {
+		if r != nil {
+			_ = r.Close() // nobody touches it any more
+		}
+	}
+}
+
+// Addr implements [na.Endpoint].
+func (e *Endpoint) Addr() na.Addr { return e.own }
+
+// Listening implements [na.Endpoint].
+func (e *Endpoint) Listening() bool { return e.cfg.Listen }
+
+// takesRequests reports whether requests are handed on.
+func (e *Endpoint) takesRequests() bool { return e.cfg.Listen && !e.refusing.Load() }
+
+// Limits implements [na.Endpoint]: messages have no header.
+func (e *Endpoint) Limits() na.Limits {
+	return na.Limits{MaxRequest: bufferSize, MaxResponse: bufferSize}
+}
+
+// of returns the Addr that an address stands for here, and starts op.
+func (e *Endpoint) of(op *na.Op, what string, a na.Addr) *Addr {
+	op.Begin()
+	p, ok := a.(*Addr)
+	if !ok || p.ep != e {
+		op.Finish(0, &na.Error{Kind: na.Invalid, Op: what, Err: fmt.Errorf("address %v is not one of this endpoint's", a)})
+		return nil
+	}
+	return p
+}
+
+// SendRequest implements [na.Endpoint].
+func (e *Endpoint) SendRequest(op *na.Op, to na.Addr, tag uint32, msg []byte) {
+	e.send(op, to, item{op: op, kind: typeUnexpected, tag: tag, msg: msg})
+}
+
+// SendExpected implements [na.Endpoint].
+func (e *Endpoint) SendExpected(op *na.Op, to na.Addr, tag uint32, msg []byte) {
+	e.send(op, to, item{op: op, kind: typeExpected, tag: tag, msg: msg})
+}
+
+func (e *Endpoint) send(op *na.Op, to na.Addr, it item) {
+	a := e.of(op, it.what(), to)
+	if a == nil {
+		return
+	}
+	if len(it.msg) > bufferSize {
+		op.Finish(0, &na.Error{Kind: na.Truncated, Op: it.what(), Addr: a.String(), Err: fmt.Errorf("%d bytes; the limit is %d", len(it.msg), bufferSize)})
+		return
+	}
+	if a == e.own && a.conn.Load() == nil {
+		if err := e.connectSelf(); err != nil {
+			op.Finish(0, &na.Error{Kind: na.Unreachable, Op: it.what(), Addr: a.String(), Err: err})
+			return
+		}
+	}
+	a.send(it)
+}
+
+// RecvExpected implements [na.Endpoint].
+func (e *Endpoint) RecvExpected(op *na.Op, from na.Addr, tag uint32, buf []byte) {
+	const what = "receive"
+	a := e.of(op, what, from)
+	if a == nil {
+		return
+	}
+	if !a.expect(op, tag, buf) {
+		op.Finish(0, &na.Error{Kind: na.Invalid, Op: what, Addr: a.String(), Err: fmt.Errorf("tag %d is waited for already", tag)})
+		return
+	}
+	e.poll.await()
+	if e.closed.Load() { // else Close finds it
+		if _, ok := a.unexpect(op); ok {
+			op.Finish(0, &na.Error{Kind: na.Closed, Op: what, Addr: a.String()})
+		}
+	}
+}
+
+// Cancel implements [na.Endpoint]. It looks for op everywhere: operations are found by where they wait, which costs those
+// that are never cancelled nothing.
+func (e *Endpoint) Cancel(op *na.Op) {
+	for _, a := range e.activePeers() {
+		if a.cancel(op) {
+			return
+		}
+	}
+	e.transfers.cancel(op)
+}
+
+// connectSelf makes the connection to oneself, over the pair that is kept for it; without Listen over memory of this
+// process.
+func (e *Endpoint) connectSelf() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.sealed {
+		return errClosing
+	}
+	if e.own.conn.Load() != nil {
+		return nil
+	}
+	r := e.region
+	if r == nil {
+		m, err := shm.Private(extendedSize)
+		if err != nil {
+			return err
+		}
+		r = newRegion(m)
+		r.init(e.who, 0)
+		e.private = r
+	}
+	c := &conn{
+		ep: e, addr: e.own, reg: r, pair: ownPair, server: true, self: true, pid: e.who.pid, bell: -1, ear: -1, pidfd: -1,
+		done: make(chan struct{}), scratch: make([]byte, bufferSize),
+	}
+	if err := c.attach(); err != nil {
+		return err
+	}
+	e.addConnLocked(c)
+	e.own.last.Store(c)
+	e.own.conn.Store(c)
+	e.own.active.Store(true)
+	e.active[e.own] = struct{}{}
+	return nil
+}
+
+// list is the conns there are. It is not to be changed.
+func (e *Endpoint) list() []*conn { return *e.conns.Load() }
+
+func (e *Endpoint) addConn(c *conn) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.addConnLocked(c)
+}
+
+// +checklocks:e.mu
+func (e *Endpoint) addConnLocked(c *conn) {
+	e.nextID++
+	c.id = e.nextID
+	e.byID[c.id] = c
+	if c.server {
+		e.pairs[c.pair] = c
+	}
+	e.graves.Add(1)
+	e.stats.connections.Add(1)
+	list := append(slices.Clone(e.list()), c)
+	e.conns.Store(&list)
+}
+
+// dropConn takes a conn that has failed from those that are looked at.
+func (e *Endpoint) dropConn(c *conn) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	list := slices.DeleteFunc(slices.Clone(e.list()), func(o *conn) bool { return o == c })
+	e.conns.Store(&list)
+}
+
+// buried is told of the end of a conn.
+func (e *Endpoint) buried(*conn) { e.graves.Done() }
+
+// connOf finds a conn by its number, also one that has failed and whose pair is kept from use.
+func (e *Endpoint) connOf(id int32) *conn {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.byID[id]
+}
+
+// clientOf finds the conn of a pair.
+func (e *Endpoint) clientOf(pair int) *conn {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.pairs[pair]
+}
+
+func (e *Endpoint) activePeers() []*Addr {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	list := make([]*Addr, 0, len(e.active))
+	for a := range e.active {
+		list = append(list, a)
+	}
+	return list
+}
+
+// spawn runs f on a goroutine that Close waits for. False: it is too late.
+func (e *Endpoint) spawn(f func()) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.sealed {
+		return false
+	}
+	e.wg.Go(f)
+	return true
+}
+
+// runTask runs a task on a goroutine of its own. Whoever calls it has a conn's receive role, so that Close does not wait
+// for runners yet.
+func (e *Endpoint) runTask(t na.Task) { e.runners.Go(t.Run) }
+
+// Shutdown implements [na.Endpoint].
+func (e *Endpoint) Shutdown() {
+	if e.refusing.Swap(true) || e.region == nil {
+		return
+	}
+	_ = e.region.read(func() { e.region.setClosing(closingRefuses) }) // a region that faults refuses anyway
+}
+
+// Close implements [na.Endpoint].
+func (e *Endpoint) Close(ctx context.Context) error {
+	e.Shutdown()
+	e.closing.Do(e.end)
+	<-e.finished
+	done := make(chan struct{})
+	go func() {
+		e.runners.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return &na.Error{Kind: na.Closed, Op: "close", Addr: e.own.String(), Err: fmt.Errorf("tasks are still running: %w", context.Cause(ctx))}
+	}
+}
+
+// end ends everything and waits for the endpoint's own goroutines, which takes moments: servers are given a short while
+// to take what they were sent.
+func (e *Endpoint) end() {
+	e.closed.Store(true)
+	close(e.stop)
+	e.transfers.close()
+	e.mem.close()
+	for _, a := range e.activePeers() {
+		items, tags := a.giveUp()
+		a.failAll(items, tags, na.Closed, nil)
+	}
+	e.linger()
+	e.endConns()
+	e.mu.Lock()
+	e.sealed = true
+	e.mu.Unlock()
+	e.wg.Wait()
+	e.endConns() // those that have come about meanwhile
+	e.graves.Wait()
+	e.ended.Store(true)
+	e.poll.wake()
+	<-e.pollEnd
+	e.watch.close()
+	e.undo()
+	close(e.finished)
+}
+
+// lingerTime is for how long servers are given to take what they were sent.
+const lingerTime = 100 * time.Millisecond
+
+// linger waits until servers have taken what they were sent, or a short while.
+func (e *Endpoint) linger() {
+	end := time.NewTimer(lingerTime)
+	defer end.Stop()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for slices.ContainsFunc(e.list(), (*conn).unread) {
+		select {
+		case <-tick.C:
+		case <-end.C:
+			return
+		}
+	}
+}
+
+// unread tells whether a server has not taken all that it was sent.
+func (c *conn) unread() (yes bool) {
+	a := c.addr
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if c.server || a.conn.Load() != c {
+		return false
+	}
+	err := c.reg.read(func() { yes = c.out.waiting() > 0 })
+	return yes && err == nil && !ended(c.pidfd)
+}
+
+// endConns ends all connections. Clients of this package are told.
+func (e *Endpoint) endConns() {
+	if e.region != nil {
+		_ = e.region.read(func() { e.region.setClosing(closingDone) }) // a region that faults has no clients
+	}
+	for _, c := range e.list() {
+		c.addr.mu.Lock()
+		if c.server && c.ext != nil && c.addr.conn.Load() == c {
+			c.toll(1)
+		}
+		c.addr.mu.Unlock()
+		c.fail(na.Closed, nil)
+	}
+}
+
+// counters are what an endpoint counts.
+type counters struct {
+	connections, unmatched, dropped, complaints atomic.Uint64
+}
+
+// complain logs that a peer breaks the protocol, not more than once a minute for each.
+func (e *Endpoint) complain(a *Addr, err error) {
+	e.stats.complaints.Add(1)
+	if e.mayLog(a.who) {
+		e.cfg.Logger.Warn("peer breaks the protocol", keyPeer, a.String(), keyError, err)
+	}
+}
+
+// mayLog reports whether a peer is due for a line in the log.
+func (e *Endpoint) mayLog(who identity) bool {
+	now := time.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if last, seen := e.complaints[who]; seen && now.Sub(last) < complainEvery {
+		return false
+	}
+	if len(e.complaints) >= maxComplaints {
+		clear(e.complaints)
+	}
+	e.complaints[who] = now
+	return true
+}
+
+const (
+	complainEvery = time.Minute
+	maxComplaints = 1024 // peers that are remembered
+)
+
+// Keys of log lines.
+const (
+	keyPeer  = "peer"
+	keyError = "error"
+)
+
+// trace logs at Debug what happens to a connection.
+func (e *Endpoint) trace(msg string, a *Addr, err error) {
+	if e.cfg.Logger.Enabled(context.Background(), slog.LevelDebug) {
+		e.cfg.Logger.Debug(msg, keyPeer, a.String(), keyError, err)
+	}
+}

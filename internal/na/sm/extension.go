@@ -1,0 +1,75 @@
+package sm
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+
+	"cinnabar/internal/shm"
+)
+
+// The extension: what endpoints of this package do between each other where C sees nothing of it. A server offers it in
+// the part of its region that C never touches, and a client takes it up in the last byte of its command.
+//
+//	0x920C0  magic     8  "cinnabar"
+//	0x920C8  version   4  1
+//	0x920CC  closing   4  1: the owner takes no new clients, 2: nor messages
+//	0x920D0  started   8  when the owner's process started, as /proc/PID/stat has it
+//
+// Behind the region of C's layout follows one block for each pair:
+//
+//	0x0000  1: the server sleeps and wants its doorbell rung       4
+//	0x0040  1: the client does                                     4
+//	0x0080  copy buffers that the client is about to claim or fill 8
+//	0x0100  64 slots of 256 for short messages to the server
+//	0x4100  64 slots of 256 for short messages to the client
+//
+// A message of at most 256 bytes lies in the slot with the number of its descriptor's, which then has inlineBuffer in
+// the place of a copy buffer's number. Who is awake clears its word; a sender rings only after it has changed the word
+// from 1 to 0.
+const (
+	offMagic   = offTail
+	offVersion = offTail + 8
+	offClosing = offTail + 12
+	offStarted = offTail + 16
+
+	extensionVersion = 1
+
+	blockSize   = 0x9000
+	blockServer = 0x0000
+	blockClient = 0x0040
+	blockHolds  = 0x0080
+	blockTx     = 0x0100
+	blockRx     = 0x4100
+
+	inlineSize   = 256
+	inlineBuffer = 0xFF
+	inlineRing   = ringSlots * inlineSize
+
+	extendedSize = regionSize + pairs*blockSize
+)
+
+var magic = binary.LittleEndian.Uint64([]byte("cinnabar"))
+
+// block is the extension's part of a pair, seen by one of its ends.
+type block struct {
+	sleep  *atomic.Uint32 // this end sleeps
+	asleep *atomic.Uint32 // the other end does
+	holds  *atomic.Uint64 // of the client
+	out    []byte         // slots of messages to the other end
+	in     []byte         // slots of messages from it
+}
+
+func newBlock(b []byte, pair int, server bool) *block {
+	b = b[regionSize+pair*blockSize:][:blockSize]
+	k := &block{
+		sleep: shm.Uint32(b, blockClient), asleep: shm.Uint32(b, blockServer), holds: shm.Uint64(b, blockHolds),
+		out: b[blockTx:][:inlineRing], in: b[blockRx:][:inlineRing],
+	}
+	if server {
+		k.sleep, k.asleep, k.out, k.in = k.asleep, k.sleep, k.in, k.out
+	}
+	return k
+}
+
+// slot returns the bytes of slot i of the slots in b.
+func slot(b []byte, i int) []byte { return b[i*inlineSize:][:inlineSize:inlineSize] }

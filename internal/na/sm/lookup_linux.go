@@ -1,0 +1,143 @@
+package sm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"cinnabar/internal/na"
+)
+
+// Lookup implements [na.Endpoint]. Of an endpoint with a name it finds out the process, which it reads from the
+// endpoint's region; nothing else is touched.
+func (e *Endpoint) Lookup(s string) (na.Addr, error) {
+	uri, who, err := parseTarget(s, hostID)
+	if err == nil && who == (identity{}) {
+		if who, err = e.ownerOf(uri); err != nil {
+			return nil, &na.Error{Kind: na.Unreachable, Op: "lookup", Addr: s, Err: err}
+		}
+	}
+	if err != nil {
+		if na.KindOf(err) != 0 {
+			return nil, err
+		}
+		return nil, &na.Error{Kind: na.Invalid, Op: "lookup", Addr: s, Err: err}
+	}
+	return e.addrOf(who, uri), nil
+}
+
+// ownerOf returns who owns the region of the endpoint with a name.
+func (e *Endpoint) ownerOf(name string) (identity, error) {
+	path := filepath.Join(e.cfg.ShmDir, e.cfg.Prefix+"-"+name)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return identity{}, fmt.Errorf("no endpoint %q listens: there is no %s", name, path)
+	}
+	if err != nil {
+		return identity{}, err
+	}
+	defer f.Close()
+	var b [serializedLen]byte // a region begins as a serialized address
+	if _, err := io.ReadFull(f, b[:]); err != nil {
+		return identity{}, fmt.Errorf("%s is no region: %w", path, err)
+	}
+	who, err := parseSerialized(b[:])
+	if err != nil {
+		return identity{}, fmt.Errorf("%s is no region: %w", path, err)
+	}
+	return who, nil
+}
+
+// AppendAddr implements [na.Endpoint]. The name of an endpoint that has one is not part of it.
+func (e *Endpoint) AppendAddr(b []byte, a na.Addr) []byte {
+	p, ok := a.(*Addr)
+	if !ok {
+		return b
+	}
+	return appendSerialized(b, p.who)
+}
+
+// ParseAddr implements [na.Endpoint].
+func (e *Endpoint) ParseAddr(b []byte) (na.Addr, error) {
+	who, err := parseSerialized(b)
+	if err != nil {
+		return nil, &na.Error{Kind: na.Protocol, Op: "read address", Err: err}
+	}
+	if who == e.who {
+		return e.own, nil
+	}
+	return e.addrOf(who, who.uri()), nil
+}
+
+// Register implements [na.Endpoint].
+func (e *Endpoint) Register(mem []byte, access na.Access) (na.Memory, error) {
+	if len(mem) == 0 {
+		return nil, &na.Error{Kind: na.Invalid, Op: "register memory", Err: errors.New("0 bytes; there must be 1 at least")}
+	}
+	return e.RegisterSegments([][]byte{mem}, access)
+}
+
+// RegisterSegments implements [na.SegmentRegistrar].
+func (e *Endpoint) RegisterSegments(segs [][]byte, access na.Access) (na.Memory, error) {
+	if len(segs) == 0 || len(segs) > maxSegments {
+		return nil, &na.Error{Kind: na.Invalid, Op: "register memory", Err: fmt.Errorf("%d segments; there are 1 to %d", len(segs), maxSegments)}
+	}
+	m, err := e.mem.register(segs, access)
+	if err != nil {
+		return nil, err
+	}
+	e.mem.relay.listen(e.who, &e.mem, e.cfg.Logger)
+	return m, nil
+}
+
+// Alloc returns size bytes of zeroed memory outside the Go heap that peers can map: what they get from or put to it, once
+// registered, they copy without a system call from the second time on. free gives it back; it must not be used
+// afterwards.
+func (e *Endpoint) Alloc(size int) (mem []byte, free func() error, err error) {
+	a, err := e.mem.arenas.alloc(size)
+	if err != nil {
+		return nil, nil, err
+	}
+	return a.mem, func() error { return e.mem.freeArena(a) }, nil
+}
+
+// ParseHandle implements [na.Endpoint].
+func (e *Endpoint) ParseHandle(b []byte) (na.RemoteMemory, error) {
+	r, err := parseHandle(b)
+	if err != nil {
+		return nil, &na.Error{Kind: na.Protocol, Op: "read memory handle", Err: err}
+	}
+	return r, nil
+}
+
+// Get implements [na.Endpoint].
+func (e *Endpoint) Get(op *na.Op, from na.Addr, frags []na.Fragment) {
+	e.transfer(op, from, frags, false)
+}
+
+// Put implements [na.Endpoint]. It completes when the bytes are in the peer's memory.
+func (e *Endpoint) Put(op *na.Op, to na.Addr, frags []na.Fragment) { e.transfer(op, to, frags, true) }
+
+func (e *Endpoint) transfer(op *na.Op, a na.Addr, frags []na.Fragment, put bool) {
+	op.Begin()
+	t, _ := pooledTransfers.Get().(*transfer)
+	t.op, t.put = op, put
+	p, ok := a.(*Addr)
+	if !ok || p.ep != e {
+		t.finish(&na.Error{Kind: na.Invalid, Err: fmt.Errorf("address %v is not one of this endpoint's", a)})
+		return
+	}
+	t.to = p
+	total, err := checkFragments(frags, put)
+	if err != nil || total == 0 {
+		t.finish(err)
+		return
+	}
+	t.frags, t.total = frags, total
+	e.transfers.start(t)
+}

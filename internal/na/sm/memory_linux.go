@@ -1,0 +1,162 @@
+package sm
+
+import (
+	"fmt"
+	"sync"
+
+	"cinnabar/internal/hostmem"
+	"cinnabar/internal/na"
+)
+
+// memory is registered memory. It implements [na.Memory].
+//
+// Peers reach it by its addresses, through the kernel and without this process: registering it changes nothing for
+// them, nor does Close. What they may do to it stands in its handle, for them to respect. Registering is what keeps
+// Go's memory in its place, and what peers that cannot use the kernel are served from.
+type memory struct {
+	table  *memories
+	segs   [][]byte
+	access na.Access
+	arena  uint64 // that all of it lies in; 0: in none
+	pins   []*hostmem.Pin
+
+	mu   sync.RWMutex // held for reading while a peer is served
+	open bool         // +checklocks:mu
+}
+
+// AppendHandle implements [na.Memory].
+func (m *memory) AppendHandle(b []byte) []byte {
+	segs := make([]segment, len(m.segs))
+	for i, s := range m.segs {
+		segs[i] = segment{hostmem.Addr(s), uint64(len(s))}
+	}
+	return appendHandle(b, segs, m.access, m.arena)
+}
+
+// Close implements [na.Memory] as far as the kernel lets it: peers' system calls that are under way, or come later with
+// the old handle, are not stopped. They move memory as long as it is mapped, whatever it is used for by then; so its
+// owner closes it when the peers have said that they are done, as a program in C does.
+func (m *memory) Close() {
+	m.table.drop(m)
+	m.revoke()
+}
+
+// revoke ends serving the memory.
+func (m *memory) revoke() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.open = false
+	for _, p := range m.pins {
+		p.Unpin()
+	}
+}
+
+// part returns the n bytes at addr, nil if no segment of m has all of them.
+func (m *memory) part(addr, n uint64) []byte {
+	for _, s := range m.segs {
+		base, size := hostmem.Addr(s), uint64(len(s))
+		if addr >= base && addr-base <= size && n <= size-(addr-base) {
+			return s[addr-base:][:n:n]
+		}
+	}
+	return nil
+}
+
+// memories are the registered memory of an endpoint. It holds them, so that the collector does not take what peers may
+// reach.
+type memories struct {
+	mu sync.RWMutex
+	// +checklocks:mu
+	live map[*memory]struct{}
+	// +checklocks:mu
+	closed bool
+
+	arenas arenas
+	relay  relay
+}
+
+// register makes memory reachable. It keeps segs.
+func (t *memories) register(segs [][]byte, access na.Access) (*memory, error) {
+	const what = "register memory"
+	if access < na.ReadOnly || access > na.ReadWrite {
+		return nil, &na.Error{Kind: na.Invalid, Op: what, Err: fmt.Errorf("access %d; it is read, write or both", access)}
+	}
+	m := &memory{table: t, segs: segs, access: access, arena: t.arenas.of(segs), open: true}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, &na.Error{Kind: na.Closed, Op: what}
+	}
+	m.pins = make([]*hostmem.Pin, len(segs))
+	for i, s := range segs {
+		m.pins[i] = hostmem.PinSlice(s)
+	}
+	if t.live == nil {
+		t.live = make(map[*memory]struct{})
+	}
+	t.live[m] = struct{}{}
+	return m, nil
+}
+
+// freeArena gives an arena back and tells peers that have it.
+func (t *memories) freeArena(a *arena) error {
+	t.arenas.remove(a)
+	t.relay.grants.gone(a.id) // who is being given it has got it then
+	return a.close()
+}
+
+func (t *memories) drop(m *memory) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.live, m)
+}
+
+// use calls f with the n bytes at addr, if they are registered and may be accessed in that way. They stay registered
+// until f returns. It looks at all registered memory, since the same addresses may be registered several times; only
+// peers without the kernel's help come here.
+func (t *memories) use(addr, n uint64, access na.Access, f func([]byte)) error {
+	var failed error = fmt.Errorf("%d bytes at %#x are not registered", n, addr)
+	for _, m := range t.at(addr, n) {
+		if m.access&access == 0 {
+			failed = fmt.Errorf("memory at %#x is registered with access %d, which does not allow it", addr, m.access)
+			continue
+		}
+		if m.serve(addr, n, f) {
+			return nil
+		}
+	}
+	return failed
+}
+
+// at returns what has the n bytes at addr.
+func (t *memories) at(addr, n uint64) (list []*memory) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for m := range t.live {
+		if m.part(addr, n) != nil {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+func (m *memory) serve(addr, n uint64, f func([]byte)) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.open {
+		f(m.part(addr, n))
+	}
+	return m.open
+}
+
+// close ends all registrations.
+func (t *memories) close() {
+	t.mu.Lock()
+	live := t.live
+	t.live, t.closed = nil, true
+	t.mu.Unlock()
+	for m := range live {
+		m.revoke()
+	}
+	t.relay.close()
+}

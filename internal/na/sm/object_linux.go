@@ -1,0 +1,250 @@
+package sm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"cinnabar/internal/na"
+	"cinnabar/internal/shm"
+)
+
+// What an endpoint owns in the file system: its region, and a folder with its socket.
+
+func (cfg *Config) objectPath(uri string) string {
+	return filepath.Join(cfg.ShmDir, cfg.Prefix+"-"+uri)
+}
+func (cfg *Config) socketDir(uri string) string {
+	return filepath.Join(cfg.SocketDir, cfg.Prefix+"-"+uri)
+}
+func (cfg *Config) socketPath(uri string) string { return filepath.Join(cfg.socketDir(uri), "sock") }
+
+// numbers are those of the endpoints of this process, which count up as C's do, and begin anew after 256.
+var numbers struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	next uint8
+	// +checklocks:mu
+	taken [256]bool
+}
+
+// takeNumber returns a number that no endpoint of this process has.
+func takeNumber() (uint8, error) {
+	n := &numbers
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for range len(n.taken) {
+		id := n.next
+		n.next++
+		if !n.taken[id] {
+			n.taken[id] = true
+			return id, nil
+		}
+	}
+	return 0, fmt.Errorf("this process has %d endpoints already, and there are no more numbers: close some", len(n.taken))
+}
+
+func returnNumber(id uint8) {
+	numbers.mu.Lock()
+	defer numbers.mu.Unlock()
+	numbers.taken[id] = false
+}
+
+// createRegion makes and publishes the region of an endpoint, which nobody sees before it is complete: it is set up
+// under another name. What a dead process has left under the name is removed; the region of a living one is an error.
+func (e *Endpoint) createRegion() error {
+	path := e.cfg.objectPath(e.own.uri)
+	draft := path + ".new"
+	if err := os.Remove(draft); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	m, err := shm.Create(draft, extendedSize)
+	if err != nil {
+		return err
+	}
+	r := newRegion(m)
+	r.init(e.who, startTime("self"))
+	err = publish(draft, path)
+	if errors.Is(err, fs.ErrExist) && reclaim(&e.cfg, e.own.uri) {
+		err = publish(draft, path)
+	}
+	if err != nil {
+		_ = m.Close()        // nobody has seen it, and
+		_ = os.Remove(draft) // the error at hand is the one to tell
+		if errors.Is(err, fs.ErrExist) {
+			return &na.Error{Kind: na.InUse, Op: "open", Addr: e.own.String(), Err: fmt.Errorf("%s is another endpoint's, whose process lives", path)}
+		}
+		return err
+	}
+	e.region = r
+	return nil
+}
+
+// publish gives a file its name, unless that is taken.
+func publish(draft, path string) error {
+	if err := unix.Renameat2(unix.AT_FDCWD, draft, unix.AT_FDCWD, path, unix.RENAME_NOREPLACE); err != nil {
+		return &os.LinkError{Op: "rename", Old: draft, New: path, Err: err}
+	}
+	return nil
+}
+
+// startTime tells when a process started, in ticks since the machine did: the 22nd field of /proc/PID/stat. 0: unknown.
+func startTime(pid string) uint64 {
+	fields := statFields(pid)
+	if len(fields) < 20 {
+		return 0
+	}
+	t, err := strconv.ParseUint(fields[19], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return t
+}
+
+// statFields are the fields of /proc/PID/stat from the third on, the state. The second, a name, may hold anything.
+func statFields(pid string) []string {
+	b, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+}
+
+// reclaimAll removes what dead processes have left. It never fails: what it may not remove stays.
+func reclaimAll(cfg *Config) {
+	for _, dir := range [...]string{cfg.ShmDir, cfg.SocketDir} {
+		list, err := os.ReadDir(dir)
+		if err != nil {
+			continue
+		}
+		for _, f := range list {
+			if uri, ok := strings.CutPrefix(f.Name(), cfg.Prefix+"-"); ok {
+				reclaim(cfg, strings.TrimSuffix(uri, ".new"))
+			}
+		}
+	}
+}
+
+// reclaim removes the region and the socket of an endpoint whose process is gone, and reports whether there are none any
+// more. An endpoint counts as gone only if nothing listens on its socket and
+//   - its process, which its URI or its region names, does not exist, or has started after the one that the region names; and
+//   - nobody has the region mapped, or nobody but clients of a server whose socket refuses.
+func reclaim(cfg *Config, uri string) bool {
+	object, sock := cfg.objectPath(uri), cfg.socketPath(uri)
+	if !ownerGone(cfg, uri) {
+		return false
+	}
+	refused, absent := probeSocket(sock)
+	if !refused && !absent {
+		return false
+	}
+	for _, path := range [...]string{object, object + ".new"} {
+		if !removeUnused(path, refused) {
+			return false
+		}
+	}
+	if refused {
+		_ = os.Remove(sock)
+	}
+	_ = os.Remove(cfg.socketDir(uri)) // stays if there is anything else in it
+	return true
+}
+
+// removeUnused removes a region that nobody uses; with known dead owners, clients do not count. It reports whether there
+// is none any more.
+func removeUnused(path string, dead bool) bool {
+	unused, err := shm.Unused(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true
+	}
+	if err != nil || !unused && !dead {
+		return false
+	}
+	return os.Remove(path) == nil
+}
+
+// ownerGone tells whether the process that owned the region and socket of uri does not exist any more.
+func ownerGone(cfg *Config, uri string) bool {
+	who, named := parseIdentity(uri)
+	var head struct {
+		who     identity
+		started uint64
+	}
+	m, err := shm.Open(cfg.objectPath(uri), regionSize, regionSize)
+	if err == nil {
+		r := newRegion(m)
+		if r.read(func() {
+			head.who = r.owner()
+			if shm.Uint64(r.b, offMagic).Load() == magic {
+				head.started = shm.Uint64(r.b, offStarted).Load()
+			}
+		}) != nil {
+			head.who = identity{}
+		}
+		_ = m.Close() // only looked at
+	}
+	if !named {
+		who = head.who
+	}
+	if who.pid <= 0 {
+		return err == nil || !errors.Is(err, fs.ErrPermission) // nothing that could belong to anybody
+	}
+	if processGone(who.pid) {
+		return true
+	}
+	now := startTime(strconv.Itoa(int(who.pid)))
+	return head.started != 0 && now != 0 && now != head.started
+}
+
+// processGone tells whether there is no process of that number, or one that has ended and that its parent does not know
+// of yet.
+func processGone(pid int32) bool {
+	if errors.Is(unix.Kill(int(pid), 0), unix.ESRCH) {
+		return true
+	}
+	fields := statFields(strconv.Itoa(int(pid)))
+	return len(fields) > 0 && (fields[0] == "Z" || fields[0] == "X")
+}
+
+// probeSocket tells whether a socket is there but nobody listens, or it is not there.
+func probeSocket(path string) (refused, absent bool) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return false, false
+	}
+	defer unix.Close(fd)
+	switch err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); {
+	case errors.Is(err, unix.ECONNREFUSED):
+		return true, false
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+		return false, true
+	}
+	return false, false
+}
+
+// read calls f, which reads the region, with faults caught.
+func (r *region) read(f func()) (err error) {
+	defer r.Recover(r.Guard(), &err)
+	f()
+	return nil
+}
+
+// removeObjects removes what the endpoint has put into the file system.
+func (e *Endpoint) removeObjects() {
+	if e.region == nil {
+		return
+	}
+	_ = os.Remove(e.cfg.objectPath(e.own.uri))
+	if e.bound { // else it is somebody else's
+		_ = os.Remove(e.cfg.socketPath(e.own.uri))
+	}
+	_ = os.Remove(e.cfg.socketDir(e.own.uri)) // as C's clean-up would
+}

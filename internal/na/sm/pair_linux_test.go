@@ -1,0 +1,179 @@
+package sm
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cinnabar/internal/na"
+)
+
+// signal is a Completer that a test waits for.
+type signal struct {
+	op na.Op
+	ev na.Event
+	ch chan struct{}
+}
+
+func newSignal() *signal {
+	s := &signal{ch: make(chan struct{}, 1)}
+	s.op.Done = s
+	return s
+}
+
+func (s *signal) Complete(*na.Op) {
+	s.ev.Set()
+	s.ch <- struct{}{}
+}
+
+// wait returns how the operation ended.
+func (s *signal) wait(t testing.TB) error {
+	t.Helper()
+	select {
+	case <-s.ch:
+	case <-time.After(30 * time.Second):
+		t.Fatal("an operation has not completed within 30 s")
+	}
+	s.ev.Reset()
+	return s.op.Err
+}
+
+// taskFunc is a task.
+type taskFunc func()
+
+func (f taskFunc) Run() { f() }
+
+// echo answers requests with what they bring. It implements na.Handler.
+type echo struct {
+	ep       atomic.Pointer[Endpoint]
+	requests atomic.Int64
+	pool     sync.Pool
+	direct   bool // answers from Request, not from a task
+}
+
+type echoAnswer struct {
+	h    *echo
+	op   na.Op
+	from na.Addr
+	tag  uint32
+	buf  []byte
+}
+
+func (a *echoAnswer) Run() { a.h.ep.Load().SendExpected(&a.op, a.from, a.tag, a.buf) }
+
+func (a *echoAnswer) Complete(*na.Op) {
+	a.from = nil
+	a.h.pool.Put(a)
+}
+
+func (h *echo) Request(m *na.Message) na.Task {
+	h.requests.Add(1)
+	a, _ := h.pool.Get().(*echoAnswer)
+	if a == nil {
+		a = &echoAnswer{h: h}
+		a.op.Done = a
+	}
+	a.from, a.tag, a.buf = m.From, m.Tag, append(a.buf[:0], m.Data...)
+	if h.direct {
+		a.Run()
+		return nil
+	}
+	return a
+}
+
+// testPrefix keeps tests away from other programs' regions. It is the same in each run, so that a run removes what one has
+// left that was killed.
+const testPrefix = "cinnabar_smtest"
+
+// privatePrefix is one that other runs do not use at the same time.
+func privatePrefix(name string) string { return fmt.Sprintf("%s_%d%s", testPrefix, os.Getpid(), name) }
+
+// open opens an endpoint that is closed at the end of the test.
+func open(t testing.TB, cfg Config) *Endpoint {
+	t.Helper()
+	if cfg.Prefix == "" {
+		cfg.Prefix = testPrefix
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.NewTextHandler(testWriter{t}, nil))
+	}
+	ep, err := Open(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { shut(t, ep) })
+	return ep.(*Endpoint)
+}
+
+// shut closes an endpoint.
+func shut(t testing.TB, ep na.Endpoint) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := ep.Close(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+type testWriter struct{ t testing.TB }
+
+func (w testWriter) Write(b []byte) (int, error) {
+	w.t.Logf("%s", b)
+	return len(b), nil
+}
+
+// serve opens an endpoint that echoes.
+func serve(t testing.TB, cfg Config) (*Endpoint, *echo) {
+	t.Helper()
+	h := &echo{}
+	cfg.Listen, cfg.Handler = true, h
+	e := open(t, cfg)
+	h.ep.Store(e)
+	return e, h
+}
+
+// lookup finds a server.
+func lookup(t testing.TB, e *Endpoint, s string) na.Addr {
+	t.Helper()
+	a, err := e.Lookup(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// caller makes calls, one at a time.
+type caller struct {
+	e          *Endpoint
+	to         na.Addr
+	tag        uint32
+	send, recv *signal
+	buf        []byte
+}
+
+func newCaller(e *Endpoint, to na.Addr) *caller {
+	return &caller{e: e, to: to, send: newSignal(), recv: newSignal(), buf: make([]byte, bufferSize)}
+}
+
+// call sends a request and returns the answer, which is valid until the next call.
+func (c *caller) call(t testing.TB, msg []byte) ([]byte, error) {
+	t.Helper()
+	c.tag++
+	c.e.RecvExpected(&c.recv.op, c.to, c.tag, c.buf)
+	c.e.SendRequest(&c.send.op, c.to, c.tag, msg)
+	if err := c.send.wait(t); err != nil {
+		c.e.Cancel(&c.recv.op)
+		_ = c.recv.wait(t)
+		return nil, err
+	}
+	c.e.Drive(c.to, &c.recv.ev)
+	if err := c.recv.wait(t); err != nil {
+		return nil, err
+	}
+	return c.buf[:c.recv.op.N], nil
+}

@@ -1,0 +1,408 @@
+package sm
+
+import (
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+	"weak"
+
+	"cinnabar/internal/na"
+)
+
+// peer is the message path's part of an [Addr]: its connection, what waits to be sent over it, and who waits for
+// messages from it. The zero value has none of these. Lock order: mu, tagMu, Endpoint.mu.
+type peer struct {
+	conn   atomic.Pointer[conn] // what to send over; changed with mu held
+	last   atomic.Pointer[conn] // the latest connection, perhaps lost
+	active atomic.Bool          // in the endpoint's set of peers with something under way
+	awaits atomic.Int32         // how many operations are in tags
+
+	mu sync.Mutex
+	// waiting are messages until there is a connection, or room.
+	// +checklocks:mu
+	waiting []item
+	// dialing says that a goroutine connects.
+	// +checklocks:mu
+	dialing bool
+	// since is when the first of waiting found no room.
+	// +checklocks:mu
+	since time.Time
+	// trouble is why the connecting has not succeeded so far.
+	// +checklocks:mu
+	trouble error
+
+	tagMu sync.Mutex
+	// tags are the expected messages that are waited for.
+	// +checklocks:tagMu
+	tags map[uint32]waiter
+}
+
+// item is a message that waits.
+type item struct {
+	op   *na.Op
+	kind uint8
+	tag  uint32
+	msg  []byte
+}
+
+func (it *item) what() string {
+	if it.kind == typeUnexpected {
+		return "send request"
+	}
+	return "send response"
+}
+
+// waiter is an operation that waits for an expected message.
+type waiter struct {
+	op  *na.Op
+	buf []byte
+}
+
+// done is [na.Addr.Done].
+func (a *Addr) done() <-chan struct{} {
+	if c := a.last.Load(); c != nil {
+		return c.done
+	}
+	return nil
+}
+
+// alive returns an error of kind Unreachable if the peer's process is known to have ended.
+func (a *Addr) alive() error {
+	c := a.conn.Load()
+	if c == nil {
+		c = a.last.Load()
+	}
+	if c == nil || !c.dead.Load() {
+		return nil
+	}
+	if p := c.parting.Load(); p != nil && errors.Is(p.err, errDied) {
+		return &na.Error{Kind: na.Unreachable, Op: "reach memory", Addr: a.String(), Err: errDied}
+	}
+	return nil
+}
+
+// addrOf returns the one Addr of a URI. Addrs that connections of peers come with are others.
+func (e *Endpoint) addrOf(who identity, uri string) *Addr {
+	if who == e.who || uri == e.own.uri {
+		return e.own
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if a := e.addrs[uri].Value(); a != nil && a.who == who { // else another endpoint has taken the name
+		return a
+	}
+	a := &Addr{ep: e, who: who, uri: uri}
+	e.addrs[uri] = weak.Make(a)
+	runtime.AddCleanup(a, e.forget, uri)
+	return a
+}
+
+// forget removes an Addr that nobody holds, unless there is a new one.
+func (e *Endpoint) forget(uri string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if w, ok := e.addrs[uri]; ok && w.Value() == nil {
+		delete(e.addrs, uri)
+	}
+}
+
+// send sends a message, or leaves it to wait.
+func (a *Addr) send(it item) {
+	a.mu.Lock()
+	c := a.conn.Load()
+	if c != nil && len(a.waiting) == 0 {
+		ok, err := c.send(it.kind, it.tag, it.msg)
+		if ok || err != nil {
+			a.mu.Unlock()
+			a.sent(c, &it, err)
+			return
+		}
+	}
+	err := a.waitLocked(c, it)
+	a.mu.Unlock()
+	if err != nil {
+		it.op.Finish(0, err)
+	}
+}
+
+// sent completes a message that was handed to the region, or whose region is gone.
+func (a *Addr) sent(c *conn, it *item, err error) {
+	if err == nil {
+		it.op.Finish(int64(len(it.msg)), nil)
+		return
+	}
+	c.fail(na.Unreachable, err)
+	it.op.Finish(0, &na.Error{Kind: na.Unreachable, Op: it.what(), Addr: a.String(), Err: err})
+}
+
+// waitLocked leaves a message to the poller, if it is for want of room that it cannot be sent, or to the goroutine that
+// connects.
+//
+// +checklocks:a.mu
+func (a *Addr) waitLocked(c *conn, it item) error {
+	e := a.ep
+	if e.closed.Load() {
+		return &na.Error{Kind: na.Closed, Op: it.what(), Addr: a.String()}
+	}
+	if c == nil && it.kind == typeExpected { // nobody waits for it but the client that has asked
+		return &na.Error{Kind: na.Unreachable, Op: it.what(), Addr: a.String(), Err: errAsker}
+	}
+	if len(a.waiting) == 0 {
+		a.since = time.Now()
+	}
+	a.waiting = append(a.waiting, it)
+	a.activate()
+	if c != nil {
+		e.poll.block(a)
+		return nil
+	}
+	if !a.dialing {
+		a.dialing = true
+		a.trouble = nil
+		if !e.spawn(func() { e.dial(a) }) {
+			a.dialing = false
+			a.waiting = a.waiting[:len(a.waiting)-1]
+			return &na.Error{Kind: na.Closed, Op: it.what(), Addr: a.String()}
+		}
+	}
+	return nil
+}
+
+// flushBatch is how many messages are completed in one go.
+const flushBatch = 64
+
+// flush sends what waits for room. It reports whether something was sent, and whether something still waits.
+func (a *Addr) flush() (sent, left bool) {
+	var over [flushBatch]item
+	for {
+		n, c, err := a.flushSome(over[:])
+		for i := range n {
+			over[i].op.Finish(int64(len(over[i].msg)), nil)
+		}
+		if err != nil {
+			c.fail(na.Unreachable, err)
+			return true, false
+		}
+		sent = sent || n > 0
+		if n < len(over) {
+			a.mu.Lock()
+			left = len(a.waiting) > 0 && a.conn.Load() != nil
+			a.mu.Unlock()
+			return sent, left
+		}
+	}
+}
+
+// flushSome moves messages that were sent to over.
+func (a *Addr) flushSome(over []item) (n int, c *conn, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c = a.conn.Load()
+	if c == nil {
+		return 0, nil, nil
+	}
+	for n < len(over) && n < len(a.waiting) {
+		it := &a.waiting[n]
+		ok, err := c.send(it.kind, it.tag, it.msg)
+		if err != nil {
+			a.waiting = dropItems(a.waiting, n)
+			return n, c, err
+		}
+		if !ok {
+			break
+		}
+		over[n] = *it
+		n++
+	}
+	if n > 0 {
+		a.waiting = dropItems(a.waiting, n)
+		a.since = time.Now()
+	}
+	return n, c, nil
+}
+
+// dropItems removes the first n.
+func dropItems(list []item, n int) []item {
+	left := copy(list, list[n:])
+	clear(list[left:])
+	return list[:left]
+}
+
+// overdue takes what waits for room if nothing of it could be sent for limit.
+func (a *Addr) overdue(now time.Time, limit time.Duration) []item {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if limit < 0 || len(a.waiting) == 0 || a.dialing || now.Sub(a.since) < limit {
+		return nil
+	}
+	items := a.waiting
+	a.waiting = nil
+	return items
+}
+
+// expect has an operation wait for an expected message.
+func (a *Addr) expect(op *na.Op, tag uint32, buf []byte) bool {
+	a.tagMu.Lock()
+	defer a.tagMu.Unlock()
+	if _, taken := a.tags[tag]; taken {
+		return false
+	}
+	if a.tags == nil {
+		a.tags = make(map[uint32]waiter)
+	}
+	a.tags[tag] = waiter{op, buf}
+	a.awaits.Add(1)
+	a.activate()
+	return true
+}
+
+// takeWaiter returns who waits for the expected message with that tag.
+func (a *Addr) takeWaiter(tag uint32) (waiter, bool) {
+	a.tagMu.Lock()
+	defer a.tagMu.Unlock()
+	w, ok := a.tags[tag]
+	if ok {
+		delete(a.tags, tag)
+		a.awaits.Add(-1)
+	}
+	return w, ok
+}
+
+// takeWaiters returns all who wait.
+func (a *Addr) takeWaiters() []waiter {
+	a.tagMu.Lock()
+	defer a.tagMu.Unlock()
+	list := make([]waiter, 0, len(a.tags))
+	for _, w := range a.tags {
+		list = append(list, w)
+	}
+	clear(a.tags)
+	a.awaits.Store(0)
+	return list
+}
+
+// lose takes note that c is dead and returns what waited for it.
+func (a *Addr) lose(c *conn) ([]item, []waiter) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.conn.Load() != c {
+		return nil, nil
+	}
+	a.conn.Store(nil)
+	items := a.waiting
+	a.waiting = nil
+	return items, a.takeWaiters()
+}
+
+// giveUp ends the connecting and returns what waited for it.
+func (a *Addr) giveUp() ([]item, []waiter) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	items := a.waiting
+	a.waiting, a.dialing = nil, false
+	return items, a.takeWaiters()
+}
+
+// failAll completes what waited.
+func (a *Addr) failAll(items []item, tags []waiter, kind na.Kind, err error) {
+	for i := range items {
+		items[i].op.Finish(0, &na.Error{Kind: kind, Op: items[i].what(), Addr: a.String(), Err: err})
+	}
+	for _, w := range tags {
+		w.op.Finish(0, &na.Error{Kind: kind, Op: "receive", Addr: a.String(), Err: err})
+	}
+	a.settle()
+}
+
+// cancel gives op up if it waits. Its error tells what it waited for, if that was not simply the peer's message.
+func (a *Addr) cancel(op *na.Op) bool {
+	if it, why, ok := a.unqueue(op); ok {
+		op.Finish(0, &na.Error{Kind: na.Canceled, Op: it.what(), Addr: a.String(), Err: why})
+		a.settle()
+		return true
+	}
+	if why, ok := a.unexpect(op); ok {
+		op.Finish(0, &na.Error{Kind: na.Canceled, Op: "receive", Addr: a.String(), Err: why})
+		a.settle()
+		return true
+	}
+	return false
+}
+
+// unqueue removes op from what waits.
+func (a *Addr) unqueue(op *na.Op) (item, error, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i, it := range a.waiting {
+		if it.op == op {
+			a.waiting = append(a.waiting[:i], a.waiting[i+1:]...)
+			return it, a.troubleLocked(), true
+		}
+	}
+	return item{}, nil, false
+}
+
+// troubleLocked is why messages wait.
+//
+// +checklocks:a.mu
+func (a *Addr) troubleLocked() error {
+	if a.trouble != nil || a.conn.Load() == nil {
+		return a.trouble
+	}
+	return errNoRoom
+}
+
+// errAsker is why an answer cannot be sent.
+var errAsker = errors.New("the connection that the request came by is lost")
+
+var errNoRoom = errors.New("the peer leaves no room for messages")
+
+// unexpect removes op from those who wait for messages.
+func (a *Addr) unexpect(op *na.Op) (why error, ok bool) {
+	a.mu.Lock()
+	if a.dialing {
+		why = a.trouble
+	}
+	a.mu.Unlock()
+	a.tagMu.Lock()
+	defer a.tagMu.Unlock()
+	for tag, w := range a.tags {
+		if w.op == op {
+			delete(a.tags, tag)
+			a.awaits.Add(-1)
+			return why, true
+		}
+	}
+	return nil, false
+}
+
+// activate enters a into the set of peers with something under way. The caller holds the lock of what it has begun, mu
+// or tagMu, so that settle does not undo it.
+func (a *Addr) activate() {
+	if a.active.Load() {
+		return
+	}
+	a.ep.mu.Lock()
+	defer a.ep.mu.Unlock()
+	a.active.Store(true)
+	a.ep.active[a] = struct{}{}
+}
+
+// settle takes a out of that set if there is nothing.
+func (a *Addr) settle() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.conn.Load() != nil || a.dialing || len(a.waiting) > 0 {
+		return
+	}
+	a.tagMu.Lock()
+	defer a.tagMu.Unlock()
+	a.ep.mu.Lock()
+	defer a.ep.mu.Unlock()
+	if len(a.tags) == 0 {
+		delete(a.ep.active, a)
+		a.active.Store(false)
+	}
+}

@@ -1,0 +1,409 @@
+package sm
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cinnabar/internal/na"
+	"cinnabar/internal/shm"
+)
+
+// Environment of a test's other process.
+const (
+	roleEnv   = "CINNABAR_SM_ROLE"
+	prefixEnv = "CINNABAR_SM_PREFIX"
+	targetEnv = "CINNABAR_SM_TARGET"
+	stepEnv   = "CINNABAR_SM_STEP"
+)
+
+// playRole is what a test's other process does. It tells of its steps on standard output, a line each, and goes on, or
+// ends, as standard input says.
+func playRole(role string) int {
+	p := &player{cfg: Config{Prefix: os.Getenv(prefixEnv)}, in: bufio.NewScanner(os.Stdin)}
+	var err error
+	switch role {
+	case "server":
+		err = p.server()
+	case "raw":
+		err = p.raw(os.Getenv(targetEnv), os.Getenv(stepEnv))
+	case "caller":
+		err = p.caller(os.Getenv(targetEnv))
+	default:
+		err = fmt.Errorf("unknown role %q", role)
+	}
+	if err != nil {
+		fmt.Println("error", err)
+		return 1
+	}
+	return 0
+}
+
+type player struct {
+	cfg Config
+	in  *bufio.Scanner
+}
+
+// say tells a line and waits for one.
+func (p *player) say(line string) {
+	fmt.Println(line)
+	p.in.Scan()
+}
+
+// server echoes until standard input ends.
+func (p *player) server() error {
+	h := &echo{}
+	p.cfg.Listen, p.cfg.Handler = true, h
+	ep, err := Open(context.Background(), p.cfg)
+	if err != nil {
+		return err
+	}
+	e, ok := ep.(*Endpoint)
+	if !ok {
+		return errors.New("not an endpoint")
+	}
+	h.ep.Store(e)
+	p.say("ready " + e.own.String())
+	return ep.Close(context.Background())
+}
+
+// caller makes calls until standard input ends: one for each line.
+func (p *player) caller(target string) error {
+	ep, err := Open(context.Background(), p.cfg)
+	if err != nil {
+		return err
+	}
+	to, err := ep.Lookup(target)
+	if err != nil {
+		return err
+	}
+	buf := make([]byte, bufferSize)
+	fmt.Println("ready")
+	for tag := uint32(1); p.in.Scan(); tag++ {
+		send, recv := newSignal(), newSignal()
+		ep.RecvExpected(&recv.op, to, tag, buf)
+		ep.SendRequest(&send.op, to, tag, []byte(p.in.Text()))
+		<-send.ch
+		ep.Drive(to, &recv.ev)
+		<-recv.ch
+		if recv.op.Err != nil {
+			return recv.op.Err
+		}
+		fmt.Println("answer " + string(buf[:recv.op.N]))
+	}
+	return ep.Close(context.Background())
+}
+
+// Steps of a client in C, at each of which it may be killed or stopped.
+var rawSteps = []string{
+	"mapped", "claimed", "commanded", "announced", "buffer claimed", "lock held", "filled", "head moved", "pushed", "rung", "answered", "taken", "released",
+}
+
+// raw does what a client in C does, and stays at a step until told to go on.
+func (p *player) raw(target, stop string) error {
+	at := func(step string) {
+		if step == stop {
+			p.say("at " + step)
+		}
+	}
+	uri, _, err := parseTarget(target, hostID)
+	if err != nil {
+		return err
+	}
+	cfg, err := p.cfg.withDefaults(2)
+	if err != nil {
+		return err
+	}
+	m, err := shm.Open(cfg.objectPath(uri), regionSize, regionSize)
+	if err != nil {
+		return err
+	}
+	r := newRegion(m)
+	at("mapped")
+	pair := r.claimPair()
+	at("claimed")
+	who := identity{int32(os.Getpid()), 0}
+	if err := r.commands.push(makeCommand(who, pair, commandReserved, 0)); err != nil {
+		return err
+	}
+	at("commanded")
+	sock, err := openSocket()
+	if err != nil {
+		return err
+	}
+	bell, _ := unix.Eventfd(0, unix.EFD_SEMAPHORE|unix.EFD_NONBLOCK)
+	ear, _ := unix.Eventfd(0, unix.EFD_SEMAPHORE|unix.EFD_NONBLOCK)
+	e := &Endpoint{sock: sock}
+	if err := e.sendCommand(cfg.socketPath(uri), makeCommand(who, pair, commandReserved, 0), bell, ear); err != nil {
+		return err
+	}
+	at("announced")
+	out, in := producer(r.tx(pair)), consumer(r.rx(pair))
+	b := claimBit(r.bufferMap)
+	at("buffer claimed")
+	r.lock(b).Add(^uint32(0))
+	at("lock held")
+	copy(r.buffer(b), "a request")
+	r.lock(b).Store(unlocked())
+	at("filled")
+	if stop == "head moved" {
+		out.head.Store((out.at + 1) & ringMask)
+	}
+	at("head moved")
+	out.push(makeDescriptor(5, 9, b, typeUnexpected))
+	at("pushed")
+	if err := shm.Signal(bell, 1); err != nil {
+		return err
+	}
+	at("rung")
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for in.empty() {
+		<-tick.C
+	}
+	at("answered")
+	d, _, _ := in.peek()
+	in.advance()
+	at("taken")
+	answer := string(r.buffer(d.buffer())[:d.len()])
+	releaseBit(r.bufferMap, d.buffer())
+	if err := e.sendCommand(cfg.socketPath(uri), makeCommand(who, pair, commandReleased, 0)); err != nil {
+		return err
+	}
+	at("released")
+	fmt.Println("done " + answer)
+	return nil
+}
+
+// child is a test's other process.
+type child struct {
+	t     testing.TB
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	lines chan string
+}
+
+func start(t testing.TB, role string, env ...string) *child {
+	t.Helper()
+	c := &child{t: t, cmd: exec.Command(os.Args[0], "-test.run=^$"), lines: make(chan string, 100)}
+	c.cmd.Env = append(os.Environ(), append(env, roleEnv+"="+role)...)
+	if !slices.ContainsFunc(env, func(s string) bool { return strings.HasPrefix(s, prefixEnv) }) {
+		c.cmd.Env = append(c.cmd.Env, prefixEnv+"="+testPrefix)
+	}
+	c.cmd.Stderr = os.Stderr
+	var err error
+	if c.in, err = c.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		defer close(c.lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			c.lines <- s.Text()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = c.cmd.Process.Kill() // it may have ended
+		_ = c.in.Close()
+		for range c.lines {
+		}
+		<-read
+		_ = c.cmd.Wait() // killed
+	})
+	return c
+}
+
+// expect waits for a line that begins so, and returns the rest.
+func (c *child) expect(prefix string) string {
+	c.t.Helper()
+	select {
+	case line, ok := <-c.lines:
+		rest, found := strings.CutPrefix(line, prefix)
+		if !ok || !found {
+			c.t.Fatalf("the other process says %q, want %q", line, prefix)
+		}
+		return rest
+	case <-time.After(testLimit):
+		c.t.Fatalf("the other process does not say %q", prefix)
+	}
+	return ""
+}
+
+func (c *child) tell(line string) {
+	c.t.Helper()
+	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
+		c.t.Error(err)
+	}
+}
+
+func (c *child) signal(s unix.Signal) {
+	c.t.Helper()
+	if err := c.cmd.Process.Signal(s); err != nil {
+		c.t.Error(err)
+	}
+}
+
+// stop stops the process and waits until it is.
+func (c *child) stop() {
+	c.t.Helper()
+	c.signal(unix.SIGSTOP)
+	eventually(c.t, "the other process stops", func() bool { return stopped(int32(c.cmd.Process.Pid)) })
+}
+
+// calls makes some calls with messages of both kinds.
+func calls(t testing.TB, e *Endpoint, server string) {
+	t.Helper()
+	c := newCaller(e, lookup(t, e, server))
+	for i := range 50 {
+		msg := make([]byte, 40*i)
+		if got, err := c.call(t, msg); err != nil || len(got) != len(msg) {
+			t.Fatalf("call %d: %d bytes, %v", i, len(got), err)
+		}
+	}
+}
+
+// TestClientKilled kills a client at each step: what it held comes back, and others do not notice.
+func TestClientKilled(t *testing.T) {
+	for _, step := range rawSteps {
+		t.Run(strings.ReplaceAll(step, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			server, _ := serve(t, Config{})
+			c := start(t, "raw", targetEnv+"="+server.own.String(), stepEnv+"="+step)
+			c.expect("at ")
+			c.signal(unix.SIGKILL)
+			client := open(t, Config{})
+			calls(t, client, server.own.String())
+			shut(t, client)
+			settled(t, server)
+			for i := range buffers {
+				if v := server.region.lock(i).Load(); v != unlocked() {
+					t.Errorf("lock %d is %d", i, int32(v))
+				}
+			}
+		})
+	}
+}
+
+// TestClientStopped stops a client at each step: others go on meanwhile, and so does it afterwards.
+func TestClientStopped(t *testing.T) {
+	for _, step := range rawSteps {
+		t.Run(strings.ReplaceAll(step, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			server, _ := serve(t, Config{})
+			c := start(t, "raw", targetEnv+"="+server.own.String(), stepEnv+"="+step)
+			c.expect("at ")
+			c.stop()
+			client := open(t, Config{})
+			calls(t, client, server.own.String())
+			c.tell("")
+			c.signal(unix.SIGCONT)
+			c.expect("done a request")
+			shut(t, client)
+			settled(t, server)
+		})
+	}
+}
+
+// TestServerKilled kills a server: calls under way end in bounded time, so do later ones, and the next endpoint to open
+// removes what it has left.
+func TestServerKilled(t *testing.T) {
+	prefix := privatePrefix("k")
+	s := start(t, "server", prefixEnv+"="+prefix)
+	addr := s.expect("ready ")
+	client := open(t, Config{Prefix: prefix})
+	calls(t, client, addr)
+	to := lookup(t, client, addr)
+	s.stop()
+	send, recv := newSignal(), newSignal()
+	client.RecvExpected(&recv.op, to, 1000, make([]byte, 8))
+	client.SendRequest(&send.op, to, 1000, []byte("x"))
+	if err := send.wait(t); err != nil {
+		t.Fatal(err)
+	}
+	done := to.Done()
+	s.signal(unix.SIGKILL)
+	if err := recv.wait(t); na.KindOf(err) != na.Unreachable {
+		t.Errorf("the call under way: %v", err)
+	}
+	<-done
+	c := newCaller(client, to)
+	if _, err := c.call(t, nil); na.KindOf(err) != na.Unreachable {
+		t.Errorf("a later call: %v", err)
+	} else {
+		t.Log(err)
+	}
+	open(t, Config{Prefix: prefix})
+	uri := strings.TrimPrefix(addr, scheme)
+	for _, path := range []string{client.cfg.objectPath(uri), client.cfg.socketPath(uri), client.cfg.socketDir(uri)} {
+		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left: %v", path, err)
+		}
+	}
+}
+
+// TestServerStopped stops a server and lets it go on: calls take that long, and nothing is lost.
+func TestServerStopped(t *testing.T) {
+	s := start(t, "server")
+	addr := s.expect("ready ")
+	client := open(t, Config{})
+	to := lookup(t, client, addr)
+	calls(t, client, addr)
+	s.stop()
+	const n = 200 // more than there are slots and buffers
+	send, recv := make([]*signal, n), make([]*signal, n)
+	for i := range n {
+		send[i], recv[i] = newSignal(), newSignal()
+		client.RecvExpected(&recv[i].op, to, uint32(2000+i), make([]byte, bufferSize))
+		client.SendRequest(&send[i].op, to, uint32(2000+i), make([]byte, 100+10*i))
+	}
+	cancelled := newSignal()
+	client.SendRequest(&cancelled.op, to, 9999, []byte("behind all others"))
+	client.Cancel(&cancelled.op)
+	if err := cancelled.wait(t); na.KindOf(err) != na.Canceled || !errors.Is(err, errNoRoom) {
+		t.Errorf("cancelled: %v", err)
+	}
+	s.signal(unix.SIGCONT)
+	for i := range n {
+		if err := send[i].wait(t); err != nil {
+			t.Fatal(err)
+		}
+		if err := recv[i].wait(t); err != nil || recv[i].op.N != int64(100+10*i) {
+			t.Fatalf("call %d: %d bytes, %v", i, recv[i].op.N, err)
+		}
+	}
+}
+
+// TestClientProcess has calls from another process, which parks between them.
+func TestClientProcess(t *testing.T) {
+	server, _ := serve(t, Config{})
+	c := start(t, "caller", targetEnv+"="+server.own.String())
+	c.expect("ready")
+	for i := range 100 {
+		c.tell(fmt.Sprint("line ", i))
+		if got := c.expect("answer "); got != fmt.Sprint("line ", i) {
+			t.Fatalf("got %q", got)
+		}
+	}
+	if err := c.in.Close(); err != nil {
+		t.Error(err)
+	}
+	settled(t, server)
+}

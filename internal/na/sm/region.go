@@ -1,0 +1,149 @@
+package sm
+
+import (
+	"fmt"
+	"runtime"
+	"sync/atomic"
+
+	"cinnabar/internal/shm"
+)
+
+// region is a mapped region of an endpoint's, this one's or a peer's.
+type region struct {
+	*shm.Region
+	b         []byte
+	bufferMap *atomic.Uint64
+	commands  commands
+	extended  bool // the owner offers the extension
+}
+
+func newRegion(m *shm.Region) *region {
+	b := m.Bytes()
+	return &region{
+		Region: m, b: b, bufferMap: shm.Uint64(b, offBufferMap), commands: commands{b[offCommands:offPairMap]},
+	}
+}
+
+// unlocked is the value of a lock that nobody holds (pthread_spinlock_t): glibc counts down from 1 on amd64 and has 0 on
+// other processors.
+func unlocked() uint32 {
+	if runtime.GOARCH == "amd64" {
+		return 1
+	}
+	return 0
+}
+
+// init makes a region of zeros one that peers can connect to. The bitmaps come last.
+func (r *region) init(who identity, started uint64) {
+	shm.Uint64(r.b, offPID).Store(uint64(uint32(who.pid)) | uint64(who.id)<<32)
+	for i := range buffers {
+		r.lock(i).Store(unlocked())
+	}
+	for p := range pairs {
+		resetRing(r.tx(p), ringSlots)
+		resetRing(r.rx(p), ringSlots)
+	}
+	resetRing(r.commands.b, commandSlots)
+	if len(r.b) >= extendedSize {
+		shm.Uint64(r.b, offMagic).Store(magic)
+		shm.Uint32(r.b, offVersion).Store(extensionVersion)
+		shm.Uint64(r.b, offStarted).Store(started)
+		r.extended = true
+	}
+	r.bufferMap.Store(^uint64(0))
+	for i := range pairWords {
+		free := ^uint64(0)
+		if i == ownPair/64 {
+			free &^= 1 << (ownPair % 64)
+		}
+		r.pairMap(i).Store(free)
+	}
+}
+
+// check refuses what does not look like the region of who, and finds out whether it has the extension.
+func (r *region) check(who identity) (err error) {
+	defer r.Recover(r.Guard(), &err)
+	if got := r.owner(); who != (identity{}) && got != who {
+		return fmt.Errorf("%s is the region of process %d, endpoint %d", r.Name(), got.pid, got.id)
+	}
+	for _, off := range [...]int{offProdSize, offConsSize} {
+		if n := shm.Uint32(r.b, offPairs+off).Load(); n != ringSlots {
+			return fmt.Errorf("%s has rings of %d slots, not %d: it is not set up, or of another version", r.Name(), n, ringSlots)
+		}
+		if n := shm.Uint32(r.commands.b, off).Load(); n != commandSlots {
+			return fmt.Errorf("%s has a command ring of %d slots, not %d: it is not set up, or of another version", r.Name(), n, commandSlots)
+		}
+	}
+	r.extended = len(r.b) >= extendedSize && shm.Uint64(r.b, offMagic).Load() == magic &&
+		shm.Uint32(r.b, offVersion).Load() == extensionVersion
+	return nil
+}
+
+// owner is whose region it says it is.
+func (r *region) owner() identity {
+	v := shm.Uint64(r.b, offPID).Load()
+	return identity{int32(uint32(v)), uint8(v >> 32)}
+}
+
+func (r *region) lock(i int) *atomic.Uint32 { return shm.Uint32(r.b, offLocks+i*lockSize) }
+
+// buffer returns copy buffer i, which is checked.
+func (r *region) buffer(i int) []byte {
+	return r.b[offBuffers+i*bufferSize:][:bufferSize:bufferSize]
+}
+
+// tx and rx are the rings of a pair, named from the client's side.
+func (r *region) tx(pair int) []byte { return r.b[offPairs+pair*pairSize:][:pairRx] }
+func (r *region) rx(pair int) []byte { return r.b[offPairs+pair*pairSize+pairRx:][:pairSize-pairRx] }
+
+func (r *region) pairMap(word int) *atomic.Uint64 { return shm.Uint64(r.b, offPairMap+word*8) }
+
+// claimPair takes the lowest free pair; -1: there is none.
+func (r *region) claimPair() int {
+	for w := range pairWords {
+		if i := claimBit(r.pairMap(w)); i >= 0 {
+			return w*64 + i
+		}
+	}
+	return -1
+}
+
+func (r *region) releasePair(pair int) { releaseBit(r.pairMap(pair/64), pair%64) }
+
+// claimed tells whether somebody has taken the pair.
+func (r *region) claimed(pair int) bool { return r.pairMap(pair/64).Load()>>(pair%64)&1 == 0 }
+
+// drain throws away what is in a ring, with the copy buffers that belong to it.
+func (r *region) drain(q *ring) {
+	for range ringSlots {
+		d, _, ok := q.peek()
+		if !ok {
+			return
+		}
+		if d.buffered() && r.bufferMap.Load()>>d.buffer()&1 == 0 {
+			r.freeBuffer(d.buffer())
+		}
+		q.advance()
+	}
+}
+
+// freeBuffer gives a buffer back that its sender may have died in: C's would wait for its lock for ever.
+func (r *region) freeBuffer(i int) {
+	r.lock(i).Store(unlocked())
+	releaseBit(r.bufferMap, i)
+}
+
+// isClosing tells whether the owner, of this package, takes no more messages.
+func (r *region) isClosing() bool { return r.extended && shm.Uint32(r.b, offClosing).Load() != 0 }
+
+func (r *region) setClosing(state uint32) {
+	if r.extended {
+		shm.Uint32(r.b, offClosing).Store(state)
+	}
+}
+
+// What an owner says about itself.
+const (
+	closingRefuses = 1 // no new clients
+	closingDone    = 2 // no messages either
+)

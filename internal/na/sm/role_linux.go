@@ -1,0 +1,289 @@
+package sm
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"cinnabar/internal/na"
+	"cinnabar/internal/shm"
+)
+
+// role is the right to receive from a conn, and who is expected to use it.
+//
+// Each endpoint has a poller, a goroutine that looks at all conns, runs the tasks that requests bring, spins for a while
+// after traffic, and then parks. A goroutine that waits for something from a peer takes that peer's conn instead
+// (drive): the conn is claimed, so that what comes does not wake the poller. It stays claimed when the waiter has got
+// what it wanted, since that waiter will soon be back with its next call, until nobody has driven it for a tick of the
+// watcher or others wait for the peer too.
+type role struct {
+	held   atomic.Bool   // somebody receives; for good once the conn is buried
+	claim  atomic.Uint32 // 1: drivers receive; the poller does not
+	drives atomic.Uint64 // how often somebody drove
+
+	message na.Message // of whoever holds the role
+
+	watched      bool   // guarded by watcher.mu
+	watchedDrive uint64 // the watching goroutine's
+}
+
+// enter takes the receive role, if it is free.
+func (c *conn) enter() bool { return !c.role.held.Load() && c.role.held.CompareAndSwap(false, true) }
+
+// leave gives it back.
+func (c *conn) leave() {
+	c.role.held.Store(false)
+	if c.dead.Load() {
+		c.tryBury()
+	}
+}
+
+// takeClaim keeps the poller away. The caller has the receive role.
+func (c *conn) takeClaim() {
+	if c.role.claim.Swap(1) != 0 {
+		return
+	}
+	c.sleeping(false)
+	if c.ext == nil && c.ear >= 0 {
+		c.ep.poll.mute(c.ear, c.id, true)
+	}
+	c.ep.watch.add(c)
+}
+
+// handBackTries is how often the receive role is tried for a conn that is to be handed back.
+const handBackTries = 64
+
+// handBack ends a claim: what comes wakes the poller again, and what has come too. Only who has the receive role may do
+// it: another driver would else go on with a conn whose doorbell is off and that nobody thinks is claimed. If one has the
+// role, the conn is his to hand back, or the watcher's.
+func (c *conn) handBack() {
+	if c.role.claim.Load() == 0 {
+		return
+	}
+	for range handBackTries {
+		if c.enter() {
+			c.unclaim()
+			c.leave()
+			return
+		}
+		shm.Pause(1)
+	}
+}
+
+// unclaim is handBack for who has the receive role.
+func (c *conn) unclaim() {
+	if c.dead.Load() || c.role.claim.Swap(0) == 0 {
+		return
+	}
+	c.sleeping(true)
+	if c.ext == nil && c.ear >= 0 {
+		c.ep.poll.mute(c.ear, c.id, false) // wakes the poller if there are tokens
+	} else if c.ready() {
+		c.ep.poll.wake()
+	}
+}
+
+// spinner bounds how long a goroutine spins. Not more than Endpoint.maxSpin do at a time; drivers go first.
+type spinner struct {
+	driver bool
+	luck   *luck
+	on     bool
+	rounds int
+	window time.Duration
+	usual  time.Duration
+	until  time.Time
+}
+
+// luck remembers whether spinning has paid lately. Where it does not, because the peer takes its time or other programs
+// want the processors, it is tried only now and then.
+//
+// Two sides that park both answer too late for each other's window, however little they have to do: waking a thread
+// takes longer. So now and then one spins for as long as that takes. If something comes it stays as patient for a while, in
+// which the other side's turn to try comes; then both are awake.
+type luck struct {
+	misses   atomic.Int32 // spins in a row that brought nothing
+	turns    atomic.Int32 // chances to spin since
+	patience atomic.Int32 // how many more spins are long
+	rarer    atomic.Int32 // how often patience has not helped, up to luckRarest
+}
+
+const (
+	luckMisses  = 3             // so many are normal
+	luckRetry   = 16            // after them, every so manyth chance is taken,
+	luckFactor  = 8             // for so many times as long
+	luckPatient = luckRetry + 8 // so many spins after it are long too, if it brought something
+	luckRarest  = 6             // every chance is halved so many times at most if that does not help
+)
+
+// try reports whether to spin, and how many times as long as usual.
+func (l *luck) try() (factor time.Duration) {
+	if l.misses.Load() >= luckMisses {
+		if l.turns.Add(1)%(luckRetry<<l.rarer.Load()) != 0 {
+			return 0
+		}
+		return luckFactor
+	}
+	if l.patience.Load() > 0 {
+		l.patience.Add(-1)
+		return luckFactor
+	}
+	return 1
+}
+
+// hit notes that something came within the time of a spin, long or not.
+func (l *luck) hit(long bool) {
+	if l.misses.Load() >= luckMisses {
+		l.patience.Store(luckPatient)
+		l.rarer.Store(min(l.rarer.Load()+1, luckRarest))
+	}
+	if l.misses.Load() != 0 {
+		l.misses.Store(0)
+	}
+	if !long && l.rarer.Load() != 0 {
+		l.rarer.Store(0)
+	}
+}
+
+const (
+	spinYield = 16 // after so many vain rounds, about a microsecond, others get their turn, peers among them,
+	spinClock = 32 // and after so many the clock is looked at
+)
+
+// spin is called after a vain round. It reports whether to go on.
+func (s *spinner) spin(e *Endpoint) bool {
+	if !s.on && !s.begin(e) {
+		return false
+	}
+	switch {
+	case s.rounds == 0:
+		s.until = time.Now().Add(s.window)
+	case s.rounds%spinClock == 0 && time.Now().After(s.until):
+		s.luck.misses.Add(1)
+		return false
+	case !s.driver && e.driving.Load()+e.spinning.Load() > e.maxSpin:
+		return false
+	}
+	s.rounds++
+	if s.rounds%spinYield == 0 {
+		runtime.Gosched()
+		shm.Yield()
+	} else {
+		shm.Pause(1)
+	}
+	return true
+}
+
+func (s *spinner) begin(e *Endpoint) bool {
+	if e.cfg.Spin <= 0 {
+		return false
+	}
+	if s.window = s.luck.try() * e.cfg.Spin; s.window == 0 {
+		return false
+	}
+	s.on, s.usual = true, e.cfg.Spin
+	n := s.count(e).Add(1)
+	if n > e.maxSpin || !s.driver && n+e.driving.Load() > e.maxSpin {
+		s.stop(e)
+	}
+	return s.on
+}
+
+func (s *spinner) count(e *Endpoint) *atomic.Int32 {
+	if s.driver {
+		return &e.driving
+	}
+	return &e.spinning
+}
+
+// reset starts the time anew, after something has come.
+func (s *spinner) reset() {
+	if s.rounds > 0 {
+		s.luck.hit(s.window > s.usual)
+		s.rounds = 0
+	}
+}
+
+func (s *spinner) stop(e *Endpoint) {
+	if s.on {
+		s.on = false
+		s.rounds = 0
+		s.count(e).Add(-1)
+	}
+}
+
+// Drive implements [na.Endpoint].
+func (e *Endpoint) Drive(a na.Addr, ev *na.Event) {
+	p, ok := a.(*Addr)
+	if !ok || p.ep != e {
+		return
+	}
+	if c := p.conn.Load(); c != nil && !ev.IsSet() {
+		c.drive(ev)
+	}
+}
+
+// drive is [Endpoint.Drive] for one conn.
+func (c *conn) drive(ev *na.Event) {
+	r, p := &c.role, c.ep.poll
+	r.drives.Add(1)
+	s := spinner{driver: true, luck: &c.luck}
+	begun := p.tasks.begun.Load()
+	if (p.state.Load() != pollActive || c.addr.awaits.Load() <= 1) && s.begin(c.ep) {
+		c.driveSpinning(ev, &s)
+		s.stop(c.ep)
+	} else if !r.held.Load() {
+		c.handBack() // or nobody would receive while there are drivers that may not spin
+	}
+	if !ev.IsSet() && p.state.Load() == pollInTask {
+		p.takeOver(begun) // perhaps the poller is in the very task that waits here
+	}
+}
+
+// driveSpinning takes the receive role, unless somebody else makes progress.
+func (c *conn) driveSpinning(ev *na.Event, s *spinner) {
+	if !c.enter() {
+		return
+	}
+	if c.dead.Load() {
+		c.leave()
+		return
+	}
+	c.takeClaim()
+	c.driveHeld(ev, s)
+	if !ev.IsSet() || c.serves.Load() || c.addr.awaits.Load() > 0 || c.parting.Load() != nil {
+		c.unclaim()
+	}
+	c.leave()
+}
+
+// driveMessages is how much a driver takes that is not for it alone: it has to come back to its caller, who may have a
+// deadline.
+const driveMessages = 1024
+
+// driveHeld receives until ev is set, or for the spin time.
+func (c *conn) driveHeld(ev *na.Event, s *spinner) {
+	for taken := 0; taken < driveMessages && !ev.IsSet() && !c.dead.Load(); {
+		n := c.receive(1)
+		if n == 0 {
+			if !s.spin(c.ep) {
+				return
+			}
+			continue
+		}
+		taken += n
+		s.reset()
+		c.detachTasks()
+	}
+}
+
+// detachTasks gives tasks that came while somebody drives to goroutines: the driver must not be kept.
+func (c *conn) detachTasks() {
+	if len(c.tasks) == 0 {
+		return
+	}
+	for _, t := range c.tasks {
+		c.ep.runTask(t)
+	}
+	clear(c.tasks)
+	c.tasks = c.tasks[:0]
+}

@@ -1,0 +1,345 @@
+package sm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"cinnabar/internal/na"
+)
+
+// window is an arena of a peer that is mapped into this process.
+type window struct {
+	base  uint64 // its address in the peer's process
+	mem   []byte
+	users int  // transfers that use it; guarded by windows.mu
+	gone  bool // unmapped as soon as nobody uses it; guarded by windows.mu
+}
+
+// part returns the n bytes at addr of the peer's process, nil if the window does not have them.
+func (w *window) part(addr, n uint64) []byte {
+	size := uint64(len(w.mem))
+	if addr < w.base || addr-w.base > size || n > size-(addr-w.base) {
+		return nil
+	}
+	return w.mem[addr-w.base:][:n:n]
+}
+
+// windows are the arenas of peers that an endpoint has mapped. An arena is mapped in the background when it has been
+// used for the first time: mapping costs about as much as a transfer does, and what is used once is not used again.
+type windows struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	owners map[identity]*windowOwner
+	// +checklocks:mu
+	closed bool
+
+	wg sync.WaitGroup // of the goroutines of owners
+}
+
+// maxWindows is how many arenas of one peer are mapped. The others are reached through the kernel.
+const maxWindows = 256
+
+// windowOwner is a peer whose arenas are mapped. A goroutine listens to what it says, until the connection ends.
+type windowOwner struct {
+	who identity
+	c   *net.UnixConn // nil until it is connected; guarded by windows.mu
+	// maps are the arenas that were asked for: nil until one has come, or if it was refused. Guarded by windows.mu.
+	maps map[uint64]*window
+	ask  chan uint64 // ids to ask for
+}
+
+// use returns the window on an arena, which the caller releases. If there is none it returns nil, and one may be there
+// the next time.
+func (ws *windows) use(who identity, id uint64) *window {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	o := ws.owners[who]
+	if o == nil {
+		if ws.closed {
+			return nil
+		}
+		o = ws.addLocked(who)
+	}
+	w, asked := o.maps[id]
+	if w != nil {
+		w.users++
+		return w
+	}
+	if !asked && len(o.maps) < maxWindows {
+		select {
+		case o.ask <- id:
+			o.maps[id] = nil
+		default: // it is busy; the next use asks again
+		}
+	}
+	return nil
+}
+
+// +checklocks:ws.mu
+func (ws *windows) addLocked(who identity) *windowOwner {
+	o := &windowOwner{who: who, maps: make(map[uint64]*window), ask: make(chan uint64, 16)}
+	if ws.owners == nil {
+		ws.owners = make(map[identity]*windowOwner)
+	}
+	ws.owners[who] = o
+	ws.wg.Go(func() { ws.attend(o) })
+	return o
+}
+
+// release ends the use of a window.
+func (ws *windows) release(w *window) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	w.users--
+	w.unmapUnused()
+}
+
+// unmapUnused unmaps a window that is gone and that nobody uses. The caller holds windows.mu.
+func (w *window) unmapUnused() {
+	if w.gone && w.users == 0 && w.mem != nil {
+		_ = unix.Munmap(w.mem) // it was mapped
+		w.mem = nil
+	}
+}
+
+// attend asks an owner for arenas, one at a time, and hears what becomes of them.
+func (ws *windows) attend(o *windowOwner) {
+	l, err := dialRelay(o.who)
+	if err != nil { // it has no relay, and is not asked again
+		return
+	}
+	defer func() { _ = l.c.Close() }() // nothing is to be saved
+	ws.mu.Lock()
+	o.c = l.c
+	closed := ws.closed
+	ws.mu.Unlock()
+	if closed {
+		return
+	}
+	over := make(chan struct{})
+	ws.wg.Go(func() {
+		defer close(over)
+		_ = ws.listen(o, l.c) // whatever it is, the peer's arenas are gone
+		ws.forget(o)
+	})
+	for {
+		select {
+		case id := <-o.ask:
+			b := appendRelayHead(nil, relayHead{access: relayMap, segments: 1, bytes: 1})
+			if _, err := l.c.Write(appendSegment(b, segment{id, 1})); err != nil {
+				_ = l.c.Close() // which ends listen
+			}
+		case <-over:
+			return
+		}
+	}
+}
+
+// forget drops what there is of an owner, so that it may be asked again.
+func (ws *windows) forget(o *windowOwner) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if ws.owners[o.who] == o {
+		delete(ws.owners, o.who)
+	}
+	for _, w := range o.maps {
+		if w != nil {
+			w.gone = true
+			w.unmapUnused()
+		}
+	}
+}
+
+var errRights = errors.New("a grant does not come with exactly one file")
+
+// listen takes grants until the connection ends.
+func (ws *windows) listen(o *windowOwner, c *net.UnixConn) error {
+	var b [grantLen]byte
+	oob := make([]byte, unix.CmsgSpace(4*8))
+	for {
+		n, oobn, _, _, err := c.ReadMsgUnix(b[:], oob)
+		if err != nil {
+			return err
+		}
+		files, err := filesOf(oob[:oobn])
+		if err == nil {
+			_, err = io.ReadFull(c, b[n:])
+		}
+		if err == nil {
+			err = ws.take(o, b[:], files)
+		}
+		for _, f := range files {
+			_ = f.Close() // the mapping does not need it
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// filesOf returns the files that came with a message.
+func filesOf(oob []byte) (files []*os.File, err error) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, err
+	}
+	for i := range messages {
+		fds, err := unix.ParseUnixRights(&messages[i])
+		if err != nil {
+			return files, err
+		}
+		for _, fd := range fds {
+			files = append(files, os.NewFile(uintptr(fd), "arena"))
+		}
+	}
+	return files, nil
+}
+
+// take takes one grant.
+func (ws *windows) take(o *windowOwner, b []byte, files []*os.File) error {
+	g, err := parseGrant(b)
+	if err != nil {
+		return err
+	}
+	if g.what != grantGiven {
+		ws.drop(o, g.id, g.what == grantGone)
+		return nil
+	}
+	if len(files) != 1 {
+		return errRights
+	}
+	mem, err := mapArena(files[0], g.size)
+	if err != nil {
+		return err
+	}
+	return ws.keep(o, g.id, &window{base: g.base, mem: mem})
+}
+
+// keep makes a window usable, if it was asked for.
+func (ws *windows) keep(o *windowOwner, id uint64, w *window) error {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if old, asked := o.maps[id]; !asked || old != nil || ws.closed {
+		w.gone = true
+		w.unmapUnused()
+		return fmt.Errorf("arena %#x was not asked for", id)
+	}
+	o.maps[id] = w
+	return nil
+}
+
+// drop forgets an arena that was refused or is gone. One that was refused is not asked for again.
+func (ws *windows) drop(o *windowOwner, id uint64, gone bool) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	w := o.maps[id]
+	if gone {
+		delete(o.maps, id)
+	}
+	if w != nil {
+		w.gone = true
+		w.unmapUnused()
+	}
+}
+
+// mapArena maps a file that came from a peer, if it cannot be made to fault who uses it.
+func mapArena(f *os.File, size uint64) ([]byte, error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var mem []byte
+	var sysErr error
+	err = raw.Control(func(fd uintptr) { mem, sysErr = mapPeerFile(int(fd), size) })
+	return mem, errors.Join(err, sysErr)
+}
+
+func mapPeerFile(fd int, size uint64) ([]byte, error) {
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return nil, fmt.Errorf("an arena without seals: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	if seals&arenaSeals != arenaSeals || uint64(st.Size) < size {
+		return nil, fmt.Errorf("an arena with seals %#x and %d bytes; it should have %#x and %d", seals, st.Size, arenaSeals, size)
+	}
+	return unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+}
+
+// close unmaps everything. No transfer is under way any more.
+func (ws *windows) close() {
+	ws.mu.Lock()
+	ws.closed = true
+	for _, o := range ws.owners {
+		if o.c != nil {
+			_ = o.c.Close() // which ends listen, and that attend
+		}
+	}
+	ws.mu.Unlock()
+	ws.wg.Wait()
+}
+
+// windowFor returns the window that has all memory of the other side that t is about, nil if there is none.
+func (ws *windows) windowFor(t *transfer) *window {
+	var id uint64
+	for i := range t.frags {
+		r, _ := t.frags[i].Remote.(*remote) // checked when the transfer started
+		if r.arena == 0 || id != 0 && r.arena != id {
+			return nil
+		}
+		id = r.arena
+	}
+	return ws.use(t.to.who, id)
+}
+
+// runMapped copies all bytes, callBytes of them at a time, and returns why it did not.
+func (t *transfer) runMapped(w *window) error {
+	for t.done < t.total {
+		if err := t.check(); err != nil {
+			return err
+		}
+		n, err := t.copyMapped(w)
+		if err != nil {
+			return err
+		}
+		t.done += n
+	}
+	return nil
+}
+
+// copyMapped copies some bytes, callBytes at most.
+func (t *transfer) copyMapped(w *window) (moved uint64, err error) {
+	for ; t.frag < len(t.frags); t.frag, t.off = t.frag+1, 0 {
+		f := &t.frags[t.frag]
+		r, _ := f.Remote.(*remote) // checked when the transfer started
+		for t.off < uint64(len(f.Local)) {
+			seg, skip := r.find(f.Offset + t.off)
+			s := r.segs[seg]
+			n := min(s.len-skip, uint64(len(f.Local))-t.off, callBytes-moved)
+			if n == 0 {
+				return moved, nil
+			}
+			theirs := w.part(s.addr+skip, n)
+			if theirs == nil {
+				return moved, &na.Error{Kind: na.Denied, Err: fmt.Errorf("%d bytes at %#x lie outside the arena that the handle names", n, s.addr+skip)}
+			}
+			if ours := f.Local[t.off:][:n]; t.put {
+				copyExposed(theirs, ours)
+			} else {
+				copyExposed(ours, theirs)
+			}
+			moved += n
+			t.off += n
+		}
+	}
+	return moved, nil
+}

@@ -1,0 +1,59 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
+
+// ErrFault says that a region was touched where its file has no bytes any more: somebody has truncated it.
+var ErrFault = errors.New("shm: the shared file was truncated while in use")
+
+// Region is memory that is shared with whoever maps the same file.
+type Region struct {
+	mem  []byte
+	name string
+}
+
+// Bytes is the region's memory. It must not be used after Close.
+func (r *Region) Bytes() []byte { return r.mem }
+
+// Name is the path of the file as it was created or opened, "" for private memory.
+func (r *Region) Name() string { return r.name }
+
+// Guard makes faults of the calling goroutine panics that [Region.Recover] recovers from. It returns what Recover needs
+// to undo it.
+func (r *Region) Guard() (old bool) { return debug.SetPanicOnFault(true) }
+
+// Recover undoes [Region.Guard]; it must be deferred. If the goroutine has faulted within the region, *err becomes
+// [ErrFault]; other panics go on.
+func (r *Region) Recover(old bool, err *error) {
+	debug.SetPanicOnFault(old)
+	v := recover()
+	if v == nil {
+		return
+	}
+	if !r.faulted(v) {
+		panic(v)
+	}
+	*err = ErrFault
+}
+
+// faulted tells whether a panic is the fault of touching r.
+func (r *Region) faulted(v any) bool {
+	e, ok := v.(runtime.Error)
+	if !ok {
+		return false
+	}
+	at, ok := e.(interface{ Addr() uintptr })
+	return ok && contains(r.mem, at.Addr())
+}
+
+// checkSize refuses files that are too small for what the caller wants to reach.
+func checkSize(path string, have int64, want int) error {
+	if have < int64(want) {
+		return fmt.Errorf("shm: %s has %d bytes, %d are needed: it is another program's, or was not set up to the end", path, have, want)
+	}
+	return nil
+}
