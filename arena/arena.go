@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"cinnabar/internal/hostmem"
 	"cinnabar/regmem"
@@ -43,7 +42,7 @@ type Config[R regmem.Region] struct {
 // Arena is an allocator over registered regions. It implements [regmem.Allocator].
 type Arena[R regmem.Region] struct {
 	cfg     Config[R]
-	growing sync.Mutex // held while a region is made; before the core's lock
+	growing chan struct{} // capacity 1: full while a region is made; before the core's lock
 	core    core
 
 	sources []*regmem.Source[R] // by the number that chunks have; guarded by core.mu
@@ -70,7 +69,7 @@ func New[R regmem.Region](cfg Config[R], regions ...R) (*Arena[R], error) {
 	if cfg.GrowMost == 0 {
 		cfg.GrowMost = max(defaultGrowMost, cfg.GrowBy)
 	}
-	a := &Arena[R]{cfg: cfg, nextBy: cfg.GrowBy}
+	a := &Arena[R]{cfg: cfg, growing: make(chan struct{}, 1), nextBy: cfg.GrowBy}
 	a.core.heap.init()
 	a.core.mu.Lock()
 	defer a.core.mu.Unlock()
@@ -87,10 +86,14 @@ func New[R regmem.Region](cfg Config[R], regions ...R) (*Arena[R], error) {
 // +checklocks:a.core.mu
 func (a *Arena[R]) addLocked(r R, grown bool) error {
 	mem := r.Bytes()
-	if err := a.core.addLocked(hostmem.Addr(mem), len(mem), grown); err != nil {
+	number, err := a.core.addLocked(hostmem.Addr(mem), len(mem), grown)
+	if err != nil {
 		return err
 	}
-	a.sources = append(a.sources, &regmem.Source[R]{Owner: &a.core, Region: r})
+	if number == len(a.sources) {
+		a.sources = append(a.sources, nil)
+	}
+	a.sources[number] = &regmem.Source[R]{Owner: &a.core, Region: r}
 	return nil
 }
 
@@ -106,7 +109,7 @@ func (a *Arena[R]) Alloc(n int) (regmem.Block[R], error) {
 	i := c.takeLocked(n, unit)
 	if i == none {
 		c.mu.Unlock()
-		return a.allocGrowing(n, unit)
+		return a.allocGrowing(context.Background(), n, unit)
 	}
 	b := a.blockLocked(i, n)
 	c.mu.Unlock()
@@ -121,7 +124,7 @@ func (a *Arena[R]) AllocAligned(n, align int) (regmem.Block[R], error) {
 	if b, ok := a.tryAligned(n, align); ok {
 		return b, nil
 	}
-	return a.allocGrowing(n, align)
+	return a.allocGrowing(context.Background(), n, align)
 }
 
 func (a *Arena[R]) tryAligned(n, align int) (b regmem.Block[R], ok bool) {
@@ -134,16 +137,25 @@ func (a *Arena[R]) tryAligned(n, align int) (b regmem.Block[R], ok bool) {
 	return a.blockLocked(i, n), true
 }
 
-// AllocContext is Alloc that waits until others have freed enough. It returns the cause of ctx if that ends before. A
-// request that can never succeed fails at once.
+// AllocContext is Alloc that waits until others have freed enough. It returns the cause of ctx if that ends before. What
+// nobody's Free can serve, since no region of the arena is large enough and another one is not to be had, fails at once.
 func (a *Arena[R]) AllocContext(ctx context.Context, n int) (regmem.Block[R], error) {
-	b, err := a.Alloc(n)
+	if err := check(n, unit); err != nil {
+		return regmem.Block[R]{}, err
+	}
+	if b, ok := a.tryAligned(n, unit); ok {
+		return b, nil
+	}
+	b, err := a.allocGrowing(ctx, n, unit)
 	if err == nil || !errors.Is(err, regmem.ErrFull) {
 		return b, err
 	}
-	i, err := a.core.wait(ctx, n)
-	if err != nil {
-		return regmem.Block[R]{}, fmt.Errorf("arena: waiting for %d bytes: %w", n, err)
+	i, waitErr := a.core.wait(ctx, n)
+	switch {
+	case waitErr != nil:
+		return regmem.Block[R]{}, fmt.Errorf("arena: waiting for %d bytes: %w", n, waitErr)
+	case i == none:
+		return regmem.Block[R]{}, err
 	}
 	a.core.mu.Lock()
 	defer a.core.mu.Unlock()

@@ -3,6 +3,7 @@ package arena
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"cinnabar/internal/waitlist"
@@ -41,20 +42,28 @@ type region struct {
 	grown bool   // made by Config.Grow
 }
 
-// addLocked makes size bytes of memory at an address available.
+// addLocked makes size bytes of memory at an address available, and returns the region's number: the first that stands for
+// none.
 //
 // +checklocks:c.mu
-func (c *core) addLocked(addr uint64, size int, grown bool) error {
+func (c *core) addLocked(addr uint64, size int, grown bool) (number int, err error) {
 	skip := int(-addr & (unit - 1))
 	if size > maxRegion {
-		return fmt.Errorf("%d bytes are over the limit of %d for one region; use several", size, maxRegion)
+		return 0, fmt.Errorf("%d bytes are over the limit of %d for one region; use several", size, maxRegion)
 	}
 	if size-skip < unit {
-		return fmt.Errorf("%d bytes hold no unit of %d bytes at a multiple of that size; the least that always does is %d", size, unit, 2*unit-1)
+		return 0, fmt.Errorf("%d bytes hold no unit of %d bytes at a multiple of that size; the least that always does is %d", size, unit, 2*unit-1)
 	}
-	c.heap.addRegion(int32(len(c.regions)), int32((size-skip)>>unitShift))
-	c.regions = append(c.regions, region{first: (addr + uint64(skip)) >> unitShift, skip: skip, size: size, grown: grown})
-	return nil
+	r := region{first: (addr + uint64(skip)) >> unitShift, skip: skip, size: size, grown: grown}
+	number = slices.IndexFunc(c.regions, func(r region) bool { return r.size == 0 })
+	if number < 0 {
+		number = len(c.regions)
+		c.regions = append(c.regions, r)
+	} else {
+		c.regions[number] = r
+	}
+	c.heap.addRegion(int32(number), int32((size-skip)>>unitShift))
+	return number, nil
 }
 
 // takeLocked takes a chunk for a block that is no waiter's, or none.
@@ -82,15 +91,16 @@ func (c *core) claimLocked(n, align int) int32 {
 	return i
 }
 
-// claimWaiting is claimLocked for who waits in AllocContext.
+// claimWaiting is claimLocked for who waits in AllocContext. Who waits in vain, since no region is large enough, is given
+// none.
 //
 // +checklocksignore: the list calls it while the lock is held
 func (c *core) claimWaiting(n int) (int32, bool) {
 	i := c.claimLocked(n, unit)
-	return i, i != none
+	return i, i != none || !c.fitsLocked(n, unit)
 }
 
-// wait takes a chunk for n bytes when it is there.
+// wait takes a chunk for n bytes when it is there, or none if that will never be.
 //
 // +checklocksignore: the list takes the lock
 func (c *core) wait(ctx context.Context, n int) (int32, error) {

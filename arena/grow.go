@@ -1,6 +1,7 @@
 package arena
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -8,19 +9,26 @@ import (
 )
 
 // allocGrowing is what AllocAligned does when no free chunk is large enough: it grows the arena, if it may, and tells why
-// there is no memory otherwise.
-func (a *Arena[R]) allocGrowing(n, align int) (regmem.Block[R], error) {
+// there is no memory otherwise. Regions without blocks are given up for one that is large enough.
+func (a *Arena[R]) allocGrowing(ctx context.Context, n, align int) (regmem.Block[R], error) {
 	if a.cfg.Grow == nil {
 		return regmem.Block[R]{}, a.short(n, align, nil)
 	}
-	a.growing.Lock()
-	defer a.growing.Unlock()
+	if err := a.beginGrowing(ctx); err != nil {
+		return regmem.Block[R]{}, fmt.Errorf("arena: %d bytes: waiting for others who register memory: %w", n, err)
+	}
+	defer func() { <-a.growing }()
 	if b, ok := a.tryAligned(n, align); ok { // somebody else has grown the arena meanwhile
 		return b, nil
 	}
 	size := a.growSize(n, align)
 	if size == 0 {
-		return regmem.Block[R]{}, a.short(n, align, nil)
+		if _, err := a.Trim(); err != nil {
+			return regmem.Block[R]{}, a.short(n, align, err)
+		}
+		if size = a.growSize(n, align); size == 0 {
+			return regmem.Block[R]{}, a.short(n, align, nil)
+		}
 	}
 	handle, err := a.cfg.Grow(size)
 	if err != nil {
@@ -29,28 +37,54 @@ func (a *Arena[R]) allocGrowing(n, align int) (regmem.Block[R], error) {
 	return a.adopt(handle, n, align)
 }
 
+// beginGrowing waits until nobody else registers memory.
+func (a *Arena[R]) beginGrowing(ctx context.Context) error {
+	select {
+	case a.growing <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case a.growing <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // growSize is how large the next region is for a request, 0 if there may be none.
 func (a *Arena[R]) growSize(n, align int) int {
 	a.core.mu.Lock()
 	defer a.core.mu.Unlock()
-	least := n + align + 2*unit // whatever the memory's address
-	size := min(max(least, a.nextBy), maxRegion)
-	left := int64(size)
-	if a.cfg.Limit > 0 {
-		left = a.cfg.Limit - a.core.sizeLocked()
-	}
-	if int64(least) > left || a.core.closed {
+	least, left := leastRegion(n, align), a.roomLocked(true)
+	if least > left || a.core.closed {
 		return 0
 	}
-	return int(min(int64(size), left))
+	return int(min(max(least, int64(a.nextBy)), left))
 }
 
-// sizeLocked is how many bytes the regions have.
+// leastRegion is how many bytes hold a block, whatever their address.
+func leastRegion(n, align int) int64 { return int64(n) + int64(align) + 2*unit }
+
+// roomLocked is how large another region may be, beside all others or only those that the arena cannot release.
+//
+// +checklocks:a.core.mu
+func (a *Arena[R]) roomLocked(all bool) int64 {
+	room := int64(maxRegion)
+	if a.cfg.Limit > 0 {
+		room = min(room, a.cfg.Limit-a.core.sizeLocked(all || a.cfg.Release == nil))
+	}
+	return room
+}
+
+// sizeLocked is how many bytes the regions have: all, or those that Config.Grow did not make.
 //
 // +checklocks:c.mu
-func (c *core) sizeLocked() (size int64) {
+func (c *core) sizeLocked(all bool) (size int64) {
 	for i := range c.regions {
-		size += int64(c.regions[i].size)
+		if r := &c.regions[i]; all || !r.grown {
+			size += int64(r.size)
+		}
 	}
 	return size
 }
@@ -92,11 +126,13 @@ func (a *Arena[R]) short(n, align int, cause error) error {
 	case c.closed:
 		return fmt.Errorf("arena: %w", regmem.ErrClosed)
 	case cause != nil:
-		return fmt.Errorf("arena: %d bytes: %w, and registering more fails: %w", n, regmem.ErrFull, cause)
-	case a.cfg.Grow == nil && !c.fitsLocked(n, align):
+		return fmt.Errorf("arena: %d bytes: %w, and giving up or registering memory fails: %w", n, regmem.ErrFull, cause)
+	case c.fitsLocked(n, align):
+	case a.cfg.Grow == nil:
 		return fmt.Errorf("arena: %d bytes at a multiple of %d: %w: the largest of its regions has room for %d", n, align, regmem.ErrTooLarge, c.largestLocked())
-	case a.cfg.Grow != nil && a.cfg.Limit > 0 && int64(n) > a.cfg.Limit:
-		return fmt.Errorf("arena: %d bytes: %w: Config.Limit is %d", n, regmem.ErrTooLarge, a.cfg.Limit)
+	case leastRegion(n, align) > a.roomLocked(false):
+		return fmt.Errorf("arena: %d bytes at a multiple of %d: %w: another region may have %d bytes at most (Config.Limit is %d), of which %d are lost to its place",
+			n, align, regmem.ErrTooLarge, max(a.roomLocked(false), 0), a.cfg.Limit, align+2*unit)
 	}
 	return fmt.Errorf("arena: %d bytes: %w: %d of %d bytes are free, in pieces or wanted already", n, regmem.ErrFull,
 		(c.heap.total-c.heap.used)<<unitShift, c.heap.total<<unitShift)
@@ -129,7 +165,8 @@ func (c *core) largestLocked() (size int) {
 	return size
 }
 
-// Trim releases regions that Config.Grow made and that hold no block, and returns how many bytes that were.
+// Trim releases regions that Config.Grow made and that hold no block, and returns how many bytes that were. It releases none
+// while somebody waits for memory.
 func (a *Arena[R]) Trim() (int64, error) {
 	if a.cfg.Release == nil {
 		return 0, nil
@@ -147,6 +184,9 @@ func (a *Arena[R]) detach() (handles []R, size int64) {
 	c := &a.core
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.waiters.Waiting() {
+		return nil, 0
+	}
 	c.heap.settle()
 	for i := range c.heap.chunks {
 		k := &c.heap.chunks[i]
@@ -154,7 +194,7 @@ func (a *Arena[R]) detach() (handles []R, size int64) {
 			continue
 		}
 		handles, size = append(handles, a.sources[k.region].Region), size+int64(c.regions[k.region].size)
-		c.regions[k.region] = region{}
+		c.regions[k.region], a.sources[k.region] = region{}, nil
 		c.heap.dropRegion(int32(i))
 	}
 	return handles, size

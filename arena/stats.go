@@ -98,16 +98,16 @@ func (s *Stats) String() string {
 func (a *Arena[R]) Dump(w io.Writer) error {
 	s := a.Stats()
 	out := bufio.NewWriter(w)
-	fmt.Fprintln(out, s.String())
+	_, _ = fmt.Fprintln(out, s.String()) // Flush tells what went wrong, here and below
 	for _, b := range s.Bins {
-		fmt.Fprintf(out, "chunks from %d bytes: %d in use (%d bytes), %d free (%d bytes)\n", b.Least, b.Used, b.UsedBytes, b.Free, b.FreeBytes)
+		_, _ = fmt.Fprintf(out, "chunks from %d bytes: %d in use (%d bytes), %d free (%d bytes)\n", b.Least, b.Used, b.UsedBytes, b.Free, b.FreeBytes)
 	}
 	for _, c := range a.snapshot() {
 		what := "free"
 		if c.state == inUse {
 			what = fmt.Sprintf("in use, %d asked for", c.asked)
 		}
-		fmt.Fprintf(out, "region %d at %d: %d bytes %s\n", c.region, int64(c.at)<<unitShift, int64(c.size)<<unitShift, what)
+		_, _ = fmt.Fprintf(out, "region %d at %d: %d bytes %s\n", c.region, int64(c.at)<<unitShift, int64(c.size)<<unitShift, what)
 	}
 	return out.Flush()
 }

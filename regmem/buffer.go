@@ -4,12 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 )
 
 // Buffer is what bytes.Buffer is, in registered memory: what is written to it, or read into it from a file or a
-// connection, lies where a device can send it from. It grows by taking a larger block and copying, which [Buffer.Copied]
-// counts; Grow beforehand avoids that.
+// connection, lies where a device can send it from. It grows by taking a larger block and copying, and moves what was not
+// read to the start when that makes room enough; [Buffer.Copied] counts both. Grow beforehand avoids that.
 //
 // A Buffer is not safe for concurrent use. It owns its block until Take or Close.
 type Buffer[R Region] struct {
@@ -33,7 +34,7 @@ func (b *Buffer[R]) Len() int { return b.filled - b.read }
 // Bytes returns what was written and not read yet. It is valid until the next call that writes, takes or closes.
 func (b *Buffer[R]) Bytes() []byte { return b.mem[b.read:b.filled] }
 
-// Copied returns how many bytes were copied within registered memory, because the buffer had to grow.
+// Copied returns how many bytes were copied within registered memory, to make room.
 func (b *Buffer[R]) Copied() int64 { return b.copied }
 
 // Block returns the block that Bytes lies in and how many bytes of it come before them. The buffer goes on to own it.
@@ -72,11 +73,12 @@ func (b *Buffer[R]) ensure(n int) error {
 	if n <= len(b.mem)-b.filled {
 		return nil
 	}
-	if b.read == b.filled { // nothing is kept
-		b.Reset()
-		if n <= len(b.mem) {
-			return nil
-		}
+	if n > math.MaxInt-b.Len() {
+		return fmt.Errorf("grow a buffer of %d bytes by %d: %w", b.Len(), n, ErrTooLarge)
+	}
+	if need := b.Len() + n; b.read == b.filled && need <= len(b.mem) || need <= len(b.mem)/2 {
+		b.slide()
+		return nil
 	}
 	larger, err := b.from.Alloc(max(b.Len()+n, 2*len(b.mem), leastGrowth))
 	if errors.Is(err, ErrTooLarge) || errors.Is(err, ErrFull) {
@@ -86,11 +88,22 @@ func (b *Buffer[R]) ensure(n int) error {
 		return fmt.Errorf("grow a buffer of %d bytes by %d: %w", b.Len(), n, err)
 	}
 	mem := larger.Bytes()
+	if mem == nil {
+		return errors.Join(fmt.Errorf("grow a buffer: the region of its allocator is closed: %w", ErrClosed), larger.Free())
+	}
 	kept := copy(mem, b.Bytes())
 	b.copied += int64(kept)
 	err = b.Close()
 	b.block, b.mem, b.filled = larger, mem, kept
 	return err
+}
+
+// slide moves what was not read to the start of the block, so that a buffer which is read as fast as it is written stays as
+// large as it is.
+func (b *Buffer[R]) slide() {
+	kept := copy(b.mem, b.Bytes())
+	b.copied += int64(kept)
+	b.read, b.filled = 0, kept
 }
 
 // Write implements [io.Writer]. It writes all of p or nothing.
@@ -152,7 +165,7 @@ func (b *Buffer[R]) ReadFrom(r io.Reader) (total int64, err error) {
 			empty = 0
 		}
 		switch {
-		case err == io.EOF: //nolint:errorlint // readers return it as it is
+		case err == io.EOF:
 			return total, nil
 		case err != nil:
 			return total, err

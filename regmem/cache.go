@@ -23,7 +23,8 @@ type CacheConfig[R Region] struct {
 
 // Cache keeps registrations of programs' own memory, so that a buffer which is used again and again is registered once.
 // The memory of a kept registration is pinned: the garbage collector cannot give it to somebody else, so that a kept
-// registration always stands for the bytes that it was made for. All methods are safe for concurrent use.
+// registration always stands for the bytes that it was made for. Memory that the program maps itself is another matter: call
+// Flush before it is unmapped. All methods are safe for concurrent use.
 type Cache[R Region] struct {
 	cfg CacheConfig[R]
 
@@ -230,11 +231,13 @@ func (c *Cache[R]) Flush() error {
 // Close ends the cache and releases all registrations that are not in use. Those in use are an error of class ErrInUse; each
 // is given up when its use ends.
 func (c *Cache[R]) Close() error {
-	err := c.Flush()
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
-	if n := len(c.entries); n > 0 {
+	c.closed = true // from here on nothing is kept
+	victims := c.evictLocked(0, 0)
+	n := len(c.entries)
+	c.mu.Unlock()
+	err := c.release(victims)
+	if n > 0 {
 		err = errors.Join(err, fmt.Errorf("regmem: close a cache: %w: %d registrations", ErrInUse, n))
 	}
 	return err

@@ -102,7 +102,7 @@ func TestBuffer(t *testing.T) {
 	if _, err := b.WriteTo(&out); err != nil || string(head)+out.String() != text {
 		t.Errorf("%v: %d bytes", err, out.Len())
 	}
-	if _, err := b.Read(head); err != io.EOF {
+	if _, err := b.Read(head); !errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
 	if err := b.Close(); err != nil || h.live != 0 {

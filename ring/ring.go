@@ -73,6 +73,10 @@ func (r *Ring[R]) Region() R { return r.source.Region }
 // regmem.ErrInUse that says how many there are, and the ring goes on.
 func (r *Ring[R]) Close() error { return r.core.close() }
 
+// End is Close while blocks are in use: it keeps others from waiting for memory that never comes back. Blocks can still be
+// freed, and Close then says whether all were.
+func (r *Ring[R]) End() { r.core.end() }
+
 // Stats returns the ring's counters.
 func (r *Ring[R]) Stats() Stats { return r.core.stats() }
 
@@ -180,12 +184,19 @@ func (c *core) fullLocked(n int) error {
 func (c *core) close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if n := c.layout.Blocks(); n > 0 && !c.closed {
+	if n := c.layout.Blocks(); n > 0 {
 		return fmt.Errorf("ring: close: %w: %d", regmem.ErrInUse, n)
 	}
 	c.closed = true
 	c.waiters.End()
 	return nil
+}
+
+func (c *core) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	c.waiters.End()
 }
 
 func (c *core) stats() Stats {

@@ -36,8 +36,9 @@ func newDemo(s streams) *cobra.Command {
 		Long: fmt.Sprintf(`demo starts a second process of itself and moves %s of random data, or FILE, by
 every kind of operation: send/receive, RDMA write, write with immediate, RDMA
 read, and counts by atomics. Then it transfers them as a file in both directions,
-by what send and recv are made of, and calls remote procedures that pull integers
-to add up, and the data. Each pass is verified by SHA-256. The last line says ok.`, sizeText(demoSize)),
+by what send and recv are made of, calls remote procedures that pull integers to
+add up, and the data, and keeps the data in memory that the other process lends.
+Each pass is verified by SHA-256. The last line says ok.`, sizeText(demoSize)),
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			src := randomSource(demoSize)

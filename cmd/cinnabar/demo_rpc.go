@@ -12,11 +12,12 @@ import (
 
 	"cinnabar"
 	"cinnabar/examples/sum"
+	"cinnabar/rmem"
 )
 
 // The last part of the demonstration is remote procedure calls: the peer serves sum, for which it pulls ten integers
-// from the parent's memory each time, and fetch, for which it pulls the data. Both sides know the order, and tell each
-// other the rest over the exchange:
+// from the parent's memory each time, and fetch, for which it pulls the data. It also lends memory, which the parent
+// writes and reads. Both sides know the order, and tell each other the rest over the exchange:
 //
 //	parent                                peer
 //	  | <------------ its engine's address -- |
@@ -77,6 +78,9 @@ func (d *demo) callsOver(ctx context.Context, x *exchange, network string) (err 
 	}
 	if err := d.fetch(ctx, engine, peer, protocol); err != nil {
 		return fmt.Errorf("RPC with bulk pull over %s: %w", protocol, reason(ctx, err))
+	}
+	if err := d.remoteMemory(ctx, peer, protocol); err != nil {
+		return fmt.Errorf("remote memory over %s: %w", protocol, reason(ctx, err))
 	}
 	return x.send("")
 }
@@ -174,6 +178,11 @@ func (p *demoPeer) callsOver(ctx context.Context, x *exchange, network string) (
 	if err := errors.Join(sum.RPC.Handle(engine, s.add), demoFetch.Handle(engine, s.fetch)); err != nil {
 		return err
 	}
+	lender, err := rmem.Serve(engine, rmem.Config{Provider: demoProvider, Quota: demoRound})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lender.Close()) }()
 	if err := x.send(engine.Addr()); err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ has it can put bytes into the region, get them, and free it, from any machine.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	mem.AddCommand(newMemServe(s), newMemAlloc(s), newMemPut(s), newMemGet(s), newMemFree(s), newMemStat(s))
+	mem.AddCommand(newMemServe(s), newMemAlloc(s), newMemPut(s), newMemGet(s), newMemFree(s), newMemStat(s), newMemCost(s))
 	for _, c := range mem.Commands() {
 		c.Args = usageArgs(c.Args)
 	}

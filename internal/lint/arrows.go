@@ -86,6 +86,11 @@ var layers = map[string]row{
 		test:    []string{"verbs/verbstest", "verbs/fault"},
 		modules: []string{modSys},
 	},
+	"verbs/rdmacore": {
+		code:    []string{"verbs", "verbs/driver", "internal/hostmem"},
+		test:    []string{"verbs/verbstest"},
+		modules: []string{modSys},
+	},
 	"verbs/fault": {
 		code: []string{"verbs", "verbs/driver", "internal/hostmem", "internal/invariants"},
 		test: []string{"verbs/verbstest", "verbs/verbstest/...", "verbs/iwarp"},
@@ -101,7 +106,7 @@ var layers = map[string]row{
 
 	"verbs/flow": {
 		code: []string{"verbs", "ring", "regmem", "internal/waitlist"},
-		test: []string{"verbs/iwarp", "arena"},
+		test: []string{"verbs/iwarp", "verbs/verbstest/memdev", "arena"},
 	},
 	"verbs/rstream": {code: []string{"verbs", "verbs/flow"}, test: []string{"verbs/iwarp"}},
 	"verbs/rc":      {code: []string{"verbs"}, test: []string{"verbs/iwarp", "verbs/fault"}},

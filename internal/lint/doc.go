@@ -5,7 +5,7 @@
 // The rules are
 //
 //   - layers: each package imports only what its row in the table of arrows allows, and a package without a row fails;
-//   - corners: unsafe stays in two packages, in files named for it, and "C" is imported nowhere;
+//   - corners: unsafe stays in its packages, in files named for it, and "C" in one, behind a build tag;
 //   - source: every package has a doc comment, every file is formatted, of bounded length, and does not sleep;
 //   - text: nothing is marked as left open, and no file carries a path or a package host of somebody's machine;
 //   - pages: the README has the two commands a newcomer needs, verbatim, and no page that CI runs hides a command from it;

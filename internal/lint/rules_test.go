@@ -119,6 +119,9 @@ func TestRuleCorners(t *testing.T) {
 		{"word inside", goFile("internal/hostmem/unsafe_map_x_linux.go", src), "ends in _unsafe.go"},
 		{"elsewhere", goFile("verbs/mr_unsafe.go", src), "allowed only in"},
 		{"cgo", goFile("verbs/a.go", "package p\nimport \"C\""), "cgo"},
+		{"cgo in its package", goFile("verbs/rdmacore/a_cgo.go", "package p\nimport \"C\"\nimport \"unsafe\""), ""},
+		{"cgo unnamed", goFile("verbs/rdmacore/a.go", "package p\nimport \"C\""), "end in _cgo.go"},
+		{"unsafe beside cgo", goFile("verbs/rdmacore/a_unsafe.go", src), "allowed only in"},
 	})
 }
 

@@ -13,10 +13,14 @@ const (
 	mostBytes  = 1 << 30
 	mostInline = 1 << 20
 
+	// mostRecords keeps queues within what devices have, 32768 work requests: two for each record, and some.
+	mostRecords = 16000
+
 	defaultRecords = 128
 	defaultBytes   = 1 << 20
 	defaultInline  = 1 << 10
 	defaultLinger  = 5 * time.Second
+	longestBye     = 5 * time.Second
 
 	// controls is how many receives are kept for messages that are no records: two questions cannot be asked at once
 	// without a record, two can be answered, and there is an end.
@@ -29,11 +33,11 @@ type Config struct {
 	// program's own regions ([Conn.SendFrom]); nil: one of its own.
 	PD *verbs.PD
 
-	Records int // records from the peer that may be here, not released; 0: 128; at most 16384
+	Records int // records from the peer that may be here, not released; 0: 128; at most 16000
 	Bytes   int // bytes of them, and of the ring; 0: 1 MiB; from 64 to 1 GiB
 	Inline  int // longest record from the peer that comes without the ring; 0: 1 KiB, or Bytes if that is less; negative: 0
 
-	// Linger bounds how long Close waits for the peer to take what was sent; 0: 5 s, negative: not at all.
+	// Linger bounds how long Close waits for what was sent to leave, which it does as the peer takes it; 0: 5 s, negative: not at all.
 	Linger time.Duration
 
 	Param  verbs.ConnParam // for the connection; its PrivateData is the package's
@@ -59,8 +63,8 @@ func (cfg Config) filled() (Config, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	switch {
-	case cfg.Records < 1 || cfg.Records > 1<<14:
-		return cfg, fmt.Errorf("flow: Config.Records is %d; from 1 to %d", cfg.Records, 1<<14)
+	case cfg.Records < 1 || cfg.Records > mostRecords:
+		return cfg, fmt.Errorf("flow: Config.Records is %d; from 1 to %d", cfg.Records, mostRecords)
 	case cfg.Bytes < leastBytes || cfg.Bytes > mostBytes:
 		return cfg, fmt.Errorf("flow: Config.Bytes is %d; from %d to %d", cfg.Bytes, leastBytes, mostBytes)
 	case cfg.Inline > min(mostInline, cfg.Bytes):

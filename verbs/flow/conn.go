@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"sync"
+	"time"
 
 	"cinnabar/ring"
 	"cinnabar/verbs"
@@ -40,7 +41,8 @@ type Conn struct {
 	stop    context.CancelFunc // ends the goroutine
 	done    chan struct{}      // closed when it has ended
 	closing sync.Once
-	closed  error // what Close has returned; written in closing
+	closed  error         // what Close has returned; written in closing
+	bye     time.Duration // how long the device may take to send what it has, when the connection ends
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -71,7 +73,7 @@ func newConn(dev *verbs.Device, cfg Config) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{cfg: cfg, pd: cfg.PD, done: make(chan struct{}), sides: newSides()}
+	c := &Conn{cfg: cfg, pd: cfg.PD, done: make(chan struct{}), sides: newSides(), bye: longestBye}
 	if err := c.build(dev); err != nil {
 		return nil, errors.Join(err, c.release())
 	}
@@ -267,7 +269,8 @@ func (l *Listener) answer(ctx context.Context, req *verbs.ConnRequest) (*Conn, e
 // Close ends the listener. Connections that it accepted go on.
 func (l *Listener) Close() error { return l.l.Close() }
 
-// PD returns the protection domain that regions for SendFrom must be of.
+// PD returns the protection domain that regions for SendFrom must be of. Unless it was given in the Config, close these
+// regions before the connection.
 func (c *Conn) PD() *verbs.PD { return c.pd }
 
 // QP returns the queue pair.
@@ -306,8 +309,8 @@ func (c *Conn) Err() error {
 // Abort ends the connection at once: all who wait, and all later calls, get reason. Close is called all the same.
 func (c *Conn) Abort(reason error) { c.fail(reason) }
 
-// Close ends the connection when the peer has taken what was sent, for which it waits Config.Linger at most, and releases
-// all that it had. The memory of records that were not released stays readable. Further calls return what the first did.
+// Close ends the connection when all that was sent has left, for which it waits Config.Linger at most and some seconds for
+// what the device has begun with, and releases all that it had. The error then says that the peer took no part. The memory of records that were not released stays readable. Further calls return what the first did.
 func (c *Conn) Close() error {
 	c.closing.Do(func() { c.closed = c.close() })
 	return c.closed
@@ -317,7 +320,9 @@ func (c *Conn) close() error {
 	_ = c.CloseWrite() // fails if the connection is over, which Close does not mind
 	c.linger()
 	c.fail(ErrClosed)
-	err := c.conn.Disconnect(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), c.bye)
+	defer cancel()
+	err := c.conn.Disconnect(ctx)
 	c.stop()
 	<-c.done
 	if errors.Is(err, verbs.ErrDisconnected) || errors.Is(err, verbs.ErrClosed) {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"runtime"
 	"testing"
+	"time"
 
 	"cinnabar/ring"
 	"cinnabar/verbs"
@@ -19,7 +20,7 @@ func TestLastRecordBeforeEnd(t *testing.T) {
 	if r, err := c.waitRecord(testContext(t), "receive"); err != nil || string(r.Bytes()) != "last" {
 		t.Errorf("%q, %v", r.Bytes(), err)
 	}
-	if _, err := c.waitRecord(testContext(t), "receive"); err != io.EOF {
+	if _, err := c.waitRecord(testContext(t), "receive"); !errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
 }
@@ -59,7 +60,7 @@ func TestEndBehindGivenUp(t *testing.T) {
 	if err := <-sent; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	if _, err := p.Recv(testContext(t)); err != io.EOF {
+	if _, err := p.Recv(testContext(t)); !errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
 	must(t, held.Release())
@@ -117,4 +118,46 @@ func TestOneSidedOnly(t *testing.T) {
 	}
 	must(t, a.Send(testContext(t), []byte("on")))
 	must(t, recv(t, p).Release())
+}
+
+// TestCloseFrozenPeer closes a connection to a peer that takes nothing any more, with the socket full: it ends all the same.
+func TestCloseFrozenPeer(t *testing.T) {
+	dev, ctx := openDevice(t), testContext(t)
+	l, err := verbs.Listen(dev, loopback)
+	must(t, err)
+	ep, err := verbs.NewEndpoint(dev, verbs.EndpointConfig{})
+	must(t, err)
+	accepted := make(chan error, 1)
+	go func() {
+		req, err := l.Accept(ctx)
+		if err == nil {
+			h := hello{records: mostRecords, inline: 16 << 10, bytes: 1 << 30}
+			_, err = req.Accept(ctx, ep.QP(), verbs.ConnParam{PrivateData: h.append(nil), RNRRetry: 7}) // and no receive
+		}
+		accepted <- err
+	}()
+	c, err := Dial(ctx, dev, l.Addr(), Config{Records: 2048, Bytes: 32 << 20, Inline: 16 << 10, Linger: time.Millisecond, Param: verbs.ConnParam{RNRRetry: 7}})
+	must(t, errors.Join(err, <-accepted, l.Close()))
+	c.bye = time.Millisecond
+	for range 2048 { // 32 MiB, more than sockets hold
+		must(t, c.Send(ctx, make([]byte, 16<<10)))
+	}
+	if err := c.Close(); err == nil {
+		t.Error("all was sent")
+	}
+	must(t, ep.Close())
+}
+
+// TestMostRecords has as many records under way as a configuration allows.
+func TestMostRecords(t *testing.T) {
+	cfg := Config{Records: mostRecords, Inline: -1}
+	a, p := pair(t, cfg, cfg)
+	for range 3 {
+		must(t, a.Send(testContext(t), nil))
+		must(t, recv(t, p).Release())
+	}
+	cfg.Records++
+	if _, err := newConn(a.PD().Device(), cfg); err == nil {
+		t.Error("more than the most")
+	}
 }

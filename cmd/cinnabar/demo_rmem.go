@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"time"
+
+	"cinnabar"
+	"cinnabar/rmem"
+)
+
+// demoProvider is the provider of the peer's engine that lends memory.
+const demoProvider = 9
+
+// remoteMemory allocates memory at the peer, writes the data to it and reads it back, round by round, and frees it. The
+// peer's program has no part in the transfers.
+func (d *demo) remoteMemory(ctx context.Context, peer *cinnabar.Endpoint, protocol string) (err error) {
+	c, err := rmem.Dial(ctx, peer.Provider(demoProvider))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	r, err := c.Alloc(ctx, demoRound)
+	if err != nil {
+		return err
+	}
+	written, read, err := d.throughRegion(ctx, r)
+	if err != nil {
+		return err
+	}
+	if err := r.Free(ctx); err != nil {
+		return err
+	}
+	if err := r.Free(ctx); !errors.Is(err, rmem.ErrFreed) {
+		return fmt.Errorf("verification failed: a second free says %q", fmt.Sprint(err))
+	}
+	written.step, read.step = "remote memory: write, "+protocol, "remote memory: read, "+protocol
+	written.verified = fmt.Sprintf("allocated region %016x of %s", r.ID(), sizeText(r.Size()))
+	read.verified = fmt.Sprintf("SHA-256 equal (%x…); freed, and a second free refused", d.digest[:4])
+	for _, row := range []*demoRow{&written, &read} {
+		row.bytes, row.rate = d.src.Size, fmt.Sprintf("%.1f MiB/s", mibPerSecond(d.src.Size, row.took))
+		d.rows = append(d.rows, *row)
+	}
+	return nil
+}
+
+// throughRegion moves the data to a region and back.
+func (d *demo) throughRegion(ctx context.Context, region *rmem.Region) (written, read demoRow, err error) {
+	r, err := d.src.open()
+	if err != nil {
+		return written, read, err
+	}
+	defer shut(r)
+	arrived := sha256.New()
+	for left := d.src.Size; left > 0; {
+		b := d.data.Bytes()[:min(left, demoRound)]
+		if err := d.src.fill(r, b); err != nil {
+			return written, read, err
+		}
+		if err := written.inChunks(ctx, b, region.WriteAtContext); err != nil {
+			return written, read, err
+		}
+		clear(b)
+		if err := read.inChunks(ctx, b, region.ReadAtContext); err != nil {
+			return written, read, err
+		}
+		arrived.Write(b)
+		left -= int64(len(b))
+	}
+	if [32]byte(arrived.Sum(nil)) != d.digest {
+		return written, read, fmt.Errorf("verification failed: what was read back has SHA-256 %x, the data had %x before; did %s change meanwhile?", arrived.Sum(nil), d.digest, d.src.name())
+	}
+	return written, read, nil
+}
+
+// inChunks moves b in pieces, and counts and times them.
+func (row *demoRow) inChunks(ctx context.Context, b []byte, move func(context.Context, []byte, int64) (int, error)) error {
+	start := time.Now()
+	for off, n := range chunks(len(b), demoChunk) {
+		if _, err := move(ctx, b[off:off+n], int64(off)); err != nil {
+			return err
+		}
+		row.operations++
+	}
+	row.took += time.Since(start)
+	return nil
+}

@@ -1,0 +1,307 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"cinnabar/arena"
+	"cinnabar/regmem"
+	"cinnabar/verbs"
+	"cinnabar/verbs/iwarp"
+)
+
+// Sizes that mem cost measures, in bytes.
+const (
+	costLeast = 4 << 10
+	costMost  = 256 * mebibyte
+	costSlack = mebibyte // of the pool, beside the largest block
+)
+
+// costOptions are the options of mem cost.
+type costOptions struct {
+	most       string
+	lock, json bool
+}
+
+func newMemCost(s streams) *cobra.Command {
+	o := &costOptions{}
+	cmd := &cobra.Command{
+		Use:   "cost",
+		Short: "Measure what registering memory for each transfer costs, against a registered pool",
+		Long: `mem cost writes blocks of several sizes to a peer on loopback, and gets their memory in
+three ways: it registers and deregisters the memory each time, it takes a block of
+a pool that is registered once, or it keeps registrations in a cache. Each time is
+the median of one operation: memory, transfer, and giving the memory back.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), s) },
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.most, "most", "16MiB", "largest size; the least is 4KiB")
+	f.BoolVar(&o.lock, "lock", false, "have the software device lock registered memory, as hardware does")
+	f.BoolVarP(&o.json, "json", "j", false, "print JSON instead of a table")
+	return cmd
+}
+
+// costRow is what one size costs.
+type costRow struct {
+	Bytes      int64   `json:"bytes"`
+	Operations int     `json:"operations"` // measured each way
+	Each       float64 `json:"register_each_microseconds"`
+	Registers  float64 `json:"of_it_registration_microseconds"` // both ways: register and deregister
+	Pool       float64 `json:"pool_microseconds"`
+	Cache      float64 `json:"cache_microseconds"`
+}
+
+// costReport is what mem cost prints.
+type costReport struct {
+	Device        string    `json:"device"`
+	Locked        bool      `json:"locked"`
+	Rows          []costRow `json:"rows"`
+	Registrations uint64    `json:"cache_registrations"` // by the cache, in all; those of the pool are 1
+}
+
+// costNote says what the figures do not.
+const costNote = "The software device registers by pinning Go's memory and making a key. Hardware pins pages and fills the adapter's tables as well: --lock shows the part of that which a kernel does."
+
+func (o *costOptions) run(ctx context.Context, s streams) (err error) {
+	most, err := parseSize("--most", o.most, costLeast, costMost)
+	if err != nil {
+		return err
+	}
+	dev, err := o.open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	r, err := measureCost(ctx, dev, most)
+	if err != nil {
+		return err
+	}
+	r.Locked = o.lock
+	if o.json {
+		return writeIndented(s.out, r)
+	}
+	return r.print(s.out)
+}
+
+func (o *costOptions) open() (*verbs.Device, error) {
+	if o.lock {
+		return iwarp.Open(iwarp.Config{LockMemory: true})
+	}
+	return openDevice("")
+}
+
+func (r *costReport) print(out io.Writer) error {
+	t := newTable(out)
+	i := &infoWriter{w: t}
+	i.printf("SIZE\tOPERATIONS\tREGISTER EACH, µs\tOF IT REGISTRATION\tPOOL, µs\tCACHE, µs\tEACH/POOL\n")
+	for _, row := range r.Rows {
+		i.printf("%s\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f\n", sizeText(row.Bytes), row.Operations, row.Each, row.Registers, row.Pool, row.Cache, row.Each/row.Pool)
+	}
+	if err := errors.Join(i.err, t.Flush()); err != nil {
+		return err
+	}
+	i.w = out
+	i.printf("\ndevice %s, memory locked: %t. The pool was registered once, the cache registered %d times.\n%s\n", r.Device, r.Locked, r.Registrations, costNote)
+	return i.err
+}
+
+// coster measures on a connection of a device with itself.
+type coster struct {
+	from, to *link
+	target   *verbs.MR
+	pool     *arena.Arena[*verbs.MR]
+	cache    *regmem.Cache[*verbs.MR]
+	data     []byte // of the program, to be registered
+}
+
+// measureCost measures all sizes up to most.
+func measureCost(ctx context.Context, dev *verbs.Device, most int64) (_ *costReport, err error) {
+	attr, err := dev.Query()
+	if err != nil {
+		return nil, err
+	}
+	c, err := newCoster(ctx, dev, int(most))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, c.close(ctx)) }()
+	r := &costReport{Device: attr.Name}
+	for n := int64(costLeast); ; n = min(4*n, most) {
+		row, err := c.measure(ctx, int(n))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", sizeText(n), err)
+		}
+		if r.Rows = append(r.Rows, row); n == most {
+			break
+		}
+	}
+	r.Registrations = c.cache.Stats().Registrations
+	return r, nil
+}
+
+// newCoster connects and registers what is registered once.
+func newCoster(ctx context.Context, dev *verbs.Device, most int) (_ *coster, err error) {
+	c := &coster{data: make([]byte, most)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.close(ctx))
+		}
+	}()
+	if err := c.connect(ctx, dev); err != nil {
+		return nil, err
+	}
+	if c.target, err = c.to.alloc(most, verbs.LocalWrite|verbs.RemoteWrite); err != nil {
+		return nil, err
+	}
+	mr, err := c.from.alloc(most+costSlack, 0)
+	if err != nil {
+		return nil, err
+	}
+	if c.pool, err = arena.New(arena.Config[*verbs.MR]{}, mr); err != nil {
+		return nil, err
+	}
+	c.cache, err = regmem.NewCache(regmem.CacheConfig[*verbs.MR]{Register: c.register, Release: (*verbs.MR).Close, MaxBytes: 2 * costMost})
+	return c, err
+}
+
+func (c *coster) register(b []byte) (*verbs.MR, error) { return c.from.pd.RegMR(b, 0) }
+
+// connect makes both ends.
+func (c *coster) connect(ctx context.Context, dev *verbs.Device) (err error) {
+	if c.from, err = newLink(dev, linkConfig{sends: 1, receives: 1}); err != nil {
+		return err
+	}
+	if c.to, err = newLink(dev, linkConfig{sends: 1, receives: 1}); err != nil {
+		return err
+	}
+	l, err := verbs.Listen(dev, netip.MustParseAddrPort("127.0.0.1:0"))
+	if err != nil {
+		return err
+	}
+	defer shut(l)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	accepted := make(chan error, 1)
+	go func() {
+		r, err := l.Accept(ctx)
+		if err == nil {
+			err = c.to.accept(ctx, r, verbs.ConnParam{})
+		}
+		if err != nil {
+			cancel(err)
+		}
+		accepted <- err
+	}()
+	err = c.from.dial(ctx, l.Addr(), verbs.ConnParam{})
+	if err != nil {
+		cancel(err)
+	}
+	return cmp.Or(err, <-accepted)
+}
+
+// close ends everything that was made.
+func (c *coster) close(ctx context.Context) error {
+	var errs []error
+	if c.cache != nil {
+		errs = append(errs, c.cache.Close())
+	}
+	if c.pool != nil {
+		errs = append(errs, c.pool.Close())
+	}
+	for _, l := range []*link{c.from, c.to} {
+		if l != nil {
+			errs = append(errs, l.close(ctx))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// costOperations is how often a size is measured.
+func costOperations(n int) int { return min(max(64*mebibyte/n, 5), 500) }
+
+// measure measures one size in every way, in turn, so that what else the machine does falls on all.
+func (c *coster) measure(ctx context.Context, n int) (row costRow, err error) {
+	row = costRow{Bytes: int64(n), Operations: costOperations(n)}
+	var each, registers, pool, cache []time.Duration
+	for range row.Operations {
+		all, registration, err := c.each(ctx, n)
+		if err != nil {
+			return row, err
+		}
+		each, registers = append(each, all), append(registers, registration)
+		if all, err = timed(func() error { return c.pooled(ctx, n) }); err != nil {
+			return row, err
+		}
+		pool = append(pool, all)
+		if all, err = timed(func() error { return c.cached(ctx, n) }); err != nil {
+			return row, err
+		}
+		cache = append(cache, all)
+	}
+	row.Each, row.Registers, row.Pool, row.Cache = medianMicroseconds(each), medianMicroseconds(registers), medianMicroseconds(pool), medianMicroseconds(cache)
+	return row, nil
+}
+
+func timed(f func() error) (time.Duration, error) {
+	start := time.Now()
+	err := f()
+	return time.Since(start), err
+}
+
+func medianMicroseconds(d []time.Duration) float64 {
+	slices.Sort(d)
+	return float64(d[len(d)/2]) / float64(time.Microsecond)
+}
+
+// each registers the memory, writes it, and deregisters it.
+func (c *coster) each(ctx context.Context, n int) (all, registration time.Duration, err error) {
+	start := time.Now()
+	mr, err := c.register(c.data[:n])
+	if err != nil {
+		return 0, 0, err
+	}
+	registered := time.Now()
+	err = c.write(ctx, mr.SGE(0, n))
+	written := time.Now()
+	if err := errors.Join(err, mr.Close()); err != nil {
+		return 0, 0, err
+	}
+	end := time.Now()
+	return end.Sub(start), registered.Sub(start) + end.Sub(written), nil
+}
+
+// pooled writes a block of the pool.
+func (c *coster) pooled(ctx context.Context, n int) error {
+	b, err := c.pool.Alloc(n)
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.write(ctx, b.Region().SGE(b.Offset(), n)), b.Free())
+}
+
+// cached writes the program's memory by a registration that is kept.
+func (c *coster) cached(ctx context.Context, n int) error {
+	l, err := c.cache.Acquire(c.data[:n])
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.write(ctx, l.Region().SGE(l.Offset(), n)), l.Release())
+}
+
+func (c *coster) write(ctx context.Context, from verbs.SGE) error {
+	err := c.from.post(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.Signaled, SGL: []verbs.SGE{from}, Remote: c.target.Remote()})
+	if err != nil {
+		return err
+	}
+	return c.from.sent(ctx, 1)
+}
