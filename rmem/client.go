@@ -103,26 +103,17 @@ func Dial(ctx context.Context, to cinnabar.ProviderHandle) (*Client, error) {
 // lost it calls again.
 func (c *Client) watch(ctx context.Context, to cinnabar.ProviderHandle) {
 	defer close(c.done)
-	for pause := leastPause; ; pause = min(2*pause, mostPause) {
+	for rest := leastRest; ; rest = min(2*rest, mostRest) {
 		r, err := rpcWatch.Call(ctx, to, request{Session: c.session})
 		if err == nil && r.Status != 0 || ctx.Err() != nil || errors.Is(err, cinnabar.ErrClosed) {
 			return
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		pause(ctx, rest)
+		if ctx.Err() != nil {
 			return
 		}
 	}
 }
-
-// Pauses between attempts to connect again.
-const (
-	leastPause = 10 * time.Millisecond
-	mostPause  = time.Second
-)
 
 // Largest returns how many bytes a region may have, as the server says.
 func (c *Client) Largest() int64 { return c.largest }

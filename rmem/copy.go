@@ -29,13 +29,25 @@ func (s *Server) copy(ctx context.Context, q *request, r *response) {
 		r.Status = uint32(statusUnknown)
 		return
 	}
-	to.use(r, q.Offset, q.Size, func(b []byte) {
-		n, err := source.On(owner).ReadAtContext(ctx, b, q.SourceOffset)
-		if err != nil || int64(n) != q.Size {
+	s.fetch(ctx, q, r, to, source.On(owner))
+}
+
+// fetch copies from another server, through a buffer of this one: while it waits for that server, this region can be freed.
+func (s *Server) fetch(ctx context.Context, q *request, r *response, to *entry, from cinnabar.RemoteBulk) {
+	if to.use(r, q.Offset, q.Size, func([]byte) {}); r.Status != 0 { // before anything is fetched
+		return
+	}
+	buf := make([]byte, min(q.Size, strictChunk))
+	for done := int64(0); done < q.Size && r.Status == 0; {
+		part := buf[:min(int64(len(buf)), q.Size-done)]
+		if n, err := from.ReadAtContext(ctx, part, q.SourceOffset+done); err != nil || n != len(part) {
 			r.Status = uint32(statusServer)
-			s.log.Debug("copy from another server fails", "server", owner.String(), "error", err)
+			s.log.Debug("copy from another server fails", "server", from.Endpoint().String(), "error", err)
+			return
 		}
-	})
+		to.use(r, q.Offset+done, int64(len(part)), func(b []byte) { copy(b, part) })
+		done += int64(len(part))
+	}
 }
 
 // copyWithin copies between two regions, or parts of one, which may overlap. Both are held, the one with the smaller

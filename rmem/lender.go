@@ -18,6 +18,8 @@ type lender struct {
 	t table
 	// +checklocks:mu
 	closed bool
+
+	late sync.WaitGroup // memory that was made for nobody, and is being given back
 }
 
 // memory is what a region lies in.
@@ -113,9 +115,9 @@ func (l *lender) alloc(q *request, r *response, peer string) {
 		l.log.Error("no memory to lend", "bytes", q.Size, "error", err)
 		return
 	}
-	if l.t.sessions[q.Session] == nil { // the client has died meanwhile
+	if l.closed || l.t.sessions[q.Session] == nil { // the server or the client has ended meanwhile
 		r.Status = uint32(statusSession)
-		go l.end(e)
+		l.late.Go(func() { l.end(e) })
 		return
 	}
 	l.enter(e, time.Duration(q.Lease))

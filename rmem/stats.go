@@ -65,5 +65,6 @@ func (l *lender) closeAll() (sessions []uint64) {
 	for _, e := range all {
 		l.end(e)
 	}
+	l.late.Wait()
 	return sessions
 }

@@ -73,7 +73,9 @@ func (w *verbsWire) greet(ctx context.Context) (*response, error) {
 	return r, err
 }
 
+// close ends the connection: whoever has an operation under way is told, so that they let go of what is closed here.
 func (w *verbsWire) close() error {
+	w.c.Abort(ErrClosed)
 	w.mu.Lock()
 	stage := w.stage
 	w.stage = nil

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"reflect"
 	"sync"
+	"time"
 
 	"cinnabar/codec"
 	"cinnabar/codec/hgproc"
@@ -93,21 +94,43 @@ func (s *VerbsServer) register(size int64) (memory, error) {
 	return registered{mr}, err
 }
 
+// Pauses between attempts to connect, and after a connection that could not be accepted.
+const (
+	leastRest = 10 * time.Millisecond
+	mostRest  = time.Second
+)
+
 // accept takes clients until ctx ends.
 func (s *VerbsServer) accept(ctx context.Context) {
-	for {
+	for rest := leastRest; ; {
 		c, err := s.l.Accept(ctx)
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			if err == nil {
 				_ = c.Close() // nobody has heard of it
 			}
 			return
-		}
-		if err != nil {
+		case err == nil:
+			rest = leastRest
+			s.wg.Go(func() { s.client(ctx, c) })
+		case errors.Is(err, verbs.ErrClosed):
 			s.log.Error("no more clients are accepted", "error", err)
 			return
+		default:
+			s.log.Warn("client not accepted", "error", err)
+			pause(ctx, rest)
+			rest = min(2*rest, mostRest)
 		}
-		s.wg.Go(func() { s.client(ctx, c) })
+	}
+}
+
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
 	}
 }
 
