@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,29 +16,24 @@ import (
 // lineHandler writes lines in Margo's format.
 type lineHandler struct {
 	*lineWriter
-	attrs slog.Handler // writes attributes to the lineWriter's buffer
+	with []func(slog.Handler) slog.Handler // attributes and groups, in their order
 }
 
-// lineWriter is what the handlers of one logger share.
+// lineWriter is what the handlers of one logger share. Its lock is held for a Write only, never while attributes are
+// formatted: what does that may be a method of the program's, which may log.
 type lineWriter struct {
-	w io.Writer
-
 	mu sync.Mutex
-	// +checklocks:mu
-	buf bytes.Buffer
+	w  io.Writer
 }
 
-func newLineHandler(w io.Writer) *lineHandler {
-	l := &lineWriter{w: w}
-	attrs := slog.NewTextHandler(bufferOf{l}, &slog.HandlerOptions{Level: slog.Level(math.MinInt), ReplaceAttr: attributesOnly})
-	return &lineHandler{lineWriter: l, attrs: attrs}
+func newLineHandler(w io.Writer) *lineHandler { return &lineHandler{lineWriter: &lineWriter{w: w}} }
+
+func (l *lineWriter) write(line []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, err := l.w.Write(line)
+	return err
 }
-
-// bufferOf is the writer to a lineWriter's buffer, for use while its lock is held.
-type bufferOf struct{ l *lineWriter }
-
-// +checklocksignore
-func (b bufferOf) Write(p []byte) (int, error) { return b.l.buf.Write(p) }
 
 // attributesOnly drops level and text, which stand in the line already. The text is empty where this is used, so that
 // an attribute of the same name is told from it.
@@ -61,26 +57,36 @@ func (h *lineHandler) Handle(ctx context.Context, r slog.Record) error {
 		only.AddAttrs(a)
 		return true
 	})
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.buf.Reset()
-	fmt.Fprintf(&h.buf, "[%s] %s ", levelName(r.Level), r.Message)
-	if err := h.attrs.Handle(ctx, only); err != nil {
+	var buf bytes.Buffer
+	fmt.Fprintf(&buf, "[%s] %s ", levelName(r.Level), r.Message)
+	if err := h.attributes(&buf).Handle(ctx, only); err != nil {
 		return err
 	}
-	line := append(bytes.TrimRight(h.buf.Bytes(), " \n"), '\n')
-	_, err := h.w.Write(line)
-	return err
+	return h.write(append(bytes.TrimRight(buf.Bytes(), " \n"), '\n'))
+}
+
+// attributes returns a handler that writes attributes to w.
+func (h *lineHandler) attributes(w io.Writer) slog.Handler {
+	var a slog.Handler = slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.Level(math.MinInt), ReplaceAttr: attributesOnly})
+	for _, with := range h.with {
+		a = with(a)
+	}
+	return a
+}
+
+// adding returns the handler with one more step.
+func (h *lineHandler) adding(with func(slog.Handler) slog.Handler) slog.Handler {
+	return &lineHandler{lineWriter: h.lineWriter, with: append(slices.Clip(h.with), with)}
 }
 
 // WithAttrs implements [slog.Handler].
 func (h *lineHandler) WithAttrs(as []slog.Attr) slog.Handler {
-	return &lineHandler{lineWriter: h.lineWriter, attrs: h.attrs.WithAttrs(as)}
+	return h.adding(func(a slog.Handler) slog.Handler { return a.WithAttrs(as) })
 }
 
 // WithGroup implements [slog.Handler].
 func (h *lineHandler) WithGroup(name string) slog.Handler {
-	return &lineHandler{lineWriter: h.lineWriter, attrs: h.attrs.WithGroup(name)}
+	return h.adding(func(a slog.Handler) slog.Handler { return a.WithGroup(name) })
 }
 
 // logs are an engine's loggers, one for each layer, on the handler of Config.Logger.

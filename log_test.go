@@ -91,6 +91,25 @@ func TestTutorialLogs(t *testing.T) {
 	}
 }
 
+// telling is an attribute that logs where it is formatted, to the logger that formats it.
+type telling struct{ log *slog.Logger }
+
+func (v telling) LogValue() slog.Value {
+	v.log.Error("formatting")
+	return slog.StringValue("told")
+}
+
+// TestLogWhileFormatting: an attribute's own methods may log to the same logger.
+func TestLogWhileFormatting(t *testing.T) {
+	SetLogLevel(defaultLevel)
+	var lines logLines
+	log := NewLogger(&lines)
+	log.Error("outer", "value", telling{log})
+	lines.want(t, 0, "[error] formatting")
+	lines.want(t, 1, "[error] outer value=told")
+	lines.end(t, 2)
+}
+
 // TestLevelsOfEngines has two engines on one logger, each with its level, and one on a logger of another make.
 func TestLevelsOfEngines(t *testing.T) {
 	SetLogLevel(defaultLevel)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // queryRPC is served by engines with Config.AllowQuery. Margo's instances do not have it; its name is in the style of
@@ -14,6 +15,9 @@ var queryRPC = NewRPC[struct{}, queryOut]("__query__")
 // queryOut has a Description as JSON.
 type queryOut struct{ JSON string }
 
+// maxDescribed is how many values a Description may have. Each has a comma, and some take fifty times their JSON.
+const maxDescribed = 1 << 18
+
 // Description is what an engine tells about itself ([Endpoint.Query]).
 type Description struct {
 	Addr      string                `json:"address"`
@@ -22,7 +26,7 @@ type Description struct {
 	Handlers  PoolStats             `json:"handlers"` // outside pools
 	Pools     []PoolDescription     `json:"pools"`
 	Stats     NetStats              `json:"statistics"`
-	Config    json.RawMessage       `json:"config,omitempty"` // in Margo's layout, if that can say it
+	Config    json.RawMessage       `json:"config,omitempty"` // in Margo's layout, if that can say it; without mercury.auth_key
 }
 
 // ProviderDescription is a provider.
@@ -52,7 +56,9 @@ type PoolDescription struct {
 
 // Describe returns what the engine tells about itself.
 func (e *Engine) Describe() Description {
-	config, err := e.Config().MarshalJSON()
+	cfg := e.Config()
+	cfg.margo.Mercury.AuthKey = "" // a secret, which peers may ask for
+	config, err := cfg.MarshalJSON()
 	if err != nil {
 		config = nil // the rest is worth telling all the same
 	}
@@ -104,9 +110,20 @@ func (ep *Endpoint) Query(ctx context.Context) (*Description, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Description{}
-	if err := json.Unmarshal([]byte(out.JSON), d); err != nil {
+	d, err := parseDescription(out.JSON)
+	if err != nil {
 		return nil, &Error{Op: "call", RPC: queryRPC.Name(), Addr: ep.String(), Code: CodeProtocolError, Err: fmt.Errorf("the answer cannot be read: %w", err)}
+	}
+	return d, nil
+}
+
+func parseDescription(text string) (*Description, error) {
+	if n := strings.Count(text, ","); n > maxDescribed {
+		return nil, fmt.Errorf("it has %d values; at most %d are taken", n, maxDescribed)
+	}
+	d := &Description{}
+	if err := json.Unmarshal([]byte(text), d); err != nil {
+		return nil, err
 	}
 	return d, nil
 }

@@ -3,6 +3,7 @@ package cinnabar
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"testing"
 )
 
@@ -55,6 +56,35 @@ func TestQueryNotAllowed(t *testing.T) {
 	must(t, forged.Handle(server, func(context.Context, struct{}) (queryOut, error) { return queryOut{JSON: `{"address":1}`}, nil }))
 	_, err = ep.Query(patient(t))
 	wantCode(t, err, CodeProtocolError, "cannot be read")
+}
+
+// TestQueryLimits: an answer that costs far more than its bytes is refused before it is read.
+func TestQueryLimits(t *testing.T) {
+	many := func(n int) string { return `{"pools":[` + strings.Repeat("null,", n) + "null]}" }
+	if d, err := parseDescription(many(100)); err != nil || len(d.Pools) != 101 {
+		t.Errorf("%v, %v", d, err)
+	}
+	_, err := parseDescription(many(maxDescribed + 1))
+	if err == nil || !strings.Contains(err.Error(), "at most 262144") {
+		t.Errorf("an answer of very many values: %v", err)
+	}
+}
+
+// TestQuerySecret: what a peer may ask for has no secrets.
+func TestQuerySecret(t *testing.T) {
+	cfg := parsed(t, `{"mercury":{"auth_key":"sesame"}}`)
+	cfg.AllowQuery = true
+	server, ep := pair(t, cfg)
+	d, err := ep.Query(patient(t))
+	must(t, err)
+	if text := string(d.Config); strings.Contains(text, "sesame") || !strings.Contains(text, "allow_query") {
+		t.Error(text)
+	}
+	own, err := server.Config().MarshalJSON()
+	must(t, err)
+	if !strings.Contains(string(own), "sesame") {
+		t.Errorf("the engine's own configuration has lost its key: %s", own)
+	}
 }
 
 // TestDescribe is what an engine says of itself without being asked over the network.

@@ -6,6 +6,7 @@ import (
 
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
+	"cinnabar/verbs/rdmacore"
 )
 
 // softwareDevice is the name of the device that every machine has.
@@ -18,12 +19,18 @@ type deviceEntry struct {
 }
 
 // deviceList is what there is on this machine. The software device needs
-// neither hardware nor rights, so the list is never empty.
+// neither hardware nor rights, so the list is never empty; the machine's own
+// devices come behind it, in builds that reach them.
 func deviceList() []deviceEntry {
-	return []deviceEntry{{
+	list := []deviceEntry{{
 		name: softwareDevice,
 		open: func() (*verbs.Device, error) { return iwarp.Open(iwarp.Config{Name: softwareDevice}) },
 	}}
+	found, _ := rdmacore.Devices() // who asks for one by name is told why there is none
+	for _, d := range found {
+		list = append(list, deviceEntry{name: d.Name, open: func() (*verbs.Device, error) { return rdmacore.Open(d.Name) }})
+	}
+	return list
 }
 
 // chooseDevices returns the device of that name, or all if name is empty.
@@ -48,6 +55,9 @@ func chooseDevices(list []deviceEntry, name string) ([]deviceEntry, error) {
 func openDevice(name string) (*verbs.Device, error) {
 	chosen, err := chooseDevices(deviceList(), name)
 	if err != nil {
+		if _, why := rdmacore.Devices(); why != nil {
+			err = fmt.Errorf("%w; %w", err, why)
+		}
 		return nil, err
 	}
 	d, err := chosen[0].open()

@@ -47,6 +47,7 @@ func TestPerfClientsAtServers(t *testing.T) {
 		{4, "bw-write --size 4KiB --count 5 --verify", 5}, // three of the servers get no call, and DONE all the same
 	} {
 		t.Run(tt.client, func(t *testing.T) {
+			t.Parallel()
 			server, addresses, o := startPerfServers(t, tt.servers)
 			args := append(strings.Fields("perf "+tt.client+" --json"), addresses...)
 			code, out := runProcess(t, args...)

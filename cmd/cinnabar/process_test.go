@@ -79,6 +79,8 @@ func TestDemoTwoProcesses(t *testing.T) {
 		`file transfer, fast, back +128 +64 MiB .*MiB/s +SHA-256 equal`,
 		`RPC sum, pulling 10 integers, ofi\+tcp +4 +160 B .*calls/s +response 36 each time`,
 		`RPC with bulk pull, ofi\+tcp +64 +64 MiB .*MiB/s +SHA-256 equal`,
+		`remote memory: write, ofi\+tcp +64 +64 MiB .*MiB/s +allocated region [0-9a-f]{16} of 16 MiB`,
+		`remote memory: read, ofi\+tcp +64 +64 MiB .*MiB/s +SHA-256 equal .*second free refused`,
 	} {
 		if !regexp.MustCompile(pattern).Match(o.out.Bytes()) {
 			t.Errorf("nothing like %q in\n%s", pattern, &o.out)
@@ -87,7 +89,11 @@ func TestDemoTwoProcesses(t *testing.T) {
 }
 
 func TestDemoFilesOfEverySize(t *testing.T) {
-	for _, size := range []int{0, demoRound + 7} { // more sizes in TestDemoMovesEverySize
+	sizes := []int{0, demoRound + 7} // more in TestDemoMovesEverySize
+	if raceEnabled {
+		sizes = []int{0, demoChunk - 1}
+	}
+	for _, size := range sizes {
 		path := filepath.Join(t.TempDir(), "data")
 		if err := os.WriteFile(path, bytes.Repeat([]byte{0x5a}, size), 0o600); err != nil {
 			t.Fatal(err)

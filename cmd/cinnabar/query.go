@@ -10,6 +10,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -19,8 +22,8 @@ import (
 // askTimeout is how long query and shutdown wait for the other process.
 const askTimeout = 5 * time.Second
 
-// maxDescription bounds what a process may tell about itself, in bytes.
-const maxDescription = 16 << 20
+// maxDescription bounds what a process may tell about itself, in bytes: a thousand pools and some ten thousand RPCs.
+const maxDescription = 4 << 20
 
 // queryOptions are the options of query.
 type queryOptions struct {
@@ -40,6 +43,9 @@ what it does. A Go process answers if its engine has Config.AllowQuery. With -p,
 for the identities of providers instead, which the processes of Margo's programs tell too.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(o.providers) > 0 && o.config {
+				return usagef("--provider and --config were given; choose one")
+			}
 			return askAt(cmd.Context(), args[0], o.timeout, func(ctx context.Context, ep *cinnabar.Endpoint) error {
 				return o.run(ctx, ep, s.out)
 			})
@@ -56,6 +62,9 @@ for the identities of providers instead, which the processes of Margo's programs
 
 // askAt calls f with the process at an address, on an engine that is opened for it.
 func askAt(ctx context.Context, address string, timeout time.Duration, f func(context.Context, *cinnabar.Endpoint) error) error {
+	if timeout <= 0 {
+		return usagef("--timeout is %v; want a time above 0, such as 10s", timeout)
+	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	e, err := cinnabar.Open(localFor(ctx, address), &cinnabar.Config{MaxOverflow: maxDescription, DialTimeout: timeout})
@@ -80,8 +89,10 @@ func (o *queryOptions) run(ctx context.Context, ep *cinnabar.Endpoint, w io.Writ
 		return fmt.Errorf("%w: %v does not allow queries (Config.AllowQuery), or is no Go program; -p ID asks for the identity of a provider", cinnabar.CodeNoEntry, ep)
 	case err != nil:
 		return err
+	case o.config && len(d.Config) == 0:
+		return fmt.Errorf("%v tells no configuration: Margo's layout cannot say it", ep)
 	case o.config:
-		_, err := fmt.Fprintf(w, "%s\n", d.Config)
+		_, err := fmt.Fprintf(w, "%s\n", printableJSON(d.Config))
 		return err
 	case o.json:
 		return writeIndented(w, d)
@@ -90,9 +101,31 @@ func (o *queryOptions) run(ctx context.Context, ep *cinnabar.Endpoint, w io.Writ
 }
 
 func writeIndented(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err == nil {
+		_, err = fmt.Fprintf(w, "%s\n", printableJSON(b))
+	}
+	return err
+}
+
+// printableJSON escapes what a terminal would act upon. Characters that are not printable stand in strings only, besides
+// white space; there they may all be escaped.
+func printableJSON(b []byte) []byte {
+	var out []byte
+	for _, r := range string(b) {
+		switch {
+		case r == '\n' || unicode.IsPrint(r):
+			out = utf8.AppendRune(out, r)
+		case r == '\r' || r == '\t': // between values
+			out = append(out, ' ')
+		case r <= 0xffff:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		default:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		}
+	}
+	return out
 }
 
 // identities asks for the providers of -p one after the other.
@@ -151,10 +184,16 @@ func writeProviders(w io.Writer, list []cinnabar.ProviderDescription) error {
 	return errors.Join(i.err, t.Flush())
 }
 
+// saidMost is how many bytes of a name are printed: the lines of a table are all as wide as the longest name.
+const saidMost = 160
+
 // said is what another process said of itself, or a dash for nothing.
 func said(s string) string {
-	if s == "" {
+	switch {
+	case s == "":
 		return "-"
+	case len(s) > saidMost:
+		return printable(strings.ToValidUTF8(s[:saidMost], "")) + "..."
 	}
 	return printable(s)
 }

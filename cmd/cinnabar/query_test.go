@@ -87,6 +87,11 @@ func TestQueryCommandFails(t *testing.T) {
 	wantRun(t, 1, []string{"query", "nosuch://1"}, "HG_PROTONOSUPPORT", "nosuch")
 	wantRun(t, 1, []string{"query", "ofi+tcp://127.0.0.1"}, "ofi+tcp://127.0.0.1")
 	wantRun(t, 2, []string{"query"}, "usage: cinnabar query ADDRESS")
+	wantRun(t, 2, []string{"query", "-t", "0s", silent}, "--timeout is 0s")
+	wantRun(t, 2, []string{"query", "-c", "-p", "1", silent}, "choose one")
+	wantRun(t, 1, []string{"query", "odd\x1b[2J://1"}, "HG_PROTONOSUPPORT", "odd?[2J")
+	wordless := serving(t, &cinnabar.Config{AllowQuery: true, Pools: []cinnabar.PoolConfig{{Name: "no identifier"}}})
+	wantRun(t, 1, []string{"query", "-c", wordless.Addr()}, "tells no configuration")
 	for _, list := range []string{"x", "65536", "3-2", "-1", "1-"} {
 		wantRun(t, 2, []string{"query", "--provider=" + list, silent}, "want an id from 0 to 65535")
 	}
@@ -105,10 +110,46 @@ func TestShutdownCommand(t *testing.T) {
 	wantRun(t, 1, []string{"shutdown", firm.Addr()}, "HG_PERMISSION", "Config.AllowRemoteShutdown, margo_enable_remote_shutdown")
 	wantRun(t, 1, []string{"shutdown", "nosuch://1"}, "HG_PROTONOSUPPORT")
 	wantRun(t, 2, []string{"shutdown"}, "usage: cinnabar shutdown ADDRESS")
+	wantRun(t, 2, []string{"shutdown", "-t", "-1s", firm.Addr()}, "--timeout is -1s")
 	select {
 	case <-firm.Done():
 		t.Error("an engine that does not allow it has ended")
 	default:
+	}
+}
+
+// TestQueryTerminal has a process say things that a terminal should not be told, in places where JSON lets them pass.
+func TestQueryTerminal(t *testing.T) {
+	const odd = "a\x7f\u009b2J\u202e\U000e0001é"
+	server := serving(t, nil)
+	answer := cinnabar.NewRPC[struct{}, struct{ JSON string }]("__query__")
+	err := answer.Handle(server, func(context.Context, struct{}) (out struct{ JSON string }, _ error) {
+		out.JSON = `{"address":"` + odd + `","config":{"k":` + "\r\t" + `"` + odd + `"}}`
+		return out, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const escaped = `"a\u007f\u009b2J\u202e\udb40\udc01é"`
+	wantRun(t, 0, []string{"query", "-j", server.Addr()}, `"address": `+escaped, `"k": `+escaped)
+	o := wantRun(t, 0, []string{"query", "-c", server.Addr()}, `{"k":  `+escaped+"}\n")
+	var back struct{ K string }
+	if err := json.Unmarshal(o.out.Bytes(), &back); err != nil || back.K != odd {
+		t.Errorf("it means %q, %v", back.K, err)
+	}
+	wantRun(t, 0, []string{"query", server.Addr()}, "a??2J??é\n")
+}
+
+// TestDescriptionWidth: one long name does not make every line long.
+func TestDescriptionWidth(t *testing.T) {
+	d := &cinnabar.Description{RPCs: make([]cinnabar.RPCDescription, 1000)}
+	d.RPCs[0].Name, d.RPCs[1].Flavor = strings.Repeat("é", 1<<20), strings.Repeat("x", 1<<20)
+	var b bytes.Buffer
+	if err := writeDescription(&b, d); err != nil {
+		t.Fatal(err)
+	}
+	if b.Len() > 1000*1000 || !strings.Contains(b.String(), "éé...  ") || !strings.Contains(b.String(), "xx...  ") {
+		t.Errorf("%d bytes: %.1000s", b.Len(), &b)
 	}
 }
 

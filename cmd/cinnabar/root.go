@@ -26,7 +26,7 @@ func run(ctx context.Context, args []string, s streams) int {
 	}
 	// A peer that was told to end has nothing to add to what its parent says.
 	if !cmd.Hidden || !stopped && !errors.Is(err, errParentEnded) {
-		s.notef("%s: %s\n", cmd.CommandPath(), oneLine(err))
+		s.notef("%s: %s\n", cmd.CommandPath(), printable(oneLine(err))) // a peer's words may be in it
 	}
 	return exitCode(ctx, err)
 }

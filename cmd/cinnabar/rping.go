@@ -20,9 +20,9 @@ const (
 	rpingSendOff = rpingSlots * advertLen
 )
 
-// runRping carries out rping on the first device.
+// runRping carries out rping.
 func runRping(ctx context.Context, o *rpingOptions, s streams) (err error) {
-	dev, err := openDevice("")
+	dev, err := openDevice(o.device)
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ type rpingOptions struct {
 	selfQP         bool          // -q
 	count          int32         // -C; 0 is for ever
 	size           int           // -S, bytes
+	device         string        // --device
 	idle           time.Duration // how long the peer may stay silent
 
 	addr   netip.AddrPort // -a and -p, resolved
@@ -57,6 +58,7 @@ rdma-core's rping in both roles. Server and client need the same -S.`,
 	f.BoolVarP(&o.persistent, "persistent", "P", false, "serve any number of clients, several at a time, until interrupted")
 	f.Int32VarP(&o.count, "count", "C", 0, "rounds (default until interrupted)")
 	f.IntVarP(&o.size, "size", "S", rpingSize, fmt.Sprintf("bytes of ping data, %d to %d", rpingMinSize, rpingMaxSize))
+	f.StringVar(&o.device, "device", "", "device (default the first)")
 	f.BoolVarP(&o.selfQP, "self-qp", "q", false, "create the queue pair and move it to INIT by hand")
 	return cmd
 }

@@ -21,10 +21,13 @@ import (
 	"cinnabar/examples/margo"
 )
 
-// programs are the folders of the programs, those that are built together in one; built is where.
+// programs are the folders of the programs, by the folder in which they are built together; built is where.
 var (
-	programs = [][]string{{"server", "client"}, {"multiplex/server", "multiplex/client"}, {"composition/daemon", "composition/benchmark"}}
-	built    string
+	programs = map[string][]string{
+		"":          {"./server", "./client", "./composition/daemon", "./composition/benchmark"},
+		"multiplex": {"./multiplex/server", "./multiplex/client"},
+	}
+	built string
 )
 
 func TestMain(m *testing.M) {
@@ -33,11 +36,11 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	built = dir
-	for _, pair := range programs {
-		into := filepath.Dir(executable(pair[0])) + string(filepath.Separator)
-		build := exec.Command("go", "build", "-o", into, "./"+pair[0], "./"+pair[1])
+	for folder, list := range programs {
+		into := filepath.Join(built, folder) + string(filepath.Separator)
+		build := exec.Command("go", append([]string{"build", "-ldflags=-w", "-o", into}, list...)...) // -w: they are linked sooner
 		if out, err := build.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "build %v: %v\n%s", pair, err, out)
+			fmt.Fprintf(os.Stderr, "build %v: %v\n%s", list, err, out)
 			os.Exit(1)
 		}
 	}
@@ -49,7 +52,7 @@ func TestMain(m *testing.M) {
 
 // executable is where a program is built.
 func executable(program string) string {
-	name := filepath.Join(built, filepath.FromSlash(program))
+	name := filepath.Join(built, strings.TrimPrefix(program, "composition/"))
 	if runtime.GOOS == "windows" {
 		name += ".exe"
 	}
@@ -70,7 +73,7 @@ func command(t *testing.T, program string, args ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(context.Background(), processLimit)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = processLimit
 	cmd.Dir = t.TempDir() // Margo's programs leave files
 	cmd.Env = append(os.Environ(), "FI_TCP_IFACE=lo", "TMPDIR="+cmd.Dir)
 	return cmd

@@ -38,7 +38,7 @@ func (r *reader) name(to *string, find func(string) int) {
 		*to = n.text
 	}
 	if find(*to) >= 0 {
-		r.failf("name", "%q is the name of an earlier one; names must differ", *to)
+		r.failf("name", "%q is the name of an earlier one; names must differ", cut(*to))
 	}
 }
 
@@ -107,7 +107,7 @@ func (p *parser) poolsOf(r *reader) []int {
 			return nil
 		}
 		if slices.Contains(list, at) {
-			r.failf("pools", "names the pool %q twice", p.Pools[at].Name)
+			r.failf("pools", "names the pool %q twice", cut(p.Pools[at].Name))
 			return nil
 		}
 		list = append(list, at)

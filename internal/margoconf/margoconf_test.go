@@ -128,7 +128,7 @@ func TestRefused(t *testing.T) {
 // TestHostile has documents that would cost more than they are worth.
 func TestHostile(t *testing.T) {
 	deep := strings.Repeat(`{"a":`, maxDepth+2) + "1" + strings.Repeat("}", maxDepth+2)
-	many := `{"argobots":{"pools":[` + strings.TrimSuffix(strings.Repeat("{},", maxPools+1), ",") + `]}}`
+	many := `{"argobots":{"pools":[` + commas("{}", maxPools+1) + `]}}`
 	for name, tc := range map[string]struct{ document, want string }{
 		"too long":       {`{"a":"` + strings.Repeat("x", maxBytes) + `"}`, "at most 1048576"},
 		"too deep":       {`{"monitoring":{"config":` + deep + `}}`, "nested more than 32 deep"},
@@ -144,12 +144,36 @@ func TestHostile(t *testing.T) {
 		"two documents":  {`{} {}`, "no JSON at byte 4"},
 		"twice":          {`{"mercury":{"stats":true,"stats":false}}`, "mercury.stats: occurs twice"},
 		"huge number":    {`{"handle_cache_size":123456789012345678901234567890}`, "handle_cache_size: want a number from 0"},
+		"one pool more":  {`{"argobots":{"pools":[` + commas("{}", maxPools) + `]}}`, "argobots.pools: there are 1025 with those that other keys add"},
+		"streams more":   {`{"argobots":{"pools":[{}],"xstreams":[` + commas(`{"scheduler":{"pools":[0]}}`, 100) + `]},"rpc_thread_count":4000}`, "argobots.xstreams: there are 4101 with"},
+		"longest time":   {`{"cinnabar":{"spin":"2562047h47m16.854775807s"}}`, "is 9223372036855 ms, but progress_spindown_msec is 10"},
+		"terminal":       {"{\"\\u001b[2J\\u009bm\":1}", `"\x1b[2J\u009bm": no such key`},
+		"long pool":      {`{"argobots":{"pools":[` + commas(`{"name":"`+strings.Repeat("k", 5000)+`"}`, 2) + `]}}`, "argobots.pools[1].name: "},
+		"cut rune":       {`{"rpc_pool":"` + strings.Repeat("k", 63) + `é"}`, `there is no pool "` + strings.Repeat("k", 63) + `..."`},
 		"twice in depth": {`{"monitoring":{"config":{"a":[{"b":1,"b":2}]}}}`, "monitoring.config.a[0].b: occurs twice"},
 	} {
 		c, err := Parse([]byte(tc.document), os.Getenv)
 		if err == nil || !strings.Contains(err.Error(), tc.want) || len(err.Error()) > 1000 {
 			t.Errorf("%s: %+v, error %.300v, want one with %q", name, c, err, tc.want)
 		}
+	}
+}
+
+// commas is text n times, with commas between.
+func commas(text string, n int) string { return strings.TrimSuffix(strings.Repeat(text+",", n), ",") }
+
+// TestEnvironmentLimits: a variable that no document could say is as good as none, so that what is written can be read.
+func TestEnvironmentLimits(t *testing.T) {
+	for text, want := range map[string]int64{"2147483647": maxCount, "2147483648": defaultStackSize, "-1": defaultStackSize, "many": defaultStackSize} {
+		env := func(name string) string { return map[string]string{"ABT_THREAD_STACKSIZE": text}[name] }
+		c, err := Parse([]byte(`{}`), env)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.StackSize != want {
+			t.Errorf("%s: %d, want %d", text, c.StackSize, want)
+		}
+		wantFixedPoint(t, c, env)
 	}
 }
 

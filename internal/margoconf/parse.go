@@ -55,11 +55,23 @@ func (p *parser) root(r *reader) {
 	if p.fault == nil {
 		p.progressPool(r, given)
 		p.rpcPool(r, given)
+		p.bounded(r)
 	}
 	if sub, ok := r.object("cinnabar"); ok {
 		p.own(sub)
 	}
 	r.end()
+}
+
+// bounded refuses a document that, with the pools and streams that Margo adds, is over the limits: what is written of it
+// could not be read again.
+func (p *parser) bounded(r *reader) {
+	if n := len(p.Pools); n > maxPools {
+		r.failf("argobots.pools", "there are %d with those that other keys add; at most %d", n, maxPools)
+	}
+	if n := len(p.Xstreams); n > maxXstreams {
+		r.failf("argobots.xstreams", "there are %d with those that other keys add; at most %d", n, maxXstreams)
+	}
 }
 
 func (p *parser) monitoring(r *reader) {
@@ -88,7 +100,7 @@ func (p *parser) plumber(r *reader) {
 // environment applies what overrides keys.
 func (p *parser) environment(getenv func(string) string) {
 	for name, to := range map[string]*int64{"ABT_MEM_MAX_NUM_STACKS": &p.Stacks, "ABT_THREAD_STACKSIZE": &p.StackSize} {
-		if n, err := strconv.ParseInt(getenv(name), 10, 64); err == nil && n >= 0 {
+		if n, err := strconv.ParseInt(getenv(name), 10, 64); err == nil && n >= 0 && n <= maxCount {
 			*to = n
 		}
 	}
@@ -100,7 +112,7 @@ func (p *parser) own(r *reader) {
 	r.integer("max_handlers", &o.MaxHandlers, 0, maxCount)
 	r.integer("max_queued", &o.MaxQueued, -1, maxCount)
 	p.queues(r)
-	r.duration("handler_warning", (*time.Duration)(&o.HandlerWarning))
+	r.span("handler_warning", (*time.Duration)(&o.HandlerWarning))
 	r.duration("spin", (*time.Duration)(&o.Spin))
 	r.boolean("allow_remote_shutdown", &o.AllowRemoteShutdown)
 	r.boolean("allow_query", &o.AllowQuery)
@@ -109,8 +121,8 @@ func (p *parser) own(r *reader) {
 	r.integer("overflow_budget", &o.OverflowBudget, 0, 1<<62)
 	r.boolean("no_overflow", &o.NoOverflow)
 	r.boolean("firewalled", &o.Firewalled)
-	r.duration("dial_timeout", (*time.Duration)(&o.DialTimeout))
-	r.duration("dial_retry", (*time.Duration)(&o.DialRetry))
+	r.span("dial_timeout", (*time.Duration)(&o.DialTimeout))
+	r.span("dial_retry", (*time.Duration)(&o.DialRetry))
 	r.duration("keep_alive", (*time.Duration)(&o.KeepAlive))
 	r.duration("send_timeout", (*time.Duration)(&o.SendTimeout))
 	p.agree(r)
@@ -147,7 +159,12 @@ func (p *parser) agree(r *reader) {
 
 // SpindownOf is the time for which is polled in whole milliseconds, rounded up; what is negative is none.
 func SpindownOf(spin time.Duration) int64 {
-	return int64((max(spin, 0) + time.Millisecond - 1) / time.Millisecond)
+	spin = max(spin, 0)
+	n := int64(spin / time.Millisecond)
+	if spin%time.Millisecond > 0 {
+		n++
+	}
+	return n
 }
 
 // notef tells of something accepted that has no effect.

@@ -125,6 +125,13 @@ func (r *reader) duration(key string, to *time.Duration) {
 	*to = d
 }
 
+// span reads a length of time that is not negative, if it is there.
+func (r *reader) span(key string, to *time.Duration) {
+	if r.duration(key, to); *to < 0 {
+		r.failf(key, "want a length of time of 0 or more, got %v", *to)
+	}
+}
+
 // raw keeps an object as it is.
 func (r *reader) raw(key string, to *json.RawMessage) {
 	if n, ok := r.get(key, object); ok {

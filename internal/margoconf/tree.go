@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
+	"unicode"
 )
 
 // Limits of a document.
@@ -62,7 +64,7 @@ func (n node) describe() string {
 func cut(s string) string {
 	const most = 64
 	if len(s) > most {
-		return s[:most] + "..."
+		return strings.ToValidUTF8(s[:most], "") + "..."
 	}
 	return s
 }
@@ -206,10 +208,14 @@ func endOf(d *json.Decoder) error {
 	return nil
 }
 
-// join is the path of a key in the object at path.
+// join is the path of a key in the object at path. A key with characters that a terminal would act upon is quoted.
 func join(path, name string) string {
-	if path == "" {
-		return cut(name)
+	name = cut(name)
+	if strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		name = strconv.Quote(name)
 	}
-	return path + "." + cut(name)
+	if path == "" {
+		return name
+	}
+	return path + "." + name
 }

@@ -19,6 +19,7 @@ import (
 // All of them happen within one call of the C process, which frees its memory when it has the answer.
 func TestCancelAtC(t *testing.T) {
 	const size = 256 << 20
+	hgPeer.executable(t) // before so much memory is made
 	mine := bytes.Repeat([]byte{0xEE}, size)
 	for _, kind := range []string{"pull", "push"} {
 		t.Run(kind, func(t *testing.T) {

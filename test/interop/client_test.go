@@ -151,7 +151,7 @@ var shapes = []shape{
 	{total: 1<<20 + 1, segments: 1024, parts: 7},
 	{total: 1<<20 + 1, segments: 7, parts: 1024},
 	{total: 100, segments: 4, offset: 30, size: 45, localOffset: 13, localSize: 80},
-	{total: 1<<25 + 1, segments: 1},
+	{total: 1<<25/raceFactor + 1, segments: 1},
 }
 
 // boundShapes need a peer that can use the address in a handle.

@@ -17,8 +17,9 @@ import (
 	"cinnabar"
 )
 
-// crowd is how many processes call one at once in the tests of this file.
-const crowd = 1024
+// crowd is how many processes call one at once in the tests of this file. The race detector finds with a few what it
+// finds with many, and takes ten times as long for each.
+const crowd = 1024 / raceFactor
 
 // disguised returns a recorded conversation in which the client listens at another port, as another process would. It
 // tells its port when it connects, and before each request.

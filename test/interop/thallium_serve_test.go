@@ -92,7 +92,7 @@ type thalliumServer struct {
 // listenThallium makes an engine that serves what thallium_peer serves.
 func listenThallium(t *testing.T, cfg *cinnabar.Config) *thalliumServer {
 	t.Helper()
-	e, err := cinnabar.Listen("ofi+tcp://127.0.0.1", cfg)
+	e, err := cinnabar.Listen(network, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,6 +28,12 @@ var (
 	rdmaClient   = &program{name: "do_rdma_client", cpp: true, sources: []string{"do_rdma_client.cpp"}, packages: []string{"thallium"}, flags: cpp17}
 	values       = &program{name: "values", cpp: true, sources: []string{"values.cpp"}, packages: []string{"thallium"}, flags: cpp17}
 
+	// Its messages begin with the names of types.
+	rdmaTypesClient = &program{
+		name: "do_rdma_client_types", cpp: true, sources: []string{"do_rdma_client.cpp"}, packages: []string{"thallium"},
+		flags: append([]string{"-DTHALLIUM_DEBUG_RPC_TYPES"}, cpp17...),
+	}
+
 	cpp17 = []string{"-std=c++17", "-O0"}
 )
 
@@ -458,13 +464,13 @@ type rdmaHost struct {
 
 func startRDMAServer(t *testing.T) *rdmaHost {
 	t.Helper()
-	p := start(t, rdmaServer, "ofi+tcp://127.0.0.1")
+	p := start(t, rdmaServer, network)
 	return &rdmaHost{p, p.expect("ready").value("addr"), func() { must(t, p.stdin.Close()) }}
 }
 
 func startExampleServer(t *testing.T, path string) *rdmaHost {
 	t.Helper()
-	p := startFile(t, path, "ofi+tcp://127.0.0.1:0")
+	p := startFile(t, path, network)
 	_, addr, _ := strings.Cut(p.expectLog("Server running at address "), "address ")
 	return &rdmaHost{p, addr, func() { must(t, p.cmd.Process.Signal(os.Interrupt)) }}
 }

@@ -9,9 +9,10 @@
 namespace tl = thallium;
 
 int main(int argc, char **argv) {
-	tl::engine e("ofi+tcp://127.0.0.1", THALLIUM_CLIENT_MODE, true, 1);
+	std::string address = argv[1];
+	tl::engine e(address.rfind("na+sm", 0) == 0 ? "na+sm" : "ofi+tcp://127.0.0.1", THALLIUM_CLIENT_MODE, true, 1);
 	tl::remote_procedure remote_do_rdma = e.define("do_rdma").disable_response();
-	tl::endpoint server = e.lookup(argv[1]);
+	tl::endpoint server = e.lookup(address);
 	std::string buffer = "Matthieu";
 	buffer.push_back('\0');
 	if (argc > 2)
