@@ -49,7 +49,7 @@ func TestVerbs(t *testing.T) {
 			t.Fatal(n, err)
 		}
 		got := make([]byte, size+1)
-		if n, err := r.ReadAt(got, 0); int64(n) != size || err != io.EOF || !bytes.Equal(got[:size], data) {
+		if n, err := r.ReadAt(got, 0); int64(n) != size || !same(err, io.EOF) || !bytes.Equal(got[:size], data) {
 			t.Errorf("%d bytes: %d, %v", size, n, err)
 		}
 		must(t, r.WriteParts(ctx, []Part{{make([]byte, 8), 8}, {make([]byte, 8), 0}}))
