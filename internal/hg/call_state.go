@@ -158,7 +158,7 @@ func (k *Call) end() {
 	lent := k.extra.lent
 	k.extra.lent = nil
 	if k.givenUp() {
-		k.c.linger(lent, k.extra.lentSize, k.to)
+		k.c.linger(lent, k.extra.lentSize, k.to, func() {})
 		k.complete()
 		return
 	}

@@ -34,14 +34,15 @@ const lentBase = 0x1000
 
 // linger leaves a payload to a peer that may still pull it although nobody waits for that any more. Revoking it at once
 // would cost the connection, and everything else that goes over it: a peer that is asked for memory which does not exist
-// hangs up, since the protocol has no other answer. It does cost that when payloads that linger hold too much memory.
-func (c *Class) linger(lent na.Memory, n int, peer na.Addr) {
+// hangs up, since the protocol has no other answer. It does cost that when payloads that linger hold too much memory. after is called at the end.
+func (c *Class) linger(lent na.Memory, n int, peer na.Addr, after func()) {
 	gone, limit := peer.Done(), patience(ackTime, n)
 	c.count.lingering.Add(1)
 	if c.count.lingeringBytes.Add(int64(n)) > c.cfg.OverflowBudget {
 		limit = 0
 	}
 	c.tasks.start(func() {
+		defer after()
 		defer c.count.lingering.Add(-1)
 		defer c.count.lingeringBytes.Add(-int64(n))
 		defer lent.Close()

@@ -3,6 +3,7 @@ package hg
 import (
 	"errors"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,6 +18,9 @@ const (
 	// owedTime is for how long the peer may acknowledge nothing, beside what the largest of them takes at the slowest
 	// rate, before the others stop holding theirs.
 	owedTime = 5 * time.Second
+	// owedLeft is of how many answers that hold no handler any more the memory is there for the peer to pull, before it is
+	// refused others.
+	owedLeft = 64
 )
 
 var (
@@ -26,6 +30,10 @@ var (
 
 // owed knows which peers have answers to pull. Without it one peer that asks for long answers and pulls none would hold
 // every handler of the process for a minute, again and again.
+//
+// A peer cannot say that it has given up a call whose answer it therefore never pulls, and one that has given up several
+// looks like one that pulls nothing. So a new answer of such a peer does not suffer for old ones: it takes the place of
+// the oldest. Only who leaves owedLeft of those unpulled as well, and pulls none in between, is refused.
 type owed struct {
 	mu sync.Mutex
 	// +checklocks:mu
@@ -34,23 +42,24 @@ type owed struct {
 	sweepAt int // at so many, those that are gone are forgotten
 }
 
-// owing is what one peer has to pull. The mutex of owed guards it. It is remembered while answers wait; if the peer has
-// stalled, for as long as its connection lives.
+// owing is what one peer has to pull. The mutex of owed guards it. It is remembered while answers wait or are left; if the
+// peer has stalled, for as long as its connection lives.
 type owing struct {
-	waiting int       // answers that hold a handler
-	leaving int       // of them, those that are about to stop
-	largest int       // bytes of the largest answer since waiting was 0
-	since   time.Time // when the peer last acknowledged one, or when the first began to wait
-	stalled bool      // it has let one wait too long, and has acknowledged none since
+	waiting []*owedAnswer // answers that hold a handler, the oldest first
+	left    int           // those that do not any more, but have memory for the peer to pull
+	largest int           // bytes of the largest answer since none waited
+	since   time.Time     // when the peer last acknowledged one, or when the first began to wait
+	stalled bool          // it has let one wait too long, and has acknowledged none since
 	gone    <-chan struct{}
 }
 
-// owedAnswer is one answer that waits to be pulled.
+// owedAnswer is one answer that the peer has to pull.
 type owedAnswer struct {
-	o       *owed
-	peer    string
-	by      *owing
-	leaving bool // overdue has said so
+	o     *owed
+	peer  string
+	by    *owing
+	left  bool          // it does not hold its handler any more
+	evict chan struct{} // closed when a newer one takes its place
 }
 
 // enter counts an answer of n bytes to peer a. It returns nil if the peer must pull others first.
@@ -59,19 +68,25 @@ func (o *owed) enter(a na.Addr, n int) *owedAnswer {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	w := o.byPeer[key]
-	if w == nil || w.waiting == 0 && w.gone != gone { // another process, perhaps
+	if w == nil || len(w.waiting) == 0 && w.gone != gone { // another process, perhaps
 		w = &owing{}
 		o.addLocked(key, w)
 	}
-	if w.stalled && w.waiting-w.leaving >= owedFree {
-		return nil
+	if w.stalled && len(w.waiting) >= owedFree {
+		if w.left >= owedLeft {
+			return nil
+		}
+		oldest := w.waiting[0]
+		o.leaveLocked(oldest)
+		close(oldest.evict)
 	}
-	if w.waiting == 0 {
+	if len(w.waiting) == 0 {
 		w.largest, w.since, w.gone = 0, time.Now(), gone
 	}
-	w.waiting++
+	q := &owedAnswer{o: o, peer: key, by: w, evict: make(chan struct{})}
+	w.waiting = append(w.waiting, q)
 	w.largest = max(w.largest, n)
-	return &owedAnswer{o: o, peer: key, by: w}
+	return q
 }
 
 // addLocked enters a peer, and forgets those that are gone when there are twice as many as the last time.
@@ -79,10 +94,23 @@ func (o *owed) enter(a na.Addr, n int) *owedAnswer {
 // +checklocks:o.mu
 func (o *owed) addLocked(key string, w *owing) {
 	if len(o.byPeer) >= max(o.sweepAt, minSweep) {
-		maps.DeleteFunc(o.byPeer, func(_ string, w *owing) bool { return w.waiting == 0 && (w.gone == nil || isClosed(w.gone)) })
+		maps.DeleteFunc(o.byPeer, func(_ string, w *owing) bool { return w.idle() && (w.gone == nil || isClosed(w.gone)) })
 		o.sweepAt = 2 * len(o.byPeer)
 	}
 	o.byPeer[key] = w
+}
+
+// idle tells that the peer has nothing to pull.
+func (w *owing) idle() bool { return len(w.waiting) == 0 && w.left == 0 }
+
+// leaveLocked has the answer hold its handler no longer.
+//
+// +checklocks:o.mu
+func (o *owed) leaveLocked(q *owedAnswer) {
+	w := q.by
+	w.waiting = slices.DeleteFunc(w.waiting, func(other *owedAnswer) bool { return other == q })
+	q.left = true
+	w.left++
 }
 
 // overdue tells whether the answer has to stop holding its handler, because the peer pulls nothing and others of the same
@@ -93,32 +121,50 @@ func (q *owedAnswer) overdue() (over bool, again time.Duration) {
 	w := q.by
 	left := patience(owedTime, w.largest) - time.Since(w.since)
 	switch {
+	case q.left:
+		return true, 0
 	case left > 0:
 		return false, left
-	case w.waiting-w.leaving <= owedFree:
+	case len(w.waiting) <= owedFree:
 		return false, owedTime
 	}
-	w.leaving++
-	w.stalled, q.leaving = true, true
+	w.stalled = true
+	q.o.leaveLocked(q)
 	return true, 0
 }
 
-// leave ends the waiting. err is how it ended: nil if the peer has acknowledged the answer.
-func (q *owedAnswer) leave(err error) {
+// waited ends the waiting. err is how it ended: nil if the peer has acknowledged the answer. lingers says that the memory
+// stays; then forget follows.
+func (q *owedAnswer) waited(err error, lingers bool) {
 	q.o.mu.Lock()
 	defer q.o.mu.Unlock()
 	w := q.by
-	w.waiting--
-	if q.leaving {
-		w.leaving--
-	}
 	switch {
 	case err == nil:
 		w.stalled, w.since = false, time.Now()
 	case errors.Is(err, errUnacked):
 		w.stalled = true
 	}
-	if w.waiting == 0 && !w.stalled && q.o.byPeer[q.peer] == w {
+	if !q.left {
+		q.o.leaveLocked(q)
+	}
+	if !lingers {
+		q.forgetLocked()
+	}
+}
+
+// forget notes that the memory of an answer that has lingered is gone.
+func (q *owedAnswer) forget() {
+	q.o.mu.Lock()
+	defer q.o.mu.Unlock()
+	q.forgetLocked()
+}
+
+// +checklocks:q.o.mu
+func (q *owedAnswer) forgetLocked() {
+	w := q.by
+	w.left--
+	if w.idle() && !w.stalled && q.o.byPeer[q.peer] == w {
 		delete(q.o.byPeer, q.peer)
 	}
 }

@@ -3,9 +3,12 @@ package hg
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
@@ -19,7 +22,7 @@ type debtor struct {
 	ended  chan error // how each Respond has ended
 }
 
-const longAnswer = 1 << 20
+const longAnswer = 64 << 10
 
 func newDebtor(t *testing.T) *debtor {
 	d := &debtor{t: t, net: natest.New(natest.Config{}), ended: make(chan error, 1000)}
@@ -107,16 +110,26 @@ func (d *debtor) handlers(when string, want int64) {
 	}
 }
 
-// wantEnded checks how the handlers that have ended did so.
-func (d *debtor) wantEnded(when string, count int, cause error) {
+// wantEnded checks how the handlers that have ended did so: count and cause, perhaps several times.
+func (d *debtor) wantEnded(when string, countAndCause ...any) {
 	d.t.Helper()
-	if got := len(d.ended); got != count {
-		d.t.Errorf("%s: %d handlers have ended, want %d", when, got, count)
+	synctest.Wait()
+	got, want := map[error]int{}, map[error]int{}
+	for i := 0; i < len(countAndCause); i += 2 {
+		cause, _ := countAndCause[i+1].(error) // nil for those that end well
+		want[cause], _ = countAndCause[i].(int)
 	}
 	for range len(d.ended) {
-		if err := <-d.ended; !errors.Is(err, cause) {
-			d.t.Errorf("%s: a handler ends with %v, want %v", when, err, cause)
+		err := <-d.ended
+		for _, cause := range []error{errStalled, errOwing, errUnacked} {
+			if errors.Is(err, cause) {
+				err = cause
+			}
 		}
+		got[err]++
+	}
+	if diff := cmp.Diff(fmt.Sprint(want), fmt.Sprint(got)); diff != "" {
+		d.t.Errorf("%s: handlers have ended otherwise:\n%s", when, diff)
 	}
 }
 
@@ -135,9 +148,15 @@ func TestPeerThatPullsNothing(t *testing.T) {
 
 		bad.ask(10)
 		d.handlers("after further requests", owedFree+1)
-		d.wantEnded("further requests", 10, errOwing)
-		if f := bad.answer(64); f.code != Again || f.flags&flagMoreData != 0 {
-			t.Errorf("a further request is answered %v, flags %#x; want Again", f.code, f.flags)
+		d.wantEnded("the oldest, whose places were taken", owedLeft-(64-owedFree), errStalled, 10-owedFree, errOwing)
+		refused := 0
+		for i := range 10 { // in any order: each has a goroutine
+			if f := bad.answer(64 + i); f.code == Again && f.flags&flagMoreData == 0 {
+				refused++
+			}
+		}
+		if refused != 10-owedFree {
+			t.Errorf("%d further requests are refused, want %d", refused, 10-owedFree)
 		}
 		other.take(0)
 		d.wantEnded("the other peer's", 1, nil)
@@ -151,7 +170,33 @@ func TestPeerThatPullsNothing(t *testing.T) {
 		}
 		bad.ask(10)
 		d.handlers("a peer that has pulled nothing for two minutes", owedFree)
-		d.wantEnded("such a peer's", 10-owedFree, errOwing)
+		d.wantEnded("such a peer's", 10-owedFree, errStalled)
+	})
+}
+
+// TestPeerThatGivesUp: the answers of calls that a peer has given up, of which it cannot tell, do not stand in the way of
+// those that it pulls.
+func TestPeerThatGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDebtor(t)
+		hasty := d.asker()
+		hasty.ask(10) // and pulls none of these
+		elapse(patience(owedTime, longAnswer))
+		d.wantEnded("of those given up", 10-owedFree, errStalled)
+		for i := range owedLeft {
+			hasty.ask(2)
+			hasty.take(len(hasty.answers) - 1 - i%2)
+			elapse(2 * time.Second)
+		}
+		refused := 0
+		for i := range hasty.answers {
+			if hasty.answer(i).code == Again {
+				refused++
+			}
+		}
+		if refused > 0 {
+			t.Errorf("%d of %d requests are refused", refused, len(hasty.answers))
+		}
 	})
 }
 
@@ -192,7 +237,7 @@ func TestStalledPeersAreForgotten(t *testing.T) {
 	for i := range 3 * minSweep {
 		gone := make(chan struct{})
 		a := &scriptAddr{name: time.Duration(i).String(), gone: gone}
-		o.enter(a, 1).leave(errUnacked)
+		o.enter(a, 1).waited(errUnacked, false)
 		close(gone)
 	}
 	o.mu.Lock()
@@ -207,7 +252,7 @@ func TestStalledAddressAnew(t *testing.T) {
 	o := &owed{byPeer: map[string]*owing{}}
 	a := &scriptAddr{name: "peer", gone: make(chan struct{})}
 	for range owedFree {
-		o.enter(a, 1).leave(errUnacked)
+		o.enter(a, 1).waited(errUnacked, false)
 	}
 	a.gone = make(chan struct{})
 	for range 2 * owedFree {

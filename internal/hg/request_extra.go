@@ -21,13 +21,14 @@ func (r *Request) respondExtra(ctx context.Context, f responseFields, payload []
 	}
 	mem, err := r.c.ep.Register(payload, na.ReadOnly)
 	if err != nil {
-		owed.leave(err)
+		owed.waited(err, false)
 		return r.failInstead(codeOf(err), err)
 	}
 	err = r.lend(ctx, f, mem, len(payload), owed)
-	owed.leave(err)
-	if err != nil && (ctx.Err() != nil || errors.Is(err, errStalled)) {
-		r.c.linger(mem, len(payload), r.from)
+	lingers := err != nil && (ctx.Err() != nil || errors.Is(err, errStalled))
+	owed.waited(err, lingers)
+	if lingers {
+		r.c.linger(mem, len(payload), r.from, owed.forget)
 	} else {
 		mem.Close()
 	}
@@ -111,6 +112,9 @@ func (r *Request) parkForAck(ctx context.Context, wake <-chan struct{}, n int, o
 		case <-hurried:
 			hurried = nil
 			timer.Reset(patience(hurryTime, n))
+		case <-owed.evict:
+			r.c.count.acksMissing.Add(1)
+			return Timeout, errStalled
 		case <-stall.C:
 			over, again := owed.overdue()
 			if over {

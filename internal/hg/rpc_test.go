@@ -433,7 +433,8 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-// TestCancelRaces cancels calls at random moments from another goroutine: each ends once, either way.
+// TestCancelRaces cancels calls at random moments from another goroutine: each ends once, either way. On a machine that is
+// so busy that nothing is pulled for seconds, the server may refuse one whose answer is long, see owed.
 func TestCancelRaces(t *testing.T) {
 	n := natest.New(natest.Config{Seed: 5})
 	server, client := open(t, n, Config{Dispatch: handler(echo)}), open(t, n, Config{})
@@ -447,7 +448,7 @@ func TestCancelRaces(t *testing.T) {
 				k.Start(to, 1, CallOptions{}, append(k.Input(), make([]byte, size)...))
 				var canceler sync.WaitGroup
 				canceler.Go(k.Cancel)
-				if err := k.Wait(context.Background()); err != nil && codeFrom(t, err) != Canceled {
+				if err := k.Wait(context.Background()); err != nil && codeFrom(t, err) != Canceled && !(size > 1000 && codeFrom(t, err) == Again) {
 					t.Error(err)
 				} else if err == nil && len(k.Output()) != size {
 					t.Errorf("%d bytes, want %d", len(k.Output()), size)

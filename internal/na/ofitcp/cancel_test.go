@@ -77,10 +77,10 @@ func fill(b []byte, v byte) {
 func TestCancelPut(t *testing.T) {
 	e, r := openEndpoint(t, Config{}), newRaw(t)
 	to := r.lookup(e)
-	src := random(64<<20, 9)
+	src := random(32<<20, 9)
 	want := bytes.Clone(src)
 	op := newCall()
-	e.Put(&op.op, to, []na.Fragment{{Remote: &remote{size: 64 << 20, access: na.WriteOnly}, Local: src}})
+	e.Put(&op.op, to, []na.Fragment{{Remote: &remote{size: 32 << 20, access: na.WriteOnly}, Local: src}})
 	c := r.accept(1)
 	head := c.read(writeHeader) // it has begun
 	e.Cancel(&op.op)
@@ -105,7 +105,7 @@ func TestCancelPut(t *testing.T) {
 		head = c.read(baseLen)
 		head = append(head, c.read(header(head).hdrSize()-baseLen)...)
 	}
-	if at == 0 || at >= 64<<20 {
+	if at == 0 || at >= 32<<20 {
 		t.Errorf("%d bytes were sent", at)
 	}
 	if err := marker.park(t); err != nil {
@@ -116,7 +116,11 @@ func TestCancelPut(t *testing.T) {
 // TestCancelAnywhere cancels transfers at random moments while others go on. Memory is poisoned as soon as its operation
 // completes with an error; poison must not change, nor travel.
 func TestCancelAnywhere(t *testing.T) {
-	const size, rounds = 6 << 20, 40
+	const size = 6 << 20
+	rounds := 40
+	if raceEnabled {
+		rounds = 15
+	}
 	owner, user := openEndpoint(t, Config{}), openEndpoint(t, Config{})
 	to := addrOf(t, user, owner)
 	src := random(size, 1)

@@ -13,7 +13,11 @@ import (
 
 // TestKilledPeer kills a process in the middle of transfers and calls: all of them end, and the memory is ours again.
 func TestKilledPeer(t *testing.T) {
-	for round := range 4 {
+	rounds := 4
+	if raceEnabled {
+		rounds = 1 // the program is slow to start
+	}
+	for round := range rounds {
 		addr, handle, kill := startKillable(t)
 		e := openEndpoint(t, Config{})
 		to, err := e.Lookup(addr)

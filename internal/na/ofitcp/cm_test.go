@@ -349,8 +349,8 @@ func TestFirewalledPeer(t *testing.T) {
 // every message arrives.
 func TestSimultaneous(t *testing.T) {
 	rounds := 1000
-	if testing.Short() {
-		rounds = 100
+	if testing.Short() || raceEnabled {
+		rounds = 200
 	}
 	for range rounds {
 		a, b := openEcho(t, Config{}), openEcho(t, Config{})

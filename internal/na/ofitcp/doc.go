@@ -93,6 +93,6 @@
 // One read or write that a peer sends may be of any size. A peer that asks without reading its answers is no longer read
 // from when 4,096 answers are owed to it; of a peer not more than 2,048 are asked for at a time, those that were given
 // up included. A peer that leaves 8,192 answers to its requests unread loses its connection, and so does one of a host
-// that leaves 16,384 unread over several. IPv4 and IPv6 do not
-// mix: the family of the endpoint's address decides. All methods are safe for concurrent use.
+// that leaves 16,384 unread over several, if it has its share of them. Who drives reads for 20 ms at most. IPv4 and IPv6
+// do not mix: the family of the endpoint's address decides. All methods are safe for concurrent use.
 package ofitcp

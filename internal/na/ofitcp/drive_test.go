@@ -167,3 +167,26 @@ func TestLoneDriver(t *testing.T) {
 		until(t, "background that reads again", func() bool { return role.bg.Load() != bgResting })
 	}
 }
+
+// TestDriverReadsRequest: the background goroutine does not step aside later for a request that a driver has read.
+func TestDriverReadsRequest(t *testing.T) {
+	server := startServer(t, func(e *Endpoint, from na.Addr, tag uint32, data []byte) { answer(t, e, from, tag, data) })
+	r := newRaw(t)
+	c, _ := r.dial(server, 1)
+	to := r.lookup(server).(*peer)
+	until(t, "connection", func() bool { return to.conn.Load() != nil })
+	own := to.conn.Load()
+	role := &own.role
+	role.claim.Store(true) // as a driver does
+	until(t, "the read role", func() bool { return role.held.CompareAndSwap(false, true) })
+	c.write(r.rawRequest(1, []byte("hello")))
+	own.driveHeld(new(na.Event), &spinner{driver: true, luck: &own.luck})
+	if own.rxBytes.Load() == 0 || own.rx.handed {
+		t.Errorf("%d bytes are read, step aside: %t", own.rxBytes.Load(), own.rx.handed)
+	}
+	own.release()
+	own.handBack()
+	if m, b := c.message(); m.tag != 1 || string(b) != "hello" {
+		t.Errorf("got %+v %q", m, b)
+	}
+}

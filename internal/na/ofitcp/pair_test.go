@@ -228,11 +228,15 @@ func TestLargeMessages(t *testing.T) {
 func TestConcurrentCalls(t *testing.T) {
 	server, cl := openEcho(t, Config{}), openEndpoint(t, Config{})
 	to := addrOf(t, cl, server)
+	calls := 200
+	if raceEnabled {
+		calls = 60
+	}
 	var wg sync.WaitGroup
 	for g := range 32 {
 		wg.Go(func() {
 			c := newClient(cl, to, uint32(g)<<16)
-			for i := range 200 {
+			for i := range calls {
 				c.must(t, bytes.Repeat([]byte{byte(i + g)}, i*7+g))
 			}
 		})

@@ -96,7 +96,7 @@ func (c *conn) startBody(s sink) {
 	rx := &c.rx
 	rx.body, rx.left, rx.sink, rx.got = true, rx.m.payload, s, 0
 	rx.guess = 0
-	if rx.m.payload >= largePayload {
+	if rx.m.payload >= largePayload && s != sinkRead { // behind the last answer to a read other messages come
 		rx.guess = rx.m.hdr
 	}
 }

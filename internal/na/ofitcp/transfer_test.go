@@ -159,8 +159,8 @@ func TestManyTransfers(t *testing.T) {
 
 // TestLarge moves more than 4 GiB in one operation, from and to the same few bytes of memory.
 func TestLarge(t *testing.T) {
-	if testing.Short() {
-		t.Skip("moves 9 GiB")
+	if testing.Short() || raceEnabled {
+		t.Skip("moves 9 GiB, which is more than the race detector gets anything out of")
 	}
 	const size = 64 << 20
 	owner, user := openEndpoint(t, Config{}), openEndpoint(t, Config{})
@@ -189,8 +189,8 @@ func TestLarge(t *testing.T) {
 // TestLargeOnWire: one read of more than 4 GiB, as peers send it that do not cut their transfers. The memory is only
 // read, so that no page of it is ever allocated.
 func TestLargeOnWire(t *testing.T) {
-	if testing.Short() {
-		t.Skip("moves 5 GiB")
+	if testing.Short() || raceEnabled {
+		t.Skip("moves 5 GiB, which is more than the race detector gets anything out of")
 	}
 	const size = 5 << 30
 	mem, err := hostmem.Map(size)
@@ -282,7 +282,7 @@ func checkChunk(tr *transfer, c chunk, frag int, off uint64) error {
 // TestManyReads: transfers without number that go both ways come to an end. Each side bounds what it asks for at a time,
 // since the other side stops reading when it owes too much; two that have stopped would wait for each other.
 func TestManyReads(t *testing.T) {
-	const count, size = 3 * maxReplies / 2, 16 << 10
+	const count, size = 3 * maxReplies / 2, 8 << 10
 	a, b := openEndpoint(t, Config{}), openEndpoint(t, Config{})
 	var wg sync.WaitGroup
 	for _, side := range [][2]*Endpoint{{a, b}, {b, a}} {

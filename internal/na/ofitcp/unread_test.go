@@ -8,24 +8,30 @@ import (
 )
 
 // TestTooManyUnread: a peer that leaves too many answers unread loses its connection, and so does one of a host that
-// does so over several; others keep theirs.
+// does so over several; others keep theirs, also of that host.
 func TestTooManyUnread(t *testing.T) {
+	const conns = 4
 	for name, asIfWaiting := range map[string]func(c *conn, sign int32){
 		"the peer": func(c *conn, sign int32) { c.answers.Add(sign * maxAnswers) },
 		"the peer's host": func(c *conn, sign int32) {
-			c.answers.Add(sign)
+			c.answers.Add(sign * maxHostAnswers / conns)
 			c.host.answers.Add(sign * maxHostAnswers)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e, bystander, r := openEcho(t, Config{}), newRaw(t), newRaw(t)
-			bc, _ := bystander.dial(e, 1)
-			bystander.ping(bc, 1)
-			c, _ := r.dial(e, 1)
-			r.ping(c, 1)
-			to := r.lookup(e)
+			e := openEcho(t, Config{})
+			var raws [conns]*raw
+			var dialed [conns]*rawConn
+			for i := range raws {
+				raws[i] = newRaw(t)
+				dialed[i], _ = raws[i].dial(e, 1)
+				raws[i].ping(dialed[i], 1)
+			}
+			to, neighbour := raws[0].lookup(e), raws[1].lookup(e).(*peer).conn.Load()
 			own := to.(*peer).conn.Load()
 			asIfWaiting(own, 1)
+			neighbour.answers.Add(1)
+			raws[1].ping(dialed[1], 2)
 			op := newCall()
 			e.SendExpected(&op.op, to, 2, make([]byte, e.Limits().ResponseRoom))
 			err := op.park(t)
@@ -33,11 +39,14 @@ func TestTooManyUnread(t *testing.T) {
 			if !strings.Contains(err.Error(), name+" has left") || !strings.Contains(err.Error(), "limit") {
 				t.Errorf("error that does not tell why: %v", err)
 			}
-			if b := c.closed(); len(b) > 0 {
+			if b := dialed[0].closed(); len(b) > 0 {
 				t.Errorf("got % x", b)
 			}
 			asIfWaiting(own, -1)
-			bystander.ping(bc, 2)
+			neighbour.answers.Add(-1)
+			for i := 1; i < conns; i++ {
+				raws[i].ping(dialed[i], 3)
+			}
 		})
 	}
 }
