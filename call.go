@@ -85,8 +85,12 @@ func (c *Call[In, Out]) decode() bool {
 	if err == nil {
 		return true
 	}
-	if log := c.s.svc.e.log; log.Enabled(context.Background(), slog.LevelDebug) {
-		log.Debug("request refused: arguments cannot be decoded", logRPC, c.s.svc.label(), logPeer, c.s.from.String(), logError, err)
+	level := slog.LevelDebug
+	if c.s.oneWay {
+		level = slog.LevelWarn // there is no answer that would tell anybody
+	}
+	if log := c.s.svc.e.log; log.Enabled(context.Background(), level) {
+		log.Log(context.Background(), level, "request refused: arguments cannot be decoded", logRPC, c.s.svc.label(), logPeer, c.s.from.String(), logError, err)
 	}
 	c.s.finish(CodeOf(err))
 	return false

@@ -166,8 +166,7 @@ func (p *procedure) decodeInput(b []byte, in any) (parent uint64, err error) {
 			return parent, fmt.Errorf("request has %d bytes, fewer than Margo's header: %w", len(b), codec.ErrOverflow)
 		}
 	}
-	_, err = p.in.Decode(b, in)
-	return parent, err
+	return parent, p.decode(p.in, b, in)
 }
 
 // appendOutput appends what a successful response carries.
@@ -190,6 +189,19 @@ func (p *procedure) decodeOutput(b []byte, out any) (code Code, err error) {
 		}
 		b = rest
 	}
-	_, err = p.out.Decode(b, out)
-	return CodeSuccess, err
+	return CodeSuccess, p.decode(p.out, b, out)
+}
+
+// decode reads *v with its plan. What follows it is ignored, as in C.
+func (p *procedure) decode(plan codec.Plan, b []byte, v any) error {
+	n, err := plan.Decode(b, v)
+	if p.flavor == Thallium && (err != nil || n < len(b)) {
+		if names, ok := typeNames(b); ok {
+			return &codec.Error{
+				Problem: fmt.Sprintf("the message begins with the names of C++ types, %q", names),
+				Remedy:  "build the peer without THALLIUM_DEBUG_RPC_TYPES",
+			}
+		}
+	}
+	return err
 }

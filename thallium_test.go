@@ -10,6 +10,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"cinnabar/codec"
+	"cinnabar/codec/cereal"
 )
 
 // inThallium is the flavour of this file's RPCs.
@@ -368,4 +371,82 @@ func TestThalliumWidths(t *testing.T) {
 	if err == nil || CodeOf(err) == CodeNoEntry {
 		t.Errorf("two int32 for two int64: %v", err)
 	}
+}
+
+// TestThalliumTypeNames: programs that were built to put the names of types in front of each message are told apart from
+// programs that send garbage, and from those that send strings.
+func TestThalliumTypeNames(t *testing.T) {
+	server, ep := pair(t, nil)
+	must(t, tlAdd.Handle(server, addThallium))
+	greet := NewRPC[string, string]("greet", inThallium)
+	must(t, greet.Handle(server, func(_ context.Context, name string) (string, error) { return name, nil }))
+	raw := func(name string) *RPC[cereal.Rest, cereal.Rest] {
+		return NewRPC[cereal.Rest, cereal.Rest](name, inThallium)
+	}
+	eight := make([]byte, 8)
+	for _, names := range []string{"int, int", "void", "std::vector<std::pair<int, thallium::bulk> > const&", "unsigned long&"} {
+		_, err := raw("add").Call(patient(t), ep, append(cereal.AppendString(nil, names), eight...))
+		wantCode(t, err, CodeOf(&codec.Error{}))
+		must(t, raw("named").Handle(server, func(context.Context, cereal.Rest) (cereal.Rest, error) {
+			return append(cereal.AppendString(nil, names), eight...), nil
+		}))
+		_, err = NewRPC[struct{}, int32]("named", inThallium).Call(patient(t), ep, struct{}{})
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("the names of C++ types, %q; build the peer without THALLIUM_DEBUG_RPC_TYPES", names)) {
+			t.Errorf("a result behind %q: %v", names, err)
+		}
+		must(t, raw("named").Remove(server))
+	}
+	for _, name := range []string{"interest: 5 %", "int", "std::tuple<>", "bob"} {
+		if got, err := greet.Call(patient(t), ep, name); err != nil || got != name {
+			t.Errorf("greet(%q) = %q, %v", name, got, err)
+		}
+	}
+	more := append(cereal.AppendString(nil, "bob"), eight...) // arguments that the handler does not read
+	if _, err := raw("greet").Call(patient(t), ep, more); err != nil {
+		t.Errorf("a string and more: %v", err)
+	}
+}
+
+// exposing is a value whose bytes are memory that is exposed while it is written: it has the engine for that. Its
+// reader finds a handle.
+type exposing struct {
+	from   *source
+	handle BulkHandle
+}
+
+type source struct {
+	engine *Engine
+	data   []byte
+	memory *Bulk
+}
+
+func (x exposing) AppendProc(b []byte) (_ []byte, err error) {
+	if x.from.memory, err = x.from.engine.Expose(ReadOnly, x.from.data); err != nil {
+		return nil, err
+	}
+	return x.from.memory.Handle().AppendProc(b)
+}
+
+func (x *exposing) DecodeProc(b []byte) (int, error) { return x.handle.DecodeProc(b) }
+
+// TestThalliumEngineInValue: a type that writes itself may use the engine, and its handler has one.
+func TestThalliumEngineInValue(t *testing.T) {
+	server, ep := pair(t, nil)
+	fetch := NewRPC[exposing, string]("fetch", inThallium)
+	must(t, fetch.Handle(server, func(ctx context.Context, in exposing) (string, error) {
+		buf := make([]byte, min(in.handle.Len(), 1<<10))
+		local, err := server.Expose(WriteOnly, buf)
+		if err != nil {
+			return "", err
+		}
+		defer local.Close() // the pull is over
+		_, err = in.handle.On(PeerFrom(ctx)).Pull(ctx, local)
+		return string(buf), err
+	}))
+	from := &source{engine: ep.e, data: []byte("exposed while it was written")}
+	got, err := fetch.Call(patient(t), ep, exposing{from: from})
+	if err != nil || got != string(from.data) {
+		t.Errorf("got %q, %v", got, err)
+	}
+	must(t, from.memory.Close())
 }

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 
 	"cinnabar/codec"
 )
@@ -222,7 +223,7 @@ func keyStep(key reflect.Value) string {
 		text = strconv.Quote(text)
 	}
 	if len(text) > most {
-		text = text[:most] + "…"
+		text = strings.ToValidUTF8(text[:most], "") + "…"
 	}
 	return "[" + text + "]"
 }

@@ -71,11 +71,12 @@ func (bld *builder) node(t reflect.Type, f form) (*node, error) {
 	if n := bld.made[key]; n != nil {
 		return n, nil
 	}
-	n := &node{typ: t}
+	n := &node{typ: t, open: true}
 	bld.made[key] = n
 	if err := bld.compose(n, f); err != nil {
 		return nil, err
 	}
+	n.open = false
 	return n, nil
 }
 

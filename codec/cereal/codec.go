@@ -26,6 +26,9 @@ func (Codec) Plan(t reflect.Type) (codec.Plan, error) {
 	if err != nil {
 		return nil, finish(err, codec.OpPlan, t)
 	}
+	if err := (ends{}).check(root, true); err != nil {
+		return nil, finish(err, codec.OpPlan, t)
+	}
 	return &plan{root: root, typ: t, ptr: reflect.PointerTo(t)}, nil
 }
 
@@ -75,7 +78,7 @@ func (p *plan) decode(b []byte, v any) ([]byte, error) {
 	if p.root.op == opCustom {
 		return decodeCustom(b, v)
 	}
-	d := decoder{b: b}
+	d := decoder{b: b, ahead: len(b)}
 	if err := d.decode(p.root, rv); err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 type decoder struct {
 	b     []byte // what is left of the message
 	depth int
+	ahead int // bytes that may be allocated for what containers have announced and nobody has read
 
 	objects  []reflect.Value               // pointers to what shared pointers have led to, by id-1
 	versions map[reflect.Type]ClassVersion // of classes of which a value has been read
@@ -188,7 +189,14 @@ func (d *decoder) slice(n *node, v reflect.Value) error {
 		d.scalars(n.elem, v, count)
 		return nil
 	}
-	return d.elems(n.elem, v, count)
+	before := len(d.b)
+	if err := d.elems(n.elem, v, count); err != nil {
+		return err
+	}
+	if took := before - len(d.b); took < count { // or each container could announce all that remains, and leave it to the next
+		return tooSmall(count, took)
+	}
+	return nil
 }
 
 // scalars reads count scalars, whose bytes are there, into v, an empty slice.
@@ -204,11 +212,13 @@ func (d *decoder) scalars(elem *node, v reflect.Value, count int) {
 	}
 }
 
-// elems reads count elements into v, an empty slice. Elements can be larger in memory than in the message, so the
-// first allocation is no larger than what remains of the message and later ones follow what was really read.
+// elems reads count elements into v, an empty slice. Elements can be larger in memory than in the message, and
+// containers in containers can each announce all that remains. So the first allocations, of all containers that are
+// still being read, are together no larger than the message, and later ones follow what was really read.
 func (d *decoder) elems(elem *node, v reflect.Value, count int) error {
-	size := max(1, int(elem.typ.Size()))
-	v.Grow(min(count, 1+len(d.b)/size))
+	first, taken := d.announced(count, elem.typ.Size())
+	defer func() { d.ahead += taken }()
+	v.Grow(first)
 	for i := range count {
 		if i == v.Cap() {
 			v.Grow(1)
@@ -221,6 +231,16 @@ func (d *decoder) elems(elem *node, v reflect.Value, count int) error {
 	return nil
 }
 
+// announced returns for how many of count elements of that size, but at least one, memory is taken before they are
+// read, and what to give back to d.ahead when they have been.
+func (d *decoder) announced(count int, size uintptr) (first, taken int) {
+	each := max(1, int(size))
+	first = min(count, 1+d.ahead/each)
+	taken = min(d.ahead, first*each)
+	d.ahead -= taken
+	return first, taken
+}
+
 // mapping reads a map, whose entries may come in any order, since that of an unordered map is nobody's to know.
 func (d *decoder) mapping(n *node, v reflect.Value) error {
 	if err := d.enter(); err != nil {
@@ -231,8 +251,9 @@ func (d *decoder) mapping(n *node, v reflect.Value) error {
 	if err != nil {
 		return err
 	}
-	size := max(1, int(n.key.typ.Size()+n.elem.typ.Size()))
-	v.Set(reflect.MakeMapWithSize(n.typ, min(count, 1+len(d.b)/size)))
+	first, taken := d.announced(count, n.key.typ.Size()+n.elem.typ.Size())
+	defer func() { d.ahead += taken }()
+	v.Set(reflect.MakeMapWithSize(n.typ, first))
 	key, elem := reflect.New(n.key.typ).Elem(), reflect.New(n.elem.typ).Elem()
 	for i := range count {
 		key.SetZero() // what earlier entries refer to is theirs

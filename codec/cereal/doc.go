@@ -72,7 +72,7 @@
 // no bytes. std::bitset is a struct of a uint8, which is 3, and as many bytes as are needed, the first bit in the highest
 // place. C++'s polymorphic pointers, which name their class, have no Go form. [Codec.Plan] names the field and what to
 // use in its place. Peers that were built with THALLIUM_DEBUG_RPC_TYPES put the names of types in front of each message
-// and cannot be talked to.
+// and cannot be talked to; RPCs of Thallium's flavour say so when they meet one that names types of C++ or Thallium.
 //
 // # Usage
 //
@@ -100,7 +100,7 @@
 // then allocates in proportion to what it has read: an input of n bytes makes it allocate a small multiple of n, or of
 // the size that the program's own element types have in memory. Slices, maps and pointers that lie more than 10,000 deep
 // in each other are refused in both directions, so that no message decides how much stack it takes and a value that
-// contains itself ends. An input that ends early fails with [codec.ErrOverflow] in an error that names the field; a shared
+// contains itself ends. Elements of a container that take less than a byte each on average are refused too. An input that ends early fails with [codec.ErrOverflow] in an error that names the field; a shared
 // pointer to what was never sent, or is of another type, and an alternative that a variant does not have, are refused.
 // Bytes after the value are left alone, as C++ leaves them.
 //

@@ -39,6 +39,7 @@ const (
 type node struct {
 	op     op
 	typ    reflect.Type
+	open   bool    // not complete: the builder is at what is inside
 	min    int     // fewest bytes on the wire, at most maxMin
 	fixed  bool    // always takes min bytes
 	count  int     // array: number of elements

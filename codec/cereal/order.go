@@ -11,23 +11,29 @@ import (
 // ordered says why values of n cannot be the keys of a map. What is left has the order that std::less gives the C++
 // types, so that maps are written as a std::map is: ascending.
 func (n *node) ordered() error {
-	switch n.op {
-	case opByteArray, opArray:
+	switch {
+	case n.open: // it contains this map, which has no order
+	case n.op == opByteArray, n.op == opArray:
 		return n.elem.ordered()
-	case opStruct:
+	case n.op == opStruct:
+		if len(n.fields) < n.typ.NumField() {
+			return &codec.Error{
+				Problem: fmt.Sprintf("%v has fields that do not travel, so that different keys could have the same bytes", n.typ),
+				Remedy:  "use keys that travel as a whole",
+			}
+		}
 		for i := range n.fields {
 			if err := n.fields[i].ordered(); err != nil {
 				return under(err, n.fields[i].name)
 			}
 		}
 		return nil
-	case opMap, opSlice, opByteSlice, opOptional, opUnique, opShared, opVariant, opVersion, opCustom:
-		return &codec.Error{
-			Problem: fmt.Sprintf("%v has no order that C++ is sure to have too", n.typ),
-			Remedy:  "use keys of numbers, strings, arrays and structs of them, or a slice of structs with key and element",
-		}
-	default:
+	case n.isScalar(), n.op == opString:
 		return nil
+	}
+	return &codec.Error{
+		Problem: fmt.Sprintf("%v has no order that C++ is sure to have too", n.typ),
+		Remedy:  "use keys of numbers, strings, arrays and structs of them, or a slice of structs with key and element",
 	}
 }
 

@@ -73,8 +73,8 @@ func TestPlanRefuses(t *testing.T) {
 			cereal.Variant
 			N *int
 		}), "cereal: plan struct { cereal.Variant; N *int }: N: Go type int has a size of its own on each platform; use int32 for C++'s int, int64 for its long and ptrdiff_t"},
-		{new([1 << 31]int8), "cereal: plan [2147483648]int8: [2147483648]int8 takes at least 2147483648 bytes, more than the 1073741824 that a message can have; expose the memory and send a bulk handle"},
-		{new(struct{ A, B [1 << 30]int8 }), "cereal: plan struct { A [1073741824]int8; B [1073741824]int8 }: B: the struct takes at least 2147483648 bytes up to here, more than the 1073741824 that a message can have; expose the memory and send a bulk handle"},
+		{(*[1 << 31]int8)(nil), "cereal: plan [2147483648]int8: [2147483648]int8 takes at least 2147483648 bytes, more than the 1073741824 that a message can have; expose the memory and send a bulk handle"},
+		{(*struct{ A, B [1 << 30]int8 })(nil), "cereal: plan struct { A [1073741824]int8; B [1073741824]int8 }: B: the struct takes at least 2147483648 bytes up to here, more than the 1073741824 that a message can have; expose the memory and send a bulk handle"},
 	} {
 		_, err := cereal.Codec{}.Plan(reflect.TypeOf(tt.v).Elem())
 		checkError(t, err, tt.want, nil)

@@ -20,7 +20,9 @@ type ClassVersion uint32
 type Variant struct{}
 
 // Rest is all that remains of a message: the last field of a type that reads only the first arguments and leaves the
-// others undecoded, for a plan that is chosen later. The bytes are a copy.
+// others undecoded, for a plan that is chosen later. Types in which something could follow it have no plan. The bytes
+// are a copy. Shared pointers and class versions are counted anew in what the later plan reads, so the others cannot refer to
+// objects among the first.
 type Rest []byte
 
 // AppendProc appends r as it is.

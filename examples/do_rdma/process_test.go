@@ -204,11 +204,28 @@ func TestUsage(t *testing.T) {
 	wantClient(t, 1, "Usage: ", "a", "b")
 	wantClient(t, 1, "Usage: ", "-grace", "long")
 	wantClient(t, 1, "nonsense", "nonsense")
-	for _, args := range [][]string{{"a", "b"}, {"nonsense"}} {
-		cmd := command(t, "server", args...)
-		if out, err := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 1 || len(out) == 0 {
-			t.Errorf("server %q: %v, %q", args, err, out)
-		}
+	wantServer(t, "Usage: ", "a", "b")
+	wantServer(t, "nonsense", "nonsense")
+}
+
+// A second server at an address fails, and says why.
+func TestAddressInUse(t *testing.T) {
+	s := startServer(t)
+	wantServer(t, "address in use", s.addr)
+	s.stop(t, 0)
+}
+
+// wantServer runs a server that cannot start.
+func wantServer(t *testing.T, stderr string, args ...string) {
+	t.Helper()
+	cmd := command(t, "server", args...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	if got := cmd.ProcessState.ExitCode(); got != 1 || out.Len() > 0 || !strings.Contains(errs.String(), stderr) {
+		t.Errorf("server %q: exit code %d, printed %q and %q, want 1 and %q", args, got, &out, &errs, stderr)
 	}
 }
 
@@ -260,6 +277,10 @@ func TestServerWithAnyClient(t *testing.T) {
 		send(bad)
 		s.stderr.want(t, i+1, "handler of a one-way request fails")
 	}
+	if err := cinnabar.NewOneWay[uint8]("do_rdma", cinnabar.WithFlavor(cinnabar.Thallium)).Send(t.Context(), ep, 1); err != nil {
+		t.Fatal(err)
+	}
+	s.stderr.want(t, 1, "request refused: arguments cannot be decoded")
 	send(expose(cinnabar.ReadOnly, large).Handle())
 	send(expose(cinnabar.ReadWrite, large[:1], large[1:4], large[4:]).Handle())
 	s.stdout.want(t, 2, received)
