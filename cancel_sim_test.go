@@ -14,7 +14,7 @@ import (
 // The cancelled transfers' memory is written by the test at once: the race detector would see the network touch it.
 func TestCancelOnTime(t *testing.T) {
 	runs := 10_000
-	if testing.Short() {
+	if brief() {
 		runs = 1000
 	}
 	simulate(t, natest.Config{Delay: 2 * time.Millisecond, Chunk: 4 << 10}, nil, func(t *testing.T, s *sim) {

@@ -33,7 +33,7 @@ var (
 // all kinds go on. Everything ends in time, and nothing is left.
 func TestChaos(t *testing.T) {
 	rounds := 25
-	if testing.Short() {
+	if brief() {
 		rounds = 10
 	}
 	for range rounds {

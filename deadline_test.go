@@ -36,7 +36,7 @@ func TestCallTimeout(t *testing.T) {
 	if timeout, ok := errors.AsType[net.Error](err); !ok || !timeout.Timeout() {
 		t.Errorf("%v is no time-out", err)
 	}
-	if took < limit || took > limit+time.Second { // the machine may be busy
+	if took < limit || took > limit+testLimit/2 { // TestDeadlineExact is exact; this machine may be busy
 		t.Errorf("took %v", took)
 	}
 	callAdd(t, ep)
@@ -55,7 +55,7 @@ func TestCancelRandom(t *testing.T) {
 	must(t, add.Handle(server, handleAdd))
 	must(t, block.Handle(server, handleBlock))
 	runs := 10000
-	if testing.Short() {
+	if brief() {
 		runs = 1000
 	}
 	var wg sync.WaitGroup

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"cinnabar/internal/margo"
 )
 
 // doing is an operation of the program that is under way: a call, a one-way request, a transfer.
@@ -15,7 +17,7 @@ type doing struct {
 	bytes    int64         // of a transfer
 	within   *service      // the handler's that has begun it, nil if none has
 	pending  leaving       // the Pending that stands for it, nil if somebody waits for it in a call
-	began    time.Duration // since the engine was made, which takes half as long to read as the time
+	began    time.Duration // by the clock of the doings
 
 	shard      *shard
 	prev, next *doing
@@ -34,7 +36,10 @@ func (d *doing) label() string {
 
 // doings are what an engine has under way. An operation enters and leaves at the price of an uncontended lock each, and
 // allocates nothing in the long run.
-type doings struct{ shards [8]shard }
+type doings struct {
+	clock  *margo.Clock
+	shards [8]shard
+}
 
 // shard is a part of them, so that goroutines seldom meet at a lock.
 type shard struct {
@@ -51,10 +56,12 @@ type shard struct {
 // maxSpare is how many records a shard keeps for later.
 const maxSpare = 1024
 
-// begin records an operation of e.
-func (ds *doings) begin(e *Engine, what doing) *doing {
+func (ds *doings) init() { ds.clock = margo.NewClock() }
+
+// begin records an operation, in a copy of what.
+func (ds *doings) begin(what *doing) *doing {
 	sh := &ds.shards[rand.Uint32()%uint32(len(ds.shards))]
-	what.shard, what.began = sh, time.Since(e.born)
+	what.shard, what.began = sh, ds.clock.Now()
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	d := sh.free
@@ -64,8 +71,8 @@ func (ds *doings) begin(e *Engine, what doing) *doing {
 		sh.free = d.next
 		sh.spare--
 	}
-	*d = what
-	d.prev, d.next = nil, sh.first
+	*d = *what
+	d.next = sh.first
 	if sh.first != nil {
 		sh.first.prev = d
 	}

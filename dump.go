@@ -13,8 +13,8 @@ import (
 
 // DumpState writes down what the engine is doing, for people: calls and transfers that are under way, requests that
 // wait, are served or held, each with its name, peer and age; exposed memory, pools, providers, and Mercury's counters
-// (margo_state_dump, HG_Diag_dump_counters). It is what to look at when a program hangs. The parts are looked at one
-// after the other, while the engine goes on; the error is w's.
+// (margo_state_dump, HG_Diag_dump_counters). It is what to look at when a program hangs. Ages are exact to a tenth of a
+// second. The parts are looked at one after the other, while the engine goes on; the error is w's.
 func (e *Engine) DumpState(w io.Writer) error {
 	buf := bufio.NewWriter(w)
 	d := &dump{w: tabwriter.NewWriter(buf, 0, 8, 2, ' ', 0)}
@@ -64,7 +64,7 @@ func age(d time.Duration) time.Duration {
 func (e *Engine) dumpDoing(d *dump) {
 	list := e.doing.all()
 	slices.SortFunc(list, func(a, b doing) int { return cmp.Compare(a.began, b.began) })
-	now := time.Since(e.born)
+	now := e.doing.clock.Exact()
 	var calls, transfers []doing
 	for _, x := range list {
 		if x.proc != nil {

@@ -203,6 +203,21 @@ func TestLeakWarnings(t *testing.T) {
 	})
 }
 
+// TestLeakWarningHooked leaves a call behind that was started on an engine with statistics.
+func TestLeakWarningHooked(t *testing.T) {
+	log := new(logLines)
+	cfg := &Config{Checksums: NoChecksums, Logger: log.logger(), Statistics: new(Statistics)}
+	simulate(t, natest.Config{}, cfg, func(t *testing.T, s *sim) {
+		must(t, nap.Handle(s.server, handleNap))
+		_ = nap.Start(t.Context(), s.ep, 5000)
+		elapse(time.Second)
+		must(t, s.client.Close())
+		log.want(t, 0, "operation is under way", "rpc=nap", "age=1s")
+		log.end(t, 1)
+		elapse(time.Minute)
+	})
+}
+
 // TestLeakWarningsMany leaves behind more than is reported.
 func TestLeakWarningsMany(t *testing.T) {
 	log := new(logLines)

@@ -130,7 +130,7 @@ func (e *Engine) warnLeaks() {
 			left = append(left, d)
 		}
 	}
-	now := time.Since(e.born)
+	now := e.doing.clock.Exact()
 	for _, d := range some(e, "operations", left) {
 		e.log.Warn("operation is under way when its engine ends, and nobody waits for it",
 			"op", d.op, logRPC, d.label(), logPeer, d.ep.String(), logAge, now-d.began)

@@ -18,7 +18,7 @@ const (
 	// PoolFIFO has the peers take turns, and each one's requests come in their order (Argobots' fifo and fifo_wait).
 	PoolFIFO PoolKind = iota
 	// PoolPriority prefers requests of RPCs that are registered with a higher [Priority]; among equals it is as
-	// PoolFIFO. So that others do not starve, each eighth turn is that of the request that has waited longest. Margo's
+	// PoolFIFO. So that others do not starve, each eighth turn is that of the priority that has waited longest for one. Margo's
 	// prio_wait, which prefers what has begun already, has no priorities beyond that.
 	PoolPriority
 	// PoolEarliestFirst is the order in which requests arrive, whoever they are from: peers do not take turns. A full
@@ -122,11 +122,16 @@ func newPools(cfg *Config) *pools {
 	return ps
 }
 
-// join makes e one of the engines that use the pools.
-func (ps *pools) join(e *Engine) {
+// join makes e one of the engines that use the pools. Its RPCPool, which was there when the configuration was checked, may
+// be a parent's and removed since.
+func (ps *pools) join(e *Engine) error {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
+	if name := e.cfg.RPCPool; name != "" && ps.findLocked(name) == nil {
+		return argumentError("open engine", "", "", "RPCPool is %q, which the parent has removed", name)
+	}
 	ps.users = append(ps.users, e)
+	return nil
 }
 
 // leave undoes join. After the last engine nobody watches handlers any more.
@@ -232,6 +237,9 @@ func (ps *pools) remove(name string) error {
 // +checklocks:ps.mu
 func (ps *pools) userLocked(p *Pool) string {
 	for _, e := range ps.users {
+		if e.cfg.RPCPool == p.Name() {
+			return "an engine as its Config.RPCPool; close that first" // which may not have an address yet
+		}
 		for _, entry := range e.handlers.table.Entries() {
 			if entry.Value.pool == p.pool {
 				return fmt.Sprintf("RPC %q of %v; remove that first", entry.Value.label(), e.Addr())
@@ -271,8 +279,8 @@ func (e *Engine) AddPool(cfg PoolConfig) (*Pool, error) {
 	return p, nil
 }
 
-// RemovePool removes a pool, whoever made it (margo_remove_pool_by_name). It is refused with CodeBusy while an RPC is
-// registered for the pool, a timer of it is started, or a request is in it.
+// RemovePool removes a pool, whoever made it (margo_remove_pool_by_name). It is refused with CodeBusy while it is
+// the Config.RPCPool of an engine, an RPC is registered for it, a timer of it is started, or a request is in it.
 func (e *Engine) RemovePool(name string) error { return e.handlers.pools.remove(name) }
 
 // InPool has the RPC's handlers run by the workers of p, which must be the same engine's or its parent's.

@@ -159,6 +159,25 @@ func TestParentPools(t *testing.T) {
 	}
 }
 
+// TestRemoveRPCPool has a child go by a pool of its parent, which cannot be removed meanwhile.
+func TestRemoveRPCPool(t *testing.T) {
+	parent, client := listening(t, &Config{Pools: []PoolConfig{{Name: "p"}}}), calling(t, nil)
+	cfg := &Config{Parent: parent, RPCPool: "p"}
+	child := listening(t, cfg)
+	wantCode(t, parent.RemovePool("p"), CodeBusy, `"p"`, "RPCPool")
+	must(t, add.Handle(child, handleAdd))
+	callAdd(t, reach(t, client, child))
+	if n := parent.Pool("p").Stats().Served; n != 1 {
+		t.Errorf("the pool has served %d requests, want 1", n)
+	}
+	must(t, child.Shutdown(patient(t)))
+	must(t, parent.RemovePool("p"))
+
+	// One that is removed after the child's configuration was checked.
+	late := &Engine{cfg: *cfg}
+	wantCode(t, late.handlers.init(late), CodeInvalidArg, `"p"`, "removed")
+}
+
 func TestParentRefused(t *testing.T) {
 	parent := listening(t, nil)
 	_, err := Open(network, &Config{Parent: parent, MaxHandlers: 3})
@@ -179,7 +198,7 @@ func TestHandlerWarning(t *testing.T) {
 		must(t, add.Handle(s.server, handleAdd))
 		for range 50 {
 			callAdd(t, s.ep)
-			elapse(100 * time.Millisecond)
+			elapse(300 * time.Millisecond)
 		}
 		if _, err := nap.Call(t.Context(), s.ep.Provider(7), 5000); err != nil {
 			t.Fatal(err)

@@ -17,6 +17,7 @@ type route struct {
 	id       uint64
 	provider uint16
 	within   *serving // the handler that makes the call, nil if none does
+	pending  leaving  // see doing
 }
 
 // find fills in rt, or says why there is no way to go.
@@ -126,12 +127,12 @@ func (p *procedure) call(ctx context.Context, to Target, in, out any) error {
 }
 
 // begin records the call as under way.
-func (rt *route) begin(p leaving) *doing {
-	d := doing{op: rt.op(), proc: rt.proc, provider: rt.provider, ep: rt.ep, pending: p}
+func (rt *route) begin() *doing {
+	d := doing{op: rt.op(), proc: rt.proc, provider: rt.provider, ep: rt.ep, pending: rt.pending}
 	if rt.within != nil {
 		d.within = rt.within.svc
 	}
-	return rt.e.doing.begin(rt.e, d)
+	return rt.e.doing.begin(&d)
 }
 
 // exchange makes the call, without interceptors. c measures it, nil if nobody does.
@@ -140,7 +141,7 @@ func (rt *route) exchange(ctx context.Context, in, out any, c *originCall) error
 		return rt.fail(err)
 	}
 	defer rt.e.end()
-	defer rt.begin(nil).end()
+	defer rt.begin().end()
 	k := rt.e.core.NewCall()
 	defer k.Free()
 	payload, err := rt.proc.appendInput(k.Input(), rt.parent(), in)

@@ -90,6 +90,7 @@ func (f *flight[In, Out]) start(ctx context.Context, to Target) error {
 	if err := f.route.find(ctx, f.proc, to); err != nil {
 		return err
 	}
+	f.route.pending = f
 	e := f.route.e
 	if e.hooked() {
 		f.startHooked(ctx)
@@ -120,7 +121,7 @@ func (f *flight[In, Out]) prepare() (payload []byte, err error) {
 		}
 	}()
 	if payload, err = f.proc.appendInput(k.Input(), f.route.parent(), &f.x.in); err == nil {
-		f.k, f.doing = k, f.route.begin(f)
+		f.k, f.doing = k, f.route.begin()
 	}
 	return payload, err
 }

@@ -8,7 +8,7 @@ func (e *Engine) rpcPool(p *procedure) *Pool {
 	if e.cfg.RPCPool == "" || p == identityRPC.proc || p == shutdownRPC.proc || p == queryRPC.proc {
 		return nil
 	}
-	return e.Pool(e.cfg.RPCPool)
+	return e.Pool(e.cfg.RPCPool) // which nobody may remove
 }
 
 // checkRPCPool refuses the name of a pool that is not there.

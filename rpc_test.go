@@ -412,11 +412,15 @@ func TestOneWayMixed(t *testing.T) {
 func TestManyInFlight(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, add.Handle(server, handleAdd))
+	calls := int32(500)
+	if brief() {
+		calls = 100
+	}
 	var wg sync.WaitGroup
 	for g := range int32(16) {
 		wg.Go(func() {
 			var ps []*Pending[addOut]
-			for i := range int32(500) {
+			for i := range calls {
 				ps = append(ps, add.Start(patient(t), ep, addIn{X: g, Y: i}))
 				if len(ps) == 16 {
 					if out, err := ps[0].Wait(); err != nil || out.Sum != g+i-15 {

@@ -48,7 +48,7 @@ type handlers struct {
 	held  held
 }
 
-func (h *handlers) init(e *Engine) {
+func (h *handlers) init(e *Engine) error {
 	h.e = e
 	h.gate.init()
 	h.held.init()
@@ -57,7 +57,7 @@ func (h *handlers) init(e *Engine) {
 	} else {
 		h.pools = newPools(&e.cfg)
 	}
-	h.pools.join(e)
+	return h.pools.join(e)
 }
 
 // Dispatch implements [hg.Dispatcher].

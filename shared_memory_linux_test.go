@@ -44,7 +44,12 @@ func TestSharedMemoryWithoutAttach(t *testing.T) {
 
 	p := confined(t, "confined", e.Addr())
 	for range 2 {
-		if got, want := p.line(t), fmt.Sprintf("%q refused, pulled %d", "operation not permitted", len(heap)); got != want {
+		got := p.line(t)
+		if strings.HasPrefix(got, "not refused") {
+			p.kill()
+			t.Skip("the kernel lets a process without CAP_SYS_PTRACE reach one that is not dumpable")
+		}
+		if want := fmt.Sprintf("refused, pulled %d", len(heap)); got != want {
 			t.Fatalf("the other process says %q, want %q", got, want)
 		}
 	}
@@ -128,7 +133,11 @@ func peerConfined(arg string) error {
 		if _, err := h.On(ep).Push(ctx, local); err != nil {
 			return err
 		}
-		fmt.Printf("%q refused, pulled %d\n", refused, pulled)
+		answer := "refused"
+		if !errors.Is(refused, unix.EPERM) && !errors.Is(refused, unix.ENOSYS) { // the latter from filters of system calls
+			answer = "not refused"
+		}
+		fmt.Printf("%s, pulled %d\n", answer, pulled)
 	}
 	<-stdinClosed()
 	return errors.Join(e.Close(), os.Stdout.Close())

@@ -13,6 +13,9 @@ import (
 // ready, and belongs to one engine. [Statistics.Dump] writes it as Margo does, so that programs that read Margo's files
 // read these. It is safe for concurrent use.
 //
+// Figures are kept for 4,096 pairs of each kind. Those of what comes then are added up for each RPC, as of the peer
+// "<others>" and without a parent, since what a peer says may name any number of parents.
+//
 // The steps of a call are those of C. What Go has not is 0 long: there are no callbacks at the end of a call, response or
 // transfer, but when they would have come is measured. An operation of Start has a goroutine that waits for it, as with a
 // Monitor. Memory is exposed for no procedure in particular.
@@ -38,6 +41,15 @@ type callPath struct {
 	peer       string
 }
 
+// maxPaths is for how many paths there are figures of each kind: some 3 MB.
+const maxPaths = 4096
+
+// others stands for the peers of paths beyond maxPaths.
+const others = "<others>"
+
+// merged is the path for what has none of its own. There are as many as the program has RPCs.
+func (p callPath) merged() callPath { return callPath{p.id, margo.NoParent, others} }
+
 // noPath is that of what no request asked for.
 var noPath = callPath{id: margo.NoParent, parent: margo.NoParent, peer: "<unknown>"}
 
@@ -46,6 +58,10 @@ type transferPath struct {
 	callPath
 	direction *direction
 	remote    string
+}
+
+func (p transferPath) merged() transferPath {
+	return transferPath{p.callPath.merged(), p.direction, others}
 }
 
 // step is one of the things that an operation consists of.
@@ -161,7 +177,7 @@ func (s *Statistics) call(rt *route, c *originCall) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	path := callPath{rt.id, rt.parent(), rt.ep.String()}
-	o := entry(&s.origins, path)
+	o := counted(&s.origins, path, callPath.merged)
 	s.nameLocked(rt.id, rt.proc.name)
 	o.input.add(c.input)
 	o.forward.add(step{took: c.forward.after + c.forward.took})
@@ -170,6 +186,14 @@ func (s *Statistics) call(rt *route, c *originCall) {
 	if c.answered {
 		o.output.add(step{took: c.output.took})
 	}
+}
+
+// counted is entry for a map that grows no larger than maxPaths: then merged tells what stands for k.
+func counted[K comparable, V any](m *map[K]*V, k K, merged func(K) K) *V {
+	if (*m)[k] == nil && len(*m) >= maxPaths {
+		k = merged(k)
+	}
+	return entry(m, k)
 }
 
 // entry returns what m has under k, and makes it if there is nothing.
@@ -242,7 +266,7 @@ func (s *Statistics) request(r *serving) {
 	t.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x := entry(&s.targets, r.path())
+	x := counted(&s.targets, r.path(), callPath.merged)
 	s.nameLocked(r.id, r.svc.proc.name)
 	x.handler.add(t.handler.Seconds())
 	x.run.add(step{took: took, after: t.ran.Sub(t.arrived)})
@@ -271,7 +295,7 @@ func (s *Statistics) transfer(ctx context.Context, m *move, started, waited step
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x := entry(&s.transfers, transferPath{path, m.d, m.r.ep.String()})
+	x := counted(&s.transfers, transferPath{path, m.d, m.r.ep.String()}, transferPath.merged)
 	x.took.add(started.took.Seconds())
 	x.size.add(float64(n))
 	x.callback.add(step{after: waited.after + waited.took})

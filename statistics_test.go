@@ -180,6 +180,47 @@ func TestStatisticsTimes(t *testing.T) {
 	})
 }
 
+// TestStatisticsBounded makes calls with more parents than there is room for, as a hostile peer can.
+func TestStatisticsBounded(t *testing.T) {
+	stats := new(Statistics)
+	server := listening(t, &Config{Statistics: stats})
+	must(t, add.Handle(server, handleAdd))
+	ep := reach(t, calling(t, nil), server)
+	stats.mu.Lock()
+	for i := range uint64(maxPaths) {
+		entry(&stats.targets, callPath{add.ID(65535), i, "peer"})
+	}
+	stats.mu.Unlock()
+	const more = 10
+	for i := range uint64(more) {
+		within := &serving{svc: &service{e: ep.e}, id: maxPaths + i}
+		within.job.Init(nil, ep.e.handlers.pools.other, &within.svc.pace)
+		_, err := add.Call(context.WithValue(t.Context(), servingKey{}, within), ep, addIn{})
+		must(t, err)
+	}
+	waitFor(t, func() bool { return server.Stats().Handlers.Running == 0 })
+	stats.mu.Lock()
+	defer stats.mu.Unlock()
+	if n := len(stats.targets); n != maxPaths+1 {
+		t.Errorf("figures of %d paths, want %d", n, maxPaths+1)
+	}
+	if x := stats.targets[callPath{add.ID(65535), 65535, others}]; x == nil || x.handler.num != more {
+		t.Errorf("figures of others: %+v", x)
+	}
+}
+
+// TestStatisticsMerged checks what becomes of each kind of path beyond the bound.
+func TestStatisticsMerged(t *testing.T) {
+	var m map[transferPath]*transferStats
+	for i := range uint64(maxPaths + 10) {
+		counted(&m, transferPath{callPath{i % 2, i, "peer"}, pull, "remote"}, transferPath.merged).size.add(1)
+	}
+	merged := transferPath{callPath{1, 0xffff, others}, pull, others}
+	if len(m) != maxPaths+2 || m[merged] == nil || m[merged].size.num != 5 {
+		t.Errorf("%d paths, merged %+v", len(m), m[merged])
+	}
+}
+
 func TestStatisticsWriter(t *testing.T) {
 	if err := new(Statistics).Dump(errWriter{}, false); !errors.Is(err, context.Canceled) {
 		t.Errorf("Dump = %v", err)

@@ -95,11 +95,11 @@ func (t *Timer) fire(start uint64) {
 		t.mu.Unlock()
 		return
 	}
+	e := t.svc.e
 	t.started = false
 	t.pending++
+	e.timers.remove(t) // before anybody can start it anew
 	t.mu.Unlock()
-	e := t.svc.e
-	e.timers.remove(t)
 	if !e.handlers.gate.enter() {
 		t.done()
 		return

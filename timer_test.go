@@ -167,6 +167,35 @@ func TestTimerInItself(t *testing.T) {
 	})
 }
 
+// TestTimerStartedWhileItFires checks that a timer which fires is not taken for one that is not started before it has left
+// the list of those that are: it might be started anew, and then leave the list.
+//
+// +checklocksignore
+func TestTimerStartedWhileItFires(t *testing.T) {
+	e := calling(t, nil)
+	ran := make(chan struct{})
+	timer := e.NewTimer(func(context.Context) { close(ran) })
+	must(t, timer.Start(time.Hour))
+	e.timers.mu.Lock() // which fire needs
+	go timer.fire(1)
+	for range 10000 {
+		if timer.mu.TryLock() {
+			started := timer.started
+			timer.mu.Unlock()
+			if !started {
+				t.Error("the timer can be started while it is in the list")
+				break
+			}
+		}
+		runtime.Gosched()
+	}
+	e.timers.mu.Unlock()
+	soon(t, "run", ran)
+	timer.mu.Lock()
+	defer timer.mu.Unlock()
+	timer.clock.Stop()
+}
+
 // TestTimerLost loses a started timer, which fires all the same.
 func TestTimerLost(t *testing.T) {
 	timed(t, func(t *testing.T, e *Engine, pool *Pool) {

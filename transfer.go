@@ -94,7 +94,7 @@ func (m *move) admit() error {
 	}
 	m.e = m.r.ep.e
 	m.t = m.e.core.NewTransfer()
-	m.doing = m.e.doing.begin(m.e, doing{op: m.d.op, ep: m.r.ep, bytes: m.n, pending: m.pending})
+	m.doing = m.e.doing.begin(&doing{op: m.d.op, ep: m.r.ep, bytes: m.n, pending: m.pending})
 	return nil
 }
 

@@ -363,12 +363,16 @@ func TestStartWithEndedContext(t *testing.T) {
 // Chunks put the same bytes in the same place as one transfer, whatever remains at the end.
 func TestTransferChunks(t *testing.T) {
 	p := newBulkPair(t)
+	large := int64(64 << 20)
+	if brief() {
+		large = 4 << 20
+	}
 	for _, c := range []struct {
 		size, chunk int64
 		inFlight    int
 	}{
 		{10, 4, 0}, {10, 4, 1}, {10, 5, 2}, {10, 10, 3}, {10, 11, 3}, {1, 1, 1}, {10, 3, 100},
-		{64 << 20, 1 << 20, 4}, {64<<20 - 1, 1 << 20, 16}, {1<<20 + 1, 4096, 64},
+		{large, large / 64, 4}, {large - 1, large / 64, 16}, {1<<20 + 1, 4096, 64},
 	} {
 		t.Run(fmt.Sprintf("%d in %d by %d", c.size, c.chunk, c.inFlight), func(t *testing.T) {
 			data := noise(int(c.size))
@@ -482,7 +486,7 @@ func TestManyPullsOfOneHandle(t *testing.T) {
 func TestCancelAtRandomTimes(t *testing.T) {
 	p := newBulkPair(t)
 	runs := 10_000
-	if testing.Short() {
+	if brief() {
 		runs = 500
 	}
 	const size = 256 << 10

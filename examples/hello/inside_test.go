@@ -24,7 +24,7 @@ func lane(engine *cinnabar.Engine, vip *cinnabar.Provider, greet func(context.Co
 	return hello.Greet.Handle(engine, greet, cinnabar.InPool(pool))
 }
 
-// heartbeat greets server each second, until the timer is cancelled or the engine ends.
+// heartbeat greets server each second, until a greeting fails, the timer is cancelled or the engine ends.
 func heartbeat(engine *cinnabar.Engine, server *cinnabar.Endpoint, missed func(error)) (*cinnabar.Timer, error) {
 	var timer *cinnabar.Timer
 	timer = engine.NewTimer(func(ctx context.Context) {

@@ -10,6 +10,7 @@
 //     it, a [Work] what the request is about.
 //   - A [Kind] is the order in which the requests of a pool get their workers.
 //   - A [Pace] learns whether the handlers of one RPC are quick.
+//   - A [Clock] tells when a job came, for less than the reading of the time costs.
 //   - A [Sighting] is what a job does at a moment: [Pool.Jobs] looks at all, [Pool.Watch] at those that take long.
 //
 // # Usage

@@ -19,8 +19,8 @@ type PoolConfig struct {
 // Pool gives requests their handlers: at most Workers run at once, at most Alive exist. The others wait in the order of
 // the pool's kind. It has no goroutines while there is nothing to do.
 type Pool struct {
-	cfg  PoolConfig
-	born time.Time // times of jobs are durations since then, which take half as long to read
+	cfg   PoolConfig
+	clock *Clock // that jobs go by
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -44,7 +44,7 @@ type Pool struct {
 // NewPool makes a pool.
 func NewPool(cfg PoolConfig) *Pool {
 	cfg.Alive = max(cfg.Alive, cfg.Workers)
-	return &Pool{cfg: cfg, born: time.Now(), queue: queue{kind: cfg.Kind}}
+	return &Pool{cfg: cfg, clock: NewClock(), queue: queue{kind: cfg.Kind}}
 }
 
 // Name returns the pool's name.
@@ -93,7 +93,7 @@ type Job struct {
 
 	// The pool's lock guards the following.
 	prev, next *Job          // in the lane or, when live, in the list of the pool's live jobs
-	arrived    time.Duration // when it was admitted, since the pool's birth
+	arrived    time.Duration // when it was admitted, by the pool's clock
 	began      time.Duration // when the handler did
 	waits      int32         // operations that the handler waits for
 	priority   int16         // set before Admit
@@ -110,7 +110,7 @@ func (j *Job) Prefer(priority int16) { j.priority = priority }
 // or later, when there is a worker. If there are too many requests, one of them is refused. Admit does not block.
 func (j *Job) Admit() na.Task {
 	p := j.pool
-	now := time.Since(p.born)
+	now := p.clock.Now()
 	p.mu.Lock()
 	j.arrived = now
 	if p.startLocked(j) {
@@ -247,7 +247,7 @@ func (p *Pool) nextLocked() *Job {
 	}
 	j := p.queue.pop()
 	if j != nil {
-		p.beginLocked(j, time.Since(p.born))
+		p.beginLocked(j, p.clock.Now())
 	}
 	return j
 }

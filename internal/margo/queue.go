@@ -32,12 +32,12 @@ func (k Kind) String() string {
 const fairTurn = 8
 
 // queue holds the requests of a pool that wait for a worker: lanes for each priority, the highest first. Pools of other
-// kinds have one.
+// kinds have one level, which they keep.
 type queue struct {
 	kind   Kind
 	queued int
 	turns  uint64   // requests taken out
-	levels []*level // none is empty
+	levels []*level // none is empty in pools of kind Priority
 }
 
 // level has the requests of one priority.
@@ -100,7 +100,7 @@ func (q *queue) longest() int {
 // took counts a request that has left a level.
 func (q *queue) took(i int) {
 	q.queued--
-	if q.levels[i].lanes.queued == 0 {
+	if q.kind == Priority && q.levels[i].lanes.queued == 0 {
 		q.levels = slices.Delete(q.levels, i, i+1)
 	}
 }
@@ -108,20 +108,19 @@ func (q *queue) took(i int) {
 // evict takes a request out so that there is room for j of peer: the newest of who has most in the queue, of the lowest
 // priority. It returns nil if there is no request that is worth less than j.
 func (q *queue) evict(peer string, j *Job) *Job {
-	if len(q.levels) == 0 {
-		return nil
-	}
 	priority, lane := q.place(peer, j)
-	i := len(q.levels) - 1
-	var victim *Job
-	switch lowest := q.levels[i]; {
-	case lowest.priority < priority:
-		victim = lowest.lanes.drop()
-	case lowest.priority == priority:
-		victim = lowest.lanes.evict(lane)
+	for i, l := range slices.Backward(q.levels) {
+		var victim *Job
+		switch {
+		case l.priority < priority:
+			victim = l.lanes.drop() // nil if all are the process's own
+		case l.priority == priority:
+			victim = l.lanes.evict(lane)
+		}
+		if victim != nil {
+			q.took(i)
+			return victim
+		}
 	}
-	if victim != nil {
-		q.took(i)
-	}
-	return victim
+	return nil
 }

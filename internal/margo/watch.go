@@ -38,7 +38,7 @@ type Sighting struct {
 func (p *Pool) Jobs() []Sighting {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := time.Since(p.born)
+	now := p.clock.Exact()
 	var list []Sighting
 	for j := p.live; j != nil; j = j.next {
 		list = append(list, j.sightLocked(now))
@@ -88,6 +88,9 @@ func (p *Pool) Watch(after time.Duration, report func(Sighting)) {
 		w.armed = false
 	}
 	w.after, w.report = after, report
+	if after <= 0 {
+		w.told = nil // or jobs would live as long as the pool
+	}
 	if p.live != nil {
 		p.watchLocked()
 	}
@@ -130,7 +133,7 @@ func (p *Pool) due() (due []Sighting, report func(Sighting)) {
 		return nil, nil
 	}
 	w.armed = false
-	now, next := time.Since(p.born), time.Duration(0)
+	now, next := p.clock.Exact(), time.Duration(0)
 	told := map[*Job]time.Duration{}
 	for j := p.live; j != nil; j = j.next {
 		at := max(w.after, 2*w.told[j])
