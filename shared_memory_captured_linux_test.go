@@ -49,7 +49,12 @@ func TestSharedMemoryDescriptors(t *testing.T) {
 		if words[3] == "bound" {
 			d = b.mem.core.Bind()
 		}
-		if diff := cmp.Diff(hex.EncodeToString(want), hex.EncodeToString(d.Append(nil))); diff != "" {
+		got := d.Append(nil)
+		for i := range d.Segments() { // of the list in front of the handle C uses the lengths only, and this package tells no more
+			clear(want[16+16*i:][:8])
+			clear(got[16+16*i:][:8])
+		}
+		if diff := cmp.Diff(hex.EncodeToString(want), hex.EncodeToString(got)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", strings.Join(words[:4], " "), diff)
 		}
 		must(t, b.Close())

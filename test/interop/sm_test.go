@@ -105,3 +105,21 @@ func TestSharedMemoryMixed(t *testing.T) {
 		}
 	}}})
 }
+
+// TestSharedMemoryLarge has a Go server move more from and to a client in C than one system call does, which C cannot
+// start itself.
+func TestSharedMemoryLarge(t *testing.T) {
+	if os.Getenv("CINNABAR_LARGE") == "" {
+		t.Skip("takes 5 GiB of memory; set CINNABAR_LARGE=1 to run it")
+	}
+	overSharedMemory(t, false, []named{{"MercuryClientC", func(t *testing.T) {
+		s := listen(t, mercury, nil).serveMercury(t)
+		client := startPeer(t, hgPeer)
+		client.aim(s.Addr())
+		runSteps(client, []step{
+			{"pull total=2415919104", "ret=0 moved=0 count=2415919104 ok=1"},
+			{"push total=2415919104 segments=1024", "ret=0 moved=0 count=2415919104 ok=1"},
+		})
+		client.stop()
+	}}})
+}

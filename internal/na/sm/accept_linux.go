@@ -4,8 +4,6 @@ import (
 	"os"
 	"runtime"
 
-	"golang.org/x/sys/unix"
-
 	"cinnabar/internal/na"
 )
 
@@ -19,7 +17,7 @@ func (e *Endpoint) readSocket() {
 	for range datagramBatch {
 		d, ok, err := receiveDatagram(e.sock)
 		if !ok {
-			if err != nil {
+			if err != nil && e.mayLog(e.who) {
 				e.cfg.Logger.Warn("the endpoint's socket cannot be read", keyError, err)
 			}
 			return
@@ -157,7 +155,10 @@ func (e *Endpoint) welcome(cmd command, d *datagram) error {
 	}
 	pidfd, gone := openProcess(who.pid)
 	c.pidfd = pidfd
-	e.addConn(c)
+	if !e.addConn(c) { // the region goes with the endpoint
+		closeAll(c.ear, c.bell, c.pidfd)
+		return nil
+	}
 	a.last.Store(c)
 	a.conn.Store(c)
 	a.activateConn()
@@ -262,34 +263,4 @@ func (e *Endpoint) strangerOf(d *datagram) *Addr {
 		who.pid = d.pid
 	}
 	return &Addr{ep: e, who: who, uri: who.uri()}
-}
-
-// openNotify asks the kernel to tell when somebody opens the endpoint's region. It may refuse: then clients that never
-// sleep are found by looking now and then.
-func (e *Endpoint) openNotify() {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err != nil {
-		return
-	}
-	path := e.cfg.objectPath(e.own.uri)
-	if _, err = unix.InotifyAddWatch(fd, path, unix.IN_OPEN|unix.IN_DELETE_SELF|unix.IN_MOVE_SELF); err == nil {
-		err = e.poll.add(fd, unix.EPOLLIN, eventNotify, 0)
-	}
-	if err != nil {
-		closeAll(fd)
-		return
-	}
-	e.notify = fd
-}
-
-// readNotify takes note that somebody has opened the region.
-func (e *Endpoint) readNotify() {
-	var b [1024]byte
-	for {
-		n, err := unix.Read(e.notify, b[:])
-		if n <= 0 || err != nil {
-			break
-		}
-	}
-	e.care.opened()
 }

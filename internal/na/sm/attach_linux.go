@@ -52,12 +52,13 @@ func (b *batch) free() {
 }
 
 // add adds that local, which is not empty, lies at addr of the peer. Pieces that continue the last one on their side
-// become part of it. False: there is no room.
+// become part of it, except that the owner who is to move them has to find each in one piece of what it has registered:
+// what only happens to lie side by side stays apart then. False: there is no room.
 func (b *batch) add(local []byte, addr uint64) bool {
 	at, n := hostmem.Addr(local), uint64(len(local))
 	growLocal := len(b.local) > 0 && b.localEnd == at
 	growRemote := false
-	if k := len(b.remote); k > 0 {
+	if k := len(b.remote); k > 0 && !b.relayed {
 		last := &b.remote[k-1]
 		growRemote = uint64(last.Base)+uint64(last.Len) == addr
 	}

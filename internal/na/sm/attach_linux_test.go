@@ -30,7 +30,7 @@ func TestAttachRefused(t *testing.T) {
 	if probeErr == nil {
 		t.Skipf("process 1 can be reached by a process of user %d without CAP_SYS_PTRACE: a container of its own", os.Getuid())
 	}
-	if probeErr != unix.EPERM {
+	if !refused(probeErr) { // a filter of system calls may answer before the kernel
 		t.Errorf("probe: %v, want %v", probeErr, unix.EPERM)
 	}
 	if na.KindOf(moveErr) != na.Denied || !attachRefused(moveErr) {

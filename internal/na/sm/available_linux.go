@@ -2,6 +2,7 @@ package sm
 
 import (
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -12,6 +13,15 @@ func Available() error {
 		if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
 			return fmt.Errorf("no files can be made in %s: %w", dir, err)
 		}
+	}
+	return nil
+}
+
+// Attach returns why the kernel moves no memory between processes for this one, such as a filter of system calls, nil
+// if nothing is known to stand in its way. Whether it does for a certain process is found out by a transfer.
+func Attach() error {
+	if err := probe(int32(os.Getpid())); err != nil {
+		return newAttachError(int32(os.Getpid()), err)
 	}
 	return nil
 }

@@ -12,3 +12,6 @@ import (
 func Available() error {
 	return fmt.Errorf("%w on %s; use ofi+tcp", errors.ErrUnsupported, runtime.GOOS)
 }
+
+// Attach returns why no memory is moved between processes.
+func Attach() error { return Available() }

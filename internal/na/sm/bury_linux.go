@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"cinnabar/internal/shm"
 )
 
 // tryBury does the last things for a conn that has failed, unless somebody still receives from it: he does it then. The
@@ -148,14 +146,13 @@ func (e *Endpoint) farewell(path string, cmd command) {
 	}
 }
 
-// withdraw takes back a conn that no server has heard of. Its region and process stay the attempt's.
+// withdraw takes back a conn that no server has heard of. Its region and process stay the attempt's, which has its receive
+// role, so that nobody has buried it even if Close has made it fail.
 func (e *Endpoint) withdraw(c *conn) {
-	c.dead.Store(true)
-	close(c.done)
-	e.dropConn(c)
-	for !c.enter() { // the poller has a look at it, at most
-		shm.Pause(1)
+	if c.dead.CompareAndSwap(false, true) {
+		close(c.done)
 	}
+	e.dropConn(c)
 	for _, fd := range [...]int{c.ear, c.pidfd} {
 		if fd >= 0 {
 			e.poll.remove(fd)

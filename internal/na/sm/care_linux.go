@@ -26,6 +26,7 @@ type care struct {
 	openUntil, until    time.Time
 	next                time.Time // for the sweep
 	check               time.Time // for the servers
+	restore             time.Time // when files are to be restored, zero if they are there
 
 	suspects  uint64 // copy buffers that belonged to nobody at the last sweeps
 	sightings int
@@ -63,6 +64,9 @@ func (e *Endpoint) interval(now time.Time) time.Duration {
 	case now.Before(k.until) || k.suspects != 0 || k.lost != [pairWords]uint64{}:
 		d = orphanInterval
 	}
+	if !k.restore.IsZero() {
+		d = shorter(d, max(k.restore.Sub(now), time.Microsecond))
+	}
 	for _, c := range e.list() {
 		switch {
 		case c.self:
@@ -83,11 +87,16 @@ func shorter(a, b time.Duration) time.Duration {
 	return a
 }
 
-// tick does what is due. The poller calls it when its time is over.
+// tick does what is due. The poller calls it when its time is over, and now and then while it has much to do.
 func (e *Endpoint) tick(now time.Time) {
 	k := &e.care
+	if !k.restore.IsZero() && !now.Before(k.restore) {
+		k.restore = time.Time{}
+		e.restore()
+	}
 	if now.Sub(k.check) >= checkInterval {
 		k.check = now
+		e.checkClosing() // whoever connects while a server closes may not be told
 		e.checkServers()
 	}
 	if e.region != nil && now.Sub(k.next) >= orphanInterval {
@@ -118,17 +127,36 @@ func (c *conn) serverState() (state uint32) {
 	return state
 }
 
-// checkServers ends connections to endpoints of living processes that are gone: C's do not tell, but remove their region.
+// checkServers ends connections to endpoints of living processes that are gone. C's do not tell, but unmap their region
+// and remove it. That it is removed says nothing alone: HG_Cleanup in any process does that to living endpoints.
 func (e *Endpoint) checkServers() {
+	defer e.stats.checks.Add(1)
 	for _, c := range e.list() {
-		if c.server || c.addr.awaits.Load() == 0 {
+		if c.server || c.addr.awaits.Load() == 0 || c.inode == 0 || c.pid == e.who.pid {
 			continue
 		}
 		st, err := os.Stat(e.cfg.objectPath(c.addr.uri))
-		if errors.Is(err, fs.ErrNotExist) || err == nil && c.inode != 0 && inodeOf(st) != c.inode {
+		removed := errors.Is(err, fs.ErrNotExist) || err == nil && inodeOf(st) != c.inode
+		if removed && !maps(c.pid, c.inode) {
 			e.part(c, &parting{kind: na.Unreachable, err: errClosing})
 		}
 	}
+}
+
+// maps tells whether a process has a file mapped, as far as the kernel lets one see: whether that is so if it does not.
+// The fifth field of each line of /proc/PID/maps is an inode.
+func maps(pid int32, inode uint64) bool {
+	b, err := os.ReadFile("/proc/" + itoa(int(pid)) + "/maps")
+	if err != nil || len(b) == 0 {
+		return true
+	}
+	want := strconv.FormatUint(inode, 10)
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 4 && f[4] == want {
+			return true
+		}
+	}
+	return false
 }
 
 func inodeOf(st fs.FileInfo) uint64 {
@@ -236,7 +264,9 @@ func (e *Endpoint) sweepPairs() {
 		k.lostSeen = 0
 		return
 	}
-	if k.lostSeen++; k.lostSeen <= suspectSeen || e.strangersMap() {
+	// Looking at all processes costs much: it becomes rarer while it does not help, because a client lives that has claimed
+	// a pair and not said so.
+	if k.lostSeen++; k.lostSeen <= suspectSeen || k.lostSeen&(k.lostSeen-1) != 0 && k.lostSeen%1024 != 0 || e.strangersMap() {
 		return
 	}
 	_ = e.region.read(func() { // a region that faults has no pairs

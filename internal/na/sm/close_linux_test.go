@@ -21,7 +21,7 @@ func objects(t testing.TB, cfg *Config) (list []string) {
 			t.Fatal(err)
 		}
 		for _, f := range files {
-			if strings.HasPrefix(f.Name(), cfg.Prefix+"-") {
+			if strings.HasPrefix(strings.TrimPrefix(f.Name(), "."), cfg.Prefix+"-") {
 				list = append(list, f.Name())
 			}
 		}
@@ -69,31 +69,62 @@ func TestCloseLeavesNothing(t *testing.T) {
 
 // TestServerCloses closes a server while a call waits for its answer.
 func TestServerCloses(t *testing.T) {
-	for _, raw := range []bool{false, true} {
-		server, _ := serve(t, Config{})
-		client := open(t, Config{})
-		to := lookup(t, client, server.own.String())
-		c := newCaller(client, to)
-		if _, err := c.call(t, nil); err != nil {
-			t.Fatal(err)
-		}
-		recv := newSignal()
-		client.RecvExpected(&recv.op, to, 500, make([]byte, 8)) // which no request provokes
-		done := to.Done()
-		if raw { // as C does it, which does not tell
-			if err := os.Remove(server.cfg.objectPath(server.own.uri)); err != nil {
-				t.Fatal(err)
-			}
-		} else {
-			shut(t, server)
-		}
-		if err := recv.wait(t); na.KindOf(err) != na.Unreachable || !errors.Is(err, errClosing) {
-			t.Errorf("got %v", err)
-		}
-		<-done
-		if _, err := c.call(t, nil); na.KindOf(err) != na.Unreachable {
-			t.Errorf("a later call: %v", err)
-		}
+	server, _ := serve(t, Config{})
+	client := open(t, Config{})
+	to := lookup(t, client, server.own.String())
+	c := newCaller(client, to)
+	if _, err := c.call(t, nil); err != nil {
+		t.Fatal(err)
+	}
+	recv := newSignal()
+	client.RecvExpected(&recv.op, to, 500, make([]byte, 8)) // which no request provokes
+	done := to.Done()
+	shut(t, server)
+	if err := recv.wait(t); na.KindOf(err) != na.Unreachable || !errors.Is(err, errClosing) {
+		t.Errorf("got %v", err)
+	}
+	<-done
+	if _, err := c.call(t, nil); na.KindOf(err) != na.Unreachable {
+		t.Errorf("a later call: %v", err)
+	}
+	eventually(t, "nobody watches the lost connection", func() bool {
+		client.watch.mu.Lock()
+		defer client.watch.mu.Unlock()
+		return !client.watch.running && len(client.watch.list) == 0
+	})
+}
+
+// TestServerUnmaps has a server close as C's do, which do not tell: a region that is removed is nothing yet, one that is
+// not mapped any more is the end.
+func TestServerUnmaps(t *testing.T) {
+	s := start(t, "unmapper")
+	client := open(t, Config{})
+	to := lookup(t, client, s.expect("ready "))
+	send, recv := newSignal(), newSignal()
+	client.RecvExpected(&recv.op, to, 1, make([]byte, 8))
+	client.SendRequest(&send.op, to, 1, nil)
+	if err := send.wait(t); err != nil {
+		t.Fatal(err)
+	}
+	s.tell("")
+	s.expect("removed")
+	client.checkServersFor(t, to)
+	if to.(*Addr).conn.Load() == nil {
+		t.Error("a server whose region was removed counts as closed")
+	}
+	s.tell("")
+	s.expect("unmapped")
+	if err := recv.wait(t); na.KindOf(err) != na.Unreachable || !errors.Is(err, errClosing) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// checkServersFor waits until the poller has looked after a server twice.
+func (e *Endpoint) checkServersFor(t *testing.T, to na.Addr) {
+	t.Helper()
+	for range 2 {
+		before := e.stats.checks.Load()
+		eventually(t, "the poller looks", func() bool { return e.stats.checks.Load() > before })
 	}
 }
 
@@ -159,7 +190,7 @@ func TestLivingStays(t *testing.T) {
 	server, _ := serve(t, cfg)
 	before := objects(t, &server.cfg)
 	client := open(t, cfg)
-	if after := objects(t, &server.cfg); len(after) != len(before) || len(after) != 2 {
+	if after := objects(t, &server.cfg); len(after) != len(before) || len(after) != 4 {
 		t.Errorf("%q before, %q after", before, after)
 	}
 	calls(t, client, server.own.String())
@@ -184,6 +215,7 @@ func TestReclaim(t *testing.T) {
 	write(cfg.objectPath(dead), regionSize)
 	write(cfg.objectPath(dead)+".new", 0)
 	write(cfg.objectPath("name"), 100) // nobody's
+	write(cfg.spareObject("2147483646-2"), regionSize)
 	for _, uri := range []string{dead, "2147483646-1"} {
 		if err := os.Mkdir(cfg.socketDir(uri), 0o700); err != nil {
 			t.Fatal(err)

@@ -19,7 +19,8 @@ type Config struct {
 	// Listen has requests taken, for which the endpoint puts a region of memory into ShmDir and a socket into SocketDir.
 	// Without it the endpoint has neither, and no peer can reach it first.
 	Listen bool
-	// Handler takes the requests. It may be nil if Listen is false.
+	// Handler takes the requests. Without Listen it is to refuse those that servers send to their client, or may be nil:
+	// then they are dropped unanswered.
 	Handler na.Handler
 	// Logger is told of peers that break the protocol and, at Debug, of connections. Nil discards.
 	Logger *slog.Logger

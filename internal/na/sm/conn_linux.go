@@ -197,7 +197,10 @@ func violated(format string, args ...any) error { return &violation{fmt.Sprintf(
 
 // take takes the oldest message out of the ring, if there is one, and copies it to where it belongs. The caller has the
 // receive role.
+//
+// With an error, m.to is whoever would have had the message.
 func (c *conn) take(m *arrival) (ok bool, err error) {
+	*m = arrival{}
 	defer c.reg.Recover(c.reg.Guard(), &err)
 	d, at, ok := c.in.peek()
 	if !ok {
@@ -269,6 +272,9 @@ func (c *conn) receive(limit int) (n int) {
 		ok, err := c.take(&m)
 		if err != nil {
 			c.offend(err)
+			if op := m.to.op; op != nil {
+				op.Finish(0, &na.Error{Kind: na.Unreachable, Op: "receive", Addr: c.addr.String(), Err: err})
+			}
 			return n + 1
 		}
 		if !ok {

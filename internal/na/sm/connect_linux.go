@@ -37,7 +37,9 @@ func (e *Endpoint) dial(a *Addr) {
 		case <-timer.C:
 		case <-e.stop:
 			t.abandon()
-			return // Close ends what waits
+			items, tags := a.giveUp() // what has come to wait since Close looked
+			a.failAll(items, tags, na.Closed, nil)
+			return
 		}
 		err := t.connect()
 		if err == nil {
@@ -193,6 +195,7 @@ func (t *attempt) announce() error {
 		ep: e, addr: t.addr, reg: t.reg, pair: t.pair, pid: t.pid, pidfd: t.pidfd, inode: t.inode, bell: -1, ear: -1,
 		done: make(chan struct{}), scratch: make([]byte, bufferSize),
 	}
+	c.role.held.Store(true) // what c has is the attempt's until the server knows of it: nobody else is to bury it
 	if err := c.attach(); err != nil {
 		return err
 	}
@@ -206,7 +209,10 @@ func (t *attempt) announce() error {
 			c.extend()
 		}
 	}
-	e.addConn(c)
+	if !e.addConn(c) {
+		closeAll(c.ear, c.bell)
+		return errClosing
+	}
 	if err := c.watchFDs(); err != nil {
 		e.withdraw(c)
 		return err
@@ -216,11 +222,8 @@ func (t *attempt) announce() error {
 		e.withdraw(c)
 		return err
 	}
-	c.listen()
-	if c.silent() {
-		e.poll.wake() // which has to look at c from now on, since no bell will tell it to
-	}
 	t.reg, t.pair, t.pidfd = nil, -1, -1
+	c.sleeping(true)
 	t.addr.connected(c)
 	return nil
 }
@@ -290,23 +293,26 @@ func (t *attempt) tell(c *conn, path string, cmd command) (err error) {
 	}
 }
 
-// listen asks for the first bell.
-func (c *conn) listen() {
-	if c.enter() {
-		c.sleeping(true)
-		c.leave()
-	}
-}
-
-// connected makes c the connection, and has the poller send what waits.
+// connected makes c the connection, gives up its receive role and sends what waits.
 func (a *Addr) connected(c *conn) {
 	a.mu.Lock()
 	a.dialing, a.trouble = false, nil
 	a.last.Store(c)
-	a.conn.Store(c)
+	lost := c.dead.Load() // Close was faster; it does not know of what waits
+	if !lost {
+		a.conn.Store(c)
+	}
 	n := len(a.waiting)
 	a.mu.Unlock()
+	if lost {
+		c.leave()
+		items, tags := a.giveUp()
+		a.failAll(items, tags, na.Closed, nil)
+		return
+	}
 	a.activateConn()
+	c.leave()
+	a.ep.poll.wake() // what has come since c was made has woken it in vain; and some peers ring no bell
 	if n == 0 {
 		return
 	}

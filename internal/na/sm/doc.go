@@ -34,5 +34,7 @@
 // Limits: Linux only. Messages have 4,096 bytes at most. A server has 255 clients at most; the next one waits for a place.
 // C's endpoints with names of their own cannot be reached by C's clients, and C's servers take 511 connections in their
 // life from clients in C; clients of this package do not count among them. C's programs that call HG_Cleanup remove the
-// regions of all programs, those of living servers too: their clients stay connected, and new ones find nobody.
+// regions of all programs, those of living servers too: an endpoint of this package restores its own, which takes some
+// milliseconds; clients of one in C stay connected, and new ones find nobody. A region that another program truncates is
+// lost: whoever touches it gets an error, and the endpoint has to be opened anew.
 package sm

@@ -30,7 +30,8 @@ type Endpoint struct {
 	private *region // for messages to oneself without Listen; made when needed
 	sock    int     // datagrams to servers, and from clients
 	bound   bool    // the socket has its place
-	notify  int     // inotify descriptor, -1 if there is none
+	files   struct{ region, socket os.FileInfo }
+	notify  int // inotify descriptor, -1 if there is none
 	poll    *poller
 	watch   watcher
 	care    care
@@ -131,9 +132,11 @@ func (e *Endpoint) establish() (err error) {
 	if err := e.createRegion(); err != nil {
 		return err
 	}
+	e.files.region = keepSpare(e.cfg.objectPath(e.own.uri), e.cfg.spareObject(e.own.uri))
 	if err := e.bindSocket(); err != nil {
 		return err
 	}
+	e.files.socket = keepSpare(e.cfg.socketPath(e.own.uri), e.cfg.spareSocket(e.own.uri))
 	e.openNotify()
 	return nil
 }
@@ -159,8 +162,8 @@ func (e *Endpoint) Addr() na.Addr { return e.own }
 // Listening implements [na.Endpoint].
 func (e *Endpoint) Listening() bool { return e.cfg.Listen }
 
-// takesRequests reports whether requests are handed on.
-func (e *Endpoint) takesRequests() bool { return e.cfg.Listen && !e.refusing.Load() }
+// takesRequests reports whether requests are handed on: without Listen too, if there is a handler, which refuses them.
+func (e *Endpoint) takesRequests() bool { return e.cfg.Handler != nil && !e.refusing.Load() }
 
 // Limits implements [na.Endpoint]: messages have no header.
 func (e *Endpoint) Limits() na.Limits {
@@ -275,10 +278,15 @@ func (e *Endpoint) connectSelf() error {
 // list is the conns there are. It is not to be changed.
 func (e *Endpoint) list() []*conn { return *e.conns.Load() }
 
-func (e *Endpoint) addConn(c *conn) {
+// addConn has c looked at. False: it is too late.
+func (e *Endpoint) addConn(c *conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.sealed {
+		return false
+	}
 	e.addConnLocked(c)
+	return true
 }
 
 // +checklocks:e.mu
@@ -390,6 +398,7 @@ func (e *Endpoint) end() {
 	e.wg.Wait()
 	e.endConns() // those that have come about meanwhile
 	e.graves.Wait()
+	e.freeKept()
 	e.ended.Store(true)
 	e.poll.wake()
 	<-e.pollEnd
@@ -398,10 +407,22 @@ func (e *Endpoint) end() {
 	close(e.finished)
 }
 
-// lingerTime is for how long servers are given to take what they were sent.
+// freeKept lets go of clients that have broken the protocol and still live.
+func (e *Endpoint) freeKept() {
+	e.mu.Lock()
+	kept := e.pairs
+	e.mu.Unlock()
+	for _, c := range kept {
+		if c != nil {
+			e.freePair(c)
+		}
+	}
+}
+
+// lingerTime is for how long peers are given to take what they were sent.
 const lingerTime = 100 * time.Millisecond
 
-// linger waits until servers have taken what they were sent, or a short while.
+// linger waits until peers have taken what they were sent, or a short while: the last answer of a server that ends itself, say.
 func (e *Endpoint) linger() {
 	end := time.NewTimer(lingerTime)
 	defer end.Stop()
@@ -416,12 +437,12 @@ func (e *Endpoint) linger() {
 	}
 }
 
-// unread tells whether a server has not taken all that it was sent.
+// unread tells whether the peer has not taken all that it was sent.
 func (c *conn) unread() (yes bool) {
 	a := c.addr
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if c.server || a.conn.Load() != c {
+	if c.self || a.conn.Load() != c {
 		return false
 	}
 	err := c.reg.read(func() { yes = c.out.waiting() > 0 })
@@ -445,7 +466,7 @@ func (e *Endpoint) endConns() {
 
 // counters are what an endpoint counts.
 type counters struct {
-	connections, unmatched, dropped, complaints atomic.Uint64
+	connections, unmatched, dropped, complaints, checks atomic.Uint64
 }
 
 // complain logs that a peer breaks the protocol, not more than once a minute for each.

@@ -1,6 +1,7 @@
 package sm
 
 import (
+	"errors"
 	"net"
 	"slices"
 	"sync"
@@ -20,6 +21,8 @@ type grants struct {
 // grantWait is how long a peer may take for what it is told, which the socket holds for it in thousands.
 const grantWait = time.Second
 
+var errGranted = errors.New("a second request for an arena that is granted")
+
 // give answers a request for an arena.
 func (g *grants) give(c *net.UnixConn, from *arenas, id uint64) error {
 	g.mu.Lock()
@@ -27,6 +30,9 @@ func (g *grants) give(c *net.UnixConn, from *arenas, id uint64) error {
 	a := from.get(id)
 	if a == nil {
 		return tell(c, grant{what: grantRefused, id: id}, nil)
+	}
+	if slices.Contains(g.given[c], id) {
+		return errGranted
 	}
 	if g.given == nil {
 		g.given = make(map[*net.UnixConn][]uint64)

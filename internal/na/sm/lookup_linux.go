@@ -91,6 +91,7 @@ func (e *Endpoint) RegisterSegments(segs [][]byte, access na.Access) (na.Memory,
 	if err != nil {
 		return nil, err
 	}
+	ownMemories.add(e.who, &e.mem)
 	e.mem.relay.listen(e.who, &e.mem, e.cfg.Logger)
 	return m, nil
 }
@@ -137,6 +138,12 @@ func (e *Endpoint) transfer(op *na.Op, a na.Addr, frags []na.Fragment, put bool)
 	if err != nil || total == 0 {
 		t.finish(err)
 		return
+	}
+	if p.inProcess(e.who.pid) {
+		if err := checkOwn(p.who, frags, needed(put)); err != nil {
+			t.finish(err)
+			return
+		}
 	}
 	t.frags, t.total = frags, total
 	e.transfers.start(t)

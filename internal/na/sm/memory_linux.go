@@ -2,6 +2,7 @@ package sm
 
 import (
 	"fmt"
+	"runtime/debug"
 	"sync"
 
 	"cinnabar/internal/hostmem"
@@ -111,6 +112,18 @@ func (t *memories) drop(m *memory) {
 	delete(t.live, m)
 }
 
+// allows returns an error unless the n bytes at addr are registered and may be accessed in that way.
+func (t *memories) allows(addr, n uint64, access na.Access) error {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for m := range t.live {
+		if m.access&access != 0 && m.part(addr, n) != nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("%d bytes at %#x of this process are not registered for access %d", n, addr, access)
+}
+
 // use calls f with the n bytes at addr, if they are registered and may be accessed in that way. They stay registered
 // until f returns. It looks at all registered memory, since the same addresses may be registered several times; only
 // peers without the kernel's help come here.
@@ -121,8 +134,8 @@ func (t *memories) use(addr, n uint64, access na.Access, f func([]byte)) error {
 			failed = fmt.Errorf("memory at %#x is registered with access %d, which does not allow it", addr, m.access)
 			continue
 		}
-		if m.serve(addr, n, f) {
-			return nil
+		if served, err := m.serve(addr, n, f); served || err != nil {
+			return err
 		}
 	}
 	return failed
@@ -140,13 +153,31 @@ func (t *memories) at(addr, n uint64) (list []*memory) {
 	return list
 }
 
-func (m *memory) serve(addr, n uint64, f func([]byte)) bool {
+// serve calls f with a part of m, and reports whether m is open.
+func (m *memory) serve(addr, n uint64, f func([]byte)) (served bool, err error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if m.open {
-		f(m.part(addr, n))
+		err = guarded(f, m.part(addr, n))
 	}
-	return m.open
+	return m.open, err
+}
+
+// guarded calls f with memory that may be mapped no more. A program that has unmapped it before it closed the
+// registration must not end by a fault of a peer's making: that is an error for the peer, as it is from the kernel.
+func guarded(f func([]byte), mem []byte) (err error) {
+	old := debug.SetPanicOnFault(true)
+	defer func() {
+		debug.SetPanicOnFault(old)
+		if v := recover(); v != nil {
+			if _, fault := v.(interface{ Addr() uintptr }); !fault {
+				panic(v)
+			}
+			err = fmt.Errorf("some of the %d bytes at %#x are not mapped any more", len(mem), hostmem.Addr(mem))
+		}
+	}()
+	f(mem)
+	return nil
 }
 
 // close ends all registrations.
@@ -155,6 +186,7 @@ func (t *memories) close() {
 	live := t.live
 	t.live, t.closed = nil, true
 	t.mu.Unlock()
+	ownMemories.remove(t)
 	for m := range live {
 		m.revoke()
 	}

@@ -126,7 +126,8 @@ func reclaimAll(cfg *Config) {
 			continue
 		}
 		for _, f := range list {
-			if uri, ok := strings.CutPrefix(f.Name(), cfg.Prefix+"-"); ok {
+			name := strings.TrimPrefix(f.Name(), ".") // which spares begin with
+			if uri, ok := strings.CutPrefix(name, cfg.Prefix+"-"); ok {
 				reclaim(cfg, strings.TrimSuffix(uri, ".new"))
 			}
 		}
@@ -138,20 +139,25 @@ func reclaimAll(cfg *Config) {
 //   - its process, which its URI or its region names, does not exist, or has started after the one that the region names; and
 //   - nobody has the region mapped, or nobody but clients of a server whose socket refuses.
 func reclaim(cfg *Config, uri string) bool {
-	object, sock := cfg.objectPath(uri), cfg.socketPath(uri)
+	object := cfg.objectPath(uri)
 	if !ownerGone(cfg, uri) {
 		return false
 	}
-	refused, absent := probeSocket(sock)
-	if !refused && !absent {
-		return false
-	}
-	for _, path := range [...]string{object, object + ".new"} {
-		if !removeUnused(path, refused) {
+	var dead []string // sockets
+	for _, sock := range [...]string{cfg.socketPath(uri), cfg.spareSocket(uri)} {
+		switch refused, absent := probeSocket(sock); {
+		case refused:
+			dead = append(dead, sock)
+		case !absent:
 			return false
 		}
 	}
-	if refused {
+	for _, path := range [...]string{object, object + ".new", cfg.spareObject(uri)} {
+		if !removeUnused(path, dead != nil) {
+			return false
+		}
+	}
+	for _, sock := range dead {
 		_ = os.Remove(sock)
 	}
 	_ = os.Remove(cfg.socketDir(uri)) // stays if there is anything else in it
@@ -179,6 +185,9 @@ func ownerGone(cfg *Config, uri string) bool {
 		started uint64
 	}
 	m, err := shm.Open(cfg.objectPath(uri), regionSize, regionSize)
+	if errors.Is(err, fs.ErrNotExist) {
+		m, err = shm.Open(cfg.spareObject(uri), regionSize, regionSize)
+	}
 	if err == nil {
 		r := newRegion(m)
 		if r.read(func() {
@@ -205,8 +214,16 @@ func ownerGone(cfg *Config, uri string) bool {
 }
 
 // processGone tells whether there is no process of that number, or one that has ended and that its parent does not know
-// of yet.
+// of yet. The state that /proc tells is that of the first thread, which may end before others do.
 func processGone(pid int32) bool {
+	fd, err := openProcess(pid)
+	if err != nil {
+		return true
+	}
+	if fd >= 0 {
+		defer closeAll(fd)
+		return ended(fd)
+	}
 	if errors.Is(unix.Kill(int(pid), 0), unix.ESRCH) {
 		return true
 	}
@@ -242,9 +259,12 @@ func (e *Endpoint) removeObjects() {
 	if e.region == nil {
 		return
 	}
-	_ = os.Remove(e.cfg.objectPath(e.own.uri))
-	if e.bound { // else it is somebody else's
-		_ = os.Remove(e.cfg.socketPath(e.own.uri))
+	uri := e.own.uri
+	for _, path := range [...]string{e.cfg.objectPath(uri), e.cfg.spareObject(uri)} {
+		removeSame(path, e.files.region)
 	}
-	_ = os.Remove(e.cfg.socketDir(e.own.uri)) // as C's clean-up would
+	for _, path := range [...]string{e.cfg.socketPath(uri), e.cfg.spareSocket(uri)} {
+		removeSame(path, e.files.socket)
+	}
+	_ = os.Remove(e.cfg.socketDir(uri)) // as C's clean-up would; stays if there is anything in it
 }

@@ -40,6 +40,7 @@ type poller struct {
 	n       int  // events
 	events  [32]unix.EpollEvent
 	due     time.Time // the deadline that set has, zero if none
+	ticked  time.Time // the last tick of a busy poller
 	step    func(fd uintptr) bool
 	wait    time.Duration // between attempts to send what waits for room
 
@@ -187,12 +188,13 @@ const eventRounds = 128
 func (p *poller) round() (got bool) {
 	e := p.ep
 	for _, c := range e.list() {
-		if c.role.claim.Load() == 0 && p.visit(c) {
+		if c.polled() && p.visit(c) {
 			got = true
 		}
 	}
 	if p.rounds++; p.rounds%eventRounds == 0 {
 		p.look()
+		p.tick(time.Now())
 	}
 	if e.drainCommands() {
 		got = true
@@ -219,9 +221,12 @@ func (p *poller) visit(c *conn) bool {
 	return n > 0
 }
 
+// looks bounds how many batches of events are taken in a row: somebody may cause them without end.
+const looks = 4
+
 // look takes events without waiting.
 func (p *poller) look() {
-	for {
+	for range looks {
 		n, err := unix.EpollWait(p.fd, p.events[:], 0)
 		if err != nil || n <= 0 {
 			return
@@ -248,8 +253,9 @@ func (p *poller) dispatch(events []unix.EpollEvent) {
 
 // park waits until something comes. It reports whether that was a message or a command, after which spinning may pay.
 func (p *poller) park() bool {
+	p.tick(time.Now())
 	p.look()
-	if p.heard || p.arm() {
+	if p.heard || p.offered || p.arm() { // a client that has left may have sent requests before
 		return true
 	}
 	p.state.Store(pollParked)
@@ -278,6 +284,14 @@ func (p *poller) unpark() {
 	p.state.Store(pollActive)
 }
 
+// tick does what is due, which a poller that never parks for long would not come to otherwise.
+func (p *poller) tick(now time.Time) {
+	if now.Sub(p.ticked) >= tickInterval {
+		p.ticked = now
+		p.ep.tick(now)
+	}
+}
+
 // fetch is called by Go's poller: first to see whether there are events already.
 func (p *poller) fetch(fd uintptr) bool {
 	n, err := unix.EpollWait(int(fd), p.events[:], 0)
@@ -288,7 +302,7 @@ func (p *poller) fetch(fd uintptr) bool {
 // arm asks for doorbells, and reports whether something has come meanwhile.
 func (p *poller) arm() bool {
 	for _, c := range p.ep.list() {
-		if c.role.claim.Load() != 0 || !c.enter() {
+		if !c.polled() || !c.enterOrMiss() {
 			continue
 		}
 		c.sleeping(true)
@@ -309,6 +323,7 @@ const (
 	roomLongest    = time.Millisecond       // which become rarer
 	blindInterval  = 20 * time.Millisecond  // looks at the command ring if the kernel does not tell of new clients
 	orphanInterval = 250 * time.Millisecond // looks at copy buffers that a client has left behind
+	tickInterval   = 10 * time.Millisecond  // all of these while the poller has much to do
 )
 
 // interval is for how long to park at most; 0: for ever.

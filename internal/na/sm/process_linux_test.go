@@ -39,6 +39,8 @@ func playRole(role string) int {
 		err = p.raw(os.Getenv(targetEnv), os.Getenv(stepEnv))
 	case "caller":
 		err = p.caller(os.Getenv(targetEnv))
+	case "unmapper":
+		err = p.unmapper()
 	default:
 		err = fmt.Errorf("unknown role %q", role)
 	}
@@ -75,6 +77,32 @@ func (p *player) server() error {
 	h.ep.Store(e)
 	p.say("ready " + e.own.String())
 	return ep.Close(context.Background())
+}
+
+// unmapper is a server in C that polls, which takes everything and answers nothing: it removes its region when told to, and
+// unmaps it when told once more.
+func (p *player) unmapper() error {
+	cfg, err := p.cfg.withDefaults(2)
+	if err != nil {
+		return err
+	}
+	who := identity{int32(os.Getpid()), 0}
+	path := cfg.objectPath(who.uri())
+	m, err := shm.Create(path, regionSize)
+	if err != nil {
+		return err
+	}
+	newRegion(m).init(who, 0)
+	p.say("ready " + scheme + who.uri())
+	if err := os.Remove(path); err != nil {
+		return err
+	}
+	p.say("removed")
+	if err := m.Close(); err != nil {
+		return err
+	}
+	p.say("unmapped")
+	return nil
 }
 
 // caller makes calls until standard input ends: one for each line.

@@ -5,8 +5,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"cinnabar/internal/na"
 )
@@ -18,8 +22,11 @@ const relayDial = 2 * time.Second
 type relayLink struct {
 	who identity
 	c   *net.UnixConn
-	buf []byte
+	raw syscall.RawConn // c's
 }
+
+// linkBuffers keeps memory for as many requests as are under way at once. Connections are more.
+var linkBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // relayLinks are the connections to peers' relays that no transfer uses at the moment.
 type relayLinks struct {
@@ -30,19 +37,64 @@ type relayLinks struct {
 	closed bool
 }
 
-// get returns a connection to the peer who: one that is idle, or a new one.
+// get returns a connection to the peer who: one that is idle, or a new one. Who needs a new one closes those whose other
+// end is gone, so that peers that come and go leave nothing.
 func (ls *relayLinks) get(who identity) (*relayLink, error) {
-	ls.mu.Lock()
-	list := ls.idle[who]
-	if n := len(list); n > 0 {
-		l := list[n-1]
-		list[n-1] = nil
-		ls.idle[who] = list[:n-1]
-		ls.mu.Unlock()
-		return l, nil
+	for l := ls.take(who); l != nil; l = ls.take(who) {
+		if l.quiet() {
+			return l, nil
+		}
+		_ = l.c.Close() // the other end has, or speaks out of turn
 	}
-	ls.mu.Unlock()
+	ls.sweep()
 	return dialRelay(who)
+}
+
+// take takes one of the idle connections to a peer, nil if there is none.
+func (ls *relayLinks) take(who identity) *relayLink {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	list := ls.idle[who]
+	if len(list) == 0 {
+		return nil
+	}
+	l := list[len(list)-1]
+	ls.keepLocked(who, slices.Delete(list, len(list)-1, len(list)))
+	return l
+}
+
+// +checklocks:ls.mu
+func (ls *relayLinks) keepLocked(who identity, list []*relayLink) {
+	if len(list) == 0 {
+		delete(ls.idle, who)
+		return
+	}
+	ls.idle[who] = list
+}
+
+// sweep closes idle connections that are of no use any more.
+func (ls *relayLinks) sweep() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for who, list := range ls.idle {
+		ls.keepLocked(who, slices.DeleteFunc(list, func(l *relayLink) bool {
+			if l.quiet() {
+				return false
+			}
+			_ = l.c.Close() // the other end has, or speaks out of turn
+			return true
+		}))
+	}
+}
+
+// quiet tells whether the other end of a connection is there and says nothing, as it must while no request is under way.
+func (l *relayLink) quiet() bool {
+	var got error
+	err := l.raw.Control(func(fd uintptr) {
+		var one [1]byte
+		_, _, got = unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	})
+	return err == nil && got == unix.EAGAIN
 }
 
 // dialRelay connects to a peer's relay, and makes sure that it is that peer's.
@@ -55,14 +107,23 @@ func dialRelay(who identity) (*relayLink, error) {
 	if !ok {
 		return nil, errors.Join(errors.New("not a Unix socket"), nc.Close())
 	}
-	pid, err := trusted(c)
-	if err == nil && pid != who.pid {
-		err = fmt.Errorf("process %d listens where process %d should", pid, who.pid)
+	raw, err := c.SyscallConn()
+	if err == nil {
+		err = listens(c, who)
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	return &relayLink{who: who, c: c}, nil
+	return &relayLink{who: who, c: c, raw: raw}, nil
+}
+
+// listens returns an error unless it is a peer's process that c leads to.
+func listens(c *net.UnixConn, who identity) error {
+	pid, err := trusted(c)
+	if err == nil && pid != who.pid {
+		err = fmt.Errorf("process %d listens where process %d should", pid, who.pid)
+	}
+	return err
 }
 
 // put gives back a connection over which no request is under way.
@@ -77,17 +138,6 @@ func (ls *relayLinks) put(l *relayLink) {
 		ls.idle = make(map[identity][]*relayLink)
 	}
 	ls.idle[l.who] = append(ls.idle[l.who], l)
-}
-
-// forget closes the idle connections to a peer that is gone.
-func (ls *relayLinks) forget(who identity) {
-	ls.mu.Lock()
-	list := ls.idle[who]
-	delete(ls.idle, who)
-	ls.mu.Unlock()
-	for _, l := range list {
-		_ = l.c.Close() // nothing is under way
-	}
 }
 
 // close closes the idle connections; those in use are closed when they are given back.
@@ -110,31 +160,43 @@ func (r refusal) Error() string { return "the peer refuses: " + string(r) }
 
 // move moves what b says, relayBytes of it at most.
 func (l *relayLink) move(b *batch, put bool) error {
-	h := relayHead{access: na.ReadOnly, segments: len(b.remote), bytes: int(b.bytes)}
+	buf, _ := linkBuffers.Get().(*[]byte)
+	defer linkBuffers.Put(buf)
+	h := relayHead{access: needed(put), segments: len(b.remote), bytes: int(b.bytes)}
+	*buf = appendRequest((*buf)[:0], h, b)
 	if put {
-		h.access = na.WriteOnly
+		*buf = appendSlices(*buf, b.slices)
 	}
-	l.buf = appendRelayHead(l.buf[:0], h)
-	for _, r := range b.remote {
-		l.buf = appendSegment(l.buf, segment{uint64(r.Base), uint64(r.Len)})
-	}
-	want := h.bytes
-	if put {
-		want = 0
-		for _, s := range b.slices {
-			n := len(l.buf)
-			l.buf = append(l.buf, make([]byte, len(s))...)
-			copyExposed(l.buf[n:], s)
-		}
-	}
-	if _, err := l.c.Write(l.buf); err != nil {
+	if _, err := l.c.Write(*buf); err != nil {
 		return err
 	}
-	return l.answer(b, want)
+	if put {
+		return l.answer(buf, nil, 0)
+	}
+	return l.answer(buf, b.slices, h.bytes)
 }
 
-// answer reads the answer to a request and puts its bytes, which are want, where b says.
-func (l *relayLink) answer(b *batch, want int) error {
+// appendRequest appends a request without the bytes of a put.
+func appendRequest(buf []byte, h relayHead, b *batch) []byte {
+	buf = appendRelayHead(buf, h)
+	for _, r := range b.remote {
+		buf = appendSegment(buf, segment{uint64(r.Base), uint64(r.Len)})
+	}
+	return buf
+}
+
+// appendSlices appends the bytes of local memory.
+func appendSlices(buf []byte, slices [][]byte) []byte {
+	for _, s := range slices {
+		n := len(buf)
+		buf = append(buf, make([]byte, len(s))...)
+		copyExposed(buf[n:], s)
+	}
+	return buf
+}
+
+// answer reads the answer to a request into buf, and puts its bytes, which are want, into slices.
+func (l *relayLink) answer(buf *[]byte, slices [][]byte, want int) error {
 	var head [relayAnswer]byte
 	if _, err := io.ReadFull(l.c, head[:]); err != nil {
 		return err
@@ -143,18 +205,15 @@ func (l *relayLink) answer(b *batch, want int) error {
 	if err != nil {
 		return err
 	}
-	l.buf = room(l.buf, n)
-	if _, err := io.ReadFull(l.c, l.buf); err != nil {
+	*buf = room(*buf, n)
+	data := *buf
+	if _, err := io.ReadFull(l.c, data); err != nil {
 		return err
 	}
 	if status == relayRefused {
-		return refusal(l.buf)
+		return refusal(data)
 	}
-	data := l.buf
-	for _, s := range b.slices {
-		if len(data) == 0 {
-			break // a put
-		}
+	for _, s := range slices {
 		copyExposed(s, data[:len(s)])
 		data = data[len(s):]
 	}
@@ -180,22 +239,38 @@ func attachRefused(err error) bool {
 	return ok
 }
 
-// relay moves what is left of t over a connection to its peer.
+// relay moves what is left of t over a connection to its peer. If that has nothing to connect to, the kernel's refusal
+// remains, which says what would help.
 func (t *transfer) relay(links *relayLinks) error {
+	if err := t.check(); err != nil {
+		return err
+	}
 	l, err := links.get(t.to.who)
-	if err != nil {
+	switch {
+	case err == nil:
+	case t.refused != nil:
+		return t.refused
+	default:
 		return &na.Error{Kind: na.Unreachable, Err: &noRelayError{err}}
 	}
-	t.link.Store(l) // before check: end stores the other way round
+	t.to.relayed.Store(true)
+	t.hold(l) // before check: end does it the other way round
 	err = t.relayOver(l)
-	if _, fine := errors.AsType[refusal](err); fine || err == nil {
-		t.link.Store(nil)
+	return t.letGo(links, l, err)
+}
+
+// letGo ends the use of a connection, over which t has come to err, and returns what is to be said of it.
+func (t *transfer) letGo(links *relayLinks, l *relayLink, err error) error {
+	t.hold(nil)
+	_, fine := errors.AsType[refusal](err)
+	fine = fine || err == nil
+	stopped := t.check()
+	if fine && t.stop.Load() == 0 { // else it may have been interrupted, for whoever used it next
 		links.put(l)
 		return err
 	}
 	_ = l.c.Close() // it is broken or interrupted
-	links.forget(t.to.who)
-	if stopped := t.check(); stopped != nil {
+	if !fine && stopped != nil {
 		return stopped
 	}
 	return err

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,8 +20,9 @@ import (
 // both ends to check, see trusted.
 func relayName(who identity) string { return "@" + objectPrefix + who.uri() + ".relay" }
 
-// maxRelays is how many connections are served at once. A peer has as many as it has transfers under way.
-const maxRelays = 64
+// maxRelays is how many connections are served at once: enough for all peers that there can be, each of which has one for
+// each transfer that is under way, and one for arenas. One that says nothing costs a goroutine and a descriptor.
+const maxRelays = pairs * (maxLinks + 1)
 
 // relay serves the endpoint's memory to peers that the kernel does not let reach it.
 type relay struct {
@@ -34,6 +36,10 @@ type relay struct {
 	conns map[*net.UnixConn]struct{}
 	// +checklocks:mu
 	closed bool
+	stop   chan struct{} // closed by close; made by listen
+	// warned is when a refused connection was last told of.
+	// +checklocks:mu
+	warned time.Time
 
 	grants grants
 	wg     sync.WaitGroup
@@ -49,27 +55,64 @@ func (r *relay) listen(who identity, mem *memories, log *slog.Logger) {
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: relayName(who), Net: "unix"})
 	if err != nil { // the name is another process's; all else works without it
 		r.closed = true
-		log.Warn("sm: peers that the kernel does not let reach this process's memory will not reach it at all", "err", err)
+		log.Warn("sm: peers that the kernel does not let reach this process's memory will not reach it at all", keyError, err)
 		return
 	}
-	r.ln, r.mem, r.log, r.conns = ln, mem, log, make(map[*net.UnixConn]struct{})
+	r.ln, r.mem, r.log, r.conns, r.stop = ln, mem, log, make(map[*net.UnixConn]struct{}), make(chan struct{})
 	r.wg.Go(func() { r.accept(ln) })
 }
 
+// acceptor is what accept needs of a listener.
+type acceptor interface {
+	AcceptUnix() (*net.UnixConn, error)
+}
+
+// acceptPause is how long accept waits after an error. Those that there are do not pass at once: no descriptor is left.
+const acceptPause = 50 * time.Millisecond
+
 // accept takes connections until the listener is closed.
-func (r *relay) accept(ln *net.UnixListener) {
+func (r *relay) accept(ln acceptor) {
 	for {
 		c, err := ln.AcceptUnix()
-		if errors.Is(err, net.ErrClosed) {
+		switch {
+		case errors.Is(err, net.ErrClosed):
 			return
-		}
-		if err != nil {
-			continue // the one connection that failed
+		case err != nil:
+			r.warn("sm: no connection for memory can be taken", err)
+			if !r.pause() {
+				return
+			}
+			continue
 		}
 		if err := r.admit(c); err != nil {
-			r.log.Warn("sm: connection for memory refused", "err", err)
+			r.warn("sm: connection for memory refused", err)
 			_ = c.Close() // it was not used
 		}
+	}
+}
+
+// pause waits for a moment; false: the relay is closed.
+func (r *relay) pause() bool {
+	t := time.NewTimer(acceptPause)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-r.stop:
+		return false
+	}
+}
+
+// warn logs once a minute at most: anybody on this host can connect.
+func (r *relay) warn(msg string, err error) {
+	r.mu.Lock()
+	due := r.warned.IsZero() || time.Since(r.warned) >= complainEvery
+	if due {
+		r.warned = time.Now()
+	}
+	r.mu.Unlock()
+	if due {
+		r.log.Warn(msg, keyError, err)
 	}
 }
 
@@ -91,7 +134,7 @@ func (r *relay) admit(c *net.UnixConn) error {
 	r.wg.Go(func() {
 		defer r.drop(c)
 		if err := r.serve(c); err != nil {
-			r.log.Debug("sm: connection for memory ends", "err", err)
+			r.log.Debug("sm: connection for memory ends", keyError, err)
 		}
 	})
 	return nil
@@ -124,65 +167,69 @@ func trusted(c *net.UnixConn) (pid int32, err error) {
 	return cred.Pid, nil
 }
 
-// relayed is the state of serving one connection.
+// relayed is the state of serving one request.
 type relayed struct {
-	mem  *memories
-	head [relayRequest]byte
 	segs []segment
 	raw  []byte // the segments as they come
 	out  []byte // the answer
 	data []byte // a put's
 }
 
+// relayStates keeps memory for as many requests as are served at once. Connections are far more.
+var relayStates = sync.Pool{New: func() any { return new(relayed) }}
+
 // serve answers the requests of one connection.
 func (r *relay) serve(c *net.UnixConn) error {
-	s := relayed{mem: r.mem}
+	var head [relayRequest]byte
 	for {
-		h, err := s.read(c)
-		if errors.Is(err, io.EOF) {
+		if _, err := io.ReadFull(c, head[:]); errors.Is(err, io.EOF) {
 			return nil
+		} else if err != nil {
+			return err
 		}
+		h, err := parseRelayHead(head[:])
 		if err != nil {
 			return err
 		}
-		if h.access == relayMap {
-			if err := r.grants.give(c, &r.mem.arenas, s.segs[0].addr); err != nil {
-				return err
-			}
-			continue
-		}
-		s.answer(h)
-		if _, err := c.Write(s.out); err != nil {
+		if err := r.serveOne(c, h); err != nil {
 			return err
 		}
 	}
 }
 
-// read reads a request.
-func (s *relayed) read(c io.Reader) (relayHead, error) {
-	if _, err := io.ReadFull(c, s.head[:]); err != nil {
-		return relayHead{}, err
+// serveOne reads what is left of a request and answers it.
+func (r *relay) serveOne(c *net.UnixConn, h relayHead) error {
+	s, _ := relayStates.Get().(*relayed)
+	defer relayStates.Put(s)
+	if err := s.read(c, h); err != nil {
+		return err
 	}
-	h, err := parseRelayHead(s.head[:])
-	if err != nil {
-		return h, err
+	if h.access == relayMap {
+		return r.grants.give(c, &r.mem.arenas, s.segs[0].addr)
 	}
+	s.answer(r.mem, h)
+	_, err := c.Write(s.out)
+	return err
+}
+
+// read reads a request behind its head.
+func (s *relayed) read(c io.Reader, h relayHead) (err error) {
 	s.raw = room(s.raw, h.segments*relaySegment)
 	if _, err := io.ReadFull(c, s.raw); err != nil {
-		return h, err
+		return err
 	}
 	if s.segs, err = parseRelaySegments(s.segs[:0], s.raw, h); err != nil {
-		return h, err
+		return err
 	}
 	if h.access == na.WriteOnly {
 		s.data = room(s.data, h.bytes)
 		_, err = io.ReadFull(c, s.data)
 	}
-	return h, err
+	return err
 }
 
 // answer does what a request asks for and makes the answer.
-func (s *relayed) answer(h relayHead) {
+func (s *relayed) answer(of *memories, h relayHead) {
 	n := 0
 	if h.access == na.ReadOnly {
 		n = h.bytes
@@ -195,7 +242,7 @@ func (s *relayed) answer(h relayHead) {
 	}
 	for _, seg := range s.segs {
 		part := data[:seg.len]
-		err := s.mem.use(seg.addr, seg.len, h.access, func(mem []byte) {
+		err := of.use(seg.addr, seg.len, h.access, func(mem []byte) {
 			if h.access == na.ReadOnly {
 				copyExposed(part, mem)
 			} else {
@@ -223,10 +270,11 @@ func room(b []byte, n int) []byte {
 // close ends serving and waits until no memory is touched any more.
 func (r *relay) close() {
 	r.mu.Lock()
-	r.closed = true
-	if r.ln != nil {
+	if r.ln != nil && !r.closed {
+		close(r.stop)
 		_ = r.ln.Close() // which ends accept, whatever it returns
 	}
+	r.closed = true
 	for c := range r.conns {
 		_ = c.Close() // which ends serve
 	}

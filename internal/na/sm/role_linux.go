@@ -18,6 +18,7 @@ import (
 // watcher or others wait for the peer too.
 type role struct {
 	held   atomic.Bool   // somebody receives; for good once the conn is buried
+	missed atomic.Bool   // the poller has parked without a look, since it was held
 	claim  atomic.Uint32 // 1: drivers receive; the poller does not
 	drives atomic.Uint64 // how often somebody drove
 
@@ -30,13 +31,32 @@ type role struct {
 // enter takes the receive role, if it is free.
 func (c *conn) enter() bool { return !c.role.held.Load() && c.role.held.CompareAndSwap(false, true) }
 
-// leave gives it back.
+// enterOrMiss is enter for the poller that is about to park: if somebody has the role, perhaps after his last look at the
+// ring, he wakes the poller when he leaves.
+func (c *conn) enterOrMiss() bool {
+	if c.enter() {
+		return true
+	}
+	c.role.missed.Store(true)
+	return c.enter()
+}
+
+// leave gives it back. What others have left undone because they did not get the role is seen to.
 func (c *conn) leave() {
 	c.role.held.Store(false)
-	if c.dead.Load() {
+	if c.role.missed.Load() && c.role.missed.Swap(false) {
+		c.ep.poll.wake()
+	}
+	switch {
+	case c.dead.Load():
 		c.tryBury()
+	case c.parting.Load() != nil:
+		c.ep.poll.wake()
 	}
 }
+
+// polled tells whether the poller is to receive, not drivers.
+func (c *conn) polled() bool { return c.role.claim.Load() == 0 || c.parting.Load() != nil }
 
 // takeClaim keeps the poller away. The caller has the receive role.
 func (c *conn) takeClaim() {
@@ -92,6 +112,8 @@ type spinner struct {
 	window time.Duration
 	usual  time.Duration
 	until  time.Time
+	looked time.Time // at the clock
+	over   bool
 }
 
 // luck remembers whether spinning has paid lately. Where it does not, because the peer takes its time or other programs
@@ -112,7 +134,8 @@ const (
 	luckRetry   = 16            // after them, every so manyth chance is taken,
 	luckFactor  = 8             // for so many times as long
 	luckPatient = luckRetry + 8 // so many spins after it are long too, if it brought something
-	luckRarest  = 6             // every chance is halved so many times at most if that does not help
+	luckRarest  = 6             // every chance is halved so many times at most if that does not help,
+	luckStalled = 4             // and so many times after somebody took the processor
 )
 
 // try reports whether to spin, and how many times as long as usual.
@@ -144,9 +167,21 @@ func (l *luck) hit(long bool) {
 	}
 }
 
+// stall notes that somebody else had the processor while this goroutine was about to spin.
+func (l *luck) stall() {
+	l.misses.Store(luckMisses)
+	l.turns.Store(0)
+	l.patience.Store(0)
+	l.rarer.Store(luckStalled)
+}
+
 const (
-	spinYield = 16 // after so many vain rounds, about a microsecond, others get their turn, peers among them,
-	spinClock = 32 // and after so many the clock is looked at
+	// spinYield is after how many vain rounds, about a microsecond, others get their turn, peers among them.
+	spinYield = 16
+	// spinStall is how long such a turn takes at least if somebody wants the processor who is not about to give it back.
+	// Then spinning is worse than parking: who is parked gets a processor when it is woken, who spins when the other's time
+	// is over, some milliseconds later.
+	spinStall = 100 * time.Microsecond
 )
 
 // spin is called after a vain round. It reports whether to go on.
@@ -156,21 +191,37 @@ func (s *spinner) spin(e *Endpoint) bool {
 	}
 	switch {
 	case s.rounds == 0:
-		s.until = time.Now().Add(s.window)
-	case s.rounds%spinClock == 0 && time.Now().After(s.until):
-		s.luck.misses.Add(1)
+		s.looked = time.Now()
+		s.until = s.looked.Add(s.window)
+	case s.over:
 		return false
 	case !s.driver && e.driving.Load()+e.spinning.Load() > e.maxSpin:
 		return false
 	}
 	s.rounds++
 	if s.rounds%spinYield == 0 {
-		runtime.Gosched()
-		shm.Yield()
+		s.yield()
 	} else {
 		shm.Pause(1)
 	}
 	return true
+}
+
+// yield gives others their turn and finds out whether to go on. If not, there is one more look for what has come
+// meanwhile.
+func (s *spinner) yield() {
+	runtime.Gosched()
+	shm.Yield()
+	now := time.Now()
+	switch {
+	case now.Sub(s.looked) >= spinStall:
+		s.luck.stall()
+		s.over = true
+	case now.After(s.until):
+		s.luck.misses.Add(1)
+		s.over = true
+	}
+	s.looked = now
 }
 
 func (s *spinner) begin(e *Endpoint) bool {
@@ -198,15 +249,17 @@ func (s *spinner) count(e *Endpoint) *atomic.Int32 {
 // reset starts the time anew, after something has come.
 func (s *spinner) reset() {
 	if s.rounds > 0 {
-		s.luck.hit(s.window > s.usual)
-		s.rounds = 0
+		if !s.over { // else it is late
+			s.luck.hit(s.window > s.usual)
+		}
+		s.rounds, s.over = 0, false
 	}
 }
 
 func (s *spinner) stop(e *Endpoint) {
 	if s.on {
 		s.on = false
-		s.rounds = 0
+		s.rounds, s.over = 0, false
 		s.count(e).Add(-1)
 	}
 }

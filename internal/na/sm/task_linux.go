@@ -213,7 +213,7 @@ func (w *watcher) sweep() bool {
 	defer w.mu.Unlock()
 	for _, c := range w.seen {
 		if c != nil {
-			c.role.watched = c.role.claim.Load() != 0 // it may have been claimed since the look
+			c.role.watched = !c.dead.Load() && c.role.claim.Load() != 0 // it may have been claimed since the look
 		}
 	}
 	clear(w.seen)

@@ -35,8 +35,14 @@ type transfer struct {
 	win  *window   // through which it is done, if it is
 	next *transfer // in the list of those that wait; guarded by that list's lock
 
-	stop atomic.Uint32             // why it must end early, a na.Kind; 0: it need not
-	link atomic.Pointer[relayLink] // what it waits for, if that is not the kernel
+	refused error // why the kernel does not move it, which the peer is then asked to; nil if it has not been tried
+
+	stop atomic.Uint32 // why it must end early, a na.Kind; 0: it need not
+
+	mu sync.Mutex
+	// link is what it waits for, if that is not the kernel.
+	// +checklocks:mu
+	link *relayLink
 }
 
 var pooledTransfers = sync.Pool{New: func() any { return new(transfer) }}
@@ -51,10 +57,9 @@ func (t *transfer) what() string {
 
 // free gives t back.
 func (t *transfer) free() {
-	t.op, t.to, t.frags, t.next = nil, nil, nil, nil
+	t.op, t.to, t.frags, t.next, t.refused = nil, nil, nil, nil, nil
 	t.total, t.done, t.frag, t.off = 0, 0, 0, 0
 	t.stop.Store(0)
-	t.link.Store(nil)
 	pooledTransfers.Put(t)
 }
 
@@ -131,12 +136,17 @@ func (t *transfer) finish(err error) {
 	op.Finish(n, err)
 }
 
+// needed is the access that a transfer needs.
+func needed(put bool) na.Access {
+	if put {
+		return na.WriteOnly
+	}
+	return na.ReadOnly
+}
+
 // checkFragments checks the pieces of a transfer and adds up their lengths.
 func checkFragments(frags []na.Fragment, put bool) (total uint64, err error) {
-	need := na.ReadOnly
-	if put {
-		need = na.WriteOnly
-	}
+	need := needed(put)
 	for i := range frags {
 		f := &frags[i]
 		r, ok := f.Remote.(*remote)
@@ -157,7 +167,30 @@ func checkFragments(frags []na.Fragment, put bool) (total uint64, err error) {
 // end has t end early, as soon as what it waits for returns.
 func (t *transfer) end(kind na.Kind) {
 	t.stop.Store(uint32(kind))
-	if l := t.link.Load(); l != nil {
-		l.interrupt()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.link != nil {
+		t.link.interrupt()
 	}
+}
+
+// hold says what t waits for from now on. Once that is another link, or nil, end does nothing to the last one any more.
+func (t *transfer) hold(l *relayLink) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.link = l
+}
+
+// byRelay tells whether the peer is to move t, since the kernel does not.
+func (t *transfer) byRelay() bool {
+	return t.win == nil && (t.refused != nil || t.to.relayed.Load())
+}
+
+// tryRelay has the peer move t if err says that the kernel does not, and reports whether that is so.
+func (t *transfer) tryRelay(err error) bool {
+	if !attachRefused(err) || t.refused != nil {
+		return false
+	}
+	t.refused = err
+	return true
 }

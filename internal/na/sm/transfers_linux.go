@@ -1,7 +1,6 @@
 package sm
 
 import (
-	"errors"
 	"runtime"
 	"sync"
 
@@ -11,19 +10,16 @@ import (
 // transfers runs the Gets and Puts of an endpoint: small ones where they are started, others on a few workers, so that a
 // long one neither holds up progress nor takes a thread of its own.
 type transfers struct {
-	limit int // workers
-
 	mu sync.Mutex
-	// first and last are the ends of the list of those that no worker has taken.
+	// moves are those that need nobody else: the kernel moves them, or this process does.
 	// +checklocks:mu
-	first *transfer
+	moves lane
+	// relays are those that peers serve, each of whom may take its time, or for ever.
 	// +checklocks:mu
-	last *transfer
+	relays map[identity]*lane
 	// running are those of workers.
 	// +checklocks:mu
 	running map[*transfer]struct{}
-	// +checklocks:mu
-	workers int
 	// +checklocks:mu
 	closed bool
 
@@ -33,15 +29,66 @@ type transfers struct {
 	wg sync.WaitGroup // of the workers, and of transfers where they were started
 }
 
+// lane is a list of transfers that no worker has taken, and its workers. All of it is guarded by transfers.mu.
+type lane struct {
+	limit       int // workers
+	workers     int
+	first, last *transfer
+}
+
 // maxWorkers is how many transfers are under way at most that were not done where they were started: more than there
 // are processors gain nothing, and each takes a thread.
 const maxWorkers = 4
 
+// maxLinks is how many transfers are under way at most that one peer serves. They take no thread, but a connection.
+const maxLinks = 4
+
 func (ts *transfers) init() {
-	ts.limit = min(maxWorkers, runtime.GOMAXPROCS(0))
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
+	ts.moves.limit = min(maxWorkers, runtime.GOMAXPROCS(0))
+	ts.relays = make(map[identity]*lane)
 	ts.running = make(map[*transfer]struct{})
+}
+
+// add appends t to the list.
+func (l *lane) add(t *transfer) {
+	if l.first == nil {
+		l.first = t
+	} else {
+		l.last.next = t
+	}
+	l.last = t
+}
+
+// take takes the first transfer off the list, nil if there is none.
+func (l *lane) take() *transfer {
+	t := l.first
+	if t != nil {
+		l.first, t.next = t.next, nil
+	}
+	return t
+}
+
+// remove takes the transfer of op off the list, nil if it is not there.
+func (l *lane) remove(op *na.Op) *transfer {
+	var before *transfer
+	for t := l.first; t != nil; before, t = t, t.next {
+		if t.op != op {
+			continue
+		}
+		if before == nil {
+			l.first = t.next
+		} else {
+			before.next = t.next
+		}
+		if l.last == t {
+			l.last = before
+		}
+		t.next = nil
+		return t
+	}
+	return nil
 }
 
 // start runs t, or has it run soon.
@@ -58,7 +105,7 @@ func (ts *transfers) start(t *transfer) {
 	}
 	err := ts.runHere(t)
 	ts.wg.Done()
-	if attachRefused(err) {
+	if t.tryRelay(err) {
 		ts.enqueue(t)
 		return
 	}
@@ -70,7 +117,7 @@ func (t *transfer) inline() uint64 {
 	switch {
 	case t.win != nil:
 		return inlineMapped
-	case t.to.relayed.Load():
+	case t.byRelay():
 		return 0
 	}
 	return inlineBytes
@@ -101,7 +148,7 @@ func (ts *transfers) enter() bool {
 	return !ts.closed
 }
 
-// enqueue leaves t to a worker, and starts one if there may be another.
+// enqueue leaves t to a worker.
 func (ts *transfers) enqueue(t *transfer) {
 	ts.mu.Lock()
 	if ts.closed {
@@ -110,15 +157,25 @@ func (ts *transfers) enqueue(t *transfer) {
 		return
 	}
 	defer ts.mu.Unlock()
-	if ts.first == nil {
-		ts.first = t
-	} else {
-		ts.last.next = t
+	ts.enqueueLocked(t)
+}
+
+// enqueueLocked leaves t to a worker of its lane, and starts one if there may be another.
+//
+// +checklocks:ts.mu
+func (ts *transfers) enqueueLocked(t *transfer) {
+	l := &ts.moves
+	if t.byRelay() {
+		if l = ts.relays[t.to.who]; l == nil {
+			l = &lane{limit: maxLinks}
+			ts.relays[t.to.who] = l
+		}
 	}
-	ts.last = t
-	if ts.workers < ts.limit {
-		ts.workers++
-		ts.wg.Go(ts.work)
+	l.add(t)
+	if l.workers < l.limit {
+		l.workers++
+		who := t.to.who
+		ts.wg.Go(func() { ts.work(l, who) })
 	}
 }
 
@@ -130,50 +187,54 @@ func (ts *transfers) refuse(t *transfer, kind na.Kind) {
 	t.finish(&na.Error{Kind: kind})
 }
 
-// work runs transfers until none is left.
-func (ts *transfers) work() {
-	for t := ts.next(nil); t != nil; {
-		err := ts.run(t)
-		over := t
-		t = ts.next(over)
-		over.finish(err)
+// work runs transfers of a lane until none is left. who is the peer, if it is a peer's.
+func (ts *transfers) work(l *lane, who identity) {
+	for t := ts.next(l, who); t != nil; t = ts.next(l, who) {
+		if err := ts.run(t); !ts.again(t, err) {
+			t.finish(err)
+		}
 	}
 }
 
 // run runs t in one of the three ways that there are.
 func (ts *transfers) run(t *transfer) error {
-	if t.win != nil {
+	switch {
+	case t.win != nil:
 		defer ts.leave(t)
 		return t.runMapped(t.win)
-	}
-	if t.to.relayed.Load() {
+	case t.byRelay():
 		return t.relay(&ts.links)
 	}
-	err := t.run(callBytes)
-	if !attachRefused(err) {
-		return err
-	}
-	relayErr := t.relay(&ts.links)
-	if _, none := errors.AsType[*noRelayError](relayErr); none {
-		return err // which says what would help
-	}
-	t.to.relayed.Store(true)
-	return relayErr
+	return t.run(callBytes)
 }
 
-// next takes a transfer off the queue, nil if there is none: the worker then ends. over is the one that it has run.
-func (ts *transfers) next(over *transfer) *transfer {
+// again ends a worker's use of t, and leaves t to its peer if the kernel has refused it with err. Otherwise it reports
+// false: then t is nobody's but the caller's.
+func (ts *transfers) again(t *transfer, err error) bool {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	delete(ts.running, over)
-	t := ts.first
-	if t == nil {
-		ts.workers--
-		return nil
+	delete(ts.running, t)
+	if !t.tryRelay(err) {
+		return false
 	}
-	ts.first, t.next = t.next, nil
-	ts.running[t] = struct{}{}
-	return t
+	ts.enqueueLocked(t) // Cancel and Close find it there, or have told it
+	return true
+}
+
+// next takes a transfer off a lane, nil if there is none: the worker then ends.
+func (ts *transfers) next(l *lane, who identity) *transfer {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	t := l.take()
+	if t != nil {
+		ts.running[t] = struct{}{}
+		return t
+	}
+	l.workers--
+	if l.workers == 0 && ts.relays[who] == l {
+		delete(ts.relays, who)
+	}
+	return nil
 }
 
 // cancel gives up op if it is a transfer that is not complete, and reports whether that is so. One that runs ends after
@@ -196,41 +257,42 @@ func (ts *transfers) find(op *na.Op) (t *transfer, running bool) {
 			return t, true
 		}
 	}
-	var before *transfer
-	for t := ts.first; t != nil; before, t = t, t.next {
-		if t.op != op {
-			continue
-		}
-		if before == nil {
-			ts.first = t.next
-		} else {
-			before.next = t.next
-		}
-		if ts.last == t {
-			ts.last = before
-		}
-		t.next = nil
+	if t := ts.moves.remove(op); t != nil {
 		return t, false
+	}
+	for _, l := range ts.relays {
+		if t := l.remove(op); t != nil {
+			return t, false
+		}
 	}
 	return nil, false
 }
 
 // close ends all transfers with kind Closed and waits until none touches memory any more.
 func (ts *transfers) close() {
-	ts.mu.Lock()
-	ts.closed = true
-	waiting := ts.first
-	ts.first = nil
-	for t := range ts.running {
-		t.end(na.Closed)
-	}
-	ts.mu.Unlock()
-	for t := waiting; t != nil; {
-		over := t
-		t = t.next
-		ts.refuse(over, na.Closed)
+	for _, t := range ts.stop() {
+		ts.refuse(t, na.Closed)
 	}
 	ts.wg.Wait()
 	ts.links.close()
 	ts.windows.close()
+}
+
+// stop lets no transfer begin any more, tells those that run to end, and returns the others.
+func (ts *transfers) stop() (waiting []*transfer) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	ts.closed = true
+	for t := range ts.running {
+		t.end(na.Closed)
+	}
+	for t := ts.moves.take(); t != nil; t = ts.moves.take() {
+		waiting = append(waiting, t)
+	}
+	for _, l := range ts.relays {
+		for t := l.take(); t != nil; t = l.take() {
+			waiting = append(waiting, t)
+		}
+	}
+	return waiting
 }

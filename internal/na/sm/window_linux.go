@@ -49,7 +49,7 @@ const maxWindows = 256
 type windowOwner struct {
 	who identity
 	c   *net.UnixConn // nil until it is connected; guarded by windows.mu
-	// maps are the arenas that were asked for: nil until one has come, or if it was refused. Guarded by windows.mu.
+	// maps are the arenas that were asked for: nil until one has come. Guarded by windows.mu.
 	maps map[uint64]*window
 	ask  chan uint64 // ids to ask for
 }
@@ -208,7 +208,7 @@ func (ws *windows) take(o *windowOwner, b []byte, files []*os.File) error {
 		return err
 	}
 	if g.what != grantGiven {
-		ws.drop(o, g.id, g.what == grantGone)
+		ws.drop(o, g.id)
 		return nil
 	}
 	if len(files) != 1 {
@@ -234,14 +234,13 @@ func (ws *windows) keep(o *windowOwner, id uint64, w *window) error {
 	return nil
 }
 
-// drop forgets an arena that was refused or is gone. One that was refused is not asked for again.
-func (ws *windows) drop(o *windowOwner, id uint64, gone bool) {
+// drop forgets an arena that is gone, or was when it was asked for. No other has its number, so that handles of it come
+// to an end, and with them the asking.
+func (ws *windows) drop(o *windowOwner, id uint64) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	w := o.maps[id]
-	if gone {
-		delete(o.maps, id)
-	}
+	delete(o.maps, id)
 	if w != nil {
 		w.gone = true
 		w.unmapUnused()
@@ -268,6 +267,13 @@ func mapPeerFile(fd int, size uint64) ([]byte, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, err
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return nil, err
+	}
+	if fs.Type != unix.TMPFS_MAGIC { // huge pages: whoever punches a hole into them has others fault where none is left
+		return nil, fmt.Errorf("an arena in a file system of type %#x; it should be %#x", fs.Type, unix.TMPFS_MAGIC)
 	}
 	if seals&arenaSeals != arenaSeals || uint64(st.Size) < size {
 		return nil, fmt.Errorf("an arena with seals %#x and %d bytes; it should have %#x and %d", seals, st.Size, arenaSeals, size)

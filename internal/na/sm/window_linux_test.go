@@ -139,9 +139,12 @@ func TestWindowForged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := get(t, user, to, na.Fragment{Remote: outside, Local: make([]byte, 2)}); na.KindOf(err) != na.Denied {
+	w := user.transfers.windows.use(to.who, id)
+	beyond := &transfer{to: to, frags: []na.Fragment{{Remote: outside, Local: make([]byte, 2)}}, total: 2}
+	if err := beyond.runMapped(w); na.KindOf(err) != na.Denied {
 		t.Errorf("beyond the end of the arena: %v", err)
 	}
+	user.transfers.windows.release(w)
 	unknown, err := user.ParseHandle(appendHandle(nil, []segment{{hostmem.Addr(other), 100}}, na.ReadOnly, id^1))
 	if err != nil {
 		t.Fatal(err)
@@ -215,6 +218,19 @@ func TestMapArenaRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer plain.Close()
+	if fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_HUGETLB); err == nil { // else this kernel has none
+		huge := os.NewFile(uintptr(fd), "huge")
+		defer huge.Close()
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
+			t.Fatal(err)
+		}
+		if err := huge.Truncate(2 << 20); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := mapArena(huge, 4096); err == nil || !strings.Contains(err.Error(), "file system") {
+			t.Errorf("huge pages: %v", err)
+		}
+	}
 	for name, f := range map[string]*os.File{
 		"no seal": file(4096, 0), "the wrong seal": file(4096, unix.F_SEAL_GROW), "too small": file(4095, unix.F_SEAL_SHRINK), "no memory": plain,
 	} {

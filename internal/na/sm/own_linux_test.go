@@ -1,0 +1,107 @@
+package sm
+
+import (
+	"os"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"cinnabar/internal/hostmem"
+	"cinnabar/internal/na"
+)
+
+// TestOwnMemoryForged: whatever address a peer binds to a handle that it has made up, this process does not read or
+// write its own memory for it, except what is registered.
+func TestOwnMemoryForged(t *testing.T) {
+	owner, user := memoryEnd(t), memoryEnd(t)
+	secret, open := []byte("secret"), make([]byte, 64)
+	pin := hostmem.PinSlice(secret)
+	defer pin.Unpin()
+	if _, err := owner.Register(open, na.ReadOnly); err != nil {
+		t.Fatal(err)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	pid := int32(os.Getpid())
+	for name, who := range map[string]identity{
+		"another endpoint":     owner.who,
+		"no endpoint":          {pid, 255},
+		"a thread":             {int32(unix.Gettid()), owner.who.id},
+		"the endpoint itself":  user.who,
+		"the process's thread": {otherThread(t), 0},
+	} {
+		to := &Addr{ep: user, who: who, uri: who.uri()}
+		for what, s := range map[string]segment{
+			"not registered":    {hostmem.Addr(secret), 6},
+			"beyond":            {hostmem.Addr(open) + 60, 8},
+			"not to be written": {hostmem.Addr(open), 8},
+		} {
+			r, err := user.ParseHandle(appendHandle(nil, []segment{s}, na.ReadWrite, 0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n, err := put(t, user, to, na.Fragment{Remote: r, Local: []byte("owned")}); err == nil || n != 0 {
+				t.Errorf("%s, %s: put: %d, %v", name, what, n, err)
+			}
+			if what == "not to be written" {
+				continue
+			}
+			if n, err := get(t, user, to, na.Fragment{Remote: r, Local: make([]byte, s.len)}); err == nil || n != 0 {
+				t.Errorf("%s, %s: get: %d, %v", name, what, n, err)
+			}
+		}
+	}
+	if string(secret) != "secret" || open[0] != 0 {
+		t.Errorf("memory was written: %q, %q", secret, open[:8])
+	}
+}
+
+// otherThread returns the number of a thread of this process that is not its first.
+func otherThread(t *testing.T) int32 {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range list {
+		if tid, ok := parseIdentity(d.Name() + "-0"); ok && int(tid.pid) != os.Getpid() {
+			return tid.pid
+		}
+	}
+	t.Fatal("this process has one thread")
+	return 0
+}
+
+// TestOwnMemoryRange: of memory in several segments any range may be moved, and none after the end of its owner.
+func TestOwnMemoryRange(t *testing.T) {
+	owner, user := memoryEnd(t), memoryEnd(t)
+	to := addrOfEnd(user, owner)
+	mem := pattern(300, 1)
+	m, err := owner.RegisterSegments([][]byte{mem[:100], nil, mem[150:200], mem[100:150]}, na.ReadOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := user.ParseHandle(m.AppendHandle(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for off := range uint64(201) {
+		n := min(60, 200-off)
+		if got, err := get(t, user, to, na.Fragment{Remote: r, Offset: off, Local: make([]byte, n)}); got != int64(n) || err != nil {
+			t.Fatalf("%d bytes at %d: %d, %v", n, off, got, err)
+		}
+	}
+	m.Close()
+	if _, err := get(t, user, to, na.Fragment{Remote: r, Local: make([]byte, 1)}); na.KindOf(err) != na.Denied {
+		t.Errorf("memory that is closed: %v", err)
+	}
+	owner.mem.close()
+	if _, err := get(t, user, to, na.Fragment{Remote: r, Local: make([]byte, 1)}); na.KindOf(err) != na.Unreachable {
+		t.Errorf("an endpoint that is closed: %v", err)
+	}
+	ownMemories.add(owner.who, &owner.mem)
+	if ownMemories.get(owner.who) != nil {
+		t.Error("memory of a closed endpoint is known again")
+	}
+}
