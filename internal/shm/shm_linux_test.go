@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // file is the path of a file that does not exist, in shared memory.
 func file(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "cinnabar-shm-")
+	dir, err := os.MkdirTemp("/dev/shm", "cinnabar-shm-") //nolint:usetesting // it has to be there
 	if err != nil {
 		t.Fatal(err)
 	}

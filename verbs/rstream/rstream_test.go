@@ -129,7 +129,7 @@ func TestHalfClose(t *testing.T) {
 func TestPeerGone(t *testing.T) {
 	a, b := streams(t)
 	must(t, b.Close())
-	if _, err := a.Read(make([]byte, 1)); err != io.EOF {
+	if _, err := a.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
 	must(t, a.SetDeadline(time.Now().Add(30*time.Second)))

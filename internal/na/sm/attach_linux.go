@@ -120,7 +120,7 @@ func probe(pid int32) error {
 
 // refused tells whether err says that the kernel does not let this process reach a peer's memory, whatever the address.
 // Filters of system calls say ENOSYS rather than EPERM.
-func refused(err error) bool { return err == unix.EPERM || err == unix.ENOSYS }
+func refused(err error) bool { return errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) }
 
 // AttachError says that the kernel does not let this process reach the memory of another (cross-memory attach:
 // process_vm_readv and process_vm_writev), and what would change that. It is in the chain of the error of a transfer.
@@ -148,7 +148,7 @@ func (e *AttachError) Unwrap() error { return e.Err }
 // remedy says what to change. What Yama's settings ask for stands in the kernel's Documentation/admin-guide/LSM/Yama.rst.
 func (e *AttachError) remedy() string {
 	switch {
-	case e.Err == unix.ENOSYS:
+	case errors.Is(e.Err, unix.ENOSYS):
 		return "a filter of system calls forbids them; let both through in the container's seccomp profile"
 	case e.Scope == "1":
 		return "kernel.yama.ptrace_scope is 1: the other process must allow it with prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY), as cinnabar does and C's Mercury does not; or set it to 0 (sysctl kernel.yama.ptrace_scope=0)"
@@ -173,9 +173,9 @@ func accessError(pid int32, addr uint64, err error) error {
 	switch {
 	case refused(err):
 		return &na.Error{Kind: na.Denied, Err: newAttachError(pid, err)}
-	case err == unix.ESRCH:
+	case errors.Is(err, unix.ESRCH):
 		return &na.Error{Kind: na.Unreachable, Err: fmt.Errorf("process %d is gone", pid)}
-	case err == unix.EFAULT:
+	case errors.Is(err, unix.EFAULT):
 		return &na.Error{Kind: na.Denied, Err: fmt.Errorf("process %d has no such memory at %#x, or this process not the memory to move it to or from", pid, addr)}
 	case errors.Is(err, unix.ENOMEM):
 		return &na.Error{Kind: na.Invalid, Err: fmt.Errorf("the kernel has no memory for moving that of process %d: %w", pid, err)}

@@ -41,8 +41,8 @@ func (e *Endpoint) ownerOf(name string) (identity, error) {
 	if err != nil {
 		return identity{}, err
 	}
-	defer f.Close()
-	var b [serializedLen]byte // a region begins as a serialized address
+	defer func() { _ = f.Close() }() // it was only read
+	var b [serializedLen]byte        // a region begins as a serialized address
 	if _, err := io.ReadFull(f, b[:]); err != nil {
 		return identity{}, fmt.Errorf("%s is no region: %w", path, err)
 	}

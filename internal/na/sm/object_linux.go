@@ -237,7 +237,7 @@ func probeSocket(path string) (refused, absent bool) {
 	if err != nil {
 		return false, false
 	}
-	defer unix.Close(fd)
+	defer closeAll(fd)
 	switch err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); {
 	case errors.Is(err, unix.ECONNREFUSED):
 		return true, false

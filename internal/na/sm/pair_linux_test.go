@@ -34,10 +34,12 @@ func (s *signal) Complete(*na.Op) {
 // wait returns how the operation ended.
 func (s *signal) wait(t testing.TB) error {
 	t.Helper()
+	limit := time.NewTimer(testLimit)
+	defer limit.Stop()
 	select {
 	case <-s.ch:
-	case <-time.After(30 * time.Second):
-		t.Fatal("an operation has not completed within 30 s")
+	case <-limit.C:
+		t.Fatal("an operation has not completed in time")
 	}
 	s.ev.Reset()
 	return s.op.Err

@@ -262,6 +262,8 @@ func start(t testing.TB, role string, env ...string) *child {
 // expect waits for a line that begins so, and returns the rest.
 func (c *child) expect(prefix string) string {
 	c.t.Helper()
+	limit := time.NewTimer(testLimit)
+	defer limit.Stop()
 	select {
 	case line, ok := <-c.lines:
 		rest, found := strings.CutPrefix(line, prefix)
@@ -269,7 +271,7 @@ func (c *child) expect(prefix string) string {
 			c.t.Fatalf("the other process says %q, want %q", line, prefix)
 		}
 		return rest
-	case <-time.After(testLimit):
+	case <-limit.C:
 		c.t.Fatalf("the other process does not say %q", prefix)
 	}
 	return ""

@@ -289,7 +289,7 @@ func (t *transfer) relayOver(l *relayLink) error {
 		t.fill(b, relayBytes)
 		if err := l.move(b, t.put); err != nil {
 			kind := na.Unreachable
-			if _, ok := err.(refusal); ok {
+			if _, ok := errors.AsType[refusal](err); ok {
 				kind = na.Denied
 			}
 			return &na.Error{Kind: kind, Err: err}

@@ -530,7 +530,7 @@ func TestProbe(t *testing.T) {
 	if err := probe(int32(os.Getpid())); err != nil {
 		t.Errorf("this process: %v", err)
 	}
-	if err := probe(deadProcess(t)); err != unix.ESRCH {
+	if err := probe(deadProcess(t)); !errors.Is(err, unix.ESRCH) {
 		t.Errorf("a dead process: %v", err)
 	}
 }
