@@ -1,0 +1,146 @@
+//go:build rdma && linux && cgo
+
+package rdmacore
+
+/*
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"syscall"
+
+	"cinnabar/verbs/driver"
+)
+
+const (
+	batchSize = int(C.CN_BATCH) // work requests or completions of one crossing
+	batchSGE  = 256             // scatter and gather entries of one crossing
+)
+
+// sendBatch collects send requests for one crossing. It holds no pointers.
+type sendBatch struct {
+	n, sges int
+	err     C.int
+	wr      [batchSize]C.struct_cn_send
+	sge     [batchSGE]C.struct_cn_sge
+}
+
+// add takes wr under the token id; false means that the batch is full. The request has been checked.
+func (b *sendBatch) add(wr *driver.SendWR, id uint64) bool {
+	if b.n == batchSize || b.sges+len(wr.SGL) > batchSGE {
+		return false
+	}
+	first := b.sges
+	b.sges = addSGL(&b.sge, first, wr.SGL)
+	b.wr[b.n] = C.struct_cn_send{
+		id: C.uint64_t(id), remote: C.uint64_t(wr.Remote.Addr), compare: C.uint64_t(wr.CompareAdd), swap: C.uint64_t(wr.Swap),
+		op: C.uint32_t(wr.Op), flags: C.uint32_t(wr.Flags), imm: C.uint32_t(wr.Imm), rkey: C.uint32_t(wr.Remote.RKey),
+		sge: C.uint32_t(first), n: C.uint32_t(b.sges - first),
+	}
+	b.n++
+	return true
+}
+
+// post hands the batch to the library, empties it, and returns how many were accepted.
+func (b *sendBatch) post(qp handle) (int, error) {
+	if b.n == 0 {
+		return 0, nil
+	}
+	n := int(C.cn_post_send(C.uint64_t(qp), &b.wr[0], C.int(b.n), &b.sge[0], &b.err))
+	b.n, b.sges = 0, 0
+	return n, postErr(b.err)
+}
+
+// recvBatch collects receives for one crossing.
+type recvBatch struct {
+	n, sges int
+	err     C.int
+	wr      [batchSize]C.struct_cn_recv
+	sge     [batchSGE]C.struct_cn_sge
+}
+
+// add takes wr under the token id; false means that the batch is full. With
+// someEntry a request has one entry at least, of nothing: some drivers insist.
+func (b *recvBatch) add(wr *driver.RecvWR, id uint64, someEntry bool) bool {
+	if b.n == batchSize || b.sges+max(len(wr.SGL), 1) > batchSGE {
+		return false
+	}
+	first := b.sges
+	if b.sges = addSGL(&b.sge, first, wr.SGL); someEntry && b.sges == first {
+		b.sge[first] = C.struct_cn_sge{}
+		b.sges++
+	}
+	b.wr[b.n] = C.struct_cn_recv{id: C.uint64_t(id), sge: C.uint32_t(first), n: C.uint32_t(b.sges - first)}
+	b.n++
+	return true
+}
+
+// post hands the batch to a queue pair or, shared, to a shared receive queue.
+func (b *recvBatch) post(q handle, shared bool) (int, error) {
+	if b.n == 0 {
+		return 0, nil
+	}
+	n := int(C.cn_post_recv(C.uint64_t(q), flag(shared), &b.wr[0], C.int(b.n), &b.sge[0], &b.err))
+	b.n, b.sges = 0, 0
+	return n, postErr(b.err)
+}
+
+// addSGL appends the entries of a list. Those of no bytes are left out: for some
+// devices they mean 2 GiB, and siw's transmitter never gets past one.
+func addSGL(to *[batchSGE]C.struct_cn_sge, at int, sgl []driver.SGE) int {
+	for _, s := range sgl {
+		if s.Length == 0 {
+			continue
+		}
+		to[at] = C.struct_cn_sge{addr: C.uint64_t(s.Addr), length: C.uint32_t(s.Length), lkey: C.uint32_t(s.LKey)}
+		at++
+	}
+	return at
+}
+
+func postErr(errno C.int) error {
+	if errno == 0 {
+		return nil
+	}
+	return syscall.Errno(errno)
+}
+
+// pollBatch receives completions of one crossing.
+type pollBatch struct {
+	wc [batchSize]C.struct_cn_wc
+}
+
+// poll takes at most n completions off the queue.
+func (b *pollBatch) poll(cq handle, n int) (int, error) {
+	got := C.cn_poll_cq(C.uint64_t(cq), &b.wc[0], C.int(min(n, batchSize)))
+	return int(max(got, 0)), result(got)
+}
+
+// Flags of ibv_wc.
+const (
+	wcGRH = 1 << 0
+	wcImm = 1 << 1
+	wcInv = 1 << 3
+)
+
+// token is the id that the i-th completion's request was posted under.
+func (b *pollBatch) token(i int) uint64 { return uint64(b.wc[i].id) }
+
+// at converts the i-th completion. Its ID is the token.
+func (b *pollBatch) at(i int) driver.WC {
+	r := &b.wc[i]
+	wc := driver.WC{ID: uint64(r.id), Status: driver.WCStatus(r.status), QPNum: uint32(r.qpn), Vendor: uint32(r.vendor)}
+	if wc.Status != driver.StatusSuccess {
+		return wc // drivers leave the rest as they find it
+	}
+	wc.Op, wc.Len = driver.WCOp(r.op), uint32(r.len)
+	wc.HasGRH, wc.HasImm, wc.HasInv = r.flags&wcGRH != 0, r.flags&wcImm != 0, r.flags&wcInv != 0
+	switch {
+	case wc.HasImm:
+		wc.Imm = uint32(r.imm)
+	case wc.HasInv:
+		wc.InvKey = uint32(r.imm)
+	}
+	return wc
+}

@@ -1,0 +1,214 @@
+//go:build rdma && linux && cgo
+
+package rdmacore_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/driver"
+	"cinnabar/verbs/rdmacore"
+	"cinnabar/verbs/verbstest"
+)
+
+// deviceEnv names the device to test; without it the first one is.
+const deviceEnv = "CINNABAR_RDMA_DEVICE"
+
+// TestConformance runs the suite that every device must pass on a device of this
+// machine: on real hardware, or on the kernel's rxe and siw.
+func TestConformance(t *testing.T) {
+	name := testDevice(t)
+	warmUp(t, name)
+	verbstest.TestDevice(t, func(t *testing.T, o verbstest.Options) *verbs.Device { return openForSuite(t, name, o) })
+}
+
+// warmUp makes librdmacm open the descriptors that it keeps for the life of the
+// process, the first time an identifier is bound. The suite looks for such things.
+func warmUp(t *testing.T, name string) {
+	t.Helper()
+	dev := openForSuite(t, name, verbstest.Options{})
+	l, err := verbs.Listen(dev, netip.MustParseAddrPort("127.0.0.1:0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(l.Close(), dev.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testDevice returns the name of the device to test, or skips.
+func testDevice(t testing.TB) string {
+	t.Helper()
+	if name := os.Getenv(deviceEnv); name != "" {
+		return name
+	}
+	list, err := rdmacore.Devices()
+	if err != nil {
+		t.Skipf("no RDMA device here: %v", err)
+	}
+	return list[0].Name
+}
+
+func openForSuite(t *testing.T, name string, o verbstest.Options) *verbs.Device {
+	t.Helper()
+	skipKnown(t, name)
+	dev, err := rdmacore.Open(name)
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	a, err := dev.Query()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for why, skip := range map[string]bool{
+		"has immediates, which cannot be switched off": o.NoImmediates && a.Caps&(verbs.CapWriteImm|verbs.CapSendImm) != 0,
+		"has atomics, which cannot be switched off":    o.NoAtomics && a.Caps.Has(verbs.CapAtomics),
+		"completes writes before the peer has them":    o.ConfirmWrites && !a.Caps.Has(verbs.CapExactStatus),
+	} {
+		if skip {
+			if err := dev.Close(); err != nil {
+				t.Error(err)
+			}
+			t.Skipf("device %s %s", name, why)
+		}
+	}
+	return verbs.NewDevice(newHome(t, dev.Driver(), &a))
+}
+
+// home lets the suite reach the device by the loopback addresses, which RDMA
+// devices do not have: it puts the device's own addresses in their place.
+type home struct {
+	driver.Device
+	own map[netip.Addr]netip.Addr // by loopback address
+}
+
+func newHome(t *testing.T, dev driver.Device, a *verbs.DeviceAttr) *home {
+	t.Helper()
+	h := &home{Device: dev, own: map[netip.Addr]netip.Addr{}}
+	for _, ip := range a.Ports[0].Addrs {
+		loop := netip.IPv6Loopback()
+		if ip.Is4() {
+			loop = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		}
+		if _, found := h.own[loop]; !found && !ip.IsLinkLocalUnicast() {
+			h.own[loop] = ip
+		}
+	}
+	if len(h.own) == 0 {
+		t.Fatalf("the port has no address: %+v", a.Ports[0])
+	}
+	return h
+}
+
+// out replaces a loopback address by the device's.
+func (h *home) out(a netip.AddrPort) netip.AddrPort {
+	if own, ok := h.own[a.Addr()]; ok {
+		return netip.AddrPortFrom(own, a.Port())
+	}
+	return a
+}
+
+// in undoes out.
+func (h *home) in(a netip.AddrPort) netip.AddrPort {
+	for loop, own := range h.own {
+		if a.Addr() == own {
+			return netip.AddrPortFrom(loop, a.Port())
+		}
+	}
+	return a
+}
+
+func (h *home) Listen(addr netip.AddrPort, backlog int) (driver.Listener, error) {
+	l, err := h.Device.Listen(h.out(addr), backlog)
+	if err != nil {
+		return nil, err
+	}
+	return homeListener{l, h}, nil
+}
+
+func (h *home) Dial(ctx context.Context, qp driver.QP, addr netip.AddrPort, p driver.ConnParam) (driver.Conn, error) {
+	c, err := h.Device.Dial(ctx, qp, h.out(addr), p)
+	if err != nil {
+		return nil, err
+	}
+	return homeConn{c, h}, nil
+}
+
+type homeListener struct {
+	driver.Listener
+	h *home
+}
+
+func (l homeListener) Addr() netip.AddrPort { return l.h.in(l.Listener.Addr()) }
+
+func (l homeListener) Accept(ctx context.Context) (driver.ConnRequest, error) {
+	r, err := l.Listener.Accept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return homeRequest{r, l.h}, nil
+}
+
+type homeRequest struct {
+	driver.ConnRequest
+	h *home
+}
+
+func (r homeRequest) LocalAddr() netip.AddrPort  { return r.h.in(r.ConnRequest.LocalAddr()) }
+func (r homeRequest) RemoteAddr() netip.AddrPort { return r.h.in(r.ConnRequest.RemoteAddr()) }
+
+func (r homeRequest) Accept(ctx context.Context, qp driver.QP, p driver.ConnParam) (driver.Conn, error) {
+	c, err := r.ConnRequest.Accept(ctx, qp, p)
+	if err != nil {
+		return nil, err
+	}
+	return homeConn{c, r.h}, nil
+}
+
+type homeConn struct {
+	driver.Conn
+	h *home
+}
+
+func (c homeConn) LocalAddr() netip.AddrPort  { return c.h.in(c.Conn.LocalAddr()) }
+func (c homeConn) RemoteAddr() netip.AddrPort { return c.h.in(c.Conn.RemoteAddr()) }
+
+// skipKnown skips a sub-test that a driver is known not to pass, with what it
+// does instead.
+func skipKnown(t *testing.T, device string) {
+	t.Helper()
+	for _, k := range known {
+		if strings.HasPrefix(device, k.driver) && strings.HasSuffix(t.Name(), "/"+k.test) {
+			t.Skipf("known of %s: %s", k.driver, k.does)
+		}
+	}
+}
+
+// known lists where drivers differ from the suite. A device made in software
+// bears its driver's name.
+var known = []struct{ driver, test, does string }{
+	{"rxe", "QP/Drain", "what was posted in SQD is sent with the next post after RTS, not by the step to RTS"},
+	{"rxe", "Memory/LocalDomain", "it reports a local QP operation error; see TestRxeStatuses"},
+	{"rxe", "Memory/LocalViolations", "it reports a local QP operation error; where the message is too long for both sides, the peer's refusal; see TestRxeStatuses"},
+	{"rxe", "Memory/Keys", "its keys are counted up, with a random byte at the end"},
+	{"rxe", "Learn/OneSided", "the port takes messages of 8 MiB, the test writes 256 MiB at once"},
+	{"rxe", "Recv/TooLong", "the receiver reports a local QP operation error, the sender a remote operation error; see TestRxeStatuses"},
+	{"rxe", "Recv/EmptyListTakesNoBytes", "as Recv/TooLong"},
+	{"rxe", "Recv/BadBuffer", "the receiver reports a local QP operation error; see TestRxeStatuses"},
+	{"rxe", "Recv/NeverByModify", "InfiniBand does not change the RNR retry count of a connected queue pair"},
+	{"rxe", "SRQ/LastWQE", "a queue pair that is moved to ERR by hand raises no event of its last receive"},
+
+	{"siw", "Memory/LocalDomain", "it reports a local QP operation error"},
+	{"siw", "Memory/LocalViolations", "it reports a local QP operation error"},
+	{"siw", "Memory/Unregistered", "it reports a local QP operation error"},
+	{"siw", "Memory/GuessedKeys", "a read with a wrong key is flushed without a reason"},
+	{"siw", "Flag/SignalAll", "the write that opens the connection completes too"},
+	{"siw", "SRQ/LastWQE", "it raises no event of the last receive"},
+	{"siw", "CQ/ArmLosesNothing", "a message without a receive ends the connection, and the test's sender runs ahead"},
+	{"siw", "Post/QueueFull", "the write without a completion that opens the connection holds its place until a later one completes"},
+}

@@ -1,0 +1,297 @@
+//go:build rdma && linux && cgo
+
+package rdmacore
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"cinnabar/verbs/driver"
+)
+
+// errOverrun is prepared, since Poll does not allocate.
+var errOverrun error = &driver.Error{Op: "poll", Kind: driver.ErrCQOverrun,
+	Detail: "completions were lost; make the queue as deep as all requests that can be outstanding"}
+
+// cq is a completion queue with a completion channel of its own.
+type cq struct {
+	dev     *device
+	h       handle
+	channel handle
+	serial  uint64
+	context any
+	watch   *watcher
+	events  chan struct{} // capacity 1: what Event returns
+	overrun atomic.Bool
+
+	mu    sync.Mutex
+	batch pollBatch // guarded by mu
+	// Completions that were taken off the queue on behalf of others than its
+	// reader, oldest first.
+	// +checklocks:mu
+	stash []driver.WC
+	// Tokens of requests posted in ERR, which some drivers keep: they come back
+	// when the library has nothing more.
+	// +checklocks:mu
+	late []uint64
+	// +checklocks:mu
+	depth int
+	// closed and made anew at each event, for those who wait beside the reader
+	// +checklocks:mu
+	bell chan struct{}
+	// +checklocks:mu
+	closed bool
+}
+
+func (d *device) CreateCQ(depth int, context any) (driver.CQ, error) {
+	const op = "create completion queue"
+	if d.isClosed() {
+		return nil, driver.Errorf(op, driver.ErrClosed, "the device is closed")
+	}
+	if depth < 1 || depth > d.attr.MaxCQE {
+		return nil, driver.Errorf(op, driver.ErrInvalid, "depth %d; 1 to %d are possible", depth, d.attr.MaxCQE)
+	}
+	c := &cq{dev: d, context: context, events: make(chan struct{}, 1), bell: make(chan struct{})}
+	d.mu.Lock()
+	c.serial = d.nextSerial()
+	d.cqs[c.serial] = c
+	d.mu.Unlock()
+	if err := c.open(depth); err != nil {
+		d.mu.Lock()
+		delete(d.cqs, c.serial)
+		d.mu.Unlock()
+		return nil, &driver.Error{Op: op, Err: err}
+	}
+	return c, nil
+}
+
+// open makes channel and queue, or nothing.
+func (c *cq) open(depth int) error {
+	ch, fd, err := createChannel(c.dev.ctx)
+	if err != nil {
+		return err
+	}
+	h, granted, err := createCQ(c.dev.ctx, depth, c.serial, ch)
+	if err != nil {
+		return errors.Join(err, destroyChannel(ch))
+	}
+	c.mu.Lock()
+	c.h, c.channel, c.depth = h, ch, granted
+	c.mu.Unlock()
+	if c.watch, err = watch(fd, c.readEvent); err != nil {
+		return errors.Join(err, destroyCQ(h), destroyChannel(ch))
+	}
+	return nil
+}
+
+// readEvent takes one event off the completion channel.
+func (c *cq) readEvent() error {
+	if err := nextCQEvent(c.channel); err != nil {
+		return err
+	}
+	c.tell()
+	return nil
+}
+
+// tell wakes the reader of Event and all who wait at the bell.
+func (c *cq) tell() {
+	select {
+	case c.events <- struct{}{}:
+	default:
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.bell)
+	c.bell = make(chan struct{})
+}
+
+func (c *cq) Event() <-chan struct{} { return c.events }
+
+func (c *cq) Arm(solicitedOnly bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return driver.Errorf("arm", driver.ErrClosed, "the completion queue is closed")
+	}
+	if err := armCQ(c.h, solicitedOnly); err != nil {
+		return &driver.Error{Op: "arm", Err: err}
+	}
+	return nil
+}
+
+// Poll implements driver.CQ.
+func (c *cq) Poll(wc []driver.WC) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := copy(wc, c.stash)
+	if n > 0 {
+		c.stash = append(c.stash[:0], c.stash[n:]...)
+	}
+	for n < len(wc) {
+		got, more, err := c.pollLocked(wc[n:])
+		n += got
+		if err != nil && n == 0 {
+			return 0, err
+		}
+		if !more {
+			break
+		}
+	}
+	if n < len(wc) && len(c.late) > 0 {
+		n += c.lateLocked(wc[n:])
+	}
+	if n == 0 && len(wc) > 0 && c.overrun.Load() {
+		return 0, errOverrun
+	}
+	c.dev.stats.completions.Add(uint64(n))
+	return n, nil
+}
+
+// pollLocked makes one crossing. more is false when the library had no more.
+//
+// +checklocks:c.mu
+func (c *cq) pollLocked(wc []driver.WC) (n int, more bool, err error) {
+	if c.closed {
+		return 0, false, driver.Errorf("poll", driver.ErrClosed, "the completion queue is closed")
+	}
+	want := min(len(wc), batchSize)
+	got, err := c.batch.poll(c.h, want)
+	if err != nil {
+		return 0, false, &driver.Error{Op: "poll", Err: err}
+	}
+	var q *qp
+	var last uint64
+	for i := range got {
+		kind, serial, pos := splitToken(c.batch.token(i))
+		wc[n] = c.batch.at(i)
+		if kind == kindShared {
+			if s := c.dev.findSRQ(serial); s != nil {
+				wc[n].ID = s.release(pos)
+				n++
+				c.noteFailure(&wc[n-1])
+			}
+			continue
+		}
+		if q == nil || serial != last {
+			q, last = c.dev.findQP(serial), serial
+		}
+		if q != nil && q.complete(kind, pos, &wc[n]) { // else closed or reset meanwhile: its completions are gone
+			n++
+		}
+	}
+	return n, got == want, nil
+}
+
+// lateLocked flushes requests that the device was not asked to take.
+//
+// +checklocks:c.mu
+func (c *cq) lateLocked(wc []driver.WC) (n int) {
+	used := 0
+	for _, t := range c.late {
+		if n == len(wc) {
+			break
+		}
+		used++
+		kind, serial, pos := splitToken(t)
+		if q := c.dev.findQP(serial); q != nil {
+			wc[n] = driver.WC{Status: driver.StatusWRFlushErr, QPNum: q.num}
+			q.complete(kind, pos, &wc[n])
+			n++
+		}
+	}
+	c.late = append(c.late[:0], c.late[used:]...)
+	return n
+}
+
+// purge forgets the gathered completions of a queue pair that is closed or reset.
+func (c *cq) purge(num uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stash = slices.DeleteFunc(c.stash, func(wc driver.WC) bool { return wc.QPNum == num })
+}
+
+// noteFailure tells the queue pair of a failed receive from a shared queue.
+func (c *cq) noteFailure(wc *driver.WC) {
+	if wc.Status == driver.StatusSuccess {
+		return
+	}
+	if q := c.dev.findNum(wc.QPNum); q != nil {
+		q.broken(wc.Err())
+	}
+}
+
+// gather takes what is there into the stash, for somebody who waits for a
+// completion of his own among the reader's, and returns the next bell.
+func (c *cq) gather() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var wc [batchSize]driver.WC
+	for more := true; more; {
+		var n int
+		n, more, _ = c.pollLocked(wc[:]) // the reader gets the error when he polls
+		c.stash = append(c.stash, wc[:n]...)
+	}
+	return c.bell
+}
+
+// addLate keeps the token of a request that the device was not asked to take.
+func (c *cq) addLate(token uint64) {
+	c.mu.Lock()
+	c.late = append(c.late, token)
+	c.mu.Unlock()
+	c.tell()
+}
+
+// Resize implements driver.CQ.
+func (c *cq) Resize(depth int) error {
+	const op = "resize completion queue"
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return driver.Errorf(op, driver.ErrClosed, "the completion queue is closed")
+	}
+	granted, err := resizeCQ(c.h, depth)
+	switch {
+	case err == nil:
+		c.depth = granted
+		return nil
+	case errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.EOPNOTSUPP):
+		return driver.Unsupported(op, "the driver of %s cannot; make the queue deep enough at once", c.dev.name)
+	case errors.Is(err, syscall.EINVAL):
+		return driver.Errorf(op, driver.ErrInvalid, "depth %d; more completions are waiting, or the device allows fewer", depth)
+	}
+	return &driver.Error{Op: op, Err: err}
+}
+
+func (c *cq) Depth() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.depth
+}
+
+func (c *cq) Close() error {
+	const op = "close completion queue"
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.mu.Unlock()
+	c.watch.close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := destroyCQ(c.h); err != nil {
+		return &driver.Error{Op: op, Err: err}
+	}
+	c.closed = true
+	c.dev.mu.Lock()
+	delete(c.dev.cqs, c.serial)
+	c.dev.mu.Unlock()
+	if err := destroyChannel(c.channel); err != nil {
+		return &driver.Error{Op: op, Err: err}
+	}
+	return nil
+}

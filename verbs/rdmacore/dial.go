@@ -1,0 +1,142 @@
+//go:build rdma && linux && cgo
+
+package rdmacore
+
+import (
+	"context"
+	"net/netip"
+
+	"cinnabar/verbs/driver"
+)
+
+const (
+	resolveTime  = 2000 // milliseconds for ARP and for the route
+	defaultDepth = 16   // outstanding reads and atomics that are asked for if the program does not say
+	defaultRetry = 7
+)
+
+// Dial implements driver.Device.
+func (d *device) Dial(ctx context.Context, dq driver.QP, addr netip.AddrPort, p driver.ConnParam) (driver.Conn, error) {
+	const op = "connect"
+	q, ok := dq.(*qp)
+	if !ok || q.pd.dev != d {
+		return nil, driver.Errorf(op, driver.ErrInvalid, "the queue pair belongs to another device")
+	}
+	if p.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, p.Timeout)
+		defer cancel()
+	}
+	if err := q.begin(op); err != nil {
+		return nil, err
+	}
+	c, err := d.dial(ctx, q, addr, p)
+	q.finish(c)
+	if err != nil {
+		return nil, err
+	}
+	c.start()
+	return c, nil
+}
+
+func (d *device) dial(ctx context.Context, q *qp, addr netip.AddrPort, p driver.ConnParam) (*conn, error) {
+	const op = "connect"
+	id, err := d.cm.newID(op, nil)
+	if err != nil {
+		return nil, err
+	}
+	c, err := id.dial(ctx, q, addr, p)
+	if err != nil {
+		id.destroy()
+		return nil, err
+	}
+	return c, nil
+}
+
+// dial goes through the steps of rdma_cm(7) for the active side.
+func (id *cmID) dial(ctx context.Context, q *qp, addr netip.AddrPort, p driver.ConnParam) (*conn, error) {
+	const op = "connect"
+	if err := cmResolveAddr(id.h, addr, resolveTime); err != nil {
+		return nil, &driver.Error{Op: op, Err: err, Detail: "resolve " + addr.String() + ": no RDMA device reaches the address"}
+	}
+	if _, err := id.wait(ctx, op, driver.CMAddrResolved); err != nil {
+		return nil, err
+	}
+	if err := id.checkDevice(op, addr); err != nil {
+		return nil, err
+	}
+	if err := cmResolveRoute(id.h, resolveTime); err != nil {
+		return nil, &driver.Error{Op: op, Err: err, Detail: "resolve the route to " + addr.String()}
+	}
+	if _, err := id.wait(ctx, op, driver.CMRouteResolved); err != nil {
+		return nil, err
+	}
+	if err := q.step(id.h, driver.StateInit, 0, 0); err != nil {
+		return nil, err
+	}
+	ask := q.ask(p)
+	if err := cmConnect(id.h, ask); err != nil {
+		return nil, &driver.Error{Op: op, Err: err, Detail: addr.String()}
+	}
+	ev, err := id.wait(ctx, op, driver.CMConnectResponse, driver.CMEstablished)
+	if err != nil {
+		return nil, err
+	}
+	granted := ev.param
+	granted.responder, granted.depth = min(ask.responder, granted.responder), min(ask.depth, granted.depth)
+	if ev.typ == driver.CMConnectResponse { // not on iWARP, where the kernel does this
+		if err := q.toRTS(id.h, granted); err != nil {
+			return nil, err
+		}
+		if err := cmEstablish(id.h); err != nil {
+			q.giveUp()
+			return nil, &driver.Error{Op: op, Err: err}
+		}
+	} else {
+		granted.responder, granted.depth = ask.responder, ask.depth
+	}
+	return newConn(id, q, granted), nil
+}
+
+// ask translates a program's wishes.
+func (q *qp) ask(p driver.ConnParam) cmParam {
+	a := &q.pd.dev.attr
+	return cmParam{
+		data: p.PrivateData, qpn: q.num, srq: q.srq != nil,
+		responder: orDefault(p.ResponderResources, min(defaultDepth, a.MaxQPRDAtom), a.MaxQPRDAtom),
+		depth:     orDefault(p.InitiatorDepth, min(defaultDepth, a.MaxQPInitRDAtom), a.MaxQPInitRDAtom),
+		retry:     orDefault(p.RetryCount, defaultRetry, defaultRetry),
+		rnrRetry:  orDefault(p.RNRRetry, driver.MaxRNRRetry, driver.MaxRNRRetry),
+	}
+}
+
+// orDefault resolves a wish: 0 means def, a negative one 0.
+func orDefault(v, def, limit int) uint8 {
+	switch {
+	case v < 0:
+		return 0
+	case v == 0:
+		return uint8(def)
+	}
+	return uint8(min(v, limit))
+}
+
+// toRTS connects the queue pair as the two connection managers have agreed.
+func (q *qp) toRTS(id handle, p cmParam) error {
+	for _, s := range []driver.QPState{driver.StateInit, driver.StateRTR, driver.StateRTS} {
+		if err := q.step(id, s, p.responder, p.depth); err != nil {
+			q.giveUp()
+			return err
+		}
+	}
+	return nil
+}
+
+// giveUp leaves a queue pair in ERR whose connection failed on its way to RTS.
+func (q *qp) giveUp() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	attr := driver.QPAttr{Mask: driver.AttrState, State: driver.StateErr}
+	_ = modifyQP(q.h, &attr, 0) // it refuses only when the device is gone
+	q.state.Store(uint32(driver.StateErr))
+}

@@ -1,0 +1,42 @@
+// Package rdmacore opens the RDMA devices of the machine, cards and the kernel's
+// software devices alike, through the libraries of rdma-core: libibverbs and
+// librdmacm.
+//
+//	devices, err := rdmacore.Devices()
+//	if err != nil {
+//		return err // says why there is none
+//	}
+//	dev, err := rdmacore.Open(devices[0].Name)
+//	if err != nil {
+//		return err
+//	}
+//	defer dev.Close()
+//
+// What Open returns is a device like any other of package verbs.
+//
+// # Building
+//
+// The package needs cgo, Linux and the build tag rdma; without them it is pure
+// Go, and Devices and Open say so. To build with the tag takes the headers of
+// rdma-core (Debian: libibverbs-dev and librdmacm-dev), whose inline functions
+// are the data path. The libraries themselves are opened at run time, so that one
+// binary starts on every machine.
+//
+// # How it works
+//
+// Flat arrays of integers cross the border to C, many work requests or
+// completions at a time; no Go pointer is kept there, and no C code calls back.
+// Events of completion queues, devices and connections are read from
+// descriptors in Go's poller, so that no thread waits in C. The package counts
+// what its queues hold itself, by tokens in the place of the program's work
+// request ids, because devices round depths up and a failed completion does not
+// say which queue it belongs to.
+//
+// All objects are safe for concurrent use, as package driver asks for.
+//
+// # Limits
+//
+// Reliable connections only. iWARP devices connect through rdma_cm alone and have
+// neither immediate data nor atomics here. Send with invalidate is not offered:
+// the drivers take it for memory windows only.
+package rdmacore

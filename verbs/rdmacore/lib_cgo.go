@@ -1,0 +1,309 @@
+//go:build rdma && linux && cgo
+
+package rdmacore
+
+/*
+#cgo LDFLAGS: -ldl
+#cgo noescape cn_post_send
+#cgo nocallback cn_post_send
+#cgo noescape cn_post_recv
+#cgo nocallback cn_post_recv
+#cgo noescape cn_poll_cq
+#cgo nocallback cn_poll_cq
+#cgo noescape cn_arm_cq
+#cgo nocallback cn_arm_cq
+#cgo noescape cn_cq_event
+#cgo nocallback cn_cq_event
+#include <stdlib.h>
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"cinnabar/verbs/driver"
+)
+
+// handle is an object of the libraries: its address, which Go never follows.
+type handle uint64
+
+// result turns the result of a shim function into an error.
+func result(rc C.int) error {
+	if rc < 0 {
+		return syscall.Errno(-rc)
+	}
+	return nil
+}
+
+// load opens the libraries, once for the process.
+var load = sync.OnceValue(func() error {
+	var text [256]C.char
+	if C.cn_load(&text[0], C.int(len(text))) < 0 {
+		return errors.New(C.GoString(&text[0]))
+	}
+	return nil
+})
+
+// rawDevice is a device as the library lists it.
+type rawDevice struct {
+	name      string
+	guid      uint64
+	nodeType  int
+	transport int
+}
+
+// maxDevices bounds a listing.
+const maxDevices = 256
+
+func listDevices() ([]rawDevice, error) {
+	raw := make([]C.struct_cn_dev, maxDevices)
+	n := C.cn_devices(&raw[0], maxDevices)
+	if err := result(n); err != nil {
+		return nil, err
+	}
+	devices := make([]rawDevice, n)
+	for i := range devices {
+		d := &raw[i]
+		devices[i] = rawDevice{C.GoString(&d.name[0]), uint64(d.guid), int(d.node_type), int(d.transport)}
+	}
+	return devices, nil
+}
+
+// openContext opens a device. asyncFD belongs to the context.
+func openContext(name string) (ctx handle, asyncFD int, err error) {
+	cname := C.CString(name)
+	defer C.free(unsafe.Pointer(cname))
+	var h C.uint64_t
+	var fd C.int
+	err = result(C.cn_open(cname, &h, &fd))
+	return handle(h), int(fd), err
+}
+
+func closeContext(ctx handle) error { return result(C.cn_close(C.uint64_t(ctx))) }
+
+// queryDevice returns the limits as the driver gives them, without name, ports and what is ours.
+func queryDevice(ctx handle) (a driver.DeviceAttr, ports int, err error) {
+	var r C.struct_cn_attr
+	if err := result(C.cn_query_device(C.uint64_t(ctx), &r)); err != nil {
+		return a, 0, err
+	}
+	return driver.DeviceAttr{
+		FWVersion: C.GoString(&r.fw[0]), NodeGUID: driver.GUID(r.node_guid), SysImageGUID: driver.GUID(r.sys_guid),
+		VendorID: uint32(r.vendor), VendorPartID: uint32(r.part), HWVersion: uint32(r.hw),
+		MaxMRSize: uint64(r.max_mr_size), PageSizeCap: uint64(r.page_size_cap),
+		MaxQP: int(r.max_qp), MaxQPWR: int(r.max_qp_wr), MaxSGE: int(r.max_sge), MaxSGERead: int(r.max_sge_rd),
+		MaxCQ: int(r.max_cq), MaxCQE: int(r.max_cqe), MaxMR: int(r.max_mr), MaxPD: int(r.max_pd),
+		MaxQPRDAtom: int(r.max_rd_atom), MaxQPInitRDAtom: int(r.max_init_rd_atom),
+		MaxSRQ: int(r.max_srq), MaxSRQWR: int(r.max_srq_wr), MaxSRQSGE: int(r.max_srq_sge), MaxAH: int(r.max_ah),
+		AtomicCap: driver.AtomicCap(r.atomic_cap),
+	}, int(r.ports), nil
+}
+
+// linkLayers are the names of IBV_LINK_LAYER_*.
+var linkLayers = map[C.uint32_t]string{0: "unspecified", 1: "InfiniBand", 2: "Ethernet"}
+
+func queryPort(ctx handle, num int) (driver.PortAttr, error) {
+	var r C.struct_cn_port
+	if err := result(C.cn_query_port(C.uint64_t(ctx), C.int(num), &r)); err != nil {
+		return driver.PortAttr{}, err
+	}
+	return driver.PortAttr{
+		Num: uint8(num), State: driver.PortState(r.state), MaxMTU: driver.MTU(r.max_mtu), ActiveMTU: driver.MTU(r.active_mtu),
+		LinkLayer: linkLayers[r.link_layer], MaxMsgSize: uint64(r.max_msg), LID: uint16(r.lid), SMLID: uint16(r.sm_lid),
+		PKeys: []uint16{0xffff},
+	}, nil
+}
+
+// rawGID is an entry of a port's table; netdev is the index of its interface.
+type rawGID struct {
+	GID
+	port   int
+	netdev int
+}
+
+// maxGIDs bounds the entries that are looked at; a table has room for thousands.
+const maxGIDs = 256
+
+// gidTypes are the kernel's names in sysfs for IBV_GID_TYPE_*.
+var gidTypes = map[C.uint32_t]string{0: "IB/RoCE v1", 1: "IB/RoCE v1", 2: typeRoCE2}
+
+// queryGIDs returns the entries of all ports that are set. Older libraries lack the call.
+func queryGIDs(ctx handle) ([]rawGID, error) {
+	raw := make([]C.struct_cn_gid, maxGIDs)
+	n := C.cn_query_gids(C.uint64_t(ctx), &raw[0], maxGIDs)
+	if err := result(n); err != nil {
+		return nil, err
+	}
+	table := make([]rawGID, n)
+	for i := range table {
+		r := &raw[i]
+		table[i] = rawGID{GID: GID{Index: int(r.index), Type: gidTypes[r._type]}, port: int(r.port), netdev: int(r.netdev)}
+		for j, b := range r.raw {
+			table[i].Addr[j] = byte(b)
+		}
+	}
+	return table, nil
+}
+
+// rawAsync is an asynchronous event; id is what the object was made with, or the port.
+type rawAsync struct {
+	typ driver.EventType
+	id  uint64
+}
+
+// nextAsync does not block: it fails with EAGAIN when there is no event.
+func nextAsync(ctx handle) (rawAsync, error) {
+	var r C.struct_cn_async
+	err := result(C.cn_async_get(C.uint64_t(ctx), &r))
+	return rawAsync{driver.EventType(r._type), uint64(r.id)}, err
+}
+
+func allocPD(ctx handle) (handle, error) {
+	var h C.uint64_t
+	err := result(C.cn_alloc_pd(C.uint64_t(ctx), &h))
+	return handle(h), err
+}
+
+func deallocPD(h handle) error { return result(C.cn_dealloc_pd(C.uint64_t(h))) }
+
+// regMR registers memory that its owner keeps in place.
+func regMR(pd handle, addr, size uint64, access driver.Access) (h handle, lkey, rkey uint32, err error) {
+	var mr C.uint64_t
+	var keys [2]C.uint32_t
+	err = result(C.cn_reg_mr(C.uint64_t(pd), C.uint64_t(addr), C.uint64_t(size), C.uint32_t(access), &mr, &keys[0]))
+	return handle(mr), uint32(keys[0]), uint32(keys[1]), err
+}
+
+func deregMR(h handle) error { return result(C.cn_dereg_mr(C.uint64_t(h))) }
+
+// createChannel makes a completion channel, which owns fd.
+func createChannel(ctx handle) (ch handle, fd int, err error) {
+	var h C.uint64_t
+	var n C.int
+	err = result(C.cn_create_channel(C.uint64_t(ctx), &h, &n))
+	return handle(h), int(n), err
+}
+
+func destroyChannel(ch handle) error { return result(C.cn_destroy_channel(C.uint64_t(ch))) }
+
+func createCQ(ctx handle, depth int, id uint64, ch handle) (h handle, granted int, err error) {
+	var cq C.uint64_t
+	var n C.int
+	err = result(C.cn_create_cq(C.uint64_t(ctx), C.int(depth), C.uint64_t(id), C.uint64_t(ch), &cq, &n))
+	return handle(cq), int(n), err
+}
+
+func resizeCQ(cq handle, depth int) (granted int, err error) {
+	var n C.int
+	err = result(C.cn_resize_cq(C.uint64_t(cq), C.int(depth), &n))
+	return int(n), err
+}
+
+func destroyCQ(cq handle) error { return result(C.cn_destroy_cq(C.uint64_t(cq))) }
+
+func armCQ(cq handle, solicitedOnly bool) error {
+	return result(C.cn_arm_cq(C.uint64_t(cq), flag(solicitedOnly)))
+}
+
+// nextCQEvent does not block: it fails with EAGAIN when there is no event.
+func nextCQEvent(ch handle) error { return result(C.cn_cq_event(C.uint64_t(ch))) }
+
+func flag(b bool) C.int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func createSRQ(pd handle, id uint64, init *driver.SRQInit) (h handle, err error) {
+	var srq C.uint64_t
+	wr, sge := C.uint32_t(init.MaxWR), C.uint32_t(init.MaxSGE)
+	err = result(C.cn_create_srq(C.uint64_t(pd), C.uint64_t(id), &wr, &sge, C.uint32_t(init.Limit), &srq))
+	return handle(srq), err
+}
+
+func modifySRQ(h handle, limit int) error {
+	return result(C.cn_modify_srq(C.uint64_t(h), C.uint32_t(limit)))
+}
+
+func querySRQ(h handle) (limit int, err error) {
+	var wr, lim C.uint32_t
+	err = result(C.cn_query_srq(C.uint64_t(h), &wr, &lim))
+	return int(lim), err
+}
+
+func destroySRQ(h handle) error { return result(C.cn_destroy_srq(C.uint64_t(h))) }
+
+// rawQP says what a queue pair is made from; createQP fills in what was granted.
+type rawQP struct {
+	pd, sendCQ, recvCQ, srq handle
+	id                      uint64
+	typ                     driver.QPType
+	signalAll               bool
+	cap                     driver.QPCap
+}
+
+func createQP(in rawQP) (h handle, num uint32, granted driver.QPCap, err error) {
+	r := C.struct_cn_qp_init{
+		pd: C.uint64_t(in.pd), send_cq: C.uint64_t(in.sendCQ), recv_cq: C.uint64_t(in.recvCQ), srq: C.uint64_t(in.srq),
+		id: C.uint64_t(in.id), _type: C.uint32_t(in.typ), sig_all: C.uint32_t(flag(in.signalAll)),
+		send_wr: C.uint32_t(in.cap.MaxSendWR), recv_wr: C.uint32_t(in.cap.MaxRecvWR),
+		send_sge: C.uint32_t(in.cap.MaxSendSGE), recv_sge: C.uint32_t(in.cap.MaxRecvSGE), inline_size: C.uint32_t(in.cap.MaxInline),
+	}
+	if err := result(C.cn_create_qp(&r)); err != nil {
+		return 0, 0, granted, err
+	}
+	granted = driver.QPCap{
+		MaxSendWR: int(r.send_wr), MaxRecvWR: int(r.recv_wr), MaxSendSGE: int(r.send_sge), MaxRecvSGE: int(r.recv_sge),
+		MaxInline: int(r.inline_size),
+	}
+	return handle(r.qp), uint32(r.num), granted, nil
+}
+
+// modifyQP changes what a.Mask names; sgid is the index of the source GID of a.AH.
+func modifyQP(h handle, a *driver.QPAttr, sgid int) error {
+	r := C.struct_cn_qp_attr{
+		mask: C.uint32_t(a.Mask), state: C.uint32_t(a.State), cur_state: C.uint32_t(a.CurState), access: C.uint32_t(a.Access),
+		qkey: C.uint32_t(a.QKey), rq_psn: C.uint32_t(a.RQPSN), sq_psn: C.uint32_t(a.SQPSN), dest_qpn: C.uint32_t(a.DestQPN),
+		path_mtu: C.uint32_t(a.PathMTU), pkey_index: C.uint16_t(a.PKeyIndex), dlid: C.uint16_t(a.AH.DLID),
+		port: C.uint8_t(max(a.Port, a.AH.PortNum)), timeout: C.uint8_t(a.Timeout), retry: C.uint8_t(a.RetryCount),
+		rnr_retry: C.uint8_t(a.RNRRetry), min_rnr: C.uint8_t(a.MinRNRTimer), rd_atomic: C.uint8_t(a.MaxRDAtomic),
+		dest_rd_atomic: C.uint8_t(a.MaxDestRDAtomic), sl: C.uint8_t(a.AH.SL), sgid_index: C.uint8_t(sgid),
+	}
+	if a.AH.GID != [16]byte{} {
+		r.global = 1
+	}
+	if a.Mask&driver.AttrState != 0 && a.State == driver.StateSQD {
+		r.sqd_notify = 1
+	}
+	for i, b := range a.AH.GID {
+		r.dgid[i] = C.uint8_t(b)
+	}
+	return result(C.cn_modify_qp(C.uint64_t(h), &r))
+}
+
+func queryQP(h handle) (driver.QPAttr, error) {
+	var r C.struct_cn_qp_attr
+	if err := result(C.cn_query_qp(C.uint64_t(h), &r)); err != nil {
+		return driver.QPAttr{}, err
+	}
+	a := driver.QPAttr{
+		Mask: driver.AttrState | driver.AttrAccess | driver.AttrPort | driver.AttrAV | driver.AttrPathMTU | driver.AttrTimeout |
+			driver.AttrRetryCount | driver.AttrRNRRetry | driver.AttrRQPSN | driver.AttrSQPSN | driver.AttrMaxRDAtomic |
+			driver.AttrMaxDestRDAtomic | driver.AttrMinRNRTimer | driver.AttrDestQPN | driver.AttrCap,
+		State: driver.QPState(r.state), Access: driver.Access(r.access), Port: uint8(r.port), PathMTU: driver.MTU(r.path_mtu),
+		Timeout: uint8(r.timeout), RetryCount: uint8(r.retry), RNRRetry: uint8(r.rnr_retry), MinRNRTimer: uint8(r.min_rnr),
+		MaxRDAtomic: uint8(r.rd_atomic), MaxDestRDAtomic: uint8(r.dest_rd_atomic), RQPSN: uint32(r.rq_psn), SQPSN: uint32(r.sq_psn),
+		DestQPN: uint32(r.dest_qpn), AH: driver.AHAttr{DLID: uint16(r.dlid), SL: uint8(r.sl), PortNum: uint8(r.port)},
+	}
+	for i, b := range r.dgid {
+		a.AH.GID[i] = byte(b)
+	}
+	return a, nil
+}
+
+func destroyQP(h handle) error { return result(C.cn_destroy_qp(C.uint64_t(h))) }

@@ -1,0 +1,220 @@
+//go:build rdma && linux && cgo
+
+package rdmacore
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"syscall"
+
+	"cinnabar/verbs/driver"
+)
+
+const (
+	defaultBacklog = 128
+	maxBacklog     = 4096
+)
+
+// listener takes connection requests.
+type listener struct {
+	dev   *device
+	id    *cmID
+	addr  netip.AddrPort
+	queue chan *connRequest
+	done  chan struct{} // closed by Close
+
+	mu sync.Mutex
+	// +checklocks:mu
+	closed bool
+}
+
+// Listen implements driver.Device.
+func (d *device) Listen(addr netip.AddrPort, backlog int) (driver.Listener, error) {
+	const op = "listen"
+	if d.isClosed() {
+		return nil, driver.Errorf(op, driver.ErrClosed, "the device is closed")
+	}
+	if backlog <= 0 {
+		backlog = defaultBacklog
+	}
+	backlog = min(backlog, maxBacklog)
+	l := &listener{dev: d, queue: make(chan *connRequest, backlog), done: make(chan struct{})}
+	id, err := d.cm.newID(op, l)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.bind(id, addr, backlog); err != nil {
+		id.destroy()
+		return nil, err
+	}
+	d.listeners.Add(1)
+	return l, nil
+}
+
+// bind makes id listen.
+func (l *listener) bind(id *cmID, addr netip.AddrPort, backlog int) error {
+	const op = "listen"
+	if err := cmBind(id.h, addr); err != nil {
+		e := &driver.Error{Op: op, Err: err, Detail: addr.String()}
+		if errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.EADDRNOTAVAIL) {
+			e.Detail += ": no RDMA device has the address; the loopback addresses have none either"
+		}
+		return e
+	}
+	if !addr.Addr().IsUnspecified() {
+		if err := id.checkDevice(op, addr); err != nil {
+			return err
+		}
+	}
+	if err := cmListen(id.h, backlog); err != nil {
+		return &driver.Error{Op: op, Err: err, Detail: addr.String()}
+	}
+	l.id = id
+	local, _ := cmAddrs(id.h)
+	l.addr = netip.AddrPortFrom(addr.Addr(), local.Port())
+	return nil
+}
+
+// request takes a request from the reader of events, or refuses it.
+func (l *listener) request(r *connRequest) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed && cmDevice(r.id.h) == l.dev.name {
+		select {
+		case l.queue <- r:
+			return
+		default: // more than the backlog wait
+		}
+	}
+	r.id.destroy()
+}
+
+func (l *listener) Addr() netip.AddrPort { return l.addr }
+
+// Accept implements driver.Listener.
+func (l *listener) Accept(ctx context.Context) (driver.ConnRequest, error) {
+	select {
+	case <-l.done:
+		return nil, l.closedErr()
+	default:
+	}
+	select {
+	case r := <-l.queue:
+		return r, nil
+	case <-l.done:
+		return nil, l.closedErr()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (l *listener) closedErr() error {
+	return driver.Errorf("accept", driver.ErrClosed, "the listener is closed")
+}
+
+// Close implements driver.Listener.
+func (l *listener) Close() error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil
+	}
+	l.closed = true
+	close(l.done)
+	l.mu.Unlock()
+	l.id.destroy()
+	for {
+		select {
+		case r := <-l.queue:
+			r.id.destroy()
+		default:
+			l.dev.listeners.Add(-1)
+			return nil
+		}
+	}
+}
+
+// connRequest is a peer's wish to connect.
+type connRequest struct {
+	id            *cmID
+	local, remote netip.AddrPort
+	param         cmParam
+}
+
+func (r *connRequest) LocalAddr() netip.AddrPort  { return r.local }
+func (r *connRequest) RemoteAddr() netip.AddrPort { return r.remote }
+
+// Param is what the peer asked for, in the words of this side: what is given
+// back to Accept grants it.
+func (r *connRequest) Param() driver.ConnParam { return asParam(r.param) }
+
+// asParam translates back: what is 0 on the wire is "none".
+func asParam(p cmParam) driver.ConnParam {
+	none := func(v uint8) int {
+		if v == 0 {
+			return -1
+		}
+		return int(v)
+	}
+	return driver.ConnParam{
+		PrivateData: p.data, ResponderResources: none(p.responder), InitiatorDepth: none(p.depth),
+		RetryCount: none(p.retry), RNRRetry: none(p.rnrRetry),
+	}
+}
+
+// Accept implements driver.ConnRequest.
+func (r *connRequest) Accept(ctx context.Context, dq driver.QP, p driver.ConnParam) (driver.Conn, error) {
+	const op = "accept connection"
+	q, ok := dq.(*qp)
+	if !ok || q.pd.dev != r.id.cm.dev {
+		return nil, driver.Errorf(op, driver.ErrInvalid, "the queue pair belongs to another device")
+	}
+	if err := q.begin(op); err != nil {
+		r.id.destroy()
+		return nil, err
+	}
+	c, err := r.accept(ctx, q, p)
+	q.finish(c)
+	if err != nil {
+		r.id.destroy()
+		return nil, err
+	}
+	c.start()
+	return c, nil
+}
+
+func (r *connRequest) accept(ctx context.Context, q *qp, p driver.ConnParam) (*conn, error) {
+	const op = "accept connection"
+	answer := q.ask(p)
+	answer.responder, answer.depth = min(answer.responder, r.param.responder), min(answer.depth, r.param.depth)
+	if q.pd.dev.iwarp() {
+		if err := q.step(r.id.h, driver.StateInit, 0, 0); err != nil {
+			return nil, err
+		}
+	} else if err := q.toRTS(r.id.h, answer); err != nil {
+		return nil, err
+	}
+	if err := cmAccept(r.id.h, answer); err != nil {
+		q.giveUp()
+		return nil, &driver.Error{Op: op, Err: err}
+	}
+	if _, err := r.id.wait(ctx, op, driver.CMEstablished); err != nil {
+		q.giveUp()
+		return nil, err
+	}
+	in := answer
+	in.data = r.param.data
+	return newConn(r.id, q, in), nil
+}
+
+// Reject implements driver.ConnRequest.
+func (r *connRequest) Reject(privateData []byte) error {
+	err := cmReject(r.id.h, privateData)
+	r.id.destroy()
+	if err != nil {
+		return &driver.Error{Op: "reject connection", Err: err}
+	}
+	return nil
+}

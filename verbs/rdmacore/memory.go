@@ -1,0 +1,113 @@
+//go:build rdma && linux && cgo
+
+package rdmacore
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"syscall"
+
+	"cinnabar/internal/hostmem"
+	"cinnabar/verbs/driver"
+)
+
+// pd is a protection domain.
+type pd struct {
+	dev      *device
+	h        handle
+	children atomic.Int64 // regions, queue pairs, shared receive queues
+	closed   atomic.Bool
+}
+
+func (d *device) AllocPD() (driver.PD, error) {
+	const op = "allocate protection domain"
+	if d.isClosed() {
+		return nil, driver.Errorf(op, driver.ErrClosed, "the device is closed")
+	}
+	h, err := allocPD(d.ctx)
+	if err != nil {
+		return nil, &driver.Error{Op: op, Err: err}
+	}
+	d.pds.Add(1)
+	return &pd{dev: d, h: h}, nil
+}
+
+func (p *pd) Close() error {
+	const op = "close protection domain"
+	if n := p.children.Load(); n > 0 {
+		return driver.Errorf(op, driver.ErrBusy, "%d objects of it are open; close them first", n)
+	}
+	if p.closed.Swap(true) {
+		return nil
+	}
+	p.dev.pds.Add(-1)
+	if err := deallocPD(p.h); err != nil {
+		return &driver.Error{Op: op, Err: err}
+	}
+	return nil
+}
+
+func (p *pd) CreateAH(driver.AHAttr) (driver.AddressHandle, error) {
+	return nil, driver.Unsupported("create address handle", "this package has reliable connections only")
+}
+
+// supportedAccess are the rights that regions know, besides those that may be ignored.
+const supportedAccess = driver.LocalWrite | driver.RemoteWrite | driver.RemoteRead | driver.RemoteAtomic | driver.OptionalAccess
+
+// mr is a registered region.
+type mr struct {
+	pd         *pd
+	h          handle
+	lkey, rkey uint32
+	closed     atomic.Bool
+}
+
+func (p *pd) RegMR(r driver.Region, access driver.Access) (driver.MR, error) {
+	const op = "register memory"
+	if extra := access &^ supportedAccess; extra != 0 {
+		return nil, driver.Unsupported(op, "access %v; there is %v", extra, supportedAccess&^driver.OptionalAccess)
+	}
+	if p.dev.attr.AtomicCap == driver.AtomicNone {
+		access &^= driver.RemoteAtomic // no peer can use it, and some drivers refuse it
+	}
+	h, lkey, rkey, err := regMR(p.h, r.Addr, uint64(len(r.Bytes)), access)
+	if err != nil {
+		return nil, registerError(op, len(r.Bytes), err)
+	}
+	p.children.Add(1)
+	return &mr{pd: p, h: h, lkey: lkey, rkey: rkey}, nil
+}
+
+// registerError explains the refusal that meets nearly everyone once: ENOMEM is the limit of locked memory.
+func registerError(op string, size int, err error) error {
+	if !errors.Is(err, syscall.ENOMEM) && !errors.Is(err, syscall.EPERM) && !errors.Is(err, syscall.EAGAIN) {
+		return &driver.Error{Op: op, Detail: fmt.Sprintf("%d bytes", size), Err: err}
+	}
+	limit := "unknown"
+	if cur, _, ok := hostmem.LockLimit(); ok && cur != hostmem.Unlimited {
+		limit = fmt.Sprintf("%d bytes", cur)
+	} else if ok {
+		limit = "none, so the machine itself is short of memory"
+	}
+	return &driver.Error{Op: op, Kind: driver.ErrLockLimit, Err: err, Detail: fmt.Sprintf(
+		"%d bytes cannot be locked, the limit of this process is %s; raise it with `ulimit -l unlimited` in the shell, "+
+			"`memlock` in /etc/security/limits.conf, LimitMEMLOCK=infinity in a systemd unit, or --ulimit memlock=-1 for a container, "+
+			"or register less at a time", size, limit)}
+}
+
+func (m *mr) LKey() uint32 { return m.lkey }
+func (m *mr) RKey() uint32 { return m.rkey }
+
+func (m *mr) Close() error {
+	const op = "close memory region"
+	if m.closed.Swap(true) {
+		return driver.Errorf(op, driver.ErrClosed, "closed before")
+	}
+	if err := deregMR(m.h); err != nil {
+		m.closed.Store(false)
+		return &driver.Error{Op: op, Err: err}
+	}
+	m.pd.children.Add(-1)
+	return nil
+}

@@ -1,0 +1,273 @@
+//go:build rdma && linux && cgo
+
+package rdmacore
+
+import (
+	"errors"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"cinnabar/verbs/driver"
+)
+
+const (
+	// minRNRTimer is the delay that a peer without a posted receive asks senders for, 0.64 ms: the
+	// connection manager's own 0 stands for 655 ms.
+	minRNRTimer = 12
+	// markerRoom is the request at the end of a send queue that is ours.
+	markerRoom = 1
+)
+
+// queue is our account of a send or receive queue: a ring of the program's ids.
+// head is moved by who posts, under the queue's lock, before the request is
+// handed over; tail by who polls, under the completion queue's.
+type queue struct {
+	ids        []uint64
+	ops        []driver.WCOp
+	depth      uint32
+	head, tail atomic.Uint32 // counters that run on
+}
+
+func (r *queue) init(depth int) {
+	size := 1 << bits.Len(uint(max(depth, 1)))
+	r.ids, r.ops, r.depth = make([]uint64, size), make([]driver.WCOp, size), uint32(depth)
+}
+
+func (r *queue) put(pos uint32, id uint64, op driver.WCOp) {
+	i := pos & uint32(len(r.ids)-1)
+	r.ids[i], r.ops[i] = id, op
+}
+
+// take retires the requests up to pos and returns the id and the operation of that one.
+func (r *queue) take(pos uint32) (uint64, driver.WCOp) {
+	_ = r.head.Load() // what was put is seen here
+	i := pos & uint32(len(r.ids)-1)
+	id, op := r.ids[i], r.ops[i]
+	r.tail.Store(pos + 1)
+	return id, op
+}
+
+// qp is a reliable connection's queue pair.
+type qp struct {
+	pd     *pd
+	h      handle
+	num    uint32
+	serial uint64 // what asynchronous events name it by
+	init   driver.QPInit
+	sendCQ *cq
+	recvCQ *cq
+	srq    *srq // nil: own receives
+
+	state atomic.Uint32 // driver.QPState; written under mu
+	token atomic.Uint64 // serial number in tokens; another one after each reset
+	told  atomic.Bool   // an event has told of its failure
+
+	sendMu sync.Mutex
+	sq     queue
+	send   *sendBatch // guarded by sendMu
+
+	recvMu sync.Mutex
+	rq     queue
+	recv   *recvBatch // guarded by recvMu
+
+	gone bool // destroyed; written under sendMu and recvMu, read under either
+
+	mu sync.Mutex
+	// +checklocks:mu
+	conn *conn
+	// a Dial or Accept is under way
+	// +checklocks:mu
+	connecting bool
+	// +checklocks:mu
+	closed bool
+	// closed when the marker of drain completes; nil: no drain
+	// +checklocks:mu
+	drained chan struct{}
+}
+
+func (p *pd) CreateQP(init driver.QPInit) (driver.QP, error) {
+	const op = "create queue pair"
+	if init.Type != driver.RC {
+		return nil, driver.Unsupported(op, "type %s (%d); this package has reliable connections (RC) only", init.Type, init.Type)
+	}
+	sendCQ, ok1 := init.SendCQ.(*cq)
+	recvCQ, ok2 := init.RecvCQ.(*cq)
+	if !ok1 || !ok2 || sendCQ.dev != p.dev || recvCQ.dev != p.dev {
+		return nil, driver.Errorf(op, driver.ErrInvalid, "it needs two completion queues of the same device")
+	}
+	q := &qp{pd: p, init: init, sendCQ: sendCQ, recvCQ: recvCQ, send: new(sendBatch), recv: new(recvBatch)}
+	if init.SRQ != nil {
+		s, ok := init.SRQ.(*srq)
+		if !ok || s.pd.dev != p.dev {
+			return nil, driver.Errorf(op, driver.ErrInvalid, "its shared receive queue belongs to another device")
+		}
+		q.srq = s
+	}
+	if err := q.open(); err != nil {
+		return nil, err
+	}
+	p.children.Add(1)
+	if q.srq != nil {
+		q.srq.users.Add(1)
+	}
+	return q, nil
+}
+
+// open makes the queue pair and moves it to INIT, where it takes receives.
+func (q *qp) open() error {
+	const op = "create queue pair"
+	d := q.pd.dev
+	d.mu.Lock()
+	q.serial = d.nextSerial()
+	d.qps[q.serial] = q
+	token := d.nextSerial()
+	d.qps[token] = q
+	q.token.Store(token)
+	d.mu.Unlock()
+	raw := rawQP{pd: q.pd.h, sendCQ: q.sendCQ.h, recvCQ: q.recvCQ.h, id: q.serial, typ: q.init.Type, signalAll: q.init.SignalAll, cap: q.init.Cap}
+	raw.cap.MaxSendWR += markerRoom
+	raw.cap.MaxSendSGE, raw.cap.MaxRecvSGE = max(raw.cap.MaxSendSGE, 1), max(raw.cap.MaxRecvSGE, 1)
+	if q.srq != nil {
+		raw.srq = q.srq.h
+		raw.cap.MaxRecvWR, raw.cap.MaxRecvSGE = 0, 0
+	} else {
+		raw.cap.MaxRecvWR = max(raw.cap.MaxRecvWR, 1)
+	}
+	h, num, granted, err := createQP(raw)
+	if err != nil {
+		q.forget()
+		return &driver.Error{Op: op, Err: err, Detail: "the device has no room for more, or less for one than its attributes say"}
+	}
+	q.h, q.num = h, num
+	q.init.Cap.MaxInline = max(q.init.Cap.MaxInline, granted.MaxInline)
+	q.sq.init(q.init.Cap.MaxSendWR + markerRoom)
+	q.sq.depth = uint32(q.init.Cap.MaxSendWR)
+	q.rq.init(q.init.Cap.MaxRecvWR)
+	if err := q.Modify(driver.QPAttr{Mask: driver.AttrState, State: driver.StateInit}); err != nil {
+		q.forget()
+		return errors.Join(err, destroyQP(h))
+	}
+	return nil
+}
+
+// forget takes the queue pair out of the device's tables.
+func (q *qp) forget() {
+	d := q.pd.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.qps, q.serial)
+	delete(d.qps, q.token.Load())
+}
+
+// findNum finds a queue pair by its number; only failures need it.
+func (d *device) findNum(num uint32) *qp {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	for _, q := range d.qps {
+		if q.num == num {
+			return q
+		}
+	}
+	return nil
+}
+
+func (q *qp) Num() uint32 { return q.num }
+
+// access are the rights of peers through the queue pair; each region has its own besides.
+func (q *qp) access() driver.Access {
+	a := driver.LocalWrite | driver.RemoteWrite | driver.RemoteRead
+	if q.pd.dev.attr.AtomicCap != driver.AtomicNone {
+		a |= driver.RemoteAtomic
+	}
+	return a
+}
+
+// complete fills in what a completion of ours does not say, and reports whether
+// it is the program's.
+func (q *qp) complete(kind uint64, pos uint32, wc *driver.WC) bool {
+	if kind == kindMarker {
+		q.sq.take(pos)
+		q.markerDone()
+		return false
+	}
+	r := &q.sq
+	if kind == kindRecv {
+		r = &q.rq
+	}
+	id, op := r.take(pos)
+	wc.ID = id
+	if wc.Status != driver.StatusSuccess {
+		wc.Op = op
+		if wc.Status != driver.StatusWRFlushErr || !q.pd.dev.iwarp() { // on iWARP the end of a connection flushes, and its event has the cause
+			q.broken(wc.Err())
+		}
+	} else if kind == kindSend {
+		wc.Op = op
+	}
+	return true
+}
+
+// broken is told that the device has moved the queue pair to ERR.
+func (q *qp) broken(err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if s := driver.QPState(q.state.Load()); s != driver.StateRTS && s != driver.StateSQD && s != driver.StateRTR {
+		return
+	}
+	q.state.Store(uint32(driver.StateErr))
+	if q.conn != nil {
+		q.conn.fail(err)
+	}
+}
+
+// Query implements driver.QP.
+func (q *qp) Query() (driver.QPAttr, driver.QPInit) {
+	a, err := queryQP(q.h)
+	if err != nil || q.pd.dev.iwarp() { // some iWARP drivers do not know their states
+		a = driver.QPAttr{Mask: driver.AttrState | driver.AttrCap}
+	}
+	if s := driver.QPState(q.state.Load()); a.State != driver.StateErr || q.pd.dev.iwarp() {
+		a.State = s
+	}
+	a.Cap = q.init.Cap
+	return a, q.init
+}
+
+// Close implements driver.QP.
+func (q *qp) Close() error {
+	const op = "close queue pair"
+	q.mu.Lock()
+	if q.closed {
+		q.mu.Unlock()
+		return nil
+	}
+	if q.connecting {
+		q.mu.Unlock()
+		return driver.Errorf(op, driver.ErrBusy, "it is being connected; end that first")
+	}
+	q.closed = true
+	c := q.conn
+	q.mu.Unlock()
+	if c != nil {
+		c.fail(driver.Errorf("connection", driver.ErrClosed, "the queue pair was closed"))
+		<-c.done
+	}
+	q.sendMu.Lock()
+	defer q.sendMu.Unlock()
+	q.recvMu.Lock()
+	defer q.recvMu.Unlock()
+	q.forget()
+	q.gone = true
+	q.sendCQ.purge(q.num)
+	q.recvCQ.purge(q.num)
+	if err := destroyQP(q.h); err != nil && !errors.Is(err, syscall.ENODEV) {
+		return &driver.Error{Op: op, Err: err}
+	}
+	q.pd.children.Add(-1)
+	if q.srq != nil {
+		q.srq.users.Add(-1)
+	}
+	return nil
+}

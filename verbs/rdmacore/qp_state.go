@@ -1,0 +1,250 @@
+//go:build rdma && linux && cgo
+
+package rdmacore
+
+import (
+	"context"
+	"errors"
+	"syscall"
+
+	"cinnabar/verbs/driver"
+)
+
+// Modify implements driver.QP.
+func (q *qp) Modify(attr driver.QPAttr) error {
+	const op = "modify queue pair"
+	if attr.Mask&driver.AttrState != 0 && attr.State == driver.StateReset {
+		return q.reset(attr)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return driver.Errorf(op, driver.ErrClosed, "the queue pair is closed")
+	}
+	from := driver.QPState(q.state.Load())
+	to := from
+	if attr.Mask&driver.AttrState != 0 {
+		to = attr.State
+	}
+	if from == driver.StateReset && to == driver.StateErr { // legal by the book, but the kernel knows it from INIT only
+		init := driver.QPAttr{Mask: driver.AttrState, State: driver.StateInit}
+		q.setDefaults(&init, from, init.State)
+		if err := modifyQP(q.h, &init, 0); err != nil {
+			return modifyError(op, from, init.State, err)
+		}
+	}
+	q.setDefaults(&attr, from, to)
+	if err := q.checkStep(from, to, attr.Mask); err != nil {
+		return err
+	}
+	if to == from && attr.Mask&^driver.AttrState == 0 {
+		return nil
+	}
+	if err := modifyQP(q.h, &attr, q.sourceGID(&attr)); err != nil {
+		return modifyError(op, from, to, err)
+	}
+	q.state.Store(uint32(to))
+	if to == driver.StateErr && q.conn != nil {
+		q.conn.fail(driver.Errorf("connection", driver.ErrDisconnected, "the queue pair was moved to ERR here"))
+	}
+	return nil
+}
+
+// setDefaults fills in what most programs want and the state machine asks for.
+func (q *qp) setDefaults(attr *driver.QPAttr, from, to driver.QPState) {
+	switch {
+	case from == driver.StateReset && to == driver.StateInit:
+		if attr.Mask&driver.AttrPort == 0 {
+			attr.Port = 1
+		}
+		if attr.Mask&driver.AttrAccess == 0 {
+			attr.Access = q.access()
+		}
+		attr.Mask |= driver.AttrPort | driver.AttrPKeyIndex | driver.AttrAccess
+		if q.pd.dev.iwarp() {
+			attr.Mask &^= driver.AttrPKeyIndex
+		}
+	case from == driver.StateRTS && to == driver.StateSQD:
+		attr.Mask |= driver.AttrEnSQDAsyncNotify
+	}
+	if attr.Mask&driver.AttrAccess != 0 && q.pd.dev.attr.AtomicCap == driver.AtomicNone {
+		attr.Access &^= driver.RemoteAtomic
+	}
+}
+
+// checkStep refuses what the transport's state machine does not allow.
+func (q *qp) checkStep(from, to driver.QPState, mask driver.QPAttrMask) error {
+	const op = "modify queue pair"
+	if !q.pd.dev.iwarp() {
+		return driver.CheckTransition(q.init.Type, from, to, mask)
+	}
+	switch {
+	case to == driver.StateRTR || to == driver.StateRTS || to == driver.StateSQD:
+		return driver.Unsupported(op, "from %s to %s by hand: on iWARP the connection manager does it; use Dial or Accept", from, to)
+	case to == from, to == driver.StateErr, from == driver.StateReset && to == driver.StateInit:
+		return nil
+	}
+	return driver.Errorf(op, driver.ErrInvalid, "from %s to %s is no legal step (ibv_modify_qp(3))", from, to)
+}
+
+// sourceGID is the index of the entry that a queue pair connected by hand sends from.
+func (q *qp) sourceGID(attr *driver.QPAttr) int {
+	if attr.Mask&driver.AttrAV == 0 {
+		return 0
+	}
+	p := q.pd.dev.port(int(max(attr.AH.PortNum, 1)))
+	if p.GID < 0 {
+		return 0
+	}
+	return p.GIDs[p.GID].Index
+}
+
+func modifyError(op string, from, to driver.QPState, err error) error {
+	var kind error
+	switch {
+	case errors.Is(err, syscall.EINVAL):
+		kind = driver.ErrInvalid
+	case errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, syscall.ENOSYS):
+		kind = errors.ErrUnsupported
+	}
+	return &driver.Error{Op: op, Kind: kind, Err: err, Detail: "from " + from.String() + " to " + to.String()}
+}
+
+// reset begins a new life: completions of the old one that were not polled are gone.
+func (q *qp) reset(attr driver.QPAttr) error {
+	const op = "modify queue pair"
+	q.mu.Lock()
+	c, closed := q.conn, q.closed
+	q.mu.Unlock()
+	switch {
+	case closed:
+		return driver.Errorf(op, driver.ErrClosed, "the queue pair is closed")
+	case c != nil && driver.QPState(q.state.Load()) != driver.StateErr:
+		return driver.Errorf(op, driver.ErrInvalid, "to RESET with a live connection; move it to ERR first")
+	case c != nil:
+		<-c.done // it has been told
+	}
+	defer func() {
+		q.sendCQ.purge(q.num)
+		q.recvCQ.purge(q.num)
+	}()
+	q.sendMu.Lock()
+	defer q.sendMu.Unlock()
+	q.recvMu.Lock()
+	defer q.recvMu.Unlock()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if err := modifyQP(q.h, &attr, 0); err != nil {
+		return modifyError(op, driver.QPState(q.state.Load()), driver.StateReset, err)
+	}
+	q.conn = nil
+	q.told.Store(false)
+	q.state.Store(uint32(driver.StateReset))
+	d := q.pd.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.qps, q.token.Load())
+	token := d.nextSerial()
+	d.qps[token] = q
+	q.token.Store(token)
+	for _, r := range []*queue{&q.sq, &q.rq} {
+		r.tail.Store(r.head.Load())
+	}
+	return nil
+}
+
+// toErr flushes the queue pair if c is its connection still.
+func (q *qp) toErr(c *conn) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.conn != c {
+		return
+	}
+	attr := driver.QPAttr{Mask: driver.AttrState, State: driver.StateErr}
+	_ = modifyQP(q.h, &attr, 0) // it refuses only when the device is gone, which flushes too
+	q.state.Store(uint32(driver.StateErr))
+}
+
+// begin reserves the queue pair for a Dial or an Accept.
+func (q *qp) begin(op string) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch s := driver.QPState(q.state.Load()); {
+	case q.closed:
+		return driver.Errorf(op, driver.ErrClosed, "the queue pair is closed")
+	case q.connecting:
+		return driver.Errorf(op, driver.ErrInvalid, "the queue pair is being connected already")
+	case q.conn != nil || s != driver.StateInit && s != driver.StateReset:
+		return driver.Errorf(op, driver.ErrInvalid, "the queue pair is in %s; a new connection needs RESET or INIT", s)
+	}
+	q.connecting = true
+	return nil
+}
+
+// finish ends what begin began. With a connection the queue pair is in RTS.
+func (q *qp) finish(c *conn) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.connecting = false
+	if q.conn = c; c != nil {
+		q.state.Store(uint32(driver.StateRTS))
+	}
+}
+
+// step moves the queue pair with the connection manager's attributes.
+func (q *qp) step(id handle, to driver.QPState, responder, depth uint8) error {
+	if err := cmStep(id, q.h, to, q.access(), responder, depth); err != nil {
+		return modifyError("connect", driver.QPState(q.state.Load()), to, err)
+	}
+	q.state.Store(uint32(to))
+	return nil
+}
+
+// drain waits until everything posted to the send queue is done. It posts a
+// request of its own behind it, a write of nothing, and gathers completions, which
+// stay for the reader, until its own is there or the connection is over.
+func (q *qp) drain(ctx context.Context, over <-chan struct{}) error {
+	q.mu.Lock()
+	if q.drained != nil || driver.QPState(q.state.Load()) != driver.StateRTS {
+		q.mu.Unlock()
+		return nil
+	}
+	done := make(chan struct{})
+	q.drained = done
+	q.mu.Unlock()
+	if err := q.postMarker(); err != nil {
+		q.markerDone()
+		return err
+	}
+	for {
+		bell := q.sendCQ.gather()
+		if err := q.sendCQ.Arm(false); err != nil {
+			return err
+		}
+		q.sendCQ.gather() // what came before Arm rings no bell
+		select {
+		case <-done:
+			q.sendCQ.tell() // the reader's completions may be in the stash
+			return nil
+		default:
+		}
+		select {
+		case <-done:
+		case <-over:
+			q.sendCQ.tell()
+			return nil
+		case <-bell:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (q *qp) markerDone() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.drained != nil {
+		close(q.drained)
+		q.drained = nil
+	}
+}
