@@ -22,7 +22,7 @@ func Open(cfg Config) (*verbs.Device, error) {
 	}
 	d := &device{cfg: cfg, caps: cfg.caps(), qps: make(map[uint32]*qp), conns: make(map[*conn]struct{}), requests: make(map[*connRequest]struct{})}
 	d.keys.init()
-	d.events.init()
+	d.events.Init()
 	d.watch.init(d)
 	var b [8]byte
 	_, _ = rand.Read(b[:])                                               // never fails (crypto/rand)
@@ -51,7 +51,7 @@ type device struct {
 	caps   driver.Caps
 	guid   driver.GUID
 	keys   keyTable
-	events eventQueue
+	events driver.AsyncEvents
 	watch  watcher
 	stats  stats
 
@@ -114,7 +114,7 @@ func (d *device) Close() error {
 		_ = r.tc.Close() // its holder has forgotten it
 	}
 	d.mu.Unlock()
-	d.events.close()
+	d.events.Close()
 	d.watch.close()
 	d.wg.Wait()
 	return nil
@@ -230,6 +230,6 @@ func hostAddrs() []netip.Addr {
 }
 
 // NextEvent implements driver.Device.
-func (d *device) NextEvent(ctx context.Context) (driver.AsyncEvent, error) { return d.events.next(ctx) }
+func (d *device) NextEvent(ctx context.Context) (driver.AsyncEvent, error) { return d.events.Next(ctx) }
 
-func (d *device) raise(ev driver.AsyncEvent) { d.events.add(ev) }
+func (d *device) raise(ev driver.AsyncEvent) { d.events.Add(ev) }

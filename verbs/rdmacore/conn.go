@@ -129,7 +129,7 @@ func (c *conn) stopped() error {
 	}
 	cause := driver.Errorf("connection", nil, "the device stopped the queue pair, as it does when a peer violates access rights")
 	if !q.told.Swap(true) {
-		q.pd.dev.events.add(driver.AsyncEvent{Type: driver.EventQPFatal, Context: q.init.Context, QPNum: q.num, Err: cause})
+		q.pd.dev.events.Add(driver.AsyncEvent{Type: driver.EventQPFatal, Context: q.init.Context, QPNum: q.num, Err: cause})
 	}
 	return cause
 }

@@ -23,7 +23,7 @@ type device struct {
 	async      *watcher
 	cm         *cm
 
-	events eventQueue
+	events driver.AsyncEvents
 	stats  stats
 
 	pds       atomic.Int64
@@ -115,7 +115,7 @@ func (d *device) Close() error {
 	d.mu.Unlock()
 	d.cm.close()
 	d.async.close()
-	d.events.close()
+	d.events.Close()
 	if err := closeContext(d.ctx); err != nil {
 		return &driver.Error{Op: op, Detail: d.name, Err: err}
 	}

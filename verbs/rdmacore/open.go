@@ -60,7 +60,7 @@ func Open(name string) (*verbs.Device, error) {
 	d := &device{
 		name: name, ctx: ctx, qps: map[uint64]*qp{}, cqs: map[uint64]*cq{}, srqs: map[uint64]*srq{}, ids: map[uint64]*cmID{},
 	}
-	d.events.init()
+	d.events.Init()
 	if err := d.start(asyncFD); err != nil {
 		return nil, errors.Join(&driver.Error{Op: op, Detail: name, Err: err}, closeContext(ctx))
 	}
