@@ -53,10 +53,10 @@ func addSpecs(names map[string]bool, g *ast.GenDecl) {
 	}
 }
 
-// spi are names of verbs/driver that only devices use: the interfaces, and what
-// package verbs has a type of its own for.
+// spi are names of verbs/driver that only devices use: the interfaces, what
+// devices are made of, and what package verbs has a type of its own for.
 var spi = map[string]bool{
-	"QPInit": true, "SRQInit": true, "Region": true, "OptionalAccess": true,
+	"QPInit": true, "SRQInit": true, "Region": true, "OptionalAccess": true, "AsyncEvents": true,
 }
 
 // Programs find all that they share with devices in this package, each with a
