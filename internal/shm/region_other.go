@@ -25,8 +25,5 @@ func (r *Region) Close() error { return nil }
 // Unused is not supported on this system.
 func Unused(string) (bool, error) { return false, unsupported() }
 
-// Yield does nothing here.
-func Yield() {}
-
 // Signal is not supported on this system.
 func Signal(int, uint64) error { return unsupported() }

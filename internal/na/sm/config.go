@@ -24,8 +24,8 @@ type Config struct {
 	Handler na.Handler
 	// Logger is told of peers that break the protocol and, at Debug, of connections. Nil discards.
 	Logger *slog.Logger
-	// Spin is for how long a goroutine looks for messages without result before it parks: 0 stands for 50 µs, or 20 µs
-	// where there are no more than two processors; negative for no time. Spinning that does not pay is given up.
+	// Spin is for how long a goroutine looks for messages without result before it parks: 0 stands for 50 µs, or 40 µs
+	// where there are two processors, or no time where there is one; negative for no time. Spinning that does not pay is given up.
 	Spin time.Duration
 	// ConnectTimeout bounds an attempt to connect to a peer that lives but has no place left, or that does not empty its
 	// socket: 0 stands for 10 s.
@@ -44,7 +44,7 @@ type Config struct {
 // Defaults of Config.
 const (
 	defaultSpin    = 50 * time.Microsecond
-	defaultSpinTwo = 20 * time.Microsecond // with two processors or one
+	defaultSpinTwo = 40 * time.Microsecond // with two processors
 	defaultConnect = 10 * time.Second
 	defaultSend    = 30 * time.Second
 	defaultPrefix  = "na_sm"
@@ -54,7 +54,11 @@ const (
 
 // withDefaults returns cfg with what is in force in place of zeros. procs is how many processors there are.
 func (cfg Config) withDefaults(procs int) (Config, error) {
-	if cfg.Spin == 0 && procs <= 2 {
+	switch {
+	case cfg.Spin != 0:
+	case procs == 1:
+		cfg.Spin = -1
+	case procs == 2:
 		cfg.Spin = defaultSpinTwo
 	}
 	setDefault(&cfg.Spin, defaultSpin)

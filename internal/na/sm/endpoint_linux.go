@@ -40,6 +40,7 @@ type Endpoint struct {
 	spinning atomic.Int32 // pollers that spin,
 	driving  atomic.Int32 // and drivers
 	maxSpin  int32
+	lonely   bool // goroutines have one thread to run on
 
 	refusing atomic.Bool   // since Shutdown
 	closed   atomic.Bool   // since Close: nothing starts any more
@@ -82,7 +83,7 @@ var _ na.Endpoint = (*Endpoint)(nil)
 
 // Open opens an endpoint, which lives until Close. Regions and sockets that dead processes have left are removed first.
 func Open(_ context.Context, cfg Config) (na.Endpoint, error) {
-	cfg, err := cfg.withDefaults(runtime.GOMAXPROCS(0))
+	cfg, err := cfg.withDefaults(runtime.NumCPU())
 	if err != nil {
 		return nil, &na.Error{Kind: na.Invalid, Op: "open", Err: err}
 	}
@@ -96,7 +97,7 @@ func Open(_ context.Context, cfg Config) (na.Endpoint, error) {
 	}
 	e := &Endpoint{
 		cfg: cfg, who: identity{int32(os.Getpid()), id}, sock: -1, notify: -1,
-		maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)), stop: make(chan struct{}), pollEnd: make(chan struct{}),
+		maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)), lonely: runtime.GOMAXPROCS(0) == 1, stop: make(chan struct{}), pollEnd: make(chan struct{}),
 		finished: make(chan struct{}), addrs: make(map[string]weak.Pointer[Addr]), active: make(map[*Addr]struct{}),
 		byID: make(map[int32]*conn), complaints: make(map[identity]time.Time),
 	}

@@ -230,7 +230,7 @@ func TestSpinStalls(t *testing.T) {
 		t.Fatal("does not begin")
 	}
 	s.looked = s.looked.Add(-spinStall)
-	s.rounds = spinYield - 1
+	s.rounds = spinLook - 1
 	if !s.spin(e) {
 		t.Error("no last look")
 	}

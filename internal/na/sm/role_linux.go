@@ -176,11 +176,11 @@ func (l *luck) stall() {
 }
 
 const (
-	// spinYield is after how many vain rounds, about a microsecond, others get their turn, peers among them.
-	spinYield = 16
-	// spinStall is how long such a turn takes at least if somebody wants the processor who is not about to give it back.
-	// Then spinning is worse than parking: who is parked gets a processor when it is woken, who spins when the other's time
-	// is over, some milliseconds later.
+	// spinLook is after how many vain rounds, about a microsecond, the clock is looked at.
+	spinLook = 16
+	// spinStall is the time between two such looks if somebody else has had the processor meanwhile. Then spinning is worse
+	// than parking: who is parked gets a processor when it is woken, who spins when the other's time is over, some
+	// milliseconds later.
 	spinStall = 100 * time.Microsecond
 )
 
@@ -199,19 +199,24 @@ func (s *spinner) spin(e *Endpoint) bool {
 		return false
 	}
 	s.rounds++
-	if s.rounds%spinYield == 0 {
-		s.yield()
+	if s.rounds%spinLook == 0 {
+		s.look(e.lonely)
 	} else {
 		shm.Pause(1)
 	}
 	return true
 }
 
-// yield gives others their turn and finds out whether to go on. If not, there is one more look for what has come
-// meanwhile.
-func (s *spinner) yield() {
-	runtime.Gosched()
-	shm.Yield()
+// look finds out whether to go on. If not, there is one more round for what has come meanwhile.
+//
+// The processor is not given to other threads meanwhile: the peer's would be the one to take it, if it is on the same
+// processor, and two that hand it to each other stay there although another one is idle. A thread that parks is woken
+// where there is room. Nor is there a turn for other goroutines, unless they have no other thread (lonely): each would wake
+// a thread to look for them, which takes the processor that the peer spins on.
+func (s *spinner) look(lonely bool) {
+	if lonely {
+		runtime.Gosched()
+	}
 	now := time.Now()
 	switch {
 	case now.Sub(s.looked) >= spinStall:

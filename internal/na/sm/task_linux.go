@@ -92,6 +92,7 @@ func (p *poller) runTasks(gen uint32, s *spinner) (ran, mine bool) {
 	p.offered = false
 	p.state.Store(pollInTask)
 	p.ep.watch.watchTasks()
+	s.reset() // tasks are what it has spun for
 	s.stop(p.ep)
 	for {
 		t, mine := p.tasks.start(gen)
