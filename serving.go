@@ -116,11 +116,8 @@ func (s *serving) info() CallInfo {
 // Deadline implements [context.Context]. There is none: the caller's does not travel.
 func (s *serving) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// Done implements [context.Context]. Who asks is going to wait, so the handler counts as one that does.
-func (s *serving) Done() <-chan struct{} {
-	s.job.Waited()
-	return s.lifetime().Done()
-}
+// Done implements [context.Context].
+func (s *serving) Done() <-chan struct{} { return s.lifetime().Done() }
 
 // Err implements [context.Context].
 func (s *serving) Err() error {

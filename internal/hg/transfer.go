@@ -96,10 +96,15 @@ func (c *Class) makeTransfer() *Transfer {
 
 // again makes a transfer that has ended, or is new, ready for Start.
 func (t *Transfer) again() {
+	t.op.Blocking = false
 	t.mu.Lock()
 	t.state = callIdle
 	t.mu.Unlock()
 }
+
+// Block says that who calls Start waits for the end at once, so that Start may do the work itself, some milliseconds of
+// it. It is called before Start.
+func (t *Transfer) Block() { t.op.Blocking = true }
 
 // Notify has f told of the end instead of a Wait. It is called before Start.
 func (t *Transfer) Notify(f TransferNotifier) { t.notify = f }

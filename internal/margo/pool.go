@@ -191,9 +191,6 @@ func (j *Job) Resume() {
 	}
 }
 
-// Waited says that the handler waits for something else than a call or a transfer, which its worker waits for with it.
-func (j *Job) Waited() { j.pace.Waited() }
-
 // startLocked gives j a worker if there is one and nobody has waited longer.
 //
 // +checklocks:p.mu

@@ -7,6 +7,9 @@ import "sync/atomic"
 type Op struct {
 	// Done is told of the completion. Set it before the operation starts.
 	Done Completer
+	// Blocking says that who starts the operation waits for its end at once: the transport may do the whole work before the
+	// call returns that starts it.
+	Blocking bool
 
 	// N is the count of bytes received or transferred, Err why the operation failed, nil if it did not: an [*Error].
 	// Both are valid from the completion on.

@@ -16,6 +16,9 @@ const (
 	inlineBytes = 128 << 10
 	// inlineMapped is the same where it is a copy within this process.
 	inlineMapped = 512 << 10
+	// blockingBytes is up to which size it does so if it would only wait otherwise: a millisecond or two, in which nobody
+	// cancels.
+	blockingBytes = 4 << 20
 	// callBytes is how much one system call moves of a longer one: Cancel and Close wait for one call.
 	callBytes = 4 << 20
 )

@@ -20,6 +20,9 @@ type transfers struct {
 	// running are those of workers.
 	// +checklocks:mu
 	running map[*transfer]struct{}
+	// blocking counts long ones that are done where they were started.
+	// +checklocks:mu
+	blocking int
 	// +checklocks:mu
 	closed bool
 
@@ -98,12 +101,16 @@ func (ts *transfers) start(t *transfer) {
 		return
 	}
 	t.win = ts.windows.windowFor(t)
-	if t.total > t.inline() {
+	long := t.total > t.inline()
+	if long && !ts.mayBlock(t) {
 		ts.enqueue(t)
 		ts.wg.Done()
 		return
 	}
 	err := ts.runHere(t)
+	if long {
+		ts.blocked()
+	}
 	ts.wg.Done()
 	if t.tryRelay(err) {
 		ts.enqueue(t)
@@ -112,7 +119,28 @@ func (ts *transfers) start(t *transfer) {
 	t.finish(err)
 }
 
-// inline is up to which size the goroutine that starts a transfer moves it itself.
+// mayBlock tells whether t, which is long, is done where it is started: if its starter does nothing else meanwhile, and
+// there are no more such than there would be workers. Then it is to call blocked behind it.
+func (ts *transfers) mayBlock(t *transfer) bool {
+	if !t.op.Blocking || t.total > blockingBytes || t.byRelay() {
+		return false
+	}
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if ts.blocking+ts.moves.workers >= ts.moves.limit {
+		return false
+	}
+	ts.blocking++
+	return true
+}
+
+func (ts *transfers) blocked() {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	ts.blocking--
+}
+
+// inline is up to which size the goroutine that starts a transfer moves it itself in any case.
 func (t *transfer) inline() uint64 {
 	switch {
 	case t.win != nil:
@@ -123,10 +151,10 @@ func (t *transfer) inline() uint64 {
 	return inlineBytes
 }
 
-// runHere runs t on the goroutine that starts it, which must not block.
+// runHere runs t on the goroutine that starts it.
 func (ts *transfers) runHere(t *transfer) error {
 	if t.win == nil {
-		return t.run(inlineBytes)
+		return t.run(callBytes)
 	}
 	defer ts.leave(t)
 	return t.runMapped(t.win)
