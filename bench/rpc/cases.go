@@ -44,7 +44,7 @@ func (p path) clientArgs(address string, d time.Duration) []string {
 
 // there tells whether the path's programs can be had: ours are built, Mercury's must be in PATH.
 func (p path) there() bool {
-	if !strings.HasPrefix(p.client[0], "hg_") {
+	if !strings.HasPrefix(p.client[0], "hg_") && !strings.HasPrefix(p.client[0], "na_") {
 		return true
 	}
 	_, err := exec.LookPath(p.client[0])
@@ -60,6 +60,7 @@ var cases = []benchCase{
 	bulkCase("bw-write", 1<<20, 1000),
 	bulkCase("bw-write", 16<<20, 60),
 
+	pingSM(64, 20000),
 	rateSM(64, 1, 80000),
 	rateSM(64, 64, 3000),
 	bulkSM("bw-read", 64<<10, 20000),

@@ -44,3 +44,33 @@ func bulkSM(op string, size, loops int) benchCase {
 		paths: []path{mercurySM("hg_"+strings.ReplaceAll(op, "-", "_"), z, "1", loops, "-w", "1"), oursSM(op, "--size", z)},
 	}
 }
+
+// pingSM is messages of the bare transport, one at a time, there and back: half of that, as na_lat counts.
+func pingSM(size, loops int) benchCase {
+	z := strconv.Itoa(size)
+	return benchCase{
+		name: fmt.Sprintf("na+sm transport, message of %d bytes", size), unit: "usec",
+		value: func(f figure) float64 { return f.Usec },
+		paths: []path{
+			{
+				name: "mercury", server: []string{"na_perf_server", "-p", "sm"}, ready: "# Waiting",
+				client: []string{"na_lat", "-p", "sm", "-y", z, "-z", z, "-l", "LOOPS"}, loops: loops, parse: parseLatency,
+			},
+			{
+				name: "cinnabar", server: []string{"smping", "serve"}, ready: "na+sm",
+				client: []string{"smping", "ping", "ADDRESS", "-size", z, "-duration", "DURATION"}, parse: parseJSON,
+			},
+		},
+	}
+}
+
+// parseLatency reads the table of na_lat: size and half a round trip.
+func parseLatency(text string) (figure, error) {
+	for line := range strings.Lines(text) {
+		if fields := strings.Fields(line); len(fields) == 2 && !strings.HasPrefix(line, "#") {
+			usec, err := strconv.ParseFloat(fields[1], 64)
+			return figure{Usec: usec}, err
+		}
+	}
+	return figure{}, fmt.Errorf("no result in %q", text)
+}

@@ -55,7 +55,7 @@ func (s *setting) run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(s.dir)) }()
 	for _, p := range []struct{ module, pkg, name string }{
-		{".", "./cmd/cinnabar", "cinnabar"}, {".", "./bench/rawtcp", "rawtcp"}, {"bench/peers/grpcunary", ".", "grpcunary"},
+		{".", "./cmd/cinnabar", "cinnabar"}, {".", "./bench/rawtcp", "rawtcp"}, {".", "./bench/smping", "smping"}, {"bench/peers/grpcunary", ".", "grpcunary"},
 	} {
 		if err := s.build(ctx, p.module, p.pkg, p.name); err != nil {
 			return err

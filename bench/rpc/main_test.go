@@ -24,6 +24,18 @@ func TestParseMercury(t *testing.T) {
 	}
 }
 
+func TestParseLatency(t *testing.T) {
+	got, err := parseLatency("# Message latency v2.4.1\n# Loop 100 times from size 64 to 64 byte(s)\n# Size       Latency (us)\n64                 4.61\n")
+	if want := (figure{Usec: 4.61}); err != nil || got != want {
+		t.Errorf("%+v, %v, want %+v", got, err, want)
+	}
+	for _, text := range []string{"", "# a\n", "64 x\n", "64\n"} {
+		if _, err := parseLatency(text); err == nil {
+			t.Errorf("%q was taken for a result", text)
+		}
+	}
+}
+
 func TestParseJSON(t *testing.T) {
 	got, err := parseJSON("{\"usec_per_call\":1}\n{\"op\":\"rate\",\"usec_per_call\":9.67,\"mib_per_second\":101.02}\n")
 	if want := (figure{Usec: 9.67, MiB: 101.02}); err != nil || got != want {

@@ -139,6 +139,7 @@ var layers = map[string]row{
 	},
 	"bench/rpc":                              {},
 	"bench/rawtcp":                           {},
+	"bench/smping":                           {code: []string{"internal/na", "internal/na/sm"}},
 	"examples/sum":                           {code: []string{"."}},
 	"examples/sum/server":                    {code: []string{".", "examples/sum"}},
 	"examples/sum/client":                    {code: []string{".", "examples/sum"}},
@@ -159,7 +160,7 @@ var layers = map[string]row{
 	"examples/hello/client":                  {code: []string{".", "examples/hello"}},
 	"examples/hello/server":                  {code: []string{".", "examples/hello"}},
 	"examples/filetransfer/internal/journal": {code: []string{"verbs", "verbs/driver"}},
-	"examples/filetransfer":                  {code: []string{"verbs"}, test: []string{"verbs/iwarp", "xfer"}},
+	"examples/filetransfer":                  {code: []string{"verbs", "verbs/iwarp", "verbs/rdmacore"}, test: []string{"xfer"}},
 	"examples/filetransfer/client":           {code: []string{"examples/filetransfer", "verbs", "verbs/..."}, test: []string{"examples/filetransfer/internal/journal"}},
 	"examples/filetransfer/server":           {code: []string{"examples/filetransfer", "verbs", "verbs/..."}, test: []string{"examples/filetransfer/internal/journal"}},
 }
