@@ -86,6 +86,7 @@ func (r RemoteBulk) bytesAt(ctx context.Context, d *direction, p []byte, off int
 	if err := m.admit(); err != nil {
 		return 0, err
 	}
+	m.t.Block()
 	m.start(ctx)
 	done, err := m.wait(ctx)
 	if err != nil {

@@ -84,6 +84,7 @@ func (r RemoteBulk) transfer(ctx context.Context, d *direction, b *Bulk) (int64,
 	if err := m.prepare(b, 0); err != nil {
 		return 0, err
 	}
+	m.t.Block()
 	m.start(ctx)
 	return m.wait(ctx)
 }

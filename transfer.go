@@ -105,7 +105,6 @@ func (m *move) start(ctx context.Context) {
 		m.clock = newClock()
 		defer func() { m.began = m.clock.step() }()
 	}
-	m.t.Block()
 	m.launch(m)
 }
 
