@@ -31,5 +31,6 @@
 // for each connection, with the addresses at which both sides listen, then one line for each connection management or
 // data message in the order of its arrival: "> HEX" from the side that dialed, "< HEX" from the other, "> close" and
 // "< close" where the stream ended. Process ids, ports, base pointers, padding, byte 5 of messages without RMA and
-// byte 7 of all of them differ from run to run.
+// byte 7 of all of them differ from run to run. Conversations over na+sm are in testdata of internal/na/sm, which says what
+// they look like.
 package interop

@@ -3,12 +3,17 @@
 package interop
 
 import (
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"cinnabar"
 )
 
 // named is a test that is not about a network.
@@ -106,20 +111,122 @@ func TestSharedMemoryMixed(t *testing.T) {
 	}}})
 }
 
-// TestSharedMemoryLarge has a Go server move more from and to a client in C than one system call does, which C cannot
-// start itself.
-func TestSharedMemoryLarge(t *testing.T) {
-	if os.Getenv("CINNABAR_LARGE") == "" {
-		t.Skip("takes 5 GiB of memory; set CINNABAR_LARGE=1 to run it")
-	}
+// TestSharedMemoryCutOff has another program cut off a Go server's region: it is made anew before a client in C touches it,
+// one that waits in the kernel, which goes on and does not notice; and one that comes later finds all it needs.
+func TestSharedMemoryCutOff(t *testing.T) {
 	overSharedMemory(t, false, []named{{"MercuryClientC", func(t *testing.T) {
 		s := listen(t, mercury, nil).serveMercury(t)
 		client := startPeer(t, hgPeer)
 		client.aim(s.Addr())
-		runSteps(client, []step{
-			{"pull total=2415919104", "ret=0 moved=0 count=2415919104 ok=1"},
-			{"push total=2415919104 segments=1024", "ret=0 moved=0 count=2415919104 ok=1"},
-		})
+		path := filepath.Join("/dev/shm", "na_sm-"+strings.TrimPrefix(s.Addr(), "na+sm://"))
+		for range 3 {
+			client.check("sum a=1 b=2 count=100 inflight=8", "ret=0 ok=100")
+			must(t, os.Truncate(path, 0))
+			whole(t, path)
+		}
+		runSteps(client, moveSteps)
+		late := startPeer(t, hgPeer)
+		late.aim(s.Addr())
+		late.check("sum a=1 b=2 count=100 inflight=8", "ret=0 ok=100")
 		client.stop()
+		late.stop()
+	}}})
+}
+
+// whole waits until a region begins with its owner and has all free copy buffers again: that is what comes last but one.
+func whole(t *testing.T, path string) {
+	t.Helper()
+	const bufferMap = 0x40108
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	ctx := limited(t, patience)
+	for {
+		b, err := os.ReadFile(path)
+		must(t, err)
+		if len(b) > bufferMap+8 && binary.LittleEndian.Uint64(b[bufferMap:]) == ^uint64(0) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatal("the region is not made anew")
+		}
+	}
+}
+
+// large skips tests that move gigabytes.
+func large(t *testing.T) {
+	t.Helper()
+	if os.Getenv("CINNABAR_LARGE") == "" {
+		t.Skip("takes 10 GiB of memory; set CINNABAR_LARGE=1 to run it")
+	}
+}
+
+// TestSharedMemoryLarge has a Go server move 5 GiB from and to a client in C, which takes several system calls.
+func TestSharedMemoryLarge(t *testing.T) {
+	large(t)
+	overSharedMemory(t, false, []named{{"MercuryClientC", func(t *testing.T) {
+		s := listen(t, mercury, nil).serveMercury(t)
+		client := startPeer(t, hgPeer, "--timeout", strconv.Itoa(int((10 * patience).Milliseconds())))
+		client.aim(s.Addr())
+		for _, command := range []string{"pull total=5368709120", "push total=5368709120 segments=1024"} {
+			client.start(command)
+			client.awaitLong(command)
+			if got := client.result(command); !got.has("ret=0 moved=0 count=5368709120 ok=1") {
+				t.Errorf("the client says %q to %q", got, command)
+			}
+		}
+		client.stop()
+	}}})
+}
+
+// awaitLong waits for the result of a command that takes longer than others.
+func (q *peer) awaitLong(command string) {
+	q.t.Helper()
+	word, _, _ := strings.Cut(command, " ")
+	ctx := limited(q.t, 10*patience)
+	for !q.said(word) {
+		select {
+		case <-q.news:
+		case <-ctx.Done():
+			q.t.Fatalf("%s does not end %q within %v\n%s", q.name, command, 10*patience, q.log())
+		}
+	}
+}
+
+// said tells whether there is a line that begins with the word, or there will be none any more.
+func (p *process) said(word string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.eof == 2 || slices.ContainsFunc(p.stdout, func(l string) bool { return strings.HasPrefix(l, word+" ") })
+}
+
+// maxC is how much a program in C moves at once: it makes one system call, and the kernel moves no more in one (MAX_RW_COUNT).
+const maxC = 0x7FFFF000
+
+// TestSharedMemoryLimitOfC has a server in C move from and to a Go client as much as it can, and a byte more, which it refuses.
+func TestSharedMemoryLimitOfC(t *testing.T) {
+	large(t)
+	overSharedMemory(t, false, []named{{"MercuryServerC", func(t *testing.T) {
+		q := startPeer(t, hgPeer)
+		c := dial(t, mercury, q.addr, nil)
+		memory := make([]byte, maxC+1)
+		b, err := c.Expose(cinnabar.ReadWrite, memory)
+		must(t, err)
+		for _, move := range []*cinnabar.RPC[moveIn, moveOut]{c.rpc.pull, c.rpc.push} {
+			for _, tt := range []struct {
+				size uint64
+				want cinnabar.Code
+			}{{maxC, 0}, {maxC + 1, cinnabar.CodeMsgSize}} {
+				in := moveIn{Size: tt.size, LocalSize: tt.size, LocalSegments: 1, Seed: 1, Bulk: b.Handle()}
+				out, err := move.Call(limited(t, 10*patience), c.to, in)
+				if err != nil || cinnabar.Code(out.Ret) != tt.want || tt.want == 0 && out.Count != tt.size {
+					t.Errorf("%s of %d bytes: %v, %+v; want %v", move.Name(), tt.size, err, out, tt.want)
+				}
+			}
+		}
+		must(t, b.Close())
+		closeEngine(t, c.Engine)
+		q.stop()
 	}}})
 }

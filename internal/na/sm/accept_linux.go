@@ -155,6 +155,7 @@ func (e *Endpoint) welcome(cmd command, d *datagram) error {
 	}
 	pidfd, gone := openProcess(who.pid)
 	c.pidfd = pidfd
+	c.probeMemory()
 	if !e.addConn(c) { // the region goes with the endpoint
 		closeAll(c.ear, c.bell, c.pidfd)
 		return nil

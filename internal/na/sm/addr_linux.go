@@ -12,7 +12,8 @@ type Addr struct {
 	who identity
 	uri string // what follows "://": who, or the name that the endpoint was given
 
-	relayed atomic.Bool // the kernel does not let its memory be reached, but it serves that itself
+	relayed atomic.Bool                 // the kernel does not let its memory be reached, but it serves that itself
+	attach  atomic.Pointer[AttachError] // what the kernel said when they connected, nil if it lets it be reached
 	peer
 }
 

@@ -20,6 +20,8 @@ import (
 type care struct {
 	opens  atomic.Uint32 // a client has opened the region, or
 	deaths atomic.Uint32 // died
+	cut    atomic.Bool   // somebody has found the region cut off
+	gone   atomic.Bool   // it cannot be made anew
 
 	// The following are the poller's.
 	openSeen, deathSeen uint32
@@ -27,6 +29,7 @@ type care struct {
 	next                time.Time // for the sweep
 	check               time.Time // for the servers
 	restore             time.Time // when files are to be restored, zero if they are there
+	rebuilt             uint32    // how often the region was made anew
 
 	suspects  uint64 // copy buffers that belonged to nobody at the last sweeps
 	sightings int
@@ -64,6 +67,9 @@ func (e *Endpoint) interval(now time.Time) time.Duration {
 	case now.Before(k.until) || k.suspects != 0 || k.lost != [pairWords]uint64{}:
 		d = orphanInterval
 	}
+	if k.cut.Load() {
+		d = shorter(d, time.Microsecond)
+	}
 	if !k.restore.IsZero() {
 		d = shorter(d, max(k.restore.Sub(now), time.Microsecond))
 	}
@@ -90,6 +96,9 @@ func shorter(a, b time.Duration) time.Duration {
 // tick does what is due. The poller calls it when its time is over, and now and then while it has much to do.
 func (e *Endpoint) tick(now time.Time) {
 	k := &e.care
+	if k.cut.Load() {
+		e.mend()
+	}
 	if !k.restore.IsZero() && !now.Before(k.restore) {
 		k.restore = time.Time{}
 		e.restore()
@@ -106,25 +115,34 @@ func (e *Endpoint) tick(now time.Time) {
 	}
 }
 
-// checkClosing looks whether servers of this package say that they close.
+// checkClosing looks whether servers of this package say that they close, or have made their region anew.
 func (e *Endpoint) checkClosing() {
 	for _, c := range e.list() {
-		if !c.server && c.ext != nil && c.serverState() == closingDone {
+		if c.server || c.ext == nil {
+			continue
+		}
+		switch closing, rebuilt := c.serverState(); {
+		case closing:
 			e.part(c, &parting{kind: na.Unreachable, err: errClosing})
+		case rebuilt:
+			c.fail(na.Unreachable, errRebuilt)
 		}
 	}
 }
 
 // serverState is what the server says about itself.
-func (c *conn) serverState() (state uint32) {
+func (c *conn) serverState() (closing, rebuilt bool) {
 	if !c.enter() {
-		return 0
+		return false, false
 	}
-	if c.dead.Load() || c.reg.read(func() { state = shm.Uint32(c.reg.b, offClosing).Load() }) != nil {
-		state = 0
+	defer c.leave()
+	if c.dead.Load() || c.reg.read(func() {
+		closing = shm.Uint32(c.reg.b, offClosing).Load() == closingDone
+		rebuilt = shm.Uint32(c.reg.b, offRebuilt).Load() != c.rebuilt
+	}) != nil {
+		return false, false
 	}
-	c.leave()
-	return state
+	return closing, rebuilt
 }
 
 // checkServers ends connections to endpoints of living processes that are gone. C's do not tell, but unmap their region

@@ -25,6 +25,8 @@ type conn struct {
 	server bool // the region is this endpoint's own, or private
 	self   bool // both ends are this endpoint
 
+	rebuilt uint32 // of a client: how often the region had been made anew
+
 	out ring // guarded by addr.mu
 	in  ring // the receive role's
 	ext *block
@@ -59,6 +61,8 @@ var (
 	errReleased = errors.New("the peer has closed the connection")
 	errDied     = errors.New("the peer's process has ended")
 	errClosing  = errors.New("the peer has closed its endpoint")
+	errZero     = errors.New("the region was cut off, and zeros were read as a message")
+	errRebuilt  = errors.New("another program has cut off the server's region: what was in it is lost")
 )
 
 // silent tells whether the peer rings no bell: it never sleeps, and has to be looked at.
@@ -219,7 +223,12 @@ func (c *conn) take(m *arrival) (ok bool, err error) {
 			copy(w.buf, data)
 		}
 	case typeUnexpected:
+		if d == 0 && !c.reg.whole() {
+			return false, errZero
+		}
 		m.data = c.scratch[:copy(c.scratch, data)]
+	case typeRebuilt:
+		return false, errRebuilt
 	case typeExpectedOld:
 		return false, violated("a message of type 2: the peer is of Mercury 2.2 or before, whose answers 2.3 and later do not take")
 	default:
@@ -271,7 +280,7 @@ func (c *conn) receive(limit int) (n int) {
 	for n < limit && !c.dead.Load() {
 		ok, err := c.take(&m)
 		if err != nil {
-			c.offend(err)
+			c.trouble(err)
 			if op := m.to.op; op != nil {
 				op.Finish(0, &na.Error{Kind: na.Unreachable, Op: "receive", Addr: c.addr.String(), Err: err})
 			}
@@ -287,6 +296,17 @@ func (c *conn) receive(limit int) (n int) {
 		c.deliver(&m)
 	}
 	return n
+}
+
+// trouble deals with a message that cannot be had.
+func (c *conn) trouble(err error) {
+	switch {
+	case c.ep.cutOff(c, err):
+	case !c.server && (errors.Is(err, errRebuilt) || errors.Is(err, errZero) || errors.Is(err, shm.ErrFault)): // whoever it was, it was not the peer
+		c.fail(na.Unreachable, err)
+	default:
+		c.offend(err)
+	}
 }
 
 // deliver hands a message on.

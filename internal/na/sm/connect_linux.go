@@ -207,6 +207,10 @@ func (t *attempt) announce() error {
 		if t.reg.extended {
 			version = extensionVersion
 			c.extend()
+			if err := t.reg.read(func() { c.rebuilt = shm.Uint32(t.reg.b, offRebuilt).Load() }); err != nil {
+				closeAll(c.ear, c.bell)
+				return err
+			}
 		}
 	}
 	if !e.addConn(c) {
@@ -224,6 +228,7 @@ func (t *attempt) announce() error {
 	}
 	t.reg, t.pair, t.pidfd = nil, -1, -1
 	c.sleeping(true)
+	c.probeMemory()
 	t.addr.connected(c)
 	return nil
 }

@@ -36,5 +36,5 @@
 // life from clients in C; clients of this package do not count among them. C's programs that call HG_Cleanup remove the
 // regions of all programs, those of living servers too: an endpoint of this package restores its own, which takes some
 // milliseconds; clients of one in C stay connected, and new ones find nobody. A region that another program truncates is
-// lost: whoever touches it gets an error, and the endpoint has to be opened anew.
+// made anew, without what was in it: see rebuild_linux.go.
 package sm

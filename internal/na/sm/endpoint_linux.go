@@ -467,7 +467,7 @@ func (e *Endpoint) endConns() {
 
 // counters are what an endpoint counts.
 type counters struct {
-	connections, unmatched, dropped, complaints, checks atomic.Uint64
+	connections, unmatched, dropped, complaints, checks, parks atomic.Uint64
 }
 
 // complain logs that a peer breaks the protocol, not more than once a minute for each.

@@ -14,6 +14,7 @@ import (
 //	0x920C8  version   4  1
 //	0x920CC  closing   4  1: the owner takes no new clients, 2: nor messages
 //	0x920D0  started   8  when the owner's process started, as /proc/PID/stat has it
+//	0x920D8  rebuilt   4  how often the owner has made the region anew, after others had cut it off
 //
 // Behind the region of C's layout follows one block for each pair:
 //
@@ -31,6 +32,7 @@ const (
 	offVersion = offTail + 8
 	offClosing = offTail + 12
 	offStarted = offTail + 16
+	offRebuilt = offTail + 24
 
 	extensionVersion = 1
 

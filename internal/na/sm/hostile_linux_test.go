@@ -3,6 +3,7 @@ package sm
 import (
 	"math/rand/v2"
 	"os"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -160,26 +161,30 @@ func TestScribbled(t *testing.T) {
 	eventually(t, "all pairs are free", func() bool { n, _ := server.free(); return n == pairs-1 })
 }
 
-// TestTruncated has the file of a region cut off: whoever touches it gets an error, and nobody a fault.
-func TestTruncated(t *testing.T) {
-	server, _ := serve(t, Config{})
-	client := open(t, Config{})
-	c := newCaller(client, lookup(t, client, server.own.String()))
-	if _, err := c.call(t, []byte("before")); err != nil {
+// TestTruncatedOfC has the file of a C server's region cut off: whoever touches it gets an error, and nobody a fault.
+func TestTruncatedOfC(t *testing.T) {
+	prefix := privatePrefix("t")
+	s := start(t, "unmapper", prefixEnv+"="+prefix)
+	addr := s.expect("ready ")
+	client := open(t, Config{Prefix: prefix})
+	c := newCaller(client, lookup(t, client, addr))
+	c.e.SendRequest(&c.send.op, c.to, 1, []byte("before"))
+	if err := c.send.wait(t); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Truncate(server.cfg.objectPath(server.own.uri), 0); err != nil {
+	path := client.cfg.objectPath(strings.TrimPrefix(addr, scheme))
+	if err := os.Truncate(path, 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.call(t, []byte("after")); na.KindOf(err) != na.Unreachable {
-		t.Errorf("got %v", err)
-	} else {
-		t.Log(err)
+	for _, from := range []*Endpoint{client, open(t, Config{Prefix: prefix})} {
+		if _, err := newCaller(from, lookup(t, from, addr)).call(t, []byte("after")); na.KindOf(err) != na.Unreachable {
+			t.Errorf("got %v", err)
+		} else {
+			t.Log(err)
+		}
 	}
-	other := open(t, Config{})
-	o := newCaller(other, lookup(t, other, server.own.String()))
-	if _, err := o.call(t, nil); na.KindOf(err) != na.Unreachable {
-		t.Errorf("a new client: %v", err)
+	if err := os.Remove(path); err != nil {
+		t.Error(err)
 	}
 }
 

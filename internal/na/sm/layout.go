@@ -62,6 +62,7 @@ const (
 	typeUnexpected  = 0
 	typeExpectedOld = 2
 	typeExpected    = 3
+	typeRebuilt     = 0xFE // of this package: the region was made anew, and what was in it is lost
 )
 
 // descriptor stands in a slot of a ring for a message:

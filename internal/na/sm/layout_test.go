@@ -23,17 +23,7 @@ func TestLayout(t *testing.T) {
 	defer m.Close()
 	r := newRegion(m)
 	r.init(identity{21562, 0}, 0)
-	want := make([]byte, regionSize)
-	f, err := os.Open(filepath.Join("testdata", "region.hex"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if line := lines.Text(); line != "" && line[0] != '#' {
-			placeGolden(t, want, line)
-		}
-	}
+	want := goldenRegion(t)
 	clear(m.Bytes()[offTail:regionSize]) // C leaves it alone
 	if got := m.Bytes()[:regionSize]; !bytes.Equal(got, want) {
 		for i := range got {
@@ -42,6 +32,23 @@ func TestLayout(t *testing.T) {
 			}
 		}
 	}
+}
+
+// goldenRegion is the idle region of a server in C.
+func goldenRegion(t *testing.T) []byte {
+	t.Helper()
+	b := make([]byte, regionSize)
+	f, err := os.Open(filepath.Join("testdata", "region.hex"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if line := lines.Text(); line != "" && line[0] != '#' {
+			placeGolden(t, b, line)
+		}
+	}
+	return b
 }
 
 // placeGolden puts "offset [xN/stride] bytes" into b.

@@ -114,7 +114,7 @@ func (a *Addr) send(it item) {
 	c := a.conn.Load()
 	if c != nil && len(a.waiting) == 0 {
 		ok, err := c.send(it.kind, it.tag, it.msg)
-		if ok || err != nil {
+		if ok || err != nil && !a.ep.cutOff(c, err) {
 			a.mu.Unlock()
 			a.sent(c, &it, err)
 			return
@@ -206,7 +206,7 @@ func (a *Addr) flushSome(over []item) (n int, c *conn, err error) {
 	for n < len(over) && n < len(a.waiting) {
 		it := &a.waiting[n]
 		ok, err := c.send(it.kind, it.tag, it.msg)
-		if err != nil {
+		if err != nil && !a.ep.cutOff(c, err) {
 			a.waiting = dropItems(a.waiting, n)
 			return n, c, err
 		}

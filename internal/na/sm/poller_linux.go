@@ -38,6 +38,7 @@ type poller struct {
 	rounds  int
 	heard   bool // a bell has rung
 	n       int  // events
+	tries   int  // how often they were asked for: more than once if there were none
 	events  [32]unix.EpollEvent
 	due     time.Time // the deadline that set has, zero if none
 	ticked  time.Time // the last tick of a busy poller
@@ -265,9 +266,12 @@ func (p *poller) park() bool {
 		p.unpark()
 		return true
 	}
-	p.n = 0
+	p.n, p.tries = 0, 0
 	err := p.raw.Read(p.step)
 	p.unpark()
+	if p.tries > 1 {
+		p.ep.stats.parks.Add(1)
+	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		p.due = past
 		woken := p.woken.Swap(false)
@@ -296,6 +300,7 @@ func (p *poller) tick(now time.Time) {
 func (p *poller) fetch(fd uintptr) bool {
 	n, err := unix.EpollWait(int(fd), p.events[:], 0)
 	p.n = max(n, 0)
+	p.tries++
 	return n > 0 || err != nil && err != unix.EINTR
 }
 

@@ -2,6 +2,7 @@ package sm
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -25,13 +27,19 @@ const (
 	prefixEnv = "CINNABAR_SM_PREFIX"
 	targetEnv = "CINNABAR_SM_TARGET"
 	stepEnv   = "CINNABAR_SM_STEP"
+	spinEnv   = "CINNABAR_SM_SPIN" // nanoseconds
 )
 
 // playRole is what a test's other process does. It tells of its steps on standard output, a line each, and goes on, or
 // ends, as standard input says.
 func playRole(role string) int {
 	p := &player{cfg: Config{Prefix: os.Getenv(prefixEnv)}, in: bufio.NewScanner(os.Stdin)}
-	var err error
+	spin, err := strconv.Atoi(cmp.Or(os.Getenv(spinEnv), "0"))
+	if err != nil {
+		fmt.Println("error", err)
+		return 1
+	}
+	p.cfg.Spin = time.Duration(spin)
 	switch role {
 	case "server":
 		err = p.server()
@@ -39,6 +47,14 @@ func playRole(role string) int {
 		err = p.raw(os.Getenv(targetEnv), os.Getenv(stepEnv))
 	case "caller":
 		err = p.caller(os.Getenv(targetEnv))
+	case "pacer":
+		err = p.pacer()
+	case "burner":
+		p.burner()
+	case "confined":
+		err = p.confined(os.Getenv(targetEnv))
+	case "counter":
+		err = p.counter()
 	case "unmapper":
 		err = p.unmapper()
 	default:

@@ -251,6 +251,33 @@ func TestSpinStalls(t *testing.T) {
 	}
 }
 
+// TestSpinInVain has spins bring nothing: less than one chance in a hundred is taken in the end, and all once one has.
+func TestSpinInVain(t *testing.T) {
+	var l luck
+	for range luckMisses {
+		if f := l.try(); f != 1 {
+			t.Errorf("a spin of %d times the usual, want 1", f)
+		}
+		l.miss(false)
+	}
+	for i, want := range []int{16, 16, 32, 64, 128, 128, 128} {
+		chances := 1
+		for l.try() == 0 {
+			chances++
+		}
+		if chances != want {
+			t.Errorf("attempt %d is made after %d chances, want %d", i, chances, want)
+		}
+		l.miss(true)
+	}
+	l.hit(true)
+	for i := range luckPatient {
+		if f := l.try(); f != luckFactor {
+			t.Errorf("%d chances after a success a spin of %d times the usual, want %d", i, f, luckFactor)
+		}
+	}
+}
+
 // TestParkWhileHeld has the poller come to park while a driver still has the receive role, after its last look at the
 // ring: the message that has come since, whose bell has rung in vain, is taken when the driver leaves.
 func TestParkWhileHeld(t *testing.T) {

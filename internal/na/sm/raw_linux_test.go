@@ -33,9 +33,14 @@ var rawIDs atomic.Uint32
 // newRaw maps a server's region and claims a pair.
 func newRaw(t testing.TB, server *Endpoint) *rawClient {
 	t.Helper()
-	c := mapRaw(t, server)
+	return mapRaw(t, server).claim()
+}
+
+// claim claims a pair.
+func (c *rawClient) claim() *rawClient {
+	c.t.Helper()
 	if c.pair = c.r.claimPair(); c.pair < 0 {
-		t.Fatal("no pair is free")
+		c.t.Fatal("no pair is free")
 	}
 	c.out, c.in = producer(c.r.tx(c.pair)), consumer(c.r.rx(c.pair))
 	return c
@@ -44,15 +49,21 @@ func newRaw(t testing.TB, server *Endpoint) *rawClient {
 // mapRaw maps a server's region.
 func mapRaw(t testing.TB, server *Endpoint) *rawClient {
 	t.Helper()
-	m, err := shm.Open(server.cfg.objectPath(server.own.uri), regionSize, extendedSize)
+	return mapRawAt(t, &server.cfg, server.who)
+}
+
+// mapRawAt maps the region of a server that may be in another process.
+func mapRawAt(t testing.TB, cfg *Config, who identity) *rawClient {
+	t.Helper()
+	m, err := shm.Open(cfg.objectPath(who.uri()), regionSize, extendedSize)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := &rawClient{
-		t: t, cfg: &server.cfg, r: newRegion(m), uri: server.own.uri, pair: -1, bell: -1, ear: -1,
+		t: t, cfg: cfg, r: newRegion(m), uri: who.uri(), pair: -1, bell: -1, ear: -1,
 		who: identity{int32(os.Getpid()), uint8(100 + rawIDs.Add(1)%100)},
 	}
-	if err := c.r.check(server.who); err != nil {
+	if err := c.r.check(who); err != nil {
 		t.Fatal(err)
 	}
 	if c.sock, err = openSocket(); err != nil {

@@ -33,8 +33,13 @@ func unlocked() uint32 {
 	return 0
 }
 
-// init makes a region of zeros one that peers can connect to. The bitmaps come last.
+// init makes a region of zeros one that peers can connect to.
 func (r *region) init(who identity, started uint64) {
+	r.initBut(who, started, [pairWords]uint64{ownPair / 64: 1 << (ownPair % 64)})
+}
+
+// initBut is init with pairs that are not free. The bitmaps come last.
+func (r *region) initBut(who identity, started uint64, taken [pairWords]uint64) {
 	shm.Uint64(r.b, offPID).Store(uint64(uint32(who.pid)) | uint64(who.id)<<32)
 	for i := range buffers {
 		r.lock(i).Store(unlocked())
@@ -48,15 +53,13 @@ func (r *region) init(who identity, started uint64) {
 		shm.Uint64(r.b, offMagic).Store(magic)
 		shm.Uint32(r.b, offVersion).Store(extensionVersion)
 		shm.Uint64(r.b, offStarted).Store(started)
-		r.extended = true
+		if !r.extended { // others may read it while a region is made anew
+			r.extended = true
+		}
 	}
 	r.bufferMap.Store(^uint64(0))
 	for i := range pairWords {
-		free := ^uint64(0)
-		if i == ownPair/64 {
-			free &^= 1 << (ownPair % 64)
-		}
-		r.pairMap(i).Store(free)
+		r.pairMap(i).Store(^taken[i])
 	}
 }
 
@@ -77,6 +80,14 @@ func (r *region) check(who identity) (err error) {
 	r.extended = len(r.b) >= extendedSize && shm.Uint64(r.b, offMagic).Load() == magic &&
 		shm.Uint32(r.b, offVersion).Load() == extensionVersion
 	return nil
+}
+
+// whole tells whether the end of the region is there: it faults, or is zero, if the file has been cut off before.
+func (r *region) whole() bool {
+	if !r.extended {
+		return shm.Uint64(r.b, regionSize-8).Load() == 0 // C leaves it alone
+	}
+	return shm.Uint64(r.b, offMagic).Load() == magic
 }
 
 // owner is whose region it says it is.

@@ -246,12 +246,8 @@ func (t *transfer) relay(links *relayLinks) error {
 		return err
 	}
 	l, err := links.get(t.to.who)
-	switch {
-	case err == nil:
-	case t.refused != nil:
-		return t.refused
-	default:
-		return &na.Error{Kind: na.Unreachable, Err: &noRelayError{err}}
+	if err != nil {
+		return t.noRelay(err)
 	}
 	t.to.relayed.Store(true)
 	t.hold(l) // before check: end does it the other way round

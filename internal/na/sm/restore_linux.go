@@ -64,7 +64,7 @@ func (e *Endpoint) restore() {
 // giveBack gives a file its first name back, and reports whether it had to. A name that is taken stays as it is.
 func giveBack(spare, path string) bool { return os.Link(spare, path) == nil }
 
-// openNotify asks the kernel to tell when somebody opens the endpoint's region, removes it, or removes the socket. It may
+// openNotify asks the kernel to tell when somebody opens the endpoint's region, cuts it off, removes it, or removes the socket. It may
 // refuse: then clients that never sleep are found by looking now and then.
 func (e *Endpoint) openNotify() {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
@@ -72,7 +72,7 @@ func (e *Endpoint) openNotify() {
 		return
 	}
 	// The count of a file's names is one of its attributes.
-	_, err = unix.InotifyAddWatch(fd, e.cfg.objectPath(e.own.uri), unix.IN_OPEN|unix.IN_ATTRIB|unix.IN_MOVE_SELF)
+	_, err = unix.InotifyAddWatch(fd, e.cfg.objectPath(e.own.uri), unix.IN_OPEN|unix.IN_ATTRIB|unix.IN_MOVE_SELF|unix.IN_MODIFY)
 	if err == nil {
 		_, err = unix.InotifyAddWatch(fd, e.cfg.socketPath(e.own.uri), unix.IN_ATTRIB|unix.IN_MOVE_SELF)
 	}
@@ -98,7 +98,10 @@ func (e *Endpoint) readNotify() {
 		if mask&unix.IN_OPEN != 0 {
 			e.care.opened()
 		}
-		if mask&^(unix.IN_OPEN|unix.IN_IGNORED) != 0 && e.care.restore.IsZero() {
+		if mask&unix.IN_MODIFY != 0 {
+			e.mend()
+		}
+		if mask&^(unix.IN_OPEN|unix.IN_IGNORED|unix.IN_MODIFY) != 0 && e.care.restore.IsZero() {
 			e.care.restore = time.Now().Add(restoreDelay)
 		}
 	}

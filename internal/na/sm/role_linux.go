@@ -132,10 +132,11 @@ type luck struct {
 const (
 	luckMisses  = 3             // so many are normal
 	luckRetry   = 16            // after them, every so manyth chance is taken,
-	luckFactor  = 8             // for so many times as long
+	luckFactor  = 4             // for so many times as long
 	luckPatient = luckRetry + 8 // so many spins after it are long too, if it brought something
 	luckRarest  = 6             // every chance is halved so many times at most if that does not help,
-	luckStalled = 4             // and so many times after somebody took the processor
+	luckStalled = 4             // so many times after somebody took the processor,
+	luckVain    = 3             // and so many times at most if nothing ever comes
 )
 
 // try reports whether to spin, and how many times as long as usual.
@@ -165,6 +166,15 @@ func (l *luck) hit(long bool) {
 	if !long && l.rarer.Load() != 0 {
 		l.rarer.Store(0)
 	}
+}
+
+// miss notes that a spin has brought nothing. If it was a long one that was tried because others had not either, the next is
+// tried more rarely: the peer is slow, or has no processor, and less than one call in a hundred is to pay for finding out.
+func (l *luck) miss(long bool) {
+	if n := l.rarer.Load(); long && n < luckVain && l.misses.Load() >= luckMisses {
+		l.rarer.Store(n + 1)
+	}
+	l.misses.Add(1)
 }
 
 // stall notes that somebody else had the processor while this goroutine was about to spin.
@@ -223,7 +233,7 @@ func (s *spinner) look(lonely bool) {
 		s.luck.stall()
 		s.over = true
 	case now.After(s.until):
-		s.luck.misses.Add(1)
+		s.luck.miss(s.window > s.usual)
 		s.over = true
 	}
 	s.looked = now

@@ -2,9 +2,7 @@ package sm
 
 import (
 	"math/rand/v2"
-	"os"
 	"runtime"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -103,26 +101,10 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// cyclesEnv says how many cycles TestParkCycles makes.
-const cyclesEnv = "CINNABAR_SM_CYCLES"
-
-// cycles is how many times a test is to park and wake.
-func cycles(t testing.TB, short int) int {
-	t.Helper()
-	if s := os.Getenv(cyclesEnv); s != "" {
-		n, err := strconv.Atoi(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	return short
-}
-
 // TestParkCycles calls with random gaps around the spin window, so that both sides park and wake at all moments, with a
 // client of this package and one of C's kind. No call may take a second.
 func TestParkCycles(t *testing.T) {
-	n := cycles(t, 2000)
+	n, _ := countFrom(t, cyclesEnv, 2000)
 	server, _ := serve(t, Config{Spin: 20 * time.Microsecond})
 	client := open(t, Config{Spin: 20 * time.Microsecond})
 	c := newCaller(client, lookup(t, client, server.own.String()))

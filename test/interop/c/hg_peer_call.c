@@ -3,6 +3,8 @@
  */
 #include "hg_peer.h"
 
+#include <time.h>
+
 /* call is one forwarded RPC. */
 struct call {
     hg_handle_t handle;
@@ -70,12 +72,34 @@ static void do_target(const struct words *w)
     report("target ret=%d", ret);
 }
 
-/* do_sum calls count times, inflight at once, and counts what became of them;
- * ret is the last error. */
+static int64_t now_us(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t) t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+/* idle keeps the processor for a random time below us microseconds: who sleeps
+ * is woken later than that. */
+static void idle(int64_t us)
+{
+    int64_t end;
+
+    if (us <= 0)
+        return;
+    for (end = now_us() + random() % us; now_us() < end;)
+        ;
+}
+
+/* do_sum calls count times, inflight at once with random gaps below gap
+ * microseconds, and counts what became of them; ret is the last error, longest
+ * the longest wait for one in microseconds. */
 static void do_sum(const struct words *w)
 {
     int          count    = (int) words_number(w, "count", 1);
     int          inflight = (int) words_number(w, "inflight", 1);
+    int64_t      gap      = words_number(w, "gap", 0), longest = 0, begin;
     sum_in_t     in       = {(int32_t) words_number(w, "a", 0),
                              (int32_t) words_number(w, "b", 0)};
     struct call *calls    = calloc((size_t) inflight, sizeof(*calls));
@@ -87,10 +111,14 @@ static void do_sum(const struct words *w)
         fatal("calloc", HG_NOMEM);
     for (; done < count; done++) {
         struct call *c = &calls[done % inflight];
+        idle(gap);
+        begin = now_us();
         for (; sent < count && sent < done + inflight; sent++)
             call_start(&calls[sent % inflight], peer.id[RPC_SUM], &in);
         if (call_wait(c, peer.timeout_ms) == HG_SUCCESS)
             c->ret = HG_Get_output(c->handle, &out);
+        if (now_us() - begin > longest)
+            longest = now_us() - begin;
         if (c->ret == HG_SUCCESS) {
             ok += out.ret == (int32_t) ((uint32_t) in.a + (uint32_t) in.b);
             HG_Free_output(c->handle, &out);
@@ -102,8 +130,8 @@ static void do_sum(const struct words *w)
         call_end(c);
     }
     free(calls);
-    report("sum ret=%d value=%d count=%d ok=%d again=%d canceled=%d", ret,
-           out.ret, done, ok, again, canceled);
+    report("sum ret=%d value=%d count=%d ok=%d again=%d canceled=%d longest=%lld",
+           ret, out.ret, done, ok, again, canceled, (long long) longest);
 }
 
 /* do_plain calls an RPC without argument or result. */

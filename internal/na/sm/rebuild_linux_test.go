@@ -1,0 +1,144 @@
+package sm
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"cinnabar/internal/na"
+)
+
+// TestCutOff has the file of a server's region cut off, several times and to several sizes: clients of this package get
+// errors for what is under way and go on with their next calls, one of C's kind goes on, new ones come, and nothing is lost.
+func TestCutOff(t *testing.T) {
+	for _, spin := range []time.Duration{0, -1} {
+		cfg := Config{Prefix: privatePrefix("c"), Spin: spin}
+		server, _ := serve(t, cfg)
+		old := open(t, cfg)
+		c := newCaller(old, lookup(t, old, server.own.String()))
+		raw := newRaw(t, server)
+		raw.announce()
+		for round, size := range []int64{0, 4096, offPairs + 100, regionSize, extendedSize - 100} {
+			for range 100 {
+				if _, err := c.call(t, []byte("before")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			raw.request(1, []byte("C's"))
+			raw.answer()
+			if _, err := newCaller(server, server.own).call(t, []byte("to itself")); err != nil {
+				t.Fatal(err)
+			}
+			recv := newSignal()
+			old.RecvExpected(&recv.op, c.to, 1<<20, make([]byte, 8))
+			cut(t, server, size)
+			if err := recv.wait(t); na.KindOf(err) != na.Unreachable {
+				t.Errorf("what waited: %v", err)
+			}
+			eventually(t, "calls succeed", func() bool {
+				_, err := c.call(t, []byte("after"))
+				if err != nil && na.KindOf(err) != na.Unreachable {
+					t.Error(err)
+				}
+				return err == nil
+			})
+			if _, err := newCaller(server, server.own).call(t, []byte("to itself")); err != nil {
+				t.Errorf("round %d: to itself: %v", round, err)
+			}
+			raw.again()
+			raw.request(2, []byte("C's"))
+			if d, msg := raw.answer(); d.tag() != 2 || string(msg) != "C's" {
+				t.Errorf("round %d: tag %d, %q", round, d.tag(), msg)
+			}
+			fresh := open(t, cfg)
+			calls(t, fresh, server.own.String())
+			shut(t, fresh)
+		}
+		raw.release()
+		shut(t, old)
+		settled(t, server)
+		shut(t, server)
+		if left := objects(t, &server.cfg); left != nil {
+			t.Errorf("%q are left", left)
+		}
+	}
+}
+
+// cut truncates a server's region, and waits until it has been made anew.
+func cut(t *testing.T, e *Endpoint, size int64) {
+	t.Helper()
+	path := e.cfg.objectPath(e.own.uri)
+	if err := os.Truncate(path, size); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the region is whole", func() bool { return e.intact(path) && !e.care.cut.Load() })
+}
+
+// again has a client of C's kind find its place in the region anew. C's keep their positions there.
+func (c *rawClient) again() { c.out, c.in = producer(c.r.tx(c.pair)), consumer(c.r.rx(c.pair)) }
+
+// TestCutOffUnread cuts off a region while a client has not taken any of the answers in it, a full ring of them.
+func TestCutOffUnread(t *testing.T) {
+	server, _ := serve(t, Config{Prefix: privatePrefix("d"), Spin: -1})
+	client := open(t, Config{Prefix: server.cfg.Prefix, Spin: -1})
+	to, _ := lookup(t, client, server.own.String()).(*Addr)
+	c := newCaller(client, to)
+	if _, err := c.call(t, nil); err != nil {
+		t.Fatal(err)
+	}
+	conn := to.conn.Load()
+	eventually(t, "the role", conn.enter)
+	recv := make([]*signal, ringSlots+5)
+	for i := range recv {
+		recv[i] = newSignal()
+		send := newSignal()
+		client.RecvExpected(&recv[i].op, to, uint32(100+i), make([]byte, 8))
+		client.SendRequest(&send.op, to, uint32(100+i), []byte("x"))
+		if err := send.wait(t); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the server has answered", func() bool { return conn.in.other.Load()&ringMask == (conn.in.at-1)&ringMask })
+	cut(t, server, 0)
+	conn.leave()
+	for i := range recv {
+		if err := recv[i].wait(t); err != nil && na.KindOf(err) != na.Unreachable {
+			t.Errorf("answer %d: %v", i, err)
+		}
+	}
+	calls(t, client, server.own.String())
+}
+
+// TestCutOffNameless cuts off a region whose names are gone: it cannot be made anew, and calls fail.
+func TestCutOffNameless(t *testing.T) {
+	server, _ := serve(t, Config{Prefix: privatePrefix("e")})
+	client := open(t, Config{Prefix: server.cfg.Prefix})
+	c := newCaller(client, lookup(t, client, server.own.String()))
+	if _, err := c.call(t, nil); err != nil {
+		t.Fatal(err)
+	}
+	path := server.cfg.objectPath(server.own.uri)
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, p := range []string{server.cfg.spareObject(server.own.uri), path} {
+		if err := os.Remove(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := f.WriteAt([]byte{0}, offID+1); err != nil { // this alone does no harm
+		t.Fatal(err)
+	}
+	if _, err := c.call(t, nil); err != nil {
+		t.Error(err)
+	}
+	if err := f.Truncate(0); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is noticed", server.care.gone.Load)
+	if _, err := c.call(t, nil); na.KindOf(err) != na.Unreachable {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,223 @@
+package cinnabar
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cinnabar/internal/na/sm"
+)
+
+// recordedClient plays the client of a recorded conversation of programs in C over na+sm, whose format is in
+// internal/na/sm/testdata/sum_waiting.txt: by a file, as if it were no memory.
+type recordedClient struct {
+	t         *testing.T
+	region    *os.File
+	sock      int
+	path      string // of the server's socket
+	bells     [2]int // the server's, and this client's
+	datagrams [][8]byte
+	phases    map[string][]recordedWord
+}
+
+type recordedWord struct {
+	off int64
+	b   [8]byte
+}
+
+// Parts of a region.
+const (
+	recordedPairs    = 0x41000
+	recordedCommands = 0x91000
+	recordedPairMap  = 0x92080
+	recordedRing     = 0x280
+	recordedSlots    = 0x80
+)
+
+// newRecordedClient reads a conversation, in which this process takes the place of the client.
+func newRecordedClient(t *testing.T, name, addr string) *recordedClient {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join("internal", "na", "sm", "testdata", name))
+	must(t, err)
+	uri := strings.TrimPrefix(addr, "na+sm://")
+	c := &recordedClient{t: t, path: "/tmp/na_sm-" + uri + "/sock", phases: map[string][]recordedWord{}}
+	phase := ""
+	for line := range strings.Lines(string(raw)) {
+		switch words := strings.Fields(line); {
+		case words[0] == "#" || words[0] == "server" || words[0] == "client":
+		case words[0] == "datagram":
+			c.datagrams = append(c.datagrams, asThisProcess(recorded(t, words[1])))
+		case len(words) == 1:
+			phase = words[0]
+		default:
+			off, err := strconv.ParseInt(words[0], 16, 32)
+			must(t, err)
+			w := recordedWord{off, recorded(t, words[1])}
+			if off >= recordedCommands+recordedSlots && off < recordedPairMap {
+				w.b = asThisProcess(w.b)
+			}
+			c.phases[phase] = append(c.phases[phase], w)
+		}
+	}
+	c.region, err = os.OpenFile("/dev/shm/na_sm-"+uri, os.O_RDWR, 0)
+	must(t, err)
+	c.sock, err = unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	for i := range c.bells {
+		c.bells[i], err = unix.Eventfd(0, unix.EFD_SEMAPHORE|unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+		must(t, err)
+	}
+	t.Cleanup(func() {
+		_ = c.region.Close() // nothing is lost
+		for _, fd := range []int{c.sock, c.bells[0], c.bells[1]} {
+			_ = unix.Close(fd)
+		}
+	})
+	return c
+}
+
+func recorded(t *testing.T, s string) (b [8]byte) {
+	t.Helper()
+	if n, err := hex.Decode(b[:], []byte(s)); n != len(b) || err != nil {
+		t.Fatalf("%q: %v", s, err)
+	}
+	return b
+}
+
+// asThisProcess puts this process, with an endpoint that nobody has, in the place of a command's.
+func asThisProcess(cmd [8]byte) [8]byte {
+	binary.LittleEndian.PutUint32(cmd[:], uint32(os.Getpid()))
+	cmd[4] = 251
+	return cmd
+}
+
+// apply changes the region as the client in C did. Words that make others count come last: positions in rings, commands.
+func (c *recordedClient) apply(words []recordedWord) {
+	c.t.Helper()
+	rank := func(off int64) int {
+		switch {
+		case off == recordedCommands:
+			return 2
+		case off >= recordedPairs && off < recordedCommands && (off-recordedPairs)%recordedRing < recordedSlots:
+			return 1
+		}
+		return 0
+	}
+	for r := range 3 {
+		for _, w := range words {
+			if rank(w.off) == r {
+				_, err := c.region.WriteAt(w.b[:], w.off)
+				must(c.t, err)
+			}
+		}
+	}
+}
+
+// expect waits until the region is as it was after the server in C had done its part.
+func (c *recordedClient) expect(phase string, words []recordedWord) {
+	c.t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	ctx, cancel := context.WithTimeout(c.t.Context(), 30*time.Second)
+	defer cancel()
+	for _, w := range words {
+		for got := c.word(w.off); got != w.b; got = c.word(w.off) {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				c.t.Fatalf("%s: the word at %#x is %x, want %x", phase, w.off, got, w.b)
+			}
+		}
+	}
+}
+
+func (c *recordedClient) word(off int64) (b [8]byte) {
+	c.t.Helper()
+	_, err := c.region.ReadAt(b[:], off)
+	must(c.t, err)
+	return b
+}
+
+// datagram sends a recorded datagram.
+func (c *recordedClient) datagram(b [8]byte, fds ...int) {
+	c.t.Helper()
+	var rights []byte
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
+	must(c.t, unix.Sendmsg(c.sock, b[:], rights, &unix.SockaddrUnix{Name: c.path}, 0))
+}
+
+// TestRecordedSharedMemoryClients plays the client in C of recorded conversations, one that waits in the kernel and one that
+// polls, to an engine, which leaves the same bytes in the region as the server in C.
+func TestRecordedSharedMemoryClients(t *testing.T) {
+	if err := sm.Available(); err != nil {
+		t.Skipf("no shared memory: %v", err)
+	}
+	type args struct{ A, B int32 }
+	type sum struct{ Ret int32 }
+	for _, name := range []string{"sum_waiting.txt", "sum_polling.txt"} {
+		t.Run(name, func(t *testing.T) {
+			e, err := Listen("na+sm", &Config{MaxHandlers: 1}) // which run in order then
+			opened(t, e, err)
+			must(t, NewRPC[args, sum]("sum", WithFlavor(Mercury)).Handle(e, func(_ context.Context, in args) (sum, error) {
+				return sum{in.A + in.B}, nil
+			}))
+			c := newRecordedClient(t, name, e.Addr())
+			waits := len(c.datagrams) > 0
+			c.apply(c.phases["asked"])
+			if waits {
+				c.datagram(c.datagrams[0], c.bells[0], c.bells[1])
+				for range 3 { // a request each
+					_, err := unix.Write(c.bells[0], []byte{1, 0, 0, 0, 0, 0, 0, 0})
+					must(t, err)
+				}
+			}
+			c.expect("answered", c.phases["answered"])
+			if waits {
+				c.tokens(3)
+			}
+			c.apply(c.phases["taken"])
+			if waits {
+				c.datagram(c.datagrams[1])
+				c.expect("left", c.phases["left"])
+				return
+			}
+			var ours, theirs []recordedWord
+			for _, w := range c.phases["left"] {
+				if w.off == recordedCommands || w.off >= recordedCommands+recordedSlots && w.off < recordedPairMap {
+					ours = append(ours, w)
+				} else {
+					theirs = append(theirs, w)
+				}
+			}
+			c.apply(ours)
+			c.expect("left", theirs)
+		})
+	}
+}
+
+// tokens takes n tokens, which is how many there must be.
+func (c *recordedClient) tokens(n int) {
+	c.t.Helper()
+	fds := []unix.PollFd{{Fd: int32(c.bells[1]), Events: unix.POLLIN}}
+	var b [8]byte
+	for i := range n {
+		if ready, err := unix.Poll(fds, 30_000); ready != 1 || err != nil {
+			c.t.Fatalf("token %d: %v", i, err)
+		}
+		_, err := unix.Read(c.bells[1], b[:])
+		must(c.t, err)
+	}
+	if _, err := unix.Read(c.bells[1], b[:]); err != unix.EAGAIN {
+		c.t.Errorf("there is another token: %v", err)
+	}
+}
