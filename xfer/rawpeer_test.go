@@ -30,12 +30,19 @@ const (
 	rawSlots  = 16
 	rawData   = rawSlots * maxMessage
 	rawMemory = rawData + 128<<10
+	rawSay    = rawMemory - 64 // what say sends
 )
 
-// newRaw makes an end with all its receives posted; without memory, if bare.
+// newRaw makes an end on a software device with all its receives posted; without memory, if bare.
 func newRaw(t testing.TB, bare bool) *rawPeer {
 	t.Helper()
-	p := &rawPeer{t: t, ctx: testContext(t), dev: must(iwarp.Open(iwarp.Config{}))(t)}
+	return newRawOn(t, must(iwarp.Open(iwarp.Config{}))(t), bare)
+}
+
+// newRawOn makes an end on a device, which is closed with it.
+func newRawOn(t testing.TB, dev *verbs.Device, bare bool) *rawPeer {
+	t.Helper()
+	p := &rawPeer{t: t, ctx: testContext(t), dev: dev}
 	p.pd = must(p.dev.AllocPD())(t)
 	p.cq = must(p.dev.CreateCQ(256))(t)
 	p.qp = must(p.pd.CreateQP(verbs.QPConfig{SendCQ: p.cq}))(t)
@@ -211,8 +218,14 @@ func TestPaperClient(t *testing.T) {
 // acceptRaw takes a request as a server without private data.
 func acceptRaw(t testing.TB, bare bool) (addr netip.AddrPort, accepted <-chan *rawPeer) {
 	t.Helper()
-	p := newRaw(t, bare)
-	l := must(verbs.Listen(p.dev, loopback))(t)
+	return newRaw(t, bare).accept(loopback)
+}
+
+// accept takes a request as a server without private data.
+func (p *rawPeer) accept(at netip.AddrPort) (addr netip.AddrPort, accepted <-chan *rawPeer) {
+	t := p.t
+	t.Helper()
+	l := must(verbs.Listen(p.dev, at))(t)
 	out := make(chan *rawPeer, 1)
 	done := make(chan struct{})
 	go func() {
@@ -238,7 +251,16 @@ func acceptRaw(t testing.TB, bare bool) (addr netip.AddrPort, accepted <-chan *r
 // region is where the raw server has its buffer.
 func (p *rawPeer) region() verbs.RemoteAddr { return p.mr.RemoteAt(rawData) }
 
-func (p *rawPeer) buffer() []byte { return p.mr.Bytes()[rawData:] }
+func (p *rawPeer) buffer() []byte { return p.mr.Bytes()[rawData:rawSay] }
+
+// say sends a message of up to 64 bytes of a server, from outside of its buffer, and does not wait until it is done.
+func (p *rawPeer) say(msg []byte) {
+	p.t.Helper()
+	n := copy(p.mr.Bytes()[rawSay:], msg)
+	if _, err := p.qp.PostSend([]verbs.SendWR{{Op: verbs.OpSend, SGL: []verbs.SGE{p.mr.SGE(rawSay, n)}}}); err != nil {
+		p.t.Fatal(err)
+	}
+}
 
 // The paper's server is served, too: the answer without private data means
 // basic with immediates, chunks of no more than its 10 MiB, and the end in silence.
@@ -264,15 +286,7 @@ func paperServer(t *testing.T, cfg iwarp.Config) {
 		sent <- err
 	}()
 	p := <-accepted
-	message := func(id int32) []byte { return appendBasic(nil, basicMessage{id: id, remote: p.region()}) }
-	// The control memory of this end lies before the data, so messages go from behind it.
-	say := func(id int32) {
-		b := p.mr.Bytes()[rawMemory-64:]
-		n := copy(b, message(id))
-		if _, err := p.qp.PostSend([]verbs.SendWR{{Op: verbs.OpSend, SGL: []verbs.SGE{p.mr.SGE(rawMemory-64, n)}}}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	say := func(id int32) { p.say(appendBasic(nil, basicMessage{id: id, remote: p.region()})) }
 	say(basicMR)
 	_, n := p.receive()
 	if got := string(p.buffer()[:n]); got != "test-file\x00" {

@@ -96,6 +96,12 @@ type server struct {
 // server has left anything but whole files, or fails itself.
 func serve(t testing.TB, dev *verbs.Device, r Receiver, opt DirOptions) *server {
 	t.Helper()
+	return serveAt(t, dev, loopback, r, opt)
+}
+
+// serveAt is serve at an address.
+func serveAt(t testing.TB, dev *verbs.Device, at netip.AddrPort, r Receiver, opt DirOptions) *server {
+	t.Helper()
 	s := &server{t: t, path: t.TempDir(), told: make(chan struct{}, 1024)}
 	dir := must(OpenDir(s.path, opt))(t)
 	if r.Open == nil {
@@ -107,7 +113,7 @@ func serve(t testing.TB, dev *verbs.Device, r Receiver, opt DirOptions) *server 
 		s.mu.Unlock()
 		s.told <- struct{}{}
 	}
-	l := must(verbs.Listen(dev, loopback))(t)
+	l := must(verbs.Listen(dev, at))(t)
 	s.addr = l.Addr()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

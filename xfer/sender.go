@@ -177,15 +177,24 @@ func (d *delivery) hello() []byte {
 	}
 	return appendHello(nil, hello{
 		basic: d.Protocol != Fast, fast: d.Protocol != Basic, imm: d.attr.Caps.Has(verbs.CapWriteImm), digest: d.Digest,
-		chunk: uint32(d.Chunk), buffers: uint16(or(d.Window, defaultBuffers)), size: uint64(d.src.Size), meta: d.src.Meta,
+		chunk: uint32(d.chunk()), buffers: uint16(or(d.Window, defaultBuffers)), size: uint64(d.src.Size), meta: d.src.Meta,
 	})
+}
+
+// chunk is the size of buffer to ask for, 0 where that is up to the receiver: a device that sends no message as long as
+// what receivers choose needs one that it can fill.
+func (d *delivery) chunk() int {
+	if limit := messageLimit(&d.attr); d.Chunk == 0 && limit < defaultChunk {
+		return int(limit)
+	}
+	return d.Chunk
 }
 
 // agree learns from the answer's private data how the file is to be sent.
 func (d *delivery) agree(private []byte) (agreement, error) {
 	imm := d.attr.Caps.Has(verbs.CapWriteImm)
 	a := agreement{protocol: Basic, imm: true, digest: NoDigest, buffers: 1,
-		chunk: min(or(d.Chunk, basicChunk), basicChunk), size: d.src.Size}
+		chunk: min(or(d.Chunk, basicChunk), basicChunk, int(messageLimit(&d.attr))), size: d.src.Size}
 	if !isOurs(private) {
 		switch {
 		case d.Protocol == Fast:
@@ -201,6 +210,9 @@ func (d *delivery) agree(private []byte) (agreement, error) {
 	}
 	a = agreement{protocol: ans.protocol, imm: ans.imm, negotiated: true, digest: ans.digest,
 		buffers: int(ans.buffers), chunk: int(ans.chunk), size: d.src.Size, meta: d.src.Meta}
+	if a.protocol == Basic { // whose buffer need not be filled, if this side's device sends shorter messages than the other's
+		a.chunk = min(a.chunk, int(messageLimit(&d.attr)))
+	}
 	return a, d.checkAnswer(&a, imm)
 }
 

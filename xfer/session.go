@@ -44,6 +44,9 @@ type session struct {
 	// the first completion or post that failed
 	// +checklocks:mu
 	broken error
+	// the reason for that was waited for
+	// +checklocks:mu
+	awaited bool
 	// something has happened since the watchdog looked
 	// +checklocks:mu
 	moved bool
@@ -172,6 +175,9 @@ func (s *session) poll() (more, finished bool) {
 	if err == nil {
 		n, err = s.link.cq.Poll(s.wcs[:])
 	}
+	if err == nil && n == 0 && s.awaitReason() {
+		n, err = s.link.cq.Poll(s.wcs[:])
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.wcs[:n] {
@@ -185,6 +191,30 @@ func (s *session) poll() (more, finished bool) {
 	return n > 0, s.finished
 }
 
+// awaitReason gives the connection a moment to tell why it is over, once, and reports whether it did: a device may give
+// back what was posted before it has word of the end.
+func (s *session) awaitReason() bool {
+	s.mu.Lock()
+	wait := !s.finished && !s.awaited && isConsequence(s.broken)
+	s.awaited = s.awaited || wait
+	s.mu.Unlock()
+	if !wait {
+		return false
+	}
+	limit := time.NewTimer(partLimit)
+	defer limit.Stop()
+	select {
+	case <-s.link.conn.Done():
+	case <-limit.C:
+	}
+	return true
+}
+
+// isConsequence reports whether err says only that the connection is over, or that nothing can be posted to it any more.
+func isConsequence(err error) bool {
+	return errors.Is(err, verbs.StatusWRFlushErr) || errors.Is(err, verbs.ErrInvalid)
+}
+
 // lostLocked tells the machine that the connection is over. What the connection
 // says of it counts more than what its last completions say.
 //
@@ -192,7 +222,7 @@ func (s *session) poll() (more, finished bool) {
 func (s *session) lostLocked(err error) {
 	select {
 	case <-s.link.conn.Done():
-		if cause := s.link.conn.Err(); err == nil || cause != nil && errors.Is(err, verbs.StatusWRFlushErr) {
+		if cause := s.link.conn.Err(); err == nil || cause != nil && isConsequence(err) {
 			err = cause
 		}
 	default:

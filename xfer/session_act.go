@@ -178,9 +178,11 @@ func (s *session) write(a *action) {
 		copy(s.link.data.Bytes()[offset:][:s.agreed.chunk], a.msg)
 	}
 	s.note(Step{Op: OpWrite, Slot: a.slot, Bytes: a.n})
-	wr := verbs.SendWR{ID: writeID(a.slot), Op: verbs.OpWrite, Remote: a.remote}
+	// The message behind a write without immediate data frees the buffer. The write is signaled all the same: siw sends
+	// those that are not from the very pages, which TCP may still need when the message is done.
+	wr := verbs.SendWR{ID: idWrite, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: a.remote}
 	if a.hasImm {
-		wr.Op, wr.Imm, wr.Flags = verbs.OpWriteImm, a.imm, verbs.Signaled
+		wr.ID, wr.Op, wr.Imm = writeID(a.slot), verbs.OpWriteImm, a.imm
 	}
 	s.link.stage(wr, s.link.data, offset, a.n)
 }

@@ -52,6 +52,116 @@ func (h *history) side(server bool) []string {
 	return out
 }
 
+// stepsOf are the steps of both sides.
+type stepsOf struct{ client, server []string }
+
+// paperSteps are the 13 steps of section 2 of the paper for test-file, of 5 smallest chunks, in chunks of 2.
+var paperSteps = stepsOf{
+	client: []string{
+		"post receive, 1 entries", // 2
+		"connect",
+		"receive MR", // 4
+		"post receive, 1 entries",
+		"write 10", // 5: test-file and its NUL
+		"receive READY",
+		"post receive, 1 entries", // 7
+		"read 8192",
+		"write 8192",
+		"receive READY",
+		"post receive, 1 entries", // 9
+		"read 8192",
+		"write 8192",
+		"receive READY",
+		"post receive, 1 entries",
+		"read 4096",
+		"write 4096",
+		"receive READY",
+		"post receive, 1 entries", // 10
+		"write 0",
+		"receive DONE",
+		"finish", // 12
+	},
+	server: []string{
+		"post receive, 0 entries", // 3
+		"connect",
+		"send MR", // 4
+		"receive immediate 10",
+		"open test-file", // 6
+		"post receive, 0 entries",
+		"send READY",
+		"receive immediate 8192",
+		"store 8192", // 8
+		"post receive, 0 entries",
+		"send READY",
+		"receive immediate 8192",
+		"store 8192", // 9
+		"post receive, 0 entries",
+		"send READY",
+		"receive immediate 4096",
+		"store 4096",
+		"post receive, 0 entries",
+		"send READY",
+		"receive immediate 0",
+		"commit",
+		"send DONE", // 11
+		"finish",    // 13
+	},
+}
+
+// paperStepsWithoutImmediates are those of section 4.1, for a file "f" of one smallest chunk.
+var paperStepsWithoutImmediates = stepsOf{
+	client: []string{
+		"post receive, 1 entries",
+		"connect",
+		"send hello",
+		"receive MR",
+		"post receive, 1 entries",
+		"write 2",
+		"send size",
+		"receive READY",
+		"post receive, 1 entries",
+		"read 4096",
+		"write 4096",
+		"send size",
+		"receive READY",
+		"post receive, 1 entries",
+		"write 0",
+		"send size",
+		"receive DONE",
+		"finish",
+	},
+	server: []string{
+		"post receive, 1 entries",
+		"connect",
+		"receive size",
+		"post receive, 1 entries",
+		"send MR",
+		"receive size",
+		"open f",
+		"post receive, 1 entries",
+		"send READY",
+		"receive size",
+		"store 4096",
+		"post receive, 1 entries",
+		"send READY",
+		"receive size",
+		"commit",
+		"send DONE",
+		"finish",
+	},
+}
+
+// want compares the steps of both sides.
+func (h *history) want(t *testing.T, want stepsOf) {
+	t.Helper()
+	if d := cmp.Diff(h.side(false), want.client); d != "" {
+		t.Errorf("client: %s", d)
+	}
+	if d := cmp.Diff(h.side(true), want.server); d != "" {
+		t.Errorf("server: %s", d)
+	}
+}
+
 // exchange moves data between two ends of a device in memory.
 func exchange(t *testing.T, s Sender, r Receiver, data []byte, slow media) *history {
 	t.Helper()
@@ -86,61 +196,7 @@ func TestPaperSteps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h = exchange(t, Sender{Protocol: Basic, Chunk: chunk}, Receiver{}, noise(5*minChunk), media{read: time.Millisecond, write: time.Millisecond})
 	})
-	client := []string{
-		"post receive, 1 entries", // 2
-		"connect",
-		"receive MR", // 4
-		"post receive, 1 entries",
-		"write 10", // 5: test-file and its NUL
-		"receive READY",
-		"post receive, 1 entries", // 7
-		"read 8192",
-		"write 8192",
-		"receive READY",
-		"post receive, 1 entries", // 9
-		"read 8192",
-		"write 8192",
-		"receive READY",
-		"post receive, 1 entries",
-		"read 4096",
-		"write 4096",
-		"receive READY",
-		"post receive, 1 entries", // 10
-		"write 0",
-		"receive DONE",
-		"finish", // 12
-	}
-	server := []string{
-		"post receive, 0 entries", // 3
-		"connect",
-		"send MR", // 4
-		"receive immediate 10",
-		"open test-file", // 6
-		"post receive, 0 entries",
-		"send READY",
-		"receive immediate 8192",
-		"store 8192", // 8
-		"post receive, 0 entries",
-		"send READY",
-		"receive immediate 8192",
-		"store 8192", // 9
-		"post receive, 0 entries",
-		"send READY",
-		"receive immediate 4096",
-		"store 4096",
-		"post receive, 0 entries",
-		"send READY",
-		"receive immediate 0",
-		"commit",
-		"send DONE", // 11
-		"finish",    // 13
-	}
-	if d := cmp.Diff(h.side(false), client); d != "" {
-		t.Errorf("client: %s", d)
-	}
-	if d := cmp.Diff(h.side(true), server); d != "" {
-		t.Errorf("server: %s", d)
-	}
+	h.want(t, paperSteps)
 }
 
 // The form of section 4.1: the client speaks first, each write is followed by
@@ -162,51 +218,7 @@ func TestPaperStepsWithoutImmediates(t *testing.T) {
 	if err := errors.Join(err, <-received, l.Close(), dev.Close()); err != nil {
 		t.Fatal(err)
 	}
-	client := []string{
-		"post receive, 1 entries",
-		"connect",
-		"send hello",
-		"receive MR",
-		"post receive, 1 entries",
-		"write 2",
-		"send size",
-		"receive READY",
-		"post receive, 1 entries",
-		"read 4096",
-		"write 4096",
-		"send size",
-		"receive READY",
-		"post receive, 1 entries",
-		"write 0",
-		"send size",
-		"receive DONE",
-		"finish",
-	}
-	server := []string{
-		"post receive, 1 entries",
-		"connect",
-		"receive size",
-		"post receive, 1 entries",
-		"send MR",
-		"receive size",
-		"open f",
-		"post receive, 1 entries",
-		"send READY",
-		"receive size",
-		"store 4096",
-		"post receive, 1 entries",
-		"send READY",
-		"receive size",
-		"commit",
-		"send DONE",
-		"finish",
-	}
-	if d := cmp.Diff(h.side(false), client); d != "" {
-		t.Errorf("client: %s", d)
-	}
-	if d := cmp.Diff(h.side(true), server); d != "" {
-		t.Errorf("server: %s", d)
-	}
+	h.want(t, paperStepsWithoutImmediates)
 }
 
 // Under random delays of disks and wire, whatever the protocol and the number of

@@ -88,7 +88,7 @@ var layers = map[string]row{
 	},
 	"verbs/rdmacore": {
 		code:    []string{"verbs", "verbs/driver", "internal/hostmem"},
-		test:    []string{"verbs/verbstest"},
+		test:    []string{"verbs/verbstest", "verbs/iwarp"},
 		modules: []string{modSys},
 	},
 	"verbs/fault": {
@@ -100,15 +100,15 @@ var layers = map[string]row{
 	"internal/window": {},
 	"xfer": {
 		code:    []string{"verbs", "internal/window", "internal/crc32c"},
-		test:    []string{"verbs/iwarp", "verbs/fault", "verbs/driver", "verbs/verbstest/memdev", "internal/hostmem"},
+		test:    []string{"verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/driver", "verbs/verbstest/memdev", "internal/hostmem"},
 		modules: []string{modSys},
 	},
 
 	"verbs/flow": {
 		code: []string{"verbs", "ring", "regmem", "internal/waitlist"},
-		test: []string{"verbs/iwarp", "verbs/verbstest/memdev", "arena"},
+		test: []string{"verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "arena"},
 	},
-	"verbs/rstream": {code: []string{"verbs", "verbs/flow"}, test: []string{"verbs/iwarp"}},
+	"verbs/rstream": {code: []string{"verbs", "verbs/flow"}, test: []string{"verbs/driver", "verbs/iwarp", "verbs/rdmacore", "verbs/fault"}},
 	"verbs/rc":      {code: []string{"verbs"}, test: []string{"verbs/iwarp", "verbs/fault"}},
 
 	// The families' encodings: Go values to bytes and back, no I/O.
@@ -126,7 +126,7 @@ var layers = map[string]row{
 	},
 	"rmem": {
 		code: []string{".", "codec", "codec/hgproc", "verbs", "verbs/flow", "internal/hostmem"},
-		test: []string{"verbs/iwarp"},
+		test: []string{"verbs/iwarp", "verbs/rdmacore"},
 
 		modules: []string{modSys}, // the bare system call that benchmarks compare with
 	},
@@ -145,6 +145,7 @@ var layers = map[string]row{
 	"examples/sum/client":                    {code: []string{".", "examples/sum"}},
 	"bench":                                  {code: []string{"verbs", "verbs/...", "xfer"}, modules: []string{modSys}},
 	"test/interop":                           {test: []string{".", "codec/cereal", "codec/hgproc", "internal/cerealtest"}},
+	"test/rdmavm/mixedpeer":                  {code: []string{"verbs", "verbs/iwarp", "verbs/rdmacore"}},
 	"test/kill":                              {test: []string{"verbs", "verbs/driver", "verbs/iwarp", "xfer"}},
 	"examples/margo":                         {code: []string{"."}},
 	"examples/margo/client":                  {code: []string{".", "examples/margo"}},

@@ -200,45 +200,4 @@ type address netip.AddrPort
 func (a address) Network() string { return network }
 func (a address) String() string  { return netip.AddrPort(a).String() }
 
-// Listener accepts streams. It is a net.Listener.
-type Listener struct {
-	l      *flow.Listener
-	ctx    context.Context // ends with Close, since Accept has no context of its own
-	cancel context.CancelFunc
-}
-
-// Listen listens on addr; port 0 picks one.
-func Listen(dev *verbs.Device, addr netip.AddrPort) (*Listener, error) {
-	l, err := flow.Listen(dev, addr, flow.Config{})
-	if err != nil {
-		return nil, &net.OpError{Op: "listen", Net: network, Addr: address(addr), Err: err}
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	return &Listener{l: l, ctx: ctx, cancel: cancel}, nil
-}
-
-// Accept implements [net.Listener].
-func (l *Listener) Accept() (net.Conn, error) {
-	c, err := l.l.Accept(l.ctx)
-	if err != nil {
-		if l.ctx.Err() != nil {
-			err = net.ErrClosed
-		}
-		return nil, &net.OpError{Op: "accept", Net: network, Addr: l.Addr(), Err: err}
-	}
-	return newConn(c), nil
-}
-
-// Addr implements [net.Listener].
-func (l *Listener) Addr() net.Addr { return address(l.l.Addr()) }
-
-// Close implements [net.Listener]: those in Accept fail with net.ErrClosed, accepted streams go on.
-func (l *Listener) Close() error {
-	l.cancel()
-	return l.l.Close()
-}
-
-var (
-	_ net.Conn     = (*Conn)(nil)
-	_ net.Listener = (*Listener)(nil)
-)
+var _ net.Conn = (*Conn)(nil)

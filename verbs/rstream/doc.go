@@ -8,4 +8,8 @@
 // boundaries do not show. The window of the peer is the stream's: Write waits while the peer does not read. Deadlines,
 // half close (CloseWrite) and concurrent use are as net.Conn has them. The data are copied once on each side, between the
 // program's slices and registered memory; who cannot afford that uses verbs/flow itself.
+//
+// Servers and clients of net/http and gRPC run over it as they are: http.Server.Serve takes the listener, a Transport's
+// DialContext and grpc.WithContextDialer call Dial. The device is closed after all that uses it; gRPC closes connections in
+// the background, and bench/peers/grpcrstream shows how to wait for them.
 package rstream

@@ -9,7 +9,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,7 +19,10 @@ import (
 	"golang.org/x/net/nettest"
 
 	"cinnabar/verbs"
+	"cinnabar/verbs/driver"
+	"cinnabar/verbs/fault"
 	"cinnabar/verbs/iwarp"
+	"cinnabar/verbs/rdmacore"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -37,17 +42,47 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
+// deviceEnv names an RDMA device of this machine to test on; without it the tests use the software device.
+const deviceEnv = "CINNABAR_RDMA_DEVICE"
+
 func openDevice(t testing.TB) *verbs.Device {
 	t.Helper()
-	dev, err := iwarp.Open(iwarp.Config{})
+	name := os.Getenv(deviceEnv)
+	open := func() (*verbs.Device, error) { return rdmacore.Open(name) }
+	if name == "" {
+		open = func() (*verbs.Device, error) { return iwarp.Open(iwarp.Config{}) }
+	}
+	dev, err := open()
 	must(t, err)
 	t.Cleanup(func() { must(t, dev.Close()) })
 	return dev
 }
 
+// home is where to listen on a device: the software device has the loopback address, others have one of their own.
+func home(dev *verbs.Device) (netip.AddrPort, error) {
+	attr, err := dev.Query()
+	if err != nil || os.Getenv(deviceEnv) == "" {
+		return loopback, err
+	}
+	for _, a := range attr.Ports[0].Addrs {
+		if a.Is4() {
+			return netip.AddrPortFrom(a, 0), nil
+		}
+	}
+	return loopback, errors.New("the device has no IPv4 address")
+}
+
+func listen(dev *verbs.Device) (*Listener, error) {
+	at, err := home(dev)
+	if err != nil {
+		return nil, err
+	}
+	return Listen(dev, at)
+}
+
 // pipe makes the two ends of a stream.
 func pipe(dev *verbs.Device) (c1, c2 net.Conn, stop func(), err error) {
-	l, err := Listen(dev, loopback)
+	l, err := listen(dev)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -103,7 +138,7 @@ func TestHalfClose(t *testing.T) {
 		answer <- errors.Join(err, writeErr, b.Close())
 	}()
 	if n, err := a.Write(question); n != len(question) || err != nil {
-		t.Fatal(n, err)
+		t.Fatalf("%d bytes of %d written: %v; the other side: %v", n, len(question), err, <-answer)
 	}
 	must(t, a.CloseWrite())
 	if _, err := a.Write([]byte("more")); err == nil {
@@ -147,7 +182,7 @@ func TestPeerGone(t *testing.T) {
 // TestHTTP serves web pages over it.
 func TestHTTP(t *testing.T) {
 	dev := openDevice(t)
-	l, err := Listen(dev, loopback)
+	l, err := listen(dev)
 	must(t, err)
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(w, r.Body) // the client sees what is missing
@@ -177,9 +212,116 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
+// TestAcceptFailure goes on after a connection for which there was no memory.
+func TestAcceptFailure(t *testing.T) {
+	noMemory := fault.Rule{Match: fault.Match{At: fault.AtRegister, Queue: 1}, Do: fault.Fail(verbs.ErrLockLimit)}
+	l, err := listen(fault.Wrap(openDevice(t), fault.Plan{Rules: []fault.Rule{noMemory}}))
+	must(t, err)
+	failed := make(chan error, 1)
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		_, err := l.Accept()
+		failed <- err
+		c, err := l.Accept()
+		if err != nil {
+			t.Error(err)
+		}
+		accepted <- c
+	}()
+	dev := openDevice(t)
+	at := netip.MustParseAddrPort(l.Addr().String())
+	if c, err := Dial(testContext(t), dev, at); err == nil {
+		t.Error("connected to a listener without memory")
+		must(t, c.Close())
+	}
+	var op *net.OpError
+	if err := <-failed; !errors.As(err, &op) || !op.Temporary() || !errors.Is(err, verbs.ErrLockLimit) {
+		t.Errorf("accept: %v", err)
+	}
+	c, err := Dial(testContext(t), dev, at)
+	must(t, err)
+	must(t, errors.Join(c.Close(), (<-accepted).Close(), l.Close()))
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) || errors.As(err, &op) && op.Temporary() {
+		t.Errorf("accept after close: %v", err)
+	}
+}
+
+// stalling is a device on which the first peer that connects never takes its answer, as one that has vanished.
+type stalling struct {
+	driver.Device
+	stalled chan struct{} // closed when it is being answered
+	once    sync.Once
+}
+
+type stallingListener struct {
+	driver.Listener
+	dev *stalling
+}
+
+type stalledRequest struct {
+	driver.ConnRequest
+	stalled chan struct{}
+}
+
+func (d *stalling) Listen(addr netip.AddrPort, backlog int) (driver.Listener, error) {
+	l, err := d.Device.Listen(addr, backlog)
+	return &stallingListener{l, d}, err
+}
+
+func (l *stallingListener) Accept(ctx context.Context) (driver.ConnRequest, error) {
+	r, err := l.Listener.Accept(ctx)
+	if err == nil {
+		l.dev.once.Do(func() { r = &stalledRequest{r, l.dev.stalled} })
+	}
+	return r, err
+}
+
+func (r *stalledRequest) Accept(ctx context.Context, _ driver.QP, _ driver.ConnParam) (driver.Conn, error) {
+	close(r.stalled)
+	<-ctx.Done()
+	return nil, errors.Join(context.Cause(ctx), r.Reject(nil))
+}
+
+// TestVanishedPeer serves others while a peer that has asked for a stream does not take the answer.
+func TestVanishedPeer(t *testing.T) {
+	dev := openDevice(t)
+	slow := &stalling{Device: dev.Driver(), stalled: make(chan struct{})}
+	l, err := listen(verbs.NewDevice(slow))
+	must(t, err)
+	at := netip.MustParseAddrPort(l.Addr().String())
+	vanished := make(chan error, 1)
+	go func() {
+		_, err := Dial(testContext(t), dev, at)
+		vanished <- err
+	}()
+	<-slow.stalled
+	c1, err := Dial(testContext(t), dev, at)
+	must(t, err)
+	c2, err := l.Accept()
+	must(t, err)
+	must(t, errors.Join(l.Close(), c1.Close(), c2.Close()))
+	if err := <-vanished; err == nil {
+		t.Error("a stream without an answer")
+	}
+}
+
+// TestCloseUnaccepted ends streams that no Accept has asked for.
+func TestCloseUnaccepted(t *testing.T) {
+	dev := openDevice(t)
+	l, err := listen(dev)
+	must(t, err)
+	c, err := Dial(testContext(t), dev, netip.MustParseAddrPort(l.Addr().String()))
+	must(t, err)
+	must(t, l.Close())
+	if _, err := c.Read(make([]byte, 1)); err == nil {
+		t.Error("read from nobody")
+	}
+	must(t, c.Close())
+}
+
 // TestListenerClose wakes Accept.
 func TestListenerClose(t *testing.T) {
-	l, err := Listen(openDevice(t), loopback)
+	l, err := listen(openDevice(t))
 	must(t, err)
 	done := make(chan error)
 	go func() { _, err := l.Accept(); done <- err }()

@@ -1,9 +1,10 @@
 // Command client sends a file to the server beside it, by the protocol of
 // Bedeir's paper on flow control:
 //
-//	client SERVER FILE
+//	client [-device NAME] SERVER FILE
 //
 // SERVER is a host, or HOST:PORT where the server does not listen at port 12345.
+// NAME is an RDMA device of the machine; without it the software device is used.
 // The exit code is 0 once the server has said that it has the whole file, and 1
 // otherwise.
 //
@@ -13,6 +14,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -23,7 +25,6 @@ import (
 
 	ft "cinnabar/examples/filetransfer"
 	"cinnabar/verbs"
-	"cinnabar/verbs/iwarp"
 	"cinnabar/verbs/rc"
 )
 
@@ -40,18 +41,22 @@ func main() {
 
 // run is the program; it returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	if len(args) != 3 {
-		_, _ = fmt.Fprintf(stderr, "usage: %s <server-address> <file-name>\n", args[0])
+	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	device := flags.String("device", "", "RDMA device; none is the software device")
+	if err := flags.Parse(args[1:]); err != nil || flags.NArg() != 2 {
+		_, _ = fmt.Fprintf(stderr, "usage: %s <server-address> <file-name>\n", args[0]) // the paper's line
 		return 1
 	}
-	name := filepath.Base(args[2])
-	file, err := openInput(args[2])
+	server, path := flags.Arg(0), flags.Arg(1)
+	name := filepath.Base(path)
+	file, err := openInput(path)
 	if err != nil {
 		_, _ = fmt.Fprintf(stderr, "unable to open input file \"%s\"\n", name)
 		return 1
 	}
 	c := &client{out: stdout, file: file, name: name}
-	err = c.send(ctx, ft.HostPort(args[1]))
+	err = c.send(ctx, *device, ft.HostPort(server))
 	if err := errors.Join(err, file.Close()); err != nil {
 		_, _ = fmt.Fprintf(stderr, "error: %v\n", err)
 		return 1
@@ -83,6 +88,7 @@ type client struct {
 	name string
 
 	lib     *rc.Library
+	longest int       // bytes of one write on this device
 	msg     *verbs.MR // where the server's messages arrive
 	buffer  *verbs.MR // what is written to the server
 	peer    verbs.RemoteAddr
@@ -94,8 +100,8 @@ type client struct {
 }
 
 // send connects to the server and sends the file.
-func (c *client) send(ctx context.Context, server string) error {
-	dev, err := iwarp.Open(iwarp.Config{})
+func (c *client) send(ctx context.Context, device, server string) error {
+	dev, err := ft.OpenDevice(device)
 	if err != nil {
 		return err
 	}
@@ -104,6 +110,9 @@ func (c *client) send(ctx context.Context, server string) error {
 
 // sendOver does it on a device.
 func (c *client) sendOver(ctx context.Context, dev *verbs.Device, server string) (err error) {
+	if c.longest, err = ft.LongestMessage(dev); err != nil {
+		return err
+	}
 	c.lib, err = rc.Init(dev, rc.Config{
 		PreConnection: c.onPreConn,
 		Connection:    nil,
@@ -221,13 +230,19 @@ func (c *client) sendNextChunk(conn *rc.Conn) error {
 }
 
 // writeRemote writes the first n bytes of the buffer to the beginning of the
-// server's, and tells it how many.
+// server's, and tells it how many. What is too long for one message of the device
+// goes in several, of which the last, behind all others, has the number.
 func (c *client) writeRemote(conn *rc.Conn, n int) error {
-	wr := verbs.SendWR{Op: verbs.OpWriteImm, Flags: verbs.Signaled, Remote: c.peer, Imm: uint32(n)}
+	var wrs []verbs.SendWR
+	done := 0
+	for ; n-done > c.longest; done += c.longest {
+		wrs = append(wrs, verbs.SendWR{Op: verbs.OpWrite, Remote: c.peer.Add(uint64(done)), SGL: []verbs.SGE{c.buffer.SGE(done, c.longest)}})
+	}
+	last := verbs.SendWR{Op: verbs.OpWriteImm, Flags: verbs.Signaled, Remote: c.peer.Add(uint64(done)), Imm: uint32(n)}
 	if n > 0 {
-		wr.SGL = []verbs.SGE{c.buffer.SGE(0, n)}
+		last.SGL = []verbs.SGE{c.buffer.SGE(done, n-done)}
 	}
 	c.writing = true
-	_, err := conn.QP().PostSend([]verbs.SendWR{wr})
+	_, err := conn.QP().PostSend(append(wrs, last))
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	ft "cinnabar/examples/filetransfer"
 	"cinnabar/examples/filetransfer/internal/journal"
 	"cinnabar/verbs"
+	"cinnabar/verbs/driver"
 	"cinnabar/verbs/iwarp"
 	"cinnabar/verbs/rc"
 )
@@ -190,6 +192,47 @@ func TestReceivesArePostedFirst(t *testing.T) {
 	}
 }
 
+// short is a device whose ports send short messages only.
+type short struct {
+	driver.Device
+	longest uint64
+}
+
+func (d short) Query() (driver.DeviceAttr, error) {
+	attr, err := d.Device.Query()
+	attr.Ports = slices.Clone(attr.Ports)
+	for n := range attr.Ports {
+		attr.Ports[n].MaxMsgSize = d.longest
+	}
+	return attr, err
+}
+
+// A chunk that is too long for one message is still one chunk, which only its last part announces.
+func TestShortMessages(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
+	defer cancel()
+	data := strings.Repeat("0123456789", 100_000)
+	s := &script{t: t, answers: [][]byte{message(ft.MsgMR), message(ft.MsgReady), message(ft.MsgReady), message(ft.MsgDone)}}
+	addr, end := s.start(ctx)
+	var j journal.Journal
+	dev := verbs.NewDevice(short{j.Wrap(must(iwarp.Open(iwarp.Config{}))(t)).Driver(), 300_000})
+	defer shut(t, dev)
+	file := must(os.Open(input(t, "f", data)))(t)
+	defer shut(t, file)
+	c := &client{out: &bytes.Buffer{}, file: file, name: "f"}
+	if err := c.sendOver(ctx, dev, addr); err != nil {
+		t.Error(err)
+	}
+	<-end
+	if diff := cmp.Diff([]write{{2, "f\x00"}, {uint32(len(data)), data[:20]}, {}}, s.writes); diff != "" {
+		t.Errorf("writes (-want +got):\n%s", diff)
+	}
+	const posts = "rdma-write 300000 bytes\nrdma-write 300000 bytes\nrdma-write 300000 bytes\nrdma-write-with-imm 100000 bytes, immediate 1000000\n"
+	if got := j.String(); !strings.Contains(got, posts) {
+		t.Errorf("journal:\n%s", got)
+	}
+}
+
 // A chunk is the whole buffer, at its beginning, as long as the file lasts.
 func TestChunks(t *testing.T) {
 	chunk := strings.Repeat("c", ft.BufferSize)
@@ -266,7 +309,7 @@ func runClient(t *testing.T, args ...string) outcome {
 
 func TestUsage(t *testing.T) {
 	want := outcome{1, "", "usage: ./client <server-address> <file-name>\n"}
-	for _, args := range [][]string{{}, {"host"}, {"host", "file", "more"}} {
+	for _, args := range [][]string{{}, {"host"}, {"host", "file", "more"}, {"-device"}, {"-device", "d", "host"}, {"-nonsense", "host", "file"}} {
 		if got := runClient(t, args...); got != want {
 			t.Errorf("%q: got %+v", args, got)
 		}
@@ -281,6 +324,14 @@ func TestUnreadableInput(t *testing.T) {
 		if got := runClient(t, "no-such-host.invalid", path); got != want {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
+	}
+}
+
+// What is asked for by name and is not there is not replaced by the software device.
+func TestNoDevice(t *testing.T) {
+	got := runClient(t, "-device", "none0", "127.0.0.1:1", input(t, "f", ""))
+	if got.code != 1 || !strings.Contains(got.stderr, "RDMA") {
+		t.Errorf("got %+v", got)
 	}
 }
 

@@ -1,9 +1,10 @@
 // Command server receives files from the client beside it, by the protocol of
 // Bedeir's paper on flow control, until it is interrupted:
 //
-//	server [-listen HOST:PORT] [-dir DIR]
+//	server [-listen HOST:PORT] [-dir DIR] [-device NAME]
 //
-// It listens at port 12345 of every address and writes into the current directory.
+// It listens at port 12345 of every address and writes into the current directory,
+// on the software device or the machine's RDMA device of that name.
 // Where -listen says otherwise, the address is printed to standard error. Files
 // that exist are not overwritten, and of a file that did not arrive whole nothing
 // is left. What goes wrong with one client is printed and concerns no other.
@@ -25,7 +26,6 @@ import (
 
 	ft "cinnabar/examples/filetransfer"
 	"cinnabar/verbs"
-	"cinnabar/verbs/iwarp"
 	"cinnabar/verbs/rc"
 )
 
@@ -46,15 +46,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	listen := flags.String("listen", "", "address to listen at, HOST:PORT; port 0 is a free one")
 	dir := flags.String("dir", ".", "directory for the files")
+	device := flags.String("device", "", "RDMA device; none is the software device")
 	if err := flags.Parse(args[1:]); err != nil || flags.NArg() > 0 {
-		_, _ = fmt.Fprintf(stderr, "usage: %s [-listen HOST:PORT] [-dir DIR]\n", args[0])
+		_, _ = fmt.Fprintf(stderr, "usage: %s [-listen HOST:PORT] [-dir DIR] [-device NAME]\n", args[0])
 		return 1
 	}
 	s := &server{out: stdout, err: stderr}
 	if *listen != "" {
 		s.listening = func(addr netip.AddrPort) { _, _ = fmt.Fprintf(stderr, "listening at %s\n", addr) }
 	}
-	err := s.serve(ctx, *listen, *dir)
+	err := s.serve(ctx, *listen, *dir, *device)
 	if err != nil && ctx.Err() == nil {
 		_, _ = fmt.Fprintf(stderr, "error: %v\n", err)
 		return 1
@@ -71,11 +72,11 @@ type server struct {
 }
 
 // serve opens the directory and a device, and serves until ctx ends.
-func (s *server) serve(ctx context.Context, listen, dir string) (err error) {
+func (s *server) serve(ctx context.Context, listen, dir, device string) (err error) {
 	if s.root, err = os.OpenRoot(dir); err != nil {
 		return err
 	}
-	dev, err := iwarp.Open(iwarp.Config{})
+	dev, err := ft.OpenDevice(device)
 	if err == nil {
 		err = errors.Join(s.serveOver(ctx, dev, ft.HostPort(listen)), dev.Close())
 	}

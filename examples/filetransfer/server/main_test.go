@@ -279,7 +279,7 @@ func runServer(t *testing.T, args ...string) (code int, stderr string) {
 }
 
 func TestCommandLine(t *testing.T) {
-	const usage = "usage: server [-listen HOST:PORT] [-dir DIR]\n"
+	const usage = "usage: server [-listen HOST:PORT] [-dir DIR] [-device NAME]\n"
 	for _, args := range [][]string{{"file"}, {"-nonsense"}, {"-dir"}} {
 		if code, got := runServer(t, args...); code != 1 || !strings.HasSuffix(got, usage) {
 			t.Errorf("%q: exit code %d, %q", args, code, got)
@@ -287,6 +287,9 @@ func TestCommandLine(t *testing.T) {
 	}
 	if code, got := runServer(t, "-dir", filepath.Join(t.TempDir(), "none")); code != 1 || !strings.Contains(got, "none") {
 		t.Errorf("no directory: exit code %d, %q", code, got)
+	}
+	if code, got := runServer(t, "-dir", t.TempDir(), "-device", "none0"); code != 1 || !strings.Contains(got, "RDMA") {
+		t.Errorf("no device: exit code %d, %q", code, got)
 	}
 	ts := startServer(t)
 	if code, got := runServer(t, "-dir", ts.dir, "-listen", ts.addr.String()); code != 1 || !strings.Contains(got, syscall.EADDRINUSE.Error()) || !strings.Contains(got, ts.addr.String()) {

@@ -1,0 +1,69 @@
+package xfer
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/driver"
+	"cinnabar/verbs/fault"
+	"cinnabar/verbs/verbstest/memdev"
+)
+
+// slowToHear is a device that tells of a connection's end a second late, as the kernel does under load: what was posted comes back before.
+type slowToHear struct{ driver.Device }
+
+type lateConn struct {
+	driver.Conn
+	done chan struct{}
+}
+
+func (d slowToHear) Dial(ctx context.Context, qp driver.QP, addr netip.AddrPort, p driver.ConnParam) (driver.Conn, error) {
+	c, err := d.Device.Dial(ctx, qp, addr, p)
+	if err != nil {
+		return nil, err
+	}
+	late := &lateConn{c, make(chan struct{})}
+	go func() {
+		<-c.Done()
+		<-time.NewTimer(time.Second).C
+		close(late.done)
+	}()
+	return late, nil
+}
+
+func (c *lateConn) Done() <-chan struct{} { return c.done }
+
+// A request that was flushed says nothing; what the connection says of its end is told, even if it comes later.
+func TestReasonOfConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		flushed := fault.Rule{Match: fault.Match{At: fault.AtSend, Queue: 1, Nth: 2}, Do: fault.Status(verbs.StatusWRFlushErr)}
+		dev := fault.Wrap(verbs.NewDevice(slowToHear{memdev.Open(memdev.Config{})}), fault.Plan{Rules: []fault.Rule{flushed}})
+		l := must(verbs.Listen(dev, loopback))(t)
+		received := make(chan error, 1)
+		go func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			r := Receiver{Open: func(string, Meta, int64) (File, error) { return &memFile{disk: instant}, nil }}
+			_, err := r.ServeOne(ctx, l)
+			received <- err
+		}()
+		_, err := (&Sender{Protocol: Basic}).Send(t.Context(), dev, l.Addr(), sourceOf("f", noise(minChunk)))
+		wantCode(t, err, CodeLost, false, "ended")
+		if strings.Contains(err.Error(), "lush") {
+			t.Errorf("got %v", err)
+		}
+		if <-received == nil {
+			t.Error("the receiver is content")
+		}
+		for _, c := range []interface{ Close() error }{l, dev} {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
