@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"cinnabar/internal/hostmem"
 	"cinnabar/regmem"
@@ -47,6 +48,8 @@ type Arena[R regmem.Region] struct {
 
 	sources []*regmem.Source[R] // by the number that chunks have; guarded by core.mu
 	nextBy  int                 // size of the next region; guarded by core.mu
+
+	hotSource atomic.Pointer[regmem.Source[R]] // where the hot chunk lies
 }
 
 const (
@@ -101,19 +104,16 @@ func (a *Arena[R]) addLocked(r R, grown bool) error {
 // It does not wait for memory, but calls Config.Grow if need be. The error is regmem.ErrFull if memory is short at the
 // moment, or wanted by those who wait already, and regmem.ErrTooLarge if no region can ever hold n bytes.
 func (a *Arena[R]) Alloc(n int) (regmem.Block[R], error) {
-	c := &a.core
 	if n <= 0 || n > maxRegion-unit {
 		return regmem.Block[R]{}, check(n, unit)
 	}
-	c.mu.Lock()
-	i := c.takeLocked(n, unit)
-	if i == none {
-		c.mu.Unlock()
-		return a.allocGrowing(context.Background(), n, unit)
+	if b, ok := a.allocHot(n); ok {
+		return b, nil
 	}
-	b := a.blockLocked(i, n)
-	c.mu.Unlock()
-	return b, nil
+	if b, ok := a.tryAligned(n, unit); ok {
+		return b, nil
+	}
+	return a.allocGrowing(context.Background(), n, unit)
 }
 
 // AllocAligned is Alloc for a block that begins at a multiple of align, a power of two up to 1 GiB, in memory.
@@ -128,13 +128,20 @@ func (a *Arena[R]) AllocAligned(n, align int) (regmem.Block[R], error) {
 }
 
 func (a *Arena[R]) tryAligned(n, align int) (b regmem.Block[R], ok bool) {
-	a.core.mu.Lock()
-	defer a.core.mu.Unlock()
-	i := a.core.takeLocked(n, align)
+	c := &a.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.coolLocked()
+	warm := c.heap.last
+	i := c.takeLocked(n, align)
 	if i == none {
 		return b, false
 	}
-	return a.blockLocked(i, n), true
+	b = a.blockLocked(i, n)
+	if i == warm {
+		a.heatLocked(i, b)
+	}
+	return b, true
 }
 
 // AllocContext is Alloc that waits until others have freed enough. It returns the cause of ctx if that ends before. What
@@ -168,7 +175,7 @@ func (a *Arena[R]) AllocContext(ctx context.Context, n int) (regmem.Block[R], er
 func (a *Arena[R]) blockLocked(i int32, n int) regmem.Block[R] {
 	c := &a.core.heap.chunks[i]
 	off := a.core.regions[c.region].skip + int(c.at)<<unitShift
-	return regmem.NewBlock(a.sources[c.region], off, n, uint64(c.gen)<<32|uint64(uint32(i)))
+	return regmem.NewBlock(a.sources[c.region], off, n, tag(i, c.gen))
 }
 
 func check(n, align int) error {

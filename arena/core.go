@@ -12,6 +12,8 @@ import (
 
 // core is what an arena is without the type of its regions.
 type core struct {
+	hot hot
+
 	mu sync.Mutex
 	// +checklocks:mu
 	closed bool
@@ -80,6 +82,7 @@ func (c *core) takeLocked(n, align int) int32 {
 //
 // +checklocks:c.mu
 func (c *core) claimLocked(n, align int) int32 {
+	c.coolLocked()
 	i := c.heap.take(units(n), int32(align>>unitShift), c)
 	if i == none {
 		return none
@@ -123,17 +126,33 @@ func (c *core) padding(number, at, align int32) int32 {
 }
 
 // FreeBlock implements [regmem.Owner]; programs call Free of the block.
-func (c *core) FreeBlock(tag uint64, off, n int) error {
-	i, gen := int32(uint32(tag)), uint32(tag>>32)
+func (c *core) FreeBlock(t uint64, off, n int) error {
+	if c.hot.give(t) {
+		if c.wanted() {
+			c.serve()
+		}
+		return nil
+	}
 	c.mu.Lock()
+	err := c.freeLocked(int32(uint32(t)), uint32(t>>32))
+	c.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("arena: free of %d bytes at offset %d: %w", n, off, err)
+	}
+	return nil
+}
+
+// freeLocked frees the chunk of entry i, if its owner is the one of that generation.
+//
+// +checklocks:c.mu
+func (c *core) freeLocked(i int32, gen uint32) error {
+	c.coolLocked()
 	if i < 0 || int(i) >= len(c.heap.chunks) {
-		c.mu.Unlock()
-		return fmt.Errorf("arena: free of %d bytes at offset %d: %w", n, off, regmem.ErrForeign)
+		return regmem.ErrForeign
 	}
 	k := &c.heap.chunks[i]
 	if k.gen != gen || k.state != inUse {
-		c.mu.Unlock()
-		return fmt.Errorf("arena: free of %d bytes at offset %d: %w", n, off, regmem.ErrDoubleFree)
+		return regmem.ErrDoubleFree
 	}
 	c.requested -= int64(k.asked)
 	c.frees++
@@ -141,6 +160,17 @@ func (c *core) FreeBlock(tag uint64, off, n int) error {
 	if c.waiters.Waiting() {
 		c.waiters.Serve(c.claimWaiting)
 	}
-	c.mu.Unlock()
 	return nil
+}
+
+// wanted tells whether somebody waits.
+//
+// +checklocksignore: Wanted is made for who does not hold the lock
+func (c *core) wanted() bool { return c.waiters.Wanted() }
+
+// serve gives to those who wait.
+func (c *core) serve() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiters.Serve(c.claimWaiting)
 }

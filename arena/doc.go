@@ -12,9 +12,12 @@
 // Memory is cut into chunks of whole units of 256 bytes. A chunk knows its neighbours in memory, so that a freed one is
 // joined with free neighbours at once: two free chunks never touch, and when all is freed each region is one chunk.
 // Alloc takes the smallest chunk that is large enough, of those the one at the lowest place, and gives the rest of it
-// back; a chunk of that very size that was freed just before is taken without more ado. Free chunks up to 32 KiB lie in a bin for each size, found through a bitmap; larger ones in a tree ordered by
-// size and place. Alloc and Free take a lock for some ten nanoseconds and allocate nothing on the Go heap once the table
-// of chunks has grown to its size.
+// back. Free chunks up to 32 KiB lie in a bin for each size, found through a bitmap; larger ones in a tree ordered by
+// size and place. Nothing is allocated on the Go heap once the table of chunks has grown to its size.
+//
+// A chunk of the very size that was freed just before is taken without more ado. When that happens the chunk is hot: from
+// then on it is handed out and taken back without the lock, by one atomic operation each, until somebody wants or frees
+// anything else.
 //
 // What is asked for is rounded up to whole units; [Stats] tells what that wastes, and how scattered the free memory is.
 //

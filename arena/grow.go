@@ -122,6 +122,7 @@ func (a *Arena[R]) short(n, align int, cause error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failed++
+	c.coolLocked()
 	switch {
 	case c.closed:
 		return fmt.Errorf("arena: %w", regmem.ErrClosed)
@@ -187,7 +188,9 @@ func (a *Arena[R]) detach() (handles []R, size int64) {
 	if c.waiters.Waiting() {
 		return nil, 0
 	}
+	c.coolLocked()
 	c.heap.settle()
+	a.hotSource.Store(nil)
 	for i := range c.heap.chunks {
 		k := &c.heap.chunks[i]
 		if k.state != free || k.prev != none || k.next != none || !c.regions[k.region].grown {
@@ -210,6 +213,7 @@ func (a *Arena[R]) Close() error {
 	if c.closed {
 		return nil
 	}
+	c.coolLocked()
 	if n := c.allocs - c.frees; n > 0 {
 		return fmt.Errorf("arena: close: %w: %d of %d bytes in all", regmem.ErrInUse, n, c.requested)
 	}
@@ -222,6 +226,7 @@ func (a *Arena[R]) Close() error {
 		}
 	}
 	c.regions, a.sources, c.heap = nil, nil, heap{}
+	a.hotSource.Store(nil)
 	c.heap.init()
 	return err
 }

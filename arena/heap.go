@@ -132,7 +132,6 @@ func (h *heap) cut(i, size int32) {
 func (h *heap) use(i int32) {
 	c := &h.chunks[i]
 	c.state = inUse
-	c.gen++
 	h.used += int64(c.size)
 }
 
@@ -141,7 +140,7 @@ func (h *heap) give(i int32) {
 	h.settle()
 	c := &h.chunks[i]
 	c.state = warm
-	c.gen++
+	c.gen = (c.gen + 1) & genMask
 	h.used -= int64(c.size)
 	h.last = i
 }

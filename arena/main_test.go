@@ -59,6 +59,7 @@ func checkHeap(t testing.TB, a *Arena[*memory]) {
 	t.Helper()
 	a.core.mu.Lock()
 	defer a.core.mu.Unlock()
+	a.core.coolLocked()
 	h := &a.core.heap
 	h.settle()
 	var used, total int64

@@ -47,6 +47,7 @@ func (a *Arena[R]) Stats() Stats {
 	c := &a.core
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.coolLocked()
 	c.heap.settle()
 	s := Stats{
 		Size: c.heap.total << unitShift, InUse: c.heap.used << unitShift, Requested: c.requested, Peak: c.peak << unitShift,
@@ -117,6 +118,7 @@ func (a *Arena[R]) snapshot() []chunk {
 	c := &a.core
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.coolLocked()
 	c.heap.settle()
 	firsts := make([]int32, len(c.regions))
 	for i := range firsts {

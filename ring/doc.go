@@ -24,5 +24,6 @@
 //
 // # Concurrency
 //
-// All methods are safe for concurrent use. Those who wait are served in the order in which they came.
+// All methods are safe for concurrent use. Free takes no lock unless somebody waits: it marks the block by one atomic
+// operation, and whoever looks for room next takes the memory back. Those who wait are served in the order in which they came.
 package ring

@@ -34,8 +34,8 @@ func New[R regmem.Region](region R) (*Ring[R], error) {
 // the error is regmem.ErrFull; regmem.ErrTooLarge if n is more than the ring has.
 func (r *Ring[R]) Alloc(n int) (regmem.Block[R], error) {
 	c := &r.core
-	if err := c.check(n); err != nil {
-		return regmem.Block[R]{}, err
+	if n <= 0 || n > c.size {
+		return regmem.Block[R]{}, c.check(n)
 	}
 	c.mu.Lock()
 	if !c.waiters.Waiting() {
@@ -77,7 +77,7 @@ func (r *Ring[R]) Close() error { return r.core.close() }
 // freed, and Close then says whether all were.
 func (r *Ring[R]) End() { r.core.end() }
 
-// Stats returns the ring's counters.
+// Stats returns the ring's counters. It looks at all blocks.
 func (r *Ring[R]) Stats() Stats { return r.core.stats() }
 
 // Stats tells how a ring's memory is used. Sizes are in bytes.
@@ -132,12 +132,12 @@ func (c *core) check(n int) error {
 //
 // +checklocks:c.mu
 func (c *core) takeLocked(n int) (place, bool) {
-	if c.closed || !c.layout.Fits(n) {
+	if c.closed {
 		return place{}, false
 	}
-	off, seq := c.layout.Place(n)
+	off, seq, ok := c.layout.take(n)
 	c.peak = max(c.peak, c.layout.used)
-	return place{c.skip + off, seq}, true
+	return place{c.skip + off, seq}, ok
 }
 
 // takeWaiting is takeLocked for who waits in AllocContext.
@@ -156,18 +156,31 @@ func (c *core) wait(ctx context.Context, n int) (place, error) {
 	return p, err
 }
 
-// FreeBlock implements [regmem.Owner]; programs call Free of the block.
+// FreeBlock implements [regmem.Owner]; programs call Free of the block. It takes the lock only for those who wait, and to
+// tell what is wrong.
+//
+// +checklocksignore: Layout.end is made for who does not hold the lock
 func (c *core) FreeBlock(seq uint64, off, n int) error {
-	c.mu.Lock()
-	err := c.layout.Free(seq)
-	if err == nil && c.waiters.Waiting() {
-		c.waiters.Serve(c.takeWaiting)
+	if c.layout.end(seq) {
+		if c.waiters.Wanted() {
+			c.serve()
+		}
+		return nil
 	}
-	c.mu.Unlock()
-	if err != nil {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.layout.Free(seq); err != nil {
 		return fmt.Errorf("ring: free of %d bytes at offset %d: %w", n, off, err)
 	}
+	c.waiters.Serve(c.takeWaiting)
 	return nil
+}
+
+// serve gives to those who wait.
+func (c *core) serve() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiters.Serve(c.takeWaiting)
 }
 
 // fullLocked is the error for a request without room.
@@ -203,8 +216,9 @@ func (c *core) stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := &c.layout
+	blocks, held := l.count()
 	return Stats{
-		Size: c.size, InUse: l.used, Held: l.held, Peak: c.peak, Blocks: l.Blocks(), Waiting: c.waiters.Len(),
-		Allocs: l.next, Frees: l.freed, Wraps: l.wraps, Failed: c.failed,
+		Size: c.size, InUse: l.used, Held: held, Peak: c.peak, Blocks: blocks, Waiting: c.waiters.Len(),
+		Allocs: l.next, Frees: l.next - uint64(blocks), Wraps: l.wraps, Failed: c.failed,
 	}
 }

@@ -2,12 +2,15 @@ package rmem
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
 	"testing"
 
 	"cinnabar"
+	"cinnabar/verbs"
+	"cinnabar/verbs/flow"
 	"cinnabar/verbs/iwarp"
 )
 
@@ -97,6 +100,54 @@ func BenchmarkBulk(b *testing.B) {
 			})
 		}
 	}
+}
+
+// BenchmarkBulkVerbs is the device's own: reads, and writes that are done when the peer has them, of memory that is
+// registered once.
+func BenchmarkBulkVerbs(b *testing.B) {
+	for _, s := range benchSizes {
+		b.Run(s.name, func(b *testing.B) {
+			dev, err := iwarp.Open(iwarp.Config{})
+			must(b, err)
+			closing(b, dev)
+			l, err := flow.Listen(dev, netip.MustParseAddrPort("127.0.0.1:0"), flow.Config{})
+			must(b, err)
+			closing(b, l)
+			accepted := make(chan *flow.Conn, 1)
+			go func() {
+				c, err := l.Accept(testContext(b))
+				if err != nil {
+					b.Error(err)
+				}
+				accepted <- c
+			}()
+			c, err := flow.Dial(testContext(b), dev, l.Addr(), flow.Config{})
+			must(b, err)
+			p := <-accepted
+			there, err := p.PD().AllocMR(s.size, lent)
+			must(b, err)
+			here, err := c.PD().AllocMR(s.size, verbs.LocalWrite)
+			must(b, err)
+			benchBoth(b, deviceRegion{c, here, there.Remote()}, s.size)
+			must(b, errors.Join(here.Close(), there.Close(), c.Close(), p.Close()))
+		})
+	}
+}
+
+// deviceRegion is a peer's memory as a region is, for reads into and writes from one place.
+type deviceRegion struct {
+	c    *flow.Conn
+	here *verbs.MR
+	to   verbs.RemoteAddr
+}
+
+func (r deviceRegion) ReadAt(p []byte, _ int64) (int, error) {
+	return len(p), r.c.Do(context.Background(), verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{r.here.SGE(0, len(p))}, Remote: r.to})
+}
+
+func (r deviceRegion) WriteAt(p []byte, _ int64) (int, error) {
+	write := verbs.SendWR{Op: verbs.OpWrite, SGL: []verbs.SGE{r.here.SGE(0, len(p))}, Remote: r.to}
+	return len(p), r.c.Do(context.Background(), write, verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{r.c.Sink()}, Remote: r.to})
 }
 
 // bulkRegion is a bulk as a region is.

@@ -3,6 +3,7 @@ package rmem
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -105,7 +106,10 @@ func (c *Client) watch(ctx context.Context, to cinnabar.ProviderHandle) {
 	defer close(c.done)
 	for rest := leastRest; ; rest = min(2*rest, mostRest) {
 		r, err := rpcWatch.Call(ctx, to, request{Session: c.session})
-		if err == nil && r.Status != 0 || ctx.Err() != nil || errors.Is(err, cinnabar.ErrClosed) {
+		switch {
+		case err == nil && r.Status != 0, ctx.Err() != nil, errors.Is(err, cinnabar.ErrClosed):
+			return
+		case errors.Is(err, cinnabar.CodeNoEntry): // the process is there, and lends no memory any more
 			return
 		}
 		pause(ctx, rest)
@@ -123,7 +127,7 @@ func (c *Client) Done() <-chan struct{} { return c.done }
 
 // Alloc allocates size bytes of zeroed memory that live until Free, or the end of the client.
 func (c *Client) Alloc(ctx context.Context, size int64) (*Region, error) {
-	return c.alloc(ctx, size, 0)
+	return c.AllocTerms(ctx, size, Terms{})
 }
 
 // AllocLease is Alloc for memory that lives as long as the lease, which the server may cut ([Region.Lease]), and may outlive
@@ -132,18 +136,37 @@ func (c *Client) AllocLease(ctx context.Context, size int64, lease time.Duration
 	if lease <= 0 {
 		return nil, c.srv.error("allocate", 0, ErrNoLease)
 	}
-	return c.alloc(ctx, size, lease)
+	return c.AllocTerms(ctx, size, Terms{Lease: lease})
 }
 
-func (c *Client) alloc(ctx context.Context, size int64, lease time.Duration) (*Region, error) {
+// Terms are what memory is lent on. The zero value is a region of the client's, as [Client.Alloc] makes.
+type Terms struct {
+	// Lease is as of [Client.AllocLease]; 0: none.
+	Lease time.Duration
+
+	// Once lends the region for one read to those who have its handle. The first of them who calls ReadAt has the region
+	// while that lasts; then its key dies, and its memory goes back to the server, whatever became of the read. All others get
+	// ErrUsed, and ErrOnce for anything but a read. A reader that dies meanwhile has it for a minute. Its owner, and whoever
+	// has its token, uses the region as any other until somebody reads it.
+	Once bool
+
+	// Wipe is as Config.Wipe of the server, for one region.
+	Wipe bool
+}
+
+// AllocTerms is Alloc on other terms.
+func (c *Client) AllocTerms(ctx context.Context, size int64, on Terms) (*Region, error) {
 	const what = "allocate"
+	if on.Lease < 0 {
+		return nil, c.srv.error(what, 0, ErrNoLease)
+	}
 	c.mu.Lock()
 	closed := c.closed
 	c.mu.Unlock()
 	if closed {
 		return nil, c.srv.error(what, 0, ErrClosed)
 	}
-	r, err := c.srv.ask(ctx, &request{Op: uint32(opAlloc), Session: c.session, Size: size, Lease: int64(lease)})
+	r, err := c.srv.ask(ctx, &request{Op: uint32(opAlloc), Session: c.session, Size: size, Lease: int64(on.Lease), Once: on.Once, Wipe: on.Wipe})
 	if err != nil {
 		return nil, c.srv.error(what, 0, err)
 	}
@@ -155,6 +178,15 @@ func (c *Client) alloc(ctx context.Context, size int64, lease time.Duration) (*R
 		return nil, c.srv.error(what, r.ID, err)
 	}
 	return region, nil
+}
+
+// Open returns a region that another client of the same server has allocated, over this client's connection: the only way
+// to do it over verbs. The region is not this client's, and must not be used after Close.
+func (c *Client) Open(ctx context.Context, h Handle) (*Region, error) {
+	if here := c.srv.handle(h.ID); here != h {
+		return nil, c.srv.error("open", h.ID, fmt.Errorf("%w here: it is of provider %d of %s", ErrUnknown, h.Provider, h.Server))
+	}
+	return open(ctx, c.srv, h.ID, nil)
 }
 
 // Close ends the session: the server frees what has no lease. Regions must not be used any more, except those with a lease.
@@ -172,8 +204,8 @@ func (c *Client) Close() error {
 	_, err := c.srv.ask(ctx, &request{Op: uint32(opBye), Session: c.session})
 	c.stop()
 	<-c.done
-	if errors.Is(err, cinnabar.ErrClosed) {
-		err = nil // the engine is closed, and the session with it
+	if errors.Is(err, cinnabar.ErrClosed) || errors.Is(err, cinnabar.CodeNoEntry) {
+		err = nil // this engine or the server is closed, and the session with it
 	}
 	return c.srv.error("close", 0, err)
 }

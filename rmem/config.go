@@ -21,9 +21,18 @@ type Config struct {
 	// Grace is how long a client whose connection is lost has to connect again before it counts as dead; 0: 5 s.
 	Grace time.Duration
 
+	// Silence is for how long a client's host may be silent, over verbs, before the client counts as dead. It must be enough for
+	// all transfers that a client has under way at a time. 0: 1 min; negative: for ever. Over an engine cinnabar.Config.KeepAlive
+	// and Grace are what counts.
+	Silence time.Duration
+
 	// Strict has the server make all reads and writes itself, by RPC: slower, but nobody reaches memory that is not lent to
 	// them, whatever the network. It is for na+sm, where the kernel lets processes of one user reach each other's memory.
 	Strict bool
+
+	// Wipe has the server overwrite all memory with zeros when it comes back, after nobody can reach it any more, and before
+	// it is anybody else's: as if every region were allocated so ([Terms]).
+	Wipe bool
 
 	Logger *slog.Logger // nil: discard
 }
@@ -34,6 +43,8 @@ const (
 	mapped       = 1 << 20 // regions from this size on get pages of their own
 	mostClients  = 1 << 14 // at once
 	defaultGrace = 5 * time.Second
+
+	defaultSilence = time.Minute
 )
 
 // filled returns cfg with defaults for zeros, or says what is wrong with it.
@@ -46,6 +57,7 @@ func (cfg Config) filled() (Config, error) {
 	defaultTo(&cfg.Largest, cfg.ClientQuota)
 	defaultTo(&cfg.LongestHold, defaultHold)
 	defaultTo(&cfg.Grace, defaultGrace)
+	defaultTo(&cfg.Silence, defaultSilence)
 	cfg.Largest = min(cfg.Largest, math.MaxInt)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

@@ -8,12 +8,12 @@ import (
 
 // copy copies from another region, of this server or of another one.
 func (s *Server) copy(ctx context.Context, q *request, r *response) {
-	to := s.lender.find(r, q.ID)
+	to := s.use(r, q)
 	if to == nil {
 		return
 	}
 	if len(q.Source) == 0 {
-		from := s.lender.find(r, q.SourceID)
+		from := s.source(r, q)
 		if from == nil {
 			return
 		}

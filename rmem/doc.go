@@ -21,13 +21,15 @@
 // # What goes over the network
 //
 // Reads and writes are bulk transfers (RDMA read and write) straight between the client's slice and the server's memory.
-// Everything else is one RPC, rmem_request. Compare-and-swap and fetch-and-add are executed by the server, one at a time
+// Everything else is one RPC, rmem_request. A region that is lent for one read ([Terms]) is claimed by an RPC first, under another
+// name, and freed behind the read. Compare-and-swap and fetch-and-add are executed by the server, one at a time
 // for each region: they are atomic with respect to each other, not to writes that overlap them.
 //
 // # Over verbs
 //
 // [ListenVerbs] and [DialVerbs] do the same on a verbs device, without an engine: requests are records of package
-// verbs/flow, reads and writes are RDMA reads and writes, and atomics are requests as above. A client is a connection there.
+// verbs/flow, reads and writes are RDMA reads and writes, and atomics are requests as above. A client is a connection there,
+// and one whose host has vanished is found out by its device's silence (Config.Silence).
 //
 // # Revocation
 //
@@ -35,6 +37,9 @@
 // ofi+tcp and verbs later reads and writes fail with an error that names the reason, and none lands in memory that has become
 // somebody else's. Over na+sm the kernel, not the server, checks accesses, and it lets processes of one user reach each
 // other's memory: there clients are trusted to stop, unless Config.Strict has all reads and writes made by the server.
+//
+// What was in a region stays in the server's memory until that is used again. Config.Wipe, or Terms.Wipe for one region, has
+// it overwritten when nobody reaches it any more.
 //
 // All types are safe for concurrent use.
 package rmem

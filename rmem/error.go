@@ -7,10 +7,12 @@ import (
 
 // What the server says of a request, to be tested with errors.Is.
 var (
-	ErrFreed    = errors.New("the region was freed")                           // double free, use after free, its client has gone
-	ErrExpired  = errors.New("the lease of the region has ended")              // renew it in time
-	ErrRevoked  = errors.New("the server has revoked the region")              // or it is being closed
-	ErrUnknown  = errors.New("there is no such region")                        // or it has been gone for long
+	ErrFreed    = errors.New("the region was freed")              // double free, use after free, its client has gone
+	ErrExpired  = errors.New("the lease of the region has ended") // renew it in time
+	ErrRevoked  = errors.New("the server has revoked the region") // or it is being closed
+	ErrUnknown  = errors.New("there is no such region")           // or it has been gone for long
+	ErrUsed     = errors.New("the region was lent for one read, which it has had")
+	ErrOnce     = errors.New("the region is lent for one read")                // anything else is for its owner
 	ErrNotOwner = errors.New("not the owner's token")                          // for Free and Renew
 	ErrNoLease  = errors.New("the region has no lease")                        // for Renew
 	ErrQuota    = errors.New("over quota")                                     // the error says whose and how much is left
@@ -43,13 +45,15 @@ const (
 	statusAligned
 	statusSession
 	statusServer
+	statusUsed
+	statusOnce
 )
 
 // meanings are the errors that stand for statuses.
 var meanings = [...]error{
 	statusFreed: ErrFreed, statusExpired: ErrExpired, statusRevoked: ErrRevoked, statusUnknown: ErrUnknown, statusNotOwner: ErrNotOwner,
 	statusNoLease: ErrNoLease, statusQuota: ErrQuota, statusClientQuota: ErrQuota, statusClients: ErrQuota, statusSize: ErrSize, statusRange: ErrRange,
-	statusAligned: ErrAligned, statusSession: ErrSession, statusServer: ErrServer,
+	statusAligned: ErrAligned, statusSession: ErrSession, statusServer: ErrServer, statusUsed: ErrUsed, statusOnce: ErrOnce,
 }
 
 // Error is why an operation on remote memory failed.

@@ -95,21 +95,31 @@ func (h *Handle) UnmarshalText(b []byte) (err error) {
 
 // Open returns a region that another process has allocated. It asks the server whether it is there, and of which size.
 func Open(ctx context.Context, e *cinnabar.Engine, h Handle) (*Region, error) {
+	return openAt(ctx, e, h, nil)
+}
+
+func openAt(ctx context.Context, e *cinnabar.Engine, h Handle, secret []byte) (*Region, error) {
 	ep, err := e.Lookup(ctx, h.Server)
 	if err != nil {
 		return nil, &Error{Op: "open", Server: h.Server, ID: h.ID, Err: err}
 	}
-	srv := server{wire: rpcWire{ep.Provider(h.Provider)}}
-	a, err := srv.ask(ctx, &request{Op: uint32(opStat), ID: h.ID})
+	return open(ctx, server{wire: rpcWire{ep.Provider(h.Provider)}}, h.ID, secret)
+}
+
+// open asks a server about a region, as its owner if secret is not nil.
+func open(ctx context.Context, srv server, id uint64, secret []byte) (*Region, error) {
+	q := &request{Op: uint32(opStat), ID: id}
+	copy(q.Secret[:], secret)
+	a, err := srv.ask(ctx, q)
 	if err != nil {
-		return nil, srv.error("open", h.ID, err)
+		return nil, srv.error("open", id, err)
 	}
 	srv.strict = a.Strict
 	r, err := newRegion(srv, a)
 	if err != nil {
-		return nil, srv.error("open", h.ID, err)
+		return nil, srv.error("open", id, err)
 	}
-	r.id, r.owned = h.ID, false
+	r.id, r.secret, r.owned = id, q.Secret, secret != nil
 	return r, nil
 }
 
@@ -119,13 +129,7 @@ func OpenToken(ctx context.Context, e *cinnabar.Engine, token string) (*Region, 
 	if err != nil {
 		return nil, err
 	}
-	r, err := Open(ctx, e, h)
-	if err != nil {
-		return nil, err
-	}
-	copy(r.secret[:], secret)
-	r.owned = true
-	return r, nil
+	return openAt(ctx, e, h, secret)
 }
 
 // OpenText is Open or OpenToken, whichever s is for.

@@ -11,7 +11,7 @@ import (
 type lender struct {
 	cfg  Config
 	log  *slog.Logger
-	back func(size int64) (memory, error) // makes memory that clients can reach
+	back func(size int64, wipe bool) (memory, error) // makes memory that clients can reach; to be wiped, it stays when it is closed
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -29,7 +29,13 @@ type memory interface {
 	Close() error               // ends all access of clients
 }
 
-func newLender(cfg Config, back func(int64) (memory, error)) lender {
+// heapMemory is size bytes of the heap that begin at a multiple of 8, which atomics need: Go packs smaller things than 16
+// bytes closer, unless their size is a multiple of 8.
+func heapMemory(size int64) []byte {
+	return make([]byte, (size+7)&^7)[:size:size]
+}
+
+func newLender(cfg Config, back func(int64, bool) (memory, error)) lender {
 	return lender{cfg: cfg, log: cfg.Logger, back: back, t: newTable(cfg.Quota, cfg.ClientQuota, cfg.Largest)}
 }
 
@@ -45,7 +51,7 @@ func (l *lender) open(r *response, peer string) (id uint64, ok bool) {
 		r.Status, r.Limit = uint32(statusClients), mostClients
 		return 0, false
 	}
-	id = l.t.open(peer)
+	id = l.t.begin(peer)
 	r.Session = id
 	r.Limit, r.Left, r.Strict = l.t.largest, l.t.quota-l.t.used, l.cfg.Strict
 	return id, true
@@ -87,6 +93,8 @@ func (l *lender) serve(q *request, r *response, peer string) bool {
 		l.access(q, r)
 	case opUsage:
 		l.usage(r)
+	case opClaim:
+		l.claim(q, r, peer)
 	default:
 		return false
 	}
@@ -103,9 +111,9 @@ func (l *lender) alloc(q *request, r *response, peer string) {
 	}
 	l.t.reserve(c, q.Size) // before the memory is made, which takes long, so that the quota holds
 	l.mu.Unlock()
-	e := &entry{id: newID(), size: q.Size, session: q.Session, peer: peer}
+	e := &entry{id: newID(), size: q.Size, session: q.Session, peer: peer, once: q.Once, wipe: q.Wipe || l.cfg.Wipe}
 	fillRandom(e.secret[:])
-	mem, err := l.back(q.Size)
+	mem, err := l.back(q.Size, e.wipe)
 	e.mem = mem
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,13 +133,40 @@ func (l *lender) alloc(q *request, r *response, peer string) {
 	l.describe(r, e)
 }
 
+// claimTime bounds how long the read of a region may take that is read once.
+const claimTime = time.Minute
+
+// claim gives a region that can be read once to who comes first: under another name, which nobody else knows, and for a
+// while.
+func (l *lender) claim(q *request, r *response, peer string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.t.find(r, q.ID)
+	if e == nil {
+		return
+	}
+	if !e.once {
+		r.Status = uint32(statusNotOwner)
+		return
+	}
+	own := &entry{id: newID(), size: e.size, session: e.session, peer: peer, wipe: e.wipe, mem: e.mem}
+	fillRandom(own.secret[:])
+	lease := claimTime
+	if left := e.left(); left > 0 {
+		lease = min(lease, left)
+	}
+	l.t.remove(e, statusUsed)
+	e.leave()
+	l.enter(own, lease)
+	r.ID, r.Secret = own.id, own.secret
+	l.describe(r, own)
+}
+
 // enter adds a region to the table.
 //
 // +checklocks:l.mu
 func (l *lender) enter(e *entry, lease time.Duration) {
-	c := l.t.sessions[e.session]
-	l.t.reserve(c, e.size)
-	l.t.regions[e.id], c.regions[e.id] = e, e
+	l.t.enter(e)
 	if lease > 0 {
 		l.hold(e, lease)
 	}
@@ -200,9 +235,15 @@ func (l *lender) renew(q *request, r *response) {
 func (l *lender) stat(q *request, r *response) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e := l.t.find(r, q.ID); e != nil {
-		l.describe(r, e)
+	e := l.t.find(r, q.ID)
+	if e == nil {
+		return
 	}
+	if e.once && !e.ownedBy(q) {
+		r.Size, r.Lease, r.Strict, r.Once = e.size, int64(e.left()), l.cfg.Strict, true
+		return
+	}
+	l.describe(r, e)
 }
 
 // describe tells what a client needs to use a region.
@@ -216,16 +257,23 @@ func (l *lender) describe(r *response, e *entry) {
 	}
 }
 
-// find is table.find with the lock.
-func (l *lender) find(r *response, id uint64) *entry {
+// use is table.open with the lock.
+func (l *lender) use(r *response, q *request) *entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.t.find(r, id)
+	return l.t.open(r, q)
+}
+
+// source is table.source with the lock.
+func (l *lender) source(r *response, q *request) *entry {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.t.source(r, q)
 }
 
 // access executes what the server does with a region's memory on behalf of a client.
 func (l *lender) access(q *request, r *response) {
-	e := l.find(r, q.ID)
+	e := l.use(r, q)
 	if e == nil {
 		return
 	}

@@ -1,9 +1,9 @@
 package rmem
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -13,45 +13,33 @@ import (
 	"cinnabar"
 )
 
-// childEnv has the address of the server that a re-executed test binary is a client of.
-const childEnv = "CINNABAR_RMEM_CHILD"
-
 func TestMain(m *testing.M) {
-	if addr := os.Getenv(childEnv); addr != "" {
-		child(addr)
+	if role := os.Getenv(roleEnv); role != "" {
+		roles[role](os.Getenv(argEnv))
 		return
 	}
 	goleak.VerifyTestMain(m)
 }
 
-// child allocates a region without and one with a lease, tells their names, and waits to be killed.
-func child(addr string) {
-	e, err := cinnabar.Open(protocol(), nil)
-	check(err)
-	ctx := context.Background()
-	ep, err := e.Lookup(ctx, addr)
-	check(err)
-	c, err := Dial(ctx, ep.Provider(provider))
-	check(err)
-	r, err := c.Alloc(ctx, 1000)
-	check(err)
-	leased, err := c.AllocLease(ctx, 1000, time.Hour)
-	check(err)
-	fmt.Println(r.Handle(), leased.Token())
-	select {}
-}
-
-func check(err error) {
-	if err != nil {
-		fmt.Println(err)
-		os.Exit(1)
-	}
-}
-
 const provider = 7
 
-// protocol is the network of the tests.
-func protocol() string { return "ofi+tcp" }
+// networkEnv says over which network the tests of a re-executed test binary go.
+const networkEnv = "CINNABAR_RMEM_NETWORK"
+
+// protocol is the network of the tests: see TestOverSharedMemory.
+func protocol() string { return cmp.Or(os.Getenv(networkEnv), "ofi+tcp") }
+
+// listenOn is where engines of the tests listen.
+func listenOn() string {
+	if protocol() == "ofi+tcp" {
+		return "ofi+tcp://127.0.0.1:0"
+	}
+	return protocol()
+}
+
+// byTheKernel tells that the kernel moves memory and the server is not asked, so that clients are trusted to let go of what
+// is gone.
+func byTheKernel() bool { return protocol() == "na+sm" }
 
 func must(t testing.TB, err error) {
 	t.Helper()
@@ -77,7 +65,7 @@ func closing(t testing.TB, c interface{ Close() error }) {
 // engine makes an engine that listens on loopback.
 func engine(t testing.TB) *cinnabar.Engine {
 	t.Helper()
-	e, err := cinnabar.Listen("ofi+tcp://127.0.0.1:0", nil)
+	e, err := cinnabar.Listen(listenOn(), nil)
 	must(t, err)
 	closing(t, e)
 	return e

@@ -22,6 +22,7 @@ const (
 	opWrite // of servers that are strict
 	opCopy  // from another region
 	opUsage // what the server lends
+	opClaim // have a region that can be read once
 )
 
 // request is what a client sends. Fields that an operation does not use are zero.
@@ -42,6 +43,8 @@ type request struct {
 	SourceOffset int64
 	SourceLen    uint32 // of Source
 	Source       []byte `proc:"count=SourceLen"` // handle of the region that is copied from, bound, if it is another server's
+
+	Once, Wipe bool // of a new region: see Terms
 }
 
 // response is what a server answers.
@@ -56,6 +59,7 @@ type response struct {
 	Limit   int64  // what a status is about
 	Left    int64
 	Strict  bool
+	Once    bool   // the region is to be claimed, and there is no way to its memory before
 	Length  uint32 // of Data
 	Data    []byte `proc:"count=Length"`
 	Addr    uint64 // of the region's memory, and its key, over verbs

@@ -15,6 +15,7 @@ type Region struct {
 	size   int64
 	secret [16]byte
 	owned  bool // secret is known
+	once   bool // it is claimed before it is read; remote is nil
 	lease  time.Duration
 	bulk   []byte // its bound handle, nil over verbs
 	remote reachable
@@ -25,13 +26,13 @@ func newRegion(srv server, r *response) (*Region, error) {
 	if r.Size <= 0 {
 		return nil, ErrProtocol
 	}
-	remote, err := srv.reach(r)
-	if err != nil {
-		return nil, err
+	region := &Region{srv: srv, id: r.ID, size: r.Size, secret: r.Secret, owned: true, once: r.Once, lease: leaseOf(r), bulk: r.Bulk}
+	if r.Once {
+		return region, nil
 	}
-	return &Region{
-		srv: srv, id: r.ID, size: r.Size, secret: r.Secret, owned: true, lease: leaseOf(r), bulk: r.Bulk, remote: remote,
-	}, nil
+	var err error
+	region.remote, err = srv.reach(r)
+	return region, err
 }
 
 // ID returns the region's number at its server.
@@ -39,6 +40,9 @@ func (r *Region) ID() uint64 { return r.id }
 
 // Size returns how many bytes there are.
 func (r *Region) Size() int64 { return r.size }
+
+// Once tells whether the region can be read once, by this process, and not written: see [Terms].
+func (r *Region) Once() bool { return r.once }
 
 // Lease returns how long the lease was when it was given, 0 if there is none.
 func (r *Region) Lease() time.Duration { return r.lease }
@@ -85,13 +89,23 @@ func (r *Region) ReadAtContext(ctx context.Context, p []byte, off int64) (int, e
 	if n == 0 {
 		return 0, short
 	}
-	if r.srv.strict {
-		n, err = r.chunks(ctx, "read", p[:n], off, opRead)
-	} else if n, err = r.remote.ReadAtContext(ctx, p[:n], off); err != nil {
-		err = r.why(ctx, "read", err)
+	if n, err = r.read(ctx, p[:n], off); err != nil {
+		return n, err
 	}
-	if err == nil {
-		err = short
+	return n, short
+}
+
+// read reads p, which lies in the region.
+func (r *Region) read(ctx context.Context, p []byte, off int64) (n int, err error) {
+	const what = "read"
+	switch {
+	case r.once:
+		return r.readOnce(ctx, p, off)
+	case r.srv.strict:
+		return r.chunks(ctx, what, p, off, opRead)
+	}
+	if n, err = r.remote.ReadAtContext(ctx, p, off); err != nil {
+		err = r.why(ctx, what, err)
 	}
 	return n, err
 }
@@ -106,14 +120,42 @@ func (r *Region) WriteAtContext(ctx context.Context, p []byte, off int64) (int, 
 	if n == 0 {
 		return 0, short
 	}
-	if r.srv.strict {
-		n, err = r.chunks(ctx, "write", p[:n], off, opWrite)
-	} else if n, err = r.remote.WriteAtContext(ctx, p[:n], off); err != nil {
-		err = r.why(ctx, "write", err)
+	if n, err = r.write(ctx, p[:n], off); err != nil {
+		return n, err
 	}
-	if err == nil {
-		err = short
+	return n, short
+}
+
+// write writes p, which lies in the region.
+func (r *Region) write(ctx context.Context, p []byte, off int64) (n int, err error) {
+	const what = "write"
+	switch {
+	case r.once:
+		return 0, r.srv.error(what, r.id, ErrOnce)
+	case r.srv.strict:
+		return r.chunks(ctx, what, p, off, opWrite)
 	}
+	if n, err = r.remote.WriteAtContext(ctx, p, off); err != nil {
+		err = r.why(ctx, what, err)
+	}
+	return n, err
+}
+
+// readOnce reads a region that can be read once: who claims it has it under another name, until it is freed.
+func (r *Region) readOnce(ctx context.Context, p []byte, off int64) (int, error) {
+	const what = "read"
+	a, err := r.ask(ctx, what, &request{Op: uint32(opClaim)})
+	if err != nil {
+		return 0, err
+	}
+	own, err := newRegion(r.srv, a)
+	if err != nil || a.Once || a.Size != r.size {
+		return 0, r.srv.error(what, r.id, ErrProtocol)
+	}
+	n, err := own.read(ctx, p, off)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), byeTime)
+	defer cancel()
+	_ = own.Free(ctx) // else the server ends it soon
 	return n, err
 }
 
@@ -135,7 +177,7 @@ func (r *Region) why(ctx context.Context, what string, err error) error {
 		return r.srv.error(what, r.id, err)
 	}
 	if _, reason := r.srv.ask(ctx, &request{Op: uint32(opStat), ID: r.id}); reason != nil {
-		for _, known := range []error{ErrFreed, ErrExpired, ErrRevoked, ErrUnknown} {
+		for _, known := range []error{ErrFreed, ErrExpired, ErrRevoked, ErrUsed, ErrUnknown} {
 			if errors.Is(reason, known) {
 				return r.srv.error(what, r.id, errors.Join(reason, err))
 			}

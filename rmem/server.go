@@ -66,15 +66,15 @@ func (s *Server) register() error {
 }
 
 // expose makes memory.
-func (s *Server) expose(size int64) (memory, error) {
-	if size >= mapped {
+func (s *Server) expose(size int64, wipe bool) (memory, error) {
+	if size >= mapped && !wipe {
 		b, err := s.e.Alloc(cinnabar.ReadWrite, size)
 		if err != nil {
 			return nil, err
 		}
 		return &exposed{b, b.Bytes()}, nil
 	}
-	mem := make([]byte, size)
+	mem := heapMemory(size)
 	b, err := s.e.Expose(cinnabar.ReadWrite, mem)
 	return &exposed{b, mem}, err
 }

@@ -23,7 +23,9 @@ type entry struct {
 	expires time.Time
 	timer   *time.Timer // ends the lease, nil without one
 
-	mem memory
+	once bool // others than its owner claim it
+	wipe bool // when it ends
+	mem  memory
 
 	mu   sync.RWMutex // held by the server's own accesses for reading, by the end of the region for writing
 	gone bool         // guarded by mu
@@ -70,8 +72,8 @@ func newID() uint64 {
 // fillRandom fills b with what cannot be guessed.
 func fillRandom(b []byte) { _, _ = rand.Read(b) } // it never fails
 
-// open begins a session.
-func (t *table) open(peer string) uint64 {
+// begin begins a session.
+func (t *table) begin(peer string) uint64 {
 	id := newID()
 	t.sessions[id] = &session{peer: peer, regions: map[uint64]*entry{}}
 	return id
@@ -121,11 +123,46 @@ func (t *table) find(r *response, id uint64) *entry {
 // own is find for its owner.
 func (t *table) own(r *response, q *request) *entry {
 	e := t.find(r, q.ID)
-	if e != nil && subtle.ConstantTimeCompare(e.secret[:], q.Secret[:]) == 0 {
+	if e != nil && !e.ownedBy(q) {
 		r.Status = uint32(statusNotOwner)
 		return nil
 	}
 	return e
+}
+
+// ownedBy tells whether a request comes from an owner.
+func (e *entry) ownedBy(q *request) bool {
+	return subtle.ConstantTimeCompare(e.secret[:], q.Secret[:]) == 1
+}
+
+// open is find for who uses the region's memory without a claim.
+func (t *table) open(r *response, q *request) *entry {
+	e := t.find(r, q.ID)
+	if e != nil && e.once && !e.ownedBy(q) {
+		r.Status = uint32(statusOnce)
+		return nil
+	}
+	return e
+}
+
+// source is find for the region that is copied from, about which a request says nothing but its number.
+func (t *table) source(r *response, q *request) *entry {
+	e := t.find(r, q.SourceID)
+	if e != nil && e.once {
+		r.Status = uint32(statusOnce)
+		return nil
+	}
+	return e
+}
+
+// enter adds a region, whose client may have ended.
+func (t *table) enter(e *entry) {
+	t.used += e.size
+	t.regions[e.id] = e
+	if s := t.sessions[e.session]; s != nil {
+		s.used += e.size
+		s.regions[e.id] = e
+	}
 }
 
 // remove takes a region out and remembers why. The caller closes it. It reports whether it was still there.
@@ -171,12 +208,24 @@ func (t *table) close(id uint64) (orphans []*entry) {
 	return orphans
 }
 
-// end closes a region's memory for peers, when no access of the server's own is under way.
+// end closes a region's memory for peers, when no access of the server's own is under way, and wipes it when nobody reaches
+// it any more.
 func (e *entry) end() error {
+	e.leave()
+	if !e.wipe {
+		return e.mem.Close()
+	}
+	mem := e.mem.Bytes()
+	err := e.mem.Close()
+	clear(mem)
+	return err
+}
+
+// leave has the server's own accesses end.
+func (e *entry) leave() {
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.gone = true
-	e.mu.Unlock()
-	return e.mem.Close()
 }
 
 // use runs f on the n bytes from off on, unless the region is gone meanwhile or they are not all in it, which r then says.

@@ -24,16 +24,13 @@ type verbsWire struct {
 	turn chan struct{} // capacity 1: held by who has a request under way
 	mu   sync.Mutex    // held while stage is in use
 	// +checklocks:mu
-	stage *verbs.MR // for small transfers, and a word behind them for what confirms writes
+	stage *verbs.MR // for small transfers
 }
-
-// wordLen is the size in bytes of what is read to confirm a write.
-const wordLen = 1
 
 // DialVerbs makes a client of the [VerbsServer] that listens on addr. Reads, writes and atomics are one-sided throughout:
 // the server's program takes no part. An access to a region that is gone, like any that the device refuses, ends the
-// connection and with it the client: its error says why. Handles and tokens of such regions are for clients of the same
-// server over verbs only.
+// connection and with it the client: its error says why. So does a server whose device is silent for a minute. Handles of
+// such regions are for [Client.Open] of clients of the same server over verbs.
 func DialVerbs(ctx context.Context, dev *verbs.Device, addr netip.AddrPort) (*Client, error) {
 	attr, err := dev.Query()
 	if err != nil {
@@ -69,7 +66,7 @@ func (w *verbsWire) greet(ctx context.Context) (*response, error) {
 	if err := r.meaning(); err != nil {
 		return nil, err
 	}
-	w.stage, err = w.c.PD().RegMR(make([]byte, copyBelow+wordLen), verbs.LocalWrite)
+	w.stage, err = w.c.PD().RegMR(make([]byte, copyBelow), verbs.LocalWrite)
 	return r, err
 }
 
@@ -150,8 +147,9 @@ func (v *window) WriteAtContext(ctx context.Context, p []byte, off int64) (int, 
 	return v.move(ctx, verbs.OpWrite, p, off)
 }
 
-// longest is how many bytes one work request moves.
-const longest = 1 << 30
+// longest is how many bytes one work request moves: little enough to let others pass, such as the question whether the peer
+// is alive.
+const longest = 64 << 20
 
 // move reads or writes p, which lies in the region.
 func (v *window) move(ctx context.Context, op verbs.Opcode, p []byte, off int64) (done int, err error) {
@@ -167,9 +165,6 @@ func (v *window) move(ctx context.Context, op verbs.Opcode, p []byte, off int64)
 		if err = v.do(ctx, op, mr.SGE(done, n), off+int64(done)); err == nil {
 			done += n
 		}
-	}
-	if err == nil && op == verbs.OpWrite {
-		err = v.confirm(ctx, off)
 	}
 	return done, errors.Join(err, mr.Close())
 }
@@ -190,36 +185,18 @@ func (v *window) small(ctx context.Context, op verbs.Opcode, p []byte, off int64
 	}
 	if op == verbs.OpRead {
 		copy(p, stage.Bytes())
-		return len(p), nil
-	}
-	if err := v.confirmLocked(ctx, off); err != nil {
-		return 0, err
 	}
 	return len(p), nil
 }
 
-// confirm waits until what was written at off is there, on devices that say earlier that it is done: a read behind it is
-// answered only then.
-func (v *window) confirm(ctx context.Context, off int64) error {
-	v.w.mu.Lock()
-	defer v.w.mu.Unlock()
-	return v.confirmLocked(ctx, off)
-}
-
-// +checklocks:v.w.mu
-func (v *window) confirmLocked(ctx context.Context, off int64) error {
-	switch {
-	case v.w.exact:
-		return nil
-	case v.w.stage == nil:
-		return ErrClosed
-	}
-	return v.do(ctx, verbs.OpRead, v.w.stage.SGE(copyBelow, wordLen), off)
-}
-
-// do executes one operation.
+// do executes one operation. A write is done when its bytes are there: on devices that say so earlier, a read of one of them
+// is behind it, which is answered only then.
 func (v *window) do(ctx context.Context, op verbs.Opcode, sge verbs.SGE, off int64) error {
 	to := v.at
 	to.Addr += uint64(off)
-	return v.w.c.Do(ctx, verbs.SendWR{Op: op, SGL: []verbs.SGE{sge}, Remote: to})
+	wr := verbs.SendWR{Op: op, SGL: []verbs.SGE{sge}, Remote: to}
+	if op == verbs.OpWrite && !v.w.exact {
+		return v.w.c.Do(ctx, wr, verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{v.w.c.Sink()}, Remote: to})
+	}
+	return v.w.c.Do(ctx, wr)
 }

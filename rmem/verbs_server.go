@@ -51,10 +51,11 @@ var plans = sync.OnceValue(func() (p struct{ request, response codec.Plan }) {
 })
 
 // records bounds what a client may send at a time, on both sides.
-var records = flow.Config{Records: 16, Bytes: 4096, Inline: 2048}
+var records = flow.Config{Records: 16, Bytes: 4096, Inline: 2048, KeepAlive: defaultSilence}
 
 // ListenVerbs lends memory to whoever connects to addr with [DialVerbs]; port 0 picks one. cfg.Provider, Pool, Grace and
-// Strict mean nothing here: the device checks every access, and a client whose connection ends is gone.
+// Strict mean nothing here: the device checks every access, and a client whose connection ends is gone. So is one whose device
+// does not answer for Config.Silence, though nothing has ended the connection: its host has vanished, or stands still.
 func ListenVerbs(dev *verbs.Device, addr netip.AddrPort, cfg Config) (*VerbsServer, error) {
 	cfg, err := cfg.filled()
 	if err != nil {
@@ -65,7 +66,7 @@ func ListenVerbs(dev *verbs.Device, addr netip.AddrPort, cfg Config) (*VerbsServ
 		return nil, err
 	}
 	flowing := records
-	flowing.PD, flowing.Logger = pd, cfg.Logger
+	flowing.PD, flowing.Logger, flowing.KeepAlive = pd, cfg.Logger, max(cfg.Silence, 0)
 	l, err := flow.Listen(dev, addr, flowing)
 	if err != nil {
 		return nil, errors.Join(err, pd.Close())
@@ -82,15 +83,15 @@ func ListenVerbs(dev *verbs.Device, addr netip.AddrPort, cfg Config) (*VerbsServ
 // Addr returns where the server listens.
 func (s *VerbsServer) Addr() netip.AddrPort { return s.l.Addr() }
 
-const lent = verbs.LocalWrite | verbs.RemoteRead | verbs.RemoteWrite | verbs.RemoteAtomic
+const lent = verbs.LocalWrite | verbs.RemoteRead | verbs.RemoteWrite // atomics are requests
 
 // register makes memory.
-func (s *VerbsServer) register(size int64) (memory, error) {
-	if size >= mapped {
+func (s *VerbsServer) register(size int64, wipe bool) (memory, error) {
+	if size >= mapped && !wipe {
 		mr, err := s.pd.AllocMR(int(size), lent)
 		return registered{mr}, err
 	}
-	mr, err := s.pd.RegMR(make([]byte, size), lent)
+	mr, err := s.pd.RegMR(heapMemory(size), lent)
 	return registered{mr}, err
 }
 
@@ -182,7 +183,7 @@ func (s *VerbsServer) respond(ctx context.Context, c *flow.Conn, r *response) er
 
 // copyHere copies between regions of this server.
 func (s *VerbsServer) copyHere(q *request, r *response) {
-	to, from := s.find(r, q.ID), s.find(r, q.SourceID)
+	to, from := s.use(r, q), s.source(r, q)
 	if to != nil && from != nil {
 		copyWithin(r, to, from, q)
 	}

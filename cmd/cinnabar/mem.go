@@ -36,7 +36,7 @@ type memServeOptions struct {
 	provider                    uint16
 	quota, clientQuota, longest string
 	lease                       time.Duration
-	strict                      bool
+	strict, wipe                bool
 }
 
 func newMemServe(s streams) *cobra.Command {
@@ -55,12 +55,13 @@ func newMemServe(s streams) *cobra.Command {
 	f.StringVar(&o.longest, "largest", "", "bytes of the largest region (default: all that a client may have)")
 	f.DurationVar(&o.lease, "longest-lease", 24*time.Hour, "cut longer leases to this")
 	f.BoolVar(&o.strict, "strict", false, "have the server make all reads and writes itself, for clients that are not trusted over na+sm")
+	f.BoolVar(&o.wipe, "wipe", false, "overwrite all memory with zeros when it comes back")
 	return cmd
 }
 
 // config checks the options.
 func (o *memServeOptions) config() (cfg rmem.Config, err error) {
-	cfg = rmem.Config{Provider: o.provider, LongestHold: o.lease, Strict: o.strict}
+	cfg = rmem.Config{Provider: o.provider, LongestHold: o.lease, Strict: o.strict, Wipe: o.wipe}
 	for _, size := range []struct {
 		option, text string
 		to           *int64
@@ -105,6 +106,8 @@ type memAllocOptions struct {
 	provider uint16
 	lease    time.Duration
 	handle   bool
+	once     bool
+	wipe     bool
 	timeout  time.Duration
 }
 
@@ -129,6 +132,8 @@ func newMemAlloc(s streams) *cobra.Command {
 	f.Uint16VarP(&o.provider, "provider", "p", 0, "id of the provider")
 	f.DurationVar(&o.lease, "lease", time.Hour, "how long the region lives; the server may cut it")
 	f.BoolVar(&o.handle, "handle", false, "print a second line, the region's handle: it gives access without the right to free")
+	f.BoolVar(&o.once, "once", false, "let those who have the handle read the region once in all; then it is gone")
+	f.BoolVar(&o.wipe, "wipe", false, "have the region overwritten with zeros when it is freed")
 	f.DurationVarP(&o.timeout, "timeout", "t", memTimeout, "how long to wait for the server")
 	return cmd
 }
@@ -142,7 +147,7 @@ func (o *memAllocOptions) run(ctx context.Context, ep *cinnabar.Endpoint, size i
 		return err
 	}
 	defer shut(c)
-	r, err := c.AllocLease(ctx, size, o.lease)
+	r, err := c.AllocTerms(ctx, size, rmem.Terms{Lease: o.lease, Once: o.once, Wipe: o.wipe})
 	if err != nil {
 		return err
 	}

@@ -123,7 +123,11 @@ func (o *memRangeOptions) read(ctx context.Context, r *rmem.Region, to io.Writer
 	if o.size >= 0 {
 		end = o.offset + o.size
 	}
-	buf := make([]byte, min(memChunk, end-o.offset))
+	size := min(memChunk, end-o.offset)
+	if r.Once() { // there is no second chunk
+		size = end - o.offset
+	}
+	buf := make([]byte, size)
 	for at := o.offset; at < end; {
 		n, err := r.ReadAtContext(ctx, buf[:min(int64(len(buf)), end-at)], at)
 		if err != nil {

@@ -27,8 +27,8 @@ const (
 
 // costOptions are the options of mem cost.
 type costOptions struct {
-	most       string
-	lock, json bool
+	most, device string
+	lock, json   bool
 }
 
 func newMemCost(s streams) *cobra.Command {
@@ -39,13 +39,17 @@ func newMemCost(s streams) *cobra.Command {
 		Long: `mem cost writes blocks of several sizes to a peer on loopback, and gets their memory in
 three ways: it registers and deregisters the memory each time, it takes a block of
 a pool that is registered once, or it keeps registrations in a cache. Each time is
-the median of one operation: memory, transfer, and giving the memory back.`,
+the median of one operation: memory, transfer, and giving the memory back.
+
+Other devices than the software device are reached by their first address, from this
+machine itself.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), s) },
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.most, "most", "16MiB", "largest size; the least is 4KiB")
+	f.StringVar(&o.device, "device", "", "RDMA device (default "+softwareDevice+")")
 	f.BoolVar(&o.lock, "lock", false, "have the software device lock registered memory, as hardware does")
 	f.BoolVarP(&o.json, "json", "j", false, "print JSON instead of a table")
 	return cmd
@@ -69,7 +73,7 @@ type costReport struct {
 	Registrations uint64    `json:"cache_registrations"` // by the cache, in all; those of the pool are 1
 }
 
-// costNote says what the figures do not.
+// costNote says what the figures of the software device do not.
 const costNote = "The software device registers by pinning Go's memory and making a key. Hardware pins pages and fills the adapter's tables as well: --lock shows the part of that which a kernel does."
 
 func (o *costOptions) run(ctx context.Context, s streams) (err error) {
@@ -86,7 +90,7 @@ func (o *costOptions) run(ctx context.Context, s streams) (err error) {
 	if err != nil {
 		return err
 	}
-	r.Locked = o.lock
+	r.Locked = o.lock || r.Device != softwareDevice
 	if o.json {
 		return writeIndented(s.out, r)
 	}
@@ -94,10 +98,14 @@ func (o *costOptions) run(ctx context.Context, s streams) (err error) {
 }
 
 func (o *costOptions) open() (*verbs.Device, error) {
-	if o.lock {
-		return iwarp.Open(iwarp.Config{LockMemory: true})
+	name := cmp.Or(o.device, softwareDevice)
+	switch {
+	case !o.lock:
+		return openDevice(name)
+	case name == softwareDevice:
+		return iwarp.Open(iwarp.Config{Name: softwareDevice, LockMemory: true})
 	}
-	return openDevice("")
+	return nil, usagef("--lock is for %s; %s locks registered memory anyway", softwareDevice, name)
 }
 
 func (r *costReport) print(out io.Writer) error {
@@ -111,7 +119,10 @@ func (r *costReport) print(out io.Writer) error {
 		return err
 	}
 	i.w = out
-	i.printf("\ndevice %s, memory locked: %t. The pool was registered once, the cache registered %d times.\n%s\n", r.Device, r.Locked, r.Registrations, costNote)
+	i.printf("\ndevice %s, memory locked: %t. The pool was registered once, the cache registered %d times.\n", r.Device, r.Locked, r.Registrations)
+	if r.Device == softwareDevice {
+		i.printf("%s\n", costNote)
+	}
 	return i.err
 }
 
@@ -122,6 +133,7 @@ type coster struct {
 	pool     *arena.Arena[*verbs.MR]
 	cache    *regmem.Cache[*verbs.MR]
 	data     []byte // of the program, to be registered
+	message  int    // longest message of the device, in bytes
 }
 
 // measureCost measures all sizes up to most.
@@ -130,7 +142,7 @@ func measureCost(ctx context.Context, dev *verbs.Device, most int64) (_ *costRep
 	if err != nil {
 		return nil, err
 	}
-	c, err := newCoster(ctx, dev, int(most))
+	c, err := newCoster(ctx, dev, &attr, int(most))
 	if err != nil {
 		return nil, err
 	}
@@ -150,14 +162,17 @@ func measureCost(ctx context.Context, dev *verbs.Device, most int64) (_ *costRep
 }
 
 // newCoster connects and registers what is registered once.
-func newCoster(ctx context.Context, dev *verbs.Device, most int) (_ *coster, err error) {
-	c := &coster{data: make([]byte, most)}
+func newCoster(ctx context.Context, dev *verbs.Device, attr *verbs.DeviceAttr, most int) (_ *coster, err error) {
+	c := &coster{data: make([]byte, most), message: most}
+	if n := attr.Ports[0].MaxMsgSize; n > 0 && n < uint64(most) {
+		c.message = int(n)
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.close(ctx))
 		}
 	}()
-	if err := c.connect(ctx, dev); err != nil {
+	if err := c.connect(ctx, dev, ownAddress(attr)); err != nil {
 		return nil, err
 	}
 	if c.target, err = c.to.alloc(most, verbs.LocalWrite|verbs.RemoteWrite); err != nil {
@@ -176,15 +191,25 @@ func newCoster(ctx context.Context, dev *verbs.Device, most int) (_ *coster, err
 
 func (c *coster) register(b []byte) (*verbs.MR, error) { return c.from.pd.RegMR(b, 0) }
 
+// ownAddress is where a device reaches itself: on loopback if it has that or tells nothing, or else by its first address
+// that is not of a link only.
+func ownAddress(attr *verbs.DeviceAttr) netip.Addr {
+	addrs := attr.Ports[0].Addrs
+	if i := slices.IndexFunc(addrs, func(ip netip.Addr) bool { return !ip.IsLinkLocalUnicast() }); i >= 0 && !slices.ContainsFunc(addrs, netip.Addr.IsLoopback) {
+		return addrs[i]
+	}
+	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+}
+
 // connect makes both ends.
-func (c *coster) connect(ctx context.Context, dev *verbs.Device) (err error) {
+func (c *coster) connect(ctx context.Context, dev *verbs.Device, at netip.Addr) (err error) {
 	if c.from, err = newLink(dev, linkConfig{sends: 1, receives: 1}); err != nil {
 		return err
 	}
 	if c.to, err = newLink(dev, linkConfig{sends: 1, receives: 1}); err != nil {
 		return err
 	}
-	l, err := verbs.Listen(dev, netip.MustParseAddrPort("127.0.0.1:0"))
+	l, err := verbs.Listen(dev, netip.AddrPortFrom(at, 0))
 	if err != nil {
 		return err
 	}
@@ -271,7 +296,7 @@ func (c *coster) each(ctx context.Context, n int) (all, registration time.Durati
 		return 0, 0, err
 	}
 	registered := time.Now()
-	err = c.write(ctx, mr.SGE(0, n))
+	err = c.write(ctx, mr, 0, n)
 	written := time.Now()
 	if err := errors.Join(err, mr.Close()); err != nil {
 		return 0, 0, err
@@ -286,7 +311,7 @@ func (c *coster) pooled(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(c.write(ctx, b.Region().SGE(b.Offset(), n)), b.Free())
+	return errors.Join(c.write(ctx, b.Region(), b.Offset(), n), b.Free())
 }
 
 // cached writes the program's memory by a registration that is kept.
@@ -295,13 +320,23 @@ func (c *coster) cached(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(c.write(ctx, l.Region().SGE(l.Offset(), n)), l.Release())
+	return errors.Join(c.write(ctx, l.Region(), l.Offset(), n), l.Release())
 }
 
-func (c *coster) write(ctx context.Context, from verbs.SGE) error {
-	err := c.from.post(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.Signaled, SGL: []verbs.SGE{from}, Remote: c.target.Remote()})
-	if err != nil {
-		return err
+// write writes n bytes of a region, in as few messages as the device can.
+func (c *coster) write(ctx context.Context, mr *verbs.MR, off, n int) error {
+	for done := 0; done < n; {
+		part := min(n-done, c.message)
+		to := c.target.Remote()
+		to.Addr += uint64(done)
+		wr := verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.Signaled, SGL: []verbs.SGE{mr.SGE(off+done, part)}, Remote: to}
+		if err := c.from.post(wr); err != nil {
+			return err
+		}
+		if err := c.from.sent(ctx, 1); err != nil {
+			return err
+		}
+		done += part
 	}
-	return c.from.sent(ctx, 1)
+	return nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"net/netip"
 	"testing"
 
 	"cinnabar/verbs"
@@ -15,8 +16,30 @@ func TestMemCost(t *testing.T) {
 	if err := json.Unmarshal(out.out.Bytes(), &r); err != nil || len(r.Rows) != 1 || r.Rows[0].Bytes != 4096 || r.Rows[0].Pool <= 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
+	wantRun(t, 0, []string{"mem", "cost", "--most", "4KiB", "--device", softwareDevice, "--lock"}, "memory locked: true")
+	wantRun(t, 1, []string{"mem", "cost", "--device", "none0"}, "'none0' wasn't found")
+	wantRun(t, 2, []string{"mem", "cost", "--device", "none0", "--lock"}, "--lock")
 	for _, most := range []string{"1KiB", "1GiB", "x"} {
 		wantRun(t, 2, []string{"mem", "cost", "--most", most}, "--most")
+	}
+}
+
+// TestOwnAddress finds where a device can be reached from its own machine.
+func TestOwnAddress(t *testing.T) {
+	for want, addrs := range map[string][]string{
+		"127.0.0.1": {}, "10.9.0.1": {"fe80::1", "10.9.0.1", "fd09::1"}, "fd09::1": {"fd09::1", "10.9.0.1"},
+	} {
+		var port verbs.PortAttr
+		for _, s := range addrs {
+			port.Addrs = append(port.Addrs, netip.MustParseAddr(s))
+		}
+		if got := ownAddress(&verbs.DeviceAttr{Ports: []verbs.PortAttr{port}}); got.String() != want {
+			t.Errorf("%v: %v, want %v", addrs, got, want)
+		}
+	}
+	port := verbs.PortAttr{Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("127.0.0.1")}}
+	if got := ownAddress(&verbs.DeviceAttr{Ports: []verbs.PortAttr{port}}); !got.IsLoopback() {
+		t.Error(got)
 	}
 }
 

@@ -64,6 +64,38 @@ func TestMemCommands(t *testing.T) {
 	}
 }
 
+// TestMemOnce hands a secret over: its owner puts it, whoever has the handle gets it, once.
+func TestMemOnce(t *testing.T) {
+	e := serving(t, nil)
+	srv, err := rmem.Serve(e, rmem.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shut(srv)
+	lines := strings.Fields(wantRun(t, 0, []string{"mem", "alloc", "--once", "--wipe", "--handle", e.Addr(), "3MiB"}).out.String())
+	if len(lines) != 2 {
+		t.Fatalf("%q", lines)
+	}
+	secret := strings.Repeat("secret!\n", 3<<20/8)
+	put := func(to string) (int, string) {
+		var in output
+		from := in.streams()
+		from.in = strings.NewReader(secret)
+		return run(t.Context(), []string{"mem", "put", to}, from), in.err.String()
+	}
+	if code, text := put(lines[1]); code != 1 || !strings.Contains(text, "one read") {
+		t.Errorf("exit code %d: %s", code, text)
+	}
+	if code, text := put(lines[0]); code != 0 {
+		t.Fatalf("exit code %d: %s", code, text)
+	}
+	if o := wantRun(t, 0, []string{"mem", "get", lines[1]}); o.out.String() != secret {
+		t.Errorf("%d bytes", o.out.Len())
+	}
+	wantRun(t, 1, []string{"mem", "get", lines[1]}, "has had")
+	wantRun(t, 1, []string{"mem", "get", lines[0]}, "has had")
+}
+
 // TestMemTooMuch writes what fits, and says what does not.
 func TestMemTooMuch(t *testing.T) {
 	e := serving(t, nil)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 )
 
 // ErrEnded is what Wait returns when End was called.
@@ -15,6 +16,8 @@ type List[Want, Got any] struct {
 	first, last *waiter[Want, Got]
 	n           int
 	ended       bool
+	wanted      atomic.Bool // first != nil, for those without the lock
+	spare       sync.Pool   // of *waiter[Want, Got], whose channels are empty
 }
 
 // Take hands out what is wanted and reports whether it could. It is called with the user's lock held.
@@ -32,6 +35,10 @@ type waiter[Want, Got any] struct {
 
 // Waiting tells whether somebody waits.
 func (l *List[Want, Got]) Waiting() bool { return l.first != nil }
+
+// Wanted is Waiting for who does not hold the lock and has just given something back by an atomic operation: if it says
+// false, whoever begins to wait from now on finds what was given back. If it says true, take the lock and call Serve.
+func (l *List[Want, Got]) Wanted() bool { return l.wanted.Load() }
 
 // Len returns how many wait.
 func (l *List[Want, Got]) Len() int { return l.n }
@@ -66,7 +73,8 @@ func (l *List[Want, Got]) decide(w *waiter[Want, Got]) {
 // Wait waits behind all others for what is wanted. It takes the lock, which the caller does not hold. If ctx ends before,
 // the error is its cause.
 func (l *List[Want, Got]) Wait(ctx context.Context, mu sync.Locker, want Want, take Take[Want, Got]) (got Got, err error) {
-	w := &waiter[Want, Got]{want: want, wake: make(chan struct{}, 1)}
+	w := l.waiter(want)
+	defer l.drop(w)
 	mu.Lock()
 	if l.ended {
 		mu.Unlock()
@@ -86,6 +94,22 @@ func (l *List[Want, Got]) Wait(ctx context.Context, mu sync.Locker, want Want, t
 	return w.got, w.err
 }
 
+// waiter makes one, or takes one that was dropped.
+func (l *List[Want, Got]) waiter(want Want) *waiter[Want, Got] {
+	w, ok := l.spare.Get().(*waiter[Want, Got])
+	if !ok {
+		w = &waiter[Want, Got]{wake: make(chan struct{}, 1)}
+	}
+	w.want = want
+	return w
+}
+
+// drop forgets what w was about. It is in no queue, and its channel is empty.
+func (l *List[Want, Got]) drop(w *waiter[Want, Got]) {
+	*w = waiter[Want, Got]{wake: w.wake}
+	l.spare.Put(w)
+}
+
 // abandon takes w out of the queue and reports whether it was still in it.
 func (l *List[Want, Got]) abandon(mu sync.Locker, w *waiter[Want, Got], take Take[Want, Got]) bool {
 	mu.Lock()
@@ -102,6 +126,7 @@ func (l *List[Want, Got]) push(w *waiter[Want, Got]) {
 	w.prev = l.last
 	if l.last == nil {
 		l.first = w
+		l.wanted.Store(true)
 	} else {
 		l.last.next = w
 	}
@@ -122,4 +147,7 @@ func (l *List[Want, Got]) remove(w *waiter[Want, Got]) {
 	}
 	w.prev, w.next = nil, nil
 	l.n--
+	if l.first == nil {
+		l.wanted.Store(false)
+	}
 }

@@ -115,3 +115,57 @@ func TestEnd(t *testing.T) {
 		}
 	})
 }
+
+// TestWanted tells who gives back without the lock whether somebody waits, and who waits finds what was given back before.
+func TestWanted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		want := func(wanted bool) {
+			t.Helper()
+			if s.list.Wanted() != wanted {
+				t.Errorf("wanted: %v", !wanted)
+			}
+		}
+		want(false)
+		ctx, cancel := context.WithCancel(t.Context())
+		first, second := s.wait(t.Context(), 1), s.wait(ctx, 1)
+		want(true)
+		s.give(1)
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
+		want(true)
+		cancel()
+		if err := <-second; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		want(false)
+	})
+}
+
+// TestConcurrent has many wait, be served and give up at once, with waiters that are used again.
+func TestConcurrent(t *testing.T) {
+	s := &store{n: 3}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for i := range 500 {
+				ctx, cancel := context.WithCancel(t.Context())
+				if i%3 == 0 {
+					cancel()
+				}
+				got, err := s.list.Wait(ctx, &s.mu, 1+i%3, s.take)
+				if err == nil {
+					s.give(got)
+				} else if i%3 != 0 || got != 0 {
+					t.Error(got, err)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	if s.n != 3 || s.list.Waiting() || s.list.Wanted() {
+		t.Error(s.n)
+	}
+}

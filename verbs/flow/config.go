@@ -20,6 +20,7 @@ const (
 	defaultBytes   = 1 << 20
 	defaultInline  = 1 << 10
 	defaultLinger  = 5 * time.Second
+	leastAlive     = time.Millisecond
 	longestBye     = 5 * time.Second
 
 	// controls is how many receives are kept for messages that are no records: two questions cannot be asked at once
@@ -39,6 +40,11 @@ type Config struct {
 
 	// Linger bounds how long Close waits for what was sent to leave, which it does as the peer takes it; 0: 5 s, negative: not at all.
 	Linger time.Duration
+
+	// KeepAlive is for how long the peer's device may be silent before the connection counts as lost, with [ErrSilent]. When
+	// nothing has come from the peer for a while its device is asked for an answer, in which its program has no part. The time
+	// must be enough for what may be queued before the answer: all transfers that are under way at a time. 0: for ever.
+	KeepAlive time.Duration
 
 	Param  verbs.ConnParam // for the connection; its PrivateData is the package's
 	Logger *slog.Logger    // nil: discard
@@ -69,6 +75,8 @@ func (cfg Config) filled() (Config, error) {
 		return cfg, fmt.Errorf("flow: Config.Bytes is %d; from %d to %d", cfg.Bytes, leastBytes, mostBytes)
 	case cfg.Inline > min(mostInline, cfg.Bytes):
 		return cfg, fmt.Errorf("flow: Config.Inline is %d; at most %d, and no more than Bytes", cfg.Inline, mostInline)
+	case cfg.KeepAlive < 0 || cfg.KeepAlive > 0 && cfg.KeepAlive < leastAlive:
+		return cfg, fmt.Errorf("flow: Config.KeepAlive is %v; 0, or %v and more", cfg.KeepAlive, leastAlive)
 	case cfg.Param.PrivateData != nil:
 		return cfg, fmt.Errorf("flow: Config.Param has %d bytes of private data, which the protocol needs for itself", len(cfg.Param.PrivateData))
 	}

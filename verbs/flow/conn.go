@@ -9,15 +9,17 @@ import (
 	"sync"
 	"time"
 
+	"cinnabar/internal/waitlist"
 	"cinnabar/ring"
 	"cinnabar/verbs"
 )
 
 // Errors that callers branch on.
 var (
-	ErrTooLong = errors.New("record too long")              // for the peer's ring; the error says how long it may be
-	ErrClosed  = errors.New("connection closed")            // by Close, or for writing by CloseWrite
-	ErrPeer    = errors.New("the peer breaks the protocol") // which ends the connection
+	ErrTooLong = errors.New("record too long")                   // for the peer's ring; the error says how long it may be
+	ErrClosed  = errors.New("connection closed")                 // by Close, or for writing by CloseWrite
+	ErrPeer    = errors.New("the peer breaks the protocol")      // which ends the connection
+	ErrSilent  = errors.New("the peer's device has been silent") // which ends the connection, see Config.KeepAlive
 )
 
 // Conn is one end of a connection.
@@ -29,20 +31,27 @@ type Conn struct {
 	qp    *verbs.QP
 	conn  *verbs.Conn
 
-	remote  verbs.RemoteAddr // the peer's ring
-	slotLen int              // bytes of sendMR for one message
-	sides   *sides
-	ringMR  *verbs.MR // where the peer writes long records
-	recvMR  *verbs.MR // buffers of receives
-	sendMR  *verbs.MR // headers and short records to be sent
-	staging *ring.Ring[*verbs.MR]
-	stageMR *verbs.MR
+	remote   verbs.RemoteAddr // the peer's ring
+	slotLen  int              // bytes of sendMR for one message
+	sides    *sides
+	ringMR   *verbs.MR       // where the peer writes long records
+	recvMR   *verbs.MR       // buffers of receives
+	sendMR   *verbs.MR       // headers and short records to be sent
+	written  verbs.SendFlags // of the writes of long records
+	receives []verbs.RecvWR  // one for each buffer; never changed
+	staging  *ring.Ring[*verbs.MR]
+	stageMR  *verbs.MR
 
-	stop    context.CancelFunc // ends the goroutine
-	done    chan struct{}      // closed when it has ended
-	closing sync.Once
-	closed  error         // what Close has returned; written in closing
-	bye     time.Duration // how long the device may take to send what it has, when the connection ends
+	stop     context.CancelFunc // ends the goroutine
+	done     chan struct{}      // closed when it has ended
+	watching sync.WaitGroup     // the goroutine of Config.KeepAlive
+	closing  sync.Once
+	closed   error // what Close has returned; written in closing
+
+	goNext   waitlist.Take[*outgoing, uint64] // goWaiting and nextWaiting, made once
+	readNext waitlist.Take[struct{}, Record]
+
+	bye time.Duration // how long the device may take to send what it has, when the connection ends
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -74,6 +83,7 @@ func newConn(dev *verbs.Device, cfg Config) (*Conn, error) {
 		return nil, err
 	}
 	c := &Conn{cfg: cfg, pd: cfg.PD, done: make(chan struct{}), sides: newSides(), bye: longestBye}
+	c.goNext, c.readNext = c.goWaiting, c.nextWaiting
 	if err := c.build(dev); err != nil {
 		return nil, errors.Join(err, c.release())
 	}
@@ -82,6 +92,15 @@ func newConn(dev *verbs.Device, cfg Config) (*Conn, error) {
 
 // build makes queues and memory. After an error release removes what was made.
 func (c *Conn) build(dev *verbs.Device) (err error) {
+	attr, err := dev.Query()
+	if err != nil {
+		return err
+	}
+	// The completion of the message behind a write tells that the write is done, and its memory free. But where completions
+	// do not wait for the peer, Linux's siw lends the memory of work without a completion of its own to TCP for longer.
+	if !attr.Caps.Has(verbs.CapExactStatus) {
+		c.written = verbs.Signaled
+	}
 	if c.pd == nil {
 		c.ownPD = true
 		if c.pd, err = dev.AllocPD(); err != nil {
@@ -89,7 +108,7 @@ func (c *Conn) build(dev *verbs.Device) (err error) {
 		}
 	}
 	receives := c.cfg.Records + controls
-	sends := 2*c.cfg.Records + controls + oneSided
+	sends := 2*c.cfg.Records + controls + atOnce*oneSided
 	if c.cq, err = dev.CreateCQ(receives + sends); err != nil {
 		return err
 	}
@@ -99,6 +118,10 @@ func (c *Conn) build(dev *verbs.Device) (err error) {
 	}
 	if err := c.register(); err != nil {
 		return err
+	}
+	n := c.receiveLen()
+	for i := range receives {
+		c.receives = append(c.receives, verbs.RecvWR{ID: idReceive | uint64(i), SGL: []verbs.SGE{c.recvMR.SGE(i*n, n)}})
 	}
 	for i := range receives {
 		if err := c.postReceive(i); err != nil {
@@ -115,14 +138,22 @@ func (c *Conn) register() (err error) {
 		size   int
 		access verbs.Access
 	}{
-		{&c.ringMR, c.cfg.Bytes, verbs.LocalWrite | verbs.RemoteWrite},
-		{&c.recvMR, (c.cfg.Records + controls) * c.receiveLen(), verbs.LocalWrite},
+		{&c.ringMR, c.cfg.Bytes, verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead}, // what the peer wrote, it may read: see ask
+		{&c.recvMR, (c.cfg.Records+controls)*c.receiveLen() + sinkLen, verbs.LocalWrite},
 	} {
 		if *m.mr, err = c.pd.RegMR(make([]byte, m.size), m.access); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// sinkLen is the size of the sink, which lies behind the buffers of receives.
+const sinkLen = 1
+
+// Sink returns a byte of registered memory that reads may land in whose result nobody wants.
+func (c *Conn) Sink() verbs.SGE {
+	return c.recvMR.SGE((c.cfg.Records+controls)*c.receiveLen(), sinkLen)
 }
 
 // receiveLen is the size of a receive's buffer.
@@ -148,6 +179,9 @@ func (c *Conn) begin(conn *verbs.Conn, peer hello, active bool) error {
 		c.controlLocked(kindControl, 0) // so that the passive side may send
 	}
 	c.mu.Unlock()
+	if c.cfg.KeepAlive > 0 {
+		c.watching.Go(func() { c.watch(ctx) })
+	}
 	go c.run(ctx)
 	return nil
 }
@@ -171,7 +205,7 @@ func (c *Conn) prepare(peer hello) (err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.tx = newTx(NewWindow(records, int(peer.bytes), inline), records)
-	c.rx.ledger = NewLedger(records, c.cfg.Bytes)
+	c.rx.ledger, c.rx.queue = NewLedger(records, c.cfg.Bytes), make([]Record, records)
 	return nil
 }
 
@@ -325,6 +359,7 @@ func (c *Conn) close() error {
 	err := c.conn.Disconnect(ctx)
 	c.stop()
 	<-c.done
+	c.watching.Wait()
 	if errors.Is(err, verbs.ErrDisconnected) || errors.Is(err, verbs.ErrClosed) {
 		err = nil
 	}
@@ -369,7 +404,7 @@ func (c *Conn) failLocked(err error) {
 	c.stop()
 	c.staging.End() // what the device had not sent never comes back
 	c.tx.waiters.End()
-	c.rx.readers.Serve(c.nextWaiting)
+	c.rx.readers.Serve(c.readNext)
 	c.rx.readers.End()
 	c.tx.end(err)
 	for slot := range uint64(oneSided) {

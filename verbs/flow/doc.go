@@ -35,8 +35,18 @@
 //
 // Rings, windows and keys are exchanged in the private data of the connection (28 bytes).
 //
+// # A peer that has vanished
+//
+// A device notices the end of a connection, but not that a host has vanished on a connection over which nothing is sent.
+// With Config.KeepAlive a connection over which nothing comes has the peer's device answer a read of one byte now
+// and then, and ends with [ErrSilent] if there is no answer.
+//
+// # Cost
+//
+// Sending, receiving and releasing a record allocates nothing on the Go heap in steady state.
+//
 // # Concurrency
 //
 // All methods are safe for concurrent use. Records of concurrent senders are not mixed; those who wait are served in the
-// order in which they came. Each connection has one goroutine, until Close.
+// order in which they came. Each connection has one goroutine until Close, and one more with Config.KeepAlive.
 package flow

@@ -15,7 +15,8 @@ import (
 // TestLastRecordBeforeEnd has the last record and the end come in the moment between a reader's look and its wait.
 func TestLastRecordBeforeEnd(t *testing.T) {
 	c := &Conn{}
-	c.rx.queue, c.rx.fin = []Record{{c: c, data: []byte("last")}}, true
+	c.rx.queue, c.rx.fin = make([]Record, 1), true
+	c.rx.push(Record{c: c, data: []byte("last")})
 	c.rx.readers.End()
 	if r, err := c.waitRecord(testContext(t), "receive"); err != nil || string(r.Bytes()) != "last" {
 		t.Errorf("%q, %v", r.Bytes(), err)
@@ -116,14 +117,41 @@ func TestOneSidedOnly(t *testing.T) {
 			t.Errorf("%v is done", op)
 		}
 	}
+	write := verbs.SendWR{Op: verbs.OpWrite}
+	if a.Do(testContext(t)) == nil || a.Do(testContext(t), write, write, write) == nil || a.Do(testContext(t), write, verbs.SendWR{Op: verbs.OpSend}) == nil {
+		t.Error("none, three, or a send behind a write")
+	}
 	must(t, a.Send(testContext(t), []byte("on")))
 	must(t, recv(t, p).Release())
+}
+
+// TestOneSidedPair confirms writes by a read of a byte behind each, and has the first of two fail.
+func TestOneSidedPair(t *testing.T) {
+	a, p := pair(t, Config{}, Config{})
+	there, err := p.PD().RegMR(make([]byte, 4096), verbs.LocalWrite|verbs.RemoteWrite|verbs.RemoteRead)
+	must(t, err)
+	defer func() { must(t, there.Close()) }()
+	here, err := a.PD().RegMR(make([]byte, 4096), 0)
+	must(t, err)
+	defer func() { must(t, here.Close()) }()
+	both := func(to verbs.RemoteAddr) error {
+		return a.Do(testContext(t), verbs.SendWR{Op: verbs.OpWrite, SGL: []verbs.SGE{here.SGE(0, 4096)}, Remote: to}, verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{a.Sink()}, Remote: to})
+	}
+	for range 300 { // more than the queues hold
+		must(t, both(there.Remote()))
+	}
+	bad := there.Remote()
+	bad.RKey++
+	if err := both(bad); err == nil {
+		t.Error("a write with a key that nobody gave")
+	}
+	<-a.Done()
 }
 
 // TestCloseFrozenPeer closes a connection to a peer that takes nothing any more, with the socket full: it ends all the same.
 func TestCloseFrozenPeer(t *testing.T) {
 	dev, ctx := openDevice(t), testContext(t)
-	l, err := verbs.Listen(dev, loopback)
+	l, err := verbs.Listen(dev, home(t, dev))
 	must(t, err)
 	ep, err := verbs.NewEndpoint(dev, verbs.EndpointConfig{})
 	must(t, err)

@@ -28,18 +28,27 @@ func newSides() *sides {
 	return s
 }
 
-// Do executes a work request that needs nothing of the peer's program: a write, a read or an atomic operation on memory
-// whose address and key the peer has told. It returns when that is done. wr's ID and Signaled are the package's; its memory
-// must be of [Conn.PD]. There may be 32 under way, further ones wait.
+// atOnce is how many work requests one operation may have, and a record.
+const atOnce = 2
+
+// Do executes one or two work requests that need nothing of the peer's program: writes, reads or atomic operations on memory
+// whose address and key the peer has told. It returns when the last is done, and so are all. With a read behind a write, the
+// write is done when the peer has it, also on a device that says so earlier. IDs and Signaled are the package's; the memory
+// must be of [Conn.PD]. There may be 32 such operations under way, further ones wait.
 //
 // If ctx ends while the operation is under way, the connection is ended, since there is no other way to make the device
 // let go of the memory; so is it if the peer refuses the access.
-func (c *Conn) Do(ctx context.Context, wr verbs.SendWR) error {
+func (c *Conn) Do(ctx context.Context, wrs ...verbs.SendWR) error {
 	const op = "one-sided operation"
-	switch wr.Op {
-	case verbs.OpWrite, verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd:
-	default:
-		return fmt.Errorf("flow: %s: %v takes a receive of the peer, and those are for records: use Send or SendFrom", op, wr.Op)
+	if len(wrs) < 1 || len(wrs) > atOnce {
+		return fmt.Errorf("flow: %s: %d work requests; from 1 to %d", op, len(wrs), atOnce)
+	}
+	for i := range wrs {
+		switch wr := &wrs[i]; wr.Op {
+		case verbs.OpWrite, verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd:
+		default:
+			return fmt.Errorf("flow: %s: %v takes a receive of the peer, and those are for records: use Send or SendFrom", op, wr.Op)
+		}
 	}
 	var slot int
 	select {
@@ -48,7 +57,7 @@ func (c *Conn) Do(ctx context.Context, wr verbs.SendWR) error {
 		return fmt.Errorf("flow: %s: waiting for those under way: %w", op, context.Cause(ctx))
 	}
 	defer func() { c.sides.free <- slot }()
-	if err := c.postSide(op, slot, wr); err != nil {
+	if err := c.postSide(op, slot, wrs); err != nil {
 		return err
 	}
 	select {
@@ -72,7 +81,7 @@ func (c *Conn) letGo(op string, err error) error {
 	return fmt.Errorf("flow: %s: %w", op, errors.Join(err, c.qp.Close()))
 }
 
-func (c *Conn) postSide(op string, slot int, wr verbs.SendWR) error {
+func (c *Conn) postSide(op string, slot int, wrs []verbs.SendWR) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -81,12 +90,19 @@ func (c *Conn) postSide(op string, slot int, wr verbs.SendWR) error {
 	case !c.open:
 		return fmt.Errorf("flow: %s: the active side has to send first", op)
 	}
-	wr.ID, wr.Flags = idSide|uint64(slot), wr.Flags|verbs.Signaled
-	c.tx.wrs[0] = wr
-	if _, err := c.qp.PostSend(c.tx.wrs[:1]); err != nil {
+	post := c.tx.wrs[:copy(c.tx.wrs[:], wrs)]
+	for i := range post {
+		post[i].ID, post[i].Flags = idSide|uint64(slot), post[i].Flags&^verbs.Signaled // a failure is told all the same
+	}
+	post[len(post)-1].Flags |= verbs.Signaled
+	n, err := c.qp.PostSend(post)
+	if err != nil && n == 0 {
 		return fmt.Errorf("flow: %s: %w", op, err)
 	}
 	c.sides.busy[slot], c.sides.errs[slot] = true, nil
+	if err != nil { // the device has a part of it, whose end nobody would hear of
+		c.failLocked(err)
+	}
 	return nil
 }
 

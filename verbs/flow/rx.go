@@ -14,9 +14,12 @@ import (
 // rxState is what is received.
 type rxState struct {
 	ledger  *Ledger
-	queue   []Record // here and not read
+	queue   []Record // here and not read: n of them from first on, around the end
+	first   int
+	n       int
 	readers waitlist.List[struct{}, Record]
 	fin     bool // no record follows
+	heard   bool // a sign of life has come since somebody looked
 }
 
 // Record is a record that was received. It lies where the device has put it, until Release.
@@ -75,7 +78,7 @@ func (c *Conn) Recv(ctx context.Context) (Record, error) {
 //
 // +checklocksignore: the list takes the lock
 func (c *Conn) waitRecord(ctx context.Context, op string) (Record, error) {
-	r, err := c.rx.readers.Wait(ctx, &c.mu, struct{}{}, c.nextWaiting)
+	r, err := c.rx.readers.Wait(ctx, &c.mu, struct{}{}, c.readNext)
 	if errors.Is(err, waitlist.ErrEnded) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -107,12 +110,21 @@ func (c *Conn) endLocked(op string) error {
 //
 // +checklocks:c.mu
 func (c *Conn) nextLocked() (Record, bool) {
-	if len(c.rx.queue) == 0 {
+	rx := &c.rx
+	if rx.n == 0 {
 		return Record{}, false
 	}
-	r := c.rx.queue[0]
-	c.rx.queue = c.rx.queue[1:]
+	r := rx.queue[rx.first]
+	rx.queue[rx.first] = Record{}
+	rx.first = (rx.first + 1) % len(rx.queue)
+	rx.n--
 	return r, true
+}
+
+// push puts a record behind the others. The ledger has made sure that there is room.
+func (rx *rxState) push(r Record) {
+	rx.queue[(rx.first+rx.n)%len(rx.queue)] = r
+	rx.n++
 }
 
 // nextWaiting is nextLocked for those who wait.
@@ -120,9 +132,9 @@ func (c *Conn) nextLocked() (Record, bool) {
 // +checklocksignore: the list calls it while the lock is held
 func (c *Conn) nextWaiting(struct{}) (Record, bool) { return c.nextLocked() }
 
+// postReceive posts the receive with buffer i.
 func (c *Conn) postReceive(i int) error {
-	n := c.receiveLen()
-	_, err := c.qp.PostRecv([]verbs.RecvWR{{ID: idReceive | uint64(i), SGL: []verbs.SGE{c.recvMR.SGE(i*n, n)}}})
+	_, err := c.qp.PostRecv(c.receives[i : i+1])
 	return err
 }
 
@@ -154,8 +166,8 @@ func (c *Conn) take(wcs []verbs.WC) (over bool) {
 	if c.err != nil {
 		return true
 	}
-	c.tx.waiters.Serve(c.goWaiting)
-	c.rx.readers.Serve(c.nextWaiting)
+	c.tx.waiters.Serve(c.goNext)
+	c.rx.readers.Serve(c.readNext)
 	if c.rx.fin {
 		c.rx.readers.End()
 	}
@@ -182,6 +194,7 @@ func (c *Conn) takeLocked(wc *verbs.WC) error {
 		}
 		return fmt.Errorf("the connection to %v is lost: %w", c.RemoteAddr(), err)
 	}
+	c.signLocked(wc)
 	switch i := wc.ID &^ idMask; wc.ID & idMask {
 	case idReceive:
 		if err := c.messageLocked(int(i), int(wc.Len)); err != nil {
@@ -189,6 +202,7 @@ func (c *Conn) takeLocked(wc *verbs.WC) error {
 		}
 	case idRecord:
 		return c.sentLocked(i)
+	case idWrite: // the message behind it tells more
 	case idControl:
 		c.tx.slots[i] = false
 	case idSide:
@@ -205,13 +219,16 @@ func (c *Conn) sentLocked(seq uint64) error {
 	o := tx.out[seq%uint64(len(tx.out))]
 	tx.out[seq%uint64(len(tx.out))] = nil
 	tx.completed++
-	if o.sent != nil {
-		close(o.sent)
-	}
-	if o.block.IsZero() {
+	if o.awaited {
+		o.sent <- struct{}{} // who waits uses it again
 		return nil
 	}
-	return o.block.Free()
+	block := o.block
+	tx.reuse(o)
+	if block.IsZero() {
+		return nil
+	}
+	return block.Free()
 }
 
 // messageLocked takes a message of n bytes in receive buffer i.
@@ -279,6 +296,6 @@ func (c *Conn) recordLocked(h *header, payload []byte, receive int) (short bool,
 	}
 	c.stats.Received++
 	c.stats.ReceivedBytes += uint64(h.length)
-	c.rx.queue = append(c.rx.queue, r)
+	c.rx.push(r)
 	return r.receive >= 0, nil
 }

@@ -3,6 +3,7 @@ package flow
 import (
 	"bytes"
 	"errors"
+	"flag"
 	"strings"
 	"testing"
 
@@ -136,35 +137,43 @@ func TestLedgerLies(t *testing.T) {
 	}
 }
 
+var steps = flag.Int("flow.steps", 20_000, "steps of the random histories of windows in all; the long form is 1000000")
+
 // TestNoDeadlock plays random histories of a window and a ledger with messages under way both ways: whatever the order,
 // the ledger never refuses, rings never overlap, questions are answered, and all records arrive.
 func TestNoDeadlock(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		records, size := rapid.IntRange(1, 6).Draw(t, "records"), 64*rapid.IntRange(1, 8).Draw(t, "lines")
-		p := pipe{t: t, w: NewWindow(records, size, rapid.IntRange(0, 70).Draw(t, "inline")), l: NewLedger(records, size)}
-		for sent := 0; sent < 40; {
-			switch rapid.IntRange(0, 2).Draw(t, "step") {
-			case 0:
-				if p.send(rapid.IntRange(0, p.w.Longest()).Draw(t, "n")) {
-					sent++
-				}
-			case 1:
-				p.deliver()
-			case 2:
-				p.release(rapid.IntRange(0, 5).Draw(t, "which"))
+	for left := *steps; left > 0 && !t.Failed(); {
+		rapid.Check(t, func(t *rapid.T) { left -= history(t) })
+	}
+}
+
+// history plays one and returns how many steps it had.
+func history(t *rapid.T) (n int) {
+	records, size := rapid.IntRange(1, 6).Draw(t, "records"), 64*rapid.IntRange(1, 8).Draw(t, "lines")
+	p := pipe{t: t, w: NewWindow(records, size, rapid.IntRange(0, 70).Draw(t, "inline")), l: NewLedger(records, size)}
+	for sent := 0; sent < 40; n++ {
+		switch rapid.IntRange(0, 2).Draw(t, "step") {
+		case 0:
+			if p.send(rapid.IntRange(0, p.w.Longest()).Draw(t, "n")) {
+				sent++
 			}
-		}
-		for range 1000 {
+		case 1:
 			p.deliver()
-			p.release(0)
+		case 2:
+			p.release(rapid.IntRange(0, 5).Draw(t, "which"))
 		}
-		if n, bytes := p.w.UnderWay(); p.w.now || n != 0 && p.w.soon || len(p.here) != 0 {
-			t.Fatalf("%d records and %d bytes are under way, soon %v, now %v", n, bytes, p.w.soon, p.w.now)
-		}
-		if !p.send(p.w.Longest()) && !p.settled() {
-			t.Fatal("the longest record never fits")
-		}
-	})
+	}
+	for range 1000 {
+		p.deliver()
+		p.release(0)
+	}
+	if records, bytes := p.w.UnderWay(); p.w.now || records != 0 && p.w.soon || len(p.here) != 0 {
+		t.Fatalf("%d records and %d bytes are under way, soon %v, now %v", records, bytes, p.w.soon, p.w.now)
+	}
+	if !p.send(p.w.Longest()) && !p.settled() {
+		t.Fatal("the longest record never fits")
+	}
+	return n
 }
 
 // pipe is a connection in one direction.

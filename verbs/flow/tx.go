@@ -16,6 +16,7 @@ const (
 	idRecord               // number of the record
 	idControl              // number of the slot
 	idSide                 // number of the slot of a one-sided operation
+	idWrite                // number of the record whose payload is written, if that is signaled
 	idMask    = 0xFF << 56
 )
 
@@ -31,21 +32,51 @@ type txState struct {
 	coming    int         // senders that are or will be among the waiters
 	fin       bool        // CloseWrite was called; the end goes when nobody is coming
 	finSent   bool
-	owed      flags           // answers that wait for a slot
-	slots     [controls]bool  // of control messages, in use
-	idle      []chan struct{} // closed when all has left; of linger
-	wrs       [2]verbs.SendWR // reused for each post
+	owed      flags                // answers that wait for a slot
+	slots     [controls]bool       // of control messages, in use
+	idle      []chan struct{}      // closed when all has left; of linger
+	wrs       [atOnce]verbs.SendWR // reused for each post
 	sgl       []verbs.SGE
+	spare     []*outgoing // to be used again
 }
 
-// outgoing is a record on its way.
+// outgoing is a record on its way. It is used again for another one: by whoever waits for it, or when it is sent.
 type outgoing struct {
-	n     int
-	short []byte                  // payload that is copied behind the header
-	sgl   []verbs.SGE             // payload in registered memory
-	block regmem.Block[*verbs.MR] // staging that is freed when it is sent, unless zero
-	sent  chan struct{}           // closed when the device is done with sgl; nil if nobody waits
-	err   error                   // why it was not sent; set before sent is closed
+	n       int
+	short   []byte // payload that is copied behind the header
+	pieces  [mostPieces]verbs.SGE
+	sgl     []verbs.SGE             // payload in registered memory: the first of pieces
+	block   regmem.Block[*verbs.MR] // staging that is freed when it is sent, unless zero
+	awaited bool                    // somebody waits for sent
+	sent    chan struct{}           // capacity 1: told when the device is done with sgl, if awaited
+	err     error                   // why it was not sent; set before sent is told
+}
+
+// put sets the payload to pieces of registered memory.
+func (o *outgoing) put(pieces ...verbs.SGE) {
+	o.sgl = o.pieces[:copy(o.pieces[:], pieces)]
+}
+
+// outgoing returns a record to be filled.
+func (c *Conn) outgoing(n int) *outgoing {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last := len(c.tx.spare) - 1
+	if last < 0 {
+		return &outgoing{n: n, sent: make(chan struct{}, 1)}
+	}
+	o := c.tx.spare[last]
+	c.tx.spare = c.tx.spare[:last]
+	o.n = n
+	return o
+}
+
+// reuse takes back a record that nobody uses any more, and whose channel is empty.
+func (tx *txState) reuse(o *outgoing) {
+	*o = outgoing{sent: o.sent}
+	if len(tx.spare) < len(tx.out) {
+		tx.spare = append(tx.spare, o)
+	}
 }
 
 func newTx(w *Window, records int) txState {
@@ -55,9 +86,9 @@ func newTx(w *Window, records int) txState {
 // end ends what is under way.
 func (tx *txState) end(err error) {
 	for i, o := range tx.out {
-		if o != nil && o.sent != nil {
+		if o != nil && o.awaited {
 			o.err = err
-			close(o.sent)
+			o.sent <- struct{}{}
 		}
 		tx.out[i] = nil
 	}
@@ -77,8 +108,8 @@ func (tx *txState) release() {
 // that it has arrived. If ctx ends before, nothing is sent.
 func (c *Conn) Send(ctx context.Context, p []byte) error {
 	const op = "send"
-	o := &outgoing{n: len(p)}
 	if len(p) <= c.slotLen-headerLen {
+		o := c.outgoing(len(p))
 		o.short = p
 		return c.post(ctx, op, o)
 	}
@@ -95,7 +126,9 @@ func (c *Conn) Send(ctx context.Context, p []byte) error {
 		return fmt.Errorf("flow: %s: %w", op, err)
 	}
 	copy(block.Bytes(), p)
-	o.block, o.sgl = block, []verbs.SGE{block.Region().SGE(block.Offset(), block.Len())}
+	o := c.outgoing(len(p))
+	o.block = block
+	o.put(block.Region().SGE(block.Offset(), block.Len()))
 	if err := c.post(ctx, op, o); err != nil {
 		return errors.Join(err, block.Free())
 	}
@@ -113,15 +146,18 @@ func (c *Conn) SendFrom(ctx context.Context, sgl []verbs.SGE) error {
 	if len(sgl) > mostPieces {
 		return fmt.Errorf("flow: %s: a record in %d pieces; at most %d, so copy it together or send several", op, len(sgl), mostPieces)
 	}
-	o := &outgoing{sgl: sgl, sent: make(chan struct{})}
+	n := 0
 	for _, s := range sgl {
-		if o.n += int(s.Length); o.n > mostBytes {
-			return c.checkLength(op, o.n)
+		if n += int(s.Length); n > mostBytes {
+			return c.checkLength(op, n)
 		}
 	}
-	if err := c.checkLength(op, o.n); err != nil {
+	if err := c.checkLength(op, n); err != nil {
 		return err
 	}
+	o := c.outgoing(n)
+	o.awaited = true
+	o.put(sgl...)
 	if err := c.post(ctx, op, o); err != nil {
 		select {
 		case <-o.sent: // a part of it may have been posted
@@ -131,7 +167,11 @@ func (c *Conn) SendFrom(ctx context.Context, sgl []verbs.SGE) error {
 		}
 	}
 	<-o.sent
-	return c.letGo(op, o.err)
+	err := o.err
+	c.mu.Lock()
+	c.tx.reuse(o)
+	c.mu.Unlock()
+	return c.letGo(op, err)
 }
 
 func (c *Conn) checkLength(op string, n int) error {
@@ -172,7 +212,7 @@ func (c *Conn) post(ctx context.Context, op string, o *outgoing) error {
 //
 // +checklocksignore: the list takes the lock
 func (c *Conn) wait(ctx context.Context, op string, o *outgoing) error {
-	_, err := c.tx.waiters.Wait(ctx, &c.mu, o, c.goWaiting)
+	_, err := c.tx.waiters.Wait(ctx, &c.mu, o, c.goNext)
 	c.mu.Lock()
 	c.tx.coming--
 	c.answerLocked() // the end, if it waited for this record
@@ -231,7 +271,7 @@ func (c *Conn) goLocked(o *outgoing) (uint64, bool) {
 		h.offset = uint32(t.Offset)
 		to := c.remote
 		to.Addr += uint64(t.Offset)
-		wrs = append(wrs, verbs.SendWR{ID: idRecord | t.Seq&^idMask, Op: verbs.OpWrite, SGL: o.sgl, Remote: to})
+		wrs = append(wrs, verbs.SendWR{ID: idWrite | t.Seq&^idMask, Op: verbs.OpWrite, Flags: c.written, SGL: o.sgl, Remote: to})
 	}
 	mem := c.slot(slot)
 	h.put(mem)

@@ -1,0 +1,103 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/fault"
+	"cinnabar/verbs/verbstest/memdev"
+)
+
+// over connects two ends over a device, and closes them when the test has run.
+func over(t *testing.T, dev *verbs.Device, cfg Config, test func(a, p *Conn)) {
+	t.Helper()
+	l, err := Listen(dev, loopback, cfg)
+	must(t, err)
+	accepted := make(chan *Conn, 1)
+	go func() {
+		p, err := l.Accept(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		accepted <- p
+	}()
+	a, err := Dial(t.Context(), dev, l.Addr(), cfg)
+	must(t, err)
+	p := <-accepted
+	test(a, p)
+	must(t, errors.Join(a.Close(), p.Close(), l.Close(), dev.Close()))
+}
+
+// elapse has time pass.
+func elapse(d time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	<-ctx.Done()
+}
+
+// TestKeepAliveIdle keeps a connection on which nothing happens for half an hour, since the devices answer for the programs.
+func TestKeepAliveIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dev := verbs.NewDevice(memdev.Open(memdev.Config{}))
+		over(t, dev, Config{KeepAlive: time.Minute}, func(a, p *Conn) {
+			elapse(30 * time.Minute)
+			must(t, a.Send(t.Context(), []byte("still here")))
+			must(t, recv(t, p).Release())
+			if a.Err() != nil || p.Err() != nil {
+				t.Error(a.Err(), p.Err())
+			}
+		})
+	})
+}
+
+// TestKeepAliveSilent ends a connection whose peer's device does not answer, within the time, and tells those who wait.
+func TestKeepAliveSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dev := fault.Wrap(verbs.NewDevice(memdev.Open(memdev.Config{})), fault.Plan{Rules: []fault.Rule{
+			{Match: fault.Match{At: fault.AtSend, Ops: []verbs.Opcode{verbs.OpRead}}, Do: fault.Drop()},
+		}})
+		over(t, dev, Config{KeepAlive: time.Minute}, func(a, p *Conn) {
+			begin := time.Now()
+			if _, err := p.Recv(t.Context()); err == nil {
+				t.Error("a record from nobody")
+			}
+			<-a.Done()
+			if d := time.Since(begin); d > time.Minute || !errors.Is(errors.Join(a.Err(), p.Err()), ErrSilent) {
+				t.Errorf("after %v: %v, %v", d, a.Err(), p.Err())
+			}
+		})
+	})
+}
+
+// TestKeepAliveBusy does not ask a peer that is heard.
+func TestKeepAliveBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dev := fault.Wrap(verbs.NewDevice(memdev.Open(memdev.Config{})), fault.Plan{Rules: []fault.Rule{
+			{Match: fault.Match{At: fault.AtSend, Ops: []verbs.Opcode{verbs.OpRead}}, Do: fault.Drop()},
+		}})
+		over(t, dev, Config{KeepAlive: time.Minute}, func(a, p *Conn) {
+			for range 20 {
+				for _, from := range []*Conn{a, p} {
+					must(t, from.Send(t.Context(), []byte("tick")))
+				}
+				for _, at := range []*Conn{a, p} {
+					must(t, recv(t, at).Release())
+				}
+				elapse(15 * time.Second)
+			}
+		})
+	})
+}
+
+// TestKeepAliveConfig refuses times that are none.
+func TestKeepAliveConfig(t *testing.T) {
+	for _, d := range []time.Duration{-1, 1, leastAlive - 1} {
+		if _, err := (Config{KeepAlive: d}).filled(); err == nil {
+			t.Errorf("%v", d)
+		}
+	}
+}
