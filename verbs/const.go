@@ -204,5 +204,18 @@ const (
 	PortActiveDefer = driver.PortActiveDefer
 )
 
+// DefaultQKey is the key of a UD queue pair that was given none.
+const DefaultQKey = driver.DefaultQKey
+
+// Wire formats of packets, by the type of the GID that they are sent from.
+const (
+	// GIDInfiniBand is InfiniBand.
+	GIDInfiniBand = driver.GIDInfiniBand
+	// GIDRoCE1 is directly on Ethernet.
+	GIDRoCE1 = driver.GIDRoCE1
+	// GIDRoCE2 is over UDP and IP.
+	GIDRoCE2 = driver.GIDRoCE2
+)
+
 // MaxRNRRetry is the RNR retry count that means for ever.
 const MaxRNRRetry = driver.MaxRNRRetry

@@ -30,4 +30,7 @@ var (
 	ErrDisconnected = driver.ErrDisconnected
 	// ErrCQOverrun: more completions came than the completion queue holds.
 	ErrCQOverrun = driver.ErrCQOverrun
+	// ErrDeviceRemoved: the device was unplugged, its driver was unloaded, or it
+	// failed for good. Its objects can only be closed.
+	ErrDeviceRemoved = driver.ErrDeviceRemoved
 )

@@ -155,6 +155,9 @@ func (q *fakeQP) Modify(a QPAttr) error {
 		return err
 	}
 	q.attr.State = a.State
+	if a.Mask&AttrQKey != 0 {
+		q.attr.QKey, q.attr.Mask = a.QKey, q.attr.Mask|AttrQKey
+	}
 	q.steps = append(q.steps, a)
 	return nil
 }

@@ -15,9 +15,13 @@ import (
 )
 
 // OOB connects queue pairs of two processes that have a plain socket between
-// them, whatever the devices' transport. Devices with CapRawState are driven to
-// RTS by hand with what the exchange says; the others listen on one side, tell
-// the address in the exchange, and connect through the connection manager.
+// them, whatever the devices' transport. Queue pairs of devices with CapRawState
+// are driven to RTS by hand with what the exchange says; the others listen on one
+// side, tell the address in the exchange, and connect through the connection
+// manager, which does RC only.
+//
+// A UD queue pair has no connection: it is driven to RTS too, and the peer's Info
+// has what its datagrams need ([OOB.AHAttr], QPN and QKey).
 type OOB struct {
 	Active bool // exactly one of the two sides is; it dials, and must be the first to send
 
@@ -27,16 +31,34 @@ type OOB struct {
 	// Listen is where the passive side listens, on devices that connect through the
 	// connection manager; zero: the socket's own address and a free port.
 	Listen netip.AddrPort
-	// Access is what the peer may do through the queue pair, on devices that are
-	// driven by hand; 0: read, write and atomics, as far as the regions permit.
-	Access Access
 	// Param are the wishes for the connection. Its private data is not used.
 	Param ConnParam
+
+	// What follows is for devices that are driven by hand.
+
+	// Access is what the peer may do through a connected queue pair; 0: all that its
+	// type has, as far as the regions permit.
+	Access Access
+	// MTU is the size of packets between connected queue pairs, the same on both
+	// sides; 0: 1024 bytes.
+	MTU MTU
+	// QKey is the key of a UD queue pair; 0: the one that it has, or DefaultQKey.
+	QKey uint32
+	// Path says how packets leave: PortNum (0: 1), the own GID by its index, SL,
+	// TrafficClass, HopLimit. The peer's GID and LID in it are not used: the
+	// exchange tells them.
+	Path AHAttr
 }
 
 // LocalInfo returns what identifies qp to a peer: its number, the first port's
-// LID and GID, and a random sequence number.
-func LocalInfo(qp *QP) (Info, error) {
+// LID and GID, a random sequence number, and of a UD queue pair the key.
+func LocalInfo(qp *QP) (Info, error) { return OOB{}.LocalInfo(qp) }
+
+// LocalInfo is the function LocalInfo for the port, GID and key of o.
+func (o OOB) LocalInfo(qp *QP) (Info, error) {
+	if err := checkQP("connect out of band", qp); err != nil {
+		return Info{}, err
+	}
 	attr, err := qp.pd.dev.Query()
 	if err != nil {
 		return Info{}, err
@@ -44,13 +66,19 @@ func LocalInfo(qp *QP) (Info, error) {
 	var psn [4]byte
 	rand.Read(psn[:]) // never fails
 	in := Info{QPN: qp.Num(), PSN: binary.BigEndian.Uint32(psn[:]) & 0xffffff}
-	if len(attr.Ports) > 0 {
-		in.LID = attr.Ports[0].LID
-		if gids := attr.Ports[0].GIDs; len(gids) > 0 {
-			in.GID = gids[0]
-		}
+	if qp.cfg.Type == UD {
+		in.QKey = o.qkey(qp)
 	}
-	return in, nil
+	if len(attr.Ports) == 0 {
+		return in, nil
+	}
+	if port := int(o.port()); port > len(attr.Ports) {
+		return Info{}, errorf("connect out of band", ErrInvalid, "Path.PortNum is %d, device %s has %d ports", port, attr.Name, len(attr.Ports))
+	}
+	p := &attr.Ports[o.port()-1]
+	in.LID = p.LID
+	in.GID, err = o.ownGID(p)
+	return in, err
 }
 
 // Connect exchanges what the two sides must know, connects qp and returns the
@@ -59,10 +87,7 @@ func LocalInfo(qp *QP) (Info, error) {
 // other learns the reason through sock and fails too; different settings are a
 // [*MismatchError] on both sides.
 func (o OOB) Connect(ctx context.Context, sock net.Conn, qp *QP) (*Conn, Info, error) {
-	if err := checkQP("connect out of band", qp); err != nil {
-		return nil, Info{}, err
-	}
-	local, err := LocalInfo(qp)
+	local, err := o.LocalInfo(qp)
 	if err != nil {
 		return nil, Info{}, err
 	}
@@ -72,7 +97,7 @@ func (o OOB) Connect(ctx context.Context, sock net.Conn, qp *QP) (*Conn, Info, e
 		return nil, Info{}, err
 	}
 	if attr.Caps.Has(CapRawState) {
-		remote, err := o.connectByHand(ctx, sock, qp, local)
+		remote, err := o.exchangeAndDrive(ctx, sock, qp, local)
 		return nil, remote, err
 	}
 	return o.connectManaged(ctx, sock, qp, local)

@@ -58,7 +58,7 @@ func (r Region) check() error {
 // connection. Its text form is one line that begins like the message of
 // ibv_rc_pingpong:
 //
-//	LLLL:QQQQQQ:PPPPPP:GGGGGGGGGGGGGGGGGGGGGGGGGGGGGGGG at=ADDR:PORT mr=ADDRESS:RKEY:SIZE +NAME=VALUE ...
+//	LLLL:QQQQQQ:PPPPPP:GGGGGGGGGGGGGGGGGGGGGGGGGGGGGGGG at=ADDR:PORT mr=ADDRESS:RKEY:SIZE qk=QKEY +NAME=VALUE ...
 //
 // with all numbers but those of at= and of the settings in hexadecimal of fixed
 // width. Only the first field is always there.
@@ -70,6 +70,7 @@ type Info struct {
 
 	Addr   netip.AddrPort // where the connection manager of this side listens; zero: nowhere
 	Region Region         // zero: none
+	QKey   uint32         // of a UD queue pair; datagrams to it need this key
 
 	// Settings are options that must be the same on both sides, by name. Names
 	// consist of a-z, 0-9, '-', '_' and '.', values of printable ASCII without spaces.
@@ -102,6 +103,9 @@ func (in Info) AppendText(b []byte) ([]byte, error) {
 	if in.Region != (Region{}) {
 		b = fmt.Appendf(b, " mr=%016x:%08x:%016x", in.Region.Addr, in.Region.RKey, in.Region.Size)
 	}
+	if in.QKey != 0 {
+		b = fmt.Appendf(b, " qk=%08x", in.QKey)
+	}
 	for _, k := range slices.Sorted(maps.Keys(in.Settings)) {
 		if v := in.Settings[k]; !isSettingName(k) || !isSettingValue(v) {
 			return nil, errorf(op, ErrInvalid, "setting %q=%q has characters that the line cannot hold, or over %d", k, v, maxSetting)
@@ -131,7 +135,7 @@ func ParseInfo(line string) (Info, error) {
 		return Info{}, err
 	}
 	fields = fields[1:]
-	for _, parse := range []func(string) (bool, error){in.parseAddr, in.parseRegion} {
+	for _, parse := range []func(string) (bool, error){in.parseAddr, in.parseRegion, in.parseQKey} {
 		if len(fields) == 0 {
 			break
 		}
@@ -201,6 +205,20 @@ func (in *Info) parseRegion(s string) (bool, error) {
 	}
 	in.Region = r
 	return true, r.check()
+}
+
+// parseQKey reads a qk= field; false if s is another field.
+func (in *Info) parseQKey(s string) (bool, error) {
+	v, ok := strings.CutPrefix(s, "qk=")
+	if !ok {
+		return false, nil
+	}
+	key, ok := parseHex(v)
+	if len(v) != 8 || !ok || key == 0 {
+		return false, infoError("%.64q is no key of 8 digits", v)
+	}
+	in.QKey = uint32(key)
+	return true, nil
 }
 
 // parseSettings reads the rest, which must be sorted by name.

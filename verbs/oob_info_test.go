@@ -24,6 +24,10 @@ var infoLines = map[string]Info{
 		Region:   Region{RemoteAddr: RemoteAddr{Addr: 0x7f0000001000, RKey: 0xdeadbeef}, Size: 0x10000},
 		Settings: map[string]string{"iters": "1000", "size": "4096"},
 	},
+	infoHead + " qk=80000001 +x=1": {
+		LID: 1, QPN: 42, PSN: 0xc0ffee, GID: [16]byte{0xfe, 0x80, 8: 0x02, 0x15, 0x00, 0xff, 0xfe, 15: 1},
+		QKey: 0x80000001, Settings: map[string]string{"x": "1"},
+	},
 	"0000:000001:000000:" + strings.Repeat("0", 32) + " at=[2001:db8::1]:1 +empty= +m.t_u-2=a=b+c": {
 		QPN: 1, Addr: netip.MustParseAddrPort("[2001:db8::1]:1"), Settings: map[string]string{"empty": "", "m.t_u-2": "a=b+c"},
 	},
@@ -82,6 +86,9 @@ func TestParseInfoRefusals(t *testing.T) {
 		"empty region":          infoHead + " mr=0000000000000000:00000000:0000000000000000",
 		"short region":          infoHead + " mr=0:1:1",
 		"region wraps":          infoHead + " mr=ffffffffffffffff:00000001:0000000000000002",
+		"key of zero":           infoHead + " qk=00000000",
+		"short key":             infoHead + " qk=1",
+		"key twice":             infoHead + " qk=00000001 qk=00000001",
 		"unknown field":         infoHead + " x=1",
 		"setting without value": infoHead + " +x",
 		"setting without name":  infoHead + " +=1",

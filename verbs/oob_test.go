@@ -315,8 +315,11 @@ func TestOOBConnectByHand(t *testing.T) {
 func rawQP(t *testing.T, typ QPType) *QP {
 	t.Helper()
 	dev, f := newFake(t)
-	f.attr.QPTypes = []QPType{RC, UC}
-	f.attr.Ports = []PortAttr{{Num: 1, State: PortActive, LID: 7, GIDs: [][16]byte{{15: 9}}}}
+	f.attr.QPTypes = []QPType{RC, UC, UD, XRCSend}
+	f.attr.Ports = []PortAttr{
+		{Num: 1, State: PortActive, LID: 7, GIDs: [][16]byte{{15: 9}}},
+		{Num: 2, State: PortActive, LID: 8, GIDs: [][16]byte{{15: 10}}, GIDTable: []GIDEntry{{Index: 0, GID: [16]byte{15: 10}}, {Index: 4, GID: [16]byte{15: 11}}}},
+	}
 	pd := must(dev.AllocPD())(t)
 	cq := must(dev.CreateCQ(4))(t)
 	qp := must(pd.CreateQP(QPConfig{SendCQ: cq, Type: typ}))(t)
@@ -329,8 +332,15 @@ func TestOOBRefusals(t *testing.T) {
 	sa, _ := socketPair(t)
 	_, _, err := OOB{}.Connect(ctx, sa, nil)
 	wantErr(t, err, ErrInvalid, "queue pair is nil")
-	_, _, err = OOB{}.Connect(ctx, sa, rawQP(t, UC))
-	wantErr(t, err, errors.ErrUnsupported, "type UC")
+	_, _, err = OOB{}.Connect(ctx, sa, rawQP(t, XRCSend))
+	wantErr(t, err, errors.ErrUnsupported, "type XRC_SEND")
+	_, _, err = OOB{Path: AHAttr{PortNum: 3}}.Connect(ctx, sa, rawQP(t, UD))
+	wantErr(t, err, ErrInvalid, "Path.PortNum is 3", "2 ports")
+	_, _, err = OOB{Path: AHAttr{PortNum: 2, SGIDIndex: 1, HasSGIDIndex: true}}.Connect(ctx, sa, rawQP(t, UC))
+	wantErr(t, err, ErrInvalid, "no GID with index 1", "[0 4]")
+	_, _, err = OOB{Path: AHAttr{HasSGIDIndex: true}}.Connect(ctx, sa, rawQP(t, UC))
+	wantErr(t, err, ErrInvalid, "no table")
+	wantErr(t, OOB{}.DriveToRTS(nil, Info{}, Info{}), ErrInvalid, "queue pair is nil")
 
 	dev := memDevice(t)
 	s := newSide(t, dev)

@@ -23,8 +23,9 @@ type PD struct {
 // Device returns the device of the domain.
 func (pd *PD) Device() *Device { return pd.dev }
 
-// CreateAH makes an address handle for unreliable datagrams. The caller closes
-// it before the domain.
+// CreateAH makes an address handle for unreliable datagrams of queue pairs of the
+// domain. The caller closes it before the domain, and after the datagrams that
+// were posted to it are done.
 func (pd *PD) CreateAH(attr AHAttr) (AddressHandle, error) { return pd.drv.CreateAH(attr) }
 
 // Close releases the domain. It fails with [ErrBusy], saying how many of which,

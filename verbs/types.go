@@ -40,7 +40,7 @@ type (
 	QPCap = driver.QPCap
 	// SRQAttr is the changeable part of a shared receive queue.
 	SRQAttr = driver.SRQAttr
-	// AHAttr describes an address handle.
+	// AHAttr describes a way to a peer.
 	AHAttr = driver.AHAttr
 	// AddressHandle names the destination of unreliable datagrams. It belongs to
 	// its creator, who closes it before the protection domain.
@@ -50,6 +50,10 @@ type (
 	DeviceAttr = driver.DeviceAttr
 	// PortAttr describes a port.
 	PortAttr = driver.PortAttr
+	// GIDType is the wire format of packets from a GID.
+	GIDType = driver.GIDType
+	// GIDEntry is a place of a port's GID table.
+	GIDEntry = driver.GIDEntry
 	// Caps are the abilities that differ between devices.
 	Caps = driver.Caps
 	// AtomicCap is the reach of a device's atomics.

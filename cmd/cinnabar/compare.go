@@ -135,7 +135,7 @@ func runCompare(ctx context.Context, o *compareOptions, s streams) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	p, err := startPeer(ctx, comparePeerCommand, s.err)
+	p, err := startPeer(ctx, s.err, comparePeerCommand)
 	if err != nil {
 		return err
 	}

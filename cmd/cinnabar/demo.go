@@ -30,7 +30,8 @@ const (
 func wordOffset(i int) int { return demoRound + i*wordLen }
 
 func newDemo(s streams) *cobra.Command {
-	return &cobra.Command{
+	var device string
+	cmd := &cobra.Command{
 		Use:   "demo [FILE]",
 		Short: "Show the main job on loopback, between two real processes",
 		Long: fmt.Sprintf(`demo starts a second process of itself and moves %s of random data, or FILE, by
@@ -38,7 +39,10 @@ every kind of operation: send/receive, RDMA write, write with immediate, RDMA
 read, and counts by atomics. Then it transfers them as a file in both directions,
 by what send and recv are made of, calls remote procedures that pull integers to
 add up, and the data, and keeps the data in memory that the other process lends.
-Each pass is verified by SHA-256. The last line says ok.`, sizeText(demoSize)),
+Each pass is verified by SHA-256. The last line says ok.
+
+It uses an RDMA device of the machine if there is one that can be used, in builds that
+reach them, and the software device otherwise; the first lines say which, and why.`, sizeText(demoSize)),
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			src := randomSource(demoSize)
@@ -48,20 +52,29 @@ Each pass is verified by SHA-256. The last line says ok.`, sizeText(demoSize)),
 					return err
 				}
 			}
-			return runDemo(cmd.Context(), src, s)
+			return runDemo(cmd.Context(), device, src, s)
 		},
 	}
+	cmd.Flags().StringVar(&device, "device", "", "RDMA device, one of those that cinnabar devices lists (default the first of the machine's own that can be used)")
+	return cmd
 }
 
 // runDemo starts the peer, carries out the demonstration with it and prints
 // the table. The peer is gone when it returns.
-func runDemo(ctx context.Context, src source, s streams) (err error) {
-	dev, err := openDevice("")
+func runDemo(ctx context.Context, device string, src source, s streams) (err error) {
+	dev, why, err := demoDevice(device)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	p, err := startPeer(ctx, demoPeerCommand, s.err)
+	attr, err := dev.Query()
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(s.out, "device %s (%s): %s\n", attr.Name, attr.Transport, why); err != nil {
+		return err
+	}
+	p, err := startPeer(ctx, s.err, demoPeerCommand, "--device", attr.Name)
 	if err != nil {
 		return err
 	}
@@ -87,8 +100,8 @@ func demonstrate(ctx context.Context, dev *verbs.Device, p *peerProcess, src sou
 		return nil, err
 	}
 	if err = d.meet(ctx, x); err == nil {
-		_, err = fmt.Fprintf(out, "%s of %s between processes %d and %d, device %s (%s)\n",
-			sizeText(src.Size), src.name(), os.Getpid(), p.cmd.Process.Pid, d.attr.Name, d.attr.Transport)
+		_, err = fmt.Fprintf(out, "%s of %s between processes %d and %d\n",
+			sizeText(src.Size), src.name(), os.Getpid(), p.cmd.Process.Pid)
 	}
 	if err == nil {
 		err = d.run(ctx)

@@ -48,7 +48,7 @@ type fileExchange struct {
 	peer netip.AddrPort // where the other side receives
 }
 
-// newFileExchange makes a directory and listens on loopback.
+// newFileExchange makes a directory and listens where the other process reaches it.
 func newFileExchange(dev *verbs.Device, src source) (_ *fileExchange, err error) {
 	e := &fileExchange{dev: dev, src: src}
 	defer func() {
@@ -62,7 +62,11 @@ func newFileExchange(dev *verbs.Device, src source) (_ *fileExchange, err error)
 	if e.dir, err = xfer.OpenDir(e.path, xfer.DirOptions{Overwrite: true}); err != nil {
 		return nil, err
 	}
-	e.l, err = verbs.Listen(dev, netip.MustParseAddrPort("127.0.0.1:0"))
+	at, err := loopbackOf(dev)
+	if err != nil {
+		return nil, err
+	}
+	e.l, err = verbs.Listen(dev, at)
 	return e, err
 }
 

@@ -18,14 +18,15 @@ import (
 const demoPeerCommand = "demo-peer"
 
 func newDemoPeer(s streams) *cobra.Command {
-	return &cobra.Command{
+	var device string
+	cmd := &cobra.Command{
 		Use:    demoPeerCommand,
 		Short:  "The other half of demo, started by it",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return peerMain(cmd.Context(), s, func(ctx context.Context, x *exchange) (err error) {
-				dev, err := openDevice("")
+				dev, err := openDevice(device)
 				if err != nil {
 					return err
 				}
@@ -34,6 +35,8 @@ func newDemoPeer(s streams) *cobra.Command {
 			})
 		},
 	}
+	deviceFlag(cmd.Flags(), &device)
+	return cmd
 }
 
 // demoPeer is the passive side of the demonstration.
@@ -65,7 +68,11 @@ func serveDemo(ctx context.Context, dev *verbs.Device, x *exchange) (err error) 
 	if err := p.listen(); err != nil {
 		return err
 	}
-	if _, err := x.connect(ctx, p.link, verbs.OOB{Region: p.data.Region(), Settings: demoSettings()}); err != nil {
+	at, err := loopbackOf(dev)
+	if err != nil {
+		return err
+	}
+	if _, err := x.connect(ctx, p.link, verbs.OOB{Region: p.data.Region(), Settings: demoSettings(), Listen: at}); err != nil {
 		return err
 	}
 	for {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
 	"cinnabar/verbs/rdmacore"
@@ -11,6 +13,19 @@ import (
 
 // softwareDevice is the name of the device that every machine has.
 const softwareDevice = "cinnabar0"
+
+// deviceFlag adds --device to a command. The rule is the same for all: without it the software device is used, whatever
+// the machine has, so that what a command does depends on its line alone.
+func deviceFlag(f *pflag.FlagSet, to *string) {
+	f.StringVar(to, "device", "", "RDMA device, one of those that cinnabar devices lists (default "+softwareDevice+", the software device)")
+}
+
+// aliasDevice gives a command that names its device by --ib-dev, as rdma-core's do, --device too.
+func aliasDevice(f *pflag.FlagSet) {
+	if of := f.Lookup("ib-dev"); of != nil && f.Lookup("device") == nil {
+		f.AddFlag(&pflag.Flag{Name: "device", Usage: "the same as --ib-dev", Value: of.Value})
+	}
+}
 
 // deviceEntry is a device that can be opened.
 type deviceEntry struct {

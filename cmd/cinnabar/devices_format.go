@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"net/netip"
 	"strings"
 
 	"cinnabar/verbs"
@@ -114,17 +115,36 @@ func writePort(i *infoWriter, p *verbs.PortAttr, verbose bool) {
 	if verbose {
 		i.port("max_msg_sz", "0x%x", p.MaxMsgSize)
 		i.port("pkey_tbl_len", "%d", len(p.PKeys))
-		i.port("gid_tbl_len", "%d", len(p.GIDs))
-		for n, g := range p.GIDs {
-			if !nullGID(g) {
-				i.port(fmt.Sprintf("GID[%3d]", n), "%s", gidName(g))
-			}
-		}
+		i.port("gid_tbl_len", "%d", max(p.GIDTableLen, len(p.GIDs)))
+		writeGIDs(i, p)
 		for n, a := range p.Addrs {
 			i.port(fmt.Sprintf("addr[%2d]", n), "%s", a)
 		}
 	}
 	i.printf("\n")
+}
+
+// writeGIDs prints the GIDs that are set: with place and type where the port has
+// a table of them.
+func writeGIDs(i *infoWriter, p *verbs.PortAttr) {
+	for _, e := range p.GIDTable {
+		name := gidName(e.GID)
+		if e.Type == verbs.GIDRoCE2 {
+			name = netip.AddrFrom16(e.GID).String()
+		}
+		if e.Type != verbs.GIDInfiniBand {
+			name += ", " + e.Type.String()
+		}
+		i.port(fmt.Sprintf("GID[%3d]", e.Index), "%s", name)
+	}
+	if p.GIDTable != nil {
+		return
+	}
+	for n, g := range p.GIDs {
+		if !nullGID(g) {
+			i.port(fmt.Sprintf("GID[%3d]", n), "%s", gidName(g))
+		}
+	}
 }
 
 // writeDeviceTable prints the table of ibv_devices.

@@ -17,6 +17,9 @@ const disconnectTimeout = 3 * time.Second
 type linkConfig struct {
 	sends, receives int  // depth of the queues
 	oneCQ           bool // completions of both queues go to sendCQ
+	inline          int  // bytes that a request can carry
+
+	service verbs.QPType // 0: RC
 }
 
 // link is one side of a connection with the objects that it needs. It belongs
@@ -26,6 +29,7 @@ type link struct {
 	sendCQ, recvCQ *verbs.CQ
 	qp             *verbs.QP
 	regions        []*verbs.MR
+	handles        []verbs.AddressHandle
 	conn           *verbs.Conn // nil until connected
 
 	wc [1]verbs.WC
@@ -58,8 +62,8 @@ func (l *link) make(dev *verbs.Device, cfg linkConfig) (err error) {
 		}
 	}
 	l.qp, err = l.pd.CreateQP(verbs.QPConfig{
-		SendCQ: l.sendCQ, RecvCQ: l.recvCQ,
-		MaxSendWR: cfg.sends, MaxRecvWR: cfg.receives, MaxSendSGE: 1, MaxRecvSGE: 1,
+		Type: cfg.service, SendCQ: l.sendCQ, RecvCQ: l.recvCQ,
+		MaxSendWR: cfg.sends, MaxRecvWR: cfg.receives, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: cfg.inline,
 	})
 	return err
 }
@@ -133,7 +137,7 @@ func (l *link) wait(ctx context.Context, cq *verbs.CQ) (verbs.WC, error) {
 // cause replaces an error that is only a consequence of the connection's end
 // by the reason of that end.
 func (l *link) cause(err error) error {
-	if l.conn == nil || !errors.Is(err, verbs.StatusWRFlushErr) && !errors.Is(err, verbs.ErrInvalid) {
+	if err == nil || l.conn == nil || !errors.Is(err, verbs.StatusWRFlushErr) && !errors.Is(err, verbs.ErrInvalid) {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), disconnectTimeout)
@@ -173,6 +177,9 @@ func (l *link) release() error {
 	var errs []error
 	if l.qp != nil {
 		errs = append(errs, l.qp.Close())
+	}
+	for _, h := range l.handles {
+		errs = append(errs, h.Close())
 	}
 	for _, mr := range l.regions {
 		errs = append(errs, mr.Close())

@@ -6,6 +6,7 @@
 //	cinnabar recv              receive files into a directory
 //	cinnabar send FILE... HOST send files there, as fast as the machine allows
 //	cinnabar perf              calls and bulk transfers, on the wire of Mercury's perf programs
+//	cinnabar perf verbs [HOST] bandwidth and latency of RDMA operations, as perftest has them
 //	cinnabar info              protocols, and the address that would be chosen
 //	cinnabar query ADDRESS     what a running process serves, does and is configured to
 //	cinnabar shutdown ADDRESS  ask a running process to end

@@ -42,14 +42,14 @@ type peerProcess struct {
 	addr   netip.AddrPort // where it waits for the exchange
 }
 
-// startPeer runs the executable again with the given sub-command and waits
+// startPeer runs the executable again with the given sub-command and its options, and waits
 // until it listens. The caller ends it with stop.
-func startPeer(ctx context.Context, subcommand string, stderr io.Writer) (*peerProcess, error) {
+func startPeer(ctx context.Context, stderr io.Writer, subcommand ...string) (*peerProcess, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("start the peer process: find the own executable: %w", err)
 	}
-	p := &peerProcess{cmd: exec.CommandContext(ctx, exe, subcommand), secret: crand.Text()}
+	p := &peerProcess{cmd: exec.CommandContext(ctx, exe, subcommand...), secret: crand.Text()}
 	p.cmd.Stderr = stderr
 	stdin, err := p.cmd.StdinPipe()
 	if err != nil {

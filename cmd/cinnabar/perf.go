@@ -50,7 +50,7 @@ func newPerf(s streams) *cobra.Command {
 		Long: `perf measures calls and bulk transfers between two processes. It speaks the protocol of
 Mercury's perf programs: perf serve stands in for hg_perf_server, perf rate for hg_rate,
 perf bw-read and bw-write for hg_bw_read and hg_bw_write, each against the C programs or
-each other.`,
+each other. perf verbs measures RDMA operations, with two sides of its own.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -59,6 +59,7 @@ each other.`,
 		newPerfClient(s, perfJob{op: "rate", prepare: prepareRate, most: perfMaxBlock}, "1..4096", "Calls per second and time per call"),
 		newPerfClient(s, perfJob{op: "bw-read", prepare: prepareBwRead, least: 1, most: perfMaxSize}, "4KiB..16MiB", "Bandwidth of the server's pushes into this process"),
 		newPerfClient(s, perfJob{op: "bw-write", prepare: prepareBwWrite, least: 1, most: perfMaxSize}, "4KiB..16MiB", "Bandwidth of the server's pulls from this process"),
+		newPerfVerbs(s),
 	)
 	for _, c := range cmd.Commands() {
 		c.Args = usageArgs(c.Args)

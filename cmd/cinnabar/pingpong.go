@@ -32,6 +32,9 @@ func runPingpong(ctx context.Context, o *pingpongOptions, s streams) (err error)
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
+	if err := o.fits(dev); err != nil {
+		return err
+	}
 	if o.host != "" {
 		ip, err := resolveHost(ctx, o.host)
 		if err != nil {
@@ -50,9 +53,11 @@ func runPingpong(ctx context.Context, o *pingpongOptions, s streams) (err error)
 // bouncer is one side of pingpong.
 type bouncer struct {
 	*link
-	o   *pingpongOptions
-	mr  *verbs.MR
-	own verbs.Info // as printed
+	o      *pingpongOptions
+	mr     *verbs.MR
+	header int        // bytes in front of a received message
+	own    verbs.Info // as printed
+	oob    *verbs.OOB // how the queue pair is connected by hand; nil: the connection manager does it
 
 	attempted bool // the queue pair was used for a connection, so it serves no other
 
@@ -63,57 +68,51 @@ type bouncer struct {
 	send    []verbs.SendWR
 	receive []verbs.RecvWR // rxDepth equal requests
 	batch   [2]verbs.WC    // completions at hand
+	silence *time.Timer    // ends the run when nothing completes; nil: the connection's end does
 }
 
 // newBouncer makes a side with its receives posted.
 func newBouncer(dev *verbs.Device, o *pingpongOptions) (*bouncer, error) {
-	attr, err := dev.Query()
-	if err != nil {
+	if err := o.fits(dev); err != nil {
 		return nil, err
 	}
-	if err := o.fits(&attr); err != nil {
-		return nil, err
-	}
-	l, err := newLink(dev, linkConfig{sends: 1, receives: o.rxDepth, oneCQ: true})
+	l, err := newLink(dev, linkConfig{sends: 1, receives: o.rxDepth, oneCQ: true, service: o.service})
 	if err != nil {
 		return nil, err
 	}
 	b := &bouncer{link: l, o: o}
+	if o.service == verbs.UD {
+		b.header = verbs.GRHLen
+	}
 	if err := b.prepare(); err != nil {
 		return nil, errors.Join(err, l.release())
 	}
 	return b, nil
 }
 
-// fits compares the options with the device's limits.
-func (o *pingpongOptions) fits(a *verbs.DeviceAttr) error {
-	if o.ibPort > len(a.Ports) {
-		return usagef("device %s has no port %d; it has %d", a.Name, o.ibPort, len(a.Ports))
-	}
-	if limit := a.Ports[o.ibPort-1].MaxMsgSize; uint64(o.size) > limit {
-		return usagef("size %d is over the port's limit of %d bytes for a message", o.size, limit)
-	}
-	return nil
-}
-
 // prepare fills the buffer and posts the receives.
 func (b *bouncer) prepare() (err error) {
-	if b.mr, err = b.alloc(max(b.o.size, 1), verbs.LocalWrite); err != nil {
+	if b.mr, err = b.alloc(max(b.header+b.o.size, 1), verbs.LocalWrite); err != nil {
 		return err
 	}
-	if b.own, err = verbs.LocalInfo(b.qp); err != nil {
+	if err := b.identify(); err != nil {
 		return err
 	}
 	b.own.Settings = b.o.settings()
-	fillPingpong(b.mr.Bytes()[:b.o.size])
-	sgl := []verbs.SGE{b.mr.SGE(0, b.o.size)}
-	b.send = []verbs.SendWR{{ID: pingpongSendID, Op: verbs.OpSend, Flags: verbs.Signaled, SGL: sgl}}
+	fillPingpong(b.payload())
+	b.send = []verbs.SendWR{{
+		ID: pingpongSendID, Op: verbs.OpSend, Flags: verbs.Signaled, SGL: []verbs.SGE{b.mr.SGE(b.header, b.o.size)},
+	}}
+	sgl := []verbs.SGE{b.mr.SGE(0, b.header+b.o.size)}
 	b.receive = make([]verbs.RecvWR, b.o.rxDepth)
 	for i := range b.receive {
 		b.receive[i] = verbs.RecvWR{ID: pingpongRecvID, SGL: sgl}
 	}
 	return b.refill()
 }
+
+// payload is the message in the buffer, which is received and sent back.
+func (b *bouncer) payload() []byte { return b.mr.Bytes()[b.header:][:b.o.size] }
 
 // refill posts receives up to the depth.
 func (b *bouncer) refill() error {
@@ -138,6 +137,8 @@ func (b *bouncer) postSend() error {
 // sends first.
 func (b *bouncer) bounce(ctx context.Context, client bool) (time.Duration, error) {
 	b.pending = pingpongRecvID
+	ctx, stop := b.limitSilence(ctx)
+	defer stop()
 	start := time.Now()
 	if client {
 		if err := b.postSend(); err != nil {
@@ -154,7 +155,7 @@ func (b *bouncer) bounce(ctx context.Context, client bool) (time.Duration, error
 	}
 	took := time.Since(start)
 	if b.o.check {
-		return took, checkPingpong(b.mr.Bytes()[:b.o.size])
+		return took, checkPingpong(b.payload())
 	}
 	return took, nil
 }
@@ -167,7 +168,10 @@ func (b *bouncer) done() bool { return b.recvs >= b.o.iters && b.sends >= b.o.it
 func (b *bouncer) step(ctx context.Context) error {
 	n, err := b.next(ctx, b.batch[:])
 	if err != nil {
-		return err
+		return reason(ctx, err)
+	}
+	if b.silence != nil {
+		b.silence.Reset(pingpongSilence)
 	}
 	for i := range b.batch[:n] {
 		if err := b.completed(&b.batch[i]); err != nil || b.done() {
@@ -203,8 +207,8 @@ func (b *bouncer) completed(wc *verbs.WC) error {
 	case pingpongSendID:
 		b.sends++
 	case pingpongRecvID:
-		if int(wc.Len) != b.o.size {
-			return fmt.Errorf("received a message of %d bytes instead of %d; is the other side a pingpong?", wc.Len, b.o.size)
+		if got := int(wc.Len) - b.header; got != b.o.size {
+			return fmt.Errorf("received a message of %d bytes instead of %d; is the other side a pingpong with the same size?", got, b.o.size)
 		}
 		b.recvs++
 		if b.posted--; b.posted <= 1 {

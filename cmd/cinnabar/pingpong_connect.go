@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +24,7 @@ const (
 
 // settings are what both sides must agree on, by the names of their options.
 func (o *pingpongOptions) settings() map[string]string {
-	return map[string]string{"size": strconv.Itoa(o.size), "iters": strconv.Itoa(o.iters)}
+	return map[string]string{"size": strconv.Itoa(o.size), "iters": strconv.Itoa(o.iters), "transport": cmp.Or(o.service, verbs.RC).String()}
 }
 
 // addressLine is what ibv_rc_pingpong prints for a side.
@@ -87,6 +88,9 @@ func (b *bouncer) meetClient(ctx context.Context, dev *verbs.Device, c net.Conn,
 	ctx, cancel := context.WithTimeout(ctx, pingpongTimeout)
 	defer cancel()
 	defer shut(c)
+	if b.oob != nil {
+		return b.meetByHand(ctx, c, false, out)
+	}
 	at, err := netip.ParseAddrPort(c.LocalAddr().String())
 	if err != nil {
 		return err
@@ -153,6 +157,9 @@ func (b *bouncer) meetServer(ctx context.Context, addr netip.AddrPort, out io.Wr
 		return fmt.Errorf("couldn't connect to %s: %w; is a pingpong server running there?", addr, err)
 	}
 	defer shut(c)
+	if b.oob != nil {
+		return b.meetByHand(ctx, c, true, out)
+	}
 	remote, err := verbs.Exchange(ctx, c, b.own)
 	if err != nil {
 		return fmt.Errorf("couldn't read the remote address: %w", err)

@@ -1,15 +1,19 @@
 package main
 
 import (
+	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"cinnabar/verbs"
 )
 
-// pingpongOptions are the options of ibv_rc_pingpong that mean something on
-// every device.
+// pingpongOptions are the options of rdma-core's ibv_rc_pingpong, ibv_uc_pingpong
+// and ibv_ud_pingpong.
 type pingpongOptions struct {
 	host    string // the server, "" on the server itself
 	port    uint16 // -p: of the exchange over TCP
@@ -20,33 +24,56 @@ type pingpongOptions struct {
 	iters   int    // -n
 	events  bool   // -e
 	check   bool   // -c
+
+	service verbs.QPType // of --transport; 0: RC
+
+	// What follows means something only where the queue pair is connected by hand.
+
+	mtu    int      // -m, bytes; 0: 1024
+	sl     int      // -l
+	gid    int      // -g, index in the port's table; -1: the device chooses
+	byHand []string // those of them that were given, as the user knows them
 }
 
-// refusedOptions are those of ibv_rc_pingpong that a device without the thing
-// in question cannot honour. Ignoring them would measure something else than
-// was asked for.
-var refusedOptions = []struct{ long, short, value, reason string }{
-	{"mtu", "m", "SIZE", "iWARP segments by the TCP connection's segment size; set the MTU of the network interface instead"},
-	{"sl", "l", "SL", "service levels are InfiniBand's; iWARP runs over IP"},
-	{"gid-idx", "g", "INDEX", "iWARP addresses its peers by IP address; choose the interface by HOST"},
-	{"odp", "o", "", "the device has no on-demand paging"},
-	{"iodp", "O", "", "the device has no on-demand paging"},
-	{"prefetch", "P", "", "the device has no on-demand paging, so nothing to prefetch"},
-	{"ts", "t", "", "the device does not time-stamp completions"},
-	{"dm", "j", "", "the device has no memory of its own"},
-	{"new_send", "N", "", "work requests are posted as a slice here; there is no second interface"},
-	{"allow-cc-unprotected", "U", "", "the device does not run in a confidential guest"},
+// pingpongServices are the values of --transport, with the size of message that
+// rdma-core's program for it has by default.
+var pingpongServices = []struct {
+	name string
+	typ  verbs.QPType
+	size int
+}{{"rc", verbs.RC, 4096}, {"uc", verbs.UC, 4096}, {"ud", verbs.UD, 2048}}
+
+// byHandOptions need a device whose queue pairs can be connected by hand: on
+// others, ignoring them would measure something else than was asked for.
+var byHandOptions = []struct{ long, short, reason string }{
+	{"mtu", "m", "iWARP segments by the TCP connection's segment size; set the MTU of the network interface instead"},
+	{"sl", "l", "service levels are InfiniBand's; iWARP runs over IP"},
+	{"gid-idx", "g", "iWARP addresses its peers by IP address; choose the interface by HOST"},
+}
+
+// refusedOptions are those that cannot be honoured on any device.
+var refusedOptions = []struct{ long, short, reason string }{
+	{"odp", "o", "there is no on-demand paging"},
+	{"iodp", "O", "there is no on-demand paging"},
+	{"prefetch", "P", "there is no on-demand paging, so nothing to prefetch"},
+	{"ts", "t", "completions are not time-stamped"},
+	{"dm", "j", "memory of the device is not used"},
+	{"new_send", "N", "work requests are posted as a slice here; there is no second interface"},
+	{"allow-cc-unprotected", "U", "confidential guests are not supported"},
 }
 
 func newPingpong(s streams) *cobra.Command {
 	o := &pingpongOptions{}
+	var transport string
 	cmd := &cobra.Command{
 		Use:   "pingpong [HOST]",
 		Short: "Exchange messages with a peer and print rate and latency, as ibv_rc_pingpong does",
 		Long: `pingpong without HOST waits for a client; with HOST it connects to that server.
-The sides find each other over plain TCP; on iWARP that exchange carries
-address and port, and the connection manager connects.`,
-		Example: "  cinnabar pingpong &\n  cinnabar pingpong localhost",
+The sides find each other over plain TCP. On iWARP that exchange carries
+address and port, and the connection manager connects. On InfiniBand and RoCE
+it is that of rdma-core's ibv_rc_pingpong, ibv_uc_pingpong and ibv_ud_pingpong,
+which may be the other side.`,
+		Example: "  cinnabar pingpong &\n  cinnabar pingpong localhost\n  cinnabar pingpong -d mlx5_0 --transport ud -s 1024 server",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
@@ -55,32 +82,36 @@ address and port, and the connection manager connects.`,
 			if err := checkRefused(cmd.Flags()); err != nil {
 				return err
 			}
+			if err := o.setTransport(transport, cmd.Flags().Changed("size")); err != nil {
+				return err
+			}
+			o.noteByHand(cmd.Flags())
 			if err := o.validate(); err != nil {
 				return err
 			}
 			return runPingpong(cmd.Context(), o, s)
 		},
 	}
-	o.addFlags(cmd.Flags())
+	o.addFlags(cmd.Flags(), &transport)
 	return cmd
 }
 
-func (o *pingpongOptions) addFlags(f *pflag.FlagSet) {
+func (o *pingpongOptions) addFlags(f *pflag.FlagSet, transport *string) {
 	f.SortFlags = false
+	f.StringVar(transport, "transport", "rc", "rc, uc or ud: reliable connection, unreliable connection, unreliable datagrams")
 	f.Uint16VarP(&o.port, "port", "p", pingpongPort, "TCP port of the exchange, to listen on or to connect to")
 	f.StringVarP(&o.device, "ib-dev", "d", "", "device (default the first)")
 	f.IntVarP(&o.ibPort, "ib-port", "i", 1, "port of the device")
-	f.IntVarP(&o.size, "size", "s", 4096, "bytes of a message")
+	f.IntVarP(&o.size, "size", "s", pingpongServices[0].size, "bytes of a message (default of ud 2048)")
 	f.IntVarP(&o.rxDepth, "rx-depth", "r", 500, "receives posted at a time")
 	f.IntVarP(&o.iters, "iters", "n", 1000, "exchanges")
 	f.BoolVarP(&o.events, "events", "e", false, "sleep until a completion event comes (default: poll)")
 	f.BoolVarP(&o.check, "chk", "c", false, "check the received bytes")
+	f.IntVarP(&o.mtu, "mtu", "m", 1024, "bytes of a packet, on InfiniBand and RoCE")
+	f.IntVarP(&o.sl, "sl", "l", 0, "service level, on InfiniBand and RoCE")
+	f.IntVarP(&o.gid, "gid-idx", "g", -1, "index of the port's GID to send from, on InfiniBand and RoCE (default chosen)")
 	for _, r := range refusedOptions {
-		if r.value == "" {
-			f.BoolP(r.long, r.short, false, "refused: "+r.reason)
-		} else {
-			f.StringP(r.long, r.short, "", "refused: "+r.reason)
-		}
+		f.BoolP(r.long, r.short, false, "refused: "+r.reason)
 		f.Lookup(r.long).Hidden = true
 	}
 }
@@ -95,6 +126,64 @@ func checkRefused(f *pflag.FlagSet) error {
 	return nil
 }
 
+// setTransport takes the value of --transport, and the default size that goes with it.
+func (o *pingpongOptions) setTransport(name string, sized bool) error {
+	for _, s := range pingpongServices {
+		if s.name == name {
+			o.service = s.typ
+			if !sized {
+				o.size = s.size
+			}
+			return nil
+		}
+	}
+	return usagef("invalid transport %q: it is rc, uc or ud", name)
+}
+
+// noteByHand remembers which options need a device that is driven by hand.
+func (o *pingpongOptions) noteByHand(f *pflag.FlagSet) {
+	for _, r := range byHandOptions {
+		if f.Changed(r.long) {
+			o.byHand = append(o.byHand, fmt.Sprintf("option -%s (--%s) is not supported: %s", r.short, r.long, r.reason))
+		}
+	}
+}
+
+// pathMTU is the code of -m, 0 if there is none for it.
+func (o *pingpongOptions) pathMTU() verbs.MTU {
+	for m := verbs.MTU(1); m.Bytes() > 0; m++ {
+		if m.Bytes() == o.mtu {
+			return m
+		}
+	}
+	return 0
+}
+
+// fits compares the options with what the device can do.
+func (o *pingpongOptions) fits(dev *verbs.Device) error {
+	a, err := dev.Query()
+	if err != nil {
+		return err
+	}
+	if o.ibPort > len(a.Ports) {
+		return usagef("device %s has no port %d; it has %d", a.Name, o.ibPort, len(a.Ports))
+	}
+	if !a.Caps.Has(verbs.CapRawState) && len(o.byHand) > 0 {
+		return usagef("%s", o.byHand[0])
+	}
+	if o.service != 0 && !slices.Contains(a.QPTypes, o.service) {
+		return usagef("device %s has no queue pairs of type %v, only %s", a.Name, o.service, joinStrings(a.QPTypes))
+	}
+	p := &a.Ports[o.ibPort-1]
+	if o.service == verbs.UD && o.size > p.ActiveMTU.Bytes() {
+		return usagef("size %d is over the port's MTU of %d bytes, the limit of a datagram", o.size, p.ActiveMTU.Bytes())
+	}
+	if uint64(o.size) > p.MaxMsgSize {
+		return usagef("size %d is over the port's limit of %d bytes for a message", o.size, p.MaxMsgSize)
+	}
+	return nil
+}
+
 // validate refuses values that no device could take. What this device cannot
 // take is found out when it is open.
 func (o *pingpongOptions) validate() error {
@@ -105,8 +194,14 @@ func (o *pingpongOptions) validate() error {
 		return usagef("invalid rx-depth %d: at least one receive has to be posted", o.rxDepth)
 	case o.iters < 1 || int64(o.iters) > math.MaxInt32:
 		return usagef("invalid iters %d: 1 to %d exchanges", o.iters, math.MaxInt32)
-	case o.ibPort < 1:
-		return usagef("invalid ib-port %d: ports are numbered from 1", o.ibPort)
+	case o.ibPort < 1 || o.ibPort > math.MaxUint8:
+		return usagef("invalid ib-port %d: ports are numbered from 1 to %d", o.ibPort, math.MaxUint8)
+	case o.pathMTU() == 0:
+		return usagef("invalid mtu %d: it is 256, 512, 1024, 2048 or 4096", o.mtu)
+	case o.sl < 0 || o.sl > 15:
+		return usagef("invalid sl %d: service levels are 0 to 15", o.sl)
+	case o.gid < -1 || o.gid > math.MaxUint8:
+		return usagef("invalid gid-idx %d: 0 to %d are possible", o.gid, math.MaxUint8)
 	case strings.ContainsAny(o.host, "\x00\n"):
 		return usagef("invalid host %q", o.host)
 	}

@@ -73,7 +73,7 @@ func testPingpong(t *testing.T, dev *verbs.Device, server, client pingpongOption
 }
 
 func pingpongDefaults() pingpongOptions {
-	return pingpongOptions{ibPort: 1, size: 4096, rxDepth: 500, iters: 100, check: true}
+	return pingpongOptions{ibPort: 1, size: 4096, rxDepth: 500, iters: 100, check: true, mtu: 1024, gid: -1}
 }
 
 // pingpongLines is what both sides print, as ibv_rc_pingpong does.

@@ -55,6 +55,7 @@ func newRoot(s streams) *cobra.Command {
 		newComparePeer(s), newPerf(s), newInfo(s), newQuery(s), newShutdown(s), newMem(s))
 	for _, c := range root.Commands() {
 		c.Args = usageArgs(c.Args)
+		aliasDevice(c.Flags())
 	}
 	root.Args = usageArgs(root.Args)
 	return root

@@ -58,7 +58,7 @@ rdma-core's rping in both roles. Server and client need the same -S.`,
 	f.BoolVarP(&o.persistent, "persistent", "P", false, "serve any number of clients, several at a time, until interrupted")
 	f.Int32VarP(&o.count, "count", "C", 0, "rounds (default until interrupted)")
 	f.IntVarP(&o.size, "size", "S", rpingSize, fmt.Sprintf("bytes of ping data, %d to %d", rpingMinSize, rpingMaxSize))
-	f.StringVar(&o.device, "device", "", "device (default the first)")
+	deviceFlag(f, &o.device)
 	f.BoolVarP(&o.selfQP, "self-qp", "q", false, "create the queue pair and move it to INIT by hand")
 	return cmd
 }

@@ -27,6 +27,7 @@ const (
 type transferOptions struct {
 	timeout      time.Duration
 	json         bool
+	device       string
 	noImmediates bool // a device that lacks write with immediate, for tests and comparisons
 }
 
@@ -34,6 +35,7 @@ type transferOptions struct {
 func (o *transferOptions) register(f *pflag.FlagSet) {
 	f.DurationVar(&o.timeout, "timeout", transferTimeout, "give a transfer up after so long without progress")
 	f.BoolVar(&o.json, "json", false, "print one JSON object per event on standard output")
+	deviceFlag(f, &o.device)
 	f.BoolVar(&o.noImmediates, "no-immediates", false, "use a device without immediate data")
 	if err := f.MarkHidden("no-immediates"); err != nil {
 		panic(err) // the flag was added above
@@ -45,13 +47,16 @@ func (o *transferOptions) check() error {
 	if o.timeout <= 0 {
 		return usagef("invalid --timeout %v: it must be positive, such as 30s", o.timeout)
 	}
+	if o.noImmediates && o.device != "" && o.device != softwareDevice {
+		return usagef("--no-immediates is for %s, not for --device %s", softwareDevice, o.device)
+	}
 	return nil
 }
 
 // openDevice opens the device that the options ask for.
 func (o *transferOptions) openDevice() (*verbs.Device, error) {
 	if !o.noImmediates {
-		return openDevice("")
+		return openDevice(o.device)
 	}
 	d, err := iwarp.Open(iwarp.Config{Name: softwareDevice, NoImmediates: true})
 	if err != nil {

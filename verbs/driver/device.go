@@ -156,16 +156,37 @@ type DeviceAttr struct {
 
 // PortAttr describes a port (struct ibv_port_attr) with its addresses.
 type PortAttr struct {
-	Num        uint8
-	State      PortState
-	MaxMTU     MTU
-	ActiveMTU  MTU
-	LinkLayer  string // "Ethernet", "InfiniBand"
-	MaxMsgSize uint64 // bytes of one message
-	LID, SMLID uint16
-	PKeys      []uint16
-	GIDs       [][16]byte
-	Addrs      []netip.Addr // addresses that Listen and Dial can use
+	Num         uint8
+	State       PortState
+	MaxMTU      MTU
+	ActiveMTU   MTU
+	LinkLayer   string // "Ethernet", "InfiniBand"
+	MaxMsgSize  uint64 // bytes of one message
+	LID, SMLID  uint16
+	PKeys       []uint16
+	GIDs        [][16]byte   // those that are set, the one that the device chooses to send from first
+	GIDTable    []GIDEntry   // the same in the order of the port's table; nil: the device has no such table
+	GIDTableLen int          // places of the table, set or not
+	Addrs       []netip.Addr // addresses that Listen and Dial can use
+}
+
+// GIDType is the wire format of packets from a GID (enum ibv_gid_type).
+type GIDType uint32
+
+const (
+	GIDInfiniBand GIDType = iota
+	GIDRoCE1              // directly on Ethernet
+	GIDRoCE2              // over UDP and IP
+)
+
+// String names the type; what is Ethernet's as ibv_devinfo does.
+func (g GIDType) String() string { return nameOf([]string{"InfiniBand", "RoCE v1", "RoCE v2"}, int(g)) }
+
+// GIDEntry is a place of a port's GID table that is set (struct ibv_gid_entry).
+type GIDEntry struct {
+	Index int
+	GID   [16]byte
+	Type  GIDType
 }
 
 // Stats is a snapshot of a device's counters, by name (for tools and tests).

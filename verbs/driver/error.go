@@ -15,6 +15,8 @@ var (
 	ErrLockLimit    = errors.New("locked memory limit") // ENOMEM of ibv_reg_mr
 	ErrDisconnected = errors.New("connection ended")    // the peer or we ended it in order
 	ErrCQOverrun    = errors.New("completion queue overrun")
+	// ErrDeviceRemoved: the device is gone, for good.
+	ErrDeviceRemoved = errors.New("RDMA device removed")
 )
 
 // Error is a failure of a verbs call: what was called, which class of failure

@@ -31,6 +31,10 @@ func (t QPType) String() string {
 	return "unknown"
 }
 
+// DefaultQKey is the key of a UD queue pair that was given none. It is the one
+// that rdma-core's own example programs have.
+const DefaultQKey = 0x11111111
+
 // QPState is the state of a queue pair (enum ibv_qp_state).
 type QPState uint32
 
@@ -84,8 +88,8 @@ type QPAttr struct {
 	Access          Access // what peers may do through this queue pair at all
 	PKeyIndex       uint16
 	Port            uint8
-	QKey            uint32
-	AH              AHAttr
+	QKey            uint32 // datagrams with another one are dropped
+	AH              AHAttr // the way to the peer (AttrAV)
 	PathMTU         MTU
 	Timeout         uint8 // local ACK timeout, 4.096 µs × 2^Timeout
 	RetryCount      uint8 // 0..7

@@ -116,15 +116,19 @@ type WC struct {
 	ID     uint64
 	Status WCStatus
 	Op     WCOp
-	HasImm bool // Imm is valid
-	HasGRH bool
+	HasImm bool   // Imm is valid
+	HasGRH bool   // datagrams: the 40 bytes in front are a global route header; see ParseGRH of package verbs
 	HasInv bool   // InvKey is valid: the peer revoked this key of ours
+	SL     uint8  // datagrams: service level
 	Imm    uint32 // immediate data as a number (network byte order on the wire)
-	Len    uint32 // bytes received or read
+	Len    uint32 // bytes received or read; of a datagram with the 40 of the global route header's place
 	QPNum  uint32
-	SrcQP  uint32
+	SrcQP  uint32 // datagrams: the sender's queue pair
 	InvKey uint32
 	Vendor uint32 // device's own detail of a failure, see the device's documentation
+
+	SLID     uint16 // datagrams: the sender's LID
+	PathBits uint8  // datagrams: low bits of the LID that was sent to
 }
 
 // Err returns nil for success and a [*StatusError] otherwise. It allocates only on failure.

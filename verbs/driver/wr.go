@@ -78,9 +78,9 @@ type SendWR struct {
 	CompareAdd uint64     // OpCompareSwap: expected value; OpFetchAdd: addend
 	Swap       uint64     // OpCompareSwap: new value
 
-	AH         AddressHandle // unreliable datagrams only
-	RemoteQPN  uint32
-	RemoteQKey uint32
+	AH         AddressHandle // unreliable datagrams only: where to
+	RemoteQPN  uint32        // unreliable datagrams only: which queue pair there
+	RemoteQKey uint32        // unreliable datagrams only: must be that queue pair's QKey, or the datagram is dropped
 }
 
 // RecvWR is a work request of a receive queue (struct ibv_recv_wr). An empty
@@ -91,14 +91,32 @@ type RecvWR struct {
 }
 
 // AddressHandle names the destination of unreliable datagrams (struct ibv_ah).
-type AddressHandle interface{ Close() error }
+// Any number of datagrams, of any queue pair of its protection domain, may use it.
+type AddressHandle interface {
+	// Close releases the handle. It fails with ErrBusy while a datagram that was posted
+	// to it is not known to be done; a second Close does nothing.
+	Close() error
+}
 
-// AHAttr describes an address handle (struct ibv_ah_attr, its usual part).
+// AHAttr describes a way to a peer: that of an address handle or of a connected
+// queue pair (struct ibv_ah_attr). On RoCE the GID says it all; within an
+// InfiniBand subnet the LID does, and the GID may be zero.
 type AHAttr struct {
-	GID     [16]byte
-	DLID    uint16
-	SL      uint8
-	PortNum uint8
+	GID      [16]byte // of the peer; zero: packets have no global route header
+	DLID     uint16   // of the peer
+	SL       uint8    // service level, 0..15
+	PathBits uint8    // of the own LID, where the port has several
+	PortNum  uint8    // to send from, numbered from 1; 0: 1
+
+	// What follows is of the global route header.
+
+	FlowLabel    uint32 // 20 bits
+	TrafficClass uint8
+	HopLimit     uint8 // 0: 64
+	// SGIDIndex is the place in the port's GID table (PortAttr.GIDTable) of the own
+	// GID. It counts if HasSGIDIndex is set; otherwise the device chooses.
+	SGIDIndex    uint8
+	HasSGIDIndex bool
 }
 
 // nameOf returns names[i], or "unknown" as the C functions do.

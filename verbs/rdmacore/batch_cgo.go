@@ -26,8 +26,9 @@ type sendBatch struct {
 	sge     [batchSGE]C.struct_cn_sge
 }
 
-// add takes wr under the token id; false means that the batch is full. The request has been checked.
-func (b *sendBatch) add(wr *driver.SendWR, id uint64) bool {
+// add takes wr under the token id, to be sent to h if it is a datagram; false
+// means that the batch is full. The request has been checked.
+func (b *sendBatch) add(wr *driver.SendWR, id uint64, h handle) bool {
 	if b.n == batchSize || b.sges+len(wr.SGL) > batchSGE {
 		return false
 	}
@@ -35,6 +36,7 @@ func (b *sendBatch) add(wr *driver.SendWR, id uint64) bool {
 	b.sges = addSGL(&b.sge, first, wr.SGL)
 	b.wr[b.n] = C.struct_cn_send{
 		id: C.uint64_t(id), remote: C.uint64_t(wr.Remote.Addr), compare: C.uint64_t(wr.CompareAdd), swap: C.uint64_t(wr.Swap),
+		ah: C.uint64_t(h), qpn: C.uint32_t(wr.RemoteQPN), qkey: C.uint32_t(wr.RemoteQKey),
 		op: C.uint32_t(wr.Op), flags: C.uint32_t(wr.Flags), imm: C.uint32_t(wr.Imm), rkey: C.uint32_t(wr.Remote.RKey),
 		sge: C.uint32_t(first), n: C.uint32_t(b.sges - first),
 	}
@@ -135,6 +137,7 @@ func (b *pollBatch) at(i int) driver.WC {
 		return wc // drivers leave the rest as they find it
 	}
 	wc.Op, wc.Len = driver.WCOp(r.op), uint32(r.len)
+	wc.SrcQP, wc.SLID, wc.SL, wc.PathBits = uint32(r.src_qp), uint16(r.slid), uint8(r.sl), uint8(r.path_bits)
 	wc.HasGRH, wc.HasImm, wc.HasInv = r.flags&wcGRH != 0, r.flags&wcImm != 0, r.flags&wcInv != 0
 	switch {
 	case wc.HasImm:

@@ -3,6 +3,7 @@
 package rdmacore_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -45,8 +46,55 @@ func BenchmarkPostRecv(b *testing.B) {
 	}
 }
 
+// BenchmarkPoll is the cost of a poll that finds nothing: one crossing.
+func BenchmarkPoll(b *testing.B) {
+	dev, err := rdmacore.Open(testDevice(b))
+	if err != nil {
+		b.Fatal(err)
+	}
+	cq, err := dev.CreateCQ(16)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(cq.Close(), dev.Close()); err != nil {
+			b.Error(err)
+		}
+	}()
+	wc := make([]verbs.WC, 16)
+	b.ReportAllocs()
+	for b.Loop() {
+		if n, err := cq.Poll(wc); n != 0 || err != nil {
+			b.Fatal(n, err)
+		}
+	}
+}
+
+// A batch of 16 requests, or of as many as a crossing takes, crosses to C once.
+func TestBatchCrossesOnce(t *testing.T) {
+	const most = 64
+	dev, err := rdmacore.Open(testDevice(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mr, qp := benchQP(t, dev, 4*most)
+	wrs := make([]verbs.RecvWR, most+1)
+	for i := range wrs {
+		wrs[i].SGL = []verbs.SGE{mr.SGE(0, 8)}
+	}
+	for _, tt := range []struct{ requests, crossings int }{{1, 1}, {16, 1}, {most, 1}, {most + 1, 2}} {
+		before := dev.Stats()["crossings"]
+		if _, err := qp.PostRecv(wrs[:tt.requests]); err != nil {
+			t.Fatal(err)
+		}
+		if got := dev.Stats()["crossings"] - before; got != uint64(tt.crossings) {
+			t.Errorf("%d requests: %d crossings, want %d", tt.requests, got, tt.crossings)
+		}
+	}
+}
+
 // benchQP makes a queue pair that is never connected.
-func benchQP(b *testing.B, dev *verbs.Device, depth int) (*verbs.MR, *verbs.QP) {
+func benchQP(b testing.TB, dev *verbs.Device, depth int) (*verbs.MR, *verbs.QP) {
 	b.Helper()
 	cq, err := dev.CreateCQ(1)
 	if err != nil {

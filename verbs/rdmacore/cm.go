@@ -4,10 +4,12 @@ package rdmacore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -26,7 +28,7 @@ type cm struct {
 func newCM(d *device) (*cm, error) {
 	ch, fd, err := cmChannel()
 	if err != nil {
-		return nil, fmt.Errorf("the connection manager does not answer; load it with `modprobe rdma_ucm`: %w", err)
+		return nil, cmError(err)
 	}
 	m := &cm{dev: d, ch: ch, closing: make(chan struct{})}
 	if m.watch, err = watch(fd, m.read); err != nil {
@@ -34,6 +36,22 @@ func newCM(d *device) (*cm, error) {
 		return nil, err
 	}
 	return m, nil
+}
+
+// lookOut binds an identifier to the device and keeps it, so that the connection
+// manager tells of the device's removal even when nothing is connected. A device
+// without an address stays without one.
+func (m *cm) lookOut(addrs []netip.Addr) {
+	for _, a := range addrs {
+		id, err := m.newID("watch device", nil)
+		if err != nil {
+			return // Listen and Dial meet it too, and say so
+		}
+		if cmBind(id.h, netip.AddrPortFrom(a, 0)) == nil && cmDevice(id.h) == m.dev.name {
+			return // close destroys it
+		}
+		id.destroy()
+	}
 }
 
 // close ends what waits, and the reader. Connections are over by now.
@@ -60,6 +78,9 @@ func (m *cm) read() error {
 	if err != nil {
 		return err
 	}
+	if ev.typ == driver.CMDeviceRemoval && ev.device == m.dev.name {
+		m.dev.remove()
+	}
 	id := m.dev.findID(ev.ctx)
 	switch {
 	case ev.child != 0 && id != nil && id.listener != nil:
@@ -83,6 +104,7 @@ type cmID struct {
 	serial   uint64
 	events   chan cmEvent
 	listener *listener // set for one that listens
+	peer     string    // where it dials, for errors: "10.9.0.1:7174: "
 	once     sync.Once
 }
 
@@ -155,11 +177,46 @@ func (id *cmID) wait(ctx context.Context, op string, want ...driver.CMEventType)
 				return ev, err
 			}
 		case <-ctx.Done():
-			return cmEvent{}, &driver.Error{Op: op, Err: context.Cause(ctx)}
+			return cmEvent{}, id.timeout(op, context.Cause(ctx))
+		case <-id.cm.dev.removal.gone:
+			return cmEvent{}, id.cm.dev.removedErr(op)
 		case <-id.cm.closing:
 			return cmEvent{}, driver.Errorf(op, driver.ErrClosed, "the device is closed")
 		}
 	}
+}
+
+const noDeviceAt = "no RDMA device has the address; the loopback addresses have none either"
+
+// noAnswer says what to look at when a peer keeps silent.
+func (id *cmID) noAnswer() string {
+	if id.cm.dev.iwarp() {
+		return id.peer + "the peer does not answer; is it up, and its TCP port open?"
+	}
+	return id.peer + "the peer does not answer; is its device up, and UDP port 4791 (RoCE v2) open?"
+}
+
+// timeout is the error of a wait that the caller ended. A dial that was let to
+// wait for its time met a peer that does not answer.
+func (id *cmID) timeout(op string, cause error) error {
+	e := &driver.Error{Op: op, Err: cause, Detail: strings.TrimSuffix(id.peer, ": ")}
+	if id.peer != "" && errors.Is(cause, context.DeadlineExceeded) {
+		e.Detail = id.noAnswer()
+	}
+	return e
+}
+
+// refused is the error of rdma_connect. On iWARP, whose connections are TCP's,
+// some drivers learn at once that nobody listens.
+func (id *cmID) refused(op string, err error) error {
+	e := &driver.Error{Op: op, Err: err, Detail: strings.TrimSuffix(id.peer, ": ")}
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		e.Err = &driver.RejectedError{Reason: rejectReasons[rejectNoListener]}
+	case errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, syscall.EHOSTUNREACH):
+		e.Detail = id.noAnswer()
+	}
+	return e
 }
 
 // Reasons of a rejection, from the InfiniBand specification's table of reject reasons.
@@ -187,23 +244,25 @@ func (id *cmID) failure(op string, ev cmEvent) error {
 		r := &driver.RejectedError{PrivateData: ev.param.data}
 		switch reason, known := rejectReasons[ev.status]; {
 		case known:
-			r.Reason = reason
+			r.PrivateData, r.Reason = nil, reason
+		case errors.Is(cause, syscall.ECONNREFUSED): // as iWARP says it
+			r.PrivateData, r.Reason = nil, rejectReasons[rejectNoListener]
 		case ev.status != rejectConsumer && ev.status > 0:
-			r.Reason = fmt.Sprintf("reason %d of the connection manager", ev.status)
+			r.PrivateData, r.Reason = nil, fmt.Sprintf("reason %d of the connection manager", ev.status)
 		}
-		return &driver.Error{Op: op, Err: r}
+		return &driver.Error{Op: op, Detail: strings.TrimSuffix(id.peer, ": "), Err: r}
 	case driver.CMAddrError:
-		return &driver.Error{Op: op, Err: cause, Detail: "no RDMA device reaches the address; is there a route, and does the peer answer ARP or ND?"}
+		return &driver.Error{Op: op, Err: cause, Detail: id.peer + "no RDMA device reaches the address; is there a route, and does the peer answer ARP or ND?"}
 	case driver.CMRouteError:
-		return &driver.Error{Op: op, Err: cause, Detail: "no path to the address"}
+		return &driver.Error{Op: op, Err: cause, Detail: id.peer + "no path to the address"}
 	case driver.CMUnreachable:
-		return &driver.Error{Op: op, Err: cause, Detail: "the peer does not answer; is its device up, and UDP port 4791 (RoCE v2) open?"}
+		return &driver.Error{Op: op, Err: cause, Detail: id.noAnswer()}
 	case driver.CMConnectError:
-		return &driver.Error{Op: op, Err: cause, Detail: "the exchange with the peer failed"}
+		return &driver.Error{Op: op, Err: cause, Detail: id.peer + "the exchange with the peer failed"}
 	case driver.CMDeviceRemoval:
-		return &driver.Error{Op: op, Err: cause, Detail: "device " + id.cm.dev.name + " was removed"}
+		return id.cm.dev.removedErr(op)
 	case driver.CMDisconnected:
-		return driver.Errorf(op, driver.ErrDisconnected, "the peer gave up")
+		return driver.Errorf(op, driver.ErrDisconnected, "%sthe peer gave up", id.peer)
 	default:
 		return nil
 	}
@@ -212,8 +271,12 @@ func (id *cmID) failure(op string, ev cmEvent) error {
 // checkDevice refuses an identifier that was bound to another device: routing
 // picks it by address.
 func (id *cmID) checkDevice(op string, addr netip.AddrPort) error {
-	if got := cmDevice(id.h); got != id.cm.dev.name {
+	switch got := cmDevice(id.h); got {
+	case id.cm.dev.name:
+		return nil
+	case "":
+		return driver.Errorf(op, driver.ErrInvalid, "%v: %s", addr, noDeviceAt)
+	default:
 		return driver.Errorf(op, driver.ErrInvalid, "%v belongs to device %s, not %s; open that one, or use an address of this one's network", addr, got, id.cm.dev.name)
 	}
-	return nil
 }

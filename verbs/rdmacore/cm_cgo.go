@@ -31,6 +31,7 @@ type cmEvent struct {
 	ctx    uint64 // of the identifier; for a request, of the listener
 	child  handle // of a request: the new identifier
 	param  cmParam
+	device string // of a removal: which one
 }
 
 func cmChannel() (ch handle, fd int, err error) {
@@ -53,6 +54,7 @@ func cmNext(ch handle) (cmEvent, error) {
 		typ: driver.CMEventType(r._type), status: int(r.status), ctx: uint64(r.ctx), child: handle(r.child),
 		param: cmParam{qpn: uint32(p.qpn), responder: uint8(p.responder), depth: uint8(p.depth), retry: uint8(p.retry), rnrRetry: uint8(p.rnr_retry)},
 	}
+	ev.device = C.GoString(&r.device[0])
 	for _, b := range p.data[:p.len] {
 		ev.param.data = append(ev.param.data, byte(b))
 	}
@@ -69,6 +71,9 @@ func cmCreate(ch handle, ctx uint64) (handle, error) {
 func cmAdopt(id handle, ctx uint64) { C.cn_cm_adopt(C.uint64_t(id), C.uint64_t(ctx)) }
 
 func cmDestroy(id handle) error { return result(C.cn_cm_destroy(C.uint64_t(id))) }
+
+// cmOnlyIPv6 keeps an identifier that is to be bound to :: from taking IPv4 too.
+func cmOnlyIPv6(id handle) error { return result(C.cn_cm_ipv6_only(C.uint64_t(id))) }
 
 func cmBind(id handle, addr netip.AddrPort) error {
 	a := toAddr(addr)

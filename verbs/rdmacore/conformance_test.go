@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net/netip"
 	"os"
-	"strings"
 	"testing"
 
 	"cinnabar/verbs"
@@ -56,7 +55,9 @@ func testDevice(t testing.TB) string {
 
 func openForSuite(t *testing.T, name string, o verbstest.Options) *verbs.Device {
 	t.Helper()
-	skipKnown(t, name)
+	if f := factOf(t, name); f != nil {
+		t.Skipf("%s; TestDriver/%s asserts it", f.observed, f.name())
+	}
 	dev, err := rdmacore.Open(name)
 	if err != nil {
 		t.Fatalf("Open: %v", err)
@@ -177,38 +178,3 @@ type homeConn struct {
 
 func (c homeConn) LocalAddr() netip.AddrPort  { return c.h.in(c.Conn.LocalAddr()) }
 func (c homeConn) RemoteAddr() netip.AddrPort { return c.h.in(c.Conn.RemoteAddr()) }
-
-// skipKnown skips a sub-test that a driver is known not to pass, with what it
-// does instead.
-func skipKnown(t *testing.T, device string) {
-	t.Helper()
-	for _, k := range known {
-		if strings.HasPrefix(device, k.driver) && strings.HasSuffix(t.Name(), "/"+k.test) {
-			t.Skipf("known of %s: %s", k.driver, k.does)
-		}
-	}
-}
-
-// known lists where drivers differ from the suite. A device made in software
-// bears its driver's name.
-var known = []struct{ driver, test, does string }{
-	{"rxe", "QP/Drain", "what was posted in SQD is sent with the next post after RTS, not by the step to RTS"},
-	{"rxe", "Memory/LocalDomain", "it reports a local QP operation error; see TestRxeStatuses"},
-	{"rxe", "Memory/LocalViolations", "it reports a local QP operation error; where the message is too long for both sides, the peer's refusal; see TestRxeStatuses"},
-	{"rxe", "Memory/Keys", "its keys are counted up, with a random byte at the end"},
-	{"rxe", "Learn/OneSided", "the port takes messages of 8 MiB, the test writes 256 MiB at once"},
-	{"rxe", "Recv/TooLong", "the receiver reports a local QP operation error, the sender a remote operation error; see TestRxeStatuses"},
-	{"rxe", "Recv/EmptyListTakesNoBytes", "as Recv/TooLong"},
-	{"rxe", "Recv/BadBuffer", "the receiver reports a local QP operation error; see TestRxeStatuses"},
-	{"rxe", "Recv/NeverByModify", "InfiniBand does not change the RNR retry count of a connected queue pair"},
-	{"rxe", "SRQ/LastWQE", "a queue pair that is moved to ERR by hand raises no event of its last receive"},
-
-	{"siw", "Memory/LocalDomain", "it reports a local QP operation error"},
-	{"siw", "Memory/LocalViolations", "it reports a local QP operation error"},
-	{"siw", "Memory/Unregistered", "it reports a local QP operation error"},
-	{"siw", "Memory/GuessedKeys", "a read with a wrong key is flushed without a reason"},
-	{"siw", "Flag/SignalAll", "the write that opens the connection completes too"},
-	{"siw", "SRQ/LastWQE", "it raises no event of the last receive"},
-	{"siw", "CQ/ArmLosesNothing", "a message without a receive ends the connection, and the test's sender runs ahead"},
-	{"siw", "Post/QueueFull", "the write without a completion that opens the connection holds its place until a later one completes"},
-}

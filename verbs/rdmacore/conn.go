@@ -4,6 +4,7 @@ package rdmacore
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"time"
 
@@ -70,7 +71,7 @@ func (c *conn) run() {
 			}
 		case cause := <-c.failed:
 			_ = cmDisconnect(c.id.h) // the peer may have ended it meanwhile
-			c.end(cause)
+			c.end(c.explain(cause))
 			c.linger()
 			return
 		}
@@ -104,12 +105,22 @@ func (c *conn) peerEnded(ev cmEvent) error {
 	default:
 	}
 	if ev.typ == driver.CMDeviceRemoval {
-		return driver.Errorf("connection", nil, "device %s was removed", c.id.cm.dev.name)
+		return c.id.cm.dev.removedErr("connection")
 	}
 	if cause := c.stopped(); cause != nil {
 		return cause
 	}
-	return driver.Errorf("connection", driver.ErrDisconnected, "the peer ended it")
+	return c.id.cm.dev.withTrouble(driver.Errorf("connection", driver.ErrDisconnected, "the peer ended it")) // siw ends all when its port goes down
+}
+
+// explain adds to the cause of an end what is wrong with our own port: what the
+// device reports then is a peer that does not answer, or, on rxe, a request that
+// cannot be sent.
+func (c *conn) explain(cause error) error {
+	if errors.Is(cause, driver.StatusRetryExcErr) || errors.Is(cause, driver.StatusLocQPOpErr) {
+		return c.id.cm.dev.withTrouble(cause)
+	}
+	return cause
 }
 
 // stopped reports a queue pair that the device has moved to ERR and nobody has

@@ -48,8 +48,8 @@ type cq struct {
 
 func (d *device) CreateCQ(depth int, context any) (driver.CQ, error) {
 	const op = "create completion queue"
-	if d.isClosed() {
-		return nil, driver.Errorf(op, driver.ErrClosed, "the device is closed")
+	if err := d.usable(op); err != nil {
+		return nil, err
 	}
 	if depth < 1 || depth > d.attr.MaxCQE {
 		return nil, driver.Errorf(op, driver.ErrInvalid, "depth %d; 1 to %d are possible", depth, d.attr.MaxCQE)
@@ -63,7 +63,7 @@ func (d *device) CreateCQ(depth int, context any) (driver.CQ, error) {
 		d.mu.Lock()
 		delete(d.cqs, c.serial)
 		d.mu.Unlock()
-		return nil, &driver.Error{Op: op, Err: err}
+		return nil, roomError(op, err)
 	}
 	return c, nil
 }
@@ -110,13 +110,22 @@ func (c *cq) tell() {
 
 func (c *cq) Event() <-chan struct{} { return c.events }
 
+// vendorSiw is the vendor of the kernel's siw (SIW_VENDOR_ID). A queue of it that
+// is armed for solicited messages alone never rings: siw does not look at the
+// message's bit (siw_rqe_complete). So it is armed for all: one event too many
+// beats a program that waits for ever.
+const vendorSiw = 0x626d74
+
 func (c *cq) Arm(solicitedOnly bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return driver.Errorf("arm", driver.ErrClosed, "the completion queue is closed")
 	}
-	if err := armCQ(c.h, solicitedOnly); err != nil {
+	if c.dev.removal.isGone() {
+		return nil // there will be no event; Poll says why
+	}
+	if err := armCQ(c.h, solicitedOnly && c.dev.attr.VendorID != vendorSiw); err != nil {
 		return &driver.Error{Op: "arm", Err: err}
 	}
 	return nil
@@ -143,11 +152,24 @@ func (c *cq) Poll(wc []driver.WC) (int, error) {
 	if n < len(wc) && len(c.late) > 0 {
 		n += c.lateLocked(wc[n:])
 	}
-	if n == 0 && len(wc) > 0 && c.overrun.Load() {
-		return 0, errOverrun
+	if n == 0 && len(wc) > 0 {
+		if err := c.broken(); err != nil {
+			return 0, err
+		}
 	}
 	c.dev.stats.completions.Add(uint64(n))
 	return n, nil
+}
+
+// broken says why no completion will come any more, nil if one may.
+func (c *cq) broken() error {
+	switch {
+	case c.overrun.Load():
+		return errOverrun
+	case c.dev.removal.isGone():
+		return c.dev.removedErr("poll")
+	}
+	return nil
 }
 
 // pollLocked makes one crossing. more is false when the library had no more.
@@ -196,9 +218,7 @@ func (c *cq) lateLocked(wc []driver.WC) (n int) {
 		}
 		used++
 		kind, serial, pos := splitToken(t)
-		if q := c.dev.findQP(serial); q != nil {
-			wc[n] = driver.WC{Status: driver.StatusWRFlushErr, QPNum: q.num}
-			q.complete(kind, pos, &wc[n])
+		if q := c.dev.findQP(serial); q != nil && q.flush(kind, pos, &wc[n]) {
 			n++
 		}
 	}
@@ -283,14 +303,14 @@ func (c *cq) Close() error {
 	c.watch.close()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := destroyCQ(c.h); err != nil {
+	if err := c.dev.released(destroyCQ(c.h)); err != nil {
 		return &driver.Error{Op: op, Err: err}
 	}
 	c.closed = true
 	c.dev.mu.Lock()
 	delete(c.dev.cqs, c.serial)
 	c.dev.mu.Unlock()
-	if err := destroyChannel(c.channel); err != nil {
+	if err := c.dev.released(destroyChannel(c.channel)); err != nil {
 		return &driver.Error{Op: op, Err: err}
 	}
 	return nil

@@ -23,8 +23,9 @@ type device struct {
 	async      *watcher
 	cm         *cm
 
-	events driver.AsyncEvents
-	stats  stats
+	events  driver.AsyncEvents
+	removal removal
+	stats   stats
 
 	pds       atomic.Int64
 	listeners atomic.Int64
@@ -96,13 +97,6 @@ func (d *device) findID(serial uint64) *cmID {
 	return d.ids[serial]
 }
 
-// isClosed reports whether Close has been called.
-func (d *device) isClosed() bool {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return d.closed
-}
-
 // Close releases the device.
 func (d *device) Close() error {
 	const op = "close device"
@@ -116,7 +110,7 @@ func (d *device) Close() error {
 	d.cm.close()
 	d.async.close()
 	d.events.Close()
-	if err := closeContext(d.ctx); err != nil {
+	if err := d.released(closeContext(d.ctx)); err != nil {
 		return &driver.Error{Op: op, Detail: d.name, Err: err}
 	}
 	return nil

@@ -13,6 +13,9 @@ const (
 	resolveTime  = 2000 // milliseconds for ARP and for the route
 	defaultDepth = 16   // outstanding reads and atomics that are asked for if the program does not say
 	defaultRetry = 7
+	// maxMPAData is the private data in bytes that iWARP's connection managers carry:
+	// siw counts the 4 octets of RFC 6581's IRD and ORD with it, in 8 bits (siw_send_mpareqrep).
+	maxMPAData = 251
 )
 
 // Dial implements driver.Device.
@@ -21,6 +24,9 @@ func (d *device) Dial(ctx context.Context, dq driver.QP, addr netip.AddrPort, p 
 	q, ok := dq.(*qp)
 	if !ok || q.pd.dev != d {
 		return nil, driver.Errorf(op, driver.ErrInvalid, "the queue pair belongs to another device")
+	}
+	if err := d.usable(op); err != nil {
+		return nil, err
 	}
 	if p.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -47,15 +53,29 @@ func (d *device) dial(ctx context.Context, q *qp, addr netip.AddrPort, p driver.
 	}
 	c, err := id.dial(ctx, q, addr, p)
 	if err != nil {
-		id.destroy()
-		return nil, err
+		id.abandon(ctx, q)
+		return nil, d.withTrouble(err)
 	}
 	return c, nil
+}
+
+// abandon gives up an attempt that has failed. On iWARP the kernel keeps who
+// gives up early waiting for the peer's answer, 10 s with siw (iw_destroy_cm_id),
+// and the queue pair with it: then it happens in the background, and the queue
+// pair cannot be used again.
+func (id *cmID) abandon(ctx context.Context, q *qp) {
+	if ctx.Err() == nil || !id.cm.dev.iwarp() {
+		id.destroy()
+		return
+	}
+	q.giveUp()
+	id.cm.wg.Go(id.destroy)
 }
 
 // dial goes through the steps of rdma_cm(7) for the active side.
 func (id *cmID) dial(ctx context.Context, q *qp, addr netip.AddrPort, p driver.ConnParam) (*conn, error) {
 	const op = "connect"
+	id.peer = addr.String() + ": "
 	if err := cmResolveAddr(id.h, addr, resolveTime); err != nil {
 		return nil, &driver.Error{Op: op, Err: err, Detail: "resolve " + addr.String() + ": no RDMA device reaches the address"}
 	}
@@ -66,7 +86,11 @@ func (id *cmID) dial(ctx context.Context, q *qp, addr netip.AddrPort, p driver.C
 		return nil, err
 	}
 	if err := cmResolveRoute(id.h, resolveTime); err != nil {
-		return nil, &driver.Error{Op: op, Err: err, Detail: "resolve the route to " + addr.String()}
+		e := &driver.Error{Op: op, Err: err, Detail: "resolve the route to " + addr.String()}
+		if addr.Addr().IsLoopback() {
+			e.Detail += ": " + noDeviceAt
+		}
+		return nil, e
 	}
 	if _, err := id.wait(ctx, op, driver.CMRouteResolved); err != nil {
 		return nil, err
@@ -76,7 +100,7 @@ func (id *cmID) dial(ctx context.Context, q *qp, addr netip.AddrPort, p driver.C
 	}
 	ask := q.ask(p)
 	if err := cmConnect(id.h, ask); err != nil {
-		return nil, &driver.Error{Op: op, Err: err, Detail: addr.String()}
+		return nil, id.refused(op, err)
 	}
 	ev, err := id.wait(ctx, op, driver.CMConnectResponse, driver.CMEstablished)
 	if err != nil {

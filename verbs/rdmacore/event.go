@@ -4,6 +4,8 @@ package rdmacore
 
 import (
 	"context"
+	"errors"
+	"syscall"
 
 	"cinnabar/verbs/driver"
 )
@@ -14,8 +16,15 @@ func (d *device) NextEvent(ctx context.Context) (driver.AsyncEvent, error) { ret
 // readAsync takes one event from the library.
 func (d *device) readAsync() error {
 	raw, err := nextAsync(d.ctx)
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.EIO): // what reading says once the device is taken from its users
+		d.remove()
 		return err
+	case err != nil:
+		return err
+	case raw.typ == driver.EventDeviceFatal:
+		d.remove() // raises the event, with a cause
+		return nil
 	}
 	if ev, ok := d.translate(raw); ok {
 		d.events.Add(ev)
@@ -59,7 +68,10 @@ func (d *device) translate(raw rawAsync) (driver.AsyncEvent, bool) {
 			return ev, false
 		}
 		ev.Context, ev.QPNum = q.init.Context, q.num
-	default:
+	case driver.EventPortErr:
+		ev.Port = uint8(raw.id)
+		ev.Err = driver.Errorf("port", nil, "%s", d.portDown(int(ev.Port), driver.PortDown))
+	default: // ports, and what libraries newer than this package raise
 		ev.Port = uint8(raw.id)
 	}
 	return ev, true

@@ -20,7 +20,6 @@ package rdmacore
 import "C"
 
 import (
-	"errors"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -39,11 +38,21 @@ func result(rc C.int) error {
 	return nil
 }
 
+// loaderError is what dlerror(3) says. Its cause, ENOENT for a library that is
+// missing and ENOSYS for one that is too old, is not in the text.
+type loaderError struct {
+	text  string
+	cause error
+}
+
+func (e *loaderError) Error() string { return e.text }
+func (e *loaderError) Unwrap() error { return e.cause }
+
 // load opens the libraries, once for the process.
 var load = sync.OnceValue(func() error {
-	var text [256]C.char
-	if C.cn_load(&text[0], C.int(len(text))) < 0 {
-		return errors.New(C.GoString(&text[0]))
+	var text [512]C.char
+	if err := result(C.cn_load(&text[0], C.int(len(text)))); err != nil {
+		return &loaderError{C.GoString(&text[0]), err}
 	}
 	return nil
 })
@@ -104,7 +113,9 @@ func queryDevice(ctx handle) (a driver.DeviceAttr, ports int, err error) {
 }
 
 // linkLayers are the names of IBV_LINK_LAYER_*.
-var linkLayers = map[C.uint32_t]string{0: "unspecified", 1: "InfiniBand", 2: "Ethernet"}
+var linkLayers = map[C.uint32_t]string{0: "unspecified", 1: "InfiniBand", 2: linkEthernet}
+
+const linkEthernet = "Ethernet"
 
 func queryPort(ctx handle, num int) (driver.PortAttr, error) {
 	var r C.struct_cn_port
@@ -114,7 +125,7 @@ func queryPort(ctx handle, num int) (driver.PortAttr, error) {
 	return driver.PortAttr{
 		Num: uint8(num), State: driver.PortState(r.state), MaxMTU: driver.MTU(r.max_mtu), ActiveMTU: driver.MTU(r.active_mtu),
 		LinkLayer: linkLayers[r.link_layer], MaxMsgSize: uint64(r.max_msg), LID: uint16(r.lid), SMLID: uint16(r.sm_lid),
-		PKeys: []uint16{0xffff},
+		PKeys: []uint16{0xffff}, GIDTableLen: int(r.gids),
 	}, nil
 }
 
@@ -128,8 +139,22 @@ type rawGID struct {
 // maxGIDs bounds the entries that are looked at; a table has room for thousands.
 const maxGIDs = 256
 
+// defaultHopLimit is what AHAttr.HopLimit 0 stands for.
+const defaultHopLimit = 64
+
 // gidTypes are the kernel's names in sysfs for IBV_GID_TYPE_*.
 var gidTypes = map[C.uint32_t]string{0: "IB/RoCE v1", 1: "IB/RoCE v1", 2: typeRoCE2}
+
+// gidType joins a port's link layer and the kernel's name for the type of an entry.
+func gidType(linkLayer, name string) driver.GIDType {
+	switch {
+	case name == typeRoCE2:
+		return driver.GIDRoCE2
+	case linkLayer == linkEthernet:
+		return driver.GIDRoCE1
+	}
+	return driver.GIDInfiniBand
+}
 
 // queryGIDs returns the entries of all ports that are set. Older libraries lack the call.
 func queryGIDs(ctx handle) ([]rawGID, error) {
@@ -264,24 +289,38 @@ func createQP(in rawQP) (h handle, num uint32, granted driver.QPCap, err error) 
 	return handle(r.qp), uint32(r.num), granted, nil
 }
 
+// rawPath is the way to a peer, sent from the entry sgid of the port's GID table.
+func rawPath(a *driver.AHAttr, sgid int) C.struct_cn_path {
+	r := C.struct_cn_path{
+		flow_label: C.uint32_t(a.FlowLabel), dlid: C.uint16_t(a.DLID), sl: C.uint8_t(a.SL), path_bits: C.uint8_t(a.PathBits),
+		port: C.uint8_t(a.PortNum), sgid_index: C.uint8_t(sgid), traffic_class: C.uint8_t(a.TrafficClass), hop_limit: C.uint8_t(a.HopLimit),
+	}
+	if a.HopLimit == 0 {
+		r.hop_limit = defaultHopLimit
+	}
+	if a.GID != [16]byte{} {
+		r.global = 1
+	}
+	for i, b := range a.GID {
+		r.dgid[i] = C.uint8_t(b)
+	}
+	return r
+}
+
 // modifyQP changes what a.Mask names; sgid is the index of the source GID of a.AH.
 func modifyQP(h handle, a *driver.QPAttr, sgid int) error {
 	r := C.struct_cn_qp_attr{
+		path: rawPath(&a.AH, sgid),
 		mask: C.uint32_t(a.Mask), state: C.uint32_t(a.State), cur_state: C.uint32_t(a.CurState), access: C.uint32_t(a.Access),
 		qkey: C.uint32_t(a.QKey), rq_psn: C.uint32_t(a.RQPSN), sq_psn: C.uint32_t(a.SQPSN), dest_qpn: C.uint32_t(a.DestQPN),
-		path_mtu: C.uint32_t(a.PathMTU), pkey_index: C.uint16_t(a.PKeyIndex), dlid: C.uint16_t(a.AH.DLID),
+		path_mtu: C.uint32_t(a.PathMTU), pkey_index: C.uint16_t(a.PKeyIndex),
 		port: C.uint8_t(max(a.Port, a.AH.PortNum)), timeout: C.uint8_t(a.Timeout), retry: C.uint8_t(a.RetryCount),
 		rnr_retry: C.uint8_t(a.RNRRetry), min_rnr: C.uint8_t(a.MinRNRTimer), rd_atomic: C.uint8_t(a.MaxRDAtomic),
-		dest_rd_atomic: C.uint8_t(a.MaxDestRDAtomic), sl: C.uint8_t(a.AH.SL), sgid_index: C.uint8_t(sgid),
+		dest_rd_atomic: C.uint8_t(a.MaxDestRDAtomic),
 	}
-	if a.AH.GID != [16]byte{} {
-		r.global = 1
-	}
+	r.path.port = r.port
 	if a.Mask&driver.AttrState != 0 && a.State == driver.StateSQD {
 		r.sqd_notify = 1
-	}
-	for i, b := range a.AH.GID {
-		r.dgid[i] = C.uint8_t(b)
 	}
 	return result(C.cn_modify_qp(C.uint64_t(h), &r))
 }
@@ -292,18 +331,41 @@ func queryQP(h handle) (driver.QPAttr, error) {
 		return driver.QPAttr{}, err
 	}
 	a := driver.QPAttr{
-		Mask: driver.AttrState | driver.AttrAccess | driver.AttrPort | driver.AttrAV | driver.AttrPathMTU | driver.AttrTimeout |
-			driver.AttrRetryCount | driver.AttrRNRRetry | driver.AttrRQPSN | driver.AttrSQPSN | driver.AttrMaxRDAtomic |
-			driver.AttrMaxDestRDAtomic | driver.AttrMinRNRTimer | driver.AttrDestQPN | driver.AttrCap,
-		State: driver.QPState(r.state), Access: driver.Access(r.access), Port: uint8(r.port), PathMTU: driver.MTU(r.path_mtu),
+		Mask:  driver.QPAttrMask(r.mask) | driver.AttrCap,
+		State: driver.QPState(r.state), Access: driver.Access(r.access), Port: uint8(r.port), QKey: uint32(r.qkey), PathMTU: driver.MTU(r.path_mtu),
 		Timeout: uint8(r.timeout), RetryCount: uint8(r.retry), RNRRetry: uint8(r.rnr_retry), MinRNRTimer: uint8(r.min_rnr),
 		MaxRDAtomic: uint8(r.rd_atomic), MaxDestRDAtomic: uint8(r.dest_rd_atomic), RQPSN: uint32(r.rq_psn), SQPSN: uint32(r.sq_psn),
-		DestQPN: uint32(r.dest_qpn), AH: driver.AHAttr{DLID: uint16(r.dlid), SL: uint8(r.sl), PortNum: uint8(r.port)},
+		DestQPN: uint32(r.dest_qpn),
 	}
-	for i, b := range r.dgid {
-		a.AH.GID[i] = byte(b)
+	if a.Mask&driver.AttrAV != 0 {
+		a.AH = pathAttr(&r.path)
+		a.AH.PortNum = max(a.AH.PortNum, a.Port)
 	}
 	return a, nil
 }
 
+// pathAttr undoes rawPath.
+func pathAttr(r *C.struct_cn_path) driver.AHAttr {
+	a := driver.AHAttr{DLID: uint16(r.dlid), SL: uint8(r.sl), PathBits: uint8(r.path_bits), PortNum: uint8(r.port)}
+	if r.global == 0 {
+		return a
+	}
+	a.FlowLabel, a.TrafficClass, a.HopLimit = uint32(r.flow_label), uint8(r.traffic_class), uint8(r.hop_limit)
+	a.SGIDIndex, a.HasSGIDIndex = uint8(r.sgid_index), true
+	for i, b := range r.dgid {
+		a.GID[i] = byte(b)
+	}
+	return a
+}
+
 func destroyQP(h handle) error { return result(C.cn_destroy_qp(C.uint64_t(h))) }
+
+// createAH makes an address handle.
+func createAH(pd handle, a *driver.AHAttr, sgid int) (handle, error) {
+	var h C.uint64_t
+	r := rawPath(a, sgid)
+	err := result(C.cn_create_ah(C.uint64_t(pd), &r, &h))
+	return handle(h), err
+}
+
+func destroyAH(h handle) error { return result(C.cn_destroy_ah(C.uint64_t(h))) }

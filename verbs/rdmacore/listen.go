@@ -20,7 +20,7 @@ const (
 // listener takes connection requests.
 type listener struct {
 	dev   *device
-	id    *cmID
+	ids   []*cmID // one, or one for each family
 	addr  netip.AddrPort
 	queue chan *connRequest
 	done  chan struct{} // closed by Close
@@ -33,33 +33,55 @@ type listener struct {
 // Listen implements driver.Device.
 func (d *device) Listen(addr netip.AddrPort, backlog int) (driver.Listener, error) {
 	const op = "listen"
-	if d.isClosed() {
-		return nil, driver.Errorf(op, driver.ErrClosed, "the device is closed")
+	if err := d.usable(op); err != nil {
+		return nil, err
 	}
 	if backlog <= 0 {
 		backlog = defaultBacklog
 	}
 	backlog = min(backlog, maxBacklog)
 	l := &listener{dev: d, queue: make(chan *connRequest, backlog), done: make(chan struct{})}
-	id, err := d.cm.newID(op, l)
-	if err != nil {
-		return nil, err
-	}
-	if err := l.bind(id, addr, backlog); err != nil {
-		id.destroy()
+	if err := l.listen(addr, backlog); err != nil {
+		l.end()
 		return nil, err
 	}
 	d.listeners.Add(1)
 	return l, nil
 }
 
-// bind makes id listen.
-func (l *listener) bind(id *cmID, addr netip.AddrPort, backlog int) error {
+// listen begins to listen. Who listens on :: takes IPv4 too; on iWARP that needs
+// an identifier of its own: iw_conn_req_handler of the kernel's rdma_cm finds no
+// device for an IPv4 address in IPv6's clothes.
+func (l *listener) listen(addr netip.AddrPort, backlog int) error {
+	both := l.dev.iwarp() && addr.Addr().Unmap() == netip.IPv6Unspecified()
+	if err := l.bind(addr, backlog, both); err != nil {
+		return err
+	}
+	local, _ := cmAddrs(l.ids[0].h)
+	l.addr = netip.AddrPortFrom(addr.Addr(), local.Port())
+	if both {
+		return l.bind(netip.AddrPortFrom(netip.IPv4Unspecified(), local.Port()), backlog, false)
+	}
+	return nil
+}
+
+// bind makes an identifier that listens.
+func (l *listener) bind(addr netip.AddrPort, backlog int, onlyIPv6 bool) error {
 	const op = "listen"
+	id, err := l.dev.cm.newID(op, l)
+	if err != nil {
+		return err
+	}
+	l.ids = append(l.ids, id)
+	if onlyIPv6 {
+		if err := cmOnlyIPv6(id.h); err != nil {
+			return &driver.Error{Op: op, Err: err, Detail: addr.String()}
+		}
+	}
 	if err := cmBind(id.h, addr); err != nil {
 		e := &driver.Error{Op: op, Err: err, Detail: addr.String()}
 		if errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.EADDRNOTAVAIL) {
-			e.Detail += ": no RDMA device has the address; the loopback addresses have none either"
+			e.Detail += ": " + noDeviceAt
 		}
 		return e
 	}
@@ -71,9 +93,6 @@ func (l *listener) bind(id *cmID, addr netip.AddrPort, backlog int) error {
 	if err := cmListen(id.h, backlog); err != nil {
 		return &driver.Error{Op: op, Err: err, Detail: addr.String()}
 	}
-	l.id = id
-	local, _ := cmAddrs(id.h)
-	l.addr = netip.AddrPortFrom(addr.Addr(), local.Port())
 	return nil
 }
 
@@ -105,6 +124,8 @@ func (l *listener) Accept(ctx context.Context) (driver.ConnRequest, error) {
 		return r, nil
 	case <-l.done:
 		return nil, l.closedErr()
+	case <-l.dev.removal.gone:
+		return nil, l.dev.removedErr("accept")
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -116,22 +137,31 @@ func (l *listener) closedErr() error {
 
 // Close implements driver.Listener.
 func (l *listener) Close() error {
+	if l.end() {
+		l.dev.listeners.Add(-1)
+	}
+	return nil
+}
+
+// end stops listening and refuses who waits; false if it has been called before.
+func (l *listener) end() bool {
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
-		return nil
+		return false
 	}
 	l.closed = true
 	close(l.done)
 	l.mu.Unlock()
-	l.id.destroy()
+	for _, id := range l.ids {
+		id.destroy()
+	}
 	for {
 		select {
 		case r := <-l.queue:
 			r.id.destroy()
 		default:
-			l.dev.listeners.Add(-1)
-			return nil
+			return true
 		}
 	}
 }

@@ -3,12 +3,8 @@
 package rdmacore
 
 import (
-	"errors"
-	"fmt"
 	"sync/atomic"
-	"syscall"
 
-	"cinnabar/internal/hostmem"
 	"cinnabar/verbs/driver"
 )
 
@@ -16,14 +12,14 @@ import (
 type pd struct {
 	dev      *device
 	h        handle
-	children atomic.Int64 // regions, queue pairs, shared receive queues
+	children atomic.Int64 // regions, queue pairs, shared receive queues, address handles
 	closed   atomic.Bool
 }
 
 func (d *device) AllocPD() (driver.PD, error) {
 	const op = "allocate protection domain"
-	if d.isClosed() {
-		return nil, driver.Errorf(op, driver.ErrClosed, "the device is closed")
+	if err := d.usable(op); err != nil {
+		return nil, err
 	}
 	h, err := allocPD(d.ctx)
 	if err != nil {
@@ -42,14 +38,10 @@ func (p *pd) Close() error {
 		return nil
 	}
 	p.dev.pds.Add(-1)
-	if err := deallocPD(p.h); err != nil {
+	if err := p.dev.released(deallocPD(p.h)); err != nil {
 		return &driver.Error{Op: op, Err: err}
 	}
 	return nil
-}
-
-func (p *pd) CreateAH(driver.AHAttr) (driver.AddressHandle, error) {
-	return nil, driver.Unsupported("create address handle", "this package has reliable connections only")
 }
 
 // supportedAccess are the rights that regions know, besides those that may be ignored.
@@ -65,6 +57,9 @@ type mr struct {
 
 func (p *pd) RegMR(r driver.Region, access driver.Access) (driver.MR, error) {
 	const op = "register memory"
+	if err := p.dev.usable(op); err != nil {
+		return nil, err
+	}
 	if extra := access &^ supportedAccess; extra != 0 {
 		return nil, driver.Unsupported(op, "access %v; there is %v", extra, supportedAccess&^driver.OptionalAccess)
 	}
@@ -73,27 +68,10 @@ func (p *pd) RegMR(r driver.Region, access driver.Access) (driver.MR, error) {
 	}
 	h, lkey, rkey, err := regMR(p.h, r.Addr, uint64(len(r.Bytes)), access)
 	if err != nil {
-		return nil, registerError(op, len(r.Bytes), err)
+		return nil, registerError(op, len(r.Bytes), access, err)
 	}
 	p.children.Add(1)
 	return &mr{pd: p, h: h, lkey: lkey, rkey: rkey}, nil
-}
-
-// registerError explains the refusal that meets nearly everyone once: ENOMEM is the limit of locked memory.
-func registerError(op string, size int, err error) error {
-	if !errors.Is(err, syscall.ENOMEM) && !errors.Is(err, syscall.EPERM) && !errors.Is(err, syscall.EAGAIN) {
-		return &driver.Error{Op: op, Detail: fmt.Sprintf("%d bytes", size), Err: err}
-	}
-	limit := "unknown"
-	if cur, _, ok := hostmem.LockLimit(); ok && cur != hostmem.Unlimited {
-		limit = fmt.Sprintf("%d bytes", cur)
-	} else if ok {
-		limit = "none, so the machine itself is short of memory"
-	}
-	return &driver.Error{Op: op, Kind: driver.ErrLockLimit, Err: err, Detail: fmt.Sprintf(
-		"%d bytes cannot be locked, the limit of this process is %s; raise it with `ulimit -l unlimited` in the shell, "+
-			"`memlock` in /etc/security/limits.conf, LimitMEMLOCK=infinity in a systemd unit, or --ulimit memlock=-1 for a container, "+
-			"or register less at a time", size, limit)}
 }
 
 func (m *mr) LKey() uint32 { return m.lkey }
@@ -104,7 +82,7 @@ func (m *mr) Close() error {
 	if m.closed.Swap(true) {
 		return driver.Errorf(op, driver.ErrClosed, "closed before")
 	}
-	if err := deregMR(m.h); err != nil {
+	if err := m.pd.dev.released(deregMR(m.h)); err != nil {
 		m.closed.Store(false)
 		return &driver.Error{Op: op, Err: err}
 	}

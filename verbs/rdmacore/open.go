@@ -4,9 +4,7 @@ package rdmacore
 
 import (
 	"errors"
-	"io/fs"
 	"net/netip"
-	"syscall"
 
 	"cinnabar/verbs"
 	"cinnabar/verbs/driver"
@@ -21,11 +19,10 @@ func Devices() ([]Info, error) {
 	}
 	raw, err := listDevices()
 	if err != nil {
-		return nil, &driver.Error{Op: op, Err: err, Detail: "the kernel's RDMA modules do not answer; load them with `modprobe ib_uverbs rdma_ucm`"}
+		return nil, listError(op, err)
 	}
 	if len(raw) == 0 {
-		return nil, driver.Unsupported(op, "this machine has no RDMA device; load the card's driver, "+
-			"or make one in software with `rdma link add rxe0 type rxe netdev NAME`")
+		return nil, driver.Unsupported(op, "%s", whyNone())
 	}
 	list := make([]Info, len(raw))
 	for i, r := range raw {
@@ -40,8 +37,7 @@ func Devices() ([]Info, error) {
 // loaded opens the libraries or says what is missing.
 func loaded(op string) error {
 	if err := load(); err != nil {
-		return &driver.Error{Op: op, Kind: errors.ErrUnsupported, Err: err, Detail: "the libraries of rdma-core are missing or too old (22 is needed); " +
-			"install the packages libibverbs1, librdmacm1 and ibverbs-providers"}
+		return loadError(op, err)
 	}
 	return nil
 }
@@ -61,22 +57,11 @@ func Open(name string) (*verbs.Device, error) {
 		name: name, ctx: ctx, qps: map[uint64]*qp{}, cqs: map[uint64]*cq{}, srqs: map[uint64]*srq{}, ids: map[uint64]*cmID{},
 	}
 	d.events.Init()
+	d.removal.gone = make(chan struct{})
 	if err := d.start(asyncFD); err != nil {
 		return nil, errors.Join(&driver.Error{Op: op, Detail: name, Err: err}, closeContext(ctx))
 	}
 	return verbs.NewDevice(d), nil
-}
-
-// openError says what stands in the way.
-func openError(op, name string, err error) error {
-	switch {
-	case errors.Is(err, fs.ErrPermission):
-		return &driver.Error{Op: op, Err: err, Detail: name + ": no permission on /dev/infiniband/uverbs*; " +
-			"add the user to the group that owns them, or give a container --device=/dev/infiniband"}
-	case errors.Is(err, syscall.ENODEV):
-		return &driver.Error{Op: op, Kind: driver.ErrInvalid, Err: err, Detail: "no device is named " + name + "; `rdma link` and Devices list them"}
-	}
-	return &driver.Error{Op: op, Detail: name, Err: err}
 }
 
 // start asks for what never changes and begins to read events.
@@ -86,6 +71,9 @@ func (d *device) start(asyncFD int) (err error) {
 	}
 	if d.cm, err = newCM(d); err != nil {
 		return err
+	}
+	for i := range d.ports {
+		d.cm.lookOut(portAddrs(d.port(i+1), d.attr.Transport))
 	}
 	if d.async, err = watch(asyncFD, d.readAsync); err != nil {
 		d.cm.close()
@@ -110,7 +98,7 @@ func (d *device) learn() error {
 			a.Transport, a.NodeType = driver.TransportType(r.transport), driver.NodeType(r.nodeType)
 		}
 	}
-	a.Name, a.QPTypes = d.name, []driver.QPType{driver.RC}
+	a.Name = d.name
 	a.MaxQPWR = min(a.MaxQPWR-1, 1<<20) // one request is our own, see qp.drain
 	a.MaxQPRDAtom, a.MaxQPInitRDAtom = min(a.MaxQPRDAtom, 255), min(a.MaxQPInitRDAtom, 255)
 	a.MaxSGE = min(a.MaxSGE, batchSGE)
@@ -118,8 +106,9 @@ func (d *device) learn() error {
 	a.MaxPrivateData = 56 // the request of the InfiniBand connection manager, less rdma_cm's header
 	if a.Transport == driver.TransportIWARP {
 		a.Caps = driver.CapActiveFirst
-		a.MaxPrivateData = maxPrivateData
+		a.MaxPrivateData = maxMPAData
 		a.AtomicCap = driver.AtomicNone
+		a.MaxAH = 0
 	}
 	if a.AtomicCap != driver.AtomicNone {
 		a.Caps |= driver.CapAtomics
@@ -131,7 +120,7 @@ func (d *device) learn() error {
 		a.Caps |= driver.CapMultiSGERead
 	}
 	d.attr = a
-	d.attr.MaxInline = d.probeInline()
+	d.probe()
 	d.maxMessage = 1<<32 - 1
 	for i := range ports {
 		p, err := queryPort(d.ctx, i+1)
@@ -141,29 +130,6 @@ func (d *device) learn() error {
 		d.maxMessage = min(d.maxMessage, p.MaxMsgSize)
 	}
 	return nil
-}
-
-// probeInline finds out how many bytes an inline request can carry: no query tells.
-func (d *device) probeInline() int {
-	pd, err := allocPD(d.ctx)
-	if err != nil {
-		return 0
-	}
-	defer func() { _ = deallocPD(pd) }() // it is empty
-	cq, _, err := createCQ(d.ctx, 1, 0, 0)
-	if err != nil {
-		return 0
-	}
-	defer func() { _ = destroyCQ(cq) }()
-	for _, n := range []int{1024, 512, 256, 128, 80, 64, 32} {
-		h, _, granted, err := createQP(rawQP{pd: pd, sendCQ: cq, recvCQ: cq, typ: driver.RC,
-			cap: driver.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: n}})
-		if err == nil {
-			_ = destroyQP(h) // it was never connected
-			return max(granted.MaxInline, n)
-		}
-	}
-	return 0
 }
 
 // Query describes the device as it is now.
@@ -190,6 +156,9 @@ func fillAddrs(p *driver.PortAttr, port Port, transport driver.TransportType) {
 		if i != port.GID {
 			p.GIDs = append(p.GIDs, g.Addr)
 		}
+	}
+	for _, g := range port.GIDs {
+		p.GIDTable = append(p.GIDTable, driver.GIDEntry{Index: g.Index, GID: g.Addr, Type: gidType(p.LinkLayer, g.Type)})
 	}
 	seen := map[netip.Addr]bool{}
 	for _, a := range portAddrs(port, transport) {

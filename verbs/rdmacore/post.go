@@ -22,6 +22,9 @@ var requiredCaps = [...]driver.Caps{
 	driver.OpCompareSwap: driver.CapAtomics, driver.OpFetchAdd: driver.CapAtomics,
 }
 
+// maxQPN is the highest number of a queue pair.
+const maxQPN = 1<<24 - 1
+
 // sendFlags are the flags that a request can have.
 const sendFlags = driver.Fence | driver.Signaled | driver.Solicited | driver.Inline
 
@@ -33,6 +36,8 @@ func (q *qp) PostSend(wrs []driver.SendWR) (int, error) {
 		return 0, driver.Errorf("post send", driver.ErrClosed, "the queue pair is closed")
 	} else if s < driver.StateRTS {
 		return 0, driver.Errorf("post send", driver.ErrInvalid, "the queue pair is in %s; sends are possible once it is connected", s)
+	} else if s == driver.StateErr && q.pd.dev.removal.isGone() {
+		return 0, q.pd.dev.removedErr("post send")
 	}
 	if q.pd.dev.iwarp() && driver.QPState(q.state.Load()) == driver.StateErr {
 		return q.flushSends(wrs)
@@ -44,7 +49,9 @@ func (q *qp) PostSend(wrs []driver.SendWR) (int, error) {
 		q.pd.dev.stats.crossings.Add(1)
 		q.pd.dev.stats.sends.Add(uint64(posted))
 		if err != nil {
-			q.sq.head.Add(-uint32(taken - posted))
+			head := q.sq.head.Load()
+			q.dests.drop(head-uint32(taken-posted), head)
+			q.sq.head.Store(head - uint32(taken-posted))
 			return n + posted, postError("post send", err)
 		}
 		if n += taken; stop != nil {
@@ -66,7 +73,12 @@ func (q *qp) collect(wrs []driver.SendWR, token uint64) (taken int, stop error) 
 		if pos-q.sq.tail.Load() >= q.sq.depth {
 			return i, sendFull(q.sq.depth)
 		}
-		if !q.send.add(wr, makeToken(kindSend, token, pos)) {
+		to, err := q.dests.take(pos, wr)
+		if err != nil {
+			return i, err
+		}
+		if !q.send.add(wr, makeToken(kindSend, token, pos), to) {
+			q.dests.drop(pos, pos+1)
 			return i, nil
 		}
 		q.sq.put(pos, wr.ID, wcOps[wr.Op])
@@ -83,7 +95,9 @@ func (q *qp) postMarker() error {
 		return driver.Errorf("disconnect", driver.ErrClosed, "the queue pair is closed")
 	}
 	pos := q.sq.head.Load()
-	q.send.add(&driver.SendWR{Op: driver.OpWrite, Flags: driver.Signaled}, makeToken(kindMarker, q.token.Load(), pos))
+	marker := driver.SendWR{Op: driver.OpWrite, Flags: driver.Signaled | driver.Fence} // siw completes writes before reads that were posted earlier
+	q.send.add(&marker, makeToken(kindMarker, q.token.Load(), pos), 0)
+	q.sq.skip(pos)
 	q.sq.head.Store(pos + 1)
 	if _, err := q.send.post(q.h); err != nil {
 		q.sq.head.Store(pos)
@@ -122,6 +136,9 @@ func (q *qp) checkSend(wr *driver.SendWR) error {
 	if int(wr.Op) >= len(requiredCaps) {
 		return driver.Unsupported(op, "operation %s (%d)", wr.Op, wr.Op)
 	}
+	if err := driver.CheckOpcode(q.init.Type, wr.Op); err != nil {
+		return err
+	}
 	if need := requiredCaps[wr.Op]; !dev.attr.Caps.Has(need) {
 		return driver.Unsupported(op, "%s: device %s has no %s", wr.Op, dev.name, need)
 	}
@@ -137,6 +154,9 @@ func (q *qp) checkSend(wr *driver.SendWR) error {
 	var total uint64
 	for i := range wr.SGL {
 		total += uint64(wr.SGL[i].Length)
+	}
+	if err := q.checkDatagram(wr, total); err != nil {
+		return err
 	}
 	atomic, inline := wr.Op == driver.OpCompareSwap || wr.Op == driver.OpFetchAdd, wr.Flags&driver.Inline != 0
 	switch {
@@ -154,6 +174,27 @@ func (q *qp) checkSend(wr *driver.SendWR) error {
 	return nil
 }
 
+// checkDatagram refuses a datagram that has no destination, or is longer than a
+// packet: the device would say that it was sent, and send nothing.
+func (q *qp) checkDatagram(wr *driver.SendWR, size uint64) error {
+	const op = "post send"
+	if q.dests == nil {
+		return nil
+	}
+	a, ok := wr.AH.(*ah)
+	switch limit := q.maxDatagram.Load(); {
+	case wr.AH == nil:
+		return driver.Errorf(op, driver.ErrInvalid, "AH is nil; a datagram needs an address handle, see PD.CreateAH")
+	case !ok || a.pd != q.pd:
+		return driver.Errorf(op, driver.ErrInvalid, "the address handle is of another protection domain than the queue pair")
+	case wr.RemoteQPN > maxQPN:
+		return driver.Errorf(op, driver.ErrInvalid, "RemoteQPN is %#x, over 24 bits", wr.RemoteQPN)
+	case size > limit:
+		return driver.Errorf(op, driver.ErrInvalid, "a datagram of %d bytes; it must fit a packet of the port, whose MTU is %d (PortAttr.ActiveMTU)", size, limit)
+	}
+	return nil
+}
+
 // PostRecv implements driver.QP.
 func (q *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
 	const op = "post receive"
@@ -167,6 +208,8 @@ func (q *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
 		return 0, driver.Errorf(op, driver.ErrInvalid, "the queue pair receives from a shared queue; post there")
 	case state == driver.StateReset:
 		return 0, driver.Errorf(op, driver.ErrInvalid, "the queue pair is in RESET; move it to INIT first")
+	case state == driver.StateErr && q.pd.dev.removal.isGone():
+		return 0, q.pd.dev.removedErr(op)
 	case state == driver.StateErr:
 		return q.flushReceives(wrs)
 	}

@@ -5,9 +5,9 @@ package rdmacore
 import (
 	"errors"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 
 	"cinnabar/verbs/driver"
 )
@@ -28,6 +28,8 @@ type queue struct {
 	ops        []driver.WCOp
 	depth      uint32
 	head, tail atomic.Uint32 // counters that run on
+
+	open []bool // by slot: not known to be done; nil where the device completes in order, see retire
 }
 
 func (r *queue) init(depth int) {
@@ -38,6 +40,9 @@ func (r *queue) init(depth int) {
 func (r *queue) put(pos uint32, id uint64, op driver.WCOp) {
 	i := pos & uint32(len(r.ids)-1)
 	r.ids[i], r.ops[i] = id, op
+	if r.open != nil {
+		r.open[i] = true
+	}
 }
 
 // take retires the requests up to pos and returns the id and the operation of that one.
@@ -45,11 +50,15 @@ func (r *queue) take(pos uint32) (uint64, driver.WCOp) {
 	_ = r.head.Load() // what was put is seen here
 	i := pos & uint32(len(r.ids)-1)
 	id, op := r.ids[i], r.ops[i]
+	if r.open != nil {
+		r.retire(pos)
+		return id, op
+	}
 	r.tail.Store(pos + 1)
 	return id, op
 }
 
-// qp is a reliable connection's queue pair.
+// qp is a queue pair: of a reliable or unreliable connection, or of datagrams.
 type qp struct {
 	pd     *pd
 	h      handle
@@ -66,7 +75,10 @@ type qp struct {
 
 	sendMu sync.Mutex
 	sq     queue
-	send   *sendBatch // guarded by sendMu
+	send   *sendBatch   // guarded by sendMu
+	dests  destinations // of the requests in sq; nil: no datagrams
+	// The longest datagram in bytes, as the port's MTU was when the queue pair went to INIT.
+	maxDatagram atomic.Uint64
 
 	recvMu sync.Mutex
 	rq     queue
@@ -89,8 +101,11 @@ type qp struct {
 
 func (p *pd) CreateQP(init driver.QPInit) (driver.QP, error) {
 	const op = "create queue pair"
-	if init.Type != driver.RC {
-		return nil, driver.Unsupported(op, "type %s (%d); this package has reliable connections (RC) only", init.Type, init.Type)
+	if err := p.dev.usable(op); err != nil {
+		return nil, err
+	}
+	if !slices.Contains(p.dev.attr.QPTypes, init.Type) {
+		return nil, driver.Unsupported(op, "type %s (%d); device %s has %v", init.Type, init.Type, p.dev.name, p.dev.attr.QPTypes)
 	}
 	sendCQ, ok1 := init.SendCQ.(*cq)
 	recvCQ, ok2 := init.RecvCQ.(*cq)
@@ -138,13 +153,20 @@ func (q *qp) open() error {
 	h, num, granted, err := createQP(raw)
 	if err != nil {
 		q.forget()
-		return &driver.Error{Op: op, Err: err, Detail: "the device has no room for more, or less for one than its attributes say"}
+		return roomError(op, err)
 	}
 	q.h, q.num = h, num
 	q.init.Cap.MaxInline = max(q.init.Cap.MaxInline, granted.MaxInline)
 	q.sq.init(q.init.Cap.MaxSendWR + markerRoom)
 	q.sq.depth = uint32(q.init.Cap.MaxSendWR)
 	q.rq.init(q.init.Cap.MaxRecvWR)
+	if d.iwarp() {
+		q.sq.anyOrder()
+		q.rq.anyOrder()
+	}
+	if q.init.Type == driver.UD {
+		q.dests = make(destinations, len(q.sq.ids))
+	}
 	if err := q.Modify(driver.QPAttr{Mask: driver.AttrState, State: driver.StateInit}); err != nil {
 		q.forget()
 		return errors.Join(err, destroyQP(h))
@@ -177,7 +199,11 @@ func (q *qp) Num() uint32 { return q.num }
 
 // access are the rights of peers through the queue pair; each region has its own besides.
 func (q *qp) access() driver.Access {
-	a := driver.LocalWrite | driver.RemoteWrite | driver.RemoteRead
+	a := driver.LocalWrite | driver.RemoteWrite
+	if q.init.Type != driver.RC {
+		return a // writes are all there is
+	}
+	a |= driver.RemoteRead
 	if q.pd.dev.attr.AtomicCap != driver.AtomicNone {
 		a |= driver.RemoteAtomic
 	}
@@ -195,6 +221,11 @@ func (q *qp) complete(kind uint64, pos uint32, wc *driver.WC) bool {
 	r := &q.sq
 	if kind == kindRecv {
 		r = &q.rq
+	} else {
+		q.dests.drop(r.tail.Load(), pos+1)
+	}
+	if !r.isOpen(pos) {
+		return false
 	}
 	id, op := r.take(pos)
 	wc.ID = id
@@ -209,14 +240,21 @@ func (q *qp) complete(kind uint64, pos uint32, wc *driver.WC) bool {
 	return true
 }
 
-// broken is told that the device has moved the queue pair to ERR.
+// broken is told of a failed completion: the device has moved the queue pair to
+// ERR. That of an unreliable type it may also have moved to SQE, or left alone.
 func (q *qp) broken(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if s := driver.QPState(q.state.Load()); s != driver.StateRTS && s != driver.StateSQD && s != driver.StateRTR {
 		return
 	}
-	q.state.Store(uint32(driver.StateErr))
+	state := driver.StateErr
+	if q.init.Type != driver.RC {
+		if a, qerr := queryQP(q.h); qerr == nil {
+			state = a.State
+		}
+	}
+	q.state.Store(uint32(state))
 	if q.conn != nil {
 		q.conn.fail(err)
 	}
@@ -228,7 +266,7 @@ func (q *qp) Query() (driver.QPAttr, driver.QPInit) {
 	if err != nil || q.pd.dev.iwarp() { // some iWARP drivers do not know their states
 		a = driver.QPAttr{Mask: driver.AttrState | driver.AttrCap}
 	}
-	if s := driver.QPState(q.state.Load()); a.State != driver.StateErr || q.pd.dev.iwarp() {
+	if s := driver.QPState(q.state.Load()); a.State != driver.StateErr && a.State != driver.StateSQE || q.pd.dev.iwarp() {
 		a.State = s
 	}
 	a.Cap = q.init.Cap
@@ -260,9 +298,10 @@ func (q *qp) Close() error {
 	defer q.recvMu.Unlock()
 	q.forget()
 	q.gone = true
+	q.dests.dropAll()
 	q.sendCQ.purge(q.num)
 	q.recvCQ.purge(q.num)
-	if err := destroyQP(q.h); err != nil && !errors.Is(err, syscall.ENODEV) {
+	if err := q.pd.dev.released(destroyQP(q.h)); err != nil {
 		return &driver.Error{Op: op, Err: err}
 	}
 	q.pd.children.Add(-1)

@@ -40,8 +40,15 @@ func (q *qp) Modify(attr driver.QPAttr) error {
 	if to == from && attr.Mask&^driver.AttrState == 0 {
 		return nil
 	}
-	if err := modifyQP(q.h, &attr, q.sourceGID(&attr)); err != nil {
-		return modifyError(op, from, to, err)
+	sgid := 0
+	if attr.Mask&driver.AttrAV != 0 {
+		sgid = q.pd.dev.sourceGID(&attr.AH)
+	}
+	if err := modifyQP(q.h, &attr, sgid); err != nil {
+		return modifyError(op, from, to, q.pd.dev.wayError(&attr, sgid, err))
+	}
+	if attr.Mask&driver.AttrPort != 0 && q.dests != nil {
+		q.learnMTU(int(attr.Port))
 	}
 	q.state.Store(uint32(to))
 	if to == driver.StateErr && q.conn != nil {
@@ -57,10 +64,8 @@ func (q *qp) setDefaults(attr *driver.QPAttr, from, to driver.QPState) {
 		if attr.Mask&driver.AttrPort == 0 {
 			attr.Port = 1
 		}
-		if attr.Mask&driver.AttrAccess == 0 {
-			attr.Access = q.access()
-		}
-		attr.Mask |= driver.AttrPort | driver.AttrPKeyIndex | driver.AttrAccess
+		attr.Mask |= driver.AttrPort | driver.AttrPKeyIndex
+		q.setRight(attr)
 		if q.pd.dev.iwarp() {
 			attr.Mask &^= driver.AttrPKeyIndex
 		}
@@ -69,6 +74,25 @@ func (q *qp) setDefaults(attr *driver.QPAttr, from, to driver.QPState) {
 	}
 	if attr.Mask&driver.AttrAccess != 0 && q.pd.dev.attr.AtomicCap == driver.AtomicNone {
 		attr.Access &^= driver.RemoteAtomic
+	}
+}
+
+// setRight fills in what keeps strangers away: rights of a connected queue pair, the key of datagrams.
+func (q *qp) setRight(attr *driver.QPAttr) {
+	right := driver.AttrAccess
+	if q.init.Type == driver.UD {
+		right = driver.AttrQKey
+	}
+	if attr.Mask&right == 0 {
+		attr.Access, attr.QKey = q.access(), driver.DefaultQKey
+	}
+	attr.Mask |= right
+}
+
+// learnMTU asks for the longest datagram of a port.
+func (q *qp) learnMTU(port int) {
+	if p, err := queryPort(q.pd.dev.ctx, port); err == nil {
+		q.maxDatagram.Store(uint64(p.ActiveMTU.Bytes()))
 	}
 }
 
@@ -85,18 +109,6 @@ func (q *qp) checkStep(from, to driver.QPState, mask driver.QPAttrMask) error {
 		return nil
 	}
 	return driver.Errorf(op, driver.ErrInvalid, "from %s to %s is no legal step (ibv_modify_qp(3))", from, to)
-}
-
-// sourceGID is the index of the entry that a queue pair connected by hand sends from.
-func (q *qp) sourceGID(attr *driver.QPAttr) int {
-	if attr.Mask&driver.AttrAV == 0 {
-		return 0
-	}
-	p := q.pd.dev.port(int(max(attr.AH.PortNum, 1)))
-	if p.GID < 0 {
-		return 0
-	}
-	return p.GIDs[p.GID].Index
 }
 
 func modifyError(op string, from, to driver.QPState, err error) error {
@@ -137,6 +149,7 @@ func (q *qp) reset(attr driver.QPAttr) error {
 	if err := modifyQP(q.h, &attr, 0); err != nil {
 		return modifyError(op, driver.QPState(q.state.Load()), driver.StateReset, err)
 	}
+	q.dests.dropAll()
 	q.conn = nil
 	q.told.Store(false)
 	q.state.Store(uint32(driver.StateReset))
@@ -153,16 +166,26 @@ func (q *qp) reset(attr driver.QPAttr) error {
 	return nil
 }
 
-// toErr flushes the queue pair if c is its connection still.
+// toErr flushes the queue pair if c is its connection still. Nothing is posted
+// meanwhile: it would reach a queue that the driver has done with.
 func (q *qp) toErr(c *conn) {
+	q.sendMu.Lock()
+	defer q.sendMu.Unlock()
+	q.recvMu.Lock()
+	defer q.recvMu.Unlock()
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.conn != c {
-		return
+	mine := q.conn == c
+	if mine {
+		attr := driver.QPAttr{Mask: driver.AttrState, State: driver.StateErr}
+		_ = modifyQP(q.h, &attr, 0) // it refuses only when the device is gone, which flushes too
+		q.state.Store(uint32(driver.StateErr))
 	}
-	attr := driver.QPAttr{Mask: driver.AttrState, State: driver.StateErr}
-	_ = modifyQP(q.h, &attr, 0) // it refuses only when the device is gone, which flushes too
-	q.state.Store(uint32(driver.StateErr))
+	q.mu.Unlock()
+	if mine && q.pd.dev.iwarp() {
+		token := q.token.Load()
+		q.sendCQ.giveBack(&q.sq, kindSend, token)
+		q.recvCQ.giveBack(&q.rq, kindRecv, token)
+	}
 }
 
 // begin reserves the queue pair for a Dial or an Accept.
@@ -172,6 +195,8 @@ func (q *qp) begin(op string) error {
 	switch s := driver.QPState(q.state.Load()); {
 	case q.closed:
 		return driver.Errorf(op, driver.ErrClosed, "the queue pair is closed")
+	case q.init.Type != driver.RC:
+		return driver.Unsupported(op, "the connection manager connects queue pairs of type RC only; those of type %v are connected by hand, see OOB", q.init.Type)
 	case q.connecting:
 		return driver.Errorf(op, driver.ErrInvalid, "the queue pair is being connected already")
 	case q.conn != nil || s != driver.StateInit && s != driver.StateReset:

@@ -11,6 +11,7 @@
 #include <rdma/rdma_cma.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 // The headers turn some names into macros for inline functions; the table wants the functions' own names.
@@ -50,7 +51,9 @@
 	X(ibv_create_qp, struct ibv_qp *, (struct ibv_pd *, struct ibv_qp_init_attr *))                               \
 	X(ibv_modify_qp, int, (struct ibv_qp *, struct ibv_qp_attr *, int))                                           \
 	X(ibv_query_qp, int, (struct ibv_qp *, struct ibv_qp_attr *, int, struct ibv_qp_init_attr *))                 \
-	X(ibv_destroy_qp, int, (struct ibv_qp *))
+	X(ibv_destroy_qp, int, (struct ibv_qp *))                                                                     \
+	X(ibv_create_ah, struct ibv_ah *, (struct ibv_pd *, struct ibv_ah_attr *))                                    \
+	X(ibv_destroy_ah, int, (struct ibv_ah *))
 
 #define CM_FUNCTIONS(X)                                                                                               \
 	X(rdma_create_event_channel, struct rdma_event_channel *, (void))                                             \
@@ -91,26 +94,27 @@ static int fail(int rc) { return rc == 0 ? 0 : errno ? -errno : -EIO; }
 // code turns the result of a function that returns an errno, or -1 and sets it, into ours.
 static int code(int rc) { return rc > 0 ? -rc : fail(rc); }
 
-static int missing(char *err, int n, const char *name) {
-	snprintf(err, n, "%s: %s", name, dlerror());
-	return -ENOSYS;
+// missing keeps the loader's words; rc tells a library that is missing from one that lacks a function.
+static int missing(char *err, int n, int rc) {
+	snprintf(err, n, "%s", dlerror());
+	return rc;
 }
 
 int cn_load(char *err, int n) {
-	void *verbs = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_GLOBAL);
-	if (!verbs)
-		return missing(err, n, "libibverbs");
-	void *cm = dlopen("librdmacm.so.1", RTLD_NOW | RTLD_GLOBAL);
-	if (!cm)
-		return missing(err, n, "librdmacm");
+	// Without it the objects of a device that is gone could not be freed. The library reads it when it first lists devices.
+	setenv("RDMAV_ALLOW_DISASSOC_DESTROY", "1", 0);
+	void *from = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_GLOBAL);
+	if (!from)
+		return missing(err, n, -ENOENT);
 #define LOAD(name, result, args)                                                                                      \
 	if (!(*(void **)&lib.name = dlsym(from, #name)))                                                              \
-		return missing(err, n, #name);
-	void *from = verbs;
+		return missing(err, n, -ENOSYS);
 #define TRY(name, result, args) *(void **)&lib.name = dlsym(from, #name);
 	FUNCTIONS(LOAD)
 	OPTIONAL(TRY)
-	from = cm;
+	from = dlopen("librdmacm.so.1", RTLD_NOW | RTLD_GLOBAL);
+	if (!from)
+		return missing(err, n, -ENOENT);
 	CM_FUNCTIONS(LOAD)
 	return 0;
 }
@@ -350,6 +354,9 @@ int cn_poll_cq(uint64_t cq, struct cn_wc *out, int n) {
 		out[i].qpn = wc[i].qp_num;
 		out[i].src_qp = wc[i].src_qp;
 		out[i].vendor = wc[i].vendor_err;
+		out[i].slid = wc[i].slid;
+		out[i].sl = wc[i].sl;
+		out[i].path_bits = wc[i].dlid_path_bits;
 	}
 	return got < 0 ? -EIO : got;
 }
@@ -405,6 +412,19 @@ int cn_create_qp(struct cn_qp_init *init) {
 	return 0;
 }
 
+static struct ibv_ah_attr to_ah_attr(const struct cn_path *in) {
+	struct ibv_ah_attr a = {
+		.dlid = in->dlid,
+		.sl = in->sl,
+		.src_path_bits = in->path_bits,
+		.is_global = in->global,
+		.port_num = in->port,
+		.grh = {.flow_label = in->flow_label, .sgid_index = in->sgid_index, .hop_limit = in->hop_limit, .traffic_class = in->traffic_class},
+	};
+	memcpy(a.grh.dgid.raw, in->dgid, sizeof in->dgid);
+	return a;
+}
+
 int cn_modify_qp(uint64_t qp, const struct cn_qp_attr *in) {
 	struct ibv_qp_attr a = {
 		.qp_state = in->state,
@@ -424,33 +444,48 @@ int cn_modify_qp(uint64_t qp, const struct cn_qp_attr *in) {
 		.timeout = in->timeout,
 		.retry_cnt = in->retry,
 		.rnr_retry = in->rnr_retry,
-		.ah_attr = {.dlid = in->dlid, .sl = in->sl, .is_global = in->global, .port_num = in->port},
+		.ah_attr = to_ah_attr(&in->path),
 	};
-	memcpy(a.ah_attr.grh.dgid.raw, in->dgid, sizeof in->dgid);
-	a.ah_attr.grh.sgid_index = in->sgid_index;
-	a.ah_attr.grh.hop_limit = 64;
 	return code(lib.ibv_modify_qp(P(ibv_qp, qp), &a, in->mask));
+}
+
+// What queue pairs of a type have to tell.
+static int query_mask(enum ibv_qp_type type) {
+	int mask = IBV_QP_STATE | IBV_QP_PORT | IBV_QP_SQ_PSN;
+	if (type == IBV_QPT_UD)
+		return mask | IBV_QP_QKEY;
+	mask |= IBV_QP_ACCESS_FLAGS | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_RQ_PSN | IBV_QP_DEST_QPN;
+	if (type == IBV_QPT_UC)
+		return mask;
+	return mask | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC |
+	       IBV_QP_MIN_RNR_TIMER;
 }
 
 int cn_query_qp(uint64_t qp, struct cn_qp_attr *out) {
 	struct ibv_qp_attr a = {0};
 	struct ibv_qp_init_attr init;
-	int rc = code(lib.ibv_query_qp(P(ibv_qp, qp), &a,
-				       IBV_QP_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-					       IBV_QP_RNR_RETRY | IBV_QP_RQ_PSN | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC |
-					       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER | IBV_QP_DEST_QPN | IBV_QP_PORT,
-				       &init));
+	int mask = query_mask(P(ibv_qp, qp)->qp_type);
+	int rc = code(lib.ibv_query_qp(P(ibv_qp, qp), &a, mask, &init));
 	if (rc)
 		return rc;
-	memcpy(out->dgid, a.ah_attr.grh.dgid.raw, sizeof out->dgid);
+	out->mask = mask;
+	memcpy(out->path.dgid, a.ah_attr.grh.dgid.raw, sizeof out->path.dgid);
+	out->path.flow_label = a.ah_attr.grh.flow_label;
+	out->path.dlid = a.ah_attr.dlid;
+	out->path.sl = a.ah_attr.sl;
+	out->path.path_bits = a.ah_attr.src_path_bits;
+	out->path.port = a.ah_attr.port_num;
+	out->path.sgid_index = a.ah_attr.grh.sgid_index;
+	out->path.traffic_class = a.ah_attr.grh.traffic_class;
+	out->path.hop_limit = a.ah_attr.grh.hop_limit;
+	out->path.global = a.ah_attr.is_global;
 	out->state = a.qp_state;
 	out->access = a.qp_access_flags;
+	out->qkey = a.qkey;
 	out->rq_psn = a.rq_psn;
 	out->sq_psn = a.sq_psn;
 	out->dest_qpn = a.dest_qp_num;
 	out->path_mtu = a.path_mtu;
-	out->dlid = a.ah_attr.dlid;
-	out->sl = a.ah_attr.sl;
 	out->port = a.port_num;
 	out->timeout = a.timeout;
 	out->retry = a.retry_cnt;
@@ -462,6 +497,15 @@ int cn_query_qp(uint64_t qp, struct cn_qp_attr *out) {
 }
 
 int cn_destroy_qp(uint64_t qp) { return code(lib.ibv_destroy_qp(P(ibv_qp, qp))); }
+
+int cn_create_ah(uint64_t pd, const struct cn_path *path, uint64_t *ah) {
+	struct ibv_ah_attr a = to_ah_attr(path);
+	errno = 0;
+	*ah = H(lib.ibv_create_ah(P(ibv_pd, pd), &a));
+	return *ah ? 0 : fail(-1);
+}
+
+int cn_destroy_ah(uint64_t ah) { return code(lib.ibv_destroy_ah(P(ibv_ah, ah))); }
 
 // entries views n flat entries from i on as the library's, which are laid out alike.
 _Static_assert(sizeof(struct cn_sge) == sizeof(struct ibv_sge) && offsetof(struct cn_sge, length) == offsetof(struct ibv_sge, length) &&
@@ -482,7 +526,11 @@ int cn_post_send(uint64_t qp, const struct cn_send *in, int n, const struct cn_s
 			.send_flags = in[i].flags,
 			.imm_data = htonl(in[i].imm),
 		};
-		if (in[i].op == IBV_WR_ATOMIC_CMP_AND_SWP || in[i].op == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		if (in[i].ah) {
+			wr[i].wr.ud.ah = P(ibv_ah, in[i].ah);
+			wr[i].wr.ud.remote_qpn = in[i].qpn;
+			wr[i].wr.ud.remote_qkey = in[i].qkey;
+		} else if (in[i].op == IBV_WR_ATOMIC_CMP_AND_SWP || in[i].op == IBV_WR_ATOMIC_FETCH_AND_ADD) {
 			wr[i].wr.atomic.remote_addr = in[i].remote;
 			wr[i].wr.atomic.compare_add = in[i].compare;
 			wr[i].wr.atomic.swap = in[i].swap;
@@ -588,6 +636,8 @@ int cn_cm_event_get(uint64_t ch, struct cn_cm_event *out) {
 	out->ctx = H((ev->listen_id ? ev->listen_id : ev->id)->context);
 	if (ev->event == RDMA_CM_EVENT_CONNECT_REQUEST)
 		out->child = H(ev->id);
+	if (ev->event == RDMA_CM_EVENT_DEVICE_REMOVAL && ev->id->verbs)
+		snprintf(out->device, sizeof out->device, "%s", lib.ibv_get_device_name(ev->id->verbs->device));
 	const struct rdma_conn_param *p = &ev->param.conn;
 	out->param.len = p->private_data ? p->private_data_len : 0;
 	if (out->param.len)
@@ -619,6 +669,13 @@ int cn_cm_adopt(uint64_t id, uint64_t ctx) {
 int cn_cm_destroy(uint64_t id) {
 	errno = 0;
 	return fail(lib.rdma_destroy_id(P(rdma_cm_id, id)));
+}
+
+// cn_cm_ipv6_only keeps an identifier that is bound to :: from taking IPv4 too.
+int cn_cm_ipv6_only(uint64_t id) {
+	int on = 1;
+	errno = 0;
+	return fail(lib.rdma_set_option(P(rdma_cm_id, id), RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof on));
 }
 
 int cn_cm_bind(uint64_t id, const struct cn_addr *addr) {

@@ -47,11 +47,19 @@ struct cn_qp_init {
 	uint64_t qp;                                                // out
 };
 
-struct cn_qp_attr {
+// The way to a peer.
+struct cn_path {
 	uint8_t dgid[16];
+	uint32_t flow_label;
+	uint16_t dlid;
+	uint8_t sl, path_bits, port, sgid_index, traffic_class, hop_limit, global;
+};
+
+struct cn_qp_attr {
+	struct cn_path path;
 	uint32_t mask, state, cur_state, access, qkey, rq_psn, sq_psn, dest_qpn, path_mtu;
-	uint16_t pkey_index, dlid;
-	uint8_t port, timeout, retry, rnr_retry, min_rnr, rd_atomic, dest_rd_atomic, sl, sgid_index, global, sqd_notify;
+	uint16_t pkey_index;
+	uint8_t port, timeout, retry, rnr_retry, min_rnr, rd_atomic, dest_rd_atomic, sqd_notify;
 };
 
 struct cn_sge {
@@ -61,7 +69,9 @@ struct cn_sge {
 
 struct cn_send {
 	uint64_t id, remote, compare, swap;
-	uint32_t op, flags, imm, rkey, sge, n; // sge: index of the first of n entries
+	uint64_t ah; // of a datagram, whose destination is qpn with qkey; 0: it is none
+	uint32_t op, flags, imm, rkey, qpn, qkey;
+	uint32_t sge, n; // sge: index of the first of n entries
 };
 
 struct cn_recv {
@@ -72,6 +82,8 @@ struct cn_recv {
 struct cn_wc {
 	uint64_t id;
 	uint32_t status, op, flags, imm, len, qpn, src_qp, vendor;
+	uint16_t slid;
+	uint8_t sl, path_bits;
 };
 
 struct cn_addr {
@@ -91,6 +103,7 @@ struct cn_cm_event {
 	uint64_t child; // the new identifier of a request
 	int32_t status;
 	uint32_t type;
+	char device[64]; // of a removal: its name
 	struct cn_param param;
 };
 
@@ -100,6 +113,7 @@ struct cn_step {
 	uint8_t responder, depth, min_rnr;
 };
 
+// cn_load fails with ENOENT for a library that is missing and with ENOSYS for one that is too old; err gets the loader's words.
 int cn_load(char *err, int n);
 int cn_devices(struct cn_dev *out, int max);
 int cn_open(const char *name, uint64_t *ctx, int *async_fd);
@@ -132,6 +146,8 @@ int cn_create_qp(struct cn_qp_init *init);
 int cn_modify_qp(uint64_t qp, const struct cn_qp_attr *attr);
 int cn_query_qp(uint64_t qp, struct cn_qp_attr *attr);
 int cn_destroy_qp(uint64_t qp);
+int cn_create_ah(uint64_t pd, const struct cn_path *path, uint64_t *ah);
+int cn_destroy_ah(uint64_t ah);
 
 // cn_post_* post n requests whose entries are in sge, in one call of the library.
 // They return how many were accepted; err is the errno about the next one.
@@ -144,6 +160,7 @@ int cn_cm_event_get(uint64_t ch, struct cn_cm_event *out);
 int cn_cm_create(uint64_t ch, uint64_t ctx, uint64_t *id);
 int cn_cm_adopt(uint64_t id, uint64_t ctx);
 int cn_cm_destroy(uint64_t id);
+int cn_cm_ipv6_only(uint64_t id);
 int cn_cm_bind(uint64_t id, const struct cn_addr *addr);
 int cn_cm_listen(uint64_t id, int backlog);
 int cn_cm_resolve_addr(uint64_t id, const struct cn_addr *to, int ms);

@@ -32,6 +32,9 @@ type srq struct {
 
 func (p *pd) CreateSRQ(init driver.SRQInit) (driver.SRQ, error) {
 	const op = "create shared receive queue"
+	if err := p.dev.usable(op); err != nil {
+		return nil, err
+	}
 	a := &p.dev.attr
 	switch {
 	case !a.Caps.Has(driver.CapSRQ):
@@ -58,7 +61,7 @@ func (p *pd) CreateSRQ(init driver.SRQInit) (driver.SRQ, error) {
 	h, err := createSRQ(p.h, s.serial, &raw)
 	if err != nil {
 		s.forget()
-		return nil, &driver.Error{Op: op, Err: err}
+		return nil, roomError(op, err)
 	}
 	s.h = h
 	p.children.Add(1)
@@ -161,7 +164,7 @@ func (s *srq) Close() error {
 	if s.closed {
 		return nil
 	}
-	if err := destroySRQ(s.h); err != nil {
+	if err := s.pd.dev.released(destroySRQ(s.h)); err != nil {
 		return &driver.Error{Op: op, Err: err}
 	}
 	s.closed = true

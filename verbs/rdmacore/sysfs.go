@@ -110,18 +110,10 @@ func portAddrs(p Port, transport driver.TransportType) []netip.Addr {
 	return addrs
 }
 
-// netdevAddrs lists the addresses of the interface of an iWARP port, whose only
-// GID is the interface's hardware address, padded.
+// netdevAddrs lists the addresses of the interface of an iWARP port.
 func netdevAddrs(g GID) []netip.Addr {
-	list, err := net.Interfaces()
-	if err != nil {
-		return nil
-	}
 	var addrs []netip.Addr
-	for _, ifc := range list {
-		if ifc.Name != g.Netdev && (len(ifc.HardwareAddr) != 6 || !bytes.HasPrefix(g.Addr[:], ifc.HardwareAddr)) {
-			continue
-		}
+	for _, ifc := range netdevsOf(g) {
 		own, err := ifc.Addrs()
 		if err != nil {
 			continue // the interface is gone meanwhile
@@ -135,6 +127,18 @@ func netdevAddrs(g GID) []netip.Addr {
 		}
 	}
 	return addrs
+}
+
+// netdevsOf returns the interfaces that an entry belongs to. The only entry of an
+// iWARP port does not name them; it is their hardware address, padded.
+func netdevsOf(g GID) []net.Interface {
+	list, err := net.Interfaces()
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(list, func(ifc net.Interface) bool {
+		return ifc.Name != g.Netdev && (len(ifc.HardwareAddr) != 6 || !bytes.HasPrefix(g.Addr[:], ifc.HardwareAddr))
+	})
 }
 
 // zoned adds the interface to a link-local address.

@@ -72,7 +72,8 @@ func NewPair(t *testing.T, dev *verbs.Device, cfg PairConfig) *Pair {
 	}
 	closeAll(t, "listener", l.Close)
 	if a := attr(t, dev); a.Caps.Has(verbs.CapActiveFirst) && !a.Caps.Has(verbs.CapPassiveSend) {
-		p.Active.PostSend(verbs.SendWR{Op: verbs.OpWrite}) // so that either side may send from now on
+		p.Active.PostSend(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.Signaled}) // so that either side may send from now on
+		p.Active.Expect(0, verbs.StatusSuccess, verbs.WCWrite)
 	}
 	return p
 }

@@ -16,6 +16,7 @@ var postTests = []test{
 	{"Oversize", Options{}, testOversize},
 	{"TooManyEntries", Options{}, testTooManyEntries},
 	{"ListReusable", Options{}, testListReusable},
+	{"InOrder", Options{}, testInOrder},
 }
 
 // badWR is a request that every device refuses when it is posted.
@@ -153,4 +154,19 @@ func testListReusable(t *testing.T, dev *verbs.Device) {
 		}
 	}
 	p.Active.Expect(2, verbs.StatusSuccess, verbs.WCSend)
+}
+
+// testInOrder mixes requests that wait for the peer with such as do not: they
+// complete in the order in which they were posted.
+func testInOrder(t *testing.T, dev *verbs.Device) {
+	p := NewPair(t, dev, PairConfig{})
+	for round := range uint64(20) {
+		p.Passive.PostRecv(round, 0, 8)
+		p.Active.PostSend(
+			p.Active.RDMA(1, verbs.OpRead, 0, 60000, p.Passive), p.Active.RDMA(2, verbs.OpWrite, 0, 8, p.Passive), p.Active.Send(3, 0, 8))
+		p.Active.Expect(1, verbs.StatusSuccess, verbs.WCRead)
+		p.Active.Expect(2, verbs.StatusSuccess, verbs.WCWrite)
+		p.Active.Expect(3, verbs.StatusSuccess, verbs.WCSend)
+		p.Passive.Expect(round, verbs.StatusSuccess, verbs.WCRecv)
+	}
 }

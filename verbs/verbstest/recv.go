@@ -2,6 +2,7 @@ package verbstest
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 
 	"cinnabar/verbs"
@@ -139,6 +140,9 @@ func testNoReceiveByModify(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
 	for _, s := range []*Side{p.Active, p.Passive} {
 		err := s.QP.Modify(verbs.QPAttr{Mask: verbs.AttrRNRRetry | verbs.AttrMinRNRTimer, RNRRetry: 2, MinRNRTimer: 6})
+		if errors.Is(err, verbs.ErrInvalid) && attr(t, dev).Caps.Has(verbs.CapRawState) {
+			t.Skip("the device sets the count on the way to RTS only, as InfiniBand's table of transitions has it, and says so")
+		}
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -48,7 +48,7 @@ func TestDevice(t *testing.T, open Open) {
 	groups := []group{
 		{"Device", deviceTests}, {"Memory", memoryTests}, {"CQ", cqTests}, {"QP", qpTests}, {"Post", postTests},
 		{"Opcode", opcodeTests}, {"Flag", flagTests}, {"Recv", recvTests}, {"Flush", flushTests}, {"Learn", learnTests},
-		{"SRQ", srqTests}, {"Event", eventTests}, {"CM", cmTests}, {"Exchange", exchangeTests}, {"Stress", stressTests},
+		{"SRQ", srqTests}, {"UC", ucTests}, {"UD", udTests}, {"Event", eventTests}, {"CM", cmTests}, {"Exchange", exchangeTests}, {"Stress", stressTests},
 	}
 	for _, g := range groups {
 		t.Run(g.name, func(t *testing.T) {

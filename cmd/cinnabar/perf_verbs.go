@@ -1,0 +1,243 @@
+package main
+
+import (
+	"math"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"cinnabar/verbs"
+)
+
+// Defaults and limits of perf verbs. Those that perftest's programs have, too, are theirs.
+const (
+	verbsPort          = "18515" // DEF_PORT of perftest
+	verbsDepth         = 128     // DEF_TX_BW
+	verbsMaxDepth      = 16384
+	verbsMaxSignal     = 32       // requests that share a completion, unless --signal-every says otherwise
+	verbsGroupBytes    = 16 << 20 // and their bytes, so that progress can be seen
+	verbsInlineLatency = 220      // DEF_INLINE_WRITE
+	verbsSettingLen    = 256      // bytes that the exchange has for an option's value
+	verbsMeetTimeout   = pingpongTimeout
+	verbsBandwidthSize = "64KiB"
+	verbsLatencySize   = "64"
+)
+
+// verbsOp is an operation that perf verbs measures.
+type verbsOp uint8
+
+const (
+	verbsWrite verbsOp = iota
+	verbsWriteImm
+	verbsRead
+	verbsSend
+	verbsAtomic
+)
+
+var verbsOps = [...]struct {
+	name string
+	code verbs.Opcode
+}{
+	verbsWrite: {"write", verbs.OpWrite}, verbsWriteImm: {"write-imm", verbs.OpWriteImm}, verbsRead: {"read", verbs.OpRead},
+	verbsSend: {"send", verbs.OpSend}, verbsAtomic: {"atomic", verbs.OpFetchAdd},
+}
+
+// String is what --op calls the operation.
+func (o verbsOp) String() string { return verbsOps[o].name }
+
+// fetches reports whether the operation brings something back, so that it measures a round trip by itself.
+func (o verbsOp) fetches() bool { return o == verbsRead || o == verbsAtomic }
+
+// received reports whether the operation uses up a receive of the peer's.
+func (o verbsOp) received() bool { return o == verbsSend || o == verbsWriteImm }
+
+// verbsOptions are the options of perf verbs.
+type verbsOptions struct {
+	peer, listen     string // HOST[:PORT] of the server, "" on the server itself; where it listens
+	device           string
+	opText, sizeText string
+	op               verbsOp
+	sizes            []int64 // rising
+	latency          bool
+	bandwidth        bool
+	depth            int // requests outstanding at most
+	every            int // --signal-every; 0: by default
+	count            int // of each size; 0: as many as duration allows
+	duration         time.Duration
+	timeout          time.Duration
+	inline           int // bytes of messages that are sent inline at most; negative: by default
+	events           bool
+	keep             bool
+	json             bool
+}
+
+func (o *verbsOptions) largest() int64 { return o.sizes[len(o.sizes)-1] }
+
+func newPerfVerbs(s streams) *cobra.Command {
+	o := &verbsOptions{}
+	cmd := &cobra.Command{
+		Use:   "verbs [HOST[:PORT]]",
+		Short: "Bandwidth and latency of RDMA operations, as perftest measures them",
+		Long: `verbs without HOST waits for a client; with HOST it connects to that server and
+measures. Both sides need the same operation, sizes, depth, count or duration, and
+inline: what differs is named, and both end. perftest's programs are no peers.
+
+Bandwidth is that of ib_write_bw, ib_read_bw, ib_send_bw and ib_atomic_bw: all bytes by
+the time from the first request to the last completion. Latency is that of
+ib_write_lat, ib_send_lat, ib_read_lat and ib_atomic_lat: half of the round trip of a
+message and its answer, the whole one for reads and atomics. Rates are in MiB/s,
+2^20 bytes, times in µs.`,
+		Example: "  cinnabar perf verbs --op read --size 4KiB..1MiB &\n  cinnabar perf verbs --op read --size 4KiB..1MiB localhost",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				o.peer = args[0]
+			}
+			if err := o.parse(cmd.Flags()); err != nil {
+				return err
+			}
+			return runPerfVerbs(cmd.Context(), o, s)
+		},
+	}
+	o.register(cmd.Flags())
+	return cmd
+}
+
+func (o *verbsOptions) register(f *pflag.FlagSet) {
+	f.SortFlags = false
+	f.StringVar(&o.opText, "op", "write", "write, write-imm, read, send or atomic (fetch and add)")
+	f.BoolVar(&o.bandwidth, "bandwidth", false, "measure bandwidth (the default)")
+	f.BoolVar(&o.latency, "latency", false, "measure latency")
+	f.StringVar(&o.sizeText, "size", "", "bytes: one size, several (1KiB,64KiB), or a range that doubles (1KiB..1MiB)\n(default "+verbsBandwidthSize+", for latency "+verbsLatencySize+")")
+	f.IntVar(&o.depth, "depth", verbsDepth, "requests outstanding at most")
+	f.IntVar(&o.count, "count", 0, "operations of each size; 0 goes by --duration")
+	f.DurationVar(&o.duration, "duration", time.Second, "time for each size")
+	f.IntVar(&o.inline, "inline", -1, "send messages of up to so many bytes inline (default "+strconv.Itoa(verbsInlineLatency)+" for latency as perftest, else 0;\nless where the device has less)")
+	f.IntVar(&o.every, "signal-every", 0, "requests that share a completion (default a quarter of --depth, at most "+strconv.Itoa(verbsMaxSignal)+")")
+	f.BoolVar(&o.events, "events", false, "sleep until a completion event comes (default: poll)")
+	deviceFlag(f, &o.device)
+	f.StringVar(&o.listen, "listen", ":"+verbsPort, "server: address, HOST:PORT; without HOST every address, port 0 is a free one")
+	f.BoolVar(&o.keep, "keep", false, "server: go on serving when a client is done")
+	f.DurationVar(&o.timeout, "timeout", perfTimeout, "give the other side up that says nothing for so long")
+	f.BoolVar(&o.json, "json", false, "print a JSON object for each size")
+	f.Lookup("inline").DefValue = "0" // says its text; 0 is not printed
+}
+
+// parse checks the options.
+func (o *verbsOptions) parse(f *pflag.FlagSet) (err error) {
+	if o.latency && o.bandwidth {
+		return usagef("--latency and --bandwidth were given; one is measured at a time")
+	}
+	if o.op, err = parseName("--op", o.opText, verbsWrite, verbsWriteImm, verbsRead, verbsSend, verbsAtomic); err != nil {
+		return err
+	}
+	if err := o.checkCounts(); err != nil {
+		return err
+	}
+	if o.latency && o.op == verbsWrite && o.events {
+		return usagef("--events with the latency of writes: a write raises no event at the other side; take --op write-imm or send")
+	}
+	if o.peer != "" && (f.Changed("listen") || o.keep) {
+		return usagef("--listen and --keep are for servers, which have no HOST")
+	}
+	return o.parseSizes(f.Changed("size"))
+}
+
+func (o *verbsOptions) checkCounts() error {
+	switch {
+	case o.depth < 1 || o.depth > verbsMaxDepth:
+		return usagef("--depth %d is not between 1 and %d", o.depth, verbsMaxDepth)
+	case o.every < 0 || o.every > o.depth:
+		return usagef("--signal-every %d is not between 1 and --depth, %d", o.every, o.depth)
+	case o.count < 0 || o.count > math.MaxInt32 || o.count == 0 && o.duration <= 0:
+		return usagef("--count %d with --duration %v measures nothing, or over %d operations", o.count, o.duration, math.MaxInt32)
+	case o.timeout <= 0:
+		return usagef("--timeout %v is no time", o.timeout)
+	}
+	return nil
+}
+
+// parseSizes reads --size, if it was given.
+func (o *verbsOptions) parseSizes(given bool) (err error) {
+	least := int64(1)
+	switch {
+	case o.op == verbsAtomic:
+		if given {
+			least = wordLen
+		} else {
+			o.sizeText = strconv.Itoa(wordLen)
+		}
+	case given:
+	case o.latency:
+		o.sizeText = verbsLatencySize
+	default:
+		o.sizeText = verbsBandwidthSize
+	}
+	if o.sizes, err = parseSizes(o.sizeText, least, perfMaxSize); err != nil {
+		return err
+	}
+	if o.op == verbsAtomic && (len(o.sizes) > 1 || o.sizes[0] != wordLen) {
+		return usagef("--size %s: an atomic has %d bytes", o.sizeText, wordLen)
+	}
+	if n := len(o.settings()["size"]); n > verbsSettingLen {
+		return usagef("--size %s: too many sizes for one run", o.sizeText)
+	}
+	return nil
+}
+
+// measure is what is measured, in a word.
+func (o *verbsOptions) measure() string {
+	if o.latency {
+		return "latency"
+	}
+	return "bandwidth"
+}
+
+// settings are what both sides must agree on, by the names of their options.
+func (o *verbsOptions) settings() map[string]string {
+	sizes := make([]string, len(o.sizes))
+	for i, n := range o.sizes {
+		sizes[i] = strconv.FormatInt(n, 10)
+	}
+	m := map[string]string{
+		"op": o.op.String(), "measure": o.measure(), "size": strings.Join(sizes, ","),
+		"depth": strconv.Itoa(o.depth), "count": strconv.Itoa(o.count), "inline": strconv.Itoa(o.inlineLimit()),
+	}
+	if o.count == 0 {
+		m["duration"] = o.duration.String()
+	}
+	return m
+}
+
+// inlineLimit is --inline with its default filled in.
+func (o *verbsOptions) inlineLimit() int {
+	switch {
+	case o.op.fetches(): // their memory is written to
+		return 0
+	case o.inline >= 0:
+		return o.inline
+	case o.latency:
+		return verbsInlineLatency
+	}
+	return 0
+}
+
+// group is how many requests of a size share a completion.
+func (o *verbsOptions) group(size int64) int {
+	if o.every > 0 {
+		return o.every
+	}
+	return int(max(1, min(int64(o.depth/4), verbsMaxSignal, verbsGroupBytes/size)))
+}
+
+// serverAddr is HOST[:PORT] with the port filled in. An IPv6 address with a port stands in brackets.
+func serverAddr(text string) string {
+	if host, port, err := net.SplitHostPort(text); err == nil {
+		return net.JoinHostPort(host, port)
+	}
+	return net.JoinHostPort(strings.TrimSuffix(strings.TrimPrefix(text, "["), "]"), verbsPort)
+}

@@ -1,0 +1,101 @@
+//go:build !race
+
+package main
+
+import (
+	"context"
+	"testing"
+
+	"cinnabar/verbs"
+)
+
+// Posting and polling allocate nothing, on either side, whatever is measured.
+func TestPerfVerbsAllocations(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		o      verbsOptions
+		inline int
+		size   int64
+	}{
+		{"write", verbsOptions{op: verbsWrite}, 0, 4096},
+		{"write-imm", verbsOptions{op: verbsWriteImm}, 0, 4096},
+		{"read", verbsOptions{op: verbsRead}, 0, 4096},
+		{"send", verbsOptions{op: verbsSend}, 0, 4096},
+		{"send inline", verbsOptions{op: verbsSend}, 64, 64},
+		{"atomic", verbsOptions{op: verbsAtomic}, 0, wordLen},
+		{"write latency", verbsOptions{op: verbsWrite, latency: true}, 0, 64},
+		{"write latency inline", verbsOptions{op: verbsWrite, latency: true}, 64, 64},
+		{"send latency", verbsOptions{op: verbsSend, latency: true}, 64, 64},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.o.inline, tt.o.sizes, tt.o.depth, tt.o.timeout = tt.inline, []int64{tt.size}, 16, perfTimeout
+			p := newVerbsPair(t, &tt.o)
+			step := p.pumpStep
+			if tt.o.latency {
+				step = p.bounceStep
+			}
+			round := func() {
+				if err := step(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 40 {
+				round()
+			}
+			if n := testing.AllocsPerRun(200, round); n != 0 {
+				t.Errorf("%v allocations", n)
+			}
+		})
+	}
+}
+
+// pumpStep fills the client's send queue once, and waits until it is empty and the server has taken what it receives.
+// Both sides poll in turn.
+func (p *verbsPair) pumpStep(context.Context) error {
+	goal := p.client.sender.posted + uint64(p.client.o.depth)
+	for p.client.sender.done < goal || p.client.o.op.received() && p.server.received < goal {
+		if err := p.client.sender.fill(goal); err != nil {
+			return err
+		}
+		if err := p.pollBoth(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *verbsPair) pollBoth() error {
+	if err := p.client.poll(); err != nil {
+		return err
+	}
+	return p.server.poll()
+}
+
+// bounceStep makes a round trip.
+func (p *verbsPair) bounceStep(ctx context.Context) error {
+	for _, way := range [][2]*verbsEnd{{p.client, p.server}, {p.server, p.client}} {
+		if err := p.message(ctx, way[0], way[1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// message has one side send its message and the other take it, which is there by then.
+func (p *verbsPair) message(ctx context.Context, from, to *verbsEnd) error {
+	arrived := func() bool { return to.lastByte() == byte(to.heard+1) }
+	send, await := from.writeNext, to.awaitWrite
+	if from.sender.group[0].Op == verbs.OpSend {
+		arrived = func() bool { return to.received > to.heard }
+		send, await = from.sendNext, to.awaitMessage
+	}
+	if err := send(ctx); err != nil {
+		return err
+	}
+	for !arrived() || from.sender.done < from.reading {
+		if err := p.pollBoth(); err != nil {
+			return err
+		}
+	}
+	return await(ctx)
+}

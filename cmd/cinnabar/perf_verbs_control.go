@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// What the two sides of perf verbs tell each other, over the TCP connection of the exchange. Each message is a line of
+// JSON. Beside the conversation both sides say alive every now and then, so that each notices that the other one is
+// frozen, even in a measurement in which it has nothing to do.
+//
+//	client                          server
+//	  | -- begin, size -------------> |  prepares itself
+//	  | <--------------------- ready -- |
+//	  | == the operations ==========> |
+//	  | -- done --------------------> |
+//	  |       ... size by size ...     |
+//	  | -- bye ---------------------> |
+//	  | <----------------------- bye -- |
+const (
+	verbsSayAlive  = "alive"
+	verbsSayBegin  = "begin"
+	verbsSayReady  = "ready"
+	verbsSayDone   = "done"
+	verbsSayBye    = "bye"
+	verbsSayFailed = "failed"
+)
+
+// verbsSaid is one message.
+type verbsSaid struct {
+	Word   string `json:"word"`
+	Size   int64  `json:"size,omitempty"`
+	Reason string `json:"reason,omitempty"` // of a failure
+}
+
+// verbsControl is the conversation of one side. A failure of it, of the other side, or of the operations to get on ends
+// the context that it was opened with.
+type verbsControl struct {
+	x     *exchange
+	limit time.Duration // in which the other side must have said something
+	heard chan verbsSaid
+
+	mu     sync.Mutex // for sending
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup
+	stop   chan struct{}
+
+	active   atomic.Bool   // operations are to get on
+	progress atomic.Uint64 // operations that have completed
+}
+
+// openVerbsControl begins the conversation on x, which the caller closes after close.
+func openVerbsControl(ctx context.Context, x *exchange, limit time.Duration) (*verbsControl, context.Context) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	c := &verbsControl{x: x, limit: limit, heard: make(chan verbsSaid), cancel: cancel, stop: make(chan struct{})}
+	c.wg.Go(func() { c.listen(ctx) })
+	c.wg.Go(c.beat)
+	return c, ctx
+}
+
+// close ends the conversation, whatever state it is in.
+func (c *verbsControl) close() {
+	c.cancel(nil)
+	close(c.stop)
+	_ = c.x.SetDeadline(past) // fails only on a closed connection
+	c.wg.Wait()
+}
+
+// listen passes on what the other side says, until it has said bye.
+func (c *verbsControl) listen(ctx context.Context) {
+	for {
+		said, err := c.read()
+		if err == nil && said.Word == verbsSayFailed {
+			err = fmt.Errorf("the other side failed: %s", said.Reason)
+		}
+		if err != nil {
+			c.cancel(err)
+			return
+		}
+		if said.Word == verbsSayAlive {
+			continue
+		}
+		select {
+		case c.heard <- said:
+		case <-ctx.Done():
+			return
+		}
+		if said.Word == verbsSayBye {
+			return
+		}
+	}
+}
+
+// read waits for the next message.
+func (c *verbsControl) read() (said verbsSaid, err error) {
+	if err := c.x.SetReadDeadline(time.Now().Add(c.limit)); err != nil {
+		return said, err
+	}
+	line, err := c.x.readLine()
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return said, fmt.Errorf("the other side has said nothing for %v; it is frozen, or the network between is cut (--timeout)", c.limit)
+	case errors.Is(err, io.EOF):
+		return said, errors.New("the other side ended before it was done; see its messages")
+	case err != nil:
+		return said, fmt.Errorf("talk to the other side: %w", err)
+	}
+	if err := json.Unmarshal(line, &said); err != nil {
+		return said, fmt.Errorf("the other side says %.64q, which is not understood", line)
+	}
+	return said, nil
+}
+
+// beat says alive, and watches whether operations get on.
+func (c *verbsControl) beat() {
+	tick := time.NewTicker(max(1, c.limit/perfTicks))
+	defer tick.Stop()
+	for seen, still := uint64(0), 0; ; {
+		select {
+		case <-c.stop:
+			return
+		case <-tick.C:
+		}
+		if err := c.say(verbsSaid{Word: verbsSayAlive}); err != nil {
+			c.cancel(err)
+			return
+		}
+		if n := c.progress.Load(); n != seen || !c.active.Load() {
+			seen, still = n, 0
+			continue
+		}
+		if still++; still == perfTicks {
+			c.cancel(fmt.Errorf("no operation has completed for %v; the other side is frozen, or the network between is cut (--timeout)", c.limit))
+			return
+		}
+	}
+}
+
+// say sends a message.
+func (c *verbsControl) say(said verbsSaid) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	b, err := json.Marshal(said)
+	if err != nil {
+		return err
+	}
+	if err := c.x.SetWriteDeadline(time.Now().Add(c.limit)); err != nil {
+		return fmt.Errorf("talk to the other side: %w", err)
+	}
+	if _, err := c.x.Write(append(b, '\n')); err != nil {
+		return fmt.Errorf("talk to the other side: %w", err)
+	}
+	return nil
+}
+
+// hear waits for the next message.
+func (c *verbsControl) hear(ctx context.Context) (verbsSaid, error) {
+	select {
+	case said := <-c.heard:
+		return said, nil
+	case <-ctx.Done():
+		return verbsSaid{}, context.Cause(ctx)
+	}
+}
+
+// expect waits for a certain message.
+func (c *verbsControl) expect(ctx context.Context, word string) error {
+	said, err := c.hear(ctx)
+	if err == nil && said.Word != word {
+		err = fmt.Errorf("the other side says %.64q instead of %q", said.Word, word)
+	}
+	return err
+}
+
+// failed tells the other side why this one ends, if it listens.
+func (c *verbsControl) failed(err error) {
+	reason := oneLine(err)
+	_ = c.say(verbsSaid{Word: verbsSayFailed, Reason: reason[:min(len(reason), exchangeLimit/8)]}) // what went wrong is reported here
+}
+
+// bye answers the client's farewell, and waits for it to hang up: what it has still said and nobody has read would make
+// the system take the answer back.
+func (c *verbsControl) bye(ctx context.Context) error {
+	if err := c.say(verbsSaid{Word: verbsSayBye}); err != nil {
+		return err
+	}
+	if err := c.x.SetReadDeadline(time.Now().Add(c.limit)); err != nil {
+		return err
+	}
+	defer interrupt(ctx, c.x)()
+	_, _ = io.Copy(io.Discard, c.x) // however it ends, the client has what it wanted
+	return nil
+}

@@ -1,0 +1,29 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// A side whose peer is frozen ends with an error in the time that is set, even one that has nothing to do.
+func TestPerfVerbsPeerFrozen(t *testing.T) {
+	t.Parallel()
+	for _, args := range []string{"--op write", "--op send --latency"} {
+		for _, frozen := range []string{"server", "client"} {
+			t.Run(args+" "+frozen, func(t *testing.T) {
+				t.Parallel() // most of the time they wait
+				server, client, o, clientOut := startLongVerbs(t, args, "--timeout 1s")
+				victim, left := server, client
+				if frozen == "client" {
+					victim, left = client, server
+				} else {
+					o = clientOut
+				}
+				freeze(t, victim)
+				if code := exitOf(t, left); code != 1 || !strings.Contains(o.err.String(), "the other side") {
+					t.Errorf("exit code %d: %q", code, &o.err)
+				}
+			})
+		}
+	}
+}

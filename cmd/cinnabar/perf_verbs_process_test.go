@@ -1,0 +1,254 @@
+package main
+
+import (
+	"encoding/json"
+	"math"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// startVerbs starts a server of perf verbs and returns where it waits.
+func startVerbs(t *testing.T, args ...string) (*exec.Cmd, string, <-chan string, *output) {
+	t.Helper()
+	cmd, seen, o := start(t, append([]string{"perf", "verbs", "--listen", "127.0.0.1:0"}, args...)...)
+	t.Cleanup(func() {
+		if cmd.ProcessState == nil {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	})
+	return cmd, waitLine(t, seen, `127\.0\.0\.1:\d+`)[0], seen, o
+}
+
+// verbsLines runs a client with --json and returns what it measured.
+func verbsLines(t *testing.T, args ...string) []verbsLine {
+	t.Helper()
+	code, o := runProcess(t, append([]string{"perf", "verbs", "--json"}, args...)...)
+	if code != 0 {
+		t.Fatalf("%v: exit code %d: %s", args, code, &o.err)
+	}
+	var got []verbsLine
+	for text := range strings.Lines(o.out.String()) {
+		l := verbsLine{verbsBandwidthLine: &verbsBandwidthLine{}, verbsLatencyLine: &verbsLatencyLine{}}
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, l)
+	}
+	return got
+}
+
+func TestPerfVerbsTwoProcesses(t *testing.T) {
+	for _, tt := range []struct {
+		args  string
+		sizes []int64
+	}{
+		{"--op write --size 1,64,64KiB --count 100", []int64{1, 64, 65536}},
+		{"--op write-imm --size 16KiB..64KiB --count 50 --depth 7", []int64{16384, 32768, 65536}},
+		{"--op send --size 1,1000,100000 --count 300 --depth 16 --inline 64", []int64{1, 1000, 100000}},
+		{"--op send --size 4KiB --count 100 --events --signal-every 5", []int64{4096}},
+		{"--op read --size 64,64KiB --count 30", []int64{64, 65536}},
+		{"--op atomic --count 30", []int64{8}},
+		{"--op write --depth 1 --duration 10ms", []int64{65536}},
+		{"--latency --op write --size 1,64,4KiB --count 20", []int64{1, 64, 4096}},
+		{"--latency --op write --size 3,4KiB --count 20 --inline 0", []int64{3, 4096}},
+		{"--latency --op write-imm --count 20 --depth 3", []int64{64}},
+		{"--latency --op send --size 1..4 --count 20 --depth 2 --signal-every 2", []int64{1, 2, 4}},
+		{"--latency --op send --duration 10ms --events", []int64{64}},
+		{"--latency --op read --count 20", []int64{64}},
+		{"--latency --op atomic --count 20 --events", []int64{8}},
+	} {
+		t.Run(tt.args, func(t *testing.T) {
+			args := strings.Fields(tt.args)
+			server, address, _, o := startVerbs(t, args...)
+			lines := verbsLines(t, append(args, address)...)
+			wantOK(t, server, o)
+			if len(lines) != len(tt.sizes) {
+				t.Fatalf("%d lines, want %d", len(lines), len(tt.sizes))
+			}
+			for i, l := range lines {
+				checkVerbsLine(t, l, tt.sizes[i], strings.Contains(tt.args, "--latency"))
+			}
+		})
+	}
+}
+
+// checkVerbsLine checks that a line says what was asked for, and its numbers fit each other.
+func checkVerbsLine(t *testing.T, l verbsLine, size int64, latency bool) {
+	t.Helper()
+	if l.SizeBytes != size || l.Count < 1 || l.Seconds <= 0 || l.Device != softwareDevice || l.Transport != "iWARP" {
+		t.Errorf("%+v, want size %d on %s", l, size, softwareDevice)
+	}
+	if !latency {
+		if b := l.verbsBandwidthLine; l.Measure != "bandwidth" || b.OperationsPerSecond <= 0 || math.Abs(b.OperationsPerSecond*l.Seconds/float64(l.Count)-1) > 0.01 {
+			t.Errorf("%+v %+v", l, b)
+		}
+		return
+	}
+	if v := l.verbsLatencyLine; l.Measure != "latency" || v.MinUsec <= 0 || v.TypicalUsec < v.MinUsec || v.P99Usec < v.TypicalUsec || v.MaxUsec < v.P99Usec || v.ClockUsec < 0 {
+		t.Errorf("%+v %+v", l, v)
+	}
+}
+
+// What is printed is what was measured: 1 MiB, a thousand times, in MiB/s, against the clock on the wall.
+func TestPerfVerbsUnits(t *testing.T) {
+	count := 1000
+	if raceEnabled {
+		count = 100
+	}
+	args := []string{"--op", "write", "--size", "1MiB", "--count", strconv.Itoa(count)}
+	server, address, _, o := startVerbs(t, args...)
+	before := time.Now()
+	code, client := runProcess(t, append([]string{"perf", "verbs", address}, args...)...)
+	wall := time.Since(before).Seconds()
+	if code != 0 {
+		t.Fatalf("exit code %d: %s", code, &client.err)
+	}
+	wantOK(t, server, o)
+	m := regexp.MustCompile(`(?m)^write +1048576 bytes +(\d+) operations +([0-9.]+) s +([0-9.]+) MiB/s +([0-9.]+) operations/s$`).FindStringSubmatch(client.out.String())
+	if m == nil {
+		t.Fatalf("no result with units in\n%s", &client.out)
+	}
+	var v [4]float64
+	for i := range v {
+		var err error
+		if v[i], err = strconv.ParseFloat(m[i+1], 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	operations, seconds, mib, rate := v[0], v[1], v[2], v[3]
+	if operations != float64(count) || mib != rate {
+		t.Errorf("%s: %d operations of 1 MiB are as many MiB/s as operations/s", m[0], count)
+	}
+	if product := mib * seconds; math.Abs(product/operations-1) > 0.01 {
+		t.Errorf("%s: %.2f MiB in all, want %d", m[0], product, count)
+	}
+	// The process does more than that: it starts, registers memory and connects. A wrong unit is a factor of a thousand.
+	if seconds > wall || seconds < wall/1500 {
+		t.Errorf("%s: in a process of %.6f s", m[0], wall)
+	}
+}
+
+// Both sides name every option that differs, and end.
+func TestPerfVerbsMismatch(t *testing.T) {
+	for _, tt := range []struct{ server, client, want string }{
+		{"--op write", "--op read", "op"},
+		{"--op send --latency", "--op send", "measure,size,inline"},
+		{"--size 64", "--size 64,128", "size"},
+		{"--depth 8", "--depth 16", "depth"},
+		{"--count 10", "--count 20", "count"},
+		{"--count 10", "--duration 2s", "count,duration"},
+		{"--duration 1s", "--duration 2s", "duration"},
+		{"--inline 7", "--inline 8", "inline"},
+	} {
+		t.Run(tt.want, func(t *testing.T) {
+			server, address, _, o := startVerbs(t, strings.Fields(tt.server)...)
+			code, client := runProcess(t, append(strings.Fields("perf verbs "+address), strings.Fields(tt.client)...)...)
+			for side, got := range map[string]struct {
+				code int
+				text string
+			}{"client": {code, client.err.String()}, "server": {exitOf(t, server), o.err.String()}} {
+				if got.code != 1 || !strings.Contains(got.text, "give both sides the same options") {
+					t.Errorf("%s: exit code %d: %s", side, got.code, got.text)
+				}
+				for name := range strings.SplitSeq(tt.want, ",") {
+					if !strings.Contains(got.text, " "+name+` is "`) {
+						t.Errorf("%s does not name %s: %s", side, name, got.text)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A stranger does no harm, and with --keep neither does a client with other options, or one that is killed.
+func TestPerfVerbsServerThatStays(t *testing.T) {
+	server, address, _, o := startVerbs(t, "--keep", "--op", "send", "--size", "64", "--duration", "20ms")
+	stranger, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stranger.Write([]byte("GET / HTTP/1.0\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	defer stranger.Close()
+	if code, _ := runProcess(t, "perf", "verbs", address, "--op", "write"); code != 1 {
+		t.Errorf("a client with other options ends with %d", code)
+	}
+	for range 2 {
+		verbsLines(t, address, "--op", "send", "--size", "64", "--duration", "20ms")
+	}
+	if err := server.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitOf(t, server); code != 130 {
+		t.Errorf("exit code %d after an interrupt: %s", code, &o.err)
+	}
+	for _, text := range []string{"is it a cinnabar perf verbs?", `op is "send" here, "write" there`} {
+		if !strings.Contains(o.err.String(), text) {
+			t.Errorf("no %q in %s", text, &o.err)
+		}
+	}
+}
+
+// longVerbs are measurements that go on until something happens.
+var longVerbs = []string{"--op write", "--op send", "--op read", "--op send --latency", "--op write --latency", "--op write-imm --events"}
+
+// startLongVerbs starts both sides of one, and returns when it is under way.
+func startLongVerbs(t *testing.T, args ...string) (server, client *exec.Cmd, serverOut, clientOut *output) {
+	t.Helper()
+	all := append(strings.Fields(strings.Join(args, " ")), "--duration", "1h")
+	server, address, _, serverOut := startVerbs(t, all...)
+	client, seen, clientOut := start(t, append([]string{"perf", "verbs", address}, all...)...)
+	t.Cleanup(func() {
+		if client.ProcessState == nil {
+			_ = client.Process.Kill()
+			_ = client.Wait()
+		}
+	})
+	waitLine(t, seen, `^# `)
+	return server, client, serverOut, clientOut
+}
+
+// A side whose peer is killed ends with an error, whatever it is doing.
+func TestPerfVerbsPeerKilled(t *testing.T) {
+	for _, args := range longVerbs {
+		for _, killed := range []string{"server", "client"} {
+			t.Run(args+" "+killed, func(t *testing.T) {
+				server, client, o, clientOut := startLongVerbs(t, args)
+				victim, left := server, client
+				if killed == "client" {
+					victim, left = client, server
+				} else {
+					o = clientOut
+				}
+				if err := victim.Process.Kill(); err != nil {
+					t.Fatal(err)
+				}
+				if code := exitOf(t, left); code != 1 || !strings.HasPrefix(o.err.String(), "cinnabar perf verbs: ") {
+					t.Errorf("exit code %d: %q", code, &o.err)
+				}
+			})
+		}
+	}
+}
+
+// An interrupt ends the client with the signal's code, and the server learns why.
+func TestPerfVerbsClientInterrupted(t *testing.T) {
+	server, client, o, clientOut := startLongVerbs(t, "--op read")
+	if err := client.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitOf(t, client); code != 130 {
+		t.Errorf("exit code %d: %s", code, &clientOut.err)
+	}
+	if code := exitOf(t, server); code != 1 || !strings.Contains(o.err.String(), "the other side") {
+		t.Errorf("the server ends with %d: %s", code, &o.err)
+	}
+}

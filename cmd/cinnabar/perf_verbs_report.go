@@ -1,0 +1,95 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+// verbsReport prints a line for each size as it comes, or a JSON object. Every number has its unit beside it.
+type verbsReport struct {
+	o                 *verbsOptions
+	device, transport string
+	w                 io.Writer
+}
+
+// verbsLine is the JSON object of one size: with the first of the two groups at the end for bandwidth, with the second
+// for latency.
+type verbsLine struct {
+	Op        string  `json:"op"`
+	Measure   string  `json:"measure"` // bandwidth or latency
+	Device    string  `json:"device"`
+	Transport string  `json:"transport"`
+	SizeBytes int64   `json:"size_bytes"`
+	Depth     int     `json:"depth"` // requests
+	Count     int64   `json:"count"` // operations, or round trips
+	Seconds   float64 `json:"seconds"`
+
+	*verbsBandwidthLine
+	*verbsLatencyLine
+}
+
+type verbsBandwidthLine struct {
+	MiBPerSecond        float64 `json:"mib_per_second"`
+	OperationsPerSecond float64 `json:"operations_per_second"`
+}
+
+type verbsLatencyLine struct {
+	MinUsec     float64 `json:"min_usec"`
+	TypicalUsec float64 `json:"typical_usec"` // the median
+	AverageUsec float64 `json:"average_usec"`
+	P99Usec     float64 `json:"p99_usec"`
+	MaxUsec     float64 `json:"max_usec"`
+	ClockUsec   float64 `json:"clock_usec"` // what reading the clock costs; it is taken off
+}
+
+func (r *verbsReport) header() error {
+	if r.o.json {
+		return nil
+	}
+	_, err := fmt.Fprintf(r.w, "# %s of %s over %s (%s), depth %d\n", r.o.measure(), r.o.op, r.device, r.transport, r.o.depth)
+	return err
+}
+
+// line prints what was measured for one size.
+func (r *verbsReport) line(v verbsResult) error {
+	l := verbsLine{
+		Op: r.o.op.String(), Measure: r.o.measure(), Device: r.device, Transport: r.transport,
+		SizeBytes: v.size, Depth: r.o.depth, Count: v.count, Seconds: v.took.Seconds(),
+	}
+	if v.times == nil {
+		l.verbsBandwidthLine = v.bandwidth()
+	} else {
+		l.verbsLatencyLine = v.latency()
+	}
+	if r.o.json {
+		return json.NewEncoder(r.w).Encode(l)
+	}
+	_, err := fmt.Fprintln(r.w, l.text())
+	return err
+}
+
+func (v *verbsResult) bandwidth() *verbsBandwidthLine {
+	return &verbsBandwidthLine{
+		MiBPerSecond:        round2(mibPerSecond(v.size*v.count, v.took)),
+		OperationsPerSecond: round2(perSecond(v.count, v.took)),
+	}
+}
+
+func (v *verbsResult) latency() *verbsLatencyLine {
+	return &verbsLatencyLine{
+		MinUsec: micros(v.times.Min()), TypicalUsec: micros(v.times.ValueAtQuantile(50)), AverageUsec: round2(v.times.Mean() / 1e3),
+		P99Usec: micros(v.times.ValueAtQuantile(99)), MaxUsec: micros(v.times.Max()), ClockUsec: round2(float64(v.clock) / 1e3),
+	}
+}
+
+// text is the line for people.
+func (l *verbsLine) text() string {
+	if b := l.verbsBandwidthLine; b != nil {
+		return fmt.Sprintf("%s %10d bytes %10d operations %12.6f s %12.2f MiB/s %12.2f operations/s",
+			l.Op, l.SizeBytes, l.Count, l.Seconds, b.MiBPerSecond, b.OperationsPerSecond)
+	}
+	t := l.verbsLatencyLine
+	return fmt.Sprintf("%s %10d bytes %10d round trips   min %.2f µs   typical %.2f µs   average %.2f µs   p99 %.2f µs   max %.2f µs",
+		l.Op, l.SizeBytes, l.Count, t.MinUsec, t.TypicalUsec, t.AverageUsec, t.P99Usec, t.MaxUsec)
+}

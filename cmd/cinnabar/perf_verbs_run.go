@@ -1,0 +1,247 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"slices"
+	"sync"
+
+	"cinnabar/verbs"
+)
+
+// errVerbsRoundOver is why a server's part in measuring a size ends.
+var errVerbsRoundOver = errors.New("the client is done with this size")
+
+// runPerfVerbs carries out perf verbs as server or client.
+func runPerfVerbs(ctx context.Context, o *verbsOptions, s streams) (err error) {
+	dev, err := openDevice(o.device)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	defer o.onePoller()()
+	if o.peer != "" {
+		return verbsClient(ctx, dev, o, s)
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", o.listen)
+	if err != nil {
+		return fmt.Errorf("--listen %s: %w", o.listen, err)
+	}
+	defer shut(l)
+	return verbsServer(ctx, dev, l, o, s)
+}
+
+// onePoller prepares the process for polling. A goroutine that polls a device outside of the process needs one processor and
+// nobody else: with more, each time that it gives way the runtime wakes a thread that looks for work in vain, on a
+// processor that the device's driver or the other side could use. The software device's own goroutines do have work. The
+// function that it returns undoes it.
+func (o *verbsOptions) onePoller() (undo func()) {
+	if o.events || o.device == "" || o.device == softwareDevice {
+		return func() {}
+	}
+	before := runtime.GOMAXPROCS(1)
+	return func() { runtime.GOMAXPROCS(before) }
+}
+
+// verbsServer serves the first client that makes itself understood, or with --keep one after the other until ctx ends.
+func verbsServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *verbsOptions, s streams) error {
+	attr, err := dev.Query()
+	if err != nil {
+		return err
+	}
+	if err := o.fits(&attr); err != nil { // before anybody waits for this server
+		return err
+	}
+	if err := announceVerbs(l.Addr(), attr.Name, o, s); err != nil {
+		return err
+	}
+	defer interruptAccept(ctx, l)()
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return fmt.Errorf("wait for a client: %w", reason(ctx, err))
+		}
+		known, err := serveVerbs(ctx, dev, c, o)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case known && !o.keep:
+			return err
+		case !known:
+			s.notef("perf verbs: %s: %s; is it a cinnabar perf verbs?\n", c.RemoteAddr(), oneLine(err))
+		case err != nil:
+			s.notef("perf verbs: client %s: %s\n", c.RemoteAddr(), printable(oneLine(err)))
+		}
+	}
+}
+
+// announceVerbs says where clients are waited for.
+func announceVerbs(addr net.Addr, device string, o *verbsOptions, s streams) error {
+	if o.json {
+		return json.NewEncoder(s.out).Encode(struct {
+			Event   string `json:"event"`
+			Address string `json:"address"`
+			Device  string `json:"device"`
+		}{"listening", addr.String(), device})
+	}
+	_, err := fmt.Fprintf(s.out, "waiting for a client at %s: %s of %s, device %s\n", addr, o.measure(), o.op, device)
+	return err
+}
+
+// serveVerbs serves the client on c. known tells whether it is one.
+func serveVerbs(ctx context.Context, dev *verbs.Device, c net.Conn, o *verbsOptions) (known bool, err error) {
+	defer shut(c)
+	e, err := newVerbsEnd(dev, o)
+	if err != nil {
+		return true, err
+	}
+	defer func() { err = errors.Join(err, e.end(ctx, err)) }()
+	if known, err = e.meet(ctx, c, false); err != nil {
+		return known, err
+	}
+	return true, e.talk(ctx, c, e.serve)
+}
+
+// verbsClient connects to the server, measures every size and prints a line for each.
+func verbsClient(ctx context.Context, dev *verbs.Device, o *verbsOptions, s streams) (err error) {
+	c, err := dialVerbs(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer shut(c)
+	e, err := newVerbsEnd(dev, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.end(ctx, err)) }()
+	if _, err = e.meet(ctx, c, true); err != nil {
+		return fmt.Errorf("server %s: %w", o.peer, err)
+	}
+	return e.talk(ctx, c, func(ctx context.Context) error { return e.measureAll(ctx, s.out) })
+}
+
+// dialVerbs connects to the server for the exchange.
+func dialVerbs(ctx context.Context, o *verbsOptions) (net.Conn, error) {
+	d := net.Dialer{Timeout: verbsMeetTimeout}
+	c, err := d.DialContext(ctx, "tcp", serverAddr(o.peer))
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w; is a cinnabar perf verbs server running there?", o.peer, reason(ctx, err))
+	}
+	return c, nil
+}
+
+// end releases everything. The connection ends in order if all went well; else the other side may not take part in that.
+func (e *verbsEnd) end(ctx context.Context, failed error) error {
+	if failed != nil {
+		return e.release()
+	}
+	return e.close(ctx)
+}
+
+// talk has the conversation with the other side, which is told why it ends if it ends badly.
+func (e *verbsEnd) talk(ctx context.Context, c net.Conn, part func(context.Context) error) error {
+	control, ctx := openVerbsControl(ctx, newExchange(c), e.o.timeout)
+	defer control.close()
+	e.control = control
+	err := part(ctx)
+	if err != nil {
+		err = reason(ctx, err) // what ended the conversation is what went wrong
+		control.failed(err)
+	}
+	return err
+}
+
+// measureAll is the client's part.
+func (e *verbsEnd) measureAll(ctx context.Context, w io.Writer) error {
+	report := &verbsReport{o: e.o, device: e.attr.Name, transport: e.attr.Transport.String(), w: w}
+	if err := report.header(); err != nil {
+		return err
+	}
+	for _, size := range e.o.sizes {
+		r, err := e.measureWithServer(ctx, size)
+		if err != nil {
+			return fmt.Errorf("%s of %s: %w", e.o.op, sizeText(size), err)
+		}
+		if err := report.line(r); err != nil {
+			return err
+		}
+	}
+	if err := e.control.say(verbsSaid{Word: verbsSayBye}); err != nil {
+		return err
+	}
+	return e.control.expect(ctx, verbsSayBye)
+}
+
+// measureWithServer measures one size once the server is ready for it.
+func (e *verbsEnd) measureWithServer(ctx context.Context, size int64) (r verbsResult, err error) {
+	if err := e.control.say(verbsSaid{Word: verbsSayBegin, Size: size}); err != nil {
+		return r, err
+	}
+	if err := e.control.expect(ctx, verbsSayReady); err != nil {
+		return r, err
+	}
+	if r, err = e.measure(ctx, size); err != nil {
+		return r, err
+	}
+	return r, e.control.say(verbsSaid{Word: verbsSayDone})
+}
+
+// serve is the server's part.
+func (e *verbsEnd) serve(ctx context.Context) error {
+	for {
+		said, err := e.control.hear(ctx)
+		switch {
+		case err != nil:
+			return err
+		case said.Word == verbsSayBye:
+			return e.control.bye(ctx)
+		case said.Word != verbsSayBegin || !slices.Contains(e.o.sizes, said.Size):
+			return fmt.Errorf("the client says %.64q for %d bytes, which is not its turn to say", said.Word, said.Size)
+		}
+		if err := e.serveSize(ctx, said.Size); err != nil {
+			return fmt.Errorf("%s of %s: %w", e.o.op, sizeText(said.Size), err)
+		}
+	}
+}
+
+// serveSize does the server's part in measuring one size, until the client is done with it.
+func (e *verbsEnd) serveSize(ctx context.Context, size int64) error {
+	e.load(size)
+	if err := e.control.say(verbsSaid{Word: verbsSayReady}); err != nil {
+		return err
+	}
+	ctx, over := context.WithCancelCause(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		err := e.control.expect(ctx, verbsSayDone)
+		if err == nil {
+			err = errVerbsRoundOver
+		}
+		over(err)
+	})
+	err := e.part(ctx)
+	over(err) // for a part that failed
+	watch.Wait()
+	if errors.Is(err, errVerbsRoundOver) {
+		return nil
+	}
+	return err
+}
+
+// part is what the server does while the client measures, until ctx ends.
+func (e *verbsEnd) part(ctx context.Context) error {
+	switch {
+	case e.o.latency && !e.o.op.fetches():
+		return e.echo(ctx)
+	case e.o.op.received():
+		return e.sink(ctx)
+	}
+	<-ctx.Done() // its memory is read and written without it
+	return context.Cause(ctx)
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"cinnabar/verbs"
+)
+
+func TestPerfVerbsOptions(t *testing.T) {
+	for args, want := range map[string]string{
+		"--op fly":                      "one of write, write-imm, read, send, atomic",
+		"--latency --bandwidth":         "one is measured at a time",
+		"--depth 0":                     "--depth 0",
+		"--depth 99999":                 "--depth 99999",
+		"--depth 4 --signal-every 5":    "--signal-every 5",
+		"--count -1":                    "--count -1",
+		"--duration 0s":                 "measures nothing",
+		"--timeout 0s":                  "--timeout",
+		"--size 2,1":                    "--size",
+		"--size 0":                      "--size",
+		"--op atomic --size 16":         "an atomic has 8 bytes",
+		"--latency --op write --events": "raises no event",
+		"localhost --keep":              "for servers",
+		"localhost --listen :1":         "for servers",
+		"a b":                           "usage: cinnabar perf verbs",
+		"--size " + strings.Repeat("1,", 200) + "1": "too many sizes",
+	} {
+		wantRun(t, exitUsage, append([]string{"perf", "verbs"}, strings.Fields(args)...), want)
+	}
+	wantRun(t, exitFailure, []string{"perf", "verbs", "--device", "nope"}, "device 'nope' wasn't found; there is "+softwareDevice)
+	wantRun(t, exitFailure, []string{"perf", "verbs", "127.0.0.1:1", "--timeout", "5s"}, "is a cinnabar perf verbs server running there?")
+}
+
+// Every command that uses a device takes its name, and lists those that there are if it is none of them.
+func TestDeviceOfEveryCommand(t *testing.T) {
+	for args, code := range map[string]int{
+		"send main.go 127.0.0.1:1":  exitFailure,
+		"recv --listen 127.0.0.1:0": exitFailure,
+		"pingpong":                  exitFailure,
+		"rping -s":                  exitFailure,
+		"perf verbs":                exitFailure,
+		"demo":                      exitFailure,
+		"devices":                   exitNoDevice,
+	} {
+		wantRun(t, code, append(strings.Fields(args), "--device", "nope"), "device 'nope' wasn't found; there is "+softwareDevice)
+	}
+	wantRun(t, exitUsage, []string{"recv", "--no-immediates", "--device", "other0"}, "--no-immediates is for "+softwareDevice)
+}
+
+// The demonstration says why it does not use a device of the machine's own.
+func TestDemoDevice(t *testing.T) {
+	refuse := func() (*verbs.Device, error) { return nil, errors.New("out of order") }
+	if dev, why := firstUsable([]deviceEntry{{"a0", refuse}, {"b0", refuse}}); dev != nil || why != "a0 cannot be used: out of order; b0 cannot be used: out of order" {
+		t.Errorf("%v, %q", dev, why)
+	}
+	if dev, why := firstUsable(nil); dev != nil || why == "" {
+		t.Errorf("%v, %q", dev, why)
+	}
+	list := deviceList()
+	dev, why := firstUsable(list[:1])
+	if dev == nil {
+		t.Fatal(why)
+	}
+	at, err := loopbackOf(dev)
+	if err := errors.Join(err, dev.Close()); err != nil || !at.Addr().IsLoopback() {
+		t.Errorf("%v, %v", at, err)
+	}
+	if dev, why, err := demoDevice(softwareDevice); err != nil || why != "as --device says" || dev.Close() != nil {
+		t.Errorf("%q, %v", why, err)
+	}
+}
+
+func TestServerAddr(t *testing.T) {
+	for text, want := range map[string]string{
+		"host": "host:18515", "host:1": "host:1", "::1": "[::1]:18515", "[::1]": "[::1]:18515", "[::1]:2": "[::1]:2",
+	} {
+		if got := serverAddr(text); got != want {
+			t.Errorf("%s: got %s, want %s", text, got, want)
+		}
+	}
+}
+
+// verbsPair is a client and a server of perf verbs in this process, on the software device. Nobody polls.
+type verbsPair struct{ client, server *verbsEnd }
+
+// newVerbsPair connects the two and prepares them for the first size. The test closes them.
+func newVerbsPair(t *testing.T, o *verbsOptions) *verbsPair {
+	t.Helper()
+	dev, err := openDevice("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := tcpPair(t)
+	p := &verbsPair{client: newEnd(t, dev, o), server: newEnd(t, dev, o)}
+	errA, errB := both(
+		func() error { _, err := p.client.meet(t.Context(), a, true); return err },
+		func() error { _, err := p.server.meet(t.Context(), b, false); return err })
+	if err := errors.Join(errA, errB); err != nil {
+		t.Fatal(err)
+	}
+	for end, c := range map[*verbsEnd]net.Conn{p.client: a, p.server: b} {
+		end.control, _ = openVerbsControl(context.Background(), newExchange(c), time.Minute)
+		end.load(o.sizes[0])
+	}
+	t.Cleanup(func() {
+		p.client.control.close()
+		p.server.control.close()
+		bg := context.Background()
+		if err := errors.Join(p.client.close(bg), p.server.close(bg), dev.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func newEnd(t *testing.T, dev *verbs.Device, o *verbsOptions) *verbsEnd {
+	t.Helper()
+	e, err := newVerbsEnd(dev, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"cinnabar/verbs"
+)
+
+// Where queue pairs are connected by hand, the two sides exchange what rdma-core's
+// ibv_*_pingpong exchange, so that the other side may be one of them:
+//
+//	client to server   "LLLL:QQQQQQ:PPPPPP:GID", the GID in 32 digits, and a NUL
+//	server to client   the same, once its queue pair is in RTS
+//	client to server   "done" and a NUL
+//
+// rdma-core's hang up here, and each of their reads expects one message and not a
+// byte more. A server of ours goes on with a line, and a client of ours that sees
+// one answers: so settings that differ are found, and nobody else is bothered.
+const (
+	pingpongDest = "0000:000000:000000:00000000000000000000000000000000\x00"
+	pingpongDone = "done\x00"
+
+	// maxPingpongLine bounds the line with the settings.
+	maxPingpongLine = 512
+
+	// pingpongSilence is how long nothing may complete before the run ends, where no
+	// connection tells that the peer is gone, or that a message was lost.
+	pingpongSilence = 30 * time.Second
+)
+
+var errPingpongSilence = fmt.Errorf("no message for %v: the peer is gone, does fewer exchanges or has another transport, or a message was lost", pingpongSilence)
+
+// limitSilence ends the context when nothing has completed for long, if the
+// queue pair was connected by hand.
+func (b *bouncer) limitSilence(ctx context.Context) (context.Context, func()) {
+	if b.oob == nil {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	b.silence = time.AfterFunc(pingpongSilence, func() { cancel(errPingpongSilence) })
+	return ctx, func() {
+		b.silence.Stop()
+		cancel(nil)
+	}
+}
+
+// identify works out how the queue pair is connected and what names it to the peer.
+func (b *bouncer) identify() (err error) {
+	a, err := b.pd.Device().Query()
+	if err != nil {
+		return err
+	}
+	if !a.Caps.Has(verbs.CapRawState) {
+		b.own, err = verbs.LocalInfo(b.qp)
+		return err
+	}
+	b.oob = &verbs.OOB{MTU: b.o.pathMTU(), Path: verbs.AHAttr{PortNum: uint8(b.o.ibPort), SL: uint8(b.o.sl)}}
+	if b.o.gid >= 0 {
+		b.oob.Path.SGIDIndex, b.oob.Path.HasSGIDIndex = uint8(b.o.gid), true
+	}
+	if b.own, err = b.oob.LocalInfo(b.qp); err != nil {
+		return err
+	}
+	return b.oob.InitQP(b.qp)
+}
+
+// meetByHand exchanges addresses with the peer on c, connects, and prints the
+// peer's address.
+func (b *bouncer) meetByHand(ctx context.Context, c net.Conn, client bool, out io.Writer) error {
+	stop := context.AfterFunc(ctx, func() { shut(c) })
+	defer stop()
+	meet := b.serveByHand
+	if client {
+		meet = b.callByHand
+	}
+	remote, err := meet(c)
+	if err != nil {
+		return fmt.Errorf("exchange addresses: %w", reason(ctx, err))
+	}
+	if err := b.aim(remote); err != nil {
+		return err
+	}
+	_, err = io.WriteString(out, addressLine("remote", remote))
+	return err
+}
+
+// aim directs datagrams to the peer. Its key is the one that all pingpongs have.
+func (b *bouncer) aim(remote verbs.Info) error {
+	if b.o.service != verbs.UD {
+		return nil
+	}
+	ah, err := b.pd.CreateAH(b.oob.AHAttr(remote))
+	if err != nil {
+		return err
+	}
+	b.handles = append(b.handles, ah)
+	wr := &b.send[0]
+	wr.AH, wr.RemoteQPN, wr.RemoteQKey = ah, remote.QPN, verbs.DefaultQKey
+	return nil
+}
+
+// callByHand is the client's part of the exchange.
+func (b *bouncer) callByHand(c net.Conn) (verbs.Info, error) {
+	if err := b.writeDest(c); err != nil {
+		return verbs.Info{}, err
+	}
+	remote, err := readDest(c)
+	if err != nil {
+		return remote, err
+	}
+	if err := b.oob.DriveToRTS(b.qp, b.own, remote); err != nil {
+		return remote, err
+	}
+	if _, err := io.WriteString(c, pingpongDone); err != nil {
+		return remote, err
+	}
+	line, ok, err := readSettings(c)
+	if err != nil || !ok {
+		return remote, err
+	}
+	if err := b.writeSettings(c); err != nil {
+		return remote, err
+	}
+	return remote, b.compare(line)
+}
+
+// serveByHand is the server's part. Once the queue pair is used, a failure is final.
+func (b *bouncer) serveByHand(c net.Conn) (verbs.Info, error) {
+	remote, err := readDest(c)
+	if err != nil {
+		return remote, err
+	}
+	b.attempted = true
+	if err := b.oob.DriveToRTS(b.qp, b.own, remote); err != nil {
+		return remote, err
+	}
+	if err := b.writeDest(c); err != nil {
+		return remote, err
+	}
+	done := make([]byte, len(pingpongDone))
+	if _, err := io.ReadFull(c, done); err != nil {
+		return remote, err
+	}
+	if string(done) != pingpongDone {
+		return remote, fmt.Errorf("the client said %q instead of %q", done, pingpongDone)
+	}
+	if b.writeSettings(c) != nil {
+		return remote, nil // it has hung up, as rdma-core's do
+	}
+	line, ok, err := readSettings(c)
+	if err != nil || !ok {
+		return remote, err
+	}
+	return remote, b.compare(line)
+}
+
+// writeDest tells the peer about this side, in one piece: rdma-core's read only once.
+func (b *bouncer) writeDest(w io.Writer) error {
+	msg, err := verbs.Info{LID: b.own.LID, QPN: b.own.QPN, PSN: b.own.PSN, GID: b.own.GID}.AppendText(nil)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(msg, 0))
+	return err
+}
+
+// readDest reads the peer's message.
+func readDest(r io.Reader) (verbs.Info, error) {
+	msg := make([]byte, len(pingpongDest))
+	if _, err := io.ReadFull(r, msg); err != nil {
+		return verbs.Info{}, err
+	}
+	head, ok := strings.CutSuffix(string(msg), "\x00")
+	if !ok {
+		return verbs.Info{}, fmt.Errorf("%q does not end in a NUL; is the peer on InfiniBand or RoCE too?", msg)
+	}
+	return verbs.ParseInfo(head)
+}
+
+// writeSettings sends the line that only pingpongs of ours send.
+func (b *bouncer) writeSettings(w io.Writer) error {
+	line, err := verbs.Info{Settings: b.own.Settings}.AppendText(nil)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(line, '\n'))
+	return err
+}
+
+// readSettings reads that line. ok is false if the peer has hung up: it is
+// rdma-core's, whose settings nobody knows.
+func readSettings(c net.Conn) (line string, ok bool, err error) {
+	var b [1]byte
+	for len(line) < maxPingpongLine {
+		if _, err := c.Read(b[:]); err != nil {
+			if line == "" && !errors.Is(err, net.ErrClosed) { // the end or a reset; closed: our own doing
+				return "", false, nil
+			}
+			return "", false, err
+		}
+		if b[0] == '\n' {
+			return line, true, nil
+		}
+		line += string(b[:])
+	}
+	return "", false, fmt.Errorf("the peer's line of settings is over %d bytes", maxPingpongLine)
+}
+
+// compare names the settings that differ.
+func (b *bouncer) compare(line string) error {
+	in, err := verbs.ParseInfo(line)
+	if err != nil {
+		return err
+	}
+	return verbs.Mismatch(b.own.Settings, in.Settings)
+}

@@ -1,0 +1,164 @@
+//go:build rdma && linux && cgo
+
+package rdmacore
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"syscall"
+
+	"cinnabar/verbs/driver"
+)
+
+// Limits of the fields of a way to a peer.
+const (
+	maxServiceLevel = 15
+	maxFlowLabel    = 1<<20 - 1
+)
+
+// ah is an address handle.
+type ah struct {
+	pd *pd
+	h  handle
+	// Datagrams that are posted to it and not known to be done; once closed, far below zero.
+	users atomic.Int64
+}
+
+// ahClosed stays below zero with all the datagrams that can be released later.
+const ahClosed = -1 << 62
+
+// hold counts a datagram, unless the handle is closed.
+func (a *ah) hold() bool {
+	for {
+		n := a.users.Load()
+		if n < 0 {
+			return false
+		}
+		if a.users.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+func (a *ah) release() { a.users.Add(-1) }
+
+// Close implements driver.AddressHandle. The device may look at the handle until
+// a datagram is done, so it is refused before that.
+func (a *ah) Close() error {
+	const op = "close address handle"
+	if d := a.pd.dev; d.removal.isGone() { // nothing is on its way any more
+		if a.users.Swap(ahClosed) < 0 {
+			return nil
+		}
+	} else if !a.users.CompareAndSwap(0, ahClosed) {
+		n := a.users.Load()
+		if n < 0 {
+			return nil
+		}
+		return driver.Errorf(op, driver.ErrBusy, "%d datagrams are on their way to it; poll their completions, or one of a later request", n)
+	}
+	if err := a.pd.dev.released(destroyAH(a.h)); err != nil {
+		a.users.Store(0)
+		return &driver.Error{Op: op, Err: err}
+	}
+	a.pd.children.Add(-1)
+	return nil
+}
+
+func (p *pd) CreateAH(attr driver.AHAttr) (driver.AddressHandle, error) {
+	const op = "create address handle"
+	if !slices.Contains(p.dev.attr.QPTypes, driver.UD) {
+		return nil, driver.Unsupported(op, "device %s has no unreliable datagrams, only queue pairs of type %v", p.dev.name, p.dev.attr.QPTypes)
+	}
+	attr.PortNum = max(attr.PortNum, 1)
+	if err := p.dev.checkPath(op, &attr); err != nil {
+		return nil, err
+	}
+	h, err := createAH(p.h, &attr, p.dev.sourceGID(&attr))
+	if err != nil {
+		return nil, pathError(op, &attr, err)
+	}
+	p.children.Add(1)
+	return &ah{pd: p, h: h}, nil
+}
+
+// checkPath refuses what cannot be the way to a peer.
+func (d *device) checkPath(op string, a *driver.AHAttr) error {
+	switch {
+	case int(a.PortNum) > d.ports:
+		return driver.Errorf(op, driver.ErrInvalid, "PortNum is %d, device %s has %d", a.PortNum, d.name, d.ports)
+	case a.SL > maxServiceLevel:
+		return driver.Errorf(op, driver.ErrInvalid, "SL is %d; 0 to %d are possible", a.SL, maxServiceLevel)
+	case a.FlowLabel > maxFlowLabel:
+		return driver.Errorf(op, driver.ErrInvalid, "FlowLabel is %#x; 0 to %#x are possible", a.FlowLabel, maxFlowLabel)
+	case a.GID != [16]byte{}:
+		return nil
+	}
+	p, err := queryPort(d.ctx, int(a.PortNum))
+	if err != nil {
+		return &driver.Error{Op: op, Detail: d.name, Err: err}
+	}
+	if p.LinkLayer == linkEthernet {
+		return driver.Errorf(op, driver.ErrInvalid, "the GID is zero; on Ethernet it is the only address")
+	}
+	return nil
+}
+
+// pathError says to whom there is no way.
+func pathError(op string, a *driver.AHAttr, err error) error {
+	e := driver.Errorf(op, nil, "to GID %v, LID %#x from port %d", netip.AddrFrom16(a.GID), a.DLID, a.PortNum)
+	e.Err = err
+	if errors.Is(err, syscall.EINVAL) {
+		e.Kind = driver.ErrInvalid
+		e.Detail += "; source and destination must be of one kind, IPv4, IPv6 or link-local"
+	}
+	return e
+}
+
+// sourceGID is the index, in the port's table, of the entry that packets on the way a are sent from.
+func (d *device) sourceGID(a *driver.AHAttr) int {
+	if a.HasSGIDIndex {
+		return int(a.SGIDIndex)
+	}
+	table := d.port(int(max(a.PortNum, 1))).GIDs
+	i := chooseSource(table, a.GID)
+	if i < 0 {
+		return 0
+	}
+	return table[i].Index
+}
+
+// destinations are the address handles of the datagrams that a send queue
+// holds, by the same places as its ids; nil for queues that hold none. Whoever
+// takes one out releases it, so that none is released twice.
+type destinations []atomic.Pointer[ah]
+
+// take puts down the destination of wr, which has been checked, at pos, and returns its handle.
+func (d destinations) take(pos uint32, wr *driver.SendWR) (handle, error) {
+	if d == nil {
+		return 0, nil
+	}
+	a := wr.AH.(*ah)
+	if !a.hold() {
+		return 0, driver.Errorf("post send", driver.ErrClosed, "the address handle is closed")
+	}
+	d[pos&uint32(len(d)-1)].Store(a)
+	return a.h, nil
+}
+
+// drop releases the handles of the places from first up to but without end.
+func (d destinations) drop(first, end uint32) {
+	if d == nil {
+		return
+	}
+	for ; first != end; first++ {
+		if a := d[first&uint32(len(d)-1)].Swap(nil); a != nil {
+			a.release()
+		}
+	}
+}
+
+// dropAll releases all: the queue is emptied.
+func (d destinations) dropAll() { d.drop(0, uint32(len(d))) }

@@ -1,0 +1,43 @@
+//go:build rdma && linux && cgo
+
+package rdmacore
+
+import "cinnabar/verbs/driver"
+
+// probe finds out what no query tells, by making queue pairs: of which types the
+// device has them, and how many bytes an inline request can carry.
+func (d *device) probe() {
+	d.attr.QPTypes = []driver.QPType{driver.RC} // as every device of the connection manager
+	pd, err := allocPD(d.ctx)
+	if err != nil {
+		return
+	}
+	defer func() { _ = deallocPD(pd) }() // it is empty
+	cq, _, err := createCQ(d.ctx, 1, 0, 0)
+	if err != nil {
+		return
+	}
+	defer func() { _ = destroyCQ(cq) }()
+	try := func(typ driver.QPType, inline int) (granted int, ok bool) {
+		h, _, got, err := createQP(rawQP{pd: pd, sendCQ: cq, recvCQ: cq, typ: typ,
+			cap: driver.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: inline}})
+		if err != nil {
+			return 0, false
+		}
+		_ = destroyQP(h) // it was never connected
+		return got.MaxInline, true
+	}
+	if !d.iwarp() {
+		for _, typ := range []driver.QPType{driver.UC, driver.UD} {
+			if _, ok := try(typ, 0); ok {
+				d.attr.QPTypes = append(d.attr.QPTypes, typ)
+			}
+		}
+	}
+	for _, n := range []int{1024, 512, 256, 128, 80, 64, 32} {
+		if granted, ok := try(driver.RC, n); ok {
+			d.attr.MaxInline = max(granted, n)
+			return
+		}
+	}
+}

@@ -1,0 +1,93 @@
+//go:build rdma && linux && cgo
+
+package rdmacore
+
+import "cinnabar/verbs/driver"
+
+// On iWARP the kernel's siw keeps less order and fewer promises than the book:
+//
+//   - reads complete when their data has come, sends and writes when they are in
+//     the socket, each kind in order, but the latter may overtake the former
+//     (siw_qp_sq_process);
+//   - a queue pair's ERR is entered by the end of its connection, which flushes
+//     both queues; what a program posts afterwards lies in the queues for ever
+//     (siw_qp_llp_close). The program cannot know before the event comes.
+//
+// So on iWARP each slot of our account tells whether it is open, and the end of
+// a connection gives back what is.
+
+// anyOrder prepares a queue for completions that overtake each other.
+func (r *queue) anyOrder() { r.open = make([]bool, len(r.ids)) }
+
+// isOpen reports whether the request at pos has not been given back yet.
+func (r *queue) isOpen(pos uint32) bool {
+	_ = r.head.Load() // what was put is seen here
+	return r.open == nil || r.open[pos&uint32(len(r.open)-1)]
+}
+
+// skip takes a position for a request that is not the program's.
+func (r *queue) skip(pos uint32) {
+	r.put(pos, 0, driver.WCWrite)
+	if r.open != nil {
+		r.open[pos&uint32(len(r.open)-1)] = false
+	}
+}
+
+// retire closes pos and what was posted before it, but for the reads if it is
+// none itself, and frees the slots before the first open one.
+func (r *queue) retire(pos uint32) {
+	mask := uint32(len(r.open) - 1)
+	read := r.ops[pos&mask] == driver.WCRead
+	tail := r.tail.Load()
+	for p := tail; int32(pos-p) >= 0; p++ {
+		if read || r.ops[p&mask] != driver.WCRead {
+			r.open[p&mask] = false
+		}
+	}
+	r.advance(tail)
+}
+
+// advance moves the tail from tail to the first open slot.
+func (r *queue) advance(tail uint32) {
+	head, mask := r.head.Load(), uint32(len(r.open)-1)
+	for tail != head && !r.open[tail&mask] {
+		tail++
+	}
+	r.tail.Store(tail)
+}
+
+// giveBack has what is still open in a queue flushed, once the library has nothing
+// more. The driver may flush some of it too, and be later; that is dropped then.
+// Whoever waits for completions is told. The caller keeps the queue from being
+// posted to.
+func (c *cq) giveBack(r *queue, kind, token uint64) {
+	c.mu.Lock()
+	for p := r.tail.Load(); p != r.head.Load(); p++ {
+		if r.isOpen(p) {
+			c.late = append(c.late, makeToken(kind, token, p))
+		}
+	}
+	c.mu.Unlock()
+	c.tell()
+}
+
+// flush gives back one request that the device does not, and reports whether
+// nobody had before.
+func (q *qp) flush(kind uint64, pos uint32, wc *driver.WC) bool {
+	*wc = driver.WC{Status: driver.StatusWRFlushErr, QPNum: q.num}
+	r := &q.sq
+	if kind == kindRecv {
+		r = &q.rq
+	}
+	if r.open == nil {
+		return q.complete(kind, pos, wc)
+	}
+	if !r.isOpen(pos) {
+		return false
+	}
+	i := pos & uint32(len(r.open)-1)
+	wc.ID, wc.Op = r.ids[i], r.ops[i]
+	r.open[i] = false
+	r.advance(r.tail.Load())
+	return true
+}

@@ -1,0 +1,97 @@
+//go:build rdma && linux && cgo
+
+package rdmacore
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"syscall"
+
+	"cinnabar/verbs/driver"
+)
+
+// removal is what a device knows of its own end: it was unplugged, its driver
+// was unloaded, or it failed for good. The news comes by one of three ways. A
+// driver that can take a device from its users raises IBV_EVENT_DEVICE_FATAL and
+// lets every later call fail with EIO, reading events among them. Of a driver
+// that cannot, such as rxe and siw, the connection manager tells: the kernel
+// waits then until the users have closed everything.
+type removal struct {
+	begun atomic.Bool
+	gone  chan struct{} // closed by remove
+}
+
+// isGone reports whether the device was removed.
+func (r *removal) isGone() bool {
+	select {
+	case <-r.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+// remove is told that the device is gone. It ends connections, flushes queue
+// pairs as far as the driver still does, and wakes all who wait.
+func (d *device) remove() {
+	if d.removal.begun.Swap(true) {
+		return
+	}
+	d.mu.RLock()
+	qps := slices.Collect(maps.Values(d.qps))
+	d.mu.RUnlock()
+	cause := d.removedErr("connection")
+	for _, q := range qps {
+		q.broken(cause)
+		q.condemn()
+	}
+	close(d.removal.gone)
+	d.events.Add(driver.AsyncEvent{Type: driver.EventDeviceFatal, Err: d.removedErr("device")})
+	d.mu.RLock()
+	cqs := slices.Collect(maps.Values(d.cqs)) // a later one finds the device gone before it waits
+	d.mu.RUnlock()
+	for _, c := range cqs {
+		c.tell()
+	}
+}
+
+// condemn moves a queue pair to ERR that has no connection to do so at its end.
+func (q *qp) condemn() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed || q.conn != nil || driver.QPState(q.state.Load()) == driver.StateReset {
+		return
+	}
+	attr := driver.QPAttr{Mask: driver.AttrState, State: driver.StateErr}
+	_ = modifyQP(q.h, &attr, 0) // it refuses only when nothing is left to flush
+	q.state.Store(uint32(driver.StateErr))
+}
+
+// removedErr is the error of calls that need the device.
+func (d *device) removedErr(op string) error {
+	return driver.Errorf(op, driver.ErrDeviceRemoved, "%s was unplugged, its driver was unloaded, or it failed; close its objects, and open the device again when it is back", d.name)
+}
+
+// usable refuses calls that need a device which is open and there.
+func (d *device) usable(op string) error {
+	if d.removal.isGone() {
+		return d.removedErr(op)
+	}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.closed {
+		return driver.Errorf(op, driver.ErrClosed, "the device is closed")
+	}
+	return nil
+}
+
+// released is the result of a destroying call: what belonged to a device that is
+// gone is gone with it, and the library says EIO.
+func (d *device) released(err error) error {
+	if d.removal.isGone() && (errors.Is(err, syscall.EIO) || errors.Is(err, syscall.ENODEV)) {
+		return nil
+	}
+	return err
+}
