@@ -72,6 +72,12 @@ var siwFacts = []fact{
 		check:    checkSiwQuery,
 	},
 	{
+		test:     "CM/BacklogFull",
+		standard: "requests beyond the backlog are refused, and the listener closes",
+		observed: "closing the listener behind them can corrupt a list of the kernel, whose thread ends; the device is stuck then",
+		where:    "siw_destroy_listen: list_del corruption, seen with Debian's 6.1.0-50",
+	},
+	{
 		test:     "QP/ResetAndReconnect",
 		standard: "a queue pair in ERR goes to RESET and INIT and can be connected again",
 		observed: "the steps are accepted and do nothing; the next connection is refused (EINVAL), a new queue pair is needed",

@@ -19,7 +19,7 @@ type fact struct {
 	observed string // what happens
 	where    string // the function of the kernel, or of the library, that does it
 
-	check func(t *testing.T, dev *verbs.Device) // asserts what is observed
+	check func(t *testing.T, dev *verbs.Device) // asserts what is observed; nil: it harms the machine
 }
 
 // name is that of the sub-test.
@@ -58,6 +58,9 @@ func TestDriver(t *testing.T) {
 	}
 	for _, f := range facts {
 		t.Run(f.name(), func(t *testing.T) {
+			if f.check == nil {
+				t.Skipf("not tried: %s (%s)", f.observed, f.where)
+			}
 			dev := openForSuite(t, name, verbstest.Options{})
 			t.Cleanup(func() {
 				if err := dev.Close(); err != nil {
