@@ -66,14 +66,19 @@ func chooseDevices(list []deviceEntry, name string) ([]deviceEntry, error) {
 	return nil, fmt.Errorf("device '%s' wasn't found; there is %s", name, strings.Join(names, ", "))
 }
 
+// whyMissing adds to the error about a name what is in the way of the machine's own devices.
+func whyMissing(err error) error {
+	if _, why := rdmacore.Devices(); why != nil {
+		return fmt.Errorf("%w; %w", err, why)
+	}
+	return err
+}
+
 // openDevice opens the device of that name, or the first if name is empty.
 func openDevice(name string) (*verbs.Device, error) {
 	chosen, err := chooseDevices(deviceList(), name)
 	if err != nil {
-		if _, why := rdmacore.Devices(); why != nil {
-			err = fmt.Errorf("%w; %w", err, why)
-		}
-		return nil, err
+		return nil, whyMissing(err)
 	}
 	d, err := chosen[0].open()
 	if err != nil {

@@ -61,7 +61,7 @@ func runDevices(o *devicesOptions, list []deviceEntry, w io.Writer) error {
 	}
 	chosen, err := chooseDevices(list, o.device)
 	if err != nil {
-		return &exitError{exitNoDevice, err}
+		return &exitError{exitNoDevice, whyMissing(err)}
 	}
 	if o.table {
 		return tabulate(chosen, w)

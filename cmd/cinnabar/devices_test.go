@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"cinnabar/verbs"
+	"cinnabar/verbs/rdmacore"
 	"cinnabar/verbs/verbstest/memdev"
 )
 
@@ -166,3 +167,12 @@ func TestWriterThatFails(t *testing.T) {
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+// Who asks for a device that is not there hears what is in the way of the machine's own.
+func TestMissingDeviceSaysWhy(t *testing.T) {
+	_, why := rdmacore.Devices()
+	if why == nil {
+		t.Skip("this machine has RDMA devices: nothing is in the way")
+	}
+	wantRun(t, 255, []string{"devices", "-d", "none0"}, "device 'none0' wasn't found; there is "+softwareDevice, oneLine(why))
+}

@@ -12,8 +12,10 @@ import (
 	"cinnabar/rmem"
 )
 
-// memChunk is how many bytes of a file are moved at a time.
-const memChunk = 4 << 20
+const (
+	memChunk = 4 << 20 // bytes of a file that are moved at a time
+	memOnce  = 1 << 30 // bytes that are read of a region that can be read once: a server can say that it is of any size
+)
 
 // memRangeOptions are the options of mem put and mem get.
 type memRangeOptions struct {
@@ -123,9 +125,9 @@ func (o *memRangeOptions) read(ctx context.Context, r *rmem.Region, to io.Writer
 	if o.size >= 0 {
 		end = o.offset + o.size
 	}
-	size := min(memChunk, end-o.offset)
-	if r.Once() { // there is no second chunk
-		size = end - o.offset
+	size, err := pieceLen(r.Once(), end-o.offset)
+	if err != nil {
+		return err
 	}
 	buf := make([]byte, size)
 	for at := o.offset; at < end; {
@@ -139,4 +141,15 @@ func (o *memRangeOptions) read(ctx context.Context, r *rmem.Region, to io.Writer
 		at += int64(n)
 	}
 	return nil
+}
+
+// pieceLen is how many of n bytes are read at a time: all, where there is no second time.
+func pieceLen(once bool, n int64) (int64, error) {
+	switch {
+	case !once:
+		return min(memChunk, n), nil
+	case n > memOnce:
+		return 0, usagef("the region can be read once, so it is read into memory: %d bytes are over the limit of %d; --offset and --size say which you need", n, memOnce)
+	}
+	return n, nil
 }

@@ -115,3 +115,18 @@ func TestMemTooMuch(t *testing.T) {
 	wantRun(t, 2, []string{"mem", "get", token, "--offset", "11"}, "10 bytes")
 	wantRun(t, 2, []string{"mem", "put", token, "--offset", "-1"}, "10 bytes")
 }
+
+// TestMemPieces reads in pieces, unless there is one chance, and then no more than fits into memory.
+func TestMemPieces(t *testing.T) {
+	for _, c := range []struct {
+		once    bool
+		n, want int64
+	}{{false, 100, 100}, {false, 1 << 60, memChunk}, {true, 0, 0}, {true, 2 * memChunk, 2 * memChunk}, {true, memOnce, memOnce}} {
+		if got, err := pieceLen(c.once, c.n); err != nil || got != c.want {
+			t.Errorf("%+v: %d, %v", c, got, err)
+		}
+	}
+	if got, err := pieceLen(true, 1<<60); err == nil || !strings.Contains(err.Error(), "--size") {
+		t.Errorf("%d, %v", got, err)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -100,7 +101,7 @@ func (c *verbsControl) listen(ctx context.Context) {
 
 // read waits for the next message.
 func (c *verbsControl) read() (said verbsSaid, err error) {
-	if err := c.x.SetReadDeadline(time.Now().Add(c.limit)); err != nil {
+	if err := c.allow(c.x.SetReadDeadline); err != nil {
 		return said, err
 	}
 	line, err := c.x.readLine()
@@ -143,6 +144,20 @@ func (c *verbsControl) beat() {
 	}
 }
 
+// allow sets the deadline of what follows, unless close has been called: that sets one that is past, behind stop, and
+// this one must not take its place.
+func (c *verbsControl) allow(set func(time.Time) error) error {
+	if err := set(time.Now().Add(c.limit)); err != nil {
+		return err
+	}
+	select {
+	case <-c.stop:
+		return net.ErrClosed
+	default:
+		return nil
+	}
+}
+
 // say sends a message.
 func (c *verbsControl) say(said verbsSaid) error {
 	c.mu.Lock()
@@ -151,7 +166,7 @@ func (c *verbsControl) say(said verbsSaid) error {
 	if err != nil {
 		return err
 	}
-	if err := c.x.SetWriteDeadline(time.Now().Add(c.limit)); err != nil {
+	if err := c.allow(c.x.SetWriteDeadline); err != nil {
 		return fmt.Errorf("talk to the other side: %w", err)
 	}
 	if _, err := c.x.Write(append(b, '\n')); err != nil {

@@ -49,7 +49,9 @@ func LongestMessage(dev *verbs.Device) (int, error) {
 	}
 	longest := uint64(BufferSize)
 	for _, p := range attr.Ports {
-		longest = min(longest, p.MaxMsgSize)
+		if p.MaxMsgSize > 0 { // else the device tells nothing
+			longest = min(longest, p.MaxMsgSize)
+		}
 	}
 	return int(longest), nil
 }

@@ -88,7 +88,7 @@ type QPAttr struct {
 	Access          Access // what peers may do through this queue pair at all
 	PKeyIndex       uint16
 	Port            uint8
-	QKey            uint32 // datagrams with another one are dropped
+	QKey            uint32 // datagrams with another one are dropped; with bit 31 it takes CAP_NET_RAW
 	AH              AHAttr // the way to the peer (AttrAV)
 	PathMTU         MTU
 	Timeout         uint8 // local ACK timeout, 4.096 µs × 2^Timeout

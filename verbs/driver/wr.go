@@ -80,7 +80,7 @@ type SendWR struct {
 
 	AH         AddressHandle // unreliable datagrams only: where to
 	RemoteQPN  uint32        // unreliable datagrams only: which queue pair there
-	RemoteQKey uint32        // unreliable datagrams only: must be that queue pair's QKey, or the datagram is dropped
+	RemoteQKey uint32        // unreliable datagrams only: must be that queue pair's QKey, or the datagram is dropped; with bit 31, cards send the own QKey instead
 }
 
 // RecvWR is a work request of a receive queue (struct ibv_recv_wr). An empty

@@ -8,29 +8,39 @@ import (
 	"cinnabar/verbs"
 )
 
-// signs is how many times in Config.KeepAlive a connection looks for a sign of life: a third of the time passes until it
-// notices that there was none, a third until it asks, and a third until it gives up.
-const signs = 3
+// signs is how often a connection looks for a sign of life in Config.KeepAlive: when it first finds none it asks, and when it
+// has found none so often in a row it gives up.
+const signs = 4
 
 // watch ends the connection when the peer's device has been silent for too long. It returns when ctx ends, which the
 // connection's end does.
 func (c *Conn) watch(ctx context.Context) {
-	patience := c.cfg.KeepAlive / signs
-	tick := time.NewTicker(patience)
+	tick := time.NewTicker(c.cfg.KeepAlive / signs)
 	defer tick.Stop()
-	for {
+	answer := make(chan bool, 1)
+	for silent, asking := 0, false; ; {
 		select {
 		case <-ctx.Done():
 			return
+		case again := <-answer:
+			if !again {
+				return
+			}
+			asking = false
+			continue
 		case <-tick.C:
 		}
 		heard, open := c.heard()
+		if silent++; heard {
+			silent = 0
+		}
 		switch {
-		case heard:
-		case !open: // the active side sends as soon as it is connected
-			c.fail(c.silence())
-		case !c.ask(ctx, patience):
+		case silent == signs:
+			c.fail(fmt.Errorf("%w for %v", ErrSilent, c.cfg.KeepAlive))
 			return
+		case silent > 0 && open && !asking: // the active side sends as soon as it is connected
+			asking = true
+			c.watching.Go(func() { answer <- c.ask(ctx) })
 		}
 	}
 }
@@ -44,24 +54,14 @@ func (c *Conn) heard() (heard, open bool) {
 }
 
 // ask has the peer's device answer a read of a byte of its ring, in which the peer's program has no part. A read of no bytes
-// would do by the specifications, but Linux's siw does not take it. It reports whether to go on.
-func (c *Conn) ask(ctx context.Context, patience time.Duration) bool {
-	asking, cancel := context.WithTimeoutCause(ctx, patience, c.silence())
-	defer cancel()
-	err := c.Do(asking, verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{c.Sink()}, Remote: c.remote})
-	switch {
-	case err == nil:
-		return true
-	case asking.Err() != nil:
-		c.fail(c.silence()) // if it has not even found room to ask
-	case c.Err() == nil:
+// would do by the specifications, but Linux's siw does not take it. The answer, for which it waits until ctx ends, is a sign of
+// life like others: the peer may well send while the read is behind much else. ask reports whether to go on.
+func (c *Conn) ask(ctx context.Context) bool {
+	err := c.Do(ctx, verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{c.Sink()}, Remote: c.remote})
+	if err != nil && c.Err() == nil {
 		c.cfg.Logger.Warn("a silent peer is not noticed: the device does not ask it", "peer", c.RemoteAddr(), "error", err)
 	}
-	return false
-}
-
-func (c *Conn) silence() error {
-	return fmt.Errorf("%w for %v", ErrSilent, c.cfg.KeepAlive)
+	return err == nil
 }
 
 // signLocked takes note of a completion that only a living peer can cause. A write can complete without one.

@@ -54,7 +54,16 @@ func TestKeepAliveIdle(t *testing.T) {
 	})
 }
 
-// TestKeepAliveSilent ends a connection whose peer's device does not answer, within the time, and tells those who wait.
+// inTime checks that a silence that began then has ended a connection, neither too early nor late. Either end may have noticed.
+func inTime(t *testing.T, begin time.Time, a, p *Conn) {
+	t.Helper()
+	<-p.Done()
+	if d, patience := time.Since(begin), p.cfg.KeepAlive; d < patience || d > patience+patience/signs || !errors.Is(errors.Join(a.Err(), p.Err()), ErrSilent) {
+		t.Errorf("after %v: %v, %v", d, a.Err(), p.Err())
+	}
+}
+
+// TestKeepAliveSilent ends a connection whose peer's device does not answer, in time, and tells those who wait.
 func TestKeepAliveSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dev := fault.Wrap(verbs.NewDevice(memdev.Open(memdev.Config{})), fault.Plan{Rules: []fault.Rule{
@@ -65,9 +74,32 @@ func TestKeepAliveSilent(t *testing.T) {
 			if _, err := p.Recv(t.Context()); err == nil {
 				t.Error("a record from nobody")
 			}
-			<-a.Done()
-			if d := time.Since(begin); d > time.Minute || !errors.Is(errors.Join(a.Err(), p.Err()), ErrSilent) {
-				t.Errorf("after %v: %v, %v", d, a.Err(), p.Err())
+			inTime(t, begin, a, p)
+		})
+	})
+}
+
+// TestKeepAliveUnopened gives a peer that has not said its first word the same time.
+func TestKeepAliveUnopened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dev := fault.Wrap(verbs.NewDevice(memdev.Open(memdev.Config{})), fault.Plan{Rules: []fault.Rule{
+			{Match: fault.Match{At: fault.AtSend, Ops: []verbs.Opcode{verbs.OpSend}}, Do: fault.Drop()},
+		}})
+		over(t, dev, Config{KeepAlive: time.Minute, Linger: -1}, func(a, p *Conn) { inTime(t, time.Now(), a, p) })
+	})
+}
+
+// TestKeepAliveSlow keeps a peer whose device's answer is behind much else, as long as something comes from it now and then.
+func TestKeepAliveSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dev := fault.Wrap(verbs.NewDevice(memdev.Open(memdev.Config{})), fault.Plan{Rules: []fault.Rule{
+			{Match: fault.Match{At: fault.AtSend, Queue: 1, Ops: []verbs.Opcode{verbs.OpRead}}, Do: fault.Drop()},
+		}})
+		over(t, dev, Config{KeepAlive: time.Minute, Linger: -1}, func(a, p *Conn) {
+			for range 10 {
+				elapse(55 * time.Second)
+				must(t, p.Send(t.Context(), []byte("at last")))
+				must(t, recv(t, a).Release())
 			}
 		})
 	})
@@ -87,7 +119,7 @@ func TestKeepAliveBusy(t *testing.T) {
 				for _, at := range []*Conn{a, p} {
 					must(t, recv(t, at).Release())
 				}
-				elapse(15 * time.Second)
+				elapse(10 * time.Second)
 			}
 		})
 	})

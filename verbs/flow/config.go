@@ -23,6 +23,10 @@ const (
 	leastAlive     = time.Millisecond
 	longestBye     = 5 * time.Second
 
+	// answerLimit is how long a peer may take to take the answer to its request, unless Config.Param tells: others wait
+	// meanwhile, and a device that is left alone waits for more than a minute if the peer has vanished.
+	answerLimit = 10 * time.Second
+
 	// controls is how many receives are kept for messages that are no records: two questions cannot be asked at once
 	// without a record, two can be answered, and there is an end.
 	controls = 5
@@ -41,9 +45,10 @@ type Config struct {
 	// Linger bounds how long Close waits for what was sent to leave, which it does as the peer takes it; 0: 5 s, negative: not at all.
 	Linger time.Duration
 
-	// KeepAlive is for how long the peer's device may be silent before the connection counts as lost, with [ErrSilent]. When
-	// nothing has come from the peer for a while its device is asked for an answer, in which its program has no part. The time
-	// must be enough for what may be queued before the answer: all transfers that are under way at a time. 0: for ever.
+	// KeepAlive is for how long the peer's device may be silent before the connection counts as lost, with [ErrSilent], which
+	// is noticed within a quarter of that time more. When nothing has come from the peer for a quarter of the time or two, its
+	// device is asked for an answer, in which its program has no part. Three quarters must be enough for what may be queued
+	// before the answer: all transfers that are under way at a time. 0: for ever.
 	KeepAlive time.Duration
 
 	Param  verbs.ConnParam // for the connection; its PrivateData is the package's

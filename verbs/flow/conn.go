@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -287,7 +288,9 @@ func (l *Listener) answer(ctx context.Context, req *verbs.ConnRequest) (*Conn, e
 	}
 	p := l.cfg.Param
 	p.PrivateData = c.hello()
-	conn, err := req.Accept(ctx, c.qp, p)
+	limited, cancel := context.WithTimeout(ctx, cmp.Or(p.Timeout, answerLimit))
+	defer cancel()
+	conn, err := req.Accept(limited, c.qp, p)
 	if err != nil {
 		if ctx.Err() == nil {
 			err = fmt.Errorf("%w: %w", ErrPeer, err) // it was gone before it was answered

@@ -48,5 +48,6 @@
 // # Concurrency
 //
 // All methods are safe for concurrent use. Records of concurrent senders are not mixed; those who wait are served in the
-// order in which they came. Each connection has one goroutine until Close, and one more with Config.KeepAlive.
+// order in which they came. Each connection has one goroutine until Close, and with Config.KeepAlive one more, or two while
+// the peer's device is asked.
 package flow

@@ -10,6 +10,8 @@ import (
 
 	"cinnabar/ring"
 	"cinnabar/verbs"
+	"cinnabar/verbs/fault"
+	"cinnabar/verbs/verbstest/memdev"
 )
 
 // TestLastRecordBeforeEnd has the last record and the end come in the moment between a reader's look and its wait.
@@ -188,4 +190,34 @@ func TestMostRecords(t *testing.T) {
 	if _, err := newConn(a.PD().Device(), cfg); err == nil {
 		t.Error("more than the most")
 	}
+}
+
+// TestPostFailsForWaiting has the device refuse a record for which the peer has just made room: all who wait are told, once,
+// and the connection can be closed.
+func TestPostFailsForWaiting(t *testing.T) {
+	refused := errors.New("no more")
+	dev := fault.Wrap(verbs.NewDevice(memdev.Open(memdev.Config{})), fault.Plan{Rules: []fault.Rule{
+		{Match: fault.Match{At: fault.AtSend, Ops: []verbs.Opcode{verbs.OpSend}, Skip: 3}, Do: fault.Fail(refused)},
+	}})
+	over(t, dev, Config{Records: 1, Inline: 256, Linger: -1}, func(a, p *Conn) {
+		must(t, a.Send(testContext(t), []byte("first")))
+		sent := make(chan error)
+		for _, n := range []int{100, 1000} {
+			go func() { sent <- a.Send(context.Background(), make([]byte, n)) }()
+		}
+		for a.Stats().Waited < 2 { // the first of them asks for room
+			runtime.Gosched()
+		}
+		must(t, recv(t, p).Release())
+		for range 2 {
+			if err := <-sent; !errors.Is(err, refused) {
+				t.Error(err)
+			}
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if n := a.tx.waiters.Len(); n != 0 {
+			t.Errorf("%d wait", n)
+		}
+	})
 }

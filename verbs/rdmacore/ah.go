@@ -72,15 +72,19 @@ func (p *pd) CreateAH(attr driver.AHAttr) (driver.AddressHandle, error) {
 	if !slices.Contains(p.dev.attr.QPTypes, driver.UD) {
 		return nil, driver.Unsupported(op, "device %s has no unreliable datagrams, only queue pairs of type %v", p.dev.name, p.dev.attr.QPTypes)
 	}
+	if !p.adopt() { // unlike the other objects of a domain, verbs.PD does not count it
+		return nil, driver.Errorf(op, driver.ErrClosed, "the protection domain is closed")
+	}
 	attr.PortNum = max(attr.PortNum, 1)
 	if err := p.dev.checkPath(op, &attr); err != nil {
+		p.children.Add(-1)
 		return nil, err
 	}
 	h, err := createAH(p.h, &attr, p.dev.sourceGID(&attr))
 	if err != nil {
+		p.children.Add(-1)
 		return nil, pathError(op, &attr, err)
 	}
-	p.children.Add(1)
 	return &ah{pd: p, h: h}, nil
 }
 
@@ -153,7 +157,7 @@ func (d destinations) drop(first, end uint32) {
 	if d == nil {
 		return
 	}
-	for ; first != end; first++ {
+	for ; int32(end-first) > 0; first++ {
 		if a := d[first&uint32(len(d)-1)].Swap(nil); a != nil {
 			a.release()
 		}

@@ -28,7 +28,7 @@ func TestDestinations(t *testing.T) {
 	for _, step := range []struct {
 		from, end uint32
 		want      int64
-	}{{first, first, 4}, {first, first + 3, 1}, {first, first + 3, 1}} {
+	}{{first, first, 4}, {first, first + 3, 1}, {first, first + 3, 1}, {first + 4, first + 3, 1}} {
 		if d.drop(step.from, step.end); a.users.Load() != step.want {
 			t.Errorf("drop from %d to %d: %d users, want %d", step.from, step.end, a.users.Load(), step.want)
 		}

@@ -58,10 +58,10 @@ func (m *cm) lookOut(addrs []netip.Addr) {
 func (m *cm) close() {
 	close(m.closing)
 	m.wg.Wait()
+	m.watch.close() // before the rest: the reader makes identifiers for requests
 	for _, id := range m.rest() {
 		id.destroy()
 	}
-	m.watch.close()
 	cmDestroyChannel(m.ch)
 }
 
@@ -266,6 +266,21 @@ func (id *cmID) failure(op string, ev cmEvent) error {
 	default:
 		return nil
 	}
+}
+
+// reject refuses the request that the identifier stands for, and gives it up. It
+// fails if that was done before: the end of the device refuses requests too.
+func (id *cmID) reject(privateData []byte) error {
+	const op = "reject connection"
+	var err error = driver.Errorf(op, driver.ErrClosed, "the request is over")
+	id.once.Do(func() {
+		id.forget()
+		if err = cmReject(id.h, privateData); err != nil {
+			err = &driver.Error{Op: op, Err: err}
+		}
+		_ = cmDestroy(id.h) // it fails only for a handle that is none
+	})
+	return err
 }
 
 // checkDevice refuses an identifier that was bound to another device: routing

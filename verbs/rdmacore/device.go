@@ -11,8 +11,9 @@ import (
 
 // device implements driver.Device on an opened context.
 //
-// Locks, in the order in which they may be nested: qp.mu, qp.sendMu and
-// qp.recvMu, cq.mu, device.mu. None is held while a goroutine waits.
+// Locks, in the order in which they may be nested: qp.sendMu, qp.recvMu, cq.mu,
+// then srq.mu or qp.mu, device.mu last; listener.mu stands before device.mu, beside
+// the others. None is held while a goroutine waits.
 type device struct {
 	name  string
 	ctx   handle
@@ -101,6 +102,10 @@ func (d *device) findID(serial uint64) *cmID {
 func (d *device) Close() error {
 	const op = "close device"
 	d.mu.Lock()
+	if d.closed { // and the library's failure was reported then
+		d.mu.Unlock()
+		return nil
+	}
 	if p, c, l := d.pds.Load(), len(d.cqs), d.listeners.Load(); p+l > 0 || c > 0 {
 		d.mu.Unlock()
 		return driver.Errorf(op, driver.ErrBusy, "%d protection domains, %d completion queues and %d listeners of it are open; close them first", p, c, l)

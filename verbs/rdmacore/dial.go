@@ -5,6 +5,7 @@ package rdmacore
 import (
 	"context"
 	"net/netip"
+	"time"
 
 	"cinnabar/verbs/driver"
 )
@@ -28,11 +29,8 @@ func (d *device) Dial(ctx context.Context, dq driver.QP, addr netip.AddrPort, p 
 	if err := d.usable(op); err != nil {
 		return nil, err
 	}
-	if p.Timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, p.Timeout)
-		defer cancel()
-	}
+	ctx, cancel := within(ctx, p.Timeout)
+	defer cancel()
 	if err := q.begin(op); err != nil {
 		return nil, err
 	}
@@ -43,6 +41,14 @@ func (d *device) Dial(ctx context.Context, dq driver.QP, addr netip.AddrPort, p 
 	}
 	c.start()
 	return c, nil
+}
+
+// within limits the time for an answer; 0 leaves it to the connection manager.
+func within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	if limit <= 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, limit)
 }
 
 func (d *device) dial(ctx context.Context, q *qp, addr netip.AddrPort, p driver.ConnParam) (*conn, error) {

@@ -201,6 +201,8 @@ func (r *connRequest) Accept(ctx context.Context, dq driver.QP, p driver.ConnPar
 	if !ok || q.pd.dev != r.id.cm.dev {
 		return nil, driver.Errorf(op, driver.ErrInvalid, "the queue pair belongs to another device")
 	}
+	ctx, cancel := within(ctx, p.Timeout)
+	defer cancel()
 	if err := q.begin(op); err != nil {
 		r.id.destroy()
 		return nil, err
@@ -240,11 +242,4 @@ func (r *connRequest) accept(ctx context.Context, q *qp, p driver.ConnParam) (*c
 }
 
 // Reject implements driver.ConnRequest.
-func (r *connRequest) Reject(privateData []byte) error {
-	err := cmReject(r.id.h, privateData)
-	r.id.destroy()
-	if err != nil {
-		return &driver.Error{Op: "reject connection", Err: err}
-	}
-	return nil
-}
+func (r *connRequest) Reject(privateData []byte) error { return r.id.reject(privateData) }

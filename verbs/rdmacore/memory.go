@@ -12,8 +12,23 @@ import (
 type pd struct {
 	dev      *device
 	h        handle
-	children atomic.Int64 // regions, queue pairs, shared receive queues, address handles
-	closed   atomic.Bool
+	children atomic.Int64 // regions, queue pairs, shared receive queues, address handles; pdClosed
+}
+
+// pdClosed is the number of children of a domain that is closed.
+const pdClosed = -1
+
+// adopt counts one more child, unless the domain is closed.
+func (p *pd) adopt() bool {
+	for {
+		n := p.children.Load()
+		if n == pdClosed {
+			return false
+		}
+		if p.children.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
 }
 
 func (d *device) AllocPD() (driver.PD, error) {
@@ -31,16 +46,18 @@ func (d *device) AllocPD() (driver.PD, error) {
 
 func (p *pd) Close() error {
 	const op = "close protection domain"
-	if n := p.children.Load(); n > 0 {
+	if !p.children.CompareAndSwap(0, pdClosed) {
+		n := p.children.Load()
+		if n == pdClosed {
+			return nil
+		}
 		return driver.Errorf(op, driver.ErrBusy, "%d objects of it are open; close them first", n)
 	}
-	if p.closed.Swap(true) {
-		return nil
-	}
-	p.dev.pds.Add(-1)
 	if err := p.dev.released(deallocPD(p.h)); err != nil {
+		p.children.Store(0)
 		return &driver.Error{Op: op, Err: err}
 	}
+	p.dev.pds.Add(-1)
 	return nil
 }
 

@@ -101,7 +101,7 @@ func (d *device) learn() error {
 	a.Name = d.name
 	a.MaxQPWR = min(a.MaxQPWR-1, 1<<20) // one request is our own, see qp.drain
 	a.MaxQPRDAtom, a.MaxQPInitRDAtom = min(a.MaxQPRDAtom, 255), min(a.MaxQPInitRDAtom, 255)
-	a.MaxSGE = min(a.MaxSGE, batchSGE)
+	a.MaxSGE, a.MaxSRQSGE = min(a.MaxSGE, batchSGE), min(a.MaxSRQSGE, batchSGE)
 	a.Caps = driver.CapRNRWait | driver.CapExactStatus | driver.CapRawState | driver.CapWriteImm | driver.CapSendImm
 	a.MaxPrivateData = 56 // the request of the InfiniBand connection manager, less rdma_cm's header
 	if a.Transport == driver.TransportIWARP {
@@ -134,6 +134,11 @@ func (d *device) learn() error {
 
 // Query describes the device as it is now.
 func (d *device) Query() (driver.DeviceAttr, error) {
+	d.mu.RLock() // Close waits
+	defer d.mu.RUnlock()
+	if d.closed {
+		return driver.DeviceAttr{}, driver.Errorf("query device", driver.ErrClosed, "the device is closed")
+	}
 	a := d.attr
 	a.Ports = nil
 	for i := range d.ports {

@@ -160,9 +160,9 @@ func (q *qp) open() error {
 	q.sq.init(q.init.Cap.MaxSendWR + markerRoom)
 	q.sq.depth = uint32(q.init.Cap.MaxSendWR)
 	q.rq.init(q.init.Cap.MaxRecvWR)
+	q.rq.anyOrder()
 	if d.iwarp() {
 		q.sq.anyOrder()
-		q.rq.anyOrder()
 	}
 	if q.init.Type == driver.UD {
 		q.dests = make(destinations, len(q.sq.ids))
@@ -245,7 +245,7 @@ func (q *qp) complete(kind uint64, pos uint32, wc *driver.WC) bool {
 func (q *qp) broken(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if s := driver.QPState(q.state.Load()); s != driver.StateRTS && s != driver.StateSQD && s != driver.StateRTR {
+	if s := driver.QPState(q.state.Load()); q.closed || s != driver.StateRTS && s != driver.StateSQD && s != driver.StateRTR {
 		return
 	}
 	state := driver.StateErr
@@ -262,9 +262,13 @@ func (q *qp) broken(err error) {
 
 // Query implements driver.QP.
 func (q *qp) Query() (driver.QPAttr, driver.QPInit) {
-	a, err := queryQP(q.h)
-	if err != nil || q.pd.dev.iwarp() { // some iWARP drivers do not know their states
-		a = driver.QPAttr{Mask: driver.AttrState | driver.AttrCap}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	a := driver.QPAttr{Mask: driver.AttrState | driver.AttrCap}
+	if !q.closed && !q.pd.dev.iwarp() { // some iWARP drivers do not know their states
+		if got, err := queryQP(q.h); err == nil {
+			a = got
+		}
 	}
 	if s := driver.QPState(q.state.Load()); a.State != driver.StateErr && a.State != driver.StateSQE || q.pd.dev.iwarp() {
 		a.State = s

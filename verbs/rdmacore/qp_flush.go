@@ -14,15 +14,17 @@ import "cinnabar/verbs/driver"
 //     (siw_qp_llp_close). The program cannot know before the event comes.
 //
 // So on iWARP each slot of our account tells whether it is open, and the end of
-// a connection gives back what is.
+// a connection gives back what is. Slots of receives tell everywhere: those posted
+// in ERR are given back by us, perhaps before the driver has flushed earlier ones.
 
 // anyOrder prepares a queue for completions that overtake each other.
 func (r *queue) anyOrder() { r.open = make([]bool, len(r.ids)) }
 
-// isOpen reports whether the request at pos has not been given back yet.
+// isOpen reports whether the request at pos has not been given back yet. A
+// driver may be so late that the slot is another one's by now.
 func (r *queue) isOpen(pos uint32) bool {
-	_ = r.head.Load() // what was put is seen here
-	return r.open == nil || r.open[pos&uint32(len(r.open)-1)]
+	head, tail := r.head.Load(), r.tail.Load() // what was put is seen here
+	return r.open == nil || pos-tail < head-tail && r.open[pos&uint32(len(r.open)-1)]
 }
 
 // skip takes a position for a request that is not the program's.

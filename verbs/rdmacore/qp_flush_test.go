@@ -74,3 +74,70 @@ func TestQueueSkip(t *testing.T) {
 		t.Errorf("tail = %d, want 2", q.tail.Load())
 	}
 }
+
+// newQueueRig is a queue pair that completions find, on a device that is there.
+func newQueueRig(depth int) (*qp, *cq) {
+	d := &device{qps: map[uint64]*qp{}, removal: removal{gone: make(chan struct{})}}
+	q := &qp{pd: &pd{dev: d}}
+	q.token.Store(5)
+	d.qps[5] = q
+	q.rq.init(depth)
+	q.rq.anyOrder()
+	return q, &cq{dev: d, bell: make(chan struct{})}
+}
+
+// TestFlushBeforeDriver gives a receive back that was posted in ERR before the
+// driver has flushed an earlier one: each comes back once, under its own id, and
+// neither frees the other's slot.
+func TestFlushBeforeDriver(t *testing.T) {
+	const depth = 2
+	q, c := newQueueRig(depth)
+	q.rq.put(0, 100, driver.WCRecv)
+	q.rq.put(1, 101, driver.WCRecv)
+	q.rq.head.Store(2)
+	c.addLate(makeToken(kindRecv, 5, 1))
+	wc := make([]driver.WC, depth)
+	if n := flushLate(c, wc); n != 1 || wc[0].ID != 101 {
+		t.Fatalf("late: %d, id %d; want 101", n, wc[0].ID)
+	}
+	if q.rq.tail.Load() != 0 {
+		t.Error("the slot of the earlier receive is free, and it is not done")
+	}
+	wc[0] = driver.WC{Status: driver.StatusWRFlushErr}
+	if !q.complete(kindRecv, 0, &wc[0]) || wc[0].ID != 100 {
+		t.Errorf("the driver's: id %d, want 100", wc[0].ID)
+	}
+	if q.rq.tail.Load() != 2 {
+		t.Errorf("tail = %d, want 2", q.rq.tail.Load())
+	}
+}
+
+// TestDriverTooLate has the driver flush a request that was given back, when the
+// slot is another one's: that one is not touched.
+func TestDriverTooLate(t *testing.T) {
+	q, _ := newQueueRig(2)
+	var wc driver.WC
+	size := uint32(len(q.rq.ids))
+	for pos := range size {
+		q.rq.put(pos, uint64(pos), driver.WCRecv)
+		q.rq.head.Store(pos + 1)
+		if !q.flush(kindRecv, pos, &wc) {
+			t.Fatalf("%d is not given back", pos)
+		}
+	}
+	q.rq.put(size, 77, driver.WCRecv)
+	q.rq.head.Store(size + 1)
+	wc = driver.WC{Status: driver.StatusWRFlushErr}
+	if q.complete(kindRecv, 0, &wc) {
+		t.Errorf("a completion for the second time, with id %d", wc.ID)
+	}
+	if !q.flush(kindRecv, size, &wc) || wc.ID != 77 || q.flush(kindRecv, size, &wc) {
+		t.Error("the request in its slot does not come back once")
+	}
+}
+
+func flushLate(c *cq, wc []driver.WC) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lateLocked(wc)
+}

@@ -126,33 +126,57 @@ func modifyError(op string, from, to driver.QPState, err error) error {
 func (q *qp) reset(attr driver.QPAttr) error {
 	const op = "modify queue pair"
 	q.mu.Lock()
-	c, closed := q.conn, q.closed
+	c, closed, connecting := q.conn, q.closed, q.connecting
 	q.mu.Unlock()
 	switch {
 	case closed:
 		return driver.Errorf(op, driver.ErrClosed, "the queue pair is closed")
+	case connecting:
+		return driver.Errorf(op, driver.ErrBusy, "to RESET while it is being connected; end that first")
 	case c != nil && driver.QPState(q.state.Load()) != driver.StateErr:
 		return driver.Errorf(op, driver.ErrInvalid, "to RESET with a live connection; move it to ERR first")
 	case c != nil:
 		<-c.done // it has been told
 	}
-	defer func() {
-		q.sendCQ.purge(q.num)
-		q.recvCQ.purge(q.num)
-	}()
 	q.sendMu.Lock()
 	defer q.sendMu.Unlock()
 	q.recvMu.Lock()
 	defer q.recvMu.Unlock()
+	if err := q.rename(attr); err != nil {
+		return err
+	}
+	q.sendCQ.purge(q.num)
+	q.recvCQ.purge(q.num)
+	// Nobody accounts for a completion of the old life any more: purge has waited for who did.
+	q.dests.dropAll()
+	for _, r := range []*queue{&q.sq, &q.rq} {
+		r.tail.Store(r.head.Load())
+	}
+	return nil
+}
+
+// rename moves the queue pair to RESET, and gives it another serial number for
+// tokens: those of its old life find nothing.
+//
+// +checklocks:q.sendMu
+// +checklocks:q.recvMu
+func (q *qp) rename(attr driver.QPAttr) error {
+	const op = "modify queue pair"
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.closed {
+		return driver.Errorf(op, driver.ErrClosed, "the queue pair is closed")
+	}
 	if err := modifyQP(q.h, &attr, 0); err != nil {
 		return modifyError(op, driver.QPState(q.state.Load()), driver.StateReset, err)
 	}
-	q.dests.dropAll()
 	q.conn = nil
 	q.told.Store(false)
 	q.state.Store(uint32(driver.StateReset))
+	if q.drained != nil { // its marker is gone
+		close(q.drained)
+		q.drained = nil
+	}
 	d := q.pd.dev
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -160,9 +184,6 @@ func (q *qp) reset(attr driver.QPAttr) error {
 	token := d.nextSerial()
 	d.qps[token] = q
 	q.token.Store(token)
-	for _, r := range []*queue{&q.sq, &q.rq} {
-		r.tail.Store(r.head.Load())
-	}
 	return nil
 }
 
@@ -229,16 +250,8 @@ func (q *qp) step(id handle, to driver.QPState, responder, depth uint8) error {
 // request of its own behind it, a write of nothing, and gathers completions, which
 // stay for the reader, until its own is there or the connection is over.
 func (q *qp) drain(ctx context.Context, over <-chan struct{}) error {
-	q.mu.Lock()
-	if q.drained != nil || driver.QPState(q.state.Load()) != driver.StateRTS {
-		q.mu.Unlock()
-		return nil
-	}
-	done := make(chan struct{})
-	q.drained = done
-	q.mu.Unlock()
-	if err := q.postMarker(); err != nil {
-		q.markerDone()
+	done, err := q.mark()
+	if done == nil || err != nil {
 		return err
 	}
 	for {
@@ -263,6 +276,29 @@ func (q *qp) drain(ctx context.Context, over <-chan struct{}) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// mark posts the marker, unless one is on its way already, and returns what is
+// closed when it is done; nil if nothing is sent any more.
+func (q *qp) mark() (<-chan struct{}, error) {
+	q.mu.Lock()
+	done := q.drained
+	switch {
+	case driver.QPState(q.state.Load()) != driver.StateRTS:
+		q.mu.Unlock()
+		return nil, nil
+	case done != nil: // of another Disconnect
+		q.mu.Unlock()
+		return done, nil
+	}
+	done = make(chan struct{})
+	q.drained = done
+	q.mu.Unlock()
+	if err := q.postMarker(); err != nil {
+		q.markerDone()
+		return nil, err
+	}
+	return done, nil
 }
 
 func (q *qp) markerDone() {

@@ -367,10 +367,15 @@ int cn_create_srq(uint64_t pd, uint64_t id, uint32_t *wr, uint32_t *sge, uint32_
 	struct ibv_srq *s = lib.ibv_create_srq(P(ibv_pd, pd), &a);
 	if (!s)
 		return fail(-1);
+	int rc = limit ? cn_modify_srq(H(s), limit) : 0;
+	if (rc) {
+		lib.ibv_destroy_srq(s); // rc is the news
+		return rc;
+	}
 	*srq = H(s);
 	*wr = a.attr.max_wr;
 	*sge = a.attr.max_sge;
-	return limit ? cn_modify_srq(*srq, limit) : 0;
+	return 0;
 }
 
 int cn_modify_srq(uint64_t srq, uint32_t limit) {

@@ -91,6 +91,9 @@ func (s *srq) PostRecv(wrs []driver.RecvWR) (int, error) {
 	if s.closed {
 		return 0, driver.Errorf(op, driver.ErrClosed, "the shared receive queue is closed")
 	}
+	if s.pd.dev.removal.isGone() {
+		return 0, s.pd.dev.removedErr(op)
+	}
 	for n := 0; n < len(wrs); {
 		taken, stop := s.collect(wrs[n:])
 		posted, err := s.batch.post(s.h, true)
@@ -141,6 +144,11 @@ func (s *srq) Modify(attr driver.SRQAttr, limit, depth bool) error {
 	}
 	if attr.Limit < 0 || attr.Limit > s.init.MaxWR {
 		return driver.Errorf(op, driver.ErrInvalid, "Limit is %d; 0 to %d are possible", attr.Limit, s.init.MaxWR)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return driver.Errorf(op, driver.ErrClosed, "the shared receive queue is closed")
 	}
 	if err := modifySRQ(s.h, attr.Limit); err != nil {
 		return &driver.Error{Op: op, Err: err}

@@ -11,8 +11,8 @@ import (
 	"cinnabar/verbs/flow"
 )
 
-// answers is how many requests a listener answers at a time. Until a peer has taken its answer, an RDMA device waits, for
-// more than a minute if the peer has vanished; meanwhile others are to be served.
+// answers is how many requests a listener answers at a time. Until a peer has taken its answer an RDMA device waits, for
+// seconds if the peer has vanished, which is when package flow gives it up; meanwhile others are to be served.
 const answers = 16
 
 // Listener accepts streams. It is a net.Listener.

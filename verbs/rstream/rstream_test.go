@@ -11,8 +11,9 @@ import (
 	"net/netip"
 	"os"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -23,6 +24,7 @@ import (
 	"cinnabar/verbs/fault"
 	"cinnabar/verbs/iwarp"
 	"cinnabar/verbs/rdmacore"
+	"cinnabar/verbs/verbstest/memdev"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -249,8 +251,8 @@ func TestAcceptFailure(t *testing.T) {
 // stalling is a device on which the first peer that connects never takes its answer, as one that has vanished.
 type stalling struct {
 	driver.Device
-	stalled chan struct{} // closed when it is being answered
-	once    sync.Once
+	stalled chan struct{} // told when one is being answered
+	left    atomic.Int32  // how many more there are
 }
 
 type stallingListener struct {
@@ -270,14 +272,14 @@ func (d *stalling) Listen(addr netip.AddrPort, backlog int) (driver.Listener, er
 
 func (l *stallingListener) Accept(ctx context.Context) (driver.ConnRequest, error) {
 	r, err := l.Listener.Accept(ctx)
-	if err == nil {
-		l.dev.once.Do(func() { r = &stalledRequest{r, l.dev.stalled} })
+	if err == nil && l.dev.left.Add(-1) >= 0 {
+		r = &stalledRequest{r, l.dev.stalled}
 	}
 	return r, err
 }
 
 func (r *stalledRequest) Accept(ctx context.Context, _ driver.QP, _ driver.ConnParam) (driver.Conn, error) {
-	close(r.stalled)
+	r.stalled <- struct{}{}
 	<-ctx.Done()
 	return nil, errors.Join(context.Cause(ctx), r.Reject(nil))
 }
@@ -286,6 +288,7 @@ func (r *stalledRequest) Accept(ctx context.Context, _ driver.QP, _ driver.ConnP
 func TestVanishedPeer(t *testing.T) {
 	dev := openDevice(t)
 	slow := &stalling{Device: dev.Driver(), stalled: make(chan struct{})}
+	slow.left.Store(1)
 	l, err := listen(verbs.NewDevice(slow))
 	must(t, err)
 	at := netip.MustParseAddrPort(l.Addr().String())
@@ -303,6 +306,42 @@ func TestVanishedPeer(t *testing.T) {
 	if err := <-vanished; err == nil {
 		t.Error("a stream without an answer")
 	}
+}
+
+// TestVanishedPeers gives up peers that do not take their answers, and serves the next one, however many they are.
+func TestVanishedPeers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := &stalling{Device: memdev.Open(memdev.Config{}), stalled: make(chan struct{}, answers)}
+		slow.left.Store(answers)
+		dev := verbs.NewDevice(slow)
+		l, err := Listen(dev, loopback)
+		must(t, err)
+		at := netip.MustParseAddrPort(l.Addr().String())
+		begin := time.Now()
+		vanished := make(chan error, answers)
+		for range answers {
+			go func() {
+				_, err := Dial(t.Context(), dev, at)
+				vanished <- err
+			}()
+		}
+		for range answers {
+			<-slow.stalled
+		}
+		c1, err := Dial(t.Context(), dev, at)
+		must(t, err)
+		c2, err := l.Accept()
+		must(t, err)
+		if d := time.Since(begin); d > time.Minute {
+			t.Errorf("served after %v", d)
+		}
+		for range answers {
+			if err := <-vanished; err == nil {
+				t.Error("a stream without an answer")
+			}
+		}
+		must(t, errors.Join(c1.Close(), c2.Close(), l.Close(), dev.Close()))
+	})
 }
 
 // TestCloseUnaccepted ends streams that no Accept has asked for.
