@@ -74,7 +74,8 @@ type Config struct {
 // Progress says how waiting is done.
 type Progress struct {
 	// Spin is for how long a goroutine that waits for the network polls it before it sleeps. Polling saves the waking of
-	// a sleeping thread, which takes longer than a small call. 0: 50 µs; negative: sleep at once.
+	// a sleeping thread, which takes longer than a small call. 0: 50 µs, but over na+sm 40 µs on two processors and no time
+	// on one; negative: sleep at once.
 	Spin time.Duration
 }
 

@@ -21,8 +21,8 @@ type Config struct {
 	// Grace is how long a client whose connection is lost has to connect again before it counts as dead; 0: 5 s.
 	Grace time.Duration
 
-	// Silence is for how long a client's host may be silent, over verbs, before the client counts as dead. It must be enough for
-	// all transfers that a client has under way at a time. 0: 1 min; negative: for ever. Over an engine cinnabar.Config.KeepAlive
+	// Silence is for how long a client's host may be silent, over verbs, before the client counts as dead. Three quarters of it
+	// must be enough for all transfers that a client has under way at a time. 0: 1 min; negative: for ever. Over an engine cinnabar.Config.KeepAlive
 	// and Grace are what counts.
 	Silence time.Duration
 
@@ -42,6 +42,7 @@ const (
 	defaultHold  = 24 * time.Hour
 	mapped       = 1 << 20 // regions from this size on get pages of their own
 	mostClients  = 1 << 14 // at once
+	mostRegions  = 1 << 18 // at once: each costs the server more than its bytes, which are what quotas count
 	defaultGrace = 5 * time.Second
 
 	defaultSilence = time.Minute

@@ -47,6 +47,7 @@ const (
 	statusServer
 	statusUsed
 	statusOnce
+	statusRegions
 )
 
 // meanings are the errors that stand for statuses.
@@ -54,6 +55,7 @@ var meanings = [...]error{
 	statusFreed: ErrFreed, statusExpired: ErrExpired, statusRevoked: ErrRevoked, statusUnknown: ErrUnknown, statusNotOwner: ErrNotOwner,
 	statusNoLease: ErrNoLease, statusQuota: ErrQuota, statusClientQuota: ErrQuota, statusClients: ErrQuota, statusSize: ErrSize, statusRange: ErrRange,
 	statusAligned: ErrAligned, statusSession: ErrSession, statusServer: ErrServer, statusUsed: ErrUsed, statusOnce: ErrOnce,
+	statusRegions: ErrQuota,
 }
 
 // Error is why an operation on remote memory failed.
@@ -87,6 +89,8 @@ func (r *response) meaning() error {
 		return fmt.Errorf("%w: a client may have %d bytes, %d are left", ErrQuota, r.Limit, r.Left)
 	case s == statusClients:
 		return fmt.Errorf("%w: the server has %d clients already", ErrQuota, r.Limit)
+	case s == statusRegions:
+		return fmt.Errorf("%w: the server lends %d regions already", ErrQuota, r.Limit)
 	case s == statusSize:
 		return fmt.Errorf("%w: from 1 to %d bytes", ErrSize, r.Limit)
 	case s == statusRange:

@@ -18,8 +18,6 @@ type lender struct {
 	t table
 	// +checklocks:mu
 	closed bool
-
-	late sync.WaitGroup // memory that was made for nobody, and is being given back
 }
 
 // memory is what a region lies in.
@@ -113,24 +111,32 @@ func (l *lender) alloc(q *request, r *response, peer string) {
 	l.mu.Unlock()
 	e := &entry{id: newID(), size: q.Size, session: q.Session, peer: peer, once: q.Once, wipe: q.Wipe || l.cfg.Wipe}
 	fillRandom(e.secret[:])
-	mem, err := l.back(q.Size, e.wipe)
-	e.mem = mem
+	var err error
+	if e.mem, err = l.back(q.Size, e.wipe); err != nil {
+		r.Status = uint32(statusServer)
+		l.log.Error("no memory to lend", "bytes", q.Size, "error", err)
+	}
+	if !l.settle(q, r, e) && err == nil {
+		l.end(e)
+	}
+}
+
+// settle adds the region that was made for an allocation, if it was, and if its client is still there.
+func (l *lender) settle(q *request, r *response, e *entry) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.t.refund(q.Session, q.Size) // enter takes it again
-	if err != nil {
-		r.Status = uint32(statusServer)
-		l.log.Error("no memory to lend", "bytes", q.Size, "error", err)
-		return
+	if r.Status != 0 {
+		return false
 	}
 	if l.closed || l.t.sessions[q.Session] == nil { // the server or the client has ended meanwhile
 		r.Status = uint32(statusSession)
-		l.late.Go(func() { l.end(e) })
-		return
+		return false
 	}
 	l.enter(e, time.Duration(q.Lease))
 	r.ID, r.Secret = e.id, e.secret
 	l.describe(r, e)
+	return true
 }
 
 // claimTime bounds how long the read of a region may take that is read once.
@@ -149,7 +155,7 @@ func (l *lender) claim(q *request, r *response, peer string) {
 		r.Status = uint32(statusNotOwner)
 		return
 	}
-	own := &entry{id: newID(), size: e.size, session: e.session, peer: peer, wipe: e.wipe, mem: e.mem}
+	own := &entry{id: newID(), size: e.size, session: e.session, peer: peer, claimed: true, wipe: e.wipe, mem: e.mem}
 	fillRandom(own.secret[:])
 	lease := claimTime
 	if left := e.left(); left > 0 {
@@ -189,7 +195,9 @@ func (l *lender) hold(e *entry, lease time.Duration) {
 func (l *lender) expire(e *entry) {
 	l.mu.Lock()
 	if left := time.Until(e.expires); left > 0 {
-		e.timer.Reset(left)
+		if l.t.regions[e.id] == e { // else nothing is to keep its memory
+			e.timer.Reset(left)
+		}
 		l.mu.Unlock()
 		return
 	}
@@ -224,7 +232,7 @@ func (l *lender) renew(q *request, r *response) {
 	e := l.t.own(r, q)
 	switch {
 	case e == nil:
-	case e.timer == nil || q.Lease <= 0:
+	case e.timer == nil || e.claimed || q.Lease <= 0: // a claim does not tie up what is another's quota
 		r.Status = uint32(statusNoLease)
 	default:
 		l.hold(e, time.Duration(q.Lease))

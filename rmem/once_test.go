@@ -3,6 +3,8 @@ package rmem
 import (
 	"bytes"
 	"context"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 )
@@ -146,6 +148,39 @@ func TestOnceLeft(t *testing.T) {
 		_, err = plain.ask(ctx, "claim", &request{Op: uint32(opClaim)})
 		wantError(t, "what is lent for any use", err, ErrNotOwner)
 	})
+}
+
+// TestOnceNotRenewed lets who has claimed a region not keep it for longer, at the cost of its owner's quota.
+func TestOnceNotRenewed(t *testing.T) {
+	eachLending(t, Config{}, func(t *testing.T, l lending) {
+		ctx := testContext(t)
+		r, err := l.owner.AllocTerms(ctx, 64, Terms{Once: true, Lease: time.Hour})
+		must(t, err)
+		a, err := r.ask(ctx, "claim", &request{Op: uint32(opClaim)})
+		must(t, err)
+		own, err := newRegion(l.other.srv, a)
+		must(t, err)
+		_, err = own.Renew(ctx, time.Hour)
+		wantError(t, "renewed claim", err, ErrNoLease)
+		must(t, own.Free(ctx))
+	})
+}
+
+// TestRegionLimit bounds how many regions there are, since quotas of bytes do not bound what small ones cost.
+func TestRegionLimit(t *testing.T) {
+	table := newTable(1<<30, 1<<30, 1<<30)
+	s := table.sessions[table.begin("peer")]
+	for id := range uint64(mostRegions) {
+		table.regions[id] = nil
+	}
+	var r response
+	if table.admit(&r, s, 1) || !errors.Is(r.meaning(), ErrQuota) || !strings.Contains(r.meaning().Error(), "262144 regions") {
+		t.Errorf("%+v, %v", r, r.meaning())
+	}
+	delete(table.regions, 1)
+	if r = (response{}); !table.admit(&r, s, 1) {
+		t.Error(r.meaning())
+	}
 }
 
 // TestWipe finds nothing of a region in the memory that it lay in, however it ended.

@@ -65,6 +65,5 @@ func (l *lender) closeAll() (sessions []uint64) {
 	for _, e := range all {
 		l.end(e)
 	}
-	l.late.Wait()
 	return sessions
 }

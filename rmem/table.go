@@ -23,9 +23,10 @@ type entry struct {
 	expires time.Time
 	timer   *time.Timer // ends the lease, nil without one
 
-	once bool // others than its owner claim it
-	wipe bool // when it ends
-	mem  memory
+	once    bool // others than its owner claim it
+	claimed bool // by who has come first: for a while, and no longer
+	wipe    bool // when it ends
+	mem     memory
 
 	mu   sync.RWMutex // held by the server's own accesses for reading, by the end of the region for writing
 	gone bool         // guarded by mu
@@ -84,6 +85,8 @@ func (t *table) admit(r *response, s *session, size int64) bool {
 	switch {
 	case s == nil:
 		r.Status = uint32(statusSession)
+	case len(t.regions) >= mostRegions:
+		r.Status, r.Limit = uint32(statusRegions), mostRegions
 	case size <= 0 || size > t.largest:
 		r.Status, r.Limit = uint32(statusSize), t.largest
 	case size > t.quota-t.used:

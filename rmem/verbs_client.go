@@ -27,8 +27,8 @@ type verbsWire struct {
 	stage *verbs.MR // for small transfers
 }
 
-// DialVerbs makes a client of the [VerbsServer] that listens on addr. Reads, writes and atomics are one-sided throughout:
-// the server's program takes no part. An access to a region that is gone, like any that the device refuses, ends the
+// DialVerbs makes a client of the [VerbsServer] that listens on addr. Reads and writes are one-sided: the server's program
+// takes no part. Atomics are requests. An access to a region that is gone, like any that the device refuses, ends the
 // connection and with it the client: its error says why. So does a server whose device is silent for a minute. Handles of
 // such regions are for [Client.Open] of clients of the same server over verbs.
 func DialVerbs(ctx context.Context, dev *verbs.Device, addr netip.AddrPort) (*Client, error) {

@@ -23,7 +23,8 @@ type VerbsServer struct {
 	l   *flow.Listener
 
 	stop context.CancelFunc
-	wg   sync.WaitGroup // the goroutine that accepts, and one for each client
+	wg   sync.WaitGroup // the goroutines that accept, and one for each client
+	over sync.Once      // nobody is accepted any more
 }
 
 // registered is memory that clients reach by address and key.
@@ -76,7 +77,9 @@ func ListenVerbs(dev *verbs.Device, addr netip.AddrPort, cfg Config) (*VerbsServ
 	s.lender = newLender(cfg, s.register)
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
-	s.wg.Go(func() { s.accept(ctx) })
+	for range answers {
+		s.wg.Go(func() { s.accept(ctx) })
+	}
 	return s, nil
 }
 
@@ -94,6 +97,9 @@ func (s *VerbsServer) register(size int64, wipe bool) (memory, error) {
 	mr, err := s.pd.RegMR(heapMemory(size), lent)
 	return registered{mr}, err
 }
+
+// answers is how many clients' requests are answered at a time: others do not wait for one that has vanished meanwhile.
+const answers = 8
 
 // Pauses between attempts to connect, and after a connection that could not be accepted.
 const (
@@ -115,7 +121,7 @@ func (s *VerbsServer) accept(ctx context.Context) {
 			rest = leastRest
 			s.wg.Go(func() { s.client(ctx, c) })
 		case errors.Is(err, verbs.ErrClosed):
-			s.log.Error("no more clients are accepted", "error", err)
+			s.over.Do(func() { s.log.Error("no more clients are accepted", "error", err) })
 			return
 		default:
 			s.log.Warn("client not accepted", "error", err)

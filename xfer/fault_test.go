@@ -204,7 +204,7 @@ func TestCancel(t *testing.T) {
 				defer cancel()
 				reached := make(chan struct{})
 				srv := serve(t, device(t, iwarp.Config{}), Receiver{}, DirOptions{})
-				src := sourceOf("f", noise(4*minChunk))
+				src := sourceOf("f", noise(4*lastPolls*minChunk)) // more than what may still come while a session stops
 				src.Data = stopSource{src.Data, 2 * minChunk, reached, ctx.Done()}
 				sent := make(chan error, 1)
 				sendCtx := ctx
@@ -218,10 +218,9 @@ func TestCancel(t *testing.T) {
 				}()
 				<-reached
 				if server {
-					go func() { cancel(); srv.stop() }()
-				} else {
-					cancel()
+					srv.cancel() // before the source goes on
 				}
+				cancel()
 				err := <-sent
 				if server {
 					wantCode(t, err, CodeCanceled, true, "context canceled")

@@ -38,32 +38,53 @@ func (d slowToHear) Dial(ctx context.Context, qp driver.QP, addr netip.AddrPort,
 
 func (c *lateConn) Done() <-chan struct{} { return c.done }
 
+// sendFlushed sends a file whose first chunk is flushed, on a device that tells of the end a second later. It returns what Send
+// did, and after how long.
+func sendFlushed(ctx context.Context, t *testing.T) (time.Duration, error) {
+	t.Helper()
+	flushed := fault.Rule{Match: fault.Match{At: fault.AtSend, Queue: 1, Nth: 2}, Do: fault.Status(verbs.StatusWRFlushErr)}
+	dev := fault.Wrap(verbs.NewDevice(slowToHear{memdev.Open(memdev.Config{})}), fault.Plan{Rules: []fault.Rule{flushed}})
+	l := must(verbs.Listen(dev, loopback))(t)
+	received := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		r := Receiver{Open: func(string, Meta, int64) (File, error) { return &memFile{disk: instant}, nil }}
+		_, err := r.ServeOne(ctx, l)
+		received <- err
+	}()
+	begin := time.Now()
+	_, err := (&Sender{Protocol: Basic}).Send(ctx, dev, l.Addr(), sourceOf("f", noise(minChunk)))
+	took := time.Since(begin)
+	if <-received == nil {
+		t.Error("the receiver is content")
+	}
+	for _, c := range []interface{ Close() error }{l, dev} {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	return took, err
+}
+
 // A request that was flushed says nothing; what the connection says of its end is told, even if it comes later.
 func TestReasonOfConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		flushed := fault.Rule{Match: fault.Match{At: fault.AtSend, Queue: 1, Nth: 2}, Do: fault.Status(verbs.StatusWRFlushErr)}
-		dev := fault.Wrap(verbs.NewDevice(slowToHear{memdev.Open(memdev.Config{})}), fault.Plan{Rules: []fault.Rule{flushed}})
-		l := must(verbs.Listen(dev, loopback))(t)
-		received := make(chan error, 1)
-		go func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-			defer cancel()
-			r := Receiver{Open: func(string, Meta, int64) (File, error) { return &memFile{disk: instant}, nil }}
-			_, err := r.ServeOne(ctx, l)
-			received <- err
-		}()
-		_, err := (&Sender{Protocol: Basic}).Send(t.Context(), dev, l.Addr(), sourceOf("f", noise(minChunk)))
+		_, err := sendFlushed(t.Context(), t)
 		wantCode(t, err, CodeLost, false, "ended")
 		if strings.Contains(err.Error(), "lush") {
 			t.Errorf("got %v", err)
 		}
-		if <-received == nil {
-			t.Error("the receiver is content")
-		}
-		for _, c := range []interface{ Close() error }{l, dev} {
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
+	})
+}
+
+// Who gives up while the reason is waited for does not have to wait for it.
+func TestReasonNotAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		if took, err := sendFlushed(ctx, t); err == nil || took >= time.Second {
+			t.Errorf("%v after %v", err, took)
 		}
 	})
 }

@@ -81,10 +81,11 @@ func sourceOf(name string, data []byte) Source {
 
 // server is a receiver that serves a directory of the test.
 type server struct {
-	t    testing.TB
-	addr netip.AddrPort
-	path string
-	stop func()
+	t      testing.TB
+	addr   netip.AddrPort
+	path   string
+	cancel func() // ends the context of Serve
+	stop   func() // does that, and waits for Serve
 
 	mu      sync.Mutex
 	results []Result
@@ -118,6 +119,7 @@ func serveAt(t testing.TB, dev *verbs.Device, at netip.AddrPort, r Receiver, opt
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Serve(ctx, l) }()
+	s.cancel = cancel
 	s.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := errors.Join(<-ended, l.Close(), dir.Close()); err != nil {

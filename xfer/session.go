@@ -78,7 +78,7 @@ func (s *session) run(ctx context.Context) (Result, error) {
 	s.note(Step{Op: OpConnect, Slot: none})
 	s.tell(event{kind: evConnected})
 	for {
-		more, finished := s.poll()
+		more, finished := s.poll(ctx)
 		if finished {
 			break
 		}
@@ -102,9 +102,9 @@ func (s *session) park(ctx context.Context) {
 	case <-s.link.cq.Event():
 	case <-s.wake:
 	case <-s.link.conn.Done():
-		s.drain()
+		s.drain(ctx)
 	case <-s.tick.C:
-		s.watch()
+		s.watch(ctx)
 	case <-ctx.Done():
 		s.cancel(ctx)
 	}
@@ -115,7 +115,7 @@ func (s *session) park(ctx context.Context) {
 func (s *session) look(ctx context.Context) {
 	select {
 	case <-s.tick.C:
-		s.watch()
+		s.watch(ctx)
 	case <-ctx.Done():
 		s.cancel(ctx)
 	default:
@@ -123,7 +123,7 @@ func (s *session) look(ctx context.Context) {
 }
 
 // watch is the watchdog: it gives up when nothing has happened for a timeout.
-func (s *session) watch() {
+func (s *session) watch(ctx context.Context) {
 	s.mu.Lock()
 	awaits := s.machine.awaits()
 	if s.idle++; s.moved {
@@ -131,18 +131,18 @@ func (s *session) watch() {
 	}
 	s.mu.Unlock()
 	if s.idle >= watches {
-		s.stop(failf(CodeTimeout, "nothing has moved for %v while this side waited for %s", s.timeout, awaits))
+		s.stop(ctx, failf(CodeTimeout, "nothing has moved for %v while this side waited for %s", s.timeout, awaits))
 	}
 }
 
 func (s *session) cancel(ctx context.Context) {
-	s.stop(&failure{code: CodeCanceled, err: context.Cause(ctx)})
+	s.stop(ctx, &failure{code: CodeCanceled, err: context.Cause(ctx)})
 }
 
 // stop has the machine give up, after a last look at what the peer has said.
-func (s *session) stop(why error) {
+func (s *session) stop(ctx context.Context, why error) {
 	for range lastPolls {
-		if more, finished := s.poll(); finished || !more {
+		if more, finished := s.poll(ctx); finished || !more {
 			break
 		}
 	}
@@ -154,9 +154,9 @@ func (s *session) stop(why error) {
 const lastPolls = 16
 
 // drain takes what is left of a connection that is over.
-func (s *session) drain() {
+func (s *session) drain(ctx context.Context) {
 	for {
-		if more, finished := s.poll(); finished || !more {
+		if more, finished := s.poll(ctx); finished || !more {
 			break
 		}
 	}
@@ -169,13 +169,13 @@ func (s *session) drain() {
 // poll takes the completions that are there and reports whether there were any,
 // and whether the machine has finished. The queue is armed before, so that none is
 // missed by a wait after.
-func (s *session) poll() (more, finished bool) {
+func (s *session) poll(ctx context.Context) (more, finished bool) {
 	err := s.link.cq.Arm(false)
 	n := 0
 	if err == nil {
 		n, err = s.link.cq.Poll(s.wcs[:])
 	}
-	if err == nil && n == 0 && s.awaitReason() {
+	if err == nil && n == 0 && s.awaitReason(ctx) {
 		n, err = s.link.cq.Poll(s.wcs[:])
 	}
 	s.mu.Lock()
@@ -192,8 +192,8 @@ func (s *session) poll() (more, finished bool) {
 }
 
 // awaitReason gives the connection a moment to tell why it is over, once, and reports whether it did: a device may give
-// back what was posted before it has word of the end.
-func (s *session) awaitReason() bool {
+// back what was posted before it has word of the end. Whoever has given up waits no longer.
+func (s *session) awaitReason(ctx context.Context) bool {
 	s.mu.Lock()
 	wait := !s.finished && !s.awaited && isConsequence(s.broken)
 	s.awaited = s.awaited || wait
@@ -206,6 +206,7 @@ func (s *session) awaitReason() bool {
 	select {
 	case <-s.link.conn.Done():
 	case <-limit.C:
+	case <-ctx.Done():
 	}
 	return true
 }

@@ -162,7 +162,7 @@ func (k *Call) end() {
 		k.complete()
 		return
 	}
-	k.c.tasks.start(func() { // closing may wait for the network, whose goroutine this may be
+	k.c.tasks.Go(func() { // closing may wait for the network, whose goroutine this may be
 		lent.Close()
 		k.complete()
 	})

@@ -39,7 +39,7 @@ type Class struct {
 	closed    atomic.Bool
 	closing   chan struct{} // closed with closed
 	close     sync.Once
-	tasks     tasks
+	tasks     na.Runners // for what may wait or runs the layer above, but never for a message or call that has nothing special
 	count     counters
 	flush     flush
 	hurried   chan struct{} // closed by Hurry
@@ -139,7 +139,7 @@ func (c *Class) dispatch(r *Request) na.Task {
 // dispatchElsewhere is dispatch for requests that do not come straight from the network: their task gets a goroutine.
 func (c *Class) dispatchElsewhere(r *Request) {
 	if t := c.dispatch(r); t != nil {
-		c.tasks.run(t)
+		c.tasks.Run(t)
 	}
 }
 
@@ -159,68 +159,5 @@ func (c *Class) Close(ctx context.Context) error {
 	if c.ep != nil {
 		err = c.ep.Close(ctx)
 	}
-	return errors.Join(err, c.tasks.wait(ctx))
-}
-
-// tasks are the goroutines that a Class has started: for what may wait or runs the layer above, but never for a message
-// or call that has nothing special. Unlike with a WaitGroup some may start while Close waits.
-type tasks struct {
-	mu sync.Mutex
-	// +checklocks:mu
-	running int
-	// +checklocks:mu
-	idle chan struct{} // closed when running becomes 0; nil if nobody waits
-}
-
-func (t *tasks) start(f func()) {
-	t.begin()
-	go func() {
-		defer t.end()
-		f()
-	}()
-}
-
-// run is start without making a function.
-func (t *tasks) run(task na.Task) {
-	t.begin()
-	go func() {
-		defer t.end()
-		task.Run()
-	}()
-}
-
-func (t *tasks) begin() {
-	t.mu.Lock()
-	t.running++
-	t.mu.Unlock()
-}
-
-func (t *tasks) end() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.running--
-	if t.running == 0 && t.idle != nil {
-		close(t.idle)
-		t.idle = nil
-	}
-}
-
-// wait returns when none runs, or when ctx ends.
-func (t *tasks) wait(ctx context.Context) error {
-	t.mu.Lock()
-	if t.running == 0 {
-		t.mu.Unlock()
-		return nil
-	}
-	if t.idle == nil {
-		t.idle = make(chan struct{})
-	}
-	idle := t.idle
-	t.mu.Unlock()
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return errors.Join(err, c.tasks.Wait(ctx))
 }

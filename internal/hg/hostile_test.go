@@ -85,7 +85,7 @@ func TestHostileRequests(t *testing.T) {
 			putRequest(head, requestFields{id: 1, flags: flags})
 			bad.request(server.ep.Addr(), append(head, desc...))
 		}
-		if err := server.tasks.wait(t.Context()); err != nil {
+		if err := server.tasks.Wait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		s := server.Stats()
@@ -196,7 +196,7 @@ func FuzzRequest(f *testing.F) {
 		server := open(t, n, Config{Checksums: ChecksumMode(mode % 3), Dispatch: handler(echo), MaxOverflow: 1 << 16})
 		bad := openRaw(n)
 		bad.request(server.ep.Addr(), b[:min(len(b), bad.ep.Limits().MaxRequest)])
-		if err := server.tasks.wait(t.Context()); err != nil {
+		if err := server.tasks.Wait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -41,7 +41,7 @@ func (c *Class) linger(lent na.Memory, n int, peer na.Addr, after func()) {
 	if c.count.lingeringBytes.Add(int64(n)) > c.cfg.OverflowBudget {
 		limit = 0
 	}
-	c.tasks.start(func() {
+	c.tasks.Go(func() {
 		defer after()
 		defer c.count.lingering.Add(-1)
 		defer c.count.lingeringBytes.Add(-int64(n))

@@ -120,8 +120,8 @@ func (p *pull) arm(n int) *Error {
 
 // expire runs when a part has taken too long. Close waits for it, if there is anything to do.
 func (p *pull) expire(part int) {
-	p.c.tasks.begin()
-	defer p.c.tasks.end()
+	p.c.tasks.Add()
+	defer p.c.tasks.Done()
 	p.mu.Lock()
 	late := p.part == part && p.timer != nil
 	p.mu.Unlock()
@@ -158,7 +158,7 @@ func (p *pull) TransferDone(t *Transfer) {
 	}
 	t.again()
 	if p.desc.Len() > pullFirst { // growing and checksums take their time, and this goroutine makes progress
-		p.c.tasks.start(p.next)
+		p.c.tasks.Go(p.next)
 		return
 	}
 	p.next()

@@ -120,7 +120,7 @@ func (t *Transfer) copyLocal(d *Desc, off uint64, local [][]byte, n uint64) {
 	t.mu.Lock()
 	t.holds++
 	t.mu.Unlock()
-	t.c.tasks.start(func() {
+	t.c.tasks.Go(func() {
 		t.copyBulk(b, off, local, n)
 		t.release()
 	})

@@ -43,11 +43,11 @@ func (l *List[Want, Got]) Wanted() bool { return l.wanted.Load() }
 // Len returns how many wait.
 func (l *List[Want, Got]) Len() int { return l.n }
 
-// Serve gives to those who wait, in their order, until take cannot.
+// Serve gives to those who wait, in their order, until take cannot, or calls End.
 func (l *List[Want, Got]) Serve(take Take[Want, Got]) {
 	for w := l.first; w != nil; w = l.first {
 		got, ok := take(w.want)
-		if !ok {
+		if !ok || l.ended { // by take: then w has been told, and may be somebody else's by now
 			return
 		}
 		w.got = got

@@ -169,3 +169,38 @@ func TestConcurrent(t *testing.T) {
 		t.Error(s.n)
 	}
 }
+
+// TestEndWhileServing ends the list from within take, as a connection does on which what was waited for cannot be sent: who
+// waits is told once, and nobody after finds a wake-up that was another's.
+func TestEndWhileServing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		take := func(n int) (int, bool) {
+			if got, ok := s.take(n); ok {
+				s.list.End()
+				return got, true
+			}
+			return 0, false
+		}
+		errs := make(chan error, 2)
+		for range 2 {
+			go func() {
+				_, err := s.list.Wait(t.Context(), &s.mu, 1, take)
+				errs <- err
+			}()
+		}
+		synctest.Wait()
+		s.mu.Lock()
+		s.n = 2
+		s.list.Serve(take)
+		s.mu.Unlock()
+		for range 2 {
+			if err := <-errs; !errors.Is(err, ErrEnded) {
+				t.Error(err)
+			}
+		}
+		if s.n != 1 || s.list.Len() != 0 || s.list.Waiting() || s.list.Wanted() {
+			t.Errorf("%d left, %d wait", s.n, s.list.Len())
+		}
+	})
+}

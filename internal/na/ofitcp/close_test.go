@@ -83,6 +83,17 @@ func transferUntil(t *testing.T, e *Endpoint, to na.Addr, r na.RemoteMemory, loc
 	}
 }
 
+// TestCloseLate closes an endpoint that has nothing to do when there is no time left to wait for tasks: none is said to run.
+func TestCloseLate(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 20 {
+		if err := openEndpoint(t, Config{}).Close(over); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestCloseEndsOperations: Close completes what is under way, once each, and what is started afterwards fails.
 func TestCloseEndsOperations(t *testing.T) {
 	e, r := openEndpoint(t, Config{}), newRaw(t)

@@ -39,7 +39,7 @@ type Endpoint struct {
 	closing  sync.Once
 	finished chan struct{} // closed when the endpoint's own goroutines have ended
 	wg       sync.WaitGroup
-	runners  sync.WaitGroup // goroutines that run tasks and nothing else
+	runners  na.Runners // goroutines that run tasks and nothing else
 
 	mu sync.Mutex
 	// sealed says that no goroutine is started any more.
@@ -380,13 +380,13 @@ func (e *Endpoint) spawn(f func()) bool {
 // replace runs f on a goroutine that takes the place of another in the count of those that Close waits for without limit:
 // the other one runs a task and is counted as such from now on.
 func (e *Endpoint) replace(f func()) {
-	e.runners.Add(1)
+	e.runners.Add()
 	go f()
 }
 
 // runTask runs a task on a goroutine of its own. The caller has a connection's read role, which that connection's
 // background goroutine waits for before it ends: so Close does not wait for runners yet.
-func (e *Endpoint) runTask(t na.Task) { e.runners.Go(t.Run) }
+func (e *Endpoint) runTask(t na.Task) { e.runners.Run(t) }
 
 // Shutdown implements [na.Endpoint].
 func (e *Endpoint) Shutdown() {
@@ -402,17 +402,10 @@ func (e *Endpoint) Close(ctx context.Context) error {
 	e.Shutdown()
 	e.closing.Do(e.end)
 	<-e.finished
-	done := make(chan struct{})
-	go func() {
-		e.runners.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return &na.Error{Kind: na.Closed, Op: "close", Addr: e.own.str, Err: fmt.Errorf("tasks are still running: %w", context.Cause(ctx))}
+	if err := e.runners.Wait(ctx); err != nil {
+		return &na.Error{Kind: na.Closed, Op: "close", Addr: e.own.str, Err: fmt.Errorf("tasks are still running: %w", err)}
 	}
+	return nil
 }
 
 // end ends everything and waits for the endpoint's own goroutines, which takes moments: only the seeing off of peers

@@ -67,6 +67,22 @@ func TestCloseLeavesNothing(t *testing.T) {
 	}
 }
 
+// TestCloseLate closes endpoints that have nothing to do when there is no time left to wait for tasks: none is said to run.
+func TestCloseLate(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 20 {
+		server, _ := serve(t, Config{})
+		client := open(t, Config{})
+		calls(t, client, server.own.String())
+		for _, e := range []*Endpoint{client, server} {
+			if err := e.Close(over); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 // TestServerCloses closes a server while a call waits for its answer.
 func TestServerCloses(t *testing.T) {
 	server, _ := serve(t, Config{})

@@ -113,13 +113,25 @@ func (c *conn) send(kind uint8, tag uint32, msg []byte) (ok bool, err error) {
 		if buffer = c.claimBuffer(); buffer < 0 {
 			return false, nil
 		}
-		copy(c.reg.buffer(buffer), msg)
+		if err := c.fill(buffer, msg); err != nil {
+			releaseBit(c.reg.bufferMap, buffer)
+			c.unhold()
+			return false, err
+		}
 	}
 	shm.Publish()
 	c.out.push(makeDescriptor(tag, len(msg), buffer, kind))
 	c.unhold()
 	c.ring()
 	return true, nil
+}
+
+// fill copies a message to a copy buffer. A region faults although its file is whole if there is no memory left for the
+// file: the buffer must not be lost then, since sending is tried again.
+func (c *conn) fill(buffer int, msg []byte) (err error) {
+	defer c.reg.Recover(c.reg.Guard(), &err)
+	copy(c.reg.buffer(buffer), msg)
+	return nil
 }
 
 // claimBuffer takes a copy buffer; -1: there is none. A client that dies before the buffer is in its ring has noted that

@@ -47,11 +47,11 @@ type Endpoint struct {
 	ended    atomic.Bool   // the poller is to end
 	closing  sync.Once     // runs end
 	stop     chan struct{} // closed by Close: connecting ends
-	pollEnd  chan struct{} // closed when the poller has ended
+	pollEnd  chan struct{} // closed when the poller has ended, and is not among runners any more
 	finished chan struct{} // closed when everything but tasks has
 	wg       sync.WaitGroup
 	graves   sync.WaitGroup // conns that are not buried
-	runners  sync.WaitGroup // goroutines that run tasks, pollers included
+	runners  na.Runners     // goroutines that run tasks, and pollers that are in one
 
 	conns atomic.Pointer[[]*conn] // replaced as a whole, with mu held
 
@@ -59,6 +59,9 @@ type Endpoint struct {
 	// sealed says that no goroutine is started any more.
 	// +checklocks:mu
 	sealed bool
+	// mending says that the region is being made anew.
+	// +checklocks:mu
+	mending bool
 	// addrs finds the one Addr of each URI while anybody holds it.
 	// +checklocks:mu
 	addrs map[string]weak.Pointer[Addr]
@@ -116,7 +119,7 @@ func Open(_ context.Context, cfg Config) (na.Endpoint, error) {
 	}
 	e.transfers.init()
 	allowAttach()
-	e.runners.Add(1)
+	e.runners.Add()
 	go e.poll.run(0)
 	return e, nil
 }
@@ -245,8 +248,11 @@ func (e *Endpoint) Cancel(op *na.Op) {
 func (e *Endpoint) connectSelf() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.sealed {
+	switch {
+	case e.sealed:
 		return errClosing
+	case e.mending:
+		return errRebuilt
 	}
 	if e.own.conn.Load() != nil {
 		return nil
@@ -352,7 +358,7 @@ func (e *Endpoint) spawn(f func()) bool {
 
 // runTask runs a task on a goroutine of its own. Whoever calls it has a conn's receive role, so that Close does not wait
 // for runners yet.
-func (e *Endpoint) runTask(t na.Task) { e.runners.Go(t.Run) }
+func (e *Endpoint) runTask(t na.Task) { e.runners.Run(t) }
 
 // Shutdown implements [na.Endpoint].
 func (e *Endpoint) Shutdown() {
@@ -367,17 +373,10 @@ func (e *Endpoint) Close(ctx context.Context) error {
 	e.Shutdown()
 	e.closing.Do(e.end)
 	<-e.finished
-	done := make(chan struct{})
-	go func() {
-		e.runners.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return &na.Error{Kind: na.Closed, Op: "close", Addr: e.own.String(), Err: fmt.Errorf("tasks are still running: %w", context.Cause(ctx))}
+	if err := e.runners.Wait(ctx); err != nil {
+		return &na.Error{Kind: na.Closed, Op: "close", Addr: e.own.String(), Err: fmt.Errorf("tasks are still running: %w", err)}
 	}
+	return nil
 }
 
 // end ends everything and waits for the endpoint's own goroutines, which takes moments: servers are given a short while

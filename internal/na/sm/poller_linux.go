@@ -133,9 +133,12 @@ func (p *poller) run(gen uint32) {
 			p.revive(gen)
 		}
 	}()
-	p.progress(gen)
+	last := p.progress(gen)
 	over = true
 	p.ep.runners.Done()
+	if last {
+		close(p.ep.pollEnd)
+	}
 }
 
 // revive has another goroutine go on.
@@ -146,13 +149,13 @@ func (p *poller) revive(gen uint32) {
 	}
 }
 
-func (p *poller) progress(gen uint32) {
+// progress is what the poller does. It reports whether that is because the endpoint has ended: then there is no other.
+func (p *poller) progress(gen uint32) (last bool) {
 	s := spinner{luck: &p.luck}
 	defer s.stop(p.ep)
 	for hot := false; ; {
 		if p.ep.ended.Load() && !p.offered {
-			close(p.ep.pollEnd)
-			return
+			return true
 		}
 		got := p.round()
 		if p.heard {
@@ -161,7 +164,7 @@ func (p *poller) progress(gen uint32) {
 		}
 		ran, mine := p.runTasks(gen, &s)
 		if !mine {
-			return
+			return false
 		}
 		switch {
 		case got || ran:

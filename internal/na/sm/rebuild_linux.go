@@ -33,20 +33,21 @@ func (e *Endpoint) cutOff(c *conn, err error) bool {
 
 // mend makes the region anew if it is not what it was. Only the poller does.
 func (e *Endpoint) mend() {
+	e.care.cut.Store(false) // whoever finds it cut off from now on says so anew
 	if e.region == nil || e.closed.Load() || e.care.gone.Load() {
 		return
 	}
 	path, err := e.regionFile()
 	if e.intact(path) {
-		e.care.cut.Store(false)
 		return
 	}
+	e.setMending(true)
 	held := e.seize()
 	if err == nil {
-		err = e.rebuild(path, held)
+		err = e.rebuildWhole(path, held)
 	}
 	e.care.gone.Store(err != nil)
-	e.care.cut.Store(false)
+	e.setMending(false)
 	for _, c := range held {
 		if err != nil {
 			c.fail(na.Unreachable, errRebuilt)
@@ -60,6 +61,14 @@ func (e *Endpoint) mend() {
 	default:
 		e.cfg.Logger.Warn("another program has cut off the endpoint's region; it is made anew, and what was in it is lost", keyPeer, e.own.String())
 	}
+}
+
+// setMending says that there are to be no new connections of the endpoint to itself. Those with others come about by the
+// poller.
+func (e *Endpoint) setMending(yes bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mending = yes
 }
 
 // regionFile returns a name of the region's file.
@@ -87,7 +96,8 @@ func (e *Endpoint) intact(path string) (yes bool) {
 }
 
 // seize takes the receive roles of all conns that lead through the endpoint's own region. Those with this endpoint and with
-// clients of this package fail, and are buried when the role is given back: until then they have their bells.
+// clients of this package fail, and are buried when the role is given back: until then they have their bells. Those that have
+// failed before are left out: another conn may have their Addr by now.
 func (e *Endpoint) seize() (held []*conn) {
 	for _, c := range e.list() {
 		if !c.server || c.reg != e.region {
@@ -100,6 +110,10 @@ func (e *Endpoint) seize() (held []*conn) {
 		if !got {
 			continue
 		}
+		if c.dead.Load() {
+			c.leave()
+			continue
+		}
 		held = append(held, c)
 		if c.self || c.ext != nil {
 			c.parting.Store(&parting{kind: na.Unreachable, err: errRebuilt, keep: true})
@@ -107,6 +121,19 @@ func (e *Endpoint) seize() (held []*conn) {
 		}
 	}
 	return held
+}
+
+// rebuildTries is how often a region is made anew that is cut off once more meanwhile.
+const rebuildTries = 8
+
+// rebuildWhole is rebuild, again if somebody cuts off the region meanwhile.
+func (e *Endpoint) rebuildWhole(path string, held []*conn) (err error) {
+	for range rebuildTries {
+		if err = e.rebuild(path, held); !errors.Is(err, shm.ErrFault) {
+			return err
+		}
+	}
+	return err
 }
 
 // rebuild makes the region anew. Nobody sends or receives through it meanwhile: the caller has all receive roles, and it takes

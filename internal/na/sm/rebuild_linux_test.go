@@ -1,11 +1,15 @@
 package sm
 
 import (
+	"errors"
 	"os"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"cinnabar/internal/na"
+	"cinnabar/internal/shm"
 )
 
 // TestCutOff has the file of a server's region cut off, several times and to several sizes: clients of this package get
@@ -31,6 +35,7 @@ func TestCutOff(t *testing.T) {
 			}
 			recv := newSignal()
 			old.RecvExpected(&recv.op, c.to, 1<<20, make([]byte, 8))
+			quiet(t, server, old)
 			cut(t, server, size)
 			if err := recv.wait(t); na.KindOf(err) != na.Unreachable {
 				t.Errorf("what waited: %v", err)
@@ -61,6 +66,15 @@ func TestCutOff(t *testing.T) {
 		if left := objects(t, &server.cfg); left != nil {
 			t.Errorf("%q are left", left)
 		}
+	}
+}
+
+// quiet waits until nobody looks at regions. The race detector's atomic operations are C's, in which Go's runtime does not
+// survive a fault: they look whether memory is there first, but it may be gone a moment later.
+func quiet(t *testing.T, list ...*Endpoint) {
+	t.Helper()
+	for _, e := range list {
+		eventually(t, "the poller parks", e.poll.parked.Load)
 	}
 }
 
@@ -99,6 +113,7 @@ func TestCutOffUnread(t *testing.T) {
 		}
 	}
 	eventually(t, "the server has answered", func() bool { return conn.in.other.Load()&ringMask == (conn.in.at-1)&ringMask })
+	quiet(t, server, client)
 	cut(t, server, 0)
 	conn.leave()
 	for i := range recv {
@@ -134,11 +149,91 @@ func TestCutOffNameless(t *testing.T) {
 	if _, err := c.call(t, nil); err != nil {
 		t.Error(err)
 	}
+	quiet(t, server, client)
 	if err := f.Truncate(0); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "it is noticed", server.care.gone.Load)
 	if _, err := c.call(t, nil); na.KindOf(err) != na.Unreachable {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestCutOffAgain has the region cut off several times in quick succession, also while it is being made anew: that is no
+// reason to give it up.
+func TestCutOffAgain(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector's atomic operations do not survive that a region is cut off while they are under way")
+	}
+	server, _ := serve(t, Config{Prefix: privatePrefix("f")})
+	client := open(t, Config{Prefix: server.cfg.Prefix})
+	c := newCaller(client, lookup(t, client, server.own.String()))
+	path := server.cfg.objectPath(server.own.uri)
+	for range 20 {
+		for range rebuildTries - 1 {
+			if err := os.Truncate(path, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		eventually(t, "calls succeed", func() bool {
+			_, err := c.call(t, []byte("after"))
+			return err == nil
+		})
+	}
+	if server.care.gone.Load() {
+		t.Error("the region was given up")
+	}
+}
+
+// TestMendingConnectsNotItself has an endpoint send to itself for the first time while its region is made anew.
+func TestMendingConnectsNotItself(t *testing.T) {
+	e, _ := serve(t, Config{Prefix: privatePrefix("g")})
+	e.setMending(true)
+	if _, err := newCaller(e, e.own).call(t, []byte("x")); na.KindOf(err) != na.Unreachable || !errors.Is(err, errRebuilt) {
+		t.Errorf("meanwhile: %v", err)
+	}
+	e.setMending(false)
+	if _, err := newCaller(e, e.own).call(t, []byte("x")); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
+// TestCutAfterGone has a fault noted although the region has been given up: the poller has nothing to do for it.
+func TestCutAfterGone(t *testing.T) {
+	e, _ := serve(t, Config{Prefix: privatePrefix("h")})
+	e.care.gone.Store(true)
+	e.care.cut.Store(true)
+	e.poll.wake()
+	eventually(t, "the poller forgets it", func() bool { return !e.care.cut.Load() })
+}
+
+// TestFaultKeepsBuffer has the copying of a message fault while the rest of the region is whole, as it does when there is
+// no memory for the file: the copy buffer goes back.
+func TestFaultKeepsBuffer(t *testing.T) {
+	m, err := shm.Private(extendedSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRegion(m)
+	defer func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	r.init(identity{1, 1}, 0)
+	c := &conn{reg: r, pair: 1, bell: -1, ear: -1}
+	if err := c.attach(); err != nil {
+		t.Fatal(err)
+	}
+	c.extend()
+	page := r.b[os.Getpagesize():][:os.Getpagesize()] // copy buffers, and nothing else
+	if err := unix.Mprotect(page, unix.PROT_NONE); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := c.send(typeUnexpected, 1, make([]byte, bufferSize)); ok || !errors.Is(err, shm.ErrFault) {
+		t.Errorf("got %v, %v", ok, err)
+	}
+	if free, held := r.bufferMap.Load(), c.ext.holds.Load(); free != ^uint64(0) || held != 0 {
+		t.Errorf("%#x are free, %#x are held", free, held)
 	}
 }

@@ -171,10 +171,13 @@ func (l *luck) hit(long bool) {
 // miss notes that a spin has brought nothing. If it was a long one that was tried because others had not either, the next is
 // tried more rarely: the peer is slow, or has no processor, and less than one call in a hundred is to pay for finding out.
 func (l *luck) miss(long bool) {
-	if n := l.rarer.Load(); long && n < luckVain && l.misses.Load() >= luckMisses {
+	if l.misses.Load() < luckMisses {
+		l.misses.Add(1)
+		return
+	}
+	if n := l.rarer.Load(); long && n < luckVain {
 		l.rarer.Store(n + 1)
 	}
-	l.misses.Add(1)
 }
 
 // stall notes that somebody else had the processor while this goroutine was about to spin.

@@ -118,7 +118,7 @@ func (p *poller) takeOver(begun uint64) {
 func (p *poller) startOver(gen uint32) {
 	p.state.Store(pollActive)
 	p.offered = true // the new goroutine's, as is all but tasks
-	p.ep.runners.Add(1)
+	p.ep.runners.Add()
 	go p.run(gen)
 }
 
