@@ -7,55 +7,83 @@ import (
 
 // Pace learns from the handlers of one RPC whether the next is likely to be quick, so that it need not have a goroutine
 // of its own. An RPC starts as slow, becomes quick when several runs in a row were, and is slow again for a long while
-// after one that was not, or that waited. The zero Pace knows nothing.
+// after one that was not, or that waited. What quick means depends on whether others have to wait meanwhile. The zero Pace
+// knows nothing.
 //
 // A wrong guess costs little: the transport takes its work away from a goroutine that is stuck in a handler.
 type Pace struct {
-	// trust counts quick runs in a row, up to trusted. Below zero it is for how many runs nothing is learned.
-	trust atomic.Int32
-	tasks atomic.Uint32 // runs since trusted, to measure one of several
+	quick, brisk trust
+	tasks        atomic.Uint32 // runs since trusted, to measure one of several
 }
 
+// trust counts runs in a row that were short enough, up to trusted. Below zero it is for how many runs nothing is learned.
+type trust struct{ n atomic.Int32 }
+
 const (
-	trusted   = 8                      // quick runs in a row after which an RPC is quick
-	quickRun  = 20 * time.Microsecond  // a run below it is quick
-	slowRun   = 100 * time.Microsecond // a run of a quick RPC above it is not; what is between may be the scheduler's doing
-	mistrust  = 4096                   // runs for which a slow RPC stays slow
-	sampleOne = 8                      // of so many runs of a quick RPC one is measured
+	trusted   = 8    // short runs in a row after which an RPC is quick
+	mistrust  = 4096 // runs for which a slow RPC stays slow
+	sampleOne = 8    // of so many runs of a quick RPC one is measured
+
+	quickRun = 20 * time.Microsecond  // a run below it is quick
+	slowRun  = 100 * time.Microsecond // a run of a quick RPC above it is not; what is between may be the scheduler's doing
+	// The same for handlers that keep nobody waiting. It is about what handing over to another processor and back costs,
+	// which copies of memory from a processor's cache to another one's make longer still.
+	briskRun    = 80 * time.Microsecond
+	sluggishRun = 400 * time.Microsecond
 )
 
-// Quick tells whether the next handler may be run by the goroutine that read the request.
-func (p *Pace) Quick() bool { return p.trust.Load() >= trusted }
+// Quick tells whether the next handler may be run by the goroutine that read the request; alone, whether no other handler is
+// under way that it could keep waiting, or that waits for the same processor.
+func (p *Pace) Quick(alone bool) bool { return p.quick.given() || alone && p.brisk.given() }
 
 // Measure tells whether the duration of the run that begins is wanted for Record. It is called once for each run.
 func (p *Pace) Measure() bool {
-	switch t := p.trust.Load(); {
-	case t < 0:
-		p.trust.Add(1)
-		return false
-	case t < trusted:
+	quick, brisk := p.quick.learns(), p.brisk.learns()
+	if quick || brisk {
 		return true
 	}
-	return p.tasks.Add(1)%sampleOne == 0
+	return (p.quick.given() || p.brisk.given()) && p.tasks.Add(1)%sampleOne == 0
 }
 
 // Record learns from a run that took d.
 func (p *Pace) Record(d time.Duration) {
-	t := p.trust.Load()
-	switch {
-	case t < 0:
-	case t < trusted && d < quickRun:
-		p.trust.Add(1)
-	case t < trusted:
-		p.trust.Store(0)
-	case d > slowRun:
-		p.Waited()
-	}
+	p.quick.record(d, quickRun, slowRun)
+	p.brisk.record(d, briskRun, sluggishRun)
 }
 
 // Waited learns that a handler waited for something, however short.
 func (p *Pace) Waited() {
-	if p.trust.Load() >= 0 {
-		p.trust.Store(-mistrust)
+	p.quick.lose()
+	p.brisk.lose()
+}
+
+func (t *trust) given() bool { return t.n.Load() >= trusted }
+
+// learns tells whether the run that begins could change what is known, and counts it if it cannot.
+func (t *trust) learns() bool {
+	n := t.n.Load()
+	if n < 0 {
+		t.n.Add(1)
+		return false
+	}
+	return n < trusted
+}
+
+func (t *trust) record(d, short, long time.Duration) {
+	n := t.n.Load()
+	switch {
+	case n < 0:
+	case n < trusted && d < short:
+		t.n.Add(1)
+	case n < trusted:
+		t.n.Store(0)
+	case d > long:
+		t.lose()
+	}
+}
+
+func (t *trust) lose() {
+	if t.n.Load() >= 0 {
+		t.n.Store(-mistrust)
 	}
 }

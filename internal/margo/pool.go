@@ -106,6 +106,10 @@ func (j *Job) Init(w Work, p *Pool, pace *Pace) { j.work, j.pool, j.pace = w, p,
 // Prefer sets the priority that j has in pools of kind Priority, before Admit. Higher is earlier; others are 0.
 func (j *Job) Prefer(priority int16) { j.priority = priority }
 
+// aloneRunning is how many handlers are under way at most, the one that begins among them, for it to count as alone: whoever
+// has just got its answer is back before the handler that gave it is counted as ended.
+const aloneRunning = 2
+
 // Admit has the request served: at once on a goroutine of its own; or by the task that is returned, if the RPC is quick;
 // or later, when there is a worker. If there are too many requests, one of them is refused. Admit does not block.
 func (j *Job) Admit() na.Task {
@@ -114,8 +118,9 @@ func (j *Job) Admit() na.Task {
 	p.mu.Lock()
 	j.arrived = now
 	if p.startLocked(j) {
+		alone := p.running <= aloneRunning
 		p.mu.Unlock()
-		if j.pace.Quick() {
+		if j.pace.Quick(alone) {
 			return j
 		}
 		go j.run()
