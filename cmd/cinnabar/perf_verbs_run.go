@@ -37,12 +37,15 @@ func runPerfVerbs(ctx context.Context, o *verbsOptions, s streams) (err error) {
 	return verbsServer(ctx, dev, l, o, s)
 }
 
+// outside tells whether the device makes progress outside of the process.
+func (o *verbsOptions) outside() bool { return o.device != "" && o.device != softwareDevice }
+
 // onePoller prepares the process for polling. A goroutine that polls a device outside of the process needs one processor and
 // nobody else: with more, each time that it gives way the runtime wakes a thread that looks for work in vain, on a
 // processor that the device's driver or the other side could use. The software device's own goroutines do have work. The
 // function that it returns undoes it.
 func (o *verbsOptions) onePoller() (undo func()) {
-	if o.events || o.device == "" || o.device == softwareDevice {
+	if o.events || !o.outside() {
 		return func() {}
 	}
 	before := runtime.GOMAXPROCS(1)
