@@ -35,11 +35,11 @@ func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := run(ctx, o, os.Stdout); err != nil {
-		fmt.Println("mixedpeer: FAILED:", err)
+		fmt.Fprintln(os.Stdout, "mixedpeer: FAILED:", err)
 		cancel()
 		os.Exit(1)
 	}
-	fmt.Println("mixedpeer: ok")
+	fmt.Fprintln(os.Stdout, "mixedpeer: ok")
 }
 
 func parse(args []string) (o options, err error) {
