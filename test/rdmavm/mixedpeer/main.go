@@ -35,11 +35,11 @@ func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := run(ctx, o, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stdout, "mixedpeer: FAILED:", err)
+		_, _ = fmt.Fprintln(os.Stdout, "mixedpeer: FAILED:", err)
 		cancel()
 		os.Exit(1)
 	}
-	fmt.Fprintln(os.Stdout, "mixedpeer: ok")
+	_, _ = fmt.Fprintln(os.Stdout, "mixedpeer: ok")
 }
 
 func parse(args []string) (o options, err error) {
