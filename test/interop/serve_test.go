@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"cinnabar"
 )
 
@@ -77,6 +79,8 @@ type server struct {
 
 	mu   sync.Mutex
 	held []*cinnabar.Call[none, none]
+
+	holds chan struct{} // capacity 1: there is one in held
 }
 
 // listen makes an engine that serves what both peer programs serve.
@@ -92,7 +96,7 @@ func listenAt(t *testing.T, addr string, p *procedures, cfg *cinnabar.Config) *s
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{Engine: e, rpc: p, notes: make(chan note, 100)} // more than any test sends
+	s := &server{Engine: e, rpc: p, notes: make(chan note, 100), holds: make(chan struct{}, 1)} // more notes than any test sends
 	t.Cleanup(func() { closeEngine(t, e) })
 	must(t,
 		p.sum.Handle(e, s.sum),
@@ -137,6 +141,19 @@ func (s *server) note(_ context.Context, n note) error {
 	s.notified.Add(1)
 	s.notes <- n
 	return nil
+}
+
+// takeNotes wants the two notifications of moveSteps, in either order: handlers run side by side.
+func (s *server) takeNotes(t *testing.T) {
+	t.Helper()
+	sizes := map[uint32]int{}
+	for range 2 {
+		n := <-s.notes
+		sizes[uint32(n.Seq)] = len(n.Text)
+	}
+	if diff := cmp.Diff(map[uint32]int{1: 3, 2: 1 << 20}, sizes); diff != "" {
+		t.Errorf("bytes of notifications (-want +got):\n%s", diff)
+	}
 }
 
 func (s *server) blob(_ context.Context, in blobIn) (blobOut, error) {
@@ -193,6 +210,10 @@ func (s *server) serveMercury(t *testing.T) *server {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.held = append(s.held, c)
+			select {
+			case s.holds <- struct{}{}:
+			default:
+			}
 		}),
 		s.rpc.release.Handle(s.Engine, s.release),
 		s.rpc.callback.Handle(s.Engine, func(ctx context.Context, in sumIn) (sumOut, error) {
@@ -214,8 +235,14 @@ func (s *server) relay(ctx context.Context, in relayIn) (moveOut, error) {
 	return s.rpc.pull.Call(ctx, to, in.Move)
 }
 
-// release answers all held calls; those whose callers have given up are answered as well, as in C.
-func (s *server) release(context.Context, none) (count, error) {
+// release answers all held calls; those whose callers have given up are answered as well, as in C. It waits for one, since
+// handlers run side by side.
+func (s *server) release(ctx context.Context, _ none) (count, error) {
+	select {
+	case <-s.holds:
+	case <-ctx.Done():
+		return count{}, ctx.Err()
+	}
 	s.mu.Lock()
 	held := s.held
 	s.held = nil
