@@ -12,8 +12,8 @@ import (
 	"cinnabar/verbs/rdmacore"
 )
 
-// stubWord tells the child which error it is to see.
-const stubWord = "CINNABAR_RDMA_STUB"
+// childSees tells the child which error it is to see.
+const childSees = "CINNABAR_RDMA_SEES"
 
 // TestBadLibraries runs with libraries in the place of rdma-core's that cannot
 // be opened, or lack functions. It needs no device.
@@ -33,19 +33,19 @@ func TestBadLibraries(t *testing.T) {
 				}
 				_, openErr := rdmacore.Open(inChild())
 				for _, err := range []error{err, openErr} {
-					wantError(t, err, errors.ErrUnsupported, os.Getenv(stubWord), tc.library)
+					wantError(t, err, errors.ErrUnsupported, os.Getenv(childSees), tc.library)
 				}
 				return
 			}
 			dir := t.TempDir()
-			stubLibrary(t, filepath.Join(dir, tc.library), tc.source)
-			newChild(t, "rxe0", "LD_LIBRARY_PATH="+dir, stubWord+"="+tc.say).finish()
+			fakeLibrary(t, filepath.Join(dir, tc.library), tc.source)
+			newChild(t, "rxe0", "LD_LIBRARY_PATH="+dir, childSees+"="+tc.say).finish()
 		})
 	}
 }
 
-// stubLibrary makes a library from C source; from none, a file that is no library.
-func stubLibrary(t *testing.T, path, source string) {
+// fakeLibrary makes a library from C source; from none, a file that is no library.
+func fakeLibrary(t *testing.T, path, source string) {
 	t.Helper()
 	if source == "" {
 		if err := os.WriteFile(path, nil, 0o644); err != nil {

@@ -130,15 +130,15 @@ func TestBadModules(t *testing.T) {
 	name := testDevice(t)
 	if inChild() != "" {
 		_, err := rdmacore.Devices()
-		wantError(t, err, errors.ErrUnsupported, strings.Split(os.Getenv(stubWord), "|")...)
+		wantError(t, err, errors.ErrUnsupported, strings.Split(os.Getenv(childSees), "|")...)
 		_, err = rdmacore.Open(name)
-		wantError(t, err, nil, strings.Split(os.Getenv(stubWord), "|")...)
+		wantError(t, err, nil, strings.Split(os.Getenv(childSees), "|")...)
 		return
 	}
 	sh(t, "rdma link delete %s", name)
-	newChild(t, name, stubWord+"=no RDMA device|rdma link add").finish()
+	newChild(t, name, childSees+"=no RDMA device|rdma link add").finish()
 	sh(t, "modprobe -r rdma_rxe siw rdma_ucm ib_umad; modprobe -r ib_uverbs")
-	newChild(t, name, stubWord+"=modules|modprobe -a ib_uverbs rdma_ucm").finish()
+	newChild(t, name, childSees+"=modules|modprobe -a ib_uverbs rdma_ucm").finish()
 }
 
 // modulesEnv lets TestBadModules run.
