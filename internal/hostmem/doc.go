@@ -14,6 +14,8 @@
 //     instructions, in the byte order of the host.
 //   - [Bytes] views a slice of numbers as its bytes; [Addr] is the address that
 //     goes on the wire.
+//   - [Guard] and [Copy] access memory that may be a mapping of a file, whose
+//     disappearance is then an error instead of the end of the process.
 //
 // A registration uses them like this:
 //

@@ -69,6 +69,7 @@ const nobody = 65534
 const childLimit = 64 << 10
 
 // TestLockLimit runs a process without CAP_IPC_LOCK, to which the limit applies.
+// parity: V08 D21
 func TestLockLimit(t *testing.T) {
 	// Through /proc the child need not be able to enter the directory that
 	// holds the test binary.

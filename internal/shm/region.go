@@ -14,13 +14,27 @@ var ErrFault = errors.New("shm: the shared file was truncated while in use")
 type Region struct {
 	mem  []byte
 	name string
+	file File
 }
+
+// File identifies a file, its owner and its rights.
+type File struct {
+	Dev, Ino uint64
+	UID      uint32
+	Mode     uint32 // type and rights, as the kernel has them
+}
+
+// Same reports whether f and o describe the same file.
+func (f File) Same(o File) bool { return f.Dev == o.Dev && f.Ino == o.Ino }
 
 // Bytes is the region's memory. It must not be used after Close.
 func (r *Region) Bytes() []byte { return r.mem }
 
 // Name is the path of the file as it was created or opened, "" for private memory.
 func (r *Region) Name() string { return r.name }
+
+// File describes the file as it was when it was created or opened. Private memory has none.
+func (r *Region) File() File { return r.file }
 
 // Guard makes faults of the calling goroutine panics that [Region.Recover] recovers from. It returns what Recover needs
 // to undo it.

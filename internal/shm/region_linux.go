@@ -28,11 +28,28 @@ func create(fd int, path string, size int) (*Region, error) {
 	if err := unix.Ftruncate(fd, int64(size)); err != nil {
 		return nil, &os.PathError{Op: "truncate", Path: path, Err: err}
 	}
-	return mapFile(fd, path, size)
+	f, err := FileOf(fd)
+	if err != nil {
+		return nil, err
+	}
+	return mapFile(fd, path, size, f)
+}
+
+// FileOf describes the file of an open descriptor.
+func FileOf(fd int) (File, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return File{}, os.NewSyscallError("fstat", err)
+	}
+	return fileOf(&st), nil
+}
+
+func fileOf(st *unix.Stat_t) File {
+	return File{Dev: st.Dev, Ino: st.Ino, UID: st.Uid, Mode: st.Mode}
 }
 
 // Open maps the file at path, which must be a regular one of want bytes at least; all of it, but not more than limit. A
-// symbolic link is not followed.
+// symbolic link is not followed. The caller checks the owner ([Region.File]) before it trusts the contents.
 func Open(path string, want, limit int) (*Region, error) {
 	fd, err := openFile(path, unix.O_RDWR)
 	if err != nil {
@@ -49,7 +66,27 @@ func Open(path string, want, limit int) (*Region, error) {
 	if err := checkSize(path, st.Size, want); err != nil {
 		return nil, err
 	}
-	return mapFile(fd, path, int(min(st.Size, int64(limit))))
+	return mapFile(fd, path, int(min(st.Size, int64(limit))), fileOf(&st))
+}
+
+// Extend gives the file at path, if that is still f, its size back.
+func Extend(path string, f File, size int) error {
+	fd, err := openFile(path, unix.O_RDWR)
+	if err != nil {
+		return err
+	}
+	defer closeFD(fd)
+	now, err := FileOf(fd)
+	if err != nil {
+		return err
+	}
+	if !now.Same(f) {
+		return fmt.Errorf("shm: %s is another file by now", path)
+	}
+	if err := unix.Ftruncate(fd, int64(size)); err != nil {
+		return &os.PathError{Op: "truncate", Path: path, Err: err}
+	}
+	return nil
 }
 
 // Private returns zeroed memory of this process alone.
@@ -74,12 +111,12 @@ func openFile(path string, flags int) (int, error) {
 	}
 }
 
-func mapFile(fd int, path string, size int) (*Region, error) {
+func mapFile(fd int, path string, size int, f File) (*Region, error) {
 	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, &os.PathError{Op: "mmap", Path: path, Err: err}
 	}
-	return &Region{mem: mem, name: path}, nil
+	return &Region{mem: mem, name: path, file: f}, nil
 }
 
 // closeFD closes a descriptor whose file has been dealt with: nothing is lost if that fails.

@@ -217,28 +217,6 @@ func TestGuardPasses(t *testing.T) {
 	}
 }
 
-func TestSignal(t *testing.T) {
-	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		if err := Signal(fd, 5); err != nil {
-			t.Error(err)
-		}
-	}
-	b := make([]byte, 8)
-	if n, err := unix.Read(fd, b); n != 8 || err != nil || b[0] != 15 {
-		t.Errorf("%v, %v", b, err)
-	}
-	if err := unix.Close(fd); err != nil {
-		t.Error(err)
-	}
-	if err := Signal(fd, 1); !errors.Is(err, unix.EBADF) {
-		t.Errorf("closed: %v", err)
-	}
-}
-
 func TestPause(t *testing.T) {
 	for _, n := range []uint32{0, 1, 1000} {
 		Pause(n)

@@ -146,3 +146,20 @@ func (c *Conn) LocalAddr() netip.AddrPort { return c.local }
 
 // RemoteAddr returns the address of the peer, also after Close.
 func (c *Conn) RemoteAddr() netip.AddrPort { return c.remote }
+
+// Answers reports whether the peer's system still has the connection. The system's own means are used, so that the peer's
+// program sees nothing: the connection answers if it is open in both directions and a segment of the peer's arrives within
+// d, or arrived less than d ago. One is provoked by a keep-alive probe. A system whose connection is gone answers the probe
+// with a reset, and one that cannot be reached does not answer.
+//
+// Answers says nothing about the peer's program beyond that: the system answers for one that is stopped. A peer that has
+// taken nothing for longer than d while bytes wait to be sent counts as not answering, because keep-alive probes are not
+// sent then. Receiving from stop ends the waiting; the connection then counts as one that answers. Elsewhere than on Linux
+// the error is [errors.ErrUnsupported].
+func (c *Conn) Answers(d time.Duration, stop <-chan struct{}) (bool, error) {
+	ok, err := c.s.answers(d, stop)
+	if err != nil {
+		return false, fmt.Errorf("sockio: probe: %w", err)
+	}
+	return ok, nil
+}

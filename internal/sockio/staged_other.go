@@ -2,7 +2,10 @@
 
 package sockio
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 // Direct is true where TryReadv and TryWritev act on the socket itself, and
 // false where they copy from and to a staging buffer.
@@ -13,3 +16,7 @@ type socket = staged
 
 func (s *staged) mss() int                 { return 0 }
 func (s *staged) setUserTimeout(int) error { return errors.ErrUnsupported }
+
+func (s *staged) answers(time.Duration, <-chan struct{}) (bool, error) {
+	return false, errors.ErrUnsupported
+}
