@@ -32,6 +32,19 @@ type Appender interface {
 	AppendProc(b []byte) ([]byte, error)
 }
 
+// AppenderWith is [Appender] for types with parts that the codec in use writes: an element of any type, or a value that
+// only the program can choose. A type that implements it must also be a [DecoderWith] on the pointer. [Append] appends a part.
+type AppenderWith interface {
+	// AppendProcWith appends the value to b, as AppendProc does. c is the codec that the whole value is written with.
+	AppendProcWith(c Codec, b []byte) ([]byte, error)
+}
+
+// DecoderWith is [Decoder] for types with parts that the codec in use reads. [Decode] reads a part.
+type DecoderWith interface {
+	// DecodeProcWith reads the value from the start of b, as DecodeProc does. c is the codec that the whole value is read with.
+	DecodeProcWith(c Codec, b []byte) (n int, err error)
+}
+
 // Decoder is implemented by types that read their own bytes.
 type Decoder interface {
 	// DecodeProc reads the value from the start of b, which holds all that remains of the message, and returns how

@@ -11,7 +11,8 @@
 //
 // A [Codec] looks at a Go type once and makes a [Plan], or says by field name why it cannot. A plan appends values of
 // that type to a buffer and decodes them. A type that writes its own bytes is an [Appender] and a [Decoder]; every
-// codec asks it first. An [Error] names the value, the field and the remedy.
+// codec asks it first. One with parts of other types, which the codec in use is to write, is an [AppenderWith] and a
+// [DecoderWith], and writes the parts with [Append] and [Decode]. A [Result] is a value or an error text. An [Error] names the value, the field and the remedy.
 //
 // # Usage
 //

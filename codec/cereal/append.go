@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"cinnabar/codec"
+	"cinnabar/internal/codecplan"
 )
 
 // encoder writes one message. It never leaves its goroutine's stack.
@@ -120,12 +121,18 @@ func (e *encoder) fields(n *node, v reflect.Value) error {
 	for i := range n.fields {
 		f := &n.fields[i]
 		fv := v.Field(f.index)
+		if f.when != nil && !f.when.Holds(v) {
+			if err := f.when.CheckUnsent(v, fv); err != nil {
+				return codecplan.Under(err, f.name)
+			}
+			continue
+		}
 		if f.isScalar() {
 			e.b = f.appendScalar(e.b, fv)
 			continue
 		}
 		if err := e.append(f.node, fv); err != nil {
-			return under(err, f.name)
+			return codecplan.Under(err, f.name)
 		}
 	}
 	return nil
@@ -166,7 +173,7 @@ func (e *encoder) elems(n *node, v reflect.Value) error {
 	}
 	for i := range v.Len() {
 		if err := e.append(n.elem, v.Index(i)); err != nil {
-			return under(err, "["+strconv.Itoa(i)+"]")
+			return codecplan.Under(err, "["+strconv.Itoa(i)+"]")
 		}
 	}
 	return nil
@@ -206,10 +213,10 @@ func (e *encoder) mapping(n *node, v reflect.Value) error {
 		key.Set(x.key)
 		elem.Set(x.elem)
 		if err := e.append(n.key, key); err != nil {
-			return under(err, keyStep(x.key))
+			return codecplan.Under(err, keyStep(x.key))
 		}
 		if err := e.append(n.elem, elem); err != nil {
-			return under(err, keyStep(x.key))
+			return codecplan.Under(err, keyStep(x.key))
 		}
 	}
 	return nil
@@ -294,7 +301,7 @@ func (e *encoder) variant(n *node, v reflect.Value) error {
 	}
 	defer e.leave()
 	if err := e.append(f.node, v.Field(f.index).Elem()); err != nil {
-		return under(err, f.name)
+		return codecplan.Under(err, f.name)
 	}
 	return nil
 }
@@ -319,25 +326,10 @@ func (e *encoder) version(n *node, v reflect.Value) error {
 }
 
 func (e *encoder) custom(p any) error {
-	b, err := appendCustom(e.b, p)
+	b, err := codecplan.Append(Codec{}, e.b, p)
 	if err != nil {
 		return err
 	}
 	e.b = b
 	return nil
-}
-
-// appendCustom asks p, a pointer to a custom type, for its bytes.
-func appendCustom(b []byte, p any) ([]byte, error) {
-	out, err := p.(codec.Appender).AppendProc(b)
-	if err != nil {
-		return nil, foreign(err)
-	}
-	if len(out) < len(b) {
-		return nil, &codec.Error{
-			Problem: fmt.Sprintf("AppendProc of %T returned %d bytes, fewer than the %d it was given", p, len(out), len(b)),
-			Remedy:  "append to the buffer and return it",
-		}
-	}
-	return out, nil
 }

@@ -5,6 +5,7 @@ import (
 	"reflect"
 
 	"cinnabar/codec"
+	"cinnabar/internal/codecplan"
 )
 
 // builder makes nodes from types.
@@ -53,7 +54,7 @@ var remedies = map[reflect.Kind]string{
 
 // node returns the plan for t. f says what the pointers in it are, as far as the next struct.
 func (bld *builder) node(t reflect.Type, f form) (*node, error) {
-	if custom, err := isCustom(t); err != nil {
+	if custom, err := codecplan.IsCustom(t); err != nil {
 		return nil, err
 	} else if custom {
 		return &node{op: opCustom, typ: t}, nil
@@ -131,11 +132,11 @@ func (bld *builder) pointer(n *node, f form) (err error) {
 func (bld *builder) array(n *node, f form) error {
 	elem, err := bld.node(n.typ.Elem(), f)
 	if err != nil {
-		return under(err, "[]")
+		return codecplan.Under(err, "[]")
 	}
 	// Where pointers have 4 bytes, nothing takes more than twice as many on the wire as it does in memory.
-	if size := uint64(n.typ.Len()) * uint64(elem.min); size > maxMin {
-		return tooLarge("%v takes at least %d bytes", n.typ, size)
+	if size := uint64(n.typ.Len()) * uint64(elem.min); size > codecplan.MaxMin {
+		return codecplan.TooLarge("%v takes at least %d bytes", n.typ, size)
 	}
 	n.op, n.elem, n.count = opArray, elem, n.typ.Len()
 	n.min, n.fixed = n.count*elem.min, elem.fixed || n.count == 0
@@ -145,17 +146,10 @@ func (bld *builder) array(n *node, f form) error {
 	return nil
 }
 
-func tooLarge(format string, args ...any) error {
-	return &codec.Error{
-		Problem: fmt.Sprintf(format, args...) + fmt.Sprintf(", more than the %d that a message can have", maxMin),
-		Remedy:  "expose the memory and send a bulk handle",
-	}
-}
-
 func (bld *builder) slice(n *node, f form) (err error) {
 	n.op, n.min = opSlice, sizeTag
 	if n.elem, err = bld.node(n.typ.Elem(), f); err != nil {
-		return under(err, "[]")
+		return codecplan.Under(err, "[]")
 	}
 	switch {
 	case n.elem.op == opUint8:
@@ -169,61 +163,16 @@ func (bld *builder) slice(n *node, f form) (err error) {
 func (bld *builder) mapping(n *node, f form) (err error) {
 	n.op, n.min = opMap, sizeTag
 	if n.key, err = bld.node(n.typ.Key(), f); err != nil {
-		return under(err, "[key]")
+		return codecplan.Under(err, "[key]")
 	}
 	if err := n.key.ordered(); err != nil {
-		return under(err, "[key]")
+		return codecplan.Under(err, "[key]")
 	}
 	if n.key.isEmpty() {
 		return &codec.Error{Problem: fmt.Sprintf("keys of %v take no bytes", n.typ), Remedy: "send the element alone"}
 	}
 	if n.elem, err = bld.node(n.typ.Elem(), f); err != nil {
-		return under(err, "[]")
+		return codecplan.Under(err, "[]")
 	}
 	return nil
-}
-
-var (
-	appenderType = reflect.TypeFor[codec.Appender]()
-	decoderType  = reflect.TypeFor[codec.Decoder]()
-)
-
-// isCustom reports whether t reads and writes its own bytes. Doing one of them is a mistake that would only show at
-// the peer, and so is doing it by accident through an embedded field, which would drop all other fields.
-func isCustom(t reflect.Type) (bool, error) {
-	ptr := reflect.PointerTo(t)
-	appends, decodes := ptr.Implements(appenderType), ptr.Implements(decoderType)
-	switch {
-	case !appends && !decodes, t.Kind() == reflect.Interface, t.Kind() == reflect.Pointer:
-		return false, nil
-	case !decodes:
-		return false, &codec.Error{Problem: fmt.Sprintf("%v has AppendProc but no DecodeProc", t), Remedy: "implement both codec.Appender and codec.Decoder"}
-	case !appends:
-		return false, &codec.Error{Problem: fmt.Sprintf("%v has DecodeProc but no AppendProc", t), Remedy: "implement both codec.Appender and codec.Decoder"}
-	}
-	if f, ok := embeddedCustom(t); ok {
-		return false, &codec.Error{
-			Problem: fmt.Sprintf("%v would be written as its embedded field %s alone", t, f),
-			Remedy:  "give that field a name",
-		}
-	}
-	return true, nil
-}
-
-// embeddedCustom returns the name of an embedded field that lends t the methods of a custom type.
-func embeddedCustom(t reflect.Type) (string, bool) {
-	if t.Kind() != reflect.Struct {
-		return "", false
-	}
-	for i := range t.NumField() {
-		f := t.Field(i)
-		ptr := f.Type
-		if ptr.Kind() != reflect.Pointer && ptr.Kind() != reflect.Interface {
-			ptr = reflect.PointerTo(ptr)
-		}
-		if f.Anonymous && (ptr.Implements(appenderType) || ptr.Implements(decoderType)) {
-			return f.Name, true
-		}
-	}
-	return "", false
 }

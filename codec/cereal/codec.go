@@ -1,11 +1,11 @@
 package cereal
 
 import (
-	"fmt"
 	"reflect"
 	"slices"
 
 	"cinnabar/codec"
+	"cinnabar/internal/codecplan"
 )
 
 // Codec is the encoding of Thallium's archives. The zero value is ready for use.
@@ -24,10 +24,10 @@ func (Codec) Plan(t reflect.Type) (codec.Plan, error) {
 	bld := builder{made: map[request]*node{}}
 	root, err := bld.node(t, "")
 	if err != nil {
-		return nil, finish(err, codec.OpPlan, t)
+		return nil, codecplan.Finish(err, name, codec.OpPlan, t)
 	}
 	if err := (ends{}).check(root, true); err != nil {
-		return nil, finish(err, codec.OpPlan, t)
+		return nil, codecplan.Finish(err, name, codec.OpPlan, t)
 	}
 	return &plan{root: root, typ: t, ptr: reflect.PointerTo(t)}, nil
 }
@@ -42,18 +42,18 @@ type plan struct {
 func (p *plan) Append(b []byte, v any) ([]byte, error) {
 	out, err := p.append(b, v)
 	if err != nil {
-		return b, finish(err, codec.OpAppend, p.typ)
+		return b, codecplan.Finish(err, name, codec.OpAppend, p.typ)
 	}
 	return out, nil
 }
 
 func (p *plan) append(b []byte, v any) ([]byte, error) {
-	rv, err := p.value(v)
+	rv, err := codecplan.Value(v, p.ptr)
 	if err != nil {
 		return nil, err
 	}
 	if p.root.op == opCustom {
-		return appendCustom(b, v)
+		return codecplan.Append(Codec{}, b, v)
 	}
 	e := encoder{b: slices.Grow(b, p.root.min)}
 	if err := e.append(p.root, rv); err != nil {
@@ -65,34 +65,22 @@ func (p *plan) append(b []byte, v any) ([]byte, error) {
 func (p *plan) Decode(b []byte, v any) (int, error) {
 	rest, err := p.decode(b, v)
 	if err != nil {
-		return 0, finish(err, codec.OpDecode, p.typ)
+		return 0, codecplan.Finish(err, name, codec.OpDecode, p.typ)
 	}
 	return len(b) - len(rest), nil
 }
 
 func (p *plan) decode(b []byte, v any) ([]byte, error) {
-	rv, err := p.value(v)
+	rv, err := codecplan.Value(v, p.ptr)
 	if err != nil {
 		return nil, err
 	}
 	if p.root.op == opCustom {
-		return decodeCustom(b, v)
+		return codecplan.Decode(Codec{}, b, v)
 	}
 	d := decoder{b: b, ahead: len(b)}
 	if err := d.decode(p.root, rv); err != nil {
 		return nil, err
 	}
 	return d.b, nil
-}
-
-// value returns what v points to, which is addressable.
-func (p *plan) value(v any) (reflect.Value, error) {
-	if reflect.TypeOf(v) != p.ptr {
-		return reflect.Value{}, &codec.Error{Problem: fmt.Sprintf("given a %T", v), Remedy: "pass a " + p.ptr.String()}
-	}
-	rv := reflect.ValueOf(v).Elem()
-	if !rv.IsValid() {
-		return rv, &codec.Error{Problem: "given a nil pointer", Remedy: "pass a pointer to a value"}
-	}
-	return rv, nil
 }

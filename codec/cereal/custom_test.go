@@ -41,6 +41,7 @@ func (e *evens) DecodeProc(b []byte) (int, error) {
 }
 
 // A type that writes itself goes back to the room that it has reserved, wherever in a message that is.
+// parity: T59
 func TestReservedRoom(t *testing.T) {
 	type list[T any] struct {
 		Name string

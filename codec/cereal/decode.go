@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"cinnabar/codec"
+	"cinnabar/internal/codecplan"
 )
 
 // decoder reads one message. It never leaves its goroutine's stack.
@@ -51,7 +52,7 @@ func (d *decoder) decode(n *node, v reflect.Value) error {
 	case opVersion:
 		return d.version(n, v)
 	case opCustom:
-		rest, err := decodeCustom(d.b, v.Addr().Interface())
+		rest, err := codecplan.Decode(Codec{}, d.b, v.Addr().Interface())
 		d.b = rest
 		return err
 	default:
@@ -108,7 +109,7 @@ func (d *decoder) short(n *node, v reflect.Value) error {
 	case opStruct:
 		return d.fields(n, v)
 	default: // nothing below
-		return overflow("%v takes at least %d bytes, %d remain", n.typ, n.min, len(d.b))
+		return codecplan.Overflow("%v takes at least %d bytes, %d remain", n.typ, n.min, len(d.b))
 	}
 }
 
@@ -127,7 +128,7 @@ func (d *decoder) leave() { d.depth-- }
 func (d *decoder) size(least int) (int, error) {
 	count := binary.LittleEndian.Uint64(d.take(sizeTag))
 	if count > uint64(len(d.b)/least) {
-		return 0, overflow("%d elements of at least %d bytes exceed the %d bytes that remain", count, least, len(d.b))
+		return 0, codecplan.Overflow("%d elements of at least %d bytes exceed the %d bytes that remain", count, least, len(d.b))
 	}
 	return int(count), nil
 }
@@ -156,8 +157,12 @@ func (d *decoder) bytes(v reflect.Value) error {
 func (d *decoder) fields(n *node, v reflect.Value) error {
 	for i := range n.fields {
 		f := &n.fields[i]
+		if f.when != nil && !f.when.Holds(v) {
+			v.Field(f.index).SetZero()
+			continue
+		}
 		if err := d.decode(f.node, v.Field(f.index)); err != nil {
-			return under(err, f.name)
+			return codecplan.Under(err, f.name)
 		}
 	}
 	return nil
@@ -169,7 +174,7 @@ func (d *decoder) array(n *node, v reflect.Value) error {
 	}
 	for i := range n.count {
 		if err := d.decode(n.elem, v.Index(i)); err != nil {
-			return under(err, "["+strconv.Itoa(i)+"]")
+			return codecplan.Under(err, "["+strconv.Itoa(i)+"]")
 		}
 	}
 	return nil
@@ -225,7 +230,7 @@ func (d *decoder) elems(elem *node, v reflect.Value, count int) error {
 		}
 		v.SetLen(i + 1)
 		if err := d.decode(elem, v.Index(i)); err != nil {
-			return under(err, "["+strconv.Itoa(i)+"]")
+			return codecplan.Under(err, "["+strconv.Itoa(i)+"]")
 		}
 	}
 	return nil
@@ -259,7 +264,7 @@ func (d *decoder) mapping(n *node, v reflect.Value) error {
 		key.SetZero() // what earlier entries refer to is theirs
 		elem.SetZero()
 		if err := d.decode(n.key, key); err != nil {
-			return under(err, "[key "+strconv.Itoa(i)+"]")
+			return codecplan.Under(err, "[key "+strconv.Itoa(i)+"]")
 		}
 		if v.MapIndex(key).IsValid() {
 			return &codec.Error{
@@ -268,7 +273,7 @@ func (d *decoder) mapping(n *node, v reflect.Value) error {
 			}
 		}
 		if err := d.decode(n.elem, elem); err != nil {
-			return under(err, keyStep(key))
+			return codecplan.Under(err, keyStep(key))
 		}
 		v.SetMapIndex(key, elem)
 	}
@@ -334,7 +339,7 @@ func (d *decoder) variant(n *node, v reflect.Value) error {
 	alt := v.Field(f.index)
 	alt.Set(reflect.New(f.typ))
 	if err := d.decode(f.node, alt.Elem()); err != nil {
-		return under(err, f.name)
+		return codecplan.Under(err, f.name)
 	}
 	return nil
 }
@@ -344,7 +349,7 @@ func (d *decoder) version(n *node, v reflect.Value) error {
 	if !known {
 		const size = 4
 		if len(d.b) < size {
-			return overflow("the class version takes %d bytes, %d remain", size, len(d.b))
+			return codecplan.Overflow("the class version takes %d bytes, %d remain", size, len(d.b))
 		}
 		version = ClassVersion(binary.LittleEndian.Uint32(d.take(size)))
 		if d.versions == nil {
@@ -354,19 +359,4 @@ func (d *decoder) version(n *node, v reflect.Value) error {
 	}
 	v.SetUint(uint64(version))
 	return nil
-}
-
-// decodeCustom has p, a pointer to a custom type, read its own bytes from b and returns the rest of b.
-func decodeCustom(b []byte, p any) ([]byte, error) {
-	n, err := p.(codec.Decoder).DecodeProc(b)
-	if err != nil {
-		return nil, foreign(err)
-	}
-	if n < 0 || n > len(b) {
-		return nil, &codec.Error{
-			Problem: fmt.Sprintf("DecodeProc of %T took %d bytes of %d", p, n, len(b)),
-			Remedy:  "return how many bytes were read",
-		}
-	}
-	return b[n:], nil
 }

@@ -36,11 +36,17 @@
 //	                                                                   highest bit set, and the value
 //	struct with Variant           std::variant                         i32 index, value
 //	struct with ClassVersion      class with CEREAL_CLASS_VERSION      u32 before the first value of the class
+//	field with cereal:"when=F"    if(F) in save and load               the field, or none
+//	codec.Result[T]               a class with m_success               u8 1, value; or u8 0, error text
 //	codec.Appender and Decoder    what the methods write               tl::bulk is a BulkHandle
 //
 // A tag holds for all pointers in its field's type: []*T with cereal:"shared" is a vector of shared pointers. Shared
 // pointers are counted through a whole message, so that what is one object in C++ is one in Go, cycles included; types
 // that write their own bytes do not take part in that. The tag cereal:"-" leaves a field out.
+//
+// The tag cereal:"when=F" has a field travel only if the earlier bool F is true, when=!F if it is false, when=F:1|2 if the
+// earlier integer F has one of the values. A field that does not travel must be zero when the value is written, because
+// its content would be lost, and is zero after reading.
 //
 // A class whose save or serialize method does not follow the order of its members is a struct in the order of the method.
 // What a method does besides copying, C++'s serialization contexts among them, is what AppendProc and DecodeProc of a Go

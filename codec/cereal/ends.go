@@ -4,6 +4,7 @@ import (
 	"reflect"
 
 	"cinnabar/codec"
+	"cinnabar/internal/codecplan"
 )
 
 var restType = reflect.TypeFor[Rest]()
@@ -51,7 +52,7 @@ func (s ends) check(n *node, last bool) error {
 
 func (s ends) under(n *node, last bool, step string) error {
 	if err := s.check(n, last); err != nil {
-		return under(err, step)
+		return codecplan.Under(err, step)
 	}
 	return nil
 }

@@ -4,14 +4,20 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 
 	"cinnabar/codec"
+	"cinnabar/internal/codecplan"
 )
 
 // tagKey is the struct tag that this package reads:
 //
 //	cereal:"-"                           the field does not travel
 //	cereal:"optional", "unique", "shared"  what the pointers in the field's type are in C++
+//	cereal:"when=F", "when=!F"           the field travels if the earlier bool F is true, or false
+//	cereal:"when=F:1|2"                  the field travels if the earlier integer F has one of the values
+//
+// A pointer's form and a condition are separated by a comma.
 const tagKey = "cereal"
 
 // form is what pointers are in C++, in the words of the tag; empty if nothing is said.
@@ -41,14 +47,18 @@ func (bld *builder) structure(n *node) error {
 	for i := range n.typ.NumField() {
 		f, err := bld.field(n, n.typ.Field(i))
 		if err != nil {
-			return under(err, n.typ.Field(i).Name)
+			return codecplan.Under(err, n.typ.Field(i).Name)
 		}
 		if f == nil {
 			continue
 		}
 		n.fields = append(n.fields, *f)
-		if n.min += f.min; n.min > maxMin {
-			return under(tooLarge("the struct takes at least %d bytes up to here", n.min), f.name)
+		if f.when != nil {
+			fixed = false
+			continue
+		}
+		if n.min += f.min; n.min > codecplan.MaxMin {
+			return codecplan.Under(codecplan.TooLarge("the struct takes at least %d bytes up to here", n.min), f.name)
 		}
 		fixed = fixed && f.fixed
 	}
@@ -58,10 +68,12 @@ func (bld *builder) structure(n *node) error {
 
 // field returns the plan for sf, a field of the struct that parent describes so far; nil if it does not travel.
 func (bld *builder) field(parent *node, sf reflect.StructField) (*field, error) {
-	f, travels, err := formOf(sf)
+	f, condition, travels, err := formOf(sf)
 	switch {
 	case err != nil || !travels:
 		return nil, err
+	case sf.Type == versionType && condition != "":
+		return nil, &codec.Error{Problem: "the class version has a condition", Remedy: "drop the tag"}
 	case sf.Type == versionType && (len(parent.fields) > 0 || sf.Anonymous):
 		return nil, &codec.Error{Problem: "the class version is not the first field", Remedy: "make it the first, with a name, or use a uint32"}
 	case sf.Type == versionType:
@@ -75,25 +87,50 @@ func (bld *builder) field(parent *node, sf reflect.StructField) (*field, error) 
 	if n.op == opCustom && !sf.IsExported() {
 		return nil, &codec.Error{Problem: "the embedded type is not exported and cannot be asked for its bytes", Remedy: "export it, or give the field a name"}
 	}
-	return &field{node: n, name: sf.Name, index: sf.Index[0]}, nil
+	planned := &field{node: n, name: sf.Name, index: sf.Index[0]}
+	if condition != "" {
+		planned.when, err = codecplan.ParseCondition(condition, parent.typ, parent.always())
+	}
+	return planned, err
+}
+
+// always returns the indices of the fields so far that always travel.
+func (n *node) always() []int {
+	var list []int
+	for i := range n.fields {
+		if n.fields[i].when == nil {
+			list = append(list, n.fields[i].index)
+		}
+	}
+	return list
 }
 
 // formOf reads the tag of sf. travels is false for fields that are left out.
-func formOf(sf reflect.StructField) (f form, travels bool, err error) {
+func formOf(sf reflect.StructField) (f form, condition string, travels bool, err error) {
 	tag := sf.Tag.Get(tagKey)
-	switch {
-	case tag == "-":
-		return "", false, nil
-	case tag != "" && form(tag) != optional && form(tag) != unique && form(tag) != shared:
-		return "", false, &codec.Error{
-			Problem: fmt.Sprintf("unknown tag %s:%q", tagKey, tag), Remedy: `tags are "-", "optional", "unique" and "shared"`,
-		}
-	case !sf.IsExported() && !(sf.Anonymous && sf.Type.Kind() == reflect.Struct):
-		return "", false, &codec.Error{Problem: "the field is not exported", Remedy: `export it, or leave it out with the tag cereal:"-"`}
-	case tag != "" && !hasPointer(sf.Type, nil):
-		return "", false, &codec.Error{Problem: fmt.Sprintf("%v has no pointer that could be %s", sf.Type, tag), Remedy: "drop the tag"}
+	if tag == "-" {
+		return "", "", false, nil
 	}
-	return form(tag), true, nil
+	for option := range strings.SplitSeq(tag, ",") {
+		when, conditional := strings.CutPrefix(option, "when=")
+		switch o := form(option); {
+		case conditional:
+			condition = when
+		case tag == "", o == optional, o == unique, o == shared:
+			f = o
+		default:
+			return "", "", false, &codec.Error{
+				Problem: fmt.Sprintf("unknown tag %s:%q", tagKey, tag), Remedy: `tags are "-", "optional", "unique", "shared", and "when=F", "when=!F" or "when=F:1|2"`,
+			}
+		}
+	}
+	switch {
+	case !sf.IsExported() && !(sf.Anonymous && sf.Type.Kind() == reflect.Struct):
+		return "", "", false, &codec.Error{Problem: "the field is not exported", Remedy: `export it, or leave it out with the tag cereal:"-"`}
+	case f != "" && !hasPointer(sf.Type, nil):
+		return "", "", false, &codec.Error{Problem: fmt.Sprintf("%v has no pointer that could be %s", sf.Type, f), Remedy: "drop the tag"}
+	}
+	return f, condition, true, nil
 }
 
 // hasPointer reports whether a tag for pointers means something for t: they may lie in containers, and a struct has
@@ -121,14 +158,14 @@ func (bld *builder) variant(n *node) error {
 	for i := 1; i < n.typ.NumField(); i++ {
 		sf := n.typ.Field(i)
 		if sf.Tag.Get(tagKey) != "" || sf.Type.Kind() != reflect.Pointer || !sf.IsExported() || sf.Anonymous {
-			return under(&codec.Error{
+			return codecplan.Under(&codec.Error{
 				Problem: "an alternative of a variant is no plain, exported pointer",
 				Remedy:  "declare a pointer to the alternative's type, without a tag",
 			}, sf.Name)
 		}
 		elem, err := bld.node(sf.Type.Elem(), "")
 		if err != nil {
-			return under(err, sf.Name)
+			return codecplan.Under(err, sf.Name)
 		}
 		n.fields = append(n.fields, field{node: elem, name: sf.Name, index: i})
 	}

@@ -49,6 +49,7 @@ type exact struct {
 	Blob    cerealtest.Blob
 }
 
+// parity: T60
 func FuzzDecode(f *testing.F) {
 	for _, b := range readGoldens(f) {
 		f.Add(b)

@@ -25,6 +25,7 @@ func readGoldens(t testing.TB) map[string][]byte {
 	return files
 }
 
+// parity(recorded): T50 T51 T52 T53 T54 T55 T60
 func TestGolden(t *testing.T) {
 	files, goldens := readGoldens(t), cerealtest.Values()
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(files)), slices.Sorted(maps.Keys(goldens))); diff != "" {
@@ -66,6 +67,7 @@ func checkTruncations(t *testing.T, p codec.Plan, b []byte, like any) {
 }
 
 // What is one object in C++ is one in Go: sharing and cycles survive.
+// parity: T53
 func TestSharedObjects(t *testing.T) {
 	files := readGoldens(t)
 	var v cerealtest.Strings

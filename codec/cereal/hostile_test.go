@@ -24,6 +24,7 @@ func nestedClaims(size, least, gap int) []byte {
 }
 
 // Containers in containers can each announce all that remains, 10,000 deep: memory follows what is read all the same.
+// parity: T60
 func TestNestedClaimsAllocateLittle(t *testing.T) {
 	const size = 200_000
 	for _, tt := range []struct {
@@ -91,6 +92,7 @@ type (
 )
 
 // Keys that have no order have no plan, however they come to have none.
+// parity: T52
 func TestKeysRefused(t *testing.T) {
 	const order = " has no order that C++ is sure to have too; use keys of numbers, strings, arrays and structs of them, or a slice of structs with key and element"
 	for _, tt := range []struct {
@@ -109,6 +111,7 @@ func TestKeysRefused(t *testing.T) {
 }
 
 // Behind what takes all that remains, nothing is ever read.
+// parity: T58
 func TestRestRefused(t *testing.T) {
 	type chained struct {
 		Next *chained `cereal:"unique"`

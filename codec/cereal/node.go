@@ -1,6 +1,10 @@
 package cereal
 
-import "reflect"
+import (
+	"reflect"
+
+	"cinnabar/internal/codecplan"
+)
 
 // op says how a node's value is written.
 type op uint8
@@ -40,7 +44,7 @@ type node struct {
 	op     op
 	typ    reflect.Type
 	open   bool    // not complete: the builder is at what is inside
-	min    int     // fewest bytes on the wire, at most maxMin
+	min    int     // fewest bytes on the wire, at most codecplan.MaxMin
 	fixed  bool    // always takes min bytes
 	count  int     // array: number of elements
 	key    *node   // map
@@ -52,13 +56,11 @@ type node struct {
 type field struct {
 	*node
 	name  string
-	index int // in the Go struct
+	index int                  // in the Go struct
+	when  *codecplan.Condition // nil: the field always travels
 }
 
 const (
-	// maxMin bounds the bytes that every value of a type takes, so that sums of them are far from overflowing an int.
-	// No transport takes messages of this size.
-	maxMin = 1 << 30
 	// maxDepth bounds how deep slices, maps and pointers lie in each other, in both directions: a value that contains
 	// itself has no end, and a message must not choose how much stack it takes. encoding/json has the same limit.
 	maxDepth = 10_000

@@ -6,6 +6,7 @@ import (
 	"reflect"
 
 	"cinnabar/codec"
+	"cinnabar/internal/codecplan"
 )
 
 // ordered says why values of n cannot be the keys of a map. What is left has the order that std::less gives the C++
@@ -23,8 +24,11 @@ func (n *node) ordered() error {
 			}
 		}
 		for i := range n.fields {
+			if n.fields[i].when != nil {
+				return codecplan.Under(&codec.Error{Problem: "the field of a key does not always travel", Remedy: "use keys that travel as a whole"}, n.fields[i].name)
+			}
 			if err := n.fields[i].ordered(); err != nil {
-				return under(err, n.fields[i].name)
+				return codecplan.Under(err, n.fields[i].name)
 			}
 		}
 		return nil

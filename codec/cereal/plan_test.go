@@ -26,6 +26,7 @@ func (*otherHalf) DecodeProc(b []byte) (int, error) { return len(b), nil }
 type otherHalf struct{}
 
 // What C++ could read as something else, or not at all, has no plan, and the error says what to use in its place.
+// parity: T61
 func TestPlanRefuses(t *testing.T) {
 	type inner struct{ N int }
 	for _, tt := range []struct {
@@ -43,7 +44,7 @@ func TestPlanRefuses(t *testing.T) {
 		{new(struct{ P *int32 }), `cereal: plan struct { P *int32 }: P: Go type *int32 can be three things in C++; tag the field with what it is in C++: cereal:"optional", cereal:"unique" for a unique_ptr or cereal:"shared" for a shared_ptr`},
 		{new(struct {
 			P *inner `cereal:"weak"`
-		}), `cereal: plan struct { P *cereal_test.inner "cereal:\"weak\"" }: P: unknown tag cereal:"weak"; tags are "-", "optional", "unique" and "shared"`},
+		}), `cereal: plan struct { P *cereal_test.inner "cereal:\"weak\"" }: P: unknown tag cereal:"weak"; tags are "-", "optional", "unique", "shared", and "when=F", "when=!F" or "when=F:1|2"`},
 		{new(struct {
 			P inner `cereal:"shared"`
 		}), `cereal: plan struct { P cereal_test.inner "cereal:\"shared\"" }: P: cereal_test.inner has no pointer that could be shared; drop the tag`},

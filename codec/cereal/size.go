@@ -1,6 +1,10 @@
 package cereal
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"cinnabar/internal/codecplan"
+)
 
 // AppendSize appends the number of elements of a container, for types that write their own bytes (cereal::SizeTag).
 func AppendSize(b []byte, n int) []byte { return binary.LittleEndian.AppendUint64(b, uint64(n)) }
@@ -10,7 +14,7 @@ func AppendSize(b []byte, n int) []byte { return binary.LittleEndian.AppendUint6
 // [cinnabar/codec.ErrOverflow]; least below 1 counts as 1.
 func DecodeSize(b []byte, least int) (n, took int, err error) {
 	if len(b) < sizeTag {
-		return 0, 0, overflow("a size takes %d bytes, %d remain", sizeTag, len(b))
+		return 0, 0, codecplan.Overflow("a size takes %d bytes, %d remain", sizeTag, len(b))
 	}
 	d := decoder{b: b}
 	if n, err = d.size(max(1, least)); err != nil {

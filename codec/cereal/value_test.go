@@ -156,6 +156,7 @@ func TestWrongValue(t *testing.T) {
 func chainOf(links int) []byte { return append(bytes.Repeat([]byte{1}, links), 0) }
 
 // How deep a message is, is for the message to say; how deep it may be, is not.
+// parity: T60
 func TestDepth(t *testing.T) {
 	const most = 10_000
 	p := planFor[chain](t)
@@ -203,6 +204,7 @@ func TestDecodeTolerates(t *testing.T) {
 }
 
 // Keys of every kind come in the order that std::less gives them.
+// parity: T52
 func TestMapOrder(t *testing.T) {
 	type key struct {
 		A int8
@@ -302,6 +304,7 @@ func TestClassVersion(t *testing.T) {
 }
 
 // A program may read the first arguments, and choose by them how to read the others.
+// parity: T35 T58
 func TestRest(t *testing.T) {
 	type first struct {
 		Kind uint8
@@ -331,6 +334,7 @@ type wide struct {
 }
 
 // A message can announce many elements that are larger in memory than in the message.
+// parity: T60
 func TestHostileLengthsAllocateLittle(t *testing.T) {
 	const size = 1 << 20
 	million := []byte{0, 0, 16, 0, 0, 0, 0, 0}
@@ -377,6 +381,7 @@ func allocated(f func()) uint64 {
 }
 
 // Sizes are no limit of the encoding.
+// parity: T51 T60
 func TestLarge(t *testing.T) {
 	numbers := make([]int32, 1<<20)
 	for i := range numbers {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"cinnabar/codec"
+	"cinnabar/internal/codecplan"
 )
 
 // append appends v, which is addressable.
@@ -28,7 +29,7 @@ func (n *node) append(b []byte, v reflect.Value) ([]byte, error) {
 	case opPad:
 		return append(b, make([]byte, n.min)...), nil
 	case opCustom:
-		return appendCustom(b, v.Addr().Interface())
+		return codecplan.Append(Codec{}, b, v.Addr().Interface())
 	default:
 		return n.appendScalar(b, v), nil
 	}
@@ -68,18 +69,27 @@ func (n *node) appendFields(b []byte, v reflect.Value) ([]byte, error) {
 	for i := range n.fields {
 		f := &n.fields[i]
 		fv := v.Field(f.index)
+		if f.when != nil && !f.when.Holds(v) {
+			if err := f.when.CheckUnsent(v, fv); err != nil {
+				return nil, codecplan.Under(err, f.name)
+			}
+			continue
+		}
 		if f.isScalar() {
 			b = f.appendScalar(b, fv)
 			continue
 		}
-		if f.isSlice() {
+		switch {
+		case f.own != nil:
+			b, err = f.appendCount(b, fv.Len())
+		case f.isSlice():
 			err = f.checkLen(v, fv.Len())
 		}
 		if err == nil {
 			b, err = f.append(b, fv)
 		}
 		if err != nil {
-			return nil, under(err, f.name)
+			return nil, codecplan.Under(err, f.name)
 		}
 	}
 	return b, nil
@@ -88,13 +98,33 @@ func (n *node) appendFields(b []byte, v reflect.Value) ([]byte, error) {
 // checkLen refuses a slice of n elements that is not as long as the struct s announces, since the receiver would read
 // what follows at the wrong place.
 func (f *field) checkLen(s reflect.Value, n int) error {
-	if want, ok := f.length(s); !ok || want != uint64(n) {
+	if want, ok := lengthIn(s.Field(f.count)); !ok || want != uint64(n) {
 		return &codec.Error{
 			Problem: fmt.Sprintf("the slice has %d elements, its count %s says %v", n, s.Type().Field(f.count).Name, s.Field(f.count)),
 			Remedy:  "set the count to the length of the slice",
 		}
 	}
 	return nil
+}
+
+// appendCount appends the number of elements of a slice in the integer that the field's tag names.
+func (f *field) appendCount(b []byte, n int) ([]byte, error) {
+	var most uint64
+	switch f.own.op {
+	case opInt8, opInt16, opInt32, opInt64:
+		most = 1<<(8*f.own.min-1) - 1
+	default:
+		most = 1<<(8*f.own.min) - 1 // for 8 bytes the shift gives 0, and this all ones
+	}
+	if uint64(n) > most {
+		return nil, &codec.Error{
+			Problem: fmt.Sprintf("the slice has %d elements, and its count of type %v reaches %d", n, f.own.typ, most),
+			Remedy:  "send fewer, or expose the memory and send a bulk handle",
+		}
+	}
+	var count [8]byte
+	binary.LittleEndian.PutUint64(count[:], uint64(n))
+	return append(b, count[:f.own.min]...), nil
 }
 
 func (n *node) appendElems(b []byte, v reflect.Value) ([]byte, error) {
@@ -105,7 +135,7 @@ func (n *node) appendElems(b []byte, v reflect.Value) ([]byte, error) {
 	for i := range v.Len() {
 		var err error
 		if b, err = n.elem.append(b, v.Index(i)); err != nil {
-			return nil, under(err, "["+strconv.Itoa(i)+"]")
+			return nil, codecplan.Under(err, "["+strconv.Itoa(i)+"]")
 		}
 	}
 	if n.op == opSlice && len(b)-start < v.Len() { // decodeSlice could not tell such a count from a hostile one
@@ -152,19 +182,4 @@ func appendBool(b []byte, x bool) []byte {
 		return append(b, 1)
 	}
 	return append(b, 0)
-}
-
-// appendCustom asks p, a pointer to a custom type, for its bytes.
-func appendCustom(b []byte, p any) ([]byte, error) {
-	out, err := p.(codec.Appender).AppendProc(b)
-	if err != nil {
-		return nil, foreign(err)
-	}
-	if len(out) < len(b) {
-		return nil, &codec.Error{
-			Problem: fmt.Sprintf("AppendProc of %T returned %d bytes, fewer than the %d it was given", p, len(out), len(b)),
-			Remedy:  "append to the buffer and return it",
-		}
-	}
-	return out, nil
 }

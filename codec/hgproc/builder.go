@@ -6,13 +6,12 @@ import (
 	"slices"
 
 	"cinnabar/codec"
+	"cinnabar/internal/codecplan"
 )
 
 var (
-	appenderType = reflect.TypeFor[codec.Appender]()
-	decoderType  = reflect.TypeFor[codec.Decoder]()
-	idType       = reflect.TypeFor[ID]()
-	constType    = reflect.TypeFor[ConstString]()
+	idType    = reflect.TypeFor[ID]()
+	constType = reflect.TypeFor[ConstString]()
 )
 
 // builder makes nodes from types. The zero value is ready for use.
@@ -51,12 +50,12 @@ var remedies = map[reflect.Kind]string{
 	reflect.Chan:          `leave it out with the tag proc:"-"`,
 	reflect.Func:          `leave it out with the tag proc:"-"`,
 	reflect.Pointer:       "use the value itself (only a pointer to a string has a null form), or implement codec.Appender and codec.Decoder",
-	reflect.Slice:         `make it a field with the tag proc:"count=N", where N is an earlier integer field, or use an array`,
+	reflect.Slice:         `make it a field with the tag proc:"counted=uint64", or proc:"count=N" where N is an earlier integer field, or use an array`,
 }
 
 // node returns the plan for t.
 func (bld *builder) node(t reflect.Type) (*node, error) {
-	if custom, err := isCustom(t); err != nil {
+	if custom, err := codecplan.IsCustom(t); err != nil {
 		return nil, err
 	} else if custom {
 		return &node{op: opCustom, typ: t}, nil
@@ -86,46 +85,6 @@ func refuse(t reflect.Type) error {
 	return &codec.Error{Problem: fmt.Sprintf("hg_proc has no encoding for Go type %v", t), Remedy: remedies[t.Kind()]}
 }
 
-// isCustom reports whether t reads and writes its own bytes. Doing one of them is a mistake that would only show at
-// the peer, and so is doing it by accident through an embedded field, which would drop all other fields.
-func isCustom(t reflect.Type) (bool, error) {
-	ptr := reflect.PointerTo(t)
-	appends, decodes := ptr.Implements(appenderType), ptr.Implements(decoderType)
-	switch {
-	case !appends && !decodes, t.Kind() == reflect.Interface, t.Kind() == reflect.Pointer:
-		return false, nil
-	case !decodes:
-		return false, &codec.Error{Problem: fmt.Sprintf("%v has AppendProc but no DecodeProc", t), Remedy: "implement both codec.Appender and codec.Decoder"}
-	case !appends:
-		return false, &codec.Error{Problem: fmt.Sprintf("%v has DecodeProc but no AppendProc", t), Remedy: "implement both codec.Appender and codec.Decoder"}
-	}
-	if f, ok := embeddedCustom(t); ok {
-		return false, &codec.Error{
-			Problem: fmt.Sprintf("%v would be written as its embedded field %s alone", t, f),
-			Remedy:  "give that field a name",
-		}
-	}
-	return true, nil
-}
-
-// embeddedCustom returns the name of an embedded field that lends t the methods of a custom type.
-func embeddedCustom(t reflect.Type) (string, bool) {
-	if t.Kind() != reflect.Struct {
-		return "", false
-	}
-	for i := range t.NumField() {
-		f := t.Field(i)
-		ptr := f.Type
-		if ptr.Kind() != reflect.Pointer && ptr.Kind() != reflect.Interface {
-			ptr = reflect.PointerTo(ptr)
-		}
-		if f.Anonymous && (ptr.Implements(appenderType) || ptr.Implements(decoderType)) {
-			return f.Name, true
-		}
-	}
-	return "", false
-}
-
 func stringNode(t reflect.Type) *node {
 	n := &node{op: opString, typ: t, min: stringLenSize} // a null string is a length alone
 	if t == constType {
@@ -139,7 +98,7 @@ func nullableNode(t reflect.Type) (*node, error) {
 	if t.Elem().Kind() != reflect.String {
 		return nil, refuse(t)
 	}
-	if custom, err := isCustom(t.Elem()); custom || err != nil {
+	if custom, err := codecplan.IsCustom(t.Elem()); custom || err != nil {
 		return nil, refuse(t)
 	}
 	return &node{op: opNullable, typ: t, min: stringLenSize, elem: stringNode(t.Elem())}, nil
@@ -148,11 +107,11 @@ func nullableNode(t reflect.Type) (*node, error) {
 func (bld *builder) array(t reflect.Type) (*node, error) {
 	elem, err := bld.node(t.Elem())
 	if err != nil {
-		return nil, under(err, "[]")
+		return nil, codecplan.Under(err, "[]")
 	}
 	// A null pointer to a string takes more bytes than in memory where pointers have 4, but never more than twice.
-	if size := uint64(t.Len()) * uint64(elem.min); size > maxMin {
-		return nil, tooLarge("%v takes at least %d bytes", t, size)
+	if size := uint64(t.Len()) * uint64(elem.min); size > codecplan.MaxMin {
+		return nil, codecplan.TooLarge("%v takes at least %d bytes", t, size)
 	}
 	n := &node{op: opArray, typ: t, min: t.Len() * elem.min, fixed: elem.fixed || t.Len() == 0, count: t.Len(), elem: elem}
 	if elem.op == opUint8 {
@@ -161,18 +120,11 @@ func (bld *builder) array(t reflect.Type) (*node, error) {
 	return n, nil
 }
 
-func tooLarge(format string, args ...any) error {
-	return &codec.Error{
-		Problem: fmt.Sprintf(format, args...) + fmt.Sprintf(", more than the %d that a message can have", maxMin),
-		Remedy:  "expose the memory and send a bulk handle",
-	}
-}
-
 // slice returns the plan for a slice whose length travels in another field.
 func (bld *builder) slice(t reflect.Type) (*node, error) {
 	elem, err := bld.node(t.Elem())
 	if err != nil {
-		return nil, under(err, "[]")
+		return nil, codecplan.Under(err, "[]")
 	}
 	// A count of elements without bytes could not be checked against the message.
 	if elem.fixed && elem.min == 0 {
@@ -196,14 +148,18 @@ func (bld *builder) structure(t reflect.Type) (*node, error) {
 	for i := range t.NumField() {
 		f, err := bld.field(n, t.Field(i))
 		if err != nil {
-			return nil, under(err, t.Field(i).Name)
+			return nil, codecplan.Under(err, t.Field(i).Name)
 		}
 		if f == nil {
 			continue
 		}
 		n.fields = append(n.fields, *f)
-		if n.min += f.min; n.min > maxMin {
-			return nil, under(tooLarge("the struct takes at least %d bytes up to here", n.min), f.name)
+		if f.when != nil {
+			n.fixed = false
+			continue
+		}
+		if n.min += f.min; n.min > codecplan.MaxMin {
+			return nil, codecplan.Under(codecplan.TooLarge("the struct takes at least %d bytes up to here", n.min), f.name)
 		}
 		n.fixed = n.fixed && f.fixed
 	}

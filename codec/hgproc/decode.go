@@ -2,12 +2,11 @@ package hgproc
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
 	"reflect"
 	"strconv"
 
-	"cinnabar/codec"
+	"cinnabar/internal/codecplan"
 )
 
 // decode reads v, which can be set, from the start of b and returns the rest of b.
@@ -51,7 +50,7 @@ func (n *node) decode(b []byte, v reflect.Value) ([]byte, error) {
 	case opStruct:
 		return n.decodeFields(b, v)
 	default: // opCustom; slices are read by decodeFields, which knows their length
-		return decodeCustom(b, v.Addr().Interface())
+		return codecplan.Decode(Codec{}, b, v.Addr().Interface())
 	}
 	return b[n.min:], nil
 }
@@ -65,14 +64,9 @@ func (n *node) short(b []byte, v reflect.Value) error {
 	case opStruct:
 		_, err = n.decodeFields(b, v)
 	default: // nothing below
-		err = overflow("%v takes %d bytes, %d remain", n.typ, n.min, len(b))
+		err = codecplan.Overflow("%v takes %d bytes, %d remain", n.typ, n.min, len(b))
 	}
 	return err
-}
-
-// overflow returns an error that is codec.ErrOverflow.
-func overflow(format string, args ...any) error {
-	return &codec.Error{Problem: fmt.Sprintf(format, args...), Err: codec.ErrOverflow}
 }
 
 func (n *node) decodeFields(b []byte, v reflect.Value) ([]byte, error) {
@@ -80,13 +74,16 @@ func (n *node) decodeFields(b []byte, v reflect.Value) ([]byte, error) {
 	for i := range n.fields {
 		f := &n.fields[i]
 		fv := v.Field(f.index)
-		if f.isSlice() {
+		switch {
+		case f.when != nil && !f.when.Holds(v):
+			fv.SetZero()
+		case f.isSlice():
 			b, err = f.decodeSlice(b, v, fv)
-		} else {
+		default:
 			b, err = f.decode(b, fv)
 		}
 		if err != nil {
-			return nil, under(err, f.name)
+			return nil, codecplan.Under(err, f.name)
 		}
 	}
 	return b, nil
@@ -99,7 +96,7 @@ func (n *node) decodeArray(b []byte, v reflect.Value) ([]byte, error) {
 	for i := range n.count {
 		var err error
 		if b, err = n.elem.decode(b, v.Index(i)); err != nil {
-			return nil, under(err, "["+strconv.Itoa(i)+"]")
+			return nil, codecplan.Under(err, "["+strconv.Itoa(i)+"]")
 		}
 	}
 	return b, nil
@@ -108,13 +105,13 @@ func (n *node) decodeArray(b []byte, v reflect.Value) ([]byte, error) {
 // decodeSlice reads slice field v of struct s. The announced length is checked against what remains before anything
 // is allocated.
 func (f *field) decodeSlice(b []byte, s, v reflect.Value) ([]byte, error) {
-	count, ok := f.length(s)
-	if !ok {
-		return nil, &codec.Error{Problem: fmt.Sprintf("its count %s is %v", s.Type().Field(f.count).Name, s.Field(f.count))}
+	count, b, err := f.length(b, s)
+	if err != nil {
+		return nil, err
 	}
 	least := max(1, f.elem.min) // a custom type may say nothing; then each is taken to need a byte
 	if count > uint64(len(b)/least) {
-		return nil, overflow("%d elements of at least %d bytes exceed the %d bytes that remain", count, least, len(b))
+		return nil, codecplan.Overflow("%d elements of at least %d bytes exceed the %d bytes that remain", count, least, len(b))
 	}
 	v.SetZero() // never into memory that the program may still hold
 	n := int(count)
@@ -139,7 +136,7 @@ func (f *field) decodeElems(b []byte, v reflect.Value, count int) ([]byte, error
 		v.SetLen(i + 1)
 		var err error
 		if b, err = f.elem.decode(b, v.Index(i)); err != nil {
-			return nil, under(err, "["+strconv.Itoa(i)+"]")
+			return nil, codecplan.Under(err, "["+strconv.Itoa(i)+"]")
 		}
 	}
 	return b, nil
@@ -153,19 +150,4 @@ func (n *node) decodeNullable(b []byte, v reflect.Value) ([]byte, error) {
 	}
 	v.Set(reflect.New(n.elem.typ))
 	return n.elem.decode(b, v.Elem())
-}
-
-// decodeCustom has p, a pointer to a custom type, read its own bytes.
-func decodeCustom(b []byte, p any) ([]byte, error) {
-	n, err := p.(codec.Decoder).DecodeProc(b)
-	if err != nil {
-		return nil, foreign(err)
-	}
-	if n < 0 || n > len(b) {
-		return nil, &codec.Error{
-			Problem: fmt.Sprintf("DecodeProc of %T took %d bytes of %d", p, n, len(b)),
-			Remedy:  "return how many bytes were read",
-		}
-	}
-	return b[n:], nil
 }

@@ -20,6 +20,9 @@
 //	float32, float64              raw copies              4, 8: IEEE 754
 //	[n]T                          a loop, hg_proc_raw     n elements
 //	[]T with proc:"count=N"       a loop, hg_proc_raw     as many elements as the earlier integer field N says
+//	[]T with proc:"counted=T"     a count and a loop      the count as integer type T, elements
+//	field with proc:"when=F"      if (F), switch (F)      the field, or none
+//	codec.Result[T]               a flag and a union      1: 1, value; or 0, error text
 //	struct                        MERCURY_GEN_PROC        its fields, embedded structs in their place
 //	struct{}                      void                    none
 //	_ [n]byte                     padding                 n zeros; ignored when read
@@ -34,6 +37,23 @@
 // Go's int and uint are refused, because C peers cannot know their size; so are maps, interfaces, channels, functions,
 // other pointers, recursive types, unexported fields, and slices without a count, since Mercury sends no length for
 // raw bytes. [Codec.Plan] names the field and what to use in its place.
+//
+// # Counts, options and unions
+//
+// Three patterns that most C services write by hand are tags. A list with its count is one field. A field travels under
+// a condition on an earlier field, which gives optional values and unions:
+//
+//	type Put struct {
+//		Key   []byte `proc:"counted=uint64"`    // hg_size_t and hg_proc_raw
+//		Kind  int32                             // switch (kind)
+//		Count int64  `proc:"when=Kind:1|2"`     //   case 1: case 2: hg_proc_int64_t
+//		Text  string `proc:"when=Kind:3"`       //   case 3: hg_proc_hg_string_t
+//		HasTTL bool                             // if (has_ttl)
+//		TTL   uint32 `proc:"when=HasTTL"`       //   hg_proc_uint32_t
+//	}
+//
+// A field that does not travel must be zero when the value is written, because its content would be lost, and is zero
+// after reading.
 //
 // # Usage
 //

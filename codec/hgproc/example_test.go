@@ -51,6 +51,7 @@ func (l *IntList) DecodeProc(b []byte) (int, error) {
 }
 
 // A type that writes its own bytes, inside a struct that does not.
+// parity: H105 H106
 func Example_customType() {
 	type In struct {
 		Name string
@@ -124,6 +125,7 @@ func ExampleCodec_Plan() {
 }
 
 // Raw bytes have no length in Mercury's encoding: another field must hold it.
+// parity: H102
 func Example_countedSlice() {
 	type In struct {
 		N      uint32

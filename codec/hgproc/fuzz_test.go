@@ -52,6 +52,7 @@ type exact struct {
 	List   IntList
 }
 
+// parity: H108
 func FuzzDecode(f *testing.F) {
 	for _, b := range readGoldens(f) {
 		f.Add(b)

@@ -210,6 +210,7 @@ func readGoldens(t testing.TB) map[string][]byte {
 	return found
 }
 
+// parity(recorded): H100 H101 H102 H103 H104
 func TestGolden(t *testing.T) {
 	files := readGoldens(t)
 	if len(files) != len(goldens) {

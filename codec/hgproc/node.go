@@ -1,6 +1,10 @@
 package hgproc
 
-import "reflect"
+import (
+	"reflect"
+
+	"cinnabar/internal/codecplan"
+)
 
 // op says how a node's value is written.
 type op uint8
@@ -23,8 +27,8 @@ const (
 	opNullable  // pointer to one of the two above
 	opByteArray // [n]byte
 	opArray     // [n]elem
-	opByteSlice // []byte whose length is an earlier field
-	opSlice     // []elem whose length is an earlier field
+	opByteSlice // []byte whose length is an earlier field, or travels before it
+	opSlice     // []elem whose length is an earlier field, or travels before it
 	opStruct
 	opPad    // blank field: size zero bytes
 	opCustom // codec.Appender and codec.Decoder
@@ -34,23 +38,21 @@ const (
 type node struct {
 	op     op
 	typ    reflect.Type
-	min    int     // fewest bytes on the wire, at most maxMin
+	min    int     // fewest bytes on the wire, at most codecplan.MaxMin
 	fixed  bool    // always takes min bytes
 	count  int     // array: number of elements
 	elem   *node   // array, slice, nullable: what is inside
 	fields []field // struct: in order of declaration, without those tagged "-"
 }
 
-// maxMin bounds the bytes that every value of a type takes, so that sums of them are far from overflowing an int. No
-// transport takes messages of this size.
-const maxMin = 1 << 30
-
 // field is one field of a struct.
 type field struct {
 	*node
 	name  string
-	index int // in the Go struct
-	count int // slice: index of the field that holds the number of elements
+	index int                  // in the Go struct
+	count int                  // slice: index of the field that holds the number of elements; -1 if the number travels with it
+	own   *node                // slice: the integer in which its number of elements travels before them; nil if that is another field
+	when  *codecplan.Condition // nil: the field always travels
 }
 
 // The bytes of a string besides its text.

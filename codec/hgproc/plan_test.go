@@ -34,6 +34,7 @@ func (*hiddenCustom) DecodeProc([]byte) (int, error)      { return 0, nil }
 func (*customText) AppendProc(b []byte) ([]byte, error)   { return b, nil }
 func (*customText) DecodeProc([]byte) (int, error)        { return 0, nil }
 
+// parity: H101
 func TestPlanRefuses(t *testing.T) {
 	const none = "hg_proc has no encoding for Go type "
 	for _, tt := range []struct {
@@ -55,8 +56,8 @@ func TestPlanRefuses(t *testing.T) {
 		{"pointer", reflect.TypeFor[struct{ A *int32 }](), "A", none + "*int32", "use the value itself (only a pointer to a string has a null form), or implement codec.Appender and codec.Decoder"},
 		{"pointer to a custom type", reflect.TypeFor[struct{ A *IntList }](), "A", none + "*hgproc_test.IntList", "use the value itself (only a pointer to a string has a null form), or implement codec.Appender and codec.Decoder"},
 		{"pointer to a custom string", reflect.TypeFor[*customText](), "", none + "*hgproc_test.customText", "use the value itself (only a pointer to a string has a null form), or implement codec.Appender and codec.Decoder"},
-		{"slice", reflect.TypeFor[struct{ A []byte }](), "A", none + "[]uint8", `make it a field with the tag proc:"count=N", where N is an earlier integer field, or use an array`},
-		{"recursive, through a slice", reflect.TypeFor[recursive](), "Next", none + "[]hgproc_test.recursive", `make it a field with the tag proc:"count=N", where N is an earlier integer field, or use an array`},
+		{"slice", reflect.TypeFor[struct{ A []byte }](), "A", none + "[]uint8", `make it a field with the tag proc:"counted=uint64", or proc:"count=N" where N is an earlier integer field, or use an array`},
+		{"recursive, through a slice", reflect.TypeFor[recursive](), "Next", none + "[]hgproc_test.recursive", `make it a field with the tag proc:"counted=uint64", or proc:"count=N" where N is an earlier integer field, or use an array`},
 		{"recursive", reflect.TypeFor[recursive2](), "Next[]", "hgproc_test.recursive2 contains itself", "implement codec.Appender and codec.Decoder on it"},
 		{"unexported", reflect.TypeFor[struct{ a int32 }](), "a", "the field is not exported", `export it, or leave it out with the tag proc:"-"`},
 		{"deep", reflect.TypeFor[struct {
@@ -64,7 +65,7 @@ func TestPlanRefuses(t *testing.T) {
 		}](), "A[].B.C", none + "int", "use int32 for C's int, int64 for its long"},
 		{"unknown tag", reflect.TypeFor[struct {
 			A int32 `proc:"omitempty"`
-		}](), "A", `unknown tag proc:"omitempty"`, `tags are "-" and "count=N"`},
+		}](), "A", `unknown tag proc:"omitempty"`, `tags are "-", "count=N" or "counted=T", and "when=F", "when=!F" or "when=F:1|2"`},
 		{"count of no slice", reflect.TypeFor[struct {
 			N int32
 			A int32 `proc:"count=N"`
@@ -129,6 +130,7 @@ func TestPlanRefuses(t *testing.T) {
 }
 
 // What the golden bytes do not show: named types, embedding, and what is left out.
+// parity: H101
 func TestPlanAccepts(t *testing.T) {
 	type color uint16
 	type text string

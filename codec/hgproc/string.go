@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"cinnabar/codec"
+	"cinnabar/internal/codecplan"
 )
 
 // AppendString appends s as hg_string_t, for types that write their own bytes:
@@ -62,7 +63,7 @@ func decodeString(b []byte, v reflect.Value) ([]byte, error) {
 // The two flags say how the sender's memory was managed; C receivers read and ignore them, and so do we.
 func parseString(b []byte) (text []byte, n int, err error) {
 	if len(b) < stringLenSize {
-		return nil, 0, overflow("a string length takes %d bytes, %d remain", stringLenSize, len(b))
+		return nil, 0, codecplan.Overflow("a string length takes %d bytes, %d remain", stringLenSize, len(b))
 	}
 	size := binary.LittleEndian.Uint64(b)
 	b = b[stringLenSize:]
@@ -72,7 +73,7 @@ func parseString(b []byte) (text []byte, n int, err error) {
 	// The length counts the NUL but not the flags.
 	const flags = stringTail - 1
 	if len(b) < flags || size > uint64(len(b)-flags) {
-		return nil, 0, overflow("string length %d and %d flag bytes exceed the %d bytes that remain", size, flags, len(b))
+		return nil, 0, codecplan.Overflow("string length %d and %d flag bytes exceed the %d bytes that remain", size, flags, len(b))
 	}
 	text = b[:size-1]
 	if b[size-1] != 0 {

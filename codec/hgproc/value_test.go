@@ -27,6 +27,7 @@ type misbehaved struct {
 func (m *misbehaved) AppendProc(b []byte) ([]byte, error) { return m.append(b) }
 func (m *misbehaved) DecodeProc(b []byte) (int, error)    { return m.decode(b) }
 
+// parity: H103
 func TestAppendRefuses(t *testing.T) {
 	type counts struct {
 		N    int32
@@ -94,6 +95,7 @@ func checkError(t *testing.T, err error, want string, is error) {
 	}
 }
 
+// parity: H108
 func TestDecodeRefuses(t *testing.T) {
 	type in struct {
 		N     int64
@@ -203,6 +205,7 @@ func TestTrailingBytes(t *testing.T) {
 }
 
 // Lengths are unsigned in C; a million bytes are nothing special.
+// parity: H103
 func TestLongString(t *testing.T) {
 	for _, size := range []int{0, 1, 1 << 20} {
 		want := strings.Repeat("x", size)
@@ -271,6 +274,7 @@ type wide struct {
 }
 
 // A message can announce many elements that are larger in memory than in the message, or a string of any length.
+// parity: H108
 func TestHostileLengthsAllocateLittle(t *testing.T) {
 	type wides struct {
 		N uint32
@@ -314,6 +318,7 @@ func allocated(f func()) uint64 {
 }
 
 // An id above 2^32 loses its upper half, as in C, and nothing else of the message moves.
+// parity: H104
 func TestIDTruncates(t *testing.T) {
 	type in struct {
 		ID    hgproc.ID

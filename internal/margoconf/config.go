@@ -126,6 +126,8 @@ type Own struct {
 	AllowRemoteShutdown bool             `json:"allow_remote_shutdown,omitempty"`
 	AllowQuery          bool             `json:"allow_query,omitempty"`
 	Checksums           string           `json:"checksums,omitempty"`
+	MaxMemory           int64            `json:"max_memory,omitempty"`
+	MaxConnections      int64            `json:"max_connections,omitempty"`
 	MaxOverflow         int64            `json:"max_overflow,omitempty"`
 	OverflowBudget      int64            `json:"overflow_budget,omitempty"`
 	NoOverflow          bool             `json:"no_overflow,omitempty"`
@@ -134,6 +136,7 @@ type Own struct {
 	DialRetry           Duration         `json:"dial_retry,omitempty"`
 	KeepAlive           Duration         `json:"keep_alive,omitempty"`
 	SendTimeout         Duration         `json:"send_timeout,omitempty"`
+	TransferStall       Duration         `json:"transfer_stall,omitempty"`
 }
 
 // Duration is written as in "1m30s".

@@ -16,6 +16,7 @@ import (
 )
 
 // TestAccepted runs the documents of testdata/accepted, each of which must be a fixed point once it is written.
+// parity: G80 G81 G82 G83 G84
 func TestAccepted(t *testing.T) {
 	datadriven.RunTest(t, "testdata/accepted", func(t *testing.T, d *datadriven.TestData) string {
 		c, o, env := parseCase(t, d)
@@ -111,6 +112,7 @@ func flat(t *testing.T, document string) map[string]string {
 }
 
 // TestRefused runs the documents of testdata/refused: the error names the key.
+// parity: G81 G82 G83 G84
 func TestRefused(t *testing.T) {
 	datadriven.RunTest(t, "testdata/refused", func(_ *testing.T, d *datadriven.TestData) string {
 		var b strings.Builder
@@ -126,6 +128,7 @@ func TestRefused(t *testing.T) {
 }
 
 // TestHostile has documents that would cost more than they are worth.
+// parity: G81
 func TestHostile(t *testing.T) {
 	deep := strings.Repeat(`{"a":`, maxDepth+2) + "1" + strings.Repeat("}", maxDepth+2)
 	many := `{"argobots":{"pools":[` + commas("{}", maxPools+1) + `]}}`
@@ -178,6 +181,7 @@ func TestEnvironmentLimits(t *testing.T) {
 }
 
 // FuzzParse has whatever is accepted be a fixed point.
+// parity: G80
 func FuzzParse(f *testing.F) {
 	for _, file := range []string{"testdata/accepted", "testdata/refused"} {
 		b, err := os.ReadFile(file)
@@ -200,6 +204,7 @@ func FuzzParse(f *testing.F) {
 }
 
 // TestNetwork goes from a network to keys and back.
+// parity: H19 G82
 func TestNetwork(t *testing.T) {
 	for _, tc := range []struct{ was, network, subnet, format string }{
 		{`{}`, "10.0.0.0/8", "10.0.0.0/8", "unspec"},
@@ -226,6 +231,7 @@ func TestNetwork(t *testing.T) {
 }
 
 // TestSetPools replaces pools; progress and RPCs keep theirs if they can.
+// parity: G83
 func TestSetPools(t *testing.T) {
 	c, err := Parse([]byte(`{"argobots":{"pools":[{"name":"a"},{"name":"b"}],"xstreams":[{"scheduler":{"pools":[0,1]}}]},"progress_pool":"a","rpc_pool":"b"}`), os.Getenv)
 	if err != nil {
@@ -253,6 +259,7 @@ func TestSetPools(t *testing.T) {
 }
 
 // TestDefault compares the empty document's configuration with what margo_get_config of Margo 0.24 prints for one.
+// parity(recorded): H10 G80
 func TestDefault(t *testing.T) {
 	want, err := os.ReadFile("testdata/default.json")
 	if err != nil {

@@ -117,6 +117,8 @@ func (p *parser) own(r *reader) {
 	r.boolean("allow_remote_shutdown", &o.AllowRemoteShutdown)
 	r.boolean("allow_query", &o.AllowQuery)
 	r.enum("checksums", &o.Checksums, "never")
+	r.integer("max_memory", &o.MaxMemory, 0, 1<<62)
+	r.integer("max_connections", &o.MaxConnections, 0, maxCount)
 	r.integer("max_overflow", &o.MaxOverflow, 0, 1<<62)
 	r.integer("overflow_budget", &o.OverflowBudget, 0, 1<<62)
 	r.boolean("no_overflow", &o.NoOverflow)
@@ -125,6 +127,7 @@ func (p *parser) own(r *reader) {
 	r.span("dial_retry", (*time.Duration)(&o.DialRetry))
 	r.duration("keep_alive", (*time.Duration)(&o.KeepAlive))
 	r.duration("send_timeout", (*time.Duration)(&o.SendTimeout))
+	r.duration("transfer_stall", (*time.Duration)(&o.TransferStall))
 	p.agree(r)
 	r.end()
 }
