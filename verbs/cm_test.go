@@ -231,6 +231,7 @@ func TestCMResolveErrors(t *testing.T) {
 }
 
 // The time limit of a look-up is kept, and so is Close.
+// parity: V50
 func TestCMResolveTimeout(t *testing.T) {
 	dev, _ := newFake(t)
 	ch := newChannel(t)
@@ -285,6 +286,7 @@ func TestCMStates(t *testing.T) {
 }
 
 // An event that this package does not know is logged and handed on; nothing ends.
+// parity: V51
 func TestCMUnknownEvent(t *testing.T) {
 	dev, _ := newFake(t)
 	log := newLogLines()
@@ -311,6 +313,7 @@ func TestCMUnknownEvent(t *testing.T) {
 }
 
 // Every event of rdma_cm passes through a channel in order.
+// parity: V51
 func TestCMAllEvents(t *testing.T) {
 	dev, _ := newFake(t)
 	ch := newChannel(t)
@@ -327,6 +330,7 @@ func TestCMAllEvents(t *testing.T) {
 	}
 }
 
+// parity: V51
 func TestCMAck(t *testing.T) {
 	dev, _ := newFake(t)
 	ch := newChannel(t)
@@ -354,6 +358,7 @@ func TestCMAck(t *testing.T) {
 }
 
 // A listener moves with the requests that nobody has taken.
+// parity: V51
 func TestCMMigrateListener(t *testing.T) {
 	dev := memDevice(t)
 	a, b := newSide(t, dev), newSide(t, dev)

@@ -190,6 +190,7 @@ func TestBacklogFull(t *testing.T) {
 	}
 }
 
+// parity: V50
 func TestResolve(t *testing.T) {
 	ctx := testContext(t)
 	for _, c := range []struct {

@@ -22,7 +22,7 @@ const (
 	OpLocalInv = driver.OpLocalInv
 	// OpBindMW binds a memory window.
 	OpBindMW = driver.OpBindMW
-	// OpSendInvalidate sends a message and revokes a key of the peer's.
+	// OpSendInvalidate sends a message and revokes a key of the peer's, whose region must have the right RemoteInvalidate.
 	OpSendInvalidate = driver.OpSendInvalidate
 )
 
@@ -62,6 +62,8 @@ const (
 	FlushPersistent = driver.FlushPersistent
 	// RelaxedOrdering lets the device reorder its accesses; ignored where unsupported.
 	RelaxedOrdering = driver.RelaxedOrdering
+	// RemoteInvalidate lets peers revoke the region's remote key by OpSendInvalidate. rdma-core has no such right.
+	RemoteInvalidate = driver.RemoteInvalidate
 )
 
 // Transport services of queue pairs.

@@ -108,6 +108,7 @@ func goWait(ctx context.Context, cq *CQ) <-chan waited {
 
 // Several goroutines park on one queue; every completion frees one of them, though
 // the queue remembers one event and one arming only.
+// parity: V22 D45
 func TestWaitStrandsNobody(t *testing.T) {
 	for _, batch := range []int{1, 2, 5} { // completions that come at once
 		synctest.Test(t, func(t *testing.T) {

@@ -53,6 +53,7 @@ var grhs = map[string]struct {
 	},
 }
 
+// parity: V40
 func TestParseGRH(t *testing.T) {
 	for name, c := range grhs {
 		t.Run(name, func(t *testing.T) {
@@ -73,6 +74,7 @@ func TestParseGRH(t *testing.T) {
 	}
 }
 
+// parity: V40
 func FuzzParseGRH(f *testing.F) {
 	for _, c := range grhs {
 		f.Add(unhex(f, c.hex))
@@ -97,6 +99,7 @@ func (p *ahPD) CreateAH(a AHAttr) (driver.AddressHandle, error) {
 }
 
 // The way back has what came with the datagram, and leaves from where it arrived.
+// parity: V40
 func TestAHFromWC(t *testing.T) {
 	dev, f := newFake(t)
 	v4, v6 := gid("::ffff:10.9.0.2"), gid("fe80::215:ff:fe00:2")

@@ -10,6 +10,7 @@ import (
 	"cinnabar/verbs/driver"
 )
 
+// parity: V03
 func TestBusyNamesTheChildren(t *testing.T) {
 	dev, _ := newFake(t)
 	pd := must(dev.AllocPD())(t)

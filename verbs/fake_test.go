@@ -81,7 +81,7 @@ type fakePD struct {
 }
 
 func (p *fakePD) RegMR(r driver.Region, _ Access) (driver.MR, error) {
-	return &fakeMR{dev: p.dev}, p.dev.failure()
+	return &fakeMR{dev: p.dev, addr: r.Addr}, p.dev.failure()
 }
 
 func (p *fakePD) CreateQP(init driver.QPInit) (driver.QP, error) {
@@ -94,10 +94,14 @@ func (p *fakePD) CreateSRQ(init driver.SRQInit) (driver.SRQ, error) {
 
 func (p *fakePD) Close() error { return p.dev.failure() }
 
-type fakeMR struct{ dev *fakeDevice }
+type fakeMR struct {
+	dev  *fakeDevice
+	addr uint64
+}
 
 func (m *fakeMR) LKey() uint32 { return 0x11 }
 func (m *fakeMR) RKey() uint32 { return 0x22 }
+func (m *fakeMR) IOVA() uint64 { return m.addr }
 func (m *fakeMR) Close() error { return m.dev.failure() }
 
 type fakeSRQ struct {

@@ -76,6 +76,7 @@ func expect(t *testing.T, ch *verbs.EventChannel, want verbs.CMEventType) *verbs
 
 // The asynchronous connection manager over real sockets, IPv4 and IPv6, with a
 // listener on the unspecified address that takes both.
+// parity: V52
 func TestIWARPConnectionEvents(t *testing.T) {
 	if l, err := net.Listen("tcp6", "[::1]:0"); err != nil {
 		t.Skipf("this machine has no IPv6: %v", err)
@@ -254,6 +255,7 @@ func TestIWARPPrivateDataLimit(t *testing.T) {
 
 // The synchronous endpoints over real sockets, found by a name whose other
 // addresses do not answer.
+// parity: V54
 func TestIWARPEndpoints(t *testing.T) {
 	dev := openIWARP(t)
 	ctx := ending(t)

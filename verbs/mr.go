@@ -86,7 +86,7 @@ func (pd *PD) register(op string, buf []byte, access Access, free func() error) 
 		return nil, errors.Join(err, free())
 	}
 	reg := &registration{
-		pd: pd, drv: m, buf: buf, addr: hostmem.Addr(buf),
+		pd: pd, drv: m, buf: buf, addr: hostmem.Addr(buf), iova: m.IOVA(),
 		lkey: m.LKey(), rkey: m.RKey(), free: free,
 	}
 	pd.enter(reg)
@@ -135,14 +135,15 @@ func (mr *MR) SGEOf(sub []byte) (SGE, error) {
 	return mr.SGE(int(off), len(sub)), nil
 }
 
-// Remote returns what a peer needs in order to use the region.
+// Remote returns the address and the key by which a peer uses the region. The address is the device's: the software device gives
+// peers a random one instead of the virtual address, which would reveal where the process has its memory.
 func (mr *MR) Remote() RemoteAddr { return mr.RemoteAt(0) }
 
 // RemoteAt returns the address of byte off of the region for a peer. It panics
 // if off is outside; the end of the region is allowed.
 func (mr *MR) RemoteAt(off int) RemoteAddr {
 	mr.check(off, 0)
-	return RemoteAddr{Addr: mr.reg.addr + uint64(off), RKey: mr.reg.rkey}
+	return RemoteAddr{Addr: mr.reg.iova + uint64(off), RKey: mr.reg.rkey}
 }
 
 // check panics unless the n bytes from off on are inside the region.

@@ -15,7 +15,8 @@ type registration struct {
 	pd         *PD
 	drv        driver.MR
 	buf        []byte
-	addr       uint64
+	addr       uint64 // virtual
+	iova       uint64 // by which peers name the region
 	lkey, rkey uint32
 	free       func() error // unpins or unmaps buf
 

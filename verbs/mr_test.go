@@ -12,6 +12,7 @@ import (
 	"cinnabar/internal/hostmem"
 )
 
+// parity: V05
 func TestRegMRRefusals(t *testing.T) {
 	dev, _ := newFake(t)
 	pd := must(dev.AllocPD())(t)

@@ -151,6 +151,7 @@ func goConnect(ctx context.Context, o OOB, sock net.Conn, qp *QP) <-chan connect
 
 // The three ways of S3 to learn the peer's address and key share the rest: here,
 // the line over a plain socket.
+// parity: V60
 func TestOOBConnectManaged(t *testing.T) {
 	dev := memDevice(t)
 	a, b := newSide(t, dev), newSide(t, dev)
@@ -276,6 +277,7 @@ func TestOOBMismatch(t *testing.T) {
 
 // On a device that is driven by hand both queue pairs go through the steps of
 // ibv_rc_pingpong with each other's numbers.
+// parity: V60
 func TestOOBConnectByHand(t *testing.T) {
 	a, b := rawQP(t, RC), rawQP(t, RC)
 	sa, sb := socketPair(t)

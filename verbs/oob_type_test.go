@@ -22,6 +22,7 @@ func connectRaw(t *testing.T, typ QPType, oa, ob OOB) (a, b *QP, ra, rb connecte
 }
 
 // An unreliable connection has numbers and a path, and nothing about retries or reads.
+// parity: V60
 func TestOOBUnreliableConnection(t *testing.T) {
 	path := AHAttr{PortNum: 2, SL: 3, SGIDIndex: 4, HasSGIDIndex: true}
 	a, b, ra, rb := connectRaw(t, UC, OOB{Active: true, MTU: 5, Path: path}, OOB{Access: LocalWrite})
@@ -49,6 +50,7 @@ func TestOOBUnreliableConnection(t *testing.T) {
 }
 
 // Datagrams have no connection; each side learns what its own need.
+// parity: V60
 func TestOOBDatagrams(t *testing.T) {
 	a, _, ra, rb := connectRaw(t, UD, OOB{Active: true, QKey: 77}, OOB{})
 	if ra.info.QKey != DefaultQKey || rb.info.QKey != 77 || ra.info.GID != [16]byte{15: 9} || ra.info.LID != 7 || ra.info.QPN == 0 {

@@ -119,6 +119,7 @@ func TestSRQ(t *testing.T) {
 }
 
 // A list of three with a bad second: the first is posted, the count names the second.
+// parity: S06
 func TestPostSendReportsFirstRefused(t *testing.T) {
 	dev, _ := newFake(t)
 	pd := must(dev.AllocPD())(t)

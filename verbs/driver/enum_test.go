@@ -124,6 +124,7 @@ func readEnums(t *testing.T) []enumLine {
 	return lines
 }
 
+// parity(recorded): V21 S05
 func TestEnumsEqualC(t *testing.T) {
 	seen := map[string]bool{}
 	for _, l := range readEnums(t) {

@@ -27,6 +27,7 @@ func TestError(t *testing.T) {
 
 // Every status has a text, and every failure becomes an error that carries the
 // text and the number and matches its status.
+// parity: S07 D35
 func TestStatusError(t *testing.T) {
 	for s := StatusSuccess; int(s) < NumWCStatus; s++ {
 		wc := WC{ID: 7, Status: s, QPNum: 0x12, Vendor: 3}

@@ -19,6 +19,12 @@ const (
 	FlushPersistent Access = 1 << 9
 	RelaxedOrdering Access = 1 << 20 // optional: ignored where unsupported
 
+	// RemoteInvalidate lets a peer revoke the region's remote key by a Send with Invalidate. It is a right of this
+	// project, not one of enum ibv_access_flags: RFC 5042 asks that a key which several streams share cannot be
+	// invalidated by one of them, and rdma-core has no flag for it. A device that cannot enforce it ignores it; see
+	// docs/real-hardware.md.
+	RemoteInvalidate Access = 1 << 31
+
 	// OptionalAccess are the bits that a device may ignore
 	// (IBV_ACCESS_OPTIONAL_RANGE); it refuses any other bit that it lacks.
 	OptionalAccess Access = 0x3ff << 20
@@ -32,6 +38,7 @@ var accessNames = []struct {
 	{RemoteAtomic, "remote-atomic"}, {MWBind, "mw-bind"}, {ZeroBased, "zero-based"},
 	{OnDemand, "on-demand"}, {HugeTLB, "hugetlb"}, {FlushGlobal, "flush-global"},
 	{FlushPersistent, "flush-persistent"}, {RelaxedOrdering, "relaxed-ordering"},
+	{RemoteInvalidate, "remote-invalidate"},
 }
 
 // String lists the names of the bits, "local-read" if there are none.

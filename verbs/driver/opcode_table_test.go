@@ -8,6 +8,7 @@ import (
 
 // The table of ibv_post_send(3), and that of ibv_alloc_mw(3) and rdma-core's
 // documentation for what needs memory windows.
+// parity: V29
 func TestOpcodesByType(t *testing.T) {
 	has := map[QPType][]Opcode{
 		UD: {OpSend, OpSendImm},

@@ -85,6 +85,7 @@ func fullMask(t QPType, from, to QPState) QPAttrMask {
 	return AttrState | stepsOf(t)[step{from, to}].need
 }
 
+// parity: V26 D49
 func TestEveryStep(t *testing.T) {
 	for typ, legal := range legalSteps {
 		for from := StateReset; from <= StateErr; from++ {

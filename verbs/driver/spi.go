@@ -42,6 +42,8 @@ type PD interface {
 type MR interface {
 	LKey() uint32
 	RKey() uint32
+	// IOVA returns the address by which peers name the first byte of the region. It need not be the virtual address.
+	IOVA() uint64
 	// Close revokes both keys. When it returns, the device touches the memory no more.
 	Close() error
 }

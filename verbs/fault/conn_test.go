@@ -156,6 +156,7 @@ func TestCreationFails(t *testing.T) {
 
 // TestRaiseByRequest raises every asynchronous event about each kind of object
 // and finds the program's own handles in it.
+// parity: V41
 func TestRaiseByRequest(t *testing.T) {
 	r := newRig(t, 1, 0)
 	srq, err := r.pd.CreateSRQ(verbs.SRQConfig{})

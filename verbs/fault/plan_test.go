@@ -140,6 +140,7 @@ func chaosTrace(t *testing.T, seed uint64) string {
 
 // TestReplay runs with one seed twice, though the goroutines are scheduled as
 // they like, and with another one.
+// parity: Y11
 func TestReplay(t *testing.T) {
 	first := chaosTrace(t, 42)
 	if diff := cmp.Diff(chaosTrace(t, 42), first); diff != "" {
@@ -176,6 +177,7 @@ func anyRule(t *rapid.T) fault.Rule {
 // TestCountInCountOut runs random plans over random posts. Whatever happens, each
 // request completes once, in the order of its queue, if it is of a kind that
 // completes.
+// parity: V35
 func TestCountInCountOut(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rules := rapid.SliceOfN(rapid.Custom(anyRule), 1, 4).Draw(rt, "rules")

@@ -18,6 +18,7 @@ func sendRule(nth int, do fault.Action) fault.Rule {
 
 // TestStatusOfSend reaches every completion status on the send side: requests
 // before the failed one succeed, those behind it are flushed, and so is the peer.
+// parity: V21 Y11
 func TestStatusOfSend(t *testing.T) {
 	for s := range verbs.WCStatus(verbs.NumWCStatus) {
 		t.Run(s.String(), func(t *testing.T) {
@@ -47,6 +48,7 @@ func TestStatusOfSend(t *testing.T) {
 }
 
 // TestStatusOfReceive reaches every completion status on the receive side.
+// parity: V21
 func TestStatusOfReceive(t *testing.T) {
 	for s := range verbs.WCStatus(verbs.NumWCStatus) {
 		t.Run(s.String(), func(t *testing.T) {
@@ -294,6 +296,7 @@ func TestPartial(t *testing.T) {
 }
 
 // TestOverrun loses a completion and says so at the queue and by an event.
+// parity: V23
 func TestOverrun(t *testing.T) {
 	r := newRig(t, 1, 0, sendRule(2, fault.Overrun()))
 	wr := r.send(verbs.OpWrite, 2, 8)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 	"cinnabar/verbs"
 )
 
@@ -59,7 +61,9 @@ func (c *Conn) heard() (heard, open bool) {
 func (c *Conn) ask(ctx context.Context) bool {
 	err := c.Do(ctx, verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{c.Sink()}, Remote: c.remote})
 	if err != nil && c.Err() == nil {
-		c.cfg.Logger.Warn("a silent peer is not noticed: the device does not ask it", "peer", c.RemoteAddr(), "error", err)
+		if suppressed, ok := audit.Allow(hostquota.HostOf(c.RemoteAddr().Addr())); ok {
+			c.cfg.Logger.Warn("a silent peer is not noticed: the device does not ask it", "peer", c.RemoteAddr(), "error", err, "suppressed", suppressed)
+		}
 	}
 	return err == nil
 }

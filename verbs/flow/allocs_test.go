@@ -9,6 +9,7 @@ import (
 
 // TestRecordsAllocateNothing sends, receives and releases records of every kind, without allocations on the Go heap once
 // there has been one of the kind.
+// parity: S17
 func TestRecordsAllocateNothing(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")

@@ -19,13 +19,17 @@ const (
 	defaultRecords = 128
 	defaultBytes   = 1 << 20
 	defaultInline  = 1 << 10
-	defaultLinger  = 5 * time.Second
+	defaultLinger  = 4 * time.Second
 	leastAlive     = time.Millisecond
 	longestBye     = 5 * time.Second
+	leastBye       = time.Second
 
 	// answerLimit is how long a peer may take to take the answer to its request, unless Config.Param tells: others wait
 	// meanwhile, and a device that is left alone waits for more than a minute if the peer has vanished.
 	answerLimit = 10 * time.Second
+
+	// firstLimit is how long a peer that has connected may take for its first message, which package flow sends at once.
+	firstLimit = 10 * time.Second
 
 	// controls is how many receives are kept for messages that are no records: two questions cannot be asked at once
 	// without a record, two can be answered, and there is an end.
@@ -35,14 +39,17 @@ const (
 // Config is what an end of a connection has room for. The zero value has good defaults.
 type Config struct {
 	// PD is the protection domain of the connection's memory and queue pair, so that records can be sent from the
-	// program's own regions ([Conn.SendFrom]); nil: one of its own.
+	// program's own regions ([Conn.SendFrom]); nil: one of its own. Peers of all connections that share a domain reach each
+	// other's rings, and all regions of the domain, if they know or guess the keys of 32 bits. So a Listener
+	// whose peers do not trust each other leaves PD nil.
 	PD *verbs.PD
 
 	Records int // records from the peer that may be here, not released; 0: 128; at most 16000
 	Bytes   int // bytes of them, and of the ring; 0: 1 MiB; from 64 to 1 GiB
 	Inline  int // longest record from the peer that comes without the ring; 0: 1 KiB, or Bytes if that is less; negative: 0
 
-	// Linger bounds how long Close waits for what was sent to leave, which it does as the peer takes it; 0: 5 s, negative: not at all.
+	// Linger bounds how long Close waits until all that was sent has left, which depends on how fast the peer takes it; 0: 4 s, negative: not at all.
+	// Close takes a second more at most, or 5 s in all if that is longer.
 	Linger time.Duration
 
 	// KeepAlive is for how long the peer's device may be silent before the connection counts as lost, with [ErrSilent], which

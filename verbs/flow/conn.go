@@ -1,7 +1,6 @@
 package flow
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,13 +51,15 @@ type Conn struct {
 	goNext   waitlist.Take[*outgoing, uint64] // goWaiting and nextWaiting, made once
 	readNext waitlist.Take[struct{}, Record]
 
-	bye time.Duration // how long the device may take to send what it has, when the connection ends
+	bye time.Duration // how long Close may take; it leaves leastBye of that to the device for its last messages, however long Close has lingered
 
 	mu sync.Mutex
 	// +checklocks:mu
 	err error // why the connection is over
 	// +checklocks:mu
 	open bool // the device may send: always on the active side, after its first message on the passive side
+	// +checklocks:mu
+	first *time.Timer // on the passive side, ends the connection if it is not open by then
 	// +checklocks:mu
 	tx txState
 	// +checklocks:mu
@@ -178,6 +179,8 @@ func (c *Conn) begin(conn *verbs.Conn, peer hello, active bool) error {
 	if active {
 		c.open = true
 		c.controlLocked(kindControl, 0) // so that the passive side may send
+	} else {
+		c.first = time.AfterFunc(firstLimit, c.unopened)
 	}
 	c.mu.Unlock()
 	if c.cfg.KeepAlive > 0 {
@@ -185,6 +188,15 @@ func (c *Conn) begin(conn *verbs.Conn, peer hello, active bool) error {
 	}
 	go c.run(ctx)
 	return nil
+}
+
+// unopened ends the connection if the peer, which has dialed, has sent nothing: it holds memory, and is of no use.
+func (c *Conn) unopened() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.open {
+		c.failLocked(fmt.Errorf("%w: nothing has come for %v after the connection was made", ErrSilent, firstLimit))
+	}
 }
 
 // prepare makes what depends on the peer's room.
@@ -234,78 +246,6 @@ func Dial(ctx context.Context, dev *verbs.Device, addr netip.AddrPort, cfg Confi
 	return c, nil
 }
 
-// Listener accepts connections.
-type Listener struct {
-	l   *verbs.Listener
-	cfg Config
-}
-
-// Listen listens on addr; port 0 picks one. Each accepted connection is made as cfg says.
-func Listen(dev *verbs.Device, addr netip.AddrPort, cfg Config) (*Listener, error) {
-	if _, err := cfg.filled(); err != nil {
-		return nil, err
-	}
-	l, err := verbs.Listen(dev, addr)
-	if err != nil {
-		return nil, err
-	}
-	return &Listener{l: l, cfg: cfg}, nil
-}
-
-// Addr returns where the listener listens.
-func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
-
-// Accept returns the next connection. Peers that do not speak the protocol are rejected, which is the error of no call.
-func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
-	for {
-		req, err := l.l.Accept(ctx)
-		if err != nil {
-			return nil, err
-		}
-		c, err := l.answer(ctx, req)
-		if err == nil || !errors.Is(err, ErrPeer) {
-			return c, err
-		}
-		l.logRejected(req.RemoteAddr(), err)
-	}
-}
-
-func (l *Listener) logRejected(from netip.AddrPort, err error) {
-	if l.cfg.Logger != nil {
-		l.cfg.Logger.Warn("connection rejected", "peer", from, "error", err)
-	}
-}
-
-// answer accepts a request.
-func (l *Listener) answer(ctx context.Context, req *verbs.ConnRequest) (*Conn, error) {
-	peer, err := parseHello(req.PrivateData())
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%w: %w", ErrPeer, err), req.Reject(nil))
-	}
-	c, err := newConn(l.l.Device(), l.cfg)
-	if err != nil {
-		return nil, errors.Join(err, req.Reject(nil))
-	}
-	p := l.cfg.Param
-	p.PrivateData = c.hello()
-	limited, cancel := context.WithTimeout(ctx, cmp.Or(p.Timeout, answerLimit))
-	defer cancel()
-	conn, err := req.Accept(limited, c.qp, p)
-	if err != nil {
-		if ctx.Err() == nil {
-			err = fmt.Errorf("%w: %w", ErrPeer, err) // it was gone before it was answered
-		}
-		return nil, errors.Join(err, c.release())
-	}
-	if err := c.begin(conn, peer, false); err != nil {
-		return nil, errors.Join(err, conn.Disconnect(ctx), c.release())
-	}
-	return c, nil
-}
-
-// Close ends the listener. Connections that it accepted go on.
-func (l *Listener) Close() error { return l.l.Close() }
-
 // PD returns the protection domain that regions for SendFrom must be of. Unless it was given in the Config, close these
 // regions before the connection.
 func (c *Conn) PD() *verbs.PD { return c.pd }
@@ -346,18 +286,19 @@ func (c *Conn) Err() error {
 // Abort ends the connection at once: all who wait, and all later calls, get reason. Close is called all the same.
 func (c *Conn) Abort(reason error) { c.fail(reason) }
 
-// Close ends the connection when all that was sent has left, for which it waits Config.Linger at most and some seconds for
-// what the device has begun with, and releases all that it had. The error then says that the peer took no part. The memory of records that were not released stays readable. Further calls return what the first did.
+// Close ends the connection when all that was sent has left, for which it waits Config.Linger at most, and releases all
+// that it had. It takes 5 s at most, unless Config.Linger is longer. The error then says that the peer took no part. The memory of records that were not released stays readable. Further calls return the result of the first.
 func (c *Conn) Close() error {
 	c.closing.Do(func() { c.closed = c.close() })
 	return c.closed
 }
 
 func (c *Conn) close() error {
+	begin := time.Now()
 	_ = c.CloseWrite() // fails if the connection is over, which Close does not mind
 	c.linger()
 	c.fail(ErrClosed)
-	ctx, cancel := context.WithTimeout(context.Background(), c.bye)
+	ctx, cancel := context.WithTimeout(context.Background(), max(c.bye-time.Since(begin), min(c.bye, leastBye)))
 	defer cancel()
 	err := c.conn.Disconnect(ctx)
 	c.stop()
@@ -404,6 +345,9 @@ func (c *Conn) failLocked(err error) {
 		return
 	}
 	c.err = err
+	if c.first != nil {
+		c.first.Stop()
+	}
 	c.stop()
 	c.staging.End() // what the device had not sent never comes back
 	c.tx.waiters.End()

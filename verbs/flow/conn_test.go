@@ -118,6 +118,7 @@ func recv(t testing.TB, c *Conn) Record {
 }
 
 // TestBothWays sends records of all lengths both ways at once, with little room.
+// parity: S13
 func TestBothWays(t *testing.T) {
 	for _, cfg := range []Config{
 		{}, {Records: 1, Bytes: 64}, {Records: 3, Bytes: 1024, Inline: 100}, {Records: 16, Bytes: 4096, Inline: -1}, {Records: 8, Bytes: 300, Inline: 300},
@@ -127,6 +128,7 @@ func TestBothWays(t *testing.T) {
 }
 
 // TestReleaseOrder releases records in another order than they came in. What is held leaves room for the next ones.
+// parity: S17
 func TestReleaseOrder(t *testing.T) {
 	bothWays(t, Config{Records: 8, Bytes: 4096, Inline: 50}, 8, 3)
 }
@@ -194,6 +196,7 @@ func receiveMany(t *testing.T, c *Conn, n, few int) {
 
 // TestSlowReceiver has a receiver that takes its time: nothing is lost, the sender waits, and no message comes without a
 // receive, which would show as an error of the connection.
+// parity: S17
 func TestSlowReceiver(t *testing.T) {
 	n := 100_000
 	if testing.Short() || raceEnabled {
@@ -229,6 +232,7 @@ func TestSlowReceiver(t *testing.T) {
 }
 
 // TestSenderContext has a sender wait for room until its context ends; what was not sent is not received later.
+// parity: S17
 func TestSenderContext(t *testing.T) {
 	a, p := pair(t, Config{}, Config{Records: 2, Bytes: 256, Inline: -1})
 	must(t, a.Send(testContext(t), make([]byte, 200)))
@@ -257,6 +261,7 @@ func TestSenderContext(t *testing.T) {
 }
 
 // TestSendFrom sends from the program's own region, in pieces, without a copy, short and long.
+// parity: S15 S23
 func TestSendFrom(t *testing.T) {
 	a, p := pair(t, Config{}, Config{})
 	mr, err := a.PD().RegMR(fill(make([]byte, 100_000), 1), 0)
@@ -342,6 +347,7 @@ func TestTooLong(t *testing.T) {
 }
 
 // TestPassiveFirst has the passive side send at once.
+// parity: S17
 func TestPassiveFirst(t *testing.T) {
 	a, p := pair(t, Config{}, Config{})
 	must(t, p.Send(testContext(t), []byte("hello")))
@@ -351,6 +357,7 @@ func TestPassiveFirst(t *testing.T) {
 }
 
 // TestPeerCloses ends what waits on the other side, and keeps what was received.
+// parity: S17
 func TestPeerCloses(t *testing.T) {
 	a, p := pair(t, Config{}, Config{})
 	must(t, p.Send(testContext(t), []byte("last words")))
@@ -377,6 +384,7 @@ func TestPeerCloses(t *testing.T) {
 }
 
 // TestCloseWakes has Close end those who wait.
+// parity: S17
 func TestCloseWakes(t *testing.T) {
 	a, p := pair(t, Config{Linger: -1}, Config{Records: 1, Inline: -1})
 	must(t, a.Send(testContext(t), make([]byte, 2000)))

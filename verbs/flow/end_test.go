@@ -15,6 +15,7 @@ import (
 )
 
 // TestLastRecordBeforeEnd has the last record and the end come in the moment between a reader's look and its wait.
+// parity: S17
 func TestLastRecordBeforeEnd(t *testing.T) {
 	c := &Conn{}
 	c.rx.queue, c.rx.fin = make([]Record, 1), true
@@ -30,6 +31,7 @@ func TestLastRecordBeforeEnd(t *testing.T) {
 
 // TestEndBehindComing has CloseWrite called in the moment between a sender's look and its wait: the end must not overtake
 // the record.
+// parity: S17
 func TestEndBehindComing(t *testing.T) {
 	a, _ := pair(t, Config{}, Config{})
 	a.mu.Lock()
@@ -48,6 +50,7 @@ func TestEndBehindComing(t *testing.T) {
 }
 
 // TestEndBehindGivenUp tells the peer of the end when the last sender gives up, without another word of the peer's.
+// parity: S17
 func TestEndBehindGivenUp(t *testing.T) {
 	a, p := pair(t, Config{}, Config{Records: 1})
 	must(t, a.Send(testContext(t), []byte("first")))
@@ -70,6 +73,7 @@ func TestEndBehindGivenUp(t *testing.T) {
 }
 
 // TestEndWakesStaging ends who waits for memory to copy a record to, though the device never gives it back.
+// parity: S17
 func TestEndWakesStaging(t *testing.T) {
 	a, _ := pair(t, Config{Bytes: 8192, Linger: -1}, Config{Bytes: 8192})
 	kept, err := a.staging.Alloc(8192) // as a record that is under way has it
@@ -128,6 +132,7 @@ func TestOneSidedOnly(t *testing.T) {
 }
 
 // TestOneSidedPair confirms writes by a read of a byte behind each, and has the first of two fail.
+// parity: S17
 func TestOneSidedPair(t *testing.T) {
 	a, p := pair(t, Config{}, Config{})
 	there, err := p.PD().RegMR(make([]byte, 4096), verbs.LocalWrite|verbs.RemoteWrite|verbs.RemoteRead)
@@ -194,6 +199,7 @@ func TestMostRecords(t *testing.T) {
 
 // TestPostFailsForWaiting has the device refuse a record for which the peer has just made room: all who wait are told, once,
 // and the connection can be closed.
+// parity: S17
 func TestPostFailsForWaiting(t *testing.T) {
 	refused := errors.New("no more")
 	dev := fault.Wrap(verbs.NewDevice(memdev.Open(memdev.Config{})), fault.Plan{Rules: []fault.Rule{

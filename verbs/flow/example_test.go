@@ -47,6 +47,7 @@ func ends(ctx context.Context, cfg flow.Config) (a, b *flow.Conn, end func()) {
 
 // The reader has room for one record at a time, so the sender waits until it has released the one before. Nothing is lost,
 // and no message comes without a receive.
+// parity: S17
 func Example() {
 	ctx := context.Background()
 	a, b, end := ends(ctx, flow.Config{Records: 1})
@@ -79,6 +80,7 @@ func Example() {
 
 // A program that builds its records in registered memory sends them without a copy: the connection counts none, and the
 // device neither.
+// parity: S15 S23
 func ExampleConn_SendFrom() {
 	ctx := context.Background()
 	a, b, end := ends(ctx, flow.Config{})

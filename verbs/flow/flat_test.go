@@ -15,6 +15,7 @@ var transfers = map[bool]int{false: 10_000, true: 2_000}[raceEnabled]
 
 // TestRegistrationsFlat sends records from a few buffers of the program through a cache of registrations: neither the cache
 // nor the device registers more than once for each.
+// parity: S12
 func TestRegistrationsFlat(t *testing.T) {
 	a, p := pair(t, Config{}, Config{})
 	registered := 0 // times
@@ -56,6 +57,7 @@ func TestRegistrationsFlat(t *testing.T) {
 }
 
 // TestPoolRegistersOnce sends records that are built in an arena: one registration serves all.
+// parity: S12 S23
 func TestPoolRegistersOnce(t *testing.T) {
 	a, p := pair(t, Config{}, Config{})
 	mr, err := a.PD().AllocMR(64<<10, 0)

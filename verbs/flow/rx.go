@@ -197,7 +197,11 @@ func (c *Conn) takeLocked(wc *verbs.WC) error {
 	c.signLocked(wc)
 	switch i := wc.ID &^ idMask; wc.ID & idMask {
 	case idReceive:
-		if err := c.messageLocked(int(i), int(wc.Len)); err != nil {
+		n, err := c.lengthOf(wc)
+		if err == nil {
+			err = c.messageLocked(int(i), n)
+		}
+		if err != nil {
 			return fmt.Errorf("%w: %w", ErrPeer, err)
 		}
 	case idRecord:
@@ -209,6 +213,24 @@ func (c *Conn) takeLocked(wc *verbs.WC) error {
 		c.sideLocked(i, nil)
 	}
 	return nil
+}
+
+// lengthOf returns the length of the message that a receive's completion reports. The length of an RDMA write with immediate
+// data is not one, because the write's bytes are elsewhere and may be more than the receive's buffer holds. The protocol has
+// neither immediate data nor invalidations, so lengthOf refuses both.
+func (c *Conn) lengthOf(wc *verbs.WC) (int, error) {
+	n := int(wc.Len)
+	switch {
+	case wc.Op != verbs.WCRecv:
+		return 0, fmt.Errorf("a receive is consumed by %v, of %d bytes: it must be a send", wc.Op, n)
+	case wc.HasImm:
+		return 0, fmt.Errorf("a message with immediate data %#x", wc.Imm)
+	case wc.HasInv:
+		return 0, fmt.Errorf("a message that invalidates key %#x", wc.InvKey)
+	case n > c.receiveLen():
+		return 0, fmt.Errorf("a message of %d bytes in a receive of %d", n, c.receiveLen())
+	}
+	return n, nil
 }
 
 // sentLocked notes that the device is done with a record.
@@ -241,7 +263,10 @@ func (c *Conn) messageLocked(i, n int) error {
 	if err != nil {
 		return err
 	}
-	c.open = true
+	if c.open = true; c.first != nil {
+		c.first.Stop()
+		c.first = nil
+	}
 	if err := c.grantsLocked(&h); err != nil {
 		return err
 	}

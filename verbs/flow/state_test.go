@@ -80,6 +80,7 @@ func TestHello(t *testing.T) {
 }
 
 // TestWindowLies refuses grants and answers that cannot be.
+// parity: S17
 func TestWindowLies(t *testing.T) {
 	w := NewWindow(4, 1024, 0)
 	if w.Longest() != 1024 || w.Fits(1025) || !w.Fits(1024) {
@@ -105,6 +106,7 @@ func TestWindowLies(t *testing.T) {
 }
 
 // TestLedgerLies refuses what a sender may not do, and a program neither.
+// parity: S17
 func TestLedgerLies(t *testing.T) {
 	l := NewLedger(2, 100)
 	arrive := func(seq uint32, n int) error { _, err := l.Arrive(seq, n); return err }
@@ -141,6 +143,7 @@ var steps = flag.Int("flow.steps", 20_000, "steps of the random histories of win
 
 // TestNoDeadlock plays random histories of a window and a ledger with messages under way both ways: whatever the order,
 // the ledger never refuses, rings never overlap, questions are answered, and all records arrive.
+// parity: S13 S17
 func TestNoDeadlock(t *testing.T) {
 	for left := *steps; left > 0 && !t.Failed(); {
 		rapid.Check(t, func(t *rapid.T) { left -= history(t) })

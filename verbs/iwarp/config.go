@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/verbs/driver"
 )
@@ -54,8 +55,18 @@ type Config struct {
 	// HoldLimit bounds, in bytes per connection, the messages that wait for a receive to
 	// be posted; beyond it the connection is not read until then. 0 is 4 MiB.
 	HoldLimit int
+	// MaxConnections bounds the connections of the device. 0 is as many as RLIMIT_NOFILE leaves room for. Of it a remote
+	// host gets a share (see package documentation). Connections that this side dials count and are not refused.
+	MaxConnections int
+	// MaxMemory bounds, in bytes, the messages that all connections together hold for want of a receive; beyond a host's
+	// share of it the host's connections are not read until receives are posted. 0 is half of the machine's memory.
+	MaxMemory int64
+	// DeniedLimit is how many refused accesses to memory a remote host may make in about a minute before its new
+	// connections are delayed and then refused, because a host that guesses keys connects anew for each. 0 is 16;
+	// a negative value is no limit.
+	DeniedLimit int
 	// HandshakeTimeout bounds the exchange of MPA frames and the end of a connection;
-	// 0 is 10 s.
+	// 0 is 10 s. The first 20 bytes of a request must come within 2 s, or within this time if that is less.
 	HandshakeTimeout time.Duration
 	// UserTimeout is for how long sent data may stay unacknowledged by the peer's TCP, or
 	// unsent because the peer does not read, before the connection counts as lost
@@ -70,6 +81,8 @@ const (
 	maxDepth         = 1024
 	defaultHold      = 4 << 20 // bytes
 	defaultHandshake = 10 * time.Second
+	requestTimeout   = 2 * time.Second // for the fixed part of a request, because a peer sends it as soon as it has connected
+	defaultDenied    = 16              // accesses
 	maxQueueWR       = 32768
 	maxSGE           = 32
 	maxInline        = 4096 // bytes
@@ -109,6 +122,18 @@ func (c Config) checked() (Config, error) {
 	}
 	if c.HoldLimit < 0 {
 		return c, driver.Errorf(op, driver.ErrInvalid, "Config.HoldLimit is %d; it counts bytes", c.HoldLimit)
+	}
+	if c.MaxConnections < 0 || c.MaxMemory < 0 {
+		return c, driver.Errorf(op, driver.ErrInvalid, "Config.MaxConnections is %d and MaxMemory is %d; neither may be negative, and 0 is the default of this machine", c.MaxConnections, c.MaxMemory)
+	}
+	if c.MaxConnections == 0 {
+		c.MaxConnections = int(hostquota.Machine().DefaultConnections(connDescriptors))
+	}
+	if c.MaxMemory == 0 {
+		c.MaxMemory = hostquota.Machine().DefaultMemory()
+	}
+	if c.DeniedLimit == 0 {
+		c.DeniedLimit = defaultDenied
 	}
 	if c.HandshakeTimeout <= 0 {
 		c.HandshakeTimeout = defaultHandshake

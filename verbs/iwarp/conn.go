@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/internal/sockio"
 	"cinnabar/verbs/driver"
@@ -31,6 +32,13 @@ type conn struct {
 	sock   *sockio.Conn
 	local  netip.AddrPort
 	remote netip.AddrPort
+	host   hostquota.Host // of remote
+
+	account  *hostquota.Account // of host; also counts the connection, unless this side has dialled
+	traffic  atomic.Uint64      // reads and writes of the socket that moved bytes
+	activity activity           // guarded by scan.mu
+	left     chan struct{}      // closed when the last goroutine has ended
+
 	param  driver.ConnParam // in force, with the peer's private data
 	active bool             // this side dialled
 	crc    bool
@@ -90,7 +98,10 @@ func newConn(q *qp, sock *sockio.Conn, h handshake) *conn {
 		param: h.param, crc: h.agreed.CRC,
 		ird: int(h.agreed.IRD), ord: int(h.agreed.ORD),
 		resume: make(chan struct{}, 1), txWake: make(chan struct{}, 1), done: make(chan struct{}),
+		left: make(chan struct{}),
 	}
+	c.host = hostOf(c.remote)
+	c.account = d.book.Account(c.host)
 	c.rx.init(rdmap.Options{Immediates: !d.cfg.NoImmediates, Atomics: !d.cfg.NoAtomics, Passive: !h.active})
 	c.tx.init()
 	c.responses.ring = make([]response, max(c.ird, 1))
@@ -282,7 +293,13 @@ func (c *conn) leave() {
 	if c.goroutine.Add(-1) == 0 {
 		c.linger.Stop()
 		_ = c.sock.Close() // it may be closed already
+		if c.active {
+			c.dev.own.Give(hostquota.Connections, 1)
+		} else {
+			c.account.Give(hostquota.Connections, 1)
+		}
 		c.dev.dropConn(c)
+		close(c.left)
 	}
 }
 

@@ -24,6 +24,7 @@ func borders(n int) []int {
 
 // TestNoCopies transfers messages of sizes around the borders of FPDUs by every
 // operation: the counters of copied payload stay 0, the data is right.
+// parity: S23
 func TestNoCopies(t *testing.T) {
 	const tagged, untagged = 14, 18 // header octets
 	for _, mulpdu := range []int{128, 1448, 0} {
@@ -102,6 +103,7 @@ func twoSided(t *testing.T, a, b *side, src, dst *verbs.MR, n int) {
 
 // TestWriteEndsWhole: however long a write is, its last segment has the last 8
 // bytes, which the receiver stores last and as one.
+// parity: S20
 func TestWriteEndsWhole(t *testing.T) {
 	s := newSide(t, iwarp.Config{MaxULPDU: 128, NoCRC: true, NoPeerToPeer: true}, nil)
 	p := connectRaw(t, s, accept, verbs.ConnParam{})
@@ -133,6 +135,7 @@ func TestWriteEndsWhole(t *testing.T) {
 // TestWritePublishesLast: a program polls the last word of the memory that a peer
 // writes. When it sees a new value all that came before is there; and it may
 // overwrite the word at once, which disturbs nothing.
+// parity: S20
 func TestWritePublishesLast(t *testing.T) {
 	const rounds = 60
 	for _, c := range []struct {

@@ -46,9 +46,15 @@ type cq struct {
 	overrun bool
 	// +checklocks:mu
 	closed bool
-	// queue pairs that complete here
+	// work queues that complete here
 	// +checklocks:mu
 	users int
+	// queue pairs that complete here, and the entries of their work queues together
+	// +checklocks:mu
+	pairs, demand int
+	// the log has said that demand is more than the depth
+	// +checklocks:mu
+	warned bool
 	// +checklocks:mu
 	attached []*conn
 
@@ -261,6 +267,30 @@ func (q *cq) unuse() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.users--
+}
+
+// share notes that a queue pair completes here with n entries of its work queues. One line of the log says so where
+// several queue pairs share a queue that is too small for them together, because a peer that makes it overrun then takes
+// completions from the others. It is no error: a program that posts less than it could needs no more.
+func (q *cq) share(n int) {
+	q.mu.Lock()
+	q.pairs++
+	q.demand += n
+	warn := q.pairs > 1 && q.demand > len(q.ring) && !q.warned
+	q.warned = q.warned || warn
+	depth, demand := len(q.ring), q.demand
+	q.mu.Unlock()
+	if warn {
+		q.dev.cfg.Logger.Warn("a completion queue is smaller than the work queues that share it", "depth", depth, "entries", demand)
+	}
+}
+
+// unshare takes a queue pair back that share has noted.
+func (q *cq) unshare(n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.pairs--
+	q.demand -= n
 }
 
 // attach makes Poll drive c; detach ends that.

@@ -8,7 +8,10 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 	"cinnabar/verbs"
 	"cinnabar/verbs/driver"
 )
@@ -20,7 +23,9 @@ func Open(cfg Config) (*verbs.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &device{cfg: cfg, caps: cfg.caps(), qps: make(map[uint32]*qp), conns: make(map[*conn]struct{}), requests: make(map[*connRequest]struct{})}
+	d := &device{cfg: cfg, caps: cfg.caps(), trail: audit.New(cfg.Logger), book: hostquota.NewBook(cfg.limits()), brake: brake{limit: cfg.DeniedLimit}, sharedStall: sharedStall, leastIdle: leastIdle, handshakes: handshakes{leastStay: leastStay},
+		qps: make(map[uint32]*qp), conns: make(map[*conn]struct{}), requests: make(map[*connRequest]struct{})}
+	d.own = d.book.Account(hostquota.Host{})
 	d.keys.init()
 	d.events.Init()
 	d.watch.init(d)
@@ -54,6 +59,16 @@ type device struct {
 	events driver.AsyncEvents
 	watch  watcher
 	stats  stats
+	trail  *audit.Trail
+	book   *hostquota.Book
+	own    *hostquota.Account // of connections that this side has dialled
+	brake  brake
+
+	sharedStall time.Duration // a constant, but for tests
+	leastIdle   time.Duration // likewise
+
+	handshakes handshakes
+	scan       scan
 
 	pds       atomic.Int64
 	cqs       atomic.Int64

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/verbs/driver"
@@ -43,9 +44,11 @@ func (d *device) Dial(ctx context.Context, dqp driver.QP, addr netip.AddrPort, p
 	h, err := d.request(ctx, tc, local, p)
 	if err == nil {
 		var c *conn
+		_ = d.own.Take(hostquota.Connections, 1) // never refuses: the account of this process has no limit
 		if c, err = d.start(q, tc, h); err == nil {
 			return c, nil
 		}
+		d.own.Give(hostquota.Connections, 1)
 	}
 	_ = tc.Close() // the error at hand is the one to tell
 	return nil, err

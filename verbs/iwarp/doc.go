@@ -56,6 +56,36 @@
 //
 // A region that is closed while the peer reads or writes it ends the connection.
 //
+// Memory may be a mapped file that is truncated meanwhile: an access to the part that
+// is gone fails its connection.
+//
+// # Hosts
+//
+// The device counts, for each remote host, connections, unfinished handshakes and the
+// bytes of messages that are held (package hostquota), so that one host leaves room for
+// others:
+//
+//   - Of Config.MaxConnections a host gets a share. Beyond it, or beyond the limit, a
+//     request is refused by an MPA reply, unless a connection gives way that has been
+//     idle for longest: one that was accepted here, with nothing posted but receives,
+//     of the host that has most and more than its fair share. For a host that has its
+//     fair share itself, only its own connections give way.
+//   - An unfinished handshake gives way to a newer one: the oldest of the same host where
+//     its share is used up, or of the host that has most.
+//   - A host gets a share of a listener's backlog, and of Config.MaxMemory for held messages.
+//   - A host that makes refused accesses to memory again and again (Config.DeniedLimit)
+//     has its new connections spaced out, because it may be guessing keys.
+//   - A message that began in a receive of a shared queue, and goes on for 30 s in which
+//     less than 32 KiB come, ends its connection. A connection has one such message at most.
+//
+// The key of a region is random, and so is the address by which peers name it
+// ([verbs.MR.Remote]). A peer may revoke a key only if its region has the right
+// [verbs.RemoteInvalidate].
+//
+// A completion queue that overruns loses completions of all queue pairs that share it.
+// So queue pairs of peers that do not trust each other need a queue that is as deep as
+// their work queues together, or one each; the log says where that is not so.
+//
 // # Vendor codes
 //
 // The Vendor field of completions and events is the Terminate message's

@@ -81,6 +81,7 @@ func connectNodes(ctx context.Context, a, b *node, fromA, fromB []byte) (atA, at
 }
 
 // Send and receive need work on both sides: a receive has to be posted.
+// parity: S16
 func Example() {
 	ctx := context.Background()
 	a, b := newNode(), newNode()
@@ -105,6 +106,7 @@ func Example() {
 
 // A write needs to know the peer's memory. Here it is told in the private data of
 // the connection.
+// parity: S18
 func Example_keyInPrivateData() {
 	ctx := context.Background()
 	a, b := newNode(), newNode()
@@ -137,6 +139,7 @@ func writeHello(ctx context.Context, a *node, to verbs.Region) {
 }
 
 // The peer's memory told in a message.
+// parity: S18
 func Example_keyInMessage() {
 	ctx := context.Background()
 	a, b := newNode(), newNode()
@@ -166,6 +169,7 @@ func Example_keyInMessage() {
 }
 
 // The peer's memory, and how to connect to it, told over a plain socket.
+// parity: S18
 func Example_keyOutOfBand() {
 	ctx := context.Background()
 	a, b := newNode(), newNode()
@@ -199,6 +203,7 @@ func Example_keyOutOfBand() {
 
 // How the target learns of a write, first way: immediate data, which takes one of
 // its receives. The receive needs no memory.
+// parity: V37 S20
 func Example_learnByImmediate() {
 	ctx := context.Background()
 	a, b := newNode(), newNode()
@@ -220,6 +225,7 @@ func Example_learnByImmediate() {
 }
 
 // Second way: a message behind the write, which is delivered after it.
+// parity: V37 S20
 func Example_learnBySend() {
 	ctx := context.Background()
 	a, b := newNode(), newNode()
@@ -245,6 +251,7 @@ func Example_learnBySend() {
 
 // Third way: the target looks at the last word of the write, which this device
 // stores last and at once. It uses no receive and no completion.
+// parity: V37 S20
 func Example_learnByPolling() {
 	ctx := context.Background()
 	a, b := newNode(), newNode()

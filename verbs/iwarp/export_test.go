@@ -1,6 +1,10 @@
 package iwarp
 
-import "cinnabar/verbs"
+import (
+	"time"
+
+	"cinnabar/verbs"
+)
 
 // Held tells what the connections of dev hold for want of a receive: messages and
 // what they count in bytes, and whether one of the connections is not read for it.
@@ -58,4 +62,29 @@ func SetMULPDU(dev *verbs.Device, n int) {
 	c.txMu.Lock()
 	defer c.releaseTx()
 	c.tx.mulpdu = n
+}
+
+// Age makes the connections of dev look idle for d longer than they are.
+func Age(dev *verbs.Device, d time.Duration) {
+	v := dev.Driver().(*device)
+	now := time.Now()
+	v.scan.mu.Lock()
+	defer v.scan.mu.Unlock()
+	v.scan.last, v.scan.searched = time.Time{}, [2]time.Time{}
+	v.sampleLocked(now)
+	for _, c := range v.scan.conns {
+		c.activity.since = c.activity.since.Add(-d)
+	}
+	v.scan.last = time.Time{}
+}
+
+// SetLeastIdle sets for how long a connection must have been idle before it gives way.
+func SetLeastIdle(dev *verbs.Device, d time.Duration) { dev.Driver().(*device).leastIdle = d }
+
+// SetSharedStall sets for how long a message in a shared receive may go on without progress.
+func SetSharedStall(dev *verbs.Device, d time.Duration) { dev.Driver().(*device).sharedStall = d }
+
+// SetLeastStay sets for how long a handshake may go on before it gives way.
+func SetLeastStay(dev *verbs.Device, d time.Duration) {
+	dev.Driver().(*device).handshakes.leastStay = d
 }

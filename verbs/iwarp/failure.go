@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"time"
 
+	"cinnabar/internal/audit"
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/internal/iwarp/rdmap"
@@ -20,6 +22,7 @@ type failure struct {
 	vendor    uint32           // goes with status: layer, type and code of a Terminate
 	event     driver.EventType // raised unless quiet, and unless a request was told
 	quiet     bool
+	recorded  bool // the audit has counted it
 }
 
 // blame has the oldest transmitted request told status.
@@ -122,13 +125,28 @@ func (c *conn) refuse(f *failure) {
 	}
 	c.paused.Store(true)
 	c.txWant.Store(true)
-	c.partTimer = time.AfterFunc(lingerTimeout, func() { // the peer does not read
-		c.fail(f)
-		c.teardown()
-	})
+	c.awaitAnswers(f)
 	if c.responses.empty() { // the last one went meanwhile
 		c.fail(f)
 	}
+}
+
+// awaitAnswers ends the connection with f when the peer has read nothing of the answers that it is owed for lingerTimeout.
+//
+// +checklocks:c.rxMu
+func (c *conn) awaitAnswers(f *failure) {
+	before := c.traffic.Load()
+	c.partTimer = time.AfterFunc(lingerTimeout, func() {
+		c.rxMu.Lock()
+		if c.traffic.Load() != before && !c.torn.Load() {
+			c.awaitAnswers(f)
+			c.rxMu.Unlock()
+			return
+		}
+		c.rxMu.Unlock()
+		c.fail(f)
+		c.teardown()
+	})
 }
 
 // over reports whether inbound processing has ended.
@@ -251,7 +269,10 @@ func (t *txState) copyRest(n int) ([]byte, bool) {
 	defer t.exit()
 	out := make([]byte, 0, n+frameScratch)
 	for _, b := range t.iov[t.at:] {
-		out = append(out, b[:min(len(b), n-len(out))]...)
+		var ok bool
+		if out, ok = appendGuarded(out, b[:min(len(b), n-len(out))]); !ok {
+			return nil, false
+		}
 	}
 	return out, true
 }
@@ -282,6 +303,10 @@ func (c *conn) dropRx() (bound bool, id uint64) {
 	bound, id = r.bound, r.cur.id
 	r.bound = false
 	r.held, r.heldBytes = nil, 0
+	c.unreserve()
+	if r.shared != nil {
+		r.shared.Stop()
+	}
 	c.heldCount.Store(0)
 	c.stopRNR()
 	clear(r.dst[:cap(r.dst)])
@@ -292,9 +317,25 @@ func (c *conn) dropRx() (bound bool, id uint64) {
 	return bound, id
 }
 
-// logEnd tells the log why a connection ended, unless it was in order.
+// logEnd records why a connection ended, unless it was in order. Lines about a remote host go through the audit, because
+// a host that connects anew could otherwise have as many written as it likes.
 func (d *device) logEnd(c *conn, f *failure) {
-	if !errors.Is(f.err, driver.ErrDisconnected) {
-		d.cfg.Logger.Warn("connection ended", "qp", c.qp.num, "peer", c.remote.String(), "err", f.err)
+	_, terminated := errors.AsType[rdmap.Terminate](f.err)
+	switch {
+	case f.recorded, errors.Is(f.err, driver.ErrDisconnected):
+	case f.terminate != nil && !f.ours():
+		d.trail.Record(audit.Broken, "terminated by this side", c.host, c.logAttr(), slog.Any("err", f.err))
+	case f.terminate == nil && terminated:
+		d.trail.Record(audit.Broken, "terminated by the peer", c.host, c.logAttr(), slog.Any("err", f.err))
+	default:
+		if suppressed, ok := audit.Allow(c.host); ok {
+			d.cfg.Logger.Warn("connection ended", "qp", c.qp.num, "conn", c.remote.String(), "err", f.err, "suppressed", suppressed)
+		}
 	}
+}
+
+// ours reports whether the Terminate is about this side's own receives or memory, not about a fault of the peer's.
+func (f *failure) ours() bool {
+	cause := f.terminate.Cause()
+	return cause == rdmap.TermLocalCatastrophic || cause == rdmap.TermDDPNoBuffer
 }

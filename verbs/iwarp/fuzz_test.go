@@ -34,7 +34,7 @@ func FuzzDevice(f *testing.F) {
 			f.Add(b, crc)
 		}
 	}
-	s := newSide(f, iwarp.Config{NoCRC: true, HoldLimit: 16 << 10}, nil)
+	s := newSide(f, iwarp.Config{NoCRC: true, HoldLimit: 16 << 10, DeniedLimit: -1}, nil)
 	around := make([]byte, 4*fuzzRegion)
 	start := fuzzRegion + int(-hostmem.Addr(around)%fuzzRegion)
 	mr, err := s.pd.RegMR(around[start:start+fuzzRegion], verbs.LocalWrite|verbs.RemoteRead|verbs.RemoteWrite|verbs.RemoteAtomic)

@@ -91,25 +91,52 @@ func bound(ctx context.Context, nc net.Conn, limit time.Duration) (done func(err
 	}
 }
 
+// frameBuffer takes the longest MPA frame.
+type frameBuffer [mpa.FrameLen + mpa.MaxPrivateData]byte
+
 // readFrame reads one MPA frame and not a byte more: what follows belongs to
 // full operation.
 func readFrame(nc net.Conn) (mpa.Frame, error) {
-	var buf [mpa.FrameLen + mpa.MaxPrivateData]byte
-	// The key first: who speaks another protocol may send less than a frame and wait.
-	const keyLen = 16
-	if _, err := io.ReadFull(nc, buf[:keyLen]); err != nil {
-		return mpa.Frame{}, err
-	}
-	if _, _, err := mpa.ParseFrame(buf[:keyLen]); err != nil {
-		return mpa.Frame{}, err
-	}
-	if _, err := io.ReadFull(nc, buf[keyLen:mpa.FrameLen]); err != nil {
-		return mpa.Frame{}, err
-	}
-	f, n, err := mpa.ParseFrame(buf[:mpa.FrameLen])
+	var buf frameBuffer
+	f, n, err := buf.readFixed(nc)
 	if err != nil || n > 0 {
 		return f, err
 	}
+	return buf.readData(nc)
+}
+
+// readRequest reads the request of a peer that has connected. Its fixed part has less time than the rest, because a peer
+// that connects and sends nothing costs as much as one that is about to send.
+func readRequest(ctx context.Context, nc net.Conn, limit time.Duration) (mpa.Frame, error) {
+	var buf frameBuffer
+	done := bound(ctx, nc, min(limit, requestTimeout))
+	f, n, err := buf.readFixed(nc)
+	if err = done(err); err != nil || n > 0 {
+		return f, err
+	}
+	done = bound(ctx, nc, limit)
+	f, err = buf.readData(nc)
+	return f, done(err)
+}
+
+// readFixed reads the part that all frames have; n > 0 means that the frame has no other.
+func (buf *frameBuffer) readFixed(nc net.Conn) (f mpa.Frame, n int, err error) {
+	// The key first: a peer of another protocol may send less than a frame and wait.
+	const keyLen = 16
+	if _, err := io.ReadFull(nc, buf[:keyLen]); err != nil {
+		return mpa.Frame{}, 0, err
+	}
+	if _, _, err := mpa.ParseFrame(buf[:keyLen]); err != nil {
+		return mpa.Frame{}, 0, err
+	}
+	if _, err := io.ReadFull(nc, buf[keyLen:mpa.FrameLen]); err != nil {
+		return mpa.Frame{}, 0, err
+	}
+	return mpa.ParseFrame(buf[:mpa.FrameLen])
+}
+
+// readData reads the private data behind the fixed part.
+func (buf *frameBuffer) readData(nc net.Conn) (f mpa.Frame, err error) {
 	size := mpa.FrameLen + int(binary.BigEndian.Uint16(buf[mpa.FrameLen-2:]))
 	if size > len(buf) { // ParseFrame refuses this already; the slice below must not depend on it
 		return f, &mpa.Error{Op: "parse frame", Field: "PD_Length", Problem: "too large"}
@@ -117,7 +144,7 @@ func readFrame(nc net.Conn) (mpa.Frame, error) {
 	if _, err := io.ReadFull(nc, buf[mpa.FrameLen:size]); err != nil {
 		return f, err
 	}
-	f, n, err = mpa.ParseFrame(buf[:size])
+	f, n, err := mpa.ParseFrame(buf[:size])
 	if err == nil && n == 0 {
 		err = io.ErrUnexpectedEOF
 	}

@@ -2,26 +2,27 @@ package iwarp
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/mpa"
+	"cinnabar/internal/sockio"
 	"cinnabar/verbs/driver"
 )
-
-// maxHandshakes bounds the peers that have connected by TCP and not yet sent
-// their request. Further ones wait in the kernel's queue.
-const maxHandshakes = 256
 
 // listener takes TCP connections and reads their MPA requests.
 type listener struct {
 	dev    *device
 	tcp    *net.TCPListener
 	queue  chan *connRequest
-	slots  chan struct{}   // a place for each unfinished handshake
+	places *hostquota.Book // of the backlog, by host
 	ctx    context.Context // ends with the listener; for its own goroutines only
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -47,7 +48,8 @@ func (d *device) Listen(addr netip.AddrPort, backlog int) (driver.Listener, erro
 	if err != nil {
 		return nil, &driver.Error{Op: op, Err: err}
 	}
-	l := &listener{dev: d, tcp: tcp, queue: make(chan *connRequest, backlog), slots: make(chan struct{}, maxHandshakes)}
+	l := &listener{dev: d, tcp: tcp, queue: make(chan *connRequest, backlog),
+		places: hostquota.NewBook(hostquota.Limits{hostquota.Queued: int64(backlog)})}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	d.listeners.Add(1)
 	l.wg.Go(l.acceptLoop)
@@ -68,29 +70,52 @@ func unmapWildcard(a netip.AddrPort) netip.AddrPort {
 
 // acceptLoop ends when the TCP listener is closed.
 func (l *listener) acceptLoop() {
+	var pace sockio.AcceptPace
 	for {
-		select {
-		case l.slots <- struct{}{}:
-		case <-l.ctx.Done():
-			return
-		}
 		tc, err := l.tcp.AcceptTCP()
 		if err != nil {
-			<-l.slots
 			if l.ctx.Err() != nil {
 				return
 			}
-			l.dev.cfg.Logger.Error("accept failed", "addr", l.Addr().String(), "err", err)
+			if suppressed, ok := audit.Allow(hostquota.Host{}); ok {
+				l.dev.cfg.Logger.Error("accept failed", "addr", l.Addr().String(), "err", err, "suppressed", suppressed)
+			}
+			l.dev.makeRoom()
 			if !l.pause() {
 				return
 			}
 			continue
 		}
-		l.wg.Go(func() {
-			defer func() { <-l.slots }()
-			l.handshake(tc)
-		})
+		pace.Accepted()
+		p := l.dev.newcomer(tc)
+		wait, err := l.dev.begin(p, false)
+		if wait > 0 && p.account.Take(hostquota.Queued, 1) == nil {
+			l.wg.Go(func() {
+				if err := l.dev.beginLater(l.ctx, p, wait); err != nil {
+					l.refuseNewcomer(p, err)
+					return
+				}
+				l.handshake(p)
+			})
+			continue
+		}
+		if wait > 0 { // too many wait already
+			_, err = l.dev.begin(p, true)
+		}
+		if err != nil {
+			l.refuseNewcomer(p, err)
+			continue
+		}
+		l.wg.Go(func() { l.handshake(p) })
 	}
+}
+
+// refuseNewcomer closes a connection for which there is no place among the unfinished handshakes.
+func (l *listener) refuseNewcomer(p *pending, err error) {
+	if l.ctx.Err() == nil {
+		l.dev.trail.Record(audit.Refused, "unfinished handshakes", p.host, slog.Any("err", err))
+	}
+	abort(p.tc)
 }
 
 // acceptPause is how long accepting rests after a failure, which is nearly always
@@ -109,29 +134,82 @@ func (l *listener) pause() bool {
 	}
 }
 
-// handshake reads the request on tc and queues it for Accept.
-func (l *listener) handshake(tc *net.TCPConn) {
-	peer := tc.RemoteAddr().String()
-	done := bound(l.ctx, tc, l.dev.cfg.HandshakeTimeout)
-	req, err := readFrame(tc)
-	if err = done(err); err != nil {
-		l.dev.cfg.Logger.Info("connection request failed", "peer", peer, "err", err)
-		_ = tc.Close() // nothing was promised
+// handshake reads the request of p and queues it for Accept.
+func (l *listener) handshake(p *pending) {
+	d := l.dev
+	req, err := readRequest(l.ctx, p.tc, d.cfg.HandshakeTimeout)
+	turn := true
+	if err == nil {
+		turn = l.awaitTurn(p.host)
+	}
+	if !d.handshakes.end(p) {
+		return // it has given way to another, which has closed and recorded it
+	}
+	if err != nil {
+		if l.ctx.Err() == nil {
+			d.trail.Record(audit.Refused, requestCause(err), p.host, slog.Any("err", err))
+		}
+		_ = p.tc.Close() // nothing was promised
 		return
 	}
-	r := &connRequest{dev: l.dev, tc: tc, req: req, local: unmap(tcpAddr(tc.LocalAddr())), remote: unmap(tcpAddr(tc.RemoteAddr()))}
+	r := &connRequest{dev: d, tc: p.tc, req: req, local: unmap(tcpAddr(p.tc.LocalAddr())), remote: unmap(tcpAddr(p.tc.RemoteAddr())), account: p.account}
 	if reply, err := r.judge(); err != nil {
-		l.dev.cfg.Logger.Info("connection request refused", "peer", peer, "err", err)
+		d.trail.Record(audit.Refused, "unacceptable request", p.host, slog.Any("err", err))
 		r.refuse(reply)
 		return
 	}
-	l.dev.ask(r)
-	select {
-	case l.queue <- r:
-	default:
-		l.dev.cfg.Logger.Warn("connection request rejected: backlog full", "peer", peer, "backlog", cap(l.queue))
+	d.ask(r)
+	if cause, err := l.enqueue(r, turn); cause != "" {
+		d.trail.Record(audit.Refused, cause, p.host, slog.Any("err", err))
 		_ = r.Reject(nil) // the peer may be gone; it is rejected either way
 	}
+}
+
+// enqueue queues r for Accept, or returns the cause that stands against it.
+func (l *listener) enqueue(r *connRequest, turn bool) (cause string, err error) {
+	if !turn {
+		return "too many refused accesses", nil
+	}
+	if err := l.dev.admit(r.account); err != nil {
+		return "limit of connections", err
+	}
+	r.counted.hold(r.account, hostquota.Connections)
+	if err := r.place.take(l.places.Account(r.account.Host()), hostquota.Queued); err != nil {
+		return "backlog", err
+	}
+	select {
+	case l.queue <- r:
+		return "", nil
+	default:
+		return "backlog", nil
+	}
+}
+
+// awaitTurn waits until the host may have another connection; false means that it may not.
+func (l *listener) awaitTurn(h hostquota.Host) bool {
+	wait, ok := l.dev.brake.turn(h, time.Now())
+	if !ok || wait == 0 {
+		return ok
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-l.ctx.Done():
+		return false
+	}
+}
+
+// requestCause returns the cause by which the audit counts a request that did not come.
+func requestCause(err error) string {
+	if _, ok := errors.AsType[*mpa.Error](err); ok {
+		return "no MPA request"
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "no request in time"
+	}
+	return "no request"
 }
 
 func tcpAddr(a net.Addr) netip.AddrPort { return a.(*net.TCPAddr).AddrPort() }
@@ -139,11 +217,13 @@ func tcpAddr(a net.Addr) netip.AddrPort { return a.(*net.TCPAddr).AddrPort() }
 func (l *listener) Accept(ctx context.Context) (driver.ConnRequest, error) {
 	select {
 	case r := <-l.queue:
+		r.place.give()
 		return r, nil
 	default:
 	}
 	select {
 	case r := <-l.queue:
+		r.place.give()
 		return r, nil
 	case <-l.ctx.Done():
 		return nil, driver.Errorf("accept", driver.ErrClosed, "the listener is closed")
@@ -178,6 +258,9 @@ type connRequest struct {
 	tc            *net.TCPConn
 	req           mpa.Frame
 	local, remote netip.AddrPort
+	account       *hostquota.Account // of the peer's host
+	counted       claim              // among the connections
+	place         claim              // in the backlog
 	answered      atomic.Bool
 }
 
@@ -226,6 +309,8 @@ func (r *connRequest) refuse(reply mpa.Frame) {
 		_ = done(writeFrame(r.tc, reply)) // the peer may be gone; it is refused either way
 	}
 	_ = r.tc.Close() // see above
+	r.place.give()
+	r.counted.give()
 }
 
 func (r *connRequest) Reject(privateData []byte) error {
@@ -276,6 +361,7 @@ func (r *connRequest) acceptOn(ctx context.Context, dqp driver.QP, p driver.Conn
 	c, err := r.accept(ctx, q, local, p)
 	if err != nil {
 		_ = r.tc.Close() // the error at hand is the one to tell
+		r.counted.give()
 		return nil, err
 	}
 	return c, nil
@@ -302,5 +388,12 @@ func (r *connRequest) accept(ctx context.Context, q *qp, local mpa.Local, p driv
 	if err := done(writeFrame(r.tc, reply)); err != nil {
 		return nil, wrapMPA(op, err)
 	}
-	return r.dev.start(q, r.tc, h)
+	r.counted.keep() // the connection gives it back
+	c, err := r.dev.start(q, r.tc, h)
+	if err != nil {
+		r.counted.hold(r.account, hostquota.Connections)
+		return nil, err
+	}
+	r.dev.trail.Record(audit.Accepted, "connection request", c.host, c.logAttr())
+	return c, nil
 }

@@ -35,7 +35,7 @@ func (p *pd) CreateAH(driver.AHAttr) (driver.AddressHandle, error) {
 }
 
 // supportedAccess are the rights that regions of this device know.
-const supportedAccess = driver.LocalWrite | driver.RemoteWrite | driver.RemoteRead | driver.RemoteAtomic
+const supportedAccess = driver.LocalWrite | driver.RemoteWrite | driver.RemoteRead | driver.RemoteAtomic | driver.RemoteInvalidate
 
 // mr is a registered region.
 //
@@ -46,7 +46,8 @@ const supportedAccess = driver.LocalWrite | driver.RemoteWrite | driver.RemoteRe
 type mr struct {
 	pd     *pd
 	buf    []byte
-	base   uint64
+	base   uint64 // virtual address
+	iova   uint64 // by which peers name the region
 	access driver.Access
 	lkey   uint32
 	rkey   uint32
@@ -78,6 +79,7 @@ func (m *mr) exit() {
 
 func (m *mr) LKey() uint32 { return m.lkey }
 func (m *mr) RKey() uint32 { return m.rkey }
+func (m *mr) IOVA() uint64 { return m.iova }
 
 func (m *mr) Close() error {
 	for {
@@ -100,10 +102,27 @@ func (m *mr) Close() error {
 	return nil
 }
 
-// offset translates the range of n bytes at addr, n > 0, into an offset.
-func (m *mr) offset(addr, n uint64) (int, bool) {
-	off := addr - m.base
-	if addr < m.base || off > uint64(len(m.buf)) || n > uint64(len(m.buf))-off {
+// pageMask covers the part of an address within its page.
+const pageMask = 4096 - 1
+
+// randomIOVA returns a random address for a region at the virtual address addr, because true addresses would reveal to peers
+// where this process has its memory, and those of neighbouring regions could be derived from each other. The part within
+// the page stays, so that alignment does. The range does not wrap around, for any size of the region.
+func randomIOVA(addr uint64) uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	return binary.BigEndian.Uint64(b[:])>>1&^pageMask | addr&pageMask
+}
+
+// local translates the range of n bytes at the virtual address addr, n > 0, into an offset.
+func (m *mr) local(addr, n uint64) (int, bool) { return m.offset(addr, m.base, n) }
+
+// remote does so for an address that a peer names.
+func (m *mr) remote(addr, n uint64) (int, bool) { return m.offset(addr, m.iova, n) }
+
+func (m *mr) offset(addr, base, n uint64) (int, bool) {
+	off := addr - base
+	if addr < base || off > uint64(len(m.buf)) || n > uint64(len(m.buf))-off {
 		return 0, false
 	}
 	return int(off), true
@@ -132,7 +151,7 @@ func (p *pd) RegMR(r driver.Region, access driver.Access) (driver.MR, error) {
 	if len(r.Bytes) == 0 {
 		return nil, driver.Errorf(op, driver.ErrInvalid, "0 bytes; a region has at least 1")
 	}
-	m := &mr{pd: p, buf: r.Bytes, base: r.Addr, access: access, idle: make(chan struct{}, 1)}
+	m := &mr{pd: p, buf: r.Bytes, base: r.Addr, iova: randomIOVA(r.Addr), access: access, idle: make(chan struct{}, 1)}
 	if p.dev.cfg.LockMemory {
 		if err := lockRegion(r.Bytes); err != nil {
 			return nil, err
@@ -222,17 +241,23 @@ func (t *keyTable) byRemote(key uint32) *mr {
 	return t.remote[key]
 }
 
-// invalidate revokes a remote key on behalf of a peer in domain p (Send with
-// Invalidate). The local key stays.
-func (t *keyTable) invalidate(p *pd, key uint32) bool {
+// invalidate revokes a remote key on behalf of a peer in domain p (Send with Invalidate), if the region has the right
+// RemoteInvalidate. The device cannot know which connections share a key, so the region's owner
+// decides. The local key stays.
+func (t *keyTable) invalidate(p *pd, key uint32) protection {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	m := t.remote[key]
-	if m == nil || m.pd != p {
-		return false
+	switch {
+	case m == nil:
+		return badSTag
+	case m.pd != p:
+		return badDomain
+	case m.access&driver.RemoteInvalidate == 0:
+		return badRight
 	}
 	delete(t.remote, key)
-	return true
+	return protectionOK
 }
 
 // count returns the number of registered regions.
@@ -258,7 +283,7 @@ func (p *pd) resolve(segs []seg, sgl []driver.SGE, write bool) ([]seg, uint64, d
 			status = driver.StatusLocProtErr
 			continue
 		}
-		off, ok := m.offset(e.Addr, uint64(e.Length))
+		off, ok := m.local(e.Addr, uint64(e.Length))
 		if !ok {
 			status = driver.StatusLocProtErr
 			continue

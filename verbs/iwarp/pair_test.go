@@ -100,10 +100,21 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
-// region registers fresh memory with all rights.
+// region registers fresh memory with all rights to read and write.
 func (s *side) region(t testing.TB, size int) *verbs.MR {
 	t.Helper()
-	mr, err := s.pd.AllocMR(size, verbs.LocalWrite|verbs.RemoteRead|verbs.RemoteWrite|verbs.RemoteAtomic)
+	return s.regionWith(t, size, verbs.LocalWrite|verbs.RemoteRead|verbs.RemoteWrite|verbs.RemoteAtomic)
+}
+
+// revocable registers fresh memory that peers may also invalidate.
+func (s *side) revocable(t testing.TB, size int) *verbs.MR {
+	t.Helper()
+	return s.regionWith(t, size, verbs.LocalWrite|verbs.RemoteRead|verbs.RemoteWrite|verbs.RemoteAtomic|verbs.RemoteInvalidate)
+}
+
+func (s *side) regionWith(t testing.TB, size int, access verbs.Access) *verbs.MR {
+	t.Helper()
+	mr, err := s.pd.AllocMR(size, access)
 	if err != nil {
 		t.Fatal(err)
 	}

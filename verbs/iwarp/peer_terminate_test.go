@@ -45,7 +45,7 @@ func newVictim(t *testing.T, cfg iwarp.Config, edit func(*verbs.QPConfig)) *vict
 		t.Fatal(err)
 	}
 	closeAtEnd(t, pd.Close)
-	if v.other, err = pd.AllocMR(regionSize, verbs.LocalWrite|verbs.RemoteRead|verbs.RemoteWrite|verbs.RemoteAtomic); err != nil {
+	if v.other, err = pd.AllocMR(regionSize, verbs.LocalWrite|verbs.RemoteRead|verbs.RemoteWrite|verbs.RemoteAtomic|verbs.RemoteInvalidate); err != nil {
 		t.Fatal(err)
 	}
 	closeAtEnd(t, v.other.Close)
@@ -385,6 +385,8 @@ var messageViolations = []violation{
 		do: invalidating(func(*victim) uint32 { return 0xdead })},
 	{name: "invalidation across domains", cause: rdmap.TermCannotInvalidate, headers: "D", event: verbs.EventQPAccessErr, told: invalidTold,
 		do: invalidating(func(v *victim) uint32 { return v.other.RKey() })},
+	{name: "invalidation without the right", cause: rdmap.TermCannotInvalidate, headers: "D", event: verbs.EventQPAccessErr, told: invalidTold,
+		do: invalidating(func(v *victim) uint32 { return v.mr.RKey() })},
 	{name: "wrong CRC", cause: rdmap.TermMPACRC, event: verbs.EventQPFatal,
 		do: func(v *victim, _ [2]rdmap.ReadRequest) ddp.Header {
 			b := v.fpdu(v.untagged(rdmap.OpSend), make([]byte, 8))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/mpa"
@@ -267,6 +268,32 @@ func TestTerminateReadsBeyondIRD(t *testing.T) {
 			v.gone(0, rdmap.TermDDPNoBuffer, nil)
 			v.raised(verbs.EventQPReqErr, rdmap.TermDDPNoBuffer)
 		})
+	}
+}
+
+// TestTerminateAfterSlowAnswers has a peer that asks for too much read the answer to its earlier request slowly. It gets all
+// of the answer, and the Terminate behind it.
+func TestTerminateAfterSlowAnswers(t *testing.T) {
+	v := newVictim(t, iwarp.Config{NoCRC: true}, nil)
+	const size, pauses = 16 << 20, 8
+	big := v.region(t, size)
+	req := request()
+	req.CRC = false
+	req.Setup.ORD = 1
+	v.peer = acceptRaw(t, v.side, req, verbs.ConnParam{})
+	for range 2 {
+		v.readRequest(big.Remote(), size)
+	}
+	for n, next := 0, 0; n < size; {
+		if n >= next {
+			next += size / pauses
+			time.Sleep(350 * time.Millisecond) //nolint:forbidigo // the peer of this test reads slowly: all pauses together are longer than a peer may read nothing
+		}
+		_, payload := v.expect(rdmap.OpReadResponse)
+		n += len(payload)
+	}
+	if term := v.terminate(); term.Cause() != rdmap.TermDDPNoBuffer {
+		t.Errorf("Terminate %v", term)
 	}
 }
 

@@ -68,6 +68,7 @@ func (p *pd) CreateQP(init driver.QPInit) (driver.QP, error) {
 	q.state = driver.StateInit // as rdma_create_qp leaves it: the connection manager moves it on
 	q.mu.Unlock()
 	p.children.Add(1)
+	q.eachCQ((*cq).share)
 	p.dev.addQP(q)
 	return q, nil
 }
@@ -113,6 +114,16 @@ func (p *qp) useObjects() error {
 		return err
 	}
 	return nil
+}
+
+// eachCQ calls f once for each completion queue, with the entries of the work queues that complete there.
+func (p *qp) eachCQ(f func(*cq, int)) {
+	if p.sendCQ == p.recvCQ {
+		f(p.sendCQ, p.init.Cap.MaxSendWR+p.init.Cap.MaxRecvWR)
+		return
+	}
+	f(p.sendCQ, p.init.Cap.MaxSendWR)
+	f(p.recvCQ, p.init.Cap.MaxRecvWR)
 }
 
 // +checklocks:p.mu
@@ -305,6 +316,7 @@ func (p *qp) Close() error {
 	p.rq.close()
 	p.sendCQ.purge(p)
 	p.recvCQ.purge(p)
+	p.eachCQ((*cq).unshare)
 	p.sendCQ.unuse()
 	p.recvCQ.unuse()
 	if p.srq != nil {

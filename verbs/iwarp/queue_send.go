@@ -131,8 +131,13 @@ func (p *qp) copyInline(w *sendWQE) {
 			w.status = driver.StatusLocProtErr
 			return
 		}
-		w.inline = append(w.inline, s.bytes()...)
+		b, ok := appendGuarded(w.inline, s.bytes())
 		s.m.exit()
+		if !ok {
+			w.status = driver.StatusLocProtErr
+			return
+		}
+		w.inline = b
 	}
 	w.segs = w.segs[:0]
 }

@@ -231,7 +231,7 @@ func TestRFC5040_5_2_2_RequestsAtOnce(t *testing.T) {
 func TestRFC5040_5_3_Invalidate(t *testing.T) {
 	for _, op := range []rdmap.Opcode{rdmap.OpSendInvalidate, rdmap.OpSendSEInvalidate} {
 		s, p := opened(t, iwarp.Config{})
-		mr := s.region(t, 64)
+		mr := s.revocable(t, 64)
 		s.recv(t, verbs.RecvWR{ID: 1, SGL: []verbs.SGE{mr.SGE(0, 8)}}, verbs.RecvWR{ID: 2})
 		h := p.untagged(op)
 		h.Rsvd = mr.RKey()

@@ -83,7 +83,7 @@ func testHeld(t *testing.T, shared, together bool) {
 		queue = b.share(t)
 	}
 	connect(t, a, b, verbs.ConnParam{}, verbs.ConnParam{})
-	src, dst, key := a.region(t, room), b.region(t, 6*room), b.region(t, 64)
+	src, dst, key := a.region(t, room), b.region(t, 6*room), b.revocable(t, 64)
 	fill(src.Bytes(), 9)
 	piece := func(n int) []verbs.SGE { return []verbs.SGE{src.SGE(n%97, n)} }
 	wrs := []verbs.SendWR{

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"runtime/debug"
+	"time"
 
 	"cinnabar/internal/crc32c"
 	"cinnabar/internal/hostmem"
@@ -69,8 +71,11 @@ type rxState struct {
 	open      *heldMsg   // the one whose segments still come
 	delivered *heldMsg   // the one that is being delivered
 	heldBytes int
+	reserved  int // bytes that are counted for the host
 	rnr       rnrTimer
-	completed bool // something was added to a completion queue
+	takes     uint64      // receives that were taken
+	shared    *time.Timer // runs while a message in a shared receive is unfinished
+	completed bool        // something was added to a completion queue
 }
 
 // heldMsg is a message that came before its receive was posted, or a request
@@ -104,6 +109,15 @@ const pollBytes = 1 << 20
 //
 // +checklocks:c.rxMu
 func (c *conn) receiveLocked(poller bool) (more bool) {
+	more = c.receiveAll(poller)
+	if c.qp.srq != nil && c.rx.bound {
+		c.watchShared()
+	}
+	return more
+}
+
+// +checklocks:c.rxMu
+func (c *conn) receiveAll(poller bool) (more bool) {
 	r := &c.rx
 	r.completed = false
 	end := c.rxStats.bytes + pollBytes
@@ -146,7 +160,12 @@ func (c *conn) readSome() (n int, full bool, err error) {
 		return 0, false, nil
 	}
 	if len(r.guess.spill) > 0 {
-		n = c.unspill(plan)
+		var there bool
+		if n, there = c.unspill(plan); !there {
+			exitAll(r.regions)
+			c.placeGone()
+			return 0, false, nil
+		}
 	} else {
 		n, err = c.read(plan)
 	}
@@ -162,6 +181,7 @@ func (c *conn) read(plan [][]byte) (int, error) {
 	if err == nil {
 		c.rxStats.bytes += uint64(n)
 		c.rxStats.calls++
+		c.countTraffic()
 	}
 	return n, err
 }
@@ -330,12 +350,13 @@ func (c *conn) finishFPDU() bool {
 	if !c.enterRx() {
 		return false
 	}
-	ok := !c.crc || c.checkCRC()
-	if ok && r.keep > 0 {
-		publish(r.publish, r.tail[:r.keep])
-	}
+	intact, there := c.settle()
 	exitAll(r.regions)
-	if !ok {
+	if !there {
+		c.placeGone()
+		return false
+	}
+	if !intact {
 		t := rdmap.TermMPACRC.Terminate()
 		t.Detail = "an FPDU with a wrong CRC"
 		c.refuse(refused(&t))
@@ -350,6 +371,21 @@ func (c *conn) finishFPDU() bool {
 		c.txWant.Store(true)
 	}
 	return c.act()
+}
+
+// settle checks the FPDU and puts the end of a write into place. there is false if the memory it lies in is not there.
+//
+// +checklocks:c.rxMu
+func (c *conn) settle() (intact, there bool) {
+	r := &c.rx
+	defer unguard(debug.SetPanicOnFault(true), &there)
+	if c.crc && !c.checkCRC() {
+		return false, true
+	}
+	if r.keep > 0 {
+		publish(r.publish, r.tail[:r.keep])
+	}
+	return true, true
 }
 
 // checkCRC compares the CRC of the FPDU with the one it carries.

@@ -3,7 +3,9 @@ package iwarp
 import (
 	"encoding/binary"
 	"fmt"
+	"runtime/debug"
 
+	"cinnabar/internal/audit"
 	"cinnabar/internal/hostmem"
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/rdmap"
@@ -64,13 +66,14 @@ func (c *conn) actSend() bool {
 func (c *conn) completeSend(m heldMsg) bool {
 	wc := driver.WC{ID: c.rx.cur.id, Op: driver.WCRecv, Len: m.len, Imm: m.imm, HasImm: m.hasImm}
 	if m.op.Invalidates() {
-		if !c.dev.keys.invalidate(c.qp.pd, m.inv) {
+		if bad := c.dev.keys.invalidate(c.qp.pd, m.inv); bad != protectionOK {
 			t := rdmap.TermCannotInvalidate.ForSegment(m.head, m.size)
-			t.Detail = fmt.Sprintf("key %#x cannot be invalidated", m.inv)
+			t.Detail = fmt.Sprintf("key %#x cannot be invalidated: %s", m.inv, bad)
 			c.addRecv(driver.WC{ID: wc.ID, Status: driver.StatusLocQPOpErr, Op: driver.WCRecv}, false)
-			c.refuse(refused(&t))
+			c.deny(bad, &t)
 			return false
 		}
+		c.dev.trail.Record(audit.Invalidated, "Send with Invalidate", c.host, c.logAttr())
 		wc.HasInv, wc.InvKey = true, m.inv
 	}
 	c.addRecv(wc, m.op.Solicited())
@@ -174,7 +177,7 @@ func (c *conn) readRequested(h ddp.Header, payload []byte) bool {
 		m, off, bad := c.remoteRange(req.SourceSTag, req.SourceTO, uint64(req.Size), driver.RemoteRead)
 		if bad != protectionOK {
 			t := readCauses[bad].ForReadRequest(h, len(payload), req)
-			c.refuse(refused(&t))
+			c.deny(bad, &t)
 			return false
 		}
 		resp.m, resp.off = m, off
@@ -207,14 +210,18 @@ func (c *conn) atomicRequested(h ddp.Header, payload []byte) bool {
 	}
 	if bad != protectionOK {
 		t := readCauses[bad].ForSegment(h, len(payload))
-		c.refuse(refused(&t))
+		c.deny(bad, &t)
 		return false
 	}
-	original, ok := uint64(0), req.Op.Valid()
+	original, ok, there := uint64(0), req.Op.Valid(), true
 	if ok {
-		original, ok = c.dev.apply(m.buf[off:off+rdmap.AtomicLen], req)
+		original, ok, there = c.dev.apply(m.buf[off:off+rdmap.AtomicLen], req)
 	}
 	m.exit()
+	if !there {
+		c.placeGone()
+		return false
+	}
 	if !ok {
 		t := rdmap.TermCatastrophic.ForSegment(h, len(payload))
 		t.Detail = fmt.Sprintf("%s at %#x: not an operation on 8 aligned bytes", req.Op, req.TO)
@@ -226,16 +233,17 @@ func (c *conn) atomicRequested(h ddp.Header, payload []byte) bool {
 
 // apply performs an atomic operation on b with the processor's instructions, so
 // that it is atomic against programs too. Operations with masks are loops of
-// compare-and-swap.
-func (d *device) apply(b []byte, req rdmap.AtomicRequest) (original uint64, ok bool) {
+// compare-and-swap. there is false if the memory is not there.
+func (d *device) apply(b []byte, req rdmap.AtomicRequest) (original uint64, ok, there bool) {
+	defer unguard(debug.SetPanicOnFault(true), &there)
 	for {
 		old, ok := hostmem.Load64(b)
 		if !ok {
-			return 0, false
+			return 0, false, true
 		}
 		seen, _ := hostmem.CompareAndSwap64(b, old, req.Apply(old))
 		if seen == old {
-			return old, true
+			return old, true, true
 		}
 	}
 }
@@ -272,7 +280,7 @@ func (c *conn) actAtomicResponse() bool {
 	return true
 }
 
-// scatter copies b into segs; false means that a region is closed.
+// scatter copies b into segs; false means that a region is closed, or a mapping that cannot be written any more.
 func scatter(segs []seg, b []byte) bool {
 	for _, s := range segs {
 		if len(b) == 0 {
@@ -281,8 +289,11 @@ func scatter(segs []seg, b []byte) bool {
 		if !s.m.enter() {
 			return false
 		}
-		n := copy(s.bytes(), b)
+		n, ok := copyGuarded(s.bytes(), b)
 		s.m.exit()
+		if !ok {
+			return false
+		}
 		b = b[n:]
 	}
 	return true

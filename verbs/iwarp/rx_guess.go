@@ -52,8 +52,11 @@ func (c *conn) tryGuess() [][]byte {
 		return nil
 	}
 	s.n = g.size
+	if _, ok := copyGuarded(g.saved[:], s.bytes()); !ok {
+		s.m.exit()
+		return nil // the reading without a guess finds out
+	}
 	g.place, g.owner = s.bytes(), s.m
-	copy(g.saved[:], g.place)
 	trailer := mpa.TrailerLen(ddp.UntaggedHeaderLen + g.size)
 	return append(r.plan[:0], r.head[:], g.place, r.tail[:trailer], r.next[:])
 }
@@ -80,12 +83,15 @@ func (c *conn) guessed(n int) bool {
 	g.run = 0
 	trailer := mpa.TrailerLen(ddp.UntaggedHeaderLen + len(place))
 	back := append(g.back[:0], more[:]...)
+	taken := false
 	if region.enter() {
-		back = append(back, place...)
-		copy(place, g.saved[:])
+		if back, taken = appendGuarded(back, place); taken {
+			_, taken = copyGuarded(place, g.saved[:])
+		}
 		region.exit()
-	} else {
-		back = append(back, g.saved[:len(place)]...) // the owner took the memory back: its bytes are lost, and with them the stream
+	}
+	if !taken {
+		back = append(append(back[:0], more[:]...), g.saved[:len(place)]...) // the owner took the memory back: its bytes are lost, and with them the stream
 		c.fail(&failure{status: driver.StatusLocProtErr, quiet: true, err: driver.Errorf("receive", driver.ErrInvalid, "a receive's region was deregistered")})
 	}
 	back = append(back, r.tail[:trailer]...)
@@ -94,17 +100,19 @@ func (c *conn) guessed(n int) bool {
 	return true
 }
 
-// unspill reads by plan what a wrong guess has read.
+// unspill reads by plan the bytes that a wrong guess has read; false means that the memory in the plan is not there.
 //
 // +checklocks:c.rxMu
-func (c *conn) unspill(plan [][]byte) int {
+func (c *conn) unspill(plan [][]byte) (total int, there bool) {
 	g := &c.rx.guess
-	total := 0
 	for _, b := range plan {
-		n := copy(b, g.spill)
+		n, ok := copyGuarded(b, g.spill)
+		if !ok {
+			return total, false
+		}
 		g.spill = g.spill[n:]
 		total += n
 	}
 	c.rxStats.staged += uint64(total)
-	return total
+	return total, true
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"time"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/verbs/driver"
@@ -25,13 +26,46 @@ type rnrTimer struct {
 // that empty ones are bounded too.
 const heldOverhead = 128
 
-// holdFull reports whether n more bytes would leave what may be held. The first
-// message always fits.
+// holdFull reports whether n more bytes of a further message would exceed the bytes that may be held: by the connection, whose first
+// message always fits, or by its host, for which the bytes are then counted.
 //
 // +checklocks:c.rxMu
 func (c *conn) holdFull(n int) bool {
 	r := &c.rx
-	return len(r.held) > 0 && r.heldBytes+n+heldOverhead > c.dev.cfg.HoldLimit
+	if len(r.held) == 0 {
+		return n > 0 && !c.reserve(n+heldOverhead) // a first message without payload costs next to nothing
+	}
+	return r.heldBytes+n+heldOverhead > c.dev.cfg.HoldLimit || !c.reserve(n+heldOverhead)
+}
+
+// reserveStep is the least number of bytes that a connection has counted for its host at a time.
+const reserveStep = 4 << 10
+
+// reserve makes sure that n bytes more than are held are counted for the host.
+//
+// +checklocks:c.rxMu
+func (c *conn) reserve(n int) bool {
+	r := &c.rx
+	lack := r.heldBytes + n - r.reserved
+	if lack <= 0 {
+		return true
+	}
+	lack = max(lack, reserveStep)
+	if c.account.Take(hostquota.Memory, int64(lack)) != nil {
+		return false
+	}
+	r.reserved += lack
+	return true
+}
+
+// unreserve gives back the bytes that are counted for the host, when nothing is held.
+//
+// +checklocks:c.rxMu
+func (c *conn) unreserve() {
+	if n := c.rx.reserved; n > 0 {
+		c.rx.reserved = 0
+		c.account.Give(hostquota.Memory, int64(n))
+	}
 }
 
 // hold adds a message for which there is no receive, or the beginning of one,
@@ -45,6 +79,9 @@ func (c *conn) hold(m heldMsg, n int) bool {
 		c.noReceive()
 		return false
 	} else if c.holdFull(n) {
+		if len(c.rx.held) == 0 {
+			c.startRNR(wait)
+		}
 		c.stall()
 		c.awaitRecv()
 		return false
@@ -83,7 +120,11 @@ func (c *conn) holdRequest() bool {
 //
 // +checklocks:c.rxMu
 func (c *conn) awaitRecv() {
-	c.heldCount.Store(int32(len(c.rx.held)))
+	n := int32(len(c.rx.held))
+	if c.rx.stalled {
+		n++ // a post finds that something waits, also where the host's share has no room for the first message
+	}
+	c.heldCount.Store(n)
 	if c.qp.srq != nil {
 		c.qp.srq.wait(c)
 	}
@@ -112,7 +153,7 @@ func (c *conn) startRNR(wait time.Duration) {
 	turn := r.turn
 	r.timer = time.AfterFunc(wait, func() {
 		c.rxMu.Lock()
-		if c.rx.rnr.turn == turn && len(c.rx.held) > 0 {
+		if c.rx.rnr.turn == turn && (len(c.rx.held) > 0 || c.rx.stalled) {
 			c.noReceive()
 		}
 		c.rxMu.Unlock()
@@ -158,7 +199,7 @@ func (c *conn) placeHeld() bool {
 	r := &c.rx
 	n := r.seg.Payload
 	m := r.open
-	if !r.seg.First && (len(r.held) > 1 || len(m.data) > 0) && r.heldBytes+n > c.dev.cfg.HoldLimit {
+	if !r.seg.First && ((len(r.held) > 1 || len(m.data) > 0) && r.heldBytes+n > c.dev.cfg.HoldLimit || !c.reserve(n)) {
 		c.stall()
 		return false
 	}
@@ -205,6 +246,7 @@ func (c *conn) tryHeld() {
 	switch {
 	case len(r.held) == 0:
 		r.held = nil
+		c.unreserve()
 		c.stopRNR()
 	case len(r.held) < before && r.rnr.timer != nil:
 		c.stopRNR()

@@ -1,6 +1,10 @@
 package iwarp
 
 import (
+	"log/slog"
+	"time"
+
+	"cinnabar/internal/audit"
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/verbs/driver"
@@ -21,7 +25,7 @@ func (c *conn) remoteRange(stag uint32, to, n uint64, right driver.Access) (*mr,
 	case to+n < to:
 		return nil, 0, badWrap
 	}
-	off, ok := m.offset(to, n)
+	off, ok := m.remote(to, n)
 	if !ok {
 		return nil, 0, badRange
 	}
@@ -39,6 +43,27 @@ const (
 	badRange
 	badWrap
 )
+
+// String returns the cause by which the audit counts refused accesses. It is a constant for each value.
+func (p protection) String() string {
+	return [...]string{protectionOK: "no error", badSTag: "unknown key", badDomain: "key of another protection domain",
+		badRight: "missing right", badRange: "outside of the region", badWrap: "address wraps around"}[p]
+}
+
+// deny ends the connection because of an access to memory that is refused: it counts it, logs it at the audit's rate, and
+// delays new connections of a host that makes many.
+//
+// +checklocks:c.rxMu
+func (c *conn) deny(bad protection, t *rdmap.Terminate) {
+	c.dev.brake.deny(c.host, time.Now())
+	c.dev.trail.Record(audit.Denied, bad.String(), c.host, c.logAttr())
+	f := refused(t)
+	f.recorded = true
+	c.refuse(f)
+}
+
+// logAttr names the connection in log lines.
+func (c *conn) logAttr() slog.Attr { return slog.String("conn", c.remote.String()) }
 
 // The causes by which a Write and a Read Request or Atomic Request are refused.
 // DDP has none for a missing right: RDMAP's says it for both.
@@ -67,7 +92,7 @@ func (c *conn) placeWrite() bool {
 	m, off, bad := c.remoteRange(h.STag, h.TO, uint64(n), driver.RemoteWrite)
 	if bad != protectionOK {
 		t := writeCauses[bad].ForSegment(h, n)
-		c.refuse(refused(&t))
+		c.deny(bad, &t)
 		return false
 	}
 	if r.seg.Last {
@@ -121,7 +146,7 @@ func (c *conn) placeSend() bool {
 		if len(r.held) == 0 {
 			r.bound = c.takeRecv()
 		}
-		if !r.bound && !c.hold(heldMsg{op: r.seg.Op, head: r.seg.Header, size: r.seg.Payload, inv: r.seg.Header.Rsvd, imm: r.imm, hasImm: r.immNext}, r.seg.Payload) {
+		if !r.bound && !c.hold(heldMsg{op: r.seg.Op, head: r.seg.Header, size: r.seg.Payload, inv: r.seg.Header.Rsvd, imm: r.imm, hasImm: r.immNext}, r.seg.Payload) && !c.posts() {
 			return false
 		}
 		r.msgOff = 0
@@ -142,6 +167,23 @@ func (c *conn) placeSend() bool {
 		r.regions = append(r.regions, s.m)
 		n -= s.n
 	}
+	return true
+}
+
+// posts takes a receive that was posted after none had been found and before the connection, which has no room to hold
+// the message, could be found waiting for one.
+//
+// +checklocks:c.rxMu
+func (c *conn) posts() bool {
+	r := &c.rx
+	if !r.stalled || len(r.held) > 0 || !c.takeRecv() {
+		return false
+	}
+	r.bound, r.stalled = true, false
+	c.heldCount.Store(0)
+	c.stopRNR()
+	c.paused.Store(false)
+	c.wakeReader()
 	return true
 }
 
@@ -185,6 +227,7 @@ func (c *conn) takeRecv() bool {
 		return false
 	}
 	r.curSegs = r.cur.segs
+	r.takes++
 	if c.qp.srq != nil {
 		c.qp.srq.taken(left)
 	}
@@ -201,7 +244,7 @@ func (c *conn) addRecv(wc driver.WC, solicited bool) {
 }
 
 // placeGone fails the connection because the memory that the FPDU belongs to has
-// been deregistered.
+// been deregistered, or is a mapping that cannot be written any more.
 //
 // +checklocks:c.rxMu
 func (c *conn) placeGone() {
@@ -210,13 +253,13 @@ func (c *conn) placeGone() {
 	switch {
 	case r.seg.Op == rdmap.OpWrite:
 		t := rdmap.TermDDPInvalidSTag.ForSegment(h, n)
-		t.Detail = "the region was deregistered while it was being written"
+		t.Detail = "the region was deregistered or unmapped while it was being written"
 		c.refuse(refused(&t))
 	case r.bound && h.QN == ddp.QNSend && !h.Tagged:
-		c.failRecv(driver.StatusLocProtErr, rdmap.TermLocalCatastrophic, "the receive's region was deregistered")
+		c.failRecv(driver.StatusLocProtErr, rdmap.TermLocalCatastrophic, "the receive's region was deregistered or unmapped")
 	default:
 		t := rdmap.TermLocalCatastrophic.Terminate()
-		t.Detail = "the region was deregistered while it was read into"
+		t.Detail = "the region was deregistered or unmapped while it was read into"
 		c.refuse(refused(&t).blame(driver.StatusLocProtErr))
 	}
 }

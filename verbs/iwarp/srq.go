@@ -1,9 +1,13 @@
 package iwarp
 
 import (
+	"fmt"
 	"slices"
 	"sync"
+	"time"
 
+	"cinnabar/internal/audit"
+	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/verbs/driver"
 )
 
@@ -72,6 +76,41 @@ func (s *srq) forget(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting = slices.DeleteFunc(s.waiting, func(x *conn) bool { return x == c })
+}
+
+// A message that has begun in a receive of a shared queue must bring sharedLeast bytes in each sharedStall, or end. A
+// connection has one such message at a time, so it can keep one receive from the others. It could do so for ever if single
+// bytes were enough.
+const (
+	sharedStall = 30 * time.Second
+	sharedLeast = 32 << 10 // bytes; a path that brings less than 1 KiB/s is as good as broken
+)
+
+// watchShared ends the connection if the message that has begun makes no progress.
+//
+// +checklocks:c.rxMu
+func (c *conn) watchShared() {
+	r := &c.rx
+	if r.shared != nil {
+		return
+	}
+	before, takes := c.rxStats.bytes, r.takes
+	r.shared = time.AfterFunc(c.dev.sharedStall, func() {
+		c.rxMu.Lock()
+		r.shared = nil
+		switch {
+		case !r.bound || c.torn.Load() || c.over():
+		case r.takes != takes || c.rxStats.bytes-before >= sharedLeast:
+			c.watchShared()
+		default:
+			t := rdmap.TermLocalCatastrophic.Terminate()
+			t.Detail = fmt.Sprintf("a message in a shared receive went on for %v and brought less than %d bytes", c.dev.sharedStall, sharedLeast)
+			c.dev.trail.Record(audit.Evicted, "unfinished message in a shared receive", c.host, c.logAttr())
+			c.fail(refused(&t)) // answers that are owed must not keep the receive
+		}
+		c.rxMu.Unlock()
+		c.teardownIfFailed()
+	})
 }
 
 // taken raises the limit event if left receives are fewer than the limit. The

@@ -3,6 +3,7 @@ package iwarp
 import (
 	"sync/atomic"
 
+	"cinnabar/internal/audit"
 	"cinnabar/verbs/driver"
 )
 
@@ -47,6 +48,12 @@ var (
 	txNames = [5]string{"tx_bytes", "tx_fpdus", "tx_calls", "tx_staged_bytes", "tx_terminates"}
 )
 
+// auditNames are the names of the counters of audit events.
+var auditNames = map[audit.Event]string{
+	audit.Accepted: "accepted", audit.Evicted: "evicted", audit.Refused: "refused", audit.Denied: "denied",
+	audit.Invalidated: "invalidated", audit.Broken: "broken",
+}
+
 // fold adds the counts of a connection whose goroutines have ended.
 func (s *stats) fold(c *conn) {
 	rx, tx := c.counts()
@@ -76,7 +83,10 @@ func (c *conn) counts() ([7]uint64, [5]uint64) {
 //   - rx_staged_bytes, tx_staged_bytes: payload that was copied in user space;
 //   - rx_held_bytes: payload that waited for a receive to be posted;
 //   - rx_wakeups: how often a background reader was woken by data;
-//   - rx_terminates, tx_terminates, connections, rejects, regions.
+//   - rx_terminates, tx_terminates, connections, rejects, regions;
+//   - quota_R, quota_R_limit, quota_R_refused: how much of R (connections, handshakes, memory in bytes) all remote
+//     hosts hold, may hold, and how often more was refused;
+//   - audit_E: how often event E (accepted, evicted, refused, denied, invalidated, broken) occurred.
 func (d *device) Stats() driver.Stats {
 	d.mu.Lock()
 	conns := make([]*conn, 0, len(d.conns))
@@ -103,5 +113,9 @@ func (d *device) Stats() driver.Stats {
 	out["connections"] = d.stats.connections.Load()
 	out["rejects"] = d.stats.rejects.Load()
 	out["regions"] = uint64(d.keys.count())
+	d.quotaStats(out)
+	for _, n := range d.trail.Counts() {
+		out["audit_"+auditNames[n.Event]] += n.N
+	}
 	return out
 }

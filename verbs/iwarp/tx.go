@@ -3,6 +3,7 @@ package iwarp
 import (
 	"errors"
 	"math"
+	"runtime/debug"
 	"slices"
 
 	"cinnabar/internal/crc32c"
@@ -167,6 +168,7 @@ func (c *conn) writeLocked() bool {
 	case err == nil:
 		c.txStats.bytes += uint64(n)
 		c.txStats.calls++
+		c.countTraffic()
 		c.wroteLocked(n)
 		return true
 	case errors.Is(err, sockio.ErrWouldBlock):
@@ -452,23 +454,38 @@ func (c *conn) payloadLocked(n int, crc uint32, snap bool) (uint32, bool) {
 			c.regionGone(s.m)
 			return crc, false
 		}
-		b := s.bytes()
-		if snap {
-			// The owner may change this memory at any time, which is his right and must not
-			// make the CRC wrong.
-			t.snapshot = appendExposed(t.snapshot, b)
-			b = t.snapshot[len(t.snapshot)-len(b):]
-			c.txStats.staged += uint64(len(b))
-		} else {
+		b, sum, ok := c.sumLocked(s.bytes(), crc, snap)
+		s.m.exit()
+		if !ok {
+			c.regionGone(s.m)
+			return crc, false
+		}
+		if !snap {
 			t.borrow(s.m)
 		}
-		crc = c.update(crc, b)
-		s.m.exit()
+		crc = sum
 		t.iov = append(t.iov, b)
 		m.segs = advanceSegs(m.segs, s.n)
 		n -= s.n
 	}
 	return crc, true
+}
+
+// sumLocked adds payload in registered memory to the CRC. With snap it copies the payload first, because the owner may
+// change the memory at any time, which must not make the CRC wrong. ok is false if the memory is not there.
+//
+// +checklocks:c.txMu
+func (c *conn) sumLocked(b []byte, crc uint32, snap bool) (payload []byte, sum uint32, ok bool) {
+	if !c.crc {
+		return b, 0, true
+	}
+	defer unguard(debug.SetPanicOnFault(true), &ok)
+	if t := &c.tx; snap {
+		t.snapshot = appendExposed(t.snapshot, b)
+		b = t.snapshot[len(t.snapshot)-len(b):]
+		c.txStats.staged += uint64(len(b))
+	}
+	return b, crc32c.Update(crc, b), true
 }
 
 func (c *conn) update(crc uint32, b []byte) uint32 {
@@ -485,10 +502,10 @@ func (c *conn) update(crc uint32, b []byte) uint32 {
 func (c *conn) regionGone(m *mr) {
 	if msg := &c.tx.msg; msg.end.response {
 		t := rdmap.TermInvalidSTag.ForReadRequest(msg.resp.head, rdmap.ReadRequestLen, msg.resp.read)
-		t.Detail = "the region was deregistered while it was being read"
+		t.Detail = "the region was deregistered or unmapped while it was being read"
 		c.fail(refused(&t))
 		return
 	}
 	c.fail(&failure{status: driver.StatusLocProtErr, quiet: true,
-		err: driver.Errorf("send", driver.ErrInvalid, "region with lkey %#x was deregistered while it was being sent", m.lkey)})
+		err: driver.Errorf("send", driver.ErrInvalid, "region with lkey %#x was deregistered or unmapped while it was being sent", m.lkey)})
 }

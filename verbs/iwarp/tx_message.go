@@ -250,7 +250,7 @@ func (c *conn) readPiece(w *sendWQE, i int) {
 			skip += uint64(s.n)
 		}
 		s := w.segs[i]
-		r.sink, r.stag, r.to, r.size = s, s.m.lkey, s.m.base+uint64(s.off), uint32(s.n)
+		r.sink, r.stag, r.to, r.size = s, s.m.lkey, s.m.iova+uint64(s.off), uint32(s.n)
 	}
 	c.readRequest(w, r, w.remote.RKey, w.remote.Addr+skip)
 }

@@ -73,6 +73,7 @@ func greet(t *testing.T, dev *verbs.Device, addr string) {
 	}
 }
 
+// parity: B18
 func TestCallbacksInOrder(t *testing.T) {
 	dev := openDevice(t)
 	var h history
@@ -151,6 +152,7 @@ func TestOneLibraryForAll(t *testing.T) {
 	}
 }
 
+// parity: B18
 func TestNilCallbacks(t *testing.T) {
 	dev := openDevice(t)
 	s := startServer(t, dev, Config{})
@@ -268,6 +270,7 @@ func TestCallbackErrors(t *testing.T) {
 	}
 }
 
+// parity: B18
 func TestDieEndsTheLoop(t *testing.T) {
 	dev := openDevice(t)
 	errDisk := errors.New("the disk is gone")
@@ -353,6 +356,7 @@ func freePort(t *testing.T, dev *verbs.Device) string {
 	return l.Addr().String()
 }
 
+// parity: B47
 func TestNoServer(t *testing.T) {
 	dev := openDevice(t)
 	addr := freePort(t, dev)
@@ -488,6 +492,7 @@ func TestNoQueuesForAClient(t *testing.T) {
 	}
 }
 
+// parity: B46
 func TestIdle(t *testing.T) {
 	dev := openDevice(t)
 	ended := make(chan error, 1)

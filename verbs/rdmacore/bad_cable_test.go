@@ -19,6 +19,7 @@ import (
 // TestBadCable cuts the cable under a write to another machine, which for siw is
 // our software device at the other end; rxe has nobody to talk to there, and is
 // connected by hand to a queue pair that never answers.
+// parity(vm): B46
 func TestBadCable(t *testing.T) {
 	switch dev := inChild(); {
 	case dev == peerDevice:

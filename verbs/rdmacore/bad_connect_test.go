@@ -45,6 +45,7 @@ func listenOn(t *testing.T, dev *verbs.Device, addr netip.AddrPort) *verbs.Liste
 }
 
 // TestBadReject is refused by the peer's program, with its reason.
+// parity(vm): V52 B47
 func TestBadReject(t *testing.T) {
 	const reason = "the disk is full"
 	dev := badDevice(t, testDevice(t))
@@ -69,6 +70,7 @@ func TestBadReject(t *testing.T) {
 }
 
 // TestBadNoListener dials a port where nobody listens.
+// parity(vm): V50
 func TestBadNoListener(t *testing.T) {
 	dev := badDevice(t, testDevice(t))
 	l := listenOn(t, dev, anyPort)
@@ -79,6 +81,7 @@ func TestBadNoListener(t *testing.T) {
 }
 
 // TestBadAddress uses addresses that belong to no RDMA device.
+// parity(vm): V50
 func TestBadAddress(t *testing.T) {
 	dev := badDevice(t, testDevice(t))
 	raw := verbs.NewDevice(dev.Driver().(*home).Device) // without loopback addresses
@@ -95,6 +98,7 @@ func TestBadAddress(t *testing.T) {
 }
 
 // TestBadHost dials a machine that is switched off: nobody answers ARP.
+// parity(vm): V50 B47
 func TestBadHost(t *testing.T) {
 	if inChild() == "" {
 		l := newLink(t)
@@ -110,6 +114,7 @@ func TestBadHost(t *testing.T) {
 
 // TestBadDeafHost dials a machine that has no RDMA. RoCE waits for it as long as
 // the caller likes; on iWARP its TCP answers.
+// parity(vm): V50
 func TestBadDeafHost(t *testing.T) {
 	if inChild() == "" {
 		l := newLink(t)
@@ -128,6 +133,7 @@ func TestBadDeafHost(t *testing.T) {
 }
 
 // TestBadPortDown connects and listens while the device's own port is down.
+// parity(vm): V41
 func TestBadPortDown(t *testing.T) {
 	if inChild() == "" {
 		l := newLink(t)

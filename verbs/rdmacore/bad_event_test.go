@@ -22,6 +22,7 @@ func bareDevice() *device {
 
 // TestBadUnknownEvents meets events of libraries newer than this package, and
 // events about objects that are closed: none of them ends anything.
+// parity(vm): V51
 func TestBadUnknownEvents(t *testing.T) {
 	d := bareDevice()
 	ev, ok := d.translate(rawAsync{typ: 99, id: 1})
@@ -40,6 +41,7 @@ func TestBadUnknownEvents(t *testing.T) {
 }
 
 // TestBadPortEvent says what has happened and what helps.
+// parity(vm): V41
 func TestBadPortEvent(t *testing.T) {
 	ev, ok := bareDevice().translate(rawAsync{typ: driver.EventPortErr, id: 1})
 	if !ok || ev.Err == nil || !strings.Contains(ev.Err.Error(), "port 1 of bare0 is down") {
@@ -48,6 +50,7 @@ func TestBadPortEvent(t *testing.T) {
 }
 
 // TestBadFatalEvent is the end of a device, which is told once.
+// parity(vm): V35 V41
 func TestBadFatalEvent(t *testing.T) {
 	d := bareDevice()
 	if err := d.usable("create"); err != nil {

@@ -28,6 +28,7 @@ func listed(t *testing.T, name string) rdmacore.Info {
 
 // TestBadGID takes the addresses of a RoCE device away, one after the other. Each
 // time the listing says which GID is chosen and why, and what would help.
+// parity(vm): V02 D16
 func TestBadGID(t *testing.T) {
 	l := newLink(t)
 	if strings.HasPrefix(l.device, "siw") {
@@ -56,6 +57,7 @@ func TestBadGID(t *testing.T) {
 
 // TestBadPath connects by hand, from a GID that is not there and to one that
 // nobody has.
+// parity(vm): V02
 func TestBadPath(t *testing.T) {
 	dev := badDevice(t, testDevice(t))
 	a, err := dev.Query()

@@ -17,6 +17,7 @@ const childSees = "CINNABAR_RDMA_SEES"
 
 // TestBadLibraries runs with libraries in the place of rdma-core's that cannot
 // be opened, or lack functions. It needs no device.
+// parity(vm): V01 D50
 func TestBadLibraries(t *testing.T) {
 	const missing, old = "libibverbs1, librdmacm1 and ibverbs-providers", "too old; install version 22"
 	for _, tc := range []struct{ name, library, source, say string }{
@@ -67,6 +68,7 @@ func fakeLibrary(t *testing.T, path, source string) {
 }
 
 // TestBadNoDevice is for machines as most are.
+// parity(vm): V01
 func TestBadNoDevice(t *testing.T) {
 	if list, err := rdmacore.Devices(); err == nil {
 		t.Skipf("this machine has %s", list[0].Name)

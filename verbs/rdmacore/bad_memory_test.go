@@ -13,6 +13,7 @@ import (
 // TestBadLockLimit registers more memory than the process may lock, at once and
 // little by little. The advice is that of "How do I raise the limit": what it is
 // now, what is needed, and how each kind of process gets more.
+// parity(vm): V08 B20
 func TestBadLockLimit(t *testing.T) {
 	name := testDevice(t)
 	if inChild() == "" {
@@ -49,6 +50,7 @@ func newPD(t *testing.T, dev *verbs.Device) *verbs.PD {
 }
 
 // TestBadMemory registers memory that cannot be what the caller wants.
+// parity(vm): V08
 func TestBadMemory(t *testing.T) {
 	pd := newPD(t, badDevice(t, testDevice(t)))
 	for _, tc := range []struct {

@@ -16,6 +16,7 @@ import (
 )
 
 // TestBadName asks for a device that is not there, on a machine that has one.
+// parity(vm): V01
 func TestBadName(t *testing.T) {
 	name := testDevice(t)
 	_, err := rdmacore.Open("mlx9_9")
@@ -55,6 +56,7 @@ func becomeNobody(t *testing.T) {
 
 // TestBadPermission opens a device as a user who may not, for each of the two
 // files that it takes.
+// parity(vm): V01
 func TestBadPermission(t *testing.T) {
 	for _, tc := range []struct{ name, file, say string }{
 		{"device", "/dev/infiniband/uverbs*", "no permission on /dev/infiniband/uverbs"},
@@ -77,6 +79,7 @@ func TestBadPermission(t *testing.T) {
 }
 
 // TestBadDriver lacks rdma-core's part of a device's driver.
+// parity(vm): V01
 func TestBadDriver(t *testing.T) {
 	needThrowaway(t)
 	name := testDevice(t)
@@ -92,6 +95,7 @@ func TestBadDriver(t *testing.T) {
 }
 
 // TestBadLibraryAbsent lacks the library altogether.
+// parity(vm): V01
 func TestBadLibraryAbsent(t *testing.T) {
 	needThrowaway(t)
 	name := testDevice(t)
@@ -122,6 +126,7 @@ func libraryPath(t *testing.T, name string) string {
 
 // TestBadModules takes the modules out of the kernel that stand between devices
 // and programs, and the device before.
+// parity(vm): V01
 func TestBadModules(t *testing.T) {
 	needThrowaway(t)
 	if os.Getenv(modulesEnv) == "" {

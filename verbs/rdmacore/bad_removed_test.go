@@ -15,6 +15,7 @@ import (
 
 // TestBadRemoved deletes the device under a transfer, with a waiter of every
 // kind. All are told; everything can be closed; and then the kernel lets go of it.
+// parity(vm): V35
 func TestBadRemoved(t *testing.T) {
 	if inChild() != "" {
 		removedHere(t)
@@ -96,6 +97,7 @@ func refusedByRemoved(ctx context.Context, t *testing.T, dev *verbs.Device, s *s
 }
 
 // TestBadRemovedIdle deletes a device that has no connection.
+// parity(vm): V35
 func TestBadRemovedIdle(t *testing.T) {
 	if inChild() == "" {
 		l := newLink(t)

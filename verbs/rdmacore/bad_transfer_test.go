@@ -29,6 +29,7 @@ func needExact(t *testing.T, dev *verbs.Device) {
 }
 
 // TestBadReceiver sends to a peer that has posted no receive, with no patience.
+// parity(vm): V33
 func TestBadReceiver(t *testing.T) {
 	dev := badDevice(t, testDevice(t))
 	needExact(t, dev)
@@ -42,6 +43,7 @@ func TestBadReceiver(t *testing.T) {
 }
 
 // TestBadKey writes with a key that the peer has not given.
+// parity(vm): V03
 func TestBadKey(t *testing.T) {
 	dev := badDevice(t, testDevice(t))
 	needExact(t, dev)
@@ -100,6 +102,7 @@ func writerOf(p *verbstest.Pair) writer {
 }
 
 // TestBadPeerKilled kills the process that is written to.
+// parity(vm): B46
 func TestBadPeerKilled(t *testing.T) {
 	dev := badDevice(t, testDevice(t))
 	if inChild() != "" {
@@ -222,6 +225,7 @@ func byHand(t *testing.T, a, b *side) {
 
 // TestBadPeerSilent writes to a queue pair that vanishes without a word, as
 // behind a cable that is cut. The requester gives up after its retries.
+// parity(vm): B46
 func TestBadPeerSilent(t *testing.T) {
 	dev := badDevice(t, testDevice(t))
 	a, err := dev.Query()
@@ -243,6 +247,7 @@ func TestBadPeerSilent(t *testing.T) {
 // TestBadPortDownWhileWriting takes the port down under a transfer. On one
 // machine the bytes need no port, so the transfer may go on; what must come is the
 // event, and an end when it is asked for.
+// parity(vm): V41
 func TestBadPortDownWhileWriting(t *testing.T) {
 	if inChild() == "" {
 		l := newLink(t)

@@ -71,6 +71,7 @@ func BenchmarkPoll(b *testing.B) {
 }
 
 // A batch of 16 requests, or of as many as a crossing takes, crosses to C once.
+// parity(vm): V44 D42
 func TestBatchCrossesOnce(t *testing.T) {
 	const most = 64
 	dev, err := rdmacore.Open(testDevice(t))

@@ -180,6 +180,7 @@ func (c *cq) pollLocked(wc []driver.WC) (n int, more bool, err error) {
 		return 0, false, driver.Errorf("poll", driver.ErrClosed, "the completion queue is closed")
 	}
 	want := min(len(wc), batchSize)
+	c.dev.stats.polls.Add(1)
 	got, err := c.batch.poll(c.h, want)
 	if err != nil {
 		return 0, false, &driver.Error{Op: "poll", Err: err}

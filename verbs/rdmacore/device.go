@@ -51,6 +51,7 @@ type device struct {
 // stats counts what passes through the package.
 type stats struct {
 	sends, recvs, completions, crossings atomic.Uint64
+	polls                                atomic.Uint64 // crossings that poll
 	connections                          atomic.Uint64
 }
 
@@ -58,7 +59,7 @@ func (d *device) Stats() driver.Stats {
 	s := &d.stats
 	return driver.Stats{
 		"post_send": s.sends.Load(), "post_recv": s.recvs.Load(), "completions": s.completions.Load(),
-		"crossings": s.crossings.Load(), "connections": s.connections.Load(),
+		"crossings": s.crossings.Load(), "poll_crossings": s.polls.Load(), "connections": s.connections.Load(),
 	}
 }
 

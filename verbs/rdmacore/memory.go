@@ -62,12 +62,14 @@ func (p *pd) Close() error {
 }
 
 // supportedAccess are the rights that regions know, besides those that may be ignored.
-const supportedAccess = driver.LocalWrite | driver.RemoteWrite | driver.RemoteRead | driver.RemoteAtomic | driver.OptionalAccess
+const supportedAccess = driver.LocalWrite | driver.RemoteWrite | driver.RemoteRead | driver.RemoteAtomic |
+	driver.RemoteInvalidate | driver.OptionalAccess
 
 // mr is a registered region.
 type mr struct {
 	pd         *pd
 	h          handle
+	addr       uint64
 	lkey, rkey uint32
 	closed     atomic.Bool
 }
@@ -83,16 +85,20 @@ func (p *pd) RegMR(r driver.Region, access driver.Access) (driver.MR, error) {
 	if p.dev.attr.AtomicCap == driver.AtomicNone {
 		access &^= driver.RemoteAtomic // no peer can use it, and some drivers refuse it
 	}
+	access &^= driver.RemoteInvalidate // libibverbs has no such flag: each driver has its own rule
 	h, lkey, rkey, err := regMR(p.h, r.Addr, uint64(len(r.Bytes)), access)
 	if err != nil {
 		return nil, registerError(op, len(r.Bytes), access, err)
 	}
 	p.children.Add(1)
-	return &mr{pd: p, h: h, lkey: lkey, rkey: rkey}, nil
+	return &mr{pd: p, h: h, addr: r.Addr, lkey: lkey, rkey: rkey}, nil
 }
 
 func (m *mr) LKey() uint32 { return m.lkey }
 func (m *mr) RKey() uint32 { return m.rkey }
+
+// IOVA returns the virtual address, which ibv_reg_mr gives to peers.
+func (m *mr) IOVA() uint64 { return m.addr }
 
 func (m *mr) Close() error {
 	const op = "close memory region"

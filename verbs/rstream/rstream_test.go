@@ -120,12 +120,14 @@ func streams(t testing.TB) (a, b *Conn) {
 }
 
 // TestConn is the conformance test of package net.
+// parity: V59 Y05 D39
 func TestConn(t *testing.T) {
 	dev := openDevice(t)
 	nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) { return pipe(dev) })
 }
 
 // TestHalfClose sends an answer after the question has ended.
+// parity: V59 Y05
 func TestHalfClose(t *testing.T) {
 	a, b := streams(t)
 	question := make([]byte, 3<<20)
@@ -182,6 +184,7 @@ func TestPeerGone(t *testing.T) {
 }
 
 // TestHTTP serves web pages over it.
+// parity: Y05 D39 D44
 func TestHTTP(t *testing.T) {
 	dev := openDevice(t)
 	l, err := listen(dev)
@@ -285,6 +288,7 @@ func (r *stalledRequest) Accept(ctx context.Context, _ driver.QP, _ driver.ConnP
 }
 
 // TestVanishedPeer serves others while a peer that has asked for a stream does not take the answer.
+// parity: Y05
 func TestVanishedPeer(t *testing.T) {
 	dev := openDevice(t)
 	slow := &stalling{Device: dev.Driver(), stalled: make(chan struct{})}
@@ -308,7 +312,11 @@ func TestVanishedPeer(t *testing.T) {
 	}
 }
 
+// answers is how many streams a listener sets up for one host at a time.
+const answers = 36
+
 // TestVanishedPeers gives up peers that do not take their answers, and serves the next one, however many they are.
+// parity: Y05
 func TestVanishedPeers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := &stalling{Device: memdev.Open(memdev.Config{}), stalled: make(chan struct{}, answers)}

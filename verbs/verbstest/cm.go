@@ -43,6 +43,7 @@ var cmTests = []test{
 const dialTimeout = 100 * time.Millisecond
 
 // testAddresses asks both sides who talks to whom.
+// parity: V57
 func testAddresses(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
 	a, b := p.Active.Conn, p.Passive.Conn
@@ -105,6 +106,7 @@ func needIPv6(t *testing.T) {
 	closeAll(t, "listener", l.Close)
 }
 
+// parity: V57
 func testIPv6(t *testing.T, dev *verbs.Device) {
 	needIPv6(t)
 	l := listen(t, dev, netip.AddrPortFrom(netip.IPv6Loopback(), 0))
@@ -112,6 +114,7 @@ func testIPv6(t *testing.T, dev *verbs.Device) {
 }
 
 // testBothFamilies listens on all addresses and dials by each family.
+// parity: V57
 func testBothFamilies(t *testing.T, dev *verbs.Device) {
 	needIPv6(t)
 	l := listen(t, dev, netip.AddrPortFrom(netip.IPv6Unspecified(), 0))
@@ -133,6 +136,7 @@ func testPortTaken(t *testing.T, dev *verbs.Device) {
 }
 
 // testReject refuses with a reason for the peer.
+// parity: V52
 func testReject(t *testing.T, dev *verbs.Device) {
 	ctx := testContext(t)
 	l := listen(t, dev, loopback)
@@ -163,6 +167,7 @@ func testReject(t *testing.T, dev *verbs.Device) {
 
 // testPrivateData carries as much as the device says, in both directions and in a
 // rejection. Some transports pad it.
+// parity: V53
 func testPrivateData(t *testing.T, dev *verbs.Device) {
 	limit := attr(t, dev).MaxPrivateData
 	for _, n := range []int{0, 1, limit} {
@@ -206,6 +211,7 @@ func pattern(n int, seed byte) []byte {
 
 // testPrivateDataTooLong is refused everywhere, and the request can still be
 // answered then.
+// parity: V53
 func testPrivateDataTooLong(t *testing.T, dev *verbs.Device) {
 	long := make([]byte, attr(t, dev).MaxPrivateData+1)
 	ctx := testContext(t)
@@ -240,6 +246,7 @@ func testPrivateDataTooLong(t *testing.T, dev *verbs.Device) {
 
 // testResources asks for outbound reads and checks that more than were granted
 // can be posted: the device queues them.
+// parity: V53
 func testResources(t *testing.T, dev *verbs.Device) {
 	few := verbs.ConnParam{ResponderResources: 2, InitiatorDepth: 2}
 	p := NewPair(t, dev, PairConfig{Active: few, Passive: few})
@@ -276,6 +283,7 @@ func testNoReads(t *testing.T, dev *verbs.Device) {
 
 // testBacklogFull dials more than may wait while nobody accepts. All fail, the
 // surplus without waiting for its context; then the listener still works.
+// parity: V52
 func testBacklogFull(t *testing.T, dev *verbs.Device) {
 	const backlog, dials = 2, 8
 	ctx := testContext(t)
@@ -319,6 +327,7 @@ func testBacklogFull(t *testing.T, dev *verbs.Device) {
 }
 
 // testCancelDial ends a dial that nobody answers.
+// parity: V50
 func testCancelDial(t *testing.T, dev *verbs.Device) {
 	l := listen(t, dev, loopback)
 	s := newSide(t, testContext(t), dev, PairConfig{}, false)
@@ -465,6 +474,7 @@ func testDialerGone(t *testing.T, dev *verbs.Device) {
 
 // testPassiveSendsFirst posts a message at the passive side as soon as it has the
 // connection. Where the transport forbids that, the device itself must wait.
+// parity: V58
 func testPassiveSendsFirst(t *testing.T, dev *verbs.Device) {
 	if c := attr(t, dev).Caps; c.Has(verbs.CapActiveFirst) && !c.Has(verbs.CapPassiveSend) {
 		t.Skip("the program must let the active side send first on this device, as its capabilities say")

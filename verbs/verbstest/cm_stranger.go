@@ -13,6 +13,7 @@ import (
 )
 
 // testClosedPort dials where nobody listens.
+// parity: V52
 func testClosedPort(t *testing.T, dev *verbs.Device) {
 	ctx := testContext(t)
 	l := listen(t, dev, loopback)
@@ -61,6 +62,7 @@ func tcpServer(t *testing.T, serve func(c net.Conn)) netip.AddrPort {
 
 // testSilentPort dials a port that takes the connection and says nothing: the
 // context ends the wait.
+// parity: V50
 func testSilentPort(t *testing.T, dev *verbs.Device) {
 	addr := tcpServer(t, func(net.Conn) {})
 	ctx, cancel := context.WithTimeout(testContext(t), dialTimeout)

@@ -23,6 +23,7 @@ var cqTests = []test{
 
 // testPollBatch polls empty, then in batches of 16 over two queue pairs on one
 // completion queue, whose completions must each come in order.
+// parity: V20
 func testPollBatch(t *testing.T, dev *verbs.Device) {
 	const each = 40
 	p := NewPair(t, dev, PairConfig{})
@@ -67,6 +68,7 @@ func testPollBatch(t *testing.T, dev *verbs.Device) {
 }
 
 // testResize makes a queue deeper and shallower while completions wait in it.
+// parity: V20
 func testResize(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{CQ: 8})
 	if d := p.Active.CQ.Depth(); d < 8 {
@@ -95,6 +97,7 @@ func testResize(t *testing.T, dev *verbs.Device) {
 }
 
 // testStatus looks at a failed completion and at the error made of it.
+// parity: V21 S07
 func testStatus(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
 	wr := p.Active.RDMA(77, verbs.OpRead, 0, 8, p.Passive)
@@ -116,6 +119,7 @@ func testStatus(t *testing.T, dev *verbs.Device) {
 }
 
 // testArm arms: nothing, then one event for one completion, then none for the next.
+// parity: V22 D45
 func testArm(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
 	if err := p.Active.CQ.Arm(false); err != nil {
@@ -152,6 +156,7 @@ func (s *Side) awaitEvent() {
 // peer sends at any moment. A completion that fell between arm and park without
 // an event would stop the test. The peer sends no more than there are receives:
 // not every device waits for one.
+// parity: V22 D45
 func testArmLosesNothing(t *testing.T, dev *verbs.Device) {
 	n := uint64(sized(2000, 300))
 	p := NewPair(t, dev, PairConfig{})
@@ -217,6 +222,7 @@ func (s *Side) sendCounted(n uint64, credits <-chan struct{}) error {
 
 // testEventWithoutCompletion leaves an event behind whose completion was polled
 // already; the next wait must not take it for one.
+// parity: V22
 func testEventWithoutCompletion(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
 	p.Active.CQ.SetSpin(0)
@@ -239,6 +245,7 @@ func testEventWithoutCompletion(t *testing.T, dev *verbs.Device) {
 
 // testSolicitedOnly arms for solicited completions: an ordinary message raises no
 // event, a solicited one and a failure do.
+// parity: V22 V30
 func testSolicitedOnly(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
 	for i := range uint64(3) {
@@ -273,6 +280,7 @@ func testSolicitedOnly(t *testing.T, dev *verbs.Device) {
 
 // testOverrun makes more completions than the queue holds. The intact ones can be
 // polled, then the loss is reported, there and by an event.
+// parity: V23
 func testOverrun(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{CQ: 4, QP: verbs.QPConfig{SignalAll: true}})
 	depth := p.Active.CQ.Depth()

@@ -18,6 +18,7 @@ var deviceTests = []test{
 }
 
 // testAttributes looks at what ibv_devinfo prints.
+// parity: V01 V02
 func testAttributes(t *testing.T, dev *verbs.Device) {
 	a := attr(t, dev)
 	if a.Name == "" || a.NodeGUID == 0 || a.Transport.String() == "unknown" || a.NodeType.String() == "unknown" {
@@ -46,6 +47,7 @@ func testAttributes(t *testing.T, dev *verbs.Device) {
 	}
 }
 
+// parity: V02
 func testPorts(t *testing.T, dev *verbs.Device) {
 	a := attr(t, dev)
 	if len(a.Ports) == 0 {
@@ -111,6 +113,8 @@ func testUseAfterClose(t *testing.T, dev *verbs.Device) {
 
 // testQPTypes asks for every type: those that the device lists are made, the
 // others refused by name.
+// parity(vm): V25
+// parity: V25 V29
 func testQPTypes(t *testing.T, dev *verbs.Device) {
 	a := attr(t, dev)
 	pd, cq := newPD(t, dev), newCQ(t, dev, 4)

@@ -29,6 +29,7 @@ func noEvent(t *testing.T, dev *verbs.Device) {
 }
 
 // testEventWait ends waiting calls by their context and by Close.
+// parity: V41
 func testEventWait(t *testing.T, dev *verbs.Device) {
 	noEvent(t, dev)
 	ctx, cancel := context.WithCancel(testContext(t))
@@ -66,6 +67,7 @@ func testEventWait(t *testing.T, dev *verbs.Device) {
 // testViolationIsTold writes where it may not, on a device as it comes. Either
 // the completion tells, or, where writes complete before the peer has them, the
 // queue pair's fatal event does. It must not pass in silence.
+// parity: V41
 func testViolationIsTold(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
 	wr := p.Active.RDMA(1, verbs.OpWrite, 0, 8, p.Passive)
@@ -101,6 +103,7 @@ func testViolationIsTold(t *testing.T, dev *verbs.Device) {
 
 // testPeerIsTold looks at the side that was reached for: an event, too, since no
 // request of its own is there to tell it.
+// parity: V41
 func testPeerIsTold(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
 	wr := p.Active.RDMA(1, verbs.OpRead, 0, 8, p.Passive)

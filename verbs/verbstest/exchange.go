@@ -36,6 +36,7 @@ func (p *Pair) writeTo(r verbs.Region) {
 }
 
 // testExchangeTCP exchanges addresses over a plain socket and connects by them.
+// parity: V60 S18
 func testExchangeTCP(t *testing.T, dev *verbs.Device) {
 	ctx := testContext(t)
 	p := &Pair{Ctx: ctx, Dev: dev, Active: newSide(t, ctx, dev, PairConfig{}, false), Passive: newSide(t, ctx, dev, PairConfig{}, false)}
@@ -73,6 +74,7 @@ func testExchangeTCP(t *testing.T, dev *verbs.Device) {
 }
 
 // testExchangeMessage sends the region in the first message of the connection.
+// parity: S18
 func testExchangeMessage(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{Before: func(p *Pair) { p.Active.PostRecv(1, 0, verbs.RegionLen) }})
 	b, err := p.Passive.MR.Region().AppendBinary(nil)
@@ -91,6 +93,7 @@ func testExchangeMessage(t *testing.T, dev *verbs.Device) {
 }
 
 // testExchangePrivateData lets the answer to the connection request carry the region.
+// parity: S18
 func testExchangePrivateData(t *testing.T, dev *verbs.Device) {
 	ctx := testContext(t)
 	p := &Pair{Ctx: ctx, Dev: dev, Active: newSide(t, ctx, dev, PairConfig{}, false), Passive: newSide(t, ctx, dev, PairConfig{}, false)}
@@ -111,6 +114,7 @@ func testExchangePrivateData(t *testing.T, dev *verbs.Device) {
 
 // testEndpoints is the client and the server of rdma_client(1) and rdma_server(1):
 // a message there, a message back.
+// parity: V54
 func testEndpoints(t *testing.T, dev *verbs.Device) {
 	ctx := testContext(t)
 	l, err := verbs.ListenEndpoints(dev, loopback, verbs.EndpointConfig{})
@@ -193,6 +197,7 @@ func serveEndpoint(t *testing.T, l *verbs.EndpointListener) error {
 // testBothSidesWork shows what two-sided messages ask of both programs: each
 // message needs a receive of the other side and gives it a completion, unlike the
 // one-sided write of Learn/OneSided.
+// parity: S16
 func testBothSidesWork(t *testing.T, dev *verbs.Device) {
 	const rounds = 50
 	p := NewPair(t, dev, PairConfig{Before: func(p *Pair) {

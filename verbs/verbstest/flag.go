@@ -19,6 +19,7 @@ var flagTests = []test{
 
 // testUnsignaled posts silent requests between signaled ones, more in all than
 // the queue is deep.
+// parity: V30
 func testUnsignaled(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{QP: verbs.QPConfig{MaxSendWR: 16}})
 	for round := range uint64(20) {
@@ -56,6 +57,7 @@ func testSignalAll(t *testing.T, dev *verbs.Device) {
 }
 
 // testInline overwrites the buffer after each post.
+// parity: V30
 func testInline(t *testing.T, dev *verbs.Device) {
 	most := min(attr(t, dev).MaxInline, 64)
 	if most == 0 {
@@ -94,6 +96,7 @@ func testInlineTooLong(t *testing.T, dev *verbs.Device) {
 
 // testFence sends on what a read brings: with the fence, the send may not look
 // at the buffer before the read is done.
+// parity: V30
 func testFence(t *testing.T, dev *verbs.Device) {
 	const size = 1 << 20
 	p := NewPair(t, dev, PairConfig{Memory: 2 * size})

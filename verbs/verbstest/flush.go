@@ -66,6 +66,7 @@ func testFlush(t *testing.T, dev *verbs.Device) {
 }
 
 // testFlushAfterError fails one request of many.
+// parity: V35
 func testFlushAfterError(t *testing.T, dev *verbs.Device) {
 	const n, bad = 20, 7
 	p := NewPair(t, dev, PairConfig{})
@@ -90,6 +91,7 @@ func testFlushAfterError(t *testing.T, dev *verbs.Device) {
 
 // testDisconnectFlushes ends a connection in order: what was posted before is
 // delivered, what is left at both sides is flushed.
+// parity: V52
 func testDisconnectFlushes(t *testing.T, dev *verbs.Device) {
 	const n = 16
 	p := NewPair(t, dev, PairConfig{})
@@ -158,6 +160,7 @@ func testCloseAddsNothing(t *testing.T, dev *verbs.Device) {
 
 // testRandomHistories posts at random, breaks the connection at a random moment
 // in a random way, and counts: each request that makes a completion makes one.
+// parity: V35
 func testRandomHistories(t *testing.T, dev *verbs.Device) {
 	for seed := range uint64(sized(60, 15)) {
 		h := &history{p: NewPair(t, dev, PairConfig{}), rnd: rand.New(rand.NewPCG(seed, 1))}

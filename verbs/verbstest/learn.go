@@ -19,6 +19,7 @@ var learnTests = []test{
 // testOneSided writes 1 GiB in messages of 256 MiB, or of what the port takes, while nobody at the target
 // posts, polls or waits. The target's queue must be empty afterwards and its
 // memory full.
+// parity: V36 S19
 func testOneSided(t *testing.T, dev *verbs.Device) {
 	const page = 4096
 	a := attr(t, dev)
@@ -77,6 +78,7 @@ func markPages(b []byte) {
 
 // testLearnByImmediate: the completion of a write with immediate says that the
 // data is there, and which.
+// parity: V37 S20
 func testLearnByImmediate(t *testing.T, dev *verbs.Device) {
 	needs(t, dev, verbs.CapWriteImm)
 	p := NewPair(t, dev, PairConfig{})
@@ -95,6 +97,7 @@ func testLearnByImmediate(t *testing.T, dev *verbs.Device) {
 }
 
 // testLearnBySend: a message behind the write arrives after it.
+// parity: V37 S20
 func testLearnBySend(t *testing.T, dev *verbs.Device) {
 	const size = 100_000
 	p := NewPair(t, dev, PairConfig{Memory: 2 * size})
@@ -119,6 +122,7 @@ func testLearnBySend(t *testing.T, dev *verbs.Device) {
 //
 // The device must land writes without being polled by the target, and the race
 // detector must accept the flag as the point where the two sides meet.
+// parity: V37 S20
 func testLearnByPolling(t *testing.T, dev *verbs.Device) {
 	const size = 10_000
 	p := NewPair(t, dev, PairConfig{Memory: 2 * size})

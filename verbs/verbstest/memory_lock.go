@@ -20,6 +20,7 @@ const lockLimit = 64 << 10
 // testLockLimit registers more memory than the process may lock. Limit and user
 // are those of a process, so the test runs itself again in one of its own, which
 // gives up its privileges there.
+// parity: V08 B20 D21
 func testLockLimit(t *testing.T, open Open) {
 	if os.Getenv(lockLimitEnv) != "" {
 		testLockLimitHere(t, open)

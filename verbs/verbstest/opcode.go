@@ -24,6 +24,7 @@ var opcodeTests = []test{
 	{"AtomicAccess", Options{}, testAtomicAccess},
 	{"AtomicsConcurrent", Options{}, testAtomicsConcurrent},
 	{"SendInvalidate", exact, testSendInvalidate},
+	{"InvalidateRefused", exact, testInvalidateRefused},
 	{"Refusals", Options{NoImmediates: true, NoAtomics: true}, testRefusals},
 	{"Values", Options{}, testValues},
 	{"ZeroLength", Options{}, testZeroLength},
@@ -58,6 +59,7 @@ var neededCaps = map[verbs.Opcode]verbs.Caps{
 // immediate is told apart in any byte order.
 const immediate = 0x01020304
 
+// parity: V28
 func testSend(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
 	want := p.Active.Fill(0, 100, 1)
@@ -76,6 +78,7 @@ func testSend(t *testing.T, dev *verbs.Device) {
 	}
 }
 
+// parity: V28 V31
 func testSendImm(t *testing.T, dev *verbs.Device) {
 	needs(t, dev, verbs.CapSendImm)
 	p := NewPair(t, dev, PairConfig{})
@@ -98,6 +101,7 @@ func testSendImm(t *testing.T, dev *verbs.Device) {
 	}
 }
 
+// parity: V28
 func testWrite(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
 	want := p.Active.Fill(64, 5000, 3)
@@ -121,6 +125,7 @@ func (p *Pair) sync() {
 	p.Passive.Expect(1<<63, verbs.StatusSuccess, verbs.WCRecv)
 }
 
+// parity: V28 V31
 func testWriteImm(t *testing.T, dev *verbs.Device) {
 	needs(t, dev, verbs.CapWriteImm)
 	p := NewPair(t, dev, PairConfig{})
@@ -142,6 +147,7 @@ func testWriteImm(t *testing.T, dev *verbs.Device) {
 	}
 }
 
+// parity: V28
 func testRead(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
 	want := p.Passive.Fill(64, 5000, 5)
@@ -177,6 +183,7 @@ func (p *Pair) word() uint64 {
 	return binary.NativeEndian.Uint64(p.Active.MR.Bytes())
 }
 
+// parity: V28
 func testCompareSwap(t *testing.T, dev *verbs.Device) {
 	needs(t, dev, verbs.CapAtomics)
 	p := NewPair(t, dev, PairConfig{})
@@ -196,6 +203,7 @@ func testCompareSwap(t *testing.T, dev *verbs.Device) {
 	}
 }
 
+// parity: V28
 func testFetchAdd(t *testing.T, dev *verbs.Device) {
 	needs(t, dev, verbs.CapAtomics)
 	p := NewPair(t, dev, PairConfig{})
@@ -213,6 +221,7 @@ func testFetchAdd(t *testing.T, dev *verbs.Device) {
 
 // testAtomicAlignment aims beside an 8-byte boundary and gives buffers of other
 // sizes: refused at the post, or by the status, never carried out.
+// parity: V28
 func testAtomicAlignment(t *testing.T, dev *verbs.Device) {
 	needs(t, dev, verbs.CapAtomics)
 	for _, tc := range []struct {
@@ -289,10 +298,11 @@ func (s *Side) addMany(n uint64, to verbs.RemoteAddr) error {
 }
 
 // testSendInvalidate revokes a key at the peer and then uses it.
+// parity: V28
 func testSendInvalidate(t *testing.T, dev *verbs.Device) {
 	needs(t, dev, verbs.CapSendInvalidate)
 	p := NewPair(t, dev, PairConfig{})
-	target := p.Passive.Alloc(64, fullAccess)
+	target := p.Passive.Alloc(64, fullAccess|verbs.RemoteInvalidate)
 	p.Passive.PostRecv(5, 0, 16)
 	read := p.Active.RDMA(1, verbs.OpRead, 0, 8, p.Passive)
 	read.Remote = target.Remote()
@@ -310,9 +320,46 @@ func testSendInvalidate(t *testing.T, dev *verbs.Device) {
 	p.Active.Expect(3, verbs.StatusRemAccessErr, 0)
 }
 
+// testInvalidateRefused names a key whose region does not grant its invalidation: the connection ends, and the key
+// serves other connections as before.
+func testInvalidateRefused(t *testing.T, dev *verbs.Device) {
+	needs(t, dev, verbs.CapSendInvalidate)
+	p := NewPair(t, dev, PairConfig{})
+	other := NewPair(t, dev, PairConfig{})
+	p.Passive.PostRecv(5, 0, 16)
+	inv := p.Active.Send(2, 0, 16)
+	inv.Op, inv.InvKey = verbs.OpSendInvalidate, p.Passive.MR.RKey()
+	p.Active.PostSend(inv)
+	if wc := p.Active.Take(1)[0]; wc.Status == verbs.StatusSuccess {
+		t.Error("the sender's completion reports success")
+	}
+	if wc := p.Passive.Take(1)[0]; wc.Status == verbs.StatusSuccess || wc.HasInv {
+		t.Errorf("the receiver's completion is %+v, want a failure", wc)
+	}
+	p.Active.AwaitEnd()
+	p.Passive.AwaitEnd()
+
+	// The region's next user is a queue pair of the same domain.
+	read := other.Active.Send(3, 0, 8)
+	read.Op, read.Remote = verbs.OpRead, p.Passive.MR.Remote()
+	second := p.Passive.NewQP(verbs.QPConfig{})
+	first := other.Active.NewQP(verbs.QPConfig{})
+	l := listen(t, dev, loopback)
+	if _, _, err := connect(p.Ctx, l, first, second, verbs.ConnParam{}, verbs.ConnParam{}); err != nil {
+		t.Fatalf("connect: %v", err)
+	}
+	if n, err := first.PostSend([]verbs.SendWR{read}); n != 1 || err != nil {
+		t.Fatalf("PostSend = %d, %v", n, err)
+	}
+	if wc := other.Active.Take(1)[0]; wc.ID != 3 || wc.Status != verbs.StatusSuccess {
+		t.Errorf("read of the region afterwards: %+v, want success", wc)
+	}
+}
+
 // testRefusals posts each operation that the device lacks: it must say which
 // operation, and the queue pair must be unharmed. Operations on memory windows
 // are of devices that have windows; this interface has none yet.
+// parity: V29
 func testRefusals(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
 	caps := attr(t, dev).Caps
@@ -345,6 +392,7 @@ func testRefusals(t *testing.T, dev *verbs.Device) {
 
 // testValues compares the numbers that cross to C and appear in traces with
 // those of verbs.h.
+// parity: S05
 func testValues(t *testing.T, _ *verbs.Device) {
 	for _, v := range []struct {
 		name      string

@@ -13,7 +13,7 @@ import (
 // hangs.
 const patience = 20 * time.Second
 
-// fullAccess are all rights that a region can have.
+// fullAccess are all rights to read and write that a region can have.
 const fullAccess = verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead | verbs.RemoteAtomic
 
 // loopback is where the suite's listeners listen unless a test is about addresses.

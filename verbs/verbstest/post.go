@@ -24,6 +24,7 @@ func badWR() verbs.SendWR { return verbs.SendWR{ID: 2, Op: 99, Flags: verbs.Sign
 
 // testBadInList posts three requests of which the second is bad: the first is
 // carried out, the count points to the second, the third is not looked at.
+// parity: V27 S04 S06
 func testBadInList(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
 	good := func(id uint64) verbs.SendWR { return p.Active.RDMA(id, verbs.OpRead, 0, 8, p.Passive) }
@@ -53,6 +54,7 @@ func testBadRecvInList(t *testing.T, dev *verbs.Device) {
 
 // testQueueFull posts more than the depth. Nothing is polled meanwhile, so that
 // even a device that is done at once must keep count.
+// parity: S03
 func testQueueFull(t *testing.T, dev *verbs.Device) {
 	const depth = 8
 	p := NewPair(t, dev, PairConfig{QP: verbs.QPConfig{MaxSendWR: depth}})
@@ -72,6 +74,7 @@ func testQueueFull(t *testing.T, dev *verbs.Device) {
 	p.Active.Take(cfg.MaxSendWR)
 }
 
+// parity: S03
 func testRecvQueueFull(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{QP: verbs.QPConfig{MaxRecvWR: 4}})
 	_, cfg := p.Passive.QP.Query()
@@ -89,6 +92,7 @@ func testRecvQueueFull(t *testing.T, dev *verbs.Device) {
 }
 
 // testManyBeforePoll separates start and end: 64 posts, then the first poll.
+// parity: S02
 func testManyBeforePoll(t *testing.T, dev *verbs.Device) {
 	const n = 64
 	p := NewPair(t, dev, PairConfig{})
@@ -101,6 +105,7 @@ func testManyBeforePoll(t *testing.T, dev *verbs.Device) {
 }
 
 // testOversize posts a message that is longer than the port takes.
+// parity: V34
 func testOversize(t *testing.T, dev *verbs.Device) {
 	limit := attr(t, dev).Ports[0].MaxMsgSize
 	if limit >= 1<<32-1 {
@@ -132,6 +137,7 @@ func testTooManyEntries(t *testing.T, dev *verbs.Device) {
 }
 
 // testListReusable changes the request and its list right after the post.
+// parity: V27
 func testListReusable(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
 	want := append([]byte(nil), p.Active.Fill(0, 32, 5)...)

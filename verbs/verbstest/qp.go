@@ -17,6 +17,7 @@ var qpTests = []test{
 }
 
 // testQPLimits asks for more than the device has, and checks what was granted.
+// parity: S03
 func testQPLimits(t *testing.T, dev *verbs.Device) {
 	a := attr(t, dev)
 	pd, cq := newPD(t, dev), newCQ(t, dev, 4)
@@ -80,6 +81,7 @@ var unconnectedSteps = []step{
 // testStatesByHand goes through the steps that need no peer. An illegal one is
 // refused and changes nothing; the connection manager's own steps are refused
 // where the device does not offer them, by name.
+// parity: V26 D49
 func testStatesByHand(t *testing.T, dev *verbs.Device) {
 	pd, cq := newPD(t, dev), newCQ(t, dev, 4)
 	for _, s := range unconnectedSteps {
@@ -125,6 +127,7 @@ func checkStep(t *testing.T, qp *verbs.QP, from verbs.QPState, s step) {
 }
 
 // testStatesConnected goes through the steps from RTS.
+// parity: V26
 func testStatesConnected(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
 	for _, s := range []*Side{p.Active, p.Passive} {
@@ -149,6 +152,7 @@ func testStatesConnected(t *testing.T, dev *verbs.Device) {
 }
 
 // testResetAndReconnect uses one pair of queue pairs for several connections.
+// parity: V26
 func testResetAndReconnect(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
 	l := listen(t, dev, loopback)
@@ -174,6 +178,7 @@ func testResetAndReconnect(t *testing.T, dev *verbs.Device) {
 
 // testDrain stops the send queue in order: what was posted is done, the event
 // comes, later requests wait until the queue pair is back in RTS.
+// parity: V26
 func testDrain(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
 	p.Active.PostSend(p.Active.RDMA(1, verbs.OpRead, 0, 8, p.Passive))

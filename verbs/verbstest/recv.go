@@ -23,6 +23,7 @@ var recvTests = []test{
 
 // testEmptyList takes a write with immediate data, and a send of nothing, with a
 // receive that has no list.
+// parity: V32
 func testEmptyList(t *testing.T, dev *verbs.Device) {
 	needs(t, dev, verbs.CapWriteImm)
 	p := NewPair(t, dev, PairConfig{})
@@ -40,6 +41,7 @@ func testEmptyList(t *testing.T, dev *verbs.Device) {
 }
 
 // testEmptyListTakesNoBytes sends bytes to a receive without a list.
+// parity: V32
 func testEmptyListTakesNoBytes(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
 	p.Passive.postRecvWR(verbs.RecvWR{ID: 1})
@@ -50,6 +52,7 @@ func testEmptyListTakesNoBytes(t *testing.T, dev *verbs.Device) {
 
 // testTooLong sends one byte more than the receive takes: an error about the
 // length at both sides, and nothing beyond the buffer is touched.
+// parity: V34
 func testTooLong(t *testing.T, dev *verbs.Device) {
 	for _, n := range []int{8, 5000} {
 		p := NewPair(t, dev, PairConfig{})
@@ -83,6 +86,7 @@ func testBadBuffer(t *testing.T, dev *verbs.Device) {
 
 // testLateReceive sends before a receive is posted. By default the message waits
 // for ever.
+// parity: V33
 func testLateReceive(t *testing.T, dev *verbs.Device) {
 	needs(t, dev, verbs.CapRNRWait)
 	for _, n := range []int{0, 100, 60000} {
@@ -125,6 +129,7 @@ func testManyLate(t *testing.T, dev *verbs.Device) {
 }
 
 // testNoReceiveByParam asks for no retries when connecting.
+// parity: V33
 func testNoReceiveByParam(t *testing.T, dev *verbs.Device) {
 	none := verbs.ConnParam{RNRRetry: -1}
 	p := NewPair(t, dev, PairConfig{Active: none, Passive: none})
@@ -136,6 +141,7 @@ func testNoReceiveByParam(t *testing.T, dev *verbs.Device) {
 // testNoReceiveByModify sets a finite patience afterwards. The count is an
 // attribute of the sender on InfiniBand and of the receiver on iWARP, which has no
 // answer that asks for a retry; the delay is the receiver's on both.
+// parity: V33
 func testNoReceiveByModify(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
 	for _, s := range []*Side{p.Active, p.Passive} {
@@ -156,6 +162,7 @@ func testNoReceiveByModify(t *testing.T, dev *verbs.Device) {
 
 // testReadBehindLate reads from the side whose message waits: the answer comes
 // behind the message on the wire and must not wait with it.
+// parity: V33
 func testReadBehindLate(t *testing.T, dev *verbs.Device) {
 	needs(t, dev, verbs.CapRNRWait)
 	p := NewPair(t, dev, PairConfig{})

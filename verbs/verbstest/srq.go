@@ -32,6 +32,7 @@ func sharedPairs(t *testing.T, dev *verbs.Device) (p *Pair, second *Side) {
 }
 
 // testSRQShared takes receives for messages of two connections.
+// parity: V38
 func testSRQShared(t *testing.T, dev *verbs.Device) {
 	const each = 20
 	p, second := sharedPairs(t, dev)
@@ -69,6 +70,7 @@ func testSRQShared(t *testing.T, dev *verbs.Device) {
 
 // testSRQLimit raises the limit event once per arming: none while enough receives
 // are left, one when fewer are, none for those that follow.
+// parity: V38
 func testSRQLimit(t *testing.T, dev *verbs.Device) {
 	const posted, limit = 6, 3
 	p, _ := sharedPairs(t, dev)
@@ -139,6 +141,7 @@ func testSRQLate(t *testing.T, dev *verbs.Device) {
 
 // testSRQLastWQE breaks one of the queue pairs: the shared receives stay for the
 // other, and the event tells that the broken one will take no more.
+// parity: V41
 func testSRQLastWQE(t *testing.T, dev *verbs.Device) {
 	p, second := sharedPairs(t, dev)
 	for i := range uint64(3) {

@@ -135,6 +135,7 @@ func testUCWrongKey(t *testing.T, dev *verbs.Device) {
 }
 
 // testUCRefusals posts what the type does not have, which harms nothing.
+// parity(vm): V29
 func testUCRefusals(t *testing.T, dev *verbs.Device) {
 	p := newUCPair(t, dev, PairConfig{})
 	p.refuseOpcodes(verbs.UC, nil, verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd)
@@ -143,6 +144,7 @@ func testUCRefusals(t *testing.T, dev *verbs.Device) {
 
 // testUCStates asks for steps that the type does not have: an unreliable
 // connection has no retries, reads and timers.
+// parity(vm): V26
 func testUCStates(t *testing.T, dev *verbs.Device) {
 	needsType(t, dev, verbs.UC)
 	s := newSide(t, testContext(t), dev, PairConfig{QP: verbs.QPConfig{Type: verbs.UC}}, false)

@@ -108,6 +108,7 @@ func testUDMessages(t *testing.T, dev *verbs.Device) {
 }
 
 // testUDReply answers a sender of whom nothing is known but what came with the datagram.
+// parity(vm): V40
 func testUDReply(t *testing.T, dev *verbs.Device) {
 	d := newDatagrams(t, dev, PairConfig{}, verbs.OOB{}, verbs.OOB{})
 	d.Passive.PostRecv(1, 0, verbs.GRHLen+8)
@@ -221,6 +222,7 @@ func (s *Side) expectBoth(src uint32, sent, received uint64) {
 }
 
 // testUDLongest sends as much as a packet holds, and one byte more.
+// parity(vm): V29
 func testUDLongest(t *testing.T, dev *verbs.Device) {
 	d := newDatagrams(t, dev, PairConfig{}, verbs.OOB{}, verbs.OOB{})
 	most := attr(t, dev).Ports[0].ActiveMTU.Bytes()
@@ -239,6 +241,7 @@ func testUDLongest(t *testing.T, dev *verbs.Device) {
 }
 
 // testUDRefusals posts what datagrams do not have, or without a destination.
+// parity(vm): V29
 func testUDRefusals(t *testing.T, dev *verbs.Device) {
 	d := newDatagrams(t, dev, PairConfig{}, verbs.OOB{}, verbs.OOB{})
 	d.refuseOpcodes(verbs.UD, d.toPassive, verbs.OpWrite, verbs.OpWriteImm, verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd)
@@ -259,6 +262,7 @@ func testUDRefusals(t *testing.T, dev *verbs.Device) {
 
 // testUDHandleInUse closes a handle while a datagram is on its way to it: that
 // is refused, or the datagram arrives all the same.
+// parity(vm): V40
 func testUDHandleInUse(t *testing.T, dev *verbs.Device) {
 	d := newDatagrams(t, dev, PairConfig{}, verbs.OOB{}, verbs.OOB{})
 	ah := d.Active.newAH(verbs.OOB{}.AHAttr(d.passive))
@@ -305,6 +309,7 @@ func testUDHandleInUse(t *testing.T, dev *verbs.Device) {
 }
 
 // testUDHandleRefusals describes ways that there are not.
+// parity(vm): V40
 func testUDHandleRefusals(t *testing.T, dev *verbs.Device) {
 	d := newDatagrams(t, dev, PairConfig{}, verbs.OOB{}, verbs.OOB{})
 	good := verbs.OOB{}.AHAttr(d.passive)
@@ -339,6 +344,7 @@ func testUDShared(t *testing.T, dev *verbs.Device) {
 }
 
 // testUDStates asks for steps that the type does not have: it has no peer.
+// parity(vm): V26
 func testUDStates(t *testing.T, dev *verbs.Device) {
 	needsType(t, dev, verbs.UD)
 	s := newSide(t, testContext(t), dev, PairConfig{QP: verbs.QPConfig{Type: verbs.UD}}, false)

@@ -17,7 +17,7 @@ const (
 	maxRead        = 32
 	maxMessage     = 1 << 31 // bytes, the limit of a reliable connection
 	maxPrivateData = 196     // bytes, InfiniBand's limit of an REQ less the address header
-	defaultBacklog = 16
+	defaultBacklog = 256
 	firstPort      = 49152
 )
 

@@ -204,10 +204,10 @@ func (q *qp) send(w *sendWR, src [][]byte) driver.WCStatus {
 	return driver.StatusSuccess
 }
 
-// invalidate revokes a remote key of the queue pair's domain.
+// invalidate revokes a remote key of the queue pair's domain, if its region grants that.
 func (q *qp) invalidate(key uint32) bool {
 	m := q.device().regions[key]
-	if m == nil || m.rkey != key || m.pd != q.pd || m.revoked {
+	if m == nil || m.rkey != key || m.pd != q.pd || m.revoked || m.access&driver.RemoteInvalidate == 0 {
 		return false
 	}
 	m.revoked = true

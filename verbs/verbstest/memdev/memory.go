@@ -23,7 +23,8 @@ type mr struct {
 
 // RegMR registers a region under two random keys.
 func (p *pd) RegMR(r driver.Region, access driver.Access) (driver.MR, error) {
-	const known = driver.LocalWrite | driver.RemoteWrite | driver.RemoteRead | driver.RemoteAtomic | driver.OptionalAccess
+	const known = driver.LocalWrite | driver.RemoteWrite | driver.RemoteRead | driver.RemoteAtomic |
+		driver.RemoteInvalidate | driver.OptionalAccess
 	if bad := access &^ known; bad != 0 {
 		return nil, driver.Unsupported("register memory", "access %v; the device has no such right", bad)
 	}
@@ -43,6 +44,9 @@ func (p *pd) RegMR(r driver.Region, access driver.Access) (driver.MR, error) {
 
 func (m *mr) LKey() uint32 { return m.lkey }
 func (m *mr) RKey() uint32 { return m.rkey }
+
+// IOVA returns the virtual address.
+func (m *mr) IOVA() uint64 { return m.region.Addr }
 
 // Close revokes both keys.
 func (m *mr) Close() error {
