@@ -1,6 +1,11 @@
 package na
 
-import "context"
+import (
+	"context"
+	"time"
+
+	"cinnabar/internal/hostquota"
+)
 
 // Endpoint is a process's presence on one network: NA class and context in one.
 //
@@ -87,6 +92,9 @@ type Addr interface {
 	// request's source) or was last used with is lost; a later operation may connect anew, and then another channel is returned.
 	// It is nil before there was a connection.
 	Done() <-chan struct{}
+	// Account is where resources that the peer holds are counted: that of the peer's host in the endpoint's Book, and of
+	// the zero Host for the endpoint's own address. It is never nil, and the same for as long as the Addr is referred to.
+	Account() *hostquota.Account
 }
 
 // Limits are the sizes of messages in bytes.
@@ -107,12 +115,19 @@ const (
 	ReadWrite Access = 3 // NA_MEM_READWRITE
 )
 
+// DrainTime bounds how long peers' accesses to memory may go on after its key was revoked.
+const DrainTime = 5 * time.Second
+
 // Memory is registered memory of this process.
 type Memory interface {
 	// AppendHandle appends the description with which a peer reaches the memory (NA_Mem_handle_serialize).
 	AppendHandle(b []byte) []byte
+	// Revoke revokes the key: no access of a peer begins any more. It does not wait for those under way. It is idempotent.
+	Revoke()
 	// Close revokes the key and returns when no peer's access is under way any more. An access that a stalled peer
-	// does not let end is ended with its connection. Close is idempotent.
+	// does not let end, or that is under way still [DrainTime] after the key was revoked, is ended with its connection. So
+	// a caller that revokes several keys before it closes the first waits for all of them together no longer than for one.
+	// Close is idempotent.
 	Close()
 }
 
@@ -158,4 +173,10 @@ type Message struct {
 	From Addr   // where answers go and whose memory is meant; may be kept
 	Tag  uint32 // that of the answer
 	Data []byte // without the transport's own parts
+}
+
+// Holder is an [Addr] of a request whose connection can be kept from giving way to others while the request is handled.
+type Holder interface {
+	// Hold adds n to the number of requests from the Addr that are being handled.
+	Hold(n int64)
 }

@@ -16,6 +16,11 @@ type Op struct {
 	N   int64
 	Err error
 
+	// Progress grows as bytes of a Get or Put move: when they have arrived, have been handed to the network, or are
+	// acknowledged. Only its change has a meaning. It is not reset, so that a goroutine that watches for stalled transfers
+	// may read it at any time.
+	Progress atomic.Int64
+
 	// Transport is the transport's own state of the operation. Nobody else touches it.
 	Transport any
 

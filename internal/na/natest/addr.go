@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
 
@@ -16,6 +17,8 @@ const scheme = "natest://"
 type addr struct {
 	ep   *Endpoint // who knows it
 	port uint16
+
+	account *hostquota.Account // of port, which is a host of its own
 }
 
 func (a *addr) String() string { return scheme + strconv.Itoa(int(a.port)) }
@@ -34,12 +37,15 @@ func (a *addr) Done() <-chan struct{} {
 	return a.ep.last[a.port]
 }
 
+// Account implements [na.Addr].
+func (a *addr) Account() *hostquota.Account { return a.account }
+
 // addrLocked returns the one addr that stands for a port, so that addresses cost no allocation each. The network's lock
 // is held.
 func (ep *Endpoint) addrLocked(port uint16) *addr {
 	a := ep.addrs[port]
 	if a == nil {
-		a = &addr{ep, port}
+		a = &addr{ep, port, ep.net.cfg.Quota.Account(hostquota.ProcessHost(0, int32(port)))}
 		ep.addrs[port] = a
 	}
 	return a

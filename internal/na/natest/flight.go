@@ -335,6 +335,7 @@ func (n *Network) moveLocked(f *flight, peer *Endpoint) (more bool) {
 			f.ep.counts.BytesPut += uint64(len(part))
 		}
 		f.moved += int64(len(part))
+		f.op.Progress.Add(int64(len(part)))
 		left -= len(part)
 		skip = 0
 		if left == 0 {

@@ -41,6 +41,9 @@ func (ep *Endpoint) Registered() int {
 	return len(ep.memory)
 }
 
+// Revoke implements [na.Memory].
+func (m *memory) Revoke() { m.Close() }
+
 // Close implements [na.Memory].
 func (m *memory) Close() {
 	m.ep.net.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
 
@@ -23,6 +24,8 @@ type Config struct {
 	Fault func(s *Step) Action
 	// MaxRequest and MaxResponse are the limits of messages; 0 stands for Mercury's, 4080 and 4096.
 	MaxRequest, MaxResponse int
+	// Quota counts what each endpoint's peers hold; nil: a Book without limits.
+	Quota *hostquota.Book
 }
 
 // Room that the network asks for before messages: any number does, the network leaves it alone.
@@ -61,6 +64,9 @@ type Network struct {
 func New(cfg Config) *Network {
 	if cfg.Chunk <= 0 {
 		cfg.Chunk = 64 << 10
+	}
+	if cfg.Quota == nil {
+		cfg.Quota = hostquota.NewBook(hostquota.Limits{})
 	}
 	if cfg.MaxRequest <= 0 {
 		cfg.MaxRequest = 4080

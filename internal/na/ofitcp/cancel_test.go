@@ -115,6 +115,7 @@ func TestCancelPut(t *testing.T) {
 
 // TestCancelAnywhere cancels transfers at random moments while others go on. Memory is poisoned as soon as its operation
 // completes with an error; poison must not change, nor travel.
+// parity: H86 D48
 func TestCancelAnywhere(t *testing.T) {
 	const size = 6 << 20
 	rounds := 40

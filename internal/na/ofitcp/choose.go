@@ -25,12 +25,16 @@ type choice struct {
 // Choose says what address an endpoint opened with the address string address and the subnet would have, and why. The
 // port is 0 if the system is to choose it. Host names are looked up.
 //
-// A host or interface that is named is taken. Otherwise the order is: addresses in the subnet only, if it is valid; IPv4
-// before IPv6; interfaces that lead to other hosts, then bridges and tunnels of containers and virtual machines, whose
+// A host or interface that is named is taken. Otherwise the order is: addresses in the subnet only, if it is valid; the
+// loopback, if the endpoint is to listen and neither a subnet nor 0.0.0.0 or [::] says that other hosts are to reach it;
+// IPv4 before IPv6; interfaces that lead to other hosts, then bridges and tunnels of containers and virtual machines, whose
 // addresses other hosts often cannot reach, then the loopback. Link-local IPv6 addresses are never taken, since they say
 // nothing without the name of an interface.
-func Choose(ctx context.Context, address string, subnet netip.Prefix) (addr netip.AddrPort, reason string, err error) {
-	c, err := chooseOn(ctx, address, subnet)
+//
+// An endpoint that does not listen is not kept to the loopback, because its own connections begin at its address, and from
+// the loopback they do not reach other hosts.
+func Choose(ctx context.Context, address string, subnet netip.Prefix, listen bool) (addr netip.AddrPort, reason string, err error) {
+	c, err := chooseOn(ctx, address, subnet, listen)
 	if err != nil {
 		return netip.AddrPort{}, "", err
 	}
@@ -50,7 +54,7 @@ func OnInterface(address, name string) string {
 	return fmt.Sprintf("ofi+tcp://%s/:%d", name, sp.port)
 }
 
-func chooseOn(ctx context.Context, address string, subnet netip.Prefix) (choice, error) {
+func chooseOn(ctx context.Context, address string, subnet netip.Prefix, listen bool) (choice, error) {
 	if address == "" {
 		address = "ofi+tcp"
 	}
@@ -65,6 +69,7 @@ func chooseOn(ctx context.Context, address string, subnet netip.Prefix) (choice,
 	if err := sp.resolve(ctx, ifs); err != nil {
 		return choice{}, chooseError(address, err)
 	}
+	sp.local = listen && sp.domain == "" && !sp.ip.IsValid() && !subnet.IsValid()
 	c, err := choose(ifs, sp, subnet)
 	if err != nil {
 		return choice{}, chooseError(address, err)
@@ -90,6 +95,7 @@ type spec struct {
 	host   string // a name, or empty
 	ip     netip.Addr
 	port   uint16
+	local  bool // the loopback is preferred
 }
 
 // parseSpec reads "ofi+tcp", "ofi+tcp://host", "ofi+tcp://:port", "ofi+tcp://domain/host:port" and the like.
@@ -230,7 +236,7 @@ func choose(ifs []iface, sp spec, subnet netip.Prefix) (choice, error) {
 			c := candidate{&ifs[i], ip}
 			if why := c.unfit(sp, subnet); why != "" {
 				refused = append(refused, fmt.Sprintf("%v on %s: %s", ip, ifs[i].name, why))
-			} else if r := c.rank(); rank < 0 || r < rank {
+			} else if r := c.rank(sp.local); rank < 0 || r < rank {
 				best, rank = c, r
 			}
 		}
@@ -299,14 +305,16 @@ func (c candidate) unfit(sp spec, subnet netip.Prefix) string {
 	return ""
 }
 
-// rank orders candidates, the best first.
-func (c candidate) rank() int {
-	r := 0
+// rank orders candidates, the best first. local says that the loopback is the best.
+func (c candidate) rank(local bool) int {
+	r := 2
 	switch {
+	case c.i.loopback && local:
+		r = 0
 	case c.i.loopback:
-		r = 4
+		r = 6
 	case c.i.virtual():
-		r = 2
+		r = 4
 	}
 	if !c.ip.Is4() {
 		r++
@@ -321,6 +329,8 @@ func (c candidate) reason(sp spec, subnet netip.Prefix) string {
 		s = "the address of interface " + c.i.name
 	case subnet.IsValid():
 		s = "the first address " + inWords(subnet) + ", on " + c.i.name
+	case c.i.loopback && sp.local:
+		s = "the loopback, because no host, interface or subnet is named: other hosts cannot reach it"
 	case c.i.loopback:
 		s = "the loopback, since no interface leads to other hosts: they cannot reach it"
 	case c.i.virtual():

@@ -39,6 +39,7 @@ func ips(s ...string) []netip.Addr {
 	return list
 }
 
+// parity: H01 H17 D09 D10
 func TestChoose(t *testing.T) {
 	all := []string{"lo", "docker0", "virbr0", "ib0", "eth0", "eth1", "six0"}
 	for _, tc := range []struct {
@@ -93,6 +94,7 @@ func TestChoose(t *testing.T) {
 }
 
 // TestChooseDoubtful warns of an address that others may not reach, if nobody asked for it.
+// parity: D10
 func TestChooseDoubtful(t *testing.T) {
 	for _, tc := range []struct {
 		address, subnet string
@@ -114,6 +116,49 @@ func TestChooseDoubtful(t *testing.T) {
 	}
 }
 
+// TestListenOnLoopback: an endpoint that listens is reached by its own host only, unless the address or a subnet says more.
+func TestListenOnLoopback(t *testing.T) {
+	for _, tc := range []struct {
+		address string
+		ifs     []string
+		want    string
+	}{
+		{"ofi+tcp", []string{"eth0", "docker0", "lo"}, "127.0.0.1:0"},
+		{"tcp://:1234", []string{"eth0", "lo"}, "127.0.0.1:1234"},
+		{"ofi+tcp://", []string{"eth0"}, "10.1.0.5:0"}, // a host without a loopback
+	} {
+		sp, err := parseSpec(tc.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sp.local = true
+		c, err := choose(host(tc.ifs...), sp, netip.Prefix{})
+		if err != nil || c.bind.String() != tc.want {
+			t.Errorf("%s: %v, %v, want %s", tc.address, c.bind, err, tc.want)
+		}
+	}
+	for _, tc := range []struct {
+		address string
+		subnet  netip.Prefix
+		listen  bool
+		want    bool
+	}{
+		{"ofi+tcp", netip.Prefix{}, true, true},
+		{"ofi+tcp://:0", netip.Prefix{}, true, true},
+		{"ofi+tcp", netip.Prefix{}, false, false},
+		{"ofi+tcp://0.0.0.0", netip.Prefix{}, true, false},
+		{"ofi+tcp", netip.MustParsePrefix("0.0.0.0/0"), true, false},
+	} {
+		c, err := chooseOn(t.Context(), tc.address, tc.subnet, tc.listen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(c.reason, "no host, interface or subnet is named"); got != tc.want {
+			t.Errorf("%s, subnet %v, listening %t: %v because of %q", tc.address, tc.subnet, tc.listen, c.self, c.reason)
+		}
+	}
+}
+
 // chooseFrom is chooseOn with other interfaces.
 func chooseFrom(t *testing.T, address, subnet string, ifs []iface) (choice, error) {
 	var p netip.Prefix
@@ -130,6 +175,7 @@ func chooseFrom(t *testing.T, address, subnet string, ifs []iface) (choice, erro
 	return choose(ifs, sp, p)
 }
 
+// parity: H17 D09 D10
 func TestChooseRefused(t *testing.T) {
 	ifs := host("lo", "eth0", "eth1", "ib0")
 	for _, tc := range []struct{ address, subnet, want string }{
@@ -156,6 +202,7 @@ func TestChooseRefused(t *testing.T) {
 	}
 }
 
+// parity: H17
 func TestOnInterface(t *testing.T) {
 	for _, tc := range []struct{ address, name, want string }{
 		{"tcp", "", "tcp"},
@@ -179,17 +226,19 @@ func TestOnInterface(t *testing.T) {
 }
 
 // TestChooseHere runs on the interfaces of this host.
+// parity: H17
 func TestChooseHere(t *testing.T) {
 	for _, a := range []string{"", "tcp", "ofi+tcp://127.0.0.1:7", "ofi+tcp://lo", "tcp://localhost:9"} {
-		got, reason, err := Choose(t.Context(), a, netip.Prefix{})
+		got, reason, err := Choose(t.Context(), a, netip.Prefix{}, false)
 		if err != nil || !got.Addr().IsValid() || reason == "" {
 			t.Errorf("%q: %v, %q, %v", a, got, reason, err)
 		}
 	}
-	_, _, err := Choose(t.Context(), "ofi+tcp;ofi_rxm", netip.Prefix{})
+	_, _, err := Choose(t.Context(), "ofi+tcp;ofi_rxm", netip.Prefix{}, true)
 	wantKind(t, err, na.Unsupported)
 }
 
+// parity: H01 H35 H36 D11
 func TestOpenErrors(t *testing.T) {
 	e := openEndpoint(t, Config{})
 	for _, tc := range []struct {
@@ -224,6 +273,7 @@ func TestOpenInSubnet(t *testing.T) {
 	wantKind(t, err, na.NotAvailable)
 }
 
+// parity: H30 H33 H34 H35 H124 G50 T04 T33 D12
 func TestLookup(t *testing.T) {
 	e := openEndpoint(t, Config{})
 	want, err := e.Lookup("ofi+tcp://127.0.0.1:1234")
@@ -282,6 +332,7 @@ func TestAllAddresses(t *testing.T) {
 }
 
 // TestIPv6 has two endpoints on IPv6, whose requests begin with 18 bytes of address.
+// parity: H18 D13
 func TestIPv6(t *testing.T) {
 	cfg := Config{Address: "ofi+tcp://[::1]:0"}
 	probe, err := Open(t.Context(), cfg)

@@ -1,6 +1,12 @@
 package ofitcp
 
-import "encoding/binary"
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"net/netip"
+)
 
 // Types of a connection message (enum in libfabric include/ofi_proto.h).
 const (
@@ -16,6 +22,10 @@ const (
 	cmLen     = 40  // of the messages that we send
 	cmMaxData = 256 // XNET_MAX_CM_DATA_SIZE
 
+	// cmHasID stands in the word of the segment number, which C neither sets nor reads in connection messages, of messages
+	// whose two words of message numbers, likewise unused, hold a processID.
+	cmHasID = 0x636e6272
+
 	featureFirewall = 0x1 // XNET_RDM_FIREWALL_ADDR: never connect back
 
 	// rdmVersion is the version of the protocol that we advertise and answer. With 0, peers never use the rendezvous
@@ -28,6 +38,8 @@ const (
 	offCMVersion  = 0
 	offCMType     = 1
 	offCMSize     = 2
+	offCMHasID    = 4
+	offCMID       = 8
 	offCMProbe    = 24
 	offCMRDM      = 32
 	offCMFeatures = 33
@@ -43,7 +55,36 @@ type cmMessage struct {
 	port     uint16
 	pid      uint32
 	probe    probe
+	id       processID // zero: a process in C
 }
+
+// processID is the random identity of an endpoint for one peer. Go peers send it in words of the connection message that C ignores. It
+// distinguishes two processes that have the same address and port: behind address translation, or because one of them
+// claims the other's.
+type processID [16]byte
+
+func (id processID) isZero() bool { return id == processID{} }
+
+// identity is the secret that an endpoint derives its process ids from. Each peer sees one of its own, because a peer that
+// knew the id which others see could pass for the endpoint with them.
+type identity [32]byte
+
+// newIdentity makes one that no other endpoint has or can guess.
+func newIdentity() (s identity) {
+	_, _ = rand.Read(s[:]) // never fails (crypto/rand)
+	return s
+}
+
+// with returns the process id that the peer at an address sees.
+func (s *identity) with(peer netip.AddrPort) (id processID) {
+	h := hmac.New(sha256.New, s[:])
+	_, _ = h.Write(appendAddr(nil, peer)) // never fails (package hash)
+	copy(id[:], h.Sum(nil))
+	return id
+}
+
+// sameProcess reports whether a connection message that carries pid and id comes from the process that m comes from.
+func (m *cmMessage) sameProcess(pid uint32, id processID) bool { return m.pid == pid && m.id == id }
 
 // probe tells the byte order of the sender.
 type probe uint8
@@ -68,6 +109,10 @@ func appendCM(b []byte, m cmMessage) []byte {
 		c[offCMProbe+7] = 1
 	case probeNone:
 	}
+	if !m.id.isZero() {
+		binary.BigEndian.PutUint32(c[offCMHasID:], cmHasID)
+		copy(c[offCMID:], m.id[:])
+	}
 	c[offCMRDM], c[offCMFeatures] = m.version, m.features
 	binary.BigEndian.PutUint16(c[offCMPort:], m.port)
 	binary.BigEndian.PutUint32(c[offCMPid:], m.pid)
@@ -86,6 +131,9 @@ func parseCMHead(b []byte) (m cmMessage, size int) {
 		m.probe = probeLittle
 	case 1 << 56:
 		m.probe = probeBig
+	}
+	if binary.BigEndian.Uint32(b[offCMHasID:]) == cmHasID {
+		m.id = processID(b[offCMID : offCMID+len(m.id)])
 	}
 	size = int(binary.BigEndian.Uint16(b[offCMSize:]))
 	if size > cmMaxData {

@@ -93,7 +93,7 @@ func TestRequestSent(t *testing.T) {
 			t.Errorf("connected from %s, not from the listener's address", from)
 		}
 		got := c.cm()
-		want := cmMessage{typ: cmRequest, version: 0, port: e.self.Port(), pid: e.pid, probe: probeLittle}
+		want := cmMessage{typ: cmRequest, version: 0, port: e.self.Port(), pid: e.pid, id: e.id.with(r.addr()), probe: probeLittle}
 		if firewalled {
 			want.features = featureFirewall
 		}
@@ -205,7 +205,7 @@ func (r *raw) untilAccepted(e *Endpoint, pid uint32) *rawConn {
 	return nil
 }
 
-// TestPid: the same process is refused a second connection, another one takes the first one's place.
+// TestPid: the same process is refused a second connection, and another one is refused while the first one's lives.
 func TestPid(t *testing.T) {
 	e, r := openEcho(t, Config{}), newRaw(t)
 	first, _ := r.dial(e, 11)
@@ -217,13 +217,13 @@ func TestPid(t *testing.T) {
 	again.closed()
 	r.ping(first, 2)
 	other, m := r.dial(e, 12)
-	if m.typ != cmResponse {
-		t.Fatalf("answer %+v", m)
+	if m.typ != cmNack || m.pid != 12 {
+		t.Fatalf("answer %+v, want a refusal, because the first connection lives", m)
 	}
-	first.closed()
-	r.ping(other, 3)
-	_ = other.Close()
-	r.ping(r.untilAccepted(e, 12), 4) // the same process, once its connection is known to be lost
+	other.closed()
+	r.ping(first, 3)
+	_ = first.Close()
+	r.ping(r.untilAccepted(e, 12), 4) // once the connection is known to be lost
 }
 
 // TestPidOfDialed: the process number in an answer counts as well.
@@ -238,10 +238,11 @@ func TestPidOfDialed(t *testing.T) {
 	if _, m := r.dial(e, 21); m.typ != cmNack {
 		t.Errorf("answer %+v, want a refusal", m)
 	}
-	if _, m := r.dial(e, 22); m.typ != cmResponse {
-		t.Errorf("answer %+v, want a connection", m)
+	if _, m := r.dial(e, 22); m.typ != cmNack {
+		t.Errorf("answer %+v, want a refusal, because the dialed connection lives", m)
 	}
-	first.closed()
+	_ = first.Close()
+	r.untilAccepted(e, 22)
 }
 
 // TestCollisionOrders has both outcomes of two attempts that cross, seen from an endpoint whose attempt hangs.
@@ -315,6 +316,7 @@ func TestRefusedFirst(t *testing.T) {
 }
 
 // TestFirewalledPeer: who asked not to be dialed is not.
+// parity: D15
 func TestFirewalledPeer(t *testing.T) {
 	from := make(chan na.Addr, 1)
 	e := openEndpoint(t, Config{Listen: true, Handler: handlerFunc(func(m *na.Message) na.Task {
@@ -335,6 +337,8 @@ func TestFirewalledPeer(t *testing.T) {
 	<-a.Done()
 	op := newCall()
 	e.SendExpected(&op.op, a, 1, make([]byte, e.Limits().ResponseRoom))
+	wantKind(t, op.park(t), na.Unreachable) // because the request's connection is lost
+	e.SendRequest(&op.op, a, 1, make([]byte, e.Limits().RequestRoom))
 	wantKind(t, op.park(t), na.Firewalled)
 	if err := r.ln.SetDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
 		t.Fatal(err)
@@ -384,6 +388,7 @@ func TestSimultaneous(t *testing.T) {
 }
 
 // TestSelf: an endpoint that sends to itself has one connection with two ends.
+// parity: T04 D12
 func TestSelf(t *testing.T) {
 	e := openEcho(t, Config{})
 	c := newClient(e, e.Addr(), 0)

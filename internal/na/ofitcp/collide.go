@@ -27,18 +27,20 @@ const (
 	verdictAccept  verdict = iota // it becomes the connection; an own attempt, or an old connection, is given up
 	verdictNack                   // it is refused
 	verdictReflect                // it is our own: it becomes the receiving end beside the dialing one
+	verdictTaken                  // another process has a connection as this peer, which may be gone without a word
 )
 
 func (v verdict) String() string {
-	return [...]string{"accept", "nack", "reflect"}[v]
+	return [...]string{"accept", "nack", "reflect", "taken"}[v]
 }
 
-// collide decides about a request of peer that reaches the endpoint self in state s (xnet_process_connreq). samePid says
-// that the request carries the process number that is remembered for the connection that exists.
+// collide decides about a request of peer that reaches the endpoint self in state s (xnet_process_connreq). same says
+// that the request comes from the process that the existing connection is with.
 //
-// Of two attempts that cross, the one of the higher address survives. Over an existing connection, the same process asks
-// again only because its request was on its way before; another one has taken the peer's place.
-func collide(s linkState, self, peer netip.AddrPort, samePid bool) verdict {
+// Of two attempts that cross, the one of the higher address survives. Beside an existing connection, the same process asks
+// again only because its request was on its way before. Another process is the peer after a restart, or an impostor, or
+// has the peer's address behind address translation: see [Endpoint.assignPeer].
+func collide(s linkState, self, peer netip.AddrPort, same bool) verdict {
 	switch s {
 	case linkDialing:
 		switch c := compareAddr(peer, self); {
@@ -51,9 +53,10 @@ func collide(s linkState, self, peer netip.AddrPort, samePid bool) verdict {
 		if peer == self {
 			return verdictReflect
 		}
-		if samePid {
+		if same {
 			return verdictNack
 		}
+		return verdictTaken
 	case linkIdle, linkNacked:
 	}
 	return verdictAccept

@@ -24,10 +24,10 @@ func TestCollide(t *testing.T) {
 		{linkNacked, low, false, verdictAccept},
 		{linkNacked, high, false, verdictAccept},
 		{linkAccepting, low, true, verdictNack},
-		{linkAccepting, low, false, verdictAccept},
+		{linkAccepting, low, false, verdictTaken},
 		{linkUp, low, true, verdictNack},
 		{linkUp, high, true, verdictNack},
-		{linkUp, low, false, verdictAccept},
+		{linkUp, low, false, verdictTaken},
 		{linkUp, self, true, verdictReflect},
 	} {
 		if got := collide(tc.state, self, tc.peer, tc.samePid); got != tc.want {

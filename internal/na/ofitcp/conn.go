@@ -2,13 +2,19 @@ package ofitcp
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostmem"
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 	"cinnabar/internal/sockio"
 )
@@ -27,7 +33,8 @@ type conn struct {
 	sock *sockio.Conn
 
 	dead   atomic.Bool
-	done   chan struct{}  // closed when dead
+	origin *origin        // its done is closed when dead
+	used   atomic.Uint64  // the count of the endpoint's connections when bytes came last
 	serves atomic.Bool    // the peer comes by itself, with requests, reads or writes
 	linger *time.Timer    // bounds the seeing off; set before done is closed
 	ending sync.WaitGroup // until end is through
@@ -78,6 +85,9 @@ type conn struct {
 	// batched is how many marks the batch has.
 	// +checklocks:mu
 	batched int
+	// unwritten says that the batch has bytes that may not be written, also ones without a mark, such as collected answers.
+	// +checklocks:mu
+	unwritten bool
 	// txMem is the memory that the batch reads for the peer, in its order.
 	// +checklocks:mu
 	txMem ring[*memory]
@@ -87,7 +97,9 @@ type conn struct {
 	// +checklocks:mu
 	direct directRecv
 
-	host    *hostUse     // what is counted for all connections of the peer's host
+	account *hostquota.Account // where the connection is counted
+	probing sync.Mutex         // held while the socket is probed
+
 	answers atomic.Int32 // to requests, in queue
 
 	moving   atomic.Int32 // transfers that have not ended
@@ -136,8 +148,10 @@ const maxReplies = 4096
 // one of ours. Two that both had stopped reading would wait for each other until TCP gives up.
 const maxExpects = maxReplies / 2
 
-func newConn(p *peer, sock *sockio.Conn) *conn {
-	c := &conn{ep: p.ep, peer: p, sock: sock, done: make(chan struct{})}
+// newConn makes a connection that is counted in account, for as long as it lives if it is adopted.
+func newConn(p *peer, sock *sockio.Conn, account *hostquota.Account) *conn {
+	c := &conn{ep: p.ep, peer: p, sock: sock, account: account, origin: &origin{peer: p, done: make(chan struct{})}}
+	c.origin.conn.Store(c)
 	c.onReadable = c.readable
 	c.role.resume = make(chan struct{}, 1)
 	c.tx.init()
@@ -170,28 +184,61 @@ func lost(err error) error {
 
 // fail ends the connection. It completes what nobody is using; the roles complete the rest. It must be called without
 // mu and peer.mu; calls after the first do nothing.
-func (c *conn) fail(kind na.Kind, err error) { c.end(failure{kind, err}, false) }
+func (c *conn) fail(kind na.Kind, err error) { c.end(failure{kind, err}, endNow) }
+
+// broke ends the connection after the failure of a system call, or of a copy, that moves its bytes. Memory that is gone is a
+// fault for the system call (EFAULT) and for the copy alike.
+func (c *conn) broke(err error) {
+	if errors.Is(err, syscall.EFAULT) || errors.Is(err, hostmem.ErrFault) {
+		err = fmt.Errorf("memory that is registered or transferred cannot be accessed, like that of a file that was truncated: %w", err)
+		c.ep.cfg.Audit.Record(audit.Denied, causeFault, c.peer.account.Host(), slog.String(keyPeer, c.peer.str), errorAttr(err))
+	}
+	c.fail(na.Unreachable, lost(err))
+}
+
+// guarded calls one of a socket's methods, which may copy from or to memory that is gone. Where it passes the memory to the
+// kernel, the kernel finds out.
+func guarded(f func([][]byte) (int, error), bufs [][]byte) (n int, err error) {
+	if sockio.Direct {
+		return f(bufs)
+	}
+	if fault := hostmem.Guard(func() { n, err = f(bufs) }); fault != nil {
+		return 0, fault
+	}
+	return n, err
+}
 
 // part ends the connection because the endpoint is closed: what TCP has taken still reaches the peer.
-func (c *conn) part() { c.end(failure{na.Closed, nil}, true) }
+func (c *conn) part() { c.end(failure{na.Closed, nil}, endLingering) }
 
-func (c *conn) end(f failure, linger bool) {
+// endMode is the manner in which a connection ends.
+type endMode uint8
+
+const (
+	endNow       endMode = iota // with all that is under way
+	endLingering                // with a time for the peer to take its bytes
+	endIdle                     // only if nothing is under way
+)
+
+// end ends the connection, and reports whether it has.
+func (c *conn) end(f failure, how endMode) bool {
 	p := c.peer
 	p.mu.Lock()
 	c.mu.Lock()
-	if c.down != nil {
+	if c.down != nil || how == endIdle && !c.idleLocked() {
 		c.mu.Unlock()
 		p.mu.Unlock()
-		return
+		return false
 	}
 	c.down = &f
 	c.dead.Store(true)
+	c.origin.conn.Store(nil)
 	ended := c.collectLocked(&f)
 	c.mu.Unlock()
-	tags := p.lostLocked(c)
+	tags := p.lostLocked(c, how)
 	p.mu.Unlock()
 
-	if linger {
+	if how == endLingering {
 		_ = c.sock.CloseWrite() // fails only if the connection is gone already
 		c.sock.WakeRead()
 		c.sock.WakeWrite()
@@ -199,7 +246,8 @@ func (c *conn) end(f failure, linger bool) {
 	} else {
 		_ = c.sock.Close() // it is closed once, here
 	}
-	close(c.done)
+	c.account.Give(hostquota.Connections, 1)
+	close(c.origin.done)
 	c.sweep.Store(true)
 	c.kick()
 	c.abortRx()
@@ -212,6 +260,7 @@ func (c *conn) end(f failure, linger bool) {
 	}
 	c.ep.trace("connection ended", p, f.err)
 	c.ending.Done()
+	return true
 }
 
 // lingerTime is for how long a connection is seen off: its peer usually closes at once.
@@ -344,7 +393,6 @@ func (c *conn) push(it item) int {
 	}
 	if it.answer {
 		c.answers.Add(1)
-		c.host.answers.Add(1)
 	}
 	c.queue.push(it)
 	return c.queue.len()
@@ -354,7 +402,6 @@ func (c *conn) push(it item) int {
 func (c *conn) unqueued(it *item) {
 	if it.answer {
 		c.answers.Add(-1)
-		c.host.answers.Add(-1)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 	"cinnabar/internal/sockio"
 )
@@ -44,6 +45,10 @@ var errNack = errors.New("the peer refused the connection: it has one with this 
 // that a connection of the peer's is on its way; one by its host only if Config says so.
 func (p *peer) dial(ctx context.Context, try *attempt) {
 	e := p.ep
+	if err := e.takeConnection(p.account); err != nil {
+		p.dialFailed(try, err)
+		return
+	}
 	begin := time.Now()
 	for wait := retryFirst; ; wait = min(2*wait, retryMax) {
 		tcp, answer, err := p.connect(ctx, try)
@@ -58,6 +63,7 @@ func (p *peer) dial(ctx context.Context, try *attempt) {
 			retry = 0
 		}
 		if time.Since(begin)+wait > retry || !p.waitNacked(ctx, try, wait) {
+			p.account.Give(hostquota.Connections, 1)
 			p.dialFailed(try, err)
 			return
 		}
@@ -104,7 +110,7 @@ func (p *peer) connect(ctx context.Context, try *attempt) (*net.TCPConn, cmMessa
 		return nil, cmMessage{}, fmt.Errorf("the dialer returned a %T", nc)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = tcp.SetDeadline(time.Unix(1, 0)) }) // a closed one needs no deadline
-	answer, err := e.exchange(tcp, try)
+	answer, err := p.exchange(tcp, try)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
@@ -124,12 +130,13 @@ func (e *Endpoint) explainDial(p *peer, err error) error {
 }
 
 // exchange sends a connection request, in one write since upstream reads it in one, and reads the answer.
-func (e *Endpoint) exchange(tcp *net.TCPConn, try *attempt) (cmMessage, error) {
+func (p *peer) exchange(tcp *net.TCPConn, try *attempt) (cmMessage, error) {
+	e := p.ep
 	if !try.sent.CompareAndSwap(attemptQuiet, attemptSent) {
 		return cmMessage{}, errors.New("given up in favour of a connection of the peer's")
 	}
 	defer try.sent.CompareAndSwap(attemptSent, attemptQuiet)
-	req := cmMessage{typ: cmRequest, version: rdmVersion, port: e.self.Port(), pid: e.pid, probe: probeLittle}
+	req := cmMessage{typ: cmRequest, version: rdmVersion, port: e.self.Port(), pid: e.pid, id: e.id.with(p.addr), probe: probeLittle}
 	if e.cfg.Firewalled {
 		req.features = featureFirewall
 	}
@@ -162,17 +169,20 @@ func (e *Endpoint) exchange(tcp *net.TCPConn, try *attempt) (cmMessage, error) {
 func (p *peer) connected(try *attempt, tcp *net.TCPConn, answer cmMessage) {
 	sock, err := p.ep.prepare(tcp)
 	if err != nil {
+		_ = tcp.Close() // the error at hand is the one to report
+		p.account.Give(hostquota.Connections, 1)
 		p.dialFailed(try, err)
 		return
 	}
-	c := newConn(p, sock)
+	c := newConn(p, sock, p.account)
 	p.mu.Lock()
 	ok := p.try == try && p.ep.adopt(c)
 	if ok {
-		p.upLocked(c, answer.pid)
+		p.upLocked(c, &answer)
 	}
 	p.mu.Unlock()
 	if !ok {
+		p.account.Give(hostquota.Connections, 1)
 		_ = sock.Close() // nobody has used it
 		return
 	}
@@ -192,19 +202,40 @@ func (p *peer) dialFailed(try *attempt, err error) {
 	p.failAll(items, tags, na.Unreachable, err)
 }
 
-// prepare sets the options of a socket and takes it over.
+// prepareIn is prepare for a connection after its request has been read. It gets the descriptors that waiting takes, too,
+// because a connection that is answered must not fail for want of them. If none is left, an idle connection gives way.
+func (e *Endpoint) prepareIn(tcp *net.TCPConn, req []byte) (*sockio.Conn, error) {
+	sock, err := e.prepare(tcp)
+	if outOfDescriptors(err) && e.evictIdle() {
+		sock, err = e.prepare(tcp)
+	}
+	if err != nil {
+		return nil, err
+	}
+	ready := func() bool { return true }
+	err = sock.WaitRead(ready)
+	if outOfDescriptors(err) && e.evictIdle() {
+		err = sock.WaitRead(ready)
+	}
+	if err != nil {
+		_, _ = sock.TryWritev([][]byte{nackOf(req)}) // the peer sees it if it can
+		_ = sock.Close()                             // the error at hand is the one to report
+		return nil, err
+	}
+	return sock, nil
+}
+
+// prepare sets the options of a socket and takes it over. After an error the socket is the caller's still, or closed.
 func (e *Endpoint) prepare(tcp *net.TCPConn) (*sockio.Conn, error) {
 	_ = tcp.SetDeadline(time.Time{}) // sockio does not use the socket's deadlines
 	if k := e.cfg.KeepAlive; k > 0 {
 		cfg := net.KeepAliveConfig{Enable: true, Idle: wholeSeconds(k / 2), Interval: wholeSeconds(k / 4), Count: 2}
 		if err := tcp.SetKeepAliveConfig(cfg); err != nil {
-			_ = tcp.Close() // the error at hand is the one to tell
 			return nil, fmt.Errorf("keep-alive of %v: %w", k, err)
 		}
 	}
 	sock, err := sockio.New(tcp)
 	if err != nil {
-		_ = tcp.Close() // the error at hand is the one to tell
 		return nil, err
 	}
 	if d := e.cfg.SendTimeout; d > 0 {

@@ -6,7 +6,9 @@
 //   - An [Endpoint] is a listener and one connection per peer, shared by the traffic of both directions. Whoever has
 //     something to send first dials; the other side uses that connection for its own traffic.
 //   - A peer is an address and what the endpoint has with it. Its identity is the IP address that its connections come
-//     from and the port that it listens on.
+//     from and the port that it listens on. A further process of the same address, which only a Go peer can be, is called a
+//     twin.
+//   - An origin is the address of a request: the peer, by the connection that the request came over.
 //   - A conn is a connection. Two roles make its progress, reading and writing, each held by one goroutine at a time
 //     and only for calls that do not block.
 //   - Memory is registered with a random 64-bit key. Peers name it by key and offset.
@@ -34,7 +36,9 @@
 //	+---------------+---------------+-------------------------------+
 //	| version 3     | type          | length of what follows 32 = 8 |   type 0 request, 1 response, 6 nack
 //	+---------------+---------------+-------------------------------+
-//	| zero                                                          |   4..23
+//	| zero in C, or 0x636e6272: an identity follows                 |   4..7
+//	+---------------------------------------------------------------+
+//	| zero in C, or the sender's random identity for the peer       |   8..23
 //	+---------------------------------------------------------------+
 //	| probe: the number 1 in 8 bytes                                |   24..31, zero in a nack
 //	+---------------+---------------+-------------------------------+
@@ -80,7 +84,12 @@
 // keys that it was given, which are not to be guessed. Every length, range and right is checked before use. A message
 // against the protocol, and an access that is not allowed, ends the connection it came over; a message that is merely
 // not wanted is dropped. Garbage on the port costs its own connection. Answers go over the connection that the request
-// came from; the address inside a request is checked and not used, so that nobody can have us dial third parties.
+// came from, or not at all; the address inside a request is checked and not used, because it could make this process dial
+// third parties. A process that connects as a peer that has a connection does not end that connection while it lives.
+//
+// Connections are counted by host (Config.Quota). When they, or descriptors, run out, the connection that was idle for
+// longest of the host that has most gives way; a host beyond its share is refused before its request is answered. An
+// access to registered memory that is gone, such as a truncated file's, ends the connection and not the process.
 //
 // # Failure
 //
@@ -92,7 +101,6 @@
 //
 // One read or write that a peer sends may be of any size. A peer that asks without reading its answers is no longer read
 // from when 4,096 answers are owed to it; of a peer not more than 2,048 are asked for at a time, those that were given
-// up included. A peer that leaves 8,192 answers to its requests unread loses its connection, and so does one of a host
-// that leaves 16,384 unread over several, if it has its share of them. Who drives reads for 20 ms at most. IPv4 and IPv6
-// do not mix: the family of the endpoint's address decides. All methods are safe for concurrent use.
+// up included. A peer that leaves 8,192 answers to its requests unread loses its connection. A driver reads for 20 ms at
+// most. IPv4 and IPv6 do not mix: the family of the endpoint's address decides. All methods are safe for concurrent use.
 package ofitcp

@@ -9,9 +9,10 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 	"weak"
 
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
 
@@ -24,6 +25,8 @@ type Endpoint struct {
 	prefix      int // bytes of an address in requests; 0 for peers that are no Mercury's, in tests
 	prefixBytes []byte
 	pid         uint32
+	id          identity
+	spare       spare // the accepting goroutine's
 	mem         memoryTable
 	stats       counters
 	watch       watcher
@@ -45,25 +48,24 @@ type Endpoint struct {
 	// sealed says that no goroutine is started any more.
 	// +checklocks:mu
 	sealed bool
-	// peers finds the one peer of each address while anybody holds it.
+	// peers finds the one peer of each key while a reference to it exists.
 	// +checklocks:mu
-	peers map[netip.AddrPort]weak.Pointer[peer]
+	peers map[peerKey]weak.Pointer[peer]
 	// active are the peers with something under way.
 	// +checklocks:mu
 	active map[*peer]struct{}
 	// +checklocks:mu
 	conns map[*conn]struct{}
-	// hosts are those that conns lead to.
+	// half are connections that have not been decided about.
 	// +checklocks:mu
-	hosts map[netip.Addr]*hostUse
-	// half are connections without a complete request, by age.
-	// +checklocks:mu
-	half map[*net.TCPConn]uint64
-	// +checklocks:mu
-	halfSeq uint64
-	// complaints is when each host was last complained about.
-	// +checklocks:mu
-	complaints map[netip.Addr]time.Time
+	half halves
+}
+
+// peerKey finds a peer. A peer that an address leads to has the zero id. A process that has connected while another one
+// had the same address has its own.
+type peerKey struct {
+	addr netip.AddrPort
+	id   processID
 }
 
 var _ na.Endpoint = (*Endpoint)(nil)
@@ -92,8 +94,8 @@ func (e *Endpoint) Lookup(s string) (na.Addr, error) {
 
 // AppendAddr implements [na.Endpoint]: the length in 8 bytes, then the address as it stands in requests.
 func (e *Endpoint) AppendAddr(b []byte, a na.Addr) []byte {
-	p, ok := a.(*peer)
-	if !ok {
+	p, _ := e.resolve(a)
+	if p == nil {
 		return b
 	}
 	return appendSerialized(b, p.addr)
@@ -111,27 +113,49 @@ func (e *Endpoint) ParseAddr(b []byte) (na.Addr, error) {
 	return e.peer(a), nil
 }
 
-// peer returns the one peer of an address.
-func (e *Endpoint) peer(a netip.AddrPort) *peer {
+// peer returns the one peer that an address leads to.
+func (e *Endpoint) peer(a netip.AddrPort) *peer { return e.peerAt(peerKey{addr: a}) }
+
+// twin returns the peer of a process that has connected while another one had the same address.
+func (e *Endpoint) twin(k *caller) *peer { return e.peerAt(peerKey{k.addr, k.m.id}) }
+
+func (e *Endpoint) peerAt(k peerKey) *peer {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if p := e.peers[a].Value(); p != nil {
+	if p := e.peers[k].Value(); p != nil {
 		return p
 	}
-	p := &peer{ep: e, addr: a, str: formatAddr(a)}
-	e.peers[a] = weak.Make(p)
-	if a != e.self { // which the endpoint itself holds
-		runtime.AddCleanup(p, e.forget, a)
+	p := newPeer(e, k)
+	e.peers[k] = weak.Make(p)
+	if k.addr != e.self { // which the endpoint itself holds
+		runtime.AddCleanup(p, e.forget, k)
 	}
 	return p
 }
 
-// forget removes a peer that nobody holds, unless there is a new one of its address.
-func (e *Endpoint) forget(a netip.AddrPort) {
+// newPeer makes a peer. One of a twin is never dialed, because the address leads to the other process.
+func newPeer(e *Endpoint, k peerKey) *peer {
+	p := &peer{ep: e, addr: k.addr, str: formatAddr(k.addr), twin: !k.id.isZero(), account: e.cfg.Quota.Account(e.hostOf(k.addr))}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.firewalled = p.twin
+	return p
+}
+
+// hostOf returns the host that the resources of a peer are counted for. The endpoint's own address is no remote host.
+func (e *Endpoint) hostOf(a netip.AddrPort) hostquota.Host {
+	if a == e.self {
+		return hostquota.Host{}
+	}
+	return hostquota.HostOf(a.Addr())
+}
+
+// forget removes a peer without references, unless there is a new one of its key.
+func (e *Endpoint) forget(k peerKey) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if w, ok := e.peers[a]; ok && w.Value() == nil {
-		delete(e.peers, a)
+	if w, ok := e.peers[k]; ok && w.Value() == nil {
+		delete(e.peers, k)
 	}
 }
 
@@ -143,15 +167,31 @@ func (e *Endpoint) Limits() na.Limits {
 	}
 }
 
-// of returns the peer that an address stands for here, and starts op.
-func (e *Endpoint) of(op *na.Op, what string, a na.Addr) *peer {
-	op.Begin()
-	p, ok := a.(*peer)
-	if !ok || p.ep != e {
-		op.Finish(0, &na.Error{Kind: na.Invalid, Op: what, Err: fmt.Errorf("address %v is not one of this endpoint's", a)})
-		return nil
+// resolve returns the peer that an address stands for here, nil if it is none of this endpoint's; and the origin, if the
+// address is that of a request.
+func (e *Endpoint) resolve(a na.Addr) (*peer, *origin) {
+	var p *peer
+	var o *origin
+	switch a := a.(type) {
+	case *peer:
+		p = a
+	case *origin:
+		p, o = a.peer, a
 	}
-	return p
+	if p == nil || p.ep != e {
+		return nil, nil
+	}
+	return p, o
+}
+
+// of starts op and returns the peer and the origin of an address, as resolve does.
+func (e *Endpoint) of(op *na.Op, what string, a na.Addr) (*peer, *origin) {
+	op.Begin()
+	p, o := e.resolve(a)
+	if p == nil {
+		op.Finish(0, &na.Error{Kind: na.Invalid, Op: what, Err: fmt.Errorf("address %v is not one of this endpoint's", a)})
+	}
+	return p, o
 }
 
 // checkSize completes op with an error if a message is too short to hold its room or too long.
@@ -170,7 +210,7 @@ func checkSize(op *na.Op, p *peer, what string, n, room, limit int) bool {
 // SendRequest implements [na.Endpoint].
 func (e *Endpoint) SendRequest(op *na.Op, to na.Addr, tag uint32, msg []byte) {
 	const what = "send request"
-	p := e.of(op, what, to)
+	p, _ := e.of(op, what, to)
 	if p == nil || !checkSize(op, p, what, len(msg), requestHeader+e.prefix, e.cfg.MaxRequest-e.prefix) {
 		return
 	}
@@ -189,7 +229,7 @@ func (e *Endpoint) SendRequest(op *na.Op, to na.Addr, tag uint32, msg []byte) {
 // RecvExpected implements [na.Endpoint].
 func (e *Endpoint) RecvExpected(op *na.Op, from na.Addr, tag uint32, buf []byte) {
 	const what = "receive"
-	p := e.of(op, what, from)
+	p, _ := e.of(op, what, from)
 	if p == nil {
 		return
 	}
@@ -202,30 +242,44 @@ func (e *Endpoint) RecvExpected(op *na.Op, from na.Addr, tag uint32, buf []byte)
 	}
 }
 
-// SendExpected implements [na.Endpoint].
+// SendExpected implements [na.Endpoint]. The message leaves over the connection that the request came over, or not at all,
+// because another connection of the same address may be another process's. To an address that is not a request's it
+// leaves as a request does.
 func (e *Endpoint) SendExpected(op *na.Op, to na.Addr, tag uint32, msg []byte) {
 	const what = "send response"
-	p := e.of(op, what, to)
+	p, o := e.of(op, what, to)
 	if p == nil || !checkSize(op, p, what, len(msg), expectedHeader, e.cfg.MaxResponse) {
 		return
 	}
 	header(msg).putExpected(tag, len(msg))
 	e.stats.expectedSent.Add(1)
-	if c := p.conn.Load(); c != nil {
-		if c.role.aside.Load() {
-			c.handBack()
-		}
-		if err := c.unread(); err != nil {
-			c.fail(na.Unreachable, err)
-			op.Finish(0, &na.Error{Kind: na.Unreachable, Op: what, Addr: p.str, Err: err})
-			return
-		}
-		if c.collect(msg) {
-			op.Finish(int64(len(msg)), nil)
-			return
-		}
+	it := item{op: op, what: what, msg: msg, answer: true}
+	c := p.conn.Load()
+	if o != nil {
+		c = o.conn.Load()
 	}
-	p.send(item{op: op, what: what, msg: msg, answer: true})
+	switch {
+	case c == nil && o == nil:
+		p.send(it)
+		return
+	case c == nil:
+		p.giveBack(it, p.lostOrigin(what))
+		return
+	}
+	if c.role.aside.Load() {
+		c.handBack()
+	}
+	if err := c.unread(); err != nil {
+		e.cfg.Audit.Record(audit.Broken, causeUnread, p.account.Host(), slog.String(keyPeer, p.str))
+		c.fail(na.Unreachable, err)
+		op.Finish(0, &na.Error{Kind: na.Unreachable, Op: what, Addr: p.str, Err: err})
+		return
+	}
+	if c.collect(msg) {
+		op.Finish(int64(len(msg)), nil)
+		return
+	}
+	c.send(it)
 }
 
 // collect copies a small message behind others that will leave together, if that is wanted at the moment.
@@ -254,7 +308,7 @@ func (e *Endpoint) transfer(op *na.Op, a na.Addr, frags []na.Fragment, put bool)
 	if put {
 		what = "put"
 	}
-	p := e.of(op, what, a)
+	p, o := e.of(op, what, a)
 	if p == nil {
 		return
 	}
@@ -270,7 +324,14 @@ func (e *Endpoint) transfer(op *na.Op, a na.Addr, frags []na.Fragment, put bool)
 	t, _ := transfers.Get().(*transfer)
 	*t = transfer{op: op, put: put, frags: frags, total: total}
 	t.start()
-	p.send(item{op: op, what: what, t: t})
+	it := item{op: op, what: what, t: t}
+	if o == nil {
+		p.send(it)
+	} else if c := o.route(); c != nil {
+		c.send(it)
+	} else {
+		p.giveBack(it, p.lostOrigin(what))
+	}
 }
 
 // checkFragments checks the pieces of a transfer and adds up their lengths.
@@ -313,11 +374,15 @@ func (e *Endpoint) Cancel(op *na.Op) {
 
 // Drive implements [na.Endpoint].
 func (e *Endpoint) Drive(a na.Addr, ev *na.Event) {
-	p, ok := a.(*peer)
-	if !ok || p.ep != e {
+	p, o := e.resolve(a)
+	if p == nil {
 		return
 	}
-	if c := p.conn.Load(); c != nil {
+	c := p.conn.Load()
+	if o != nil {
+		c = o.driven()
+	}
+	if c != nil {
 		c.drive(ev)
 	}
 }
@@ -352,8 +417,7 @@ func (e *Endpoint) adopt(c *conn) bool {
 	}
 	e.wg.Add(1)
 	e.conns[c] = struct{}{}
-	e.enterHost(c)
-	e.stats.connections.Add(1)
+	c.used.Store(e.stats.connections.Add(1))
 	return true
 }
 
@@ -361,7 +425,6 @@ func (e *Endpoint) adopt(c *conn) bool {
 func (e *Endpoint) dropConn(c *conn) {
 	e.mu.Lock()
 	delete(e.conns, c)
-	e.leaveHost(c)
 	e.mu.Unlock()
 	c.peer.settle()
 }
@@ -414,8 +477,10 @@ func (e *Endpoint) end() {
 	e.mu.Lock()
 	e.closed.Store(true)
 	e.sealed = true
-	for t := range e.half {
-		_ = t.Close() // nothing was sent
+	for _, of := range e.half.hosts {
+		for at := of.Front(); at != nil; at = at.Next() {
+			_ = at.Value.(*halfOpen).end.Close() // nothing was sent
+		}
 	}
 	e.mu.Unlock()
 	// What has a goroutine by now is found here: peers are active before they dial.
@@ -431,33 +496,11 @@ func (e *Endpoint) end() {
 	close(e.finished)
 }
 
-// complain logs that a peer breaks the protocol, not more than once a minute for each host.
-func (e *Endpoint) complain(from netip.AddrPort, err error) {
+// broken counts and logs that a peer breaks the protocol.
+func (e *Endpoint) broken(p *peer, event audit.Event, cause string, err error) {
 	e.stats.complaints.Add(1)
-	if e.mayLog(from.Addr()) {
-		e.cfg.Logger.Warn("peer breaks the protocol", keyPeer, from.String(), keyError, err)
-	}
+	e.cfg.Audit.Record(event, cause, p.account.Host(), slog.String(keyPeer, p.str), errorAttr(err))
 }
-
-// mayLog reports whether a host is due for a line in the log.
-func (e *Endpoint) mayLog(host netip.Addr) bool {
-	now := time.Now()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if last, seen := e.complaints[host]; seen && now.Sub(last) < complainEvery {
-		return false
-	}
-	if len(e.complaints) >= maxComplaints {
-		clear(e.complaints)
-	}
-	e.complaints[host] = now
-	return true
-}
-
-const (
-	complainEvery = time.Minute
-	maxComplaints = 1024 // hosts that are remembered
-)
 
 // Keys of log lines.
 const (

@@ -105,6 +105,7 @@ func FuzzAddressStrings(f *testing.F) {
 // FuzzStream sends arbitrary bytes over a live connection, in two pieces, to an endpoint that has operations of all
 // kinds under way with that peer. Whatever they are, the endpoint lives, its other peers are served, and every operation
 // completes once when the connection has gone.
+// parity: H61
 func FuzzStream(f *testing.F) {
 	g := golden(f)
 	var seed []byte
@@ -179,6 +180,7 @@ func TestFuzzStreamPieces(t *testing.T) {
 }
 
 // TestGarbage: bytes on the port that are no connection request cost their connection only, within bounded time.
+// parity: H61
 func TestGarbage(t *testing.T) {
 	e := openEcho(t, Config{})
 	for i := range 50 {

@@ -135,6 +135,7 @@ func TestGoldenHandle(t *testing.T) {
 	}
 }
 
+// parity(recorded): H33
 func TestGoldenAddress(t *testing.T) {
 	b := golden(t)["address"]
 	a, err := parseAddr(b)

@@ -4,40 +4,97 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"time"
 
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
+	"cinnabar/internal/sockio"
 )
 
 const (
 	// handshakeTime bounds how long a connection may take to send its request.
 	handshakeTime = 5 * time.Second
-	// maxHalfOpen is how many connections may be sending theirs; beyond it the oldest is closed.
-	maxHalfOpen = 1024
 	// acceptPause follows a failure to accept, such as a lack of descriptors.
 	acceptPause = 20 * time.Millisecond
+	// probeTime is how long a connection has to answer a probe when another process connects as its peer.
+	probeTime = time.Second
+)
+
+// Causes of events in the audit trail.
+const (
+	causeShare       = "the host's share of connections, or all of them, are in use"
+	causeHandshakes  = "too many unfinished handshakes"
+	causeDescriptors = "no descriptor is left"
+	causeOwnAddress  = "a peer says that it is this endpoint"
+	causeTaken       = "the connection of another process as the same peer lives"
+	causeGone        = "another process connects as the peer, and the old connection does not answer"
+	causeIdle        = "an idle connection gives way to a new one"
+	causeRequest     = "connection without a valid request"
+	causeMessage     = "malformed or unexpected message"
+	causeLength      = "request of an invalid length"
+	causeSender      = "request with an invalid sender's address"
+	causeRead        = "read that is not allowed"
+	causeWrite       = "write that is not allowed"
+	causeFault       = "memory that is gone, such as that of a truncated file"
+	causeUnread      = "answers left unread"
 )
 
 // acceptLoop takes connections until the listener is closed.
 func (e *Endpoint) acceptLoop() {
+	defer e.spare.close()
+	var pace sockio.AcceptPace
 	for {
 		tcp, err := e.ln.AcceptTCP()
 		switch {
 		case err == nil:
+			pace.Accepted()
 			e.admit(tcp)
+			continue
 		case errors.Is(err, net.ErrClosed):
 			return
+		case outOfDescriptors(err):
+			e.relieve()
 		default:
-			if e.mayLog(e.self.Addr()) {
-				e.cfg.Logger.Error("connections cannot be accepted", keyError, err)
-			}
-			if !e.pause(acceptPause) {
-				return
-			}
+			e.cfg.Audit.Record(audit.Refused, "connections cannot be accepted", hostquota.Host{}, slog.String(keyError, err.Error()))
+		}
+		if !e.pause(acceptPause) {
+			return
 		}
 	}
+}
+
+// relieve makes room when the process has no descriptor left: an idle connection gives way; without one, the descriptor
+// that is kept for this purpose takes a new connection, to close it. Otherwise that connection's peer would take it for
+// accepted.
+func (e *Endpoint) relieve() {
+	if e.evictIdle() {
+		return
+	}
+	e.spare.close()
+	defer e.spare.open()
+	_ = e.ln.SetDeadline(time.Now().Add(acceptPause)) // the connection may be gone; a closed listener needs none
+	tcp, err := e.ln.AcceptTCP()
+	_ = e.ln.SetDeadline(time.Time{})
+	if err != nil {
+		return
+	}
+	from := remoteAddr(tcp)
+	e.cfg.Audit.Record(audit.Refused, causeDescriptors, hostquota.HostOf(from.Addr()), peerAttr(from))
+	_ = tcp.Close() // nothing was sent
+}
+
+// remoteAddr returns the address of a connection's other end.
+func remoteAddr(tcp *net.TCPConn) netip.AddrPort {
+	a, _ := tcp.RemoteAddr().(*net.TCPAddr)
+	if a == nil {
+		return netip.AddrPort{}
+	}
+	from := a.AddrPort()
+	return netip.AddrPortFrom(from.Addr().Unmap().WithZone(""), from.Port())
 }
 
 // pause waits, or returns false when the endpoint is shut down.
@@ -52,47 +109,65 @@ func (e *Endpoint) pause(d time.Duration) bool {
 	}
 }
 
-// admit has the exchange with a new connection done by a goroutine. If there are too many of them, the one that has
-// waited longest gives way: it is more likely to be garbage than the new one.
+// admit starts the exchange with a new connection on a goroutine of its own.
 func (e *Endpoint) admit(tcp *net.TCPConn) {
-	e.mu.Lock()
-	if len(e.half) >= maxHalfOpen {
-		var oldest *net.TCPConn
-		for t, n := range e.half {
-			if oldest == nil || n < e.half[oldest] {
-				oldest = t
-			}
-		}
-		delete(e.half, oldest)
-		_ = oldest.Close() // its goroutine notices
+	from := remoteAddr(tcp)
+	h := &halfOpen{account: e.cfg.Quota.Account(hostquota.HostOf(from.Addr())), end: tcp}
+	switch {
+	case !e.enterHalf(h):
+		e.cfg.Audit.Record(audit.Refused, causeHandshakes, h.account.Host(), peerAttr(from))
+	case e.spawn(func() { e.handshake(tcp, h, from) }):
+		return
+	default:
+		e.leaveHalf(h)
 	}
-	e.halfSeq++
-	e.half[tcp] = e.halfSeq
-	e.mu.Unlock()
-	if !e.spawn(func() { e.handshake(tcp) }) {
-		_ = tcp.Close() // nothing was sent
-	}
+	_ = tcp.Close() // nothing was sent
 }
 
-// handshake reads a connection request and does what becomes of it.
-func (e *Endpoint) handshake(tcp *net.TCPConn) {
+// handshake reads a connection request, gets the means for a connection and carries the decision about it out.
+func (e *Endpoint) handshake(tcp *net.TCPConn, h *halfOpen, from netip.AddrPort) {
+	defer e.leaveHalf(h)
 	_ = tcp.SetDeadline(time.Now().Add(handshakeTime)) // a closed one needs none
-	addr, _ := netip.ParseAddrPort(tcp.RemoteAddr().String())
-	from := netip.AddrPortFrom(addr.Addr().Unmap().WithZone(""), addr.Port())
 	m, req, err := readRequest(tcp)
-	e.mu.Lock()
-	delete(e.half, tcp)
-	e.mu.Unlock()
-	if err != nil {
-		e.complain(from, err)
+	refuse := func(event audit.Event, cause string, err error) {
+		e.stats.complaints.Add(1)
+		e.cfg.Audit.Record(event, cause, h.account.Host(), peerAttr(from), errorAttr(err))
 		if req != nil {
-			_, _ = tcp.Write(nackOf(req)) // the peer is told if it can be
+			_, _ = tcp.Write(nackOf(req)) // the peer sees it if it can
 		}
 		_ = tcp.Close()
+	}
+	if err != nil {
+		refuse(audit.Broken, causeRequest, err)
 		return
 	}
-	p := e.peer(netip.AddrPortFrom(from.Addr(), m.port))
-	p.requested(tcp, m, req)
+	addr := netip.AddrPortFrom(from.Addr(), m.port)
+	account := h.account
+	if addr == e.self {
+		if !m.sameProcess(e.pid, e.id.with(e.self)) {
+			refuse(audit.Refused, causeOwnAddress, nil)
+			return
+		}
+		account = e.own.account
+	}
+	if err := e.takeConnection(account); err != nil {
+		refuse(audit.Refused, causeShare, err)
+		return
+	}
+	sock, err := e.prepareIn(tcp, req)
+	if err != nil {
+		account.Give(hostquota.Connections, 1)
+		refuse(audit.Refused, causeDescriptors, err)
+		return
+	}
+	e.mu.Lock()
+	in := h.at != nil
+	h.end = sock
+	e.mu.Unlock()
+	if !in || !e.assignPeer(&caller{addr: addr, sock: sock, m: m, req: req, account: account}) {
+		account.Give(hostquota.Connections, 1)
+		_ = sock.Close() // the peer sees that
+	}
 }
 
 // readRequest reads a connection request. With an error, req is not nil if the request is to be refused rather than the
@@ -123,69 +198,143 @@ func readRequest(r io.Reader) (m cmMessage, req []byte, err error) {
 	return m, req, nil
 }
 
-// requested decides about the peer's connection request and carries that out.
-func (p *peer) requested(tcp *net.TCPConn, m cmMessage, req []byte) {
+// caller is the sender of a connection request that has been read.
+type caller struct {
+	addr    netip.AddrPort // its host, and the port that it says it listens on
+	sock    *sockio.Conn
+	m       cmMessage
+	req     []byte // m as it came
+	account *hostquota.Account
+}
+
+// refuse sends a refusal. The caller of refuse closes the socket.
+func (k *caller) refuse() { _, _ = k.sock.TryWritev([][]byte{nackOf(k.req)}) }
+
+// assignPeer decides which peer the caller is, and makes its connection that peer's. It returns false if it refuses the
+// caller.
+//
+// An address that has no connection is the caller's. If another process has a connection as the same peer, that one is
+// probed by means of the kernel (see [sockio.Conn.Answers]). One that does not answer is replaced. If it answers, both
+// processes live, and one of them is an impostor, or both are behind one address translator: then the first one keeps the
+// address. The second one gets a peer object of its own if it has sent an identity, as Go peers do. A process in C sends
+// none and is refused.
+func (e *Endpoint) assignPeer(k *caller) bool {
+	for range 4 { // each connection that does not answer is one less
+		p := e.peerOf(k)
+		v, old := p.requested(k)
+		if v == verdictTaken {
+			if e.answers(old) {
+				if k.m.id.isZero() {
+					e.cfg.Audit.Record(audit.Refused, causeTaken, k.account.Host(), slog.String(keyPeer, p.str))
+					k.refuse()
+					return false
+				}
+				if v, old = e.twin(k).requested(k); v == verdictTaken { // cannot be: twins of one identity are one process
+					k.refuse()
+					return false
+				}
+			} else {
+				e.cfg.Audit.Record(audit.Replaced, causeGone, k.account.Host(), slog.String(keyPeer, p.str))
+				old.fail(na.Unreachable, errReplaced)
+				continue
+			}
+		}
+		if v == verdictNack {
+			k.refuse()
+			if old != nil && !e.answers(old) {
+				old.fail(na.Unreachable, errReplaced) // the process has lost it, and will ask again
+			}
+		}
+		return v != verdictNack
+	}
+	k.refuse()
+	return false
+}
+
+// answers reports whether a connection lives, as far as the kernel can find out in probeTime. Where it cannot, a
+// connection lives until keep-alive ends it. A connection that is being made counts as living.
+func (e *Endpoint) answers(c *conn) bool {
+	if c == nil {
+		return true
+	}
+	if c.dead.Load() {
+		return false
+	}
+	c.probing.Lock() // the probe changes the socket's options and restores them
+	defer c.probing.Unlock()
+	ok, err := c.sock.Answers(probeTime, e.shut)
+	return ok || err != nil
+}
+
+// peerOf returns the peer that a caller means: the one of its address, or one that its identity has already.
+func (e *Endpoint) peerOf(k *caller) *peer {
+	if !k.m.id.isZero() {
+		e.mu.Lock()
+		p := e.peers[peerKey{k.addr, k.m.id}].Value()
+		e.mu.Unlock()
+		if p != nil && p.conn.Load() != nil {
+			return p
+		}
+	}
+	return e.peer(k.addr)
+}
+
+// requested decides about the connection request of a caller that may be the peer, and carries that out. It returns the
+// connection that is in the way of a request that is taken or refused.
+func (p *peer) requested(k *caller) (verdict, *conn) {
 	e := p.ep
 	defer p.settle()
-	try := &attempt{cancel: func() { _ = tcp.Close() }} // ends the answering
+	try := &attempt{cancel: func() { _ = k.sock.Close() }} // ends the answering
 	p.mu.Lock()
-	v := collide(p.link, e.self, p.addr, p.pid == m.pid)
-	var old *conn
+	v := collide(p.link, e.self, p.addr, k.m.sameProcess(p.pid, p.id))
+	old := p.conn.Load()
+	if v == verdictNack || v == verdictTaken {
+		p.mu.Unlock()
+		e.traceVerdict(p, v)
+		return v, old
+	}
 	var lost *attempt
 	if v == verdictAccept {
 		lost = p.try
-		old = p.conn.Load()
-		p.link, p.try, p.pid = linkAccepting, try, m.pid
+		p.link, p.try, p.pid, p.id = linkAccepting, try, k.m.pid, k.m.id
 		p.activate()
-		p.firewalled = m.features&featureFirewall != 0
+		p.firewalled = p.firewalled && p.twin || k.m.features&featureFirewall != 0
 	}
 	p.mu.Unlock()
 	e.traceVerdict(p, v)
 	if lost != nil {
 		lost.abandon()
 	}
-	if old != nil {
-		old.fail(na.Unreachable, errReplaced)
-	}
-	if v == verdictNack {
-		_, _ = tcp.Write(nackOf(req)) // the peer is told if it can be
-		_ = tcp.Close()
-		return
-	}
-	answer := m
+	answer := k.m
 	answer.typ, answer.version, answer.pid = cmResponse, rdmVersion, e.pid
 	answer.features &= featureFirewall
-	_, err := tcp.Write(appendCM(nil, answer))
-	if err != nil {
-		_ = tcp.Close()
-		p.notAccepted(try)
-		return
+	if !answer.id.isZero() {
+		answer.id = e.id.with(p.addr)
 	}
-	p.accepted(try, v, tcp, m.pid)
+	if n, err := k.sock.TryWritev([][]byte{appendCM(nil, answer)}); err != nil || n != cmLen || !p.accepted(try, v, k) {
+		p.notAccepted(try)
+		return verdictNack, nil
+	}
+	return v, nil
 }
 
-// errReplaced is the cause of the end of a connection whose peer has made another one.
-var errReplaced = errors.New("the peer made a new connection, so it was restarted or has lost this one")
+// errReplaced is the cause by which a connection ends after its peer has made another one.
+var errReplaced = errors.New("the peer made a new connection and does not answer on this one, so it was restarted or has lost it")
 
 // accepted makes the socket the connection, unless a later request has taken its place.
-func (p *peer) accepted(try *attempt, v verdict, tcp *net.TCPConn, pid uint32) {
-	sock, err := p.ep.prepare(tcp)
-	if err != nil {
-		p.notAccepted(try)
-		return
-	}
-	c := newConn(p, sock)
+func (p *peer) accepted(try *attempt, v verdict, k *caller) bool {
+	c := newConn(p, k.sock, k.account)
 	p.mu.Lock()
 	ok := (v == verdictReflect || p.try == try) && p.ep.adopt(c)
 	if ok && v == verdictAccept {
-		p.upLocked(c, pid)
+		p.upLocked(c, &k.m)
 	}
 	p.mu.Unlock()
-	if !ok {
-		_ = sock.Close() // nobody has used it
-		return
+	if ok {
+		p.ep.cfg.Audit.Count(audit.Accepted, "by request of a peer")
+		c.start()
 	}
-	c.start()
+	return ok
 }
 
 // notAccepted gives up the answering of a request. What waits for a connection gets an own attempt.
@@ -201,4 +350,15 @@ func (p *peer) notAccepted(try *attempt) {
 	}
 	p.mu.Unlock()
 	p.failAll(items, tags, na.Closed, nil)
+}
+
+// peerAttr is the attribute of a line in the log about a connection's other end.
+func peerAttr(a netip.AddrPort) slog.Attr { return slog.String(keyPeer, a.String()) }
+
+// errorAttr is the attribute of a log line that carries an error.
+func errorAttr(err error) slog.Attr {
+	if err == nil {
+		return slog.Attr{}
+	}
+	return slog.String(keyError, err.Error())
 }

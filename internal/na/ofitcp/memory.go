@@ -23,6 +23,9 @@ type memory struct {
 	uses atomic.Int64  // accesses under way, plus memoryClosed
 	idle chan struct{} // closed when the memory is closed and the last access to it over
 	once sync.Once     // closes it
+
+	revoke  sync.Once
+	revoked time.Time // set by revoke
 }
 
 const memoryClosed = 1 << 62
@@ -48,42 +51,41 @@ func (m *memory) contains(off, n uint64) bool {
 	return off <= size && n <= size-off
 }
 
+// Revoke implements [na.Memory].
+func (m *memory) Revoke() {
+	m.revoke.Do(func() {
+		m.revoked = time.Now()
+		m.uses.Or(memoryClosed)
+		m.ep.mem.drop(m)
+	})
+}
+
 // Close implements [na.Memory].
 func (m *memory) Close() {
-	for {
-		n := m.uses.Load()
-		if n&memoryClosed != 0 {
-			break // closed before; but wait as the first call does
-		}
-		if m.uses.CompareAndSwap(n, n|memoryClosed) {
-			m.ep.mem.drop(m)
-			break
-		}
-	}
+	m.Revoke()
 	if m.uses.Load() != memoryClosed {
 		m.drain()
 	}
 }
 
-// A peer may take its time with an access to closed memory as long as bytes move, within limits.
-const (
-	drainStall = time.Second      // without a byte in either direction, the connection is cut
-	drainTotal = 30 * time.Second // and after that in any case
-)
+// drainStall is for how long no byte may move, in either direction, on the connection of a peer that has an access to
+// closed memory under way. After [na.DrainTime] the connection is closed in any case.
+const drainStall = time.Second
 
 var errStalled = errors.New("the peer was reading or writing memory that is closed, and did not go on")
 
 // drain waits until no access is under way, and cuts the connections of peers that do not let theirs end.
 func (m *memory) drain() {
-	tick := time.NewTicker(drainStall)
-	defer tick.Stop()
+	timer := time.NewTimer(0) // at once: other memory may have been waited for since this one was revoked
+	defer timer.Stop()
 	seen := make(map[*conn]uint64)
-	for left := drainTotal; ; left -= drainStall {
+	for {
 		select {
 		case <-m.idle:
 			return
-		case <-tick.C:
+		case <-timer.C:
 		}
+		left := na.DrainTime - time.Since(m.revoked)
 		for _, c := range m.ep.connections() {
 			if !c.usesMemory(m) {
 				continue
@@ -93,6 +95,10 @@ func (m *memory) drain() {
 				c.fail(na.Unreachable, errStalled)
 			}
 			seen[c] = moved
+		}
+		timer.Reset(drainStall)
+		if 0 < left && left < drainStall {
+			timer.Reset(left)
 		}
 	}
 }

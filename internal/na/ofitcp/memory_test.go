@@ -2,6 +2,7 @@ package ofitcp
 
 import (
 	"bytes"
+	"sync"
 	"testing"
 	"time"
 
@@ -166,6 +167,7 @@ func TestBackpressure(t *testing.T) {
 }
 
 // TestSendTimeout: a peer that takes no bytes for the send time-out is given up.
+// parity: D07
 func TestSendTimeout(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -177,4 +179,52 @@ func TestSendTimeout(t *testing.T) {
 	err := op.park(t)
 	wantKind(t, err, na.Unreachable)
 	t.Log(err)
+}
+
+// TestSlowReadersDoNotHoldClose: peers that read exposed memory slowly, but without a pause, delay the closing of several
+// pieces together for no longer than that of one.
+func TestSlowReadersDoNotHoldClose(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	t.Parallel()
+	e := openEndpoint(t, Config{})
+	const pieces = 3
+	var mems []na.Memory
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range pieces {
+		m, h := expose(t, e, e, make([]byte, 64<<20), na.ReadOnly)
+		mems = append(mems, m)
+		r := newRaw(t)
+		c, _ := r.dial(e, 1)
+		c.write(appendReadReq(nil, []iov{{len: 64 << 20, key: h.(*remote).key}}))
+		c.read(baseLen)
+		wg.Go(func() {
+			tick := time.NewTicker(50 * time.Millisecond)
+			defer tick.Stop()
+			for b := make([]byte, 64<<10); ; {
+				select {
+				case <-tick.C:
+				case <-stop:
+					return
+				}
+				if _, err := c.Read(b); err != nil {
+					return
+				}
+			}
+		})
+	}
+	begin := time.Now()
+	for _, m := range mems {
+		m.Revoke()
+	}
+	for _, m := range mems {
+		m.Close()
+	}
+	if d := time.Since(begin); d > 2*na.DrainTime {
+		t.Errorf("closing %d pieces of memory took %v", pieces, d)
+	}
+	close(stop)
+	wg.Wait()
 }

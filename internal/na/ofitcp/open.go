@@ -1,6 +1,7 @@
 package ofitcp
 
 import (
+	"container/list"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -14,6 +15,8 @@ import (
 	"time"
 	"weak"
 
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
 
@@ -51,6 +54,10 @@ type Config struct {
 	// SendTimeout is for how long a peer may leave sent bytes unacknowledged, or take none, before the connection counts
 	// as lost: 0 stands for 15 s, negative for ever.
 	SendTimeout time.Duration
+	// Quota counts what each remote host holds; nil: a Book without limits.
+	Quota *hostquota.Book
+	// Audit counts and logs connections and refusals; nil: a Trail of its own, on Logger.
+	Audit *audit.Trail
 }
 
 // Defaults of Config.
@@ -73,6 +80,12 @@ func (cfg Config) withDefaults() (Config, error) {
 	setDefault(&cfg.SendTimeout, defaultSilence)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Quota == nil {
+		cfg.Quota = hostquota.NewBook(hostquota.Limits{})
+	}
+	if cfg.Audit == nil {
+		cfg.Audit = audit.New(cfg.Logger)
 	}
 	switch {
 	case cfg.Listen && cfg.Handler == nil:
@@ -100,7 +113,7 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 	if err != nil {
 		return nil, &na.Error{Kind: na.Invalid, Op: "open", Err: err}
 	}
-	c, err := chooseOn(ctx, cfg.Address, cfg.Subnet)
+	c, err := chooseOn(ctx, cfg.Address, cfg.Subnet, cfg.Listen)
 	if err != nil {
 		return nil, err
 	}
@@ -111,9 +124,8 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 	e := &Endpoint{
 		cfg: cfg, ln: ln, maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)), alone: runtime.GOMAXPROCS(0) == 1,
 		shut: make(chan struct{}), finished: make(chan struct{}),
-		peers: make(map[netip.AddrPort]weak.Pointer[peer]), active: make(map[*peer]struct{}),
-		conns: make(map[*conn]struct{}), hosts: make(map[netip.Addr]*hostUse), half: make(map[*net.TCPConn]uint64),
-		complaints: make(map[netip.Addr]time.Time),
+		peers: make(map[peerKey]weak.Pointer[peer]), active: make(map[*peer]struct{}),
+		conns: make(map[*conn]struct{}), half: halves{hosts: make(map[*hostquota.Account]*list.List)},
 	}
 	port := c.bind.Port()
 	if a, ok := ln.Addr().(*net.TCPAddr); ok {
@@ -122,7 +134,8 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 	e.self = netip.AddrPortFrom(c.self, port)
 	e.prefixBytes = appendAddr(nil, e.self)
 	e.prefix = len(e.prefixBytes)
-	e.pid = randomPid()
+	e.pid, e.id = randomPid(), newIdentity()
+	e.spare.open()
 	e.watch.ep, e.watch.stop = e, make(chan struct{})
 	e.own = e.peer(e.self)
 	cfg.Logger.Log(ctx, c.level, "endpoint opened", "address", e.own.str, "reason", c.reason)

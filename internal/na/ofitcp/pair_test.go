@@ -196,6 +196,7 @@ func TestCall(t *testing.T) {
 }
 
 // TestNoSpin: without spinning everything is done by goroutines parked in the poller.
+// parity: H15 G75
 func TestNoSpin(t *testing.T) {
 	server, cl := openEcho(t, Config{Spin: -1}), openEndpoint(t, Config{Spin: -1})
 	c := newClient(cl, addrOf(t, cl, server), 0)

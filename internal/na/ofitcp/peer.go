@@ -2,26 +2,31 @@ package ofitcp
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
 
-// peer is the address of an endpoint, and what this endpoint has with it. There is one for each address as long as
-// anybody holds it. It implements [na.Addr].
+// peer is the address of an endpoint, with the connection to it and the operations that concern it. There is one for each address as long as a
+// reference to it exists, and one for each further process that has connected from the same address (a twin). It
+// implements [na.Addr].
 type peer struct {
 	ep   *Endpoint
 	addr netip.AddrPort
 	str  string
+	twin bool // the address leads to another process
 
-	conn   atomic.Pointer[conn] // what to send over; nil if there is none. Changed with mu held.
-	last   atomic.Pointer[conn] // the latest connection, perhaps lost
-	active atomic.Bool          // in the endpoint's set of peers with something under way
-	awaits atomic.Int32         // how many operations are in tags
+	account *hostquota.Account // of the host of addr
+
+	conn   atomic.Pointer[conn]   // that messages are sent over; nil if there is none. Changed with mu held.
+	last   atomic.Pointer[origin] // of the latest connection, perhaps lost
+	active atomic.Bool            // in the endpoint's set of peers with something under way
+	awaits atomic.Int32           // how many operations are in tags
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -29,9 +34,11 @@ type peer struct {
 	// try is the own attempt under way, or the answering of the peer's.
 	// +checklocks:mu
 	try *attempt
-	// pid is the number of the peer's process, if link is linkAccepting or linkUp.
+	// pid and id are those of the peer's process, if link is linkAccepting or linkUp.
 	// +checklocks:mu
 	pid uint32
+	// +checklocks:mu
+	id processID
 	// firewalled says that the peer asked not to be dialed.
 	// +checklocks:mu
 	firewalled bool
@@ -86,15 +93,90 @@ func (a *attempt) abandon() {
 func (p *peer) String() string { return p.str }
 
 func (p *peer) Equal(other na.Addr) bool {
-	o, ok := other.(*peer)
-	return ok && (p == o || p.addr == o.addr)
+	var o *peer
+	switch a := other.(type) {
+	case *peer:
+		o = a
+	case *origin:
+		o = a.peer
+	}
+	return o != nil && (p == o || p.addr == o.addr && !p.twin && !o.twin)
 }
 
 func (p *peer) Done() <-chan struct{} {
-	if c := p.last.Load(); c != nil {
-		return c.done
+	if o := p.last.Load(); o != nil {
+		return o.done
 	}
 	return nil
+}
+
+// Account implements [na.Addr].
+func (p *peer) Account() *hostquota.Account { return p.account }
+
+// origin is the [na.Addr] of the requests that have come over one connection. Answers, and transfers of the handlers, go
+// over that connection, because another process may have the peer's address when they do. Requests to it go to the peer.
+type origin struct {
+	peer *peer
+	id   processID // of the process at the other end
+	done chan struct{}
+	conn atomic.Pointer[conn] // nil once it is dead, so that an address that is kept keeps nothing else
+
+	holds atomic.Int64 // requests that are being handled
+}
+
+// errOrigin is the cause in lostOrigin.
+var errOrigin = errors.New("the connection that the request came over is lost")
+
+func (o *origin) String() string { return o.peer.str }
+
+// Equal implements [na.Addr].
+func (o *origin) Equal(other na.Addr) bool { return o.peer.Equal(other) }
+
+// Done implements [na.Addr].
+func (o *origin) Done() <-chan struct{} { return o.done }
+
+// Account implements [na.Addr].
+func (o *origin) Account() *hostquota.Account { return o.peer.account }
+
+// Hold implements [na.Holder].
+func (o *origin) Hold(n int64) { o.holds.Add(n) }
+
+// route returns the connection for a transfer: that of the request or, if it is lost, a later one of the same process,
+// which only its random identity proves. It returns nil if there is none.
+func (o *origin) route() *conn {
+	if c := o.conn.Load(); c != nil || o.id.isZero() {
+		return c
+	}
+	if c := o.peer.conn.Load(); c != nil && c.origin.id == o.id {
+		return c
+	}
+	return nil
+}
+
+// driven returns the connection that a goroutine drives while it waits for a message or transfer of the origin. While own
+// requests to the peer wait for an answer, it is the peer's connection, because the answer comes over that.
+func (o *origin) driven() *conn {
+	if c := o.conn.Load(); c != nil && o.peer.awaits.Load() == 0 {
+		return c
+	}
+	return o.peer.conn.Load()
+}
+
+// send queues it for this connection. If the connection takes nothing any more, send gives it back with lostOrigin.
+func (c *conn) send(it item) {
+	if c.push(it) > 0 {
+		c.kick()
+		return
+	}
+	c.peer.giveBack(it, c.peer.lostOrigin(it.what))
+}
+
+// lostOrigin is the error of an answer or a transfer after the connection of its request is lost.
+func (p *peer) lostOrigin(what string) error {
+	if p.ep.closed.Load() {
+		return &na.Error{Kind: na.Closed, Op: what, Addr: p.str}
+	}
+	return &na.Error{Kind: na.Unreachable, Op: what, Addr: p.str, Err: errOrigin}
 }
 
 // send has it sent: over the connection, or as soon as there is one.
@@ -129,9 +211,6 @@ func (p *peer) sendSlow(it item) (*conn, error) {
 		if !p.dialLocked() {
 			return nil, &na.Error{Kind: na.Closed, Op: it.what, Addr: p.str}
 		}
-	}
-	if it.answer && len(p.waiting) >= maxAnswers {
-		return nil, &na.Error{Kind: na.Unreachable, Op: it.what, Addr: p.str, Err: fmt.Errorf("%d messages wait for a connection with the peer", len(p.waiting))}
 	}
 	p.waiting = append(p.waiting, it)
 	return nil, nil
@@ -187,10 +266,11 @@ func (p *peer) takeWaiters() []waiter {
 	return list
 }
 
-// lostLocked takes note that c is dead and returns the operations that wait for messages over it.
+// lostLocked takes note that c is dead and returns the operations that wait for messages over it. There are none if c was
+// idle: those that have come since belong to requests that leave over the next connection.
 //
 // +checklocks:p.mu
-func (p *peer) lostLocked(c *conn) []waiter {
+func (p *peer) lostLocked(c *conn, how endMode) []waiter {
 	if p.conn.Load() != c {
 		return nil
 	}
@@ -198,20 +278,24 @@ func (p *peer) lostLocked(c *conn) []waiter {
 	if p.link == linkUp {
 		p.link = linkIdle
 	}
+	if how == endIdle {
+		return nil
+	}
 	return p.takeWaiters()
 }
 
 // upLocked makes c the connection and has it take what waits.
 //
 // +checklocks:p.mu
-func (p *peer) upLocked(c *conn, pid uint32) {
-	p.link, p.try, p.pid = linkUp, nil, pid
+func (p *peer) upLocked(c *conn, m *cmMessage) {
+	p.link, p.try, p.pid, p.id = linkUp, nil, m.pid, m.id
+	c.origin.id = m.id // c has not started
 	for _, it := range p.waiting {
 		c.push(it) // c is new, so it is not dead
 	}
 	clear(p.waiting)
 	p.waiting = p.waiting[:0]
-	p.last.Store(c)
+	p.last.Store(c.origin)
 	p.conn.Store(c)
 }
 

@@ -193,6 +193,7 @@ func (r *ppRun) finish() {
 	}
 }
 
+// parity(peer): H124
 func TestFiPingpong(t *testing.T) {
 	path, provider := ppProgram(t)
 	modes, sizes := []string{"tagged", "msg"}, []int{1, 65536, 1_000_000}

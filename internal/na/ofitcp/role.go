@@ -1,9 +1,11 @@
 package ofitcp
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
 
@@ -131,7 +133,7 @@ func (c *conn) rest() {
 	for (r.claim.Load() || r.held.Load() || c.paused.Load()) && !c.dead.Load() {
 		select {
 		case <-r.resume:
-		case <-c.done:
+		case <-c.origin.done:
 		}
 	}
 	r.bg.Store(bgActive)
@@ -181,7 +183,8 @@ func (c *conn) serve(gen uint32) bool {
 	s := spinner{luck: &c.luck}
 	defer s.stop(c.ep)
 	r := &c.role
-	for hot := r.begun.Load() > 0 || c.rxBytes.Load() > 0; ; {
+	turn := c.rxBytes.Load() // when other connections last had theirs
+	for hot := r.begun.Load() > 0 || turn > 0; ; {
 		ran, mine := c.runTasks(gen, &s)
 		if !mine {
 			return false
@@ -197,10 +200,27 @@ func (c *conn) serve(gen uint32) bool {
 		switch {
 		case got || ran:
 			s.reset()
+			turn = c.yield(turn)
 		case !hot || !s.spin(c.ep, within):
 			return true
 		}
 	}
+}
+
+// turnBytes is how much of one connection is read before others have a turn, in bytes: one stage full of small requests.
+const turnBytes = 16 << 10
+
+// yield lets the readers of other connections run if this one has read a turn's bytes since turn, and returns when the
+// turn began that goes on. A peer that sends without pause would otherwise keep the processor until the scheduler takes it
+// away, which is after 10 ms.
+func (c *conn) yield(turn uint64) uint64 {
+	if now := c.rxBytes.Load(); now-turn >= turnBytes {
+		if c.ep.cfg.Quota.Used(hostquota.Connections) > 1 {
+			runtime.Gosched()
+		}
+		return now
+	}
+	return turn
 }
 
 // offerTasks gives the tasks that one read has brought to the background, which is the caller.

@@ -16,6 +16,7 @@ import (
 )
 
 // TestStuckTask: while a task blocks, the connection's other requests are handled and its reads answered.
+// parity: G73
 func TestStuckTask(t *testing.T) {
 	release := make(chan struct{})
 	h := new(echo)
@@ -155,6 +156,7 @@ func TestNestedCall(t *testing.T) {
 }
 
 // TestHandOver has waiters come and go, so that connections change between them and the background.
+// parity: G73
 func TestHandOver(t *testing.T) {
 	server := openEcho(t, Config{})
 	cl := openEndpoint(t, Config{Spin: 20 * time.Microsecond})
@@ -185,6 +187,7 @@ func TestHandOver(t *testing.T) {
 }
 
 // TestParkedClient: a client whose connection nobody drives any more still takes what comes.
+// parity: H14 G72 G75 D30
 func TestParkedClient(t *testing.T) {
 	got := make(chan string, 1)
 	cl := openEndpoint(t, Config{Listen: true, Handler: handlerFunc(func(m *na.Message) na.Task {
@@ -222,6 +225,7 @@ func TestParkedClient(t *testing.T) {
 }
 
 // TestManyClients: 1,024 clients on one endpoint, each with a call, and then nobody does anything.
+// parity: H128
 func TestManyClients(t *testing.T) {
 	clients := uint64(1024)
 	if raceEnabled {
@@ -271,6 +275,7 @@ func TestManyClients(t *testing.T) {
 }
 
 // TestNothingLeaks opens and closes endpoints with connections; goleak sees to the goroutines.
+// parity: H02 D40
 func TestNothingLeaks(t *testing.T) {
 	count := func() int {
 		entries, err := os.ReadDir("/proc/self/fd")
@@ -459,7 +464,7 @@ func TestTasksOfPausedConnection(t *testing.T) {
 	var conns atomic.Pointer[conn]
 	server := openEndpoint(t, Config{Listen: true, Handler: handlerFunc(func(m *na.Message) na.Task {
 		<-started
-		c := m.From.(*peer).conn.Load()
+		c := m.From.(*origin).conn.Load()
 		c.paused.Store(true)
 		conns.Store(c)
 		return h.Request(m)

@@ -2,8 +2,11 @@ package ofitcp
 
 import (
 	"errors"
+	"fmt"
 	"sync"
+	"syscall"
 
+	"cinnabar/internal/hostmem"
 	"cinnabar/internal/na"
 	"cinnabar/internal/sockio"
 )
@@ -70,14 +73,41 @@ func (c *conn) receive() bool {
 	}
 	n, err := c.read()
 	if err != nil {
+		if c.localFault(err) {
+			return true
+		}
 		c.nothingCame(err)
 		return false
 	}
 	c.rxBytes.Add(uint64(n))
+	c.touch()
 	c.arrived(n)
 	c.parse()
 	c.finishReceived()
 	return true
+}
+
+// localFault gives up the transfer whose local memory the kernel could not fill, and reports whether the connection goes on:
+// the bytes are still to be read then, and go nowhere, because a fault takes none of them off the stream.
+func (c *conn) localFault(err error) bool {
+	rx := &c.rx
+	if !sockio.Direct || !rx.body || rx.sink != sinkRead || !errors.Is(err, syscall.EFAULT) {
+		return false
+	}
+	c.filled(0)
+	c.mu.Lock()
+	var t *transfer
+	if c.down == nil && c.reads.len() > 0 {
+		t = c.reads.at(0).t
+	}
+	if t != nil {
+		err = &na.Error{Kind: na.Invalid, Op: t.what(), Addr: c.peer.String(), Err: fmt.Errorf("%w: %w", hostmem.ErrFault, err)}
+		rx.ended = c.giveUpLocked(t, err, rx.ended)
+		rx.kick = true // because a part of it may be in the batch
+	}
+	c.mu.Unlock()
+	c.finishReceived()
+	return t != nil
 }
 
 // nothingCame ends the use of memory after a vain read, and the connection if there will be no other.
@@ -87,7 +117,7 @@ func (c *conn) nothingCame(err error) {
 		c.finishReceived()
 	}
 	if !errors.Is(err, sockio.ErrWouldBlock) {
-		c.fail(na.Unreachable, lost(err))
+		c.broke(err)
 	}
 }
 
@@ -116,10 +146,10 @@ func (c *conn) read() (int, error) {
 		if rx.w == 0 {
 			end = c.expectedHeader()
 		}
-		return c.sock.TryReadv(append(rx.plan[:0], rx.stage[rx.w:end]))
+		return c.sock.TryReadv(append(rx.plan[:0], rx.stage[rx.w:end])) // own memory
 	}
 	rx.plan = c.planBody(rx.plan[:0])
-	n, err := c.sock.TryReadv(rx.plan)
+	n, err := guarded(c.sock.TryReadv, rx.plan)
 	clear(rx.plan)
 	return n, err
 }
@@ -264,6 +294,7 @@ func (c *conn) filledRead(n uint64) {
 	}
 	if r := c.reads.at(0); r.t != nil {
 		r.frag, r.off = r.t.advance(r.frag, r.off, n)
+		r.t.op.Progress.Add(int64(n))
 	}
 }
 

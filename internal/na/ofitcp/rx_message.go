@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostmem"
 	"cinnabar/internal/na"
 )
 
@@ -15,7 +17,7 @@ func (c *conn) parse() {
 			if rx.left > 0 {
 				c.takeStaged()
 			}
-			if rx.left > 0 {
+			if rx.left > 0 || c.dead.Load() {
 				return
 			}
 			rx.body = false
@@ -38,8 +40,11 @@ func (c *conn) parse() {
 }
 
 // protocolError ends the connection because the peer breaks the protocol.
-func (c *conn) protocolError(err error) {
-	c.ep.complain(c.peer.addr, err)
+func (c *conn) protocolError(err error) { c.offence(audit.Broken, causeMessage, err) }
+
+// offence ends the connection because the peer has sent a message that is malformed or not allowed.
+func (c *conn) offence(event audit.Event, cause string, err error) {
+	c.ep.broken(c.peer, event, cause, err)
 	c.fail(na.Protocol, err)
 }
 
@@ -113,14 +118,14 @@ func (c *conn) takeStaged() {
 	rx.left -= n
 	switch rx.sink {
 	case sinkRead:
+		c.ep.stats.transferBytesStaged.Add(n)
 		c.copyRead(b)
 		return
 	case sinkWrite:
-		for i, off := rx.iov, rx.iovOff; len(b) > 0; i, off = i+1, 0 {
-			p := c.writeTo[i].bytes()[off:]
-			k := min(len(p), len(b))
-			copyExposed(p[:k], b[:k])
-			b = b[k:]
+		c.ep.stats.transferBytesStaged.Add(n)
+		if err := c.copyWrite(b); err != nil {
+			c.broke(err)
+			return
 		}
 	case sinkDirect:
 		c.mu.Lock()
@@ -135,7 +140,19 @@ func (c *conn) takeStaged() {
 	c.filled(n)
 }
 
-// copyRead copies b to local memory, unless the transfer was given up.
+// copyWrite copies b to registered memory, which may be a mapping of a file that is shorter by now.
+func (c *conn) copyWrite(b []byte) error {
+	return hostmem.Guard(func() {
+		for i, off := c.rx.iov, c.rx.iovOff; len(b) > 0; i, off = i+1, 0 {
+			p := c.writeTo[i].bytes()[off:]
+			k := min(len(p), len(b))
+			copyExposed(p[:k], b[:k])
+			b = b[k:]
+		}
+	})
+}
+
+// copyRead copies b to local memory, unless the transfer was given up. Memory that is gone fails the transfer only.
 func (c *conn) copyRead(b []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,9 +161,15 @@ func (c *conn) copyRead(b []byte) {
 	}
 	r := c.reads.at(0)
 	for len(b) > 0 && r.t != nil {
-		k := copy(r.t.frags[r.frag].Local[r.off:], b)
+		k, err := hostmem.Copy(r.t.frags[r.frag].Local[r.off:], b)
+		if err != nil {
+			err = &na.Error{Kind: na.Invalid, Op: r.t.what(), Addr: c.peer.String(), Err: err}
+			c.rx.ended = c.giveUpLocked(r.t, err, c.rx.ended)
+			return
+		}
 		b = b[k:]
 		r.frag, r.off = r.t.advance(r.frag, r.off, uint64(k))
+		r.t.op.Progress.Add(int64(k))
 	}
 }
 
@@ -202,7 +225,7 @@ func (c *conn) reply(r reply) {
 func (c *conn) beginRequest(n int, tag uint32) bool {
 	rx := &c.rx
 	if rx.m.payload > uint64(c.ep.cfg.MaxRequest) {
-		c.ep.complain(c.peer.addr, fmt.Errorf("a request of %d bytes was dropped; this endpoint takes %d (Config.MaxRequest)", rx.m.payload, c.ep.cfg.MaxRequest))
+		c.ep.broken(c.peer, audit.Broken, causeLength, fmt.Errorf("a request of %d bytes was dropped; this endpoint takes %d (Config.MaxRequest)", rx.m.payload, c.ep.cfg.MaxRequest))
 		rx.r += n
 		c.startBody(sinkNone)
 		return true
@@ -235,15 +258,15 @@ func (c *conn) request(tag uint32, b []byte) {
 	}
 	n := c.ep.prefix
 	if len(b) < n {
-		c.ep.complain(c.peer.addr, fmt.Errorf("a request of %d bytes was dropped; it must begin with an address of %d bytes", len(b), n))
+		c.ep.broken(c.peer, audit.Broken, causeLength, fmt.Errorf("a request of %d bytes was dropped; it must begin with an address of %d bytes", len(b), n))
 		return
 	}
 	if _, err := parseAddr(b[:n]); n > 0 && err != nil {
-		c.ep.complain(c.peer.addr, fmt.Errorf("a request was dropped: the sender's address in it: %w", err))
+		c.ep.broken(c.peer, audit.Broken, causeSender, fmt.Errorf("a request was dropped: the sender's address in it: %w", err))
 		return
 	}
 	in := &c.rx.in
-	*in = na.Message{From: c.peer, Tag: tag, Data: b[n:]}
+	*in = na.Message{From: c.origin, Tag: tag, Data: b[n:]}
 	if t := c.ep.cfg.Handler.Request(in); t != nil {
 		c.rx.tasks = append(c.rx.tasks, t)
 	} else {
@@ -351,6 +374,7 @@ func (c *conn) doneLocked(t *transfer, n uint64) {
 	}
 	t.done += n
 	t.chunks--
+	t.op.Progress.Add(int64(n))
 	switch {
 	case t.over():
 		t.ended = true
@@ -395,7 +419,8 @@ func (c *conn) answered() {
 	c.doneLocked(r.t, r.n)
 }
 
-// readRequested checks a read of the peer and queues the answer.
+// readRequested checks a read of the peer and queues the answer. An access that is not allowed ends the connection,
+// because the protocol has no other answer to it.
 func (c *conn) readRequested() {
 	m := &c.rx.m
 	r := reply{read: true, total: m.total()}
@@ -403,7 +428,7 @@ func (c *conn) readRequested() {
 		mem, err := c.ep.mem.enter(v, na.ReadOnly)
 		if err != nil {
 			r.exit()
-			c.refuse("read", err)
+			c.offence(audit.Denied, causeRead, fmt.Errorf("a read that is not allowed: %w", err))
 			return
 		}
 		r.from[r.n] = access{m: mem, off: v.addr, n: v.len}
@@ -421,11 +446,6 @@ func (c *conn) unasked() {
 	}
 }
 
-// refuse ends the connection because of an access that is not allowed: the protocol has no other answer.
-func (c *conn) refuse(what string, err error) {
-	c.protocolError(fmt.Errorf("a %s that is not allowed: %w", what, err))
-}
-
 // beginWrite checks a write of the peer and has its payload go straight to the memory.
 func (c *conn) beginWrite() {
 	m := &c.rx.m
@@ -436,7 +456,7 @@ func (c *conn) beginWrite() {
 			for _, a := range to[:i] {
 				a.m.exit()
 			}
-			c.refuse("write", err)
+			c.offence(audit.Denied, causeWrite, fmt.Errorf("a write that is not allowed: %w", err))
 			return
 		}
 		to[i] = access{m: mem, off: v.addr, n: v.len}

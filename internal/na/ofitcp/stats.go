@@ -10,6 +10,7 @@ type Stats struct {
 	WritesSent, WritesReceived     uint64 // writes on the wire
 	Connections                    uint64 // made, in either direction
 	Complaints                     uint64 // messages and connections against the protocol
+	TransferBytesStaged            uint64 // of transfers: bytes that came with a message's header, and were copied to their place
 	Open                           int    // connections at the moment
 }
 
@@ -20,6 +21,7 @@ type counters struct {
 	writesSent, writesReceived     atomic.Uint64
 	connections                    atomic.Uint64
 	complaints                     atomic.Uint64
+	transferBytesStaged            atomic.Uint64
 }
 
 // Stats returns the counters.
@@ -36,6 +38,6 @@ func (e *Endpoint) Stats() Stats {
 		ExpectedSent: c.expectedSent.Load(), ExpectedReceived: c.expectedReceived.Load(),
 		ReadsSent: c.readsSent.Load(), ReadsReceived: c.readsReceived.Load(),
 		WritesSent: c.writesSent.Load(), WritesReceived: c.writesReceived.Load(),
-		Connections: c.connections.Load(), Complaints: c.complaints.Load(), Open: open,
+		Connections: c.connections.Load(), Complaints: c.complaints.Load(), TransferBytesStaged: c.transferBytesStaged.Load(), Open: open,
 	}
 }

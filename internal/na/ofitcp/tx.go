@@ -3,6 +3,7 @@ package ofitcp
 import (
 	"errors"
 
+	"cinnabar/internal/hostmem"
 	"cinnabar/internal/na"
 	"cinnabar/internal/sockio"
 )
@@ -102,7 +103,7 @@ func (c *conn) transmit() {
 		if c.tx.at == len(c.tx.iov) && !c.fill() {
 			return
 		}
-		n, err := c.sock.TryWritev(c.tx.iov[c.tx.at:])
+		n, err := guarded(c.sock.TryWritev, c.tx.iov[c.tx.at:])
 		switch {
 		case err == nil:
 			c.txBytes.Add(uint64(n))
@@ -112,7 +113,7 @@ func (c *conn) transmit() {
 			c.block()
 			return
 		default:
-			c.fail(na.Unreachable, lost(err))
+			c.broke(err)
 			return
 		}
 	}
@@ -178,6 +179,7 @@ func (c *conn) fill() bool {
 		c.fillItem()
 	}
 	c.batched = len(t.marks)
+	c.unwritten = len(t.iov) > 0
 	c.mu.Unlock()
 	return len(t.iov) > 0
 }
@@ -304,6 +306,11 @@ func (c *conn) fillItem() {
 func (c *conn) wrote(n int) {
 	t := &c.tx
 	t.written += uint64(n)
+	if t.done < len(t.marks) {
+		if x := t.marks[t.done].t; x != nil {
+			x.op.Progress.Add(int64(n))
+		}
+	}
 	for n > 0 {
 		if b := t.iov[t.at]; n < len(b) {
 			t.iov[t.at] = b[n:]
@@ -396,29 +403,38 @@ func (c *conn) sweepBatch() {
 		c.settle(true)
 		return
 	}
+	var fault error
 	c.mu.Lock()
 	for i := t.done; i < len(t.marks); i++ {
 		m := &t.marks[i]
 		if m.op != nil && c.forgetCancel(m.op) {
-			c.tx.copyOut(m)
+			fault = errors.Join(fault, c.tx.copyOut(m))
 			c.tx.ended = append(c.tx.ended, ended{op: m.op, err: c.canceledError("send")})
 			m.op = nil
 		}
 		if m.t != nil && m.t.err != nil {
-			c.tx.copyOut(m)
+			fault = errors.Join(fault, c.tx.copyOut(m))
 			c.settleLocked(m)
 		}
 	}
 	c.canceled = c.canceled[:0]
 	c.mu.Unlock()
+	if fault != nil {
+		c.broke(fault)
+	}
 	c.finishEnded()
 }
 
-// copyOut replaces what is left of a mark's vectors by a copy.
-func (t *txState) copyOut(m *mark) {
+// copyOut replaces the unsent rest of a mark's vectors by a copy. After an error the connection must end, because the rest of
+// the message is not to be had.
+func (t *txState) copyOut(m *mark) (fault error) {
 	for i := max(m.first, t.at); i < m.last; i++ {
-		t.iov[i] = append([]byte(nil), t.iov[i]...)
+		b := make([]byte, len(t.iov[i]))
+		_, err := hostmem.Copy(b, t.iov[i])
+		fault = errors.Join(fault, err)
+		t.iov[i] = b
 	}
+	return fault
 }
 
 // forgetCancel removes op from the operations to be given up, and reports whether it was there.

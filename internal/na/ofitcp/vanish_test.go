@@ -71,6 +71,7 @@ func (n *network) cut() {
 
 // TestVanishedHost: when the peer's host has gone without a word, what waits for it fails in bounded time: by keep-alive
 // where nothing is sent, and by bytes that nobody acknowledges where something is.
+// parity: D07
 func TestVanishedHost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")

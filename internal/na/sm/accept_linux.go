@@ -1,23 +1,35 @@
 package sm
 
 import (
-	"os"
+	"errors"
+	"log/slog"
 	"runtime"
+	"time"
 
+	"cinnabar/internal/audit"
 	"cinnabar/internal/na"
+	"cinnabar/internal/shm"
 )
 
 // A server's side of connecting. All of it is the poller's.
 
 // datagramBatch is how many datagrams are read before messages have their turn again.
-const datagramBatch = 64
+const datagramBatch = 16
+
+// welcomeBatch is how many of them may be new connections, which take some tens of microseconds each. A process that
+// connects and leaves without end holds up others' messages for no longer than these take.
+const welcomeBatch = 2
 
 // readSocket takes the commands that clients have sent.
 func (e *Endpoint) readSocket() {
+	welcomed := e.stats.connections.Load()
 	for range datagramBatch {
+		if e.stats.connections.Load() >= welcomed+welcomeBatch {
+			return // the epoll set says again that there are more
+		}
 		d, ok, err := receiveDatagram(e.sock)
 		if !ok {
-			if err != nil && e.mayLog(e.who) {
+			if err != nil && e.mayLog(e.own) {
 				e.cfg.Logger.Warn("the endpoint's socket cannot be read", keyError, err)
 			}
 			return
@@ -35,30 +47,36 @@ func (e *Endpoint) readSocket() {
 // obey does what a datagram says. It takes the descriptors out of d that it keeps.
 func (e *Endpoint) obey(d *datagram) error {
 	who := d.cmd.who()
-	if d.creds && d.uid != uint32(os.Geteuid()) && d.uid != 0 {
-		return violated("a command from user %d", d.uid)
-	}
-	if d.creds && d.pid > 0 && d.pid != who.pid {
-		return violated("a command that names process %d, from process %d", who.pid, d.pid)
+	switch {
+	case !d.creds:
+		return violated(causeCredentials, "a command without its sender's credentials, which the kernel adds")
+	case !trustedUser(d.uid):
+		return violated(causeUser, "a command from user %d", d.uid)
+	case d.pid > 0 && d.pid != who.pid: // 0: of another PID namespace
+		return violated(causeCredentials, "a command that names process %d, from process %d", who.pid, d.pid)
 	}
 	switch d.cmd.kind() {
 	case commandReserved:
 		// The client has put the same command into the ring before; it must not be found there when the pair is another's.
-		defer e.drainCommands()
+		defer e.drainCommands(commandSlots)
 		return e.reserve(d.cmd, d)
 	case commandReleased:
-		return e.release(d.cmd)
+		return e.release(d.cmd, false)
 	}
-	return violated("a command of kind %d", d.cmd.kind())
+	return violated(causeCommand, "a command of kind %d", d.cmd.kind())
 }
 
-// drainCommands takes what is in the command ring: the only way in which clients that never sleep speak. It reports
+// commandBatch is how many commands are taken from the ring before messages have their turn again. Clients can put them
+// there without end.
+const commandBatch = 16
+
+// drainCommands takes at most limit commands out of the command ring. Clients that never sleep send commands in no other way. It reports
 // whether there was anything.
-func (e *Endpoint) drainCommands() (any bool) {
+func (e *Endpoint) drainCommands(limit int) (any bool) {
 	if !e.commandsWaiting() {
 		return false
 	}
-	for range commandSlots {
+	for range limit {
 		var cmd command
 		ok := false
 		if e.region.read(func() { cmd, ok = e.region.commands.pop() }) != nil || !ok {
@@ -70,12 +88,12 @@ func (e *Endpoint) drainCommands() (any bool) {
 		case commandReserved:
 			err = e.reserve(cmd, nil)
 		case commandReleased:
-			err = e.release(cmd)
+			err = e.release(cmd, true)
 		default:
-			err = violated("a command of kind %d in the command ring", cmd.kind())
+			err = violated(causeCommand, "a command of kind %d in the command ring", cmd.kind())
 		}
 		if err != nil {
-			e.complain(&Addr{ep: e, who: cmd.who(), uri: cmd.who().uri()}, err)
+			e.complain(e.newAddr(cmd.who(), cmd.who().uri()), err)
 		}
 	}
 	return any
@@ -95,7 +113,7 @@ func (e *Endpoint) commandsWaiting() (yes bool) {
 func (e *Endpoint) reserve(cmd command, d *datagram) error {
 	who, pair := cmd.who(), cmd.pair()
 	if pair == ownPair || who.pid <= 0 {
-		return violated("process %d connects by pair %d", who.pid, pair)
+		return violated(causeConnect, "process %d connects by pair %d", who.pid, pair)
 	}
 	if old := e.clientOf(pair); old != nil {
 		return e.reserveAgain(old, cmd, d)
@@ -108,7 +126,7 @@ func (e *Endpoint) reserve(cmd command, d *datagram) error {
 	case !claimed && d == nil:
 		return nil // of a client that is gone by now
 	case !claimed:
-		return violated("a connection by pair %d, which is not claimed", pair)
+		return violated(causeConnect, "a connection by pair %d, which is not claimed", pair)
 	case e.refusing.Load():
 		return e.region.read(func() { e.region.releasePair(pair) })
 	}
@@ -121,27 +139,32 @@ func (e *Endpoint) reserveAgain(old *conn, cmd command, d *datagram) error {
 	case d == nil:
 		return nil // the datagram was first, or a client has gone and the pair is another's
 	case old.dead.Load():
-		return violated("a connection by pair %d, which is kept from use", cmd.pair())
+		return violated(causeConnect, "a connection by pair %d, which is kept from use", cmd.pair())
 	case old.provisional && old.addr.who == cmd.who():
 		return old.promote(d)
 	case old.provisional: // that was a client that is gone
 		old.fail(na.Unreachable, errReleased)
 		if e.clientOf(cmd.pair()) != nil {
-			return violated("a connection by pair %d, which is in use", cmd.pair())
+			return violated(causeConnect, "a connection by pair %d, which is in use", cmd.pair())
 		}
 		return e.welcome(cmd, d)
 	case old.addr.who == cmd.who():
 		return nil
 	}
-	return violated("a connection by pair %d, which is process %d's", cmd.pair(), old.addr.who.pid)
+	return violated(causeConnect, "a connection by pair %d, which is process %d's", cmd.pair(), old.addr.who.pid)
 }
 
 // welcome makes the conn of a client.
 func (e *Endpoint) welcome(cmd command, d *datagram) error {
 	who := cmd.who()
-	a := &Addr{ep: e, who: who, uri: who.uri()}
+	a := e.newAddr(who, who.uri())
+	if d != nil {
+		a.uid = d.uid
+	} else if err := checkProcess(who.pid, 0); err != nil { // the command ring says nothing about its writer
+		return violated(causeUser, "a command in the command ring: %v", err)
+	}
 	c := &conn{
-		ep: e, addr: a, reg: e.region, pair: cmd.pair(), server: true, pid: who.pid, bell: -1, ear: -1, pidfd: -1,
+		ep: e, addr: a, reg: e.region, pair: cmd.pair(), server: true, pid: who.pid, ear: -1, pidfd: -1,
 		done: make(chan struct{}), scratch: make([]byte, bufferSize), provisional: d == nil,
 	}
 	if err := c.attach(); err != nil {
@@ -155,9 +178,20 @@ func (e *Endpoint) welcome(cmd command, d *datagram) error {
 	}
 	pidfd, gone := openProcess(who.pid)
 	c.pidfd = pidfd
-	c.probeMemory()
+	refusal, cause := gone, "descriptors"
+	switch {
+	case d != nil && d.cut:
+		refusal = errNoDescriptors
+	case !errors.Is(refusal, errNoDescriptors):
+		refusal, cause = e.take(c), "share"
+	}
+	if refusal == nil {
+		c.probeMemory()
+	}
 	if !e.addConn(c) { // the region goes with the endpoint
-		closeAll(c.ear, c.bell, c.pidfd)
+		c.share.give()
+		c.closeBells()
+		closeAll(c.pidfd)
 		return nil
 	}
 	a.last.Store(c)
@@ -167,10 +201,16 @@ func (e *Endpoint) welcome(cmd command, d *datagram) error {
 		c.fail(na.Unreachable, err)
 		return err
 	}
-	e.trace("client connected", a, nil)
+	if refusal != nil {
+		c.refuse(cause, refusal)
+		return nil
+	}
+	e.cfg.Audit.Record(audit.Accepted, "client", e.hosts(a.who, a.uid), slog.String(keyPeer, a.String()))
 	if gone != nil {
 		e.part(c, &parting{kind: na.Unreachable, err: errDied})
+		return nil
 	}
+	e.makeRoom(time.Now())
 	return nil
 }
 
@@ -180,14 +220,14 @@ func (c *conn) takeBells(d *datagram) error {
 		return nil
 	}
 	if len(d.fds) != 2 {
-		return violated("a connection with %d descriptors; there are 2 or none", len(d.fds))
+		return violated(causeDescriptors, "a connection with %d descriptors; there are 2 or none", len(d.fds))
 	}
 	for _, fd := range d.fds {
 		if !isEventfd(fd) {
-			return violated("a connection with a descriptor that is no eventfd")
+			return violated(causeDescriptors, "a connection with a descriptor that is no eventfd")
 		}
 	}
-	c.ear, c.bell, d.fds = d.fds[0], d.fds[1], nil
+	c.ear, c.bell, d.fds = d.fds[0], shm.NewBell(d.fds[1]), nil
 	return nil
 }
 
@@ -200,11 +240,15 @@ func (c *conn) promote(d *datagram) error {
 		runtime.Gosched()
 	}
 	defer c.leave()
+	if d.cut {
+		return errNoDescriptors
+	}
 	c.addr.mu.Lock()
 	err := c.takeBells(d)
 	c.provisional = false
-	if n := c.owed; err == nil && n > 0 {
-		c.toll(uint64(n))
+	c.share.introduced()
+	if n := min(c.owed, ringSlots); err == nil && n > 0 { // of more messages than the ring holds the others are read
+		c.toll(n)
 	}
 	c.owed = 0
 	c.addr.mu.Unlock()
@@ -214,11 +258,15 @@ func (c *conn) promote(d *datagram) error {
 	return err
 }
 
-// release ends the connection of a client that says so.
-func (e *Endpoint) release(cmd command) error {
+// release ends the connection of a client that says so. fromRing says that the command was in the ring, where any process
+// can put it: only a client that has sent no datagram leaves in this way.
+func (e *Endpoint) release(cmd command, fromRing bool) error {
 	c := e.clientOf(cmd.pair())
 	if c == nil || c.addr.who != cmd.who() {
 		return nil // it has been released by other means
+	}
+	if fromRing && !c.provisional {
+		return violated(causeCredentials, "a command in the command ring that ends the connection of process %d, which sends its commands to the socket", cmd.who().pid)
 	}
 	if c.dead.Load() {
 		e.freePair(c)
@@ -263,5 +311,9 @@ func (e *Endpoint) strangerOf(d *datagram) *Addr {
 	if d.creds {
 		who.pid = d.pid
 	}
-	return &Addr{ep: e, who: who, uri: who.uri()}
+	a := e.newAddr(who, who.uri())
+	if d.creds {
+		a.uid = d.uid
+	}
+	return a
 }

@@ -9,6 +9,7 @@ import (
 	"cinnabar/internal/na"
 )
 
+// parity: H127 D20
 func TestParseTarget(t *testing.T) {
 	host := func() string { return "8323328" }
 	for _, tc := range []struct {
@@ -34,6 +35,7 @@ func TestParseTarget(t *testing.T) {
 	}
 }
 
+// parity: H127 D20
 func TestParseTargetRefuses(t *testing.T) {
 	host := func() string { return "8323328" }
 	for _, tc := range []struct{ in, want string }{
@@ -67,6 +69,7 @@ func TestParseTargetRefuses(t *testing.T) {
 }
 
 // TestCombined parses the combined address that C prints, and prints it again.
+// parity(recorded): H127 D20
 func TestCombined(t *testing.T) {
 	const s = "uid://8323328#na+sm://23853-0#ofi+tcp://127.0.0.1:46591"
 	c, ok, err := parseCombined(s)

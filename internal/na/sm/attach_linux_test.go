@@ -11,6 +11,7 @@ import (
 )
 
 // TestAttachRefused reaches for a process that the kernel does not let this one reach.
+// parity: D17
 func TestAttachRefused(t *testing.T) {
 	probed, moved := make(chan error), make(chan error)
 	user := memoryEnd(t)
@@ -23,7 +24,7 @@ func TestAttachRefused(t *testing.T) {
 		runtime.LockOSThread() // and never unlocked: the thread ends with its rights
 		dropPtrace()
 		probed <- probe(1)
-		tr := &transfer{to: to, frags: []na.Fragment{{Remote: r, Local: make([]byte, 8)}}, total: 8}
+		tr := &transfer{op: new(na.Op), to: to, frags: []na.Fragment{{Remote: r, Local: make([]byte, 8)}}, total: 8}
 		moved <- tr.run(inlineBytes)
 	}()
 	probeErr, moveErr := <-probed, <-moved
@@ -50,6 +51,7 @@ func dropPtrace() {
 }
 
 // TestAttachRefusedByName: without the kernel and without a relay, the error of a transfer says what would help.
+// parity: D17
 func TestAttachRefusedByName(t *testing.T) {
 	user := memoryEnd(t)
 	gone := deadProcess(t)

@@ -29,12 +29,10 @@ func (c *conn) tryBury() {
 // may still read their answers in it.
 func (c *conn) buryServer() {
 	e := c.ep
-	for _, fd := range [...]int{c.ear, c.bell} {
-		if fd >= 0 {
-			e.poll.remove(fd)
-		}
+	if c.ear >= 0 {
+		e.poll.remove(c.ear)
 	}
-	closeAll(c.ear, c.bell)
+	c.closeBells()
 	if p := c.parting.Load(); !c.self && !e.closed.Load() && p != nil && p.keep {
 		e.cfg.Logger.Debug("a pair is kept from use until its client has ended", keyPeer, c.addr.String())
 		return
@@ -54,6 +52,7 @@ func (e *Endpoint) freePair(c *conn) {
 	if !mine {
 		return
 	}
+	c.share.give()
 	if c.pidfd >= 0 {
 		e.poll.remove(c.pidfd)
 		closeAll(c.pidfd)
@@ -106,30 +105,41 @@ func (c *conn) buryClient() {
 		return
 	}
 	cmd := makeCommand(e.who, c.pair, commandReleased, 0)
-	if c.bell < 0 {
+	if c.bell == nil {
 		_ = c.reg.read(func() { _ = c.reg.commands.push(cmd) }) // best effort: nobody could be told of a failure
 		c.letGo()
 		return
 	}
-	path := e.cfg.socketPath(c.addr.uri)
-	err := e.sendCommand(path, cmd)
+	uri := c.addr.uri
+	err := e.sendTo(uri, cmd)
 	c.letGo()
-	if errors.Is(err, unix.EAGAIN) && !e.spawn(func() { e.farewell(path, cmd) }) {
-		e.farewell(path, cmd) // Close waits for the burial
+	if errors.Is(err, unix.EAGAIN) && !e.spawn(func() { e.farewell(uri, cmd) }) {
+		e.farewell(uri, cmd) // Close waits for the burial
 	}
 }
 
 // letGo closes what a client's conn has.
 func (c *conn) letGo() {
-	closeAll(c.ear, c.bell, c.pidfd)
+	c.closeBells()
+	closeAll(c.pidfd)
 	_ = c.reg.Close() // nobody touches it any more
 }
 
 // farewellLimit is for how long a server is given to read its socket.
 const farewellLimit = 2 * time.Second
 
+// sendTo sends a command without descriptors to a server's socket, if that is a trusted user's.
+func (e *Endpoint) sendTo(uri string, cmd command) error {
+	sock, err := openServerSocket(&e.cfg, uri)
+	if err != nil || sock < 0 {
+		return err
+	}
+	defer closeAll(sock)
+	return e.sendCommand(pathOf(sock), cmd)
+}
+
 // farewell repeats the last command to a server until it is taken.
-func (e *Endpoint) farewell(path string, cmd command) {
+func (e *Endpoint) farewell(uri string, cmd command) {
 	end := time.NewTimer(farewellLimit)
 	defer end.Stop()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -140,7 +150,7 @@ func (e *Endpoint) farewell(path string, cmd command) {
 			return
 		case <-tick.C:
 		}
-		if err := e.sendCommand(path, cmd); !errors.Is(err, unix.EAGAIN) {
+		if err := e.sendTo(uri, cmd); !errors.Is(err, unix.EAGAIN) {
 			return
 		}
 	}
@@ -158,7 +168,7 @@ func (e *Endpoint) withdraw(c *conn) {
 			e.poll.remove(fd)
 		}
 	}
-	closeAll(c.ear, c.bell)
+	c.closeBells()
 	e.mu.Lock()
 	delete(e.byID, c.id)
 	e.mu.Unlock()

@@ -199,6 +199,7 @@ func (s *capturedServer) apply(words []capturedWord) {
 
 // TestCapturedServer plays the server in C of recorded conversations, one that waits in the kernel and one that polls, to a
 // client of this package, which leaves the same bytes in the region and the same datagrams as the client in C.
+// parity(recorded): H126
 func TestCapturedServer(t *testing.T) {
 	for _, name := range []string{"sum_waiting.txt", "sum_polling.txt"} {
 		t.Run(name, func(t *testing.T) {
@@ -230,7 +231,7 @@ func TestCapturedServer(t *testing.T) {
 			s.apply(c.phases["answered"])
 			for i, m := range answers {
 				if s.sock >= 0 {
-					if err := shm.Signal(s.fds[1], 1); err != nil {
+					if err := addTokens(s.fds[1], 1); err != nil {
 						t.Fatal(err)
 					}
 				}

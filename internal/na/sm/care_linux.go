@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"cinnabar/internal/na"
@@ -112,6 +111,8 @@ func (e *Endpoint) tick(now time.Time) {
 		k.next = now
 		e.sweepBuffers()
 		e.sweepPairs()
+		e.noteIdle(now)
+		e.makeRoom(now)
 	}
 }
 
@@ -153,8 +154,8 @@ func (e *Endpoint) checkServers() {
 		if c.server || c.addr.awaits.Load() == 0 || c.inode == 0 || c.pid == e.who.pid {
 			continue
 		}
-		st, err := os.Stat(e.cfg.objectPath(c.addr.uri))
-		removed := errors.Is(err, fs.ErrNotExist) || err == nil && inodeOf(st) != c.inode
+		f, err := lstat(e.cfg.objectPath(c.addr.uri))
+		removed := errors.Is(err, fs.ErrNotExist) || err == nil && f.Ino != c.inode
 		if removed && !maps(c.pid, c.inode) {
 			e.part(c, &parting{kind: na.Unreachable, err: errClosing})
 		}
@@ -175,13 +176,6 @@ func maps(pid int32, inode uint64) bool {
 		}
 	}
 	return false
-}
-
-func inodeOf(st fs.FileInfo) uint64 {
-	if s, ok := st.Sys().(*syscall.Stat_t); ok {
-		return s.Ino
-	}
-	return 0
 }
 
 // sweepBuffers gives back copy buffers that were claimed by clients that have died before the buffer was in their ring.

@@ -185,6 +185,7 @@ func TestShutdown(t *testing.T) {
 }
 
 // TestNameTaken opens a second endpoint under the name of a living one, which goes on.
+// parity: D20
 func TestNameTaken(t *testing.T) {
 	cfg := Config{Address: "sm://taken"}
 	server, _ := serve(t, cfg)
@@ -201,6 +202,7 @@ func TestNameTaken(t *testing.T) {
 
 // TestLivingStays has an endpoint open while others live, of which one has a socket and no region, and one is not set up
 // to the end.
+// parity: H07 D19
 func TestLivingStays(t *testing.T) {
 	cfg := Config{Prefix: privatePrefix("l")}
 	server, _ := serve(t, cfg)
@@ -213,6 +215,7 @@ func TestLivingStays(t *testing.T) {
 }
 
 // TestReclaim removes what dead processes have left, in all states.
+// parity: H07 D19
 func TestReclaim(t *testing.T) {
 	cfg, err := Config{Prefix: privatePrefix("r")}.withDefaults(2)
 	if err != nil {
@@ -248,6 +251,7 @@ func TestReclaim(t *testing.T) {
 }
 
 // TestPlaces has 255 clients at once: the next one is told why it waits, and gets a place that becomes free.
+// parity: H128
 func TestPlaces(t *testing.T) {
 	server, _ := serve(t, Config{})
 	raws := make([]*rawClient, pairs-1)

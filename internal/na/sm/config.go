@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
 
@@ -39,6 +41,19 @@ type Config struct {
 	ShmDir string
 	// SocketDir is where sockets are: empty stands for /tmp (NA_SM_TMP_DIRECTORY of C's build).
 	SocketDir string
+	// Quota counts what each remote host holds; nil: a Book without limits.
+	Quota *hostquota.Book
+	// Audit counts and logs connections and refusals; nil: a Trail of its own, on Logger.
+	Audit *audit.Trail
+
+	// hosts says which host a peer's resources are counted for; nil: hostOf does. Tests have clients of one process count
+	// for several.
+	hosts *hostRule
+}
+
+// hostRule returns the host that a peer's resources are counted for.
+type hostRule struct {
+	of func(who identity, uid uint32) hostquota.Host
 }
 
 // Defaults of Config.
@@ -69,6 +84,12 @@ func (cfg Config) withDefaults(procs int) (Config, error) {
 	setDefault(&cfg.SocketDir, defaultSocket)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Quota == nil {
+		cfg.Quota = hostquota.NewBook(hostquota.Limits{})
+	}
+	if cfg.Audit == nil {
+		cfg.Audit = audit.New(cfg.Logger)
 	}
 	switch {
 	case cfg.Listen && cfg.Handler == nil:

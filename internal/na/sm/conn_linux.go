@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"sync/atomic"
+	"time"
 
 	"cinnabar/internal/na"
 	"cinnabar/internal/shm"
@@ -31,10 +32,15 @@ type conn struct {
 	in  ring // the receive role's
 	ext *block
 
-	bell  int // eventfd that wakes the peer, -1 if it needs none; guarded by addr.mu
-	ear   int // eventfd by which the peer wakes this process, -1 if there is none
-	pidfd int // of the peer's process, -1 if there is none
+	bell  *shm.Bell // wakes the peer, nil if it needs none; guarded by addr.mu
+	ear   int       // eventfd by which the peer wakes this process, -1 if there is none
+	pidfd int       // of the peer's process, -1 if there is none
 	pid   int32
+
+	share      share
+	idleSince  time.Time    // the poller's: when the positions seenAt were seen first, zero if never
+	seenAt     uint64       // the poller's
+	unanswered atomic.Int32 // of a client: requests without the response so far
 
 	owed        int  // guarded by addr.mu: messages that a bell that may come yet has to be rung for
 	provisional bool // the poller's: the peer has no datagram sent so far
@@ -121,6 +127,9 @@ func (c *conn) send(kind uint8, tag uint32, msg []byte) (ok bool, err error) {
 	}
 	shm.Publish()
 	c.out.push(makeDescriptor(tag, len(msg), buffer, kind))
+	if kind == typeExpected {
+		c.unanswered.Add(-1)
+	}
 	c.unhold()
 	c.ring()
 	return true, nil
@@ -181,17 +190,25 @@ func (c *conn) ring() {
 		if c.ext.asleep.Load() != 0 && c.ext.asleep.CompareAndSwap(1, 0) {
 			c.toll(1)
 		}
-	case c.bell >= 0:
+	case c.bell != nil:
 		c.toll(1)
 	case c.provisional:
 		c.owed++
 	}
 }
 
-// toll adds n tokens to the bell. It can only fail because the peer has filled the counter itself.
-func (c *conn) toll(n uint64) {
-	if c.bell >= 0 {
-		_ = shm.Signal(c.bell, n)
+// toll adds n to the peer's eventfd, which wakes the peer.
+func (c *conn) toll(n int) {
+	if c.bell != nil {
+		c.bell.Ring(n)
+	}
+}
+
+// closeBells closes both eventfds.
+func (c *conn) closeBells() {
+	closeAll(c.ear)
+	if c.bell != nil {
+		c.bell.Close()
 	}
 }
 
@@ -205,11 +222,25 @@ type arrival struct {
 }
 
 // violation is what a peer has done against the protocol.
-type violation struct{ text string }
+type violation struct{ cause, text string }
 
 func (v *violation) Error() string { return v.text }
 
-func violated(format string, args ...any) error { return &violation{fmt.Sprintf(format, args...)} }
+// violated returns a violation. cause is a constant, by which violations are counted.
+func violated(cause, format string, args ...any) error {
+	return &violation{cause, fmt.Sprintf(format, args...)}
+}
+
+// Causes of violations.
+const (
+	causeCommand     = "command"
+	causeConnect     = "connection"
+	causeCredentials = "command of another process"
+	causeDatagram    = "datagram"
+	causeDescriptors = "descriptors"
+	causeMessage     = "message"
+	causeUser        = "other user"
+)
 
 // take takes the oldest message out of the ring, if there is one, and copies it to where it belongs. The caller has the
 // receive role.
@@ -241,10 +272,14 @@ func (c *conn) take(m *arrival) (ok bool, err error) {
 		m.data = c.scratch[:copy(c.scratch, data)]
 	case typeRebuilt:
 		return false, errRebuilt
+	case typeEvicted:
+		return false, errEvicted
+	case typeRefused:
+		return false, errRefused
 	case typeExpectedOld:
-		return false, violated("a message of type 2: the peer is of Mercury 2.2 or before, whose answers 2.3 and later do not take")
+		return false, violated(causeMessage, "a message of type 2: the peer is of Mercury 2.2 or before, whose answers 2.3 and later do not take")
 	default:
-		return false, violated("a message of type %d", d.kind())
+		return false, violated(causeMessage, "a message of type %d", d.kind())
 	}
 	if len(data) > 0 && d.buffer() != inlineBuffer {
 		releaseBit(c.reg.bufferMap, d.buffer())
@@ -261,15 +296,15 @@ func (c *conn) payload(d descriptor, at int) ([]byte, error) {
 		return nil, nil
 	case i == inlineBuffer && c.ext != nil:
 		if n > inlineSize {
-			return nil, violated("a message of %d bytes in a slot of %d", n, inlineSize)
+			return nil, violated(causeMessage, "a message of %d bytes in a slot of %d", n, inlineSize)
 		}
 		return slot(c.ext.in, at)[:n], nil
 	case n > bufferSize:
-		return nil, violated("a message of %d bytes; a copy buffer has %d", n, bufferSize)
+		return nil, violated(causeMessage, "a message of %d bytes; a copy buffer has %d", n, bufferSize)
 	case i >= buffers:
-		return nil, violated("copy buffer %d; there are %d", i, buffers)
+		return nil, violated(causeMessage, "copy buffer %d; there are %d", i, buffers)
 	case c.reg.bufferMap.Load()>>i&1 != 0:
-		return nil, violated("a message in copy buffer %d, which is free", i)
+		return nil, violated(causeMessage, "a message in copy buffer %d, which is free", i)
 	}
 	return c.reg.buffer(i)[:n], nil
 }
@@ -314,7 +349,9 @@ func (c *conn) receive(limit int) (n int) {
 func (c *conn) trouble(err error) {
 	switch {
 	case c.ep.cutOff(c, err):
-	case !c.server && (errors.Is(err, errRebuilt) || errors.Is(err, errZero) || errors.Is(err, shm.ErrFault)): // whoever it was, it was not the peer
+	case !c.server && (errors.Is(err, errEvicted) || errors.Is(err, errRefused)): // the server is right
+		c.fail(na.Unreachable, err)
+	case !c.server && (errors.Is(err, errRebuilt) || errors.Is(err, errZero) || errors.Is(err, shm.ErrFault)): // another program's doing
 		c.fail(na.Unreachable, err)
 	default:
 		c.offend(err)
@@ -348,6 +385,7 @@ func (c *conn) request(m *arrival) {
 	if !c.serves.Load() {
 		c.serves.Store(true)
 	}
+	c.unanswered.Add(1)
 	msg := &c.role.message
 	*msg = na.Message{From: c.addr, Tag: m.tag, Data: m.data}
 	if t := e.cfg.Handler.Request(msg); t != nil {

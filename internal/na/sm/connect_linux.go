@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
-	"os"
 	"strconv"
 	"time"
 
@@ -115,24 +114,46 @@ func (t *attempt) open() error {
 	if err != nil {
 		return err
 	}
-	r := newRegion(m)
-	if err = r.check(a.who); err == nil {
-		t.pid = a.who.pid
-		if t.pid == 0 {
-			err = r.read(func() { t.pid = r.owner().pid })
-		}
-	}
-	if err == nil {
-		t.pidfd, err = openProcess(t.pid)
-	}
-	if err != nil {
+	if err := t.examine(newRegion(m)); err != nil {
+		closeAll(t.pidfd)
+		t.pidfd = -1
 		_ = m.Close() // only looked at
 		return err
 	}
-	if st, err := os.Stat(path); err == nil {
-		t.inode = inodeOf(st)
+	return nil
+}
+
+// examine makes sure that a region is that of the endpoint that is looked for, that other users have not made it and
+// cannot change it, and that its process lives and is the one that has made it.
+func (t *attempt) examine(r *region) (err error) {
+	f := r.File()
+	if err := checkFile(r.Name(), f, sharedWrite); err != nil {
+		return err
 	}
-	t.reg = r
+	if err := r.check(t.addr.who); err != nil {
+		return err
+	}
+	t.pid = t.addr.who.pid
+	var started uint64
+	if err := r.read(func() {
+		if t.pid == 0 {
+			t.pid = r.owner().pid
+		}
+		if r.extended {
+			started = shm.Uint64(r.b, offStarted).Load()
+		}
+	}); err != nil {
+		return err
+	}
+	// The process is opened first: later checks by its number are about that process, if it still lives
+	// in the end.
+	if t.pidfd, err = openProcess(t.pid); err != nil {
+		return err
+	}
+	if err := checkProcess(t.pid, started); err != nil {
+		return fmt.Errorf("%s is not of the process that it names: %w", r.Name(), err)
+	}
+	t.reg, t.inode = r, f.Ino
 	return nil
 }
 
@@ -145,11 +166,16 @@ func openProcess(pid int32) (int, error) {
 	switch {
 	case errors.Is(err, unix.ESRCH):
 		return -1, fmt.Errorf("%w: there is no process %d", errDied, pid)
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM):
+		return -1, fmt.Errorf("%w: process %d: %w", errNoDescriptors, pid, err)
 	case err != nil:
 		return -1, nil
 	}
 	return fd, nil
 }
+
+// errNoDescriptors refuses a connection, because the end of a process without a descriptor would not be noticed.
+var errNoDescriptors = errors.New("no file descriptor is left: raise the limit of open files (ulimit -n)")
 
 // ended tells whether the process of a pidfd has ended.
 func ended(pidfd int) bool {
@@ -186,13 +212,17 @@ func (t *attempt) claim() (err error) {
 // announce tells the server of the connection, which can be used from then on.
 func (t *attempt) announce() error {
 	e := t.ep
-	path := e.cfg.socketPath(t.addr.uri)
-	refused, absent := probeSocket(path)
-	if refused {
-		return fmt.Errorf("its process does not listen any more: %s refuses", path)
+	sock, err := openServerSocket(&e.cfg, t.addr.uri)
+	if err != nil {
+		return err
+	}
+	defer closeAll(sock)
+	absent := sock < 0
+	if refused, _ := probeServer(sock); refused {
+		return fmt.Errorf("its process does not listen any more: %s refuses", e.cfg.socketPath(t.addr.uri))
 	}
 	c := &conn{
-		ep: e, addr: t.addr, reg: t.reg, pair: t.pair, pid: t.pid, pidfd: t.pidfd, inode: t.inode, bell: -1, ear: -1,
+		ep: e, addr: t.addr, reg: t.reg, pair: t.pair, pid: t.pid, pidfd: t.pidfd, inode: t.inode, ear: -1,
 		done: make(chan struct{}), scratch: make([]byte, bufferSize),
 	}
 	c.role.held.Store(true) // what c has is the attempt's until the server knows of it: nobody else is to bury it
@@ -208,13 +238,13 @@ func (t *attempt) announce() error {
 			version = extensionVersion
 			c.extend()
 			if err := t.reg.read(func() { c.rebuilt = shm.Uint32(t.reg.b, offRebuilt).Load() }); err != nil {
-				closeAll(c.ear, c.bell)
+				c.closeBells()
 				return err
 			}
 		}
 	}
 	if !e.addConn(c) {
-		closeAll(c.ear, c.bell)
+		c.closeBells()
 		return errClosing
 	}
 	if err := c.watchFDs(); err != nil {
@@ -222,7 +252,7 @@ func (t *attempt) announce() error {
 		return err
 	}
 	cmd := makeCommand(e.who, t.pair, commandReserved, version)
-	if err := t.tell(c, path, cmd); err != nil {
+	if err := t.send(c, sock, cmd); err != nil {
 		e.withdraw(c)
 		return err
 	}
@@ -253,16 +283,16 @@ func (c *conn) extend() { c.ext = newBlock(c.reg.b, c.pair, c.server) }
 // makeBells makes the doorbells of a client. The server's counts tokens if it is C's, which takes them one by one.
 func (c *conn) makeBells() error {
 	flags := unix.EFD_NONBLOCK | unix.EFD_CLOEXEC
-	var err error
-	if c.bell, err = unix.Eventfd(0, flags|unix.EFD_SEMAPHORE); err != nil {
-		c.bell = -1
+	bell, err := unix.Eventfd(0, flags|unix.EFD_SEMAPHORE)
+	if err != nil {
 		return fmt.Errorf("eventfd: %w", err)
 	}
-	if c.ear, err = unix.Eventfd(0, flags); err != nil {
-		closeAll(c.bell)
-		c.bell, c.ear = -1, -1
+	ear, err := unix.Eventfd(0, flags)
+	if err != nil {
+		closeAll(bell)
 		return fmt.Errorf("eventfd: %w", err)
 	}
+	c.bell, c.ear = shm.NewBell(bell), ear
 	return nil
 }
 
@@ -279,22 +309,30 @@ func (c *conn) watchFDs() error {
 	return nil
 }
 
-// tell sends the command: to the socket, or, if there is none because the server never sleeps, into the command ring.
-func (t *attempt) tell(c *conn, path string, cmd command) (err error) {
-	if c.bell < 0 {
+// probeServer is [probeSocket] for a socket that openServerSocket has opened.
+func probeServer(sock int) (refused, absent bool) {
+	if sock < 0 {
+		return false, true
+	}
+	return probeSocket(pathOf(sock))
+}
+
+// send sends the command: to the socket, or, if there is none because the server never sleeps, into the command ring.
+func (t *attempt) send(c *conn, sock int, cmd command) (err error) {
+	if c.bell == nil {
 		defer t.reg.Recover(t.reg.Guard(), &err)
 		if err := t.reg.commands.push(cmd); err != nil {
 			return again{err}
 		}
 		return nil
 	}
-	switch err := t.ep.sendCommand(path, cmd, c.bell, c.ear); {
+	switch err := t.ep.sendCommand(pathOf(sock), cmd, c.bell.FD(), c.ear); {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ETOOMANYREFS), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR):
 		return again{fmt.Errorf("%s does not read its socket: %w", t.addr, err)}
 	default:
-		return fmt.Errorf("send to %s: %w", path, err)
+		return fmt.Errorf("send to %s: %w", t.ep.cfg.socketPath(t.addr.uri), err)
 	}
 }
 

@@ -29,7 +29,9 @@
 // Whatever a peer can write is checked: descriptors, lengths, indices and positions are read once, and messages are
 // copied out before anybody looks at them. A peer that breaks the rules, dies, or is stopped costs its own connection;
 // what it held comes back when its process has ended. That is all the protection there is: a region is open to all
-// processes of its user, and the kernel lets these read and write each other's whole memory in any case.
+// processes of its user, and the kernel lets these read and write each other's whole memory in any case. Other users are
+// kept out by the owners and rights of all files, which both sides compare before they use a file; see trust_linux.go.
+// The resources that one process can take from a server are bounded; see share_linux.go.
 //
 // Limits: Linux only. Messages have 4,096 bytes at most. A server has 255 clients at most; the next one waits for a place.
 // C's endpoints with names of their own cannot be reached by C's clients, and C's servers take 511 connections in their

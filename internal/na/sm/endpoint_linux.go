@@ -2,6 +2,7 @@ package sm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -12,6 +13,8 @@ import (
 	"time"
 	"weak"
 
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 	"cinnabar/internal/shm"
 )
@@ -30,10 +33,12 @@ type Endpoint struct {
 	private *region // for messages to oneself without Listen; made when needed
 	sock    int     // datagrams to servers, and from clients
 	bound   bool    // the socket has its place
-	files   struct{ region, socket os.FileInfo }
+	sockDir int     // the directory of the socket, -1 without Listen; the poller's while it runs
+	files   struct{ region, socket shm.File }
 	notify  int // inotify descriptor, -1 if there is none
 	poll    *poller
 	watch   watcher
+	places  *hostquota.Book // the region's
 	care    care
 	stats   counters
 
@@ -77,9 +82,6 @@ type Endpoint struct {
 	// nextID is the number of the next conn.
 	// +checklocks:mu
 	nextID int32
-	// complaints is when each process was last complained about.
-	// +checklocks:mu
-	complaints map[identity]time.Time
 }
 
 var _ na.Endpoint = (*Endpoint)(nil)
@@ -94,21 +96,34 @@ func Open(_ context.Context, cfg Config) (na.Endpoint, error) {
 	if err != nil {
 		return nil, &na.Error{Kind: na.Invalid, Op: "open", Addr: cfg.Address, Err: err}
 	}
+	for tries := 1; ; tries++ {
+		e, err := openAs(cfg, name)
+		if err == nil {
+			return e, nil
+		}
+		if name != "" || !isForeign(err) || tries == maxNumbers { // else another user has the names of that number
+			return nil, err
+		}
+	}
+}
+
+// openAs opens an endpoint with the next number of this process.
+func openAs(cfg Config, name string) (*Endpoint, error) {
 	id, err := takeNumber()
 	if err != nil {
 		return nil, &na.Error{Kind: na.NotAvailable, Op: "open", Addr: cfg.Address, Err: err}
 	}
 	e := &Endpoint{
-		cfg: cfg, who: identity{int32(os.Getpid()), id}, sock: -1, notify: -1,
+		cfg: cfg, who: identity{int32(os.Getpid()), id}, sock: -1, sockDir: -1, notify: -1,
 		maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)), lonely: runtime.GOMAXPROCS(0) == 1, stop: make(chan struct{}), pollEnd: make(chan struct{}),
 		finished: make(chan struct{}), addrs: make(map[string]weak.Pointer[Addr]), active: make(map[*Addr]struct{}),
-		byID: make(map[int32]*conn), complaints: make(map[identity]time.Time),
+		byID: make(map[int32]*conn), places: hostquota.NewBook(hostquota.Limits{hostquota.Connections: pairs - 1}),
 	}
 	e.conns.Store(new([]*conn))
 	if name == "" {
 		name = e.who.uri()
 	}
-	e.own = &Addr{ep: e, who: e.who, uri: name}
+	e.own = e.newAddr(e.who, name)
 	e.watch.ep, e.watch.stop = e, make(chan struct{})
 	if err := e.establish(); err != nil {
 		e.undo()
@@ -136,11 +151,15 @@ func (e *Endpoint) establish() (err error) {
 	if err := e.createRegion(); err != nil {
 		return err
 	}
-	e.files.region = keepSpare(e.cfg.objectPath(e.own.uri), e.cfg.spareObject(e.own.uri))
+	e.keepSpare(e.cfg.objectPath(e.own.uri), e.cfg.spareObject(e.own.uri), e.files.region)
 	if err := e.bindSocket(); err != nil {
 		return err
 	}
-	e.files.socket = keepSpare(e.cfg.socketPath(e.own.uri), e.cfg.spareSocket(e.own.uri))
+	sock := pathOf(e.sockDir) + "/" + sockName
+	if e.files.socket, err = lstat(sock); err != nil {
+		return err
+	}
+	e.keepSpare(sock, e.cfg.spareSocket(e.own.uri), e.files.socket)
 	e.openNotify()
 	return nil
 }
@@ -149,7 +168,7 @@ func (e *Endpoint) establish() (err error) {
 func (e *Endpoint) undo() {
 	e.removeObjects()
 	returnNumber(e.who.id)
-	closeAll(e.sock, e.notify)
+	closeAll(e.sock, e.sockDir, e.notify)
 	if e.poll != nil {
 		_ = e.poll.set.Close() // nothing is written through it
 	}
@@ -268,7 +287,7 @@ func (e *Endpoint) connectSelf() error {
 		e.private = r
 	}
 	c := &conn{
-		ep: e, addr: e.own, reg: r, pair: ownPair, server: true, self: true, pid: e.who.pid, bell: -1, ear: -1, pidfd: -1,
+		ep: e, addr: e.own, reg: r, pair: ownPair, server: true, self: true, pid: e.who.pid, ear: -1, pidfd: -1,
 		done: make(chan struct{}), scratch: make([]byte, bufferSize),
 	}
 	if err := c.attach(); err != nil {
@@ -368,16 +387,51 @@ func (e *Endpoint) Shutdown() {
 	_ = e.region.read(func() { e.region.setClosing(closingRefuses) }) // a region that faults refuses anyway
 }
 
-// Close implements [na.Endpoint].
+// Close implements [na.Endpoint]. It returns when its context has ended, or after some seconds if that has no deadline, even
+// if the kernel still works on a transfer that it cannot interrupt; the endpoint closes when that ends.
 func (e *Endpoint) Close(ctx context.Context) error {
 	e.Shutdown()
-	e.closing.Do(e.end)
-	<-e.finished
+	e.closing.Do(func() { go e.end() })
+	if !e.waitFinished(ctx) {
+		return &na.Error{Kind: na.Closed, Op: "close", Addr: e.own.String(), Err: errHeldUp}
+	}
 	if err := e.runners.Wait(ctx); err != nil {
 		return &na.Error{Kind: na.Closed, Op: "close", Addr: e.own.String(), Err: fmt.Errorf("tasks are still running: %w", err)}
 	}
 	return nil
 }
+
+// Close waits for the endpoint's own goroutines until closeGrace after its context has ended, and for closeLimit if the
+// context has no deadline. They end within moments, unless the kernel waits for a peer: for memory of the peer that a
+// third process provides, for example.
+const (
+	closeLimit = 5 * time.Second
+	closeGrace = time.Second
+)
+
+// waitFinished waits for all but tasks, and reports whether that has ended.
+func (e *Endpoint) waitFinished(ctx context.Context) bool {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, closeLimit-closeGrace)
+		defer cancel()
+	}
+	select {
+	case <-e.finished:
+		return true
+	case <-ctx.Done():
+	}
+	limit := time.NewTimer(closeGrace)
+	defer limit.Stop()
+	select {
+	case <-e.finished:
+		return true
+	case <-limit.C:
+		return false
+	}
+}
+
+var errHeldUp = errors.New("the kernel has not finished a transfer from or to a peer's memory; the endpoint closes as soon as it has")
 
 // end ends everything and waits for the endpoint's own goroutines, which takes moments: servers are given a short while
 // to take what they were sent.
@@ -466,36 +520,24 @@ func (e *Endpoint) endConns() {
 
 // counters are what an endpoint counts.
 type counters struct {
-	connections, unmatched, dropped, complaints, checks, parks atomic.Uint64
+	connections, unmatched, dropped, complaints, checks, parks, restores, refused, evicted atomic.Uint64
 }
 
-// complain logs that a peer breaks the protocol, not more than once a minute for each.
+// complain counts and logs that a peer breaks the protocol. The audit bounds the lines.
 func (e *Endpoint) complain(a *Addr, err error) {
 	e.stats.complaints.Add(1)
-	if e.mayLog(a.who) {
-		e.cfg.Logger.Warn("peer breaks the protocol", keyPeer, a.String(), keyError, err)
+	cause := causeMessage
+	if v, ok := errors.AsType[*violation](err); ok {
+		cause = v.cause
 	}
+	e.cfg.Audit.Record(audit.Broken, cause, e.hosts(a.who, a.uid), slog.String(keyPeer, a.String()), slog.Any(keyError, err))
 }
 
-// mayLog reports whether a peer is due for a line in the log.
-func (e *Endpoint) mayLog(who identity) bool {
-	now := time.Now()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if last, seen := e.complaints[who]; seen && now.Sub(last) < complainEvery {
-		return false
-	}
-	if len(e.complaints) >= maxComplaints {
-		clear(e.complaints)
-	}
-	e.complaints[who] = now
-	return true
+// mayLog reports whether the log may have a line about a peer.
+func (e *Endpoint) mayLog(a *Addr) bool {
+	_, ok := audit.Allow(e.hosts(a.who, a.uid))
+	return ok
 }
-
-const (
-	complainEvery = time.Minute
-	maxComplaints = 1024 // peers that are remembered
-)
 
 // Keys of log lines.
 const (

@@ -92,6 +92,7 @@ const phase = 100
 
 // TestParkCyclesOfProcesses has two processes call and answer after random times around the spin window, until both have
 // parked many times: none stays parked.
+// parity: H126 G75
 func TestParkCyclesOfProcesses(t *testing.T) {
 	n, long := countFrom(t, cyclesEnv, 200)
 	s := start(t, "pacer")
@@ -170,6 +171,7 @@ const inFlight = 64
 var messageSizes = [...]int{8, 64, 8, 256, 8, 8, 300, 8, 8, 1024, 8}
 
 // TestMessages sends many messages from one process to another and back, and loses, doubles and disorders none.
+// parity: H126
 func TestMessages(t *testing.T) {
 	n, _ := countFrom(t, messagesEnv, 20_000)
 	s := start(t, "counter")

@@ -7,6 +7,7 @@ import (
 	"testing"
 )
 
+// parity: H127
 func TestHostID(t *testing.T) {
 	for _, tc := range []struct {
 		ip   net.IP

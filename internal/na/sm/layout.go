@@ -63,6 +63,8 @@ const (
 	typeExpectedOld = 2
 	typeExpected    = 3
 	typeRebuilt     = 0xFE // of this package: the region was made anew, and what was in it is lost
+	typeEvicted     = 0xFD // of this package: the server has ended the connection, which was idle, to make room
+	typeRefused     = 0xFC // of this package: the server has no connection left for the client's process
 )
 
 // descriptor stands in a slot of a ring for a message:

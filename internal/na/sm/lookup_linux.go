@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cinnabar/internal/na"
+	"cinnabar/internal/shm"
 )
 
 // Lookup implements [na.Endpoint]. Of an endpoint with a name it finds out the process, which it reads from the
@@ -42,7 +43,14 @@ func (e *Endpoint) ownerOf(name string) (identity, error) {
 		return identity{}, err
 	}
 	defer func() { _ = f.Close() }() // it was only read
-	var b [serializedLen]byte        // a region begins as a serialized address
+	st, err := shm.FileOf(int(f.Fd()))
+	if err == nil {
+		err = checkFile(path, st, sharedWrite)
+	}
+	if err != nil {
+		return identity{}, err
+	}
+	var b [serializedLen]byte // a region begins as a serialized address
 	if _, err := io.ReadFull(f, b[:]); err != nil {
 		return identity{}, fmt.Errorf("%s is no region: %w", path, err)
 	}
@@ -92,7 +100,7 @@ func (e *Endpoint) RegisterSegments(segs [][]byte, access na.Access) (na.Memory,
 		return nil, err
 	}
 	ownMemories.add(e.who, &e.mem)
-	e.mem.relay.listen(e.who, &e.mem, e.cfg.Logger)
+	e.mem.relay.listen(e)
 	return m, nil
 }
 

@@ -38,9 +38,12 @@ func (m *memory) AppendHandle(b []byte) []byte {
 // the old handle, are not stopped. They move memory as long as it is mapped, whatever it is used for by then; so its
 // owner closes it when the peers have said that they are done, as a program in C does.
 func (m *memory) Close() {
-	m.table.drop(m)
+	m.Revoke()
 	m.revoke()
 }
+
+// Revoke implements [na.Memory]: the memory is served to no peer any more.
+func (m *memory) Revoke() { m.table.drop(m) }
 
 // revoke ends serving the memory.
 func (m *memory) revoke() {

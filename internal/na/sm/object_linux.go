@@ -2,6 +2,7 @@ package sm
 
 import (
 	"bytes"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -27,13 +28,16 @@ func (cfg *Config) socketDir(uri string) string {
 }
 func (cfg *Config) socketPath(uri string) string { return filepath.Join(cfg.socketDir(uri), "sock") }
 
+// maxNumbers is how many endpoints a process has at most, because a number has 8 bits.
+const maxNumbers = 256
+
 // numbers are those of the endpoints of this process, which count up as C's do, and begin anew after 256.
 var numbers struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	next uint8
 	// +checklocks:mu
-	taken [256]bool
+	taken [maxNumbers]bool
 }
 
 // takeNumber returns a number that no endpoint of this process has.
@@ -62,10 +66,8 @@ func returnNumber(id uint8) {
 // under another name. What a dead process has left under the name is removed; the region of a living one is an error.
 func (e *Endpoint) createRegion() error {
 	path := e.cfg.objectPath(e.own.uri)
-	draft := path + ".new"
-	if err := os.Remove(draft); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
+	// Another user cannot take a name that is not known before, as .new alone would be.
+	draft := path + "." + rand.Text() + draftSuffix
 	m, err := shm.Create(draft, extendedSize)
 	if err != nil {
 		return err
@@ -77,16 +79,23 @@ func (e *Endpoint) createRegion() error {
 		err = publish(draft, path)
 	}
 	if err != nil {
-		_ = m.Close()        // nobody has seen it, and
-		_ = os.Remove(draft) // the error at hand is the one to tell
+		_ = m.Close()        // no peer has seen it, and
+		_ = os.Remove(draft) // the error at hand is the one to return
 		if errors.Is(err, fs.ErrExist) {
+			if foreign := foreignAt(path, nil); foreign != nil {
+				return foreign
+			}
 			return &na.Error{Kind: na.InUse, Op: "open", Addr: e.own.String(), Err: fmt.Errorf("%s is another endpoint's, whose process lives", path)}
 		}
 		return err
 	}
 	e.region = r
+	e.files.region = m.File()
 	return nil
 }
+
+// draftSuffix ends the name of a region that is being set up.
+const draftSuffix = ".new"
 
 // publish gives a file its name, unless that is taken.
 func publish(draft, path string) error {
@@ -128,7 +137,11 @@ func reclaimAll(cfg *Config) {
 		for _, f := range list {
 			name := strings.TrimPrefix(f.Name(), ".") // which spares begin with
 			if uri, ok := strings.CutPrefix(name, cfg.Prefix+"-"); ok {
-				reclaim(cfg, strings.TrimSuffix(uri, ".new"))
+				if draft, ok := strings.CutSuffix(uri, draftSuffix); ok {
+					removeUnused(cfg.objectPath(uri), false) // mapped while it is being set up
+					uri = draft
+				}
+				reclaim(cfg, uri)
 			}
 		}
 	}
@@ -143,25 +156,50 @@ func reclaim(cfg *Config, uri string) bool {
 	if !ownerGone(cfg, uri) {
 		return false
 	}
-	var dead []string // sockets
-	for _, sock := range [...]string{cfg.socketPath(uri), cfg.spareSocket(uri)} {
-		switch refused, absent := probeSocket(sock); {
+	dir, err := openSocketDir(cfg, uri) // never by a link, which another user could have put there
+	if isForeign(err) {
+		return false
+	}
+	defer closeAll(dir)
+	var dead []deadSocket
+	for _, s := range [...]deadSocket{{dir, cfg.socketPath(uri), sockName}, {unix.AT_FDCWD, cfg.spareSocket(uri), cfg.spareSocket(uri)}} {
+		if s.dir == -1 {
+			continue
+		}
+		switch refused, absent := s.probe(); {
 		case refused:
-			dead = append(dead, sock)
+			dead = append(dead, s)
 		case !absent:
 			return false
 		}
 	}
-	for _, path := range [...]string{object, object + ".new", cfg.spareObject(uri)} {
+	for _, path := range [...]string{object, object + draftSuffix, cfg.spareObject(uri)} {
 		if !removeUnused(path, dead != nil) {
 			return false
 		}
 	}
-	for _, sock := range dead {
-		_ = os.Remove(sock)
+	for _, s := range dead {
+		_ = unix.Unlinkat(s.dir, s.name, 0)
 	}
 	_ = os.Remove(cfg.socketDir(uri)) // stays if there is anything else in it
 	return true
+}
+
+// deadSocket is a socket that may be one that no process listens on any more: name in the directory dir.
+type deadSocket struct {
+	dir        int
+	path, name string
+}
+
+// probe reports whether the socket is there but no process listens, or it is not there. A socket of another user counts
+// as one that is listened on.
+func (s *deadSocket) probe() (refused, absent bool) {
+	fd, err := openSocketIn(s.dir, s.path, s.name)
+	if err != nil {
+		return false, errors.Is(err, fs.ErrNotExist)
+	}
+	defer closeAll(fd)
+	return probeSocket(pathOf(fd))
 }
 
 // removeUnused removes a region that nobody uses; with known dead owners, clients do not count. It reports whether there
@@ -263,8 +301,9 @@ func (e *Endpoint) removeObjects() {
 	for _, path := range [...]string{e.cfg.objectPath(uri), e.cfg.spareObject(uri)} {
 		removeSame(path, e.files.region)
 	}
-	for _, path := range [...]string{e.cfg.socketPath(uri), e.cfg.spareSocket(uri)} {
-		removeSame(path, e.files.socket)
+	if e.bound {
+		removeSame(e.cfg.spareSocket(uri), e.files.socket)
+		removeSame(pathOf(e.sockDir)+"/"+sockName, e.files.socket)
 	}
 	_ = os.Remove(e.cfg.socketDir(uri)) // as C's clean-up would; stays if there is anything in it
 }

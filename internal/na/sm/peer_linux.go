@@ -93,7 +93,7 @@ func (e *Endpoint) addrOf(who identity, uri string) *Addr {
 	if a := e.addrs[uri].Value(); a != nil && a.who == who { // else another endpoint has taken the name
 		return a
 	}
-	a := &Addr{ep: e, who: who, uri: uri}
+	a := e.newAddr(who, uri)
 	e.addrs[uri] = weak.Make(a)
 	runtime.AddCleanup(a, e.forget, uri)
 	return a

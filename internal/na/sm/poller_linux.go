@@ -200,7 +200,7 @@ func (p *poller) round() (got bool) {
 		p.look()
 		p.tick(time.Now())
 	}
-	if e.drainCommands() {
+	if e.drainCommands(commandBatch) {
 		got = true
 	}
 	if p.blocks.Load() > 0 && p.unblock() {
@@ -236,6 +236,9 @@ func (p *poller) look() {
 			return
 		}
 		p.dispatch(p.events[:n])
+		if n < len(p.events) { // the socket alone would always be there again while clients send commands
+			return
+		}
 	}
 }
 

@@ -23,7 +23,7 @@ func (c *conn) probeMemory() {
 		a.relayed.Store(true)
 	}
 	switch {
-	case !e.mayLog(a.who):
+	case !e.mayLog(a):
 	case c.ext != nil:
 		e.cfg.Logger.Info("the peer copies its memory for this process, which takes longer than if the kernel did", keyPeer, a.String(), keyError, why)
 	default:

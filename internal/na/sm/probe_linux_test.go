@@ -44,6 +44,7 @@ func (p *player) confined(target string) error {
 
 // TestProbeOnConnect has a process that the kernel does not let reach this one's memory connect to it, and be connected to: it knows
 // so before any transfer, and whether the peer will copy instead.
+// parity: H126 D17
 func TestProbeOnConnect(t *testing.T) {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil { // against a process of the same user without rights
 		t.Fatal(err)

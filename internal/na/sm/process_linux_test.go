@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -55,6 +56,8 @@ func playRole(role string) int {
 		err = p.confined(os.Getenv(targetEnv))
 	case "counter":
 		err = p.counter()
+	case "flooder":
+		err = p.flooder(os.Getenv(targetEnv), os.Getenv(stepEnv))
 	case "unmapper":
 		err = p.unmapper()
 	default:
@@ -206,7 +209,7 @@ func (p *player) raw(target, stop string) error {
 	at("head moved")
 	out.push(makeDescriptor(5, 9, b, typeUnexpected))
 	at("pushed")
-	if err := shm.Signal(bell, 1); err != nil {
+	if err := addTokens(bell, 1); err != nil {
 		return err
 	}
 	at("rung")
@@ -239,12 +242,23 @@ type child struct {
 
 func start(t testing.TB, role string, env ...string) *child {
 	t.Helper()
+	return startAs(t, os.Geteuid(), role, env...)
+}
+
+// startAs is start for a user. Only root can start a process of another user.
+func startAs(t testing.TB, uid int, role string, env ...string) *child {
+	t.Helper()
 	c := &child{t: t, cmd: exec.Command(os.Args[0], "-test.run=^$"), lines: make(chan string, 100)}
 	c.cmd.Env = append(os.Environ(), append(env, roleEnv+"="+role)...)
 	if !slices.ContainsFunc(env, func(s string) bool { return strings.HasPrefix(s, prefixEnv) }) {
 		c.cmd.Env = append(c.cmd.Env, prefixEnv+"="+testPrefix)
 	}
 	c.cmd.Stderr = os.Stderr
+	if uid != os.Geteuid() {
+		c.cmd.Path = "/proc/self/exe" // the directory of the test's program is closed to others
+		c.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+		c.cmd.Dir = "/"
+	}
 	var err error
 	if c.in, err = c.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
@@ -370,6 +384,7 @@ func TestClientStopped(t *testing.T) {
 
 // TestServerKilled kills a server: calls under way end in bounded time, so do later ones, and the next endpoint to open
 // removes what it has left.
+// parity: D01
 func TestServerKilled(t *testing.T) {
 	prefix := privatePrefix("k")
 	s := start(t, "server", prefixEnv+"="+prefix)

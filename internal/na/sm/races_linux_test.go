@@ -252,6 +252,7 @@ func TestSpinStalls(t *testing.T) {
 }
 
 // TestSpinInVain has spins bring nothing: less than one chance in a hundred is taken in the end, and all once one has.
+// parity: G75
 func TestSpinInVain(t *testing.T) {
 	var l luck
 	for range luckMisses {

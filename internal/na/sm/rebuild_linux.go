@@ -55,7 +55,7 @@ func (e *Endpoint) mend() {
 		c.leave()
 	}
 	switch {
-	case !e.mayLog(e.who):
+	case !e.mayLog(e.own):
 	case err != nil:
 		e.cfg.Logger.Error("another program has cut off the endpoint's region, which cannot be made anew: open the endpoint again", keyPeer, e.own.String(), keyError, err)
 	default:
@@ -74,7 +74,7 @@ func (e *Endpoint) setMending(yes bool) {
 // regionFile returns a name of the region's file.
 func (e *Endpoint) regionFile() (string, error) {
 	for _, path := range [...]string{e.cfg.spareObject(e.own.uri), e.cfg.objectPath(e.own.uri)} {
-		if st, err := os.Lstat(path); err == nil && os.SameFile(st, e.files.region) {
+		if f, err := lstat(path); err == nil && f.Same(e.files.region) {
 			return path, nil
 		}
 	}
@@ -141,7 +141,7 @@ func (e *Endpoint) rebuildWhole(path string, held []*conn) (err error) {
 //
 // +checklocksignore
 func (e *Endpoint) rebuild(path string, held []*conn) error {
-	if err := os.Truncate(path, extendedSize); err != nil {
+	if err := shm.Extend(path, e.files.region, extendedSize); err != nil {
 		return err
 	}
 	taken := e.knownPairs()

@@ -14,6 +14,7 @@ import (
 
 // TestCutOff has the file of a server's region cut off, several times and to several sizes: clients of this package get
 // errors for what is under way and go on with their next calls, one of C's kind goes on, new ones come, and nothing is lost.
+// parity: H07
 func TestCutOff(t *testing.T) {
 	for _, spin := range []time.Duration{0, -1} {
 		cfg := Config{Prefix: privatePrefix("c"), Spin: spin}
@@ -125,6 +126,7 @@ func TestCutOffUnread(t *testing.T) {
 }
 
 // TestCutOffNameless cuts off a region whose names are gone: it cannot be made anew, and calls fail.
+// parity: H07
 func TestCutOffNameless(t *testing.T) {
 	server, _ := serve(t, Config{Prefix: privatePrefix("e")})
 	client := open(t, Config{Prefix: server.cfg.Prefix})
@@ -161,6 +163,7 @@ func TestCutOffNameless(t *testing.T) {
 
 // TestCutOffAgain has the region cut off several times in quick succession, also while it is being made anew: that is no
 // reason to give it up.
+// parity: H07
 func TestCutOffAgain(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector's atomic operations do not survive that a region is cut off while they are under way")
@@ -221,7 +224,7 @@ func TestFaultKeepsBuffer(t *testing.T) {
 		}
 	}()
 	r.init(identity{1, 1}, 0)
-	c := &conn{reg: r, pair: 1, bell: -1, ear: -1}
+	c := &conn{reg: r, pair: 1, ear: -1}
 	if err := c.attach(); err != nil {
 		t.Fatal(err)
 	}

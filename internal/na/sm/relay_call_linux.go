@@ -291,6 +291,7 @@ func (t *transfer) relayOver(l *relayLink) error {
 			return &na.Error{Kind: kind, Err: err}
 		}
 		t.done += b.bytes
+		t.op.Progress.Add(int64(b.bytes))
 	}
 	return nil
 }

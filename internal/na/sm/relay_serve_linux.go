@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
 
@@ -24,10 +26,17 @@ func relayName(who identity) string { return "@" + objectPrefix + who.uri() + ".
 // each transfer that is under way, and one for arenas. One that says nothing costs a goroutine and a descriptor.
 const maxRelays = pairs * (maxLinks + 1)
 
+// mostRelays returns how many connections are served at once on a machine of that capacity. They take a quarter of the
+// descriptors at most, because the rest of the program needs some too.
+func mostRelays(m hostquota.Capacity) int { return int(max(1, min(maxRelays, m.Files/4))) }
+
 // relay serves the endpoint's memory to peers that the kernel does not let reach it.
 type relay struct {
-	mem *memories
-	log *slog.Logger
+	ep    *Endpoint
+	mem   *memories
+	log   *slog.Logger
+	links *hostquota.Book // counts connections for each process
+	most  int             // connections at once
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -37,28 +46,27 @@ type relay struct {
 	// +checklocks:mu
 	closed bool
 	stop   chan struct{} // closed by close; made by listen
-	// warned is when a refused connection was last told of.
-	// +checklocks:mu
-	warned time.Time
 
 	grants grants
 	wg     sync.WaitGroup
 }
 
 // listen begins to serve. It is called when memory is registered and returns at once if that is not the first time.
-func (r *relay) listen(who identity, mem *memories, log *slog.Logger) {
+func (r *relay) listen(e *Endpoint) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ln != nil || r.closed {
 		return
 	}
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: relayName(who), Net: "unix"})
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: relayName(e.who), Net: "unix"})
 	if err != nil { // the name is another process's; all else works without it
 		r.closed = true
-		log.Warn("sm: peers that the kernel does not let reach this process's memory will not reach it at all", keyError, err)
+		e.cfg.Logger.Warn("sm: the socket for transfers does not listen, so peers without the kernel's permission to access this process's memory cannot use it", keyError, err)
 		return
 	}
-	r.ln, r.mem, r.log, r.conns, r.stop = ln, mem, log, make(map[*net.UnixConn]struct{}), make(chan struct{})
+	r.ep, r.ln, r.mem, r.log, r.conns, r.stop = e, ln, &e.mem, e.cfg.Logger, make(map[*net.UnixConn]struct{}), make(chan struct{})
+	r.most = mostRelays(hostquota.Machine())
+	r.links = hostquota.NewBook(hostquota.Limits{hostquota.Connections: int64(r.most)})
 	r.wg.Go(func() { r.accept(ln) })
 }
 
@@ -78,14 +86,15 @@ func (r *relay) accept(ln acceptor) {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			r.warn("sm: no connection for memory can be taken", err)
+			if _, ok := audit.Allow(hostquota.Host{}); ok {
+				r.log.Warn("sm: no connection for memory can be taken", keyError, err)
+			}
 			if !r.pause() {
 				return
 			}
 			continue
 		}
 		if err := r.admit(c); err != nil {
-			r.warn("sm: connection for memory refused", err)
 			_ = c.Close() // it was not used
 		}
 	}
@@ -103,37 +112,44 @@ func (r *relay) pause() bool {
 	}
 }
 
-// warn logs once a minute at most: anybody on this host can connect.
-func (r *relay) warn(msg string, err error) {
-	r.mu.Lock()
-	due := r.warned.IsZero() || time.Since(r.warned) >= complainEvery
-	if due {
-		r.warned = time.Now()
-	}
-	r.mu.Unlock()
-	if due {
-		r.log.Warn(msg, keyError, err)
-	}
-}
+var errManyRelays = errors.New("no more connections for memory are served at once")
 
-var errManyRelays = fmt.Errorf("%d are served already", maxRelays)
-
+// admit begins to serve a connection, if it is of a trusted user and its process has its share.
 func (r *relay) admit(c *net.UnixConn) error {
-	if _, err := trusted(c); err != nil {
+	cred, err := credentials(c)
+	if err != nil {
 		return err
 	}
+	h := r.ep.hosts(identity{pid: cred.Pid}, cred.Uid)
+	cause := causeUser
+	if err = checkCredentials(cred); err == nil {
+		cause, err = "share", r.begin(c, h)
+	}
+	if err != nil && !errors.Is(err, net.ErrClosed) {
+		r.ep.cfg.Audit.Record(audit.Refused, cause, h, slog.String("connection", "memory"), slog.Any(keyError, err))
+	}
+	return err
+}
+
+// begin starts the goroutine that serves a connection of the host h.
+func (r *relay) begin(c *net.UnixConn, h hostquota.Host) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return net.ErrClosed
 	}
-	if len(r.conns) == maxRelays {
+	if len(r.conns) >= r.most {
 		return errManyRelays
+	}
+	link := r.links.Account(h)
+	if err := link.Take(hostquota.Connections, 1); err != nil {
+		return err
 	}
 	r.conns[c] = struct{}{}
 	r.wg.Go(func() {
+		defer link.Give(hostquota.Connections, 1)
 		defer r.drop(c)
-		if err := r.serve(c); err != nil {
+		if err := r.serve(c, r.ep.cfg.Quota.Account(h)); err != nil {
 			r.log.Debug("sm: connection for memory ends", keyError, err)
 		}
 	})
@@ -148,23 +164,36 @@ func (r *relay) drop(c *net.UnixConn) {
 	_ = c.Close() // nothing is to be saved
 }
 
-// trusted returns the process at the other end of c; it must be of the same user, or of root, as the kernel demands for
-// what the socket stands in for.
+// trusted returns the process at the other end of c. It must be of a trusted user, because the kernel demands the same for
+// process_vm_readv and process_vm_writev, which the socket replaces.
 func trusted(c *net.UnixConn) (pid int32, err error) {
-	raw, err := c.SyscallConn()
+	cred, err := credentials(c)
+	if err == nil {
+		err = checkCredentials(cred)
+	}
 	if err != nil {
 		return 0, err
+	}
+	return cred.Pid, nil
+}
+
+// credentials returns the process at the other end of c, as it was when it connected or listened.
+func credentials(c *net.UnixConn) (*unix.Ucred, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
 	}
 	var cred *unix.Ucred
 	var sysErr error
 	err = raw.Control(func(fd uintptr) { cred, sysErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	if err = errors.Join(err, sysErr); err != nil {
-		return 0, err
+	return cred, errors.Join(err, sysErr)
+}
+
+func checkCredentials(cred *unix.Ucred) error {
+	if !trustedUser(cred.Uid) {
+		return fmt.Errorf("process %d is of user %d, and this one of user %d", cred.Pid, cred.Uid, os.Geteuid())
 	}
-	if own := os.Geteuid(); cred.Uid != 0 && int(cred.Uid) != own {
-		return 0, fmt.Errorf("process %d is of user %d, and this one of user %d", cred.Pid, cred.Uid, own)
-	}
-	return cred.Pid, nil
+	return nil
 }
 
 // relayed is the state of serving one request.
@@ -178,8 +207,11 @@ type relayed struct {
 // relayStates keeps memory for as many requests as are served at once. Connections are far more.
 var relayStates = sync.Pool{New: func() any { return new(relayed) }}
 
-// serve answers the requests of one connection.
-func (r *relay) serve(c *net.UnixConn) error {
+// relayWait is how long a peer may take to send the rest of a request, and to take an answer.
+const relayWait = 30 * time.Second
+
+// serve answers the requests of one connection, which is of the host that account belongs to.
+func (r *relay) serve(c *net.UnixConn, account *hostquota.Account) error {
 	var head [relayRequest]byte
 	for {
 		if _, err := io.ReadFull(c, head[:]); errors.Is(err, io.EOF) {
@@ -191,14 +223,26 @@ func (r *relay) serve(c *net.UnixConn) error {
 		if err != nil {
 			return err
 		}
-		if err := r.serveOne(c, h); err != nil {
+		if err := c.SetDeadline(time.Now().Add(relayWait)); err != nil {
+			return err
+		}
+		if err := r.serveOne(c, h, account); err != nil {
+			return err
+		}
+		if err := c.SetDeadline(time.Time{}); err != nil { // between requests it may be silent
 			return err
 		}
 	}
 }
 
 // serveOne reads what is left of a request and answers it.
-func (r *relay) serveOne(c *net.UnixConn, h relayHead) error {
+func (r *relay) serveOne(c *net.UnixConn, h relayHead, account *hostquota.Account) error {
+	n := int64(h.segments*relaySegment + h.bytes)
+	if err := account.Take(hostquota.Memory, n); err != nil {
+		r.ep.cfg.Audit.Record(audit.Refused, "memory", account.Host(), slog.Any(keyError, err))
+		return err
+	}
+	defer account.Give(hostquota.Memory, n)
 	s, _ := relayStates.Get().(*relayed)
 	defer relayStates.Put(s)
 	if err := s.read(c, h); err != nil {
@@ -207,7 +251,9 @@ func (r *relay) serveOne(c *net.UnixConn, h relayHead) error {
 	if h.access == relayMap {
 		return r.grants.give(c, &r.mem.arenas, s.segs[0].addr)
 	}
-	s.answer(r.mem, h)
+	if err := s.answer(r.mem, h); err != nil {
+		r.ep.cfg.Audit.Record(audit.Denied, "shared memory", account.Host(), slog.Any(keyError, err))
+	}
 	_, err := c.Write(s.out)
 	return err
 }
@@ -228,8 +274,8 @@ func (s *relayed) read(c io.Reader, h relayHead) (err error) {
 	return err
 }
 
-// answer does what a request asks for and makes the answer.
-func (s *relayed) answer(of *memories, h relayHead) {
+// answer performs the access that a request asks for and makes the answer. If it is a refusal, answer returns the cause.
+func (s *relayed) answer(of *memories, h relayHead) error {
 	n := 0
 	if h.access == na.ReadOnly {
 		n = h.bytes
@@ -253,10 +299,11 @@ func (s *relayed) answer(of *memories, h relayHead) {
 			text := err.Error()
 			text = text[:min(len(text), relayText)]
 			s.out = append(appendRelayAnswer(s.out[:0], relayRefused, len(text)), text...)
-			return
+			return err
 		}
 		data = data[seg.len:]
 	}
+	return nil
 }
 
 // room returns a slice of n bytes, b's memory if that suffices.

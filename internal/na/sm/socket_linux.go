@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cinnabar/internal/na"
+	"cinnabar/internal/shm"
 )
 
 // openSocket makes the datagram socket: clients send commands with it, and a server receives them.
@@ -18,19 +19,50 @@ func openSocket() (int, error) {
 	return fd, os.NewSyscallError("socket", err)
 }
 
-// bindSocket gives the endpoint's socket its place, from which peers' commands come. The kernel tells who sends them.
-func (e *Endpoint) bindSocket() error {
-	dir, path := e.cfg.socketDir(e.own.uri), e.cfg.socketPath(e.own.uri)
-	if err := os.Mkdir(dir, 0o775); err != nil && !errors.Is(err, fs.ErrExist) {
+// makeSocketDir makes the directory of the endpoint's socket, or takes the one that is there if it is this user's, and
+// opens it. In a directory of another user that user could put a socket of theirs in the place of the endpoint's.
+func (e *Endpoint) makeSocketDir() (int, error) {
+	path := e.cfg.socketDir(e.own.uri)
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return -1, err
+	}
+	fd, err := openPath(unix.AT_FDCWD, path, unix.O_DIRECTORY)
+	if err != nil {
+		return -1, foreignAt(path, err)
+	}
+	f, err := shm.FileOf(fd)
+	switch own := uint32(os.Geteuid()); {
+	case err != nil:
+	case f.UID != own: // root's too, because this user could not remove the socket from it
+		err = &foreignError{path, f, own}
+	case f.Mode&sharedWrite != 0: // a program with another umask has left it
+		err = os.Chmod(pathOf(fd), 0o700)
+	}
+	if err != nil {
+		closeAll(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// bindSocket gives the endpoint's socket its place, from which peers' commands come. The kernel adds
+// the sender's credentials to each command.
+func (e *Endpoint) bindSocket() (err error) {
+	if e.sockDir, err = e.makeSocketDir(); err != nil {
 		return err
 	}
 	if err := unix.SetsockoptInt(e.sock, unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err != nil {
 		return os.NewSyscallError("setsockopt", err)
 	}
-	err := unix.Bind(e.sock, &unix.SockaddrUnix{Name: path})
-	if errors.Is(err, unix.EADDRINUSE) { // the region is ours, so a socket without it is nobody's
-		if refused, _ := probeSocket(path); refused && os.Remove(path) == nil {
-			err = unix.Bind(e.sock, &unix.SockaddrUnix{Name: path})
+	if err := unix.Fchmod(e.sock, 0o600); err != nil { // the mode of the file that bind will make
+		return os.NewSyscallError("fchmod", err)
+	}
+	// Bound by the descriptor of the directory that was checked, even if another directory has its name by now.
+	path, place := e.cfg.socketPath(e.own.uri), &unix.SockaddrUnix{Name: pathOf(e.sockDir) + "/" + sockName}
+	err = unix.Bind(e.sock, place)
+	if errors.Is(err, unix.EADDRINUSE) { // the region is ours, so a socket without one has no owner
+		if refused, _ := probeSocket(place.Name); refused && unix.Unlinkat(e.sockDir, sockName, 0) == nil {
+			err = unix.Bind(e.sock, place)
 		}
 	}
 	if errors.Is(err, unix.EADDRINUSE) {
@@ -49,6 +81,7 @@ type datagram struct {
 	pid   int32 // of the sender, as the kernel knows it
 	uid   uint32
 	creds bool
+	cut   bool // there were more descriptors, for which there is no room: in the message, or in this process
 	fds   []int
 }
 
@@ -68,13 +101,16 @@ func receiveDatagram(sock int) (d datagram, ok bool, err error) {
 	}
 	list, err := unix.ParseSocketControlMessage(control[:cn])
 	if err != nil {
-		return d, true, violated("a datagram with unreadable control data: %v", err)
+		return d, true, violated(causeDatagram, "a datagram with unreadable control data: %v", err)
 	}
 	for i := range list {
 		d.control(&list[i])
 	}
-	if n != commandSize || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
-		return d, true, violated("a datagram of %d bytes and %d descriptors; it has %d bytes, and 2 descriptors or none", n, len(d.fds), commandSize)
+	if d.cut = flags&unix.MSG_CTRUNC != 0; d.cut {
+		d.close()
+	}
+	if n != commandSize || flags&unix.MSG_TRUNC != 0 {
+		return d, true, violated(causeDatagram, "a datagram of %d bytes and %d descriptors; it has %d bytes, and 2 descriptors or none", n, len(d.fds), commandSize)
 	}
 	d.cmd = command(binary.LittleEndian.Uint64(b[:]))
 	return d, true, nil
@@ -104,8 +140,8 @@ func closeAll(fds ...int) {
 	}
 }
 
-// isEventfd tells whether fd, which a peer has sent, is an eventfd that does not block: a write to anything else could
-// keep the writer for ever.
+// isEventfd reports whether fd, which a peer has sent, is an eventfd. That it does not block is set here too, but means
+// little, because the flag is the open file's and the peer can clear it: see [shm.Bell].
 func isEventfd(fd int) bool {
 	var b [64]byte
 	n, err := unix.Readlink("/proc/self/fd/"+itoa(fd), b[:])

@@ -114,6 +114,7 @@ func (t *transfer) run(limit uint64) error {
 			return accessError(t.to.who.pid, at, err)
 		}
 		t.done += n
+		t.op.Progress.Add(int64(n))
 	}
 	return nil
 }

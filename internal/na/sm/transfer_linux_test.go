@@ -23,7 +23,11 @@ import (
 // memoryEnd is an endpoint without messages: what these tests need of one.
 func memoryEnd(t testing.TB) *Endpoint {
 	t.Helper()
-	e := &Endpoint{who: identity{int32(os.Getpid()), uint8(testEnds.Add(1))}}
+	cfg, err := Config{}.withDefaults(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &Endpoint{cfg: cfg, who: identity{int32(os.Getpid()), uint8(testEnds.Add(1))}}
 	e.cfg.Logger = slog.New(slog.DiscardHandler)
 	e.transfers.init()
 	t.Cleanup(func() {
@@ -510,6 +514,7 @@ func TestMemoryIsPinned(t *testing.T) {
 	}
 }
 
+// parity: D17
 func TestAttachError(t *testing.T) {
 	for _, tc := range []struct {
 		scope, want string

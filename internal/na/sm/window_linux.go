@@ -36,14 +36,21 @@ type windows struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	owners map[identity]*windowOwner
+	// bytes is how much is mapped.
+	// +checklocks:mu
+	bytes uint64
 	// +checklocks:mu
 	closed bool
 
 	wg sync.WaitGroup // of the goroutines of owners
 }
 
-// maxWindows is how many arenas of one peer are mapped. The others are reached through the kernel.
-const maxWindows = 256
+// Bounds on the memory that is mapped. Other arenas are reached through the kernel. The file of an arena may be as long as its owner
+// likes although it takes no memory, so without a bound a peer could use up this process's addresses.
+const (
+	maxWindows     = 256     // arenas of one peer
+	maxWindowBytes = 1 << 40 // of all peers
+)
 
 // windowOwner is a peer whose arenas are mapped. A goroutine listens to what it says, until the connection ends.
 type windowOwner struct {
@@ -97,15 +104,35 @@ func (ws *windows) release(w *window) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	w.users--
-	w.unmapUnused()
+	ws.unmapUnused(w)
 }
 
-// unmapUnused unmaps a window that is gone and that nobody uses. The caller holds windows.mu.
-func (w *window) unmapUnused() {
+// unmapUnused unmaps a window that is gone and that no transfer uses.
+//
+// +checklocks:ws.mu
+func (ws *windows) unmapUnused(w *window) {
 	if w.gone && w.users == 0 && w.mem != nil {
+		ws.bytes -= uint64(len(w.mem))
 		_ = unix.Munmap(w.mem) // it was mapped
 		w.mem = nil
 	}
+}
+
+// reserve counts n bytes that are about to be mapped, and reports whether there is room for them.
+func (ws *windows) reserve(n uint64) bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if n > maxWindowBytes-ws.bytes {
+		return false
+	}
+	ws.bytes += n
+	return true
+}
+
+func (ws *windows) unreserve(n uint64) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.bytes -= n
 }
 
 // attend asks an owner for arenas, one at a time, and hears what becomes of them.
@@ -151,7 +178,7 @@ func (ws *windows) forget(o *windowOwner) {
 	for _, w := range o.maps {
 		if w != nil {
 			w.gone = true
-			w.unmapUnused()
+			ws.unmapUnused(w)
 		}
 	}
 }
@@ -214,8 +241,12 @@ func (ws *windows) take(o *windowOwner, b []byte, files []*os.File) error {
 	if len(files) != 1 {
 		return errRights
 	}
+	if !ws.reserve(g.size) {
+		return nil // it was asked for, so it is not asked for again
+	}
 	mem, err := mapArena(files[0], g.size)
 	if err != nil {
+		ws.unreserve(g.size)
 		return err
 	}
 	return ws.keep(o, g.id, &window{base: g.base, mem: mem})
@@ -227,7 +258,7 @@ func (ws *windows) keep(o *windowOwner, id uint64, w *window) error {
 	defer ws.mu.Unlock()
 	if old, asked := o.maps[id]; !asked || old != nil || ws.closed {
 		w.gone = true
-		w.unmapUnused()
+		ws.unmapUnused(w)
 		return fmt.Errorf("arena %#x was not asked for", id)
 	}
 	o.maps[id] = w
@@ -243,7 +274,7 @@ func (ws *windows) drop(o *windowOwner, id uint64) {
 	delete(o.maps, id)
 	if w != nil {
 		w.gone = true
-		w.unmapUnused()
+		ws.unmapUnused(w)
 	}
 }
 
@@ -318,6 +349,7 @@ func (t *transfer) runMapped(w *window) error {
 			return err
 		}
 		t.done += n
+		t.op.Progress.Add(int64(n))
 	}
 	return nil
 }

@@ -1,0 +1,127 @@
+package ofitcp
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
+	"cinnabar/internal/na"
+)
+
+// maxAnswers is how many answers to requests may wait on one connection for the peer to read, each with the memory of its
+// request. Beyond it the connection is ended, because its peer has asked for more than it takes. The layer above counts
+// those of a host ([hostquota.Unsent]).
+const maxAnswers = 8192
+
+// unread returns an error if too many answers wait for the peer to read.
+func (c *conn) unread() error {
+	if n := c.answers.Load(); n >= maxAnswers {
+		return fmt.Errorf("the peer has left %d answers to its requests unread; the limit is %d", n, maxAnswers)
+	}
+	return nil
+}
+
+// takeConnection counts a connection for a host. If the limit, or the host's share of it, is used up, idle connections
+// give way first; one does so, too, when little is left.
+func (e *Endpoint) takeConnection(a *hostquota.Account) error {
+	err := a.Take(hostquota.Connections, 1)
+	for try := 0; err != nil && try < 4 && e.evictIdle(); try++ {
+		err = a.Take(hostquota.Connections, 1)
+	}
+	if err == nil && e.cfg.Quota.Near(hostquota.Connections) {
+		e.evictIdle()
+	}
+	return err
+}
+
+// errEvicted is the cause of the end of a connection that gave way.
+var errEvicted = errors.New("the connection was idle and gave way to another one, because connections or descriptors are running out")
+
+// evictIdle ends the connection that has been idle for longest, of the host that has most of them. A host that has no
+// more than its fair share loses none. False: there is none.
+func (e *Endpoint) evictIdle() bool {
+	for range 4 { // a connection that is found may be in use by now
+		worst := e.longestIdle()
+		if worst == nil {
+			return false
+		}
+		if worst.evict() {
+			e.cfg.Audit.Record(audit.Evicted, causeIdle, worst.account.Host())
+			return true
+		}
+	}
+	return false
+}
+
+// longestIdle returns the connection that gives way next; nil: there is none.
+func (e *Endpoint) longestIdle() (worst *conn) {
+	for _, c := range e.connections() {
+		if a := c.account; a.Host().IsZero() || a.Used(hostquota.Connections) <= a.Fair(hostquota.Connections) {
+			continue
+		}
+		if (worst == nil || c.before(worst)) && c.idle() {
+			worst = c
+		}
+	}
+	return worst
+}
+
+// evict ends the connection if it is idle, and reports whether it has. A call that begins at the same time makes another
+// connection, because its request finds this one dead and its receive stays with the peer.
+func (c *conn) evict() bool { return c.end(failure{na.Unreachable, errEvicted}, endIdle) }
+
+// before reports whether c gives way rather than d: its host has more connections, or c is the older in use.
+func (c *conn) before(d *conn) bool {
+	m, n := c.account.Used(hostquota.Connections), d.account.Used(hostquota.Connections)
+	return m > n || m == n && c.used.Load() < d.used.Load()
+}
+
+// idle reports whether nothing is under way on the connection: no call, no request that is being handled, no transfer, no
+// access to memory, and nothing to be sent.
+func (c *conn) idle() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.idleLocked()
+}
+
+// idleLocked is idle.
+//
+// +checklocks:c.mu
+func (c *conn) idleLocked() bool {
+	if c.origin.holds.Load() > 0 || c.moving.Load() > 0 || c.expects.Load() > 0 || c.owes.Load() > 0 ||
+		c.peer.awaits.Load() > 0 && c.peer.conn.Load() == c || c.hasTasks() {
+		return false
+	}
+	return c.down == nil && c.queue.len() == 0 && c.stalled.len() == 0 && !c.unwritten && len(c.cork) == 0 &&
+		c.direct.op == nil && c.writeTo[0].m == nil
+}
+
+// touch notes that the connection is in use. The endpoint's clock counts the connections that were made, so that the hot
+// path reads no time.
+func (c *conn) touch() {
+	if now := c.ep.stats.connections.Load(); c.used.Load() != now {
+		c.used.Store(now)
+	}
+}
+
+// outOfDescriptors reports whether an error says that the process, or the system, can have no more descriptors.
+func outOfDescriptors(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
+// spare is a descriptor that is kept for the time when no other is left. Only the accepting goroutine uses it.
+type spare struct{ f *os.File }
+
+// open takes a descriptor, if one is left.
+func (s *spare) open() { s.f, _ = os.Open(os.DevNull) }
+
+// close gives it back.
+func (s *spare) close() {
+	if s.f != nil {
+		_ = s.f.Close() // nothing was written
+		s.f = nil
+	}
+}

@@ -1,0 +1,349 @@
+package sm
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cinnabar/internal/hostquota"
+	"cinnabar/internal/na"
+	"cinnabar/internal/shm"
+)
+
+// hostile is a peer in shared memory that takes the steps of its input: each step is a byte that names it and seven that say
+// how.
+type hostile struct {
+	*rawClient
+
+	server *Endpoint
+	pipe   [2]int
+	ruined bool // the part of the region that all share has been written to: others' calls may fail
+}
+
+// Steps of a hostile peer. Those from stepShared on change the part that all peers share.
+const (
+	stepTx       = iota // a word of its ring to the server
+	stepRx              // a word of the ring to it
+	stepBlock           // a word of its block
+	stepMessage         // a message as it should be
+	stepPush            // any descriptor
+	stepRing            // tokens
+	stepReserve         // a datagram that announces it, with the descriptors that it should have, or others
+	stepRelease         // a datagram that ends its connection, or another's
+	stepDatagram        // a datagram of any bytes
+	stepCommand         // any command in the ring
+	stepCommands        // a word of the command ring
+	stepClaim           // another pair
+	stepFill            // its doorbell is full and blocks
+	stepTake            // the oldest message to it
+	stepCall            // an innocent peer makes a call
+	stepConnect         // another one connects
+	stepShared          // a word of the part that all share
+	stepTruncate        // the file of the region is cut off
+	stepRemove          // a file of the server is removed
+	hostileSteps
+)
+
+const mostHostileSteps = 48
+
+// do takes one step.
+func (h *hostile) do(step byte, b [7]byte) {
+	word := uint32(b[3]) | uint32(b[4])<<8 | uint32(b[5])<<16 | uint32(b[6])<<24
+	store := func(mem []byte) {
+		off := (int(b[1]) | int(b[2])<<8) * 4 % len(mem)
+		_ = h.r.read(func() { shm.Uint32(mem, off&^3).Store(word) }) // it may have cut off the region
+	}
+	long := uint64(word)<<32 | uint64(b[0])<<24 | uint64(b[1])<<16 | uint64(b[2])<<8
+	switch step {
+	case stepTx:
+		store(h.r.tx(h.pair))
+	case stepRx:
+		store(h.r.rx(h.pair))
+	case stepBlock:
+		store(h.r.b[regionSize+h.pair*blockSize:][:blockSize])
+	case stepMessage:
+		_ = h.r.read(func() { h.message(uint32(b[0]), b[1:1+b[0]%7]) })
+	case stepPush:
+		_ = h.r.read(func() { h.out.push(descriptor(long | uint64(b[2]&3))) })
+	case stepRing:
+		h.tokens(uint64(b[0]))
+	case stepReserve:
+		h.command(b, commandReserved)
+	case stepRelease:
+		h.command(b, commandReleased)
+	case stepDatagram:
+		h.raw(b[:b[0]%8], h.some(b[1])...)
+	case stepCommand:
+		_ = h.r.read(func() { _ = h.r.commands.push(h.commandOf(b, b[2]%4)) })
+	case stepCommands:
+		store(h.r.commands.b)
+	case stepClaim:
+		_ = h.r.read(func() {
+			if p := h.r.claimPair(); p >= 0 {
+				h.pair, h.out, h.in = p, producer(h.r.tx(p)), consumer(h.r.rx(p))
+			}
+		})
+	case stepFill:
+		if h.ear >= 0 {
+			_ = unix.SetNonblock(h.ear, true)
+			_ = addTokens(h.ear, 1<<64-2)
+			_ = unix.SetNonblock(h.ear, b[0]&1 == 0)
+		}
+	case stepTake:
+		_ = h.r.read(func() {
+			if _, _, ok := h.in.peek(); ok {
+				h.in.advance()
+			}
+		})
+	case stepShared:
+		h.ruined = true
+		shared := [][]byte{h.r.b[:offBuffers], h.r.b[offBufferMap:offPairs], h.r.b[offPairMap:regionSize], h.r.b[offBuffers:offBufferMap]}
+		store(shared[int(b[0])%len(shared)])
+	case stepTruncate:
+		h.ruined = true
+		_ = os.Truncate(h.cfg.objectPath(h.uri), int64(word%(2*extendedSize)))
+	case stepRemove:
+		c := h.cfg
+		paths := []string{c.objectPath(h.uri), c.spareObject(h.uri), c.socketPath(h.uri), c.spareSocket(h.uri)}
+		h.ruined = true
+		_ = os.Remove(paths[int(b[0])%len(paths)])
+	}
+}
+
+// message sends a message as a client of either kind does, if there is room.
+func (h *hostile) message(tag uint32, msg []byte) {
+	if h.out.full() {
+		return
+	}
+	buffer := 0
+	if len(msg) > 0 {
+		if buffer = claimBit(h.r.bufferMap); buffer < 0 {
+			return
+		}
+		copy(h.r.buffer(buffer), msg)
+	}
+	h.out.push(makeDescriptor(tag, len(msg), buffer, typeUnexpected))
+	h.tokens(1)
+}
+
+func (h *hostile) tokens(n uint64) {
+	if h.bell >= 0 {
+		_ = unix.SetNonblock(h.bell, true)
+		_ = addTokens(h.bell, n)
+	}
+}
+
+// some returns descriptors: its doorbells, or too few, too many, or ones that are no eventfds.
+func (h *hostile) some(kind byte) []int {
+	switch kind % 8 {
+	case 0:
+		return nil
+	case 1:
+		return []int{h.bell}
+	case 2:
+		return []int{h.bell, h.ear, h.bell, h.ear}
+	case 3:
+		return h.pipe[:]
+	case 4:
+		return []int{h.sock, h.bell}
+	case 5:
+		return []int{h.bell, h.bell}
+	case 6:
+		many := make([]int, 100)
+		for i := range many {
+			many[i] = h.ear
+		}
+		return many
+	}
+	return []int{h.bell, h.ear}
+}
+
+// commandOf returns a command that names this peer and its pair, or others.
+func (h *hostile) commandOf(b [7]byte, kind uint8) command {
+	who, pair := h.who, h.pair
+	switch b[0] % 8 {
+	case 0:
+		pair = int(b[1])
+	case 1:
+		who.id = b[1]
+	case 2:
+		who.pid = int32(b[1])
+	case 3:
+		who.pid = -int32(b[1])
+	}
+	return makeCommand(who, pair, kind, b[3])
+}
+
+func (h *hostile) command(b [7]byte, kind uint8) {
+	cmd := h.commandOf(b, kind)
+	var raw [commandSize]byte
+	for i := range raw {
+		raw[i] = byte(cmd >> (8 * i))
+	}
+	h.raw(raw[:], h.some(b[4])...)
+}
+
+func (h *hostile) raw(b []byte, fds ...int) {
+	var control []byte
+	if len(fds) > 0 {
+		control = unix.UnixRights(fds...)
+	}
+	_, _ = unix.SendmsgN(h.sock, b, control, &unix.SockaddrUnix{Name: h.cfg.socketPath(h.uri)}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+}
+
+// innocent makes calls of 200 bytes, which lie in slots of its own.
+type innocent struct {
+	*caller
+
+	n byte
+}
+
+func (c *innocent) check(t *testing.T, h *hostile) {
+	t.Helper()
+	if h.ruined {
+		return
+	}
+	c.n++
+	msg := bytes.Repeat([]byte{c.n}, 200)
+	if got, err := c.call(t, msg); err != nil || !bytes.Equal(got, msg) {
+		t.Fatalf("an innocent peer's call: %d bytes, %v", len(got), err)
+	}
+}
+
+// openFiles is the number of descriptors of this process.
+func openFiles(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+// FuzzHostilePeer has a peer in shared memory take the steps of the input, while another one is served: no step ends the
+// process, calls of others are answered with their own bytes, and nothing is left when the endpoints are closed.
+//
+// fuzz:state
+func FuzzHostilePeer(f *testing.F) {
+	step := func(kind byte, b ...byte) []byte {
+		return append(append([]byte{kind}, b...), make([]byte, 7-len(b))...)
+	}
+	join := func(steps ...[]byte) []byte { return bytes.Join(steps, nil) }
+	f.Add(join(step(stepMessage, 3, 'a', 'b', 'c'), step(stepCall), step(stepTake)))
+	f.Add(join(step(stepPush, 0, 0, 0, 0, 0xFF, 0xFF, 0), step(stepRing, 1), step(stepCall), step(stepConnect)))
+	f.Add(join(step(stepReserve, 4, 0, 0, 0, 2), step(stepReserve, 4, 0, 0, 0, 3), step(stepReserve, 4, 0, 0, 0, 6), step(stepCall)))
+	f.Add(join(step(stepFill, 1), step(stepMessage, 1, 1), step(stepMessage, 1, 1), step(stepMessage, 1, 1), step(stepCall)))
+	f.Add(join(step(stepCommands, 0, 1, 0, 0xFF), step(stepCommand, 0, 1, 2), step(stepCommand, 1, 0, 1), step(stepConnect), step(stepCall)))
+	f.Add(join(step(stepTruncate, 0, 0, 0, 0, 0x10), step(stepMessage, 2, 1, 1), step(stepRemove, 1), step(stepConnect)))
+	f.Add(join(step(stepShared, 1, 0, 0), step(stepShared, 2, 0, 0), step(stepClaim), step(stepReserve, 4, 0, 0, 0, 7), step(stepRelease, 4)))
+	f.Add(join(step(stepRelease, 4), step(stepMessage, 1, 1), step(stepReserve, 4, 0, 0, 1, 7), step(stepBlock, 0, 0, 0, 1), step(stepMessage, 1, 1), step(stepCall)))
+	shm.NewBell(-1) // so that the descriptors that a process opens once are open
+	f.Fuzz(func(t *testing.T, b []byte) {
+		files, goroutines := openFiles(t), runtime.NumGoroutine()
+		prefix := privatePrefix("h")
+		cfg, book := hostileRun(t, prefix, b)
+		eventually(t, "no descriptor and no goroutine is left", func() bool {
+			return openFiles(t) <= files && runtime.NumGoroutine() <= goroutines
+		})
+		for _, r := range []hostquota.Resource{hostquota.Connections, hostquota.Handshakes, hostquota.Memory} {
+			if n := book.Used(r); n != 0 {
+				t.Errorf("%d %v are held", n, r)
+			}
+		}
+		for _, dir := range []string{cfg.ShmDir, cfg.SocketDir} {
+			list, err := os.ReadDir(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range list {
+				if strings.Contains(e.Name(), prefix+"-") {
+					t.Errorf("%s is left in %s", e.Name(), dir)
+				}
+			}
+		}
+	})
+}
+
+// hostileRun takes the steps of an input and closes everything.
+func hostileRun(t *testing.T, prefix string, b []byte) (*Config, *hostquota.Book) {
+	quiet := slog.New(slog.DiscardHandler)
+	book := hostquota.NewBook(hostquota.Limits{hostquota.Connections: 64, hostquota.Handshakes: 8})
+	var ends []na.Endpoint
+	begin := func(cfg Config) *Endpoint {
+		cfg.Prefix, cfg.Logger = prefix, quiet
+		ep, err := Open(context.Background(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends = append(ends, ep)
+		e, _ := ep.(*Endpoint)
+		return e
+	}
+	echo := &echo{}
+	server := begin(Config{Listen: true, Handler: echo, Quota: book, hosts: hostsByID(func(id uint8) int32 { return 1 + int32(id)/100 })})
+	echo.ep.Store(server)
+	good := begin(Config{})
+	call := &innocent{caller: newCaller(good, lookup(t, good, server.own.String()))}
+	h := &hostile{rawClient: newHostile(t, server), server: server}
+	if err := unix.Pipe2(h.pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	h.announce()
+	call.check(t, h)
+	for n := 0; len(b) >= 8 && n < mostHostileSteps; n, b = n+1, b[8:] {
+		switch step := b[0] % hostileSteps; step {
+		case stepCall:
+			call.check(t, h)
+		case stepConnect:
+			if fresh := begin(Config{}); !h.ruined {
+				(&innocent{caller: newCaller(fresh, lookup(t, fresh, server.own.String()))}).check(t, h)
+			}
+		default:
+			h.do(step, [7]byte(b[1:8]))
+		}
+	}
+	call.check(t, h)
+	closeAll(h.sock, h.bell, h.ear, h.pipe[0], h.pipe[1])
+	for _, ep := range append(ends[1:], ends[0]) {
+		ctx, cancel := context.WithTimeout(context.Background(), testLimit)
+		begun := time.Now()
+		if err := ep.Close(ctx); err != nil {
+			t.Errorf("after %v: %v", time.Since(begun), err)
+		}
+		cancel()
+	}
+	if err := h.r.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, path := range []string{server.cfg.objectPath(h.uri), server.cfg.spareObject(h.uri), server.cfg.socketPath(h.uri), server.cfg.spareSocket(h.uri)} {
+		if _, err := os.Lstat(path); err == nil {
+			t.Error(fmt.Errorf("%s is left", path))
+		}
+	}
+	return &server.cfg, book
+}
+
+// newHostile maps a server's region for a hostile peer, which closes its own descriptors.
+func newHostile(t *testing.T, server *Endpoint) *rawClient {
+	t.Helper()
+	m, err := shm.Open(server.cfg.objectPath(server.who.uri()), regionSize, extendedSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &rawClient{t: t, cfg: &server.cfg, r: newRegion(m), uri: server.who.uri(), bell: -1, ear: -1, who: identity{int32(os.Getpid()), 200}}
+	if err := c.r.check(server.who); err != nil {
+		t.Fatal(err)
+	}
+	if c.sock, err = openSocket(); err != nil {
+		t.Fatal(err)
+	}
+	return c.claim()
+}
