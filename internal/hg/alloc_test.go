@@ -11,6 +11,8 @@ import (
 // inline answers where the request comes in.
 type inline struct{}
 
+func (inline) Known(ID) bool { return true }
+
 func (inline) Dispatch(r *Request) na.Task {
 	echo(r)
 	r.Free()

@@ -9,27 +9,38 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
 )
 
-// TestUnreadResponses: while too many responses wait for the network, further requests are dropped.
+// TestUnreadResponses has a host leave as many responses unread as it may. Its further requests are dropped, with a line in
+// the log, and those of another host are answered, which once were dropped too.
+// parity: D31
 func TestUnreadResponses(t *testing.T) {
-	n := natest.New(natest.Config{Direct: true})
+	book := hostquota.NewBook(hostquota.Limits{hostquota.Unsent: 64})
+	n := natest.New(natest.Config{Direct: true, Quota: book})
 	log := &lockedBuffer{}
+	audit.Reset()
 	server := open(t, n, Config{Dispatch: inline{}, Logger: slog.New(slog.NewTextHandler(log, nil))})
-	bad := openRaw(n)
+	bad, good := openRaw(n), open(t, n, Config{})
 	head := make([]byte, formShort.size())
 	putRequest(head, requestFields{id: 1})
-	server.count.unsent.Add(maxUnsent) // as if they waited
-	bad.request(server.ep.Addr(), head)
-	server.count.unsent.Add(-maxUnsent)
-	if s := server.Stats(); s.RequestsDropped != 1 || s.RequestsActive != 0 || !strings.Contains(log.String(), errUnsent.Error()) {
-		t.Errorf("%+v, log %q", s, log)
+	account := server.at(t, bad.ep).Account()
+	for account.Take(hostquota.Unsent, 1) == nil { // as if they waited
 	}
 	bad.request(server.ep.Addr(), head)
-	if s := server.Stats(); s.ResponsesSent != 1 {
-		t.Errorf("afterwards: %+v", s)
+	if s := server.Stats(); s.RequestsDropped != 1 || s.RequestsActive != 0 || !strings.Contains(log.String(), "responses are not read") {
+		t.Errorf("%+v, log %q", s, log)
+	}
+	if _, err := call(t, good, server.ep.Addr(), 1, nil); err != nil {
+		t.Errorf("a call of another host: %v", err)
+	}
+	account.Give(hostquota.Unsent, account.Used(hostquota.Unsent))
+	bad.request(server.ep.Addr(), head)
+	if s := server.Stats(); s.ResponsesSent != 2 || book.Used(hostquota.Unsent) != 0 {
+		t.Errorf("afterwards: %+v, %d unsent", s, book.Used(hostquota.Unsent))
 	}
 }
 
@@ -56,9 +67,10 @@ func TestForgottenPeers(t *testing.T) {
 // TestLingeringBudget: payloads that are left to peers by calls that were given up hold a bounded amount of memory.
 func TestLingeringBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := natest.New(natest.Config{})
+		book := hostquota.NewBook(hostquota.Limits{hostquota.Memory: 60000}) // one host may have 33750
+		n := natest.New(natest.Config{Quota: book})
 		deaf := n.Open(mute{})
-		client := open(t, n, Config{OverflowBudget: 35000})
+		client := open(t, n, Config{})
 		for range 10 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			k := client.NewCall()
@@ -74,8 +86,8 @@ func TestLingeringBudget(t *testing.T) {
 			t.Errorf("%d payloads are lent, want 3", got)
 		}
 		elapse(2 * ackTime)
-		if got := client.ep.Registered(); got != 0 || client.count.lingeringBytes.Load() != 0 {
-			t.Errorf("%d payloads are lent for ever, %d bytes", got, client.count.lingeringBytes.Load())
+		if got := client.ep.Registered(); got != 0 || book.Used(hostquota.Memory) != 0 {
+			t.Errorf("%d payloads are lent for ever, %d bytes", got, book.Used(hostquota.Memory))
 		}
 	})
 }

@@ -3,8 +3,10 @@ package hg
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sync"
 
+	"cinnabar/internal/hostmem"
 	"cinnabar/internal/na"
 )
 
@@ -33,7 +35,7 @@ func (c *Class) Expose(segs [][]byte, access na.Access) (*Bulk, error) {
 	b := &Bulk{c: c, segs: segs}
 	handles, flags, err := b.register(access)
 	if err != nil {
-		b.revoke()
+		b.drain()
 		return nil, newError("expose", nil, codeOf(err), err)
 	}
 	c.exposed.add(b, func(base uint64) { b.desc = b.describe(base, handles, flags) })
@@ -125,15 +127,31 @@ func (b *Bulk) Bind() *Desc {
 
 // Close revokes what peers were allowed and returns when neither they nor transfers of this process touch the memory any
 // more. It is idempotent.
+//
+// All keys are revoked before the first access is waited for, so that Close takes no longer for many segments than for
+// one: [na.DrainTime] at most for accesses of peers.
 func (b *Bulk) Close() {
-	b.c.exposed.remove(b)
+	b.Revoke()
 	b.mu.Lock()
 	b.closed = true
 	b.mu.Unlock()
+	b.drain()
+}
+
+// Revoke revokes the keys of b, and does not wait for accesses under way. The caller calls Close afterwards. A caller that
+// revokes several Bulks before it closes the first waits for all of them no longer than for one.
+func (b *Bulk) Revoke() {
+	b.c.exposed.remove(b)
 	b.revoke()
 }
 
 func (b *Bulk) revoke() {
+	for _, m := range b.mems {
+		m.Revoke()
+	}
+}
+
+func (b *Bulk) drain() {
 	for _, m := range b.mems {
 		m.Close()
 	}
@@ -149,12 +167,18 @@ func (b *Bulk) appendEager(to []byte, d *Desc) ([]byte, bool) {
 	if b.closed {
 		return to, false
 	}
+	start := len(to)
 	to = binary.LittleEndian.AppendUint64(to, uint64(len(d.raw))+d.total)
 	at := len(to)
 	to = append(to, d.raw...)
 	binary.LittleEndian.PutUint32(to[at+flagsAt:], d.flags|flagEager)
-	for _, s := range b.segs {
-		to = append(to, s...)
+	for _, s := range b.segs { // which may be mappings of files that have become shorter
+		n := len(to)
+		to = slices.Grow(to, len(s))[:n+len(s)]
+		if _, err := hostmem.Copy(to[n:], s); err != nil {
+			b.c.log.Warn("memory is not embedded in its handle", "error", err)
+			return to[:start], false
+		}
 	}
 	return to, true
 }
@@ -221,7 +245,7 @@ func (d *Desc) same(e *Desc) bool {
 	}
 	for i, s := range d.segs {
 		t := e.segs[i]
-		if s.base != t.base || s.length != t.length || string(s.handle) != string(t.handle) {
+		if s.base != t.base || s.length != t.length || string(d.handle(&s)) != string(e.handle(&t)) {
 			return false
 		}
 	}

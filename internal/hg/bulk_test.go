@@ -154,6 +154,7 @@ func window(list [][]byte, off, n int) [][]byte {
 }
 
 // TestSplit checks the pieces of random transfers against a copy of bytes one by one.
+// parity: D25
 func TestSplit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sizes := rapid.SliceOfN(rapid.IntRange(0, 40), 1, 20)
@@ -170,7 +171,7 @@ func TestSplit(t *testing.T) {
 			remotes[i] = numbered(i)
 			for j := range n {
 				if regv {
-					at = append(at, struct{ seg, off int }{i, len(at)})
+					at = append(at, struct{ seg, off int }{0, len(at)})
 				} else {
 					at = append(at, struct{ seg, off int }{i, j})
 				}
@@ -397,6 +398,7 @@ func TestBoundThirdParty(t *testing.T) {
 	}
 }
 
+// parity: D15
 func TestBoundBehindFirewall(t *testing.T) {
 	n := natest.New(natest.Config{})
 	owner, third := open(t, n, Config{}), open(t, n, Config{Dispatch: handler(echo)})

@@ -210,7 +210,7 @@ func (k *Call) Output() []byte { return k.out }
 
 // Fetched tells whether Output did not fit into a message: until Free it counts against the budget of the Class. It is
 // valid as Output is.
-func (k *Call) Fetched() bool { return k.extra.charged != 0 }
+func (k *Call) Fetched() bool { return k.extra.charged.bytes != 0 }
 
 // Free gives the call back, also one that was never started. It is meant to be called after the end; a call that still
 // runs goes on unobserved and is given back when it ends.

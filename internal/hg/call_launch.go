@@ -22,7 +22,7 @@ type callExtra struct {
 	pull     *pull // of the payload of the response
 	crc      uint32
 	ackBuf   []byte
-	charged  int64 // part of the class's budget
+	charged  charge
 }
 
 // release lets go of what the end of a call leaves. The payload stays with Call.out, the lent memory is closed by
@@ -168,7 +168,7 @@ func (k *Call) acked(op *na.Op) {
 		k.succeed(nil)
 	case missing && codeOf(op.Err) == Canceled:
 		k.c.count.acksMissing.Add(1)
-		k.c.tell(k.to, "no acknowledgement", errNoAck)
+		k.c.note(k.to, "no acknowledgement", errNoAck)
 		k.succeed(nil)
 	default:
 		k.fail(codeOf(op.Err), op.Err)

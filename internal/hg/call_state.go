@@ -80,6 +80,17 @@ func (k *Call) abort(code Code, cause error) {
 	}
 }
 
+// Interrupt begins to end the call early, with a code and a cause, as [Transfer.Interrupt] does a transfer.
+func (k *Call) Interrupt(code Code, cause error) (finish func()) {
+	if !k.claimAbort(code, cause) {
+		return nil
+	}
+	return func() {
+		k.c.peers.leave(k)
+		k.finishAbort()
+	}
+}
+
 // claimAbort marks the call as cancelled and holds it. It refuses if the call is so already, or at its end.
 func (k *Call) claimAbort(code Code, cause error) bool {
 	k.mu.Lock()

@@ -36,6 +36,7 @@ func unhex(t testing.TB, s string) []byte {
 }
 
 // TestCaptures reads what processes of C have said to each other, and writes it again.
+// parity(recorded): H60
 func TestCaptures(t *testing.T) {
 	files, err := filepath.Glob("testdata/captures/*.txt")
 	if err != nil || len(files) == 0 {
@@ -129,6 +130,7 @@ func checkCaptured(t *testing.T, payload []byte, flags uint8) {
 }
 
 // TestDescriptorsOfC reads descriptors of C, and compares them with those that this process makes for such memory.
+// parity(recorded): H78
 func TestDescriptorsOfC(t *testing.T) {
 	n := natest.New(natest.Config{})
 	own := open(t, n, Config{NoEager: true})

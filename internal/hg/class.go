@@ -8,20 +8,15 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
 
 // ID names an RPC.
 type ID uint64
 
-// maxUnsent is how many responses may wait for the network. Each holds some 8 KiB, so peers that ask and do not read must
-// not be able to add to them without end.
-const maxUnsent = 1 << 16
-
-var (
-	errClosed = errors.New("the RPC class is closed")
-	errUnsent = fmt.Errorf("%d responses wait for peers that do not read them", maxUnsent)
-)
+var errClosed = errors.New("the RPC class is closed")
 
 // Class is HG class and context in one: RPCs and bulk transfers over one endpoint. It is that endpoint's [na.Handler].
 type Class struct {
@@ -45,7 +40,6 @@ type Class struct {
 	hurried   chan struct{} // closed by Hurry
 	hurry     sync.Once
 	peers     peers
-	told      told
 	owed      owed
 	exposed   exposed
 	selfCalls selfCalls
@@ -59,8 +53,7 @@ func New(cfg Config) *Class {
 	c.log = c.cfg.Logger
 	c.tags.init()
 	c.peers.byAddr = map[string]*peer{}
-	c.told.said = map[string]struct{}{}
-	c.owed.byPeer = map[string]*owing{}
+	c.owed.byHost = map[hostquota.Host]*owing{}
 	c.exposed.byBase = map[uint64]*Bulk{}
 	c.selfCalls.active = map[*Call]struct{}{}
 	return c
@@ -93,9 +86,9 @@ func (c *Class) Request(m *na.Message) na.Task {
 		return nil
 	}
 	c.count.requestsRecvd.Add(1)
-	if c.count.unsent.Load() >= maxUnsent {
+	if err := roomForResponse(m.From.Account()); err != nil {
 		c.count.requestsDropped.Add(1)
-		c.tell(m.From, "request dropped", errUnsent)
+		c.refused(m.From, "responses are not read", err)
 		return nil
 	}
 	f, payload, bad := parseRequest(m.Data, c.cfg.Checksums)
@@ -106,6 +99,10 @@ func (c *Class) Request(m *na.Message) na.Task {
 	r := c.newRequest(m.From, m.Tag, f)
 	if f.flags&flagMoreData != 0 {
 		c.count.requestsExtra.Add(1)
+		if d := c.cfg.Dispatch; d == nil || !d.Known(f.id) {
+			c.refuseUnknown(r)
+			return nil
+		}
 		r.pullInput(payload)
 		return nil
 	}
@@ -113,13 +110,37 @@ func (c *Class) Request(m *na.Message) na.Task {
 	return c.dispatch(r)
 }
 
+// refuseUnknown answers a request for an RPC that is not registered. It does not fetch the input.
+func (c *Class) refuseUnknown(r *Request) {
+	c.log.Debug("request for an RPC that is not registered", "peer", r.from, "id", uint64(r.f.id))
+	if !r.OneWay() {
+		_ = r.Fail(NoEntry) // the completion counts its outcome
+	}
+	r.Free()
+}
+
+// roomForResponse returns an error if the host of a peer leaves so many responses unread that it gets no more: it has its
+// share of those that may wait for the network.
+func roomForResponse(a *hostquota.Account) error {
+	held := a.Used(hostquota.Unsent)
+	if held == 0 || a.Host().IsZero() {
+		return nil
+	}
+	b := a.Book()
+	limit := b.Limit(hostquota.Unsent)
+	if limit == 0 || hostquota.Grants(limit, b.Used(hostquota.Unsent)+1, held+1) {
+		return nil
+	}
+	return fmt.Errorf("%d responses of %d wait for %v, which does not read them", held, limit, a.Host())
+}
+
 // rejectRequest drops a message, or answers it if its sender can be told.
 func (c *Class) rejectRequest(m *na.Message, f requestFields, bad *badMessage) {
 	c.count.requestsDropped.Add(1)
-	c.tell(m.From, "request dropped", bad)
+	c.cfg.Audit.Record(audit.Broken, "malformed request", hostOf(m.From), peerAttrs(m.From, bad)...)
 	if bad.answer && f.flags&flagNoResponse == 0 {
 		r := c.newRequest(m.From, m.Tag, f)
-		_ = r.Fail(bad.code) // what became of it is counted there
+		_ = r.Fail(bad.code) // the completion counts its outcome
 		r.Free()
 	}
 }
@@ -128,7 +149,7 @@ func (c *Class) rejectRequest(m *na.Message, f requestFields, bad *badMessage) {
 func (c *Class) dispatch(r *Request) na.Task {
 	if c.cfg.Dispatch == nil {
 		if !r.OneWay() {
-			_ = r.Fail(NoEntry) // what became of it is counted there
+			_ = r.Fail(NoEntry) // the completion counts its outcome
 		}
 		r.Free()
 		return nil

@@ -8,6 +8,7 @@ import (
 	"cinnabar/internal/na"
 )
 
+// parity: H05
 func TestCodeNames(t *testing.T) {
 	for _, tc := range []struct {
 		n       uint8
@@ -30,6 +31,7 @@ func TestCodeNames(t *testing.T) {
 	}
 }
 
+// parity: H05
 func TestCodeOfTransport(t *testing.T) {
 	for kind, want := range map[na.Kind]Code{
 		na.Unreachable: HostUnreach, na.Canceled: Canceled, na.Closed: Canceled, na.Truncated: MsgSize, na.Protocol: ProtocolError,

@@ -3,6 +3,8 @@ package hg
 import (
 	"log/slog"
 	"math"
+
+	"cinnabar/internal/audit"
 )
 
 // ChecksumMode says which of Mercury's two header layouts a Class speaks. They are a choice at compile time in C
@@ -45,12 +47,18 @@ type Config struct {
 	// Request or Call is freed; 0 means DefaultOverflowBudget. A request beyond it is answered with Again. While the
 	// memory of a large payload grows, what has come is there twice for a moment; that does not count.
 	OverflowBudget int64
+
+	// Audit counts and logs what peers are refused; nil: a Trail of its own, on Logger.
+	Audit *audit.Trail
 }
 
 // withDefaults fills in what is zero.
 func (cfg Config) withDefaults() Config {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Audit == nil {
+		cfg.Audit = audit.New(cfg.Logger)
 	}
 	if cfg.MaxOverflow <= 0 {
 		cfg.MaxOverflow = DefaultMaxOverflow

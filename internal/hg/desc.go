@@ -72,7 +72,15 @@ type remotes struct {
 // segment is one piece of described memory.
 type segment struct {
 	base, length uint64
-	handle       []byte // a part of raw; nil if there is none
+	at, size     uint32 // of the handle in raw; there is none of size 0
+}
+
+// handle returns the handle of a segment, nil if it has none.
+func (d *Desc) handle(s *segment) []byte {
+	if s.size == 0 {
+		return nil
+	}
+	return d.raw[s.at:][:s.size:s.size]
 }
 
 // Len returns the length of the memory in bytes.

@@ -3,6 +3,7 @@ package hg
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"math/bits"
 	"slices"
 )
@@ -28,7 +29,12 @@ func DecodeProc(b []byte) (d *Desc, n int, err error) {
 //
 // Lengths must add up: the segments to the length of the memory, the parts to len(b). Bits that no release has defined
 // are kept and mean nothing, since releases before 2.4.1 leave stale memory in some of them.
+//
+// The Desc takes at most descCost times as much memory as b has bytes, and so does a transfer of all of it.
 func ParseDesc(b []byte) (*Desc, error) {
+	if uint64(len(b)) > math.MaxUint32 {
+		return nil, malformed("descriptor of %d bytes; it has less than 4 GiB", len(b))
+	}
 	d := &Desc{raw: slices.Clone(b)}
 	p := parser{b: d.raw}
 	d.parseSegments(&p)
@@ -120,16 +126,21 @@ func (d *Desc) parseHandles(p *parser) {
 		if d.segs[0].base == 0 && d.flags&flagRegV == 0 {
 			return
 		}
-		d.segs[0].handle = p.take("handle", p.word("size of the handle"))
+		d.setHandle(0, p.take("handle", p.word("size of the handle")), p)
 		if d.flags&flagSM != 0 {
 			p.take("handle of shared memory", p.word("size of the handle of shared memory"))
 		}
 		return
 	}
-	d.parseHandleList(p, func(i int, h []byte) { d.segs[i].handle = h })
+	d.parseHandleList(p, func(i int, h []byte) { d.setHandle(i, h, p) })
 	if d.flags&flagSM != 0 {
 		d.parseHandleList(p, func(int, []byte) {})
 	}
+}
+
+// setHandle notes where the handle h of segment i is, which p has just taken.
+func (d *Desc) setHandle(i int, h []byte, p *parser) {
+	d.segs[i].at, d.segs[i].size = uint32(len(d.raw)-len(p.b)-len(h)), uint32(len(h))
 }
 
 // parseHandleList reads the sizes and then the handles of several segments.

@@ -9,6 +9,7 @@ import (
 	"cinnabar/internal/na"
 )
 
+// parity(recorded): H78
 func TestDescGolden(t *testing.T) {
 	sockaddr := "\x10\x00\x00\x00\x00\x00\x00\x00\x02\x00\x86\x53\x7f\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00"
 	for _, tc := range []struct {
@@ -138,6 +139,7 @@ func TestDescAccess(t *testing.T) {
 	}
 }
 
+// parity: H78
 func FuzzDesc(f *testing.F) {
 	for _, name := range goldens(f, "proc_") {
 		f.Add(golden(f, name)[wordSize:])

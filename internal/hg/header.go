@@ -2,10 +2,13 @@ package hg
 
 import "encoding/binary"
 
+// Protocol is the version of the headers: HG_CORE_PROTOCOL_VERSION since Mercury 2.1.
+const Protocol = 0x05
+
 // Constants of mercury_core_header.h.
 const (
 	magic    = 0xd7 // HG_CORE_IDENTIFIER: 'G' | 0x80 | 0x10
-	protocol = 0x05 // HG_CORE_PROTOCOL_VERSION, since Mercury 2.1
+	protocol = Protocol
 )
 
 // Flags of both headers.

@@ -10,6 +10,7 @@ import (
 
 var allowUnexported = cmp.AllowUnexported(requestFields{}, responseFields{})
 
+// parity(recorded): H04 H60
 func TestRequestGolden(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -45,6 +46,7 @@ func TestRequestGolden(t *testing.T) {
 	}
 }
 
+// parity(recorded): H60
 func TestResponseGolden(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -78,6 +80,7 @@ func TestResponseGolden(t *testing.T) {
 }
 
 // TestChecksumVectors has values that builds of Mercury with checksums have sent.
+// parity(recorded): H62 H107
 func TestChecksumVectors(t *testing.T) {
 	if got := requestHeader(golden(t, "request_sum_checksums")).checksum(); got != 0xf671 {
 		t.Errorf("request: %#x, want 0xf671", got)

@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 
+	"cinnabar/internal/audit"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
 )
@@ -74,11 +74,13 @@ func overflowing(t testing.TB) map[string][]byte {
 }
 
 // TestHostileRequests has a peer send overflows that cannot be: no memory is taken for them, and others are served.
+// parity: H61 D05
 func TestHostileRequests(t *testing.T) {
 	for name, desc := range overflowing(t) {
 		n := natest.New(natest.Config{Direct: true})
 		log := &lockedBuffer{}
-		server := open(t, n, Config{Dispatch: handler(echo), MaxOverflow: 1 << 20, Logger: slog.New(slog.NewTextHandler(log, nil))})
+		trail := audit.NewWithLimiter(slog.New(slog.NewTextHandler(log, nil)), audit.NewLimiter())
+		server := open(t, n, Config{Dispatch: handler(echo), MaxOverflow: 1 << 20, Audit: trail})
 		client, bad := open(t, n, Config{}), openRaw(n)
 		for _, flags := range []uint8{flagMoreData, flagMoreData | flagNoResponse} {
 			head := make([]byte, formShort.size())
@@ -92,7 +94,7 @@ func TestHostileRequests(t *testing.T) {
 		if s.RequestsActive != 0 || s.OverflowBytes != 0 || s.TransfersActive != 0 {
 			t.Errorf("%s: left over %+v", name, s)
 		}
-		if name != "empty" && (s.RequestsDropped != 2 || strings.Count(log.String(), "request dropped") != 1) {
+		if name != "empty" && (s.RequestsDropped != 2 || strings.Count(log.String(), "input not to be had") != 2) {
 			t.Errorf("%s: %d requests dropped, log %q", name, s.RequestsDropped, log)
 		}
 		if _, err := call(t, client, server.ep.Addr(), 1, nil); err != nil {
@@ -143,42 +145,28 @@ func TestOverflowBudgetOfCalls(t *testing.T) {
 	}
 }
 
-// TestToldOnce: garbage is logged once for each peer, and the memory of that is bounded.
-func TestToldOnce(t *testing.T) {
+// TestGarbageIsCounted sends garbage from several hosts: all of it is counted by its cause, and some of it is logged.
+// parity: H61
+func TestGarbageIsCounted(t *testing.T) {
 	n := natest.New(natest.Config{Direct: true})
 	log := &lockedBuffer{}
-	server := open(t, n, Config{Logger: slog.New(slog.NewTextHandler(log, nil))})
+	trail := audit.NewWithLimiter(slog.New(slog.NewTextHandler(log, nil)), audit.NewLimiter())
+	server := open(t, n, Config{Audit: trail})
 	for range 3 {
 		bad := openRaw(n)
-		for range 5 {
+		for range 50 {
 			bad.request(server.ep.Addr(), []byte("GET / HTTP/1.1\r\n\r\n"))
 		}
 	}
-	if got := strings.Count(log.String(), "no Mercury RPC"); got != 3 {
-		t.Errorf("%d lines for 3 peers:\n%s", got, log)
+	if got := strings.Count(log.String(), "no Mercury RPC"); got != 3*audit.LinesPerHost {
+		t.Errorf("%d lines for 3 hosts:\n%s", got, log)
 	}
-	if got := server.Stats().RequestsDropped; got != 15 {
-		t.Errorf("%d requests dropped, want 15", got)
+	if got := server.Stats().RequestsDropped; got != 150 {
+		t.Errorf("%d requests dropped, want 150", got)
 	}
-}
-
-// TestToldBounded: however many peers misbehave, the lines of a minute and the memory for them are bounded.
-func TestToldBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		told := told{said: map[string]struct{}{}}
-		for minute := range 3 {
-			lines := 0
-			for i := range 3 * maxTold {
-				if told.first(fmt.Sprint(minute, i)) {
-					lines++
-				}
-			}
-			if lines != maxTold || len(told.said) > maxTold {
-				t.Errorf("minute %d: %d lines, %d remembered", minute, lines, len(told.said))
-			}
-			elapse(toldTime)
-		}
-	})
+	if got, want := trail.Counts(), []audit.Count{{Event: audit.Broken, Cause: "malformed request", N: 150}}; !slices.Equal(got, want) {
+		t.Errorf("counted are %v, want %v", got, want)
+	}
 }
 
 // FuzzRequest sends any message to a server.

@@ -104,6 +104,7 @@ func (refusing) RecvExpected(op *na.Op, _ na.Addr, _ uint32, _ []byte) {
 	op.Finish(0, &na.Error{Kind: na.Invalid, Op: "receive"})
 }
 
+// parity: H50
 func TestReleaseInput(t *testing.T) {
 	n := natest.New(natest.Config{})
 	held := make(chan int64, 2)

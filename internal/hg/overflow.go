@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
 
@@ -34,17 +35,24 @@ const lentBase = 0x1000
 
 // linger leaves a payload to a peer that may still pull it although nobody waits for that any more. Revoking it at once
 // would cost the connection, and everything else that goes over it: a peer that is asked for memory which does not exist
-// hangs up, since the protocol has no other answer. It does cost that when payloads that linger hold too much memory. after is called at the end.
+// hangs up, since the protocol has no other answer. It does cost that when the host of the peer has its share of memory. after
+// is called at the end.
 func (c *Class) linger(lent na.Memory, n int, peer na.Addr, after func()) {
 	gone, limit := peer.Done(), patience(ackTime, n)
 	c.count.lingering.Add(1)
-	if c.count.lingeringBytes.Add(int64(n)) > c.cfg.OverflowBudget {
-		limit = 0
+	account := peer.Account()
+	if err := account.Take(hostquota.Memory, int64(n)); err != nil {
+		c.refused(peer, "no room for a payload to linger", err)
+		account, limit = nil, 0
 	}
 	c.tasks.Go(func() {
 		defer after()
 		defer c.count.lingering.Add(-1)
-		defer c.count.lingeringBytes.Add(-int64(n))
+		defer func() {
+			if account != nil {
+				account.Give(hostquota.Memory, int64(n))
+			}
+		}()
 		defer lent.Close()
 		if gone == nil { // there has never been a connection
 			return

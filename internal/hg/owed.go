@@ -7,19 +7,20 @@ import (
 	"sync"
 	"time"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
 
-// Bounds of the answers that one peer has to pull and does not.
+// Bounds of the answers that the peers of one host have to pull and do not.
 const (
-	// owedFree is how many of them may hold their handlers for as long as [patience] of ackTime allows, whatever the peer
-	// does: it may be a C program that computes for a while.
+	// owedFree is how many of these answers may hold their handlers for as long as [patience] of ackTime allows, even if
+	// the host pulls none, because a peer may be a C program that computes for a while.
 	owedFree = 4
-	// owedTime is for how long the peer may acknowledge nothing, beside what the largest of them takes at the slowest
-	// rate, before the others stop holding theirs.
+	// owedTime is for how long the host may acknowledge no answer, in addition to the time that the largest one takes at
+	// the slowest rate. After it the answers beyond owedFree stop holding their handlers.
 	owedTime = 5 * time.Second
-	// owedLeft is of how many answers that hold no handler any more the memory is there for the peer to pull, before it is
-	// refused others.
+	// owedLeft is how many answers may stay in memory for the peers of the host to pull although they hold no handler any
+	// more. Beyond it the host's requests for long answers are refused.
 	owedLeft = 64
 )
 
@@ -28,47 +29,47 @@ var (
 	errOwing   = errors.New("peer has left responses unpulled: it has to pull what it was sent before it is sent more")
 )
 
-// owed knows which peers have answers to pull. Without it one peer that asks for long answers and pulls none would hold
-// every handler of the process for a minute, again and again.
+// owed keeps the unpulled answers of each host. Without it a host that asks for long answers and pulls none would hold all
+// handlers that it may have for a minute, again and again. It goes by hosts, because one can have as many peers as ports.
 //
 // A peer cannot say that it has given up a call whose answer it therefore never pulls, and one that has given up several
 // looks like one that pulls nothing. So a new answer of such a peer does not suffer for old ones: it takes the place of
-// the oldest. Only who leaves owedLeft of those unpulled as well, and pulls none in between, is refused.
+// the oldest. Only a host that leaves owedLeft of those unpulled as well, and pulls none in between, is refused.
 type owed struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	byPeer map[string]*owing
+	byHost map[hostquota.Host]*owing
 	// +checklocks:mu
-	sweepAt int // at so many, those that are gone are forgotten
+	sweepAt int // at so many hosts, those that are gone are forgotten
 }
 
-// owing is what one peer has to pull. The mutex of owed guards it. It is remembered while answers wait or are left; if the
-// peer has stalled, for as long as its connection lives.
+// owing is the answers that one host has to pull. The mutex of owed guards it. It is kept while answers wait or are left,
+// and after the host has stalled for as long as its connection lives.
 type owing struct {
 	waiting []*owedAnswer // answers that hold a handler, the oldest first
-	left    int           // those that do not any more, but have memory for the peer to pull
+	left    int           // answers that hold no handler any more, but have memory for the peer to pull
 	largest int           // bytes of the largest answer since none waited
-	since   time.Time     // when the peer last acknowledged one, or when the first began to wait
-	stalled bool          // it has let one wait too long, and has acknowledged none since
+	since   time.Time     // when the host last acknowledged an answer, or when the first began to wait
+	stalled bool          // the host has let an answer wait too long, and has acknowledged none since
 	gone    <-chan struct{}
 }
 
-// owedAnswer is one answer that the peer has to pull.
+// owedAnswer is one answer that a peer has to pull.
 type owedAnswer struct {
 	o     *owed
-	peer  string
+	host  hostquota.Host
 	by    *owing
 	left  bool          // it does not hold its handler any more
-	evict chan struct{} // closed when a newer one takes its place
+	evict chan struct{} // closed when a newer answer takes its place
 }
 
-// enter counts an answer of n bytes to peer a. It returns nil if the peer must pull others first.
+// enter counts an answer of n bytes to peer a. It returns nil if its host must pull others first.
 func (o *owed) enter(a na.Addr, n int) *owedAnswer {
-	key, gone := a.String(), a.Done()
+	key, gone := hostOf(a), a.Done()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	w := o.byPeer[key]
-	if w == nil || len(w.waiting) == 0 && w.gone != gone { // another process, perhaps
+	w := o.byHost[key]
+	if w == nil || w.idle() && w.gone != gone { // another process, perhaps
 		w = &owing{}
 		o.addLocked(key, w)
 	}
@@ -83,7 +84,7 @@ func (o *owed) enter(a na.Addr, n int) *owedAnswer {
 	if len(w.waiting) == 0 {
 		w.largest, w.since, w.gone = 0, time.Now(), gone
 	}
-	q := &owedAnswer{o: o, peer: key, by: w, evict: make(chan struct{})}
+	q := &owedAnswer{o: o, host: key, by: w, evict: make(chan struct{})}
 	w.waiting = append(w.waiting, q)
 	w.largest = max(w.largest, n)
 	return q
@@ -92,12 +93,12 @@ func (o *owed) enter(a na.Addr, n int) *owedAnswer {
 // addLocked enters a peer, and forgets those that are gone when there are twice as many as the last time.
 //
 // +checklocks:o.mu
-func (o *owed) addLocked(key string, w *owing) {
-	if len(o.byPeer) >= max(o.sweepAt, minSweep) {
-		maps.DeleteFunc(o.byPeer, func(_ string, w *owing) bool { return w.idle() && (w.gone == nil || isClosed(w.gone)) })
-		o.sweepAt = 2 * len(o.byPeer)
+func (o *owed) addLocked(key hostquota.Host, w *owing) {
+	if len(o.byHost) >= max(o.sweepAt, minSweep) {
+		maps.DeleteFunc(o.byHost, func(_ hostquota.Host, w *owing) bool { return w.idle() && (w.gone == nil || isClosed(w.gone)) })
+		o.sweepAt = 2 * len(o.byHost)
 	}
-	o.byPeer[key] = w
+	o.byHost[key] = w
 }
 
 // idle tells that the peer has nothing to pull.
@@ -164,7 +165,7 @@ func (q *owedAnswer) forget() {
 func (q *owedAnswer) forgetLocked() {
 	w := q.by
 	w.left--
-	if w.idle() && !w.stalled && q.o.byPeer[q.peer] == w {
-		delete(q.o.byPeer, q.peer)
+	if w.idle() && !w.stalled && q.o.byHost[q.host] == w {
+		delete(q.o.byHost, q.host)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
 )
@@ -135,6 +136,7 @@ func (d *debtor) wantEnded(when string, countAndCause ...any) {
 
 // TestPeerThatPullsNothing: one peer that asks for long answers and pulls none holds a few handlers only, and while it
 // goes on so it is refused. Others are served.
+// parity: Y12
 func TestPeerThatPullsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDebtor(t)
@@ -202,6 +204,7 @@ func TestPeerThatGivesUp(t *testing.T) {
 
 // TestPeerThatPullsLate: what handlers wait for no longer can still be pulled, and a peer that has pulled something is
 // like any other again.
+// parity: Y12
 func TestPeerThatPullsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDebtor(t)
@@ -225,7 +228,7 @@ func TestPeerThatPullsLate(t *testing.T) {
 		d.wantEnded("slowly, but one after the other", 12, nil)
 		d.server.owed.mu.Lock()
 		defer d.server.owed.mu.Unlock()
-		if n := len(d.server.owed.byPeer); n != 0 {
+		if n := len(d.server.owed.byHost); n != 0 {
 			t.Errorf("%d peers are remembered, none owes anything", n)
 		}
 	})
@@ -233,23 +236,23 @@ func TestPeerThatPullsLate(t *testing.T) {
 
 // TestStalledPeersAreForgotten: what is remembered of peers that have stalled goes with their connections.
 func TestStalledPeersAreForgotten(t *testing.T) {
-	o := &owed{byPeer: map[string]*owing{}}
+	o := &owed{byHost: map[hostquota.Host]*owing{}}
 	for i := range 3 * minSweep {
 		gone := make(chan struct{})
-		a := &scriptAddr{name: time.Duration(i).String(), gone: gone}
+		a := &scriptAddr{name: time.Duration(i).String(), gone: gone, host: int32(i)}
 		o.enter(a, 1).waited(errUnacked, false)
 		close(gone)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if got := len(o.byPeer); got > minSweep {
+	if got := len(o.byHost); got > minSweep {
 		t.Errorf("%d peers are remembered, none has a connection", got)
 	}
 }
 
 // TestStalledAddressAnew: another process at the address of one that has stalled begins anew.
 func TestStalledAddressAnew(t *testing.T) {
-	o := &owed{byPeer: map[string]*owing{}}
+	o := &owed{byHost: map[hostquota.Host]*owing{}}
 	a := &scriptAddr{name: "peer", gone: make(chan struct{})}
 	for range owedFree {
 		o.enter(a, 1).waited(errUnacked, false)
@@ -260,4 +263,45 @@ func TestStalledAddressAnew(t *testing.T) {
 			t.Fatal("the new process pays for the old one")
 		}
 	}
+}
+
+// TestHostOwesForAllItsPeers: a host that lets its answers lie is not served better by asking from further ports, and another
+// host does not suffer for it.
+func TestHostOwesForAllItsPeers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &owed{byHost: map[hostquota.Host]*owing{}}
+		port := func(n, host int) *scriptAddr {
+			return &scriptAddr{name: fmt.Sprintf("%d of %d", n, host), gone: make(chan struct{}), host: int32(host)}
+		}
+		var waiting []*owedAnswer
+		for n := range 3 * owedFree {
+			waiting = append(waiting, o.enter(port(n, 1), 1))
+		}
+		other := o.enter(port(0, 2), 1)
+		elapse(patience(owedTime, 1))
+		held := 0
+		for _, q := range waiting {
+			if over, _ := q.overdue(); over {
+				q.waited(errStalled, true)
+			} else {
+				held++
+			}
+		}
+		if held != owedFree {
+			t.Errorf("one host holds %d handlers over %d connections, want %d", held, len(waiting), owedFree)
+		}
+		if over, _ := other.overdue(); over {
+			t.Error("the other host has to wait no longer")
+		}
+		refused := false
+		for n := 0; n < 2*owedLeft && !refused; n++ {
+			refused = o.enter(port(100+n, 1), 1) == nil
+		}
+		if !refused {
+			t.Error("a host that pulls nothing is served over ever new connections")
+		}
+		if o.enter(port(1, 2), 1) == nil {
+			t.Error("the other host is refused")
+		}
+	})
 }

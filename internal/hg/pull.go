@@ -6,16 +6,19 @@ import (
 	"sync"
 	"time"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
 
 // A payload is pulled in parts, into memory that grows with what has come: what a peer announces costs it a hundred bytes
 // and must not cost this process more than a little.
 const (
-	// pullFirst is the size of the first part, and so of the only one of most payloads, in bytes.
-	pullFirst = 8 << 20
-	// pullScarce is the same while pulled payloads hold more than one part in pullPlenty of the budget.
-	pullScarce = 16 << 10
+	// pullFirst is the size of the first part of a request's input, in bytes: until the peer has sent something, its
+	// announcement is all that there is.
+	pullFirst = 16 << 10
+	// pullSecond is the size that the memory has at least after that, and at once for the response of a call, unless pulled
+	// payloads hold more than one part in pullPlenty of the budget: then the memory grows slower.
+	pullSecond = 8 << 20
 	pullPlenty = 16
 	// pullGrowth is how many times larger the memory becomes when it is full. What has come is copied then, a third of
 	// the payload at most.
@@ -24,8 +27,8 @@ const (
 	// while they make progress, and may compute for a while. It is less than ackTime, so that who lends a payload hears
 	// that it is not wanted any more.
 	pullTime = 50 * time.Second
-	// maxInputs is how many requests may have their input pulled at once: one holds some 10 KiB besides.
-	maxInputs = 1 << 14
+	// descCost is the most bytes of memory that each byte of a descriptor takes while the descriptor is read and used.
+	descCost = 4
 )
 
 var (
@@ -39,7 +42,7 @@ type pull struct {
 	op      string // for errors
 	from    na.Addr
 	desc    *Desc
-	charged *int64 // the owner's share of the class's budget
+	charged *charge // of the owner
 	owner   puller
 
 	buf   []byte    // what has come and, at its end, the part under way
@@ -59,7 +62,7 @@ type pull struct {
 type puller interface{ pulled(p *pull, err *Error) }
 
 // newPull prepares for the pull of what a descriptor announces, which has been checked.
-func (c *Class) newPull(op string, from na.Addr, d *Desc, charged *int64, owner puller) *pull {
+func (c *Class) newPull(op string, from na.Addr, d *Desc, charged *charge, owner puller) *pull {
 	p := &pull{c: c, op: op, from: from, desc: d, charged: charged, owner: owner, step: c.makeTransfer()}
 	p.step.again()
 	p.step.Notify(p)
@@ -95,8 +98,8 @@ func (p *pull) next() {
 // grow makes room for the next part, within the budget.
 func (p *pull) grow() *Error {
 	have := int64(len(p.buf))
-	size := min(int64(p.desc.Len()), max(p.c.firstPart(), have*pullGrowth))
-	if err := p.c.charge(p.charged, size-have); err != nil {
+	size := min(int64(p.desc.Len()), p.c.nextPart(have, p.op == opInput))
+	if err := p.c.charge(p.charged, p.from, size-have); err != nil {
 		return newError(p.op, p.from, Again, err)
 	}
 	buf := make([]byte, size)
@@ -157,36 +160,49 @@ func (p *pull) TransferDone(t *Transfer) {
 		return
 	}
 	t.again()
-	if p.desc.Len() > pullFirst { // growing and checksums take their time, and this goroutine makes progress
+	if p.desc.Len() > pullSecond { // growing and checksums take their time, and this goroutine makes progress
 		p.c.tasks.Go(p.next)
 		return
 	}
 	p.next()
 }
 
-// firstPart returns how much memory an announcement alone is good for.
-func (c *Class) firstPart() int64 {
-	if c.count.budget.Load() > c.cfg.OverflowBudget/pullPlenty {
-		return pullScarce
+// nextPart returns how large the memory of a pull becomes that has have bytes.
+func (c *Class) nextPart(have int64, input bool) int64 {
+	if have == 0 && input || c.count.budget.Load() > c.cfg.OverflowBudget/pullPlenty {
+		return max(pullFirst, have*pullGrowth)
 	}
-	return pullFirst
+	return max(pullSecond, have*pullGrowth)
 }
 
-// charge takes n bytes from the budget of pulled payloads for an owner.
-func (c *Class) charge(charged *int64, n int64) error {
+// charge is memory that is counted for a host.
+type charge struct {
+	bytes   int64
+	account *hostquota.Account // nil if there is none
+}
+
+// charge counts n bytes for a payload that a peer has announced.
+func (c *Class) charge(to *charge, peer na.Addr, n int64) error {
 	if c.count.budget.Add(n) > c.cfg.OverflowBudget {
 		c.count.budget.Add(-n)
 		return fmt.Errorf("no room for %d bytes more of a payload: all payloads together may have %d (Config.OverflowBudget); try again later, or use a bulk transfer",
 			n, c.cfg.OverflowBudget)
 	}
-	*charged += n
+	account := peer.Account()
+	if err := account.Take(hostquota.Memory, n); err != nil {
+		c.count.budget.Add(-n)
+		return fmt.Errorf("no room for %d bytes more of a payload: %w (Config.MaxMemory); try again later, or use a bulk transfer", n, err)
+	}
+	to.account = account
+	to.bytes += n
 	return nil
 }
 
-// refund gives back what charge has taken.
-func (c *Class) refund(charged *int64) {
-	if *charged != 0 {
-		c.count.budget.Add(-*charged)
-		*charged = 0
+// refund gives back the bytes that charge has counted.
+func (c *Class) refund(of *charge) {
+	if of.account != nil {
+		c.count.budget.Add(-of.bytes)
+		of.account.Give(hostquota.Memory, of.bytes)
+		*of = charge{}
 	}
 }

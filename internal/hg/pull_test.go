@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cinnabar/internal/hostquota"
+	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
 )
 
@@ -40,7 +42,7 @@ func TestUnservedOverflow(t *testing.T) {
 		const count, size = 100, 16 << 20
 		start := time.Now()
 		server, _, calls, _ := announcing(t, count, size, Config{OverflowBudget: 32 << 20}, lose)
-		if got, most := server.Stats().OverflowBytes, int64(pullFirst+count*pullScarce); got == 0 || got > most {
+		if got, most := server.Stats().OverflowBytes, int64(count*(pullFirst+512)); got == 0 || got > most {
 			t.Errorf("%d bytes are held for %d announcements, want at most %d", got, count, most)
 		}
 		for i, k := range calls {
@@ -87,7 +89,7 @@ func TestUnservedResponse(t *testing.T) {
 // TestStalledOverflow: a peer that stops in the middle holds a few times what it has sent.
 func TestStalledOverflow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const size, sent = 64 << 20, 2 * pullFirst
+		const size, sent = 64 << 20, 2 * pullSecond
 		moved := 0
 		server, _, calls, _ := announcing(t, 1, size, Config{}, func(int64) natest.Action {
 			if moved += 1 << 20; moved > sent {
@@ -95,7 +97,7 @@ func TestStalledOverflow(t *testing.T) {
 			}
 			return natest.Proceed
 		})
-		if got := server.Stats().OverflowBytes; got != pullGrowth*pullFirst {
+		if got := server.Stats().OverflowBytes; got != pullGrowth*pullSecond {
 			t.Errorf("%d bytes are held for %d", got, sent)
 		}
 		if err := calls[0].Wait(t.Context()); codeFrom(t, err) != Timeout {
@@ -123,34 +125,87 @@ func TestLostOverflow(t *testing.T) {
 	})
 }
 
-// TestManyAnnouncements: how many inputs are pulled at once is bounded too, since each holds more than its bytes.
-func TestManyAnnouncements(t *testing.T) {
+// TestHostLeavesPullsToOthers has a host announce more inputs than are pulled at once, and serve none, which once left no
+// room for the inputs of others. Each announcement costs the host the first part and its descriptor.
+func TestHostLeavesPullsToOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server, client, calls, _ := announcing(t, 1, 5000, Config{}, lose)
-		server.count.inputs.Add(maxInputs - 1) // as if they were
-		if _, err := call(t, client, server.ep.Addr(), 1, make([]byte, 5000)); codeFrom(t, err) != Again {
-			t.Error(err)
+		book := hostquota.NewBook(hostquota.Limits{hostquota.Pulls: 64, hostquota.Memory: 1 << 30})
+		var bad *node
+		n := natest.New(natest.Config{Quota: book, Fault: func(s *natest.Step) natest.Action {
+			if s.Kind == natest.KindGet && s.To == bad.ep {
+				return natest.Lose
+			}
+			return natest.Proceed
+		}})
+		server := open(t, n, Config{Dispatch: handler(echo)})
+		bad = open(t, n, Config{})
+		good := open(t, n, Config{})
+		var calls []*Call
+		for range 100 {
+			k := bad.NewCall()
+			k.Start(server.ep.Addr(), 1, CallOptions{}, make([]byte, 1<<20))
+			calls = append(calls, k)
 		}
-		server.count.inputs.Add(1 - maxInputs)
-		_ = calls[0].Wait(t.Context())
-		calls[0].Free()
-		if got := server.count.inputs.Load(); got != 0 {
-			t.Errorf("%d inputs are counted at the end", got)
+		synctest.Wait()
+		if got := book.Used(hostquota.Pulls); got != 36 {
+			t.Errorf("one host has %d of 64 pulls, want 36", got)
+		}
+		if got, most := book.Used(hostquota.Memory), int64(36*(pullFirst+512)); got == 0 || got > most {
+			t.Errorf("%d bytes are counted, want at most %d", got, most)
+		}
+		for range 5 {
+			if out, err := call(t, good, server.ep.Addr(), 1, make([]byte, 100_000)); err != nil || len(out) != 100_000 {
+				t.Errorf("a call of another host: %d bytes, %v", len(out), err)
+			}
+		}
+		for i, k := range calls {
+			if err := k.Wait(t.Context()); codeFrom(t, err) != Again && codeFrom(t, err) != Timeout {
+				t.Errorf("call %d: %v", i, err)
+			}
+			k.Free()
+		}
+		synctest.Wait()
+		for _, r := range []hostquota.Resource{hostquota.Pulls, hostquota.Memory, hostquota.Unsent} {
+			if got := book.Used(r); got != 0 {
+				t.Errorf("%d %v are counted in the end", got, r)
+			}
 		}
 	})
 }
+
+// TestUnknownRPCIsNotPulled announces an input for an RPC that is not registered, which was fetched once before the id was
+// looked at.
+func TestUnknownRPCIsNotPulled(t *testing.T) {
+	n := natest.New(natest.Config{Direct: true})
+	server, client := open(t, n, Config{Dispatch: knows(7)}), open(t, n, Config{})
+	if _, err := call(t, client, server.ep.Addr(), 1, make([]byte, 10000)); codeFrom(t, err) != NoEntry {
+		t.Error(err)
+	}
+	if got := server.ep.Counts().Gets; got != 0 {
+		t.Errorf("%d reads for an RPC that is not registered, want none", got)
+	}
+	if _, err := call(t, client, server.ep.Addr(), 7, make([]byte, 1000)); err != nil {
+		t.Error(err)
+	}
+}
+
+// knows answers requests of one RPC, and has no other.
+type knows ID
+
+func (k knows) Known(id ID) bool            { return id == ID(k) }
+func (k knows) Dispatch(r *Request) na.Task { return inline{}.Dispatch(r) }
 
 // TestOverflowInParts has payloads around the sizes at which another part is asked for, both ways, with plenty of
 // memory and with little.
 func TestOverflowInParts(t *testing.T) {
 	for name, budget := range map[string]int64{"plenty": 0, "scarce": 48 << 20} {
 		t.Run(name, func(t *testing.T) {
-			sizes := []int{pullScarce, pullScarce + 1, 4*pullScarce + 1, pullFirst + 1}
+			sizes := []int{pullFirst, pullFirst + 1, 4*pullFirst + 1, pullSecond + 1}
 			if budget == 0 {
-				sizes = []int{pullFirst, pullFirst + 1}
+				sizes = []int{pullSecond, pullSecond + 1}
 			}
 			if !raceEnabled { // for which it is much memory
-				sizes = append(sizes, 4*pullFirst+1)
+				sizes = append(sizes, 4*pullSecond+1)
 			}
 			n := natest.New(natest.Config{Chunk: 1 << 20})
 			server := open(t, n, Config{Checksums: Checksums, Dispatch: handler(echo), OverflowBudget: budget})
@@ -176,9 +231,9 @@ func TestOverflowInParts(t *testing.T) {
 // those that are asked for by another goroutine.
 func TestCancelPull(t *testing.T) {
 	for at := range 30 {
-		size, budget := 16*pullScarce+1, int64(4*pullFirst)
+		size, budget := 16*pullFirst+1, int64(4*pullSecond)
 		if at%10 == 0 && !raceEnabled || at == 10 {
-			size, budget = 4*pullFirst+1, 0
+			size, budget = 4*pullSecond+1, 0
 		}
 		synctest.Test(t, func(t *testing.T) {
 			var cancel func()

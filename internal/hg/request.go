@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
 
@@ -15,6 +17,9 @@ type Dispatcher interface {
 	// Dispatch is called when the whole input is there, on a goroutine that makes progress. It must not block. It owns r
 	// from now on. The task that it returns, if any, is run soon, see [na.Handler].
 	Dispatch(r *Request) na.Task
+	// Known reports whether an RPC is registered. An input that does not fit into a message is fetched only then; otherwise
+	// the request is answered with NoEntry. It must not block.
+	Known(id ID) bool
 }
 
 // Request is the target's half of an RPC (hg_handle_t at the server). Whoever dispatches it answers it once, unless it is
@@ -36,10 +41,13 @@ type Request struct {
 	caller *Call // of this process, for a call to the own address
 	seq    uint64
 
-	in      []byte // what Input returns
-	buf     []byte // of requests that fit into a message
-	out     []byte // the response: room for the transport, headers, payload
-	charged int64
+	in       []byte // the result of Input
+	buf      []byte // of requests that fit into a message
+	out      []byte // the response: room for the transport, headers, payload
+	charged  charge
+	descCost int64              // bytes that the descriptor of the input counts for
+	pulling  *hostquota.Account // which the pull of the input counts for; nil: there is none
+	unsent   atomic.Uint32      // whether the response counts as unsent
 
 	send    na.Op
 	ack     na.Op
@@ -65,8 +73,6 @@ var (
 	errAnswered = errors.New("the request has its response already")
 	errUnacked  = errors.New("peer has not acknowledged a response with overflow")
 	errUnheard  = errors.New("handler has freed the request without a response")
-
-	errManyInputs = fmt.Errorf("inputs of %d requests are being pulled already: try again later", maxInputs)
 )
 
 func (c *Class) newRequest(from na.Addr, tag uint32, f requestFields) *Request {
@@ -85,7 +91,16 @@ func (c *Class) newRequest(from na.Addr, tag uint32, f requestFields) *Request {
 	r.holds = 1
 	r.mu.Unlock()
 	c.count.requestsActive.Add(1)
+	holdOrigin(from, 1)
 	return r
+}
+
+// holdOrigin keeps the connection that a request came over from giving way to others while the request exists, where the
+// transport counts that.
+func holdOrigin(from na.Addr, n int64) {
+	if h, ok := from.(na.Holder); ok {
+		h.Hold(n)
+	}
 }
 
 // ID returns which RPC is meant.
@@ -131,12 +146,29 @@ func (r *Request) pullInput(payload []byte) {
 		r.reject(err.about(opInput, r.from))
 		return
 	}
-	if r.c.count.inputs.Add(1) > maxInputs {
-		r.c.count.inputs.Add(-1)
-		r.reject(newError(opInput, r.from, Again, errManyInputs))
+	account := r.from.Account()
+	if err := account.Take(hostquota.Pulls, 1); err != nil {
+		r.reject(newError(opInput, r.from, Again, fmt.Errorf("%w: try again later", err)))
+		return
+	}
+	r.pulling = account
+	r.descCost = descCost * int64(len(payload))
+	if err := account.Take(hostquota.Memory, r.descCost); err != nil {
+		r.descCost = 0
+		r.endPull()
+		r.reject(newError(opInput, r.from, Again, err))
 		return
 	}
 	r.c.newPull(opInput, r.from, d, &r.charged, (*requestPull)(r)).next()
+}
+
+// endPull ends the count of a pull, because the input is fetched, or is not going to be.
+func (r *Request) endPull() {
+	r.pulling.Give(hostquota.Pulls, 1)
+	if r.descCost > 0 {
+		r.pulling.Give(hostquota.Memory, r.descCost)
+	}
+	r.pulling, r.descCost = nil, 0
 }
 
 const opInput = "pull input"
@@ -146,7 +178,7 @@ type requestPull Request
 
 func (q *requestPull) pulled(p *pull, err *Error) {
 	r := (*Request)(q)
-	r.c.count.inputs.Add(-1)
+	r.endPull()
 	if err == nil {
 		if bad := verifyPayload(r.f.crc, p.buf, true); bad != nil {
 			err = newError(opInput, r.from, bad.code, bad)
@@ -167,10 +199,11 @@ func (q *requestPull) pulled(p *pull, err *Error) {
 func (r *Request) reject(e *Error) {
 	if e.Code == Again {
 		r.c.count.requestsRefused.Add(1)
+		r.c.refused(r.from, "no room for an input", e)
 	} else {
 		r.c.count.requestsDropped.Add(1)
+		r.c.cfg.Audit.Record(audit.Broken, "input not to be had", hostOf(r.from), peerAttrs(r.from, e)...)
 	}
-	r.c.tell(r.from, "request dropped", e)
 	r.c.refund(&r.charged) // the peer may take its time with the answer
 	switch {
 	case r.OneWay():
@@ -184,11 +217,9 @@ func (r *Request) reject(e *Error) {
 
 // ackInput tells the origin of a one-way request that its memory is not needed any more.
 func (r *Request) ackInput() {
-	r.hold()
 	msg := r.out[:r.c.limits.ResponseRoom+ackSize]
 	msg[r.c.limits.ResponseRoom] = 0
-	r.c.count.unsent.Add(1)
-	r.c.ep.SendExpected(&r.send, r.from, r.tag, msg)
+	r.hand(msg)
 }
 
 // Fail answers with an error instead of a payload, as the core of C does for an RPC that it does not know (NoEntry). It
@@ -270,13 +301,31 @@ func (r *Request) place(f responseFields, payload []byte) []byte {
 
 // transmit hands a response to the network. What is known when it returns is the error.
 func (r *Request) transmit(msg []byte) error {
-	r.hold()
-	r.c.count.unsent.Add(1)
-	r.c.ep.SendExpected(&r.send, r.from, r.tag, msg)
+	r.hand(msg)
 	if s := r.sent.Load(); s != nil && s.err != nil {
 		return newError("respond", r.from, codeOf(s.err), s.err)
 	}
 	return nil
+}
+
+// Values of Request.unsent.
+const (
+	unsentNot     uint32 = iota // not handed to the network, or not counted yet
+	unsentCounted               // the host's account has it
+	unsentOver                  // the network has taken it
+)
+
+// hand hands a message to the network. A message that the network does not take at once counts for the host of the peer,
+// unless the host has used up its share since the request was admitted.
+func (r *Request) hand(msg []byte) {
+	r.c.count.unsent.Add(1)
+	r.unsent.Store(unsentNot)
+	account := r.from.Account()
+	r.hold()
+	r.c.ep.SendExpected(&r.send, r.from, r.tag, msg)
+	if r.unsent.Load() == unsentNot && account.Take(hostquota.Unsent, 1) == nil && !r.unsent.CompareAndSwap(unsentNot, unsentCounted) {
+		account.Give(hostquota.Unsent, 1)
+	}
 }
 
 // requestSend completes the sending of a response, or of the ack for a one-way request.
@@ -295,6 +344,9 @@ func (s *requestSend) Complete(op *na.Op) {
 		r.c.log.Debug("response not sent", "peer", r.from, "error", op.Err)
 		r.sent.Store(&sendResult{op.Err})
 	}
+	if r.unsent.Swap(unsentOver) == unsentCounted {
+		r.from.Account().Give(hostquota.Unsent, 1)
+	}
 	if r.c.count.unsent.Add(-1) == 0 {
 		r.c.flush.tell()
 	}
@@ -306,7 +358,7 @@ func (s *requestSend) Complete(op *na.Op) {
 func (r *Request) Free() {
 	if !r.OneWay() && !r.answered.Load() {
 		r.c.count.requestsUnheard.Add(1)
-		r.c.tell(r.from, "request without response", errUnheard)
+		r.c.note(r.from, "request without response", errUnheard)
 		_ = r.Fail(OtherError) // what became of it is counted there
 	}
 	r.release()
@@ -334,6 +386,7 @@ func (r *Request) release() {
 // recycle makes a request that nothing refers to ready for reuse.
 func (r *Request) recycle() {
 	r.c.refund(&r.charged)
+	holdOrigin(r.from, -1)
 	r.from, r.caller, r.in = nil, nil, nil
 	r.answered.Store(false)
 	r.sent.Store(nil)

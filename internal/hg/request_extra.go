@@ -16,7 +16,7 @@ func (r *Request) respondExtra(ctx context.Context, f responseFields, payload []
 	owed := r.c.owed.enter(r.from, len(payload))
 	if owed == nil {
 		r.c.count.responsesFailed.Add(1)
-		r.c.tell(r.from, "response refused", errOwing)
+		r.c.refused(r.from, "responses are not pulled", errOwing)
 		return r.failInstead(Again, errOwing)
 	}
 	mem, err := r.c.ep.Register(payload, na.ReadOnly)

@@ -16,6 +16,7 @@ import (
 	"cinnabar/internal/na/natest"
 )
 
+// parity: H55
 func TestUnknownRPC(t *testing.T) {
 	for _, mode := range []ChecksumMode{NoChecksums, Checksums} {
 		n := natest.New(natest.Config{})
@@ -34,6 +35,7 @@ func TestUnknownRPC(t *testing.T) {
 }
 
 // TestOverflow sends payloads that do not fit into messages and counts what is on the network for them.
+// parity: H51 D26
 func TestOverflow(t *testing.T) {
 	large := pattern(1 << 20)
 	for _, mode := range []ChecksumMode{NoChecksums, Checksums, Detect} {
@@ -70,10 +72,10 @@ func TestOverflow(t *testing.T) {
 			clientAcks     uint64
 		}{
 			{"neither", 3, 10, 10, false, 0, 0, 1, 0},
-			{"request", 1, 1 << 20, 0, false, 1, 0, 1, 0},
+			{"request", 1, 1 << 20, 0, false, 2, 0, 1, 0},
 			{"response", 2, 0, 1 << 20, false, 0, 1, 1, 1},
-			{"both", 3, 1 << 20, 1 << 20, false, 1, 1, 1, 1},
-			{"one-way", 4, 1 << 20, 0, true, 1, 0, 1, 0},
+			{"both", 3, 1 << 20, 1 << 20, false, 2, 1, 1, 1},
+			{"one-way", 4, 1 << 20, 0, true, 2, 0, 1, 0},
 		} {
 			s0, c0 := server.ep.Counts(), client.ep.Counts()
 			k := client.NewCall()
@@ -93,6 +95,7 @@ func TestOverflow(t *testing.T) {
 	}
 }
 
+// parity: H23
 func TestNoOverflow(t *testing.T) {
 	n := natest.New(natest.Config{})
 	errs := make(chan error, 1)
@@ -113,6 +116,7 @@ func TestNoOverflow(t *testing.T) {
 }
 
 // TestManyCalls has 256 calls in flight from 16 goroutines; each answer must be that to its question.
+// parity: H57
 func TestManyCalls(t *testing.T) {
 	n := natest.New(natest.Config{Seed: 7})
 	server, client := open(t, n, Config{Dispatch: handler(echo)}), open(t, n, Config{})
@@ -142,6 +146,7 @@ func TestManyCalls(t *testing.T) {
 }
 
 // TestReuse makes 10,000 calls with one Call over three targets.
+// parity: H44 G37
 func TestReuse(t *testing.T) {
 	n := natest.New(natest.Config{Direct: true})
 	client := open(t, n, Config{})
@@ -269,6 +274,7 @@ func TestCanceledContextSucceeds(t *testing.T) {
 }
 
 // TestMissingAcks: an old release does not acknowledge overflow of one-way calls; a client may vanish from its call.
+// parity: H51 D26
 func TestMissingAcks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// A peer that takes requests and does nothing with them.
@@ -435,6 +441,7 @@ func TestNotify(t *testing.T) {
 
 // TestCancelRaces cancels calls at random moments from another goroutine: each ends once, either way. On a machine that is
 // so busy that nothing is pulled for seconds, the server may refuse one whose answer is long, see owed.
+// parity: H52 D04
 func TestCancelRaces(t *testing.T) {
 	n := natest.New(natest.Config{Seed: 5})
 	server, client := open(t, n, Config{Dispatch: handler(echo)}), open(t, n, Config{})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
 
@@ -37,7 +38,7 @@ const (
 
 func newScripted() *scripted {
 	return &scripted{flying: map[string]*na.Op{}, buffers: map[string][]byte{}, frags: map[string][]na.Fragment{}, tags: map[string]uint32{},
-		self: scriptAddr{name: "self"}, peer: scriptAddr{"peer", make(chan struct{})},
+		self: scriptAddr{name: "self"}, peer: scriptAddr{name: "peer", gone: make(chan struct{})},
 	}
 }
 
@@ -59,11 +60,18 @@ func (e *scripted) said() string {
 type scriptAddr struct {
 	name string
 	gone chan struct{}
+	host int32 // which it is on
 }
 
 func (a *scriptAddr) String() string           { return a.name }
 func (a *scriptAddr) Equal(other na.Addr) bool { return a == other }
 func (a *scriptAddr) Done() <-chan struct{}    { return a.gone }
+
+func (a *scriptAddr) Account() *hostquota.Account {
+	return scriptBook.Account(hostquota.ProcessHost(0, a.host+1))
+}
+
+var scriptBook = hostquota.NewBook(hostquota.Limits{})
 
 func (e *scripted) Addr() na.Addr { return &e.self }
 func (e *scripted) Limits() na.Limits {
@@ -143,6 +151,7 @@ func (e *scripted) Register(mem []byte, _ na.Access) (na.Memory, error) {
 	return &scriptMemory{e, len(mem)}, nil
 }
 func (m *scriptMemory) AppendHandle(b []byte) []byte { return append(b, byte(m.n)) }
+func (m *scriptMemory) Revoke()                      {}
 func (m *scriptMemory) Close()                       { m.e.say("revoke %d bytes", m.n) }
 
 func (e *scripted) ParseHandle(b []byte) (na.RemoteMemory, error) { return numbered255{}, nil }
@@ -303,6 +312,8 @@ func TestRequestMachine(t *testing.T) {
 }
 
 // Dispatch implements [Dispatcher].
+func (s *callScript) Known(ID) bool { return true }
+
 func (s *callScript) Dispatch(r *Request) na.Task {
 	s.r = r
 	s.ep.say("dispatch id %d: %d bytes, one-way %v", r.ID(), len(r.Input()), r.OneWay())

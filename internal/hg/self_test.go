@@ -11,6 +11,7 @@ import (
 	"cinnabar/internal/na/natest"
 )
 
+// parity: H53
 func TestSelfCall(t *testing.T) {
 	n := natest.New(natest.Config{})
 	var me *node
@@ -73,6 +74,7 @@ func TestSelfCall(t *testing.T) {
 	}
 }
 
+// parity: H53
 func TestSelfCallRefused(t *testing.T) {
 	n := natest.New(natest.Config{})
 	me := open(t, n, Config{NoLoopback: true, Dispatch: handler(echo)})

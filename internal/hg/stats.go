@@ -41,7 +41,6 @@ type counters struct {
 	reads, writes, bytesRead, bytesWritten                                  atomic.Uint64
 	eagerCopies, localCopies                                                atomic.Uint64
 	callsActive, requestsActive, transfersActive, unsent, budget, lingering atomic.Int64
-	lingeringBytes, inputs                                                  atomic.Int64
 }
 
 // Stats returns a snapshot; its numbers are read one after the other.

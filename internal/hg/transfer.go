@@ -55,6 +55,8 @@ type Transfer struct {
 	cancel *Error
 	// +checklocks:mu
 	freed bool
+	// +checklocks:mu
+	base int64 // of op.Progress
 
 	n      int64 // bytes moved; valid when done
 	result error // valid when done

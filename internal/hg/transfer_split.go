@@ -2,32 +2,36 @@ package hg
 
 import (
 	"fmt"
+	"math"
+	"slices"
 
+	"cinnabar/internal/hostmem"
 	"cinnabar/internal/na"
 )
 
-// remotesOf returns the memory of each segment of d as the transport knows it. All segments of a descriptor with one
-// handle for all have the same.
+// remotesOf returns the memory of each segment of d as the transport knows it, or that of all segments if d has one handle
+// for all.
 func (c *Class) remotesOf(d *Desc) ([]na.RemoteMemory, Code, error) {
 	if r := d.remotes.Load(); r != nil && r.c == c {
 		return r.list, Success, nil
 	}
-	list := make([]na.RemoteMemory, len(d.segs))
-	for i, s := range d.segs {
+	segs := d.segs
+	if d.flags&flagRegV != 0 {
+		segs = segs[:1]
+	}
+	list := make([]na.RemoteMemory, len(segs))
+	for i, s := range segs {
 		need := s.length
 		switch {
-		case d.flags&flagRegV != 0 && i > 0:
-			list[i] = list[0]
-			continue
 		case d.flags&flagRegV != 0:
 			need = d.total
 		case need == 0:
 			continue
 		}
-		if s.handle == nil {
+		if s.size == 0 {
 			return nil, InvalidArg, errNoHandle
 		}
-		m, err := c.ep.ParseHandle(s.handle)
+		m, err := c.ep.ParseHandle(d.handle(&s))
 		if err != nil {
 			return nil, codeOf(err), err
 		}
@@ -41,24 +45,30 @@ func (c *Class) remotesOf(d *Desc) ([]na.RemoteMemory, Code, error) {
 }
 
 // split appends the pieces of a transfer: one for each overlap of a segment and a local slice, as C makes one operation
-// for each. The range and the length of local have been checked.
+// for each, or one for each local slice if the segments have one handle. The range and the length of local have been checked.
 func split(frags []na.Fragment, d *Desc, remotes []na.RemoteMemory, off uint64, local [][]byte, n uint64) []na.Fragment {
-	var start uint64 // where the segment starts in the transport's memory
 	rest := localCursor{slices: local}
+	if d.flags&flagRegV != 0 { // the segments are one run of bytes
+		for n > 0 {
+			piece := rest.next(n)
+			frags = append(frags, na.Fragment{Remote: remotes[0], Offset: off, Local: piece})
+			off += uint64(len(piece))
+			n -= uint64(len(piece))
+		}
+		return frags
+	}
+	frags = slices.Grow(frags, min(len(d.segs), int(min(n, math.MaxInt32)))) // because growing step by step leaves copies behind
 	for i, s := range d.segs {
 		if off >= s.length {
 			off -= s.length
 		} else {
 			for at := off; at < s.length && n > 0; {
 				piece := rest.next(min(s.length-at, n))
-				frags = append(frags, na.Fragment{Remote: remotes[i], Offset: start + at, Local: piece})
+				frags = append(frags, na.Fragment{Remote: remotes[i], Offset: at, Local: piece})
 				at += uint64(len(piece))
 				n -= uint64(len(piece))
 			}
 			off = 0
-		}
-		if d.flags&flagRegV != 0 {
-			start += s.length
 		}
 		if n == 0 {
 			break
@@ -145,10 +155,13 @@ func (t *Transfer) copyBulk(b *Bulk, off uint64, local [][]byte, n uint64) {
 				return
 			}
 			piece := here.next(min(uint64(len(s)), n, syncCopy))
-			if t.dir == Pull {
-				copy(piece, s)
-			} else {
-				copy(s, piece)
+			to, from := piece, s
+			if t.dir == Push {
+				to, from = s, piece
+			}
+			if _, err := hostmem.Copy(to, from); err != nil { // a mapping of a file that has become shorter, or has no room
+				t.fail(Fault, err)
+				return
 			}
 			t.n += int64(len(piece))
 			n -= uint64(len(piece))

@@ -9,6 +9,7 @@ func (t *Transfer) begin() {
 	}
 	t.state, t.holds, t.flying = callStarted, 1, false
 	t.finished, t.failure, t.cancel = false, nil, nil
+	t.base = t.op.Progress.Load()
 	t.mu.Unlock()
 	t.n = 0
 	t.c.count.transfersActive.Add(1)
@@ -45,19 +46,36 @@ func (t *Transfer) finish(n int64) {
 
 // abort is Cancel with a reason.
 func (t *Transfer) abort(code Code, cause error) {
+	if finish := t.Interrupt(code, cause); finish != nil {
+		finish()
+	}
+}
+
+// Interrupt begins to end the transfer early, with a code and a cause, and returns the function that does the rest, which
+// may call the notifier: it is for callers with a lock under which the transfer is known not to have been freed. It
+// returns nil if the transfer is at its end, or is cancelled already.
+func (t *Transfer) Interrupt(code Code, cause error) (finish func()) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	if t.state != callStarted || t.holds == 0 || t.cancel != nil {
-		t.mu.Unlock()
-		return
+		return nil
 	}
 	t.cancel = newError(t.dir.String(), t.to, code, cause)
 	t.holds++
-	flying := t.flying
-	t.mu.Unlock()
-	if flying {
-		t.c.ep.Cancel(&t.op)
+	if !t.flying {
+		return t.release
 	}
-	t.release()
+	return func() {
+		t.c.ep.Cancel(&t.op)
+		t.release()
+	}
+}
+
+// Progress returns a count that grows as bytes move, from 0 on, and false while no operation of the network is under way.
+func (t *Transfer) Progress() (int64, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.op.Progress.Load() - t.base, t.flying
 }
 
 // canceled tells a copy to stop.

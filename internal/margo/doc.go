@@ -26,12 +26,17 @@
 //
 // # Fairness
 //
-// Requests that wait are queued by peer and the peers take turns, so that one that sends a thousand requests delays
-// another's single one by one handler, not by a thousand. A full queue makes room for a peer that has little in it at the
-// expense of the one that has most.
+// Requests that wait are queued by host and peer. Hosts take turns, and the peers of a host do in the host's turns, so that
+// a peer that sends a thousand requests delays another's single one by one handler, and a host with a thousand connections
+// delays another host's request no more than that.
+//
+// A host has its share of the handlers that there may be, and of the queue, by the rule of package hostquota. A request of
+// a host that has its share of the handlers waits, and those of other hosts pass it. A request for which the queue has no
+// room takes the place of the newest one of the host that has most, or, within a host, of the peer that has most.
 //
 // In pools of kind [Priority] that holds among requests of one priority. A higher one comes first, but each eighth turn is
-// that of the priority that has waited longest. Pools of kind [EarliestFirst] know no peers.
+// that of the priority that has waited longest. Pools of kind [EarliestFirst] serve hosts that may have another handler in
+// the order of arrival, and do not distinguish peers.
 //
 // # Concurrency
 //

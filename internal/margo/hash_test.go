@@ -8,6 +8,7 @@ import (
 )
 
 // TestJenkins has the hashes that Margo's own ids contain.
+// parity: G22
 func TestJenkins(t *testing.T) {
 	for name, want := range map[string]uint32{
 		"sum": 0x1c8857ad, "add": 0xc8c9c5c8, "hello": 0xe0be16ba, "many": 0xb0257ea5, "__shutdown__": 0x788dd320,
@@ -19,6 +20,7 @@ func TestJenkins(t *testing.T) {
 	}
 }
 
+// parity: H40
 func TestDjb2(t *testing.T) {
 	for name, want := range map[string]uint64{"sum": 0x0b88ab9a, "bulk": 0x7c94ccb3, "": 0x1505} {
 		if got := Djb2(name); got != want {
@@ -41,6 +43,7 @@ func TestID(t *testing.T) {
 }
 
 // TestIDsOfC compares ids with those that the C libraries gave to the same names.
+// parity(recorded): H40 G22
 func TestIDsOfC(t *testing.T) {
 	data, err := os.ReadFile("testdata/hashids.txt")
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
 
@@ -17,10 +18,13 @@ type PoolConfig struct {
 }
 
 // Pool gives requests their handlers: at most Workers run at once, at most Alive exist. The others wait in the order of
-// the pool's kind. It has no goroutines while there is nothing to do.
+// the pool's kind. Alive and Queue are divided among the hosts that the requests come from as package hostquota has it, so
+// the requests of one host wait while it has its share of Alive, and those of others go on. It has no goroutines while
+// there is nothing to do.
 type Pool struct {
 	cfg   PoolConfig
-	clock *Clock // that jobs go by
+	clock *Clock                   // that jobs go by
+	may   func(*tenant, *Job) bool // mayLocked
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -31,6 +35,8 @@ type Pool struct {
 	queue queue
 	// +checklocks:mu
 	live *Job // handlers that have begun and not returned, linked by prev and next
+	// +checklocks:mu
+	tenants tenants
 	// +checklocks:mu
 	watch watch
 	// +checklocks:mu
@@ -44,7 +50,9 @@ type Pool struct {
 // NewPool makes a pool.
 func NewPool(cfg PoolConfig) *Pool {
 	cfg.Alive = max(cfg.Alive, cfg.Workers)
-	return &Pool{cfg: cfg, clock: NewClock(), queue: queue{kind: cfg.Kind}}
+	p := &Pool{cfg: cfg, clock: NewClock(), queue: queue{kind: cfg.Kind}}
+	p.may = p.mayLocked
+	return p
 }
 
 // Name returns the pool's name.
@@ -76,13 +84,15 @@ type Work interface {
 	Serve()
 	// Overloaded answers the request without running the handler. It must not block.
 	Overloaded()
-	// Peer names whom the request is from, all requests of one peer alike; Own, if it is the process's own and may not be
-	// refused. It is called with the pool's lock held.
+	// Peer names the peer that the request is from, all requests of one peer alike; Own, if it is the process's own and may
+	// not be refused. It is called with the pool's lock held.
 	Peer() string
+	// Host returns the host of the peer; the zero Host, if it is this process. It is called with the pool's lock held.
+	Host() hostquota.Host
 }
 
-// Own is the peer of what the process itself puts into a pool. It waits in a lane as others do, but there is always room
-// for it in the queue.
+// Own is the peer of a request that the process itself puts into a pool. It waits in a lane as others do, but there is
+// always room for it in the queue. Its host is the zero Host.
 const Own = "the process itself"
 
 // Job is one request on its way through a Pool. It is part of a structure of the caller's and may be used once.
@@ -95,6 +105,8 @@ type Job struct {
 	prev, next *Job          // in the lane or, when live, in the list of the pool's live jobs
 	arrived    time.Duration // when it was admitted, by the pool's clock
 	began      time.Duration // when the handler did
+	from       *tenant       // the host of the request
+	arrival    uint64        // counts the requests that have waited
 	waits      int32         // operations that the handler waits for
 	priority   int16         // set before Admit
 	live       bool          // the handler has begun and not returned
@@ -117,6 +129,7 @@ func (j *Job) Admit() na.Task {
 	now := p.clock.Now()
 	p.mu.Lock()
 	j.arrived = now
+	j.from = p.tenants.of(j.work.Host())
 	if p.startLocked(j) {
 		alone := p.running <= aloneRunning
 		p.mu.Unlock()
@@ -131,13 +144,27 @@ func (j *Job) Admit() na.Task {
 	if victim != nil {
 		victim.work.Overloaded()
 	}
+	p.startWaiting() // those that wait may all be of hosts that have their share, and j of another
 	return nil
+}
+
+// startWaiting starts handlers for requests that wait, as long as there is room for them.
+func (p *Pool) startWaiting() {
+	for {
+		p.mu.Lock()
+		j := p.nextLocked()
+		p.mu.Unlock()
+		if j == nil {
+			return
+		}
+		j.spawn()
+	}
 }
 
 // Run serves the request and leaves what waits for its worker to another goroutine. It implements [na.Task].
 func (j *Job) Run() {
 	var next *Job
-	defer func() { next.spawn() }() // also when the handler ends its goroutine
+	defer func() { next.spawnAll() }() // also when the handler ends its goroutine
 	defer func() { next = j.pool.finish(j) }()
 	j.work.Serve()
 }
@@ -154,8 +181,11 @@ func (j *Job) serve() (next *Job) {
 	returned := false
 	defer func() {
 		next = j.pool.finish(j)
-		if !returned { // the handler ended this goroutine
-			next.spawn()
+		switch {
+		case !returned: // the handler ended this goroutine
+			next.spawnAll()
+		case next != nil:
+			next.pool.startWaiting()
 		}
 	}()
 	j.work.Serve()
@@ -163,9 +193,13 @@ func (j *Job) serve() (next *Job) {
 	return
 }
 
-func (j *Job) spawn() {
+func (j *Job) spawn() { go j.run() }
+
+// spawnAll starts j, which may be nil, and others that there is room for since j was taken out.
+func (j *Job) spawnAll() {
 	if j != nil {
-		go j.run()
+		j.spawn()
+		j.pool.startWaiting()
 	}
 }
 
@@ -182,7 +216,7 @@ func (j *Job) Pause() {
 		next = p.nextLocked()
 	}
 	p.mu.Unlock()
-	next.spawn()
+	next.spawnAll()
 }
 
 // Resume says that the handler goes on. It has a worker again without waiting for one, since others may wait for what it
@@ -196,11 +230,11 @@ func (j *Job) Resume() {
 	}
 }
 
-// startLocked gives j a worker if there is one and nobody has waited longer.
+// startLocked gives j a worker if there is one and no request has waited longer.
 //
 // +checklocks:p.mu
 func (p *Pool) startLocked(j *Job) bool {
-	if !p.roomLocked() || p.queue.queued > 0 {
+	if !p.roomLocked() || p.queue.queued > 0 || !p.mayLocked(j.from, nil) || !p.mayLocked(j.from, j) {
 		return false
 	}
 	p.beginLocked(j, j.arrived)
@@ -209,6 +243,46 @@ func (p *Pool) startLocked(j *Job) bool {
 
 // +checklocks:p.mu
 func (p *Pool) roomLocked() bool { return p.running < p.cfg.Workers && p.alive < p.cfg.Alive }
+
+// mayLocked reports whether a host may have another handler, or with j not nil whether the peer of j may, if its host may.
+//
+// +checklocksignore: the queue calls it while the lock is held
+func (p *Pool) mayLocked(t *tenant, j *Job) bool {
+	switch {
+	case t.host.IsZero():
+		return true
+	case j == nil:
+		return hostquota.Grants(int64(p.cfg.Alive), int64(p.alive+1), int64(t.alive+1))
+	case t.peers == nil:
+		return true
+	}
+	left := int(hostquota.Most(int64(p.cfg.Alive), int64(p.alive-t.alive))) - t.alive - 1
+	return left <= 1 || t.peers[j.work.Peer()]+1 <= peerShare*left
+}
+
+const (
+	// peerShare is how many handlers a peer may have for each one that its host leaves unused. One peer alone has seven
+	// eighths of what its host may have, so that other processes of the host, or behind the same address, find some.
+	peerShare = 7
+	// watchPeers is the part of the pool's handlers, one in so many, from which on those of a host's peers are counted.
+	watchPeers = 8
+)
+
+// countPeersLocked counts the handlers of each peer of a host that has come to hold many, so that calls of hosts that hold
+// few pay nothing for it.
+//
+// +checklocks:p.mu
+func (p *Pool) countPeersLocked(t *tenant) {
+	if p.cfg.Alive < hostquota.Undivided || t.host.IsZero() || t.alive < p.cfg.Alive/watchPeers {
+		return
+	}
+	t.peers = map[string]int{}
+	for j := p.live; j != nil; j = j.next {
+		if j.from == t {
+			t.peers[j.work.Peer()]++
+		}
+	}
+}
 
 // +checklocks:p.mu
 func (p *Pool) beginLocked(j *Job, now time.Duration) {
@@ -221,33 +295,51 @@ func (p *Pool) beginLocked(j *Job, now time.Duration) {
 	p.watchLocked()
 	p.running++
 	p.alive++
+	j.from.alive++
+	if t := j.from; t.peers != nil {
+		t.peers[j.work.Peer()]++
+	} else {
+		p.countPeersLocked(t)
+	}
 	p.served++
 	p.most = max(p.most, p.alive)
 }
 
-// waitLocked queues j. If the queue is full it returns the request that is refused for it, which may be j.
+// waitLocked queues j. If the queue is full, or the host of j has its share of it, waitLocked returns the request that is
+// refused for it, which may be j.
 //
 // +checklocks:p.mu
 func (p *Pool) waitLocked(j *Job) (victim *Job) {
-	peer := j.work.Peer()
-	if p.queue.queued >= p.cfg.Queue && peer != Own {
+	peer, t := j.work.Peer(), j.from
+	if peer != Own && !p.mayWaitLocked(t) {
 		p.refused++
-		if victim = p.queue.evict(peer, j); victim == nil {
+		hasShare := p.cfg.Queue >= hostquota.Undivided && !t.host.IsZero() && int64(t.queued) >= hostquota.FirstOf(int64(p.cfg.Queue))
+		if victim = p.queue.evict(t, peer, j, hasShare); victim == nil {
 			return j
 		}
 	}
-	p.queue.push(peer, j)
+	p.queue.push(t, peer, j)
 	return victim
+}
+
+// mayWaitLocked reports whether there is room in the queue for one more request of a host.
+//
+// +checklocks:p.mu
+func (p *Pool) mayWaitLocked(t *tenant) bool {
+	if t.host.IsZero() {
+		return p.queue.queued < p.cfg.Queue
+	}
+	return p.cfg.Queue > 0 && hostquota.Grants(int64(p.cfg.Queue), int64(p.queue.queued+1), int64(t.queued+1))
 }
 
 // nextLocked gives a free worker to the request whose turn it is, and returns it.
 //
 // +checklocks:p.mu
 func (p *Pool) nextLocked() *Job {
-	if !p.roomLocked() {
+	if p.queue.queued == 0 || !p.roomLocked() {
 		return nil
 	}
-	j := p.queue.pop()
+	j := p.queue.pop(p.may)
 	if j != nil {
 		p.beginLocked(j, p.clock.Now())
 	}
@@ -260,6 +352,8 @@ func (p *Pool) finish(j *Job) (next *Job) {
 	defer p.mu.Unlock()
 	p.endLocked(j)
 	p.alive--
+	j.from.alive--
+	j.from.left(j.work.Peer, p.cfg.Alive/watchPeers/2)
 	if j.waits == 0 {
 		p.running--
 	}

@@ -2,6 +2,7 @@ package margo
 
 import (
 	"fmt"
+	"net/netip"
 	"runtime"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 	"pgregory.net/rapid"
 )
@@ -38,6 +40,7 @@ func (o *order) take() string {
 type request struct {
 	Job
 	peer     string
+	host     byte // of the peer, 127.0.0.host
 	n        int
 	priority int16
 	log      *order
@@ -48,7 +51,13 @@ type request struct {
 
 func (r *request) name() string { return fmt.Sprintf("%s%d", r.peer, r.n) }
 func (r *request) Peer() string { return r.peer }
-func (r *request) Overloaded()  { r.log.add(r.name() + "!") }
+func (r *request) Host() hostquota.Host {
+	if r.peer == Own {
+		return hostquota.Host{}
+	}
+	return hostNumber(r.host)
+}
+func (r *request) Overloaded() { r.log.add(r.name() + "!") }
 func (r *request) Serve() {
 	r.log.add(r.name())
 	if r.body != nil {
@@ -60,6 +69,11 @@ func (r *request) Serve() {
 	if r.exit {
 		runtime.Goexit()
 	}
+}
+
+// hostNumber returns one of 256 hosts.
+func hostNumber(n byte) hostquota.Host {
+	return hostquota.HostOf(netip.AddrFrom4([4]byte{127, 0, 0, n}))
 }
 
 // rig is a pool and what it has been given.
@@ -240,56 +254,97 @@ func TestPoolGoexit(t *testing.T) {
 	})
 }
 
-// TestLanesHistory compares lanes with a plain model: what goes in comes out once, each peer's in order, and no peer
-// has two turns while another that waits has none.
+// source is a peer of a host.
+type source struct {
+	host byte
+	peer string
+}
+
+// TestLanesHistory compares lanes with a plain model: each request that goes in comes out once, each peer's in order, and
+// no host, and no peer of a host, has two turns while another that waits has none. Hosts that may have no handler keep
+// their turn.
+// parity: Y12
 func TestLanesHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		ls, model := newLanes(), map[string][]*Job{}
-		var ring []string
+		ls, model, byHost := newLanes(false), map[source][]*Job{}, map[byte]int{}
+		var ring []byte
+		rings := map[byte][]string{}
+		tenants := map[byte]*tenant{}
+		for h := range byte(3) {
+			tenants[h] = &tenant{host: hostNumber(h)}
+		}
+		hosts, peers := rapid.ByteRange(0, 2), rapid.SampledFrom([]string{"a", "b", "c"})
+		arrivals := uint64(0)
+		took := func(s source, list []*Job) {
+			model[s] = list
+			byHost[s.host]--
+			if len(list) == 0 {
+				rings[s.host] = slices.DeleteFunc(rings[s.host], func(p string) bool { return p == s.peer })
+			}
+			if byHost[s.host] == 0 {
+				ring = slices.DeleteFunc(ring, func(h byte) bool { return h == s.host })
+			}
+		}
 		t.Repeat(map[string]func(*rapid.T){
 			"push": func(t *rapid.T) {
-				peer, j := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "peer"), new(Job)
-				if len(model[peer]) == 0 {
-					ring = append(ring, peer)
+				s, j := source{hosts.Draw(t, "host"), peers.Draw(t, "peer")}, new(Job)
+				if byHost[s.host] == 0 {
+					ring = append(ring, s.host)
 				}
-				model[peer] = append(model[peer], j)
-				ls.push(peer, j)
+				if len(model[s]) == 0 {
+					rings[s.host] = append(rings[s.host], s.peer)
+				}
+				model[s] = append(model[s], j)
+				byHost[s.host]++
+				arrivals++
+				ls.push(tenants[s.host], s.peer, j, arrivals)
 			},
 			"pop": func(t *rapid.T) {
-				j := ls.pop()
-				if len(ring) == 0 {
+				blocked := tenants[hosts.Draw(t, "blocked")]
+				if rapid.Bool().Draw(t, "none is blocked") {
+					blocked = nil
+				}
+				j := ls.pop(func(x *tenant, _ *Job) bool { return x != blocked })
+				i := slices.IndexFunc(ring, func(h byte) bool { return tenants[h] != blocked })
+				if i < 0 {
 					if j != nil {
-						t.Fatal("pop of empty lanes gives something")
+						t.Fatal("pop gives something where no host may")
 					}
 					return
 				}
-				peer := ring[0]
-				ring = ring[1:]
-				if j != model[peer][0] {
-					t.Fatalf("pop is not the oldest of %s", peer)
+				h := ring[i]
+				s := source{h, rings[h][0]}
+				if j != model[s][0] {
+					t.Fatalf("pop is not the oldest of %v", s)
 				}
-				if model[peer] = model[peer][1:]; len(model[peer]) > 0 {
-					ring = append(ring, peer)
-				}
+				ring = append(slices.Delete(ring, i, i+1), h)
+				rings[h] = append(rings[h][1:], s.peer)
+				took(s, model[s][1:])
 			},
 			"evict": func(t *rapid.T) {
-				peer := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "for")
-				j := ls.evict(peer)
+				s := source{hosts.Draw(t, "host"), rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "for")}
+				j := ls.evict(tenants[s.host], s.peer)
 				if j == nil {
 					return
 				}
-				for p, list := range model {
-					if n := len(list); n > len(model[peer])+1 && list[n-1] == j {
-						model[p] = list[:n-1]
+				for v, list := range model {
+					if n := len(list); n > 0 && list[n-1] == j {
+						if v.host == s.host && n <= len(model[s])+1 || v.host != s.host && byHost[v.host] <= byHost[s.host]+1 {
+							t.Fatalf("evicted is one of %v, which has too little, for %v", v, s)
+						}
+						took(v, list[:n-1])
 						return
 					}
 				}
-				t.Fatal("evicted is not the newest of a longer lane")
+				t.Fatal("evicted is not the newest of a peer")
 			},
 			"": func(t *rapid.T) {
 				n := 0
-				for _, list := range model {
-					n += len(list)
+				for h, list := range byHost {
+					n += list
+					if tenants[h].queued != list {
+						t.Fatalf("host %d has %d queued, want %d", h, tenants[h].queued, list)
+					}
 				}
 				if ls.queued != n {
 					t.Fatalf("%d queued, want %d", ls.queued, n)

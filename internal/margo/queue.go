@@ -11,9 +11,9 @@ type Kind uint8
 // The kinds of pools. A handler that has begun is never queued again, so what Argobots' pools decide about units that
 // have run before does not arise.
 const (
-	FIFO          Kind = iota // peers take turns (ABT_POOL_FIFO_WAIT)
+	FIFO          Kind = iota // hosts take turns, and then the peers of each (ABT_POOL_FIFO_WAIT)
 	Priority                  // by the priority of the RPC, then as FIFO (prio_wait)
-	EarliestFirst             // in the order of arrival, whoever they are from (earliest_first)
+	EarliestFirst             // in the order of arrival (earliest_first), as far as hosts may have another handler
 )
 
 func (k Kind) String() string {
@@ -34,10 +34,11 @@ const fairTurn = 8
 // queue holds the requests of a pool that wait for a worker: lanes for each priority, the highest first. Pools of other
 // kinds have one level, which they keep.
 type queue struct {
-	kind   Kind
-	queued int
-	turns  uint64   // requests taken out
-	levels []*level // none is empty in pools of kind Priority
+	kind     Kind
+	queued   int
+	turns    uint64   // requests taken out
+	arrivals uint64   // requests put in
+	levels   []*level // none is empty in pools of kind Priority
 }
 
 // level has the requests of one priority.
@@ -47,42 +48,52 @@ type level struct {
 	last     uint64 // the turn that was the level's last, or when it was made
 }
 
-// place returns the priority and the lane that a request of peer goes by in this kind of queue.
-func (q *queue) place(peer string, j *Job) (int16, string) {
-	switch q.kind {
-	case Priority:
-		return j.priority, peer
-	case EarliestFirst:
-		return 0, ""
-	case FIFO:
+// priorityOf returns the priority that j goes by in this kind of queue.
+func (q *queue) priorityOf(j *Job) int16 {
+	if q.kind == Priority {
+		return j.priority
 	}
-	return 0, peer
+	return 0
 }
 
-func (q *queue) push(peer string, j *Job) {
-	priority, lane := q.place(peer, j)
+func (q *queue) push(t *tenant, peer string, j *Job) {
+	priority := q.priorityOf(j)
 	i, found := slices.BinarySearchFunc(q.levels, priority, func(l *level, p int16) int { return int(p) - int(l.priority) })
 	if !found {
-		q.levels = slices.Insert(q.levels, i, &level{priority: priority, lanes: newLanes(), last: q.turns})
+		q.levels = slices.Insert(q.levels, i, &level{priority: priority, lanes: newLanes(q.kind == EarliestFirst), last: q.turns})
 	}
-	q.levels[i].lanes.push(lane, j)
+	q.arrivals++
+	q.levels[i].lanes.push(t, peer, j, q.arrivals)
 	q.queued++
 }
 
-// pop takes the request out whose turn it is; nil if nothing waits.
-func (q *queue) pop() *Job {
+// pop takes the request out whose turn it is, among those of hosts that may have another handler; nil if there is none.
+func (q *queue) pop(may func(*tenant, *Job) bool) *Job {
 	if q.queued == 0 {
 		return nil
 	}
-	q.turns++
-	i := 0
-	if q.turns%fairTurn == 0 {
-		i = q.longest()
+	if (q.turns+1)%fairTurn == 0 {
+		if j := q.popFrom(q.longest(), may); j != nil {
+			return j
+		}
 	}
+	for i := range q.levels {
+		if j := q.popFrom(i, may); j != nil {
+			return j
+		}
+	}
+	return nil
+}
+
+// popFrom is pop for one level.
+func (q *queue) popFrom(i int, may func(*tenant, *Job) bool) *Job {
 	l := q.levels[i]
-	l.last = q.turns
-	j := l.lanes.pop()
-	q.took(i)
+	j := l.lanes.pop(may)
+	if j != nil {
+		q.turns++
+		l.last = q.turns
+		q.took(i)
+	}
 	return j
 }
 
@@ -105,17 +116,22 @@ func (q *queue) took(i int) {
 	}
 }
 
-// evict takes a request out so that there is room for j of peer: the newest of who has most in the queue, of the lowest
-// priority. It returns nil if there is no request that is worth less than j.
-func (q *queue) evict(peer string, j *Job) *Job {
-	priority, lane := q.place(peer, j)
+// evict takes a request out so that there is room for j of peer of t: the newest of the host that has most in the queue,
+// of the lowest priority. It returns nil if there is no request that is worth less than j. A host that has its share of the
+// queue already gets no room by its priority, only from a host that has more.
+func (q *queue) evict(t *tenant, peer string, j *Job, hasShare bool) *Job {
+	priority := q.priorityOf(j)
 	for i, l := range slices.Backward(q.levels) {
 		var victim *Job
 		switch {
+		case l.priority < priority && hasShare:
+			if most := l.lanes.sizes.first(); most != nil && (most.of == t || most.of.queued > t.queued+1) {
+				victim = l.lanes.drop()
+			}
 		case l.priority < priority:
 			victim = l.lanes.drop() // nil if all are the process's own
 		case l.priority == priority:
-			victim = l.lanes.evict(lane)
+			victim = l.lanes.evict(t, peer)
 		}
 		if victim != nil {
 			q.took(i)

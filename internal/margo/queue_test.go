@@ -48,6 +48,7 @@ func asked(peer string, n int, priority int16) *request {
 	return &request{peer: peer, n: n, priority: priority}
 }
 
+// parity: G78
 func TestQueuePriority(t *testing.T) {
 	got := served(t, Priority, 100,
 		asked("a", 0, 0), asked("a", 1, 5), asked("b", 2, 5), asked("a", 3, 5), asked("a", 4, -1), asked("b", 5, 0))
@@ -61,6 +62,7 @@ func TestQueuePriority(t *testing.T) {
 }
 
 // TestQueueStarvesNobody has two priorities below one that always has requests.
+// parity: G78
 func TestQueueStarvesNobody(t *testing.T) {
 	rs := []*request{asked("l", 0, -1), asked("m", 0, 0)}
 	for i := range 20 {
@@ -72,6 +74,7 @@ func TestQueueStarvesNobody(t *testing.T) {
 	}
 }
 
+// parity: G78
 func TestQueueEarliestFirst(t *testing.T) {
 	got := served(t, EarliestFirst, 4,
 		asked("a", 0, 0), asked("a", 1, 5), asked("a", 2, 0), asked("b", 3, 9), asked("b", 4, 9))
@@ -82,6 +85,7 @@ func TestQueueEarliestFirst(t *testing.T) {
 
 // TestQueueEvictsLowest checks that a full queue makes room for urgent requests, and never at the expense of the
 // process's own.
+// parity: G78
 func TestQueueEvictsLowest(t *testing.T) {
 	got := served(t, Priority, 2,
 		asked("a", 0, 0), asked("b", 1, 1), asked("c", 2, 2), asked("d", 3, 1), asked("e", 4, 0), asked(Own, 5, 0), asked(Own, 6, 0),
@@ -92,9 +96,11 @@ func TestQueueEvictsLowest(t *testing.T) {
 }
 
 // TestQueueHistory compares a queue of any kind with what must hold of all: what goes in comes out once.
+// parity: G78
 func TestQueueHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		q := queue{kind: Kind(rapid.IntRange(0, 2).Draw(t, "kind"))}
+		tenants := []*tenant{{host: hostNumber(1)}, {host: hostNumber(2)}, {}}
 		in := map[*Job]bool{}
 		out := func(j *Job) {
 			if j != nil && !in[j] {
@@ -105,11 +111,11 @@ func TestQueueHistory(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"push": func(t *rapid.T) {
 				j := &Job{priority: rapid.Int16Range(-1, 1).Draw(t, "priority")}
-				q.push(rapid.SampledFrom([]string{"a", "b", Own}).Draw(t, "peer"), j)
+				q.push(rapid.SampledFrom(tenants).Draw(t, "host"), rapid.SampledFrom([]string{"a", "b"}).Draw(t, "peer"), j)
 				in[j] = true
 			},
 			"pop": func(t *rapid.T) {
-				j := q.pop()
+				j := q.pop(func(*tenant, *Job) bool { return true })
 				if (j == nil) != (len(in) == 0) {
 					t.Fatalf("pop gives %v of %d", j, len(in))
 				}
@@ -117,7 +123,7 @@ func TestQueueHistory(t *testing.T) {
 			},
 			"evict": func(t *rapid.T) {
 				j := &Job{priority: rapid.Int16Range(-1, 2).Draw(t, "for")}
-				victim := q.evict("c", j)
+				victim := q.evict(tenants[0], "c", j, rapid.Bool().Draw(t, "has its share"))
 				if victim != nil && q.kind == Priority && victim.priority > j.priority {
 					t.Fatal("evicted is more urgent")
 				}
@@ -143,10 +149,10 @@ func TestQueueHistory(t *testing.T) {
 func TestQueueKeepsLevel(t *testing.T) {
 	for _, kind := range []Kind{FIFO, EarliestFirst} {
 		q := queue{kind: kind}
-		j := &Job{}
+		j, from := &Job{}, &tenant{host: hostNumber(1)}
 		if n := testing.AllocsPerRun(100, func() {
-			q.push("a", j)
-			q.pop()
+			q.push(from, "a", j)
+			q.pop(func(*tenant, *Job) bool { return true })
 		}); n > 1 { // the peer's lane
 			t.Errorf("%v: %v allocations for each request that waits", kind, n)
 		}

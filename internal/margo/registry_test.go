@@ -31,6 +31,7 @@ func TestRegistry(t *testing.T) {
 }
 
 // TestRegistryTaken checks that both RPCs are named.
+// parity: G24
 func TestRegistryTaken(t *testing.T) {
 	var r Registry[int]
 	if err := r.Add(9, "first", 0); err != nil {

@@ -44,11 +44,7 @@ func (p *Pool) Jobs() []Sighting {
 		list = append(list, j.sightLocked(now))
 	}
 	for _, l := range p.queue.levels {
-		for lane := l.lanes.first; lane != nil; lane = lane.next {
-			for j := lane.head; j != nil; j = j.next {
-				list = append(list, j.sightLocked(now))
-			}
-		}
+		l.lanes.each(func(j *Job) { list = append(list, j.sightLocked(now)) })
 	}
 	return list
 }

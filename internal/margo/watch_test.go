@@ -9,6 +9,7 @@ import (
 )
 
 // TestWatch checks that handlers are reported when they have taken long, and at each doubling, and others never.
+// parity: D32
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &rig{pool: NewPool(PoolConfig{Workers: 2, Queue: 10})}
@@ -37,6 +38,7 @@ func TestWatch(t *testing.T) {
 }
 
 // TestWatchChanges checks that watching may begin and end while handlers run.
+// parity: D32
 func TestWatchChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &rig{pool: NewPool(PoolConfig{Workers: 1, Queue: 10})}
@@ -59,6 +61,7 @@ func TestWatchChanges(t *testing.T) {
 	})
 }
 
+// parity: G90
 func TestJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &rig{pool: NewPool(PoolConfig{Workers: 1, Alive: 2, Queue: 10})}
