@@ -16,6 +16,7 @@ import (
 func pad(b []byte, align uint64) int { return int(-hostmem.Addr(b) & (align - 1)) }
 
 // TestSplitAndJoin frees neighbours in all orders: what is left is one chunk.
+// parity: S14
 func TestSplitAndJoin(t *testing.T) {
 	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
 		a := newArena(t, 1<<20)
@@ -40,6 +41,7 @@ func TestSplitAndJoin(t *testing.T) {
 }
 
 // TestBestFit leaves holes of several sizes and asks for one that fits the middle one best.
+// parity: S14
 func TestBestFit(t *testing.T) {
 	for _, scale := range []int{1, 300} { // in bins, and in the tree
 		a := newArena(t, 4<<20)
@@ -59,6 +61,7 @@ func TestBestFit(t *testing.T) {
 }
 
 // TestNamedMisuse frees blocks twice, late, or that were never ours.
+// parity: S14
 func TestNamedMisuse(t *testing.T) {
 	a, other := newArena(t, 1<<16), newArena(t, 1<<16)
 	b := must(a.Alloc(100))(t)
@@ -124,6 +127,7 @@ func TestRefused(t *testing.T) {
 }
 
 // TestAlignment checks addresses, in regions that begin anywhere.
+// parity: S14
 func TestAlignment(t *testing.T) {
 	mem := aligned(1 << 20)
 	a, err := New(Config[*memory]{}, &memory{mem[100:]}, &memory{aligned(1 << 18)[1:]})
@@ -157,6 +161,7 @@ func TestAlignedTight(t *testing.T) {
 }
 
 // TestGrow has the arena register more, up to its limit, and give it back.
+// parity: S14
 func TestGrow(t *testing.T) {
 	var live int
 	a, err := New(Config[*memory]{
@@ -273,6 +278,7 @@ func testWaitEnds(t *testing.T) {
 }
 
 // TestConcurrent has goroutines write in their blocks and find what they wrote.
+// parity: S14
 func TestConcurrent(t *testing.T) {
 	a := newArena(t, 1<<16, 1<<15)
 	var wg sync.WaitGroup
@@ -306,6 +312,7 @@ func TestConcurrent(t *testing.T) {
 }
 
 // TestDump reads like the memory is.
+// parity: S14
 func TestDump(t *testing.T) {
 	a := newArena(t, 1024)
 	b := must(a.Alloc(300))(t)
@@ -324,6 +331,7 @@ func TestDump(t *testing.T) {
 }
 
 // TestNoGarbage allocates nothing on the Go heap.
+// parity: S14
 func TestNoGarbage(t *testing.T) {
 	a := newArena(t, 1<<20)
 	warm := must(a.Alloc(1))(t)

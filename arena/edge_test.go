@@ -24,6 +24,7 @@ func growing(t *testing.T, limit int64, regions ...*memory) *Arena[*memory] {
 }
 
 // TestNeverFits tells a request that no growing will ever serve from one that has to wait: AllocContext would wait for ever.
+// parity: S14
 func TestNeverFits(t *testing.T) {
 	const limit = 64 << 10
 	a := growing(t, limit)
@@ -104,6 +105,7 @@ func TestGrowHonoursContext(t *testing.T) {
 }
 
 // TestTrimAndGrow does both again and again: numbers of regions are used again, and old blocks are not mistaken for new ones.
+// parity: S14
 func TestTrimAndGrow(t *testing.T) {
 	a := growing(t, 0)
 	old := must(a.Alloc(1000))(t)

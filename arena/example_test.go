@@ -31,6 +31,7 @@ func open() (pd *verbs.PD, end func()) {
 }
 
 // One registration serves blocks of any size, which are freed in any order.
+// parity: S14
 func Example() {
 	pd, end := open()
 	defer end()
@@ -62,6 +63,7 @@ func Example() {
 }
 
 // An arena that registers more memory when it has none left, up to a limit.
+// parity: S14
 func ExampleConfig() {
 	pd, end := open()
 	defer end()

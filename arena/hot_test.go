@@ -31,6 +31,7 @@ func isHot(a *Arena[*memory], b testBlock) bool {
 }
 
 // TestHot counts what goes without the lock as all else, whenever somebody looks.
+// parity: S14
 func TestHot(t *testing.T) {
 	a, b := heated(t, 10*unit)
 	freeAll(t, b)
@@ -56,6 +57,7 @@ func TestHot(t *testing.T) {
 }
 
 // TestHotOtherSize gives no other size the hot chunk, and joins it with its neighbours when they need it.
+// parity: S14
 func TestHotOtherSize(t *testing.T) {
 	a, b := heated(t, 10*unit)
 	freeAll(t, b)
@@ -75,6 +77,7 @@ func TestHotOtherSize(t *testing.T) {
 }
 
 // TestHotDoubleFree frees again at every time, which is named and harms nobody.
+// parity: S14
 func TestHotDoubleFree(t *testing.T) {
 	a, first := heated(t, 10*unit)
 	again := func(when string) {
@@ -105,6 +108,7 @@ func TestHotDoubleFree(t *testing.T) {
 }
 
 // TestHotWaiter is served with the hot chunk when that is freed, before those who come later.
+// parity: S14
 func TestHotWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := heated(t, 3*unit)
@@ -125,6 +129,7 @@ func TestHotWaiter(t *testing.T) {
 }
 
 // TestHotClose finds a hot block in use, and hands out none afterwards.
+// parity: S14
 func TestHotClose(t *testing.T) {
 	a, b := heated(t, 3*unit)
 	if err := a.Close(); !errors.Is(err, regmem.ErrInUse) {
@@ -140,6 +145,7 @@ func TestHotClose(t *testing.T) {
 }
 
 // TestHotTrim releases a region whose only chunk was hot.
+// parity: S14
 func TestHotTrim(t *testing.T) {
 	a := growing(t, 0)
 	for range 5 {
@@ -152,6 +158,7 @@ func TestHotTrim(t *testing.T) {
 }
 
 // TestHotCounts goes without the lock until the counters have to be brought up to date.
+// parity: S14
 func TestHotCounts(t *testing.T) {
 	a, b := heated(t, 3*unit)
 	freeAll(t, b)
@@ -169,6 +176,7 @@ func TestHotCounts(t *testing.T) {
 
 // TestHotConcurrent has goroutines want the same size at the same time, some of them wait, some free twice, and some want
 // another size: each block has one owner at a time.
+// parity: S14
 func TestHotConcurrent(t *testing.T) {
 	a := newArena(t, 4*unit)
 	var wg sync.WaitGroup

@@ -15,6 +15,7 @@ var steps = flag.Int("arena.steps", 20_000, "steps of the random history in all;
 
 // TestModel compares random histories with a model that knows only which bytes are taken: no two blocks overlap, sizes and
 // alignments are right, nothing is lost, and a refusal means that no gap was large enough.
+// parity: S14
 func TestModel(t *testing.T) {
 	left := *steps
 	for left > 0 {
@@ -121,6 +122,7 @@ func fits(taken *[modelUnits]bool, mem *memory, size, align int) int {
 }
 
 // FuzzHeap drives the chunks with bytes: whatever the history, they stay consistent.
+// parity: S14
 func FuzzHeap(f *testing.F) {
 	f.Add([]byte{10, 20, 200, 130, 5, 255, 0, 1, 2})
 	f.Fuzz(func(t *testing.T, script []byte) {

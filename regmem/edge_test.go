@@ -7,6 +7,7 @@ import (
 )
 
 // TestBufferHugeGrowth refuses sizes that no memory has, with bytes in the buffer and without, and stays as it is.
+// parity: S15
 func TestBufferHugeGrowth(t *testing.T) {
 	b, _ := newBuffer(1 << 20)
 	for range 2 {
@@ -29,6 +30,7 @@ func TestBufferHugeGrowth(t *testing.T) {
 }
 
 // TestBufferAsPipe is read as fast as it is written, and never empty: the buffer stays small.
+// parity: S15
 func TestBufferAsPipe(t *testing.T) {
 	b, h := newBuffer(1 << 20)
 	next, out := byte(0), make([]byte, 100)
@@ -79,6 +81,7 @@ func TestBufferClosedRegion(t *testing.T) {
 }
 
 // TestCacheCloseAgainstRelease ends a use at the very moment at which the cache closes: its registration is given up.
+// parity: S12
 func TestCacheCloseAgainstRelease(t *testing.T) {
 	var r registrar
 	c := r.cache(t, 0, 0)

@@ -34,6 +34,7 @@ func open() (pd *verbs.PD, end func()) {
 }
 
 // A buffer takes what the program formats, reads or copies, and it lies where a device can send it from.
+// parity: S15 S23
 func ExampleBuffer() {
 	pd, end := open()
 	defer end()
@@ -59,6 +60,7 @@ func ExampleBuffer() {
 }
 
 // A cache registers a program's own buffers, each once.
+// parity: S12
 func ExampleCache() {
 	pd, end := open()
 	defer end()
@@ -136,6 +138,7 @@ func (p *pages) FreeBlock(tag uint64, off, _ int) error {
 }
 
 // A program's own memory manager is an Allocator, and works with all that takes one.
+// parity: S15
 func ExampleAllocator() {
 	pd, end := open()
 	defer end()

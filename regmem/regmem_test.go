@@ -72,6 +72,7 @@ func newBuffer(limit int) (*Buffer[*memory], *heap) {
 	return NewBuffer(Allocator[*memory](waiting{h})), h
 }
 
+// parity: S15
 func TestBuffer(t *testing.T) {
 	b, h := newBuffer(1 << 20)
 	text := strings.Repeat("registered memory ", 1000)
@@ -111,6 +112,7 @@ func TestBuffer(t *testing.T) {
 }
 
 // TestBufferTake builds a record in place and takes it without a copy.
+// parity: S15
 func TestBufferTake(t *testing.T) {
 	b, h := newBuffer(1 << 20)
 	if err := b.Grow(1000); err != nil {
@@ -192,6 +194,7 @@ func (r *registrar) cache(t *testing.T, bytes int64, regions int) *Cache[*memory
 }
 
 // TestCacheFlat uses a few buffers ten thousand times: the count of registrations stays flat.
+// parity: S12
 func TestCacheFlat(t *testing.T) {
 	var r registrar
 	c := r.cache(t, 0, 0)
@@ -224,6 +227,7 @@ func TestCacheFlat(t *testing.T) {
 }
 
 // TestCacheLimits releases what was not used for longest, and never what is in use.
+// parity: S12
 func TestCacheLimits(t *testing.T) {
 	for _, c := range []struct {
 		bytes   int64

@@ -9,6 +9,7 @@ import (
 )
 
 // TestConcurrentFree frees from many goroutines while the list of blocks grows, and each block twice: once it works.
+// parity: S13
 func TestConcurrentFree(t *testing.T) {
 	for range 20 {
 		r := newRing(t, 2000*line)

@@ -17,6 +17,7 @@ func (r region) Bytes() []byte { return r }
 
 // Blocks follow each other, and the memory comes back in their order, in which messages are sent. Who finds the ring full
 // waits.
+// parity: S13
 func Example() {
 	r, err := ring.New(make(region, 4096+64))
 	if err != nil {

@@ -14,6 +14,7 @@ var steps = flag.Int("ring.steps", 20_000, "steps of the random history in all; 
 
 // TestModel compares random histories with a model that knows which lines are taken and in which order blocks were made:
 // blocks do not overlap, each follows the one before or begins at the start, and a refusal means that there was no room.
+// parity: S13
 func TestModel(t *testing.T) {
 	for left := *steps; left > 0 && !t.Failed(); {
 		rapid.Check(t, func(t *rapid.T) { left -= history(t) })

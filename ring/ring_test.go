@@ -54,6 +54,7 @@ func free(t testing.TB, blocks ...block) {
 }
 
 // TestWrap lets blocks come round: what does not fit before the end begins at the start, when that is free.
+// parity: S13
 func TestWrap(t *testing.T) {
 	r := newRing(t, 10*line)
 	a, b := alloc(t, r, 4*line), alloc(t, r, 4*line-1)
@@ -80,6 +81,7 @@ func TestWrap(t *testing.T) {
 }
 
 // TestOutOfOrder frees behind a block in use: the memory comes back with that one.
+// parity: S13
 func TestOutOfOrder(t *testing.T) {
 	r := newRing(t, 10*line)
 	a, b, c := alloc(t, r, line), alloc(t, r, line), alloc(t, r, 8*line)
@@ -94,6 +96,7 @@ func TestOutOfOrder(t *testing.T) {
 }
 
 // TestMisuse frees twice, late, or what was never ours, and asks for what there never is.
+// parity: S13
 func TestMisuse(t *testing.T) {
 	r := newRing(t, 4*line)
 	a, b := alloc(t, r, 1), alloc(t, r, 1)
@@ -146,6 +149,7 @@ func TestUnaligned(t *testing.T) {
 }
 
 // TestWait serves those who wait in order, ends with the context, and with Close.
+// parity: S13
 func TestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRing(t, 4*line)
@@ -185,6 +189,7 @@ func TestWait(t *testing.T) {
 }
 
 // TestStream has several writers and a reader that frees late and out of order; everybody finds what was written.
+// parity: S13
 func TestStream(t *testing.T) {
 	r := newRing(t, 64*line)
 	blocks := make(chan block, 16)
@@ -231,6 +236,7 @@ func TestStream(t *testing.T) {
 }
 
 // TestNoGarbage allocates nothing on the Go heap.
+// parity: S13
 func TestNoGarbage(t *testing.T) {
 	r := newRing(t, 64*line)
 	free(t, alloc(t, r, 1))

@@ -7,15 +7,22 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/internal/hostquota"
 )
 
 // Config is what a server lends, and to whom.
+//
+// A host may have any free part of Quota and MaxClients, but never the last part, which others need: a single host gets nine
+// sixteenths at most, and each further one finds something. HostQuota replaces that rule for bytes by a fixed limit; with
+// HostQuota equal to Quota one host may have everything.
 type Config struct {
 	Provider    uint16         // id of the provider that the server is
 	Pool        *cinnabar.Pool // whose workers answer requests; nil: those outside pools
-	Quota       int64          // bytes lent in all; 0: 1 GiB
-	ClientQuota int64          // bytes lent to one client; 0: Quota
-	Largest     int64          // bytes of one region; 0: ClientQuota
+	Quota       int64          // bytes lent in all, which bounds the server's memory; 0: 1 GiB, or half of the machine's memory if that is less
+	HostQuota   int64          // bytes lent to the clients of one host; 0: a share, see below
+	ClientQuota int64          // bytes lent to one client; 0: as much as its host may have
+	Largest     int64          // bytes of one region; 0: ClientQuota, or Quota if that is 0
+	MaxClients  int            // at once; 0: 16384, or as many as there are descriptors for if that is less
 	LongestHold time.Duration  // longest lease, to which longer ones are cut; 0: 24 h
 
 	// Grace is how long a client whose connection is lost has to connect again before it counts as dead; 0: 5 s.
@@ -34,15 +41,23 @@ type Config struct {
 	// it is anybody else's: as if every region were allocated so ([Terms]).
 	Wipe bool
 
+	// CopyFrom reports whether a client may have regions of another server copied into its own: the server connects there and
+	// reads. server is the other server's address, as Handle.Server has it. nil: no server may, because a client could
+	// otherwise choose where this process connects.
+	CopyFrom func(server string) bool
+
 	Logger *slog.Logger // nil: discard
 }
 
 const (
 	defaultQuota = 1 << 30
 	defaultHold  = 24 * time.Hour
-	mapped       = 1 << 20 // regions from this size on get pages of their own
-	mostClients  = 1 << 14 // at once
-	mostRegions  = 1 << 18 // at once: each costs the server more than its bytes, which are what quotas count
+	mapped       = 1 << 20          // regions from this size on get pages of their own
+	mostClients  = 1 << 14          // at once
+	mostFetches  = 64               // copies from other servers, at once
+	mostOpen     = 1 << 12          // regions of other clients that one connection has open over verbs
+	mostRegions  = 1 << 18          // at once: each costs the server more than its bytes, and quotas count only these
+	copyStall    = 30 * time.Second // for which a copy from another server waits for each strictChunk
 	defaultGrace = 5 * time.Second
 
 	defaultSilence = time.Minute
@@ -50,10 +65,12 @@ const (
 
 // filled returns cfg with defaults for zeros, or says what is wrong with it.
 func (cfg Config) filled() (Config, error) {
-	if cfg.Quota < 0 || cfg.ClientQuota < 0 || cfg.Largest < 0 || cfg.LongestHold < 0 || cfg.Grace < 0 {
-		return cfg, fmt.Errorf("rmem: a negative limit in the configuration: Quota %d, ClientQuota %d, Largest %d, LongestHold %v, Grace %v", cfg.Quota, cfg.ClientQuota, cfg.Largest, cfg.LongestHold, cfg.Grace)
+	if cfg.Quota < 0 || cfg.ClientQuota < 0 || cfg.Largest < 0 || cfg.LongestHold < 0 || cfg.Grace < 0 || cfg.HostQuota < 0 || cfg.MaxClients < 0 {
+		return cfg, fmt.Errorf("rmem: a negative limit in the configuration: Quota %d, HostQuota %d, ClientQuota %d, MaxClients %d, Largest %d, LongestHold %v, Grace %v", cfg.Quota, cfg.HostQuota, cfg.ClientQuota, cfg.MaxClients, cfg.Largest, cfg.LongestHold, cfg.Grace)
 	}
-	defaultTo(&cfg.Quota, defaultQuota)
+	machine := hostquota.Machine()
+	defaultTo(&cfg.Quota, min(defaultQuota, machine.DefaultMemory()))
+	defaultTo(&cfg.MaxClients, int(min(mostClients, machine.DefaultConnections(2))))
 	defaultTo(&cfg.ClientQuota, cfg.Quota)
 	defaultTo(&cfg.Largest, cfg.ClientQuota)
 	defaultTo(&cfg.LongestHold, defaultHold)
@@ -66,7 +83,7 @@ func (cfg Config) filled() (Config, error) {
 	return cfg, nil
 }
 
-func defaultTo[T int64 | time.Duration](field *T, value T) {
+func defaultTo[T int | int64 | time.Duration](field *T, value T) {
 	if *field == 0 {
 		*field = value
 	}

@@ -10,6 +10,7 @@ import (
 
 // TestVerbsNoCopies writes and reads a region over a device that counts the bytes which it copies: none, in either direction,
 // nor does the protocol copy more than the requests.
+// parity: S23
 func TestVerbsNoCopies(t *testing.T) {
 	dev, err := iwarp.Open(iwarp.Config{NoCRC: true}) // with it, the source of a read is copied once
 	must(t, err)

@@ -2,12 +2,17 @@ package rmem
 
 import (
 	"context"
+	"errors"
+	"log/slog"
+	"time"
 
 	"cinnabar"
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 )
 
 // copy copies from another region, of this server or of another one.
-func (s *Server) copy(ctx context.Context, q *request, r *response) {
+func (s *Server) copy(ctx context.Context, q *request, r *response, by *caller) {
 	to := s.use(r, q)
 	if to == nil {
 		return
@@ -20,6 +25,10 @@ func (s *Server) copy(ctx context.Context, q *request, r *response) {
 		copyWithin(r, to, from, q)
 		return
 	}
+	if s.cfg.CopyFrom == nil {
+		r.Status = uint32(statusElsewhere)
+		return
+	}
 	var source cinnabar.BulkHandle
 	owner, err := (*cinnabar.Endpoint)(nil), source.UnmarshalBinary(q.Source)
 	if err == nil {
@@ -29,6 +38,16 @@ func (s *Server) copy(ctx context.Context, q *request, r *response) {
 		r.Status = uint32(statusUnknown)
 		return
 	}
+	if !s.cfg.CopyFrom(owner.String()) {
+		r.Status = uint32(statusElsewhere)
+		return
+	}
+	if err := by.account.Take(hostquota.Pulls, 1); err != nil {
+		s.trail.Record(audit.Refused, "too many copies from other servers", by.account.Host(), slog.Any("error", err))
+		r.Status = uint32(statusBusy)
+		return
+	}
+	defer by.account.Give(hostquota.Pulls, 1)
 	s.fetch(ctx, q, r, to, source.On(owner))
 }
 
@@ -40,7 +59,7 @@ func (s *Server) fetch(ctx context.Context, q *request, r *response, to *entry, 
 	buf := make([]byte, min(q.Size, strictChunk))
 	for done := int64(0); done < q.Size && r.Status == 0; {
 		part := buf[:min(int64(len(buf)), q.Size-done)]
-		if n, err := from.ReadAtContext(ctx, part, q.SourceOffset+done); err != nil || n != len(part) {
+		if n, err := readWithin(ctx, s.stall, from, part, q.SourceOffset+done); err != nil || n != len(part) {
 			r.Status = uint32(statusServer)
 			s.log.Debug("copy from another server fails", "server", from.Endpoint().String(), "error", err)
 			return
@@ -50,30 +69,49 @@ func (s *Server) fetch(ctx context.Context, q *request, r *response, to *entry, 
 	}
 }
 
-// copyWithin copies between two regions, or parts of one, which may overlap. Both are held, the one with the smaller
-// number first, so that two copies cannot wait for each other through an end that wants the lock.
+// errStalled ends a copy because the other server does not answer.
+var errStalled = errors.New("the other server has not answered in time")
+
+// readWithin reads from another server, for which it waits limit at most.
+func readWithin(ctx context.Context, limit time.Duration, from cinnabar.RemoteBulk, p []byte, off int64) (int, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errStalled)
+	defer cancel()
+	return from.ReadAtContext(ctx, p, off)
+}
+
+// copyWithin copies between two regions, or parts of one, which may overlap. It copies in pieces, because a region that is
+// claimed waits for accesses that are under way, and all clients wait for the claim.
 func copyWithin(r *response, to, from *entry, q *request) {
+	to.use(r, q.Offset, q.Size, func([]byte) {})
+	if r.Status == 0 {
+		from.use(r, q.SourceOffset, q.Size, func([]byte) {})
+	}
+	backward := to == from && q.Offset > q.SourceOffset // so that no piece is overwritten before it is copied
+	for done := int64(0); done < q.Size && r.Status == 0; {
+		n := min(strictChunk, q.Size-done)
+		at := done
+		if backward {
+			at = q.Size - done - n
+		}
+		copyPiece(r, to, from, q.Offset+at, q.SourceOffset+at, n)
+		done += n
+	}
+}
+
+// copyPiece copies n bytes. Both regions are held, the one with the smaller number first, so that two copies cannot wait for
+// each other through an end that wants the lock.
+func copyPiece(r *response, to, from *entry, off, srcOff, n int64) {
 	if to == from {
-		to.use(r, q.Offset, q.Size, func(dst []byte) {
-			if q.SourceOffset < 0 || q.SourceOffset > to.size-q.Size {
-				r.Status, r.Limit = uint32(statusRange), to.size
-				return
-			}
-			copy(dst, to.mem.Bytes()[q.SourceOffset:q.SourceOffset+q.Size])
+		to.use(r, off, n, func(dst []byte) { copy(dst, to.mem.Bytes()[srcOff:srcOff+n]) })
+		return
+	}
+	if to.id < from.id {
+		to.use(r, off, n, func(dst []byte) {
+			from.use(r, srcOff, n, func(src []byte) { copy(dst, src) })
 		})
 		return
 	}
-	var dst, src []byte
-	first, second := func(f func([]byte)) { to.use(r, q.Offset, q.Size, f) }, func(f func([]byte)) { from.use(r, q.SourceOffset, q.Size, f) }
-	if to.id > from.id {
-		first, second = second, first
-	}
-	first(func(a []byte) {
-		second(func(b []byte) {
-			if dst, src = a, b; to.id > from.id {
-				dst, src = b, a
-			}
-			copy(dst, src)
-		})
+	from.use(r, srcOff, n, func(src []byte) {
+		to.use(r, off, n, func(dst []byte) { copy(dst, src) })
 	})
 }

@@ -31,9 +31,19 @@
 // verbs/flow, reads and writes are RDMA reads and writes, and atomics are requests as above. A client is a connection there,
 // and one whose host has vanished is found out by its device's silence (Config.Silence).
 //
+// Each connection has a protection domain of its own, in which a region is registered when the connection allocates or opens
+// it. A key is therefore worth nothing on another connection, and no peer can invalidate the key of another one. A handle has
+// 64 random bits; a host whose requests are refused, because it guesses, gets its answers with a growing delay.
+//
+// # Copies between servers
+//
+// [Region.CopyFrom] of a region at another server has this region's server connect there and read. A server does that only for
+// servers that Config.CopyFrom allows, because a client could otherwise choose where the process connects. Copies between regions
+// of one server need no leave.
+//
 // # Revocation
 //
-// When a region is freed, expires, or is revoked by the server's program ([Server.Revoke]), its key dies with it: over
+// When a region is freed, expires, or is revoked by the server's program ([Server.Revoke]), all its keys die with it: over
 // ofi+tcp and verbs later reads and writes fail with an error that names the reason, and none lands in memory that has become
 // somebody else's. Over na+sm the kernel, not the server, checks accesses, and it lets processes of one user reach each
 // other's memory: there clients are trusted to stop, unless Config.Strict has all reads and writes made by the server.

@@ -24,6 +24,12 @@ var (
 	ErrProtocol = errors.New("the server answers what was not asked for")      // another version, or no rmem server
 	ErrNotHere  = errors.New("servers over verbs copy only between their own regions")
 	ErrClosed   = errors.New("the client is closed")
+
+	// ErrElsewhere is the error of a copy from a server that Config.CopyFrom does not allow.
+	ErrElsewhere = errors.New("the server's configuration does not allow copies from that server (Config.CopyFrom)")
+	// ErrBusy is the error of a request that the server does not serve, because requests of the same host are refused
+	// too often, or take up too much.
+	ErrBusy = errors.New("the server does too much for this host already: ask again later")
 )
 
 // status is how the server says it on the wire. The order is part of the protocol.
@@ -48,6 +54,10 @@ const (
 	statusUsed
 	statusOnce
 	statusRegions
+	statusHostQuota
+	statusHostShare
+	statusBusy
+	statusElsewhere
 )
 
 // meanings are the errors that stand for statuses.
@@ -55,7 +65,7 @@ var meanings = [...]error{
 	statusFreed: ErrFreed, statusExpired: ErrExpired, statusRevoked: ErrRevoked, statusUnknown: ErrUnknown, statusNotOwner: ErrNotOwner,
 	statusNoLease: ErrNoLease, statusQuota: ErrQuota, statusClientQuota: ErrQuota, statusClients: ErrQuota, statusSize: ErrSize, statusRange: ErrRange,
 	statusAligned: ErrAligned, statusSession: ErrSession, statusServer: ErrServer, statusUsed: ErrUsed, statusOnce: ErrOnce,
-	statusRegions: ErrQuota,
+	statusRegions: ErrQuota, statusHostQuota: ErrQuota, statusHostShare: ErrQuota, statusBusy: ErrBusy, statusElsewhere: ErrElsewhere,
 }
 
 // Error is why an operation on remote memory failed.
@@ -88,9 +98,13 @@ func (r *response) meaning() error {
 	case s == statusClientQuota:
 		return fmt.Errorf("%w: a client may have %d bytes, %d are left", ErrQuota, r.Limit, r.Left)
 	case s == statusClients:
-		return fmt.Errorf("%w: the server has %d clients already", ErrQuota, r.Limit)
+		return fmt.Errorf("%w: the server takes %d clients in all, and places that are free are kept for other hosts", ErrQuota, r.Limit)
 	case s == statusRegions:
-		return fmt.Errorf("%w: the server lends %d regions already", ErrQuota, r.Limit)
+		return fmt.Errorf("%w: the server lends %d regions in all, and those that are free are kept for other hosts", ErrQuota, r.Limit)
+	case s == statusHostQuota:
+		return fmt.Errorf("%w: the clients of a host may have %d bytes, %d are left", ErrQuota, r.Limit, r.Left)
+	case s == statusHostShare:
+		return fmt.Errorf("%w: the clients of this host have %d bytes, and those that are free are kept for other hosts (Config.HostQuota)", ErrQuota, r.Limit)
 	case s == statusSize:
 		return fmt.Errorf("%w: from 1 to %d bytes", ErrSize, r.Limit)
 	case s == statusRange:

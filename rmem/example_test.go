@@ -36,6 +36,7 @@ func lending() (s *rmem.Server, address string, here *cinnabar.Engine, end func(
 }
 
 // Remote malloc, use, and free.
+// parity: S22
 func Example() {
 	ctx := context.Background()
 	_, address, engine, end := lending()
@@ -75,6 +76,7 @@ func Example() {
 }
 
 // A region that is lent for a time belongs to whoever has its token, and a handle lets a third process use it.
+// parity: S21
 func ExampleOpen() {
 	ctx := context.Background()
 	s, address, engine, end := lending()
@@ -111,6 +113,7 @@ func ExampleOpen() {
 }
 
 // The server's program takes a region back: what comes later fails.
+// parity: Y10
 func ExampleServer_Revoke() {
 	ctx := context.Background()
 	s, address, engine, end := lending()
@@ -131,6 +134,7 @@ func ExampleServer_Revoke() {
 }
 
 // Over a verbs device reads and writes are one-sided: the server's program takes no part in them.
+// parity: S22
 func ExampleDialVerbs() {
 	ctx := context.Background()
 	dev, err := iwarp.Open(iwarp.Config{})

@@ -1,10 +1,14 @@
 package rmem
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
 	"time"
+
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 )
 
 // lender is what servers have in common, whatever the network.
@@ -12,6 +16,10 @@ type lender struct {
 	cfg  Config
 	log  *slog.Logger
 	back func(size int64, wipe bool) (memory, error) // makes memory that clients can reach; to be wiped, it stays when it is closed
+
+	book     *hostquota.Book
+	trail    *audit.Trail
+	refusals refusals
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -23,9 +31,22 @@ type lender struct {
 // memory is what a region lies in.
 type memory interface {
 	Bytes() []byte
-	describe(r *response) error // tells a client how to reach it
-	Close() error               // ends all access of clients
+	describe(r *response, by *caller) error // puts into r how a client reaches it
+	Close() error                           // ends all access of clients
 }
+
+// caller is a client that a request comes from.
+type caller struct {
+	peer    string             // its address, for logs
+	account *hostquota.Account // of its host
+	conn    *opener            // over verbs, its connection
+}
+
+// errEnded is the error of memory.describe for memory that is closed.
+var errEnded = errors.New("the region has ended")
+
+// errOpened is the error of memory.describe for a client that has as many regions of others open as it may.
+var errOpened = errors.New("too many regions of other clients are open: close some of them")
 
 // heapMemory is size bytes of the heap that begin at a multiple of 8, which atomics need: Go packs smaller things than 16
 // bytes closer, unless their size is a multiple of 8.
@@ -34,25 +55,51 @@ func heapMemory(size int64) []byte {
 }
 
 func newLender(cfg Config, back func(int64, bool) (memory, error)) lender {
-	return lender{cfg: cfg, log: cfg.Logger, back: back, t: newTable(cfg.Quota, cfg.ClientQuota, cfg.Largest)}
+	limits := hostquota.Limits{
+		hostquota.Connections: int64(cfg.MaxClients),
+		hostquota.Regions:     mostRegions,
+		hostquota.Pulls:       mostFetches,
+	}
+	if cfg.HostQuota == 0 {
+		limits[hostquota.Memory] = cfg.Quota
+	}
+	return lender{cfg: cfg, log: cfg.Logger, back: back, t: newTable(cfg), book: hostquota.NewBook(limits), trail: audit.New(cfg.Logger)}
+}
+
+// callerOf returns the client at an address of a host.
+func (l *lender) callerOf(peer string, h hostquota.Host) *caller {
+	return &caller{peer: peer, account: l.book.Account(h)}
 }
 
 // open begins a session of a client, or says in r why not.
-func (l *lender) open(r *response, peer string) (id uint64, ok bool) {
+func (l *lender) open(r *response, by *caller) (id uint64, ok bool) {
+	id, err := l.begin(r, by)
+	switch {
+	case err != nil:
+		l.trail.Record(audit.Refused, "too many clients", by.account.Host(), slog.Any("error", err))
+	case id != 0:
+		l.trail.Count(audit.Accepted, "client")
+	}
+	return id, id != 0
+}
+
+// begin is open without its record, which is made when the lock is free, because a log can be slow. err is why the client's
+// host may have no further session.
+func (l *lender) begin(r *response, by *caller) (id uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
-	case l.closed:
+	if l.closed {
 		r.Status = uint32(statusRevoked)
-		return 0, false
-	case len(l.t.sessions) >= mostClients:
-		r.Status, r.Limit = uint32(statusClients), mostClients
-		return 0, false
+		return 0, nil
 	}
-	id = l.t.begin(peer)
+	if err := by.account.Take(hostquota.Connections, 1); err != nil {
+		r.Status, r.Limit = uint32(statusClients), int64(l.cfg.MaxClients)
+		return 0, err
+	}
+	id = l.t.begin(by)
 	r.Session = id
 	r.Limit, r.Left, r.Strict = l.t.largest, l.t.quota-l.t.used, l.cfg.Strict
-	return id, true
+	return id, nil
 }
 
 // closeSession frees what a client has without a lease. Unknown sessions are none.
@@ -76,23 +123,23 @@ func (l *lender) end(e *entry) {
 }
 
 // serve answers a request that is about regions, and reports whether it was one.
-func (l *lender) serve(q *request, r *response, peer string) bool {
+func (l *lender) serve(q *request, r *response, by *caller) bool {
 	r.ID = q.ID
 	switch op(q.Op) {
 	case opAlloc:
-		l.alloc(q, r, peer)
+		l.alloc(q, r, by)
 	case opFree:
 		l.free(q, r)
 	case opRenew:
 		l.renew(q, r)
 	case opStat:
-		l.stat(q, r)
+		l.stat(q, r, by)
 	case opCompareAndSwap, opFetchAdd, opRead, opWrite:
 		l.access(q, r)
 	case opUsage:
 		l.usage(r)
 	case opClaim:
-		l.claim(q, r, peer)
+		l.claim(q, r, by)
 	default:
 		return false
 	}
@@ -100,24 +147,35 @@ func (l *lender) serve(q *request, r *response, peer string) bool {
 }
 
 // alloc lends memory.
-func (l *lender) alloc(q *request, r *response, peer string) {
+func (l *lender) alloc(q *request, r *response, by *caller) {
 	l.mu.Lock()
 	c := l.t.sessions[q.Session]
 	if !l.t.admit(r, c, q.Size) {
 		l.mu.Unlock()
+		if r.Status == uint32(statusHostShare) || r.Status == uint32(statusHostQuota) || r.Status == uint32(statusRegions) {
+			l.trail.Record(audit.Refused, "the host's share of memory is lent", by.account.Host(), slog.Int64("bytes", q.Size))
+		}
 		return
 	}
 	l.t.reserve(c, q.Size) // before the memory is made, which takes long, so that the quota holds
 	l.mu.Unlock()
-	e := &entry{id: newID(), size: q.Size, session: q.Session, peer: peer, once: q.Once, wipe: q.Wipe || l.cfg.Wipe}
+	e := &entry{id: newID(), size: q.Size, session: q.Session, peer: by.peer, account: c.account, once: q.Once, wipe: q.Wipe || l.cfg.Wipe}
 	fillRandom(e.secret[:])
 	var err error
-	if e.mem, err = l.back(q.Size, e.wipe); err != nil {
+	if e.mem, err = l.back(q.Size, e.wipe); err == nil {
+		if err = e.mem.describe(r, by); err != nil {
+			l.end(e)
+		}
+	}
+	if err != nil {
 		r.Status = uint32(statusServer)
 		l.log.Error("no memory to lend", "bytes", q.Size, "error", err)
 	}
-	if !l.settle(q, r, e) && err == nil {
-		l.end(e)
+	if !l.settle(q, r, e) {
+		discharge(c.account, q.Size)
+		if err == nil {
+			l.end(e)
+		}
 	}
 }
 
@@ -135,7 +193,7 @@ func (l *lender) settle(q *request, r *response, e *entry) bool {
 	}
 	l.enter(e, time.Duration(q.Lease))
 	r.ID, r.Secret = e.id, e.secret
-	l.describe(r, e)
+	l.outline(r, e)
 	return true
 }
 
@@ -144,18 +202,27 @@ const claimTime = time.Minute
 
 // claim gives a region that can be read once to who comes first: under another name, which nobody else knows, and for a
 // while.
-func (l *lender) claim(q *request, r *response, peer string) {
+func (l *lender) claim(q *request, r *response, by *caller) {
+	own := l.rename(q, r, by)
+	if own != nil {
+		l.describe(r, own, by)
+	}
+}
+
+// rename gives a region that can be read once another name, for the client that claims it.
+func (l *lender) rename(q *request, r *response, by *caller) *entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.t.find(r, q.ID)
 	if e == nil {
-		return
+		return nil
 	}
 	if !e.once {
 		r.Status = uint32(statusNotOwner)
-		return
+		return nil
 	}
-	own := &entry{id: newID(), size: e.size, session: e.session, peer: peer, claimed: true, wipe: e.wipe, mem: e.mem}
+	own := &entry{id: newID(), size: e.size, session: e.session, peer: by.peer, account: e.account, claimed: true, wipe: e.wipe, mem: e.mem}
+	e.account = nil // the bytes stay counted for the host that has allocated them
 	fillRandom(own.secret[:])
 	lease := claimTime
 	if left := e.left(); left > 0 {
@@ -165,7 +232,8 @@ func (l *lender) claim(q *request, r *response, peer string) {
 	e.leave()
 	l.enter(own, lease)
 	r.ID, r.Secret = own.id, own.secret
-	l.describe(r, own)
+	l.outline(r, own)
+	return own
 }
 
 // enter adds a region to the table.
@@ -240,26 +308,44 @@ func (l *lender) renew(q *request, r *response) {
 	}
 }
 
-func (l *lender) stat(q *request, r *response) {
+func (l *lender) stat(q *request, r *response, by *caller) {
+	e := l.look(q, r)
+	if e != nil && !r.Once {
+		l.describe(r, e, by)
+	}
+}
+
+// look finds a region and outlines it in r.
+func (l *lender) look(q *request, r *response) *entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.t.find(r, q.ID)
-	if e == nil {
-		return
+	if e != nil {
+		l.outline(r, e)
+		r.Once = e.once && !e.ownedBy(q)
 	}
-	if e.once && !e.ownedBy(q) {
-		r.Size, r.Lease, r.Strict, r.Once = e.size, int64(e.left()), l.cfg.Strict, true
-		return
-	}
-	l.describe(r, e)
+	return e
 }
 
-// describe tells what a client needs to use a region.
+// outline puts into r the size and the lease of a region.
 //
 // +checklocks:l.mu
-func (l *lender) describe(r *response, e *entry) {
+func (l *lender) outline(r *response, e *entry) {
 	r.Size, r.Lease, r.Strict = e.size, int64(e.left()), l.cfg.Strict
-	if err := e.mem.describe(r); err != nil {
+}
+
+// describe puts into r how a client reaches a region. The lender's lock is not held, because registering memory takes long.
+func (l *lender) describe(r *response, e *entry, by *caller) {
+	switch err := e.mem.describe(r, by); {
+	case err == nil:
+	case errors.Is(err, errEnded):
+		if l.use(r, &request{ID: e.id, Secret: e.secret}) != nil { // which says why it ended
+			r.Status = uint32(statusFreed)
+		}
+	case errors.Is(err, errOpened):
+		l.trail.Record(audit.Refused, "too many regions open", by.account.Host())
+		r.Status, r.Limit = uint32(statusRegions), mostRegions
+	default:
 		r.Status = uint32(statusServer)
 		l.log.Error("no handle for a region", "error", err)
 	}

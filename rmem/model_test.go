@@ -18,8 +18,9 @@ const modelQuota = 1 << 20
 
 // TestModel compares random histories of two clients and a server, over every way to reach it, with memory of the test's
 // own: what is read was written, quotas are exact, what is gone is named, and nothing is lent in the end.
+// parity: S22
 func TestModel(t *testing.T) {
-	eachLending(t, Config{Quota: modelQuota}, func(t *testing.T, l lending) {
+	eachLending(t, Config{Quota: modelQuota, HostQuota: modelQuota}, func(t *testing.T, l lending) {
 		for left := *steps / 3; left > 0 && !t.Failed(); {
 			rapid.Check(t, func(t *rapid.T) {
 				m := &model{T: t, lending: l, ctx: t.Context()}

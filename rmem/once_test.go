@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"cinnabar/internal/hostquota"
 )
 
 // lending is a server with an owner of regions and another client, over some network.
@@ -49,6 +51,7 @@ func (l *lender) onlyMemory() []byte {
 }
 
 // TestOnce lends regions for one read: the first reader has it, and nobody else, not even the owner, anything afterwards.
+// parity: Y10
 func TestOnce(t *testing.T) {
 	eachLending(t, Config{}, func(t *testing.T, l lending) {
 		for _, size := range []int64{64, 300_000, 2 << 20} {
@@ -96,6 +99,7 @@ func TestOnce(t *testing.T) {
 }
 
 // TestOnceRaced has many read at once: one gets it.
+// parity: Y10
 func TestOnceRaced(t *testing.T) {
 	eachLending(t, Config{}, func(t *testing.T, l lending) {
 		r, err := l.owner.AllocTerms(testContext(t), 64, Terms{Once: true})
@@ -128,6 +132,7 @@ func TestOnceRaced(t *testing.T) {
 }
 
 // TestOnceLeft has a reader claim a region and vanish: it comes back by itself, and the lease is no longer than the region's.
+// parity: Y10
 func TestOnceLeft(t *testing.T) {
 	eachLending(t, Config{}, func(t *testing.T, l lending) {
 		ctx := testContext(t)
@@ -151,6 +156,7 @@ func TestOnceLeft(t *testing.T) {
 }
 
 // TestOnceNotRenewed lets who has claimed a region not keep it for longer, at the cost of its owner's quota.
+// parity: Y10
 func TestOnceNotRenewed(t *testing.T) {
 	eachLending(t, Config{}, func(t *testing.T, l lending) {
 		ctx := testContext(t)
@@ -166,24 +172,47 @@ func TestOnceNotRenewed(t *testing.T) {
 	})
 }
 
-// TestRegionLimit bounds how many regions there are, since quotas of bytes do not bound what small ones cost.
+// TestRegionLimit bounds how many regions there are, since quotas of bytes do not bound the cost of small ones: a host that takes
+// all that it gets leaves some to the next one.
+// parity: S22
 func TestRegionLimit(t *testing.T) {
-	table := newTable(1<<30, 1<<30, 1<<30)
-	s := table.sessions[table.begin("peer")]
-	for id := range uint64(mostRegions) {
-		table.regions[id] = nil
+	l, _, _ := plainLender(t, nil)
+	greedy, late := l.callerOf("greedy", hostquota.ProcessHost(0, 1)), l.callerOf("late", hostquota.ProcessHost(0, 2))
+	sessions := map[*caller]*session{}
+	for _, by := range []*caller{greedy, late} {
+		id, ok := l.open(&response{}, by)
+		if !ok {
+			t.Fatal("no session")
+		}
+		l.mu.Lock()
+		sessions[by] = l.t.sessions[id]
+		l.mu.Unlock()
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	table := &l.t
 	var r response
-	if table.admit(&r, s, 1) || !errors.Is(r.meaning(), ErrQuota) || !strings.Contains(r.meaning().Error(), "262144 regions") {
+	for n := 0; table.admit(&r, sessions[greedy], 1); n++ {
+		if n >= mostRegions {
+			t.Fatal("no limit")
+		}
+	}
+	if !errors.Is(r.meaning(), ErrQuota) || !strings.Contains(r.meaning().Error(), "262144 regions") {
 		t.Errorf("%+v, %v", r, r.meaning())
 	}
-	delete(table.regions, 1)
-	if r = (response{}); !table.admit(&r, s, 1) {
+	if r = (response{}); !table.admit(&r, sessions[late], 1) {
+		t.Error(r.meaning())
+	}
+	for range 8 {
+		discharge(greedy.account, 1)
+	}
+	if r = (response{}); !table.admit(&r, sessions[greedy], 1) {
 		t.Error(r.meaning())
 	}
 }
 
 // TestWipe finds nothing of a region in the memory that it lay in, however it ended.
+// parity: Y10
 func TestWipe(t *testing.T) {
 	for name, c := range map[string]struct {
 		cfg Config
@@ -226,6 +255,7 @@ func end(t *testing.T, l lending, r *Region, once bool) {
 }
 
 // TestOpenElsewhere refuses handles of other servers.
+// parity: S21
 func TestOpenElsewhere(t *testing.T) {
 	s, dev := serveVerbs(t, Config{})
 	c := dialVerbs(t, s, dev)

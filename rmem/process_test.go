@@ -96,6 +96,7 @@ func beHolder(addr string) {
 }
 
 // TestClientDies frees what a killed client had without a lease, and keeps the rest.
+// parity: S22
 func TestClientDies(t *testing.T) {
 	t.Parallel()
 	s, e := serve(t, Config{Grace: 2 * time.Second})
@@ -136,6 +137,7 @@ func beThird(handle string) {
 }
 
 // TestHandleInThirdProcess has a process that is neither the server nor the client use a region, which it knows by its handle.
+// parity: S21
 func TestHandleInThirdProcess(t *testing.T) {
 	_, e := serve(t, Config{})
 	c, _ := dial(t, e)
@@ -189,6 +191,7 @@ func beLate(arg string) {
 // TestRevokedInOtherProcess revokes a region that another process has: that hears the reason, whatever it asks. Reads and
 // writes are refused where the server sees them: over any network if it is strict, otherwise not over na+sm, where the
 // process is trusted to make none.
+// parity: Y10
 func TestRevokedInOtherProcess(t *testing.T) {
 	for _, strict := range []bool{false, true} {
 		t.Run(fmt.Sprintf("strict %v", strict), func(t *testing.T) {

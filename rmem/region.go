@@ -80,7 +80,8 @@ func (r *Region) WriteAt(p []byte, off int64) (int, error) {
 }
 
 // ReadAtContext reads the region from offset off on into p, straight from the server's memory. At the end of the region it
-// returns what there is and io.EOF.
+// returns what there is and io.EOF. When ctx ends it returns, also if other transfers hang; the device does not touch p
+// afterwards. Over verbs a transfer that has begun can be given up only with the connection, and the client ends.
 func (r *Region) ReadAtContext(ctx context.Context, p []byte, off int64) (int, error) {
 	n, short, err := r.clip("read", len(p), off, io.EOF)
 	if err != nil {
@@ -226,7 +227,7 @@ func (r *Region) FetchAdd(ctx context.Context, off int64, delta uint64) (uint64,
 }
 
 // CopyFrom copies n bytes from another region, at srcOff there, to off of this one. Nothing passes through the caller: this
-// region's server copies, or reads from the other server.
+// region's server copies, or reads from the other server, which its Config.CopyFrom must allow ([ErrElsewhere]).
 func (r *Region) CopyFrom(ctx context.Context, off int64, src *Region, srcOff, n int64) error {
 	q := &request{Op: uint32(opCopy), Offset: off, Size: n, SourceID: src.id, SourceOffset: srcOff}
 	if from, to := src.srv.handle(0), r.srv.handle(0); from != to {

@@ -15,6 +15,7 @@ import (
 )
 
 // TestReadWrite moves bytes both ways, clipped at the end of the region, small and large.
+// parity: S22
 func TestReadWrite(t *testing.T) {
 	for _, strict := range []bool{false, true} {
 		t.Run(fmt.Sprintf("strict %v", strict), func(t *testing.T) {
@@ -51,6 +52,7 @@ func TestReadWrite(t *testing.T) {
 func same(err, want error) bool { return any(err) == any(want) }
 
 // TestUseAfterFree names what is wrong with a region that is gone.
+// parity: S22 Y10 D38
 func TestUseAfterFree(t *testing.T) {
 	s, e := serve(t, Config{})
 	c, _ := dial(t, e)
@@ -88,8 +90,9 @@ func TestUseAfterFree(t *testing.T) {
 }
 
 // TestQuota refuses what is over a limit, says what is left, and lends it when something is freed.
+// parity: S22
 func TestQuota(t *testing.T) {
-	_, e := serve(t, Config{Quota: 1000, ClientQuota: 700, Largest: 600})
+	_, e := serve(t, Config{Quota: 1000, HostQuota: 1000, ClientQuota: 700, Largest: 600})
 	a, _ := dial(t, e)
 	b, _ := dial(t, e)
 	ctx := testContext(t)
@@ -121,6 +124,7 @@ func TestQuota(t *testing.T) {
 }
 
 // TestThirdProcess has a third engine use a region by its handle, and free it by its token only.
+// parity: S21 Y10
 func TestThirdProcess(t *testing.T) {
 	s, e := serve(t, Config{})
 	c, _ := dial(t, e)
@@ -166,6 +170,7 @@ func TestThirdProcess(t *testing.T) {
 }
 
 // TestServerCloses revokes everything, and ends its clients.
+// parity: S22
 func TestServerCloses(t *testing.T) {
 	s, e := serve(t, Config{})
 	c, _ := dial(t, e)
@@ -185,6 +190,7 @@ func TestServerCloses(t *testing.T) {
 }
 
 // TestServerClosesEarly ends a client whose session is gone before the server has ever watched it.
+// parity: S22
 func TestServerClosesEarly(t *testing.T) {
 	s, e := serve(t, Config{})
 	_, mine := dial(t, e)
@@ -197,6 +203,7 @@ func TestServerClosesEarly(t *testing.T) {
 }
 
 // TestAtomics has several clients count in one word.
+// parity: S22
 func TestAtomics(t *testing.T) {
 	_, e := serve(t, Config{})
 	c, _ := dial(t, e)
@@ -236,9 +243,10 @@ func TestAtomics(t *testing.T) {
 }
 
 // TestCopy copies between regions of one server, within one, and between servers.
+// parity: S22
 func TestCopy(t *testing.T) {
 	_, e := serve(t, Config{})
-	_, far := serve(t, Config{})
+	_, far := serve(t, Config{CopyFrom: func(server string) bool { return server == e.Addr() }})
 	a, mine := dial(t, e)
 	ep, err := mine.Lookup(testContext(t), far.Addr())
 	must(t, err)
@@ -274,6 +282,7 @@ func TestCopy(t *testing.T) {
 }
 
 // TestParts reads and writes many pieces at once, or none.
+// parity: S22
 func TestParts(t *testing.T) {
 	_, e := serve(t, Config{})
 	c, _ := dial(t, e)
@@ -295,6 +304,7 @@ func TestParts(t *testing.T) {
 }
 
 // TestHandles refuses what is no handle or token.
+// parity: S21
 func TestHandles(t *testing.T) {
 	h := Handle{Server: "ofi+tcp://127.0.0.1:5", Provider: 3, ID: 99}
 	good := h.String()
@@ -316,6 +326,7 @@ func TestHandles(t *testing.T) {
 }
 
 // TestHostileRequests sends what no client sends.
+// parity: S21 Y10
 func TestHostileRequests(t *testing.T) {
 	s, e := serve(t, Config{Quota: 1 << 20})
 	c, mine := dial(t, e)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/internal/hostquota"
 )
 
 // Server lends memory of an engine.
@@ -13,6 +14,7 @@ type Server struct {
 	lender
 	e        *cinnabar.Engine
 	provider *cinnabar.Provider
+	stall    time.Duration // copyStall, which tests shorten
 
 	watching sync.Mutex // before the lender's lock
 	// +checklocks:watching
@@ -27,7 +29,7 @@ type exposed struct {
 
 func (x *exposed) Bytes() []byte { return x.mem }
 
-func (x *exposed) describe(r *response) error { return r.setBulk(x.Bound()) }
+func (x *exposed) describe(r *response, _ *caller) error { return r.setBulk(x.Bound()) }
 
 // watch is how a client's end is seen: its call that is never answered while it lives.
 type watch struct {
@@ -45,7 +47,7 @@ func Serve(e *cinnabar.Engine, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{e: e, provider: p, watches: map[uint64]watch{}}
+	s := &Server{e: e, provider: p, stall: copyStall, watches: map[uint64]watch{}}
 	s.lender = newLender(cfg, s.expose)
 	if err := s.register(); err != nil {
 		_ = p.Close() // the first error says it all
@@ -59,7 +61,7 @@ func (s *Server) register() error {
 	if s.cfg.Pool != nil {
 		opts = append(opts, cinnabar.InPool(s.cfg.Pool))
 	}
-	if err := rpcRequest.Handle(s.provider, s.handle, opts...); err != nil {
+	if err := rpcRequest.HandleCall(s.provider, s.handle, opts...); err != nil {
 		return err
 	}
 	return rpcWatch.HandleCall(s.provider, s.watch, opts...)
@@ -79,27 +81,58 @@ func (s *Server) expose(size int64, wipe bool) (memory, error) {
 	return &exposed{b, mem}, err
 }
 
-// handle answers a request.
-func (s *Server) handle(ctx context.Context, q request) (r response, err error) {
-	peer := cinnabar.PeerFrom(ctx).String()
+// handle answers a request. The answer to a guess is sent later, after handle has returned.
+func (s *Server) handle(c *cinnabar.Call[request, response]) {
+	ctx := c.Context()
+	by := s.callerOf(cinnabar.PeerFrom(ctx).String(), hostquota.FromContext(ctx))
+	r, delay, done, err := s.execute(ctx, &c.In, by)
+	switch {
+	case err != nil:
+		s.unsent(c.Fail(err), by)
+	case delay > 0:
+		later := sync.OnceFunc(func() {
+			done()
+			s.unsent(c.Respond(r), by)
+		})
+		stop := context.AfterFunc(ctx, later) // the caller is gone, or the engine is being closed
+		time.AfterFunc(delay, func() {
+			stop()
+			later()
+		})
+	default:
+		s.unsent(c.Respond(r), by)
+	}
+}
+
+// execute does what a request asks for. With delay > 0 the response is to be sent after that time, and done to be called.
+func (s *Server) execute(ctx context.Context, q *request, by *caller) (r response, delay time.Duration, done func(), err error) {
 	switch op(q.Op) {
 	case opHello:
-		s.hello(&r, peer)
+		s.hello(&r, by)
 	case opBye:
 		s.endSession(q.Session, "bye")
-	case opCopy:
-		s.copy(ctx, &q, &r)
 	default:
-		if !s.serve(&q, &r, peer) {
-			return r, cinnabar.CodeOpNotSupported
-		}
+		delay, done = s.answer(q, &r, by, func() {
+			if op(q.Op) == opCopy {
+				s.copy(ctx, q, &r, by)
+			} else if !s.serve(q, &r, by) {
+				err = cinnabar.CodeOpNotSupported
+			}
+		})
 	}
-	return r, nil
+	return r, delay, done, err
+}
+
+// unsent logs that an answer was not sent.
+func (s *Server) unsent(err error, by *caller) {
+	if err != nil {
+		s.log.Debug("answer not sent", "peer", by.peer, "error", err)
+	}
 }
 
 // hello begins a session, which ends if the client does not ask to be watched.
-func (s *Server) hello(r *response, peer string) {
-	id, ok := s.open(r, peer)
+func (s *Server) hello(r *response, by *caller) {
+	id, ok := s.open(r, by)
 	if !ok {
 		return
 	}

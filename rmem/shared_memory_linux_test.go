@@ -11,6 +11,7 @@ import (
 
 // TestOverSharedMemory runs the other tests of this package once more, with na+sm as the network of engines. They include
 // three processes, a client that is killed, quotas, leases, and revocation with Config.Strict and without.
+// parity: S22 D43
 func TestOverSharedMemory(t *testing.T) {
 	if os.Getenv(networkEnv) != "" {
 		t.Skipf("%s names the network of all tests", networkEnv)

@@ -1,7 +1,9 @@
 package rmem
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -11,7 +13,77 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func init() { roles["frozen"] = beFrozen }
+func init() { roles["frozen"], roles["frozen server"] = beFrozen, beFrozenServer }
+
+// beFrozenServer lends memory over verbs, until a byte comes from standard input; then it stands still.
+func beFrozenServer(string) {
+	dev, err := openEither()
+	check(err)
+	s, err := ListenVerbs(dev, netip.MustParseAddrPort("127.0.0.1:0"), Config{})
+	check(err)
+	fmt.Println(s.Addr())
+	_, err = os.Stdin.Read(make([]byte, 1))
+	check(err)
+	fmt.Println("stopping")
+	check(unix.Kill(os.Getpid(), unix.SIGSTOP))
+	select {}
+}
+
+// TestVerbsContextBehindHang has reads hang at a server that stands still, more than may be under way at a time: one whose
+// context ends returns then, though it waits for the others. So does one that has begun.
+func TestVerbsContextBehindHang(t *testing.T) {
+	t.Parallel()
+	if name := os.Getenv(deviceEnv); name != "" {
+		t.Skipf("%s is of the kernel, which answers for a process that stands still", name)
+	}
+	p := spawn(t, "frozen server", "")
+	addr, err := netip.ParseAddrPort(p.line(t))
+	must(t, err)
+	dev := openDevice(t)
+	c, err := DialVerbs(testContext(t), dev, addr)
+	must(t, err)
+	closing(t, c)
+	r := alloc(t, c, 4096)
+	_, err = fmt.Fprintln(p.in, "stop")
+	must(t, err)
+	p.line(t)
+	eventually(t, "the server stands still", func() bool {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+		return err == nil && bytes.Contains(b, []byte(") T "))
+	})
+	const hanging = 2 * smallTransfers
+	ended := make(chan error, hanging)
+	for range hanging {
+		go func() {
+			_, err := r.ReadAt(make([]byte, 8), 0)
+			ended <- err
+		}()
+	}
+	eventually(t, "the others hang", func() bool { return len(flowOf(c).stages) == 0 })
+	waits, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	if _, err := r.ReadAtContext(waits, make([]byte, 8), 0); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the one that waits: %v", err)
+	}
+	if _, err := r.ReadAtContext(waits, make([]byte, copyBelow+1)[:4096], 0); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the one that waits too: %v", err)
+	}
+	if took := time.Since(begin); took > 20*time.Second {
+		t.Errorf("they took %v", took)
+	}
+	select {
+	case err := <-ended:
+		t.Errorf("one that has begun ended: %v", err)
+	default:
+	}
+	must(t, c.Close())
+	for range hanging {
+		if err := <-ended; err == nil {
+			t.Error("read from a server that stands still")
+		}
+	}
+}
 
 // beFrozen is a client over verbs that has memory without a lease, and stands still from then on.
 func beFrozen(addr string) {
@@ -30,6 +102,7 @@ func beFrozen(addr string) {
 
 // TestVerbsSilentClient: a client's host that stands still, as if it had vanished, ends no connection: its kernel even
 // acknowledges what comes. The server asks, and takes back what was lent.
+// parity: S22
 func TestVerbsSilentClient(t *testing.T) {
 	t.Parallel()
 	if name := os.Getenv(deviceEnv); name != "" {

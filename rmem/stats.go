@@ -1,6 +1,10 @@
 package rmem
 
-import "time"
+import (
+	"time"
+
+	"cinnabar/internal/audit"
+)
 
 // revoke takes a region back, now: its handles and tokens are worth nothing any more. It reports whether there was one.
 func (l *lender) revoke(id uint64) bool {
@@ -27,6 +31,12 @@ type Stats struct {
 	Quota, Used int64 // bytes
 	Clients     int
 	Regions     []RegionInfo // in no order
+
+	// Since the server began.
+	Accepted uint64 // clients
+	Refused  uint64 // clients, regions and copies, because a host has its share, or the server its limit
+	Denied   uint64 // requests for regions that do not exist, with wrong tokens, or to copy from a server that is not allowed
+	Broken   uint64 // connections that ended because the client broke the protocol
 }
 
 // stats returns what is lent now.
@@ -36,6 +46,19 @@ func (l *lender) stats() Stats {
 	st := Stats{Quota: l.t.quota, Used: l.t.used, Clients: len(l.t.sessions)}
 	for _, e := range l.t.regions {
 		st.Regions = append(st.Regions, RegionInfo{ID: e.id, Size: e.size, Peer: e.peer, Lease: e.left()})
+	}
+	for _, c := range l.trail.Counts() {
+		switch c.Event {
+		case audit.Accepted:
+			st.Accepted += c.N
+		case audit.Refused:
+			st.Refused += c.N
+		case audit.Denied:
+			st.Denied += c.N
+		case audit.Broken:
+			st.Broken += c.N
+		case audit.Replaced, audit.Evicted, audit.Invalidated, audit.Shutdown, audit.Failed, audit.Queried: // no events of a lender
+		}
 	}
 	return st
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"cinnabar/internal/hostmem"
+	"cinnabar/internal/hostquota"
 )
 
 // graves is how many regions that are gone the server remembers the reason of.
@@ -18,8 +19,9 @@ type entry struct {
 	id      uint64
 	secret  [16]byte
 	size    int64
-	session uint64 // of the client that has allocated it
-	peer    string // who allocated it, for people
+	session uint64             // of the client that has allocated it
+	peer    string             // address of the client that has allocated it, for logs
+	account *hostquota.Account // of that host, for as long as its bytes are counted there
 	expires time.Time
 	timer   *time.Timer // ends the lease, nil without one
 
@@ -35,6 +37,7 @@ type entry struct {
 // session is a client.
 type session struct {
 	peer    string
+	account *hostquota.Account
 	used    int64
 	regions map[uint64]*entry
 	grace   *time.Timer // ends the session if it is not watched by then; nil if its connection is the session
@@ -44,6 +47,7 @@ type session struct {
 // guards it.
 type table struct {
 	quota, clientQuota, largest int64
+	hostQuota                   int64 // 0: hosts have shares
 
 	used     int64
 	regions  map[uint64]*entry
@@ -52,9 +56,9 @@ type table struct {
 	order    []uint64 // of gone, the oldest first
 }
 
-func newTable(quota, clientQuota, largest int64) table {
+func newTable(cfg Config) table {
 	return table{
-		quota: quota, clientQuota: clientQuota, largest: largest,
+		quota: cfg.Quota, clientQuota: cfg.ClientQuota, largest: cfg.Largest, hostQuota: cfg.HostQuota,
 		regions: map[uint64]*entry{}, sessions: map[uint64]*session{}, gone: map[uint64]status{},
 	}
 }
@@ -73,30 +77,50 @@ func newID() uint64 {
 // fillRandom fills b with what cannot be guessed.
 func fillRandom(b []byte) { _, _ = rand.Read(b) } // it never fails
 
-// begin begins a session.
-func (t *table) begin(peer string) uint64 {
+// begin begins a session, which is counted for its host.
+func (t *table) begin(by *caller) uint64 {
 	id := newID()
-	t.sessions[id] = &session{peer: peer, regions: map[uint64]*entry{}}
+	t.sessions[id] = &session{peer: by.peer, account: by.account, regions: map[uint64]*entry{}}
 	return id
 }
 
-// admit tells whether a client may have size more bytes, and says so in r if not.
+// admit reports whether a client may have size more bytes, and then counts them for its host; else it puts the reason into r.
 func (t *table) admit(r *response, s *session, size int64) bool {
 	switch {
 	case s == nil:
 		r.Status = uint32(statusSession)
-	case len(t.regions) >= mostRegions:
-		r.Status, r.Limit = uint32(statusRegions), mostRegions
 	case size <= 0 || size > t.largest:
 		r.Status, r.Limit = uint32(statusSize), t.largest
 	case size > t.quota-t.used:
 		r.Status, r.Limit, r.Left = uint32(statusQuota), t.quota, t.quota-t.used
 	case size > t.clientQuota-s.used:
 		r.Status, r.Limit, r.Left = uint32(statusClientQuota), t.clientQuota, t.clientQuota-s.used
+	case t.hostQuota > 0 && size > t.hostQuota-s.account.Used(hostquota.Memory):
+		r.Status, r.Limit, r.Left = uint32(statusHostQuota), t.hostQuota, max(0, t.hostQuota-s.account.Used(hostquota.Memory))
 	default:
-		return true
+		return t.charge(r, s.account, size)
 	}
 	return false
+}
+
+// charge counts a region of size bytes for its host, or says in r that the host has its share.
+func (t *table) charge(r *response, a *hostquota.Account, size int64) bool {
+	if a.Take(hostquota.Regions, 1) != nil {
+		r.Status, r.Limit = uint32(statusRegions), mostRegions
+		return false
+	}
+	if a.Take(hostquota.Memory, size) != nil {
+		a.Give(hostquota.Regions, 1)
+		r.Status, r.Limit = uint32(statusHostShare), a.Used(hostquota.Memory)
+		return false
+	}
+	return true
+}
+
+// discharge gives back the bytes that charge has counted.
+func discharge(a *hostquota.Account, size int64) {
+	a.Give(hostquota.Memory, size)
+	a.Give(hostquota.Regions, 1)
 }
 
 // reserve takes bytes from the quotas for a region that is being made. A lease does not free a client from its quota
@@ -175,6 +199,10 @@ func (t *table) remove(e *entry, why status) bool {
 	}
 	delete(t.regions, e.id)
 	t.used -= e.size
+	if e.account != nil {
+		discharge(e.account, e.size)
+		e.account = nil
+	}
 	if s := t.sessions[e.session]; s != nil {
 		delete(s.regions, e.id)
 		s.used -= e.size
@@ -208,6 +236,7 @@ func (t *table) close(id uint64) (orphans []*entry) {
 		s.grace.Stop()
 	}
 	delete(t.sessions, id)
+	s.account.Give(hostquota.Connections, 1)
 	return orphans
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync"
 
 	"cinnabar/verbs"
 	"cinnabar/verbs/flow"
@@ -21,11 +20,16 @@ type verbsWire struct {
 
 	exact bool // a write is done when the peer has it
 
-	turn chan struct{} // capacity 1: held by who has a request under way
-	mu   sync.Mutex    // held while stage is in use
-	// +checklocks:mu
-	stage *verbs.MR // for small transfers
+	turn chan struct{} // capacity 1: held while a request is under way
+
+	// stages are for small transfers, each of which takes one for as long as the device may use it. It is a channel, so that
+	// a transfer returns when its context ends although others hang.
+	stages chan *verbs.MR
+	staged int // how many were made
 }
+
+// smallTransfers is how many small transfers are under way at a time.
+const smallTransfers = 4
 
 // DialVerbs makes a client of the [VerbsServer] that listens on addr. Reads and writes are one-sided: the server's program
 // takes no part. Atomics are requests. An access to a region that is gone, like any that the device refuses, ends the
@@ -40,7 +44,7 @@ func DialVerbs(ctx context.Context, dev *verbs.Device, addr netip.AddrPort) (*Cl
 	if err != nil {
 		return nil, err
 	}
-	w := &verbsWire{c: c, addr: addr, exact: attr.Caps&verbs.CapExactStatus != 0, turn: make(chan struct{}, 1)}
+	w := &verbsWire{c: c, addr: addr, exact: attr.Caps&verbs.CapExactStatus != 0, turn: make(chan struct{}, 1), stages: make(chan *verbs.MR, smallTransfers)}
 	client := &Client{srv: server{wire: w}, done: make(chan struct{})}
 	hello, err := w.greet(ctx)
 	if err != nil {
@@ -57,8 +61,6 @@ func DialVerbs(ctx context.Context, dev *verbs.Device, addr netip.AddrPort) (*Cl
 
 // greet takes the server's first words and makes what small transfers need.
 func (w *verbsWire) greet(ctx context.Context) (*response, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	r, err := w.receive(ctx)
 	if err != nil {
 		return nil, err
@@ -66,21 +68,26 @@ func (w *verbsWire) greet(ctx context.Context) (*response, error) {
 	if err := r.meaning(); err != nil {
 		return nil, err
 	}
-	w.stage, err = w.c.PD().RegMR(make([]byte, copyBelow), verbs.LocalWrite)
-	return r, err
+	for range smallTransfers {
+		stage, err := w.c.PD().RegMR(make([]byte, copyBelow), verbs.LocalWrite)
+		if err != nil {
+			return nil, err
+		}
+		w.stages <- stage
+		w.staged++
+	}
+	return r, nil
 }
 
 // close ends the connection: whoever has an operation under way is told, so that they let go of what is closed here.
 func (w *verbsWire) close() error {
 	w.c.Abort(ErrClosed)
-	w.mu.Lock()
-	stage := w.stage
-	w.stage = nil
-	w.mu.Unlock()
-	if stage == nil {
-		return w.c.Close()
+	var err error
+	for range w.staged {
+		stage := <-w.stages // transfers give them back, because the connection has ended
+		err = errors.Join(err, stage.Close())
 	}
-	return errors.Join(stage.Close(), w.c.Close())
+	return errors.Join(err, w.c.Close())
 }
 
 func (w *verbsWire) handle(id uint64) Handle {
@@ -171,12 +178,15 @@ func (v *window) move(ctx context.Context, op verbs.Opcode, p []byte, off int64)
 
 // small moves p through registered memory of the client, which costs a copy and no registration.
 func (v *window) small(ctx context.Context, op verbs.Opcode, p []byte, off int64) (int, error) {
-	v.w.mu.Lock()
-	defer v.w.mu.Unlock()
-	stage := v.w.stage
-	if stage == nil {
-		return 0, ErrClosed
+	var stage *verbs.MR
+	select {
+	case stage = <-v.w.stages:
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	case <-v.w.c.Done():
+		return 0, v.w.c.Err()
 	}
+	defer func() { v.w.stages <- stage }()
 	if op == verbs.OpWrite {
 		copy(stage.Bytes(), p)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"reflect"
 	"sync"
@@ -11,6 +12,8 @@ import (
 
 	"cinnabar/codec"
 	"cinnabar/codec/hgproc"
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 	"cinnabar/verbs"
 	"cinnabar/verbs/flow"
 )
@@ -18,22 +21,10 @@ import (
 // VerbsServer lends memory of a verbs device. A client is a connection: what it has without a lease goes with it.
 type VerbsServer struct {
 	lender
-	dev *verbs.Device
-	pd  *verbs.PD
-	l   *flow.Listener
+	l *flow.Listener
 
 	stop context.CancelFunc
-	wg   sync.WaitGroup // the goroutines that accept, and one for each client
-	over sync.Once      // nobody is accepted any more
-}
-
-// registered is memory that clients reach by address and key.
-type registered struct{ *verbs.MR }
-
-func (m registered) describe(r *response) error {
-	to := m.Remote()
-	r.Addr, r.Key = to.Addr, to.RKey
-	return nil
+	wg   sync.WaitGroup // the goroutine that accepts, and one for each client
 }
 
 // plans are how requests and responses are written into records.
@@ -62,44 +53,23 @@ func ListenVerbs(dev *verbs.Device, addr netip.AddrPort, cfg Config) (*VerbsServ
 	if err != nil {
 		return nil, err
 	}
-	pd, err := dev.AllocPD()
+	flowing := records
+	flowing.Logger, flowing.KeepAlive = cfg.Logger, max(cfg.Silence, 0)
+	l, err := flow.Listen(dev, addr, flowing)
 	if err != nil {
 		return nil, err
 	}
-	flowing := records
-	flowing.PD, flowing.Logger, flowing.KeepAlive = pd, cfg.Logger, max(cfg.Silence, 0)
-	l, err := flow.Listen(dev, addr, flowing)
-	if err != nil {
-		return nil, errors.Join(err, pd.Close())
-	}
-	s := &VerbsServer{dev: dev, pd: pd, l: l}
+	s := &VerbsServer{l: l}
 	cfg.Strict = false
-	s.lender = newLender(cfg, s.register)
+	s.lender = newLender(cfg, newLentMemory)
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
-	for range answers {
-		s.wg.Go(func() { s.accept(ctx) })
-	}
+	s.wg.Go(func() { s.accept(ctx) })
 	return s, nil
 }
 
 // Addr returns where the server listens.
 func (s *VerbsServer) Addr() netip.AddrPort { return s.l.Addr() }
-
-const lent = verbs.LocalWrite | verbs.RemoteRead | verbs.RemoteWrite // atomics are requests
-
-// register makes memory.
-func (s *VerbsServer) register(size int64, wipe bool) (memory, error) {
-	if size >= mapped && !wipe {
-		mr, err := s.pd.AllocMR(int(size), lent)
-		return registered{mr}, err
-	}
-	mr, err := s.pd.RegMR(heapMemory(size), lent)
-	return registered{mr}, err
-}
-
-// answers is how many clients' requests are answered at a time: others do not wait for one that has vanished meanwhile.
-const answers = 8
 
 // Pauses between attempts to connect, and after a connection that could not be accepted.
 const (
@@ -121,7 +91,7 @@ func (s *VerbsServer) accept(ctx context.Context) {
 			rest = leastRest
 			s.wg.Go(func() { s.client(ctx, c) })
 		case errors.Is(err, verbs.ErrClosed):
-			s.over.Do(func() { s.log.Error("no more clients are accepted", "error", err) })
+			s.log.Error("no more clients are accepted", "error", err)
 			return
 		default:
 			s.log.Warn("client not accepted", "error", err)
@@ -143,22 +113,32 @@ func pause(ctx context.Context, d time.Duration) {
 
 // client serves a connection until it ends.
 func (s *VerbsServer) client(ctx context.Context, c *flow.Conn) {
-	peer := c.RemoteAddr().String()
+	by := s.callerOf(c.RemoteAddr().String(), hostquota.HostOf(c.RemoteAddr().Addr()))
+	by.conn = newOpener(c.PD(), by.account)
 	var hello response
-	session, ok := s.open(&hello, peer)
+	session, ok := s.open(&hello, by)
 	err := s.respond(ctx, c, &hello)
 	for ok && err == nil {
-		err = s.answer(ctx, c, session, peer)
+		err = s.request(ctx, c, session, by)
 	}
 	s.closeSession(session, "its connection has ended")
-	if closeErr := c.Close(); closeErr != nil {
-		s.log.Warn("connection not closed", "peer", peer, "error", closeErr)
+	host := by.account.Host()
+	if errors.Is(err, flow.ErrPeer) || errors.Is(err, errUnreadable) {
+		s.trail.Record(audit.Broken, "connection ended", host, slog.Any("error", err))
 	}
-	s.log.Debug("client gone", "peer", peer, "reason", err)
+	if err := errors.Join(by.conn.close(), c.Close()); err != nil {
+		if suppressed, ok := audit.Allow(host); ok {
+			s.log.Warn("connection not closed", "peer", by.peer, "error", err, "suppressed", suppressed)
+		}
+	}
+	s.log.Debug("client gone", "peer", by.peer, "reason", err)
 }
 
-// answer serves one request.
-func (s *VerbsServer) answer(ctx context.Context, c *flow.Conn, session uint64, peer string) error {
+// errUnreadable ends a connection after its client has sent a message that is not a valid request.
+var errUnreadable = errors.New("a request that cannot be read")
+
+// request serves one request.
+func (s *VerbsServer) request(ctx context.Context, c *flow.Conn, session uint64, by *caller) error {
 	rec, err := c.Recv(ctx)
 	if err != nil {
 		return err
@@ -166,15 +146,21 @@ func (s *VerbsServer) answer(ctx context.Context, c *flow.Conn, session uint64, 
 	var q request
 	_, err = plans().request.Decode(rec.Bytes(), &q)
 	if err := errors.Join(err, rec.Release()); err != nil {
-		return fmt.Errorf("a request that cannot be read: %w", err)
+		return fmt.Errorf("%w: %w", errUnreadable, err)
 	}
 	q.Session = session // a connection is a client, whatever it says
 	var r response
-	switch {
-	case op(q.Op) == opCopy:
-		s.copyHere(&q, &r)
-	case op(q.Op) == opRead || op(q.Op) == opWrite || !s.serve(&q, &r, peer):
-		r.Status = uint32(statusServer)
+	delay, done := s.answer(&q, &r, by, func() {
+		switch {
+		case op(q.Op) == opCopy:
+			s.copyHere(&q, &r)
+		case op(q.Op) == opRead || op(q.Op) == opWrite || !s.serve(&q, &r, by):
+			r.Status = uint32(statusServer)
+		}
+	})
+	if delay > 0 {
+		pause(ctx, delay)
+		done()
 	}
 	return s.respond(ctx, c, &r)
 }
@@ -208,5 +194,5 @@ func (s *VerbsServer) Close() error {
 	s.stop()
 	err := s.l.Close()
 	s.wg.Wait()
-	return errors.Join(err, s.pd.Close())
+	return err
 }

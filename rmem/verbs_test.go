@@ -63,6 +63,7 @@ func dialVerbs(t testing.TB, s *VerbsServer, dev *verbs.Device) *Client {
 }
 
 // TestVerbs does over a queue pair what clients do.
+// parity: S22 D43
 func TestVerbs(t *testing.T) {
 	s, dev := serveVerbs(t, Config{Quota: 10 << 20})
 	c := dialVerbs(t, s, dev)
@@ -101,6 +102,7 @@ func TestVerbs(t *testing.T) {
 }
 
 // TestVerbsRevoked has a client use what it has no more: it loses its connection and what it had, and nobody else anything.
+// parity: Y10 D38
 func TestVerbsRevoked(t *testing.T) {
 	s, dev := serveVerbs(t, Config{})
 	a, b := dialVerbs(t, s, dev), dialVerbs(t, s, dev)
@@ -130,6 +132,7 @@ func TestVerbsRevoked(t *testing.T) {
 }
 
 // TestVerbsCloses ends clients with their server.
+// parity: S22
 func TestVerbsCloses(t *testing.T) {
 	s, dev := serveVerbs(t, Config{})
 	c := dialVerbs(t, s, dev)
@@ -145,6 +148,7 @@ func TestVerbsCloses(t *testing.T) {
 }
 
 // TestVerbsStranger is refused by what it sends.
+// parity: S22
 func TestVerbsStranger(t *testing.T) {
 	s, dev := serveVerbs(t, Config{})
 	c := dialVerbs(t, s, dev)
