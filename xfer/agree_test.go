@@ -16,6 +16,7 @@ import (
 )
 
 // What a receiver decides, by what sender and receiver can and want.
+// parity: B31
 func TestChoose(t *testing.T) {
 	const mib = 1 << 20
 	all := hello{basic: true, fast: true, imm: true, size: 1 << 40}
@@ -72,6 +73,7 @@ func TestChoose(t *testing.T) {
 }
 
 // Answers that nobody asked for are not believed.
+// parity: B31
 func TestCheckAnswer(t *testing.T) {
 	good := agreement{protocol: Fast, buffers: 8, chunk: 1 << 20}
 	for name, c := range map[string]struct {
@@ -104,6 +106,7 @@ func TestCheckAnswer(t *testing.T) {
 }
 
 // Both sides' logs say which form was chosen, and the receiver's says why.
+// parity: B31
 func TestLogSaysWhich(t *testing.T) {
 	for _, w := range ways[:7] {
 		ctx := testContext(t)
@@ -132,6 +135,7 @@ func TestLogSaysWhich(t *testing.T) {
 }
 
 // Chunks over the largest message of a device's port are refused, with the limit.
+// parity: B35
 func TestChunkOverPortLimit(t *testing.T) {
 	dev := verbs.NewDevice(smallMessages{must(iwarp.Open(iwarp.Config{}))(t).Driver()})
 	_, err := (&Sender{Chunk: 64 << 10}).Send(t.Context(), dev, loopback, sourceOf("f", nil))
@@ -186,6 +190,7 @@ func (r *recorder) Finish(res Result, err error) {
 }
 
 // Observers of both sides see the whole file pass, once.
+// parity: B49
 func TestProgress(t *testing.T) {
 	ctx := testContext(t)
 	for _, w := range ways[:7] {
@@ -217,6 +222,7 @@ func TestProgress(t *testing.T) {
 }
 
 // Transfers of all kinds give back every descriptor.
+// parity: B12
 func TestDescriptors(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("descriptors are counted in the proc file system of Linux")

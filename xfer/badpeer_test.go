@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
 )
@@ -39,6 +40,7 @@ var hostileNames = map[string]string{
 	"incomplete file's": tempPrefix + "0011223344556677" + tempSuffix,
 }
 
+// parity: B40
 func TestCheckName(t *testing.T) {
 	for what, name := range hostileNames {
 		if err := CheckName(name); !errors.Is(err, CodeName) {
@@ -55,6 +57,7 @@ func TestCheckName(t *testing.T) {
 // Every hostile name is refused over the wire, whatever the protocol; a client
 // of ours is told why; nothing outside the directory comes into being; the
 // server serves the next.
+// parity: B40
 func TestHostileNames(t *testing.T) {
 	ctx := testContext(t)
 	srv := serve(t, device(t, iwarp.Config{}), Receiver{}, DirOptions{})
@@ -131,6 +134,7 @@ func TestSenderRefuses(t *testing.T) {
 
 // A client that does something wrong, at each step and in each form, is ended
 // with words where it understands them, and the server serves the next.
+// parity: B41 B43
 func TestBadClients(t *testing.T) {
 	ctx := testContext(t)
 	srv := serve(t, device(t, iwarp.Config{}), Receiver{MaxChunk: 8 << 10}, DirOptions{})
@@ -275,6 +279,7 @@ func crcOf(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Cas
 
 // A client that connects and is silent, in each protocol, is given up after the
 // timeout.
+// parity: B41
 func TestSilentClient(t *testing.T) {
 	ctx := testContext(t)
 	srv := serve(t, device(t, iwarp.Config{}), Receiver{Timeout: 400 * time.Millisecond}, DirOptions{})
@@ -288,15 +293,15 @@ func TestSilentClient(t *testing.T) {
 	}
 }
 
-// Beyond MaxClients a sender is refused with the reason, and nobody else is hurt.
+// Beyond MaxConnections a sender is refused with the reason, and no other sender is hurt.
 func TestBusy(t *testing.T) {
 	ctx := testContext(t)
-	srv := serve(t, device(t, iwarp.Config{}), Receiver{MaxClients: 1}, DirOptions{})
+	srv := serve(t, device(t, iwarp.Config{}), Receiver{MaxConnections: 1}, DirOptions{})
 	p := dialRaw(t, srv.addr, nil)
 	p.basic(basicMR)
 	dev := device(t, iwarp.Config{})
 	_, err := (&Sender{}).Send(ctx, dev, srv.addr, sourceOf("f", nil))
-	wantCode(t, err, CodeBusy, true, "1 transfers are under way")
+	wantCode(t, err, CodeBusy, true, "1 of 1 connections are in use by all hosts")
 	_, err = srv.outcome(ctx)
 	wantCode(t, err, CodeBusy, false)
 	p.leave()
@@ -309,10 +314,11 @@ func TestBusy(t *testing.T) {
 
 // Fifty clients at once, of both protocols, with a name each and buffers that do
 // not fit into memory together.
+// parity: B42
 func TestManyClients(t *testing.T) {
 	const clients = 50
 	ctx := testContext(t)
-	srv := serve(t, device(t, iwarp.Config{}), Receiver{MaxMemory: 4 << 20}, DirOptions{})
+	srv := serve(t, device(t, iwarp.Config{}), Receiver{MaxMemory: 4 << 20, MaxConnections: 2 * clients}, DirOptions{}) // one host gets 9 in 16 places
 	dev := device(t, iwarp.Config{})
 	data := noise(300<<10 + clients)
 	errs := make([]error, clients)
@@ -333,28 +339,52 @@ func TestManyClients(t *testing.T) {
 	}
 }
 
+// parity: B41
 func TestBudget(t *testing.T) {
-	b := newBudget(128<<10, 4) // 8 KiB stay for each that may come yet, 32 KiB are the most for one
-	for i, c := range []struct{ buffers, chunk, least, wantBuffers, wantChunk int }{
-		{8, 1 << 20, minChunk, 1, 32 << 10},  // 104 KiB to take
-		{4, 8 << 10, minChunk, 4, 8 << 10},   // 80
-		{1, 10 << 20, 10 << 20, 0, 0},        // a program of the paper
-		{1, 40 << 10, 40 << 10, 1, 40 << 10}, // one that is content with less, and more than others get
-		{4, 16 << 10, minChunk, 1, 16 << 10}, // 24 KiB are left
+	h := &host{}
+	h.divide(128<<10, 8) // each place has 4 KiB, one transfer 32 KiB at most, one host 54 KiB of the common 96
+	near, far := h.book.Account(hostNumber(1)), h.book.Account(hostNumber(2))
+	for i, c := range []struct {
+		account                                            *hostquota.Account
+		buffers, chunk, least, wantBuffers, wantChunk, own int
+	}{
+		{near, 8, 1 << 20, minChunk, 1, 32 << 10, 28 << 10},
+		{near, 4, 8 << 10, minChunk, 2, 8 << 10, 40 << 10},
+		{near, 1, 10 << 20, 10 << 20, 0, 0, 40 << 10}, // a program of the paper
+		{near, 4, 16 << 10, minChunk, 1, 16 << 10, 52 << 10},
+		{near, 4, 16 << 10, minChunk, 1, 4 << 10, 52 << 10}, // the place's own
+		{far, 4, 16 << 10, minChunk, 1, 16 << 10, 12 << 10},
+		{far, 1, 40 << 10, 40 << 10, 0, 0, 12 << 10},
 	} {
-		if buffers, chunk := b.take(c.buffers, c.chunk, c.least); buffers != c.wantBuffers || chunk != c.wantChunk {
-			t.Errorf("%d: got %d buffers of %d, %d left", i, buffers, chunk, b.left)
+		buffers, chunk, counted := h.take(c.account, c.buffers, c.chunk, c.least)
+		if own := c.account.Used(hostquota.Memory); buffers != c.wantBuffers || chunk != c.wantChunk || own != int64(c.own) || counted > own {
+			t.Errorf("%d: got %d buffers of %d, %d counted, %d in all", i, buffers, chunk, counted, own)
 		}
 	}
-	if b.give(minChunk); b.left != 12<<10 || b.free != 1 {
-		t.Errorf("%d left for %d", b.left, b.free)
+	h.divide(128<<10, 1) // a receiver of one file gives it all
+	if buffers, chunk, counted := h.take(h.book.Account(hostNumber(1)), 16, 8<<10, minChunk); buffers != 16 || chunk != 8<<10 || counted != 0 {
+		t.Errorf("got %d buffers of %d, %d counted", buffers, chunk, counted)
 	}
-	r := Receiver{Open: (&Dir{}).Open, MaxMemory: 8 << 10, MaxClients: 3}
+}
+
+func TestReceiverLimits(t *testing.T) {
+	r := Receiver{Open: (&Dir{}).Open, MaxMemory: 8 << 10, MaxConnections: 3}
+	if connections, memory := r.Limits(); connections != 3 || memory != 8<<10 {
+		t.Errorf("limits are %d and %d", connections, memory)
+	}
 	dev := device(t, iwarp.Config{})
 	l := must(verbs.Listen(dev, loopback))(t)
 	wantCode(t, r.Serve(t.Context(), l), CodeTooLarge, false, "MaxMemory of 8192 bytes is too little for 3 transfers")
 	r = Receiver{Open: (&Dir{}).Open, Timeout: -1}
 	wantCode(t, r.Serve(t.Context(), l), CodeOther, false, "Receiver.Timeout is -1ns")
+	for _, n := range []int{-1, 1<<20 + 1} {
+		r = Receiver{Open: (&Dir{}).Open, MaxConnections: n}
+		wantCode(t, r.Serve(t.Context(), l), CodeTooLarge, false, "MaxConnections is ")
+	}
+	if connections, memory := new(Receiver).Limits(); connections < 1 || connections > mostConnections ||
+		memory < int64(connections)*minChunk || memory > mostMemory {
+		t.Errorf("defaults are %d and %d", connections, memory)
+	}
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}

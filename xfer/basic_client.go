@@ -16,6 +16,7 @@ type agreement struct {
 	chunk      int
 	size       int64 // of the file; -1: unknown
 	meta       Meta
+	counted    int64 // bytes of the buffers that are counted for the sender's host
 }
 
 // basicClient is the client of the paper (section 2):
@@ -97,6 +98,9 @@ func (c *basicClient) open(acts []action) []action {
 
 // receive takes a message of the server.
 func (c *basicClient) receive(ev event, acts []action) []action {
+	if ev.err != nil {
+		return c.abort(acts, ev.err)
+	}
 	m, n := parseBasic(ev.data)
 	if n < 0 || ev.hasImm {
 		return c.abort(acts, failf(CodeProtocol, "the server sent a message of %d bytes that makes no sense", len(ev.data)))

@@ -99,6 +99,9 @@ func (s *basicServer) sendRegion(acts []action) []action {
 
 // receive takes immediate data, or the message in its place.
 func (s *basicServer) receive(ev event, acts []action) []action {
+	if ev.err != nil {
+		return s.refuse(acts, ev.err)
+	}
 	s.slot = ev.slot
 	if s.state == serverAwaitsHello && !ev.hasImm && ev.n == 0 {
 		acts = append(acts, action{kind: actReceive, slot: ev.slot})

@@ -101,6 +101,7 @@ func bigVictim(args []string) error {
 
 // A file of more than 4 GiB crosses in each protocol, with less than 64 MiB resident on
 // either side.
+// parity: B14
 func TestBigFile(t *testing.T) {
 	if testing.Short() {
 		t.Skip("moves 10 GiB")

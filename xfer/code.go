@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
+
+	"cinnabar/internal/audit"
 )
 
 // Code classes the failures of a transfer. It travels to the other side, where
@@ -43,6 +45,27 @@ func (c Code) String() string {
 		return codeNames[c]
 	}
 	return "code " + strconv.Itoa(int(c))
+}
+
+// event returns how a receiver counts a failure of the class.
+func (c Code) event() audit.Event {
+	switch c {
+	case CodeName, CodeExists, CodeTooLarge, CodeBusy, CodeUnsupported:
+		return audit.Refused
+	case CodeProtocol, CodeCorrupt:
+		return audit.Broken
+	default:
+		return audit.Failed
+	}
+}
+
+// cause returns the words by which a receiver counts a failure of the class. A peer chooses among the codes that exist
+// only, because the counters are never forgotten.
+func (c Code) cause() string {
+	if int(c) < len(codeNames) && codeNames[c] != "" {
+		return codeNames[c]
+	}
+	return "a code that is not known"
 }
 
 // Error is String; it makes codes usable as targets of errors.Is.

@@ -4,9 +4,11 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -24,11 +26,18 @@ type DirOptions struct {
 	Sync        bool // wait until file and directory are on the disk before saying so
 	KeepPartial bool // keep what came of a failed transfer, under its temporary name
 	IgnoreMeta  bool // do not apply the modes and times that senders give
+	// AllowDotFiles accepts names that begin with a dot. They are refused otherwise, because shells and programs read such
+	// files of a home directory without being asked.
+	AllowDotFiles bool
+	// AllowExec applies the execute bits of the modes that senders give. They are dropped otherwise. Setuid, setgid and
+	// sticky bits never cross.
+	AllowExec bool
 }
 
 // Dir is a directory that takes files: [Receiver.Open] for servers. A file is
 // written under a temporary name and gets its own when it is complete, so that no
-// half file is ever found under it. Nothing outside the directory is reached
+// half file is found under it, whichever program is killed; over a power cut that
+// takes DirOptions.Sync. Nothing outside the directory is reached
 // (os.Root). Safe for concurrent use.
 //
 // The temporary file is created exclusively, with mode 0644 less the umask; with
@@ -58,11 +67,14 @@ func OpenDir(path string, opt DirOptions) (*Dir, error) {
 // transfers end, but cannot be committed any more.
 func (d *Dir) Close() error { return d.root.Close() }
 
-// Open makes a temporary file for name, which must pass [CheckName]. It fails
-// with [CodeExists] if there is a file of that name or one is being received.
+// Open makes a temporary file for name, which must pass [CheckName] and may begin with a dot only if
+// DirOptions.AllowDotFiles says so. Open fails with [CodeExists] if there is a file of that name or one is being received.
 func (d *Dir) Open(name string, meta Meta, size int64) (File, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
+	}
+	if !d.opt.AllowDotFiles && strings.HasPrefix(name, ".") {
+		return nil, failf(CodeName, "%q begins with a dot, and this receiver takes no such names", name)
 	}
 	if err := d.claim(name); err != nil {
 		return nil, err
@@ -110,14 +122,18 @@ func (d *Dir) create(name string, meta Meta) (*dirFile, error) {
 		meta = Meta{}
 	}
 	mode := fs.FileMode(0o644)
-	if meta.Mode.Perm() != 0 {
+	given := meta.Mode.Perm() != 0 // even if dropping the execute bits leaves none
+	if given {
 		mode = 0o600
+	}
+	if !d.opt.AllowExec {
+		meta.Mode &^= 0o111
 	}
 	f, err := d.root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return nil, storageFailure("create", name, err)
 	}
-	return &dirFile{File: f, dir: d, name: name, temp: temp, meta: meta}, nil
+	return &dirFile{File: f, dir: d, name: name, temp: temp, meta: meta, chmod: given}, nil
 }
 
 // dirFile is a file under its temporary name.
@@ -126,6 +142,7 @@ type dirFile struct {
 	dir        *Dir
 	name, temp string
 	meta       Meta
+	chmod      bool // apply meta.Mode
 	closed     bool
 	unsynced   int64 // bytes written since the last sync
 }
@@ -182,8 +199,8 @@ func (f *dirFile) undo(why error) error {
 // finish applies the metadata and closes the file: some file systems report a
 // full disk only then.
 func (f *dirFile) finish() error {
-	if mode := f.meta.Mode.Perm(); mode != 0 {
-		if err := f.File.Chmod(mode); err != nil {
+	if f.chmod {
+		if err := f.File.Chmod(f.meta.Mode.Perm()); err != nil {
 			return storageFailure("set the mode of", f.name, err)
 		}
 	}
@@ -299,7 +316,19 @@ func (d *Dir) sync() error {
 
 // storageFailure is a failure of the file system.
 func storageFailure(what, name string, err error) error {
-	return failf(CodeStorage, "cannot %s %q: %w", what, name, withoutPath(err))
+	return failf(CodeStorage, "cannot %s %q: %w", what, name, diskFailure(err))
+}
+
+// diskFailure is withoutPath, and says which disk is full.
+func diskFailure(err error) error {
+	err = withoutPath(err)
+	switch {
+	case errors.Is(err, syscall.ENOSPC):
+		return fmt.Errorf("the disk of the receiver's directory is full: %w", err)
+	case errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("the receiver's quota on the disk of its directory is used up: %w", err)
+	}
+	return err
 }
 
 // withoutPath leaves the receiver's paths out of what senders are told.

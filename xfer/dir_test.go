@@ -58,6 +58,7 @@ func entries(t *testing.T, path string) []string {
 	return names
 }
 
+// parity: B19
 func TestDirRefusesToOverwrite(t *testing.T) {
 	d, path := openDir(t, DirOptions{})
 	if err := put(t, d, "f", Meta{}, "first"); err != nil {
@@ -137,7 +138,54 @@ func TestDirNameInUse(t *testing.T) {
 	wantContent(t, filepath.Join(path, "f"), "y")
 }
 
+// A stranger's file must not be one that the next shell reads in a home directory, .bash_aliases say.
+func TestDirRefusesDotFiles(t *testing.T) {
+	d, path := openDir(t, DirOptions{})
+	for _, name := range []string{".bash_aliases", ".x", "..x", ".cinnabar-0"} {
+		if err := put(t, d, name, Meta{}, "x"); !errors.Is(err, CodeName) || !strings.Contains(err.Error(), "begins with a dot") {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	if got := entries(t, path); len(got) != 0 {
+		t.Errorf("got %q", got)
+	}
+	d, path = openDir(t, DirOptions{AllowDotFiles: true})
+	if err := put(t, d, ".bash_aliases", Meta{}, "x"); err != nil {
+		t.Error(err)
+	}
+	wantContent(t, filepath.Join(path, ".bash_aliases"), "x")
+	for _, name := range []string{".", "..", tempPrefix + "0" + tempSuffix} {
+		if err := put(t, d, name, Meta{}, "x"); !errors.Is(err, CodeName) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+// A sender's execute bits are dropped, because the receiver's user could run a stranger's program by mistake. A mode that
+// has no other bits lets no user read the file.
+func TestDirDropsExecuteBits(t *testing.T) {
+	for _, c := range []struct {
+		allow      bool
+		mode, want fs.FileMode
+	}{
+		{false, 0o755, 0o644},
+		{false, 0o755 | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky, 0o644},
+		{false, 0o111, 0},
+		{true, 0o755 | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky, 0o755},
+		{true, 0o100, 0o100},
+	} {
+		d, path := openDir(t, DirOptions{AllowExec: c.allow})
+		if err := put(t, d, "f", Meta{Mode: c.mode}, "x"); err != nil {
+			t.Error(err)
+		}
+		if got := must(os.Stat(filepath.Join(path, "f")))(t).Mode(); got != c.want {
+			t.Errorf("allowed %v: a sender's %v becomes %v, want %v", c.allow, c.mode, got, c.want)
+		}
+	}
+}
+
 // Symbolic links lead nowhere.
+// parity: B40
 func TestDirIgnoresLinks(t *testing.T) {
 	d, path := openDir(t, DirOptions{Overwrite: true})
 	outside := filepath.Join(t.TempDir(), "outside")
@@ -159,7 +207,7 @@ func TestDirIgnoresLinks(t *testing.T) {
 func TestDirMeta(t *testing.T) {
 	when := time.Date(2013, 1, 16, 12, 0, 0, 500, time.UTC)
 	meta := Meta{Mode: 0o4751 | fs.ModeSetuid, ModTime: when}
-	d, path := openDir(t, DirOptions{Sync: true})
+	d, path := openDir(t, DirOptions{Sync: true, AllowExec: true})
 	if err := put(t, d, "f", meta, "x"); err != nil {
 		t.Fatal(err)
 	}
@@ -176,6 +224,7 @@ func TestDirMeta(t *testing.T) {
 }
 
 // What only its owner may read in the end is read by nobody on the way.
+// parity: B48
 func TestDirTemporaryMode(t *testing.T) {
 	for name, c := range map[string]struct {
 		opt  DirOptions
@@ -196,13 +245,14 @@ func TestDirTemporaryMode(t *testing.T) {
 		if err := f.Commit(); err != nil {
 			t.Error(err)
 		}
-		if info := must(os.Stat(filepath.Join(path, "f")))(t); !c.opt.IgnoreMeta && c.meta.Mode != 0 && info.Mode() != c.meta.Mode {
+		if info := must(os.Stat(filepath.Join(path, "f")))(t); !c.opt.IgnoreMeta && c.meta.Mode != 0 && info.Mode() != c.meta.Mode&^0o111 {
 			t.Errorf("%s: mode %v in the end", name, info.Mode())
 		}
 	}
 }
 
 // The ways to a name that replaces nothing: that of the system, that by a hard link.
+// parity: B44
 func TestDirExclusiveNames(t *testing.T) {
 	for name, rename := range map[string]func(d *Dir, f *dirFile) error{
 		"rename": func(d *Dir, f *dirFile) error { return renameExclusive(d.root, f.temp, f.name) },
@@ -237,6 +287,7 @@ func TestDirExclusiveNames(t *testing.T) {
 }
 
 // What fails behind the name is undone, or said.
+// parity: B44
 func TestDirUndo(t *testing.T) {
 	sync := failf(CodeStorage, "cannot sync the directory")
 	for _, overwrite := range []bool{false, true} {
@@ -264,6 +315,7 @@ func TestDirUndo(t *testing.T) {
 }
 
 // Mode and time cross, between programs of this package, if the sender wants it.
+// parity: B48
 func TestPreserve(t *testing.T) {
 	when := time.Date(2013, 1, 16, 12, 0, 0, 0, time.UTC)
 	path := filepath.Join(t.TempDir(), "script")
@@ -274,7 +326,7 @@ func TestPreserve(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := testContext(t)
-	srv := serve(t, device(t, iwarp.Config{}), Receiver{}, DirOptions{Overwrite: true, Sync: true})
+	srv := serve(t, device(t, iwarp.Config{}), Receiver{}, DirOptions{Overwrite: true, Sync: true, AllowExec: true})
 	dev := device(t, iwarp.Config{})
 	for _, p := range []Protocol{Basic, Fast} {
 		for _, preserve := range []bool{true, false} {
@@ -294,6 +346,7 @@ func TestPreserve(t *testing.T) {
 	}
 }
 
+// parity: B44
 func TestDirKeepsPartial(t *testing.T) {
 	d, path := openDir(t, DirOptions{KeepPartial: true})
 	f := must(d.Open("f", Meta{}, 10))(t)
@@ -311,6 +364,7 @@ func TestDirKeepsPartial(t *testing.T) {
 }
 
 // Failures name what was done and the file, not the receiver's directory.
+// parity: B45
 func TestDirFailures(t *testing.T) {
 	path := t.TempDir()
 	d := must(OpenDir(path, DirOptions{}))(t)
@@ -348,5 +402,40 @@ func TestOpenFile(t *testing.T) {
 	}
 	if _, _, err := OpenFile(path+"x", false); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A full disk fails the transfer with words about the disk, and no other.
+func TestDirDiskFull(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip("this system has no /dev/full")
+	}
+	d, path := openDir(t, DirOptions{})
+	open := func(name string, meta Meta, size int64) (File, error) {
+		f, err := d.Open(name, meta, size)
+		if err == nil && name == "large" {
+			df := f.(*dirFile)
+			err = df.File.Close()
+			df.File = full
+		}
+		return f, err
+	}
+	ctx := testContext(t)
+	srv := serve(t, device(t, iwarp.Config{}), Receiver{Open: open}, DirOptions{})
+	dev := device(t, iwarp.Config{})
+	for _, p := range []Protocol{Basic, Fast} {
+		if p == Fast {
+			full = must(os.OpenFile("/dev/full", os.O_WRONLY, 0))(t)
+		}
+		_, err = (&Sender{Protocol: p}).Send(ctx, dev, srv.addr, sourceOf("large", noise(100<<10)))
+		wantCode(t, err, CodeStorage, true, "large", "cannot write at offset 0", "the disk of the receiver's directory is full", "no space left")
+		if _, err := (&Sender{Protocol: p}).Send(ctx, dev, srv.addr, sourceOf(p.String(), noise(100<<10))); err != nil {
+			t.Errorf("the next file: %v", err)
+		}
+	}
+	srv.stop() // a receiver removes the part of a failed transfer after it has answered
+	if got := entries(t, path); !slices.Equal(got, []string{"basic", "fast"}) {
+		t.Errorf("got %q", got)
 	}
 }

@@ -103,7 +103,7 @@ func (s *storer) store(a action) error {
 		err = io.ErrShortWrite
 	}
 	if err != nil {
-		return classed(CodeStorage, fmt.Errorf("cannot write at offset %d: %w", a.offset+int64(n), withoutPath(err)))
+		return classed(CodeStorage, fmt.Errorf("cannot write at offset %d: %w", a.offset+int64(n), diskFailure(err)))
 	}
 	return nil
 }

@@ -54,6 +54,7 @@ func (s badSource) ReadAt(b []byte, off int64) (int, error) {
 
 // Whatever goes wrong with a disk on one side is told to the other in words, both
 // sides fail, nothing stands under the name, and the next transfer works.
+// parity: B45
 func TestDiskErrors(t *testing.T) {
 	const chunk = minChunk
 	data := noise(5 * chunk)
@@ -66,7 +67,7 @@ func TestDiskErrors(t *testing.T) {
 		remote bool // as the sender sees it
 		want   string
 	}{
-		{"disk full", &badFile{writeErr: full, from: 2 * chunk}, nil, CodeStorage, true, "cannot write at offset 8192: no space left on device"},
+		{"disk full", &badFile{writeErr: full, from: 2 * chunk}, nil, CodeStorage, true, "cannot write at offset 8192: the disk of the receiver's directory is full: no space left on device"},
 		{"disk full at once", &badFile{writeErr: full}, nil, CodeStorage, true, "offset 0"},
 		{"short write", &badFile{short: true, from: 4 * chunk}, nil, CodeStorage, true, "cannot write at offset 18432: short write"},
 		{"commit fails", &badFile{commitErr: errors.New("quota"), from: 1 << 60}, nil, CodeStorage, true, "quota"},

@@ -55,8 +55,10 @@
 // # What is promised
 //
 // A file stands under its name when it is complete, never before; what fails leaves
-// nothing, unless the directory keeps partial files. Whatever happens while it gets
-// its name, the receiver reports success if it has it. A sender that has sent all
+// nothing, unless the directory keeps partial files. That holds when programs are
+// killed. It holds over a power cut or a crash of the system with DirOptions.Sync
+// only, because a file system may store a new name before the data. However the attempt to give the file
+// its name ends, the receiver reports success if it has it. A sender that has sent all
 // and hears no more cannot know, and says so. A peer that is silent for longer than
 // the timeout is given up. No sender can end a receiver, reach beyond
 // its directory, or write to memory of another transfer: each has a protection domain

@@ -111,6 +111,9 @@ func (c *fastClient) step(ev event, acts []action) []action {
 // receive takes a message of the server. Its receive is posted again before
 // anything is sent because of it.
 func (c *fastClient) receive(ev event, acts []action) []action {
+	if ev.err != nil {
+		return c.abort(acts, ev.err)
+	}
 	m, n := parseFast(ev.data)
 	if n < 0 || ev.hasImm {
 		return c.abort(acts, failf(CodeProtocol, "the server sent a message of %d bytes that makes no sense", len(ev.data)))

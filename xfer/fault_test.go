@@ -143,6 +143,7 @@ func TestNoResources(t *testing.T) {
 }
 
 // Connections that are not made: each with reason and address.
+// parity: B47
 func TestNoConnection(t *testing.T) {
 	ctx := testContext(t)
 	for name, c := range map[string]struct {
@@ -196,6 +197,7 @@ func TestAcceptFails(t *testing.T) {
 }
 
 // The end of the program's context on either side is told to the other.
+// parity: S17
 func TestCancel(t *testing.T) {
 	for _, p := range []Protocol{Basic, Fast} {
 		for _, server := range []bool{false, true} {

@@ -216,6 +216,7 @@ func killReceiver(t *testing.T, p Protocol, at int, sig syscall.Signal, timeout 
 
 // A receiver that is stopped, not killed, keeps its connection, and is given up
 // after the timeout.
+// parity: B46
 func TestStoppedReceiver(t *testing.T) {
 	for p, steps := range map[Protocol][]int{Basic: {3, 12}, Fast: {8, 16}} { // after the connection, in the middle
 		for _, at := range steps {

@@ -25,6 +25,7 @@ func (f commitFile) Commit() error { return errors.Join(f.during(), f.memFile.Co
 
 // What happens while a file gets its name, on either side, makes no failure of a
 // file that has it then: what is reported is what is in the directory.
+// parity: B44
 func TestCommitIsNotCutShort(t *testing.T) {
 	for name, c := range map[string]struct {
 		stopReceiver, stopSender bool
@@ -92,6 +93,7 @@ func TestCommitIsNotCutShort(t *testing.T) {
 }
 
 // A side that cannot say its last words still knows them.
+// parity: B45
 func TestLastWordsFail(t *testing.T) {
 	broken := errors.New("no more posts")
 	for name, c := range map[string]struct {
@@ -175,6 +177,7 @@ func TestBrokenBeforeCommit(t *testing.T) {
 }
 
 // An observer that was never told of a transfer is not told of its end.
+// parity: B49
 func TestNoFinishWithoutStart(t *testing.T) {
 	dev := fault.Wrap(verbs.NewDevice(memdev.Open(memdev.Config{})), fault.Plan{Rules: []fault.Rule{
 		{Match: fault.Match{At: fault.AtRecv, Queue: 1, Nth: 2}, Do: fault.Fail(errors.New("no more receives"))}}})
@@ -199,6 +202,7 @@ func TestNoFinishWithoutStart(t *testing.T) {
 }
 
 // A receiver that only repeats itself does not keep a sender waiting.
+// parity: B41
 func TestEmptyCredits(t *testing.T) {
 	ctx := testContext(t)
 	p := newRaw(t, false)

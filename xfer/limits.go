@@ -6,21 +6,28 @@ import (
 	"cinnabar/verbs"
 )
 
-// What a zero in a Sender or Receiver stands for, and the limits of both. The
+// Limits of senders and receivers, and the values that a zero stands for. The
 // default buffers of one side are 4 MiB together: with much more they do not stay in
 // the processor's caches between network and file, with less the digest holds up the rest.
 const (
-	defaultChunk      = 512 << 10
-	defaultBuffers    = 8
-	basicChunk        = 10 << 20 // of the paper's C program
-	minChunk          = 4 << 10
-	maxChunk          = 1 << 30
-	maxBuffers        = 1024
-	defaultMaxChunk   = 64 << 20
-	defaultMaxWindow  = 64
-	defaultMaxClients = 64
-	defaultMaxMemory  = 1 << 30
-	defaultTimeout    = 30 * time.Second
+	defaultChunk     = 512 << 10
+	defaultBuffers   = 8
+	basicChunk       = 10 << 20 // of the paper's C program
+	minChunk         = 4 << 10
+	maxChunk         = 1 << 30
+	maxBuffers       = 1024
+	defaultMaxChunk  = 64 << 20
+	defaultMaxWindow = 64
+	defaultTimeout   = 30 * time.Second
+	// The defaults of a receiver's limits, where the machine allows so much.
+	mostConnections = 64
+	mostMemory      = 1 << 30
+	// transferFiles is how many descriptors a transfer takes: the socket, those that the device adds, the file, and one
+	// for a moment when the file gets its name.
+	transferFiles = 4
+	// openTimeout bounds the time from a request to the name of its file, if Timeout does not: a sender that says
+	// nothing must not keep a place for long.
+	openTimeout = 5 * time.Second
 	// partLimit bounds the end of a connection whose transfer is decided.
 	partLimit = 2 * time.Second
 )

@@ -89,13 +89,16 @@ func (l *link) postReceive(slot int) error {
 	return err
 }
 
-// message returns the n bytes that came into a receive slot.
-func (l *link) message(slot, n int) []byte {
+// longest returns the bytes of memory of each receive.
+func (l *link) longest() uint32 {
 	if l.bare {
-		return nil
+		return 0
 	}
-	return l.ctl.Bytes()[slot*maxMessage:][:min(n, maxMessage)]
+	return maxMessage
 }
+
+// message returns the n bytes that came into a receive slot; n is longest at most.
+func (l *link) message(slot, n int) []byte { return l.ctl.Bytes()[slot*maxMessage:][:n] }
 
 // stage adds a work request to those that flush posts.
 func (l *link) stage(wr verbs.SendWR, mr *verbs.MR, offset, n int) {

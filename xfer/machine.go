@@ -21,7 +21,7 @@ type eventKind uint8
 
 const (
 	evConnected eventKind = 1 + iota // the connection is there
-	evReceived                       // a message or immediate data has come: slot, data, n, hasImm, imm
+	evReceived                       // a message or immediate data has come: slot, data, n, hasImm, imm; err instead of these: neither
 	evSent                           // the write from a buffer is done here: slot
 	evRead                           // the source was read: slot, n, crc, err
 	evStored                         // the file was written: slot, err

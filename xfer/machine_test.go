@@ -24,6 +24,8 @@ import (
 //	    what the driver tells
 //	message ..., imm n=, size n=, garbage n=, buffer text=
 //	    what the peer does
+//
+// parity: B23
 func TestMachines(t *testing.T) {
 	datadriven.Walk(t, "testdata/machines", func(t *testing.T, path string) {
 		var b bench
@@ -213,6 +215,7 @@ func describeMessage(a action) string {
 
 // Every event in every state that a short transfer goes through is survived:
 // nothing panics, and a machine that has finished on a wrong event says why.
+// parity: B23
 func TestMachinesSurviveAnyEvent(t *testing.T) {
 	for name, start := range map[string]func() machine{
 		"basic client": func() machine {

@@ -29,6 +29,7 @@ var goldenBasic = map[string]basicMessage{
 	"04000000 00000000 0400 0400 66756c6c 0000000000000000": {id: basicFailed, why: verdict{CodeStorage, "full"}},
 }
 
+// parity: B04 B50
 func TestGoldenBasic(t *testing.T) {
 	opt := cmp.AllowUnexported(basicMessage{}, verdict{})
 	for h, want := range goldenBasic {

@@ -87,6 +87,7 @@ func (s *spoken) at(r verbs.RemoteAddr) []byte {
 }
 
 // The recorded client sends its file to the receiver, which says byte for byte what the recorded server said.
+// parity(recorded): B04 B50
 func TestPaperTraceServer(t *testing.T) {
 	dev, at := chosenDevice(t)
 	t.Cleanup(func() {
@@ -120,6 +121,7 @@ func TestPaperTraceServer(t *testing.T) {
 }
 
 // The recorded server takes the file of a sender, which writes byte for byte what the recorded client wrote.
+// parity(recorded): B04 B50
 func TestPaperTraceClient(t *testing.T) {
 	near, at := chosenDevice(t)
 	raw := newRawOn(t, near, true)
@@ -165,6 +167,7 @@ func firstDifference(got, want []byte) string {
 }
 
 // Both sides are ours, on the chosen device: the steps are the paper's, in the form that the device can do.
+// parity: B50
 func TestPaperStepsOnDevice(t *testing.T) {
 	dev, at := chosenDevice(t)
 	var h history

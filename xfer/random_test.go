@@ -15,6 +15,7 @@ import (
 // each disk, digest, wire and queue of completions is as slow as the draw has it, and
 // a device needs the data of a write until it says that it is done. Every chunk is stored and hashed as it was
 // read, no message meets a side without a receive, and both sides agree in the end.
+// parity: B23 B34
 func TestRandomHistories(t *testing.T) {
 	for name, a := range map[string]agreement{
 		"basic":                    {protocol: Basic, imm: true, digest: NoDigest},

@@ -42,26 +42,44 @@ func newRaw(t testing.TB, bare bool) *rawPeer {
 // newRawOn makes an end on a device, which is closed with it.
 func newRawOn(t testing.TB, dev *verbs.Device, bare bool) *rawPeer {
 	t.Helper()
+	t.Cleanup(func() {
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	p := newRawShared(t, dev)
+	p.postReceives(bare)
+	return p
+}
+
+// newRawShared makes an end on a device that the caller closes, without receives.
+func newRawShared(t testing.TB, dev *verbs.Device) *rawPeer {
+	t.Helper()
 	p := &rawPeer{t: t, ctx: testContext(t), dev: dev}
 	p.pd = must(p.dev.AllocPD())(t)
 	p.cq = must(p.dev.CreateCQ(256))(t)
 	p.qp = must(p.pd.CreateQP(verbs.QPConfig{SendCQ: p.cq}))(t)
 	p.mr = must(p.pd.AllocMR(rawMemory, verbs.LocalWrite|verbs.RemoteWrite))(t)
 	t.Cleanup(func() {
-		if err := errors.Join(p.qp.Close(), p.mr.Close(), p.cq.Close(), p.pd.Close(), p.dev.Close()); err != nil {
+		if err := errors.Join(p.qp.Close(), p.mr.Close(), p.cq.Close(), p.pd.Close()); err != nil {
 			t.Error(err)
 		}
 	})
+	return p
+}
+
+// postReceives posts all receives; without memory, if bare.
+func (p *rawPeer) postReceives(bare bool) {
+	p.t.Helper()
 	for i := range rawSlots {
 		wr := verbs.RecvWR{ID: uint64(i)}
 		if !bare {
 			wr.SGL = []verbs.SGE{p.mr.SGE(i*maxMessage, maxMessage)}
 		}
 		if _, err := p.qp.PostRecv([]verbs.RecvWR{wr}); err != nil {
-			t.Fatal(err)
+			p.t.Fatal(err)
 		}
 	}
-	return p
 }
 
 // dialRaw connects to a receiver with the given private data.
@@ -196,6 +214,7 @@ func paperClient(t testing.TB, addr netip.AddrPort, name string, data []byte, ch
 }
 
 // The paper's client, which knows nothing of private data, is served.
+// parity: B04
 func TestPaperClient(t *testing.T) {
 	ctx := testContext(t)
 	var log logBuffer
@@ -265,6 +284,7 @@ func (p *rawPeer) say(msg []byte) {
 // The paper's server is served, too: the answer without private data means
 // basic with immediates, chunks of no more than its 10 MiB, and the end in silence.
 // That it speaks first works even where nobody has offered to let it.
+// parity: B04 B31
 func TestPaperServer(t *testing.T) {
 	for name, cfg := range map[string]iwarp.Config{"peer-to-peer": {}, "no peer-to-peer": {NoPeerToPeer: true}} {
 		t.Run(name, func(t *testing.T) { paperServer(t, cfg) })

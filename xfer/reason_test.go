@@ -68,6 +68,7 @@ func sendFlushed(ctx context.Context, t *testing.T) (time.Duration, error) {
 }
 
 // A request that was flushed says nothing; what the connection says of its end is told, even if it comes later.
+// parity: B46
 func TestReasonOfConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, err := sendFlushed(t.Context(), t)

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 	"cinnabar/verbs"
 )
 
@@ -30,16 +33,20 @@ type Receiver struct {
 	// [MaxName] bytes without NUL and is otherwise whatever a peer may say. The size is -1 if the sender did not tell. [Dir.Open] is one such policy.
 	Open func(name string, meta Meta, size int64) (File, error)
 
-	Protocol   Protocol // Auto: what the sender wants; otherwise nothing else
-	MaxWindow  int      // buffers for one sender, at most 1024; 0: 64
-	MaxChunk   int      // bytes of one buffer, 4 KiB to 1 GiB; 0: 64 MiB
-	MaxClients int      // transfers at once; 0: 64; more are refused
-	// MaxMemory bounds the buffers of all transfers in bytes; 0: 1 GiB. One of several
-	// transfers gets a quarter of it at most, and no more than its file fills. Near the
+	Protocol  Protocol // Auto: the protocol that the sender asks for; otherwise only this one
+	MaxWindow int      // buffers for one sender, at most 1024; 0: 64
+	MaxChunk  int      // bytes of one buffer, 4 KiB to 1 GiB; 0: 64 MiB
+	// MaxConnections is how many transfers there may be at once; 0: 64, or as many as the limit of open descriptors allows. More
+	// are refused. Of 8 and more, one host gets 9 in 16 at most, so that one that comes later finds some free.
+	MaxConnections int
+	// MaxMemory bounds the buffers of all transfers in bytes; 0: half of the machine's memory, at most 1 GiB. Each place
+	// of MaxConnections has a part of a quarter of it; the rest is shared by hosts as the places are. One of several
+	// transfers gets a quarter of MaxMemory at most, and no more than its file fills. Near the
 	// bound senders get fewer and smaller buffers than they ask for, at least 4 KiB.
 	// The paper's program gets its 10 MiB, or is refused.
 	MaxMemory int64
-	// Timeout is for how long nothing may move before a transfer is given up; 0: 30 s.
+	// Timeout is for how long nothing may move before a transfer is given up; 0: 30 s. A sender that has not named its
+	// file 5 s after it was connected is given up in any case.
 	Timeout time.Duration
 	// Progress is asked for an observer of each transfer; nil: none.
 	Progress func() Progress
@@ -47,22 +54,31 @@ type Receiver struct {
 	Trace func() Tracer
 	// Done is told about each connection request that was served or refused, from
 	// the goroutine that served it; nil: nobody is.
-	Done   func(Result, error)
-	Logger *slog.Logger // nil: discard
+	Done func(Result, error)
+	// Logger takes a line for each file that is stored, and a bounded number of lines for each host about transfers that
+	// were accepted, refused or failed; nil: discard. The line at the end of Serve has the numbers of all.
+	Logger *slog.Logger
+}
+
+// Limits returns the limits that Serve applies: MaxConnections and MaxMemory, or their defaults on this machine.
+func (r *Receiver) Limits() (connections int, memory int64) {
+	m := hostquota.Machine()
+	return or(r.MaxConnections, int(min(mostConnections, m.DefaultConnections(transferFiles)))),
+		or(r.MaxMemory, max(min(mostMemory, m.DefaultMemory()), mostConnections*minChunk))
 }
 
 // Serve takes transfers until ctx ends or the listener is closed. It returns
 // when all transfers are over: nil after the end of ctx, which cancels them, but
 // for a Commit under way, which it waits for. No sender can end it.
 func (r *Receiver) Serve(ctx context.Context, l *verbs.Listener) error {
-	clients := or(r.MaxClients, defaultMaxClients)
-	h, err := r.newHost(l, max(clients, 1))
+	connections, _ := r.Limits()
+	h, err := r.newHost(l, connections)
 	if err != nil {
 		return err
 	}
+	defer h.logCounts()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	slots := make(chan struct{}, clients)
 	for {
 		req, err := h.accept(ctx, l)
 		if err != nil {
@@ -71,16 +87,24 @@ func (r *Receiver) Serve(ctx context.Context, l *verbs.Listener) error {
 		if req == nil {
 			return nil
 		}
-		select {
-		case slots <- struct{}{}:
-			wg.Go(func() {
-				defer func() { <-slots }()
-				_, _ = h.serve(ctx, req) // Done is told
-			})
-		default:
-			_ = h.refuse(req, failf(CodeBusy, "%d transfers are under way; try again later", cap(slots))) // Done is told
+		account := h.book.Account(hostOf(req))
+		if err := account.Take(hostquota.Connections, 1); err != nil {
+			_ = h.refuse(req, failf(CodeBusy, "%w", err)) // Done receives the error
+			continue
 		}
+		wg.Go(func() {
+			defer account.Give(hostquota.Connections, 1)
+			_, _ = h.serve(ctx, req, account) // Done receives the result
+		})
 	}
+}
+
+// hostOf returns the host that a request is counted for.
+func hostOf(req *verbs.ConnRequest) hostquota.Host {
+	if a := req.RemoteAddr().Addr(); a.IsValid() {
+		return hostquota.HostOf(a)
+	}
+	return hostquota.HostOf(netip.IPv6Unspecified()) // one host for all that have no address, because the zero Host is unlimited
 }
 
 // ServeOne takes one connection request and returns how its transfer went.
@@ -96,7 +120,7 @@ func (r *Receiver) ServeOne(ctx context.Context, l *verbs.Listener) (Result, err
 	if req == nil {
 		return Result{}, &Error{Op: "receive", Code: CodeCanceled, Err: context.Cause(ctx)}
 	}
-	return h.serve(ctx, req)
+	return h.serve(ctx, req, h.book.Account(hostOf(req)))
 }
 
 // host is one Serve.
@@ -106,11 +130,14 @@ type host struct {
 	attr    verbs.DeviceAttr
 	timeout time.Duration
 	log     *slog.Logger
-	budget  budget
+	trail   *audit.Trail
+	book    *hostquota.Book
+	share   int64 // bytes for buffers that each place has
+	most    int64 // bytes for buffers that one transfer may have
 }
 
 // newHost prepares to serve so many transfers at once.
-func (r *Receiver) newHost(l *verbs.Listener, clients int) (*host, error) {
+func (r *Receiver) newHost(l *verbs.Listener, connections int) (*host, error) {
 	if r.Open == nil {
 		return nil, &Error{Op: "receive", Code: CodeOther, Err: errors.New("Receiver.Open is nil; it says where files go")}
 	}
@@ -121,12 +148,13 @@ func (r *Receiver) newHost(l *verbs.Listener, clients int) (*host, error) {
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
+	h.trail = audit.New(r.Logger)
 	var err error
 	h.attr, err = h.dev.Query()
 	for _, c := range []error{err,
 		checkRange("MaxWindow", int64(r.MaxWindow), 1, maxBuffers, "buffers"),
 		checkRange("MaxChunk", int64(r.MaxChunk), minChunk, maxChunk, "bytes"),
-		checkRange("MaxClients", int64(r.MaxClients), 1, 1<<20, "transfers"),
+		checkRange("MaxConnections", int64(r.MaxConnections), 1, 1<<20, "transfers"),
 		checkRange("MaxMemory", r.MaxMemory, minChunk, 1<<62, "bytes"),
 	} {
 		if c != nil {
@@ -134,11 +162,11 @@ func (r *Receiver) newHost(l *verbs.Listener, clients int) (*host, error) {
 			return nil, &Error{Op: "receive", Code: f.code, Err: f.err}
 		}
 	}
-	memory := or(r.MaxMemory, defaultMaxMemory)
-	if memory/minChunk < int64(clients) {
-		return nil, &Error{Op: "receive", Code: CodeTooLarge, Err: fmt.Errorf("MaxMemory of %d bytes is too little for %d transfers at once; %d bytes each are the least", memory, clients, minChunk)}
+	_, memory := r.Limits()
+	if memory/minChunk < int64(connections) {
+		return nil, &Error{Op: "receive", Code: CodeTooLarge, Err: fmt.Errorf("MaxMemory of %d bytes is too little for %d transfers at once; %d bytes each are the least", memory, connections, minChunk)}
 	}
-	h.budget = newBudget(memory, clients)
+	h.divide(memory, int64(connections))
 	return h, nil
 }
 
@@ -162,7 +190,7 @@ func (h *host) accept(ctx context.Context, l *verbs.Listener) (*verbs.ConnReques
 		case errors.Is(err, verbs.ErrClosed):
 			return nil, &Error{Op: "receive", Code: CodeOther, Err: err}
 		}
-		h.log.LogAttrs(ctx, slog.LevelWarn, "connection request failed", slog.Any("err", err))
+		h.trail.Record(audit.Refused, "connection request failed", hostquota.Host{}, slog.Any("err", err))
 		wait := time.NewTimer(pause)
 		select {
 		case <-wait.C:
@@ -193,70 +221,63 @@ const maxRefusal = 148
 
 // report tells log and program how a request ended, and returns the error.
 func (h *host) report(req *verbs.ConnRequest, res Result, why error) error {
-	level, text := slog.LevelInfo, "received"
 	var err error
-	if why != nil {
+	attrs := []slog.Attr{slog.String("file", res.Name), slog.String("peer", req.RemoteAddr().String()),
+		slog.Int64("bytes", res.Size), slog.Duration("took", res.Duration)}
+	if why == nil { // each line has cost its sender a file
+		h.log.LogAttrs(context.Background(), slog.LevelInfo, "received", attrs...)
+	} else {
 		f := asFailure(why)
 		err = &Error{Op: "receive", Name: res.Name, Peer: req.RemoteAddr(), Code: f.code, Remote: f.remote, Err: f.err}
-		level, text = slog.LevelWarn, "transfer failed"
+		h.trail.Record(f.code.event(), f.code.cause(), hostOf(req), append(attrs, slog.Any("err", err))...)
 	}
-	h.log.LogAttrs(context.Background(), level, text, slog.String("file", res.Name), slog.String("peer", req.RemoteAddr().String()),
-		slog.Int64("bytes", res.Size), slog.Duration("took", res.Duration), slog.Any("err", err))
 	if h.Done != nil {
 		h.Done(res, err)
 	}
 	return err
 }
 
-// budget is the memory that is left for buffers. A transfer may take what it
-// wants up to a part of the whole, as long as a share stays for each one that may
-// come yet.
-type budget struct {
-	share int64 // bytes that are kept for each
-	most  int64 // bytes that one may have
-
-	mu sync.Mutex
-	// bytes
-	// +checklocks:mu
-	left int64
-	// transfers that may come yet
-	// +checklocks:mu
-	free int
+// logCounts logs how often each event had each cause.
+func (h *host) logCounts() {
+	var attrs []slog.Attr
+	for _, c := range h.trail.Counts() {
+		attrs = append(attrs, slog.Uint64(c.Event.String()+": "+c.Cause, c.N))
+	}
+	h.log.LogAttrs(context.Background(), slog.LevelInfo, "receiver ends", attrs...)
 }
 
-// newBudget divides memory among so many transfers. A quarter of it is kept
-// for those that have not come; each has room for one smallest buffer at least.
-func newBudget(memory int64, clients int) budget {
-	n := int64(clients)
-	return budget{share: max(memory/n/4, minChunk), most: memory / min(n, maxShare), left: memory, free: clients}
+// divide makes the book of a receiver with so much memory and so many places. Each place has a share of a quarter of the
+// memory, enough for one smallest buffer at least. So a host that has a place has buffers, however much others took.
+func (h *host) divide(memory, places int64) {
+	h.share = max(memory/places/4, minChunk)
+	if places == 1 {
+		h.share = memory
+	}
+	h.most = memory / min(places, maxShare)
+	h.book = hostquota.NewBook(hostquota.Limits{
+		hostquota.Connections: places,
+		hostquota.Memory:      max(memory-places*h.share, 1), // 0 would be no limit
+	})
 }
 
 // take reserves memory for so many buffers, fewer if there is not enough, or
-// smaller ones, but not below least bytes, if one is too many already. It returns 0
+// smaller ones, but not below least bytes, if one is too many already. It returns 0 buffers
 // if that does not help. A buffer of least bytes is granted whatever one transfer
-// may have, if it is there.
-func (b *budget) take(buffers, chunk, least int) (int, int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	most := min(b.left-b.share*int64(b.free-1), max(b.most, int64(least)))
-	for int64(buffers)*int64(chunk) > most && buffers > 1 {
-		buffers /= 2
+// may have, if it is there. The last result is how many bytes were counted for the host, beyond the share of its place.
+func (h *host) take(a *hostquota.Account, buffers, chunk, least int) (int, int, int64) {
+	most := max(h.most, int64(least))
+	for {
+		n := int64(buffers) * int64(chunk)
+		extra := max(n-h.share, 0)
+		switch {
+		case n <= most && (extra == 0 || a.Take(hostquota.Memory, extra) == nil):
+			return buffers, chunk, extra
+		case buffers > 1:
+			buffers /= 2
+		case chunk/2 >= least:
+			chunk /= 2
+		default:
+			return 0, 0, 0
+		}
 	}
-	for int64(chunk) > most && chunk/2 >= least {
-		chunk /= 2
-	}
-	if int64(buffers)*int64(chunk) > most {
-		return 0, 0
-	}
-	b.left -= int64(buffers) * int64(chunk)
-	b.free--
-	return buffers, chunk
-}
-
-// give takes back what a transfer had.
-func (b *budget) give(n int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.left += n
-	b.free++
 }

@@ -124,7 +124,7 @@ func (d *delivery) over(ctx context.Context, l *link) error {
 	}
 	d.result.Protocol, d.result.Immediate, d.result.Buffers, d.result.Chunk = agreed.protocol, agreed.imm, agreed.buffers, agreed.chunk
 	d.result.Digest = agreed.digest
-	logAgreement(ctx, d.log, "sending", d.src.Name, d.addr, &agreed, "")
+	d.log.LogAttrs(ctx, slog.LevelInfo, "sending", agreementAttrs(d.src.Name, d.addr, &agreed, "")...)
 	r := &reader{src: d.src, buf: l.data.Bytes(), chunk: agreed.chunk, checked: agreed.protocol == Fast}
 	s := newSession(l, d.machine(agreed), agreed, r.do)
 	s.timeout, s.trace = d.timeout, d.tracer
@@ -270,13 +270,13 @@ func (d *delivery) open(s *session) error {
 	return nil
 }
 
-// logAgreement says which way a file goes.
-func logAgreement(ctx context.Context, log *slog.Logger, what, name string, peer netip.AddrPort, a *agreement, why string) {
+// agreementAttrs returns the log's attributes of a transfer that begins.
+func agreementAttrs(name string, peer netip.AddrPort, a *agreement, why string) []slog.Attr {
 	form := "write and send"
 	if a.imm {
 		form = "write with immediate"
 	}
-	log.LogAttrs(ctx, slog.LevelInfo, what, slog.String("file", name), slog.String("peer", peer.String()),
+	return []slog.Attr{slog.String("file", name), slog.String("peer", peer.String()),
 		slog.String("protocol", a.protocol.String()), slog.String("form", form), slog.String("reason", why),
-		slog.Int("buffers", a.buffers), slog.Int("chunk", a.chunk), slog.String("digest", a.digest.String()))
+		slog.Int("buffers", a.buffers), slog.Int("chunk", a.chunk), slog.String("digest", a.digest.String())}
 }

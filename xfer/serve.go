@@ -6,19 +6,22 @@ import (
 	"log/slog"
 	"time"
 
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 	"cinnabar/verbs"
 )
 
 // serve answers one request and carries its transfer out.
-func (h *host) serve(ctx context.Context, req *verbs.ConnRequest) (Result, error) {
+func (h *host) serve(ctx context.Context, req *verbs.ConnRequest, account *hostquota.Account) (Result, error) {
 	start := time.Now()
 	res := Result{Peer: req.RemoteAddr()}
-	a, why, err := h.decide(req.PrivateData())
+	a, why, err := h.decide(req.PrivateData(), account)
 	if err != nil {
 		return res, h.refuse(req, err)
 	}
-	memory := int64(a.buffers) * int64(a.chunk)
-	defer h.budget.give(memory)
+	if a.counted > 0 {
+		defer account.Give(hostquota.Memory, a.counted)
+	}
 	l, region, err := h.prepare(&a)
 	if err != nil {
 		return res, h.refuse(req, classed(CodeStorage, err))
@@ -35,8 +38,8 @@ func (h *host) serve(ctx context.Context, req *verbs.ConnRequest) (Result, error
 }
 
 // decide chooses protocol, form and buffers from the private data of a request,
-// and says why. The memory of the buffers is taken from the budget.
-func (h *host) decide(private []byte) (a agreement, why string, err error) {
+// and says why. The memory of the buffers is counted for the sender's host.
+func (h *host) decide(private []byte, account *hostquota.Account) (a agreement, why string, err error) {
 	imm := h.attr.Caps.Has(verbs.CapWriteImm)
 	least := minChunk
 	if !isOurs(private) {
@@ -57,8 +60,8 @@ func (h *host) decide(private []byte) (a agreement, why string, err error) {
 			return a, "", err
 		}
 	}
-	if a.buffers, a.chunk = h.budget.take(a.buffers, a.chunk, least); a.buffers == 0 {
-		return a, "", failf(CodeBusy, "the memory for buffers (MaxMemory) is in use; try again later")
+	if a.buffers, a.chunk, a.counted = h.take(account, a.buffers, a.chunk, least); a.buffers == 0 {
+		return a, "", failf(CodeBusy, "the memory for buffers (MaxMemory) is in use")
 	}
 	return a, why, nil
 }
@@ -124,7 +127,7 @@ func (h *host) over(ctx context.Context, req *verbs.ConnRequest, l *link, region
 	store := &storer{buf: l.data.Bytes(), chunk: a.chunk,
 		make: func(name string) (File, error) { return h.Open(name, a.meta, a.size) }}
 	s := newSession(l, h.machine(a, l, region), a, store.do)
-	s.timeout = h.timeout
+	s.timeout, s.opening = h.timeout, openTimeout
 	if h.Trace != nil {
 		s.trace = h.Trace()
 	}
@@ -132,7 +135,7 @@ func (h *host) over(ctx context.Context, req *verbs.ConnRequest, l *link, region
 		s.progress = h.Progress()
 	}
 	if err = h.connect(ctx, req, s); err == nil {
-		logAgreement(ctx, h.log, "receiving", "", req.RemoteAddr(), &a, why)
+		h.trail.Record(audit.Accepted, a.protocol.String(), hostOf(req), agreementAttrs("", req.RemoteAddr(), &a, why)...)
 		s.begin(*res, false)
 		*res, err = s.run(ctx)
 	}
@@ -160,7 +163,7 @@ func (h *host) connect(ctx context.Context, req *verbs.ConnRequest, s *session) 
 		private = appendAnswer(nil, answer{protocol: s.agreed.protocol, imm: s.agreed.imm, digest: s.agreed.digest,
 			chunk: uint32(s.agreed.chunk), buffers: uint16(s.agreed.buffers)})
 	}
-	ctx, cancel := context.WithTimeout(ctx, h.timeout)
+	ctx, cancel := context.WithTimeout(ctx, min(h.timeout, openTimeout))
 	defer cancel()
 	s.link.conn, err = req.Accept(ctx, s.link.qp, verbs.ConnParam{PrivateData: private})
 	if err != nil {

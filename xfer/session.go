@@ -18,8 +18,9 @@ type session struct {
 	link     *link // what posts is guarded by mu
 	agreed   agreement
 	timeout  time.Duration
-	progress Progress // nil: none; called under mu
-	trace    Tracer   // nil: none; called under mu
+	opening  time.Duration // for the peer to name its file; 0: no limit but timeout
+	progress Progress      // nil: none; called under mu
+	trace    Tracer        // nil: none; called under mu
 
 	disk   *lane
 	digest *lane         // nil: no digest
@@ -28,8 +29,9 @@ type session struct {
 	// What follows is run's own.
 	wcs  [16]verbs.WC
 	tick *time.Ticker
-	idle int  // how often the watchdog has looked in vain
-	told bool // the machine knows that the transfer is to end; only a lane can still hold it up
+	open <-chan time.Time // when the peer must have named its file; nil: no limit
+	idle int              // how often the watchdog has looked in vain
+	over bool             // the machine has an event that ends the transfer; only a lane can still delay the end
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -50,6 +52,9 @@ type session struct {
 	// something has happened since the watchdog looked
 	// +checklocks:mu
 	moved bool
+	// the peer has named its file
+	// +checklocks:mu
+	named bool
 	// the observer was told
 	// +checklocks:mu
 	started bool
@@ -75,6 +80,11 @@ func newSession(l *link, m machine, a agreement, disk func(action) event) *sessi
 func (s *session) run(ctx context.Context) (Result, error) {
 	s.tick = time.NewTicker(max(s.timeout/watches, time.Millisecond))
 	defer s.tick.Stop()
+	if s.opening > 0 && s.opening < s.timeout {
+		limit := time.NewTimer(s.opening)
+		defer limit.Stop()
+		s.open = limit.C
+	}
 	s.note(Step{Op: OpConnect, Slot: none})
 	s.tell(event{kind: evConnected})
 	for {
@@ -83,7 +93,7 @@ func (s *session) run(ctx context.Context) (Result, error) {
 			break
 		}
 		switch {
-		case s.told:
+		case s.over:
 			<-s.wake
 		case more:
 			s.look(ctx)
@@ -105,6 +115,8 @@ func (s *session) park(ctx context.Context) {
 		s.drain(ctx)
 	case <-s.tick.C:
 		s.watch(ctx)
+	case <-s.open:
+		s.watchOpening(ctx)
 	case <-ctx.Done():
 		s.cancel(ctx)
 	}
@@ -116,6 +128,8 @@ func (s *session) look(ctx context.Context) {
 	select {
 	case <-s.tick.C:
 		s.watch(ctx)
+	case <-s.open:
+		s.watchOpening(ctx)
 	case <-ctx.Done():
 		s.cancel(ctx)
 	default:
@@ -135,6 +149,16 @@ func (s *session) watch(ctx context.Context) {
 	}
 }
 
+// watchOpening gives up a peer that has not named its file.
+func (s *session) watchOpening(ctx context.Context) {
+	s.mu.Lock()
+	named, awaits := s.named, s.machine.awaits()
+	s.mu.Unlock()
+	if !named {
+		s.stop(ctx, failf(CodeTimeout, "%v have passed while this side waited for %s", s.opening, awaits))
+	}
+}
+
 func (s *session) cancel(ctx context.Context) {
 	s.stop(ctx, &failure{code: CodeCanceled, err: context.Cause(ctx)})
 }
@@ -146,7 +170,7 @@ func (s *session) stop(ctx context.Context, why error) {
 			break
 		}
 	}
-	s.told = true
+	s.over = true
 	s.tell(event{kind: evStopped, err: why})
 }
 
@@ -160,7 +184,7 @@ func (s *session) drain(ctx context.Context) {
 			break
 		}
 	}
-	s.told = true
+	s.over = true
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lostLocked(nil)
@@ -259,13 +283,19 @@ func (s *session) completeLocked(wc *verbs.WC) {
 //
 // +checklocks:s.mu
 func (s *session) arrivedLocked(wc *verbs.WC) {
-	ev := event{kind: evReceived, slot: idSlot(wc.ID), n: int(wc.Len)}
-	if wc.Op == verbs.WCRecvRDMAImm {
-		ev.hasImm, ev.imm, ev.n = wc.HasImm, wc.Imm, 0
+	ev := event{kind: evReceived, slot: idSlot(wc.ID)}
+	switch {
+	case wc.HasInv:
+		ev.err = failf(CodeProtocol, "the peer revoked key %#08x, which it has no reason to", wc.InvKey)
+	case wc.Op == verbs.WCRecvRDMAImm && wc.HasImm: // Len counts bytes of the write, none of which are in the receive
+		ev.hasImm, ev.imm = true, wc.Imm
 		s.note(Step{Op: OpReceive, Slot: none, Bytes: int(wc.Imm), Message: "immediate"})
-	} else {
+	case wc.Op == verbs.WCRecv && !wc.HasImm && wc.Len <= s.link.longest():
+		ev.n = int(wc.Len)
 		ev.data = s.link.message(ev.slot, ev.n)
 		s.note(Step{Op: OpReceive, Slot: none, Message: s.nameOf(ev.data)})
+	default:
+		ev.err = failf(CodeProtocol, "a receive was used for %v of %d bytes (immediate data: %t)", wc.Op, wc.Len, wc.HasImm)
 	}
 	s.stepLocked(ev)
 }

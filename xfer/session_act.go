@@ -158,6 +158,7 @@ func (s *session) postLocked(a *action) error {
 // +checklocks:s.mu
 func (s *session) diskLocked(a *action) {
 	if a.kind == actOpen {
+		s.named = true
 		s.result.Name = string(a.msg)
 		s.disk.jobs <- action{kind: actOpen, msg: []byte(s.result.Name)}
 		return

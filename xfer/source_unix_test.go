@@ -12,6 +12,7 @@ import (
 
 // A FIFO is refused at once, whether or not somebody writes to it, and its writer
 // does not notice.
+// parity: B45
 func TestOpenFileDoesNotWait(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fifo")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {

@@ -190,6 +190,7 @@ func exchange(t *testing.T, s Sender, r Receiver, data []byte, slow media) *hist
 
 // The 13 steps of section 2 of the paper, in the order of each side, for a file of two
 // and a half chunks: as many READY as in the paper's transcript.
+// parity: B02 B03 B05 B06 B07 B08 B11
 func TestPaperSteps(t *testing.T) {
 	const chunk = 2 * minChunk
 	var h *history
@@ -201,6 +202,7 @@ func TestPaperSteps(t *testing.T) {
 
 // The form of section 4.1: the client speaks first, each write is followed by
 // its size, the server's receives have memory for it.
+// parity: B30
 func TestPaperStepsWithoutImmediates(t *testing.T) {
 	var h history
 	s := Sender{Protocol: Basic, Chunk: minChunk, Trace: h.tracer(false)}
@@ -225,6 +227,7 @@ func TestPaperStepsWithoutImmediates(t *testing.T) {
 // buffers: no buffer is written while the server still holds it, and each side has
 // posted the receive for the answer before it posts what provokes it. That the
 // file is right says the same of the data, since the server's file takes it late.
+// parity: S17 B34
 func TestNoBufferWrittenWhileHeld(t *testing.T) {
 	const rounds = 60
 	for seed := range uint64(rounds) {

@@ -32,6 +32,7 @@ var ways = []way{
 }
 
 // Files of all sizes around the chunk arrive whole, whichever way they go.
+// parity: B10 B14
 func TestSizes(t *testing.T) {
 	const chunk = 64 << 10
 	data := noise(3*chunk + 1)
@@ -71,6 +72,7 @@ func TestSizes(t *testing.T) {
 
 // A thousand chunks: the digest is equal and the number of messages is that of the
 // protocol, no more.
+// parity: B09
 func TestMessageCount(t *testing.T) {
 	const chunks = 1000
 	data := noise(chunks * minChunk)
