@@ -114,7 +114,7 @@ func testNames(t *testing.T, dir string) map[string]bool {
 // placeOf turns TestRFC5040_5_2_1_Words into "5040 5.2.1".
 func placeOf(test string) (place string, ok bool) {
 	rest, ok := strings.CutPrefix(test, "TestRFC")
-	if !ok {
+	if !ok || strings.HasPrefix(rest, "5042_") { // its tests are named by the resource that is attacked
 		return "", false
 	}
 	words := strings.Split(rest, "_")

@@ -48,6 +48,8 @@ var layers = map[string]row{
 	"internal/shm":        {modules: []string{modSys}},
 	"internal/lint":       {},
 	"internal/waitlist":   {},
+	"internal/hostquota":  {modules: []string{modSys}},
+	"internal/audit":      {code: []string{"internal/hostquota"}},
 
 	// Registered memory, and what hands it out. They know no device.
 	"regmem": {code: []string{"internal/hostmem"}, test: []string{"arena", "verbs", "verbs/iwarp"}},
@@ -55,13 +57,13 @@ var layers = map[string]row{
 	"ring":   {code: []string{"regmem", "internal/hostmem", "internal/waitlist"}},
 
 	// Mercury's network abstraction, and the networks behind it.
-	"internal/na":        {},
-	"internal/na/natest": {code: []string{"internal/na"}},
-	"internal/hg":        {code: []string{"internal/na"}, test: []string{"internal/na/natest"}},
-	"internal/margo":     {code: []string{"internal/na"}},
+	"internal/na":        {code: []string{"internal/hostquota"}},
+	"internal/na/natest": {code: []string{"internal/na", "internal/hostquota"}},
+	"internal/hg":        {code: []string{"internal/na", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/na/natest"}},
+	"internal/margo":     {code: []string{"internal/na", "internal/hostquota"}},
 	"internal/margoconf": {},
-	"internal/na/sm":     {code: []string{"internal/na", "internal/shm", "internal/hostmem"}, modules: []string{modSys}},
-	"internal/na/ofitcp": {code: []string{"internal/na", "internal/sockio"}, test: []string{"internal/hostmem"}},
+	"internal/na/sm":     {code: []string{"internal/na", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit"}, modules: []string{modSys}},
+	"internal/na/ofitcp": {code: []string{"internal/na", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit"}},
 
 	// Protocol state machines: bytes in, effects out; no sockets, clocks or memory of their own.
 	"internal/iwarp/mpa":   {},
@@ -82,7 +84,7 @@ var layers = map[string]row{
 		modules: []string{modSys},
 	},
 	"verbs/iwarp": {
-		code:    []string{"verbs", "verbs/driver", "internal/iwarp/...", "internal/crc32c", "internal/hostmem", "internal/sockio", "internal/invariants"},
+		code:    []string{"verbs", "verbs/driver", "internal/iwarp/...", "internal/crc32c", "internal/hostmem", "internal/sockio", "internal/invariants", "internal/hostquota", "internal/audit"},
 		test:    []string{"verbs/verbstest", "verbs/fault"},
 		modules: []string{modSys},
 	},
@@ -99,52 +101,58 @@ var layers = map[string]row{
 	// What stands on verbs and never on a device; its tests open some.
 	"internal/window": {},
 	"xfer": {
-		code:    []string{"verbs", "internal/window", "internal/crc32c"},
+		code:    []string{"verbs", "internal/window", "internal/crc32c", "internal/hostquota", "internal/audit"},
 		test:    []string{"verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/driver", "verbs/verbstest/memdev", "internal/hostmem"},
 		modules: []string{modSys},
 	},
 
 	"verbs/flow": {
-		code: []string{"verbs", "ring", "regmem", "internal/waitlist"},
+		code: []string{"verbs", "ring", "regmem", "internal/waitlist", "internal/hostquota", "internal/audit"},
 		test: []string{"verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "arena"},
 	},
 	"verbs/rstream": {code: []string{"verbs", "verbs/flow"}, test: []string{"verbs/driver", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev"}},
 	"verbs/rc":      {code: []string{"verbs"}, test: []string{"verbs/iwarp", "verbs/fault"}},
 
 	// The families' encodings: Go values to bytes and back, no I/O.
-	"codec":               {test: []string{"codec/hgproc"}},
-	"codec/hgproc":        {code: []string{"codec"}},
-	"codec/cereal":        {code: []string{"codec"}, test: []string{"internal/cerealtest"}},
+	"codec":               {test: []string{"codec/hgproc", "codec/cereal"}},
+	"internal/codecplan":  {code: []string{"codec"}},
+	"codec/hgproc":        {code: []string{"codec", "internal/codecplan"}},
+	"codec/cereal":        {code: []string{"codec", "internal/codecplan"}, test: []string{"internal/cerealtest"}},
 	"internal/cerealtest": {code: []string{"codec/cereal"}},
 
 	// RPC and bulk memory, on Mercury's core and the networks below it.
 	".": {
-		code: []string{"codec", "codec/hgproc", "codec/cereal", "internal/margo", "internal/margoconf", "internal/hg", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/hostmem"},
+		code: []string{"codec", "codec/hgproc", "codec/cereal", "internal/margo", "internal/margoconf", "internal/hg", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/hostmem", "internal/hostquota", "internal/audit"},
 		test: []string{"internal/na/natest"},
 
 		modules: []string{modSys}, // mapped files
 	},
 	"rmem": {
-		code: []string{".", "codec", "codec/hgproc", "verbs", "verbs/flow", "internal/hostmem"},
-		test: []string{"verbs/iwarp", "verbs/rdmacore"},
+		code: []string{".", "codec", "codec/hgproc", "verbs", "verbs/flow", "internal/hostmem", "internal/hostquota", "internal/audit"},
+		test: []string{"verbs/iwarp", "verbs/rdmacore", "verbs/verbstest/memdev"},
 
 		modules: []string{modSys}, // the bare system call that benchmarks compare with
 	},
 
 	// Programs and measurements stand on everything.
 	"cmd/cinnabar": {
-		code:    []string{".", "codec", "examples/sum", "rmem", "arena", "regmem", "verbs/...", "verbs", "xfer"},
+		code:    []string{".", "codec", "examples/sum", "internal/hostquota", "internal/audit", "rmem", "arena", "regmem", "verbs/...", "verbs", "xfer"},
 		test:    []string{"codec/hgproc"},
 		modules: []string{modCobra, modFlags, modHumanize, modProgress, modHistogram, modSys},
 	},
-	"bench/rpc":                              {},
-	"bench/rawtcp":                           {},
+	"bench/rpc":    {},
+	"bench/rawtcp": {},
+	"bench/hostile": {
+		code:    []string{".", "internal/iwarp/...", "internal/shm", "rmem", "verbs", "verbs/iwarp", "xfer"},
+		modules: []string{modSys},
+	},
 	"bench/smping":                           {code: []string{"internal/na", "internal/na/sm"}},
 	"examples/sum":                           {code: []string{"."}},
 	"examples/sum/server":                    {code: []string{".", "examples/sum"}},
 	"examples/sum/client":                    {code: []string{".", "examples/sum"}},
 	"bench":                                  {code: []string{"verbs", "verbs/...", "xfer"}, modules: []string{modSys}},
 	"test/interop":                           {test: []string{".", "codec/cereal", "codec/hgproc", "internal/cerealtest"}},
+	"test/parity":                            {},
 	"test/rdmavm/mixedpeer":                  {code: []string{"verbs", "verbs/iwarp", "verbs/rdmacore"}},
 	"test/kill":                              {test: []string{"verbs", "verbs/driver", "verbs/iwarp", "xfer"}},
 	"examples/margo":                         {code: []string{"."}},

@@ -9,8 +9,7 @@
 //   - source: every package has a doc comment, every file is formatted, of bounded length, and does not sleep;
 //   - text: nothing is marked as left open, and no file carries a path or a package host of somebody's machine;
 //   - pages: the README has the two commands a newcomer needs, verbatim, and no page that CI runs hides a command from it;
-//   - manual: the tables of C and Go names in docs/verbs.md leave out no field and no constant;
-//   - parity: every feature of docs/parity.md names a test, and every test that it names exists.
+//   - manual: the tables of C and Go names in docs/verbs.md leave out no field and no constant.
 //
 // Each rule is a function from a tree to findings. The tests run it over this repository, and over small trees that
 // break it, so that a rule which stopped finding anything would be noticed.

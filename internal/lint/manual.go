@@ -16,6 +16,9 @@ var pageTypes = []string{"SGE", "SendWR", "RecvWR", "WC", "Opcode", "SendFlags",
 
 var identifier = regexp.MustCompile(`[A-Za-z_][A-Za-z0-9_]*`)
 
+// codeSpan is text between backquotes.
+var codeSpan = regexp.MustCompile("`([^`]+)`")
+
 // checkVerbsPage wants every field and constant of pageTypes in the manual's tables.
 func checkVerbsPage(t *tree) []finding {
 	page := t.file(verbsPage)

@@ -152,6 +152,18 @@ func TestRuleSource(t *testing.T) {
 	})
 }
 
+func TestRuleProofs(t *testing.T) {
+	with := func(page string) map[string]string {
+		return map[string]string{"SECURITY.md": page, "a/b_test.go": "package a\nfunc TestThere() {}\n", "c_test.go": "package c\nfunc FuzzRoot() {}\n"}
+	}
+	runCases(t, checkProofs, []ruleCase{
+		{"there", with("held (`a.TestThere`, `cinnabar.FuzzRoot`)"), ""},
+		{"gone", with("\nheld (`a.TestGone`)"), "SECURITY.md:2: there is no test a.TestGone"},
+		{"elsewhere", with("held (`b.TestThere`)"), "there is no test b.TestThere"},
+		{"no page", map[string]string{"a.md": ""}, "the page is missing"},
+	})
+}
+
 func TestRuleText(t *testing.T) {
 	runCases(t, checkMarkers, []ruleCase{
 		{"marker", goFile("a.md", "\n<!-- TO"+"DO: more -->"), "a.md:2: TO"},
@@ -172,6 +184,9 @@ func TestRuleText(t *testing.T) {
 	runCases(t, checkRowIDs, []ruleCase{
 		{"in code", goFile("a.go", "package a\n\n// V"+"22: arm\n"), "a.go:3: feature id"},
 		{"in the table", goFile(parityFile, "| V"+"22 | x |"), ""},
+		{"in the rows", goFile("test/parity/rows.tsv", "V"+"22\tMUST"), ""},
+		{"marker", goFile("a.go", "package a\n\n// parity(vm): V"+"22 S"+"01"), ""},
+		{"marker of a script", goFile("a", "# parity(slow): V"+"22"), ""},
 		{"hex", goFile("a.md", "B10 D45"), ""},
 	})
 }
@@ -209,34 +224,6 @@ func TestRuleShellPages(t *testing.T) {
 		{"hidden command", with("```text\n$ make\n```\n"), "README.md:8: command in a text block"},
 		{"unknown fence", with("```console\nx\n```\n"), `README.md:7: fence info "console"`},
 		{"missing page", without(shellPages[1]), shellPages[1] + ": missing"},
-	})
-}
-
-func TestRuleParity(t *testing.T) {
-	with := func(table string) map[string]string {
-		return map[string]string{
-			parityFile:    "| Row | Capability | Proof | Notes |\n| --- | --- | --- | --- |\n" + table,
-			ciFile:        "#!/bin/bash\nstep_cross_build() {\n}\n",
-			"a/a_test.go": "package a\nfunc TestIt() {}\nfunc (x) TestMethod() {}\n",
-			"r_test.go":   "package r\nfunc ExampleRoot() {}\n",
-		}
-	}
-	runCases(t, checkParity, []ruleCase{
-		{"test", with("| A01 | it | `a.TestIt` | |\n"), ""},
-		{"cases", with("| A01 | it | `a.TestIt/one two`, `cinnabar.ExampleRoot` | |\n"), ""},
-		{"step", with("| A01 | it | `.ci/run cross-build` | |\n"), ""},
-		{"not applicable", with("| A01 | it | n/a | has no form in Go |\n"), ""},
-		{"no reason", with("| A01 | it | n/a | |\n"), "without its reason"},
-		{"pending", with("| A01 | it | pending | |\n"), "docs/parity.md:3: A01: names no test"},
-		{"no capability", with("| A01 | | `a.TestIt` | |\n"), "says no capability"},
-		{"short row", with("| A01 | it |\n"), "names no test"},
-		{"unknown test", with("| A01 | it | `a.TestThat` | |\n"), "no such test"},
-		{"method", with("| A01 | it | `a.TestMethod` | |\n"), "no such test"},
-		{"unknown step", with("| A01 | it | `.ci/run build` | |\n"), "no such CI step"},
-		{"strange proof", with("| A01 | it | `somewhere` | |\n"), "neither"},
-		{"twice", with("| A01 | it | `a.TestIt` | |\n| A01 | it | `a.TestIt` | |\n"), "stands already in line 3"},
-		{"empty", with(""), "no rows"},
-		{"missing file", nil, "missing"},
 	})
 }
 

@@ -76,8 +76,12 @@ func skipDir(name string) bool {
 	return hidden || name == "testdata"
 }
 
-// skipFile reports the files that git ignores, as .gitignore names them: personal workspaces and what tools leave.
+// skipFile reports the files that git ignores, as .gitignore names them: personal workspaces and the output of tools. So is
+// the file by which a worktree finds its repository.
 func skipFile(name string) bool {
+	if name == ".git" {
+		return true
+	}
 	switch path.Ext(name) {
 	case ".test", ".prof", ".out":
 		return true

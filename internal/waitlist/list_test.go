@@ -117,6 +117,7 @@ func TestEnd(t *testing.T) {
 }
 
 // TestWanted tells who gives back without the lock whether somebody waits, and who waits finds what was given back before.
+// parity: S17
 func TestWanted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
@@ -144,6 +145,7 @@ func TestWanted(t *testing.T) {
 }
 
 // TestConcurrent has many wait, be served and give up at once, with waiters that are used again.
+// parity: S17
 func TestConcurrent(t *testing.T) {
 	s := &store{n: 3}
 	var wg sync.WaitGroup
@@ -172,6 +174,7 @@ func TestConcurrent(t *testing.T) {
 
 // TestEndWhileServing ends the list from within take, as a connection does on which what was waited for cannot be sent: who
 // waits is told once, and nobody after finds a wake-up that was another's.
+// parity: S17
 func TestEndWhileServing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}

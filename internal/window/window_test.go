@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
+// parity: B32
 func TestRoundRobin(t *testing.T) {
 	w := New(3)
 	var got []int
@@ -31,6 +32,7 @@ func TestRoundRobin(t *testing.T) {
 }
 
 // With one buffer each chunk waits for the one before: the basic protocol.
+// parity: B32
 func TestOneBufferIsLockStep(t *testing.T) {
 	w, l := New(1), NewLedger(1)
 	for i := range uint64(5) {
@@ -110,6 +112,7 @@ func TestPanics(t *testing.T) {
 
 // Whatever the order in which a receiver frees buffers and its grants arrive,
 // no buffer is lent while it is held, and nothing gets stuck.
+// parity: S17 B34
 func TestHistories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.IntRange(1, 9).Draw(t, "size")

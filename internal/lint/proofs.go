@@ -1,0 +1,45 @@
+package lint
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"path"
+	"regexp"
+	"strings"
+)
+
+// proof is a test that a page names, "internal/hg.TestUnreadResponses". The root package's tests stand under its name.
+var proof = regexp.MustCompile("`([a-z0-9_/]+)\\.((?:Test|Fuzz|Benchmark)[A-Za-z0-9_]+)`")
+
+// checkProofs finds tests that SECURITY.md names and that do not exist, because a claim without its test is a promise.
+func checkProofs(t *tree) []finding {
+	page := t.file("SECURITY.md")
+	if page == nil {
+		return []finding{{path: "SECURITY.md", text: "the page is missing"}}
+	}
+	tests := map[string]bool{}
+	for _, f := range t.files {
+		if f.syntax == nil || !strings.HasSuffix(f.path, "_test.go") {
+			continue
+		}
+		dir := path.Dir(f.path)
+		if dir == "." {
+			dir = modulePath
+		}
+		for _, d := range f.syntax.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil {
+				tests[dir+"."+fn.Name.Name] = true
+			}
+		}
+	}
+	var found []finding
+	for i, line := range bytes.Split(page.data, []byte("\n")) {
+		for _, m := range proof.FindAllSubmatch(line, -1) {
+			if name := string(m[1]) + "." + string(m[2]); !tests[name] {
+				found = append(found, finding{page.path, i + 1, fmt.Sprintf("there is no test %s; name the one that shows the claim", name)})
+			}
+		}
+	}
+	return found
+}
