@@ -242,8 +242,9 @@ func (b *Bulk) Bytes() []byte {
 	return nil
 }
 
-// Close ends the exposure: it refuses new transfers, waits for those that this process started on b, and revokes the
-// keys, so that no peer reaches the memory any more; a peer's access under way ends first, or its connection does.
+// Close ends the exposure: it refuses new transfers, revokes the keys, so that no peer begins to reach the memory any more,
+// and waits for the transfers that this process started on b, and for accesses of peers under way. An access that a peer
+// does not let go on for a second, or that is under way still after five, ends with its connection.
 // Whether peers are done is for the program's protocol to know.
 //
 // Further calls return the same. A view's Close does nothing, that of a pool's buffer gives it back as
@@ -256,13 +257,18 @@ func (b *Bulk) Close() error {
 	case !b.owner:
 		return nil
 	}
-	b.life.end()
+	idle, _ := b.life.stop()
+	b.mem.revokeKeys()
+	if idle != nil {
+		<-idle
+	}
 	return b.mem.revoke()
 }
 
 // revoke makes the memory unreachable for peers and gives it back. Nobody uses it here any more.
 func (m *memory) revoke() error {
 	m.close.Do(func() {
+		m.revokeKeys()
 		m.mu.Lock()
 		views := m.views
 		m.views = nil
@@ -276,6 +282,16 @@ func (m *memory) revoke() error {
 		m.closeErr = m.giveBack()
 	})
 	return m.closeErr
+}
+
+// revokeKeys lets no access of a peer begin any more, and does not wait for those under way.
+func (m *memory) revokeKeys() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, v := range m.views {
+		v.Revoke()
+	}
+	m.core.Revoke()
 }
 
 // giveBack returns the segments to the system if they came from there.

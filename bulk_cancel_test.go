@@ -112,6 +112,7 @@ func (h *halfWay) endpoint(t *testing.T, e *Engine) *Endpoint {
 
 // A large pull is cancelled when half of it has arrived, while the rest is held back and while it flows. It ends soon
 // and once, and what arrives later does not go into the memory, which is another's by then.
+// parity: H86
 func TestCancelHalfWay(t *testing.T) {
 	size := int64(256 << 20)
 	switch {
@@ -220,6 +221,7 @@ func (r *reluctant) Cancel(op *na.Op) {
 }
 
 // However long the network takes, a cancelled transfer does not return before it has let go of the memory.
+// parity: H86 D48
 func TestCancelWaitsForNetwork(t *testing.T) {
 	slow := &reluctant{asked: make(chan struct{}, 10), letGo: make(chan struct{})}
 	e, err := newEngine(nil, func(c *Config, h na.Handler) (na.Endpoint, error) {

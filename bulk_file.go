@@ -9,8 +9,10 @@ import (
 // system's page cache, and nothing is read into memory that nobody asks for. Its length is fixed at this moment; f may be
 // closed right afterwards. For a mode other than ReadOnly f must be open for reading and writing.
 //
-// As with every mapping, the file must not become shorter before Close: a program that touches what is gone is ended by
-// the system, and a peer's access to it fails with its connection. Only regular files can be exposed, and on Unix only.
+// As with every mapping, the file should not become shorter before Close. Accesses to the part that is gone, and writes for which the
+// file system has no room, fail: those by [Bulk.ReadAt], [Bulk.WriteAt] and transfers with CodeFault, a peer's with its
+// connection. A program that touches the memory itself, as [Bulk.Bytes] returns it, is ended by the system. Only regular
+// files can be exposed, and on Unix only.
 func (e *Engine) ExposeFile(mode Mode, f *os.File) (*Bulk, error) {
 	m, err := e.exposeFile(mode, f)
 	if err != nil {

@@ -37,6 +37,7 @@ func exposeFile(t *testing.T, e *Engine, mode Mode, f *os.File) *Bulk {
 }
 
 // A file is read by a peer, and its closing does not matter.
+// parity: Y04
 func TestExposeFileRead(t *testing.T) {
 	p := newBulkPair(t)
 	data := noise(100_000)

@@ -16,6 +16,7 @@ import (
 	"cinnabar/codec/hgproc"
 )
 
+// parity: H75 H78 G66
 func TestHandleBinary(t *testing.T) {
 	e := bulkEngine(t, nil)
 	for _, segs := range [][]int{{100}, {10, 20, 30}, repeat(3, 9), {0}, {0, 5, 0}} {
@@ -79,6 +80,7 @@ func TestHandleNull(t *testing.T) {
 }
 
 // FuzzBulkHandle feeds a handle anything. What is accepted is passed on in the same bytes.
+// parity: H78
 func FuzzBulkHandle(f *testing.F) {
 	e := bulkEngine(f, nil)
 	for _, sizes := range [][]int{{16}, {10, 20, 30}, {0}} {
@@ -146,6 +148,7 @@ func carry(t *testing.T, h BulkHandle, room int) (got BulkHandle, size int) {
 }
 
 // Small readable memory travels inside its handle: pulling it makes no traffic, pushing does.
+// parity: H79
 func TestHandleEager(t *testing.T) {
 	p := newBulkPair(t)
 	data := noise(64)
@@ -177,6 +180,7 @@ func TestHandleEager(t *testing.T) {
 }
 
 // Without room, right or wish, nothing is embedded, and the bytes come over the wire.
+// parity: H79
 func TestHandleNotEager(t *testing.T) {
 	p := newBulkPair(t)
 	data := noise(64)
@@ -224,6 +228,7 @@ func TestHandleNotEager(t *testing.T) {
 }
 
 // The handle of a view gives access to the view, and dies with the whole.
+// parity: D23
 func TestHandleOfView(t *testing.T) {
 	p := newBulkPair(t)
 	whole := expose(t, p.there, ReadWrite, pieces([]byte("0123456789"), 4, 6)...)
@@ -254,6 +259,7 @@ func TestHandleOfView(t *testing.T) {
 }
 
 // A bound handle goes from its owner through this process to a third one, which pulls from the owner.
+// parity: H84
 func TestBoundHandleThirdProcess(t *testing.T) {
 	owner := bulkEngine(t, nil)
 	data := noise(100_000)
@@ -340,6 +346,7 @@ func TestBoundHandleBadOwner(t *testing.T) {
 }
 
 // A handle in an RPC's arguments reaches the handler, which pulls from the caller and pushes back.
+// parity: H77
 func TestHandleAsArgument(t *testing.T) {
 	double := NewRPC[argument, int64]("bulk_test_double")
 	p := newBulkPair(t)

@@ -3,11 +3,13 @@ package cinnabar
 import (
 	"context"
 	"io"
+
+	"cinnabar/internal/hostmem"
 )
 
 // ReadAt copies from the memory to p. It is an [io.ReaderAt], whatever the mode: that is about peers.
 func (b *Bulk) ReadAt(p []byte, off int64) (int, error) {
-	return b.copyAt("read", p, off, io.EOF, func(seg, p []byte) int { return copy(p, seg) })
+	return b.copyAt("read", p, off, io.EOF, func(seg, p []byte) (int, error) { return hostmem.Copy(p, seg) })
 }
 
 // WriteAt copies p to the memory. It is an [io.WriterAt], whatever the mode: that is about peers. What does not fit is
@@ -17,11 +19,11 @@ func (b *Bulk) WriteAt(p []byte, off int64) (int, error) {
 	if b.mem.fixed {
 		return 0, permission("write", "", "local", b.mem.mode, WriteOnly)
 	}
-	return b.copyAt("write", p, off, io.ErrShortWrite, func(seg, p []byte) int { return copy(seg, p) })
+	return b.copyAt("write", p, off, io.ErrShortWrite, func(seg, p []byte) (int, error) { return hostmem.Copy(seg, p) })
 }
 
 // copyAt moves bytes between p and the memory from off on; short is the error if p goes beyond the end.
-func (b *Bulk) copyAt(op string, p []byte, off int64, short error, move func(seg, p []byte) int) (int, error) {
+func (b *Bulk) copyAt(op string, p []byte, off int64, short error, move func(seg, p []byte) (int, error)) (int, error) {
 	if err := b.use(op); err != nil {
 		return 0, err
 	}
@@ -29,7 +31,11 @@ func (b *Bulk) copyAt(op string, p []byte, off int64, short error, move func(seg
 	n, err := clip(op, len(p), off, b.n, short)
 	done := 0
 	for _, seg := range cut(nil, b.mem.segs, b.off+off, n) {
-		done += move(seg, p[done:])
+		moved, fault := move(seg, p[done:])
+		if fault != nil { // a mapping of a file that has become shorter, or has no room
+			return done, &Error{Op: op, Code: CodeFault, Err: fault}
+		}
+		done += moved
 	}
 	return done, err
 }
@@ -80,7 +86,7 @@ func (r RemoteBulk) bytesAt(ctx context.Context, d *direction, p []byte, off int
 	if n == 0 {
 		return 0, end
 	}
-	m := newMove(part{r, d, off, n})
+	m := newMove(ctx, part{r, d, off, n})
 	defer m.release()
 	m.segs = append(m.segs, p[:n])
 	if err := m.admit(); err != nil {

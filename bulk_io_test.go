@@ -67,6 +67,7 @@ func TestRemoteReadAtContext(t *testing.T) {
 }
 
 // Remote memory is an ordinary reader: whole, seekable, at random, and part by part.
+// parity: Y04
 func TestRemoteReader(t *testing.T) {
 	p := newBulkPair(t)
 	data := noise(1000)
@@ -79,6 +80,7 @@ func TestRemoteReader(t *testing.T) {
 	}
 }
 
+// parity: Y04
 func TestRemoteWriter(t *testing.T) {
 	p := newBulkPair(t)
 	theirs := expose(t, p.there, WriteOnly, make([]byte, 1000))
@@ -90,6 +92,7 @@ func TestRemoteWriter(t *testing.T) {
 }
 
 // An archive is opened in the memory of another process; only what is asked for travels.
+// parity: Y04
 func TestZipInRemoteMemory(t *testing.T) {
 	var archive bytes.Buffer
 	w := zip.NewWriter(&archive)

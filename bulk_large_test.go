@@ -8,6 +8,7 @@ import (
 
 // One pull of more than 4 GiB, and a push back, with data where 32 bits of length or offset would go wrong. It needs
 // 10 GiB of memory and some seconds.
+// parity(slow): H88 D25
 func TestLargerThan4GiB(t *testing.T) {
 	if os.Getenv("CINNABAR_LARGE") == "" {
 		t.Skip("moves 5 GiB in one call between 10 GiB of memory; set CINNABAR_LARGE=1 to run it")

@@ -171,6 +171,9 @@ func (p *BulkPool) Close() error {
 		p.life.end()
 		close(p.done)
 		errs := make([]error, 0, len(p.slots)+1)
+		for _, s := range p.slots { // all of them before any is waited for
+			s.mem.revokeKeys()
+		}
 		for _, s := range p.slots {
 			errs = append(errs, s.end())
 		}
@@ -270,6 +273,11 @@ func (s *BulkPoolSet) Release(b *Bulk) error {
 // Close closes all pools, as [BulkPool.Close] does.
 func (s *BulkPoolSet) Close() error {
 	s.life.end()
+	for _, p := range s.pools { // all of them before any is waited for
+		for _, slot := range p.slots {
+			slot.mem.revokeKeys()
+		}
+	}
 	errs := make([]error, 0, len(s.pools))
 	for _, p := range s.pools {
 		errs = append(errs, p.Close())

@@ -6,10 +6,13 @@ import (
 	"errors"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 
 	"cinnabar/internal/hostmem"
+	"cinnabar/internal/na"
+	"cinnabar/internal/na/natest"
 )
 
 func newPool(t *testing.T, e *Engine, count int, size int64) *BulkPool {
@@ -37,6 +40,7 @@ func take(t *testing.T, get func() (*Bulk, error)) *Bulk {
 }
 
 // A pool of four: the fifth Get waits for a Release.
+// parity: G67
 func TestPoolGetWaits(t *testing.T) {
 	p := newPool(t, bulkEngine(t, nil), 4, 100)
 	if p.Count() != 4 || p.Size() != 100 {
@@ -89,6 +93,7 @@ func TestPoolGetWaits(t *testing.T) {
 	}
 }
 
+// parity: G67
 func TestPoolRelease(t *testing.T) {
 	e := bulkEngine(t, nil)
 	p, other := newPool(t, e, 2, 100), newPool(t, e, 1, 100)
@@ -145,6 +150,7 @@ func TestPoolReleaseWaits(t *testing.T) {
 	}
 }
 
+// parity: D23
 func TestPoolTransfers(t *testing.T) {
 	pair := newBulkPair(t)
 	p := newPool(t, pair.here, 4, 10_000)
@@ -177,6 +183,7 @@ func TestPoolTransfers(t *testing.T) {
 	}
 }
 
+// parity: G67
 func TestPoolClose(t *testing.T) {
 	e := bulkEngine(t, nil)
 	before := hostmem.Mapped()
@@ -229,6 +236,7 @@ func TestPoolRefused(t *testing.T) {
 	}
 }
 
+// parity: G68
 func TestPoolSet(t *testing.T) {
 	s, err := bulkEngine(t, nil).AllocPoolSet(ReadWrite, 1, 10, 100, 1000)
 	if err != nil {
@@ -275,5 +283,60 @@ func TestPoolSet(t *testing.T) {
 	}
 	if err := s.Release(small); err != nil {
 		t.Error(err)
+	}
+}
+
+// memoryLog is a network that notes in which order its memory is revoked and closed.
+type memoryLog struct {
+	na.Endpoint
+	log []string
+}
+
+// loggedMemory is memory of a memoryLog.
+type loggedMemory struct {
+	na.Memory
+	of *memoryLog
+}
+
+func (e *memoryLog) Register(mem []byte, access na.Access) (na.Memory, error) {
+	m, err := e.Endpoint.Register(mem, access)
+	return &loggedMemory{m, e}, err
+}
+
+func (m *loggedMemory) Revoke() {
+	m.of.log = append(m.of.log, "revoke")
+	m.Memory.Revoke()
+}
+
+func (m *loggedMemory) Close() {
+	m.of.log = append(m.of.log, "close")
+	m.Memory.Close()
+}
+
+// Closing a pool, or a set of pools, revokes the keys of all buffers before it waits for the first peer, because each peer
+// that reads slowly may take na.DrainTime from then on.
+func TestPoolCloseRevokesFirst(t *testing.T) {
+	for name, closing := range map[string]func(*Engine) (interface{ Close() error }, error){
+		"pool": func(e *Engine) (interface{ Close() error }, error) { return e.AllocPool(ReadWrite, 6, 100) },
+		"set": func(e *Engine) (interface{ Close() error }, error) {
+			return e.AllocPoolSet(ReadWrite, 2, 100, 200, 300)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var net memoryLog
+			e, err := newEngine(nil, func(_ *Config, h na.Handler) (na.Endpoint, error) {
+				net.Endpoint = natest.New(natest.Config{Direct: true}).Open(h)
+				return &net, nil
+			})
+			must(t, err)
+			p, err := closing(e)
+			must(t, err)
+			must(t, p.Close())
+			first := slices.Index(net.log, "close")
+			if revoked := len(slices.DeleteFunc(slices.Clone(net.log[:max(0, first)]), func(s string) bool { return s != "revoke" })); revoked < 6 {
+				t.Errorf("%d of 6 keys are revoked before the first is waited for: %v", revoked, net.log)
+			}
+			must(t, e.Close())
+		})
 	}
 }

@@ -102,6 +102,7 @@ func stop(t *testing.T, cmd *exec.Cmd) {
 
 // A process that is stopped ends a transfer with the deadline. The local memory is free then: what the process sends
 // when it goes on is not put there.
+// parity: G64
 func TestTransferWithStoppedProcess(t *testing.T) {
 	e := bulkEngine(t, nil)
 	cmd, r := memoryProcess(t, e)

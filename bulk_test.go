@@ -146,6 +146,7 @@ func wantCode(t testing.TB, err error, code Code, words ...string) {
 	}
 }
 
+// parity: H70 H75 G61 T44 D24
 func TestExposeSegments(t *testing.T) {
 	p := newBulkPair(t)
 	for _, count := range []int{1, 2, 8, 9, 1024} {
@@ -236,6 +237,7 @@ func TestExposeSlice(t *testing.T) {
 }
 
 // Memory of the library's own is zeroed, aligned, and gone with the Bulk.
+// parity: H72 G61 D41
 func TestAlloc(t *testing.T) {
 	e := bulkEngine(t, nil)
 	before := hostmem.Mapped()
@@ -270,6 +272,7 @@ func TestAlloc(t *testing.T) {
 }
 
 // A view gives the right pieces for ranges that straddle segments.
+// parity: H76 G61 D23
 func TestBulkSegmentsOfSlice(t *testing.T) {
 	e := bulkEngine(t, nil)
 	b := expose(t, e, ReadOnly, []byte("0123"), nil, []byte("456"), []byte("789"))
@@ -300,6 +303,7 @@ func TestBulkSegmentsOfSlice(t *testing.T) {
 	}
 }
 
+// parity: H82
 func TestSliceOutOfRange(t *testing.T) {
 	p := newBulkPair(t)
 	b := expose(t, p.there, ReadWrite, make([]byte, 10))
@@ -382,6 +386,7 @@ func TestBulkClose(t *testing.T) {
 }
 
 // Close waits for a transfer that this process has started: when it returns, the operation is over.
+// parity: H74
 func TestBulkCloseWaits(t *testing.T) {
 	p := newBulkPair(t)
 	r := p.remote(t, expose(t, p.there, ReadOnly, make([]byte, 100)))
@@ -422,6 +427,7 @@ func silentPeer(t testing.TB, e *Engine) *Endpoint {
 }
 
 // Memory from the stack and from the heap survives the collector during a transfer.
+// parity: G60 D41
 func TestExposeSurvivesCollector(t *testing.T) {
 	p := newBulkPair(t)
 	const size = 16 << 20
@@ -480,6 +486,7 @@ func (w warnings) Handle(_ context.Context, r slog.Record) error {
 }
 
 // A Bulk that nobody can close any more is reported by what it is and where it was made; a closed one is not.
+// parity: G94
 func TestForgottenCloseIsReported(t *testing.T) {
 	log := warnings{got: make(chan string, 10)}
 	e := bulkEngine(t, &Config{Logger: slog.New(log)})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"cinnabar/internal/hg"
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/margo"
 )
 
@@ -56,6 +57,9 @@ func (w *work[In, Out]) Overloaded() { w.s.Overloaded() }
 
 // Peer implements [margo.Work].
 func (w *work[In, Out]) Peer() string { return w.s.Peer() }
+
+// Host implements [margo.Work].
+func (w *work[In, Out]) Host() hostquota.Host { return w.s.Host() }
 
 // Serve implements [margo.Work].
 func (w *work[In, Out]) Serve() {
@@ -132,7 +136,7 @@ func (c *Call[In, Out]) invoke(ctx context.Context) (err error) {
 func (c *Call[In, Out]) settle(err error) {
 	if err == nil {
 		if c.s.claim() {
-			c.s.logUnsent(c.send())
+			c.s.logUnsent(c.send(&c.s))
 		}
 		return
 	}
@@ -156,7 +160,7 @@ func errorCode(err error) Code {
 
 // send answers with c.out. The caller has the claim. If a type's own encoding panics, the request is given up without an
 // answer, and the core answers for it.
-func (c *Call[In, Out]) send() error {
+func (c *Call[In, Out]) send(ctx context.Context) error {
 	defer c.s.release()
 	if c.s.oneWay {
 		return nil
@@ -172,22 +176,22 @@ func (c *Call[In, Out]) send() error {
 	if t := c.s.timed; t != nil {
 		t.encoded()
 	}
-	return c.respond(payload)
+	return c.respond(ctx, payload)
 }
 
-// respond hands the response to the network.
-func (c *Call[In, Out]) respond(payload []byte) error {
+// respond hands the response to the network. A caller that has to fetch it is waited for until ctx ends.
+func (c *Call[In, Out]) respond(ctx context.Context, payload []byte) error {
 	if len(payload) > cap(c.s.req.Output()) { // the caller has to fetch it
 		c.s.pause()
 		defer c.s.resume()
 	}
 	e := c.s.svc.e
 	if e.cfg.Monitor == nil {
-		return c.s.req.Respond(&c.s, payload)
+		return c.s.req.Respond(ctx, payload)
 	}
 	info := c.s.info()
 	e.observe(c.ctx, Event{Kind: EventRespond, Info: info, Bytes: int64(len(payload))})
-	err := c.s.req.Respond(&c.s, payload)
+	err := c.s.req.Respond(ctx, payload)
 	e.observe(c.ctx, Event{Kind: EventRespond, End: true, Info: info, Bytes: int64(len(payload)), Err: err})
 	return err
 }
@@ -262,7 +266,20 @@ func (c *Call[In, Out]) Respond(out Out) error {
 		return c.answerError(errAnswered)
 	}
 	c.out = out
-	return c.answerError(c.send())
+	return c.answerError(c.send(&c.s))
+}
+
+// RespondContext is Respond with a limit: a caller that has to fetch the response is waited for until ctx ends. The caller
+// may still fetch it afterwards, because its memory stays lent for a while.
+func (c *Call[In, Out]) RespondContext(ctx context.Context, out Out) error {
+	if !c.claim() {
+		return c.answerError(errAnswered)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(&c.s, func() { cancel(context.Cause(&c.s)) })()
+	c.out = out
+	return c.answerError(c.send(ctx))
 }
 
 // Fail answers with the code of err ([CodeOf]); its text stays here.

@@ -18,6 +18,7 @@ func handleLong(t *testing.T, server *Engine, h func(*Call[addIn, addOut])) {
 }
 
 // TestRespondEarly answers before the handler is done.
+// parity: G36
 func TestRespondEarly(t *testing.T) {
 	server, ep := pair(t, nil)
 	goOn, over := make(chan struct{}), make(chan struct{})
@@ -44,6 +45,7 @@ func TestRespondEarly(t *testing.T) {
 }
 
 // TestRespondLate answers from another goroutine when the handler has returned.
+// parity: G28 G36
 func TestRespondLate(t *testing.T) {
 	server, ep := pair(t, nil)
 	calls := make(chan *Call[addIn, addOut], 1)
@@ -69,6 +71,7 @@ func TestRespondLate(t *testing.T) {
 }
 
 // TestRespondRace lets many goroutines answer one call.
+// parity: G36
 func TestRespondRace(t *testing.T) {
 	server, ep := pair(t, nil)
 	var wg sync.WaitGroup
@@ -99,6 +102,7 @@ func TestRespondRace(t *testing.T) {
 }
 
 // TestLostCall checks that a call which the program loses is answered all the same.
+// parity: G94
 func TestLostCall(t *testing.T) {
 	server, ep := pair(t, nil)
 	handleLong(t, server, func(*Call[addIn, addOut]) {})
@@ -117,6 +121,7 @@ func TestLostCall(t *testing.T) {
 }
 
 // TestGoexit checks that the caller of a handler which ends its goroutine has an answer.
+// parity: G44
 func TestGoexit(t *testing.T) {
 	server, ep := pair(t, nil)
 	exit := NewRPC[struct{}, struct{}]("exit")
@@ -132,6 +137,7 @@ func TestGoexit(t *testing.T) {
 }
 
 // TestPanic checks that a handler that panics hurts only its own call.
+// parity: G44
 func TestPanic(t *testing.T) {
 	var text strings.Builder
 	var mu sync.Mutex

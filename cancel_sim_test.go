@@ -12,6 +12,7 @@ import (
 // TestCancelOnTime cancels ten thousand operations that wait at random times: calls, started calls, transfers both ways,
 // and the wait for a buffer. Each returns within 100 ms, in simulated time, so that a busy machine makes no difference.
 // The cancelled transfers' memory is written by the test at once: the race detector would see the network touch it.
+// parity: Y01
 func TestCancelOnTime(t *testing.T) {
 	runs := 10_000
 	if brief() {

@@ -7,7 +7,9 @@ import (
 	"slices"
 	"time"
 
+	"cinnabar/internal/audit"
 	"cinnabar/internal/hg"
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/margoconf"
 	"cinnabar/internal/na/ofitcp"
 	"cinnabar/internal/na/sm"
@@ -22,10 +24,13 @@ type Config struct {
 
 	// MaxHandlers is how many handlers there are at once, in each pool and outside pools; 0: 4096. Those that wait for a
 	// call or transfer of theirs count too, so it must exceed the depth of calls that come back to this engine.
+	// From a limit of 8 on, one host may have nine of sixteen; its further requests wait, and those of other hosts go on.
 	MaxHandlers int
-	MaxQueued   int // requests that wait for a handler outside pools; those beyond it are answered CodeAgain; 0: 65536, negative: none wait
-	Pools       []PoolConfig
-	RPCPool     string // the pool of handlers that are registered without InPool; empty: outside pools
+	// MaxQueued is how many requests may wait for a handler outside pools; those beyond it are answered CodeAgain; 0: 65536,
+	// negative: none wait. From a limit of 8 on, one host may have nine of sixteen.
+	MaxQueued int
+	Pools     []PoolConfig
+	RPCPool   string // the pool of handlers that are registered without InPool; empty: outside pools
 	// Parent is an engine of this process whose pools the new engine uses instead of having its own (parent_mid).
 	// MaxHandlers, MaxQueued and Pools must be 0 then, and HandlerWarning is the parent's. The two may end in any order.
 	Parent *Engine
@@ -48,11 +53,24 @@ type Config struct {
 	AllowQuery bool
 
 	Checksums Checksums // of messages; 0: ChecksumsAuto
+	// MaxMemory limits the bytes that the engine holds for its peers, all together: requests that wait, responses that
+	// leave, connections, arguments and results that are fetched or lent. The other limits have their parts of it: where
+	// they are left 0 and the machine is small they are smaller than said here, and where they are not they must fit. At
+	// least 32 MiB; 0: half of the machine's memory, or of the limit of its control groups.
+	MaxMemory int64
+	// MaxConnections limits the connections of peers, two descriptors each; 0: as many as RLIMIT_NOFILE allows beside 1,024
+	// descriptors, or a quarter of them, for the program, and as an eighth of MaxMemory holds. Over na+sm there are at
+	// most 255.
+	MaxConnections int
 	// MaxOverflow limits an argument or result that is too long for a message and that this process is asked to fetch, in
-	// bytes; 0: 1 GiB. OverflowBudget limits all of them together, from the fetching until the handler is done, or the
-	// caller has the result; 0: 4 GiB. A request beyond the budget is answered CodeAgain.
+	// bytes; 0: 1 GiB, or half of what MaxMemory leaves where that is less, because one host has a share of it.
+	// OverflowBudget limits all of them together, from the fetching until the handler is done, or the caller has the
+	// result; 0: 4 GiB. Both are parts of MaxMemory. A request beyond the budget is answered CodeAgain.
 	MaxOverflow    int64
 	OverflowBudget int64
+	// TransferStall is for how long a transfer may move no byte before it fails with CodeTimeout, if a handler has started it,
+	// or if its context has no deadline; 0: 30 s; negative: for ever.
+	TransferStall time.Duration
 
 	NoEager    bool // never embed small read-only memory in its handle (no_bulk_eager)
 	NoOverflow bool // refuse arguments and results that are too long for one message (no_overflow)
@@ -64,11 +82,18 @@ type Config struct {
 	MaxResponse int           // bytes of a response message, at least 512, the same as the peers'; 0: 4096
 	DialTimeout time.Duration // for connecting to a peer; 0: 10 s
 	DialRetry   time.Duration // how long a peer that refuses connections is dialed again; 0: not at all
-	KeepAlive   time.Duration // after how long a silent host counts as dead; 0: 15 s; negative: never
+	// KeepAlive is after how long a silent host counts as dead; 0: 15 s; negative: never. It is also how often an engine asks
+	// a peer that a call without a deadline waits for whether it still makes progress, by a request that no peer serves.
+	// A peer that has answered none of these for 20 times KeepAlive, 5 minutes by default, counts as frozen, and the calls
+	// fail with CodeHostUnreach. A program of C that makes no progress while a handler computes does not answer meanwhile:
+	// if its handlers compute longer than that, KeepAlive must be longer, or negative.
+	KeepAlive   time.Duration
 	SendTimeout time.Duration // how long a host may leave what was sent unacknowledged; 0: 15 s; negative: for ever
 
 	margo *margoconf.Config // what ParseConfig has read, or the engine's is, for MarshalJSON; nil: Margo's defaults
 	logs  *logs             // of the engine that has this configuration; nil: nobody's
+	quota *hostquota.Book   // likewise
+	trail *audit.Trail      // likewise
 }
 
 // Progress says how waiting is done.
@@ -95,12 +120,10 @@ const (
 	WithChecksums
 )
 
-// Limits of an engine that is not told otherwise.
+// Values that zeros of Config stand for.
 const (
-	defaultHandlers = 4096
-	defaultQueued   = 65536
-	defaultSpin     = 50 * time.Microsecond
-	leastMessage    = 512 // room for hg.MinMessage behind the transport's own part
+	defaultSpin  = 50 * time.Microsecond
+	leastMessage = 512 // room for hg.MinMessage behind the transport's own part
 )
 
 // filled returns a copy of cfg, which may be nil, with defaults in the place of zeros.
@@ -115,15 +138,9 @@ func (cfg *Config) filled() Config {
 	c.logs = newLogs(c.Logger, c.MercuryLog, os.Getenv)
 	c.Interceptors = slices.Clone(c.Interceptors)
 	c.Pools = slices.Clone(c.Pools)
-	if c.Parent == nil {
-		defaultTo(&c.MaxHandlers, defaultHandlers)
-		defaultTo(&c.MaxQueued, defaultQueued)
-	}
+	c.fillLimits()
 	c.measure()
 	defaultTo(&c.Progress.Spin, defaultSpin)
-	for i := range c.Pools {
-		c.Pools[i].fill()
-	}
 	return c
 }
 
@@ -135,14 +152,11 @@ func defaultTo[T int | time.Duration](field *T, value T) {
 
 // check refuses what cannot be meant.
 func (cfg *Config) check() error {
-	if cfg.MaxHandlers < 0 {
-		return argumentError("open engine", "", "", "MaxHandlers is %d; it is a count, or 0 for %d", cfg.MaxHandlers, defaultHandlers)
-	}
 	if m := min(messageSize(cfg.MaxRequest), messageSize(cfg.MaxResponse)); m < leastMessage {
 		return argumentError("open engine", "", "", "MaxRequest or MaxResponse is %d; at least %d bytes, or 0 for 4096", m, leastMessage)
 	}
-	if m := min(cfg.MaxOverflow, cfg.OverflowBudget); m < 0 {
-		return argumentError("open engine", "", "", "MaxOverflow or OverflowBudget is %d; it is a count of bytes, or 0 for the default", m)
+	if err := cfg.checkLimits(); err != nil {
+		return err
 	}
 	if cfg.Checksums > WithChecksums {
 		return argumentError("open engine", "", "", "Checksums is %d; there are ChecksumsAuto, NoChecksums and WithChecksums", cfg.Checksums)
@@ -183,7 +197,7 @@ func (cfg *Config) class(d hg.Dispatcher) hg.Config {
 	return hg.Config{
 		Logger: cfg.layer("rpc"), Dispatch: d, Checksums: mode,
 		NoEager: cfg.NoEager, NoOverflow: cfg.NoOverflow, NoLoopback: cfg.NoLoopback,
-		MaxOverflow: cfg.MaxOverflow, OverflowBudget: cfg.OverflowBudget,
+		MaxOverflow: cfg.MaxOverflow, OverflowBudget: cfg.OverflowBudget, Audit: cfg.trail,
 	}
 }
 
@@ -193,6 +207,7 @@ func (cfg *Config) tcp() ofitcp.Config {
 		Logger: cfg.layer("na"), Spin: cfg.Progress.Spin, Subnet: cfg.Subnet, Firewalled: cfg.Firewalled,
 		MaxRequest: cfg.MaxRequest, MaxResponse: cfg.MaxResponse,
 		DialTimeout: cfg.DialTimeout, DialRetry: cfg.DialRetry, KeepAlive: cfg.KeepAlive, SendTimeout: cfg.SendTimeout,
+		Quota: cfg.quota, Audit: cfg.trail,
 	}
 }
 
@@ -207,7 +222,7 @@ func (cfg *Config) sm() (sm.Config, error) {
 			return sm.Config{}, argumentError("open engine", "", "", "MaxRequest or MaxResponse is %d; over na+sm messages have %d bytes, which 0 stands for", n, smMessage)
 		}
 	}
-	c := sm.Config{Logger: cfg.layer("na"), Spin: cfg.Progress.Spin, ConnectTimeout: cfg.DialTimeout, SendTimeout: cfg.SendTimeout}
+	c := sm.Config{Logger: cfg.layer("na"), Spin: cfg.Progress.Spin, ConnectTimeout: cfg.DialTimeout, SendTimeout: cfg.SendTimeout, Quota: cfg.quota, Audit: cfg.trail}
 	if c.Spin == defaultSpin {
 		c.Spin = 0
 	}

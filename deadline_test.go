@@ -13,6 +13,7 @@ import (
 
 // TestCallTimeout checks that a call ends with its context, that the late answer hurts nobody, and that the handler is
 // not told.
+// parity: G31 D02
 func TestCallTimeout(t *testing.T) {
 	server, ep := pair(t, nil)
 	goOn, ctxErr := make(chan struct{}), make(chan error, 1)
@@ -50,6 +51,7 @@ func TestCallTimeout(t *testing.T) {
 }
 
 // TestCancelRandom cancels calls at random times: each returns soon, right or wrong, and nothing is left of it.
+// parity: H52 G37 Y01 D04
 func TestCancelRandom(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, add.Handle(server, handleAdd))
@@ -103,6 +105,7 @@ func cancelAtRandom(t *testing.T, ep *Endpoint) {
 }
 
 // TestUnreachable checks calls to where nobody is.
+// parity: G41 D35
 func TestUnreachable(t *testing.T) {
 	client := calling(t, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"cinnabar/internal/hg"
 	"cinnabar/internal/margo"
 )
 
@@ -18,6 +19,13 @@ type doing struct {
 	within   *service      // the handler's that has begun it, nil if none has
 	pending  leaving       // the Pending that stands for it, nil if somebody waits for it in a call
 	began    time.Duration // by the clock of the doings
+	bounded  bool          // its context ends it in time, so it is not watched
+	call     *hg.Call      // not nil for a call, and not freed while the operation is recorded
+	transfer *hg.Transfer  // likewise for a transfer
+
+	// Of a transfer that is watched. The watch alone uses them, with the shard's lock.
+	progress int64
+	moved    time.Duration // when progress was last seen to change, or when the operation began
 
 	shard      *shard
 	prev, next *doing
@@ -38,6 +46,7 @@ func (d *doing) label() string {
 // allocates nothing in the long run.
 type doings struct {
 	clock  *margo.Clock
+	watch  stallWatch
 	shards [8]shard
 }
 
@@ -62,6 +71,10 @@ func (ds *doings) init() { ds.clock = margo.NewClock() }
 func (ds *doings) begin(what *doing) *doing {
 	sh := &ds.shards[rand.Uint32()%uint32(len(ds.shards))]
 	what.shard, what.began = sh, ds.clock.Now()
+	what.moved = what.began
+	if !what.bounded {
+		defer ds.watch.arm() // after d is entered, because the timer runs no longer once it has found nothing
+	}
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	d := sh.free

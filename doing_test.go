@@ -9,7 +9,7 @@ func BenchmarkDoing(b *testing.B) {
 	rt := &route{e: e, proc: add.proc, ep: &Endpoint{e: e}}
 	b.ReportAllocs()
 	for b.Loop() {
-		rt.begin().end()
+		rt.begin(nil).end()
 	}
 }
 
@@ -20,7 +20,7 @@ func BenchmarkDoingParallel(b *testing.B) {
 	b.RunParallel(func(pb *testing.PB) {
 		rt := &route{e: e, proc: add.proc, ep: &Endpoint{e: e}}
 		for pb.Next() {
-			rt.begin().end()
+			rt.begin(nil).end()
 		}
 	})
 }

@@ -40,6 +40,7 @@ func wantLines(t *testing.T, text string, lines ...string) {
 }
 
 // TestDumpState looks at a server that hangs, and at who calls it.
+// parity: H09 G90
 func TestDumpState(t *testing.T) {
 	cfg := &Config{Checksums: NoChecksums, Pools: []PoolConfig{{Name: "p", Workers: 2, Kind: PoolPriority}}, Logger: new(logLines).logger()}
 	simulate(t, natest.Config{}, cfg, func(t *testing.T, s *sim) {
@@ -107,6 +108,7 @@ type errWriter struct{}
 
 func (errWriter) Write([]byte) (int, error) { return 0, context.Canceled }
 
+// parity: G90
 func TestDumpStateWriter(t *testing.T) {
 	if err := calling(t, nil).DumpState(errWriter{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("DumpState = %v", err)
@@ -114,8 +116,9 @@ func TestDumpStateWriter(t *testing.T) {
 }
 
 // TestDumpTransfer looks at a transfer that does not get on.
+// parity: G90
 func TestDumpTransfer(t *testing.T) {
-	simulate(t, natest.Config{Delay: time.Hour}, &Config{Checksums: NoChecksums, NoEager: true}, func(t *testing.T, s *sim) {
+	simulate(t, natest.Config{Delay: time.Hour}, &Config{Checksums: NoChecksums, NoEager: true, TransferStall: -1}, func(t *testing.T, s *sim) {
 		theirs, err := s.server.Expose(ReadOnly, make([]byte, 100))
 		must(t, err)
 		mine, err := s.client.Expose(WriteOnly, make([]byte, 60))
@@ -132,6 +135,7 @@ func TestDumpTransfer(t *testing.T) {
 }
 
 // TestCounters makes 10 calls with 2 bulks, and reads Mercury's counters.
+// parity: H09 H23 G93
 func TestCounters(t *testing.T) {
 	server, ep := pair(t, &Config{Checksums: NoChecksums})
 	must(t, add.Handle(server, handleAdd))
@@ -168,6 +172,7 @@ func TestCounters(t *testing.T) {
 }
 
 // TestLeakWarnings leaves behind one of everything, and checks that each is named when its engine ends.
+// parity: G94
 func TestLeakWarnings(t *testing.T) {
 	log := new(logLines) // and the client's, since simulate has one Config
 	simulate(t, natest.Config{}, &Config{Checksums: NoChecksums, Logger: log.logger()}, func(t *testing.T, s *sim) {
@@ -219,6 +224,7 @@ func TestLeakWarningHooked(t *testing.T) {
 }
 
 // TestLeakWarningsMany leaves behind more than is reported.
+// parity: G94
 func TestLeakWarningsMany(t *testing.T) {
 	log := new(logLines)
 	e := calling(t, &Config{Logger: log.logger()})

@@ -9,7 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"cinnabar/internal/audit"
 	"cinnabar/internal/hg"
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/ofitcp"
 	"cinnabar/internal/na/sm"
@@ -43,14 +45,17 @@ type Engine struct {
 
 // Listen makes an engine that peers may send requests to. addr says what to listen on:
 //
-//	ofi+tcp://                    an address of this host and a port that is free
+//	ofi+tcp://                    the loopback, which only this host reaches, and a port that is free
+//	ofi+tcp://:1234               the loopback and this port
 //	ofi+tcp://192.168.1.7:1234    this address and port
-//	ofi+tcp://:1234               an address of this host
 //	ofi+tcp://eth0                the address of this interface
+//	ofi+tcp://0.0.0.0:1234        all IPv4 addresses of this host
 //	na+sm://                      memory shared with processes of this host, under the number of this one
 //	na+sm://name                  the same, under a name
 //
-// "tcp" stands for "ofi+tcp" and "sm" for "na+sm". [Engine.Addr] tells the address that it became. A nil cfg is the zero Config.
+// "tcp" stands for "ofi+tcp" and "sm" for "na+sm". With Config.Subnet, or the environment variable FI_TCP_IFACE, an address
+// without a host is one of that network instead of the loopback. [Engine.Addr] returns the address that it became. A nil cfg
+// is the zero Config.
 func Listen(addr string, cfg *Config) (*Engine, error) { return open(addr, true, cfg) }
 
 // Open makes an engine for calls only: requests that reach it are answered CodeNoEntry. protocol is "ofi+tcp", "na+sm" or anything
@@ -71,6 +76,10 @@ func open(addr string, listen bool, cfg *Config) (*Engine, error) {
 			return ep, nil
 		})
 	case "na+sm", "sm":
+		cfg, err := cfg.onSharedMemory()
+		if err != nil {
+			return nil, err
+		}
 		return newEngine(cfg, func(c *Config, h na.Handler) (na.Endpoint, error) {
 			t, err := c.sm()
 			if err != nil {
@@ -102,7 +111,9 @@ func newEngine(cfg *Config, connect func(*Config, na.Handler) (na.Endpoint, erro
 		return nil, errorFrom("open engine", "", p.Addr(), fmt.Errorf("its parent: %w", ErrClosed))
 	}
 	e.log = e.cfg.logs.layer("")
+	e.cfg.quota, e.cfg.trail = hostquota.NewBook(e.cfg.limits()), audit.New(e.log)
 	e.doing.init()
+	e.doing.watch.init(e)
 	e.gate.init()
 	e.lives.init()
 	e.ending.init()
@@ -143,7 +154,7 @@ func (e *Engine) Listening() bool { return e.net.Listening() }
 func (e *Engine) Config() *Config {
 	c := e.cfg
 	c.Interceptors = append([]Interceptor(nil), c.Interceptors...)
-	c.logs = nil
+	c.logs, c.quota, c.trail = nil, nil, nil
 	e.describe(&c)
 	return &c
 }

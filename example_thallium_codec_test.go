@@ -39,6 +39,7 @@ func (p *scaled) DecodeProc(b []byte) (int, error) {
 }
 
 // 16_context: what a serializer needs to know besides the value is in fields of the value.
+// parity: T56
 func Example_thallium16Context() {
 	process := cinnabar.NewRPC[scaled, scaled]("process", inCpp)
 	server, ep := onLoopback()
@@ -54,6 +55,7 @@ func Example_thallium16Context() {
 }
 
 // 17_partial: a handler reads the first argument and decides by it how to read the others.
+// parity: T58
 func Example_thallium17Partial() {
 	type first struct {
 		X    int32
@@ -102,6 +104,7 @@ func (*alphabet) DecodeProc(b []byte) (int, error) {
 }
 
 // 21_encoding: a type that has the message's own memory, without a copy in between.
+// parity: T54 T62
 func Example_thallium21Encoding() {
 	stream := cinnabar.NewRPC[alphabet, struct{}]("stream", inCpp)
 	server, ep := onLoopback()

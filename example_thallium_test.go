@@ -39,6 +39,7 @@ func check(err error) {
 func add(_ context.Context, in twoInts) (int32, error) { return in.X + in.Y, nil }
 
 // 00_init: an engine is made for an address or a protocol and ends when it is told to. Nothing waits for it unasked.
+// parity: T01 T75
 func Example_thallium00Init() {
 	server, _ := onLoopback()
 	fmt.Println("listening:", server.Listening())
@@ -48,6 +49,7 @@ func Example_thallium00Init() {
 }
 
 // 01_hello: disable_response on both sides is the type OneWay.
+// parity: T75
 func Example_thallium01Hello() {
 	server, ep := onLoopback()
 	defer server.Close()
@@ -63,6 +65,7 @@ func Example_thallium01Hello() {
 }
 
 // 02_sum: several arguments are the fields of a struct; the result is what the handler returns.
+// parity: T75
 func Example_thallium02Sum() {
 	server, ep := onLoopback()
 	defer server.Close()
@@ -74,6 +77,7 @@ func Example_thallium02Sum() {
 }
 
 // 03_lambda: a handler is a function, a closure or a method value.
+// parity: T06 T75
 func Example_thallium03Lambda() {
 	server, ep := onLoopback()
 	defer server.Close()
@@ -92,6 +96,7 @@ func Example_thallium03Lambda() {
 }
 
 // 04_stop: a handler ends its engine. The answer is still sent, and callbacks run.
+// parity: T03 T10
 func Example_thallium04Stop() {
 	server, _ := onLoopback()
 	server.OnClose(func() { fmt.Println("Finalization was called") })
@@ -113,6 +118,7 @@ func Example_thallium04Stop() {
 }
 
 // 05_stl: strings, vectors, maps and the rest are Go's.
+// parity: T75
 func Example_thallium05STL() {
 	server, ep := onLoopback()
 	defer server.Close()
@@ -131,6 +137,7 @@ func Example_thallium05STL() {
 type vector3 struct{ X, Y, Z float64 }
 
 // 06_custom: a class is a struct.
+// parity: T54
 func Example_thallium06Custom() {
 	type twoVectors struct{ P, Q vector3 }
 	dot := cinnabar.NewRPC[twoVectors, float64]("dot_product", inCpp)
@@ -146,6 +153,7 @@ func Example_thallium06Custom() {
 }
 
 // 07_rdma: the handler pulls as much as it has room for and answers, so that the client knows when its memory is free.
+// parity: T75
 func Example_thallium07RDMA() {
 	doRDMA := cinnabar.NewRPC[cinnabar.BulkHandle, int32]("do_rdma", inCpp)
 	server, ep := onLoopback()
@@ -172,6 +180,7 @@ func Example_thallium07RDMA() {
 }
 
 // 08_async: calls in flight, and whichever ends first.
+// parity: T75
 func Example_thallium08Async() {
 	server, ep := onLoopback()
 	defer server.Close()
@@ -197,6 +206,7 @@ func Example_thallium08Async() {
 }
 
 // 09_provider: one of several services in a process, with an identity.
+// parity: T75
 func Example_thallium09Provider() {
 	prod := cinnabar.NewRPC[twoInts, int32]("prod", inCpp)
 	server, ep := onLoopback()
@@ -225,6 +235,7 @@ func Example_thallium09Provider() {
 }
 
 // 15_rpc_pool: an RPC of provider 1 is served by four workers of its own.
+// parity: T07 T70
 func Example_thallium15RPCPool() {
 	server, err := cinnabar.Listen("ofi+tcp://127.0.0.1", &cinnabar.Config{
 		Pools: []cinnabar.PoolConfig{{Name: "myPool", Workers: 4}},
@@ -241,6 +252,7 @@ func Example_thallium15RPCPool() {
 }
 
 // 22_timed_rdma: a context with a deadline is a timed transfer.
+// parity: T45 T46
 func Example_thallium22TimedRDMA() {
 	timedPull := cinnabar.NewRPC[cinnabar.BulkHandle, bool]("timed_pull", inCpp)
 	server, ep := onLoopback()

@@ -14,6 +14,7 @@ import (
 
 // 10_threads and 11_tasks: sixteen goroutines. They are cheap, may block, and run on as many processors as there are, so
 // nobody creates execution streams. Tasks, which cannot block, have no form of their own.
+// parity: T71
 func Example_thallium10Threads() {
 	var hellos atomic.Int32
 	var ths sync.WaitGroup
@@ -48,6 +49,7 @@ func Example_thallium12SharedPool() {
 
 // 13_mutex: a sync.Mutex, and likewise sync.RWMutex, sync.Cond and sync.WaitGroup, which engines know nothing of: a
 // goroutine that waits holds up no processor.
+// parity: T71
 func Example_thallium13Mutex() {
 	var (
 		mtx     sync.Mutex
@@ -98,6 +100,7 @@ func Example_thallium14CustomSched() {
 }
 
 // 18_config: the configuration is Margo's JSON. Execution streams become the workers of the pools that they serve.
+// parity: T02 T12 T13
 func Example_thallium18Config() {
 	cfg, err := cinnabar.ParseConfig([]byte(`{
 		"argobots": {
@@ -120,6 +123,7 @@ func Example_thallium18Config() {
 }
 
 // 19_logging: a logger is a slog.Logger, whose handler is the program's.
+// parity: T15 T75
 func Example_thallium19Logging() {
 	plain := &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey || a.Key == "peer" { // differ from run to run
@@ -142,6 +146,7 @@ func Example_thallium19Logging() {
 }
 
 // 20_timed_cb: a function that runs later, unless it is cancelled.
+// parity: T14
 func Example_thallium20TimedCallback() {
 	server, _ := onLoopback()
 	defer server.Close()

@@ -36,6 +36,7 @@ func initialize(ctx context.Context) error {
 
 // Tutorial 1, initializing: an engine is a process's presence on a network. [cinnabar.Listen] makes one for a server,
 // [cinnabar.Open] one for a client. Nobody has to make progress or to say how many threads there are.
+// parity: G96
 func Example_tutorial01() {
 	if err := initialize(context.Background()); err != nil {
 		log.Fatal(err)

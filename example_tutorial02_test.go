@@ -42,6 +42,7 @@ func sayHello(ctx context.Context, client *cinnabar.Engine, address string, time
 }
 
 // Tutorial 2, hello world: a client has a server do something, four times, after which the server ends itself.
+// parity: G96
 func Example_tutorial02() {
 	engine, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
 	if err != nil {

@@ -49,6 +49,7 @@ func addPairs(ctx context.Context, server *cinnabar.Endpoint) error {
 
 // Tutorial 3, arguments, results and time-outs: a handler is a function from one to the other. A call that is out of
 // time ends for the caller only; the server is not told.
+// parity: G96
 func Example_tutorial03() {
 	client, server, ep := twoEngines()
 	defer client.Close()

@@ -55,6 +55,7 @@ func addVector(ctx context.Context, engine *cinnabar.Engine, server *cinnabar.En
 
 // Tutorial 4, bulk memory: data does not travel in the arguments. The client lends memory, and the server reads it when it
 // wants to. examples/sum has the same as two programs, each of which works with the other half in C.
+// parity: G96
 func Example_tutorial04() {
 	client, server, ep := twoEngines()
 	defer client.Close()

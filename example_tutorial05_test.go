@@ -51,6 +51,7 @@ func startThree(ctx context.Context, server *cinnabar.Endpoint, t turns) error {
 
 // Tutorial 5, calls that do not wait: Start returns at once, Wait, Done and [cinnabar.Completed] tell when a call is over.
 // A server may answer later than its handler returns.
+// parity: G96
 func Example_tutorial05() {
 	client, server, ep := twoEngines()
 	defer client.Close()

@@ -57,6 +57,7 @@ func (a Alpha) Sum(ctx context.Context, x, y int32) (int32, error) {
 
 // Tutorial 6, providers: a service is two types, one for each side, and the RPCs between them stay hidden. Several
 // providers of a service live in one process and are told apart by their ids.
+// parity: G96
 func Example_tutorial06() {
 	client, server, ep := twoEngines()
 	defer client.Close()

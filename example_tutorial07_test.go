@@ -29,6 +29,7 @@ func servePooled(engine *cinnabar.Engine, started chan<- struct{}, stop <-chan s
 
 // Tutorial 7, pools: a pool is a number of workers for the handlers of some RPCs, so that these and others do not delay
 // each other. It may come and go while the engine runs.
+// parity: G96
 func Example_tutorial07() {
 	client, server, ep := twoEngines()
 	defer client.Close()

@@ -66,6 +66,7 @@ func (l *List) DecodeProc(b []byte) (int, error) {
 var Reverse = cinnabar.NewRPC[List, List]("reverse")
 
 // Tutorial 8, types with bytes of their own: what has AppendProc and DecodeProc travels as these methods say.
+// parity: G96
 func Example_tutorial08() {
 	client, server, ep := twoEngines()
 	defer client.Close()

@@ -45,6 +45,7 @@ func startConfigured(configuration []byte) ([]byte, error) {
 
 // Tutorial 9, configuration: [cinnabar.Config] in Go, or Margo's JSON. The configuration of an engine that runs can be
 // written down in Margo's layout, and used again for another.
+// parity: G96
 func Example_tutorial09() {
 	first, err := startConfigured([]byte(margoJSON))
 	if err != nil {

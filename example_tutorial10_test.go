@@ -36,6 +36,7 @@ func speak(logger *slog.Logger, level slog.Level) error {
 
 // Tutorial 10, logging: the loggers are those of log/slog. [cinnabar.NewLogger] makes one that writes lines as Margo does.
 // Its level is global as long as it belongs to no engine; each engine has a level of its own.
+// parity: G85 G96
 func Example_tutorial10() {
 	defer cinnabar.SetLogLevel(slog.LevelWarn)
 	cinnabar.SetLogLevel(slog.LevelInfo)

@@ -11,6 +11,7 @@ import (
 
 // Tutorial 11, timers: a function that runs once, some time after each Start. A handler that wants to wait uses
 // [cinnabar.Sleep], which leaves its worker to others.
+// parity: G96
 func Example_tutorial11() {
 	engine, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
 	if err != nil {

@@ -62,6 +62,7 @@ func measured(s *cinnabar.Statistics) (map[string]int, error) {
 // Tutorial 12, monitoring: an engine counts what it does, without being asked. If it is given [cinnabar.Statistics] it
 // measures how long the steps of calls and transfers take, and writes that as Margo does; and it tells a monitor of one's
 // own about each call, handler, response and transfer.
+// parity: G86 G96
 func Example_tutorial12() {
 	t := &tally{counts: map[string]int{}}
 	statistics := new(cinnabar.Statistics)

@@ -28,6 +28,7 @@ func remind(engine *cinnabar.Engine, other *cinnabar.Endpoint) {
 
 // Tutorial 13, lifetime: Shutdown ends an engine in good order, what has been registered is called, and the values that
 // belong to it stay valid: using them is an error, not a crash. There is nothing to count and nothing to free.
+// parity: G96
 func Example_tutorial13() {
 	client, server, ep := twoEngines()
 	defer server.Close()

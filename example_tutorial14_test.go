@@ -26,6 +26,7 @@ func family() (parent, child *cinnabar.Engine, err error) {
 
 // Tutorial 14, several engines: a process may have more than one, for several networks for example. Each has its own
 // address and RPCs; with [cinnabar.Config.Parent] they have their workers in common. They may end in any order.
+// parity: G96
 func Example_tutorial14() {
 	parent, child, err := family()
 	if err != nil {

@@ -45,6 +45,7 @@ func TestPayloads(t *testing.T) {
 }
 
 // TestRefusalOfC reads what C's Margo answers when a name has no handler.
+// parity(recorded): G38
 func TestRefusalOfC(t *testing.T) {
 	m := NewRPC[addIn, addOut]("nullhandler").proc
 	code, err := m.decodeOutput([]byte{2, 0, 0, 0}, new(addOut))

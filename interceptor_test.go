@@ -48,6 +48,7 @@ func (j *journal) interceptor(name string) Interceptor {
 }
 
 // TestInterceptors checks their order at both sides, and what the monitor is told.
+// parity: G04 G86 G89
 func TestInterceptors(t *testing.T) {
 	var there, here journal
 	server := listening(t, &Config{Interceptors: []Interceptor{there.interceptor("A"), there.interceptor("B")}, Monitor: &there})
@@ -83,6 +84,7 @@ func TestInterceptors(t *testing.T) {
 }
 
 // TestInterceptorsDecide has interceptors end calls, and change their context.
+// parity: G86
 func TestInterceptorsDecide(t *testing.T) {
 	type key struct{}
 	errNo := errors.New("no")

@@ -9,6 +9,7 @@ import (
 	"testing"
 )
 
+// parity: G85
 func TestLogLevels(t *testing.T) {
 	for name, level := range map[string]slog.Level{"trace": -8, "debug": -4, "info": 0, "warning": 4, "error": 8, "critical": 12} {
 		if got, err := ParseLogLevel(name); err != nil || got != level || levelName(level) != name {
@@ -25,6 +26,7 @@ func TestLogLevels(t *testing.T) {
 }
 
 // TestLogger compares lines with those of Margo's logger.
+// parity: G85 T15
 func TestLogger(t *testing.T) {
 	SetLogLevel(LevelTrace)
 	t.Cleanup(func() { SetLogLevel(defaultLevel) })
@@ -59,6 +61,7 @@ func TestLogger(t *testing.T) {
 }
 
 // TestTutorialLogs are the levels of Margo's tutorials: what the client says at debug is heard at that level only.
+// parity: G85
 func TestTutorialLogs(t *testing.T) {
 	SetLogLevel(defaultLevel)
 	for _, tc := range []struct{ global, own, want string }{
@@ -111,6 +114,7 @@ func TestLogWhileFormatting(t *testing.T) {
 }
 
 // TestLevelsOfEngines has two engines on one logger, each with its level, and one on a logger of another make.
+// parity: G85
 func TestLevelsOfEngines(t *testing.T) {
 	SetLogLevel(defaultLevel)
 	var lines logLines
@@ -143,6 +147,7 @@ func TestLevelsOfEngines(t *testing.T) {
 }
 
 // TestLogOfEnvironment has the environment turn on the logging of a program that has no logger.
+// parity: H08 G85
 func TestLogOfEnvironment(t *testing.T) {
 	env := map[string]string{}
 	getenv := func(name string) string { return env[name] }
@@ -166,6 +171,7 @@ func TestLogOfEnvironment(t *testing.T) {
 }
 
 // TestMercuryLog tries who is heard under which level and list, as C's outlets are.
+// parity: H08
 func TestMercuryLog(t *testing.T) {
 	none := map[string]string{}
 	for _, tc := range []struct {
@@ -218,6 +224,7 @@ func heardFrom(log *slog.Logger) string {
 }
 
 // TestSetMercuryLog turns on what an engine's network says, while the engine runs.
+// parity: H08 H17
 func TestSetMercuryLog(t *testing.T) {
 	var lines logLines
 	server := listening(t, &Config{Logger: NewLogger(&lines), MercuryLog: MercuryLog{Level: "debug"}})

@@ -104,6 +104,7 @@ func configFrom(m *margoconf.Config) *Config {
 		MaxHandlers: int(o.MaxHandlers), MaxQueued: int(o.MaxQueued), HandlerWarning: time.Duration(o.HandlerWarning),
 		Progress:            Progress{Spin: spinOf(m)},
 		AllowRemoteShutdown: o.AllowRemoteShutdown, AllowQuery: o.AllowQuery,
+		MaxMemory: o.MaxMemory, MaxConnections: int(o.MaxConnections), TransferStall: time.Duration(o.TransferStall),
 		Checksums: checksumsOf(m), MaxOverflow: o.MaxOverflow, OverflowBudget: o.OverflowBudget,
 		NoEager: m.Mercury.NoBulkEager, NoOverflow: o.NoOverflow, NoLoopback: m.Mercury.NoLoopback, Firewalled: o.Firewalled,
 		MaxRequest: int(m.Mercury.MaxUnexpected), MaxResponse: int(m.Mercury.MaxExpected),
@@ -203,13 +204,24 @@ func (cfg *Config) putMercury(m *margoconf.Config) {
 	}
 }
 
+// unless returns value, or 0 if value is the default that a 0 stands for.
+func unless[T comparable](value, standard T) (v T) {
+	if value != standard {
+		v = value
+	}
+	return v
+}
+
 func (cfg *Config) putOwn(m *margoconf.Config) {
+	machine := cfg.limitsByDefault()
 	m.Own = margoconf.Own{
 		MaxHandlers: int64(cfg.MaxHandlers), MaxQueued: int64(max(cfg.MaxQueued, -1)), Queues: map[string]int64{},
 		HandlerWarning:      margoconf.Duration(cfg.HandlerWarning),
 		AllowRemoteShutdown: cfg.AllowRemoteShutdown, AllowQuery: cfg.AllowQuery,
-		MaxOverflow: cfg.MaxOverflow, OverflowBudget: cfg.OverflowBudget,
-		NoOverflow: cfg.NoOverflow, Firewalled: cfg.Firewalled,
+		MaxMemory: unless(cfg.MaxMemory, machine.MaxMemory), MaxConnections: int64(unless(cfg.MaxConnections, machine.MaxConnections)),
+		MaxOverflow: unless(cfg.MaxOverflow, machine.MaxOverflow), OverflowBudget: unless(cfg.OverflowBudget, machine.OverflowBudget),
+		TransferStall: margoconf.Duration(unless(cfg.TransferStall, machine.TransferStall)),
+		NoOverflow:    cfg.NoOverflow, Firewalled: cfg.Firewalled,
 		DialTimeout: margoconf.Duration(cfg.DialTimeout), DialRetry: margoconf.Duration(cfg.DialRetry),
 		KeepAlive: margoconf.Duration(cfg.KeepAlive), SendTimeout: margoconf.Duration(cfg.SendTimeout),
 	}

@@ -42,6 +42,7 @@ func marshaled(t *testing.T, c *Config) string {
 }
 
 // TestParseConfig has each key that means something become what it means.
+// parity: G80 G82
 func TestParseConfig(t *testing.T) {
 	const pools = `"argobots":{"pools":[{"name":"a","kind":"prio_wait"},{"name":"__primary__"},{"name":"b","kind":"earliest_first"},{"name":"idle","kind":"fifo"}],` +
 		`"xstreams":[{"scheduler":{"pools":["a"]}},{"scheduler":{"pools":["b","a"]}},{"scheduler":{"pools":["a",1]}}]}`
@@ -108,6 +109,7 @@ func TestParseConfigRefuses(t *testing.T) {
 }
 
 // TestMarshalConfig goes from fields to the document and back.
+// parity: G80
 func TestMarshalConfig(t *testing.T) {
 	for _, c := range []*Config{
 		nil,
@@ -146,6 +148,7 @@ func TestMarshalConfig(t *testing.T) {
 }
 
 // TestMarshalChanged changes what was parsed: execution streams are kept while they serve the pools as the fields say.
+// parity: G80
 func TestMarshalChanged(t *testing.T) {
 	const document = `{"argobots":{"pools":[{"name":"a","access":"spsc"},{"name":"b"}],"xstreams":[{"name":"es1","scheduler":{"type":"prio","pools":[0,1]}},{"name":"es2","scheduler":{"pools":[1]}}]},"rpc_pool":"b","handle_cache_size":3}`
 	c := parsed(t, document)
@@ -174,6 +177,7 @@ func TestMarshalChanged(t *testing.T) {
 }
 
 // TestEngineConfig is what margo_get_config says of an engine, and another engine of the same configuration.
+// parity: G80
 func TestEngineConfig(t *testing.T) {
 	server := listening(t, parsed(t, `{"argobots":{"pools":[{"name":"disk"}],"xstreams":[{"scheduler":{"pools":["disk"]}}]},"mercury":{"address":"somewhere","stats":true}}`))
 	if _, err := server.AddPool(PoolConfig{Name: "more", Workers: 2}); err != nil {
@@ -222,6 +226,7 @@ func TestEngineConfig(t *testing.T) {
 }
 
 // TestClass are C's figures for the same networks.
+// parity: H10
 func TestClass(t *testing.T) {
 	for _, tc := range []struct {
 		cfg  *Config
@@ -242,6 +247,7 @@ func TestClass(t *testing.T) {
 }
 
 // TestEagerSize sends arguments of exactly the eager size, and one byte more, which are fetched.
+// parity: H10
 func TestEagerSize(t *testing.T) {
 	server, ep := pair(t, &Config{Checksums: NoChecksums})
 	class := server.Class()
@@ -266,6 +272,7 @@ func TestEagerSize(t *testing.T) {
 }
 
 // TestRPCPool serves RPCs in the pool that the configuration says, but Margo's own.
+// parity: G84
 func TestRPCPool(t *testing.T) {
 	server, ep := pair(t, &Config{Pools: []PoolConfig{{Name: "rpcs", Workers: 2}, {Name: "other"}}, RPCPool: "rpcs", AllowRemoteShutdown: true})
 	must(t, add.Handle(server, handleAdd))
@@ -297,6 +304,7 @@ func TestRPCPool(t *testing.T) {
 }
 
 // TestParsedPoolsBound has the number of execution streams bound how many handlers run at once.
+// parity: G83 T70
 func TestParsedPoolsBound(t *testing.T) {
 	server, ep := pair(t, parsed(t, `{"rpc_thread_count":3}`))
 	must(t, block.Handle(server, handleBlock))
@@ -308,6 +316,7 @@ func TestParsedPoolsBound(t *testing.T) {
 }
 
 // TestExtendedArguments has each member of struct margo_init_info that has a counterpart take part in one call.
+// parity: G04
 func TestExtendedArguments(t *testing.T) {
 	var lines logLines
 	var calls []string
@@ -332,6 +341,7 @@ func TestExtendedArguments(t *testing.T) {
 }
 
 // TestMonitoringConfig hands the monitor's part of a document on.
+// parity: G84 G89
 func TestMonitoringConfig(t *testing.T) {
 	var lines logLines
 	cfg := parsed(t, `{"monitoring":{"name":"default","config":{"filename_prefix": "x"}}}`)
@@ -365,6 +375,7 @@ func TestMonitoringConfig(t *testing.T) {
 }
 
 // TestStackSizeOfEnvironment is margo_set_environment's: goroutines have no stacks to set sizes of, so it is echoed only.
+// parity: G05
 func TestStackSizeOfEnvironment(t *testing.T) {
 	t.Setenv("ABT_THREAD_STACKSIZE", "123456")
 	if text := marshaled(t, parsed(t, `{}`)); !strings.Contains(text, `"abt_thread_stacksize":123456`) {
@@ -377,6 +388,7 @@ func TestStackSizeOfEnvironment(t *testing.T) {
 }
 
 // TestInterfaceOfEnvironment is FI_TCP_IFACE, which names the interface where the address leaves it open.
+// parity: H17
 func TestInterfaceOfEnvironment(t *testing.T) {
 	t.Setenv(envInterface, "lo")
 	if got, _, err := ChooseAddr(t.Context(), "tcp", nil); err != nil || got != "ofi+tcp://127.0.0.1" {

@@ -36,6 +36,7 @@ func homes(t *testing.T) (hs []home) {
 
 // TestMultihome has one set of handlers on several engines of a process, each of which is reached by its own network,
 // and a bridge: a request that comes in by one goes out by the next.
+// parity: G09
 func TestMultihome(t *testing.T) {
 	hs := homes(t)
 	bridge := NewRPC[addIn, addOut]("bridge")
@@ -96,6 +97,7 @@ func delegateFill(t *testing.T, e *Engine, id uint16, to ProviderHandle) {
 
 // TestComposition has a service that passes requests and bulk handles on to another one, which moves the data: in the
 // same process, under the same name, and in another.
+// parity: G12
 func TestComposition(t *testing.T) {
 	both, data, delegator, client := listening(t, nil), listening(t, nil), listening(t, nil), calling(t, nil)
 	serveFill(t, both, 1)
@@ -121,6 +123,7 @@ func TestComposition(t *testing.T) {
 
 // TestFailedCallsLeaveNothing fails calls at each stage that a call may fail at, and waits past their deadlines: no timer
 // of theirs is left that could end something else.
+// parity: D03
 func TestFailedCallsLeaveNothing(t *testing.T) {
 	simulate(t, natest.Config{}, &Config{Checksums: NoChecksums, MaxHandlers: 1, MaxQueued: -1, NoOverflow: true}, func(t *testing.T, s *sim) {
 		text := NewRPC[string, struct{}]("text")
@@ -158,6 +161,7 @@ func TestFailedCallsLeaveNothing(t *testing.T) {
 }
 
 // TestChildKeepsNothing starts a program while an engine lives: it keeps neither the engine's port nor its connections.
+// parity: D18
 func TestChildKeepsNothing(t *testing.T) {
 	if _, err := exec.LookPath("cat"); err != nil {
 		t.Skip("there is no program to start: ", err)

@@ -48,6 +48,7 @@ func ring(t *testing.T, n int) []*Engine {
 }
 
 // TestNested sends 64 requests at once around A, B, C and A again, each of which has one worker.
+// parity: H56 G39
 func TestNested(t *testing.T) {
 	es := ring(t, 3)
 	in := hopIn{Left: 3}
@@ -71,6 +72,7 @@ func TestNested(t *testing.T) {
 }
 
 // TestNestedStarted is the same between two servers with calls that are started and waited for.
+// parity: H56
 func TestNestedStarted(t *testing.T) {
 	type in struct {
 		Left uint32
@@ -107,6 +109,7 @@ func TestNestedStarted(t *testing.T) {
 }
 
 // TestProgress checks that handlers of a quick RPC that suddenly block do not keep others from being served.
+// parity: H14 G73 D32
 func TestProgress(t *testing.T) {
 	server, ep := pair(t, nil)
 	goOn := make(chan struct{})
@@ -139,6 +142,7 @@ func TestProgress(t *testing.T) {
 }
 
 // TestParent checks which parent a call tells its peer.
+// parity: G39
 func TestParent(t *testing.T) {
 	server, ep := pair(t, nil)
 	parents := make(chan uint64, 1)

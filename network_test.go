@@ -28,6 +28,7 @@ var notByTheKernel = []string{
 }
 
 // TestOverSharedMemory runs the other tests of this package once more, with na+sm as the network.
+// parity: H126
 func TestOverSharedMemory(t *testing.T) {
 	if os.Getenv(networkEnv) != "" {
 		t.Skipf("%s names the network of all tests", networkEnv)

@@ -8,6 +8,7 @@ import (
 
 // TestPeerKilled kills a server in the middle of calls: all of them end, and the same endpoint works with the server's
 // successor on the same port.
+// parity: H58 Y02 D01
 func TestPeerKilled(t *testing.T) {
 	client := calling(t, nil)
 	p := spawn(t, "server", "ofi+tcp://127.0.0.1")
@@ -43,6 +44,7 @@ func TestPeerKilled(t *testing.T) {
 }
 
 // TestCallerKilled kills a client in the middle of a call: the handler's context ends and says why.
+// parity: D05
 func TestCallerKilled(t *testing.T) {
 	server := listening(t, nil)
 	ended, began := make(chan error, 1), make(chan struct{}, 1)
@@ -68,6 +70,7 @@ func TestCallerKilled(t *testing.T) {
 }
 
 // TestRespondToTheDead answers a client that is gone, with something that it would have had to fetch.
+// parity: G36
 func TestRespondToTheDead(t *testing.T) {
 	server := listening(t, nil)
 	calls := make(chan *Call[struct{}, largeOut], 1)

@@ -11,6 +11,7 @@ import (
 )
 
 // TestCompletedOrder starts calls that end in another order than they begin.
+// parity: G32 T26
 func TestCompletedOrder(t *testing.T) {
 	server, ep := pair(t, nil)
 	gates := make([]chan struct{}, 8)
@@ -65,6 +66,7 @@ func (f *fake) finish(n int, err error) {
 	f.end()
 }
 
+// parity: G32 T46
 func TestPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newFake()

@@ -55,14 +55,14 @@ func (k PoolKind) core() margo.Kind {
 type PoolConfig struct {
 	Name    string
 	Workers int      // handlers of the pool that run at once, not counting those that wait for a call or transfer; 0: 1
-	Queue   int      // requests that wait for a worker; those beyond it are answered CodeAgain; 0: 65536, negative: none wait
+	Queue   int      // requests that wait for a worker; those beyond it are answered CodeAgain; 0: as Config.MaxQueued, negative: none wait
 	Kind    PoolKind // the order in which they get one
 }
 
-// fill puts defaults in the place of zeros.
-func (p *PoolConfig) fill() {
+// fill puts defaults in the place of zeros; queue is that of Queue.
+func (p *PoolConfig) fill(queue int) {
 	defaultTo(&p.Workers, 1)
-	defaultTo(&p.Queue, defaultQueued)
+	defaultTo(&p.Queue, queue)
 }
 
 // check refuses what cannot be meant, as an error of op.
@@ -84,6 +84,8 @@ type Pool struct {
 	owner *pools
 	cfg   PoolConfig
 	pool  *margo.Pool
+
+	removed func() // gives back the memory that is reserved for the queue
 }
 
 // Name returns the pool's name.
@@ -116,7 +118,7 @@ func newPools(cfg *Config) *pools {
 		Workers: cfg.MaxHandlers, Alive: cfg.MaxHandlers, Queue: cfg.MaxQueued,
 	})}
 	for _, p := range cfg.Pools {
-		ps.add(p)
+		ps.add(p, func() {}) // its queue is in Config.reserved
 	}
 	ps.warn(cfg.HandlerWarning)
 	return ps
@@ -157,13 +159,13 @@ func (ps *pools) warn(after time.Duration) {
 }
 
 // add makes another pool; nil if the name is taken.
-func (ps *pools) add(cfg PoolConfig) *Pool {
+func (ps *pools) add(cfg PoolConfig, removed func()) *Pool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	if ps.findLocked(cfg.Name) != nil {
 		return nil
 	}
-	p := &Pool{owner: ps, cfg: cfg, pool: margo.NewPool(margo.PoolConfig{
+	p := &Pool{owner: ps, cfg: cfg, removed: removed, pool: margo.NewPool(margo.PoolConfig{
 		Name: cfg.Name, Workers: cfg.Workers, Alive: ps.alive, Queue: cfg.Queue, Kind: cfg.Kind.core(),
 	})}
 	p.pool.Watch(ps.warnAfter, warnSlow)
@@ -228,6 +230,7 @@ func (ps *pools) remove(name string) error {
 		return &Error{Op: "remove pool", Code: CodeBusy, Err: fmt.Errorf("pool %q is used by %s", name, user)}
 	}
 	p.pool.Watch(0, nil)
+	p.removed()
 	ps.named = slices.DeleteFunc(ps.named, func(q *Pool) bool { return q == p })
 	return nil
 }
@@ -264,7 +267,7 @@ func (e *Engine) Pools() []*Pool { return e.handlers.pools.all() }
 // AddPool makes another pool while the engine runs (margo_add_pool_from_json). The error says what is wrong with cfg, or
 // that the name is taken (CodeExist).
 func (e *Engine) AddPool(cfg PoolConfig) (*Pool, error) {
-	cfg.fill()
+	cfg.fill(e.roomForQueue())
 	if err := cfg.check("add pool"); err != nil {
 		return nil, err
 	}
@@ -272,8 +275,13 @@ func (e *Engine) AddPool(cfg PoolConfig) (*Pool, error) {
 		return nil, errorFrom("add pool", "", "", err)
 	}
 	defer e.end()
-	p := e.handlers.pools.add(cfg)
+	giveBack, err := e.reserveQueue(cfg)
+	if err != nil {
+		return nil, err
+	}
+	p := e.handlers.pools.add(cfg, giveBack)
 	if p == nil {
+		giveBack()
 		return nil, &Error{Op: "add pool", Code: CodeExist, Err: fmt.Errorf("there is a pool %q already; use another name, or RemovePool first", cfg.Name)}
 	}
 	return p, nil

@@ -16,6 +16,7 @@ import (
 var mark = NewRPC[int32, struct{}]("mark")
 
 // TestPoolKinds has requests of two RPCs wait for the one worker of a pool of each kind.
+// parity: G78 T70
 func TestPoolKinds(t *testing.T) {
 	for kind, want := range map[PoolKind]string{
 		PoolFIFO:          "0 1 2 13 14",
@@ -62,6 +63,7 @@ func TestPoolKinds(t *testing.T) {
 }
 
 // TestPoolsAtRunTime adds a pool, binds an RPC to it, and removes it when it is not used any more.
+// parity: G26 G76 G77 T13
 func TestPoolsAtRunTime(t *testing.T) {
 	server, ep := pair(t, &Config{Pools: []PoolConfig{{Name: "first", Workers: 3}}})
 	pool, err := server.AddPool(PoolConfig{Name: "more", Kind: PoolPriority})
@@ -99,6 +101,7 @@ func TestPoolsAtRunTime(t *testing.T) {
 	must(t, server.RemovePool("first"))
 }
 
+// parity: G76
 func TestAddPoolRefused(t *testing.T) {
 	server := listening(t, &Config{Pools: []PoolConfig{{Name: "p"}}})
 	for want, cfg := range map[string]PoolConfig{
@@ -121,6 +124,7 @@ func TestAddPoolRefused(t *testing.T) {
 }
 
 // TestParentPools has engines share pools, and ends them in either order.
+// parity: G10 T70 T73
 func TestParentPools(t *testing.T) {
 	for _, parentFirst := range []bool{true, false} {
 		parent, client := listening(t, &Config{Pools: []PoolConfig{{Name: "p", Workers: 1}}}), calling(t, nil)
@@ -178,6 +182,7 @@ func TestRemoveRPCPool(t *testing.T) {
 	wantCode(t, late.handlers.init(late), CodeInvalidArg, `"p"`, "removed")
 }
 
+// parity: G10
 func TestParentRefused(t *testing.T) {
 	parent := listening(t, nil)
 	_, err := Open(network, &Config{Parent: parent, MaxHandlers: 3})
@@ -188,6 +193,7 @@ func TestParentRefused(t *testing.T) {
 }
 
 // TestHandlerWarning checks that a handler that blocks is named, once for each doubling of its age.
+// parity: D32
 func TestHandlerWarning(t *testing.T) {
 	log := new(logLines)
 	cfg := &Config{Checksums: NoChecksums, HandlerWarning: time.Second, Logger: log.logger(), Pools: []PoolConfig{{Name: "p"}}}
@@ -221,6 +227,7 @@ func TestHandlerWarning(t *testing.T) {
 	wantCode(t, err, CodeInvalidArg, "HandlerWarning")
 }
 
+// parity: G72 G74
 func TestSetParam(t *testing.T) {
 	e := calling(t, nil)
 	must(t, e.SetParam("progress_timeout_ub_msecs", "100"))

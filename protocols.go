@@ -68,7 +68,7 @@ func tcpOn(ctx context.Context, i net.Interface) Protocol {
 		err = errors.New("the interface has no IP address")
 	default:
 		var a netip.AddrPort
-		if a, _, err = ofitcp.Choose(ctx, p.String()+"://"+i.Name, netip.Prefix{}); err == nil {
+		if a, _, err = ofitcp.Choose(ctx, p.String()+"://"+i.Name, netip.Prefix{}, true); err == nil {
 			p.Addr = withoutPort(p.String(), a.Addr())
 			return p
 		}
@@ -93,7 +93,7 @@ func ChooseAddr(ctx context.Context, addr string, cfg *Config) (chosen, reason s
 	default:
 		return "", "", unknownProtocol(op, addr, scheme)
 	}
-	a, reason, err := ofitcp.Choose(ctx, onInterface(addr), cfg.filled().Subnet)
+	a, reason, err := ofitcp.Choose(ctx, onInterface(addr), cfg.filled().Subnet, true)
 	if err != nil {
 		return "", "", errorFrom(op, "", addr, err)
 	}

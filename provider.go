@@ -3,7 +3,9 @@ package cinnabar
 import (
 	"context"
 	"fmt"
+	"log/slog"
 
+	"cinnabar/internal/audit"
 	"cinnabar/internal/margo"
 )
 
@@ -106,11 +108,18 @@ func (p *Provider) answerIdentity(context.Context, struct{}) (identityOut, error
 	return identityOut{Identity: &p.identity}, nil
 }
 
+// audit records an event that a handler's caller has caused.
+func (e *Engine) audit(ctx context.Context, event audit.Event, cause string) {
+	from := PeerFrom(ctx)
+	e.cfg.trail.Record(event, cause, from.addr.Account().Host(), slog.String(logPeer, from.String()))
+}
+
 func (e *Engine) answerShutdown(ctx context.Context, _ struct{}) (shutdownOut, error) {
 	if !e.cfg.AllowRemoteShutdown {
-		e.log.Warn("peer asks for shutdown, which Config.AllowRemoteShutdown does not allow", logPeer, PeerFrom(ctx).String())
+		e.audit(ctx, audit.Shutdown, "refused: Config.AllowRemoteShutdown is not set")
 		return shutdownOut{Ret: -1}, nil
 	}
+	e.audit(ctx, audit.Shutdown, "obeyed")
 	return shutdownOut{}, e.Shutdown(ctx)
 }
 

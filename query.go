@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"cinnabar/internal/audit"
 )
 
 // queryRPC is served by engines with Config.AllowQuery. Margo's instances do not have it; its name is in the style of
@@ -97,7 +99,8 @@ func (e *Engine) describeRPCs() (list []RPCDescription) {
 }
 
 // answerQuery serves queryRPC.
-func (e *Engine) answerQuery(context.Context, struct{}) (queryOut, error) {
+func (e *Engine) answerQuery(ctx context.Context, _ struct{}) (queryOut, error) {
+	e.audit(ctx, audit.Queried, "allowed by Config.AllowQuery")
 	b, err := json.Marshal(e.Describe())
 	return queryOut{JSON: string(b)}, err
 }

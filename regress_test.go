@@ -108,6 +108,7 @@ func TestGoexitTask(t *testing.T) {
 
 // TestSmallMessages opens engines with the shortest messages that there may be, which is enough for longer arguments, and
 // with shorter ones, which are refused.
+// parity: H20 D27
 func TestSmallMessages(t *testing.T) {
 	for _, cfg := range []Config{{MaxRequest: 511}, {MaxResponse: 511}, {MaxRequest: -1}, {MaxRequest: 64, MaxResponse: 64}} {
 		_, err := Listen("ofi+tcp://127.0.0.1", &cfg)
@@ -231,6 +232,7 @@ func TestZeroEndpoint(t *testing.T) {
 }
 
 // TestWhoCalls checks that a handler learns the address at which its caller listens, and can call back.
+// parity: H32 H45 G28 T33
 func TestWhoCalls(t *testing.T) {
 	server, other := listening(t, nil), listening(t, nil)
 	who := NewRPC[struct{}, string]("who")
@@ -252,6 +254,7 @@ func TestWhoCalls(t *testing.T) {
 }
 
 // TestConfigReaches checks that each setting arrives where it is used.
+// parity: H15
 func TestConfigReaches(t *testing.T) {
 	subnet := netip.MustParsePrefix("127.0.0.0/8")
 	log := slog.New(slog.DiscardHandler)

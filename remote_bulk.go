@@ -79,7 +79,7 @@ func (r RemoteBulk) transfer(ctx context.Context, d *direction, b *Bulk) (int64,
 	if err != nil {
 		return 0, err
 	}
-	m := newMove(part{r: r, d: d, n: n})
+	m := newMove(ctx, part{r: r, d: d, n: n})
 	defer m.release()
 	if err := m.prepare(b, 0); err != nil {
 		return 0, err

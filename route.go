@@ -18,6 +18,7 @@ type route struct {
 	provider uint16
 	within   *serving // the handler that makes the call, nil if none does
 	pending  leaving  // see doing
+	bounded  bool     // the context has a deadline
 }
 
 // find fills in rt, or says why there is no way to go.
@@ -45,6 +46,7 @@ func (rt *route) find(ctx context.Context, p *procedure, to Target) error {
 	if err := ctx.Err(); err != nil {
 		return rt.fail(err)
 	}
+	_, rt.bounded = ctx.Deadline()
 	return nil
 }
 
@@ -127,8 +129,8 @@ func (p *procedure) call(ctx context.Context, to Target, in, out any) error {
 }
 
 // begin records the call as under way.
-func (rt *route) begin() *doing {
-	d := doing{op: rt.op(), proc: rt.proc, provider: rt.provider, ep: rt.ep, pending: rt.pending}
+func (rt *route) begin(k *hg.Call) *doing {
+	d := doing{op: rt.op(), proc: rt.proc, provider: rt.provider, ep: rt.ep, pending: rt.pending, call: k, bounded: rt.bounded}
 	if rt.within != nil {
 		d.within = rt.within.svc
 	}
@@ -141,9 +143,9 @@ func (rt *route) exchange(ctx context.Context, in, out any, c *originCall) error
 		return rt.fail(err)
 	}
 	defer rt.e.end()
-	defer rt.begin().end()
 	k := rt.e.core.NewCall()
 	defer k.Free()
+	defer rt.begin(k).end()
 	payload, err := rt.proc.appendInput(k.Input(), rt.parent(), in)
 	if err != nil {
 		return rt.fail(err)

@@ -121,7 +121,7 @@ func (f *flight[In, Out]) prepare() (payload []byte, err error) {
 		}
 	}()
 	if payload, err = f.proc.appendInput(k.Input(), f.route.parent(), &f.x.in); err == nil {
-		f.k, f.doing = k, f.route.begin()
+		f.k, f.doing = k, f.route.begin(k)
 	}
 	return payload, err
 }

@@ -14,6 +14,7 @@ import (
 	"cinnabar/internal/margo"
 )
 
+// parity: G20 G30
 func TestCall(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, add.Handle(server, handleAdd))
@@ -25,6 +26,7 @@ func TestCall(t *testing.T) {
 	}
 }
 
+// parity: G40
 func TestCallVoid(t *testing.T) {
 	server, ep := pair(t, nil)
 	touched := make(chan struct{}, 2)
@@ -85,6 +87,7 @@ func TestNewRPCPanics(t *testing.T) {
 }
 
 // TestProviderIDs checks both spellings of "no provider": the macro's 65535 and margo_register_name's 0.
+// parity: G23
 func TestProviderIDs(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, add.Handle(server, handleAdd))
@@ -105,6 +108,7 @@ func TestProviderIDs(t *testing.T) {
 }
 
 // TestProviders checks that providers of one RPC name get their own calls, with their own data, and their identities.
+// parity: H42 G21 G25 G28 G43 G45
 func TestProviders(t *testing.T) {
 	server, ep := pair(t, nil)
 	for id := range uint16(3) {
@@ -137,6 +141,7 @@ func TestProviders(t *testing.T) {
 	wantCode(t, err, CodeNoEntry, "without a handler")
 }
 
+// parity: T29
 func TestProviderTaken(t *testing.T) {
 	server := listening(t, nil)
 	first, err := server.Provider(1, "first")
@@ -153,6 +158,7 @@ func TestProviderTaken(t *testing.T) {
 }
 
 // TestRegister checks registering, asking and removing.
+// parity: H41 G24
 func TestRegister(t *testing.T) {
 	server, ep := pair(t, nil)
 	if add.Registered(server) {
@@ -179,6 +185,7 @@ func TestRegister(t *testing.T) {
 }
 
 // TestNoSuchRPC checks what a caller is told about a procedure that the peer does not know.
+// parity: H55 D08
 func TestNoSuchRPC(t *testing.T) {
 	_, ep := pair(t, nil)
 	_, err := add.Call(patient(t), ep.Provider(42), addIn{})
@@ -191,6 +198,7 @@ func TestNoSuchRPC(t *testing.T) {
 }
 
 // TestUnknownIsLogged checks that a server's log tells what would have been right.
+// parity: D08
 func TestUnknownIsLogged(t *testing.T) {
 	var text strings.Builder
 	var mu sync.Mutex
@@ -236,6 +244,7 @@ func (rude) AppendProc([]byte) ([]byte, error) { panic("no") }
 func (*rude) DecodeProc([]byte) (int, error)   { panic("no") }
 
 // TestNullHandler checks names that are registered without a handler.
+// parity: G38
 func TestNullHandler(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, add.Handle(server, nil))
@@ -251,6 +260,7 @@ func TestNullHandler(t *testing.T) {
 }
 
 // TestHandlerErrors checks which code the caller of a failing handler sees.
+// parity: H05 G38 T32
 func TestHandlerErrors(t *testing.T) {
 	server, ep := pair(t, nil)
 	var fail error
@@ -286,6 +296,7 @@ func TestHandlerErrors(t *testing.T) {
 }
 
 // TestCallOddities checks calls that cannot work, and one to oneself.
+// parity: H53 G40
 func TestCallOddities(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, add.Handle(server, handleAdd))
@@ -311,6 +322,7 @@ func TestCallOddities(t *testing.T) {
 	}
 }
 
+// parity: H23 H53
 func TestNoLoopback(t *testing.T) {
 	server := listening(t, &Config{NoLoopback: true})
 	must(t, add.Handle(server, handleAdd))
@@ -336,6 +348,7 @@ func TestBadArguments(t *testing.T) {
 }
 
 // TestLarge checks arguments and results that do not fit into a message.
+// parity: H51
 func TestLarge(t *testing.T) {
 	server, ep := pair(t, nil)
 	type blob struct {
@@ -363,6 +376,7 @@ func TestLarge(t *testing.T) {
 	}
 }
 
+// parity: H43 G27
 func TestOneWay(t *testing.T) {
 	server, ep := pair(t, nil)
 	got := make(chan int32, 300)
@@ -409,6 +423,7 @@ func TestOneWayMixed(t *testing.T) {
 }
 
 // TestManyInFlight has 16 goroutines keep 16 calls each in flight.
+// parity: H57
 func TestManyInFlight(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, add.Handle(server, handleAdd))

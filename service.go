@@ -80,6 +80,12 @@ func (h *handlers) Dispatch(r *hg.Request) na.Task {
 	return nil
 }
 
+// Known implements [hg.Dispatcher].
+func (h *handlers) Known(id hg.ID) bool {
+	_, known := h.table.Lookup(uint64(id))
+	return known
+}
+
 // logUnknown says what is asked for in vain, which tells a wrong provider id or flavour.
 func (h *handlers) logUnknown(r *hg.Request) {
 	if log := h.e.log; log.Enabled(context.Background(), slog.LevelDebug) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"cinnabar/internal/hg"
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/margo"
 	"cinnabar/internal/na"
 )
@@ -101,6 +102,9 @@ func (s *serving) Overloaded() {
 // Peer implements [margo.Work].
 func (s *serving) Peer() string { return s.from.String() }
 
+// Host implements [margo.Work].
+func (s *serving) Host() hostquota.Host { return s.from.Account().Host() }
+
 // pause and resume enclose a wait for the network that the handler makes with its context.
 func (s *serving) pause()  { s.job.Pause() }
 func (s *serving) resume() { s.job.Resume() }
@@ -138,6 +142,9 @@ type servingKey struct{}
 func (s *serving) Value(key any) any {
 	if key == (servingKey{}) {
 		return s
+	}
+	if key == (hostquota.ContextKey{}) {
+		return s.from.Account().Host()
 	}
 	return s.lifetime().Value(key)
 }

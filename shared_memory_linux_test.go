@@ -19,6 +19,7 @@ import (
 
 // TestSharedMemoryWithoutAttach has a process that the kernel does not let reach this one's memory pull and push it all
 // the same: this process copies for it. What both have allocated for transfers, it maps.
+// parity: H126 D17
 func TestSharedMemoryWithoutAttach(t *testing.T) {
 	if err := sm.Available(); err != nil {
 		t.Skipf("no shared memory: %v", err)

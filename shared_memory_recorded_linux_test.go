@@ -158,6 +158,7 @@ func (c *recordedClient) datagram(b [8]byte, fds ...int) {
 
 // TestRecordedSharedMemoryClients plays the client in C of recorded conversations, one that waits in the kernel and one that
 // polls, to an engine, which leaves the same bytes in the region as the server in C.
+// parity(recorded): H126
 func TestRecordedSharedMemoryClients(t *testing.T) {
 	if err := sm.Available(); err != nil {
 		t.Skipf("no shared memory: %v", err)

@@ -210,6 +210,7 @@ func (e *Engine) Close() error {
 // finish closes everything; err is what went wrong before. It is called once.
 func (e *Engine) finish(err error) {
 	e.timers.end()
+	e.doing.watch.end()
 	e.warnLeaks()
 	e.lives.end(ErrClosed)
 	e.gate.close()

@@ -26,6 +26,7 @@ func endAfter(e *Engine, n int32) func(context.Context, addIn) (addOut, error) {
 }
 
 // TestShutdownFromHandler ends a server in its 16th handler: all 16 callers have their answer.
+// parity: G02
 func TestShutdownFromHandler(t *testing.T) {
 	for range 20 {
 		server, err := Listen(network, nil)
@@ -42,6 +43,7 @@ func TestShutdownFromHandler(t *testing.T) {
 }
 
 // TestTutorialServer is the same over two processes: the server exits with status 0.
+// parity: G02
 func TestTutorialServer(t *testing.T) {
 	p := spawn(t, "tutorial", network)
 	addr := p.line(t)
@@ -56,6 +58,7 @@ func TestTutorialServer(t *testing.T) {
 	must(t, soon(t, "end of the server", ended))
 }
 
+// parity: G03 T16
 func TestUseAfterClose(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, add.Handle(server, handleAdd))
@@ -86,6 +89,7 @@ func TestUseAfterClose(t *testing.T) {
 }
 
 // TestCloseUnderWay closes engines in the middle of things: every waiter ends with an error that says so.
+// parity: G03
 func TestCloseUnderWay(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, block.Handle(server, handleBlock))
@@ -145,6 +149,7 @@ func waitFor(t testing.TB, ok func() bool) {
 }
 
 // TestShutdownDrains has a server finalize with calls in flight: they are answered, later ones are refused.
+// parity: G42 T03
 func TestShutdownDrains(t *testing.T) {
 	server, ep := pair(t, nil)
 	goOn := make(chan struct{})
@@ -177,6 +182,7 @@ func TestShutdownDrains(t *testing.T) {
 }
 
 // TestShutdownLimit gives up on handlers when the context ends.
+// parity: G42
 func TestShutdownLimit(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, block.Handle(server, handleBlock))
@@ -195,6 +201,7 @@ func TestShutdownLimit(t *testing.T) {
 }
 
 // TestShutdownCallbacks checks their order, that RPCs work in the first kind and not in the second, and removal.
+// parity: G06 T10
 func TestShutdownCallbacks(t *testing.T) {
 	server, ep := pair(t, nil)
 	other := listening(t, nil)
@@ -238,6 +245,7 @@ func TestShutdownCallbacks(t *testing.T) {
 }
 
 // TestShutdownTwice has several goroutines end one engine at once, and Close cut it short.
+// parity: G03 T16
 func TestShutdownTwice(t *testing.T) {
 	server, ep := pair(t, nil)
 	goOn := make(chan struct{}) // the handler heeds no context, so there is something to wait for
@@ -270,6 +278,7 @@ func TestShutdownTwice(t *testing.T) {
 }
 
 // TestRemoteShutdown ends a server from afar, if it allows that.
+// parity: G07 T11
 func TestRemoteShutdown(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, add.Handle(server, handleAdd))
@@ -286,6 +295,7 @@ func TestRemoteShutdown(t *testing.T) {
 }
 
 // TestStartStop makes and ends engines a hundred times.
+// parity: H02 G11
 func TestStartStop(t *testing.T) {
 	client := calling(t, nil)
 	for range 100 {
@@ -297,6 +307,7 @@ func TestStartStop(t *testing.T) {
 	}
 }
 
+// parity: H01 H03 G01 G04 T16
 func TestOpenRefused(t *testing.T) {
 	for addr, word := range map[string]string{"bmi+tcp://x": "bmi+tcp", "": "use ofi+tcp"} {
 		_, err := Listen(addr, nil)
@@ -321,6 +332,7 @@ func TestOpenRefused(t *testing.T) {
 }
 
 // TestListening checks the two modes and what they say of themselves.
+// parity: H01 H03 G01 G08 G50 G51 T12 D14
 func TestListening(t *testing.T) {
 	server, client := listening(t, nil), calling(t, nil)
 	if !server.Listening() || client.Listening() {

@@ -75,6 +75,7 @@ func handleNap(_ context.Context, ms int64) (int64, error) {
 }
 
 // TestDeadlineExact checks when a call ends, to the nanosecond, and that the late answer is dropped.
+// parity: G31 D02
 func TestDeadlineExact(t *testing.T) {
 	simulate(t, natest.Config{Delay: time.Millisecond}, &Config{Checksums: NoChecksums}, func(t *testing.T, s *sim) {
 		must(t, nap.Handle(s.server, handleNap))
@@ -101,6 +102,7 @@ func TestDeadlineExact(t *testing.T) {
 }
 
 // TestFrozenPeer has the peer stop in the middle of calls and go on later.
+// parity: T45 Y02
 func TestFrozenPeer(t *testing.T) {
 	simulate(t, natest.Config{}, nil, func(t *testing.T, s *sim) {
 		must(t, nap.Handle(s.server, handleNap))
@@ -127,6 +129,7 @@ func TestFrozenPeer(t *testing.T) {
 }
 
 // TestLostConnection loses the connection under calls, and the peer altogether; then there is a new peer.
+// parity: G41 Y02
 func TestLostConnection(t *testing.T) {
 	simulate(t, natest.Config{}, nil, func(t *testing.T, s *sim) {
 		must(t, nap.Handle(s.server, handleNap))
@@ -235,7 +238,7 @@ func TestRandomHistory(t *testing.T) {
 	}
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			cfg := &Config{MaxHandlers: 8, MaxQueued: 16}
+			cfg := &Config{MaxHandlers: 16, MaxQueued: 32} // one host has 9 of the handlers and 18 of the queue
 			simulate(t, natest.Config{Seed: seed, Delay: time.Millisecond}, cfg, func(t *testing.T, s *sim) {
 				must(t, nap.Handle(s.server, handleNap))
 				must(t, add.Handle(s.server, handleAdd))

@@ -63,6 +63,7 @@ func keysOf(v any, path string, keys map[string]bool) {
 }
 
 // TestStatisticsKeys compares the keys with those of files that Margo wrote.
+// parity(recorded): G87 G89
 func TestStatisticsKeys(t *testing.T) {
 	there, here := new(Statistics), new(Statistics)
 	server := listening(t, &Config{Statistics: there})
@@ -125,6 +126,7 @@ func TestStatisticsKeys(t *testing.T) {
 }
 
 // TestStatisticsTimes compares the figures with what a simulated network and handlers take.
+// parity: G87
 func TestStatisticsTimes(t *testing.T) {
 	stats := new(Statistics)
 	cfg := &Config{Checksums: NoChecksums, Statistics: stats, Pools: []PoolConfig{{Name: "p"}}}
@@ -181,6 +183,7 @@ func TestStatisticsTimes(t *testing.T) {
 }
 
 // TestStatisticsBounded makes calls with more parents than there is room for, as a hostile peer can.
+// parity: G89
 func TestStatisticsBounded(t *testing.T) {
 	stats := new(Statistics)
 	server := listening(t, &Config{Statistics: stats})

@@ -1,12 +1,49 @@
 package cinnabar
 
-import "cinnabar/internal/hg"
+import (
+	"cinnabar/internal/hg"
+	"cinnabar/internal/hostquota"
+)
 
 // Stats are counts since the engine was made, and a few states of the moment.
 type Stats struct {
 	NetStats
 	Handlers PoolStats            // outside pools
 	Pools    map[string]PoolStats // by name
+	Security SecurityStats
+}
+
+// SecurityStats are the amounts of limited resources that hosts hold, and the counts of events that matter for security.
+type SecurityStats struct {
+	Quotas []Quota         `json:"quotas"`
+	Events []SecurityEvent `json:"events"` // that have happened
+}
+
+// Quota is a resource that hosts have shares of. Handlers and queued requests are in [PoolStats].
+type Quota struct {
+	Resource string `json:"resource"` // "connections", "bytes of memory"
+	Used     int64  `json:"used"`     // by all hosts together
+	Limit    int64  `json:"limit"`    // of that
+	Refused  uint64 `json:"refused"`  // how many times a host got no more
+}
+
+// SecurityEvent counts the events of one kind that had one cause. The log names the hosts.
+type SecurityEvent struct {
+	Event string `json:"event"` // "refused", "remote shutdown"
+	Cause string `json:"cause"`
+	Count uint64 `json:"count"`
+}
+
+// security returns the engine's SecurityStats.
+func (e *Engine) security() (s SecurityStats) {
+	book := e.cfg.quota
+	for _, r := range []hostquota.Resource{hostquota.Connections, hostquota.Handshakes, hostquota.Unsent, hostquota.Pulls, hostquota.Memory} {
+		s.Quotas = append(s.Quotas, Quota{Resource: r.String(), Used: book.Used(r), Limit: book.Limit(r), Refused: book.Refused(r)})
+	}
+	for _, c := range e.cfg.trail.Counts() {
+		s.Events = append(s.Events, SecurityEvent{Event: c.Event.String(), Cause: c.Cause, Count: c.N})
+	}
+	return s
 }
 
 // NetStats are what went over the network. Names in parentheses are those of Mercury's counters
@@ -72,6 +109,7 @@ func (e *Engine) Stats() Stats {
 		NetStats: netStats(e.core.Stats()),
 		Handlers: PoolStats(e.handlers.pools.other.Stats()),
 		Pools:    map[string]PoolStats{},
+		Security: e.security(),
 	}
 	for _, p := range e.Pools() {
 		s.Pools[p.Name()] = p.Stats()

@@ -42,6 +42,7 @@ type tagged struct {
 func addThallium(_ context.Context, in addIn) (int32, error) { return in.X + in.Y, nil }
 
 // TestThalliumTutorial runs Thallium's tutorial on RDMA inside one process: the server has room for six of nine bytes.
+// parity: T04 T05 T08 T09 T41
 func TestThalliumTutorial(t *testing.T) {
 	server, ep := pair(t, nil)
 	got := make(chan string, 1)
@@ -65,6 +66,7 @@ func TestThalliumTutorial(t *testing.T) {
 
 // TestThalliumSpellings moves memory in the ways that C++ writes as remote >> local, local << remote, local >> remote and
 // remote << local: the first two are pulls, the others pushes. Parts are selected on either side; the smaller size counts.
+// parity: T40 T41 T42 T43
 func TestThalliumSpellings(t *testing.T) {
 	p := newBulkPair(t)
 	const size = 1 << 17 // more than a message
@@ -113,6 +115,7 @@ func TestThalliumSpellings(t *testing.T) {
 }
 
 // TestThalliumProviders: without a provider the id is 0, which is an ordinary provider's too.
+// parity: T07 T22 T29 T30 T74
 func TestThalliumProviders(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, tlAdd.Handle(server, addThallium))
@@ -156,6 +159,7 @@ func divide(_ context.Context, in addIn) (quotient, error) {
 
 // TestDefaultProviders calls across the flavours: Margo's default provider is 65535, Thallium's 0, and two integers have
 // the same bytes in both.
+// parity: T23 T35
 func TestDefaultProviders(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, add.Handle(server, func(context.Context, addIn) (addOut, error) { return addOut{1}, nil }))
@@ -179,6 +183,7 @@ func TestDefaultProviders(t *testing.T) {
 }
 
 // TestThalliumArguments: several arguments and results are structs, errors are codes.
+// parity: T24 T28 T32 T51 T60
 func TestThalliumArguments(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, tlDivide.Handle(server, divide))
@@ -214,6 +219,7 @@ func TestThalliumArguments(t *testing.T) {
 }
 
 // TestThalliumOneWay: the caller says whether it wants a response; one that does gets an empty one.
+// parity: T21 T28
 func TestThalliumOneWay(t *testing.T) {
 	server, ep := pair(t, nil)
 	names := make(chan string, 2)
@@ -234,6 +240,7 @@ func TestThalliumOneWay(t *testing.T) {
 }
 
 // TestThalliumDeferred answers from another goroutine after the handler has returned.
+// parity: T27
 func TestThalliumDeferred(t *testing.T) {
 	server, ep := pair(t, nil)
 	held := make(chan *Call[addIn, int32], 1)
@@ -251,6 +258,7 @@ func TestThalliumDeferred(t *testing.T) {
 }
 
 // TestThalliumAsync has calls in flight, some of which nobody ever waits for.
+// parity: T26
 func TestThalliumAsync(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, tlAdd.Handle(server, addThallium))
@@ -278,6 +286,7 @@ func TestThalliumAsync(t *testing.T) {
 }
 
 // TestThalliumTimed: a call and a call that was begun, with less time than they take.
+// parity: T25
 func TestThalliumTimed(t *testing.T) {
 	server, ep := pair(t, nil)
 	never := NewRPC[struct{}, struct{}]("never", inThallium)
@@ -295,6 +304,7 @@ func TestThalliumTimed(t *testing.T) {
 }
 
 // TestThalliumHandles sends handles inside containers, null ones among them.
+// parity: T44 T47 T48
 func TestThalliumHandles(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, tlHandles.Handle(server, func(_ context.Context, in handles) (handles, error) { return in, nil }))
@@ -324,6 +334,7 @@ func TestThalliumHandles(t *testing.T) {
 }
 
 // TestThalliumMany has 256 calls at once on one server, some of which carry more than a message holds.
+// parity: T74
 func TestThalliumMany(t *testing.T) {
 	server, ep := pair(t, nil)
 	double := NewRPC[[]int32, []int32]("double", inThallium)
@@ -347,6 +358,7 @@ func TestThalliumMany(t *testing.T) {
 }
 
 // TestThalliumPanics: a handler that panics costs its caller an answer, and nobody else.
+// parity: T31
 func TestThalliumPanics(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, tlAdd.Handle(server, func(_ context.Context, in addIn) (int32, error) {
@@ -363,6 +375,7 @@ func TestThalliumPanics(t *testing.T) {
 }
 
 // TestThalliumWidths: arguments that are too short for what is asked for are refused.
+// parity: T61
 func TestThalliumWidths(t *testing.T) {
 	server, ep := pair(t, nil)
 	wide := NewRPC[struct{ X, Y int64 }, int64]("wide", inThallium)
@@ -375,6 +388,7 @@ func TestThalliumWidths(t *testing.T) {
 
 // TestThalliumTypeNames: programs that were built to put the names of types in front of each message are told apart from
 // programs that send garbage, and from those that send strings.
+// parity: T34
 func TestThalliumTypeNames(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, tlAdd.Handle(server, addThallium))
@@ -430,6 +444,7 @@ func (x exposing) AppendProc(b []byte) (_ []byte, err error) {
 func (x *exposing) DecodeProc(b []byte) (int, error) { return x.handle.DecodeProc(b) }
 
 // TestThalliumEngineInValue: a type that writes itself may use the engine, and its handler has one.
+// parity: T09 T57
 func TestThalliumEngineInValue(t *testing.T) {
 	server, ep := pair(t, nil)
 	fetch := NewRPC[exposing, string]("fetch", inThallium)

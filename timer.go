@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/margo"
 )
 
@@ -202,6 +203,9 @@ type run struct {
 
 // Peer implements [margo.Work].
 func (r *run) Peer() string { return margo.Own }
+
+// Host implements [margo.Work].
+func (r *run) Host() hostquota.Host { return hostquota.Host{} }
 
 // Overloaded implements [margo.Work]. There is always room for a timer.
 func (r *run) Overloaded() { panic("cinnabar: a timer is refused by its pool") }

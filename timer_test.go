@@ -21,6 +21,7 @@ func timed(t *testing.T, test func(t *testing.T, e *Engine, pool *Pool)) {
 }
 
 // TestTimer fires timers in and outside pools, again and again.
+// parity: G70 T14
 func TestTimer(t *testing.T) {
 	timed(t, func(t *testing.T, e *Engine, pool *Pool) {
 		for _, make := range []func(func(context.Context)) *Timer{
@@ -53,6 +54,7 @@ func TestTimer(t *testing.T) {
 }
 
 // TestTimerCancel cancels a timer before it fires, while its run waits for a worker, and while it runs.
+// parity: G70 T14
 func TestTimerCancel(t *testing.T) {
 	timed(t, func(t *testing.T, e *Engine, pool *Pool) {
 		var runs atomic.Int32
@@ -105,6 +107,7 @@ func TestTimerCancel(t *testing.T) {
 }
 
 // TestTimerCancelMany cancels timers in all states at once, from a handler that has the worker which they need.
+// parity: G70
 func TestTimerCancelMany(t *testing.T) {
 	simulate(t, natest.Config{}, &Config{Pools: []PoolConfig{{Name: "p"}}}, func(t *testing.T, s *sim) {
 		pool := s.server.Pool("p")
@@ -141,6 +144,7 @@ func TestTimerCancelMany(t *testing.T) {
 }
 
 // TestTimerInItself has a timer's function cancel its timer, shut the engine down, and panic.
+// parity: G70
 func TestTimerInItself(t *testing.T) {
 	timed(t, func(t *testing.T, e *Engine, pool *Pool) {
 		steps := 0
@@ -197,6 +201,7 @@ func TestTimerStartedWhileItFires(t *testing.T) {
 }
 
 // TestTimerLost loses a started timer, which fires all the same.
+// parity: G70
 func TestTimerLost(t *testing.T) {
 	timed(t, func(t *testing.T, e *Engine, pool *Pool) {
 		fired := false
@@ -210,6 +215,7 @@ func TestTimerLost(t *testing.T) {
 }
 
 // TestTimerEnds checks that timers end with their engine: those that run are told, others never fire.
+// parity: G70
 func TestTimerEnds(t *testing.T) {
 	timed(t, func(t *testing.T, e *Engine, pool *Pool) {
 		var told error
@@ -235,6 +241,7 @@ func TestTimerEnds(t *testing.T) {
 }
 
 // TestTimerShutdown checks that Shutdown waits for functions that run, and that a timer keeps its pool.
+// parity: G70
 func TestTimerShutdown(t *testing.T) {
 	timed(t, func(t *testing.T, e *Engine, pool *Pool) {
 		done := false
@@ -263,6 +270,7 @@ func TestTimerOtherEngine(t *testing.T) {
 }
 
 // TestSleep has 100 handlers sleep on one worker: they end together.
+// parity: G71 G95
 func TestSleep(t *testing.T) {
 	cfg := &Config{Checksums: NoChecksums, Pools: []PoolConfig{{Name: "p", Workers: 1}}}
 	simulate(t, natest.Config{}, cfg, func(t *testing.T, s *sim) {

@@ -44,6 +44,7 @@ type move struct {
 
 	doing   *doing  // nil until admitted
 	pending leaving // see doing
+	bounded bool    // see doing
 
 	clock clock // with began: for the engine's statistics
 	began step
@@ -51,7 +52,7 @@ type move struct {
 
 // newMove takes a move from those that the engine keeps to be used again: its own, since a move has a channel, and one
 // that was made in a bubble of testing/synctest must stay there.
-func newMove(p part) *move {
+func newMove(ctx context.Context, p part) *move {
 	var m *move
 	if spare := p.spare(); spare != nil {
 		m, _ = spare.Get().(*move)
@@ -60,6 +61,10 @@ func newMove(p part) *move {
 		m = &move{segs: make([][]byte, 0, 4)}
 	}
 	m.part = p
+	_, m.bounded = ctx.Deadline()
+	if m.bounded && servingFrom(ctx) != nil {
+		m.bounded = false // because a handler whose peer moves nothing is held in vain, however far its deadline is away
+	}
 	return m
 }
 
@@ -94,7 +99,7 @@ func (m *move) admit() error {
 	}
 	m.e = m.r.ep.e
 	m.t = m.e.core.NewTransfer()
-	m.doing = m.e.doing.begin(&doing{op: m.d.op, ep: m.r.ep, bytes: m.n, pending: m.pending})
+	m.doing = m.e.doing.begin(&doing{op: m.d.op, ep: m.r.ep, bytes: m.n, pending: m.pending, transfer: m.t, bounded: m.bounded})
 	return nil
 }
 
@@ -235,7 +240,7 @@ type pendingMove struct {
 // startPending begins the transfer between b and r and returns the operation, which may be over already.
 func startPending(ctx context.Context, r RemoteBulk, d *direction, b *Bulk) *Pending[int64] {
 	n, err := r.common(d, b)
-	pm := &pendingMove{m: newMove(part{r: r, d: d, n: n})}
+	pm := &pendingMove{m: newMove(ctx, part{r: r, d: d, n: n})}
 	pm.p.op = pm
 	pm.m.pending = &pm.p
 	pm.refs.Store(1)
@@ -342,7 +347,7 @@ func (t *train) run(ctx context.Context) (int64, error) {
 func (t *train) fill(ctx context.Context) error {
 	for t.next < t.total && len(t.flying) < t.limit {
 		n := min(t.chunk, t.total-t.next)
-		m := newMove(part{t.r, t.d, t.next, n})
+		m := newMove(ctx, part{t.r, t.d, t.next, n})
 		if err := m.prepare(t.b, t.next); err != nil {
 			m.release()
 			return err

@@ -21,6 +21,7 @@ import (
 
 // The shapes of C's bulk tests: one run of bytes with offsets, few segments, many, and more than a descriptor holds in
 // place.
+// parity: H80 G62
 func TestTransferShapes(t *testing.T) {
 	p := newBulkPair(t)
 	const size = 16 << 10
@@ -70,6 +71,7 @@ func TestTransferShapes(t *testing.T) {
 }
 
 // Whatever the segments and ranges on either side, a transfer is a copy between the two runs of bytes.
+// parity: H80
 func TestTransferIsCopy(t *testing.T) {
 	p := newBulkPair(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -107,6 +109,7 @@ func TestTransferIsCopy(t *testing.T) {
 	})
 }
 
+// parity: H87
 func TestTransferSmallerSizeWins(t *testing.T) {
 	p := newBulkPair(t)
 	r := p.remote(t, expose(t, p.there, ReadWrite, []byte("Matthieu\x00")))
@@ -123,6 +126,7 @@ func TestTransferSmallerSizeWins(t *testing.T) {
 	}
 }
 
+// parity: H81 T44
 func TestTransferOfNothing(t *testing.T) {
 	p := newBulkPair(t)
 	r := p.remote(t, expose(t, p.there, ReadWrite, make([]byte, 9)))
@@ -148,6 +152,7 @@ func TestTransferOfNothing(t *testing.T) {
 	}
 }
 
+// parity: H81 T40
 func TestTransferNullAndMissing(t *testing.T) {
 	p := newBulkPair(t)
 	local := expose(t, p.here, ReadWrite, make([]byte, 9))
@@ -170,6 +175,7 @@ func TestTransferNullAndMissing(t *testing.T) {
 }
 
 // The core refuses a range beyond the end by itself, whoever asks for it.
+// parity: H82
 func TestTransferBeyondEnd(t *testing.T) {
 	p := newBulkPair(t)
 	b := expose(t, p.there, ReadWrite, make([]byte, 10))
@@ -189,6 +195,7 @@ func TestTransferBeyondEnd(t *testing.T) {
 }
 
 // Modes are checked on both sides of both directions before anything is sent.
+// parity: H71 T08
 func TestTransferModes(t *testing.T) {
 	p := newBulkPair(t)
 	for _, remote := range []Mode{ReadOnly, WriteOnly, ReadWrite} {
@@ -227,6 +234,7 @@ func checkMode(t *testing.T, err error, allowed bool) {
 }
 
 // Whoever lies to himself about the mode, the range or the key is refused by the owner, and no byte changes.
+// parity: H71
 func TestHostileInitiator(t *testing.T) {
 	p := newBulkPair(t)
 	secret := expose(t, p.there, WriteOnly, []byte("do not read"))
@@ -292,6 +300,7 @@ func claimLength(desc []byte, n uint64) {
 }
 
 // A transfer between memories of one process is a copy over segment edges, as strict as any other.
+// parity: H83
 func TestTransferWithinProcess(t *testing.T) {
 	e := bulkEngine(t, nil)
 	from := expose(t, e, ReadOnly, pieces([]byte("0123456789"), 3, 4, 3)...)
@@ -320,6 +329,7 @@ func TestTransferWithinProcess(t *testing.T) {
 	}
 }
 
+// parity: G63
 func TestStartManyThenWait(t *testing.T) {
 	p := newBulkPair(t)
 	data := noise(8 * 1000)
@@ -361,6 +371,7 @@ func TestStartWithEndedContext(t *testing.T) {
 }
 
 // Chunks put the same bytes in the same place as one transfer, whatever remains at the end.
+// parity: G65
 func TestTransferChunks(t *testing.T) {
 	p := newBulkPair(t)
 	large := int64(64 << 20)
@@ -398,6 +409,7 @@ func TestTransferChunks(t *testing.T) {
 	}
 }
 
+// parity: G65
 func TestTransferChunksRefused(t *testing.T) {
 	p := newBulkPair(t)
 	r := p.remote(t, expose(t, p.there, ReadWrite, make([]byte, 10)))
@@ -435,6 +447,7 @@ func TestTransferChunksCancelled(t *testing.T) {
 }
 
 // A frozen peer ends a transfer with the deadline; the local memory may be used again at once.
+// parity: G64 D02
 func TestTransferTimeout(t *testing.T) {
 	p := newBulkPair(t)
 	h := travel(t, expose(t, p.there, ReadWrite, make([]byte, 1000)).Handle())
@@ -459,6 +472,7 @@ func TestTransferTimeout(t *testing.T) {
 }
 
 // 64 goroutines pull disjoint parts through one handle into one Bulk.
+// parity: H89
 func TestManyPullsOfOneHandle(t *testing.T) {
 	p := newBulkPair(t)
 	const parts, size, rounds = 64, 32 << 10, 8
@@ -483,6 +497,7 @@ func TestManyPullsOfOneHandle(t *testing.T) {
 
 // Transfers that are cancelled at random times leave the memory and the connection usable. TestCancelOnTime says how soon
 // they return.
+// parity: Y01 D03
 func TestCancelAtRandomTimes(t *testing.T) {
 	p := newBulkPair(t)
 	runs := 10_000
@@ -549,6 +564,7 @@ func TestEngineCloseEndsTransfers(t *testing.T) {
 }
 
 // Neighbours in memory are one piece for the network; others are left as they are.
+// parity: D24
 func TestJoin(t *testing.T) {
 	array := []byte("0123456789")
 	other := []byte("abc")
@@ -613,6 +629,7 @@ func (m *events) take() (line string) {
 	return line
 }
 
+// parity: G86
 func TestTransferEvents(t *testing.T) {
 	var log events
 	there, here := bulkEngine(t, nil), bulkEngine(t, &Config{Monitor: &log})

@@ -1,0 +1,62 @@
+//go:build unix
+
+package cinnabar
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestRespondContext answers a client that stands still with a response that it has to fetch: the wait ends with the
+// context, and the handler's goroutine goes on.
+// parity: G36
+func TestRespondContext(t *testing.T) {
+	server := listening(t, nil)
+	calls := make(chan *Call[struct{}, largeOut], 1)
+	must(t, large.HandleCall(server, func(c *Call[struct{}, largeOut]) { calls <- c }))
+	p := spawn(t, "fetcher", server.Addr())
+	p.line(t)
+	c := soon(t, "request", calls)
+	must(t, p.cmd.Process.Signal(syscall.SIGSTOP))
+	var status syscall.WaitStatus // its threads stop one by one
+	if _, err := syscall.Wait4(p.cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
+		t.Fatalf("the client has not stopped: %v, %v", status, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	answered := make(chan error, 1)
+	go func() { answered <- c.RespondContext(ctx, largeOut{N: 1 << 20, Data: make([]byte, 1<<20)}) }()
+	err := soon(t, "answer", answered)
+	wantCode(t, err, CodeTimeout, "large")
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v is not the context's error", err)
+	}
+	wantCode(t, c.RespondContext(t.Context(), largeOut{}), CodeInvalidArg, "answered already")
+	must(t, p.cmd.Process.Signal(syscall.SIGCONT))
+	if got := p.line(t); got != "1048576" { // the memory stays lent for a while
+		t.Errorf("the client has fetched %s bytes", got)
+	}
+}
+
+// TestRespondContextInTime answers within the limit, with short and long responses and to oneself.
+// parity: G36
+func TestRespondContextInTime(t *testing.T) {
+	server, ep := pair(t, nil)
+	size := uint32(0)
+	must(t, large.HandleCall(server, func(c *Call[struct{}, largeOut]) {
+		if err := c.RespondContext(c.Context(), largeOut{N: size, Data: make([]byte, size)}); err != nil {
+			t.Error(err)
+		}
+	}))
+	for _, size = range []uint32{0, 100, 1 << 20} {
+		for _, to := range []*Endpoint{ep, server.Self()} {
+			out, err := large.Call(patient(t), to, struct{}{})
+			if err != nil || out.N != size || len(out.Data) != int(size) {
+				t.Errorf("%d bytes to %v: %d bytes, %v", size, to, len(out.Data), err)
+			}
+		}
+	}
+}
