@@ -174,7 +174,7 @@ func (k *compareSink) takeSend(ctx context.Context) error {
 	}
 	for n := int64(1); n <= count; n++ {
 		k.calls++
-		if _, err := k.received(ctx); err != nil {
+		if _, err := k.received(ctx, verbs.WCRecv); err != nil {
 			return err
 		}
 		if posted < count {

@@ -231,7 +231,7 @@ func (c *comparer) moveSend(ctx context.Context) error {
 
 // credit waits for one of the peer's empty messages.
 func (c *comparer) credit(ctx context.Context) error {
-	if _, err := c.received(ctx); err != nil {
+	if _, err := c.received(ctx, verbs.WCRecv); err != nil {
 		return err
 	}
 	return c.postRecv(verbs.RecvWR{})

@@ -152,6 +152,7 @@ func TestParseSize(t *testing.T) {
 	}
 }
 
+// parity: S01
 func TestCompareNotesNameTheKernelsCopies(t *testing.T) {
 	all := strings.Join(compareNotes, "\n")
 	for _, text := range []string{"two on every row, one on each side", "On RDMA hardware they are none"} {

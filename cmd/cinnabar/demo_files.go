@@ -59,7 +59,8 @@ func newFileExchange(dev *verbs.Device, src source) (_ *fileExchange, err error)
 	if e.path, err = os.MkdirTemp("", "cinnabar-demo-"); err != nil {
 		return nil, fmt.Errorf("make a directory for the transfers: %w", err)
 	}
-	if e.dir, err = xfer.OpenDir(e.path, xfer.DirOptions{Overwrite: true}); err != nil {
+	// The user chose the file that is sent, so its name may be any.
+	if e.dir, err = xfer.OpenDir(e.path, xfer.DirOptions{Overwrite: true, AllowDotFiles: true}); err != nil {
 		return nil, err
 	}
 	at, err := loopbackOf(dev)

@@ -189,16 +189,20 @@ func (p *demoPeer) postChunks(op demoOp, n int) error {
 // takeChunks waits for those receives and compares what they report with what
 // was agreed.
 func (p *demoPeer) takeChunks(ctx context.Context, op demoOp, n int) error {
+	want := verbs.WCRecv
+	if op == opWriteImm {
+		want = verbs.WCRecvRDMAImm
+	}
 	for off, size := range chunks(n, demoChunk) {
-		wc, err := p.received(ctx)
+		wc, err := p.received(ctx, want)
 		if err != nil {
 			return fmt.Errorf("chunk at %d: %w", off, err)
 		}
 		if got := wc.Len; op == opSendReceive && int(got) != size {
 			return fmt.Errorf("chunk at %d has %d bytes instead of %d", off, got, size)
 		}
-		if op == opWriteImm && (!wc.HasImm || int(wc.Imm) != size) {
-			return fmt.Errorf("chunk at %d came with immediate data %d (present: %t) instead of %d", off, wc.Imm, wc.HasImm, size)
+		if op == opWriteImm && int(wc.Imm) != size {
+			return fmt.Errorf("chunk at %d came with immediate data %d instead of %d", off, wc.Imm, size)
 		}
 	}
 	return nil

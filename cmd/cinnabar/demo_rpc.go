@@ -178,7 +178,7 @@ func (p *demoPeer) callsOver(ctx context.Context, x *exchange, network string) (
 	if err := errors.Join(sum.RPC.Handle(engine, s.add), demoFetch.Handle(engine, s.fetch)); err != nil {
 		return err
 	}
-	lender, err := rmem.Serve(engine, rmem.Config{Provider: demoProvider, Quota: demoRound})
+	lender, err := rmem.Serve(engine, rmem.Config{Provider: demoProvider, Quota: demoRound, HostQuota: demoRound})
 	if err != nil {
 		return err
 	}

@@ -217,6 +217,7 @@ func TestDemoFileThatChanges(t *testing.T) {
 }
 
 // A peer whose data differs is found out, with both digests.
+// parity: D28
 func TestDemoDigestMismatch(t *testing.T) {
 	a, b := pairOfTalkers(t)
 	d := &demo{talker: a}

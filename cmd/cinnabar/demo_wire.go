@@ -151,7 +151,7 @@ func (t *talker) do(ctx context.Context, wrs ...verbs.SendWR) error {
 
 // hear waits for the message that listen made room for.
 func (t *talker) hear(ctx context.Context) (message, error) {
-	wc, err := t.received(ctx)
+	wc, err := t.received(ctx, verbs.WCRecv)
 	if err != nil {
 		return message{}, err
 	}

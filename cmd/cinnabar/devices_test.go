@@ -85,6 +85,7 @@ func siw() *verbs.DeviceAttr {
 }
 
 // For the same device the output is that of rdma-core's programs.
+// parity(recorded): V02 V70
 func TestDevicesEqualC(t *testing.T) {
 	var info, table, list bytes.Buffer
 	if err := errors.Join(writeDevinfo(&info, siw(), 1, false), writeDeviceTable(&table, []*verbs.DeviceAttr{siw()}), writeDeviceList(&list, []string{"siw0"})); err != nil {
@@ -97,6 +98,7 @@ func TestDevicesEqualC(t *testing.T) {
 
 // With -v every line is one of C's, in C's order, except those about what C
 // does not know.
+// parity(recorded): V70
 func TestVerboseLinesAreThoseOfC(t *testing.T) {
 	ours := regexp.MustCompile(`^\t(max_inline_data|max_private_data|qp_types|capabilities):`)
 	c, err := os.ReadFile("testdata/siw-devinfo-v.txt")

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"cinnabar"
+	"cinnabar/internal/hostquota"
 )
 
 // infoOptions are the options of hg_info and margo-info.
@@ -33,7 +34,10 @@ func newInfo(s streams) *cobra.Command {
 		Long: `info opens an engine on each device of this machine, one after the other, and tells the
 address that it gets, or why it cannot be opened; then the address that an engine would
 choose. With an argument, such as tcp or ofi+tcp, it tries that protocol only, and fails
-if it cannot be used.`,
+if it cannot be used.
+
+The last table has the limits of what peers can make this machine hold, where a configuration
+leaves them 0, and where each comes from.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.csv && o.json {
@@ -66,6 +70,7 @@ func (o *infoOptions) run(ctx context.Context, args []string, w io.Writer) (err 
 	if err != nil || o.silent {
 		return err
 	}
+	r.Limits = defaultLimits(hostquota.Machine())
 	if o.libraries {
 		r.Libraries = libraries()
 	}
@@ -88,6 +93,7 @@ type infoReport struct {
 	Protocols   []infoLine   `json:"protocols"` // that can be used, as hg_info prints them
 	Unavailable []infoLine   `json:"unavailable"`
 	Chosen      []infoChosen `json:"chosen"`
+	Limits      []infoLimits `json:"limits"`
 	Libraries   []string     `json:"libraries,omitempty"`
 }
 
@@ -249,6 +255,12 @@ func (r *infoReport) writeTable(w io.Writer) error {
 	i = &infoWriter{w: w}
 	for _, c := range r.Chosen {
 		i.printf("\n%s chooses %s: %s\n", c.Protocol, c.Address, c.Reason)
+	}
+	t = newTable(w)
+	limits := &infoWriter{w: t}
+	r.writeLimits(limits)
+	if err := errors.Join(i.err, limits.err, t.Flush()); err != nil {
+		return err
 	}
 	if len(r.Libraries) > 0 {
 		i.printf("\nmade of %s\n", strings.Join(r.Libraries, "\n        "))

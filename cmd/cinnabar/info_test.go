@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"cinnabar"
+	"cinnabar/internal/hostquota"
 )
 
 func TestInfoExitCodes(t *testing.T) {
@@ -52,6 +53,7 @@ func TestInfoExitCodes(t *testing.T) {
 }
 
 // The formats for programs name the loopback, which every machine has.
+// parity: H06 H120 G92 D35
 func TestInfo(t *testing.T) {
 	infoOf := func(args ...string) string {
 		var o output
@@ -75,6 +77,12 @@ func TestInfo(t *testing.T) {
 	}
 	if c := r.Chosen[1]; c.Protocol != "na+sm" || c.Address != "na+sm://" || c.Reason == "" {
 		t.Errorf("chosen for shared memory: %+v", c)
+	}
+	for i, of := range []string{"engine", "software device", "receiver of files"} {
+		l := r.Limits[i]
+		if l.Of != of || l.MaxMemory <= 0 || l.MaxConnections <= 0 || l.MemorySource == "" || l.ConnectionsSource == "" {
+			t.Errorf("limits of a %s: %+v", of, l)
+		}
 	}
 	last := len(r.Protocols) - 1
 	if l := r.Protocols[last]; l != (infoLine{Specifier: "na+sm://", Class: "na", Protocol: "sm", Device: "shm", Address: "na+sm://", Runtime: l.Runtime}) || !strings.HasPrefix(l.Runtime, "na+sm://") {
@@ -101,6 +109,26 @@ func TestInfo(t *testing.T) {
 	}
 }
 
+func TestDefaultLimits(t *testing.T) {
+	got := defaultLimits(hostquota.Capacity{Memory: 2 << 30, MemorySource: "cgroup /a: memory.max", Files: 1 << 20, FilesSource: "RLIMIT_NOFILE"})
+	if e := got[0]; e.MaxMemory != 1<<30 || e.MemorySource != "half of cgroup /a: memory.max" || e.MaxConnections != 2048 || e.ConnectionsSource != "an eighth of its memory" {
+		t.Errorf("engine: %+v", e)
+	}
+	e, err := cinnabar.Listen("ofi+tcp://127.0.0.1:0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	cfg, here := e.Config(), defaultLimits(hostquota.Machine())[0]
+	if cfg.MaxMemory != here.MaxMemory || int64(cfg.MaxConnections) != here.MaxConnections {
+		t.Errorf("an engine has %d bytes and %d connections, the table %+v", cfg.MaxMemory, cfg.MaxConnections, here)
+	}
+	if d := got[1]; d.MaxConnections != (1<<20-1024)/3 || d.ConnectionsSource != "RLIMIT_NOFILE" {
+		t.Errorf("device: %+v", d)
+	}
+}
+
+// parity: G92
 func TestInfoTable(t *testing.T) {
 	r := &infoReport{Chosen: []infoChosen{{"ofi+tcp", "ofi+tcp://10.9.0.1", "the only address"}}}
 	r.add(cinnabar.Protocol{Class: "ofi", Name: "tcp", Device: "lo", Addr: "ofi+tcp://127.0.0.1"}, "ofi+tcp://127.0.0.1:40001")
@@ -109,6 +137,7 @@ func TestInfoTable(t *testing.T) {
 	r.add(cinnabar.Protocol{Class: "ofi", Name: "tcp", Device: "eth1",
 		Err: &cinnabar.Error{Op: "choose address", Addr: "eth1", Code: cinnabar.CodeAddrNotAvail, Err: errors.New("the interface is down")}}, "")
 	r.add(cinnabar.Protocol{Class: "ucx", Name: "all", Err: errors.New("there is no such transport")}, "")
+	r.Limits = []infoLimits{{"engine", 12 << 30, "half of physical memory", 510, "RLIMIT_NOFILE"}, {"receiver of files", 1 << 30, "the most by default", 64, "the most by default"}}
 	r.Libraries = []string{"go go1.26", "example.org/lib v1.2.3"}
 	var b bytes.Buffer
 	if err := r.write(&infoOptions{}, &b); err != nil {
@@ -124,6 +153,7 @@ func TestInfoTable(t *testing.T) {
 }
 
 // Where no interface can be used, the reasons are those of the interfaces.
+// parity: G92
 func TestInfoWithoutInterfaces(t *testing.T) {
 	r := &infoReport{}
 	all := []cinnabar.Protocol{{Class: "ofi", Name: "tcp", Device: "eth1", Err: errors.New("the interface is down")}}
@@ -132,6 +162,7 @@ func TestInfoWithoutInterfaces(t *testing.T) {
 }
 
 // TestInfoLog has the reasons for addresses in a file, and the modules that the program is made of in the list.
+// parity: G92
 func TestInfoLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	var o output
@@ -158,11 +189,24 @@ func TestInfoLog(t *testing.T) {
 }
 
 // TestTryFails has an engine that cannot be opened after all.
+// parity: G92 D35
 func TestTryFails(t *testing.T) {
 	p, _ := try(cinnabar.Protocol{Class: "ofi", Name: "tcp", Device: "nosuch0", Addr: "ofi+tcp://10.0.0.1"}, nil)
 	r := &infoReport{}
 	r.add(p, "")
 	if len(r.Unavailable) != 1 || r.Unavailable[0].Address != "" || !strings.Contains(r.Unavailable[0].Reason, "nosuch0") {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestReceiverLimits names RLIMIT_NOFILE as the source where it is what bounds the transfers, and only there.
+func TestReceiverLimits(t *testing.T) {
+	m := hostquota.Capacity{Memory: 1 << 40, MemorySource: "physical memory", Files: 100, FilesSource: "RLIMIT_NOFILE"}
+	if l := receiverLimits(m, m.DefaultConnections(receiverDescriptors), 1<<30); l.ConnectionsSource != "RLIMIT_NOFILE" || l.MemorySource != "the most by default" {
+		t.Errorf("%+v", l)
+	}
+	m.Files, m.Memory = 1<<20, 1<<30
+	if l := receiverLimits(m, 64, 1<<29); l.ConnectionsSource != "the most by default" || l.MemorySource != "half of physical memory" {
+		t.Errorf("%+v", l)
 	}
 }

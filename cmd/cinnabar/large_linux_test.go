@@ -19,6 +19,7 @@ const (
 
 // A file of more than 4 GiB, most of it holes, crosses in every way with equal
 // digests, and neither side holds much of it in memory.
+// parity(slow): B14 B15
 func TestLargeFile(t *testing.T) {
 	if os.Getenv(largeEnv) == "" {
 		t.Skipf("takes minutes; %s=1 runs it", largeEnv)

@@ -120,8 +120,27 @@ func (l *link) sent(ctx context.Context, n int) error {
 	return nil
 }
 
-// received waits for the next completion of the receive queue.
-func (l *link) received(ctx context.Context) (verbs.WC, error) { return l.wait(ctx, l.recvCQ) }
+// received waits for the next completion of the receive queue, which must be of the given kind.
+func (l *link) received(ctx context.Context, want verbs.WCOp) (verbs.WC, error) {
+	wc, err := l.wait(ctx, l.recvCQ)
+	if err == nil {
+		err = checkArrival(&wc, want)
+	}
+	return wc, err
+}
+
+// checkArrival refuses a receive that the peer used up in another way than it was posted for. Only of a message Len counts
+// bytes of the receive's memory: of a write with immediate data it counts bytes of the write. No peer has reason to revoke
+// a key.
+func checkArrival(wc *verbs.WC, want verbs.WCOp) error {
+	switch {
+	case wc.Op != want || wc.HasImm != (want == verbs.WCRecvRDMAImm):
+		return fmt.Errorf("the peer used a receive for %v (immediate data: %t) that was posted for %v", wc.Op, wc.HasImm, want)
+	case wc.HasInv:
+		return fmt.Errorf("the peer revoked key %#08x, which it has no reason to", wc.InvKey)
+	}
+	return nil
+}
 
 // wait takes one completion. A failed one is an error.
 func (l *link) wait(ctx context.Context, cq *verbs.CQ) (verbs.WC, error) {

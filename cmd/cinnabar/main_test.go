@@ -105,6 +105,7 @@ func wantError(t *testing.T, err error, texts ...string) {
 	}
 }
 
+// parity: V70 B47 H04
 func TestExitCodes(t *testing.T) {
 	for _, tt := range []struct {
 		args string

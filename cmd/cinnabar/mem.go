@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"cinnabar"
+	"cinnabar/internal/hostquota"
 	"cinnabar/rmem"
 )
 
@@ -35,8 +36,11 @@ has it can put bytes into the region, get them, and free it, from any machine.`,
 type memServeOptions struct {
 	provider                    uint16
 	quota, clientQuota, longest string
+	hostQuota                   string
 	lease                       time.Duration
 	strict, wipe                bool
+	copyFrom                    []string
+	limits                      engineLimits
 }
 
 func newMemServe(s streams) *cobra.Command {
@@ -44,20 +48,68 @@ func newMemServe(s streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve ADDRESS",
 		Short: "Lend memory until interrupted",
-		Args:  cobra.ExactArgs(1),
-		RunE:  func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0], s) },
+		Long: `serve listens at ADDRESS, such as tcp or ofi+tcp://127.0.0.1:7000, prints the address that
+clients need, and lends memory until it is interrupted. An ADDRESS without a host is the
+loopback address; other machines reach a server whose ADDRESS names one of this machine's.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0], s) },
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.Uint16VarP(&o.provider, "provider", "p", 0, "id of the provider")
-	f.StringVar(&o.quota, "quota", "1GiB", "bytes to lend in all")
-	f.StringVar(&o.clientQuota, "client-quota", "", "bytes to lend to one client (default: all)")
+	f.StringVar(&o.quota, "quota", "", "bytes to lend in all (default 1GiB, or half of --max-memory if that is less)")
+	f.StringVar(&o.hostQuota, "host-quota", "", "bytes to lend to the clients of one host (default: a share that leaves some for others)")
+	f.StringVar(&o.clientQuota, "client-quota", "", "bytes to lend to one client (default: as much as its host may have)")
 	f.StringVar(&o.longest, "largest", "", "bytes of the largest region (default: all that a client may have)")
 	f.DurationVar(&o.lease, "longest-lease", 24*time.Hour, "cut longer leases to this")
 	f.BoolVar(&o.strict, "strict", false, "have the server make all reads and writes itself, for clients that are not trusted over na+sm")
 	f.BoolVar(&o.wipe, "wipe", false, "overwrite all memory with zeros when it comes back")
+	f.StringArrayVar(&o.copyFrom, "copy-from", nil, "address of another server from which clients may have regions copied; may be repeated (default none)")
+	o.limits.register(f)
+	f.Lookup("max-memory").Usage = "memory that all peers together may make the server hold, of which --quota is a part (default half of the machine's, see cinnabar info)"
 	return cmd
 }
+
+// memory divides what --max-memory allows between what is lent and the engine.
+func (o *memServeOptions) memory(lent *int64, engine *cinnabar.Config) error {
+	most := engine.MaxMemory
+	if most == 0 {
+		most = hostquota.Machine().DefaultMemory()
+	}
+	if *lent == 0 {
+		*lent = min(memQuota, most/2)
+	}
+	rest := most - *lent
+	switch {
+	case engine.MaxMemory == 0 && rest < memRest: // the engine knows its least, and the user wants to lend so much
+		return nil
+	case rest <= 0:
+		return usagef("--quota %s leaves nothing of --max-memory %s for requests", sizeText(*lent), sizeText(most))
+	}
+	engine.MaxMemory = rest
+	return nil
+}
+
+// sources returns the rule that lets clients have regions copied from the servers of --copy-from, nil for none.
+func (o *memServeOptions) sources(ctx context.Context, e *cinnabar.Engine) (func(server string) bool, error) {
+	if len(o.copyFrom) == 0 {
+		return nil, nil
+	}
+	allowed := map[string]bool{}
+	for _, address := range o.copyFrom {
+		ep, err := e.Lookup(ctx, address)
+		if err != nil {
+			return nil, fmt.Errorf("--copy-from %s: %w", address, err)
+		}
+		allowed[ep.String()] = true
+	}
+	return func(server string) bool { return allowed[server] }, nil
+}
+
+const (
+	memQuota = 1 << 30  // bytes to lend, where the machine has that much
+	memRest  = 64 << 20 // bytes that are left for requests unless --max-memory says otherwise
+)
 
 // config checks the options.
 func (o *memServeOptions) config() (cfg rmem.Config, err error) {
@@ -65,7 +117,7 @@ func (o *memServeOptions) config() (cfg rmem.Config, err error) {
 	for _, size := range []struct {
 		option, text string
 		to           *int64
-	}{{"quota", o.quota, &cfg.Quota}, {"client-quota", o.clientQuota, &cfg.ClientQuota}, {"largest", o.longest, &cfg.Largest}} {
+	}{{"quota", o.quota, &cfg.Quota}, {"host-quota", o.hostQuota, &cfg.HostQuota}, {"client-quota", o.clientQuota, &cfg.ClientQuota}, {"largest", o.longest, &cfg.Largest}} {
 		if size.text == "" {
 			continue
 		}
@@ -84,11 +136,21 @@ func (o *memServeOptions) run(ctx context.Context, address string, s streams) er
 	if err != nil {
 		return err
 	}
-	e, err := cinnabar.Listen(address, nil)
+	engine, err := o.limits.config()
+	if err != nil {
+		return err
+	}
+	if err := o.memory(&cfg.Quota, engine); err != nil {
+		return err
+	}
+	e, err := cinnabar.Listen(address, engine)
 	if err != nil {
 		return err
 	}
 	defer shut(e)
+	if cfg.CopyFrom, err = o.sources(ctx, e); err != nil {
+		return err
+	}
 	srv, err := rmem.Serve(e, cfg)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 )
 
 // TestMemCost prints every size in every way, as a table and as JSON.
+// parity: S11
 func TestMemCost(t *testing.T) {
 	wantRun(t, 0, []string{"mem", "cost", "--most", "10KiB"}, "4.0 KiB ", "10 KiB ", "registered once", "registered 2 times")
 	var r costReport
@@ -25,6 +26,7 @@ func TestMemCost(t *testing.T) {
 }
 
 // TestOwnAddress finds where a device can be reached from its own machine.
+// parity: S11
 func TestOwnAddress(t *testing.T) {
 	for want, addrs := range map[string][]string{
 		"127.0.0.1": {}, "10.9.0.1": {"fe80::1", "10.9.0.1", "fd09::1"}, "fd09::1": {"fd09::1", "10.9.0.1"},
@@ -44,6 +46,7 @@ func TestOwnAddress(t *testing.T) {
 }
 
 // TestMemCostRegistrations counts registrations: those of the pool and the cache do not grow with the transfers.
+// parity: S11
 func TestMemCostRegistrations(t *testing.T) { eachDevice(t, testMemCostRegistrations) }
 
 func testMemCostRegistrations(t *testing.T, open func(*testing.T) *verbs.Device) {

@@ -8,10 +8,13 @@ import (
 	"strings"
 	"testing"
 
+	"cinnabar"
+	"cinnabar/internal/hostquota"
 	"cinnabar/rmem"
 )
 
 // TestMemCommands borrows a region, puts a file into it, gets it back in parts, and frees it, each with a command of its own.
+// parity: S21
 func TestMemCommands(t *testing.T) {
 	e := serving(t, nil)
 	srv, err := rmem.Serve(e, rmem.Config{Provider: 3, Quota: 10 << 20})
@@ -65,6 +68,7 @@ func TestMemCommands(t *testing.T) {
 }
 
 // TestMemOnce hands a secret over: its owner puts it, whoever has the handle gets it, once.
+// parity: Y10
 func TestMemOnce(t *testing.T) {
 	e := serving(t, nil)
 	srv, err := rmem.Serve(e, rmem.Config{})
@@ -97,6 +101,7 @@ func TestMemOnce(t *testing.T) {
 }
 
 // TestMemTooMuch writes what fits, and says what does not.
+// parity: S21
 func TestMemTooMuch(t *testing.T) {
 	e := serving(t, nil)
 	srv, err := rmem.Serve(e, rmem.Config{})
@@ -128,5 +133,64 @@ func TestMemPieces(t *testing.T) {
 	}
 	if got, err := pieceLen(true, 1<<60); err == nil || !strings.Contains(err.Error(), "--size") {
 		t.Errorf("%d, %v", got, err)
+	}
+}
+
+// TestMemServeMemory divides --max-memory, which counts what is lent too.
+func TestMemServeMemory(t *testing.T) {
+	half := hostquota.Machine().DefaultMemory()
+	for _, c := range []struct{ quota, most, lent, rest int64 }{
+		{0, 64 << 20, 32 << 20, 32 << 20}, {0, 4 << 30, 1 << 30, 3 << 30}, {16 << 20, 64 << 20, 16 << 20, 48 << 20}, {half, 0, half, 0},
+	} {
+		lent, engine := c.quota, cinnabar.Config{MaxMemory: c.most}
+		if err := new(memServeOptions).memory(&lent, &engine); err != nil || lent != c.lent || engine.MaxMemory != c.rest {
+			t.Errorf("%+v: %d lent, %d for the engine, %v", c, lent, engine.MaxMemory, err)
+		}
+	}
+	var o output
+	if code := run(t.Context(), strings.Fields("mem serve ofi+tcp://127.0.0.1:0 --max-memory 64MiB --quota 64MiB"), o.streams()); code != exitUsage || !strings.Contains(o.err.String(), "leaves nothing") {
+		t.Errorf("exit code %d: %s", code, &o.err)
+	}
+}
+
+// TestMemCopyFrom has the rule of --copy-from admit the servers that it names, and none without it.
+func TestMemCopyFrom(t *testing.T) {
+	e, source := serving(t, nil), serving(t, nil)
+	srv, err := rmem.Serve(source, rmem.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shut(srv)
+	c := &memServeOptions{copyFrom: []string{source.Addr()}}
+	allowed, err := c.sources(t.Context(), e)
+	if err != nil || !allowed(source.Addr()) || allowed(e.Addr()) {
+		t.Errorf("the rule is wrong, %v", err)
+	}
+	if allowed, err := new(memServeOptions).sources(t.Context(), e); allowed != nil || err != nil {
+		t.Errorf("a rule without --copy-from, %v", err)
+	}
+	var o output
+	if code := run(t.Context(), strings.Fields("mem serve ofi+tcp://127.0.0.1:0 --copy-from nonsense"), o.streams()); code == 0 || !strings.Contains(o.err.String(), "--copy-from nonsense") {
+		t.Errorf("exit code %d: %s", code, &o.err)
+	}
+}
+
+// The limits of the commands' servers are those of their engines.
+func TestEngineLimits(t *testing.T) {
+	for _, args := range []string{
+		"perf serve ofi+tcp://127.0.0.1:0 --max-connections -1", "mem serve ofi+tcp://127.0.0.1:0 --max-memory much", "mem serve ofi+tcp://127.0.0.1:0 --max-memory 0",
+	} {
+		var o output
+		if code := run(t.Context(), strings.Fields(args), o.streams()); code != exitUsage {
+			t.Errorf("%s: exit code %d: %s", args, code, &o.err)
+		}
+	}
+	cfg, err := (&engineLimits{memoryText: "64MiB", connections: 9}).config()
+	if err != nil || cfg.MaxMemory != 64<<20 || cfg.MaxConnections != 9 {
+		t.Errorf("%+v, %v", cfg, err)
+	}
+	var o output
+	if code := run(t.Context(), strings.Fields("mem serve ofi+tcp://127.0.0.1:0 --max-memory 1MiB"), o.streams()); code != exitFailure || !strings.Contains(o.err.String(), "MaxMemory") {
+		t.Errorf("too little memory: exit code %d: %s", code, &o.err)
 	}
 }

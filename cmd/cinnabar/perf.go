@@ -73,7 +73,8 @@ func newPerfServe(s streams) *cobra.Command {
 		Use:   "serve ADDRESS",
 		Short: "Serve perf's clients, and Mercury's",
 		Long: `serve listens at ADDRESS, such as tcp or ofi+tcp://127.0.0.1:0, prints the address that
-clients need, and serves until a client says that it is done.
+clients need, and serves until a client says that it is done. An ADDRESS without a host is
+the loopback address; other machines reach a server whose ADDRESS names one of this machine's.
 
 With --classes there are so many servers in this process, at as many addresses, which count up
 from a port that ADDRESS names. Clients spread their calls over them.`,
@@ -101,6 +102,7 @@ from a port that ADDRESS names. Clients spread their calls over them.`,
 	f.BoolVar(&o.bidirectional, "bidirectional", false, "send the data of rate's calls back; the client needs the option too")
 	f.StringVar(&o.memoryText, "memory", "4GiB", "memory for all clients' transfers together")
 	f.DurationVar(&o.timeout, "timeout", perfTimeout, "for the transfers of one call; a client that is frozen ends them with an error")
+	o.limits.register(f)
 	return cmd
 }
 

@@ -19,6 +19,7 @@ func freeze(t *testing.T, cmd *exec.Cmd) {
 }
 
 // A client does not wait for ever for a server that is frozen, whether that happens in a measurement or before it.
+// parity: H121
 func TestPerfServerFrozen(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{"rate --clients 2 --inflight 4", "bw-write --size 1MiB"} {
@@ -48,6 +49,7 @@ func wantTimeout(t *testing.T, code int, o *output, address string) {
 }
 
 // A server's transfers to and from a client that is frozen end: the server can end itself in time.
+// parity: H121
 func TestPerfClientFrozen(t *testing.T) {
 	t.Parallel()
 	for _, op := range []string{"bw-read", "bw-write"} {

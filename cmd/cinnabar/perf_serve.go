@@ -30,6 +30,7 @@ type perfServeOptions struct {
 	keep          bool // go on after a client's DONE
 	verify        bool // of rate's data
 	bidirectional bool // rate's answers carry the data back
+	limits        engineLimits
 }
 
 // runPerfServe serves until a client is done, or ctx ends.
@@ -80,7 +81,11 @@ func listenPerf(o *perfServeOptions, class int, memory *perfMemory) (*perfServer
 	if err != nil {
 		return nil, err
 	}
-	engine, err := cinnabar.Listen(address, nil)
+	cfg, err := o.limits.config()
+	if err != nil {
+		return nil, err
+	}
+	engine, err := cinnabar.Listen(address, cfg)
 	if err != nil {
 		return nil, err
 	}

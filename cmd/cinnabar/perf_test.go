@@ -141,6 +141,7 @@ func TestPerfSizes(t *testing.T) {
 	}
 }
 
+// parity: H122
 func TestPerfExitCodes(t *testing.T) {
 	for _, tt := range []struct {
 		args string
@@ -267,6 +268,7 @@ func TestPerfClassAddress(t *testing.T) {
 }
 
 // Handles are numbered over all clients and go to the servers in turn, as hg_perf_set_handles has it.
+// parity: H122
 func TestPerfTargets(t *testing.T) {
 	servers := []*cinnabar.Endpoint{new(cinnabar.Endpoint), new(cinnabar.Endpoint), new(cinnabar.Endpoint)}
 	type place struct{ Handle, Server, Number uint32 }
@@ -284,6 +286,7 @@ func TestPerfTargets(t *testing.T) {
 	}
 }
 
+// parity: D28
 func TestPerfVerifyFindsWrongPush(t *testing.T) {
 	p := newPerfPair(t, perfServeOptions{}, perfOptions{sizes: []int64{4096}, transfers: 2, inflight: 2, verify: true})
 	c := p.prepare(t, prepareBwRead)
@@ -300,6 +303,7 @@ func TestPerfVerifyFindsWrongPush(t *testing.T) {
 	wantError(t, p.run.checked(t.Context(), c, 4096, newStopwatch()), "wrong data", "integer 10 is 11")
 }
 
+// parity: D28
 func TestPerfVerifyFindsWrongPull(t *testing.T) {
 	p := newPerfPair(t, perfServeOptions{}, perfOptions{sizes: []int64{4096}, verify: true})
 	c := p.prepare(t, prepareBwWrite).(*bulkCaller)

@@ -55,6 +55,14 @@ func (o verbsOp) fetches() bool { return o == verbsRead || o == verbsAtomic }
 // received reports whether the operation uses up a receive of the peer's.
 func (o verbsOp) received() bool { return o == verbsSend || o == verbsWriteImm }
 
+// arrival is how a received operation uses up a receive.
+func (o verbsOp) arrival() verbs.WCOp {
+	if o == verbsWriteImm {
+		return verbs.WCRecvRDMAImm
+	}
+	return verbs.WCRecv
+}
+
 // verbsOptions are the options of perf verbs.
 type verbsOptions struct {
 	peer, listen     string // HOST[:PORT] of the server, "" on the server itself; where it listens
@@ -120,7 +128,7 @@ func (o *verbsOptions) register(f *pflag.FlagSet) {
 	f.IntVar(&o.every, "signal-every", 0, "requests that share a completion (default a quarter of --depth, at most "+strconv.Itoa(verbsMaxSignal)+")")
 	f.BoolVar(&o.events, "events", false, "sleep until a completion event comes (default: poll)")
 	deviceFlag(f, &o.device)
-	f.StringVar(&o.listen, "listen", ":"+verbsPort, "server: address, HOST:PORT; without HOST every address, port 0 is a free one")
+	f.StringVar(&o.listen, "listen", listenHost+":"+verbsPort, "server: address, HOST:PORT; "+listenForms)
 	f.BoolVar(&o.keep, "keep", false, "server: go on serving when a client is done")
 	f.DurationVar(&o.timeout, "timeout", perfTimeout, "give the other side up that says nothing for so long")
 	f.BoolVar(&o.json, "json", false, "print a JSON object for each size")
@@ -232,6 +240,14 @@ func (o *verbsOptions) group(size int64) int {
 		return o.every
 	}
 	return int(max(1, min(int64(o.depth/4), verbsMaxSignal, verbsGroupBytes/size)))
+}
+
+// listenAddr is serverAddr with the loopback address where text names no host.
+func listenAddr(text string) string {
+	if port, ok := strings.CutPrefix(text, ":"); text == "" || ok && !strings.Contains(port, ":") {
+		text = listenHost + text
+	}
+	return serverAddr(text)
 }
 
 // serverAddr is HOST[:PORT] with the port filled in. An IPv6 address with a port stands in brackets.

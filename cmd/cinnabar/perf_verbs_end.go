@@ -195,6 +195,9 @@ func (e *verbsEnd) take(n int) error {
 		case err != nil:
 			return e.cause(err)
 		case wc.Op.IsRecv():
+			if err := checkArrival(wc, e.o.op.arrival()); err != nil {
+				return err
+			}
 			e.received++
 			e.owed++
 		default:

@@ -9,6 +9,7 @@ import (
 )
 
 // What a client may say that is no part of the conversation ends it, with a reason, and costs no memory.
+// parity: V78
 func TestPerfVerbsHostileClient(t *testing.T) {
 	for name, tt := range map[string]struct{ says, want string }{
 		"no JSON":          {"size=64\n", "not understood"},

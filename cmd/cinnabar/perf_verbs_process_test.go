@@ -44,6 +44,7 @@ func verbsLines(t *testing.T, args ...string) []verbsLine {
 	return got
 }
 
+// parity: V76 V77
 func TestPerfVerbsTwoProcesses(t *testing.T) {
 	for _, tt := range []struct {
 		args  string
@@ -97,6 +98,7 @@ func checkVerbsLine(t *testing.T, l verbsLine, size int64, latency bool) {
 }
 
 // What is printed is what was measured: 1 MiB, a thousand times, in MiB/s, against the clock on the wall.
+// parity: V76 V77
 func TestPerfVerbsUnits(t *testing.T) {
 	count := 1000
 	if raceEnabled {
@@ -136,6 +138,7 @@ func TestPerfVerbsUnits(t *testing.T) {
 }
 
 // Both sides name every option that differs, and end.
+// parity: V76 V78
 func TestPerfVerbsMismatch(t *testing.T) {
 	for _, tt := range []struct{ server, client, want string }{
 		{"--op write", "--op read", "op"},

@@ -29,7 +29,7 @@ func runPerfVerbs(ctx context.Context, o *verbsOptions, s streams) (err error) {
 		return verbsClient(ctx, dev, o, s)
 	}
 	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", o.listen)
+	l, err := lc.Listen(ctx, "tcp", listenAddr(o.listen))
 	if err != nil {
 		return fmt.Errorf("--listen %s: %w", o.listen, err)
 	}
@@ -77,9 +77,9 @@ func verbsServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *verb
 		case known && !o.keep:
 			return err
 		case !known:
-			s.notef("perf verbs: %s: %s; is it a cinnabar perf verbs?\n", c.RemoteAddr(), oneLine(err))
+			s.notePeer(c.RemoteAddr(), "perf verbs: %s: %s; is it a cinnabar perf verbs?", c.RemoteAddr(), printable(oneLine(err)))
 		case err != nil:
-			s.notef("perf verbs: client %s: %s\n", c.RemoteAddr(), printable(oneLine(err)))
+			s.notePeer(c.RemoteAddr(), "perf verbs: client %s: %s", c.RemoteAddr(), printable(oneLine(err)))
 		}
 	}
 }

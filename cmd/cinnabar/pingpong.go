@@ -207,6 +207,9 @@ func (b *bouncer) completed(wc *verbs.WC) error {
 	case pingpongSendID:
 		b.sends++
 	case pingpongRecvID:
+		if err := checkArrival(wc, verbs.WCRecv); err != nil {
+			return fmt.Errorf("%w; is the other side a pingpong?", err)
+		}
 		if got := int(wc.Len) - b.header; got != b.o.size {
 			return fmt.Errorf("received a message of %d bytes instead of %d; is the other side a pingpong with the same size?", got, b.o.size)
 		}

@@ -78,7 +78,7 @@ func (b *bouncer) serve(ctx context.Context, dev *verbs.Device, l net.Listener, 
 		if _, differ := errors.AsType[*verbs.MismatchError](err); differ || b.attempted || ctx.Err() != nil {
 			return err
 		}
-		s.notef("pingpong: %s: %s; is it a cinnabar pingpong?\n", c.RemoteAddr(), oneLine(err))
+		s.notePeer(c.RemoteAddr(), "pingpong: %s: %s; is it a cinnabar pingpong?", c.RemoteAddr(), printable(oneLine(err)))
 	}
 }
 

@@ -101,6 +101,7 @@ func want(t *testing.T, c net.Conn, text string) string {
 	return string(b[:n])
 }
 
+// parity: V71
 func TestPingpongForeignServer(t *testing.T) {
 	b := newHandBouncer(t, pingpongDefaults())
 	ours, c := tcpPair(t)
@@ -121,6 +122,7 @@ func TestPingpongForeignServer(t *testing.T) {
 	}
 }
 
+// parity: V71
 func TestPingpongForeignClient(t *testing.T) {
 	o := pingpongDefaults()
 	o.gid = 3
@@ -147,6 +149,7 @@ func TestPingpongForeignClient(t *testing.T) {
 }
 
 // Two of ours compare their settings behind the exchange.
+// parity: V71
 func TestPingpongByHandSettings(t *testing.T) {
 	for name, differ := range map[string]bool{"same": false, "different": true} {
 		t.Run(name, func(t *testing.T) {

@@ -72,7 +72,10 @@ func newPingpong(s streams) *cobra.Command {
 The sides find each other over plain TCP. On iWARP that exchange carries
 address and port, and the connection manager connects. On InfiniBand and RoCE
 it is that of rdma-core's ibv_rc_pingpong, ibv_uc_pingpong and ibv_ud_pingpong,
-which may be the other side.`,
+which may be the other side.
+
+A server listens on every address of this machine, as those programs do, until its one
+client has come.`,
 		Example: "  cinnabar pingpong &\n  cinnabar pingpong localhost\n  cinnabar pingpong -d mlx5_0 --transport ud -s 1024 server",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

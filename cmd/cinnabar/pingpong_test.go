@@ -83,6 +83,7 @@ var pingpongLines = regexp.MustCompile(`^  local address:  LID 0x[0-9a-f]{4}, QP
 [0-9]+ iters in [0-9]+\.[0-9]{2} seconds = [0-9]+\.[0-9]{2} usec/iter
 $`)
 
+// parity: V71
 func TestPingpongOutput(t *testing.T) { eachDevice(t, testPingpongOutput) }
 
 func testPingpongOutput(t *testing.T, open func(*testing.T) *verbs.Device) {
@@ -113,6 +114,7 @@ func testPingpongOutput(t *testing.T, open func(*testing.T) *verbs.Device) {
 	}
 }
 
+// parity: V71 V78
 func TestPingpongSettingsMismatch(t *testing.T) { eachDevice(t, testPingpongSettingsMismatch) }
 
 func testPingpongSettingsMismatch(t *testing.T, open func(*testing.T) *verbs.Device) {

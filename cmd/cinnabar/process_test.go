@@ -55,6 +55,7 @@ func runProcess(t *testing.T, args ...string) (int, *output) {
 	return exitOf(t, cmd), o
 }
 
+// parity: S22
 func TestDemoTwoProcesses(t *testing.T) {
 	code, o := runProcess(t, "demo")
 	if code != 0 || o.err.Len() != 0 {
@@ -105,6 +106,7 @@ func TestDemoFilesOfEverySize(t *testing.T) {
 	}
 }
 
+// parity: S01
 func TestCompareTwoProcesses(t *testing.T) {
 	code, o := runProcess(t, "compare", "--size", "16MiB", "--json")
 	if code != 0 {
@@ -189,6 +191,7 @@ func freePort(t *testing.T) string {
 	}
 }
 
+// parity: V71
 func TestPingpongTwoProcesses(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -279,6 +282,7 @@ func TestPingpongMismatchTwoProcesses(t *testing.T) {
 	}
 }
 
+// parity: V73
 func TestRpingTwoProcesses(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		t.Run(host, func(t *testing.T) {

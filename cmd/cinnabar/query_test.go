@@ -44,6 +44,7 @@ func wantRun(t *testing.T, code int, args []string, text ...string) *output {
 	return &o
 }
 
+// parity: G45
 func TestQueryCommand(t *testing.T) {
 	server := serving(t, &cinnabar.Config{AllowQuery: true, Pools: []cinnabar.PoolConfig{{Name: "disk", Workers: 3}}})
 	p, err := server.Provider(42, "yokan")
@@ -97,6 +98,7 @@ func TestQueryCommandFails(t *testing.T) {
 	}
 }
 
+// parity: G07
 func TestShutdownCommand(t *testing.T) {
 	server := serving(t, &cinnabar.Config{AllowRemoteShutdown: true})
 	wantRun(t, 0, []string{"shutdown", server.Addr()}, server.Addr()+" shuts down\n")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"cinnabar/internal/audit"
 	"cinnabar/verbs"
 	"cinnabar/xfer"
 )
@@ -17,6 +18,9 @@ type recvOptions struct {
 	transferOptions
 	listen, dir string
 	once        bool
+	places      int
+	memoryText  string
+	memory      int64 // of memoryText; 0: the default
 	storage     xfer.DirOptions
 }
 
@@ -29,20 +33,24 @@ func newRecv(s streams) *cobra.Command {
 and stores them in one directory; nothing outside of it is touched. A file gets
 its name when it is complete; until then, and after a failed transfer with
 --keep-partial, it is called .cinnabar-*.part. What goes wrong with one sender is
-printed and concerns no other.
+printed, in some lines a minute for each host, and concerns no other. A file under its own name is whole, but not after a
+power cut unless --fsync is given.
 
 With --once it ends with the first file that it has begun to store, and the exit
 code is that of this file. Requests that are refused before, because of their
 name, say, are printed and do not count.
 
-Senders are not asked who they are, and what they send is not encrypted: listen
-where only those can connect who may write into the directory.
+Senders are not asked who they are, and what they send is not encrypted. So recv
+listens on this machine's loopback address unless --listen names another one, takes
+no names that begin with a dot, and drops execute bits. 0.0.0.0 stands for every
+IPv4 address, [::] for every address: choose one that only
+hosts can reach whose users may write into the directory.
 
 The exit code after an interrupt is 0 if no transfer was cut short by it.`,
-		Example: "  cinnabar recv --dir /tmp/in\n  cinnabar recv --listen '[::1]:7000' --once",
+		Example: "  cinnabar recv --dir /tmp/in\n  cinnabar recv --listen 192.0.2.1 --dir /tmp/in\n  cinnabar recv --listen '[::1]:7000' --once",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(); err != nil {
+			if err := o.checkLimits(); err != nil {
 				return err
 			}
 			return runRecv(cmd.Context(), o, s)
@@ -50,15 +58,38 @@ The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.listen, "listen", ":"+transferPort, "address, HOST:PORT; without HOST every address, port 0 is a free one")
+	f.StringVar(&o.listen, "listen", listenHost+":"+transferPort, "address, HOST:PORT; "+listenForms)
 	f.StringVar(&o.dir, "dir", ".", "directory for the files")
 	f.BoolVar(&o.once, "once", false, "end with the first file that is begun, with its success or failure")
 	f.BoolVar(&o.storage.Overwrite, "overwrite", false, "replace files of the same name, which are refused otherwise")
-	f.BoolVar(&o.storage.Sync, "fsync", false, "have each file on the disk before its sender is told so")
+	f.BoolVar(&o.storage.Sync, "fsync", false, "have each file on the disk before its name and the sender's success")
 	f.BoolVar(&o.storage.KeepPartial, "keep-partial", false, "keep what came of failed transfers")
 	f.BoolVar(&o.storage.IgnoreMeta, "no-preserve", false, "do not apply the modes and times of send --preserve")
+	f.BoolVar(&o.storage.AllowDotFiles, "allow-dotfiles", false, "take names that begin with a dot")
+	f.BoolVar(&o.storage.AllowExec, "allow-exec", false, "apply the execute bits of send --preserve")
+	f.IntVar(&o.places, "max-connections", 0, "transfers at once, of which one host gets a part (default 64, see cinnabar info)")
+	f.StringVar(&o.memoryText, "max-memory", "", "memory for the buffers of all transfers (default half of the machine's, at most 1GiB, see cinnabar info)")
 	o.register(f)
 	return cmd
+}
+
+// The least and the most of --max-connections and --max-memory.
+const (
+	recvMostPlaces  = 1 << 20
+	recvLeastMemory = 4 << 10
+)
+
+// checkLimits refuses limits that are out of range.
+func (o *recvOptions) checkLimits() (err error) {
+	if o.places < 0 || o.places > recvMostPlaces {
+		return usagef("invalid --max-connections %d: 1 to %d, 0 for the default", o.places, recvMostPlaces)
+	}
+	if o.memoryText != "" {
+		if o.memory, err = parseSize("--max-memory", o.memoryText, recvLeastMemory, 1<<62); err != nil {
+			return err
+		}
+	}
+	return o.check()
 }
 
 // runRecv receives files into the directory.
@@ -78,15 +109,18 @@ func runRecv(ctx context.Context, o *recvOptions, s streams) (err error) {
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	l, err := listenAny(dev, addrs)
+	if err != nil && o.device != "" && o.device != softwareDevice && addrs[0].Addr().IsLoopback() {
+		err = fmt.Errorf("%w; device %s has no loopback address, so --listen must name one of its own", err, o.device)
+	}
 	if err != nil {
 		return err
 	}
 	defer shut(l)
-	r := &receiving{o: o, r: newReporter(recvWords, o.json, s)}
+	r := newReceiving(o, s)
 	if err := r.announce(l); err != nil {
 		return err
 	}
-	server := &xfer.Receiver{Open: dir.Open, Timeout: o.timeout,
+	server := &xfer.Receiver{Open: dir.Open, Timeout: o.timeout, MaxConnections: o.places, MaxMemory: o.memory,
 		Progress: func() xfer.Progress { return r.r.watch() }}
 	if o.once {
 		return r.one(ctx, server, l)
@@ -99,6 +133,12 @@ type receiving struct {
 	o   *recvOptions
 	r   *reporter
 	cut atomic.Bool // a transfer failed because the program was to end
+}
+
+func newReceiving(o *recvOptions, s streams) *receiving {
+	r := &receiving{o: o, r: newReporter(recvWords, o.json, s)}
+	r.r.starts = audit.NewLimiter()
+	return r
 }
 
 // announce says where files are waited for.
@@ -121,7 +161,7 @@ func (r *receiving) one(ctx context.Context, server *xfer.Receiver, l *verbs.Lis
 			continue
 		}
 		if err != nil {
-			err = r.r.explain(err)
+			err = r.explain(err)
 		}
 		return errors.Join(err, r.r.finished("", res, err))
 	}
@@ -158,14 +198,28 @@ func (r *receiving) all(ctx context.Context, server *xfer.Receiver, l *verbs.Lis
 	return nil
 }
 
+// explain adds the remedy to a failure, and the directory if the failure is one of the disk.
+func (r *receiving) explain(err error) error {
+	x, ok := errors.AsType[*xfer.Error](err)
+	err = r.r.explain(err)
+	if ok && x.Code == xfer.CodeStorage && !x.Remote {
+		return fmt.Errorf("%w; this --dir is %s", err, r.o.dir)
+	}
+	return err
+}
+
 // done prints how one transfer went.
 func (r *receiving) done(ctx context.Context, res xfer.Result, err error) {
 	if err != nil {
 		if ctx.Err() != nil {
 			r.cut.Store(true)
 		}
-		err = r.r.explain(err)
-		r.r.notef("%s", printable(oneLine(err)))
+		more, ok := mayPrint(res.Peer)
+		if !ok {
+			return
+		}
+		err = r.explain(err)
+		r.r.notef("%s%s", printable(oneLine(err)), more)
 	}
 	if err := r.r.finished("", res, err); err != nil {
 		r.r.notef("print the result: %s", err)

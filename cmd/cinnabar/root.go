@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"cinnabar"
 )
 
 // run carries out one command line and returns the exit code. An error is
@@ -72,7 +74,7 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 }
 
 // version describes the build: the module's version, the commit where the
-// build knows it, the toolchain and the platform.
+// build knows it, the toolchain and the platform, and the version of Mercury's headers.
 func version() string {
 	v, commit := "(devel)", ""
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -85,5 +87,5 @@ func version() string {
 			}
 		}
 	}
-	return fmt.Sprintf("%s%s %s %s/%s", v, commit, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("%s%s %s %s/%s, Mercury protocol %d", v, commit, runtime.Version(), runtime.GOOS, runtime.GOARCH, cinnabar.MercuryProtocol)
 }

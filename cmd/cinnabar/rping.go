@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 
 	"cinnabar/verbs"
@@ -78,7 +79,7 @@ func rpingServeAll(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o 
 		clients.Go(func() {
 			defer func() { <-free }()
 			if err := rpingServe(ctx, dev, r, o, s); err != nil {
-				s.notef("rping: client %s: %s\n", r.RemoteAddr(), oneLine(err))
+				s.notePeer(net.TCPAddrFromAddrPort(r.RemoteAddr()), "rping: client %s: %s", r.RemoteAddr(), printable(oneLine(err)))
 			}
 		})
 	}
@@ -153,7 +154,7 @@ func (e *rpingEnd) repost(slot uint64) error {
 func (e *rpingEnd) message(ctx context.Context) (advert, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, e.o.idle, fmt.Errorf("the peer has sent nothing for %v", e.o.idle))
 	defer cancel()
-	wc, err := e.received(ctx)
+	wc, err := e.received(ctx, verbs.WCRecv)
 	if err != nil {
 		return advert{}, err
 	}
@@ -235,7 +236,7 @@ func (e *rpingEnd) serveRound(ctx context.Context) error {
 	}
 	ping := e.data.Bytes()[:source.size]
 	if e.o.verbose {
-		if _, err := fmt.Fprintf(e.s.out, "server ping data: %s\n", pingText(ping)); err != nil {
+		if _, err := fmt.Fprintf(e.s.out, "server ping data: %s\n", printable(string(pingText(ping)))); err != nil {
 			return err
 		}
 	}
@@ -302,7 +303,7 @@ func (e *rpingEnd) ping(ctx context.Context, n int32) error {
 		return fmt.Errorf("data mismatch in round %d: the server wrote back other bytes than it read", n)
 	}
 	if e.o.verbose {
-		if _, err := fmt.Fprintf(e.s.out, "ping data: %s\n", pingText(e.data.Bytes())); err != nil {
+		if _, err := fmt.Fprintf(e.s.out, "ping data: %s\n", printable(string(pingText(e.data.Bytes())))); err != nil {
 			return err
 		}
 	}

@@ -35,7 +35,10 @@ func newRping(s streams) *cobra.Command {
 		Use:   "rping -s | -c -a ADDR",
 		Short: "Read and write rounds against a peer, on the wire of rdma-core's rping",
 		Long: `rping keeps reading from and writing to a client's memory. It speaks to
-rdma-core's rping in both roles. Server and client need the same -S.`,
+rdma-core's rping in both roles. Server and client need the same -S.
+
+Without -a a server listens on every IPv4 address of this machine, as the C program does,
+and serves any host that reaches it. -a 127.0.0.1 keeps other machines out.`,
 		Example: "  cinnabar rping -s -v &\n  cinnabar rping -c -a 127.0.0.1 -V -C 10",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -33,6 +33,7 @@ func captured(t testing.TB) map[string][]byte {
 	return messages
 }
 
+// parity(recorded): V73
 func TestAdvertOfCapture(t *testing.T) {
 	for name, want := range map[string]advert{
 		"source 0":  {verbs.RemoteAddr{Addr: 0x55ac42099010, RKey: 0x6d51b500}, 3000},
@@ -55,6 +56,7 @@ func TestAdvertOfCapture(t *testing.T) {
 	}
 }
 
+// parity(recorded): V73
 func TestPingDataOfCapture(t *testing.T) {
 	for n := range int32(2) {
 		want := captured(t)[fmt.Sprintf("data %d", n)]
@@ -171,6 +173,40 @@ func testRpingOutput(t *testing.T, open func(*testing.T) *verbs.Device) {
 	}
 }
 
+// A peer's ping data may hold control sequences of a terminal.
+func TestRpingPrintsNoControlCharacters(t *testing.T) {
+	dev, out := memory(t, 0), &output{}
+	l := rpingListen(t, dev)
+	server := rpingOptions{server: true, size: 64, verbose: true, idle: rpingIdle}
+	client := rpingOptions{client: true, size: 64, idle: rpingIdle, addr: l.Addr()}
+	errS, errC := both(
+		func() error { return rpingServer(t.Context(), dev, l, &server, out.streams()) },
+		func() error {
+			e, err := newRpingEnd(dev, &client, (&output{}).streams())
+			if err != nil {
+				return err
+			}
+			if err := e.dial(t.Context(), l.Addr(), e.param()); err != nil {
+				return errors.Join(err, e.release())
+			}
+			copy(e.start.Bytes(), "\x1b]0;title\x07\u202eab\x00")
+			for _, mr := range []*verbs.MR{e.start, e.data} {
+				err = e.do(t.Context(), e.sendWR(advert{remote: mr.Remote(), size: 64}))
+				if err == nil {
+					_, err = e.message(t.Context())
+				}
+			}
+			return e.finish(t.Context(), err)
+		},
+	)
+	if errS != nil || errC != nil {
+		t.Fatalf("server: %v; client: %v", errS, errC)
+	}
+	if got := out.out.String(); got != "server ping data: ?]0;title??ab\n" {
+		t.Errorf("the server prints %q", got)
+	}
+}
+
 func TestRpingSizes(t *testing.T) { eachDevice(t, testRpingSizes) }
 
 func testRpingSizes(t *testing.T, open func(*testing.T) *verbs.Device) {
@@ -272,6 +308,7 @@ func hostileClient(t *testing.T, dev *verbs.Device, addr netip.AddrPort, message
 	}
 }
 
+// parity: V73
 func TestRpingHostileAdverts(t *testing.T) { eachDevice(t, testRpingHostileAdverts) }
 
 func testRpingHostileAdverts(t *testing.T, open func(*testing.T) *verbs.Device) {

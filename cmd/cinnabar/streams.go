@@ -5,8 +5,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
+
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 )
 
 // streams are what a command reads and writes. Commands take them as values
@@ -14,6 +18,24 @@ import (
 type streams struct {
 	in       io.Reader
 	out, err io.Writer
+}
+
+// mayPrint reports whether one more line about a peer's failure may be printed. A host gets as many as it gets in logs,
+// so that no peer fills a terminal or a disk. more is the end of the line, about failures that were not printed.
+func mayPrint(peer netip.AddrPort) (more string, ok bool) {
+	n, ok := audit.Allow(hostquota.HostOf(peer.Addr()))
+	if n > 0 {
+		more = fmt.Sprintf(" (and %d failures of this host were not printed)", n)
+	}
+	return more, ok
+}
+
+// notePeer prints a line about a peer's failure, if it may.
+func (s streams) notePeer(peer net.Addr, format string, args ...any) {
+	at, _ := netip.ParseAddrPort(peer.String()) // zero if it is no address of a network
+	if more, ok := mayPrint(at); ok {
+		s.notef("%s%s\n", fmt.Sprintf(format, args...), more)
+	}
 }
 
 // notef prints a note on standard error. Where even that fails, there is

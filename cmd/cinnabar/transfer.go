@@ -86,21 +86,28 @@ func hostPort(text string) (host, port string, err error) {
 	return host, port, nil
 }
 
-// listenAddrs are the addresses that HOST:PORT stands for, IPv4 first unless the
-// host is empty: then one listener takes both families where the system can.
+// Servers listen here by default: peers are not authenticated, so those of other machines are let in by
+// an address that the user names.
+const (
+	listenHost  = "127.0.0.1"
+	listenForms = "without HOST " + listenHost + ", 0.0.0.0 is every IPv4 address, [::] every address, port 0 is a free one"
+)
+
+// listenAddrs are the addresses that HOST:PORT stands for, IPv4 first. An empty host is the loopback address. Of [::]
+// one listener takes both families where the system can.
 func listenAddrs(ctx context.Context, text string) ([]netip.AddrPort, error) {
 	host, port, err := hostPort(text)
 	if err != nil {
 		return nil, usagef("invalid --listen: %w", err)
 	}
+	if host == "" {
+		host = listenHost
+	}
 	addrs, err := verbs.Resolve(ctx, net.JoinHostPort(host, port))
 	if err != nil {
 		return nil, fmt.Errorf("--listen %s: %w", text, err)
 	}
-	if host != "" {
-		addrs = ipv4First(addrs)
-	}
-	return addrs, nil
+	return ipv4First(addrs), nil
 }
 
 // ipv4First returns addrs with those of IPv4 before the others.

@@ -107,6 +107,7 @@ var transferModes = []struct {
 
 var loopbacks = []struct{ name, listen string }{{"IPv4", "127.0.0.1:0"}, {"IPv6", "[::1]:0"}}
 
+// parity: B14 B30 D43 D46
 func TestSendRecvEverySize(t *testing.T) {
 	const chunk = 64 << 10
 	small := randomFiles(t, 0, 1, 255, chunk-1, chunk, chunk+1)
@@ -156,6 +157,7 @@ func TestSendRecvEverySize(t *testing.T) {
 }
 
 // A client with immediates and a server without: both say that they fall back.
+// parity: B31 D46
 func TestSendRecvFallsBack(t *testing.T) {
 	server := startRecv(t, "127.0.0.1:0", "--no-immediates", "--once")
 	path := randomFiles(t, 1000)[0]
@@ -171,6 +173,7 @@ func TestSendRecvFallsBack(t *testing.T) {
 	server.sameFile(t, path)
 }
 
+// parity: B49
 func TestSendRecvJSON(t *testing.T) {
 	path := randomFiles(t, 100_000)[0]
 	dir := t.TempDir()
@@ -271,6 +274,7 @@ func TestRecvOnce(t *testing.T) {
 
 // With --keep-partial what came of a failed transfer stays, under no name that
 // anybody asked for.
+// parity: B44
 func TestRecvKeepsPartial(t *testing.T) {
 	server := startRecv(t, "127.0.0.1:0", "--once", "--keep-partial")
 	sender, _ := command(t, "send", endless(t), server.addr)
@@ -298,6 +302,7 @@ func TestRecvOnceInterrupted(t *testing.T) {
 	}
 }
 
+// parity: B48
 func TestSendOverwritesAndPreserves(t *testing.T) {
 	server := startRecv(t, "127.0.0.1:0", "--overwrite", "--fsync")
 	path := randomFiles(t, 10)[0]
@@ -333,6 +338,7 @@ func endless(t *testing.T) string {
 }
 
 // ^C at the receiver in the middle of a file: both sides fail, no half file stays.
+// parity: B01
 func TestInterruptedRecv(t *testing.T) {
 	path := endless(t)
 	server := startRecv(t, "127.0.0.1:0")
@@ -353,6 +359,7 @@ func TestInterruptedRecv(t *testing.T) {
 }
 
 // ^C at the sender: the receiver drops what came, says so and serves the next.
+// parity: B44
 func TestInterruptedSend(t *testing.T) {
 	path := endless(t)
 	server := startRecv(t, "127.0.0.1:0")

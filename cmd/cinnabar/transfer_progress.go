@@ -35,7 +35,7 @@ type lineProgress struct {
 
 // Start implements [xfer.Progress].
 func (p *lineProgress) Start(res xfer.Result) {
-	p.r.notef("%s", p.r.startLine(res))
+	p.r.noteStart(res)
 	p.size, p.name, p.begun = res.Size, printable(res.Name), p.r.now()
 	p.last = p.begun
 }
@@ -73,7 +73,7 @@ type barProgress struct {
 // Start implements [xfer.Progress].
 func (p *barProgress) Start(res xfer.Result) {
 	p.last = p.r.now()
-	p.r.notef("%s", p.r.startLine(res))
+	p.r.noteStart(res)
 	p.bar = p.r.addBar(res)
 }
 

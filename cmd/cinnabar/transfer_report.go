@@ -15,6 +15,8 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/cwriter"
 
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 	"cinnabar/xfer"
 )
 
@@ -37,6 +39,7 @@ type reporter struct {
 	terminal bool // standard error shows bars
 	shared   bool // standard output is a terminal too, perhaps the same
 	now      func() time.Time
+	starts   *audit.Limiter // of the lines about transfers that begin; nil: no bound
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -51,6 +54,17 @@ type reporter struct {
 
 func newReporter(words transferWords, jsonLines bool, s streams) *reporter {
 	return &reporter{words: words, json: jsonLines, s: s, terminal: isTerminal(s.err), shared: isTerminal(s.out), now: time.Now}
+}
+
+// noteStart prints a line about a transfer that begins. A receiver bounds them, because a stranger can begin any number of
+// transfers that come to nothing; the lines about files that were stored are not bounded.
+func (r *reporter) noteStart(res xfer.Result) {
+	if r.starts != nil {
+		if _, ok := r.starts.Allow(hostquota.HostOf(res.Peer.Addr())); !ok {
+			return
+		}
+	}
+	r.notef("%s", r.startLine(res))
 }
 
 // isTerminal reports whether a person may be looking at w.

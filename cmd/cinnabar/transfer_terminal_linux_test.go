@@ -81,6 +81,7 @@ func (p *terminal) all() string {
 
 // On a terminal a transfer is a bar with rate and time left, which goes when it ends;
 // lines come above it.
+// parity: B49
 func TestBarOnTerminal(t *testing.T) {
 	term := openTerminal(t)
 	r := newReporter(recvWords, false, streams{out: term.program, err: term.program})

@@ -40,6 +40,7 @@ func TestHostPort(t *testing.T) {
 	}
 }
 
+// parity: B35
 func TestParseChunk(t *testing.T) {
 	for _, tt := range []struct {
 		text string
@@ -78,9 +79,32 @@ func TestAddressesByFamily(t *testing.T) {
 	if got := ipv4First([]netip.AddrPort{six, four}); got[0] != four || got[1] != six {
 		t.Errorf("got %v", got)
 	}
-	addrs, err := listenAddrs(t.Context(), ":7")
-	if err != nil || !addrs[0].Addr().Is6() || addrs[0].Port() != 7 {
-		t.Errorf("every address: %v, %v; one listener of IPv6 takes both families", addrs, err)
+}
+
+// A server without --listen serves no other machine.
+func TestServersListenOnLoopback(t *testing.T) {
+	for _, c := range []struct{ listen, want string }{
+		{newRecv(streams{}).Flag("listen").DefValue, "127.0.0.1:12345"},
+		{"", "127.0.0.1:12345"},
+		{":7", "127.0.0.1:7"},
+		{"0.0.0.0:7", "0.0.0.0:7"},
+		{"0.0.0.0", "0.0.0.0:12345"},
+		{"[::]:7", "[::]:7"},
+		{"::1", "[::1]:12345"},
+		{"[::1]:7", "[::1]:7"},
+	} {
+		addrs, err := listenAddrs(t.Context(), c.listen)
+		if err != nil || addrs[0].String() != c.want {
+			t.Errorf("recv --listen %s: %v, %v, want %s", c.listen, addrs, err, c.want)
+		}
+	}
+	for listen, want := range map[string]string{
+		newPerfVerbs(streams{}).Flag("listen").DefValue: "127.0.0.1:" + verbsPort, ":7": "127.0.0.1:7", "[::]:7": "[::]:7",
+		"": "127.0.0.1:" + verbsPort, "h:7": "h:7", "192.0.2.1": "192.0.2.1:" + verbsPort, "::1": "[::1]:" + verbsPort,
+	} {
+		if got := listenAddr(listen); got != want {
+			t.Errorf("perf verbs --listen %s: %s, want %s", listen, got, want)
+		}
 	}
 }
 
@@ -228,6 +252,7 @@ func writeTemp(t *testing.T, name string, data []byte) string {
 }
 
 // A list of files that cannot be sent whole is not begun: nobody is connected to.
+// parity: B17
 func TestSendLooksBeforeItConnects(t *testing.T) {
 	a, b := writeTemp(t, "same", nil), writeTemp(t, "same", nil)
 	var o output
@@ -268,6 +293,7 @@ func TestSendTriesEveryAddress(t *testing.T) {
 	}
 }
 
+// parity: B47
 func TestUnreachable(t *testing.T) {
 	if !unreachable(&xfer.Error{Code: xfer.CodeLost, Err: syscall.ECONNREFUSED}) || unreachable(&xfer.Error{Code: xfer.CodeLost}) {
 		t.Error("only addresses where nobody answers may be passed over")
