@@ -16,6 +16,13 @@
 // goes well because so little memory travels inside the request; of more memory the server would find nothing any more.
 // The client here keeps its memory exposed for a grace time, and then closes it, which waits for a pull that has begun. A
 // program that must know better asks for a response, as most of Thallium's programs do.
+//
+// # Two forms of the tutorial
+//
+// The tutorial exists in two forms, and both sides must be of the same one. The older form calls disable_response, as [RPC]
+// does. The newer form answers with an empty response, as [Answered] expects; its C++ server aborts when a request wants no
+// response, because its handler responds all the same. The Go server here serves clients of both forms. The Go client is
+// of the older form, and of the newer one with -answer.
 package dordma
 
 import "cinnabar"
@@ -31,3 +38,7 @@ const (
 
 // RPC is the remote procedure. It is declared once and used by both sides.
 var RPC = cinnabar.NewOneWay[cinnabar.BulkHandle]("do_rdma", cinnabar.WithFlavor(cinnabar.Thallium))
+
+// Answered is the same remote procedure in the newer form of the tutorial, which answers with an empty response when the
+// server has pulled.
+var Answered = cinnabar.NewRPC[cinnabar.BulkHandle, struct{}]("do_rdma", cinnabar.WithFlavor(cinnabar.Thallium))

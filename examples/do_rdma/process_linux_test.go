@@ -3,6 +3,7 @@ package dordma
 import "testing"
 
 // The same over shared memory, on one machine.
+// parity: T01
 func TestTutorialOverSharedMemory(t *testing.T) {
 	s := startServerAt(t, "na+sm://")
 	wantClient(t, 0, "", "-grace", "0s", s.addr)

@@ -157,6 +157,7 @@ func wantClient(t *testing.T, code int, stderr string, args ...string) {
 }
 
 // The tutorial's run.
+// parity: T01 T03 T21
 func TestTutorial(t *testing.T) {
 	s := startServer(t)
 	wantClient(t, 0, "", s.addr)
@@ -168,6 +169,37 @@ func TestTutorial(t *testing.T) {
 		t.Errorf("the tutorial's address is not %q", Address)
 	}
 	wantClient(t, 1, s.addr, "-grace", "0s", s.addr) // there is nobody any more
+}
+
+// A client of the newer form of the tutorial has its response when the server has pulled, so it needs no grace time.
+func TestAnswered(t *testing.T) {
+	s := startServer(t)
+	wantClient(t, 0, "", "-answer", s.addr)
+	if got := s.stdout.want(t, 1, "bulk"); got != received {
+		t.Errorf("the server printed %q, want %q", got, received)
+	}
+	s.stop(t, 1)
+}
+
+// A server of the newer form answers every request. A client of the older form wants no response and is served all the
+// same by a Go server.
+func TestServerOfTheNewerForm(t *testing.T) {
+	e, err := cinnabar.Listen("ofi+tcp://127.0.0.1:0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.Close() })
+	served := make(chan struct{}, 2)
+	if err := Answered.Handle(e, func(context.Context, cinnabar.BulkHandle) (struct{}, error) {
+		served <- struct{}{}
+		return struct{}{}, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	wantClient(t, 0, "", "-answer", e.Addr())
+	wantClient(t, 0, "", "-grace", "0s", e.Addr())
+	<-served
+	<-served
 }
 
 // So little memory travels inside the request: a client that does not wait is served too.
@@ -209,6 +241,7 @@ func TestUsage(t *testing.T) {
 }
 
 // A second server at an address fails, and says why.
+// parity: T01
 func TestAddressInUse(t *testing.T) {
 	s := startServer(t)
 	wantServer(t, "address in use", s.addr)

@@ -82,6 +82,7 @@ var midway = map[string]func(t *testing.T, s *serverProcess, c *slowClient){
 }
 
 // A client that dies leaves nothing behind, and the server serves the next one.
+// parity: B41
 func TestKilledClients(t *testing.T) {
 	s := startServer(t, "127.0.0.1")
 	n := 0
@@ -105,6 +106,7 @@ func TestKilledClients(t *testing.T) {
 }
 
 // ^C ends the server in order: no half files, and clients that know.
+// parity: B01
 func TestInterruptedServer(t *testing.T) {
 	for point, come := range midway {
 		t.Run(point, func(t *testing.T) {
@@ -141,6 +143,7 @@ func TestKilledServer(t *testing.T) {
 }
 
 // After a transfer the server has closed the file.
+// parity: B12
 func TestFilesAreClosed(t *testing.T) {
 	s := startServer(t, "127.0.0.1")
 	fds := fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid)

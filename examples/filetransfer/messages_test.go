@@ -27,6 +27,7 @@ func golden(t testing.TB) (lines [][]string) {
 // goldenMR is the region that the golden messages name.
 var goldenMR = verbs.RemoteAddr{Addr: 0x7f9402d01000, RKey: 0x29f}
 
+// parity: B04
 func TestGoldenMessages(t *testing.T) {
 	kinds := map[string]MessageID{"MR": MsgMR, "READY": MsgReady, "DONE": MsgDone}
 	for _, l := range golden(t) {

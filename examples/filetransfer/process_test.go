@@ -212,6 +212,7 @@ func (s *serverProcess) send(t *testing.T, path string) {
 }
 
 // Both programs print what the paper prints.
+// parity: B01 B07 B13
 func TestTranscripts(t *testing.T) {
 	s := startServer(t, "127.0.0.1")
 	path := input(t, "test-file", 25<<20)
@@ -254,6 +255,7 @@ func TestOverIPv6(t *testing.T) {
 	s.send(t, input(t, "six", 1000))
 }
 
+// parity: B16 B42
 func TestClientsAtOnce(t *testing.T) {
 	s := startServer(t, "127.0.0.1")
 	var clients sync.WaitGroup
@@ -277,6 +279,7 @@ func TestClientsAtOnce(t *testing.T) {
 	}
 }
 
+// parity: B19
 func TestExistingFileIsKept(t *testing.T) {
 	s := startServer(t, "127.0.0.1")
 	path := input(t, "twice", 1000)
@@ -292,6 +295,7 @@ func TestExistingFileIsKept(t *testing.T) {
 	s.send(t, input(t, "another", 1000))
 }
 
+// parity: B16 B17
 func TestMisuse(t *testing.T) {
 	usage := fmt.Sprintf("usage: %s <server-address> <file-name>\n", filepath.Join(programs, "client"))
 	for _, tt := range []struct {

@@ -40,6 +40,7 @@ func cycle(t *testing.T, number int) {
 }
 
 // A thousand engines after each other leave neither descriptors nor goroutines nor memory behind, nor their ports in use.
+// parity: H02 G11 D40
 func TestThousandEngines(t *testing.T) {
 	descriptors := func() int {
 		entries, err := os.ReadDir("/proc/self/fd")
@@ -73,6 +74,7 @@ func TestThousandEngines(t *testing.T) {
 }
 
 // The port of an engine that was closed can be taken at once, and the engine there has that address.
+// parity: H01 D11
 func TestSamePortAgain(t *testing.T) {
 	address := ""
 	for n := range 10 {
@@ -90,6 +92,7 @@ func TestSamePortAgain(t *testing.T) {
 }
 
 // With larger messages at both ends, arguments and results that fit travel in them; by default they take two more.
+// parity: H20
 func TestLargerMessages(t *testing.T) {
 	const size = 64 << 10
 	name := strings.Repeat("x", size)

@@ -1,6 +1,7 @@
 package hello_test
 
 import (
+	"context"
 	"syscall"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ func processorTime(t *testing.T) time.Duration {
 }
 
 // Engines that have just been busy, and wait for calls again, use less than a hundredth of a processor.
+// parity: H14 H15 G72 G75 D30
 func TestIdleEngines(t *testing.T) {
 	const idle = 500 * time.Millisecond
 	server := greeting(t, "ofi+tcp://127.0.0.1", nil)
@@ -43,4 +45,42 @@ func TestIdleEngines(t *testing.T) {
 		}
 	}
 	t.Errorf("%v of processor time in %v of doing nothing", least, idle)
+}
+
+// TestBusyWaiting: with a long Spin a waiter polls and uses a processor for it; without one it sleeps. The answers are the same.
+// parity: H15
+func TestBusyWaiting(t *testing.T) {
+	const wait = 300 * time.Millisecond
+	slow := cinnabar.NewRPC[hello.In, hello.Out]("slow")
+	used := func(spin time.Duration) time.Duration {
+		cfg := &cinnabar.Config{Progress: cinnabar.Progress{Spin: spin}}
+		server, err := cinnabar.Listen("ofi+tcp://127.0.0.1", cfg)
+		check(t, err)
+		defer func() { check(t, server.Close()) }()
+		check(t, slow.Handle(server, func(_ context.Context, in hello.In) (hello.Out, error) {
+			<-time.NewTimer(wait).C
+			return hello.Out{Greeting: in.Name}, nil
+		}))
+		client, err := cinnabar.Open("ofi+tcp://127.0.0.1", cfg)
+		check(t, err)
+		defer func() { check(t, client.Close()) }()
+		ep, err := client.Lookup(t.Context(), server.Addr())
+		check(t, err)
+		before := processorTime(t)
+		out, err := slow.Call(t.Context(), ep, hello.In{Name: "you"})
+		if err != nil || out.Greeting != "you" {
+			t.Errorf("with a spin of %v: %+v, %v", spin, out, err)
+		}
+		return processorTime(t) - before
+	}
+	asleep, busy := used(-1), used(10*wait)
+	for range 4 { // the collector has work of its own at times, and other programs take the processors
+		if asleep <= wait/10 && busy >= wait/10 {
+			return
+		}
+		asleep, busy = min(asleep, used(-1)), max(busy, used(10*wait))
+	}
+	if asleep > wait/10 || busy < wait/10 {
+		t.Errorf("a waiter used %v of processor time asleep and %v busy, in %v", asleep, busy, wait)
+	}
 }

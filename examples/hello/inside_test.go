@@ -49,6 +49,7 @@ func writeState(engine *cinnabar.Engine, name string) error {
 	return engine.DumpState(f)
 }
 
+// parity: G76
 func TestLane(t *testing.T) {
 	r := newRig(t)
 	vip, err := r.serving.Provider(1, "for important people")
@@ -69,6 +70,7 @@ func TestLane(t *testing.T) {
 	}
 }
 
+// parity: G70
 func TestHeartbeat(t *testing.T) {
 	r := newRig(t)
 	beats, missed := make(chan string, 1), make(chan error, 1)

@@ -178,6 +178,7 @@ var (
 )
 
 // TestExample is the pair of Margo's examples.
+// parity: G95
 func TestExample(t *testing.T) {
 	s := serve(t, "server", loopback)
 	wantLines(t, "client", runClient(t, "client", s.addr), fourResults...)
@@ -191,6 +192,7 @@ func TestExample(t *testing.T) {
 
 // TestBasic is what Margo's tests do with a server, for each kind of pool: the address by a file, the end by Margo's
 // remote shutdown.
+// parity: G95
 func TestBasic(t *testing.T) {
 	for _, kind := range []string{"fifo_wait", "prio_wait", "earliest_first"} {
 		t.Run(kind, func(t *testing.T) {
@@ -207,6 +209,7 @@ func TestBasic(t *testing.T) {
 
 // TestTimeout has four calls given up, those among them that were not even sent in time. The server, told to end, waits for
 // its handlers, which end as their caller has gone.
+// parity: G95
 func TestTimeout(t *testing.T) {
 	s := serve(t, "server", "-hang", "1h", loopback)
 	wantLines(t, "client", runClient(t, "client", "-timeout", "50ms", s.addr), fourTimeouts...)
@@ -218,6 +221,7 @@ func TestTimeout(t *testing.T) {
 }
 
 // TestMultiplex has three providers of two services in one process.
+// parity: G12
 func TestMultiplex(t *testing.T) {
 	s := serve(t, "multiplex/server", loopback)
 	wantLines(t, "client", runClient(t, "multiplex/client", s.addr), things...)
@@ -226,6 +230,7 @@ func TestMultiplex(t *testing.T) {
 
 // TestComposition has a service write to the client's memory, directly and for another service: in one process, and in
 // two.
+// parity: G12
 func TestComposition(t *testing.T) {
 	t.Run("one", func(t *testing.T) {
 		s := serve(t, "composition/daemon", loopback, "data-xfer,delegator")
@@ -241,6 +246,7 @@ func TestComposition(t *testing.T) {
 }
 
 // TestCompositionMoves shows that the bytes arrive: the memory differs from what the client had.
+// parity: G12
 func TestCompositionMoves(t *testing.T) {
 	data, client := listen(t), listen(t)
 	delegator := listen(t)

@@ -1,10 +1,11 @@
 // Command client is the client of the do_rdma example: it exposes a few bytes and tells the server where they are.
 //
-//	client [-grace TIME] [ADDRESS]
+//	client [-answer] [-grace TIME] [ADDRESS]
 //
 // ADDRESS is the server's, tcp://127.0.0.1:1234 if it is not given; na+sm has others. The server does not say when it is
 // done, so the memory stays exposed for the grace time, 1 second if it is not given, or until the client is interrupted.
-// A pull that has begun by then ends first. Nothing is printed.
+// A pull that has begun by then ends first. With -answer the client asks for the response of the tutorial's newer form and
+// ends when it has come. Nothing is printed.
 package main
 
 import (
@@ -36,7 +37,8 @@ func main() {
 func run(ctx context.Context, args []string, stderr io.Writer) int {
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.Usage = func() { _, _ = fmt.Fprintf(stderr, "Usage: %s [-grace time] [address]\n", args[0]) }
+	flags.Usage = func() { _, _ = fmt.Fprintf(stderr, "Usage: %s [-answer] [-grace time] [address]\n", args[0]) }
+	answer := flags.Bool("answer", false, "ask for a response, as the newer form of the tutorial does")
 	grace := flags.Duration("grace", time.Second, "how long the memory stays exposed")
 	if err := flags.Parse(args[1:]); err != nil {
 		return 1 // it is told already
@@ -50,15 +52,15 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 		flags.Usage()
 		return 1
 	}
-	if err := send(ctx, address, *grace); err != nil {
+	if err := send(ctx, address, *answer, *grace); err != nil {
 		_, _ = fmt.Fprintf(stderr, "error: %v\n", err)
 		return 1
 	}
 	return 0
 }
 
-// send makes the request and keeps the memory exposed for the grace time.
-func send(ctx context.Context, address string, grace time.Duration) error {
+// send makes the request and keeps the memory exposed until the response has come, or for the grace time if none is asked for.
+func send(ctx context.Context, address string, answer bool, grace time.Duration) error {
 	protocol, _, _ := strings.Cut(address, "://")
 	engine, err := cinnabar.Open(protocol, nil)
 	if err != nil {
@@ -76,6 +78,10 @@ func send(ctx context.Context, address string, grace time.Duration) error {
 	defer func() { _ = memory.Close() }() // whoever has not begun to pull by now comes too late
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	if answer {
+		_, err := dordma.Answered.Call(limited, server, memory.Handle())
+		return err
+	}
 	if err := dordma.RPC.Send(limited, server, memory.Handle()); err != nil {
 		return err
 	}

@@ -164,6 +164,9 @@ func (c *client) postReceive(conn *rc.Conn) error {
 // until then the buffer is not its to fill.
 func (c *client) onCompletion(conn *rc.Conn, wc verbs.WC) error {
 	if wc.Op.IsRecv() {
+		if wc.Op != verbs.WCRecv || wc.HasImm || wc.HasInv { // then Len is not that of a message in msg
+			return rc.Die("the server wrote, or revoked a key, where a message was due")
+		}
 		m, ok := ft.ParseMessage(c.msg.Bytes()[:min(wc.Len, ft.MessageLen)])
 		if !ok {
 			return rc.Die("the server sent %d bytes that are no message of this protocol", wc.Len)

@@ -167,6 +167,7 @@ func TestTransfer(t *testing.T) {
 }
 
 // The receive comes before the connection, and before each write that provokes a message.
+// parity: B02 B05
 func TestReceivesArePostedFirst(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
 	defer cancel()
@@ -234,6 +235,7 @@ func TestShortMessages(t *testing.T) {
 }
 
 // A chunk is the whole buffer, at its beginning, as long as the file lasts.
+// parity: B07 B10 B21
 func TestChunks(t *testing.T) {
 	chunk := strings.Repeat("c", ft.BufferSize)
 	for _, size := range []int{0, 1, ft.BufferSize - 1, ft.BufferSize, ft.BufferSize + 1, 2 * ft.BufferSize} {
@@ -289,6 +291,7 @@ func TestBadServers(t *testing.T) {
 }
 
 // A file that cannot be read to its end is not taken for a short one.
+// parity: B45
 func TestReadError(t *testing.T) {
 	const unreadable = "/proc/self/mem" // opens, and has nothing at its beginning
 	if _, err := os.Stat(unreadable); err != nil {
@@ -307,6 +310,7 @@ func runClient(t *testing.T, args ...string) outcome {
 	return outcome{code, out.String(), errs.String()}
 }
 
+// parity: B16
 func TestUsage(t *testing.T) {
 	want := outcome{1, "", "usage: ./client <server-address> <file-name>\n"}
 	for _, args := range [][]string{{}, {"host"}, {"host", "file", "more"}, {"-device"}, {"-device", "d", "host"}, {"-nonsense", "host", "file"}} {
@@ -317,6 +321,7 @@ func TestUsage(t *testing.T) {
 }
 
 // Nobody is connected to: the address could not even be resolved.
+// parity: B17
 func TestUnreadableInput(t *testing.T) {
 	dir := t.TempDir()
 	for _, path := range []string{filepath.Join(dir, "nothing"), dir} {

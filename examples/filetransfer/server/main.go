@@ -47,15 +47,27 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	listen := flags.String("listen", "", "address to listen at, HOST:PORT; port 0 is a free one")
 	dir := flags.String("dir", ".", "directory for the files")
 	device := flags.String("device", "", "RDMA device; none is the software device")
-	if err := flags.Parse(args[1:]); err != nil || flags.NArg() > 0 {
-		_, _ = fmt.Fprintf(stderr, "usage: %s [-listen HOST:PORT] [-dir DIR] [-device NAME]\n", args[0])
+	flags.Usage = func() {
+		_, _ = fmt.Fprintf(stderr, `usage: %s [-listen HOST:PORT] [-dir DIR] [-device NAME]
+
+Without -listen the server listens on every address of this machine, port 12345, as the paper's program does, and takes
+files from any host that reaches it. -listen 127.0.0.1:12345 keeps other machines out.
+
+`, args[0])
+		flags.PrintDefaults()
+	}
+	err := flags.Parse(args[1:])
+	if err != nil || flags.NArg() > 0 {
+		if err == nil { // else Parse has printed it
+			flags.Usage()
+		}
 		return 1
 	}
 	s := &server{out: stdout, err: stderr}
 	if *listen != "" {
 		s.listening = func(addr netip.AddrPort) { _, _ = fmt.Fprintf(stderr, "listening at %s\n", addr) }
 	}
-	err := s.serve(ctx, *listen, *dir, *device)
+	err = s.serve(ctx, *listen, *dir, *device)
 	if err != nil && ctx.Err() == nil {
 		_, _ = fmt.Fprintf(stderr, "error: %v\n", err)
 		return 1
@@ -152,6 +164,8 @@ func (s *server) onCompletion(conn *rc.Conn, wc verbs.WC) error {
 	switch {
 	case !wc.Op.IsRecv():
 		return nil
+	case wc.Op != verbs.WCRecvRDMAImm || wc.HasInv:
+		return errors.New("the client sent a message, or revoked a key, where a write was due")
 	case !wc.HasImm || wc.Imm > ft.BufferSize:
 		return fmt.Errorf("the client announced %d bytes (immediate data: %t) for a buffer of %d", wc.Imm, wc.HasImm, ft.BufferSize)
 	case wc.Imm == 0 && c.file != nil:
