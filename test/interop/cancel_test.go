@@ -17,6 +17,7 @@ import (
 // another's afterwards although the rest may still be on its way, and a transfer that is left alone is right.
 //
 // All of them happen within one call of the C process, which frees its memory when it has the answer.
+// parity(peer): H86
 func TestCancelAtC(t *testing.T) {
 	const size = 256 << 20
 	hgPeer.executable(t) // before so much memory is made

@@ -289,6 +289,7 @@ func configs(checksums bool, options []string) map[string]*cinnabar.Config {
 }
 
 // TestMercuryServerC has Go clients call a C server, which calls them back.
+// parity(peer): H43 H46 H48 H51 H55 H70 H80 D26
 func TestMercuryServerC(t *testing.T) {
 	eachSetting(t, func(t *testing.T, options []string) {
 		q := startPeer(t, hgPeer, options...)
@@ -309,6 +310,7 @@ func TestMercuryGoToGo(t *testing.T) {
 }
 
 // TestMercuryBoundServerC has a C server transfer by the address in the handle, and a Go server too.
+// parity(peer): H84
 func TestMercuryBoundServerC(t *testing.T) {
 	q := startPeer(t, hgPeer)
 	s := listen(t, mercury, nil)

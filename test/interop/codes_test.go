@@ -12,7 +12,9 @@ import (
 )
 
 // TestCodesToC has handlers in Go fail in every way, and C clients, of Mercury and Margo, told the code.
+// parity(peer): G38
 func TestCodesToC(t *testing.T) {
+	hgPeer.executable(t)
 	failures := map[cinnabar.Code]error{
 		cinnabar.CodeTimeout:    context.DeadlineExceeded,
 		cinnabar.CodeCanceled:   fmt.Errorf("wrapped: %w", context.Canceled),

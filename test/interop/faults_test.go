@@ -31,6 +31,7 @@ func failed(t *testing.T, what string, err error, addr, rpc string) {
 }
 
 // TestServerKilled kills a C server that has a call, and starts it again at the same address.
+// parity(peer): H58 Y02 D01
 func TestServerKilled(t *testing.T) {
 	q := startPeer(t, hgPeer)
 	c := dial(t, mercury, q.addr, nil)
@@ -54,6 +55,7 @@ func TestServerKilled(t *testing.T) {
 }
 
 // TestServerFrozen stops a C server and lets it go on.
+// parity(peer): Y02
 func TestServerFrozen(t *testing.T) {
 	q := startPeer(t, hgPeer)
 	c := dial(t, mercury, q.addr, nil)
@@ -77,6 +79,7 @@ func signal(t *testing.T, p *process, s syscall.Signal) {
 
 // TestClientKilledInTransfer kills C clients while a Go server reads and writes their memory.
 func TestClientKilledInTransfer(t *testing.T) {
+	hgPeer.executable(t)
 	for _, kind := range []string{"pull", "push"} {
 		t.Run(kind, func(t *testing.T) {
 			s := listen(t, mercury, nil)
@@ -128,6 +131,7 @@ func firstOf(errs ...error) error {
 }
 
 // TestServerReplaced closes the Go server that a C client has called and opens another at its address.
+// parity(peer): H58 D06
 func TestServerReplaced(t *testing.T) {
 	client := startPeer(t, hgPeer)
 	first, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)

@@ -52,6 +52,7 @@ func output(t *testing.T, p *program, stdin string) []string {
 }
 
 // TestIDs compares the ids of names with those that the C libraries have given them.
+// parity(recorded): H40 G22
 func TestIDs(t *testing.T) {
 	lines := recorded(t, "hashids.txt")
 	for _, l := range lines {
@@ -93,6 +94,7 @@ func TestRecordedIDs(t *testing.T) {
 
 // TestRecordedProcs shows that the recorded encodings are what the installed Mercury writes. Bulk handles are left out:
 // they have addresses in them.
+// parity(peer): H100
 func TestRecordedProcs(t *testing.T) {
 	plain := func(lines []string) (rest []string) {
 		for _, l := range lines {
@@ -108,6 +110,7 @@ func TestRecordedProcs(t *testing.T) {
 }
 
 // TestProcs encodes and decodes what Mercury's routines have encoded.
+// parity(recorded): H48 H100
 func TestProcs(t *testing.T) {
 	checked := 0
 	for _, l := range recorded(t, "procs.txt") {

@@ -64,6 +64,7 @@ func sixth(t *testing.T) (iface, addr string) {
 //
 // There is no other role to test. Mercury 2.4.1 takes no request over IPv6, from Go or C: it forgets the address family
 // when it reads the sender's address (na_ofi_raw_addr_deserialize), and its progress fails.
+// parity(peer): H18
 func TestIPv6(t *testing.T) {
 	if os.Getenv(namespaceEnv) == "" {
 		inNamespace(t)

@@ -49,6 +49,7 @@ func disguised(ms []message, port uint16) []message {
 
 // TestCrowdOfRecordedClients plays the same recorded client in C to one server in Go many times at once: each step of all
 // of them before the next of any.
+// parity(recorded): H128
 func TestCrowdOfRecordedClients(t *testing.T) {
 	for _, name := range []string{"sum", "pull_20000", "overflow_both"} {
 		t.Run(name, func(t *testing.T) {
@@ -71,6 +72,7 @@ func TestCrowdOfRecordedClients(t *testing.T) {
 }
 
 // TestCrowdAtC has many engines in Go call one server in C at once.
+// parity(peer): H128
 func TestCrowdAtC(t *testing.T) {
 	q := startPeer(t, hgPeer)
 	clients := make([]*client, crowd)
@@ -97,6 +99,7 @@ func TestCrowdAtC(t *testing.T) {
 }
 
 // TestCrowdOfC has as many processes in C call one server in Go as the environment says: each has some 35 MB.
+// parity(peer): H128
 func TestCrowdOfC(t *testing.T) {
 	n, err := strconv.Atoi(os.Getenv("CINNABAR_C_CLIENTS"))
 	if err != nil {
@@ -125,6 +128,7 @@ func TestCrowdOfC(t *testing.T) {
 
 // TestGreedyC has one C client send 10,000 calls to a server of 64 handlers: each is answered or refused, and another C
 // client, which makes one call at a time, is never refused.
+// parity(peer): Y12
 func TestGreedyC(t *testing.T) {
 	s := listen(t, mercury, &cinnabar.Config{MaxHandlers: 64, MaxQueued: 128})
 	must(t, s.rpc.sum.Remove(s.Engine), s.rpc.sum.Handle(s.Engine, func(_ context.Context, in sumIn) (sumOut, error) {

@@ -12,7 +12,9 @@ import (
 
 // TestMargoConfig gives C's margo_init_ext configurations that are written here: it starts, without a warning, and
 // serves. They have a thread for progress, since the main one of margo_peer waits for commands.
+// parity(peer): G80
 func TestMargoConfig(t *testing.T) {
+	margoPeer.executable(t)
 	const progress = `"use_progress_thread":true`
 	for name, tc := range map[string]struct {
 		document string

@@ -129,6 +129,7 @@ func (s *theirs) serveAlpha() {
 
 // TestReplayMargoExamples plays what the clients of Margo's examples, tests and tutorials have sent to their servers, to
 // a server in Go, which must answer the same.
+// parity(recorded): H47 G07 G12 G20 G30 G95 G96
 func TestReplayMargoExamples(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

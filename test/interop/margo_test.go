@@ -144,6 +144,7 @@ func TestMargoCToC(t *testing.T) {
 }
 
 // TestMargoClientC has a C client call a Go server.
+// parity(peer): H47 G21 G27 G45
 func TestMargoClientC(t *testing.T) {
 	eachMargoSetting(t, func(t *testing.T, options []string) {
 		s := listen(t, margo, nil).serveMargo(t)
@@ -156,6 +157,7 @@ func TestMargoClientC(t *testing.T) {
 }
 
 // TestMargoServerC has Go clients call a C server, which calls them back.
+// parity(peer): H46 G21 G27 G38 G45
 func TestMargoServerC(t *testing.T) {
 	eachMargoSetting(t, func(t *testing.T, options []string) {
 		q := startPeer(t, margoPeer, options...)
@@ -234,6 +236,7 @@ func (c *client) patience() {
 }
 
 // TestMargoParent has a C handler call a Go one, which sees for whom.
+// parity(peer): G39
 func TestMargoParent(t *testing.T) {
 	q := startPeer(t, margoPeer)
 	parents := make(chan uint64, 2) // one for each call
@@ -282,7 +285,9 @@ func TestMargoClientOnlyC(t *testing.T) {
 }
 
 // TestMargoShutdown ends either side by Margo's remote shutdown, where it is allowed.
+// parity(peer): G07
 func TestMargoShutdown(t *testing.T) {
+	margoPeer.executable(t)
 	t.Run("C", func(t *testing.T) {
 		q := startPeer(t, margoPeer, "--shutdown", "--callbacks")
 		c := dial(t, margo, q.addr, nil)

@@ -116,6 +116,7 @@ func TestMercuryCToC(t *testing.T) {
 }
 
 // TestMercuryClientC has a C client call a Go server.
+// parity(peer): H43 H47 H51 H70 H80
 func TestMercuryClientC(t *testing.T) {
 	eachSetting(t, func(t *testing.T, options []string) {
 		s := listen(t, mercury, nil).serveMercury(t)
@@ -128,6 +129,7 @@ func TestMercuryClientC(t *testing.T) {
 }
 
 // TestMercuryBoundClientC has a Go server transfer by the address in a C client's handle.
+// parity(peer): H84
 func TestMercuryBoundClientC(t *testing.T) {
 	s := listen(t, mercury, nil)
 	client := startPeer(t, hgPeer)
@@ -137,7 +139,9 @@ func TestMercuryBoundClientC(t *testing.T) {
 }
 
 // TestMercuryRelay has a handle travel over a process to a third one, in each combination of sides.
+// parity(peer): H84
 func TestMercuryRelay(t *testing.T) {
+	hgPeer.executable(t)
 	for _, goRelay := range []bool{false, true} {
 		for _, goMover := range []bool{false, true} {
 			t.Run(fmt.Sprintf("goRelay=%v,goMover=%v", goRelay, goMover), func(t *testing.T) {
@@ -170,7 +174,9 @@ func anyServer(t *testing.T, inGo bool) (addr string, end func()) {
 }
 
 // TestEagerOnTheWire shows by the counters whether memory that a C client exposes travels in its handle.
+// parity(peer): H79
 func TestEagerOnTheWire(t *testing.T) {
+	hgPeer.executable(t)
 	for _, c := range []struct {
 		option, command      string
 		reads, writes, eager bool

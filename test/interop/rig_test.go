@@ -63,7 +63,8 @@ func run(m *testing.M) int {
 }
 
 // executable compiles the program once and returns its path. It skips the test where a library or the compiler is
-// missing; a program that does not compile against what is there fails it.
+// missing; a program that does not compile against the installed libraries fails it. A test whose sub-tests all need the program
+// begins with a call of it, because a test that has skipped every part must not count as passed.
 func (p *program) executable(t *testing.T) string {
 	t.Helper()
 	p.once.Do(p.build)

@@ -15,6 +15,7 @@ var hgShim = &program{name: "hg_shim", sources: []string{"hg_shim.c"}, packages:
 var shimSum = cinnabar.NewRPC[sumIn, sumOut]("sum")
 
 // TestShimClientC has plain Mercury call a Margo RPC of a Go server. The shim says that 0 is the caller's RPC.
+// parity(peer): G46
 func TestShimClientC(t *testing.T) {
 	e, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
 	must(t, err)
@@ -36,6 +37,7 @@ func TestShimClientC(t *testing.T) {
 }
 
 // TestShimServerC calls an RPC of plain Mercury as one of Margo.
+// parity(peer): G46
 func TestShimServerC(t *testing.T) {
 	p := start(t, hgShim, "serve")
 	addr := p.expect("ready").value("addr")

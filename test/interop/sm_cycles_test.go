@@ -42,6 +42,7 @@ const chunk = 10_000
 
 // TestSharedMemoryParkCyclesClientC has a client in C, which waits in the kernel, call a Go server after random times around
 // the spin window; the handlers take such times too.
+// parity(peer): H126
 func TestSharedMemoryParkCyclesClientC(t *testing.T) {
 	n := cycles(t)
 	overSharedMemory(t, false, []named{{"sum", func(t *testing.T) {
@@ -66,6 +67,7 @@ func TestSharedMemoryParkCyclesClientC(t *testing.T) {
 
 // TestSharedMemoryParkCyclesServerC has a Go client call a server in C, which waits in the kernel, after random times around
 // the spin window.
+// parity(peer): H126
 func TestSharedMemoryParkCyclesServerC(t *testing.T) {
 	n := cycles(t)
 	overSharedMemory(t, false, []named{{"sum", func(t *testing.T) {

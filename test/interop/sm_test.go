@@ -23,6 +23,7 @@ type named struct {
 }
 
 // TestSharedMemory runs over na+sm, with programs in C that wait in the kernel, what other tests run over TCP.
+// parity(peer): H126
 func TestSharedMemory(t *testing.T) {
 	overSharedMemory(t, false, []named{
 		{"TutorialCToC", TestTutorialCToC},
@@ -71,7 +72,9 @@ func keepFiles(t *testing.T) {
 
 // TestSharedMemoryBusy is the same with programs in C that poll. What such a client sends at nearly the same time is
 // found at the same time, so that the order of handlers is nobody's.
+// parity(peer): H15 H126
 func TestSharedMemoryBusy(t *testing.T) {
+	hgPeer.executable(t)
 	overSharedMemory(t, true, []named{
 		{"MercuryServerC", TestMercuryServerC},
 		{"MercuryOpenOnly", TestMercuryOpenOnly},
@@ -93,7 +96,9 @@ func TestSharedMemoryBusy(t *testing.T) {
 }
 
 // TestSharedMemoryMixed has a Go server serve a client in C that waits and one that polls at the same time.
+// parity(peer): H126
 func TestSharedMemoryMixed(t *testing.T) {
+	hgPeer.executable(t)
 	overSharedMemory(t, false, []named{{"MercuryClientC", func(t *testing.T) {
 		s := listen(t, mercury, nil).serveMercury(t)
 		waits, polls := startPeer(t, hgPeer), startPeer(t, hgPeer, "--busy")
@@ -113,7 +118,9 @@ func TestSharedMemoryMixed(t *testing.T) {
 
 // TestSharedMemoryCutOff has another program cut off a Go server's region: it is made anew before a client in C touches it,
 // one that waits in the kernel, which goes on and does not notice; and one that comes later finds all it needs.
+// parity(peer): H07
 func TestSharedMemoryCutOff(t *testing.T) {
+	hgPeer.executable(t)
 	overSharedMemory(t, false, []named{{"MercuryClientC", func(t *testing.T) {
 		s := listen(t, mercury, nil).serveMercury(t)
 		client := startPeer(t, hgPeer)
@@ -163,6 +170,7 @@ func large(t *testing.T) {
 }
 
 // TestSharedMemoryLarge has a Go server move 5 GiB from and to a client in C, which takes several system calls.
+// parity(peer): H126
 func TestSharedMemoryLarge(t *testing.T) {
 	large(t)
 	overSharedMemory(t, false, []named{{"MercuryClientC", func(t *testing.T) {
@@ -205,6 +213,7 @@ func (p *process) said(word string) bool {
 const maxC = 0x7FFFF000
 
 // TestSharedMemoryLimitOfC has a server in C move from and to a Go client as much as it can, and a byte more, which it refuses.
+// parity(peer): H126
 func TestSharedMemoryLimitOfC(t *testing.T) {
 	large(t)
 	overSharedMemory(t, false, []named{{"MercuryServerC", func(t *testing.T) {

@@ -119,6 +119,7 @@ func runClients(t *testing.T, addr string, l load) {
 
 // TestTutorialCToC shows that the two programs do what the tutorial's do.
 func TestTutorialCToC(t *testing.T) {
+	sumClient.executable(t)
 	for _, l := range loads {
 		t.Run(fmt.Sprintf("%+v", l), func(t *testing.T) {
 			p, addr := startTutorialServer(t)
@@ -129,7 +130,9 @@ func TestTutorialCToC(t *testing.T) {
 }
 
 // TestTutorialClientC has the C clients of the tutorial call a server in Go.
+// parity(peer): H32 H45 H47 H77 H124 G01 G02 G20 G62
 func TestTutorialClientC(t *testing.T) {
+	sumClient.executable(t)
 	for _, l := range loads {
 		t.Run(fmt.Sprintf("%+v", l), func(t *testing.T) {
 			e := tutorialServer(t, nil)
@@ -143,7 +146,9 @@ func TestTutorialClientC(t *testing.T) {
 }
 
 // TestTutorialServerC has clients in Go call the tutorial's server in C.
+// parity(peer): H30 H46 H77 H124 G01 G20 G30
 func TestTutorialServerC(t *testing.T) {
+	sumServer.executable(t)
 	for _, l := range loads {
 		t.Run(fmt.Sprintf("%+v", l), func(t *testing.T) {
 			p, addr := startTutorialServer(t)

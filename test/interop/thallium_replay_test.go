@@ -12,6 +12,7 @@ const replayedThallium = "sum sum42 divide hello nothing unknown identity null b
 
 // TestReplayThallium plays what clients in C++ have sent to a server in Go, whose answers must be those of the server in
 // C++ but for what each process chooses itself. The conversation "values" has every type of the encoding.
+// parity(recorded): H47 T06 T21 T24 T47 T50 T52
 func TestReplayThallium(t *testing.T) {
 	for _, name := range strings.Fields(replayedThallium) {
 		t.Run(name, func(t *testing.T) {

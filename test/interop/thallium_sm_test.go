@@ -5,6 +5,7 @@ package interop
 import "testing"
 
 // TestThalliumSharedMemory runs over na+sm what the tests of Thallium run over TCP, the tutorial on RDMA among them.
+// parity(peer): T20 T41 T42
 func TestThalliumSharedMemory(t *testing.T) {
 	overSharedMemory(t, false, []named{
 		{"ThalliumCToC", TestThalliumCToC},
@@ -20,6 +21,7 @@ func TestThalliumSharedMemory(t *testing.T) {
 }
 
 // TestThalliumTypeNames has a C++ client that was built to put the names of types in front of its arguments.
+// parity(peer): T34
 func TestThalliumTypeNames(t *testing.T) {
 	rdmaTypesClient.executable(t) // before anything else is built
 	host := startExampleServer(t, goProgram(t, "examples/do_rdma/server"))

@@ -38,6 +38,7 @@ var (
 )
 
 // TestRecordedCereal shows that the recorded bytes are what the installed Thallium and cereal write.
+// parity(peer): T50
 func TestRecordedCereal(t *testing.T) {
 	if diff := cmp.Diff(dropComments(cerealtest.Recorded), output(t, values, "")); diff != "" {
 		t.Errorf("-recorded +installed:\n%s", diff)
@@ -126,6 +127,7 @@ func TestThalliumCToC(t *testing.T) {
 }
 
 // TestThalliumClientC has a C++ client call a Go server.
+// parity(peer): T04 T06 T09 T24 T25 T27 T29 T41 T42 T47 T48
 func TestThalliumClientC(t *testing.T) {
 	s := listenThallium(t, nil)
 	client := startPeer(t, thalliumPeer)
@@ -144,6 +146,7 @@ func TestThalliumClientC(t *testing.T) {
 }
 
 // TestThalliumServerC has Go clients call a C++ server, which calls them back.
+// parity(peer): T04 T20 T22 T24 T25 T26 T28 T41 T42 T47 T48 T52
 func TestThalliumServerC(t *testing.T) {
 	q := startPeer(t, thalliumPeer)
 	for name, cfg := range map[string]*cinnabar.Config{"default": nil, "no eager": {NoEager: true}} {
@@ -376,7 +379,9 @@ func TestThalliumClientOnlyC(t *testing.T) {
 }
 
 // TestThalliumShutdown ends either side by the other's request.
+// parity(peer): T11
 func TestThalliumShutdown(t *testing.T) {
+	thalliumPeer.executable(t)
 	t.Run("C++", func(t *testing.T) {
 		q := startPeer(t, thalliumPeer, "--shutdown")
 		c := dial(t, margo, q.addr, nil)
@@ -396,6 +401,7 @@ func TestThalliumShutdown(t *testing.T) {
 }
 
 // TestProviderDefaults has Margo's and Thallium's peers call each other's procedures: the default provider differs.
+// parity(peer): T22 T23
 func TestProviderDefaults(t *testing.T) {
 	q := startPeer(t, thalliumPeer)
 	c := dial(t, margo, q.addr, nil)
@@ -419,6 +425,7 @@ const matthi = "Server received bulk: Matthi"
 
 // TestTutorialRDMA runs the tutorial "Transferring data over RDMA" with either half in either language, with its nine
 // bytes, which travel inside the request, and with more, which the server has to pull.
+// parity(peer): T05 T08 T20 T21 T27
 func TestTutorialRDMA(t *testing.T) {
 	rdmaServer.executable(t) // before anything else is built
 	server := goProgram(t, "examples/do_rdma/server")

@@ -14,6 +14,7 @@ const freezeTimeout = time.Second
 
 // TestFreeze stops either side for good at some of its steps. Its connection stays, so
 // only the timeout tells the other side.
+// parity: B46
 func TestFreeze(t *testing.T) {
 	each := 1
 	if runs(t) > fewRuns {

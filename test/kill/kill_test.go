@@ -35,6 +35,7 @@ type scene struct {
 
 // TestKill kills either side at its steps, all of them where enough runs are asked
 // for, and a spread of them otherwise.
+// parity: B41 B44
 func TestKill(t *testing.T) {
 	scenes := rehearse(t)
 	all := 0
