@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -50,33 +51,52 @@ func eachEvent(in io.Reader, do func(event)) error {
 }
 
 // printReport prints a report as `go test` without -v does: a line for each package, and the output of tests that failed.
-// It returns an error if one failed.
+// Its error names them, because the end of a long output is what a reader sees first.
 func printReport(out io.Writer, in io.Reader) error {
 	type key struct{ pkg, test string }
 	said := map[key]*strings.Builder{}
-	failed := 0
+	var failed []string
 	var writeErr error
-	print := func(text string) {
-		if _, err := io.WriteString(out, text); writeErr == nil {
-			writeErr = err
+	print := func(k key, e event) {
+		if b := said[k]; b != nil {
+			if _, err := io.WriteString(out, shown(b.String(), e)); writeErr == nil {
+				writeErr = err
+			}
 		}
 	}
 	err := eachEvent(in, func(e event) {
 		k := key{e.Package, e.Test}
+		if e.Action == "build-output" {
+			k.pkg = e.ImportPath
+		}
 		switch e.Action {
-		case "build-output":
-			print(e.Output)
-		case "output":
+		case "run", "output", "build-output":
 			if said[k] == nil {
 				said[k] = &strings.Builder{}
 			}
 			said[k].WriteString(e.Output)
-		case "fail", "pass", "skip":
-			if e.Action == "fail" {
-				failed++
+		case "fail", "build-fail":
+			if e.Test == "" {
+				// A time-out or a crash leaves tests without an end: the traces of the goroutines are among their output.
+				for _, open := range slices.SortedFunc(maps.Keys(said), func(a, b key) int { return strings.Compare(a.test, b.test) }) {
+					if open.pkg == e.Package && open.test != "" {
+						failed = append(failed, open.pkg+"."+open.test+" (no end)")
+						print(open, e)
+						delete(said, open)
+					}
+				}
 			}
-			if b := said[k]; b != nil && (e.Test == "" || e.Action == "fail") {
-				print(shown(b.String(), e))
+			if e.Action == "build-fail" {
+				k.pkg = e.ImportPath
+			}
+			if e.FailedBuild == "" { // the event "build-fail" named it
+				failed = append(failed, strings.TrimSuffix(k.pkg+"."+k.test, "."))
+			}
+			print(k, e)
+			delete(said, k)
+		case "pass", "skip":
+			if e.Test == "" {
+				print(k, e)
 			}
 			delete(said, k)
 		}
@@ -84,8 +104,8 @@ func printReport(out io.Writer, in io.Reader) error {
 	if err == nil {
 		err = writeErr
 	}
-	if err == nil && failed > 0 {
-		err = errors.New("tests failed")
+	if err == nil && len(failed) > 0 {
+		err = errors.New("failed: " + strings.Join(failed, ", "))
 	}
 	return err
 }

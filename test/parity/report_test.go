@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,6 +40,15 @@ const runFailed = `{"Action":"output","Package":"cinnabar/a","Test":"TestFail","
 {"ImportPath":"cinnabar/b","Action":"build-output","Output":"b.go:1: syntax error\n"}
 {"ImportPath":"cinnabar/b","Action":"build-fail"}
 {"Action":"fail","Package":"cinnabar/b","FailedBuild":"cinnabar/b"}
+`
+
+// runTimedOut has tests that never end, as a run has whose time is up.
+const runTimedOut = `{"Action":"run","Package":"cinnabar/a","Test":"TestHang"}
+{"Action":"output","Package":"cinnabar/a","Test":"TestHang","Output":"=== RUN   TestHang\n"}
+{"Action":"run","Package":"cinnabar/a","Test":"TestHang/case"}
+{"Action":"output","Package":"cinnabar/a","Test":"TestHang/case","Output":"panic: test timed out after 1s\n"}
+{"Action":"output","Package":"cinnabar/a","Output":"FAIL\tcinnabar/a\t1.0s\n"}
+{"Action":"fail","Package":"cinnabar/a"}
 `
 
 // TestClaims compares markers with a run.
@@ -88,10 +98,19 @@ func TestReport(t *testing.T) {
 		t.Errorf("kept %q, %v", b, err)
 	}
 	out.Reset()
-	if err := run([]string{"report", file}, strings.NewReader(runFailed), &out); err == nil {
-		t.Error("a failed run gave no error")
+	err := run([]string{"report", file}, strings.NewReader(runFailed), &out)
+	if got, want := fmt.Sprint(err), "failed: cinnabar/a.TestFail, cinnabar/a, cinnabar/b"; got != want {
+		t.Errorf("error %q, want %q", got, want)
 	}
 	if got, want := out.String(), "    a_test.go:1: broken\nFAIL\nb.go:1: syntax error\n"; got != want {
+		t.Errorf("printed %q, want %q", got, want)
+	}
+	out.Reset()
+	err = run([]string{"report", file}, strings.NewReader(runTimedOut), &out)
+	if got, want := fmt.Sprint(err), "failed: cinnabar/a.TestHang (no end), cinnabar/a.TestHang/case (no end), cinnabar/a"; got != want {
+		t.Errorf("error %q, want %q", got, want)
+	}
+	if got, want := out.String(), "panic: test timed out after 1s\nFAIL\tcinnabar/a\t1.0s\n"; got != want {
 		t.Errorf("printed %q, want %q", got, want)
 	}
 	if err := run([]string{"report", file}, strings.NewReader("no report"), &out); err == nil {
