@@ -63,6 +63,7 @@ type device struct {
 	book   *hostquota.Book
 	own    *hostquota.Account // of connections that this side has dialled
 	brake  brake
+	pace   pace
 
 	sharedStall time.Duration // a constant, but for tests
 	leastIdle   time.Duration // likewise

@@ -23,6 +23,7 @@ type listener struct {
 	tcp    *net.TCPListener
 	queue  chan *connRequest
 	places *hostquota.Book // of the backlog, by host
+	turns  [2]*sockio.Turn // of connections that come, and of requests that have come
 	ctx    context.Context // ends with the listener; for its own goroutines only
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -50,10 +51,24 @@ func (d *device) Listen(addr netip.AddrPort, backlog int) (driver.Listener, erro
 	}
 	l := &listener{dev: d, tcp: tcp, queue: make(chan *connRequest, backlog),
 		places: hostquota.NewBook(hostquota.Limits{hostquota.Queued: int64(backlog)})}
+	for i := range l.turns {
+		if l.turns[i], err = sockio.NewTurn(); err != nil {
+			return nil, &driver.Error{Op: op, Err: errors.Join(err, l.closeTurns(), tcp.Close())}
+		}
+	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	d.listeners.Add(1)
 	l.wg.Go(l.acceptLoop)
 	return l, nil
+}
+
+func (l *listener) closeTurns() (err error) {
+	for _, t := range l.turns {
+		if t != nil {
+			err = errors.Join(err, t.Close())
+		}
+	}
+	return err
 }
 
 func (l *listener) Addr() netip.AddrPort {
@@ -68,9 +83,9 @@ func unmapWildcard(a netip.AddrPort) netip.AddrPort {
 	return unmap(a)
 }
 
-// acceptLoop ends when the TCP listener is closed.
+// acceptLoop ends when the TCP listener is closed. It waits for a turn before each connection, because connections that
+// come without end would otherwise keep those that are established waiting.
 func (l *listener) acceptLoop() {
-	var pace sockio.AcceptPace
 	for {
 		tc, err := l.tcp.AcceptTCP()
 		if err != nil {
@@ -86,28 +101,37 @@ func (l *listener) acceptLoop() {
 			}
 			continue
 		}
-		pace.Accepted()
-		p := l.dev.newcomer(tc)
-		wait, err := l.dev.begin(p, false)
-		if wait > 0 && p.account.Take(hostquota.Queued, 1) == nil {
-			l.wg.Go(func() {
-				if err := l.dev.beginLater(l.ctx, p, wait); err != nil {
-					l.refuseNewcomer(p, err)
-					return
-				}
-				l.handshake(p)
-			})
-			continue
-		}
-		if wait > 0 { // too many wait already
-			_, err = l.dev.begin(p, true)
-		}
-		if err != nil {
-			l.refuseNewcomer(p, err)
-			continue
-		}
-		l.wg.Go(func() { l.handshake(p) })
+		l.admitNewcomer(l.dev.newcomer(tc))
+		l.turns[0].Wait()
 	}
+}
+
+// admitNewcomer begins the handshake of p, at once or when it may. Where too many of the host wait for that already, its
+// oldest handshake gives way before its time.
+func (l *listener) admitNewcomer(p *pending) {
+	wait, few := l.dev.pace.begin(p.host, p.began, mostStand)
+	var err error
+	if few && wait == 0 {
+		wait, err = l.dev.begin(p, false)
+	}
+	switch {
+	case few && wait > 0 && p.account.Take(hostquota.Queued, 1) == nil:
+		l.wg.Go(func() {
+			if err := l.dev.beginLater(l.ctx, p, wait); err != nil {
+				l.refuseNewcomer(p, err)
+				return
+			}
+			l.handshake(p)
+		})
+		return
+	case !few || wait > 0:
+		_, err = l.dev.begin(p, true)
+	}
+	if err != nil {
+		l.refuseNewcomer(p, err)
+		return
+	}
+	l.wg.Go(func() { l.handshake(p) })
 }
 
 // refuseNewcomer closes a connection for which there is no place among the unfinished handshakes.
@@ -158,6 +182,8 @@ func (l *listener) handshake(p *pending) {
 		r.refuse(reply)
 		return
 	}
+	d.pace.succeeded(p.host)
+	l.turns[1].Wait()
 	d.ask(r)
 	if cause, err := l.enqueue(r, turn); cause != "" {
 		d.trail.Record(audit.Refused, cause, p.host, slog.Any("err", err))
@@ -237,7 +263,7 @@ func (l *listener) Close() error {
 	var err error
 	l.once.Do(func() {
 		l.cancel()
-		err = l.tcp.Close()
+		err = errors.Join(l.tcp.Close(), l.closeTurns())
 		l.wg.Wait()
 		l.dev.listeners.Add(-1)
 		for {

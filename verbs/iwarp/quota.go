@@ -26,8 +26,8 @@ const (
 	// leastStay is how long a handshake may go on before it gives way to another of its host, because otherwise a host
 	// that opens connections fast enough would leave none of its handshakes the time to come to an end.
 	leastStay = 50 * time.Millisecond
-	// mostStand is how long a newcomer waits at most until the oldest handshake has had leastStay. standPart newcomers may
-	// wait for each place.
+	// mostStand is how long a newcomer waits at most, for the pace of its host and until the oldest handshake has had
+	// leastStay. standPart newcomers may wait for each place.
 	mostStand = 2 * time.Second
 	standPart = 4
 	// leastIdle is how long a connection must have been idle before it gives way to a newcomer.
@@ -88,8 +88,8 @@ func (d *device) begin(p *pending, now bool) (wait time.Duration, err error) {
 	}
 }
 
-// beginLater calls begin until p is counted, and without regard to leastStay after mostStand. The goroutine that accepts
-// does not wait itself, because a host that opens connections fast enough would then delay those of all hosts.
+// beginLater calls begin after wait, and again until p is counted; after mostStand without regard to leastStay. The goroutine
+// that accepts does not wait itself, because a host that opens connections fast enough would then delay those of all hosts.
 func (d *device) beginLater(ctx context.Context, p *pending, wait time.Duration) (err error) {
 	defer p.account.Give(hostquota.Queued, 1)
 	for end := time.Now().Add(mostStand); wait > 0; {
@@ -359,6 +359,7 @@ func hostOf(a netip.AddrPort) hostquota.Host { return hostquota.HostOf(a.Addr())
 
 // quotaStats adds the figures of the device's book to its counters.
 func (d *device) quotaStats(out driver.Stats) {
+	out["handshakes_delayed"] = d.pace.delayed.Load()
 	for _, q := range []struct {
 		name string
 		r    hostquota.Resource

@@ -437,3 +437,30 @@ func (c *counter) load() int {
 	defer c.mu.Unlock()
 	return c.n
 }
+
+// TestFailedHandshakesAreDelayed has a host begin many handshakes that fail: some of them wait. A host whose handshakes
+// succeed is not delayed.
+func TestFailedHandshakesAreDelayed(t *testing.T) {
+	s := newSide(t, iwarp.Config{}, nil)
+	l := s.serve(t)
+	delayed := func() uint64 { return s.dev.Stats()["handshakes_delayed"] }
+	for range 100 {
+		c, err := dialTo(t, l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.conn.Disconnect(testContext(t)) // the server's side stays
+	}
+	if n := delayed(); n != 0 {
+		t.Errorf("%d handshakes of a host that fails none were delayed", n)
+	}
+	eventually(t, "handshakes that fail are delayed", func() bool {
+		for range 50 {
+			_ = dialFrom(t, l, "127.0.0.9").Close()
+		}
+		return delayed() > 0
+	})
+	if _, err := dialTo(t, l); err != nil {
+		t.Error("another host:", err)
+	}
+}

@@ -1,0 +1,103 @@
+package iwarp
+
+import (
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"cinnabar/internal/hostquota"
+)
+
+// A handshake that fails takes as much of the processor as one that succeeds, and a host may begin them at any rate. Limits
+// on what is unfinished at a time do not bound that rate, because each that ends makes room for another. So failures
+// have a budget, which a host draws on for each handshake and gets back for one that succeeds. Beyond it the
+// host's newcomers wait.
+const (
+	// failureRate is how many handshakes may fail a second. The hosts that have failures share it equally.
+	failureRate = 1000
+	// freeFailures is how many handshakes a host may have failed, or have under way, without a wait.
+	freeFailures = 32
+	// maxPaced bounds the hosts that are remembered. Others are not paced, and the limits on what is unfinished hold for them.
+	maxPaced = 4096
+	// paceSweep is the least time between two searches for hosts whose budget is full again.
+	paceSweep = 100 * time.Millisecond
+)
+
+// pace spaces out the handshakes of hosts whose handshakes fail.
+type pace struct {
+	delayed atomic.Uint64 // handshakes that were made to wait
+
+	mu sync.Mutex
+	// +checklocks:mu
+	hosts map[hostquota.Host]*budget
+	// +checklocks:mu
+	swept time.Time
+}
+
+// budget is what a host has left of freeFailures. It is negative if handshakes wait.
+type budget struct {
+	left float64
+	at   time.Time // when left was right
+}
+
+func (b *budget) refill(now time.Time, rate float64) {
+	b.left = min(b.left+now.Sub(b.at).Seconds()*rate, freeFailures)
+	b.at = now
+}
+
+// begin draws on the budget of h and returns how long its handshake has to wait. If that is longer than limit it draws
+// nothing and reports false.
+func (p *pace) begin(h hostquota.Host, now time.Time, limit time.Duration) (wait time.Duration, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sweepLocked(now)
+	b := p.hosts[h]
+	if b == nil {
+		if len(p.hosts) >= maxPaced {
+			return 0, true
+		}
+		if p.hosts == nil {
+			p.hosts = map[hostquota.Host]*budget{}
+		}
+		b = &budget{left: freeFailures, at: now}
+		p.hosts[h] = b
+	}
+	rate := failureRate / float64(len(p.hosts))
+	b.refill(now, rate)
+	if b.left < 1 {
+		wait = time.Duration((1 - b.left) / rate * float64(time.Second))
+	}
+	if wait > limit {
+		return 0, false
+	}
+	if wait > 0 {
+		p.delayed.Add(1)
+	}
+	b.left--
+	return wait, true
+}
+
+// succeeded gives back what begin has drawn.
+func (p *pace) succeeded(h hostquota.Host) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if b := p.hosts[h]; b != nil {
+		b.left = min(b.left+1, freeFailures)
+	}
+}
+
+// sweepLocked forgets the hosts whose budget is full.
+//
+// +checklocks:p.mu
+func (p *pace) sweepLocked(now time.Time) {
+	if now.Sub(p.swept) < paceSweep {
+		return
+	}
+	p.swept = now
+	rate := failureRate / float64(max(len(p.hosts), 1))
+	maps.DeleteFunc(p.hosts, func(_ hostquota.Host, b *budget) bool {
+		b.refill(now, rate)
+		return b.left >= freeFailures
+	})
+}
