@@ -13,7 +13,7 @@ import (
 // TestAttachRefused reaches for a process that the kernel does not let this one reach.
 // parity: D17
 func TestAttachRefused(t *testing.T) {
-	probed, moved := make(chan error), make(chan error)
+	probed, moved := make(chan error, 1), make(chan error, 1)
 	user := memoryEnd(t)
 	to := &Addr{ep: user, who: identity{1, 0}, uri: "1-0"}
 	r, err := user.ParseHandle(rawHandle(1, 8, 3, 0x1000, 8))
@@ -27,7 +27,7 @@ func TestAttachRefused(t *testing.T) {
 		tr := &transfer{op: new(na.Op), to: to, frags: []na.Fragment{{Remote: r, Local: make([]byte, 8)}}, total: 8}
 		moved <- tr.run(inlineBytes)
 	}()
-	probeErr, moveErr := <-probed, <-moved
+	probeErr, moveErr := await(t, "the probe", probed), await(t, "the transfer", moved)
 	if probeErr == nil {
 		t.Skipf("process 1 can be reached by a process of user %d without CAP_SYS_PTRACE: a container of its own", os.Getuid())
 	}

@@ -32,11 +32,12 @@ func TestForgedRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	good.poll.wake()
-	for server.stats.complaints.Load() == before {
+	eventually(t, "it is found out", func() bool {
 		if got, err := c.call(t, []byte("after")); err != nil || string(got) != "after" {
 			t.Fatalf("%q, %v", got, err)
 		}
-	}
+		return server.stats.complaints.Load() > before
+	})
 	if got, err := c.call(t, []byte("still")); err != nil || string(got) != "still" {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -104,10 +105,7 @@ func fullPair(t *testing.T) *net.UnixConn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := ln.AcceptUnix()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := accept(t, ln)
 	t.Cleanup(func() { _, _ = peer.Close(), c.Close() })
 	if err := c.SetWriteDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
 		t.Fatal(err)

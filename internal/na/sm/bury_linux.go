@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"cinnabar/internal/shm"
 )
 
 // tryBury does the last things for a conn that has failed, unless somebody still receives from it: he does it then. The
@@ -110,11 +112,11 @@ func (c *conn) buryClient() {
 		c.letGo()
 		return
 	}
-	uri := c.addr.uri
-	err := e.sendTo(uri, cmd)
+	uri, region := c.addr.uri, c.reg.File()
+	err := e.sendRelease(uri, region, cmd)
 	c.letGo()
-	if errors.Is(err, unix.EAGAIN) && !e.spawn(func() { e.farewell(uri, cmd) }) {
-		e.farewell(uri, cmd) // Close waits for the burial
+	if errors.Is(err, unix.EAGAIN) && !e.spawn(func() { e.farewell(uri, region, cmd) }) {
+		e.farewell(uri, region, cmd) // Close waits for the burial
 	}
 }
 
@@ -128,18 +130,35 @@ func (c *conn) letGo() {
 // farewellLimit is for how long a server is given to read its socket.
 const farewellLimit = 2 * time.Second
 
-// sendTo sends a command without descriptors to a server's socket, if that is a trusted user's.
-func (e *Endpoint) sendTo(uri string, cmd command) error {
+// sendRelease sends the command that releases a pair to the socket of the server at uri, if that is a trusted user's and
+// the server is still the one whose region the connection led through. Another server of the same name would take the
+// command for the release of a connection that this client has with it by now.
+func (e *Endpoint) sendRelease(uri string, region shm.File, cmd command) error {
 	sock, err := openServerSocket(&e.cfg, uri)
 	if err != nil || sock < 0 {
 		return err
 	}
 	defer closeAll(sock)
+	// A server publishes its region before it binds its socket, and removes it before the socket. So a socket that was opened
+	// while the region of that name was the old server's is the old server's too.
+	if !e.isNamed(uri, region) {
+		return nil
+	}
 	return e.sendCommand(pathOf(sock), cmd)
 }
 
+// isNamed reports whether region has one of the names of the region of uri.
+func (e *Endpoint) isNamed(uri string, region shm.File) bool {
+	for _, path := range [...]string{e.cfg.objectPath(uri), e.cfg.spareObject(uri)} {
+		if f, err := lstat(path); err == nil && f.Same(region) {
+			return true
+		}
+	}
+	return false
+}
+
 // farewell repeats the last command to a server until it is taken.
-func (e *Endpoint) farewell(uri string, cmd command) {
+func (e *Endpoint) farewell(uri string, region shm.File, cmd command) {
 	end := time.NewTimer(farewellLimit)
 	defer end.Stop()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -150,7 +169,7 @@ func (e *Endpoint) farewell(uri string, cmd command) {
 			return
 		case <-tick.C:
 		}
-		if err := e.sendTo(uri, cmd); !errors.Is(err, unix.EAGAIN) {
+		if err := e.sendRelease(uri, region, cmd); !errors.Is(err, unix.EAGAIN) {
 			return
 		}
 	}

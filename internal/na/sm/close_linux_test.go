@@ -99,7 +99,7 @@ func TestServerCloses(t *testing.T) {
 	if err := recv.wait(t); na.KindOf(err) != na.Unreachable || !errors.Is(err, errClosing) {
 		t.Errorf("got %v", err)
 	}
-	<-done
+	await(t, "the end of the connection", done)
 	if _, err := c.call(t, nil); na.KindOf(err) != na.Unreachable {
 		t.Errorf("a later call: %v", err)
 	}
@@ -156,6 +156,42 @@ func TestServerReturns(t *testing.T) {
 			return err == nil
 		})
 		shut(t, server)
+	}
+}
+
+// TestLateRelease closes a server, and opens another one of its name, while a client has not buried its connection with the
+// first one. The client has the same pair of the second one by the time that it sends the command that releases the first
+// one's, and stays connected.
+func TestLateRelease(t *testing.T) {
+	cfg := Config{Prefix: privatePrefix("n"), Address: "na+sm://late"}
+	client := open(t, Config{Prefix: cfg.Prefix})
+	old, _ := serve(t, cfg)
+	first, _ := lookup(t, client, cfg.Address).(*Addr)
+	if _, err := newCaller(client, first).call(t, nil); err != nil {
+		t.Fatal(err)
+	}
+	lost := first.conn.Load()
+	eventually(t, "the role", lost.enter) // which keeps the connection from being buried
+	shut(t, old)
+	lost.fail(na.Unreachable, errClosing)
+	server, _ := serve(t, cfg)
+	c := newCaller(client, lookup(t, client, cfg.Address))
+	if _, err := c.call(t, []byte("before")); err != nil {
+		t.Fatal(err)
+	}
+	to, _ := c.to.(*Addr)
+	if to == first || to.conn.Load().pair != lost.pair {
+		t.Fatal("the second connection is not by the pair of the first")
+	}
+	lost.leave()
+	eventually(t, "it is buried", func() bool { return client.connOf(lost.id) == nil && lost.role.held.Load() })
+	for range 3 { // the server has read its socket after the first
+		if _, err := c.call(t, []byte("after")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := server.stats.connections.Load(); n != 1 || server.clientOf(lost.pair) == nil {
+		t.Errorf("%d connections, of which the last one is lost", n)
 	}
 }
 

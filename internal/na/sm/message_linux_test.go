@@ -3,6 +3,7 @@ package sm
 import (
 	"bytes"
 	"testing"
+	"time"
 
 	"cinnabar/internal/na"
 )
@@ -209,6 +210,15 @@ func TestZeroAllocations(t *testing.T) {
 		msg, buf := make([]byte, n), make([]byte, bufferSize)
 		send, recv := newSignal(), newSignal()
 		tag := uint32(0)
+		limit := time.NewTimer(testLimit)
+		defer limit.Stop()
+		end := func(s *signal) {
+			select {
+			case <-s.ch:
+			case <-limit.C:
+				t.Fatalf("the calls have not ended within %v\n%s", testLimit, traces())
+			}
+		}
 		call := func() {
 			tag++
 			send.ev.Reset()
@@ -216,8 +226,8 @@ func TestZeroAllocations(t *testing.T) {
 			client.RecvExpected(&recv.op, to, tag, buf)
 			client.SendRequest(&send.op, to, tag, msg)
 			client.Drive(to, &recv.ev)
-			<-send.ch
-			<-recv.ch
+			end(send)
+			end(recv)
 		}
 		for range 100 {
 			call()

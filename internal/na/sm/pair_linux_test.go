@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"cinnabar/internal/na"
 )
@@ -34,13 +33,7 @@ func (s *signal) Complete(*na.Op) {
 // wait returns how the operation ended.
 func (s *signal) wait(t testing.TB) error {
 	t.Helper()
-	limit := time.NewTimer(testLimit)
-	defer limit.Stop()
-	select {
-	case <-s.ch:
-	case <-limit.C:
-		t.Fatal("an operation has not completed in time")
-	}
+	await(t, "the end of an operation", s.ch)
 	s.ev.Reset()
 	return s.op.Err
 }
@@ -98,6 +91,7 @@ func privatePrefix(name string) string { return fmt.Sprintf("%s_%d%s", testPrefi
 // open opens an endpoint that is closed at the end of the test.
 func open(t testing.TB, cfg Config) *Endpoint {
 	t.Helper()
+	watch(t)
 	if cfg.Prefix == "" {
 		cfg.Prefix = testPrefix
 	}
@@ -115,10 +109,10 @@ func open(t testing.TB, cfg Config) *Endpoint {
 // shut closes an endpoint.
 func shut(t testing.TB, ep na.Endpoint) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testLimit)
 	defer cancel()
 	if err := ep.Close(ctx); err != nil {
-		t.Error(err)
+		t.Errorf("%v\n%s", err, traces())
 	}
 }
 

@@ -59,7 +59,7 @@ func TestProbeOnConnect(t *testing.T) {
 		_ = unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_PTRACE, 0, 0, 0) // only who has rights can drop them
 		c = start(t, "confined", targetEnv+"="+server.own.String())
 	}()
-	<-started
+	await(t, "the start of the other process", started)
 	if c == nil {
 		t.FailNow()
 	}

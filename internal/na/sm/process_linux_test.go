@@ -248,6 +248,7 @@ func start(t testing.TB, role string, env ...string) *child {
 // startAs is start for a user. Only root can start a process of another user.
 func startAs(t testing.TB, uid int, role string, env ...string) *child {
 	t.Helper()
+	watch(t)
 	c := &child{t: t, cmd: exec.Command(os.Args[0], "-test.run=^$"), lines: make(chan string, 100)}
 	c.cmd.Env = append(os.Environ(), append(env, roleEnv+"="+role)...)
 	if !slices.ContainsFunc(env, func(s string) bool { return strings.HasPrefix(s, prefixEnv) }) {
@@ -281,10 +282,15 @@ func startAs(t testing.TB, uid int, role string, env ...string) *child {
 	t.Cleanup(func() {
 		_ = c.cmd.Process.Kill() // it may have ended
 		_ = c.in.Close()
-		for range c.lines {
-		}
-		<-read
-		_ = c.cmd.Wait() // killed
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for range c.lines {
+			}
+			<-read
+			_ = c.cmd.Wait() // killed
+		}()
+		await(t, fmt.Sprintf("the end of process %d, which plays the role %q and was killed", c.cmd.Process.Pid, role), ended)
 	})
 	return c
 }
@@ -302,7 +308,7 @@ func (c *child) expect(prefix string) string {
 		}
 		return rest
 	case <-limit.C:
-		c.t.Fatalf("the other process does not say %q", prefix)
+		c.t.Fatalf("the other process does not say %q within %v\n%s", prefix, testLimit, traces())
 	}
 	return ""
 }
@@ -404,7 +410,7 @@ func TestServerKilled(t *testing.T) {
 	if err := recv.wait(t); na.KindOf(err) != na.Unreachable {
 		t.Errorf("the call under way: %v", err)
 	}
-	<-done
+	await(t, "the end of the connection", done)
 	c := newCaller(client, to)
 	if _, err := c.call(t, nil); na.KindOf(err) != na.Unreachable {
 		t.Errorf("a later call: %v", err)

@@ -64,9 +64,9 @@ func TestSendWhileClosing(t *testing.T) {
 			close(begun)
 			client.SendRequest(&s.op, to, 1, nil)
 		}()
-		<-begun
+		await(t, "the beginning of SendRequest", begun)
 		shut(t, client)
-		<-ended
+		await(t, "the return of SendRequest", ended)
 		if err := s.wait(t); err != nil && na.KindOf(err) != na.Closed {
 			t.Errorf("got %v", err)
 		}
@@ -154,7 +154,7 @@ func TestCallToClient(t *testing.T) {
 	if err := send.wait(t); err != nil {
 		t.Fatal(err)
 	}
-	c := newCaller(server, <-from)
+	c := newCaller(server, await(t, "the request", from))
 	for range 10 {
 		if got, err := c.call(t, []byte("back")); err != nil || string(got) != "back" {
 			t.Fatalf("%q, %v", got, err)
@@ -171,9 +171,7 @@ func TestTruncatedWhileReceiving(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := to.conn.Load()
-	for !c.enter() {
-		continue
-	}
+	eventually(t, "the role", c.enter)
 	recv := newSignal()
 	client.RecvExpected(&recv.op, to, 77, make([]byte, bufferSize))
 	const last = buffers - 1 // lies beyond what the file will have

@@ -173,7 +173,7 @@ func (c *rawClient) token() {
 			}
 		}
 	}
-	c.t.Fatal("no token")
+	c.t.Fatalf("no token within %v\n%s", testLimit, traces())
 }
 
 // moreTokens tells whether there are tokens without a message.
@@ -189,9 +189,6 @@ func addTokens(fd int, n uint64) error {
 	return err
 }
 
-// testLimit is after what time a test has failed that waits for something.
-const testLimit = 30 * time.Second
-
 // eventually waits until cond holds, which takes moments.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
@@ -206,7 +203,7 @@ func eventually(t testing.TB, what string, cond func() bool) {
 			return
 		}
 	}
-	t.Fatalf("not within %v: %s", testLimit, what)
+	t.Fatalf("not within %v: %s\n%s", testLimit, what, traces())
 }
 
 // freePairs is how many pairs of a region are free, and which copy buffers.

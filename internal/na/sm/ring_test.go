@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -82,14 +83,15 @@ func TestRingScribbled(t *testing.T) {
 func TestCommandRing(t *testing.T) {
 	q := commands{ringBytes(t, commandSlots)}
 	const producers, each = 4, 2000
+	end := time.Now().Add(30 * time.Second)
 	var wg sync.WaitGroup
 	for p := range producers {
 		wg.Go(func() {
 			for i := range each {
-				for {
-					err := q.push(command(p<<16 | i))
-					if err == nil {
-						break
+				for q.push(command(p<<16|i)) != nil {
+					if time.Now().After(end) {
+						t.Errorf("producer %d has not put command %d into the ring in time", p, i)
+						return
 					}
 					runtime.Gosched()
 				}
@@ -100,6 +102,10 @@ func TestCommandRing(t *testing.T) {
 	for n := 0; n < producers*each; {
 		c, ok := q.pop()
 		if !ok {
+			if time.Now().After(end) {
+				t.Errorf("%d commands of %d have come in time", n, producers*each)
+				break
+			}
 			runtime.Gosched()
 			continue
 		}

@@ -180,7 +180,7 @@ func TestEvictedConnectsAnew(t *testing.T) {
 	done := to.Done()
 	i := slices.IndexFunc(server.list(), func(c *conn) bool { return c.server && !c.self })
 	server.list()[i].dismiss(errEvicted, typeEvicted)
-	<-done
+	await(t, "the end of the connection", done)
 	if got, err := c.call(t, []byte("after")); err != nil || string(got) != "after" {
 		t.Errorf("%q, %v", got, err)
 	}

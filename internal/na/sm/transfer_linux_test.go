@@ -2,17 +2,19 @@ package sm
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -23,6 +25,7 @@ import (
 // memoryEnd is an endpoint without messages: what these tests need of one.
 func memoryEnd(t testing.TB) *Endpoint {
 	t.Helper()
+	watch(t)
 	cfg, err := Config{}.withDefaults(2)
 	if err != nil {
 		t.Fatal(err)
@@ -31,8 +34,13 @@ func memoryEnd(t testing.TB) *Endpoint {
 	e.cfg.Logger = slog.New(slog.DiscardHandler)
 	e.transfers.init()
 	t.Cleanup(func() {
-		e.transfers.close()
-		e.mem.close()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			e.transfers.close()
+			e.mem.close()
+		}()
+		await(t, "the end of transfers and of serving memory", ended)
 	})
 	return e
 }
@@ -59,13 +67,7 @@ func (op *testOp) Complete(*na.Op) { close(op.done) }
 // wait returns what became of op.
 func (op *testOp) wait(t testing.TB) (int64, error) {
 	t.Helper()
-	timer := time.NewTimer(time.Minute)
-	defer timer.Stop()
-	select {
-	case <-op.done:
-	case <-timer.C:
-		t.Fatal("the operation does not end")
-	}
+	await(t, "the end of a transfer", op.done)
 	return op.N, op.Err
 }
 
@@ -372,14 +374,14 @@ func TestTransferDeadProcess(t *testing.T) {
 // deadProcess returns the number of a process that has ended.
 func deadProcess(t *testing.T) int32 {
 	t.Helper()
-	p, err := os.StartProcess("/proc/self/exe", []string{"sm.test", "-test.run=^$"}, &os.ProcAttr{Env: []string{"GORACE=atexit_sleep_ms=0"}})
-	if err != nil {
-		t.Fatal(err)
+	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-test.run=^$")
+	cmd.Env = []string{"GORACE=atexit_sleep_ms=0"}
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("a process that runs no test: %v", err)
 	}
-	if _, err := p.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	return int32(p.Pid)
+	return int32(cmd.Process.Pid)
 }
 
 // TestTransferCancel cancels transfers at any moment: each ends once, as canceled or complete.
@@ -421,15 +423,17 @@ func TestTransferCancelStalled(t *testing.T) {
 	}
 	m := list[0]
 	m.mu.Lock() // the owner's relay waits for it
+	unlock := sync.OnceFunc(m.mu.Unlock)
+	defer unlock()
 	op := newTestOp()
 	user.Get(&op.Op, to, []na.Fragment{{Remote: r, Local: make([]byte, 64)}})
-	for !user.transfers.cancel(&op.Op) {
-		runtime.Gosched()
+	if !user.transfers.cancel(&op.Op) {
+		t.Error("a transfer under way is not found")
 	}
 	if _, err := op.wait(t); na.KindOf(err) != na.Canceled {
 		t.Errorf("%v; want kind %v", err, na.Canceled)
 	}
-	m.mu.Unlock()
+	unlock()
 	if n, err := get(t, user, to, na.Fragment{Remote: r, Local: make([]byte, 64)}); n != 64 || err != nil {
 		t.Errorf("after that: %d, %v", n, err)
 	}

@@ -39,9 +39,9 @@ func allocated(t testing.TB, e *Endpoint, size int) (mem []byte, free func()) {
 // until yields until cond holds.
 func until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !cond(); runtime.Gosched() {
+	for end := time.Now().Add(testLimit); !cond(); runtime.Gosched() {
 		if time.Now().After(end) {
-			t.Fatalf("%s: not within a minute", what)
+			t.Fatalf("%s: not within %v\n%s", what, testLimit, traces())
 		}
 	}
 }
@@ -262,10 +262,7 @@ func TestWindowHostileOwner(t *testing.T) {
 			if w := user.transfers.windows.use(to.who, 7); w != nil {
 				t.Fatal("a window out of nothing")
 			}
-			c, err := ln.AcceptUnix()
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := accept(t, ln)
 			if _, err := c.Write(say); err != nil {
 				t.Error(err)
 			}
