@@ -38,7 +38,8 @@ func playHostile(t *testing.T, script []byte) {
 		return
 	}
 	dev := verbs.NewDevice(memdev.Open(memdev.Config{}))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	// In simulated time a step lasts for 64 seconds at most, see request and step; the rest needs an hour at most.
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour+time.Duration(len(script))*65*time.Second)
 	defer cancel()
 	l, err := Listen(dev, loopback, fuzzConfig)
 	must(t, err)
