@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
@@ -107,14 +109,17 @@ func fullPair(t *testing.T) *net.UnixConn {
 	}
 	c := accept(t, ln)
 	t.Cleanup(func() { _, _ = peer.Close(), c.Close() })
-	if err := c.SetWriteDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
+	raw, err := c.SyscallConn()
+	if err != nil {
 		t.Fatal(err)
 	}
-	for err == nil {
-		_, err = c.Write(make([]byte, 1<<12))
-	}
-	if !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatal(err)
+	var full error
+	if err := raw.Control(func(fd uintptr) {
+		for full == nil {
+			full = unix.Sendto(int(fd), []byte{0}, unix.MSG_DONTWAIT, nil)
+		}
+	}); err != nil || !errors.Is(full, unix.EAGAIN) {
+		t.Fatal(err, full)
 	}
 	return c
 }
