@@ -13,8 +13,9 @@ import (
 
 // A server's side of connecting. All of it is the poller's.
 
-// datagramBatch is how many datagrams are read before messages have their turn again.
-const datagramBatch = 16
+// datagramBatch is how many datagrams are read before messages have their turn again: more than the socket holds, so that
+// there is room in it afterwards.
+const datagramBatch = 64
 
 // welcomeBatch is how many of them may be new connections, which take some tens of microseconds each. A process that
 // connects and leaves without end holds up others' messages for no longer than these take.
@@ -22,6 +23,7 @@ const welcomeBatch = 2
 
 // readSocket takes the commands that clients have sent.
 func (e *Endpoint) readSocket() {
+	e.offenders.refresh(time.Now())
 	welcomed := e.stats.connections.Load()
 	for range datagramBatch {
 		if e.stats.connections.Load() >= welcomed+welcomeBatch {
@@ -39,9 +41,20 @@ func (e *Endpoint) readSocket() {
 		}
 		d.close()
 		if err != nil {
-			e.complain(e.strangerOf(&d), err)
+			e.noteFault(&d, err)
 		}
 	}
+}
+
+// noteFault counts a faulty command for its sender, and describes it unless that has sent too many.
+func (e *Endpoint) noteFault(d *datagram, err error) {
+	n := e.offenders.note(d.pid)
+	if n == 0 || n > maxFaults {
+		e.stats.complaints.Add(1)
+		e.cfg.Audit.Count(audit.Broken, causeManyFaults)
+		return
+	}
+	e.complain(e.strangerOf(d), err)
 }
 
 // obey does what a datagram says. It takes the descriptors out of d that it keeps.

@@ -113,9 +113,9 @@ func (c *conn) buryClient() {
 		return
 	}
 	uri, region := c.addr.uri, c.reg.File()
-	err := e.sendRelease(uri, region, cmd)
+	err := e.sendRelease(uri, region, cmd, 0)
 	c.letGo()
-	if errors.Is(err, unix.EAGAIN) && !e.spawn(func() { e.farewell(uri, region, cmd) }) {
+	if errors.Is(err, errSocketFull) && !e.spawn(func() { e.farewell(uri, region, cmd) }) {
 		e.farewell(uri, region, cmd) // Close waits for the burial
 	}
 }
@@ -132,8 +132,9 @@ const farewellLimit = 2 * time.Second
 
 // sendRelease sends the command that releases a pair to the socket of the server at uri, if that is a trusted user's and
 // the server is still the one whose region the connection led through. Another server of the same name would take the
-// command for the release of a connection that this client has with it by now.
-func (e *Endpoint) sendRelease(uri string, region shm.File, cmd command) error {
+// command for the release of a connection that this client has with it by now. If there is no room in the socket it waits for
+// that, limit long at most; the error then is errSocketFull.
+func (e *Endpoint) sendRelease(uri string, region shm.File, cmd command, limit time.Duration) error {
 	sock, err := openServerSocket(&e.cfg, uri)
 	if err != nil || sock < 0 {
 		return err
@@ -144,7 +145,14 @@ func (e *Endpoint) sendRelease(uri string, region shm.File, cmd command) error {
 	if !e.isNamed(uri, region) {
 		return nil
 	}
-	return e.sendCommand(pathOf(sock), cmd)
+	err = e.sendCommand(pathOf(sock), cmd)
+	switch {
+	case !errors.Is(err, unix.EAGAIN):
+		return err
+	case limit == 0:
+		return errSocketFull
+	}
+	return awaitRoom(pathOf(sock), limit, cmd)
 }
 
 // isNamed reports whether region has one of the names of the region of uri.
@@ -159,17 +167,8 @@ func (e *Endpoint) isNamed(uri string, region shm.File) bool {
 
 // farewell repeats the last command to a server until it is taken.
 func (e *Endpoint) farewell(uri string, region shm.File, cmd command) {
-	end := time.NewTimer(farewellLimit)
-	defer end.Stop()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case <-end.C:
-			return
-		case <-tick.C:
-		}
-		if err := e.sendRelease(uri, region, cmd); !errors.Is(err, unix.EAGAIN) {
+	for end := time.Now().Add(farewellLimit); time.Now().Before(end); { // another server may take the name meanwhile
+		if err := e.sendRelease(uri, region, cmd, dialPatience); !errors.Is(err, errSocketFull) {
 			return
 		}
 	}

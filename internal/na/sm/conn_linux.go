@@ -238,6 +238,7 @@ const (
 	causeCredentials = "command of another process"
 	causeDatagram    = "datagram"
 	causeDescriptors = "descriptors"
+	causeManyFaults  = "faulty commands beyond those described"
 	causeMessage     = "message"
 	causeUser        = "other user"
 )

@@ -20,6 +20,9 @@ const (
 	dialLongest  = 20 * time.Millisecond
 )
 
+// dialPatience is for how long one attempt waits for room in a server's socket. Close waits for it.
+const dialPatience = 20 * time.Millisecond
+
 // again is a reason to try once more later.
 type again struct{ error }
 
@@ -53,6 +56,9 @@ func (e *Endpoint) dial(a *Addr) {
 		if !a.wanted(err) {
 			t.abandon()
 			return
+		}
+		if errors.Is(err, errSocketFull) { // this attempt has waited already
+			wait = dialShortest
 		}
 		timer.Reset(wait/2 + rand.N(wait))
 	}
@@ -326,10 +332,14 @@ func (t *attempt) send(c *conn, sock int, cmd command) (err error) {
 		}
 		return nil
 	}
-	switch err := t.ep.sendCommand(pathOf(sock), cmd, c.bell.FD(), c.ear); {
+	err = t.ep.sendCommand(pathOf(sock), cmd, c.bell.FD(), c.ear)
+	if errors.Is(err, unix.EAGAIN) {
+		err = awaitRoom(pathOf(sock), dialPatience, cmd, c.bell.FD(), c.ear)
+	}
+	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ETOOMANYREFS), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR):
+	case errors.Is(err, errSocketFull), errors.Is(err, unix.ETOOMANYREFS), errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR):
 		return again{fmt.Errorf("%s does not read its socket: %w", t.addr, err)}
 	default:
 		return fmt.Errorf("send to %s: %w", t.ep.cfg.socketPath(t.addr.uri), err)

@@ -42,6 +42,8 @@ type Endpoint struct {
 	care    care
 	stats   counters
 
+	offenders offenders // the poller's
+
 	spinning atomic.Int32 // pollers that spin,
 	driving  atomic.Int32 // and drivers
 	maxSpin  int32

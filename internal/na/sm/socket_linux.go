@@ -4,8 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"io/fs"
+	"net"
 	"os"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -99,29 +101,37 @@ func receiveDatagram(sock int) (d datagram, ok bool, err error) {
 		}
 		return d, false, err
 	}
-	list, err := unix.ParseSocketControlMessage(control[:cn])
-	if err != nil {
-		return d, true, violated(causeDatagram, "a datagram with unreadable control data: %v", err)
-	}
-	for i := range list {
-		d.control(&list[i])
+	for rest := control[:cn]; len(rest) > 0; {
+		var head unix.Cmsghdr
+		var data []byte
+		if head, data, rest, err = unix.ParseOneSocketControlMessage(rest); err != nil {
+			return d, true, violated(causeDatagram, "a datagram with unreadable control data: %v", err)
+		}
+		d.control(head, data)
 	}
 	if d.cut = flags&unix.MSG_CTRUNC != 0; d.cut {
 		d.close()
 	}
 	if n != commandSize || flags&unix.MSG_TRUNC != 0 {
-		return d, true, violated(causeDatagram, "a datagram of %d bytes and %d descriptors; it has %d bytes, and 2 descriptors or none", n, len(d.fds), commandSize)
+		return d, true, errDatagram
 	}
 	d.cmd = command(binary.LittleEndian.Uint64(b[:]))
 	return d, true, nil
 }
 
-func (d *datagram) control(m *unix.SocketControlMessage) {
-	if fds, err := unix.ParseUnixRights(m); err == nil {
-		d.fds = append(d.fds, fds...)
-	}
-	if c, err := unix.ParseUnixCredentials(m); err == nil {
-		d.pid, d.uid, d.creds = c.Pid, c.Uid, true
+// errDatagram refuses a datagram that is no command.
+var errDatagram = violated(causeDatagram, "a datagram that is no command: a command has %d bytes, and 2 descriptors or none", commandSize)
+
+// control takes note of one control message.
+func (d *datagram) control(head unix.Cmsghdr, data []byte) {
+	switch {
+	case head.Level != unix.SOL_SOCKET:
+	case head.Type == unix.SCM_RIGHTS:
+		for ; len(data) >= 4; data = data[4:] {
+			d.fds = append(d.fds, int(int32(binary.NativeEndian.Uint32(data))))
+		}
+	case head.Type == unix.SCM_CREDENTIALS && len(data) >= unix.SizeofUcred:
+		d.pid, d.uid, d.creds = int32(binary.NativeEndian.Uint32(data)), binary.NativeEndian.Uint32(data[4:]), true
 	}
 }
 
@@ -151,14 +161,48 @@ func isEventfd(fd int) bool {
 	return unix.SetNonblock(fd, true) == nil
 }
 
-// sendCommand sends a datagram to a server's socket, with doorbells if there are any.
-func (e *Endpoint) sendCommand(path string, cmd command, bells ...int) error {
-	var b [commandSize]byte
-	binary.LittleEndian.PutUint64(b[:], uint64(cmd))
-	var control []byte
+// datagramOf returns the bytes and the control data of a command, with doorbells if there are any.
+func datagramOf(cmd command, bells []int) (b, control []byte) {
+	b = binary.LittleEndian.AppendUint64(nil, uint64(cmd))
 	if len(bells) > 0 {
 		control = unix.UnixRights(bells...)
 	}
-	_, err := unix.SendmsgN(e.sock, b[:], control, &unix.SockaddrUnix{Name: path}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	return b, control
+}
+
+// sendCommand sends a datagram to a server's socket, if there is room in it.
+func (e *Endpoint) sendCommand(path string, cmd command, bells ...int) error {
+	b, control := datagramOf(cmd, bells)
+	_, err := unix.SendmsgN(e.sock, b, control, &unix.SockaddrUnix{Name: path}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 	return err
+}
+
+// errSocketFull says that there was no room in a server's socket for as long as it was waited for.
+var errSocketFull = errors.New("its queue of commands was full all the time")
+
+// awaitRoom is sendCommand that waits for room, limit long at most. The kernel wakes a sender whose socket is connected as
+// soon as the server has read a command, so that the sender comes before others that try again and again.
+func awaitRoom(path string, limit time.Duration, cmd command, bells ...int) error {
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }() // what is sent is in the server's socket
+	if err := c.SetWriteDeadline(time.Now().Add(limit)); err != nil {
+		return err
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	b, control := datagramOf(cmd, bells)
+	var sent error
+	err = raw.Write(func(fd uintptr) bool {
+		_, sent = unix.SendmsgN(int(fd), b, control, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		return !errors.Is(sent, unix.EAGAIN)
+	})
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return errSocketFull
+	}
+	return errors.Join(err, sent)
 }
