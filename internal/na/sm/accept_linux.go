@@ -132,7 +132,12 @@ func (e *Endpoint) reserve(cmd command, d *datagram) error {
 		return e.reserveAgain(old, cmd, d)
 	}
 	var claimed bool
-	if err := e.region.read(func() { claimed = e.region.claimed(pair) }); err != nil {
+	var claimant uint64
+	if err := e.region.read(func() {
+		if claimed = e.region.claimed(pair); claimed && e.region.extended {
+			claimant = e.region.claimant(pair).Load()
+		}
+	}); err != nil {
 		return err
 	}
 	switch {
@@ -140,8 +145,10 @@ func (e *Endpoint) reserve(cmd command, d *datagram) error {
 		return nil // of a client that is gone by now
 	case !claimed:
 		return violated(causeConnect, "a connection by pair %d, which is not claimed", pair)
+	case claimant != 0 && claimant != asClaimant(who):
+		return violated(causeConnect, "a connection by pair %d, which process %d has claimed", pair, int32(claimant))
 	case e.refusing.Load():
-		return e.region.read(func() { e.region.releasePair(pair) })
+		return e.region.read(func() { e.region.giveUpPair(pair) })
 	}
 	return e.welcome(cmd, d)
 }

@@ -77,7 +77,7 @@ func (e *Endpoint) freePair(c *conn) {
 			k.asleep.Store(0)
 			k.holds.Store(0)
 		}
-		r.releasePair(c.pair)
+		r.giveUpPair(c.pair)
 	})
 	if p := c.parting.Load(); c.offended || p != nil && errors.Is(p.err, errDied) {
 		e.care.died()

@@ -286,7 +286,7 @@ func (e *Endpoint) sweepPairs() {
 			if lost[p/64]>>(p%64)&1 != 0 {
 				resetRing(e.region.tx(p), ringSlots)
 				resetRing(e.region.rx(p), ringSlots)
-				e.region.releasePair(p)
+				e.region.giveUpPair(p)
 			}
 		}
 	})

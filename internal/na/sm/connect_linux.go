@@ -208,6 +208,9 @@ func (t *attempt) claim() (err error) {
 	if t.pair = t.reg.claimPair(); t.pair < 0 {
 		return again{fmt.Errorf("all %d places of %s are taken", pairs-1, t.addr)}
 	}
+	if t.reg.extended {
+		t.reg.claimant(t.pair).Store(asClaimant(t.ep.who))
+	}
 	// What the previous client has left there would be taken for messages to or from this one.
 	in, out := consumer(t.reg.rx(t.pair)), consumer(t.reg.tx(t.pair))
 	t.reg.drain(&in)
@@ -389,7 +392,7 @@ func (t *attempt) abandon() {
 		return
 	}
 	if t.pair >= 0 {
-		_ = t.reg.read(func() { t.reg.releasePair(t.pair) }) // a region that faults has no pairs
+		_ = t.reg.read(func() { t.reg.giveUpPair(t.pair) }) // a region that faults has no pairs
 	}
 	_ = t.reg.Close() // nobody else has it
 	closeAll(t.pidfd)

@@ -21,6 +21,8 @@ import (
 //	0x0000  1: the server sleeps and wants its doorbell rung       4
 //	0x0040  1: the client does                                     4
 //	0x0080  copy buffers that the client is about to claim or fill 8
+//	0x0088  the client that has claimed the pair: its process       4
+//	0x008C  and the number of its endpoint, + 1; 0: not known       4
 //	0x0100  64 slots of 256 for short messages to the server
 //	0x4100  64 slots of 256 for short messages to the client
 //
@@ -40,6 +42,7 @@ const (
 	blockServer = 0x0000
 	blockClient = 0x0040
 	blockHolds  = 0x0080
+	blockOwner  = 0x0088
 	blockTx     = 0x0100
 	blockRx     = 0x4100
 
@@ -72,6 +75,16 @@ func newBlock(b []byte, pair int, server bool) *block {
 	}
 	return k
 }
+
+// claimant is where the client that has claimed a pair says who it is. The command that announces the client may be long on
+// its way, because the socket holds only a few, and in the meantime the server must not take another process's command for it.
+// Clients in C leave it 0.
+func (r *region) claimant(pair int) *atomic.Uint64 {
+	return shm.Uint64(r.b, regionSize+pair*blockSize+blockOwner)
+}
+
+// asClaimant is how a client says who it is.
+func asClaimant(who identity) uint64 { return uint64(uint32(who.pid)) | (uint64(who.id)+1)<<32 }
 
 // slot returns the bytes of slot i of the slots in b.
 func slot(b []byte, i int) []byte { return b[i*inlineSize:][:inlineSize:inlineSize] }

@@ -119,6 +119,14 @@ func (r *region) claimPair() int {
 	return -1
 }
 
+// giveUpPair releases a pair that no server knows of, or that the server does not use.
+func (r *region) giveUpPair(pair int) {
+	if r.extended {
+		r.claimant(pair).Store(0)
+	}
+	r.releasePair(pair)
+}
+
 func (r *region) releasePair(pair int) { releaseBit(r.pairMap(pair/64), pair%64) }
 
 // claimed tells whether somebody has taken the pair.

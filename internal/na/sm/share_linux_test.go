@@ -359,6 +359,109 @@ func TestOwedTokensAreBounded(t *testing.T) {
 	settled(t, server)
 }
 
+// TestStolenPair has a process announce itself by the pair that another one has claimed, whose command is still on its way:
+// the pair stays the claimant's.
+func TestStolenPair(t *testing.T) {
+	server, _ := serve(t, Config{})
+	owner, thief := newRaw(t, server), mapRaw(t, server)
+	owner.r.claimant(owner.pair).Store(asClaimant(owner.who))
+	thief.pair = owner.pair
+	thief.announceExtended()
+	eventually(t, "the thief is found out", func() bool { return server.stats.complaints.Load() == 1 })
+	if err := thief.r.commands.push(makeCommand(thief.who, thief.pair, commandReserved, 0)); err != nil {
+		t.Fatal(err)
+	}
+	owner.announce()
+	owner.request(1, []byte("mine"))
+	if _, msg := owner.answer(); string(msg) != "mine" {
+		t.Errorf("got %q", msg)
+	}
+	if c := server.clientOf(owner.pair); c == nil || c.addr.who != owner.who {
+		t.Error("the pair is another's")
+	}
+	owner.release()
+	settled(t, server)
+	if v := owner.r.claimant(owner.pair).Load(); v != 0 {
+		t.Errorf("a free pair is claimed by %#x", v)
+	}
+}
+
+// TestFaultsAreCounted has a process send many faulty commands: all are counted, few are described, and a command without
+// fault is obeyed after them.
+func TestFaultsAreCounted(t *testing.T) {
+	const faults = 4 * maxFaults
+	trail := audit.New(nil)
+	server, _ := serve(t, Config{Audit: trail})
+	c := newRaw(t, server)
+	for range faults {
+		c.datagram(makeCommand(c.who, 0, 0, 0))
+	}
+	eventually(t, "all are counted", func() bool { return counted(trail, audit.Broken) == faults })
+	if n := server.stats.complaints.Load(); n != faults {
+		t.Errorf("%d complaints, want %d", n, faults)
+	}
+	var few uint64
+	for _, k := range trail.Counts() {
+		if k.Event == audit.Broken && k.Cause != causeManyFaults {
+			few += k.N
+		}
+	}
+	if few < maxFaults || few == faults {
+		t.Errorf("%d faults of %d are described, want %d in each %v", few, faults, maxFaults, faultWindow)
+	}
+	c.announce()
+	c.request(1, []byte("good"))
+	if _, msg := c.answer(); string(msg) != "good" {
+		t.Errorf("got %q", msg)
+	}
+	c.release()
+	settled(t, server)
+}
+
+func TestOffendersAreBounded(t *testing.T) {
+	var o offenders
+	for pid := range int32(2 * maxFaulty) {
+		o.note(pid)
+	}
+	if n := o.note(1); n != 2 {
+		t.Errorf("fault %d of a process, want 2", n)
+	}
+	if n := o.note(maxFaulty); n != 0 || len(o.faults) != maxFaulty {
+		t.Errorf("fault %d of one process more than are counted; %d are counted", n, len(o.faults))
+	}
+	o.refresh(time.Now())
+	if n := o.note(maxFaulty); n != 1 {
+		t.Errorf("fault %d in a new window, want 1", n)
+	}
+}
+
+// TestFullSocket connects to a server that does not read its socket, which is full: the call is made when the server goes on.
+func TestFullSocket(t *testing.T) {
+	prefix := privatePrefix("s")
+	s := start(t, "server", prefixEnv+"="+prefix)
+	addr := s.expect("ready ")
+	client := open(t, Config{Prefix: prefix})
+	to, _ := lookup(t, client, addr).(*Addr)
+	s.stop()
+	for err := error(nil); !errors.Is(err, unix.EAGAIN); {
+		if err = client.sendCommand(client.cfg.socketPath(to.uri), makeCommand(client.who, 0, 0, 0)); err != nil && !errors.Is(err, unix.EAGAIN) {
+			t.Fatal(err)
+		}
+	}
+	send, recv := newSignal(), newSignal()
+	client.RecvExpected(&recv.op, to, 1, make([]byte, 8))
+	client.SendRequest(&send.op, to, 1, []byte("late"))
+	eventually(t, "it waits for room", func() bool {
+		to.mu.Lock()
+		defer to.mu.Unlock()
+		return errors.Is(to.trouble, errSocketFull)
+	})
+	s.signal(unix.SIGCONT)
+	if err := errors.Join(send.wait(t), recv.wait(t)); err != nil || recv.op.N != 4 {
+		t.Errorf("%d bytes, %v", recv.op.N, err)
+	}
+}
+
 // flooder does one thing that no client should, as often as it can, until standard input ends.
 func (p *player) flooder(target, step string) error {
 	uri, who, err := parseTarget(target, hostID)
