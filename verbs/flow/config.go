@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/verbs"
 )
 
@@ -58,6 +59,11 @@ type Config struct {
 	// before the answer: all transfers that are under way at a time. 0: for ever.
 	KeepAlive time.Duration
 
+	// MaxMemory bounds the bytes that a Listener's connections hold for their peers, all together: for each of them Bytes,
+	// and twice Records buffers of Inline bytes. A host gets a share of it. Requests beyond that are refused, and logged.
+	// Connections count until their Close. 0: half of the machine's memory. Dial does not use it.
+	MaxMemory int64
+
 	Param  verbs.ConnParam // for the connection; its PrivateData is the package's
 	Logger *slog.Logger    // nil: discard
 }
@@ -77,6 +83,9 @@ func (cfg Config) filled() (Config, error) {
 	if cfg.Linger == 0 {
 		cfg.Linger = defaultLinger
 	}
+	if cfg.MaxMemory == 0 {
+		cfg.MaxMemory = hostquota.Machine().DefaultMemory()
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -89,6 +98,8 @@ func (cfg Config) filled() (Config, error) {
 		return cfg, fmt.Errorf("flow: Config.Inline is %d; at most %d, and no more than Bytes", cfg.Inline, mostInline)
 	case cfg.KeepAlive < 0 || cfg.KeepAlive > 0 && cfg.KeepAlive < leastAlive:
 		return cfg, fmt.Errorf("flow: Config.KeepAlive is %v; 0, or %v and more", cfg.KeepAlive, leastAlive)
+	case cfg.MaxMemory < cfg.memory():
+		return cfg, fmt.Errorf("flow: Config.MaxMemory is %d, and one connection holds %d bytes; lower Config.Bytes, Records or Inline, or raise MaxMemory", cfg.MaxMemory, cfg.memory())
 	case cfg.Param.PrivateData != nil:
 		return cfg, fmt.Errorf("flow: Config.Param has %d bytes of private data, which the protocol needs for itself", len(cfg.Param.PrivateData))
 	}

@@ -7,8 +7,10 @@ import (
 	"io"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/waitlist"
 	"cinnabar/ring"
 	"cinnabar/verbs"
@@ -39,8 +41,13 @@ type Conn struct {
 	sendMR   *verbs.MR       // headers and short records to be sent
 	written  verbs.SendFlags // of the writes of long records
 	receives []verbs.RecvWR  // one for each buffer; never changed
-	staging  *ring.Ring[*verbs.MR]
-	stageMR  *verbs.MR
+
+	staging   atomic.Pointer[ring.Ring[*verbs.MR]] // for Send; nil until the first long record
+	stagingMu sync.Mutex                           // held while staging is made, and by release
+	// +checklocks:stagingMu
+	stageMR *verbs.MR // of staging
+
+	account *hostquota.Account // that counts the memory of a connection of a Listener; nil: none. Release gives it back
 
 	stop     context.CancelFunc // ends the goroutine
 	done     chan struct{}      // closed when it has ended
@@ -207,19 +214,50 @@ func (c *Conn) prepare(peer hello) (err error) {
 	if c.sendMR, err = c.pd.RegMR(make([]byte, (records+controls)*c.slotLen), 0); err != nil {
 		return err
 	}
-	stage, err := c.pd.RegMR(make([]byte, c.cfg.Bytes+leastBytes), 0)
-	if err != nil {
-		return err
-	}
-	c.stageMR = stage
-	if c.staging, err = ring.New(stage); err != nil {
-		return err
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.tx = newTx(NewWindow(records, int(peer.bytes), inline), records)
 	c.rx.ledger, c.rx.queue = NewLedger(records, c.cfg.Bytes), make([]Record, records)
 	return nil
+}
+
+// stage returns the memory that Send copies long records to. It is made for the first of them, because many connections
+// never send one.
+func (c *Conn) stage(op string) (*ring.Ring[*verbs.MR], error) {
+	if r := c.staging.Load(); r != nil {
+		return r, nil
+	}
+	c.stagingMu.Lock()
+	defer c.stagingMu.Unlock()
+	if r := c.staging.Load(); r != nil {
+		return r, nil
+	}
+	if err := c.may(op); err != nil {
+		return nil, err
+	}
+	mr, err := c.pd.RegMR(make([]byte, c.cfg.Bytes+leastBytes), 0)
+	if err != nil {
+		return nil, fmt.Errorf("flow: %s: memory for long records: %w", op, err)
+	}
+	r, err := ring.New(mr)
+	if err != nil {
+		return nil, errors.Join(err, mr.Close())
+	}
+	c.stageMR = mr // release closes it
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.mayLocked(op); err != nil {
+		return nil, err
+	}
+	c.staging.Store(r)
+	return r, nil
+}
+
+// memory returns how many bytes a connection of cfg holds for its peer, who can make the device write all of them. Memory
+// for what the program sends is not among them.
+func (cfg Config) memory() int64 {
+	n := int64(cfg.Records + controls)
+	return int64(cfg.Bytes) + 2*n*int64(headerLen+cfg.Inline)
 }
 
 // Dial connects to a listener of package flow.
@@ -312,8 +350,10 @@ func (c *Conn) close() error {
 
 // release gives everything back.
 func (c *Conn) release() (err error) {
-	if c.staging != nil {
-		_ = c.staging.Close() // records that were never sent are still in it
+	c.stagingMu.Lock()
+	defer c.stagingMu.Unlock()
+	if r := c.staging.Load(); r != nil {
+		_ = r.Close() // records that were never sent are still in it
 	}
 	if c.qp != nil {
 		err = c.qp.Close()
@@ -328,6 +368,9 @@ func (c *Conn) release() (err error) {
 	}
 	if c.ownPD && c.pd != nil {
 		err = errors.Join(err, c.pd.Close())
+	}
+	if c.account != nil {
+		c.account.Give(hostquota.Memory, c.cfg.memory())
 	}
 	return err
 }
@@ -349,7 +392,9 @@ func (c *Conn) failLocked(err error) {
 		c.first.Stop()
 	}
 	c.stop()
-	c.staging.End() // what the device had not sent never comes back
+	if r := c.staging.Load(); r != nil {
+		r.End() // what the device had not sent never comes back
+	}
 	c.tx.waiters.End()
 	c.rx.readers.Serve(c.readNext)
 	c.rx.readers.End()

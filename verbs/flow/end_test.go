@@ -76,11 +76,13 @@ func TestEndBehindGivenUp(t *testing.T) {
 // parity: S17
 func TestEndWakesStaging(t *testing.T) {
 	a, _ := pair(t, Config{Bytes: 8192, Linger: -1}, Config{Bytes: 8192})
-	kept, err := a.staging.Alloc(8192) // as a record that is under way has it
+	staging, err := a.stage("test")
+	must(t, err)
+	kept, err := staging.Alloc(8192) // as a record that is under way has it
 	must(t, err)
 	sent := make(chan error)
 	go func() { sent <- a.Send(context.Background(), make([]byte, 4096)) }()
-	for waiting(a.staging) == 0 {
+	for waiting(staging) == 0 {
 		runtime.Gosched()
 	}
 	must(t, a.Close())

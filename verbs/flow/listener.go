@@ -28,6 +28,7 @@ type Listener struct {
 	cfg   Config
 	trail *audit.Trail
 	book  *hostquota.Book
+	each  int64         // bytes of memory that a connection counts for
 	ready chan accepted // results of Accept
 
 	ctx  context.Context // ends with Close
@@ -58,7 +59,8 @@ type parked struct {
 // Listen listens on addr; port 0 picks one. Each accepted connection is made as cfg says. Unless cfg has a PD, each has a
 // protection domain of its own, and a peer reaches no memory of other connections.
 func Listen(dev *verbs.Device, addr netip.AddrPort, cfg Config) (*Listener, error) {
-	if _, err := cfg.filled(); err != nil {
+	full, err := cfg.filled()
+	if err != nil {
 		return nil, err
 	}
 	vl, err := verbs.Listen(dev, addr)
@@ -67,7 +69,8 @@ func Listen(dev *verbs.Device, addr netip.AddrPort, cfg Config) (*Listener, erro
 	}
 	l := &Listener{
 		l: vl, cfg: cfg, trail: audit.New(cfg.Logger), ready: make(chan accepted), over: make(chan struct{}),
-		book: hostquota.NewBook(hostquota.Limits{hostquota.Handshakes: mostAnswered, hostquota.Queued: mostParked}),
+		book: hostquota.NewBook(hostquota.Limits{hostquota.Handshakes: mostAnswered, hostquota.Queued: mostParked, hostquota.Memory: full.MaxMemory}),
+		each: full.memory(),
 	}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	l.wg.Go(l.serve)
@@ -166,7 +169,11 @@ func (l *Listener) startParked() {
 
 // answer answers a request and hands the connection to Accept.
 func (l *Listener) answer(p parked) {
-	c, err := l.connect(l.ctx, p.req)
+	c, err := l.connect(l.ctx, p)
+	if _, full := errors.AsType[*hostquota.LimitError](err); full {
+		l.trail.Record(audit.Refused, "memory of connections", p.account.Host(), slog.String("peer", p.req.RemoteAddr().String()), slog.Any("error", err))
+		return
+	}
 	if errors.Is(err, ErrPeer) {
 		l.trail.Record(audit.Refused, "the peer does not speak the protocol", p.account.Host(), slog.String("peer", p.req.RemoteAddr().String()), slog.Any("error", err))
 		return
@@ -189,15 +196,21 @@ func (l *Listener) deliver(a accepted) {
 }
 
 // connect accepts a request.
-func (l *Listener) connect(ctx context.Context, req *verbs.ConnRequest) (*Conn, error) {
+func (l *Listener) connect(ctx context.Context, w parked) (*Conn, error) {
+	req := w.req
 	peer, err := parseHello(req.PrivateData())
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: %w", ErrPeer, err), req.Reject(nil))
 	}
+	if err := w.account.Take(hostquota.Memory, l.each); err != nil {
+		return nil, errors.Join(fmt.Errorf("%w (Config.MaxMemory)", err), req.Reject(nil))
+	}
 	c, err := newConn(l.l.Device(), l.cfg)
 	if err != nil {
+		w.account.Give(hostquota.Memory, l.each)
 		return nil, errors.Join(err, req.Reject(nil))
 	}
+	c.account = w.account
 	p := l.cfg.Param
 	p.PrivateData = c.hello()
 	limited, cancel := context.WithTimeout(ctx, cmp.Or(p.Timeout, answerLimit))

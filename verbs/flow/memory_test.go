@@ -2,10 +2,12 @@ package flow
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"testing"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/verbs"
 	"cinnabar/verbs/verbstest/memdev"
 )
@@ -48,4 +50,76 @@ func TestOtherDevice(t *testing.T) {
 		t.Error(err)
 	}
 	must(t, errors.Join(<-sent, a.Close(), p.Close(), dev.Close()))
+}
+
+// TestMemoryOfConnectionsIsShared has one host connect until the listener refuses it: it has its share of Config.MaxMemory,
+// another host finds room, and a connection that is closed makes room for the next one. The counted memory of all is
+// given back in the end.
+func TestMemoryOfConnectionsIsShared(t *testing.T) {
+	dev, ctx := verbs.NewDevice(memdev.Open(memdev.Config{})), testContext(t)
+	cfg := Config{Records: 4, Bytes: 64 << 10}
+	full, err := cfg.filled()
+	must(t, err)
+	each := full.memory()
+	cfg.MaxMemory = 16 * each
+	l, err := Listen(dev, loopback, cfg)
+	must(t, err)
+	connect := func() (a, p *Conn, err error) {
+		accepted := make(chan *Conn, 1)
+		waiting, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go func() {
+			c, _ := l.Accept(waiting) // fails if the request is refused
+			accepted <- c
+		}()
+		if a, err = Dial(ctx, dev, l.Addr(), Config{Records: 4, Bytes: 4096}); err != nil {
+			cancel()
+		}
+		return a, <-accepted, err
+	}
+	var ends []*Conn
+	for err == nil {
+		var a, p *Conn
+		if a, p, err = connect(); err == nil {
+			ends = append(ends, a, p)
+		}
+	}
+	if _, ok := errors.AsType[*verbs.RejectedError](err); !ok {
+		t.Fatalf("beyond the limit: %v, want a rejection", err)
+	}
+	const most = 9 // sixteenths
+	host := l.book.Account(hostquota.HostOf(loopback.Addr()))
+	if n, used := len(ends)/2, host.Used(hostquota.Memory); n < 2 || n > most || used != int64(n)*each {
+		t.Errorf("one host has %d connections and %d bytes, want at most %d connections, of %d bytes each", n, used, most, each)
+	}
+	other := l.book.Account(hostquota.ProcessHost(0, 1))
+	if err := other.Take(hostquota.Memory, each); err != nil {
+		t.Errorf("another host: %v", err)
+	}
+	other.Give(hostquota.Memory, each)
+	must(t, errors.Join(ends[0].Close(), ends[1].Close()))
+	a, p, err := connect()
+	must(t, err)
+	for _, c := range append(ends[2:], a, p) {
+		must(t, c.Close())
+	}
+	if used := host.Used(hostquota.Memory); used != 0 {
+		t.Errorf("%d bytes are counted when all connections are closed", used)
+	}
+	must(t, errors.Join(l.Close(), dev.Close()))
+}
+
+// TestStagingIsMadeWhenNeeded sends short records, which need no memory to copy long ones to, and then a long one.
+func TestStagingIsMadeWhenNeeded(t *testing.T) {
+	a, p := pair(t, Config{}, Config{})
+	must(t, a.Send(testContext(t), make([]byte, defaultInline)))
+	must(t, recv(t, p).Release())
+	if a.staging.Load() != nil || p.staging.Load() != nil {
+		t.Error("a connection that has sent short records only has memory for long ones")
+	}
+	must(t, a.Send(testContext(t), make([]byte, 4*defaultInline)))
+	must(t, recv(t, p).Release())
+	if a.staging.Load() == nil {
+		t.Error("a long record was sent without memory to copy it to")
+	}
 }

@@ -105,7 +105,8 @@ func (tx *txState) release() {
 
 // Send sends a record of any length up to [Conn.Longest], also of none. It waits until the peer has room, and until this
 // end has room to copy p, which may be changed when Send returns. A nil error says that the record is on its way, not
-// that it has arrived. If ctx ends before, nothing is sent.
+// that it has arrived. If ctx ends before, nothing is sent. The first record that does not go inline registers Config.Bytes
+// of memory to copy it to, which may fail.
 func (c *Conn) Send(ctx context.Context, p []byte) error {
 	const op = "send"
 	if len(p) <= c.slotLen-headerLen {
@@ -116,7 +117,11 @@ func (c *Conn) Send(ctx context.Context, p []byte) error {
 	if err := c.checkLength(op, len(p)); err != nil {
 		return err
 	}
-	block, err := c.staging.AllocContext(ctx, len(p))
+	staging, err := c.stage(op)
+	if err != nil {
+		return err
+	}
+	block, err := staging.AllocContext(ctx, len(p))
 	switch {
 	case errors.Is(err, regmem.ErrClosed):
 		return c.over(op)
@@ -226,7 +231,14 @@ func (c *Conn) wait(ctx context.Context, op string, o *outgoing) error {
 	return nil
 }
 
-// mayLocked tells why nothing may be sent any more.
+// may is mayLocked without the lock.
+func (c *Conn) may(op string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mayLocked(op)
+}
+
+// mayLocked returns why nothing may be sent any more, nil if records may be sent.
 //
 // +checklocks:c.mu
 func (c *Conn) mayLocked(op string) error {

@@ -3,6 +3,7 @@ package rstream
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 
@@ -17,10 +18,21 @@ type Listener struct {
 	cancel context.CancelFunc
 }
 
-// Listen listens on addr; port 0 picks one. Some streams are set up before Accept asks for them, and no host takes all those
-// places.
+// ListenConfig are the options of a listener.
+type ListenConfig struct {
+	MaxMemory int64        // bytes that all accepted streams may hold for their peers, some 1.3 MiB each; 0: half of the machine's memory
+	Logger    *slog.Logger // of requests that are refused; nil: discard
+}
+
+// Listen listens on addr; port 0 picks one. Some streams are set up before Accept asks for them. No host takes all those
+// places, or all memory of streams.
 func Listen(dev *verbs.Device, addr netip.AddrPort) (*Listener, error) {
-	fl, err := flow.Listen(dev, addr, flow.Config{})
+	return ListenConfig{}.Listen(dev, addr)
+}
+
+// Listen is [Listen] with options.
+func (cfg ListenConfig) Listen(dev *verbs.Device, addr netip.AddrPort) (*Listener, error) {
+	fl, err := flow.Listen(dev, addr, flow.Config{MaxMemory: cfg.MaxMemory, Logger: cfg.Logger})
 	if err != nil {
 		return nil, &net.OpError{Op: "listen", Net: network, Addr: address(addr), Err: err}
 	}

@@ -377,3 +377,13 @@ func TestListenerClose(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestListenWithTooLittleMemory has a listener whose limit is less than one stream holds: the error names the setting.
+func TestListenWithTooLittleMemory(t *testing.T) {
+	dev := openDevice(t)
+	at, err := home(dev)
+	must(t, err)
+	if _, err := (ListenConfig{MaxMemory: 1 << 10}).Listen(dev, at); err == nil || !strings.Contains(err.Error(), "MaxMemory") {
+		t.Errorf("%v, want an error that names MaxMemory", err)
+	}
+}
