@@ -31,6 +31,18 @@
 // for each connection, with the addresses at which both sides listen, then one line for each connection management or
 // data message in the order of its arrival: "> HEX" from the side that dialed, "< HEX" from the other, "> close" and
 // "< close" where the stream ended. Process ids, ports, base pointers, padding, byte 5 of messages without RMA and
-// byte 7 of all of them differ from run to run. Conversations over na+sm are in testdata of internal/na/sm, which says what
+// byte 7 of all of them differ from run to run.
+//
+// In those files the client is a program in C. servers/*.txt are conversations of clients in Go with servers in C and C++, in the
+// format of package internal/recording, which has formulas in place of long payloads and a mark at each field that differs.
+// TestRecordedServers plays the servers to the clients of the table scenes, and finds any other byte that differs.
+//
+//	go test ./test/interop -run TestServersOfC          # the same clients at the servers themselves
+//	go test ./test/interop -run TestServersOfC -record  # and write the recordings anew
+//
+// CINNABAR_C_PROGRAMS names the directories of the servers that come with Mercury, Margo and Thallium, separated by colons. A build with checksums and
+// one without have recordings of their own, so they are made in two runs.
+//
+// Conversations over na+sm are in testdata of internal/na/sm, which says what
 // they look like.
 package interop
