@@ -76,7 +76,7 @@ var mercuryServer = []string{"hg_perf_server", "-c", "ofi", "-p", "tcp", "-H", "
 
 func ours(op string, args ...string) path {
 	return path{
-		name: "cinnabar", server: []string{"cinnabar", "perf", "serve", "ofi+tcp://127.0.0.1:0"}, ready: "ofi+tcp",
+		name: "cinnabar", server: []string{"cinnabar", "perf", "serve", "--once", "ofi+tcp://127.0.0.1:0"}, ready: "ofi+tcp",
 		client: append([]string{"cinnabar", "perf", op, "ADDRESS", "--json", "--duration", "DURATION"}, args...), parse: parseJSON,
 	}
 }

@@ -20,7 +20,7 @@ func mercurySM(program, size, inflight string, loops int, more ...string) path {
 
 func oursSM(op string, args ...string) path {
 	p := ours(op, args...)
-	p.server, p.ready = []string{"cinnabar", "perf", "serve", "na+sm"}, "na+sm"
+	p.server, p.ready = []string{"cinnabar", "perf", "serve", "--once", "na+sm"}, "na+sm"
 	return p
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,7 +19,8 @@ import (
 const (
 	compareMemory   = 64 * mebibyte // of registered memory on each side; more data goes round in it
 	compareMaxChunk = 16 * mebibyte
-	compareWindow   = 16 // operations outstanding
+	compareWindow   = 16      // operations outstanding
+	compareMaxCount = 1 << 20 // operations of one way: some seconds, of which a program that prints nothing must not take more
 )
 
 // compareOptions are the options of compare.
@@ -33,10 +35,10 @@ func newCompare(s streams) *cobra.Command {
 	o := &compareOptions{}
 	cmd := &cobra.Command{
 		Use:   "compare",
-		Short: "One job by TCP and by verbs: rate, copies, wake-ups, the receiver's part",
+		Short: "Compare TCP with RDMA: rate, copies, wake-ups, CPU time",
 		Long: `compare moves the same bytes between two processes three times: by plain TCP,
 by RDMA write and by send/receive, and shows what each way costs both sides.`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.parse(); err != nil {
 				return err
@@ -48,7 +50,7 @@ by RDMA write and by send/receive, and shows what each way costs both sides.`,
 	f.SortFlags = false
 	f.StringVar(&o.sizeText, "size", "64MiB", "bytes to move")
 	f.StringVar(&o.chunkText, "chunk", "1MiB", "bytes of one operation")
-	f.BoolVar(&o.json, "json", false, "print JSON instead of a table")
+	jsonFlag(f, &o.json)
 	return cmd
 }
 
@@ -60,6 +62,10 @@ func (o *compareOptions) parse() (err error) {
 		return err
 	}
 	o.job.Chunk = min(o.job.Chunk, o.job.Size)
+	if n := o.job.count(); n > compareMaxCount {
+		return usagef("--size %s in chunks of %d bytes makes %d operations, and compare makes at most %d: choose a larger --chunk or a smaller --size",
+			sizeText(o.job.Size), o.job.Chunk, n, compareMaxCount)
+	}
 	return nil
 }
 
@@ -130,11 +136,16 @@ var compareNotes = []string{
 
 // runCompare starts the peer, measures every way and prints the result.
 func runCompare(ctx context.Context, o *compareOptions, s streams) (err error) {
-	dev, err := openDevice("")
+	dev, err := openDevice(ctx, "")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
+	if !o.json { // before the work, which may take long
+		if _, err := fmt.Fprintf(s.out, "%s in chunks of %s between two processes on loopback\n\n", sizeText(o.job.Size), sizeText(o.job.Chunk)); err != nil {
+			return err
+		}
+	}
 	p, err := startPeer(ctx, s.err, comparePeerCommand)
 	if err != nil {
 		return err
@@ -149,7 +160,7 @@ func runCompare(ctx context.Context, o *compareOptions, s streams) (err error) {
 	if o.json {
 		return writeCompareJSON(s.out, rows)
 	}
-	return writeCompareTable(s.out, o.job, rows)
+	return writeCompareTable(s.out, rows)
 }
 
 // compareWith meets the peer and measures every way.
@@ -179,10 +190,7 @@ func writeCompareJSON(w io.Writer, rows []compareRow) error {
 
 // writeCompareTable prints one column for each way, so that the eye compares
 // along the line.
-func writeCompareTable(w io.Writer, job compareJob, rows []compareRow) error {
-	if _, err := fmt.Fprintf(w, "%s in chunks of %s between two processes on loopback\n\n", sizeText(job.Size), sizeText(job.Chunk)); err != nil {
-		return err
-	}
+func writeCompareTable(w io.Writer, rows []compareRow) error {
 	t := newTable(w)
 	i := &infoWriter{w: t}
 	for _, l := range compareLines {
@@ -198,7 +206,7 @@ func writeCompareTable(w io.Writer, job compareJob, rows []compareRow) error {
 	i.w = w
 	i.printf("\n")
 	for _, n := range compareNotes {
-		i.printf("- %s\n", n)
+		i.printf("- %s\n", strings.ReplaceAll(fold(n, helpWidth-2), "\n", "\n  "))
 	}
 	return i.err
 }

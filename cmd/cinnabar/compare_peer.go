@@ -22,10 +22,10 @@ func newComparePeer(s streams) *cobra.Command {
 		Use:    comparePeerCommand,
 		Short:  "The other half of compare, started by it",
 		Hidden: true,
-		Args:   cobra.NoArgs,
+		Args:   noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return peerMain(cmd.Context(), s, func(ctx context.Context, x *exchange) (err error) {
-				dev, err := openDevice("")
+				dev, err := openDevice(ctx, "")
 				if err != nil {
 					return err
 				}

@@ -118,7 +118,7 @@ func TestCompareOutput(t *testing.T) {
 		{Way: wayWrite, Bytes: 67108864, Seconds: 0.04, MiBPerSecond: 1600, KernelCopies: 2, SenderInCalls: 2.4, SenderWakeups: 220, ReceiverWakeups: 118, ReceiverCPU: 19.1, Verified: true},
 	}
 	var b bytes.Buffer
-	if err := writeCompareTable(&b, compareJob{Size: 67108864, Chunk: mebibyte}, rows); err != nil {
+	if err := writeCompareTable(&b, rows); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "compare.golden", b.String())

@@ -29,8 +29,14 @@ const (
 // wordOffset is where the word i of the peer's memory is.
 func wordOffset(i int) int { return demoRound + i*wordLen }
 
+// demoOptions are the options of demo.
+type demoOptions struct {
+	device string
+	json   bool
+}
+
 func newDemo(s streams) *cobra.Command {
-	var device string
+	o := &demoOptions{}
 	cmd := &cobra.Command{
 		Use:   "demo [FILE]",
 		Short: "Show the main job on loopback, between two real processes",
@@ -52,17 +58,20 @@ reach them, and the software device otherwise; the first lines say which, and wh
 					return err
 				}
 			}
-			return runDemo(cmd.Context(), device, src, s)
+			return runDemo(cmd.Context(), o, src, s)
 		},
 	}
-	cmd.Flags().StringVar(&device, "device", "", "RDMA device, one of those that cinnabar devices lists (default the first of the machine's own that can be used)")
+	f := cmd.Flags()
+	f.SortFlags = false
+	deviceFlagFor(f, &o.device, "RDMA device, one of those that cinnabar devices lists (default the first of the machine's own that can be used)")
+	jsonFlag(f, &o.json)
 	return cmd
 }
 
 // runDemo starts the peer, carries out the demonstration with it and prints
 // the table. The peer is gone when it returns.
-func runDemo(ctx context.Context, device string, src source, s streams) (err error) {
-	dev, why, err := demoDevice(device)
+func runDemo(ctx context.Context, o *demoOptions, src source, s streams) (err error) {
+	dev, why, err := demoDevice(ctx, o.device)
 	if err != nil {
 		return err
 	}
@@ -71,19 +80,26 @@ func runDemo(ctx context.Context, device string, src source, s streams) (err err
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(s.out, "device %s (%s): %s\n", attr.Name, attr.Transport, why); err != nil {
+	notes := s.out // lines for people
+	if o.json {
+		notes = io.Discard
+	}
+	if _, err := fmt.Fprintln(notes, fold(fmt.Sprintf("device %s (%s): %s", attr.Name, attr.Transport, why), helpWidth)); err != nil {
 		return err
 	}
 	p, err := startPeer(ctx, s.err, demoPeerCommand, "--device", attr.Name)
 	if err != nil {
 		return err
 	}
-	d, err := demonstrate(ctx, dev, p, src, s.out)
+	d, err := demonstrate(ctx, dev, p, src, notes)
 	if stopErr := p.stop(); err == nil { // else the peer's end follows from ours
 		err = stopErr
 	}
 	if err != nil {
 		return err
+	}
+	if o.json {
+		return writeIndented(s.out, d.report())
 	}
 	return d.print(s.out)
 }
@@ -191,7 +207,7 @@ func (d *demo) meet(ctx context.Context, x *exchange) error {
 	}
 	d.rows = append(d.rows, demoRow{
 		step: "out-of-band exchange", operations: 1, bytes: x.bytes.Load(), took: time.Since(start), rate: "-",
-		verified: fmt.Sprintf("queue pair %#06x connected, %s at %s", info.QPN, sizeText(int64(d.peer.Size)), d.peer.RemoteAddr),
+		verified: "connected",
 	})
 	return nil
 }
@@ -201,7 +217,40 @@ func (d *demo) at(off int) verbs.RemoteAddr { return d.peer.Add(uint64(off)) }
 
 // skip notes a step that the device cannot do.
 func (d *demo) skip(step string) {
-	d.rows = append(d.rows, demoRow{step: step, rate: "-", verified: "skipped: device " + d.attr.Name + " cannot"})
+	d.rows = append(d.rows, demoRow{step: step, rate: "-", verified: "not supported"})
+}
+
+// demoReport is what demo --json prints.
+type demoReport struct {
+	Device    string     `json:"device"`
+	Transport string     `json:"transport"`
+	Data      string     `json:"data"`
+	Bytes     int64      `json:"bytes"`
+	SHA256    string     `json:"sha256"`
+	Steps     []demoStep `json:"steps"`
+}
+
+// demoStep is one step. Each is verified, or the program would have failed.
+type demoStep struct {
+	Step                string  `json:"step"`
+	Operations          int64   `json:"operations"`
+	Bytes               int64   `json:"bytes"`
+	Seconds             float64 `json:"seconds"`
+	MiBPerSecond        float64 `json:"mib_per_second"`
+	OperationsPerSecond float64 `json:"operations_per_second"`
+	Verified            string  `json:"verified"`
+}
+
+// report is what was done, for programs.
+func (d *demo) report() demoReport {
+	r := demoReport{Device: d.attr.Name, Transport: d.attr.Transport.String(), Data: d.src.name(), Bytes: d.src.Size, SHA256: fmt.Sprintf("%x", d.digest)}
+	for _, row := range d.rows {
+		r.Steps = append(r.Steps, demoStep{
+			Step: row.step, Operations: row.operations, Bytes: row.bytes, Seconds: row.took.Seconds(),
+			MiBPerSecond: round2(mibPerSecond(row.bytes, row.took)), OperationsPerSecond: round2(perSecond(row.operations, row.took)), Verified: row.verified,
+		})
+	}
+	return r
 }
 
 // print writes what was done.
@@ -222,9 +271,9 @@ func (d *demo) print(w io.Writer) error {
 func writeDemoTable(w io.Writer, rows []demoRow) error {
 	t := newTable(w)
 	i := &infoWriter{w: t}
-	i.printf("STEP\tOPERATIONS\tDATA\tSECONDS\tRATE\tVERIFIED\n")
+	i.printf("STEP\tCOUNT\tDATA\tSECONDS\tRATE\tVERIFIED\n")
 	for _, r := range rows {
-		i.printf("%s\t%d\t%s\t%.6f\t%s\t%s\n", r.step, r.operations, sizeText(r.bytes), r.took.Seconds(), r.rate, r.verified)
+		i.printf("%s\t%d\t%s\t%.4f\t%s\t%s\n", r.step, r.operations, sizeText(r.bytes), r.took.Seconds(), r.rate, r.verified)
 	}
 	return errors.Join(i.err, t.Flush())
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -12,18 +13,18 @@ import (
 
 // demoDevice opens the device of that name or, without a name, the first of the machine's own that can be used, and the
 // software device if there is none. why is the reason, for people.
-func demoDevice(name string) (dev *verbs.Device, why string, err error) {
+func demoDevice(ctx context.Context, name string) (dev *verbs.Device, why string, err error) {
 	if name != "" {
-		dev, err = openDevice(name)
+		dev, err = openDevice(ctx, name)
 		return dev, "as --device says", err
 	}
-	list := deviceList()
+	list := deviceList(ctx)
 	dev, why = firstUsable(list[1:])
 	if dev != nil {
 		return dev, why, nil
 	}
-	dev, err = openDevice(softwareDevice)
-	return dev, "the software device, because " + why, err
+	dev, err = openDevice(ctx, softwareDevice)
+	return dev, "software device (" + why + ")", err
 }
 
 // firstUsable opens the first device on which two processes of this machine can meet. Without one it says what is wrong
@@ -31,6 +32,9 @@ func demoDevice(name string) (dev *verbs.Device, why string, err error) {
 func firstUsable(list []deviceEntry) (dev *verbs.Device, why string) {
 	if len(list) == 0 {
 		_, err := rdmacore.Devices()
+		if errors.Is(err, errors.ErrUnsupported) {
+			return nil, "this build has no RDMA hardware support; see docs/real-hardware.md"
+		}
 		if err != nil {
 			return nil, oneLine(err)
 		}

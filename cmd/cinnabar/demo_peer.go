@@ -23,10 +23,10 @@ func newDemoPeer(s streams) *cobra.Command {
 		Use:    demoPeerCommand,
 		Short:  "The other half of demo, started by it",
 		Hidden: true,
-		Args:   cobra.NoArgs,
+		Args:   noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return peerMain(cmd.Context(), s, func(ctx context.Context, x *exchange) (err error) {
-				dev, err := openDevice(device)
+				dev, err := openDevice(ctx, device)
 				if err != nil {
 					return err
 				}

@@ -64,7 +64,7 @@ func (d *demo) callsOver(ctx context.Context, x *exchange, network string) (err 
 	if err := x.receive(ctx, &address); err != nil {
 		return err
 	}
-	engine, err := cinnabar.Open(network, nil)
+	engine, err := cinnabar.Open(network, logged(ctx, nil))
 	if err != nil {
 		return err
 	}
@@ -96,8 +96,8 @@ func (d *demo) sums(ctx context.Context, engine *cinnabar.Engine, peer *cinnabar
 	}
 	took := time.Since(start)
 	d.rows = append(d.rows, demoRow{
-		step: "RPC sum, pulling 10 integers, " + protocol, operations: demoSums, bytes: int64(demoSums * 4 * len(values)), took: took,
-		rate: fmt.Sprintf("%.0f calls/s", perSecond(demoSums, took)), verified: fmt.Sprintf("response %d each time", demoSum),
+		step: "RPC sum, " + protocol, operations: demoSums, bytes: int64(demoSums * 4 * len(values)), took: took,
+		rate: fmt.Sprintf("%.0f/s", perSecond(demoSums, took)), verified: fmt.Sprintf("%d each time", demoSum),
 	})
 	return nil
 }
@@ -129,7 +129,7 @@ func (d *demo) fetch(ctx context.Context, engine *cinnabar.Engine, peer *cinnaba
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	row := demoRow{step: "RPC with bulk pull, " + protocol, bytes: d.src.Size}
+	row := demoRow{step: "bulk pull, " + protocol, bytes: d.src.Size}
 	arrived := sha256.Sum256(nil)
 	for left := d.src.Size; left > 0; {
 		n := min(left, demoRound)
@@ -148,8 +148,8 @@ func (d *demo) fetch(ctx context.Context, engine *cinnabar.Engine, peer *cinnaba
 	if arrived != d.digest {
 		return fmt.Errorf("verification failed: what the peer pulled has SHA-256 %x, the data had %x before; did %s change meanwhile?", arrived, d.digest, d.src.name())
 	}
-	row.rate = fmt.Sprintf("%.1f MiB/s", mibPerSecond(row.bytes, row.took))
-	row.verified = fmt.Sprintf("SHA-256 equal (%x…)", arrived[:4])
+	row.rate = fmt.Sprintf("%.0f MiB/s", mibPerSecond(row.bytes, row.took))
+	row.verified = demoEqual
 	d.rows = append(d.rows, row)
 	return nil
 }
@@ -165,7 +165,7 @@ func (p *demoPeer) calls(ctx context.Context, x *exchange) error {
 }
 
 func (p *demoPeer) callsOver(ctx context.Context, x *exchange, network string) (err error) {
-	engine, err := cinnabar.Listen(network, nil)
+	engine, err := cinnabar.Listen(network, logged(ctx, nil))
 	if err != nil {
 		return err
 	}

@@ -1,10 +1,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
-
-	"github.com/spf13/pflag"
 
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
@@ -14,19 +13,6 @@ import (
 // softwareDevice is the name of the device that every machine has.
 const softwareDevice = "cinnabar0"
 
-// deviceFlag adds --device to a command. The rule is the same for all: without it the software device is used, whatever
-// the machine has, so that what a command does depends on its line alone.
-func deviceFlag(f *pflag.FlagSet, to *string) {
-	f.StringVar(to, "device", "", "RDMA device, one of those that cinnabar devices lists (default "+softwareDevice+", the software device)")
-}
-
-// aliasDevice gives a command that names its device by --ib-dev, as rdma-core's do, --device too.
-func aliasDevice(f *pflag.FlagSet) {
-	if of := f.Lookup("ib-dev"); of != nil && f.Lookup("device") == nil {
-		f.AddFlag(&pflag.Flag{Name: "device", Usage: "the same as --ib-dev", Value: of.Value})
-	}
-}
-
 // deviceEntry is a device that can be opened.
 type deviceEntry struct {
 	name string
@@ -35,11 +21,14 @@ type deviceEntry struct {
 
 // deviceList is what there is on this machine. The software device needs
 // neither hardware nor rights, so the list is never empty; the machine's own
-// devices come behind it, in builds that reach them.
-func deviceList() []deviceEntry {
+// devices come behind it, in builds that reach them. The software device logs
+// as the command of ctx does.
+func deviceList(ctx context.Context) []deviceEntry {
 	list := []deviceEntry{{
 		name: softwareDevice,
-		open: func() (*verbs.Device, error) { return iwarp.Open(iwarp.Config{Name: softwareDevice}) },
+		open: func() (*verbs.Device, error) {
+			return iwarp.Open(iwarp.Config{Name: softwareDevice, Logger: loggerOf(ctx)})
+		},
 	}}
 	found, _ := rdmacore.Devices() // who asks for one by name is told why there is none
 	for _, d := range found {
@@ -75,8 +64,8 @@ func whyMissing(err error) error {
 }
 
 // openDevice opens the device of that name, or the first if name is empty.
-func openDevice(name string) (*verbs.Device, error) {
-	chosen, err := chooseDevices(deviceList(), name)
+func openDevice(ctx context.Context, name string) (*verbs.Device, error) {
+	chosen, err := chooseDevices(deviceList(ctx), name)
 	if err != nil {
 		return nil, whyMissing(err)
 	}

@@ -10,14 +10,6 @@ import (
 	"cinnabar/verbs"
 )
 
-// Exit codes of ibv_devinfo besides 0 and 1: its main returns -1, which a
-// shell sees as 255, where it finds no device or does not understand.
-const (
-	exitNoDevice = 255
-	exitNoPort   = 4
-	exitNoQuery  = 2
-)
-
 // devicesOptions are the options of ibv_devinfo, and one for ibv_devices.
 type devicesOptions struct {
 	device  string // -d
@@ -25,6 +17,7 @@ type devicesOptions struct {
 	list    bool   // -l
 	verbose bool   // -v
 	table   bool   // --table
+	json    bool
 }
 
 func newDevices(s streams) *cobra.Command {
@@ -32,26 +25,31 @@ func newDevices(s streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "devices",
 		Short: "Describe the RDMA devices, as ibv_devinfo and ibv_devices do",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("ib-port") && o.port < 1 {
-				return &exitError{exitFailure, fmt.Errorf("invalid ib-port %d: ports are numbered from 1", o.port)}
+				return usagef("invalid ib-port %d: ports are numbered from 1", o.port)
 			}
-			return runDevices(o, deviceList(), s.out)
+			return runDevices(o, deviceList(cmd.Context()), s.out)
 		},
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVarP(&o.device, "ib-dev", "d", "", "only this device (default all)")
+	deviceFlagFor(f, &o.device, "only this device (default all)")
+	ibDevFlag(f)
 	f.IntVarP(&o.port, "ib-port", "i", 0, "only this port of the device (default all)")
 	f.BoolVarP(&o.list, "list", "l", false, "print only the names")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "print all attributes")
 	f.BoolVar(&o.table, "table", false, "print names and node GUIDs, as ibv_devices does")
+	jsonFlag(f, &o.json)
 	return cmd
 }
 
 // runDevices prints what the options ask for. Without a device it says why.
 func runDevices(o *devicesOptions, list []deviceEntry, w io.Writer) error {
+	if o.json && (o.list || o.table) {
+		return usagef("--json with --list or --table: choose one")
+	}
 	if o.list {
 		names := make([]string, len(list))
 		for n, e := range list {
@@ -61,10 +59,13 @@ func runDevices(o *devicesOptions, list []deviceEntry, w io.Writer) error {
 	}
 	chosen, err := chooseDevices(list, o.device)
 	if err != nil {
-		return &exitError{exitNoDevice, whyMissing(err)}
+		return whyMissing(err)
 	}
 	if o.table {
 		return tabulate(chosen, w)
+	}
+	if o.json {
+		return listJSON(chosen, o, w)
 	}
 	var failed []error
 	for _, e := range chosen {
@@ -86,6 +87,11 @@ func tabulate(list []deviceEntry, w io.Writer) error {
 	return writeDeviceTable(w, attrs)
 }
 
+// noPort is the error about a port that the device does not have.
+func noPort(e deviceEntry, o *devicesOptions, a *verbs.DeviceAttr) error {
+	return usagef("device %s has no port %d; it has %d", e.name, o.port, len(a.Ports))
+}
+
 // printDevice prints one device in ibv_devinfo's layout.
 func printDevice(e deviceEntry, o *devicesOptions, w io.Writer) error {
 	a, err := queryDevice(e)
@@ -93,21 +99,37 @@ func printDevice(e deviceEntry, o *devicesOptions, w io.Writer) error {
 		return err
 	}
 	if o.port > len(a.Ports) {
-		return &exitError{exitNoPort, fmt.Errorf("device %s has no port %d; it has %d", e.name, o.port, len(a.Ports))}
+		return noPort(e, o, a)
 	}
 	return writeDevinfo(w, a, o.port, o.verbose)
+}
+
+// listJSON prints an array of devices.
+func listJSON(list []deviceEntry, o *devicesOptions, w io.Writer) error {
+	all := []deviceJSON{}
+	for _, e := range list {
+		a, err := queryDevice(e)
+		if err != nil {
+			return err
+		}
+		if o.port > len(a.Ports) {
+			return noPort(e, o, a)
+		}
+		all = append(all, describeDevice(a, o.port))
+	}
+	return writeIndented(w, all)
 }
 
 // queryDevice opens a device for as long as it takes to ask for its attributes.
 func queryDevice(e deviceEntry) (*verbs.DeviceAttr, error) {
 	d, err := e.open()
 	if err != nil {
-		return nil, &exitError{exitFailure, fmt.Errorf("open device %s: %w", e.name, err)}
+		return nil, fmt.Errorf("open device %s: %w", e.name, err)
 	}
 	defer shut(d)
 	a, err := d.Query()
 	if err != nil {
-		return nil, &exitError{exitNoQuery, fmt.Errorf("query device %s: %w", e.name, err)}
+		return nil, fmt.Errorf("query device %s: %w", e.name, err)
 	}
 	return &a, nil
 }

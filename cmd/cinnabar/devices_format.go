@@ -73,18 +73,26 @@ func writeDevinfo(w io.Writer, a *verbs.DeviceAttr, port int, verbose bool) erro
 	return i.err
 }
 
+// deviceLimit is a limit of a device under ibv_devinfo's name.
+type deviceLimit struct {
+	label string
+	value int
+}
+
+// deviceLimits are the limits that every device has, in ibv_devinfo's order.
+func deviceLimits(a *verbs.DeviceAttr) []deviceLimit {
+	return []deviceLimit{
+		{"max_qp", a.MaxQP}, {"max_qp_wr", a.MaxQPWR}, {"max_sge", a.MaxSGE}, {"max_sge_rd", a.MaxSGERead},
+		{"max_cq", a.MaxCQ}, {"max_cqe", a.MaxCQE}, {"max_mr", a.MaxMR}, {"max_pd", a.MaxPD},
+		{"max_qp_rd_atom", a.MaxQPRDAtom}, {"max_qp_init_rd_atom", a.MaxQPInitRDAtom},
+	}
+}
+
 // writeLimits prints the part of the device that only -v shows.
 func writeLimits(i *infoWriter, a *verbs.DeviceAttr) {
 	i.device("max_mr_size", "0x%x", a.MaxMRSize)
 	i.device("page_size_cap", "0x%x", a.PageSizeCap)
-	for _, l := range []struct {
-		label string
-		value int
-	}{
-		{"max_qp", a.MaxQP}, {"max_qp_wr", a.MaxQPWR}, {"max_sge", a.MaxSGE}, {"max_sge_rd", a.MaxSGERead},
-		{"max_cq", a.MaxCQ}, {"max_cqe", a.MaxCQE}, {"max_mr", a.MaxMR}, {"max_pd", a.MaxPD},
-		{"max_qp_rd_atom", a.MaxQPRDAtom}, {"max_qp_init_rd_atom", a.MaxQPInitRDAtom},
-	} {
+	for _, l := range deviceLimits(a) {
 		i.device(l.label, "%d", l.value)
 	}
 	i.device("atomic_cap", "%s (%d)", a.AtomicCap, uint32(a.AtomicCap))

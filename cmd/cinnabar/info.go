@@ -30,7 +30,7 @@ func newInfo(s streams) *cobra.Command {
 	o := &infoOptions{}
 	cmd := &cobra.Command{
 		Use:   "info [CLASS+PROTOCOL]",
-		Short: "Try what RPCs can be made over, as margo-info and hg_info do, and tell the address that would be chosen",
+		Short: "Try the protocols for RPCs, as margo-info and hg_info do",
 		Long: `info opens an engine on each device of this machine, one after the other, and tells the
 address that it gets, or why it cannot be opened; then the address that an engine would
 choose. With an argument, such as tcp or ofi+tcp, it tries that protocol only, and fails
@@ -49,9 +49,9 @@ leaves them 0, and where each comes from.`,
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVarP(&o.csv, "csv", "c", false, "print what can be used, as comma-separated values")
-	f.BoolVarP(&o.json, "json", "j", false, "print a JSON object")
+	jsonFlag(f, &o.json)
 	f.BoolVarP(&o.silent, "silent", "s", false, "print no list; the exit code tells whether the protocol can be used")
-	f.BoolVarP(&o.libraries, "libraries", "l", false, "list what the program is made of as well")
+	f.BoolVarP(&o.libraries, "libraries", "l", false, "list Go's version and the modules that the program is built with, too")
 	f.StringVar(&o.log, "log", "", "write what the engines log to this file")
 	return cmd
 }
@@ -77,9 +77,9 @@ func (o *infoOptions) run(ctx context.Context, args []string, w io.Writer) (err 
 	return r.write(o, w)
 }
 
-// libraries lists what the program is made of: Go and modules, with their versions.
+// libraries lists what the program is built with: Go and modules, with their versions.
 func libraries() []string {
-	list := []string{"go " + runtime.Version()}
+	list := []string{runtime.Version()}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range info.Deps {
 			list = append(list, m.Path+" "+m.Version)
@@ -263,7 +263,7 @@ func (r *infoReport) writeTable(w io.Writer) error {
 		return err
 	}
 	if len(r.Libraries) > 0 {
-		i.printf("\nmade of %s\n", strings.Join(r.Libraries, "\n        "))
+		i.printf("\nbuilt with %s\n", strings.Join(r.Libraries, "\n           "))
 	}
 	return i.err
 }

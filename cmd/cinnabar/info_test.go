@@ -182,7 +182,7 @@ func TestInfoLog(t *testing.T) {
 			t.Errorf("the log has no %q:\n%s", want, log)
 		}
 	}
-	if len(r.Libraries) == 0 || !strings.HasPrefix(r.Libraries[0], "go ") {
+	if len(r.Libraries) == 0 || !strings.HasPrefix(r.Libraries[0], "go1") {
 		t.Errorf("libraries: %q", r.Libraries)
 	}
 	wantRun(t, 1, []string{"info", "--log", filepath.Join(path, "below"), "tcp"}, "below")

@@ -18,7 +18,8 @@
 //
 // Results go to standard output, everything else to standard error. The exit
 // code is 0 for success, 1 for a failure, 2 for a wrong command line, 128 plus
-// the signal's number after an interrupt; devices uses those of ibv_devinfo.
+// the signal's number after an interrupt that left work undone. docs/command.md
+// has the rules that all commands share.
 package main
 
 import (

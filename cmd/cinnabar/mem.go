@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -19,16 +20,11 @@ const memTimeout = 30 * time.Second
 func newMem(s streams) *cobra.Command {
 	mem := &cobra.Command{
 		Use:   "mem",
-		Short: "Lend memory to other processes, and use what is lent: remote malloc and free",
+		Short: "Lend memory to other processes, and use it: remote malloc",
 		Long: `mem serve lends memory. mem alloc borrows a region for a time and prints a token: whoever
 has it can put bytes into the region, get them, and free it, from any machine.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	mem.AddCommand(newMemServe(s), newMemAlloc(s), newMemPut(s), newMemGet(s), newMemFree(s), newMemStat(s), newMemCost(s))
-	for _, c := range mem.Commands() {
-		c.Args = usageArgs(c.Args)
-	}
+	mem.AddCommand(newMemServe(s), newMemAlloc(s), newMemPut(s), newMemGet(s), newMemFree(s), newMemStat(s))
 	return mem
 }
 
@@ -143,7 +139,7 @@ func (o *memServeOptions) run(ctx context.Context, address string, s streams) er
 	if err := o.memory(&cfg.Quota, engine); err != nil {
 		return err
 	}
-	e, err := cinnabar.Listen(address, engine)
+	e, err := cinnabar.Listen(address, logged(ctx, engine))
 	if err != nil {
 		return err
 	}
@@ -170,14 +166,23 @@ type memAllocOptions struct {
 	handle   bool
 	once     bool
 	wipe     bool
+	json     bool
 	timeout  time.Duration
+}
+
+// allocated is what mem alloc --json prints.
+type allocated struct {
+	Token  string  `json:"token"`
+	Handle string  `json:"handle"`
+	Size   int64   `json:"size"`          // bytes
+	Lease  float64 `json:"lease_seconds"` // from now on
 }
 
 func newMemAlloc(s streams) *cobra.Command {
 	o := &memAllocOptions{}
 	cmd := &cobra.Command{
 		Use:   "alloc ADDRESS SIZE",
-		Short: "Borrow a region of SIZE bytes (64MiB, say), and print the token of its owner",
+		Short: "Borrow a region of SIZE bytes, and print its owner's token",
 		Args:  cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			size, err := parseSize("SIZE", args[1], 1, 1<<50)
@@ -196,7 +201,8 @@ func newMemAlloc(s streams) *cobra.Command {
 	f.BoolVar(&o.handle, "handle", false, "print a second line, the region's handle: it gives access without the right to free")
 	f.BoolVar(&o.once, "once", false, "let those who have the handle read the region once in all; then it is gone")
 	f.BoolVar(&o.wipe, "wipe", false, "have the region overwritten with zeros when it is freed")
-	f.DurationVarP(&o.timeout, "timeout", "t", memTimeout, "how long to wait for the server")
+	timeoutFlag(f, &o.timeout, memTimeout, "how long to wait for the server")
+	jsonFlag(f, &o.json)
 	return cmd
 }
 
@@ -210,8 +216,14 @@ func (o *memAllocOptions) run(ctx context.Context, ep *cinnabar.Endpoint, size i
 	}
 	defer shut(c)
 	r, err := c.AllocTerms(ctx, size, rmem.Terms{Lease: o.lease, Once: o.once, Wipe: o.wipe})
+	if errors.Is(err, rmem.ErrSize) {
+		return fmt.Errorf("%w; the limit is what mem serve lends by its --quota, --host-quota, --client-quota and --largest", err)
+	}
 	if err != nil {
 		return err
+	}
+	if o.json {
+		return writeIndented(s.out, allocated{Token: r.Token(), Handle: r.Handle().String(), Size: r.Size(), Lease: r.Lease().Round(time.Second).Seconds()})
 	}
 	if r.Lease() < o.lease-time.Minute {
 		s.notef("the server has cut the lease to %v\n", r.Lease().Round(time.Second))
@@ -242,7 +254,7 @@ func withRegion(ctx context.Context, text string, timeout time.Duration, f func(
 func withEngine(ctx context.Context, address string, timeout time.Duration, f func(context.Context, *cinnabar.Engine) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	e, err := cinnabar.Open(localFor(ctx, address), &cinnabar.Config{DialTimeout: timeout})
+	e, err := cinnabar.Open(localFor(ctx, address), logged(ctx, &cinnabar.Config{DialTimeout: timeout}))
 	if err != nil {
 		return err
 	}
@@ -266,7 +278,7 @@ func newMemFree(s streams) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().DurationVarP(&timeout, "timeout", "t", memTimeout, "how long to wait for the server")
+	timeoutFlag(cmd.Flags(), &timeout, memTimeout, "how long to wait for the server")
 	return cmd
 }
 
@@ -287,7 +299,7 @@ func newMemStat(s streams) *cobra.Command {
 				if asJSON {
 					return writeIndented(s.out, u)
 				}
-				_, err = fmt.Fprintf(s.out, "%d of %d bytes lent, %d regions, %d clients\n", u.Used, u.Quota, u.Regions, u.Clients)
+				_, err = fmt.Fprintf(s.out, "%s of %s lent (%d of %d bytes), %d regions, %d clients\n", sizeText(u.Used), sizeText(u.Quota), u.Used, u.Quota, u.Regions, u.Clients)
 				return err
 			})
 		},
@@ -295,7 +307,7 @@ func newMemStat(s streams) *cobra.Command {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.Uint16VarP(&provider, "provider", "p", 0, "id of the provider")
-	f.BoolVarP(&asJSON, "json", "j", false, "print a JSON object")
-	f.DurationVarP(&timeout, "timeout", "t", memTimeout, "how long to wait for the server")
+	jsonFlag(f, &asJSON)
+	timeoutFlag(f, &timeout, memTimeout, "how long to wait for the server")
 	return cmd
 }

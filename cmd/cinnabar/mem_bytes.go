@@ -42,6 +42,9 @@ func newMemPut(s streams) *cobra.Command {
 				from = f
 			}
 			return withRegion(cmd.Context(), args[0], o.timeout, func(ctx context.Context, r *rmem.Region) error {
+				if err := o.fits(r, from); err != nil {
+					return err
+				}
 				return o.put(ctx, r, from)
 			})
 		},
@@ -49,22 +52,46 @@ func newMemPut(s streams) *cobra.Command {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.Int64Var(&o.offset, "offset", 0, "where in the region to begin, in bytes")
-	f.DurationVarP(&o.timeout, "timeout", "t", memTimeout, "how long all of it may take")
+	timeoutFlag(f, &o.timeout, memTimeout, "how long all of it may take")
 	return cmd
 }
 
-// put writes all of from. What does not fit is an error, and the part that fits is written.
-func (o *memRangeOptions) put(ctx context.Context, r *rmem.Region, from io.Reader) error {
+// fits refuses, before anything is written, a file that is longer than the region from --offset on. The length of other
+// input is not known.
+func (o *memRangeOptions) fits(r *rmem.Region, from io.Reader) error {
 	if o.offset < 0 || o.offset > r.Size() {
 		return usagef("--offset %d: the region has %d bytes", o.offset, r.Size())
 	}
+	f, ok := from.(*os.File)
+	if !ok {
+		return nil
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return nil
+	}
+	at, err := f.Seek(0, io.SeekCurrent) // of standard input, a part may have been read
+	if err != nil {
+		return err
+	}
+	if n := info.Size() - at; n > r.Size()-o.offset {
+		return fmt.Errorf("%d bytes do not fit: the region has %d from --offset %d on; nothing was written", n, r.Size()-o.offset, o.offset)
+	}
+	return nil
+}
+
+// put writes all of from. Input of unknown length that does not fit is an error, and the part that fits is written.
+func (o *memRangeOptions) put(ctx context.Context, r *rmem.Region, from io.Reader) error {
 	buf := make([]byte, memChunk)
 	for at := o.offset; ; {
 		n, err := io.ReadFull(from, buf)
 		if n > 0 {
 			written, err := r.WriteAtContext(ctx, buf[:n], at)
 			if err == io.ErrShortWrite { //nolint:errorlint // it comes as it is
-				return fmt.Errorf("there is more than the %d bytes of the region from %d on", r.Size()-o.offset, o.offset)
+				return fmt.Errorf("the input is longer than the %d bytes of the region from --offset %d on, which were written", r.Size()-o.offset, o.offset)
 			}
 			if err != nil {
 				return err
@@ -96,9 +123,9 @@ func newMemGet(s streams) *cobra.Command {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.Int64Var(&o.offset, "offset", 0, "where in the region to begin, in bytes")
-	f.Int64Var(&o.size, "size", -1, "how many bytes to read (default: to the end)")
+	f.Int64Var(&o.size, "size", -1, "how many bytes to read; -1 reads to the end")
 	f.StringVarP(&o.output, "output", "o", "", "file to write to, which must not exist")
-	f.DurationVarP(&o.timeout, "timeout", "t", memTimeout, "how long all of it may take")
+	timeoutFlag(f, &o.timeout, memTimeout, "how long all of it may take")
 	return cmd
 }
 

@@ -49,7 +49,7 @@ func TestMemCommands(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
 	wantRun(t, 1, []string{"mem", "get", token, "-o", copied}, "exists")
-	wantRun(t, 0, []string{"mem", "stat", "-p", "3", e.Addr()}, "5242880 of 10485760 bytes lent, 1 regions")
+	wantRun(t, 0, []string{"mem", "stat", "-p", "3", e.Addr()}, "5.0 MiB of 10 MiB lent (5242880 of 10485760 bytes), 1 regions")
 	var u rmem.Usage
 	if err := json.Unmarshal(wantRun(t, 0, []string{"mem", "stat", "-p", "3", "-j", e.Addr()}).out.Bytes(), &u); err != nil || u.Regions != 1 {
 		t.Errorf("%+v, %v", u, err)

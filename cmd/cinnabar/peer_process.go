@@ -49,6 +49,9 @@ func startPeer(ctx context.Context, stderr io.Writer, subcommand ...string) (*pe
 	if err != nil {
 		return nil, fmt.Errorf("start the peer process: find the own executable: %w", err)
 	}
+	if level := logLevelOf(ctx); level != "" {
+		subcommand = append(subcommand, "--log-level", level)
+	}
 	p := &peerProcess{cmd: exec.CommandContext(ctx, exe, subcommand...), secret: crand.Text()}
 	p.cmd.Stderr = stderr
 	stdin, err := p.cmd.StdinPipe()

@@ -33,6 +33,7 @@ type perfOptions struct {
 	duration      time.Duration
 	timeout       time.Duration // for one call
 	clients       int           // at once, each with an engine
+	interval      time.Duration // between lines on standard error; 0: none
 	barrier       bool          // the clock stops when the last client has ended
 	megabytes     bool          // 10^6 bytes instead of 2^20 in the table
 	verify        bool
@@ -45,25 +46,22 @@ func (o *perfOptions) largest() int64 { return o.sizes[len(o.sizes)-1] }
 
 func newPerf(s streams) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "perf",
-		Short: "Measure RPCs and bulk transfers, against this program or Mercury's own",
+		Use:        "perf",
+		SuggestFor: []string{"bench", "benchmark"},
+		Short:      "Measure RPCs and bulk transfers, also with Mercury's programs",
 		Long: `perf measures calls and bulk transfers between two processes. It speaks the protocol of
 Mercury's perf programs: perf serve stands in for hg_perf_server, perf rate for hg_rate,
 perf bw-read and bw-write for hg_bw_read and hg_bw_write, each against the C programs or
 each other. perf verbs measures RDMA operations, with two sides of its own.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(
 		newPerfServe(s),
-		newPerfClient(s, perfJob{op: "rate", prepare: prepareRate, most: perfMaxBlock}, "1..4096", "Calls per second and time per call"),
-		newPerfClient(s, perfJob{op: "bw-read", prepare: prepareBwRead, least: 1, most: perfMaxSize}, "4KiB..16MiB", "Bandwidth of the server's pushes into this process"),
-		newPerfClient(s, perfJob{op: "bw-write", prepare: prepareBwWrite, least: 1, most: perfMaxSize}, "4KiB..16MiB", "Bandwidth of the server's pulls from this process"),
+		newPerfClient(s, perfJob{op: "rate", prepare: prepareRate, most: perfMaxBlock}, "1..4096", "Calls per second, and time per call (hg_rate)"),
+		newPerfClient(s, perfJob{op: "bw-read", prepare: prepareBwRead, least: 1, most: perfMaxSize}, "4KiB..16MiB", "Server pushes into this process: bandwidth (hg_bw_read)"),
+		newPerfClient(s, perfJob{op: "bw-write", prepare: prepareBwWrite, least: 1, most: perfMaxSize}, "4KiB..16MiB", "Server pulls from this process: bandwidth (hg_bw_write)"),
 		newPerfVerbs(s),
+		newPerfRegistration(s),
 	)
-	for _, c := range cmd.Commands() {
-		c.Args = usageArgs(c.Args)
-	}
 	return cmd
 }
 
@@ -71,12 +69,13 @@ func newPerfServe(s streams) *cobra.Command {
 	o := &perfServeOptions{}
 	cmd := &cobra.Command{
 		Use:   "serve ADDRESS",
-		Short: "Serve perf's clients, and Mercury's",
+		Short: "Serve perf's clients, and Mercury's (hg_perf_server)",
 		Long: `serve listens at ADDRESS, such as tcp or ofi+tcp://127.0.0.1:0, prints the address that
-clients need, and serves until a client says that it is done. An ADDRESS without a host is
+clients need, and serves until it is interrupted; with --once until a client is done, as
+hg_perf_server does. An ADDRESS without a host is
 the loopback address; other machines reach a server whose ADDRESS names one of this machine's.
 
-With --classes there are so many servers in this process, at as many addresses, which count up
+With --classes there are several servers in this process, at as many addresses, which count up
 from a port that ADDRESS names. Clients spread their calls over them.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -97,11 +96,11 @@ from a port that ADDRESS names. Clients spread their calls over them.`,
 	f.SortFlags = false
 	f.StringVar(&o.portFile, "port-file", "", "also write the addresses to this file, from which Mercury's programs read them (port.cfg)")
 	f.IntVar(&o.classes, "classes", 1, "servers in this process, each with an address")
-	f.BoolVar(&o.keep, "keep", false, "go on serving when a client is done")
+	f.BoolVar(&o.once, "once", false, "end when a client is done")
 	f.BoolVar(&o.verify, "verify", false, "check the data of rate's calls")
 	f.BoolVar(&o.bidirectional, "bidirectional", false, "send the data of rate's calls back; the client needs the option too")
 	f.StringVar(&o.memoryText, "memory", "4GiB", "memory for all clients' transfers together")
-	f.DurationVar(&o.timeout, "timeout", perfTimeout, "for the transfers of one call; a client that is frozen ends them with an error")
+	timeoutFlag(f, &o.timeout, perfTimeout, "for the transfers of one call; a client that is frozen ends them with an error")
 	o.limits.register(f)
 	return cmd
 }
@@ -115,7 +114,8 @@ func newPerfClient(s streams, job perfJob, sizes, short string) *cobra.Command {
 
 ADDRESS is what the server has printed: cinnabar perf serve, or the port.cfg that Mercury's
 hg_perf_server writes. Calls take turns over several addresses. Each size is warmed up before
-it is measured. The servers end when the client is done, unless --keep is given here or there.
+it is measured. Mercury's servers, and perf serve --once, end when the client is done, unless
+it has --keep.
 
 --clients stands for the processes that mpirun starts of Mercury's programs. They begin each
 size together; their rates are added up, or, with --barrier, all calls are divided by the time
@@ -123,6 +123,10 @@ until the last client has ended.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(args, job.least, job.most); err != nil {
+				return err
+			}
+			var err error
+			if o.interval, err = interval(cmd.Flags().Changed("interval"), o.interval, s); err != nil {
 				return err
 			}
 			return runPerf(cmd.Context(), job, o, s)
@@ -137,7 +141,8 @@ until the last client has ended.`,
 	f.BoolVar(&o.barrier, "barrier", false, "measure until the last client has ended a size")
 	f.IntVar(&o.count, "count", 0, "iterations of each size, each of --inflight calls; 0 goes by --duration")
 	f.DurationVar(&o.duration, "duration", time.Second, "time for each size")
-	f.DurationVar(&o.timeout, "timeout", perfTimeout, "for one call; a server that is frozen ends the measurement with an error")
+	f.DurationVarP(&o.interval, "interval", "i", 0, intervalFlagText)
+	timeoutFlag(f, &o.timeout, perfTimeout, "for one call; a server that is frozen ends the measurement with an error")
 	if job.op == "rate" {
 		o.transfers = 1
 		f.BoolVar(&o.bidirectional, "bidirectional", false, "have the data sent back; the server needs the option too")
@@ -145,9 +150,9 @@ until the last client has ended.`,
 		f.IntVar(&o.transfers, "transfers", 1, "transfers of one call; Mercury's programs make 64")
 	}
 	f.BoolVar(&o.verify, "verify", false, "check the data; slower")
-	f.BoolVar(&o.keep, "keep", false, "leave the servers running")
+	f.BoolVar(&o.keep, "keep", false, "leave servers running that end with their client")
 	f.BoolVar(&o.megabytes, "mb", false, "MB/s in the table, 10^6 bytes, instead of MiB/s")
-	f.BoolVar(&o.json, "json", false, "print a JSON object for each size")
+	jsonFlag(f, &o.json)
 	return cmd
 }
 

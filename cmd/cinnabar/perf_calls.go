@@ -15,7 +15,7 @@ func prepareRate(ctx context.Context, r *perfRun) (perfCaller, error) {
 	data := make([]byte, r.o.largest())
 	perfFill(data)
 	if r.rank == 0 {
-		if err := r.each(ctx, "telling the server that calls follow", perfRateInit); err != nil {
+		if err := r.each(ctx, "begin at the server", perfRateInit); err != nil {
 			return nil, err
 		}
 	}

@@ -57,7 +57,7 @@ type perfRun struct {
 
 // openPerfRun opens the engine of one client. Nothing goes to the servers yet.
 func openPerfRun(ctx context.Context, o *perfOptions, rank int, addresses []string) (*perfRun, error) {
-	engine, err := cinnabar.Open(localFor(ctx, addresses[0]), nil)
+	engine, err := cinnabar.Open(localFor(ctx, addresses[0]), logged(ctx, nil))
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +139,7 @@ func (r *perfRun) finish(ctx context.Context) error {
 	if r.o.keep {
 		return nil
 	}
-	return r.each(ctx, "telling the server that the measurement is over", perfDone)
+	return r.each(ctx, "end at the server", perfDone)
 }
 
 // each makes a call without arguments at every server (hg_perf_send_done).

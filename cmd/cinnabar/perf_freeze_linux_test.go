@@ -55,7 +55,7 @@ func TestPerfClientFrozen(t *testing.T) {
 	for _, op := range []string{"bw-read", "bw-write"} {
 		t.Run(op, func(t *testing.T) {
 			t.Parallel()
-			server, address, o := startPerfServe(t, "--timeout", patient)
+			server, address, o := startPerfServe(t, "--once", "--timeout", patient)
 			frozen, seen, _ := start(t, "perf", op, address, "--size", "64KiB,16MiB", "--transfers", "4", "--count", "1000000")
 			t.Cleanup(func() {
 				_ = frozen.Process.Kill() // it has not ended

@@ -70,7 +70,7 @@ func (g *perfGroup) run(ctx context.Context, s streams) error {
 		return err
 	}
 	for _, size := range g.o.sizes {
-		results, err := g.measure(ctx, size)
+		results, err := g.measure(ctx, s, size)
 		if err != nil {
 			return fmt.Errorf("%s of %s: %w", g.job.op, sizeText(size), err)
 		}
@@ -82,10 +82,11 @@ func (g *perfGroup) run(ctx context.Context, s streams) error {
 }
 
 // measure has all clients measure one size at once. If one fails, the others stop.
-func (g *perfGroup) measure(ctx context.Context, size int64) ([]perfResult, error) {
+func (g *perfGroup) measure(ctx context.Context, s streams, size int64) ([]perfResult, error) {
 	group, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	line := newPerfBarrier(len(g.runs))
+	defer rateLines{s: s, every: g.o.interval, size: size, bytes: g.callers[0].moved(size), unit: "calls", made: g.ended}.start(line.open)()
 	results := make([]perfResult, len(g.runs))
 	var wg sync.WaitGroup
 	for i, r := range g.runs {
@@ -98,6 +99,14 @@ func (g *perfGroup) measure(ctx context.Context, size int64) ([]perfResult, erro
 	}
 	wg.Wait()
 	return results, context.Cause(group)
+}
+
+// ended is how many calls of all clients have ended.
+func (g *perfGroup) ended() (n uint64) {
+	for _, r := range g.runs {
+		n += r.watch.ended.Load()
+	}
+	return n
 }
 
 // perfBarrier is a line that clients pass together, once.

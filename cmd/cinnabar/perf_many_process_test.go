@@ -20,7 +20,7 @@ var perfKeys = []string{
 // startPerfServers starts servers in one process and returns their addresses.
 func startPerfServers(t *testing.T, classes int, args ...string) (*exec.Cmd, []string, *output) {
 	t.Helper()
-	server, first, o := startPerfServe(t, append(args, "--classes", strconv.Itoa(classes), "--port-file", filepath.Join(t.TempDir(), "port.cfg"))...)
+	server, first, o := startPerfServe(t, append(args, "--once", "--classes", strconv.Itoa(classes), "--port-file", filepath.Join(t.TempDir(), "port.cfg"))...)
 	file := server.Args[len(server.Args)-1]
 	text, err := os.ReadFile(file) // it was there before the first line
 	if err != nil {

@@ -70,7 +70,7 @@ func TestPerfTwoProcesses(t *testing.T) {
 	} {
 		t.Run(tt.client, func(t *testing.T) {
 			t.Parallel()
-			server, address, o := startPerfServe(t, strings.Fields(tt.server)...)
+			server, address, o := startPerfServe(t, append(strings.Fields(tt.server), "--once")...)
 			args := strings.Fields(tt.client)
 			lines := perfLines(t, append([]string{args[0], address}, args[1:]...)...)
 			wantOK(t, server, o) // DONE ends it
@@ -92,10 +92,10 @@ func TestPerfTwoProcesses(t *testing.T) {
 	}
 }
 
-// A server with --keep serves several clients at once and one after the other, until it is told to stop.
+// A server serves several clients at once and one after the other, until it is told to stop.
 func TestPerfServerThatStays(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "port.cfg")
-	server, address, o := startPerfServe(t, "--keep", "--port-file", file)
+	server, address, o := startPerfServe(t, "--port-file", file)
 	for range 2 {
 		var wg sync.WaitGroup
 		for _, args := range [][]string{
@@ -120,9 +120,9 @@ func TestPerfServerThatStays(t *testing.T) {
 	wantOK(t, server, o)
 }
 
-// A client with --keep leaves the server running; by the clock it measures for as long as it was told.
+// A client with --keep leaves a server running that ends with its client; by the clock it measures for as long as it was told.
 func TestPerfClientThatKeepsTheServer(t *testing.T) {
-	server, address, o := startPerfServe(t)
+	server, address, o := startPerfServe(t, "--once")
 	lines := perfLines(t, "rate", address, "--size", "64", "--duration", "50ms", "--keep")
 	if l := lines[0]; float64(l.Count)*(l.UsecPerCall+0.01) < 50e3 { // the time of a call is rounded
 		t.Errorf("%+v: measured for less than 50 ms", l)
@@ -133,7 +133,7 @@ func TestPerfClientThatKeepsTheServer(t *testing.T) {
 
 // A client that ends in the middle of its transfers concerns nobody else.
 func TestPerfClientKilled(t *testing.T) {
-	server, address, o := startPerfServe(t, "--memory", "9MiB") // that of two clients
+	server, address, o := startPerfServe(t, "--once", "--memory", "9MiB") // that of two clients
 	for _, op := range []string{"bw-read", "bw-write"} {
 		client, seen, _ := start(t, "perf", op, address, "--size", "2MiB", "--transfers", "2", "--duration", "1h")
 		waitLine(t, seen, `^ +bytes`) // its memory is announced by then
@@ -170,7 +170,7 @@ func TestPerfServerKilled(t *testing.T) {
 // A client that is interrupted ends with the signal's code, however many calls it waits for.
 func TestPerfClientInterrupted(t *testing.T) {
 	for _, inflight := range []string{"1", "8"} {
-		server, address, o := startPerfServe(t)
+		server, address, o := startPerfServe(t, "--once")
 		client, seen, out := start(t, "perf", "rate", address, "--size", "64,128", "--duration", "1h", "--inflight", inflight)
 		waitLine(t, seen, `^ +bytes`)
 		if err := client.Process.Signal(os.Interrupt); err != nil {
@@ -211,7 +211,7 @@ func startMercury(t *testing.T, dir, name string, args ...string) (*exec.Cmd, *o
 func TestPerfMercuryClients(t *testing.T) {
 	mercury(t, "hg_rate")
 	dir := t.TempDir()
-	server, _, o := startPerfServe(t, "--keep", "--port-file", filepath.Join(dir, "port.cfg"))
+	server, _, o := startPerfServe(t, "--port-file", filepath.Join(dir, "port.cfg"))
 	for _, args := range [][]string{
 		{"hg_rate", "-y", "0", "-z", "64", "-l", "10"},
 		{"hg_rate", "-y", "8192", "-z", "8192", "-x", "16", "-l", "5"},

@@ -53,10 +53,7 @@ func (r *perfReport) header() error {
 		fmt.Fprintf(&b, "# %d of the servers get no calls: raise --inflight or --clients\n", r.servers-calls)
 	}
 	_, unit := r.unit()
-	fmt.Fprintf(&b, "%10s %10s %14s %14s %12s %12s %12s", "bytes", "calls", "usec/call", "calls/s", unit, "p50 usec", "p99 usec")
-	if r.apart() {
-		fmt.Fprintf(&b, " %14s %14s", "least calls/s", "most calls/s")
-	}
+	fmt.Fprintf(&b, "%10s %9s %9s %11s %9s %9s %9s", "bytes", "calls", "µs/call", "calls/s", unit, "p50 µs", "p99 µs")
 	_, err := fmt.Fprintln(r.w, b.String())
 	return err
 }
@@ -115,10 +112,10 @@ func (r *perfReport) line(results ...perfResult) error {
 	}
 	per, _ := r.unit()
 	var b strings.Builder
-	fmt.Fprintf(&b, "%10d %10d %14.2f %14.2f %12.2f %12.2f %12.2f",
+	fmt.Fprintf(&b, "%10d %9d %9.2f %11.2f %9.2f %9.2f %9.2f",
 		l.Size, l.Count, l.UsecPerCall, l.CallsPerSecond, t.bytesPerSecond/per, l.P50Usec, l.P99Usec)
 	if r.apart() {
-		fmt.Fprintf(&b, " %14.2f %14.2f", t.leastPerSecond, t.mostCalls)
+		fmt.Fprintf(&b, "\n# of each client: %.2f to %.2f calls/s", t.leastPerSecond, t.mostCalls)
 	}
 	_, err := fmt.Fprintln(r.w, b.String())
 	return err

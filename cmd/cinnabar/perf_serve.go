@@ -27,13 +27,13 @@ type perfServeOptions struct {
 	memory        int64 // bytes for all clients together
 	classes       int   // servers in this process
 	timeout       time.Duration
-	keep          bool // go on after a client's DONE
+	once          bool // end with a client's DONE
 	verify        bool // of rate's data
 	bidirectional bool // rate's answers carry the data back
 	limits        engineLimits
 }
 
-// runPerfServe serves until a client is done, or ctx ends.
+// runPerfServe serves until ctx ends, or with --once until a client is done.
 func runPerfServe(ctx context.Context, o *perfServeOptions, s streams) (err error) {
 	memory := newPerfMemory(o.memory)
 	var servers []*perfServer
@@ -45,7 +45,7 @@ func runPerfServe(ctx context.Context, o *perfServeOptions, s streams) (err erro
 	}()
 	var addresses []string
 	for class := range o.classes {
-		p, err := listenPerf(o, class, memory)
+		p, err := listenPerf(ctx, o, class, memory)
 		if err != nil {
 			return err
 		}
@@ -76,7 +76,7 @@ func runPerfServe(ctx context.Context, o *perfServeOptions, s streams) (err erro
 }
 
 // listenPerf makes one of the servers, which serves at once.
-func listenPerf(o *perfServeOptions, class int, memory *perfMemory) (*perfServer, error) {
+func listenPerf(ctx context.Context, o *perfServeOptions, class int, memory *perfMemory) (*perfServer, error) {
 	address, err := classAddress(o.address, class)
 	if err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func listenPerf(o *perfServeOptions, class int, memory *perfMemory) (*perfServer
 	if err != nil {
 		return nil, err
 	}
-	engine, err := cinnabar.Listen(address, cfg)
+	engine, err := cinnabar.Listen(address, logged(ctx, cfg))
 	if err != nil {
 		return nil, err
 	}
@@ -222,10 +222,10 @@ func (p *perfServer) transfer(ctx context.Context, t perfTransfer, op uint32) er
 	return err
 }
 
-// clientDone gives up what the client has announced, and ends the server unless it is to stay.
+// clientDone gives up what the client has announced, and ends a server that serves once.
 func (p *perfServer) clientDone(ctx context.Context, _ none) (none, error) {
 	p.memory.forget(p.key(ctx, 0))
-	if !p.o.keep {
+	if p.o.once {
 		p.once.Do(func() { close(p.done) })
 	}
 	return none{}, nil

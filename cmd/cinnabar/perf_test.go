@@ -411,7 +411,7 @@ func TestPerfServerRefusesNonsense(t *testing.T) {
 // The memory that a client has made the server hold goes when the client says that it is done, when it announces a
 // handle again, and when it is gone.
 func TestPerfServerFreesMemory(t *testing.T) {
-	p := newPerfPair(t, perfServeOptions{keep: true}, perfOptions{sizes: []int64{64}})
+	p := newPerfPair(t, perfServeOptions{}, perfOptions{sizes: []int64{64}})
 	other := p.client(t, *p.run.o)
 	announce := func(r *perfRun, number, size uint32) {
 		t.Helper()

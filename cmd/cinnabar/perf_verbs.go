@@ -79,7 +79,8 @@ type verbsOptions struct {
 	timeout          time.Duration
 	inline           int // bytes of messages that are sent inline at most; negative: by default
 	events           bool
-	keep             bool
+	interval         time.Duration // between lines on standard error; 0: none
+	once             bool
 	json             bool
 }
 
@@ -89,16 +90,20 @@ func newPerfVerbs(s streams) *cobra.Command {
 	o := &verbsOptions{}
 	cmd := &cobra.Command{
 		Use:   "verbs [HOST[:PORT]]",
-		Short: "Bandwidth and latency of RDMA operations, as perftest measures them",
-		Long: `verbs without HOST waits for a client; with HOST it connects to that server and
-measures. Both sides need the same operation, sizes, depth, count or duration, and
+		Short: "Bandwidth and latency of RDMA operations, after perftest",
+		Long: `verbs without HOST serves clients, one after the other, until it is interrupted; with HOST it
+connects to that server and measures. Both sides need the same operation, sizes, depth, count or duration, and
 inline: what differs is named, and both end. perftest's programs are no peers.
 
 Bandwidth is that of ib_write_bw, ib_read_bw, ib_send_bw and ib_atomic_bw: all bytes by
 the time from the first request to the last completion. Latency is that of
 ib_write_lat, ib_send_lat, ib_read_lat and ib_atomic_lat: half of the round trip of a
 message and its answer, the whole one for reads and atomics. Rates are in MiB/s,
-2^20 bytes, times in µs.`,
+2^20 bytes, times in µs.
+
+The two sides find each other over TCP at the port of --listen. On the software device the
+data takes a second connection, to a port of the server that the system chooses: a firewall
+between the two has to let both through.`,
 		Example: "  cinnabar perf verbs --op read --size 4KiB..1MiB &\n  cinnabar perf verbs --op read --size 4KiB..1MiB localhost",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -106,6 +111,10 @@ message and its answer, the whole one for reads and atomics. Rates are in MiB/s,
 				o.peer = args[0]
 			}
 			if err := o.parse(cmd.Flags()); err != nil {
+				return err
+			}
+			var err error
+			if o.interval, err = interval(cmd.Flags().Changed("interval"), o.interval, s); err != nil {
 				return err
 			}
 			return runPerfVerbs(cmd.Context(), o, s)
@@ -124,14 +133,15 @@ func (o *verbsOptions) register(f *pflag.FlagSet) {
 	f.IntVar(&o.depth, "depth", verbsDepth, "requests outstanding at most")
 	f.IntVar(&o.count, "count", 0, "operations of each size; 0 goes by --duration")
 	f.DurationVar(&o.duration, "duration", time.Second, "time for each size")
-	f.IntVar(&o.inline, "inline", -1, "send messages of up to so many bytes inline (default "+strconv.Itoa(verbsInlineLatency)+" for latency as perftest, else 0;\nless where the device has less)")
+	f.IntVar(&o.inline, "inline", -1, "send messages of at most this many bytes inline (default "+strconv.Itoa(verbsInlineLatency)+" for latency as perftest, else 0;\nless where the device has less)")
 	f.IntVar(&o.every, "signal-every", 0, "requests that share a completion (default a quarter of --depth, at most "+strconv.Itoa(verbsMaxSignal)+")")
 	f.BoolVar(&o.events, "events", false, "sleep until a completion event comes (default: poll)")
 	deviceFlag(f, &o.device)
 	f.StringVar(&o.listen, "listen", listenHost+":"+verbsPort, "server: address, HOST:PORT; "+listenForms)
-	f.BoolVar(&o.keep, "keep", false, "server: go on serving when a client is done")
-	f.DurationVar(&o.timeout, "timeout", perfTimeout, "give the other side up that says nothing for so long")
-	f.BoolVar(&o.json, "json", false, "print a JSON object for each size")
+	f.BoolVar(&o.once, "once", false, "server: end when a client is done, as perftest's programs do")
+	f.DurationVarP(&o.interval, "interval", "i", 0, intervalFlagText)
+	timeoutFlag(f, &o.timeout, perfTimeout, "end with an error when the other side has sent nothing for this time")
+	jsonFlag(f, &o.json)
 	f.Lookup("inline").DefValue = "0" // says its text; 0 is not printed
 }
 
@@ -149,8 +159,8 @@ func (o *verbsOptions) parse(f *pflag.FlagSet) (err error) {
 	if o.latency && o.op == verbsWrite && o.events {
 		return usagef("--events with the latency of writes: a write raises no event at the other side; take --op write-imm or send")
 	}
-	if o.peer != "" && (f.Changed("listen") || o.keep) {
-		return usagef("--listen and --keep are for servers, which have no HOST")
+	if o.peer != "" && (f.Changed("listen") || o.once) {
+		return usagef("--listen and --once are for servers, which have no HOST")
 	}
 	return o.parseSizes(f.Changed("size"))
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"sync/atomic"
 
 	"cinnabar/verbs"
 )
@@ -34,6 +35,7 @@ type verbsEnd struct {
 	heard    uint64          // and answers
 	reading  uint64          // the request that still reads the source's memory, if it has not completed
 	received uint64          // receives completed
+	rounds   atomic.Uint64   // round trips of the client's latency
 	owed     int             // of them, not posted again
 	receives []verbs.RecvWR  // equal requests
 	batch    [verbsBatch]verbs.WC

@@ -121,8 +121,17 @@ func (e *verbsEnd) measureLatency(ctx context.Context, r *verbsResult) error {
 		}
 		r.count++
 		r.took = now
+		e.rounds.Add(1)
 	}
 	return nil
+}
+
+// made is how many operations or round trips the client has made, for another goroutine.
+func (e *verbsEnd) made() uint64 {
+	if e.o.latency {
+		return e.rounds.Load()
+	}
+	return e.control.progress.Load()
 }
 
 // clockCost is what a reading of the clock costs. The least of several tries counts: on a busy machine any one is

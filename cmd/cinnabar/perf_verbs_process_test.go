@@ -67,7 +67,7 @@ func TestPerfVerbsTwoProcesses(t *testing.T) {
 	} {
 		t.Run(tt.args, func(t *testing.T) {
 			args := strings.Fields(tt.args)
-			server, address, _, o := startVerbs(t, args...)
+			server, address, _, o := startVerbs(t, append(args, "--once")...)
 			lines := verbsLines(t, append(args, address)...)
 			wantOK(t, server, o)
 			if len(lines) != len(tt.sizes) {
@@ -105,7 +105,7 @@ func TestPerfVerbsUnits(t *testing.T) {
 		count = 100
 	}
 	args := []string{"--op", "write", "--size", "1MiB", "--count", strconv.Itoa(count)}
-	server, address, _, o := startVerbs(t, args...)
+	server, address, _, o := startVerbs(t, append(args, "--once")...)
 	before := time.Now()
 	code, client := runProcess(t, append([]string{"perf", "verbs", address}, args...)...)
 	wall := time.Since(before).Seconds()
@@ -113,7 +113,7 @@ func TestPerfVerbsUnits(t *testing.T) {
 		t.Fatalf("exit code %d: %s", code, &client.err)
 	}
 	wantOK(t, server, o)
-	m := regexp.MustCompile(`(?m)^write +1048576 bytes +(\d+) operations +([0-9.]+) s +([0-9.]+) MiB/s +([0-9.]+) operations/s$`).FindStringSubmatch(client.out.String())
+	m := regexp.MustCompile(`(?m)^ +bytes +operations +seconds +MiB/s +operations/s\n +1048576 +(\d+) +([0-9.]+) +([0-9.]+) +([0-9.]+)$`).FindStringSubmatch(client.out.String())
 	if m == nil {
 		t.Fatalf("no result with units in\n%s", &client.out)
 	}
@@ -151,7 +151,7 @@ func TestPerfVerbsMismatch(t *testing.T) {
 		{"--inline 7", "--inline 8", "inline"},
 	} {
 		t.Run(tt.want, func(t *testing.T) {
-			server, address, _, o := startVerbs(t, strings.Fields(tt.server)...)
+			server, address, _, o := startVerbs(t, append(strings.Fields(tt.server), "--once")...)
 			code, client := runProcess(t, append(strings.Fields("perf verbs "+address), strings.Fields(tt.client)...)...)
 			for side, got := range map[string]struct {
 				code int
@@ -170,9 +170,9 @@ func TestPerfVerbsMismatch(t *testing.T) {
 	}
 }
 
-// A stranger does no harm, and with --keep neither does a client with other options, or one that is killed.
+// A stranger does no harm, and without --once neither does a client with other options, or one that is killed.
 func TestPerfVerbsServerThatStays(t *testing.T) {
-	server, address, _, o := startVerbs(t, "--keep", "--op", "send", "--size", "64", "--duration", "20ms")
+	server, address, _, o := startVerbs(t, "--op", "send", "--size", "64", "--duration", "20ms")
 	stranger, err := net.Dial("tcp", address)
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +190,7 @@ func TestPerfVerbsServerThatStays(t *testing.T) {
 	if err := server.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if code := exitOf(t, server); code != 130 {
+	if code := exitOf(t, server); code != stopped {
 		t.Errorf("exit code %d after an interrupt: %s", code, &o.err)
 	}
 	for _, text := range []string{"is it a cinnabar perf verbs?", `op is "send" here, "write" there`} {
@@ -207,7 +207,7 @@ var longVerbs = []string{"--op write", "--op send", "--op read", "--op send --la
 func startLongVerbs(t *testing.T, args ...string) (server, client *exec.Cmd, serverOut, clientOut *output) {
 	t.Helper()
 	all := append(strings.Fields(strings.Join(args, " ")), "--duration", "1h")
-	server, address, _, serverOut := startVerbs(t, all...)
+	server, address, _, serverOut := startVerbs(t, append(all, "--once")...)
 	client, seen, clientOut := start(t, append([]string{"perf", "verbs", address}, all...)...)
 	t.Cleanup(func() {
 		if client.ProcessState == nil {

@@ -6,7 +6,7 @@ import (
 	"io"
 )
 
-// verbsReport prints a line for each size as it comes, or a JSON object. Every number has its unit beside it.
+// verbsReport prints a line for each size as it comes, under a header with the units, or a JSON object.
 type verbsReport struct {
 	o                 *verbsOptions
 	device, transport string
@@ -47,8 +47,20 @@ func (r *verbsReport) header() error {
 	if r.o.json {
 		return nil
 	}
-	_, err := fmt.Fprintf(r.w, "# %s of %s over %s (%s), depth %d\n", r.o.measure(), r.o.op, r.device, r.transport, r.o.depth)
+	columns := fmt.Sprintf("%10s %12s %12s %12s %14s", "bytes", "operations", "seconds", "MiB/s", "operations/s")
+	if r.o.latency {
+		columns = fmt.Sprintf("%10s %11s %10s %10s %10s %10s %10s", "bytes", "round trips", "min µs", "typical µs", "average µs", "p99 µs", "max µs")
+	}
+	_, err := fmt.Fprintf(r.w, "# %s of %s over %s (%s), depth %d\n%s\n", r.o.measure(), r.o.op, r.device, r.transport, r.o.depth, columns)
 	return err
+}
+
+// unit is what a measurement counts.
+func (o *verbsOptions) unit() string {
+	if o.latency {
+		return "round trips"
+	}
+	return "operations"
 }
 
 // line prints what was measured for one size.
@@ -86,10 +98,10 @@ func (v *verbsResult) latency() *verbsLatencyLine {
 // text is the line for people.
 func (l *verbsLine) text() string {
 	if b := l.verbsBandwidthLine; b != nil {
-		return fmt.Sprintf("%s %10d bytes %10d operations %12.6f s %12.2f MiB/s %12.2f operations/s",
-			l.Op, l.SizeBytes, l.Count, l.Seconds, b.MiBPerSecond, b.OperationsPerSecond)
+		return fmt.Sprintf("%10d %12d %12.6f %12.2f %14.2f",
+			l.SizeBytes, l.Count, l.Seconds, b.MiBPerSecond, b.OperationsPerSecond)
 	}
 	t := l.verbsLatencyLine
-	return fmt.Sprintf("%s %10d bytes %10d round trips   min %.2f µs   typical %.2f µs   average %.2f µs   p99 %.2f µs   max %.2f µs",
-		l.Op, l.SizeBytes, l.Count, t.MinUsec, t.TypicalUsec, t.AverageUsec, t.P99Usec, t.MaxUsec)
+	return fmt.Sprintf("%10d %11d %10.2f %10.2f %10.2f %10.2f %10.2f",
+		l.SizeBytes, l.Count, t.MinUsec, t.TypicalUsec, t.AverageUsec, t.P99Usec, t.MaxUsec)
 }

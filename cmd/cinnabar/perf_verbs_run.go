@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"runtime"
 	"slices"
@@ -19,7 +18,7 @@ var errVerbsRoundOver = errors.New("the client is done with this size")
 
 // runPerfVerbs carries out perf verbs as server or client.
 func runPerfVerbs(ctx context.Context, o *verbsOptions, s streams) (err error) {
-	dev, err := openDevice(o.device)
+	dev, err := openDevice(ctx, o.device)
 	if err != nil {
 		return err
 	}
@@ -52,7 +51,7 @@ func (o *verbsOptions) onePoller() (undo func()) {
 	return func() { runtime.GOMAXPROCS(before) }
 }
 
-// verbsServer serves the first client that makes itself understood, or with --keep one after the other until ctx ends.
+// verbsServer serves the first client that makes itself understood, or without --once one after the other until ctx ends.
 func verbsServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *verbsOptions, s streams) error {
 	attr, err := dev.Query()
 	if err != nil {
@@ -67,14 +66,17 @@ func verbsServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *verb
 	defer interruptAccept(ctx, l)()
 	for {
 		c, err := l.Accept()
-		if err != nil {
+		switch {
+		case err != nil && ctx.Err() != nil && !o.once:
+			return nil // an interrupt is how a server ends
+		case err != nil:
 			return fmt.Errorf("wait for a client: %w", reason(ctx, err))
 		}
 		known, err := serveVerbs(ctx, dev, c, o)
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case known && !o.keep:
+		case known && o.once:
 			return err
 		case !known:
 			s.notePeer(c.RemoteAddr(), "perf verbs: %s: %s; is it a cinnabar perf verbs?", c.RemoteAddr(), printable(oneLine(err)))
@@ -126,7 +128,7 @@ func verbsClient(ctx context.Context, dev *verbs.Device, o *verbsOptions, s stre
 	if _, err = e.meet(ctx, c, true); err != nil {
 		return fmt.Errorf("server %s: %w", o.peer, err)
 	}
-	return e.talk(ctx, c, func(ctx context.Context) error { return e.measureAll(ctx, s.out) })
+	return e.talk(ctx, c, func(ctx context.Context) error { return e.measureAll(ctx, s) })
 }
 
 // dialVerbs connects to the server for the exchange.
@@ -161,13 +163,13 @@ func (e *verbsEnd) talk(ctx context.Context, c net.Conn, part func(context.Conte
 }
 
 // measureAll is the client's part.
-func (e *verbsEnd) measureAll(ctx context.Context, w io.Writer) error {
-	report := &verbsReport{o: e.o, device: e.attr.Name, transport: e.attr.Transport.String(), w: w}
+func (e *verbsEnd) measureAll(ctx context.Context, s streams) error {
+	report := &verbsReport{o: e.o, device: e.attr.Name, transport: e.attr.Transport.String(), w: s.out}
 	if err := report.header(); err != nil {
 		return err
 	}
 	for _, size := range e.o.sizes {
-		r, err := e.measureWithServer(ctx, size)
+		r, err := e.measureWithServer(ctx, s, size)
 		if err != nil {
 			return fmt.Errorf("%s of %s: %w", e.o.op, sizeText(size), err)
 		}
@@ -182,14 +184,19 @@ func (e *verbsEnd) measureAll(ctx context.Context, w io.Writer) error {
 }
 
 // measureWithServer measures one size once the server is ready for it.
-func (e *verbsEnd) measureWithServer(ctx context.Context, size int64) (r verbsResult, err error) {
+func (e *verbsEnd) measureWithServer(ctx context.Context, s streams, size int64) (r verbsResult, err error) {
 	if err := e.control.say(verbsSaid{Word: verbsSayBegin, Size: size}); err != nil {
 		return r, err
 	}
 	if err := e.control.expect(ctx, verbsSayReady); err != nil {
 		return r, err
 	}
-	if r, err = e.measure(ctx, size); err != nil {
+	open := make(chan struct{})
+	close(open)
+	stop := rateLines{s: s, every: e.o.interval, size: size, bytes: size, unit: e.o.unit(), made: e.made}.start(open)
+	r, err = e.measure(ctx, size)
+	stop()
+	if err != nil {
 		return r, err
 	}
 	return r, e.control.say(verbsSaid{Word: verbsSayDone})

@@ -25,7 +25,7 @@ func TestPerfVerbsOptions(t *testing.T) {
 		"--size 0":                      "--size",
 		"--op atomic --size 16":         "an atomic has 8 bytes",
 		"--latency --op write --events": "raises no event",
-		"localhost --keep":              "for servers",
+		"localhost --once":              "for servers",
 		"localhost --listen :1":         "for servers",
 		"a b":                           "usage: cinnabar perf verbs",
 		"--size " + strings.Repeat("1,", 200) + "1": "too many sizes",
@@ -45,7 +45,7 @@ func TestDeviceOfEveryCommand(t *testing.T) {
 		"rping -s":                  exitFailure,
 		"perf verbs":                exitFailure,
 		"demo":                      exitFailure,
-		"devices":                   exitNoDevice,
+		"devices":                   exitFailure,
 	} {
 		wantRun(t, code, append(strings.Fields(args), "--device", "nope"), "device 'nope' wasn't found; there is "+softwareDevice)
 	}
@@ -61,7 +61,7 @@ func TestDemoDevice(t *testing.T) {
 	if dev, why := firstUsable(nil); dev != nil || why == "" {
 		t.Errorf("%v, %q", dev, why)
 	}
-	list := deviceList()
+	list := deviceList(t.Context())
 	dev, why := firstUsable(list[:1])
 	if dev == nil {
 		t.Fatal(why)
@@ -70,7 +70,7 @@ func TestDemoDevice(t *testing.T) {
 	if err := errors.Join(err, dev.Close()); err != nil || !at.Addr().IsLoopback() {
 		t.Errorf("%v, %v", at, err)
 	}
-	if dev, why, err := demoDevice(softwareDevice); err != nil || why != "as --device says" || dev.Close() != nil {
+	if dev, why, err := demoDevice(t.Context(), softwareDevice); err != nil || why != "as --device says" || dev.Close() != nil {
 		t.Errorf("%q, %v", why, err)
 	}
 }
@@ -91,7 +91,7 @@ type verbsPair struct{ client, server *verbsEnd }
 // newVerbsPair connects the two and prepares them for the first size. The test closes them.
 func newVerbsPair(t *testing.T, o *verbsOptions) *verbsPair {
 	t.Helper()
-	dev, err := openDevice("")
+	dev, err := openDevice(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}

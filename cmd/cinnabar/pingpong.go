@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"runtime"
 	"time"
@@ -27,7 +28,10 @@ const (
 
 // runPingpong carries out pingpong as server or client.
 func runPingpong(ctx context.Context, o *pingpongOptions, s streams) (err error) {
-	dev, err := openDevice(o.device)
+	if o.json {
+		o.results, s.out = s.out, io.Discard
+	}
+	dev, err := openDevice(ctx, o.device)
 	if err != nil {
 		return err
 	}
@@ -233,7 +237,7 @@ func (b *bouncer) completed(wc *verbs.WC) error {
 func (b *bouncer) finish(ctx context.Context, client bool, s streams) error {
 	took, err := b.bounce(ctx, client)
 	if err == nil {
-		err = pingpongResult{size: b.o.size, iters: b.o.iters, took: took}.write(s.out)
+		err = pingpongResult{size: b.o.size, iters: b.o.iters, took: took}.print(b.o.results, s.out)
 	}
 	return errors.Join(err, b.close(ctx))
 }

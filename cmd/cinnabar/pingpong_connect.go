@@ -96,7 +96,7 @@ func (b *bouncer) meetClient(ctx context.Context, dev *verbs.Device, c net.Conn,
 		return err
 	}
 	// The address by which the client came is one that it can reach.
-	cm, err := verbs.Listen(dev, netip.AddrPortFrom(at.Addr().Unmap(), 0))
+	cm, err := verbs.Listen(dev, netip.AddrPortFrom(at.Addr().Unmap(), b.o.data))
 	if err != nil {
 		return fmt.Errorf("listen for the connect request: %w", err)
 	}

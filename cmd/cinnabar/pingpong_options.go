@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strings"
@@ -25,6 +26,9 @@ type pingpongOptions struct {
 	events  bool   // -e
 	check   bool   // -c
 
+	json    bool
+	results io.Writer    // of --json; nil without it
+	data    uint16       // --data-port; 0: a free one
 	service verbs.QPType // of --transport; 0: RC
 
 	// What follows means something only where the queue pair is connected by hand.
@@ -66,11 +70,14 @@ func newPingpong(s streams) *cobra.Command {
 	o := &pingpongOptions{}
 	var transport string
 	cmd := &cobra.Command{
-		Use:   "pingpong [HOST]",
-		Short: "Exchange messages with a peer and print rate and latency, as ibv_rc_pingpong does",
+		Use:        "pingpong [HOST]",
+		SuggestFor: []string{"ping", "pign"},
+		Short:      "Measure rate and latency of messages, as ibv_rc_pingpong does",
 		Long: `pingpong without HOST waits for a client; with HOST it connects to that server.
 The sides find each other over plain TCP. On iWARP that exchange carries
-address and port, and the connection manager connects. On InfiniBand and RoCE
+address and port, and the connection manager connects: the data takes a second TCP
+connection, to a port of the server that the system chooses unless --data-port
+names one, and a firewall between the two has to let both through. On InfiniBand and RoCE
 it is that of rdma-core's ibv_rc_pingpong, ibv_uc_pingpong and ibv_ud_pingpong,
 which may be the other side.
 
@@ -103,20 +110,23 @@ func (o *pingpongOptions) addFlags(f *pflag.FlagSet, transport *string) {
 	f.SortFlags = false
 	f.StringVar(transport, "transport", "rc", "rc, uc or ud: reliable connection, unreliable connection, unreliable datagrams")
 	f.Uint16VarP(&o.port, "port", "p", pingpongPort, "TCP port of the exchange, to listen on or to connect to")
-	f.StringVarP(&o.device, "ib-dev", "d", "", "device (default the first)")
+	deviceFlag(f, &o.device)
+	ibDevFlag(f)
 	f.IntVarP(&o.ibPort, "ib-port", "i", 1, "port of the device")
-	f.IntVarP(&o.size, "size", "s", pingpongServices[0].size, "bytes of a message (default of ud 2048)")
+	f.IntVarP(&o.size, "size", "s", pingpongServices[0].size, "bytes of a message; with --transport ud 2048 unless given")
 	f.IntVarP(&o.rxDepth, "rx-depth", "r", 500, "receives posted at a time")
 	f.IntVarP(&o.iters, "iters", "n", 1000, "exchanges")
 	f.BoolVarP(&o.events, "events", "e", false, "sleep until a completion event comes (default: poll)")
 	f.BoolVarP(&o.check, "chk", "c", false, "check the received bytes")
 	f.IntVarP(&o.mtu, "mtu", "m", 1024, "bytes of a packet, on InfiniBand and RoCE")
 	f.IntVarP(&o.sl, "sl", "l", 0, "service level, on InfiniBand and RoCE")
-	f.IntVarP(&o.gid, "gid-idx", "g", -1, "index of the port's GID to send from, on InfiniBand and RoCE (default chosen)")
+	f.IntVarP(&o.gid, "gid-idx", "g", -1, "index of the port's GID to send from, on InfiniBand and RoCE (-1: chosen)")
+	f.Uint16Var(&o.data, "data-port", 0, "server: TCP port for the data, on iWARP (default a free one)")
 	for _, r := range refusedOptions {
 		f.BoolP(r.long, r.short, false, "refused: "+r.reason)
 		f.Lookup(r.long).Hidden = true
 	}
+	jsonFlag(f, &o.json)
 }
 
 // checkRefused names the first option given that cannot be honoured.
@@ -205,6 +215,8 @@ func (o *pingpongOptions) validate() error {
 		return usagef("invalid sl %d: service levels are 0 to 15", o.sl)
 	case o.gid < -1 || o.gid > math.MaxUint8:
 		return usagef("invalid gid-idx %d: 0 to %d are possible", o.gid, math.MaxUint8)
+	case o.data != 0 && o.host != "":
+		return usagef("--data-port is for servers, which have no HOST")
 	case strings.ContainsAny(o.host, "\x00\n"):
 		return usagef("invalid host %q", o.host)
 	}

@@ -37,7 +37,7 @@ func newQuery(s streams) *cobra.Command {
 	o := &queryOptions{}
 	cmd := &cobra.Command{
 		Use:   "query ADDRESS",
-		Short: "Ask a running process about its providers, RPCs, pools, statistics and configuration",
+		Short: "Describe a running process: providers, RPCs, pools, statistics",
 		Long: `query asks the process at ADDRESS, such as ofi+tcp://10.0.0.1:1234, what it serves and
 what it does. A Go process answers if its engine has Config.AllowQuery. With -p, query asks
 for the identities of providers instead, which the processes of Margo's programs tell too.`,
@@ -54,9 +54,9 @@ for the identities of providers instead, which the processes of Margo's programs
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringSliceVarP(&o.providers, "provider", "p", nil, "ask for the identities of these providers only, as in 0,7,40-42")
-	f.BoolVarP(&o.json, "json", "j", false, "print a JSON object")
+	jsonFlag(f, &o.json)
 	f.BoolVarP(&o.config, "config", "c", false, "print the configuration only, in Margo's layout")
-	f.DurationVarP(&o.timeout, "timeout", "t", askTimeout, "how long to wait for answers")
+	timeoutFlag(f, &o.timeout, askTimeout, "how long to wait for answers")
 	return cmd
 }
 
@@ -67,7 +67,7 @@ func askAt(ctx context.Context, address string, timeout time.Duration, f func(co
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	e, err := cinnabar.Open(localFor(ctx, address), &cinnabar.Config{MaxOverflow: maxDescription, DialTimeout: timeout})
+	e, err := cinnabar.Open(localFor(ctx, address), logged(ctx, &cinnabar.Config{MaxOverflow: maxDescription, DialTimeout: timeout}))
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -18,6 +19,27 @@ type pingpongResult struct {
 	size  int // bytes of a message
 	iters int
 	took  time.Duration
+}
+
+// pingpongJSON is what pingpong --json prints.
+type pingpongJSON struct {
+	Size        int     `json:"size"` // bytes of a message
+	Iterations  int     `json:"iterations"`
+	Seconds     float64 `json:"seconds"`
+	MbitSeconds float64 `json:"mbit_per_second"` // both ways, 10^6 bits
+	Usec        float64 `json:"usec_per_iteration"`
+}
+
+// print writes the result as JSON, if there is a writer for that, or else for people.
+func (r pingpongResult) print(asJSON, people io.Writer) error {
+	if asJSON == nil {
+		return r.write(people)
+	}
+	us := r.took.Seconds() * 1e6
+	return json.NewEncoder(asJSON).Encode(pingpongJSON{
+		Size: r.size, Iterations: r.iters, Seconds: r.took.Seconds(),
+		MbitSeconds: round2(float64(r.size) * float64(r.iters) * 2 * 8 / us), Usec: round2(us / float64(r.iters)),
+	})
 }
 
 // write prints the two lines of ibv_rc_pingpong. Bytes count both directions.

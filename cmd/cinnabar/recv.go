@@ -48,7 +48,7 @@ hosts can reach whose users may write into the directory.
 
 The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 		Example: "  cinnabar recv --dir /tmp/in\n  cinnabar recv --listen 192.0.2.1 --dir /tmp/in\n  cinnabar recv --listen '[::1]:7000' --once",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.checkLimits(); err != nil {
 				return err
@@ -103,7 +103,7 @@ func runRecv(ctx context.Context, o *recvOptions, s streams) (err error) {
 		return fmt.Errorf("open the directory for the files (--dir): %w", err)
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	dev, err := o.openDevice()
+	dev, err := o.openDevice(ctx)
 	if err != nil {
 		return err
 	}
@@ -116,11 +116,11 @@ func runRecv(ctx context.Context, o *recvOptions, s streams) (err error) {
 		return err
 	}
 	defer shut(l)
-	r := newReceiving(o, s)
+	r := newReceiving(ctx, o, s)
 	if err := r.announce(l); err != nil {
 		return err
 	}
-	server := &xfer.Receiver{Open: dir.Open, Timeout: o.timeout, MaxConnections: o.places, MaxMemory: o.memory,
+	server := &xfer.Receiver{Open: dir.Open, Timeout: o.timeout, MaxConnections: o.places, MaxMemory: o.memory, Logger: loggerOf(ctx),
 		Progress: func() xfer.Progress { return r.r.watch() }}
 	if o.once {
 		return r.one(ctx, server, l)
@@ -135,8 +135,8 @@ type receiving struct {
 	cut atomic.Bool // a transfer failed because the program was to end
 }
 
-func newReceiving(o *recvOptions, s streams) *receiving {
-	r := &receiving{o: o, r: newReporter(recvWords, o.json, s)}
+func newReceiving(ctx context.Context, o *recvOptions, s streams) *receiving {
+	r := &receiving{o: o, r: newReporter(ctx, recvWords, o.json, s)}
 	r.r.starts = audit.NewLimiter()
 	return r
 }

@@ -82,7 +82,7 @@ func TestRecvPrintsBoundedLinesAboutStrangers(t *testing.T) {
 	audit.Reset()
 	defer audit.Reset()
 	var o output
-	r := newReceiving(&recvOptions{transferOptions: transferOptions{json: true}}, o.streams())
+	r := newReceiving(t.Context(), &recvOptions{transferOptions: transferOptions{json: true}}, o.streams())
 	peer := netip.MustParseAddrPort("192.0.2.99:1")
 	for range 1000 {
 		r.r.watch().Start(xfer.Result{Peer: peer, Name: "a", Protocol: xfer.Fast})

@@ -3,14 +3,9 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"runtime"
-	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
-
-	"cinnabar"
 )
 
 // run carries out one command line and returns the exit code. An error is
@@ -18,7 +13,12 @@ import (
 func run(ctx context.Context, args []string, s streams) int {
 	root := newRoot(s)
 	root.SetArgs(args)
+	help := &firstError{w: s.out} // what cobra prints
+	root.SetOut(help)
 	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		err = help.err
+	}
 	if err == nil {
 		return exitOK
 	}
@@ -38,54 +38,33 @@ func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", ";
 
 // newRoot builds the tree of commands.
 func newRoot(s streams) *cobra.Command {
+	var level string
 	root := &cobra.Command{
 		Use:           "cinnabar",
 		Short:         "RDMA for Go: demonstration, tools and measurements",
-		Version:       version(),
-		Args:          cobra.NoArgs,
+		Version:       thisVersion().String(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if !cmd.Flags().Changed("log-level") {
+				return nil
+			}
+			ctx, err := withLogging(cmd.Context(), level, s.err)
+			if err == nil {
+				cmd.SetContext(ctx)
+			}
+			return err
+		},
 	}
 	root.SetIn(s.in)
 	root.SetOut(s.out)
 	root.SetErr(s.err)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usagef("%w; %s --help lists the options", err, cmd.CommandPath())
-	})
+	root.SetFlagErrorFunc(unknownFlag)
+	root.SetUsageFunc(printUsage)
+	root.PersistentFlags().StringVar(&level, "log-level", "", "log to standard error: "+strings.Join(logLevels, ", ")+" (default nothing, or what MARGO_LOG_LEVEL and HG_LOG_LEVEL of the environment say)")
 	root.AddCommand(newDemo(s), newDemoPeer(s), newSend(s), newRecv(s), newDevices(s), newPingpong(s), newRping(s), newCompare(s),
-		newComparePeer(s), newPerf(s), newInfo(s), newQuery(s), newShutdown(s), newMem(s))
-	for _, c := range root.Commands() {
-		c.Args = usageArgs(c.Args)
-		aliasDevice(c.Flags())
-	}
-	root.Args = usageArgs(root.Args)
+		newComparePeer(s), newPerf(s), newInfo(s), newQuery(s), newShutdown(s), newMem(s), newVersion(s))
+	addHelp(root)
+	dress(root)
 	return root
-}
-
-// usageArgs makes a refused argument a usage error.
-func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return usagef("%w; usage: %s", err, cmd.UseLine())
-		}
-		return nil
-	}
-}
-
-// version describes the build: the module's version, the commit where the
-// build knows it, the toolchain and the platform, and the version of Mercury's headers.
-func version() string {
-	v, commit := "(devel)", ""
-	if info, ok := debug.ReadBuildInfo(); ok {
-		if info.Main.Version != "" {
-			v = info.Main.Version
-		}
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				commit = " " + s.Value
-			}
-		}
-	}
-	return fmt.Sprintf("%s%s %s %s/%s, Mercury protocol %d", v, commit, runtime.Version(), runtime.GOOS, runtime.GOARCH, cinnabar.MercuryProtocol)
 }

@@ -3,10 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"sync"
+	"time"
 
 	"cinnabar/verbs"
 )
@@ -23,7 +25,7 @@ const (
 
 // runRping carries out rping.
 func runRping(ctx context.Context, o *rpingOptions, s streams) (err error) {
-	dev, err := openDevice(o.device)
+	dev, err := openDevice(ctx, o.device)
 	if err != nil {
 		return err
 	}
@@ -69,12 +71,15 @@ func rpingServeAll(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o 
 	for {
 		r, err := l.Accept(ctx)
 		if err != nil {
-			return fmt.Errorf("wait for clients: %w", reason(ctx, err))
+			if ctx.Err() != nil {
+				return nil // an interrupt is how a server ends
+			}
+			return fmt.Errorf("wait for clients: %w", err)
 		}
 		select {
 		case free <- struct{}{}:
 		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), r.Reject(nil))
+			return r.Reject(nil)
 		}
 		clients.Go(func() {
 			defer func() { <-free }()
@@ -256,6 +261,14 @@ func (e *rpingEnd) serveRound(ctx context.Context) error {
 	return e.do(ctx, write, e.sendWR(advert{}))
 }
 
+// rpingJSON is what rping --json prints at the end.
+type rpingJSON struct {
+	Rounds  int32   `json:"rounds"`
+	Size    int     `json:"size"` // bytes of ping data
+	Seconds float64 `json:"seconds"`
+	Usec    float64 `json:"usec_per_round"`
+}
+
 // rpingClient connects and pings.
 func rpingClient(ctx context.Context, dev *verbs.Device, o *rpingOptions, s streams) error {
 	e, err := newRpingEnd(dev, o, s)
@@ -266,7 +279,13 @@ func rpingClient(ctx context.Context, dev *verbs.Device, o *rpingOptions, s stre
 		return errors.Join(err, e.release())
 	}
 	e.debugf("connected to %s", e.conn.RemoteAddr())
-	return e.finish(ctx, e.pingAll(ctx))
+	start := time.Now()
+	err = e.pingAll(ctx)
+	if err == nil && o.json {
+		took := time.Since(start)
+		err = json.NewEncoder(s.out).Encode(rpingJSON{Rounds: o.count, Size: o.size, Seconds: took.Seconds(), Usec: round2(took.Seconds() * 1e6 / float64(o.count))})
+	}
+	return e.finish(ctx, err)
 }
 
 // pingAll makes the rounds that were asked for.

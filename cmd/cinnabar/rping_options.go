@@ -11,18 +11,19 @@ import (
 
 // rpingOptions are the options of rping, by its letters.
 type rpingOptions struct {
-	server, client bool          // -s, -c
-	host           string        // -a
-	sourceHost     string        // -I
-	port           uint16        // -p
-	verbose        bool          // -v
-	validate       bool          // -V
-	debug          bool          // -d
-	persistent     bool          // -P
-	selfQP         bool          // -q
-	count          int32         // -C; 0 is for ever
-	size           int           // -S, bytes
-	device         string        // --device
+	server, client bool   // -s, -c
+	host           string // -a
+	sourceHost     string // -I
+	port           uint16 // -p
+	verbose        bool   // -v
+	validate       bool   // -V
+	debug          bool   // -d
+	persistent     bool   // -P
+	selfQP         bool   // -q
+	count          int32  // -C; 0 is for ever
+	size           int    // -S, bytes
+	device         string // --device
+	json           bool
 	idle           time.Duration // how long the peer may stay silent
 
 	addr   netip.AddrPort // -a and -p, resolved
@@ -33,14 +34,14 @@ func newRping(s streams) *cobra.Command {
 	o := &rpingOptions{idle: rpingIdle}
 	cmd := &cobra.Command{
 		Use:   "rping -s | -c -a ADDR",
-		Short: "Read and write rounds against a peer, on the wire of rdma-core's rping",
+		Short: "Read and write in rounds, on the wire of rdma-core's rping",
 		Long: `rping keeps reading from and writing to a client's memory. It speaks to
 rdma-core's rping in both roles. Server and client need the same -S.
 
 Without -a a server listens on every IPv4 address of this machine, as the C program does,
 and serves any host that reaches it. -a 127.0.0.1 keeps other machines out.`,
 		Example: "  cinnabar rping -s -v &\n  cinnabar rping -c -a 127.0.0.1 -V -C 10",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.resolve(cmd.Context()); err != nil {
 				return err
@@ -62,6 +63,7 @@ and serves any host that reaches it. -a 127.0.0.1 keeps other machines out.`,
 	f.Int32VarP(&o.count, "count", "C", 0, "rounds (default until interrupted)")
 	f.IntVarP(&o.size, "size", "S", rpingSize, fmt.Sprintf("bytes of ping data, %d to %d", rpingMinSize, rpingMaxSize))
 	deviceFlag(f, &o.device)
+	jsonFlag(f, &o.json)
 	f.BoolVarP(&o.selfQP, "self-qp", "q", false, "create the queue pair and move it to INIT by hand")
 	return cmd
 }
@@ -79,6 +81,8 @@ func (o *rpingOptions) check() error {
 		return usagef("-I is for clients; a server listens on -a ADDR")
 	case o.size < rpingMinSize || o.size > rpingMaxSize:
 		return usagef("invalid size %d (valid range is %d to %d)", o.size, rpingMinSize, rpingMaxSize)
+	case o.json && (o.server || o.verbose || o.debug):
+		return usagef("--json is for clients, without -v and -d, whose lines are no JSON")
 	case o.count < 0:
 		return usagef("invalid count %d; 0 pings until interrupted", o.count)
 	}

@@ -149,7 +149,7 @@ func peerAddrs(ctx context.Context, text string) ([]netip.AddrPort, error) {
 
 // runSend sends the files in order, each over a connection of its own.
 func runSend(ctx context.Context, o *sendOptions, s streams) (err error) {
-	dev, err := o.openDevice()
+	dev, err := o.openDevice(ctx)
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func runSend(ctx context.Context, o *sendOptions, s streams) (err error) {
 	if err := checkMessageSize(dev, o.sender.Chunk); err != nil {
 		return err
 	}
-	t := &sending{o: o, dev: dev, r: newReporter(sendWords, o.json, s), peers: o.peers}
+	t := &sending{o: o, dev: dev, r: newReporter(ctx, sendWords, o.json, s), peers: o.peers}
 	return t.all(ctx)
 }
 

@@ -9,8 +9,13 @@ import (
 	"cinnabar"
 )
 
+// shutdownAccepted is what shutdown --json prints: the process has agreed to end.
+type shutdownAccepted struct {
+	Address string `json:"address"`
+}
+
 func newShutdown(s streams) *cobra.Command {
-	timeout := askTimeout
+	timeout, asJSON := askTimeout, false
 	cmd := &cobra.Command{
 		Use:   "shutdown ADDRESS",
 		Short: "Ask a running process to shut its engine down",
@@ -23,11 +28,15 @@ has Config.AllowRemoteShutdown, a C process if it has called margo_enable_remote
 				if err := ep.Shutdown(ctx); err != nil {
 					return err
 				}
+				if asJSON {
+					return writeIndented(s.out, shutdownAccepted{ep.String()})
+				}
 				_, err := fmt.Fprintf(s.out, "%v shuts down\n", ep)
 				return err
 			})
 		},
 	}
-	cmd.Flags().DurationVarP(&timeout, "timeout", "t", askTimeout, "how long to wait for the answer")
+	jsonFlag(cmd.Flags(), &asJSON)
+	timeoutFlag(cmd.Flags(), &timeout, askTimeout, "how long to wait for the answer")
 	return cmd
 }

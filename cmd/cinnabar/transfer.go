@@ -33,8 +33,8 @@ type transferOptions struct {
 
 // register adds the options to a command.
 func (o *transferOptions) register(f *pflag.FlagSet) {
-	f.DurationVar(&o.timeout, "timeout", transferTimeout, "give a transfer up after so long without progress")
-	f.BoolVar(&o.json, "json", false, "print one JSON object per event on standard output")
+	timeoutFlag(f, &o.timeout, transferTimeout, "end a transfer after this time without progress")
+	jsonFlag(f, &o.json)
 	deviceFlag(f, &o.device)
 	f.BoolVar(&o.noImmediates, "no-immediates", false, "use a device without immediate data")
 	if err := f.MarkHidden("no-immediates"); err != nil {
@@ -54,11 +54,11 @@ func (o *transferOptions) check() error {
 }
 
 // openDevice opens the device that the options ask for.
-func (o *transferOptions) openDevice() (*verbs.Device, error) {
+func (o *transferOptions) openDevice(ctx context.Context) (*verbs.Device, error) {
 	if !o.noImmediates {
-		return openDevice(o.device)
+		return openDevice(ctx, o.device)
 	}
-	d, err := iwarp.Open(iwarp.Config{Name: softwareDevice, NoImmediates: true})
+	d, err := iwarp.Open(iwarp.Config{Name: softwareDevice, NoImmediates: true, Logger: loggerOf(ctx)})
 	if err != nil {
 		return nil, fmt.Errorf("open device %s: %w", softwareDevice, err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -52,8 +53,10 @@ type reporter struct {
 	shown int
 }
 
-func newReporter(words transferWords, jsonLines bool, s streams) *reporter {
-	return &reporter{words: words, json: jsonLines, s: s, terminal: isTerminal(s.err), shared: isTerminal(s.out), now: time.Now}
+// newReporter returns the reporter of a command. With --log-level it shows no bars: log lines would stand in them.
+func newReporter(ctx context.Context, words transferWords, jsonLines bool, s streams) *reporter {
+	bars := isTerminal(s.err) && loggerOf(ctx) == nil
+	return &reporter{words: words, json: jsonLines, s: s, terminal: bars, shared: isTerminal(s.out), now: time.Now}
 }
 
 // noteStart prints a line about a transfer that begins. A receiver bounds them, because a stranger can begin any number of

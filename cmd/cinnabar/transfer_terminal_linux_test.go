@@ -84,7 +84,7 @@ func (p *terminal) all() string {
 // parity: B49
 func TestBarOnTerminal(t *testing.T) {
 	term := openTerminal(t)
-	r := newReporter(recvWords, false, streams{out: term.program, err: term.program})
+	r := newReporter(t.Context(), recvWords, false, streams{out: term.program, err: term.program})
 	if !r.terminal || !r.shared {
 		t.Fatal("the terminal is not seen as one")
 	}

@@ -134,7 +134,7 @@ func (c *clock) now() time.Time { return c.Time }
 // sampleReporter prints to o, in the time of the clock.
 func sampleReporter(words transferWords, jsonLines bool, o *output) (*reporter, *clock) {
 	c := &clock{time.Unix(1_000_000_000, 0)}
-	r := newReporter(words, jsonLines, o.streams())
+	r := newReporter(context.Background(), words, jsonLines, o.streams())
 	r.now = c.now
 	return r, c
 }
@@ -205,7 +205,7 @@ func TestTransferHostileText(t *testing.T) {
 }
 
 func TestTransferRemedies(t *testing.T) {
-	r := newReporter(sendWords, false, (&output{}).streams())
+	r := newReporter(t.Context(), sendWords, false, (&output{}).streams())
 	wantError(t, r.explain(sampleFailure), "test-file", "192.0.2.7:12345", "file exists", "--overwrite")
 	plain := errors.New("plain")
 	if got := r.explain(plain); got != plain { //nolint:errorlint // unchanged is what is asked
@@ -304,7 +304,7 @@ func TestUnreachable(t *testing.T) {
 // that failed before is its sender's.
 func TestRecvCutShort(t *testing.T) {
 	var o output
-	r := &receiving{o: &recvOptions{}, r: newReporter(recvWords, false, o.streams())}
+	r := &receiving{o: &recvOptions{}, r: newReporter(t.Context(), recvWords, false, o.streams())}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	r.done(ctx, sampleFast, sampleFailure)
 	if r.cut.Load() {
@@ -327,7 +327,7 @@ func TestRecvCutShort(t *testing.T) {
 // The device without immediates is one, whatever the machine has.
 func TestNoImmediatesDevice(t *testing.T) {
 	o := transferOptions{noImmediates: true}
-	dev, err := o.openDevice()
+	dev, err := o.openDevice(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,17 +11,17 @@ import (
 // TestMemCost prints every size in every way, as a table and as JSON.
 // parity: S11
 func TestMemCost(t *testing.T) {
-	wantRun(t, 0, []string{"mem", "cost", "--most", "10KiB"}, "4.0 KiB ", "10 KiB ", "registered once", "registered 2 times")
+	wantRun(t, 0, []string{"perf", "registration", "--most", "10KiB"}, "4.0 KiB ", "10 KiB ", "registered once", "registered 2 times")
 	var r costReport
-	out := wantRun(t, 0, []string{"mem", "cost", "--most", "4KiB", "--json"})
+	out := wantRun(t, 0, []string{"perf", "registration", "--most", "4KiB", "--json"})
 	if err := json.Unmarshal(out.out.Bytes(), &r); err != nil || len(r.Rows) != 1 || r.Rows[0].Bytes != 4096 || r.Rows[0].Pool <= 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
-	wantRun(t, 0, []string{"mem", "cost", "--most", "4KiB", "--device", softwareDevice, "--lock"}, "memory locked: true")
-	wantRun(t, 1, []string{"mem", "cost", "--device", "none0"}, "'none0' wasn't found")
-	wantRun(t, 2, []string{"mem", "cost", "--device", "none0", "--lock"}, "--lock")
+	wantRun(t, 0, []string{"perf", "registration", "--most", "4KiB", "--device", softwareDevice, "--lock"}, "memory locked: true")
+	wantRun(t, 1, []string{"perf", "registration", "--device", "none0"}, "'none0' wasn't found")
+	wantRun(t, 2, []string{"perf", "registration", "--device", "none0", "--lock"}, "--lock")
 	for _, most := range []string{"1KiB", "1GiB", "x"} {
-		wantRun(t, 2, []string{"mem", "cost", "--most", most}, "--most")
+		wantRun(t, 2, []string{"perf", "registration", "--most", most}, "--most")
 	}
 }
 

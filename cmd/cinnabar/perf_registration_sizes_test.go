@@ -15,7 +15,7 @@ func TestMemCostOfEverySize(t *testing.T) {
 		most = "256MiB"
 	}
 	var r costReport
-	out := wantRun(t, 0, []string{"mem", "cost", "--most", most, "--json"})
+	out := wantRun(t, 0, []string{"perf", "registration", "--most", most, "--json"})
 	if err := json.Unmarshal(out.out.Bytes(), &r); err != nil {
 		t.Fatal(err)
 	}

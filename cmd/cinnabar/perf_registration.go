@@ -18,40 +18,40 @@ import (
 	"cinnabar/verbs/iwarp"
 )
 
-// Sizes that mem cost measures, in bytes.
+// Sizes that perf registration measures, in bytes.
 const (
 	costLeast = 4 << 10
 	costMost  = 256 * mebibyte
 	costSlack = mebibyte // of the pool, beside the largest block
 )
 
-// costOptions are the options of mem cost.
+// costOptions are the options of perf registration.
 type costOptions struct {
 	most, device string
 	lock, json   bool
 }
 
-func newMemCost(s streams) *cobra.Command {
+func newPerfRegistration(s streams) *cobra.Command {
 	o := &costOptions{}
 	cmd := &cobra.Command{
-		Use:   "cost",
-		Short: "Measure what registering memory for each transfer costs, against a registered pool",
-		Long: `mem cost writes blocks of several sizes to a peer on loopback, and gets their memory in
+		Use:   "registration",
+		Short: "Cost of registering memory for each transfer, against a pool",
+		Long: `registration writes blocks of several sizes to a peer on loopback, and gets their memory in
 three ways: it registers and deregisters the memory each time, it takes a block of
 a pool that is registered once, or it keeps registrations in a cache. Each time is
 the median of one operation: memory, transfer, and giving the memory back.
 
 Other devices than the software device are reached by their first address, from this
 machine itself.`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), s) },
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.most, "most", "16MiB", "largest size; the least is 4KiB")
-	f.StringVar(&o.device, "device", "", "RDMA device (default "+softwareDevice+")")
+	deviceFlag(f, &o.device)
 	f.BoolVar(&o.lock, "lock", false, "have the software device lock registered memory, as hardware does")
-	f.BoolVarP(&o.json, "json", "j", false, "print JSON instead of a table")
+	jsonFlag(f, &o.json)
 	return cmd
 }
 
@@ -65,7 +65,7 @@ type costRow struct {
 	Cache      float64 `json:"cache_microseconds"`
 }
 
-// costReport is what mem cost prints.
+// costReport is what perf registration prints.
 type costReport struct {
 	Device        string    `json:"device"`
 	Locked        bool      `json:"locked"`
@@ -81,7 +81,7 @@ func (o *costOptions) run(ctx context.Context, s streams) (err error) {
 	if err != nil {
 		return err
 	}
-	dev, err := o.open()
+	dev, err := o.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -97,13 +97,13 @@ func (o *costOptions) run(ctx context.Context, s streams) (err error) {
 	return r.print(s.out)
 }
 
-func (o *costOptions) open() (*verbs.Device, error) {
+func (o *costOptions) open(ctx context.Context) (*verbs.Device, error) {
 	name := cmp.Or(o.device, softwareDevice)
 	switch {
 	case !o.lock:
-		return openDevice(name)
+		return openDevice(ctx, name)
 	case name == softwareDevice:
-		return iwarp.Open(iwarp.Config{Name: softwareDevice, LockMemory: true})
+		return iwarp.Open(iwarp.Config{Name: softwareDevice, LockMemory: true, Logger: loggerOf(ctx)})
 	}
 	return nil, usagef("--lock is for %s; %s locks registered memory anyway", softwareDevice, name)
 }

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"sync"
+	"time"
+)
+
+// intervalFlagText describes --interval of perf's clients.
+const intervalFlagText = "print the rate of each such time on standard error, while a size is measured (default 1s on a terminal, else none)"
+
+// intervalDefault is --interval where it is not given and standard error is a terminal.
+const intervalDefault = time.Second
+
+// interval is the time between two lines, 0 for none. Lines of a long measurement are for people who wait for it.
+func interval(given bool, value time.Duration, s streams) (time.Duration, error) {
+	switch {
+	case !given && isTerminal(s.err):
+		return intervalDefault, nil
+	case value < 0:
+		return 0, usagef("--interval %v is no time; 0 prints no lines", value)
+	}
+	return value, nil
+}
+
+// rateLines prints how fast operations of one size are made, at each interval.
+type rateLines struct {
+	s     streams
+	every time.Duration // 0: never
+	size  int64         // bytes, which name the measurement
+	bytes int64         // that one operation moves
+	unit  string        // of operations: calls, operations, round trips
+	made  func() uint64 // operations so far; called by another goroutine
+}
+
+// start prints lines from the time when open is closed until the function that it returns is called.
+func (l rateLines) start(open <-chan struct{}) (stop func()) {
+	if l.every <= 0 {
+		return func() {}
+	}
+	end := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case <-open:
+			l.print(end)
+		case <-end:
+		}
+	})
+	return sync.OnceFunc(func() {
+		close(end)
+		wg.Wait()
+	})
+}
+
+// print prints lines until end is closed.
+func (l rateLines) print(end <-chan struct{}) {
+	tick := time.NewTicker(l.every)
+	defer tick.Stop()
+	begin := time.Now()
+	last, before := begin, l.made()
+	for {
+		select {
+		case <-end:
+			return
+		case <-tick.C:
+		}
+		now, made := time.Now(), l.made()
+		n, took := int64(made-before), now.Sub(last)
+		l.s.notef("%d bytes, after %.1f s: %.0f %s/s, %.2f MiB/s\n", l.size, now.Sub(begin).Seconds(), perSecond(n, took), l.unit, mibPerSecond(n*l.bytes, took))
+		last, before = now, made
+	}
+}

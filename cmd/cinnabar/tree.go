@@ -1,0 +1,190 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// helpWidth is the width of every help text in columns: that of the narrowest common terminal.
+const helpWidth = 80
+
+// dress gives a command and those below it the manners that all share: usage errors with exit code 2, suggestions, and
+// help texts of at most helpWidth columns.
+func dress(cmd *cobra.Command) {
+	if cmd.HasSubCommands() {
+		cmd.Args = knownCommand
+		cmd.SuggestionsMinimumDistance = suggestionDistance
+		if !cmd.Runnable() { // else cobra looks at no argument
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
+	cmd.Args = usageArgs(cmd.Args)
+	cmd.Long = fold(cmd.Long, helpWidth)
+	complete(cmd)
+	for _, c := range cmd.Commands() {
+		dress(c)
+	}
+}
+
+// usageArgs makes a refused argument a usage error.
+func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return usagef("%w; usage: %s", err, useLine(cmd))
+		}
+		return nil
+	}
+}
+
+// useLine is how a command is called: one that has sub-commands does nothing by itself.
+func useLine(cmd *cobra.Command) string {
+	if cmd.HasAvailableSubCommands() {
+		return cmd.CommandPath() + " COMMAND"
+	}
+	return cmd.UseLine()
+}
+
+// noArgs refuses every argument.
+func noArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("the command takes no arguments, and %q was given", args[0])
+	}
+	return nil
+}
+
+// knownCommand refuses arguments of a command that has sub-commands only, because no sub-command has that name.
+func knownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return fmt.Errorf("unknown command %q%s", args[0], didYouMean("", cmd.SuggestionsFor(args[0])))
+}
+
+// suggestionDistance is how many letters a name may differ by to be suggested.
+const suggestionDistance = 2
+
+// didYouMean is the end of an error about a name that does not exist, empty without suggestions.
+func didYouMean(prefix string, names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	for i := range names {
+		names[i] = prefix + names[i]
+	}
+	return " (did you mean " + strings.Join(names, " or ") + "?)"
+}
+
+// unknownFlag makes an error about the flags of a command a usage error, with the flag that may be meant.
+func unknownFlag(cmd *cobra.Command, err error) error {
+	hint := ""
+	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		hint = didYouMean("--", flagsLike(cmd, e.GetSpecifiedName()))
+	}
+	return usagef("%w%s; %s --help lists the options", err, hint, cmd.CommandPath())
+}
+
+// flagsLike returns the flags of a command whose names resemble name. It asks cobra, which compares names of commands.
+func flagsLike(cmd *cobra.Command, name string) []string {
+	names := &cobra.Command{SuggestionsMinimumDistance: suggestionDistance}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+		}
+	})
+	return names.SuggestionsFor(name)
+}
+
+// printUsage prints how a command is used, as cobra does, in helpWidth columns.
+func printUsage(cmd *cobra.Command) error {
+	i := &infoWriter{w: cmd.OutOrStderr()}
+	i.printf("Usage:\n")
+	i.printf("  %s\n", useLine(cmd))
+	if cmd.HasExample() {
+		i.printf("\nExamples:\n%s\n", cmd.Example)
+	}
+	if cmd.HasAvailableSubCommands() {
+		i.printf("\nCommands:\n")
+		for _, c := range cmd.Commands() {
+			if c.IsAvailableCommand() || c.Name() == "help" {
+				i.printf("  %-*s %s\n", c.NamePadding(), c.Name(), c.Short)
+			}
+		}
+	}
+	for _, part := range []struct {
+		title string
+		flags *pflag.FlagSet
+	}{{"Options", cmd.LocalFlags()}, {"Options of every command", cmd.InheritedFlags()}} {
+		if part.flags.HasAvailableFlags() {
+			i.printf("\n%s:\n%s", part.title, part.flags.FlagUsagesWrapped(helpWidth))
+		}
+	}
+	if cmd.HasAvailableSubCommands() {
+		i.printf("\n%s COMMAND --help describes a command.\n", cmd.CommandPath())
+	}
+	return i.err
+}
+
+// addHelp adds cobra's commands for completion and for help. The second fails where there is no such command.
+func addHelp(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	root.InitDefaultHelpCmd()
+	help, _, err := root.Find([]string{"help"})
+	if err != nil {
+		panic(err) // it was added above
+	}
+	help.Use, help.Short, help.Long = "help [COMMAND]...", "Describe a command", "help describes a command as COMMAND --help does."
+	help.Args, help.Run = cobra.ArbitraryArgs, nil
+	help.RunE = func(_ *cobra.Command, args []string) error {
+		cmd, rest, err := root.Find(args)
+		if err != nil {
+			return err
+		}
+		if len(rest) > 0 {
+			return usagef("unknown command %q%s", strings.Join(args, " "), didYouMean("", cmd.SuggestionsFor(rest[0])))
+		}
+		cmd.InitDefaultHelpFlag()
+		return cmd.Help()
+	}
+}
+
+// fold breaks lines of text at spaces, so that none is longer than width columns where that can be. Paragraphs are
+// separated by empty lines; lines that begin with a space stay as they are.
+func fold(text string, width int) string {
+	var out []string
+	column := 0 // of the last line of out; 0: the next word begins a line
+	for line := range strings.SplitSeq(text, "\n") {
+		if line == "" || line[0] == ' ' || line[0] == '\t' {
+			out, column = append(out, line), 0
+			continue
+		}
+		for word := range strings.FieldsSeq(line) {
+			n := len([]rune(word))
+			if column == 0 || column+1+n > width {
+				out, column = append(out, word), n
+				continue
+			}
+			out[len(out)-1] += " " + word
+			column += 1 + n
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+// firstError passes bytes on and keeps the first error, for writers whose errors cobra does not return.
+type firstError struct {
+	w   io.Writer
+	err error
+}
+
+func (f *firstError) Write(b []byte) (int, error) {
+	n, err := f.w.Write(b)
+	if f.err == nil {
+		f.err = err
+	}
+	return n, err
+}

@@ -1,0 +1,470 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"cinnabar"
+	"cinnabar/rmem"
+)
+
+// commandCase is how one command meets what all commands meet. In arguments, DOWN stands for an address at which no
+// process listens, PORT for a port that is in use, and the other words in capitals for what caseWords makes.
+type commandCase struct {
+	bare    int        // exit code without arguments, unless it runs
+	runs    bool       // without arguments it does its work, which other fields and tests look at
+	wrong   []string   // arguments that are refused with exit code 2
+	many    bool       // it takes any number of arguments
+	failing []string   // arguments that fail with exit code 1: nobody is there, a wrong address, a port in use, no such file
+	json    []string   // arguments that print JSON
+	keys    string     // keys of the JSON, of the first element if it is an array
+	waits   []waitCase // arguments with which it runs until it is interrupted
+}
+
+// waitCase is a command that runs until it is interrupted.
+type waitCase struct {
+	args  string
+	ready string // what it prints when it runs, on either stream
+	code  int    // when it is interrupted
+}
+
+// Servers end by an interrupt, so that is a success; a command that had more to do has not done it.
+const (
+	stopped     = exitOK
+	interrupted = exitSignal + int(syscall.SIGINT)
+)
+
+var commandCases = map[string]commandCase{
+	"demo": {
+		runs: true, wrong: []string{"a b"}, failing: []string{"no-such-file", "--device nope"},
+		json: []string{"SMALL --json"}, keys: "bytes data device sha256 steps transport", waits: []waitCase{{"ENDLESS", "between processes", interrupted}},
+	},
+	"send": {
+		bare: exitUsage, many: true, wrong: []string{"main.go", "main.go 127.0.0.1:port:", "main.go 127.0.0.1 --timeout 0s", "main.go 127.0.0.1 --protocol quick"},
+		failing: []string{"main.go 127.0.0.1:1", "no-such-file 127.0.0.1", "testdata 127.0.0.1", "main.go 127.0.0.1:1 --device nope"},
+	},
+	"recv": {
+		runs: true, wrong: []string{"x", "--listen a:b:c", "--timeout -1s"}, failing: []string{"--listen 192.0.2.77:0", "--listen 127.0.0.1:PORT --dir DIR", "--dir no-such-directory", "--device nope"},
+		json: nil, waits: []waitCase{{"--listen 127.0.0.1:0 --dir DIR", "waiting for files at", stopped}},
+	},
+	"devices": {
+		runs: true, wrong: []string{"x", "-i 0", "-i 9", "--json --list"}, failing: []string{"--device nope", "--ib-dev nope"},
+		json: []string{"--json", "-j -d cinnabar0 -i 1"},
+		keys: "atomic_cap capabilities hw_ver limits max_mr_size name node_guid ports qp_types sys_image_guid transport vendor_id vendor_part_id",
+	},
+	"pingpong": {
+		runs: true, wrong: []string{"a b", "-n 0", "-i 9", "--odp", "--data-port 5 localhost"}, failing: []string{"-p 1 127.0.0.1", "-p PORT", "--device nope"},
+		waits: []waitCase{{"-p FREE", "local address", interrupted}},
+	},
+	"rping": {
+		bare: exitUsage, wrong: []string{"x", "-s -c", "-c", "-s --json"}, failing: []string{"-c -a 127.0.0.1 -p 1", "-s -a 127.0.0.1 -p PORT", "-s --device nope"},
+		waits: []waitCase{{"-s -d -a 127.0.0.1 -p FREE", "listening on", interrupted}, {"-s -P -d -a 127.0.0.1 -p FREE", "listening on", stopped}},
+	},
+	"compare": {
+		runs: true, wrong: []string{"x", "--size 0", "--chunk 1GiB", "--chunk 3", "--size 1TiB --chunk 4KiB"},
+		json: []string{"--size 1MiB --json"}, keys: "notes rows", waits: []waitCase{{"--size 1TiB --chunk 16MiB", "between two processes", interrupted}},
+	},
+	"perf serve": {
+		bare: exitUsage, wrong: []string{"a b", "ofi+tcp --classes 0", "ofi+tcp --timeout 0s", "ofi+tcp --memory x"},
+		failing: []string{"nonsense", "ofi+tcp://127.0.0.1:PORT", "ofi+tcp://192.0.2.77:0"}, waits: []waitCase{{"ofi+tcp://127.0.0.1:0", "ofi\\+tcp://127", stopped}},
+	},
+	"perf rate":     perfClientCase,
+	"perf bw-read":  perfClientCase,
+	"perf bw-write": perfClientCase,
+	"perf verbs": {
+		runs: true, wrong: []string{"a b", "--latency --bandwidth", "localhost --once", "--depth 0"},
+		failing: []string{"127.0.0.1:1", "--listen 127.0.0.1:PORT", "--device nope"},
+		waits:   []waitCase{{"--listen 127.0.0.1:0", "waiting for a client", stopped}, {"--listen 127.0.0.1:0 --once", "waiting for a client", interrupted}},
+	},
+	"perf registration": {
+		runs: true, wrong: []string{"x", "--most 1"}, failing: []string{"--device nope"}, json: []string{"--most 4KiB --json"}, keys: "cache_registrations device locked rows",
+	},
+	"info": {
+		runs: true, wrong: []string{"a b", "--csv --json"}, failing: []string{"nonsense", "--log no-such-directory/log"}, json: []string{"--json", "-l -j tcp"}, keys: "chosen limits protocols unavailable",
+	},
+	"query": {
+		bare: exitUsage, wrong: []string{"a b", "DOWN -p x", "DOWN -t 0s"}, failing: []string{"nonsense", "DOWN"},
+		json: []string{"--json SERVER"}, keys: "address config handlers pools providers rpcs statistics",
+	},
+	"shutdown": {
+		bare: exitUsage, wrong: []string{"a b", "DOWN -t 0s"}, failing: []string{"nonsense", "DOWN"}, json: []string{"--json MORTAL"}, keys: "address",
+	},
+	"mem serve": {
+		bare: exitUsage, wrong: []string{"a b", "ofi+tcp --quota x", "ofi+tcp --longest-lease 0s"}, failing: []string{"nonsense", "ofi+tcp://127.0.0.1:PORT"},
+		waits: []waitCase{{"ofi+tcp://127.0.0.1:0", "ofi\\+tcp://127", stopped}},
+	},
+	"mem alloc": {
+		bare: exitUsage, wrong: []string{"DOWN", "DOWN x", "DOWN 5 --lease 0s"}, failing: []string{"nonsense 5", "DOWN 5", "LENDER 100GiB"},
+		json: []string{"LENDER 5 --json"}, keys: "handle lease_seconds size token",
+	},
+	"mem put":    {bare: exitUsage, wrong: []string{"nonsense", "TOKEN --offset 9 main.go"}, failing: []string{"TOKEN no-such-file", "TOKEN main.go", "LOST main.go"}},
+	"mem get":    {bare: exitUsage, wrong: []string{"nonsense", "TOKEN --offset 9"}, failing: []string{"TOKEN -o main.go", "LOST"}},
+	"mem free":   {bare: exitUsage, wrong: []string{"nonsense", "a b"}, failing: []string{"LOST"}},
+	"mem stat":   {bare: exitUsage, wrong: []string{"a b"}, failing: []string{"nonsense", "DOWN"}, json: []string{"LENDER --json"}, keys: "clients quota regions used"},
+	"version":    {runs: true, wrong: []string{"x"}, json: []string{"--json"}, keys: "go mercury_protocol platform version"},
+	"help":       {runs: true, wrong: []string{"nosuch", "perf nosuch"}, many: true},
+	"completion": {},
+}
+
+var perfClientCase = commandCase{
+	bare: exitUsage, many: true, wrong: []string{"DOWN --inflight 0", "DOWN --size x", "DOWN --interval -1s", "DOWN --port-file x"},
+	failing: []string{"nonsense", "DOWN", "--port-file no-such-file"},
+	json:    []string{"PERF --size 64 --count 1 --json"}, keys: "calls_per_second count inflight mib_per_second op p50_usec p99_usec size transport usec_per_call",
+	waits: []waitCase{{"PERF --size 64 --duration 1h --interval 10ms", `after .* calls/s`, interrupted}},
+}
+
+// everyCommand calls test with each command that does something, as a sub-test.
+func everyCommand(t *testing.T, test func(t *testing.T, words string, cmd *cobra.Command)) {
+	t.Helper()
+	known := map[string]bool{}
+	var visit func(cmd *cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		words := strings.TrimPrefix(strings.TrimPrefix(cmd.CommandPath(), "cinnabar"), " ")
+		if !cmd.Hidden {
+			known[words] = true
+			t.Run(cmd.CommandPath(), func(t *testing.T) { test(t, words, cmd) })
+		}
+		for _, c := range cmd.Commands() {
+			visit(c)
+		}
+	}
+	visit(newRoot((&output{}).streams()))
+	for words := range commandCases {
+		if !known[words] {
+			t.Errorf("the table has %q, which is no command", words)
+		}
+	}
+}
+
+// isGroup reports whether a command only has others, or is one that cobra makes for shells.
+func isGroup(words string, cmd *cobra.Command) bool {
+	return cmd.HasSubCommands() || strings.HasPrefix(words, "completion ")
+}
+
+// parity: H04
+func TestHelpOfEveryCommand(t *testing.T) {
+	everyCommand(t, func(t *testing.T, words string, cmd *cobra.Command) {
+		args := append(strings.Fields(words), "--help")
+		o := wantRun(t, exitOK, args, "Usage:\n  cinnabar", "--log-level")
+		if o.err.Len() > 0 {
+			t.Errorf("standard error has %q", &o.err)
+		}
+		for line := range strings.Lines(o.out.String()) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > helpWidth {
+				t.Errorf("%d columns: %s", n, line)
+			}
+		}
+		if words != "" && words != "help" {
+			if other := wantRun(t, exitOK, append([]string{"help"}, strings.Fields(words)...)); other.out.String() != o.out.String() {
+				t.Errorf("help %s prints another text:\n%s", words, &other.out)
+			}
+		}
+		twice := regexp.MustCompile(`\(default[^)]*\)\s*\(default`)
+		if text := twice.FindString(o.out.String()); text != "" {
+			t.Errorf("two defaults of one option: %s", text)
+		}
+		full := streams{in: strings.NewReader(""), out: failingWriter{syscall.ENOSPC}, err: &o.err}
+		if code := run(t.Context(), args, full); code != exitFailure || !strings.Contains(o.err.String(), "no space left") {
+			t.Errorf("to a full device: exit code %d, %q", code, &o.err)
+		}
+	})
+}
+
+// failingWriter fails every write.
+type failingWriter struct{ err error }
+
+func (f failingWriter) Write([]byte) (int, error) { return 0, f.err }
+
+// Options that several commands have are the same everywhere.
+func TestOptionsOfEveryCommand(t *testing.T) {
+	letters := map[string]string{"json": "j", "timeout": "t", "device": "d"}
+	except := map[string][]string{"json": {"pingpong"}, "device": {"rping"}} // letters that rdma-core's programs use
+	everyCommand(t, func(t *testing.T, words string, cmd *cobra.Command) {
+		wrong := append(strings.Fields(words), "--no-such-flag")
+		wantRun(t, exitUsage, wrong, "unknown flag: --no-such-flag", "--help lists the options")
+		wantRun(t, exitUsage, append(strings.Fields(words), "--hepl"), "did you mean --help?")
+		wantRun(t, exitUsage, append(strings.Fields(words), "--log-level", "loud"), "")
+		for name, letter := range letters {
+			f := cmd.Flags().Lookup(name)
+			if f == nil {
+				continue
+			}
+			if slices.Contains(except[name], words) {
+				letter = ""
+			}
+			if f.Shorthand != letter {
+				t.Errorf("--%s has the letter %q, want %q", name, f.Shorthand, letter)
+			}
+		}
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Usage == "" || strings.HasSuffix(f.Usage, ".") {
+				t.Errorf("--%s says %q", f.Name, f.Usage)
+			}
+		})
+	})
+}
+
+// Names that do not exist are errors, with the name that may be meant.
+func TestSuggestions(t *testing.T) {
+	for args, want := range map[string]string{
+		"pign":             `unknown command "pign" (did you mean pingpong?); usage: cinnabar COMMAND`,
+		"bench":            "did you mean perf?",
+		"perf rat":         `cinnabar perf: unknown command "rat" (did you mean rate?); usage: cinnabar perf COMMAND`,
+		"recv x":           `the command takes no arguments, and "x" was given; usage: cinnabar recv`,
+		"help sned":        `unknown command "sned" (did you mean send?)`,
+		"help mem gett":    `unknown command "mem gett" (did you mean get?)`,
+		"info --jsn":       "unknown flag: --jsn (did you mean --csv or --json?); cinnabar info --help lists the options",
+		"nothing-like-it":  `unknown command "nothing-like-it"; usage`,
+		"completion pwsh":  `unknown command "pwsh"`,
+		"mem stat --timeo": "did you mean --timeout?",
+	} {
+		wantRun(t, exitUsage, strings.Fields(args), want)
+	}
+}
+
+// caseWords replaces the words in capitals of a case.
+type caseWords struct {
+	t     *testing.T
+	words map[string]func() string
+}
+
+func newCaseWords(t *testing.T) *caseWords {
+	c := &caseWords{t: t}
+	c.words = map[string]func() string{
+		"DOWN":    func() string { return "ofi+tcp://127.0.0.1:1" },
+		"DIR":     t.TempDir,
+		"PORT":    func() string { return usedPort(t) },
+		"FREE":    func() string { return freePort(t) },
+		"SMALL":   func() string { return writeTemp(t, "small", []byte("small")) },
+		"ENDLESS": func() string { return endless(t) },
+		"SERVER":  func() string { return serving(t, &cinnabar.Config{AllowQuery: true}).Addr() },
+		"MORTAL":  func() string { return serving(t, &cinnabar.Config{AllowRemoteShutdown: true}).Addr() },
+		"PERF":    func() string { return servingPerf(t) },
+		"LENDER":  func() string { return servingMemory(t) },
+		"TOKEN":   func() string { return token5(t, servingMemory(t)) },
+		"LOST":    func() string { return lostToken(t) },
+	}
+	return c
+}
+
+// fields returns the arguments of a case for the command of these words.
+func (c *caseWords) fields(words, args string) []string {
+	list := append(strings.Fields(words), strings.Fields(args)...)
+	for i, a := range list {
+		for word, f := range c.words {
+			if before, after, ok := strings.Cut(a, word); ok && (before == "" || strings.HasSuffix(before, ":")) && after == "" {
+				list[i] = before + f()
+			}
+		}
+	}
+	return list
+}
+
+// usedPort returns a port at which another listens, on every address.
+func usedPort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", ":"+freePort(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { shut(l) })
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+// servingPerf returns the address of a server of perf's clients.
+func servingPerf(t *testing.T) string {
+	t.Helper()
+	memory := newPerfMemory(1 << 30)
+	t.Cleanup(memory.close) // after the engine
+	e := serving(t, nil)
+	if err := newPerfServer(e, &perfServeOptions{timeout: perfTimeout}, 0, memory).register(); err != nil {
+		t.Fatal(err)
+	}
+	return e.Addr()
+}
+
+// servingMemory returns the address of a server that lends memory.
+func servingMemory(t *testing.T) string {
+	t.Helper()
+	e := serving(t, nil)
+	srv, err := rmem.Serve(e, rmem.Config{Quota: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { shut(srv) })
+	return e.Addr()
+}
+
+// token5 returns the token of a region of 5 bytes at a server.
+func token5(t *testing.T, server string) string {
+	t.Helper()
+	o := wantRun(t, exitOK, []string{"mem", "alloc", server, "5"})
+	return strings.TrimSpace(o.out.String())
+}
+
+// lostToken returns the token of a region whose server has ended.
+func lostToken(t *testing.T) string {
+	t.Helper()
+	e := serving(t, nil)
+	srv, err := rmem.Serve(e, rmem.Config{Quota: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := token5(t, e.Addr())
+	if err := errors.Join(srv.Close(), e.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// Every command that does something has a line of the table, and meets it.
+func TestEveryCommand(t *testing.T) {
+	everyCommand(t, func(t *testing.T, words string, cmd *cobra.Command) {
+		if isGroup(words, cmd) {
+			if words != "" && !strings.HasPrefix(words, "completion ") {
+				wantRun(t, exitUsage, append(strings.Fields(words), "nosuch"), `unknown command "nosuch"`)
+			}
+			return
+		}
+		c, ok := commandCases[words]
+		if !ok {
+			t.Fatal("the command has no line in the table")
+		}
+		w := newCaseWords(t)
+		if !c.runs {
+			wantSilent(t, wantRun(t, c.bare, strings.Fields(words)))
+		}
+		if !c.many {
+			wantRun(t, exitUsage, append(strings.Fields(words), strings.Split(strings.Repeat("x", 9), "")...), "usage: cinnabar "+words)
+		}
+		for _, args := range c.wrong {
+			wantSilent(t, wantRun(t, exitUsage, w.fields(words, args)))
+		}
+		for _, args := range c.failing {
+			wantSilent(t, wantRun(t, exitFailure, w.fields(words, args)))
+		}
+		for _, args := range c.json {
+			list := w.fields(words, args)
+			code, o := runProcess(t, list...) // some start a process of themselves
+			if code != exitOK || o.err.Len() > 0 {
+				t.Errorf("%q: exit code %d; standard error: %q", list, code, &o.err)
+			}
+			wantJSON(t, list, o.out.Bytes(), c.keys)
+		}
+	})
+}
+
+// wantSilent fails unless a command that fails has printed one line, and no result. What names the addresses of a side
+// comes before its connection.
+func wantSilent(t *testing.T, o *output) {
+	t.Helper()
+	if out := o.out.String(); out != "" && !strings.Contains(out, "local address:") {
+		t.Errorf("a failure printed %q", out)
+	}
+	if text := o.err.String(); strings.Count(text, "\n") != 1 || !strings.HasPrefix(text, "cinnabar ") {
+		t.Errorf("the error is %q, want one line", text)
+	}
+}
+
+// wantJSON fails unless out is JSON, one value after the other, and the first has those keys.
+func wantJSON(t *testing.T, args []string, out []byte, keys string) {
+	t.Helper()
+	d := json.NewDecoder(bytes.NewReader(out))
+	for n := 0; ; n++ {
+		var v any
+		if err := d.Decode(&v); errors.Is(err, io.EOF) && n > 0 {
+			return
+		} else if err != nil {
+			t.Fatalf("%q prints what is no JSON: %v\n%s", args, err, out)
+		}
+		if list, ok := v.([]any); ok && len(list) > 0 {
+			v = list[0]
+		}
+		object, _ := v.(map[string]any)
+		var got []string
+		for k := range object {
+			got = append(got, k)
+		}
+		slices.Sort(got)
+		for _, k := range strings.Fields(keys) {
+			if !slices.Contains(got, k) {
+				t.Errorf("%q: the keys are %q, want %q too", args, got, k)
+			}
+		}
+	}
+}
+
+// Commands that run until they are interrupted end at once and say by their code whether something was left undone.
+func TestInterruptOfEveryCommand(t *testing.T) {
+	everyCommand(t, func(t *testing.T, words string, cmd *cobra.Command) {
+		for _, c := range commandCases[words].waits {
+			cmd, o := command(t, newCaseWords(t).fields(words, c.args)...)
+			l := &lines{seen: make(chan string, 1000)} // more than any process here prints before it is interrupted
+			both := &syncWriter{w: l}
+			cmd.Stdout, cmd.Stderr = both, io.MultiWriter(both, &o.err)
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			waitLine(t, l.seen, c.ready)
+			if err := cmd.Process.Signal(os.Interrupt); err != nil {
+				t.Fatal(err)
+			}
+			if code := exitOf(t, cmd); code != c.code {
+				t.Errorf("%s %s: exit code %d after an interrupt, want %d: %s", words, c.args, code, c.code, &o.err)
+			}
+		}
+	})
+}
+
+// A reader that goes away ends a command as it ends every program: without a word.
+func TestClosedPipe(t *testing.T) {
+	for _, args := range []string{"--help", "devices -v", "version", "info --json"} {
+		cmd, o := command(t, strings.Fields(args)...)
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		shut(r)
+		cmd.Stdout = w
+		err = errors.Join(cmd.Start(), w.Close())
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = cmd.Wait()
+		exit, ok := errors.AsType[*exec.ExitError](err)
+		if status, unix := exit.Sys().(syscall.WaitStatus); !ok || !unix || status.Signal() != syscall.SIGPIPE || o.err.Len() > 0 {
+			t.Errorf("%s: %v, %q; want an end by SIGPIPE", args, err, &o.err)
+		}
+	}
+}
+
+// --log-level makes engines, devices and receivers log; without it they are silent.
+func TestLogLevel(t *testing.T) {
+	server := serving(t, &cinnabar.Config{AllowQuery: true}).Addr()
+	code, o := runProcess(t, "query", server, "--log-level", "debug")
+	if code != exitOK || !strings.Contains(o.err.String(), "[debug]") {
+		t.Errorf("exit code %d; standard error: %q", code, &o.err)
+	}
+	if code, o = runProcess(t, "query", server); code != exitOK || o.err.Len() > 0 {
+		t.Errorf("without the option: exit code %d; standard error: %q", code, &o.err)
+	}
+	wantRun(t, exitUsage, []string{"query", server, "--log-level", "loud"}, `invalid --log-level "loud": one of trace, debug`)
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"cinnabar"
+)
+
+// buildVersion describes the build, to programs too.
+type buildVersion struct {
+	Version  string `json:"version"`          // of the module
+	Commit   string `json:"commit,omitempty"` // where the build knows it
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+	Mercury  int    `json:"mercury_protocol"` // version of the headers on the wire
+}
+
+// thisVersion is the version of this program.
+func thisVersion() buildVersion {
+	v := buildVersion{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Mercury: cinnabar.MercuryProtocol}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	if info.Main.Version != "" {
+		v.Version = info.Main.Version
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			v.Commit = s.Value
+		}
+	}
+	return v
+}
+
+// pseudoCommit is how many digits of the commit stand in a version that Go makes of it.
+const pseudoCommit = 12
+
+// String is one line. It has the commit once: a version that Go makes of a commit ends with the start of it.
+func (v buildVersion) String() string {
+	commit := ""
+	if len(v.Commit) >= pseudoCommit && !strings.Contains(v.Version, v.Commit[:pseudoCommit]) {
+		commit = " " + v.Commit
+	}
+	return fmt.Sprintf("%s%s %s %s, Mercury protocol %d", v.Version, commit, v.Go, v.Platform, v.Mercury)
+}
+
+func newVersion(s streams) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the versions of the program and of the wire it speaks",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if asJSON {
+				return writeIndented(s.out, thisVersion())
+			}
+			_, err := fmt.Fprintf(s.out, "%s version %s\n", cmd.Root().Name(), thisVersion())
+			return err
+		},
+	}
+	jsonFlag(cmd.Flags(), &asJSON)
+	return cmd
+}
