@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -39,7 +40,10 @@ func (e signalError) Error() string { return "stopped by signal: " + e.sig.Strin
 // withSignals returns a context that SIGINT and SIGTERM cancel, with a
 // signalError as cause. A second signal ends the process at once. The
 // returned function releases the signals and waits for the watcher's end.
-func withSignals(parent context.Context) (context.Context, func()) {
+//
+// A terminal shows ^C where the cursor is. Before ctx ends, the cursor returns to the start of that line on screen, if
+// that is a terminal, because bars and messages that follow are drawn from the start of a line.
+func withSignals(parent context.Context, screen io.Writer) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -49,6 +53,9 @@ func withSignals(parent context.Context) (context.Context, func()) {
 		select {
 		case s := <-signals:
 			signal.Stop(signals)
+			if isTerminal(screen) {
+				_, _ = io.WriteString(screen, "\r") // nothing else can be done about a terminal that fails
+			}
 			cancel(signalError{s})
 		case <-ctx.Done():
 		}

@@ -28,7 +28,7 @@ import (
 )
 
 func main() {
-	ctx, stop := withSignals(context.Background())
+	ctx, stop := withSignals(context.Background(), os.Stderr)
 	code := run(ctx, os.Args[1:], streams{in: os.Stdin, out: os.Stdout, err: os.Stderr})
 	stop()
 	os.Exit(code)

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/vbauerster/mpb/v8"
@@ -14,7 +16,8 @@ const (
 	lineInterval = 10 * time.Second // lines, where there is no terminal
 	barNameWidth = 30               // longer names are cut in the middle
 	barInterval  = 100 * time.Millisecond
-	barRateAge   = 30 // intervals over which the rate is averaged
+	barRateAge   = 30              // intervals over which the rate is averaged
+	barStalled   = 2 * time.Second // without progress, after which a bar says so instead of its last rate
 )
 
 // watch returns an observer of one transfer.
@@ -68,19 +71,48 @@ type barProgress struct {
 	bar  *mpb.Bar
 	last time.Time
 	more int64 // bytes since then
+
+	moved atomic.Int64 // when bytes moved last, in nanoseconds since 1970; the container's goroutine reads it
 }
+
+// stalled is how long nothing has moved, and whether that is long enough to say.
+func (p *barProgress) stalled() (time.Duration, bool) {
+	d := p.r.now().Sub(time.Unix(0, p.moved.Load()))
+	return d.Truncate(time.Second), d >= barStalled
+}
+
+// stallDecorator shows how long a transfer has stalled in place of another decorator, which would repeat its last value.
+type stallDecorator struct {
+	decor.Decorator
+	p    *barProgress
+	text func(time.Duration) string
+}
+
+// Decor implements [decor.Decorator].
+func (d stallDecorator) Decor(s decor.Statistics) (text string, width int) {
+	if took, stalled := d.p.stalled(); stalled {
+		return d.Format(d.text(took))
+	}
+	return d.Decorator.Decor(s)
+}
+
+// Unwrap implements [decor.Wrapper].
+func (d stallDecorator) Unwrap() decor.Decorator { return d.Decorator }
 
 // Start implements [xfer.Progress].
 func (p *barProgress) Start(res xfer.Result) {
 	p.last = p.r.now()
+	p.moved.Store(p.last.UnixNano())
 	p.r.noteStart(res)
-	p.bar = p.r.addBar(res)
+	p.bar = p.r.addBar(res, p)
 }
 
 // Advance implements [xfer.Progress].
 func (p *barProgress) Advance(n int64) {
 	p.more += n
-	if now := p.r.now(); now.Sub(p.last) >= barInterval {
+	now := p.r.now()
+	p.moved.Store(now.UnixNano())
+	if now.Sub(p.last) >= barInterval {
 		p.bar.EwmaIncrInt64(p.more, now.Sub(p.last))
 		p.last, p.more = now, 0
 	}
@@ -93,23 +125,25 @@ func (p *barProgress) Finish(xfer.Result, error) {
 	p.r.removeBar()
 }
 
-// addBar shows one more bar.
-func (r *reporter) addBar(res xfer.Result) *mpb.Bar {
+// addBar shows one more bar, that of p.
+func (r *reporter) addBar(res xfer.Result, p *barProgress) *mpb.Bar {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.shown++; r.bars == nil {
 		r.bars = mpb.New(mpb.WithOutput(r.s.err), mpb.WithAutoRefresh())
 	}
 	name := decor.Name(shorten(printable(res.Name), barNameWidth)+" ", decor.WCSyncSpaceR)
-	rate := decor.EwmaSpeed(decor.SizeB1024(0), "% .1f", barRateAge, decor.WCSyncSpace)
+	rate := stallDecorator{decor.EwmaSpeed(decor.SizeB1024(0), "% .1f", barRateAge, decor.WCSyncSpace), p,
+		func(d time.Duration) string { return fmt.Sprintf("stalled for %v", d) }}
+	left := stallDecorator{decor.Meta(decor.EwmaETA(decor.ET_STYLE_GO, barRateAge, decor.WCSyncSpace), func(s string) string { return s + " left" }), p,
+		func(time.Duration) string { return "" }}
 	if res.Size < 0 { // the paper's program does not say
 		return r.bars.AddSpinner(0, mpb.BarRemoveOnComplete(),
 			mpb.PrependDecorators(name), mpb.AppendDecorators(decor.CurrentKibiByte("% .1f"), rate))
 	}
 	bar := r.bars.AddBar(res.Size, mpb.BarRemoveOnComplete(),
 		mpb.PrependDecorators(name, decor.CountersKibiByte("% .1f / % .1f", decor.WCSyncSpace)),
-		mpb.AppendDecorators(decor.Percentage(decor.WCSyncSpace), rate,
-			decor.EwmaETA(decor.ET_STYLE_GO, barRateAge, decor.WCSyncSpace), decor.Name(" left")))
+		mpb.AppendDecorators(decor.Percentage(decor.WCSyncSpace), rate, left))
 	return bar
 }
 

@@ -7,9 +7,13 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -146,4 +150,69 @@ func TestSendOnTerminal(t *testing.T) {
 	if text := term.all(); !strings.HasPrefix(text, "sending size-26214400 ") || !strings.Contains(text, "sent size-26214400: 26214400 bytes") {
 		t.Errorf("the terminal shows %q", text)
 	}
+}
+
+// waitFor waits until the terminal shows text that matches from the byte at the offset on, and returns how much was
+// written by then.
+func (p *terminal) waitFor(t *testing.T, from int, pattern string, meanwhile func()) int {
+	t.Helper()
+	re := regexp.MustCompile(pattern)
+	ctx, cancel := context.WithTimeout(t.Context(), processLimit)
+	defer cancel()
+	for ctx.Err() == nil {
+		meanwhile()
+		if text := p.text(); re.MatchString(text[from:]) {
+			return len(text)
+		}
+		runtime.Gosched()
+	}
+	t.Fatalf("the terminal does not show %q but %q", pattern, p.text()[from:])
+	return 0
+}
+
+// A bar of a transfer that does not move says so instead of its last rate, until it moves again.
+func TestBarStalls(t *testing.T) {
+	term := openTerminal(t)
+	r := newReporter(t.Context(), recvWords, false, streams{out: term.program, err: term.program})
+	var passed atomic.Int64 // nanoseconds of a clock that only this test moves
+	r.now = func() time.Time { return time.Unix(1_000_000_000, passed.Load()) }
+	p := r.watch()
+	big := sampleFast
+	big.Size = 8 << 30
+	p.Start(big)
+	defer p.Finish(big, nil)
+	moves := func() {
+		passed.Add(int64(10 * time.Millisecond))
+		p.Advance(1 << 10)
+	}
+	at := term.waitFor(t, 0, `iB/s +\S+ left`, moves)
+	passed.Add(int64(3 * time.Second))
+	at = term.waitFor(t, at, `\d % +stalled for 3s`, func() {})
+	passed.Add(int64(65 * time.Second))
+	at = term.waitFor(t, at, `stalled for 1m8s`, func() {})
+	term.waitFor(t, at, `iB/s +\S+ left`, moves)
+}
+
+// After ^C, which the terminal shows where the cursor is, the next line begins at the start of a line.
+func TestInterruptOnTerminal(t *testing.T) {
+	server := startRecv(t, "127.0.0.1:0")
+	term := openTerminal(t)
+	cmd, _ := command(t, "send", endless(t), server.addr)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = term.program, term.program, term.program
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // so that ^C is a signal
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	at := term.waitFor(t, 0, `endless .* left`, func() {})
+	if _, err := term.user.WriteString("\x03"); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitOf(t, cmd); code != exitSignal+int(syscall.SIGINT) {
+		t.Errorf("exit code %d", code)
+	}
+	// Line ends are \r\n on a terminal; a \r of its own is not.
+	if text := term.all()[at:]; !regexp.MustCompile(`(?s)\^C.*\r[^\n].*endless.*cancelled`).MatchString(text) {
+		t.Errorf("after ^C the terminal gets %q", text)
+	}
+	server.interrupt(t)
 }
