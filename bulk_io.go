@@ -101,10 +101,6 @@ func (r RemoteBulk) bytesAt(ctx context.Context, d *direction, p []byte, off int
 	return int(done), end
 }
 
-// Reader reads the remote memory from its start: an [io.Reader], [io.Seeker], [io.ReaderAt] and [io.WriterTo] for packages
-// such as archive/zip. Each read is a transfer of its own, so put a [bufio.Reader] in between where reads are small.
-func (r RemoteBulk) Reader() *io.SectionReader { return io.NewSectionReader(r, 0, r.Len()) }
-
 // Writer writes the remote memory from its start. Each write is a transfer of its own.
 func (r RemoteBulk) Writer() *io.OffsetWriter { return io.NewOffsetWriter(r, 0) }
 

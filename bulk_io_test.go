@@ -132,3 +132,82 @@ func TestZipInRemoteMemory(t *testing.T) {
 		}
 	}
 }
+
+// io.Copy from remote memory takes a transfer for each MiB, not for each of its own buffers.
+// parity: Y04
+func TestRemoteReaderWriteTo(t *testing.T) {
+	p := newBulkPair(t)
+	for _, size := range []int{0, 1, readAheadBytes, readAheadBytes*readAheadPieces + 1, readAheadBytes*9 + 77} {
+		data := noise(size)
+		r := p.remote(t, expose(t, p.there, ReadOnly, data)).Reader()
+		before := p.here.core.Stats().Reads
+		skip := min(size, 3) // the position counts
+		if _, err := io.CopyN(io.Discard, r, int64(skip)); err != nil {
+			t.Fatal(err)
+		}
+		var got bytes.Buffer
+		n, err := io.Copy(&got, r)
+		if n != int64(size-skip) || err != nil || !bytes.Equal(got.Bytes(), data[skip:]) {
+			t.Errorf("%d bytes: copied %d, %v", size, n, err)
+		}
+		if reads, most := p.here.core.Stats().Reads-before, uint64(size/readAheadBytes+2); reads > most {
+			t.Errorf("%d bytes: %d transfers, want at most %d", size, reads, most)
+		}
+		if n, err := io.Copy(&got, r); n != 0 || err != nil {
+			t.Errorf("%d bytes: %d more at the end, %v", size, n, err)
+		}
+	}
+}
+
+// A writer that fails, or takes less without an error, ends the copy; reading goes on behind what it took.
+func TestRemoteReaderWriteToFails(t *testing.T) {
+	p := newBulkPair(t)
+	const size, room = readAheadBytes*6 + 5, readAheadBytes*2 + 7
+	data := noise(size)
+	full := errors.New("full")
+	for name, short := range map[string]error{"fails": full, "short": nil} {
+		r := p.remote(t, expose(t, p.there, ReadOnly, data)).Reader()
+		var got bytes.Buffer
+		w := writerFunc(func(b []byte) (int, error) {
+			n := min(len(b), room-got.Len())
+			got.Write(b[:n])
+			if n < len(b) {
+				return n, short
+			}
+			return n, nil
+		})
+		want := full
+		if short == nil {
+			want = io.ErrShortWrite
+		}
+		if n, err := io.Copy(w, r); n != room || !errors.Is(err, want) {
+			t.Errorf("%s: %d, %v; want %d, %v", name, n, err, room, want)
+		}
+		rest, err := io.ReadAll(r)
+		if err != nil || !bytes.Equal(append(got.Bytes(), rest...), data) {
+			t.Errorf("%s: %d bytes were left, %v", name, len(rest), err)
+		}
+	}
+}
+
+// A transfer that fails ends the copy with its error, behind the bytes that came.
+func TestRemoteReaderWriteToRefused(t *testing.T) {
+	p := newBulkPair(t)
+	n, err := io.Copy(io.Discard, p.remote(t, expose(t, p.there, WriteOnly, make([]byte, 3*readAheadBytes))).Reader())
+	wantCode(t, err, CodePermission, "pull", "remote")
+	if n != 0 {
+		t.Errorf("%d bytes were copied", n)
+	}
+	gone := expose(t, p.there, ReadOnly, make([]byte, 3*readAheadBytes))
+	r := p.remote(t, gone).Reader()
+	if err := gone.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := io.Copy(io.Discard, r); n != 0 || err == nil {
+		t.Errorf("memory that is closed: %d bytes, %v", n, err)
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
