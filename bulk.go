@@ -44,7 +44,11 @@ type memory struct {
 	segs [][]byte
 	size int64
 	core *hg.Bulk
-	free func() error // gives the segments back to the system, nil if they are the caller's
+	free func() error // gives the segments back to where they come from, nil if they are the caller's
+
+	// holds counts who needs the segments, if free is not nil: the exposure, and each registration that is kept for the
+	// server of a call that was given up. The last one calls free.
+	holds atomic.Int32
 
 	fixed bool // the segments are mapped for reading only
 
@@ -147,8 +151,9 @@ func (e *Engine) mapMemory(size int64) (mem []byte, free func() error, err error
 // expose registers segs. free, if not nil, is called when the registration ends, and at once if there will be none.
 func (e *Engine) expose(mode Mode, segs [][]byte, free func() error) (*memory, error) {
 	m := &memory{e: e, mode: mode, free: free}
+	m.holds.Store(1)
 	if err := m.register(segs); err != nil {
-		return nil, joined(err, m.giveBack())
+		return nil, joined(err, m.unhold())
 	}
 	return m, nil
 }
@@ -247,6 +252,13 @@ func (b *Bulk) Bytes() []byte {
 // does not let go on for a second, or that is under way still after five, ends with its connection.
 // Whether peers are done is for the program's protocol to know.
 //
+// There is one exception over ofi+tcp, where the only refusal is the end of the connection with all that is under way on it. The
+// server of a call that was given up, because its context ended or it was cancelled, may not know that. If the memory's handle
+// was in the request of such a call, the server still reads what the memory had when it was closed, and what it writes is
+// discarded, until it answers, its connection ends, or Config.LateAccess is over. For that time a readable Bulk of the program's
+// slices is copied, so that the program may use them at once, and memory of the engine is given back to the system, or to its
+// pool, afterwards. Where Config.MaxMemory has no room for that, nothing is kept. All other peers are refused.
+//
 // Further calls return the same. A view's Close does nothing, that of a pool's buffer gives it back as
 // [BulkPool.Release] does, once.
 func (b *Bulk) Close() error {
@@ -279,24 +291,60 @@ func (m *memory) revoke() error {
 		m.core.Close()
 		m.e.exposed.remove(m)
 		m.segs = nil
-		m.closeErr = m.giveBack()
+		m.closeErr = m.unhold()
 	})
 	return m.closeErr
 }
 
-// revokeKeys lets no access of a peer begin any more, and does not wait for those under way.
+// revokeKeys lets no access of a peer begin any more, but for late ones of the servers of calls that were given up, and does
+// not wait for those under way.
 func (m *memory) revokeKeys() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, v := range m.views {
-		v.Revoke()
+	var hold func() func()
+	if m.free != nil {
+		hold = m.hold
 	}
-	m.core.Revoke()
+	for _, v := range m.views {
+		v.Withdraw(hold)
+	}
+	m.core.Withdraw(hold)
 }
 
-// giveBack returns the segments to the system if they came from there.
-func (m *memory) giveBack() error {
-	if m.free == nil {
+// isLate reports whether the server of a call that was given up may still reach for the memory.
+func (m *memory) isLate() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, v := range m.views {
+		if v.Late() {
+			return true
+		}
+	}
+	return m.core.Late()
+}
+
+// retire is revoke of a pool's buffer that was lent to a call which was given up. free runs when no peer reaches for the
+// buffer any more. The caller calls revoke next.
+func (m *memory) retire(free func() error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.free = free
+	m.holds.Store(1)
+}
+
+// hold keeps the segments until release is called.
+func (m *memory) hold() (release func()) {
+	m.holds.Add(1)
+	return func() {
+		if err := m.unhold(); err != nil {
+			m.e.log.Error("memory that was kept for a late access is not given back", logError, err)
+		}
+	}
+}
+
+// unhold gives the segments back, to the system or to their pool, if they came from there and nobody needs them any more.
+func (m *memory) unhold() error {
+	if m.free == nil || m.holds.Add(-1) > 0 {
 		return nil
 	}
 	if err := m.free(); err != nil {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 var (
@@ -20,7 +21,7 @@ var (
 // them pays neither for memory nor for registration, and what all its requests together can take is bounded. It is C's
 // margo_bulk_pool_t. All methods are safe for concurrent use.
 //
-// A buffer has the same keys for the life of the pool. A peer that keeps a handle of it can still use it after Release,
+// A buffer has the same keys for the life of the pool, unless it was lent to a call that was given up. A peer that keeps a handle of it can still use it after Release,
 // and reach what the buffer's next user puts there: pools of buffers whose handles are given away are for peers that
 // are trusted to stop.
 type BulkPool struct {
@@ -29,18 +30,29 @@ type BulkPool struct {
 	free  chan *slot    // with room for all
 	done  chan struct{} // closed by Close
 	life  *lease        // ended by Close
-	slab  *memory       // maps the buffers' memory, exposes nothing
+	slab  *memory       // maps the buffers' memory, exposes nothing; the pool and each buffer that is kept hold it
+	e     *Engine
+	mode  Mode
+	made  atomic.Uintptr // the program counter of who made it, 0 if not known
 
 	close    sync.Once
 	closeErr error
 }
 
 // slot is one buffer of a pool.
+//
+//	free --Get--> in use --Release--> free
+//	               |                   ^ registered anew
+//	               +--Release--> kept -+
+//
+// A buffer is kept while the server of a call that was given up may reach for it by its old keys.
 type slot struct {
 	pool *BulkPool
-	mem  *memory
+	buf  []byte
 
 	mu sync.Mutex
+	// +checklocks:mu
+	mem *memory
 	// +checklocks:mu
 	user *Bulk // what Get returned, nil if free
 	// +checklocks:mu
@@ -57,8 +69,9 @@ func (e *Engine) AllocPool(mode Mode, count int, size int64) (*BulkPool, error) 
 		return nil, err
 	}
 	made := watch(p, p.life, e.log, label(fmt.Sprintf("pool of %d buffers of %d bytes", count, size)))
+	p.made.Store(made)
 	for _, s := range p.slots {
-		s.mem.made.Store(made)
+		s.memory().made.Store(made)
 	}
 	return p, nil
 }
@@ -72,13 +85,13 @@ func (e *Engine) allocPool(mode Mode, count int, size int64) (*BulkPool, error) 
 	if err != nil {
 		return nil, err
 	}
-	p := &BulkPool{size: size, free: make(chan *slot, count), done: make(chan struct{}), life: new(lease), slab: &memory{free: free}}
+	p := &BulkPool{size: size, free: make(chan *slot, count), done: make(chan struct{}), life: new(lease), slab: &memory{e: e, free: free}, e: e, mode: mode}
+	p.slab.holds.Store(1)
 	for i := range int64(count) {
-		mem, err := e.expose(mode, [][]byte{slab[i*stride:][:size:size]}, nil)
-		if err != nil {
+		s := &slot{pool: p, buf: slab[i*stride:][:size:size]}
+		if err := s.register(); err != nil {
 			return nil, joined(err, p.Close())
 		}
-		s := &slot{pool: p, mem: mem}
 		p.slots = append(p.slots, s)
 		p.free <- s
 	}
@@ -102,6 +115,8 @@ func (p *BulkPool) Get(ctx context.Context) (*Bulk, error) {
 		return s.take()
 	case <-p.done:
 		return nil, errPoolClosed()
+	case <-p.e.Done():
+		return nil, errorFrom("get buffer", "", "", ErrClosed)
 	case <-ctx.Done():
 		return nil, errorFrom("get buffer", "", "", ctx.Err())
 	}
@@ -126,6 +141,68 @@ func errPoolClosed() error {
 	return &Error{Op: "get buffer", Code: CodeInvalidArg, Err: errors.New("the pool is closed")}
 }
 
+// memory returns the registration of the buffer.
+func (s *slot) memory() *memory {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mem
+}
+
+// register gives the buffer keys, which no peer knows.
+func (s *slot) register() error {
+	p := s.pool
+	m, err := p.e.expose(p.mode, [][]byte{s.buf}, nil)
+	if err != nil {
+		return err
+	}
+	m.made.Store(p.made.Load())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mem = m
+	return nil
+}
+
+// keep takes the buffer out of use until no peer reaches for it by its keys any more. False: the pool is closed.
+func (s *slot) keep() bool {
+	s.mu.Lock()
+	s.user = nil
+	m, closed := s.mem, s.closed
+	if !closed {
+		s.pool.slab.holds.Add(1)
+		m.retire(s.renew)
+	}
+	s.mu.Unlock()
+	if !closed {
+		_ = m.revoke() // the error is that of giving memory back, which the pool still has
+	}
+	return !closed
+}
+
+// renew has the buffer used again that was kept, under new keys.
+func (s *slot) renew() error {
+	s.mu.Lock()
+	closed := s.closed
+	s.mu.Unlock()
+	if !closed && s.register() == nil { // it fails only if the engine ends
+		s.putBack()
+	}
+	return s.pool.slab.unhold()
+}
+
+// putBack makes the buffer free, unless the pool is closed.
+func (s *slot) putBack() {
+	s.mu.Lock()
+	closed, m := s.closed, s.mem
+	s.user = nil
+	if !closed {
+		s.pool.free <- s
+	}
+	s.mu.Unlock()
+	if closed {
+		_ = m.revoke() // end may have found the one before it
+	}
+}
+
 // take makes the Bulk under which a user has the buffer. It is a new one each time, so that one that was released stays
 // released.
 func (s *slot) take() (*Bulk, error) {
@@ -139,7 +216,8 @@ func (s *slot) take() (*Bulk, error) {
 }
 
 // Release gives a buffer back. It waits for transfers that this process started on it; views of it are void afterwards. A
-// second Release of the same buffer changes nothing and returns an error that is [ErrReleased].
+// buffer whose handle was in the request of a call that was given up is free again, with new keys, when the server of that call
+// reaches for it no more, as [Bulk.Close] says. A second Release of the same buffer changes nothing and returns an error that is [ErrReleased].
 func (p *BulkPool) Release(b *Bulk) error {
 	if b == nil || b.slot == nil || b.slot.pool != p {
 		return argumentError("release buffer", "", "", "it is not from this pool; give what Get returned, not a view of it")
@@ -155,11 +233,8 @@ func (s *slot) giveBack(b *Bulk) bool {
 	if !b.life.end() {
 		return false
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.user = nil
-	if !s.closed {
-		s.pool.free <- s
+	if !s.memory().isLate() || !s.keep() {
+		s.putBack()
 	}
 	return true
 }
@@ -172,12 +247,12 @@ func (p *BulkPool) Close() error {
 		close(p.done)
 		errs := make([]error, 0, len(p.slots)+1)
 		for _, s := range p.slots { // all of them before any is waited for
-			s.mem.revokeKeys()
+			s.memory().revokeKeys()
 		}
 		for _, s := range p.slots {
 			errs = append(errs, s.end())
 		}
-		p.closeErr = errors.Join(append(errs, p.slab.giveBack())...)
+		p.closeErr = errors.Join(append(errs, p.slab.unhold())...)
 	})
 	return p.closeErr
 }
@@ -185,13 +260,13 @@ func (p *BulkPool) Close() error {
 // end takes the buffer from whoever has it and revokes its keys.
 func (s *slot) end() error {
 	s.mu.Lock()
-	user := s.user
+	user, m := s.user, s.mem
 	s.closed, s.user = true, nil
 	s.mu.Unlock()
 	if user != nil {
 		user.life.end()
 	}
-	return s.mem.revoke()
+	return m.revoke()
 }
 
 // BulkPoolSet is pools of growing buffer sizes, for requests of different sizes: C's margo_bulk_poolset_t. All methods
@@ -275,7 +350,7 @@ func (s *BulkPoolSet) Close() error {
 	s.life.end()
 	for _, p := range s.pools { // all of them before any is waited for
 		for _, slot := range p.slots {
-			slot.mem.revokeKeys()
+			slot.memory().revokeKeys()
 		}
 	}
 	errs := make([]error, 0, len(s.pools))

@@ -90,6 +90,10 @@ type Config struct {
 	KeepAlive   time.Duration
 	SendTimeout time.Duration // how long a host may leave what was sent unacknowledged; 0: 15 s; negative: for ever
 
+	// LateAccess is for how long memory of a call that was given up is kept for the call's server, after the program has
+	// closed it ([Bulk.Close]), unless the answer comes before; 0: 60 s, negative: not at all. It counts towards MaxMemory.
+	LateAccess time.Duration
+
 	margo *margoconf.Config // what ParseConfig has read, or the engine's is, for MarshalJSON; nil: Margo's defaults
 	logs  *logs             // of the engine that has this configuration; nil: nobody's
 	quota *hostquota.Book   // likewise
@@ -207,7 +211,7 @@ func (cfg *Config) tcp() ofitcp.Config {
 		Logger: cfg.layer("na"), Spin: cfg.Progress.Spin, Subnet: cfg.Subnet, Firewalled: cfg.Firewalled,
 		MaxRequest: cfg.MaxRequest, MaxResponse: cfg.MaxResponse,
 		DialTimeout: cfg.DialTimeout, DialRetry: cfg.DialRetry, KeepAlive: cfg.KeepAlive, SendTimeout: cfg.SendTimeout,
-		Quota: cfg.quota, Audit: cfg.trail,
+		LateAccess: cfg.LateAccess, Quota: cfg.quota, Audit: cfg.trail,
 	}
 }
 

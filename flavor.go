@@ -149,6 +149,9 @@ func (p *procedure) label(provider uint16) string {
 	return fmt.Sprintf("%s@%d", p.name, provider)
 }
 
+// Label implements [hg.Namer].
+func (p *procedure) Label(provider uint16) string { return p.label(provider) }
+
 // appendInput appends what a request carries: *in behind the flavour's header.
 func (p *procedure) appendInput(b []byte, parent uint64, in any) ([]byte, error) {
 	if p.flavor.overMargo() {

@@ -109,7 +109,7 @@ func configFrom(m *margoconf.Config) *Config {
 		NoEager: m.Mercury.NoBulkEager, NoOverflow: o.NoOverflow, NoLoopback: m.Mercury.NoLoopback, Firewalled: o.Firewalled,
 		MaxRequest: int(m.Mercury.MaxUnexpected), MaxResponse: int(m.Mercury.MaxExpected),
 		DialTimeout: time.Duration(o.DialTimeout), DialRetry: time.Duration(o.DialRetry),
-		KeepAlive: time.Duration(o.KeepAlive), SendTimeout: time.Duration(o.SendTimeout),
+		KeepAlive: time.Duration(o.KeepAlive), SendTimeout: time.Duration(o.SendTimeout), LateAccess: time.Duration(o.LateAccess),
 	}
 	cfg.Subnet, _ = m.Mercury.Network() // it has been parsed
 	if m.Mercury.LogLevel != defaultMercuryLevel {
@@ -223,7 +223,7 @@ func (cfg *Config) putOwn(m *margoconf.Config) {
 		TransferStall: margoconf.Duration(unless(cfg.TransferStall, machine.TransferStall)),
 		NoOverflow:    cfg.NoOverflow, Firewalled: cfg.Firewalled,
 		DialTimeout: margoconf.Duration(cfg.DialTimeout), DialRetry: margoconf.Duration(cfg.DialRetry),
-		KeepAlive: margoconf.Duration(cfg.KeepAlive), SendTimeout: margoconf.Duration(cfg.SendTimeout),
+		KeepAlive: margoconf.Duration(cfg.KeepAlive), SendTimeout: margoconf.Duration(cfg.SendTimeout), LateAccess: margoconf.Duration(cfg.LateAccess),
 	}
 	if cfg.Checksums == NoChecksums {
 		m.Own.Checksums = neverChecksums

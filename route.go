@@ -151,7 +151,7 @@ func (rt *route) exchange(ctx context.Context, in, out any, c *originCall) error
 		return rt.fail(err)
 	}
 	c.encoded()
-	k.Start(rt.ep.addr, hg.ID(rt.id), hg.CallOptions{OneWay: rt.proc.oneWay}, payload)
+	k.Start(rt.ep.addr, hg.ID(rt.id), hg.CallOptions{OneWay: rt.proc.oneWay, Proc: rt.proc, Provider: rt.provider}, payload)
 	c.forwarded()
 	err = rt.wait(ctx, k)
 	c.waited()

@@ -101,7 +101,7 @@ func (f *flight[In, Out]) start(ctx context.Context, to Target) error {
 		return f.route.fail(err)
 	}
 	f.k.Notify(f)
-	f.k.Start(f.route.ep.addr, hg.ID(f.route.id), hg.CallOptions{}, payload)
+	f.k.Start(f.route.ep.addr, hg.ID(f.route.id), hg.CallOptions{Proc: f.proc, Provider: f.route.provider}, payload)
 	f.watch(ctx)
 	return nil
 }

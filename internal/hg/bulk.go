@@ -145,6 +145,27 @@ func (b *Bulk) Revoke() {
 	b.revoke()
 }
 
+// Withdraw is Revoke, but where the transport can, it keeps the memory for the servers of calls that were given up, as
+// [na.LateMemory] says.
+func (b *Bulk) Withdraw(hold func() (release func())) {
+	b.c.exposed.remove(b)
+	for _, m := range b.mems {
+		if l, ok := m.(na.LateMemory); ok {
+			l.Withdraw(hold)
+		} else {
+			m.Revoke()
+		}
+	}
+}
+
+// Late reports whether a call that was given up may still reach for the memory.
+func (b *Bulk) Late() bool {
+	return slices.ContainsFunc(b.mems, func(m na.Memory) bool {
+		l, ok := m.(na.LateMemory)
+		return ok && l.Late()
+	})
+}
+
 func (b *Bulk) revoke() {
 	for _, m := range b.mems {
 		m.Revoke()

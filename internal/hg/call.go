@@ -41,9 +41,10 @@ type Call struct {
 	form   form
 	notify Notifier
 
-	buf  []byte // the request: room for the transport, headers of the longer form, payload
-	recv []byte // the response
-	held []byte // a payload that waits for the peer's build to be known
+	buf     []byte // the request: room for the transport, headers of the longer form, payload
+	recv    []byte // the response
+	held    []byte // a payload that waits for the peer's build to be known
+	payload []byte // the payload of the request, once it is about to be sent, for GiveUp
 
 	send    na.Op
 	receive na.Op
@@ -70,6 +71,11 @@ type Call struct {
 	seq uint64
 	// +checklocks:mu
 	withTarget bool
+	// launched says that the request was handed to the transport, under the tag sentTag.
+	// +checklocks:mu
+	launched bool
+	// +checklocks:mu
+	sentTag uint32
 
 	extra  callExtra // what only overflow needs
 	out    []byte    // payload of the response
@@ -82,6 +88,15 @@ type Call struct {
 // CallOptions are properties of one call.
 type CallOptions struct {
 	OneWay bool // the target sends no response
+	// Proc names the RPC of that provider in errors about memory that was lent to the call; nil: its id does.
+	Proc     Namer
+	Provider uint16
+}
+
+// Namer has the name of an RPC.
+type Namer interface {
+	// Label returns the name with the provider that is asked.
+	Label(provider uint16) string
 }
 
 // Notifier learns of the end of a call.
@@ -237,7 +252,8 @@ func (k *Call) recycle() {
 	k.state, k.freed = callPooled, false
 	k.mu.Unlock()
 	k.to, k.via, k.notify, k.probe = nil, nil, nil, nil
-	k.out, k.result = nil, nil
+	k.out, k.result, k.payload = nil, nil, nil
+	k.opts = CallOptions{}
 	k.done.Reset()
 	k.c.calls.Put(k)
 }

@@ -47,6 +47,7 @@ func (k *Call) launch(payload []byte) {
 	if k.form == formLong {
 		f.crc = crc32c(payload)
 	}
+	k.payload = payload
 	if len(payload) > k.c.inputRoom(k.form) {
 		var ok bool
 		if payload, ok = k.lend(payload); !ok {

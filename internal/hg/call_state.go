@@ -2,6 +2,7 @@ package hg
 
 import (
 	"errors"
+	"fmt"
 
 	"cinnabar/internal/na"
 )
@@ -20,7 +21,7 @@ func (k *Call) begin() {
 	}
 	k.state, k.holds, k.ops = callStarted, 1, 0
 	k.seq++
-	k.answered, k.failure, k.cancel, k.extra.missing = false, nil, nil, false
+	k.answered, k.failure, k.cancel, k.extra.missing, k.launched = false, nil, nil, false, false
 	k.mu.Unlock()
 	k.c.count.callsActive.Add(1)
 }
@@ -54,6 +55,9 @@ func (k *Call) take(ops callOps, n int) bool {
 	}
 	k.holds += n
 	k.ops |= ops
+	if ops&opSend != 0 {
+		k.launched, k.sentTag = true, k.tag
+	}
 	return true
 }
 
@@ -91,8 +95,30 @@ func (k *Call) Interrupt(code Code, cause error) (finish func()) {
 	}
 }
 
-// claimAbort marks the call as cancelled and holds it. It refuses if the call is so already, or at its end.
+// claimAbort marks the call as cancelled and holds it. It refuses if the call is so already, or at its end. The transport
+// learns of it first, because the caller may close the memory next that it has lent to the call.
 func (k *Call) claimAbort(code Code, cause error) bool {
+	if !k.markAborted(code, cause) {
+		return false
+	}
+	k.mu.Lock()
+	launched, tag := k.launched, k.sentTag
+	k.mu.Unlock()
+	if late, ok := k.c.ep.(na.LateServer); ok && launched && !k.opts.OneWay && k.probe == nil {
+		late.GiveUp(k.to, tag, k.payload, k.name)
+	}
+	return true
+}
+
+// name names the call in errors about memory that was lent to it.
+func (k *Call) name() string {
+	if k.opts.Proc == nil {
+		return fmt.Sprintf("of RPC %#016x", uint64(k.id))
+	}
+	return k.opts.Proc.Label(k.opts.Provider)
+}
+
+func (k *Call) markAborted(code Code, cause error) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.state != callStarted || k.holds == 0 || k.cancel != nil {

@@ -136,6 +136,7 @@ type Own struct {
 	DialRetry           Duration         `json:"dial_retry,omitempty"`
 	KeepAlive           Duration         `json:"keep_alive,omitempty"`
 	SendTimeout         Duration         `json:"send_timeout,omitempty"`
+	LateAccess          Duration         `json:"late_access,omitempty"`
 	TransferStall       Duration         `json:"transfer_stall,omitempty"`
 }
 

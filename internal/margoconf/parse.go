@@ -127,6 +127,7 @@ func (p *parser) own(r *reader) {
 	r.span("dial_retry", (*time.Duration)(&o.DialRetry))
 	r.duration("keep_alive", (*time.Duration)(&o.KeepAlive))
 	r.duration("send_timeout", (*time.Duration)(&o.SendTimeout))
+	r.duration("late_access", (*time.Duration)(&o.LateAccess))
 	r.duration("transfer_stall", (*time.Duration)(&o.TransferStall))
 	p.agree(r)
 	r.end()

@@ -139,6 +139,29 @@ type SegmentRegistrar interface {
 	RegisterSegments(segs [][]byte, access Access) (Memory, error)
 }
 
+// LateServer is an [Endpoint] whose protocol can refuse an access to memory by the end of a connection only. It keeps closed
+// memory for the servers of calls that were given up, because these do not know that.
+type LateServer interface {
+	// GiveUp says that the caller of a request does not wait for its answer any more. It is called before the RecvExpected of
+	// the answer is cancelled. request is the request's payload, in which the endpoint looks for handles of its memory; it is
+	// not kept. name returns the call's name for errors.
+	//
+	// If the request was not sent, or its answer has come, nothing happens. Otherwise such memory, when it is closed by
+	// Withdraw, is kept until the answer comes, the connection ends, or the endpoint's time for that is over.
+	GiveUp(to Addr, tag uint32, request []byte, name func() string)
+}
+
+// LateMemory is a [Memory] of a [LateServer].
+type LateMemory interface {
+	Memory
+	// Late reports whether a call that was given up may still reach for the memory.
+	Late() bool
+	// Withdraw is Revoke, but keeps the memory for the servers of such calls. What they write is discarded. If hold is nil,
+	// they read a copy. Otherwise they read the memory itself, and hold is called before Withdraw returns; what hold returns
+	// is called once, on another goroutine, when the memory is not needed any more.
+	Withdraw(hold func() (release func()))
+}
+
 // RemoteMemory is a peer's registered memory.
 type RemoteMemory interface {
 	// Len is how many bytes the peer says there are.

@@ -130,6 +130,8 @@ type item struct {
 	msg    []byte // a message with its header, or
 	t      *transfer
 	answer bool // to a request
+
+	request bool // it is one
 }
 
 // reply is what a peer is owed: an acknowledgement, or the answer to a read.
@@ -223,20 +225,25 @@ const (
 // end ends the connection, and reports whether it has.
 func (c *conn) end(f failure, how endMode) bool {
 	p := c.peer
+	unsent := c.findUnsent(&f)
 	p.mu.Lock()
 	c.mu.Lock()
 	if c.down != nil || how == endIdle && !c.idleLocked() {
 		c.mu.Unlock()
 		p.mu.Unlock()
+		unsent.release()
 		return false
 	}
 	c.down = &f
 	c.dead.Store(true)
 	c.origin.conn.Store(nil)
+	unsent.collectLocked()
 	ended := c.collectLocked(&f)
 	c.mu.Unlock()
-	tags := p.lostLocked(c, how)
+	tags := p.lostLocked(c, how, unsent.tags())
+	p.sendAgainLocked(unsent)
 	p.mu.Unlock()
+	unsent.release()
 
 	if how == endLingering {
 		_ = c.sock.CloseWrite() // fails only if the connection is gone already
@@ -258,6 +265,7 @@ func (c *conn) end(f failure, how endMode) bool {
 	for _, w := range tags {
 		w.op.Finish(0, c.opError("receive", &f))
 	}
+	c.ep.late.lost(c)
 	c.ep.trace("connection ended", p, f.err)
 	c.ending.Done()
 	return true
@@ -345,7 +353,7 @@ func (c *conn) finish(e ended) {
 
 // opError is the error of an operation of a dead connection.
 func (c *conn) opError(what string, f *failure) error {
-	return &na.Error{Kind: f.kind, Op: what, Addr: c.peer.String(), Err: f.err}
+	return &na.Error{Kind: f.kind, Op: what, Addr: c.peer.String(), Err: f.about(what)}
 }
 
 func (r *reply) exit() {

@@ -28,6 +28,7 @@ type Endpoint struct {
 	id          identity
 	spare       spare // the accepting goroutine's
 	mem         memoryTable
+	late        lates
 	stats       counters
 	watch       watcher
 	spinning    atomic.Int32 // background goroutines that spin,
@@ -217,7 +218,7 @@ func (e *Endpoint) SendRequest(op *na.Op, to na.Addr, tag uint32, msg []byte) {
 	header(msg).putRequest(tag, len(msg))
 	copy(msg[requestHeader:], e.prefixBytes)
 	e.stats.requestsSent.Add(1)
-	it := item{op: op, what: what, msg: msg}
+	it := item{op: op, what: what, msg: msg, request: true}
 	if p.awaits.Load() > gatherFrom {
 		if c := p.conn.Load(); c != nil && c.gather(it) {
 			return
@@ -370,6 +371,11 @@ func (e *Endpoint) Cancel(op *na.Op) {
 			return
 		}
 	}
+	for _, p := range e.activePeers() { // again, because a connection that ends gives unsent requests back to its peer
+		if p.cancel(op) {
+			return
+		}
+	}
 }
 
 // Drive implements [na.Endpoint].
@@ -491,6 +497,7 @@ func (e *Endpoint) end() {
 		c.part()
 	}
 	e.wg.Wait()
+	e.late.close()
 	e.watch.close()
 	e.mem.close()
 	close(e.finished)

@@ -26,6 +26,9 @@ type memory struct {
 
 	revoke  sync.Once
 	revoked time.Time // set by revoke
+
+	size uint64 // bytes; those of buf, but for kept memory that is only written to
+	late lateMemory
 }
 
 const memoryClosed = 1 << 62
@@ -47,8 +50,7 @@ func (m *memory) exit() {
 
 // contains reports whether n bytes at off lie within the memory.
 func (m *memory) contains(off, n uint64) bool {
-	size := uint64(len(m.buf))
-	return off <= size && n <= size-off
+	return off <= m.size && n <= m.size-off
 }
 
 // Revoke implements [na.Memory].
@@ -57,6 +59,7 @@ func (m *memory) Revoke() {
 		m.revoked = time.Now()
 		m.uses.Or(memoryClosed)
 		m.ep.mem.drop(m)
+		m.ep.late.forget(m)
 	})
 }
 
@@ -186,7 +189,7 @@ func (e *Endpoint) Register(mem []byte, access na.Access) (na.Memory, error) {
 	if access < na.ReadOnly || access > na.ReadWrite {
 		return nil, &na.Error{Kind: na.Invalid, Op: "register memory", Err: fmt.Errorf("access %d; it is read, write or both", access)}
 	}
-	m := &memory{ep: e, buf: mem, access: access, idle: make(chan struct{})}
+	m := &memory{ep: e, buf: mem, access: access, size: uint64(len(mem)), idle: make(chan struct{})}
 	if !e.mem.add(m) {
 		return nil, &na.Error{Kind: na.Closed, Op: "register memory"}
 	}
@@ -247,7 +250,9 @@ func (t *memoryTable) drop(m *memory) {
 	s := t.shard(m.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.byKey, m.key)
+	if s.byKey[m.key] == m {
+		delete(s.byKey, m.key)
+	}
 }
 
 // close drops all memory.
@@ -261,20 +266,43 @@ func (t *memoryTable) close() {
 	}
 }
 
-// enter begins an access of a peer to what v describes. The error says what is wrong with it.
-func (t *memoryTable) enter(v iov, access na.Access) (*memory, error) {
-	s := t.shard(v.key)
+// find returns the memory of a key, nil if there is none.
+func (t *memoryTable) find(key uint64) *memory {
+	s := t.shard(key)
 	s.mu.RLock()
-	m := s.byKey[v.key]
-	s.mu.RUnlock()
+	defer s.mu.RUnlock()
+	return s.byKey[key]
+}
+
+// replace puts k in the place of m, which has the same key. False: the endpoint is closed.
+func (t *memoryTable) replace(m, k *memory) bool {
+	s := t.shard(m.key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.byKey[k.key] = k
+	return true
+}
+
+// enter begins an access of the peer of c to what v describes. The error says what is wrong with it.
+func (t *memoryTable) enter(c *conn, v iov, access na.Access) (*memory, error) {
+	m := t.find(v.key)
 	switch {
-	case m == nil:
+	case m == nil || m.late.kept && !c.ep.late.serves(c, m):
+		if err := c.ep.late.explain(c, v.key, m); err != nil {
+			return nil, err
+		}
 		return nil, fmt.Errorf("key %#x stands for no memory", v.key)
 	case m.access&access == 0:
 		return nil, fmt.Errorf("access %d to memory registered with access %d", access, m.access)
 	case !m.contains(v.addr, v.len):
-		return nil, fmt.Errorf("%d bytes at offset %d of memory of %d bytes", v.len, v.addr, len(m.buf))
+		return nil, fmt.Errorf("%d bytes at offset %d of memory of %d bytes", v.len, v.addr, m.size)
 	case !m.enter():
+		if k := t.find(v.key); k != nil && k != m { // it was withdrawn at this moment, and is kept
+			return t.enter(c, v, access)
+		}
 		return nil, fmt.Errorf("key %#x stands for memory that was closed", v.key)
 	}
 	return m, nil

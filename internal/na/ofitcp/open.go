@@ -54,6 +54,9 @@ type Config struct {
 	// SendTimeout is for how long a peer may leave sent bytes unacknowledged, or take none, before the connection counts
 	// as lost: 0 stands for 15 s, negative for ever.
 	SendTimeout time.Duration
+	// LateAccess is for how long memory is kept, after it was closed, for the server of a call that was given up: 0 stands for
+	// 60 s, negative for not at all.
+	LateAccess time.Duration
 	// Quota counts what each remote host holds; nil: a Book without limits.
 	Quota *hostquota.Book
 	// Audit counts and logs connections and refusals; nil: a Trail of its own, on Logger.
@@ -66,6 +69,7 @@ const (
 	defaultMessage  = 4096
 	defaultDial     = 10 * time.Second
 	defaultSilence  = 15 * time.Second
+	defaultLate     = time.Minute
 	maxMessage      = 1 << 20 // the largest MaxRequest and MaxResponse
 	smallestMessage = 64
 )
@@ -78,6 +82,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	setDefault(&cfg.DialTimeout, defaultDial)
 	setDefault(&cfg.KeepAlive, defaultSilence)
 	setDefault(&cfg.SendTimeout, defaultSilence)
+	setDefault(&cfg.LateAccess, defaultLate)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -253,24 +253,26 @@ func (p *peer) takeWaiter(tag uint32) (waiter, bool) {
 	return w, ok
 }
 
-// takeWaiters returns all who wait.
-func (p *peer) takeWaiters() []waiter {
+// takeWaiters returns all who wait, but for the answers to the requests that have the tags in but.
+func (p *peer) takeWaiters(but map[uint32]bool) []waiter {
 	p.tagMu.Lock()
 	defer p.tagMu.Unlock()
 	list := make([]waiter, 0, len(p.tags))
-	for _, w := range p.tags {
-		list = append(list, w)
+	for tag, w := range p.tags {
+		if !but[tag] {
+			list = append(list, w)
+			delete(p.tags, tag)
+		}
 	}
-	clear(p.tags)
-	p.awaits.Store(0)
+	p.awaits.Store(int32(len(p.tags)))
 	return list
 }
 
 // lostLocked takes note that c is dead and returns the operations that wait for messages over it. There are none if c was
-// idle: those that have come since belong to requests that leave over the next connection.
+// idle: those that have come since belong to requests that leave over the next connection; so do those of the tags in but.
 //
 // +checklocks:p.mu
-func (p *peer) lostLocked(c *conn, how endMode) []waiter {
+func (p *peer) lostLocked(c *conn, how endMode, but map[uint32]bool) []waiter {
 	if p.conn.Load() != c {
 		return nil
 	}
@@ -281,7 +283,7 @@ func (p *peer) lostLocked(c *conn, how endMode) []waiter {
 	if how == endIdle {
 		return nil
 	}
-	return p.takeWaiters()
+	return p.takeWaiters(but)
 }
 
 // upLocked makes c the connection and has it take what waits.
@@ -305,7 +307,7 @@ func (p *peer) upLocked(c *conn, m *cmMessage) {
 func (p *peer) giveUpLocked() ([]item, []waiter) {
 	items := p.waiting
 	p.link, p.try, p.waiting = linkIdle, nil, nil
-	return items, p.takeWaiters()
+	return items, p.takeWaiters(nil)
 }
 
 // failAll completes what waited for a connection that does not come about.

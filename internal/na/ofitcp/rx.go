@@ -217,6 +217,16 @@ func (c *conn) planRead(p [][]byte, want uint64) [][]byte {
 func (c *conn) planWrite(p [][]byte, want uint64) [][]byte {
 	off := c.rx.iovOff
 	for i := c.rx.iov; want > 0; i++ {
+		if a := &c.writeTo[i]; a.m.late.kept { // a late write is discarded
+			if left := min(want, a.n-off, stageBytes); len(p) == 0 && left > 0 {
+				return append(p, c.rx.stage[:left])
+			}
+			if len(p) > 0 {
+				return p
+			}
+			off = 0
+			continue
+		}
 		b := c.writeTo[i].bytes()[off:]
 		b = b[:min(want, uint64(len(b)))]
 		p = append(p, b)

@@ -144,9 +144,11 @@ func (c *conn) takeStaged() {
 func (c *conn) copyWrite(b []byte) error {
 	return hostmem.Guard(func() {
 		for i, off := c.rx.iov, c.rx.iovOff; len(b) > 0; i, off = i+1, 0 {
-			p := c.writeTo[i].bytes()[off:]
-			k := min(len(p), len(b))
-			copyExposed(p[:k], b[:k])
+			a := &c.writeTo[i]
+			k := int(min(a.n-off, uint64(len(b))))
+			if !a.m.late.kept { // a late write is discarded
+				copyExposed(a.bytes()[off:], b[:k])
+			}
 			b = b[k:]
 		}
 	})
@@ -284,6 +286,7 @@ func (c *conn) beginExpected(n int) bool {
 	}
 	c.ep.stats.expectedReceived.Add(1)
 	w, ok := c.claimWaiter(there)
+	c.ep.late.answered(c, rx.m.tag)
 	if there {
 		b := c.consume(n)
 		if ok {
@@ -425,7 +428,7 @@ func (c *conn) readRequested() {
 	m := &c.rx.m
 	r := reply{read: true, total: m.total()}
 	for _, v := range m.iov[:m.niov] {
-		mem, err := c.ep.mem.enter(v, na.ReadOnly)
+		mem, err := c.ep.mem.enter(c, v, na.ReadOnly)
 		if err != nil {
 			r.exit()
 			c.offence(audit.Denied, causeRead, fmt.Errorf("a read that is not allowed: %w", err))
@@ -451,7 +454,7 @@ func (c *conn) beginWrite() {
 	m := &c.rx.m
 	var to [maxIOV]access
 	for i, v := range m.iov[:m.niov] {
-		mem, err := c.ep.mem.enter(v, na.WriteOnly)
+		mem, err := c.ep.mem.enter(c, v, na.WriteOnly)
 		if err != nil {
 			for _, a := range to[:i] {
 				a.m.exit()

@@ -36,6 +36,7 @@ type mark struct {
 	first  int    // vectors of it
 	last   int
 	op     *na.Op // a message was sent,
+	msg    []byte // which is this one, if it is a request,
 	n      int    // of this many bytes
 	t      *transfer
 	access int // pieces of memory read for the peer
@@ -263,6 +264,9 @@ func (c *conn) fillItem() {
 		c.number(it.msg)
 		t.add(it.msg)
 		m.op, m.n = it.op, len(it.msg)
+		if it.request {
+			m.msg = it.msg
+		}
 		t.mark(m)
 		return
 	}

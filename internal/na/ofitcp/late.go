@@ -1,0 +1,536 @@
+package ofitcp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"cinnabar/internal/hostmem"
+	"cinnabar/internal/hostquota"
+	"cinnabar/internal/na"
+)
+
+// The only refusal that this protocol has for an access to memory is the end of the connection. A server does not learn that
+// its caller has given up a call, so it may reach for the memory that the call has lent after the caller has closed it, and
+// all other calls to that server would fail with the connection. Therefore memory whose handle travelled in a call that was
+// given up is kept for the server of that call when it is closed:
+//
+//	          GiveUp: the call's request has the handle
+//	open -----------------------------------------------> open, with calls
+//	  | Close                                                | Close (Withdraw)
+//	  v                                                      v
+//	gone <----------------------------------------------- kept: another memory in its place, under the same key
+//	          the last such call is answered or its
+//	          connection ends; Config.LateAccess is over
+//
+// Kept memory is read from a copy of the program's slices, or from the memory itself if that came from the engine. What is
+// written to it is discarded. Peers other than the servers of the calls are refused.
+
+// maxLateCalls is how many given-up calls a connection remembers; beyond it, it forgets the oldest.
+const maxLateCalls = 4096
+
+// lates are the calls of an endpoint that were given up and whose requests have handles of its memory.
+type lates struct {
+	n  atomic.Int64   // how many there are
+	wg sync.WaitGroup // counts kept memory
+
+	mu sync.Mutex // after the locks of connections and peers, before those of the table of memory
+	// +checklocks:mu
+	conns map[*conn]*lateCalls
+	// +checklocks:mu
+	closed bool
+}
+
+// lateCalls are those of one connection.
+type lateCalls struct {
+	byTag map[uint32]*lateCall
+	order []*lateCall // the oldest first, with some that are over
+}
+
+// lateCall is one of them: its server may still reach for the memory.
+type lateCall struct {
+	c    *conn
+	tag  uint32
+	name string
+	over bool
+	mem  []*lateHandle
+}
+
+// lateHandle is a handle that the call's request has.
+type lateHandle struct {
+	key    uint64
+	size   uint64
+	m      *memory   // nil when it is gone
+	closed time.Time // zero while the program has the memory open
+	gone   string    // why the memory is not kept
+}
+
+// lateMemory is what a memory knows of such calls.
+type lateMemory struct {
+	kept  bool         // the memory stands in the place of one that was closed
+	n     atomic.Int32 // of calls
+	calls []*lateCall  // guarded by the mutex of lates
+	timer *time.Timer  // of kept memory; likewise
+	done  func()       // is called when kept memory is not needed any more
+}
+
+// lateError is why a connection ends that reaches for memory which was lent to a call that was given up.
+type lateError struct{ text string }
+
+func (e *lateError) Error() string { return e.text }
+
+// handleMark is in every handle of this package, behind the key, the length, the number of pieces and the access.
+var (
+	handleMark   = []byte{0, 0, 0, 0, 0, 0, 0, handleBase & 0xff, handleBase >> 8, 0, 0, 0, 0, 0, 0}
+	handleMarkAt = 25
+)
+
+// GiveUp implements [na.LateServer].
+func (e *Endpoint) GiveUp(to na.Addr, tag uint32, request []byte, name func() string) {
+	p, _ := e.resolve(to)
+	if p == nil {
+		return
+	}
+	c := p.conn.Load()
+	if c == nil {
+		return
+	}
+	call := &lateCall{c: c, tag: tag}
+	for at := 0; ; {
+		i := bytes.Index(request[at:], handleMark)
+		if i < 0 {
+			break
+		}
+		at += i + 1
+		if start := at - 1 - handleMarkAt; start >= 0 {
+			call.add(e.mem.find(binary.LittleEndian.Uint64(request[start:])))
+		}
+	}
+	if len(call.mem) == 0 {
+		return
+	}
+	call.name = name()
+	e.late.add(call)
+	if !p.isAwaited(tag) { // the answer has come meanwhile, or the connection has ended
+		e.late.answered(c, uint64(tag))
+	}
+}
+
+func (call *lateCall) add(m *memory) {
+	if m == nil || slices.ContainsFunc(call.mem, func(h *lateHandle) bool { return h.key == m.key }) {
+		return
+	}
+	h := &lateHandle{key: m.key, size: m.size, m: m}
+	if m.late.kept {
+		h.closed = m.revoked
+	}
+	call.mem = append(call.mem, h)
+}
+
+// add enters a call, unless its connection has ended.
+func (l *lates) add(call *lateCall) {
+	l.mu.Lock()
+	if call.c.dead.Load() {
+		l.mu.Unlock()
+		return
+	}
+	of := l.conns[call.c]
+	if of == nil {
+		of = &lateCalls{byTag: map[uint32]*lateCall{}}
+		if l.conns == nil {
+			l.conns = map[*conn]*lateCalls{}
+		}
+		l.conns[call.c] = of
+	}
+	var over []*memory
+	if old := of.byTag[call.tag]; old != nil { // all other tags were in use since
+		over = l.endLocked(old, over)
+	}
+	if len(of.byTag) >= maxLateCalls {
+		oldest := of.order[slices.IndexFunc(of.order, func(o *lateCall) bool { return !o.over })]
+		over = l.endLocked(oldest, over)
+		delete(of.byTag, oldest.tag)
+	}
+	if len(of.order) >= 2*maxLateCalls {
+		of.order = slices.DeleteFunc(of.order, func(o *lateCall) bool { return o.over })
+	}
+	of.byTag[call.tag] = call
+	of.order = append(of.order, call)
+	for _, h := range call.mem {
+		h.m.late.calls = append(h.m.late.calls, call)
+		h.m.late.n.Add(1)
+	}
+	l.n.Add(1)
+	l.mu.Unlock()
+	l.finish(over)
+}
+
+// answered ends the call with that tag, because its answer has come: the server is done with what it was lent.
+func (l *lates) answered(c *conn, tag uint64) {
+	if l.n.Load() == 0 || tag >= 1<<32 {
+		return
+	}
+	l.mu.Lock()
+	var over []*memory
+	if of := l.conns[c]; of != nil {
+		if call := of.byTag[uint32(tag)]; call != nil {
+			over = l.endLocked(call, over)
+			delete(of.byTag, call.tag)
+		}
+	}
+	l.mu.Unlock()
+	l.finish(over)
+}
+
+// lost ends the calls of a connection that has ended.
+func (l *lates) lost(c *conn) {
+	if l.n.Load() == 0 {
+		return
+	}
+	l.mu.Lock()
+	var over []*memory
+	if of := l.conns[c]; of != nil {
+		for _, call := range of.byTag {
+			over = l.endLocked(call, over)
+		}
+		delete(l.conns, c)
+	}
+	l.mu.Unlock()
+	l.finish(over)
+}
+
+// endLocked ends a call and appends to over the kept memory that no other call needs.
+//
+// +checklocks:l.mu
+func (l *lates) endLocked(call *lateCall, over []*memory) []*memory {
+	call.over = true
+	l.n.Add(-1)
+	for _, h := range call.mem {
+		m := h.m
+		h.m = nil
+		if m == nil {
+			continue
+		}
+		m.late.calls = slices.DeleteFunc(m.late.calls, func(o *lateCall) bool { return o == call })
+		m.late.n.Store(int32(len(m.late.calls)))
+		if m.late.kept && len(m.late.calls) == 0 {
+			over = append(over, m)
+		}
+	}
+	return over
+}
+
+// finish lets go of kept memory. It does not block: the accesses that are under way may take a while.
+func (l *lates) finish(over []*memory) {
+	for _, k := range over {
+		k.late.timer.Stop()
+		k.Revoke()
+		go func() {
+			defer l.wg.Done()
+			k.Close()
+			k.late.done()
+		}()
+	}
+}
+
+// close waits until all kept memory is given back. The connections have ended.
+func (l *lates) close() {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	l.wg.Wait()
+}
+
+// serves reports whether the peer of c is the server of a call that kept memory k is kept for.
+func (l *lates) serves(c *conn, k *memory) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(k.late.calls, func(call *lateCall) bool { return call.c == c })
+}
+
+// explain returns why the peer of c must not reach for the memory of a key, if that was lent to a call that was given up. k
+// is the memory in its place, nil if it is not kept.
+func (l *lates) explain(c *conn, key uint64, k *memory) error {
+	if l.n.Load() == 0 {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if of := l.conns[c]; of != nil {
+		for _, call := range of.byTag {
+			for _, h := range call.mem {
+				if h.key == key {
+					return h.explain(call, h.gone)
+				}
+			}
+		}
+	}
+	if k == nil {
+		return nil
+	}
+	for _, call := range k.late.calls {
+		for _, h := range call.mem {
+			if h.key == key {
+				return h.explain(call, "it is kept for the server of that call only")
+			}
+		}
+	}
+	return nil
+}
+
+func (h *lateHandle) explain(call *lateCall, why string) error {
+	text := fmt.Sprintf("memory of %d bytes that was exposed for the call %s, which was given up, is closed", h.size, call.name)
+	if !h.closed.IsZero() {
+		text = fmt.Sprintf("memory of %d bytes that was exposed for the call %s, which was given up, was closed %v ago",
+			h.size, call.name, time.Since(h.closed).Round(time.Millisecond))
+	}
+	if why != "" {
+		text += ": " + why
+	}
+	return &lateError{text}
+}
+
+// Late implements [na.LateMemory].
+func (m *memory) Late() bool { return m.late.n.Load() > 0 }
+
+// Withdraw implements [na.LateMemory].
+func (m *memory) Withdraw(hold func() (release func())) {
+	m.revoke.Do(func() {
+		m.revoked = time.Now()
+		kept := m.Late() && m.ep.late.keep(m, hold)
+		m.uses.Or(memoryClosed)
+		if !kept {
+			m.ep.mem.drop(m)
+		}
+	})
+}
+
+// forget notes that memory is closed which is not kept.
+func (l *lates) forget(m *memory) {
+	if !m.Late() {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, call := range m.late.calls {
+		for _, h := range call.mem {
+			if h.m == m {
+				h.m, h.closed = nil, m.revoked
+			}
+		}
+	}
+	m.late.calls = nil
+	m.late.n.Store(0)
+}
+
+// keep puts kept memory in the place of m, and reports whether it has.
+func (l *lates) keep(m *memory, hold func() (release func())) bool {
+	k, why := m.copyForLate(hold)
+	l.mu.Lock()
+	if k != nil && (l.closed || len(m.late.calls) == 0 || !m.ep.mem.replace(m, k)) {
+		l.mu.Unlock()
+		k.late.done()
+		return false
+	}
+	calls := m.late.calls
+	m.late.calls = nil
+	m.late.n.Store(0)
+	for _, call := range calls {
+		for _, h := range call.mem {
+			if h.m == m {
+				h.m, h.closed, h.gone = k, m.revoked, why
+			}
+		}
+	}
+	if k != nil {
+		k.late.calls = calls
+		k.late.n.Store(int32(len(calls)))
+		k.late.timer = time.AfterFunc(m.ep.cfg.LateAccess, func() { l.expire(k) })
+		l.wg.Add(1)
+	}
+	l.mu.Unlock()
+	return k != nil
+}
+
+// copyForLate makes the kept memory for m, or says why there will be none.
+func (m *memory) copyForLate(hold func() (release func())) (k *memory, why string) {
+	l := &m.ep.late
+	if m.ep.cfg.LateAccess < 0 {
+		return nil, "Config.LateAccess is negative"
+	}
+	l.mu.Lock()
+	var account *hostquota.Account
+	if len(m.late.calls) > 0 {
+		account = m.late.calls[0].c.peer.account
+	}
+	l.mu.Unlock()
+	if account == nil { // the calls have ended meanwhile
+		return nil, ""
+	}
+	n := int64(m.size)
+	if hold == nil && m.access&na.ReadOnly == 0 {
+		n = 0
+	}
+	give := func() {}
+	if n > 0 {
+		if err := account.Take(hostquota.Memory, n); err != nil {
+			return nil, fmt.Sprintf("there is no room to keep it: %v (Config.MaxMemory)", err)
+		}
+		give = func() { account.Give(hostquota.Memory, n) }
+	}
+	k = &memory{ep: m.ep, key: m.key, access: m.access, size: m.size, idle: make(chan struct{}), revoked: m.revoked}
+	k.late.kept = true
+	k.late.done = give
+	switch {
+	case hold != nil:
+		k.buf = m.buf
+		release := hold()
+		k.late.done = func() {
+			give()
+			release()
+		}
+	case n > 0:
+		if err := hostmem.Guard(func() {
+			k.buf = make([]byte, n)
+			copyExposed(k.buf, m.buf)
+		}); err != nil {
+			give()
+			return nil, fmt.Sprintf("it could not be copied: %v", err)
+		}
+	}
+	return k, ""
+}
+
+// expire ends the keeping of memory whose time is over.
+func (l *lates) expire(k *memory) {
+	l.mu.Lock()
+	calls := k.late.calls
+	k.late.calls = nil
+	k.late.n.Store(0)
+	for _, call := range calls {
+		for _, h := range call.mem {
+			if h.m == k {
+				h.m, h.gone = nil, fmt.Sprintf("it was kept for %v (Config.LateAccess)", k.ep.cfg.LateAccess)
+			}
+		}
+	}
+	l.mu.Unlock()
+	if len(calls) > 0 {
+		l.finish([]*memory{k})
+	}
+}
+
+// about returns the cause of a dead connection for an operation of it. If a late access is the cause, the calls of other
+// goroutines have nothing to do with it, so it says whether they may be repeated.
+func (f *failure) about(what string) error {
+	if !f.isLate() {
+		return f.err
+	}
+	switch what {
+	case "receive":
+		return fmt.Errorf("%w; the request of this call has left, and may have been executed", f.err)
+	case "send":
+		return fmt.Errorf("%w; the request of this call has not left as a whole, and is not executed", f.err)
+	}
+	return f.err
+}
+
+func (f *failure) isLate() bool {
+	_, late := errors.AsType[*lateError](f.err)
+	return late
+}
+
+// unsent are the requests of a connection that ends because of a late access, as far as no byte of them has left: they leave
+// over the next connection. nil stands for none.
+type unsent struct {
+	c      *conn
+	writes bool // the connection's write role is held
+	items  []item
+}
+
+// findUnsent prepares for the end of the connection. The caller calls release.
+//
+// +checklocksignore: it does not know TryLock.
+func (c *conn) findUnsent(f *failure) *unsent {
+	if !f.isLate() {
+		return nil
+	}
+	return &unsent{c: c, writes: c.wmu.TryLock()} // somebody who writes may be sending the batch
+}
+
+// +checklocksignore: it does not know TryLock.
+func (u *unsent) release() {
+	if u != nil && u.writes {
+		u.c.wmu.Unlock()
+	}
+}
+
+// collectLocked takes the requests out of the batch and the queue. The mutexes of the peer and the connection are held.
+//
+// +checklocksignore: it does not know TryLock.
+func (u *unsent) collectLocked() {
+	if u == nil {
+		return
+	}
+	c := u.c
+	if p := c.peer; p.conn.Load() != c || p.firewalled || p.ep.closed.Load() {
+		return
+	}
+	if t := &c.tx; u.writes {
+		for i := t.done; i < len(t.marks); i++ {
+			m := &t.marks[i]
+			if m.op == nil || m.msg == nil || m.end-uint64(len(m.msg)) < t.written || slices.Contains(c.canceled, m.op) {
+				continue
+			}
+			u.items = append(u.items, item{op: m.op, what: "send request", msg: m.msg, request: true})
+			m.op, m.msg = nil, nil
+		}
+	}
+	for range c.queue.len() {
+		it := c.queue.pop()
+		if it.request {
+			u.items = append(u.items, it)
+		} else {
+			c.queue.push(it)
+		}
+	}
+}
+
+// tags returns the tags of the requests.
+func (u *unsent) tags() map[uint32]bool {
+	if u == nil || len(u.items) == 0 {
+		return nil
+	}
+	tags := make(map[uint32]bool, len(u.items))
+	for _, it := range u.items {
+		tags[uint32(header(it.msg).word(baseLen))] = true
+	}
+	return tags
+}
+
+// sendAgainLocked has the requests wait for the next connection, and makes it.
+//
+// +checklocks:p.mu
+func (p *peer) sendAgainLocked(u *unsent) {
+	if u == nil || len(u.items) == 0 {
+		return
+	}
+	p.activate()
+	p.waiting = append(p.waiting, u.items...)
+	if p.link == linkIdle {
+		p.dialLocked() // false: the endpoint is closed, and ends what waits
+	}
+}
+
+// isAwaited reports whether an operation waits for the expected message with that tag.
+func (p *peer) isAwaited(tag uint32) bool {
+	p.tagMu.Lock()
+	defer p.tagMu.Unlock()
+	_, ok := p.tags[tag]
+	return ok
+}
