@@ -103,7 +103,7 @@ func (h *halfWay) accept() {
 
 func (h *halfWay) endpoint(t *testing.T, e *Engine) *Endpoint {
 	t.Helper()
-	ep, err := e.Lookup(context.Background(), "ofi+tcp://"+h.listener.Addr().String())
+	ep, err := e.Lookup("ofi+tcp://" + h.listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ func twoEngines() (here, there *cinnabar.Engine, ep *cinnabar.Endpoint) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	ep, err = here.Lookup(context.Background(), there.Addr())
+	ep, err = here.Lookup(there.Addr())
 	if err != nil {
 		log.Fatal(err)
 	}

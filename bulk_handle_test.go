@@ -212,7 +212,7 @@ func TestHandleNotEager(t *testing.T) {
 		t.Errorf("%d bytes in the message though embedding is off", size)
 	}
 	h, _ := carry(t, expose(t, p.there, ReadOnly, data).Handle(), 4096)
-	ep, err := off.Lookup(t.Context(), p.there.Addr())
+	ep, err := off.Lookup(p.there.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ type bulkPair struct {
 func newBulkPair(t testing.TB) bulkPair {
 	t.Helper()
 	p := bulkPair{here: bulkEngine(t, nil), there: bulkEngine(t, nil)}
-	ep, err := p.here.Lookup(context.Background(), p.there.Addr())
+	ep, err := p.here.Lookup(p.there.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -419,7 +419,7 @@ func silentPeer(t testing.TB, e *Engine) *Endpoint {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	ep, err := e.Lookup(context.Background(), "ofi+tcp://"+l.Addr().String())
+	ep, err := e.Lookup("ofi+tcp://" + l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}

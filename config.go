@@ -2,6 +2,7 @@ package cinnabar
 
 import (
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -80,8 +81,9 @@ type Config struct {
 	Firewalled  bool          // tell peers never to dial this process; its own connections are used both ways
 	MaxRequest  int           // bytes of a request message, at least 512, the same as the peers'; 0: 4096, as Mercury's default
 	MaxResponse int           // bytes of a response message, at least 512, the same as the peers'; 0: 4096
-	DialTimeout time.Duration // for connecting to a peer; 0: 10 s
-	DialRetry   time.Duration // how long a peer that refuses connections is dialed again; 0: not at all
+	Resolver    *net.Resolver // of the host names in addresses of peers; nil: net.DefaultResolver
+	DialTimeout time.Duration // for connecting to an address of a peer, and for resolving a host name; 0: 10 s
+	DialRetry   time.Duration // how long a peer that refuses connections is dialed again, and its host name resolved again; 0: not at all
 	// KeepAlive is after how long a silent host counts as dead; 0: 15 s; negative: never. It is also how often an engine asks
 	// a peer that a call without a deadline waits for whether it still makes progress, by a request that no peer serves.
 	// A peer that has answered none of these for 20 times KeepAlive, 5 minutes by default, counts as frozen, and the calls
@@ -208,7 +210,7 @@ func (cfg *Config) class(d hg.Dispatcher) hg.Config {
 // tcp returns what the transport of ofi+tcp is told.
 func (cfg *Config) tcp() ofitcp.Config {
 	return ofitcp.Config{
-		Logger: cfg.layer("na"), Spin: cfg.Progress.Spin, Subnet: cfg.Subnet, Firewalled: cfg.Firewalled,
+		Logger: cfg.layer("na"), Spin: cfg.Progress.Spin, Subnet: cfg.Subnet, Firewalled: cfg.Firewalled, Resolver: cfg.Resolver,
 		MaxRequest: cfg.MaxRequest, MaxResponse: cfg.MaxResponse,
 		DialTimeout: cfg.DialTimeout, DialRetry: cfg.DialRetry, KeepAlive: cfg.KeepAlive, SendTimeout: cfg.SendTimeout,
 		LateAccess: cfg.LateAccess, Quota: cfg.quota, Audit: cfg.trail,

@@ -26,7 +26,7 @@
 //
 //	// the client
 //	eng, err := cinnabar.Open("ofi+tcp", nil)
-//	server, err := eng.Lookup(ctx, addr)
+//	server, err := eng.Lookup(addr)
 //	out, err := Add.Call(ctx, server, AddIn{X: 1, Y: 2})
 //
 // # Rules

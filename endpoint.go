@@ -10,13 +10,47 @@ import (
 // Endpoint is the address of another process, or an engine's own. It belongs to the engine that made it and is valid
 // until that engine is closed, however often the connection to the peer is lost and made anew meanwhile: a peer that
 // restarts on the same address is reached by the same Endpoint. It is safe for concurrent use.
+//
+// An Endpoint with a name, of a host or of a server over na+sm, stands for the process that the name leads to. The first
+// operation resolves the name, under its own context, and so does the first one after the connection was lost. If a host
+// has several addresses, they are tried in turn until one answers; if none does, the error lists each with its cause.
 type Endpoint struct {
 	e      *Engine
 	addr   na.Addr
+	named  na.Named // addr, if it is a name; else nil
 	closed atomic.Bool
 }
 
-// String returns the address in the form that Lookup of any process accepts, C programs' included.
+// newEndpoint returns the Endpoint of an address.
+func newEndpoint(e *Engine, a na.Addr) *Endpoint {
+	ep := &Endpoint{e: e, addr: a}
+	ep.named, _ = a.(na.Named)
+	return ep
+}
+
+// reached returns the address that operations go to; nil: its name must be resolved first.
+func (ep *Endpoint) reached() na.Addr {
+	if ep.named == nil {
+		return ep.addr
+	}
+	return ep.named.Reached()
+}
+
+// reach returns the address that operations go to, and resolves its name if need be. If a handler waits for that, its
+// worker is free meanwhile.
+func (ep *Endpoint) reach(ctx context.Context) (na.Addr, error) {
+	if a := ep.reached(); a != nil {
+		return a, nil
+	}
+	if s := servingFrom(ctx); s != nil {
+		s.pause()
+		defer s.resume()
+	}
+	return ep.named.Resolve(ctx)
+}
+
+// String returns the address in the form that Lookup of any process accepts, C programs' included. That of an Endpoint with
+// a name has the name.
 func (ep *Endpoint) String() string {
 	if ep == nil || ep.addr == nil {
 		return "no address"
@@ -24,7 +58,8 @@ func (ep *Endpoint) String() string {
 	return ep.addr.String()
 }
 
-// Equal tells whether both stand for the same process.
+// Equal reports whether both have the same address. An Endpoint with a name is equal to one of the same name, and while it has
+// a connection also to the address that it was resolved to.
 func (ep *Endpoint) Equal(other *Endpoint) bool {
 	if ep == nil || other == nil || ep.addr == nil || other.addr == nil {
 		return ep == other

@@ -160,21 +160,20 @@ func (e *Engine) Config() *Config {
 }
 
 // Lookup returns the Endpoint for an address as Addr of a peer's engine, or a C program's margo_addr_to_string, gives
-// it. There is no traffic: whether somebody answers there is found out by the first operation. The error says what is
-// wrong with addr.
-func (e *Engine) Lookup(ctx context.Context, addr string) (*Endpoint, error) {
+// it. Over ofi+tcp a host name may stand in the place of the IP address.
+//
+// Lookup reads addr and does nothing else, so it does not block: the first operation resolves a name and finds out whether
+// there is such a process. The error says what is wrong with addr.
+func (e *Engine) Lookup(addr string) (*Endpoint, error) {
 	if err := e.begin(); err != nil {
 		return nil, errorFrom("look up", "", addr, err)
 	}
 	defer e.end()
-	if err := ctx.Err(); err != nil {
-		return nil, errorFrom("look up", "", addr, err)
-	}
 	a, err := e.net.Lookup(addr)
 	if err != nil {
 		return nil, errorFrom("look up", "", addr, err)
 	}
-	return &Endpoint{e: e, addr: a}, nil
+	return newEndpoint(e, a), nil
 }
 
 // begin starts an operation; it fails once the engine is closed. Every begin that returns nil is followed by one end.

@@ -51,7 +51,7 @@ func serveSum() (*cinnabar.Engine, error) {
 
 // callSum has the server at addr add up values.
 func callSum(ctx context.Context, eng *cinnabar.Engine, addr string, values []int32) (int32, error) {
-	server, err := eng.Lookup(ctx, addr)
+	server, err := eng.Lookup(addr)
 	if err != nil {
 		return 0, err
 	}
@@ -104,7 +104,7 @@ func ExampleOneWay() {
 		log.Fatal(err)
 	}
 	defer client.Close()
-	ep, err := client.Lookup(context.Background(), server.Addr())
+	ep, err := client.Lookup(server.Addr())
 	if err != nil {
 		log.Fatal(err)
 	}

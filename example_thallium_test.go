@@ -106,7 +106,7 @@ func Example_thallium04Stop() {
 	client, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
 	check(err)
 	defer client.Close()
-	ep, err := client.Lookup(context.Background(), server.Addr())
+	ep, err := client.Lookup(server.Addr())
 	check(err)
 	ret, err := cppSum.Call(context.Background(), ep, twoInts{42, 63})
 	check(err)

@@ -29,7 +29,7 @@ func (g *greeter) hello(ctx context.Context, _ struct{}) error {
 }
 
 func sayHello(ctx context.Context, client *cinnabar.Engine, address string, times int) error {
-	server, err := client.Lookup(ctx, address)
+	server, err := client.Lookup(address)
 	if err != nil {
 		return err
 	}

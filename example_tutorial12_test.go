@@ -80,7 +80,7 @@ func Example_tutorial12() {
 		log.Fatal(err)
 	}
 	ctx := context.Background()
-	ep, err := client.Lookup(ctx, server.Addr())
+	ep, err := client.Lookup(server.Addr())
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -95,7 +95,7 @@ func reach(t testing.TB, from, to *Engine) *Endpoint { return find(t, from, to.A
 
 func find(t testing.TB, from *Engine, addr string) *Endpoint {
 	t.Helper()
-	ep, err := from.Lookup(context.Background(), addr)
+	ep, err := from.Lookup(addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +251,7 @@ func peerCaller(arg string) error {
 	if err != nil {
 		return err
 	}
-	ep, err := e.Lookup(context.Background(), arg)
+	ep, err := e.Lookup(arg)
 	if err != nil {
 		return err
 	}
@@ -274,7 +274,7 @@ func peerFetcher(arg string) error {
 	if err != nil {
 		return err
 	}
-	ep, err := e.Lookup(context.Background(), arg)
+	ep, err := e.Lookup(arg)
 	if err != nil {
 		return err
 	}

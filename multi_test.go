@@ -71,7 +71,7 @@ func serveFill(t *testing.T, e *Engine, id uint16) {
 	p, err := e.Provider(id, "data")
 	must(t, err)
 	must(t, fill.Handle(p, func(ctx context.Context, in fillIn) (int64, error) {
-		owner, err := e.Lookup(ctx, in.Owner)
+		owner, err := e.Lookup(in.Owner)
 		if err != nil {
 			return 0, err
 		}

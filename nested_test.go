@@ -35,7 +35,7 @@ func ring(t *testing.T, n int) []*Engine {
 				return hopOut{}, fmt.Errorf("info %+v", info)
 			}
 			in.Left--
-			next, err := e.Lookup(ctx, in.Path[in.Left%3].Addr)
+			next, err := e.Lookup(in.Path[in.Left%3].Addr)
 			if err != nil {
 				return hopOut{}, err
 			}
@@ -86,7 +86,7 @@ func TestNestedStarted(t *testing.T) {
 			if arg.Left == 0 {
 				return 0, nil
 			}
-			back, err := e.Lookup(ctx, arg.Addr)
+			back, err := e.Lookup(arg.Addr)
 			if err != nil {
 				return 0, err
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"net/netip"
 	"reflect"
 	"runtime"
@@ -260,10 +261,10 @@ func TestConfigReaches(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	cfg := Config{
 		Logger: log, Checksums: WithChecksums, NoEager: true, NoOverflow: true, NoLoopback: true, MaxOverflow: 1, OverflowBudget: 2,
-		Progress: Progress{Spin: 3}, Subnet: subnet, Firewalled: true, MaxRequest: 4, MaxResponse: 5, DialTimeout: 6, DialRetry: 7,
+		Progress: Progress{Spin: 3}, Subnet: subnet, Firewalled: true, Resolver: net.DefaultResolver, MaxRequest: 4, MaxResponse: 5, DialTimeout: 6, DialRetry: 7,
 		KeepAlive: 8, SendTimeout: 9, LateAccess: 10,
 	}
-	wantTCP := ofitcp.Config{Logger: log, Spin: 3, Subnet: subnet, Firewalled: true, MaxRequest: 4, MaxResponse: 5, DialTimeout: 6,
+	wantTCP := ofitcp.Config{Logger: log, Spin: 3, Subnet: subnet, Firewalled: true, Resolver: net.DefaultResolver, MaxRequest: 4, MaxResponse: 5, DialTimeout: 6,
 		DialRetry: 7, KeepAlive: 8, SendTimeout: 9, LateAccess: 10}
 	if got := cfg.tcp(); !reflect.DeepEqual(got, wantTCP) {
 		t.Errorf("the transport is told %+v, want %+v", got, wantTCP)

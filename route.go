@@ -143,6 +143,10 @@ func (rt *route) exchange(ctx context.Context, in, out any, c *originCall) error
 		return rt.fail(err)
 	}
 	defer rt.e.end()
+	to, err := rt.ep.reach(ctx)
+	if err != nil {
+		return rt.fail(err)
+	}
 	k := rt.e.core.NewCall()
 	defer k.Free()
 	defer rt.begin(k).end()
@@ -151,7 +155,7 @@ func (rt *route) exchange(ctx context.Context, in, out any, c *originCall) error
 		return rt.fail(err)
 	}
 	c.encoded()
-	k.Start(rt.ep.addr, hg.ID(rt.id), hg.CallOptions{OneWay: rt.proc.oneWay, Proc: rt.proc, Provider: rt.provider}, payload)
+	k.Start(to, hg.ID(rt.id), hg.CallOptions{OneWay: rt.proc.oneWay, Proc: rt.proc, Provider: rt.provider}, payload)
 	c.forwarded()
 	err = rt.wait(ctx, k)
 	c.waited()

@@ -91,9 +91,9 @@ func (f *flight[In, Out]) start(ctx context.Context, to Target) error {
 		return err
 	}
 	f.route.pending = f
-	e := f.route.e
-	if e.hooked() {
-		f.startHooked(ctx)
+	peer := f.route.ep.reached()
+	if peer == nil || f.route.e.hooked() {
+		f.startApart(ctx)
 		return nil
 	}
 	payload, err := f.prepare()
@@ -101,7 +101,7 @@ func (f *flight[In, Out]) start(ctx context.Context, to Target) error {
 		return f.route.fail(err)
 	}
 	f.k.Notify(f)
-	f.k.Start(f.route.ep.addr, hg.ID(f.route.id), hg.CallOptions{Proc: f.proc, Provider: f.route.provider}, payload)
+	f.k.Start(peer, hg.ID(f.route.id), hg.CallOptions{Proc: f.proc, Provider: f.route.provider}, payload)
 	f.watch(ctx)
 	return nil
 }
@@ -126,8 +126,8 @@ func (f *flight[In, Out]) prepare() (payload []byte, err error) {
 	return payload, err
 }
 
-// startHooked makes the call on a goroutine of its own, where interceptors may block.
-func (f *flight[In, Out]) startHooked(ctx context.Context) {
+// startApart makes the call on a goroutine of its own, where interceptors, and the resolving of a name, may block.
+func (f *flight[In, Out]) startApart(ctx context.Context) {
 	ctx, f.halt = context.WithCancel(ctx)
 	go func() {
 		defer f.halt()

@@ -60,6 +60,34 @@ func TestSharedMemoryWithoutAttach(t *testing.T) {
 	}
 }
 
+// TestSharedMemoryName: a name is looked up before there is a server of that name, and leads to its successor, too.
+//
+// parity: D06 D20
+func TestSharedMemoryName(t *testing.T) {
+	if err := sm.Available(); err != nil {
+		t.Skipf("no shared memory: %v", err)
+	}
+	client, err := Open("na+sm", nil)
+	client = opened(t, client, err)
+	addr := fmt.Sprintf("na+sm://cinnabar-name-%d", os.Getpid())
+	ep := find(t, client, addr)
+	_, err = add.Call(patient(t), ep, addIn{})
+	wantCode(t, err, CodeHostUnreach, addr)
+	for range 2 {
+		server, err := Listen(addr, nil)
+		server = opened(t, server, err)
+		must(t, add.Handle(server, handleAdd))
+		callAdd(t, ep)
+		into := make([]byte, 1<<20)
+		if n, err := remoteOf(t, server, ep).Pull(patient(t), exposed(t, client, into)); err != nil || n != 1<<20 || into[0] != 7 {
+			t.Errorf("%d bytes, %v", n, err)
+		}
+		gone := ep.named.Done()
+		must(t, server.Close())
+		soon(t, "the end of the connection", gone)
+	}
+}
+
 // TestSharedMemoryConfig: settings arrive where they are used, and what na+sm does not have is refused.
 func TestSharedMemoryConfig(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
@@ -113,7 +141,7 @@ func peerConfined(arg string) error {
 		return err
 	}
 	ctx := context.Background()
-	ep, err := e.Lookup(ctx, arg)
+	ep, err := e.Lookup(arg)
 	if err != nil {
 		return err
 	}

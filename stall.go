@@ -174,7 +174,9 @@ func (w *stallWatch) calls(now time.Duration) (any bool, frozen []func()) {
 		}
 		any = true
 		if peer := d.ep.String(); now-d.began >= keep && peer != self {
-			wanted[peer] = d.ep.addr
+			if to := d.ep.reached(); to != nil {
+				wanted[peer] = to
+			}
 		}
 	})
 	ask, dead := w.review(wanted, now, keep)

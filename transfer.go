@@ -37,6 +37,8 @@ type part struct {
 type move struct {
 	part
 	t    *hg.Transfer
+	to   na.Addr  // of the peer, set by start or launch
+	lost error    // why the peer's name could not be resolved: then t was not started
 	e    *Engine  // whose gate is held, nil if none
 	life *lease   // that is held, nil if the local memory is not a Bulk's
 	segs [][]byte // the local memory, n bytes
@@ -103,20 +105,27 @@ func (m *move) admit() error {
 	return nil
 }
 
-// start starts a transfer that will be waited for.
+// start starts a transfer that will be waited for. It blocks while a name is resolved.
 func (m *move) start(ctx context.Context) {
 	m.observe(ctx, Event{Bytes: m.n})
 	if m.e.cfg.Statistics != nil {
 		m.clock = newClock()
 		defer func() { m.began = m.clock.step() }()
 	}
-	m.launch(m)
+	to, err := m.r.ep.reach(ctx)
+	if err != nil {
+		m.lost = m.fail(err)
+		m.over.Set()
+		return
+	}
+	m.launch(to, m)
 }
 
-// launch starts the transfer. done is told of its end.
-func (m *move) launch(done hg.TransferNotifier) {
+// launch starts the transfer with the peer at an address. done is told of its end.
+func (m *move) launch(to na.Addr, done hg.TransferNotifier) {
+	m.to = to
 	m.t.Notify(done)
-	m.t.Start(m.d.core, m.r.ep.addr, m.r.h.d, uint64(m.r.off+m.off), m.segs, uint64(m.n))
+	m.t.Start(m.d.core, to, m.r.h.d, uint64(m.r.off+m.off), m.segs, uint64(m.n))
 }
 
 // TransferDone implements [hg.TransferNotifier].
@@ -144,7 +153,7 @@ func (m *move) settle(ctx context.Context) bool {
 		s.pause()
 		defer s.resume()
 	}
-	m.e.net.Drive(m.r.ep.addr, &m.over)
+	m.e.net.Drive(m.to, &m.over)
 	wake := m.over.Park()
 	if wake == nil {
 		return true
@@ -162,6 +171,9 @@ func (m *move) settle(ctx context.Context) bool {
 // result is what has become of a transfer that is over. The count is 0 if it failed, since nothing tells which bytes were
 // moved.
 func (m *move) result() (int64, error) {
+	if m.lost != nil {
+		return 0, m.lost
+	}
 	if err := m.t.Err(); err != nil {
 		return 0, m.fail(err)
 	}
@@ -196,7 +208,7 @@ func (m *move) release() {
 		m.e.end()
 	}
 	spare := m.spare()
-	m.part, m.t, m.e, m.doing, m.pending = part{}, nil, nil, nil, nil
+	m.part, m.t, m.to, m.lost, m.e, m.doing, m.pending = part{}, nil, nil, nil, nil, nil, nil
 	m.over.Reset()
 	if spare != nil {
 		spare.Put(m)
@@ -247,20 +259,22 @@ func startPending(ctx context.Context, r RemoteBulk, d *direction, b *Bulk) *Pen
 	if err == nil {
 		err = pm.m.prepare(b, 0)
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		pm.finish(0, err)
-	case pm.m.e.cfg.Monitor != nil || pm.m.e.cfg.Statistics != nil:
-		pm.runObserved(ctx)
-	default:
-		pm.m.launch(pm)
+		return &pm.p
+	}
+	to := r.ep.reached()
+	if to == nil || pm.m.e.cfg.Monitor != nil || pm.m.e.cfg.Statistics != nil {
+		pm.runApart(ctx)
+	} else {
+		pm.m.launch(to, pm)
 		pm.p.watch(ctx)
 	}
 	return &pm.p
 }
 
-// runObserved makes the transfer on a goroutine of its own, which a monitor may hold up.
-func (pm *pendingMove) runObserved(ctx context.Context) {
+// runApart makes the transfer on a goroutine of its own, which a monitor, or the resolving of a name, may hold up.
+func (pm *pendingMove) runApart(ctx context.Context) {
 	ctx, pm.halt = context.WithCancel(ctx)
 	go func() {
 		defer pm.halt()
@@ -371,7 +385,9 @@ func (t *train) waitOldest(ctx context.Context) error {
 // abandon cancels what is under way and waits until the network has let go of all of it.
 func (t *train) abandon(ctx context.Context) {
 	for _, m := range t.flying {
-		m.t.Cancel()
+		if m.lost == nil {
+			m.t.Cancel()
+		}
 	}
 	for _, m := range t.flying {
 		_, _ = m.wait(ctx) // the first chunk's error is the news

@@ -263,7 +263,7 @@ func TestHostileInitiator(t *testing.T) {
 				t.Fatal(err)
 			}
 			rogue := bulkEngine(t, nil)
-			ep, err := rogue.Lookup(t.Context(), p.there.Addr())
+			ep, err := rogue.Lookup(p.there.Addr())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -633,7 +633,7 @@ func (m *events) take() (line string) {
 func TestTransferEvents(t *testing.T) {
 	var log events
 	there, here := bulkEngine(t, nil), bulkEngine(t, &Config{Monitor: &log})
-	ep, err := here.Lookup(t.Context(), there.Addr())
+	ep, err := here.Lookup(there.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -99,7 +99,7 @@ func Open(ctx context.Context, e *cinnabar.Engine, h Handle) (*Region, error) {
 }
 
 func openAt(ctx context.Context, e *cinnabar.Engine, h Handle, secret []byte) (*Region, error) {
-	ep, err := e.Lookup(ctx, h.Server)
+	ep, err := e.Lookup(h.Server)
 	if err != nil {
 		return nil, &Error{Op: "open", Server: h.Server, ID: h.ID, Err: err}
 	}
@@ -179,7 +179,7 @@ func FreeToken(ctx context.Context, e *cinnabar.Engine, token string) error {
 	if err != nil {
 		return err
 	}
-	ep, err := e.Lookup(ctx, h.Server)
+	ep, err := e.Lookup(h.Server)
 	if err != nil {
 		return &Error{Op: "free", Server: h.Server, ID: h.ID, Err: err}
 	}

@@ -88,7 +88,7 @@ func dial(t testing.TB, to *cinnabar.Engine) (*Client, *cinnabar.Engine) {
 	e, err := cinnabar.Open(protocol(), nil)
 	must(t, err)
 	closing(t, e)
-	ep, err := e.Lookup(testContext(t), to.Addr())
+	ep, err := e.Lookup(to.Addr())
 	must(t, err)
 	c, err := Dial(testContext(t), ep.Provider(provider))
 	must(t, err)

@@ -77,7 +77,7 @@ func check(err error) {
 func dialAs(addr string) (*Client, *cinnabar.Engine) {
 	e, err := cinnabar.Open(protocol(), nil)
 	check(err)
-	ep, err := e.Lookup(context.Background(), addr)
+	ep, err := e.Lookup(addr)
 	check(err)
 	c, err := Dial(context.Background(), ep.Provider(provider))
 	check(err)

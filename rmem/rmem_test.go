@@ -195,7 +195,7 @@ func TestServerClosesEarly(t *testing.T) {
 	s, e := serve(t, Config{})
 	_, mine := dial(t, e)
 	must(t, s.Close())
-	ep, err := mine.Lookup(testContext(t), e.Addr())
+	ep, err := mine.Lookup(e.Addr())
 	must(t, err)
 	c := &Client{done: make(chan struct{})}
 	c.watch(testContext(t), ep.Provider(provider))
@@ -248,7 +248,7 @@ func TestCopy(t *testing.T) {
 	_, e := serve(t, Config{})
 	_, far := serve(t, Config{CopyFrom: func(server string) bool { return server == e.Addr() }})
 	a, mine := dial(t, e)
-	ep, err := mine.Lookup(testContext(t), far.Addr())
+	ep, err := mine.Lookup(far.Addr())
 	must(t, err)
 	b, err := Dial(testContext(t), ep.Provider(provider))
 	must(t, err)

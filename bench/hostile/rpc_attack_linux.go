@@ -220,7 +220,7 @@ func readSlowly(ctx context.Context, o *order, ops *counter) error {
 		return err
 	}
 	defer func() { _ = e.Close() }() // the attack is over
-	ep, err := e.Lookup(ctx, o.Server.Addr)
+	ep, err := e.Lookup(o.Server.Addr)
 	if err != nil {
 		return err
 	}

@@ -164,7 +164,7 @@ func rpcClient(own string) func(context.Context, notice) (*client, error) {
 		if err != nil {
 			return nil, err
 		}
-		ep, err := e.Lookup(ctx, at.Addr)
+		ep, err := e.Lookup(at.Addr)
 		if err != nil {
 			return nil, err
 		}
@@ -199,7 +199,7 @@ func visit(ctx context.Context, own, to string) error {
 		return err
 	}
 	defer func() { _ = e.Close() }() // the call's result is at hand
-	ep, err := e.Lookup(ctx, to)
+	ep, err := e.Lookup(to)
 	if err != nil {
 		return err
 	}

@@ -154,7 +154,7 @@ func callAll(ctx context.Context, o *order, ops *counter, n int, f func(ctx cont
 	if err != nil {
 		return err
 	}
-	ep, err := e.Lookup(ctx, o.Server.Addr)
+	ep, err := e.Lookup(o.Server.Addr)
 	if err != nil {
 		return errors.Join(err, e.Close())
 	}

@@ -69,7 +69,7 @@ func (d *demo) callsOver(ctx context.Context, x *exchange, network string) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
-	peer, err := engine.Lookup(ctx, address)
+	peer, err := engine.Lookup(address)
 	if err != nil {
 		return err
 	}

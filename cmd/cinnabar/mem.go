@@ -93,7 +93,7 @@ func (o *memServeOptions) sources(ctx context.Context, e *cinnabar.Engine) (func
 	}
 	allowed := map[string]bool{}
 	for _, address := range o.copyFrom {
-		ep, err := e.Lookup(ctx, address)
+		ep, err := e.Lookup(address)
 		if err != nil {
 			return nil, fmt.Errorf("--copy-from %s: %w", address, err)
 		}

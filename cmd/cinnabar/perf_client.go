@@ -63,7 +63,7 @@ func openPerfRun(ctx context.Context, o *perfOptions, rank int, addresses []stri
 	}
 	r := &perfRun{o: o, rank: rank, engine: engine}
 	for _, a := range addresses {
-		server, err := engine.Lookup(ctx, a)
+		server, err := engine.Lookup(a)
 		if err != nil {
 			return nil, errors.Join(err, engine.Close())
 		}

@@ -62,7 +62,7 @@ func (p *perfPair) client(t *testing.T, o perfOptions) *perfRun {
 			t.Error(err)
 		}
 	})
-	server, err := engine.Lookup(t.Context(), p.server.engine.Addr())
+	server, err := engine.Lookup(p.server.engine.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}

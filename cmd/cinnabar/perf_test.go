@@ -177,7 +177,7 @@ func TestPerfExitCodes(t *testing.T) {
 		{"perf bw-write x --bidirectional", 2, "unknown flag"},
 		{"perf rate ofi+tcp://127.0.0.1:1", 1, "127.0.0.1:1"},
 		{"perf rate nosuch://127.0.0.1:1", 1, "HG_PROTONOSUPPORT"},
-		{"perf rate ofi+tcp://127.0.0.1", 1, "no numeric address and port"},
+		{"perf rate ofi+tcp://127.0.0.1", 1, "neither an address and port"},
 	} {
 		t.Run(tt.args, func(t *testing.T) {
 			var o output

@@ -72,7 +72,7 @@ func askAt(ctx context.Context, address string, timeout time.Duration, f func(co
 		return err
 	}
 	defer shut(e)
-	ep, err := e.Lookup(ctx, address)
+	ep, err := e.Lookup(address)
 	if err != nil {
 		return err
 	}

@@ -274,7 +274,7 @@ func dial(t *testing.T, addr string) (*cinnabar.Engine, *cinnabar.Endpoint) {
 			t.Error(err)
 		}
 	})
-	ep, err := e.Lookup(t.Context(), addr)
+	ep, err := e.Lookup(addr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func cycle(t *testing.T, number int) {
 	server := greeting(t, "ofi+tcp://127.0.0.1", nil)
 	client, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
 	check(t, err)
-	ep, err := client.Lookup(t.Context(), server.Addr())
+	ep, err := client.Lookup(server.Addr())
 	check(t, err)
 	_, err = hello.Greet.Call(t.Context(), ep, hello.In{Name: "you"})
 	check(t, err)
@@ -106,7 +106,7 @@ func TestLargerMessages(t *testing.T) {
 		server := greeting(t, "ofi+tcp://127.0.0.1", tt.cfg)
 		client, err := cinnabar.Open("ofi+tcp://127.0.0.1", tt.cfg)
 		check(t, err)
-		ep, err := client.Lookup(t.Context(), server.Addr())
+		ep, err := client.Lookup(server.Addr())
 		check(t, err)
 		out, err := hello.Greet.Call(t.Context(), ep, hello.In{Name: name})
 		if err != nil || out.Greeting != name {

@@ -28,7 +28,7 @@ func TestIdleEngines(t *testing.T) {
 		client, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
 		check(t, err)
 		defer func() { check(t, client.Close()) }()
-		ep, err := client.Lookup(t.Context(), server.Addr())
+		ep, err := client.Lookup(server.Addr())
 		check(t, err)
 		for range 100 {
 			_, err := hello.Greet.Call(t.Context(), ep, hello.In{Name: "you"})
@@ -64,7 +64,7 @@ func TestBusyWaiting(t *testing.T) {
 		client, err := cinnabar.Open("ofi+tcp://127.0.0.1", cfg)
 		check(t, err)
 		defer func() { check(t, client.Close()) }()
-		ep, err := client.Lookup(t.Context(), server.Addr())
+		ep, err := client.Lookup(server.Addr())
 		check(t, err)
 		before := processorTime(t)
 		out, err := slow.Call(t.Context(), ep, hello.In{Name: "you"})

@@ -74,7 +74,7 @@ func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{serving: listen(t), calling: listen(t)}
 	var err error
-	if r.server, err = r.calling.Lookup(t.Context(), r.serving.Addr()); err != nil {
+	if r.server, err = r.calling.Lookup(r.serving.Addr()); err != nil {
 		t.Fatal(err)
 	}
 	return r

@@ -41,7 +41,7 @@ func serveTheirs(t *testing.T, addr, program string, args ...string) *serverProc
 	e, err := cinnabar.Open(loopback, &cinnabar.Config{DialRetry: processLimit})
 	check(t, err)
 	defer func() { check(t, e.Close()) }()
-	ep, err := e.Lookup(t.Context(), addr)
+	ep, err := e.Lookup(addr)
 	check(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), processLimit)
 	defer cancel()

@@ -258,7 +258,7 @@ func TestCompositionMoves(t *testing.T) {
 	check(t, err)
 	check(t, margo.HandleRead(provider, data, memory))
 	check(t, margo.HandleDelegate(delegator, delegator))
-	to, err := client.Lookup(t.Context(), delegator.Addr())
+	to, err := client.Lookup(delegator.Addr())
 	check(t, err)
 
 	mine, err := client.Alloc(cinnabar.WriteOnly, margo.ReadSize)

@@ -60,7 +60,7 @@ func HandleRead(on cinnabar.Registrar, engine *cinnabar.Engine, memory *cinnabar
 		owner := cinnabar.PeerFrom(ctx)
 		if in.Client != nil {
 			var err error
-			if owner, err = engine.Lookup(ctx, *in.Client); err != nil {
+			if owner, err = engine.Lookup(*in.Client); err != nil {
 				return Out{}, err
 			}
 		}
@@ -75,7 +75,7 @@ func HandleDelegate(on cinnabar.Registrar, engine *cinnabar.Engine) error {
 		if in.Service == nil {
 			return Out{}, cinnabar.CodeInvalidArg
 		}
-		service, err := engine.Lookup(ctx, *in.Service)
+		service, err := engine.Lookup(*in.Service)
 		if err != nil {
 			return Out{}, err
 		}

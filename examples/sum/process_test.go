@@ -201,7 +201,7 @@ func dial(t *testing.T, addr string) (*cinnabar.Engine, *cinnabar.Endpoint) {
 			t.Error(err)
 		}
 	})
-	ep, err := e.Lookup(t.Context(), addr)
+	ep, err := e.Lookup(addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,7 +289,7 @@ func TestClientThatLeaves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ep, err := e.Lookup(t.Context(), s.addr)
+	ep, err := e.Lookup(s.addr)
 	if err != nil {
 		t.Fatal(err)
 	}

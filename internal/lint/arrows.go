@@ -49,6 +49,7 @@ var layers = map[string]row{
 	"internal/lint":       {},
 	"internal/recording":  {},
 	"internal/waitlist":   {},
+	"internal/dnstest":    {},
 	"internal/hostquota":  {modules: []string{modSys}},
 	"internal/audit":      {code: []string{"internal/hostquota"}},
 
@@ -64,7 +65,7 @@ var layers = map[string]row{
 	"internal/margo":     {code: []string{"internal/na", "internal/hostquota"}},
 	"internal/margoconf": {},
 	"internal/na/sm":     {code: []string{"internal/na", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit"}, modules: []string{modSys}},
-	"internal/na/ofitcp": {code: []string{"internal/na", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit"}},
+	"internal/na/ofitcp": {code: []string{"internal/na", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/dnstest"}},
 
 	// Protocol state machines: bytes in, effects out; no sockets, clocks or memory of their own.
 	"internal/iwarp/mpa":   {},
@@ -124,7 +125,7 @@ var layers = map[string]row{
 	// RPC and bulk memory, on Mercury's core and the networks below it.
 	".": {
 		code: []string{"codec", "codec/hgproc", "codec/cereal", "internal/margo", "internal/margoconf", "internal/hg", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/hostmem", "internal/hostquota", "internal/audit"},
-		test: []string{"internal/na/natest"},
+		test: []string{"internal/na/natest", "internal/dnstest"},
 
 		modules: []string{modSys}, // mapped files
 	},

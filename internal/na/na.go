@@ -18,8 +18,8 @@ type Endpoint interface {
 	// Listening tells whether peers may send requests to Addr.
 	Listening() bool
 
-	// Lookup makes an address from its string, "ofi+tcp://127.0.0.1:1234". There is no traffic: whether the peer lives
-	// is found out by the first operation. The error names what is wrong with s.
+	// Lookup makes an address from its string, "ofi+tcp://127.0.0.1:1234", and does nothing else: whether the peer lives
+	// is found out by the first operation. For a name it returns a [Named]. The error names what is wrong with s.
 	Lookup(s string) (Addr, error)
 
 	// AppendAddr appends the address in the binary form that travels in bound bulk descriptors. It is all that

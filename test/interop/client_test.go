@@ -41,7 +41,7 @@ func dial(t *testing.T, p *procedures, addr string, cfg *cinnabar.Config) *clien
 // aim makes a client of an engine that is there.
 func aim(t *testing.T, p *procedures, e *cinnabar.Engine, addr string) *client {
 	t.Helper()
-	to, err := e.Lookup(t.Context(), addr)
+	to, err := e.Lookup(addr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -89,7 +89,7 @@ func (s *server) nested(ctx context.Context, in nestedIn) (nestedOut, error) {
 	to := cinnabar.PeerFrom(ctx)
 	if in.To != "" {
 		var err error
-		if to, err = s.Lookup(ctx, in.To); err != nil {
+		if to, err = s.Lookup(in.To); err != nil {
 			return nestedOut{}, err
 		}
 	}

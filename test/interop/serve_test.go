@@ -198,7 +198,7 @@ func (s *server) owner(ctx context.Context, in moveIn) (*cinnabar.Endpoint, erro
 	case "bound":
 		return in.Bulk.Owner(s.Engine)
 	}
-	return s.Lookup(ctx, in.Origin)
+	return s.Lookup(in.Origin)
 }
 
 // serveMercury adds what only hg_peer serves.
@@ -225,7 +225,7 @@ func (s *server) serveMercury(t *testing.T) *server {
 
 // relay sends the handle on as it is.
 func (s *server) relay(ctx context.Context, in relayIn) (moveOut, error) {
-	to, err := s.Lookup(ctx, in.To)
+	to, err := s.Lookup(in.To)
 	if err != nil {
 		return moveOut{}, err
 	}

@@ -46,7 +46,7 @@ func TestShimServerC(t *testing.T) {
 	t.Cleanup(func() { closeEngine(t, e) })
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	ep, err := e.Lookup(ctx, addr)
+	ep, err := e.Lookup(addr)
 	must(t, err)
 	for range 10 {
 		if out, err := shimSum.Call(ctx, ep, sumIn{40, 2}); err != nil || out.Ret != 42 {

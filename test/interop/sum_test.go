@@ -168,7 +168,7 @@ func callTutorial(t *testing.T, addr string, l load) {
 		t.Fatal(err)
 	}
 	defer closeEngine(t, e)
-	to, err := e.Lookup(t.Context(), addr)
+	to, err := e.Lookup(addr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -168,7 +168,7 @@ func TestThalliumGoToGo(t *testing.T) {
 // callThallium calls everything that a thallium_peer serves.
 func callThallium(t *testing.T, e *cinnabar.Engine, addr string) {
 	t.Helper()
-	to, err := e.Lookup(t.Context(), addr)
+	to, err := e.Lookup(addr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,7 +67,7 @@ func send(ctx context.Context, address string, answer bool, grace time.Duration)
 		return err
 	}
 	defer func() { _ = engine.Close() }() // there is nothing left to lose
-	server, err := engine.Lookup(ctx, address)
+	server, err := engine.Lookup(address)
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ func run(address, name string, stdout io.Writer) error {
 		return err
 	}
 	defer func() { _ = engine.Close() }()
-	server, err := engine.Lookup(ctx, address)
+	server, err := engine.Lookup(address)
 	if err != nil {
 		return err
 	}

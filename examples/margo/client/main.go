@@ -42,7 +42,7 @@ func run(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	defer func() { _ = engine.Close() }() // nothing is left to lose
-	server, err := engine.Lookup(ctx, flag.Arg(0))
+	server, err := engine.Lookup(flag.Arg(0))
 	if err != nil {
 		return err
 	}

@@ -52,7 +52,7 @@ func callAll(ctx context.Context, address string, stderr io.Writer) error {
 		return err
 	}
 	defer func() { _ = engine.Close() }() // there is nothing left to lose
-	server, err := engine.Lookup(ctx, address)
+	server, err := engine.Lookup(address)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"cinnabar/internal/na"
@@ -81,13 +82,12 @@ func parseSerialized(b []byte) (netip.AddrPort, error) {
 
 // parseTarget reads an address string of a peer: "ofi+tcp://host:port", and the other spellings of it.
 //
-// host is a numeric address, or localhost, which is 127.0.0.1 or ::1 by the family of self. Other names are refused:
-// looking them up is traffic and takes time, which a function that only makes an address must not; and the peer's
-// identity is a numeric address anyway. Who has names resolves them first.
-func parseTarget(s string, self netip.Addr) (netip.AddrPort, error) {
+// host is a numeric address, or localhost, which is 127.0.0.1 or ::1 by the family of self, or a name. A name is returned as
+// such, and the address has only the port then: a function that makes an address must not wait for a resolver.
+func parseTarget(s string, self netip.Addr) (host string, addr netip.AddrPort, err error) {
 	rest, err := cutScheme(lastComponent(s))
 	if err != nil {
-		return netip.AddrPort{}, err
+		return "", addr, err
 	}
 	if i := strings.LastIndexByte(rest, '/'); i >= 0 {
 		rest = rest[i+1:] // a domain
@@ -100,18 +100,46 @@ func parseTarget(s string, self netip.Addr) (netip.AddrPort, error) {
 	}
 	a, err := netip.ParseAddrPort(rest)
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("%q is no numeric address and port, like %s127.0.0.1:1234: %w", rest, scheme, err)
+		if host, port, ok := parseHost(rest); ok {
+			return host, netip.AddrPortFrom(netip.Addr{}, port), nil
+		}
+		return "", addr, fmt.Errorf("%q is neither an address and port, like %s127.0.0.1:1234, nor the name of a host and a port: %w", rest, scheme, err)
 	}
 	a = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 	switch {
 	case a.Port() == 0:
-		return netip.AddrPort{}, fmt.Errorf("%q has port 0, which nobody listens on", s)
+		return "", addr, fmt.Errorf("%q has port 0, which is no port to connect to", s)
 	case a.Addr().IsUnspecified() || a.Addr().IsMulticast():
-		return netip.AddrPort{}, fmt.Errorf("%q has an address that is no host's", s)
+		return "", addr, fmt.Errorf("%q has an address that is no host's", s)
 	case a.Addr().Is4() != self.Is4():
-		return netip.AddrPort{}, fmt.Errorf("%q is not of the family of this endpoint's address, %v: open another endpoint on an address of that family", s, self)
+		return "", addr, fmt.Errorf("%q is not of the family of this endpoint's address, %v: open another endpoint on an address of that family", s, self)
 	}
-	return a, nil
+	return "", a, nil
+}
+
+// maxHost is the limit of a host name in bytes (RFC 1035, section 2.3.4).
+const maxHost = 253
+
+// parseHost reads "name:port". It refuses what cannot be the name of a host, and so what was meant as an IPv4 address: a
+// name whose last label is a number (RFC 3696, section 2). International names have their ASCII form here.
+func parseHost(s string) (host string, port uint16, ok bool) {
+	host, number, _ := strings.Cut(s, ":")
+	n, err := strconv.ParseUint(number, 10, 16)
+	if err != nil || n == 0 || len(host) > maxHost {
+		return "", 0, false
+	}
+	labels := strings.Split(strings.TrimSuffix(host, "."), ".")
+	for _, l := range labels {
+		if l == "" || strings.ContainsFunc(l, func(r rune) bool {
+			return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
+		}) {
+			return "", 0, false
+		}
+	}
+	if strings.Trim(labels[len(labels)-1], "0123456789") == "" {
+		return "", 0, false
+	}
+	return strings.ToLower(host), uint16(n), true
 }
 
 // lastComponent returns the address of this network in a combined one, "uid://..#na+sm://..#ofi+tcp://..".

@@ -287,14 +287,21 @@ func TestLookup(t *testing.T) {
 		}
 	}
 	for s, text := range map[string]string{
-		"ofi+tcp;ofi_rxm://127.0.0.1:1234": "tcp;ofi_rxm provider",
-		"ofi+tcp://127.0.0.1":              "numeric address and port",
-		"ofi+tcp://127.0.0.1:0":            "port 0",
-		"ofi+tcp://0.0.0.0:1":              "no host's",
-		"ofi+tcp://example.com:1":          "numeric address",
-		"ofi+tcp://[2001:db8::1]:1":        "family",
-		"na+sm://1":                        "not an address of this network",
-		"":                                 "not an address of this network",
+		"ofi+tcp;ofi_rxm://127.0.0.1:1234":             "tcp;ofi_rxm provider",
+		"ofi+tcp://127.0.0.1":                          "neither an address and port",
+		"ofi+tcp://127.0.0.1:0":                        "port 0",
+		"ofi+tcp://0.0.0.0:1":                          "no host's",
+		"ofi+tcp://example.com":                        "neither an address and port",
+		"ofi+tcp://example.com:0":                      "neither an address and port",
+		"ofi+tcp://example.com:65536":                  "neither an address and port",
+		"ofi+tcp://a..b:1":                             "neither an address and port",
+		"ofi+tcp://127.0.0.256:1":                      "neither an address and port",
+		"ofi+tcp://a b:1":                              "neither an address and port",
+		"ofi+tcp://:1":                                 "neither an address and port",
+		"ofi+tcp://" + strings.Repeat("a", 254) + ":1": "neither an address and port",
+		"ofi+tcp://[2001:db8::1]:1":                    "family",
+		"na+sm://1":                                    "not an address of this network",
+		"":                                             "not an address of this network",
 	} {
 		if a, err := e.Lookup(s); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%q: %v, %v, want an error with %q", s, a, err, text)

@@ -59,7 +59,7 @@ func (p *peer) dial(ctx context.Context, try *attempt) {
 		retry := e.cfg.DialRetry
 		if errors.Is(err, errNack) {
 			retry = e.cfg.DialTimeout
-		} else if !errors.Is(err, syscall.ECONNREFUSED) {
+		} else if !errors.Is(err, syscall.ECONNREFUSED) || p.onlyJoins() {
 			retry = 0
 		}
 		if time.Since(begin)+wait > retry || !p.waitNacked(ctx, try, wait) {

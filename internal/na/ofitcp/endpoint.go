@@ -41,6 +41,7 @@ type Endpoint struct {
 	refusing atomic.Bool   // so are requests
 	closed   atomic.Bool
 	closing  sync.Once
+	ended    chan struct{} // closed when Close begins
 	finished chan struct{} // closed when the endpoint's own goroutines have ended
 	wg       sync.WaitGroup
 	runners  na.Runners // goroutines that run tasks and nothing else
@@ -80,15 +81,18 @@ func (e *Endpoint) Listening() bool { return e.cfg.Listen }
 // takesRequests reports whether requests are handed on.
 func (e *Endpoint) takesRequests() bool { return e.cfg.Handler != nil && !e.refusing.Load() }
 
-// Lookup implements [na.Endpoint]. It takes numeric addresses and localhost, see parseTarget.
+// Lookup implements [na.Endpoint], see parseTarget.
 func (e *Endpoint) Lookup(s string) (na.Addr, error) {
-	a, err := parseTarget(s, e.self.Addr())
+	host, a, err := parseTarget(s, e.self.Addr())
 	if err != nil {
 		kind := na.KindOf(err)
 		if kind == 0 {
 			return nil, &na.Error{Kind: na.Invalid, Op: "lookup", Addr: s, Err: err}
 		}
 		return nil, err
+	}
+	if host != "" {
+		return newNamed(e, host, a.Port()), nil
 	}
 	return e.peer(a), nil
 }
@@ -483,6 +487,7 @@ func (e *Endpoint) end() {
 	e.mu.Lock()
 	e.closed.Store(true)
 	e.sealed = true
+	close(e.ended)
 	for _, of := range e.half.hosts {
 		for at := of.Front(); at != nil; at = at.Next() {
 			_ = at.Value.(*halfOpen).end.Close() // nothing was sent

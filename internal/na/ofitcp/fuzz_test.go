@@ -87,15 +87,21 @@ func FuzzHandle(f *testing.F) {
 }
 
 func FuzzAddressStrings(f *testing.F) {
-	for _, s := range []string{"ofi+tcp", "ofi+tcp://127.0.0.1:1", "tcp://[::1]:80", "ofi+tcp://lo/127.0.0.1:0", "ofi+tcp;ofi_rxm://1.2.3.4:5", "uid://1#na+sm://2#ofi+tcp://1.2.3.4:5"} {
+	for _, s := range []string{"ofi+tcp", "ofi+tcp://127.0.0.1:1", "tcp://[::1]:80", "ofi+tcp://lo/127.0.0.1:0", "ofi+tcp://Some-host.test.:80", "ofi+tcp;ofi_rxm://1.2.3.4:5", "uid://1#na+sm://2#ofi+tcp://1.2.3.4:5"} {
 		f.Add(s)
 	}
 	self := appendAddrIP("127.0.0.1")
 	f.Fuzz(func(t *testing.T, s string) {
-		if a, err := parseTarget(s, self); err == nil {
-			again, err := parseTarget(formatAddr(a), self)
+		if host, a, err := parseTarget(s, self); err == nil && host == "" {
+			_, again, err := parseTarget(formatAddr(a), self)
 			if err != nil || again != a {
 				t.Fatalf("%q is %v, whose canonical form is %v, %v", s, a, again, err)
+			}
+		} else if err == nil {
+			canonical := newNamed(nil, host, a.Port()).String()
+			name, again, err := parseTarget(canonical, self)
+			if err != nil || name != host || again != a {
+				t.Fatalf("%q is host %q and %v, and %q is %q and %v, %v", s, host, a, canonical, name, again, err)
 			}
 		}
 		_, _ = parseSpec(s) // what it makes of it is checked when an interface is looked for

@@ -43,7 +43,9 @@ type Config struct {
 	// MaxRequest and MaxResponse are the sizes of whole messages in bytes, the sender's address of a request included: 0
 	// stands for 4096. Mercury's peers must be configured alike.
 	MaxRequest, MaxResponse int
-	// DialTimeout bounds an attempt to connect, and the repeating of attempts that the peer answers with a refusal
+	// Resolver resolves the names of peers' hosts; nil: net.DefaultResolver.
+	Resolver *net.Resolver
+	// DialTimeout bounds the resolving of a name, an attempt to connect, and the repeating of attempts that the peer answers with a refusal
 	// because it is connecting itself: 0 stands for 10 s.
 	DialTimeout time.Duration
 	// DialRetry is for how long a host that refuses connections is dialed again: 0 stands for not at all. Mercury's own
@@ -92,6 +94,9 @@ func (cfg Config) withDefaults() (Config, error) {
 	if cfg.Audit == nil {
 		cfg.Audit = audit.New(cfg.Logger)
 	}
+	if cfg.Resolver == nil {
+		cfg.Resolver = net.DefaultResolver
+	}
 	switch {
 	case cfg.Listen && cfg.Handler == nil:
 		return cfg, errors.New("Config.Listen needs a Config.Handler")
@@ -128,7 +133,7 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 	}
 	e := &Endpoint{
 		cfg: cfg, ln: ln, maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)), alone: runtime.GOMAXPROCS(0) == 1,
-		shut: make(chan struct{}), finished: make(chan struct{}),
+		shut: make(chan struct{}), ended: make(chan struct{}), finished: make(chan struct{}),
 		peers: make(map[peerKey]weak.Pointer[peer]), active: make(map[*peer]struct{}),
 		conns: make(map[*conn]struct{}), half: halves{hosts: make(map[*hostquota.Account]*list.List)},
 	}

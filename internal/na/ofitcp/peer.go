@@ -99,6 +99,8 @@ func (p *peer) Equal(other na.Addr) bool {
 		o = a
 	case *origin:
 		o = a.peer
+	case *named:
+		o = a.reached()
 	}
 	return o != nil && (p == o || p.addr == o.addr && !p.twin && !o.twin)
 }
@@ -200,20 +202,27 @@ func (p *peer) sendSlow(it item) (*conn, error) {
 	if c := p.conn.Load(); c != nil && c.push(it) > 0 {
 		return c, nil
 	}
+	return nil, p.awaitLocked(it)
+}
+
+// awaitLocked has it wait for a connection, and starts an attempt if none is under way.
+//
+// +checklocks:p.mu
+func (p *peer) awaitLocked(it item) error {
 	if p.ep.closed.Load() {
-		return nil, &na.Error{Kind: na.Closed, Op: it.what, Addr: p.str}
+		return &na.Error{Kind: na.Closed, Op: it.what, Addr: p.str}
 	}
 	if p.link == linkIdle {
 		if p.firewalled {
-			return nil, &na.Error{Kind: na.Firewalled, Op: it.what, Addr: p.str}
+			return &na.Error{Kind: na.Firewalled, Op: it.what, Addr: p.str}
 		}
 		p.activate() // first, so that Close finds the attempt
 		if !p.dialLocked() {
-			return nil, &na.Error{Kind: na.Closed, Op: it.what, Addr: p.str}
+			return &na.Error{Kind: na.Closed, Op: it.what, Addr: p.str}
 		}
 	}
 	p.waiting = append(p.waiting, it)
-	return nil, nil
+	return nil
 }
 
 // giveBack completes an operation that was not begun.
@@ -293,7 +302,11 @@ func (p *peer) upLocked(c *conn, m *cmMessage) {
 	p.link, p.try, p.pid, p.id = linkUp, nil, m.pid, m.id
 	c.origin.id = m.id // c has not started
 	for _, it := range p.waiting {
-		c.push(it) // c is new, so it is not dead
+		if it.joins() {
+			defer it.op.Finish(0, nil) // when there is the connection
+		} else {
+			c.push(it) // c is new, so it is not dead
+		}
 	}
 	clear(p.waiting)
 	p.waiting = p.waiting[:0]

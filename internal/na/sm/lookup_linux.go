@@ -1,35 +1,107 @@
 package sm
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 	"cinnabar/internal/shm"
 )
 
-// Lookup implements [na.Endpoint]. Of an endpoint with a name it finds out the process, which it reads from the
-// endpoint's region; nothing else is touched.
+// Lookup implements [na.Endpoint]. It touches no file: the process of an endpoint with a name is found out by Resolve.
 func (e *Endpoint) Lookup(s string) (na.Addr, error) {
 	uri, who, err := parseTarget(s, hostID)
-	if err == nil && who == (identity{}) {
-		if who, err = e.ownerOf(uri); err != nil {
-			return nil, &na.Error{Kind: na.Unreachable, Op: "lookup", Addr: s, Err: err}
-		}
-	}
-	if err != nil {
-		if na.KindOf(err) != 0 {
-			return nil, err
-		}
+	switch {
+	case na.KindOf(err) != 0:
+		return nil, err
+	case err != nil:
 		return nil, &na.Error{Kind: na.Invalid, Op: "lookup", Addr: s, Err: err}
+	case who != (identity{}) || uri == e.own.uri:
+		return e.addrOf(who, uri), nil
 	}
-	return e.addrOf(who, uri), nil
+	return &named{ep: e, name: uri}, nil
+}
+
+// named is the address of an endpoint with a name, whichever process has opened it. It implements [na.Named].
+type named struct {
+	ep   *Endpoint
+	name string
+
+	found atomic.Pointer[Addr] // by the latest Resolve; nil: there was none
+}
+
+var _ na.Named = (*named)(nil)
+
+// String implements [na.Addr].
+func (n *named) String() string { return scheme + n.name }
+
+// Equal implements [na.Addr].
+func (n *named) Equal(other na.Addr) bool {
+	if o, ok := other.(*named); ok {
+		return n.name == o.name && n.ep == o.ep
+	}
+	a := n.Reached()
+	return a != nil && a.Equal(other)
+}
+
+// Done implements [na.Addr].
+func (n *named) Done() <-chan struct{} {
+	if a := n.found.Load(); a != nil {
+		return a.Done()
+	}
+	return nil
+}
+
+// Account implements [na.Addr]. Before a Resolve it is that of the zero Host.
+func (n *named) Account() *hostquota.Account {
+	if a := n.found.Load(); a != nil {
+		return a.Account()
+	}
+	return n.ep.cfg.Quota.Account(hostquota.Host{})
+}
+
+// Reached implements [na.Named].
+func (n *named) Reached() na.Addr {
+	a := n.found.Load()
+	if a == nil {
+		return nil
+	}
+	done := a.Done()
+	if done == nil { // there was no connection yet, and another process may have taken the name
+		return nil
+	}
+	select {
+	case <-done:
+		return nil
+	default:
+		return a
+	}
+}
+
+// Resolve implements [na.Named]. It reads the process from the endpoint's region, and touches nothing else.
+func (n *named) Resolve(ctx context.Context) (na.Addr, error) {
+	if a := n.Reached(); a != nil {
+		return a, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	who, err := n.ep.ownerOf(n.name)
+	if err != nil {
+		return nil, &na.Error{Kind: na.Unreachable, Op: "look up", Addr: n.String(), Err: err}
+	}
+	a := n.ep.addrOf(who, n.name)
+	n.found.Store(a) // so that it, and its connection, stay while n is held
+	return a, nil
 }
 
 // ownerOf returns who owns the region of the endpoint with a name.

@@ -75,7 +75,11 @@ func TestForeignServerIsRefused(t *testing.T) {
 				give(t, path, tt.mode)
 			}
 			client := open(t, Config{Prefix: cfg.Prefix})
-			to, err := client.Lookup(server.own.String())
+			name, err := client.Lookup(server.own.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			to, err := name.(na.Named).Resolve(t.Context())
 			if err == nil {
 				_, err = newCaller(client, to).call(t, []byte("password"))
 			}

@@ -140,6 +140,20 @@ func lookup(t testing.TB, e *Endpoint, s string) na.Addr {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return resolved(t, a)
+}
+
+// resolved returns the process that an address stands for, which may be a name.
+func resolved(t testing.TB, a na.Addr) na.Addr {
+	t.Helper()
+	n, ok := a.(na.Named)
+	if !ok {
+		return a
+	}
+	a, err := n.Resolve(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	return a
 }
 

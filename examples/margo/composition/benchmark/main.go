@@ -47,10 +47,10 @@ func run(ctx context.Context, stdout io.Writer) error {
 	}
 	defer func() { _ = engine.Close() }() // nothing is left to lose
 	b := &bench{engine: engine, n: n, stdout: stdout, service: flag.Arg(1)}
-	if b.delegator, err = engine.Lookup(ctx, flag.Arg(0)); err != nil {
+	if b.delegator, err = engine.Lookup(flag.Arg(0)); err != nil {
 		return err
 	}
-	if b.direct, err = engine.Lookup(ctx, b.service); err != nil {
+	if b.direct, err = engine.Lookup(b.service); err != nil {
 		return err
 	}
 	if err := b.measure(ctx); err != nil {

@@ -29,7 +29,7 @@ func run(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	defer func() { _ = engine.Close() }() // nothing is left to lose
-	server, err := engine.Lookup(ctx, os.Args[1])
+	server, err := engine.Lookup(os.Args[1])
 	if err != nil {
 		return err
 	}

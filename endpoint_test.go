@@ -1,0 +1,172 @@
+package cinnabar
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"cinnabar/internal/dnstest"
+)
+
+// named makes a server at an address, and the endpoint of it by the name store.test.
+func named(t *testing.T, dns *dnstest.Server, ip string, cfg *Config) (server *Engine, ep *Endpoint) {
+	t.Helper()
+	server, err := Listen("ofi+tcp://"+ip, nil)
+	server = opened(t, server, err)
+	must(t, add.Handle(server, handleAdd))
+	dns.Set("store.test", ip)
+	_, port, _ := strings.Cut(strings.TrimPrefix(server.Addr(), "ofi+tcp://"), ":")
+	if cfg == nil {
+		cfg = &Config{}
+	}
+	cfg.Resolver = dns.Resolver()
+	return server, find(t, calling(t, cfg), "ofi+tcp://store.test:"+port)
+}
+
+// TestCallByName makes calls and transfers of each kind to a host that is known by its name, each as the first operation.
+//
+// parity: D06 T04
+func TestCallByName(t *testing.T) {
+	dns := dnstest.Start(t)
+	note := NewOneWay[struct{}]("note")
+	for name, use := range map[string]func(*testing.T, *Engine, *Endpoint){
+		"call": func(t *testing.T, _ *Engine, ep *Endpoint) { callAdd(t, ep) },
+		"start": func(t *testing.T, _ *Engine, ep *Endpoint) {
+			out, err := add.Start(patient(t), ep.Provider(0xffff), addIn{1, 2}).Wait()
+			if err != nil || out.Sum != 3 {
+				t.Errorf("%v, %v", out, err)
+			}
+		},
+		"send": func(t *testing.T, server *Engine, ep *Endpoint) {
+			got := make(chan string, 1)
+			must(t, note.Handle(server, func(ctx context.Context, _ struct{}) error {
+				got <- PeerFrom(ctx).String()
+				return nil
+			}))
+			must(t, note.Send(patient(t), ep, struct{}{}))
+			if from := soon(t, "the request", got); from != ep.e.Addr() {
+				t.Errorf("from %s", from)
+			}
+		},
+		"pull": func(t *testing.T, server *Engine, ep *Endpoint) {
+			into := make([]byte, 1<<20)
+			n, err := remoteOf(t, server, ep).Pull(patient(t), exposed(t, ep.e, into))
+			if err != nil || n != 1<<20 || into[n-1] != 7 {
+				t.Errorf("%d bytes, %v", n, err)
+			}
+		},
+		"pull in chunks": func(t *testing.T, server *Engine, ep *Endpoint) {
+			into := make([]byte, 1<<20)
+			n, err := remoteOf(t, server, ep).PullChunks(patient(t), exposed(t, ep.e, into), 1<<18, 2)
+			if err != nil || n != 1<<20 || into[n-1] != 7 {
+				t.Errorf("%d bytes, %v", n, err)
+			}
+		},
+		"start a pull": func(t *testing.T, server *Engine, ep *Endpoint) {
+			into := make([]byte, 1<<20)
+			n, err := remoteOf(t, server, ep).StartPull(patient(t), exposed(t, ep.e, into)).Wait()
+			if err != nil || n != 1<<20 || into[n-1] != 7 {
+				t.Errorf("%d bytes, %v", n, err)
+			}
+		},
+		"read": func(t *testing.T, server *Engine, ep *Endpoint) {
+			into := make([]byte, 10)
+			if _, err := remoteOf(t, server, ep).ReadAtContext(patient(t), into, 1<<19); err != nil || into[9] != 7 {
+				t.Errorf("% x, %v", into, err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, ep := named(t, dns, "127.0.0.2", nil)
+			queries := dns.Queries()
+			use(t, server, ep)
+			if dns.Queries() == queries {
+				t.Error("the name was not resolved")
+			}
+			if !ep.Equal(find(t, ep.e, server.Addr())) {
+				t.Error("the endpoint is not that of the server's address")
+			}
+		})
+	}
+}
+
+// exposed exposes memory for as long as the test runs.
+func exposed(t *testing.T, e *Engine, mem []byte) *Bulk {
+	t.Helper()
+	b, err := e.Expose(ReadWrite, mem)
+	must(t, err)
+	t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+// remoteOf exposes 1 MiB of the server, all 7, for an endpoint.
+func remoteOf(t *testing.T, server *Engine, ep *Endpoint) RemoteBulk {
+	t.Helper()
+	mem := make([]byte, 1<<20)
+	for i := range mem {
+		mem[i] = 7
+	}
+	return travel(t, exposed(t, server, mem).Handle()).On(ep)
+}
+
+// TestNameThatDoesNotResolve: the operation fails, with the name and the cause, by the operation's own context.
+func TestNameThatDoesNotResolve(t *testing.T) {
+	dns := dnstest.Start(t)
+	client := calling(t, &Config{Resolver: dns.Resolver()})
+	ep := find(t, client, "ofi+tcp://nosuch.test:1")
+	var h BulkHandle
+	_, err := add.Call(patient(t), ep, addIn{})
+	wantCode(t, err, CodeHostUnreach, "nosuch.test", "no such host")
+	_, err = add.Start(patient(t), ep, addIn{}).Wait()
+	wantCode(t, err, CodeHostUnreach, "nosuch.test", "no such host")
+	h = travel(t, exposed(t, listening(t, nil), make([]byte, 100<<10)).Handle())
+	for _, chunk := range []int64{100 << 10, 10 << 10} {
+		_, err = h.On(ep).PullChunks(patient(t), exposed(t, client, make([]byte, 100<<10)), chunk, 3)
+		wantCode(t, err, CodeHostUnreach, "nosuch.test", "no such host")
+	}
+	dns.Silence(true)
+	late, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = add.Call(late, ep, addIn{})
+	wantCode(t, err, CodeTimeout, "nosuch.test", "resolver")
+	_, err = h.On(ep).Pull(late, exposed(t, client, make([]byte, 100<<10)))
+	wantCode(t, err, CodeTimeout)
+	ctx, stop := context.WithCancel(t.Context())
+	queries := dns.Queries()
+	pending := add.Start(ctx, ep, addIn{})
+	waitFor(t, func() bool { return dns.Queries() > queries })
+	stop()
+	_, err = pending.Wait()
+	wantCode(t, err, CodeCanceled)
+	queries = dns.Queries()
+	pending = add.Start(t.Context(), ep, addIn{})
+	moved := h.On(ep).StartPull(t.Context(), exposed(t, client, make([]byte, 100<<10)))
+	waitFor(t, func() bool { return dns.Queries() > queries })
+	must(t, client.Close())
+	if _, err = pending.Wait(); err == nil {
+		t.Error("a call has succeeded")
+	}
+	if _, err = moved.Wait(); err == nil {
+		t.Error("a transfer has succeeded")
+	}
+}
+
+// TestNameAfterLoss: a name stands for another process after the first one has ended.
+func TestNameAfterLoss(t *testing.T) {
+	dns := dnstest.Start(t)
+	server, ep := named(t, dns, "127.0.0.2", nil)
+	callAdd(t, ep)
+	_, port, _ := strings.Cut(strings.TrimPrefix(server.Addr(), "ofi+tcp://"), ":")
+	second, err := Listen(fmt.Sprintf("ofi+tcp://127.0.0.3:%s", port), nil)
+	must(t, add.Handle(opened(t, second, err), handleAdd))
+	dns.Set("store.test", "127.0.0.3")
+	gone := ep.named.Done()
+	must(t, server.Close())
+	soon(t, "the end of the connection", gone)
+	callAdd(t, ep)
+	if !ep.Equal(find(t, ep.e, second.Addr())) {
+		t.Error("the name does not stand for the second process")
+	}
+}
