@@ -20,8 +20,7 @@ var aboutTCP = []string{
 	"TestTransferChunksCancelled", "TestTransferTimeout", "TestEngineCloseEndsTransfers", "TestTransferEvents", "TestTransferFreesWorker",
 	"TestCallToClient", "TestSmallMessages", "TestSetMercuryLog", "TestEngineConfig", "TestClass", "TestEagerSize", "TestConfigReaches",
 	"TestLateAccess", "TestLateAccessExpires", "TestLateAccessOff", "TestLateAccessBeyondBudget", "TestLateAccessOfAnotherPeer", "TestLateAccessForwarded",
-	"TestLateAccessOfTwoCalls", "TestLateAccessEndsWithItsConnection", "TestLateAccessToPool", "TestCloseOfPoolWithLateAccess", "TestTimeOutHurtsNoOtherCall", "TestLateCallsDoNotLeak",
-	"TestCallByName", "TestNameThatDoesNotResolve", "TestNameAfterLoss",
+	"TestClientsBehindOneAddress", "TestCallByName", "TestNameThatDoesNotResolve", "TestNameAfterLoss",
 }
 
 // notByTheKernel are those that it leaves out because they are about what the owner of memory does against a peer that

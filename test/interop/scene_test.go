@@ -53,7 +53,7 @@ func (s *scene) act(t *testing.T, addr string) {
 	e, err := open(tcp, s.cfg)
 	must(t, err)
 	defer closeEngine(t, e)
-	to, err := e.Lookup(t.Context(), addr)
+	to, err := e.Lookup(addr)
 	must(t, err)
 	s.run(t, e, to)
 }

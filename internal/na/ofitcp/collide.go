@@ -28,10 +28,11 @@ const (
 	verdictNack                   // it is refused
 	verdictReflect                // it is our own: it becomes the receiving end beside the dialing one
 	verdictTaken                  // another process has a connection as this peer, which may be gone without a word
+	verdictBeside                 // the same process has reached another address of this host: the connections stay side by side
 )
 
 func (v verdict) String() string {
-	return [...]string{"accept", "nack", "reflect", "taken"}[v]
+	return [...]string{"accept", "nack", "reflect", "taken", "beside"}[v]
 }
 
 // collide decides about a request of peer that reaches the endpoint self in state s (xnet_process_connreq). same says

@@ -167,6 +167,7 @@ func (p *peer) exchange(tcp *net.TCPConn, try *attempt) (cmMessage, error) {
 
 // connected makes the dialed socket the connection, unless the attempt was given up meanwhile.
 func (p *peer) connected(try *attempt, tcp *net.TCPConn, answer cmMessage) {
+	local := localAddr(tcp)
 	sock, err := p.ep.prepare(tcp)
 	if err != nil {
 		_ = tcp.Close() // the error at hand is the one to report
@@ -178,6 +179,7 @@ func (p *peer) connected(try *attempt, tcp *net.TCPConn, answer cmMessage) {
 	p.mu.Lock()
 	ok := p.try == try && p.ep.adopt(c)
 	if ok {
+		p.local = local
 		p.upLocked(c, &answer)
 	}
 	p.mu.Unlock()

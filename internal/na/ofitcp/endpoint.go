@@ -63,11 +63,13 @@ type Endpoint struct {
 	half halves
 }
 
-// peerKey finds a peer. A peer that an address leads to has the zero id. A process that has connected while another one
-// had the same address has its own.
+// peerKey finds a peer. A peer that an address leads to has only addr. A process that has connected while another one had
+// the same address has its id, too. A process in C, which has no id, has at instead if it has a connection already and has
+// made another one, to the address at of this host.
 type peerKey struct {
 	addr netip.AddrPort
 	id   processID
+	at   netip.Addr
 }
 
 var _ na.Endpoint = (*Endpoint)(nil)
@@ -121,8 +123,14 @@ func (e *Endpoint) ParseAddr(b []byte) (na.Addr, error) {
 // peer returns the one peer that an address leads to.
 func (e *Endpoint) peer(a netip.AddrPort) *peer { return e.peerAt(peerKey{addr: a}) }
 
-// twin returns the peer of a process that has connected while another one had the same address.
-func (e *Endpoint) twin(k *caller) *peer { return e.peerAt(peerKey{k.addr, k.m.id}) }
+// twin returns the peer of a caller whose address has a connection already.
+func (e *Endpoint) twin(k *caller) *peer {
+	key := peerKey{addr: k.addr, id: k.m.id}
+	if key.id.isZero() {
+		key.at = k.local
+	}
+	return e.peerAt(key)
+}
 
 func (e *Endpoint) peerAt(k peerKey) *peer {
 	e.mu.Lock()
@@ -138,9 +146,9 @@ func (e *Endpoint) peerAt(k peerKey) *peer {
 	return p
 }
 
-// newPeer makes a peer. One of a twin is never dialed, because the address leads to the other process.
+// newPeer makes a peer. A twin is never dialed, because the address leads to the other peer.
 func newPeer(e *Endpoint, k peerKey) *peer {
-	p := &peer{ep: e, addr: k.addr, str: formatAddr(k.addr), twin: !k.id.isZero(), account: e.cfg.Quota.Account(e.hostOf(k.addr))}
+	p := &peer{ep: e, addr: k.addr, str: formatAddr(k.addr), twin: !k.id.isZero() || k.at.IsValid(), account: e.cfg.Quota.Account(e.hostOf(k.addr))}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.firewalled = p.twin

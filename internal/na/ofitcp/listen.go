@@ -87,6 +87,15 @@ func (e *Endpoint) relieve() {
 	_ = tcp.Close() // nothing was sent
 }
 
+// localAddr returns the IP address of this host's end of a connection.
+func localAddr(tcp *net.TCPConn) netip.Addr {
+	a, _ := tcp.LocalAddr().(*net.TCPAddr)
+	if a == nil {
+		return netip.Addr{}
+	}
+	return a.AddrPort().Addr().Unmap().WithZone("")
+}
+
 // remoteAddr returns the address of a connection's other end.
 func remoteAddr(tcp *net.TCPConn) netip.AddrPort {
 	a, _ := tcp.RemoteAddr().(*net.TCPAddr)
@@ -154,6 +163,7 @@ func (e *Endpoint) handshake(tcp *net.TCPConn, h *halfOpen, from netip.AddrPort)
 		refuse(audit.Refused, causeShare, err)
 		return
 	}
+	local := localAddr(tcp)
 	sock, err := e.prepareIn(tcp, req)
 	if err != nil {
 		account.Give(hostquota.Connections, 1)
@@ -164,7 +174,7 @@ func (e *Endpoint) handshake(tcp *net.TCPConn, h *halfOpen, from netip.AddrPort)
 	in := h.at != nil
 	h.end = sock
 	e.mu.Unlock()
-	if !in || !e.assignPeer(&caller{addr: addr, sock: sock, m: m, req: req, account: account}) {
+	if !in || !e.assignPeer(&caller{addr: addr, local: local, sock: sock, m: m, req: req, account: account}) {
 		account.Give(hostquota.Connections, 1)
 		_ = sock.Close() // the peer sees that
 	}
@@ -201,6 +211,7 @@ func readRequest(r io.Reader) (m cmMessage, req []byte, err error) {
 // caller is the sender of a connection request that has been read.
 type caller struct {
 	addr    netip.AddrPort // its host, and the port that it says it listens on
+	local   netip.Addr     // that it has reached this host by
 	sock    *sockio.Conn
 	m       cmMessage
 	req     []byte // m as it came
@@ -218,10 +229,19 @@ func (k *caller) refuse() { _, _ = k.sock.TryWritev([][]byte{nackOf(k.req)}) }
 // processes live, and one of them is an impostor, or both are behind one address translator: then the first one keeps the
 // address. The second one gets a peer object of its own if it has sent an identity, as Go peers do. A process in C sends
 // none and is refused.
+//
+// One process may reach an endpoint by several of its addresses. It takes them for several peers, and makes a connection
+// to each. Each connection has a peer object of its own here, because an answer must go the way of its request. A Go
+// process has another identity for each address that it dials. Of a process in C, with the same process number, a
+// connection to another address of this host is a further one; one to the same address has crossed one of ours, and is
+// refused. (Upstream refuses both.)
 func (e *Endpoint) assignPeer(k *caller) bool {
 	for range 4 { // each connection that does not answer is one less
 		p := e.peerOf(k)
 		v, old := p.requested(k)
+		if v == verdictBeside {
+			v, old = e.twin(k).requested(k)
+		}
 		if v == verdictTaken {
 			if e.answers(old) {
 				if k.m.id.isZero() {
@@ -270,7 +290,7 @@ func (e *Endpoint) answers(c *conn) bool {
 func (e *Endpoint) peerOf(k *caller) *peer {
 	if !k.m.id.isZero() {
 		e.mu.Lock()
-		p := e.peers[peerKey{k.addr, k.m.id}].Value()
+		p := e.peers[peerKey{addr: k.addr, id: k.m.id}].Value()
 		e.mu.Unlock()
 		if p != nil && p.conn.Load() != nil {
 			return p
@@ -287,8 +307,11 @@ func (p *peer) requested(k *caller) (verdict, *conn) {
 	try := &attempt{cancel: func() { _ = k.sock.Close() }} // ends the answering
 	p.mu.Lock()
 	v := collide(p.link, e.self, p.addr, k.m.sameProcess(p.pid, p.id))
+	if v == verdictNack && !p.twin && k.m.id.isZero() && p.link >= linkAccepting && p.local.IsValid() && p.local != k.local {
+		v = verdictBeside
+	}
 	old := p.conn.Load()
-	if v == verdictNack || v == verdictTaken {
+	if v == verdictNack || v == verdictTaken || v == verdictBeside {
 		p.mu.Unlock()
 		e.traceVerdict(p, v)
 		return v, old
@@ -296,7 +319,7 @@ func (p *peer) requested(k *caller) (verdict, *conn) {
 	var lost *attempt
 	if v == verdictAccept {
 		lost = p.try
-		p.link, p.try, p.pid, p.id = linkAccepting, try, k.m.pid, k.m.id
+		p.link, p.try, p.pid, p.id, p.local = linkAccepting, try, k.m.pid, k.m.id, k.local
 		p.activate()
 		p.firewalled = p.firewalled && p.twin || k.m.features&featureFirewall != 0
 	}

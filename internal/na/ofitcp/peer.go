@@ -13,13 +13,13 @@ import (
 )
 
 // peer is the address of an endpoint, with the connection to it and the operations that concern it. There is one for each address as long as a
-// reference to it exists, and one for each further process that has connected from the same address (a twin). It
-// implements [na.Addr].
+// reference to it exists, and twins: one for each further process that has connected from the same address, and for each
+// further connection of a process in C, which it has made to another address of this host. It implements [na.Addr].
 type peer struct {
 	ep   *Endpoint
 	addr netip.AddrPort
 	str  string
-	twin bool // the address leads to another process
+	twin bool // the address leads to another process, or to another connection of the process
 
 	account *hostquota.Account // of the host of addr
 
@@ -39,6 +39,9 @@ type peer struct {
 	pid uint32
 	// +checklocks:mu
 	id processID
+	// local is the address of this host at its end of that connection. It is not known while an own attempt is under way.
+	// +checklocks:mu
+	local netip.Addr
 	// firewalled says that the peer asked not to be dialed.
 	// +checklocks:mu
 	firewalled bool

@@ -1,0 +1,161 @@
+package cinnabar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"cinnabar/internal/audit"
+)
+
+func init() { peers["translated"] = peerTranslated }
+
+// peerTranslated opens an engine at the first address of arg and makes calls and transfers by the second, in rounds, one for
+// each byte of its input.
+func peerTranslated(arg string) error {
+	own, through, _ := strings.Cut(arg, " ")
+	e, err := Open(own, nil)
+	if err != nil {
+		return err
+	}
+	server, err := e.Lookup(through)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), testLimit)
+	defer cancel()
+	into, err := e.Alloc(ReadWrite, 64<<10)
+	if err != nil {
+		return err
+	}
+	fmt.Println(e.Addr())
+	var b [1]byte
+	for {
+		if _, err := os.Stdin.Read(b[:]); errors.Is(err, io.EOF) {
+			return e.Close()
+		} else if err != nil {
+			return err
+		}
+		clear(into.Bytes())
+		if _, err := paint.Call(ctx, server, paintIn{With: b[0], Into: into.Handle()}); err != nil {
+			return err
+		}
+		for i, got := range into.Bytes() {
+			if got != b[0] {
+				return fmt.Errorf("byte %d is %d, want %d", i, got, b[0])
+			}
+		}
+		fmt.Println("painted")
+	}
+}
+
+type paintIn struct {
+	With uint8
+	Into BulkHandle
+}
+
+// paint is an RPC whose handler fills memory of its caller.
+var paint = NewRPC[paintIn, struct{}]("paint")
+
+func handlePaint(e *Engine) func(context.Context, paintIn) (struct{}, error) {
+	return func(ctx context.Context, in paintIn) (struct{}, error) {
+		mem := make([]byte, in.Into.Len())
+		for i := range mem {
+			mem[i] = in.With
+		}
+		b, err := e.Expose(ReadOnly, mem)
+		if err != nil {
+			return struct{}{}, err
+		}
+		defer func() { _ = b.Close() }()
+		_, err = in.Into.On(PeerFrom(ctx)).Push(ctx, b)
+		return struct{}{}, err
+	}
+}
+
+// relay forwards TCP connections to a target, as a port forwarding does. All of them come from one address there.
+func relay(t *testing.T, target string) string {
+	t.Helper()
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	must(t, err)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var conns []net.Conn
+	keep := func(c net.Conn) {
+		mu.Lock()
+		defer mu.Unlock()
+		conns = append(conns, c)
+	}
+	t.Cleanup(func() {
+		_ = ln.Close()
+		mu.Lock()
+		for _, c := range conns {
+			_ = c.Close()
+		}
+		mu.Unlock()
+		wg.Wait()
+	})
+	pipe := func(to, from net.Conn) {
+		defer func() { _ = to.Close() }()
+		_, _ = io.Copy(to, from) // until one of them is closed
+	}
+	wg.Go(func() {
+		for {
+			in, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			keep(in)
+			out, err := (&net.Dialer{Timeout: testLimit}).Dial("tcp4", target)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			keep(out)
+			wg.Go(func() { pipe(out, in) })
+			wg.Go(func() { pipe(in, out) })
+		}
+	})
+	return "ofi+tcp://" + ln.Addr().String()
+}
+
+// TestClientsBehindOneAddress: two processes with the same port, whose connections come from one address as behind an
+// address translator, are both served, and neither ends the connection of the other. Each handler reaches the memory of
+// its own caller.
+//
+// parity: H45
+func TestClientsBehindOneAddress(t *testing.T) {
+	server, err := Listen("ofi+tcp://127.0.0.1", nil)
+	server = opened(t, server, err)
+	must(t, paint.Handle(server, handlePaint(server)))
+	through := relay(t, strings.TrimPrefix(server.Addr(), "ofi+tcp://"))
+	one := spawn(t, "translated", "ofi+tcp://127.0.0.2:0 "+through)
+	port := one.line(t)
+	port = port[strings.LastIndexByte(port, ':')+1:]
+	clients := []*process{one, spawn(t, "translated", "ofi+tcp://127.0.0.3:"+port+" "+through)}
+	clients[1].line(t)
+	for round := range 30 {
+		for i, c := range clients {
+			if _, err := c.stdin.(io.Writer).Write([]byte{byte(1 + 2*round + i)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, c := range clients {
+			if got := c.line(t); got != "painted" {
+				t.Fatal(got)
+			}
+		}
+	}
+	for _, ev := range server.Stats().Security.Events {
+		if ev.Event == audit.Accepted.String() && ev.Count == uint64(len(clients)) {
+			continue
+		}
+		t.Errorf("%s, %s: %d", ev.Event, ev.Cause, ev.Count)
+	}
+}
