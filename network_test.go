@@ -20,6 +20,7 @@ var aboutTCP = []string{
 	"TestTransferChunksCancelled", "TestTransferTimeout", "TestEngineCloseEndsTransfers", "TestTransferEvents", "TestTransferFreesWorker",
 	"TestCallToClient", "TestSmallMessages", "TestSetMercuryLog", "TestEngineConfig", "TestClass", "TestEagerSize", "TestConfigReaches",
 	"TestLateAccess", "TestLateAccessExpires", "TestLateAccessOff", "TestLateAccessBeyondBudget", "TestLateAccessOfAnotherPeer", "TestLateAccessForwarded",
+	"TestLateAccessOfTwoCalls", "TestLateAccessEndsWithItsConnection", "TestLateAccessToPool", "TestCloseOfPoolWithLateAccess", "TestTimeOutHurtsNoOtherCall", "TestLateCallsDoNotLeak",
 	"TestClientsBehindOneAddress", "TestCallByName", "TestNameThatDoesNotResolve", "TestNameAfterLoss",
 }
 
