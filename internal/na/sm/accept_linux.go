@@ -147,7 +147,7 @@ func (e *Endpoint) reserve(cmd command, d *datagram) error {
 		return violated(causeConnect, "a connection by pair %d, which is not claimed", pair)
 	case claimant != 0 && claimant != asClaimant(who):
 		return violated(causeConnect, "a connection by pair %d, which process %d has claimed", pair, int32(claimant))
-	case e.refusing.Load():
+	case e.refusing.Load(): // the claimant finds the pair released
 		return e.region.read(func() { e.region.giveUpPair(pair) })
 	}
 	return e.welcome(cmd, d)
@@ -217,9 +217,8 @@ func (e *Endpoint) welcome(cmd command, d *datagram) error {
 	a.last.Store(c)
 	a.conn.Store(c)
 	a.activateConn()
-	if err := c.watchFDs(); err != nil {
-		c.fail(na.Unreachable, err)
-		return err
+	if err := c.watchFDs(); err != nil && refusal == nil {
+		refusal = err
 	}
 	if refusal != nil {
 		c.refuse(cause, refusal)

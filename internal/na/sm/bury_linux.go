@@ -95,6 +95,10 @@ func (c *conn) buryClient() {
 			e.poll.remove(fd)
 		}
 	}
+	if p := c.parting.Load(); p != nil && errors.Is(p.err, errReleased) { // the pair may be another client's by now
+		c.letGo()
+		return
+	}
 	died := ended(c.pidfd)
 	_ = c.reg.read(func() { // a region that faults has nothing in it
 		c.reg.drain(&c.in)

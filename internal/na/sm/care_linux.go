@@ -116,34 +116,38 @@ func (e *Endpoint) tick(now time.Time) {
 	}
 }
 
-// checkClosing looks whether servers of this package say that they close, or have made their region anew.
+// checkClosing looks whether servers of this package say that they close, have made their region anew, or have released the
+// pair of a connection although this endpoint has not asked for it.
 func (e *Endpoint) checkClosing() {
 	for _, c := range e.list() {
 		if c.server || c.ext == nil {
 			continue
 		}
-		switch closing, rebuilt := c.serverState(); {
+		switch closing, rebuilt, released := c.serverState(); {
 		case closing:
 			e.part(c, &parting{kind: na.Unreachable, err: errClosing})
 		case rebuilt:
 			c.fail(na.Unreachable, errRebuilt)
+		case released:
+			e.part(c, &parting{kind: na.Unreachable, err: errReleased})
 		}
 	}
 }
 
 // serverState is what the server says about itself.
-func (c *conn) serverState() (closing, rebuilt bool) {
+func (c *conn) serverState() (closing, rebuilt, released bool) {
 	if !c.enter() {
-		return false, false
+		return false, false, false
 	}
 	defer c.leave()
 	if c.dead.Load() || c.reg.read(func() {
 		closing = shm.Uint32(c.reg.b, offClosing).Load() == closingDone
 		rebuilt = shm.Uint32(c.reg.b, offRebuilt).Load() != c.rebuilt
+		released = c.reg.claimant(c.pair).Load() != asClaimant(c.ep.who)
 	}) != nil {
-		return false, false
+		return false, false, false
 	}
-	return closing, rebuilt
+	return closing, rebuilt, released
 }
 
 // checkServers ends connections to endpoints of living processes that are gone. C's do not tell, but unmap their region

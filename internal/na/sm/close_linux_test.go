@@ -195,6 +195,40 @@ func TestLateRelease(t *testing.T) {
 	}
 }
 
+// TestReleasedByServer has a server release a connection that its client has not given up. The client finds out while a call
+// waits, and connects anew with the next one.
+func TestReleasedByServer(t *testing.T) {
+	server, _ := serve(t, Config{})
+	client := open(t, Config{})
+	to, _ := lookup(t, client, server.own.String()).(*Addr)
+	c := newCaller(client, to)
+	if _, err := c.call(t, nil); err != nil {
+		t.Fatal(err)
+	}
+	pair := to.conn.Load().pair
+	recv := newSignal()
+	client.RecvExpected(&recv.op, to, 500, make([]byte, 8)) // which no request provokes
+	other := mapRaw(t, server)
+	other.datagram(makeCommand(client.who, pair, commandReleased, 0))
+	if err := recv.wait(t); na.KindOf(err) != na.Unreachable || !errors.Is(err, errReleased) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := c.call(t, []byte("anew")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestShutdownWhileConnecting has the command of a client come after Shutdown. The client has looked whether the server takes
+// clients before.
+func TestShutdownWhileConnecting(t *testing.T) {
+	server, _ := serve(t, Config{})
+	c := newRaw(t, server)
+	c.r.claimant(c.pair).Store(asClaimant(c.who))
+	server.Shutdown()
+	c.announceExtended()
+	eventually(t, "the pair is released", func() bool { return c.r.claimant(c.pair).Load() == 0 && !c.r.claimed(c.pair) })
+}
+
 func TestShutdown(t *testing.T) {
 	server, h := serve(t, Config{})
 	client := open(t, Config{})
