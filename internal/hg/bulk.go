@@ -47,7 +47,7 @@ func (c *Class) Expose(segs [][]byte, access na.Access) (*Bulk, error) {
 // descriptor's flags. nil stands for an empty segment.
 func (b *Bulk) register(access na.Access) (handles []na.Memory, flags uint32, err error) {
 	flags = uint32(access)
-	if r, ok := b.c.ep.(na.SegmentRegistrar); ok && len(b.segs) > 1 {
+	if r, ok := b.c.ep.(na.SegmentRegistrar); ok && len(b.segs) > 1 && len(b.segs) <= r.MaxSegments() {
 		m, err := r.RegisterSegments(b.segs, access)
 		if err != nil {
 			return nil, 0, err

@@ -132,8 +132,11 @@ type Memory interface {
 }
 
 // SegmentRegistrar is an [Endpoint] that describes memory in several pieces by one handle
-// (NA_Mem_handle_create_segments). Its peers in C expect that of memory that has several.
+// (NA_Mem_handle_create_segments). Its peers in C expect that of memory that has several, up to MaxSegments; memory that has
+// more is registered segment by segment.
 type SegmentRegistrar interface {
+	// MaxSegments returns how many segments one handle has at most (NA_Mem_handle_get_max_segments).
+	MaxSegments() int
 	// RegisterSegments is Register for pieces that count as one run of bytes in their order. Some, or all, may be empty.
 	// segs itself is kept too.
 	RegisterSegments(segs [][]byte, access Access) (Memory, error)

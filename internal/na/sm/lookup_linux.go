@@ -162,10 +162,13 @@ func (e *Endpoint) Register(mem []byte, access na.Access) (na.Memory, error) {
 	return e.RegisterSegments([][]byte{mem}, access)
 }
 
+// MaxSegments implements [na.SegmentRegistrar].
+func (e *Endpoint) MaxSegments() int { return maxSegments }
+
 // RegisterSegments implements [na.SegmentRegistrar].
 func (e *Endpoint) RegisterSegments(segs [][]byte, access na.Access) (na.Memory, error) {
 	if len(segs) == 0 || len(segs) > maxSegments {
-		return nil, &na.Error{Kind: na.Invalid, Op: "register memory", Err: fmt.Errorf("%d segments; there are 1 to %d", len(segs), maxSegments)}
+		return nil, &na.Error{Kind: na.Invalid, Op: "register memory", Err: fmt.Errorf("%d segments; one handle has 1 to %d: register further ones by handles of their own", len(segs), maxSegments)}
 	}
 	m, err := e.mem.register(segs, access)
 	if err != nil {

@@ -2,6 +2,7 @@ package sm
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"sync"
@@ -21,7 +22,7 @@ import (
 
 var (
 	errEvicted = errors.New("the server has ended the connection, which was idle, to make room for others")
-	errRefused = errors.New("the server has no connection left for this process")
+	errRefused = fmt.Errorf("the server has no connection left for this process: of its %d places one process gets about %d, and the server's MaxConnections and limit of open files may leave fewer: close endpoints of this process that use the server, or raise the server's limits", pairs-1, (pairs-1)*9/16)
 )
 
 // hosts returns the host that a peer's resources are counted for.
