@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -91,6 +92,42 @@ func TestForeignServerIsRefused(t *testing.T) {
 				t.Errorf("the server has got %d requests", n)
 			}
 		})
+	}
+}
+
+// TestUsersWithoutNumber: a user namespace that leaves users out shows all of them under one number, which is trusted in no
+// process there, not even in one that runs under it.
+func TestUsersWithoutNumber(t *testing.T) {
+	const overflow = 65534
+	for _, tt := range []struct {
+		uid, own uint32
+		all      bool
+		want     bool
+	}{
+		{1000, 1000, true, true}, {1000, 1000, false, true}, {0, 1000, false, true}, {1001, 1000, true, false},
+		{overflow, 1000, false, false}, {overflow, overflow, false, false}, {overflow, overflow, true, true},
+	} {
+		if got := (users{overflow, tt.all}).trusts(tt.uid, tt.own); got != tt.want {
+			t.Errorf("uid %d trusts uid %d: %v, want %v; all users have numbers: %v", tt.own, tt.uid, got, tt.want, tt.all)
+		}
+	}
+}
+
+// TestUserNamespace has a process in a user namespace of its own, in which only root has a number, find that users are left
+// out.
+func TestUserNamespace(t *testing.T) {
+	if !readUsers().all {
+		t.Skip("this process is in a user namespace that leaves users out")
+	}
+	c := startWith(t, "users", func(attr *syscall.SysProcAttr) {
+		attr.Cloneflags = unix.CLONE_NEWUSER
+		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
+	})
+	if c == nil {
+		t.Skip("this host lets this user make no user namespace")
+	}
+	if got := c.expect("users "); got != "false 65534" {
+		t.Errorf("got %q", got)
 	}
 }
 

@@ -60,6 +60,11 @@ func playRole(role string) int {
 		err = p.flooder(os.Getenv(targetEnv), os.Getenv(stepEnv))
 	case "unmapper":
 		err = p.unmapper()
+	case "users":
+		u := readUsers()
+		p.say(fmt.Sprint("users ", u.all, " ", u.overflow))
+	case "squatter":
+		err = p.squatter(os.Getenv(targetEnv))
 	default:
 		err = fmt.Errorf("unknown role %q", role)
 	}
@@ -248,6 +253,28 @@ func start(t testing.TB, role string, env ...string) *child {
 // startAs is start for a user. Only root can start a process of another user.
 func startAs(t testing.TB, uid int, role string, env ...string) *child {
 	t.Helper()
+	c, err := newChild(t, uid, role, nil, env...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// startWith is start with other attributes of the process; nil: the kernel does not start such a one.
+func startWith(t testing.TB, role string, change func(*syscall.SysProcAttr)) *child {
+	t.Helper()
+	c, err := newChild(t, os.Geteuid(), role, change)
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EINVAL) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func newChild(t testing.TB, uid int, role string, change func(*syscall.SysProcAttr), env ...string) (*child, error) {
+	t.Helper()
 	watch(t)
 	c := &child{t: t, cmd: exec.Command(os.Args[0], "-test.run=^$"), lines: make(chan string, 100)}
 	c.cmd.Env = append(os.Environ(), append(env, roleEnv+"="+role)...)
@@ -260,6 +287,10 @@ func startAs(t testing.TB, uid int, role string, env ...string) *child {
 		c.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 		c.cmd.Dir = "/"
 	}
+	if change != nil {
+		c.cmd.SysProcAttr = &syscall.SysProcAttr{}
+		change(c.cmd.SysProcAttr)
+	}
 	var err error
 	if c.in, err = c.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
@@ -269,7 +300,7 @@ func startAs(t testing.TB, uid int, role string, env ...string) *child {
 		t.Fatal(err)
 	}
 	if err := c.cmd.Start(); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	read := make(chan struct{})
 	go func() {
@@ -292,7 +323,7 @@ func startAs(t testing.TB, uid int, role string, env ...string) *child {
 		}()
 		await(t, fmt.Sprintf("the end of process %d, which plays the role %q and was killed", c.cmd.Process.Pid, role), ended)
 	})
-	return c
+	return c, nil
 }
 
 // expect waits for a line that begins so, and returns the rest.

@@ -253,6 +253,39 @@ func TestRelayLinksOfTheGone(t *testing.T) {
 	}
 }
 
+// squatter has the name of another process's relay, until standard input ends.
+func (p *player) squatter(name string) error {
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+	if err != nil {
+		return err
+	}
+	p.say("ready")
+	return ln.Close()
+}
+
+// TestRelayNameTaken has another user of the host take the name of an endpoint's relay before it listens: memory is served by
+// the kernel as before, and peers that need the relay connect to nobody else's.
+func TestRelayNameTaken(t *testing.T) {
+	needRoot(t)
+	needAttach(t)
+	owner, user := memoryEnd(t), memoryEnd(t)
+	var log bytes.Buffer
+	owner.cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	startAs(t, otherUser, "squatter", targetEnv+"="+relayName(owner.who)).expect("ready")
+	r := expose(t, owner, user, []byte("memory"), na.ReadOnly)
+	if !strings.Contains(log.String(), "the socket for transfers does not listen") {
+		t.Errorf("the log says %q", &log)
+	}
+	to := addrOfEnd(user, owner)
+	if n, err := get(t, user, to, na.Fragment{Remote: r, Local: make([]byte, 6)}); n != 6 || err != nil {
+		t.Errorf("by the kernel: %d, %v", n, err)
+	}
+	to.relayed.Store(true)
+	if _, err := get(t, user, to, na.Fragment{Remote: r, Local: make([]byte, 6)}); na.KindOf(err) != na.Unreachable || !strings.Contains(err.Error(), "of user 65534") {
+		t.Errorf("by the relay: %v", err)
+	}
+}
+
 // failingListener has no connection to give, as one has when the process is out of descriptors.
 type failingListener struct {
 	calls atomic.Int32

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -31,6 +34,9 @@ type foreignError struct {
 }
 
 func (e *foreignError) Error() string {
+	if e.file.UID == e.own && !trustedUser(e.own) {
+		return fmt.Sprintf("%s belongs to uid %d, which stands for all users that have no number in this user namespace: run this process as a user that has one", e.path, e.own)
+	}
 	if !trustedUser(e.file.UID) {
 		return fmt.Sprintf("%s belongs to uid %d, and this process runs as uid %d: only files of the same user or root are trusted; use another name, or have uid %d or root remove it",
 			e.path, e.file.UID, e.own, e.file.UID)
@@ -39,7 +45,34 @@ func (e *foreignError) Error() string {
 }
 
 // trustedUser reports whether files and commands of a user are used: those of this process's user and of root.
-func trustedUser(uid uint32) bool { return uid == 0 || uid == uint32(os.Geteuid()) }
+func trustedUser(uid uint32) bool { return userMap().trusts(uid, uint32(os.Geteuid())) }
+
+// users is what this process's user namespace says about users.
+type users struct {
+	overflow uint32 // stands for all users that have no number in this namespace
+	all      bool   // every user has a number
+}
+
+var userMap = sync.OnceValue(readUsers)
+
+// readUsers reads the map of the user namespace. One that cannot be read counts as one that leaves users out.
+func readUsers() users {
+	u := users{overflow: 65534} // DEFAULT_OVERFLOWUID
+	if b, err := os.ReadFile("/proc/sys/kernel/overflowuid"); err == nil {
+		if n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 32); err == nil {
+			u.overflow = uint32(n)
+		}
+	}
+	b, err := os.ReadFile("/proc/self/uid_map")
+	u.all = err == nil && slices.Equal(strings.Fields(string(b)), []string{"0", "0", "4294967295"})
+	return u
+}
+
+// trusts reports whether a process of the user own trusts the user uid. All users without a number in this namespace look
+// like one, so that one is not trusted even if it is this process's own.
+func (u users) trusts(uid, own uint32) bool {
+	return uid == 0 || uid == own && (u.all || uid != u.overflow)
+}
 
 // checkFile returns an error unless a file belongs to a trusted user and grants none of the rights in forbidden.
 func checkFile(path string, f shm.File, forbidden uint32) error {
