@@ -24,6 +24,13 @@ const (
 	receiverDescriptors = 4
 )
 
+// engineLeastMemory is the least MaxMemory of an engine in bytes, which one has by default where half of the machine's memory
+// is less.
+const engineLeastMemory = 32 << 20
+
+// theLeast is the source of a limit that is more than a part of what the machine has.
+const theLeast = "the least by default"
+
 // engineConnectionBytes is how many bytes of MaxMemory an engine needs for each connection: it reserves 64 KiB, and
 // connections may take an eighth of the memory.
 const engineConnectionBytes = 8 * 64 << 10
@@ -34,6 +41,9 @@ func defaultLimits(m hostquota.Capacity) []infoLimits {
 	half := "half of " + m.MemorySource
 	engine := infoLimits{Of: "engine", MaxMemory: m.DefaultMemory(), MemorySource: half,
 		MaxConnections: m.DefaultConnections(engineDescriptors), ConnectionsSource: m.FilesSource}
+	if engine.MaxMemory < engineLeastMemory {
+		engine.MaxMemory, engine.MemorySource = engineLeastMemory, theLeast
+	}
 	if most := engine.MaxMemory / engineConnectionBytes; most < engine.MaxConnections {
 		engine.MaxConnections, engine.ConnectionsSource = max(most, 1), "an eighth of its memory"
 	}
@@ -47,8 +57,11 @@ func defaultLimits(m hostquota.Capacity) []infoLimits {
 func receiverLimits(m hostquota.Capacity, connections, memory int64) infoLimits {
 	l := infoLimits{Of: "receiver of files", MaxMemory: memory, MemorySource: "half of " + m.MemorySource,
 		MaxConnections: connections, ConnectionsSource: m.FilesSource}
-	if memory < m.DefaultMemory() {
+	switch half := m.DefaultMemory(); {
+	case memory < half:
 		l.MemorySource = "the most by default"
+	case memory > half:
+		l.MemorySource = theLeast
 	}
 	if connections < m.DefaultConnections(receiverDescriptors) {
 		l.ConnectionsSource = "the most by default"

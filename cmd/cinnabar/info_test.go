@@ -123,6 +123,13 @@ func TestDefaultLimits(t *testing.T) {
 	if cfg.MaxMemory != here.MaxMemory || int64(cfg.MaxConnections) != here.MaxConnections {
 		t.Errorf("an engine has %d bytes and %d connections, the table %+v", cfg.MaxMemory, cfg.MaxConnections, here)
 	}
+	small := hostquota.Capacity{Memory: 48 << 20, MemorySource: "physical memory", Files: 1024, FilesSource: "RLIMIT_NOFILE"}
+	if e := defaultLimits(small)[0]; e.MaxMemory != 32<<20 || e.MemorySource != "the least by default" || e.MaxConnections != 64 {
+		t.Errorf("engine on a machine of 48 MiB: %+v", e)
+	}
+	if l := receiverLimits(small, 64, 32<<20); l.MemorySource != "the least by default" {
+		t.Errorf("receiver on a machine of 48 MiB: %+v", l)
+	}
 	if d := got[1]; d.MaxConnections != (1<<20-1024)/3 || d.ConnectionsSource != "RLIMIT_NOFILE" {
 		t.Errorf("device: %+v", d)
 	}
