@@ -157,6 +157,9 @@ func (c *conn) afterRx() {
 		c.kick()
 	}
 	c.teardownIfFailed()
+	if s := c.qp.srq; s != nil && s.due.Load() {
+		s.wakeRefused()
+	}
 }
 
 // handBack gives the connection to the background goroutines.
@@ -374,10 +377,18 @@ func (c *conn) drain(ctx context.Context) error {
 func (c *conn) idle() bool {
 	c.txMu.Lock()
 	c.qp.mu.Lock()
-	idle := c.qp.sq.tail == c.qp.sq.head && c.tx.idle() && c.responses.empty()
+	idle := c.idleLocked()
 	c.qp.mu.Unlock()
 	c.releaseTx()
 	return idle
+}
+
+// idleLocked is idle with its locks.
+//
+// +checklocks:c.txMu
+// +checklocks:c.qp.mu
+func (c *conn) idleLocked() bool {
+	return c.qp.sq.tail == c.qp.sq.head && c.tx.idle() && c.responses.empty()
 }
 
 // lingerTimeout bounds how long a connection that is over sees its peer off.

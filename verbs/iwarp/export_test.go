@@ -88,3 +88,9 @@ func SetSharedStall(dev *verbs.Device, d time.Duration) { dev.Driver().(*device)
 func SetLeastStay(dev *verbs.Device, d time.Duration) {
 	dev.Driver().(*device).handshakes.leastStay = d
 }
+
+// Evict ends the only connection of dev as if it had been chosen for being idle, and reports whether it has.
+func Evict(dev *verbs.Device) bool {
+	d := dev.Driver().(*device)
+	return d.evict(d.connections()[0])
+}

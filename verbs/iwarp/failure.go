@@ -213,6 +213,9 @@ func (c *conn) teardown() {
 	p.recvCQ.detach(c)
 	if p.srq != nil {
 		p.srq.forget(c)
+		if p.srq.due.Load() {
+			p.srq.wakeRefused()
+		}
 		p.raise(driver.AsyncEvent{Type: driver.EventQPLastWQEReached})
 	}
 	if !f.quiet && !told && f.event != 0 {
@@ -302,6 +305,7 @@ func (c *conn) dropRx() (bound bool, id uint64) {
 	r := &c.rx
 	bound, id = r.bound, r.cur.id
 	r.bound = false
+	c.countUnfinished()
 	r.held, r.heldBytes = nil, 0
 	c.unreserve()
 	if r.shared != nil {

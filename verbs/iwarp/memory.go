@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"cinnabar/internal/hostmem"
 	"cinnabar/verbs/driver"
@@ -191,6 +192,57 @@ type keyTable struct {
 	local map[uint32]*mr
 	// +checklocks:mu
 	remote map[uint32]*mr
+	// the last remote keys that were revoked, in a ring
+	// +checklocks:mu
+	revoked [rememberedKeys]revokedKey
+	// where the next one goes
+	// +checklocks:mu
+	next int
+}
+
+// revokedKey is a remote key that peers in a protection domain may have used rightfully until a moment ago.
+type revokedKey struct {
+	key uint32
+	pd  *pd
+	at  time.Time
+}
+
+const (
+	// rememberedKeys is how many revoked keys are remembered, which is enough for those that peers can still have under way.
+	rememberedKeys = 256
+	// revokedLately is for how long an access by a revoked key does not count as a guess.
+	revokedLately = 5 * time.Second
+)
+
+// revokeLocked takes a remote key out of use.
+//
+// +checklocks:t.mu
+func (t *keyTable) revokeLocked(m *mr) {
+	if t.remote[m.rkey] != m {
+		return
+	}
+	delete(t.remote, m.rkey)
+	if m.access&remoteAccess == 0 {
+		return // no peer was given it
+	}
+	t.revoked[t.next] = revokedKey{key: m.rkey, pd: m.pd, at: time.Now()}
+	t.next = (t.next + 1) % rememberedKeys
+}
+
+// remoteAccess are the rights by which peers use a region.
+const remoteAccess = driver.RemoteWrite | driver.RemoteRead | driver.RemoteAtomic | driver.RemoteInvalidate
+
+// wasRevoked reports whether key has been a key of a region in p until a moment ago. A peer that uses it then need not have
+// guessed: its access and the owner's Close may have crossed.
+func (t *keyTable) wasRevoked(p *pd, key uint32, now time.Time) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for i := range t.revoked {
+		if r := &t.revoked[i]; r.pd == p && r.key == key && now.Sub(r.at) < revokedLately {
+			return true
+		}
+	}
+	return false
 }
 
 func (t *keyTable) init() {
@@ -224,9 +276,7 @@ func (t *keyTable) drop(m *mr) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.local, m.lkey)
-	if t.remote[m.rkey] == m {
-		delete(t.remote, m.rkey)
-	}
+	t.revokeLocked(m)
 }
 
 func (t *keyTable) byLocal(key uint32) *mr {
@@ -256,7 +306,7 @@ func (t *keyTable) invalidate(p *pd, key uint32) protection {
 	case m.access&driver.RemoteInvalidate == 0:
 		return badRight
 	}
-	delete(t.remote, key)
+	t.revokeLocked(m)
 	return protectionOK
 }
 

@@ -95,11 +95,11 @@ func (q *recvQueue) take(w *recvWQE) (left int, ok bool) {
 	return q.count, true
 }
 
-// empty reports whether no receive is posted that is not taken.
-func (q *recvQueue) empty() bool {
+// posted returns how many receives are posted and not taken.
+func (q *recvQueue) posted() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.count == 0
+	return q.count
 }
 
 // first returns the first piece of the oldest receive's memory, if it is usable.

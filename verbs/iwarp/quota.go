@@ -183,7 +183,7 @@ func (d *device) makeRoom() {
 		return
 	}
 	for _, c := range d.idlest(nil, 1) {
-		d.evict(c)
+		_ = d.evict(c) // the caller tries again later anyway
 	}
 }
 
@@ -206,12 +206,9 @@ func (d *device) admit(a *hostquota.Account) error {
 			n++ // because the share grows with the part that is free, one place may not be enough
 		}
 	}
-	victims := d.idlest(only, n)
+	victims := slices.DeleteFunc(d.idlest(only, n), func(c *conn) bool { return !d.evict(c) })
 	if len(victims) == 0 {
 		return err
-	}
-	for _, c := range victims {
-		d.evict(c)
 	}
 	t := time.NewTimer(leaveTimeout)
 	defer t.Stop()
@@ -323,14 +320,18 @@ func (d *device) idlest(only *hostquota.Account, n int) []*conn {
 	return victims
 }
 
-// evict ends an idle connection to make room for another. Its peer sees an orderly end.
-func (d *device) evict(c *conn) {
+// evict ends an idle connection to make room for another, and reports whether it has: since the connection was chosen, work may
+// have been posted or may have come. Its peer sees an orderly end.
+func (d *device) evict(c *conn) bool {
+	if !c.endIfQuiet(&failure{quiet: true, err: &driver.Error{Op: "connection ended by this side", Kind: driver.ErrDisconnected,
+		Detail: fmt.Sprintf("it was idle, and the limit of %d connections is near (Config.MaxConnections)", d.cfg.MaxConnections)}}) {
+		return false
+	}
 	d.trail.Record(audit.Evicted, "idle connection", c.host, c.logAttr())
-	c.fail(&failure{quiet: true, err: &driver.Error{Op: "connection ended by this side", Kind: driver.ErrDisconnected,
-		Detail: fmt.Sprintf("it was idle, and the limit of %d connections is near (Config.MaxConnections)", d.cfg.MaxConnections)}})
 	c.teardown()
 	_ = c.sock.CloseWrite() // fails only if the connection is gone already
 	_ = c.sock.Close()      // likewise
+	return true
 }
 
 // quiet reports whether nothing is under way on the connection but receives that wait.
@@ -340,15 +341,48 @@ func (c *conn) quiet() bool {
 	if c.torn.Load() || c.over() || c.closing.Load() || !c.rxMu.TryLock() {
 		return false
 	}
-	r := &c.rx
-	still := !r.placed && r.got == 0 && !r.bound && !r.stalled && !r.eof && len(r.held) == 0 && len(r.guess.spill) == 0
+	still := c.still(nil)
 	c.rxMu.Unlock()
-	if !still || !c.idle() {
+	c.afterRx()
+	return still
+}
+
+// endIfQuiet ends the connection with f if it is quiet, and reports whether it has. It reads first, because bytes of the peer
+// that wait in the socket are work. The caller calls teardown then.
+//
+// +checklocksignore: it does not know TryLock.
+func (c *conn) endIfQuiet(f *failure) bool {
+	if c.torn.Load() || c.over() || c.closing.Load() || !c.rxMu.TryLock() {
 		return false
 	}
+	before := c.traffic.Load()
+	c.receiveLocked(true)
+	ended := c.traffic.Load() == before && !c.over() && c.still(f)
+	c.rxMu.Unlock()
+	c.afterRx()
+	return ended
+}
+
+// still reports whether nothing is under way. If f is not nil it then ends the connection with f, under all locks that begin
+// work, so that none begins in between.
+//
+// +checklocks:c.rxMu
+func (c *conn) still(f *failure) bool {
+	r := &c.rx
+	if r.placed || r.got > 0 || r.bound || r.stalled || r.eof || len(r.held) > 0 || len(r.guess.spill) > 0 {
+		return false
+	}
+	c.txMu.Lock()
+	defer c.txMu.Unlock() // who came to send meanwhile has set txWant, which the caller looks at without rxMu
 	c.qp.mu.Lock()
 	defer c.qp.mu.Unlock()
-	return c.reads.count == 0
+	if !c.idleLocked() || c.reads.count > 0 {
+		return false
+	}
+	if f != nil {
+		c.fail(f)
+	}
+	return true
 }
 
 // countTraffic notes that bytes have moved.

@@ -464,3 +464,59 @@ func TestFailedHandshakesAreDelayed(t *testing.T) {
 		t.Error("another host:", err)
 	}
 }
+
+// TestRevokedKeyIsNoGuess has a client read by keys that the server has just revoked, as happens to honest clients whose
+// requests cross the end of a region. It may connect anew as often as it likes, whereas a host that guesses may not.
+func TestRevokedKeyIsNoGuess(t *testing.T) {
+	s := newSide(t, iwarp.Config{DeniedLimit: 1}, nil)
+	l := s.serve(t)
+	const accesses = 16
+	for i := range accesses {
+		c, err := dialTo(t, l)
+		if err != nil {
+			t.Fatalf("after %d reads by revoked keys: %v", i, err)
+		}
+		mr, err := s.pd.RegMR(make([]byte, 64), verbs.RemoteRead)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := mr.Remote()
+		if err := mr.Close(); err != nil {
+			t.Fatal(err)
+		}
+		c.send(t, verbs.SendWR{ID: 1, Op: verbs.OpRead, Flags: verbs.Signaled, SGL: []verbs.SGE{c.region(t, 8).SGE(0, 8)}, Remote: at})
+		c.want(t, 1, verbs.WCRead, verbs.StatusRemAccessErr)
+	}
+	if n := s.dev.Stats()["audit_denied"]; n != accesses {
+		t.Errorf("%d refused accesses are counted, want %d", n, accesses)
+	}
+}
+
+// TestConnectionThatGotWorkIsKept has a connection chosen to give way, because it was idle, and work come before it is ended: posted
+// on this side, or as bytes of the peer. It is kept. Without work it is ended.
+func TestConnectionThatGotWorkIsKept(t *testing.T) {
+	s := newSide(t, iwarp.Config{}, nil)
+	p := acceptRaw(t, s, request(), verbs.ConnParam{})
+	p.open()
+	p.barrier()
+	s.send(t, verbs.SendWR{ID: 1, Op: verbs.OpRead, Flags: verbs.Signaled, SGL: []verbs.SGE{s.region(t, 8).SGE(0, 8)}, Remote: verbs.RemoteAddr{RKey: 1}})
+	if iwarp.Evict(s.dev) {
+		t.Error("a connection with a read under way was ended")
+	}
+	o := newSide(t, iwarp.Config{}, nil)
+	q := acceptRaw(t, o, request(), verbs.ConnParam{})
+	q.open()
+	q.barrier()
+	if !iwarp.Evict(o.dev) {
+		t.Error("an idle connection was not ended")
+	}
+	<-o.conn.Done()
+	select {
+	case <-s.conn.Done():
+		t.Error("the connection with work has ended:", s.conn.Err())
+	default:
+	}
+	if n := s.dev.Stats()["audit_evicted"] + o.dev.Stats()["audit_evicted"]; n != 1 {
+		t.Errorf("%d evictions are counted, want 1", n)
+	}
+}

@@ -64,6 +64,7 @@ type rxState struct {
 	cur       recvWQE
 	curSegs   []seg  // rest of cur's list
 	bound     bool   // the open message goes to cur
+	counted   bool   // and it is counted among the unfinished ones of a shared queue
 	writeLen  uint32 // bytes of the last write
 	imm       uint32 // of the marked Immediate Data message before a Send
 	immNext   bool
@@ -110,6 +111,7 @@ const pollBytes = 1 << 20
 // +checklocks:c.rxMu
 func (c *conn) receiveLocked(poller bool) (more bool) {
 	more = c.receiveAll(poller)
+	c.countUnfinished()
 	if c.qp.srq != nil && c.rx.bound {
 		c.watchShared()
 	}

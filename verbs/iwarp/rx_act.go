@@ -70,7 +70,7 @@ func (c *conn) completeSend(m heldMsg) bool {
 			t := rdmap.TermCannotInvalidate.ForSegment(m.head, m.size)
 			t.Detail = fmt.Sprintf("key %#x cannot be invalidated: %s", m.inv, bad)
 			c.addRecv(driver.WC{ID: wc.ID, Status: driver.StatusLocQPOpErr, Op: driver.WCRecv}, false)
-			c.deny(bad, &t)
+			c.deny(bad, m.inv, &t)
 			return false
 		}
 		c.dev.trail.Record(audit.Invalidated, "Send with Invalidate", c.host, c.logAttr())
@@ -93,7 +93,7 @@ func (c *conn) actImmediate() bool {
 	}
 	m := heldMsg{op: r.seg.Op, head: r.seg.Header, size: r.seg.Payload, imm: imm, hasImm: true, len: r.writeLen, complete: true}
 	r.writeLen = 0
-	if len(r.held) == 0 && c.takeRecv() {
+	if len(r.held) == 0 && c.takeRecv(true) {
 		return c.completeImmediate(m)
 	}
 	if !c.hold(m, 0) { // only when the receiver is not to wait: the connection has failed
@@ -177,7 +177,7 @@ func (c *conn) readRequested(h ddp.Header, payload []byte) bool {
 		m, off, bad := c.remoteRange(req.SourceSTag, req.SourceTO, uint64(req.Size), driver.RemoteRead)
 		if bad != protectionOK {
 			t := readCauses[bad].ForReadRequest(h, len(payload), req)
-			c.deny(bad, &t)
+			c.deny(bad, req.SourceSTag, &t)
 			return false
 		}
 		resp.m, resp.off = m, off
@@ -210,7 +210,7 @@ func (c *conn) atomicRequested(h ddp.Header, payload []byte) bool {
 	}
 	if bad != protectionOK {
 		t := readCauses[bad].ForSegment(h, len(payload))
-		c.deny(bad, &t)
+		c.deny(bad, req.STag, &t)
 		return false
 	}
 	original, ok, there := uint64(0), req.Op.Valid(), true

@@ -235,12 +235,11 @@ func (c *conn) tryHeld() {
 	c.deliverAll()
 	// A receive that came to a shared queue before the connection was on its list
 	// has told nobody.
-	for len(r.held) > 0 && c.qp.srq != nil && !c.over() {
-		c.qp.srq.wait(c)
-		if c.qp.srq.q.empty() {
+	for s := c.qp.srq; len(r.held) > 0 && s != nil && !c.over(); c.deliverAll() {
+		s.wait(c)
+		if s.q.posted() == 0 || !r.held[0].complete && !s.mayBegin(c.host) {
 			break
 		}
-		c.deliverAll()
 	}
 	c.heldCount.Store(int32(len(r.held)))
 	switch {
@@ -260,7 +259,7 @@ func (c *conn) tryHeld() {
 // +checklocks:c.rxMu
 func (c *conn) deliverAll() {
 	r := &c.rx
-	for len(r.held) > 0 && !c.over() && (isRequest(r.held[0].op) || c.takeRecv()) {
+	for len(r.held) > 0 && !c.over() && (isRequest(r.held[0].op) || c.takeRecv(r.held[0].complete)) {
 		m := r.held[0]
 		r.held[0] = nil
 		r.held = r.held[1:]
@@ -312,6 +311,7 @@ func (c *conn) deliverHeld() {
 	if midway := r.placed && !r.bound && isSend(r.seg.Op); !midway && !c.torn.Load() {
 		c.tryHeld()
 		c.unstall()
+		c.countUnfinished()
 	}
 	c.rxMu.Unlock()
 	c.afterRx()

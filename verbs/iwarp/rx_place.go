@@ -51,11 +51,13 @@ func (p protection) String() string {
 }
 
 // deny ends the connection because of an access to memory that is refused: it counts it, logs it at the audit's rate, and
-// delays new connections of a host that makes many.
+// delays new connections of a host that makes many. An access by a key that was just revoked does not count for the delay.
 //
 // +checklocks:c.rxMu
-func (c *conn) deny(bad protection, t *rdmap.Terminate) {
-	c.dev.brake.deny(c.host, time.Now())
+func (c *conn) deny(bad protection, key uint32, t *rdmap.Terminate) {
+	if now := time.Now(); bad != badSTag || !c.dev.keys.wasRevoked(c.qp.pd, key, now) {
+		c.dev.brake.deny(c.host, now)
+	}
 	c.dev.trail.Record(audit.Denied, bad.String(), c.host, c.logAttr())
 	f := refused(t)
 	f.recorded = true
@@ -92,7 +94,7 @@ func (c *conn) placeWrite() bool {
 	m, off, bad := c.remoteRange(h.STag, h.TO, uint64(n), driver.RemoteWrite)
 	if bad != protectionOK {
 		t := writeCauses[bad].ForSegment(h, n)
-		c.deny(bad, &t)
+		c.deny(bad, h.STag, &t)
 		return false
 	}
 	if r.seg.Last {
@@ -144,7 +146,7 @@ func (c *conn) placeSend() bool {
 	r := &c.rx
 	if r.seg.First {
 		if len(r.held) == 0 {
-			r.bound = c.takeRecv()
+			r.bound = c.takeRecv(false)
 		}
 		if !r.bound && !c.hold(heldMsg{op: r.seg.Op, head: r.seg.Header, size: r.seg.Payload, inv: r.seg.Header.Rsvd, imm: r.imm, hasImm: r.immNext}, r.seg.Payload) && !c.posts() {
 			return false
@@ -176,7 +178,7 @@ func (c *conn) placeSend() bool {
 // +checklocks:c.rxMu
 func (c *conn) posts() bool {
 	r := &c.rx
-	if !r.stalled || len(r.held) > 0 || !c.takeRecv() {
+	if !r.stalled || len(r.held) > 0 || !c.takeRecv(false) {
 		return false
 	}
 	r.bound, r.stalled = true, false
@@ -217,11 +219,14 @@ func (c *conn) failRecv(status driver.WCStatus, cause rdmap.Cause, detail string
 	c.refuse(f)
 }
 
-// takeRecv takes the next posted receive for the message that begins.
+// takeRecv takes the next posted receive for the message that begins, or that is whole already.
 //
 // +checklocks:c.rxMu
-func (c *conn) takeRecv() bool {
+func (c *conn) takeRecv(whole bool) bool {
 	r := &c.rx
+	if s := c.qp.srq; s != nil && !whole && !s.mayBegin(c.host) {
+		return false
+	}
 	left, ok := c.qp.recvs().take(&r.cur)
 	if !ok {
 		return false

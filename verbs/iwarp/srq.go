@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/verbs/driver"
 )
@@ -26,8 +28,21 @@ type srq struct {
 	// connections that hold messages for want of a receive
 	// +checklocks:mu
 	waiting []*conn
+	// messages that have begun in a receive and are not whole, by host and of all hosts
+	// +checklocks:mu
+	unfinished map[hostquota.Host]int
+	// +checklocks:mu
+	unfinishedAll int
+	// a connection waits because its host has its share of them
+	// +checklocks:mu
+	refused bool
+	// wakeRefused runs
+	// +checklocks:mu
+	waking bool
 	// +checklocks:mu
 	closed bool
+
+	due atomic.Bool // one of them has ended, and wakeRefused is to be called
 }
 
 func (p *pd) CreateSRQ(init driver.SRQInit) (driver.SRQ, error) {
@@ -41,7 +56,7 @@ func (p *pd) CreateSRQ(init driver.SRQInit) (driver.SRQ, error) {
 	if err := checkDepth(op, "Limit", init.Limit, 0, init.MaxWR); err != nil {
 		return nil, err
 	}
-	s := &srq{dev: p.dev, context: init.Context, limit: init.Limit}
+	s := &srq{dev: p.dev, context: init.Context, limit: init.Limit, unfinished: map[hostquota.Host]int{}}
 	s.q.init(p, init.MaxWR, init.MaxSGE)
 	p.children.Add(1)
 	return s, nil
@@ -63,7 +78,80 @@ func (s *srq) PostRecv(wrs []driver.RecvWR) (int, error) {
 	return len(wrs), nil
 }
 
-// wait has c told when receives are posted.
+// mayBegin reports whether a message of the host may begin in a receive. Of the receives that are posted or in use by unfinished
+// messages a host gets a share, because it could otherwise take all of them by as many connections that begin a message
+// and do not end it.
+func (s *srq) mayBegin(h hostquota.Host) bool {
+	posted := s.q.posted()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if hostquota.Grants(int64(posted+s.unfinishedAll), int64(s.unfinishedAll+1), int64(s.unfinished[h]+1)) {
+		return true
+	}
+	s.refused = true
+	return posted == 0 // which is why then
+}
+
+// begun counts a message of the host that is not whole.
+func (s *srq) begun(h hostquota.Host) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unfinished[h]++
+	s.unfinishedAll++
+}
+
+// ended takes back what begun has counted.
+func (s *srq) ended(h hostquota.Host) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unfinishedAll--
+	if s.unfinished[h]--; s.unfinished[h] == 0 {
+		delete(s.unfinished, h)
+	}
+	if s.refused {
+		s.refused = false
+		s.due.Store(true)
+	}
+}
+
+// wakeRefused lets the connections that wait try again, because an unfinished message has ended. The caller holds no lock. What
+// they do may call it again, which only makes the call that runs go on.
+func (s *srq) wakeRefused() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waking {
+		return
+	}
+	s.waking = true
+	for s.due.Swap(false) {
+		waiting := s.waiting
+		s.waiting = nil
+		s.mu.Unlock()
+		for _, c := range waiting {
+			c.deliverHeld()
+		}
+		s.mu.Lock()
+	}
+	s.waking = false
+}
+
+// countUnfinished counts the message that is unfinished at the end of a pass over the input, if there is one and it goes to a
+// shared receive, or takes back what it has counted.
+//
+// +checklocks:c.rxMu
+func (c *conn) countUnfinished() {
+	r := &c.rx
+	if c.qp.srq == nil || r.counted == r.bound {
+		return
+	}
+	if r.counted = r.bound; r.bound {
+		c.qp.srq.begun(c.host)
+	} else {
+		c.qp.srq.ended(c.host)
+	}
+}
+
+// wait has deliverHeld of c called when receives are posted.
 func (s *srq) wait(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,10 +1,12 @@
 package iwarp_test
 
 import (
+	"net/netip"
 	"sync"
 	"testing"
 	"time"
 
+	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
@@ -44,4 +46,84 @@ func TestDrippedMessageGivesSharedReceiveBack(t *testing.T) {
 	s.want(t, 7, verbs.WCRecv, verbs.StatusWRFlushErr)
 	close(stop)
 	wg.Wait()
+}
+
+// acceptRawFrom is acceptRaw for a peer at another address of the loopback network.
+func acceptRawFrom(t testing.TB, s *side, ip string) *peer {
+	t.Helper()
+	l, err := verbs.Listen(s.dev, netip.MustParseAddrPort("127.0.0.1:0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPeer(t, dialFrom(t, l, ip))
+	p.writeFrame(request())
+	r, err := l.Accept(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.conn, err = r.Accept(testContext(t), s.qp, verbs.ConnParam{}); err != nil {
+		t.Fatal(err)
+	}
+	p.reply = p.readFrame()
+	p.crc, p.device = p.reply.CRC, s.dev
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestUnfinishedMessagesAreShared has one host begin a message on each of many connections that share a receive queue, and
+// end none. It does not get all receives: a message of another host arrives, and so do messages of its own that are whole. When
+// a connection ends, the next one that waits gets its part.
+func TestUnfinishedMessagesAreShared(t *testing.T) {
+	const receives = 16
+	s := newSide(t, iwarp.Config{}, nil)
+	queue := s.share(t)
+	mr := s.region(t, 64*receives)
+	post := func(i uint64) {
+		if _, err := queue.PostRecv([]verbs.RecvWR{{ID: i, SGL: []verbs.SGE{mr.SGE(64*int(i), 64)}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range uint64(receives) {
+		post(i)
+	}
+	var peers []*peer
+	var qps []*verbs.QP
+	var begun ddp.Header // of each message
+	for i := range uint64(receives) {
+		s.qp = s.on(t, queue)
+		qps = append(qps, s.qp)
+		p := acceptRaw(t, s, request(), verbs.ConnParam{})
+		begun = p.untagged(rdmap.OpSend)
+		begun.Last = false
+		p.send(begun, sixteen)
+		eventually(t, "the beginning has come", func() bool { return s.dev.Stats()["rx_fpdus"] == i+1 })
+		peers = append(peers, p)
+	}
+	s.qp = s.on(t, queue)
+	same := acceptRaw(t, s, request(), verbs.ConnParam{})
+	same.send(same.untagged(rdmap.OpSend), sixteen)
+	if wc := s.wait(t); wc.Status != verbs.StatusSuccess || wc.QPNum != s.qp.Num() {
+		t.Errorf("a message that is whole: %+v", wc)
+	}
+	s.qp = s.on(t, queue)
+	other := acceptRawFrom(t, s, "127.0.0.9")
+	other.send(other.untagged(rdmap.OpSend), sixteen)
+	if wc := s.wait(t); wc.Status != verbs.StatusSuccess || wc.QPNum != s.qp.Num() {
+		t.Errorf("the message of another host: %+v", wc)
+	}
+	begun.Last, begun.MO = true, uint32(len(sixteen))
+	peers[receives-1].send(begun, sixteen)
+	if wc := s.wait(t); wc.Status != verbs.StatusSuccess || wc.QPNum != qps[receives-1].Num() || wc.Len != 2*uint32(len(sixteen)) {
+		t.Errorf("a message that waited and is whole now: %+v", wc)
+	}
+	for i, p := range peers[:receives-1] {
+		p.tc.Close()
+		wc := s.wait(t)
+		if wc.Status != verbs.StatusWRFlushErr || wc.QPNum != qps[i].Num() {
+			t.Fatalf("connection %d had a receive, or got the part of one before it; the completion is %+v", i, wc)
+		}
+		post(wc.ID)
+	}
 }

@@ -86,6 +86,7 @@ func (c *conn) counts() ([7]uint64, [5]uint64) {
 //   - rx_terminates, tx_terminates, connections, rejects, regions;
 //   - quota_R, quota_R_limit, quota_R_refused: how much of R (connections, handshakes, memory in bytes) all remote
 //     hosts hold, may hold, and how often more was refused;
+//   - handshakes_delayed: handshakes that had to wait because others of their host have failed;
 //   - audit_E: how often event E (accepted, evicted, refused, denied, invalidated, broken) occurred.
 func (d *device) Stats() driver.Stats {
 	d.mu.Lock()
