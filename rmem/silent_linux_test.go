@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"cinnabar/verbs/flow"
 )
 
 func init() { roles["frozen"], roles["frozen server"] = beFrozen, beFrozenServer }
@@ -29,13 +31,9 @@ func beFrozenServer(string) {
 	select {}
 }
 
-// TestVerbsContextBehindHang has reads hang at a server that stands still, more than may be under way at a time: one whose
-// context ends returns then, though it waits for the others. So does one that has begun.
-func TestVerbsContextBehindHang(t *testing.T) {
-	t.Parallel()
-	if name := os.Getenv(deviceEnv); name != "" {
-		t.Skipf("%s is of the kernel, which answers for a process that stands still", name)
-	}
+// hangingServer returns a client of a server that stands still, and a region of it.
+func hangingServer(t *testing.T) (*Client, *Region) {
+	t.Helper()
 	p := spawn(t, "frozen server", "")
 	addr, err := netip.ParseAddrPort(p.line(t))
 	must(t, err)
@@ -43,7 +41,7 @@ func TestVerbsContextBehindHang(t *testing.T) {
 	c, err := DialVerbs(testContext(t), dev, addr)
 	must(t, err)
 	closing(t, c)
-	r := alloc(t, c, 4096)
+	r := alloc(t, c, 256<<10)
 	_, err = fmt.Fprintln(p.in, "stop")
 	must(t, err)
 	p.line(t)
@@ -51,6 +49,17 @@ func TestVerbsContextBehindHang(t *testing.T) {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 		return err == nil && bytes.Contains(b, []byte(") T "))
 	})
+	return c, r
+}
+
+// TestVerbsContextBehindHang has reads hang at a server that stands still, more than may be under way at a time: one whose
+// context ends returns then, though it waits for the others. So does one that has begun.
+func TestVerbsContextBehindHang(t *testing.T) {
+	t.Parallel()
+	if name := os.Getenv(deviceEnv); name != "" {
+		t.Skipf("%s is of the kernel, which answers for a process that stands still", name)
+	}
+	c, r := hangingServer(t)
 	const hanging = 2 * smallTransfers
 	ended := make(chan error, hanging)
 	for range hanging {
@@ -81,6 +90,48 @@ func TestVerbsContextBehindHang(t *testing.T) {
 	for range hanging {
 		if err := <-ended; err == nil {
 			t.Error("read from a server that stands still")
+		}
+	}
+}
+
+// TestGivenUpOperationIsItsCallers has reads and a request hang at a server that stands still, and one of the reads be given up,
+// which ends the connection. The one gets the error of its context. The others have no context that ends, and their
+// errors are not that one's: they say that another operation was given up.
+func TestGivenUpOperationIsItsCallers(t *testing.T) {
+	t.Parallel()
+	if name := os.Getenv(deviceEnv); name != "" {
+		t.Skipf("%s is of the kernel, which answers for a process that stands still", name)
+	}
+	for _, request := range []bool{false, true} { // what is given up: a read, or a request
+		c, r := hangingServer(t)
+		ended := make(chan error, 2)
+		go func() {
+			_, err := r.ReadAt(make([]byte, 8), 0)
+			ended <- err
+		}()
+		go func() {
+			_, err := r.ReadAt(make([]byte, 2*copyBelow), 0)
+			ended <- err
+		}()
+		eventually(t, "a read is under way", func() bool { return len(flowOf(c).stages) == smallTransfers-1 })
+		short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		t.Cleanup(cancel)
+		var err error
+		if request {
+			_, err = c.Alloc(short, 8)
+		} else {
+			_, err = r.ReadAtContext(short, make([]byte, 8), 0)
+		}
+		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, flow.ErrGivenUp) {
+			t.Errorf("what was given up: %v", err)
+		}
+		for range cap(ended) {
+			if err := <-ended; !errors.Is(err, flow.ErrGivenUp) || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("another read: %v", err)
+			}
+		}
+		if _, err := r.ReadAt(make([]byte, 8), 0); !errors.Is(err, flow.ErrGivenUp) || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a read afterwards: %v", err)
 		}
 	}
 }

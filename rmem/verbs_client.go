@@ -32,7 +32,8 @@ type verbsWire struct {
 const smallTransfers = 4
 
 // DialVerbs makes a client of the [VerbsServer] that listens on addr. Reads and writes are one-sided: the server's program
-// takes no part. Atomics are requests. An access to a region that is gone, like any that the device refuses, ends the
+// takes no part. Atomics are requests. An operation whose context ends while it is under way ends the connection: it returns
+// the context's cause, and others that are under way, or come later, fail with an error that says so ([flow.ErrGivenUp]). An access to a region that is gone, like any that the device refuses, ends the
 // connection and with it the client: its error says why. So does a server whose device is silent for a minute. Handles of
 // such regions are for [Client.Open] of clients of the same server over verbs.
 func DialVerbs(ctx context.Context, dev *verbs.Device, addr netip.AddrPort) (*Client, error) {
@@ -115,7 +116,7 @@ func (w *verbsWire) ask(ctx context.Context, q *request) (*response, error) {
 	}
 	r, err := w.receive(ctx)
 	if err != nil && ctx.Err() != nil {
-		w.c.Abort(fmt.Errorf("a request was given up: %w", context.Cause(ctx)))
+		w.c.Abort(flow.GivenUp(context.Cause(ctx)))
 	}
 	return r, err
 }

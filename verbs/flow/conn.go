@@ -22,6 +22,8 @@ var (
 	ErrClosed  = errors.New("connection closed")                 // by Close, or for writing by CloseWrite
 	ErrPeer    = errors.New("the peer breaks the protocol")      // which ends the connection
 	ErrSilent  = errors.New("the peer's device has been silent") // which ends the connection, see Config.KeepAlive
+	// ErrGivenUp is why a connection is over on which an operation was given up before its end, see [Conn.Do].
+	ErrGivenUp = errors.New("another operation on this connection was given up before its end, which ends the connection")
 )
 
 // Conn is one end of a connection.

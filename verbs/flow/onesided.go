@@ -37,7 +37,8 @@ const atOnce = 2
 // must be of [Conn.PD]. There may be 32 such operations under way, further ones wait.
 //
 // If ctx ends while the operation is under way, the connection is ended, since there is no other way to make the device
-// let go of the memory; so is it if the peer refuses the access.
+// let go of the memory; so is it if the peer refuses the access. Do then returns the context's cause. Other operations on the
+// connection fail with [ErrGivenUp]; whether the peer has executed them is not known.
 func (c *Conn) Do(ctx context.Context, wrs ...verbs.SendWR) error {
 	const op = "one-sided operation"
 	if len(wrs) < 1 || len(wrs) > atOnce {
@@ -63,14 +64,21 @@ func (c *Conn) Do(ctx context.Context, wrs ...verbs.SendWR) error {
 	select {
 	case <-c.sides.ended[slot]:
 	case <-ctx.Done():
-		c.fail(fmt.Errorf("a one-sided operation was given up: %w", context.Cause(ctx)))
+		c.Abort(GivenUp(context.Cause(ctx)))
 		<-c.sides.ended[slot] // by what ends the connection
 	}
 	c.mu.Lock()
 	err := c.sides.errs[slot]
 	c.mu.Unlock()
+	if ctx.Err() != nil && errors.Is(err, ErrGivenUp) {
+		err = context.Cause(ctx) // the caller's own reason
+	}
 	return c.letGo(op, err)
 }
+
+// GivenUp returns an [ErrGivenUp] for [Conn.Abort]: why an operation ended early, as text only. The error is for operations
+// that share the connection, and another caller's context error must not look like theirs.
+func GivenUp(why error) error { return fmt.Errorf("%w (%v); connect again", ErrGivenUp, why) }
 
 // letGo is the end of an operation on the caller's memory. After a failure, which is one of the connection, it makes sure
 // that the device does not touch the memory any more.
