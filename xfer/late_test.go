@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -228,5 +231,23 @@ func TestEmptyCredits(t *testing.T) {
 	p.leave()
 	if err := l.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestTimeoutBoundsConnecting sends to a port that accepts connections and says nothing, with a device whose own limit for
+// connecting is much shorter: the sender waits for as long as its Timeout says, and its error names that time.
+func TestTimeoutBoundsConnecting(t *testing.T) {
+	silent := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	t.Cleanup(func() { silent.Close() })
+	dev := device(t, iwarp.Config{HandshakeTimeout: time.Millisecond})
+	const timeout = 300 * time.Millisecond
+	begin := time.Now()
+	_, err := (&Sender{Timeout: timeout}).Send(testContext(t), dev, netip.MustParseAddrPort(silent.Addr().String()), sourceOf("f", noise(10)))
+	if took := time.Since(begin); took < timeout {
+		t.Errorf("it was given up after %v, want %v", took, timeout)
+	}
+	wantCode(t, err, CodeTimeout, false, "within 300ms")
+	if s := err.Error(); strings.Contains(s, "1ms") {
+		t.Errorf("the error names another limit: %s", s)
 	}
 }

@@ -153,7 +153,7 @@ func (d *delivery) connect(ctx context.Context, l *link) (err error) {
 	}
 	limited, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
-	l.conn, err = verbs.Dial(limited, l.qp, d.addr, verbs.ConnParam{PrivateData: d.hello()})
+	l.conn, err = verbs.Dial(limited, l.qp, d.addr, verbs.ConnParam{PrivateData: d.hello(), Timeout: d.timeout})
 	if rejected, ok := errors.AsType[*verbs.RejectedError](err); ok {
 		if v, ok := parseRefusal(rejected.PrivateData); ok {
 			return v.failure()

@@ -61,7 +61,8 @@ func (h *host) decide(private []byte, account *hostquota.Account) (a agreement, 
 		}
 	}
 	if a.buffers, a.chunk, a.counted = h.take(account, a.buffers, a.chunk, least); a.buffers == 0 {
-		return a, "", failf(CodeBusy, "the memory for buffers (MaxMemory) is in use")
+		_, memory := h.Limits()
+		return a, "", failf(CodeBusy, "the receiver's %d bytes for buffers are in use or kept for other hosts; it has more with Receiver.MaxMemory", memory)
 	}
 	return a, why, nil
 }
