@@ -2,8 +2,6 @@ package iwarp
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"net"
 	"net/netip"
 	"sync"
@@ -29,9 +27,7 @@ func Open(cfg Config) (*verbs.Device, error) {
 	d.keys.init()
 	d.events.Init()
 	d.watch.init(d)
-	var b [8]byte
-	_, _ = rand.Read(b[:])                                               // never fails (crypto/rand)
-	d.guid = driver.GUID(binary.BigEndian.Uint64(b[:])&^(1<<56) | 1<<57) // locally administered
+	d.guid = machineGUID(cfg.Name)
 	return verbs.NewDevice(d), nil
 }
 

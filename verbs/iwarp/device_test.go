@@ -154,3 +154,22 @@ func TestForgottenRequest(t *testing.T) {
 		t.Errorf("dial: %v, want the end of the connection", err)
 	}
 }
+
+// TestGUIDIsStable opens a device twice: it has one GUID, and a device of another name has another.
+func TestGUIDIsStable(t *testing.T) {
+	guid := func(name string) string {
+		t.Helper()
+		a, err := newSide(t, iwarp.Config{Name: name}, nil).dev.Query()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.NodeGUID != a.SysImageGUID {
+			t.Errorf("GUIDs %v and %v of one device", a.NodeGUID, a.SysImageGUID)
+		}
+		return a.NodeGUID.String()
+	}
+	first, again, other := guid("a"), guid("a"), guid("b")
+	if first != again || first == other {
+		t.Errorf("GUIDs %s and %s of one device, and %s of another", first, again, other)
+	}
+}
