@@ -2,7 +2,7 @@ package rmem
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -69,12 +69,10 @@ func (s *Server) fetch(ctx context.Context, q *request, r *response, to *entry, 
 	}
 }
 
-// errStalled ends a copy because the other server does not answer.
-var errStalled = errors.New("the other server has not answered in time")
-
 // readWithin reads from another server, for which it waits limit at most.
 func readWithin(ctx context.Context, limit time.Duration, from cinnabar.RemoteBulk, p []byte, off int64) (int, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, errStalled)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit,
+		fmt.Errorf("%v has not answered a read of %d bytes for %v, so the copy ends; see whether that server runs, and copy again", from.Endpoint(), len(p), limit))
 	defer cancel()
 	return from.ReadAtContext(ctx, p, off)
 }
