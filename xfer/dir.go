@@ -18,13 +18,14 @@ import (
 const (
 	tempPrefix = ".cinnabar-"
 	tempSuffix = ".part"
+	tempRandom = 8 // bytes
 )
 
 // DirOptions is how a [Dir] stores files.
 type DirOptions struct {
 	Overwrite   bool // replace files of the same name; otherwise they are refused
 	Sync        bool // wait until file and directory are on the disk before saying so
-	KeepPartial bool // keep what came of a failed transfer, under its temporary name
+	KeepPartial bool // keep what came of a failed transfer, under its temporary name, and what is there of earlier ones
 	IgnoreMeta  bool // do not apply the modes and times that senders give
 	// AllowDotFiles accepts names that begin with a dot. They are refused otherwise, because shells and programs read such
 	// files of a home directory without being asked.
@@ -54,13 +55,69 @@ type Dir struct {
 	busy map[string]struct{}
 }
 
-// OpenDir opens the directory at path.
+// OpenDir opens the directory at path. Unless opt has KeepPartial it removes, on Linux and macOS, the temporary files of receivers
+// that were killed: those that nothing was written to for 24 hours and that no process holds.
 func OpenDir(path string, opt DirOptions) (*Dir, error) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
 		return nil, err
 	}
-	return &Dir{root: root, opt: opt, busy: make(map[string]struct{})}, nil
+	d := &Dir{root: root, opt: opt, busy: make(map[string]struct{})}
+	if !opt.KeepPartial {
+		d.removeStale(time.Now())
+	}
+	return d, nil
+}
+
+// staleAfter is for how long nothing was written to a temporary file that is removed.
+const staleAfter = 24 * time.Hour
+
+// removeStale removes the temporary files of receivers that were killed. What cannot be removed stays, because a receiver can do
+// without that.
+func (d *Dir) removeStale(now time.Time) {
+	f, err := d.root.Open(".")
+	if err != nil {
+		return
+	}
+	defer func() { _ = f.Close() }() // nothing was written to it
+	for {
+		entries, err := f.ReadDir(entriesAtOnce)
+		for _, e := range entries {
+			if isTemp(e.Name()) && e.Type().IsRegular() {
+				d.removeIfStale(e.Name(), now)
+			}
+		}
+		if err != nil {
+			return // io.EOF at the end
+		}
+	}
+}
+
+// entriesAtOnce is how many entries of a directory are read at a time.
+const entriesAtOnce = 1024
+
+// isTemp reports whether a temporary file may have the name.
+func isTemp(name string) bool {
+	random, prefix := strings.CutPrefix(name, tempPrefix)
+	random, suffix := strings.CutSuffix(random, tempSuffix)
+	b, err := hex.DecodeString(random)
+	return prefix && suffix && err == nil && len(b) == tempRandom
+}
+
+// removeIfStale removes a temporary file, under its lock, if it is old and no process has the lock.
+func (d *Dir) removeIfStale(name string, now time.Time) {
+	f, err := d.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not wait if it has become a pipe
+	if err != nil {
+		return
+	}
+	defer func() { _ = f.Close() }() // nothing was written to it
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() || now.Sub(info.ModTime()) < staleAfter || lockTemp(f) != nil {
+		return
+	}
+	if at, err := d.root.Lstat(name); err == nil && os.SameFile(info, at) {
+		_ = d.root.Remove(name) // see removeStale
+	}
 }
 
 // Close lets go of the directory. Files that are open stay usable until their
@@ -115,7 +172,7 @@ func (d *Dir) create(name string, meta Meta) (*dirFile, error) {
 	case !d.opt.Overwrite:
 		return nil, failf(CodeExists, "the receiver has a file %q and does not overwrite", name)
 	}
-	var random [8]byte
+	var random [tempRandom]byte
 	_, _ = rand.Read(random[:]) // never fails (crypto/rand)
 	temp := tempPrefix + hex.EncodeToString(random[:]) + tempSuffix
 	if d.opt.IgnoreMeta {
@@ -133,6 +190,7 @@ func (d *Dir) create(name string, meta Meta) (*dirFile, error) {
 	if err != nil {
 		return nil, storageFailure("create", name, err)
 	}
+	_ = lockTemp(f) // without locks it is only not removed if this process is killed
 	return &dirFile{File: f, dir: d, name: name, temp: temp, meta: meta, chmod: given}, nil
 }
 

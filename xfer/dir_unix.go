@@ -6,7 +6,21 @@ import (
 	"errors"
 	"os"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
+
+// lockTemp takes the lock by which a temporary file shows that a process holds it, without waiting. The lock ends with the
+// descriptor, and so with the process.
+func lockTemp(f *os.File) error {
+	c, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var lerr error
+	err = c.Control(func(fd uintptr) { lerr = unix.Flock(int(fd), unix.LOCK_EX|unix.LOCK_NB) })
+	return errors.Join(err, lerr)
+}
 
 // within calls do with a descriptor of the directory, and again as long as a signal
 // interrupts it, which some file systems let happen.
