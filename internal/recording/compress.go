@@ -280,7 +280,7 @@ func formula(b []byte) Item {
 // repeated returns the shortest period of the longest beginning of b that repeats itself at least four times.
 func repeated(b []byte) Item {
 	best := Item{Kind: Repeat}
-	for period := 1; period <= 32 && 4*period <= len(b); period++ {
+	for period := 1; period <= 256 && 4*period <= len(b); period++ {
 		n := period
 		for n < len(b) && b[n] == b[n-period] {
 			n++

@@ -50,6 +50,7 @@ func startOn(t *testing.T, iface, path string, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, name: path[strings.LastIndexByte(path, '/')+1:], cmd: exec.Command(path, args...), news: make(chan struct{}, 1)}
 	p.cmd.Env = append(os.Environ(), "FI_TCP_IFACE="+iface)
+	p.cmd.Dir = buildDir // some leave files there
 	stdin, err := p.cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -4,9 +4,12 @@ package interop
 
 import (
 	"bytes"
+	"maps"
+	"slices"
 	"testing"
 
 	"cinnabar"
+	"cinnabar/internal/cerealtest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -24,6 +27,7 @@ var scenes = []scene{
 	{name: "hg_pull_sums", peer: hgPeer, checksums: true, run: asMercury((*client).pulls)},
 	{name: "hg_push", peer: hgPeer, run: asMercury((*client).pushes)},
 	{name: "hg_push_sums", peer: hgPeer, checksums: true, run: asMercury((*client).pushes)},
+	{name: "hg_1024_segments", peer: hgPeer, run: asMercury(func(c *client) { c.pulled(shape{total: 8192, segments: 1024}) })},
 	{name: "hg_small_without_eager", peer: hgPeer, cfg: &cinnabar.Config{NoEager: true}, run: asMercury((*client).smallTransfers)},
 	{name: "hg_bound", peer: hgPeer, listens: true, run: asMercury(func(c *client) { c.moves(boundShapes) })},
 	{name: "hg_errors", peer: hgPeer, run: asMercury((*client).errors)},
@@ -41,6 +45,14 @@ var scenes = []scene{
 	{name: "margo_errors", peer: margoPeer, run: asMargo((*client).errors)},
 	{name: "margo_shutdown", peer: margoPeer, options: []string{"--shutdown"}, run: asMargo((*client).shutDown)},
 	{name: "margo_shutdown_refused", peer: margoPeer, run: asMargo((*client).shutDownRefused)},
+
+	{name: "thallium_calls", peer: thalliumPeer, run: asThallium((*thalliumClient).callsInOrder)},
+	{name: "thallium_callback", peer: thalliumPeer, listens: true, run: asThallium((*thalliumClient).calledBack)},
+	{name: "thallium_providers", peer: thalliumPeer, run: asThallium((*thalliumClient).providers)},
+	{name: "thallium_values", peer: thalliumPeer, run: asThallium((*thalliumClient).valuesInOrder)},
+	{name: "thallium_handles", peer: thalliumPeer, run: asThallium((*thalliumClient).handles)},
+	{name: "thallium_transfers", peer: thalliumPeer, run: asThallium((*thalliumClient).allTransfers)},
+	{name: "thallium_transfers_without_eager", peer: thalliumPeer, cfg: &cinnabar.Config{NoEager: true}, run: asThallium((*thalliumClient).allTransfers)},
 }
 
 func asMercury(f func(c *client)) func(*testing.T, *cinnabar.Engine, *cinnabar.Endpoint) {
@@ -49,6 +61,10 @@ func asMercury(f func(c *client)) func(*testing.T, *cinnabar.Engine, *cinnabar.E
 
 func asMargo(f func(c *client)) func(*testing.T, *cinnabar.Engine, *cinnabar.Endpoint) {
 	return func(t *testing.T, e *cinnabar.Engine, to *cinnabar.Endpoint) { f(&client{e, t, margo, to}) }
+}
+
+func asThallium(f func(c *thalliumClient)) func(*testing.T, *cinnabar.Engine, *cinnabar.Endpoint) {
+	return func(t *testing.T, e *cinnabar.Engine, to *cinnabar.Endpoint) { f(&thalliumClient{t: t, e: e, to: to}) }
 }
 
 // calls makes calls whose arguments and results fit into messages.
@@ -192,5 +208,50 @@ func (c *client) shutDownRefused() {
 	c.t.Helper()
 	if err := c.to.Shutdown(c.ctx()); cinnabar.CodeOf(err) != cinnabar.CodePermission {
 		c.t.Errorf("shutdown that is not allowed: %v; want %v", err, cinnabar.CodePermission)
+	}
+}
+
+// callsInOrder makes calls, one after the other.
+func (c *thalliumClient) callsInOrder() {
+	t := c.t
+	t.Helper()
+	sum, err := tlSum.Call(c.ctx(), c.to, numbers{40, 2})
+	equal(t, "sum", 42, sum, err)
+	parts, err := tlDivide.Call(c.ctx(), c.to, numbers{-7, 2})
+	equal(t, "divide", quotient{-3, -1}, parts, err)
+	_, err = tlNothing.Call(c.ctx(), c.to, none{})
+	equal(t, "nothing", none{}, none{}, err)
+	later, err := tlLater.Call(c.ctx(), c.to, 41)
+	equal(t, "later", 42, later, err)
+	_, err = tlUnknown.Call(c.ctx(), c.to, none{})
+	equal(t, "an RPC that the server has not", cinnabar.CodeNoEntry, cinnabar.CodeOf(err), nil)
+	must(t, tlHello.Send(c.ctx(), c.to, "bob"))
+	null, err := tlNull.Call(c.ctx(), c.to, cinnabar.BulkHandle{})
+	equal(t, "null", nullOut{Was: true}, null, err)
+}
+
+func (c *thalliumClient) calledBack() {
+	c.t.Helper()
+	must(c.t, tlSum.Handle(c.e, sumNumbers))
+	back, err := tlCallback.Call(c.ctx(), c.to, numbers{20, 22})
+	equal(c.t, "callback", 42, back, err)
+}
+
+// valuesInOrder is values, with the values in the order of their names.
+func (c *thalliumClient) valuesInOrder() {
+	c.t.Helper()
+	all := cerealtest.Values()
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		c.value(name, all[name])
+	}
+}
+
+// allTransfers has the server transfer in each spelling.
+func (c *thalliumClient) allTransfers() {
+	c.t.Helper()
+	for i, s := range transfers {
+		for _, spelling := range spellings {
+			c.transfer(s, spelling, uint8(i))
+		}
 	}
 }

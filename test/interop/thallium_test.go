@@ -282,21 +282,26 @@ func (c *thalliumClient) providers() {
 func (c *thalliumClient) values() {
 	c.t.Helper()
 	for name, want := range cerealtest.Values() {
-		plan, err := cereal.Codec{}.Plan(reflect.TypeOf(want).Elem())
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		sent, err := plan.Append(nil, want)
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		back, err := tlValue(name).Call(c.ctx(), c.to, sent)
-		if err == nil {
-			_, err = sameValue(name, want, back)
-		}
-		if err != nil {
-			c.t.Error(err)
-		}
+		c.value(name, want)
+	}
+}
+
+func (c *thalliumClient) value(name string, want any) {
+	c.t.Helper()
+	plan, err := cereal.Codec{}.Plan(reflect.TypeOf(want).Elem())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	sent, err := plan.Append(nil, want)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	back, err := tlValue(name).Call(c.ctx(), c.to, sent)
+	if err == nil {
+		_, err = sameValue(name, want, back)
+	}
+	if err != nil {
+		c.t.Error(err)
 	}
 }
 

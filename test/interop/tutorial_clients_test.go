@@ -1,0 +1,158 @@
+//go:build linux
+
+package interop
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"cinnabar"
+	"cinnabar/internal/recording"
+)
+
+// caller is a client of Thallium's tutorial. What it says to the tutorial's server is recorded in testdata/wire.
+type caller struct {
+	name           string // of the recording
+	client, server string
+	arguments      []string // of the client, behind the server's address
+	serve          func(t *testing.T, e *cinnabar.Engine)
+}
+
+var callers = []caller{
+	{name: "thallium_tutorial_hello", client: "02_tl_client", server: "02_tl_server", serve: func(t *testing.T, e *cinnabar.Engine) {
+		must(t, cinnabar.NewOneWay[none]("hello", inThallium).Handle(e, func(context.Context, none) error { return nil }))
+	}},
+	{name: "thallium_tutorial_args", client: "03_tl_client", server: "03_tl_server", serve: serveTutorialSum},
+	{name: "thallium_tutorial_lambdas", client: "04_tl_client", server: "04_tl_server", serve: serveTutorialSum},
+	{name: "thallium_tutorial_stop", client: "05_tl_client", server: "05_tl_server", serve: func(t *testing.T, e *cinnabar.Engine) {
+		must(t, tlSum.Handle(e, func(ctx context.Context, in numbers) (int32, error) { return in.X + in.Y, e.Shutdown(ctx) }))
+	}},
+	{name: "thallium_tutorial_stl", client: "05_stl_client", server: "06_tl_server", serve: func(t *testing.T, e *cinnabar.Engine) {
+		must(t, tlHello.Handle(e, func(context.Context, string) error { return nil }))
+	}},
+	{name: "thallium_tutorial_serialization", client: "06_custom_client", server: "06_custom_server", serve: func(t *testing.T, e *cinnabar.Engine) {
+		must(t, dotProduct.Handle(e, func(_ context.Context, in [2]point) (point, error) {
+			return point{X: in[0].X*in[1].X + in[0].Y*in[1].Y + in[0].Z*in[1].Z}, nil
+		}))
+	}},
+	{name: "thallium_tutorial_rdma", client: "07_rdma_client", server: "08_tl_server", serve: serveTutorialRDMA},
+	{name: "thallium_tutorial_providers", client: "09_tl_client", server: "09_tl_server", arguments: []string{"22"}, serve: serveTutorialProvider},
+	{name: "thallium_tutorial_pool", client: "12_tl_client", server: "12_tl_server", serve: serveTutorialSum},
+	{name: "thallium_tutorial_async", client: "14_tl_client", server: "14_tl_server", serve: serveTutorialSum},
+	{name: "thallium_tutorial_context", client: "16_tl_client", server: "16_tl_server", serve: serveTutorialContext},
+}
+
+func sumNumbers(_ context.Context, in numbers) (int32, error) { return in.X + in.Y, nil }
+
+func serveTutorialSum(t *testing.T, e *cinnabar.Engine) {
+	t.Helper()
+	must(t, tlSum.Handle(e, sumNumbers))
+}
+
+func serveTutorialRDMA(t *testing.T, e *cinnabar.Engine) {
+	t.Helper()
+	must(t, cinnabar.NewRPC[cinnabar.BulkHandle, none]("do_rdma", inThallium).Handle(e, func(ctx context.Context, in cinnabar.BulkHandle) (none, error) {
+		memory := make([]byte, 6)
+		local, err := e.Expose(cinnabar.WriteOnly, memory)
+		if err != nil {
+			return none{}, err
+		}
+		defer local.Close() // the pull has ended
+		if _, err = in.On(cinnabar.PeerFrom(ctx)).Pull(ctx, local); err == nil && string(memory) != "Matthi" {
+			err = fmt.Errorf("pulled %q", memory)
+		}
+		return none{}, err
+	}))
+}
+
+func serveTutorialProvider(t *testing.T, e *cinnabar.Engine) {
+	t.Helper()
+	p, err := e.Provider(22, "")
+	must(t, err, tlSum.Handle(p, sumNumbers),
+		cinnabar.NewRPC[numbers, int32]("prod", inThallium).Handle(p, sumNumbers), // the tutorial adds
+		tlHello.Handle(p, func(context.Context, string) error { return nil }),
+		cinnabar.NewOneWay[string]("print", inThallium).Handle(p, func(context.Context, string) error { return nil }))
+}
+
+// serveTutorialContext answers as a server in C++ does whose serialization context is (3, 2, 1) and 3.5: it reads into temporary
+// values, so that it adds two points of zeros.
+func serveTutorialContext(t *testing.T, e *cinnabar.Engine) {
+	t.Helper()
+	must(t, cinnabar.NewRPC[[2]point, point]("process", inThallium).Handle(e, func(context.Context, [2]point) (point, error) {
+		return point{3 * 3.5, 2 * 3.5, 1 * 3.5}, nil
+	}))
+}
+
+// TestReplayThalliumTutorials plays what the clients of Thallium's tutorials have sent to a server in Go, which must answer as
+// the tutorials' servers did.
+// parity(recorded): H47 H77 T06 T21 T24
+func TestReplayThalliumTutorials(t *testing.T) {
+	for _, c := range callers {
+		t.Run(c.name, func(t *testing.T) { replay(t, listenTutorial(t, &c).Addr(), conversation(t, c.name)) })
+	}
+}
+
+func listenTutorial(t *testing.T, c *caller) *cinnabar.Engine {
+	t.Helper()
+	e, err := cinnabar.Listen(tcp, nil)
+	must(t, err)
+	t.Cleanup(func() { closeEngine(t, e) })
+	c.serve(t, e)
+	return e
+}
+
+// TestClientsOfThalliumTutorials has the clients themselves call a server in Go. With -record it has them call the tutorials'
+// servers, and writes the recordings anew.
+// parity(peer): H47 T06 T21 T24
+func TestClientsOfThalliumTutorials(t *testing.T) {
+	for _, c := range callers {
+		t.Run(c.name, func(t *testing.T) {
+			client := installedProgram(t, c.client)
+			if *recordFlag {
+				c.record(t, client)
+				return
+			}
+			c.call(t, client, listenTutorial(t, &c).Addr())
+		})
+	}
+}
+
+// call runs the client to its end.
+func (c *caller) call(t *testing.T, client, addr string) {
+	t.Helper()
+	p := startFile(t, client, append([]string{addr}, c.arguments...)...)
+	if err := p.wait(); err != nil {
+		t.Errorf("%s ends with %v\n%s", c.client, err, p.log())
+	}
+}
+
+func (c *caller) record(t *testing.T, client string) {
+	t.Helper()
+	server := startFile(t, installedProgram(t, c.server))
+	to := strings.TrimPrefix(server.listensAt(), scheme)
+	r, err := recording.NewRelay("127.0.0.1:0", to)
+	must(t, err)
+	c.call(t, client, scheme+r.Addr())
+	server.destroy()
+	conns, err := r.Close()
+	must(t, err)
+	if len(conns) != 1 || len(conns[0][0].Bytes) != cmSize {
+		t.Fatalf("%d connections, want 1", len(conns))
+	}
+	const offPort = 34
+	port := uint16(conns[0][0].Bytes[offPort])<<8 | uint16(conns[0][0].Bytes[offPort+1])
+	listener := netip.MustParseAddrPort(to)
+	rec := recording.Recording{
+		Comments: []string{
+			"provenance: relayed on loopback between two processes of Thallium 0.16.0, Margo 0.24.0, Mercury 2.4.1 without checksums, libfabric 2.7.0a1 tcp, x86-64 Linux",
+			fmt.Sprintf("server: %s of Thallium's tutorials; client: %s", c.server, strings.Join(append([]string{c.client}, c.arguments...), " ")),
+		},
+		Conversations: []recording.Conversation{recording.Plain(conns[0], netip.AddrPortFrom(listener.Addr(), port), listener)},
+	}
+	must(t, os.WriteFile(filepath.Join("testdata", "wire", c.name+".hex"), rec.Append(nil), 0o644))
+}
