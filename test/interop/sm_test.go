@@ -36,6 +36,7 @@ func TestSharedMemory(t *testing.T) {
 		{"MercuryBoundClientC", TestMercuryBoundClientC},
 		{"MercuryBoundServerC", TestMercuryBoundServerC},
 		{"MercuryOpenOnly", TestMercuryOpenOnly},
+		{"LateAccessOfC", TestLateAccessOfC},
 		{"MercuryRelay", TestMercuryRelay},
 		{"MargoClientC", TestMargoClientC},
 		{"MargoServerC", TestMargoServerC},
@@ -78,6 +79,7 @@ func TestSharedMemoryBusy(t *testing.T) {
 	overSharedMemory(t, true, []named{
 		{"MercuryServerC", TestMercuryServerC},
 		{"MercuryOpenOnly", TestMercuryOpenOnly},
+		{"LateAccessOfC", TestLateAccessOfC},
 		{"MercuryBoundClientC", TestMercuryBoundClientC},
 		{"MercuryClientC", func(t *testing.T) {
 			s := listen(t, mercury, nil).serveMercury(t)

@@ -28,6 +28,7 @@ const (
 
 	opTag     = 1
 	opReadReq = 2
+	opReadRsp = 3
 	opWrite   = 4
 
 	coreHeader      = 16     // of responses: return code, flags, cookie (2), padding; then Mercury's own header
