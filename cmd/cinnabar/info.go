@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -239,22 +240,33 @@ func (r *infoReport) writeCSV(w io.Writer) error {
 	return i.err
 }
 
+// reasonWidth is how many columns a reason may have beside the addresses and results.
+func (r *infoReport) reasonWidth() int {
+	widest := 0
+	for _, l := range slices.Concat(r.Protocols, r.Unavailable) {
+		widest = max(widest, len(l.Specifier))
+	}
+	const result, least = len("RESULT") + 4, 24
+	return max(helpWidth-result-widest, least)
+}
+
 func (r *infoReport) writeTable(w io.Writer) error {
 	t := newTable(w)
 	i := &infoWriter{w: t}
-	i.printf("ADDRESS\tTRANSPORT\tPROTOCOL\tRESULT\tRUNTIME ADDRESS, OR WHY NOT\n")
+	i.printf("ADDRESS\tRESULT\tRUNTIME ADDRESS, OR WHY NOT\n")
 	for _, l := range r.Protocols {
-		i.printf("%s\t%s\t%s\tYES\t%s\n", l.Specifier, l.Class, l.Protocol, l.Runtime)
+		i.printf("%s\tYES\t%s\n", l.Specifier, l.Runtime)
 	}
+	width := r.reasonWidth()
 	for _, l := range r.Unavailable {
-		i.printf("%s\t%s\t%s\tNO\t%s\n", l.Specifier, l.Class, l.Protocol, l.Reason)
+		i.printf("%s\tNO\t%s\n", l.Specifier, strings.ReplaceAll(fold(l.Reason, width), "\n", "\n\t\t"))
 	}
 	if err := errors.Join(i.err, t.Flush()); err != nil {
 		return err
 	}
 	i = &infoWriter{w: w}
 	for _, c := range r.Chosen {
-		i.printf("\n%s chooses %s: %s\n", c.Protocol, c.Address, c.Reason)
+		i.printf("\n%s\n", fold(fmt.Sprintf("%s chooses %s: %s", c.Protocol, c.Address, c.Reason), helpWidth))
 	}
 	t = newTable(w)
 	limits := &infoWriter{w: t}

@@ -105,15 +105,8 @@ func (o *perfOptions) readServers() ([]string, error) {
 // system does not tell, the protocol alone, and Lookup or the first call says what is wrong.
 func localFor(ctx context.Context, address string) string {
 	protocol, peer, _ := strings.Cut(address, "://")
-	if port, ok := strings.CutPrefix(peer, "localhost:"); ok { // the one name that Lookup takes
-		peer = "127.0.0.1:" + port
-	}
-	to, err := netip.ParseAddrPort(peer)
-	if err != nil || !to.IsValid() {
-		return protocol
-	}
 	var d net.Dialer
-	c, err := d.DialContext(ctx, "udp", to.String()) // finds a route and sends nothing
+	c, err := d.DialContext(ctx, "udp", peer) // finds the address of a name and a route to it, and sends the peer nothing
 	if err != nil {
 		return protocol
 	}

@@ -111,7 +111,7 @@ func (o *costOptions) open(ctx context.Context) (*verbs.Device, error) {
 func (r *costReport) print(out io.Writer) error {
 	t := newTable(out)
 	i := &infoWriter{w: t}
-	i.printf("SIZE\tOPERATIONS\tREGISTER EACH, µs\tOF IT REGISTRATION\tPOOL, µs\tCACHE, µs\tEACH/POOL\n")
+	i.printf("SIZE\tCOUNT\tEACH, µs\tREGISTERING, µs\tPOOL, µs\tCACHE, µs\tEACH/POOL\n")
 	for _, row := range r.Rows {
 		i.printf("%s\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f\n", sizeText(row.Bytes), row.Operations, row.Each, row.Registers, row.Pool, row.Cache, row.Each/row.Pool)
 	}
@@ -119,9 +119,9 @@ func (r *costReport) print(out io.Writer) error {
 		return err
 	}
 	i.w = out
-	i.printf("\ndevice %s, memory locked: %t. The pool was registered once, the cache registered %d times.\n", r.Device, r.Locked, r.Registrations)
+	i.printf("\n%s\n", fold(fmt.Sprintf("device %s, memory locked: %t. The pool was registered once, the cache registered %d times.", r.Device, r.Locked, r.Registrations), helpWidth))
 	if r.Device == softwareDevice {
-		i.printf("%s\n", costNote)
+		i.printf("%s\n", fold(costNote, helpWidth))
 	}
 	return i.err
 }

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -117,6 +119,9 @@ func parseName[T fmt.Stringer](option, text string, values ...T) (T, error) {
 func checkFiles(paths []string) error {
 	names := map[string]string{}
 	for _, path := range paths {
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			return fmt.Errorf("open the file to send: %s is a directory, and send takes files; pack it into one, with tar for example", path)
+		}
 		_, f, err := xfer.OpenFile(path, false)
 		if err != nil {
 			return fmt.Errorf("open the file to send: %w", err)
@@ -195,7 +200,7 @@ func (t *sending) all(ctx context.Context) error {
 			return err
 		}
 		failed++
-		t.r.notef("%s: %s", path, printable(oneLine(err)))
+		t.r.notef("%s: %s", path, printable(withoutName(err)))
 		if ctx.Err() != nil || !concernsFile(err) {
 			failed += len(t.o.files) - n - 1
 			break
@@ -205,6 +210,17 @@ func (t *sending) all(ctx context.Context) error {
 		return fmt.Errorf("%d of %d files were not sent", failed, len(t.o.files))
 	}
 	return nil
+}
+
+// withoutName is the text of a failure on one line, without the file's name, for a line that begins with its path.
+func withoutName(err error) string {
+	text := oneLine(err)
+	if x, ok := errors.AsType[*xfer.Error](err); ok && x.Name != "" {
+		unnamed := *x
+		unnamed.Name = ""
+		text = strings.Replace(text, oneLine(x), oneLine(&unnamed), 1)
+	}
+	return text
 }
 
 // one sends one file and prints how it went.

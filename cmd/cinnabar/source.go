@@ -31,6 +31,9 @@ func fileSource(path string) (source, error) {
 	if err != nil {
 		return source{}, fmt.Errorf("open the data: %w", err)
 	}
+	if info.IsDir() {
+		return source{}, fmt.Errorf("open the data: %s is a directory; choose a file", path)
+	}
 	if !info.Mode().IsRegular() {
 		return source{}, fmt.Errorf("open the data: %s is no regular file (%s); it is read several times, so copy it to one first", path, info.Mode())
 	}

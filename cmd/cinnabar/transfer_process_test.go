@@ -221,6 +221,9 @@ func TestSendRefusedFile(t *testing.T) {
 	if code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
+	if got := strings.Count(client.err.String(), filepath.Base(paths[0])); got != 3 { // as it begins, as the path, and by the receiver
+		t.Errorf("the name is there %d times:\n%s", got, &client.err)
+	}
 	for _, text := range []string{paths[0], server.addr, "the peer says: file exists", "--overwrite", "1 of 2 files were not sent"} {
 		if !strings.Contains(client.err.String(), text) {
 			t.Errorf("the sender does not mention %q:\n%s", text, &client.err)
@@ -375,7 +378,7 @@ func TestInterruptedSend(t *testing.T) {
 	if code := exitOf(t, client); code != exitSignal+int(syscall.SIGINT) {
 		t.Errorf("sender: exit code %d", code)
 	}
-	waitLine(t, notes, `endless: send "endless" .*cancelled`)
+	waitLine(t, notes, `endless: send \(peer .*cancelled`)
 	next := randomFiles(t, 10)[0]
 	if code, o := runProcess(t, "send", next, server.addr); code != 0 {
 		t.Errorf("the next sender: exit code %d: %s", code, &o.err)

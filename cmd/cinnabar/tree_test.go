@@ -372,6 +372,42 @@ func TestEveryCommand(t *testing.T) {
 	})
 }
 
+// What commands print for people fits a terminal of 80 columns. Layouts that are those of other programs do not count.
+func TestOutputWidth(t *testing.T) {
+	for _, args := range []string{
+		"demo main.go", "compare --size 1MiB", "info -l", "version", "perf registration --most 4KiB", "mem stat LENDER",
+		"perf rate PERF --size 64MiB --count 1 --verify", "perf rate PERF --size 8 --count 9 --clients 3 --inflight 2", "perf bw-read PERF --size 64KiB --count 9",
+	} {
+		list := newCaseWords(t).fields("", args)
+		code, o := runProcess(t, list...)
+		if code != exitOK {
+			t.Errorf("%q: exit code %d: %s", list, code, &o.err)
+		}
+		for line := range strings.Lines(o.out.String()) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > helpWidth {
+				t.Errorf("%q: %d columns: %s", list, n, line)
+			}
+		}
+	}
+}
+
+// Operations of perf verbs are measured as perftest does, in tables of 80 columns.
+func TestPerfVerbsWidth(t *testing.T) {
+	for _, args := range [][]string{{"--size", "64MiB", "--count", "2"}, {"--latency", "--count", "50"}} {
+		server, address, _, o := startVerbs(t, append(args, "--once")...)
+		code, client := runProcess(t, append([]string{"perf", "verbs", address}, args...)...)
+		wantOK(t, server, o)
+		if code != exitOK {
+			t.Errorf("%q: exit code %d: %s", args, code, &client.err)
+		}
+		for line := range strings.Lines(client.out.String()) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > helpWidth {
+				t.Errorf("%q: %d columns: %s", args, n, line)
+			}
+		}
+	}
+}
+
 // wantSilent fails unless a command that fails has printed one line, and no result. What names the addresses of a side
 // comes before its connection.
 func wantSilent(t *testing.T, o *output) {
