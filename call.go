@@ -89,13 +89,8 @@ func (c *Call[In, Out]) decode() bool {
 	if err == nil {
 		return true
 	}
-	level := slog.LevelDebug
-	if c.s.oneWay {
-		level = slog.LevelWarn // there is no answer that would tell anybody
-	}
-	if log := c.s.svc.e.log; log.Enabled(context.Background(), level) {
-		log.Log(context.Background(), level, "request refused: arguments cannot be decoded", logRPC, c.s.svc.label(), logPeer, c.s.from.String(), logError, err)
-	}
+	c.s.svc.e.note(c.s.from, "request refused: arguments cannot be decoded; compare the types of both sides",
+		slog.String(logRPC, c.s.svc.label()), slog.Any(logError, err))
 	c.s.finish(CodeOf(err))
 	return false
 }
@@ -142,9 +137,7 @@ func (c *Call[In, Out]) settle(err error) {
 	}
 	// Methods of the program's error may panic, so they are called before the right to answer is taken.
 	code := errorCode(err)
-	if c.s.oneWay {
-		c.s.svc.e.log.Warn("handler of a one-way request fails", logRPC, c.s.svc.label(), logPeer, c.s.from.String(), logError, err)
-	}
+	c.s.logFailure(code, err)
 	if c.s.claim() {
 		c.s.logUnsent(c.s.fail(code))
 	}
@@ -171,7 +164,8 @@ func (c *Call[In, Out]) send(ctx context.Context) error {
 	}
 	payload, err := c.s.svc.proc.appendOutput(c.s.req.Output(), &c.out)
 	if err != nil {
-		return errors.Join(err, c.s.svc.answer(c.s.req, errorCode(err)))
+		c.s.svc.e.note(c.s.from, "result cannot be encoded", slog.String(logRPC, c.s.svc.label()), slog.Any(logError, err))
+		return errors.Join(encodingError("answer", c.s.svc.label(), c.s.from.String(), err), c.s.svc.answer(c.s.req, CodeOtherError))
 	}
 	if t := c.s.timed; t != nil {
 		t.encoded()
@@ -282,9 +276,11 @@ func (c *Call[In, Out]) RespondContext(ctx context.Context, out Out) error {
 	return c.answerError(c.send(ctx))
 }
 
-// Fail answers with the code of err ([CodeOf]); its text stays here.
+// Fail answers with the code of err ([CodeOf]). Its text stays here: it is logged at Warn if err has no code, and otherwise at
+// Debug.
 func (c *Call[In, Out]) Fail(err error) error {
 	code := errorCode(err) // before the claim, as in settle
+	c.s.logFailure(code, err)
 	if !c.claim() {
 		return c.answerError(errAnswered)
 	}

@@ -3,6 +3,7 @@ package cinnabar
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -66,7 +67,7 @@ func isIdle(s Stats) bool {
 func newChaos(t *testing.T) *chaos {
 	t.Helper()
 	c := &chaos{stop: make(chan struct{}), client: calling(t, nil)}
-	c.server = listening(t, &Config{MaxHandlers: 6, MaxQueued: 20, Pools: []PoolConfig{{Name: "one"}}})
+	c.server = listening(t, &Config{Logger: slog.New(slog.DiscardHandler), MaxHandlers: 6, MaxQueued: 20, Pools: []PoolConfig{{Name: "one"}}})
 	c.ep = reach(t, c.client, c.server)
 	must(t, chaosShort.Handle(c.server, c.handle, InPool(c.server.Pool("one"))))
 	must(t, chaosLong.HandleCall(c.server, c.handleLong))

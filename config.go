@@ -100,6 +100,7 @@ type Config struct {
 	logs  *logs             // of the engine that has this configuration; nil: nobody's
 	quota *hostquota.Book   // likewise
 	trail *audit.Trail      // likewise
+	clock hg.Clock          // likewise
 }
 
 // Progress says how waiting is done.
@@ -204,6 +205,7 @@ func (cfg *Config) class(d hg.Dispatcher) hg.Config {
 		Logger: cfg.layer("rpc"), Dispatch: d, Checksums: mode,
 		NoEager: cfg.NoEager, NoOverflow: cfg.NoOverflow, NoLoopback: cfg.NoLoopback,
 		MaxOverflow: cfg.MaxOverflow, OverflowBudget: cfg.OverflowBudget, Audit: cfg.trail,
+		Clock: cfg.clock,
 	}
 }
 

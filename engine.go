@@ -26,7 +26,9 @@ type Engine struct {
 	net  na.Endpoint
 	cfg  Config
 	log  *slog.Logger
-	self *Endpoint
+	// unlogged says that the program has given no logger, so that panics of handlers go to standard error.
+	unlogged bool
+	self     *Endpoint
 
 	gate     gate // counts operations that programs have under way
 	handlers handlers
@@ -113,6 +115,8 @@ func newEngine(cfg *Config, connect func(*Config, na.Handler) (na.Endpoint, erro
 	e.log = e.cfg.logs.layer("")
 	e.cfg.quota, e.cfg.trail = hostquota.NewBook(e.cfg.limits()), audit.New(e.log)
 	e.doing.init()
+	e.cfg.clock = e.doing.clock
+	e.unlogged = (cfg == nil || cfg.Logger == nil) && !logsByEnvironment(os.Getenv)
 	e.doing.watch.init(e)
 	e.gate.init()
 	e.lives.init()

@@ -125,6 +125,11 @@ var kindCodes = map[na.Kind]Code{
 	na.Unsupported: CodeProtoNoSupport, na.InUse: CodeAddrInUse, na.NotAvailable: CodeAddrNotAvail,
 }
 
+// encodingError is the error of an operation whose values cannot be encoded, which is a fault of this process.
+func encodingError(op, rpc, addr string, err error) error {
+	return &Error{Op: op, RPC: rpc, Addr: addr, Code: CodeInvalidArg, Err: err}
+}
+
 // argumentError is the error of an operation whose arguments cannot be right.
 func argumentError(op, rpc, addr, format string, args ...any) error {
 	return &Error{Op: op, RPC: rpc, Addr: addr, Code: CodeInvalidArg, Err: fmt.Errorf(format, args...)}

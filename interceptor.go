@@ -155,6 +155,7 @@ func (c *Call[In, Out]) handleHooked() {
 	}
 	if err != nil {
 		code := errorCode(err) // before the claim, as in settle
+		c.s.logFailure(code, err)
 		if c.claim() {
 			c.s.logUnsent(c.s.fail(code))
 		}

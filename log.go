@@ -1,10 +1,15 @@
 package cinnabar
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"sync"
+
+	"cinnabar/internal/audit"
+	"cinnabar/internal/na"
 )
 
 // Levels of Margo's that slog has no name for. In all there are, the most talkative first: LevelTrace,
@@ -85,10 +90,41 @@ func (e *Engine) SetLogLevel(level slog.Level) { e.cfg.logs.level.Set(level) }
 
 // standardLogger is the logger of an engine that is given none: silent, unless the environment asks for lines.
 func standardLogger(getenv func(string) string) *slog.Logger {
-	if getenv(envLogLevel) != "" || getenv(envHGLevel) != "" {
+	if logsByEnvironment(getenv) {
 		return NewLogger(os.Stderr)
 	}
 	return slog.New(slog.DiscardHandler)
+}
+
+// logsByEnvironment reports whether the environment asks for lines.
+func logsByEnvironment(getenv func(string) string) bool {
+	return getenv(envLogLevel) != "" || getenv(envHGLevel) != ""
+}
+
+// note logs something about a peer at Warn, within the bound on lines about its host.
+func (e *Engine) note(peer na.Addr, msg string, attrs ...slog.Attr) {
+	ctx := context.Background()
+	if !e.log.Enabled(ctx, slog.LevelWarn) {
+		return
+	}
+	suppressed, ok := audit.Allow(peer.Account().Host())
+	if !ok {
+		return
+	}
+	attrs = append([]slog.Attr{slog.String(logPeer, peer.String())}, attrs...)
+	if suppressed > 0 {
+		attrs = append(attrs, slog.Uint64("suppressed", suppressed))
+	}
+	e.log.LogAttrs(ctx, slog.LevelWarn, msg, attrs...)
+}
+
+// panicked logs a panic of the program's, or prints it on standard error as package net/http does, if there is no logger.
+func (e *Engine) panicked(msg, rpc, peer string, value any, stack []byte) {
+	if e.unlogged {
+		_, _ = fmt.Fprintf(os.Stderr, "cinnabar: %s (rpc %s, peer %s): %v\n%s", msg, rpc, peer, value, stack) // there is nowhere else to report a failure
+		return
+	}
+	e.log.Error(msg, logRPC, rpc, logPeer, peer, "panic", value, "stack", string(stack))
 }
 
 // noteEnvironment warns of values that cannot be meant.

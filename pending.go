@@ -5,6 +5,8 @@ import (
 	"errors"
 	"iter"
 	"sync"
+
+	"cinnabar/internal/hg"
 )
 
 // Pending is an operation in flight. It is safe for concurrent use, and Wait may be called any number of times.
@@ -151,7 +153,7 @@ func (p *Pending[T]) explain() {
 		return
 	}
 	told := *e
-	told.Code, told.Err = plainCode(ctx.Err()), context.Cause(ctx)
+	told.Code, told.Err = plainCode(ctx.Err()), hg.During(context.Cause(ctx), e.Err)
 	p.err = &told
 }
 

@@ -71,12 +71,25 @@ func (rt *route) fail(err error) error {
 	switch {
 	case e.Remote && e.Code == CodeNoEntry && e.Err == nil:
 		e.Err = rt.absent()
-	case e.Remote && e.Code == CodeAgain && e.Err == nil:
-		e.Err = errOverloaded
+	case e.Remote && e.Err == nil:
+		e.Err = hints[e.Code]
 	case !e.Remote && e.Code == CodeCanceled && rt.e != nil && rt.e.gate.closed() && plainCode(e.Err) == CodeOtherError:
 		e.Err = ErrClosed
 	}
 	return e
+}
+
+// unencodable makes the call's error when its arguments cannot be encoded.
+func (rt *route) unencodable(err error) error {
+	return encodingError(rt.op(), rt.proc.label(rt.provider), rt.ep.String(), err)
+}
+
+// hints explain codes that a peer answers without a text. Only their cause is known to it.
+var hints = map[Code]error{
+	CodeAgain:      errOverloaded,
+	CodePermission: errors.New("it is shutting down, or its handler forbids it"),
+	CodeOverflow:   errors.New("it expects more bytes of arguments than were sent; compare the types of both sides, field by field, and see its log"),
+	CodeOtherError: errors.New("its handler failed; its log has the text, if it is a program of this module"),
 }
 
 // errOverloaded explains CodeAgain.
@@ -106,11 +119,9 @@ func (rt *route) decode(b []byte, out any) error {
 // refused makes the error of a code that the peer's Margo, or its handler, answered.
 func (rt *route) refused(code Code) error {
 	e := &Error{Op: rt.op(), RPC: rt.proc.label(rt.provider), Addr: rt.ep.String(), Code: code, Remote: true}
+	e.Err = hints[code]
 	if code == CodeNoEntry {
 		e.Err = fmt.Errorf("%q is registered there for provider %d without a handler, or its handler says so", rt.proc.name, rt.provider)
-	}
-	if code == CodeAgain {
-		e.Err = errOverloaded
 	}
 	return e
 }
@@ -152,7 +163,7 @@ func (rt *route) exchange(ctx context.Context, in, out any, c *originCall) error
 	defer rt.begin(k).end()
 	payload, err := rt.proc.appendInput(k.Input(), rt.parent(), in)
 	if err != nil {
-		return rt.fail(err)
+		return rt.unencodable(err)
 	}
 	c.encoded()
 	k.Start(to, hg.ID(rt.id), hg.CallOptions{OneWay: rt.proc.oneWay, Proc: rt.proc, Provider: rt.provider}, payload)

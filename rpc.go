@@ -98,7 +98,7 @@ func (f *flight[In, Out]) start(ctx context.Context, to Target) error {
 	}
 	payload, err := f.prepare()
 	if err != nil {
-		return f.route.fail(err)
+		return err
 	}
 	f.k.Notify(f)
 	f.k.Start(peer, hg.ID(f.route.id), hg.CallOptions{Proc: f.proc, Provider: f.route.provider}, payload)
@@ -111,7 +111,7 @@ func (f *flight[In, Out]) start(ctx context.Context, to Target) error {
 func (f *flight[In, Out]) prepare() (payload []byte, err error) {
 	e := f.route.e
 	if err := e.begin(); err != nil {
-		return nil, err
+		return nil, f.route.fail(err)
 	}
 	k := e.core.NewCall()
 	defer func() {
@@ -120,10 +120,11 @@ func (f *flight[In, Out]) prepare() (payload []byte, err error) {
 			e.end()
 		}
 	}()
-	if payload, err = f.proc.appendInput(k.Input(), f.route.parent(), &f.x.in); err == nil {
-		f.k, f.doing = k, f.route.begin(k)
+	if payload, err = f.proc.appendInput(k.Input(), f.route.parent(), &f.x.in); err != nil {
+		return nil, f.route.unencodable(err)
 	}
-	return payload, err
+	f.k, f.doing = k, f.route.begin(k)
+	return payload, nil
 }
 
 // startApart makes the call on a goroutine of its own, where interceptors, and the resolving of a name, may block.

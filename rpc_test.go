@@ -216,6 +216,9 @@ func TestUnknownIsLogged(t *testing.T) {
 			t.Errorf("the log does not say %q:\n%s", word, text.String())
 		}
 	}
+	if n := strings.Count(text.String(), "not registered"); n != 1 {
+		t.Errorf("%d lines about RPCs that are not registered, want 1: the question about checksums is none:\n%s", n, text.String())
+	}
 }
 
 // TestCodecPanics checks that a type whose own encoding panics does not keep an engine from closing.

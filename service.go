@@ -66,7 +66,9 @@ func (h *handlers) Dispatch(r *hg.Request) na.Task {
 	svc := entry.Value
 	switch {
 	case !known:
-		h.logUnknown(r)
+		if !r.IsProbe() {
+			h.logUnknown(r)
+		}
 		refuse(r, nil, CodeNoEntry)
 	case svc.serve == nil && svc.proc.flavor == Mercury:
 		refuse(r, svc, CodeInvalidArg) // as HG does with an id that has no callback
@@ -219,7 +221,10 @@ func registered(p *procedure, on Registrar) bool {
 }
 
 // Handle has h run for each request that reaches on, as a goroutine that may block. What h returns is the response; an
-// error travels as its code ([CodeOf]) without the text. A panic is logged and answered CodeOtherError.
+// error travels as its code ([CodeOf]) without the text. A panic is answered CodeOtherError.
+//
+// Its text is logged here: at Warn if the error has no code, within a bound on the lines about one host, and at Debug if it
+// has one. A panic is logged too, on standard error if the engine has no logger.
 //
 // h's context ends when the connection to the caller is lost, and when the engine is closed or stops waiting for
 // handlers; not when the caller's patience does. It carries who calls ([PeerFrom], [InfoFrom]); calls and transfers that

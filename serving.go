@@ -2,6 +2,7 @@ package cinnabar
 
 import (
 	"context"
+	"log/slog"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
@@ -64,6 +65,22 @@ func (s *serving) fail(code Code) error {
 	return s.svc.answer(s.req, code)
 }
 
+// logFailure logs why a handler fails, because the caller gets the code only. An error without a code of its own, and each
+// of a one-way request, is logged at Warn, within the bound for the caller's host; others at Debug.
+func (s *serving) logFailure(code Code, err error) {
+	msg := "handler fails"
+	if s.oneWay {
+		msg = "handler of a one-way request fails"
+	}
+	if code == CodeOtherError || s.oneWay {
+		s.svc.e.note(s.from, msg, slog.String(logRPC, s.svc.label()), slog.Any(logError, err))
+		return
+	}
+	if log := s.svc.e.log; log.Enabled(context.Background(), slog.LevelDebug) {
+		log.Debug(msg, logRPC, s.svc.label(), logPeer, s.from.String(), logError, err)
+	}
+}
+
 // finish ends a handler that has not answered, because it panicked or ended its goroutine, or is not served at all.
 func (s *serving) finish(code Code) {
 	if s.claim() {
@@ -84,11 +101,10 @@ func (s *serving) returned(normally *bool) {
 	if *normally {
 		return
 	}
-	log := s.svc.e.log.With(logRPC, s.svc.label(), logPeer, s.from.String())
 	if v := recover(); v != nil {
-		log.Error("handler panics", "panic", v, "stack", string(debug.Stack()))
+		s.svc.e.panicked("handler panics", s.svc.label(), s.from.String(), v, debug.Stack())
 	} else {
-		log.Error("handler ends its goroutine")
+		s.svc.e.panicked("handler ends its goroutine", s.svc.label(), s.from.String(), "runtime.Goexit", nil)
 	}
 	s.finish(CodeOtherError)
 }

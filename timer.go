@@ -224,7 +224,7 @@ func (r *run) Serve() {
 	defer r.s.holds.Store(0)
 	defer func() {
 		if v := recover(); v != nil {
-			e.log.Error("timer panics", logRPC, r.t.svc.label(), "panic", v, "stack", string(debug.Stack()))
+			e.panicked("timer panics", r.t.svc.label(), "none", v, debug.Stack())
 		}
 	}()
 	r.t.f(&r.s)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"cinnabar/internal/na"
 )
@@ -76,6 +77,9 @@ type Call struct {
 	launched bool
 	// +checklocks:mu
 	sentTag uint32
+	// sentAt is when the network has taken the request.
+	// +checklocks:mu
+	sentAt time.Duration
 
 	extra  callExtra // what only overflow needs
 	out    []byte    // payload of the response
@@ -205,6 +209,7 @@ func (k *Call) Wait(ctx context.Context) error {
 		return k.result
 	}
 	code, cause := endOf(ctx)
+	cause = k.during(cause)
 	k.abort(code, cause)
 	if settle(&k.done) {
 		return k.result
@@ -214,7 +219,7 @@ func (k *Call) Wait(ctx context.Context) error {
 
 // Cancel ends the call early, with code Canceled, unless it has its answer already. Any goroutine may call it between
 // Start and Free. The end comes soon after, not before Cancel returns.
-func (k *Call) Cancel() { k.abort(Canceled, nil) }
+func (k *Call) Cancel() { k.abort(Canceled, k.during(nil)) }
 
 // Err returns why the call failed, an [*Error], or nil; it is valid after the end.
 func (k *Call) Err() error { return k.result }

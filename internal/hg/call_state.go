@@ -3,6 +3,7 @@ package hg
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"cinnabar/internal/na"
 )
@@ -254,7 +255,12 @@ func (k *Call) sent(op *na.Op) {
 	} else {
 		k.c.count.requestsSent.Add(1)
 	}
+	var now time.Duration
+	if clock := k.c.cfg.Clock; clock != nil {
+		now = clock.Now()
+	}
 	k.mu.Lock()
+	k.sentAt = now
 	if op.Err == nil && k.opts.OneWay && k.ops&opReceive == 0 && k.failure == nil {
 		k.answered = true // nothing else will come; with an ack outstanding, that decides
 	}

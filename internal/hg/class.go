@@ -97,6 +97,7 @@ func (c *Class) Request(m *na.Message) na.Task {
 		return nil
 	}
 	r := c.newRequest(m.From, m.Tag, f)
+	r.probe = isProbe(m.Data)
 	if f.flags&flagMoreData != 0 {
 		c.count.requestsExtra.Add(1)
 		if d := c.cfg.Dispatch; d == nil || !d.Known(f.id) {
@@ -112,7 +113,7 @@ func (c *Class) Request(m *na.Message) na.Task {
 
 // refuseUnknown answers a request for an RPC that is not registered. It does not fetch the input.
 func (c *Class) refuseUnknown(r *Request) {
-	c.log.Debug("request for an RPC that is not registered", "peer", r.from, "id", uint64(r.f.id))
+	c.log.Debug("request for an RPC that is not registered", "peer", r.from.String(), "id", uint64(r.f.id))
 	if !r.OneWay() {
 		_ = r.Fail(NoEntry) // the completion counts its outcome
 	}

@@ -1,6 +1,7 @@
 package hg
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"maps"
@@ -110,6 +111,16 @@ func (c *Class) ask(p *peer, to na.Addr) {
 		q.transmit(msg, 0)
 	}
 	q.release()
+}
+
+// isProbe reports whether b, which has been parsed, is such a request. So is a call without arguments by a process that was
+// built with checksums and does not mark its requests, which C does since 2.4.1.
+func isProbe(b []byte) bool {
+	if len(b) != formLong.size() {
+		return false
+	}
+	h := requestHeader(b)
+	return h.flags() == 0 && h.crc16() == h.checksum() && len(bytes.Trim(b[coreShort+2:], "\x00")) == 0
 }
 
 var errUnknownBuild = errors.New("peer's answer does not tell whether its Mercury is built with checksums: set Config.Checksums to NoChecksums or WithChecksums")

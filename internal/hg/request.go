@@ -39,6 +39,7 @@ type Request struct {
 	tag    uint32
 	f      requestFields
 	caller *Call // of this process, for a call to the own address
+	probe  bool  // see IsProbe
 	seq    uint64
 
 	in       []byte // the result of Input
@@ -86,7 +87,7 @@ func (c *Class) newRequest(from na.Addr, tag uint32, f requestFields) *Request {
 		r.send.Done = (*requestSend)(r)
 		r.ack.Done = (*requestAck)(r)
 	}
-	r.from, r.tag, r.f = from, tag, f
+	r.from, r.tag, r.f, r.probe = from, tag, f, false
 	r.mu.Lock()
 	r.holds = 1
 	r.mu.Unlock()
@@ -111,6 +112,10 @@ func (r *Request) From() na.Addr { return r.from }
 
 // OneWay tells that the caller waits for no response.
 func (r *Request) OneWay() bool { return r.f.flags&flagNoResponse != 0 }
+
+// IsProbe reports whether the request is the question of another Class whether this process is built with checksums. No
+// process serves its RPC.
+func (r *Request) IsProbe() bool { return r.probe }
 
 // Context returns the caller's context id.
 func (r *Request) Context() uint8 { return r.f.cookie }
@@ -341,7 +346,7 @@ func (s *requestSend) Complete(op *na.Op) {
 		r.sent.Store(sentWell)
 	default:
 		r.c.count.responsesFailed.Add(1)
-		r.c.log.Debug("response not sent", "peer", r.from, "error", op.Err)
+		r.c.log.Debug("response not sent", "peer", r.from.String(), "error", op.Err)
 		r.sent.Store(&sendResult{op.Err})
 	}
 	if r.unsent.Swap(unsentOver) == unsentCounted {

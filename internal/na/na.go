@@ -201,6 +201,13 @@ type Message struct {
 	Data []byte // without the transport's own parts
 }
 
+// Reporter is an [Endpoint] that can say why it sends nothing to a peer.
+type Reporter interface {
+	// Report returns what the endpoint is doing about its connection to a peer, "waiting for the answer to the connection
+	// request", and the empty text if the connection is there and takes what is sent.
+	Report(a Addr) string
+}
+
 // Holder is an [Addr] of a request whose connection can be kept from giving way to others while the request is handled.
 type Holder interface {
 	// Hold adds n to the number of requests from the Addr that are being handled.

@@ -56,6 +56,7 @@ func (p *peer) dial(ctx context.Context, try *attempt) {
 			p.connected(try, tcp, answer)
 			return
 		}
+		try.failed.note(err)
 		retry := e.cfg.DialRetry
 		if errors.Is(err, errNack) {
 			retry = e.cfg.DialTimeout

@@ -66,6 +66,7 @@ type attempt struct {
 	cancel context.CancelFunc
 	sent   atomic.Int32  // an own one: attemptQuiet and so on
 	done   chan struct{} // an own one: closed when it is over
+	failed failures      // an own one
 }
 
 const (

@@ -1,0 +1,224 @@
+package cinnabar
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"cinnabar/internal/audit"
+)
+
+// TestHandlerErrorIsLogged checks that the text of a handler's error is in the server's log, since the caller gets a code.
+func TestHandlerErrorIsLogged(t *testing.T) {
+	audit.Reset()
+	var w logLines
+	server, ep := pair(t, &Config{Logger: w.logger()})
+	fails := errors.New("disk /dev/sdb3 is full")
+	must(t, add.Handle(server, func(context.Context, addIn) (addOut, error) { return addOut{}, fails }))
+	_, err := add.Call(patient(t), ep, addIn{})
+	wantCode(t, err, CodeOtherError, "its log has the text")
+	w.want(t, 0, "handler fails", "rpc=add", "peer=", fails.Error())
+	must(t, add.Remove(server))
+	must(t, add.HandleCall(server, func(c *Call[addIn, addOut]) { _ = c.Fail(fails) }))
+	_, err = add.Call(patient(t), ep, addIn{})
+	wantCode(t, err, CodeOtherError)
+	w.want(t, 1, "handler fails", fails.Error())
+	must(t, add.Remove(server))
+	must(t, add.Handle(server, func(context.Context, addIn) (addOut, error) {
+		return addOut{}, fmt.Errorf("key 7: %w", CodeNoEntry)
+	}))
+	_, err = add.Call(patient(t), ep, addIn{})
+	wantCode(t, err, CodeNoEntry)
+	w.end(t, 2) // an error with a code is an answer
+	must(t, add.Remove(server))
+	must(t, add.Handle(server, func(context.Context, addIn) (addOut, error) { return addOut{}, fails }))
+	for range 3 * audit.LinesPerHost {
+		_, _ = add.Call(patient(t), ep, addIn{})
+	}
+	if n := len(w.lines()); n > audit.LinesPerHost+1 {
+		t.Errorf("%d lines about one host", n)
+	}
+}
+
+// TestPanicWithoutLogger checks that a panic is printed on standard error by an engine that has no logger.
+func TestPanicWithoutLogger(t *testing.T) {
+	r, w, err := os.Pipe()
+	must(t, err)
+	old := os.Stderr
+	os.Stderr = w
+	func() {
+		defer func() { os.Stderr = old }()
+		server, ep := pair(t, nil)
+		must(t, add.Handle(server, func(context.Context, addIn) (addOut, error) { panic("no disk") }))
+		_, err = add.Call(patient(t), ep, addIn{})
+		wantCode(t, err, CodeOtherError)
+		must(t, server.Close())
+	}()
+	must(t, w.Close())
+	out, err := io.ReadAll(r)
+	must(t, err)
+	for _, want := range []string{"handler panics", "rpc add", "no disk", "failure_test.go"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("standard error lacks %q: %s", want, out)
+		}
+	}
+}
+
+// TestWrongTypeIsLogged checks what both sides say when their types differ.
+func TestWrongTypeIsLogged(t *testing.T) {
+	audit.Reset()
+	var w logLines
+	server, ep := pair(t, &Config{Logger: w.logger()})
+	must(t, add.Handle(server, handleAdd))
+	short := NewRPC[struct{ X int32 }, addOut]("add")
+	_, err := short.Call(patient(t), ep, struct{ X int32 }{})
+	wantCode(t, err, CodeOverflow, "compare the types of both sides")
+	w.want(t, 0, "arguments cannot be decoded", "rpc=add", "addIn: Y")
+	must(t, add.Remove(server))
+	must(t, short.Handle(server, func(context.Context, struct{ X int32 }) (addOut, error) { return addOut{}, nil }))
+	long := NewRPC[addIn, struct{ A, B int64 }]("add")
+	_, err = long.Call(patient(t), ep, addIn{})
+	wantCode(t, err, CodeOverflow, "decode")
+}
+
+// stubborn is a type that refuses to be encoded.
+type stubborn struct{ err error }
+
+func (s stubborn) AppendProc([]byte) ([]byte, error)   { return nil, s.err }
+func (*stubborn) DecodeProc([]byte) (n int, err error) { return 0, nil }
+
+// TestEncodingFaultIsTheCallers checks that values which cannot be encoded are a fault of this process.
+func TestEncodingFaultIsTheCallers(t *testing.T) {
+	audit.Reset()
+	var w logLines
+	server, ep := pair(t, &Config{Logger: w.logger()})
+	rpc := NewRPC[stubborn, struct{}]("stubborn")
+	for _, err := range []error{errors.New("no"), CodeOverflow} {
+		_, got := rpc.Call(patient(t), ep, stubborn{err})
+		wantCode(t, got, CodeInvalidArg, err.Error())
+		_, got = rpc.Start(patient(t), ep, stubborn{err}).Wait()
+		wantCode(t, got, CodeInvalidArg, err.Error())
+	}
+	answer := NewRPC[struct{}, stubborn]("answer")
+	must(t, answer.Handle(server, func(context.Context, struct{}) (stubborn, error) { return stubborn{CodeOverflow}, nil }))
+	_, err := answer.Call(patient(t), ep, struct{}{})
+	wantCode(t, err, CodeOtherError)
+	w.want(t, 0, "result cannot be encoded", "rpc=answer")
+}
+
+// TestShutdownHint checks the error of a caller whose server is shutting down.
+func TestShutdownHint(t *testing.T) {
+	server, ep := pair(t, nil)
+	running, goOn := make(chan struct{}), make(chan struct{})
+	must(t, add.Handle(server, func(context.Context, addIn) (addOut, error) {
+		close(running)
+		<-goOn
+		return addOut{}, nil
+	}))
+	p := add.Start(patient(t), ep, addIn{})
+	soon(t, "the handler", running)
+	down := make(chan error, 1)
+	go func() { down <- server.Shutdown(patient(t)) }()
+	waitFor(t, func() bool {
+		_, err := echoRPC.Call(patient(t), ep, struct{}{})
+		return CodeOf(err) == CodeNoEntry && server.handlers.gate.closed()
+	})
+	_, err := add.Call(patient(t), ep, addIn{})
+	wantCode(t, err, CodePermission, "it is shutting down")
+	close(goOn)
+	_, err = p.Wait()
+	must(t, err)
+	must(t, soon(t, "the shutdown", down))
+}
+
+var echoRPC = NewRPC[struct{}, struct{}]("nobody serves this")
+
+// TestTimeOutSaysWhy checks that a call whose time is over says what it was waiting for.
+//
+// The errors of calls that were begun by Start say the same.
+func TestTimeOutSaysWhy(t *testing.T) {
+	soonOver := func() (context.Context, context.CancelFunc) {
+		return context.WithTimeout(t.Context(), 300*time.Millisecond)
+	}
+	check := func(t *testing.T, ep Target, texts ...string) {
+		t.Helper()
+		ctx, cancel := soonOver()
+		defer cancel()
+		_, err := block.Call(ctx, ep, struct{}{})
+		wantCode(t, err, CodeTimeout, texts...)
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v is not the context's error", err)
+		}
+		ctx, cancel = soonOver()
+		defer cancel()
+		_, err = block.Start(ctx, ep, struct{}{}).Wait()
+		wantCode(t, err, CodeTimeout, texts...)
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v is not the context's error", err)
+		}
+	}
+	t.Run("answer", func(t *testing.T) {
+		server, ep := pair(t, nil)
+		must(t, block.Handle(server, handleBlock))
+		check(t, ep, "request sent 0.", "s ago, no answer")
+	})
+	t.Run("refused", func(t *testing.T) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		must(t, err)
+		must(t, l.Close())
+		client := overTCP(t, &Config{DialRetry: time.Minute})
+		check(t, find(t, client, "ofi+tcp://"+l.Addr().String()), "request not sent: connecting: failed ", "connection refused")
+	})
+	t.Run("silent", func(t *testing.T) {
+		l, err := net.Listen("tcp", "127.0.0.1:0") // which the kernel accepts for
+		must(t, err)
+		defer func() { _ = l.Close() }()
+		client := overTCP(t, nil)
+		check(t, find(t, client, "ofi+tcp://"+l.Addr().String()), "waiting for the answer to the connection request")
+	})
+}
+
+// TestTextsInLogs checks what values of this package look like in the lines of slog's handlers, and as JSON.
+func TestTextsInLogs(t *testing.T) {
+	e := listening(t, nil)
+	ep := reach(t, e, e)
+	b, err := e.Expose(ReadOnly, make([]byte, 7))
+	must(t, err)
+	defer func() { _ = b.Close() }()
+	failure := &Error{Op: "call", Code: CodeAgain}
+	for name, v := range map[string]any{
+		ep.String():         ep,
+		ep.String() + "@3":  ep.Provider(3),
+		"read-write":        ReadWrite,
+		"server":            ServerSide,
+		failure.Error():     failure,
+		"null bulk":         BulkHandle{},
+		b.Handle().String(): b.Handle(),
+		"no address":        (*Endpoint)(nil),
+		"client":            ClientSide,
+	} {
+		var text, lines bytes.Buffer
+		slog.New(slog.NewTextHandler(&text, nil)).Info("x", "v", v)
+		slog.New(slog.NewJSONHandler(&lines, nil)).Info("x", "v", v)
+		want, err := json.Marshal(name)
+		must(t, err)
+		if !strings.Contains(lines.String(), `"v":`+string(want)) {
+			t.Errorf("JSON handler: %s, want %s", lines.String(), want)
+		}
+		if !strings.Contains(text.String(), "v="+name) && !strings.Contains(text.String(), "v="+string(want)) {
+			t.Errorf("text handler: %s, want %s", text.String(), name)
+		}
+		if got, err := json.Marshal(v); err != nil || ep != v && v != (*Endpoint)(nil) && string(got) != string(want) {
+			t.Errorf("JSON of %T is %s, %v, want %s", v, got, err, want)
+		}
+	}
+}

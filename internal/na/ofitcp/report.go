@@ -1,0 +1,47 @@
+package ofitcp
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"cinnabar/internal/na"
+)
+
+// failures are what has become of the attempts to connect of one dial. They are read by others while it goes on.
+type failures struct {
+	n    atomic.Int32
+	last atomic.Pointer[error]
+}
+
+// note counts an attempt that has failed.
+func (f *failures) note(err error) {
+	f.last.Store(&err)
+	f.n.Add(1)
+}
+
+// Report implements [na.Reporter].
+func (e *Endpoint) Report(a na.Addr) string {
+	p, _ := e.resolve(a)
+	if p == nil {
+		return ""
+	}
+	if c := p.conn.Load(); c != nil {
+		if c.blocked.Load() {
+			return "the peer takes no bytes from its connection"
+		}
+		return ""
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch try := p.try; {
+	case try == nil:
+		return ""
+	case p.link == linkAccepting:
+		return "answering the peer's connection request"
+	case try.failed.n.Load() > 0:
+		return fmt.Sprintf("connecting: failed %d times, last: %v", try.failed.n.Load(), *try.failed.last.Load())
+	case try.sent.Load() == attemptSent:
+		return "waiting for the answer to the connection request"
+	}
+	return "connecting"
+}
