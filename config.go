@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"cinnabar/internal/audit"
@@ -77,8 +78,19 @@ type Config struct {
 	NoOverflow bool // refuse arguments and results that are too long for one message (no_overflow)
 	NoLoopback bool // refuse calls to oneself (no_loopback)
 
-	Subnet      netip.Prefix  // the network to choose the own address from; zero: any
-	Firewalled  bool          // tell peers never to dial this process; its own connections are used both ways
+	Subnet netip.Prefix // the network to choose the own address from; zero: any
+	// Advertise is the address that is given out over ofi+tcp in the place of the one that the engine listens on: an IP
+	// address, with a port if that differs, too: "192.0.2.7", "192.0.2.7:1234", "[2001:db8::7]:1234". [Engine.Addr] returns it,
+	// handles carry it, and peers are told it. It is for an engine behind an address translator that forwards a port, such as
+	// that of a container. Empty: the address that the engine has chosen. On 0.0.0.0 or [::] that is the one which [ChooseAddr]
+	// returns, and peers reach the engine by the others, too.
+	//
+	// A peer in C answers to the address that it is told. So where the engine calls peers in C, its connections must come from
+	// that address.
+	Advertise string
+	// Firewalled tells peers never to dial this process, which does not listen then: it accepts no connection, and its own
+	// connections are used both ways. A handler of a firewalled engine serves the processes that the engine has called.
+	Firewalled  bool
 	MaxRequest  int           // bytes of a request message, at least 512, the same as the peers'; 0: 4096, as Mercury's default
 	MaxResponse int           // bytes of a response message, at least 512, the same as the peers'; 0: 4096
 	Resolver    *net.Resolver // of the host names in addresses of peers; nil: net.DefaultResolver
@@ -159,6 +171,9 @@ func defaultTo[T int | time.Duration](field *T, value T) {
 
 // check refuses what cannot be meant.
 func (cfg *Config) check() error {
+	if _, err := parseAdvertised(cfg.Advertise); err != nil {
+		return argumentError("open engine", "", "", "Advertise is %q; it is an IP address, with or without a port: %w", cfg.Advertise, err)
+	}
 	if m := min(messageSize(cfg.MaxRequest), messageSize(cfg.MaxResponse)); m < leastMessage {
 		return argumentError("open engine", "", "", "MaxRequest or MaxResponse is %d; at least %d bytes, or 0 for 4096", m, leastMessage)
 	}
@@ -213,10 +228,28 @@ func (cfg *Config) class(d hg.Dispatcher) hg.Config {
 func (cfg *Config) tcp() ofitcp.Config {
 	return ofitcp.Config{
 		Logger: cfg.layer("na"), Spin: cfg.Progress.Spin, Subnet: cfg.Subnet, Firewalled: cfg.Firewalled, Resolver: cfg.Resolver,
-		MaxRequest: cfg.MaxRequest, MaxResponse: cfg.MaxResponse,
+		MaxRequest: cfg.MaxRequest, MaxResponse: cfg.MaxResponse, Advertise: cfg.advertised(),
 		DialTimeout: cfg.DialTimeout, DialRetry: cfg.DialRetry, KeepAlive: cfg.KeepAlive, SendTimeout: cfg.SendTimeout,
 		LateAccess: cfg.LateAccess, Quota: cfg.quota, Audit: cfg.trail,
 	}
+}
+
+// advertised returns the address in Advertise, which check has parsed; it is not valid if there is none.
+func (cfg *Config) advertised() netip.AddrPort {
+	a, _ := parseAdvertised(cfg.Advertise)
+	return a
+}
+
+// parseAdvertised reads an address with or without a port, or nothing.
+func parseAdvertised(s string) (netip.AddrPort, error) {
+	if s == "" {
+		return netip.AddrPort{}, nil
+	}
+	if ip, err := netip.ParseAddr(strings.Trim(s, "[]")); err == nil {
+		return netip.AddrPortFrom(ip.Unmap(), 0), nil
+	}
+	a, err := netip.ParseAddrPort(s)
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), err
 }
 
 // smMessage is how long messages are over na+sm, whatever a program wants: C's region has no room for more.
@@ -229,6 +262,9 @@ func (cfg *Config) sm() (sm.Config, error) {
 		if n != 0 && n != smMessage {
 			return sm.Config{}, argumentError("open engine", "", "", "MaxRequest or MaxResponse is %d; over na+sm messages have %d bytes, which 0 stands for", n, smMessage)
 		}
+	}
+	if cfg.Advertise != "" {
+		return sm.Config{}, argumentError("open engine", "", "", "Advertise is %q; over na+sm an engine has one address", cfg.Advertise)
 	}
 	c := sm.Config{Logger: cfg.layer("na"), Spin: cfg.Progress.Spin, ConnectTimeout: cfg.DialTimeout, SendTimeout: cfg.SendTimeout, Quota: cfg.quota, Audit: cfg.trail}
 	if c.Spin == defaultSpin {

@@ -170,3 +170,63 @@ func TestNameAfterLoss(t *testing.T) {
 		t.Error("the name does not stand for the second process")
 	}
 }
+
+// TestAdvertise: the address in Config is given out by the engine, in its handles, and to its peers.
+//
+// parity: H32
+func TestAdvertise(t *testing.T) {
+	free, err := Listen("ofi+tcp://127.0.0.2", nil)
+	at := opened(t, free, err).Addr()
+	through := relay(t, strings.TrimPrefix(at, "ofi+tcp://")) // as a router forwards a port
+	must(t, free.Close())
+	server, err := Listen(at, &Config{Advertise: strings.TrimPrefix(through, "ofi+tcp://")})
+	server = opened(t, server, err)
+	must(t, add.Handle(server, handleAdd))
+	if server.Addr() != through || server.Self().String() != through {
+		t.Errorf("address %s, want %s", server.Addr(), through)
+	}
+	client := calling(t, nil)
+	for _, e := range []*Engine{client, server} {
+		callAdd(t, find(t, e, through))
+		callAdd(t, find(t, e, at))
+	}
+	mem, err := server.Expose(ReadOnly, make([]byte, 100<<10))
+	must(t, err)
+	defer func() { _ = mem.Close() }()
+	owner, err := travel(t, mem.Bound()).Owner(client)
+	if err != nil || owner.String() != through {
+		t.Errorf("the owner of a handle is %v, %v", owner, err)
+	}
+	portless, err := Listen("ofi+tcp://127.0.0.2", &Config{Advertise: "192.0.2.7"})
+	if portless = opened(t, portless, err); !strings.HasPrefix(portless.Addr(), "ofi+tcp://192.0.2.7:") {
+		t.Errorf("address %s", portless.Addr())
+	}
+	chosen, reason, err := ChooseAddr(t.Context(), "ofi+tcp://127.0.0.2:99", &Config{Advertise: "192.0.2.7"})
+	if err != nil || chosen != "ofi+tcp://192.0.2.7:99" || !strings.Contains(reason, "127.0.0.2") {
+		t.Errorf("%s, %s, %v", chosen, reason, err)
+	}
+	for _, bad := range []string{"store.test", "192.0.2.7:", "192.0.2.7:70000", "0.0.0.0", "ofi+tcp://192.0.2.7", "2001:db8::1"} {
+		_, err := Listen("ofi+tcp://127.0.0.1", &Config{Advertise: bad})
+		wantCode(t, err, CodeInvalidArg, "Advertise")
+	}
+	_, err = Listen("na+sm://", &Config{Advertise: "192.0.2.7"})
+	wantCode(t, err, CodeInvalidArg, "Advertise")
+}
+
+// TestFirewalled: a firewalled engine accepts no connection, calls others, and serves them over its own connections.
+//
+// parity: D15
+func TestFirewalled(t *testing.T) {
+	server, peers := listening(t, nil), make(chan *Endpoint, 1)
+	must(t, add.Handle(server, func(ctx context.Context, in addIn) (addOut, error) {
+		peers <- PeerFrom(ctx)
+		return handleAdd(ctx, in)
+	}))
+	walled, err := Listen("ofi+tcp://127.0.0.1", &Config{Firewalled: true})
+	walled = opened(t, walled, err)
+	must(t, add.Handle(walled, handleAdd))
+	_, err = add.Call(patient(t), find(t, calling(t, nil), walled.Addr()), addIn{})
+	wantCode(t, err, CodeHostUnreach, "refused")
+	callAdd(t, find(t, walled, server.Addr()))
+	callAdd(t, soon(t, "the caller", peers))
+}

@@ -51,7 +51,7 @@ type Engine struct {
 //	ofi+tcp://:1234               the loopback and this port
 //	ofi+tcp://192.168.1.7:1234    this address and port
 //	ofi+tcp://eth0                the address of this interface
-//	ofi+tcp://0.0.0.0:1234        all IPv4 addresses of this host
+//	ofi+tcp://0.0.0.0:1234        all IPv4 addresses of this host; Config.Advertise says which one is given out
 //	na+sm://                      memory shared with processes of this host, under the number of this one
 //	na+sm://name                  the same, under a name
 //
@@ -61,7 +61,12 @@ type Engine struct {
 func Listen(addr string, cfg *Config) (*Engine, error) { return open(addr, true, cfg) }
 
 // Open makes an engine for calls only: requests that reach it are answered CodeNoEntry. protocol is "ofi+tcp", "na+sm" or anything
-// that Listen accepts. Peers connect to it all the same when they reach for memory that it exposes.
+// that Listen accepts.
+//
+// Over ofi+tcp such an engine listens, too, because a peer whose connection with it is lost connects back to reach for memory that the
+// engine exposes, or to answer. It listens on the address that its own connections begin at, and without a host in protocol that is not
+// the loopback but the first address of an interface that leads to other hosts; the port is a free one. An engine that calls this
+// host only is opened on "ofi+tcp://127.0.0.1". With Config.Firewalled it does not listen.
 func Open(protocol string, cfg *Config) (*Engine, error) { return open(protocol, false, cfg) }
 
 func open(addr string, listen bool, cfg *Config) (*Engine, error) {
@@ -144,7 +149,8 @@ func newEngine(cfg *Config, connect func(*Config, na.Handler) (na.Endpoint, erro
 	return e, nil
 }
 
-// Addr returns the engine's own address, which is what peers pass to Lookup. That of an engine that does not listen
+// Addr returns the engine's own address, which is what peers pass to Lookup: Config.Advertise, or the one that the engine has
+// chosen. That of an engine that does not listen
 // serves them for its memory only; calls to it are answered CodeNoEntry.
 func (e *Engine) Addr() string { return e.self.String() }
 

@@ -106,7 +106,7 @@ func configFrom(m *margoconf.Config) *Config {
 		AllowRemoteShutdown: o.AllowRemoteShutdown, AllowQuery: o.AllowQuery,
 		MaxMemory: o.MaxMemory, MaxConnections: int(o.MaxConnections), TransferStall: time.Duration(o.TransferStall),
 		Checksums: checksumsOf(m), MaxOverflow: o.MaxOverflow, OverflowBudget: o.OverflowBudget,
-		NoEager: m.Mercury.NoBulkEager, NoOverflow: o.NoOverflow, NoLoopback: m.Mercury.NoLoopback, Firewalled: o.Firewalled,
+		NoEager: m.Mercury.NoBulkEager, NoOverflow: o.NoOverflow, NoLoopback: m.Mercury.NoLoopback, Advertise: o.Advertise, Firewalled: o.Firewalled,
 		MaxRequest: int(m.Mercury.MaxUnexpected), MaxResponse: int(m.Mercury.MaxExpected),
 		DialTimeout: time.Duration(o.DialTimeout), DialRetry: time.Duration(o.DialRetry),
 		KeepAlive: time.Duration(o.KeepAlive), SendTimeout: time.Duration(o.SendTimeout), LateAccess: time.Duration(o.LateAccess),
@@ -221,7 +221,7 @@ func (cfg *Config) putOwn(m *margoconf.Config) {
 		MaxMemory: unless(cfg.MaxMemory, machine.MaxMemory), MaxConnections: int64(unless(cfg.MaxConnections, machine.MaxConnections)),
 		MaxOverflow: unless(cfg.MaxOverflow, machine.MaxOverflow), OverflowBudget: unless(cfg.OverflowBudget, machine.OverflowBudget),
 		TransferStall: margoconf.Duration(unless(cfg.TransferStall, machine.TransferStall)),
-		NoOverflow:    cfg.NoOverflow, Firewalled: cfg.Firewalled,
+		NoOverflow:    cfg.NoOverflow, Advertise: cfg.Advertise, Firewalled: cfg.Firewalled,
 		DialTimeout: margoconf.Duration(cfg.DialTimeout), DialRetry: margoconf.Duration(cfg.DialRetry),
 		KeepAlive: margoconf.Duration(cfg.KeepAlive), SendTimeout: margoconf.Duration(cfg.SendTimeout), LateAccess: margoconf.Duration(cfg.LateAccess),
 	}

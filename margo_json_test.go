@@ -74,6 +74,7 @@ func TestParseConfig(t *testing.T) {
 		`{"cinnabar":{"max_handlers":5,"max_queued":-1,"handler_warning":"5s"}}`:           {MaxHandlers: 5, MaxQueued: -1, HandlerWarning: 5 * time.Second},
 		`{"cinnabar":{"allow_remote_shutdown":true,"allow_query":true}}`:                   {AllowRemoteShutdown: true, AllowQuery: true},
 		`{"cinnabar":{"max_overflow":1000,"overflow_budget":2000,"no_overflow":true}}`:     {MaxOverflow: 1000, OverflowBudget: 2000, NoOverflow: true},
+		`{"cinnabar":{"advertise":"192.0.2.7:1234"}}`:                                      {Advertise: "192.0.2.7:1234"},
 		`{"cinnabar":{"firewalled":true,"dial_timeout":"1s","dial_retry":"2s"}}`:           {Firewalled: true, DialTimeout: time.Second, DialRetry: 2 * time.Second},
 		`{"cinnabar":{"keep_alive":"-1ns","send_timeout":"3s","late_access":"4s"}}`:        {KeepAlive: -1, SendTimeout: 3 * time.Second, LateAccess: 4 * time.Second},
 		`{"rpc_thread_count":1,"cinnabar":{"queues":{"__pool_1__":7}}}`:                    {Pools: []PoolConfig{{Name: "__pool_1__", Workers: 1, Queue: 7}}, RPCPool: "__pool_1__"},
@@ -123,7 +124,7 @@ func TestMarshalConfig(t *testing.T) {
 		{Subnet: netip.MustParsePrefix("0.0.0.0/0"), Checksums: NoChecksums, MercuryLog: MercuryLog{Level: "debug", Subsystems: "na,~rpc"}},
 		{
 			MaxHandlers: 9, MaxQueued: -1, AllowRemoteShutdown: true, AllowQuery: true, MaxOverflow: 1, OverflowBudget: 2, NoOverflow: true,
-			Firewalled: true, DialTimeout: 1, DialRetry: 2, KeepAlive: -1, SendTimeout: 90 * time.Second, LateAccess: -1, HandlerWarning: time.Minute,
+			Advertise: "192.0.2.7", Firewalled: true, DialTimeout: 1, DialRetry: 2, KeepAlive: -1, SendTimeout: 90 * time.Second, LateAccess: -1, HandlerWarning: time.Minute,
 		},
 	} {
 		text := marshaled(t, c)

@@ -1,6 +1,7 @@
 package cinnabar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,8 +78,8 @@ func tcpOn(ctx context.Context, i net.Interface) Protocol {
 	return p
 }
 
-// ChooseAddr tells the address that [Listen] with the same arguments would choose, without its port unless addr has one,
-// and why. Host names in addr are looked up.
+// ChooseAddr returns the address that an engine opened by [Listen] with the same arguments would give out, without its port
+// unless addr has one, and why. Host names in addr are looked up.
 func ChooseAddr(ctx context.Context, addr string, cfg *Config) (chosen, reason string, err error) {
 	const op = "choose address"
 	scheme, _, _ := strings.Cut(addr, ":")
@@ -93,7 +94,14 @@ func ChooseAddr(ctx context.Context, addr string, cfg *Config) (chosen, reason s
 	default:
 		return "", "", unknownProtocol(op, addr, scheme)
 	}
-	a, reason, err := ofitcp.Choose(ctx, onInterface(addr), cfg.filled().Subnet, true)
+	c := cfg.filled()
+	a, reason, err := ofitcp.Choose(ctx, onInterface(addr), c.Subnet, true)
+	if err == nil {
+		var told netip.AddrPort
+		if told, err = parseAdvertised(c.Advertise); told.IsValid() {
+			a, reason = netip.AddrPortFrom(told.Addr(), cmp.Or(told.Port(), a.Port())), "Config.Advertise, for "+a.Addr().String()
+		}
+	}
 	if err != nil {
 		return "", "", errorFrom(op, "", addr, err)
 	}

@@ -262,10 +262,10 @@ func TestConfigReaches(t *testing.T) {
 	cfg := Config{
 		Logger: log, Checksums: WithChecksums, NoEager: true, NoOverflow: true, NoLoopback: true, MaxOverflow: 1, OverflowBudget: 2,
 		Progress: Progress{Spin: 3}, Subnet: subnet, Firewalled: true, Resolver: net.DefaultResolver, MaxRequest: 4, MaxResponse: 5, DialTimeout: 6, DialRetry: 7,
-		KeepAlive: 8, SendTimeout: 9, LateAccess: 10,
+		KeepAlive: 8, SendTimeout: 9, LateAccess: 10, Advertise: "192.0.2.7:1234",
 	}
 	wantTCP := ofitcp.Config{Logger: log, Spin: 3, Subnet: subnet, Firewalled: true, Resolver: net.DefaultResolver, MaxRequest: 4, MaxResponse: 5, DialTimeout: 6,
-		DialRetry: 7, KeepAlive: 8, SendTimeout: 9, LateAccess: 10}
+		DialRetry: 7, KeepAlive: 8, SendTimeout: 9, LateAccess: 10, Advertise: netip.MustParseAddrPort("192.0.2.7:1234")}
 	if got := cfg.tcp(); !reflect.DeepEqual(got, wantTCP) {
 		t.Errorf("the transport is told %+v, want %+v", got, wantTCP)
 	}

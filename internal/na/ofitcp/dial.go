@@ -101,8 +101,12 @@ func (p *peer) connect(ctx context.Context, try *attempt) (*net.TCPConn, cmMessa
 	e := p.ep
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.DialTimeout)
 	defer cancel()
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: e.self.Addr().AsSlice()}, KeepAlive: -1}
-	nc, err := d.DialContext(ctx, "tcp", p.addr.String())
+	to := p.addr
+	if p == e.own { // what peers are told may not lead from this host to itself
+		to = e.local
+	}
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: e.local.Addr().AsSlice()}, KeepAlive: -1}
+	nc, err := d.DialContext(ctx, "tcp", to.String())
 	if err != nil {
 		return nil, cmMessage{}, e.explainDial(p, err)
 	}
@@ -124,8 +128,8 @@ func (p *peer) connect(ctx context.Context, try *attempt) (*net.TCPConn, cmMessa
 
 // explainDial says what a dial's error means where the system does not.
 func (e *Endpoint) explainDial(p *peer, err error) error {
-	if e.self.Addr().IsLoopback() && !p.addr.Addr().IsLoopback() && !errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("%w; this endpoint's address is %v, which reaches its own host only: open it on another one", err, e.self.Addr())
+	if e.local.Addr().IsLoopback() && !p.addr.Addr().IsLoopback() && !errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("%w; this endpoint's address is %v, which reaches its own host only: open it on another one", err, e.local.Addr())
 	}
 	return err
 }

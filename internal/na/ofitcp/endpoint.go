@@ -6,7 +6,9 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"weak"
@@ -18,9 +20,13 @@ import (
 
 // Endpoint is a process's presence on the network: a listener and one connection per peer. It implements [na.Endpoint].
 type Endpoint struct {
-	cfg         Config // with defaults filled in
-	ln          *net.TCPListener
-	self        netip.AddrPort
+	cfg         Config           // with defaults filled in
+	ln          *net.TCPListener // nil if the endpoint is firewalled; then
+	reserved    *os.File         // keeps its port, where the system can do that
+	self        netip.AddrPort   // that peers are told
+	local       netip.AddrPort   // that its connections begin at; the port is the one it listens on
+	binds       []netip.Addr     // that it listens on: one, or the interfaces' when it was opened
+	all         bool             // it listens on all addresses
 	own         *peer
 	prefix      int // bytes of an address in requests; 0 for peers that are no Mercury's, in tests
 	prefixBytes []byte
@@ -120,8 +126,14 @@ func (e *Endpoint) ParseAddr(b []byte) (na.Addr, error) {
 	return e.peer(a), nil
 }
 
-// peer returns the one peer that an address leads to.
-func (e *Endpoint) peer(a netip.AddrPort) *peer { return e.peerAt(peerKey{addr: a}) }
+// peer returns the one peer that an address leads to. All addresses that the endpoint listens on lead to itself.
+func (e *Endpoint) peer(a netip.AddrPort) *peer {
+	loopback := e.all && a.Addr().Is4() && a.Addr().IsLoopback() // all of 127.0.0.0/8
+	if a.Port() == e.local.Port() && (loopback || slices.Contains(e.binds, a.Addr())) {
+		a = e.self
+	}
+	return e.peerAt(peerKey{addr: a})
+}
 
 // twin returns the peer of a caller whose address has a connection already.
 func (e *Endpoint) twin(k *caller) *peer {
@@ -474,7 +486,9 @@ func (e *Endpoint) Shutdown() {
 	e.shutdown.Do(func() {
 		e.refusing.Store(true)
 		close(e.shut)
-		_ = e.ln.Close() // nothing is lost with it
+		if e.ln != nil {
+			_ = e.ln.Close() // nothing is lost with it
+		}
 	})
 }
 
@@ -511,6 +525,7 @@ func (e *Endpoint) end() {
 	}
 	e.wg.Wait()
 	e.late.close()
+	e.release()
 	e.watch.close()
 	e.mem.close()
 	close(e.finished)

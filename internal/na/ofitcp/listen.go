@@ -152,12 +152,11 @@ func (e *Endpoint) handshake(tcp *net.TCPConn, h *halfOpen, from netip.AddrPort)
 	}
 	addr := netip.AddrPortFrom(from.Addr(), m.port)
 	account := h.account
-	if addr == e.self {
-		if !m.sameProcess(e.pid, e.id.with(e.self)) {
-			refuse(audit.Refused, causeOwnAddress, nil)
-			return
-		}
-		account = e.own.account
+	if own := m.sameProcess(e.pid, e.id.with(e.self)); own {
+		addr, account = e.self, e.own.account
+	} else if addr == e.self {
+		refuse(audit.Refused, causeOwnAddress, nil)
+		return
 	}
 	if err := e.takeConnection(account); err != nil {
 		refuse(audit.Refused, causeShare, err)
@@ -296,7 +295,7 @@ func (e *Endpoint) peerOf(k *caller) *peer {
 			return p
 		}
 	}
-	return e.peer(k.addr)
+	return e.peerAt(peerKey{addr: k.addr})
 }
 
 // requested decides about the connection request of a caller that may be the peer, and carries that out. It returns the

@@ -38,7 +38,11 @@ type Config struct {
 	Spin time.Duration
 	// Subnet, if valid, is the only one from which an address is chosen.
 	Subnet netip.Prefix
-	// Firewalled tells peers never to dial this endpoint: answers reach it over its own connections only.
+	// Advertise is the address that peers are told, if it is valid; a port of 0 is the one that the endpoint listens on. It is
+	// for an endpoint that other hosts reach by an address translator. Its family must be that of the chosen address.
+	Advertise netip.AddrPort
+	// Firewalled tells peers never to dial this endpoint, which does not listen then: answers and requests reach it over its
+	// own connections only. Its port is reserved, because peers know it by that.
 	Firewalled bool
 	// MaxRequest and MaxResponse are the sizes of whole messages in bytes, the sender's address of a request included: 0
 	// stands for 4096. Mercury's peers must be configured alike.
@@ -127,30 +131,76 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	ln, err := listen(ctx, c.bind)
-	if err != nil {
-		return nil, err
+	if a := cfg.Advertise.Addr(); a.IsValid() && (a.IsUnspecified() || a.IsMulticast() || a.Is4() != c.self.Is4()) {
+		return nil, &na.Error{Kind: na.Invalid, Op: "open", Err: fmt.Errorf("Config.Advertise is %v; it must be the address of a host, of the same family as %v", a, c.self)}
 	}
 	e := &Endpoint{
-		cfg: cfg, ln: ln, maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)), alone: runtime.GOMAXPROCS(0) == 1,
+		cfg: cfg, maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)), alone: runtime.GOMAXPROCS(0) == 1,
 		shut: make(chan struct{}), ended: make(chan struct{}), finished: make(chan struct{}),
 		peers: make(map[peerKey]weak.Pointer[peer]), active: make(map[*peer]struct{}),
 		conns: make(map[*conn]struct{}), half: halves{hosts: make(map[*hostquota.Account]*list.List)},
 	}
-	port := c.bind.Port()
-	if a, ok := ln.Addr().(*net.TCPAddr); ok {
-		port = uint16(a.Port)
+	port, err := e.occupy(ctx, c.bind)
+	if err != nil {
+		return nil, err
 	}
-	e.self = netip.AddrPortFrom(c.self, port)
+	e.binds = []netip.Addr{c.self}
+	if e.all = c.bind.Addr().IsUnspecified(); e.all {
+		ifs, err := interfaces()
+		if err != nil {
+			e.release()
+			return nil, chooseError(cfg.Address, err)
+		}
+		for _, i := range ifs {
+			e.binds = append(e.binds, i.addrs...)
+		}
+	}
+	e.local = netip.AddrPortFrom(c.self, port)
+	e.self = e.local
+	if a := cfg.Advertise; a.IsValid() {
+		if a.Port() != 0 {
+			port = a.Port()
+		}
+		e.self = netip.AddrPortFrom(a.Addr(), port)
+	}
 	e.prefixBytes = appendAddr(nil, e.self)
 	e.prefix = len(e.prefixBytes)
 	e.pid, e.id = randomPid(), newIdentity()
-	e.spare.open()
 	e.watch.ep, e.watch.stop = e, make(chan struct{})
 	e.own = e.peer(e.self)
 	cfg.Logger.Log(ctx, c.level, "endpoint opened", "address", e.own.str, "reason", c.reason)
-	e.spawn(e.acceptLoop)
+	if e.ln != nil {
+		e.spare.open()
+		e.spawn(e.acceptLoop)
+	}
 	return e, nil
+}
+
+// occupy listens on an address, or reserves its port only if the endpoint is firewalled. It returns the port.
+func (e *Endpoint) occupy(ctx context.Context, a netip.AddrPort) (port uint16, err error) {
+	if e.cfg.Firewalled {
+		if e.reserved, a, err = reserve(a); err != nil {
+			return 0, bindError(a, err)
+		}
+		return a.Port(), nil
+	}
+	if e.ln, err = listen(ctx, a); err != nil {
+		return 0, err
+	}
+	if t, ok := e.ln.Addr().(*net.TCPAddr); ok {
+		return uint16(t.Port), nil
+	}
+	return a.Port(), nil
+}
+
+// release gives back what occupy has taken.
+func (e *Endpoint) release() {
+	if e.ln != nil {
+		_ = e.ln.Close() // nothing is lost with it
+	}
+	if e.reserved != nil {
+		_ = e.reserved.Close() // nothing was written
+	}
 }
 
 // listen binds the address; a port that is taken is an error.
@@ -167,6 +217,11 @@ func listen(ctx context.Context, a netip.AddrPort) (*net.TCPListener, error) {
 		}
 		err = fmt.Errorf("the listener is a %T", l)
 	}
+	return nil, bindError(a, err)
+}
+
+// bindError makes the error of an address that cannot be bound.
+func bindError(a netip.AddrPort, err error) error {
 	kind := na.Invalid
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
@@ -174,7 +229,7 @@ func listen(ctx context.Context, a netip.AddrPort) (*net.TCPListener, error) {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		kind = na.NotAvailable
 	}
-	return nil, &na.Error{Kind: kind, Op: "listen", Addr: formatAddr(a), Err: err}
+	return &na.Error{Kind: kind, Op: "listen", Addr: formatAddr(a), Err: err}
 }
 
 // randomPid makes the number by which peers tell this process from its predecessor on the same port. The true process
