@@ -21,6 +21,7 @@ type captured struct {
 	client    identity
 	datagrams []command
 	phases    map[string][]capturedWord
+	masks     map[string]*byteRange // by field: bytes that a replay replaces by its own
 }
 
 // capturedWord is what a word of the server's region has become.
@@ -35,10 +36,12 @@ func readCaptured(t *testing.T, name string) *captured {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &captured{phases: map[string][]capturedWord{}}
+	c := &captured{phases: map[string][]capturedWord{}, masks: map[string]*byteRange{}}
 	phase := ""
 	for line := range strings.Lines(string(raw)) {
 		switch words := strings.Fields(line); {
+		case words[0] == "#" && words[1] == "mask":
+			c.readMask(t, words[2:])
 		case words[0] == "#" || words[0] == "server":
 		case words[0] == "client":
 			c.client, _ = parseIdentity(words[1])
@@ -61,20 +64,21 @@ func unhexWord(t *testing.T, s string) uint64 { return binary.LittleEndian.Uint6
 
 // as is the conversation with another client.
 func (c *captured) as(who identity) *captured {
-	to := &captured{client: who, phases: map[string][]capturedWord{}}
-	const mask = 1<<40 - 1
-	named := func(cmd command) command {
-		return cmd&^mask | makeCommand(who, 0, 0, 0)
+	to := &captured{client: who, phases: map[string][]capturedWord{}, masks: c.masks}
+	name := func(f field, v uint64) uint64 {
+		for i := range 8 {
+			if c.masks[f.String()].has(i) {
+				v = v&^(0xFF<<(8*i)) | uint64(makeCommand(who, 0, 0, 0))&(0xFF<<(8*i))
+			}
+		}
+		return v
 	}
-	for _, d := range c.datagrams {
-		to.datagrams = append(to.datagrams, named(d))
+	for i, d := range c.datagrams {
+		to.datagrams = append(to.datagrams, command(name(field{true, i}, uint64(d))))
 	}
 	for phase, words := range c.phases {
 		for _, w := range words {
-			if w.off >= offCommands+offSlots && w.off < offPairMap {
-				w.v = uint64(named(command(w.v)))
-			}
-			to.phases[phase] = append(to.phases[phase], w)
+			to.phases[phase] = append(to.phases[phase], capturedWord{w.off, name(field{false, w.off}, w.v)})
 		}
 	}
 	return to
