@@ -2,7 +2,10 @@ package sm
 
 import (
 	"fmt"
+	"iter"
+	"math/bits"
 	"runtime/debug"
+	"slices"
 	"sync"
 
 	"cinnabar/internal/hostmem"
@@ -73,6 +76,8 @@ type memories struct {
 	// +checklocks:mu
 	live map[*memory]struct{}
 	// +checklocks:mu
+	index addressIndex
+	// +checklocks:mu
 	closed bool
 
 	arenas arenas
@@ -99,6 +104,7 @@ func (t *memories) register(segs [][]byte, access na.Access) (*memory, error) {
 		t.live = make(map[*memory]struct{})
 	}
 	t.live[m] = struct{}{}
+	t.index.add(m)
 	return m, nil
 }
 
@@ -112,14 +118,17 @@ func (t *memories) freeArena(a *arena) error {
 func (t *memories) drop(m *memory) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.live, m)
+	if _, ok := t.live[m]; ok {
+		delete(t.live, m)
+		t.index.remove(m)
+	}
 }
 
 // allows returns an error unless the n bytes at addr are registered and may be accessed in that way.
 func (t *memories) allows(addr, n uint64, access na.Access) error {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	for m := range t.live {
+	for m := range t.index.at(addr) {
 		if m.access&access != 0 && m.part(addr, n) != nil {
 			return nil
 		}
@@ -128,8 +137,7 @@ func (t *memories) allows(addr, n uint64, access na.Access) error {
 }
 
 // use calls f with the n bytes at addr, if they are registered and may be accessed in that way. They stay registered
-// until f returns. It looks at all registered memory, since the same addresses may be registered several times; only
-// peers without the kernel's help come here.
+// until f returns. The same addresses may be registered several times. Only peers without the kernel's help come here.
 func (t *memories) use(addr, n uint64, access na.Access, f func([]byte)) error {
 	var failed error = fmt.Errorf("%d bytes at %#x are not registered", n, addr)
 	for _, m := range t.at(addr, n) {
@@ -148,12 +156,91 @@ func (t *memories) use(addr, n uint64, access na.Access, f func([]byte)) error {
 func (t *memories) at(addr, n uint64) (list []*memory) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	for m := range t.live {
-		if m.part(addr, n) != nil {
+	for m := range t.index.at(addr) {
+		if m.part(addr, n) != nil && !slices.Contains(list, m) {
 			list = append(list, m)
 		}
 	}
 	return list
+}
+
+// addressIndex finds registered memory by an address in it. A program may register a million segments, each by itself, and a
+// peer may ask for as many. Memory stands in the index once for each segment, by the part of the address space that the
+// segment begins in, and the next part if it ends there: parts are as long as the segment's length, rounded up to a power of
+// two (the class of the segment). So an address is looked for in one part of each class that there is.
+type addressIndex struct {
+	parts   map[addressPart][]*memory
+	classes [65]int // parts of each class that are in use
+}
+
+// addressPart is the part number n of the address space, of 2^class bytes.
+type addressPart struct {
+	class uint8
+	n     uint64
+}
+
+// partsOf returns the parts that a segment lies in.
+func partsOf(seg []byte) (first, last addressPart) {
+	addr, class := hostmem.Addr(seg), bits.Len64(uint64(len(seg)-1))
+	return addressPart{uint8(class), addr >> class}, addressPart{uint8(class), (addr + uint64(len(seg)-1)) >> class}
+}
+
+// eachPart calls f for each part that memory lies in, perhaps several times.
+func (m *memory) eachPart(f func(addressPart)) {
+	for _, s := range m.segs {
+		if len(s) == 0 {
+			continue
+		}
+		first, last := partsOf(s)
+		f(first)
+		if last != first {
+			f(last)
+		}
+	}
+}
+
+func (x *addressIndex) add(m *memory) {
+	if x.parts == nil {
+		x.parts = make(map[addressPart][]*memory)
+	}
+	m.eachPart(func(p addressPart) {
+		list := x.parts[p]
+		if len(list) == 0 {
+			x.classes[p.class]++
+		} else if list[len(list)-1] == m { // by the segment before
+			return
+		}
+		x.parts[p] = append(list, m)
+	})
+}
+
+func (x *addressIndex) remove(m *memory) {
+	m.eachPart(func(p addressPart) {
+		list := slices.DeleteFunc(x.parts[p], func(o *memory) bool { return o == m })
+		switch {
+		case len(list) > 0:
+			x.parts[p] = list
+		case x.parts[p] != nil:
+			delete(x.parts, p)
+			x.classes[p.class]--
+		}
+	})
+}
+
+// at yields the memory of which a segment may have the byte at addr, perhaps several times.
+func (x *addressIndex) at(addr uint64) iter.Seq[*memory] {
+	return func(yield func(*memory) bool) {
+		for class, n := range x.classes {
+			if n == 0 {
+				continue
+			}
+			for _, m := range x.parts[addressPart{uint8(class), addr >> class}] {
+				if !yield(m) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // serve calls f with a part of m, and reports whether m is open.
@@ -187,7 +274,7 @@ func guarded(f func([]byte), mem []byte) (err error) {
 func (t *memories) close() {
 	t.mu.Lock()
 	live := t.live
-	t.live, t.closed = nil, true
+	t.live, t.index, t.closed = nil, addressIndex{}, true
 	t.mu.Unlock()
 	ownMemories.remove(t)
 	for m := range live {

@@ -1,6 +1,8 @@
 package sm
 
 import (
+	"bytes"
+	"math/rand/v2"
 	"os"
 	"runtime"
 	"testing"
@@ -103,5 +105,92 @@ func TestOwnMemoryRange(t *testing.T) {
 	ownMemories.add(owner.who, &owner.mem)
 	if ownMemories.get(owner.who) != nil {
 		t.Error("memory of a closed endpoint is known again")
+	}
+}
+
+// TestManySegments registers as many segments as a program in C may, each by itself, and moves all of them in one
+// transfer, within the process and by the relay.
+func TestManySegments(t *testing.T) {
+	const segs, each = 50_000, 64
+	ways(t, func(t *testing.T, owner, user *Endpoint, to *Addr) {
+		mem := pattern(2*segs*each, 9)
+		var list []na.Memory
+		frags := make([]na.Fragment, segs)
+		ours := make([]byte, segs*each)
+		for i := range segs {
+			m, err := owner.Register(mem[2*i*each:][:each], na.ReadOnly)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := user.ParseHandle(m.AppendHandle(nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			list, frags[i] = append(list, m), na.Fragment{Remote: r, Local: ours[i*each:][:each:each]}
+		}
+		if n, err := get(t, user, to, frags...); n != segs*each || err != nil {
+			t.Fatalf("%d, %v", n, err)
+		}
+		for i := range segs {
+			if !bytes.Equal(ours[i*each:][:each], mem[2*i*each:][:each]) {
+				t.Fatalf("segment %d differs", i)
+			}
+		}
+		for _, m := range list {
+			m.Close()
+		}
+		if n := len(owner.mem.index.parts); n != 0 || owner.mem.index.classes != [65]int{} {
+			t.Errorf("%d parts are left in the index", n)
+		}
+		if _, err := get(t, user, to, frags[segs/2]); na.KindOf(err) != na.Denied {
+			t.Errorf("memory that is closed: %v", err)
+		}
+	})
+}
+
+// TestAddressIndex compares the index with looking at all memory, for memory of all lengths that overlaps.
+func TestAddressIndex(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	arena := make([]byte, 1<<16)
+	base := hostmem.Addr(arena)
+	var x addressIndex
+	all := map[*memory]struct{}{}
+	for range 2000 {
+		if rng.IntN(3) == 0 {
+			for m := range all {
+				x.remove(m)
+				delete(all, m)
+				break
+			}
+		} else {
+			m := &memory{}
+			for range 1 + rng.IntN(4) {
+				at := rng.IntN(len(arena))
+				m.segs = append(m.segs, arena[at:][:rng.IntN(1+min(len(arena)-at, 1<<rng.IntN(17)))])
+			}
+			x.add(m)
+			all[m] = struct{}{}
+		}
+		addr := base + uint64(rng.IntN(len(arena)))
+		found := map[*memory]struct{}{}
+		for m := range x.at(addr) {
+			if _, ok := all[m]; !ok {
+				t.Fatal("memory that was removed is found")
+			}
+			if m.part(addr, 1) != nil {
+				found[m] = struct{}{}
+			}
+		}
+		for m := range all {
+			if _, ok := found[m]; !ok && m.part(addr, 1) != nil {
+				t.Fatalf("memory with the byte at %#x is not found", addr)
+			}
+		}
+	}
+	for m := range all {
+		x.remove(m)
+	}
+	if len(x.parts) != 0 || x.classes != [65]int{} {
+		t.Errorf("%d parts are left", len(x.parts))
 	}
 }
