@@ -77,6 +77,14 @@ func (r *Receiver) Serve(ctx context.Context, l *verbs.Listener) error {
 		return err
 	}
 	defer h.logCounts()
+	return h.serveAll(ctx, l, func(req *verbs.ConnRequest, account *hostquota.Account) {
+		_, _ = h.serve(ctx, req, account) // Done receives the result
+	})
+}
+
+// serveAll calls serve for each request, in a goroutine of its own, until ctx ends or the listener is closed. It returns when
+// all calls have.
+func (h *host) serveAll(ctx context.Context, l *verbs.Listener, serve func(*verbs.ConnRequest, *hostquota.Account)) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for {
@@ -94,9 +102,35 @@ func (r *Receiver) Serve(ctx context.Context, l *verbs.Listener) error {
 		}
 		wg.Go(func() {
 			defer account.Give(hostquota.Connections, 1)
-			_, _ = h.serve(ctx, req, account) // Done receives the result
+			serve(req, account)
 		})
 	}
+}
+
+// ServeFirst takes requests as Serve does until Open has made a file for one of them. It then refuses all others, ends
+// those that are under way, and returns how that transfer went, when all are over. So senders that are silent, or refused, do not delay the first one
+// that sends. Done receives the results of the others. After the end of ctx without a transfer the error is of class [CodeCanceled].
+func (r *Receiver) ServeFirst(ctx context.Context, l *verbs.Listener) (Result, error) {
+	connections, _ := r.Limits()
+	h, err := r.newHost(l, connections)
+	if err != nil {
+		return Result{}, err
+	}
+	defer h.logCounts()
+	accepting, stop := context.WithCancel(ctx)
+	defer stop()
+	h.first = &first{stop: stop, under: map[*verbs.ConnRequest]context.CancelCauseFunc{}}
+	err = h.serveAll(accepting, l, func(req *verbs.ConnRequest, account *hostquota.Account) {
+		h.first.serve(ctx, h, req, account)
+	})
+	res, ferr, ok := h.first.outcome()
+	switch {
+	case ok:
+		return res, ferr
+	case err == nil:
+		err = &Error{Op: "receive", Code: CodeCanceled, Err: context.Cause(ctx)}
+	}
+	return Result{}, err
 }
 
 // hostOf returns the host that a request is counted for.
@@ -132,8 +166,9 @@ type host struct {
 	log     *slog.Logger
 	trail   *audit.Trail
 	book    *hostquota.Book
-	share   int64 // bytes for buffers that each place has
-	most    int64 // bytes for buffers that one transfer may have
+	share   int64  // bytes for buffers that each place has
+	most    int64  // bytes for buffers that one transfer may have
+	first   *first // of ServeFirst; nil: all requests are served
 }
 
 // newHost prepares to serve so many transfers at once.
@@ -231,7 +266,7 @@ func (h *host) report(req *verbs.ConnRequest, res Result, why error) error {
 		err = &Error{Op: "receive", Name: res.Name, Peer: req.RemoteAddr(), Code: f.code, Remote: f.remote, Err: f.err}
 		h.trail.Record(f.code.event(), f.code.cause(), hostOf(req), append(attrs, slog.Any("err", err))...)
 	}
-	if h.Done != nil {
+	if h.Done != nil && !h.first.is(req) {
 		h.Done(res, err)
 	}
 	return err

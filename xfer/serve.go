@@ -126,7 +126,9 @@ func (h *host) prepare(a *agreement) (*link, verbs.RemoteAddr, error) {
 // when nobody uses l any more.
 func (h *host) over(ctx context.Context, req *verbs.ConnRequest, l *link, region verbs.RemoteAddr, a agreement, why string, res *Result) (watcher Progress, err error) {
 	store := &storer{buf: l.data.Bytes(), chunk: a.chunk,
-		make: func(name string) (File, error) { return h.Open(name, a.meta, a.size) }}
+		make: func(name string) (File, error) {
+			return h.first.open(req, func() (File, error) { return h.Open(name, a.meta, a.size) })
+		}}
 	s := newSession(l, h.machine(a, l, region), a, store.do)
 	s.timeout, s.opening = h.timeout, openTimeout
 	if h.Trace != nil {

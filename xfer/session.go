@@ -160,7 +160,12 @@ func (s *session) watchOpening(ctx context.Context) {
 }
 
 func (s *session) cancel(ctx context.Context) {
-	s.stop(ctx, &failure{code: CodeCanceled, err: context.Cause(ctx)})
+	cause := context.Cause(ctx)
+	if f, ok := errors.AsType[*failure](cause); ok { // the receiver's own reason
+		s.stop(ctx, f)
+		return
+	}
+	s.stop(ctx, &failure{code: CodeCanceled, err: cause})
 }
 
 // stop has the machine give up, after a last look at what the peer has said.

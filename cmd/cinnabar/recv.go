@@ -149,41 +149,15 @@ func (r *receiving) announce(l *verbs.Listener) error {
 	return r.r.resultf("waiting for files at %s, for directory %s; interrupt (^C) to end", l.Addr(), r.o.dir)
 }
 
-// one receives one file: the first of which anything is stored. What is refused
-// before is its sender's failure, and the next request is waited for.
+// one receives one file: the first that is begun. Other senders are served beside it until then; the failure of one of
+// them is its own.
 func (r *receiving) one(ctx context.Context, server *xfer.Receiver, l *verbs.Listener) error {
-	begun, watch := false, server.Progress
-	server.Progress = func() xfer.Progress { return &firstProgress{watch(), &begun} }
-	for {
-		res, err := server.ServeOne(ctx, l)
-		if err != nil && !begun && ctx.Err() == nil && concernsPeer(err) {
-			r.done(ctx, res, err)
-			continue
-		}
-		if err != nil {
-			err = r.explain(err)
-		}
-		return errors.Join(err, r.r.finished("", res, err))
+	server.Done = func(res xfer.Result, err error) { r.done(ctx, res, err) }
+	res, err := server.ServeFirst(ctx, l)
+	if err != nil {
+		err = r.explain(err)
 	}
-}
-
-// firstProgress takes note that a transfer has begun.
-type firstProgress struct {
-	xfer.Progress
-	begun *bool
-}
-
-// Start implements [xfer.Progress].
-func (p *firstProgress) Start(res xfer.Result) {
-	*p.begun = true
-	p.Progress.Start(res)
-}
-
-// concernsPeer reports whether a failure is one with a peer, so that another may
-// do better.
-func concernsPeer(err error) bool {
-	x, ok := errors.AsType[*xfer.Error](err)
-	return ok && x.Peer.IsValid()
+	return errors.Join(err, r.r.finished("", res, err))
 }
 
 // all receives until ctx ends, which is how a server is meant to end.

@@ -1,0 +1,96 @@
+package xfer
+
+import (
+	"context"
+	"sync"
+
+	"cinnabar/internal/hostquota"
+	"cinnabar/verbs"
+)
+
+// first lets one transfer of a receiver go on: the first for which a file is made. A nil *first lets all.
+type first struct {
+	stop context.CancelFunc // ends accepting
+
+	mu sync.Mutex
+	// the request whose transfer goes on; nil: none yet
+	// +checklocks:mu
+	chosen *verbs.ConnRequest
+	// the requests that are served, and how to end each
+	// +checklocks:mu
+	under map[*verbs.ConnRequest]context.CancelCauseFunc
+	// of the chosen one
+	// +checklocks:mu
+	res Result
+	// +checklocks:mu
+	err error
+}
+
+// errNotFirst returns why another transfer does not go on.
+func errNotFirst() error {
+	return failf(CodeBusy, "this receiver takes one file, and another sender's has begun")
+}
+
+// serve serves a request until its end, or until another one is chosen.
+func (f *first) serve(ctx context.Context, h *host, req *verbs.ConnRequest, account *hostquota.Account) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	f.mu.Lock()
+	late := f.chosen != nil
+	if !late {
+		f.under[req] = cancel
+	}
+	f.mu.Unlock()
+	if late {
+		_ = h.refuse(req, errNotFirst()) // Done receives the error
+		return
+	}
+	res, err := h.serve(ctx, req, account)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.under, req)
+	if f.chosen == req {
+		f.res, f.err = res, err
+	}
+}
+
+// open makes the file for a request by do, and chooses the request if that succeeds.
+func (f *first) open(req *verbs.ConnRequest, do func() (File, error)) (File, error) {
+	if f == nil {
+		return do()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.chosen != nil {
+		return nil, errNotFirst()
+	}
+	file, err := do()
+	if err != nil {
+		return nil, err
+	}
+	f.chosen = req
+	f.stop()
+	for other, cancel := range f.under {
+		if other != req {
+			cancel(errNotFirst())
+		}
+	}
+	return file, nil
+}
+
+// is reports whether req is the chosen request.
+func (f *first) is(req *verbs.ConnRequest) bool {
+	if f == nil {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.chosen == req
+}
+
+// outcome returns how the chosen transfer went; false: none was.
+func (f *first) outcome() (Result, error, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.res, f.err, f.chosen != nil
+}
