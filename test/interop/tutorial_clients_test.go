@@ -131,6 +131,33 @@ func (c *caller) call(t *testing.T, client, addr string) {
 	}
 }
 
+// TestAnsweredRDMA runs the newer form of the tutorial on RDMA, in which the server answers, with either half in Go.
+// parity(peer): T20 T27
+func TestAnsweredRDMA(t *testing.T) {
+	server, client := installedProgram(t, "08_tl_server"), installedProgram(t, "07_rdma_client") // before anything else is built
+	t.Run("C++ server, Go client", func(t *testing.T) {
+		host := startFile(t, server)
+		c := startFile(t, goProgram(t, "examples/do_rdma/client"), "-answer", host.listensAt())
+		if err := c.wait(); err != nil {
+			t.Errorf("the client ends with %v\n%s", err, c.log())
+		}
+	})
+	t.Run("Go server, C++ client", func(t *testing.T) {
+		host := startExampleServer(t, goProgram(t, "examples/do_rdma/server"))
+		c := startFile(t, client, host.addr)
+		if got := host.expect("Server"); got != matthi {
+			t.Errorf("the server prints %q; want %q", got, matthi)
+		}
+		if err := c.wait(); err != nil {
+			t.Errorf("the client ends with %v\n%s", err, c.log())
+		}
+		host.end()
+		if err := host.wait(); err != nil {
+			t.Errorf("the server ends with %v\n%s", err, host.log())
+		}
+	})
+}
+
 func (c *caller) record(t *testing.T, client string) {
 	t.Helper()
 	server := startFile(t, installedProgram(t, c.server))
