@@ -23,8 +23,10 @@ import (
 //	  | <------------ its engine's address -- |
 //	  |      ... calls and their pulls ...    |
 //	  | -- an empty line ------------------> |  and the peer's engine ends
+//	  | <------------------ an empty line -- |
 //
-// and once more for each other network.
+// and once more for each other network. The peer has the last word, because it ends with the parent: a parent that did
+// not wait for it could be gone before the peer has read the line.
 const (
 	demoSums = 4  // calls of sum, as the client of Margo's tutorial makes
 	demoSum  = 36 // what each of them returns
@@ -82,7 +84,11 @@ func (d *demo) callsOver(ctx context.Context, x *exchange, network string) (err 
 	if err := d.remoteMemory(ctx, peer, protocol); err != nil {
 		return fmt.Errorf("remote memory over %s: %w", protocol, reason(ctx, err))
 	}
-	return x.send("")
+	if err := x.send(""); err != nil {
+		return err
+	}
+	var done string
+	return x.receive(ctx, &done)
 }
 
 // sums makes the tutorial's calls, each with memory of its own.
@@ -187,7 +193,10 @@ func (p *demoPeer) callsOver(ctx context.Context, x *exchange, network string) (
 		return err
 	}
 	var done string
-	return errors.Join(x.receive(ctx, &done), s.failure())
+	if err := errors.Join(x.receive(ctx, &done), s.failure()); err != nil {
+		return err
+	}
+	return x.send("")
 }
 
 // demoService is what the peer serves.

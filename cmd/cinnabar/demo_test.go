@@ -67,9 +67,16 @@ func testDemo(t *testing.T, dev *verbs.Device, src source) (*demo, error, error)
 		t.Fatal(err)
 	}
 	x := newExchange(a)
+	peer, hangUp := context.WithCancelCause(t.Context())
+	defer hangUp(nil)
 	errParent, errPeer := both(
-		func() error {
-			err := d.meet(t.Context(), x)
+		func() (err error) {
+			defer func() {
+				if err == nil { // as when the process ends, which the peer must have no more use for
+					hangUp(errParentEnded)
+				}
+			}()
+			err = d.meet(t.Context(), x)
 			if err == nil {
 				err = d.run(t.Context())
 			}
@@ -84,7 +91,7 @@ func testDemo(t *testing.T, dev *verbs.Device, src source) (*demo, error, error)
 			}
 			return errors.Join(err, d.close(t.Context()))
 		},
-		func() error { return serveDemo(t.Context(), dev, newExchange(b)) },
+		func() error { return serveDemo(peer, dev, newExchange(b)) },
 	)
 	return d, errParent, errPeer
 }
