@@ -7,6 +7,7 @@ import (
 	"iter"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -72,8 +73,10 @@ var errBulkClosed = errors.New("the bulk is closed or was given back to its pool
 // span is a part of a memory.
 type span struct{ off, n int64 }
 
-// Expose lets peers reach segments as mode allows until the Bulk is closed. There are from 1 to 1,024 segments; some, or
-// all, may be empty. The caller may go on using them, and must not expect peers' accesses to wait for it.
+// Expose lets peers reach segments as mode allows until the Bulk is closed. There are from 1 to 1,048,576 segments; some, or
+// all, may be empty. Empty segments do not travel, but for one if all are: Segments of the Bulk and of its handle at both ends
+// count those that do. A handle takes up to 72 bytes for each segment; one that does not fit into a message is fetched by the
+// peer like any argument that is too long. The caller may go on using the segments, and must not expect peers' accesses to wait for it.
 //
 // The segments may lie anywhere: in the Go heap, in an array on the stack (which then moves to the heap), in mapped
 // memory. Mapped memory must stay mapped until Close has returned.
@@ -98,6 +101,11 @@ func ExposeSlice[T Number](e *Engine, mode Mode, s []T) (*Bulk, error) {
 	m.made.Store(watch(b, b.life, e.log, m))
 	return b, nil
 }
+
+// NumberBytes returns the memory of a slice of numbers as bytes, in the byte order of this machine, without a copy: a segment for
+// [Engine.Expose], beside others of bytes or of other numbers. The result shares the array of s, which is not kept otherwise, and
+// is nil if s is empty.
+func NumberBytes[T Number](s []T) []byte { return hostmem.Bytes(s) }
 
 // Alloc exposes size bytes of zeroed memory of its own, outside the Go heap and aligned to pages: the best memory for
 // transfers, since the collector has nothing to do with it. [Bulk.Bytes] returns it. It is given back to the system by
@@ -174,7 +182,7 @@ func (m *memory) register(segs [][]byte) error {
 		return errorFrom("expose", "", "", err)
 	}
 	defer m.e.end()
-	m.segs = append(make([][]byte, 0, len(segs)), segs...)
+	m.segs = slices.Clone(hg.NotEmpty(segs))
 	for _, s := range m.segs {
 		m.size += int64(len(s))
 	}
@@ -230,12 +238,15 @@ func (b *Bulk) Segments() iter.Seq[[]byte] {
 	}
 }
 
-// pieces returns the parts of segments that lie in b, none if it is closed.
+// pieces returns the parts of segments that lie in b, one if b is empty and none if it is closed.
 func (b *Bulk) pieces() [][]byte {
 	if b.use("access") != nil {
 		return nil
 	}
 	defer b.life.done()
+	if b.n == 0 {
+		return [][]byte{{}}
+	}
 	return cut(nil, b.mem.segs, b.off, b.n)
 }
 
@@ -437,14 +448,17 @@ type label string
 func (l label) String() string { return string(l) }
 
 // watch asks for a report on log if handle, which the caller's caller is about to return, becomes garbage without life
-// having ended. It returns where it was made, 0 if no report is wanted.
+// having ended. It returns where it was made, 0 if that is not known.
 //
 // The memory stays exposed until the engine closes, and its views usable, because a peer may hold a handle of it and the
 // program its slices.
 func watch[T any](handle *T, life *lease, log *slog.Logger, what fmt.Stringer) uintptr {
 	var pc [1]uintptr
-	if !log.Enabled(context.Background(), slog.LevelWarn) || runtime.Callers(3, pc[:]) == 0 {
+	if runtime.Callers(3, pc[:]) == 0 {
 		return 0
+	}
+	if !log.Enabled(context.Background(), slog.LevelWarn) {
+		return pc[0]
 	}
 	runtime.AddCleanup(handle, func(l lost) {
 		if !life.isEnded() {

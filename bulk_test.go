@@ -149,7 +149,7 @@ func wantCode(t testing.TB, err error, code Code, words ...string) {
 // parity: H70 H75 G61 T44 D24
 func TestExposeSegments(t *testing.T) {
 	p := newBulkPair(t)
-	for _, count := range []int{1, 2, 8, 9, 1024} {
+	for _, count := range []int{1, 2, 8, 9, 1024, 1025} {
 		t.Run(fmt.Sprint(count), func(t *testing.T) {
 			data := noise(count * 100)
 			b := expose(t, p.there, ReadWrite, pieces(data, repeat(100, count)...)...)
@@ -183,7 +183,7 @@ func TestExposeRefused(t *testing.T) {
 		{"no mode", 0, one, "no access"},
 		{"other mode", 4, one, "mode 4"},
 		{"no segments", ReadOnly, nil, "segment"},
-		{"too many segments", ReadOnly, make([][]byte, 1025), "1024"},
+		{"too many segments", ReadOnly, slices.Repeat(one, 1<<20+1), "1048576"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b, err := e.Expose(c.mode, c.segs...)
@@ -199,8 +199,15 @@ func TestExposeEmptySegments(t *testing.T) {
 	p := newBulkPair(t)
 	b := expose(t, p.there, ReadWrite, nil, []byte("ab"), nil, []byte("c"), nil)
 	r := p.remote(t, b)
-	if r.h.Segments() != 5 {
-		t.Errorf("%d segments, want 5", r.h.Segments())
+	own := 0
+	for s := range b.Segments() {
+		own++
+		if len(s) == 0 {
+			t.Error("an empty segment travels")
+		}
+	}
+	if r.h.Segments() != 2 || own != 2 || b.Handle().Segments() != 2 {
+		t.Errorf("%d segments at the peer, %d and %d here, want 2", r.h.Segments(), own, b.Handle().Segments())
 	}
 	got := make([]byte, 3)
 	if n, err := r.ReadAt(got, 0); n != 3 || err != nil || string(got) != "abc" {
@@ -208,6 +215,56 @@ func TestExposeEmptySegments(t *testing.T) {
 	}
 	if n, err := p.remote(t, expose(t, p.there, ReadOnly, nil)).Pull(t.Context(), expose(t, p.here, WriteOnly, nil)); n != 0 || err != nil {
 		t.Errorf("pull of nothing: %d, %v", n, err)
+	}
+	for _, b := range []*Bulk{expose(t, p.there, ReadOnly, nil, []byte{}, nil), b.Slice(1, 0)} {
+		own := 0
+		for range b.Segments() {
+			own++
+		}
+		if got := p.remote(t, b).h.Segments(); got != 1 || own != 1 {
+			t.Errorf("%d segments at the peer and %d here of memory that is empty, want 1", got, own)
+		}
+	}
+}
+
+// TestExposeMostSegments has a handle of the largest number of segments travel: it is longer than a message can be.
+func TestExposeMostSegments(t *testing.T) {
+	count := 1 << 20
+	if brief() {
+		count = 20_000
+	}
+	p := newBulkPair(t)
+	data := noise(count)
+	b := expose(t, p.there, ReadOnly, pieces(data, repeat(1, count)...)...)
+	r := p.remote(t, b)
+	if got := r.h.Segments(); got != count || r.Len() != int64(count) {
+		t.Fatalf("%d segments of %d bytes after the trip, want %d of 1 byte each", got, r.Len(), count)
+	}
+	last := expose(t, p.here, WriteOnly, make([]byte, 1000))
+	if n, err := r.Slice(int64(count-1000), 1000).Pull(patient(t), last); n != 1000 || err != nil || !bytes.Equal(last.Bytes(), data[count-1000:]) {
+		t.Errorf("the last bytes: %d, %v", n, err)
+	}
+	must(t, b.Close())
+}
+
+// TestExposeNumbersBesideBytes exposes slices of several types together.
+func TestExposeNumbersBesideBytes(t *testing.T) {
+	p := newBulkPair(t)
+	header, ints, floats := []byte("head"), []int32{1, -2}, []float64{0.5}
+	b := expose(t, p.there, ReadWrite, header, NumberBytes(ints), NumberBytes([]int64{}), NumberBytes(floats))
+	r := p.remote(t, b)
+	if got := r.h.Segments(); got != 3 || r.Len() != 20 {
+		t.Fatalf("%d segments of %d bytes, want 3 of 20", got, r.Len())
+	}
+	into, from := make([]int32, 2), []float64{2.5}
+	if _, err := r.ReadAt(NumberBytes(into), 4); err != nil || !slices.Equal(into, ints) {
+		t.Errorf("read %v, %v, want %v", into, err, ints)
+	}
+	if _, err := r.WriteAt(NumberBytes(from), 12); err != nil || !slices.Equal(floats, from) {
+		t.Errorf("wrote %v, %v, want %v", floats, err, from)
+	}
+	if NumberBytes([]uint8(nil)) != nil {
+		t.Error("bytes of an empty slice")
 	}
 }
 

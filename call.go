@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,8 +24,6 @@ type Call[In, Out any] struct {
 	h   *handler[In, Out]
 	ctx context.Context // the handler's: &s, or what interceptors have made of it
 	out Out
-
-	orphan atomic.Pointer[orphan] // set once the handler has returned without an answer
 }
 
 // handler is what a program registers: one of its two forms.
@@ -195,8 +194,8 @@ func (c *Call[In, Out]) guard() {
 	if c.s.answered.Load() {
 		return
 	}
-	o := &orphan{svc: c.s.svc, req: c.s.req, from: c.s.from.String(), oneWay: c.s.oneWay, since: time.Now()}
-	c.orphan.Store(o)
+	o := &orphan{svc: c.s.svc, req: c.s.req, from: c.s.from.String(), gone: c.s.gone, oneWay: c.s.oneWay, since: time.Now(), done: make(chan struct{})}
+	c.s.orphan.Store(o)
 	c.s.svc.e.handlers.held.add(o)
 	if !c.s.answered.Load() { // who answers from now on sees o
 		runtime.AddCleanup(c, (*orphan).found, o)
@@ -210,7 +209,7 @@ func (c *Call[In, Out]) claim() bool {
 	if !c.s.claim() {
 		return false
 	}
-	if o := c.orphan.Load(); o != nil {
+	if o := c.s.orphan.Load(); o != nil {
 		o.answered.Store(true)
 		o.svc.e.handlers.held.remove(o)
 	}
@@ -222,9 +221,20 @@ type orphan struct {
 	svc      *service
 	req      *hg.Request
 	from     string
+	gone     <-chan struct{} // closed when the connection of the request is lost; nil for a call to oneself
 	oneWay   bool
 	since    time.Time // when the handler returned
 	answered atomic.Bool
+	left     sync.Once
+	done     chan struct{} // closed by leave
+}
+
+// leave says that Shutdown need not wait for the request: it is answered, or nobody waits for its answer.
+func (o *orphan) leave() {
+	o.left.Do(func() {
+		close(o.done)
+		o.svc.e.handlers.gate.leave()
+	})
 }
 
 // found is called by the garbage collector, which must not be kept waiting.
@@ -236,7 +246,7 @@ func (o *orphan) found() {
 
 func (o *orphan) answer() {
 	o.svc.e.handlers.held.remove(o)
-	defer o.svc.e.handlers.gate.leave()
+	defer o.leave()
 	defer o.req.Free()
 	if o.oneWay {
 		return // nothing was expected

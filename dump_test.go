@@ -246,3 +246,19 @@ func TestLeakWarningsMany(t *testing.T) {
 	must(t, quiet.Close())
 	must(t, b.Close())
 }
+
+// TestDumpHasPlaces checks that the state says where memory was made, also for an engine that logs nothing.
+func TestDumpHasPlaces(t *testing.T) {
+	e := listening(t, nil)
+	b, err := e.Alloc(ReadOnly, 100)
+	must(t, err)
+	defer func() { _ = b.Close() }()
+	pool, err := e.AllocPool(ReadOnly, 2, 50)
+	must(t, err)
+	defer func() { _ = pool.Close() }()
+	var state strings.Builder
+	must(t, e.DumpState(&state))
+	if n := strings.Count(state.String(), "TestDumpHasPlaces at "); n != 2 || strings.Contains(state.String(), "not known") {
+		t.Errorf("%d places, want 2:\n%s", n, state.String())
+	}
+}

@@ -77,6 +77,9 @@ type held struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	set map[*orphan]struct{}
+	// over is closed when Shutdown has ended; nil until it begins.
+	// +checklocks:mu
+	over <-chan struct{}
 }
 
 func (h *held) init() {
@@ -89,6 +92,29 @@ func (h *held) add(o *orphan) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.set[o] = struct{}{}
+	if h.over != nil {
+		go o.leaveWhenAlone(h.over)
+	}
+}
+
+// drain has Shutdown wait no longer for requests whose callers are gone, until over is closed.
+func (h *held) drain(over <-chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.over = over
+	for o := range h.set {
+		go o.leaveWhenAlone(over)
+	}
+}
+
+// leaveWhenAlone waits until the caller is gone, the request is answered, or over is closed.
+func (o *orphan) leaveWhenAlone(over <-chan struct{}) {
+	select {
+	case <-o.gone:
+		o.leave()
+	case <-o.done:
+	case <-over:
+	}
 }
 
 func (h *held) remove(o *orphan) {

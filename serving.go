@@ -28,6 +28,8 @@ type serving struct {
 
 	life atomic.Pointer[context.Context] // what Done and Err go by, once asked for
 
+	orphan atomic.Pointer[orphan] // set once the handler has returned without an answer
+
 	// answered is set by who answers. holds counts who needs req still: the handler until it returns, and the answer
 	// until it is sent.
 	answered atomic.Bool
@@ -50,6 +52,10 @@ func (s *serving) release() {
 		return
 	}
 	s.req.Free()
+	if o := s.orphan.Load(); o != nil {
+		o.leave()
+		return
+	}
 	s.svc.e.handlers.gate.leave()
 }
 

@@ -114,7 +114,8 @@ func (e *Engine) Err() error {
 // Shutdown ends the engine in good order: it calls what OnShutdown registered, then has new requests answered
 // CodePermission, waits until all handlers have returned and all answers are sent, and closes the engine. An answer that is
 // too long for a message is sent when its caller has fetched it; one that has given up does not, so it has two seconds for
-// that, and a second for each MiB. If ctx ends
+// that, and a second for each MiB. A request that the program holds without an answer ([RPC.HandleCall]) is waited for as long as
+// its caller's connection lives. If ctx ends
 // before that, the rest is done as by Close, and Shutdown returns an error that says how many handlers there were.
 //
 // A handler may end its own engine: called with a handler's context, or one made from it, Shutdown begins and returns nil
@@ -181,6 +182,9 @@ func (e *Engine) shutdown(ctx context.Context) {
 
 // drain waits until all requests are answered and the network has taken the answers.
 func (e *Engine) drain(ctx context.Context) error {
+	over := make(chan struct{})
+	defer close(over)
+	e.handlers.held.drain(over)
 	if err := e.handlers.gate.wait(ctx); err != nil {
 		return &Error{Op: "shut down", Addr: e.Addr(), Code: CodeOf(err),
 			Err: fmt.Errorf("%d requests were not answered when waiting for them ended: %w", e.handlers.gate.count(), err)}

@@ -351,3 +351,41 @@ func TestListening(t *testing.T) {
 		t.Errorf("config in force %+v", cfg)
 	}
 }
+
+// TestShutdownWithHeldCalls checks that Shutdown does not wait for calls that the program holds if their callers are gone,
+// whether these leave before Shutdown or during it, and waits for others.
+func TestShutdownWithHeldCalls(t *testing.T) {
+	server := listening(t, nil)
+	held := make(chan *Call[struct{}, struct{}], 3)
+	must(t, block.HandleCall(server, func(c *Call[struct{}, struct{}]) { held <- c }))
+	var clients []*Engine
+	var calls []*Pending[struct{}]
+	var kept []*Call[struct{}, struct{}]
+	for range 3 {
+		client := calling(t, nil)
+		clients = append(clients, client)
+		calls = append(calls, block.Start(patient(t), reach(t, client, server), struct{}{}))
+		kept = append(kept, soon(t, "the handler", held))
+	}
+	waitFor(t, func() bool { return len(server.handlers.held.all()) == 3 })
+	must(t, clients[0].Close())
+	soon(t, "the end of the first caller", kept[0].Context().Done())
+	down := make(chan error, 1)
+	go func() { down <- server.Shutdown(patient(t)) }()
+	waitFor(t, func() bool { return server.handlers.gate.count() == 2 })
+	must(t, clients[1].Close())
+	waitFor(t, func() bool { return server.handlers.gate.count() == 1 })
+	select {
+	case err := <-down:
+		t.Fatalf("Shutdown has not waited for the answer to a caller that lives: %v", err)
+	default:
+	}
+	must(t, kept[2].Respond(struct{}{}))
+	_, err := calls[2].Wait()
+	must(t, err)
+	must(t, soon(t, "the shutdown", down))
+	if err := kept[0].Respond(struct{}{}); err == nil {
+		t.Error("an answer has reached a caller that is gone")
+	}
+	_ = kept[1].Fail(CodeCanceled)
+}

@@ -14,7 +14,7 @@ import (
 // for concurrent use.
 type Bulk struct {
 	c    *Class
-	segs [][]byte
+	segs [][]byte    // none is empty, but for a single one
 	mems []na.Memory // of the segments that are not empty, or one of all
 	desc *Desc
 
@@ -23,8 +23,9 @@ type Bulk struct {
 	closed bool
 }
 
-// Expose makes memory reachable for peers until Close. There are 1 to [MaxSegments] segments; any may be empty. The
-// memory is used in place: it must not be used for anything else before Close returns.
+// Expose makes memory reachable for peers until Close. There are 1 to [MaxSegments] segments; any may be empty. Empty ones are
+// left out of the descriptor, because Mercury 2.4.1 reads through a null pointer when it meets one; if all are empty, one stays.
+// The memory is used in place: it must not be used for anything else before Close returns.
 func (c *Class) Expose(segs [][]byte, access na.Access) (*Bulk, error) {
 	switch {
 	case len(segs) == 0 || len(segs) > MaxSegments:
@@ -32,7 +33,7 @@ func (c *Class) Expose(segs [][]byte, access na.Access) (*Bulk, error) {
 	case access != na.ReadOnly && access != na.WriteOnly && access != na.ReadWrite:
 		return nil, newError("expose", nil, InvalidArg, fmt.Errorf("access %d is none of read-only, write-only and read-write", access))
 	}
-	b := &Bulk{c: c, segs: segs}
+	b := &Bulk{c: c, segs: NotEmpty(segs)}
 	handles, flags, err := b.register(access)
 	if err != nil {
 		b.drain()
@@ -43,8 +44,22 @@ func (c *Class) Expose(segs [][]byte, access na.Access) (*Bulk, error) {
 	return b, nil
 }
 
-// register registers the segments, all at once where the transport can (HG_BULK_REGV), and returns their handles and the
-// descriptor's flags. nil stands for an empty segment.
+// NotEmpty returns the segments that are not empty, or the first one if all are. segs is not changed, and is itself the result if
+// none is empty.
+func NotEmpty(segs [][]byte) [][]byte {
+	empty := func(s []byte) bool { return len(s) == 0 }
+	if !slices.ContainsFunc(segs, empty) {
+		return segs
+	}
+	kept := slices.DeleteFunc(slices.Clone(segs), empty)
+	if len(kept) == 0 {
+		kept = segs[:1:1]
+	}
+	return kept
+}
+
+// register registers the segments and returns their handles and the descriptor's flags. nil stands for an empty segment. Where
+// the transport can, one handle is for all segments (HG_BULK_REGV); C does so as well, up to the same number.
 func (b *Bulk) register(access na.Access) (handles []na.Memory, flags uint32, err error) {
 	flags = uint32(access)
 	if r, ok := b.c.ep.(na.SegmentRegistrar); ok && len(b.segs) > 1 && len(b.segs) <= r.MaxSegments() {

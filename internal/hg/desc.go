@@ -29,7 +29,7 @@ const (
 )
 
 // MaxSegments is how many segments memory can have that this process exposes.
-const MaxSegments = 1024
+const MaxSegments = 1 << 20
 
 // Desc describes memory of some process to others, hg_bulk_t on the wire:
 //
