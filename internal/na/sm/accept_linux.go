@@ -184,7 +184,7 @@ func (e *Endpoint) welcome(cmd command, d *datagram) error {
 		return violated(causeUser, "a command in the command ring: %v", err)
 	}
 	c := &conn{
-		ep: e, addr: a, reg: e.region, pair: cmd.pair(), server: true, pid: who.pid, ear: -1, pidfd: -1,
+		ep: e, addr: a, reg: e.region, pair: cmd.pair(), server: true, pid: who.pid, recvEvent: -1, pidfd: -1,
 		done: make(chan struct{}), scratch: make([]byte, bufferSize), provisional: d == nil,
 	}
 	if err := c.attach(); err != nil {
@@ -193,7 +193,7 @@ func (e *Endpoint) welcome(cmd command, d *datagram) error {
 	if d != nil && cmd.extension() == extensionVersion && e.region.extended {
 		c.extend()
 	}
-	if err := c.takeBells(d); err != nil {
+	if err := c.takeEventfds(d); err != nil {
 		return err // the pair stays taken: its client may be about to write there
 	}
 	pidfd, gone := openProcess(who.pid)
@@ -210,7 +210,7 @@ func (e *Endpoint) welcome(cmd command, d *datagram) error {
 	}
 	if !e.addConn(c) { // the region goes with the endpoint
 		c.share.give()
-		c.closeBells()
+		c.closeEventfds()
 		closeAll(c.pidfd)
 		return nil
 	}
@@ -226,15 +226,15 @@ func (e *Endpoint) welcome(cmd command, d *datagram) error {
 	}
 	e.cfg.Audit.Record(audit.Accepted, "client", e.hosts(a.who, a.uid), slog.String(keyPeer, a.String()))
 	if gone != nil {
-		e.part(c, &parting{kind: na.Unreachable, err: errDied})
+		e.drainAndEnd(c, &ending{kind: na.Unreachable, err: errDied})
 		return nil
 	}
 	e.makeRoom(time.Now())
 	return nil
 }
 
-// takeBells takes the doorbells out of a datagram: the first is rung by the client.
-func (c *conn) takeBells(d *datagram) error {
+// takeEventfds takes both eventfds out of a datagram: the client adds to the first, the server to the second.
+func (c *conn) takeEventfds(d *datagram) error {
 	if d == nil || len(d.fds) == 0 {
 		return nil
 	}
@@ -246,7 +246,7 @@ func (c *conn) takeBells(d *datagram) error {
 			return violated(causeDescriptors, "a connection with a descriptor that is no eventfd")
 		}
 	}
-	c.ear, c.bell, d.fds = d.fds[0], shm.NewBell(d.fds[1]), nil
+	c.recvEvent, c.doorbell, d.fds = d.fds[0], shm.NewBell(d.fds[1]), nil
 	return nil
 }
 
@@ -263,16 +263,16 @@ func (c *conn) promote(d *datagram) error {
 		return errNoDescriptors
 	}
 	c.addr.mu.Lock()
-	err := c.takeBells(d)
+	err := c.takeEventfds(d)
 	c.provisional = false
 	c.share.introduced()
 	if n := min(c.owed, ringSlots); err == nil && n > 0 { // of more messages than the ring holds the others are read
-		c.toll(n)
+		c.signalPeer(n)
 	}
 	c.owed = 0
 	c.addr.mu.Unlock()
-	if err == nil && c.ear >= 0 {
-		err = c.ep.poll.add(c.ear, earEvents, eventEar, c.id)
+	if err == nil && c.recvEvent >= 0 {
+		err = c.ep.poll.add(c.recvEvent, recvEvents, eventRecv, c.id)
 	}
 	return err
 }
@@ -291,7 +291,7 @@ func (e *Endpoint) release(cmd command, fromRing bool) error {
 		e.freePair(c)
 		return nil
 	}
-	e.part(c, &parting{kind: na.Unreachable, err: errReleased})
+	e.drainAndEnd(c, &ending{kind: na.Unreachable, err: errReleased})
 	return nil
 }
 
@@ -303,17 +303,17 @@ func (e *Endpoint) processEnded(id int32) {
 	case c.dead.Load():
 		e.freePair(c)
 	default:
-		e.part(c, &parting{kind: na.Unreachable, err: errDied})
+		e.drainAndEnd(c, &ending{kind: na.Unreachable, err: errDied})
 	}
 }
 
-// partVisits bounds for how long a peer that has left is listened to; a ring has less than so many batches.
-const partVisits = ringSlots/receiveBatch + 2
+// drainVisits bounds for how long a peer that has left is listened to; a ring has less than so many batches.
+const drainVisits = ringSlots/receiveBatch + 2
 
-// part delivers what a peer has sent before it left, and ends its conn. Whoever drives the conn does it otherwise.
-func (e *Endpoint) part(c *conn, why *parting) {
-	c.parting.Store(why)
-	for range partVisits {
+// drainAndEnd delivers what a peer has sent before it left, and ends its conn. Whoever drives the conn does it otherwise.
+func (e *Endpoint) drainAndEnd(c *conn, why *ending) {
+	c.ending.Store(why)
+	for range drainVisits {
 		if c.dead.Load() {
 			return
 		}

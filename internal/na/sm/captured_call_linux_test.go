@@ -229,7 +229,7 @@ func TestCapturedServer(t *testing.T) {
 			}
 			if s.sock >= 0 {
 				s.receive(c.datagrams[0])
-				s.checkBells()
+				s.checkEventfds()
 			}
 			s.expect(c.phases["asked"])
 			s.apply(c.phases["answered"])
@@ -258,9 +258,9 @@ func TestCapturedServer(t *testing.T) {
 	}
 }
 
-// checkBells looks at the descriptors that the client has sent: two eventfds, of which the server's has a token for each
+// checkEventfds looks at the descriptors that the client has sent: two eventfds, of which the server's has a token for each
 // message and gives them one by one.
-func (s *capturedServer) checkBells() {
+func (s *capturedServer) checkEventfds() {
 	s.t.Helper()
 	if len(s.fds) != 2 || !isEventfd(s.fds[0]) || !isEventfd(s.fds[1]) {
 		s.t.Fatalf("descriptors %v; want two eventfds", s.fds)

@@ -63,8 +63,8 @@ func newReplay(t *testing.T, c *captured, m *shm.Region, golden []byte, server b
 	p.e.conns.Store(new([]*conn))
 	p.e.own = p.e.newAddr(p.e.who, p.e.who.uri())
 	peer := p.e.newAddr(identity{int32(os.Getpid()), 77}, "peer")
-	p.c = &conn{ep: p.e, addr: peer, reg: p.r, pair: 1, server: server, ear: -1, pidfd: -1, done: make(chan struct{}), scratch: make([]byte, bufferSize)}
-	p.c.role.held.Store(true) // nobody else buries it
+	p.c = &conn{ep: p.e, addr: peer, reg: p.r, pair: 1, server: server, recvEvent: -1, pidfd: -1, done: make(chan struct{}), scratch: make([]byte, bufferSize)}
+	p.c.role.held.Store(true) // nobody else tears it down
 	return p
 }
 

@@ -159,7 +159,7 @@ func TestServerReturns(t *testing.T) {
 	}
 }
 
-// TestLateRelease closes a server, and opens another one of its name, while a client has not buried its connection with the
+// TestLateRelease closes a server, and opens another one of its name, while a client has not torn down its connection to the
 // first one. The client has the same pair of the second one by the time that it sends the command that releases the first
 // one's, and stays connected.
 func TestLateRelease(t *testing.T) {
@@ -171,7 +171,7 @@ func TestLateRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	lost := first.conn.Load()
-	eventually(t, "the role", lost.enter) // which keeps the connection from being buried
+	eventually(t, "the role", lost.enter) // which keeps the connection from being torn down
 	shut(t, old)
 	lost.fail(na.Unreachable, errClosing)
 	server, _ := serve(t, cfg)
@@ -184,7 +184,7 @@ func TestLateRelease(t *testing.T) {
 		t.Fatal("the second connection is not by the pair of the first")
 	}
 	lost.leave()
-	eventually(t, "it is buried", func() bool { return client.connOf(lost.id) == nil && lost.role.held.Load() })
+	eventually(t, "it is torn down", func() bool { return client.connOf(lost.id) == nil && lost.role.held.Load() })
 	for range 3 { // the server has read its socket after the first
 		if _, err := c.call(t, []byte("after")); err != nil {
 			t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 // conn is a pair of rings in somebody's region, with the doorbells that belong to it.
 //
 // Sending is serialized by addr.mu. Receiving is for whoever has the receive role (role_linux.go); that is also what
-// keeps the region mapped. A conn that has failed is buried by the last one to leave: nobody touches the region or the
+// keeps the region mapped. A conn that has failed is torn down by the last one to leave: nobody touches the region or the
 // descriptors afterwards.
 type conn struct {
 	ep     *Endpoint
@@ -32,32 +32,32 @@ type conn struct {
 	in  ring // the receive role's
 	ext *block
 
-	bell  *shm.Bell // wakes the peer, nil if it needs none; guarded by addr.mu
-	ear   int       // eventfd by which the peer wakes this process, -1 if there is none
-	pidfd int       // of the peer's process, -1 if there is none
-	pid   int32
+	doorbell  *shm.Bell // wakes the peer, nil if it needs none; guarded by addr.mu
+	recvEvent int       // eventfd by which the peer wakes this process, -1 if there is none
+	pidfd     int       // of the peer's process, -1 if there is none
+	pid       int32
 
 	share      share
 	idleSince  time.Time    // the poller's: when the positions seenAt were seen first, zero if never
 	seenAt     uint64       // the poller's
 	unanswered atomic.Int32 // of a client: requests without the response so far
 
-	owed        int  // guarded by addr.mu: messages that a bell that may come yet has to be rung for
+	owed        int  // guarded by addr.mu: messages that a doorbell that may come yet has to be rung for
 	provisional bool // the poller's: the peer has no datagram sent so far
 
-	role     role
-	parting  atomic.Pointer[parting] // the peer has left: what it has sent is delivered, then the conn fails
-	dead     atomic.Bool
-	done     chan struct{} // closed when dead
-	serves   atomic.Bool   // requests have come
-	luck     luck
-	offended bool   // the receive role's: the peer has broken the protocol
-	scratch  []byte // the receive role's: a request, copied out of the region
-	tasks    []na.Task
+	role       role
+	ending     atomic.Pointer[ending] // the peer has left: what it has sent is delivered, then the conn fails
+	dead       atomic.Bool
+	done       chan struct{} // closed when dead
+	serves     atomic.Bool   // requests have come
+	spinPolicy spinPolicy
+	offended   bool   // the receive role's: the peer has broken the protocol
+	scratch    []byte // the receive role's: a request, copied out of the region
+	tasks      []na.Task
 }
 
-// parting is why a conn is about to fail.
-type parting struct {
+// ending is why a conn fails once all that its peer has sent is delivered.
+type ending struct {
 	kind na.Kind
 	err  error
 	keep bool // the pair stays taken: its client lives and may still write to it
@@ -71,8 +71,8 @@ var (
 	errRebuilt  = errors.New("another program has cut off the server's region: what was in it is lost")
 )
 
-// silent tells whether the peer rings no bell: it never sleeps, and has to be looked at.
-func (c *conn) silent() bool { return c.ear < 0 && !c.self }
+// silent tells whether the peer rings no doorbell: it never sleeps, and has to be looked at.
+func (c *conn) silent() bool { return c.recvEvent < 0 && !c.self }
 
 // sleeping tells a client on a server's extension, and the other way round, that it wants to be woken, or not.
 func (c *conn) sleeping(yes bool) {
@@ -99,7 +99,7 @@ func (c *conn) fairShare() bool {
 
 const minShare = 4
 
-// send publishes a message and rings the peer's bell. False: there is no room at the moment. An error is the end of the
+// send publishes a message and rings the peer's doorbell. False: there is no room at the moment. An error is the end of the
 // connection. The caller holds addr.mu.
 func (c *conn) send(kind uint8, tag uint32, msg []byte) (ok bool, err error) {
 	defer c.reg.Recover(c.reg.Guard(), &err)
@@ -188,27 +188,27 @@ func (c *conn) ring() {
 		}
 	case c.ext != nil:
 		if c.ext.asleep.Load() != 0 && c.ext.asleep.CompareAndSwap(1, 0) {
-			c.toll(1)
+			c.signalPeer(1)
 		}
-	case c.bell != nil:
-		c.toll(1)
+	case c.doorbell != nil:
+		c.signalPeer(1)
 	case c.provisional:
 		c.owed++
 	}
 }
 
-// toll adds n to the peer's eventfd, which wakes the peer.
-func (c *conn) toll(n int) {
-	if c.bell != nil {
-		c.bell.Ring(n)
+// signalPeer adds n to the peer's eventfd, which wakes the peer.
+func (c *conn) signalPeer(n int) {
+	if c.doorbell != nil {
+		c.doorbell.Ring(n)
 	}
 }
 
-// closeBells closes both eventfds.
-func (c *conn) closeBells() {
-	closeAll(c.ear)
-	if c.bell != nil {
-		c.bell.Close()
+// closeEventfds closes both eventfds.
+func (c *conn) closeEventfds() {
+	closeAll(c.recvEvent)
+	if c.doorbell != nil {
+		c.doorbell.Close()
 	}
 }
 
@@ -335,7 +335,7 @@ func (c *conn) receive(limit int) (n int) {
 			return n + 1
 		}
 		if !ok {
-			if p := c.parting.Load(); p != nil && n == 0 {
+			if p := c.ending.Load(); p != nil && n == 0 {
 				c.fail(p.kind, p.err)
 			}
 			return n
@@ -397,9 +397,9 @@ func (c *conn) request(m *arrival) {
 
 // offend ends the connection with a peer that breaks the protocol. Its pair is not given to others while it lives.
 func (c *conn) offend(err error) {
-	left := c.parting.Load() != nil // then it does not write to its pair any more
+	left := c.ending.Load() != nil // then it does not write to its pair any more
 	c.offended = true
-	c.parting.Store(&parting{kind: na.Unreachable, err: err, keep: !left})
+	c.ending.Store(&ending{kind: na.Unreachable, err: err, keep: !left})
 	if !c.self {
 		c.ep.complain(c.addr, err)
 	}
@@ -417,5 +417,5 @@ func (c *conn) fail(kind na.Kind, err error) {
 	close(c.done)
 	c.addr.failAll(items, tags, kind, err)
 	c.ep.dropConn(c)
-	c.tryBury()
+	c.tryTearDown()
 }

@@ -231,29 +231,29 @@ func (t *attempt) announce() error {
 		return fmt.Errorf("its process does not listen any more: %s refuses", e.cfg.socketPath(t.addr.uri))
 	}
 	c := &conn{
-		ep: e, addr: t.addr, reg: t.reg, pair: t.pair, pid: t.pid, pidfd: t.pidfd, inode: t.inode, ear: -1,
+		ep: e, addr: t.addr, reg: t.reg, pair: t.pair, pid: t.pid, pidfd: t.pidfd, inode: t.inode, recvEvent: -1,
 		done: make(chan struct{}), scratch: make([]byte, bufferSize),
 	}
-	c.role.held.Store(true) // what c has is the attempt's until the server knows of it: nobody else is to bury it
+	c.role.held.Store(true) // what c has is the attempt's until the server knows of it: nobody else may tear it down
 	if err := c.attach(); err != nil {
 		return err
 	}
 	var version uint8
 	if !absent {
-		if err := c.makeBells(); err != nil {
+		if err := c.makeEventfds(); err != nil {
 			return again{err}
 		}
 		if t.reg.extended {
 			version = extensionVersion
 			c.extend()
 			if err := t.reg.read(func() { c.rebuilt = shm.Uint32(t.reg.b, offRebuilt).Load() }); err != nil {
-				c.closeBells()
+				c.closeEventfds()
 				return err
 			}
 		}
 	}
 	if !e.addConn(c) {
-		c.closeBells()
+		c.closeEventfds()
 		return errClosing
 	}
 	if err := c.watchFDs(); err != nil {
@@ -289,26 +289,26 @@ func (c *conn) attach() (err error) {
 // extend makes use of the extension.
 func (c *conn) extend() { c.ext = newBlock(c.reg.b, c.pair, c.server) }
 
-// makeBells makes the doorbells of a client. The server's counts tokens if it is C's, which takes them one by one.
-func (c *conn) makeBells() error {
+// makeEventfds makes both eventfds of a client. The one that the server reads is a semaphore, because servers in C take the tokens one by one.
+func (c *conn) makeEventfds() error {
 	flags := unix.EFD_NONBLOCK | unix.EFD_CLOEXEC
-	bell, err := unix.Eventfd(0, flags|unix.EFD_SEMAPHORE)
+	doorbell, err := unix.Eventfd(0, flags|unix.EFD_SEMAPHORE)
 	if err != nil {
 		return fmt.Errorf("eventfd: %w", err)
 	}
-	ear, err := unix.Eventfd(0, flags)
+	recvEvent, err := unix.Eventfd(0, flags)
 	if err != nil {
-		closeAll(bell)
+		closeAll(doorbell)
 		return fmt.Errorf("eventfd: %w", err)
 	}
-	c.bell, c.ear = shm.NewBell(bell), ear
+	c.doorbell, c.recvEvent = shm.NewBell(doorbell), recvEvent
 	return nil
 }
 
 // watchFDs has the poller told of tokens and of the end of the process.
 func (c *conn) watchFDs() error {
-	if c.ear >= 0 {
-		if err := c.ep.poll.add(c.ear, earEvents, eventEar, c.id); err != nil {
+	if c.recvEvent >= 0 {
+		if err := c.ep.poll.add(c.recvEvent, recvEvents, eventRecv, c.id); err != nil {
 			return err
 		}
 	}
@@ -328,16 +328,16 @@ func probeServer(sock int) (refused, absent bool) {
 
 // send sends the command: to the socket, or, if there is none because the server never sleeps, into the command ring.
 func (t *attempt) send(c *conn, sock int, cmd command) (err error) {
-	if c.bell == nil {
+	if c.doorbell == nil {
 		defer t.reg.Recover(t.reg.Guard(), &err)
 		if err := t.reg.commands.push(cmd); err != nil {
 			return again{err}
 		}
 		return nil
 	}
-	err = t.ep.sendCommand(pathOf(sock), cmd, c.bell.FD(), c.ear)
+	err = t.ep.sendCommand(pathOf(sock), cmd, c.doorbell.FD(), c.recvEvent)
 	if errors.Is(err, unix.EAGAIN) {
-		err = awaitRoom(pathOf(sock), dialPatience, cmd, c.bell.FD(), c.ear)
+		err = awaitRoom(pathOf(sock), dialPatience, cmd, c.doorbell.FD(), c.recvEvent)
 	}
 	switch {
 	case err == nil:
@@ -368,7 +368,7 @@ func (a *Addr) connected(c *conn) {
 	}
 	a.activateConn()
 	c.leave()
-	a.ep.poll.wake() // what has come since c was made has woken it in vain; and some peers ring no bell
+	a.ep.poll.wake() // what has come since c was made has woken it in vain; and some peers ring no doorbell
 	if n == 0 {
 		return
 	}

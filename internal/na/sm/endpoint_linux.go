@@ -29,18 +29,18 @@ type Endpoint struct {
 	transfers transfers
 	mem       memories
 
-	region  *region // that peers connect to; nil without Listen
-	private *region // for messages to oneself without Listen; made when needed
-	sock    int     // datagrams to servers, and from clients
-	bound   bool    // the socket has its place
-	sockDir int     // the directory of the socket, -1 without Listen; the poller's while it runs
-	files   struct{ region, socket shm.File }
-	notify  int // inotify descriptor, -1 if there is none
-	poll    *poller
-	watch   watcher
-	places  *hostquota.Book // the region's
-	care    care
-	stats   counters
+	region      *region // that peers connect to; nil without Listen
+	private     *region // for messages to oneself without Listen; made when needed
+	sock        int     // datagrams to servers, and from clients
+	bound       bool    // the socket has its place
+	sockDir     int     // the directory of the socket, -1 without Listen; the poller's while it runs
+	files       struct{ region, socket shm.File }
+	notify      int // inotify descriptor, -1 if there is none
+	poll        *poller
+	watch       watcher
+	places      *hostquota.Book // the region's
+	maintenance maintenance
+	stats       counters
 
 	offenders offenders // the poller's
 
@@ -49,16 +49,16 @@ type Endpoint struct {
 	maxSpin  int32
 	lonely   bool // goroutines have one thread to run on
 
-	refusing atomic.Bool   // since Shutdown
-	closed   atomic.Bool   // since Close: nothing starts any more
-	ended    atomic.Bool   // the poller is to end
-	closing  sync.Once     // runs end
-	stop     chan struct{} // closed by Close: connecting ends
-	pollEnd  chan struct{} // closed when the poller has ended, and is not among runners any more
-	finished chan struct{} // closed when everything but tasks has
-	wg       sync.WaitGroup
-	graves   sync.WaitGroup // conns that are not buried
-	runners  na.Runners     // goroutines that run tasks, and pollers that are in one
+	refusing  atomic.Bool   // since Shutdown
+	closed    atomic.Bool   // since Close: nothing starts any more
+	ended     atomic.Bool   // the poller is to end
+	closing   sync.Once     // runs end
+	stop      chan struct{} // closed by Close: connecting ends
+	pollEnd   chan struct{} // closed when the poller has ended, and is not among runners any more
+	finished  chan struct{} // closed when everything but tasks has
+	wg        sync.WaitGroup
+	teardowns sync.WaitGroup // conns that are not torn down
+	runners   na.Runners     // goroutines that run tasks, and pollers that are in one
 
 	conns atomic.Pointer[[]*conn] // replaced as a whole, with mu held
 
@@ -289,7 +289,7 @@ func (e *Endpoint) connectSelf() error {
 		e.private = r
 	}
 	c := &conn{
-		ep: e, addr: e.own, reg: r, pair: ownPair, server: true, self: true, pid: e.who.pid, ear: -1, pidfd: -1,
+		ep: e, addr: e.own, reg: r, pair: ownPair, server: true, self: true, pid: e.who.pid, recvEvent: -1, pidfd: -1,
 		done: make(chan struct{}), scratch: make([]byte, bufferSize),
 	}
 	if err := c.attach(); err != nil {
@@ -325,7 +325,7 @@ func (e *Endpoint) addConnLocked(c *conn) {
 	if c.server {
 		e.pairs[c.pair] = c
 	}
-	e.graves.Add(1)
+	e.teardowns.Add(1)
 	e.stats.connections.Add(1)
 	list := append(slices.Clone(e.list()), c)
 	e.conns.Store(&list)
@@ -339,8 +339,8 @@ func (e *Endpoint) dropConn(c *conn) {
 	e.conns.Store(&list)
 }
 
-// buried is told of the end of a conn.
-func (e *Endpoint) buried(*conn) { e.graves.Done() }
+// tornDown counts a conn that was torn down.
+func (e *Endpoint) tornDown(*conn) { e.teardowns.Done() }
 
 // connOf finds a conn by its number, also one that has failed and whose pair is kept from use.
 func (e *Endpoint) connOf(id int32) *conn {
@@ -453,7 +453,7 @@ func (e *Endpoint) end() {
 	e.mu.Unlock()
 	e.wg.Wait()
 	e.endConns() // those that have come about meanwhile
-	e.graves.Wait()
+	e.teardowns.Wait()
 	e.freeKept()
 	e.ended.Store(true)
 	e.poll.wake()
@@ -513,7 +513,7 @@ func (e *Endpoint) endConns() {
 	for _, c := range e.list() {
 		c.addr.mu.Lock()
 		if c.server && c.ext != nil && c.addr.conn.Load() == c {
-			c.toll(1)
+			c.signalPeer(1)
 		}
 		c.addr.mu.Unlock()
 		c.fail(na.Closed, nil)

@@ -46,7 +46,7 @@ func idle(d time.Duration) {
 }
 
 // gapAround is a random time around the spin window: often just as long, sometimes too long for those too that try for longer
-// than usual (luckFactor).
+// than usual (spinFactor).
 func gapAround(rng *rand.Rand, window time.Duration) time.Duration {
 	switch n := rng.IntN(10); {
 	case n < 4:
@@ -54,7 +54,7 @@ func gapAround(rng *rand.Rand, window time.Duration) time.Duration {
 	case n < 9:
 		return window - window/4 + rand.N(window/2)
 	}
-	return luckFactor*window + rand.N(window)
+	return spinFactor*window + rand.N(window)
 }
 
 // pacer is a server that answers a request of 8 bytes so many nanoseconds later, and says how often it has parked.

@@ -92,10 +92,10 @@ func (h *hostile) do(step byte, b [7]byte) {
 			}
 		})
 	case stepFill:
-		if h.ear >= 0 {
-			_ = unix.SetNonblock(h.ear, true)
-			_ = addTokens(h.ear, 1<<64-2)
-			_ = unix.SetNonblock(h.ear, b[0]&1 == 0)
+		if h.recvEvent >= 0 {
+			_ = unix.SetNonblock(h.recvEvent, true)
+			_ = addTokens(h.recvEvent, 1<<64-2)
+			_ = unix.SetNonblock(h.recvEvent, b[0]&1 == 0)
 		}
 	case stepTake:
 		_ = h.r.read(func() {
@@ -135,9 +135,9 @@ func (h *hostile) message(tag uint32, msg []byte) {
 }
 
 func (h *hostile) tokens(n uint64) {
-	if h.bell >= 0 {
-		_ = unix.SetNonblock(h.bell, true)
-		_ = addTokens(h.bell, n)
+	if h.doorbell >= 0 {
+		_ = unix.SetNonblock(h.doorbell, true)
+		_ = addTokens(h.doorbell, n)
 	}
 }
 
@@ -147,23 +147,23 @@ func (h *hostile) some(kind byte) []int {
 	case 0:
 		return nil
 	case 1:
-		return []int{h.bell}
+		return []int{h.doorbell}
 	case 2:
-		return []int{h.bell, h.ear, h.bell, h.ear}
+		return []int{h.doorbell, h.recvEvent, h.doorbell, h.recvEvent}
 	case 3:
 		return h.pipe[:]
 	case 4:
-		return []int{h.sock, h.bell}
+		return []int{h.sock, h.doorbell}
 	case 5:
-		return []int{h.bell, h.bell}
+		return []int{h.doorbell, h.doorbell}
 	case 6:
 		many := make([]int, 100)
 		for i := range many {
-			many[i] = h.ear
+			many[i] = h.recvEvent
 		}
 		return many
 	}
-	return []int{h.bell, h.ear}
+	return []int{h.doorbell, h.recvEvent}
 }
 
 // commandOf returns a command that names this peer and its pair, or others.
@@ -311,7 +311,7 @@ func hostileRun(t *testing.T, prefix string, b []byte) (*Config, *hostquota.Book
 		}
 	}
 	call.check(t, h)
-	closeAll(h.sock, h.bell, h.ear, h.pipe[0], h.pipe[1])
+	closeAll(h.sock, h.doorbell, h.recvEvent, h.pipe[0], h.pipe[1])
 	for _, ep := range append(ends[1:], ends[0]) {
 		ctx, cancel := context.WithTimeout(context.Background(), testLimit)
 		begun := time.Now()
@@ -338,7 +338,7 @@ func newHostile(t *testing.T, server *Endpoint) *rawClient {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &rawClient{t: t, cfg: &server.cfg, r: newRegion(m), uri: server.who.uri(), bell: -1, ear: -1, who: identity{int32(os.Getpid()), 200}}
+	c := &rawClient{t: t, cfg: &server.cfg, r: newRegion(m), uri: server.who.uri(), doorbell: -1, recvEvent: -1, who: identity{int32(os.Getpid()), 200}}
 	if err := c.r.check(server.who); err != nil {
 		t.Fatal(err)
 	}

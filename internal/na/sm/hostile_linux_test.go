@@ -54,15 +54,15 @@ func TestHostileDescriptors(t *testing.T) {
 func TestHostileInline(t *testing.T) {
 	server, _ := serve(t, Config{})
 	c := newRaw(t, server)
-	bell, err := unix.Eventfd(0, unix.EFD_NONBLOCK)
+	doorbell, err := unix.Eventfd(0, unix.EFD_NONBLOCK)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.bell = bell
-	if c.ear, err = unix.Eventfd(0, unix.EFD_NONBLOCK); err != nil {
+	c.doorbell = doorbell
+	if c.recvEvent, err = unix.Eventfd(0, unix.EFD_NONBLOCK); err != nil {
 		t.Fatal(err)
 	}
-	c.datagram(makeCommand(c.who, c.pair, commandReserved, extensionVersion), c.bell, c.ear)
+	c.datagram(makeCommand(c.who, c.pair, commandReserved, extensionVersion), c.doorbell, c.recvEvent)
 	c.push(makeDescriptor(1, inlineSize+1, inlineBuffer, typeUnexpected))
 	eventually(t, "it is found out", func() bool { return server.stats.complaints.Load() == 1 })
 	c.release()
@@ -83,11 +83,11 @@ func TestHostileCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer closeAll(pipe...)
-	bells := make([]int, 4)
-	for i := range bells {
-		bells[i], _ = unix.Eventfd(0, unix.EFD_NONBLOCK)
+	doorbells := make([]int, 4)
+	for i := range doorbells {
+		doorbells[i], _ = unix.Eventfd(0, unix.EFD_NONBLOCK)
 	}
-	defer closeAll(bells...)
+	defer closeAll(doorbells...)
 	claimed := mapRaw(t, server)
 	claimed.pair = claimed.r.claimPair()
 	for _, tt := range []struct {
@@ -95,15 +95,15 @@ func TestHostileCommands(t *testing.T) {
 		cmd  command
 		fds  []int
 	}{
-		{"pair 0", makeCommand(stranger, 0, commandReserved, 0), bells[:2]},
-		{"a pair that is not claimed", makeCommand(stranger, free, commandReserved, 0), bells[:2]},
-		{"another's pair", makeCommand(stranger, owner.pair, commandReserved, 0), bells[:2]},
-		{"another process", makeCommand(identity{1, 0}, claimed.pair, commandReserved, 0), bells[:2]},
-		{"no process", makeCommand(identity{-5, 0}, claimed.pair, commandReserved, 0), bells[:2]},
+		{"pair 0", makeCommand(stranger, 0, commandReserved, 0), doorbells[:2]},
+		{"a pair that is not claimed", makeCommand(stranger, free, commandReserved, 0), doorbells[:2]},
+		{"another's pair", makeCommand(stranger, owner.pair, commandReserved, 0), doorbells[:2]},
+		{"another process", makeCommand(identity{1, 0}, claimed.pair, commandReserved, 0), doorbells[:2]},
+		{"no process", makeCommand(identity{-5, 0}, claimed.pair, commandReserved, 0), doorbells[:2]},
 		{"kind 0", makeCommand(stranger, claimed.pair, 0, 0), nil},
 		{"kind 7", makeCommand(stranger, claimed.pair, 7, 0), nil},
-		{"one descriptor", makeCommand(stranger, claimed.pair, commandReserved, 0), bells[:1]},
-		{"four descriptors", makeCommand(stranger, claimed.pair, commandReserved, 0), bells},
+		{"one descriptor", makeCommand(stranger, claimed.pair, commandReserved, 0), doorbells[:1]},
+		{"four descriptors", makeCommand(stranger, claimed.pair, commandReserved, 0), doorbells},
 		{"a pipe", makeCommand(stranger, claimed.pair, commandReserved, 0), pipe},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestScribbled(t *testing.T) {
 			}
 			shm.Uint32(b, rng.IntN(len(b)/4)*4).Store(rng.Uint32())
 		}
-		if err := addTokens(c.bell, 1); err != nil {
+		if err := addTokens(c.doorbell, 1); err != nil {
 			t.Fatal(err)
 		}
 		c.release()
@@ -202,7 +202,7 @@ func FuzzRegion(f *testing.F) {
 			m := mine[int(b[0])%len(mine)]
 			off := (int(b[1]) | int(b[2])<<8) * 4 % len(m)
 			shm.Uint32(m, off&^3).Store(uint32(b[4]) | uint32(b[5])<<8 | uint32(b[6])<<16 | uint32(b[7])<<24)
-			_ = addTokens(c.bell, uint64(b[3])+1)
+			_ = addTokens(c.doorbell, uint64(b[3])+1)
 		}
 		good := open(t, Config{})
 		calls(t, good, server.own.String())

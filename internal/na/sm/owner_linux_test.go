@@ -311,7 +311,7 @@ func TestCommandOfOtherUser(t *testing.T) {
 	startAs(t, otherUser, "raw", prefixEnv+"="+server.cfg.Prefix, targetEnv+"="+server.own.String(), stepEnv+"=announced").expect("at ")
 	eventually(t, "it is refused", func() bool { return server.stats.complaints.Load() > before })
 	for _, c := range server.list() {
-		if c.bell != nil {
+		if c.doorbell != nil {
 			t.Errorf("%s is connected", c.addr)
 		}
 	}

@@ -77,7 +77,7 @@ func (a *Addr) alive() error {
 	if c == nil || !c.dead.Load() {
 		return nil
 	}
-	if p := c.parting.Load(); p != nil && errors.Is(p.err, errDied) {
+	if p := c.ending.Load(); p != nil && errors.Is(p.err, errDied) {
 		return &na.Error{Kind: na.Unreachable, Op: "reach memory", Addr: a.String(), Err: errDied}
 	}
 	return nil

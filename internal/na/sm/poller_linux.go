@@ -32,18 +32,18 @@ type poller struct {
 	woken  atomic.Bool // wake was called since the last parking
 	timed  atomic.Bool // the parking ends by itself
 
-	tasks   tasks // guards itself
-	offered bool  // there may be tasks
-	luck    luck
-	rounds  int
-	heard   bool // a bell has rung
-	n       int  // events
-	tries   int  // how often they were asked for: more than once if there were none
-	events  [32]unix.EpollEvent
-	due     time.Time // the deadline that set has, zero if none
-	ticked  time.Time // the last tick of a busy poller
-	step    func(fd uintptr) bool
-	wait    time.Duration // between attempts to send what waits for room
+	tasks      tasks // guards itself
+	offered    bool  // there may be tasks
+	spinPolicy spinPolicy
+	rounds     int
+	heard      bool // a doorbell has rung
+	n          int  // events
+	tries      int  // how often they were asked for: more than once if there were none
+	events     [32]unix.EpollEvent
+	due        time.Time // the deadline that set has, zero if none
+	ticked     time.Time // the last tick of a busy poller
+	step       func(fd uintptr) bool
+	wait       time.Duration // between attempts to send what waits for room
 
 	mu sync.Mutex
 	// blocked are the peers with messages that wait for room.
@@ -81,7 +81,7 @@ func newPoller(e *Endpoint) (*poller, error) {
 // What an event is about: the high half of its data. The low half is a conn's id.
 const (
 	eventSocket int32 = iota
-	eventEar
+	eventRecv
 	eventProcess
 	eventNotify
 )
@@ -91,18 +91,18 @@ func (p *poller) add(fd int, events uint32, what, id int32) error {
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: id, Pad: what}))
 }
 
-// mute has the tokens of an ear wake nobody, or somebody again. The ear stays open while the caller has the conn's receive
+// setMuted disables or enables wake-ups from a conn's receive eventfd. It stays open while the caller has the conn's receive
 // role, and the set while there are conns: so this cannot fail.
-func (p *poller) mute(ear int, id int32, yes bool) {
-	ev := unix.EpollEvent{Events: earEvents, Fd: id, Pad: eventEar}
+func (p *poller) setMuted(recvEvent int, id int32, yes bool) {
+	ev := unix.EpollEvent{Events: recvEvents, Fd: id, Pad: eventRecv}
 	if yes {
 		ev.Events = 0
 	}
-	_ = unix.EpollCtl(p.fd, unix.EPOLL_CTL_MOD, ear, &ev)
+	_ = unix.EpollCtl(p.fd, unix.EPOLL_CTL_MOD, recvEvent, &ev)
 }
 
-// earEvents is edge-triggered: each token makes an event, so that tokens need not be read.
-const earEvents = unix.EPOLLIN | unix.EPOLLET
+// recvEvents are edge-triggered: each token makes an event, so that tokens need not be read.
+const recvEvents = unix.EPOLLIN | unix.EPOLLET
 
 // remove undoes add. Closing alone would not do: the other process has the file open too.
 func (p *poller) remove(fd int) { _ = unix.EpollCtl(p.fd, unix.EPOLL_CTL_DEL, fd, nil) }
@@ -151,7 +151,7 @@ func (p *poller) revive(gen uint32) {
 
 // progress is what the poller does. It reports whether that is because the endpoint has ended: then there is no other.
 func (p *poller) progress(gen uint32) (last bool) {
-	s := spinner{luck: &p.luck}
+	s := spinner{policy: &p.spinPolicy}
 	defer s.stop(p.ep)
 	for hot := false; ; {
 		if p.ep.ended.Load() && !p.offered {
@@ -246,7 +246,7 @@ func (p *poller) look() {
 func (p *poller) dispatch(events []unix.EpollEvent) {
 	for i := range events {
 		switch ev := &events[i]; ev.Pad {
-		case eventEar:
+		case eventRecv:
 			p.heard = true
 		case eventSocket:
 			p.ep.readSocket()
@@ -317,7 +317,7 @@ func (p *poller) arm() bool {
 			continue
 		}
 		c.sleeping(true)
-		ready := !c.dead.Load() && (c.ready() || c.parting.Load() != nil)
+		ready := !c.dead.Load() && (c.ready() || c.ending.Load() != nil)
 		c.leave()
 		if ready {
 			return true
@@ -328,7 +328,7 @@ func (p *poller) arm() bool {
 
 // Intervals of what nobody tells the poller about.
 const (
-	busyInterval   = time.Millisecond       // looks at conns of peers that ring no bell
+	busyInterval   = time.Millisecond       // looks at conns of peers that ring no doorbell
 	checkInterval  = time.Second            // whether endpoints of living processes are gone
 	roomShortest   = 20 * time.Microsecond  // attempts to send what waits for room,
 	roomLongest    = time.Millisecond       // which become rarer

@@ -193,10 +193,10 @@ func (p *player) raw(target, stop string) error {
 	if err != nil {
 		return err
 	}
-	bell, _ := unix.Eventfd(0, unix.EFD_SEMAPHORE|unix.EFD_NONBLOCK)
-	ear, _ := unix.Eventfd(0, unix.EFD_SEMAPHORE|unix.EFD_NONBLOCK)
+	doorbell, _ := unix.Eventfd(0, unix.EFD_SEMAPHORE|unix.EFD_NONBLOCK)
+	recvEvent, _ := unix.Eventfd(0, unix.EFD_SEMAPHORE|unix.EFD_NONBLOCK)
 	e := &Endpoint{sock: sock}
-	if err := e.sendCommand(cfg.socketPath(uri), makeCommand(who, pair, commandReserved, 0), bell, ear); err != nil {
+	if err := e.sendCommand(cfg.socketPath(uri), makeCommand(who, pair, commandReserved, 0), doorbell, recvEvent); err != nil {
 		return err
 	}
 	at("announced")
@@ -214,7 +214,7 @@ func (p *player) raw(target, stop string) error {
 	at("head moved")
 	out.push(makeDescriptor(5, 9, b, typeUnexpected))
 	at("pushed")
-	if err := addTokens(bell, 1); err != nil {
+	if err := addTokens(doorbell, 1); err != nil {
 		return err
 	}
 	at("rung")

@@ -127,8 +127,8 @@ func TestOffendedClosed(t *testing.T) {
 		eventually(t, "they are found out", func() bool { return server.stats.complaints.Load() == uint64(len(raws)) })
 		shut(t, server)
 		for _, c := range raws {
-			closeAll(c.sock, c.bell, c.ear)
-			c.sock, c.bell, c.ear = -1, -1, -1
+			closeAll(c.sock, c.doorbell, c.recvEvent)
+			c.sock, c.doorbell, c.recvEvent = -1, -1, -1
 		}
 	}
 	round()
@@ -222,8 +222,8 @@ func TestIdle(t *testing.T) {
 // TestSpinStalls has somebody take the processor from a spinner: it looks once more and parks, and so do later ones.
 func TestSpinStalls(t *testing.T) {
 	e := &Endpoint{cfg: Config{Spin: time.Hour}, maxSpin: 1}
-	var l luck
-	s := spinner{driver: true, luck: &l}
+	var l spinPolicy
+	s := spinner{driver: true, policy: &l}
 	if !s.spin(e) {
 		t.Fatal("does not begin")
 	}
@@ -237,8 +237,8 @@ func TestSpinStalls(t *testing.T) {
 	}
 	s.stop(e)
 	begun := 0
-	for range luckRetry << luckStalled {
-		s := spinner{driver: true, luck: &l}
+	for range spinRetry << spinStalled {
+		s := spinner{driver: true, policy: &l}
 		if s.spin(e) {
 			begun++
 		}
@@ -252,8 +252,8 @@ func TestSpinStalls(t *testing.T) {
 // TestSpinInVain has spins bring nothing: less than one chance in a hundred is taken in the end, and all once one has.
 // parity: G75
 func TestSpinInVain(t *testing.T) {
-	var l luck
-	for range luckMisses {
+	var l spinPolicy
+	for range spinMisses {
 		if f := l.try(); f != 1 {
 			t.Errorf("a spin of %d times the usual, want 1", f)
 		}
@@ -270,15 +270,15 @@ func TestSpinInVain(t *testing.T) {
 		l.miss(true)
 	}
 	l.hit(true)
-	for i := range luckPatient {
-		if f := l.try(); f != luckFactor {
-			t.Errorf("%d chances after a success a spin of %d times the usual, want %d", i, f, luckFactor)
+	for i := range spinPatient {
+		if f := l.try(); f != spinFactor {
+			t.Errorf("%d chances after a success a spin of %d times the usual, want %d", i, f, spinFactor)
 		}
 	}
 }
 
 // TestParkWhileHeld has the poller come to park while a driver still has the receive role, after its last look at the
-// ring: the message that has come since, whose bell has rung in vain, is taken when the driver leaves.
+// ring: the message that has come since, whose doorbell has rung in vain, is taken when the driver leaves.
 func TestParkWhileHeld(t *testing.T) {
 	server, _ := serve(t, Config{})
 	client := open(t, Config{})

@@ -15,18 +15,18 @@ import (
 
 // rawClient does by hand what a client in C does, and what none should.
 type rawClient struct {
-	t      testing.TB
-	cfg    *Config
-	r      *region
-	uri    string
-	who    identity
-	pair   int
-	out    ring
-	in     ring
-	bell   int // rung for the server
-	ear    int // rung by it
-	sock   int
-	tokens int // read from ear
+	t         testing.TB
+	cfg       *Config
+	r         *region
+	uri       string
+	who       identity
+	pair      int
+	out       ring
+	in        ring
+	doorbell  int // rung for the server
+	recvEvent int // rung by it
+	sock      int
+	tokens    int // read from recvEvent
 }
 
 var rawIDs atomic.Uint32
@@ -61,7 +61,7 @@ func mapRawAt(t testing.TB, cfg *Config, who identity) *rawClient {
 		t.Fatal(err)
 	}
 	c := &rawClient{
-		t: t, cfg: cfg, r: newRegion(m), uri: who.uri(), pair: -1, bell: -1, ear: -1,
+		t: t, cfg: cfg, r: newRegion(m), uri: who.uri(), pair: -1, doorbell: -1, recvEvent: -1,
 		who: identity{int32(os.Getpid()), uint8(100 + rawIDs.Add(1)%100)},
 	}
 	if err := c.r.check(who); err != nil {
@@ -71,7 +71,7 @@ func mapRawAt(t testing.TB, cfg *Config, who identity) *rawClient {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		closeAll(c.sock, c.bell, c.ear)
+		closeAll(c.sock, c.doorbell, c.recvEvent)
 		if err := m.Close(); err != nil {
 			t.Error(err)
 		}
@@ -83,12 +83,12 @@ func mapRawAt(t testing.TB, cfg *Config, who identity) *rawClient {
 func (c *rawClient) announce() {
 	c.t.Helper()
 	var err error
-	for _, fd := range [...]*int{&c.bell, &c.ear} {
+	for _, fd := range [...]*int{&c.doorbell, &c.recvEvent} {
 		if *fd, err = unix.Eventfd(0, unix.EFD_SEMAPHORE|unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
 			c.t.Fatal(err)
 		}
 	}
-	c.datagram(makeCommand(c.who, c.pair, commandReserved, 0), c.bell, c.ear)
+	c.datagram(makeCommand(c.who, c.pair, commandReserved, 0), c.doorbell, c.recvEvent)
 }
 
 // announceBusy puts the command into the ring, as a client does that never sleeps.
@@ -135,8 +135,8 @@ func (c *rawClient) push(d descriptor) {
 	c.t.Helper()
 	eventually(c.t, "room in the ring", func() bool { return !c.out.full() })
 	c.out.push(d)
-	if c.bell >= 0 {
-		if err := addTokens(c.bell, 1); err != nil {
+	if c.doorbell >= 0 {
+		if err := addTokens(c.doorbell, 1); err != nil {
 			c.t.Error(err)
 		}
 	}
@@ -145,7 +145,7 @@ func (c *rawClient) push(d descriptor) {
 // answer waits for a message, for which a client that sleeps wants a token.
 func (c *rawClient) answer() (d descriptor, msg []byte) {
 	c.t.Helper()
-	if c.ear >= 0 {
+	if c.recvEvent >= 0 {
 		c.token()
 	}
 	eventually(c.t, "an answer", func() (ok bool) {
@@ -163,11 +163,11 @@ func (c *rawClient) answer() (d descriptor, msg []byte) {
 // token waits for one token.
 func (c *rawClient) token() {
 	c.t.Helper()
-	fds := [1]unix.PollFd{{Fd: int32(c.ear), Events: unix.POLLIN}}
+	fds := [1]unix.PollFd{{Fd: int32(c.recvEvent), Events: unix.POLLIN}}
 	for end := time.Now().Add(testLimit); time.Now().Before(end); {
 		if n, err := unix.Poll(fds[:], 1000); n > 0 && err == nil {
 			var b [8]byte
-			if n, err := unix.Read(c.ear, b[:]); n == 8 && err == nil {
+			if n, err := unix.Read(c.recvEvent, b[:]); n == 8 && err == nil {
 				c.tokens++
 				return
 			}
@@ -179,7 +179,7 @@ func (c *rawClient) token() {
 // moreTokens tells whether there are tokens without a message.
 func (c *rawClient) moreTokens() bool {
 	var b [8]byte
-	n, err := unix.Read(c.ear, b[:])
+	n, err := unix.Read(c.recvEvent, b[:])
 	return n == 8 && err == nil
 }
 

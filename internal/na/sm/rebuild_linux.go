@@ -19,13 +19,13 @@ import (
 // cutOff tells whether err is that the endpoint's own region, which c leads through, is cut off: it will be made anew, and
 // nothing is wrong with the peer.
 func (e *Endpoint) cutOff(c *conn, err error) bool {
-	if !c.server || c.reg != e.region || e.care.gone.Load() || e.closed.Load() {
+	if !c.server || c.reg != e.region || e.maintenance.gone.Load() || e.closed.Load() {
 		return false
 	}
 	if !errors.Is(err, shm.ErrFault) && !errors.Is(err, errZero) { // the rest of the page that the file ends in is zeros
 		return false
 	}
-	if !e.care.cut.Swap(true) {
+	if !e.maintenance.cut.Swap(true) {
 		e.poll.wake()
 	}
 	return true
@@ -33,8 +33,8 @@ func (e *Endpoint) cutOff(c *conn, err error) bool {
 
 // mend makes the region anew if it is not what it was. Only the poller does.
 func (e *Endpoint) mend() {
-	e.care.cut.Store(false) // whoever finds it cut off from now on says so anew
-	if e.region == nil || e.closed.Load() || e.care.gone.Load() {
+	e.maintenance.cut.Store(false) // whoever finds it cut off from now on says so anew
+	if e.region == nil || e.closed.Load() || e.maintenance.gone.Load() {
 		return
 	}
 	path, err := e.regionFile()
@@ -46,7 +46,7 @@ func (e *Endpoint) mend() {
 	if err == nil {
 		err = e.rebuildWhole(path, held)
 	}
-	e.care.gone.Store(err != nil)
+	e.maintenance.gone.Store(err != nil)
 	e.setMending(false)
 	for _, c := range held {
 		if err != nil {
@@ -96,7 +96,7 @@ func (e *Endpoint) intact(path string) (yes bool) {
 }
 
 // seize takes the receive roles of all conns that lead through the endpoint's own region. Those with this endpoint and with
-// clients of this package fail, and are buried when the role is given back: until then they have their bells. Those that have
+// clients of this package fail, and are torn down when the role is given back: until then they have their doorbells. Those that have
 // failed before are left out: another conn may have their Addr by now.
 func (e *Endpoint) seize() (held []*conn) {
 	for _, c := range e.list() {
@@ -116,7 +116,7 @@ func (e *Endpoint) seize() (held []*conn) {
 		}
 		held = append(held, c)
 		if c.self || c.ext != nil {
-			c.parting.Store(&parting{kind: na.Unreachable, err: errRebuilt, keep: true})
+			c.ending.Store(&ending{kind: na.Unreachable, err: errRebuilt, keep: true})
 			c.fail(na.Unreachable, errRebuilt)
 		}
 	}
@@ -149,10 +149,10 @@ func (e *Endpoint) rebuild(path string, held []*conn) error {
 		c.addr.mu.Lock()
 		defer c.addr.mu.Unlock()
 	}
-	e.care.rebuilt++
+	e.maintenance.rebuilt++
 	return e.region.read(func() {
 		e.region.initBut(e.who, startTime("self"), taken)
-		shm.Uint32(e.region.b, offRebuilt).Store(e.care.rebuilt)
+		shm.Uint32(e.region.b, offRebuilt).Store(e.maintenance.rebuilt)
 		if e.refusing.Load() {
 			e.region.setClosing(closingRefuses)
 		}
@@ -175,6 +175,6 @@ func (c *conn) restart() {
 			shm.Uint64(b, offSlots+i*slotSize).Store(uint64(makeDescriptor(0, 0, 0, typeRebuilt)))
 		}
 		shm.Uint32(b, offProdTail).Store((c.out.at + 1) & ringMask)
-		c.toll(1)
+		c.signalPeer(1)
 	}
 }

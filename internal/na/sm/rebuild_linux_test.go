@@ -86,7 +86,7 @@ func cut(t *testing.T, e *Endpoint, size int64) {
 	if err := os.Truncate(path, size); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the region is whole", func() bool { return e.intact(path) && !e.care.cut.Load() })
+	eventually(t, "the region is whole", func() bool { return e.intact(path) && !e.maintenance.cut.Load() })
 }
 
 // again has a client of C's kind find its place in the region anew. C's keep their positions there.
@@ -155,7 +155,7 @@ func TestCutOffNameless(t *testing.T) {
 	if err := f.Truncate(0); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is noticed", server.care.gone.Load)
+	eventually(t, "it is noticed", server.maintenance.gone.Load)
 	if _, err := c.call(t, nil); na.KindOf(err) != na.Unreachable {
 		t.Errorf("got %v", err)
 	}
@@ -183,7 +183,7 @@ func TestCutOffAgain(t *testing.T) {
 			return err == nil
 		})
 	}
-	if server.care.gone.Load() {
+	if server.maintenance.gone.Load() {
 		t.Error("the region was given up")
 	}
 }
@@ -204,10 +204,10 @@ func TestMendingConnectsNotItself(t *testing.T) {
 // TestCutAfterGone has a fault noted although the region has been given up: the poller has nothing to do for it.
 func TestCutAfterGone(t *testing.T) {
 	e, _ := serve(t, Config{Prefix: privatePrefix("h")})
-	e.care.gone.Store(true)
-	e.care.cut.Store(true)
+	e.maintenance.gone.Store(true)
+	e.maintenance.cut.Store(true)
 	e.poll.wake()
-	eventually(t, "the poller forgets it", func() bool { return !e.care.cut.Load() })
+	eventually(t, "the poller forgets it", func() bool { return !e.maintenance.cut.Load() })
 }
 
 // TestFaultKeepsBuffer has the copying of a message fault while the rest of the region is whole, as it does when there is
@@ -224,7 +224,7 @@ func TestFaultKeepsBuffer(t *testing.T) {
 		}
 	}()
 	r.init(identity{1, 1}, 0)
-	c := &conn{reg: r, pair: 1, ear: -1}
+	c := &conn{reg: r, pair: 1, recvEvent: -1}
 	if err := c.attach(); err != nil {
 		t.Fatal(err)
 	}

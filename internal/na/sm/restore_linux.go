@@ -127,13 +127,13 @@ func (e *Endpoint) readNotify() {
 		}
 		mask := notifyMask(b[:n])
 		if mask&unix.IN_OPEN != 0 {
-			e.care.opened()
+			e.maintenance.opened()
 		}
 		if mask&unix.IN_MODIFY != 0 {
 			e.mend()
 		}
-		if mask&^(unix.IN_OPEN|unix.IN_IGNORED|unix.IN_MODIFY) != 0 && e.care.restore.IsZero() {
-			e.care.restore = time.Now().Add(restoreDelay)
+		if mask&^(unix.IN_OPEN|unix.IN_IGNORED|unix.IN_MODIFY) != 0 && e.maintenance.restore.IsZero() {
+			e.maintenance.restore = time.Now().Add(restoreDelay)
 		}
 	}
 }

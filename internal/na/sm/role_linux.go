@@ -17,7 +17,7 @@ import (
 // what it wanted, since that waiter will soon be back with its next call, until nobody has driven it for a tick of the
 // watcher or others wait for the peer too.
 type role struct {
-	held   atomic.Bool   // somebody receives; for good once the conn is buried
+	held   atomic.Bool   // somebody receives; for good once the conn is torn down
 	missed atomic.Bool   // the poller has parked without a look, since it was held
 	claim  atomic.Uint32 // 1: drivers receive; the poller does not
 	drives atomic.Uint64 // how often somebody drove
@@ -49,14 +49,14 @@ func (c *conn) leave() {
 	}
 	switch {
 	case c.dead.Load():
-		c.tryBury()
-	case c.parting.Load() != nil:
+		c.tryTearDown()
+	case c.ending.Load() != nil:
 		c.ep.poll.wake()
 	}
 }
 
 // polled tells whether the poller is to receive, not drivers.
-func (c *conn) polled() bool { return c.role.claim.Load() == 0 || c.parting.Load() != nil }
+func (c *conn) polled() bool { return c.role.claim.Load() == 0 || c.ending.Load() != nil }
 
 // takeClaim keeps the poller away. The caller has the receive role.
 func (c *conn) takeClaim() {
@@ -64,8 +64,8 @@ func (c *conn) takeClaim() {
 		return
 	}
 	c.sleeping(false)
-	if c.ext == nil && c.ear >= 0 {
-		c.ep.poll.mute(c.ear, c.id, true)
+	if c.ext == nil && c.recvEvent >= 0 {
+		c.ep.poll.setMuted(c.recvEvent, c.id, true)
 	}
 	c.ep.watch.add(c)
 }
@@ -96,8 +96,8 @@ func (c *conn) unclaim() {
 		return
 	}
 	c.sleeping(true)
-	if c.ext == nil && c.ear >= 0 {
-		c.ep.poll.mute(c.ear, c.id, false) // wakes the poller if there are tokens
+	if c.ext == nil && c.recvEvent >= 0 {
+		c.ep.poll.setMuted(c.recvEvent, c.id, false) // wakes the poller if there are tokens
 	} else if c.ready() {
 		c.ep.poll.wake()
 	}
@@ -106,7 +106,7 @@ func (c *conn) unclaim() {
 // spinner bounds how long a goroutine spins. Not more than Endpoint.maxSpin do at a time; drivers go first.
 type spinner struct {
 	driver bool
-	luck   *luck
+	policy *spinPolicy
 	on     bool
 	rounds int
 	window time.Duration
@@ -116,49 +116,49 @@ type spinner struct {
 	over   bool
 }
 
-// luck remembers whether spinning has paid lately. Where it does not, because the peer takes its time or other programs
+// spinPolicy remembers whether spinning has paid lately. Where it does not, because the peer takes its time or other programs
 // want the processors, it is tried only now and then.
 //
 // Two sides that park both answer too late for each other's window, however little they have to do: waking a thread
 // takes longer. So now and then one spins for as long as that takes. If something comes it stays as patient for a while, in
 // which the other side's turn to try comes; then both are awake.
-type luck struct {
+type spinPolicy struct {
 	misses   atomic.Int32 // spins in a row that brought nothing
 	turns    atomic.Int32 // chances to spin since
 	patience atomic.Int32 // how many more spins are long
-	rarer    atomic.Int32 // how often patience has not helped, up to luckRarest
+	rarer    atomic.Int32 // how often patience has not helped, up to spinRarest
 }
 
 const (
-	luckMisses  = 3             // so many are normal
-	luckRetry   = 16            // after them, every so manyth chance is taken,
-	luckFactor  = 4             // for so many times as long
-	luckPatient = luckRetry + 8 // so many spins after it are long too, if it brought something
-	luckRarest  = 6             // every chance is halved so many times at most if that does not help,
-	luckStalled = 4             // so many times after somebody took the processor,
-	luckVain    = 3             // and so many times at most if nothing ever comes
+	spinMisses  = 3             // so many are normal
+	spinRetry   = 16            // after them, every so manyth chance is taken,
+	spinFactor  = 4             // for so many times as long
+	spinPatient = spinRetry + 8 // so many spins after it are long too, if it brought something
+	spinRarest  = 6             // every chance is halved so many times at most if that does not help,
+	spinStalled = 4             // so many times after somebody took the processor,
+	spinVain    = 3             // and so many times at most if nothing ever comes
 )
 
 // try reports whether to spin, and how many times as long as usual.
-func (l *luck) try() (factor time.Duration) {
-	if l.misses.Load() >= luckMisses {
-		if l.turns.Add(1)%(luckRetry<<l.rarer.Load()) != 0 {
+func (l *spinPolicy) try() (factor time.Duration) {
+	if l.misses.Load() >= spinMisses {
+		if l.turns.Add(1)%(spinRetry<<l.rarer.Load()) != 0 {
 			return 0
 		}
-		return luckFactor
+		return spinFactor
 	}
 	if l.patience.Load() > 0 {
 		l.patience.Add(-1)
-		return luckFactor
+		return spinFactor
 	}
 	return 1
 }
 
 // hit notes that something came within the time of a spin, long or not.
-func (l *luck) hit(long bool) {
-	if l.misses.Load() >= luckMisses {
-		l.patience.Store(luckPatient)
-		l.rarer.Store(min(l.rarer.Load()+1, luckRarest))
+func (l *spinPolicy) hit(long bool) {
+	if l.misses.Load() >= spinMisses {
+		l.patience.Store(spinPatient)
+		l.rarer.Store(min(l.rarer.Load()+1, spinRarest))
 	}
 	if l.misses.Load() != 0 {
 		l.misses.Store(0)
@@ -170,22 +170,22 @@ func (l *luck) hit(long bool) {
 
 // miss notes that a spin has brought nothing. If it was a long one that was tried because others had not either, the next is
 // tried more rarely: the peer is slow, or has no processor, and less than one call in a hundred is to pay for finding out.
-func (l *luck) miss(long bool) {
-	if l.misses.Load() < luckMisses {
+func (l *spinPolicy) miss(long bool) {
+	if l.misses.Load() < spinMisses {
 		l.misses.Add(1)
 		return
 	}
-	if n := l.rarer.Load(); long && n < luckVain {
+	if n := l.rarer.Load(); long && n < spinVain {
 		l.rarer.Store(n + 1)
 	}
 }
 
 // stall notes that somebody else had the processor while this goroutine was about to spin.
-func (l *luck) stall() {
-	l.misses.Store(luckMisses)
+func (l *spinPolicy) stall() {
+	l.misses.Store(spinMisses)
 	l.turns.Store(0)
 	l.patience.Store(0)
-	l.rarer.Store(luckStalled)
+	l.rarer.Store(spinStalled)
 }
 
 const (
@@ -233,10 +233,10 @@ func (s *spinner) look(lonely bool) {
 	now := time.Now()
 	switch {
 	case now.Sub(s.looked) >= spinStall:
-		s.luck.stall()
+		s.policy.stall()
 		s.over = true
 	case now.After(s.until):
-		s.luck.miss(s.window > s.usual)
+		s.policy.miss(s.window > s.usual)
 		s.over = true
 	}
 	s.looked = now
@@ -246,7 +246,7 @@ func (s *spinner) begin(e *Endpoint) bool {
 	if e.cfg.Spin <= 0 {
 		return false
 	}
-	if s.window = s.luck.try() * e.cfg.Spin; s.window == 0 {
+	if s.window = s.policy.try() * e.cfg.Spin; s.window == 0 {
 		return false
 	}
 	s.on, s.usual = true, e.cfg.Spin
@@ -268,7 +268,7 @@ func (s *spinner) count(e *Endpoint) *atomic.Int32 {
 func (s *spinner) reset() {
 	if s.rounds > 0 {
 		if !s.over { // else it is late
-			s.luck.hit(s.window > s.usual)
+			s.policy.hit(s.window > s.usual)
 		}
 		s.rounds, s.over = 0, false
 	}
@@ -297,7 +297,7 @@ func (e *Endpoint) Drive(a na.Addr, ev *na.Event) {
 func (c *conn) drive(ev *na.Event) {
 	r, p := &c.role, c.ep.poll
 	r.drives.Add(1)
-	s := spinner{driver: true, luck: &c.luck}
+	s := spinner{driver: true, policy: &c.spinPolicy}
 	begun := p.tasks.begun.Load()
 	if (p.state.Load() != pollActive || c.addr.awaits.Load() <= 1) && s.begin(c.ep) {
 		c.driveSpinning(ev, &s)
@@ -321,7 +321,7 @@ func (c *conn) driveSpinning(ev *na.Event, s *spinner) {
 	}
 	c.takeClaim()
 	c.driveHeld(ev, s)
-	if !ev.IsSet() || c.serves.Load() || c.addr.awaits.Load() > 0 || c.parting.Load() != nil {
+	if !ev.IsSet() || c.serves.Load() || c.addr.awaits.Load() > 0 || c.ending.Load() != nil {
 		c.unclaim()
 	}
 	c.leave()

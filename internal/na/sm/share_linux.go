@@ -41,7 +41,7 @@ func hostOf(who identity, uid uint32) hostquota.Host {
 	return hostquota.ProcessHost(uid, who.pid)
 }
 
-// share holds the accounts that a client's connection is counted in. The poller takes it; any goroutine that buries the
+// share holds the accounts that a client's connection is counted in. The poller takes it; any goroutine that tears down the
 // connection gives it back.
 type share struct {
 	mu sync.Mutex
@@ -127,7 +127,7 @@ func (c *conn) refuse(cause string, err error) {
 // dismiss ends a connection and notifies the client by a message of type kind. The pair stays taken until the client has
 // released it, because the client lives and may still write to it.
 func (c *conn) dismiss(why error, kind uint8) {
-	c.parting.Store(&parting{kind: na.Unreachable, err: why, keep: true})
+	c.ending.Store(&ending{kind: na.Unreachable, err: why, keep: true})
 	c.notify(kind)
 	c.fail(na.Unreachable, why)
 }
@@ -147,7 +147,7 @@ func (c *conn) notify(kind uint8) {
 		if !c.out.full() {
 			shm.Publish()
 			c.out.push(makeDescriptor(0, 0, 0, kind))
-			c.toll(1)
+			c.signalPeer(1)
 		}
 	})
 }
@@ -204,7 +204,7 @@ func (e *Endpoint) evict(now time.Time, account func(*share) *hostquota.Account)
 // it, for as long as any request of the process is being handled: one-way requests are never answered. A connection
 // whose client has left is about to end, and its pair is free then; an eviction would keep the pair from use.
 func (c *conn) evictable(now time.Time) bool {
-	if c.ext == nil || c.dead.Load() || c.parting.Load() != nil || c.idleSince.IsZero() || now.Sub(c.idleSince) < idleLeast || c.addr.awaits.Load() > 0 || c.unread() {
+	if c.ext == nil || c.dead.Load() || c.ending.Load() != nil || c.idleSince.IsZero() || now.Sub(c.idleSince) < idleLeast || c.addr.awaits.Load() > 0 || c.unread() {
 		return false
 	}
 	return c.unanswered.Load() <= 0 || !busy(c.addr.Account())

@@ -21,13 +21,13 @@ import (
 func (c *rawClient) announceExtended() {
 	c.t.Helper()
 	var err error
-	for _, fd := range [...]*int{&c.bell, &c.ear} {
+	for _, fd := range [...]*int{&c.doorbell, &c.recvEvent} {
 		if *fd, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
 			c.t.Fatal(err)
 		}
 	}
 	newBlock(c.r.b, c.pair, false).sleep.Store(1)
-	c.datagram(makeCommand(c.who, c.pair, commandReserved, extensionVersion), c.bell, c.ear)
+	c.datagram(makeCommand(c.who, c.pair, commandReserved, extensionVersion), c.doorbell, c.recvEvent)
 }
 
 // as lets a client be endpoint id, which counts for a host of a test's choice.
@@ -253,7 +253,7 @@ func TestTurns(t *testing.T) {
 			t.Errorf("%d commands are taken in a row", n)
 		}
 	}
-	c := &conn{ep: e, addr: e.newAddr(identity{2, 2}, "2-2"), reg: e.region, pair: 5, server: true, ear: -1, done: make(chan struct{}), scratch: make([]byte, bufferSize)}
+	c := &conn{ep: e, addr: e.newAddr(identity{2, 2}, "2-2"), reg: e.region, pair: 5, server: true, recvEvent: -1, done: make(chan struct{}), scratch: make([]byte, bufferSize)}
 	if err := c.attach(); err != nil {
 		t.Fatal(err)
 	}
@@ -287,7 +287,7 @@ func TestNoNoticeAfterTheEnd(t *testing.T) {
 	raw.announceExtended()
 	c := clientConn(t, server, raw.pair)
 	c.fail(na.Unreachable, errReleased)
-	eventually(t, "it is buried", func() bool { return server.clientOf(raw.pair) == nil })
+	eventually(t, "it is torn down", func() bool { return server.clientOf(raw.pair) == nil })
 	c.notify(typeEvicted)
 	if d, _, ok := raw.in.peek(); ok {
 		t.Errorf("a message of type %#x", d.kind())
@@ -309,14 +309,14 @@ func TestLeaverIsNotEvicted(t *testing.T) {
 	if !c.evictable(now) {
 		t.Error("an idle connection is not evicted")
 	}
-	c.parting.Store(&parting{kind: na.Unreachable, err: errReleased})
+	c.ending.Store(&ending{kind: na.Unreachable, err: errReleased})
 	if c.evictable(now) {
 		t.Error("a connection is evicted whose client has left")
 	}
 }
 
-// TestEvictionBesideBurials looks for the host with most connections while connections are buried by other goroutines.
-func TestEvictionBesideBurials(t *testing.T) {
+// TestEvictionBesideTeardowns looks for the host with most connections while connections are torn down by other goroutines.
+func TestEvictionBesideTeardowns(t *testing.T) {
 	server, _ := serve(t, Config{Quota: hostquota.NewBook(hostquota.Limits{hostquota.Connections: 64})})
 	for range 8 {
 		raw := newRaw(t, server)
@@ -486,9 +486,9 @@ func (p *player) flooder(target, step string) error {
 	}
 	e := &Endpoint{sock: sock}
 	path, pair, own := cfg.socketPath(uri), r.claimPair(), identity{int32(os.Getpid()), 0}
-	bell, _ := unix.Eventfd(0, unix.EFD_NONBLOCK)
-	ear, _ := unix.Eventfd(0, unix.EFD_NONBLOCK)
-	if err := e.sendCommand(path, makeCommand(own, pair, commandReserved, 0), bell, ear); err != nil {
+	doorbell, _ := unix.Eventfd(0, unix.EFD_NONBLOCK)
+	recvEvent, _ := unix.Eventfd(0, unix.EFD_NONBLOCK)
+	if err := e.sendCommand(path, makeCommand(own, pair, commandReserved, 0), doorbell, recvEvent); err != nil {
 		return err
 	}
 	out := producer(r.tx(pair))
@@ -498,7 +498,7 @@ func (p *player) flooder(target, step string) error {
 		flood = func() { _ = unix.Sendto(sock, []byte("garbage"), unix.MSG_DONTWAIT, &unix.SockaddrUnix{Name: path}) }
 	case "connections":
 		flood = func() {
-			if pair := r.claimPair(); pair >= 0 && e.sendCommand(path, makeCommand(own, pair, commandReserved, 0), bell, ear) != nil {
+			if pair := r.claimPair(); pair >= 0 && e.sendCommand(path, makeCommand(own, pair, commandReserved, 0), doorbell, recvEvent) != nil {
 				r.releasePair(pair)
 			} else if pair >= 0 {
 				for errors.Is(e.sendCommand(path, makeCommand(own, pair, commandReleased, 0)), unix.EAGAIN) {
@@ -512,7 +512,7 @@ func (p *player) flooder(target, step string) error {
 		flood = func() {
 			if !out.full() {
 				out.push(makeDescriptor(77, 0, 0, typeExpected))
-				_ = addTokens(bell, 1)
+				_ = addTokens(doorbell, 1)
 			}
 		}
 	}

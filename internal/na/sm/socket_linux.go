@@ -162,17 +162,17 @@ func isEventfd(fd int) bool {
 }
 
 // datagramOf returns the bytes and the control data of a command, with doorbells if there are any.
-func datagramOf(cmd command, bells []int) (b, control []byte) {
+func datagramOf(cmd command, doorbells []int) (b, control []byte) {
 	b = binary.LittleEndian.AppendUint64(nil, uint64(cmd))
-	if len(bells) > 0 {
-		control = unix.UnixRights(bells...)
+	if len(doorbells) > 0 {
+		control = unix.UnixRights(doorbells...)
 	}
 	return b, control
 }
 
 // sendCommand sends a datagram to a server's socket, if there is room in it.
-func (e *Endpoint) sendCommand(path string, cmd command, bells ...int) error {
-	b, control := datagramOf(cmd, bells)
+func (e *Endpoint) sendCommand(path string, cmd command, doorbells ...int) error {
+	b, control := datagramOf(cmd, doorbells)
 	_, err := unix.SendmsgN(e.sock, b, control, &unix.SockaddrUnix{Name: path}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 	return err
 }
@@ -182,7 +182,7 @@ var errSocketFull = errors.New("its queue of commands was full all the time")
 
 // awaitRoom is sendCommand that waits for room, limit long at most. The kernel wakes a sender whose socket is connected as
 // soon as the server has read a command, so that the sender comes before others that try again and again.
-func awaitRoom(path string, limit time.Duration, cmd command, bells ...int) error {
+func awaitRoom(path string, limit time.Duration, cmd command, doorbells ...int) error {
 	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
 		return err
@@ -195,7 +195,7 @@ func awaitRoom(path string, limit time.Duration, cmd command, bells ...int) erro
 	if err != nil {
 		return err
 	}
-	b, control := datagramOf(cmd, bells)
+	b, control := datagramOf(cmd, doorbells)
 	var sent error
 	err = raw.Write(func(fd uintptr) bool {
 		_, sent = unix.SendmsgN(int(fd), b, control, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)

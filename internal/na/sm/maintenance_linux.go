@@ -14,9 +14,9 @@ import (
 	"cinnabar/internal/shm"
 )
 
-// care is what the poller does now and then, for a while after something has happened: it gives back what clients have
+// maintenance is what the poller does now and then, for a while after something has happened: it gives back what clients have
 // left behind that died, and finds out about peers that do not tell.
-type care struct {
+type maintenance struct {
 	opens  atomic.Uint32 // a client has opened the region, or
 	deaths atomic.Uint32 // died
 	cut    atomic.Bool   // somebody has found the region cut off
@@ -37,24 +37,24 @@ type care struct {
 }
 
 const (
-	openTime    = 50 * time.Millisecond // a client that never sleeps has made itself known so long after it opened the region
-	careTime    = 3 * time.Second       // after which the state of the region should be settled
-	suspectSeen = 4                     // sweeps after which a copy buffer counts as left behind
+	openTime        = 50 * time.Millisecond // a client that never sleeps has made itself known so long after it opened the region
+	maintenanceTime = 3 * time.Second       // after which the state of the region should be settled
+	suspectSeen     = 4                     // sweeps after which a copy buffer counts as left behind
 )
 
-func (k *care) opened() { k.opens.Add(1) }
-func (k *care) died()   { k.deaths.Add(1) }
+func (k *maintenance) opened() { k.opens.Add(1) }
+func (k *maintenance) died()   { k.deaths.Add(1) }
 
 // interval is for how long the poller may park at most; 0: for ever.
 func (e *Endpoint) interval(now time.Time) time.Duration {
-	k := &e.care
+	k := &e.maintenance
 	if n := k.opens.Load(); n != k.openSeen {
 		k.openSeen = n
-		k.openUntil, k.until = now.Add(openTime), now.Add(careTime)
+		k.openUntil, k.until = now.Add(openTime), now.Add(maintenanceTime)
 	}
 	if n := k.deaths.Load(); n != k.deathSeen {
 		k.deathSeen = n
-		k.until = now.Add(careTime)
+		k.until = now.Add(maintenanceTime)
 	}
 	var d time.Duration
 	switch {
@@ -94,7 +94,7 @@ func shorter(a, b time.Duration) time.Duration {
 
 // tick does what is due. The poller calls it when its time is over, and now and then while it has much to do.
 func (e *Endpoint) tick(now time.Time) {
-	k := &e.care
+	k := &e.maintenance
 	if k.cut.Load() {
 		e.mend()
 	}
@@ -125,11 +125,11 @@ func (e *Endpoint) checkClosing() {
 		}
 		switch closing, rebuilt, released := c.serverState(); {
 		case closing:
-			e.part(c, &parting{kind: na.Unreachable, err: errClosing})
+			e.drainAndEnd(c, &ending{kind: na.Unreachable, err: errClosing})
 		case rebuilt:
 			c.fail(na.Unreachable, errRebuilt)
 		case released:
-			e.part(c, &parting{kind: na.Unreachable, err: errReleased})
+			e.drainAndEnd(c, &ending{kind: na.Unreachable, err: errReleased})
 		}
 	}
 }
@@ -161,7 +161,7 @@ func (e *Endpoint) checkServers() {
 		f, err := lstat(e.cfg.objectPath(c.addr.uri))
 		removed := errors.Is(err, fs.ErrNotExist) || err == nil && f.Ino != c.inode
 		if removed && !maps(c.pid, c.inode) {
-			e.part(c, &parting{kind: na.Unreachable, err: errClosing})
+			e.drainAndEnd(c, &ending{kind: na.Unreachable, err: errClosing})
 		}
 	}
 }
@@ -186,7 +186,7 @@ func maps(pid int32, inode uint64) bool {
 // Nothing in the region tells whose a claimed buffer is, so one counts as left behind if it is in no ring for a while in
 // which no client is stopped.
 func (e *Endpoint) sweepBuffers() {
-	k := &e.care
+	k := &e.maintenance
 	if k.deathSeen == 0 {
 		return
 	}
@@ -257,7 +257,7 @@ func stopped(pid int32) bool {
 // sweepPairs gives back pairs that were claimed by clients that have died before they made themselves known. That is so
 // if no process but known ones has the region mapped.
 func (e *Endpoint) sweepPairs() {
-	k := &e.care
+	k := &e.maintenance
 	var lost [pairWords]uint64
 	if e.region.read(func() {
 		for w := range pairWords {

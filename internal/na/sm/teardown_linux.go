@@ -9,9 +9,9 @@ import (
 	"cinnabar/internal/shm"
 )
 
-// tryBury does the last things for a conn that has failed, unless somebody still receives from it: he does it then. The
+// tryTearDown tears a failed conn down, unless a goroutine has its receive role: that one does it when it leaves. The
 // receive role is never given back.
-func (c *conn) tryBury() {
+func (c *conn) tryTearDown() {
 	if !c.enter() {
 		return
 	}
@@ -20,22 +20,22 @@ func (c *conn) tryBury() {
 	}
 	c.tasks = nil
 	if c.server {
-		c.buryServer()
+		c.tearDownServer()
 	} else {
-		c.buryClient()
+		c.tearDownClient()
 	}
-	c.ep.buried(c)
+	c.ep.tornDown(c)
 }
 
-// buryServer gives the client's pair to others. When the whole endpoint closes the region is left as it is, since clients
+// tearDownServer gives the client's pair to others. When the whole endpoint closes the region is left as it is, since clients
 // may still read their answers in it.
-func (c *conn) buryServer() {
+func (c *conn) tearDownServer() {
 	e := c.ep
-	if c.ear >= 0 {
-		e.poll.remove(c.ear)
+	if c.recvEvent >= 0 {
+		e.poll.remove(c.recvEvent)
 	}
-	c.closeBells()
-	if p := c.parting.Load(); !c.self && !e.closed.Load() && p != nil && p.keep {
+	c.closeEventfds()
+	if p := c.ending.Load(); !c.self && !e.closed.Load() && p != nil && p.keep {
 		e.cfg.Logger.Debug("a pair is kept from use until its client has ended", keyPeer, c.addr.String())
 		return
 	}
@@ -79,23 +79,23 @@ func (e *Endpoint) freePair(c *conn) {
 		}
 		r.giveUpPair(c.pair)
 	})
-	if p := c.parting.Load(); c.offended || p != nil && errors.Is(p.err, errDied) {
-		e.care.died()
+	if p := c.ending.Load(); c.offended || p != nil && errors.Is(p.err, errDied) {
+		e.maintenance.died()
 	}
 }
 
-// buryClient tells the server that its pair is free, after it has thrown away what is unread.
-func (c *conn) buryClient() {
+// tearDownClient tells the server that its pair is free, after it has thrown away what is unread.
+func (c *conn) tearDownClient() {
 	e := c.ep
 	e.mu.Lock()
 	delete(e.byID, c.id)
 	e.mu.Unlock()
-	for _, fd := range [...]int{c.ear, c.pidfd} {
+	for _, fd := range [...]int{c.recvEvent, c.pidfd} {
 		if fd >= 0 {
 			e.poll.remove(fd)
 		}
 	}
-	if p := c.parting.Load(); p != nil && errors.Is(p.err, errReleased) { // the pair may be another client's by now
+	if p := c.ending.Load(); p != nil && errors.Is(p.err, errReleased) { // the pair may be another client's by now
 		c.letGo()
 		return
 	}
@@ -111,7 +111,7 @@ func (c *conn) buryClient() {
 		return
 	}
 	cmd := makeCommand(e.who, c.pair, commandReleased, 0)
-	if c.bell == nil {
+	if c.doorbell == nil {
 		_ = c.reg.read(func() { _ = c.reg.commands.push(cmd) }) // best effort: nobody could be told of a failure
 		c.letGo()
 		return
@@ -119,20 +119,20 @@ func (c *conn) buryClient() {
 	uri, region := c.addr.uri, c.reg.File()
 	err := e.sendRelease(uri, region, cmd, 0)
 	c.letGo()
-	if errors.Is(err, errSocketFull) && !e.spawn(func() { e.farewell(uri, region, cmd) }) {
-		e.farewell(uri, region, cmd) // Close waits for the burial
+	if errors.Is(err, errSocketFull) && !e.spawn(func() { e.repeatRelease(uri, region, cmd) }) {
+		e.repeatRelease(uri, region, cmd) // Close waits for the teardown
 	}
 }
 
 // letGo closes what a client's conn has.
 func (c *conn) letGo() {
-	c.closeBells()
+	c.closeEventfds()
 	closeAll(c.pidfd)
 	_ = c.reg.Close() // nobody touches it any more
 }
 
-// farewellLimit is for how long a server is given to read its socket.
-const farewellLimit = 2 * time.Second
+// releaseLimit is for how long a server is given to read its socket.
+const releaseLimit = 2 * time.Second
 
 // sendRelease sends the command that releases a pair to the socket of the server at uri, if that is a trusted user's and
 // the server is still the one whose region the connection led through. Another server of the same name would take the
@@ -169,9 +169,9 @@ func (e *Endpoint) isNamed(uri string, region shm.File) bool {
 	return false
 }
 
-// farewell repeats the last command to a server until it is taken.
-func (e *Endpoint) farewell(uri string, region shm.File, cmd command) {
-	for end := time.Now().Add(farewellLimit); time.Now().Before(end); { // another server may take the name meanwhile
+// repeatRelease sends the release of a pair again until the server has room for it, for releaseLimit at most.
+func (e *Endpoint) repeatRelease(uri string, region shm.File, cmd command) {
+	for end := time.Now().Add(releaseLimit); time.Now().Before(end); { // another server may take the name meanwhile
 		if err := e.sendRelease(uri, region, cmd, dialPatience); !errors.Is(err, errSocketFull) {
 			return
 		}
@@ -179,20 +179,20 @@ func (e *Endpoint) farewell(uri string, region shm.File, cmd command) {
 }
 
 // withdraw takes back a conn that no server has heard of. Its region and process stay the attempt's, which has its receive
-// role, so that nobody has buried it even if Close has made it fail.
+// role, so that nobody has torn it down even if Close has made it fail.
 func (e *Endpoint) withdraw(c *conn) {
 	if c.dead.CompareAndSwap(false, true) {
 		close(c.done)
 	}
 	e.dropConn(c)
-	for _, fd := range [...]int{c.ear, c.pidfd} {
+	for _, fd := range [...]int{c.recvEvent, c.pidfd} {
 		if fd >= 0 {
 			e.poll.remove(fd)
 		}
 	}
-	c.closeBells()
+	c.closeEventfds()
 	e.mu.Lock()
 	delete(e.byID, c.id)
 	e.mu.Unlock()
-	e.buried(c)
+	e.tornDown(c)
 }

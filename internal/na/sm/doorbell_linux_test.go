@@ -29,10 +29,10 @@ func TestPeerFillsItsDoorbell(t *testing.T) {
 		c.announce()
 		c.request(1, []byte("good"))
 		c.answer()
-		if err := addTokens(c.ear, math.MaxUint64-1); err != nil && !errors.Is(err, unix.EAGAIN) {
+		if err := addTokens(c.recvEvent, math.MaxUint64-1); err != nil && !errors.Is(err, unix.EAGAIN) {
 			t.Fatal(err)
 		}
-		if err := unix.SetNonblock(c.ear, false); err != nil {
+		if err := unix.SetNonblock(c.recvEvent, false); err != nil {
 			t.Fatal(err)
 		}
 		for tag := range uint32(8) {
