@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -422,18 +421,18 @@ func TestTransferCancelStalled(t *testing.T) {
 		t.Fatalf("the memory is registered %d times", len(list))
 	}
 	m := list[0]
-	m.mu.Lock() // the owner's relay waits for it
-	unlock := sync.OnceFunc(m.mu.Unlock)
-	defer unlock()
-	op := newTestOp()
-	user.Get(&op.Op, to, []na.Fragment{{Remote: r, Local: make([]byte, 64)}})
-	if !user.transfers.cancel(&op.Op) {
-		t.Error("a transfer under way is not found")
-	}
-	if _, err := op.wait(t); na.KindOf(err) != na.Canceled {
-		t.Errorf("%v; want kind %v", err, na.Canceled)
-	}
-	unlock()
+	func() {
+		m.mu.Lock() // the owner's relay waits for it
+		defer m.mu.Unlock()
+		op := newTestOp()
+		user.Get(&op.Op, to, []na.Fragment{{Remote: r, Local: make([]byte, 64)}})
+		if !user.transfers.cancel(&op.Op) {
+			t.Error("a transfer under way is not found")
+		}
+		if _, err := op.wait(t); na.KindOf(err) != na.Canceled {
+			t.Errorf("%v; want kind %v", err, na.Canceled)
+		}
+	}()
 	if n, err := get(t, user, to, na.Fragment{Remote: r, Local: make([]byte, 64)}); n != 64 || err != nil {
 		t.Errorf("after that: %d, %v", n, err)
 	}
