@@ -24,6 +24,7 @@ type listener struct {
 	queue  chan *connRequest
 	places *hostquota.Book // of the backlog, by host
 	turns  [2]*sockio.Turn // of connections that come, and of requests that have come
+	hosts  hostTurns       // of requests
 	ctx    context.Context // ends with the listener; for its own goroutines only
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -56,6 +57,7 @@ func (d *device) Listen(addr netip.AddrPort, backlog int) (driver.Listener, erro
 			return nil, &driver.Error{Op: op, Err: errors.Join(err, l.closeTurns(), tcp.Close())}
 		}
 	}
+	l.hosts.turn, l.hosts.wg = l.turns[1], &l.wg
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	d.listeners.Add(1)
 	l.wg.Go(l.acceptLoop)
@@ -183,7 +185,7 @@ func (l *listener) handshake(p *pending) {
 		return
 	}
 	d.pace.succeeded(p.host)
-	l.turns[1].Wait()
+	l.hosts.wait(p.host)
 	d.ask(r)
 	if cause, err := l.enqueue(r, turn); cause != "" {
 		d.trail.Record(audit.Refused, cause, p.host, slog.Any("err", err))
