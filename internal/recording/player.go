@@ -76,8 +76,11 @@ func (p *Player) step(conn net.Conn, m *Message) error {
 		return err
 	case m.End:
 		var b [1]byte
-		if n, err := conn.Read(b[:]); n > 0 || !errors.Is(err, io.EOF) {
-			return fmt.Errorf("byte %x comes, and %v, where the stream should end", b[:n], err)
+		switch n, err := conn.Read(b[:]); {
+		case n > 0:
+			return fmt.Errorf("byte %x comes where the stream should end", b[:n])
+		case !errors.Is(err, io.EOF):
+			return fmt.Errorf("where the stream should end: %w", err)
 		}
 		return nil
 	}

@@ -166,6 +166,7 @@ func replayServer(t *testing.T, s *scene, c *recording.Conversation) [][]byte {
 // TestServersOfC has clients in Go call the servers in C and C++ themselves. With -record it writes the recordings anew.
 // parity(peer): H46 H77 H80 G95 T20
 func TestServersOfC(t *testing.T) {
+	hgPeer.executable(t)
 	for _, s := range scenes {
 		t.Run(s.name, func(t *testing.T) {
 			p, addr := s.start(t)

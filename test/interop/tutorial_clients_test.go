@@ -110,6 +110,7 @@ func listenTutorial(t *testing.T, c *caller) *cinnabar.Engine {
 // servers, and writes the recordings anew.
 // parity(peer): H47 T06 T21 T24
 func TestClientsOfThalliumTutorials(t *testing.T) {
+	installedProgram(t, callers[0].client)
 	for _, c := range callers {
 		t.Run(c.name, func(t *testing.T) {
 			client := installedProgram(t, c.client)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"cinnabar"
+	"cinnabar/codec/hgproc"
 )
 
 // tutorials are what is recorded of the servers that come with Mercury, Margo and Thallium.
@@ -152,7 +153,7 @@ func integers(b []byte) {
 // What hg_test_server takes.
 type (
 	openIn struct {
-		Path   string
+		Path   hgproc.ConstString
 		Cookie uint64
 	}
 	openOut struct{ Ret, Event int32 }
@@ -172,7 +173,10 @@ func (v visitor) mercuryTest() {
 	if _, err := cinnabar.NewRPC[none, none]("hg_test_rpc_null", mercury).Call(v.ctx(), v.to, none{}); err != nil {
 		t.Errorf("null: %v", err)
 	}
-	const path = "a path"
+	const path = "./test.txt" // the server checks its length
+	opened, err := cinnabar.NewRPC[openIn, openOut]("hg_test_rpc_open", mercury).Call(v.ctx(), v.to, openIn{path, 12345})
+	equal(t, "open", openOut{0, 12345}, opened, err)
+	must(t, cinnabar.NewOneWay[openIn]("hg_test_rpc_open_no_resp", mercury).Send(v.ctx(), v.to, openIn{path, 12345}))
 	if _, err := cinnabar.NewRPC[string, none]("hg_test_string", mercury).Call(v.ctx(), v.to, path); err != nil {
 		t.Errorf("string: %v", err)
 	}
