@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// What [RemoteReader.WriteTo] has under way: so many pieces of so many bytes.
+// readAheadPieces pieces of readAheadBytes bytes are under way at a time in [RemoteReader.WriteTo].
 const (
 	readAheadPieces = 4
 	readAheadBytes  = 1 << 20
@@ -27,7 +27,7 @@ type RemoteReader struct {
 
 var _ io.WriterTo = (*RemoteReader)(nil)
 
-// WriteTo writes what is left to w and returns how many bytes w has taken. [io.Copy] calls it. It reads ahead, four
+// WriteTo writes the bytes from the position to the end to w and returns how many bytes w has taken. [io.Copy] calls it. It reads ahead, four
 // pieces of 1 MiB at a time, because a transfer that waits for the one before it leaves the network idle. An error of a
 // transfer, or of w, ends it; the position is then behind the last byte that w has taken. There is no limit in time.
 func (r *RemoteReader) WriteTo(w io.Writer) (n int64, err error) {

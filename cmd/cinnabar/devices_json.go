@@ -2,7 +2,7 @@ package main
 
 import "cinnabar/verbs"
 
-// deviceJSON is a device as devices --json prints it: what ibv_devinfo -v shows, under the same names.
+// deviceJSON is a device as devices --json prints it, with the fields of ibv_devinfo -v under the same names.
 type deviceJSON struct {
 	Name         string         `json:"name"`
 	Transport    string         `json:"transport"`

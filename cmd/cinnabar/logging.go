@@ -16,7 +16,7 @@ var logLevels = []string{"trace", "debug", "info", "warning", "error", "critical
 // mercuryLevels are the levels of Mercury's layers where theirs have other names.
 var mercuryLevels = map[string]string{"trace": "debug", "critical": "fatal"}
 
-// logging is what --log-level asks for.
+// logging is the value of --log-level with its logger.
 type logging struct {
 	logger *slog.Logger
 	level  string

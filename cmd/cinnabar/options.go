@@ -25,8 +25,8 @@ func timeoutFlag(f *pflag.FlagSet, to *time.Duration, value time.Duration, meani
 	f.DurationVarP(to, "timeout", "t", value, meaning)
 }
 
-// deviceFlag adds --device to a command. The rule is the same for all: without it the software device is used, whatever
-// the machine has, so that what a command does depends on its line alone.
+// deviceFlag adds --device to a command. The rule is the same for all: without it the software device is used, also
+// where the machine has others, because a command line should mean the same on each machine.
 func deviceFlag(f *pflag.FlagSet, to *string) {
 	deviceFlagFor(f, to, "RDMA device, one of those that cinnabar devices lists (default "+softwareDevice+", the software device)")
 }
@@ -45,7 +45,7 @@ func ibDevFlag(f *pflag.FlagSet) {
 	f.AddFlag(&pflag.Flag{Name: "ib-dev", Usage: "the same as --device", Value: f.Lookup("device").Value, Hidden: true})
 }
 
-// complete adds what shells complete the value of an option to: fixed words, the names of devices, or directories.
+// complete makes shells complete the values of options: with fixed words, the names of devices, or directories.
 func complete(cmd *cobra.Command) {
 	for option, words := range optionWords {
 		if cmd.Flags().Lookup(option) != nil {

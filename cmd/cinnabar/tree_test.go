@@ -22,14 +22,14 @@ import (
 	"cinnabar/rmem"
 )
 
-// commandCase is how one command meets what all commands meet. In arguments, DOWN stands for an address at which no
-// process listens, PORT for a port that is in use, and the other words in capitals for what caseWords makes.
+// commandCase has the arguments with which one command is tested as all are. In arguments, DOWN stands for an address at
+// which no process listens, PORT for a port that is in use, and the other words in capitals for results of caseWords.
 type commandCase struct {
 	bare    int        // exit code without arguments, unless it runs
 	runs    bool       // without arguments it does its work, which other fields and tests look at
 	wrong   []string   // arguments that are refused with exit code 2
 	many    bool       // it takes any number of arguments
-	failing []string   // arguments that fail with exit code 1: nobody is there, a wrong address, a port in use, no such file
+	failing []string   // arguments that fail with exit code 1: no server is there, a wrong address, a port in use, no such file
 	json    []string   // arguments that print JSON
 	keys    string     // keys of the JSON, of the first element if it is an array
 	waits   []waitCase // arguments with which it runs until it is interrupted
@@ -372,7 +372,7 @@ func TestEveryCommand(t *testing.T) {
 	})
 }
 
-// What commands print for people fits a terminal of 80 columns. Layouts that are those of other programs do not count.
+// Tables and notes fit a terminal of 80 columns. Layouts that are those of other programs do not count.
 func TestOutputWidth(t *testing.T) {
 	for _, args := range []string{
 		"demo main.go", "compare --size 1MiB", "info -l", "version", "perf registration --most 4KiB", "mem stat LENDER",
@@ -408,8 +408,8 @@ func TestPerfVerbsWidth(t *testing.T) {
 	}
 }
 
-// wantSilent fails unless a command that fails has printed one line, and no result. What names the addresses of a side
-// comes before its connection.
+// wantSilent fails unless a command that fails has printed one line, and no result. The line
+// with the address of pingpong comes before its connection.
 func wantSilent(t *testing.T, o *output) {
 	t.Helper()
 	if out := o.out.String(); out != "" && !strings.Contains(out, "local address:") {
@@ -429,7 +429,7 @@ func wantJSON(t *testing.T, args []string, out []byte, keys string) {
 		if err := d.Decode(&v); errors.Is(err, io.EOF) && n > 0 {
 			return
 		} else if err != nil {
-			t.Fatalf("%q prints what is no JSON: %v\n%s", args, err, out)
+			t.Fatalf("%q does not print JSON: %v\n%s", args, err, out)
 		}
 		if list, ok := v.([]any); ok && len(list) > 0 {
 			v = list[0]
