@@ -270,8 +270,8 @@ func TestExposeRefused(t *testing.T) {
 		access na.Access
 		text   string
 	}{
-		{"no segments", nil, na.ReadOnly, "0 segments, allowed are 1 to 1024"},
-		{"too many", make([][]byte, 1025), na.ReadOnly, "1025 segments"},
+		{"no segments", nil, na.ReadOnly, "0 segments, allowed are 1 to 1048576"},
+		{"too many", make([][]byte, MaxSegments+1), na.ReadOnly, "1048577 segments"},
 		{"no access", make([][]byte, 1), 0, "access 0"},
 		{"strange access", make([][]byte, 1), 4, "access 4"},
 	} {
