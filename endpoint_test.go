@@ -27,7 +27,7 @@ func named(t *testing.T, dns *dnstest.Server, ip string, cfg *Config) (server *E
 
 // TestCallByName makes calls and transfers of each kind to a host that is known by its name, each as the first operation.
 //
-// parity: D06 T04
+// parity: H30 T04
 func TestCallByName(t *testing.T) {
 	dns := dnstest.Start(t)
 	note := NewOneWay[struct{}]("note")
@@ -154,6 +154,8 @@ func TestNameThatDoesNotResolve(t *testing.T) {
 }
 
 // TestNameAfterLoss: a name stands for another process after the first one has ended.
+//
+// parity: H34 D06
 func TestNameAfterLoss(t *testing.T) {
 	dns := dnstest.Start(t)
 	server, ep := named(t, dns, "127.0.0.2", nil)

@@ -128,8 +128,6 @@ func relay(t *testing.T, target string) string {
 // TestClientsBehindOneAddress: two processes with the same port, whose connections come from one address as behind an
 // address translator, are both served, and neither ends the connection of the other. Each handler reaches the memory of
 // its own caller.
-//
-// parity: H45
 func TestClientsBehindOneAddress(t *testing.T) {
 	server, err := Listen("ofi+tcp://127.0.0.1", nil)
 	server = opened(t, server, err)

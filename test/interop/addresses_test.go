@@ -8,7 +8,7 @@ import (
 
 // TestServerAtSeveralAddressesC has clients in C call a Go server by several of its addresses in turn, and expose memory to
 // it. libfabric takes the addresses for several peers and makes a connection to each.
-// parity(peer): H33
+// parity(peer): H30
 func TestServerAtSeveralAddressesC(t *testing.T) {
 	for _, p := range []struct {
 		program *program

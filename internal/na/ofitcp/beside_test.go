@@ -11,8 +11,6 @@ import (
 )
 
 // TestServerAtSeveralAddresses: a process calls a server by several of the server's addresses, and moves memory with each.
-//
-// parity: H33
 func TestServerAtSeveralAddresses(t *testing.T) {
 	server, cl := openEcho(t, Config{Address: "ofi+tcp://0.0.0.0:0"}), openEndpoint(t, Config{})
 	src := random(100_000, 1)
@@ -52,8 +50,6 @@ func (r *raw) dialAt(e *Endpoint, ip string, pid uint32) (*rawConn, cmMessage) {
 // TestSeveralAddressesOfC: a process in C, which sends no identity, calls a server by several of the server's addresses. The
 // answers come over the connections of their requests. A second connection to the same address, and one of another process,
 // are refused as before.
-//
-// parity: H33
 func TestSeveralAddressesOfC(t *testing.T) {
 	const pid = 77
 	e, r := openEcho(t, Config{Address: "ofi+tcp://0.0.0.0:0"}), newRaw(t)

@@ -42,6 +42,8 @@ func openAt(t *testing.T, ip string, port uint16) *Endpoint {
 
 // TestName: a name is resolved when it is used first, and not again while the connection lives. The peer is the one that the
 // numeric address stands for.
+//
+// parity: H30 H35
 func TestName(t *testing.T) {
 	dns, server := dnstest.Start(t), openEcho(t, Config{})
 	dns.Set("store.test", "127.0.0.1")
@@ -74,6 +76,8 @@ func TestName(t *testing.T) {
 
 // TestNameWithSeveralAddresses: the addresses of a name are tried in turn: one refuses, one takes the connection and says
 // nothing, one answers.
+//
+// parity: H35
 func TestNameWithSeveralAddresses(t *testing.T) {
 	dns, silent := dnstest.Start(t), newRawOn(t, net.IPv4(127, 0, 0, 3))
 	dns.Set("store.test", "127.0.0.2", "127.0.0.3", "127.0.0.2", "127.0.0.4")
@@ -102,6 +106,8 @@ func TestNameWithSeveralAddresses(t *testing.T) {
 }
 
 // TestNameMoves: after the connection is lost, a name is resolved again, and may stand for another host.
+//
+// parity: H34 D06
 func TestNameMoves(t *testing.T) {
 	dns, first := dnstest.Start(t), openAt(t, "127.0.0.2", 0)
 	dns.Set("store.test", "127.0.0.2")
@@ -122,6 +128,8 @@ func TestNameMoves(t *testing.T) {
 }
 
 // TestNameWithoutAddress: what a resolver may answer instead of a usable address.
+//
+// parity: H35
 func TestNameWithoutAddress(t *testing.T) {
 	dns := dnstest.Start(t)
 	dns.Set("empty.test")
