@@ -41,6 +41,10 @@ func New(c *net.TCPConn) (*Conn, error) {
 	return conn, nil
 }
 
+// Join has p look at the connection as well, for goroutines in [Conn.WaitRead]. It must be called before the first of them,
+// and at most once.
+func (c *Conn) Join(p *Poller) { c.s.join(p) }
+
 // addrPort returns a, with an IPv4 address in its 4-byte form.
 func addrPort(a net.Addr) netip.AddrPort {
 	t, ok := a.(*net.TCPAddr)

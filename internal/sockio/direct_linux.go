@@ -82,6 +82,7 @@ func (d *direct) init(c *net.TCPConn) error {
 
 func (d *direct) waitRead(ready func() bool) error  { return d.wait(&d.rxW, ready) }
 func (d *direct) waitWrite(ready func() bool) error { return d.wait(&d.txW, ready) }
+func (d *direct) join(p *Poller)                    { d.rxW.poller = p }
 func (d *direct) wakeRead()                         { d.rxW.wake() }
 func (d *direct) wakeWrite()                        { d.txW.wake() }
 

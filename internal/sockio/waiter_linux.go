@@ -13,7 +13,8 @@ import (
 // waiter is one direction's way of parking: an epoll set that holds the socket,
 // disarmed but for the time somebody waits.
 type waiter struct {
-	events uint32 // what the direction waits for
+	events uint32  // what the direction waits for
+	poller *Poller // that looks at the set besides Go's; may be nil
 
 	mu sync.Mutex
 	// set is the epoll set's descriptor in Go's poller; nil until somebody waits.
@@ -54,6 +55,9 @@ func (w *waiter) open(sock syscall.RawConn) error {
 	}
 	if err == nil {
 		err = os.NewSyscallError("epoll_ctl", unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, w.sockFD, &unix.EpollEvent{Events: unix.EPOLLONESHOT}))
+	}
+	if err == nil {
+		err = w.poller.add(w, fd)
 	}
 	if err != nil {
 		_ = set.Close() // the error at hand is the one to tell
@@ -122,6 +126,7 @@ func (w *waiter) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.set != nil {
+		w.poller.remove(w.setFD)
 		_ = w.set.Close() // nothing is written through it that could fail to arrive
 	}
 }
