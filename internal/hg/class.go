@@ -132,7 +132,19 @@ func roomForResponse(a *hostquota.Account) error {
 	if limit == 0 || hostquota.Grants(limit, b.Used(hostquota.Unsent)+1, held+1) {
 		return nil
 	}
-	return fmt.Errorf("%d responses of %d wait for %v, which does not read them", held, limit, a.Host())
+	return &unreadError{held, limit, a.Host()}
+}
+
+// unreadError is why the request of a host is dropped. It becomes text only if it is logged, because a host may be sending
+// a million such requests a second.
+type unreadError struct {
+	held, limit int64
+	host        hostquota.Host
+}
+
+// Error implements error.
+func (e *unreadError) Error() string {
+	return fmt.Sprintf("%d responses of %d wait for %v, which does not read them", e.held, e.limit, e.host)
 }
 
 // rejectRequest drops a message, or answers it if its sender can be told.
