@@ -144,6 +144,31 @@ func TestPingpongDataPort(t *testing.T) {
 	}
 }
 
+// perf verbs with --data-port takes the data there, from one client after the other, and says so if it cannot.
+func TestPerfVerbsDataPort(t *testing.T) {
+	free, taken := freePort(t), usedPort(t)
+	args := []string{"--size", "64", "--count", "10"}
+	server, address, _, o := startVerbs(t, append(args, "--data-port", free)...)
+	for range 2 {
+		verbsLines(t, append(args, address)...)
+	}
+	if err := server.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	wantOK(t, server, o)
+	server, address, _, o = startVerbs(t, append(args, "--data-port", taken)...)
+	if code, client := runProcess(t, append([]string{"perf", "verbs", address}, args...)...); code != exitFailure {
+		t.Errorf("client: exit code %d: %s", code, &client.err)
+	}
+	if err := server.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	exitOf(t, server)
+	if text := o.err.String(); !strings.Contains(text, "listen") || !strings.Contains(text, ":"+taken) {
+		t.Errorf("the server says %q", text)
+	}
+}
+
 // While perf verbs measures a size, it prints the rate of each interval on standard error.
 func TestPerfVerbsIntervals(t *testing.T) {
 	for unit, args := range map[string][]string{

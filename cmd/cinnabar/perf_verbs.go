@@ -81,6 +81,7 @@ type verbsOptions struct {
 	events           bool
 	interval         time.Duration // between lines on standard error; 0: none
 	once             bool
+	dataPort         uint16 // of the server's second connection on iWARP; 0: a free one
 	json             bool
 }
 
@@ -102,8 +103,8 @@ message and its answer, the whole one for reads and atomics. Rates are in MiB/s,
 2^20 bytes, times in µs.
 
 The two sides find each other over TCP at the port of --listen. On the software device the
-data takes a second connection, to a port of the server that the system chooses: a firewall
-between the two has to let both through.`,
+data takes a second connection, to a port of the server that the system chooses unless
+--data-port names one: a firewall between the two has to let both through.`,
 		Example: "  cinnabar perf verbs --op read --size 4KiB..1MiB &\n  cinnabar perf verbs --op read --size 4KiB..1MiB localhost",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -139,6 +140,7 @@ func (o *verbsOptions) register(f *pflag.FlagSet) {
 	deviceFlag(f, &o.device)
 	f.StringVar(&o.listen, "listen", listenHost+":"+verbsPort, "server: address, HOST:PORT; "+listenForms)
 	f.BoolVar(&o.once, "once", false, "server: end when a client is done, as perftest's programs do")
+	f.Uint16Var(&o.dataPort, "data-port", 0, "server: TCP port for the data, on iWARP (default a free one)")
 	f.DurationVarP(&o.interval, "interval", "i", 0, intervalFlagText)
 	timeoutFlag(f, &o.timeout, perfTimeout, "end with an error when the other side has sent nothing for this time")
 	jsonFlag(f, &o.json)
@@ -159,8 +161,8 @@ func (o *verbsOptions) parse(f *pflag.FlagSet) (err error) {
 	if o.latency && o.op == verbsWrite && o.events {
 		return usagef("--events with the latency of writes: a write raises no event at the other side; take --op write-imm or send")
 	}
-	if o.peer != "" && (f.Changed("listen") || o.once) {
-		return usagef("--listen and --once are for servers, which have no HOST")
+	if o.peer != "" && (f.Changed("listen") || o.once || o.dataPort != 0) {
+		return usagef("--listen, --once and --data-port are for servers, which have no HOST")
 	}
 	return o.parseSizes(f.Changed("size"))
 }

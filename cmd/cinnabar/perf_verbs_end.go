@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"runtime"
 	"sync/atomic"
 
@@ -134,7 +135,11 @@ func (e *verbsEnd) repay(least int) error {
 func (e *verbsEnd) meet(ctx context.Context, x net.Conn, active bool) (known bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, verbsMeetTimeout, errors.New("the other side does not get ready"))
 	defer cancel()
-	c, info, err := e.oob(active).Connect(ctx, x, e.qp)
+	oob := e.oob(active)
+	if at, ok := x.LocalAddr().(*net.TCPAddr); ok && !active && e.o.dataPort != 0 {
+		oob.Listen = netip.AddrPortFrom(at.AddrPort().Addr().Unmap(), e.o.dataPort) // the client has reached this address
+	}
+	c, info, err := oob.Connect(ctx, x, e.qp)
 	e.conn = c
 	known = info.Settings != nil
 	if _, differ := errors.AsType[*verbs.MismatchError](err); differ {

@@ -86,7 +86,7 @@ var commandCases = map[string]commandCase{
 	"perf bw-read":  perfClientCase,
 	"perf bw-write": perfClientCase,
 	"perf verbs": {
-		runs: true, wrong: []string{"a b", "--latency --bandwidth", "localhost --once", "--depth 0"},
+		runs: true, wrong: []string{"a b", "--latency --bandwidth", "localhost --once", "localhost --data-port 5", "--depth 0"},
 		failing: []string{"127.0.0.1:1", "--listen 127.0.0.1:PORT", "--device nope"},
 		waits:   []waitCase{{"--listen 127.0.0.1:0", "waiting for a client", stopped}, {"--listen 127.0.0.1:0 --once", "waiting for a client", interrupted}},
 	},
