@@ -96,19 +96,15 @@ func (k *Call) Interrupt(code Code, cause error) (finish func()) {
 	}
 }
 
-// claimAbort marks the call as cancelled and holds it. It refuses if the call is so already, or at its end. The transport
-// learns of it first, because the caller may close the memory next that it has lent to the call.
-func (k *Call) claimAbort(code Code, cause error) bool {
-	if !k.markAborted(code, cause) {
-		return false
-	}
+// giveUp tells the transport of a call that is cancelled, because the caller may close the memory next that it has lent to the
+// call. The sending has been cancelled, so that the request has left or will not leave, and the receiving has not.
+func (k *Call) giveUp() {
 	k.mu.Lock()
 	launched, tag := k.launched, k.sentTag
 	k.mu.Unlock()
 	if late, ok := k.c.ep.(na.LateServer); ok && launched && !k.opts.OneWay && k.probe == nil {
 		late.GiveUp(k.to, tag, k.payload, k.name)
 	}
-	return true
 }
 
 // name names the call in errors about memory that was lent to it.
@@ -119,7 +115,8 @@ func (k *Call) name() string {
 	return k.opts.Proc.Label(k.opts.Provider)
 }
 
-func (k *Call) markAborted(code Code, cause error) bool {
+// claimAbort marks the call as cancelled and holds it. It refuses if the call is so already, or at its end.
+func (k *Call) claimAbort(code Code, cause error) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.state != callStarted || k.holds == 0 || k.cancel != nil {
@@ -139,7 +136,9 @@ func (k *Call) finishAbort() {
 	k.mu.Lock()
 	ops := k.ops
 	k.mu.Unlock()
-	k.cancelOps(ops)
+	k.cancelOps(ops &^ opReceive)
+	k.giveUp()
+	k.cancelOps(ops & opReceive)
 	k.release()
 }
 
