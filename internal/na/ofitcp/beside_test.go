@@ -1,9 +1,12 @@
 package ofitcp
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"cinnabar/internal/audit"
@@ -111,4 +114,28 @@ func TestAddressesThatCross(t *testing.T) {
 	}
 	r.ping(c, 5)
 	r.ping(own, 6)
+}
+
+// TestTwoOfCBehindOneAddress: of two processes in C that have the same port behind one address, the first one is served on, and
+// the second one is refused. A warning names the address and the cause.
+func TestTwoOfCBehindOneAddress(t *testing.T) {
+	var log bytes.Buffer
+	e, r := openEcho(t, Config{Audit: audit.New(slog.New(slog.NewTextHandler(&log, nil)))}), newRaw(t)
+	first, m := r.dial(e, 1)
+	if m.typ != cmResponse {
+		t.Fatalf("answer %+v", m)
+	}
+	for tag := range uint32(3) {
+		if _, m := r.dial(e, 2); m.typ != cmNack {
+			t.Errorf("answer to the second process: %+v", m)
+		}
+		r.ping(first, tag)
+	}
+	closeEndpoint(t, e) // nothing is logged after it
+	line := log.String()
+	for _, part := range []string{"level=WARN", causeTaken, formatAddr(r.addr())} {
+		if !strings.Contains(line, part) {
+			t.Errorf("no %q in the log:\n%s", part, line)
+		}
+	}
 }
