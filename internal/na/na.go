@@ -2,6 +2,7 @@ package na
 
 import (
 	"context"
+	"runtime"
 	"time"
 
 	"cinnabar/internal/hostquota"
@@ -206,6 +207,21 @@ type Reporter interface {
 	// Report returns what the endpoint is doing about its connection to a peer, "waiting for the answer to the connection
 	// request", and the empty text if the connection is there and takes what is sent.
 	Report(a Addr) string
+}
+
+// Yielder is an [Addr] whose network can be asked for messages that have come and that Go's scheduler has not seen.
+type Yielder interface {
+	// Yield is [runtime.Gosched] after a look at the network.
+	Yield()
+}
+
+// Yield lets other goroutines run: [runtime.Gosched] if a is no [Yielder].
+func Yield(a Addr) {
+	if y, ok := a.(Yielder); ok {
+		y.Yield()
+		return
+	}
+	runtime.Gosched()
 }
 
 // Holder is an [Addr] of a request whose connection can be kept from giving way to others while the request is handled.

@@ -16,6 +16,7 @@ import (
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
+	"cinnabar/internal/sockio"
 )
 
 // Endpoint is a process's presence on the network: a listener and one connection per peer. It implements [na.Endpoint].
@@ -27,12 +28,14 @@ type Endpoint struct {
 	local       netip.AddrPort   // that its connections begin at; the port is the one it listens on
 	binds       []netip.Addr     // that it listens on: one, or the interfaces' when it was opened
 	all         bool             // it listens on all addresses
+	poller      *sockio.Poller   // looks at the connections whose readers are parked
 	own         *peer
 	prefix      int // bytes of an address in requests; 0 for peers that are no Mercury's, in tests
 	prefixBytes []byte
 	pid         uint32
 	id          identity
 	spare       spare // the accepting goroutine's
+	setups      *setupQueue
 	mem         memoryTable
 	late        lates
 	stats       counters
@@ -480,6 +483,13 @@ func (e *Endpoint) replace(f func()) {
 // runTask runs a task on a goroutine of its own. The caller has a connection's read role, which that connection's
 // background goroutine waits for before it ends: so Close does not wait for runners yet.
 func (e *Endpoint) runTask(t na.Task) { e.runners.Run(t) }
+
+// yield lets other goroutines run. Go's scheduler does not look at the network while any goroutine can run, but every 10 ms,
+// so yield does.
+func (e *Endpoint) yield() {
+	e.poller.Poll()
+	runtime.Gosched()
+}
 
 // Shutdown implements [na.Endpoint].
 func (e *Endpoint) Shutdown() {

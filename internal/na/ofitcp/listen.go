@@ -18,6 +18,8 @@ import (
 const (
 	// handshakeTime bounds how long a connection may take to send its request.
 	handshakeTime = 5 * time.Second
+	// acceptTurn is how many connections are accepted before others run, which takes some 300 µs.
+	acceptTurn = 16
 	// acceptPause follows a failure to accept, such as a lack of descriptors.
 	acceptPause = 20 * time.Millisecond
 	// probeTime is how long a connection has to answer a probe when another process connects as its peer.
@@ -46,13 +48,14 @@ const (
 // acceptLoop takes connections until the listener is closed.
 func (e *Endpoint) acceptLoop() {
 	defer e.spare.close()
-	var pace sockio.AcceptPace
-	for {
+	for n := 1; ; n++ {
 		tcp, err := e.ln.AcceptTCP()
 		switch {
 		case err == nil:
-			pace.Accepted()
 			e.admit(tcp)
+			if n%acceptTurn == 0 {
+				e.yield() // because there may be another connection at once, again and again
+			}
 			continue
 		case errors.Is(err, net.ErrClosed):
 			return
@@ -158,15 +161,10 @@ func (e *Endpoint) handshake(tcp *net.TCPConn, h *halfOpen, from netip.AddrPort)
 		refuse(audit.Refused, causeOwnAddress, nil)
 		return
 	}
-	if err := e.takeConnection(account); err != nil {
-		refuse(audit.Refused, causeShare, err)
-		return
-	}
 	local := localAddr(tcp)
-	sock, err := e.prepareIn(tcp, req)
+	sock, cause, err := e.setUp(tcp, req, account)
 	if err != nil {
-		account.Give(hostquota.Connections, 1)
-		refuse(audit.Refused, causeDescriptors, err)
+		refuse(audit.Refused, cause, err)
 		return
 	}
 	e.mu.Lock()
@@ -177,6 +175,23 @@ func (e *Endpoint) handshake(tcp *net.TCPConn, h *halfOpen, from netip.AddrPort)
 		account.Give(hostquota.Connections, 1)
 		_ = sock.Close() // the peer sees that
 	}
+}
+
+// setUp counts a connection and makes it ready, in turn with others. With an error it returns the cause for the audit trail.
+func (e *Endpoint) setUp(tcp *net.TCPConn, req []byte, account *hostquota.Account) (sock *sockio.Conn, cause string, err error) {
+	waited := e.setups.enter(account)
+	defer e.setups.leave()
+	if waited {
+		e.yield() // because the scheduler prefers goroutines of which each wakes the next
+	}
+	if err := e.takeConnection(account); err != nil {
+		return nil, causeShare, err
+	}
+	if sock, err = e.prepareIn(tcp, req); err != nil {
+		account.Give(hostquota.Connections, 1)
+		return nil, causeDescriptors, err
+	}
+	return sock, "", nil
 }
 
 // readRequest reads a connection request. With an error, req is not nil if the request is to be refused rather than the

@@ -18,6 +18,7 @@ import (
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
+	"cinnabar/internal/sockio"
 )
 
 // Config says how an endpoint is opened. The zero value of each field is its default.
@@ -135,7 +136,7 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 		return nil, &na.Error{Kind: na.Invalid, Op: "open", Err: fmt.Errorf("Config.Advertise is %v; it must be the address of a host, of the same family as %v", a, c.self)}
 	}
 	e := &Endpoint{
-		cfg: cfg, maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)), alone: runtime.GOMAXPROCS(0) == 1,
+		cfg: cfg, setups: newSetupQueue(), maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)), alone: runtime.GOMAXPROCS(0) == 1,
 		shut: make(chan struct{}), ended: make(chan struct{}), finished: make(chan struct{}),
 		peers: make(map[peerKey]weak.Pointer[peer]), active: make(map[*peer]struct{}),
 		conns: make(map[*conn]struct{}), half: halves{hosts: make(map[*hostquota.Account]*list.List)},
@@ -143,6 +144,10 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 	port, err := e.occupy(ctx, c.bind)
 	if err != nil {
 		return nil, err
+	}
+	if e.poller, err = sockio.NewPoller(); err != nil {
+		e.release()
+		return nil, &na.Error{Kind: na.NotAvailable, Op: "open", Err: err}
 	}
 	e.binds = []netip.Addr{c.self}
 	if e.all = c.bind.Addr().IsUnspecified(); e.all {
@@ -193,8 +198,11 @@ func (e *Endpoint) occupy(ctx context.Context, a netip.AddrPort) (port uint16, e
 	return a.Port(), nil
 }
 
-// release gives back what occupy has taken.
+// release gives back what occupy has taken, and the poller.
 func (e *Endpoint) release() {
+	if e.poller != nil {
+		_ = e.poller.Close() // nothing is written through it
+	}
 	if e.ln != nil {
 		_ = e.ln.Close() // nothing is lost with it
 	}

@@ -147,6 +147,9 @@ func (o *origin) Account() *hostquota.Account { return o.peer.account }
 // Hold implements [na.Holder].
 func (o *origin) Hold(n int64) { o.holds.Add(n) }
 
+// Yield implements [na.Yielder].
+func (o *origin) Yield() { o.peer.ep.yield() }
+
 // route returns the connection for a transfer: that of the request or, if it is lost, a later one of the same process,
 // which only its random identity proves. It returns nil if there is none.
 func (o *origin) route() *conn {

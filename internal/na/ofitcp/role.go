@@ -1,9 +1,9 @@
 package ofitcp
 
 import (
-	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
@@ -25,6 +25,7 @@ type role struct {
 	bg     atomic.Uint32 // bgActive and so on
 	resume chan struct{} // capacity 1: the background's turn
 	drives atomic.Uint64 // how often somebody drove
+	turn   atomic.Int32  // how many bytes of small messages are read at a time, and in a turn
 
 	mu sync.Mutex
 	// tasks are what requests have brought and nobody has begun.
@@ -183,8 +184,9 @@ func (c *conn) serve(gen uint32) bool {
 	s := spinner{luck: &c.luck}
 	defer s.stop(c.ep)
 	r := &c.role
-	turn := c.rxBytes.Load() // when other connections last had theirs
-	for hot := r.begun.Load() > 0 || turn > 0; ; {
+	t := turn{from: c.rxBytes.Load()}
+	r.turn.Store(turnBytes)
+	for hot := r.begun.Load() > 0 || t.from > 0; ; {
 		ran, mine := c.runTasks(gen, &s)
 		if !mine {
 			return false
@@ -200,27 +202,49 @@ func (c *conn) serve(gen uint32) bool {
 		switch {
 		case got || ran:
 			s.reset()
-			turn = c.yield(turn)
+			c.yield(&t)
 		case !hot || !s.spin(c.ep, within):
 			return true
 		}
 	}
 }
 
-// turnBytes is how much of one connection is read before others have a turn, in bytes: one stage full of small requests.
-const turnBytes = 16 << 10
+// turn is the part of a reader's work after which the readers of other connections get theirs.
+type turn struct {
+	from  uint64    // conn.rxBytes when it began
+	begun time.Time // zero: it was not the reader's first thing to do after others had run
+}
 
-// yield lets the readers of other connections run if this one has read a turn's bytes since turn, and returns when the
-// turn began that goes on. A peer that sends without pause would otherwise keep the processor until the scheduler takes it
-// away, which is after 10 ms.
-func (c *conn) yield(turn uint64) uint64 {
-	if now := c.rxBytes.Load(); now-turn >= turnBytes {
-		if c.ep.cfg.Quota.Used(hostquota.Connections) > 1 {
-			runtime.Gosched()
-		}
-		return now
+const (
+	// turnBytes is the most that is read in a turn, in bytes: one stage full of small messages. It is at least turnLeast.
+	turnBytes = stageBytes
+	turnLeast = 2 << 10
+	// turnTime is about how long a turn takes. Readers take the more bytes in a turn the faster they are done with them.
+	turnTime = 250 * time.Microsecond
+)
+
+// yield lets the readers of other connections run if this one has had its turn. A peer that sends without pause would
+// otherwise keep the processor until the scheduler takes it away, which is after 10 ms.
+func (c *conn) yield(t *turn) {
+	r := &c.role
+	now := c.rxBytes.Load()
+	if now-t.from < uint64(r.turn.Load()) {
+		return
 	}
-	return turn
+	t.from = now
+	if c.ep.cfg.Quota.Used(hostquota.Connections) <= 1 {
+		return
+	}
+	if !t.begun.IsZero() {
+		switch took := time.Since(t.begun); {
+		case took > turnTime:
+			r.turn.Store(max(r.turn.Load()/2, turnLeast))
+		case took < turnTime/4:
+			r.turn.Store(min(2*r.turn.Load(), turnBytes))
+		}
+	}
+	c.ep.yield()
+	t.begun = time.Now()
 }
 
 // offerTasks gives the tasks that one read has brought to the background, which is the caller.

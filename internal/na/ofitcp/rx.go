@@ -48,6 +48,7 @@ type rxState struct {
 	request []byte     // sinkRequest: memory for the payload
 	got     int        // bytes in request, or of an expected message that is read straight
 	kick    bool       // something is to be written
+	corked  bool       // parse has small answers collected
 	handed  bool       // a request went to the handler, which has made no task of it
 	in      na.Message // what handlers are shown
 	tasks   []na.Task
@@ -83,6 +84,10 @@ func (c *conn) receive() bool {
 	c.touch()
 	c.arrived(n)
 	c.parse()
+	if c.rx.corked {
+		c.rx.corked = false
+		c.uncork()
+	}
 	c.finishReceived()
 	return true
 }
@@ -142,9 +147,9 @@ func (c *conn) read() (int, error) {
 		rx.r, rx.w = 0, 0
 	}
 	if !rx.body {
-		end := stageBytes
+		end := min(stageBytes, rx.w+int(c.role.turn.Load()))
 		if rx.w == 0 {
-			end = c.expectedHeader()
+			end = min(end, c.expectedHeader())
 		}
 		return c.sock.TryReadv(append(rx.plan[:0], rx.stage[rx.w:end])) // own memory
 	}

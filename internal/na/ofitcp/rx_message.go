@@ -267,6 +267,10 @@ func (c *conn) request(tag uint32, b []byte) {
 		c.ep.broken(c.peer, audit.Broken, causeSender, fmt.Errorf("a request was dropped: the sender's address in it: %w", err))
 		return
 	}
+	if rx := &c.rx; rx.r < rx.w && !rx.corked { // requests that are refused are answered at once, and more of them may come
+		rx.corked = true
+		c.setCork(true)
+	}
 	in := &c.rx.in
 	*in = na.Message{From: c.origin, Tag: tag, Data: b[n:]}
 	if t := c.ep.cfg.Handler.Request(in); t != nil {

@@ -53,7 +53,7 @@ func (s *spinner) spin(e *Endpoint, within bool) bool {
 		if !s.aim(e, within) {
 			return false
 		}
-	case s.rounds%spinRounds == 0 && time.Now().After(s.until):
+	case (s.rounds%spinRounds == 0 || e.alone) && time.Now().After(s.until):
 		if !s.driver || s.until.Before(s.end) { // or it had no time left for luck
 			s.luck.misses.Add(1)
 		}
