@@ -54,6 +54,9 @@ type work[In, Out any] Call[In, Out]
 // Overloaded implements [margo.Work].
 func (w *work[In, Out]) Overloaded() { w.s.Overloaded() }
 
+// Yield implements [margo.Work].
+func (w *work[In, Out]) Yield() { w.s.Yield() }
+
 // Peer implements [margo.Work].
 func (w *work[In, Out]) Peer() string { return w.s.Peer() }
 

@@ -104,10 +104,12 @@ func residentKiB(t *testing.T) int {
 func TestGreedyPeer(t *testing.T) {
 	server, greedy := pair(t, &Config{MaxHandlers: 4, MaxQueued: 100})
 	modest := reach(t, calling(t, nil), server)
+	var begun atomic.Int32
 	steps := make(chan struct{})
 	served := make(chan string, 2000)
 	work := NewRPC[struct{}, struct{}]("work")
 	must(t, work.Handle(server, func(ctx context.Context, _ struct{}) (struct{}, error) {
+		begun.Add(1)
 		<-steps
 		served <- PeerFrom(ctx).String()
 		return struct{}{}, nil
@@ -123,7 +125,8 @@ func TestGreedyPeer(t *testing.T) {
 	}
 	waitFor(t, func() bool { return server.Stats().Handlers.Refused == 1000-60+5 }) // at the greedy one's expense
 	order := []string{}
-	for range 4 + 10 {
+	for n := range int32(4 + 10) {
+		waitFor(t, func() bool { return begun.Load() == n+4 }) // or a later one would take the step
 		steps <- struct{}{}
 		order = append(order, soon(t, "handler", served))
 	}

@@ -127,6 +127,9 @@ func (s *serving) Peer() string { return s.from.String() }
 // Host implements [margo.Work].
 func (s *serving) Host() hostquota.Host { return s.from.Account().Host() }
 
+// Yield implements [margo.Work].
+func (s *serving) Yield() { na.Yield(s.from) }
+
 // pause and resume enclose a wait for the network that the handler makes with its context.
 func (s *serving) pause()  { s.job.Pause() }
 func (s *serving) resume() { s.job.Resume() }

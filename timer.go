@@ -207,6 +207,9 @@ func (r *run) Peer() string { return margo.Own }
 // Host implements [margo.Work].
 func (r *run) Host() hostquota.Host { return hostquota.Host{} }
 
+// Yield implements [margo.Work].
+func (r *run) Yield() { runtime.Gosched() }
+
 // Overloaded implements [margo.Work]. There is always room for a timer.
 func (r *run) Overloaded() { panic("cinnabar: a timer is refused by its pool") }
 

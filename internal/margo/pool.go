@@ -1,6 +1,7 @@
 package margo
 
 import (
+	"runtime"
 	"sync"
 	"time"
 
@@ -24,6 +25,7 @@ type PoolConfig struct {
 type Pool struct {
 	cfg   PoolConfig
 	clock *Clock                   // that jobs go by
+	burst int                      // the most that starting may be
 	may   func(*tenant, *Job) bool // mayLocked
 
 	mu sync.Mutex
@@ -31,6 +33,10 @@ type Pool struct {
 	running int // handlers that have a worker
 	// +checklocks:mu
 	alive int // handlers that have begun and not returned
+	// +checklocks:mu
+	starting int // of these, such whose goroutine has not had a processor yet
+	// +checklocks:mu
+	turn time.Duration // when the handlers last began to run one after another
 	// +checklocks:mu
 	queue queue
 	// +checklocks:mu
@@ -50,10 +56,19 @@ type Pool struct {
 // NewPool makes a pool.
 func NewPool(cfg PoolConfig) *Pool {
 	cfg.Alive = max(cfg.Alive, cfg.Workers)
-	p := &Pool{cfg: cfg, clock: NewClock(), queue: queue{kind: cfg.Kind}}
+	p := &Pool{cfg: cfg, clock: NewClock(), burst: burstPerProcessor * runtime.GOMAXPROCS(0), queue: queue{kind: cfg.Kind}}
 	p.may = p.mayLocked
 	return p
 }
+
+// burstPerProcessor is how many handlers for each processor may wait for the scheduler to run them for the first time. The
+// other requests of a burst stay in the queue, where hosts take turns. The scheduler knows no hosts: it would run a request
+// that comes after a thousand of another host's behind all of them.
+const burstPerProcessor = 4
+
+// turnTime is for how long handlers of requests that have waited are started one after another before other goroutines run,
+// such as those that read.
+const turnTime = 500 * time.Microsecond
 
 // Name returns the pool's name.
 func (p *Pool) Name() string { return p.cfg.Name }
@@ -89,6 +104,8 @@ type Work interface {
 	Peer() string
 	// Host returns the host of the peer; the zero Host, if it is this process. It is called with the pool's lock held.
 	Host() hostquota.Host
+	// Yield lets other goroutines run, those among them whose messages have just come.
+	Yield()
 }
 
 // Own is the peer of a request that the process itself puts into a pool. It waits in a lane as others do, but there is
@@ -131,12 +148,15 @@ func (j *Job) Admit() na.Task {
 	j.arrived = now
 	j.from = p.tenants.of(j.work.Host())
 	if p.startLocked(j) {
-		alone := p.running <= aloneRunning
+		quick := j.pace.Quick(p.running <= aloneRunning)
+		if !quick {
+			p.starting++
+		}
 		p.mu.Unlock()
-		if j.pace.Quick(alone) {
+		if quick {
 			return j
 		}
-		go j.run()
+		j.spawn(false)
 		return nil
 	}
 	victim := p.waitLocked(j)
@@ -152,55 +172,81 @@ func (j *Job) Admit() na.Task {
 func (p *Pool) startWaiting() {
 	for {
 		p.mu.Lock()
-		j := p.nextLocked()
+		j, behind := p.spawnLocked()
 		p.mu.Unlock()
 		if j == nil {
 			return
 		}
-		j.spawn()
+		j.spawn(behind)
+	}
+}
+
+// spawnLocked is nextLocked for a request whose handler is to be started. It returns nil while many such handlers have not
+// had a processor; each of them calls started, which starts the next. behind says that the handler is to let other goroutines
+// run first, because handlers have had their turn.
+//
+// +checklocks:p.mu
+func (p *Pool) spawnLocked() (j *Job, behind bool) {
+	if p.starting >= p.burst {
+		return nil, false
+	}
+	if j = p.nextLocked(); j == nil {
+		return nil, false
+	}
+	p.starting++
+	return j, p.clock.Exact()-p.turn > turnTime
+}
+
+// started notes that a handler has a processor, and starts the next one. turn says that a turn of the handlers begins.
+func (p *Pool) started(turn bool) {
+	p.mu.Lock()
+	p.starting--
+	if turn {
+		p.turn = p.clock.Exact()
+	}
+	j, behind := p.spawnLocked()
+	p.mu.Unlock()
+	if j != nil {
+		j.spawn(behind)
 	}
 }
 
 // Run serves the request and leaves what waits for its worker to another goroutine. It implements [na.Task].
 func (j *Job) Run() {
-	var next *Job
-	defer func() { next.spawnAll() }() // also when the handler ends its goroutine
-	defer func() { next = j.pool.finish(j) }()
+	defer j.pool.startWaiting() // also when the handler ends its goroutine
+	defer j.pool.finish(j, false)
 	j.work.Serve()
 }
 
-// run serves the request and then what waits for its worker.
-func (j *Job) run() {
+// run serves the request and then what waits for its worker. Behind says that other goroutines are to run first: the
+// scheduler prefers goroutines of which each starts the next to those that have run before, so that these would wait until no
+// request does.
+func (j *Job) run(behind bool) {
 	for j != nil {
-		j = j.serve()
+		if behind {
+			j.work.Yield()
+		}
+		j.pool.started(behind)
+		j, behind = j.serve()
 	}
 }
 
-// serve serves one request and returns the one that gets its worker.
-func (j *Job) serve() (next *Job) {
+// spawn is run on a goroutine of its own.
+func (j *Job) spawn(behind bool) { go j.run(behind) }
+
+// serve serves one request and returns the one that gets its worker, as spawnLocked does.
+func (j *Job) serve() (next *Job, behind bool) {
+	p := j.pool
 	returned := false
 	defer func() {
-		next = j.pool.finish(j)
-		switch {
-		case !returned: // the handler ended this goroutine
-			next.spawnAll()
-		case next != nil:
-			next.pool.startWaiting()
+		next, behind = p.finish(j, returned)
+		if next != nil || !returned { // the handler may have ended this goroutine
+			p.startWaiting()
 		}
 	}()
 	j.work.Serve()
 	returned = true
 	return
-}
-
-func (j *Job) spawn() { go j.run() }
-
-// spawnAll starts j, which may be nil, and others that there is room for since j was taken out.
-func (j *Job) spawnAll() {
-	if j != nil {
-		j.spawn()
-		j.pool.startWaiting()
-	}
 }
 
 // Pause says that the handler begins to wait for a call or a transfer: another may have its worker meanwhile. It may be
@@ -209,14 +255,16 @@ func (j *Job) Pause() {
 	p := j.pool
 	j.pace.Waited()
 	p.mu.Lock()
-	var next *Job
 	j.waits++
-	if j.live && j.waits == 1 {
+	free := j.live && j.waits == 1
+	if free {
 		p.running--
-		next = p.nextLocked()
+		free = p.queue.queued > 0
 	}
 	p.mu.Unlock()
-	next.spawnAll()
+	if free {
+		p.startWaiting()
+	}
 }
 
 // Resume says that the handler goes on. It has a worker again without waiting for one, since others may wait for what it
@@ -234,7 +282,7 @@ func (j *Job) Resume() {
 //
 // +checklocks:p.mu
 func (p *Pool) startLocked(j *Job) bool {
-	if !p.roomLocked() || p.queue.queued > 0 || !p.mayLocked(j.from, nil) || !p.mayLocked(j.from, j) {
+	if !p.roomLocked() || p.queue.queued > 0 || p.starting >= p.burst || !p.mayLocked(j.from, nil) || !p.mayLocked(j.from, j) {
 		return false
 	}
 	p.beginLocked(j, j.arrived)
@@ -322,14 +370,19 @@ func (p *Pool) waitLocked(j *Job) (victim *Job) {
 	return victim
 }
 
-// mayWaitLocked reports whether there is room in the queue for one more request of a host.
+// mayWaitLocked reports whether there is room in the queue for one more request of a host. Requests that wait only until
+// the scheduler has run others are not counted, as many as could have handlers.
 //
 // +checklocks:p.mu
 func (p *Pool) mayWaitLocked(t *tenant) bool {
+	free := min(p.cfg.Workers-p.running, p.cfg.Alive-p.alive)
+	total := p.queue.queued + 1 - max(0, free)
 	if t.host.IsZero() {
-		return p.queue.queued < p.cfg.Queue
+		return total <= max(0, p.cfg.Queue)
 	}
-	return p.cfg.Queue > 0 && hostquota.Grants(int64(p.cfg.Queue), int64(p.queue.queued+1), int64(t.queued+1))
+	free = min(free, int(hostquota.Most(int64(p.cfg.Alive), int64(p.alive-t.alive)))-t.alive)
+	own := t.queued + 1 - max(0, free)
+	return own <= 0 || p.cfg.Queue > 0 && hostquota.Grants(int64(p.cfg.Queue), int64(max(total, own)), int64(own))
 }
 
 // nextLocked gives a free worker to the request whose turn it is, and returns it.
@@ -346,8 +399,8 @@ func (p *Pool) nextLocked() *Job {
 	return j
 }
 
-// finish takes j's worker away and gives it to the request that it returns.
-func (p *Pool) finish(j *Job) (next *Job) {
+// finish takes j's worker away. If pass is set, finish gives the worker to the request that it returns.
+func (p *Pool) finish(j *Job, pass bool) (next *Job, behind bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.endLocked(j)
@@ -357,7 +410,10 @@ func (p *Pool) finish(j *Job) (next *Job) {
 	if j.waits == 0 {
 		p.running--
 	}
-	return p.nextLocked()
+	if pass {
+		return p.spawnLocked()
+	}
+	return nil, false
 }
 
 // endLocked takes j off the list of live jobs.

@@ -57,6 +57,7 @@ func (r *request) Host() hostquota.Host {
 	}
 	return hostNumber(r.host)
 }
+func (r *request) Yield()      { runtime.Gosched() }
 func (r *request) Overloaded() { r.log.add(r.name() + "!") }
 func (r *request) Serve() {
 	r.log.add(r.name())

@@ -1,0 +1,65 @@
+package margo
+
+import (
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+// TestBurst admits a thousand requests of one host and one of another, on one processor. The one is served after few of the
+// others, although all may have handlers at once.
+func TestBurst(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	g := &rig{pool: NewPool(PoolConfig{Workers: 4000, Alive: 4000, Queue: -1})}
+	done := make(chan struct{}, 2000)
+	admit := func(peer string, host byte, n int) {
+		g.admit(&request{peer: peer, host: host, n: n, body: func() { done <- struct{}{} }})
+	}
+	for n := range 1000 {
+		admit("a", 1, n)
+	}
+	g.log.mu.Lock()
+	before := len(g.log.text) // handlers that have run
+	g.log.mu.Unlock()
+	admit("b", 2, 0)
+	for n := range 100 { // because the scheduler runs the goroutine that was started last first
+		admit("a", 1, 1000+n)
+	}
+	for range 1101 {
+		<-done
+	}
+	g.log.mu.Lock()
+	defer g.log.mu.Unlock()
+	at := slices.Index(g.log.text, "b0")
+	if most := before + 3*burstPerProcessor; at < 0 || at > most {
+		t.Errorf("the other host's request was served as number %d, want at most %d", at, most)
+	}
+	if s := strings.Join(g.log.text, " "); strings.Contains(s, "!") {
+		t.Error("requests were refused although there was room for their handlers")
+	}
+}
+
+// TestBurstQueue admits more requests than may have handlers and places in the queue, before any of them has run.
+func TestBurstQueue(t *testing.T) {
+	for _, queue := range []int{-1, 0, 5} {
+		synctest.Test(t, func(t *testing.T) {
+			g := &rig{pool: NewPool(PoolConfig{Workers: 40, Alive: 40, Queue: queue})}
+			hold := make(chan struct{})
+			for n := range 60 {
+				g.admit(&request{peer: Own, n: n, hold: hold})
+				g.admit(&request{peer: "a", host: 1, n: n, hold: hold})
+			}
+			synctest.Wait()
+			if s := g.pool.Stats(); s.Running != 40 || s.Queued < max(0, queue) {
+				t.Errorf("queue of %d: %d run and %d wait", queue, s.Running, s.Queued)
+			}
+			close(hold)
+			synctest.Wait()
+			if s := g.pool.Stats(); s.Running != 0 || s.Queued != 0 || s.Served+s.Refused != 120 {
+				t.Errorf("queue of %d: afterwards %+v", queue, s)
+			}
+		})
+	}
+}
