@@ -143,7 +143,8 @@ type reply struct {
 }
 
 // maxReplies is how many answers a connection owes before it stops reading: a peer that asks and does not read its
-// answers costs no more memory than this many.
+// answers costs no more memory than this many, some 480 KiB. They are not counted in the Book of Config: the kernel's buffers
+// of a socket, which are not counted either, hold more.
 const maxReplies = 4096
 
 // maxExpects is how many answers a peer may owe a connection before transfers wait: fewer than the peer takes, if it is

@@ -37,9 +37,6 @@ func (e *Endpoint) takeConnection(a *hostquota.Account) error {
 	return err
 }
 
-// errEvicted is the cause of the end of a connection that gave way.
-var errEvicted = errors.New("the connection was idle and gave way to another one, because connections or descriptors are running out")
-
 // evictIdle ends the connection that has been idle for longest, of the host that has most of them. A host that has no
 // more than its fair share loses none. False: there is none.
 func (e *Endpoint) evictIdle() bool {
@@ -71,7 +68,14 @@ func (e *Endpoint) longestIdle() (worst *conn) {
 
 // evict ends the connection if it is idle, and reports whether it has. A call that begins at the same time makes another
 // connection, because its request finds this one dead and its receive stays with the peer.
-func (c *conn) evict() bool { return c.end(failure{na.Unreachable, errEvicted}, endIdle) }
+func (c *conn) evict() bool { return c.end(failure{na.Unreachable, c.ep.evicted()}, endIdle) }
+
+// evicted is the cause of the end of a connection that gives way.
+func (e *Endpoint) evicted() error {
+	q := e.cfg.Quota
+	return fmt.Errorf("the connection was idle and gave way to another one, because %d of %d connections are in use (Config.MaxConnections), or the process has no descriptor left (RLIMIT_NOFILE); raise the limit, or close connections",
+		q.Used(hostquota.Connections), q.Limit(hostquota.Connections))
+}
 
 // before reports whether c gives way rather than d: its host has more connections, or c is the older in use.
 func (c *conn) before(d *conn) bool {
