@@ -2,6 +2,7 @@ package ofitcp
 
 import (
 	"bytes"
+	"container/list"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -31,8 +32,12 @@ import (
 // Kept memory is read from a copy of the program's slices, or from the memory itself if that came from the engine. What is
 // written to it is discarded. Peers other than the servers of the calls are refused.
 
-// maxLateCalls is how many given-up calls a connection remembers; beyond it, it forgets the oldest.
-const maxLateCalls = 4096
+// A connection remembers so many given-up calls, and so many handles in their requests unless one call has more; beyond that, it
+// forgets the oldest calls.
+const (
+	maxLateCalls   = 4096
+	maxLateHandles = 1 << 16
+)
 
 // lates are the calls of an endpoint that were given up and whose requests have handles of its memory.
 type lates struct {
@@ -42,14 +47,20 @@ type lates struct {
 	mu sync.Mutex // after the locks of connections and peers, before those of the table of memory
 	// +checklocks:mu
 	conns map[*conn]*lateCalls
+	// kept is kept memory in the order in which its time is over.
+	// +checklocks:mu
+	kept list.List
+	// +checklocks:mu
+	timer *time.Timer // calls expire, if kept has elements
 	// +checklocks:mu
 	closed bool
 }
 
 // lateCalls are those of one connection.
 type lateCalls struct {
-	byTag map[uint32]*lateCall
-	order []*lateCall // the oldest first, with some that are over
+	byTag   map[uint32]*lateCall
+	order   []*lateCall // the oldest first, with some that are over
+	handles int         // in the requests of all of byTag
 }
 
 // lateCall is one of them: its server may still reach for the memory.
@@ -63,6 +74,7 @@ type lateCall struct {
 
 // lateHandle is a handle that the call's request has.
 type lateHandle struct {
+	call   *lateCall
 	key    uint64
 	size   uint64
 	m      *memory   // nil when it is gone
@@ -72,11 +84,16 @@ type lateHandle struct {
 
 // lateMemory is what a memory knows of such calls.
 type lateMemory struct {
-	kept  bool         // the memory stands in the place of one that was closed
-	n     atomic.Int32 // of calls
-	calls []*lateCall  // guarded by the mutex of lates
-	timer *time.Timer  // of kept memory; likewise
-	done  func()       // is called when kept memory is not needed any more
+	kept  bool         // the memory stands in the place of one that was closed,
+	since time.Time    // at this time
+	n     atomic.Int32 // of handles
+
+	// The mutex of lates guards the rest.
+
+	handles []*lateHandle
+	until   time.Time     // when the time of kept memory is over
+	at      *list.Element // of lates.kept, nil before and after
+	done    func()        // is called when kept memory is not needed any more
 }
 
 // lateError is why a connection ends that reaches for memory which was lent to a call that was given up.
@@ -101,39 +118,41 @@ func (e *Endpoint) GiveUp(to na.Addr, tag uint32, request []byte, name func() st
 		return
 	}
 	call := &lateCall{c: c, tag: tag}
+	known := make(map[uint64]struct{})
 	for at := 0; ; {
 		i := bytes.Index(request[at:], handleMark)
 		if i < 0 {
 			break
 		}
 		at += i + 1
-		if start := at - 1 - handleMarkAt; start >= 0 {
-			call.add(e.mem.find(binary.LittleEndian.Uint64(request[start:])))
+		start := at - 1 - handleMarkAt
+		if start < 0 {
+			continue
+		}
+		key := binary.LittleEndian.Uint64(request[start:])
+		if _, ok := known[key]; ok {
+			continue
+		}
+		if m := e.mem.find(key); m != nil {
+			known[key] = struct{}{}
+			call.mem = append(call.mem, &lateHandle{call: call, key: key, size: m.size})
 		}
 	}
 	if len(call.mem) == 0 {
 		return
 	}
 	call.name = name()
-	e.late.add(call)
+	e.late.add(call, &e.mem)
 	if !p.isAwaited(tag) { // the answer has come meanwhile, or the connection has ended
 		e.late.answered(c, uint64(tag))
 	}
-}
-
-func (call *lateCall) add(m *memory) {
-	if m == nil || slices.ContainsFunc(call.mem, func(h *lateHandle) bool { return h.key == m.key }) {
-		return
+	if c.dead.Load() { // lost may have seen no calls
+		e.late.lost(c)
 	}
-	h := &lateHandle{key: m.key, size: m.size, m: m}
-	if m.late.kept {
-		h.closed = m.revoked
-	}
-	call.mem = append(call.mem, h)
 }
 
 // add enters a call, unless its connection has ended.
-func (l *lates) add(call *lateCall) {
+func (l *lates) add(call *lateCall, table *memoryTable) {
 	l.mu.Lock()
 	if call.c.dead.Load() {
 		l.mu.Unlock()
@@ -149,25 +168,42 @@ func (l *lates) add(call *lateCall) {
 	}
 	var over []*memory
 	if old := of.byTag[call.tag]; old != nil { // all other tags were in use since
-		over = l.endLocked(old, over)
+		over = l.endLocked(of, old, over)
 	}
-	if len(of.byTag) >= maxLateCalls {
-		oldest := of.order[slices.IndexFunc(of.order, func(o *lateCall) bool { return !o.over })]
-		over = l.endLocked(oldest, over)
-		delete(of.byTag, oldest.tag)
+	for len(of.byTag) > 0 && (len(of.byTag) >= maxLateCalls || of.handles+len(call.mem) > maxLateHandles) {
+		if oldest := of.order[0]; !oldest.over {
+			over = l.endLocked(of, oldest, over)
+		}
+		of.order = of.order[1:]
 	}
 	if len(of.order) >= 2*maxLateCalls {
 		of.order = slices.DeleteFunc(of.order, func(o *lateCall) bool { return o.over })
 	}
 	of.byTag[call.tag] = call
 	of.order = append(of.order, call)
-	for _, h := range call.mem {
-		h.m.late.calls = append(h.m.late.calls, call)
-		h.m.late.n.Add(1)
-	}
+	of.handles += len(call.mem)
 	l.n.Add(1)
+	for _, h := range call.mem {
+		h.enterLocked(table.find(h.key))
+	}
 	l.mu.Unlock()
 	l.finish(over)
+}
+
+// enterLocked has m, which may be nil, know the handle. The mutex of lates is held.
+func (h *lateHandle) enterLocked(m *memory) {
+	if m == nil { // it was closed meanwhile
+		return
+	}
+	h.m = m
+	m.late.handles = append(m.late.handles, h)
+	m.late.n.Add(1)
+	if m.late.kept {
+		h.closed = m.late.since
+	}
+	if m.uses.Load()&memoryClosed != 0 { // forget may have seen no handles
+		m.late.forgetLocked()
+	}
 }
 
 // answered ends the call with that tag, because its answer has come: the server is done with what it was lent.
@@ -179,8 +215,7 @@ func (l *lates) answered(c *conn, tag uint64) {
 	var over []*memory
 	if of := l.conns[c]; of != nil {
 		if call := of.byTag[uint32(tag)]; call != nil {
-			over = l.endLocked(call, over)
-			delete(of.byTag, call.tag)
+			over = l.endLocked(of, call, over)
 		}
 	}
 	l.mu.Unlock()
@@ -196,7 +231,7 @@ func (l *lates) lost(c *conn) {
 	var over []*memory
 	if of := l.conns[c]; of != nil {
 		for _, call := range of.byTag {
-			over = l.endLocked(call, over)
+			over = l.endLocked(of, call, over)
 		}
 		delete(l.conns, c)
 	}
@@ -204,11 +239,13 @@ func (l *lates) lost(c *conn) {
 	l.finish(over)
 }
 
-// endLocked ends a call and appends to over the kept memory that no other call needs.
+// endLocked ends a call of a connection and appends to over the kept memory that no other call needs.
 //
 // +checklocks:l.mu
-func (l *lates) endLocked(call *lateCall, over []*memory) []*memory {
+func (l *lates) endLocked(of *lateCalls, call *lateCall, over []*memory) []*memory {
 	call.over = true
+	delete(of.byTag, call.tag)
+	of.handles -= len(call.mem)
 	l.n.Add(-1)
 	for _, h := range call.mem {
 		m := h.m
@@ -216,33 +253,65 @@ func (l *lates) endLocked(call *lateCall, over []*memory) []*memory {
 		if m == nil {
 			continue
 		}
-		m.late.calls = slices.DeleteFunc(m.late.calls, func(o *lateCall) bool { return o == call })
-		m.late.n.Store(int32(len(m.late.calls)))
-		if m.late.kept && len(m.late.calls) == 0 {
-			over = append(over, m)
+		m.late.handles = slices.DeleteFunc(m.late.handles, func(o *lateHandle) bool { return o == h })
+		m.late.n.Store(int32(len(m.late.handles)))
+		if m.late.kept && len(m.late.handles) == 0 {
+			over = l.endKeptLocked(m, over)
 		}
 	}
 	return over
 }
 
+// endKeptLocked takes kept memory out of the table, so that no call finds it any more, and appends it to over, once.
+//
+// +checklocks:l.mu
+func (l *lates) endKeptLocked(k *memory, over []*memory) []*memory {
+	if k.late.at == nil {
+		return over
+	}
+	l.kept.Remove(k.late.at)
+	k.late.at = nil
+	k.ep.mem.drop(k)
+	return append(over, k)
+}
+
 // finish lets go of kept memory. It does not block: the accesses that are under way may take a while.
 func (l *lates) finish(over []*memory) {
+	if len(over) == 0 {
+		return
+	}
 	for _, k := range over {
-		k.late.timer.Stop()
 		k.Revoke()
-		go func() {
-			defer l.wg.Done()
+	}
+	go func() {
+		end := func(k *memory) {
 			k.Close()
 			k.late.done()
-		}()
-	}
+			l.wg.Done()
+		}
+		var used []*memory
+		for _, k := range over {
+			if k.uses.Load() == memoryClosed {
+				end(k)
+			} else {
+				used = append(used, k)
+			}
+		}
+		for _, k := range used {
+			end(k)
+		}
+	}()
 }
 
 // close waits until all kept memory is given back. The connections have ended.
 func (l *lates) close() {
 	l.mu.Lock()
 	l.closed = true
+	if l.timer != nil {
+		l.timer.Stop()
+	}
 	l.mu.Unlock()
+	l.expire()
 	l.wg.Wait()
 }
 
@@ -250,7 +319,7 @@ func (l *lates) close() {
 func (l *lates) serves(c *conn, k *memory) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.ContainsFunc(k.late.calls, func(call *lateCall) bool { return call.c == c })
+	return slices.ContainsFunc(k.late.handles, func(h *lateHandle) bool { return h.call.c == c })
 }
 
 // explain returns why the peer of c must not reach for the memory of a key, if that was lent to a call that was given up. k
@@ -265,29 +334,22 @@ func (l *lates) explain(c *conn, key uint64, k *memory) error {
 		for _, call := range of.byTag {
 			for _, h := range call.mem {
 				if h.key == key {
-					return h.explain(call, h.gone)
+					return h.explain(h.gone)
 				}
 			}
 		}
 	}
-	if k == nil {
-		return nil
-	}
-	for _, call := range k.late.calls {
-		for _, h := range call.mem {
-			if h.key == key {
-				return h.explain(call, "it is kept for the server of that call only")
-			}
-		}
+	if k != nil && len(k.late.handles) > 0 {
+		return k.late.handles[0].explain("it is kept for the server of that call only")
 	}
 	return nil
 }
 
-func (h *lateHandle) explain(call *lateCall, why string) error {
-	text := fmt.Sprintf("memory of %d bytes that was exposed for the call %s, which was given up, is closed", h.size, call.name)
+func (h *lateHandle) explain(why string) error {
+	text := fmt.Sprintf("memory of %d bytes that was exposed for the call %s, which was given up, is closed", h.size, h.call.name)
 	if !h.closed.IsZero() {
 		text = fmt.Sprintf("memory of %d bytes that was exposed for the call %s, which was given up, was closed %v ago",
-			h.size, call.name, time.Since(h.closed).Round(time.Millisecond))
+			h.size, h.call.name, time.Since(h.closed).Round(time.Millisecond))
 	}
 	if why != "" {
 		text += ": " + why
@@ -306,6 +368,7 @@ func (m *memory) Withdraw(hold func() (release func())) {
 		m.uses.Or(memoryClosed)
 		if !kept {
 			m.ep.mem.drop(m)
+			m.ep.late.forget(m)
 		}
 	})
 }
@@ -317,40 +380,44 @@ func (l *lates) forget(m *memory) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, call := range m.late.calls {
-		for _, h := range call.mem {
-			if h.m == m {
-				h.m, h.closed = nil, m.revoked
-			}
+	m.late.forgetLocked()
+}
+
+// forgetLocked ends what the calls know of closed memory. The mutex of lates is held.
+func (m *lateMemory) forgetLocked() {
+	for _, h := range m.handles {
+		h.m = nil
+		if h.closed.IsZero() {
+			h.closed = time.Now()
 		}
 	}
-	m.late.calls = nil
-	m.late.n.Store(0)
+	m.handles = nil
+	m.n.Store(0)
 }
 
 // keep puts kept memory in the place of m, and reports whether it has.
 func (l *lates) keep(m *memory, hold func() (release func())) bool {
 	k, why := m.copyForLate(hold)
 	l.mu.Lock()
-	if k != nil && (l.closed || len(m.late.calls) == 0 || !m.ep.mem.replace(m, k)) {
+	if k != nil && (l.closed || len(m.late.handles) == 0 || !m.ep.mem.replace(m, k)) {
 		l.mu.Unlock()
 		k.late.done()
 		return false
 	}
-	calls := m.late.calls
-	m.late.calls = nil
+	handles := m.late.handles
+	m.late.handles = nil
 	m.late.n.Store(0)
-	for _, call := range calls {
-		for _, h := range call.mem {
-			if h.m == m {
-				h.m, h.closed, h.gone = k, m.revoked, why
-			}
-		}
+	for _, h := range handles {
+		h.m, h.closed, h.gone = k, m.revoked, why
 	}
 	if k != nil {
-		k.late.calls = calls
-		k.late.n.Store(int32(len(calls)))
-		k.late.timer = time.AfterFunc(m.ep.cfg.LateAccess, func() { l.expire(k) })
+		k.late.handles = handles
+		k.late.n.Store(int32(len(handles)))
+		k.late.until = time.Now().Add(m.ep.cfg.LateAccess)
+		k.late.at = l.kept.PushBack(k)
+		if k.late.at.Prev() == nil {
+			l.startTimerLocked()
+		}
 		l.wg.Add(1)
 	}
 	l.mu.Unlock()
@@ -365,8 +432,8 @@ func (m *memory) copyForLate(hold func() (release func())) (k *memory, why strin
 	}
 	l.mu.Lock()
 	var account *hostquota.Account
-	if len(m.late.calls) > 0 {
-		account = m.late.calls[0].c.peer.account
+	if len(m.late.handles) > 0 {
+		account = m.late.handles[0].call.c.peer.account
 	}
 	l.mu.Unlock()
 	if account == nil { // the calls have ended meanwhile
@@ -384,7 +451,7 @@ func (m *memory) copyForLate(hold func() (release func())) (k *memory, why strin
 		give = func() { account.Give(hostquota.Memory, n) }
 	}
 	k = &memory{ep: m.ep, key: m.key, access: m.access, size: m.size, idle: make(chan struct{}), revoked: m.revoked}
-	k.late.kept = true
+	k.late.kept, k.late.since = true, m.revoked
 	k.late.done = give
 	switch {
 	case hold != nil:
@@ -406,23 +473,41 @@ func (m *memory) copyForLate(hold func() (release func())) (k *memory, why strin
 	return k, ""
 }
 
-// expire ends the keeping of memory whose time is over.
-func (l *lates) expire(k *memory) {
+// startTimerLocked has expire called when the time of the first kept memory is over.
+//
+// +checklocks:l.mu
+func (l *lates) startTimerLocked() {
+	first := l.kept.Front()
+	if first == nil {
+		return
+	}
+	d := time.Until(first.Value.(*memory).late.until)
+	if l.timer == nil {
+		l.timer = time.AfterFunc(d, l.expire)
+	} else {
+		l.timer.Reset(d)
+	}
+}
+
+// expire ends the keeping of memory whose time is over, of all when the endpoint ends.
+func (l *lates) expire() {
 	l.mu.Lock()
-	calls := k.late.calls
-	k.late.calls = nil
-	k.late.n.Store(0)
-	for _, call := range calls {
-		for _, h := range call.mem {
-			if h.m == k {
-				h.m, h.gone = nil, fmt.Sprintf("it was kept for %v (Config.LateAccess)", k.ep.cfg.LateAccess)
-			}
+	var over []*memory
+	for at := l.kept.Front(); at != nil; at = l.kept.Front() {
+		k := at.Value.(*memory)
+		if !l.closed && time.Until(k.late.until) > 0 {
+			break
 		}
+		for _, h := range k.late.handles {
+			h.m, h.gone = nil, fmt.Sprintf("it was kept for %v (Config.LateAccess)", k.ep.cfg.LateAccess)
+		}
+		k.late.handles = nil
+		k.late.n.Store(0)
+		over = l.endKeptLocked(k, over)
 	}
+	l.startTimerLocked()
 	l.mu.Unlock()
-	if len(calls) > 0 {
-		l.finish([]*memory{k})
-	}
+	l.finish(over)
 }
 
 // about returns the cause of a dead connection for an operation of it. If a late access is the cause, the calls of other

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"cinnabar/internal/na"
@@ -138,7 +140,7 @@ func TestLateCallsAreBounded(t *testing.T) {
 	}
 	l.e.late.mu.Lock()
 	of := l.e.late.conns[l.to.(*peer).conn.Load()]
-	if known, listed := len(mem.(*memory).late.calls), len(of.order); known != maxLateCalls || listed > 2*maxLateCalls {
+	if known, listed := len(mem.(*memory).late.handles), len(of.order); known != maxLateCalls || listed > 2*maxLateCalls {
 		t.Errorf("the memory knows %d calls, want %d; %d are listed", known, maxLateCalls, listed)
 	}
 	l.e.late.mu.Unlock()
@@ -194,4 +196,152 @@ func TestUnsentRequestsAreRepeated(t *testing.T) {
 			t.Errorf("request %d: %v", i, err)
 		}
 	}
+}
+
+// TestGiveUpWhileKeptMemoryEnds gives up a call whose request has a handle of kept memory, at the moment that the keeping ends:
+// the memory is given back once, and the endpoint can be closed.
+func TestGiveUpWhileKeptMemoryEnds(t *testing.T) {
+	var mem na.Memory
+	l := giveUpWith(t, Config{}, 1, func(e *Endpoint) []na.Memory {
+		mem, _ = e.Register(make([]byte, 10), na.ReadOnly)
+		return []na.Memory{mem}
+	})
+	handle := mem.AppendHandle(nil)
+	var released atomic.Int32
+	mem.(na.LateMemory).Withdraw(func() func() { return func() { released.Add(1) } })
+	mem.Close()
+	recv := newCall()
+	l.e.RecvExpected(&recv.op, l.to, 2, make([]byte, 100))
+	l.e.GiveUp(l.to, 2, handle, func() string {
+		l.c.write(rawExpected(1, nil))
+		l.wantLates(t, 0)
+		until(t, "kept memory that is given back", func() bool { return released.Load() == 1 })
+		return "late"
+	})
+	l.wantLates(t, 1)
+	l.c.write(rawExpected(2, nil))
+	if err := recv.park(t); err != nil {
+		t.Fatal(err)
+	}
+	l.wantLates(t, 0)
+	l.e.Close(t.Context())
+	if n := released.Load(); n != 1 {
+		t.Errorf("kept memory is given back %d times", n)
+	}
+}
+
+// TestGiveUpWhileMemoryIsClosed gives up a call at the moment that its memory is closed: the call does not keep the memory from
+// the collector.
+func TestGiveUpWhileMemoryIsClosed(t *testing.T) {
+	e, r := openEndpoint(t, Config{}), newRaw(t)
+	mem, err := e.Register(make([]byte, 10), na.ReadOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := r.lookup(e)
+	recv := newCall()
+	e.RecvExpected(&recv.op, to, 1, make([]byte, 100))
+	send := r.send(e, 1, "")
+	r.accept(1).message()
+	if err := send.park(t); err != nil {
+		t.Fatal(err)
+	}
+	e.GiveUp(to, 1, mem.AppendHandle(nil), func() string {
+		mem.(na.LateMemory).Withdraw(nil)
+		mem.Close()
+		return "late"
+	})
+	e.late.mu.Lock()
+	for _, of := range e.late.conns {
+		for _, call := range of.byTag {
+			for _, h := range call.mem {
+				if h.m != nil {
+					t.Error("the call refers to memory that is closed and not kept")
+				}
+			}
+		}
+	}
+	e.late.mu.Unlock()
+	if mem.(na.LateMemory).Late() {
+		t.Error("closed memory waits for a late access")
+	}
+	e.Cancel(&recv.op)
+	wantKind(t, recv.park(t), na.Canceled)
+}
+
+// TestLateHandlesAreBounded gives up calls whose requests have many handles each.
+func TestLateHandlesAreBounded(t *testing.T) {
+	const each = 1024
+	var mems []na.Memory
+	var request []byte
+	l := giveUpWith(t, Config{}, 0, func(e *Endpoint) []na.Memory {
+		for range each {
+			m, err := e.Register(make([]byte, 10), na.ReadOnly)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mems = append(mems, m)
+			request = m.AppendHandle(request)
+		}
+		return mems[:1]
+	})
+	recv := make([]*call, maxLateHandles/each+8)
+	for i := range recv {
+		tag := uint32(i + 1)
+		recv[i] = newCall()
+		l.e.RecvExpected(&recv[i].op, l.to, tag, make([]byte, 10))
+		l.e.GiveUp(l.to, tag, request, func() string { return "many" })
+	}
+	l.wantLates(t, maxLateHandles/each)
+	if n := mems[0].(*memory).late.n.Load(); n != maxLateHandles/each {
+		t.Errorf("the memory knows %d handles, want %d", n, maxLateHandles/each)
+	}
+	_ = l.c.Close()
+	for _, op := range recv {
+		wantKind(t, op.park(t), na.Unreachable)
+	}
+	l.wantLates(t, 0)
+}
+
+// TestKeptMemoryEndsTogether has a call with many handles answered: one goroutine gives all the memory back, however long each
+// piece takes.
+func TestKeptMemoryEndsTogether(t *testing.T) {
+	var mems []na.Memory
+	l := giveUpWith(t, Config{}, 1, func(e *Endpoint) []na.Memory {
+		for range 50 { // their handles fit into a request
+			m, err := e.Register(make([]byte, 10), na.ReadOnly)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mems = append(mems, m)
+		}
+		return mems
+	})
+	open, err := l.e.Register(make([]byte, 10), na.WriteOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var over atomic.Int32
+	next := make(chan struct{})
+	for _, m := range mems {
+		m.(na.LateMemory).Withdraw(func() func() {
+			return func() {
+				<-next
+				over.Add(1)
+			}
+		})
+		m.Close()
+	}
+	before := runtime.NumGoroutine()
+	l.c.write(rawExpected(1, nil))
+	l.c.write(appendWrite(nil, []iov{{len: 1, key: keyOf(open)}}, 1))
+	l.c.write([]byte{1})
+	if m, _ := l.c.message(); !m.ack { // the answer before it has been dealt with
+		t.Fatalf("%+v is no acknowledgement", m)
+	}
+	if n := runtime.NumGoroutine() - before; n >= len(mems)/2 {
+		t.Errorf("%d goroutines give memory back at once", n)
+	}
+	close(next)
+	until(t, "all memory given back", func() bool { return int(over.Load()) == len(mems) })
 }
