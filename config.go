@@ -1,6 +1,7 @@
 package cinnabar
 
 import (
+	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -245,11 +246,21 @@ func parseAdvertised(s string) (netip.AddrPort, error) {
 	if s == "" {
 		return netip.AddrPort{}, nil
 	}
-	if ip, err := netip.ParseAddr(strings.Trim(s, "[]")); err == nil {
-		return netip.AddrPortFrom(ip.Unmap(), 0), nil
+	ip, err := netip.ParseAddr(s)
+	if inner, ok := strings.CutPrefix(s, "["); ok && strings.HasSuffix(inner, "]") {
+		ip, err = netip.ParseAddr(strings.TrimSuffix(inner, "]"))
 	}
-	a, err := netip.ParseAddrPort(s)
-	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), err
+	a := netip.AddrPortFrom(ip, 0)
+	if err != nil {
+		a, err = netip.ParseAddrPort(s)
+	}
+	if err == nil && a.Addr().Zone() != "" {
+		err = errors.New("its zone means nothing to another host")
+	}
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), nil
 }
 
 // smMessage is how long messages are over na+sm, whatever a program wants: C's region has no room for more.

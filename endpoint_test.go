@@ -207,9 +207,13 @@ func TestAdvertise(t *testing.T) {
 	if err != nil || chosen != "ofi+tcp://192.0.2.7:99" || !strings.Contains(reason, "127.0.0.2") {
 		t.Errorf("%s, %s, %v", chosen, reason, err)
 	}
-	for _, bad := range []string{"store.test", "192.0.2.7:", "192.0.2.7:70000", "0.0.0.0", "ofi+tcp://192.0.2.7", "2001:db8::1"} {
+	for _, bad := range []string{"store.test", "192.0.2.7:", "192.0.2.7:70000", "0.0.0.0", "ofi+tcp://192.0.2.7", "2001:db8::1", "[192.0.2.7", "]192.0.2.7["} {
 		_, err := Listen("ofi+tcp://127.0.0.1", &Config{Advertise: bad})
 		wantCode(t, err, CodeInvalidArg, "Advertise")
+	}
+	for _, bad := range []string{"fe80::1%eth0", "[fe80::1%eth0]:99"} { // the zone is not checked against this host's interfaces
+		_, err := Listen("ofi+tcp://[::1]", &Config{Advertise: bad})
+		wantCode(t, err, CodeInvalidArg, "Advertise", "zone")
 	}
 	_, err = Listen("na+sm://", &Config{Advertise: "192.0.2.7"})
 	wantCode(t, err, CodeInvalidArg, "Advertise")
