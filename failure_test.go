@@ -51,6 +51,7 @@ func TestHandlerErrorIsLogged(t *testing.T) {
 
 // TestPanicWithoutLogger checks that a panic is printed on standard error by an engine that has no logger.
 func TestPanicWithoutLogger(t *testing.T) {
+	panics.Reset()
 	r, w, err := os.Pipe()
 	must(t, err)
 	old := os.Stderr
@@ -58,7 +59,7 @@ func TestPanicWithoutLogger(t *testing.T) {
 	func() {
 		defer func() { os.Stderr = old }()
 		server, ep := pair(t, nil)
-		must(t, add.Handle(server, func(context.Context, addIn) (addOut, error) { panic("no disk") }))
+		must(t, add.Handle(server, func(context.Context, addIn) (addOut, error) { panic("no disk\ncinnabar: all is well") }))
 		_, err = add.Call(patient(t), ep, addIn{})
 		wantCode(t, err, CodeOtherError)
 		must(t, server.Close())
@@ -70,6 +71,37 @@ func TestPanicWithoutLogger(t *testing.T) {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("standard error lacks %q: %s", want, out)
 		}
+	}
+	if strings.Contains(string(out), "\ncinnabar: all") {
+		t.Errorf("a line of the panic's value looks like one of its own: %s", out)
+	}
+}
+
+// TestPanicsDoNotFloodTheLog makes a peer's requests panic again and again: the lines about them are bounded, and the first
+// are there although other lines about the host have used their bound up.
+func TestPanicsDoNotFloodTheLog(t *testing.T) {
+	audit.Reset()
+	panics.Reset()
+	var w logLines
+	server, ep := pair(t, &Config{Logger: w.logger()})
+	must(t, add.Handle(server, func(_ context.Context, in addIn) (addOut, error) {
+		if in.X == 0 {
+			return addOut{}, errors.New("disk is full")
+		}
+		panic("index out of range")
+	}))
+	for i := range 6 * audit.LinesPerHost {
+		_, err := add.Call(patient(t), ep, addIn{X: int32(i / (2 * audit.LinesPerHost))})
+		wantCode(t, err, CodeOtherError)
+	}
+	var n int
+	for _, line := range w.lines() {
+		if strings.Contains(line, "handler panics") {
+			n++
+		}
+	}
+	if n != audit.LinesPerHost {
+		t.Errorf("%d lines about panics that one host provokes, want %d", n, audit.LinesPerHost)
 	}
 }
 

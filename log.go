@@ -6,9 +6,11 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 
 	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
 
@@ -118,13 +120,34 @@ func (e *Engine) note(peer na.Addr, msg string, attrs ...slog.Attr) {
 	e.log.LogAttrs(ctx, slog.LevelWarn, msg, attrs...)
 }
 
-// panicked logs a panic of the program's, or prints it on standard error as package net/http does, if there is no logger.
-func (e *Engine) panicked(msg, rpc, peer string, value any, stack []byte) {
-	if e.unlogged {
-		_, _ = fmt.Fprintf(os.Stderr, "cinnabar: %s (rpc %s, peer %s): %v\n%s", msg, rpc, peer, value, stack) // there is nowhere else to report a failure
+// panics bounds the lines about panics for each caller's host, beside the bound on other lines, so that these do not hide the
+// first panics.
+var panics = audit.NewLimiter()
+
+// panicked logs a panic of the program's, or prints it on standard error as package net/http does, if there is no logger. The
+// peer that has caused it is nil for a timer.
+func (e *Engine) panicked(msg, rpc string, peer na.Addr, value any, stack []byte) {
+	from, host := "none", hostquota.Host{}
+	if peer != nil {
+		from, host = peer.String(), peer.Account().Host()
+	}
+	suppressed, ok := panics.Allow(host)
+	if !ok {
 		return
 	}
-	e.log.Error(msg, logRPC, rpc, logPeer, peer, "panic", value, "stack", string(stack))
+	if e.unlogged {
+		text := strings.ReplaceAll(fmt.Sprint(value), "\n", "\n\t") // a line of it must not look like one of another origin
+		if suppressed > 0 {
+			text += fmt.Sprintf(" (and %d more panics)", suppressed)
+		}
+		_, _ = fmt.Fprintf(os.Stderr, "cinnabar: %s (rpc %s, peer %s): %s\n%s", msg, rpc, from, text, stack) // there is nowhere else to report a failure
+		return
+	}
+	attrs := []any{logRPC, rpc, logPeer, from, "panic", value, "stack", string(stack)}
+	if suppressed > 0 {
+		attrs = append(attrs, "suppressed", suppressed)
+	}
+	e.log.Error(msg, attrs...)
 }
 
 // noteEnvironment warns of values that cannot be meant.

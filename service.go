@@ -224,7 +224,7 @@ func registered(p *procedure, on Registrar) bool {
 // error travels as its code ([CodeOf]) without the text. A panic is answered CodeOtherError.
 //
 // Its text is logged here: at Warn if the error has no code, within a bound on the lines about one host, and at Debug if it
-// has one. A panic is logged too, on standard error if the engine has no logger.
+// has one. A panic is logged too, at most ten times a minute for one host, on standard error if the engine has no logger.
 //
 // h's context ends when the connection to the caller is lost, and when the engine is closed or stops waiting for
 // handlers; not when the caller's patience does. It carries who calls ([PeerFrom], [InfoFrom]); calls and transfers that

@@ -108,9 +108,9 @@ func (s *serving) returned(normally *bool) {
 		return
 	}
 	if v := recover(); v != nil {
-		s.svc.e.panicked("handler panics", s.svc.label(), s.from.String(), v, debug.Stack())
+		s.svc.e.panicked("handler panics", s.svc.label(), s.from, v, debug.Stack())
 	} else {
-		s.svc.e.panicked("handler ends its goroutine", s.svc.label(), s.from.String(), "runtime.Goexit", nil)
+		s.svc.e.panicked("handler ends its goroutine", s.svc.label(), s.from, "runtime.Goexit", nil)
 	}
 	s.finish(CodeOtherError)
 }

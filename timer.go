@@ -227,7 +227,7 @@ func (r *run) Serve() {
 	defer r.s.holds.Store(0)
 	defer func() {
 		if v := recover(); v != nil {
-			e.panicked("timer panics", r.t.svc.label(), "none", v, debug.Stack())
+			e.panicked("timer panics", r.t.svc.label(), nil, v, debug.Stack())
 		}
 	}()
 	r.t.f(&r.s)
