@@ -150,8 +150,9 @@ type LateServer interface {
 	// the answer is cancelled. request is the request's payload, in which the endpoint looks for handles of its memory; it is
 	// not kept. name returns the call's name for errors.
 	//
-	// If the request was not sent, or its answer has come, nothing happens. Otherwise such memory, when it is closed by
-	// Withdraw, is kept until the answer comes, the connection ends, or the endpoint's time for that is over.
+	// If the answer has come, nothing happens, and a request that waits for a connection is cancelled. Otherwise such memory, when
+	// it is closed by Withdraw, is kept until the answer comes, the request is cancelled before it was sent, the connection ends, or
+	// the endpoint's time for that is over.
 	GiveUp(to Addr, tag uint32, request []byte, name func() string)
 }
 

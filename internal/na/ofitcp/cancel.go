@@ -44,6 +44,9 @@ func (c *conn) cancelLocked(op *na.Op) (list []ended, found bool) {
 		if it := c.queue.at(i); it.op == op && it.t == nil {
 			err := c.canceledError(it.what)
 			c.unqueued(it)
+			if it.request { // the peer does not learn of the memory in it
+				c.ep.late.answered(c, uint64(it.tag()))
+			}
 			c.queue.remove(i)
 			return []ended{{op: op, err: err}}, true
 		}

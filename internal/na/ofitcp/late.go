@@ -115,6 +115,9 @@ func (e *Endpoint) GiveUp(to na.Addr, tag uint32, request []byte, name func() st
 	}
 	c := p.conn.Load()
 	if c == nil {
+		c = p.withhold(tag)
+	}
+	if c == nil {
 		return
 	}
 	call := &lateCall{c: c, tag: tag}
@@ -150,6 +153,28 @@ func (e *Endpoint) GiveUp(to na.Addr, tag uint32, request []byte, name func() st
 		e.late.lost(c)
 	}
 }
+
+// withhold cancels the request with a tag if it waits for a connection, and returns the connection if there is one now.
+func (p *peer) withhold(tag uint32) *conn {
+	p.mu.Lock()
+	if c := p.conn.Load(); c != nil {
+		p.mu.Unlock()
+		return c
+	}
+	i := slices.IndexFunc(p.waiting, func(it item) bool { return it.request && it.tag() == tag })
+	if i < 0 {
+		p.mu.Unlock()
+		return nil
+	}
+	it := p.waiting[i]
+	p.waiting = slices.Delete(p.waiting, i, i+1)
+	p.mu.Unlock()
+	p.giveBack(it, &na.Error{Kind: na.Canceled, Op: it.what, Addr: p.str})
+	return nil
+}
+
+// tag returns the tag of a request.
+func (it *item) tag() uint32 { return uint32(header(it.msg).word(baseLen)) }
 
 // add enters a call, unless its connection has ended.
 func (l *lates) add(call *lateCall, table *memoryTable) {
@@ -593,7 +618,7 @@ func (u *unsent) tags() map[uint32]bool {
 	}
 	tags := make(map[uint32]bool, len(u.items))
 	for _, it := range u.items {
-		tags[uint32(header(it.msg).word(baseLen))] = true
+		tags[it.tag()] = true
 	}
 	return tags
 }

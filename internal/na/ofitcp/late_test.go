@@ -345,3 +345,67 @@ func TestKeptMemoryEndsTogether(t *testing.T) {
 	close(next)
 	until(t, "all memory given back", func() bool { return int(over.Load()) == len(mems) })
 }
+
+// TestGiveUpOfAQueuedRequest gives up a request that waits behind others because the peer reads nothing: no memory is kept for it.
+func TestGiveUpOfAQueuedRequest(t *testing.T) {
+	e, r := openEndpoint(t, Config{MaxRequest: 1 << 20}), newRaw(t)
+	mem, err := e.Register(make([]byte, 10), na.ReadOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := r.lookup(e)
+	first := r.send(e, 1, "")
+	c := r.accept(1)
+	c.message()
+	if err := first.park(t); err != nil {
+		t.Fatal(err)
+	}
+	const requests = 64 // of a quarter of a MiB: more than sockets hold
+	sends := make([]*call, requests)
+	for i := range sends {
+		sends[i] = r.send(e, uint32(i+2), strings.Repeat("x", 256<<10))
+	}
+	until(t, "a full socket", to.(*peer).conn.Load().blocked.Load)
+	const tag = 1000
+	payload := mem.AppendHandle(nil)
+	recv := newCall()
+	e.RecvExpected(&recv.op, to, tag, make([]byte, 10))
+	send := r.send(e, tag, string(payload))
+	e.GiveUp(to, tag, payload, func() string { return "queued" })
+	e.Cancel(&send.op)
+	e.Cancel(&recv.op)
+	wantKind(t, send.park(t), na.Canceled)
+	wantKind(t, recv.park(t), na.Canceled)
+	if n := e.late.n.Load(); n != 0 {
+		t.Errorf("%d calls are remembered", n)
+	}
+	_ = c.Close()
+	for _, op := range sends {
+		_ = op.park(t)
+	}
+}
+
+// TestGiveUpBeforeTheConnection gives up a request that waits for a connection: it does not leave when that comes.
+func TestGiveUpBeforeTheConnection(t *testing.T) {
+	e, r := openEndpoint(t, Config{}), newRaw(t)
+	mem, err := e.Register(make([]byte, 10), na.ReadOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := r.lookup(e)
+	payload := mem.AppendHandle(nil)
+	recv := newCall()
+	e.RecvExpected(&recv.op, to, 1, make([]byte, 10))
+	send, other := r.send(e, 1, string(payload)), r.send(e, 2, "")
+	e.GiveUp(to, 1, payload, func() string { return "early" })
+	c := r.accept(1)
+	if m, _ := c.message(); m.cqData != 2 {
+		t.Errorf("request %d has left", m.cqData)
+	}
+	wantKind(t, send.park(t), na.Canceled)
+	if err := other.park(t); err != nil {
+		t.Error(err)
+	}
+	e.Cancel(&recv.op)
+	wantKind(t, recv.park(t), na.Canceled)
+}
