@@ -267,8 +267,8 @@ func (b *Bulk) Bytes() []byte {
 // server of a call that was given up, because its context ended or it was cancelled, may not know that. If the memory's handle
 // was in the request of such a call, the server still reads what the memory had when it was closed, and what it writes is
 // discarded, until it answers, its connection ends, or Config.LateAccess is over. For that time a readable Bulk of the program's
-// slices is copied, so that the program may use them at once, and memory of the engine is given back to the system, or to its
-// pool, afterwards. Where Config.MaxMemory has no room for that, nothing is kept. All other peers are refused.
+// slices, or of a pool's buffer, is copied, so that the program may use them at once, and memory of the engine is given back to the
+// system afterwards. Where Config.MaxMemory has no room for that, nothing is kept. All other peers are refused.
 //
 // Further calls return the same. A view's Close does nothing, that of a pool's buffer gives it back as
 // [BulkPool.Release] does, once.
@@ -332,15 +332,6 @@ func (m *memory) isLate() bool {
 		}
 	}
 	return m.core.Late()
-}
-
-// retire is revoke of a pool's buffer that was lent to a call which was given up. free runs when no peer reaches for the
-// buffer any more. The caller calls revoke next.
-func (m *memory) retire(free func() error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.free = free
-	m.holds.Store(1)
 }
 
 // hold keeps the segments until release is called.

@@ -30,7 +30,7 @@ type BulkPool struct {
 	free  chan *slot    // with room for all
 	done  chan struct{} // closed by Close
 	life  *lease        // ended by Close
-	slab  *memory       // maps the buffers' memory, exposes nothing; the pool and each buffer that is kept hold it
+	slab  *memory       // maps the buffers' memory, exposes nothing; the pool holds it, and each buffer that gets new keys
 	e     *Engine
 	mode  Mode
 	made  atomic.Uintptr // the program counter of who made it, 0 if not known
@@ -42,10 +42,11 @@ type BulkPool struct {
 // slot is one buffer of a pool.
 //
 //	free --Get--> in use --Release--> free
-//	               |                   ^ registered anew
-//	               +--Release--> kept -+
+//	               |                   ^
+//	               +--Release----------+ with new keys, if a call that was given up has the old ones
 //
-// A buffer is kept while the server of a call that was given up may reach for it by its old keys.
+// What the server of such a call may still reach for is a copy of the buffer, so that a server which never answers takes no
+// buffer from calls to others.
 type slot struct {
 	pool *BulkPool
 	buf  []byte
@@ -162,31 +163,26 @@ func (s *slot) register() error {
 	return nil
 }
 
-// keep takes the buffer out of use until no peer reaches for it by its keys any more. False: the pool is closed.
-func (s *slot) keep() bool {
+// renew revokes the buffer's keys, which a call that was given up has, and makes it free under new ones. False: the pool is
+// closed.
+func (s *slot) renew() bool {
 	s.mu.Lock()
 	s.user = nil
 	m, closed := s.mem, s.closed
+	var release func()
 	if !closed {
-		s.pool.slab.holds.Add(1)
-		m.retire(s.renew)
+		release = s.pool.slab.hold()
 	}
 	s.mu.Unlock()
-	if !closed {
-		_ = m.revoke() // the error is that of giving memory back, which the pool still has
+	if closed {
+		return false
 	}
-	return !closed
-}
-
-// renew has the buffer used again that was kept, under new keys.
-func (s *slot) renew() error {
-	s.mu.Lock()
-	closed := s.closed
-	s.mu.Unlock()
-	if !closed && s.register() == nil { // it fails only if the engine ends
+	defer release()
+	_ = m.revoke()           // the pool has the memory still, so nothing is given back that could fail
+	if s.register() == nil { // it fails only if the engine ends
 		s.putBack()
 	}
-	return s.pool.slab.unhold()
+	return true
 }
 
 // putBack makes the buffer free, unless the pool is closed.
@@ -216,8 +212,8 @@ func (s *slot) take() (*Bulk, error) {
 }
 
 // Release gives a buffer back. It waits for transfers that this process started on it; views of it are void afterwards. A
-// buffer whose handle was in the request of a call that was given up is free again, with new keys, when the server of that call
-// reaches for it no more, as [Bulk.Close] says. A second Release of the same buffer changes nothing and returns an error that is [ErrReleased].
+// buffer whose handle was in the request of a call that was given up gets new keys; the server of that call reads a copy, as
+// [Bulk.Close] says. A second Release of the same buffer changes nothing and returns an error that is [ErrReleased].
 func (p *BulkPool) Release(b *Bulk) error {
 	if b == nil || b.slot == nil || b.slot.pool != p {
 		return argumentError("release buffer", "", "", "it is not from this pool; give what Get returned, not a view of it")
@@ -233,7 +229,7 @@ func (s *slot) giveBack(b *Bulk) bool {
 	if !b.life.end() {
 		return false
 	}
-	if !s.memory().isLate() || !s.keep() {
+	if !s.memory().isLate() || !s.renew() {
 		s.putBack()
 	}
 	return true
