@@ -145,7 +145,7 @@ func TestOverflowLimits(t *testing.T) {
 		return in.N, nil
 	}))
 	_, err = take.Call(patient(t), ep, blob{N: 20000, Data: make([]byte, 20000)}) // and headers
-	wantCode(t, err, CodeOverflow, "take")
+	wantCode(t, err, CodeOverflow, "take", "MaxOverflow")                         // the types of both sides agree
 	first := take.Start(patient(t), ep, blob{N: 16000, Data: make([]byte, 16000)})
 	soon(t, "handler", began)
 	_, err = take.Call(patient(t), ep, blob{N: 16000, Data: make([]byte, 16000)})

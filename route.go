@@ -88,7 +88,8 @@ func (rt *route) unencodable(err error) error {
 var hints = map[Code]error{
 	CodeAgain:      errOverloaded,
 	CodePermission: errors.New("it is shutting down, or its handler forbids it"),
-	CodeOverflow:   errors.New("it expects more bytes of arguments than were sent; compare the types of both sides, field by field, and see its log"),
+	CodeOverflow: errors.New("it expects more bytes of arguments than were sent, or takes no arguments, or sends no result, of that length; " +
+		"compare the types of both sides, field by field, and its MaxOverflow and NoOverflow, and see its log"),
 	CodeOtherError: errors.New("its handler failed; its log has the text, if it is a program of this module"),
 }
 
