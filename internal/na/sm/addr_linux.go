@@ -27,6 +27,9 @@ func (a *Addr) String() string { return scheme + a.uri }
 
 // Equal implements [na.Addr].
 func (a *Addr) Equal(other na.Addr) bool {
+	if n, ok := other.(*named); ok {
+		return n.Equal(a)
+	}
 	b, ok := other.(*Addr)
 	return ok && (a == b || a.who == b.who)
 }

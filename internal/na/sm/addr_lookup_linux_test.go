@@ -37,7 +37,7 @@ func TestLookupTouchesNothing(t *testing.T) {
 		if _, err := newCaller(client, a).call(t, []byte("hello")); err != nil {
 			t.Fatal(err)
 		}
-		if name.Reached() != a || !name.Equal(a) || name.Account() != a.Account() {
+		if name.Reached() != a || !name.Equal(a) || !a.Equal(name) || name.Account() != a.Account() {
 			t.Errorf("%v stands for %v after a call", name, name.Reached())
 		}
 		again, err := client.Lookup("na+sm://later")
