@@ -63,3 +63,32 @@ func TestBurstQueue(t *testing.T) {
 		})
 	}
 }
+
+// TestBurstOfManyHosts admits requests of many hosts, each with fewer than it may have handlers, before any of them has run.
+// Those that are not refused are no more than there may be handlers and places in the queue.
+func TestBurstOfManyHosts(t *testing.T) {
+	const workers, hosts, each = 40, 50, 4
+	for _, queue := range []int{-1, 0, 16} {
+		synctest.Test(t, func(t *testing.T) {
+			g := &rig{pool: NewPool(PoolConfig{Workers: workers, Alive: workers, Queue: queue})}
+			hold := make(chan struct{})
+			for host := range byte(hosts) {
+				for n := range each {
+					g.admit(&request{peer: "a", host: host + 1, n: n, hold: hold})
+				}
+			}
+			if s := g.pool.Stats(); int(s.Running)+int(s.Queued) > workers+max(0, queue) {
+				t.Errorf("queue of %d: %d run and %d wait before others have had a processor", queue, s.Running, s.Queued)
+			}
+			synctest.Wait()
+			if s := g.pool.Stats(); int(s.Running) > workers || int(s.Queued) > max(0, queue) {
+				t.Errorf("queue of %d: %d run and %d wait", queue, s.Running, s.Queued)
+			}
+			close(hold)
+			synctest.Wait()
+			if s := g.pool.Stats(); s.Running != 0 || s.Queued != 0 || s.Served+s.Refused != hosts*each {
+				t.Errorf("queue of %d: afterwards %+v", queue, s)
+			}
+		})
+	}
+}

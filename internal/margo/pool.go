@@ -382,7 +382,7 @@ func (p *Pool) mayWaitLocked(t *tenant) bool {
 	}
 	free = min(free, int(hostquota.Most(int64(p.cfg.Alive), int64(p.alive-t.alive)))-t.alive)
 	own := t.queued + 1 - max(0, free)
-	return own <= 0 || p.cfg.Queue > 0 && hostquota.Grants(int64(p.cfg.Queue), int64(max(total, own)), int64(own))
+	return own <= 0 && total <= 0 || p.cfg.Queue > 0 && hostquota.Grants(int64(p.cfg.Queue), int64(max(total, own)), int64(own))
 }
 
 // nextLocked gives a free worker to the request whose turn it is, and returns it.
