@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"runtime"
@@ -202,7 +203,8 @@ type dirFile struct {
 	meta       Meta
 	chmod      bool // apply meta.Mode
 	closed     bool
-	unsynced   int64 // bytes written since the last sync
+	lock       io.Closer // that of lockTemp, while the file is closed and has its temporary name; may be nil
+	unsynced   int64     // bytes written since the last sync
 }
 
 // syncEvery bounds what a sync at the end has to write in bytes, and so how long
@@ -224,13 +226,14 @@ func (f *dirFile) WriteAt(b []byte, offset int64) (int, error) {
 // case, which the error tells: the name was given to it over another file, which
 // cannot be had back, and only that this will outlast a crash is not sure.
 func (f *dirFile) Commit() error {
-	if err := f.finish(); err != nil {
+	err := f.finish()
+	if err == nil {
+		err = f.rename()
+	}
+	f.unlock()
+	if err != nil {
 		return err
 	}
-	if err := f.rename(); err != nil {
-		return err
-	}
-	var err error
 	if f.dir.opt.Sync {
 		err = f.dir.sync()
 	}
@@ -240,6 +243,14 @@ func (f *dirFile) Commit() error {
 	f.dir.release(f.name)
 	f.name = ""
 	return err
+}
+
+// unlock lets go of the lock that finish has kept.
+func (f *dirFile) unlock() {
+	if f.lock != nil {
+		_ = f.lock.Close() // nothing was written through it that Close has not reported
+		f.lock = nil
+	}
 }
 
 // undo takes the name away again, because of why. The temporary one is gone, or
@@ -255,7 +266,7 @@ func (f *dirFile) undo(why error) error {
 }
 
 // finish applies the metadata and closes the file: some file systems report a
-// full disk only then.
+// full disk only then. It keeps the lock, because the sender's time may make the file look like one that was left long ago.
 func (f *dirFile) finish() error {
 	if f.chmod {
 		if err := f.File.Chmod(f.meta.Mode.Perm()); err != nil {
@@ -267,6 +278,7 @@ func (f *dirFile) finish() error {
 			return storageFailure("sync", f.name, err)
 		}
 	}
+	f.lock = keepLock(f.File)
 	f.closed = true
 	if err := f.File.Close(); err != nil {
 		return storageFailure("close", f.name, err)

@@ -4,11 +4,15 @@ package xfer
 
 import (
 	"errors"
+	"io"
 	"os"
 )
 
 // lockTemp is not to be had on this system, so that temporary files are never found to be held by no process.
 func lockTemp(*os.File) error { return errors.ErrUnsupported }
+
+// keepLock has no lock to keep.
+func keepLock(*os.File) io.Closer { return nil }
 
 // renameExclusive is not to be had on this system.
 func renameExclusive(*os.Root, string, string) error { return errors.ErrUnsupported }

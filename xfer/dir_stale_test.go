@@ -60,3 +60,29 @@ func TestStalePartsAreRemoved(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestPartOfOldFileIsKept receives a file that the sender has last changed long ago. The part is closed and has that time before it
+// gets its name. A receiver that opens the directory just then does not remove it.
+func TestPartOfOldFileIsKept(t *testing.T) {
+	path := t.TempDir()
+	d := must(OpenDir(path, DirOptions{}))(t)
+	file := must(d.Open("old", Meta{ModTime: time.Now().Add(-2 * staleAfter)}, 1))(t).(*dirFile)
+	if _, err := file.WriteAt([]byte("x"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := file.finish(); err != nil { // the first half of Commit
+		t.Fatal(err)
+	}
+	other := must(OpenDir(path, DirOptions{}))(t)
+	if got := entries(t, path); !slices.Equal(got, []string{file.temp}) {
+		t.Errorf("the directory has %q, want %q", got, file.temp)
+	}
+	if err := file.rename(); err != nil {
+		t.Error(err)
+	}
+	file.unlock()
+	d.release(file.name)
+	if err := errors.Join(other.Close(), d.Close()); err != nil {
+		t.Error(err)
+	}
+}

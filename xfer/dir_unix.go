@@ -4,6 +4,7 @@ package xfer
 
 import (
 	"errors"
+	"io"
 	"os"
 	"syscall"
 
@@ -20,6 +21,21 @@ func lockTemp(f *os.File) error {
 	var lerr error
 	err = c.Control(func(fd uintptr) { lerr = unix.Flock(int(fd), unix.LOCK_EX|unix.LOCK_NB) })
 	return errors.Join(err, lerr)
+}
+
+// keepLock returns a second descriptor of f, which keeps the lock of lockTemp while f is closed; nil: there is none, and the
+// lock ends with f.
+func keepLock(f *os.File) io.Closer {
+	c, err := f.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	var dup int
+	var derr error
+	if err := c.Control(func(fd uintptr) { dup, derr = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); err != nil || derr != nil {
+		return nil
+	}
+	return os.NewFile(uintptr(dup), f.Name())
 }
 
 // within calls do with a descriptor of the directory, and again as long as a signal
