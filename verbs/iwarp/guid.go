@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"net"
 	"os"
 	"slices"
@@ -13,25 +14,39 @@ import (
 )
 
 // machineGUID returns the GUID of a device of this machine, which is the same in each process and after a restart, as that of an
-// adapter is. It is made of the device's name and what identifies the machine: /etc/machine-id where there is one, otherwise
-// the host's name and the hardware addresses of its interfaces. Hashing hides these from peers.
+// adapter is. It is made of the device's name and what identifies the machine: /etc/machine-id where it has been set, otherwise
+// the host's name and the hardware address of an interface. Hashing hides these from peers.
 func machineGUID(name string) driver.GUID {
 	id, err := os.ReadFile("/etc/machine-id")
-	if err != nil || len(strings.TrimSpace(string(id))) == 0 {
-		id = hostIdentity()
+	if err != nil || !isMachineID(id) {
+		host, _ := os.Hostname()    // without a name the address must do
+		list, _ := net.Interfaces() // without an address the name must do
+		id = hostIdentity(host, list)
 	}
 	sum := sha256.Sum256(append([]byte("cinnabar iwarp device "+name+"\n"), id...))
 	return driver.GUID(binary.BigEndian.Uint64(sum[:])&^(1<<56) | 1<<57) // locally administered
 }
 
-// hostIdentity returns the host's name and hardware addresses.
-func hostIdentity() []byte {
-	host, _ := os.Hostname()    // without a name the addresses must do
-	list, _ := net.Interfaces() // without addresses the name must do
-	slices.SortFunc(list, func(a, b net.Interface) int { return cmp.Compare(a.Name, b.Name) })
-	id := []byte(host)
+// isMachineID reports whether text is an id, 128 bits in hexadecimal, not all zero. Images of systems that have not been started
+// yet have an empty file instead, or the word "uninitialized" (machine-id(5)), which is no machine's own.
+func isMachineID(text []byte) bool {
+	b, err := hex.DecodeString(strings.TrimSpace(string(text)))
+	return err == nil && len(b) == 16 && slices.ContainsFunc(b, func(x byte) bool { return x != 0 })
+}
+
+// hostIdentity returns the host's name and the hardware address of its first interface that has one given by its maker, or
+// else of its first with any. Interfaces that come later, such as those of virtual machines and containers, do not change it.
+func hostIdentity(host string, list []net.Interface) []byte {
+	list = slices.SortedFunc(slices.Values(list), func(a, b net.Interface) int { return cmp.Compare(a.Index, b.Index) })
+	var address net.HardwareAddr
 	for _, i := range list {
-		id = append(append(id, '\n'), i.HardwareAddr...)
+		switch a := i.HardwareAddr; {
+		case len(a) == 0 || !slices.ContainsFunc(a, func(x byte) bool { return x != 0 }):
+		case a[0]&2 == 0: // the bit of addresses that are locally administered
+			return append([]byte(host+"\n"), a...)
+		case address == nil:
+			address = a
+		}
 	}
-	return id
+	return append([]byte(host+"\n"), address...)
 }
