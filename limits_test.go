@@ -78,6 +78,7 @@ func TestLimitsRefused(t *testing.T) {
 }
 
 // TestLimitsInForce checks that the limits of an engine are shown and survive a round trip through Margo's layout.
+// parity: A07
 func TestLimitsInForce(t *testing.T) {
 	e := calling(t, &Config{MaxMemory: 1 << 30, MaxConnections: 100})
 	c := e.Config()

@@ -11,6 +11,7 @@ import (
 
 // TestHostLeavesHandlersToOthers has one host ask for all handlers of a server and keep them, which once left none to the
 // clients of other hosts.
+// parity: A07
 func TestHostLeavesHandlersToOthers(t *testing.T) {
 	simulate(t, natest.Config{}, &Config{MaxHandlers: 16, MaxQueued: 1000}, func(t *testing.T, s *sim) {
 		must(t, block.Handle(s.server, handleBlock))

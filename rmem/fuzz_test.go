@@ -21,6 +21,7 @@ import (
 // handler gets them else. Nothing panics, the quota holds, everything is given back, and an innocent client's
 // region is as it was.
 //
+// parity: Q04
 // fuzz:state
 func FuzzRequests(f *testing.F) {
 	// A request is its operation, session, region, size, offset, lease, source, bits, and damage.

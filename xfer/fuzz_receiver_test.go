@@ -23,6 +23,7 @@ import (
 // FuzzReceiver lets senders that follow a script loose on a receiver: they ask for any transfer, take the right next step
 // of either protocol or a wrong one, and stop anywhere. Time is that of the bubble, so each input takes the same course.
 //
+// parity: Q04
 // fuzz:state
 func FuzzReceiver(f *testing.F) {
 	for kind := range byte(6) { // each hello, each size: the right steps

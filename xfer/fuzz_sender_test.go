@@ -18,6 +18,7 @@ import (
 // FuzzSender lets receivers that follow a script loose on a sender: they refuse it, agree to anything, take the right next
 // step of either protocol or a wrong one, and stop anywhere.
 //
+// parity: Q04
 // fuzz:state
 func FuzzSender(f *testing.F) {
 	for protocol := range byte(3) {

@@ -30,6 +30,7 @@ func fill(t *testing.T, a *Account, r Resource) (n int64) {
 	}
 }
 
+// parity: A07
 func TestShares(t *testing.T) {
 	b := NewBook(Limits{Handlers: 4096})
 	if got := fill(t, b.Account(host(1)), Handlers); got != 2304 {

@@ -21,6 +21,7 @@ var fuzzConfig = Config{Records: 8, Bytes: 2048, Inline: 64, KeepAlive: time.Min
 // takes some of the rest. Nothing panics, the end lets go of all that it has, all goroutines end, and another
 // client of the same listener is served rightly.
 //
+// parity: Q04
 // fuzz:state
 func FuzzConn(f *testing.F) {
 	f.Add([]byte{0, 0, 1, 5, 1, 60, 2, 100, 0, 7, 1, 8, 1, 9})

@@ -27,6 +27,7 @@ func twoStreams(t *testing.T, cfg iwarp.Config) (s, other *side, p, q *peer) {
 }
 
 // TestRFC5042_KeyOfAnotherDomain has a peer name a region of another protection domain by each operation.
+// parity: A08
 func TestRFC5042_KeyOfAnotherDomain(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -62,6 +63,7 @@ func TestRFC5042_KeyOfAnotherDomain(t *testing.T) {
 
 // TestRFC5042_OneStreamsErrorIsItsOwn has one peer break a rule: the other stream of the same domain, and the region that
 // both use, are not affected.
+// parity: A08
 func TestRFC5042_OneStreamsErrorIsItsOwn(t *testing.T) {
 	s, _, p, q := twoStreams(t, iwarp.Config{})
 	mr := s.region(t, 64)
@@ -77,6 +79,7 @@ func TestRFC5042_OneStreamsErrorIsItsOwn(t *testing.T) {
 }
 
 // TestRFC5042_SharedKeyCannotBeInvalidated has one peer revoke a key that another one uses.
+// parity: A08
 func TestRFC5042_SharedKeyCannotBeInvalidated(t *testing.T) {
 	s, _, p, q := twoStreams(t, iwarp.Config{})
 	mr := s.region(t, 64)
@@ -96,6 +99,7 @@ func TestRFC5042_SharedKeyCannotBeInvalidated(t *testing.T) {
 
 // TestRFC5042_KeysAndAddressesAreRandom draws keys and addresses: neither the next key nor the next address follows from
 // the last, and the local key does not give the remote one.
+// parity: A08
 func TestRFC5042_KeysAndAddressesAreRandom(t *testing.T) {
 	s := newSide(t, iwarp.Config{}, nil)
 	var seen [3]map[uint64]bool
@@ -122,6 +126,7 @@ func TestRFC5042_KeysAndAddressesAreRandom(t *testing.T) {
 // TestRFC5042_SharedReceiveQueueHardLimit has one stream begin a message in a shared receive queue and never end it. The
 // stream holds one receive, and no more, while another stream goes on receiving; when it ends, the receive comes back.
 // [TestUnfinishedMessageGivesSharedReceiveBack] has the time after which the device ends it.
+// parity: A08
 func TestRFC5042_SharedReceiveQueueHardLimit(t *testing.T) {
 	s := newSide(t, iwarp.Config{}, nil)
 	queue := s.share(t)
@@ -155,6 +160,7 @@ func TestRFC5042_SharedReceiveQueueHardLimit(t *testing.T) {
 
 // TestRFC5042_CompletionQueueOverrun has one stream overrun its completion queue: streams with another completion queue are
 // not affected, and the queue's own program learns of it.
+// parity: A08
 func TestRFC5042_CompletionQueueOverrun(t *testing.T) {
 	s := newSide(t, iwarp.Config{}, nil)
 	mr := s.region(t, 64)
@@ -191,6 +197,7 @@ func TestRFC5042_CompletionQueueOverrun(t *testing.T) {
 
 // TestRFC5042_SharedCompletionQueueTooSmall makes queue pairs whose work queues together are deeper than the completion
 // queue that they share: one line of the log says so.
+// parity: A08
 func TestRFC5042_SharedCompletionQueueTooSmall(t *testing.T) {
 	var lines warnings
 	s := newSide(t, iwarp.Config{Logger: slog.New(&lines)}, nil)
@@ -220,6 +227,7 @@ func (w *warnings) WithAttrs([]slog.Attr) slog.Handler           { return w }
 func (w *warnings) WithGroup(string) slog.Handler                { return w }
 
 // TestRFC5042_ReadsOutstanding has a peer ask for more reads than were agreed.
+// parity: A08
 func TestRFC5042_ReadsOutstanding(t *testing.T) {
 	s := newSide(t, iwarp.Config{}, nil)
 	p := acceptRaw(t, s, request(), verbs.ConnParam{ResponderResources: 2})
@@ -238,6 +246,7 @@ func TestRFC5042_ReadsOutstanding(t *testing.T) {
 }
 
 // TestRFC5042_NoStaleData registers new memory for reading: nothing that the process had before is in it.
+// parity: A08
 func TestRFC5042_NoStaleData(t *testing.T) {
 	s, p := opened(t, iwarp.Config{})
 	for range 8 {

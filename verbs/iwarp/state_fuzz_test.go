@@ -91,6 +91,7 @@ func newStateRig(f *testing.F) *stateRig {
 // frame, while the program posts receives, sends and reads. The device does not panic nor hang, gives back once each
 // request that was posted, holds no more memory than it may, leaves no goroutine, and serves another connection.
 //
+// parity: Q04
 // fuzz:state
 func FuzzConnection(f *testing.F) {
 	for _, b := range stateSeeds() {

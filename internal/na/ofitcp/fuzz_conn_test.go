@@ -16,6 +16,7 @@ import (
 // every script, the endpoint lives and serves an innocent peer, its exposed memory changes only where it may be written,
 // every operation completes once, and nothing is left: no connection, no goroutine, no count in the Book.
 //
+// parity: Q04
 // fuzz:state
 func FuzzConnection(f *testing.F) {
 	for _, script := range []string{

@@ -231,6 +231,7 @@ func openFiles(t *testing.T) int {
 // FuzzHostilePeer has a peer in shared memory take the steps of the input, while another one is served: no step ends the
 // process, calls of others are answered with their own bytes, and nothing is left when the endpoints are closed.
 //
+// parity: Q04
 // fuzz:state
 func FuzzHostilePeer(f *testing.F) {
 	step := func(kind byte, b ...byte) []byte {
