@@ -45,10 +45,10 @@ type memory struct {
 	segs [][]byte
 	size int64
 	core *hg.Bulk
-	free func() error // gives the segments back to where they come from, nil if they are the caller's
+	free func() error // returns the segments to the system or to their pool; nil: the program owns them
 
-	// holds counts who needs the segments, if free is not nil: the exposure, and each registration that is kept for the
-	// server of a call that was given up. The last one calls free.
+	// holds counts the references to the segments, if free is not nil: one of the exposure, and one of each registration that
+	// is kept for the server of an abandoned call. The release of the last reference calls free.
 	holds atomic.Int32
 
 	fixed bool // the segments are mapped for reading only
@@ -73,10 +73,12 @@ var errBulkClosed = errors.New("the bulk is closed or was given back to its pool
 // span is a part of a memory.
 type span struct{ off, n int64 }
 
-// Expose lets peers reach segments as mode allows until the Bulk is closed. There are from 1 to 1,048,576 segments; some, or
-// all, may be empty. Empty segments do not travel, but for one if all are: Segments of the Bulk and of its handle at both ends
-// count those that do. A handle takes up to 72 bytes for each segment; one that does not fit into a message is fetched by the
-// peer like any argument that is too long. The caller may go on using the segments, and must not expect peers' accesses to wait for it.
+// Expose lets peers access segments as mode allows until the Bulk is closed. The number of segments is 1 to 1,048,576; some or
+// all of them may be empty. A handle leaves out empty segments, except for one segment if all are empty, and [Bulk.Segments]
+// and [BulkHandle.Segments] count the segments in the handle. A handle takes up to 72 bytes for each segment; the peer fetches a
+// handle that does not fit into a message like any other long argument.
+//
+// The segments stay the caller's, who may go on using them. Peers access them at any time, without synchronization with the caller.
 //
 // The segments may lie anywhere: in the Go heap, in an array on the stack (which then moves to the heap), in mapped
 // memory. Mapped memory must stay mapped until Close has returned.
@@ -102,8 +104,8 @@ func ExposeSlice[T Number](e *Engine, mode Mode, s []T) (*Bulk, error) {
 	return b, nil
 }
 
-// NumberBytes returns the memory of a slice of numbers as bytes, in the byte order of this machine, without a copy: a segment for
-// [Engine.Expose], beside others of bytes or of other numbers. The result shares the array of s, which is not kept otherwise, and
+// NumberBytes returns the memory of s as bytes, in the byte order of this machine and without a copy. A program passes the
+// result to [Engine.Expose] as a segment, beside segments of other types. The result shares the array of s and keeps it alive. It
 // is nil if s is empty.
 func NumberBytes[T Number](s []T) []byte { return hostmem.Bytes(s) }
 
@@ -263,12 +265,13 @@ func (b *Bulk) Bytes() []byte {
 // does not let go on for a second, or that is under way still after five, ends with its connection.
 // Whether peers are done is for the program's protocol to know.
 //
-// There is one exception over ofi+tcp, where the only refusal is the end of the connection with all that is under way on it. The
-// server of a call that was given up, because its context ended or it was cancelled, may not know that. If the memory's handle
-// was in the request of such a call, the server still reads what the memory had when it was closed, and what it writes is
-// discarded, until it answers, its connection ends, or Config.LateAccess is over. For that time a readable Bulk of the program's
-// slices, or of a pool's buffer, is copied, so that the program may use them at once, and memory of the engine is given back to the
-// system afterwards. Where Config.MaxMemory has no room for that, nothing is kept. All other peers are refused.
+// There is one exception over ofi+tcp, because that protocol can refuse an access only by ending the connection, and all other
+// calls on it would fail. A call is abandoned when its context ends or the program cancels it before the response comes; the
+// server does not learn that. If the request of an abandoned call carried a handle of this memory, that server may still access
+// it until it responds, its connection ends, or Config.LateAccess has passed: its reads return the contents at the time of Close,
+// and its writes are discarded. For that time the engine keeps a copy of a readable Bulk of the program's slices, or of
+// a pool's buffer, so that the program may reuse them at once, and returns memory of its own to the system only afterwards. Without room
+// within Config.MaxMemory the engine keeps nothing. Accesses of all other peers are refused.
 //
 // Further calls return the same. A view's Close does nothing, that of a pool's buffer gives it back as
 // [BulkPool.Release] does, once.
@@ -288,7 +291,7 @@ func (b *Bulk) Close() error {
 	return b.mem.revoke()
 }
 
-// revoke makes the memory unreachable for peers and gives it back. Nobody uses it here any more.
+// revoke makes the memory unreachable for peers and releases it. No operation of this process uses it any more.
 func (m *memory) revoke() error {
 	m.close.Do(func() {
 		m.revokeKeys()
@@ -307,8 +310,8 @@ func (m *memory) revoke() error {
 	return m.closeErr
 }
 
-// revokeKeys lets no access of a peer begin any more, but for late ones of the servers of calls that were given up, and does
-// not wait for those under way.
+// revokeKeys refuses new accesses of peers, except those of the servers of abandoned calls ([Bulk.Close]). It does not wait for
+// accesses under way.
 func (m *memory) revokeKeys() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -322,7 +325,7 @@ func (m *memory) revokeKeys() {
 	m.core.Withdraw(hold)
 }
 
-// isLate reports whether the server of a call that was given up may still reach for the memory.
+// isLate reports whether the server of an abandoned call may still access the memory.
 func (m *memory) isLate() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -334,17 +337,18 @@ func (m *memory) isLate() bool {
 	return m.core.Late()
 }
 
-// hold keeps the segments until release is called.
+// hold takes a reference to the segments, which release drops.
 func (m *memory) hold() (release func()) {
 	m.holds.Add(1)
 	return func() {
 		if err := m.unhold(); err != nil {
-			m.e.log.Error("memory that was kept for a late access is not given back", logError, err)
+			m.e.log.Error("memory that was kept for the server of an abandoned call cannot be released", logError, err)
 		}
 	}
 }
 
-// unhold gives the segments back, to the system or to their pool, if they came from there and nobody needs them any more.
+// unhold drops a reference to the segments. The last one returns segments that the program does not own to the system or to
+// their pool.
 func (m *memory) unhold() error {
 	if m.free == nil || m.holds.Add(-1) > 0 {
 		return nil
@@ -438,8 +442,8 @@ type label string
 
 func (l label) String() string { return string(l) }
 
-// watch asks for a report on log if handle, which the caller's caller is about to return, becomes garbage without life
-// having ended. It returns where it was made, 0 if that is not known.
+// watch logs a report if handle, which the caller's caller is about to return, becomes garbage before life has ended. It
+// returns the program counter at which the program made the handle, 0 if it is not known.
 //
 // The memory stays exposed until the engine closes, and its views usable, because a peer may hold a handle of it and the
 // program its slices.

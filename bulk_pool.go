@@ -21,9 +21,9 @@ var (
 // them pays neither for memory nor for registration, and what all its requests together can take is bounded. It is C's
 // margo_bulk_pool_t. All methods are safe for concurrent use.
 //
-// A buffer has the same keys for the life of the pool, unless it was lent to a call that was given up. A peer that keeps a handle of it can still use it after Release,
-// and reach what the buffer's next user puts there: pools of buffers whose handles are given away are for peers that
-// are trusted to stop.
+// A buffer keeps its keys for the life of the pool, unless a call that carried its handle was abandoned ([Bulk.Close]). A peer
+// that stores a handle can therefore use it after Release and access the data of the buffer's next user, so a program sends
+// handles of a pool's buffers only to peers that it trusts to stop.
 type BulkPool struct {
 	size  int64
 	slots []*slot
@@ -33,7 +33,7 @@ type BulkPool struct {
 	slab  *memory       // maps the buffers' memory, exposes nothing; the pool holds it, and each buffer that gets new keys
 	e     *Engine
 	mode  Mode
-	made  atomic.Uintptr // the program counter of who made it, 0 if not known
+	made  atomic.Uintptr // the program counter of the call of NewBulkPool, 0 if not known
 
 	close    sync.Once
 	closeErr error
@@ -45,8 +45,7 @@ type BulkPool struct {
 //	               |                   ^
 //	               +--Release----------+ with new keys, if a call that was given up has the old ones
 //
-// What the server of such a call may still reach for is a copy of the buffer, so that a server which never answers takes no
-// buffer from calls to others.
+// The server of such a call reads a copy of the buffer, so that a server which never responds takes no buffer from other calls.
 type slot struct {
 	pool *BulkPool
 	buf  []byte
@@ -149,7 +148,7 @@ func (s *slot) memory() *memory {
 	return s.mem
 }
 
-// register gives the buffer keys, which no peer knows.
+// register exposes the buffer under new keys, which no peer knows.
 func (s *slot) register() error {
 	p := s.pool
 	m, err := p.e.expose(p.mode, [][]byte{s.buf}, nil)
@@ -195,7 +194,7 @@ func (s *slot) putBack() {
 	}
 	s.mu.Unlock()
 	if closed {
-		_ = m.revoke() // end may have found the one before it
+		_ = m.revoke() // end may have revoked the registration before this one
 	}
 }
 

@@ -6,20 +6,20 @@ import (
 	"sync"
 )
 
-// readAheadPieces pieces of readAheadBytes bytes are under way at a time in [RemoteReader.WriteTo].
+// [RemoteReader.WriteTo] has up to 4 pieces of 1 MiB under way at a time.
 const (
 	readAheadPieces = 4
 	readAheadBytes  = 1 << 20
 )
 
-// Reader returns a reader of the remote memory, from its start.
+// Reader returns a RemoteReader at the start of the remote memory. It costs no traffic.
 func (r RemoteBulk) Reader() *RemoteReader {
 	return &RemoteReader{SectionReader: io.NewSectionReader(r, 0, r.Len()), remote: r}
 }
 
 // A RemoteReader reads remote memory in order: an [io.Reader], [io.Seeker], [io.ReaderAt] and [io.WriterTo] for packages
 // such as archive/zip. Each Read is a transfer of its own, so put a [bufio.Reader] in between where reads are small.
-// Read, Seek and WriteTo move one position, and are for one goroutine at a time; ReadAt is for several.
+// Read, Seek and WriteTo share one position, so only one goroutine at a time may call them; ReadAt is safe for concurrent use.
 type RemoteReader struct {
 	*io.SectionReader
 	remote RemoteBulk
@@ -27,9 +27,10 @@ type RemoteReader struct {
 
 var _ io.WriterTo = (*RemoteReader)(nil)
 
-// WriteTo writes the bytes from the position to the end to w and returns how many bytes w has taken. [io.Copy] calls it. It reads ahead, four
-// pieces of 1 MiB at a time, because a transfer that waits for the one before it leaves the network idle. An error of a
-// transfer, or of w, ends it; the position is then behind the last byte that w has taken. There is no limit in time.
+// WriteTo copies the remote memory from the position to its end to w and returns the number of bytes that w has taken. [io.Copy]
+// calls it. It reads ahead, up to four pieces of 1 MiB at a time, because the network would be idle if each transfer waited for
+// the one before it. The first error of a transfer or of w ends WriteTo, and the position is then behind the last byte that w has
+// taken. WriteTo has no context and no time limit of its own.
 func (r *RemoteReader) WriteTo(w io.Writer) (n int64, err error) {
 	from, err := r.Seek(0, io.SeekCurrent)
 	if err != nil {
@@ -41,7 +42,7 @@ func (r *RemoteReader) WriteTo(w io.Writer) (n int64, err error) {
 	defer cancel()
 	for err == nil {
 		piece, readErr := ahead.next(ctx)
-		if readErr == io.EOF { //nolint:errorlint // it comes as it is
+		if readErr == io.EOF { //nolint:errorlint // next returns io.EOF itself
 			break
 		}
 		if err = readErr; err != nil {
@@ -63,23 +64,23 @@ func (r *RemoteReader) WriteTo(w io.Writer) (n int64, err error) {
 // readAhead reads remote memory piece by piece, some of them at the same time.
 type readAhead struct {
 	remote RemoteBulk
-	at     int64 // where the next piece to be begun is
+	at     int64 // offset of the next piece to read
 	pieces []*readPiece
-	oldest int  // of pieces, whose bytes come next
-	given  bool // the bytes of the oldest piece are with the caller
+	oldest int  // index in pieces of the next one for the caller
+	given  bool // the caller has the bytes of the oldest piece
 	reads  sync.WaitGroup
 }
 
-// readPiece is a piece under way. Its buffer belongs to the goroutine that reads until done is received from.
+// readPiece is a piece under way. The goroutine that reads owns its buffer until it sends on done.
 type readPiece struct {
 	buf  []byte
 	n    int
 	err  error
-	done chan struct{} // one element when the read has ended
-	busy bool          // a read was begun and its end was not received
+	done chan struct{} // of capacity 1; holds an element when the read has ended
+	busy bool          // a read has begun, and next has not received from done
 }
 
-// newReadAhead begins to read at an offset. The end of ctx ends the reads, and the caller waits for them.
+// newReadAhead starts to read at offset at. The end of ctx ends the reads; the caller then waits for a.reads.
 func newReadAhead(ctx context.Context, r RemoteBulk, at int64) *readAhead {
 	a := &readAhead{remote: r, at: at}
 	for range readAheadPieces {
@@ -90,7 +91,7 @@ func newReadAhead(ctx context.Context, r RemoteBulk, at int64) *readAhead {
 	return a
 }
 
-// begin starts to read the next piece into p, if one is left.
+// begin starts to read the next piece into p, if any is left.
 func (a *readAhead) begin(ctx context.Context, p *readPiece) {
 	n := min(readAheadBytes, a.remote.Len()-a.at)
 	if n <= 0 {
@@ -110,7 +111,7 @@ func (a *readAhead) begin(ctx context.Context, p *readPiece) {
 
 // next returns the bytes of the next piece, which belong to the caller until the next call, or [io.EOF] at the end.
 func (a *readAhead) next(ctx context.Context) ([]byte, error) {
-	if a.given { // the caller has done with the piece before
+	if a.given { // the caller no longer uses the piece of the previous call
 		a.begin(ctx, a.pieces[a.oldest])
 		a.oldest = (a.oldest + 1) % len(a.pieces)
 	}

@@ -232,7 +232,7 @@ type orphan struct {
 	done     chan struct{} // closed by leave
 }
 
-// leave says that Shutdown need not wait for the request: it is answered, or nobody waits for its answer.
+// leave lets Shutdown go on without the request, because it is answered or its caller is gone.
 func (o *orphan) leave() {
 	o.left.Do(func() {
 		close(o.done)
@@ -289,8 +289,8 @@ func (c *Call[In, Out]) RespondContext(ctx context.Context, out Out) error {
 	return c.answerError(c.send(ctx))
 }
 
-// Fail answers with the code of err ([CodeOf]). Its text stays here: it is logged at Warn if err has no code, and otherwise at
-// Debug.
+// Fail answers with the code of err ([CodeOf]). The text of err does not travel: the engine logs it, at Warn if err has no code,
+// and otherwise at Debug.
 func (c *Call[In, Out]) Fail(err error) error {
 	code := errorCode(err) // before the claim, as in settle
 	c.s.logFailure(code, err)

@@ -79,24 +79,25 @@ type Config struct {
 	NoOverflow bool // refuse arguments and results that are too long for one message (no_overflow)
 	NoLoopback bool // refuse calls to oneself (no_loopback)
 
-	Subnet netip.Prefix // the network to choose the own address from; zero: any
-	// Advertise is the address that is given out over ofi+tcp in the place of the one that the engine listens on: an IP
-	// address, with a port if that differs, too: "192.0.2.7", "192.0.2.7:1234", "[2001:db8::7]:1234". [Engine.Addr] returns it,
-	// handles carry it, and peers are told it. It is for an engine behind an address translator that forwards a port, such as
-	// that of a container. Empty: the address that the engine has chosen. On 0.0.0.0 or [::] that is the one which [ChooseAddr]
-	// returns, and peers reach the engine by the others, too.
+	Subnet netip.Prefix // the network from which the engine chooses its address; zero: any
+	// Advertise is the address that the engine gives to peers over ofi+tcp in place of the one that it listens on. It is an IP
+	// address, followed by a port if the port differs too: "192.0.2.7", "192.0.2.7:1234", "[2001:db8::7]:1234". [Engine.Addr]
+	// returns it, and handles and connection requests carry it. An engine behind an address translator that forwards a port,
+	// such as that of a container, needs it. Empty: the address that the engine has chosen, which for 0.0.0.0 and [::] is the
+	// one that [ChooseAddr] returns; peers reach such an engine by its other addresses as well.
 	//
-	// A peer in C answers to the address that it is told. So where the engine calls peers in C, its connections must come from
+	// A peer in C responds to the advertised address. If the engine calls peers in C, they must see its connections come from
 	// that address.
 	Advertise string
-	// Firewalled tells peers never to dial this process, which does not listen then: it accepts no connection, and its own
-	// connections are used both ways. A handler of a firewalled engine serves the processes that the engine has called.
+	// Firewalled makes an engine that does not listen and accepts no connection, and its connection requests say that peers
+	// must not dial it. Peers send requests and responses over the connections that the engine has made, so its handlers
+	// serve the processes that it has called.
 	Firewalled  bool
 	MaxRequest  int           // bytes of a request message, at least 512, the same as the peers'; 0: 4096, as Mercury's default
 	MaxResponse int           // bytes of a response message, at least 512, the same as the peers'; 0: 4096
-	Resolver    *net.Resolver // of the host names in addresses of peers; nil: net.DefaultResolver
-	DialTimeout time.Duration // for connecting to an address of a peer, and for resolving a host name; 0: 10 s
-	DialRetry   time.Duration // how long a peer that refuses connections is dialed again, and its host name resolved again; 0: not at all
+	Resolver    *net.Resolver // resolves host names in addresses of peers; nil: net.DefaultResolver
+	DialTimeout time.Duration // bounds one attempt to connect to an address, and one resolution of a host name; 0: 10 s
+	DialRetry   time.Duration // for how long the engine dials a peer again that refuses connections, resolving its host name anew; 0: not at all
 	// KeepAlive is after how long a silent host counts as dead; 0: 15 s; negative: never. It is also how often an engine asks
 	// a peer that a call without a deadline waits for whether it still makes progress, by a request that no peer serves.
 	// A peer that has answered none of these for 20 times KeepAlive, 5 minutes by default, counts as frozen, and the calls
@@ -105,8 +106,8 @@ type Config struct {
 	KeepAlive   time.Duration
 	SendTimeout time.Duration // how long a host may leave what was sent unacknowledged; 0: 15 s; negative: for ever
 
-	// LateAccess is for how long memory of a call that was given up is kept for the call's server, after the program has
-	// closed it ([Bulk.Close]), unless the answer comes before; 0: 60 s, negative: not at all. It counts towards MaxMemory.
+	// LateAccess is for how long the engine keeps the closed memory of an abandoned call for that call's server, unless the
+	// response comes earlier ([Bulk.Close]); 0: 60 s; negative: not at all. Kept memory counts towards MaxMemory.
 	LateAccess time.Duration
 
 	margo *margoconf.Config // what ParseConfig has read, or the engine's is, for MarshalJSON; nil: Margo's defaults
@@ -235,13 +236,13 @@ func (cfg *Config) tcp() ofitcp.Config {
 	}
 }
 
-// advertised returns the address in Advertise, which check has parsed; it is not valid if there is none.
+// advertised returns the address in Advertise, which check has parsed before. It is the zero value if Advertise is empty.
 func (cfg *Config) advertised() netip.AddrPort {
 	a, _ := parseAdvertised(cfg.Advertise)
 	return a
 }
 
-// parseAdvertised reads an address with or without a port, or nothing.
+// parseAdvertised parses an address with or without a port, and returns the zero value for the empty string.
 func parseAdvertised(s string) (netip.AddrPort, error) {
 	if s == "" {
 		return netip.AddrPort{}, nil
@@ -255,7 +256,7 @@ func parseAdvertised(s string) (netip.AddrPort, error) {
 		a, err = netip.ParseAddrPort(s)
 	}
 	if err == nil && a.Addr().Zone() != "" {
-		err = errors.New("its zone means nothing to another host")
+		err = errors.New("an IPv6 zone is valid on one host only; give an address without a zone")
 	}
 	if err != nil {
 		return netip.AddrPort{}, err

@@ -12,23 +12,24 @@ import (
 // restarts on the same address is reached by the same Endpoint. It is safe for concurrent use.
 //
 // An Endpoint with a name, of a host or of a server over na+sm, stands for the process that the name leads to. The first
-// operation resolves the name, under its own context, and so does the first one after the connection was lost. If a host
-// has several addresses, they are tried in turn until one answers; if none does, the error lists each with its cause.
+// operation resolves the name, bounded by that operation's context, and so does the first operation after a lost connection. If
+// a host has several addresses, the operation tries them in turn until one accepts the connection; if none does, the error lists
+// each address with its cause.
 type Endpoint struct {
 	e      *Engine
 	addr   na.Addr
-	named  na.Named // addr, if it is a name; else nil
+	named  na.Named // addr if that is a name, otherwise nil
 	closed atomic.Bool
 }
 
-// newEndpoint returns the Endpoint of an address.
+// newEndpoint returns the Endpoint of address a.
 func newEndpoint(e *Engine, a na.Addr) *Endpoint {
 	ep := &Endpoint{e: e, addr: a}
 	ep.named, _ = a.(na.Named)
 	return ep
 }
 
-// reached returns the address that operations go to; nil: its name must be resolved first.
+// reached returns the address for operations, or nil if its name must be resolved first.
 func (ep *Endpoint) reached() na.Addr {
 	if ep.named == nil {
 		return ep.addr
@@ -36,8 +37,8 @@ func (ep *Endpoint) reached() na.Addr {
 	return ep.named.Reached()
 }
 
-// reach returns the address that operations go to, and resolves its name if need be. If a handler waits for that, its
-// worker is free meanwhile.
+// reach returns the address for operations, and resolves its name first where that is necessary. A handler that waits for the
+// resolution leaves its worker to other requests meanwhile.
 func (ep *Endpoint) reach(ctx context.Context) (na.Addr, error) {
 	if a := ep.reached(); a != nil {
 		return a, nil
@@ -49,8 +50,8 @@ func (ep *Endpoint) reach(ctx context.Context) (na.Addr, error) {
 	return ep.named.Resolve(ctx)
 }
 
-// String returns the address in the form that Lookup of any process accepts, C programs' included. That of an Endpoint with
-// a name has the name.
+// String returns the address in the form that Lookup of any process accepts, those of C programs included. The String of an
+// Endpoint with a name contains the name.
 func (ep *Endpoint) String() string {
 	if ep == nil || ep.addr == nil {
 		return "no address"
@@ -58,8 +59,8 @@ func (ep *Endpoint) String() string {
 	return ep.addr.String()
 }
 
-// Equal reports whether both have the same address. An Endpoint with a name is equal to one of the same name, and while it has
-// a connection also to the address that it was resolved to.
+// Equal reports whether both have the same address. An Endpoint with a name equals another one with the same name and, while its
+// connection lives, also the Endpoint of the address to which the name was resolved.
 func (ep *Endpoint) Equal(other *Endpoint) bool {
 	if ep == nil || other == nil || ep.addr == nil || other.addr == nil {
 		return ep == other

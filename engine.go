@@ -26,7 +26,7 @@ type Engine struct {
 	net  na.Endpoint
 	cfg  Config
 	log  *slog.Logger
-	// unlogged says that the program has given no logger, so that panics of handlers go to standard error.
+	// unlogged: the Config has no logger, so panics of handlers are printed on standard error.
 	unlogged bool
 	self     *Endpoint
 
@@ -51,7 +51,7 @@ type Engine struct {
 //	ofi+tcp://:1234               the loopback and this port
 //	ofi+tcp://192.168.1.7:1234    this address and port
 //	ofi+tcp://eth0                the address of this interface
-//	ofi+tcp://0.0.0.0:1234        all IPv4 addresses of this host; Config.Advertise says which one is given out
+//	ofi+tcp://0.0.0.0:1234        all IPv4 addresses of this host; Config.Advertise chooses the one for peers
 //	na+sm://                      memory shared with processes of this host, under the number of this one
 //	na+sm://name                  the same, under a name
 //
@@ -63,10 +63,10 @@ func Listen(addr string, cfg *Config) (*Engine, error) { return open(addr, true,
 // Open makes an engine for calls only: requests that reach it are answered CodeNoEntry. protocol is "ofi+tcp", "na+sm" or anything
 // that Listen accepts.
 //
-// Over ofi+tcp such an engine listens, too, because a peer whose connection with it is lost connects back to reach for memory that the
-// engine exposes, or to answer. It listens on the address that its own connections begin at, and without a host in protocol that is not
-// the loopback but the first address of an interface that leads to other hosts; the port is a free one. An engine that calls this
-// host only is opened on "ofi+tcp://127.0.0.1". With Config.Firewalled it does not listen.
+// Over ofi+tcp such an engine listens as well, because a peer that has lost the connection connects back to access memory that
+// the engine exposes, or to respond. It listens on the source address of its own connections, at a free port. Without a host in
+// protocol that address is the first one of an interface that leads to other hosts, not the loopback. A program that calls only
+// this host opens "ofi+tcp://127.0.0.1". An engine with Config.Firewalled does not listen.
 func Open(protocol string, cfg *Config) (*Engine, error) { return open(protocol, false, cfg) }
 
 func open(addr string, listen bool, cfg *Config) (*Engine, error) {
@@ -149,9 +149,8 @@ func newEngine(cfg *Config, connect func(*Config, na.Handler) (na.Endpoint, erro
 	return e, nil
 }
 
-// Addr returns the engine's own address, which is what peers pass to Lookup: Config.Advertise, or the one that the engine has
-// chosen. That of an engine that does not listen
-// serves them for its memory only; calls to it are answered CodeNoEntry.
+// Addr returns the engine's own address, which peers pass to Lookup: Config.Advertise, or the address that the engine has
+// chosen. Peers of an engine that [Open] made use the address to access its memory; the engine answers their calls CodeNoEntry.
 func (e *Engine) Addr() string { return e.self.String() }
 
 // Self returns the engine's own address. Calls to it are made in the process, without the network.
@@ -169,11 +168,11 @@ func (e *Engine) Config() *Config {
 	return &c
 }
 
-// Lookup returns the Endpoint for an address as Addr of a peer's engine, or a C program's margo_addr_to_string, gives
-// it. Over ofi+tcp a host name may stand in the place of the IP address.
+// Lookup returns the Endpoint for an address in the form of [Engine.Addr] or of C's margo_addr_to_string. Over ofi+tcp a host name
+// may replace the IP address.
 //
-// Lookup reads addr and does nothing else, so it does not block: the first operation resolves a name and finds out whether
-// there is such a process. The error says what is wrong with addr.
+// Lookup only parses addr and does not block: the first operation resolves a name and connects, so it is the first to fail if no
+// such process runs. The error of Lookup names the faulty part of addr.
 func (e *Engine) Lookup(addr string) (*Endpoint, error) {
 	if err := e.begin(); err != nil {
 		return nil, errorFrom("look up", "", addr, err)

@@ -97,7 +97,8 @@ func (h *held) add(o *orphan) {
 	}
 }
 
-// drain has Shutdown wait no longer for requests whose callers are gone, until over is closed.
+// drain makes Shutdown go on without the requests whose callers are gone. It applies to later requests too, until over is
+// closed.
 func (h *held) drain(over <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -123,7 +124,7 @@ func (h *held) remove(o *orphan) {
 	delete(h.set, o)
 }
 
-// all returns them, the oldest first.
+// all returns the requests, the oldest first.
 func (h *held) all() (list []*orphan) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

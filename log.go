@@ -98,12 +98,12 @@ func standardLogger(getenv func(string) string) *slog.Logger {
 	return slog.New(slog.DiscardHandler)
 }
 
-// logsByEnvironment reports whether the environment asks for lines.
+// logsByEnvironment reports whether the environment sets a log level.
 func logsByEnvironment(getenv func(string) string) bool {
 	return getenv(envLogLevel) != "" || getenv(envHGLevel) != ""
 }
 
-// note logs something about a peer at Warn, within the bound on lines about its host.
+// note logs msg about peer at Warn, within the limit on lines for each host (package audit).
 func (e *Engine) note(peer na.Addr, msg string, attrs ...slog.Attr) {
 	ctx := context.Background()
 	if !e.log.Enabled(ctx, slog.LevelWarn) {
@@ -120,12 +120,12 @@ func (e *Engine) note(peer na.Addr, msg string, attrs ...slog.Attr) {
 	e.log.LogAttrs(ctx, slog.LevelWarn, msg, attrs...)
 }
 
-// panics bounds the lines about panics for each caller's host, beside the bound on other lines, so that these do not hide the
-// first panics.
+// panics limits the lines about panics for each caller's host. It is a limit of its own, because other lines about the host could
+// otherwise suppress the first panic.
 var panics = audit.NewLimiter()
 
-// panicked logs a panic of the program's, or prints it on standard error as package net/http does, if there is no logger. The
-// peer that has caused it is nil for a timer.
+// panicked logs a panic in the program's handler or timer. Without a logger it prints the panic on standard error, as package
+// net/http does. peer is the caller of the handler, and nil for a timer.
 func (e *Engine) panicked(msg, rpc string, peer na.Addr, value any, stack []byte) {
 	from, host := "none", hostquota.Host{}
 	if peer != nil {
@@ -136,7 +136,7 @@ func (e *Engine) panicked(msg, rpc string, peer na.Addr, value any, stack []byte
 		return
 	}
 	if e.unlogged {
-		text := strings.ReplaceAll(fmt.Sprint(value), "\n", "\n\t") // a line of it must not look like one of another origin
+		text := strings.ReplaceAll(fmt.Sprint(value), "\n", "\n\t") // indented, so that a line of value cannot pass for a log line
 		if suppressed > 0 {
 			text += fmt.Sprintf(" (and %d more panics)", suppressed)
 		}

@@ -78,8 +78,8 @@ func tcpOn(ctx context.Context, i net.Interface) Protocol {
 	return p
 }
 
-// ChooseAddr returns the address that an engine opened by [Listen] with the same arguments would give out, without its port
-// unless addr has one, and why. Host names in addr are looked up.
+// ChooseAddr returns the address that an engine opened by [Listen] with the same arguments would give to peers, without its port
+// unless addr has one, and the reason for that choice. It resolves a host name in addr.
 func ChooseAddr(ctx context.Context, addr string, cfg *Config) (chosen, reason string, err error) {
 	const op = "choose address"
 	scheme, _, _ := strings.Cut(addr, ":")

@@ -79,12 +79,12 @@ func (rt *route) fail(err error) error {
 	return e
 }
 
-// unencodable makes the call's error when its arguments cannot be encoded.
+// unencodable returns the error of a call whose arguments cannot be encoded.
 func (rt *route) unencodable(err error) error {
 	return encodingError(rt.op(), rt.proc.label(rt.provider), rt.ep.String(), err)
 }
 
-// hints explain codes that a peer answers without a text. Only their cause is known to it.
+// hints explain the codes that a peer answers, because the wire carries no text. Only the peer knows the cause.
 var hints = map[Code]error{
 	CodeAgain:      errOverloaded,
 	CodePermission: errors.New("it is shutting down, or its handler forbids it"),

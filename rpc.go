@@ -127,7 +127,7 @@ func (f *flight[In, Out]) prepare() (payload []byte, err error) {
 	return payload, nil
 }
 
-// startApart makes the call on a goroutine of its own, where interceptors, and the resolving of a name, may block.
+// startApart makes the call on a goroutine of its own, because interceptors and the resolution of a name may block.
 func (f *flight[In, Out]) startApart(ctx context.Context) {
 	ctx, f.halt = context.WithCancel(ctx)
 	go func() {

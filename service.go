@@ -223,7 +223,7 @@ func registered(p *procedure, on Registrar) bool {
 // Handle has h run for each request that reaches on, as a goroutine that may block. What h returns is the response; an
 // error travels as its code ([CodeOf]) without the text. A panic is answered CodeOtherError.
 //
-// Its text is logged here: at Warn if the error has no code, within a bound on the lines about one host, and at Debug if it
+// The engine logs the text of the error: at Warn if the error has no code, within a bound on the lines about one host, and at Debug if it
 // has one. A panic is logged too, at most ten times a minute for one host, on standard error if the engine has no logger.
 //
 // h's context ends when the connection to the caller is lost, and when the engine is closed or stops waiting for

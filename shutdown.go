@@ -113,10 +113,10 @@ func (e *Engine) Err() error {
 
 // Shutdown ends the engine in good order: it calls what OnShutdown registered, then has new requests answered
 // CodePermission, waits until all handlers have returned and all answers are sent, and closes the engine. An answer that is
-// too long for a message is sent when its caller has fetched it; one that has given up does not, so it has two seconds for
-// that, and a second for each MiB. A request that the program holds without an answer ([RPC.HandleCall]) is waited for as long as
-// its caller's connection lives. If ctx ends
-// before that, the rest is done as by Close, and Shutdown returns an error that says how many handlers there were.
+// too long for a message is sent when its caller has fetched it; because an abandoned call does not fetch it, Shutdown waits for
+// at most two seconds and one more for each MiB. Shutdown waits for a request that the program holds without an answer
+// ([RPC.HandleCall]) while its caller's connection lives. If ctx ends earlier, Shutdown closes the engine as Close does, and
+// returns an error with the number of handlers that were running.
 //
 // A handler may end its own engine: called with a handler's context, or one made from it, Shutdown begins and returns nil
 // at once, so that it does not wait for its caller. The handler's answer is still delivered, and Done tells when all is

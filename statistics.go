@@ -16,9 +16,9 @@ import (
 // Figures are kept for 4,096 pairs of each kind. Those of what comes then are added up for each RPC, as of the peer
 // "<others>" and without a parent, since what a peer says may name any number of parents.
 //
-// The steps of a call are those of C. A step that Go does not have takes 0: there are no callbacks at the end of a call, response or
-// transfer, but when they would have come is measured. An operation of Start has a goroutine that waits for it, as with a
-// Monitor. Memory is exposed for no procedure in particular.
+// The steps of a call are those of C. A step that Go does not have takes 0 s: C's callbacks at the end of a call, response or
+// transfer do not exist, but the time at which they would run is measured. Each operation of a Start method takes a goroutine
+// that waits for it, as with a Monitor. Exposed memory is counted for the engine, not for a procedure.
 type Statistics struct {
 	mu sync.Mutex
 	// +checklocks:mu

@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// What a program logs or prints as JSON: the text of String. encoding/json uses MarshalText, and log/slog LogValue, so that
-// lines of both kinds of handlers have the same words.
+// The types below are logged, and printed as JSON, as the text of their String method: encoding/json calls MarshalText, and
+// log/slog calls LogValue, so that text and JSON handlers print the same words.
 
 // LogValue implements [slog.LogValuer].
 func (ep *Endpoint) LogValue() slog.Value { return slog.StringValue(ep.String()) }
@@ -58,7 +58,7 @@ func (e *Error) MarshalText() ([]byte, error) {
 	return []byte(e.Error()), nil
 }
 
-// texts are what both interfaces are for.
+// text is implemented by each type that is logged and marshaled as its String.
 type text interface {
 	slog.LogValuer
 	encoding.TextMarshaler

@@ -37,8 +37,8 @@ type part struct {
 type move struct {
 	part
 	t    *hg.Transfer
-	to   na.Addr  // of the peer, set by start or launch
-	lost error    // why the peer's name could not be resolved: then t was not started
+	to   na.Addr  // the peer's, set by start or launch
+	lost error    // the failure to resolve the peer's name, after which t is not started
 	e    *Engine  // whose gate is held, nil if none
 	life *lease   // that is held, nil if the local memory is not a Bulk's
 	segs [][]byte // the local memory, n bytes
@@ -105,7 +105,7 @@ func (m *move) admit() error {
 	return nil
 }
 
-// start starts a transfer that will be waited for. It blocks while a name is resolved.
+// start starts a transfer whose end wait receives. It blocks while a name is resolved.
 func (m *move) start(ctx context.Context) {
 	m.observe(ctx, Event{Bytes: m.n})
 	if m.e.cfg.Statistics != nil {
@@ -121,7 +121,7 @@ func (m *move) start(ctx context.Context) {
 	m.launch(to, m)
 }
 
-// launch starts the transfer with the peer at an address. done is told of its end.
+// launch starts the transfer with the peer at address to, and notifies done of its end.
 func (m *move) launch(to na.Addr, done hg.TransferNotifier) {
 	m.to = to
 	m.t.Notify(done)
@@ -273,7 +273,7 @@ func startPending(ctx context.Context, r RemoteBulk, d *direction, b *Bulk) *Pen
 	return &pm.p
 }
 
-// runApart makes the transfer on a goroutine of its own, which a monitor, or the resolving of a name, may hold up.
+// runApart makes the transfer on a goroutine of its own, because a monitor or the resolution of a name may block.
 func (pm *pendingMove) runApart(ctx context.Context) {
 	ctx, pm.halt = context.WithCancel(ctx)
 	go func() {
