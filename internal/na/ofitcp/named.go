@@ -197,6 +197,9 @@ func (n *named) lookup(ctx context.Context) ([]netip.Addr, error) {
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("host %q: no answer from the resolver so far, which has up to %v (DialTimeout)", n.host, limit)
 		}
+		if dns, ok := errors.AsType[*net.DNSError](err); ok && !dns.IsNotFound {
+			return nil, fmt.Errorf("host %q could not be resolved: %w", n.host, err)
+		}
 		return nil, fmt.Errorf("host %q has no %s address that the resolver knows, and this endpoint's address is of that family: %w", n.host, name, err)
 	}
 	var ips []netip.Addr

@@ -152,6 +152,17 @@ func TestNameWithoutAddress(t *testing.T) {
 	}
 }
 
+// TestBrokenResolver: an error does not claim that a host has no address when the resolver was not reached.
+func TestBrokenResolver(t *testing.T) {
+	down := errors.New("the resolver is down")
+	r := &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) { return nil, down }}
+	_, err := nameOf(t, openEndpoint(t, Config{Resolver: r}), "store.test", 1).Resolve(t.Context())
+	wantKind(t, err, na.Unreachable)
+	if text := err.Error(); !strings.Contains(text, "could not be resolved") || !strings.Contains(text, down.Error()) || strings.Contains(text, "no IPv4 address") {
+		t.Error(text)
+	}
+}
+
 // TestNameWithThousands: a resolver's answer of any length costs a bounded number of attempts.
 func TestNameWithThousands(t *testing.T) {
 	dns := dnstest.Start(t)
