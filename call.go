@@ -92,7 +92,7 @@ func (c *Call[In, Out]) decode() bool {
 		return true
 	}
 	c.s.svc.e.note(c.s.from, "request refused: arguments cannot be decoded; compare the types of both sides",
-		slog.String(logRPC, c.s.svc.label()), slog.Any(logError, err))
+		slog.String(logRPC, c.s.svc.label()), slog.Any(logError, logged{err}))
 	c.s.finish(CodeOf(err))
 	return false
 }
@@ -166,7 +166,7 @@ func (c *Call[In, Out]) send(ctx context.Context) error {
 	}
 	payload, err := c.s.svc.proc.appendOutput(c.s.req.Output(), &c.out)
 	if err != nil {
-		c.s.svc.e.note(c.s.from, "result cannot be encoded", slog.String(logRPC, c.s.svc.label()), slog.Any(logError, err))
+		c.s.svc.e.note(c.s.from, "result cannot be encoded", slog.String(logRPC, c.s.svc.label()), slog.Any(logError, logged{err}))
 		return errors.Join(encodingError("answer", c.s.svc.label(), c.s.from.String(), err), c.s.svc.answer(c.s.req, CodeOtherError))
 	}
 	if t := c.s.timed; t != nil {

@@ -105,6 +105,29 @@ func TestPanicsDoNotFloodTheLog(t *testing.T) {
 	}
 }
 
+// TestLongTextsAreShortened checks that a peer's arguments in an error or in a panic do not fill the log.
+func TestLongTextsAreShortened(t *testing.T) {
+	audit.Reset()
+	panics.Reset()
+	var w logLines
+	server, ep := pair(t, &Config{Logger: w.logger()})
+	open := NewRPC[string, struct{}]("open")
+	must(t, open.Handle(server, func(_ context.Context, name string) (struct{}, error) {
+		if strings.HasPrefix(name, "!") {
+			panic(name)
+		}
+		return struct{}{}, errors.New("no file " + name)
+	}))
+	for i, first := range []string{"?", "!"} {
+		_, err := open.Call(patient(t), ep, first+strings.Repeat("x", 1<<20))
+		wantCode(t, err, CodeOtherError)
+		w.want(t, i, "rpc=open", "xxx", "bytes)")
+	}
+	if n := len(strings.Join(w.lines(), "")); n > 1<<16 {
+		t.Errorf("two lines have %d bytes", n)
+	}
+}
+
 // TestWrongTypeIsLogged checks what both sides say when their types differ.
 func TestWrongTypeIsLogged(t *testing.T) {
 	audit.Reset()

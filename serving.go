@@ -79,11 +79,11 @@ func (s *serving) logFailure(code Code, err error) {
 		msg = "handler of a one-way request fails"
 	}
 	if code == CodeOtherError || s.oneWay {
-		s.svc.e.note(s.from, msg, slog.String(logRPC, s.svc.label()), slog.Any(logError, err))
+		s.svc.e.note(s.from, msg, slog.String(logRPC, s.svc.label()), slog.Any(logError, logged{err}))
 		return
 	}
 	if log := s.svc.e.log; log.Enabled(context.Background(), slog.LevelDebug) {
-		log.Debug(msg, logRPC, s.svc.label(), logPeer, s.from.String(), logError, err)
+		log.Debug(msg, logRPC, s.svc.label(), logPeer, s.from.String(), logError, logged{err})
 	}
 }
 
