@@ -3,6 +3,7 @@ package cinnabar
 import (
 	"context"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -109,6 +110,40 @@ func remoteOf(t *testing.T, server *Engine, ep *Endpoint) RemoteBulk {
 		mem[i] = 7
 	}
 	return travel(t, exposed(t, server, mem).Handle()).On(ep)
+}
+
+// TestStartEncodesBeforeTheNameIsResolved: the arguments of a call may be changed as soon as Start has returned.
+func TestStartEncodesBeforeTheNameIsResolved(t *testing.T) {
+	type blob struct {
+		N    uint32
+		Data []byte `proc:"count=N"`
+	}
+	dns, resolve := dnstest.Start(t), make(chan struct{})
+	server, byOther := named(t, dns, "127.0.0.2", nil)
+	first := NewRPC[blob, uint32]("first")
+	must(t, first.Handle(server, func(_ context.Context, in blob) (uint32, error) { return uint32(in.Data[0]), nil }))
+	r := dns.Resolver()
+	dial := r.Dial
+	r.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		select {
+		case <-resolve:
+		case <-ctx.Done():
+		}
+		return dial(ctx, network, address)
+	}
+	ep := find(t, calling(t, &Config{Resolver: r}), byOther.String())
+	data := []byte{7}
+	pending := first.Start(patient(t), ep, blob{1, data})
+	ctx, cancel := context.WithCancel(t.Context())
+	canceled := first.Start(ctx, ep, blob{1, data})
+	data[0] = 8
+	cancel()
+	_, err := canceled.Wait()
+	wantCode(t, err, CodeCanceled)
+	close(resolve)
+	if got, err := pending.Wait(); err != nil || got != 7 {
+		t.Errorf("the server got %d, want 7: %v", got, err)
+	}
 }
 
 // TestNameThatDoesNotResolve: the operation fails, with the name and the cause, by the operation's own context.

@@ -21,7 +21,7 @@ var aboutTCP = []string{
 	"TestCallToClient", "TestSmallMessages", "TestSetMercuryLog", "TestEngineConfig", "TestClass", "TestEagerSize", "TestConfigReaches",
 	"TestExposeMostSegments", "TestLateAccess", "TestLateAccessExpires", "TestLateAccessOff", "TestLateAccessBeyondBudget", "TestLateAccessOfAnotherPeer", "TestLateAccessForwarded",
 	"TestLateAccessOfTwoCalls", "TestLateAccessEndsWithItsConnection", "TestLateAccessToPool", "TestCloseOfPoolWithLateAccess", "TestTimeOutHurtsNoOtherCall", "TestLateCallsDoNotLeak",
-	"TestClientsBehindOneAddress", "TestAdvertise", "TestFirewalled", "TestCallByName", "TestNameThatDoesNotResolve", "TestNameAfterLoss",
+	"TestClientsBehindOneAddress", "TestAdvertise", "TestFirewalled", "TestCallByName", "TestStartEncodesBeforeTheNameIsResolved", "TestNameThatDoesNotResolve", "TestNameAfterLoss",
 }
 
 // notByTheKernel are those that it leaves out because they are about what the owner of memory does against a peer that

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"cinnabar/internal/hg"
+	"cinnabar/internal/na"
 )
 
 // RPC describes a remote procedure by its name and types. It belongs to no engine: declare it once, as a package
@@ -58,7 +59,8 @@ func (r *RPC[In, Out]) Call(ctx context.Context, to Target, in In) (Out, error) 
 }
 
 // Start begins a call and returns at once. When ctx ends, the call is cancelled. in may be changed as soon as Start has
-// returned. Errors, also those of the arguments, are found by Wait.
+// returned, unless the engine has Interceptors, a Monitor or Statistics: then what it refers to must not change before the end.
+// Errors, also those of the arguments, are found by Wait.
 func (r *RPC[In, Out]) Start(ctx context.Context, to Target, in In) *Pending[Out] {
 	f := &flight[In, Out]{proc: r.proc, x: exchange[In, Out]{in: in}}
 	f.op = f
@@ -91,8 +93,7 @@ func (f *flight[In, Out]) start(ctx context.Context, to Target) error {
 		return err
 	}
 	f.route.pending = f
-	peer := f.route.ep.reached()
-	if peer == nil || f.route.e.hooked() {
+	if f.route.e.hooked() {
 		f.startApart(ctx)
 		return nil
 	}
@@ -101,9 +102,49 @@ func (f *flight[In, Out]) start(ctx context.Context, to Target) error {
 		return err
 	}
 	f.k.Notify(f)
-	f.k.Start(peer, hg.ID(f.route.id), hg.CallOptions{Proc: f.proc, Provider: f.route.provider}, payload)
+	if peer := f.route.ep.reached(); peer != nil {
+		f.send(peer, payload)
+	} else {
+		f.startNamed(ctx, payload)
+	}
 	f.watch(ctx)
 	return nil
+}
+
+// send starts the prepared call.
+func (f *flight[In, Out]) send(peer na.Addr, payload []byte) {
+	f.k.Start(peer, hg.ID(f.route.id), hg.CallOptions{Proc: f.proc, Provider: f.route.provider}, payload)
+}
+
+// startNamed starts the prepared call on a goroutine of its own, because it resolves a name first.
+func (f *flight[In, Out]) startNamed(ctx context.Context, payload []byte) {
+	ctx, f.halt = context.WithCancel(ctx)
+	go func() {
+		defer f.halt()
+		peer, err := f.route.ep.reach(ctx)
+		if err != nil {
+			f.drop(f.route.fail(err))
+			return
+		}
+		f.use.Lock() // a call is cancelled before Start, which has no effect, or after it
+		f.send(peer, payload)
+		f.use.Unlock()
+		if ctx.Err() != nil { // abort may have come before the call was started
+			f.abort()
+		}
+	}()
+}
+
+// drop ends a prepared call that is not started.
+func (f *flight[In, Out]) drop(err error) {
+	f.use.Lock()
+	k := f.k
+	f.k, f.err = nil, err
+	f.use.Unlock()
+	f.doing.end()
+	k.Free()
+	f.end()
+	f.route.e.end()
 }
 
 // prepare begins the operation and encodes the arguments. There is no operation if it fails, or if a type's own encoding
@@ -127,7 +168,7 @@ func (f *flight[In, Out]) prepare() (payload []byte, err error) {
 	return payload, nil
 }
 
-// startApart makes the call on a goroutine of its own, because interceptors and the resolution of a name may block.
+// startApart makes the call on a goroutine of its own, because interceptors may block.
 func (f *flight[In, Out]) startApart(ctx context.Context) {
 	ctx, f.halt = context.WithCancel(ctx)
 	go func() {
