@@ -168,24 +168,31 @@ func (l *listener) handshake(p *pending) {
 	if err == nil {
 		turn = l.awaitTurn(p.host)
 	}
+	var r *connRequest
+	var reply mpa.Frame
+	var unacceptable error
+	if err == nil {
+		r = &connRequest{dev: d, tc: p.tc, req: req, local: unmap(tcpAddr(p.tc.LocalAddr())), remote: unmap(tcpAddr(p.tc.RemoteAddr())), account: p.account}
+		if reply, unacceptable = r.judge(); unacceptable == nil {
+			d.pace.succeeded(p.host)
+			l.hosts.wait(p.host) // as a handshake, so that the limits on these hold for what waits
+		}
+	}
 	if !d.handshakes.end(p) {
 		return // it has given way to another, which has closed and recorded it
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		if l.ctx.Err() == nil {
 			d.trail.Record(audit.Refused, requestCause(err), p.host, slog.Any("err", err))
 		}
 		_ = p.tc.Close() // nothing was promised
 		return
-	}
-	r := &connRequest{dev: d, tc: p.tc, req: req, local: unmap(tcpAddr(p.tc.LocalAddr())), remote: unmap(tcpAddr(p.tc.RemoteAddr())), account: p.account}
-	if reply, err := r.judge(); err != nil {
-		d.trail.Record(audit.Refused, "unacceptable request", p.host, slog.Any("err", err))
+	case unacceptable != nil:
+		d.trail.Record(audit.Refused, "unacceptable request", p.host, slog.Any("err", unacceptable))
 		r.refuse(reply)
 		return
 	}
-	d.pace.succeeded(p.host)
-	l.hosts.wait(p.host)
 	d.ask(r)
 	if cause, err := l.enqueue(r, turn); cause != "" {
 		d.trail.Record(audit.Refused, cause, p.host, slog.Any("err", err))

@@ -1,12 +1,16 @@
 package iwarp
 
 import (
+	"errors"
+	"net"
 	"net/netip"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
 
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/internal/sockio"
 )
 
@@ -53,4 +57,64 @@ func TestTurnsEnd(t *testing.T) {
 		t.Error(err)
 	}
 	wg.Wait()
+}
+
+// TestRequestsThatWaitForTurnsAreCounted lets requests come while none has its turn. They count as unfinished handshakes until
+// then, and so no host can have more of them than of these.
+func TestRequestsThatWaitForTurnsAreCounted(t *testing.T) {
+	dev, err := Open(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := dev.Driver().(*device)
+	dl, err := d.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := dl.(*listener)
+	turns := &l.hosts
+	turns.mu.Lock()
+	turns.running = true // by the test
+	turns.mu.Unlock()
+	waiting := func() (n int) {
+		turns.mu.Lock()
+		defer turns.mu.Unlock()
+		for _, q := range turns.waiting {
+			n += len(q)
+		}
+		return n
+	}
+	const requests = 5
+	for range requests {
+		tc, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(l.Addr()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tc.Close() }()
+		if err := writeFrame(tc, mpa.Frame{Revision: mpa.Revision2, Enhanced: true, CRC: true, Setup: mpa.Setup{IRD: 16, ORD: 16}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for waiting() < requests {
+		runtime.Gosched()
+	}
+	if n := d.book.Used(hostquota.Handshakes); n != requests {
+		t.Errorf("%d handshakes are counted while %d requests wait for their turn", n, requests)
+	}
+	turns.wg.Go(turns.dispatch)
+	for range requests {
+		r, err := l.Accept(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Reject(nil); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := d.book.Used(hostquota.Handshakes); n != 0 {
+		t.Errorf("%d handshakes are counted in the end", n)
+	}
+	if err := errors.Join(l.Close(), dev.Close()); err != nil {
+		t.Error(err)
+	}
 }
