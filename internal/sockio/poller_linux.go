@@ -61,21 +61,20 @@ func (p *Poller) Poll() (woken int) {
 	return woken
 }
 
-// add has Poll look at w, whose set has the descriptor fd.
-func (p *Poller) add(w *waiter, fd int) error {
+// add has Poll look at w, whose set has the descriptor fd. If the kernel refuses that, for example because the user has
+// fs.epoll.max_user_watches of them, w goes on without, as on other systems.
+func (p *Poller) add(w *waiter, fd int) {
 	if p == nil {
-		return nil
+		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.set < 0 {
-		return nil
+		return
 	}
-	err := unix.EpollCtl(p.set, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(fd)})
-	if err == nil {
+	if unix.EpollCtl(p.set, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(fd)}) == nil {
 		p.waiters[int32(fd)] = w
 	}
-	return os.NewSyscallError("epoll_ctl", err)
 }
 
 // remove ends that. The caller closes fd afterwards, which takes it out of the epoll set.

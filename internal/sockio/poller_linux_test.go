@@ -4,6 +4,8 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // parkedReader is a connection with a goroutine in WaitRead, which counts what it reads in got.
@@ -105,5 +107,29 @@ func TestPollClosed(t *testing.T) {
 			t.Errorf("%d connections are left", n)
 		}
 		p.mu.Unlock()
+	}
+}
+
+// TestPollRefused has a Poller whose set takes no descriptors. The connection works without it.
+func TestPollRefused(t *testing.T) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Poller{set: fd, waiters: map[int32]*waiter{}}
+	peer, got := parkedReader(t, p)
+	if _, err := peer.TryWritev([][]byte{{1}}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-got:
+	case <-time.After(30 * time.Second):
+		t.Error("the connection is not read")
+	}
+	if n := p.Poll(); n != 0 {
+		t.Errorf("%d readers were woken by a set without any", n)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -56,13 +56,11 @@ func (w *waiter) open(sock syscall.RawConn) error {
 	if err == nil {
 		err = os.NewSyscallError("epoll_ctl", unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, w.sockFD, &unix.EpollEvent{Events: unix.EPOLLONESHOT}))
 	}
-	if err == nil {
-		err = w.poller.add(w, fd)
-	}
 	if err != nil {
 		_ = set.Close() // the error at hand is the one to tell
 		return err
 	}
+	w.poller.add(w, fd)
 	w.set, w.raw, w.setFD = set, raw, fd
 	w.step = w.ready
 	return nil
