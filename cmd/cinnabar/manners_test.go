@@ -127,24 +127,16 @@ func TestPingpongAndRpingJSON(t *testing.T) {
 	}
 }
 
-// A server of pingpong with --data-port takes the data there, for firewalls, and says so if it cannot.
+// A server of pingpong whose --data-port is in use ends and says so, before it waits for a client that would fail.
 func TestPingpongDataPort(t *testing.T) {
-	taken, port := usedPort(t), freePort(t)
-	server, seen, o := start(t, "pingpong", "-p", port, "-n", "10", "--data-port", taken)
-	waitLine(t, seen, "local address")
-	if code, client := runProcess(t, "pingpong", "-p", port, "-n", "10", "127.0.0.1"); code != exitFailure {
-		t.Errorf("client: exit code %d: %s", code, &client.err)
-	}
-	if err := server.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	exitOf(t, server)
-	if text := o.err.String(); !strings.Contains(text, "listen for the connect request") || !strings.Contains(text, taken) {
-		t.Errorf("the server says %q", text)
+	taken := usedPort(t)
+	code, server := runProcess(t, "pingpong", "-p", freePort(t), "--data-port", taken)
+	if text := server.err.String(); code != exitFailure || !strings.Contains(text, "--data-port "+taken) || server.out.Len() != 0 {
+		t.Errorf("exit code %d, and the server says %q and %q", code, &server.out, text)
 	}
 }
 
-// perf verbs with --data-port takes the data there, from one client after the other, and says so if it cannot.
+// perf verbs with --data-port takes the data there, from one client after the other. If the port is in use it ends and says so.
 func TestPerfVerbsDataPort(t *testing.T) {
 	free, taken := freePort(t), usedPort(t)
 	args := []string{"--size", "64", "--count", "10"}
@@ -156,16 +148,9 @@ func TestPerfVerbsDataPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantOK(t, server, o)
-	server, address, _, o = startVerbs(t, append(args, "--data-port", taken)...)
-	if code, client := runProcess(t, append([]string{"perf", "verbs", address}, args...)...); code != exitFailure {
-		t.Errorf("client: exit code %d: %s", code, &client.err)
-	}
-	if err := server.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	exitOf(t, server)
-	if text := o.err.String(); !strings.Contains(text, "listen") || !strings.Contains(text, ":"+taken) {
-		t.Errorf("the server says %q", text)
+	code, refused := runProcess(t, append([]string{"perf", "verbs", "--listen", "127.0.0.1:0", "--data-port", taken}, args...)...)
+	if text := refused.err.String(); code != exitFailure || !strings.Contains(text, "--data-port "+taken) || refused.out.Len() != 0 {
+		t.Errorf("exit code %d, and the server says %q and %q", code, &refused.out, text)
 	}
 }
 

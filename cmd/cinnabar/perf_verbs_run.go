@@ -60,6 +60,11 @@ func verbsServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *verb
 	if err := o.fits(&attr); err != nil { // before anybody waits for this server
 		return err
 	}
+	if !attr.Caps.Has(verbs.CapRawState) {
+		if err := checkDataPort(dev, l.Addr(), o.dataPort); err != nil {
+			return err
+		}
+	}
 	if err := announceVerbs(l.Addr(), attr.Name, o, s); err != nil {
 		return err
 	}

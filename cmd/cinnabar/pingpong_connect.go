@@ -62,6 +62,11 @@ func pingpongServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *p
 // reported and does no harm; a client with other settings ends the wait, since
 // the user wants to know.
 func (b *bouncer) serve(ctx context.Context, dev *verbs.Device, l net.Listener, s streams) error {
+	if b.oob == nil {
+		if err := checkDataPort(dev, l.Addr(), b.o.data); err != nil {
+			return err
+		}
+	}
 	if _, err := io.WriteString(s.out, addressLine("local", b.own)); err != nil {
 		return err
 	}
@@ -80,6 +85,20 @@ func (b *bouncer) serve(ctx context.Context, dev *verbs.Device, l net.Listener, 
 		}
 		s.notePeer(c.RemoteAddr(), "pingpong: %s: %s; is it a cinnabar pingpong?", c.RemoteAddr(), printable(oneLine(err)))
 	}
+}
+
+// checkDataPort returns an error if the port of --data-port cannot be used at the address of a server, because otherwise each of
+// its clients would fail. Port 0 stands for a free one.
+func checkDataPort(dev *verbs.Device, server net.Addr, port uint16) error {
+	at, ok := server.(*net.TCPAddr)
+	if !ok || port == 0 {
+		return nil
+	}
+	l, err := verbs.Listen(dev, netip.AddrPortFrom(at.AddrPort().Addr().Unmap(), port))
+	if err != nil {
+		return fmt.Errorf("--data-port %d: %w", port, err)
+	}
+	return l.Close()
 }
 
 // meetClient exchanges addresses and settings on c and accepts the connection
