@@ -111,7 +111,7 @@ func (l *listener) acceptLoop() {
 // admitNewcomer begins the handshake of p, at once or when it may. Where too many of the host wait for that already, its
 // oldest handshake gives way before its time.
 func (l *listener) admitNewcomer(p *pending) {
-	wait, few := l.dev.pace.begin(p.host, p.began, mostStand)
+	wait, early, few := l.dev.pace.begin(p.host, p.began, mostStand)
 	var err error
 	if few && wait == 0 {
 		wait, err = l.dev.begin(p, false)
@@ -119,7 +119,7 @@ func (l *listener) admitNewcomer(p *pending) {
 	switch {
 	case few && wait > 0 && p.account.Take(hostquota.Queued, 1) == nil:
 		l.wg.Go(func() {
-			if err := l.dev.beginLater(l.ctx, p, wait); err != nil {
+			if err := l.dev.beginLater(l.ctx, p, wait, early); err != nil {
 				l.refuseNewcomer(p, err)
 				return
 			}
@@ -127,6 +127,7 @@ func (l *listener) admitNewcomer(p *pending) {
 		})
 		return
 	case !few || wait > 0:
+		l.dev.pace.waited(p.host, early)
 		_, err = l.dev.begin(p, true)
 	}
 	if err != nil {

@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,8 +38,9 @@ type pace struct {
 
 // budget is what a host has left of freeFailures. It is negative if handshakes wait.
 type budget struct {
-	left float64
-	at   time.Time // when left was right
+	left    float64
+	at      time.Time       // when left was right
+	waiting []chan struct{} // of the handshakes that wait, the first first
 }
 
 func (b *budget) refill(now time.Time, rate float64) {
@@ -46,16 +48,16 @@ func (b *budget) refill(now time.Time, rate float64) {
 	b.at = now
 }
 
-// begin draws on the budget of h and returns how long its handshake has to wait. If that is longer than limit it draws
-// nothing and reports false.
-func (p *pace) begin(h hostquota.Host, now time.Time, limit time.Duration) (wait time.Duration, ok bool) {
+// begin draws on the budget of h and returns how long its handshake has to wait, unless early is closed before, because another
+// handshake of h has succeeded. If that is longer than limit it draws nothing and reports false.
+func (p *pace) begin(h hostquota.Host, now time.Time, limit time.Duration) (wait time.Duration, early chan struct{}, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sweepLocked(now)
 	b := p.hosts[h]
 	if b == nil {
 		if len(p.hosts) >= maxPaced {
-			return 0, true
+			return 0, nil, true
 		}
 		if p.hosts == nil {
 			p.hosts = map[hostquota.Host]*budget{}
@@ -69,21 +71,41 @@ func (p *pace) begin(h hostquota.Host, now time.Time, limit time.Duration) (wait
 		wait = time.Duration((1 - b.left) / rate * float64(time.Second))
 	}
 	if wait > limit {
-		return 0, false
+		return 0, nil, false
 	}
 	if wait > 0 {
 		p.delayed.Add(1)
+		early = make(chan struct{})
+		b.waiting = append(b.waiting, early)
 	}
 	b.left--
-	return wait, true
+	return wait, early, true
 }
 
-// succeeded gives back what begin has drawn.
+// succeeded gives back what begin has drawn, to the handshake that has waited for longest if there is one. So hosts whose
+// handshakes succeed do not wait because others have left them little to draw on.
 func (p *pace) succeeded(h hostquota.Host) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	b := p.hosts[h]
+	if b == nil {
+		return
+	}
+	b.left = min(b.left+1, freeFailures)
+	if len(b.waiting) > 0 {
+		close(b.waiting[0])
+		b.waiting = b.waiting[1:]
+	}
+}
+
+// waited ends the wait of a handshake of h, for which begin has returned early.
+func (p *pace) waited(h hostquota.Host, early chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if b := p.hosts[h]; b != nil {
-		b.left = min(b.left+1, freeFailures)
+		if i := slices.Index(b.waiting, early); i >= 0 {
+			b.waiting = slices.Delete(b.waiting, i, i+1)
+		}
 	}
 }
 

@@ -17,7 +17,7 @@ func TestPaceOfFailures(t *testing.T) {
 	var p pace
 	begin := func(h hostquota.Host) time.Duration {
 		t.Helper()
-		wait, ok := p.begin(h, now, time.Hour)
+		wait, _, ok := p.begin(h, now, time.Hour)
 		if !ok {
 			t.Fatal("refused")
 		}
@@ -40,7 +40,7 @@ func TestPaceOfFailures(t *testing.T) {
 	if got, want := begin(bad), 2*101*each; got != want {
 		t.Errorf("beside another host with failures it waits %v, want %v", got, want)
 	}
-	if _, ok := p.begin(bad, now, 2*101*each); ok {
+	if _, _, ok := p.begin(bad, now, 2*101*each); ok {
 		t.Error("a wait beyond the limit is granted")
 	}
 	now = now.Add(time.Minute)
@@ -64,11 +64,85 @@ func TestPaceIsBounded(t *testing.T) {
 	for i := range uint32(2 * maxPaced) {
 		var ip [4]byte
 		binary.BigEndian.PutUint32(ip[:], i)
-		if wait, ok := p.begin(hostquota.HostOf(netip.AddrFrom4(ip)), now, 0); wait != 0 || !ok {
+		if wait, _, ok := p.begin(hostquota.HostOf(netip.AddrFrom4(ip)), now, 0); wait != 0 || !ok {
 			t.Fatalf("the first handshake of host %d waits %v", i, wait)
 		}
 	}
 	if len(p.hosts) != maxPaced {
 		t.Errorf("%d hosts are remembered, want %d", len(p.hosts), maxPaced)
+	}
+}
+
+// TestSuccessEndsWaits has many hosts fail, so that little is left for a host that begins more handshakes at once than it has free
+// ones. As these succeed the others begin, in order, and not when others' failures let them.
+func TestSuccessEndsWaits(t *testing.T) {
+	var p pace
+	now := time.Now()
+	for i := range byte(250) {
+		if _, _, ok := p.begin(hostquota.HostOf(netip.AddrFrom4([4]byte{192, 0, 2, i})), now, 0); !ok {
+			t.Fatal("refused")
+		}
+	}
+	host := hostquota.HostOf(netip.MustParseAddr("198.51.100.1"))
+	const more = 5
+	var waits []chan struct{}
+	for range freeFailures + more {
+		wait, early, ok := p.begin(host, now, time.Hour)
+		if !ok || (wait > 0) != (early != nil) {
+			t.Fatalf("a wait of %v, which can end early: %t; granted: %t", wait, early != nil, ok)
+		}
+		if early != nil {
+			waits = append(waits, early)
+		}
+	}
+	if len(waits) != more {
+		t.Fatalf("%d wait, want %d", len(waits), more)
+	}
+	over := func(i int) bool {
+		select {
+		case <-waits[i]:
+			return true
+		default:
+			return false
+		}
+	}
+	p.waited(host, waits[1]) // its time is over
+	for i, next := range []int{0, 2, 3, 4} {
+		if over(next) {
+			t.Errorf("number %d does not wait after %d successes", next, i)
+		}
+		p.succeeded(host)
+		if !over(next) {
+			t.Errorf("number %d waits after %d successes", next, i+1)
+		}
+	}
+	p.succeeded(host) // for which none waits
+	if over(1) || len(p.hosts[host].waiting) != 0 {
+		t.Error("the wait that was over has ended once more, or is kept")
+	}
+}
+
+// TestWaitEndsEarly has a newcomer wait for an hour, and another handshake of its host succeed.
+func TestWaitEndsEarly(t *testing.T) {
+	dev, err := Open(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := dev.Driver().(*device)
+	p := &pending{host: hostquota.HostOf(netip.MustParseAddr("192.0.2.1"))}
+	p.account = d.book.Account(p.host)
+	if err := p.account.Take(hostquota.Queued, 1); err != nil {
+		t.Fatal(err)
+	}
+	early := make(chan struct{})
+	close(early)
+	if err := d.beginLater(t.Context(), p, time.Hour, early); err != nil {
+		t.Error(err)
+	}
+	if !d.handshakes.end(p) {
+		t.Error("the handshake is not counted")
+	}
+	if err := dev.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -88,16 +88,21 @@ func (d *device) begin(p *pending, now bool) (wait time.Duration, err error) {
 	}
 }
 
-// beginLater calls begin after wait, and again until p is counted; after mostStand without regard to leastStay. The goroutine
-// that accepts does not wait itself, because a host that opens connections fast enough would then delay those of all hosts.
-func (d *device) beginLater(ctx context.Context, p *pending, wait time.Duration) (err error) {
+// beginLater calls begin after wait, or when early is closed, and again until p is counted; after mostStand without regard to
+// leastStay. The goroutine that accepts does not wait itself, because a host that opens connections fast enough would then delay
+// those of all hosts.
+func (d *device) beginLater(ctx context.Context, p *pending, wait time.Duration, early chan struct{}) (err error) {
 	defer p.account.Give(hostquota.Queued, 1)
-	for end := time.Now().Add(mostStand); wait > 0; {
+	for end := time.Now().Add(mostStand); wait > 0; early = nil {
 		t := time.NewTimer(wait)
 		select {
 		case <-t.C:
+		case <-early:
 		case <-ctx.Done():
-			t.Stop()
+		}
+		t.Stop()
+		d.pace.waited(p.host, early)
+		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		wait, err = d.begin(p, time.Now().After(end))
