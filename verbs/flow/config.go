@@ -98,8 +98,6 @@ func (cfg Config) filled() (Config, error) {
 		return cfg, fmt.Errorf("flow: Config.Inline is %d; at most %d, and no more than Bytes", cfg.Inline, mostInline)
 	case cfg.KeepAlive < 0 || cfg.KeepAlive > 0 && cfg.KeepAlive < leastAlive:
 		return cfg, fmt.Errorf("flow: Config.KeepAlive is %v; 0, or %v and more", cfg.KeepAlive, leastAlive)
-	case cfg.MaxMemory < cfg.memory():
-		return cfg, fmt.Errorf("flow: Config.MaxMemory is %d, and one connection holds %d bytes; lower Config.Bytes, Records or Inline, or raise MaxMemory", cfg.MaxMemory, cfg.memory())
 	case cfg.Param.PrivateData != nil:
 		return cfg, fmt.Errorf("flow: Config.Param has %d bytes of private data, which the protocol needs for itself", len(cfg.Param.PrivateData))
 	}

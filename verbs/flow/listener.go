@@ -63,6 +63,9 @@ func Listen(dev *verbs.Device, addr netip.AddrPort, cfg Config) (*Listener, erro
 	if err != nil {
 		return nil, err
 	}
+	if most, each := full.MaxMemory, full.memory(); most < each {
+		return nil, fmt.Errorf("flow: Config.MaxMemory is %d, and one connection holds %d bytes; lower Config.Bytes, Records or Inline, or raise MaxMemory", most, each)
+	}
 	vl, err := verbs.Listen(dev, addr)
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"testing"
 
 	"cinnabar/internal/hostquota"
@@ -122,4 +123,21 @@ func TestStagingIsMadeWhenNeeded(t *testing.T) {
 	if a.staging.Load() == nil {
 		t.Error("a long record was sent without memory to copy it to")
 	}
+}
+
+// TestMaxMemoryIsForListeners listens with less memory than one connection holds, which is refused, and connects with the same
+// limit, which is for listeners only.
+func TestMaxMemoryIsForListeners(t *testing.T) {
+	dev, ctx := verbs.NewDevice(memdev.Open(memdev.Config{})), testContext(t)
+	little := Config{MaxMemory: 1}
+	if _, err := Listen(dev, loopback, little); err == nil || !strings.Contains(err.Error(), "Config.MaxMemory is 1") {
+		t.Errorf("Listen: %v", err)
+	}
+	l, err := Listen(dev, loopback, Config{})
+	must(t, err)
+	a, err := Dial(ctx, dev, l.Addr(), little)
+	must(t, err)
+	p, err := l.Accept(ctx)
+	must(t, err)
+	must(t, errors.Join(a.Close(), p.Close(), l.Close(), dev.Close()))
 }
