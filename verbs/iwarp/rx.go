@@ -63,6 +63,7 @@ type rxState struct {
 	msgOff    uint32 // bytes of the open message of queue 0 so far
 	cur       recvWQE
 	curSegs   []seg  // rest of cur's list
+	kept      bool   // the next message waits although receives are posted, because these are kept for other hosts
 	bound     bool   // the open message goes to cur
 	counted   bool   // and it is counted among the unfinished ones of a shared queue
 	writeLen  uint32 // bytes of the last write

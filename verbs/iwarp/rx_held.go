@@ -131,8 +131,14 @@ func (c *conn) awaitRecv() {
 }
 
 // patience returns how long a message is held; 0 is for ever. False means that
-// it is not held at all.
+// it is not held at all. The queue pair's limits are for want of receives: a message for which there are some waits for the host's
+// others to end, which have limits of their own.
+//
+// +checklocks:c.rxMu
 func (c *conn) patience() (time.Duration, bool) {
+	if c.rx.kept {
+		return 0, true
+	}
 	c.qp.mu.Lock()
 	defer c.qp.mu.Unlock()
 	a := &c.qp.attr
@@ -231,13 +237,14 @@ func (c *conn) actHeld() bool {
 // +checklocks:c.rxMu
 func (c *conn) tryHeld() {
 	r := &c.rx
-	before := len(r.held)
+	before, kept := len(r.held), r.kept
 	c.deliverAll()
 	// A receive that came to a shared queue before the connection was on its list
 	// has told nobody.
 	for s := c.qp.srq; len(r.held) > 0 && s != nil && !c.over(); c.deliverAll() {
 		s.wait(c)
-		if s.q.posted() == 0 || !r.held[0].complete && !s.mayBegin(c.host) {
+		posted := s.q.posted() > 0
+		if r.kept = posted && !r.held[0].complete && !s.mayBegin(c.host); r.kept || !posted {
 			break
 		}
 	}
@@ -247,6 +254,14 @@ func (c *conn) tryHeld() {
 		r.held = nil
 		c.unreserve()
 		c.stopRNR()
+	case r.kept:
+		c.stopRNR()
+	case kept: // there are no receives any more
+		if wait, ok := c.patience(); ok {
+			c.startRNR(wait)
+		} else {
+			c.noReceive()
+		}
 	case len(r.held) < before && r.rnr.timer != nil:
 		c.stopRNR()
 		c.startRNR(r.rnr.wait)

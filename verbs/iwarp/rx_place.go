@@ -224,7 +224,8 @@ func (c *conn) failRecv(status driver.WCStatus, cause rdmap.Cause, detail string
 // +checklocks:c.rxMu
 func (c *conn) takeRecv(whole bool) bool {
 	r := &c.rx
-	if s := c.qp.srq; s != nil && !whole && !s.mayBegin(c.host) {
+	s := c.qp.srq
+	if r.kept = s != nil && !whole && !s.mayBegin(c.host); r.kept {
 		return false
 	}
 	left, ok := c.qp.recvs().take(&r.cur)
@@ -233,8 +234,8 @@ func (c *conn) takeRecv(whole bool) bool {
 	}
 	r.curSegs = r.cur.segs
 	r.takes++
-	if c.qp.srq != nil {
-		c.qp.srq.taken(left)
+	if s != nil {
+		s.taken(left)
 	}
 	return true
 }

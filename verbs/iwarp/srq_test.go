@@ -127,3 +127,51 @@ func TestUnfinishedMessagesAreShared(t *testing.T) {
 		post(wc.ID)
 	}
 }
+
+// TestMessageWaitsForShareWithoutRNR has a host begin more messages than its share of a shared queue, on queue pairs that do not wait
+// for receives. There are receives, so these connections do not end: a message that waits for the host's others goes on when
+// it is whole. When there is no receive the next one ends its connection.
+func TestMessageWaitsForShareWithoutRNR(t *testing.T) {
+	const receives = 16
+	s := newSide(t, iwarp.Config{}, nil)
+	queue := s.share(t)
+	mr := s.region(t, 64*receives)
+	for i := range uint64(receives) {
+		if _, err := queue.PostRecv([]verbs.RecvWR{{ID: i, SGL: []verbs.SGE{mr.SGE(64*int(i), 64)}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin := func(n uint64) (p *peer, begun ddp.Header) {
+		s.qp = s.on(t, queue)
+		p = acceptRaw(t, s, request(), verbs.ConnParam{RNRRetry: -1})
+		begun = p.untagged(rdmap.OpSend)
+		begun.Last = false
+		p.send(begun, sixteen)
+		eventually(t, "the beginning has come", func() bool { return s.dev.Stats()["rx_fpdus"] == n })
+		return p, begun
+	}
+	for i := range uint64(receives - 1) {
+		begin(i + 1)
+	}
+	last, begun := begin(receives)
+	if n, _, _ := iwarp.Held(s.dev); n == 0 {
+		t.Fatal("the host's share is all of the queue")
+	}
+	conn, qp := s.conn, s.qp
+	select {
+	case <-conn.Done():
+		t.Fatal("the connection has ended:", conn.Err())
+	default:
+	}
+	begun.Last, begun.MO = true, uint32(len(sixteen))
+	last.send(begun, sixteen)
+	if wc := s.wait(t); wc.Status != verbs.StatusSuccess || wc.QPNum != qp.Num() || wc.Len != 2*uint32(len(sixteen)) {
+		t.Errorf("a message that waited and is whole now: %+v", wc)
+	}
+
+	empty := newSide(t, iwarp.Config{}, nil)
+	empty.share(t) // without receives
+	p := acceptRaw(t, empty, request(), verbs.ConnParam{RNRRetry: -1})
+	p.send(p.untagged(rdmap.OpSend), sixteen)
+	<-empty.conn.Done()
+}
