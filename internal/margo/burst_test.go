@@ -77,11 +77,11 @@ func TestBurstOfManyHosts(t *testing.T) {
 					g.admit(&request{peer: "a", host: host + 1, n: n, hold: hold})
 				}
 			}
-			if s := g.pool.Stats(); int(s.Running)+int(s.Queued) > workers+max(0, queue) {
+			if s := g.pool.Stats(); s.Running+s.Queued > workers+max(0, queue) {
 				t.Errorf("queue of %d: %d run and %d wait before others have had a processor", queue, s.Running, s.Queued)
 			}
 			synctest.Wait()
-			if s := g.pool.Stats(); int(s.Running) > workers || int(s.Queued) > max(0, queue) {
+			if s := g.pool.Stats(); s.Running > workers || s.Queued > max(0, queue) {
 				t.Errorf("queue of %d: %d run and %d wait", queue, s.Running, s.Queued)
 			}
 			close(hold)

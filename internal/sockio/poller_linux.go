@@ -39,6 +39,8 @@ func NewPoller() (*Poller, error) {
 }
 
 // Poll wakes goroutines in [Conn.WaitRead] whose connections have something to read, and returns how many.
+//
+// +checklocksignore: it does not know TryLock.
 func (p *Poller) Poll() (woken int) {
 	if p == nil || !p.mu.TryLock() { // another goroutine is doing it
 		return 0

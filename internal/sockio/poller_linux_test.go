@@ -3,7 +3,6 @@ package sockio
 import (
 	"runtime"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -54,11 +53,7 @@ func TestPoll(t *testing.T) {
 		if woken > 1 {
 			t.Errorf("%d readers were woken, and one has something to read", woken)
 		}
-		select {
-		case <-got:
-		case <-time.After(30 * time.Second):
-			t.Fatal("the reader sleeps")
-		}
+		<-got
 		if woken == 1 {
 			break
 		}
@@ -121,11 +116,7 @@ func TestPollRefused(t *testing.T) {
 	if _, err := peer.TryWritev([][]byte{{1}}); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-got:
-	case <-time.After(30 * time.Second):
-		t.Error("the connection is not read")
-	}
+	<-got
 	if n := p.Poll(); n != 0 {
 		t.Errorf("%d readers were woken by a set without any", n)
 	}

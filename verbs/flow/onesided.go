@@ -78,7 +78,9 @@ func (c *Conn) Do(ctx context.Context, wrs ...verbs.SendWR) error {
 
 // GivenUp returns an [ErrGivenUp] for [Conn.Abort]: why an operation ended early, as text only. The error is for operations
 // that share the connection, and another caller's context error must not look like theirs.
-func GivenUp(why error) error { return fmt.Errorf("%w (%v); connect again", ErrGivenUp, why) }
+func GivenUp(why error) error {
+	return fmt.Errorf("%w (%s); connect again", ErrGivenUp, why.Error())
+}
 
 // letGo is the end of an operation on the caller's memory. After a failure, which is one of the connection, it makes sure
 // that the device does not touch the memory any more.

@@ -23,23 +23,54 @@ func TestHostsHaveTurns(t *testing.T) {
 		for range n {
 			c := make(chan struct{})
 			hosts[c] = host
-			turns.addLocked(hostquota.HostOf(netip.AddrFrom4([4]byte{192, 0, 2, host})), c)
+			turns.add(hostquota.HostOf(netip.AddrFrom4([4]byte{192, 0, 2, host})), c)
 		}
 	}
 	add(1, 5)
 	add(2, 1)
 	add(3, 2)
 	var got []byte
-	for c := turns.nextLocked(); c != nil; c = turns.nextLocked() {
+	for c := turns.next(); c != nil; c = turns.next() {
 		got = append(got, hosts[c])
 		delete(hosts, c)
 	}
 	if want := []byte{1, 2, 3, 1, 3, 1, 1, 1}; !slices.Equal(got, want) {
 		t.Errorf("the turns are of hosts %v, want %v", got, want)
 	}
+	turns.mu.Lock()
+	defer turns.mu.Unlock()
 	if len(turns.waiting) != 0 || len(turns.order) != 0 {
 		t.Errorf("%v and %v are left", turns.waiting, turns.order)
 	}
+}
+
+func (t *hostTurns) add(h hostquota.Host, mine chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.addLocked(h, mine)
+}
+
+func (t *hostTurns) next() chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.nextLocked()
+}
+
+// holdTurns keeps requests from having their turn until dispatch runs.
+func (t *hostTurns) holdTurns() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.running = true
+}
+
+// count returns how many requests wait.
+func (t *hostTurns) count() (n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, q := range t.waiting {
+		n += len(q)
+	}
+	return n
 }
 
 // TestTurnsEnd has many requests wait, also when the turns end.
@@ -73,17 +104,7 @@ func TestRequestsThatWaitForTurnsAreCounted(t *testing.T) {
 	}
 	l := dl.(*listener)
 	turns := &l.hosts
-	turns.mu.Lock()
-	turns.running = true // by the test
-	turns.mu.Unlock()
-	waiting := func() (n int) {
-		turns.mu.Lock()
-		defer turns.mu.Unlock()
-		for _, q := range turns.waiting {
-			n += len(q)
-		}
-		return n
-	}
+	turns.holdTurns()
 	const requests = 5
 	for range requests {
 		tc, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(l.Addr()))
@@ -95,7 +116,7 @@ func TestRequestsThatWaitForTurnsAreCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for waiting() < requests {
+	for turns.count() < requests {
 		runtime.Gosched()
 	}
 	if n := d.book.Used(hostquota.Handshakes); n != requests {
