@@ -45,6 +45,8 @@ func TestSetupTurns(t *testing.T) {
 		t.Errorf("order %v, want %v", order, want)
 	}
 	q.leave()
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	if q.busy != 0 || q.hosts.Len() != 0 || len(q.byHost) != 0 {
 		t.Errorf("left over: %d, %d, %d", q.busy, q.hosts.Len(), len(q.byHost))
 	}
