@@ -81,7 +81,8 @@ func TestBurstOfManyHosts(t *testing.T) {
 				t.Errorf("queue of %d: %d run and %d wait before others have had a processor", queue, s.Running, s.Queued)
 			}
 			synctest.Wait()
-			if s := g.pool.Stats(); s.Running > workers || s.Queued > max(0, queue) {
+			// Some may wait for their host's share, because other hosts have begun meanwhile.
+			if s := g.pool.Stats(); s.Running > workers || s.Running+s.Queued > workers+max(0, queue) {
 				t.Errorf("queue of %d: %d run and %d wait", queue, s.Running, s.Queued)
 			}
 			close(hold)
