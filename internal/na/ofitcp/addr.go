@@ -82,8 +82,8 @@ func parseSerialized(b []byte) (netip.AddrPort, error) {
 
 // parseTarget reads an address string of a peer: "ofi+tcp://host:port", and the other spellings of it.
 //
-// host is a numeric address, or localhost, which is 127.0.0.1 or ::1 by the family of self, or a name. A name is returned as
-// such, and the address has only the port then: a function that makes an address must not wait for a resolver.
+// host is a numeric address, a name, or localhost, which stands for 127.0.0.1 or ::1 by the family of self. For a name parseTarget
+// returns it with an AddrPort that has only the port, because Lookup must not wait for a resolver.
 func parseTarget(s string, self netip.Addr) (host string, addr netip.AddrPort, err error) {
 	rest, err := cutScheme(lastComponent(s))
 	if err != nil {
@@ -108,9 +108,9 @@ func parseTarget(s string, self netip.Addr) (host string, addr netip.AddrPort, e
 	a = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 	switch {
 	case a.Port() == 0:
-		return "", addr, fmt.Errorf("%q has port 0, which is no port to connect to", s)
+		return "", addr, fmt.Errorf("%q has port 0, which accepts no connection: give the port that the peer listens on", s)
 	case a.Addr().IsUnspecified() || a.Addr().IsMulticast():
-		return "", addr, fmt.Errorf("%q has an address that is no host's", s)
+		return "", addr, fmt.Errorf("%q has an unspecified or multicast address, which no host has: give the address of the peer's host", s)
 	case a.Addr().Is4() != self.Is4():
 		return "", addr, fmt.Errorf("%q is not of the family of this endpoint's address, %v: open another endpoint on an address of that family", s, self)
 	}
@@ -120,8 +120,8 @@ func parseTarget(s string, self netip.Addr) (host string, addr netip.AddrPort, e
 // maxHost is the limit of a host name in bytes (RFC 1035, section 2.3.4).
 const maxHost = 253
 
-// parseHost reads "name:port". It refuses what cannot be the name of a host, and so what was meant as an IPv4 address: a
-// name whose last label is a number (RFC 3696, section 2). International names have their ASCII form here.
+// parseHost parses "name:port". It refuses a name whose last label is a number (RFC 3696, section 2), because that is a faulty IPv4
+// address, and characters that no host name has. International names must have their ASCII form.
 func parseHost(s string) (host string, port uint16, ok bool) {
 	host, number, _ := strings.Cut(s, ":")
 	n, err := strconv.ParseUint(number, 10, 16)

@@ -290,7 +290,7 @@ func TestLookup(t *testing.T) {
 		"ofi+tcp;ofi_rxm://127.0.0.1:1234":             "tcp;ofi_rxm provider",
 		"ofi+tcp://127.0.0.1":                          "neither an address and port",
 		"ofi+tcp://127.0.0.1:0":                        "port 0",
-		"ofi+tcp://0.0.0.0:1":                          "no host's",
+		"ofi+tcp://0.0.0.0:1":                          "which no host has",
 		"ofi+tcp://example.com":                        "neither an address and port",
 		"ofi+tcp://example.com:0":                      "neither an address and port",
 		"ofi+tcp://example.com:65536":                  "neither an address and port",

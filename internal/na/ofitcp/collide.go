@@ -28,7 +28,7 @@ const (
 	verdictNack                   // it is refused
 	verdictReflect                // it is our own: it becomes the receiving end beside the dialing one
 	verdictTaken                  // another process has a connection as this peer, which may be gone without a word
-	verdictBeside                 // the same process has reached another address of this host: the connections stay side by side
+	verdictBeside                 // the same process has connected to another address of this host: both connections stay
 )
 
 func (v verdict) String() string {

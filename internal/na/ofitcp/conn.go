@@ -131,7 +131,7 @@ type item struct {
 	t      *transfer
 	answer bool // to a request
 
-	request bool // it is one
+	request bool // msg is a request
 }
 
 // reply is what a peer is owed: an acknowledgement, or the answer to a read.
@@ -143,8 +143,8 @@ type reply struct {
 }
 
 // maxReplies is how many answers a connection owes before it stops reading: a peer that asks and does not read its
-// answers costs no more memory than this many, some 480 KiB. They are not counted in the Book of Config: the kernel's buffers
-// of a socket, which are not counted either, hold more.
+// answers costs no more memory than this many, some 480 KiB. They do not count towards Config.Quota, because the kernel's socket
+// buffers, which hold more, do not count either.
 const maxReplies = 4096
 
 // maxExpects is how many answers a peer may owe a connection before transfers wait: fewer than the peer takes, if it is

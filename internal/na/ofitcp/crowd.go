@@ -70,7 +70,7 @@ func (e *Endpoint) longestIdle() (worst *conn) {
 // connection, because its request finds this one dead and its receive stays with the peer.
 func (c *conn) evict() bool { return c.end(failure{na.Unreachable, c.ep.evicted()}, endIdle) }
 
-// evicted is the cause of the end of a connection that gives way.
+// evicted returns the error of operations on a connection that gives way to another one.
 func (e *Endpoint) evicted() error {
 	q := e.cfg.Quota
 	return fmt.Errorf("the connection was idle and gave way to another one, because %d of %d connections are in use (Config.MaxConnections), or the process has no descriptor left (RLIMIT_NOFILE); raise the limit, or close connections",

@@ -102,7 +102,7 @@ func (p *peer) connect(ctx context.Context, try *attempt) (*net.TCPConn, cmMessa
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.DialTimeout)
 	defer cancel()
 	to := p.addr
-	if p == e.own { // what peers are told may not lead from this host to itself
+	if p == e.own { // the advertised address may not be reachable from this host
 		to = e.local
 	}
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: e.local.Addr().AsSlice()}, KeepAlive: -1}

@@ -22,12 +22,12 @@ import (
 // Endpoint is a process's presence on the network: a listener and one connection per peer. It implements [na.Endpoint].
 type Endpoint struct {
 	cfg         Config           // with defaults filled in
-	ln          *net.TCPListener // nil if the endpoint is firewalled; then
-	reserved    *os.File         // keeps its port, where the system can do that
-	self        netip.AddrPort   // that peers are told
-	local       netip.AddrPort   // that its connections begin at; the port is the one it listens on
-	binds       []netip.Addr     // that it listens on: one, or the interfaces' when it was opened
-	all         bool             // it listens on all addresses
+	ln          *net.TCPListener // nil if the endpoint is firewalled
+	reserved    *os.File         // reserves the port of a firewalled endpoint; nil where the system cannot
+	self        netip.AddrPort   // the advertised address
+	local       netip.AddrPort   // source address of its connections, with the port that it listens on
+	binds       []netip.Addr     // listening addresses: one, or all addresses that the interfaces had at Open
+	all         bool             // it listens on 0.0.0.0 or [::]
 	poller      *sockio.Poller   // looks at the connections whose readers are parked
 	own         *peer
 	prefix      int // bytes of an address in requests; 0 for peers that are no Mercury's, in tests
@@ -72,9 +72,9 @@ type Endpoint struct {
 	half halves
 }
 
-// peerKey finds a peer. A peer that an address leads to has only addr. A process that has connected while another one had
-// the same address has its id, too. A process in C, which has no id, has at instead if it has a connection already and has
-// made another one, to the address at of this host.
+// peerKey is the key of a peer in Endpoint.peers. The peer that a dial of an address reaches has addr alone. A process that
+// connected while another process had a connection under the same addr has its id as well. A process in C sends no id: if it has
+// a connection and makes another one to a further address of this host, the key of the latter has that address in at.
 type peerKey struct {
 	addr netip.AddrPort
 	id   processID
@@ -129,7 +129,7 @@ func (e *Endpoint) ParseAddr(b []byte) (na.Addr, error) {
 	return e.peer(a), nil
 }
 
-// peer returns the one peer that an address leads to. All addresses that the endpoint listens on lead to itself.
+// peer returns the one peer that a dial of address a reaches. For each address that the endpoint listens on that is itself.
 func (e *Endpoint) peer(a netip.AddrPort) *peer {
 	loopback := e.all && a.Addr().Is4() && a.Addr().IsLoopback() // all of 127.0.0.0/8
 	if a.Port() == e.local.Port() && (loopback || slices.Contains(e.binds, a.Addr())) {
@@ -138,7 +138,7 @@ func (e *Endpoint) peer(a netip.AddrPort) *peer {
 	return e.peerAt(peerKey{addr: a})
 }
 
-// twin returns the peer of a caller whose address has a connection already.
+// twin returns the separate peer of a caller whose address already has a connection.
 func (e *Endpoint) twin(k *caller) *peer {
 	key := peerKey{addr: k.addr, id: k.m.id}
 	if key.id.isZero() {
@@ -161,7 +161,7 @@ func (e *Endpoint) peerAt(k peerKey) *peer {
 	return p
 }
 
-// newPeer makes a peer. A twin is never dialed, because the address leads to the other peer.
+// newPeer returns a new peer. A twin is never dialed, because a dial of its address reaches the other peer.
 func newPeer(e *Endpoint, k peerKey) *peer {
 	p := &peer{ep: e, addr: k.addr, str: formatAddr(k.addr), twin: !k.id.isZero() || k.at.IsValid(), account: e.cfg.Quota.Account(e.hostOf(k.addr))}
 	p.mu.Lock()
@@ -398,7 +398,7 @@ func (e *Endpoint) Cancel(op *na.Op) {
 			return
 		}
 	}
-	for _, p := range e.activePeers() { // again, because a connection that ends gives unsent requests back to its peer
+	for _, p := range e.activePeers() { // again, because a connection that ends may return unsent requests to its peer
 		if p.cancel(op) {
 			return
 		}
@@ -484,8 +484,8 @@ func (e *Endpoint) replace(f func()) {
 // background goroutine waits for before it ends: so Close does not wait for runners yet.
 func (e *Endpoint) runTask(t na.Task) { e.runners.Run(t) }
 
-// yield lets other goroutines run. Go's scheduler does not look at the network while any goroutine can run, but every 10 ms,
-// so yield does.
+// yield lets other goroutines run, also readers whose connections have just become readable. It polls the network itself, because
+// Go's scheduler polls it only every 10 ms while goroutines are runnable.
 func (e *Endpoint) yield() {
 	e.poller.Poll()
 	runtime.Gosched()
@@ -497,7 +497,7 @@ func (e *Endpoint) Shutdown() {
 		e.refusing.Store(true)
 		close(e.shut)
 		if e.ln != nil {
-			_ = e.ln.Close() // nothing is lost with it
+			_ = e.ln.Close() // an error would lose no data
 		}
 	})
 }

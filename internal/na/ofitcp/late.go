@@ -16,54 +16,54 @@ import (
 	"cinnabar/internal/na"
 )
 
-// The only refusal that this protocol has for an access to memory is the end of the connection. A server does not learn that
-// its caller has given up a call, so it may reach for the memory that the call has lent after the caller has closed it, and
-// all other calls to that server would fail with the connection. Therefore memory whose handle travelled in a call that was
-// given up is kept for the server of that call when it is closed:
+// This protocol can refuse an access to memory only by ending the connection. A server does not learn that its caller has given
+// up a call, so it may access memory whose handle the call's request carried after the caller has closed that memory. Ending the
+// connection would then fail all other calls to the server. Therefore the endpoint keeps such memory for the server of the call
+// when the program closes it:
 //
 //	          GiveUp: the call's request has the handle
 //	open -----------------------------------------------> open, with calls
 //	  | Close                                                | Close (Withdraw)
 //	  v                                                      v
-//	gone <----------------------------------------------- kept: another memory in its place, under the same key
+//	gone <----------------------------------------------- kept: another memory replaces it, under the same key
 //	          the last such call is answered or its
-//	          connection ends; Config.LateAccess is over
+//	          connection ends; Config.LateAccess has passed
 //
-// Kept memory is read from a copy of the program's slices, or from the memory itself if that came from the engine. What is
-// written to it is discarded. Peers other than the servers of the calls are refused.
+// A read of kept memory returns a copy of the program's slices, or the memory itself if that came from the engine. A write to
+// kept memory is discarded. Accesses of other peers than the servers of the calls are refused.
 
-// A connection remembers so many given-up calls, and so many handles in their requests unless one call has more; beyond that, it
-// forgets the oldest calls.
+// A connection remembers up to maxLateCalls given-up calls with up to maxLateHandles handles in their requests; one call may have
+// more handles. Beyond these limits it forgets the oldest calls.
 const (
 	maxLateCalls   = 4096
 	maxLateHandles = 1 << 16
 )
 
-// lates are the calls of an endpoint that were given up and whose requests have handles of its memory.
+// lates holds the given-up calls of an endpoint whose requests carry handles of its memory. It is safe for concurrent use.
 type lates struct {
-	n  atomic.Int64   // how many there are
+	n  atomic.Int64   // number of calls
 	wg sync.WaitGroup // counts kept memory
 
-	mu sync.Mutex // after the locks of connections and peers, before those of the table of memory
+	mu sync.Mutex // lock order: after the locks of connections and peers, before those of the memory table
 	// +checklocks:mu
 	conns map[*conn]*lateCalls
-	// kept is kept memory in the order in which its time is over.
+	// kept holds the kept memory, the one that expires first at the front.
 	// +checklocks:mu
 	kept list.List
 	// +checklocks:mu
-	timer *time.Timer // calls expire, if kept has elements
+	timer *time.Timer // calls expire when the front of kept expires
 	// +checklocks:mu
 	closed bool
 }
 
-// lateCalls are those of one connection.
+// lateCalls holds the given-up calls of one connection.
 type lateCalls struct {
 	byTag   map[uint32]*lateCall
-	order   []*lateCall // the oldest first, with some that are over
-	handles int         // in the requests of all of byTag
+	order   []*lateCall // the oldest first; calls that are over may still be in it
+	handles int         // number of handles in the requests of byTag
 }
 
-// lateCall is one of them: its server may still reach for the memory.
+// lateCall is a given-up call whose server may still access the memory.
 type lateCall struct {
 	c    *conn
 	tag  uint32
@@ -72,36 +72,37 @@ type lateCall struct {
 	mem  []*lateHandle
 }
 
-// lateHandle is a handle that the call's request has.
+// lateHandle is a handle in the request of a given-up call.
 type lateHandle struct {
 	call   *lateCall
 	key    uint64
 	size   uint64
-	m      *memory   // nil when it is gone
-	closed time.Time // zero while the program has the memory open
-	gone   string    // why the memory is not kept
+	m      *memory   // the open or kept memory; nil if there is none any more
+	closed time.Time // when the program closed the memory; zero: it is open
+	gone   string    // the reason why the memory is not kept, for errors
 }
 
-// lateMemory is what a memory knows of such calls.
+// lateMemory is the state of a memory that concerns given-up calls.
 type lateMemory struct {
-	kept  bool         // the memory stands in the place of one that was closed,
-	since time.Time    // at this time
-	n     atomic.Int32 // of handles
+	kept  bool         // the memory replaces one that the program has closed
+	since time.Time    // when the program closed that one
+	n     atomic.Int32 // len(handles)
 
 	// The mutex of lates guards the rest.
 
 	handles []*lateHandle
-	until   time.Time     // when the time of kept memory is over
-	at      *list.Element // of lates.kept, nil before and after
-	done    func()        // is called when kept memory is not needed any more
+	until   time.Time     // when kept memory expires
+	at      *list.Element // its element of lates.kept, nil before and after
+	done    func()        // called once when no access to kept memory is possible any more
 }
 
-// lateError is why a connection ends that reaches for memory which was lent to a call that was given up.
+// lateError is the cause of the end of a connection whose peer accesses closed memory of a given-up call.
 type lateError struct{ text string }
 
 func (e *lateError) Error() string { return e.text }
 
-// handleMark is in every handle of this package, behind the key, the length, the number of pieces and the access.
+// handleMark is a byte sequence in every handle of this package, at offset handleMarkAt: behind the key, the length, the number
+// of pieces and the access rights.
 var (
 	handleMark   = []byte{0, 0, 0, 0, 0, 0, 0, handleBase & 0xff, handleBase >> 8, 0, 0, 0, 0, 0, 0}
 	handleMarkAt = 25
@@ -146,15 +147,15 @@ func (e *Endpoint) GiveUp(to na.Addr, tag uint32, request []byte, name func() st
 	}
 	call.name = name()
 	e.late.add(call, &e.mem)
-	if !p.isAwaited(tag) { // the answer has come meanwhile, or the connection has ended
+	if !p.isAwaited(tag) { // the response has come, or the connection has ended
 		e.late.answered(c, uint64(tag))
 	}
-	if c.dead.Load() { // lost may have seen no calls
+	if c.dead.Load() { // lost may have run before the call was entered
 		e.late.lost(c)
 	}
 }
 
-// withhold cancels the request with a tag if it waits for a connection, and returns the connection if there is one now.
+// withhold returns the connection with p, if there is one. Otherwise it cancels the request with tag that waits for a connection.
 func (p *peer) withhold(tag uint32) *conn {
 	p.mu.Lock()
 	if c := p.conn.Load(); c != nil {
@@ -176,7 +177,7 @@ func (p *peer) withhold(tag uint32) *conn {
 // tag returns the tag of a request.
 func (it *item) tag() uint32 { return uint32(header(it.msg).word(baseLen)) }
 
-// add enters a call, unless its connection has ended.
+// add enters a call into lates, unless the call's connection has ended.
 func (l *lates) add(call *lateCall, table *memoryTable) {
 	l.mu.Lock()
 	if call.c.dead.Load() {
@@ -192,7 +193,7 @@ func (l *lates) add(call *lateCall, table *memoryTable) {
 		l.conns[call.c] = of
 	}
 	var over []*memory
-	if old := of.byTag[call.tag]; old != nil { // all other tags were in use since
+	if old := of.byTag[call.tag]; old != nil { // the tags have wrapped around
 		over = l.endLocked(of, old, over)
 	}
 	for len(of.byTag) > 0 && (len(of.byTag) >= maxLateCalls || of.handles+len(call.mem) > maxLateHandles) {
@@ -215,9 +216,9 @@ func (l *lates) add(call *lateCall, table *memoryTable) {
 	l.finish(over)
 }
 
-// enterLocked has m, which may be nil, know the handle. The mutex of lates is held.
+// enterLocked records the handle at m, which may be nil. The caller holds the mutex of lates.
 func (h *lateHandle) enterLocked(m *memory) {
-	if m == nil { // it was closed meanwhile
+	if m == nil { // the program has closed it
 		return
 	}
 	h.m = m
@@ -226,12 +227,12 @@ func (h *lateHandle) enterLocked(m *memory) {
 	if m.late.kept {
 		h.closed = m.late.since
 	}
-	if m.uses.Load()&memoryClosed != 0 { // forget may have seen no handles
+	if m.uses.Load()&memoryClosed != 0 { // forget may have run before the handle was recorded
 		m.late.forgetLocked()
 	}
 }
 
-// answered ends the call with that tag, because its answer has come: the server is done with what it was lent.
+// answered ends the call with that tag, because its server has responded and therefore no longer accesses the memory.
 func (l *lates) answered(c *conn, tag uint64) {
 	if l.n.Load() == 0 || tag >= 1<<32 {
 		return
@@ -264,7 +265,7 @@ func (l *lates) lost(c *conn) {
 	l.finish(over)
 }
 
-// endLocked ends a call of a connection and appends to over the kept memory that no other call needs.
+// endLocked ends a call of a connection. It appends to over the kept memory that no other given-up call has a handle of.
 //
 // +checklocks:l.mu
 func (l *lates) endLocked(of *lateCalls, call *lateCall, over []*memory) []*memory {
@@ -287,7 +288,8 @@ func (l *lates) endLocked(of *lateCalls, call *lateCall, over []*memory) []*memo
 	return over
 }
 
-// endKeptLocked takes kept memory out of the table, so that no call finds it any more, and appends it to over, once.
+// endKeptLocked removes kept memory from the table, so that no access finds it any more, and appends it to over. A second call
+// for the same memory does nothing.
 //
 // +checklocks:l.mu
 func (l *lates) endKeptLocked(k *memory, over []*memory) []*memory {
@@ -300,7 +302,7 @@ func (l *lates) endKeptLocked(k *memory, over []*memory) []*memory {
 	return append(over, k)
 }
 
-// finish lets go of kept memory. It does not block: the accesses that are under way may take a while.
+// finish releases kept memory. It does not block: a goroutine waits for the accesses under way.
 func (l *lates) finish(over []*memory) {
 	if len(over) == 0 {
 		return
@@ -328,7 +330,7 @@ func (l *lates) finish(over []*memory) {
 	}()
 }
 
-// close waits until all kept memory is given back. The connections have ended.
+// close ends the keeping of all memory and waits until all of it is released. The caller has ended the connections.
 func (l *lates) close() {
 	l.mu.Lock()
 	l.closed = true
@@ -340,15 +342,15 @@ func (l *lates) close() {
 	l.wg.Wait()
 }
 
-// serves reports whether the peer of c is the server of a call that kept memory k is kept for.
+// serves reports whether memory k is kept for a call to the peer of c.
 func (l *lates) serves(c *conn, k *memory) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.ContainsFunc(k.late.handles, func(h *lateHandle) bool { return h.call.c == c })
 }
 
-// explain returns why the peer of c must not reach for the memory of a key, if that was lent to a call that was given up. k
-// is the memory in its place, nil if it is not kept.
+// explain returns the error of an access by the peer of c to a key whose handle a given-up call carried, and nil for other keys.
+// k is the kept memory under the key, nil if there is none.
 func (l *lates) explain(c *conn, key uint64, k *memory) error {
 	if l.n.Load() == 0 {
 		return nil
@@ -398,7 +400,7 @@ func (m *memory) Withdraw(hold func() (release func())) {
 	})
 }
 
-// forget notes that memory is closed which is not kept.
+// forget records that the program has closed m and that the endpoint does not keep it.
 func (l *lates) forget(m *memory) {
 	if !m.Late() {
 		return
@@ -408,7 +410,7 @@ func (l *lates) forget(m *memory) {
 	m.late.forgetLocked()
 }
 
-// forgetLocked ends what the calls know of closed memory. The mutex of lates is held.
+// forgetLocked removes closed memory from the handles of the given-up calls. The caller holds the mutex of lates.
 func (m *lateMemory) forgetLocked() {
 	for _, h := range m.handles {
 		h.m = nil
@@ -420,7 +422,7 @@ func (m *lateMemory) forgetLocked() {
 	m.n.Store(0)
 }
 
-// keep puts kept memory in the place of m, and reports whether it has.
+// keep replaces m by kept memory, and reports whether it could.
 func (l *lates) keep(m *memory, hold func() (release func())) bool {
 	k, why := m.copyForLate(hold)
 	l.mu.Lock()
@@ -449,7 +451,7 @@ func (l *lates) keep(m *memory, hold func() (release func())) bool {
 	return k != nil
 }
 
-// copyForLate makes the kept memory for m, or says why there will be none.
+// copyForLate returns the kept memory for m, or nil with the reason why m is not kept.
 func (m *memory) copyForLate(hold func() (release func())) (k *memory, why string) {
 	l := &m.ep.late
 	if m.ep.cfg.LateAccess < 0 {
@@ -461,7 +463,7 @@ func (m *memory) copyForLate(hold func() (release func())) (k *memory, why strin
 		account = m.late.handles[0].call.c.peer.account
 	}
 	l.mu.Unlock()
-	if account == nil { // the calls have ended meanwhile
+	if account == nil { // the calls have ended
 		return nil, ""
 	}
 	n := int64(m.size)
@@ -498,7 +500,7 @@ func (m *memory) copyForLate(hold func() (release func())) (k *memory, why strin
 	return k, ""
 }
 
-// startTimerLocked has expire called when the time of the first kept memory is over.
+// startTimerLocked sets the timer that calls expire when the first kept memory expires.
 //
 // +checklocks:l.mu
 func (l *lates) startTimerLocked() {
@@ -514,7 +516,7 @@ func (l *lates) startTimerLocked() {
 	}
 }
 
-// expire ends the keeping of memory whose time is over, of all when the endpoint ends.
+// expire ends the keeping of memory that has expired, and of all memory when the endpoint ends.
 func (l *lates) expire() {
 	l.mu.Lock()
 	var over []*memory
@@ -535,8 +537,8 @@ func (l *lates) expire() {
 	l.finish(over)
 }
 
-// about returns the cause of a dead connection for an operation of it. If a late access is the cause, the calls of other
-// goroutines have nothing to do with it, so it says whether they may be repeated.
+// about returns the error for an operation of a connection that ended with f. If a late access ended the connection, the error
+// also says whether the peer may have executed the request, because the program may repeat a call whose request was not sent.
 func (f *failure) about(what string) error {
 	if !f.isLate() {
 		return f.err
@@ -555,22 +557,22 @@ func (f *failure) isLate() bool {
 	return late
 }
 
-// unsent are the requests of a connection that ends because of a late access, as far as no byte of them has left: they leave
-// over the next connection. nil stands for none.
+// unsent holds the requests of which no byte was sent when a late access ended their connection. The peer's next connection sends
+// them. A nil *unsent holds none.
 type unsent struct {
 	c      *conn
-	writes bool // the connection's write role is held
+	writes bool // findUnsent has locked the connection's write role
 	items  []item
 }
 
-// findUnsent prepares for the end of the connection. The caller calls release.
+// findUnsent takes the connection's write role, if it is free, before the connection ends. The caller calls release.
 //
 // +checklocksignore: it does not know TryLock.
 func (c *conn) findUnsent(f *failure) *unsent {
 	if !f.isLate() {
 		return nil
 	}
-	return &unsent{c: c, writes: c.wmu.TryLock()} // somebody who writes may be sending the batch
+	return &unsent{c: c, writes: c.wmu.TryLock()} // otherwise a goroutine that writes may be sending the batch
 }
 
 // +checklocksignore: it does not know TryLock.
@@ -580,7 +582,8 @@ func (u *unsent) release() {
 	}
 }
 
-// collectLocked takes the requests out of the batch and the queue. The mutexes of the peer and the connection are held.
+// collectLocked removes the unsent requests from the batch and the queue. The caller holds the mutexes of the peer and the
+// connection.
 //
 // +checklocksignore: it does not know TryLock.
 func (u *unsent) collectLocked() {
@@ -623,7 +626,7 @@ func (u *unsent) tags() map[uint32]bool {
 	return tags
 }
 
-// sendAgainLocked has the requests wait for the next connection, and makes it.
+// sendAgainLocked queues the requests for the next connection, and starts to connect if no attempt is under way.
 //
 // +checklocks:p.mu
 func (p *peer) sendAgainLocked(u *unsent) {
@@ -633,11 +636,11 @@ func (p *peer) sendAgainLocked(u *unsent) {
 	p.activate()
 	p.waiting = append(p.waiting, u.items...)
 	if p.link == linkIdle {
-		p.dialLocked() // false: the endpoint is closed, and ends what waits
+		p.dialLocked() // false: the endpoint is closed, and Close completes the requests
 	}
 }
 
-// isAwaited reports whether an operation waits for the expected message with that tag.
+// isAwaited reports whether an operation waits for the expected message with tag.
 func (p *peer) isAwaited(tag uint32) bool {
 	p.tagMu.Lock()
 	defer p.tagMu.Unlock()

@@ -18,7 +18,7 @@ import (
 const (
 	// handshakeTime bounds how long a connection may take to send its request.
 	handshakeTime = 5 * time.Second
-	// acceptTurn is how many connections are accepted before others run, which takes some 300 µs.
+	// acceptTurn is the number of connections, some 300 µs of work, that are accepted before other goroutines run.
 	acceptTurn = 16
 	// acceptPause follows a failure to accept, such as a lack of descriptors.
 	acceptPause = 20 * time.Millisecond
@@ -54,7 +54,7 @@ func (e *Endpoint) acceptLoop() {
 		case err == nil:
 			e.admit(tcp)
 			if n%acceptTurn == 0 {
-				e.yield() // because there may be another connection at once, again and again
+				e.yield() // because a flood of connections leaves Accept nothing to wait for
 			}
 			continue
 		case errors.Is(err, net.ErrClosed):
@@ -177,12 +177,12 @@ func (e *Endpoint) handshake(tcp *net.TCPConn, h *halfOpen, from netip.AddrPort)
 	}
 }
 
-// setUp counts a connection and makes it ready, in turn with others. With an error it returns the cause for the audit trail.
+// setUp counts a connection and prepares its socket when its turn comes. On failure it also returns the cause for the audit trail.
 func (e *Endpoint) setUp(tcp *net.TCPConn, req []byte, account *hostquota.Account) (sock *sockio.Conn, cause string, err error) {
 	waited := e.setups.enter(account)
 	defer e.setups.leave()
 	if waited {
-		e.yield() // because the scheduler prefers goroutines of which each wakes the next
+		e.yield() // because the scheduler runs a goroutine that was just woken before all others
 	}
 	if err := e.takeConnection(account); err != nil {
 		return nil, causeShare, err
@@ -225,7 +225,7 @@ func readRequest(r io.Reader) (m cmMessage, req []byte, err error) {
 // caller is the sender of a connection request that has been read.
 type caller struct {
 	addr    netip.AddrPort // its host, and the port that it says it listens on
-	local   netip.Addr     // that it has reached this host by
+	local   netip.Addr     // the address of this host that it connected to
 	sock    *sockio.Conn
 	m       cmMessage
 	req     []byte // m as it came
@@ -244,11 +244,11 @@ func (k *caller) refuse() { _, _ = k.sock.TryWritev([][]byte{nackOf(k.req)}) }
 // address. The second one gets a peer object of its own if it has sent an identity, as Go peers do. A process in C sends
 // none and is refused.
 //
-// One process may reach an endpoint by several of its addresses. It takes them for several peers, and makes a connection
-// to each. Each connection has a peer object of its own here, because an answer must go the way of its request. A Go
-// process has another identity for each address that it dials. Of a process in C, with the same process number, a
-// connection to another address of this host is a further one; one to the same address has crossed one of ours, and is
-// refused. (Upstream refuses both.)
+// One process may connect to several addresses of this endpoint. It takes them for several peers and makes a connection to each.
+// Each connection has a peer object of its own here, because a response must travel over the connection of its request. A Go
+// process sends another identity to each address that it dials. A process in C sends only its process number: a second connection
+// with the same number is accepted if it reached another address of this host, and refused if it reached the same address,
+// because it has then crossed a connection attempt of this endpoint. (Upstream refuses both.)
 func (e *Endpoint) assignPeer(k *caller) bool {
 	for range 4 { // each connection that does not answer is one less
 		p := e.peerOf(k)

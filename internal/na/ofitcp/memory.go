@@ -27,7 +27,7 @@ type memory struct {
 	revoke  sync.Once
 	revoked time.Time // set by revoke
 
-	size uint64 // bytes; those of buf, but for kept memory that is only written to
+	size uint64 // bytes; equal to the length of buf, except in kept memory without read access, which has no buf
 	late lateMemory
 }
 
@@ -266,7 +266,7 @@ func (t *memoryTable) close() {
 	}
 }
 
-// find returns the memory of a key, nil if there is none.
+// find returns the memory under key, nil if there is none.
 func (t *memoryTable) find(key uint64) *memory {
 	s := t.shard(key)
 	s.mu.RLock()
@@ -274,7 +274,7 @@ func (t *memoryTable) find(key uint64) *memory {
 	return s.byKey[key]
 }
 
-// replace puts k in the place of m, which has the same key. False: the endpoint is closed.
+// replace puts k into the table under the key that it shares with m. It returns false if the endpoint is closed.
 func (t *memoryTable) replace(m, k *memory) bool {
 	s := t.shard(m.key)
 	s.mu.Lock()
@@ -286,7 +286,7 @@ func (t *memoryTable) replace(m, k *memory) bool {
 	return true
 }
 
-// enter begins an access of the peer of c to what v describes. The error says what is wrong with it.
+// enter begins an access by the peer of c to the range v. The error says which check failed: key, rights, range or lifetime.
 func (t *memoryTable) enter(c *conn, v iov, access na.Access) (*memory, error) {
 	m := t.find(v.key)
 	switch {
@@ -300,7 +300,7 @@ func (t *memoryTable) enter(c *conn, v iov, access na.Access) (*memory, error) {
 	case !m.contains(v.addr, v.len):
 		return nil, fmt.Errorf("%d bytes at offset %d of memory of %d bytes", v.len, v.addr, m.size)
 	case !m.enter():
-		if k := t.find(v.key); k != nil && k != m { // it was withdrawn at this moment, and is kept
+		if k := t.find(v.key); k != nil && k != m { // Withdraw has replaced m since find
 			return t.enter(c, v, access)
 		}
 		return nil, fmt.Errorf("key %#x stands for memory that was closed", v.key)

@@ -18,22 +18,22 @@ import (
 )
 
 const (
-	// maxTried is how many addresses of a host are tried. A resolver's answer may have thousands.
+	// maxTried limits the addresses of a host that one Resolve tries, because a resolver's answer may have thousands.
 	maxTried = 16
-	// leastTry is how long each address of a host is tried at least, if the context allows that.
+	// leastTry is the least time for an attempt to connect to one address, unless the context ends earlier.
 	leastTry = 2 * time.Second
 )
 
-// named is the address of a peer by the name of its host. It implements [na.Named]: operations use the peer of one of the
-// host's addresses, so that a peer that is known by name and by address has one connection.
+// named is the address of a peer with the name of its host. It implements [na.Named]. Operations use the peer of one of the host's
+// addresses, so a program that has a peer by name and by address uses one connection for both.
 type named struct {
 	ep   *Endpoint
 	host string
 	port uint16
 	str  string
 
-	turn  chan struct{}        // of capacity 1: held by the Resolve that is under way
-	found atomic.Pointer[peer] // by the latest Resolve; nil: there was none
+	turn  chan struct{}        // of capacity 1, a lock: holds an element while a Resolve is under way
+	found atomic.Pointer[peer] // the result of the latest Resolve; nil: none has succeeded
 }
 
 var _ na.Named = (*named)(nil)
@@ -62,7 +62,7 @@ func (n *named) Done() <-chan struct{} {
 	return nil
 }
 
-// Account implements [na.Addr]. Before a Resolve it is that of the zero Host.
+// Account implements [na.Addr]. Before the first Resolve it returns the account of the zero Host.
 func (n *named) Account() *hostquota.Account {
 	if p := n.found.Load(); p != nil {
 		return p.account
@@ -85,8 +85,8 @@ func (n *named) reached() *peer {
 	return nil
 }
 
-// Resolve implements [na.Named]. Config.DialRetry applies to the host as a whole: while its addresses refuse connections it
-// is resolved again.
+// Resolve implements [na.Named]. For Config.DialRetry it resolves the host again and tries its addresses again while one of them
+// refuses the connection.
 func (n *named) Resolve(ctx context.Context) (na.Addr, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -129,13 +129,13 @@ func (n *named) Resolve(ctx context.Context) (na.Addr, error) {
 	}
 }
 
-// unreached is why no address of a host was reached.
+// unreached is the reason why no address of a host accepted a connection.
 type unreached struct {
 	text    string
 	refused bool // an address refused the connection
 }
 
-// failed makes the error of a Resolve. A context that has ended is its cause; how far Resolve came is its text.
+// failed returns the error of a Resolve. If ctx has ended, the error wraps ctx's, and its text says how far Resolve came.
 func (n *named) failed(ctx context.Context, u *unreached) error {
 	text := "host " + strconv.Quote(n.host) + " is being resolved"
 	if u != nil {
@@ -183,7 +183,8 @@ func (n *named) try(ctx context.Context) (*peer, *unreached) {
 	return nil, &u
 }
 
-// lookup returns the host's addresses of the endpoint's family, in the resolver's order. Those of no host are left out.
+// lookup returns the host's addresses of the endpoint's family, in the resolver's order. It leaves out addresses that no host
+// can have: unspecified ones, multicast groups, and those with a zone.
 func (n *named) lookup(ctx context.Context) ([]netip.Addr, error) {
 	family, name := "ip4", "IPv4"
 	if n.ep.self.Addr().Is6() {
@@ -216,7 +217,8 @@ func (n *named) lookup(ctx context.Context) ([]netip.Addr, error) {
 	return ips, nil
 }
 
-// attempt connects to one address, after which left-1 are left to be tried, in its part of the time that ctx leaves.
+// attempt connects to p, the first of left addresses that are still to be tried. It takes an equal part of the time until ctx's
+// deadline, at least leastTry.
 func (n *named) attempt(ctx context.Context, p *peer, left int) error {
 	d := n.ep.cfg.DialTimeout
 	if end, ok := ctx.Deadline(); ok {
@@ -237,7 +239,7 @@ func (n *named) attempt(ctx context.Context, p *peer, left int) error {
 	return err
 }
 
-// joining is an operation that waits for a connection and nothing else.
+// joining is an operation that only waits for a connection, without a message.
 type joining struct {
 	op   na.Op
 	done chan struct{}
@@ -246,11 +248,11 @@ type joining struct {
 // Complete implements [na.Completer].
 func (j *joining) Complete(*na.Op) { close(j.done) }
 
-// joins reports whether it is of a joining.
+// joins reports whether the item is that of a joining.
 func (it *item) joins() bool { return it.msg == nil && it.t == nil }
 
-// join waits until there is a connection with the peer, and starts an attempt if none is under way. The attempt goes on
-// when ctx ends.
+// join waits for a connection with the peer, and starts an attempt to connect if none is under way. The attempt goes on after
+// ctx has ended.
 func (p *peer) join(ctx context.Context) error {
 	j := joining{done: make(chan struct{})}
 	j.op.Done = &j
@@ -270,12 +272,13 @@ func (p *peer) join(ctx context.Context) error {
 	case <-j.done:
 	case <-ctx.Done():
 		p.cancel(&j.op)
-		<-j.done // given up, or over
+		<-j.done // complete, by cancel or before it
 	}
 	return j.op.Err
 }
 
-// onlyJoins reports whether all that waits for a connection are joinings, which try another address if this one refuses.
+// onlyJoins reports whether only joinings wait for a connection. A joining tries another address when this one refuses, so the
+// dial need not be repeated.
 func (p *peer) onlyJoins() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

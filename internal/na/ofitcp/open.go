@@ -39,18 +39,18 @@ type Config struct {
 	Spin time.Duration
 	// Subnet, if valid, is the only one from which an address is chosen.
 	Subnet netip.Prefix
-	// Advertise is the address that peers are told, if it is valid; a port of 0 is the one that the endpoint listens on. It is
-	// for an endpoint that other hosts reach by an address translator. Its family must be that of the chosen address.
+	// Advertise, if valid, is the address that the endpoint gives to its peers; port 0 stands for the port that it listens on.
+	// An endpoint behind an address translator needs it. Its family must be that of the chosen address.
 	Advertise netip.AddrPort
-	// Firewalled tells peers never to dial this endpoint, which does not listen then: answers and requests reach it over its
-	// own connections only. Its port is reserved, because peers know it by that.
+	// Firewalled makes an endpoint that does not listen: its connection requests ask peers not to dial it, and messages reach it
+	// over the connections that it has made. It reserves its port, because peers identify it by address and port.
 	Firewalled bool
 	// MaxRequest and MaxResponse are the sizes of whole messages in bytes, the sender's address of a request included: 0
 	// stands for 4096. Mercury's peers must be configured alike.
 	MaxRequest, MaxResponse int
 	// Resolver resolves the names of peers' hosts; nil: net.DefaultResolver.
 	Resolver *net.Resolver
-	// DialTimeout bounds the resolving of a name, an attempt to connect, and the repeating of attempts that the peer answers with a refusal
+	// DialTimeout bounds the resolution of a name, an attempt to connect, and the repetition of attempts that the peer refuses
 	// because it is connecting itself: 0 stands for 10 s.
 	DialTimeout time.Duration
 	// DialRetry is for how long a host that refuses connections is dialed again: 0 stands for not at all. Mercury's own
@@ -61,7 +61,7 @@ type Config struct {
 	// SendTimeout is for how long a peer may leave sent bytes unacknowledged, or take none, before the connection counts
 	// as lost: 0 stands for 15 s, negative for ever.
 	SendTimeout time.Duration
-	// LateAccess is for how long memory is kept, after it was closed, for the server of a call that was given up: 0 stands for
+	// LateAccess is for how long the endpoint keeps closed memory for the servers of given-up calls (late.go): 0 stands for
 	// 60 s, negative for not at all.
 	LateAccess time.Duration
 	// Quota counts what each remote host holds; nil: a Book without limits.
@@ -181,7 +181,7 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 	return e, nil
 }
 
-// occupy listens on an address, or reserves its port only if the endpoint is firewalled. It returns the port.
+// occupy listens on address a, or only reserves its port if the endpoint is firewalled. It returns the port.
 func (e *Endpoint) occupy(ctx context.Context, a netip.AddrPort) (port uint16, err error) {
 	if e.cfg.Firewalled {
 		if e.reserved, a, err = reserve(a); err != nil {
@@ -198,16 +198,16 @@ func (e *Endpoint) occupy(ctx context.Context, a netip.AddrPort) (port uint16, e
 	return a.Port(), nil
 }
 
-// release gives back what occupy has taken, and the poller.
+// release closes the listener or the reservation of occupy, and the poller.
 func (e *Endpoint) release() {
 	if e.poller != nil {
-		_ = e.poller.Close() // nothing is written through it
+		_ = e.poller.Close() // an error would lose no data
 	}
 	if e.ln != nil {
-		_ = e.ln.Close() // nothing is lost with it
+		_ = e.ln.Close() // an error would lose no data
 	}
 	if e.reserved != nil {
-		_ = e.reserved.Close() // nothing was written
+		_ = e.reserved.Close() // an error would lose no data
 	}
 }
 
@@ -228,7 +228,7 @@ func listen(ctx context.Context, a netip.AddrPort) (*net.TCPListener, error) {
 	return nil, bindError(a, err)
 }
 
-// bindError makes the error of an address that cannot be bound.
+// bindError returns the error of an address that cannot be bound.
 func bindError(a netip.AddrPort, err error) error {
 	kind := na.Invalid
 	switch {

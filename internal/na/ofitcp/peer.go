@@ -12,14 +12,14 @@ import (
 	"cinnabar/internal/na"
 )
 
-// peer is the address of an endpoint, with the connection to it and the operations that concern it. There is one for each address as long as a
-// reference to it exists, and twins: one for each further process that has connected from the same address, and for each
-// further connection of a process in C, which it has made to another address of this host. It implements [na.Addr].
+// peer is the address of an endpoint, with the connection to it and the operations that concern it. It implements [na.Addr]. Each
+// address has one peer while a reference to that exists. Beside it there are twins: one for each further process that has
+// connected under the same address, and one for each connection that a process in C has made to a further address of this host.
 type peer struct {
 	ep   *Endpoint
 	addr netip.AddrPort
 	str  string
-	twin bool // the address leads to another process, or to another connection of the process
+	twin bool // a dial of addr reaches another peer: that of another process, or of another connection of this process
 
 	account *hostquota.Account // of the host of addr
 
@@ -39,7 +39,7 @@ type peer struct {
 	pid uint32
 	// +checklocks:mu
 	id processID
-	// local is the address of this host at its end of that connection. It is not known while an own attempt is under way.
+	// local is this host's address of that connection. It is the zero value while an attempt of this side is under way.
 	// +checklocks:mu
 	local netip.Addr
 	// firewalled says that the peer asked not to be dialed.
@@ -66,7 +66,7 @@ type attempt struct {
 	cancel context.CancelFunc
 	sent   atomic.Int32  // an own one: attemptQuiet and so on
 	done   chan struct{} // an own one: closed when it is over
-	failed failures      // an own one
+	failed failures      // of an attempt of this side
 }
 
 const (
@@ -212,7 +212,7 @@ func (p *peer) sendSlow(it item) (*conn, error) {
 	return nil, p.awaitLocked(it)
 }
 
-// awaitLocked has it wait for a connection, and starts an attempt if none is under way.
+// awaitLocked queues it until there is a connection, and starts an attempt to connect if none is under way.
 //
 // +checklocks:p.mu
 func (p *peer) awaitLocked(it item) error {
@@ -269,7 +269,7 @@ func (p *peer) takeWaiter(tag uint32) (waiter, bool) {
 	return w, ok
 }
 
-// takeWaiters returns all who wait, but for the answers to the requests that have the tags in but.
+// takeWaiters removes and returns the waiters for expected messages, except those with a tag in but.
 func (p *peer) takeWaiters(but map[uint32]bool) []waiter {
 	p.tagMu.Lock()
 	defer p.tagMu.Unlock()
@@ -284,8 +284,8 @@ func (p *peer) takeWaiters(but map[uint32]bool) []waiter {
 	return list
 }
 
-// lostLocked takes note that c is dead and returns the operations that wait for messages over it. There are none if c was
-// idle: those that have come since belong to requests that leave over the next connection; so do those of the tags in but.
+// lostLocked records that c is dead, and returns the waiters for messages over it. It returns none if c was idle, because waiters
+// that have come since belong to requests for the next connection. The waiters with a tag in but do, too.
 //
 // +checklocks:p.mu
 func (p *peer) lostLocked(c *conn, how endMode, but map[uint32]bool) []waiter {

@@ -7,13 +7,13 @@ import (
 	"cinnabar/internal/na"
 )
 
-// failures are what has become of the attempts to connect of one dial. They are read by others while it goes on.
+// failures records the failed attempts to connect of one dial. Report reads it concurrently.
 type failures struct {
 	n    atomic.Int32
 	last atomic.Pointer[error]
 }
 
-// note counts an attempt that has failed.
+// note records an attempt that failed with err.
 func (f *failures) note(err error) {
 	f.last.Store(&err)
 	f.n.Add(1)

@@ -8,7 +8,8 @@ import (
 	"os"
 )
 
-// reserve finds a free port of the address, or checks that the one in it is free. It cannot keep others from taking the port.
+// reserve finds a free port of address a, or checks that a's port is free. On this system it cannot reserve the port, so another
+// process may take it.
 func reserve(a netip.AddrPort) (*os.File, netip.AddrPort, error) {
 	ln, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(a))
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// reserve binds a port of the address without listening, so that connections to it are refused and no other process gets
-// it. The port 0 stands for a free one. Closing the file gives the port back.
+// reserve binds the port of address a without listening, so that connections to it are refused and no other process gets the
+// port. Port 0 stands for a free one. Close of the file frees the port.
 func reserve(a netip.AddrPort) (*os.File, netip.AddrPort, error) {
 	family := syscall.AF_INET
 	var sa syscall.Sockaddr
@@ -40,7 +40,7 @@ func reserve(a netip.AddrPort) (*os.File, netip.AddrPort, error) {
 		err = os.NewSyscallError("getsockname", err)
 	}
 	if err != nil {
-		_ = f.Close() // the error at hand is the one to report
+		_ = f.Close() // reserve returns the earlier error
 		return nil, a, err
 	}
 	switch sa := sa.(type) {

@@ -25,7 +25,7 @@ type role struct {
 	bg     atomic.Uint32 // bgActive and so on
 	resume chan struct{} // capacity 1: the background's turn
 	drives atomic.Uint64 // how often somebody drove
-	turn   atomic.Int32  // how many bytes of small messages are read at a time, and in a turn
+	turn   atomic.Int32  // bytes of small messages in one read, and in one turn
 
 	mu sync.Mutex
 	// tasks are what requests have brought and nobody has begun.
@@ -209,22 +209,23 @@ func (c *conn) serve(gen uint32) bool {
 	}
 }
 
-// turn is the part of a reader's work after which the readers of other connections get theirs.
+// turn is the portion of a reader's work after which it yields to the readers of other connections.
 type turn struct {
-	from  uint64    // conn.rxBytes when it began
-	begun time.Time // zero: it was not the reader's first thing to do after others had run
+	from  uint64    // conn.rxBytes at its begin
+	begun time.Time // when the reader last yielded; zero: it has not, so the turn is not timed
 }
 
 const (
-	// turnBytes is the most that is read in a turn, in bytes: one stage full of small messages. It is at least turnLeast.
+	// turnBytes is the most and turnLeast the least number of bytes that a turn reads. turnBytes is one stage of small messages.
 	turnBytes = stageBytes
 	turnLeast = 2 << 10
-	// turnTime is about how long a turn takes. Readers take the more bytes in a turn the faster they are done with them.
+	// turnTime is the target length of a turn: a longer turn halves the bytes of the next, one of less than a quarter doubles
+	// them.
 	turnTime = 250 * time.Microsecond
 )
 
-// yield lets the readers of other connections run if this one has had its turn. A peer that sends without pause would
-// otherwise keep the processor until the scheduler takes it away, which is after 10 ms.
+// yield lets the readers of other connections run at the end of a turn, because the reader of a peer that sends without pause
+// would otherwise keep the processor until the scheduler preempts it after 10 ms.
 func (c *conn) yield(t *turn) {
 	r := &c.role
 	now := c.rxBytes.Load()

@@ -48,7 +48,7 @@ type rxState struct {
 	request []byte     // sinkRequest: memory for the payload
 	got     int        // bytes in request, or of an expected message that is read straight
 	kick    bool       // something is to be written
-	corked  bool       // parse has small answers collected
+	corked  bool       // parse collects small replies and sends them together
 	handed  bool       // a request went to the handler, which has made no task of it
 	in      na.Message // what handlers are shown
 	tasks   []na.Task

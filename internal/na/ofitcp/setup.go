@@ -8,26 +8,26 @@ import (
 	"cinnabar/internal/hostquota"
 )
 
-// setupPerProcessor is how many connections for each processor are set up at a time.
+// setupPerProcessor is the number of connections that are set up at a time, for each processor.
 const setupPerProcessor = 2
 
-// setupQueue has connections wait that have sent their request while others are set up. Setting one up takes some 50 µs of a
-// processor. If a thousand requests come at once, the scheduler runs their goroutines one after the other, and whatever
-// becomes runnable meanwhile comes behind them. In the queue hosts take turns, and goroutines that do other work run in between.
+// setupQueue limits the number of new connections that are set up at a time, because a setup takes some 50 µs of a processor. If a
+// thousand connection requests came at once without the queue, Go's scheduler would run all their goroutines before any goroutine
+// that becomes runnable later. In the queue hosts take turns, and goroutines with other work run in between.
 type setupQueue struct {
-	most int // that are set up at a time
+	most int // limit of busy
 
 	mu sync.Mutex
 	// +checklocks:mu
 	busy int
-	// hosts have connections waiting, in the order of their turns. An element is a *setupHost.
+	// hosts lists the hosts with waiting connections in the order of their turns. An element is a *setupHost.
 	// +checklocks:mu
 	hosts list.List
 	// +checklocks:mu
 	byHost map[*hostquota.Account]*setupHost
 }
 
-// setupHost are the connections of one host that wait, each for its channel to be closed.
+// setupHost holds the waiting connections of one host. Each waits until its channel is closed.
 type setupHost struct {
 	account *hostquota.Account
 	waiting ring[chan struct{}]
@@ -41,8 +41,8 @@ func newSetupQueue() *setupQueue {
 	return q
 }
 
-// enter waits for the turn of a connection of a host, and reports whether it had to wait. Each call is followed by one of leave
-// soon, because those that wait have no context.
+// enter waits for the turn of a connection of a host, and reports whether it had to wait. The caller calls leave soon, because
+// the waits of others cannot be cancelled.
 func (q *setupQueue) enter(a *hostquota.Account) (waited bool) {
 	turn := q.join(a)
 	if turn != nil {
@@ -51,7 +51,7 @@ func (q *setupQueue) enter(a *hostquota.Account) (waited bool) {
 	return turn != nil
 }
 
-// join takes a place and returns nil, or returns the channel that is closed when there is one.
+// join takes a free place and returns nil, or returns a channel that leave closes to hand a place over.
 func (q *setupQueue) join(a *hostquota.Account) (turn chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -70,7 +70,7 @@ func (q *setupQueue) join(a *hostquota.Account) (turn chan struct{}) {
 	return turn
 }
 
-// leave gives the place to a connection of the host whose turn it is.
+// leave hands the place to a connection of the host whose turn it is.
 func (q *setupQueue) leave() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

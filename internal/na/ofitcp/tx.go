@@ -36,7 +36,7 @@ type mark struct {
 	first  int    // vectors of it
 	last   int
 	op     *na.Op // a message was sent,
-	msg    []byte // which is this one, if it is a request,
+	msg    []byte // the message, if it is a request; otherwise nil
 	n      int    // of this many bytes
 	t      *transfer
 	access int // pieces of memory read for the peer
