@@ -13,8 +13,8 @@ import (
 
 // A server's side of connecting. All of it is the poller's.
 
-// datagramBatch is how many datagrams are read before messages have their turn again: more than the socket holds, so that
-// there is room in it afterwards.
+// datagramBatch is the number of datagrams that the poller reads before it turns to messages. It exceeds the capacity of the
+// socket, so that the socket has room afterwards.
 const datagramBatch = 64
 
 // welcomeBatch is how many of them may be new connections, which take some tens of microseconds each. A process that
@@ -46,7 +46,7 @@ func (e *Endpoint) readSocket() {
 	}
 }
 
-// noteFault counts a faulty command for its sender, and describes it unless that has sent too many.
+// noteFault counts a faulty command for its sender. It logs a description of the command unless the sender has reached maxFaults.
 func (e *Endpoint) noteFault(d *datagram, err error) {
 	n := e.offenders.note(d.pid)
 	if n == 0 || n > maxFaults {
@@ -147,7 +147,7 @@ func (e *Endpoint) reserve(cmd command, d *datagram) error {
 		return violated(causeConnect, "a connection by pair %d, which is not claimed", pair)
 	case claimant != 0 && claimant != asClaimant(who):
 		return violated(causeConnect, "a connection by pair %d, which process %d has claimed", pair, int32(claimant))
-	case e.refusing.Load(): // the claimant finds the pair released
+	case e.refusing.Load(): // the client finds its pair released
 		return e.region.read(func() { e.region.giveUpPair(pair) })
 	}
 	return e.welcome(cmd, d)
@@ -233,7 +233,7 @@ func (e *Endpoint) welcome(cmd command, d *datagram) error {
 	return nil
 }
 
-// takeEventfds takes both eventfds out of a datagram: the client adds to the first, the server to the second.
+// takeEventfds takes both eventfds out of a datagram: the client writes to the first, the server to the second.
 func (c *conn) takeEventfds(d *datagram) error {
 	if d == nil || len(d.fds) == 0 {
 		return nil
@@ -307,10 +307,11 @@ func (e *Endpoint) processEnded(id int32) {
 	}
 }
 
-// drainVisits bounds for how long a peer that has left is listened to; a ring has less than so many batches.
+// drainVisits is the number of receive batches after which drainAndEnd stops. A full ring has fewer.
 const drainVisits = ringSlots/receiveBatch + 2
 
-// drainAndEnd delivers what a peer has sent before it left, and ends its conn. Whoever drives the conn does it otherwise.
+// drainAndEnd delivers the messages that a peer sent before it left, and ends its conn. If another goroutine has the conn's
+// receive role, that goroutine ends it.
 func (e *Endpoint) drainAndEnd(c *conn, why *ending) {
 	c.ending.Store(why)
 	for range drainVisits {

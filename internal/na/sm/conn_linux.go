@@ -11,11 +11,11 @@ import (
 	"cinnabar/internal/shm"
 )
 
-// conn is a pair of rings in somebody's region, with the doorbells that belong to it.
+// conn is a pair of rings in a region, with the doorbells that belong to it. The region is this endpoint's or the peer's.
 //
 // Sending is serialized by addr.mu. Receiving is for whoever has the receive role (role_linux.go); that is also what
-// keeps the region mapped. A conn that has failed is torn down by the last one to leave: nobody touches the region or the
-// descriptors afterwards.
+// keeps the region mapped. The goroutine that leaves the receive role of a failed conn tears it down, because no goroutine
+// touches the region or the descriptors afterwards.
 type conn struct {
 	ep     *Endpoint
 	addr   *Addr
@@ -42,21 +42,21 @@ type conn struct {
 	seenAt     uint64       // the poller's
 	unanswered atomic.Int32 // of a client: requests without the response so far
 
-	owed        int  // guarded by addr.mu: messages that a doorbell that may come yet has to be rung for
+	owed        int  // guarded by addr.mu: messages sent before the peer's doorbell has arrived, which rings for them
 	provisional bool // the poller's: the peer has no datagram sent so far
 
 	role       role
-	ending     atomic.Pointer[ending] // the peer has left: what it has sent is delivered, then the conn fails
+	ending     atomic.Pointer[ending] // set when the peer has left; the conn fails once its messages are delivered
 	dead       atomic.Bool
 	done       chan struct{} // closed when dead
-	serves     atomic.Bool   // requests have come
+	serves     atomic.Bool   // the peer has sent requests
 	spinPolicy spinPolicy
 	offended   bool   // the receive role's: the peer has broken the protocol
 	scratch    []byte // the receive role's: a request, copied out of the region
 	tasks      []na.Task
 }
 
-// ending is why a conn fails once all that its peer has sent is delivered.
+// ending is the cause for which a conn fails once all messages of its peer are delivered.
 type ending struct {
 	kind na.Kind
 	err  error
@@ -71,10 +71,10 @@ var (
 	errRebuilt  = errors.New("another program has cut off the server's region: what was in it is lost")
 )
 
-// silent tells whether the peer rings no doorbell: it never sleeps, and has to be looked at.
+// silent reports whether the peer rings no doorbell, so that the poller must look for its messages.
 func (c *conn) silent() bool { return c.recvEvent < 0 && !c.self }
 
-// sleeping tells a client on a server's extension, and the other way round, that it wants to be woken, or not.
+// sleeping writes to the peer's extension whether this side wants to be woken. Without an extension it does nothing.
 func (c *conn) sleeping(yes bool) {
 	if c.ext == nil {
 		return
@@ -99,8 +99,8 @@ func (c *conn) fairShare() bool {
 
 const minShare = 4
 
-// send publishes a message and rings the peer's doorbell. False: there is no room at the moment. An error is the end of the
-// connection. The caller holds addr.mu.
+// send publishes a message and rings the peer's doorbell. It returns false if the ring or the buffers have no room at the moment.
+// An error ends the connection. The caller holds addr.mu.
 func (c *conn) send(kind uint8, tag uint32, msg []byte) (ok bool, err error) {
 	defer c.reg.Recover(c.reg.Guard(), &err)
 	if c.out.full() {
@@ -397,7 +397,7 @@ func (c *conn) request(m *arrival) {
 
 // offend ends the connection with a peer that breaks the protocol. Its pair is not given to others while it lives.
 func (c *conn) offend(err error) {
-	left := c.ending.Load() != nil // then it does not write to its pair any more
+	left := c.ending.Load() != nil // a peer that has left does not write to its pair any more
 	c.offended = true
 	c.ending.Store(&ending{kind: na.Unreachable, err: err, keep: !left})
 	if !c.self {

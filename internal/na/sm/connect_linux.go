@@ -20,7 +20,7 @@ const (
 	dialLongest  = 20 * time.Millisecond
 )
 
-// dialPatience is for how long one attempt waits for room in a server's socket. Close waits for it.
+// dialPatience is the longest time that one attempt to connect waits for room in a server's socket. Close may wait as long.
 const dialPatience = 20 * time.Millisecond
 
 // again is a reason to try once more later.
@@ -234,7 +234,7 @@ func (t *attempt) announce() error {
 		ep: e, addr: t.addr, reg: t.reg, pair: t.pair, pid: t.pid, pidfd: t.pidfd, inode: t.inode, recvEvent: -1,
 		done: make(chan struct{}), scratch: make([]byte, bufferSize),
 	}
-	c.role.held.Store(true) // what c has is the attempt's until the server knows of it: nobody else may tear it down
+	c.role.held.Store(true) // until the server has c's announcement the attempt alone may tear c down
 	if err := c.attach(); err != nil {
 		return err
 	}

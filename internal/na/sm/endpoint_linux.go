@@ -49,15 +49,15 @@ type Endpoint struct {
 	maxSpin  int32
 	lonely   bool // goroutines have one thread to run on
 
-	refusing  atomic.Bool   // since Shutdown
-	closed    atomic.Bool   // since Close: nothing starts any more
+	refusing  atomic.Bool   // set by Shutdown: connections and requests are refused
+	closed    atomic.Bool   // set by Close: no operation starts any more
 	ended     atomic.Bool   // the poller is to end
-	closing   sync.Once     // runs end
+	closing   sync.Once     // calls Endpoint.end
 	stop      chan struct{} // closed by Close: connecting ends
-	pollEnd   chan struct{} // closed when the poller has ended, and is not among runners any more
-	finished  chan struct{} // closed when everything but tasks has
+	pollEnd   chan struct{} // closed when the poller has ended, and has left runners
+	finished  chan struct{} // closed when all goroutines but those of tasks have ended
 	wg        sync.WaitGroup
-	teardowns sync.WaitGroup // conns that are not torn down
+	teardowns sync.WaitGroup // counts the conns that are not torn down yet
 	runners   na.Runners     // goroutines that run tasks, and pollers that are in one
 
 	conns atomic.Pointer[[]*conn] // replaced as a whole, with mu held

@@ -76,14 +76,14 @@ func newBlock(b []byte, pair int, server bool) *block {
 	return k
 }
 
-// claimant is where the client that has claimed a pair says who it is. The command that announces the client may be long on
-// its way, because the socket holds only a few, and in the meantime the server must not take another process's command for it.
-// Clients in C leave it 0.
+// claimant returns the word of a pair to which the client that has claimed the pair writes its identity. The server needs it to
+// refuse another process's command for the same pair, because the client's own command may arrive much later: the server's socket
+// holds only a few. Clients in C leave the word 0.
 func (r *region) claimant(pair int) *atomic.Uint64 {
 	return shm.Uint64(r.b, regionSize+pair*blockSize+blockOwner)
 }
 
-// asClaimant is how a client says who it is.
+// asClaimant encodes an identity for the word of claimant.
 func asClaimant(who identity) uint64 { return uint64(uint32(who.pid)) | (uint64(who.id)+1)<<32 }
 
 // slot returns the bytes of slot i of the slots in b.

@@ -17,7 +17,7 @@ import (
 	"cinnabar/internal/shm"
 )
 
-// Lookup implements [na.Endpoint]. It touches no file: the process of an endpoint with a name is found out by Resolve.
+// Lookup implements [na.Endpoint]. It opens no file, because Resolve finds the process of an endpoint with a name.
 func (e *Endpoint) Lookup(s string) (na.Addr, error) {
 	uri, who, err := parseTarget(s, hostID)
 	switch {
@@ -31,12 +31,12 @@ func (e *Endpoint) Lookup(s string) (na.Addr, error) {
 	return &named{ep: e, name: uri}, nil
 }
 
-// named is the address of an endpoint with a name, whichever process has opened it. It implements [na.Named].
+// named is the address of the endpoint that has a name at the time of Resolve, in any process. It implements [na.Named].
 type named struct {
 	ep   *Endpoint
 	name string
 
-	found atomic.Pointer[Addr] // by the latest Resolve; nil: there was none
+	found atomic.Pointer[Addr] // the result of the latest Resolve; nil: none has succeeded
 }
 
 var _ na.Named = (*named)(nil)
@@ -61,7 +61,7 @@ func (n *named) Done() <-chan struct{} {
 	return nil
 }
 
-// Account implements [na.Addr]. Before a Resolve it is that of the zero Host.
+// Account implements [na.Addr]. Before the first Resolve it returns the account of the zero Host.
 func (n *named) Account() *hostquota.Account {
 	if a := n.found.Load(); a != nil {
 		return a.Account()
@@ -87,7 +87,7 @@ func (n *named) Reached() na.Addr {
 	}
 }
 
-// Resolve implements [na.Named]. It reads the process from the endpoint's region, and touches nothing else.
+// Resolve implements [na.Named]. It reads the process from the endpoint's region, and changes nothing there.
 func (n *named) Resolve(ctx context.Context) (na.Addr, error) {
 	if a := n.Reached(); a != nil {
 		return a, nil

@@ -14,38 +14,38 @@ import (
 	"cinnabar/internal/shm"
 )
 
-// maintenance is what the poller does now and then, for a while after something has happened: it gives back what clients have
-// left behind that died, and finds out about peers that do not tell.
+// maintenance is the state of the poller's periodic work. For a while after a client has opened the region or died, the poller
+// sweeps the region for buffers and pairs of dead clients, and checks for servers that have ended without a message.
 type maintenance struct {
-	opens  atomic.Uint32 // a client has opened the region, or
-	deaths atomic.Uint32 // died
-	cut    atomic.Bool   // somebody has found the region cut off
-	gone   atomic.Bool   // it cannot be made anew
+	opens  atomic.Uint32 // number of times that a client has opened the region
+	deaths atomic.Uint32 // number of clients that have died
+	cut    atomic.Bool   // the region's file was found cut off
+	gone   atomic.Bool   // the region cannot be made anew
 
-	// The following are the poller's.
+	// The poller owns the following.
 	openSeen, deathSeen uint32
 	openUntil, until    time.Time
-	next                time.Time // for the sweep
-	check               time.Time // for the servers
-	restore             time.Time // when files are to be restored, zero if they are there
-	rebuilt             uint32    // how often the region was made anew
+	next                time.Time // last sweep
+	check               time.Time // last check of the servers
+	restore             time.Time // when the poller restores removed files; zero: none is missing
+	rebuilt             uint32    // number of times that the region was made anew
 
-	suspects  uint64 // copy buffers that belonged to nobody at the last sweeps
-	sightings int
-	lost      [pairWords]uint64 // pairs that were claimed by nobody known at the last sweeps
-	lostSeen  int
+	suspects  uint64            // copy buffers without a known owner at each of the last sweeps
+	sightings int               // number of these sweeps
+	lost      [pairWords]uint64 // claimed pairs without a known client at each of the last sweeps
+	lostSeen  int               // number of these sweeps
 }
 
 const (
-	openTime        = 50 * time.Millisecond // a client that never sleeps has made itself known so long after it opened the region
-	maintenanceTime = 3 * time.Second       // after which the state of the region should be settled
-	suspectSeen     = 4                     // sweeps after which a copy buffer counts as left behind
+	openTime        = 50 * time.Millisecond // within this time after its opening of the region a client without doorbells has announced itself
+	maintenanceTime = 3 * time.Second       // for how long an opening or a death makes the poller sweep
+	suspectSeen     = 4                     // number of sweeps after which a copy buffer counts as left behind
 )
 
 func (k *maintenance) opened() { k.opens.Add(1) }
 func (k *maintenance) died()   { k.deaths.Add(1) }
 
-// interval is for how long the poller may park at most; 0: for ever.
+// interval returns the limit of the poller's next parking; 0: none.
 func (e *Endpoint) interval(now time.Time) time.Duration {
 	k := &e.maintenance
 	if n := k.opens.Load(); n != k.openSeen {
@@ -84,7 +84,7 @@ func (e *Endpoint) interval(now time.Time) time.Duration {
 	return d
 }
 
-// shorter is the shorter of two intervals, of which 0 is the longest.
+// shorter returns the shorter of two limits, where 0 means no limit.
 func shorter(a, b time.Duration) time.Duration {
 	if a == 0 || b < a {
 		return b
@@ -92,7 +92,8 @@ func shorter(a, b time.Duration) time.Duration {
 	return a
 }
 
-// tick does what is due. The poller calls it when its time is over, and now and then while it has much to do.
+// tick does the periodic work that is due. The poller calls it after a parking that reached its limit, and at intervals while it
+// is busy.
 func (e *Endpoint) tick(now time.Time) {
 	k := &e.maintenance
 	if k.cut.Load() {
@@ -104,7 +105,7 @@ func (e *Endpoint) tick(now time.Time) {
 	}
 	if now.Sub(k.check) >= checkInterval {
 		k.check = now
-		e.checkClosing() // whoever connects while a server closes may not be told
+		e.checkClosing() // because a client that connects while a server closes may get no message about that
 		e.checkServers()
 	}
 	if e.region != nil && now.Sub(k.next) >= orphanInterval {
@@ -116,8 +117,8 @@ func (e *Endpoint) tick(now time.Time) {
 	}
 }
 
-// checkClosing looks whether servers of this package say that they close, have made their region anew, or have released the
-// pair of a connection although this endpoint has not asked for it.
+// checkClosing ends the connections to servers of this package that have closed, have made their region anew, or have released
+// the connection's pair without a request of this endpoint.
 func (e *Endpoint) checkClosing() {
 	for _, c := range e.list() {
 		if c.server || c.ext == nil {
@@ -134,7 +135,8 @@ func (e *Endpoint) checkClosing() {
 	}
 }
 
-// serverState is what the server says about itself.
+// serverState returns the state that the server has written to the region: closing, made anew since the connection began, pair
+// released.
 func (c *conn) serverState() (closing, rebuilt, released bool) {
 	if !c.enter() {
 		return false, false, false
@@ -150,8 +152,9 @@ func (c *conn) serverState() (closing, rebuilt, released bool) {
 	return closing, rebuilt, released
 }
 
-// checkServers ends connections to endpoints of living processes that are gone. C's do not tell, but unmap their region
-// and remove it. That it is removed says nothing alone: HG_Cleanup in any process does that to living endpoints.
+// checkServers ends the connections to endpoints that have closed in processes that live on. An endpoint in C sends no message
+// when it closes, but unmaps its region and removes the file. A removed file alone proves nothing, because HG_Cleanup in any
+// process removes the files of living endpoints.
 func (e *Endpoint) checkServers() {
 	defer e.stats.checks.Add(1)
 	for _, c := range e.list() {
@@ -166,8 +169,8 @@ func (e *Endpoint) checkServers() {
 	}
 }
 
-// maps tells whether a process has a file mapped, as far as the kernel lets one see: whether that is so if it does not.
-// The fifth field of each line of /proc/PID/maps is an inode.
+// maps reports whether a process has the file with that inode mapped. It returns true if the kernel refuses to say. The fifth field
+// of each line of /proc/PID/maps is an inode.
 func maps(pid int32, inode uint64) bool {
 	b, err := os.ReadFile("/proc/" + itoa(int(pid)) + "/maps")
 	if err != nil || len(b) == 0 {
@@ -182,9 +185,9 @@ func maps(pid int32, inode uint64) bool {
 	return false
 }
 
-// sweepBuffers gives back copy buffers that were claimed by clients that have died before the buffer was in their ring.
-// Nothing in the region tells whose a claimed buffer is, so one counts as left behind if it is in no ring for a while in
-// which no client is stopped.
+// sweepBuffers frees the copy buffers of clients that have died between the claim of a buffer and its entry into their ring. The
+// region does not record the owner of a claimed buffer, so a buffer counts as left behind if several sweeps in a row find it in no
+// ring while no client is stopped.
 func (e *Endpoint) sweepBuffers() {
 	k := &e.maintenance
 	if k.deathSeen == 0 {
@@ -213,7 +216,7 @@ func (e *Endpoint) sweepBuffers() {
 	k.suspects, k.sightings = 0, 0
 }
 
-// inRings is the set of copy buffers that are in the rings of clients, or that clients of this package are filling.
+// inRings returns the set of copy buffers that are in the rings of clients, or that clients of this package are filling.
 func (e *Endpoint) inRings() (set uint64) {
 	for _, c := range e.list() {
 		if !c.server {
@@ -229,7 +232,7 @@ func (e *Endpoint) inRings() (set uint64) {
 	return set
 }
 
-// buffersIn is the set of copy buffers in a ring.
+// buffersIn returns the set of copy buffers in a ring.
 func buffersIn(b []byte) (set uint64) {
 	from, to := shm.Uint32(b, offConsTail).Load()&ringMask, shm.Uint32(b, offProdHead).Load()&ringMask
 	for ; from != to; from = (from + 1) & ringMask {
@@ -241,21 +244,21 @@ func buffersIn(b []byte) (set uint64) {
 	return set
 }
 
-// anyStopped tells whether the process of any client is stopped: it may be about to write to a copy buffer.
+// anyStopped reports whether the process of any client is stopped, because a stopped client may be about to write to a copy buffer.
 func (e *Endpoint) anyStopped() bool {
 	return slices.ContainsFunc(e.list(), func(c *conn) bool {
 		return c.server && !c.self && stopped(c.pid)
 	})
 }
 
-// stopped tells whether a process is stopped, by a signal or a debugger.
+// stopped reports whether a process is stopped, by a signal or a debugger.
 func stopped(pid int32) bool {
 	fields := statFields(strconv.Itoa(int(pid)))
 	return len(fields) > 0 && (fields[0] == "T" || fields[0] == "t")
 }
 
-// sweepPairs gives back pairs that were claimed by clients that have died before they made themselves known. That is so
-// if no process but known ones has the region mapped.
+// sweepPairs frees the pairs of clients that have died between the claim of a pair and their announcement. A pair without a known
+// client is one of these if no process besides those of known clients has the region mapped.
 func (e *Endpoint) sweepPairs() {
 	k := &e.maintenance
 	var lost [pairWords]uint64
@@ -280,8 +283,8 @@ func (e *Endpoint) sweepPairs() {
 		k.lostSeen = 0
 		return
 	}
-	// Looking at all processes costs much: it becomes rarer while it does not help, because a client lives that has claimed
-	// a pair and not said so.
+	// A search through all processes is expensive. It becomes rarer while it finds a process, because a living client may have
+	// claimed a pair without announcing itself.
 	if k.lostSeen++; k.lostSeen <= suspectSeen || k.lostSeen&(k.lostSeen-1) != 0 && k.lostSeen%1024 != 0 || e.strangersMap() {
 		return
 	}
@@ -297,7 +300,7 @@ func (e *Endpoint) sweepPairs() {
 	k.lost, k.lostSeen = [pairWords]uint64{}, 0
 }
 
-// knownPairs is the set of pairs that belong to somebody.
+// knownPairs returns the set of pairs of known clients and of this endpoint.
 func (e *Endpoint) knownPairs() (set [pairWords]uint64) {
 	set[ownPair/64] |= 1 << (ownPair % 64)
 	e.mu.Lock()
@@ -310,10 +313,10 @@ func (e *Endpoint) knownPairs() (set [pairWords]uint64) {
 	return set
 }
 
-// strangersMap tells whether a process has the region mapped more often than it has connections, or whether that cannot be
-// told.
+// strangersMap reports whether any process has the region mapped more often than it has connections. It returns true if /proc
+// cannot be read.
 func (e *Endpoint) strangersMap() bool {
-	known := map[string]int{strconv.Itoa(os.Getpid()): 1} // how often each process has it mapped
+	known := map[string]int{strconv.Itoa(os.Getpid()): 1} // number of mappings that each process may have
 	for _, c := range e.list() {
 		if c.server && !c.self {
 			known[strconv.Itoa(int(c.pid))]++

@@ -164,13 +164,15 @@ func (t *memories) at(addr, n uint64) (list []*memory) {
 	return list
 }
 
-// addressIndex finds registered memory by an address in it. A program may register a million segments, each by itself, and a
-// peer may ask for as many. Memory stands in the index once for each segment, by the part of the address space that the
-// segment begins in, and the next part if it ends there: parts are as long as the segment's length, rounded up to a power of
-// two (the class of the segment). So an address is looked for in one part of each class that there is.
+// addressIndex finds registered memory by an address in it. It is an index, not a list, because a program may register a million
+// segments one by one, and a peer may ask for as many addresses.
+//
+// The class of a segment is the power of two at or above its length. Each class divides the address space into parts of its size,
+// so a segment lies in one part of its class or in two neighbours, and the index lists its memory under these. A search for an
+// address looks into one part of each class in use.
 type addressIndex struct {
 	parts   map[addressPart][]*memory
-	classes [65]int // parts of each class that are in use
+	classes [65]int // number of entries of parts, by class
 }
 
 // addressPart is the part number n of the address space, of 2^class bytes.
@@ -207,7 +209,7 @@ func (x *addressIndex) add(m *memory) {
 		list := x.parts[p]
 		if len(list) == 0 {
 			x.classes[p.class]++
-		} else if list[len(list)-1] == m { // by the segment before
+		} else if list[len(list)-1] == m { // listed for the segment before
 			return
 		}
 		x.parts[p] = append(list, m)
@@ -227,7 +229,7 @@ func (x *addressIndex) remove(m *memory) {
 	})
 }
 
-// at yields the memory of which a segment may have the byte at addr, perhaps several times.
+// at yields each memory of which a segment may contain the byte at addr, some of them several times.
 func (x *addressIndex) at(addr uint64) iter.Seq[*memory] {
 	return func(yield func(*memory) bool) {
 		for class, n := range x.classes {

@@ -2,22 +2,23 @@ package sm
 
 import "time"
 
-// Bounds on the faulty commands of one process that are described. The description costs several times as much as reading the
-// command, and the socket holds so few commands (net.unix.max_dgram_qlen, 10) that a server which refuses them slowly
-// keeps it full, and honest processes out.
+// Limits on the faulty commands that the server describes in log and audit. A description takes several times as long as the
+// reading of the command, and the socket holds few commands (net.unix.max_dgram_qlen, 10), so a server that described each one
+// would leave the socket full, and other clients could not connect.
 const (
-	maxFaults   = 32                     // of one process in faultWindow; later ones are only counted
-	faultWindow = 250 * time.Millisecond // after which all processes begin anew
-	maxFaulty   = 256                    // processes that are counted at once; faults of further ones are only counted
+	maxFaults   = 32                     // described commands of one process in one faultWindow; the rest is only counted
+	faultWindow = 250 * time.Millisecond // after this time the counts of all processes start at 0 again
+	maxFaulty   = 256                    // processes with a count of their own; commands of others are not described
 )
 
-// offenders counts the faulty commands of each process, as the kernel names the senders. It is the poller's.
+// offenders counts the faulty commands of each process in the present window. The kernel names the senders. The poller owns it.
 type offenders struct {
-	since  time.Time
-	faults map[int32]int // by process; those of other PID namespaces are one (0)
+	since  time.Time     // begin of the window
+	faults map[int32]int // by process id; processes of other PID namespaces share id 0
 }
 
-// note counts a faulty command, and reports how many there are of the process in this window, 0 if it is not counted.
+// note counts a faulty command of process pid. It returns the process's count in this window, or 0 if the process has no count of
+// its own.
 func (o *offenders) note(pid int32) int {
 	if _, known := o.faults[pid]; !known && len(o.faults) >= maxFaulty {
 		return 0
@@ -29,7 +30,7 @@ func (o *offenders) note(pid int32) int {
 	return o.faults[pid]
 }
 
-// refresh begins a new window if the present one is over.
+// refresh starts a new window if the present one has ended.
 func (o *offenders) refresh(now time.Time) {
 	if now.Sub(o.since) >= faultWindow {
 		o.since = now

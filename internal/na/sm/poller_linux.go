@@ -43,7 +43,7 @@ type poller struct {
 	due        time.Time // the deadline that set has, zero if none
 	ticked     time.Time // the last tick of a busy poller
 	step       func(fd uintptr) bool
-	wait       time.Duration // between attempts to send what waits for room
+	wait       time.Duration // between attempts to send the messages that wait for room in a ring
 
 	mu sync.Mutex
 	// blocked are the peers with messages that wait for room.

@@ -33,7 +33,7 @@ func (e *Endpoint) cutOff(c *conn, err error) bool {
 
 // mend makes the region anew if it is not what it was. Only the poller does.
 func (e *Endpoint) mend() {
-	e.maintenance.cut.Store(false) // whoever finds it cut off from now on says so anew
+	e.maintenance.cut.Store(false) // a goroutine that finds the region cut off from now on sets it again
 	if e.region == nil || e.closed.Load() || e.maintenance.gone.Load() {
 		return
 	}

@@ -119,7 +119,7 @@ func (r *region) claimPair() int {
 	return -1
 }
 
-// giveUpPair releases a pair that no server knows of, or that the server does not use.
+// giveUpPair releases a pair that was not announced to the server, or that the server does not use.
 func (r *region) giveUpPair(pair int) {
 	if r.extended {
 		r.claimant(pair).Store(0)

@@ -17,7 +17,7 @@ import (
 // what it wanted, since that waiter will soon be back with its next call, until nobody has driven it for a tick of the
 // watcher or others wait for the peer too.
 type role struct {
-	held   atomic.Bool   // somebody receives; for good once the conn is torn down
+	held   atomic.Bool   // a goroutine has the receive role; it keeps the role when it tears the conn down
 	missed atomic.Bool   // the poller has parked without a look, since it was held
 	claim  atomic.Uint32 // 1: drivers receive; the poller does not
 	drives atomic.Uint64 // how often somebody drove
@@ -116,30 +116,31 @@ type spinner struct {
 	over   bool
 }
 
-// spinPolicy remembers whether spinning has paid lately. Where it does not, because the peer takes its time or other programs
-// want the processors, it is tried only now and then.
+// spinPolicy decides whether a waiter spins before it parks. After spinMisses vain spins in a row it backs off: a slow peer, or
+// other programs that use the processors, make spinning a waste of time, so only one wait in spinRetry spins.
 //
-// Two sides that park both answer too late for each other's window, however little they have to do: waking a thread
-// takes longer. So now and then one spins for as long as that takes. If something comes it stays as patient for a while, in
-// which the other side's turn to try comes; then both are awake.
+// Two sides that both park respond too late for each other's spin, however little they have to do, because waking a thread takes
+// longer than a spin. Therefore a spin of a backed-off waiter is long: spinFactor times the usual time, enough for the other side
+// to wake. If a message comes, the next spinPatient spins are long too. The other side's own long spin falls into that time, and
+// then both sides are awake.
 type spinPolicy struct {
-	misses   atomic.Int32 // spins in a row that brought nothing
-	turns    atomic.Int32 // chances to spin since
-	patience atomic.Int32 // how many more spins are long
-	rarer    atomic.Int32 // how often patience has not helped, up to spinRarest
+	misses   atomic.Int32 // vain spins in a row, up to spinMisses
+	turns    atomic.Int32 // waits since the waiter backed off
+	patience atomic.Int32 // number of long spins to come
+	rarer    atomic.Int32 // a backed-off waiter spins on every (spinRetry << rarer)th wait
 }
 
 const (
-	spinMisses  = 3             // so many are normal
-	spinRetry   = 16            // after them, every so manyth chance is taken,
-	spinFactor  = 4             // for so many times as long
-	spinPatient = spinRetry + 8 // so many spins after it are long too, if it brought something
-	spinRarest  = 6             // every chance is halved so many times at most if that does not help,
-	spinStalled = 4             // so many times after somebody took the processor,
-	spinVain    = 3             // and so many times at most if nothing ever comes
+	spinMisses  = 3             // vain spins in a row after which a waiter backs off
+	spinRetry   = 16            // a backed-off waiter spins on every 16th wait
+	spinFactor  = 4             // length of a long spin, in usual spins
+	spinPatient = spinRetry + 8 // long spins after a backed-off waiter's spin that received a message
+	spinRarest  = 6             // limit of rarer, if long spins receive messages and usual ones do not
+	spinStalled = 4             // rarer after another program took the processor
+	spinVain    = 3             // limit of rarer, if long spins receive nothing
 )
 
-// try reports whether to spin, and how many times as long as usual.
+// try returns how long the waiter spins, in usual spins; 0: it parks at once.
 func (l *spinPolicy) try() (factor time.Duration) {
 	if l.misses.Load() >= spinMisses {
 		if l.turns.Add(1)%(spinRetry<<l.rarer.Load()) != 0 {
@@ -154,7 +155,7 @@ func (l *spinPolicy) try() (factor time.Duration) {
 	return 1
 }
 
-// hit notes that something came within the time of a spin, long or not.
+// hit records that a message came during a spin.
 func (l *spinPolicy) hit(long bool) {
 	if l.misses.Load() >= spinMisses {
 		l.patience.Store(spinPatient)
@@ -168,8 +169,8 @@ func (l *spinPolicy) hit(long bool) {
 	}
 }
 
-// miss notes that a spin has brought nothing. If it was a long one that was tried because others had not either, the next is
-// tried more rarely: the peer is slow, or has no processor, and less than one call in a hundred is to pay for finding out.
+// miss records a vain spin. A vain spin of a backed-off waiter makes the next one rarer, because the peer is slow or has no
+// processor, and fewer than one call in a hundred may pay for a vain spin.
 func (l *spinPolicy) miss(long bool) {
 	if l.misses.Load() < spinMisses {
 		l.misses.Add(1)
@@ -180,7 +181,7 @@ func (l *spinPolicy) miss(long bool) {
 	}
 }
 
-// stall notes that somebody else had the processor while this goroutine was about to spin.
+// stall records that another program had the processor during a spin, and backs off.
 func (l *spinPolicy) stall() {
 	l.misses.Store(spinMisses)
 	l.turns.Store(0)
@@ -189,11 +190,11 @@ func (l *spinPolicy) stall() {
 }
 
 const (
-	// spinLook is after how many vain rounds, about a microsecond, the clock is looked at.
+	// spinLook is the number of vain rounds, about a microsecond, between two readings of the clock.
 	spinLook = 16
-	// spinStall is the time between two such looks if somebody else has had the processor meanwhile. Then spinning is worse
-	// than parking: who is parked gets a processor when it is woken, who spins when the other's time is over, some
-	// milliseconds later.
+	// spinStall is the least time between two readings of the clock after which spin assumes that another program has had the
+	// processor. Spinning is then worse than parking, because a parked thread gets a processor when it is woken, and a spinning
+	// one only at the end of the other program's time slice, some milliseconds later.
 	spinStall = 100 * time.Microsecond
 )
 

@@ -119,10 +119,10 @@ func receiveDatagram(sock int) (d datagram, ok bool, err error) {
 	return d, true, nil
 }
 
-// errDatagram refuses a datagram that is no command.
-var errDatagram = violated(causeDatagram, "a datagram that is no command: a command has %d bytes, and 2 descriptors or none", commandSize)
+// errDatagram is the error of a datagram that is not a command.
+var errDatagram = violated(causeDatagram, "a datagram is not a command: a command has %d bytes, and 2 descriptors or none", commandSize)
 
-// control takes note of one control message.
+// control records the descriptors or the credentials of one control message.
 func (d *datagram) control(head unix.Cmsghdr, data []byte) {
 	switch {
 	case head.Level != unix.SOL_SOCKET:
@@ -161,7 +161,7 @@ func isEventfd(fd int) bool {
 	return unix.SetNonblock(fd, true) == nil
 }
 
-// datagramOf returns the bytes and the control data of a command, with doorbells if there are any.
+// datagramOf returns the bytes of a command, and the control data with the doorbells if there are any.
 func datagramOf(cmd command, doorbells []int) (b, control []byte) {
 	b = binary.LittleEndian.AppendUint64(nil, uint64(cmd))
 	if len(doorbells) > 0 {
@@ -170,24 +170,25 @@ func datagramOf(cmd command, doorbells []int) (b, control []byte) {
 	return b, control
 }
 
-// sendCommand sends a datagram to a server's socket, if there is room in it.
+// sendCommand sends a command to the socket at path. Its error is EAGAIN if the socket has no room.
 func (e *Endpoint) sendCommand(path string, cmd command, doorbells ...int) error {
 	b, control := datagramOf(cmd, doorbells)
 	_, err := unix.SendmsgN(e.sock, b, control, &unix.SockaddrUnix{Name: path}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 	return err
 }
 
-// errSocketFull says that there was no room in a server's socket for as long as it was waited for.
-var errSocketFull = errors.New("its queue of commands was full all the time")
+// errSocketFull is the error if a server's socket had no room within the time limit of an attempt.
+var errSocketFull = errors.New("its socket had no room for another command")
 
-// awaitRoom is sendCommand that waits for room, limit long at most. The kernel wakes a sender whose socket is connected as
-// soon as the server has read a command, so that the sender comes before others that try again and again.
+// awaitRoom sends a command like sendCommand, and waits up to limit for room in the socket at path. It connects a socket, because
+// the kernel wakes a sender with a connected socket as soon as the server has read a command: such a sender comes before others
+// that repeat their attempts.
 func awaitRoom(path string, limit time.Duration, cmd command, doorbells ...int) error {
 	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
 		return err
 	}
-	defer func() { _ = c.Close() }() // what is sent is in the server's socket
+	defer func() { _ = c.Close() }() // a command that was sent is in the server's socket
 	if err := c.SetWriteDeadline(time.Now().Add(limit)); err != nil {
 		return err
 	}

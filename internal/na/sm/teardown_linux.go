@@ -9,13 +9,13 @@ import (
 	"cinnabar/internal/shm"
 )
 
-// tryTearDown tears a failed conn down, unless a goroutine has its receive role: that one does it when it leaves. The
-// receive role is never given back.
+// tryTearDown tears a failed conn down and keeps its receive role for good. If another goroutine has the receive role,
+// tryTearDown does nothing, because that goroutine tears the conn down when it leaves the role.
 func (c *conn) tryTearDown() {
 	if !c.enter() {
 		return
 	}
-	for _, t := range c.tasks { // their requests have been accepted
+	for _, t := range c.tasks { // handlers of requests that were accepted
 		c.ep.runTask(t)
 	}
 	c.tasks = nil
@@ -27,8 +27,8 @@ func (c *conn) tryTearDown() {
 	c.ep.tornDown(c)
 }
 
-// tearDownServer gives the client's pair to others. When the whole endpoint closes the region is left as it is, since clients
-// may still read their answers in it.
+// tearDownServer frees the client's pair for other clients. When the whole endpoint closes it leaves the region unchanged, because
+// clients may still read their responses in it.
 func (c *conn) tearDownServer() {
 	e := c.ep
 	if c.recvEvent >= 0 {
@@ -42,7 +42,7 @@ func (c *conn) tearDownServer() {
 	e.freePair(c)
 }
 
-// freePair gives a pair back that nobody uses.
+// freePair frees the pair of a conn that is torn down.
 func (e *Endpoint) freePair(c *conn) {
 	e.mu.Lock()
 	mine := e.pairs[c.pair] == c
@@ -64,7 +64,7 @@ func (e *Endpoint) freePair(c *conn) {
 	}
 	r := c.reg
 	_ = r.read(func() { // a region that faults has no pairs
-		if !c.offended { // else its rings may name buffers of others
+		if !c.offended { // the rings of a peer that broke the protocol may name buffers of other clients
 			tx, rx := consumer(r.tx(c.pair)), consumer(r.rx(c.pair))
 			r.drain(&tx)
 			r.drain(&rx)
@@ -84,7 +84,7 @@ func (e *Endpoint) freePair(c *conn) {
 	}
 }
 
-// tearDownClient tells the server that its pair is free, after it has thrown away what is unread.
+// tearDownClient discards the unread messages and sends the server the command that releases the pair.
 func (c *conn) tearDownClient() {
 	e := c.ep
 	e.mu.Lock()
@@ -112,7 +112,7 @@ func (c *conn) tearDownClient() {
 	}
 	cmd := makeCommand(e.who, c.pair, commandReleased, 0)
 	if c.doorbell == nil {
-		_ = c.reg.read(func() { _ = c.reg.commands.push(cmd) }) // best effort: nobody could be told of a failure
+		_ = c.reg.read(func() { _ = c.reg.commands.push(cmd) }) // best effort: no caller waits for the result
 		c.letGo()
 		return
 	}
@@ -120,32 +120,31 @@ func (c *conn) tearDownClient() {
 	err := e.sendRelease(uri, region, cmd, 0)
 	c.letGo()
 	if errors.Is(err, errSocketFull) && !e.spawn(func() { e.repeatRelease(uri, region, cmd) }) {
-		e.repeatRelease(uri, region, cmd) // Close waits for the teardown
+		e.repeatRelease(uri, region, cmd) // on this goroutine, because the endpoint is closing; Close waits for the teardown
 	}
 }
 
-// letGo closes what a client's conn has.
+// letGo closes the descriptors and the region of a client's conn.
 func (c *conn) letGo() {
 	c.closeEventfds()
 	closeAll(c.pidfd)
-	_ = c.reg.Close() // nobody touches it any more
+	_ = c.reg.Close() // an error would lose no data
 }
 
-// releaseLimit is for how long a server is given to read its socket.
+// releaseLimit is for how long a client repeats the release of a pair while the server's socket has no room.
 const releaseLimit = 2 * time.Second
 
-// sendRelease sends the command that releases a pair to the socket of the server at uri, if that is a trusted user's and
-// the server is still the one whose region the connection led through. Another server of the same name would take the
-// command for the release of a connection that this client has with it by now. If there is no room in the socket it waits for
-// that, limit long at most; the error then is errSocketFull.
+// sendRelease sends the command that releases a pair to the socket of the server at uri. It sends nothing if the socket is not that
+// of a trusted user, or if region is no longer the server's: a later server of the same name would apply the command to another
+// connection of this client. It waits up to limit for room in the socket, and its error is errSocketFull if there was none.
 func (e *Endpoint) sendRelease(uri string, region shm.File, cmd command, limit time.Duration) error {
 	sock, err := openServerSocket(&e.cfg, uri)
 	if err != nil || sock < 0 {
 		return err
 	}
 	defer closeAll(sock)
-	// A server publishes its region before it binds its socket, and removes it before the socket. So a socket that was opened
-	// while the region of that name was the old server's is the old server's too.
+	// A server publishes its region before it binds its socket, and removes the region before the socket. So if the region of that
+	// name is still the old server's after the socket was opened, the socket is the old server's too.
 	if !e.isNamed(uri, region) {
 		return nil
 	}
@@ -171,15 +170,16 @@ func (e *Endpoint) isNamed(uri string, region shm.File) bool {
 
 // repeatRelease sends the release of a pair again until the server has room for it, for releaseLimit at most.
 func (e *Endpoint) repeatRelease(uri string, region shm.File, cmd command) {
-	for end := time.Now().Add(releaseLimit); time.Now().Before(end); { // another server may take the name meanwhile
+	for end := time.Now().Add(releaseLimit); time.Now().Before(end); { // sendRelease checks each time that the name is still this server's
 		if err := e.sendRelease(uri, region, cmd, dialPatience); !errors.Is(err, errSocketFull) {
 			return
 		}
 	}
 }
 
-// withdraw takes back a conn that no server has heard of. Its region and process stay the attempt's, which has its receive
-// role, so that nobody has torn it down even if Close has made it fail.
+// withdraw removes a conn that was not announced to its server. The attempt to connect calls it and keeps the region and the
+// descriptor of the process. Because the attempt has the conn's receive role, no other goroutine has torn the conn down, even if
+// Close has made it fail.
 func (e *Endpoint) withdraw(c *conn) {
 	if c.dead.CompareAndSwap(false, true) {
 		close(c.done)

@@ -47,15 +47,15 @@ func (e *foreignError) Error() string {
 // trustedUser reports whether files and commands of a user are used: those of this process's user and of root.
 func trustedUser(uid uint32) bool { return userMap().trusts(uid, uint32(os.Geteuid())) }
 
-// users is what this process's user namespace says about users.
+// users describes how this process's user namespace numbers users.
 type users struct {
-	overflow uint32 // stands for all users that have no number in this namespace
+	overflow uint32 // the uid that stands for all users without a number in this namespace
 	all      bool   // every user has a number
 }
 
 var userMap = sync.OnceValue(readUsers)
 
-// readUsers reads the map of the user namespace. One that cannot be read counts as one that leaves users out.
+// readUsers reads the uid map of the user namespace. If it cannot be read, readUsers assumes that some users have no number.
 func readUsers() users {
 	u := users{overflow: 65534} // DEFAULT_OVERFLOWUID
 	if b, err := os.ReadFile("/proc/sys/kernel/overflowuid"); err == nil {
@@ -68,8 +68,8 @@ func readUsers() users {
 	return u
 }
 
-// trusts reports whether a process of the user own trusts the user uid. All users without a number in this namespace look
-// like one, so that one is not trusted even if it is this process's own.
+// trusts reports whether a process of user own trusts user uid. It does not trust the overflow uid, even if that is own, because all
+// users without a number in this namespace have it.
 func (u users) trusts(uid, own uint32) bool {
 	return uid == 0 || uid == own && (u.all || uid != u.overflow)
 }
