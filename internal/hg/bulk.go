@@ -23,8 +23,8 @@ type Bulk struct {
 	closed bool
 }
 
-// Expose makes memory reachable for peers until Close. There are 1 to [MaxSegments] segments; any may be empty. Empty ones are
-// left out of the descriptor, because Mercury 2.4.1 reads through a null pointer when it meets one; if all are empty, one stays.
+// Expose makes memory accessible to peers until Close. There are 1 to [MaxSegments] segments; any may be empty. The descriptor
+// leaves out empty segments, because Mercury 2.4.1 reads through a null pointer at one; if all are empty, it has one of them.
 // The memory is used in place: it must not be used for anything else before Close returns.
 func (c *Class) Expose(segs [][]byte, access na.Access) (*Bulk, error) {
 	switch {
@@ -44,8 +44,8 @@ func (c *Class) Expose(segs [][]byte, access na.Access) (*Bulk, error) {
 	return b, nil
 }
 
-// NotEmpty returns the segments that are not empty, or the first one if all are. segs is not changed, and is itself the result if
-// none is empty.
+// NotEmpty returns the segments that are not empty, or the first one if all are empty. It does not change segs, and returns segs
+// itself if no segment is empty.
 func NotEmpty(segs [][]byte) [][]byte {
 	empty := func(s []byte) bool { return len(s) == 0 }
 	if !slices.ContainsFunc(segs, empty) {
@@ -58,8 +58,8 @@ func NotEmpty(segs [][]byte) [][]byte {
 	return kept
 }
 
-// register registers the segments and returns their handles and the descriptor's flags. nil stands for an empty segment. Where
-// the transport can, one handle is for all segments (HG_BULK_REGV); C does so as well, up to the same number.
+// register registers the segments and returns their handles and the descriptor's flags. The handle of an empty segment is nil. If
+// the transport is a [na.SegmentRegistrar], one handle covers all segments (HG_BULK_REGV), up to the same number as in C.
 func (b *Bulk) register(access na.Access) (handles []na.Memory, flags uint32, err error) {
 	flags = uint32(access)
 	if r, ok := b.c.ep.(na.SegmentRegistrar); ok && len(b.segs) > 1 && len(b.segs) <= r.MaxSegments() {
@@ -160,8 +160,8 @@ func (b *Bulk) Revoke() {
 	b.revoke()
 }
 
-// Withdraw is Revoke, but where the transport can, it keeps the memory for the servers of calls that were given up, as
-// [na.LateMemory] says.
+// Withdraw is Revoke, except that a transport with [na.LateMemory] keeps the memory for the servers of given-up calls. hold is as
+// in [na.LateMemory].
 func (b *Bulk) Withdraw(hold func() (release func())) {
 	b.c.exposed.remove(b)
 	for _, m := range b.mems {
@@ -173,7 +173,7 @@ func (b *Bulk) Withdraw(hold func() (release func())) {
 	}
 }
 
-// Late reports whether a call that was given up may still reach for the memory.
+// Late reports whether the server of a given-up call may still access the memory.
 func (b *Bulk) Late() bool {
 	return slices.ContainsFunc(b.mems, func(m na.Memory) bool {
 		l, ok := m.(na.LateMemory)

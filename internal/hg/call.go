@@ -44,8 +44,8 @@ type Call struct {
 
 	buf     []byte // the request: room for the transport, headers of the longer form, payload
 	recv    []byte // the response
-	held    []byte // a payload that waits for the peer's build to be known
-	payload []byte // the payload of the request, once it is about to be sent, for GiveUp
+	held    []byte // a payload that waits for the result of the probe
+	payload []byte // the payload of the request, for GiveUp; set before the request is sent
 
 	send    na.Op
 	receive na.Op
@@ -77,7 +77,7 @@ type Call struct {
 	launched bool
 	// +checklocks:mu
 	sentTag uint32
-	// sentAt is when the network has taken the request.
+	// sentAt is the time at which the transport had sent the request.
 	// +checklocks:mu
 	sentAt time.Duration
 
@@ -92,14 +92,14 @@ type Call struct {
 // CallOptions are properties of one call.
 type CallOptions struct {
 	OneWay bool // the target sends no response
-	// Proc names the RPC of that provider in errors about memory that was lent to the call; nil: its id does.
+	// Proc names the RPC in errors about memory whose handle the call carried; nil: they have the RPC's id.
 	Proc     Namer
 	Provider uint16
 }
 
-// Namer has the name of an RPC.
+// Namer names an RPC.
 type Namer interface {
-	// Label returns the name with the provider that is asked.
+	// Label returns the RPC's name together with the provider.
 	Label(provider uint16) string
 }
 

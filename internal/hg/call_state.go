@@ -96,8 +96,8 @@ func (k *Call) Interrupt(code Code, cause error) (finish func()) {
 	}
 }
 
-// giveUp tells the transport of a call that is cancelled, because the caller may close the memory next that it has lent to the
-// call. The sending has been cancelled, so that the request has left or will not leave, and the receiving has not.
+// giveUp announces a cancelled call to the transport, because the caller may next close memory whose handle the request carries.
+// The call's send operation has been cancelled before, so the request was sent or never will be; its receive operation has not.
 func (k *Call) giveUp() {
 	k.mu.Lock()
 	launched, tag := k.launched, k.sentTag
@@ -107,7 +107,7 @@ func (k *Call) giveUp() {
 	}
 }
 
-// name names the call in errors about memory that was lent to it.
+// name names the call in errors about memory whose handle it carried.
 func (k *Call) name() string {
 	if k.opts.Proc == nil {
 		return fmt.Sprintf("of RPC %#016x", uint64(k.id))

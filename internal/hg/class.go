@@ -135,8 +135,8 @@ func roomForResponse(a *hostquota.Account) error {
 	return &unreadError{held, limit, a.Host()}
 }
 
-// unreadError is why the request of a host is dropped. It becomes text only if it is logged, because a host may be sending
-// a million such requests a second.
+// unreadError is the error of a request that is dropped because its host leaves too many responses unread. Its text is formatted
+// only for the log, because a host may send a million such requests a second.
 type unreadError struct {
 	held, limit int64
 	host        hostquota.Host

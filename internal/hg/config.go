@@ -48,7 +48,7 @@ type Config struct {
 	// memory of a large payload grows, what has come is there twice for a moment; that does not count.
 	OverflowBudget int64
 
-	Clock Clock // for the ages in errors; nil: errors have none
+	Clock Clock // measures the ages in errors; nil: errors have no ages
 
 	// Audit counts and logs what peers are refused; nil: a Trail of its own, on Logger.
 	Audit *audit.Trail

@@ -113,8 +113,8 @@ func (c *Class) ask(p *peer, to na.Addr) {
 	q.release()
 }
 
-// isProbe reports whether b, which has been parsed, is such a request. So is a call without arguments by a process that was
-// built with checksums and does not mark its requests, which C does since 2.4.1.
+// isProbe reports whether b, a parsed request, has the form of a probe. A call without arguments has the same form if it comes from
+// a process that was built with checksums and does not mark its requests; C marks them since 2.4.1.
 func isProbe(b []byte) bool {
 	if len(b) != formLong.size() {
 		return false

@@ -113,8 +113,8 @@ func (r *Request) From() na.Addr { return r.from }
 // OneWay tells that the caller waits for no response.
 func (r *Request) OneWay() bool { return r.f.flags&flagNoResponse != 0 }
 
-// IsProbe reports whether the request is the question of another Class whether this process is built with checksums. No
-// process serves its RPC.
+// IsProbe reports whether the request is a probe, by which another Class finds out whether this process computes checksums. No
+// process registers its RPC.
 func (r *Request) IsProbe() bool { return r.probe }
 
 // Context returns the caller's context id.

@@ -8,19 +8,19 @@ import (
 	"cinnabar/internal/na"
 )
 
-// Situation says what a call was doing when it was given up: "request sent 2.0s ago, no answer". It is the cause of the
-// call's error, or a part of it.
+// Situation is the error that describes the step at which a call was when its context ended or it was cancelled: "request sent
+// 2.0s ago, no answer". The error of the call wraps it.
 type Situation struct{ text string }
 
 func (s *Situation) Error() string { return s.text }
 
-// Clock tells the time since some moment: Now cheaply, with the accuracy that ages need which people read, and Exact exactly.
+// Clock returns the time since a fixed moment. Now is cheap and accurate enough for ages in texts; Exact reads the system's clock.
 type Clock interface {
 	Now() time.Duration
 	Exact() time.Duration
 }
 
-// ended is the end of a context, with the situation of the operation that it ended.
+// ended is the error of an operation that ended with its context: the context's error and the situation of the operation.
 type ended struct {
 	cause     error
 	situation *Situation
@@ -29,7 +29,7 @@ type ended struct {
 func (e *ended) Error() string   { return e.cause.Error() + ": " + e.situation.text }
 func (e *ended) Unwrap() []error { return []error{e.cause, e.situation} }
 
-// During returns cause with the situation that err has, if it has one.
+// During returns cause with the Situation in err's chain, or cause alone if there is none.
 func During(cause, err error) error {
 	s, ok := errors.AsType[*Situation](err)
 	if !ok || cause == nil {
@@ -38,7 +38,7 @@ func During(cause, err error) error {
 	return &ended{cause, s}
 }
 
-// during returns cause, which may be nil, with what the call is doing now.
+// during returns cause, which may be nil, with the present situation of the call.
 func (k *Call) during(cause error) error {
 	s := k.situation()
 	switch {
@@ -50,7 +50,7 @@ func (k *Call) during(cause error) error {
 	return &ended{cause, s}
 }
 
-// situation returns what the call is doing, nil if there is nothing to say.
+// situation returns the present situation of the call, nil if the call is not under way over the network.
 func (k *Call) situation() *Situation {
 	k.mu.Lock()
 	state, ops, launched, sentAt := k.state, k.ops, k.launched, k.sentAt

@@ -25,7 +25,7 @@ type PoolConfig struct {
 type Pool struct {
 	cfg   PoolConfig
 	clock *Clock                   // that jobs go by
-	burst int                      // the most that starting may be
+	burst int                      // limit of starting
 	may   func(*tenant, *Job) bool // mayLocked
 
 	mu sync.Mutex
@@ -34,9 +34,9 @@ type Pool struct {
 	// +checklocks:mu
 	alive int // handlers that have begun and not returned
 	// +checklocks:mu
-	starting int // of these, such whose goroutine has not had a processor yet
+	starting int // handlers among alive whose goroutine has not run yet
 	// +checklocks:mu
-	turn time.Duration // when the handlers last began to run one after another
+	turn time.Duration // begin of the present turn of handlers, see turnTime
 	// +checklocks:mu
 	queue queue
 	// +checklocks:mu
@@ -61,13 +61,13 @@ func NewPool(cfg PoolConfig) *Pool {
 	return p
 }
 
-// burstPerProcessor is how many handlers for each processor may wait for the scheduler to run them for the first time. The
-// other requests of a burst stay in the queue, where hosts take turns. The scheduler knows no hosts: it would run a request
-// that comes after a thousand of another host's behind all of them.
+// burstPerProcessor is the number of handlers, for each processor, that may be started and not running yet. The other requests of
+// a burst stay in the queue, where hosts take turns, because Go's scheduler knows no hosts: it would run the handler of a request
+// that follows a thousand of another host's after all of these.
 const burstPerProcessor = 4
 
-// turnTime is for how long handlers of requests that have waited are started one after another before other goroutines run,
-// such as those that read.
+// turnTime is the length of a turn of handlers: for so long handlers start one another directly. Then the next handler yields to
+// other goroutines first, such as readers of connections.
 const turnTime = 500 * time.Microsecond
 
 // Name returns the pool's name.
@@ -181,9 +181,9 @@ func (p *Pool) startWaiting() {
 	}
 }
 
-// spawnLocked is nextLocked for a request whose handler is to be started. It returns nil while many such handlers have not
-// had a processor; each of them calls started, which starts the next. behind says that the handler is to let other goroutines
-// run first, because handlers have had their turn.
+// spawnLocked is nextLocked for a request whose handler the caller starts on its own goroutine. It returns nil while burst handlers
+// are started and not running yet; each of these calls started, which starts the next one. behind reports that the turn of the
+// handlers is over, so that the handler yields to other goroutines first.
 //
 // +checklocks:p.mu
 func (p *Pool) spawnLocked() (j *Job, behind bool) {
@@ -197,7 +197,7 @@ func (p *Pool) spawnLocked() (j *Job, behind bool) {
 	return j, p.clock.Exact()-p.turn > turnTime
 }
 
-// started notes that a handler has a processor, and starts the next one. turn says that a turn of the handlers begins.
+// started records that a started handler runs, and starts the next one. turn is true if a new turn of the handlers begins.
 func (p *Pool) started(turn bool) {
 	p.mu.Lock()
 	p.starting--
@@ -218,9 +218,9 @@ func (j *Job) Run() {
 	j.work.Serve()
 }
 
-// run serves the request and then what waits for its worker. Behind says that other goroutines are to run first: the
-// scheduler prefers goroutines of which each starts the next to those that have run before, so that these would wait until no
-// request does.
+// run serves the request and then the requests that wait for its worker. If behind is true it yields to other goroutines first,
+// because the scheduler runs a goroutine that was just started before all others: a chain of handlers of which each starts the
+// next would delay other goroutines until the queue is empty.
 func (j *Job) run(behind bool) {
 	for j != nil {
 		if behind {
@@ -231,7 +231,7 @@ func (j *Job) run(behind bool) {
 	}
 }
 
-// spawn is run on a goroutine of its own.
+// spawn calls run on a goroutine of its own.
 func (j *Job) spawn(behind bool) { go j.run(behind) }
 
 // serve serves one request and returns the one that gets its worker, as spawnLocked does.
@@ -370,8 +370,8 @@ func (p *Pool) waitLocked(j *Job) (victim *Job) {
 	return victim
 }
 
-// mayWaitLocked reports whether there is room in the queue for one more request of a host. Requests that wait only until
-// the scheduler has run others are not counted, as many as could have handlers.
+// mayWaitLocked reports whether there is room in the queue for one more request of a host. It does not count as many requests as
+// there are free places for handlers, because these wait only until the scheduler has run others.
 //
 // +checklocks:p.mu
 func (p *Pool) mayWaitLocked(t *tenant) bool {

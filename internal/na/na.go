@@ -19,8 +19,8 @@ type Endpoint interface {
 	// Listening tells whether peers may send requests to Addr.
 	Listening() bool
 
-	// Lookup makes an address from its string, "ofi+tcp://127.0.0.1:1234", and does nothing else: whether the peer lives
-	// is found out by the first operation. For a name it returns a [Named]. The error names what is wrong with s.
+	// Lookup parses the string of an address, "ofi+tcp://127.0.0.1:1234". It has no traffic: the first operation fails if
+	// the peer does not run. For a name Lookup returns a [Named]. The error names the faulty part of s.
 	Lookup(s string) (Addr, error)
 
 	// AppendAddr appends the address in the binary form that travels in bound bulk descriptors. It is all that
@@ -133,37 +133,37 @@ type Memory interface {
 }
 
 // SegmentRegistrar is an [Endpoint] that describes memory in several pieces by one handle
-// (NA_Mem_handle_create_segments). Its peers in C expect that of memory that has several, up to MaxSegments; memory that has
-// more is registered segment by segment.
+// (NA_Mem_handle_create_segments). Its peers in C expect one handle for memory of 2 to MaxSegments segments; the segments of larger
+// memory are registered one by one.
 type SegmentRegistrar interface {
-	// MaxSegments returns how many segments one handle has at most (NA_Mem_handle_get_max_segments).
+	// MaxSegments returns the largest number of segments of one handle (NA_Mem_handle_get_max_segments).
 	MaxSegments() int
 	// RegisterSegments is Register for pieces that count as one run of bytes in their order. Some, or all, may be empty.
 	// segs itself is kept too.
 	RegisterSegments(segs [][]byte, access Access) (Memory, error)
 }
 
-// LateServer is an [Endpoint] whose protocol can refuse an access to memory by the end of a connection only. It keeps closed
-// memory for the servers of calls that were given up, because these do not know that.
+// LateServer is an [Endpoint] whose protocol can refuse an access to memory only by ending the connection. It keeps closed memory
+// for the servers of given-up calls, because such a server does not know that the caller no longer waits.
 type LateServer interface {
-	// GiveUp says that the caller of a request does not wait for its answer any more. It is called before the RecvExpected of
-	// the answer is cancelled. request is the request's payload, in which the endpoint looks for handles of its memory; it is
-	// not kept. name returns the call's name for errors.
+	// GiveUp announces that the caller of a request no longer waits for the response. The caller of GiveUp cancels the
+	// RecvExpected of the response afterwards. request is the request's payload, which the endpoint searches for handles of its
+	// memory and does not keep. name returns the call's name for errors.
 	//
-	// If the answer has come, nothing happens, and a request that waits for a connection is cancelled. Otherwise such memory, when
-	// it is closed by Withdraw, is kept until the answer comes, the request is cancelled before it was sent, the connection ends, or
-	// the endpoint's time for that is over.
+	// GiveUp does nothing if the response has come, and cancels a request that waits for a connection. Otherwise, when Withdraw
+	// closes memory whose handle is in request, the endpoint keeps that memory until the response comes, the request is
+	// cancelled before it was sent, the connection ends, or the endpoint's time limit for kept memory has passed.
 	GiveUp(to Addr, tag uint32, request []byte, name func() string)
 }
 
 // LateMemory is a [Memory] of a [LateServer].
 type LateMemory interface {
 	Memory
-	// Late reports whether a call that was given up may still reach for the memory.
+	// Late reports whether the server of a given-up call may still access the memory.
 	Late() bool
-	// Withdraw is Revoke, but keeps the memory for the servers of such calls. What they write is discarded. If hold is nil,
-	// they read a copy. Otherwise they read the memory itself, and hold is called before Withdraw returns; what hold returns
-	// is called once, on another goroutine, when the memory is not needed any more.
+	// Withdraw is Revoke, except that it keeps the memory for the servers of given-up calls, whose writes are discarded. If hold
+	// is nil, they read a copy. Otherwise they read the memory itself: Withdraw calls hold before it returns, and another
+	// goroutine calls hold's result once, when no server may access the memory any more.
 	Withdraw(hold func() (release func()))
 }
 
@@ -205,18 +205,18 @@ type Message struct {
 
 // Reporter is an [Endpoint] that can say why it sends nothing to a peer.
 type Reporter interface {
-	// Report returns what the endpoint is doing about its connection to a peer, "waiting for the answer to the connection
-	// request", and the empty text if the connection is there and takes what is sent.
+	// Report describes the present step of connecting to a peer, "waiting for the answer to the connection request", or why a
+	// connection sends nothing. It returns the empty string if the connection is established and sends.
 	Report(a Addr) string
 }
 
-// Yielder is an [Addr] whose network can be asked for messages that have come and that Go's scheduler has not seen.
+// Yielder is an [Addr] whose network can be polled for messages that Go's scheduler has not noticed yet.
 type Yielder interface {
-	// Yield is [runtime.Gosched] after a look at the network.
+	// Yield polls the network, and then calls [runtime.Gosched].
 	Yield()
 }
 
-// Yield lets other goroutines run: [runtime.Gosched] if a is no [Yielder].
+// Yield lets other goroutines run: by a's Yield if a is a [Yielder], otherwise by [runtime.Gosched].
 func Yield(a Addr) {
 	if y, ok := a.(Yielder); ok {
 		y.Yield()

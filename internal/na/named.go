@@ -2,16 +2,16 @@ package na
 
 import "context"
 
-// Named is an [Addr] that is a name: of a host, or of a region of shared memory. Only an operation needs to know the peer
-// that the name stands for, so Lookup does not find it out. An operation takes the address of the peer, from Reached or Resolve;
-// [Endpoint]'s methods that start operations complete an operation with a Named with kind [Invalid].
+// Named is an [Addr] with a name, of a host or of a region of shared memory, in place of a peer's address. Lookup does not resolve
+// the name, because only operations need the peer. The caller of an operation passes the result of Reached or Resolve; an operation
+// with a Named itself completes with an error of kind [Invalid].
 //
 // Both methods are safe for concurrent use.
 type Named interface {
 	Addr
-	// Reached returns the peer that Resolve has found, as long as the connection with it lives, and nil otherwise.
+	// Reached returns the result of the latest Resolve while the connection with that peer lives, and nil otherwise.
 	Reached() Addr
-	// Resolve returns the peer that the name stands for now. Where a name has several addresses, it connects to each in
-	// turn until one answers. It ends with ctx, and when the endpoint is closed.
+	// Resolve returns the peer that the name stands for at present. If the name has several addresses, Resolve connects to one
+	// after the other until one accepts. It ends with an error when ctx ends or the endpoint is closed.
 	Resolve(ctx context.Context) (Addr, error)
 }

@@ -41,7 +41,7 @@ func New(c *net.TCPConn) (*Conn, error) {
 	return conn, nil
 }
 
-// Join has p look at the connection as well, for goroutines in [Conn.WaitRead]. It must be called before the first of them,
+// Join adds the connection to p, which then wakes goroutines in [Conn.WaitRead]. Join must be called before the first WaitRead,
 // and at most once.
 func (c *Conn) Join(p *Poller) { c.s.join(p) }
 

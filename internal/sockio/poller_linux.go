@@ -7,10 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Poller looks at many connections at once for data whose readers have not been woken yet. Go's scheduler looks at the
-// network only when a processor has nothing else to run, or every 10 ms. A goroutine that keeps a processor busy, such as
-// the reader of a connection whose peer sends without pause, calls [Poller.Poll] before it lets others run, so that the
-// readers of other connections are among them.
+// A Poller wakes the readers of connections whose data Go's scheduler has not noticed, because the scheduler polls the network
+// only when a processor is idle, or every 10 ms. A goroutine that keeps a processor busy, such as the reader of a connection
+// whose peer sends without pause, calls [Poller.Poll] before it yields, so that readers of other connections run next.
 //
 // A Poller never blocks and has no goroutine. A nil Poller finds nothing. On systems other than Linux a Poller does nothing.
 // All methods are safe for concurrent use.
@@ -26,7 +25,7 @@ type Poller struct {
 	events [pollEvents]unix.EpollEvent
 }
 
-// pollEvents is how many waiters one call of Poll wakes. The next call wakes others.
+// pollEvents is the largest number of waiters that one call of Poll wakes. The next call wakes further ones.
 const pollEvents = 64
 
 // NewPoller returns a Poller without connections. It has one descriptor until it is closed.
@@ -38,17 +37,17 @@ func NewPoller() (*Poller, error) {
 	return &Poller{set: fd, waiters: map[int32]*waiter{}}, nil
 }
 
-// Poll wakes goroutines in [Conn.WaitRead] whose connections have something to read, and returns how many.
+// Poll wakes goroutines in [Conn.WaitRead] whose connections are readable, and returns their number.
 //
 // +checklocksignore: it does not know TryLock.
 func (p *Poller) Poll() (woken int) {
-	if p == nil || !p.mu.TryLock() { // another goroutine is doing it
+	if p == nil || !p.mu.TryLock() { // another goroutine polls
 		return 0
 	}
 	var found [pollEvents]*waiter
 	n := 0
 	if p.set >= 0 {
-		n, _ = epollNow(p.set, p.events[:]) // an error finds nothing, and Go's scheduler finds it later
+		n, _ = epollNow(p.set, p.events[:]) // after an error Go's scheduler notices the data later
 		for i, e := range p.events[:max(n, 0)] {
 			found[i] = p.waiters[e.Fd]
 		}
@@ -63,8 +62,8 @@ func (p *Poller) Poll() (woken int) {
 	return woken
 }
 
-// add has Poll look at w, whose set has the descriptor fd. If the kernel refuses that, for example because the user has
-// fs.epoll.max_user_watches of them, w goes on without, as on other systems.
+// add adds w, whose epoll set has the descriptor fd, to the waiters that Poll wakes. If the kernel refuses fd, for example because
+// the user has reached fs.epoll.max_user_watches, Go's scheduler alone wakes w, as on other systems.
 func (p *Poller) add(w *waiter, fd int) {
 	if p == nil {
 		return
@@ -79,7 +78,7 @@ func (p *Poller) add(w *waiter, fd int) {
 	}
 }
 
-// remove ends that. The caller closes fd afterwards, which takes it out of the epoll set.
+// remove removes the waiter with the descriptor fd. The caller closes fd afterwards, which removes fd from the epoll set.
 func (p *Poller) remove(fd int) {
 	if p == nil {
 		return

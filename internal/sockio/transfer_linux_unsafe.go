@@ -103,7 +103,8 @@ func (t *transfer) callMany(fd, trap, flags uintptr) (uintptr, unix.Errno) {
 	return r, errno
 }
 
-// epollNow takes the events of an epoll set that are there, without telling the scheduler of the call, which does not block.
+// epollNow returns the present events of an epoll set. It makes a raw system call, without the scheduler's bookkeeping, because
+// the call does not block.
 func epollNow(set int, events []unix.EpollEvent) (int, error) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(set), uintptr(unsafe.Pointer(unsafe.SliceData(events))), uintptr(len(events)), 0, 0, 0)
 	if errno != 0 {

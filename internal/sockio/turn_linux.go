@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// turn is an eventfd in Go's poller. A wait makes it readable and parks until the poller reports that: with everything
-// else that is readable by then.
+// turn is an eventfd in Go's poller. A wait makes it readable and parks until the poller reports it, together with all
+// connections that are readable by then.
 type turn struct {
 	mu sync.Mutex // held during a wait
 	// file is set by open and closed by close; both descriptor and raw are its own.
@@ -42,17 +42,17 @@ func (t *turn) wait(limit time.Duration) {
 		return // closed
 	}
 	t.begun = false
-	_ = t.raw.Read(t.step) // ends by the deadline or by close otherwise
-	runtime.Gosched()      // the poller readies the goroutines of one look last come, first served
+	_ = t.raw.Read(t.step) // an error is the deadline or Close, which end the wait too
+	runtime.Gosched()      // because the scheduler may run this goroutine before others of the same poll
 }
 
-// step makes the eventfd readable when it is called first, and reads it when the poller has seen that.
+// step makes the eventfd readable in the first call of a wait, and reads it in the second, after the poller has reported it.
 //
 // +checklocksignore: wait holds mu while the poller calls it
 func (t *turn) step(fd uintptr) bool {
 	var buf [8]byte
 	if t.begun {
-		_, _ = unix.Read(int(fd), buf[:]) // a count that stays only ends the next wait early
+		_, _ = unix.Read(int(fd), buf[:]) // if the read fails, the next wait ends early
 		return true
 	}
 	t.begun = true

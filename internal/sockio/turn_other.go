@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// turn rests after every few waits, which lets an idle processor look at the network.
+// turn sleeps in every turnCount-th wait, because an idle processor polls the network.
 type turn struct {
 	mu sync.Mutex
 	// +checklocks:mu
@@ -16,7 +16,7 @@ type turn struct {
 	once   sync.Once
 }
 
-// turnRest is for how long every turnCount-th wait rests, because sleeping is dear on some systems.
+// turnRest is the length of a sleep. Only one wait in turnCount sleeps, because a sleep is expensive on some systems.
 const (
 	turnCount = 16
 	turnRest  = 100 * time.Microsecond

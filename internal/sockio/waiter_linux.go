@@ -14,7 +14,7 @@ import (
 // disarmed but for the time somebody waits.
 type waiter struct {
 	events uint32  // what the direction waits for
-	poller *Poller // that looks at the set besides Go's; may be nil
+	poller *Poller // polls the set in addition to Go's poller; may be nil
 
 	mu sync.Mutex
 	// set is the epoll set's descriptor in Go's poller; nil until somebody waits.
