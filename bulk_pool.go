@@ -30,10 +30,10 @@ type BulkPool struct {
 	free  chan *slot    // with room for all
 	done  chan struct{} // closed by Close
 	life  *lease        // ended by Close
-	slab  *memory       // maps the buffers' memory, exposes nothing; the pool holds it, and each buffer that gets new keys
+	slab  *memory       // maps the buffers' memory and exposes nothing; the pool has a reference, and each buffer that gets new keys
 	e     *Engine
 	mode  Mode
-	made  atomic.Uintptr // the program counter of the call of NewBulkPool, 0 if not known
+	made  atomic.Uintptr // the program counter of the call of AllocPool, 0 if not known
 
 	close    sync.Once
 	closeErr error
@@ -43,7 +43,7 @@ type BulkPool struct {
 //
 //	free --Get--> in use --Release--> free
 //	               |                   ^
-//	               +--Release----------+ with new keys, if a call that was given up has the old ones
+//	               +--Release----------+ with new keys, if an abandoned call carried the old ones
 //
 // The server of such a call reads a copy of the buffer, so that a server which never responds takes no buffer from other calls.
 type slot struct {
@@ -162,8 +162,8 @@ func (s *slot) register() error {
 	return nil
 }
 
-// renew revokes the buffer's keys, which a call that was given up has, and makes it free under new ones. False: the pool is
-// closed.
+// renew revokes the keys of a buffer whose handle an abandoned call carried, and makes the buffer free under new keys. It returns
+// false if the pool is closed.
 func (s *slot) renew() bool {
 	s.mu.Lock()
 	s.user = nil
@@ -177,8 +177,8 @@ func (s *slot) renew() bool {
 		return false
 	}
 	defer release()
-	_ = m.revoke()           // the pool has the memory still, so nothing is given back that could fail
-	if s.register() == nil { // it fails only if the engine ends
+	_ = m.revoke()           // it cannot fail, because the memory stays the pool's
+	if s.register() == nil { // register fails only when the engine ends
 		s.putBack()
 	}
 	return true
@@ -210,9 +210,8 @@ func (s *slot) take() (*Bulk, error) {
 	return s.user, nil
 }
 
-// Release gives a buffer back. It waits for transfers that this process started on it; views of it are void afterwards. A
-// buffer whose handle was in the request of a call that was given up gets new keys; the server of that call reads a copy, as
-// [Bulk.Close] says. A second Release of the same buffer changes nothing and returns an error that is [ErrReleased].
+// Release returns a buffer to the pool. It waits for transfers that this process started on it; views of it are void afterwards. A
+// buffer whose handle an abandoned call carried gets new keys, and the server of that call reads a copy ([Bulk.Close]). A second Release of the same buffer changes nothing and returns an error that is [ErrReleased].
 func (p *BulkPool) Release(b *Bulk) error {
 	if b == nil || b.slot == nil || b.slot.pool != p {
 		return argumentError("release buffer", "", "", "it is not from this pool; give what Get returned, not a view of it")
