@@ -13,14 +13,14 @@ import (
 	"cinnabar/verbs/driver"
 )
 
-// machineGUID returns the GUID of a device of this machine, which is the same in each process and after a restart, as that of an
-// adapter is. It is made of the device's name and what identifies the machine: /etc/machine-id where it has been set, otherwise
-// the host's name and the hardware address of an interface. Hashing hides these from peers.
+// machineGUID returns the GUID of a device of this machine. Like the GUID of an adapter it is the same in each process and after a
+// restart. It is a hash of the device's name and of the machine's identity: /etc/machine-id if it is set, otherwise the host's name
+// and the hardware address of an interface. The hash hides these from peers.
 func machineGUID(name string) driver.GUID {
 	id, err := os.ReadFile("/etc/machine-id")
 	if err != nil || !isMachineID(id) {
-		host, _ := os.Hostname()    // without a name the address must do
-		list, _ := net.Interfaces() // without an address the name must do
+		host, _ := os.Hostname()    // without a name the address is the identity
+		list, _ := net.Interfaces() // without an address the name is the identity
 		id = hostIdentity(host, list)
 	}
 	sum := sha256.Sum256(append([]byte("cinnabar iwarp device "+name+"\n"), id...))

@@ -23,8 +23,8 @@ type listener struct {
 	tcp    *net.TCPListener
 	queue  chan *connRequest
 	places *hostquota.Book // of the backlog, by host
-	turns  [2]*sockio.Turn // of connections that come, and of requests that have come
-	hosts  hostTurns       // of requests
+	turns  [2]*sockio.Turn // for accepted connections, and for requests on them
+	hosts  hostTurns       // for requests, by turns[1]
 	ctx    context.Context // ends with the listener; for its own goroutines only
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -85,8 +85,8 @@ func unmapWildcard(a netip.AddrPort) netip.AddrPort {
 	return unmap(a)
 }
 
-// acceptLoop ends when the TCP listener is closed. It waits for a turn before each connection, because connections that
-// come without end would otherwise keep those that are established waiting.
+// acceptLoop ends when the TCP listener is closed. After each connection it waits for a turn, because a flood of new connections
+// would otherwise delay the established ones.
 func (l *listener) acceptLoop() {
 	for {
 		tc, err := l.tcp.AcceptTCP()
@@ -108,8 +108,8 @@ func (l *listener) acceptLoop() {
 	}
 }
 
-// admitNewcomer begins the handshake of p, at once or when it may. Where too many of the host wait for that already, its
-// oldest handshake gives way before its time.
+// admitNewcomer begins the handshake of p, at once or after a wait. If too many newcomers of the host wait already, the host's
+// oldest handshake gives way at once.
 func (l *listener) admitNewcomer(p *pending) {
 	wait, early, few := l.dev.pace.begin(p.host, p.began, mostStand)
 	var err error

@@ -192,15 +192,15 @@ type keyTable struct {
 	local map[uint32]*mr
 	// +checklocks:mu
 	remote map[uint32]*mr
-	// the last remote keys that were revoked, in a ring
+	// ring of the latest revoked remote keys
 	// +checklocks:mu
 	revoked [rememberedKeys]revokedKey
-	// where the next one goes
+	// index in revoked of the next revoked key
 	// +checklocks:mu
 	next int
 }
 
-// revokedKey is a remote key that peers in a protection domain may have used rightfully until a moment ago.
+// revokedKey is a remote key that was valid in a protection domain until a moment ago.
 type revokedKey struct {
 	key uint32
 	pd  *pd
@@ -208,13 +208,13 @@ type revokedKey struct {
 }
 
 const (
-	// rememberedKeys is how many revoked keys are remembered, which is enough for those that peers can still have under way.
+	// rememberedKeys is the number of revoked keys that a device remembers. Older ones count as guesses.
 	rememberedKeys = 256
-	// revokedLately is for how long an access by a revoked key does not count as a guess.
+	// revokedLately is the time after its revocation in which an access by a key does not count as a guess.
 	revokedLately = 5 * time.Second
 )
 
-// revokeLocked takes a remote key out of use.
+// revokeLocked revokes the remote key of m.
 //
 // +checklocks:t.mu
 func (t *keyTable) revokeLocked(m *mr) {
@@ -223,7 +223,7 @@ func (t *keyTable) revokeLocked(m *mr) {
 	}
 	delete(t.remote, m.rkey)
 	if m.access&remoteAccess == 0 {
-		return // no peer was given it
+		return // the program cannot have given such a key to a peer
 	}
 	t.revoked[t.next] = revokedKey{key: m.rkey, pd: m.pd, at: time.Now()}
 	t.next = (t.next + 1) % rememberedKeys
@@ -232,8 +232,8 @@ func (t *keyTable) revokeLocked(m *mr) {
 // remoteAccess are the rights by which peers use a region.
 const remoteAccess = driver.RemoteWrite | driver.RemoteRead | driver.RemoteAtomic | driver.RemoteInvalidate
 
-// wasRevoked reports whether key has been a key of a region in p until a moment ago. A peer that uses it then need not have
-// guessed: its access and the owner's Close may have crossed.
+// wasRevoked reports whether key was the key of a region in p until revokedLately ago. An access by such a key is refused but does
+// not count as a guess, because the peer may have sent it before the owner's Close.
 func (t *keyTable) wasRevoked(p *pd, key uint32, now time.Time) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -10,16 +10,16 @@ import (
 	"cinnabar/internal/hostquota"
 )
 
-// A handshake that fails takes as much of the processor as one that succeeds, and a host may begin them at any rate. Limits
-// on what is unfinished at a time do not bound that rate, because each that ends makes room for another. So failures
-// have a budget, which a host draws on for each handshake and gets back for one that succeeds. Beyond it the
-// host's newcomers wait.
+// A failed handshake takes as much processor time as a successful one, and a host may begin handshakes at any rate. The limits on
+// unfinished handshakes do not bound that rate, because each handshake that ends makes room for another. Therefore each host has
+// a budget of failures: a handshake takes one from it, and gives it back if it succeeds. A handshake beyond the budget waits.
 const (
-	// failureRate is how many handshakes may fail a second. The hosts that have failures share it equally.
+	// failureRate is the number of handshakes that may fail each second, shared equally by the hosts with failures.
 	failureRate = 1000
-	// freeFailures is how many handshakes a host may have failed, or have under way, without a wait.
+	// freeFailures is the full budget of a host: failed and unfinished handshakes that cause no wait.
 	freeFailures = 32
-	// maxPaced bounds the hosts that are remembered. Others are not paced, and the limits on what is unfinished hold for them.
+	// maxPaced is the number of hosts with a budget of their own. Further hosts are not paced; only the limits on unfinished
+	// handshakes apply to them.
 	maxPaced = 4096
 	// paceSweep is the least time between two searches for hosts whose budget is full again.
 	paceSweep = 100 * time.Millisecond
@@ -27,7 +27,7 @@ const (
 
 // pace spaces out the handshakes of hosts whose handshakes fail.
 type pace struct {
-	delayed atomic.Uint64 // handshakes that were made to wait
+	delayed atomic.Uint64 // number of handshakes that waited
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -36,11 +36,11 @@ type pace struct {
 	swept time.Time
 }
 
-// budget is what a host has left of freeFailures. It is negative if handshakes wait.
+// budget is the remaining budget of failures of a host.
 type budget struct {
-	left    float64
-	at      time.Time       // when left was right
-	waiting []chan struct{} // of the handshakes that wait, the first first
+	left    float64         // at most freeFailures; negative while handshakes wait
+	at      time.Time       // when left was computed
+	waiting []chan struct{} // one for each waiting handshake, in the order of their begin
 }
 
 func (b *budget) refill(now time.Time, rate float64) {
@@ -48,8 +48,8 @@ func (b *budget) refill(now time.Time, rate float64) {
 	b.at = now
 }
 
-// begin draws on the budget of h and returns how long its handshake has to wait, unless early is closed before, because another
-// handshake of h has succeeded. If that is longer than limit it draws nothing and reports false.
+// begin takes a failure from the budget of h and returns how long the handshake must wait; the wait ends earlier if early is
+// closed, because another handshake of h has succeeded. If the wait is longer than limit, begin takes nothing and returns false.
 func (p *pace) begin(h hostquota.Host, now time.Time, limit time.Duration) (wait time.Duration, early chan struct{}, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,8 +82,8 @@ func (p *pace) begin(h hostquota.Host, now time.Time, limit time.Duration) (wait
 	return wait, early, true
 }
 
-// succeeded gives back what begin has drawn, to the handshake that has waited for longest if there is one. So hosts whose
-// handshakes succeed do not wait because others have left them little to draw on.
+// succeeded returns the failure that begin has taken to the budget of h, and ends the wait of the handshake that has waited for
+// longest. Hosts whose handshakes succeed therefore do not wait, even when the hosts share a small rate.
 func (p *pace) succeeded(h hostquota.Host) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,7 +109,7 @@ func (p *pace) waited(h hostquota.Host, early chan struct{}) {
 	}
 }
 
-// sweepLocked forgets the hosts whose budget is full.
+// sweepLocked removes the hosts whose budget is full.
 //
 // +checklocks:p.mu
 func (p *pace) sweepLocked(now time.Time) {

@@ -95,7 +95,7 @@ func (q *recvQueue) take(w *recvWQE) (left int, ok bool) {
 	return q.count, true
 }
 
-// posted returns how many receives are posted and not taken.
+// posted returns the number of receives that are posted and not taken.
 func (q *recvQueue) posted() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -26,8 +26,8 @@ const (
 	// leastStay is how long a handshake may go on before it gives way to another of its host, because otherwise a host
 	// that opens connections fast enough would leave none of its handshakes the time to come to an end.
 	leastStay = 50 * time.Millisecond
-	// mostStand is how long a newcomer waits at most, for the pace of its host and until the oldest handshake has had
-	// leastStay. standPart newcomers may wait for each place.
+	// mostStand is the longest wait of a newcomer, for the pace of its host and for the leastStay of the oldest handshake.
+	// standPart newcomers may wait for each place of a handshake.
 	mostStand = 2 * time.Second
 	standPart = 4
 	// leastIdle is how long a connection must have been idle before it gives way to a newcomer.
@@ -88,9 +88,9 @@ func (d *device) begin(p *pending, now bool) (wait time.Duration, err error) {
 	}
 }
 
-// beginLater calls begin after wait, or when early is closed, and again until p is counted; after mostStand without regard to
-// leastStay. The goroutine that accepts does not wait itself, because a host that opens connections fast enough would then delay
-// those of all hosts.
+// beginLater calls begin after wait, or earlier when early is closed, and repeats that until p is counted; after mostStand it
+// disregards leastStay. It runs on a goroutine of its own, because in the accepting one it would let a host that opens many
+// connections delay those of all hosts.
 func (d *device) beginLater(ctx context.Context, p *pending, wait time.Duration, early chan struct{}) (err error) {
 	defer p.account.Give(hostquota.Queued, 1)
 	for end := time.Now().Add(mostStand); wait > 0; early = nil {
@@ -188,7 +188,7 @@ func (d *device) makeRoom() {
 		return
 	}
 	for _, c := range d.idlest(nil, 1) {
-		_ = d.evict(c) // the caller tries again later anyway
+		_ = d.evict(c) // the caller tries again in either case
 	}
 }
 
@@ -325,8 +325,8 @@ func (d *device) idlest(only *hostquota.Account, n int) []*conn {
 	return victims
 }
 
-// evict ends an idle connection to make room for another, and reports whether it has: since the connection was chosen, work may
-// have been posted or may have come. Its peer sees an orderly end.
+// evict ends an idle connection to make room for another, and reports whether it did. It does not if work has been posted or has
+// arrived since the connection was chosen. The peer sees an orderly end of the stream.
 func (d *device) evict(c *conn) bool {
 	if !c.endIfQuiet(&failure{quiet: true, err: &driver.Error{Op: "connection ended by this side", Kind: driver.ErrDisconnected,
 		Detail: fmt.Sprintf("it was idle, and the limit of %d connections is near (Config.MaxConnections)", d.cfg.MaxConnections)}}) {
@@ -352,8 +352,8 @@ func (c *conn) quiet() bool {
 	return still
 }
 
-// endIfQuiet ends the connection with f if it is quiet, and reports whether it has. It reads first, because bytes of the peer
-// that wait in the socket are work. The caller calls teardown then.
+// endIfQuiet ends the connection with f if it is quiet, and reports whether it did; the caller then calls teardown. It reads from
+// the socket first, because unread bytes of the peer are work.
 //
 // +checklocksignore: it does not know TryLock.
 func (c *conn) endIfQuiet(f *failure) bool {
@@ -368,8 +368,8 @@ func (c *conn) endIfQuiet(f *failure) bool {
 	return ended
 }
 
-// still reports whether nothing is under way. If f is not nil it then ends the connection with f, under all locks that begin
-// work, so that none begins in between.
+// still reports whether nothing is under way. If so, and f is not nil, it ends the connection with f while it holds all locks that
+// the begin of work needs, so that no work begins in between.
 //
 // +checklocks:c.rxMu
 func (c *conn) still(f *failure) bool {
@@ -378,7 +378,7 @@ func (c *conn) still(f *failure) bool {
 		return false
 	}
 	c.txMu.Lock()
-	defer c.txMu.Unlock() // who came to send meanwhile has set txWant, which the caller looks at without rxMu
+	defer c.txMu.Unlock() // a goroutine that wanted to send has set txWant, which the caller checks without rxMu
 	c.qp.mu.Lock()
 	defer c.qp.mu.Unlock()
 	if !c.idleLocked() || c.reads.count > 0 {

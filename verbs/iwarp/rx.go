@@ -65,7 +65,7 @@ type rxState struct {
 	curSegs   []seg  // rest of cur's list
 	kept      bool   // the next message waits although receives are posted, because these are kept for other hosts
 	bound     bool   // the open message goes to cur
-	counted   bool   // and it is counted among the unfinished ones of a shared queue
+	counted   bool   // the message is counted among the unfinished ones of a shared queue
 	writeLen  uint32 // bytes of the last write
 	imm       uint32 // of the marked Immediate Data message before a Send
 	immNext   bool

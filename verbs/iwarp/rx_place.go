@@ -219,7 +219,7 @@ func (c *conn) failRecv(status driver.WCStatus, cause rdmap.Cause, detail string
 	c.refuse(f)
 }
 
-// takeRecv takes the next posted receive for the message that begins, or that is whole already.
+// takeRecv takes the next posted receive for a message that begins or is held complete.
 //
 // +checklocks:c.rxMu
 func (c *conn) takeRecv(whole bool) bool {

@@ -28,21 +28,21 @@ type srq struct {
 	// connections that hold messages for want of a receive
 	// +checklocks:mu
 	waiting []*conn
-	// messages that have begun in a receive and are not whole, by host and of all hosts
+	// number of messages that have begun in a receive and are unfinished, by host and of all hosts
 	// +checklocks:mu
 	unfinished map[hostquota.Host]int
 	// +checklocks:mu
 	unfinishedAll int
-	// a connection waits because its host has its share of them
+	// whether a connection waits because its host has used up its share of receives
 	// +checklocks:mu
 	refused bool
-	// wakeRefused runs
+	// whether wakeRefused runs
 	// +checklocks:mu
 	waking bool
 	// +checklocks:mu
 	closed bool
 
-	due atomic.Bool // one of them has ended, and wakeRefused is to be called
+	due atomic.Bool // an unfinished message has ended, and wakeRefused must be called
 }
 
 func (p *pd) CreateSRQ(init driver.SRQInit) (driver.SRQ, error) {
@@ -78,9 +78,8 @@ func (s *srq) PostRecv(wrs []driver.RecvWR) (int, error) {
 	return len(wrs), nil
 }
 
-// mayBegin reports whether a message of the host may begin in a receive. Of the receives that are posted or in use by unfinished
-// messages a host gets a share, because it could otherwise take all of them by as many connections that begin a message
-// and do not end it.
+// mayBegin reports whether a message of host h may begin in a receive. A host gets a share of the receives that are posted or hold
+// unfinished messages, because many connections of one host that each begin a message and never end it could otherwise take all.
 func (s *srq) mayBegin(h hostquota.Host) bool {
 	posted := s.q.posted()
 	s.mu.Lock()
@@ -89,10 +88,10 @@ func (s *srq) mayBegin(h hostquota.Host) bool {
 		return true
 	}
 	s.refused = true
-	return posted == 0 // which is why then
+	return posted == 0 // the lack of receives, not the share, then delays the message
 }
 
-// begun counts a message of the host that is not whole.
+// begun counts an unfinished message of host h.
 func (s *srq) begun(h hostquota.Host) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,7 +99,7 @@ func (s *srq) begun(h hostquota.Host) {
 	s.unfinishedAll++
 }
 
-// ended takes back what begun has counted.
+// ended ends the count of an unfinished message of host h.
 func (s *srq) ended(h hostquota.Host) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,8 +113,8 @@ func (s *srq) ended(h hostquota.Host) {
 	}
 }
 
-// wakeRefused lets the connections that wait try again, because an unfinished message has ended. The caller holds no lock. What
-// they do may call it again, which only makes the call that runs go on.
+// wakeRefused lets the waiting connections try again after an unfinished message has ended. The caller holds no lock. The
+// connections may call wakeRefused in turn; such a call returns at once, and the outer call starts over.
 func (s *srq) wakeRefused() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,8 +134,8 @@ func (s *srq) wakeRefused() {
 	s.waking = false
 }
 
-// countUnfinished counts the message that is unfinished at the end of a pass over the input, if there is one and it goes to a
-// shared receive, or takes back what it has counted.
+// countUnfinished is called after each pass over the input. It counts a message in a shared receive that is unfinished, and ends the
+// count of one that is complete.
 //
 // +checklocks:c.rxMu
 func (c *conn) countUnfinished() {
@@ -151,7 +150,7 @@ func (c *conn) countUnfinished() {
 	}
 }
 
-// wait has deliverHeld of c called when receives are posted.
+// wait adds c to the connections whose deliverHeld is called when receives are posted.
 func (s *srq) wait(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

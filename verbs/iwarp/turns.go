@@ -7,24 +7,24 @@ import (
 	"cinnabar/internal/sockio"
 )
 
-// hostTurns lets requests on new connections go on one at a time: each after the established connections have had their
-// turn, and hosts in turn, so that a host that sends many requests at once delays others by one of them only.
+// hostTurns lets the requests of new connections go on one at a time, each after the established connections have been served.
+// Hosts take turns, so a host that sends many requests at once delays the request of another host by one of them.
 type hostTurns struct {
 	turn *sockio.Turn
-	wg   *sync.WaitGroup // counts dispatch; the caller of wait is counted too
+	wg   *sync.WaitGroup // counts the goroutine of dispatch; callers of wait are counted by their caller
 
 	mu sync.Mutex
 	// +checklocks:mu
 	waiting map[hostquota.Host][]chan struct{}
-	// the hosts that wait, the next first
+	// hosts with waiting requests, the next one first
 	// +checklocks:mu
 	order []hostquota.Host
-	// dispatch runs
+	// whether the goroutine of dispatch runs
 	// +checklocks:mu
 	running bool
 }
 
-// wait returns when it is the turn of a request of h. After the end of turn it returns soon.
+// wait returns when it is the turn of this request of h, and soon if turn is closed.
 func (t *hostTurns) wait(h hostquota.Host) {
 	mine := make(chan struct{})
 	t.mu.Lock()
@@ -48,7 +48,7 @@ func (t *hostTurns) addLocked(h hostquota.Host, mine chan struct{}) {
 	t.waiting[h] = append(t.waiting[h], mine)
 }
 
-// dispatch gives turns until nothing waits.
+// dispatch lets one request after the other go on until none waits.
 func (t *hostTurns) dispatch() {
 	for {
 		t.turn.Wait()
@@ -63,7 +63,7 @@ func (t *hostTurns) dispatch() {
 	}
 }
 
-// nextLocked removes the request whose turn it is, nil if none waits.
+// nextLocked removes and returns the request whose turn it is, nil if none waits.
 //
 // +checklocks:t.mu
 func (t *hostTurns) nextLocked() chan struct{} {
