@@ -72,7 +72,7 @@ func (s *Server) fetch(ctx context.Context, q *request, r *response, to *entry, 
 // readWithin reads from another server, for which it waits limit at most.
 func readWithin(ctx context.Context, limit time.Duration, from cinnabar.RemoteBulk, p []byte, off int64) (int, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit,
-		fmt.Errorf("%v has not answered a read of %d bytes for %v, so the copy ends; see whether that server runs, and copy again", from.Endpoint(), len(p), limit))
+		fmt.Errorf("%v has not answered a read of %d bytes for %v, which ends the copy: check that this server runs, and copy again", from.Endpoint(), len(p), limit))
 	defer cancel()
 	return from.ReadAtContext(ctx, p, off)
 }

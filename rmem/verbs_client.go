@@ -33,8 +33,8 @@ const smallTransfers = 4
 
 // DialVerbs makes a client of the [VerbsServer] that listens on addr. Reads and writes are one-sided: the server's program
 // takes no part. Atomics are requests. An operation whose context ends while it is under way ends the connection: it returns
-// the context's cause, and others that are under way, or come later, fail with an error that says so ([flow.ErrGivenUp]). An access to a region that is gone, like any that the device refuses, ends the
-// connection and with it the client: its error says why. So does a server whose device is silent for a minute. Handles of
+// the context's cause, and concurrent and later operations fail with [flow.ErrGivenUp]. An access to a freed region, like any
+// access that the device refuses, ends the connection and with it the client: its error says why. So does a server whose device is silent for a minute. Handles of
 // such regions are for [Client.Open] of clients of the same server over verbs.
 func DialVerbs(ctx context.Context, dev *verbs.Device, addr netip.AddrPort) (*Client, error) {
 	attr, err := dev.Query()

@@ -59,9 +59,9 @@ type Config struct {
 	// before the answer: all transfers that are under way at a time. 0: for ever.
 	KeepAlive time.Duration
 
-	// MaxMemory bounds the bytes that a Listener's connections hold for their peers, all together: for each of them Bytes,
-	// and twice Records buffers of Inline bytes. A host gets a share of it. Requests beyond that are refused, and logged.
-	// Connections count until their Close. 0: half of the machine's memory. Dial does not use it.
+	// MaxMemory bounds the bytes that all connections of a Listener together hold for their peers; one connection holds Bytes and
+	// about 2 * Records * Inline. One host gets a share of MaxMemory. The Listener refuses and logs connection requests beyond
+	// these limits. A connection counts until its Close. 0: half of the machine's memory. Dial ignores MaxMemory.
 	MaxMemory int64
 
 	Param  verbs.ConnParam // for the connection; its PrivateData is the package's

@@ -22,7 +22,8 @@ var (
 	ErrClosed  = errors.New("connection closed")                 // by Close, or for writing by CloseWrite
 	ErrPeer    = errors.New("the peer breaks the protocol")      // which ends the connection
 	ErrSilent  = errors.New("the peer's device has been silent") // which ends the connection, see Config.KeepAlive
-	// ErrGivenUp is why a connection is over on which an operation was given up before its end, see [Conn.Do].
+	// ErrGivenUp is the error of operations on a connection that has ended because another operation's context ended first, see
+	// [Conn.Do].
 	ErrGivenUp = errors.New("another operation on this connection was given up before its end, which ends the connection")
 )
 
@@ -45,11 +46,11 @@ type Conn struct {
 	receives []verbs.RecvWR  // one for each buffer; never changed
 
 	staging   atomic.Pointer[ring.Ring[*verbs.MR]] // for Send; nil until the first long record
-	stagingMu sync.Mutex                           // held while staging is made, and by release
+	stagingMu sync.Mutex                           // held by stage and release
 	// +checklocks:stagingMu
 	stageMR *verbs.MR // of staging
 
-	account *hostquota.Account // that counts the memory of a connection of a Listener; nil: none. Release gives it back
+	account *hostquota.Account // counts the memory of a connection of a Listener until release; nil: not counted
 
 	stop     context.CancelFunc // ends the goroutine
 	done     chan struct{}      // closed when it has ended
@@ -223,8 +224,8 @@ func (c *Conn) prepare(peer hello) (err error) {
 	return nil
 }
 
-// stage returns the memory that Send copies long records to. It is made for the first of them, because many connections
-// never send one.
+// stage returns the ring to which Send copies long records. The first long record makes the ring, because many connections never
+// send one.
 func (c *Conn) stage(op string) (*ring.Ring[*verbs.MR], error) {
 	if r := c.staging.Load(); r != nil {
 		return r, nil
@@ -255,8 +256,8 @@ func (c *Conn) stage(op string) (*ring.Ring[*verbs.MR], error) {
 	return r, nil
 }
 
-// memory returns how many bytes a connection of cfg holds for its peer, who can make the device write all of them. Memory
-// for what the program sends is not among them.
+// memory returns the number of bytes that a connection of cfg holds for its peer. The peer can make the device write to all of
+// them. The ring for records to be sent does not count.
 func (cfg Config) memory() int64 {
 	n := int64(cfg.Records + controls)
 	return int64(cfg.Bytes) + 2*n*int64(headerLen+cfg.Inline)
@@ -355,7 +356,7 @@ func (c *Conn) release() (err error) {
 	c.stagingMu.Lock()
 	defer c.stagingMu.Unlock()
 	if r := c.staging.Load(); r != nil {
-		_ = r.Close() // records that were never sent are still in it
+		_ = r.Close() // its error is that unsent records are left in it
 	}
 	if c.qp != nil {
 		err = c.qp.Close()
@@ -395,7 +396,7 @@ func (c *Conn) failLocked(err error) {
 	}
 	c.stop()
 	if r := c.staging.Load(); r != nil {
-		r.End() // what the device had not sent never comes back
+		r.End() // because pieces that the device had not sent are never freed
 	}
 	c.tx.waiters.End()
 	c.rx.readers.Serve(c.readNext)

@@ -28,7 +28,7 @@ type Listener struct {
 	cfg   Config
 	trail *audit.Trail
 	book  *hostquota.Book
-	each  int64         // bytes of memory that a connection counts for
+	each  int64         // bytes of memory of one connection
 	ready chan accepted // results of Accept
 
 	ctx  context.Context // ends with Close

@@ -36,9 +36,9 @@ const atOnce = 2
 // write is done when the peer has it, also on a device that says so earlier. IDs and Signaled are the package's; the memory
 // must be of [Conn.PD]. There may be 32 such operations under way, further ones wait.
 //
-// If ctx ends while the operation is under way, the connection is ended, since there is no other way to make the device
-// let go of the memory; so is it if the peer refuses the access. Do then returns the context's cause. Other operations on the
-// connection fail with [ErrGivenUp]; whether the peer has executed them is not known.
+// If ctx ends while the operation is under way, Do ends the connection, because a device stops to use the memory only then, and
+// returns the context's cause. All other operations on the connection fail with [ErrGivenUp], and the peer may have executed them. A
+// refusal of the access by the peer ends the connection too.
 func (c *Conn) Do(ctx context.Context, wrs ...verbs.SendWR) error {
 	const op = "one-sided operation"
 	if len(wrs) < 1 || len(wrs) > atOnce {
@@ -71,13 +71,14 @@ func (c *Conn) Do(ctx context.Context, wrs ...verbs.SendWR) error {
 	err := c.sides.errs[slot]
 	c.mu.Unlock()
 	if ctx.Err() != nil && errors.Is(err, ErrGivenUp) {
-		err = context.Cause(ctx) // the caller's own reason
+		err = context.Cause(ctx) // the cause of this caller, instead of another's ErrGivenUp
 	}
 	return c.letGo(op, err)
 }
 
-// GivenUp returns an [ErrGivenUp] for [Conn.Abort]: why an operation ended early, as text only. The error is for operations
-// that share the connection, and another caller's context error must not look like theirs.
+// GivenUp returns an [ErrGivenUp] for [Conn.Abort] that contains why, the reason for which an operation ended early, as text. It
+// does not wrap why, because other operations on the connection return the error, and another caller's context error must not
+// look like their own.
 func GivenUp(why error) error {
 	return fmt.Errorf("%w (%s); connect again", ErrGivenUp, why.Error())
 }

@@ -105,8 +105,8 @@ func (tx *txState) release() {
 
 // Send sends a record of any length up to [Conn.Longest], also of none. It waits until the peer has room, and until this
 // end has room to copy p, which may be changed when Send returns. A nil error says that the record is on its way, not
-// that it has arrived. If ctx ends before, nothing is sent. The first record that does not go inline registers Config.Bytes
-// of memory to copy it to, which may fail.
+// that it has arrived. If ctx ends earlier, nothing is sent. The first record that is longer than Config.Inline
+// allocates and registers a copy buffer of Config.Bytes, which may fail.
 func (c *Conn) Send(ctx context.Context, p []byte) error {
 	const op = "send"
 	if len(p) <= c.slotLen-headerLen {
@@ -231,14 +231,14 @@ func (c *Conn) wait(ctx context.Context, op string, o *outgoing) error {
 	return nil
 }
 
-// may is mayLocked without the lock.
+// may locks c.mu and calls mayLocked.
 func (c *Conn) may(op string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mayLocked(op)
 }
 
-// mayLocked returns why nothing may be sent any more, nil if records may be sent.
+// mayLocked returns the error if the connection can send no more records, and nil if it can.
 //
 // +checklocks:c.mu
 func (c *Conn) mayLocked(op string) error {

@@ -18,19 +18,19 @@ type Listener struct {
 	cancel context.CancelFunc
 }
 
-// ListenConfig are the options of a listener.
+// ListenConfig holds the options of a listener. The zero value is ready for use.
 type ListenConfig struct {
-	MaxMemory int64        // bytes that all accepted streams may hold for their peers, some 1.3 MiB each; 0: half of the machine's memory
-	Logger    *slog.Logger // of requests that are refused; nil: discard
+	MaxMemory int64        // limit in bytes of the memory of all accepted streams, some 1.3 MiB each; 0: half of the machine's memory
+	Logger    *slog.Logger // logs refused connection requests; nil: discard
 }
 
-// Listen listens on addr; port 0 picks one. Some streams are set up before Accept asks for them. No host takes all those
-// places, or all memory of streams.
+// Listen listens on addr; port 0 stands for a free port. The listener sets up some streams before the program calls Accept. One
+// host gets only a share of these, and of the memory for streams.
 func Listen(dev *verbs.Device, addr netip.AddrPort) (*Listener, error) {
 	return ListenConfig{}.Listen(dev, addr)
 }
 
-// Listen is [Listen] with options.
+// Listen listens like the function [Listen], with the options of cfg.
 func (cfg ListenConfig) Listen(dev *verbs.Device, addr netip.AddrPort) (*Listener, error) {
 	fl, err := flow.Listen(dev, addr, flow.Config{MaxMemory: cfg.MaxMemory, Logger: cfg.Logger})
 	if err != nil {
