@@ -26,7 +26,7 @@ const (
 type DirOptions struct {
 	Overwrite   bool // replace files of the same name; otherwise they are refused
 	Sync        bool // wait until file and directory are on the disk before saying so
-	KeepPartial bool // keep what came of a failed transfer, under its temporary name, and what is there of earlier ones
+	KeepPartial bool // keep the incomplete files of failed and of earlier transfers under their temporary names
 	IgnoreMeta  bool // do not apply the modes and times that senders give
 	// AllowDotFiles accepts names that begin with a dot. They are refused otherwise, because shells and programs read such
 	// files of a home directory without being asked.
@@ -56,8 +56,8 @@ type Dir struct {
 	busy map[string]struct{}
 }
 
-// OpenDir opens the directory at path. Unless opt has KeepPartial it removes, on Linux and macOS, the temporary files of receivers
-// that were killed: those that nothing was written to for 24 hours and that no process holds.
+// OpenDir opens the directory at path. On Linux and macOS, unless opt.KeepPartial is set, it removes the temporary files of killed
+// receivers: those that have not been written to for 24 hours and that no process has locked.
 func OpenDir(path string, opt DirOptions) (*Dir, error) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
@@ -70,11 +70,11 @@ func OpenDir(path string, opt DirOptions) (*Dir, error) {
 	return d, nil
 }
 
-// staleAfter is for how long nothing was written to a temporary file that is removed.
+// staleAfter is the age of the last write after which an unlocked temporary file is removed.
 const staleAfter = 24 * time.Hour
 
-// removeStale removes the temporary files of receivers that were killed. What cannot be removed stays, because a receiver can do
-// without that.
+// removeStale removes the temporary files of killed receivers. It ignores errors, because a receiver works beside a file that
+// cannot be removed.
 func (d *Dir) removeStale(now time.Time) {
 	f, err := d.root.Open(".")
 	if err != nil {
@@ -94,10 +94,10 @@ func (d *Dir) removeStale(now time.Time) {
 	}
 }
 
-// entriesAtOnce is how many entries of a directory are read at a time.
+// entriesAtOnce is the number of directory entries that are read at a time.
 const entriesAtOnce = 1024
 
-// isTemp reports whether a temporary file may have the name.
+// isTemp reports whether name has the form of a temporary file's name.
 func isTemp(name string) bool {
 	random, prefix := strings.CutPrefix(name, tempPrefix)
 	random, suffix := strings.CutSuffix(random, tempSuffix)
@@ -105,9 +105,9 @@ func isTemp(name string) bool {
 	return prefix && suffix && err == nil && len(b) == tempRandom
 }
 
-// removeIfStale removes a temporary file, under its lock, if it is old and no process has the lock.
+// removeIfStale removes a temporary file if its last write is older than staleAfter and no process has its lock.
 func (d *Dir) removeIfStale(name string, now time.Time) {
-	f, err := d.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not wait if it has become a pipe
+	f, err := d.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // O_NONBLOCK, because opening a pipe would block
 	if err != nil {
 		return
 	}

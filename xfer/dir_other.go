@@ -8,7 +8,7 @@ import (
 	"os"
 )
 
-// lockTemp is not to be had on this system, so that temporary files are never found to be held by no process.
+// lockTemp always fails, because this system has no such lock. Stale temporary files are therefore never removed.
 func lockTemp(*os.File) error { return errors.ErrUnsupported }
 
 // keepLock has no lock to keep.

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockTemp takes the lock by which a temporary file shows that a process holds it, without waiting. The lock ends with the
-// descriptor, and so with the process.
+// lockTemp locks a temporary file without waiting, so that other processes see that a receiver writes it. The lock ends with the
+// last descriptor of this opening of the file, and so with the process.
 func lockTemp(f *os.File) error {
 	c, err := f.SyscallConn()
 	if err != nil {

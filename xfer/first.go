@@ -8,25 +8,25 @@ import (
 	"cinnabar/verbs"
 )
 
-// first lets one transfer of a receiver go on: the first for which a file is made. A nil *first lets all.
+// first lets only one transfer of a receiver go on: the first one whose file was made. A nil *first lets all go on.
 type first struct {
-	stop context.CancelFunc // ends accepting
+	stop context.CancelFunc // makes the receiver accept no more requests
 
 	mu sync.Mutex
-	// the request whose transfer goes on; nil: none yet
+	// the request of the first transfer; nil: no file was made yet
 	// +checklocks:mu
 	chosen *verbs.ConnRequest
-	// the requests that are served, and how to end each
+	// the requests that are served, each with the function that cancels it
 	// +checklocks:mu
 	under map[*verbs.ConnRequest]context.CancelCauseFunc
-	// of the chosen one
+	// result of the chosen request
 	// +checklocks:mu
 	res Result
 	// +checklocks:mu
 	err error
 }
 
-// errNotFirst returns why another transfer does not go on.
+// errNotFirst returns the error of each transfer but the first.
 func errNotFirst() error {
 	return failf(CodeBusy, "this receiver takes one file, and another sender's has begun")
 }
@@ -54,7 +54,7 @@ func (f *first) serve(ctx context.Context, h *host, req *verbs.ConnRequest, acco
 	}
 }
 
-// open makes the file for a request by do, and chooses the request if that succeeds.
+// open calls do, which makes the file of a request. If do succeeds, open chooses the request and cancels the others.
 func (f *first) open(req *verbs.ConnRequest, do func() (File, error)) (File, error) {
 	if f == nil {
 		return do()
@@ -88,7 +88,7 @@ func (f *first) is(req *verbs.ConnRequest) bool {
 	return f.chosen == req
 }
 
-// outcome returns how the chosen transfer went; false: none was.
+// outcome returns the result of the chosen request, and false if none was chosen.
 func (f *first) outcome() (Result, error, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -82,8 +82,8 @@ func (r *Receiver) Serve(ctx context.Context, l *verbs.Listener) error {
 	})
 }
 
-// serveAll calls serve for each request, in a goroutine of its own, until ctx ends or the listener is closed. It returns when
-// all calls have.
+// serveAll calls serve for each request on a goroutine of its own, until ctx ends or the listener is closed. It waits for all
+// these calls before it returns.
 func (h *host) serveAll(ctx context.Context, l *verbs.Listener, serve func(*verbs.ConnRequest, *hostquota.Account)) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -107,9 +107,10 @@ func (h *host) serveAll(ctx context.Context, l *verbs.Listener, serve func(*verb
 	}
 }
 
-// ServeFirst takes requests as Serve does until Open has made a file for one of them. It then refuses all others, ends
-// those that are under way, and returns how that transfer went, when all are over. So senders that are silent, or refused, do not delay the first one
-// that sends. Done receives the results of the others. After the end of ctx without a transfer the error is of class [CodeCanceled].
+// ServeFirst serves requests as Serve does until Open has made a file for one of them. It then refuses all other requests, ends
+// those under way, waits for their ends and for the chosen transfer, and returns the result of that. Silent and refused senders
+// therefore do not delay the first one that sends. Done receives the results of the others. If ctx ends before Open has made a
+// file, the error has the class [CodeCanceled].
 func (r *Receiver) ServeFirst(ctx context.Context, l *verbs.Listener) (Result, error) {
 	connections, _ := r.Limits()
 	h, err := r.newHost(l, connections)
@@ -166,9 +167,9 @@ type host struct {
 	log     *slog.Logger
 	trail   *audit.Trail
 	book    *hostquota.Book
-	share   int64  // bytes for buffers that each place has
-	most    int64  // bytes for buffers that one transfer may have
-	first   *first // of ServeFirst; nil: all requests are served
+	share   int64  // bytes for the buffers of each place
+	most    int64  // largest number of bytes for the buffers of one transfer
+	first   *first // set by ServeFirst; nil: all requests are served
 }
 
 // newHost prepares to serve so many transfers at once.
