@@ -20,7 +20,7 @@ const (
 	compareMemory   = 64 * mebibyte // of registered memory on each side; more data goes round in it
 	compareMaxChunk = 16 * mebibyte
 	compareWindow   = 16      // operations outstanding
-	compareMaxCount = 1 << 20 // operations of one way: some seconds, of which a program that prints nothing must not take more
+	compareMaxCount = 1 << 20 // limit on the operations of one way, which take some seconds, because compare prints nothing meanwhile
 )
 
 // compareOptions are the options of compare.
@@ -141,7 +141,7 @@ func runCompare(ctx context.Context, o *compareOptions, s streams) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	if !o.json { // before the work, which may take long
+	if !o.json { // printed first, because the work may take long
 		if _, err := fmt.Fprintf(s.out, "%s in chunks of %s between two processes on loopback\n\n", sizeText(o.job.Size), sizeText(o.job.Chunk)); err != nil {
 			return err
 		}

@@ -230,7 +230,7 @@ type demoReport struct {
 	Steps     []demoStep `json:"steps"`
 }
 
-// demoStep is one step. Each is verified, or the program would have failed.
+// demoStep is one step of the demonstration. Its data was verified, because demo ends with an error otherwise.
 type demoStep struct {
 	Step                string  `json:"step"`
 	Operations          int64   `json:"operations"`
@@ -241,7 +241,7 @@ type demoStep struct {
 	Verified            string  `json:"verified"`
 }
 
-// report is what was done, for programs.
+// report returns the steps in the form of --json.
 func (d *demo) report() demoReport {
 	r := demoReport{Device: d.attr.Name, Transport: d.attr.Transport.String(), Data: d.src.name(), Bytes: d.src.Size, SHA256: fmt.Sprintf("%x", d.digest)}
 	for _, row := range d.rows {

@@ -49,7 +49,7 @@ func (d *demo) pass(ctx context.Context, op demoOp) (err error) {
 	return nil
 }
 
-// demoEqual says that the data that arrived is the data that left.
+// demoEqual is the text of a step whose received data equals the sent data.
 const demoEqual = "SHA-256 equal"
 
 // compare asks the peer for its digest of the pass.
@@ -132,7 +132,7 @@ func (d *demo) atomics(ctx context.Context) error {
 	return nil
 }
 
-// demoOldValues says that each atomic returned the value that the one before it had left.
+// demoOldValues is the text of a step in which each atomic returned the result of the atomic before it.
 var demoOldValues = fmt.Sprintf("%d old values", demoAtomics)
 
 // count adds 1, 2, 3, ... to the first word. Each operation must return the sum

@@ -25,8 +25,8 @@ import (
 //	  | -- an empty line ------------------> |  and the peer's engine ends
 //	  | <------------------ an empty line -- |
 //
-// and once more for each other network. The peer has the last word, because it ends with the parent: a parent that did
-// not wait for it could be gone before the peer has read the line.
+// and once more for each other network. The parent waits for the peer's last line, because the peer ends when the parent does: it
+// could otherwise end before it has read the parent's line.
 const (
 	demoSums = 4  // calls of sum, as the client of Margo's tutorial makes
 	demoSum  = 36 // what each of them returns

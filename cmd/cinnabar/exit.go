@@ -54,7 +54,7 @@ func withSignals(parent context.Context, screen io.Writer) (context.Context, fun
 		case s := <-signals:
 			signal.Stop(signals)
 			if isTerminal(screen) {
-				_, _ = io.WriteString(screen, "\r") // nothing else can be done about a terminal that fails
+				_, _ = io.WriteString(screen, "\r") // an error leaves the ^C on the line, no more
 			}
 			cancel(signalError{s})
 		case <-ctx.Done():

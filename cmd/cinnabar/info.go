@@ -78,7 +78,7 @@ func (o *infoOptions) run(ctx context.Context, args []string, w io.Writer) (err 
 	return r.write(o, w)
 }
 
-// libraries lists what the program is built with: Go and modules, with their versions.
+// libraries returns the versions of Go and of the modules that the program is built with.
 func libraries() []string {
 	list := []string{runtime.Version()}
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -240,7 +240,7 @@ func (r *infoReport) writeCSV(w io.Writer) error {
 	return i.err
 }
 
-// reasonWidth is how many columns a reason may have beside the addresses and results.
+// reasonWidth is the largest number of columns of a reason beside addresses and results.
 func (r *infoReport) reasonWidth() int {
 	widest := 0
 	for _, l := range slices.Concat(r.Protocols, r.Unavailable) {

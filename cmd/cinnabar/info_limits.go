@@ -24,11 +24,11 @@ const (
 	receiverDescriptors = 4
 )
 
-// engineLeastMemory is the least MaxMemory of an engine in bytes, which one has by default where half of the machine's memory
-// is less.
+// engineLeastMemory is the smallest MaxMemory of an engine in bytes. It is the default on machines with less than twice as much
+// memory.
 const engineLeastMemory = 32 << 20
 
-// theLeast is the source of a limit that is more than a part of what the machine has.
+// theLeast is the source of a limit that is the smallest possible one, not computed from the machine's resources.
 const theLeast = "the least by default"
 
 // engineConnectionBytes is how many bytes of MaxMemory an engine needs for each connection: it reserves 64 KiB, and

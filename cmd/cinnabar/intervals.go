@@ -8,31 +8,32 @@ import (
 // intervalFlagText describes --interval of perf's clients.
 const intervalFlagText = "print the rate of each such time on standard error, while a size is measured (default 1s on a terminal, else none)"
 
-// intervalDefault is --interval where it is not given and standard error is a terminal.
+// intervalDefault is the default of --interval if standard error is a terminal.
 const intervalDefault = time.Second
 
-// interval is the time between two lines, 0 for none. Lines of a long measurement are for people who wait for it.
+// interval returns the time between two lines of a measurement; 0: no lines. By default lines appear only on a terminal, because
+// they are for a person that waits.
 func interval(given bool, value time.Duration, s streams) (time.Duration, error) {
 	switch {
 	case !given && isTerminal(s.err):
 		return intervalDefault, nil
 	case value < 0:
-		return 0, usagef("--interval %v is no time; 0 prints no lines", value)
+		return 0, usagef("--interval %v is negative; give a time, or 0 for no lines", value)
 	}
 	return value, nil
 }
 
-// rateLines prints how fast operations of one size are made, at each interval.
+// rateLines prints the rate of the operations of one size at each interval.
 type rateLines struct {
 	s     streams
-	every time.Duration // 0: never
-	size  int64         // bytes, which name the measurement
-	bytes int64         // that one operation moves
-	unit  string        // of operations: calls, operations, round trips
-	made  func() uint64 // operations so far; called by another goroutine
+	every time.Duration // time between two lines; 0: no lines
+	size  int64         // bytes of the measured size, for the text
+	bytes int64         // bytes that one operation moves
+	unit  string        // name of the operations: calls, operations, round trips
+	made  func() uint64 // returns the number of operations so far; called on another goroutine
 }
 
-// start prints lines from the time when open is closed until the function that it returns is called.
+// start prints lines from the close of open until the caller calls stop.
 func (l rateLines) start(open <-chan struct{}) (stop func()) {
 	if l.every <= 0 {
 		return func() {}

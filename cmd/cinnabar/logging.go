@@ -10,10 +10,10 @@ import (
 	"cinnabar"
 )
 
-// logLevels are the values of --log-level, the most talkative first.
+// logLevels are the values of --log-level, the most detailed one first.
 var logLevels = []string{"trace", "debug", "info", "warning", "error", "critical"}
 
-// mercuryLevels are the levels of Mercury's layers where theirs have other names.
+// mercuryLevels maps values of --log-level to the levels of Mercury's layers that have other names.
 var mercuryLevels = map[string]string{"trace": "debug", "critical": "fatal"}
 
 // logging is the value of --log-level with its logger.
@@ -24,13 +24,14 @@ type logging struct {
 
 type loggingKey struct{}
 
-// withLogging returns a context whose engines, devices and receivers log to w from that level on.
+// withLogging returns a context with a logger that writes records of level and above to w. Commands give it to their engines,
+// devices and receivers.
 func withLogging(ctx context.Context, level string, w io.Writer) (context.Context, error) {
 	l, err := cinnabar.ParseLogLevel(level)
 	if err != nil {
 		return nil, usagef("invalid --log-level %q: one of %s", level, strings.Join(logLevels, ", "))
 	}
-	cinnabar.SetLogLevel(l) // of all loggers that NewLogger makes, in this process of one command
+	cinnabar.SetLogLevel(l) // for all loggers of NewLogger, because the process runs one command
 	return context.WithValue(ctx, loggingKey{}, logging{cinnabar.NewLogger(w), level}), nil
 }
 
@@ -46,8 +47,8 @@ func logLevelOf(ctx context.Context) string {
 	return l.level
 }
 
-// logged returns cfg, or a new configuration, with the logger of --log-level. Without that option the engine logs as the
-// environment says.
+// logged returns cfg, or a new configuration, with the logger of --log-level. Without that option the engine's log depends on the
+// environment.
 func logged(ctx context.Context, cfg *cinnabar.Config) *cinnabar.Config {
 	cfg = cmp.Or(cfg, &cinnabar.Config{})
 	if l, ok := ctx.Value(loggingKey{}).(logging); ok {

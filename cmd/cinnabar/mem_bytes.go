@@ -56,8 +56,8 @@ func newMemPut(s streams) *cobra.Command {
 	return cmd
 }
 
-// fits refuses, before anything is written, a file that is longer than the region from --offset on. The length of other
-// input is not known.
+// fits returns an error if from is a regular file that is longer than the region from --offset on, so that put writes nothing of
+// it. The length of other input is unknown before it ends.
 func (o *memRangeOptions) fits(r *rmem.Region, from io.Reader) error {
 	if o.offset < 0 || o.offset > r.Size() {
 		return usagef("--offset %d: the region has %d bytes", o.offset, r.Size())
@@ -73,7 +73,7 @@ func (o *memRangeOptions) fits(r *rmem.Region, from io.Reader) error {
 	if !info.Mode().IsRegular() {
 		return nil
 	}
-	at, err := f.Seek(0, io.SeekCurrent) // of standard input, a part may have been read
+	at, err := f.Seek(0, io.SeekCurrent) // standard input may begin in the middle of a file
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (o *memRangeOptions) fits(r *rmem.Region, from io.Reader) error {
 	return nil
 }
 
-// put writes all of from. Input of unknown length that does not fit is an error, and the part that fits is written.
+// put writes all of from to the region. If input of unknown length does not fit, put writes the part that fits and returns an error.
 func (o *memRangeOptions) put(ctx context.Context, r *rmem.Region, from io.Reader) error {
 	buf := make([]byte, memChunk)
 	for at := o.offset; ; {

@@ -7,11 +7,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Options that several commands have are registered here, so that name, letter and meaning are the same everywhere. The
-// commands that stand in for programs of rdma-core keep the letters of those programs: there an option whose letter is
-// taken has none.
+// This file registers the options that several commands have, so that name, letter and meaning are the same everywhere. pingpong,
+// rping and devices keep the letters of the programs of rdma-core after which they are made: an option whose letter is taken there
+// has no letter.
 
-// jsonFlag adds --json: results are printed for programs.
+// jsonFlag adds --json, which prints results as JSON.
 func jsonFlag(f *pflag.FlagSet, to *bool) {
 	letter := "j"
 	if f.ShorthandLookup(letter) != nil {
@@ -20,13 +20,13 @@ func jsonFlag(f *pflag.FlagSet, to *bool) {
 	f.BoolVarP(to, "json", letter, false, "print results as JSON")
 }
 
-// timeoutFlag adds --timeout with the meaning that the command gives it.
+// timeoutFlag adds --timeout with a default value and with the help text of the command.
 func timeoutFlag(f *pflag.FlagSet, to *time.Duration, value time.Duration, meaning string) {
 	f.DurationVarP(to, "timeout", "t", value, meaning)
 }
 
-// deviceFlag adds --device to a command. The rule is the same for all: without it the software device is used, also
-// where the machine has others, because a command line should mean the same on each machine.
+// deviceFlag adds --device to a command. Without the option each command uses the software device, even if the machine has others,
+// because a command line should mean the same on each machine.
 func deviceFlag(f *pflag.FlagSet, to *string) {
 	deviceFlagFor(f, to, "RDMA device, one of those that cinnabar devices lists (default "+softwareDevice+", the software device)")
 }
@@ -40,12 +40,12 @@ func deviceFlagFor(f *pflag.FlagSet, to *string, meaning string) {
 	f.StringVarP(to, "device", letter, "", meaning)
 }
 
-// ibDevFlag gives a command that stands in for one of rdma-core's the name that --device has there.
+// ibDevFlag adds --ib-dev, rdma-core's name for --device.
 func ibDevFlag(f *pflag.FlagSet) {
 	f.AddFlag(&pflag.Flag{Name: "ib-dev", Usage: "the same as --device", Value: f.Lookup("device").Value, Hidden: true})
 }
 
-// complete makes shells complete the values of options: with fixed words, the names of devices, or directories.
+// complete registers the values with which shells complete the options of a command: fixed words, names of devices, directories.
 func complete(cmd *cobra.Command) {
 	for option, words := range optionWords {
 		if cmd.Flags().Lookup(option) != nil {
@@ -60,7 +60,7 @@ func complete(cmd *cobra.Command) {
 	}
 }
 
-// optionWords are the values of options that are words.
+// optionWords are the values of the options that take one of a few words.
 var optionWords = map[string][]string{
 	"protocol":  {"auto", "fast", "basic"},
 	"digest":    {"sha256", "none"},
@@ -77,7 +77,7 @@ func completeDevice(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completio
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// mustComplete panics because only a flag that does not exist, or has a completion, makes an error.
+// mustComplete panics on an error, because only a flag that does not exist or already has a completion causes one.
 func mustComplete(err error) {
 	if err != nil {
 		panic(err)

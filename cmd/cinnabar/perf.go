@@ -84,7 +84,7 @@ from a port that ADDRESS names. Clients spread their calls over them.`,
 				return usagef("--classes %d is not between 1 and %d", o.classes, perfMaxServers)
 			}
 			if o.timeout <= 0 {
-				return usagef("--timeout %v is no time", o.timeout)
+				return usagef("--timeout %v must be longer than 0", o.timeout)
 			}
 			if o.memory, err = parseSize("--memory", o.memoryText, 1, math.MaxInt64/2); err != nil {
 				return err
@@ -192,7 +192,7 @@ func (o *perfOptions) checkCounts() error {
 	case o.count < 0 || o.count == 0 && o.duration <= 0:
 		return usagef("--count %d with --duration %v measures nothing", o.count, o.duration)
 	case o.timeout <= 0:
-		return usagef("--timeout %v is no time", o.timeout)
+		return usagef("--timeout %v must be longer than 0", o.timeout)
 	}
 	return nil
 }

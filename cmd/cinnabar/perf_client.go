@@ -106,7 +106,7 @@ func (o *perfOptions) readServers() ([]string, error) {
 func localFor(ctx context.Context, address string) string {
 	protocol, peer, _ := strings.Cut(address, "://")
 	var d net.Dialer
-	c, err := d.DialContext(ctx, "udp", peer) // finds the address of a name and a route to it, and sends the peer nothing
+	c, err := d.DialContext(ctx, "udp", peer) // resolves the name and finds a route; a UDP dial sends nothing to the peer
 	if err != nil {
 		return protocol
 	}

@@ -101,7 +101,7 @@ func (g *perfGroup) measure(ctx context.Context, s streams, size int64) ([]perfR
 	return results, context.Cause(group)
 }
 
-// ended is how many calls of all clients have ended.
+// ended returns the number of calls of all clients that have ended.
 func (g *perfGroup) ended() (n uint64) {
 	for _, r := range g.runs {
 		n += r.watch.ended.Load()

@@ -22,7 +22,7 @@ import (
 const (
 	costLeast = 4 << 10
 	costMost  = 256 * mebibyte
-	costSlack = mebibyte // of the pool, beside the largest block
+	costSlack = mebibyte // by which the pool exceeds the largest block
 )
 
 // costOptions are the options of perf registration.
@@ -55,7 +55,7 @@ machine itself.`,
 	return cmd
 }
 
-// costRow is what one size costs.
+// costRow is the result for one size.
 type costRow struct {
 	Bytes      int64   `json:"bytes"`
 	Operations int     `json:"operations"` // measured each way
@@ -65,15 +65,15 @@ type costRow struct {
 	Cache      float64 `json:"cache_microseconds"`
 }
 
-// costReport is what perf registration prints.
+// costReport is the result of perf registration, in the form of --json.
 type costReport struct {
 	Device        string    `json:"device"`
 	Locked        bool      `json:"locked"`
 	Rows          []costRow `json:"rows"`
-	Registrations uint64    `json:"cache_registrations"` // by the cache, in all; those of the pool are 1
+	Registrations uint64    `json:"cache_registrations"` // number of registrations by the cache; the pool makes 1
 }
 
-// costNote says what the figures of the software device do not.
+// costNote is the note below the figures of the software device.
 const costNote = "The software device registers by pinning Go's memory and making a key. Hardware pins pages and fills the adapter's tables as well: --lock shows the part of that which a kernel does."
 
 func (o *costOptions) run(ctx context.Context, s streams) (err error) {
@@ -126,17 +126,17 @@ func (r *costReport) print(out io.Writer) error {
 	return i.err
 }
 
-// coster measures on a connection of a device with itself.
+// coster measures registration on a connection of a device with itself.
 type coster struct {
 	from, to *link
 	target   *verbs.MR
 	pool     *arena.Arena[*verbs.MR]
 	cache    *regmem.Cache[*verbs.MR]
-	data     []byte // of the program, to be registered
+	data     []byte // the program's memory, which each and cached register
 	message  int    // longest message of the device, in bytes
 }
 
-// measureCost measures all sizes up to most.
+// measureCost measures all sizes up to most bytes.
 func measureCost(ctx context.Context, dev *verbs.Device, most int64) (_ *costReport, err error) {
 	attr, err := dev.Query()
 	if err != nil {
@@ -161,7 +161,7 @@ func measureCost(ctx context.Context, dev *verbs.Device, most int64) (_ *costRep
 	return r, nil
 }
 
-// newCoster connects and registers what is registered once.
+// newCoster connects a device with itself, and registers the pool and the target of the writes.
 func newCoster(ctx context.Context, dev *verbs.Device, attr *verbs.DeviceAttr, most int) (_ *coster, err error) {
 	c := &coster{data: make([]byte, most), message: most}
 	if n := attr.Ports[0].MaxMsgSize; n > 0 && n < uint64(most) {
@@ -191,8 +191,8 @@ func newCoster(ctx context.Context, dev *verbs.Device, attr *verbs.DeviceAttr, m
 
 func (c *coster) register(b []byte) (*verbs.MR, error) { return c.from.pd.RegMR(b, 0) }
 
-// ownAddress is where a device reaches itself: on loopback if it has that or tells nothing, or else by its first address
-// that is not of a link only.
+// ownAddress returns the address by which a device connects to itself: the loopback if the device has it or lists no address, and
+// otherwise its first address that is not link-local.
 func ownAddress(attr *verbs.DeviceAttr) netip.Addr {
 	addrs := attr.Ports[0].Addrs
 	if i := slices.IndexFunc(addrs, func(ip netip.Addr) bool { return !ip.IsLinkLocalUnicast() }); i >= 0 && !slices.ContainsFunc(addrs, netip.Addr.IsLoopback) {
@@ -201,7 +201,7 @@ func ownAddress(attr *verbs.DeviceAttr) netip.Addr {
 	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 }
 
-// connect makes both ends.
+// connect connects both ends.
 func (c *coster) connect(ctx context.Context, dev *verbs.Device, at netip.Addr) (err error) {
 	if c.from, err = newLink(dev, linkConfig{sends: 1, receives: 1}); err != nil {
 		return err
@@ -234,7 +234,7 @@ func (c *coster) connect(ctx context.Context, dev *verbs.Device, at netip.Addr) 
 	return cmp.Or(err, <-accepted)
 }
 
-// close ends everything that was made.
+// close closes the connection and all registered memory.
 func (c *coster) close(ctx context.Context) error {
 	var errs []error
 	if c.cache != nil {
@@ -251,10 +251,10 @@ func (c *coster) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// costOperations is how often a size is measured.
+// costOperations returns the number of operations with which a size is measured.
 func costOperations(n int) int { return min(max(64*mebibyte/n, 5), 500) }
 
-// measure measures one size in every way, in turn, so that what else the machine does falls on all.
+// measure measures one size in each way. It alternates between the ways, so that other work of the machine affects all alike.
 func (c *coster) measure(ctx context.Context, n int) (row costRow, err error) {
 	row = costRow{Bytes: int64(n), Operations: costOperations(n)}
 	var each, registers, pool, cache []time.Duration
@@ -314,7 +314,7 @@ func (c *coster) pooled(ctx context.Context, n int) error {
 	return errors.Join(c.write(ctx, b.Region(), b.Offset(), n), b.Free())
 }
 
-// cached writes the program's memory by a registration that is kept.
+// cached writes the program's memory under a registration of the cache.
 func (c *coster) cached(ctx context.Context, n int) error {
 	l, err := c.cache.Acquire(c.data[:n])
 	if err != nil {
@@ -323,7 +323,7 @@ func (c *coster) cached(ctx context.Context, n int) error {
 	return errors.Join(c.write(ctx, l.Region(), l.Offset(), n), l.Release())
 }
 
-// write writes n bytes of a region, in as few messages as the device can.
+// write writes n bytes of a region in as few messages as the device permits.
 func (c *coster) write(ctx context.Context, mr *verbs.MR, off, n int) error {
 	for done := 0; done < n; {
 		part := min(n-done, c.message)

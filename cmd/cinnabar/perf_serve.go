@@ -27,7 +27,7 @@ type perfServeOptions struct {
 	memory        int64 // bytes for all clients together
 	classes       int   // servers in this process
 	timeout       time.Duration
-	once          bool // end with a client's DONE
+	once          bool // the server ends when a client calls DONE
 	verify        bool // of rate's data
 	bidirectional bool // rate's answers carry the data back
 	limits        engineLimits
@@ -222,7 +222,7 @@ func (p *perfServer) transfer(ctx context.Context, t perfTransfer, op uint32) er
 	return err
 }
 
-// clientDone gives up what the client has announced, and ends a server that serves once.
+// clientDone releases the memory that the client has announced. It ends a server with --once.
 func (p *perfServer) clientDone(ctx context.Context, _ none) (none, error) {
 	p.memory.forget(p.key(ctx, 0))
 	if p.o.once {

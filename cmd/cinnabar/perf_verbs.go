@@ -176,7 +176,7 @@ func (o *verbsOptions) checkCounts() error {
 	case o.count < 0 || o.count > math.MaxInt32 || o.count == 0 && o.duration <= 0:
 		return usagef("--count %d with --duration %v measures nothing, or over %d operations", o.count, o.duration, math.MaxInt32)
 	case o.timeout <= 0:
-		return usagef("--timeout %v is no time", o.timeout)
+		return usagef("--timeout %v must be longer than 0", o.timeout)
 	}
 	return nil
 }

@@ -137,7 +137,7 @@ func (e *verbsEnd) meet(ctx context.Context, x net.Conn, active bool) (known boo
 	defer cancel()
 	oob := e.oob(active)
 	if at, ok := x.LocalAddr().(*net.TCPAddr); ok && !active && e.o.dataPort != 0 {
-		oob.Listen = netip.AddrPortFrom(at.AddrPort().Addr().Unmap(), e.o.dataPort) // the client has reached this address
+		oob.Listen = netip.AddrPortFrom(at.AddrPort().Addr().Unmap(), e.o.dataPort) // the address that the client has connected to
 	}
 	c, info, err := oob.Connect(ctx, x, e.qp)
 	e.conn = c

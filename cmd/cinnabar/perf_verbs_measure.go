@@ -126,7 +126,7 @@ func (e *verbsEnd) measureLatency(ctx context.Context, r *verbsResult) error {
 	return nil
 }
 
-// made is how many operations or round trips the client has made, for another goroutine.
+// made returns the number of operations or round trips of the client. It is safe for concurrent use.
 func (e *verbsEnd) made() uint64 {
 	if e.o.latency {
 		return e.rounds.Load()

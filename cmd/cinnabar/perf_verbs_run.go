@@ -51,7 +51,7 @@ func (o *verbsOptions) onePoller() (undo func()) {
 	return func() { runtime.GOMAXPROCS(before) }
 }
 
-// verbsServer serves the first client that makes itself understood, or without --once one after the other until ctx ends.
+// verbsServer serves clients one after the other until ctx ends, or with --once the first client that sends a valid request.
 func verbsServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *verbsOptions, s streams) error {
 	attr, err := dev.Query()
 	if err != nil {
@@ -73,7 +73,7 @@ func verbsServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *verb
 		c, err := l.Accept()
 		switch {
 		case err != nil && ctx.Err() != nil && !o.once:
-			return nil // an interrupt is how a server ends
+			return nil // an interrupt is the normal end of a server
 		case err != nil:
 			return fmt.Errorf("wait for a client: %w", reason(ctx, err))
 		}

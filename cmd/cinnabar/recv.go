@@ -149,8 +149,8 @@ func (r *receiving) announce(l *verbs.Listener) error {
 	return r.r.resultf("waiting for files at %s, for directory %s; interrupt (^C) to end", l.Addr(), r.o.dir)
 }
 
-// one receives one file: the first that is begun. Other senders are served beside it until then; the failure of one of
-// them is its own.
+// one receives the first file that a sender begins. Until then it serves several senders at a time, and the failure of one of these
+// does not end it.
 func (r *receiving) one(ctx context.Context, server *xfer.Receiver, l *verbs.Listener) error {
 	server.Done = func(res xfer.Result, err error) { r.done(ctx, res, err) }
 	res, err := server.ServeFirst(ctx, l)

@@ -72,7 +72,7 @@ func rpingServeAll(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o 
 		r, err := l.Accept(ctx)
 		if err != nil {
 			if ctx.Err() != nil {
-				return nil // an interrupt is how a server ends
+				return nil // an interrupt is the normal end of a server
 			}
 			return fmt.Errorf("wait for clients: %w", err)
 		}

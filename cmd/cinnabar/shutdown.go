@@ -9,7 +9,7 @@ import (
 	"cinnabar"
 )
 
-// shutdownAccepted is what shutdown --json prints: the process has agreed to end.
+// shutdownAccepted is the result of shutdown --json: the process has agreed to end.
 type shutdownAccepted struct {
 	Address string `json:"address"`
 }

@@ -17,7 +17,7 @@ const (
 	barNameWidth = 30               // longer names are cut in the middle
 	barInterval  = 100 * time.Millisecond
 	barRateAge   = 30              // intervals over which the rate is averaged
-	barStalled   = 2 * time.Second // without progress, after which a bar says so instead of its last rate
+	barStalled   = 2 * time.Second // time without progress after which a bar shows that instead of its last rate
 )
 
 // watch returns an observer of one transfer.
@@ -72,16 +72,16 @@ type barProgress struct {
 	last time.Time
 	more int64 // bytes since then
 
-	moved atomic.Int64 // when bytes moved last, in nanoseconds since 1970; the container's goroutine reads it
+	moved atomic.Int64 // time at which bytes last moved, in ns since 1970; the goroutine that draws the bars reads it
 }
 
-// stalled is how long nothing has moved, and whether that is long enough to say.
+// stalled returns the time since the last bytes moved, and reports whether it has reached barStalled.
 func (p *barProgress) stalled() (time.Duration, bool) {
 	d := p.r.now().Sub(time.Unix(0, p.moved.Load()))
 	return d.Truncate(time.Second), d >= barStalled
 }
 
-// stallDecorator shows how long a transfer has stalled in place of another decorator, which would repeat its last value.
+// stallDecorator shows the time for which a transfer has stalled. It replaces another decorator, which would show its last value.
 type stallDecorator struct {
 	decor.Decorator
 	p    *barProgress

@@ -53,7 +53,7 @@ type reporter struct {
 	shown int
 }
 
-// newReporter returns the reporter of a command. With --log-level it shows no bars: log lines would stand in them.
+// newReporter returns the reporter of a command. With --log-level it shows no bars, because log lines would break them.
 func newReporter(ctx context.Context, words transferWords, jsonLines bool, s streams) *reporter {
 	bars := isTerminal(s.err) && loggerOf(ctx) == nil
 	return &reporter{words: words, json: jsonLines, s: s, terminal: bars, shared: isTerminal(s.out), now: time.Now}

@@ -10,16 +10,16 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// helpWidth is the width of every help text in columns: that of the narrowest common terminal.
+// helpWidth is the largest width of a help text in columns, which fits the narrowest common terminal.
 const helpWidth = 80
 
-// dress gives a command and those below it the manners that all share: usage errors with exit code 2, suggestions, and
-// help texts of at most helpWidth columns.
+// dress adds to a command and its sub-commands the behaviour that all commands share: usage errors with exit code 2, suggestions,
+// completion, and help texts of at most helpWidth columns.
 func dress(cmd *cobra.Command) {
 	if cmd.HasSubCommands() {
 		cmd.Args = knownCommand
 		cmd.SuggestionsMinimumDistance = suggestionDistance
-		if !cmd.Runnable() { // else cobra looks at no argument
+		if !cmd.Runnable() { // because cobra checks arguments of runnable commands only
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 		}
 	}
@@ -31,7 +31,7 @@ func dress(cmd *cobra.Command) {
 	}
 }
 
-// usageArgs makes a refused argument a usage error.
+// usageArgs turns the error of check into a usage error.
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
@@ -41,7 +41,7 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// useLine is how a command is called: one that has sub-commands does nothing by itself.
+// useLine returns the usage of a command. That of a command with sub-commands names a sub-command, because it does nothing by itself.
 func useLine(cmd *cobra.Command) string {
 	if cmd.HasAvailableSubCommands() {
 		return cmd.CommandPath() + " COMMAND"
@@ -57,7 +57,8 @@ func noArgs(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// knownCommand refuses arguments of a command that has sub-commands only, because no sub-command has that name.
+// knownCommand checks the arguments of a command that only has sub-commands. Any argument is an error, because cobra calls it only
+// if no sub-command has that name.
 func knownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -65,10 +66,10 @@ func knownCommand(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("unknown command %q%s", args[0], didYouMean("", cmd.SuggestionsFor(args[0])))
 }
 
-// suggestionDistance is how many letters a name may differ by to be suggested.
+// suggestionDistance is the largest number of letters by which a suggested name differs.
 const suggestionDistance = 2
 
-// didYouMean is the end of an error about a name that does not exist, empty without suggestions.
+// didYouMean returns the part of an error that suggests other names. It is empty without suggestions.
 func didYouMean(prefix string, names []string) string {
 	if len(names) == 0 {
 		return ""
@@ -79,7 +80,7 @@ func didYouMean(prefix string, names []string) string {
 	return " (did you mean " + strings.Join(names, " or ") + "?)"
 }
 
-// unknownFlag makes an error about the flags of a command a usage error, with the flag that may be meant.
+// unknownFlag turns an error about the flags of a command into a usage error, and suggests a flag with a similar name.
 func unknownFlag(cmd *cobra.Command, err error) error {
 	hint := ""
 	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
@@ -88,7 +89,7 @@ func unknownFlag(cmd *cobra.Command, err error) error {
 	return usagef("%w%s; %s --help lists the options", err, hint, cmd.CommandPath())
 }
 
-// flagsLike returns the flags of a command whose names resemble name. It asks cobra, which compares names of commands.
+// flagsLike returns the flags of a command whose names are similar to name. It lets cobra compare them, as names of commands.
 func flagsLike(cmd *cobra.Command, name string) []string {
 	names := &cobra.Command{SuggestionsMinimumDistance: suggestionDistance}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -99,7 +100,7 @@ func flagsLike(cmd *cobra.Command, name string) []string {
 	return names.SuggestionsFor(name)
 }
 
-// printUsage prints how a command is used, as cobra does, in helpWidth columns.
+// printUsage prints the usage of a command as cobra does, in at most helpWidth columns.
 func printUsage(cmd *cobra.Command) error {
 	i := &infoWriter{w: cmd.OutOrStderr()}
 	i.printf("Usage:\n")
@@ -129,7 +130,7 @@ func printUsage(cmd *cobra.Command) error {
 	return i.err
 }
 
-// addHelp adds cobra's commands for completion and for help. The second fails where there is no such command.
+// addHelp adds cobra's commands for completion and for help. Help about an unknown command is an error.
 func addHelp(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
@@ -152,11 +153,11 @@ func addHelp(root *cobra.Command) {
 	}
 }
 
-// fold breaks lines of text at spaces, so that none is longer than width columns where that can be. Paragraphs are
-// separated by empty lines; lines that begin with a space stay as they are.
+// fold breaks the lines of text at spaces so that no line is longer than width columns, except for a longer word. Empty lines
+// separate paragraphs; lines that begin with a space stay unchanged.
 func fold(text string, width int) string {
 	var out []string
-	column := 0 // of the last line of out; 0: the next word begins a line
+	column := 0 // width of the last line of out; 0: the next word begins a line
 	for line := range strings.SplitSeq(text, "\n") {
 		if line == "" || line[0] == ' ' || line[0] == '\t' {
 			out, column = append(out, line), 0
@@ -175,7 +176,7 @@ func fold(text string, width int) string {
 	return strings.Join(out, "\n")
 }
 
-// firstError passes bytes on and keeps the first error, for writers whose errors cobra does not return.
+// firstError writes to w and keeps the first error, because cobra does not return errors of its writer.
 type firstError struct {
 	w   io.Writer
 	err error

@@ -11,16 +11,16 @@ import (
 	"cinnabar"
 )
 
-// buildVersion describes the build, to programs too.
+// buildVersion describes the build. version --json prints it.
 type buildVersion struct {
 	Version  string `json:"version"`          // of the module
-	Commit   string `json:"commit,omitempty"` // where the build knows it
+	Commit   string `json:"commit,omitempty"` // empty if the build has no version control information
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 	Mercury  int    `json:"mercury_protocol"` // version of the headers on the wire
 }
 
-// thisVersion is the version of this program.
+// thisVersion returns the version of this program.
 func thisVersion() buildVersion {
 	v := buildVersion{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Mercury: cinnabar.MercuryProtocol}
 	info, ok := debug.ReadBuildInfo()
@@ -38,10 +38,10 @@ func thisVersion() buildVersion {
 	return v
 }
 
-// pseudoCommit is how many digits of the commit stand in a version that Go makes of it.
+// pseudoCommit is the number of digits of the commit in a pseudo-version of Go.
 const pseudoCommit = 12
 
-// String is one line. It has the commit once: a version that Go makes of a commit ends with the start of it.
+// String returns the version as one line. It leaves the commit out if the version is a pseudo-version, which contains its start.
 func (v buildVersion) String() string {
 	commit := ""
 	if len(v.Commit) >= pseudoCommit && !strings.Contains(v.Version, v.Commit[:pseudoCommit]) {
