@@ -79,6 +79,10 @@ func verbsServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *verb
 		}
 		known, err := serveVerbs(ctx, dev, c, o)
 		switch {
+		case known && o.once && err == nil: // also if an interrupt came just then
+			return nil
+		case ctx.Err() != nil && err == nil:
+			return nil // an interrupt is how a server ends
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case known && o.once:

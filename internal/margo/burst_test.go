@@ -9,9 +9,24 @@ import (
 )
 
 // TestBurst admits a thousand requests of one host and one of another, on one processor. The one is served after few of the
-// others, although all may have handlers at once.
+// others, although all may have handlers at once. It is tried a few times, because the scheduler may preempt a goroutine, which
+// then comes behind others.
 func TestBurst(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	const tries = 5
+	for try := 1; ; try++ {
+		at, most := burst(t)
+		if 0 <= at && at <= most {
+			return
+		}
+		if try == tries {
+			t.Fatalf("the other host's request was served as number %d, want at most %d", at, most)
+		}
+	}
+}
+
+// burst returns the place at which the other host's request was served, and the last place at which it may be.
+func burst(t *testing.T) (at, most int) {
 	g := &rig{pool: NewPool(PoolConfig{Workers: 4000, Alive: 4000, Queue: -1})}
 	done := make(chan struct{}, 2000)
 	admit := func(peer string, host byte, n int) {
@@ -32,13 +47,10 @@ func TestBurst(t *testing.T) {
 	}
 	g.log.mu.Lock()
 	defer g.log.mu.Unlock()
-	at := slices.Index(g.log.text, "b0")
-	if most := before + 3*burstPerProcessor; at < 0 || at > most {
-		t.Errorf("the other host's request was served as number %d, want at most %d", at, most)
-	}
 	if s := strings.Join(g.log.text, " "); strings.Contains(s, "!") {
 		t.Error("requests were refused although there was room for their handlers")
 	}
+	return slices.Index(g.log.text, "b0"), before + 3*burstPerProcessor
 }
 
 // TestBurstQueue admits more requests than may have handlers and places in the queue, before any of them has run.
