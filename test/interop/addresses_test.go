@@ -12,6 +12,7 @@ import (
 // it. libfabric takes the addresses for several peers and makes a connection to each.
 // parity(peer): H30
 func TestServerAtSeveralAddressesC(t *testing.T) {
+	hgPeer.executable(t) // skips the test, and not only its parts
 	for _, p := range []struct {
 		program *program
 		rpc     *procedures
