@@ -24,11 +24,12 @@ var (
 
 // lateServer serves lateRPC: each handler says that it has begun, waits for a word on goOn, and then transfers.
 type lateServer struct {
-	e     *Engine
-	begun chan struct{}
-	goOn  chan struct{}
-	done  chan error
-	got   chan []byte // what a pull has read
+	e      *Engine
+	begun  chan struct{}
+	blocks chan struct{} // a handler of block has begun
+	goOn   chan struct{}
+	done   chan error
+	got    chan []byte // what a pull has read
 }
 
 // overTCP makes an engine that is reached over ofi+tcp, whatever the network of the other tests is.
@@ -45,7 +46,7 @@ func newLateServer(t *testing.T, addr string) *lateServer {
 	t.Helper()
 	e, err := Listen(addr, nil)
 	opened(t, e, err)
-	s := &lateServer{e: e, begun: make(chan struct{}, 100), goOn: make(chan struct{}), done: make(chan error, 100), got: make(chan []byte, 100)}
+	s := &lateServer{e: e, begun: make(chan struct{}, 100), blocks: make(chan struct{}, 100), goOn: make(chan struct{}), done: make(chan error, 100), got: make(chan []byte, 100)}
 	must(t, lateRPC.Handle(e, func(ctx context.Context, in lend) (struct{}, error) {
 		s.begun <- struct{}{}
 		<-s.goOn
@@ -55,7 +56,10 @@ func newLateServer(t *testing.T, addr string) *lateServer {
 	}))
 	must(t, probeRPC.Handle(e, func(ctx context.Context, in lend) (struct{}, error) { return struct{}{}, s.reach(ctx, in) }))
 	must(t, add.Handle(e, handleAdd))
-	must(t, block.Handle(e, handleBlock))
+	must(t, block.Handle(e, func(ctx context.Context, in struct{}) (struct{}, error) {
+		s.blocks <- struct{}{}
+		return handleBlock(ctx, in)
+	}))
 	t.Cleanup(func() { close(s.goOn) })
 	return s
 }
@@ -185,6 +189,7 @@ func lentToLate(t *testing.T, s *lateServer, cfg Config, size int) (client *Engi
 	client = overTCP(t, &cfg)
 	ep = reach(t, client, s.e)
 	innocent = block.Start(t.Context(), ep, struct{}{})
+	soon(t, "the handler of the innocent call", s.blocks)
 	b, err := client.Expose(ReadOnly, make([]byte, size))
 	must(t, err)
 	giveUp(t, s, ep, lend{Memory: b.Handle()})
