@@ -187,11 +187,11 @@ func (e *Engine) drain(ctx context.Context) error {
 	e.handlers.held.drain(over)
 	if err := e.handlers.gate.wait(ctx); err != nil {
 		return &Error{Op: "shut down", Addr: e.Addr(), Code: CodeOf(err),
-			Err: fmt.Errorf("%d requests were not answered when waiting for them ended: %w", e.handlers.gate.count(), err)}
+			Err: fmt.Errorf("the wait for handlers ended with %d of their requests unanswered: %w", e.handlers.gate.count(), err)}
 	}
 	if err := e.core.Flush(ctx); err != nil {
 		return &Error{Op: "shut down", Addr: e.Addr(), Code: plainCode(ctx.Err()),
-			Err: fmt.Errorf("%d answers were not sent when waiting for that ended: %w", e.core.Unsent(), err)}
+			Err: fmt.Errorf("the wait for the network ended with %d responses unsent: %w", e.core.Unsent(), err)}
 	}
 	return nil
 }

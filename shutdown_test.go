@@ -191,7 +191,7 @@ func TestShutdownLimit(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
 	err := server.Shutdown(ctx)
-	wantCode(t, err, CodeTimeout, "1 requests")
+	wantCode(t, err, CodeTimeout, "1 of their requests")
 	if !errors.Is(server.Err(), CodeTimeout) {
 		t.Errorf("Err = %v", server.Err())
 	}

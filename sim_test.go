@@ -218,7 +218,7 @@ func TestShutdownDeadline(t *testing.T) {
 		if took := time.Since(start); took != time.Second {
 			t.Errorf("shutdown took %v", took)
 		}
-		wantCode(t, s.server.Err(), CodeTimeout, "1 requests")
+		wantCode(t, s.server.Err(), CodeTimeout, "1 of their requests")
 		_, err := slow.Wait()
 		if err == nil {
 			t.Error("the slow call succeeds")

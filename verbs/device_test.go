@@ -155,3 +155,19 @@ func TestEventsEnd(t *testing.T) {
 		t.Errorf("a failure was yielded %d times, want once", n)
 	}
 }
+
+// TestAsyncEventString checks the text of an event about each kind of object.
+func TestAsyncEventString(t *testing.T) {
+	qp := &QP{drv: &fakeQP{}}
+	for want, e := range map[string]AsyncEvent{
+		EventQPFatal.String() + " of queue pair 1193046 (vendor code 0x7): no cable": {Type: EventQPFatal, QP: qp, Vendor: 7, Err: errors.New("no cable")},
+		EventCQErr.String() + " of a completion queue":                               {Type: EventCQErr, CQ: &CQ{}},
+		EventSRQErr.String() + " of a shared receive queue":                          {Type: EventSRQErr, SRQ: &SRQ{}},
+		EventPortErr.String() + " of port 2":                                         {Type: EventPortErr, Port: 2},
+		EventDeviceFatal.String():                                                    {Type: EventDeviceFatal},
+	} {
+		if got := e.String(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

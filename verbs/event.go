@@ -3,6 +3,7 @@ package verbs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 
 	"cinnabar/verbs/driver"
@@ -67,6 +68,28 @@ type AsyncEvent struct {
 	Port   uint8  // number of the port concerned
 	Vendor uint32 // the device's own detail, as in WC
 	Err    error  // the cause in words, where the device knows it
+}
+
+// String returns the type of the event with the object or port that it is about, and the cause where the device knows it.
+func (e AsyncEvent) String() string {
+	text := e.Type.String()
+	switch {
+	case e.QP != nil:
+		text += fmt.Sprintf(" of queue pair %d", e.QP.Num())
+	case e.CQ != nil:
+		text += " of a completion queue"
+	case e.SRQ != nil:
+		text += " of a shared receive queue"
+	case e.Port != 0:
+		text += fmt.Sprintf(" of port %d", e.Port)
+	}
+	if e.Vendor != 0 {
+		text += fmt.Sprintf(" (vendor code %#x)", e.Vendor)
+	}
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
 }
 
 // NextEvent returns the oldest asynchronous event, waiting for one until ctx

@@ -36,7 +36,7 @@ var codeNames = [...]string{
 	CodeOther: "failed", CodeName: "name refused", CodeExists: "file exists", CodeStorage: "cannot store",
 	CodeSource: "cannot read the source", CodeChanged: "file changed while it was sent", CodeCorrupt: "data corrupted",
 	CodeProtocol: "protocol broken", CodeTooLarge: "too large", CodeBusy: "receiver busy",
-	CodeUnsupported: "no common protocol", CodeTimeout: "no progress", CodeCanceled: "cancelled", CodeLost: "connection lost",
+	CodeUnsupported: "no common protocol", CodeTimeout: "no progress", CodeCanceled: "cancelled", CodeLost: "connection failed",
 }
 
 // String names the class in a few words.

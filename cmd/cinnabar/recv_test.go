@@ -61,7 +61,7 @@ func TestSendToClosedPort(t *testing.T) {
 	const addr = "127.0.0.1:1" // no test listens there, as one may at a port that another one has closed
 	var o output
 	code := run(t.Context(), []string{"send", randomFiles(t, 1)[0], addr}, o.streams())
-	for _, text := range []string{"connection lost: cannot connect to " + addr, "refused", "started with --listen ADDR"} {
+	for _, text := range []string{"connection failed: cannot connect to " + addr, "refused", "started with --listen ADDR"} {
 		if code != 1 || !strings.Contains(o.err.String(), text) {
 			t.Errorf("exit code %d: %s does not mention %q", code, &o.err, text)
 		}
