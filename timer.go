@@ -133,13 +133,13 @@ func (t *Timer) Cancel(ctx context.Context) error { return CancelTimers(ctx, t) 
 // CancelTimers is Cancel for several timers, which may be of different engines: all are stopped before any is waited for
 // (margo_timer_cancel_many).
 func CancelTimers(ctx context.Context, timers ...*Timer) error {
+	for _, t := range timers { // before the worker is free, because a run that waits for it would begin
+		t.stop()
+	}
 	s := servingFrom(ctx)
 	if s != nil {
-		s.pause() // what is waited for may need the worker
+		s.pause() // the runs that are waited for may need the worker
 		defer s.resume()
-	}
-	for _, t := range timers {
-		t.stop()
 	}
 	var errs []error
 	for _, t := range timers {

@@ -153,9 +153,7 @@ func TestIdleIsEvicted(t *testing.T) {
 		}
 		c.release()
 	}
-	if counted(trail, audit.Evicted) == 0 {
-		t.Error("the audit has no eviction")
-	}
+	eventually(t, "the audit has an eviction", func() bool { return counted(trail, audit.Evicted) > 0 })
 	busy.addr.Account().Give(hostquota.Handlers, 1)
 	for _, c := range raws {
 		if server.clientOf(c.pair) != nil && server.clientOf(c.pair).addr.who == c.who {
