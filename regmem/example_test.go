@@ -8,8 +8,8 @@ import (
 	"strings"
 	"sync"
 
-	"cinnabar/arena"
 	"cinnabar/regmem"
+	"cinnabar/regmem/arena"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
 )

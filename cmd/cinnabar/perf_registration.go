@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"cinnabar/arena"
 	"cinnabar/regmem"
+	"cinnabar/regmem/arena"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
 )

@@ -54,9 +54,9 @@ var layers = map[string]row{
 	"internal/audit":      {code: []string{"internal/hostquota"}},
 
 	// Registered memory, and what hands it out. They know no device.
-	"regmem": {code: []string{"internal/hostmem"}, test: []string{"arena", "verbs", "verbs/iwarp"}},
-	"arena":  {code: []string{"regmem", "internal/hostmem", "internal/waitlist"}, test: []string{"verbs", "verbs/iwarp"}},
-	"ring":   {code: []string{"regmem", "internal/hostmem", "internal/waitlist"}},
+	"regmem":       {code: []string{"internal/hostmem"}, test: []string{"regmem/arena", "verbs", "verbs/iwarp"}},
+	"regmem/arena": {code: []string{"regmem", "internal/hostmem", "internal/waitlist"}, test: []string{"verbs", "verbs/iwarp"}},
+	"regmem/ring":  {code: []string{"regmem", "internal/hostmem", "internal/waitlist"}},
 
 	// Mercury's network abstraction, and the networks behind it.
 	"internal/na":        {code: []string{"internal/hostquota"}},
@@ -109,8 +109,8 @@ var layers = map[string]row{
 	},
 
 	"verbs/flow": {
-		code: []string{"verbs", "ring", "regmem", "internal/waitlist", "internal/hostquota", "internal/audit"},
-		test: []string{"verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "arena"},
+		code: []string{"verbs", "regmem/ring", "regmem", "internal/waitlist", "internal/hostquota", "internal/audit"},
+		test: []string{"verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "regmem/arena"},
 	},
 	"verbs/rstream": {code: []string{"verbs", "verbs/flow"}, test: []string{"verbs/driver", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev"}},
 	"verbs/rc":      {code: []string{"verbs"}, test: []string{"verbs/iwarp", "verbs/fault"}},
@@ -138,7 +138,7 @@ var layers = map[string]row{
 
 	// Programs and measurements stand on everything.
 	"cmd/cinnabar": {
-		code:    []string{".", "codec", "examples/sum", "internal/hostquota", "internal/audit", "rmem", "arena", "regmem", "verbs/...", "verbs", "xfer"},
+		code:    []string{".", "codec", "examples/sum", "internal/hostquota", "internal/audit", "rmem", "regmem/arena", "regmem", "verbs/...", "verbs", "xfer"},
 		test:    []string{"codec/hgproc"},
 		modules: []string{modCobra, modFlags, modHumanize, modProgress, modHistogram, modSys},
 	},

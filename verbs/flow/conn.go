@@ -12,7 +12,7 @@ import (
 
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/waitlist"
-	"cinnabar/ring"
+	"cinnabar/regmem/ring"
 	"cinnabar/verbs"
 )
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"cinnabar/ring"
+	"cinnabar/regmem/ring"
 	"cinnabar/verbs"
 	"cinnabar/verbs/fault"
 	"cinnabar/verbs/verbstest/memdev"

@@ -8,8 +8,8 @@ import (
 	"log"
 	"net/netip"
 
-	"cinnabar/arena"
 	"cinnabar/regmem"
+	"cinnabar/regmem/arena"
 	"cinnabar/verbs"
 	"cinnabar/verbs/flow"
 	"cinnabar/verbs/iwarp"

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"testing"
 
-	"cinnabar/arena"
 	"cinnabar/regmem"
+	"cinnabar/regmem/arena"
 	"cinnabar/verbs"
 )
 

@@ -3,7 +3,7 @@ package flow
 import (
 	"fmt"
 
-	"cinnabar/ring"
+	"cinnabar/regmem/ring"
 )
 
 // Window is the sender's half of flow control: which records may go, and where in the peer's ring they lie. It is a plain

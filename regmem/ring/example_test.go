@@ -7,7 +7,7 @@ import (
 	"log"
 
 	"cinnabar/regmem"
-	"cinnabar/ring"
+	"cinnabar/regmem/ring"
 )
 
 // region is a registration in the example; a *verbs.MR is one.

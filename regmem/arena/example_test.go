@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"log"
 
-	"cinnabar/arena"
 	"cinnabar/regmem"
+	"cinnabar/regmem/arena"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
 )
