@@ -50,6 +50,7 @@ var layers = map[string]row{
 	"internal/recording":  {},
 	"internal/waitlist":   {},
 	"internal/dnstest":    {},
+	"internal/testproc":   {},
 	"internal/hostquota":  {modules: []string{modSys}},
 	"internal/audit":      {code: []string{"internal/hostquota"}},
 

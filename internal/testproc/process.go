@@ -1,0 +1,265 @@
+package testproc
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// roleEnv names the role of a process that runs the test binary. It is empty in a process that runs tests.
+const roleEnv = "CINNABAR_TESTPROC_ROLE"
+
+const (
+	// defaultLimit is long because the machine may be busy. No test passes or fails by it unless a process hangs.
+	defaultLimit = time.Minute
+
+	// pipeDelay is how long the outputs of a process that has ended stay open for processes that it has left behind.
+	pipeDelay = 10 * time.Second
+)
+
+// Command says what a process runs.
+type Command struct {
+	// Role is a key of the map that Main has in the test binary. The process runs the test binary, and Main calls the role
+	// with Args.
+	Role string
+
+	// Path is a program instead of a role. Without a Role and a Path the process runs the test binary, and Args are its
+	// flags: -test.run=^TestOther$, for example.
+	Path string
+
+	Args  []string
+	Env   []string      // NAME=VALUE, beside the environment of the test
+	Dir   string        // "": that of the test
+	Limit time.Duration // of each wait; 0: one minute
+}
+
+// Main runs the role that the process has been started for, and ends the process: with status 1 if the role returns an
+// error, which it prints on standard error. In a process that has no role it returns. TestMain calls it first.
+func Main(roles map[string]func(args []string) error) {
+	name := os.Getenv(roleEnv)
+	if name == "" {
+		return
+	}
+	role, ok := roles[name]
+	if !ok {
+		role = func([]string) error { return fmt.Errorf("testproc: no role %q in this test binary", name) }
+	}
+	if err := role(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1) //nolint:forbidigo // TestMain of a role's process has nothing else to do
+	}
+	os.Exit(0) //nolint:forbidigo // as above
+}
+
+// InputClosed returns a channel that is closed when the process's standard input ends: because the test has called CloseInput,
+// or because the test's process is gone. Roles that serve end then.
+func InputClosed() <-chan struct{} {
+	c := make(chan struct{})
+	go func() {
+		defer close(c)
+		_, _ = io.Copy(io.Discard, os.Stdin) // an input that cannot be read has ended, too
+	}()
+	return c
+}
+
+// Process is a process that a test has started.
+type Process struct {
+	Stdout, Stderr *Stream
+
+	t     testing.TB
+	name  string
+	cmd   *exec.Cmd
+	input io.WriteCloser
+	limit time.Duration
+	done  chan struct{} // closed when the process has ended, was waited for, and its outputs are complete
+	err   error         // what exec.Cmd.Wait returned; set before done is closed
+}
+
+// Start starts a process, which ends with the test at the latest.
+func Start(t testing.TB, c Command) *Process {
+	t.Helper()
+	p := &Process{t: t, limit: cmp.Or(c.Limit, defaultLimit), done: make(chan struct{})}
+	p.Stdout, p.Stderr = newStream(p, "standard output"), newStream(p, "standard error")
+	path := c.Path
+	if path == "" {
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatalf("testproc: find the test binary: %v", err)
+		}
+		path = self
+	}
+	p.name = cmp.Or(c.Role, filepath.Base(path))
+	p.cmd = exec.Command(path, c.Args...)
+	p.cmd.Dir = c.Dir
+	p.cmd.Env = append(os.Environ(), quickExit(), roleEnv+"="+c.Role)
+	p.cmd.Env = append(p.cmd.Env, c.Env...)
+	p.cmd.Stdout, p.cmd.Stderr = p.Stdout, p.Stderr
+	p.cmd.WaitDelay = pipeDelay
+	in, err := p.cmd.StdinPipe()
+	if err != nil {
+		t.Fatalf("testproc: make the input of %s: %v", p.name, err)
+	}
+	p.input = in
+	if err := p.cmd.Start(); err != nil {
+		t.Fatalf("testproc: start %s: %v", p.name, err)
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.done)
+		p.Stdout.end()
+		p.Stderr.end()
+	}()
+	t.Cleanup(p.destroy)
+	return p
+}
+
+// quickExit is the environment variable that keeps a process with the race detector from sleeping for a second when it
+// ends.
+func quickExit() string {
+	return "GORACE=" + strings.TrimSpace(os.Getenv("GORACE")+" atexit_sleep_ms=0")
+}
+
+// Run starts a process without input and returns when it has ended.
+func Run(t testing.TB, c Command) *Process {
+	t.Helper()
+	p := Start(t, c)
+	p.CloseInput()
+	_ = p.Wait() // the caller asks for it
+	return p
+}
+
+// destroy is the end of the test.
+func (p *Process) destroy() {
+	p.t.Helper()
+	killed := !p.Ended()
+	_ = p.cmd.Process.Kill() // it says so if the process has ended
+	<-p.done
+	if p.t.Failed() {
+		p.t.Logf("%s", p.report(killed))
+	}
+}
+
+// report says how the process ended and what it printed.
+func (p *Process) report(killed bool) string {
+	end := p.state()
+	if killed {
+		end = "still running at the end of the test"
+	}
+	return fmt.Sprintf("process %s (%d): %s\n%s%s", p.name, p.Pid(), end, p.Stdout.report(), p.Stderr.report())
+}
+
+func (p *Process) state() string {
+	if !p.Ended() {
+		return "running"
+	}
+	if p.err != nil {
+		return p.err.Error()
+	}
+	return p.cmd.ProcessState.String()
+}
+
+// Pid returns the id of the process.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Ended reports whether the process has ended.
+func (p *Process) Ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Done returns a channel that is closed when the process has ended and its outputs are complete.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Wait waits for the end of the process and returns how it ended, as [exec.Cmd.Wait] does. A process that has not ended
+// within the limit fails the test.
+func (p *Process) Wait() error {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), p.limit)
+	defer cancel()
+	select {
+	case <-p.done:
+		return p.err
+	case <-ctx.Done():
+		p.t.Fatalf("%s has not ended within %v", p.name, p.limit)
+		return ctx.Err()
+	}
+}
+
+// ExitCode waits as Wait does and returns the status of the process, -1 if a signal has ended it.
+func (p *Process) ExitCode() int {
+	p.t.Helper()
+	_ = p.Wait() // the status says it
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// WasKilled waits as Wait does and reports whether the process was ended by SIGKILL, or by TerminateProcess on Windows.
+func (p *Process) WasKilled() bool {
+	p.t.Helper()
+	return killed(p.Wait())
+}
+
+// Kill ends the process without warning and waits for its end. A process that has ended already is no error.
+func (p *Process) Kill() {
+	p.t.Helper()
+	p.signal(os.Kill)
+	_ = p.Wait() // killed
+}
+
+// Interrupt sends the signal of Ctrl-C. It does not wait.
+func (p *Process) Interrupt() {
+	p.t.Helper()
+	p.signal(os.Interrupt)
+}
+
+// Terminate asks the process to end (SIGTERM). It does not wait.
+func (p *Process) Terminate() {
+	p.t.Helper()
+	p.signal(syscall.SIGTERM)
+}
+
+func (p *Process) signal(s os.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		p.t.Fatalf("send %v to %s: %v", s, p.name, err)
+	}
+}
+
+// Send writes a line to the standard input of the process.
+func (p *Process) Send(line string) {
+	p.t.Helper()
+	if _, err := io.WriteString(p.input, line+"\n"); err != nil {
+		p.t.Fatalf("send %q to %s (%s): %v", line, p.name, p.state(), err)
+	}
+}
+
+// CloseInput ends the standard input of the process.
+func (p *Process) CloseInput() {
+	_ = p.input.Close() // closed already if the process has ended
+}
+
+// Build builds Go programs, given as arguments of go build, into a temporary directory, which it returns; the caller removes
+// it. TestMain calls it.
+func Build(args ...string) (dir string, err error) {
+	dir, err = os.MkdirTemp("", "cinnabar-testproc-")
+	if err != nil {
+		return "", fmt.Errorf("testproc: %w", err)
+	}
+	build := exec.Command("go", append([]string{"build", "-o", dir + string(filepath.Separator)}, args...)...)
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", errors.Join(fmt.Errorf("testproc: build %q: %w\n%s", args, err, out), os.RemoveAll(dir))
+	}
+	return dir, nil
+}
