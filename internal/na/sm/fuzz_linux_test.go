@@ -3,7 +3,6 @@ package sm
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"log/slog"
 	"os"
 	"runtime"
@@ -53,6 +52,10 @@ const (
 )
 
 const mostHostileSteps = 48
+
+// hostileConnections is the server's MaxConnections. Each step adds one connection at most to those of the hostile and an innocent
+// peer, and a host may have 54 of 96: no innocent peer is refused because of the number of connections.
+const hostileConnections = 2 * mostHostileSteps
 
 // do takes one step.
 func (h *hostile) do(step byte, b [7]byte) {
@@ -246,6 +249,8 @@ func FuzzHostilePeer(f *testing.F) {
 	f.Add(join(step(stepTruncate, 0, 0, 0, 0, 0x10), step(stepMessage, 2, 1, 1), step(stepRemove, 1), step(stepConnect)))
 	f.Add(join(step(stepShared, 1, 0, 0), step(stepShared, 2, 0, 0), step(stepClaim), step(stepReserve, 4, 0, 0, 0, 7), step(stepRelease, 4)))
 	f.Add(join(step(stepRelease, 4), step(stepMessage, 1, 1), step(stepReserve, 4, 0, 0, 1, 7), step(stepBlock, 0, 0, 0, 1), step(stepMessage, 1, 1), step(stepCall)))
+	f.Add(bytes.Repeat(step(stepConnect), mostHostileSteps))
+	f.Add(bytes.Repeat(join(step(stepReserve, 1, 7, 0, 0, 7), step(stepClaim), step(stepConnect)), mostHostileSteps/3))
 	shm.NewBell(-1) // so that the descriptors that a process opens once are open
 	f.Fuzz(func(t *testing.T, b []byte) {
 		files, goroutines := openFiles(t), runtime.NumGoroutine()
@@ -258,6 +263,9 @@ func FuzzHostilePeer(f *testing.F) {
 			if n := book.Used(r); n != 0 {
 				t.Errorf("%d %v are held", n, r)
 			}
+		}
+		if n := mappings(t, prefix); n != 0 {
+			t.Errorf("%d mappings of regions are left", n)
 		}
 		for _, dir := range []string{cfg.ShmDir, cfg.SocketDir} {
 			list, err := os.ReadDir(dir)
@@ -273,30 +281,36 @@ func FuzzHostilePeer(f *testing.F) {
 	})
 }
 
-// hostileRun takes the steps of an input and closes everything.
-func hostileRun(t *testing.T, prefix string, b []byte) (*Config, *hostquota.Book) {
-	quiet := slog.New(slog.DiscardHandler)
-	book := hostquota.NewBook(hostquota.Limits{hostquota.Connections: 64, hostquota.Handshakes: 8})
-	var ends []na.Endpoint
-	begin := func(cfg Config) *Endpoint {
-		cfg.Prefix, cfg.Logger = prefix, quiet
-		ep, err := Open(context.Background(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ends = append(ends, ep)
-		e, _ := ep.(*Endpoint)
-		return e
-	}
-	echo := &echo{}
-	server := begin(Config{Listen: true, Handler: echo, Quota: book, hosts: hostsByID(func(id uint8) int32 { return 1 + int32(id)/100 })})
-	echo.ep.Store(server)
-	good := begin(Config{})
-	call := &innocent{caller: newCaller(good, lookup(t, good, server.own.String()))}
-	h := &hostile{rawClient: newHostile(t, server), server: server}
-	if err := unix.Pipe2(h.pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+// mappings is how many mappings of regions with a prefix this process has. Of a removed file the mapping stays in the list.
+func mappings(t *testing.T, prefix string) int {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
 		t.Fatal(err)
 	}
+	return bytes.Count(b, []byte(prefix+"-"))
+}
+
+// hostileStage is what one input needs. Its close leaves nothing behind, because the fuzzer repeats an input that fails in
+// the same process: what one run has left would make the next ones fail for another reason.
+type hostileStage struct {
+	t      *testing.T
+	prefix string
+	book   *hostquota.Book
+	ends   []na.Endpoint // the server first
+	h      *hostile
+}
+
+// hostileRun takes the steps of an input and closes everything, also if the input fails.
+func hostileRun(t *testing.T, prefix string, b []byte) (*Config, *hostquota.Book) {
+	s := &hostileStage{t: t, prefix: prefix, book: hostquota.NewBook(hostquota.Limits{hostquota.Connections: hostileConnections, hostquota.Handshakes: 8})}
+	defer s.close()
+	echo := &echo{}
+	server := s.open(Config{Listen: true, Handler: echo, Quota: s.book, hosts: hostsByID(func(id uint8) int32 { return 1 + int32(id)/100 })})
+	echo.ep.Store(server)
+	good := s.open(Config{})
+	call := &innocent{caller: newCaller(good, lookup(t, good, server.own.String()))}
+	h := s.hostile(server)
 	h.announce()
 	call.check(t, h)
 	for n := 0; len(b) >= 8 && n < mostHostileSteps; n, b = n+1, b[8:] {
@@ -304,7 +318,7 @@ func hostileRun(t *testing.T, prefix string, b []byte) (*Config, *hostquota.Book
 		case stepCall:
 			call.check(t, h)
 		case stepConnect:
-			if fresh := begin(Config{}); !h.ruined {
+			if fresh := s.open(Config{}); !h.ruined {
 				(&innocent{caller: newCaller(fresh, lookup(t, fresh, server.own.String()))}).check(t, h)
 			}
 		default:
@@ -312,39 +326,67 @@ func hostileRun(t *testing.T, prefix string, b []byte) (*Config, *hostquota.Book
 		}
 	}
 	call.check(t, h)
-	closeAll(h.sock, h.doorbell, h.recvEvent, h.pipe[0], h.pipe[1])
-	for _, ep := range append(ends[1:], ends[0]) {
-		ctx, cancel := context.WithTimeout(context.Background(), testLimit)
-		begun := time.Now()
-		if err := ep.Close(ctx); err != nil {
-			t.Errorf("after %v: %v", time.Since(begun), err)
-		}
-		cancel()
-	}
-	if err := h.r.Close(); err != nil {
-		t.Error(err)
-	}
-	for _, path := range []string{server.cfg.objectPath(h.uri), server.cfg.spareObject(h.uri), server.cfg.socketPath(h.uri), server.cfg.spareSocket(h.uri)} {
-		if _, err := os.Lstat(path); err == nil {
-			t.Error(fmt.Errorf("%s is left", path))
-		}
-	}
-	return &server.cfg, book
+	return &server.cfg, s.book
 }
 
-// newHostile maps a server's region for a hostile peer, which closes its own descriptors.
-func newHostile(t *testing.T, server *Endpoint) *rawClient {
-	t.Helper()
-	m, err := shm.Open(server.cfg.objectPath(server.who.uri()), regionSize, extendedSize)
+func (s *hostileStage) open(cfg Config) *Endpoint {
+	s.t.Helper()
+	cfg.Prefix, cfg.Logger = s.prefix, slog.New(slog.DiscardHandler)
+	ep, err := Open(context.Background(), cfg)
 	if err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
-	c := &rawClient{t: t, cfg: &server.cfg, r: newRegion(m), uri: server.who.uri(), doorbell: -1, recvEvent: -1, who: identity{int32(os.Getpid()), 200}}
-	if err := c.r.check(server.who); err != nil {
-		t.Fatal(err)
+	s.ends = append(s.ends, ep)
+	e, _ := ep.(*Endpoint)
+	return e
+}
+
+// hostile maps a server's region for the hostile peer. The peer's number is one that no endpoint of this process has: else it
+// could end the connection of an innocent one with the same identity.
+func (s *hostileStage) hostile(server *Endpoint) *hostile {
+	s.t.Helper()
+	h := &hostile{rawClient: &rawClient{t: s.t, cfg: &server.cfg, uri: server.who.uri(), doorbell: -1, recvEvent: -1, sock: -1}, server: server, pipe: [2]int{-1, -1}}
+	id, err := takeNumber()
+	if err != nil {
+		s.t.Fatal(err)
 	}
-	if c.sock, err = openSocket(); err != nil {
-		t.Fatal(err)
+	h.who = identity{int32(os.Getpid()), id}
+	s.h = h // closed from here on
+	m, err := shm.Open(server.cfg.objectPath(h.uri), regionSize, extendedSize)
+	if err != nil {
+		s.t.Fatal(err)
 	}
-	return c.claim()
+	h.r = newRegion(m)
+	if err := h.r.check(server.who); err != nil {
+		s.t.Fatal(err)
+	}
+	if h.sock, err = openSocket(); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := unix.Pipe2(h.pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		s.t.Fatal(err)
+	}
+	h.claim()
+	return h
+}
+
+// close closes the hostile peer, the clients, and the server.
+func (s *hostileStage) close() {
+	if h := s.h; h != nil {
+		closeAll(h.sock, h.doorbell, h.recvEvent, h.pipe[0], h.pipe[1])
+		returnNumber(h.who.id)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), wholeLimit)
+	defer cancel()
+	for i := range s.ends {
+		begun := time.Now()
+		if err := s.ends[(i+1)%len(s.ends)].Close(ctx); err != nil {
+			s.t.Errorf("after %v: %v", time.Since(begun), err)
+		}
+	}
+	if s.h != nil && s.h.r != nil {
+		if err := s.h.r.Close(); err != nil {
+			s.t.Error(err)
+		}
+	}
 }
