@@ -151,8 +151,8 @@ func (a *Account) Take(r Resource, n int64) error {
 	b := a.book
 	limit := b.limits[r]
 	unlimited := limit == 0 || a.host.IsZero()
-	if total, own := b.used[r].Load(), a.used[r].Load(); !unlimited && (n > limit-total || !Grants(limit, total+n, own+n)) {
-		return a.refuse(r, n, total, own) // before it is counted, because others would find less meanwhile, or the sum may overflow
+	if !a.May(r, n) {
+		return a.refuse(r, n, b.used[r].Load(), a.used[r].Load()) // before it is counted, because others would find less meanwhile, or the sum may overflow
 	}
 	total, own := b.used[r].Add(n), a.used[r].Add(n)
 	if own == n {
@@ -163,6 +163,17 @@ func (a *Account) Take(r Resource, n int64) error {
 	}
 	a.Give(r, n)
 	return a.refuse(r, n, total-n, own-n)
+}
+
+// May reports whether Take would grant the host n more units of r, n > 0, at this moment.
+func (a *Account) May(r Resource, n int64) bool {
+	b := a.book
+	limit := b.limits[r]
+	if limit == 0 || a.host.IsZero() {
+		return true
+	}
+	total, own := b.used[r].Load(), a.used[r].Load()
+	return n <= limit-total && Grants(limit, total+n, own+n)
 }
 
 // refuse counts that n units were not granted while all hosts held total of them, and this one own.

@@ -101,12 +101,14 @@ type conn struct {
 	probing sync.Mutex         // held while the socket is probed
 
 	answers atomic.Int32 // to requests, in queue
+	unsent  atomic.Int64 // their bytes, each with answerOverhead
+	ration  atomic.Bool  // the next read is allowed although the peer leaves too much unread
 
 	moving   atomic.Int32 // transfers that have not ended
 	expects  atomic.Int32 // what the peer owes us: reads and acknowledgements,
 	readsOut atomic.Int32 // of these, reads
 	owes     atomic.Int32 // what we owe the peer: replies
-	paused   atomic.Bool  // that is too much: nothing is read
+	paused   atomic.Bool  // that, or unsent, is too much: nothing is read
 }
 
 // failure is why a connection is dead.
@@ -404,15 +406,26 @@ func (c *conn) push(it item) int {
 	}
 	if it.answer {
 		c.answers.Add(1)
+		c.unsent.Add(it.unread())
+	} else if c.paused.Load() {
+		c.wake() // because this side waits for the peer from now on, see rationTime
 	}
 	c.queue.push(it)
 	return c.queue.len()
 }
 
+// unread returns the number of bytes that an answer counts in conn.unsent.
+func (it *item) unread() int64 { return int64(len(it.msg)) + answerOverhead }
+
 // unqueued takes note that it has left the queue.
 func (c *conn) unqueued(it *item) {
-	if it.answer {
-		c.answers.Add(-1)
+	if !it.answer {
+		return
+	}
+	c.answers.Add(-1)
+	n := it.unread()
+	if after := c.unsent.Add(-n); drained(after+n, after) {
+		c.resumeReading()
 	}
 }
 

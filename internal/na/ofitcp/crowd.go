@@ -5,16 +5,68 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+	"time"
 
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
 
-// maxAnswers is how many answers to requests may wait on one connection for the peer to read, each with the memory of its
-// request. Beyond it the connection is ended, because its peer has asked for more than it takes. The layer above counts
-// those of a host ([hostquota.Unsent]).
-const maxAnswers = 8192
+const (
+	// maxUnread is the number of bytes of answers that may wait on one connection for the peer to read. A connection with more
+	// reads no requests, because their answers would wait too; it reads again when half of the bytes have left. An answer counts
+	// with answerOverhead, which is about the memory that its request holds until then.
+	maxUnread      = 1 << 20
+	answerOverhead = 2 << 10
+	// maxAnswers is the number of answers that may wait on one connection. A connection with more ends. It has them because
+	// handlers were running when the connection stopped reading, or because of rations.
+	maxAnswers = 8192
+	// rationTime is the interval at which a connection with too many unread answers reads a turn nevertheless, if this side waits
+	// for something from the peer. Otherwise two endpoints that flood each other could wait for each other for ever.
+	rationTime = 20 * time.Millisecond
+)
+
+// leavesUnread reports whether the peer, or its host as a whole, leaves so many answers unread that the connection should read no
+// more requests. n is the number of bytes that wait on this connection.
+func (c *conn) leavesUnread() (n int64, too bool) {
+	n = c.unsent.Load()
+	return n, n > 0 && (n >= maxUnread || !c.account.May(hostquota.Unsent, 1))
+}
+
+// pauseReading stops the reading while the peer leaves too much unread: replies to its reads and writes, or answers to its
+// requests. It reports whether the connection must not be read now. The caller has the read role.
+func (c *conn) pauseReading() bool {
+	owes := c.owes.Load() >= maxReplies
+	n, unread := c.leavesUnread()
+	if !owes && !(unread && !c.ration.Swap(false)) {
+		return false
+	}
+	c.paused.Store(true)
+	// A writer that has brought the numbers down before it could see the pause has not ended it.
+	if owes && c.owes.Load() > maxReplies/2 || unread && !drained(n, c.unsent.Load()) {
+		return true
+	}
+	c.paused.Store(false)
+	return false
+}
+
+// drained reports whether a decrease of the bytes of unread answers ends a pause.
+func drained(before, after int64) bool {
+	return after == 0 || before > maxUnread/2 && after <= maxUnread/2
+}
+
+// resumeReading ends a pause. It does not block.
+func (c *conn) resumeReading() {
+	if c.paused.Swap(false) {
+		c.wake()
+		c.sock.WakeRead() // because its ready may have returned without a look at the socket, and not seen the pause
+	}
+}
+
+// awaitsPeer reports whether this side waits for a response or for a transfer of the peer.
+func (c *conn) awaitsPeer() bool {
+	return c.peer.awaits.Load() > 0 || c.expects.Load() > 0 || c.moving.Load() > 0
+}
 
 // unread returns an error if too many answers wait for the peer to read.
 func (c *conn) unread() error {

@@ -131,10 +131,25 @@ func (c *conn) readable() bool {
 func (c *conn) rest() {
 	r := &c.role
 	r.bg.Store(bgResting)
+	var timer *time.Timer
+	var ration <-chan time.Time
 	for (r.claim.Load() || r.held.Load() || c.paused.Load()) && !c.dead.Load() {
+		if ration == nil && c.paused.Load() && c.owes.Load() < maxReplies && c.awaitsPeer() {
+			if timer == nil {
+				timer = time.NewTimer(rationTime)
+				defer timer.Stop()
+			} else {
+				timer.Reset(rationTime)
+			}
+			ration = timer.C
+		}
 		select {
 		case <-r.resume:
 		case <-c.origin.done:
+		case <-ration:
+			c.ration.Store(true)
+			c.paused.Store(false)
+			ration = nil
 		}
 	}
 	r.bg.Store(bgActive)

@@ -69,7 +69,7 @@ const (
 
 // receive reads once and handles what has come, with the read role. It reports whether something has come.
 func (c *conn) receive() bool {
-	if c.dead.Load() || c.owesTooMuch() {
+	if c.dead.Load() || c.pauseReading() {
 		return false
 	}
 	n, err := c.read()
@@ -124,19 +124,6 @@ func (c *conn) nothingCame(err error) {
 	if !errors.Is(err, sockio.ErrWouldBlock) {
 		c.broke(err)
 	}
-}
-
-// owesTooMuch pauses the reading while the peer does not take its answers.
-func (c *conn) owesTooMuch() bool {
-	if c.owes.Load() < maxReplies {
-		return false
-	}
-	c.paused.Store(true)
-	if c.owes.Load() <= maxReplies/2 { // the writer has not seen it
-		c.paused.Store(false)
-		return false
-	}
-	return true
 }
 
 // read reads once, into the stage or straight into the payload's place.

@@ -225,9 +225,8 @@ func (c *conn) number(h header) {
 func (c *conn) fillReply() {
 	t := &c.tx
 	r := c.replies.pop()
-	if c.owes.Add(-1) == maxReplies/2 && c.paused.Swap(false) {
-		c.wake()
-		c.sock.WakeRead() // its ready may have returned without a look at the socket, and not seen the pause
+	if c.owes.Add(-1) == maxReplies/2 {
+		c.resumeReading()
 	}
 	m := mark{first: len(t.iov)}
 	if r.read {

@@ -2,8 +2,11 @@ package ofitcp
 
 import (
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
 
@@ -115,4 +118,113 @@ func TestAbandonedReads(t *testing.T) {
 	if err := last.park(t); err != nil || local[0] != byte(maxExpects&0xff) {
 		t.Errorf("%v, got %d", err, local[0])
 	}
+}
+
+// flood writes requests, which e echoes, until the connection is paused and takes no more. It returns how many were written and
+// the rest of the last one.
+func (r *raw) flood(t *testing.T, c *rawConn, own *conn, size int) (requests int, rest []byte) {
+	t.Helper()
+	if err := c.SetWriteBuffer(16 << 10); err != nil { // fewer requests that have left and are not read
+		t.Fatal(err)
+	}
+	req := r.rawRequest(1, make([]byte, size))
+	sent := 0
+	until(t, "the end of the reading", func() bool {
+		paused := own.paused.Load()
+		_ = c.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
+		n, err := c.Write(req[sent%len(req):])
+		sent += n
+		return err != nil && n == 0 && paused && own.paused.Load()
+	})
+	_ = c.SetDeadline(time.Now().Add(4 * patience)) // it is much, for the race detector on a busy machine
+	requests = sent / len(req)
+	if at := sent % len(req); at > 0 {
+		requests++
+		rest = req[at:]
+	}
+	return requests, rest
+}
+
+// TestUnreadAnswersEndReading: a connection whose peer does not read its answers reads no more requests, keeps a bounded number of
+// bytes, and goes on when the peer reads.
+func TestUnreadAnswersEndReading(t *testing.T) {
+	e := openEcho(t, Config{})
+	r := newRaw(t)
+	c, _ := r.dial(e, 1)
+	r.ping(c, 1)
+	own := r.lookup(e).(*peer).conn.Load()
+	n, rest := r.flood(t, c, own, 3000)
+	if unsent := own.unsent.Load(); unsent < maxUnread/2 || unsent > maxUnread+64<<10 {
+		t.Errorf("%d bytes are unread; reading stops at %d", unsent, maxUnread)
+	}
+	if handled := e.Stats().RequestsReceived; handled >= uint64(n) {
+		t.Errorf("all of %d requests were handled", n)
+	}
+	other := newRaw(t)
+	oc, _ := other.dial(e, 1)
+	other.ping(oc, 1)
+	var wg sync.WaitGroup
+	wg.Go(func() { _, _ = c.Write(rest) }) // an error shows in the answers
+	for i := range n {
+		if m, _ := c.message(); m.op != opTag || m.tag != 1 {
+			t.Fatalf("answer %d: %+v", i, m)
+		}
+	}
+	wg.Wait()
+	if a, b := own.answers.Load(), own.unsent.Load(); a != 0 || b != 0 {
+		t.Errorf("%d answers of %d bytes count after all are read", a, b)
+	}
+	r.ping(c, 2)
+}
+
+// TestUnreadAnswersOfHost: a connection reads no more requests while it has unread answers and its host has its share of them.
+func TestUnreadAnswersOfHost(t *testing.T) {
+	var l hostquota.Limits
+	l[hostquota.Unsent] = 1 << 20
+	book := hostquota.NewBook(l)
+	e := openEcho(t, Config{Quota: book})
+	r := newRaw(t)
+	account := book.Account(hostquota.HostOf(r.addr().Addr()))
+	share := hostquota.Most(1<<20, 0)
+	if err := account.Take(hostquota.Unsent, share); err != nil {
+		t.Fatal(err)
+	}
+	c, _ := r.dial(e, 1)
+	r.ping(c, 1) // because its answer is read
+	own := r.lookup(e).(*peer).conn.Load()
+	n, rest := r.flood(t, c, own, 3000)
+	if unsent := own.unsent.Load(); unsent > maxUnread/2 {
+		t.Errorf("%d bytes are unread", unsent)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { _, _ = c.Write(rest) }) // an error shows in the answers
+	for i := range n {
+		if m, _ := c.message(); m.op != opTag || m.tag != 1 {
+			t.Fatalf("answer %d: %+v", i, m)
+		}
+	}
+	wg.Wait()
+	account.Give(hostquota.Unsent, share)
+}
+
+// TestUnreadAnswersAndOwnCall: an endpoint that waits for a response reads it although the peer leaves answers unread, because the
+// peer may be doing the same.
+func TestUnreadAnswersAndOwnCall(t *testing.T) {
+	e := openEcho(t, Config{})
+	r := newRaw(t)
+	c, _ := r.dial(e, 1)
+	r.ping(c, 1)
+	to := r.lookup(e)
+	_, rest := r.flood(t, c, to.(*peer).conn.Load(), 3000)
+	ans := newCall()
+	e.RecvExpected(&ans.op, to, 7, make([]byte, 100))
+	req := r.send(e, 7, "") // cannot leave, as the peer reads nothing
+	var wg sync.WaitGroup
+	wg.Go(func() { _, _ = c.Write(append(rest, rawExpected(7, []byte("answer"))...)) }) // an error shows in the operation
+	if err := ans.park(t); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+	_ = c.Close()
+	_ = req.park(t) // however it ends
 }
