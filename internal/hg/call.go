@@ -2,9 +2,7 @@ package hg
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"cinnabar/internal/na"
 )
@@ -21,8 +19,8 @@ import (
 //	            |                       +--> acking -------------------+
 //	            +--> with the target: a call to the own address -------+
 //
-// There is no variable for the state between idle and done: each operation in flight holds the Call, and so do Start and
-// whatever else touches it. The Call is done when the last hold is gone. Cancel and failures do not end it, they make
+// There is no phase for each of the states between idle and done: each operation in flight holds the Call, and so do Start and
+// whatever else touches it, see [opState]. The Call is done when the last hold is gone. Cancel and failures do not end it, they make
 // the operations end. So it ends once, and nothing of the transport refers to it afterwards.
 //
 // A payload that the peer pulls is revoked before the end, but for a cancelled call and a one-way call without an
@@ -53,33 +51,11 @@ type Call struct {
 	clash   atomic.Bool // the receive was refused because of its tag
 	done    na.Event
 
-	mu sync.Mutex
-	// +checklocks:mu
-	holds int
-	// +checklocks:mu
-	state callState
-	// +checklocks:mu
-	ops callOps
-	// +checklocks:mu
-	answered bool
-	// +checklocks:mu
-	failure error
-	// +checklocks:mu
-	cancel *Error
-	// +checklocks:mu
-	freed bool
-	// +checklocks:mu
-	seq uint64
-	// +checklocks:mu
-	withTarget bool
-	// launched says that the request was handed to the transport, under the tag sentTag.
-	// +checklocks:mu
-	launched bool
-	// +checklocks:mu
-	sentTag uint32
-	// sentAt is the time at which the transport had sent the request.
-	// +checklocks:mu
-	sentAt time.Duration
+	state   opState
+	failure *Error        // goes with flagFailed
+	cancel  *Error        // goes with flagCancelled
+	sentTag atomic.Uint32 // the tag of the request that was handed to the transport last, valid with flagLaunched
+	sentAt  atomic.Int64  // a time.Duration: when the transport had sent the request
 
 	extra  callExtra // what only overflow needs
 	out    []byte    // payload of the response
@@ -110,25 +86,6 @@ type Notifier interface {
 	CallDone(k *Call)
 }
 
-type callState uint8
-
-const (
-	callPooled callState = iota // nobody has it
-	callIdle
-	callStarted
-	callDone
-)
-
-// callOps says which operations of the transport a call has in flight.
-type callOps uint8
-
-const (
-	opSend callOps = 1 << iota
-	opReceive
-	opPull
-	opAck
-)
-
 // NewCall returns an idle call.
 func (c *Class) NewCall() *Call {
 	k, _ := c.calls.Get().(*Call)
@@ -142,9 +99,7 @@ func (c *Class) NewCall() *Call {
 		k.receive.Done = (*callReceive)(k)
 		k.ack.Done = (*callAck)(k)
 	}
-	k.mu.Lock()
-	k.state = callIdle
-	k.mu.Unlock()
+	k.state.prepare()
 	return k
 }
 
@@ -173,7 +128,7 @@ func (k *Call) Start(to na.Addr, id ID, opts CallOptions, payload []byte) {
 	k.to, k.id, k.opts = to, id, opts
 	k.begin()
 	k.route(payload)
-	k.release()
+	k.release(0)
 }
 
 func (k *Call) route(payload []byte) {
@@ -235,17 +190,10 @@ func (k *Call) Fetched() bool { return k.extra.charged.bytes != 0 }
 // Free gives the call back, also one that was never started. It is meant to be called after the end; a call that still
 // runs goes on unobserved and is given back when it ends.
 func (k *Call) Free() {
-	k.mu.Lock()
-	state := k.state
-	if state == callStarted {
-		k.freed = true
-	}
-	k.mu.Unlock()
-	switch state {
-	case callStarted:
-	case callPooled:
+	switch k.state.free() {
+	case phasePooled:
 		panic("hg: call freed twice")
-	case callIdle, callDone:
+	case phaseIdle, phaseDone:
 		k.recycle()
 	}
 }
@@ -253,11 +201,10 @@ func (k *Call) Free() {
 // recycle makes a call that nothing refers to ready for reuse.
 func (k *Call) recycle() {
 	k.c.refund(&k.extra.charged)
-	k.mu.Lock()
-	k.state, k.freed = callPooled, false
-	k.mu.Unlock()
+	k.state.retire()
 	k.to, k.via, k.notify, k.probe = nil, nil, nil, nil
 	k.out, k.result, k.payload = nil, nil, nil
+	k.failure, k.cancel = nil, nil
 	k.opts = CallOptions{}
 	k.done.Reset()
 	k.c.calls.Put(k)

@@ -18,7 +18,6 @@ type callExtra struct {
 
 	lentSize int
 	timer    *time.Timer
-	missing  bool  // the timer has run out; guarded by the Call's mu
 	pull     *pull // of the payload of the response
 	crc      uint32
 	ackBuf   []byte
@@ -92,7 +91,7 @@ func (k *Call) transmit(msg []byte, flags uint8) {
 			return
 		}
 		// The ack for a response to this peer is awaited under the same tag, which that peer has chosen.
-		k.drop(opSend)
+		k.state.drop(opSend)
 		if !k.takeTag() {
 			return
 		}
@@ -137,33 +136,25 @@ func (k *Call) lend(payload []byte) (desc []byte, ok bool) {
 // boundAck ends a one-way call whose overflow is not acknowledged. Peers of releases before 2.4.1 never do that, so it
 // is no failure: nobody promises that a one-way request arrives.
 func (k *Call) boundAck(n int) {
-	k.mu.Lock()
-	seq := k.seq
-	k.mu.Unlock()
-	k.extra.timer = time.AfterFunc(patience(oneWayAckTime, n), func() { k.missAck(seq) })
+	started := k.state.load().sequence()
+	k.extra.timer = time.AfterFunc(patience(oneWayAckTime, n), func() { k.missAck(started) })
 }
 
-// missAck runs when the patience is over; seq tells whether the call is still the same.
-func (k *Call) missAck(seq uint64) {
-	k.mu.Lock()
-	if k.state != callStarted || k.seq != seq || k.holds == 0 {
-		k.mu.Unlock()
-		return
+// missAck runs when the time for the acknowledgement is over. started is the number of the start of the call: it may be another call by
+// now.
+func (k *Call) missAck(started uint32) {
+	if k.state.claimOf(started, flagAckMissing) {
+		k.c.ep.Cancel(&k.receive)
+		k.release(0)
 	}
-	k.holds++
-	k.extra.missing = true
-	k.mu.Unlock()
-	k.c.ep.Cancel(&k.receive)
-	k.release()
 }
 
 var errNoAck = errors.New("peer has not acknowledged a one-way request with overflow: its Mercury may be older than 2.4.1; the request may be lost")
 
 // acked is told of the ack of a one-way call.
 func (k *Call) acked(op *na.Op) {
-	k.mu.Lock()
-	missing := k.extra.missing && k.cancel == nil
-	k.mu.Unlock()
+	w := k.state.load()
+	missing := w.has(flagAckMissing) && !w.has(flagCancelled)
 	switch {
 	case op.Err == nil:
 		k.succeed(nil)
@@ -200,9 +191,7 @@ type callPull Call
 
 func (q *callPull) pulled(p *pull, err *Error) {
 	k := (*Call)(q)
-	k.mu.Lock()
-	k.ops &^= opPull // nobody cancels it any more
-	k.mu.Unlock()
+	k.state.clear(opPull) // the pull is over, and must not be cancelled any more
 	if err == nil {
 		if bad := verifyPayload(k.extra.crc, p.buf, false); bad != nil {
 			err = newError("call", k.to, bad.code, bad)
@@ -216,17 +205,14 @@ func (q *callPull) pulled(p *pull, err *Error) {
 	if err == nil || err.Code != HostUnreach && err.Code != HostFirewall {
 		k.sendAck()
 	}
-	k.release()
+	k.release(0)
 }
 
 // sendAck tells the peer that its memory is not needed any more. The call waits for that to leave, but it does not
 // depend on it. C keeps silent when its pull has failed, and its peer keeps the memory; but whoever has given up needs
 // the memory as little as who has all of it.
 func (k *Call) sendAck() {
-	k.mu.Lock()
-	k.holds++
-	k.ops |= opAck
-	k.mu.Unlock()
+	k.state.hold(opAck)
 	k.extra.ackBuf = append(k.extra.ackBuf[:0], make([]byte, k.c.limits.ResponseRoom+ackSize)...)
 	k.c.ep.SendExpected(&k.ack, k.to, k.tag, k.extra.ackBuf)
 }
@@ -235,12 +221,4 @@ func (k *Call) sendAck() {
 type callAck Call
 
 // Complete implements [na.Completer].
-func (a *callAck) Complete(*na.Op) {
-	k := (*Call)(a)
-	k.mu.Lock()
-	last := k.releaseLocked(opAck)
-	k.mu.Unlock()
-	if last {
-		k.end()
-	}
-}
+func (a *callAck) Complete(*na.Op) { (*Call)(a).release(opAck) }

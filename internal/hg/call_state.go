@@ -3,7 +3,6 @@ package hg
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"cinnabar/internal/na"
 )
@@ -15,64 +14,40 @@ var (
 
 // begin takes the hold of Start.
 func (k *Call) begin() {
-	k.mu.Lock()
-	if k.state != callIdle {
-		k.mu.Unlock()
+	if !k.state.begin() {
 		panic("hg: call started twice")
 	}
-	k.state, k.holds, k.ops = callStarted, 1, 0
-	k.seq++
-	k.answered, k.failure, k.cancel, k.extra.missing, k.launched = false, nil, nil, false, false
-	k.mu.Unlock()
+	k.failure, k.cancel = nil, nil
 	k.c.count.callsActive.Add(1)
 }
 
-// release gives up one hold; the last one ends the call.
-func (k *Call) release() {
-	k.mu.Lock()
-	last := k.releaseLocked(0)
-	k.mu.Unlock()
-	if last {
+// release gives up one hold, with the bits of an operation that is over, 0 if it is none. The last hold ends the call.
+func (k *Call) release(op stateWord) {
+	if k.state.drop(op) {
 		k.end()
 	}
 }
 
-// releaseLocked is release for the hold of an operation in flight, 0 if it is none. The caller unlocks and, if told
-// so, calls end.
-//
-// +checklocks:k.mu
-func (k *Call) releaseLocked(op callOps) (last bool) {
-	k.ops &^= op
-	k.holds--
-	return k.holds == 0
-}
-
 // take takes holds for operations that are about to start. It refuses when the call is cancelled or has failed.
-func (k *Call) take(ops callOps, n int) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.cancel != nil || k.failure != nil {
-		return false
+func (k *Call) take(ops stateWord, n int) bool {
+	if ops.has(opSend) {
+		k.sentTag.Store(k.tag)
+		ops |= flagLaunched
 	}
-	k.holds += n
-	k.ops |= ops
-	if ops&opSend != 0 {
-		k.launched, k.sentTag = true, k.tag
-	}
-	return true
+	return k.state.take(ops, n)
 }
 
-// record remembers why the call cannot succeed, the first time. The caller holds the call.
-func (k *Call) record(e *Error) (inFlight callOps) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.failure == nil {
+// record stores the error with which the call fails, unless another one was recorded before, and returns the operations in flight. The
+// caller holds the call.
+func (k *Call) record(e *Error) (inFlight stateWord) {
+	old, first := k.state.set(flagFailed, 0)
+	if first {
 		k.failure = e
 	}
-	return k.ops
+	return old.ops()
 }
 
-// fail is record for failures after which the operations in flight are of no use: it has them end too.
+// fail is record for failures after which the operations in flight are of no use: it cancels them.
 func (k *Call) fail(code Code, err error) {
 	k.cancelOps(k.record(newError("call", k.to, code, err)))
 }
@@ -99,11 +74,11 @@ func (k *Call) Interrupt(code Code, cause error) (finish func()) {
 // giveUp announces a cancelled call to the transport, because the caller may next close memory whose handle the request carries.
 // The call's send operation has been cancelled before, so the request was sent or never will be; its receive operation has not.
 func (k *Call) giveUp() {
-	k.mu.Lock()
-	launched, tag := k.launched, k.sentTag
-	k.mu.Unlock()
-	if late, ok := k.c.ep.(na.LateServer); ok && launched && !k.opts.OneWay && k.probe == nil {
-		late.GiveUp(k.to, tag, k.payload, k.name)
+	if !k.state.load().has(flagLaunched) || k.opts.OneWay || k.probe != nil {
+		return
+	}
+	if late, ok := k.c.ep.(na.LateServer); ok {
+		late.GiveUp(k.to, k.sentTag.Load(), k.payload, k.name)
 	}
 }
 
@@ -115,65 +90,46 @@ func (k *Call) name() string {
 	return k.opts.Proc.Label(k.opts.Provider)
 }
 
-// claimAbort marks the call as cancelled and holds it. It refuses if the call is so already, or at its end.
+// claimAbort marks the call as cancelled and holds it. It refuses if the call is cancelled already, or at its end. The target of a call
+// to oneself keeps no memory of the call, so claimAbort takes over its hold.
 func (k *Call) claimAbort(code Code, cause error) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.state != callStarted || k.holds == 0 || k.cancel != nil {
-		return false
+	_, ok := k.state.claim(flagCancelled)
+	if ok {
+		k.cancel = newError("call", k.to, code, cause)
 	}
-	k.cancel = newError("call", k.to, code, cause)
-	k.holds++
-	if k.withTarget { // the target of a call to oneself keeps no memory of the call
-		k.withTarget = false
-		k.holds--
-	}
-	return true
+	return ok
 }
 
-// finishAbort has the operations in flight end and gives up the hold of claimAbort.
+// finishAbort cancels the operations in flight and gives up the hold of claimAbort.
 func (k *Call) finishAbort() {
-	k.mu.Lock()
-	ops := k.ops
-	k.mu.Unlock()
+	ops := k.state.load().ops()
 	k.cancelOps(ops &^ opReceive)
 	k.giveUp()
 	k.cancelOps(ops & opReceive)
-	k.release()
-}
-
-// drop gives up the hold for an operation that has not started. The caller has another.
-func (k *Call) drop(op callOps) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.releaseLocked(op)
+	k.release(0)
 }
 
 // cancelOps asks the transport to end operations. The caller holds the call, so that they are not used anew meanwhile.
-func (k *Call) cancelOps(ops callOps) {
-	if ops&opSend != 0 {
+func (k *Call) cancelOps(ops stateWord) {
+	if ops.has(opSend) {
 		k.c.ep.Cancel(&k.send)
 	}
-	if ops&opReceive != 0 {
+	if ops.has(opReceive) {
 		k.c.ep.Cancel(&k.receive)
 	}
-	if ops&opPull != 0 {
+	if ops.has(opPull) {
 		k.extra.pull.cancel()
 	}
-	if ops&opAck != 0 {
+	if ops.has(opAck) {
 		k.c.ep.Cancel(&k.ack)
 	}
 }
 
-// recheck cancels operations that were started while the call was cancelled or failed, which those who did that may have
+// recheck cancels operations that were started while the call was cancelled or failed, which the goroutine that cancelled it may have
 // missed. The caller holds the call.
 func (k *Call) recheck() {
-	k.mu.Lock()
-	ops := k.ops
-	over := k.cancel != nil || k.failure != nil
-	k.mu.Unlock()
-	if over {
-		k.cancelOps(ops &^ opAck) // an ack is sent after failures too
+	if w := k.state.load(); w.has(flagCancelled | flagFailed) {
+		k.cancelOps(w.ops() &^ opAck) // an acknowledgement is sent after failures too
 	}
 }
 
@@ -208,36 +164,30 @@ func (k *Call) end() {
 // givenUp tells that the peer may still pull the request's payload: it does not know that nobody waits for its answer,
 // or has not acknowledged a one-way request.
 func (k *Call) givenUp() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.cancel != nil && !k.answered || k.extra.missing
+	w := k.state.load()
+	return w.has(flagCancelled) && !w.has(flagSucceeded) || w.has(flagAckMissing)
 }
 
-// complete tells the owner.
+// complete publishes the result. A waiter that sees the event may free the call before finish has moved it to its last phase: then
+// the call has flagFreed, and complete recycles it.
 func (k *Call) complete() {
 	k.held = nil
 	k.c.count.callsActive.Add(-1)
-	k.mu.Lock()
-	switch {
-	case k.answered:
+	switch w := k.state.load(); {
+	case w.has(flagSucceeded):
 		k.result = nil
-	case k.cancel != nil:
+	case w.has(flagCancelled):
 		k.result, k.out = k.cancel, nil
 	default:
 		k.result, k.out = k.failure, nil
 	}
-	k.state = callDone
-	if k.freed {
-		k.mu.Unlock()
-		k.recycle()
-		return
-	}
 	notify := k.notify
 	if notify == nil {
-		k.done.Set() // with the lock held: Free of who sees it waits for the lock
+		k.done.Set()
 	}
-	k.mu.Unlock()
-	if notify != nil {
+	if k.state.finish() {
+		k.recycle()
+	} else if notify != nil {
 		notify.CallDone(k)
 	}
 }
@@ -249,25 +199,18 @@ type callSend Call
 func (s *callSend) Complete(op *na.Op) { (*Call)(s).sent(op) }
 
 func (k *Call) sent(op *na.Op) {
+	if clock := k.c.cfg.Clock; clock != nil {
+		k.sentAt.Store(int64(clock.Now()))
+	}
 	if op.Err != nil {
 		k.fail(codeOf(op.Err), op.Err)
 	} else {
 		k.c.count.requestsSent.Add(1)
+		if k.opts.OneWay { // the call has its result, unless an acknowledgement of its overflow is awaited
+			k.state.set(flagSucceeded, flagFailed|opReceive)
+		}
 	}
-	var now time.Duration
-	if clock := k.c.cfg.Clock; clock != nil {
-		now = clock.Now()
-	}
-	k.mu.Lock()
-	k.sentAt = now
-	if op.Err == nil && k.opts.OneWay && k.ops&opReceive == 0 && k.failure == nil {
-		k.answered = true // nothing else will come; with an ack outstanding, that decides
-	}
-	last := k.releaseLocked(opSend)
-	k.mu.Unlock()
-	if last {
-		k.end()
-	}
+	k.release(opSend)
 }
 
 // callReceive completes the receiving of the response, or of the ack of a one-way call's overflow.
@@ -289,12 +232,7 @@ func (k *Call) received(op *na.Op) {
 	default:
 		k.takeResponse(k.recv[:op.N])
 	}
-	k.mu.Lock()
-	last := k.releaseLocked(opReceive)
-	k.mu.Unlock()
-	if last {
-		k.end()
-	}
+	k.release(opReceive)
 }
 
 // takeResponse reads a response; what it finds ends the call or starts the pull of an overflow.
@@ -316,9 +254,7 @@ func (k *Call) takeResponse(b []byte) {
 
 // succeed records the answer: nothing that happens from now on makes the call fail.
 func (k *Call) succeed(out []byte) {
-	k.mu.Lock()
-	if k.failure == nil {
-		k.answered, k.out = true, out
+	if _, ok := k.state.set(flagSucceeded, flagFailed); ok {
+		k.out = out
 	}
-	k.mu.Unlock()
 }

@@ -110,7 +110,7 @@ func (c *Class) ask(p *peer, to na.Addr) {
 		binary.BigEndian.PutUint16(h[coreShort:], h.checksum())
 		q.transmit(msg, 0)
 	}
-	q.release()
+	q.release(0)
 }
 
 // isProbe reports whether b, a parsed request, has the form of a probe. A call without arguments has the same form if it comes from
@@ -171,7 +171,7 @@ func (probeDone) CallDone(q *Call) {
 			k.form = f
 			k.launch(k.held)
 		}
-		k.release()
+		k.release(0)
 	}
 }
 
@@ -206,7 +206,7 @@ func (ps *peers) leave(k *Call) {
 	if probe != nil {
 		probe.finishAbort()
 	}
-	k.release()
+	k.release(0)
 }
 
 // forget has the next call ask again: the peer's answers are not what they were, so another process may have taken its

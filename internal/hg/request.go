@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 
 	"cinnabar/internal/audit"
@@ -34,13 +33,13 @@ type Dispatcher interface {
 //
 // As for a [Call], holds decide when it is idle: the owner's, and one for each operation in flight.
 type Request struct {
-	c      *Class
-	from   na.Addr
-	tag    uint32
-	f      requestFields
-	caller *Call // of this process, for a call to the own address
-	probe  bool  // see IsProbe
-	seq    uint64
+	c       *Class
+	from    na.Addr
+	tag     uint32
+	f       requestFields
+	caller  *Call  // of this process, for a call to the own address
+	probe   bool   // see IsProbe
+	started uint32 // which start of caller the request belongs to
 
 	in       []byte // the result of Input
 	buf      []byte // of requests that fit into a message
@@ -59,9 +58,7 @@ type Request struct {
 	answered atomic.Bool
 	sent     atomic.Pointer[sendResult]
 
-	mu sync.Mutex
-	// +checklocks:mu
-	holds int
+	holds atomic.Int32
 }
 
 // sendResult is how the sending of a response ended.
@@ -88,9 +85,7 @@ func (c *Class) newRequest(from na.Addr, tag uint32, f requestFields) *Request {
 		r.ack.Done = (*requestAck)(r)
 	}
 	r.from, r.tag, r.f, r.probe = from, tag, f, false
-	r.mu.Lock()
-	r.holds = 1
-	r.mu.Unlock()
+	r.holds.Store(1)
 	c.count.requestsActive.Add(1)
 	holdOrigin(from, 1)
 	return r
@@ -369,18 +364,10 @@ func (r *Request) Free() {
 	r.release()
 }
 
-func (r *Request) hold() {
-	r.mu.Lock()
-	r.holds++
-	r.mu.Unlock()
-}
+func (r *Request) hold() { r.holds.Add(1) }
 
 func (r *Request) release() {
-	r.mu.Lock()
-	r.holds--
-	left := r.holds
-	r.mu.Unlock()
-	switch {
+	switch left := r.holds.Add(-1); {
 	case left < 0:
 		panic("hg: request freed twice")
 	case left == 0:

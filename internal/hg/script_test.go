@@ -281,9 +281,7 @@ func (s *callScript) run(t *testing.T, d *datadriven.TestData) string {
 	case "expire":
 		s.k.abort(Timeout, context.DeadlineExceeded)
 	case "miss-ack":
-		s.k.mu.Lock()
-		seq := s.k.seq
-		s.k.mu.Unlock()
+		seq := s.k.state.load().sequence()
 		s.k.missAck(seq)
 	case "pass": // longer than anything waits
 		elapse(time.Hour)

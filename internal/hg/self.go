@@ -56,17 +56,12 @@ func (k *Call) startSelf(payload []byte) {
 	}
 	k.local = true
 	k.c.selfCalls.add(k)
-	k.mu.Lock()
-	if k.cancel != nil {
-		k.mu.Unlock()
+	r.caller, r.started = k, k.state.load().sequence()
+	if !k.take(flagWithTarget, 1) {
 		r.answered.Store(true)
 		r.Free()
 		return
 	}
-	k.withTarget = true
-	k.holds++
-	r.caller, r.seq = k, k.seq
-	k.mu.Unlock()
 	if k.c.closed.Load() { // after cancelAll, perhaps
 		k.abort(Canceled, errClosed)
 	}
@@ -76,22 +71,15 @@ func (k *Call) startSelf(payload []byte) {
 // answerSelf gives the caller of this process its answer, unless it has stopped waiting.
 func (r *Request) answerSelf(code Code, payload []byte) {
 	k := r.caller
-	k.mu.Lock()
-	if k.seq != r.seq || !k.withTarget {
-		k.mu.Unlock()
+	if !k.state.claimTarget(r.started) {
 		return
 	}
-	k.withTarget = false
 	if code == Success {
-		k.answered, k.out = true, k.keep(payload)
+		k.succeed(k.keep(payload))
 	} else {
-		k.failure = &Error{Op: "call", Addr: k.to.String(), Code: code, Remote: true}
+		k.record(&Error{Op: "call", Addr: k.to.String(), Code: code, Remote: true})
 	}
-	last := k.releaseLocked(0)
-	k.mu.Unlock()
-	if last {
-		k.end()
-	}
+	k.release(0)
 }
 
 // keep copies a payload into the call.

@@ -107,9 +107,7 @@ func TestSelfCallCanceled(t *testing.T) {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		k.recycle() // as Free and NewCall do, if the pool gives the same one
-		k.mu.Lock()
-		k.state = callIdle
-		k.mu.Unlock()
+		k.state.prepare()
 		k.Start(me.ep.Addr(), 1, CallOptions{}, append(k.Input(), "next"...))
 		proceed <- struct{}{} // the first one answers
 		synctest.Wait()

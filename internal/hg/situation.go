@@ -52,17 +52,16 @@ func (k *Call) during(cause error) error {
 
 // situation returns the present situation of the call, nil if the call is not under way over the network.
 func (k *Call) situation() *Situation {
-	k.mu.Lock()
-	state, ops, launched, sentAt := k.state, k.ops, k.launched, k.sentAt
-	k.mu.Unlock()
+	w := k.state.load()
+	launched, sending := w.has(flagLaunched), w.has(opSend)
 	switch {
-	case state != callStarted || k.via == nil:
+	case w.phase() != phaseStarted || k.via == nil:
 		return nil
-	case ops&opPull != 0:
+	case w.has(opPull):
 		return &Situation{"the answer has come, and is being fetched"}
-	case launched && ops&opSend == 0 && k.c.cfg.Clock != nil:
-		return &Situation{fmt.Sprintf("request sent %.1fs ago, no answer", (k.c.cfg.Clock.Exact() - sentAt).Seconds())}
-	case launched && ops&opSend == 0:
+	case launched && !sending && k.c.cfg.Clock != nil:
+		return &Situation{fmt.Sprintf("request sent %.1fs ago, no answer", (k.c.cfg.Clock.Exact() - time.Duration(k.sentAt.Load())).Seconds())}
+	case launched && !sending:
 		return &Situation{"request sent, no answer"}
 	}
 	if r, ok := k.c.ep.(na.Reporter); ok {

@@ -3,7 +3,7 @@ package hg
 import (
 	"context"
 	"errors"
-	"sync"
+	"sync/atomic"
 
 	"cinnabar/internal/na"
 )
@@ -40,23 +40,10 @@ type Transfer struct {
 	frags  []na.Fragment // kept for reuse
 	done   na.Event
 
-	mu sync.Mutex
-	// +checklocks:mu
-	holds int
-	// +checklocks:mu
-	state callState
-	// +checklocks:mu
-	flying bool // op is in flight
-	// +checklocks:mu
-	finished bool // all bytes are there
-	// +checklocks:mu
-	failure error
-	// +checklocks:mu
-	cancel *Error
-	// +checklocks:mu
-	freed bool
-	// +checklocks:mu
-	base int64 // of op.Progress
+	state   opState
+	failure *Error       // goes with flagFailed
+	cancel  *Error       // goes with flagCancelled
+	base    atomic.Int64 // op.Progress when the transfer began
 
 	n      int64 // bytes moved; valid when done
 	result error // valid when done
@@ -99,9 +86,7 @@ func (c *Class) makeTransfer() *Transfer {
 // again makes a transfer that has ended, or is new, ready for Start.
 func (t *Transfer) again() {
 	t.op.Blocking = false
-	t.mu.Lock()
-	t.state = callIdle
-	t.mu.Unlock()
+	t.state.prepare()
 }
 
 // Block says that who calls Start waits for the end at once, so that Start may do the work itself, some milliseconds of
@@ -127,7 +112,7 @@ func (t *Transfer) Start(dir Direction, from na.Addr, d *Desc, off uint64, local
 	} else {
 		t.finish(0)
 	}
-	t.release()
+	t.release(0)
 }
 
 // check refuses what cannot work.
@@ -205,14 +190,9 @@ func (t *Transfer) resolve(d *Desc) (Code, error) {
 
 // launch starts the operation of the transport. The caller holds the transfer.
 func (t *Transfer) launch() {
-	t.mu.Lock()
-	if t.cancel != nil {
-		t.mu.Unlock()
+	if !t.state.take(opMove, 1) {
 		return
 	}
-	t.holds++
-	t.flying = true
-	t.mu.Unlock()
 	if t.dir == Pull {
 		t.c.count.reads.Add(1)
 		t.c.ep.Get(&t.op, t.to, t.frags)
@@ -220,10 +200,7 @@ func (t *Transfer) launch() {
 		t.c.count.writes.Add(1)
 		t.c.ep.Put(&t.op, t.to, t.frags)
 	}
-	t.mu.Lock()
-	missed := t.cancel != nil && t.flying
-	t.mu.Unlock()
-	if missed {
+	if w := t.state.load(); w.has(flagCancelled) && w.has(opMove) { // cancelled meanwhile: Interrupt may have missed the operation
 		t.c.ep.Cancel(&t.op)
 	}
 }
@@ -245,14 +222,7 @@ func (p *transferOp) Complete(op *na.Op) {
 	} else {
 		t.finish(op.N)
 	}
-	t.mu.Lock()
-	t.flying = false
-	t.holds--
-	last := t.holds == 0
-	t.mu.Unlock()
-	if last {
-		t.complete()
-	}
+	t.release(opMove)
 }
 
 // Wait waits for the end and returns how many bytes were moved, and Err. When ctx ends before, it behaves as
@@ -281,17 +251,10 @@ func (t *Transfer) N() int64 { return t.n }
 
 // Free gives the transfer back, as [Call.Free] does.
 func (t *Transfer) Free() {
-	t.mu.Lock()
-	state := t.state
-	if state == callStarted {
-		t.freed = true
-	}
-	t.mu.Unlock()
-	switch state {
-	case callStarted:
-	case callPooled:
+	switch t.state.free() {
+	case phasePooled:
 		panic("hg: transfer freed twice")
-	case callIdle, callDone:
+	case phaseIdle, phaseDone:
 		t.recycle()
 	}
 }

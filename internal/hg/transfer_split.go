@@ -127,12 +127,10 @@ func (t *Transfer) copyLocal(d *Desc, off uint64, local [][]byte, n uint64) {
 		t.copyBulk(b, off, local, n)
 		return
 	}
-	t.mu.Lock()
-	t.holds++
-	t.mu.Unlock()
+	t.state.hold(0)
 	t.c.tasks.Go(func() {
 		t.copyBulk(b, off, local, n)
-		t.release()
+		t.release(0)
 	})
 }
 

@@ -2,46 +2,34 @@ package hg
 
 // begin takes the hold of Start.
 func (t *Transfer) begin() {
-	t.mu.Lock()
-	if t.state != callIdle {
-		t.mu.Unlock()
+	if !t.state.begin() {
 		panic("hg: transfer started twice")
 	}
-	t.state, t.holds, t.flying = callStarted, 1, false
-	t.finished, t.failure, t.cancel = false, nil, nil
-	t.base = t.op.Progress.Load()
-	t.mu.Unlock()
+	t.failure, t.cancel = nil, nil
+	t.base.Store(t.op.Progress.Load())
 	t.n = 0
 	t.c.count.transfersActive.Add(1)
 }
 
-// release gives up one hold; the last one ends the transfer.
-func (t *Transfer) release() {
-	t.mu.Lock()
-	t.holds--
-	last := t.holds == 0
-	t.mu.Unlock()
-	if last {
+// release gives up one hold, with the bits of an operation that is over, 0 if it is none. The last hold ends the transfer.
+func (t *Transfer) release(op stateWord) {
+	if t.state.drop(op) {
 		t.complete()
 	}
 }
 
-// fail records why the transfer cannot succeed.
+// fail records the error with which the transfer fails, unless another one was recorded before. The caller holds the transfer.
 func (t *Transfer) fail(code Code, err error) {
 	e := newError(t.dir.String(), t.to, code, err)
-	t.mu.Lock()
-	if t.failure == nil {
+	if _, first := t.state.set(flagFailed, 0); first {
 		t.failure = e
 	}
-	t.mu.Unlock()
 }
 
-// finish records that all is done.
+// finish records that all n bytes have moved. The caller holds the transfer.
 func (t *Transfer) finish(n int64) {
 	t.n = n
-	t.mu.Lock()
-	t.finished = true
-	t.mu.Unlock()
+	t.state.set(flagSucceeded, 0)
 }
 
 // abort is Cancel with a reason.
@@ -55,61 +43,46 @@ func (t *Transfer) abort(code Code, cause error) {
 // may call the notifier: it is for callers with a lock under which the transfer is known not to have been freed. It
 // returns nil if the transfer is at its end, or is cancelled already.
 func (t *Transfer) Interrupt(code Code, cause error) (finish func()) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.state != callStarted || t.holds == 0 || t.cancel != nil {
+	old, ok := t.state.claim(flagCancelled)
+	if !ok {
 		return nil
 	}
 	t.cancel = newError(t.dir.String(), t.to, code, cause)
-	t.holds++
-	if !t.flying {
-		return t.release
-	}
 	return func() {
-		t.c.ep.Cancel(&t.op)
-		t.release()
+		if old.has(opMove) {
+			t.c.ep.Cancel(&t.op)
+		}
+		t.release(0)
 	}
 }
 
 // Progress returns a count that grows as bytes move, from 0 on, and false while no operation of the network is under way.
 func (t *Transfer) Progress() (int64, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.op.Progress.Load() - t.base, t.flying
+	return t.op.Progress.Load() - t.base.Load(), t.state.load().has(opMove)
 }
 
-// canceled tells a copy to stop.
-func (t *Transfer) canceled() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.cancel != nil
-}
+// canceled reports whether a copy must stop.
+func (t *Transfer) canceled() bool { return t.state.load().has(flagCancelled) }
 
-// complete runs once, when nothing holds the transfer any more.
+// complete publishes the result, as [Call.complete] does.
 func (t *Transfer) complete() {
 	clear(t.frags) // they refer to memory of others
 	t.c.count.transfersActive.Add(-1)
-	t.mu.Lock()
-	switch {
-	case t.finished:
+	switch w := t.state.load(); {
+	case w.has(flagSucceeded):
 		t.result = nil
-	case t.cancel != nil:
+	case w.has(flagCancelled):
 		t.result = t.cancel
 	default:
 		t.result = t.failure
 	}
-	t.state = callDone
-	if t.freed {
-		t.mu.Unlock()
-		t.recycle()
-		return
-	}
 	notify := t.notify
 	if notify == nil {
-		t.done.Set() // with the lock held: Free of who sees it waits for the lock
+		t.done.Set()
 	}
-	t.mu.Unlock()
-	if notify != nil {
+	if t.state.finish() {
+		t.recycle()
+	} else if notify != nil {
 		notify.TransferDone(t)
 	}
 }
@@ -119,10 +92,9 @@ const maxKeptFragments = 4096
 
 // recycle makes a transfer that nothing refers to ready for reuse.
 func (t *Transfer) recycle() {
-	t.mu.Lock()
-	t.state, t.freed = callPooled, false
-	t.mu.Unlock()
+	t.state.retire()
 	t.to, t.via, t.notify, t.result = nil, nil, nil, nil
+	t.failure, t.cancel = nil, nil
 	if cap(t.frags) > maxKeptFragments {
 		t.frags = nil
 	}

@@ -1,0 +1,143 @@
+package hg
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// TestOpStatePhases takes an object through its phases, and each step out of order is refused.
+func TestOpStatePhases(t *testing.T) {
+	var s opState
+	if s.begin() {
+		t.Error("a pooled object was started")
+	}
+	s.prepare()
+	if _, ok := s.claim(flagCancelled); ok {
+		t.Error("an idle object was cancelled")
+	}
+	if !s.begin() || s.begin() {
+		t.Error("an idle object starts once")
+	}
+	first := s.load().sequence()
+	if !s.take(opSend|opReceive|flagLaunched, 2) {
+		t.Error("a started object takes no operations")
+	}
+	if s.drop(opSend) || s.drop(0) {
+		t.Error("the object ended with an operation in flight")
+	}
+	if w := s.load(); w.ops() != opReceive || w.holds() != oneHold || !w.has(flagLaunched) {
+		t.Errorf("state %x", w)
+	}
+	if _, ok := s.set(flagFailed, 0); !ok {
+		t.Error("the first failure is not recorded")
+	}
+	if _, ok := s.set(flagFailed, 0); ok {
+		t.Error("a second failure is recorded")
+	}
+	if _, ok := s.set(flagSucceeded, flagFailed); ok {
+		t.Error("a failed object succeeds")
+	}
+	if s.take(opPull, 1) {
+		t.Error("a failed object starts an operation")
+	}
+	if s.claimOf(first-1, flagAckMissing) || s.claimTarget(first) {
+		t.Error("a claim of another start, or of a target that has no hold, succeeds")
+	}
+	if !s.claimOf(first, flagAckMissing) || s.drop(0) {
+		t.Error("a claim of this start fails")
+	}
+	if p := s.free(); p != phaseStarted {
+		t.Errorf("freed in phase %x", p)
+	}
+	if !s.drop(opReceive) {
+		t.Error("the last hold does not end the object")
+	}
+	if _, ok := s.claim(flagCancelled); ok {
+		t.Error("an object at its end was cancelled")
+	}
+	if !s.finish() {
+		t.Error("finish does not see that the object was freed")
+	}
+	s.retire()
+	if w := s.load(); w.phase() != phasePooled || w.sequence() != first || w != w&^(flagsMask|opsMask|holdsMask) {
+		t.Errorf("retired in state %x", w)
+	}
+}
+
+// TestOpStateTarget has the target of a call to the own address answer while the call is cancelled: one of both has the target's hold.
+func TestOpStateTarget(t *testing.T) {
+	for range 2000 {
+		var s opState
+		s.prepare()
+		s.begin()
+		s.take(flagWithTarget, 1)
+		s.drop(0) // Start has returned
+		var ends atomic.Int32
+		var wg sync.WaitGroup
+		for _, claim := range []func() bool{
+			func() bool { return s.claimTarget(s.load().sequence()) },
+			func() bool { _, ok := s.claim(flagCancelled); return ok },
+		} {
+			wg.Go(func() {
+				if claim() && s.drop(0) {
+					ends.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		if n := ends.Load(); n != 1 {
+			t.Fatalf("the call ended %d times", n)
+		}
+	}
+}
+
+// TestOpStateEndsOnce has operations end, start others, fail and be cancelled on several goroutines: each object ends once, and with a
+// result that was set while it had holds.
+func TestOpStateEndsOnce(t *testing.T) {
+	for round := range uint64(2000) {
+		var s opState
+		s.prepare()
+		s.begin()
+		var ends atomic.Int32
+		drop := func(bits stateWord) {
+			if s.drop(bits) {
+				ends.Add(1)
+			}
+		}
+		var wg sync.WaitGroup
+		if s.take(opSend|opReceive, 2) {
+			wg.Go(func() { drop(opSend) })
+			wg.Go(func() {
+				r := rand.New(rand.NewPCG(round, 1))
+				switch r.IntN(3) {
+				case 0:
+					s.set(flagSucceeded, flagFailed)
+				case 1:
+					s.set(flagFailed, 0)
+				case 2:
+					if s.take(opPull, 1) {
+						s.clear(opPull)
+						s.hold(opAck)
+						s.drop(opAck)
+						drop(0)
+					}
+				}
+				drop(opReceive)
+			})
+		}
+		wg.Go(func() {
+			if _, ok := s.claim(flagCancelled); ok {
+				drop(0)
+			}
+		})
+		wg.Go(func() { s.free() })
+		drop(0)
+		wg.Wait()
+		if n, w := ends.Load(), s.load(); n != 1 || w.holds() != 0 || w.ops() != 0 {
+			t.Fatalf("round %d: the object ended %d times; state %x", round, n, w)
+		}
+		s.finish()
+	}
+}
