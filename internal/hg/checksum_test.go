@@ -165,6 +165,7 @@ type build struct {
 	long bool
 	old  bool // before 2.4.1: does not know the mark
 	mute bool
+	cut  bool // answers have one byte
 
 	mu       sync.Mutex
 	requests [][]byte
@@ -191,6 +192,9 @@ func (b *build) Request(m *na.Message) na.Task {
 	putResponse(msg[room:], f)
 	if b.old {
 		msg[room+1] = requestHeader(m.Data).flags()
+	}
+	if b.cut {
+		msg = msg[:room+1]
 	}
 	b.ops = append(b.ops, na.Op{Done: b})
 	b.ep.SendExpected(&b.ops[len(b.ops)-1], m.From, m.Tag, msg)
@@ -287,6 +291,28 @@ func TestDetectEnds(t *testing.T) {
 			t.Errorf("%d requests at the new process, want a question and a call", got)
 		}
 	})
+}
+
+// TestDetectAgain has a peer send a malformed answer: its call fails, and the next one asks again, although the address of the peer is
+// annotated with the build that it had before, and the connection is the same.
+func TestDetectAgain(t *testing.T) {
+	n := natest.New(natest.Config{})
+	b := &build{ops: make([]na.Op, 0, 10)}
+	b.ep = n.Open(b)
+	client := open(t, n, Config{Checksums: Detect})
+	for step, want := range []Code{NoEntry, ProtocolError, NoEntry} {
+		b.mu.Lock()
+		b.cut = step == 1
+		b.mu.Unlock()
+		if _, err := call(t, client, b.ep.Addr(), 7, []byte("abc")); codeFrom(t, err) != want {
+			t.Errorf("call %d: %v, want %v", step, err, want)
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.requests) != 5 {
+		t.Errorf("%d requests, want two questions and three calls", len(b.requests))
+	}
 }
 
 // TestDetectStrange: an answer that tells nothing is an error with a remedy.

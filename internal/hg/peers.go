@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"cinnabar/internal/na"
 )
@@ -30,19 +31,46 @@ const minSweep = 1024
 // +checklocks:ps.mu
 func (ps *peers) addLocked(addr []byte, p *peer) {
 	if len(ps.byAddr) >= max(ps.sweepAt, minSweep) {
-		maps.DeleteFunc(ps.byAddr, func(_ string, p *peer) bool { return p.known && isClosed(p.gone) })
+		maps.DeleteFunc(ps.byAddr, func(_ string, p *peer) bool { return p.build != nil && !p.build.valid() })
 		ps.sweepAt = 2 * len(ps.byAddr)
 	}
 	ps.byAddr[string(addr)] = p
 }
 
-// peer is what is known of one. The mutex of peers guards it.
+// peer is a process that this one calls. The mutex of peers guards it.
 type peer struct {
-	known   bool
-	form    form
-	gone    <-chan struct{} // closed when the connection over which it is known is lost: another process may follow
-	waiting []*Call         // until it is known; each of them has a hold for that
-	probe   *Call           // the question, while it is under way
+	build   *peerBuild  // nil until it is known
+	form    form    // the answer to probe, for its end
+	waiting []*Call // until build is known; each of them has a hold for that
+	probe   *Call   // the question, while it is under way
+}
+
+// peerBuild is a fact about a peer: how its Mercury was built. It is also the annotation of the peer's address, so that a call finds it
+// without the mutex of peers.
+type peerBuild struct {
+	form  form
+	gone  <-chan struct{} // closed when the connection over which it is known is lost: another process may follow
+	stale atomic.Bool     // the peer has sent answers in another form
+}
+
+// valid reports whether b is known and still holds.
+func (b *peerBuild) valid() bool { return b != nil && !b.stale.Load() && !isClosed(b.gone) }
+
+// buildOf returns the build that the address of a peer is annotated with, nil if there is none.
+func buildOf(a na.Addr) *peerBuild {
+	n, ok := a.(na.Annotated)
+	if !ok {
+		return nil
+	}
+	b, _ := n.Annotation().Load().(*peerBuild)
+	return b
+}
+
+// annotate makes b the annotation of the address of a peer.
+func annotate(a na.Addr, b *peerBuild) {
+	if n, ok := a.(na.Annotated); ok {
+		n.Annotation().Store(b)
+	}
 }
 
 // maxAddr is enough for the address of any transport; a longer one only costs an allocation.
@@ -50,18 +78,24 @@ const maxAddr = 64
 
 // startDetect sends the request in the form of its peer, or has it wait until that is known. The caller holds the call.
 func (k *Call) startDetect(payload []byte) {
+	if b := buildOf(k.to); b.valid() {
+		k.form = b.form
+		k.launch(payload)
+		return
+	}
 	ps := &k.c.peers
 	addr := k.c.ep.AppendAddr(k.addr[:0], k.to)
 	ps.mu.Lock()
 	p := ps.byAddr[string(addr)]
-	if p != nil && p.known && isClosed(p.gone) {
+	if p != nil && p.build != nil {
+		if b := p.build; b.valid() {
+			ps.mu.Unlock()
+			annotate(k.to, b)
+			k.form = b.form
+			k.launch(payload)
+			return
+		}
 		p = nil
-	}
-	if p != nil && p.known {
-		k.form = p.form
-		ps.mu.Unlock()
-		k.launch(payload)
-		return
 	}
 	first := p == nil
 	if first {
@@ -157,11 +191,12 @@ func (probeDone) CallDone(q *Call) {
 	c.peers.mu.Lock()
 	waiting := p.waiting
 	p.waiting, p.probe = nil, nil
-	p.known, p.gone = err == nil, q.to.Done()
-	if err != nil && c.peers.byAddr[string(addr)] == p {
+	f := p.form
+	if err == nil {
+		p.build = &peerBuild{form: f, gone: q.to.Done()}
+	} else if c.peers.byAddr[string(addr)] == p {
 		delete(c.peers.byAddr, string(addr))
 	}
-	f := p.form
 	c.peers.mu.Unlock()
 	q.Free()
 	for _, k := range waiting {
@@ -209,8 +244,7 @@ func (ps *peers) leave(k *Call) {
 	k.release(0)
 }
 
-// forget has the next call ask again: the peer's answers are not what they were, so another process may have taken its
-// place.
+// forget makes the next call ask again, because the form of the peer's answers has changed: another process may have taken its place.
 func (ps *peers) forget(c *Class, a na.Addr) {
 	if c.cfg.Checksums != Detect {
 		return
@@ -219,7 +253,8 @@ func (ps *peers) forget(c *Class, a na.Addr) {
 	addr := c.ep.AppendAddr(room[:0], a)
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	if p := ps.byAddr[string(addr)]; p != nil && p.known {
+	if p := ps.byAddr[string(addr)]; p != nil && p.build != nil {
+		p.build.stale.Store(true)
 		delete(ps.byAddr, string(addr))
 	}
 }

@@ -3,6 +3,7 @@ package na
 import (
 	"context"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"cinnabar/internal/hostquota"
@@ -229,4 +230,12 @@ func Yield(a Addr) {
 type Holder interface {
 	// Hold adds n to the number of requests from the Addr that are being handled.
 	Hold(n int64)
+}
+
+// Annotated is an [Addr] that keeps a value of the layer above, so that this finds without a lock and a table the facts that it has
+// learned about the peer.
+type Annotated interface {
+	// Annotation returns the place of the value. All values stored in it have one type. It is the same place for as long as the
+	// Addr is referred to; another Addr that is Equal may have another.
+	Annotation() *atomic.Value
 }

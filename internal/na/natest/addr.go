@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
@@ -18,7 +19,8 @@ type addr struct {
 	ep   *Endpoint // who knows it
 	port uint16
 
-	account *hostquota.Account // of port, which is a host of its own
+	account    *hostquota.Account // of port, which is a host of its own
+	annotation atomic.Value
 }
 
 func (a *addr) String() string { return scheme + strconv.Itoa(int(a.port)) }
@@ -37,6 +39,9 @@ func (a *addr) Done() <-chan struct{} {
 	return a.ep.last[a.port]
 }
 
+// Annotation implements [na.Annotated].
+func (a *addr) Annotation() *atomic.Value { return &a.annotation }
+
 // Account implements [na.Addr].
 func (a *addr) Account() *hostquota.Account { return a.account }
 
@@ -45,7 +50,7 @@ func (a *addr) Account() *hostquota.Account { return a.account }
 func (ep *Endpoint) addrLocked(port uint16) *addr {
 	a := ep.addrs[port]
 	if a == nil {
-		a = &addr{ep, port, ep.net.cfg.Quota.Account(hostquota.ProcessHost(0, int32(port)))}
+		a = &addr{ep: ep, port: port, account: ep.net.cfg.Quota.Account(hostquota.ProcessHost(0, int32(port)))}
 		ep.addrs[port] = a
 	}
 	return a

@@ -21,7 +21,8 @@ type peer struct {
 	str  string
 	twin bool // a dial of addr reaches another peer: that of another process, or of another connection of this process
 
-	account *hostquota.Account // of the host of addr
+	account    *hostquota.Account // of the host of addr
+	annotation atomic.Value       // see Annotation
 
 	conn   atomic.Pointer[conn]   // that messages are sent over; nil if there is none. Changed with mu held.
 	last   atomic.Pointer[origin] // of the latest connection, perhaps lost
@@ -115,6 +116,9 @@ func (p *peer) Done() <-chan struct{} {
 	}
 	return nil
 }
+
+// Annotation implements [na.Annotated].
+func (p *peer) Annotation() *atomic.Value { return &p.annotation }
 
 // Account implements [na.Addr].
 func (p *peer) Account() *hostquota.Account { return p.account }

@@ -18,6 +18,7 @@ type Addr struct {
 	account atomic.Pointer[hostquota.Account] // of the process, once it was asked for
 
 	relayed atomic.Bool                 // the kernel does not let its memory be reached, but it serves that itself
+	note    atomic.Value                // see Annotation
 	attach  atomic.Pointer[AttachError] // what the kernel said when they connected, nil if it lets it be reached
 	peer
 }
@@ -41,6 +42,9 @@ func (a *Addr) Done() <-chan struct{} { return a.done() }
 func (e *Endpoint) newAddr(who identity, uri string) *Addr {
 	return &Addr{ep: e, who: who, uri: uri, uid: uint32(os.Geteuid())}
 }
+
+// Annotation implements [na.Annotated].
+func (a *Addr) Annotation() *atomic.Value { return &a.note }
 
 // Account implements [na.Addr]. The host of a peer is its process.
 func (a *Addr) Account() *hostquota.Account {
