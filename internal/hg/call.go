@@ -190,6 +190,9 @@ func (k *Call) Fetched() bool { return k.extra.charged.bytes != 0 }
 // Free gives the call back, also one that was never started. It is meant to be called after the end; a call that still
 // runs goes on unobserved and is given back when it ends.
 func (k *Call) Free() {
+	if k.done.IsSet() { // complete may not have reached its last phase: then it recycles the call, but the budget is free when Free returns
+		k.c.refund(&k.extra.charged)
+	}
 	switch k.state.free() {
 	case phasePooled:
 		panic("hg: call freed twice")
