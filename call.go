@@ -11,7 +11,7 @@ import (
 
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hostquota"
-	"cinnabar/internal/margo"
+	"cinnabar/internal/sched"
 )
 
 // Call is the long form of a request that a handler has: what is asked, and the means to answer it, once, at any time
@@ -36,7 +36,7 @@ type handler[In, Out any] struct {
 var errAnswered = errors.New("the call is answered already")
 
 // take makes the job of serving a request.
-func (h *handler[In, Out]) take(svc *service, r *hg.Request) *margo.Job {
+func (h *handler[In, Out]) take(svc *service, r *hg.Request) *sched.Job {
 	c := &Call[In, Out]{h: h}
 	c.s.begin(svc, r)
 	c.ctx = &c.s
@@ -51,19 +51,19 @@ func (h *handler[In, Out]) take(svc *service, r *hg.Request) *margo.Job {
 // work is a Call as its pool sees it.
 type work[In, Out any] Call[In, Out]
 
-// Overloaded implements [margo.Work].
+// Overloaded implements [sched.Work].
 func (w *work[In, Out]) Overloaded() { w.s.Overloaded() }
 
-// Yield implements [margo.Work].
+// Yield implements [sched.Work].
 func (w *work[In, Out]) Yield() { w.s.Yield() }
 
-// Peer implements [margo.Work].
+// Peer implements [sched.Work].
 func (w *work[In, Out]) Peer() string { return w.s.Peer() }
 
-// Host implements [margo.Work].
+// Host implements [sched.Work].
 func (w *work[In, Out]) Host() hostquota.Host { return w.s.Host() }
 
-// Serve implements [margo.Work].
+// Serve implements [sched.Work].
 func (w *work[In, Out]) Serve() {
 	c := (*Call[In, Out])(w)
 	normally := false

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"cinnabar/internal/hg"
-	"cinnabar/internal/margo"
+	"cinnabar/internal/sched"
 )
 
 // doing is an operation of the program that is under way: a call, a one-way request, a transfer.
@@ -45,7 +45,7 @@ func (d *doing) label() string {
 // doings are what an engine has under way. An operation enters and leaves at the price of an uncontended lock each, and
 // allocates nothing in the long run.
 type doings struct {
-	clock  *margo.Clock
+	clock  *sched.Clock
 	watch  stallWatch
 	shards [8]shard
 }
@@ -65,7 +65,7 @@ type shard struct {
 // maxSpare is how many records a shard keeps for later.
 const maxSpare = 1024
 
-func (ds *doings) init() { ds.clock = margo.NewClock() }
+func (ds *doings) init() { ds.clock = sched.NewClock() }
 
 // begin records an operation, in a copy of what.
 func (ds *doings) begin(what *doing) *doing {

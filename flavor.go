@@ -8,7 +8,7 @@ import (
 	"cinnabar/codec/cereal"
 	"cinnabar/codec/hgproc"
 	"cinnabar/internal/hg"
-	"cinnabar/internal/margo"
+	"cinnabar/internal/hg/wire"
 )
 
 // Flavor says which family of C and C++ programs an RPC belongs to: how its id is made and what stands in front of its
@@ -46,7 +46,7 @@ func (f Flavor) overMargo() bool { return f == Margo || f == Thallium }
 // defaultProvider is the provider id of RPCs for which none is given.
 func (f Flavor) defaultProvider() uint16 {
 	if f == Margo {
-		return margo.DefaultProvider
+		return wire.DefaultProvider
 	}
 	return 0
 }
@@ -104,11 +104,11 @@ func newProcedure(name string, oneWay bool, in, out reflect.Type, opts []RPCOpti
 	}
 	switch {
 	case p.flavor.overMargo():
-		p.base = margo.ID(name, 0)
+		p.base = wire.ID(name, 0)
 	case p.flavor != Mercury:
 		panic(fmt.Sprintf("cinnabar: RPC %q: there is no flavour %v; use Margo, Mercury or Thallium", name, p.flavor))
 	case !p.fixed:
-		p.base = margo.Djb2(name)
+		p.base = wire.Djb2(name)
 	}
 	p.in, p.out = p.plan("arguments", in), p.plan("results", out)
 	return p
@@ -127,7 +127,7 @@ func (p *procedure) id(provider uint16) uint64 {
 	if p.flavor == Mercury {
 		return p.base
 	}
-	return margo.WithProvider(p.base, provider)
+	return wire.WithProvider(p.base, provider)
 }
 
 // provider returns the provider id that a call or a handler is for.
@@ -155,17 +155,17 @@ func (p *procedure) Label(provider uint16) string { return p.label(provider) }
 // appendInput appends what a request carries: *in behind the flavour's header.
 func (p *procedure) appendInput(b []byte, parent uint64, in any) ([]byte, error) {
 	if p.flavor.overMargo() {
-		b = margo.AppendRequestHeader(b, parent)
+		b = wire.AppendRequestHeader(b, parent)
 	}
 	return p.in.Append(b, in)
 }
 
 // decodeInput reads what a request carries.
 func (p *procedure) decodeInput(b []byte, in any) (parent uint64, err error) {
-	parent = margo.NoParent
+	parent = wire.NoParent
 	if p.flavor.overMargo() {
 		var ok bool
-		if parent, b, ok = margo.ParseRequestHeader(b); !ok {
+		if parent, b, ok = wire.ParseRequestHeader(b); !ok {
 			return parent, fmt.Errorf("request has %d bytes, fewer than Margo's header: %w", len(b), codec.ErrOverflow)
 		}
 	}
@@ -175,7 +175,7 @@ func (p *procedure) decodeInput(b []byte, in any) (parent uint64, err error) {
 // appendOutput appends what a successful response carries.
 func (p *procedure) appendOutput(b []byte, out any) ([]byte, error) {
 	if p.flavor.overMargo() {
-		b = margo.AppendResponseHeader(b, uint32(hg.Success))
+		b = wire.AppendResponseHeader(b, uint32(hg.Success))
 	}
 	return p.out.Append(b, out)
 }
@@ -183,7 +183,7 @@ func (p *procedure) appendOutput(b []byte, out any) ([]byte, error) {
 // decodeOutput reads what a response carries. code is what the peer's Margo says; unless it is 0 there is no result.
 func (p *procedure) decodeOutput(b []byte, out any) (code Code, err error) {
 	if p.flavor.overMargo() {
-		n, rest, ok := margo.ParseResponseHeader(b)
+		n, rest, ok := wire.ParseResponseHeader(b)
 		if !ok {
 			return 0, fmt.Errorf("response has %d bytes, fewer than Margo's header: %w", len(b), codec.ErrOverflow)
 		}

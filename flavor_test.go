@@ -4,7 +4,7 @@ import (
 	"encoding/hex"
 	"testing"
 
-	"cinnabar/internal/margo"
+	"cinnabar/internal/hg/wire"
 )
 
 // TestPayloads compares payloads with those of C: "sum" of Margo, of Mercury and of Thallium.
@@ -23,7 +23,7 @@ func TestPayloads(t *testing.T) {
 		if got := test.proc.id(test.proc.flavor.defaultProvider()); got != test.id {
 			t.Errorf("%v: id %#x, want %#x", test.proc.flavor, got, test.id)
 		}
-		in, err := test.proc.appendInput(nil, margo.NoParent, &addIn{X: 1, Y: 2})
+		in, err := test.proc.appendInput(nil, wire.NoParent, &addIn{X: 1, Y: 2})
 		if got := hex.EncodeToString(in); err != nil || got != test.input {
 			t.Errorf("%v: input %s, %v, want %s", test.proc.flavor, got, err, test.input)
 		}

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"cinnabar/internal/margo"
+	"cinnabar/internal/sched"
 )
 
 // PoolKind is the order in which the requests of a pool get their workers, if they have to wait for one. A handler that
@@ -30,25 +30,25 @@ const (
 func (k PoolKind) String() string {
 	switch k {
 	case PoolFIFO:
-		return margo.FIFO.String()
+		return sched.FIFO.String()
 	case PoolPriority:
-		return margo.Priority.String()
+		return sched.Priority.String()
 	case PoolEarliestFirst:
-		return margo.EarliestFirst.String()
+		return sched.EarliestFirst.String()
 	}
 	return fmt.Sprintf("PoolKind(%d)", uint8(k))
 }
 
 // core returns the kind as the pools themselves have it.
-func (k PoolKind) core() margo.Kind {
+func (k PoolKind) core() sched.Kind {
 	switch k {
 	case PoolPriority:
-		return margo.Priority
+		return sched.Priority
 	case PoolEarliestFirst:
-		return margo.EarliestFirst
+		return sched.EarliestFirst
 	case PoolFIFO:
 	}
-	return margo.FIFO
+	return sched.FIFO
 }
 
 // PoolConfig describes a pool: a group of workers for handlers that should neither delay nor be delayed by others.
@@ -83,7 +83,7 @@ func (p *PoolConfig) check(op string) error {
 type Pool struct {
 	owner *pools
 	cfg   PoolConfig
-	pool  *margo.Pool
+	pool  *sched.Pool
 
 	removed func() // gives back the memory that is reserved for the queue
 }
@@ -101,7 +101,7 @@ func (p *Pool) Stats() PoolStats { return PoolStats(p.pool.Stats()) }
 // the engines may end in any order.
 type pools struct {
 	alive int         // PoolConfig.Alive of all of them
-	other *margo.Pool // of handlers that are in no pool with a name
+	other *sched.Pool // of handlers that are in no pool with a name
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -114,7 +114,7 @@ type pools struct {
 
 // newPools makes the pools of a configuration, which has been checked.
 func newPools(cfg *Config) *pools {
-	ps := &pools{alive: cfg.MaxHandlers, other: margo.NewPool(margo.PoolConfig{
+	ps := &pools{alive: cfg.MaxHandlers, other: sched.NewPool(sched.PoolConfig{
 		Workers: cfg.MaxHandlers, Alive: cfg.MaxHandlers, Queue: cfg.MaxQueued,
 	})}
 	for _, p := range cfg.Pools {
@@ -165,7 +165,7 @@ func (ps *pools) add(cfg PoolConfig, removed func()) *Pool {
 	if ps.findLocked(cfg.Name) != nil {
 		return nil
 	}
-	p := &Pool{owner: ps, cfg: cfg, removed: removed, pool: margo.NewPool(margo.PoolConfig{
+	p := &Pool{owner: ps, cfg: cfg, removed: removed, pool: sched.NewPool(sched.PoolConfig{
 		Name: cfg.Name, Workers: cfg.Workers, Alive: ps.alive, Queue: cfg.Queue, Kind: cfg.Kind.core(),
 	})}
 	p.pool.Watch(ps.warnAfter, warnSlow)
@@ -195,10 +195,10 @@ func (ps *pools) all() []*Pool {
 }
 
 // cores returns the pools themselves, first that of handlers in no pool with a name.
-func (ps *pools) cores() []*margo.Pool {
+func (ps *pools) cores() []*sched.Pool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	list := []*margo.Pool{ps.other}
+	list := []*sched.Pool{ps.other}
 	for _, p := range ps.named {
 		list = append(list, p.pool)
 	}

@@ -6,7 +6,7 @@ import (
 	"log/slog"
 
 	"cinnabar/internal/audit"
-	"cinnabar/internal/margo"
+	"cinnabar/internal/hg/wire"
 )
 
 // Provider is one of several services in a process: RPCs registered on it have its id, so that two providers may serve
@@ -21,7 +21,7 @@ type Provider struct {
 // ask for it ([ProviderHandle.Identity], margo_provider_get_identity). Id 65535 stands for no provider and is the
 // engine's.
 func (e *Engine) Provider(id uint16, identity string) (*Provider, error) {
-	if id == margo.DefaultProvider {
+	if id == wire.DefaultProvider {
 		return nil, argumentError("make provider", "", "", "id %d stands for no provider; register on the engine itself", id)
 	}
 	p := &Provider{e: e, id: id, identity: identity}

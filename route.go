@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"cinnabar/internal/hg"
-	"cinnabar/internal/margo"
+	"cinnabar/internal/hg/wire"
 )
 
 // route is where one call goes.
@@ -60,7 +60,7 @@ func (rt *route) op() string {
 // parent returns the id of the RPC that the call is made for.
 func (rt *route) parent() uint64 {
 	if rt.within == nil {
-		return margo.NoParent
+		return wire.NoParent
 	}
 	return rt.within.id
 }
@@ -102,7 +102,7 @@ func (rt *route) absent() error {
 		return fmt.Errorf("no RPC %q with id %#x is registered there; compare name and flavour", rt.proc.name, rt.id)
 	}
 	return fmt.Errorf("no RPC %q with id %#016x is registered there for provider %d; compare name, flavour and provider id "+
-		"(MARGO_REGISTER: %d, margo_register_name and Thallium: 0)", rt.proc.name, rt.id, rt.provider, margo.DefaultProvider)
+		"(MARGO_REGISTER: %d, margo_register_name and Thallium: 0)", rt.proc.name, rt.id, rt.provider, wire.DefaultProvider)
 }
 
 // decode reads a response into *out.

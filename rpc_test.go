@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"cinnabar/internal/margo"
+	"cinnabar/internal/hg/wire"
 )
 
 // parity: G20 G30
@@ -95,14 +95,14 @@ func TestProviderIDs(t *testing.T) {
 	must(t, err)
 	must(t, add.Handle(zero, func(context.Context, addIn) (addOut, error) { return addOut{Sum: 0}, nil }))
 	callAdd(t, ep)
-	callAdd(t, ep.Provider(margo.DefaultProvider))
+	callAdd(t, ep.Provider(wire.DefaultProvider))
 	if out, err := add.Call(patient(t), ep.Provider(0), addIn{X: 1}); err != nil || out.Sum != 0 {
 		t.Errorf("provider 0: %+v, %v", out, err)
 	}
 	if got, want := add.ID(0), uint64(0xc8c9c5c8)<<32; got != want {
 		t.Errorf("id %#x, want %#x", got, want)
 	}
-	if _, err := server.Provider(margo.DefaultProvider, "x"); CodeOf(err) != CodeInvalidArg {
+	if _, err := server.Provider(wire.DefaultProvider, "x"); CodeOf(err) != CodeInvalidArg {
 		t.Errorf("provider 65535: %v", err)
 	}
 }
@@ -137,7 +137,7 @@ func TestProviders(t *testing.T) {
 	}
 	_, err := ep.Provider(9).Identity(patient(t))
 	wantCode(t, err, CodeNoEntry, "__identity__@9")
-	_, err = ep.Provider(margo.DefaultProvider).Identity(patient(t))
+	_, err = ep.Provider(wire.DefaultProvider).Identity(patient(t))
 	wantCode(t, err, CodeNoEntry, "without a handler")
 }
 
@@ -340,7 +340,7 @@ func TestBadArguments(t *testing.T) {
 	must(t, add.Handle(server, handleAdd))
 	_, err := NewRPC[int32, addOut]("add").Call(patient(t), ep, 1)
 	wantCode(t, err, CodeOverflow, "add")
-	headless := NewRPC[struct{}, Code]("add", WithID(add.ID(margo.DefaultProvider)))
+	headless := NewRPC[struct{}, Code]("add", WithID(add.ID(wire.DefaultProvider)))
 	code, err := headless.Call(patient(t), ep, struct{}{})
 	if err != nil || code != CodeOverflow {
 		t.Errorf("without Margo's header: %v, %v", code, err)
@@ -388,7 +388,7 @@ func TestOneWay(t *testing.T) {
 		got <- in.X
 		return io.ErrUnexpectedEOF // logged, and nobody is told
 	}))
-	if !note.Registered(server) || note.Name() != "note" || note.ID(1) != margo.ID("note", 1) {
+	if !note.Registered(server) || note.Name() != "note" || note.ID(1) != wire.ID("note", 1) {
 		t.Error("not registered as such")
 	}
 	var sum int32

@@ -7,8 +7,9 @@ import (
 	"log/slog"
 
 	"cinnabar/internal/hg"
-	"cinnabar/internal/margo"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/na"
+	"cinnabar/internal/sched"
 )
 
 // service is one registration: an RPC that an engine serves for a provider.
@@ -19,10 +20,10 @@ type service struct {
 	provider uint16
 	owner    *Provider // it is registered on; nil: on the engine
 	named    *Pool     // whose workers run the handlers; nil: none with a name
-	pool     *margo.Pool
+	pool     *sched.Pool
 	priority int16
-	pace     margo.Pace
-	serve    func(*service, *hg.Request) *margo.Job // nil: registered without a handler
+	pace     sched.Pace
+	serve    func(*service, *hg.Request) *sched.Job // nil: registered without a handler
 }
 
 func (svc *service) label() string { return svc.proc.label(svc.provider) }
@@ -31,7 +32,7 @@ func (svc *service) label() string { return svc.proc.label(svc.provider) }
 // do not fit the core's one byte become CodeOtherError there.
 func (svc *service) answer(r *hg.Request, code Code) error {
 	if svc.proc.flavor.overMargo() {
-		return r.Respond(svc.e.lives.ctx, margo.AppendResponseHeader(r.Output(), uint32(code)))
+		return r.Respond(svc.e.lives.ctx, wire.AppendResponseHeader(r.Output(), uint32(code)))
 	}
 	if code > CodeOtherError {
 		code = CodeOtherError
@@ -43,7 +44,7 @@ func (svc *service) answer(r *hg.Request, code Code) error {
 type handlers struct {
 	e     *Engine
 	pools *pools
-	table margo.Registry[*service]
+	table hg.Registry[*service]
 	gate  gate // counts requests that are not done with; closed: no more are served
 	held  held
 }
@@ -93,7 +94,7 @@ func (h *handlers) logUnknown(r *hg.Request) {
 	if log := h.e.log; log.Enabled(context.Background(), slog.LevelDebug) {
 		id := uint64(r.ID())
 		log.Debug("request for an RPC that is not registered", logPeer, r.From().String(),
-			"id", fmt.Sprintf("%#016x", id), "provider", margo.Provider(id), "registered", h.near(id))
+			"id", fmt.Sprintf("%#016x", id), "provider", wire.Provider(id), "registered", h.near(id))
 	}
 }
 

@@ -9,15 +9,15 @@ import (
 
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hostquota"
-	"cinnabar/internal/margo"
 	"cinnabar/internal/na"
+	"cinnabar/internal/sched"
 )
 
 // serving is one request while it is served, without its types: the state of a [Call], and the context of its handler.
 // It is made for one request and never used again, since programs may hold on to the context.
 type serving struct {
 	svc    *service
-	job    margo.Job
+	job    sched.Job
 	req    *hg.Request
 	from   na.Addr
 	gone   <-chan struct{} // closed when the connection that the request came by is lost
@@ -115,19 +115,19 @@ func (s *serving) returned(normally *bool) {
 	s.finish(CodeOtherError)
 }
 
-// Overloaded implements [margo.Work]: the request gets no handler.
+// Overloaded implements [sched.Work]: the request gets no handler.
 func (s *serving) Overloaded() {
 	s.finish(CodeAgain)
 	s.release()
 }
 
-// Peer implements [margo.Work].
+// Peer implements [sched.Work].
 func (s *serving) Peer() string { return s.from.String() }
 
-// Host implements [margo.Work].
+// Host implements [sched.Work].
 func (s *serving) Host() hostquota.Host { return s.from.Account().Host() }
 
-// Yield implements [margo.Work].
+// Yield implements [sched.Work].
 func (s *serving) Yield() { na.Yield(s.from) }
 
 // pause and resume enclose a wait for the network that the handler makes with its context.

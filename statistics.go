@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"cinnabar/internal/margo"
+	"cinnabar/internal/hg/wire"
 )
 
 // Statistics measures what calls and transfers cost, for each pair of procedure and peer and for the procedure that they
@@ -48,10 +48,10 @@ const maxPaths = 4096
 const others = "<others>"
 
 // merged is the path for what has none of its own. There are as many as the program has RPCs.
-func (p callPath) merged() callPath { return callPath{p.id, margo.NoParent, others} }
+func (p callPath) merged() callPath { return callPath{p.id, wire.NoParent, others} }
 
 // noPath is that of what no request asked for.
-var noPath = callPath{id: margo.NoParent, parent: margo.NoParent, peer: "<unknown>"}
+var noPath = callPath{id: wire.NoParent, parent: wire.NoParent, peer: "<unknown>"}
 
 // transferPath is the request that a transfer was made for, and what it was.
 type transferPath struct {

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"cinnabar/internal/margo"
+	"cinnabar/internal/hg/wire"
 )
 
 // Dump writes the figures as one JSON object, as Margo's default monitor writes its file of statistics
@@ -179,8 +179,8 @@ func (f *statsJSON) target(path callPath, name string) *targetJSON {
 
 // rpc returns the part of the file for an RPC and its parent.
 func (f *statsJSON) rpc(path callPath, name string) *rpcJSON {
-	provider, parent := margo.Provider(path.id), margo.Provider(path.parent)
-	id, parentID := margo.WithProvider(path.id, margo.DefaultProvider), margo.WithProvider(path.parent, margo.DefaultProvider)
+	provider, parent := wire.Provider(path.id), wire.Provider(path.parent)
+	id, parentID := wire.WithProvider(path.id, wire.DefaultProvider), wire.WithProvider(path.parent, wire.DefaultProvider)
 	key := strings.Join([]string{
 		strconv.FormatUint(parentID, 10), strconv.Itoa(int(parent)), strconv.FormatUint(id, 10), strconv.Itoa(int(provider)),
 	}, ":")

@@ -9,8 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostquota"
-	"cinnabar/internal/margo"
+	"cinnabar/internal/sched"
 )
 
 // Timer runs a function once, some time after each Start, as a handler is run: by a worker of a pool, on a goroutine
@@ -59,7 +60,7 @@ func (p *Pool) NewTimer(e *Engine, f func(ctx context.Context)) *Timer {
 	return newTimer(e, p, p.pool, f)
 }
 
-func newTimer(e *Engine, named *Pool, pool *margo.Pool, f func(context.Context)) *Timer {
+func newTimer(e *Engine, named *Pool, pool *sched.Pool, f func(context.Context)) *Timer {
 	name := "timer"
 	if fn := runtime.FuncForPC(reflect.ValueOf(f).Pointer()); fn != nil {
 		name += " " + fn.Name()
@@ -106,7 +107,7 @@ func (t *Timer) fire(start uint64) {
 		return
 	}
 	r := &run{t: t, start: start}
-	r.s.svc, r.s.id = t.svc, margo.NoParent
+	r.s.svc, r.s.id = t.svc, wire.NoParent
 	r.s.job.Init(r, t.svc.pool, &t.svc.pace)
 	if task := r.s.job.Admit(); task != nil {
 		task.Run()
@@ -201,21 +202,21 @@ type run struct {
 	s     serving
 }
 
-// Peer implements [margo.Work].
-func (r *run) Peer() string { return margo.Own }
+// Peer implements [sched.Work].
+func (r *run) Peer() string { return sched.Own }
 
-// Host implements [margo.Work].
+// Host implements [sched.Work].
 func (r *run) Host() hostquota.Host { return hostquota.Host{} }
 
-// Yield implements [margo.Work].
+// Yield implements [sched.Work].
 func (r *run) Yield() { runtime.Gosched() }
 
-// Overloaded implements [margo.Work]. There is always room for a timer.
+// Overloaded implements [sched.Work]. There is always room for a timer.
 func (r *run) Overloaded() { panic("cinnabar: a timer is refused by its pool") }
 
 func (r *run) describe() (e *Engine, label, peer string) { return r.t.svc.e, r.t.svc.label(), "" }
 
-// Serve implements [margo.Work].
+// Serve implements [sched.Work].
 func (r *run) Serve() {
 	e := r.t.svc.e
 	defer e.handlers.gate.leave()
@@ -269,7 +270,7 @@ func (ts *timers) remove(t *Timer) {
 }
 
 // use tells whether a started timer is bound to a pool.
-func (ts *timers) use(p *margo.Pool) bool {
+func (ts *timers) use(p *sched.Pool) bool {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	for t := range ts.started {

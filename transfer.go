@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 
 	"cinnabar/internal/hg"
-	"cinnabar/internal/margo"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/na"
 )
 
@@ -188,7 +188,7 @@ func (m *move) observe(ctx context.Context, ev Event) {
 		return
 	}
 	ev.Kind = EventTransfer
-	ev.Info = CallInfo{Side: ClientSide, RPC: m.d.op, Peer: m.r.ep, Parent: margo.NoParent}
+	ev.Info = CallInfo{Side: ClientSide, RPC: m.d.op, Peer: m.r.ep, Parent: wire.NoParent}
 	if s := servingFrom(ctx); s != nil {
 		ev.Info.Parent = s.id
 	}

@@ -1,10 +1,10 @@
 package cinnabar
 
-import "cinnabar/internal/margo"
+import "cinnabar/internal/sched"
 
 // described is what the pools of an engine work on, as people are told of it.
 type described interface {
-	margo.Work
+	sched.Work
 	// describe may be called at any time, also after the work is done.
 	describe() (e *Engine, label, peer string)
 }
@@ -17,7 +17,7 @@ func (s *serving) describe() (e *Engine, label, peer string) {
 func (w *work[In, Out]) describe() (e *Engine, label, peer string) { return w.s.describe() }
 
 // warnSlow reports a handler that takes long: see Config.HandlerWarning.
-func warnSlow(s margo.Sighting) {
+func warnSlow(s sched.Sighting) {
 	d, ok := s.Work.(described)
 	if !ok {
 		return

@@ -4,6 +4,7 @@
 // # Nouns
 //
 //   - A [Class] stands on one endpoint. It is that endpoint's [na.Handler].
+//   - A [Registry] holds the handlers of a provider's RPCs by their ids.
 //   - A [Call] is the origin's half of one RPC, a [Request] the target's.
 //   - A [Bulk] is memory of this process that peers may reach; a [Desc] is the descriptor by which they do; a [Transfer]
 //     moves bytes between such memory of a peer and slices of this process.

@@ -62,8 +62,9 @@ var layers = map[string]row{
 	// Mercury's network abstraction, and the networks behind it.
 	"internal/na":        {code: []string{"internal/hostquota"}},
 	"internal/na/natest": {code: []string{"internal/na", "internal/hostquota"}},
-	"internal/hg":        {code: []string{"internal/na", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/na/natest"}},
-	"internal/margo":     {code: []string{"internal/na", "internal/hostquota"}},
+	"internal/hg/wire":   {},
+	"internal/hg":        {code: []string{"internal/hg/wire", "internal/na", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/na/natest"}},
+	"internal/sched":     {code: []string{"internal/na", "internal/hostquota"}},
 	"internal/margoconf": {},
 	"internal/na/sm":     {code: []string{"internal/na", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit"}, modules: []string{modSys}},
 	"internal/na/ofitcp": {code: []string{"internal/na", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/dnstest"}},
@@ -125,7 +126,7 @@ var layers = map[string]row{
 
 	// RPC and bulk memory, on Mercury's core and the networks below it.
 	".": {
-		code: []string{"codec", "codec/hgproc", "codec/cereal", "internal/margo", "internal/margoconf", "internal/hg", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/hostmem", "internal/hostquota", "internal/audit"},
+		code: []string{"codec", "codec/hgproc", "codec/cereal", "internal/sched", "internal/margoconf", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/hostmem", "internal/hostquota", "internal/audit"},
 		test: []string{"internal/na/natest", "internal/dnstest"},
 
 		modules: []string{modSys}, // mapped files

@@ -1,4 +1,4 @@
-package margo
+package sched
 
 // lanes are the queues of a level. Hosts take turns, and among the requests of a host its peers do. In a level in order of
 // arrival the host whose oldest request came first has the turn, and peers are not distinguished.

@@ -1,9 +1,11 @@
-package margo
+package hg
 
 import (
 	"errors"
 	"strings"
 	"testing"
+
+	"cinnabar/internal/hg/wire"
 )
 
 func TestRegistry(t *testing.T) {
@@ -12,20 +14,20 @@ func TestRegistry(t *testing.T) {
 		t.Fatal("the empty registry knows an id")
 	}
 	for i, name := range []string{"b", "a"} {
-		if err := r.Add(ID(name, 7), name, i); err != nil {
+		if err := r.Add(wire.ID(name, 7), name, i); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if e, ok := r.Lookup(ID("a", 7)); !ok || e.Name != "a" || e.Value != 1 {
+	if e, ok := r.Lookup(wire.ID("a", 7)); !ok || e.Name != "a" || e.Value != 1 {
 		t.Errorf("Lookup = %+v, %v", e, ok)
 	}
 	if es := r.Entries(); len(es) != 2 || es[0].Name != "a" || es[1].Name != "b" {
 		t.Errorf("Entries = %+v", es)
 	}
-	if !r.Remove(ID("a", 7)) || r.Remove(ID("a", 7)) {
+	if !r.Remove(wire.ID("a", 7)) || r.Remove(wire.ID("a", 7)) {
 		t.Error("Remove does not report what it does")
 	}
-	if _, ok := r.Lookup(ID("a", 7)); ok {
+	if _, ok := r.Lookup(wire.ID("a", 7)); ok {
 		t.Error("a removed id is known")
 	}
 }

@@ -1,4 +1,4 @@
-package margo
+package sched
 
 // heap is a binary heap of items that know their places in it, so that any of them can be moved or removed in logarithmic
 // time.

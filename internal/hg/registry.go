@@ -1,4 +1,4 @@
-package margo
+package hg
 
 import (
 	"fmt"
@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"cinnabar/internal/hg/wire"
 )
 
 // Registry knows what is registered under which id. Looking up takes no lock. The zero Registry is empty.
@@ -30,7 +32,7 @@ type ExistsError struct {
 
 func (e *ExistsError) Error() string {
 	if e.Name == e.Taken {
-		return fmt.Sprintf("%q is registered already for provider %d; remove it first or use another provider id", e.Name, Provider(e.ID))
+		return fmt.Sprintf("%q is registered already for provider %d; remove it first or use another provider id", e.Name, wire.Provider(e.ID))
 	}
 	return fmt.Sprintf("%q and %q, which is registered already, have the same id %#016x; rename one or use another provider id", e.Name, e.Taken, e.ID)
 }
@@ -78,7 +80,7 @@ func (r *Registry[T]) Entries() []Entry[T] {
 		if c := strings.Compare(a.Name, b.Name); c != 0 {
 			return c
 		}
-		return int(Provider(a.ID)) - int(Provider(b.ID))
+		return int(wire.Provider(a.ID)) - int(wire.Provider(b.ID))
 	})
 }
 

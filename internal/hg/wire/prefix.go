@@ -1,4 +1,4 @@
-package margo
+package wire
 
 import "encoding/binary"
 

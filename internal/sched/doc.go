@@ -1,22 +1,19 @@
-// Package margo is what Margo puts around Mercury's RPCs: ids made of a name's hash and a provider id, two short headers
-// in front of the user's arguments and results, and the order in which requests get handlers.
+// Package sched is the order in which requests get handlers: pools of workers, and queues in which hosts, and the peers of
+// a host, take turns.
 //
 // # Nouns
 //
-//   - [ID] makes the 64-bit id of a name and a provider; [Djb2] the id that plain Mercury gives a name.
-//   - [AppendRequestHeader], [ParseResponseHeader] and their kin write and read the two headers.
-//   - A [Registry] knows what is registered under an id.
 //   - A [Pool] bounds how many handlers run at once and how many requests wait. A [Job] is one request on its way through
-//     it, a [Work] what the request is about.
+//     it, a [Work] is the request behind a Job.
 //   - A [Kind] is the order in which the requests of a pool get their workers.
 //   - A [Pace] learns whether the handlers of one RPC are quick.
-//   - A [Clock] tells when a job came, for less than the reading of the time costs.
-//   - A [Sighting] is what a job does at a moment: [Pool.Jobs] looks at all, [Pool.Watch] at those that take long.
+//   - A [Clock] says when a job came, for less than the reading of the time costs.
+//   - A [Sighting] is the state of a job at a moment: [Pool.Jobs] looks at all, [Pool.Watch] at those that take long.
 //
 // # Usage
 //
-//	pool := margo.NewPool(margo.PoolConfig{Name: "io", Workers: 4, Alive: 4096, Queue: 1024})
-//	req.job.Init(req, pool, &entry.pace) // req implements margo.Work
+//	pool := sched.NewPool(sched.PoolConfig{Name: "io", Workers: 4, Alive: 4096, Queue: 1024})
+//	req.job.Init(req, pool, &entry.pace) // req implements sched.Work
 //	return req.job.Admit()               // a task for the transport, or nil
 //
 // # Who runs a handler
@@ -42,4 +39,4 @@
 //
 // Everything is safe for concurrent use, except that a Job belongs to its Pool from Admit to the call of Serve or
 // Overloaded. Functions of a [Work] are called without a lock held, but for Peer.
-package margo
+package sched

@@ -1,4 +1,4 @@
-package margo
+package sched
 
 import (
 	"sync/atomic"
