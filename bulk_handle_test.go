@@ -7,13 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"reflect"
 	"strings"
 	"testing"
 
 	"cinnabar/codec"
 	"cinnabar/codec/hgproc"
+	"cinnabar/internal/testproc"
 )
 
 // parity: H75 H78 G66
@@ -273,14 +273,13 @@ func TestBoundHandleThirdProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestBoundHandleHelper$", "-test.v")
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%x", boundHandleEnv, text))
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	if !strings.Contains(string(out), want) {
-		t.Errorf("the third process says\n%s\nwant %q", out, want)
+	p := testproc.Run(t, testproc.Command{
+		Args: []string{"-test.run=^TestBoundHandleHelper$", "-test.v"},
+		Env:  []string{fmt.Sprintf("%s=%x", boundHandleEnv, text)},
+	})
+	must(t, p.Wait())
+	if !strings.Contains(p.Stdout.String(), want) {
+		t.Errorf("the third process has not printed %q", want)
 	}
 	if got := string(contents(b)[:5]); got != "third" {
 		t.Errorf("memory begins %q after the third process's push", got)

@@ -3,18 +3,16 @@
 package cinnabar
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/hex"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
+
+	"cinnabar/internal/testproc"
 )
 
 const memoryHelperEnv = "CINNABAR_TEST_MEMORY_HELPER"
@@ -37,38 +35,10 @@ func TestMemoryHelper(t *testing.T) {
 const memoryHelperSize = 8 << 20
 
 // memoryProcess starts a process that exposes noise and returns its memory, as e knows it.
-func memoryProcess(t *testing.T, e *Engine) (*exec.Cmd, RemoteBulk) {
+func memoryProcess(t *testing.T, e *Engine) (*testproc.Process, RemoteBulk) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestMemoryHelper$", "-test.v")
-	cmd.Env = append(os.Environ(), memoryHelperEnv+"=1")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGCONT)
-		_ = in.Close()
-		_, _ = io.Copy(io.Discard, out)
-		_ = cmd.Wait()
-	})
-	lines := bufio.NewScanner(out)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		text, ok := strings.CutPrefix(lines.Text(), "handle ")
-		if !ok {
-			continue
-		}
-		return cmd, boundMemory(t, e, text)
-	}
-	t.Fatalf("no handle from the process: %v", lines.Err())
-	return nil, RemoteBulk{}
+	p := testproc.Start(t, testproc.Command{Args: []string{"-test.run=^TestMemoryHelper$", "-test.v"}, Env: []string{memoryHelperEnv + "=1"}})
+	return p, boundMemory(t, e, p.Stdout.Expect("^handle ([0-9a-f]+)$")[1])
 }
 
 func boundMemory(t *testing.T, e *Engine, text string) RemoteBulk {
@@ -88,29 +58,17 @@ func boundMemory(t *testing.T, e *Engine, text string) RemoteBulk {
 	return h.On(owner)
 }
 
-// stop stops a process and returns when all its threads have stopped.
-func stop(t *testing.T, cmd *exec.Cmd) {
-	t.Helper()
-	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	var status syscall.WaitStatus
-	if _, err := syscall.Wait4(cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
-		t.Fatalf("the process is not stopped: %v, %v", status, err)
-	}
-}
-
 // A process that is stopped ends a transfer with the deadline. The local memory is free then: what the process sends
 // when it goes on is not put there.
 // parity: G64
 func TestTransferWithStoppedProcess(t *testing.T) {
 	e := bulkEngine(t, nil)
-	cmd, r := memoryProcess(t, e)
+	p, r := memoryProcess(t, e)
 	local := alloc(t, e, ReadWrite, memoryHelperSize)
 	if _, err := r.Pull(t.Context(), local); err != nil || !bytes.Equal(local.Bytes(), noise(memoryHelperSize)) {
 		t.Fatalf("before: %v", err)
 	}
-	stop(t, cmd)
+	p.Suspend()
 	for _, do := range []func(context.Context, *Bulk) (int64, error){
 		r.Pull, r.waitPull, r.Push,
 		func(ctx context.Context, b *Bulk) (int64, error) { return r.PullChunks(ctx, b, 1<<20, 4) },
@@ -122,9 +80,7 @@ func TestTransferWithStoppedProcess(t *testing.T) {
 	}
 	poison := bytes.Repeat([]byte{0xEE}, memoryHelperSize)
 	copy(local.Bytes(), poison)
-	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	p.Resume()
 	if _, err := r.ReadAt(make([]byte, 100), 0); err != nil { // behind the answers to what was given up
 		t.Fatalf("afterwards: %v", err)
 	}
@@ -136,13 +92,11 @@ func TestTransferWithStoppedProcess(t *testing.T) {
 // A process that dies ends the transfers with it, by name and soon.
 func TestTransferWithKilledProcess(t *testing.T) {
 	e := bulkEngine(t, nil)
-	cmd, r := memoryProcess(t, e)
+	p, r := memoryProcess(t, e)
 	local := alloc(t, e, ReadWrite, memoryHelperSize)
-	stop(t, cmd) // so that the transfers are under way when it dies
+	p.Suspend() // so that the transfers are under way when it dies
 	ops := []*Pending[int64]{r.StartPull(t.Context(), local), r.StartPush(t.Context(), local), r.StartPull(t.Context(), local.Slice(5, 5))}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	p.Kill()
 	for _, op := range ops {
 		_, err := op.Wait()
 		wantCode(t, err, CodeHostUnreach, r.Endpoint().String())

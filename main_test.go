@@ -1,22 +1,17 @@
 package cinnabar
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
-)
 
-// peerEnv is set in processes that are the other end of a test; its value says which.
-const peerEnv = "CINNABAR_TEST_PEER"
+	"cinnabar/internal/testproc"
+)
 
 // networkEnv says what the engines of tests are opened on.
 const networkEnv = "CINNABAR_TEST_NETWORK"
@@ -26,13 +21,7 @@ var network = cmp.Or(os.Getenv(networkEnv), "ofi+tcp://127.0.0.1")
 
 // TestMain runs the tests, or the other end of one.
 func TestMain(m *testing.M) {
-	if role := os.Getenv(peerEnv); role != "" {
-		if err := peers[role](os.Args[len(os.Args)-1]); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	testproc.Main(peers)
 	goleak.VerifyTestMain(m)
 }
 
@@ -136,66 +125,18 @@ func callAdd(t testing.TB, to Target) {
 	}
 }
 
-// process is another process that runs one of peers.
-type process struct {
-	cmd   *exec.Cmd
-	stdin io.Closer
-	lines *bufio.Scanner
-}
-
 // spawn starts the peer of that name; it ends with the test, at the latest.
-func spawn(t testing.TB, role, arg string) *process {
+func spawn(t testing.TB, role, arg string) *testproc.Process {
 	t.Helper()
-	p := &process{cmd: exec.Command(os.Args[0], arg)}
-	p.cmd.Env = append(os.Environ(), peerEnv+"="+role, quickExit())
-	p.cmd.Stderr = os.Stderr
-	in, err := p.cmd.StdinPipe()
-	must(t, err)
-	out, err := p.cmd.StdoutPipe()
-	must(t, err)
-	p.stdin, p.lines = in, bufio.NewScanner(out)
-	must(t, p.cmd.Start())
-	t.Cleanup(p.kill)
-	return p
-}
-
-// quickExit is a variable of the environment that keeps the race detector from sleeping for a second at the end of a
-// process.
-func quickExit() string {
-	return strings.TrimSpace("GORACE=" + os.Getenv("GORACE") + " atexit_sleep_ms=0")
-}
-
-// kill ends the process without giving it a chance to say so.
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // it may have ended
-	_ = p.cmd.Wait()
-}
-
-// line returns the next line that the process prints.
-func (p *process) line(t testing.TB) string {
-	t.Helper()
-	if !p.lines.Scan() {
-		t.Fatalf("peer ends without a line: %v", p.lines.Err())
-	}
-	return strings.TrimSpace(p.lines.Text())
+	return testproc.Start(t, testproc.Command{Role: role, Args: []string{arg}})
 }
 
 // peers are what other processes of tests run. Each takes one argument, and ends with its standard input at the latest.
-var peers = map[string]func(arg string) error{
+var peers = map[string]func(args []string) error{
 	"server":   peerServer,
 	"tutorial": peerTutorial,
 	"caller":   peerCaller,
 	"fetcher":  peerFetcher,
-}
-
-// stdinClosed returns a channel that is closed with the standard input.
-func stdinClosed() <-chan struct{} {
-	c := make(chan struct{})
-	go func() {
-		defer close(c)
-		_, _ = io.Copy(io.Discard, os.Stdin)
-	}()
-	return c
 }
 
 // block is an RPC whose handler returns when its context ends.
@@ -206,9 +147,9 @@ func handleBlock(ctx context.Context, _ struct{}) (struct{}, error) {
 	return struct{}{}, ctx.Err()
 }
 
-// peerServer serves add and block at the address arg.
-func peerServer(arg string) error {
-	e, err := Listen(arg, &Config{AllowRemoteShutdown: true})
+// peerServer serves add and block at the address args[0].
+func peerServer(args []string) error {
+	e, err := Listen(args[0], &Config{AllowRemoteShutdown: true})
 	if err != nil {
 		return err
 	}
@@ -220,7 +161,7 @@ func peerServer(arg string) error {
 	}
 	fmt.Println(e.Addr())
 	select {
-	case <-stdinClosed():
+	case <-testproc.InputClosed():
 		return e.Close()
 	case <-e.Done():
 		return e.Err()
@@ -228,8 +169,8 @@ func peerServer(arg string) error {
 }
 
 // peerTutorial serves add and ends itself in its 16th handler.
-func peerTutorial(arg string) error {
-	e, err := Listen(arg, nil)
+func peerTutorial(args []string) error {
+	e, err := Listen(args[0], nil)
 	if err != nil {
 		return err
 	}
@@ -238,20 +179,20 @@ func peerTutorial(arg string) error {
 	}
 	fmt.Println(e.Addr())
 	select {
-	case <-stdinClosed():
+	case <-testproc.InputClosed():
 		return e.Close()
 	case <-e.Done():
 		return e.Err()
 	}
 }
 
-// peerCaller calls block at the address arg.
-func peerCaller(arg string) error {
+// peerCaller calls block at the address args[0].
+func peerCaller(args []string) error {
 	e, err := Open(network, nil)
 	if err != nil {
 		return err
 	}
-	ep, err := e.Lookup(arg)
+	ep, err := e.Lookup(args[0])
 	if err != nil {
 		return err
 	}
@@ -268,13 +209,13 @@ type largeOut struct {
 	Data []byte `proc:"count=N"`
 }
 
-// peerFetcher calls large at the address arg.
-func peerFetcher(arg string) error {
+// peerFetcher calls large at the address args[0].
+func peerFetcher(args []string) error {
 	e, err := Open(network, nil)
 	if err != nil {
 		return err
 	}
-	ep, err := e.Lookup(arg)
+	ep, err := e.Lookup(args[0])
 	if err != nil {
 		return err
 	}

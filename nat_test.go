@@ -1,25 +1,28 @@
 package cinnabar
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
 	"cinnabar/internal/audit"
+	"cinnabar/internal/testproc"
 )
 
 func init() { peers["translated"] = peerTranslated }
 
-// peerTranslated opens an engine at the first address of arg and makes calls and transfers by the second, in rounds, one for
-// each byte of its input.
-func peerTranslated(arg string) error {
-	own, through, _ := strings.Cut(arg, " ")
+// peerTranslated opens an engine at the address args[0] and makes calls and transfers by args[1], in rounds, one for each line
+// of its input, which is a number of 8 bits.
+func peerTranslated(args []string) error {
+	own, through := args[0], args[1]
 	e, err := Open(own, nil)
 	if err != nil {
 		return err
@@ -35,24 +38,24 @@ func peerTranslated(arg string) error {
 		return err
 	}
 	fmt.Println(e.Addr())
-	var b [1]byte
-	for {
-		if _, err := os.Stdin.Read(b[:]); errors.Is(err, io.EOF) {
-			return e.Close()
-		} else if err != nil {
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		with, err := strconv.ParseUint(in.Text(), 10, 8)
+		if err != nil {
 			return err
 		}
 		clear(into.Bytes())
-		if _, err := paint.Call(ctx, server, paintIn{With: b[0], Into: into.Handle()}); err != nil {
+		if _, err := paint.Call(ctx, server, paintIn{With: uint8(with), Into: into.Handle()}); err != nil {
 			return err
 		}
 		for i, got := range into.Bytes() {
-			if got != b[0] {
-				return fmt.Errorf("byte %d is %d, want %d", i, got, b[0])
+			if got != uint8(with) {
+				return fmt.Errorf("byte %d is %d, want %d", i, got, with)
 			}
 		}
 		fmt.Println("painted")
 	}
+	return errors.Join(in.Err(), e.Close())
 }
 
 type paintIn struct {
@@ -133,19 +136,20 @@ func TestClientsBehindOneAddress(t *testing.T) {
 	server = opened(t, server, err)
 	must(t, paint.Handle(server, handlePaint(server)))
 	through := relay(t, strings.TrimPrefix(server.Addr(), "ofi+tcp://"))
-	one := spawn(t, "translated", "ofi+tcp://127.0.0.2:0 "+through)
-	port := one.line(t)
+	translated := func(own string) *testproc.Process {
+		return testproc.Start(t, testproc.Command{Role: "translated", Args: []string{own, through}})
+	}
+	one := translated("ofi+tcp://127.0.0.2:0")
+	port := one.Stdout.Line()
 	port = port[strings.LastIndexByte(port, ':')+1:]
-	clients := []*process{one, spawn(t, "translated", "ofi+tcp://127.0.0.3:"+port+" "+through)}
-	clients[1].line(t)
+	clients := []*testproc.Process{one, translated("ofi+tcp://127.0.0.3:" + port)}
+	clients[1].Stdout.Line()
 	for round := range 30 {
 		for i, c := range clients {
-			if _, err := c.stdin.(io.Writer).Write([]byte{byte(1 + 2*round + i)}); err != nil {
-				t.Fatal(err)
-			}
+			c.Send(strconv.Itoa(1 + 2*round + i))
 		}
 		for _, c := range clients {
-			if got := c.line(t); got != "painted" {
+			if got := c.Stdout.Line(); got != "painted" {
 				t.Fatal(got)
 			}
 		}

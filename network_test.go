@@ -1,14 +1,14 @@
 package cinnabar
 
 import (
-	"errors"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"cinnabar/internal/na/sm"
+	"cinnabar/internal/testproc"
 )
 
 // aboutTCP are the tests that TestOverSharedMemory leaves out, since they are about TCP: its connections, which they
@@ -45,21 +45,22 @@ func TestOverSharedMemory(t *testing.T) {
 		t.Logf("peers move memory for each other, which allocates: %v", err)
 		leave = append(leave, "TestTransferAllocs")
 	}
-	cmd := exec.Command(os.Args[0], "-test.run=^Test", "-test.skip=^("+strings.Join(leave, "|")+")$", "-test.timeout=5m")
-	cmd.Env = append(os.Environ(), networkEnv+"=na+sm", quickExit())
-	out, err := cmd.CombinedOutput()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		t.Fatalf("%v; a test that fails here since it is about TCP belongs into aboutTCP\n%s", exit, out)
+	p := testproc.Run(t, testproc.Command{
+		Args:  []string{"-test.run=^Test", "-test.skip=^(" + strings.Join(leave, "|") + ")$", "-test.timeout=5m"},
+		Env:   []string{networkEnv + "=na+sm"},
+		Limit: 6 * time.Minute, // more than that of the process itself
+	})
+	if p.ExitCode() != 0 {
+		t.Fatal("a test that fails here since it is about TCP belongs into aboutTCP")
 	}
-	must(t, err)
 }
 
 // checkTests fails if there is no test of one of the names: it has another one by now, or is gone.
 func checkTests(t *testing.T, names []string) {
 	t.Helper()
-	out, err := exec.Command(os.Args[0], "-test.list=^Test").Output()
-	must(t, err)
-	there := strings.Fields(string(out))
+	list := testproc.Run(t, testproc.Command{Args: []string{"-test.list=^Test"}})
+	must(t, list.Wait())
+	there := strings.Fields(list.Stdout.String())
 	for _, n := range names {
 		if !slices.Contains(there, n) {
 			t.Errorf("%s, which is not run over na+sm, is no test", n)

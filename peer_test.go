@@ -12,7 +12,7 @@ import (
 func TestPeerKilled(t *testing.T) {
 	client := calling(t, nil)
 	p := spawn(t, "server", "ofi+tcp://127.0.0.1")
-	addr := p.line(t)
+	addr := p.Stdout.Line()
 	ep := find(t, client, addr)
 	for range 3 {
 		callAdd(t, ep)
@@ -26,7 +26,7 @@ func TestPeerKilled(t *testing.T) {
 			errs <- err
 		}()
 		callAdd(t, ep)
-		p.kill()
+		p.Kill()
 		wantCode(t, soon(t, "call", errs), CodeHostUnreach, "block", addr)
 		for _, pending := range ps {
 			soon(t, "call", pending.Done())
@@ -37,7 +37,7 @@ func TestPeerKilled(t *testing.T) {
 		wantCode(t, err, CodeHostUnreach, "add", addr)
 
 		p = spawn(t, "server", addr)
-		if again := p.line(t); again != addr {
+		if again := p.Stdout.Line(); again != addr {
 			t.Fatalf("the successor listens at %s", again)
 		}
 	}
@@ -60,9 +60,9 @@ func TestCallerKilled(t *testing.T) {
 		return struct{}{}, nil
 	}))
 	p := spawn(t, "caller", server.Addr())
-	p.line(t)
+	p.Stdout.Line()
 	soon(t, "request", began)
-	p.kill()
+	p.Kill()
 	if err := soon(t, "handler", ended); !errors.Is(err, errPeerGone) {
 		t.Errorf("cause %v", err)
 	}
@@ -76,9 +76,9 @@ func TestRespondToTheDead(t *testing.T) {
 	calls := make(chan *Call[struct{}, largeOut], 1)
 	must(t, large.HandleCall(server, func(c *Call[struct{}, largeOut]) { calls <- c }))
 	p := spawn(t, "fetcher", server.Addr())
-	p.line(t)
+	p.Stdout.Line()
 	c := soon(t, "request", calls)
-	p.kill()
+	p.Kill()
 	answered := make(chan error, 1)
 	go func() { answered <- c.Respond(largeOut{N: 1 << 20, Data: make([]byte, 1<<20)}) }()
 	wantCode(t, soon(t, "answer", answered), CodeHostUnreach, "large")
@@ -92,8 +92,8 @@ func TestPeerFetches(t *testing.T) {
 		return largeOut{N: 1 << 20, Data: make([]byte, 1<<20)}, nil
 	}))
 	p := spawn(t, "fetcher", server.Addr())
-	p.line(t)
-	if got := p.line(t); got != "1048576" {
+	p.Stdout.Line()
+	if got := p.Stdout.Line(); got != "1048576" {
 		t.Errorf("the peer has fetched %s bytes", got)
 	}
 }

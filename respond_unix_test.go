@@ -5,7 +5,6 @@ package cinnabar
 import (
 	"context"
 	"errors"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -18,13 +17,9 @@ func TestRespondContext(t *testing.T) {
 	calls := make(chan *Call[struct{}, largeOut], 1)
 	must(t, large.HandleCall(server, func(c *Call[struct{}, largeOut]) { calls <- c }))
 	p := spawn(t, "fetcher", server.Addr())
-	p.line(t)
+	p.Stdout.Line()
 	c := soon(t, "request", calls)
-	must(t, p.cmd.Process.Signal(syscall.SIGSTOP))
-	var status syscall.WaitStatus // its threads stop one by one
-	if _, err := syscall.Wait4(p.cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
-		t.Fatalf("the client has not stopped: %v, %v", status, err)
-	}
+	p.Suspend()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	answered := make(chan error, 1)
@@ -35,8 +30,8 @@ func TestRespondContext(t *testing.T) {
 		t.Errorf("%v is not the context's error", err)
 	}
 	wantCode(t, c.RespondContext(t.Context(), largeOut{}), CodeInvalidArg, "answered already")
-	must(t, p.cmd.Process.Signal(syscall.SIGCONT))
-	if got := p.line(t); got != "1048576" { // the memory stays lent for a while
+	p.Resume()
+	if got := p.Stdout.Line(); got != "1048576" { // the memory stays lent for a while
 		t.Errorf("the client has fetched %s bytes", got)
 	}
 }

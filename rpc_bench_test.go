@@ -61,7 +61,7 @@ func BenchmarkSelfCall(b *testing.B) {
 // BenchmarkCallProcess measures one small call at a time to another process.
 func BenchmarkCallProcess(b *testing.B) {
 	p := spawn(b, "server", "ofi+tcp://127.0.0.1")
-	ctx, ep := context.Background(), find(b, calling(b, nil), p.line(b))
+	ctx, ep := context.Background(), find(b, calling(b, nil), p.Stdout.Line())
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := add.Call(ctx, ep, addIn{X: 1, Y: 2}); err != nil {

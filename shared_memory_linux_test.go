@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cinnabar/internal/na/sm"
+	"cinnabar/internal/testproc"
 )
 
 // TestSharedMemoryWithoutAttach has a process that the kernel does not let reach this one's memory pull and push it all
@@ -45,16 +46,16 @@ func TestSharedMemoryWithoutAttach(t *testing.T) {
 
 	p := confined(t, "confined", e.Addr())
 	for range 2 {
-		got := p.line(t)
+		got := p.Stdout.Line()
 		if strings.HasPrefix(got, "not refused") {
-			p.kill()
+			p.Kill()
 			t.Skip("the kernel lets a process without CAP_SYS_PTRACE reach one that is not dumpable")
 		}
 		if want := fmt.Sprintf("refused, pulled %d", len(heap)); got != want {
 			t.Fatalf("the other process says %q, want %q", got, want)
 		}
 	}
-	p.kill()
+	p.Kill()
 	if !bytes.Equal(heap, bytes.Repeat([]byte("HEAP"), 100_000)) || !bytes.Equal(alloc.Bytes(), bytes.Repeat([]byte("POOL"), 100_000)) {
 		t.Errorf("what it pushed has not arrived: %.8q, %.8q", heap, alloc.Bytes())
 	}
@@ -109,7 +110,7 @@ func TestSharedMemoryConfig(t *testing.T) {
 type lentOut struct{ Heap, Alloc BulkHandle }
 
 // confined is spawn of a process without CAP_SYS_PTRACE, which root has otherwise.
-func confined(t *testing.T, role, arg string) (p *process) {
+func confined(t *testing.T, role, arg string) (p *testproc.Process) {
 	t.Helper()
 	started := make(chan struct{})
 	go func() {
@@ -127,9 +128,9 @@ func confined(t *testing.T, role, arg string) (p *process) {
 
 func init() { peers["confined"] = peerConfined }
 
-// peerConfined pulls and pushes the memory of the engine at the address arg.
-func peerConfined(arg string) error {
-	pid, _, _ := strings.Cut(strings.TrimPrefix(arg, "na+sm://"), "-")
+// peerConfined pulls and pushes the memory of the engine at the address args[0].
+func peerConfined(args []string) error {
+	pid, _, _ := strings.Cut(strings.TrimPrefix(args[0], "na+sm://"), "-")
 	n, err := strconv.Atoi(pid)
 	if err != nil {
 		return err
@@ -141,7 +142,7 @@ func peerConfined(arg string) error {
 		return err
 	}
 	ctx := context.Background()
-	ep, err := e.Lookup(arg)
+	ep, err := e.Lookup(args[0])
 	if err != nil {
 		return err
 	}
@@ -168,6 +169,6 @@ func peerConfined(arg string) error {
 		}
 		fmt.Printf("%s, pulled %d\n", answer, pulled)
 	}
-	<-stdinClosed()
+	<-testproc.InputClosed()
 	return errors.Join(e.Close(), os.Stdout.Close())
 }

@@ -46,16 +46,14 @@ func TestShutdownFromHandler(t *testing.T) {
 // parity: G02
 func TestTutorialServer(t *testing.T) {
 	p := spawn(t, "tutorial", network)
-	addr := p.line(t)
+	addr := p.Stdout.Line()
 	for range 4 { // four clients
 		client := calling(t, nil)
 		for range 4 {
 			callAdd(t, find(t, client, addr))
 		}
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- p.cmd.Wait() }()
-	must(t, soon(t, "end of the server", ended))
+	must(t, p.Wait())
 }
 
 // parity: G03 T16
@@ -286,12 +284,10 @@ func TestRemoteShutdown(t *testing.T) {
 	callAdd(t, ep)
 
 	p := spawn(t, "server", network)
-	ep = find(t, ep.e, p.line(t))
+	ep = find(t, ep.e, p.Stdout.Line())
 	callAdd(t, ep)
 	must(t, ep.Shutdown(patient(t)))
-	ended := make(chan error, 1)
-	go func() { ended <- p.cmd.Wait() }()
-	must(t, soon(t, "end of the server", ended))
+	must(t, p.Wait())
 }
 
 // TestStartStop makes and ends engines a hundred times.

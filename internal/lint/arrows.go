@@ -127,7 +127,7 @@ var layers = map[string]row{
 	// RPC and bulk memory, on Mercury's core and the networks below it.
 	".": {
 		code: []string{"codec", "codec/hgproc", "codec/cereal", "internal/sched", "internal/margoconf", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/hostmem", "internal/hostquota", "internal/audit"},
-		test: []string{"internal/na/natest", "internal/dnstest"},
+		test: []string{"internal/na/natest", "internal/dnstest", "internal/testproc"},
 
 		modules: []string{modSys}, // mapped files
 	},
