@@ -11,13 +11,11 @@ import (
 	"go.uber.org/goleak"
 
 	"cinnabar"
+	"cinnabar/internal/testproc"
 )
 
 func TestMain(m *testing.M) {
-	if role := os.Getenv(roleEnv); role != "" {
-		roles[role](os.Getenv(argEnv))
-		return
-	}
+	testproc.Main(roles)
 	goleak.VerifyTestMain(m)
 }
 

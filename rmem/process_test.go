@@ -6,69 +6,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"cinnabar"
-)
-
-// What a re-executed test binary does, and what it is told: an address or a handle.
-const (
-	roleEnv = "CINNABAR_RMEM_ROLE"
-	argEnv  = "CINNABAR_RMEM_ARGUMENT"
+	"cinnabar/internal/testproc"
 )
 
 // roles are what other processes do. They speak by lines.
-var roles = map[string]func(arg string){"holder": beHolder, "third": beThird, "late": beLate}
-
-// process is another process.
-type process struct {
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out *bufio.Reader
-}
+var roles = map[string]func(args []string) error{"holder": beHolder, "third": beThird, "late": beLate}
 
 // spawn starts a process in a role. It is killed with the test, if not before.
-func spawn(t *testing.T, role, arg string) *process {
+func spawn(t *testing.T, role string, args ...string) *testproc.Process {
 	t.Helper()
-	exe, err := os.Executable()
-	must(t, err)
-	p := &process{cmd: exec.CommandContext(testContext(t), exe)}
-	p.cmd.Env = append(os.Environ(), roleEnv+"="+role, argEnv+"="+arg, quickExit())
-	p.cmd.Stderr = os.Stderr
-	p.in, err = p.cmd.StdinPipe()
-	must(t, err)
-	out, err := p.cmd.StdoutPipe()
-	must(t, err)
-	p.out = bufio.NewReader(out)
-	must(t, p.cmd.Start())
-	t.Cleanup(func() {
-		_ = p.cmd.Process.Kill() // it may have ended
-		_ = p.cmd.Wait()         // which says that it was killed
-	})
-	return p
+	return testproc.Start(t, testproc.Command{Role: role, Args: args})
 }
 
-// quickExit keeps the race detector from sleeping at the end of a process.
-func quickExit() string {
-	return strings.TrimSpace("GORACE=" + os.Getenv("GORACE") + " atexit_sleep_ms=0")
-}
-
-// line is what the process says next.
-func (p *process) line(t *testing.T) string {
-	t.Helper()
-	s, err := p.out.ReadString('\n')
-	must(t, err)
-	return strings.TrimSuffix(s, "\n")
-}
-
+// check ends a process whose part has failed.
 func check(err error) {
 	if err != nil {
-		fmt.Println(err)
+		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
@@ -85,8 +44,8 @@ func dialAs(addr string) (*Client, *cinnabar.Engine) {
 }
 
 // beHolder allocates a region without and one with a lease, tells their names, and waits to be killed.
-func beHolder(addr string) {
-	c, _ := dialAs(addr)
+func beHolder(args []string) error {
+	c, _ := dialAs(args[0])
 	r, err := c.Alloc(context.Background(), 1000)
 	check(err)
 	leased, err := c.AllocLease(context.Background(), 1000, time.Hour)
@@ -101,12 +60,12 @@ func TestClientDies(t *testing.T) {
 	t.Parallel()
 	s, e := serve(t, Config{Grace: 2 * time.Second})
 	p := spawn(t, "holder", e.Addr())
-	line := p.line(t)
+	line := p.Stdout.Line()
 	handle, token, ok := strings.Cut(line, " ")
 	if !ok || len(s.Stats().Regions) != 2 {
 		t.Fatalf("%q", line)
 	}
-	must(t, p.cmd.Process.Kill())
+	p.Kill()
 	eventually(t, "the region is freed", func() bool { return len(s.Stats().Regions) == 1 })
 	_, me := dial(t, e)
 	h, err := ParseHandle(handle)
@@ -119,11 +78,11 @@ func TestClientDies(t *testing.T) {
 }
 
 // beThird reads and writes the region of a handle, counts in it, and tries to free it.
-func beThird(handle string) {
+func beThird(args []string) error {
 	e, err := cinnabar.Open(protocol(), nil)
 	check(err)
 	ctx := context.Background()
-	r, err := OpenText(ctx, e, handle)
+	r, err := OpenText(ctx, e, args[0])
 	check(err)
 	data := make([]byte, r.Size())
 	_, err = r.ReadAt(data, 0)
@@ -133,7 +92,7 @@ func beThird(handle string) {
 	_, err = r.FetchAdd(ctx, r.Size()-8, 1<<40)
 	check(err)
 	fmt.Println(errors.Is(r.Free(ctx), ErrNotOwner))
-	check(e.Close())
+	return e.Close()
 }
 
 // TestHandleInThirdProcess has a process that is neither the server nor the client use a region, which it knows by its handle.
@@ -147,7 +106,7 @@ func TestHandleInThirdProcess(t *testing.T) {
 		if _, err := r.WriteAt(data, 0); err != nil {
 			t.Fatal(err)
 		}
-		if got := spawn(t, "third", r.Handle().String()).line(t); got != "true" {
+		if got := spawn(t, "third", r.Handle().String()).Stdout.Line(); got != "true" {
 			t.Errorf("the third process says %q", got)
 		}
 		want := bytes.ToUpper(data)
@@ -161,8 +120,8 @@ func TestHandleInThirdProcess(t *testing.T) {
 
 // beLate allocates a region, and once it is told that this is revoked, asks for it again in every way but the last two: reads
 // and writes, if the argument begins with "all ".
-func beLate(arg string) {
-	addr, all := strings.CutPrefix(arg, "all ")
+func beLate(args []string) error {
+	addr, all := strings.CutPrefix(args[0], "all ")
 	c, e := dialAs(addr)
 	ctx := context.Background()
 	r, err := c.Alloc(ctx, 64)
@@ -185,7 +144,7 @@ func beLate(arg string) {
 		}
 	}
 	fmt.Printf("%d of %d\n", named, len(errs))
-	check(errors.Join(c.Close(), e.Close()))
+	return errors.Join(c.Close(), e.Close())
 }
 
 // TestRevokedInOtherProcess revokes a region that another process has: that hears the reason, whatever it asks. Reads and
@@ -201,14 +160,13 @@ func TestRevokedInOtherProcess(t *testing.T) {
 				arg, want = e.Addr(), "4 of 4"
 			}
 			p := spawn(t, "late", arg)
-			h, err := ParseHandle(p.line(t))
+			h, err := ParseHandle(p.Stdout.Line())
 			must(t, err)
 			if !s.Revoke(h.ID) {
 				t.Error("not revoked")
 			}
-			_, err = fmt.Fprintln(p.in)
-			must(t, err)
-			if got := p.line(t); got != want {
+			p.Send("revoked")
+			if got := p.Stdout.Line(); got != want {
 				t.Errorf("%s accesses are told that the region is revoked, want %s", got, want)
 			}
 		})

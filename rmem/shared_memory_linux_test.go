@@ -1,12 +1,11 @@
 package rmem
 
 import (
-	"errors"
 	"os"
-	"os/exec"
 	"testing"
 
 	"cinnabar"
+	"cinnabar/internal/testproc"
 )
 
 // TestOverSharedMemory runs the other tests of this package once more, with na+sm as the network of engines. They include
@@ -22,13 +21,9 @@ func TestOverSharedMemory(t *testing.T) {
 		t.Skipf("no shared memory: %v", err)
 	}
 	must(t, e.Close())
-	exe, err := os.Executable()
-	must(t, err)
-	cmd := exec.CommandContext(testContext(t), exe, "-test.timeout=50s", "-test.run=^Test", "-test.skip=^(TestOverSharedMemory|TestVerbs.*)$")
-	cmd.Env = append(os.Environ(), networkEnv+"=na+sm", quickExit())
-	out, err := cmd.CombinedOutput()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		t.Fatalf("%v\n%s", exit, out)
-	}
-	must(t, err)
+	p := testproc.Run(t, testproc.Command{
+		Args: []string{"-test.timeout=50s", "-test.run=^Test", "-test.skip=^(TestOverSharedMemory|TestVerbs.*)$"},
+		Env:  []string{networkEnv + "=na+sm"},
+	})
+	must(t, p.Wait())
 }

@@ -18,7 +18,7 @@ import (
 func init() { roles["frozen"], roles["frozen server"] = beFrozen, beFrozenServer }
 
 // beFrozenServer lends memory over verbs, until a byte comes from standard input; then it stands still.
-func beFrozenServer(string) {
+func beFrozenServer([]string) error {
 	dev, err := openEither()
 	check(err)
 	s, err := ListenVerbs(dev, netip.MustParseAddrPort("127.0.0.1:0"), Config{})
@@ -34,19 +34,18 @@ func beFrozenServer(string) {
 // hangingServer returns a client of a server that stands still, and a region of it.
 func hangingServer(t *testing.T) (*Client, *Region) {
 	t.Helper()
-	p := spawn(t, "frozen server", "")
-	addr, err := netip.ParseAddrPort(p.line(t))
+	p := spawn(t, "frozen server")
+	addr, err := netip.ParseAddrPort(p.Stdout.Line())
 	must(t, err)
 	dev := openDevice(t)
 	c, err := DialVerbs(testContext(t), dev, addr)
 	must(t, err)
 	closing(t, c)
 	r := alloc(t, c, 256<<10)
-	_, err = fmt.Fprintln(p.in, "stop")
-	must(t, err)
-	p.line(t)
+	p.Send("stop")
+	p.Stdout.Line()
 	eventually(t, "the server stands still", func() bool {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Pid()))
 		return err == nil && bytes.Contains(b, []byte(") T "))
 	})
 	return c, r
@@ -137,10 +136,10 @@ func TestGivenUpOperationIsItsCallers(t *testing.T) {
 }
 
 // beFrozen is a client over verbs that has memory without a lease, and stands still from then on.
-func beFrozen(addr string) {
+func beFrozen(args []string) error {
 	dev, err := openEither()
 	check(err)
-	to, err := netip.ParseAddrPort(addr)
+	to, err := netip.ParseAddrPort(args[0])
 	check(err)
 	c, err := DialVerbs(context.Background(), dev, to)
 	check(err)
@@ -161,7 +160,7 @@ func TestVerbsSilentClient(t *testing.T) {
 	}
 	s, dev := serveVerbs(t, Config{Silence: 5 * time.Second})
 	p := spawn(t, "frozen", s.Addr().String())
-	h, err := ParseHandle(p.line(t))
+	h, err := ParseHandle(p.Stdout.Line())
 	must(t, err)
 	eventually(t, "the silent client is gone", func() bool { return s.Stats().Clients == 0 })
 	if st := s.Stats(); st.Used != 0 {

@@ -133,7 +133,7 @@ var layers = map[string]row{
 	},
 	"rmem": {
 		code: []string{".", "codec", "codec/hgproc", "verbs", "verbs/flow", "internal/hostmem", "internal/hostquota", "internal/audit"},
-		test: []string{"verbs/iwarp", "verbs/rdmacore", "verbs/verbstest/memdev"},
+		test: []string{"verbs/iwarp", "verbs/rdmacore", "verbs/verbstest/memdev", "internal/testproc"},
 
 		modules: []string{modSys}, // the bare system call that benchmarks compare with
 	},
