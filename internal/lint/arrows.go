@@ -158,7 +158,7 @@ var layers = map[string]row{
 	"test/interop":                           {test: []string{".", "internal/recording", "codec/cereal", "codec/hgproc", "internal/cerealtest"}},
 	"test/parity":                            {},
 	"test/rdmavm/mixedpeer":                  {code: []string{"verbs", "verbs/iwarp", "verbs/rdmacore"}},
-	"test/kill":                              {test: []string{"verbs", "verbs/driver", "verbs/iwarp", "xfer"}},
+	"test/kill":                              {test: []string{"internal/testproc", "verbs", "verbs/driver", "verbs/iwarp", "xfer"}},
 	"examples/margo":                         {code: []string{"."}},
 	"examples/margo/client":                  {code: []string{".", "examples/margo"}},
 	"examples/margo/server":                  {code: []string{".", "examples/margo"}},

@@ -4,7 +4,6 @@ package kill
 
 import (
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -48,8 +47,8 @@ func (s scene) freezeSend(t *testing.T, source string, step int) {
 	local := p.expect(wordConnected) // a later step than the middle's
 	t.Logf("step %d: %s", step, p.expect(wordStep))
 	next := startSend(t, s.variant, addr, under(t, source, "next"))
-	if err := next.wait(); err != nil {
-		t.Errorf("the next sender failed: %v: %s", err, &next.err)
+	if err := next.Wait(); err != nil {
+		t.Errorf("the next sender failed: %v: %s", err, next.Stderr)
 	}
 	for done := false; !done; {
 		line := r.expect(wordDone)
@@ -73,15 +72,13 @@ func (s scene) freezeRecv(t *testing.T, source string, step int) {
 	r, addr := startRecv(t, s.variant, dir, frozen(step)...)
 	p := startSend(t, s.variant, addr, under(t, source, "victim"), timeoutEnv+"="+freezeTimeout.String())
 	t.Logf("step %d: %s", step, r.expect(wordStep))
-	if err := p.wait(); err != nil && !strings.Contains(p.err.String(), "no progress") {
-		t.Errorf("the sender says of a receiver that has stopped: %s", &p.err)
+	if err := p.Wait(); err != nil && !strings.Contains(p.Stderr.String(), "no progress") {
+		t.Errorf("the sender says of a receiver that has stopped: %s", p.Stderr)
 	}
-	if err := r.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	r.Resume()
 	next := startSend(t, s.variant, addr, under(t, source, "next"))
-	if err := next.wait(); err != nil {
-		t.Errorf("the next sender failed: %v: %s", err, &next.err)
+	if err := next.Wait(); err != nil {
+		t.Errorf("the next sender failed: %v: %s", err, next.Stderr)
 	}
 	r.stop()
 	checkFile(t, dir, "next", source, true)

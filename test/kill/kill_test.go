@@ -114,13 +114,13 @@ func rehearse(t *testing.T) []scene {
 		r, addr := startRecv(t, v, dir)
 		s := startSend(t, v, addr, source)
 		sends := s.said(wordSteps)
-		if err := s.wait(); err != nil {
-			t.Fatalf("%s: the sender failed: %v: %s", v.name, err, &s.err)
+		if err := s.Wait(); err != nil {
+			t.Fatalf("%s: the sender failed: %v: %s", v.name, err, s.Stderr)
 		}
 		if got := r.expect(wordDone); !strings.HasSuffix(got, " ok") {
 			t.Fatalf("%s: the receiver failed: %s", v.name, got)
 		}
-		_ = r.stdin.Close() // asks it to end
+		r.CloseInput() // asks it to end
 		recvs := r.said(wordSteps)
 		r.stop()
 		checkFile(t, dir, fileName, source, true)
@@ -214,7 +214,7 @@ func (s scene) killSend(t *testing.T, r *process, addr, dir, source string, n, s
 	victim, next := fmt.Sprintf("victim-%d", n), fmt.Sprintf("next-%d", n)
 	p := startSend(t, s.variant, addr, under(t, source, victim), at(step))
 	local, where := "", ""
-	for line := range p.lines {
+	for line, ok := p.Stdout.NextLine(); ok; line, ok = p.Stdout.NextLine() {
 		if rest, ok := strings.CutPrefix(line, wordConnected+" "); ok {
 			local = rest
 		}
@@ -222,7 +222,7 @@ func (s scene) killSend(t *testing.T, r *process, addr, dir, source string, n, s
 			where = rest
 		}
 	}
-	killed := wasKilled(p.wait())
+	killed := p.WasKilled()
 	t.Logf("step %d: %s", step, where)
 	if local != "" {
 		how := r.expect(wordDone, local) // within the timeout
@@ -230,8 +230,8 @@ func (s scene) killSend(t *testing.T, r *process, addr, dir, source string, n, s
 	}
 	checkFile(t, dir, victim, source, false)
 	after := startSend(t, s.variant, addr, under(t, source, next))
-	if err := after.wait(); err != nil {
-		t.Errorf("the next sender failed: %v: %s", err, &after.err)
+	if err := after.Wait(); err != nil {
+		t.Errorf("the next sender failed: %v: %s", err, after.Stderr)
 	}
 	checkFile(t, dir, next, source, true)
 	return killed
@@ -244,13 +244,13 @@ func (s scene) killRecv(t *testing.T, source string, n, step int) bool {
 	dir := t.TempDir()
 	r, addr := startRecv(t, s.variant, dir, at(step))
 	p := startSend(t, s.variant, addr, source)
-	sent := p.wait()
-	_ = r.stdin.Close() // in case it lives
+	sent := p.Wait()
+	r.CloseInput() // in case it lives
 	where := r.said(wordStep)
-	killed := wasKilled(r.wait())
-	t.Logf("step %d: %s; the sender says: %s", step, where, &p.err)
+	killed := r.WasKilled()
+	t.Logf("step %d: %s; the sender says: %s", step, where, p.Stderr)
 	checkFile(t, dir, fileName, source, sent == nil)
-	if killed && sent != nil && p.err.Len() == 0 {
+	if killed && sent != nil && p.Stderr.String() == "" {
 		t.Error("the sender failed without a word")
 	}
 	r, addr = startRecv(t, s.variant, dir)
@@ -259,8 +259,8 @@ func (s scene) killRecv(t *testing.T, source string, n, step int) bool {
 		next = source // the same name again: what is left must not be in the way
 	}
 	after := startSend(t, s.variant, addr, next)
-	if err := after.wait(); err != nil {
-		t.Errorf("the next receiver did not take the file: %v: %s", err, &after.err)
+	if err := after.Wait(); err != nil {
+		t.Errorf("the next receiver did not take the file: %v: %s", err, after.Stderr)
 	}
 	r.stop()
 	checkFile(t, dir, filepath.Base(next), source, true)

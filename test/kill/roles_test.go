@@ -17,13 +17,19 @@ import (
 
 	"go.uber.org/goleak"
 
+	"cinnabar/internal/testproc"
 	"cinnabar/verbs"
 	"cinnabar/xfer"
 )
 
-// The variables that make the test binary one of the two processes.
+// The roles of the two processes.
 const (
-	roleEnv       = "CINNABAR_KILL_ROLE" // "send" or "recv"
+	roleSend = "send"
+	roleRecv = "recv"
+)
+
+// The variables that say what a process does.
+const (
 	stepEnv       = "CINNABAR_KILL_STEP" // number of the fatal step
 	stopEnv       = "CINNABAR_KILL_STOP" // stop there instead of dying
 	variantEnv    = "CINNABAR_KILL_VARIANT"
@@ -51,19 +57,15 @@ var variants = []variant{
 }
 
 func TestMain(m *testing.M) {
-	role := os.Getenv(roleEnv)
-	if role == "" {
-		flag.Parse()
-		if err := flag.Set("test.parallel", "8"); err != nil { // tests that run beside others wait for timeouts
-			panic(err)
-		}
-		goleak.VerifyTestMain(m)
-		return
+	testproc.Main(map[string]func([]string) error{
+		roleSend: func([]string) error { return play(send) },
+		roleRecv: func([]string) error { return play(recv) },
+	})
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil { // tests that run beside others wait for timeouts
+		panic(err)
 	}
-	if err := play(role); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	goleak.VerifyTestMain(m)
 }
 
 var saying sync.Mutex
@@ -75,8 +77,8 @@ func say(format string, args ...any) {
 	fmt.Printf(format+"\n", args...)
 }
 
-// play is a process.
-func play(role string) error {
+// play is a process that sends or receives.
+func play(role func(*steps, variant, time.Duration) error) error {
 	var fatal int64
 	if text := os.Getenv(stepEnv); text != "" {
 		if _, err := fmt.Sscan(text, &fatal); err != nil {
@@ -92,10 +94,7 @@ func play(role string) error {
 		if v.name != os.Getenv(variantEnv) {
 			continue
 		}
-		if role == "send" {
-			return send(s, v, limit)
-		}
-		return recv(s, v, limit)
+		return role(s, v, limit)
 	}
 	return errors.New("no such variant")
 }
