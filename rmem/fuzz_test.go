@@ -3,7 +3,6 @@ package rmem
 import (
 	"bytes"
 	"context"
-	"errors"
 	"math"
 	"net/netip"
 	"testing"
@@ -135,6 +134,12 @@ func fuzzEngine(t *testing.T, text []byte) {
 	must(t, err)
 	s := &Server{watches: map[uint64]watch{}, stall: copyStall}
 	s.lender = newLender(cfg, func(size int64, _ bool) (memory, error) { return &plainMemory{b: heapMemory(size)}, nil })
+	defer func() {
+		for _, id := range s.closeAll() {
+			s.endSession(id, "test")
+		}
+		checkNothing(t, &s.lender)
+	}()
 	sc := &script{rest: text}
 	ctxs, sessions := [2]context.Context{}, []uint64{0}
 	for i := range ctxs {
@@ -170,10 +175,6 @@ func fuzzEngine(t *testing.T, text []byte) {
 		}
 		checkLent(t, &s.lender)
 	}
-	for _, id := range s.closeAll() {
-		s.endSession(id, "test")
-	}
-	checkNothing(t, &s.lender)
 }
 
 // hostileClient is a client that sends the messages of a script.
@@ -204,9 +205,9 @@ func (h *hostileClient) ready(ctx context.Context, t *testing.T) bool {
 }
 
 func (h *hostileClient) close(t *testing.T) {
-	if h.c != nil {
-		must(t, h.c.Close())
+	if c := h.c; c != nil {
 		h.c = nil
+		atEnd(t, c.Close)
 	}
 }
 
@@ -217,14 +218,29 @@ func (h *hostileClient) answer(ctx context.Context) (*response, error) {
 	return (&verbsWire{c: h.c}).receive(ctx)
 }
 
+// atEnd is deferred, so that a script that fails ends its goroutines too: one that is left makes synctest end the process, and the
+// failure is not reported.
+func atEnd(t *testing.T, f func() error) {
+	t.Helper()
+	if err := f(); err != nil {
+		t.Error(err)
+	}
+}
+
 // fuzzVerbs plays a script at a server over verbs.
 func fuzzVerbs(t *testing.T, text []byte) {
 	ctx := t.Context()
 	dev := verbs.NewDevice(memdev.Open(memdev.Config{}))
+	defer atEnd(t, dev.Close)
 	s, err := ListenVerbs(dev, netip.MustParseAddrPort("127.0.0.1:0"), Config{Quota: fuzzQuota})
 	must(t, err)
+	defer func() {
+		atEnd(t, s.Close)
+		checkNothing(t, &s.lender)
+	}()
 	innocent, err := DialVerbs(ctx, dev, s.Addr())
 	must(t, err)
+	defer atEnd(t, innocent.Close)
 	region, err := innocent.Alloc(ctx, 1000)
 	must(t, err)
 	want := bytes.Repeat([]byte("innocent"), 125)
@@ -233,6 +249,12 @@ func fuzzVerbs(t *testing.T, text []byte) {
 
 	sc := &script{rest: text}
 	clients := [2]hostileClient{{dev: dev, addr: s.Addr()}, {dev: dev, addr: s.Addr()}}
+	leave := func() {
+		for i := range clients {
+			clients[i].close(t)
+		}
+	}
+	defer leave()
 	for len(sc.rest) > 0 {
 		kind := sc.next()
 		h := &clients[kind/17%2]
@@ -248,18 +270,13 @@ func fuzzVerbs(t *testing.T, text []byte) {
 		}
 		checkLent(t, &s.lender)
 	}
-	for i := range clients {
-		clients[i].close(t)
-	}
+	leave()
 	got := make([]byte, len(want))
 	if _, err := region.ReadAtContext(ctx, got, 0); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("the innocent client's region has changed, %v", err)
 	}
 	_, err = region.FetchAdd(ctx, 8, 1)
 	must(t, err)
-	must(t, errors.Join(innocent.Close(), s.Close()))
-	checkNothing(t, &s.lender)
-	must(t, dev.Close())
 }
 
 // ask sends a request and learns from the answer.
@@ -286,10 +303,10 @@ func (h *hostileClient) touch(ctx context.Context, t *testing.T, sc *script, inn
 	}
 	mr, err := h.c.PD().RegMR(make([]byte, 256), verbs.LocalWrite)
 	must(t, err)
+	defer atEnd(t, mr.Close)
 	wr := verbs.SendWR{Op: verbs.OpWrite, SGL: []verbs.SGE{mr.SGE(0, sc.next())}, Remote: to}
 	if sc.next()%2 == 0 {
 		wr.Op = verbs.OpRead
 	}
 	_ = h.c.Do(ctx, wr) // the device may refuse it
-	must(t, mr.Close())
 }

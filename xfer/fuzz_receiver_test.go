@@ -80,6 +80,16 @@ func attackReceiver(t *testing.T, s *script, all []byte) {
 	go func() { ended <- r.Serve(ctx, l) }()
 
 	var senders []*fuzzSender
+	end := sync.OnceFunc(func() { // also if the script fails: synctest ends the process if a goroutine is left, and reports no failure
+		for _, p := range senders {
+			p.close()
+		}
+		cancel()
+		if err := errors.Join(<-ended, l.Close(), dir.Close(), dev.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	defer end()
 	for range 1 + s.below(3) {
 		senders = append(senders, newFuzzSender(t, s, dev, l))
 	}
@@ -101,13 +111,7 @@ func attackReceiver(t *testing.T, s *script, all []byte) {
 		t.Errorf("%d bytes of memory were registered at once", most)
 	}
 
-	for _, p := range senders {
-		p.close()
-	}
-	cancel()
-	if err := errors.Join(<-ended, l.Close(), dir.Close(), dev.Close()); err != nil {
-		t.Error(err)
-	}
+	end()
 	if n := meter.now.Load(); n != 0 {
 		t.Errorf("%d bytes of memory are still registered", n)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -67,12 +68,24 @@ func attackSender(t *testing.T, s *script) {
 	l := must(verbs.Listen(dev, loopback))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var sent atomic.Pointer[error]
-	go func() {
+	sending, giveUp := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
 		defer cancel()
-		_, err := sender.Send(t.Context(), verbs.NewDevice(meter), l.Addr(), Source{Name: "f", Data: boundedSource{t, data}, Size: int64(len(data))})
+		_, err := sender.Send(sending, verbs.NewDevice(meter), l.Addr(), Source{Name: "f", Data: boundedSource{t, data}, Size: int64(len(data))})
 		sent.Store(&err)
-	}()
+	})
 	p := &fuzzReceiver{fuzzPeer: newFuzzPeer(t, dev), size: int64(len(data))}
+	defer func() { // also if the script fails: synctest ends the process if a goroutine is left, and reports no failure
+		p.close()
+		cancel()
+		giveUp()
+		wg.Wait()
+		srv.stop()
+		if err := errors.Join(l.Close(), dev.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
 	p.got = p.learn
 	p.accept(ctx, s, l)
 	for steps := 0; !s.done() && steps < 200 && sent.Load() == nil; steps++ {
@@ -99,12 +112,6 @@ func attackSender(t *testing.T, s *script) {
 	}
 	if n := meter.now.Load(); n != 0 {
 		t.Errorf("%d bytes of memory are still registered", n)
-	}
-	p.close()
-	cancel()
-	srv.stop()
-	if err := errors.Join(l.Close(), dev.Close()); err != nil {
-		t.Error(err)
 	}
 }
 

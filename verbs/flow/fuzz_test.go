@@ -39,27 +39,40 @@ func playHostile(t *testing.T, script []byte) {
 		return
 	}
 	dev := verbs.NewDevice(memdev.Open(memdev.Config{}))
+	defer atEnd(t, dev.Close)
 	// In simulated time a step lasts for 64 seconds at most, see request and step; the rest needs an hour at most.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour+time.Duration(len(script))*65*time.Second)
 	defer cancel()
 	l, err := Listen(dev, loopback, fuzzConfig)
 	must(t, err)
+	defer atEnd(t, l.Close)
 	r, c, err := fuzzPair(ctx, dev, l, script[0]&1 != 0)
 	must(t, err)
+	defer atEnd(t, r.close)
 	var program sync.WaitGroup
 	program.Go(func() { answerSome(ctx, t, c) })
+	defer func() {
+		begin := time.Now()
+		atEnd(t, c.Close)
+		if took := time.Since(begin); took > longestBye {
+			t.Errorf("Close took %v", took)
+		}
+		program.Wait()
+	}()
 	f := &fuzzer{rawPeer: r, rest: script[1:]}
 	for len(f.rest) > 0 && f.step(ctx) {
 		checkBounds(t, c)
 	}
 	innocent(ctx, t, dev, l)
-	begin := time.Now()
-	must(t, c.Close())
-	if took := time.Since(begin); took > longestBye {
-		t.Errorf("Close took %v", took)
+}
+
+// atEnd is deferred, so that a script that fails ends its goroutines too: one that is left makes synctest end the process, and the
+// failure is not reported.
+func atEnd(t *testing.T, f func() error) {
+	t.Helper()
+	if err := f(); err != nil {
+		t.Error(err)
 	}
-	program.Wait()
-	must(t, errors.Join(r.close(), l.Close(), dev.Close()))
 }
 
 // fuzzPair makes a connection to a raw peer; the end under test has dialed if active.
@@ -92,12 +105,12 @@ func answerSome(ctx context.Context, t *testing.T, c *Conn) {
 			cancel()
 		}
 		if kept = append(kept, rec); len(kept) > 2 {
-			must(t, kept[0].Release())
+			atEnd(t, kept[0].Release)
 			kept = kept[1:]
 		}
 	}
 	for _, rec := range kept {
-		must(t, rec.Release())
+		atEnd(t, rec.Release)
 	}
 }
 
@@ -113,7 +126,10 @@ func checkBounds(t *testing.T, c *Conn) {
 
 // innocent is another client of the listener, whose records come back.
 func innocent(ctx context.Context, t *testing.T, dev *verbs.Device, l *Listener) {
+	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel() // of an Accept that no connection has come to
 	wg.Go(func() {
 		c, err := l.Accept(ctx)
 		if err != nil {
@@ -129,10 +145,12 @@ func innocent(ctx context.Context, t *testing.T, dev *verbs.Device, l *Listener)
 				t.Error(err)
 			}
 		}
-		must(t, c.Close())
+		atEnd(t, c.Close)
 	})
 	c, err := Dial(ctx, dev, l.Addr(), fuzzConfig)
 	must(t, err)
+	closing := sync.OnceFunc(func() { atEnd(t, c.Close) })
+	defer closing()
 	for _, n := range []int{1, 64, 65, 1000} {
 		want := fill(make([]byte, n), n)
 		must(t, c.Send(ctx, want))
@@ -142,8 +160,8 @@ func innocent(ctx context.Context, t *testing.T, dev *verbs.Device, l *Listener)
 		}
 		must(t, rec.Release())
 	}
-	must(t, c.Close())
-	wg.Wait()
+	closing()
+	wg.Wait() // without the cancel, because the other end closes orderly
 }
 
 // fuzzer is a peer that follows a script.

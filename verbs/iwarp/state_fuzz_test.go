@@ -53,7 +53,7 @@ type stateRig struct {
 	conns    uint64
 }
 
-func newStateRig(f *testing.F) *stateRig {
+func newStateRig(f testing.TB) *stateRig {
 	r := &stateRig{side: newSide(f, iwarp.Config{NoCRC: true, HoldLimit: stateHold, MaxMemory: stateMemory, DeniedLimit: -1}, nil)}
 	r.around = make([]byte, 3*stateRegion)
 	var err error
@@ -97,8 +97,13 @@ func FuzzConnection(f *testing.F) {
 	for _, b := range stateSeeds() {
 		f.Add(b)
 	}
-	r := newStateRig(f)
+	shared, broken := newStateRig(f), false
 	f.Fuzz(func(t *testing.T, data []byte) {
+		r := shared
+		if broken { // the fuzzer repeats what has failed, and the repetitions must not fail because of what is left of it
+			r = newStateRig(t)
+		}
+		defer func() { broken = broken || t.Failed() }()
 		r.base = runtime.NumGoroutine()
 		r.run(t, &script{data})
 		r.check(t)
@@ -149,24 +154,22 @@ func (r *stateRig) run(t *testing.T, s *script) {
 		r.reject(t, p)
 		return
 	}
-	var queue receiver
-	var srq *verbs.SRQ
+	c := &stateConn{stateRig: r, t: t, p: p, s: s}
+	defer c.close()
 	qp := verbs.QPConfig{SendCQ: r.cq, RecvCQ: r.cq, MaxSendWR: 16, MaxRecvWR: 32, MaxSendSGE: 2, MaxRecvSGE: 2, SignalAll: true}
 	var err error
 	if flags&8 != 0 {
-		if srq, err = r.pd.CreateSRQ(verbs.SRQConfig{MaxWR: 32, MaxSGE: 2}); err != nil {
+		if c.srq, err = r.pd.CreateSRQ(verbs.SRQConfig{MaxWR: 32, MaxSGE: 2}); err != nil {
 			t.Fatal(err)
 		}
-		qp.SRQ = srq
+		qp.SRQ = c.srq
 	}
-	c := &stateConn{stateRig: r, t: t, p: p, s: s}
 	if c.qp, err = r.pd.CreateQP(qp); err != nil {
 		t.Fatal(err)
 	}
-	if queue = c.qp; srq != nil {
-		queue = srq
+	if c.queue = c.qp; c.srq != nil {
+		c.queue = c.srq
 	}
-	c.queue = queue
 	if c.own, err = r.pd.RegMR(make([]byte, 4096), verbs.LocalWrite|verbs.RemoteWrite|verbs.RemoteInvalidate); err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +188,7 @@ func (r *stateRig) run(t *testing.T, s *script) {
 		t.Fatal(err)
 	}
 	c.play(req.CRC)
-	c.finish(srq)
+	c.finish()
 }
 
 // reject waits until the device has closed the connection of a peer, and rejects its request if that was good after all.
@@ -221,6 +224,7 @@ type stateConn struct {
 	p      *peer
 	s      *script
 	qp     *verbs.QP
+	srq    *verbs.SRQ // nil: the queue pair has receives of its own
 	queue  receiver
 	conn   *verbs.Conn
 	own    *verbs.MR // goes with the connection; peers may revoke its key
@@ -457,7 +461,7 @@ func (c *stateConn) postSend() {
 
 // closeOwn closes the connection's region, on which requests may be posted.
 func (c *stateConn) closeOwn() {
-	if !c.closed {
+	if c.own != nil && !c.closed {
 		c.closed = true
 		if err := c.own.Close(); err != nil {
 			c.t.Error(err)
@@ -466,7 +470,7 @@ func (c *stateConn) closeOwn() {
 }
 
 // finish ends the peer's stream, receives until the connection is over, and counts the completions.
-func (c *stateConn) finish(srq *verbs.SRQ) {
+func (c *stateConn) finish() {
 	t := c.t
 	_ = c.p.tc.CloseWrite() // it may be gone
 	var wc [16]verbs.WC
@@ -490,20 +494,26 @@ func (c *stateConn) finish(srq *verbs.SRQ) {
 			t.Fatal("the connection does not end")
 		}
 	}
-	if srq == nil {
+	if c.srq == nil {
 		for ; c.back < c.recvs+c.sends; c.back++ {
 			c.wait(t)
 		}
 	}
-	if n, err := c.cq.Poll(wc[:]); srq == nil && n != 0 || err != nil {
+	if n, err := c.cq.Poll(wc[:]); c.srq == nil && n != 0 || err != nil {
 		t.Errorf("a completion too many: %+v, error %v", wc[0], err)
 	}
-	if err := c.qp.Close(); err != nil {
-		t.Error(err)
+}
+
+// close closes what the script has made.
+func (c *stateConn) close() {
+	if c.qp != nil {
+		if err := c.qp.Close(); err != nil {
+			c.t.Error(err)
+		}
 	}
-	if srq != nil {
-		if err := srq.Close(); err != nil {
-			t.Error(err)
+	if c.srq != nil {
+		if err := c.srq.Close(); err != nil {
+			c.t.Error(err)
 		}
 	}
 	c.closeOwn()

@@ -31,7 +31,15 @@ func FuzzConnection(f *testing.F) {
 		f.Add([]byte(script))
 	}
 	z := newFuzzer(f)
-	f.Fuzz(func(t *testing.T, script []byte) { z.play(t, script) })
+	broken := false
+	f.Fuzz(func(t *testing.T, script []byte) {
+		z := z
+		if broken { // the fuzzer repeats what has failed, and the repetitions must not fail because of what is left of it
+			z = newFuzzer(t)
+		}
+		defer func() { broken = broken || t.Failed() }()
+		z.play(t, script)
+	})
 }
 
 // fuzzer is the endpoint that scripts are played against.
@@ -52,7 +60,7 @@ const (
 	fuzzMemory = 40_000
 )
 
-func newFuzzer(f *testing.F) *fuzzer {
+func newFuzzer(f testing.TB) *fuzzer {
 	z := &fuzzer{book: hostquota.NewBook(hostquota.Limits{hostquota.Connections: 64, hostquota.Handshakes: 64})}
 	z.e = openEcho(f, Config{Quota: z.book, KeepAlive: -1, SendTimeout: -1, DialTimeout: 20 * time.Millisecond})
 	z.readOnly = bytes.Repeat([]byte{7}, fuzzMemory)
@@ -66,7 +74,7 @@ func newFuzzer(f *testing.F) *fuzzer {
 }
 
 // expose registers memory under a key that scripts know.
-func (z *fuzzer) expose(f *testing.F, key uint64, b []byte, access na.Access) {
+func (z *fuzzer) expose(f testing.TB, key uint64, b []byte, access na.Access) {
 	m, err := z.e.Register(b, access)
 	if err != nil {
 		f.Fatal(err)
@@ -87,6 +95,7 @@ func (z *fuzzer) play(t *testing.T, script []byte) {
 		host[15] += byte(fuzzPeers.Add(1)%250) + 1
 	}
 	p := &play{t: t, z: z, r: newRawOn(t, host)}
+	defer p.leave()
 	for steps := 0; len(script) > 1 && steps < 64; steps++ {
 		script = p.step(script[0], script[1], script[2:])
 	}
@@ -238,14 +247,19 @@ func (p *play) start(f func(op *na.Op)) {
 	f(&op.op)
 }
 
-// end closes all connections and waits for the operations, those that wait for a message being cancelled.
-func (p *play) end() {
+// leave closes all connections and cancels the operations that wait for a message.
+func (p *play) leave() {
 	for i := range p.conns {
 		p.close(i)
 	}
 	for _, op := range p.ops {
 		p.z.e.Cancel(&op.op)
 	}
+}
+
+// end ends everything and waits for the operations.
+func (p *play) end() {
+	p.leave()
 	for _, op := range p.ops {
 		_ = op.park(p.t) // only its completion matters
 	}
