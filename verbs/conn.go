@@ -34,38 +34,13 @@ func checkQP(op string, qp *QP) error {
 	return nil
 }
 
-// checkParam refuses wishes that the device cannot fulfil, naming the limit.
+// checkParam refuses a request that the device cannot fulfil, with an error that names the limit.
 func checkParam(op string, dev *Device, p *ConnParam) error {
 	attr, err := dev.limits()
 	if err != nil {
 		return err
 	}
-	if err := checkPrivateData(op, attr, p.PrivateData); err != nil {
-		return err
-	}
-	for _, l := range []struct {
-		what     string
-		v, limit int
-	}{
-		{"RetryCount", p.RetryCount, 7},
-		{"RNRRetry", p.RNRRetry, MaxRNRRetry},
-	} {
-		if l.v > l.limit {
-			return errorf(op, ErrInvalid, "%s is %d, the most is %d", l.what, l.v, l.limit)
-		}
-	}
-	if err := checkLimit(op, "ResponderResources", max(p.ResponderResources, 0), 0, attr.MaxQPRDAtom, "MaxQPRDAtom"); err != nil {
-		return err
-	}
-	return checkLimit(op, "InitiatorDepth", max(p.InitiatorDepth, 0), 0, attr.MaxQPInitRDAtom, "MaxQPInitRDAtom")
-}
-
-// checkPrivateData compares the size with the device's limit.
-func checkPrivateData(op string, attr *DeviceAttr, b []byte) error {
-	if len(b) > attr.MaxPrivateData {
-		return errorf(op, ErrInvalid, "%d bytes of private data are over the device's limit of %d (DeviceAttr.MaxPrivateData)", len(b), attr.MaxPrivateData)
-	}
-	return nil
+	return p.Check(op, attr)
 }
 
 // Conn is an established connection of a queue pair. All methods are safe for

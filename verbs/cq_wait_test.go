@@ -1,4 +1,4 @@
-package verbs
+package verbs_test
 
 import (
 	"context"
@@ -7,26 +7,29 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/internal/rig"
 )
 
 // newFakeCQ makes a completion queue whose completions the test makes. Spinning
 // is off: parking is what is tested.
-func newFakeCQ(t *testing.T) (*CQ, *fakeCQ) {
+func newFakeCQ(t *testing.T) (*verbs.CQ, *rig.FakeCQ) {
 	t.Helper()
-	dev, f := newFake(t)
-	cq := must(dev.CreateCQ(1 << 10))(t)
+	dev, f := rig.NewFake(t)
+	cq := rig.Must(dev.CreateCQ(1 << 10))(t)
 	cq.SetSpin(0)
-	return cq, f.cqs[0]
+	return cq, f.CQs[0]
 }
 
 func TestCreateCQLimits(t *testing.T) {
-	dev, _ := newFake(t)
+	dev, _ := rig.NewFake(t)
 	for depth, want := range map[int]string{0: "the depth is 0, the least is 1", 1<<16 + 1: "over the device's limit of 65536 (DeviceAttr.MaxCQE)"} {
 		_, err := dev.CreateCQ(depth)
-		wantErr(t, err, ErrInvalid, want)
+		rig.WantErr(t, err, verbs.ErrInvalid, want)
 	}
-	cq := must(dev.CreateCQ(7))(t)
-	wantErr(t, cq.Resize(0), ErrInvalid)
+	cq := rig.Must(dev.CreateCQ(7))(t)
+	rig.WantErr(t, cq.Resize(0), verbs.ErrInvalid)
 	if err := cq.Resize(9); err != nil || cq.Depth() != 9 {
 		t.Errorf("Resize: %v, depth %d", err, cq.Depth())
 	}
@@ -35,7 +38,7 @@ func TestCreateCQLimits(t *testing.T) {
 func TestWaitOnEmptySlice(t *testing.T) {
 	cq, _ := newFakeCQ(t)
 	_, err := cq.Wait(t.Context(), nil)
-	wantErr(t, err, ErrInvalid, "wc is empty")
+	rig.WantErr(t, err, verbs.ErrInvalid, "wc is empty")
 }
 
 // Completions that are there are returned whatever the context says.
@@ -43,8 +46,8 @@ func TestWaitWithCancelledContext(t *testing.T) {
 	cq, f := newFakeCQ(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	f.add(WC{ID: 1})
-	wc := make([]WC, 2)
+	f.Add(verbs.WC{ID: 1})
+	wc := make([]verbs.WC, 2)
 	if n, err := cq.Wait(ctx, wc); n != 1 || err != nil || wc[0].ID != 1 {
 		t.Errorf("got %d, %v", n, err)
 	}
@@ -56,15 +59,15 @@ func TestWaitWithCancelledContext(t *testing.T) {
 // A completion that comes while Wait is about to park is found, on either side
 // of the moment from which events are raised.
 func TestWaitRacesWithArm(t *testing.T) {
-	for name, set := range map[string]func(*fakeCQ, func()){
-		"before arming": func(f *fakeCQ, add func()) { f.onArm = add },
-		"after arming":  func(f *fakeCQ, add func()) { f.afterArm = add },
+	for name, set := range map[string]func(*rig.FakeCQ, func()){
+		"before arming": func(f *rig.FakeCQ, add func()) { f.OnArm = add },
+		"after arming":  func(f *rig.FakeCQ, add func()) { f.AfterArm = add },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				cq, f := newFakeCQ(t)
-				set(f, sync.OnceFunc(func() { f.add(WC{ID: 5}) }))
-				wc := make([]WC, 1)
+				set(f, sync.OnceFunc(func() { f.Add(verbs.WC{ID: 5}) }))
+				wc := make([]verbs.WC, 1)
 				if n, err := cq.Wait(t.Context(), wc); n != 1 || err != nil || wc[0].ID != 5 {
 					t.Errorf("got %d, %v", n, err)
 				}
@@ -80,10 +83,10 @@ func TestWaitToleratesEmptyEvents(t *testing.T) {
 		got := goWait(t.Context(), cq)
 		for range 3 {
 			synctest.Wait()
-			f.notify()
+			f.Notify()
 		}
 		synctest.Wait()
-		f.add(WC{ID: 9})
+		f.Add(verbs.WC{ID: 9})
 		if r := <-got; r.err != nil || r.wc.ID != 9 {
 			t.Errorf("got %+v", r)
 		}
@@ -92,14 +95,14 @@ func TestWaitToleratesEmptyEvents(t *testing.T) {
 
 // waited is the result of a Wait in a goroutine of its own.
 type waited struct {
-	wc  WC
+	wc  verbs.WC
 	err error
 }
 
-func goWait(ctx context.Context, cq *CQ) <-chan waited {
+func goWait(ctx context.Context, cq *verbs.CQ) <-chan waited {
 	c := make(chan waited, 1)
 	go func() {
-		wc := make([]WC, 1)
+		wc := make([]verbs.WC, 1)
 		_, err := cq.Wait(ctx, wc)
 		c <- waited{wc[0], err}
 	}()
@@ -121,7 +124,7 @@ func TestWaitStrandsNobody(t *testing.T) {
 			for range waiters / batch {
 				synctest.Wait()
 				for range batch {
-					f.add(WC{})
+					f.Add(verbs.WC{})
 				}
 			}
 			for range waiters {
@@ -149,7 +152,7 @@ func TestWaitLeaderGivesUp(t *testing.T) {
 				t.Errorf("got %v, want context.Canceled", r.err)
 			}
 		}
-		f.add(WC{ID: 3})
+		f.Add(verbs.WC{ID: 3})
 		if r := <-follower; r.err != nil || r.wc.ID != 3 {
 			t.Errorf("got %+v", r)
 		}
@@ -165,9 +168,7 @@ func TestWaitLooksOnceMoreAtTheEnd(t *testing.T) {
 		defer cancel()
 		got := goWait(ctx, cq)
 		synctest.Wait()
-		f.mu.Lock()
-		f.wcs = append(f.wcs, WC{ID: 4}) // without an event
-		f.mu.Unlock()
+		f.AddUnseen(verbs.WC{ID: 4})
 		if r := <-got; r.err != nil || r.wc.ID != 4 {
 			t.Errorf("got %+v", r)
 		}
@@ -183,7 +184,7 @@ func TestWaitEndsWithClose(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, c := range []<-chan waited{a, b} {
-			wantErr(t, (<-c).err, ErrClosed)
+			rig.WantErr(t, (<-c).err, verbs.ErrClosed)
 		}
 	})
 }
@@ -194,15 +195,13 @@ func TestWaitReportsOverrun(t *testing.T) {
 		cq, f := newFakeCQ(t)
 		a, b := goWait(t.Context(), cq), goWait(t.Context(), cq)
 		synctest.Wait()
-		f.mu.Lock()
-		f.overrun = true
-		f.mu.Unlock()
-		f.add(WC{ID: 1})
+		f.Overrun()
+		f.Add(verbs.WC{ID: 1})
 		ra, rb := <-a, <-b
 		if ra.err != nil {
 			ra, rb = rb, ra
 		}
-		if ra.err != nil || ra.wc.ID != 1 || !errors.Is(rb.err, ErrCQOverrun) {
+		if ra.err != nil || ra.wc.ID != 1 || !errors.Is(rb.err, verbs.ErrCQOverrun) {
 			t.Errorf("got %+v and %+v, want one completion and one overrun", ra, rb)
 		}
 	})
@@ -215,7 +214,7 @@ func TestWaitSpinIsBounded(t *testing.T) {
 		cq.SetSpin(time.Millisecond)
 		got := goWait(t.Context(), cq)
 		synctest.Wait()
-		f.add(WC{ID: 2})
+		f.Add(verbs.WC{ID: 2})
 		if r := <-got; r.err != nil || r.wc.ID != 2 {
 			t.Errorf("got %+v", r)
 		}
@@ -225,16 +224,16 @@ func TestWaitSpinIsBounded(t *testing.T) {
 // Waiters and pollers together take each of many completions exactly once, with
 // spinning and without.
 func TestWaitStress(t *testing.T) {
-	for _, spin := range []time.Duration{0, defaultSpin} {
+	for _, spin := range []time.Duration{0, verbs.DefaultSpin} {
 		cq, f := newFakeCQ(t)
 		cq.SetSpin(spin)
 		const waiters, total = 8, 4000
-		ctx, cancel := context.WithCancel(testContext(t))
+		ctx, cancel := context.WithCancel(rig.Context(t))
 		seen := make(chan uint64, total)
 		var wg sync.WaitGroup
 		for i := range waiters {
 			wg.Go(func() {
-				wc := make([]WC, 1+i%3)
+				wc := make([]verbs.WC, 1+i%3)
 				for {
 					n, err := cq.Wait(ctx, wc)
 					if err != nil {
@@ -248,9 +247,9 @@ func TestWaitStress(t *testing.T) {
 		}
 		wg.Go(func() {
 			for id := range uint64(total) {
-				f.add(WC{ID: id})
+				f.Add(verbs.WC{ID: id})
 				if id%97 == 0 {
-					f.notify()
+					f.Notify()
 				}
 			}
 		})
@@ -271,7 +270,7 @@ func TestAll(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for id := range uint64(4) {
-		f.add(WC{ID: id})
+		f.Add(verbs.WC{ID: id})
 	}
 	for wc, err := range cq.All(ctx) {
 		if err != nil || wc.ID == 1 {
@@ -290,10 +289,10 @@ func TestAll(t *testing.T) {
 	if len(rest) != 2 || rest[0] != 2 || rest[1] != 3 {
 		t.Errorf("got %v, want [2 3]", rest)
 	}
-	f.overrun = true
+	f.Overrun()
 	n := 0
 	for _, err := range cq.All(t.Context()) {
-		wantErr(t, err, ErrCQOverrun)
+		rig.WantErr(t, err, verbs.ErrCQOverrun)
 		n++
 	}
 	if n != 1 {
@@ -304,29 +303,29 @@ func TestAll(t *testing.T) {
 // The completion channel by hand: arm, poll once more, wait, poll; and an event that
 // was left over from an earlier arming is harmless.
 func TestCompletionChannel(t *testing.T) {
-	dev := memDevice(t)
-	a, b := newSide(t, dev), newSide(t, dev)
-	ac, _ := connect(t, dev, a.qp, b.qp, ConnParam{}, ConnParam{})
-	wc := make([]WC, 4)
+	dev := rig.MemDevice(t)
+	a, b := rig.NewSide(t, dev), rig.NewSide(t, dev)
+	ac, _ := rig.Connect(t, dev, a.QP, b.QP, verbs.ConnParam{}, verbs.ConnParam{})
+	wc := make([]verbs.WC, 4)
 	for range 3 {
-		if err := b.cq.Arm(false); err != nil {
+		if err := b.CQ.Arm(false); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := b.cq.Poll(wc); n != 0 || err != nil {
+		if n, err := b.CQ.Poll(wc); n != 0 || err != nil {
 			t.Fatalf("got %d, %v, want nothing yet", n, err)
 		}
-		if _, err := b.qp.PostRecv([]RecvWR{{}}); err != nil {
+		if _, err := b.QP.PostRecv([]verbs.RecvWR{{}}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := a.qp.PostSend([]SendWR{{Op: OpSend}}); err != nil {
+		if _, err := a.QP.PostSend([]verbs.SendWR{{Op: verbs.OpSend}}); err != nil {
 			t.Fatal(err)
 		}
-		<-b.cq.Event()
-		if n, err := b.cq.Poll(wc); n != 1 || err != nil || wc[0].Op != WCRecv {
+		<-b.CQ.Event()
+		if n, err := b.CQ.Poll(wc); n != 1 || err != nil || wc[0].Op != verbs.WCRecv {
 			t.Fatalf("got %d, %v, %+v", n, err, wc[0])
 		}
 	}
-	if err := ac.Disconnect(testContext(t)); err != nil {
+	if err := ac.Disconnect(rig.Context(t)); err != nil {
 		t.Error(err)
 	}
 }

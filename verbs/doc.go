@@ -12,9 +12,9 @@
 //     write, read or do an atomic operation, a [RecvWR] gives it room for a message.
 //     An [SRQ] is a receive queue that several queue pairs share.
 //   - A [CQ] (completion queue) collects a [WC] for each request that is done.
-//   - [Dial], [Listen] and [Conn] connect queue pairs. [EventChannel] and [ID] are
-//     rdma_cm's asynchronous form of it, [Endpoint] its form of few lines, and
-//     [Exchange] and [OOB] do without, over a plain socket.
+//   - [Dial], [Listen] and [Conn] connect queue pairs. Package verbs/rdmacm does it in
+//     the manner of librdmacm, with event channels, identifiers and endpoints; package
+//     verbs/oob does it over a plain socket, as ibv_rc_pingpong.
 //
 // A program that sends one message:
 //

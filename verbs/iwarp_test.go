@@ -13,6 +13,8 @@ import (
 
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
+	"cinnabar/verbs/oob"
+	"cinnabar/verbs/rdmacm"
 )
 
 // openIWARP opens the software device, whose connections are real TCP.
@@ -63,7 +65,7 @@ func newEnd(t *testing.T, dev *verbs.Device) end {
 }
 
 // expect takes the next event, which must be of type want.
-func expect(t *testing.T, ch *verbs.EventChannel, want verbs.CMEventType) *verbs.CMEvent {
+func expect(t *testing.T, ch *rdmacm.EventChannel, want rdmacm.EventType) *rdmacm.Event {
 	t.Helper()
 	e, err := ch.Get(ending(t))
 	check(t, err)
@@ -87,7 +89,7 @@ func TestIWARPConnectionEvents(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		t.Run(host, func(t *testing.T) {
 			a, b := newEnd(t, dev), newEnd(t, dev)
-			client, server := verbs.NewEventChannel(nil), verbs.NewEventChannel(nil)
+			client, server := rdmacm.NewEventChannel(nil), rdmacm.NewEventChannel(nil)
 			defer func() { check(t, errors.Join(client.Close(), server.Close())) }()
 			lid, err := server.NewID(dev)
 			check(t, err)
@@ -96,22 +98,22 @@ func TestIWARPConnectionEvents(t *testing.T) {
 			check(t, err)
 			addr := netip.AddrPortFrom(netip.MustParseAddr(host), lid.LocalAddr().Port())
 			check(t, cid.ResolveAddr(addr.String(), 500*time.Millisecond))
-			expect(t, client, verbs.CMAddrResolved)
+			expect(t, client, rdmacm.EventAddrResolved)
 			check(t, cid.ResolveRoute(500*time.Millisecond))
-			expect(t, client, verbs.CMRouteResolved)
+			expect(t, client, rdmacm.EventRouteResolved)
 			check(t, cid.Connect(a.qp, verbs.ConnParam{PrivateData: []byte("ping")}))
-			req := expect(t, server, verbs.CMConnectRequest)
+			req := expect(t, server, rdmacm.EventConnectRequest)
 			if !bytes.HasPrefix(req.Param.PrivateData, []byte("ping")) || req.ID.RemoteAddr().Addr().Unmap() != addr.Addr() {
 				t.Errorf("request from %v with %q", req.ID.RemoteAddr(), req.Param.PrivateData)
 			}
 			check(t, req.ID.Accept(b.qp, verbs.ConnParam{PrivateData: []byte("pong")}))
-			if e := expect(t, client, verbs.CMEstablished); !bytes.HasPrefix(e.Param.PrivateData, []byte("pong")) {
+			if e := expect(t, client, rdmacm.EventEstablished); !bytes.HasPrefix(e.Param.PrivateData, []byte("pong")) {
 				t.Errorf("established with %q", e.Param.PrivateData)
 			}
-			expect(t, server, verbs.CMEstablished)
+			expect(t, server, rdmacm.EventEstablished)
 			check(t, cid.Disconnect())
-			expect(t, client, verbs.CMDisconnected)
-			expect(t, server, verbs.CMDisconnected)
+			expect(t, client, rdmacm.EventDisconnected)
+			expect(t, server, rdmacm.EventDisconnected)
 		})
 	}
 }
@@ -173,7 +175,7 @@ func TestIWARPOutOfBand(t *testing.T) {
 			return
 		}
 		defer sock.Close()
-		c, _, err := verbs.OOB{Region: target.Region()}.Connect(ctx, sock, b.qp)
+		c, _, err := oob.Config{Region: target.Region()}.Connect(ctx, sock, b.qp)
 		if err == nil {
 			<-c.Done()
 		}
@@ -182,7 +184,7 @@ func TestIWARPOutOfBand(t *testing.T) {
 	sock, err := net.Dial("tcp", l.Addr().String())
 	check(t, err)
 	defer sock.Close()
-	c, peer, err := verbs.OOB{Active: true}.Connect(ctx, sock, a.qp)
+	c, peer, err := oob.Config{Active: true}.Connect(ctx, sock, a.qp)
 	check(t, err)
 	_, err = a.qp.PostSend([]verbs.SendWR{{
 		Op: verbs.OpWrite, SGL: []verbs.SGE{source.SGE(0, 1<<16)}, Remote: peer.Region.RemoteAddr,
@@ -259,7 +261,7 @@ func TestIWARPPrivateDataLimit(t *testing.T) {
 func TestIWARPEndpoints(t *testing.T) {
 	dev := openIWARP(t)
 	ctx := ending(t)
-	l, err := verbs.ListenEndpoints(dev, netip.MustParseAddrPort("127.0.0.1:0"), verbs.EndpointConfig{})
+	l, err := rdmacm.ListenEndpoints(dev, netip.MustParseAddrPort("127.0.0.1:0"), rdmacm.EndpointConfig{})
 	check(t, err)
 	defer l.Close()
 	got := make(chan string, 1)
@@ -272,7 +274,7 @@ func TestIWARPEndpoints(t *testing.T) {
 	}()
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	check(t, err)
-	ep, err := verbs.DialEndpoint(ctx, dev, net.JoinHostPort("localhost", port), verbs.EndpointConfig{})
+	ep, err := rdmacm.DialEndpoint(ctx, dev, net.JoinHostPort("localhost", port), rdmacm.EndpointConfig{})
 	check(t, err)
 	mr, err := ep.RegMsgs([]byte("hello"))
 	check(t, err)
@@ -287,7 +289,7 @@ func TestIWARPEndpoints(t *testing.T) {
 }
 
 // receiveOne serves one endpoint that sends one message.
-func receiveOne(ctx context.Context, l *verbs.EndpointListener) (s string, err error) {
+func receiveOne(ctx context.Context, l *rdmacm.EndpointListener) (s string, err error) {
 	ep, err := l.GetRequest(ctx)
 	if err != nil {
 		return "", err

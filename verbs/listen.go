@@ -120,11 +120,7 @@ func (r *ConnRequest) Accept(ctx context.Context, qp *QP, p ConnParam) (*Conn, e
 // it in a [*RejectedError].
 func (r *ConnRequest) Reject(privateData []byte) error {
 	const op = "reject connection"
-	attr, err := r.dev.limits()
-	if err != nil {
-		return err
-	}
-	if err := checkPrivateData(op, attr, privateData); err != nil {
+	if err := checkParam(op, r.dev, &ConnParam{PrivateData: privateData}); err != nil {
 		return err
 	}
 	if err := r.answer(op); err != nil {

@@ -42,8 +42,9 @@ func orDefault(v, def, limit int) int {
 	return def
 }
 
-// withDefaults fills in what was left at zero.
-func (cfg QPConfig) withDefaults(attr *DeviceAttr) QPConfig {
+// WithDefaults returns cfg with the values that [PD.CreateQP] takes for its zeros on a device with these
+// attributes. A program that creates completion queues before the queue pair learns from it how deep they must be.
+func (cfg QPConfig) WithDefaults(attr *DeviceAttr) QPConfig {
 	if cfg.Type == 0 {
 		cfg.Type = RC
 	}
@@ -109,7 +110,7 @@ func (pd *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg = cfg.withDefaults(attr)
+	cfg = cfg.WithDefaults(attr)
 	if err := cfg.check(op, pd.dev, attr); err != nil {
 		return nil, err
 	}
@@ -183,6 +184,9 @@ func (qp *QP) part() {
 
 // Num returns the queue pair number, which is unique on the device.
 func (qp *QP) Num() uint32 { return qp.drv.Num() }
+
+// Type returns the transport service of the queue pair.
+func (qp *QP) Type() QPType { return qp.cfg.Type }
 
 // PD returns the protection domain of the queue pair.
 func (qp *QP) PD() *PD { return qp.pd }

@@ -73,8 +73,6 @@ type (
 
 	// EventType is the kind of an asynchronous event.
 	EventType = driver.EventType
-	// CMEventType is the kind of a connection management event.
-	CMEventType = driver.CMEventType
 
 	// ConnParam are the wishes of one side of a connection.
 	ConnParam = driver.ConnParam

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"cinnabar/verbs"
+	"cinnabar/verbs/oob"
 )
 
 // comparePeerCommand is the hidden sub-command of compare's peer.
@@ -102,7 +103,7 @@ func (k *compareSink) meet(ctx context.Context) error {
 	if err := k.x.send(compareAnswer{TCP: at}); err != nil {
 		return err
 	}
-	if _, err := k.x.connect(ctx, k.link, verbs.OOB{Region: k.data.Region()}); err != nil {
+	if _, err := k.x.connect(ctx, k.link, oob.Config{Region: k.data.Region()}); err != nil {
 		return err
 	}
 	if k.tcp, err = l.Accept(); err != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"cinnabar/verbs"
+	"cinnabar/verbs/oob"
 )
 
 // The two sides of compare steer each other over the TCP connection of the
@@ -99,7 +100,7 @@ func (c *comparer) meet(ctx context.Context) error {
 	if err := c.x.receive(ctx, &a); err != nil {
 		return err
 	}
-	info, err := c.x.connect(ctx, c.link, verbs.OOB{Active: true})
+	info, err := c.x.connect(ctx, c.link, oob.Config{Active: true})
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"cinnabar/verbs"
+	"cinnabar/verbs/oob"
 )
 
 // Sizes of the demonstration, in bytes unless said otherwise. The registered
@@ -197,7 +198,7 @@ func (d *demo) meet(ctx context.Context, x *exchange) error {
 	if err := x.send(d.src); err != nil {
 		return err
 	}
-	info, err := x.connect(ctx, d.link, verbs.OOB{Active: true, Settings: demoSettings()})
+	info, err := x.connect(ctx, d.link, oob.Config{Active: true, Settings: demoSettings()})
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"cinnabar/verbs"
+	"cinnabar/verbs/oob"
 )
 
 // demoPeerCommand is the hidden sub-command of the demonstration's peer.
@@ -72,7 +73,7 @@ func serveDemo(ctx context.Context, dev *verbs.Device, x *exchange) (err error) 
 	if err != nil {
 		return err
 	}
-	if _, err := x.connect(ctx, p.link, verbs.OOB{Region: p.data.Region(), Settings: demoSettings(), Listen: at}); err != nil {
+	if _, err := x.connect(ctx, p.link, oob.Config{Region: p.data.Region(), Settings: demoSettings(), Listen: at}); err != nil {
 		return err
 	}
 	for {

@@ -102,7 +102,7 @@ func parseMessage(b []byte) (message, error) {
 	return m, nil
 }
 
-// demoSettings are what both sides must agree on; verbs.OOB compares them.
+// demoSettings are what both sides must agree on; verbs/oob compares them.
 func demoSettings() map[string]string {
 	return map[string]string{"chunk": strconv.Itoa(demoChunk), "round": strconv.Itoa(demoRound)}
 }

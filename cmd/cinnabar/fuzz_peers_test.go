@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"cinnabar/verbs"
+	"cinnabar/verbs/oob"
 )
 
 // procCodec is a type of perf serve that reads its own bytes.
@@ -56,7 +56,7 @@ func FuzzPingpongDest(f *testing.F) {
 		if err != nil {
 			return
 		}
-		text, err := verbs.Info{LID: info.LID, QPN: info.QPN, PSN: info.PSN, GID: info.GID}.AppendText(nil)
+		text, err := oob.QPInfo{LID: info.LID, QPN: info.QPN, PSN: info.PSN, GID: info.GID}.AppendText(nil)
 		if err != nil || !strings.EqualFold(string(text), string(from[:len(text)])) {
 			t.Fatalf("%q was read as %+v, which is %q, %v", from, info, text, err)
 		}

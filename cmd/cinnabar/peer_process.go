@@ -16,7 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"cinnabar/verbs"
+	"cinnabar/verbs/oob"
 )
 
 // A job between two processes needs a peer that nobody has to start: the
@@ -124,7 +124,7 @@ func (p *peerProcess) meet(ctx context.Context) (*exchange, error) {
 
 // exchange is the plain TCP connection over which two sides tell each other
 // what has to be known before RDMA can begin. Each message is a line of JSON.
-// Nothing beyond a line is read, so verbs.OOB can use the connection too.
+// Nothing beyond a line is read, so verbs/oob can use the connection too.
 type exchange struct {
 	net.Conn
 	bytes atomic.Int64 // both ways
@@ -146,11 +146,11 @@ func (x *exchange) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// connect joins queue pairs with the other side by verbs.OOB.
-func (x *exchange) connect(ctx context.Context, l *link, oob verbs.OOB) (verbs.Info, error) {
+// connect joins queue pairs with the other side by verbs/oob.
+func (x *exchange) connect(ctx context.Context, l *link, cfg oob.Config) (oob.QPInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
-	c, info, err := oob.Connect(ctx, x, l.qp)
+	c, info, err := cfg.Connect(ctx, x, l.qp)
 	l.conn = c
 	if err != nil {
 		err = reason(ctx, err)

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"cinnabar/verbs"
+	"cinnabar/verbs/oob"
 )
 
 // verbsBatch is how many completions are polled for, and how many receives are posted, at a time.
@@ -135,14 +136,14 @@ func (e *verbsEnd) repay(least int) error {
 func (e *verbsEnd) meet(ctx context.Context, x net.Conn, active bool) (known bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, verbsMeetTimeout, errors.New("the other side does not get ready"))
 	defer cancel()
-	oob := e.oob(active)
+	cfg := e.connecting(active)
 	if at, ok := x.LocalAddr().(*net.TCPAddr); ok && !active && e.o.dataPort != 0 {
-		oob.Listen = netip.AddrPortFrom(at.AddrPort().Addr().Unmap(), e.o.dataPort) // the address that the client has connected to
+		cfg.Listen = netip.AddrPortFrom(at.AddrPort().Addr().Unmap(), e.o.dataPort) // the address that the client has connected to
 	}
-	c, info, err := oob.Connect(ctx, x, e.qp)
+	c, info, err := cfg.Connect(ctx, x, e.qp)
 	e.conn = c
 	known = info.Settings != nil
-	if _, differ := errors.AsType[*verbs.MismatchError](err); differ {
+	if _, differ := errors.AsType[*oob.SettingsError](err); differ {
 		return known, fmt.Errorf("%w; give both sides the same options", err)
 	}
 	if err != nil {
@@ -154,9 +155,9 @@ func (e *verbsEnd) meet(ctx context.Context, x net.Conn, active bool) (known boo
 	return known, nil
 }
 
-// oob is how the two sides connect.
-func (e *verbsEnd) oob(active bool) verbs.OOB {
-	return verbs.OOB{
+// connecting returns how the two sides connect.
+func (e *verbsEnd) connecting(active bool) oob.Config {
+	return oob.Config{
 		Active: active, Region: e.target.Region(), Settings: e.o.settings(),
 		Param: verbs.ConnParam{
 			ResponderResources: e.attr.MaxQPRDAtom, InitiatorDepth: min(e.o.depth, e.attr.MaxQPInitRDAtom),

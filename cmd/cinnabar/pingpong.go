@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"cinnabar/verbs"
+	"cinnabar/verbs/oob"
 )
 
 // Work request ids of pingpong. They are bits, because two of them are awaited
@@ -59,9 +60,9 @@ type bouncer struct {
 	*link
 	o      *pingpongOptions
 	mr     *verbs.MR
-	header int        // bytes in front of a received message
-	own    verbs.Info // as printed
-	oob    *verbs.OOB // how the queue pair is connected by hand; nil: the connection manager does it
+	header int         // bytes in front of a received message
+	own    oob.QPInfo  // as printed
+	oob    *oob.Config // how the queue pair is connected by hand; nil: the connection manager does it
 
 	attempted bool // the queue pair was used for a connection, so it serves no other
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"cinnabar/verbs"
+	"cinnabar/verbs/oob"
 )
 
 const (
@@ -28,13 +29,13 @@ func (o *pingpongOptions) settings() map[string]string {
 }
 
 // addressLine is what ibv_rc_pingpong prints for a side.
-func addressLine(side string, in verbs.Info) string {
+func addressLine(side string, in oob.QPInfo) string {
 	return fmt.Sprintf("  %-15s LID 0x%04x, QPN 0x%06x, PSN 0x%06x, GID %s\n", side+" address:", in.LID, in.QPN, in.PSN, netip.AddrFrom16(in.GID))
 }
 
 // token is what the client's connect request says, so that the server takes
 // no other: the numbers that only the two sides of the exchange know.
-func token(client verbs.Info) string { return fmt.Sprintf("%06x:%06x", client.QPN, client.PSN) }
+func token(client oob.QPInfo) string { return fmt.Sprintf("%06x:%06x", client.QPN, client.PSN) }
 
 // listenPingpong listens on every address of this machine.
 func listenPingpong(ctx context.Context, port uint16) (net.Listener, error) {
@@ -80,7 +81,7 @@ func (b *bouncer) serve(ctx context.Context, dev *verbs.Device, l net.Listener, 
 		if err == nil {
 			return l.Close()
 		}
-		if _, differ := errors.AsType[*verbs.MismatchError](err); differ || b.attempted || ctx.Err() != nil {
+		if _, differ := errors.AsType[*oob.SettingsError](err); differ || b.attempted || ctx.Err() != nil {
 			return err
 		}
 		s.notePeer(c.RemoteAddr(), "pingpong: %s: %s; is it a cinnabar pingpong?", c.RemoteAddr(), printable(oneLine(err)))
@@ -122,7 +123,7 @@ func (b *bouncer) meetClient(ctx context.Context, dev *verbs.Device, c net.Conn,
 	defer shut(cm)
 	own := b.own
 	own.Addr = cm.Addr()
-	remote, err := verbs.Exchange(ctx, c, own)
+	remote, err := oob.Exchange(ctx, c, own)
 	if err != nil {
 		return err
 	}
@@ -131,7 +132,7 @@ func (b *bouncer) meetClient(ctx context.Context, dev *verbs.Device, c net.Conn,
 
 // acceptClient waits for the connect request of the client that the exchange
 // was with, and turns others away.
-func (b *bouncer) acceptClient(ctx context.Context, cm *verbs.Listener, remote verbs.Info, out io.Writer) error {
+func (b *bouncer) acceptClient(ctx context.Context, cm *verbs.Listener, remote oob.QPInfo, out io.Writer) error {
 	for {
 		r, err := cm.Accept(ctx)
 		if err != nil {
@@ -179,7 +180,7 @@ func (b *bouncer) meetServer(ctx context.Context, addr netip.AddrPort, out io.Wr
 	if b.oob != nil {
 		return b.meetByHand(ctx, c, true, out)
 	}
-	remote, err := verbs.Exchange(ctx, c, b.own)
+	remote, err := oob.Exchange(ctx, c, b.own)
 	if err != nil {
 		return fmt.Errorf("couldn't read the remote address: %w", err)
 	}

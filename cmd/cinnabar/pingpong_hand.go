@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"cinnabar/verbs"
+	"cinnabar/verbs/oob"
 )
 
 // Where queue pairs are connected by hand, the two sides exchange what rdma-core's
@@ -57,14 +58,14 @@ func (b *bouncer) identify() (err error) {
 		return err
 	}
 	if !a.Caps.Has(verbs.CapRawState) {
-		b.own, err = verbs.LocalInfo(b.qp)
+		b.own, err = oob.LocalQPInfo(b.qp)
 		return err
 	}
-	b.oob = &verbs.OOB{MTU: b.o.pathMTU(), Path: verbs.AHAttr{PortNum: uint8(b.o.ibPort), SL: uint8(b.o.sl)}}
+	b.oob = &oob.Config{MTU: b.o.pathMTU(), Path: verbs.AHAttr{PortNum: uint8(b.o.ibPort), SL: uint8(b.o.sl)}}
 	if b.o.gid >= 0 {
 		b.oob.Path.SGIDIndex, b.oob.Path.HasSGIDIndex = uint8(b.o.gid), true
 	}
-	if b.own, err = b.oob.LocalInfo(b.qp); err != nil {
+	if b.own, err = b.oob.LocalQPInfo(b.qp); err != nil {
 		return err
 	}
 	return b.oob.InitQP(b.qp)
@@ -91,7 +92,7 @@ func (b *bouncer) meetByHand(ctx context.Context, c net.Conn, client bool, out i
 }
 
 // aim directs datagrams to the peer. Its key is the one that all pingpongs have.
-func (b *bouncer) aim(remote verbs.Info) error {
+func (b *bouncer) aim(remote oob.QPInfo) error {
 	if b.o.service != verbs.UD {
 		return nil
 	}
@@ -106,9 +107,9 @@ func (b *bouncer) aim(remote verbs.Info) error {
 }
 
 // callByHand is the client's part of the exchange.
-func (b *bouncer) callByHand(c net.Conn) (verbs.Info, error) {
+func (b *bouncer) callByHand(c net.Conn) (oob.QPInfo, error) {
 	if err := b.writeDest(c); err != nil {
-		return verbs.Info{}, err
+		return oob.QPInfo{}, err
 	}
 	remote, err := readDest(c)
 	if err != nil {
@@ -131,7 +132,7 @@ func (b *bouncer) callByHand(c net.Conn) (verbs.Info, error) {
 }
 
 // serveByHand is the server's part. Once the queue pair is used, a failure is final.
-func (b *bouncer) serveByHand(c net.Conn) (verbs.Info, error) {
+func (b *bouncer) serveByHand(c net.Conn) (oob.QPInfo, error) {
 	remote, err := readDest(c)
 	if err != nil {
 		return remote, err
@@ -162,7 +163,7 @@ func (b *bouncer) serveByHand(c net.Conn) (verbs.Info, error) {
 
 // writeDest tells the peer about this side, in one piece: rdma-core's read only once.
 func (b *bouncer) writeDest(w io.Writer) error {
-	msg, err := verbs.Info{LID: b.own.LID, QPN: b.own.QPN, PSN: b.own.PSN, GID: b.own.GID}.AppendText(nil)
+	msg, err := oob.QPInfo{LID: b.own.LID, QPN: b.own.QPN, PSN: b.own.PSN, GID: b.own.GID}.AppendText(nil)
 	if err != nil {
 		return err
 	}
@@ -171,21 +172,21 @@ func (b *bouncer) writeDest(w io.Writer) error {
 }
 
 // readDest reads the peer's message.
-func readDest(r io.Reader) (verbs.Info, error) {
+func readDest(r io.Reader) (oob.QPInfo, error) {
 	msg := make([]byte, len(pingpongDest))
 	if _, err := io.ReadFull(r, msg); err != nil {
-		return verbs.Info{}, err
+		return oob.QPInfo{}, err
 	}
 	head, ok := strings.CutSuffix(string(msg), "\x00")
 	if !ok {
-		return verbs.Info{}, fmt.Errorf("%q does not end in a NUL; is the peer on InfiniBand or RoCE too?", msg)
+		return oob.QPInfo{}, fmt.Errorf("%q does not end in a NUL; is the peer on InfiniBand or RoCE too?", msg)
 	}
-	return verbs.ParseInfo(head)
+	return oob.ParseQPInfo(head)
 }
 
 // writeSettings sends the line that only pingpongs of ours send.
 func (b *bouncer) writeSettings(w io.Writer) error {
-	line, err := verbs.Info{Settings: b.own.Settings}.AppendText(nil)
+	line, err := oob.QPInfo{Settings: b.own.Settings}.AppendText(nil)
 	if err != nil {
 		return err
 	}
@@ -214,9 +215,9 @@ func readSettings(c net.Conn) (line string, ok bool, err error) {
 
 // compare names the settings that differ.
 func (b *bouncer) compare(line string) error {
-	in, err := verbs.ParseInfo(line)
+	in, err := oob.ParseQPInfo(line)
 	if err != nil {
 		return err
 	}
-	return verbs.Mismatch(b.own.Settings, in.Settings)
+	return oob.CompareSettings(b.own.Settings, in.Settings)
 }

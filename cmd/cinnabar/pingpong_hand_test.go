@@ -10,6 +10,7 @@ import (
 
 	"cinnabar/verbs"
 	"cinnabar/verbs/driver"
+	"cinnabar/verbs/oob"
 	"cinnabar/verbs/verbstest/memdev"
 )
 
@@ -107,7 +108,7 @@ func TestPingpongForeignServer(t *testing.T) {
 	ours, c := tcpPair(t)
 	done := meet(t.Context(), b, ours, true)
 	said := want(t, c, foreignDest)
-	if in, err := verbs.ParseInfo(said[:len(said)-1]); err != nil || in.LID != 7 || in.QPN != b.qp.Num() || in.PSN != b.own.PSN || in.GID[15] != 9 || !strings.HasSuffix(said, "\x00") {
+	if in, err := oob.ParseQPInfo(said[:len(said)-1]); err != nil || in.LID != 7 || in.QPN != b.qp.Num() || in.PSN != b.own.PSN || in.GID[15] != 9 || !strings.HasSuffix(said, "\x00") {
 		t.Errorf("the client said %q: %+v, %v", said, in, err)
 	}
 	if _, err := io.WriteString(c, foreignDest); err != nil {
@@ -136,7 +137,7 @@ func TestPingpongForeignClient(t *testing.T) {
 	if b.qp.State() != verbs.StateRTS {
 		t.Errorf("the server answered in state %v", b.qp.State())
 	}
-	if in, err := verbs.ParseInfo(said[:len(said)-1]); err != nil || in.QPN != b.qp.Num() || in.GID[15] != 8 {
+	if in, err := oob.ParseQPInfo(said[:len(said)-1]); err != nil || in.QPN != b.qp.Num() || in.GID[15] != 8 {
 		t.Errorf("the server said %q: %+v, %v", said, in, err)
 	}
 	if _, err := io.WriteString(c, pingpongDone); err != nil {
@@ -162,7 +163,7 @@ func TestPingpongByHandSettings(t *testing.T) {
 			a, b := tcpPair(t)
 			s, c := meet(t.Context(), server, a, false), meet(t.Context(), client, b, true)
 			for _, err := range []error{<-s, <-c} {
-				_, mismatch := errors.AsType[*verbs.MismatchError](err)
+				_, mismatch := errors.AsType[*oob.SettingsError](err)
 				if mismatch != differ || !differ && err != nil {
 					t.Errorf("got %v", err)
 				}

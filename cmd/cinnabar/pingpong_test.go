@@ -13,14 +13,15 @@ import (
 	"time"
 
 	"cinnabar/verbs"
+	"cinnabar/verbs/oob"
 )
 
 func TestAddressLine(t *testing.T) {
-	in := verbs.Info{LID: 1, QPN: 0x84, PSN: 0x3c6bd2, GID: netip.MustParseAddr("::ffff:10.9.0.1").As16()}
+	in := oob.QPInfo{LID: 1, QPN: 0x84, PSN: 0x3c6bd2, GID: netip.MustParseAddr("::ffff:10.9.0.1").As16()}
 	if got := addressLine("local", in); got != "  local address:  LID 0x0001, QPN 0x000084, PSN 0x3c6bd2, GID ::ffff:10.9.0.1\n" {
 		t.Errorf("line %q", got)
 	}
-	if got := addressLine("remote", verbs.Info{}); got != "  remote address: LID 0x0000, QPN 0x000000, PSN 0x000000, GID ::\n" {
+	if got := addressLine("remote", oob.QPInfo{}); got != "  remote address: LID 0x0000, QPN 0x000000, PSN 0x000000, GID ::\n" {
 		t.Errorf("line %q", got)
 	}
 }

@@ -79,22 +79,25 @@ var layers = map[string]row{
 	"verbs/driver": {},
 	"verbs": {
 		code: []string{"verbs/driver", "internal/hostmem", "internal/invariants"},
-		test: []string{"verbs/verbstest", "verbs/verbstest/...", "verbs/fault", "verbs/iwarp"},
+		test: []string{"verbs/internal/rig", "verbs/rdmacm", "verbs/oob", "verbs/iwarp"},
 	},
+	"verbs/rdmacm":           {code: []string{"verbs", "verbs/driver"}, test: []string{"verbs/internal/rig", "internal/hostmem"}},
+	"verbs/oob":              {code: []string{"verbs", "verbs/driver"}, test: []string{"verbs/internal/rig", "internal/hostmem"}},
+	"verbs/internal/rig":     {code: []string{"verbs", "verbs/driver", "verbs/verbstest/memdev"}}, // for the tests of the three above
 	"verbs/verbstest/memdev": {code: []string{"verbs/driver", "internal/hostmem", "internal/invariants"}},
 	"verbs/verbstest": {
-		code:    []string{"verbs", "internal/hostmem"},
+		code:    []string{"verbs", "verbs/rdmacm", "verbs/oob", "internal/hostmem"},
 		test:    []string{"verbs/verbstest/memdev"},
 		modules: []string{modSys},
 	},
 	"verbs/iwarp": {
 		code:    []string{"verbs", "verbs/driver", "internal/iwarp/...", "internal/crc32c", "internal/hostmem", "internal/sockio", "internal/invariants", "internal/hostquota", "internal/audit"},
-		test:    []string{"verbs/verbstest", "verbs/fault"},
+		test:    []string{"verbs/verbstest", "verbs/fault", "verbs/oob"},
 		modules: []string{modSys},
 	},
 	"verbs/rdmacore": {
-		code:    []string{"verbs", "verbs/driver", "internal/hostmem"},
-		test:    []string{"verbs/verbstest", "verbs/iwarp"},
+		code:    []string{"verbs", "verbs/driver", "verbs/rdmacm", "internal/hostmem"},
+		test:    []string{"verbs/verbstest", "verbs/iwarp", "verbs/oob"},
 		modules: []string{modSys},
 	},
 	"verbs/fault": {
@@ -112,10 +115,10 @@ var layers = map[string]row{
 
 	"verbs/flow": {
 		code: []string{"verbs", "regmem/ring", "regmem", "internal/waitlist", "internal/hostquota", "internal/audit"},
-		test: []string{"verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "regmem/arena"},
+		test: []string{"verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "regmem/arena"},
 	},
 	"verbs/rstream": {code: []string{"verbs", "verbs/flow"}, test: []string{"verbs/driver", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev"}},
-	"verbs/rc":      {code: []string{"verbs"}, test: []string{"verbs/iwarp", "verbs/fault"}},
+	"verbs/rc":      {code: []string{"verbs", "verbs/rdmacm"}, test: []string{"verbs/iwarp", "verbs/fault"}},
 
 	// The families' encodings: Go values to bytes and back, no I/O.
 	"codec":               {test: []string{"codec/hgproc", "codec/cereal"}},
@@ -157,7 +160,7 @@ var layers = map[string]row{
 	"bench":                                  {code: []string{"verbs", "verbs/...", "xfer"}, modules: []string{modSys}},
 	"test/interop":                           {test: []string{".", "internal/recording", "codec/cereal", "codec/hgproc", "internal/cerealtest"}},
 	"test/parity":                            {},
-	"test/rdmavm/mixedpeer":                  {code: []string{"verbs", "verbs/iwarp", "verbs/rdmacore"}},
+	"test/rdmavm/mixedpeer":                  {code: []string{"verbs", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore"}},
 	"test/kill":                              {test: []string{"internal/testproc", "verbs", "verbs/driver", "verbs/iwarp", "xfer"}},
 	"examples/margo":                         {code: []string{"."}},
 	"examples/margo/client":                  {code: []string{".", "examples/margo"}},

@@ -203,5 +203,31 @@ type ConnParam struct {
 	Timeout            time.Duration // how long the peer may take to answer; 0: device's default
 }
 
+// Check refuses, with [ErrInvalid] and a text that names the limit, what the device with these attributes
+// cannot do. Dialling, listening and their like check it themselves; a program calls it to learn so before.
+// op names the operation in the error.
+func (p *ConnParam) Check(op string, attr *DeviceAttr) error {
+	if len(p.PrivateData) > attr.MaxPrivateData {
+		return Errorf(op, ErrInvalid, "%d bytes of private data are over the device's limit of %d (DeviceAttr.MaxPrivateData)", len(p.PrivateData), attr.MaxPrivateData)
+	}
+	if p.RetryCount > maxRetryCount {
+		return Errorf(op, ErrInvalid, "RetryCount is %d, the most is %d", p.RetryCount, maxRetryCount)
+	}
+	if p.RNRRetry > MaxRNRRetry {
+		return Errorf(op, ErrInvalid, "RNRRetry is %d, the most is %d", p.RNRRetry, MaxRNRRetry)
+	}
+	// A limit of 0 means that the device states none.
+	if limit := attr.MaxQPRDAtom; limit > 0 && p.ResponderResources > limit {
+		return Errorf(op, ErrInvalid, "ResponderResources is %d, over the device's limit of %d (DeviceAttr.MaxQPRDAtom)", p.ResponderResources, limit)
+	}
+	if limit := attr.MaxQPInitRDAtom; limit > 0 && p.InitiatorDepth > limit {
+		return Errorf(op, ErrInvalid, "InitiatorDepth is %d, over the device's limit of %d (DeviceAttr.MaxQPInitRDAtom)", p.InitiatorDepth, limit)
+	}
+	return nil
+}
+
+// maxRetryCount is the most that the 3 bits of a retry count hold.
+const maxRetryCount = 7
+
 // MaxRNRRetry is the RNR retry count that means for ever.
 const MaxRNRRetry = 7

@@ -20,6 +20,7 @@ import (
 	"cinnabar/regmem"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
+	"cinnabar/verbs/rdmacm"
 	"cinnabar/verbs/rdmacore"
 )
 
@@ -419,7 +420,7 @@ func TestStranger(t *testing.T) {
 		}
 		accepted <- c
 	}()
-	ep, err := verbs.NewEndpoint(dev, verbs.EndpointConfig{})
+	ep, err := rdmacm.NewEndpoint(dev, rdmacm.EndpointConfig{})
 	must(t, err)
 	if err := ep.Connect(ctx, l.Addr(), verbs.ConnParam{PrivateData: []byte("hello")}); err == nil {
 		t.Error("accepted")

@@ -11,6 +11,7 @@ import (
 	"cinnabar/regmem/ring"
 	"cinnabar/verbs"
 	"cinnabar/verbs/fault"
+	"cinnabar/verbs/rdmacm"
 	"cinnabar/verbs/verbstest/memdev"
 )
 
@@ -162,7 +163,7 @@ func TestCloseFrozenPeer(t *testing.T) {
 	dev, ctx := openDevice(t), testContext(t)
 	l, err := verbs.Listen(dev, home(t, dev))
 	must(t, err)
-	ep, err := verbs.NewEndpoint(dev, verbs.EndpointConfig{})
+	ep, err := rdmacm.NewEndpoint(dev, rdmacm.EndpointConfig{})
 	must(t, err)
 	accepted := make(chan error, 1)
 	go func() {

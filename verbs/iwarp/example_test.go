@@ -11,6 +11,7 @@ import (
 
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
+	"cinnabar/verbs/oob"
 )
 
 // must ends the example on an error; programs return it.
@@ -184,12 +185,12 @@ func Example_keyOutOfBand() {
 		sock, err := l.Accept()
 		must(err)
 		defer sock.Close()
-		_, _, err = verbs.OOB{Region: target.Region()}.Connect(ctx, sock, b.qp)
+		_, _, err = oob.Config{Region: target.Region()}.Connect(ctx, sock, b.qp)
 		must(err)
 	}()
 	sock, err := net.Dial("tcp", l.Addr().String())
 	must(err)
-	_, peer, err := verbs.OOB{Active: true}.Connect(ctx, sock, a.qp)
+	_, peer, err := oob.Config{Active: true}.Connect(ctx, sock, a.qp)
 	must(err)
 	<-done
 	must(sock.Close())

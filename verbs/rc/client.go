@@ -3,7 +3,7 @@ package rc
 import (
 	"context"
 
-	"cinnabar/verbs"
+	"cinnabar/verbs/rdmacm"
 )
 
 // ClientLoop connects to hostport, "host:port", and works until the connection is
@@ -12,7 +12,7 @@ import (
 // it had finished. When ctx ends, the connection is ended in order and the cause
 // returned.
 func (l *Library) ClientLoop(ctx context.Context, hostport string, data any) error {
-	ch := verbs.NewEventChannel(nil)
+	ch := rdmacm.NewEventChannel(nil)
 	id, err := ch.NewID(l.dev)
 	if err != nil {
 		return err

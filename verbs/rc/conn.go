@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"cinnabar/verbs"
+	"cinnabar/verbs/rdmacm"
 )
 
 const (
@@ -40,10 +41,10 @@ type Conn struct {
 	Data any
 
 	lib  *Library
-	id   *verbs.ID
-	ch   *verbs.EventChannel // of id alone
-	peer string              // for messages
-	op   string              // for messages: what fails if something does
+	id   *rdmacm.ID
+	ch   *rdmacm.EventChannel // of id alone
+	peer string               // for messages
+	op   string               // for messages: what fails if something does
 
 	// The rest belongs to the goroutine that called work.
 	cq       *verbs.CQ
@@ -136,7 +137,7 @@ func (c *Conn) run(ctx context.Context) error {
 	var watcher sync.WaitGroup
 	defer watcher.Wait()
 	defer stop()
-	events := make(chan *verbs.CMEvent)
+	events := make(chan *rdmacm.Event)
 	watcher.Go(func() { forward(watch, c.ch, events) })
 
 	c.idle = time.NewTimer(never)
@@ -160,7 +161,7 @@ func (c *Conn) run(ctx context.Context) error {
 }
 
 // forward passes events on until ctx ends, which is also how the channel's reader is told to stop.
-func forward(ctx context.Context, ch *verbs.EventChannel, to chan<- *verbs.CMEvent) {
+func forward(ctx context.Context, ch *rdmacm.EventChannel, to chan<- *rdmacm.Event) {
 	for {
 		e, err := ch.Get(ctx)
 		if err != nil {
@@ -185,27 +186,27 @@ func (c *Conn) busy() {
 //
 //	client: address resolved ─▶ PreConnection, resolve route ─▶ connect ─┐
 //	server: connection request ─▶ PreConnection, accept ─────────────────┴▶ established ─▶ disconnected
-func (c *Conn) handle(ctx context.Context, e *verbs.CMEvent) (over bool, err error) {
+func (c *Conn) handle(ctx context.Context, e *rdmacm.Event) (over bool, err error) {
 	defer e.Ack()
 	switch e.Type {
-	case verbs.CMAddrResolved:
+	case rdmacm.EventAddrResolved:
 		if err := c.prepare(); err != nil {
 			return false, err
 		}
 		return false, c.id.ResolveRoute(connectTimeout)
-	case verbs.CMRouteResolved:
+	case rdmacm.EventRouteResolved:
 		return false, c.id.Connect(c.qp, connParam)
-	case verbs.CMEstablished:
+	case rdmacm.EventEstablished:
 		c.up, c.op = true, opTalk
 		c.busy()
 		return false, call(c.lib.cfg.Connection, c)
-	case verbs.CMDisconnected:
+	case rdmacm.EventDisconnected:
 		// What had succeeded before the end is in the queue by now.
 		if err := c.completions(ctx); err != nil && (e.Err == nil || isFatal(err)) {
 			return true, err
 		}
 		return true, e.Err
-	case verbs.CMAddrError, verbs.CMRouteError, verbs.CMConnectError, verbs.CMUnreachable, verbs.CMRejected, verbs.CMDeviceRemoval:
+	case rdmacm.EventAddrError, rdmacm.EventRouteError, rdmacm.EventConnectError, rdmacm.EventUnreachable, rdmacm.EventRejected, rdmacm.EventDeviceRemoval:
 		return true, eventError(e)
 	default:
 		c.lib.ignored(e)
@@ -214,7 +215,7 @@ func (c *Conn) handle(ctx context.Context, e *verbs.CMEvent) (over bool, err err
 }
 
 // eventError is the cause of a failure, or the event's name where there is none.
-func eventError(e *verbs.CMEvent) error {
+func eventError(e *rdmacm.Event) error {
 	if e.Err != nil {
 		return e.Err
 	}
@@ -222,7 +223,7 @@ func eventError(e *verbs.CMEvent) error {
 }
 
 // ignored reports an event that the library has no use for, be it known or not.
-func (l *Library) ignored(e *verbs.CMEvent) {
+func (l *Library) ignored(e *rdmacm.Event) {
 	l.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "connection event ignored",
 		slog.String("event", e.Type.String()), slog.Uint64("type", uint64(e.Type)))
 }

@@ -14,6 +14,7 @@ import (
 
 	"cinnabar/verbs"
 	"cinnabar/verbs/fault"
+	"cinnabar/verbs/rdmacm"
 )
 
 // echo returns the callbacks of a server that sends back what it gets.
@@ -295,7 +296,7 @@ func TestUnknownEventsAreLogged(t *testing.T) {
 	cfg := echo(t, &h)
 	cfg.Logger = slog.New(log)
 	cfg.Connection = func(c *Conn) error {
-		return errors.Join(c.id.WriteEvent(77, nil), c.id.WriteEvent(verbs.CMTimewaitExit, nil))
+		return errors.Join(c.id.WriteEvent(77, nil), c.id.WriteEvent(rdmacm.EventTimewaitExit, nil))
 	}
 	s := startServer(t, dev, cfg)
 	greet(t, dev, s.addr)
@@ -310,7 +311,7 @@ func TestUnknownEventOfTheListener(t *testing.T) {
 	log := make(capture, 10)
 	lib := initLibrary(t, openDevice(t), Config{Logger: slog.New(log)})
 	ctx, stop := stoppable(t)
-	ch := verbs.NewEventChannel(nil)
+	ch := rdmacm.NewEventChannel(nil)
 	defer shut(t, ch)
 	id := must(lib.listen(ctx, ch, "127.0.0.1:0"))(t)
 	s := &server{lib: lib, ch: ch, free: make(chan struct{}, 1)}
@@ -335,10 +336,10 @@ func TestUnknownEventOfTheListener(t *testing.T) {
 func TestListenerFailureEndsTheLoop(t *testing.T) {
 	lib := initLibrary(t, openDevice(t), Config{})
 	ctx, _ := stoppable(t)
-	ch := verbs.NewEventChannel(nil)
+	ch := rdmacm.NewEventChannel(nil)
 	defer shut(t, ch)
 	id := must(lib.listen(ctx, ch, "127.0.0.1:0"))(t)
-	if err := id.WriteEvent(verbs.CMDeviceRemoval, nil); err != nil {
+	if err := id.WriteEvent(rdmacm.EventDeviceRemoval, nil); err != nil {
 		t.Fatal(err)
 	}
 	s := &server{lib: lib, ch: ch, free: make(chan struct{}, 1)}

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"cinnabar/verbs"
+	"cinnabar/verbs/rdmacm"
 )
 
 // ServerLoop listens at hostport, "host:port", and serves connections until ctx
@@ -15,7 +16,7 @@ import (
 // its Disconnect callback and does not end the loop. When the loop ends, its
 // connections are ended in order and every callback has returned.
 func (l *Library) ServerLoop(ctx context.Context, hostport string) error {
-	ch := verbs.NewEventChannel(nil)
+	ch := rdmacm.NewEventChannel(nil)
 	id, err := l.listen(ctx, ch, hostport)
 	if err != nil {
 		return errors.Join(err, ch.Close())
@@ -33,7 +34,7 @@ func (l *Library) ServerLoop(ctx context.Context, hostport string) error {
 }
 
 // listen binds a new identifier to the first address of hostport that can be had.
-func (l *Library) listen(ctx context.Context, ch *verbs.EventChannel, hostport string) (*verbs.ID, error) {
+func (l *Library) listen(ctx context.Context, ch *rdmacm.EventChannel, hostport string) (*rdmacm.ID, error) {
 	addrs, err := verbs.Resolve(ctx, hostport)
 	if err != nil {
 		return nil, &Error{Op: opListen, Peer: hostport, Err: err}
@@ -56,7 +57,7 @@ func (l *Library) listen(ctx context.Context, ch *verbs.EventChannel, hostport s
 // server is a ServerLoop that runs.
 type server struct {
 	lib   *Library
-	ch    *verbs.EventChannel
+	ch    *rdmacm.EventChannel
 	stop  context.CancelCauseFunc // ends the loop and its connections
 	free  chan struct{}           // has room for as many connections as may be served
 	conns sync.WaitGroup          // a goroutine for each connection
@@ -82,16 +83,16 @@ func (s *server) loop(ctx context.Context) error {
 
 // handle acts on an event of the listener. It passes the place that loop took
 // to the connection, or gives it back.
-func (s *server) handle(ctx context.Context, e *verbs.CMEvent) error {
+func (s *server) handle(ctx context.Context, e *rdmacm.Event) error {
 	e.Ack()
 	switch e.Type {
-	case verbs.CMConnectRequest:
+	case rdmacm.EventConnectRequest:
 		s.conns.Go(func() {
 			defer func() { <-s.free }()
 			s.serve(ctx, e.ID)
 		})
 		return nil
-	case verbs.CMConnectError, verbs.CMDeviceRemoval:
+	case rdmacm.EventConnectError, rdmacm.EventDeviceRemoval:
 		return &Error{Op: opListen, Peer: e.ID.LocalAddr().String(), Err: eventError(e)}
 	default:
 		s.lib.ignored(e)
@@ -101,8 +102,8 @@ func (s *server) handle(ctx context.Context, e *verbs.CMEvent) error {
 }
 
 // serve takes one connection from its request to its end.
-func (s *server) serve(ctx context.Context, id *verbs.ID) {
-	c := &Conn{lib: s.lib, id: id, ch: verbs.NewEventChannel(nil), peer: id.RemoteAddr().String(), op: opServe}
+func (s *server) serve(ctx context.Context, id *rdmacm.ID) {
+	c := &Conn{lib: s.lib, id: id, ch: rdmacm.NewEventChannel(nil), peer: id.RemoteAddr().String(), op: opServe}
 	if err := id.Migrate(c.ch); err != nil { // the server has stopped, and closed id
 		return
 	}

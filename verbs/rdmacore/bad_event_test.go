@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"cinnabar/verbs/driver"
+	"cinnabar/verbs/rdmacm"
 )
 
 // bareDevice is a device without hardware, for what the kernel and the libraries
@@ -34,8 +35,8 @@ func TestBadUnknownEvents(t *testing.T) {
 	}
 	id := &cmID{cm: &cm{dev: d}, events: make(chan cmEvent, 2)}
 	id.put(cmEvent{typ: 99})
-	id.put(cmEvent{typ: driver.CMEstablished})
-	if _, err := id.wait(context.Background(), "connect", driver.CMEstablished); err != nil {
+	id.put(cmEvent{typ: rdmacm.EventEstablished})
+	if _, err := id.wait(context.Background(), "connect", rdmacm.EventEstablished); err != nil {
 		t.Errorf("an unknown event of the connection manager ended the wait: %v", err)
 	}
 }
@@ -76,6 +77,6 @@ func TestBadFatalEvent(t *testing.T) {
 
 func waitGone(d *device) error {
 	id := &cmID{cm: &cm{dev: d, closing: make(chan struct{})}, events: make(chan cmEvent)}
-	_, err := id.wait(context.Background(), "connect", driver.CMEstablished)
+	_, err := id.wait(context.Background(), "connect", rdmacm.EventEstablished)
 	return err
 }

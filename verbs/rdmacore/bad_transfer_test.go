@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"cinnabar/verbs"
+	"cinnabar/verbs/oob"
 	"cinnabar/verbs/verbstest"
 )
 
@@ -211,7 +212,7 @@ func byHand(t *testing.T, a, b *side) {
 	}{{a, x}, {b, y}} {
 		wg.Go(func() {
 			defer closeWell(t, e.sock)
-			oob := verbs.OOB{Active: e.s == a, Param: verbs.ConnParam{RetryCount: 3}}
+			oob := oob.Config{Active: e.s == a, Param: verbs.ConnParam{RetryCount: 3}}
 			if _, _, err := oob.Connect(soon(t), e.sock, e.s.qp); err != nil {
 				t.Errorf("connect by hand: %v", err)
 			}

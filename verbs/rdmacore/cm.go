@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"cinnabar/verbs/driver"
+	"cinnabar/verbs/rdmacm"
 )
 
 // cm is the connection manager's event channel of a device.
@@ -78,7 +79,7 @@ func (m *cm) read() error {
 	if err != nil {
 		return err
 	}
-	if ev.typ == driver.CMDeviceRemoval && ev.device == m.dev.name {
+	if ev.typ == rdmacm.EventDeviceRemoval && ev.device == m.dev.name {
 		m.dev.remove()
 	}
 	id := m.dev.findID(ev.ctx)
@@ -166,7 +167,7 @@ func (id *cmID) destroy() {
 
 // wait returns the next event of one of the wanted types, or the failure that
 // came instead.
-func (id *cmID) wait(ctx context.Context, op string, want ...driver.CMEventType) (cmEvent, error) {
+func (id *cmID) wait(ctx context.Context, op string, want ...rdmacm.EventType) (cmEvent, error) {
 	for {
 		select {
 		case ev := <-id.events:
@@ -240,7 +241,7 @@ func (id *cmID) failure(op string, ev cmEvent) error {
 		cause = syscall.Errno(-ev.status)
 	}
 	switch ev.typ {
-	case driver.CMRejected:
+	case rdmacm.EventRejected:
 		r := &driver.RejectedError{PrivateData: ev.param.data}
 		switch reason, known := rejectReasons[ev.status]; {
 		case known:
@@ -251,17 +252,17 @@ func (id *cmID) failure(op string, ev cmEvent) error {
 			r.PrivateData, r.Reason = nil, fmt.Sprintf("reason %d of the connection manager", ev.status)
 		}
 		return &driver.Error{Op: op, Detail: strings.TrimSuffix(id.peer, ": "), Err: r}
-	case driver.CMAddrError:
+	case rdmacm.EventAddrError:
 		return &driver.Error{Op: op, Err: cause, Detail: id.peer + "no RDMA device reaches the address; is there a route, and does the peer answer ARP or ND?"}
-	case driver.CMRouteError:
+	case rdmacm.EventRouteError:
 		return &driver.Error{Op: op, Err: cause, Detail: id.peer + "no path to the address"}
-	case driver.CMUnreachable:
+	case rdmacm.EventUnreachable:
 		return &driver.Error{Op: op, Err: cause, Detail: id.noAnswer()}
-	case driver.CMConnectError:
+	case rdmacm.EventConnectError:
 		return &driver.Error{Op: op, Err: cause, Detail: id.peer + "the exchange with the peer failed"}
-	case driver.CMDeviceRemoval:
+	case rdmacm.EventDeviceRemoval:
 		return id.cm.dev.removedErr(op)
-	case driver.CMDisconnected:
+	case rdmacm.EventDisconnected:
 		return driver.Errorf(op, driver.ErrDisconnected, "%sthe peer gave up", id.peer)
 	default:
 		return nil

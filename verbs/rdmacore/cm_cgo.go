@@ -13,6 +13,7 @@ import (
 	"strconv"
 
 	"cinnabar/verbs/driver"
+	"cinnabar/verbs/rdmacm"
 )
 
 // cmParam are connection parameters as they cross the border.
@@ -26,7 +27,7 @@ type cmParam struct {
 
 // cmEvent is an event of the connection manager, copied and acknowledged.
 type cmEvent struct {
-	typ    driver.CMEventType
+	typ    rdmacm.EventType
 	status int    // a negative errno, or the reason of a rejection
 	ctx    uint64 // of the identifier; for a request, of the listener
 	child  handle // of a request: the new identifier
@@ -51,7 +52,7 @@ func cmNext(ch handle) (cmEvent, error) {
 	}
 	p := &r.param
 	ev := cmEvent{
-		typ: driver.CMEventType(r._type), status: int(r.status), ctx: uint64(r.ctx), child: handle(r.child),
+		typ: rdmacm.EventType(r._type), status: int(r.status), ctx: uint64(r.ctx), child: handle(r.child),
 		param: cmParam{qpn: uint32(p.qpn), responder: uint8(p.responder), depth: uint8(p.depth), retry: uint8(p.retry), rnrRetry: uint8(p.rnr_retry)},
 	}
 	ev.device = C.GoString(&r.device[0])

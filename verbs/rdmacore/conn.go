@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"cinnabar/verbs/driver"
+	"cinnabar/verbs/rdmacm"
 )
 
 // lingerTime bounds how long an identifier is kept after the end for the peer's
@@ -64,7 +65,7 @@ func (c *conn) run() {
 				c.fail(cause)
 			}
 		case ev := <-c.id.events:
-			if ev.typ == driver.CMDisconnected || ev.typ == driver.CMDeviceRemoval || ev.typ == driver.CMTimewaitExit {
+			if ev.typ == rdmacm.EventDisconnected || ev.typ == rdmacm.EventDeviceRemoval || ev.typ == rdmacm.EventTimewaitExit {
 				c.end(c.peerEnded(ev))
 				_ = cmDisconnect(c.id.h) // answers the peer; too late is as good
 				return
@@ -86,7 +87,7 @@ func (c *conn) linger() {
 	for {
 		select {
 		case ev := <-c.id.events:
-			if ev.typ == driver.CMDisconnected || ev.typ == driver.CMDeviceRemoval || ev.typ == driver.CMTimewaitExit {
+			if ev.typ == rdmacm.EventDisconnected || ev.typ == rdmacm.EventDeviceRemoval || ev.typ == rdmacm.EventTimewaitExit {
 				return
 			}
 		case <-timer.C:
@@ -104,7 +105,7 @@ func (c *conn) peerEnded(ev cmEvent) error {
 		return cause
 	default:
 	}
-	if ev.typ == driver.CMDeviceRemoval {
+	if ev.typ == rdmacm.EventDeviceRemoval {
 		return c.id.cm.dev.removedErr("connection")
 	}
 	if cause := c.stopped(); cause != nil {

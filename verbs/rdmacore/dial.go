@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"cinnabar/verbs/driver"
+	"cinnabar/verbs/rdmacm"
 )
 
 const (
@@ -85,7 +86,7 @@ func (id *cmID) dial(ctx context.Context, q *qp, addr netip.AddrPort, p driver.C
 	if err := cmResolveAddr(id.h, addr, resolveTime); err != nil {
 		return nil, &driver.Error{Op: op, Err: err, Detail: "resolve " + addr.String() + ": no RDMA device reaches the address"}
 	}
-	if _, err := id.wait(ctx, op, driver.CMAddrResolved); err != nil {
+	if _, err := id.wait(ctx, op, rdmacm.EventAddrResolved); err != nil {
 		return nil, err
 	}
 	if err := id.checkDevice(op, addr); err != nil {
@@ -98,7 +99,7 @@ func (id *cmID) dial(ctx context.Context, q *qp, addr netip.AddrPort, p driver.C
 		}
 		return nil, e
 	}
-	if _, err := id.wait(ctx, op, driver.CMRouteResolved); err != nil {
+	if _, err := id.wait(ctx, op, rdmacm.EventRouteResolved); err != nil {
 		return nil, err
 	}
 	if err := q.step(id.h, driver.StateInit, 0, 0); err != nil {
@@ -108,13 +109,13 @@ func (id *cmID) dial(ctx context.Context, q *qp, addr netip.AddrPort, p driver.C
 	if err := cmConnect(id.h, ask); err != nil {
 		return nil, id.refused(op, err)
 	}
-	ev, err := id.wait(ctx, op, driver.CMConnectResponse, driver.CMEstablished)
+	ev, err := id.wait(ctx, op, rdmacm.EventConnectResponse, rdmacm.EventEstablished)
 	if err != nil {
 		return nil, err
 	}
 	granted := ev.param
 	granted.responder, granted.depth = min(ask.responder, granted.responder), min(ask.depth, granted.depth)
-	if ev.typ == driver.CMConnectResponse { // not on iWARP, where the kernel does this
+	if ev.typ == rdmacm.EventConnectResponse { // not on iWARP, where the kernel does this
 		if err := q.toRTS(id.h, granted); err != nil {
 			return nil, err
 		}

@@ -37,7 +37,7 @@
 // # Limits
 //
 // Queue pairs are of the types RC, UC and UD, as far as the device has them. Those
-// of UC and UD are connected by hand, with OOB of package verbs: the connection
+// of UC and UD are connected by hand, with package verbs/oob: the connection
 // manager does RC only. An address handle is busy until the datagrams that were
 // posted to it are known to be done. There is no multicast. iWARP devices connect
 // through rdma_cm alone and have neither immediate data nor atomics here. Send with

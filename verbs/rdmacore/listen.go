@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"cinnabar/verbs/driver"
+	"cinnabar/verbs/rdmacm"
 )
 
 const (
@@ -232,7 +233,7 @@ func (r *connRequest) accept(ctx context.Context, q *qp, p driver.ConnParam) (*c
 		q.giveUp()
 		return nil, &driver.Error{Op: op, Err: err}
 	}
-	if _, err := r.id.wait(ctx, op, driver.CMEstablished); err != nil {
+	if _, err := r.id.wait(ctx, op, rdmacm.EventEstablished); err != nil {
 		q.giveUp()
 		return nil, err
 	}

@@ -217,7 +217,7 @@ func (q *qp) begin(op string) error {
 	case q.closed:
 		return driver.Errorf(op, driver.ErrClosed, "the queue pair is closed")
 	case q.init.Type != driver.RC:
-		return driver.Unsupported(op, "the connection manager connects queue pairs of type RC only; those of type %v are connected by hand, see OOB", q.init.Type)
+		return driver.Unsupported(op, "the connection manager connects queue pairs of type RC only; those of type %v are connected by hand, see package verbs/oob", q.init.Type)
 	case q.connecting:
 		return driver.Errorf(op, driver.ErrInvalid, "the queue pair is being connected already")
 	case q.conn != nil || s != driver.StateInit && s != driver.StateReset:

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"cinnabar/verbs"
+	"cinnabar/verbs/oob"
 )
 
 // needsType skips a test of a type of queue pair that the device lacks.
@@ -20,7 +21,7 @@ func needsType(t *testing.T, dev *verbs.Device, typ verbs.QPType) {
 
 // newPairByHand drives two queue pairs of a type to RTS with each other's
 // numbers, and returns what each learned of the other. The sides have no Conn.
-func newPairByHand(t *testing.T, dev *verbs.Device, cfg PairConfig, active, passive verbs.OOB) (p *Pair, ofPassive, ofActive verbs.Info) {
+func newPairByHand(t *testing.T, dev *verbs.Device, cfg PairConfig, active, passive oob.Config) (p *Pair, ofPassive, ofActive oob.QPInfo) {
 	t.Helper()
 	ctx := testContext(t)
 	p = &Pair{Dev: dev, Ctx: ctx, Active: newSide(t, ctx, dev, cfg, false), Passive: newSide(t, ctx, dev, cfg, cfg.SRQ)}

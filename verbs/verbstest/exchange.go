@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"cinnabar/verbs"
+	"cinnabar/verbs/oob"
+	"cinnabar/verbs/rdmacm"
 )
 
 var exchangeTests = []test{
@@ -50,7 +52,7 @@ func testExchangeTCP(t *testing.T, dev *verbs.Device) {
 		sock, err := l.Accept()
 		if err == nil {
 			defer closeAll(t, "socket", sock.Close)
-			p.Passive.Conn, _, err = verbs.OOB{Region: p.Passive.MR.Region()}.Connect(ctx, sock, p.Passive.QP)
+			p.Passive.Conn, _, err = oob.Config{Region: p.Passive.MR.Region()}.Connect(ctx, sock, p.Passive.QP)
 		}
 		done <- err
 	}()
@@ -59,8 +61,8 @@ func testExchangeTCP(t *testing.T, dev *verbs.Device) {
 		t.Fatal(err)
 	}
 	defer closeAll(t, "socket", sock.Close)
-	var info verbs.Info
-	p.Active.Conn, info, err = verbs.OOB{Active: true}.Connect(ctx, sock, p.Active.QP)
+	var info oob.QPInfo
+	p.Active.Conn, info, err = oob.Config{Active: true}.Connect(ctx, sock, p.Active.QP)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,14 +119,14 @@ func testExchangePrivateData(t *testing.T, dev *verbs.Device) {
 // parity: V54
 func testEndpoints(t *testing.T, dev *verbs.Device) {
 	ctx := testContext(t)
-	l, err := verbs.ListenEndpoints(dev, loopback, verbs.EndpointConfig{})
+	l, err := rdmacm.ListenEndpoints(dev, loopback, rdmacm.EndpointConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer closeAll(t, "listener", l.Close)
 	served := make(chan error, 1)
 	go func() { served <- serveEndpoint(t, l) }()
-	ep, err := verbs.NewEndpoint(dev, verbs.EndpointConfig{})
+	ep, err := rdmacm.NewEndpoint(dev, rdmacm.EndpointConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +161,7 @@ func testEndpoints(t *testing.T, dev *verbs.Device) {
 }
 
 // serveEndpoint answers one ping.
-func serveEndpoint(t *testing.T, l *verbs.EndpointListener) error {
+func serveEndpoint(t *testing.T, l *rdmacm.EndpointListener) error {
 	ctx := testContext(t)
 	ep, err := l.GetRequest(ctx)
 	if err != nil {

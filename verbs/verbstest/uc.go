@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"cinnabar/verbs"
+	"cinnabar/verbs/oob"
 )
 
 var ucTests = []test{
@@ -26,7 +27,7 @@ func newUCPair(t *testing.T, dev *verbs.Device, cfg PairConfig) *Pair {
 	t.Helper()
 	needsType(t, dev, verbs.UC)
 	cfg.QP.Type = verbs.UC
-	p, _, _ := newPairByHand(t, dev, cfg, verbs.OOB{}, verbs.OOB{})
+	p, _, _ := newPairByHand(t, dev, cfg, oob.Config{}, oob.Config{})
 	return p
 }
 
@@ -151,13 +152,13 @@ func testUCStates(t *testing.T, dev *verbs.Device) {
 	if a, cfg := s.QP.Query(); cfg.Type != verbs.UC || a.Mask&verbs.AttrState == 0 {
 		t.Errorf("query = %+v, %+v", a, cfg)
 	}
-	in, err := verbs.LocalInfo(s.QP)
+	in, err := oob.LocalQPInfo(s.QP)
 	if err != nil {
 		t.Fatal(err)
 	}
 	rtr := verbs.QPAttr{
 		Mask:  verbs.AttrState | verbs.AttrAV | verbs.AttrPathMTU | verbs.AttrDestQPN | verbs.AttrRQPSN,
-		State: verbs.StateRTR, PathMTU: 3, DestQPN: s.QP.Num(), AH: verbs.OOB{}.AHAttr(in),
+		State: verbs.StateRTR, PathMTU: 3, DestQPN: s.QP.Num(), AH: oob.Config{}.AHAttr(in),
 	}
 	for what, change := range map[string]verbs.QPAttrMask{
 		"without a path": verbs.AttrAV, "without a number": verbs.AttrDestQPN,

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"cinnabar/verbs"
+	"cinnabar/verbs/oob"
 )
 
 var udTests = []test{
@@ -33,10 +34,10 @@ var udTests = []test{
 type datagrams struct {
 	*Pair
 	toPassive, toActive verbs.AddressHandle
-	passive, active     verbs.Info // what the other side was told
+	passive, active     oob.QPInfo // what the other side was told
 }
 
-func newDatagrams(t *testing.T, dev *verbs.Device, cfg PairConfig, active, passive verbs.OOB) *datagrams {
+func newDatagrams(t *testing.T, dev *verbs.Device, cfg PairConfig, active, passive oob.Config) *datagrams {
 	t.Helper()
 	needsType(t, dev, verbs.UD)
 	cfg.QP.Type = verbs.UD
@@ -85,7 +86,7 @@ func (s *Side) expectDatagram(id uint64, src uint32, off, n int) verbs.WC {
 
 // testUDMessages sends datagrams of several sizes with one handle, with and without immediate.
 func testUDMessages(t *testing.T, dev *verbs.Device) {
-	d := newDatagrams(t, dev, PairConfig{}, verbs.OOB{}, verbs.OOB{})
+	d := newDatagrams(t, dev, PairConfig{}, oob.Config{}, oob.Config{})
 	roce := attr(t, dev).Ports[0].LinkLayer == "Ethernet"
 	for i, size := range []int{1, 0, 100, 256} {
 		id := uint64(i)
@@ -110,7 +111,7 @@ func testUDMessages(t *testing.T, dev *verbs.Device) {
 // testUDReply answers a sender of whom nothing is known but what came with the datagram.
 // parity(vm): V40
 func testUDReply(t *testing.T, dev *verbs.Device) {
-	d := newDatagrams(t, dev, PairConfig{}, verbs.OOB{}, verbs.OOB{})
+	d := newDatagrams(t, dev, PairConfig{}, oob.Config{}, oob.Config{})
 	d.Passive.PostRecv(1, 0, verbs.GRHLen+8)
 	d.Active.PostRecv(2, 0, verbs.GRHLen+8)
 	d.Active.PostSend(d.send(3, 100, 8))
@@ -142,14 +143,14 @@ func testUDReply(t *testing.T, dev *verbs.Device) {
 // testUDManySenders receives from several queue pairs, and sends to several with one handle.
 func testUDManySenders(t *testing.T, dev *verbs.Device) {
 	const senders = 4
-	d := newDatagrams(t, dev, PairConfig{}, verbs.OOB{}, verbs.OOB{})
+	d := newDatagrams(t, dev, PairConfig{}, oob.Config{}, oob.Config{})
 	for i := range uint64(senders) {
 		qp := d.Active.NewQP(verbs.QPConfig{Type: verbs.UD})
-		in, err := verbs.LocalInfo(qp)
+		in, err := oob.LocalQPInfo(qp)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := (verbs.OOB{}).DriveToRTS(qp, in, d.passive); err != nil {
+		if err := (oob.Config{}).DriveToRTS(qp, in, d.passive); err != nil {
 			t.Fatal(err)
 		}
 		d.Passive.PostRecv(i, 0, verbs.GRHLen+8)
@@ -169,7 +170,7 @@ func testUDManySenders(t *testing.T, dev *verbs.Device) {
 }
 
 func testUDLost(t *testing.T, dev *verbs.Device) {
-	d := newDatagrams(t, dev, PairConfig{}, verbs.OOB{}, verbs.OOB{})
+	d := newDatagrams(t, dev, PairConfig{}, oob.Config{}, oob.Config{})
 	afterLoss(t, d.Pair, verbs.GRHLen+64, func(id uint64, imm uint32) verbs.SendWR {
 		wr := d.send(id, 0, 64)
 		wr.Op, wr.Imm = verbs.OpSendImm, imm
@@ -179,7 +180,7 @@ func testUDLost(t *testing.T, dev *verbs.Device) {
 
 // testUDWrongQKey: a datagram with another key is dropped, the next arrives.
 func testUDWrongQKey(t *testing.T, dev *verbs.Device) {
-	d := newDatagrams(t, dev, PairConfig{}, verbs.OOB{}, verbs.OOB{})
+	d := newDatagrams(t, dev, PairConfig{}, oob.Config{}, oob.Config{})
 	d.Passive.PostRecv(1, 0, verbs.GRHLen+8)
 	d.Passive.PostRecv(2, 0, verbs.GRHLen+8)
 	bad := d.send(3, 0, 1)
@@ -193,7 +194,7 @@ func testUDWrongQKey(t *testing.T, dev *verbs.Device) {
 
 // testUDOwnQKey gives each side a key of its own, which the exchange tells.
 func testUDOwnQKey(t *testing.T, dev *verbs.Device) {
-	d := newDatagrams(t, dev, PairConfig{}, verbs.OOB{QKey: 0x1234}, verbs.OOB{QKey: 0x5678})
+	d := newDatagrams(t, dev, PairConfig{}, oob.Config{QKey: 0x1234}, oob.Config{QKey: 0x5678})
 	if d.active.QKey != 0x1234 || d.passive.QKey != 0x5678 {
 		t.Errorf("keys %#x and %#x", d.active.QKey, d.passive.QKey)
 	}
@@ -224,7 +225,7 @@ func (s *Side) expectBoth(src uint32, sent, received uint64) {
 // testUDLongest sends as much as a packet holds, and one byte more.
 // parity(vm): V29
 func testUDLongest(t *testing.T, dev *verbs.Device) {
-	d := newDatagrams(t, dev, PairConfig{}, verbs.OOB{}, verbs.OOB{})
+	d := newDatagrams(t, dev, PairConfig{}, oob.Config{}, oob.Config{})
 	most := attr(t, dev).Ports[0].ActiveMTU.Bytes()
 	d.Passive.PostRecv(1, 0, verbs.GRHLen+most)
 	want := d.Active.Fill(0, most, 3)
@@ -243,7 +244,7 @@ func testUDLongest(t *testing.T, dev *verbs.Device) {
 // testUDRefusals posts what datagrams do not have, or without a destination.
 // parity(vm): V29
 func testUDRefusals(t *testing.T, dev *verbs.Device) {
-	d := newDatagrams(t, dev, PairConfig{}, verbs.OOB{}, verbs.OOB{})
+	d := newDatagrams(t, dev, PairConfig{}, oob.Config{}, oob.Config{})
 	d.refuseOpcodes(verbs.UD, d.toPassive, verbs.OpWrite, verbs.OpWriteImm, verbs.OpRead, verbs.OpCompareSwap, verbs.OpFetchAdd)
 	nowhere := d.send(1, 0, 8)
 	nowhere.AH = nil
@@ -264,8 +265,8 @@ func testUDRefusals(t *testing.T, dev *verbs.Device) {
 // is refused, or the datagram arrives all the same.
 // parity(vm): V40
 func testUDHandleInUse(t *testing.T, dev *verbs.Device) {
-	d := newDatagrams(t, dev, PairConfig{}, verbs.OOB{}, verbs.OOB{})
-	ah := d.Active.newAH(verbs.OOB{}.AHAttr(d.passive))
+	d := newDatagrams(t, dev, PairConfig{}, oob.Config{}, oob.Config{})
+	ah := d.Active.newAH(oob.Config{}.AHAttr(d.passive))
 	if err := d.Active.PD.Close(); !errors.Is(err, verbs.ErrBusy) {
 		t.Errorf("close of the domain: %v, want ErrBusy", err)
 	}
@@ -293,7 +294,7 @@ func testUDHandleInUse(t *testing.T, dev *verbs.Device) {
 	d.Active.Quiet()
 
 	// What is flushed or forgotten holds a handle no longer.
-	flushed, forgotten := d.Active.newAH(verbs.OOB{}.AHAttr(d.passive)), d.Active.newAH(verbs.OOB{}.AHAttr(d.passive))
+	flushed, forgotten := d.Active.newAH(oob.Config{}.AHAttr(d.passive)), d.Active.newAH(oob.Config{}.AHAttr(d.passive))
 	wr.AH = flushed
 	d.Active.Break()
 	d.Active.PostSend(wr)
@@ -311,8 +312,8 @@ func testUDHandleInUse(t *testing.T, dev *verbs.Device) {
 // testUDHandleRefusals describes ways that there are not.
 // parity(vm): V40
 func testUDHandleRefusals(t *testing.T, dev *verbs.Device) {
-	d := newDatagrams(t, dev, PairConfig{}, verbs.OOB{}, verbs.OOB{})
-	good := verbs.OOB{}.AHAttr(d.passive)
+	d := newDatagrams(t, dev, PairConfig{}, oob.Config{}, oob.Config{})
+	good := oob.Config{}.AHAttr(d.passive)
 	ports := uint8(len(attr(t, dev).Ports))
 	for what, change := range map[string]func(a *verbs.AHAttr){
 		"port":          func(a *verbs.AHAttr) { a.PortNum = ports + 1 },
@@ -334,7 +335,7 @@ func testUDHandleRefusals(t *testing.T, dev *verbs.Device) {
 func testUDShared(t *testing.T, dev *verbs.Device) {
 	needsType(t, dev, verbs.UD)
 	needs(t, dev, verbs.CapSRQ)
-	d := newDatagrams(t, dev, PairConfig{SRQ: true}, verbs.OOB{}, verbs.OOB{})
+	d := newDatagrams(t, dev, PairConfig{SRQ: true}, oob.Config{}, oob.Config{})
 	for i := range uint64(3) {
 		d.Passive.PostRecv(i, 0, verbs.GRHLen+8)
 		d.Active.PostSend(d.send(10+i, 0, 8))
@@ -382,14 +383,14 @@ func testUDStates(t *testing.T, dev *verbs.Device) {
 }
 
 func testUDFlush(t *testing.T, dev *verbs.Device) {
-	d := newDatagrams(t, dev, PairConfig{}, verbs.OOB{}, verbs.OOB{})
+	d := newDatagrams(t, dev, PairConfig{}, oob.Config{}, oob.Config{})
 	toTheBreak(t, d.Active, func(id uint64) verbs.SendWR { return d.send(id, 0, 8) })
 	closeAll(t, "address handle", d.toPassive.Close)
 }
 
 // testUDAllocs counts what posting, sending and polling datagrams allocates.
 func testUDAllocs(t *testing.T, dev *verbs.Device) {
-	d := newDatagrams(t, dev, PairConfig{}, verbs.OOB{}, verbs.OOB{})
+	d := newDatagrams(t, dev, PairConfig{}, oob.Config{}, oob.Config{})
 	send := []verbs.SendWR{d.send(1, 0, 8)}
 	recv := []verbs.RecvWR{{ID: 2, SGL: []verbs.SGE{d.Passive.MR.SGE(0, verbs.GRHLen+8)}}}
 	wc := make([]verbs.WC, 1)

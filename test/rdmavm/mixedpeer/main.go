@@ -12,6 +12,7 @@ import (
 
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
+	"cinnabar/verbs/rdmacm"
 	"cinnabar/verbs/rdmacore"
 )
 
@@ -84,7 +85,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if o.client {
 		return call(ctx, dev, o, out)
 	}
-	l, err := verbs.ListenEndpoints(dev, o.addr, endpointConfig)
+	l, err := rdmacm.ListenEndpoints(dev, o.addr, endpointConfig)
 	if err != nil {
 		return err
 	}
@@ -92,7 +93,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 }
 
 // serve is the server, for one client of l, which it closes.
-func serve(ctx context.Context, dev *verbs.Device, l *verbs.EndpointListener, out io.Writer) (err error) {
+func serve(ctx context.Context, dev *verbs.Device, l *rdmacm.EndpointListener, out io.Writer) (err error) {
 	ep, err := l.GetRequest(ctx)
 	if err := errors.Join(err, l.Close()); err != nil {
 		return err
@@ -135,7 +136,7 @@ func serve(ctx context.Context, dev *verbs.Device, l *verbs.EndpointListener, ou
 
 // call is the client.
 func call(ctx context.Context, dev *verbs.Device, o options, out io.Writer) (err error) {
-	ep, err := verbs.NewEndpoint(dev, endpointConfig)
+	ep, err := rdmacm.NewEndpoint(dev, endpointConfig)
 	if err != nil {
 		return err
 	}

@@ -11,8 +11,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
+	"cinnabar/verbs/rdmacm"
 )
 
 // loopback is any port of it.
@@ -29,7 +29,7 @@ func both(t *testing.T, o options) (server, client string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := verbs.ListenEndpoints(dev, loopback, endpointConfig)
+	l, err := rdmacm.ListenEndpoints(dev, loopback, endpointConfig)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"cinnabar/verbs"
+	"cinnabar/verbs/rdmacm"
 )
 
 const (
@@ -17,14 +18,14 @@ const (
 
 // side is one end of the conversation. It belongs to one goroutine.
 type side struct {
-	ep                   *verbs.Endpoint
+	ep                   *rdmacm.Endpoint
 	data, local, control *verbs.MR
 	nextControl          int              // slot
 	peer                 verbs.RemoteAddr // its slots
 }
 
 // endpointConfig is what both roles need.
-var endpointConfig = verbs.EndpointConfig{
+var endpointConfig = rdmacm.EndpointConfig{
 	QP: verbs.QPConfig{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1},
 }
 
@@ -32,7 +33,7 @@ var endpointConfig = verbs.EndpointConfig{
 var param = verbs.ConnParam{ResponderResources: slots, InitiatorDepth: slots, RNRRetry: verbs.MaxRNRRetry}
 
 // newSide registers the memory of an endpoint, which the side closes.
-func newSide(ep *verbs.Endpoint) (*side, error) {
+func newSide(ep *rdmacm.Endpoint) (*side, error) {
 	s := &side{ep: ep}
 	for _, r := range []struct {
 		to     **verbs.MR

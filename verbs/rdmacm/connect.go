@@ -1,4 +1,4 @@
-package verbs
+package rdmacm
 
 import (
 	"context"
@@ -8,14 +8,17 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/driver"
 )
 
-// defaultCMBacklog is how many requests wait for Get and for an answer where
+// defaultBacklog is how many requests wait for Get and for an answer where
 // Listen does not say.
-const defaultCMBacklog = 128
+const defaultBacklog = 128
 
 // ResolveAddr looks up hostport, "host:port", and picks an address that the
-// device can reach (rdma_resolve_addr). The end is CMAddrResolved or CMAddrError;
+// device can reach (rdma_resolve_addr). The end is EventAddrResolved or EventAddrError;
 // timeout 0 is none.
 func (id *ID) ResolveAddr(hostport string, timeout time.Duration) error {
 	id.mu.Lock()
@@ -30,13 +33,13 @@ func (id *ID) ResolveAddr(hostport string, timeout time.Duration) error {
 func (id *ID) resolveAddr(ctx context.Context, hostport string) {
 	addr, err := id.lookUp(ctx, hostport)
 	if err != nil {
-		id.leave(idIdle, &CMEvent{Type: CMAddrError, Err: err})
+		id.leave(idIdle, &Event{Type: EventAddrError, Err: err})
 		return
 	}
 	id.mu.Lock()
 	id.peer = addr
 	id.mu.Unlock()
-	id.leave(idAddrResolved, &CMEvent{Type: CMAddrResolved})
+	id.leave(idAddrResolved, &Event{Type: EventAddrResolved})
 }
 
 // lookUp returns the first address of a family that the device has.
@@ -54,12 +57,12 @@ func (id *ID) lookUp(ctx context.Context, hostport string) (netip.AddrPort, erro
 			return a, nil
 		}
 	}
-	return netip.AddrPort{}, errorf("resolve address", ErrInvalid, "device %s has no address of the family of %v", attr.Name, addrs)
+	return netip.AddrPort{}, driver.Errorf("resolve address", verbs.ErrInvalid, "device %s has no address of the family of %v", attr.Name, addrs)
 }
 
 // reachable reports whether the device has an address of a's family. A device
 // that lists none is given the benefit of the doubt.
-func reachable(attr *DeviceAttr, a netip.Addr) bool {
+func reachable(attr *verbs.DeviceAttr, a netip.Addr) bool {
 	listed := false
 	for _, p := range attr.Ports {
 		for _, own := range p.Addrs {
@@ -73,8 +76,8 @@ func reachable(attr *DeviceAttr, a netip.Addr) bool {
 }
 
 // ResolveRoute checks that a port of the device is active (rdma_resolve_route;
-// routing itself is the network's on IP transports). The end is CMRouteResolved
-// or CMRouteError; timeout 0 is none.
+// routing itself is the network's on IP transports). The end is EventRouteResolved
+// or EventRouteError; timeout 0 is none.
 func (id *ID) ResolveRoute(timeout time.Duration) error {
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -83,10 +86,10 @@ func (id *ID) ResolveRoute(timeout time.Duration) error {
 	}
 	id.spawnLocked(timeout, func(context.Context) {
 		if err := id.checkRoute(); err != nil {
-			id.leave(idAddrResolved, &CMEvent{Type: CMRouteError, Err: err})
+			id.leave(idAddrResolved, &Event{Type: EventRouteError, Err: err})
 			return
 		}
-		id.leave(idRouteResolved, &CMEvent{Type: CMRouteResolved})
+		id.leave(idRouteResolved, &Event{Type: EventRouteResolved})
 	})
 	return nil
 }
@@ -97,20 +100,20 @@ func (id *ID) checkRoute() error {
 		return err
 	}
 	for _, p := range attr.Ports {
-		if p.State == PortActive {
+		if p.State == verbs.PortActive {
 			return nil
 		}
 	}
 	if len(attr.Ports) == 0 {
 		return nil
 	}
-	return errorf("resolve route", nil, "no port of device %s is active", attr.Name)
+	return driver.Errorf("resolve route", nil, "no port of device %s is active", attr.Name)
 }
 
 // Connect asks the peer for a connection of qp (rdma_connect). The end is
-// CMEstablished, CMRejected, CMUnreachable or CMConnectError; after the first,
-// CMDisconnected follows when the connection is over.
-func (id *ID) Connect(qp *QP, p ConnParam) error {
+// EventEstablished, EventRejected, EventUnreachable or EventConnectError; after the first,
+// EventDisconnected follows when the connection is over.
+func (id *ID) Connect(qp *verbs.QP, p verbs.ConnParam) error {
 	const op = "connect"
 	if err := id.checkConnect(op, qp, &p); err != nil {
 		return err
@@ -123,7 +126,7 @@ func (id *ID) Connect(qp *QP, p ConnParam) error {
 	peer := id.peer
 	p.PrivateData = slices.Clone(p.PrivateData) // the caller's again when this returns
 	id.spawnLocked(0, func(ctx context.Context) {
-		c, err := Dial(ctx, qp, peer, p)
+		c, err := verbs.Dial(ctx, qp, peer, p)
 		if err != nil {
 			id.leave(idRouteResolved, dialFailure(err))
 			return
@@ -134,53 +137,57 @@ func (id *ID) Connect(qp *QP, p ConnParam) error {
 }
 
 // checkConnect refuses at once what can be known at once.
-func (id *ID) checkConnect(op string, qp *QP, p *ConnParam) error {
-	if err := checkQP(op, qp); err != nil {
+func (id *ID) checkConnect(op string, qp *verbs.QP, p *verbs.ConnParam) error {
+	if qp == nil {
+		return driver.Errorf(op, verbs.ErrInvalid, "the queue pair is nil; create it before")
+	}
+	if qp.PD().Device() != id.dev {
+		return driver.Errorf(op, verbs.ErrInvalid, "the queue pair belongs to another device than the identifier")
+	}
+	attr, err := id.dev.Query()
+	if err != nil {
 		return err
 	}
-	if qp.pd.dev != id.dev {
-		return errorf(op, ErrInvalid, "the queue pair belongs to another device than the identifier")
-	}
-	return checkParam(op, id.dev, p)
+	return p.Check(op, &attr)
 }
 
 // dialFailure sorts the failures of Dial in the manner of the kernel's rdma_cm
 // over iWARP: a refusal by the peer's host counts as one by the peer.
-func dialFailure(err error) *CMEvent {
-	e := &CMEvent{Type: CMConnectError, Err: err}
-	rejected, isRejected := errors.AsType[*RejectedError](err)
+func dialFailure(err error) *Event {
+	e := &Event{Type: EventConnectError, Err: err}
+	rejected, isRejected := errors.AsType[*verbs.RejectedError](err)
 	netErr, isNet := errors.AsType[net.Error](err)
 	switch {
 	case isRejected:
-		e.Type, e.Param.PrivateData = CMRejected, rejected.PrivateData
+		e.Type, e.Param.PrivateData = EventRejected, rejected.PrivateData
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
-		e.Type = CMRejected
+		e.Type = EventRejected
 	case isNet && netErr.Timeout(), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		e.Type = CMUnreachable
+		e.Type = EventUnreachable
 	}
 	return e
 }
 
 // watch reports the beginning and the end of a connection.
-func (id *ID) watch(ctx context.Context, c *Conn) {
+func (id *ID) watch(ctx context.Context, c *verbs.Conn) {
 	id.mu.Lock()
 	id.conn = c
 	id.mu.Unlock()
-	id.leave(idConnected, &CMEvent{Type: CMEstablished, Param: c.Param()})
+	id.leave(idConnected, &Event{Type: EventEstablished, Param: c.Param()})
 	select {
 	case <-c.Done():
 	case <-ctx.Done():
 		return
 	}
-	e := &CMEvent{Type: CMDisconnected}
-	if err := c.Err(); !errors.Is(err, ErrDisconnected) {
+	e := &Event{Type: EventDisconnected}
+	if err := c.Err(); !errors.Is(err, verbs.ErrDisconnected) {
 		e.Err = err
 	}
 	id.leave(idOver, e)
 }
 
 // Listen takes connection requests at addr (rdma_bind_addr and rdma_listen).
-// Each comes as a CMConnectRequest with an identifier of its own. Backlog bounds
+// Each comes as an EventConnectRequest with an identifier of its own. Backlog bounds
 // the requests that nobody has taken; 0 is 128.
 func (id *ID) Listen(addr netip.AddrPort, backlog int) error {
 	const op = "listen"
@@ -189,13 +196,13 @@ func (id *ID) Listen(addr netip.AddrPort, backlog int) error {
 	if err := id.enterLocked(op, idIdle, idListening); err != nil {
 		return err
 	}
-	l, err := ListenConfig{Backlog: backlog}.Listen(id.dev, addr)
+	l, err := verbs.ListenConfig{Backlog: backlog}.Listen(id.dev, addr)
 	if err != nil {
 		id.state = idIdle
 		return err
 	}
 	if backlog == 0 {
-		backlog = defaultCMBacklog
+		backlog = defaultBacklog
 	}
 	id.lis = l
 	slots := make(chan struct{}, backlog)
@@ -205,7 +212,7 @@ func (id *ID) Listen(addr netip.AddrPort, backlog int) error {
 
 // accept turns requests into events. It takes a request from the device only
 // when there is a slot, which Get frees, so that peers cannot fill the queue.
-func (id *ID) accept(ctx context.Context, l *Listener, slots chan struct{}) {
+func (id *ID) accept(ctx context.Context, l *verbs.Listener, slots chan struct{}) {
 	for {
 		select {
 		case slots <- struct{}{}:
@@ -218,18 +225,18 @@ func (id *ID) accept(ctx context.Context, l *Listener, slots chan struct{}) {
 			id.request(r, slots)
 		case ctx.Err() != nil:
 			return
-		case errors.Is(err, ErrClosed):
-			id.leave(idOver, &CMEvent{Type: CMDeviceRemoval, Err: err})
+		case errors.Is(err, verbs.ErrClosed):
+			id.leave(idOver, &Event{Type: EventDeviceRemoval, Err: err})
 			return
 		default:
-			id.leave(idOver, &CMEvent{Type: CMConnectError, Err: err})
+			id.leave(idOver, &Event{Type: EventConnectError, Err: err})
 			return
 		}
 	}
 }
 
 // request makes the identifier of a request and posts its event.
-func (id *ID) request(r *ConnRequest, slots chan struct{}) {
+func (id *ID) request(r *verbs.ConnRequest, slots chan struct{}) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	if id.closed {
@@ -244,13 +251,13 @@ func (id *ID) request(r *ConnRequest, slots chan struct{}) {
 	n.mu.Lock()
 	n.state, n.req = idRequested, r
 	n.mu.Unlock()
-	id.postLocked(&CMEvent{Type: CMConnectRequest, ID: n, Listener: id, Param: r.Param(), slot: slots})
+	id.postLocked(&Event{Type: EventConnectRequest, ID: n, Listener: id, Param: r.Param(), slot: slots})
 }
 
 // Accept establishes the connection that the peer asked for, with qp
-// (rdma_accept). The end is CMEstablished or CMConnectError; after the first,
-// CMDisconnected follows when the connection is over.
-func (id *ID) Accept(qp *QP, p ConnParam) error {
+// (rdma_accept). The end is EventEstablished or EventConnectError; after the first,
+// EventDisconnected follows when the connection is over.
+func (id *ID) Accept(qp *verbs.QP, p verbs.ConnParam) error {
 	const op = "accept connection"
 	if err := id.checkConnect(op, qp, &p); err != nil {
 		return err
@@ -265,7 +272,7 @@ func (id *ID) Accept(qp *QP, p ConnParam) error {
 	id.spawnLocked(0, func(ctx context.Context) {
 		c, err := r.Accept(ctx, qp, p)
 		if err != nil {
-			id.leave(idOver, &CMEvent{Type: CMConnectError, Err: err})
+			id.leave(idOver, &Event{Type: EventConnectError, Err: err})
 			return
 		}
 		id.watch(ctx, c)
@@ -277,11 +284,11 @@ func (id *ID) Accept(qp *QP, p ConnParam) error {
 // It makes no event.
 func (id *ID) Reject(privateData []byte) error {
 	const op = "reject connection"
-	attr, err := id.dev.limits()
+	attr, err := id.dev.Query()
 	if err != nil {
 		return err
 	}
-	if err := checkPrivateData(op, attr, privateData); err != nil {
+	if err := (&verbs.ConnParam{PrivateData: privateData}).Check(op, &attr); err != nil {
 		return err
 	}
 	id.mu.Lock()
@@ -295,7 +302,7 @@ func (id *ID) Reject(privateData []byte) error {
 }
 
 // Disconnect ends the connection in order (rdma_disconnect). The end is
-// CMDisconnected, as it is when the peer disconnects.
+// EventDisconnected, as it is when the peer disconnects.
 func (id *ID) Disconnect() error {
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -339,8 +346,8 @@ func (id *ID) RemoteAddr() netip.AddrPort {
 	return id.peer
 }
 
-// Conn returns the connection, nil before CMEstablished.
-func (id *ID) Conn() *Conn {
+// Conn returns the connection, nil before EventEstablished.
+func (id *ID) Conn() *verbs.Conn {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	return id.conn

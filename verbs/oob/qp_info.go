@@ -1,7 +1,6 @@
-package verbs
+package oob
 
 import (
-	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"maps"
@@ -9,67 +8,27 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/driver"
 )
 
-// Region is what a peer must know to use a memory region: address, key and
-// size. It travels in an [Info], in the private data of a connection, or in a
-// message.
-type Region struct {
-	RemoteAddr
-	Size uint64 // bytes
-}
-
-// Region returns the whole region for a peer.
-func (mr *MR) Region() Region { return Region{RemoteAddr: mr.Remote(), Size: uint64(mr.Len())} }
-
-// RegionLen is the length of an encoded [Region].
-const RegionLen = 20
-
-// AppendBinary appends the encoding to b: address (8 bytes), key (4), size (8),
-// in network byte order. The error is always nil.
-func (r Region) AppendBinary(b []byte) ([]byte, error) {
-	b = binary.BigEndian.AppendUint64(b, r.Addr)
-	b = binary.BigEndian.AppendUint32(b, r.RKey)
-	return binary.BigEndian.AppendUint64(b, r.Size), nil
-}
-
-// ParseRegion decodes the first [RegionLen] bytes of b, which may be longer,
-// since transports pad private data.
-func ParseRegion(b []byte) (Region, error) {
-	if len(b) < RegionLen {
-		return Region{}, errorf("parse region", ErrInvalid, "%d bytes, the least is %d", len(b), RegionLen)
-	}
-	r := Region{
-		RemoteAddr: RemoteAddr{Addr: binary.BigEndian.Uint64(b), RKey: binary.BigEndian.Uint32(b[8:])},
-		Size:       binary.BigEndian.Uint64(b[12:]),
-	}
-	return r, r.check()
-}
-
-// check refuses a region that goes beyond the end of the address space.
-func (r Region) check() error {
-	if r.Addr+r.Size < r.Addr {
-		return errorf("parse region", ErrInvalid, "%d bytes at %#x leave the address space", r.Size, r.Addr)
-	}
-	return nil
-}
-
-// Info is what two sides tell each other out of band, before they have a
-// connection. Its text form is one line that begins like the message of
+// QPInfo identifies a queue pair to its peer before the two are connected (struct
+// pingpong_dest of libibverbs' examples). Its text form is one line that begins like the message of
 // ibv_rc_pingpong:
 //
 //	LLLL:QQQQQQ:PPPPPP:GGGGGGGGGGGGGGGGGGGGGGGGGGGGGGGG at=ADDR:PORT mr=ADDRESS:RKEY:SIZE qk=QKEY +NAME=VALUE ...
 //
 // with all numbers but those of at= and of the settings in hexadecimal of fixed
 // width. Only the first field is always there.
-type Info struct {
+type QPInfo struct {
 	LID uint16
 	QPN uint32 // 24 bits
 	PSN uint32 // first packet sequence number, 24 bits
 	GID [16]byte
 
 	Addr   netip.AddrPort // where the connection manager of this side listens; zero: nowhere
-	Region Region         // zero: none
+	Region verbs.Region   // zero: none
 	QKey   uint32         // of a UD queue pair; datagrams to it need this key
 
 	// Settings are options that must be the same on both sides, by name. Names
@@ -86,12 +45,12 @@ const (
 
 // AppendText appends the text form, without a line feed. It fails if a field is
 // outside of what the form can hold.
-func (in Info) AppendText(b []byte) ([]byte, error) {
+func (in QPInfo) AppendText(b []byte) ([]byte, error) {
 	const op = "format exchange line"
 	if in.QPN > 0xffffff || in.PSN > 0xffffff {
-		return nil, errorf(op, ErrInvalid, "queue pair number %#x or sequence number %#x is over 24 bits", in.QPN, in.PSN)
+		return nil, driver.Errorf(op, verbs.ErrInvalid, "queue pair number %#x or sequence number %#x is over 24 bits", in.QPN, in.PSN)
 	}
-	if err := in.Region.check(); err != nil {
+	if err := in.Region.Check(); err != nil {
 		return nil, err
 	}
 	start := len(b)
@@ -100,7 +59,7 @@ func (in Info) AppendText(b []byte) ([]byte, error) {
 		a := netip.AddrPortFrom(in.Addr.Addr().Unmap().WithZone(""), in.Addr.Port()) // a zone means nothing elsewhere
 		b = a.AppendTo(append(b, " at="...))
 	}
-	if in.Region != (Region{}) {
+	if in.Region != (verbs.Region{}) {
 		b = fmt.Appendf(b, " mr=%016x:%08x:%016x", in.Region.Addr, in.Region.RKey, in.Region.Size)
 	}
 	if in.QKey != 0 {
@@ -108,31 +67,31 @@ func (in Info) AppendText(b []byte) ([]byte, error) {
 	}
 	for _, k := range slices.Sorted(maps.Keys(in.Settings)) {
 		if v := in.Settings[k]; !isSettingName(k) || !isSettingValue(v) {
-			return nil, errorf(op, ErrInvalid, "setting %q=%q has characters that the line cannot hold, or over %d", k, v, maxSetting)
+			return nil, driver.Errorf(op, verbs.ErrInvalid, "setting %q=%q has characters that the line cannot hold, or over %d", k, v, maxSetting)
 		}
 		b = append(append(append(append(b, " +"...), k...), '='), in.Settings[k]...)
 	}
 	if n := len(b) - start; n >= maxInfoLine {
-		return nil, errorf(op, ErrInvalid, "%d bytes are over the limit of %d", n, maxInfoLine-1)
+		return nil, driver.Errorf(op, verbs.ErrInvalid, "%d bytes are over the limit of %d", n, maxInfoLine-1)
 	}
 	return b, nil
 }
 
 // appendHead appends the field that names the queue pair.
-func (in Info) appendHead(b []byte) []byte {
+func (in QPInfo) appendHead(b []byte) []byte {
 	return fmt.Appendf(b, "%04x:%06x:%06x:%x", in.LID, in.QPN, in.PSN, in.GID)
 }
 
-// ParseInfo reads what [Info.AppendText] writes, and nothing else: fields in
+// ParseQPInfo reads what [QPInfo.AppendText] writes, and nothing else: fields in
 // another order, capitals or leading zeros are refused.
-func ParseInfo(line string) (Info, error) {
-	var in Info
+func ParseQPInfo(line string) (QPInfo, error) {
+	var in QPInfo
 	if len(line) >= maxInfoLine {
 		return in, infoError("%d bytes are over the limit of %d", len(line), maxInfoLine-1)
 	}
 	fields := strings.Split(line, " ")
 	if err := in.parseHead(fields[0]); err != nil {
-		return Info{}, err
+		return QPInfo{}, err
 	}
 	fields = fields[1:]
 	for _, parse := range []func(string) (bool, error){in.parseAddr, in.parseRegion, in.parseQKey} {
@@ -141,24 +100,24 @@ func ParseInfo(line string) (Info, error) {
 		}
 		took, err := parse(fields[0])
 		if err != nil {
-			return Info{}, err
+			return QPInfo{}, err
 		}
 		if took {
 			fields = fields[1:]
 		}
 	}
 	if err := in.parseSettings(fields); err != nil {
-		return Info{}, err
+		return QPInfo{}, err
 	}
 	return in, nil
 }
 
 func infoError(format string, args ...any) error {
-	return errorf("parse exchange line", ErrInvalid, format, args...)
+	return driver.Errorf("parse exchange line", verbs.ErrInvalid, format, args...)
 }
 
 // parseHead reads the field that names the queue pair.
-func (in *Info) parseHead(s string) error {
+func (in *QPInfo) parseHead(s string) error {
 	if len(s) != infoHeadLen || s[4] != ':' || s[11] != ':' || s[18] != ':' {
 		return infoError("%.64q does not have the form 0000:000000:000000:gid", s)
 	}
@@ -174,7 +133,7 @@ func (in *Info) parseHead(s string) error {
 }
 
 // parseAddr reads an at= field; false if s is another field.
-func (in *Info) parseAddr(s string) (bool, error) {
+func (in *QPInfo) parseAddr(s string) (bool, error) {
 	v, ok := strings.CutPrefix(s, "at=")
 	if !ok {
 		return false, nil
@@ -188,7 +147,7 @@ func (in *Info) parseAddr(s string) (bool, error) {
 }
 
 // parseRegion reads an mr= field; false if s is another field.
-func (in *Info) parseRegion(s string) (bool, error) {
+func (in *QPInfo) parseRegion(s string) (bool, error) {
 	v, ok := strings.CutPrefix(s, "mr=")
 	if !ok {
 		return false, nil
@@ -199,16 +158,16 @@ func (in *Info) parseRegion(s string) (bool, error) {
 	addr, ok1 := parseHex(v[:16])
 	key, ok2 := parseHex(v[17:25])
 	size, ok3 := parseHex(v[26:])
-	r := Region{RemoteAddr: RemoteAddr{Addr: addr, RKey: uint32(key)}, Size: size}
-	if !ok1 || !ok2 || !ok3 || r == (Region{}) {
+	r := verbs.Region{RemoteAddr: verbs.RemoteAddr{Addr: addr, RKey: uint32(key)}, Size: size}
+	if !ok1 || !ok2 || !ok3 || r == (verbs.Region{}) {
 		return false, infoError("%.64q does not have the form address:rkey:size", v)
 	}
 	in.Region = r
-	return true, r.check()
+	return true, r.Check()
 }
 
 // parseQKey reads a qk= field; false if s is another field.
-func (in *Info) parseQKey(s string) (bool, error) {
+func (in *QPInfo) parseQKey(s string) (bool, error) {
 	v, ok := strings.CutPrefix(s, "qk=")
 	if !ok {
 		return false, nil
@@ -222,7 +181,7 @@ func (in *Info) parseQKey(s string) (bool, error) {
 }
 
 // parseSettings reads the rest, which must be sorted by name.
-func (in *Info) parseSettings(fields []string) error {
+func (in *QPInfo) parseSettings(fields []string) error {
 	last := ""
 	for _, f := range fields {
 		k, v, ok := strings.Cut(strings.TrimPrefix(f, "+"), "=")
@@ -259,18 +218,18 @@ func isSettingValue(s string) bool {
 	return len(s) <= maxSetting && !strings.ContainsFunc(s, notPrintable)
 }
 
-// A Difference is a setting that the two sides of a connection do not agree on.
-type Difference struct {
+// A SettingDifference is a setting that differs between the two sides of a connection.
+type SettingDifference struct {
 	Name          string
 	Local, Remote string
 	Missing       bool // one side does not have the setting at all; its value is ""
 }
 
-// MismatchError says in which settings the two sides differ, sorted by name.
-type MismatchError struct{ Differences []Difference }
+// SettingsError lists the settings that differ between the two sides, sorted by name.
+type SettingsError struct{ Differences []SettingDifference }
 
 // Error names every setting with both values.
-func (e *MismatchError) Error() string {
+func (e *SettingsError) Error() string {
 	var list []string
 	for _, d := range e.Differences {
 		list = append(list, fmt.Sprintf("%s is %q here, %q there", d.Name, d.Local, d.Remote))
@@ -278,24 +237,24 @@ func (e *MismatchError) Error() string {
 	return "the two sides are set up differently: " + strings.Join(list, "; ")
 }
 
-// Mismatch compares the settings of two sides: nil if they are the same, else a
-// [*MismatchError].
-func Mismatch(local, remote map[string]string) error {
+// CompareSettings compares the settings of two sides. It returns nil if they are the
+// same, else a [*SettingsError].
+func CompareSettings(local, remote map[string]string) error {
 	all := maps.Clone(local)
 	if all == nil {
 		all = map[string]string{}
 	}
 	maps.Copy(all, remote)
-	var diffs []Difference
+	var diffs []SettingDifference
 	for _, k := range slices.Sorted(maps.Keys(all)) {
 		l, okL := local[k]
 		r, okR := remote[k]
 		if l != r || okL != okR {
-			diffs = append(diffs, Difference{Name: k, Local: l, Remote: r, Missing: okL != okR})
+			diffs = append(diffs, SettingDifference{Name: k, Local: l, Remote: r, Missing: okL != okR})
 		}
 	}
 	if diffs == nil {
 		return nil
 	}
-	return &MismatchError{Differences: diffs}
+	return &SettingsError{Differences: diffs}
 }

@@ -1,4 +1,4 @@
-package verbs
+package oob
 
 import (
 	"context"
@@ -8,20 +8,22 @@ import (
 	"net"
 	"strings"
 	"time"
+
+	"cinnabar/verbs"
 )
 
-// Exchange tells the peer about this side, and returns what the peer tells:
-// each side sends one line of text (see [Info]) over a plain socket, in the manner of
-// ibv_rc_pingpong. Both sides call it. Not a byte more than the peer's line is
+// Exchange sends local to the peer and returns the peer's: each side sends one line of
+// text (see [QPInfo]) over a plain socket, in the manner of ibv_rc_pingpong. Both sides
+// call it. Not a byte more than the peer's line is
 // read, so the socket can be used for other things before and after.
 //
 // It ends with the context's error when ctx ends. If the settings of the two
-// sides differ, the error is a [*MismatchError] on both sides, and the peer's
-// Info is returned as well.
-func Exchange(ctx context.Context, sock net.Conn, local Info) (Info, error) {
+// sides differ, the error is a [*SettingsError] on both sides, and the peer's
+// QPInfo is returned as well.
+func Exchange(ctx context.Context, sock net.Conn, local QPInfo) (QPInfo, error) {
 	line, err := local.AppendText(nil)
 	if err != nil {
-		return Info{}, err
+		return QPInfo{}, err
 	}
 	var answer string
 	err = interruptible(ctx, sock, func() error {
@@ -29,13 +31,13 @@ func Exchange(ctx context.Context, sock net.Conn, local Info) (Info, error) {
 		return err
 	})
 	if err != nil {
-		return Info{}, exchangeError(err)
+		return QPInfo{}, exchangeError(err)
 	}
-	remote, err := ParseInfo(answer)
+	remote, err := ParseQPInfo(answer)
 	if err != nil {
-		return Info{}, err
+		return QPInfo{}, err
 	}
-	return remote, Mismatch(local.Settings, remote.Settings)
+	return remote, CompareSettings(local.Settings, remote.Settings)
 }
 
 // exchangeError says where a failure of the socket happened.
@@ -43,7 +45,7 @@ func exchangeError(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &Error{Op: "exchange out of band", Err: err}
+	return &verbs.Error{Op: "exchange out of band", Err: err}
 }
 
 // interruptible runs f, whose reads and writes of sock fail when ctx ends; then

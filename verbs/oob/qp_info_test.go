@@ -1,4 +1,4 @@
-package verbs
+package oob
 
 import (
 	"errors"
@@ -9,6 +9,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/internal/rig"
 )
 
 // infoHead is a message of ibv_rc_pingpong as it stands on the wire: format
@@ -16,12 +19,12 @@ import (
 const infoHead = "0001:00002a:c0ffee:fe80000000000000021500fffe000001"
 
 // infoLines are text forms with their values.
-var infoLines = map[string]Info{
+var infoLines = map[string]QPInfo{
 	infoHead: {LID: 1, QPN: 42, PSN: 0xc0ffee, GID: [16]byte{0xfe, 0x80, 8: 0x02, 0x15, 0x00, 0xff, 0xfe, 15: 1}},
 	"0000:000000:000000:" + strings.Repeat("0", 32): {},
 	"ffff:ffffff:ffffff:" + strings.Repeat("0", 32) + " at=192.0.2.1:18515 mr=00007f0000001000:deadbeef:0000000000010000 +iters=1000 +size=4096": {
 		LID: 0xffff, QPN: 0xffffff, PSN: 0xffffff, Addr: netip.MustParseAddrPort("192.0.2.1:18515"),
-		Region:   Region{RemoteAddr: RemoteAddr{Addr: 0x7f0000001000, RKey: 0xdeadbeef}, Size: 0x10000},
+		Region:   verbs.Region{RemoteAddr: verbs.RemoteAddr{Addr: 0x7f0000001000, RKey: 0xdeadbeef}, Size: 0x10000},
 		Settings: map[string]string{"iters": "1000", "size": "4096"},
 	},
 	infoHead + " qk=80000001 +x=1": {
@@ -40,7 +43,7 @@ func TestInfoText(t *testing.T) {
 		if err != nil || string(got) != line {
 			t.Errorf("got %q, %v, want %q", got, err, line)
 		}
-		back, err := ParseInfo(line)
+		back, err := ParseQPInfo(line)
 		if err != nil {
 			t.Errorf("%q: %v", line, err)
 		}
@@ -54,7 +57,7 @@ func TestInfoText(t *testing.T) {
 func TestInfoTruncated(t *testing.T) {
 	for line := range infoLines {
 		for n := range len(line) {
-			in, err := ParseInfo(line[:n])
+			in, err := ParseQPInfo(line[:n])
 			if err != nil {
 				continue
 			}
@@ -102,9 +105,9 @@ func TestParseInfoRefusals(t *testing.T) {
 		"long line":             infoHead + strings.Repeat(" +x=1", 1000),
 	} {
 		t.Run(name, func(t *testing.T) {
-			in, err := ParseInfo(line)
-			wantErr(t, err, ErrInvalid)
-			if diff := cmp.Diff(in, Info{}, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+			in, err := ParseQPInfo(line)
+			rig.WantErr(t, err, verbs.ErrInvalid)
+			if diff := cmp.Diff(in, QPInfo{}, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 				t.Error("something was returned beside the error: " + diff)
 			}
 		})
@@ -116,10 +119,10 @@ func TestInfoAppendRefusals(t *testing.T) {
 	for i := range 20 {
 		many[strings.Repeat("x", i+1)] = strings.Repeat("y", 256)
 	}
-	for name, in := range map[string]Info{
+	for name, in := range map[string]QPInfo{
 		"number of 25 bits": {QPN: 1 << 24},
 		"PSN of 25 bits":    {PSN: 1 << 24},
-		"region wraps":      {Region: Region{RemoteAddr: RemoteAddr{Addr: math.MaxUint64}, Size: 2}},
+		"region wraps":      {Region: verbs.Region{RemoteAddr: verbs.RemoteAddr{Addr: math.MaxUint64}, Size: 2}},
 		"space":             {Settings: map[string]string{"x": "a b"}},
 		"line feed":         {Settings: map[string]string{"x": "a\n"}},
 		"capital":           {Settings: map[string]string{"X": ""}},
@@ -127,11 +130,11 @@ func TestInfoAppendRefusals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := in.AppendText(nil)
-			wantErr(t, err, ErrInvalid)
+			rig.WantErr(t, err, verbs.ErrInvalid)
 		})
 	}
 	// A zone and the mapped form mean nothing to the peer, and are left out.
-	in := Info{Addr: netip.MustParseAddrPort("[fe80::1%eth0]:1")}
+	in := QPInfo{Addr: netip.MustParseAddrPort("[fe80::1%eth0]:1")}
 	if got, err := in.AppendText(nil); err != nil || !strings.HasSuffix(string(got), " at=[fe80::1]:1") {
 		t.Errorf("got %q, %v", got, err)
 	}
@@ -143,7 +146,7 @@ func FuzzParseInfo(f *testing.F) {
 		f.Add(line)
 	}
 	f.Fuzz(func(t *testing.T, line string) {
-		in, err := ParseInfo(line)
+		in, err := ParseQPInfo(line)
 		if err != nil {
 			return
 		}
@@ -155,36 +158,36 @@ func FuzzParseInfo(f *testing.F) {
 }
 
 func TestRegionBinary(t *testing.T) {
-	r := Region{RemoteAddr: RemoteAddr{Addr: 0x0102030405060708, RKey: 0x090a0b0c}, Size: 0x0d0e0f}
+	r := verbs.Region{RemoteAddr: verbs.RemoteAddr{Addr: 0x0102030405060708, RKey: 0x090a0b0c}, Size: 0x0d0e0f}
 	b, err := r.AppendBinary([]byte{0xff})
 	want := "\xff\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x00\x00\x00\x00\x00\x0d\x0e\x0f"
 	if err != nil || string(b) != want {
 		t.Errorf("got %x, %v", b, err)
 	}
 	padded := append(b[1:], make([]byte, 30)...) // as private data arrives
-	if got, err := ParseRegion(padded); err != nil || got != r {
+	if got, err := verbs.ParseRegion(padded); err != nil || got != r {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	for n := range RegionLen {
-		_, err := ParseRegion(b[1 : 1+n])
-		wantErr(t, err, ErrInvalid)
+	for n := range verbs.RegionLen {
+		_, err := verbs.ParseRegion(b[1 : 1+n])
+		rig.WantErr(t, err, verbs.ErrInvalid)
 	}
-	wraps, _ := Region{RemoteAddr: RemoteAddr{Addr: math.MaxUint64}, Size: 2}.AppendBinary(nil)
-	_, err = ParseRegion(wraps)
-	wantErr(t, err, ErrInvalid, "leave the address space")
+	wraps, _ := verbs.Region{RemoteAddr: verbs.RemoteAddr{Addr: math.MaxUint64}, Size: 2}.AppendBinary(nil)
+	_, err = verbs.ParseRegion(wraps)
+	rig.WantErr(t, err, verbs.ErrInvalid, "leave the address space")
 }
 
-func TestMismatch(t *testing.T) {
+func TestCompareSettings(t *testing.T) {
 	same := map[string]string{"size": "4096", "iters": "1000"}
-	if err := errors.Join(Mismatch(same, maps.Clone(same)), Mismatch(nil, nil), Mismatch(nil, map[string]string{})); err != nil {
+	if err := errors.Join(CompareSettings(same, maps.Clone(same)), CompareSettings(nil, nil), CompareSettings(nil, map[string]string{})); err != nil {
 		t.Error(err)
 	}
-	err := Mismatch(same, map[string]string{"size": "1024", "iters": "1000", "bidi": ""})
-	m, ok := errors.AsType[*MismatchError](err)
+	err := CompareSettings(same, map[string]string{"size": "1024", "iters": "1000", "bidi": ""})
+	m, ok := errors.AsType[*SettingsError](err)
 	if !ok {
 		t.Fatalf("got %v", err)
 	}
-	want := []Difference{{Name: "bidi", Missing: true}, {Name: "size", Local: "4096", Remote: "1024"}}
+	want := []SettingDifference{{Name: "bidi", Missing: true}, {Name: "size", Local: "4096", Remote: "1024"}}
 	if diff := cmp.Diff(m.Differences, want); diff != "" {
 		t.Error(diff)
 	}
@@ -195,14 +198,14 @@ func TestMismatch(t *testing.T) {
 
 // Whatever arrives as a region is refused or stays inside the address space.
 func FuzzParseRegion(f *testing.F) {
-	f.Add(make([]byte, RegionLen))
-	f.Add([]byte(strings.Repeat("\xff", RegionLen)))
+	f.Add(make([]byte, verbs.RegionLen))
+	f.Add([]byte(strings.Repeat("\xff", verbs.RegionLen)))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r, err := ParseRegion(b)
+		r, err := verbs.ParseRegion(b)
 		if err != nil {
 			return
 		}
-		if back, _ := r.AppendBinary(nil); string(back) != string(b[:RegionLen]) || r.Addr+r.Size < r.Addr {
+		if back, _ := r.AppendBinary(nil); string(back) != string(b[:verbs.RegionLen]) || r.Addr+r.Size < r.Addr {
 			t.Errorf("%x was accepted as %+v", b, r)
 		}
 	})

@@ -1,16 +1,18 @@
-package verbs
+package rdmacm
 
 import (
 	"context"
 	"log/slog"
 	"slices"
 	"sync"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/driver"
 )
 
-// EventChannel is the asynchronous form of connection management, for programs
-// that follow rdma_cm's (rdma_create_event_channel): calls on an [ID] return at
-// once and their results come as events. [Dial] and [Listen] are the
-// synchronous form, and the more natural one in Go.
+// EventChannel collects the events of its identifiers (struct rdma_event_channel):
+// calls on an [ID] return at once, and an [Event] reports how each ended. [verbs.Dial]
+// and [verbs.Listen] are the synchronous form.
 //
 // All methods are safe for concurrent use. A channel is closed with its
 // identifiers; every goroutine of theirs has ended when Close returns.
@@ -19,7 +21,7 @@ type EventChannel struct {
 
 	mu sync.Mutex // taken after ID.mu
 	// Oldest first; bounded, see ID.accept.
-	queue []*CMEvent // +checklocks:mu
+	queue []*Event // +checklocks:mu
 	// The identifiers, with the number of their events not acknowledged.
 	ids    map[*ID]int   // +checklocks:mu
 	closed bool          // +checklocks:mu
@@ -35,8 +37,8 @@ func NewEventChannel(log *slog.Logger) *EventChannel {
 
 // NewID makes an identifier on dev whose events come to this channel
 // (rdma_create_id).
-func (ch *EventChannel) NewID(dev *Device) (*ID, error) {
-	id := &ID{dev: dev, ch: ch, resolve: Resolve, cancels: map[uint64]context.CancelFunc{}}
+func (ch *EventChannel) NewID(dev *verbs.Device) (*ID, error) {
+	id := &ID{dev: dev, ch: ch, resolve: verbs.Resolve, cancels: map[uint64]context.CancelFunc{}}
 	if err := ch.adopt(id); err != nil {
 		return nil, err
 	}
@@ -55,13 +57,13 @@ func (ch *EventChannel) adopt(id *ID) error {
 }
 
 func (ch *EventChannel) closedErr() error {
-	return errorf("event channel", ErrClosed, "the channel was closed")
+	return driver.Errorf("event channel", verbs.ErrClosed, "the channel was closed")
 }
 
 // Get returns the oldest event, waiting for one until ctx ends or the channel is
-// closed ([ErrClosed]). Each event goes to one caller, who acknowledges it with
-// [CMEvent.Ack].
-func (ch *EventChannel) Get(ctx context.Context) (*CMEvent, error) {
+// closed ([verbs.ErrClosed]). Each event goes to one caller, who acknowledges it with
+// [Event.Ack].
+func (ch *EventChannel) Get(ctx context.Context) (*Event, error) {
 	for {
 		if e := ch.take(); e != nil {
 			return e, nil
@@ -80,7 +82,7 @@ func (ch *EventChannel) Get(ctx context.Context) (*CMEvent, error) {
 }
 
 // take removes the oldest event, nil if there is none.
-func (ch *EventChannel) take() *CMEvent {
+func (ch *EventChannel) take() *Event {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	if len(ch.queue) == 0 {
@@ -109,8 +111,8 @@ func (ch *EventChannel) signal() {
 
 // push adds an event, unless the channel is closed. An unknown kind is reported,
 // and delivered like the others: what to do with it is the program's choice.
-func (ch *EventChannel) push(e *CMEvent) {
-	if int(e.Type) >= NumCMEventTypes && ch.log != nil {
+func (ch *EventChannel) push(e *Event) {
+	if int(e.Type) >= NumEventTypes && ch.log != nil {
 		ch.log.LogAttrs(context.Background(), slog.LevelWarn, "unknown connection management event", slog.Uint64("type", uint64(e.Type)))
 	}
 	ch.mu.Lock()
@@ -123,7 +125,7 @@ func (ch *EventChannel) push(e *CMEvent) {
 }
 
 // ack takes back what take counted.
-func (ch *EventChannel) ack(e *CMEvent) {
+func (ch *EventChannel) ack(e *Event) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	if _, ok := ch.ids[e.owner]; ok && e.ch == ch {
@@ -134,15 +136,15 @@ func (ch *EventChannel) ack(e *CMEvent) {
 
 // release removes id and returns its events that nobody has taken. It refuses
 // while taken events are not acknowledged.
-func (ch *EventChannel) release(id *ID, op string) ([]*CMEvent, error) {
+func (ch *EventChannel) release(id *ID, op string) ([]*Event, error) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	if n := ch.ids[id]; n > 0 {
-		return nil, errorf(op, ErrBusy, "%d of its events are not acknowledged; call Ack on them first", n)
+		return nil, driver.Errorf(op, verbs.ErrBusy, "%d of its events are not acknowledged; call Ack on them first", n)
 	}
 	delete(ch.ids, id)
-	var own []*CMEvent
-	ch.queue = slices.DeleteFunc(ch.queue, func(e *CMEvent) bool {
+	var own []*Event
+	ch.queue = slices.DeleteFunc(ch.queue, func(e *Event) bool {
 		if e.owner == id {
 			own = append(own, e)
 		}

@@ -1,16 +1,19 @@
-package verbs
+package rdmacm
 
 import (
 	"context"
 	"errors"
 	"net/netip"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/driver"
 )
 
-// EndpointConfig says what an [Endpoint] is made of.
+// EndpointConfig describes an [Endpoint].
 type EndpointConfig struct {
-	PD    *PD       // nil: one of its own
-	QP    QPConfig  // SendCQ and RecvCQ nil: completion queues of its own, one for each direction
-	Param ConnParam // for DialEndpoint
+	PD    *verbs.PD       // nil: one of its own
+	QP    verbs.QPConfig  // SendCQ and RecvCQ nil: completion queues of its own, one for each direction
+	Param verbs.ConnParam // for DialEndpoint
 }
 
 // Endpoint is a queue pair with all that it needs, for synchronous programs of a
@@ -18,7 +21,7 @@ type EndpointConfig struct {
 // methods are safe for concurrent use, except that Connect or Accept is called
 // once, before the methods that need the connection.
 //
-//	ep, err := verbs.NewEndpoint(dev, verbs.EndpointConfig{})
+//	ep, err := rdmacm.NewEndpoint(dev, rdmacm.EndpointConfig{})
 //	mr, err := ep.RegMsgs(buf)
 //	err = ep.PostRecv(0, mr, 0, 16)
 //	err = ep.Connect(ctx, addr, verbs.ConnParam{})
@@ -26,19 +29,19 @@ type EndpointConfig struct {
 //	_, err = ep.SendComp(ctx)
 //	wc, err := ep.RecvComp(ctx)
 type Endpoint struct {
-	dev            *Device
-	pd             *PD
-	sendCQ, recvCQ *CQ
-	qp             *QP
+	dev            *verbs.Device
+	pd             *verbs.PD
+	sendCQ, recvCQ *verbs.CQ
+	qp             *verbs.QP
 	ownPD, ownCQs  bool
 
-	req  *ConnRequest // from GetRequest
-	conn *Conn
+	req  *verbs.ConnRequest // from GetRequest
+	conn *verbs.Conn
 }
 
 // NewEndpoint makes an endpoint that is not connected (rdma_create_ep for the
 // active side). Receives can be posted at once.
-func NewEndpoint(dev *Device, cfg EndpointConfig) (*Endpoint, error) {
+func NewEndpoint(dev *verbs.Device, cfg EndpointConfig) (*Endpoint, error) {
 	ep := &Endpoint{dev: dev, pd: cfg.PD, sendCQ: cfg.QP.SendCQ, recvCQ: cfg.QP.RecvCQ}
 	if err := ep.build(cfg); err != nil {
 		return nil, errors.Join(err, ep.Close())
@@ -61,6 +64,9 @@ func (ep *Endpoint) build(cfg EndpointConfig) (err error) {
 			return err
 		}
 	}
+	if ep.recvCQ == nil {
+		ep.recvCQ = ep.sendCQ
+	}
 	cfg.QP.SendCQ, cfg.QP.RecvCQ = ep.sendCQ, ep.recvCQ
 	ep.qp, err = ep.pd.CreateQP(cfg.QP)
 	return err
@@ -68,11 +74,11 @@ func (ep *Endpoint) build(cfg EndpointConfig) (err error) {
 
 // makeCQs makes completion queues that cannot overrun.
 func (ep *Endpoint) makeCQs(cfg EndpointConfig) error {
-	attr, err := ep.dev.limits()
+	attr, err := ep.dev.Query()
 	if err != nil {
 		return err
 	}
-	full := cfg.QP.withDefaults(attr)
+	full := cfg.QP.WithDefaults(&attr)
 	if cfg.QP.SRQ != nil {
 		full.MaxRecvWR = cfg.QP.SRQ.Query().MaxWR
 	}
@@ -84,8 +90,8 @@ func (ep *Endpoint) makeCQs(cfg EndpointConfig) error {
 }
 
 // Connect connects the endpoint to the listener at addr (rdma_connect).
-func (ep *Endpoint) Connect(ctx context.Context, addr netip.AddrPort, p ConnParam) error {
-	c, err := Dial(ctx, ep.qp, addr, p)
+func (ep *Endpoint) Connect(ctx context.Context, addr netip.AddrPort, p verbs.ConnParam) error {
+	c, err := verbs.Dial(ctx, ep.qp, addr, p)
 	if err != nil {
 		return err
 	}
@@ -96,8 +102,8 @@ func (ep *Endpoint) Connect(ctx context.Context, addr netip.AddrPort, p ConnPara
 // DialEndpoint makes an endpoint and connects it to hostport, "host:port",
 // trying each of its addresses. Receives that must be there before the peer's
 // first message are posted between [NewEndpoint] and [Endpoint.Connect] instead.
-func DialEndpoint(ctx context.Context, dev *Device, hostport string, cfg EndpointConfig) (*Endpoint, error) {
-	addrs, err := Resolve(ctx, hostport)
+func DialEndpoint(ctx context.Context, dev *verbs.Device, hostport string, cfg EndpointConfig) (*Endpoint, error) {
+	addrs, err := verbs.Resolve(ctx, hostport)
 	if err != nil {
 		return nil, err
 	}
@@ -116,25 +122,25 @@ func DialEndpoint(ctx context.Context, dev *Device, hostport string, cfg Endpoin
 }
 
 // QP returns the queue pair, for what the methods here do not cover.
-func (ep *Endpoint) QP() *QP { return ep.qp }
+func (ep *Endpoint) QP() *verbs.QP { return ep.qp }
 
 // PD returns the protection domain.
-func (ep *Endpoint) PD() *PD { return ep.pd }
+func (ep *Endpoint) PD() *verbs.PD { return ep.pd }
 
 // Conn returns the connection, nil before Connect or Accept.
-func (ep *Endpoint) Conn() *Conn { return ep.conn }
+func (ep *Endpoint) Conn() *verbs.Conn { return ep.conn }
 
 // Disconnect ends the connection in order (rdma_disconnect).
 func (ep *Endpoint) Disconnect(ctx context.Context) error {
 	if ep.conn == nil {
-		return errorf("disconnect", ErrInvalid, "the endpoint is not connected")
+		return driver.Errorf("disconnect", verbs.ErrInvalid, "the endpoint is not connected")
 	}
 	return ep.conn.Disconnect(ctx)
 }
 
 // Close releases the endpoint and what was made for it (rdma_destroy_ep); a
 // request not answered is rejected. Memory regions of its domain are closed
-// before, or it fails with [ErrBusy] and can be called again.
+// before, or it fails with [verbs.ErrBusy] and can be called again.
 func (ep *Endpoint) Close() error {
 	if ep.req != nil {
 		_ = ep.req.Reject(nil) // answered before, or the peer may be gone: as good
@@ -145,7 +151,7 @@ func (ep *Endpoint) Close() error {
 		}
 	}
 	if ep.ownCQs {
-		for _, cq := range []*CQ{ep.sendCQ, ep.recvCQ} {
+		for _, cq := range []*verbs.CQ{ep.sendCQ, ep.recvCQ} {
 			if cq == nil {
 				continue
 			}
@@ -163,14 +169,14 @@ func (ep *Endpoint) Close() error {
 // EndpointListener makes an [Endpoint] of each connection request. All methods
 // are safe for concurrent use.
 type EndpointListener struct {
-	l   *Listener
+	l   *verbs.Listener
 	cfg EndpointConfig
 }
 
 // ListenEndpoints takes connection requests at addr (rdma_create_ep for the
 // passive side, and rdma_listen). Every endpoint is made after cfg.
-func ListenEndpoints(dev *Device, addr netip.AddrPort, cfg EndpointConfig) (*EndpointListener, error) {
-	l, err := Listen(dev, addr)
+func ListenEndpoints(dev *verbs.Device, addr netip.AddrPort, cfg EndpointConfig) (*EndpointListener, error) {
+	l, err := verbs.Listen(dev, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +193,7 @@ func (l *EndpointListener) GetRequest(ctx context.Context) (*Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	ep, err := NewEndpoint(l.l.dev, l.cfg)
+	ep, err := NewEndpoint(l.l.Device(), l.cfg)
 	if err != nil {
 		return nil, errors.Join(err, r.Reject(nil))
 	}
@@ -199,13 +205,13 @@ func (l *EndpointListener) GetRequest(ctx context.Context) (*Endpoint, error) {
 func (l *EndpointListener) Close() error { return l.l.Close() }
 
 // Request returns the request that the endpoint was made for, nil on the active side.
-func (ep *Endpoint) Request() *ConnRequest { return ep.req }
+func (ep *Endpoint) Request() *verbs.ConnRequest { return ep.req }
 
 // Accept establishes the connection that the peer asked for (rdma_accept). To
 // refuse it, call Reject of [Endpoint.Request], then Close.
-func (ep *Endpoint) Accept(ctx context.Context, p ConnParam) error {
+func (ep *Endpoint) Accept(ctx context.Context, p verbs.ConnParam) error {
 	if ep.req == nil {
-		return errorf("accept connection", ErrInvalid, "the endpoint was not made by GetRequest")
+		return driver.Errorf("accept connection", verbs.ErrInvalid, "the endpoint was not made by GetRequest")
 	}
 	c, err := ep.req.Accept(ctx, ep.qp, p)
 	if err != nil {

@@ -1,27 +1,30 @@
-package verbs
+package rdmacm
 
 import (
 	"context"
 	"errors"
 	"testing"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/internal/rig"
 )
 
 // The client and the server of rdma_client(1) and rdma_server(1), each in a few
 // lines: the client sends 16 bytes, the server answers.
 func TestEndpoints(t *testing.T) {
-	dev := memDevice(t)
-	ctx := testContext(t)
-	l := must(ListenEndpoints(dev, loopback, EndpointConfig{}))(t)
-	closeAll(t, l)
+	dev := rig.MemDevice(t)
+	ctx := rig.Context(t)
+	l := rig.Must(ListenEndpoints(dev, rig.Loopback, EndpointConfig{}))(t)
+	rig.CloseAll(t, l)
 	served := make(chan error, 1)
 	go func() { served <- endpointServer(ctx, l) }()
 
-	ep := must(NewEndpoint(dev, EndpointConfig{QP: QPConfig{MaxSendWR: 1, MaxRecvWR: 1}}))(t)
-	mr := must(ep.RegMsgs([]byte("0123456789abcdef................")))(t)
+	ep := rig.Must(NewEndpoint(dev, EndpointConfig{QP: verbs.QPConfig{MaxSendWR: 1, MaxRecvWR: 1}}))(t)
+	mr := rig.Must(ep.RegMsgs([]byte("0123456789abcdef................")))(t)
 	if err := ep.PostRecv(1, mr, 16, 16); err != nil {
 		t.Fatal(err)
 	}
-	if err := ep.Connect(ctx, l.Addr(), ConnParam{}); err != nil {
+	if err := ep.Connect(ctx, l.Addr(), verbs.ConnParam{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := ep.PostSend(2, mr, 0, 16, 0); err != nil {
@@ -36,7 +39,7 @@ func TestEndpoints(t *testing.T) {
 	if err := ep.Disconnect(ctx); err != nil {
 		t.Error(err)
 	}
-	wantErr(t, ep.Close(), ErrBusy, "1 memory region")
+	rig.WantErr(t, ep.Close(), verbs.ErrBusy, "1 memory region")
 	if err := errors.Join(mr.Close(), ep.Close(), ep.Close(), <-served); err != nil {
 		t.Error(err)
 	}
@@ -54,7 +57,7 @@ func endpointServer(ctx context.Context, l *EndpointListener) (err error) {
 		return err
 	}
 	defer mr.Close()
-	if err := errors.Join(ep.PostRecv(0, mr, 0, 16), ep.Accept(ctx, ConnParam{})); err != nil {
+	if err := errors.Join(ep.PostRecv(0, mr, 0, 16), ep.Accept(ctx, verbs.ConnParam{})); err != nil {
 		return err
 	}
 	if _, err := ep.RecvComp(ctx); err != nil {
@@ -74,32 +77,32 @@ func endpointServer(ctx context.Context, l *EndpointListener) (err error) {
 
 // One-sided operations between endpoints that share a domain and queues.
 func TestEndpointReadWrite(t *testing.T) {
-	dev := memDevice(t)
-	ctx := testContext(t)
-	s := newSide(t, dev)
-	cfg := EndpointConfig{PD: s.pd, QP: QPConfig{SendCQ: s.cq, RecvCQ: s.cq}}
-	l := must(ListenEndpoints(dev, loopback, cfg))(t)
-	closeAll(t, l)
+	dev := rig.MemDevice(t)
+	ctx := rig.Context(t)
+	s := rig.NewSide(t, dev)
+	cfg := EndpointConfig{PD: s.PD, QP: verbs.QPConfig{SendCQ: s.CQ, RecvCQ: s.CQ}}
+	l := rig.Must(ListenEndpoints(dev, rig.Loopback, cfg))(t)
+	rig.CloseAll(t, l)
 	accepted := make(chan *Endpoint, 1)
 	go func() {
 		ep, err := l.GetRequest(ctx)
 		if err == nil {
-			err = ep.Accept(ctx, ConnParam{})
+			err = ep.Accept(ctx, verbs.ConnParam{})
 		}
 		if err != nil {
 			t.Error(err)
 		}
 		accepted <- ep
 	}()
-	ep := must(DialEndpoint(ctx, dev, l.Addr().String(), cfg))(t)
+	ep := rig.Must(DialEndpoint(ctx, dev, l.Addr().String(), cfg))(t)
 	peer := <-accepted
-	closeAll(t, ep, peer)
-	if ep.PD() != s.pd || ep.QP() == peer.QP() || peer.Request() == nil || ep.Request() != nil {
+	rig.CloseAll(t, ep, peer)
+	if ep.PD() != s.PD || ep.QP() == peer.QP() || peer.Request() == nil || ep.Request() != nil {
 		t.Error("the endpoints are not made as configured")
 	}
-	local := must(ep.RegMsgs([]byte("abcd....")))(t)
-	target := must(peer.RegWrite(make([]byte, 4)))(t)
-	source := must(peer.RegRead([]byte("wxyz")))(t)
+	local := rig.Must(ep.RegMsgs([]byte("abcd....")))(t)
+	target := rig.Must(peer.RegWrite(make([]byte, 4)))(t)
+	source := rig.Must(peer.RegRead([]byte("wxyz")))(t)
 	defer func() {
 		if err := errors.Join(local.Close(), target.Close(), source.Close()); err != nil {
 			t.Error(err)
@@ -108,7 +111,7 @@ func TestEndpointReadWrite(t *testing.T) {
 	if err := errors.Join(ep.PostWrite(1, local, 0, 4, 0, target.Remote()), ep.PostRead(2, local, 4, 4, 0, source.Remote())); err != nil {
 		t.Fatal(err)
 	}
-	for _, op := range []WCOp{WCWrite, WCRead} {
+	for _, op := range []verbs.WCOp{verbs.WCWrite, verbs.WCRead} {
 		if wc, err := ep.SendComp(ctx); err != nil || wc.Op != op {
 			t.Errorf("got %+v, %v, want %v", wc, err, op)
 		}
@@ -120,46 +123,46 @@ func TestEndpointReadWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	wc, err := ep.SendComp(ctx)
-	wantErr(t, err, StatusRemAccessErr)
+	rig.WantErr(t, err, verbs.StatusRemAccessErr)
 	if wc.ID != 3 {
 		t.Errorf("the failed completion is not returned: %+v", wc)
 	}
 }
 
 func TestEndpointErrors(t *testing.T) {
-	dev := memDevice(t)
-	ctx := testContext(t)
-	_, err := NewEndpoint(dev, EndpointConfig{QP: QPConfig{Type: UD}})
-	wantErr(t, err, errors.ErrUnsupported)
-	_, err = NewEndpoint(dev, EndpointConfig{QP: QPConfig{MaxSendWR: 1 << 30}})
-	wantErr(t, err, ErrInvalid)
+	dev := rig.MemDevice(t)
+	ctx := rig.Context(t)
+	_, err := NewEndpoint(dev, EndpointConfig{QP: verbs.QPConfig{Type: verbs.UD}})
+	rig.WantErr(t, err, errors.ErrUnsupported)
+	_, err = NewEndpoint(dev, EndpointConfig{QP: verbs.QPConfig{MaxSendWR: 1 << 30}})
+	rig.WantErr(t, err, verbs.ErrInvalid)
 	_, err = DialEndpoint(ctx, dev, "127.0.0.1", EndpointConfig{})
-	wantErr(t, err, ErrInvalid, "missing port")
+	rig.WantErr(t, err, verbs.ErrInvalid, "missing port")
 	if _, err := DialEndpoint(ctx, dev, "127.0.0.1:1", EndpointConfig{}); err == nil {
 		t.Error("no error from a port where nobody listens")
 	}
-	ep := must(NewEndpoint(dev, EndpointConfig{}))(t)
-	closeAll(t, ep)
-	wantErr(t, ep.Accept(ctx, ConnParam{}), ErrInvalid, "not made by GetRequest")
-	wantErr(t, ep.Disconnect(ctx), ErrInvalid, "not connected")
+	ep := rig.Must(NewEndpoint(dev, EndpointConfig{}))(t)
+	rig.CloseAll(t, ep)
+	rig.WantErr(t, ep.Accept(ctx, verbs.ConnParam{}), verbs.ErrInvalid, "not made by GetRequest")
+	rig.WantErr(t, ep.Disconnect(ctx), verbs.ErrInvalid, "not connected")
 }
 
 // Closing an endpoint that was made for a request rejects it.
 func TestEndpointCloseRejects(t *testing.T) {
-	dev := memDevice(t)
-	ctx := testContext(t)
-	l := must(ListenEndpoints(dev, loopback, EndpointConfig{}))(t)
-	closeAll(t, l)
+	dev := rig.MemDevice(t)
+	ctx := rig.Context(t)
+	l := rig.Must(ListenEndpoints(dev, rig.Loopback, EndpointConfig{}))(t)
+	rig.CloseAll(t, l)
 	dialled := make(chan error, 1)
 	go func() {
 		_, err := DialEndpoint(ctx, dev, l.Addr().String(), EndpointConfig{})
 		dialled <- err
 	}()
-	ep := must(l.GetRequest(ctx))(t)
+	ep := rig.Must(l.GetRequest(ctx))(t)
 	if err := ep.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, ok := errors.AsType[*RejectedError](<-dialled); !ok {
+	if _, ok := errors.AsType[*verbs.RejectedError](<-dialled); !ok {
 		t.Error("the request was not rejected")
 	}
 }

@@ -1,10 +1,13 @@
-package verbs
+package rdmacm
 
 import (
 	"context"
 	"net/netip"
 	"sync"
 	"time"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/driver"
 )
 
 // idState is where an identifier stands.
@@ -39,22 +42,22 @@ func (s idState) String() string { return idStateNames[s] }
 
 // ID is a connection identifier of an [EventChannel] (struct rdma_cm_id): one
 // connection to be, or one listener. Calls return at once, with an error if they
-// cannot be begun; how they end is told by events. All methods are safe for
+// cannot be begun; an [Event] reports how they end. All methods are safe for
 // concurrent use.
 type ID struct {
-	dev     *Device
-	resolve func(ctx context.Context, hostport string) ([]netip.AddrPort, error) // [Resolve], except in tests
+	dev     *verbs.Device
+	resolve func(ctx context.Context, hostport string) ([]netip.AddrPort, error) // [verbs.Resolve], except in tests
 
 	mu     sync.Mutex    // taken before EventChannel.mu, and a listener's before its requests'
 	ch     *EventChannel // +checklocks:mu
 	state  idState       // +checklocks:mu
 	closed bool          // +checklocks:mu
 	// From ResolveAddr.
-	peer   netip.AddrPort // +checklocks:mu
-	lis    *Listener      // +checklocks:mu
-	req    *ConnRequest   // +checklocks:mu
-	conn   *Conn          // +checklocks:mu
-	nextOp uint64         // +checklocks:mu
+	peer   netip.AddrPort     // +checklocks:mu
+	lis    *verbs.Listener    // +checklocks:mu
+	req    *verbs.ConnRequest // +checklocks:mu
+	conn   *verbs.Conn        // +checklocks:mu
+	nextOp uint64             // +checklocks:mu
 	// Of the goroutines that run.
 	cancels map[uint64]context.CancelFunc // +checklocks:mu
 
@@ -92,10 +95,10 @@ func opContext(timeout time.Duration) (context.Context, context.CancelFunc) {
 // +checklocks:id.mu
 func (id *ID) enterLocked(op string, from, to idState) error {
 	if id.closed {
-		return errorf(op, ErrClosed, "the identifier was closed")
+		return driver.Errorf(op, verbs.ErrClosed, "the identifier was closed")
 	}
 	if id.state != from {
-		return errorf(op, ErrInvalid, "the identifier is %v, not %v", id.state, from)
+		return driver.Errorf(op, verbs.ErrInvalid, "the identifier is %v, not %v", id.state, from)
 	}
 	id.state = to
 	return nil
@@ -103,7 +106,7 @@ func (id *ID) enterLocked(op string, from, to idState) error {
 
 // leave moves to a state and posts the event that says so, unless the identifier
 // was closed meanwhile.
-func (id *ID) leave(to idState, e *CMEvent) {
+func (id *ID) leave(to idState, e *Event) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	if id.closed {
@@ -116,7 +119,7 @@ func (id *ID) leave(to idState, e *CMEvent) {
 // postLocked sends an event of this identifier to its channel.
 //
 // +checklocks:id.mu
-func (id *ID) postLocked(e *CMEvent) {
+func (id *ID) postLocked(e *Event) {
 	e.owner = id
 	if e.ID == nil {
 		e.ID = id
@@ -124,8 +127,8 @@ func (id *ID) postLocked(e *CMEvent) {
 	id.ch.push(e)
 }
 
-// ackEvent is CMEvent.Ack. The channel of an identifier with an event to be acknowledged does not change.
-func (id *ID) ackEvent(e *CMEvent) {
+// ackEvent is Event.Ack. The channel of an identifier with an event to be acknowledged does not change.
+func (id *ID) ackEvent(e *Event) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	id.ch.ack(e)
@@ -133,25 +136,25 @@ func (id *ID) ackEvent(e *CMEvent) {
 
 // WriteEvent adds an event of the given kind, as if it had happened
 // (rdma_write_cm_event). Nothing else follows from it.
-func (id *ID) WriteEvent(t CMEventType, cause error) error {
+func (id *ID) WriteEvent(t EventType, cause error) error {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	if id.closed {
-		return errorf("write event", ErrClosed, "the identifier was closed")
+		return driver.Errorf("write event", verbs.ErrClosed, "the identifier was closed")
 	}
-	id.postLocked(&CMEvent{Type: t, Err: cause})
+	id.postLocked(&Event{Type: t, Err: cause})
 	return nil
 }
 
 // Migrate moves the identifier, and its events that nobody has taken, to
-// another channel (rdma_migrate_id). It fails with [ErrBusy] while taken events
+// another channel (rdma_migrate_id). It fails with [verbs.ErrBusy] while taken events
 // are not acknowledged.
 func (id *ID) Migrate(to *EventChannel) error {
 	const op = "migrate identifier"
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	if id.closed {
-		return errorf(op, ErrClosed, "the identifier was closed")
+		return driver.Errorf(op, verbs.ErrClosed, "the identifier was closed")
 	}
 	if id.ch == to {
 		return nil
@@ -176,7 +179,7 @@ func (id *ID) Migrate(to *EventChannel) error {
 
 // Close releases the identifier (rdma_destroy_id): what it was doing is given
 // up, its events that nobody has taken are dropped, a request not answered is
-// rejected. It fails with [ErrBusy] while taken events are not acknowledged. An
+// rejected. It fails with [verbs.ErrBusy] while taken events are not acknowledged. An
 // established connection stays with its queue pair: disconnect first, or close the
 // queue pair. A second Close does nothing.
 func (id *ID) Close() error {

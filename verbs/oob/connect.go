@@ -1,4 +1,4 @@
-package verbs
+package oob
 
 import (
 	"bytes"
@@ -12,68 +12,71 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/driver"
 )
 
-// OOB connects queue pairs of two processes that have a plain socket between
-// them, whatever the devices' transport. Queue pairs of devices with CapRawState
-// are driven to RTS by hand with what the exchange says; the others listen on one
-// side, tell the address in the exchange, and connect through the connection
-// manager, which does RC only.
+// Config describes how queue pairs of two processes that have a plain socket between
+// them are connected, on devices of every transport. Queue pairs of devices with
+// CapRawState are driven to RTS by hand with the numbers of the exchange; the others
+// listen on one side, send the address in the exchange, and connect through the
+// connection manager, which has RC only.
 //
-// A UD queue pair has no connection: it is driven to RTS too, and the peer's Info
-// has what its datagrams need ([OOB.AHAttr], QPN and QKey).
-type OOB struct {
+// A UD queue pair has no connection: it is driven to RTS too, and the peer's [QPInfo]
+// has what its datagrams need ([Config.AHAttr], QPN and QKey).
+type Config struct {
 	Active bool // exactly one of the two sides is; it dials, and must be the first to send
 
-	Region   Region            // a region to tell the peer, if any
+	Region   verbs.Region      // a region for the peer to use; zero: none
 	Settings map[string]string // options that must be the same on both sides
 
 	// Listen is where the passive side listens, on devices that connect through the
 	// connection manager; zero: the socket's own address and a free port.
 	Listen netip.AddrPort
 	// Param are the wishes for the connection. Its private data is not used.
-	Param ConnParam
+	Param verbs.ConnParam
 
-	// What follows is for devices that are driven by hand.
+	// The rest is for devices that are driven by hand.
 
-	// Access is what the peer may do through a connected queue pair; 0: all that its
+	// Access has the rights of the peer on a connected queue pair; 0: all that its
 	// type has, as far as the regions permit.
-	Access Access
+	Access verbs.Access
 	// MTU is the size of packets between connected queue pairs, the same on both
 	// sides; 0: 1024 bytes.
-	MTU MTU
+	MTU verbs.MTU
 	// QKey is the key of a UD queue pair; 0: the one that it has, or DefaultQKey.
 	QKey uint32
 	// Path says how packets leave: PortNum (0: 1), the own GID by its index, SL,
 	// TrafficClass, HopLimit. The peer's GID and LID in it are not used: the
-	// exchange tells them.
-	Path AHAttr
+	// exchange has them.
+	Path verbs.AHAttr
 }
 
-// LocalInfo returns what identifies qp to a peer: its number, the first port's
+// LocalQPInfo returns the QPInfo of qp: its number, the first port's
 // LID and GID, a random sequence number, and of a UD queue pair the key.
-func LocalInfo(qp *QP) (Info, error) { return OOB{}.LocalInfo(qp) }
+func LocalQPInfo(qp *verbs.QP) (QPInfo, error) { return Config{}.LocalQPInfo(qp) }
 
-// LocalInfo is the function LocalInfo for the port, GID and key of o.
-func (o OOB) LocalInfo(qp *QP) (Info, error) {
-	if err := checkQP("connect out of band", qp); err != nil {
-		return Info{}, err
+// LocalQPInfo is the function LocalQPInfo for the port, GID and key of o.
+func (o Config) LocalQPInfo(qp *verbs.QP) (QPInfo, error) {
+	if err := checkQP(qp); err != nil {
+		return QPInfo{}, err
 	}
-	attr, err := qp.pd.dev.Query()
+	attr, err := qp.PD().Device().Query()
 	if err != nil {
-		return Info{}, err
+		return QPInfo{}, err
 	}
 	var psn [4]byte
 	rand.Read(psn[:]) // never fails
-	in := Info{QPN: qp.Num(), PSN: binary.BigEndian.Uint32(psn[:]) & 0xffffff}
-	if qp.cfg.Type == UD {
+	in := QPInfo{QPN: qp.Num(), PSN: binary.BigEndian.Uint32(psn[:]) & 0xffffff}
+	if qp.Type() == verbs.UD {
 		in.QKey = o.qkey(qp)
 	}
 	if len(attr.Ports) == 0 {
 		return in, nil
 	}
 	if port := int(o.port()); port > len(attr.Ports) {
-		return Info{}, errorf("connect out of band", ErrInvalid, "Path.PortNum is %d, device %s has %d ports", port, attr.Name, len(attr.Ports))
+		return QPInfo{}, driver.Errorf("connect out of band", verbs.ErrInvalid, "Path.PortNum is %d, device %s has %d ports", port, attr.Name, len(attr.Ports))
 	}
 	p := &attr.Ports[o.port()-1]
 	in.LID = p.LID
@@ -81,30 +84,38 @@ func (o OOB) LocalInfo(qp *QP) (Info, error) {
 	return in, err
 }
 
-// Connect exchanges what the two sides must know, connects qp and returns the
-// peer's Info. The peer calls it on the other end of sock at the same time. The
+// Connect exchanges the QPInfos of the two sides, connects qp and returns the
+// peer's. The peer calls it on the other end of sock at the same time. The
 // connection is nil on devices that are driven by hand. If one side fails, the
 // other learns the reason through sock and fails too; different settings are a
-// [*MismatchError] on both sides.
-func (o OOB) Connect(ctx context.Context, sock net.Conn, qp *QP) (*Conn, Info, error) {
-	local, err := o.LocalInfo(qp)
+// [*SettingsError] on both sides.
+func (o Config) Connect(ctx context.Context, sock net.Conn, qp *verbs.QP) (*verbs.Conn, QPInfo, error) {
+	local, err := o.LocalQPInfo(qp)
 	if err != nil {
-		return nil, Info{}, err
+		return nil, QPInfo{}, err
 	}
 	local.Region, local.Settings = o.Region, o.Settings
-	attr, err := qp.pd.dev.limits()
+	attr, err := qp.PD().Device().Query()
 	if err != nil {
-		return nil, Info{}, err
+		return nil, QPInfo{}, err
 	}
-	if attr.Caps.Has(CapRawState) {
+	if attr.Caps.Has(verbs.CapRawState) {
 		remote, err := o.exchangeAndDrive(ctx, sock, qp, local)
 		return nil, remote, err
 	}
 	return o.connectManaged(ctx, sock, qp, local)
 }
 
+// checkQP refuses a nil queue pair.
+func checkQP(qp *verbs.QP) error {
+	if qp == nil {
+		return driver.Errorf("connect out of band", verbs.ErrInvalid, "the queue pair is nil; create it before")
+	}
+	return nil
+}
+
 // connectManaged connects through the connection manager.
-func (o OOB) connectManaged(ctx context.Context, sock net.Conn, qp *QP, local Info) (c *Conn, remote Info, err error) {
+func (o Config) connectManaged(ctx context.Context, sock net.Conn, qp *verbs.QP, local QPInfo) (c *verbs.Conn, remote QPInfo, err error) {
 	if o.Active {
 		if remote, err = Exchange(ctx, sock, local); err != nil {
 			return nil, remote, err
@@ -117,7 +128,7 @@ func (o OOB) connectManaged(ctx context.Context, sock net.Conn, qp *QP, local In
 	}
 	l, err := o.listen(qp, sock)
 	if err != nil {
-		return nil, Info{}, err
+		return nil, QPInfo{}, err
 	}
 	defer func() { _ = l.Close() }() // it has served its only connection
 	local.Addr = l.Addr()
@@ -132,33 +143,33 @@ func (o OOB) connectManaged(ctx context.Context, sock net.Conn, qp *QP, local In
 }
 
 // dial is the active side. The private data says which request is ours.
-func (o OOB) dial(ctx context.Context, qp *QP, local, remote Info) (*Conn, error) {
+func (o Config) dial(ctx context.Context, qp *verbs.QP, local, remote QPInfo) (*verbs.Conn, error) {
 	if !remote.Addr.IsValid() {
-		return nil, errorf("connect out of band", ErrInvalid, "the peer does not listen; exactly one side may be Active")
+		return nil, driver.Errorf("connect out of band", verbs.ErrInvalid, "the peer does not listen; exactly one side may be Active")
 	}
 	o.Param.PrivateData = local.appendHead(nil)
-	return Dial(ctx, qp, remote.Addr, o.Param)
+	return verbs.Dial(ctx, qp, remote.Addr, o.Param)
 }
 
 // listen opens the passive side's listener at the address that the peer can
 // reach, since it reached it with the socket.
-func (o OOB) listen(qp *QP, sock net.Conn) (*Listener, error) {
+func (o Config) listen(qp *verbs.QP, sock net.Conn) (*verbs.Listener, error) {
 	addr := o.Listen
 	if !addr.IsValid() {
 		tcp, ok := sock.LocalAddr().(*net.TCPAddr)
 		if !ok {
-			return nil, errorf("connect out of band", ErrInvalid, "the socket is no TCP connection, so its address is of no use; set OOB.Listen")
+			return nil, driver.Errorf("connect out of band", verbs.ErrInvalid, "the socket is no TCP connection, so its address is of no use; set Config.Listen")
 		}
 		addr = netip.AddrPortFrom(tcp.AddrPort().Addr().Unmap(), 0)
 	}
-	return Listen(qp.pd.dev, addr)
+	return verbs.Listen(qp.PD().Device(), addr)
 }
 
 // accept is the passive side. Others may dial the listener as well, so requests
 // that do not name the peer's queue pair are refused.
-func (o OOB) accept(ctx context.Context, l *Listener, qp *QP, remote Info) (*Conn, error) {
+func (o Config) accept(ctx context.Context, l *verbs.Listener, qp *verbs.QP, remote QPInfo) (*verbs.Conn, error) {
 	if remote.Addr.IsValid() {
-		return nil, errorf("connect out of band", ErrInvalid, "the peer listens too; exactly one side must be Active")
+		return nil, driver.Errorf("connect out of band", verbs.ErrInvalid, "the peer listens too; exactly one side must be Active")
 	}
 	o.Param.PrivateData = nil
 	want := remote.appendHead(nil)

@@ -1,4 +1,4 @@
-package verbs
+package rdmacm
 
 import (
 	"context"
@@ -10,13 +10,16 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/internal/rig"
 )
 
-// next takes the next event of the channel, which must be of type want, and
+// next takes the next event of the channel, which rig.Must be of type want, and
 // acknowledges it.
-func next(t *testing.T, ch *EventChannel, want CMEventType) *CMEvent {
+func next(t *testing.T, ch *EventChannel, want EventType) *Event {
 	t.Helper()
-	e, err := ch.Get(testContext(t))
+	e, err := ch.Get(rig.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,62 +34,62 @@ func next(t *testing.T, ch *EventChannel, want CMEventType) *CMEvent {
 func newChannel(t *testing.T) *EventChannel {
 	t.Helper()
 	ch := NewEventChannel(nil)
-	closeAll(t, ch)
+	rig.CloseAll(t, ch)
 	return ch
 }
 
 // listening makes an identifier that listens.
-func listening(t *testing.T, ch *EventChannel, dev *Device, backlog int) *ID {
+func listening(t *testing.T, ch *EventChannel, dev *verbs.Device, backlog int) *ID {
 	t.Helper()
-	id := must(ch.NewID(dev))(t)
-	if err := id.Listen(loopback, backlog); err != nil {
+	id := rig.Must(ch.NewID(dev))(t)
+	if err := id.Listen(rig.Loopback, backlog); err != nil {
 		t.Fatal(err)
 	}
 	return id
 }
 
 // routed makes an identifier that is ready to connect to addr.
-func routed(t *testing.T, ch *EventChannel, dev *Device, addr netip.AddrPort) *ID {
+func routed(t *testing.T, ch *EventChannel, dev *verbs.Device, addr netip.AddrPort) *ID {
 	t.Helper()
-	id := must(ch.NewID(dev))(t)
+	id := rig.Must(ch.NewID(dev))(t)
 	if err := id.ResolveAddr(addr.String(), time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	next(t, ch, CMAddrResolved)
+	next(t, ch, EventAddrResolved)
 	if err := id.ResolveRoute(time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	next(t, ch, CMRouteResolved)
+	next(t, ch, EventRouteResolved)
 	return id
 }
 
 // The order of calls and events is that of rdma_cm(7), for both sides.
 func TestCMConnection(t *testing.T) {
-	dev := memDevice(t)
-	a, b := newSide(t, dev), newSide(t, dev)
+	dev := rig.MemDevice(t)
+	a, b := rig.NewSide(t, dev), rig.NewSide(t, dev)
 	client, server := newChannel(t), newChannel(t)
 	lid := listening(t, server, dev, 0)
 	cid := routed(t, client, dev, lid.LocalAddr())
 	if cid.RemoteAddr() != lid.LocalAddr() || cid.Conn() != nil {
 		t.Errorf("resolved %v, want %v", cid.RemoteAddr(), lid.LocalAddr())
 	}
-	if err := cid.Connect(a.qp, ConnParam{PrivateData: []byte("ping")}); err != nil {
+	if err := cid.Connect(a.QP, verbs.ConnParam{PrivateData: []byte("ping")}); err != nil {
 		t.Fatal(err)
 	}
-	req := next(t, server, CMConnectRequest)
+	req := next(t, server, EventConnectRequest)
 	if req.Listener != lid || req.ID == lid || string(req.Param.PrivateData) != "ping" {
 		t.Errorf("got request %+v", req)
 	}
 	if req.ID.LocalAddr() != lid.LocalAddr() || !req.ID.RemoteAddr().IsValid() {
 		t.Errorf("addresses of the request: %v, %v", req.ID.LocalAddr(), req.ID.RemoteAddr())
 	}
-	if err := req.ID.Accept(b.qp, ConnParam{PrivateData: []byte("pong")}); err != nil {
+	if err := req.ID.Accept(b.QP, verbs.ConnParam{PrivateData: []byte("pong")}); err != nil {
 		t.Fatal(err)
 	}
-	if e := next(t, server, CMEstablished); e.ID != req.ID {
+	if e := next(t, server, EventEstablished); e.ID != req.ID {
 		t.Error("established: another identifier")
 	}
-	if e := next(t, client, CMEstablished); e.ID != cid || string(e.Param.PrivateData) != "pong" {
+	if e := next(t, client, EventEstablished); e.ID != cid || string(e.Param.PrivateData) != "pong" {
 		t.Errorf("established: got %+v", e)
 	}
 	if cid.LocalAddr() != cid.Conn().LocalAddr() || cid.RemoteAddr() != lid.LocalAddr() {
@@ -96,7 +99,7 @@ func TestCMConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, ch := range []*EventChannel{client, server} {
-		if e := next(t, ch, CMDisconnected); e.Err != nil {
+		if e := next(t, ch, EventDisconnected); e.Err != nil {
 			t.Errorf("an orderly end has the error %v", e.Err)
 		}
 	}
@@ -106,22 +109,22 @@ func TestCMConnection(t *testing.T) {
 }
 
 func TestCMReject(t *testing.T) {
-	dev := memDevice(t)
-	a := newSide(t, dev)
+	dev := rig.MemDevice(t)
+	a := rig.NewSide(t, dev)
 	ch := newChannel(t)
 	lid := listening(t, ch, dev, 4)
 	cid := routed(t, ch, dev, lid.LocalAddr())
 	for _, privateData := range []string{"first", "again"} { // after a refusal it can ask again
-		if err := cid.Connect(a.qp, ConnParam{}); err != nil {
+		if err := cid.Connect(a.QP, verbs.ConnParam{}); err != nil {
 			t.Fatal(err)
 		}
-		req := next(t, ch, CMConnectRequest)
-		wantErr(t, req.ID.Reject(make([]byte, 1000)), ErrInvalid, "private data")
+		req := next(t, ch, EventConnectRequest)
+		rig.WantErr(t, req.ID.Reject(make([]byte, 1000)), verbs.ErrInvalid, "private data")
 		if err := req.ID.Reject([]byte(privateData)); err != nil {
 			t.Error(err)
 		}
-		wantErr(t, req.ID.Reject(nil), ErrInvalid, "the identifier is over")
-		if e := next(t, ch, CMRejected); string(e.Param.PrivateData) != privateData || e.Err == nil {
+		rig.WantErr(t, req.ID.Reject(nil), verbs.ErrInvalid, "the identifier is over")
+		if e := next(t, ch, EventRejected); string(e.Param.PrivateData) != privateData || e.Err == nil {
 			t.Errorf("got %+v", e)
 		}
 	}
@@ -129,36 +132,36 @@ func TestCMReject(t *testing.T) {
 
 // A request that nobody answers is rejected when its identifier is closed.
 func TestCMCloseRejects(t *testing.T) {
-	dev := memDevice(t)
-	a := newSide(t, dev)
+	dev := rig.MemDevice(t)
+	a := rig.NewSide(t, dev)
 	ch := newChannel(t)
 	lid := listening(t, ch, dev, 4)
 	cid := routed(t, ch, dev, lid.LocalAddr())
-	if err := cid.Connect(a.qp, ConnParam{}); err != nil {
+	if err := cid.Connect(a.QP, verbs.ConnParam{}); err != nil {
 		t.Fatal(err)
 	}
-	req := next(t, ch, CMConnectRequest)
+	req := next(t, ch, EventConnectRequest)
 	if err := req.ID.Close(); err != nil {
 		t.Error(err)
 	}
-	next(t, ch, CMRejected)
+	next(t, ch, EventRejected)
 }
 
 // What peers ask and nobody takes is rejected when the listener is closed.
 func TestCMCloseListenerRejects(t *testing.T) {
-	dev := memDevice(t)
-	a := newSide(t, dev)
+	dev := rig.MemDevice(t)
+	a := rig.NewSide(t, dev)
 	client, server := newChannel(t), newChannel(t)
 	lid := listening(t, server, dev, 4)
 	cid := routed(t, client, dev, lid.LocalAddr())
-	if err := cid.Connect(a.qp, ConnParam{}); err != nil {
+	if err := cid.Connect(a.QP, verbs.ConnParam{}); err != nil {
 		t.Fatal(err)
 	}
 	<-server.wake // the request is in the queue
 	if err := lid.Close(); err != nil {
 		t.Error(err)
 	}
-	next(t, client, CMRejected)
+	next(t, client, EventRejected)
 	server.mu.Lock()
 	defer server.mu.Unlock()
 	if n := len(server.ids); n != 0 {
@@ -167,14 +170,14 @@ func TestCMCloseListenerRejects(t *testing.T) {
 }
 
 func TestCMConnectRefused(t *testing.T) {
-	dev := memDevice(t)
-	a := newSide(t, dev)
+	dev := rig.MemDevice(t)
+	a := rig.NewSide(t, dev)
 	ch := newChannel(t)
 	cid := routed(t, ch, dev, netip.MustParseAddrPort("127.0.0.1:1"))
-	if err := cid.Connect(a.qp, ConnParam{}); err != nil {
+	if err := cid.Connect(a.QP, verbs.ConnParam{}); err != nil {
 		t.Fatal(err)
 	}
-	if e := next(t, ch, CMRejected); !errors.Is(e.Err, syscall.ECONNREFUSED) {
+	if e := next(t, ch, EventRejected); !errors.Is(e.Err, syscall.ECONNREFUSED) {
 		t.Errorf("got %v", e.Err)
 	}
 }
@@ -182,16 +185,16 @@ func TestCMConnectRefused(t *testing.T) {
 func TestDialFailure(t *testing.T) {
 	for _, c := range []struct {
 		err  error
-		want CMEventType
+		want EventType
 	}{
-		{&RejectedError{}, CMRejected},
-		{os.NewSyscallError("connect", syscall.ECONNREFUSED), CMRejected},
-		{fmt.Errorf("dial: %w", syscall.ECONNRESET), CMRejected},
-		{fmt.Errorf("dial: %w", context.DeadlineExceeded), CMUnreachable},
-		{&Error{Op: "dial", Err: os.ErrDeadlineExceeded}, CMUnreachable},
-		{syscall.EHOSTUNREACH, CMUnreachable},
-		{syscall.ENETUNREACH, CMUnreachable},
-		{errors.New("else"), CMConnectError},
+		{&verbs.RejectedError{}, EventRejected},
+		{os.NewSyscallError("connect", syscall.ECONNREFUSED), EventRejected},
+		{fmt.Errorf("dial: %w", syscall.ECONNRESET), EventRejected},
+		{fmt.Errorf("dial: %w", context.DeadlineExceeded), EventUnreachable},
+		{&verbs.Error{Op: "dial", Err: os.ErrDeadlineExceeded}, EventUnreachable},
+		{syscall.EHOSTUNREACH, EventUnreachable},
+		{syscall.ENETUNREACH, EventUnreachable},
+		{errors.New("else"), EventConnectError},
 	} {
 		if e := dialFailure(c.err); e.Type != c.want || !errors.Is(e.Err, c.err) {
 			t.Errorf("%v: got %v, want %v", c.err, e.Type, c.want)
@@ -200,10 +203,10 @@ func TestDialFailure(t *testing.T) {
 }
 
 func TestCMResolveErrors(t *testing.T) {
-	dev, f := newFake(t)
-	f.attr.Ports = []PortAttr{{State: PortDown, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}
+	dev, f := rig.NewFake(t)
+	f.Attr.Ports = []verbs.PortAttr{{State: verbs.PortDown, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}
 	ch := newChannel(t)
-	id := must(ch.NewID(dev))(t)
+	id := rig.Must(ch.NewID(dev))(t)
 	for in, want := range map[string]string{
 		"nonsense":         "missing port",
 		"[2001:db8::1]:80": "no address of the family of [[2001:db8::1]:80]",
@@ -211,40 +214,40 @@ func TestCMResolveErrors(t *testing.T) {
 		if err := id.ResolveAddr(in, 0); err != nil {
 			t.Fatal(err)
 		}
-		wantErr(t, next(t, ch, CMAddrError).Err, ErrInvalid, want)
+		rig.WantErr(t, next(t, ch, EventAddrError).Err, verbs.ErrInvalid, want)
 	}
 	if err := id.ResolveAddr("192.0.2.9:80", 0); err != nil {
 		t.Fatal(err)
 	}
-	next(t, ch, CMAddrResolved)
+	next(t, ch, EventAddrResolved)
 	if err := id.ResolveRoute(0); err != nil {
 		t.Fatal(err)
 	}
-	if e := next(t, ch, CMRouteError); e.Err == nil {
+	if e := next(t, ch, EventRouteError); e.Err == nil {
 		t.Error("no cause")
 	}
-	f.fail(errors.New("boom"))
+	f.Fail(errors.New("boom"))
 	if err := id.ResolveRoute(0); err != nil { // a failure leaves the state before
 		t.Fatal(err)
 	}
-	next(t, ch, CMRouteError)
+	next(t, ch, EventRouteError)
 }
 
 // The time limit of a look-up is kept, and so is Close.
 // parity: V50
 func TestCMResolveTimeout(t *testing.T) {
-	dev, _ := newFake(t)
+	dev, _ := rig.NewFake(t)
 	ch := newChannel(t)
 	forever := func(ctx context.Context, _ string) ([]netip.AddrPort, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	id := must(ch.NewID(dev))(t)
+	id := rig.Must(ch.NewID(dev))(t)
 	id.resolve = forever
 	if err := id.ResolveAddr("host:1", time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	wantErr(t, next(t, ch, CMAddrError).Err, context.DeadlineExceeded)
+	rig.WantErr(t, next(t, ch, EventAddrError).Err, context.DeadlineExceeded)
 
 	if err := id.ResolveAddr("host:1", 0); err != nil {
 		t.Fatal(err)
@@ -255,31 +258,31 @@ func TestCMResolveTimeout(t *testing.T) {
 }
 
 func TestCMStates(t *testing.T) {
-	dev := memDevice(t)
-	a := newSide(t, dev)
+	dev := rig.MemDevice(t)
+	a := rig.NewSide(t, dev)
 	ch := newChannel(t)
-	id := must(ch.NewID(dev))(t)
+	id := rig.Must(ch.NewID(dev))(t)
 	for name, call := range map[string]func() error{
 		"route":      func() error { return id.ResolveRoute(0) },
-		"connect":    func() error { return id.Connect(a.qp, ConnParam{}) },
-		"accept":     func() error { return id.Accept(a.qp, ConnParam{}) },
+		"connect":    func() error { return id.Connect(a.QP, verbs.ConnParam{}) },
+		"accept":     func() error { return id.Accept(a.QP, verbs.ConnParam{}) },
 		"reject":     func() error { return id.Reject(nil) },
 		"disconnect": func() error { return id.Disconnect() },
 	} {
-		t.Run(name, func(t *testing.T) { wantErr(t, call(), ErrInvalid, "the identifier is idle, not") })
+		t.Run(name, func(t *testing.T) { rig.WantErr(t, call(), verbs.ErrInvalid, "the identifier is idle, not") })
 	}
-	wantErr(t, id.Connect(nil, ConnParam{}), ErrInvalid, "queue pair is nil")
-	wantErr(t, id.Accept(newSide(t, memDevice(t)).qp, ConnParam{}), ErrInvalid, "another device")
-	wantErr(t, id.Listen(loopback, -1), ErrInvalid, "Backlog")
-	if err := id.Listen(loopback, 1); err != nil { // the failed attempt has left it idle
+	rig.WantErr(t, id.Connect(nil, verbs.ConnParam{}), verbs.ErrInvalid, "queue pair is nil")
+	rig.WantErr(t, id.Accept(rig.NewSide(t, rig.MemDevice(t)).QP, verbs.ConnParam{}), verbs.ErrInvalid, "another device")
+	rig.WantErr(t, id.Listen(rig.Loopback, -1), verbs.ErrInvalid, "Backlog")
+	if err := id.Listen(rig.Loopback, 1); err != nil { // the failed attempt has left it idle
 		t.Error(err)
 	}
 	if err := id.Close(); err != nil {
 		t.Error(err)
 	}
-	wantErr(t, id.ResolveAddr("host:1", 0), ErrClosed)
-	wantErr(t, id.WriteEvent(CMEstablished, nil), ErrClosed)
-	wantErr(t, id.Migrate(newChannel(t)), ErrClosed)
+	rig.WantErr(t, id.ResolveAddr("host:1", 0), verbs.ErrClosed)
+	rig.WantErr(t, id.WriteEvent(EventEstablished, nil), verbs.ErrClosed)
+	rig.WantErr(t, id.Migrate(newChannel(t)), verbs.ErrClosed)
 	if id.LocalAddr().Port() == 0 {
 		t.Error("the address is forgotten")
 	}
@@ -288,42 +291,42 @@ func TestCMStates(t *testing.T) {
 // An event that this package does not know is logged and handed on; nothing ends.
 // parity: V51
 func TestCMUnknownEvent(t *testing.T) {
-	dev, _ := newFake(t)
-	log := newLogLines()
+	dev, _ := rig.NewFake(t)
+	log := rig.NewLogLines()
 	ch := NewEventChannel(slog.New(log))
-	closeAll(t, ch)
-	id := must(ch.NewID(dev))(t)
-	const unknown = CMEventType(99)
-	if err := errors.Join(id.WriteEvent(unknown, errors.New("odd")), id.WriteEvent(CMTimewaitExit, nil)); err != nil {
+	rig.CloseAll(t, ch)
+	id := rig.Must(ch.NewID(dev))(t)
+	const unknown = EventType(99)
+	if err := errors.Join(id.WriteEvent(unknown, errors.New("odd")), id.WriteEvent(EventTimewaitExit, nil)); err != nil {
 		t.Fatal(err)
 	}
 	e := next(t, ch, unknown)
 	if got := e.String(); got != "UNKNOWN EVENT: odd" {
 		t.Errorf("got %q", got)
 	}
-	if got := <-log.lines; got != "unknown connection management event" {
+	if got := <-log.Lines; got != "unknown connection management event" {
 		t.Errorf("logged %q", got)
 	}
-	if got := next(t, ch, CMTimewaitExit).String(); got != "RDMA_CM_EVENT_TIMEWAIT_EXIT" {
+	if got := next(t, ch, EventTimewaitExit).String(); got != "RDMA_CM_EVENT_TIMEWAIT_EXIT" {
 		t.Errorf("got %q", got)
 	}
-	if len(log.lines) != 0 {
-		t.Errorf("a known event was logged: %q", <-log.lines)
+	if len(log.Lines) != 0 {
+		t.Errorf("a known event was logged: %q", <-log.Lines)
 	}
 }
 
 // Every event of rdma_cm passes through a channel in order.
 // parity: V51
 func TestCMAllEvents(t *testing.T) {
-	dev, _ := newFake(t)
+	dev, _ := rig.NewFake(t)
 	ch := newChannel(t)
-	id := must(ch.NewID(dev))(t)
-	for e := range CMEventType(NumCMEventTypes) {
+	id := rig.Must(ch.NewID(dev))(t)
+	for e := range EventType(NumEventTypes) {
 		if err := id.WriteEvent(e, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for e := range CMEventType(NumCMEventTypes) {
+	for e := range EventType(NumEventTypes) {
 		if got := next(t, ch, e); got.ID != id || got.String() != e.String() {
 			t.Errorf("got %+v", got)
 		}
@@ -332,26 +335,26 @@ func TestCMAllEvents(t *testing.T) {
 
 // parity: V51
 func TestCMAck(t *testing.T) {
-	dev, _ := newFake(t)
+	dev, _ := rig.NewFake(t)
 	ch := newChannel(t)
-	id := must(ch.NewID(dev))(t)
+	id := rig.Must(ch.NewID(dev))(t)
 	other := newChannel(t)
 	for range 3 {
-		if err := id.WriteEvent(CMAddrChange, nil); err != nil {
+		if err := id.WriteEvent(EventAddrChange, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	e1, e2 := must(ch.Get(t.Context()))(t), must(ch.Get(t.Context()))(t)
-	wantErr(t, id.Close(), ErrBusy, "2 of its events are not acknowledged")
+	e1, e2 := rig.Must(ch.Get(t.Context()))(t), rig.Must(ch.Get(t.Context()))(t)
+	rig.WantErr(t, id.Close(), verbs.ErrBusy, "2 of its events are not acknowledged")
 	e1.Ack()
 	e1.Ack() // once is enough, twice does no harm
-	wantErr(t, id.Migrate(other), ErrBusy, "1 of its events")
+	rig.WantErr(t, id.Migrate(other), verbs.ErrBusy, "1 of its events")
 	e2.Ack()
 	if err := id.Migrate(other); err != nil {
 		t.Fatal(err)
 	}
 	e2.Ack()
-	next(t, other, CMAddrChange) // the third was moved along
+	next(t, other, EventAddrChange) // the third was moved along
 	if err := errors.Join(id.Migrate(other), id.Close()); err != nil {
 		t.Error(err)
 	}
@@ -360,36 +363,36 @@ func TestCMAck(t *testing.T) {
 // A listener moves with the requests that nobody has taken.
 // parity: V51
 func TestCMMigrateListener(t *testing.T) {
-	dev := memDevice(t)
-	a, b := newSide(t, dev), newSide(t, dev)
+	dev := rig.MemDevice(t)
+	a, b := rig.NewSide(t, dev), rig.NewSide(t, dev)
 	client, from, to := newChannel(t), NewEventChannel(nil), newChannel(t)
 	lid := listening(t, from, dev, 4)
 	cid := routed(t, client, dev, lid.LocalAddr())
-	if err := cid.Connect(a.qp, ConnParam{}); err != nil {
+	if err := cid.Connect(a.QP, verbs.ConnParam{}); err != nil {
 		t.Fatal(err)
 	}
 	<-from.wake // the request is in the queue
 	if err := errors.Join(lid.Migrate(to), from.Close()); err != nil {
 		t.Fatal(err)
 	}
-	wantErr(t, lid.Migrate(from), ErrClosed)
-	req := next(t, to, CMConnectRequest)
-	if err := req.ID.Accept(b.qp, ConnParam{}); err != nil {
+	rig.WantErr(t, lid.Migrate(from), verbs.ErrClosed)
+	req := next(t, to, EventConnectRequest)
+	if err := req.ID.Accept(b.QP, verbs.ConnParam{}); err != nil {
 		t.Fatal(err)
 	}
-	next(t, to, CMEstablished)
-	next(t, client, CMEstablished)
+	next(t, to, EventEstablished)
+	next(t, client, EventEstablished)
 }
 
 func TestCMGet(t *testing.T) {
-	dev, _ := newFake(t)
+	dev, _ := rig.NewFake(t)
 	ch := NewEventChannel(nil)
-	id := must(ch.NewID(dev))(t)
+	id := rig.Must(ch.NewID(dev))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := ch.Get(ctx)
-	wantErr(t, err, context.Canceled)
-	if err := id.WriteEvent(CMAddrChange, nil); err != nil {
+	rig.WantErr(t, err, context.Canceled)
+	if err := id.WriteEvent(EventAddrChange, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := ch.Get(ctx); err != nil {
@@ -405,24 +408,24 @@ func TestCMGet(t *testing.T) {
 		}
 	}
 	for range 2 {
-		wantErr(t, <-waiting, ErrClosed)
+		rig.WantErr(t, <-waiting, verbs.ErrClosed)
 	}
 	_, err = ch.NewID(dev)
-	wantErr(t, err, ErrClosed)
-	wantErr(t, id.WriteEvent(CMAddrChange, nil), ErrClosed)
+	rig.WantErr(t, err, verbs.ErrClosed)
+	rig.WantErr(t, id.WriteEvent(EventAddrChange, nil), verbs.ErrClosed)
 }
 
 // Two goroutines get the events of one channel; none is left behind.
 func TestCMGetTogether(t *testing.T) {
-	dev, _ := newFake(t)
+	dev, _ := rig.NewFake(t)
 	ch := newChannel(t)
-	id := must(ch.NewID(dev))(t)
+	id := rig.Must(ch.NewID(dev))(t)
 	const total = 200
 	got := make(chan error, total)
 	for range 2 {
 		go func() {
 			for range total / 2 {
-				e, err := ch.Get(testContext(t))
+				e, err := ch.Get(rig.Context(t))
 				if err == nil {
 					e.Ack()
 				}
@@ -431,7 +434,7 @@ func TestCMGetTogether(t *testing.T) {
 		}()
 	}
 	for range total {
-		if err := id.WriteEvent(CMAddrChange, nil); err != nil {
+		if err := id.WriteEvent(EventAddrChange, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -444,12 +447,12 @@ func TestCMGetTogether(t *testing.T) {
 
 // Requests beyond the backlog wait in the device, not in the queue.
 func TestCMBacklog(t *testing.T) {
-	dev := memDevice(t)
+	dev := rig.MemDevice(t)
 	client, server := newChannel(t), newChannel(t)
 	lid := listening(t, server, dev, 1)
 	for range 2 {
 		cid := routed(t, client, dev, lid.LocalAddr())
-		if err := cid.Connect(newSide(t, dev).qp, ConnParam{}); err != nil {
+		if err := cid.Connect(rig.NewSide(t, dev).QP, verbs.ConnParam{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -462,16 +465,16 @@ func TestCMBacklog(t *testing.T) {
 	}
 	server.signal()
 	for range 2 { // taking the first makes room for the second
-		if err := next(t, server, CMConnectRequest).ID.Reject(nil); err != nil {
+		if err := next(t, server, EventConnectRequest).ID.Reject(nil); err != nil {
 			t.Error(err)
 		}
-		next(t, client, CMRejected)
+		next(t, client, EventRejected)
 	}
 }
 
 // When the device takes the listener away, the identifier says so.
 func TestCMDeviceRemoval(t *testing.T) {
-	dev := memDevice(t)
+	dev := rig.MemDevice(t)
 	ch := newChannel(t)
 	id := listening(t, ch, dev, 1)
 	id.mu.Lock()
@@ -480,24 +483,24 @@ func TestCMDeviceRemoval(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	wantErr(t, next(t, ch, CMDeviceRemoval).Err, ErrClosed)
+	rig.WantErr(t, next(t, ch, EventDeviceRemoval).Err, verbs.ErrClosed)
 }
 
 // Closing the channel gives up whatever its identifiers are at.
 func TestCMCloseChannel(t *testing.T) {
-	dev := memDevice(t)
-	a := newSide(t, dev)
+	dev := rig.MemDevice(t)
+	a := rig.NewSide(t, dev)
 	client, server := NewEventChannel(nil), NewEventChannel(nil)
 	lid := listening(t, server, dev, 4)
 	cid := routed(t, client, dev, lid.LocalAddr())
-	if err := cid.Connect(a.qp, ConnParam{}); err != nil {
+	if err := cid.Connect(a.QP, verbs.ConnParam{}); err != nil {
 		t.Fatal(err)
 	}
 	<-server.wake // nobody will answer the request
 	if err := errors.Join(client.Close(), server.Close()); err != nil {
 		t.Error(err)
 	}
-	wantErr(t, cid.Connect(a.qp, ConnParam{}), ErrClosed)
+	rig.WantErr(t, cid.Connect(a.QP, verbs.ConnParam{}), verbs.ErrClosed)
 	if err := errors.Join(cid.Close(), lid.Close()); err != nil {
 		t.Error(err)
 	}

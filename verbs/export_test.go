@@ -1,0 +1,4 @@
+package verbs
+
+// DefaultSpin is defaultSpin for the tests.
+const DefaultSpin = defaultSpin

@@ -1,0 +1,182 @@
+package oob
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+
+	"cinnabar/verbs"
+	"cinnabar/verbs/driver"
+)
+
+// The attributes that ibv_rc_pingpong uses, as far as the caller has no wish.
+const (
+	rawMTU         = 3  // 1024 bytes
+	rawMinRNRTimer = 12 // 0.64 ms
+	rawTimeout     = 14 // 67 ms
+	rawRetryCount  = 7
+	rawRDAtomic    = 1
+	rawPort        = 1
+)
+
+// exchangeAndDrive drives the queue pair from where it is to RTS with what the
+// exchange says, and returns when the peer's is there too.
+func (o Config) exchangeAndDrive(ctx context.Context, sock net.Conn, qp *verbs.QP, local QPInfo) (QPInfo, error) {
+	if !drivable(qp.Type()) {
+		return QPInfo{}, driver.Unsupported("connect out of band", "queue pairs of type %v; use RC, UC or UD", qp.Type())
+	}
+	remote, err := Exchange(ctx, sock, local)
+	if err != nil {
+		return remote, err
+	}
+	return remote, together(ctx, sock, func(context.Context) error { return o.DriveToRTS(qp, local, remote) })
+}
+
+func drivable(t verbs.QPType) bool { return t == verbs.RC || t == verbs.UC || t == verbs.UD }
+
+// DriveToRTS moves qp from RESET or INIT to RTS, for programs with an exchange of
+// their own. local is of [Config.LocalQPInfo], remote the same of the peer, of which
+// both need LID, QPN, PSN and GID. Only devices with CapRawState can.
+func (o Config) DriveToRTS(qp *verbs.QP, local, remote QPInfo) error {
+	if err := checkQP(qp); err != nil {
+		return err
+	}
+	if qp.State() == verbs.StateReset {
+		if err := qp.Modify(o.initAttr(qp)); err != nil {
+			return err
+		}
+	}
+	if err := qp.Modify(o.rtrAttr(qp.Type(), local, remote)); err != nil {
+		return err
+	}
+	return qp.Modify(o.rtsAttr(qp.Type(), local))
+}
+
+// InitQP moves qp from RESET to INIT, so that receives can be posted before
+// [Config.Connect] on devices that are driven by hand. On others it does nothing.
+func (o Config) InitQP(qp *verbs.QP) error {
+	attr, err := qp.PD().Device().Query()
+	if err != nil || !attr.Caps.Has(verbs.CapRawState) {
+		return err
+	}
+	return qp.Modify(o.initAttr(qp))
+}
+
+// AHAttr describes the way to the peer, for an address handle of datagrams.
+func (o Config) AHAttr(remote QPInfo) verbs.AHAttr {
+	a := o.Path
+	a.GID, a.DLID, a.PortNum = remote.GID, remote.LID, o.port()
+	return a
+}
+
+func (o Config) port() uint8 { return max(o.Path.PortNum, rawPort) }
+
+// ownGID is the GID of the port that the path names, or that the device chooses.
+func (o Config) ownGID(p *verbs.PortAttr) (gid [16]byte, err error) {
+	if !o.Path.HasSGIDIndex {
+		if len(p.GIDs) > 0 {
+			gid = p.GIDs[0]
+		}
+		return gid, nil
+	}
+	i := slices.IndexFunc(p.GIDTable, func(e verbs.GIDEntry) bool { return e.Index == int(o.Path.SGIDIndex) })
+	if i < 0 {
+		return gid, driver.Errorf("connect out of band", verbs.ErrInvalid, "port %d has no GID with index %d; it has %s", p.Num, o.Path.SGIDIndex, indexes(p.GIDTable))
+	}
+	return p.GIDTable[i].GID, nil
+}
+
+// indexes lists the places of a table that are set.
+func indexes(table []verbs.GIDEntry) string {
+	if len(table) == 0 {
+		return "no table"
+	}
+	list := make([]int, len(table))
+	for i, e := range table {
+		list[i] = e.Index
+	}
+	return fmt.Sprint(list)
+}
+
+// access resolves the rights of the peer.
+func (o Config) access(t verbs.QPType) verbs.Access {
+	switch {
+	case o.Access != 0:
+		return o.Access
+	case t == verbs.UC:
+		return verbs.RemoteWrite
+	}
+	return verbs.RemoteRead | verbs.RemoteWrite | verbs.RemoteAtomic
+}
+
+// qkey resolves the key of a UD queue pair.
+func (o Config) qkey(qp *verbs.QP) uint32 {
+	if o.QKey != 0 {
+		return o.QKey
+	}
+	if a, _ := qp.Query(); a.Mask&verbs.AttrQKey != 0 && a.QKey != 0 {
+		return a.QKey
+	}
+	return verbs.DefaultQKey
+}
+
+func (o Config) initAttr(qp *verbs.QP) verbs.QPAttr {
+	a := verbs.QPAttr{Mask: verbs.AttrState | verbs.AttrPKeyIndex | verbs.AttrPort, State: verbs.StateInit, Port: o.port()}
+	if qp.Type() == verbs.UD {
+		a.Mask, a.QKey = a.Mask|verbs.AttrQKey, o.qkey(qp)
+	} else {
+		a.Mask, a.Access = a.Mask|verbs.AttrAccess, o.access(qp.Type())
+	}
+	return a
+}
+
+func (o Config) rtrAttr(t verbs.QPType, local, remote QPInfo) verbs.QPAttr {
+	if t == verbs.UD {
+		return verbs.QPAttr{Mask: verbs.AttrState | verbs.AttrQKey, State: verbs.StateRTR, QKey: local.QKey}
+	}
+	a := verbs.QPAttr{
+		Mask:  verbs.AttrState | verbs.AttrAccess | verbs.AttrAV | verbs.AttrPathMTU | verbs.AttrDestQPN | verbs.AttrRQPSN,
+		State: verbs.StateRTR, Access: o.access(t), PathMTU: o.MTU, DestQPN: remote.QPN, RQPSN: remote.PSN, AH: o.AHAttr(remote),
+	}
+	if a.PathMTU == 0 {
+		a.PathMTU = rawMTU
+	}
+	if t == verbs.RC {
+		a.Mask |= verbs.AttrMaxDestRDAtomic | verbs.AttrMinRNRTimer
+		a.MaxDestRDAtomic, a.MinRNRTimer = rdAtomic(o.Param.ResponderResources), rawMinRNRTimer
+	}
+	return a
+}
+
+func (o Config) rtsAttr(t verbs.QPType, local QPInfo) verbs.QPAttr {
+	a := verbs.QPAttr{Mask: verbs.AttrState | verbs.AttrSQPSN, State: verbs.StateRTS, SQPSN: local.PSN}
+	if t == verbs.RC {
+		a.Mask |= verbs.AttrTimeout | verbs.AttrRetryCount | verbs.AttrRNRRetry | verbs.AttrMaxRDAtomic
+		a.Timeout, a.MaxRDAtomic = rawTimeout, rdAtomic(o.Param.InitiatorDepth)
+		a.RetryCount, a.RNRRetry = retries(o.Param.RetryCount, rawRetryCount), retries(o.Param.RNRRetry, verbs.MaxRNRRetry)
+	}
+	return a
+}
+
+// rdAtomic resolves a wish for outstanding reads and atomics.
+func rdAtomic(n int) uint8 {
+	switch {
+	case n < 0:
+		return 0
+	case n == 0:
+		return rawRDAtomic
+	}
+	return uint8(min(n, 255))
+}
+
+// retries resolves a retry count of ConnParam.
+func retries(n int, def uint8) uint8 {
+	switch {
+	case n < 0:
+		return 0
+	case n == 0:
+		return def
+	}
+	return uint8(min(n, 7))
+}

@@ -1,0 +1,39 @@
+// Package rdmacm connects queue pairs in the manner of librdmacm, for programs that
+// were written for it. verbs.Dial and verbs.Listen are the form that is natural in Go.
+//
+// The nouns:
+//
+//   - An [EventChannel] collects what happens to its identifiers (struct
+//     rdma_event_channel). [EventChannel.Get] returns the oldest [Event], which the
+//     caller acknowledges.
+//   - An [ID] is one connection to be, or one listener (struct rdma_cm_id). Its methods
+//     return at once, and an Event reports how they ended.
+//   - An [Endpoint] is a queue pair with all that it needs, for synchronous programs
+//     (rdma_create_ep and the functions of rdma_verbs.h).
+//
+// The C functions and their form here:
+//
+//	rdma_create_event_channel, rdma_destroy_event_channel   NewEventChannel, EventChannel.Close
+//	rdma_get_cm_event, rdma_ack_cm_event                    EventChannel.Get, Event.Ack
+//	rdma_create_id, rdma_destroy_id                         EventChannel.NewID, ID.Close
+//	rdma_resolve_addr, rdma_resolve_route                   ID.ResolveAddr, ID.ResolveRoute
+//	rdma_connect, rdma_disconnect                           ID.Connect, ID.Disconnect
+//	rdma_bind_addr and rdma_listen                          ID.Listen
+//	rdma_accept, rdma_reject                                ID.Accept, ID.Reject
+//	rdma_migrate_id                                         ID.Migrate
+//	rdma_get_local_addr, rdma_get_peer_addr                 ID.LocalAddr, ID.RemoteAddr
+//	rdma_create_ep, rdma_destroy_ep                         NewEndpoint, ListenEndpoints, Endpoint.Close
+//	rdma_get_request                                        EndpointListener.GetRequest
+//	rdma_reg_msgs, rdma_post_send, rdma_get_send_comp, …    Endpoint.RegMsgs, Endpoint.PostSend, Endpoint.SendComp, …
+//	rdma_getaddrinfo                                        verbs.Resolve
+//
+// # Concurrency
+//
+// All methods are safe for concurrent use, except where an Endpoint says otherwise.
+// Closing a channel closes its identifiers and waits for their goroutines.
+//
+// # Limits
+//
+// Multicast and the choice of a route are not part of this package: on IP networks the
+// network routes.
+package rdmacm
