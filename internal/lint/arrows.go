@@ -118,7 +118,6 @@ var layers = map[string]row{
 		test: []string{"verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "regmem/arena"},
 	},
 	"verbs/rstream": {code: []string{"verbs", "verbs/flow"}, test: []string{"verbs/driver", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev"}},
-	"verbs/rc":      {code: []string{"verbs", "verbs/rdmacm"}, test: []string{"verbs/iwarp", "verbs/fault"}},
 
 	// The families' encodings: Go values to bytes and back, no I/O.
 	"codec":               {test: []string{"codec/hgproc", "codec/cereal"}},
@@ -175,10 +174,11 @@ var layers = map[string]row{
 	"examples/hello":                         {code: []string{"."}},
 	"examples/hello/client":                  {code: []string{".", "examples/hello"}},
 	"examples/hello/server":                  {code: []string{".", "examples/hello"}},
+	"examples/bedeir/rc":                     {code: []string{"verbs", "verbs/rdmacm"}, test: []string{"verbs/iwarp", "verbs/fault"}},
 	"examples/filetransfer/internal/journal": {code: []string{"verbs", "verbs/driver"}},
 	"examples/filetransfer":                  {code: []string{"verbs", "verbs/iwarp", "verbs/rdmacore"}, test: []string{"xfer"}},
-	"examples/filetransfer/client":           {code: []string{"examples/filetransfer", "verbs", "verbs/..."}, test: []string{"examples/filetransfer/internal/journal"}},
-	"examples/filetransfer/server":           {code: []string{"examples/filetransfer", "verbs", "verbs/..."}, test: []string{"examples/filetransfer/internal/journal"}},
+	"examples/filetransfer/client":           {code: []string{"examples/filetransfer", "examples/bedeir/rc", "verbs", "verbs/..."}, test: []string{"examples/filetransfer/internal/journal"}},
+	"examples/filetransfer/server":           {code: []string{"examples/filetransfer", "examples/bedeir/rc", "verbs", "verbs/..."}, test: []string{"examples/filetransfer/internal/journal"}},
 }
 
 // checkArrows compares every import with the table.

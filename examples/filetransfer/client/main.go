@@ -23,9 +23,9 @@ import (
 	"syscall"
 	"time"
 
+	"cinnabar/examples/bedeir/rc"
 	ft "cinnabar/examples/filetransfer"
 	"cinnabar/verbs"
-	"cinnabar/verbs/rc"
 )
 
 // idleLimit is how long the server may take over one chunk.

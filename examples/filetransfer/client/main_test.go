@@ -15,12 +15,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"cinnabar/examples/bedeir/rc"
 	ft "cinnabar/examples/filetransfer"
 	"cinnabar/examples/filetransfer/internal/journal"
 	"cinnabar/verbs"
 	"cinnabar/verbs/driver"
 	"cinnabar/verbs/iwarp"
-	"cinnabar/verbs/rc"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

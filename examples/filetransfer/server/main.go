@@ -24,9 +24,9 @@ import (
 	"syscall"
 	"time"
 
+	"cinnabar/examples/bedeir/rc"
 	ft "cinnabar/examples/filetransfer"
 	"cinnabar/verbs"
-	"cinnabar/verbs/rc"
 )
 
 // idleLimit is how long a client may take over one chunk.

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"net/netip"
 
+	"cinnabar/examples/bedeir/rc"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
-	"cinnabar/verbs/rc"
 )
 
 // A server greets each client with a message; the client prints it and leaves.

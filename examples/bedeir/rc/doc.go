@@ -2,7 +2,9 @@
 // ("Basic Flow Control for RDMA Transfers", 2013): programs say in four
 // callbacks what they do with a connection, and the library does the rest.
 //
-// The paper's six functions and their form here:
+// It is an example of a library over verbs/rdmacm. Its functions keep the paper's names
+// (Die, GetPD), because readers compare the two. The paper's six functions and their form
+// here:
 //
 //	rc_init         Init                  takes the callbacks and allocates the protection domain
 //	rc_client_loop  Library.ClientLoop    connects, and works until the connection is over
