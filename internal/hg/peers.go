@@ -39,10 +39,10 @@ func (ps *peers) addLocked(addr []byte, p *peer) {
 
 // peer is a process that this one calls. The mutex of peers guards it.
 type peer struct {
-	build   *peerBuild  // nil until it is known
-	form    form    // the answer to probe, for its end
-	waiting []*Call // until build is known; each of them has a hold for that
-	probe   *Call   // the question, while it is under way
+	build   *peerBuild // nil until it is known
+	form    form       // the answer to probe, for its end
+	waiting []*Call    // until build is known; each of them has a hold for that
+	probe   *Call      // the question, while it is under way
 }
 
 // peerBuild is a fact about a peer: how its Mercury was built. It is also the annotation of the peer's address, so that a call finds it
