@@ -12,13 +12,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/verbs"
 )
 
 // Limits of compare, in bytes unless said otherwise.
 const (
-	compareMemory   = 64 * mebibyte // of registered memory on each side; more data goes round in it
-	compareMaxChunk = 16 * mebibyte
+	compareMemory   = 64 * cli.MiB // of registered memory on each side; more data goes round in it
+	compareMaxChunk = 16 * cli.MiB
 	compareWindow   = 16      // operations outstanding
 	compareMaxCount = 1 << 20 // limit on the operations of one way, which take some seconds, because compare prints nothing meanwhile
 )
@@ -31,14 +32,14 @@ type compareOptions struct {
 	job compareJob
 }
 
-func newCompare(s streams) *cobra.Command {
+func newCompare(s cli.Streams) *cobra.Command {
 	o := &compareOptions{}
 	cmd := &cobra.Command{
 		Use:   "compare",
 		Short: "Compare TCP with RDMA: rate, copies, wake-ups, CPU time",
 		Long: `compare moves the same bytes between two processes three times: by plain TCP,
 by RDMA write and by send/receive, and shows what each way costs both sides.`,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.parse(); err != nil {
 				return err
@@ -50,21 +51,21 @@ by RDMA write and by send/receive, and shows what each way costs both sides.`,
 	f.SortFlags = false
 	f.StringVar(&o.sizeText, "size", "64MiB", "bytes to move")
 	f.StringVar(&o.chunkText, "chunk", "1MiB", "bytes of one operation")
-	jsonFlag(f, &o.json)
+	cli.JSONFlag(f, &o.json)
 	return cmd
 }
 
 func (o *compareOptions) parse() (err error) {
-	if o.job.Chunk, err = parseSize("--chunk", o.chunkText, 1, compareMaxChunk); err != nil {
+	if o.job.Chunk, err = cli.ParseSize("--chunk", o.chunkText, 1, compareMaxChunk); err != nil {
 		return err
 	}
-	if o.job.Size, err = parseSize("--size", o.sizeText, 1, math.MaxInt64/2); err != nil {
+	if o.job.Size, err = cli.ParseSize("--size", o.sizeText, 1, math.MaxInt64/2); err != nil {
 		return err
 	}
 	o.job.Chunk = min(o.job.Chunk, o.job.Size)
 	if n := o.job.count(); n > compareMaxCount {
-		return usagef("--size %s in chunks of %d bytes makes %d operations, and compare makes at most %d: choose a larger --chunk or a smaller --size",
-			sizeText(o.job.Size), o.job.Chunk, n, compareMaxCount)
+		return cli.Usagef("--size %s in chunks of %d bytes makes %d operations, and compare makes at most %d: choose a larger --chunk or a smaller --size",
+			cli.SizeText(o.job.Size), o.job.Chunk, n, compareMaxCount)
 	}
 	return nil
 }
@@ -135,18 +136,18 @@ var compareNotes = []string{
 }
 
 // runCompare starts the peer, measures every way and prints the result.
-func runCompare(ctx context.Context, o *compareOptions, s streams) (err error) {
-	dev, err := openDevice(ctx, "")
+func runCompare(ctx context.Context, o *compareOptions, s cli.Streams) (err error) {
+	dev, err := cli.OpenDevice(ctx, "")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	if !o.json { // printed first, because the work may take long
-		if _, err := fmt.Fprintf(s.out, "%s in chunks of %s between two processes on loopback\n\n", sizeText(o.job.Size), sizeText(o.job.Chunk)); err != nil {
+		if _, err := fmt.Fprintf(s.Out, "%s in chunks of %s between two processes on loopback\n\n", cli.SizeText(o.job.Size), cli.SizeText(o.job.Chunk)); err != nil {
 			return err
 		}
 	}
-	p, err := startPeer(ctx, s.err, comparePeerCommand)
+	p, err := startPeer(ctx, s.Err, comparePeerCommand)
 	if err != nil {
 		return err
 	}
@@ -158,9 +159,9 @@ func runCompare(ctx context.Context, o *compareOptions, s streams) (err error) {
 		return err
 	}
 	if o.json {
-		return writeCompareJSON(s.out, rows)
+		return writeCompareJSON(s.Out, rows)
 	}
-	return writeCompareTable(s.out, rows)
+	return writeCompareTable(s.Out, rows)
 }
 
 // compareWith meets the peer and measures every way.
@@ -169,7 +170,7 @@ func compareWith(ctx context.Context, dev *verbs.Device, p *peerProcess, job com
 	if err != nil {
 		return nil, err
 	}
-	defer shut(x)
+	defer cli.Shut(x)
 	c, err := newComparer(dev, x, job)
 	if err != nil {
 		return nil, err
@@ -191,24 +192,24 @@ func writeCompareJSON(w io.Writer, rows []compareRow) error {
 // writeCompareTable prints one column for each way, so that the eye compares
 // along the line.
 func writeCompareTable(w io.Writer, rows []compareRow) error {
-	t := newTable(w)
-	i := &infoWriter{w: t}
+	t := cli.NewTable(w)
+	i := &cli.Printer{W: t}
 	for _, l := range compareLines {
-		i.printf("%s", l.label)
+		i.Printf("%s", l.label)
 		for n := range rows {
-			i.printf("\t%s", l.value(&rows[n]))
+			i.Printf("\t%s", l.value(&rows[n]))
 		}
-		i.printf("\n")
+		i.Printf("\n")
 	}
-	if err := errors.Join(i.err, t.Flush()); err != nil {
+	if err := errors.Join(i.Err, t.Flush()); err != nil {
 		return err
 	}
-	i.w = w
-	i.printf("\n")
+	i.W = w
+	i.Printf("\n")
 	for _, n := range compareNotes {
-		i.printf("- %s\n", strings.ReplaceAll(fold(n, helpWidth-2), "\n", "\n  "))
+		i.Printf("- %s\n", strings.ReplaceAll(cli.Fold(n, cli.Width-2), "\n", "\n  "))
 	}
-	return i.err
+	return i.Err
 }
 
 // compareLines are the lines of the table.

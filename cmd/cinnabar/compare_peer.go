@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/verbs"
 	"cinnabar/verbs/oob"
 )
@@ -18,15 +19,15 @@ import (
 // comparePeerCommand is the hidden sub-command of compare's peer.
 const comparePeerCommand = "compare-peer"
 
-func newComparePeer(s streams) *cobra.Command {
+func newComparePeer(s cli.Streams) *cobra.Command {
 	return &cobra.Command{
 		Use:    comparePeerCommand,
 		Short:  "The other half of compare, started by it",
 		Hidden: true,
-		Args:   noArgs,
+		Args:   cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return peerMain(cmd.Context(), s, func(ctx context.Context, x *exchange) (err error) {
-				dev, err := openDevice(ctx, "")
+				dev, err := cli.OpenDevice(ctx, "")
 				if err != nil {
 					return err
 				}
@@ -63,8 +64,8 @@ func serveCompare(ctx context.Context, dev *verbs.Device, x *exchange) (err erro
 	if err := k.meet(ctx); err != nil {
 		return err
 	}
-	defer shut(k.tcp)
-	defer interrupt(ctx, k.tcp)()
+	defer cli.Shut(k.tcp)
+	defer cli.Interrupt(ctx, k.tcp)()
 	for _, take := range []func(context.Context) error{k.takeTCP, k.takeWrite, k.takeSend} {
 		if err := k.measure(ctx, take); err != nil {
 			return err
@@ -94,8 +95,8 @@ func (k *compareSink) meet(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen for TCP: %w", err)
 	}
-	defer shut(l)
-	defer interruptAccept(ctx, l)()
+	defer cli.Shut(l)
+	defer cli.InterruptAccept(ctx, l)()
 	at, err := netip.ParseAddrPort(l.Addr().String())
 	if err != nil {
 		return err
@@ -107,7 +108,7 @@ func (k *compareSink) meet(ctx context.Context) error {
 		return err
 	}
 	if k.tcp, err = l.Accept(); err != nil {
-		return fmt.Errorf("wait for the TCP connection: %w", reason(ctx, err))
+		return fmt.Errorf("wait for the TCP connection: %w", cli.Reason(ctx, err))
 	}
 	return nil
 }
@@ -116,7 +117,7 @@ func (k *compareSink) meet(ctx context.Context) error {
 func (k *compareSink) measure(ctx context.Context, take func(context.Context) error) error {
 	var s compareStep
 	if err := k.x.receive(ctx, &s); errors.Is(err, io.EOF) { // what went wrong there is told there
-		return errParentEnded
+		return cli.ErrParentEnded
 	} else if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"time"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/verbs"
 	"cinnabar/verbs/oob"
 )
@@ -73,8 +74,8 @@ func (c *comparer) measureAll(ctx context.Context) ([]compareRow, error) {
 	if err := c.meet(ctx); err != nil {
 		return nil, err
 	}
-	defer shut(c.tcp)
-	defer interrupt(ctx, c.tcp)()
+	defer cli.Shut(c.tcp)
+	defer cli.Interrupt(ctx, c.tcp)()
 	var rows []compareRow
 	for _, w := range []struct {
 		name string
@@ -138,7 +139,7 @@ func (c *comparer) measure(ctx context.Context, way string, move func(context.Co
 		return compareRow{}, fmt.Errorf("verification failed: SHA-256 of the memory is %x here and %x at the peer", c.digest, report.Digest)
 	}
 	return compareRow{
-		Way: way, Bytes: c.job.Size, Seconds: took.Seconds(), MiBPerSecond: mibPerSecond(c.job.Size, took),
+		Way: way, Bytes: c.job.Size, Seconds: took.Seconds(), MiBPerSecond: cli.MiBPerSecond(c.job.Size, took),
 		UserCopies: float64(staged+report.Staged) / float64(c.job.Size), KernelCopies: 2,
 		SenderInCalls: 100 * c.inCalls.Seconds() / max(took.Seconds(), 1e-9),
 		SenderWakeups: wakeups(cost), ReceiverWakeups: wakeups(report.Usage),

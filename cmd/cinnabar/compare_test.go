@@ -7,13 +7,15 @@ import (
 	"strings"
 	"testing"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/verbs"
 )
 
 func TestCompareJobCoversItsMemory(t *testing.T) {
 	for _, j := range []compareJob{
-		{1, 1}, {10, 4}, {8, 4}, {3, 3}, {compareMemory, mebibyte}, {compareMemory + 1, mebibyte},
-		{3*compareMemory + 12345, 7 * mebibyte}, {100 * mebibyte, compareMaxChunk},
+		{1, 1}, {10, 4}, {8, 4}, {3, 3}, {compareMemory, cli.MiB}, {compareMemory + 1, cli.MiB},
+		{3*compareMemory + 12345, 7 * cli.MiB}, {100 * cli.MiB, compareMaxChunk},
 	} {
 		if err := j.check(); err != nil {
 			t.Errorf("%+v: %v", j, err)
@@ -71,13 +73,13 @@ func TestCreditsBalance(t *testing.T) {
 // testCompare runs both sides on dev.
 func testCompare(t *testing.T, dev *verbs.Device, job compareJob) []compareRow {
 	t.Helper()
-	a, b := tcpPair(t)
+	a, b := clitest.TCPPair(t)
 	c, err := newComparer(dev, newExchange(a), job)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var rows []compareRow
-	errParent, errPeer := both(
+	errParent, errPeer := clitest.Both(
 		func() (err error) {
 			rows, err = c.measureAll(t.Context())
 			return errors.Join(err, c.close(t.Context()))
@@ -90,10 +92,10 @@ func testCompare(t *testing.T, dev *verbs.Device, job compareJob) []compareRow {
 	return rows
 }
 
-func TestCompareMovesEverySize(t *testing.T) { eachDevice(t, testCompareMovesEverySize) }
+func TestCompareMovesEverySize(t *testing.T) { clitest.EachDevice(t, testCompareMovesEverySize) }
 
 func testCompareMovesEverySize(t *testing.T, open func(*testing.T) *verbs.Device) {
-	for _, job := range []compareJob{{1, 1}, {100001, 1000}, {mebibyte, mebibyte}, {5*mebibyte + 1, 300000}} {
+	for _, job := range []compareJob{{1, 1}, {100001, 1000}, {cli.MiB, cli.MiB}, {5*cli.MiB + 1, 300000}} {
 		rows := testCompare(t, open(t), job)
 		if len(rows) != 3 {
 			t.Fatalf("%+v: %d rows", job, len(rows))
@@ -121,7 +123,7 @@ func TestCompareOutput(t *testing.T) {
 	if err := writeCompareTable(&b, rows); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "compare.golden", b.String())
+	clitest.Golden(t, "compare.golden", b.String())
 
 	b.Reset()
 	if err := writeCompareJSON(&b, rows); err != nil {
@@ -136,19 +138,6 @@ func TestCompareOutput(t *testing.T) {
 	}
 	if len(back.Rows) != 2 || back.Rows[0] != rows[0] || len(back.Notes) != len(compareNotes) {
 		t.Errorf("JSON came back as %+v", back)
-	}
-}
-
-func TestParseSize(t *testing.T) {
-	for text, want := range map[string]int64{"1": 1, "64MiB": 64 << 20, "1 MB": 1e6, "1.5KiB": 1536} {
-		if got, err := parseSize("--size", text, 1, 1<<40); err != nil || got != want {
-			t.Errorf("%q: %d, %v, want %d", text, got, err, want)
-		}
-	}
-	for _, text := range []string{"", "0", "-1", "2TiB", "MiB", "1 parsec"} {
-		if got, err := parseSize("--size", text, 1, 1<<40); err == nil {
-			t.Errorf("%q was taken for %d", text, got)
-		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/verbs"
 	"cinnabar/verbs/oob"
 )
@@ -18,12 +19,12 @@ import (
 // Sizes of the demonstration, in bytes unless said otherwise. The registered
 // memory is bounded, whatever the size of the data: it moves in rounds.
 const (
-	demoSize    = 64 * mebibyte // of random data
-	demoChunk   = mebibyte      // of one operation
-	demoRound   = 16 * mebibyte // of registered memory on each side
-	demoDepth   = 64            // work requests in one queue: a round's chunks and a message
-	demoAtomics = 1000          // operations of each kind
-	demoWords   = 2             // behind the round, for atomics
+	demoSize    = 64 * cli.MiB // of random data
+	demoChunk   = cli.MiB      // of one operation
+	demoRound   = 16 * cli.MiB // of registered memory on each side
+	demoDepth   = 64           // work requests in one queue: a round's chunks and a message
+	demoAtomics = 1000         // operations of each kind
+	demoWords   = 2            // behind the round, for atomics
 	wordLen     = 8
 )
 
@@ -36,7 +37,7 @@ type demoOptions struct {
 	json   bool
 }
 
-func newDemo(s streams) *cobra.Command {
+func newDemo(s cli.Streams) *cobra.Command {
 	o := &demoOptions{}
 	cmd := &cobra.Command{
 		Use:   "demo [FILE]",
@@ -49,7 +50,7 @@ add up, and the data, and keeps the data in memory that the other process lends.
 Each pass is verified by SHA-256. The last line says ok.
 
 It uses an RDMA device of the machine if there is one that can be used, in builds that
-reach them, and the software device otherwise; the first lines say which, and why.`, sizeText(demoSize)),
+reach them, and the software device otherwise; the first lines say which, and why.`, cli.SizeText(demoSize)),
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			src := randomSource(demoSize)
@@ -64,14 +65,14 @@ reach them, and the software device otherwise; the first lines say which, and wh
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	deviceFlagFor(f, &o.device, "RDMA device, one of those that cinnabar devices lists (default the first of the machine's own that can be used)")
-	jsonFlag(f, &o.json)
+	cli.DeviceFlagFor(f, &o.device, "RDMA device, one of those that cinnabar devices lists (default the first of the machine's own that can be used)")
+	cli.JSONFlag(f, &o.json)
 	return cmd
 }
 
 // runDemo starts the peer, carries out the demonstration with it and prints
 // the table. The peer is gone when it returns.
-func runDemo(ctx context.Context, o *demoOptions, src source, s streams) (err error) {
+func runDemo(ctx context.Context, o *demoOptions, src source, s cli.Streams) (err error) {
 	dev, why, err := demoDevice(ctx, o.device)
 	if err != nil {
 		return err
@@ -81,14 +82,14 @@ func runDemo(ctx context.Context, o *demoOptions, src source, s streams) (err er
 	if err != nil {
 		return err
 	}
-	notes := s.out // lines for people
+	notes := s.Out // lines for people
 	if o.json {
 		notes = io.Discard
 	}
-	if _, err := fmt.Fprintln(notes, fold(fmt.Sprintf("device %s (%s): %s", attr.Name, attr.Transport, why), helpWidth)); err != nil {
+	if _, err := fmt.Fprintln(notes, cli.Fold(fmt.Sprintf("device %s (%s): %s", attr.Name, attr.Transport, why), cli.Width)); err != nil {
 		return err
 	}
-	p, err := startPeer(ctx, s.err, demoPeerCommand, "--device", attr.Name)
+	p, err := startPeer(ctx, s.Err, demoPeerCommand, "--device", attr.Name)
 	if err != nil {
 		return err
 	}
@@ -100,9 +101,9 @@ func runDemo(ctx context.Context, o *demoOptions, src source, s streams) (err er
 		return err
 	}
 	if o.json {
-		return writeIndented(s.out, d.report())
+		return cli.WriteJSON(s.Out, d.report())
 	}
-	return d.print(s.out)
+	return d.print(s.Out)
 }
 
 // demonstrate meets the peer and runs every step.
@@ -111,14 +112,14 @@ func demonstrate(ctx context.Context, dev *verbs.Device, p *peerProcess, src sou
 	if err != nil {
 		return nil, err
 	}
-	defer shut(x)
+	defer cli.Shut(x)
 	d, err := newDemoRun(dev, src)
 	if err != nil {
 		return nil, err
 	}
 	if err = d.meet(ctx, x); err == nil {
 		_, err = fmt.Fprintf(out, "%s of %s between processes %d and %d\n",
-			sizeText(src.Size), src.name(), os.Getpid(), p.cmd.Process.Pid)
+			cli.SizeText(src.Size), src.name(), os.Getpid(), p.cmd.Process.Pid)
 	}
 	if err == nil {
 		err = d.run(ctx)
@@ -248,7 +249,7 @@ func (d *demo) report() demoReport {
 	for _, row := range d.rows {
 		r.Steps = append(r.Steps, demoStep{
 			Step: row.step, Operations: row.operations, Bytes: row.bytes, Seconds: row.took.Seconds(),
-			MiBPerSecond: round2(mibPerSecond(row.bytes, row.took)), OperationsPerSecond: round2(perSecond(row.operations, row.took)), Verified: row.verified,
+			MiBPerSecond: cli.Round2(cli.MiBPerSecond(row.bytes, row.took)), OperationsPerSecond: cli.Round2(cli.PerSecond(row.operations, row.took)), Verified: row.verified,
 		})
 	}
 	return r
@@ -256,27 +257,27 @@ func (d *demo) report() demoReport {
 
 // print writes what was done.
 func (d *demo) print(w io.Writer) error {
-	i := &infoWriter{w: w}
-	i.printf("sha256 %x\n\n", d.digest)
-	if i.err != nil {
-		return i.err
+	i := &cli.Printer{W: w}
+	i.Printf("sha256 %x\n\n", d.digest)
+	if i.Err != nil {
+		return i.Err
 	}
 	if err := writeDemoTable(w, d.rows); err != nil {
 		return err
 	}
-	i.printf("ok\n")
-	return i.err
+	i.Printf("ok\n")
+	return i.Err
 }
 
 // writeDemoTable aligns the rows.
 func writeDemoTable(w io.Writer, rows []demoRow) error {
-	t := newTable(w)
-	i := &infoWriter{w: t}
-	i.printf("STEP\tCOUNT\tDATA\tSECONDS\tRATE\tVERIFIED\n")
+	t := cli.NewTable(w)
+	i := &cli.Printer{W: t}
+	i.Printf("STEP\tCOUNT\tDATA\tSECONDS\tRATE\tVERIFIED\n")
 	for _, r := range rows {
-		i.printf("%s\t%d\t%s\t%.4f\t%s\t%s\n", r.step, r.operations, sizeText(r.bytes), r.took.Seconds(), r.rate, r.verified)
+		i.Printf("%s\t%d\t%s\t%.4f\t%s\t%s\n", r.step, r.operations, cli.SizeText(r.bytes), r.took.Seconds(), r.rate, r.verified)
 	}
-	return errors.Join(i.err, t.Flush())
+	return errors.Join(i.Err, t.Flush())
 }
 
 // chunks divides n bytes into pieces of at most size: offset and length of each.

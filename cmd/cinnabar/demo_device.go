@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/verbs"
 	"cinnabar/verbs/rdmacore"
 )
@@ -15,41 +16,41 @@ import (
 // software device if there is none. why is the reason, for people.
 func demoDevice(ctx context.Context, name string) (dev *verbs.Device, why string, err error) {
 	if name != "" {
-		dev, err = openDevice(ctx, name)
+		dev, err = cli.OpenDevice(ctx, name)
 		return dev, "as --device says", err
 	}
-	list := deviceList(ctx)
+	list := cli.Devices(ctx)
 	dev, why = firstUsable(list[1:])
 	if dev != nil {
 		return dev, why, nil
 	}
-	dev, err = openDevice(ctx, softwareDevice)
+	dev, err = cli.OpenDevice(ctx, cli.SoftwareDevice)
 	return dev, "software device (" + why + ")", err
 }
 
 // firstUsable opens the first device on which two processes of this machine can meet. Without one it says what is wrong
 // with each, or why there is none.
-func firstUsable(list []deviceEntry) (dev *verbs.Device, why string) {
+func firstUsable(list []cli.Device) (dev *verbs.Device, why string) {
 	if len(list) == 0 {
 		_, err := rdmacore.Devices()
 		if errors.Is(err, errors.ErrUnsupported) {
 			return nil, "this build has no RDMA hardware support; see docs/real-hardware.md"
 		}
 		if err != nil {
-			return nil, oneLine(err)
+			return nil, cli.OneLine(err)
 		}
 		return nil, "this machine has no RDMA device"
 	}
 	var reasons []string
 	for _, entry := range list {
-		dev, err := entry.open()
+		dev, err := entry.Open()
 		if err == nil {
 			if err = usable(dev); err == nil {
 				return dev, "an RDMA device of this machine"
 			}
-			shut(dev)
+			cli.Shut(dev)
 		}
-		reasons = append(reasons, fmt.Sprintf("%s cannot be used: %s", entry.name, oneLine(err)))
+		reasons = append(reasons, fmt.Sprintf("%s cannot be used: %s", entry.Name, cli.OneLine(err)))
 	}
 	return nil, strings.Join(reasons, "; ")
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/verbs"
 	"cinnabar/xfer"
 )
@@ -93,7 +94,7 @@ func (e *fileExchange) send(ctx context.Context, p xfer.Protocol) (xfer.Result, 
 	if err != nil {
 		return xfer.Result{}, err
 	}
-	defer shut(r)
+	defer cli.Shut(r)
 	data, isFile := r.(io.ReaderAt)
 	if !isFile {
 		data = &inOrder{r: io.LimitReader(r, e.src.Size)}
@@ -119,7 +120,7 @@ func fileDigest(path string) (digest [32]byte, err error) {
 	if err != nil {
 		return digest, err
 	}
-	defer shut(f)
+	defer cli.Shut(f)
 	sum := sha256.New()
 	if _, err := io.Copy(sum, f); err != nil {
 		return digest, err
@@ -206,7 +207,7 @@ func (d *demo) fileRow(way string, p xfer.Protocol, res xfer.Result, arrived [32
 	}
 	d.rows = append(d.rows, demoRow{
 		step: fmt.Sprintf("file, %s, %s", p, way), operations: res.Chunks, bytes: res.Size, took: res.Duration,
-		rate:     fmt.Sprintf("%.0f MiB/s", mibPerSecond(res.Size, res.Duration)),
+		rate:     fmt.Sprintf("%.0f MiB/s", cli.MiBPerSecond(res.Size, res.Duration)),
 		verified: demoEqual,
 	})
 	return nil
@@ -228,7 +229,7 @@ func (p *demoPeer) files(ctx context.Context, dev *verbs.Device, x *exchange) (e
 	for _, protocol := range demoProtocols {
 		var report fileReport
 		if _, report.Digest, err = e.receive(ctx); err != nil {
-			report.Error = oneLine(err)
+			report.Error = cli.OneLine(err)
 		}
 		if err := errors.Join(err, x.send(report)); err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 	"io"
 	"time"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/verbs"
 )
 
@@ -20,7 +21,7 @@ func (d *demo) pass(ctx context.Context, op demoOp) (err error) {
 		if r, err = d.src.open(); err != nil {
 			return err
 		}
-		defer shut(r)
+		defer cli.Shut(r)
 	}
 	sum := sha256.New()
 	row := demoRow{step: op.String(), bytes: d.src.Size}
@@ -40,7 +41,7 @@ func (d *demo) pass(ctx context.Context, op demoOp) (err error) {
 		row.operations += int64(n)
 		left -= int64(len(b))
 	}
-	row.rate = fmt.Sprintf("%.0f MiB/s", mibPerSecond(row.bytes, row.took))
+	row.rate = fmt.Sprintf("%.0f MiB/s", cli.MiBPerSecond(row.bytes, row.took))
 	if err := d.compare(ctx, op, [32]byte(sum.Sum(nil))); err != nil {
 		return err
 	}
@@ -194,7 +195,7 @@ func (d *demo) atomic(ctx context.Context, wr verbs.SendWR) (uint64, error) {
 func (d *demo) atomicRow(step string, n int64, took time.Duration, verified string) {
 	d.rows = append(d.rows, demoRow{
 		step: step, operations: n, bytes: n * wordLen, took: took,
-		rate: fmt.Sprintf("%.0f/s", perSecond(n, took)), verified: verified,
+		rate: fmt.Sprintf("%.0f/s", cli.PerSecond(n, took)), verified: verified,
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/verbs"
 	"cinnabar/verbs/oob"
 )
@@ -18,16 +19,16 @@ import (
 // demoPeerCommand is the hidden sub-command of the demonstration's peer.
 const demoPeerCommand = "demo-peer"
 
-func newDemoPeer(s streams) *cobra.Command {
+func newDemoPeer(s cli.Streams) *cobra.Command {
 	var device string
 	cmd := &cobra.Command{
 		Use:    demoPeerCommand,
 		Short:  "The other half of demo, started by it",
 		Hidden: true,
-		Args:   noArgs,
+		Args:   cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return peerMain(cmd.Context(), s, func(ctx context.Context, x *exchange) (err error) {
-				dev, err := openDevice(ctx, device)
+				dev, err := cli.OpenDevice(ctx, device)
 				if err != nil {
 					return err
 				}
@@ -36,7 +37,7 @@ func newDemoPeer(s streams) *cobra.Command {
 			})
 		},
 	}
-	deviceFlag(cmd.Flags(), &device)
+	cli.DeviceFlag(cmd.Flags(), &device)
 	return cmd
 }
 
@@ -79,7 +80,7 @@ func serveDemo(ctx context.Context, dev *verbs.Device, x *exchange) (err error) 
 	for {
 		m, err := p.hear(ctx)
 		if ended(err) { // without a bye: something went wrong there, and is told there
-			return errParentEnded
+			return cli.ErrParentEnded
 		}
 		if err != nil {
 			return err

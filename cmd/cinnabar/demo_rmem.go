@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/rmem"
 )
 
@@ -37,10 +38,10 @@ func (d *demo) remoteMemory(ctx context.Context, peer *cinnabar.Endpoint, protoc
 		return fmt.Errorf("verification failed: a second free says %q", fmt.Sprint(err))
 	}
 	written.step, read.step = "memory write, "+protocol, "memory read, "+protocol
-	written.verified = "allocated " + sizeText(r.Size())
+	written.verified = "allocated " + cli.SizeText(r.Size())
 	read.verified = "equal; freed"
 	for _, row := range []*demoRow{&written, &read} {
-		row.bytes, row.rate = d.src.Size, fmt.Sprintf("%.0f MiB/s", mibPerSecond(d.src.Size, row.took))
+		row.bytes, row.rate = d.src.Size, fmt.Sprintf("%.0f MiB/s", cli.MiBPerSecond(d.src.Size, row.took))
 		d.rows = append(d.rows, *row)
 	}
 	return nil
@@ -52,7 +53,7 @@ func (d *demo) throughRegion(ctx context.Context, region *rmem.Region) (written,
 	if err != nil {
 		return written, read, err
 	}
-	defer shut(r)
+	defer cli.Shut(r)
 	arrived := sha256.New()
 	for left := d.src.Size; left > 0; {
 		b := d.data.Bytes()[:min(left, demoRound)]

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/examples/sum"
 	"cinnabar/rmem"
 )
@@ -66,7 +67,7 @@ func (d *demo) callsOver(ctx context.Context, x *exchange, network string) (err 
 	if err := x.receive(ctx, &address); err != nil {
 		return err
 	}
-	engine, err := cinnabar.Open(network, logged(ctx, nil))
+	engine, err := cinnabar.Open(network, cli.Logged(ctx, nil))
 	if err != nil {
 		return err
 	}
@@ -76,13 +77,13 @@ func (d *demo) callsOver(ctx context.Context, x *exchange, network string) (err 
 		return err
 	}
 	if err := d.sums(ctx, engine, peer, protocol); err != nil {
-		return fmt.Errorf("RPC sum over %s: %w", protocol, reason(ctx, err))
+		return fmt.Errorf("RPC sum over %s: %w", protocol, cli.Reason(ctx, err))
 	}
 	if err := d.fetch(ctx, engine, peer, protocol); err != nil {
-		return fmt.Errorf("RPC with bulk pull over %s: %w", protocol, reason(ctx, err))
+		return fmt.Errorf("RPC with bulk pull over %s: %w", protocol, cli.Reason(ctx, err))
 	}
 	if err := d.remoteMemory(ctx, peer, protocol); err != nil {
-		return fmt.Errorf("remote memory over %s: %w", protocol, reason(ctx, err))
+		return fmt.Errorf("remote memory over %s: %w", protocol, cli.Reason(ctx, err))
 	}
 	if err := x.send(""); err != nil {
 		return err
@@ -103,7 +104,7 @@ func (d *demo) sums(ctx context.Context, engine *cinnabar.Engine, peer *cinnabar
 	took := time.Since(start)
 	d.rows = append(d.rows, demoRow{
 		step: "RPC sum, " + protocol, operations: demoSums, bytes: int64(demoSums * 4 * len(values)), took: took,
-		rate: fmt.Sprintf("%.0f/s", perSecond(demoSums, took)), verified: fmt.Sprintf("%d each time", demoSum),
+		rate: fmt.Sprintf("%.0f/s", cli.PerSecond(demoSums, took)), verified: fmt.Sprintf("%d each time", demoSum),
 	})
 	return nil
 }
@@ -128,7 +129,7 @@ func (d *demo) fetch(ctx context.Context, engine *cinnabar.Engine, peer *cinnaba
 	if err != nil {
 		return err
 	}
-	defer shut(r)
+	defer cli.Shut(r)
 	round := d.data.Bytes()[:demoRound]
 	b, err := engine.Expose(cinnabar.ReadOnly, round)
 	if err != nil {
@@ -154,7 +155,7 @@ func (d *demo) fetch(ctx context.Context, engine *cinnabar.Engine, peer *cinnaba
 	if arrived != d.digest {
 		return fmt.Errorf("verification failed: what the peer pulled has SHA-256 %x, the data had %x before; did %s change meanwhile?", arrived, d.digest, d.src.name())
 	}
-	row.rate = fmt.Sprintf("%.0f MiB/s", mibPerSecond(row.bytes, row.took))
+	row.rate = fmt.Sprintf("%.0f MiB/s", cli.MiBPerSecond(row.bytes, row.took))
 	row.verified = demoEqual
 	d.rows = append(d.rows, row)
 	return nil
@@ -171,7 +172,7 @@ func (p *demoPeer) calls(ctx context.Context, x *exchange) error {
 }
 
 func (p *demoPeer) callsOver(ctx context.Context, x *exchange, network string) (err error) {
-	engine, err := cinnabar.Listen(network, logged(ctx, nil))
+	engine, err := cinnabar.Listen(network, cli.Logged(ctx, nil))
 	if err != nil {
 		return err
 	}

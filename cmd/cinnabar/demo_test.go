@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/examples/sum"
 	"cinnabar/verbs"
 )
@@ -61,7 +63,7 @@ func TestChunks(t *testing.T) {
 // testDemo runs both sides on dev, each in its goroutine.
 func testDemo(t *testing.T, dev *verbs.Device, src source) (*demo, error, error) {
 	t.Helper()
-	a, b := tcpPair(t)
+	a, b := clitest.TCPPair(t)
 	d, err := newDemoRun(dev, src)
 	if err != nil {
 		t.Fatal(err)
@@ -69,11 +71,11 @@ func testDemo(t *testing.T, dev *verbs.Device, src source) (*demo, error, error)
 	x := newExchange(a)
 	peer, hangUp := context.WithCancelCause(t.Context())
 	defer hangUp(nil)
-	errParent, errPeer := both(
+	errParent, errPeer := clitest.Both(
 		func() (err error) {
 			defer func() {
 				if err == nil { // as when the process ends, which the peer must have no more use for
-					hangUp(errParentEnded)
+					hangUp(cli.ErrParentEnded)
 				}
 			}()
 			err = d.meet(t.Context(), x)
@@ -87,7 +89,7 @@ func testDemo(t *testing.T, dev *verbs.Device, src source) (*demo, error, error)
 				err = d.calls(t.Context(), x)
 			}
 			if err != nil {
-				shut(x) // as when the process ends
+				cli.Shut(x) // as when the process ends
 			}
 			return errors.Join(err, d.close(t.Context()))
 		},
@@ -99,10 +101,10 @@ func testDemo(t *testing.T, dev *verbs.Device, src source) (*demo, error, error)
 // TestDemoMovesEverySize has the software device move less under the race detector: it is that of the demonstrations in
 // two processes too.
 func TestDemoMovesEverySize(t *testing.T) {
-	eachDevice(t, func(t *testing.T, open func(*testing.T) *verbs.Device) {
+	clitest.EachDevice(t, func(t *testing.T, open func(*testing.T) *verbs.Device) {
 		sizes := []int64{0, 1, 4097, demoChunk}
 		switch {
-		case !raceEnabled:
+		case !clitest.RaceEnabled:
 			sizes = append(sizes, demoRound, demoRound+demoChunk+3)
 		case strings.HasSuffix(t.Name(), "/memory"):
 			sizes = append(sizes, demoRound+3)
@@ -168,13 +170,13 @@ func TestDemoOfFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, errParent, errPeer := testDemo(t, memory(t, 0), src); errParent != nil || errPeer != nil {
+	if _, errParent, errPeer := testDemo(t, clitest.MemoryDevice(t, 0), src); errParent != nil || errPeer != nil {
 		t.Errorf("parent: %v; peer: %v", errParent, errPeer)
 	}
 }
 
 func TestDemoSkipsWhatTheDeviceLacks(t *testing.T) {
-	d, errParent, errPeer := testDemo(t, memory(t, verbs.CapWriteImm|verbs.CapAtomics), randomSource(10))
+	d, errParent, errPeer := testDemo(t, clitest.MemoryDevice(t, verbs.CapWriteImm|verbs.CapAtomics), randomSource(10))
 	if errParent != nil || errPeer != nil {
 		t.Fatalf("parent: %v; peer: %v", errParent, errPeer)
 	}
@@ -189,7 +191,7 @@ func TestDemoSkipsWhatTheDeviceLacks(t *testing.T) {
 	}
 }
 
-func TestDemoFileThatShrinks(t *testing.T) { eachDevice(t, testDemoFileThatShrinks) }
+func TestDemoFileThatShrinks(t *testing.T) { clitest.EachDevice(t, testDemoFileThatShrinks) }
 
 func testDemoFileThatShrinks(t *testing.T, open func(*testing.T) *verbs.Device) {
 	path := filepath.Join(t.TempDir(), "data")
@@ -197,8 +199,8 @@ func testDemoFileThatShrinks(t *testing.T, open func(*testing.T) *verbs.Device) 
 		t.Fatal(err)
 	}
 	_, errParent, errPeer := testDemo(t, open(t), source{Path: path, Size: 100})
-	wantError(t, errParent, "became shorter", path)
-	wantError(t, errPeer, "ended")
+	clitest.WantError(t, errParent, "became shorter", path)
+	clitest.WantError(t, errPeer, "ended")
 }
 
 // Two passes that agree within themselves and differ from each other mean
@@ -208,7 +210,7 @@ func TestDemoFileThatChanges(t *testing.T) {
 	a, b := pairOfTalkers(t)
 	d.talker = a
 	own := [32]byte{2}
-	errParent, errPeer := both(
+	errParent, errPeer := clitest.Both(
 		func() error { return d.compare(t.Context(), opWrite, own) },
 		func() error {
 			if _, err := b.hear(t.Context()); err != nil {
@@ -217,7 +219,7 @@ func TestDemoFileThatChanges(t *testing.T) {
 			return b.say(t.Context(), message{kind: kindSum, digest: own})
 		},
 	)
-	wantError(t, errParent, "did the file change meanwhile?")
+	clitest.WantError(t, errParent, "did the file change meanwhile?")
 	if errPeer != nil {
 		t.Errorf("peer: %v", errPeer)
 	}
@@ -228,7 +230,7 @@ func TestDemoFileThatChanges(t *testing.T) {
 func TestDemoDigestMismatch(t *testing.T) {
 	a, b := pairOfTalkers(t)
 	d := &demo{talker: a}
-	errParent, _ := both(
+	errParent, _ := clitest.Both(
 		func() error { return d.compare(t.Context(), opWrite, [32]byte{0xaa}) },
 		func() error {
 			if _, err := b.hear(t.Context()); err != nil {
@@ -237,14 +239,14 @@ func TestDemoDigestMismatch(t *testing.T) {
 			return b.say(t.Context(), message{kind: kindSum, digest: [32]byte{0xbb}})
 		},
 	)
-	wantError(t, errParent, "verification failed", "aa00", "bb00")
+	clitest.WantError(t, errParent, "verification failed", "aa00", "bb00")
 }
 
 // pairOfTalkers returns two connected talkers; the second listens.
 func pairOfTalkers(t *testing.T) (a, b *talker) {
 	t.Helper()
-	dev := memory(t, 0)
-	l := rpingListen(t, dev)
+	dev := clitest.MemoryDevice(t, 0)
+	l := clitest.Listen(t, dev)
 	var err error
 	if a, err = newTalker(dev); err != nil {
 		t.Fatal(err)
@@ -260,7 +262,7 @@ func pairOfTalkers(t *testing.T) (a, b *talker) {
 	if err := b.listen(); err != nil {
 		t.Fatal(err)
 	}
-	errA, errB := both(
+	errA, errB := clitest.Both(
 		func() error { return a.dial(t.Context(), l.Addr(), verbs.ConnParam{}) },
 		func() error {
 			r, err := l.Accept(t.Context())
@@ -276,7 +278,7 @@ func pairOfTalkers(t *testing.T) (a, b *talker) {
 	return a, b
 }
 
-func TestDemoPeerRefusesNonsense(t *testing.T) { eachDevice(t, testDemoPeerRefusesNonsense) }
+func TestDemoPeerRefusesNonsense(t *testing.T) { clitest.EachDevice(t, testDemoPeerRefusesNonsense) }
 
 func testDemoPeerRefusesNonsense(t *testing.T, open func(*testing.T) *verbs.Device) {
 	for _, tt := range []struct {
@@ -292,13 +294,13 @@ func testDemoPeerRefusesNonsense(t *testing.T, open func(*testing.T) *verbs.Devi
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dev := open(t)
-			a, b := tcpPair(t)
+			a, b := clitest.TCPPair(t)
 			x := newExchange(a)
 			d, err := newDemoRun(dev, randomSource(1))
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, errPeer := both(
+			_, errPeer := clitest.Both(
 				func() error {
 					err := d.meet(t.Context(), x)
 					if err == nil {
@@ -309,7 +311,7 @@ func testDemoPeerRefusesNonsense(t *testing.T, open func(*testing.T) *verbs.Devi
 				},
 				func() error { return serveDemo(t.Context(), dev, newExchange(b)) },
 			)
-			wantError(t, errPeer, tt.text)
+			clitest.WantError(t, errPeer, tt.text)
 		})
 	}
 }
@@ -317,16 +319,16 @@ func testDemoPeerRefusesNonsense(t *testing.T, open func(*testing.T) *verbs.Devi
 func TestDemoTable(t *testing.T) {
 	rows := []demoRow{
 		{"out-of-band exchange", 2, 612, 412 * time.Microsecond, "-", "connected"},
-		{"RDMA write", 64, 64 * mebibyte, 32 * time.Millisecond, "2000 MiB/s", demoEqual},
+		{"RDMA write", 64, 64 * cli.MiB, 32 * time.Millisecond, "2000 MiB/s", demoEqual},
 		{"fetch-and-add", 1000, 8000, 20 * time.Millisecond, "50000/s", demoOldValues},
 		{"RPC sum, ofi+tcp", 4, 160, 2 * time.Millisecond, "2000/s", "36 each time"},
-		{"memory read, ofi+tcp", 1024, 1023 * mebibyte, 1234 * time.Second, "10000 MiB/s", demoEqual}, // the widest
+		{"memory read, ofi+tcp", 1024, 1023 * cli.MiB, 1234 * time.Second, "10000 MiB/s", demoEqual}, // the widest
 	}
 	var b bytes.Buffer
 	if err := writeDemoTable(&b, rows); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "demo.golden", b.String())
+	clitest.Golden(t, "demo.golden", b.String())
 }
 
 // What a handler of the peer refuses fails both sides: the parent with the code, the peer with the reason.
@@ -353,7 +355,7 @@ func TestDemoServiceRefusesNonsense(t *testing.T) {
 		{"round of 9 bytes, over the agreed 8", func(s *demoService) error { _, err := s.fetch(t.Context(), large.Handle()); return err }},
 	} {
 		s := &demoService{engine: engine, local: local, sum: sha256.New()}
-		wantError(t, tt.call(s), tt.text)
-		wantError(t, s.failure(), tt.text)
+		clitest.WantError(t, tt.call(s), tt.text)
+		clitest.WantError(t, s.failure(), tt.text)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/verbs"
 )
 
@@ -20,46 +21,46 @@ type devicesOptions struct {
 	json    bool
 }
 
-func newDevices(s streams) *cobra.Command {
+func newDevices(s cli.Streams) *cobra.Command {
 	o := &devicesOptions{}
 	cmd := &cobra.Command{
 		Use:   "devices",
 		Short: "Describe the RDMA devices, as ibv_devinfo and ibv_devices do",
-		Args:  noArgs,
+		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("ib-port") && o.port < 1 {
-				return usagef("invalid ib-port %d: ports are numbered from 1", o.port)
+				return cli.Usagef("invalid ib-port %d: ports are numbered from 1", o.port)
 			}
-			return runDevices(o, deviceList(cmd.Context()), s.out)
+			return runDevices(o, cli.Devices(cmd.Context()), s.Out)
 		},
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	deviceFlagFor(f, &o.device, "only this device (default all)")
-	ibDevFlag(f)
+	cli.DeviceFlagFor(f, &o.device, "only this device (default all)")
+	cli.IBDevFlag(f)
 	f.IntVarP(&o.port, "ib-port", "i", 0, "only this port of the device (default all)")
 	f.BoolVarP(&o.list, "list", "l", false, "print only the names")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "print all attributes")
 	f.BoolVar(&o.table, "table", false, "print names and node GUIDs, as ibv_devices does")
-	jsonFlag(f, &o.json)
+	cli.JSONFlag(f, &o.json)
 	return cmd
 }
 
 // runDevices prints what the options ask for. Without a device it says why.
-func runDevices(o *devicesOptions, list []deviceEntry, w io.Writer) error {
+func runDevices(o *devicesOptions, list []cli.Device, w io.Writer) error {
 	if o.json && (o.list || o.table) {
-		return usagef("--json with --list or --table: choose one")
+		return cli.Usagef("--json with --list or --table: choose one")
 	}
 	if o.list {
 		names := make([]string, len(list))
 		for n, e := range list {
-			names[n] = e.name
+			names[n] = e.Name
 		}
 		return writeDeviceList(w, names)
 	}
-	chosen, err := chooseDevices(list, o.device)
+	chosen, err := cli.ChooseDevices(list, o.device)
 	if err != nil {
-		return whyMissing(err)
+		return cli.WhyMissing(err)
 	}
 	if o.table {
 		return tabulate(chosen, w)
@@ -75,7 +76,7 @@ func runDevices(o *devicesOptions, list []deviceEntry, w io.Writer) error {
 }
 
 // tabulate prints the table of ibv_devices.
-func tabulate(list []deviceEntry, w io.Writer) error {
+func tabulate(list []cli.Device, w io.Writer) error {
 	attrs := make([]*verbs.DeviceAttr, len(list))
 	for n, e := range list {
 		a, err := queryDevice(e)
@@ -88,12 +89,12 @@ func tabulate(list []deviceEntry, w io.Writer) error {
 }
 
 // noPort is the error about a port that the device does not have.
-func noPort(e deviceEntry, o *devicesOptions, a *verbs.DeviceAttr) error {
-	return usagef("device %s has no port %d; it has %d", e.name, o.port, len(a.Ports))
+func noPort(e cli.Device, o *devicesOptions, a *verbs.DeviceAttr) error {
+	return cli.Usagef("device %s has no port %d; it has %d", e.Name, o.port, len(a.Ports))
 }
 
 // printDevice prints one device in ibv_devinfo's layout.
-func printDevice(e deviceEntry, o *devicesOptions, w io.Writer) error {
+func printDevice(e cli.Device, o *devicesOptions, w io.Writer) error {
 	a, err := queryDevice(e)
 	if err != nil {
 		return err
@@ -105,7 +106,7 @@ func printDevice(e deviceEntry, o *devicesOptions, w io.Writer) error {
 }
 
 // listJSON prints an array of devices.
-func listJSON(list []deviceEntry, o *devicesOptions, w io.Writer) error {
+func listJSON(list []cli.Device, o *devicesOptions, w io.Writer) error {
 	all := []deviceJSON{}
 	for _, e := range list {
 		a, err := queryDevice(e)
@@ -117,19 +118,19 @@ func listJSON(list []deviceEntry, o *devicesOptions, w io.Writer) error {
 		}
 		all = append(all, describeDevice(a, o.port))
 	}
-	return writeIndented(w, all)
+	return cli.WriteJSON(w, all)
 }
 
 // queryDevice opens a device for as long as it takes to ask for its attributes.
-func queryDevice(e deviceEntry) (*verbs.DeviceAttr, error) {
-	d, err := e.open()
+func queryDevice(e cli.Device) (*verbs.DeviceAttr, error) {
+	d, err := e.Open()
 	if err != nil {
-		return nil, fmt.Errorf("open device %s: %w", e.name, err)
+		return nil, fmt.Errorf("open device %s: %w", e.Name, err)
 	}
-	defer shut(d)
+	defer cli.Shut(d)
 	a, err := d.Query()
 	if err != nil {
-		return nil, fmt.Errorf("query device %s: %w", e.name, err)
+		return nil, fmt.Errorf("query device %s: %w", e.Name, err)
 	}
 	return &a, nil
 }

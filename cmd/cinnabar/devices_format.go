@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/verbs"
 )
 
@@ -20,38 +21,29 @@ const (
 	portValue   = 48
 )
 
-// infoWriter prints labelled lines and keeps the first error of its writer.
-type infoWriter struct {
-	w   io.Writer
-	err error
-}
-
-func (i *infoWriter) printf(format string, args ...any) {
-	if i.err == nil {
-		_, i.err = fmt.Fprintf(i.w, format, args...)
-	}
-}
+// devinfoWriter prints labelled lines in the layout of ibv_devinfo.
+type devinfoWriter struct{ cli.Printer }
 
 // line prints a label indented by tabs and its value at the given column.
-func (i *infoWriter) line(tabs, column int, label, format string, args ...any) {
+func (i *devinfoWriter) line(tabs, column int, label, format string, args ...any) {
 	at := tabs*tabWidth + len(label) + 1
 	fill := max(1, (column-at+tabWidth-1)/tabWidth)
-	i.printf("%s%s:%s%s\n", strings.Repeat("\t", tabs), label, strings.Repeat("\t", fill), fmt.Sprintf(format, args...))
+	i.Printf("%s%s:%s%s\n", strings.Repeat("\t", tabs), label, strings.Repeat("\t", fill), fmt.Sprintf(format, args...))
 }
 
-func (i *infoWriter) device(label, format string, args ...any) {
+func (i *devinfoWriter) device(label, format string, args ...any) {
 	i.line(deviceTabs, deviceValue, label, format, args...)
 }
 
-func (i *infoWriter) port(label, format string, args ...any) {
+func (i *devinfoWriter) port(label, format string, args ...any) {
 	i.line(portTabs, portValue, label, format, args...)
 }
 
 // writeDevinfo prints a in ibv_devinfo's layout. A port other than 0 restricts
 // the ports to that one. Fields that the device does not have are left out.
 func writeDevinfo(w io.Writer, a *verbs.DeviceAttr, port int, verbose bool) error {
-	i := &infoWriter{w: w}
-	i.printf("hca_id:\t%s\n", a.Name)
+	i := &devinfoWriter{cli.Printer{W: w}}
+	i.Printf("hca_id:\t%s\n", a.Name)
 	i.device("transport", "%s (%d)", a.Transport, int(a.Transport))
 	if a.FWVersion != "" {
 		i.device("fw_ver", "%s", a.FWVersion)
@@ -70,7 +62,7 @@ func writeDevinfo(w io.Writer, a *verbs.DeviceAttr, port int, verbose bool) erro
 			writePort(i, p, verbose)
 		}
 	}
-	return i.err
+	return i.Err
 }
 
 // deviceLimit is a limit of a device under ibv_devinfo's name.
@@ -89,7 +81,7 @@ func deviceLimits(a *verbs.DeviceAttr) []deviceLimit {
 }
 
 // writeLimits prints the part of the device that only -v shows.
-func writeLimits(i *infoWriter, a *verbs.DeviceAttr) {
+func writeLimits(i *devinfoWriter, a *verbs.DeviceAttr) {
 	i.device("max_mr_size", "0x%x", a.MaxMRSize)
 	i.device("page_size_cap", "0x%x", a.PageSizeCap)
 	for _, l := range deviceLimits(a) {
@@ -106,13 +98,13 @@ func writeLimits(i *infoWriter, a *verbs.DeviceAttr) {
 	}
 	i.device("max_inline_data", "%d", a.MaxInline)
 	i.device("max_private_data", "%d", a.MaxPrivateData)
-	i.device("qp_types", "%s", joinStrings(a.QPTypes))
+	i.device("qp_types", "%s", cli.Join(a.QPTypes))
 	i.device("capabilities", "%s", a.Caps)
 }
 
 // writePort prints one port, and the empty line that ends it.
-func writePort(i *infoWriter, p *verbs.PortAttr, verbose bool) {
-	i.printf("\t\tport:\t%d\n", p.Num)
+func writePort(i *devinfoWriter, p *verbs.PortAttr, verbose bool) {
+	i.Printf("\t\tport:\t%d\n", p.Num)
 	i.port("state", "%s (%d)", portStateName(p.State), uint32(p.State))
 	i.port("max_mtu", "%s (%d)", mtuName(p.MaxMTU), uint32(p.MaxMTU))
 	i.port("active_mtu", "%s (%d)", mtuName(p.ActiveMTU), uint32(p.ActiveMTU))
@@ -129,12 +121,12 @@ func writePort(i *infoWriter, p *verbs.PortAttr, verbose bool) {
 			i.port(fmt.Sprintf("addr[%2d]", n), "%s", a)
 		}
 	}
-	i.printf("\n")
+	i.Printf("\n")
 }
 
 // writeGIDs prints the GIDs that are set: with place and type where the port has
 // a table of them.
-func writeGIDs(i *infoWriter, p *verbs.PortAttr) {
+func writeGIDs(i *devinfoWriter, p *verbs.PortAttr) {
 	for _, e := range p.GIDTable {
 		name := gidName(e.GID)
 		if e.Type == verbs.GIDRoCE2 {
@@ -157,28 +149,28 @@ func writeGIDs(i *infoWriter, p *verbs.PortAttr) {
 
 // writeDeviceTable prints the table of ibv_devices.
 func writeDeviceTable(w io.Writer, attrs []*verbs.DeviceAttr) error {
-	i := &infoWriter{w: w}
-	i.printf("    %-16s\t   node GUID\n", "device")
-	i.printf("    %-16s\t----------------\n", "------")
+	i := &devinfoWriter{cli.Printer{W: w}}
+	i.Printf("    %-16s\t   node GUID\n", "device")
+	i.Printf("    %-16s\t----------------\n", "------")
 	for _, a := range attrs {
-		i.printf("    %-16s\t%016x\n", a.Name, uint64(a.NodeGUID))
+		i.Printf("    %-16s\t%016x\n", a.Name, uint64(a.NodeGUID))
 	}
-	return i.err
+	return i.Err
 }
 
 // writeDeviceList prints the names as ibv_devinfo -l does.
 func writeDeviceList(w io.Writer, names []string) error {
-	i := &infoWriter{w: w}
+	i := &devinfoWriter{cli.Printer{W: w}}
 	plural := "s"
 	if len(names) == 1 {
 		plural = ""
 	}
-	i.printf("%d HCA%s found:\n", len(names), plural)
+	i.Printf("%d HCA%s found:\n", len(names), plural)
 	for _, n := range names {
-		i.printf("\t%s\n", n)
+		i.Printf("\t%s\n", n)
 	}
-	i.printf("\n")
-	return i.err
+	i.Printf("\n")
+	return i.Err
 }
 
 // portStateName is the constant's name, which ibv_devinfo prints instead of
@@ -215,13 +207,4 @@ func gidName(g [16]byte) string {
 		groups = append(groups, fmt.Sprintf("%02x%02x", g[n], g[n+1]))
 	}
 	return strings.Join(groups, ":")
-}
-
-// joinStrings joins the texts of values with spaces.
-func joinStrings[T fmt.Stringer](values []T) string {
-	texts := make([]string, len(values))
-	for n, v := range values {
-		texts[n] = v.String()
-	}
-	return strings.Join(texts, " ")
 }

@@ -1,6 +1,9 @@
 package main
 
-import "cinnabar/verbs"
+import (
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/verbs"
+)
 
 // deviceJSON is a device as devices --json prints it, with the fields of ibv_devinfo -v under the same names.
 type deviceJSON struct {
@@ -37,7 +40,7 @@ func describeDevice(a *verbs.DeviceAttr, port int) deviceJSON {
 	d := deviceJSON{
 		Name: a.Name, Transport: a.Transport.String(), FWVersion: a.FWVersion, NodeGUID: a.NodeGUID.String(), SysImageGUID: a.SysImageGUID.String(),
 		VendorID: a.VendorID, VendorPartID: a.VendorPartID, HWVersion: a.HWVersion,
-		QPTypes: joinStrings(a.QPTypes), Capabilities: a.Caps.String(), AtomicCap: a.AtomicCap.String(), MaxMRSize: a.MaxMRSize,
+		QPTypes: cli.Join(a.QPTypes), Capabilities: a.Caps.String(), AtomicCap: a.AtomicCap.String(), MaxMRSize: a.MaxMRSize,
 		Limits: map[string]int{}, Ports: []portJSON{},
 	}
 	for _, l := range deviceLimits(a) {

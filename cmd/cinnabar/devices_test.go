@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,22 +12,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/verbs"
 	"cinnabar/verbs/rdmacore"
 	"cinnabar/verbs/verbstest/memdev"
 )
-
-// golden compares got with a file of testdata.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	want, err := os.ReadFile(filepath.Join("testdata", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(got, string(want)); d != "" {
-		t.Errorf("%s (-got +want):\n%s", name, d)
-	}
-}
 
 // sample is a device with every field set.
 func sample() *verbs.DeviceAttr {
@@ -65,7 +54,7 @@ func TestDevinfoLayout(t *testing.T) {
 		if err := writeDevinfo(&b, sample(), tt.port, tt.verbose); err != nil {
 			t.Fatal(err)
 		}
-		golden(t, tt.name, b.String())
+		clitest.Golden(t, tt.name, b.String())
 	}
 }
 
@@ -91,9 +80,9 @@ func TestDevicesEqualC(t *testing.T) {
 	if err := errors.Join(writeDevinfo(&info, siw(), 1, false), writeDeviceTable(&table, []*verbs.DeviceAttr{siw()}), writeDeviceList(&list, []string{"siw0"})); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "siw-devinfo.txt", info.String())
-	golden(t, "siw-devices.txt", table.String())
-	golden(t, "siw-devinfo-l.txt", list.String())
+	clitest.Golden(t, "siw-devinfo.txt", info.String())
+	clitest.Golden(t, "siw-devices.txt", table.String())
+	clitest.Golden(t, "siw-devinfo-l.txt", list.String())
 }
 
 // With -v every line is one of C's, in C's order, except those about what C
@@ -135,22 +124,22 @@ func TestDeviceListCounts(t *testing.T) {
 func TestNoDeviceSaysWhy(t *testing.T) {
 	var b bytes.Buffer
 	err := runDevices(&devicesOptions{}, nil, &b)
-	wantError(t, err, "no RDMA devices found", "hardware")
-	if got := exitCode(t.Context(), err); got != exitFailure {
-		t.Errorf("exit code %d, want %d", got, exitFailure)
+	clitest.WantError(t, err, "no RDMA devices found", "hardware")
+	if got := cli.ExitCode(t.Context(), err); got != cli.ExitFailure {
+		t.Errorf("exit code %d, want %d", got, cli.ExitFailure)
 	}
 }
 
 func TestDeviceThatDoesNotOpen(t *testing.T) {
 	broken := errors.New("the cable is gone")
-	list := []deviceEntry{
-		{name: "bad0", open: func() (*verbs.Device, error) { return nil, broken }},
-		{name: "mem0", open: func() (*verbs.Device, error) { return verbs.NewDevice(memdev.Open(memdev.Config{})), nil }},
+	list := []cli.Device{
+		{Name: "bad0", Open: func() (*verbs.Device, error) { return nil, broken }},
+		{Name: "mem0", Open: func() (*verbs.Device, error) { return verbs.NewDevice(memdev.Open(memdev.Config{})), nil }},
 	}
 	var b bytes.Buffer
 	err := runDevices(&devicesOptions{}, list, &b)
-	wantError(t, err, "bad0", "the cable is gone")
-	if got := exitCode(t.Context(), err); got != 1 {
+	clitest.WantError(t, err, "bad0", "the cable is gone")
+	if got := cli.ExitCode(t.Context(), err); got != 1 {
 		t.Errorf("exit code %d, want 1", got)
 	}
 	if !bytes.Contains(b.Bytes(), []byte("hca_id:\tmem0\n")) {
@@ -160,15 +149,11 @@ func TestDeviceThatDoesNotOpen(t *testing.T) {
 
 func TestWriterThatFails(t *testing.T) {
 	full := errors.New("disk full")
-	err := writeDevinfo(writerFunc(func([]byte) (int, error) { return 0, full }), sample(), 0, true)
+	err := writeDevinfo(clitest.WriterFunc(func([]byte) (int, error) { return 0, full }), sample(), 0, true)
 	if !errors.Is(err, full) {
 		t.Errorf("error %v, want %v", err, full)
 	}
 }
-
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // Who asks for a device that is not there hears what is in the way of the machine's own.
 func TestMissingDeviceSaysWhy(t *testing.T) {
@@ -176,5 +161,5 @@ func TestMissingDeviceSaysWhy(t *testing.T) {
 	if why == nil {
 		t.Skip("this machine has RDMA devices: nothing is in the way")
 	}
-	wantRun(t, exitFailure, []string{"devices", "-d", "none0"}, "device 'none0' wasn't found; there is "+softwareDevice, oneLine(why))
+	clitest.WantRun(t, cli.ExitFailure, []string{"devices", "-d", "none0"}, "device 'none0' wasn't found; there is "+cli.SoftwareDevice, cli.OneLine(why))
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"cinnabar"
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/internal/hostquota"
 )
 
@@ -27,7 +28,7 @@ type infoOptions struct {
 	log       string // --log
 }
 
-func newInfo(s streams) *cobra.Command {
+func newInfo(s cli.Streams) *cobra.Command {
 	o := &infoOptions{}
 	cmd := &cobra.Command{
 		Use:   "info [CLASS+PROTOCOL]",
@@ -42,15 +43,15 @@ leaves them 0, and where each comes from.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.csv && o.json {
-				return usagef("--csv and --json were given; choose one")
+				return cli.Usagef("--csv and --json were given; choose one")
 			}
-			return o.run(cmd.Context(), args, s.out)
+			return o.run(cmd.Context(), args, s.Out)
 		},
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVarP(&o.csv, "csv", "c", false, "print what can be used, as comma-separated values")
-	jsonFlag(f, &o.json)
+	cli.JSONFlag(f, &o.json)
 	f.BoolVarP(&o.silent, "silent", "s", false, "print no list; the exit code tells whether the protocol can be used")
 	f.BoolVarP(&o.libraries, "libraries", "l", false, "list Go's version and the modules that the program is built with, too")
 	f.StringVar(&o.log, "log", "", "write what the engines log to this file")
@@ -172,9 +173,9 @@ func (r *infoReport) add(p cinnabar.Protocol, runtime string) {
 		r.Protocols = append(r.Protocols, line)
 		return
 	}
-	line.Reason = oneLine(p.Err)
+	line.Reason = cli.OneLine(p.Err)
 	if e, ok := errors.AsType[*cinnabar.Error](p.Err); ok && e.Err != nil {
-		line.Reason = oneLine(e.Err) // the device stands beside it
+		line.Reason = cli.OneLine(e.Err) // the device stands beside it
 	}
 	r.Unavailable = append(r.Unavailable, line)
 }
@@ -232,12 +233,12 @@ func (r *infoReport) write(o *infoOptions, w io.Writer) error {
 
 // writeCSV prints what hg_info -c prints. Neither protocols nor interfaces have commas in their names.
 func (r *infoReport) writeCSV(w io.Writer) error {
-	i := &infoWriter{w: w}
-	i.printf("class,protocol,device\n")
+	i := &cli.Printer{W: w}
+	i.Printf("class,protocol,device\n")
 	for _, l := range r.Protocols {
-		i.printf("%s,%s,%s\n", l.Class, l.Protocol, l.Device)
+		i.Printf("%s,%s,%s\n", l.Class, l.Protocol, l.Device)
 	}
-	return i.err
+	return i.Err
 }
 
 // reasonWidth is the largest number of columns of a reason beside addresses and results.
@@ -247,35 +248,35 @@ func (r *infoReport) reasonWidth() int {
 		widest = max(widest, len(l.Specifier))
 	}
 	const result, least = len("RESULT") + 4, 24
-	return max(helpWidth-result-widest, least)
+	return max(cli.Width-result-widest, least)
 }
 
 func (r *infoReport) writeTable(w io.Writer) error {
-	t := newTable(w)
-	i := &infoWriter{w: t}
-	i.printf("ADDRESS\tRESULT\tRUNTIME ADDRESS, OR WHY NOT\n")
+	t := cli.NewTable(w)
+	i := &cli.Printer{W: t}
+	i.Printf("ADDRESS\tRESULT\tRUNTIME ADDRESS, OR WHY NOT\n")
 	for _, l := range r.Protocols {
-		i.printf("%s\tYES\t%s\n", l.Specifier, l.Runtime)
+		i.Printf("%s\tYES\t%s\n", l.Specifier, l.Runtime)
 	}
 	width := r.reasonWidth()
 	for _, l := range r.Unavailable {
-		i.printf("%s\tNO\t%s\n", l.Specifier, strings.ReplaceAll(fold(l.Reason, width), "\n", "\n\t\t"))
+		i.Printf("%s\tNO\t%s\n", l.Specifier, strings.ReplaceAll(cli.Fold(l.Reason, width), "\n", "\n\t\t"))
 	}
-	if err := errors.Join(i.err, t.Flush()); err != nil {
+	if err := errors.Join(i.Err, t.Flush()); err != nil {
 		return err
 	}
-	i = &infoWriter{w: w}
+	i = &cli.Printer{W: w}
 	for _, c := range r.Chosen {
-		i.printf("\n%s\n", fold(fmt.Sprintf("%s chooses %s: %s", c.Protocol, c.Address, c.Reason), helpWidth))
+		i.Printf("\n%s\n", cli.Fold(fmt.Sprintf("%s chooses %s: %s", c.Protocol, c.Address, c.Reason), cli.Width))
 	}
-	t = newTable(w)
-	limits := &infoWriter{w: t}
+	t = cli.NewTable(w)
+	limits := &cli.Printer{W: t}
 	r.writeLimits(limits)
-	if err := errors.Join(i.err, limits.err, t.Flush()); err != nil {
+	if err := errors.Join(i.Err, limits.Err, t.Flush()); err != nil {
 		return err
 	}
 	if len(r.Libraries) > 0 {
-		i.printf("\nbuilt with %s\n", strings.Join(r.Libraries, "\n           "))
+		i.Printf("\nbuilt with %s\n", strings.Join(r.Libraries, "\n           "))
 	}
-	return i.err
+	return i.Err
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/internal/hostquota"
 	"cinnabar/xfer"
 )
@@ -70,12 +71,12 @@ func receiverLimits(m hostquota.Capacity, connections, memory int64) infoLimits 
 }
 
 // writeLimits prints the limits as a table.
-func (r *infoReport) writeLimits(i *infoWriter) {
+func (r *infoReport) writeLimits(i *cli.Printer) {
 	if len(r.Limits) == 0 {
 		return
 	}
-	i.printf("\nDEFAULT LIMIT OF\tMAX MEMORY\tMAX CONNECTIONS\n")
+	i.Printf("\nDEFAULT LIMIT OF\tMAX MEMORY\tMAX CONNECTIONS\n")
 	for _, l := range r.Limits {
-		i.printf("%s\t%s\t%s\n", l.Of, fmt.Sprintf("%s, %s", sizeText(l.MaxMemory), l.MemorySource), fmt.Sprintf("%d, %s", l.MaxConnections, l.ConnectionsSource))
+		i.Printf("%s\t%s\t%s\n", l.Of, fmt.Sprintf("%s, %s", cli.SizeText(l.MaxMemory), l.MemorySource), fmt.Sprintf("%d, %s", l.MaxConnections, l.ConnectionsSource))
 	}
 }

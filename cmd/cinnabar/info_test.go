@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"cinnabar"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/internal/hostquota"
 )
 
@@ -38,15 +39,15 @@ func TestInfoExitCodes(t *testing.T) {
 		{"info --frobnicate", 2, "cinnabar info --help"},
 	} {
 		t.Run(tt.args, func(t *testing.T) {
-			var o output
-			if got := run(t.Context(), strings.Fields(tt.args), o.streams()); got != tt.code {
-				t.Errorf("exit code %d, want %d; stderr: %s", got, tt.code, &o.err)
+			var o clitest.Output
+			if got := clitest.Run(t.Context(), strings.Fields(tt.args), o.Streams()); got != tt.code {
+				t.Errorf("exit code %d, want %d; stderr: %s", got, tt.code, &o.Err)
 			}
-			if !strings.Contains(o.err.String(), tt.text) {
-				t.Errorf("stderr %q does not mention %q", &o.err, tt.text)
+			if !strings.Contains(o.Err.String(), tt.text) {
+				t.Errorf("stderr %q does not mention %q", &o.Err, tt.text)
 			}
-			if (tt.code == 0 && !strings.Contains(tt.args, "-s ")) != (o.out.Len() > 0) {
-				t.Errorf("exit code %d with %q on standard output", tt.code, &o.out)
+			if (tt.code == 0 && !strings.Contains(tt.args, "-s ")) != (o.Out.Len() > 0) {
+				t.Errorf("exit code %d with %q on standard output", tt.code, &o.Out)
 			}
 		})
 	}
@@ -56,14 +57,14 @@ func TestInfoExitCodes(t *testing.T) {
 // parity: H06 H120 G92 D35
 func TestInfo(t *testing.T) {
 	infoOf := func(args ...string) string {
-		var o output
-		if code := run(t.Context(), append([]string{"info"}, args...), o.streams()); code != 0 {
-			t.Fatalf("%v: exit code %d: %s", args, code, &o.err)
+		var o clitest.Output
+		if code := clitest.Run(t.Context(), append([]string{"info"}, args...), o.Streams()); code != 0 {
+			t.Fatalf("%v: exit code %d: %s", args, code, &o.Err)
 		}
-		if o.err.Len() > 0 { // trying is quiet
-			t.Errorf("%v: %q on standard error", args, &o.err)
+		if o.Err.Len() > 0 { // trying is quiet
+			t.Errorf("%v: %q on standard error", args, &o.Err)
 		}
-		return o.out.String()
+		return o.Out.String()
 	}
 	if got := infoOf("--csv"); !strings.HasPrefix(got, "class,protocol,device\nofi,tcp,") {
 		t.Errorf("as csv:\n%s", got)
@@ -150,10 +151,10 @@ func TestInfoTable(t *testing.T) {
 	if err := r.write(&infoOptions{}, &b); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "info.golden", b.String())
+	clitest.Golden(t, "info.golden", b.String())
 	full := errors.New("disk full")
 	for _, o := range []infoOptions{{}, {csv: true}, {json: true}} {
-		if err := r.write(&o, writerFunc(func([]byte) (int, error) { return 0, full })); !errors.Is(err, full) {
+		if err := r.write(&o, clitest.WriterFunc(func([]byte) (int, error) { return 0, full })); !errors.Is(err, full) {
 			t.Errorf("%+v: error %v, want %v", o, err, full)
 		}
 	}
@@ -165,23 +166,23 @@ func TestInfoWithoutInterfaces(t *testing.T) {
 	r := &infoReport{}
 	all := []cinnabar.Protocol{{Class: "ofi", Name: "tcp", Device: "eth1", Err: errors.New("the interface is down")}}
 	r.add(all[0], "")
-	wantError(t, r.unsupported("tcp", all), "HG_PROTONOSUPPORT", "eth1 the interface is down")
+	clitest.WantError(t, r.unsupported("tcp", all), "HG_PROTONOSUPPORT", "eth1 the interface is down")
 }
 
 // TestInfoLog has the reasons for addresses in a file, and the modules that the program is made of in the list.
 // parity: G92
 func TestInfoLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
-	var o output
-	if code := run(t.Context(), []string{"info", "--log", path, "-l", "-j", "tcp"}, o.streams()); code != 0 {
-		t.Fatalf("exit code %d: %s", code, &o.err)
+	var o clitest.Output
+	if code := clitest.Run(t.Context(), []string{"info", "--log", path, "-l", "-j", "tcp"}, o.Streams()); code != 0 {
+		t.Fatalf("exit code %d: %s", code, &o.Err)
 	}
 	log, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var r infoReport
-	if err := json.Unmarshal(o.out.Bytes(), &r); err != nil {
+	if err := json.Unmarshal(o.Out.Bytes(), &r); err != nil {
 		t.Fatal(err)
 	}
 	for _, l := range r.Protocols {
@@ -192,7 +193,7 @@ func TestInfoLog(t *testing.T) {
 	if len(r.Libraries) == 0 || !strings.HasPrefix(r.Libraries[0], "go1") {
 		t.Errorf("libraries: %q", r.Libraries)
 	}
-	wantRun(t, 1, []string{"info", "--log", filepath.Join(path, "below"), "tcp"}, "below")
+	clitest.WantRun(t, 1, []string{"info", "--log", filepath.Join(path, "below"), "tcp"}, "below")
 }
 
 // TestTryFails has an engine that cannot be opened after all.

@@ -6,6 +6,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 )
 
 // Of the test of large files. It needs minutes and 5 GiB of room, so it runs by name:
@@ -14,7 +17,7 @@ import (
 const (
 	largeEnv      = "CINNABAR_LARGE"
 	largeSize     = 5<<30 + 1
-	largeResident = 64 * mebibyte // the most that either side may have in memory
+	largeResident = 64 * cli.MiB // the most that either side may have in memory
 )
 
 // A file of more than 4 GiB, most of it holes, crosses in every way with equal
@@ -24,7 +27,7 @@ func TestLargeFile(t *testing.T) {
 	if os.Getenv(largeEnv) == "" {
 		t.Skipf("takes minutes; %s=1 runs it", largeEnv)
 	}
-	path := writeTemp(t, "large", []byte("at the beginning"))
+	path := clitest.WriteTemp(t, "large", []byte("at the beginning"))
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -41,16 +44,16 @@ func TestLargeFile(t *testing.T) {
 		for _, family := range loopbacks {
 			t.Run(mode.name+"/"+family.name, func(t *testing.T) {
 				server := startRecv(t, family.listen, "--once")
-				client, o := command(t, append(append([]string{"send"}, mode.args...), path, server.addr)...)
+				client, o := clitest.Command(t, append(append([]string{"send"}, mode.args...), path, server.addr)...)
 				if err := client.Start(); err != nil {
 					t.Fatal(err)
 				}
-				codes := [2]int{exitOf(t, client), exitOf(t, server.cmd)}
+				codes := [2]int{clitest.ExitOf(t, client), clitest.ExitOf(t, server.cmd)}
 				if codes != [2]int{} {
-					t.Fatalf("exit codes %d; client: %s; server: %s", codes, &o.err, &server.out.err)
+					t.Fatalf("exit codes %d; client: %s; server: %s", codes, &o.Err, &server.out.Err)
 				}
 				server.sameFile(t, path)
-				t.Logf("%s", strings.TrimSpace(o.out.String()))
+				t.Logf("%s", strings.TrimSpace(o.Out.String()))
 				checkResident(t, "sender", client)
 				checkResident(t, "receiver", server.cmd)
 			})

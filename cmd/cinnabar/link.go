@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"time"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/verbs"
 )
 
@@ -145,7 +147,7 @@ func checkArrival(wc *verbs.WC, want verbs.WCOp) error {
 // wait takes one completion. A failed one is an error.
 func (l *link) wait(ctx context.Context, cq *verbs.CQ) (verbs.WC, error) {
 	if _, err := cq.Wait(ctx, l.wc[:]); err != nil {
-		return verbs.WC{}, reason(ctx, err)
+		return verbs.WC{}, cli.Reason(ctx, err)
 	}
 	if err := l.wc[0].Err(); err != nil {
 		return verbs.WC{}, l.cause(err)
@@ -213,4 +215,18 @@ func (l *link) release() error {
 		errs = append(errs, l.pd.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// checkDataPort returns an error if the port of --data-port cannot be used at the address of a server, because otherwise each of
+// its clients would fail. Port 0 stands for a free one.
+func checkDataPort(dev *verbs.Device, server net.Addr, port uint16) error {
+	at, ok := server.(*net.TCPAddr)
+	if !ok || port == 0 {
+		return nil
+	}
+	l, err := verbs.Listen(dev, netip.AddrPortFrom(at.AddrPort().Addr().Unmap(), port))
+	if err != nil {
+		return fmt.Errorf("--data-port %d: %w", port, err)
+	}
+	return l.Close()
 }

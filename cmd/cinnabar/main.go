@@ -23,13 +23,9 @@
 package main
 
 import (
-	"context"
 	"os"
+
+	"cinnabar/cmd/cinnabar/internal/cli"
 )
 
-func main() {
-	ctx, stop := withSignals(context.Background(), os.Stderr)
-	code := run(ctx, os.Args[1:], streams{in: os.Stdin, out: os.Stdout, err: os.Stderr})
-	stop()
-	os.Exit(code)
-}
+func main() { os.Exit(cli.Main(newTree)) }

@@ -1,109 +1,13 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"net"
-	"os"
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
-	"cinnabar/verbs"
-	"cinnabar/verbs/verbstest/memdev"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 )
 
-// runAsMain makes the test binary behave as the command, so that tests can
-// start processes of it.
-const runAsMain = "CINNABAR_TEST_RUN_MAIN"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(runAsMain) != "" {
-		main()
-	}
-	goleak.VerifyTestMain(m)
-}
-
-// output collects what a command prints.
-type output struct{ out, err bytes.Buffer }
-
-func (o *output) streams() streams {
-	return streams{in: strings.NewReader(""), out: &o.out, err: &o.err}
-}
-
-// memory opens a device in memory, which the test closes.
-func memory(t *testing.T, without verbs.Caps) *verbs.Device {
-	t.Helper()
-	dev := verbs.NewDevice(memdev.Open(memdev.Config{Without: without}))
-	t.Cleanup(func() {
-		if err := dev.Close(); err != nil {
-			t.Errorf("close the device: %v", err)
-		}
-	})
-	return dev
-}
-
-// eachDevice runs a test on the device in memory and on the software device.
-func eachDevice(t *testing.T, test func(t *testing.T, open func(t *testing.T) *verbs.Device)) {
-	t.Run("memory", func(t *testing.T) {
-		test(t, func(t *testing.T) *verbs.Device { return memory(t, 0) })
-	})
-	t.Run("iwarp", func(t *testing.T) {
-		test(t, func(t *testing.T) *verbs.Device {
-			dev, err := openDevice(t.Context(), "")
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := dev.Close(); err != nil {
-					t.Errorf("close the device: %v", err)
-				}
-			})
-			return dev
-		})
-	})
-}
-
-// tcpPair returns the two ends of a TCP connection on loopback.
-func tcpPair(t *testing.T) (a, b net.Conn) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	if a, err = net.Dial("tcp", l.Addr().String()); err != nil {
-		t.Fatal(err)
-	}
-	if b, err = l.Accept(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { a.Close(); b.Close() })
-	return a, b
-}
-
-// both runs two sides of a conversation and returns their errors.
-func both(one, two func() error) (errOne, errTwo error) {
-	done := make(chan error)
-	go func() { done <- two() }()
-	errOne = one()
-	return errOne, <-done
-}
-
-// wantError fails unless err mentions every one of texts.
-func wantError(t *testing.T, err error, texts ...string) {
-	t.Helper()
-	if err == nil {
-		t.Errorf("no error, want one with %q", texts)
-		return
-	}
-	for _, text := range texts {
-		if !strings.Contains(err.Error(), text) {
-			t.Errorf("error %q does not mention %q", err, text)
-		}
-	}
-}
+func TestMain(m *testing.M) { clitest.Main(m, newTree) }
 
 // parity: V70 B47 H04
 func TestExitCodes(t *testing.T) {
@@ -170,30 +74,19 @@ func TestExitCodes(t *testing.T) {
 		{"recv --listen 127.0.0.1:0 --dir main.go", 1, "--dir"},
 	} {
 		t.Run(tt.args, func(t *testing.T) {
-			var o output
-			if got := run(t.Context(), strings.Fields(tt.args), o.streams()); got != tt.code {
-				t.Errorf("exit code %d, want %d; stderr: %s", got, tt.code, &o.err)
+			var o clitest.Output
+			if got := clitest.Run(t.Context(), strings.Fields(tt.args), o.Streams()); got != tt.code {
+				t.Errorf("exit code %d, want %d; stderr: %s", got, tt.code, &o.Err)
 			}
-			if tt.text != "" && !strings.Contains(o.err.String(), tt.text) {
-				t.Errorf("stderr %q does not mention %q", &o.err, tt.text)
+			if tt.text != "" && !strings.Contains(o.Err.String(), tt.text) {
+				t.Errorf("stderr %q does not mention %q", &o.Err, tt.text)
 			}
-			if tt.code == 0 && o.out.Len() == 0 {
+			if tt.code == 0 && o.Out.Len() == 0 {
 				t.Error("nothing on standard output")
 			}
-			if tt.code != 0 && o.out.Len() != 0 {
-				t.Errorf("a failure printed %q on standard output", &o.out)
+			if tt.code != 0 && o.Out.Len() != 0 {
+				t.Errorf("a failure printed %q on standard output", &o.Out)
 			}
 		})
-	}
-}
-
-func TestExitCodeOfSignal(t *testing.T) {
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(signalError{os.Interrupt})
-	if got := exitCode(ctx, context.Cause(ctx)); got != 130 {
-		t.Errorf("exit code %d after an interrupt, want 130", got)
-	}
-	if got := exitCode(ctx, nil); got != 0 {
-		t.Errorf("exit code %d for a command that succeeded all the same, want 0", got)
 	}
 }

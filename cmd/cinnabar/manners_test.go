@@ -9,18 +9,20 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/spf13/cobra"
+
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 )
 
 // A file that does not fit is refused before a byte of it is written; of other input the error says what was written.
 func TestMemPutThatDoesNotFit(t *testing.T) {
 	token := token5(t, servingMemory(t))
-	content := func() string { return wantRun(t, exitOK, []string{"mem", "get", token}).out.String() }
-	six := writeTemp(t, "six", []byte("123456"))
-	wantRun(t, exitFailure, []string{"mem", "put", token, six}, "6 bytes do not fit: the region has 5 from --offset 0 on; nothing was written")
-	wantRun(t, exitFailure, []string{"mem", "put", token, "--offset", "4", writeTemp(t, "two", []byte("12"))}, "2 bytes do not fit: the region has 1 from --offset 4 on")
+	content := func() string { return clitest.WantRun(t, cli.ExitOK, []string{"mem", "get", token}).Out.String() }
+	six := clitest.WriteTemp(t, "six", []byte("123456"))
+	clitest.WantRun(t, cli.ExitFailure, []string{"mem", "put", token, six}, "6 bytes do not fit: the region has 5 from --offset 0 on; nothing was written")
+	clitest.WantRun(t, cli.ExitFailure, []string{"mem", "put", token, "--offset", "4", clitest.WriteTemp(t, "two", []byte("12"))}, "2 bytes do not fit: the region has 1 from --offset 4 on")
 	if got := content(); got != "\x00\x00\x00\x00\x00" {
 		t.Errorf("the region has %q", got)
 	}
@@ -28,18 +30,18 @@ func TestMemPutThatDoesNotFit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer shut(f)
+	defer cli.Shut(f)
 	if _, err := io.ReadFull(f, make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	var o output
-	if code := run(t.Context(), []string{"mem", "put", token}, streams{in: f, out: &o.out, err: &o.err}); code != exitOK || content() != "23456" {
-		t.Errorf("exit code %d, %s; the region has %q", code, &o.err, content())
+	var o clitest.Output
+	if code := clitest.Run(t.Context(), []string{"mem", "put", token}, cli.Streams{In: f, Out: &o.Out, Err: &o.Err}); code != cli.ExitOK || content() != "23456" {
+		t.Errorf("exit code %d, %s; the region has %q", code, &o.Err, content())
 	}
-	o = output{}
-	pipe := streams{in: strings.NewReader("abcdefg"), out: &o.out, err: &o.err}
-	if code := run(t.Context(), []string{"mem", "put", token}, pipe); code != exitFailure || !strings.Contains(o.err.String(), "the input is longer than the 5 bytes of the region from --offset 0 on, which were written") {
-		t.Errorf("exit code %d, %s", code, &o.err)
+	o = clitest.Output{}
+	pipe := cli.Streams{In: strings.NewReader("abcdefg"), Out: &o.Out, Err: &o.Err}
+	if code := clitest.Run(t.Context(), []string{"mem", "put", token}, pipe); code != cli.ExitFailure || !strings.Contains(o.Err.String(), "the input is longer than the 5 bytes of the region from --offset 0 on, which were written") {
+		t.Errorf("exit code %d, %s", code, &o.Err)
 	}
 	if got := content(); got != "abcde" {
 		t.Errorf("the region has %q", got)
@@ -48,21 +50,7 @@ func TestMemPutThatDoesNotFit(t *testing.T) {
 
 // A region that is larger than a server lends is refused with the options that set the limit.
 func TestMemAllocTooLarge(t *testing.T) {
-	wantRun(t, exitFailure, []string{"mem", "alloc", servingMemory(t), "100GiB"}, "--quota, --host-quota, --client-quota and --largest")
-}
-
-// A version that Go makes of a commit has the commit already.
-func TestVersionHasCommitOnce(t *testing.T) {
-	const commit = "16797f8aabbccddeeff00112233445566778899a"
-	for version, want := range map[string]int{"v0.0.0-20261122190000-16797f8aabbc": 1, "(devel)": 1, "v1.2.3": 1} {
-		v := buildVersion{Version: version, Commit: commit, Go: "go1", Platform: "x/y"}
-		if got := strings.Count(v.String(), commit[:pseudoCommit]); got != want {
-			t.Errorf("%s: the commit is there %d times", v, got)
-		}
-	}
-	if v := (buildVersion{Version: "(devel)", Go: "go1", Platform: "x/y", Mercury: 5}).String(); v != "(devel) go1 x/y, Mercury protocol 5" {
-		t.Errorf("without a commit: %q", v)
-	}
+	clitest.WantRun(t, cli.ExitFailure, []string{"mem", "alloc", servingMemory(t), "100GiB"}, "--quota, --host-quota, --client-quota and --largest")
 }
 
 // Shells complete the values of options.
@@ -70,30 +58,30 @@ func TestCompletion(t *testing.T) {
 	for args, want := range map[string]string{
 		"send --protocol ":  "auto\nfast\nbasic\n",
 		"perf verbs --op ":  "write\nwrite-imm\nread\nsend\natomic\n",
-		"rping --device ":   softwareDevice + "\n",
+		"rping --device ":   cli.SoftwareDevice + "\n",
 		"perf ":             "registration",
 		"pingpong --trans":  "--transport",
 		"send --digest ":    "sha256\nnone\n",
 		"pingpong --device": "--device",
 	} {
-		wantRun(t, exitOK, append([]string{"__complete"}, strings.Split(args, " ")...), want)
+		clitest.WantRun(t, cli.ExitOK, append([]string{"__complete"}, strings.Split(args, " ")...), want)
 	}
-	o := wantRun(t, exitOK, []string{"__complete", "recv", "--dir", ""})
-	if want := fmt.Sprintf(":%d\n", cobra.ShellCompDirectiveFilterDirs); !strings.Contains(o.out.String(), want) {
-		t.Errorf("--dir completes by %q, want directories, %q", &o.out, want)
+	o := clitest.WantRun(t, cli.ExitOK, []string{"__complete", "recv", "--dir", ""})
+	if want := fmt.Sprintf(":%d\n", cobra.ShellCompDirectiveFilterDirs); !strings.Contains(o.Out.String(), want) {
+		t.Errorf("--dir completes by %q, want directories, %q", &o.Out, want)
 	}
 }
 
 // A build without RDMA hardware support says so in a sentence; that is no failure.
 func TestDemoSaysWhichDevice(t *testing.T) {
-	if len(deviceList(t.Context())) > 1 {
+	if len(cli.Devices(t.Context())) > 1 {
 		t.Skip("this machine has RDMA devices")
 	}
 	dev, why, err := demoDevice(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer shut(dev)
+	defer cli.Shut(dev)
 	if !strings.HasPrefix(why, "software device (") || strings.Contains(why, "unsupported operation") || strings.Contains(why, "CGO") {
 		t.Errorf("the reason is %q", why)
 	}
@@ -101,44 +89,44 @@ func TestDemoSaysWhichDevice(t *testing.T) {
 
 // Both ends of pingpong and the client of rping print their results for programs.
 func TestPingpongAndRpingJSON(t *testing.T) {
-	port, data := freePort(t), freePort(t)
+	port, data := clitest.FreePort(t), clitest.FreePort(t)
 	args := []string{"pingpong", "-p", port, "-n", "10", "--json"}
-	server, seen, o := start(t, "pingpong", "-p", port, "-n", "10", "--data-port", data)
-	waitLine(t, seen, "local address")
-	code, client := runProcess(t, append(args, "127.0.0.1")...)
-	if code != exitOK || exitOf(t, server) != exitOK {
-		t.Fatalf("client: %s; server: %s", &client.err, &o.err)
+	server, seen, o := clitest.Start(t, "pingpong", "-p", port, "-n", "10", "--data-port", data)
+	clitest.WaitLine(t, seen, "local address")
+	code, client := clitest.RunProcess(t, append(args, "127.0.0.1")...)
+	if code != cli.ExitOK || clitest.ExitOf(t, server) != cli.ExitOK {
+		t.Fatalf("client: %s; server: %s", &client.Err, &o.Err)
 	}
 	var p pingpongJSON
-	if err := json.Unmarshal(client.out.Bytes(), &p); err != nil || p.Size != 4096 || p.Iterations != 10 || p.Usec <= 0 || p.Seconds <= 0 || p.MbitSeconds <= 0 {
-		t.Errorf("%+v, %v from %q", p, err, &client.out)
+	if err := json.Unmarshal(client.Out.Bytes(), &p); err != nil || p.Size != 4096 || p.Iterations != 10 || p.Usec <= 0 || p.Seconds <= 0 || p.MbitSeconds <= 0 {
+		t.Errorf("%+v, %v from %q", p, err, &client.Out)
 	}
 
-	port = freePort(t)
-	server, seen, o = start(t, "rping", "-s", "-d", "-a", "127.0.0.1", "-p", port)
-	waitLine(t, seen, "listening on")
-	code, client = runProcess(t, "rping", "-c", "-V", "-C", "7", "-a", "127.0.0.1", "-p", port, "--json")
-	if code != exitOK || exitOf(t, server) != exitOK {
-		t.Fatalf("client: %s; server: %s", &client.err, &o.err)
+	port = clitest.FreePort(t)
+	server, seen, o = clitest.Start(t, "rping", "-s", "-d", "-a", "127.0.0.1", "-p", port)
+	clitest.WaitLine(t, seen, "listening on")
+	code, client = clitest.RunProcess(t, "rping", "-c", "-V", "-C", "7", "-a", "127.0.0.1", "-p", port, "--json")
+	if code != cli.ExitOK || clitest.ExitOf(t, server) != cli.ExitOK {
+		t.Fatalf("client: %s; server: %s", &client.Err, &o.Err)
 	}
 	var r rpingJSON
-	if err := json.Unmarshal(client.out.Bytes(), &r); err != nil || r.Rounds != 7 || r.Size != rpingSize || r.Usec <= 0 {
-		t.Errorf("%+v, %v from %q", r, err, &client.out)
+	if err := json.Unmarshal(client.Out.Bytes(), &r); err != nil || r.Rounds != 7 || r.Size != rpingSize || r.Usec <= 0 {
+		t.Errorf("%+v, %v from %q", r, err, &client.Out)
 	}
 }
 
 // A server of pingpong whose --data-port is in use ends and says so, before it waits for a client that would fail.
 func TestPingpongDataPort(t *testing.T) {
-	taken := usedPort(t)
-	code, server := runProcess(t, "pingpong", "-p", freePort(t), "--data-port", taken)
-	if text := server.err.String(); code != exitFailure || !strings.Contains(text, "--data-port "+taken) || server.out.Len() != 0 {
-		t.Errorf("exit code %d, and the server says %q and %q", code, &server.out, text)
+	taken := clitest.UsedPort(t)
+	code, server := clitest.RunProcess(t, "pingpong", "-p", clitest.FreePort(t), "--data-port", taken)
+	if text := server.Err.String(); code != cli.ExitFailure || !strings.Contains(text, "--data-port "+taken) || server.Out.Len() != 0 {
+		t.Errorf("exit code %d, and the server says %q and %q", code, &server.Out, text)
 	}
 }
 
 // perf verbs with --data-port takes the data there, from one client after the other. If the port is in use it ends and says so.
 func TestPerfVerbsDataPort(t *testing.T) {
-	free, taken := freePort(t), usedPort(t)
+	free, taken := clitest.FreePort(t), clitest.UsedPort(t)
 	args := []string{"--size", "64", "--count", "10"}
 	server, address, _, o := startVerbs(t, append(args, "--data-port", free)...)
 	for range 2 {
@@ -147,10 +135,10 @@ func TestPerfVerbsDataPort(t *testing.T) {
 	if err := server.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	wantOK(t, server, o)
-	code, refused := runProcess(t, append([]string{"perf", "verbs", "--listen", "127.0.0.1:0", "--data-port", taken}, args...)...)
-	if text := refused.err.String(); code != exitFailure || !strings.Contains(text, "--data-port "+taken) || refused.out.Len() != 0 {
-		t.Errorf("exit code %d, and the server says %q and %q", code, &refused.out, text)
+	clitest.WantOK(t, server, o)
+	code, refused := clitest.RunProcess(t, append([]string{"perf", "verbs", "--listen", "127.0.0.1:0", "--data-port", taken}, args...)...)
+	if text := refused.Err.String(); code != cli.ExitFailure || !strings.Contains(text, "--data-port "+taken) || refused.Out.Len() != 0 {
+		t.Errorf("exit code %d, and the server says %q and %q", code, &refused.Out, text)
 	}
 }
 
@@ -160,53 +148,15 @@ func TestPerfVerbsIntervals(t *testing.T) {
 		"operations": {"--size", "4KiB", "--duration", "300ms"}, "round trips": {"--latency", "--op", "send", "--duration", "300ms"},
 	} {
 		server, address, _, o := startVerbs(t, append(args, "--once")...)
-		code, client := runProcess(t, append([]string{"perf", "verbs", address, "--interval", "20ms"}, args...)...)
-		wantOK(t, server, o)
-		if code != exitOK {
-			t.Errorf("exit code %d: %s", code, &client.err)
+		code, client := clitest.RunProcess(t, append([]string{"perf", "verbs", address, "--interval", "20ms"}, args...)...)
+		clitest.WantOK(t, server, o)
+		if code != cli.ExitOK {
+			t.Errorf("exit code %d: %s", code, &client.Err)
 		}
 		line := regexp.MustCompile(`(?m)^\d+ bytes, after \d+\.\d s: \d+ ` + unit + `/s, \d+\.\d\d MiB/s$`)
-		if got := len(line.FindAllString(client.err.String(), -1)); got == 0 || got != strings.Count(client.err.String(), "\n") {
-			t.Errorf("%d lines of intervals in %q", got, &client.err)
+		if got := len(line.FindAllString(client.Err.String(), -1)); got == 0 || got != strings.Count(client.Err.String(), "\n") {
+			t.Errorf("%d lines of intervals in %q", got, &client.Err)
 		}
-	}
-}
-
-// The rate of an interval is that of the interval alone.
-func TestRateLines(t *testing.T) {
-	var o output
-	made := uint64(0)
-	lines := make(chan string)
-	s := streams{err: writerFunc(func(b []byte) (int, error) { lines <- string(b); return len(b), nil })}
-	open := make(chan struct{})
-	stop := rateLines{s: s, every: time.Millisecond, size: 8, bytes: mebibyte, unit: "calls", made: func() uint64 { made += 10; return made }}.start(open)
-	select {
-	case line := <-lines:
-		t.Errorf("before the measurement begins: %q", line)
-	default:
-	}
-	close(open)
-	for range 3 {
-		if line := <-lines; !strings.HasPrefix(line, "8 bytes, after ") || !strings.Contains(line, " calls/s, ") {
-			t.Errorf("line %q", line)
-		}
-	}
-	done := make(chan struct{})
-	go func() { stop(); close(done) }()
-	for {
-		select {
-		case <-lines: // one that was under way
-			continue
-		case <-done:
-		}
-		break
-	}
-	rateLines{s: o.streams(), unit: "calls"}.start(open)() // never: made is nil
-	if o.err.Len() > 0 {
-		t.Errorf("without an interval: %q", &o.err)
-	}
-	if _, err := interval(true, -time.Second, o.streams()); exitCode(t.Context(), err) != exitUsage {
-		t.Errorf("a negative interval: %v", err)
 	}
 }
 
@@ -230,19 +180,18 @@ func TestManualNamesCommands(t *testing.T) {
 	})
 }
 
-// Text is folded at spaces; paragraphs and indented lines stay.
-func TestFold(t *testing.T) {
-	for text, want := range map[string]string{
-		"":                            "",
-		"one two three":               "one two\nthree",
-		"one\ntwo\nthree":             "one two\nthree",
-		"one\n\ntwo":                  "one\n\ntwo",
-		"unbreakable-word and":        "unbreakable-word\nand",
-		"one\n    indented more here": "one\n    indented more here",
-		"äöüß äöüß":                   "äöüß äöüß", // nine characters
+// The limits of the commands' servers are those of their engines.
+func TestLimitsOfServers(t *testing.T) {
+	for _, args := range []string{
+		"perf serve ofi+tcp://127.0.0.1:0 --max-connections -1", "mem serve ofi+tcp://127.0.0.1:0 --max-memory much", "mem serve ofi+tcp://127.0.0.1:0 --max-memory 0",
 	} {
-		if got := fold(text, 9); got != want {
-			t.Errorf("fold(%q) = %q, want %q", text, got, want)
+		var o clitest.Output
+		if code := clitest.Run(t.Context(), strings.Fields(args), o.Streams()); code != cli.ExitUsage {
+			t.Errorf("%s: exit code %d: %s", args, code, &o.Err)
 		}
+	}
+	var o clitest.Output
+	if code := clitest.Run(t.Context(), strings.Fields("mem serve ofi+tcp://127.0.0.1:0 --max-memory 1MiB"), o.Streams()); code != cli.ExitFailure || !strings.Contains(o.Err.String(), "MaxMemory") {
+		t.Errorf("too little memory: exit code %d: %s", code, &o.Err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"cinnabar"
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/internal/hostquota"
 	"cinnabar/rmem"
 )
@@ -17,7 +18,7 @@ import (
 const memTimeout = 30 * time.Second
 
 // newMem builds the commands about remote memory.
-func newMem(s streams) *cobra.Command {
+func newMem(s cli.Streams) *cobra.Command {
 	mem := &cobra.Command{
 		Use:   "mem",
 		Short: "Lend memory to other processes, and use it: remote malloc",
@@ -36,10 +37,10 @@ type memServeOptions struct {
 	lease                       time.Duration
 	strict, wipe                bool
 	copyFrom                    []string
-	limits                      engineLimits
+	limits                      cli.EngineLimits
 }
 
-func newMemServe(s streams) *cobra.Command {
+func newMemServe(s cli.Streams) *cobra.Command {
 	o := &memServeOptions{}
 	cmd := &cobra.Command{
 		Use:   "serve ADDRESS",
@@ -61,7 +62,7 @@ loopback address; other machines reach a server whose ADDRESS names one of this 
 	f.BoolVar(&o.strict, "strict", false, "have the server make all reads and writes itself, for clients that are not trusted over na+sm")
 	f.BoolVar(&o.wipe, "wipe", false, "overwrite all memory with zeros when it comes back")
 	f.StringArrayVar(&o.copyFrom, "copy-from", nil, "address of another server from which clients may have regions copied; may be repeated (default none)")
-	o.limits.register(f)
+	o.limits.Register(f)
 	f.Lookup("max-memory").Usage = "memory that all peers together may make the server hold, of which --quota is a part (default half of the machine's, see cinnabar info)"
 	return cmd
 }
@@ -80,7 +81,7 @@ func (o *memServeOptions) memory(lent *int64, engine *cinnabar.Config) error {
 	case engine.MaxMemory == 0 && rest < memRest: // the engine knows its least, and the user wants to lend so much
 		return nil
 	case rest <= 0:
-		return usagef("--quota %s leaves nothing of --max-memory %s for requests", sizeText(*lent), sizeText(most))
+		return cli.Usagef("--quota %s leaves nothing of --max-memory %s for requests", cli.SizeText(*lent), cli.SizeText(most))
 	}
 	engine.MaxMemory = rest
 	return nil
@@ -117,33 +118,33 @@ func (o *memServeOptions) config() (cfg rmem.Config, err error) {
 		if size.text == "" {
 			continue
 		}
-		if *size.to, err = parseSize(size.option, size.text, 1, 1<<50); err != nil {
+		if *size.to, err = cli.ParseSize(size.option, size.text, 1, 1<<50); err != nil {
 			return cfg, err
 		}
 	}
 	if o.lease <= 0 {
-		return cfg, usagef("--longest-lease %v: want more than nothing", o.lease)
+		return cfg, cli.Usagef("--longest-lease %v: want more than nothing", o.lease)
 	}
 	return cfg, nil
 }
 
-func (o *memServeOptions) run(ctx context.Context, address string, s streams) error {
+func (o *memServeOptions) run(ctx context.Context, address string, s cli.Streams) error {
 	cfg, err := o.config()
 	if err != nil {
 		return err
 	}
-	engine, err := o.limits.config()
+	engine, err := o.limits.Config()
 	if err != nil {
 		return err
 	}
 	if err := o.memory(&cfg.Quota, engine); err != nil {
 		return err
 	}
-	e, err := cinnabar.Listen(address, logged(ctx, engine))
+	e, err := cinnabar.Listen(address, cli.Logged(ctx, engine))
 	if err != nil {
 		return err
 	}
-	defer shut(e)
+	defer cli.Shut(e)
 	if cfg.CopyFrom, err = o.sources(ctx, e); err != nil {
 		return err
 	}
@@ -151,8 +152,8 @@ func (o *memServeOptions) run(ctx context.Context, address string, s streams) er
 	if err != nil {
 		return err
 	}
-	defer shut(srv)
-	if _, err := fmt.Fprintln(s.out, e.Addr()); err != nil {
+	defer cli.Shut(srv)
+	if _, err := fmt.Fprintln(s.Out, e.Addr()); err != nil {
 		return err
 	}
 	<-ctx.Done() // being stopped is how a server ends
@@ -178,14 +179,14 @@ type allocated struct {
 	Lease  float64 `json:"lease_seconds"` // from now on
 }
 
-func newMemAlloc(s streams) *cobra.Command {
+func newMemAlloc(s cli.Streams) *cobra.Command {
 	o := &memAllocOptions{}
 	cmd := &cobra.Command{
 		Use:   "alloc ADDRESS SIZE",
 		Short: "Borrow a region of SIZE bytes, and print its owner's token",
 		Args:  cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			size, err := parseSize("SIZE", args[1], 1, 1<<50)
+			size, err := cli.ParseSize("SIZE", args[1], 1, 1<<50)
 			if err != nil {
 				return err
 			}
@@ -201,20 +202,20 @@ func newMemAlloc(s streams) *cobra.Command {
 	f.BoolVar(&o.handle, "handle", false, "print a second line, the region's handle: it gives access without the right to free")
 	f.BoolVar(&o.once, "once", false, "let those who have the handle read the region once in all; then it is gone")
 	f.BoolVar(&o.wipe, "wipe", false, "have the region overwritten with zeros when it is freed")
-	timeoutFlag(f, &o.timeout, memTimeout, "how long to wait for the server")
-	jsonFlag(f, &o.json)
+	cli.TimeoutFlag(f, &o.timeout, memTimeout, "how long to wait for the server")
+	cli.JSONFlag(f, &o.json)
 	return cmd
 }
 
-func (o *memAllocOptions) run(ctx context.Context, ep *cinnabar.Endpoint, size int64, s streams) error {
+func (o *memAllocOptions) run(ctx context.Context, ep *cinnabar.Endpoint, size int64, s cli.Streams) error {
 	if o.lease <= 0 {
-		return usagef("--lease %v: want more than nothing", o.lease)
+		return cli.Usagef("--lease %v: want more than nothing", o.lease)
 	}
 	c, err := rmem.Dial(ctx, ep.Provider(o.provider))
 	if err != nil {
 		return err
 	}
-	defer shut(c)
+	defer cli.Shut(c)
 	r, err := c.AllocTerms(ctx, size, rmem.Terms{Lease: o.lease, Once: o.once, Wipe: o.wipe})
 	if errors.Is(err, rmem.ErrSize) {
 		return fmt.Errorf("%w; the limit is what mem serve lends by its --quota, --host-quota, --client-quota and --largest", err)
@@ -223,15 +224,15 @@ func (o *memAllocOptions) run(ctx context.Context, ep *cinnabar.Endpoint, size i
 		return err
 	}
 	if o.json {
-		return writeIndented(s.out, allocated{Token: r.Token(), Handle: r.Handle().String(), Size: r.Size(), Lease: r.Lease().Round(time.Second).Seconds()})
+		return cli.WriteJSON(s.Out, allocated{Token: r.Token(), Handle: r.Handle().String(), Size: r.Size(), Lease: r.Lease().Round(time.Second).Seconds()})
 	}
 	if r.Lease() < o.lease-time.Minute {
-		s.notef("the server has cut the lease to %v\n", r.Lease().Round(time.Second))
+		s.Notef("the server has cut the lease to %v\n", r.Lease().Round(time.Second))
 	}
-	if _, err := fmt.Fprintln(s.out, r.Token()); err != nil || !o.handle {
+	if _, err := fmt.Fprintln(s.Out, r.Token()); err != nil || !o.handle {
 		return err
 	}
-	_, err = fmt.Fprintln(s.out, r.Handle())
+	_, err = fmt.Fprintln(s.Out, r.Handle())
 	return err
 }
 
@@ -239,7 +240,7 @@ func (o *memAllocOptions) run(ctx context.Context, ep *cinnabar.Endpoint, size i
 func withRegion(ctx context.Context, text string, timeout time.Duration, f func(context.Context, *rmem.Region) error) error {
 	address, err := rmem.ServerOf(text)
 	if err != nil {
-		return usagef("%w", err)
+		return cli.Usagef("%w", err)
 	}
 	return withEngine(ctx, address, timeout, func(ctx context.Context, e *cinnabar.Engine) error {
 		r, err := rmem.OpenText(ctx, e, text)
@@ -254,15 +255,15 @@ func withRegion(ctx context.Context, text string, timeout time.Duration, f func(
 func withEngine(ctx context.Context, address string, timeout time.Duration, f func(context.Context, *cinnabar.Engine) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	e, err := cinnabar.Open(localFor(ctx, address), logged(ctx, &cinnabar.Config{DialTimeout: timeout}))
+	e, err := cinnabar.Open(cli.LocalFor(ctx, address), cli.Logged(ctx, &cinnabar.Config{DialTimeout: timeout}))
 	if err != nil {
 		return err
 	}
-	defer shut(e)
+	defer cli.Shut(e)
 	return f(ctx, e)
 }
 
-func newMemFree(s streams) *cobra.Command {
+func newMemFree(s cli.Streams) *cobra.Command {
 	timeout := memTimeout
 	cmd := &cobra.Command{
 		Use:   "free TOKEN",
@@ -271,18 +272,18 @@ func newMemFree(s streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			address, err := rmem.ServerOf(args[0])
 			if err != nil {
-				return usagef("%w", err)
+				return cli.Usagef("%w", err)
 			}
 			return withEngine(cmd.Context(), address, timeout, func(ctx context.Context, e *cinnabar.Engine) error {
 				return rmem.FreeToken(ctx, e, args[0])
 			})
 		},
 	}
-	timeoutFlag(cmd.Flags(), &timeout, memTimeout, "how long to wait for the server")
+	cli.TimeoutFlag(cmd.Flags(), &timeout, memTimeout, "how long to wait for the server")
 	return cmd
 }
 
-func newMemStat(s streams) *cobra.Command {
+func newMemStat(s cli.Streams) *cobra.Command {
 	var provider uint16
 	var asJSON bool
 	timeout := memTimeout
@@ -297,9 +298,9 @@ func newMemStat(s streams) *cobra.Command {
 					return err
 				}
 				if asJSON {
-					return writeIndented(s.out, u)
+					return cli.WriteJSON(s.Out, u)
 				}
-				_, err = fmt.Fprintf(s.out, "%s of %s lent (%d of %d bytes), %d regions, %d clients\n", sizeText(u.Used), sizeText(u.Quota), u.Used, u.Quota, u.Regions, u.Clients)
+				_, err = fmt.Fprintf(s.Out, "%s of %s lent (%d of %d bytes), %d regions, %d clients\n", cli.SizeText(u.Used), cli.SizeText(u.Quota), u.Used, u.Quota, u.Regions, u.Clients)
 				return err
 			})
 		},
@@ -307,7 +308,7 @@ func newMemStat(s streams) *cobra.Command {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.Uint16VarP(&provider, "provider", "p", 0, "id of the provider")
-	jsonFlag(f, &asJSON)
-	timeoutFlag(f, &timeout, memTimeout, "how long to wait for the server")
+	cli.JSONFlag(f, &asJSON)
+	cli.TimeoutFlag(f, &timeout, memTimeout, "how long to wait for the server")
 	return cmd
 }

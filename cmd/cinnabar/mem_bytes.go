@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/rmem"
 )
 
@@ -25,20 +26,20 @@ type memRangeOptions struct {
 	timeout time.Duration
 }
 
-func newMemPut(s streams) *cobra.Command {
+func newMemPut(s cli.Streams) *cobra.Command {
 	o := &memRangeOptions{}
 	cmd := &cobra.Command{
 		Use:   "put TOKEN [FILE]",
 		Short: "Write FILE, or standard input, into a region",
 		Args:  cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			from := s.in
+			from := s.In
 			if len(args) == 2 && args[1] != "-" {
 				f, err := os.Open(args[1])
 				if err != nil {
 					return err
 				}
-				defer shut(f)
+				defer cli.Shut(f)
 				from = f
 			}
 			return withRegion(cmd.Context(), args[0], o.timeout, func(ctx context.Context, r *rmem.Region) error {
@@ -52,7 +53,7 @@ func newMemPut(s streams) *cobra.Command {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.Int64Var(&o.offset, "offset", 0, "where in the region to begin, in bytes")
-	timeoutFlag(f, &o.timeout, memTimeout, "how long all of it may take")
+	cli.TimeoutFlag(f, &o.timeout, memTimeout, "how long all of it may take")
 	return cmd
 }
 
@@ -60,7 +61,7 @@ func newMemPut(s streams) *cobra.Command {
 // it. The length of other input is unknown before it ends.
 func (o *memRangeOptions) fits(r *rmem.Region, from io.Reader) error {
 	if o.offset < 0 || o.offset > r.Size() {
-		return usagef("--offset %d: the region has %d bytes", o.offset, r.Size())
+		return cli.Usagef("--offset %d: the region has %d bytes", o.offset, r.Size())
 	}
 	f, ok := from.(*os.File)
 	if !ok {
@@ -108,7 +109,7 @@ func (o *memRangeOptions) put(ctx context.Context, r *rmem.Region, from io.Reade
 	}
 }
 
-func newMemGet(s streams) *cobra.Command {
+func newMemGet(s cli.Streams) *cobra.Command {
 	o := &memRangeOptions{}
 	cmd := &cobra.Command{
 		Use:   "get TOKEN",
@@ -116,7 +117,7 @@ func newMemGet(s streams) *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withRegion(cmd.Context(), args[0], o.timeout, func(ctx context.Context, r *rmem.Region) error {
-				return o.get(ctx, r, s.out)
+				return o.get(ctx, r, s.Out)
 			})
 		},
 	}
@@ -125,13 +126,13 @@ func newMemGet(s streams) *cobra.Command {
 	f.Int64Var(&o.offset, "offset", 0, "where in the region to begin, in bytes")
 	f.Int64Var(&o.size, "size", -1, "how many bytes to read; -1 reads to the end")
 	f.StringVarP(&o.output, "output", "o", "", "file to write to, which must not exist")
-	timeoutFlag(f, &o.timeout, memTimeout, "how long all of it may take")
+	cli.TimeoutFlag(f, &o.timeout, memTimeout, "how long all of it may take")
 	return cmd
 }
 
 func (o *memRangeOptions) get(ctx context.Context, r *rmem.Region, to io.Writer) (err error) {
 	if o.offset < 0 || o.offset > r.Size() || o.size > r.Size()-o.offset || o.size < -1 {
-		return usagef("--offset %d --size %d: the region has %d bytes", o.offset, o.size, r.Size())
+		return cli.Usagef("--offset %d --size %d: the region has %d bytes", o.offset, o.size, r.Size())
 	}
 	if o.output != "" {
 		f, err := os.OpenFile(o.output, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
@@ -139,7 +140,7 @@ func (o *memRangeOptions) get(ctx context.Context, r *rmem.Region, to io.Writer)
 			return err
 		}
 		if err := o.read(ctx, r, f); err != nil {
-			shut(f)
+			cli.Shut(f)
 			return err
 		}
 		return f.Close()
@@ -176,7 +177,7 @@ func pieceLen(once bool, n int64) (int64, error) {
 	case !once:
 		return min(memChunk, n), nil
 	case n > memOnce:
-		return 0, usagef("the region can be read once, so it is read into memory: %d bytes are over the limit of %d; --offset and --size say which you need", n, memOnce)
+		return 0, cli.Usagef("the region can be read once, so it is read into memory: %d bytes are over the limit of %d; --offset and --size say which you need", n, memOnce)
 	}
 	return n, nil
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"cinnabar"
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/internal/hostquota"
 	"cinnabar/rmem"
 )
@@ -16,13 +18,13 @@ import (
 // TestMemCommands borrows a region, puts a file into it, gets it back in parts, and frees it, each with a command of its own.
 // parity: S21
 func TestMemCommands(t *testing.T) {
-	e := serving(t, nil)
+	e := clitest.Engine(t, nil)
 	srv, err := rmem.Serve(e, rmem.Config{Provider: 3, Quota: 10 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer shut(srv)
-	lines := strings.Fields(wantRun(t, 0, []string{"mem", "alloc", "-p", "3", "--handle", e.Addr(), "5MiB"}, "rmem-owner:").out.String())
+	defer cli.Shut(srv)
+	lines := strings.Fields(clitest.WantRun(t, 0, []string{"mem", "alloc", "-p", "3", "--handle", e.Addr(), "5MiB"}, "rmem-owner:").Out.String())
 	if len(lines) != 2 {
 		t.Fatalf("%q", lines)
 	}
@@ -32,60 +34,60 @@ func TestMemCommands(t *testing.T) {
 	if err := os.WriteFile(file, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wantRun(t, 0, []string{"mem", "put", token, file})
-	if o := wantRun(t, 0, []string{"mem", "get", handle, "--offset", "7", "--size", "6"}); o.out.String() != "memory" {
-		t.Errorf("%q", &o.out)
+	clitest.WantRun(t, 0, []string{"mem", "put", token, file})
+	if o := clitest.WantRun(t, 0, []string{"mem", "get", handle, "--offset", "7", "--size", "6"}); o.Out.String() != "memory" {
+		t.Errorf("%q", &o.Out)
 	}
-	var in output
-	from := in.streams()
-	from.in = strings.NewReader("MEMORY")
-	if code := run(t.Context(), []string{"mem", "put", handle, "--offset", "7"}, from); code != 0 {
-		t.Errorf("exit code %d: %s", code, &in.err)
+	var in clitest.Output
+	from := in.Streams()
+	from.In = strings.NewReader("MEMORY")
+	if code := clitest.Run(t.Context(), []string{"mem", "put", handle, "--offset", "7"}, from); code != 0 {
+		t.Errorf("exit code %d: %s", code, &in.Err)
 	}
 	copy(data[7:], "MEMORY")
 	copied := filepath.Join(t.TempDir(), "copy")
-	wantRun(t, 0, []string{"mem", "get", token, "-o", copied})
+	clitest.WantRun(t, 0, []string{"mem", "get", token, "-o", copied})
 	if got, err := os.ReadFile(copied); err != nil || !bytes.Equal(got[:len(data)], data) || len(got) != 5<<20 {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
-	wantRun(t, 1, []string{"mem", "get", token, "-o", copied}, "exists")
-	wantRun(t, 0, []string{"mem", "stat", "-p", "3", e.Addr()}, "5.0 MiB of 10 MiB lent (5242880 of 10485760 bytes), 1 regions")
+	clitest.WantRun(t, 1, []string{"mem", "get", token, "-o", copied}, "exists")
+	clitest.WantRun(t, 0, []string{"mem", "stat", "-p", "3", e.Addr()}, "5.0 MiB of 10 MiB lent (5242880 of 10485760 bytes), 1 regions")
 	var u rmem.Usage
-	if err := json.Unmarshal(wantRun(t, 0, []string{"mem", "stat", "-p", "3", "-j", e.Addr()}).out.Bytes(), &u); err != nil || u.Regions != 1 {
+	if err := json.Unmarshal(clitest.WantRun(t, 0, []string{"mem", "stat", "-p", "3", "-j", e.Addr()}).Out.Bytes(), &u); err != nil || u.Regions != 1 {
 		t.Errorf("%+v, %v", u, err)
 	}
-	wantRun(t, 1, []string{"mem", "free", handle}, "is no token")
-	wantRun(t, 0, []string{"mem", "free", token})
-	wantRun(t, 1, []string{"mem", "free", token}, "was freed")
-	wantRun(t, 1, []string{"mem", "get", handle}, "was freed")
-	wantRun(t, 1, []string{"mem", "alloc", "-p", "3", e.Addr(), "11MiB"}, "impossible size")
+	clitest.WantRun(t, 1, []string{"mem", "free", handle}, "is no token")
+	clitest.WantRun(t, 0, []string{"mem", "free", token})
+	clitest.WantRun(t, 1, []string{"mem", "free", token}, "was freed")
+	clitest.WantRun(t, 1, []string{"mem", "get", handle}, "was freed")
+	clitest.WantRun(t, 1, []string{"mem", "alloc", "-p", "3", e.Addr(), "11MiB"}, "impossible size")
 	for _, args := range [][]string{
 		{"alloc", e.Addr(), "x"}, {"alloc", "--lease", "0s", e.Addr(), "5"}, {"get", "nonsense"}, {"put"}, {"serve", "--quota", "x", "ofi+tcp://127.0.0.1"},
 		{"serve", "--longest-lease", "0s", "ofi+tcp://127.0.0.1"},
 	} {
-		wantRun(t, 2, append([]string{"mem"}, args...))
+		clitest.WantRun(t, 2, append([]string{"mem"}, args...))
 	}
 }
 
 // TestMemOnce hands a secret over: its owner puts it, whoever has the handle gets it, once.
 // parity: Y10
 func TestMemOnce(t *testing.T) {
-	e := serving(t, nil)
+	e := clitest.Engine(t, nil)
 	srv, err := rmem.Serve(e, rmem.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer shut(srv)
-	lines := strings.Fields(wantRun(t, 0, []string{"mem", "alloc", "--once", "--wipe", "--handle", e.Addr(), "3MiB"}).out.String())
+	defer cli.Shut(srv)
+	lines := strings.Fields(clitest.WantRun(t, 0, []string{"mem", "alloc", "--once", "--wipe", "--handle", e.Addr(), "3MiB"}).Out.String())
 	if len(lines) != 2 {
 		t.Fatalf("%q", lines)
 	}
 	secret := strings.Repeat("secret!\n", 3<<20/8)
 	put := func(to string) (int, string) {
-		var in output
-		from := in.streams()
-		from.in = strings.NewReader(secret)
-		return run(t.Context(), []string{"mem", "put", to}, from), in.err.String()
+		var in clitest.Output
+		from := in.Streams()
+		from.In = strings.NewReader(secret)
+		return clitest.Run(t.Context(), []string{"mem", "put", to}, from), in.Err.String()
 	}
 	if code, text := put(lines[1]); code != 1 || !strings.Contains(text, "one read") {
 		t.Errorf("exit code %d: %s", code, text)
@@ -93,32 +95,32 @@ func TestMemOnce(t *testing.T) {
 	if code, text := put(lines[0]); code != 0 {
 		t.Fatalf("exit code %d: %s", code, text)
 	}
-	if o := wantRun(t, 0, []string{"mem", "get", lines[1]}); o.out.String() != secret {
-		t.Errorf("%d bytes", o.out.Len())
+	if o := clitest.WantRun(t, 0, []string{"mem", "get", lines[1]}); o.Out.String() != secret {
+		t.Errorf("%d bytes", o.Out.Len())
 	}
-	wantRun(t, 1, []string{"mem", "get", lines[1]}, "has had")
-	wantRun(t, 1, []string{"mem", "get", lines[0]}, "has had")
+	clitest.WantRun(t, 1, []string{"mem", "get", lines[1]}, "has had")
+	clitest.WantRun(t, 1, []string{"mem", "get", lines[0]}, "has had")
 }
 
 // TestMemTooMuch writes what fits, and says what does not.
 // parity: S21
 func TestMemTooMuch(t *testing.T) {
-	e := serving(t, nil)
+	e := clitest.Engine(t, nil)
 	srv, err := rmem.Serve(e, rmem.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer shut(srv)
-	token := strings.TrimSpace(wantRun(t, 0, []string{"mem", "alloc", e.Addr(), "10"}).out.String())
-	var in output
-	from := in.streams()
-	from.in = strings.NewReader("0123456789A")
-	if code := run(t.Context(), []string{"mem", "put", token}, from); code != 1 || !strings.Contains(in.err.String(), "10 bytes") {
-		t.Errorf("exit code %d: %s", code, &in.err)
+	defer cli.Shut(srv)
+	token := strings.TrimSpace(clitest.WantRun(t, 0, []string{"mem", "alloc", e.Addr(), "10"}).Out.String())
+	var in clitest.Output
+	from := in.Streams()
+	from.In = strings.NewReader("0123456789A")
+	if code := clitest.Run(t.Context(), []string{"mem", "put", token}, from); code != 1 || !strings.Contains(in.Err.String(), "10 bytes") {
+		t.Errorf("exit code %d: %s", code, &in.Err)
 	}
-	wantRun(t, 0, []string{"mem", "get", token}, "0123456789")
-	wantRun(t, 2, []string{"mem", "get", token, "--offset", "11"}, "10 bytes")
-	wantRun(t, 2, []string{"mem", "put", token, "--offset", "-1"}, "10 bytes")
+	clitest.WantRun(t, 0, []string{"mem", "get", token}, "0123456789")
+	clitest.WantRun(t, 2, []string{"mem", "get", token, "--offset", "11"}, "10 bytes")
+	clitest.WantRun(t, 2, []string{"mem", "put", token, "--offset", "-1"}, "10 bytes")
 }
 
 // TestMemPieces reads in pieces, unless there is one chance, and then no more than fits into memory.
@@ -147,20 +149,20 @@ func TestMemServeMemory(t *testing.T) {
 			t.Errorf("%+v: %d lent, %d for the engine, %v", c, lent, engine.MaxMemory, err)
 		}
 	}
-	var o output
-	if code := run(t.Context(), strings.Fields("mem serve ofi+tcp://127.0.0.1:0 --max-memory 64MiB --quota 64MiB"), o.streams()); code != exitUsage || !strings.Contains(o.err.String(), "leaves nothing") {
-		t.Errorf("exit code %d: %s", code, &o.err)
+	var o clitest.Output
+	if code := clitest.Run(t.Context(), strings.Fields("mem serve ofi+tcp://127.0.0.1:0 --max-memory 64MiB --quota 64MiB"), o.Streams()); code != cli.ExitUsage || !strings.Contains(o.Err.String(), "leaves nothing") {
+		t.Errorf("exit code %d: %s", code, &o.Err)
 	}
 }
 
 // TestMemCopyFrom has the rule of --copy-from admit the servers that it names, and none without it.
 func TestMemCopyFrom(t *testing.T) {
-	e, source := serving(t, nil), serving(t, nil)
+	e, source := clitest.Engine(t, nil), clitest.Engine(t, nil)
 	srv, err := rmem.Serve(source, rmem.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer shut(srv)
+	defer cli.Shut(srv)
 	c := &memServeOptions{copyFrom: []string{source.Addr()}}
 	allowed, err := c.sources(t.Context(), e)
 	if err != nil || !allowed(source.Addr()) || allowed(e.Addr()) {
@@ -169,28 +171,8 @@ func TestMemCopyFrom(t *testing.T) {
 	if allowed, err := new(memServeOptions).sources(t.Context(), e); allowed != nil || err != nil {
 		t.Errorf("a rule without --copy-from, %v", err)
 	}
-	var o output
-	if code := run(t.Context(), strings.Fields("mem serve ofi+tcp://127.0.0.1:0 --copy-from nonsense"), o.streams()); code == 0 || !strings.Contains(o.err.String(), "--copy-from nonsense") {
-		t.Errorf("exit code %d: %s", code, &o.err)
-	}
-}
-
-// The limits of the commands' servers are those of their engines.
-func TestEngineLimits(t *testing.T) {
-	for _, args := range []string{
-		"perf serve ofi+tcp://127.0.0.1:0 --max-connections -1", "mem serve ofi+tcp://127.0.0.1:0 --max-memory much", "mem serve ofi+tcp://127.0.0.1:0 --max-memory 0",
-	} {
-		var o output
-		if code := run(t.Context(), strings.Fields(args), o.streams()); code != exitUsage {
-			t.Errorf("%s: exit code %d: %s", args, code, &o.err)
-		}
-	}
-	cfg, err := (&engineLimits{memoryText: "64MiB", connections: 9}).config()
-	if err != nil || cfg.MaxMemory != 64<<20 || cfg.MaxConnections != 9 {
-		t.Errorf("%+v, %v", cfg, err)
-	}
-	var o output
-	if code := run(t.Context(), strings.Fields("mem serve ofi+tcp://127.0.0.1:0 --max-memory 1MiB"), o.streams()); code != exitFailure || !strings.Contains(o.err.String(), "MaxMemory") {
-		t.Errorf("too little memory: exit code %d: %s", code, &o.err)
+	var o clitest.Output
+	if code := clitest.Run(t.Context(), strings.Fields("mem serve ofi+tcp://127.0.0.1:0 --copy-from nonsense"), o.Streams()); code == 0 || !strings.Contains(o.Err.String(), "--copy-from nonsense") {
+		t.Errorf("exit code %d: %s", code, &o.Err)
 	}
 }

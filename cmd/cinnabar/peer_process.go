@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/verbs/oob"
 )
 
@@ -49,7 +50,7 @@ func startPeer(ctx context.Context, stderr io.Writer, subcommand ...string) (*pe
 	if err != nil {
 		return nil, fmt.Errorf("start the peer process: find the own executable: %w", err)
 	}
-	if level := logLevelOf(ctx); level != "" {
+	if level := cli.LogLevelOf(ctx); level != "" {
 		subcommand = append(subcommand, "--log-level", level)
 	}
 	p := &peerProcess{cmd: exec.CommandContext(ctx, exe, subcommand...), secret: crand.Text()}
@@ -78,13 +79,13 @@ func startPeer(ctx context.Context, stderr io.Writer, subcommand ...string) (*pe
 func (p *peerProcess) greet(ctx context.Context, stdin io.Writer, stdout io.ReadCloser) error {
 	ctx, cancel := context.WithTimeout(ctx, peerStartTimeout)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { shut(stdout) })()
+	defer context.AfterFunc(ctx, func() { cli.Shut(stdout) })()
 	if _, err := io.WriteString(stdin, p.secret+"\n"); err != nil {
 		return fmt.Errorf("the peer process ended before it was ready: %w", err)
 	}
 	line, err := bufio.NewReader(io.LimitReader(stdout, exchangeLimit)).ReadString('\n')
 	if err != nil {
-		return fmt.Errorf("the peer process did not say where it listens: %w", reason(ctx, err))
+		return fmt.Errorf("the peer process did not say where it listens: %w", cli.Reason(ctx, err))
 	}
 	if p.addr, err = netip.ParseAddrPort(line[:len(line)-1]); err != nil {
 		return fmt.Errorf("the peer process gave no address: %w", err)
@@ -95,7 +96,7 @@ func (p *peerProcess) greet(ctx context.Context, stdin io.Writer, stdout io.Read
 // stop asks the peer to end, waits for it, and reports how it ended. After
 // peerStopTimeout it is killed, so that stop always returns and nothing is left.
 func (p *peerProcess) stop() error {
-	shut(p.stdin) // a second close does no harm
+	cli.Shut(p.stdin) // a second close does no harm
 
 	// Killing fails only if the process has ended.
 	kill := time.AfterFunc(peerStopTimeout, func() { _ = p.cmd.Process.Kill() })
@@ -153,7 +154,7 @@ func (x *exchange) connect(ctx context.Context, l *link, cfg oob.Config) (oob.QP
 	c, info, err := cfg.Connect(ctx, x, l.qp)
 	l.conn = c
 	if err != nil {
-		err = reason(ctx, err)
+		err = cli.Reason(ctx, err)
 	}
 	return info, err
 }
@@ -175,13 +176,13 @@ func (x *exchange) send(v any) error {
 
 // receive reads one message of bounded size. It waits until ctx ends.
 func (x *exchange) receive(ctx context.Context, v any) error {
-	defer interrupt(ctx, x)()
+	defer cli.Interrupt(ctx, x)()
 	line, err := x.readLine()
 	if err == nil {
 		err = json.Unmarshal(line, v)
 	}
 	if err != nil {
-		return fmt.Errorf("out-of-band exchange: the other side sent nothing usable: %w", reason(ctx, err))
+		return fmt.Errorf("out-of-band exchange: the other side sent nothing usable: %w", cli.Reason(ctx, err))
 	}
 	return nil
 }
@@ -203,8 +204,8 @@ func (x *exchange) readLine() ([]byte, error) {
 // peerMain is the peer's side of startPeer: it reads the secret, prints where
 // it listens, and calls serve with the connection of whoever shows the secret.
 // The context that serve gets ends when the parent does.
-func peerMain(ctx context.Context, s streams, serve func(context.Context, *exchange) error) error {
-	in := bufio.NewReader(s.in)
+func peerMain(ctx context.Context, s cli.Streams, serve func(context.Context, *exchange) error) error {
+	in := bufio.NewReader(s.In)
 	secret, err := in.ReadString('\n')
 	if err != nil {
 		return errors.New("this command is started by others: it is one half of demo and compare")
@@ -213,16 +214,16 @@ func peerMain(ctx context.Context, s streams, serve func(context.Context, *excha
 	defer cancel(nil)
 	go func() { // ends with the input, at the latest with the process
 		_, _ = io.Copy(io.Discard, in) // however it ends, it ended
-		cancel(errParentEnded)
+		cancel(cli.ErrParentEnded)
 	}()
-	x, err := acceptSecret(ctx, secret[:len(secret)-1], s.out)
+	x, err := acceptSecret(ctx, secret[:len(secret)-1], s.Out)
 	if err != nil {
 		return err
 	}
-	defer shut(x)
+	defer cli.Shut(x)
 	if err := serve(ctx, x); err != nil {
 		awaitEnd(ctx)
-		return reason(ctx, err)
+		return cli.Reason(ctx, err)
 	}
 	return nil
 }
@@ -238,9 +239,6 @@ func awaitEnd(ctx context.Context) {
 	}
 }
 
-// errParentEnded is why a peer ends whose parent is gone.
-var errParentEnded = errors.New("the parent process ended")
-
 // acceptSecret listens, prints the address, and returns the first connection
 // that shows the secret. Others are closed.
 func acceptSecret(ctx context.Context, secret string, out io.Writer) (*exchange, error) {
@@ -249,20 +247,20 @@ func acceptSecret(ctx context.Context, secret string, out io.Writer) (*exchange,
 	if err != nil {
 		return nil, fmt.Errorf("listen on loopback: %w", err)
 	}
-	defer shut(l)
-	defer interruptAccept(ctx, l)()
+	defer cli.Shut(l)
+	defer cli.InterruptAccept(ctx, l)()
 	if _, err := fmt.Fprintln(out, l.Addr()); err != nil {
 		return nil, err
 	}
 	for {
 		c, err := l.Accept()
 		if err != nil {
-			return nil, fmt.Errorf("wait for the parent process: %w", reason(ctx, err))
+			return nil, fmt.Errorf("wait for the parent process: %w", cli.Reason(ctx, err))
 		}
 		if x := newExchange(c); x.shows(ctx, secret) {
 			return x, nil
 		}
-		shut(c)
+		cli.Shut(c)
 	}
 }
 

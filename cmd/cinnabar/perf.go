@@ -2,10 +2,11 @@ package main
 
 import (
 	"math"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"cinnabar/cmd/cinnabar/internal/cli"
 )
 
 // Limits of perf's options.
@@ -44,7 +45,7 @@ type perfOptions struct {
 
 func (o *perfOptions) largest() int64 { return o.sizes[len(o.sizes)-1] }
 
-func newPerf(s streams) *cobra.Command {
+func newPerf(s cli.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "perf",
 		SuggestFor: []string{"bench", "benchmark"},
@@ -65,7 +66,7 @@ each other. perf verbs measures RDMA operations, with two sides of its own.`,
 	return cmd
 }
 
-func newPerfServe(s streams) *cobra.Command {
+func newPerfServe(s cli.Streams) *cobra.Command {
 	o := &perfServeOptions{}
 	cmd := &cobra.Command{
 		Use:   "serve ADDRESS",
@@ -81,12 +82,12 @@ from a port that ADDRESS names. Clients spread their calls over them.`,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			o.address = args[0]
 			if o.classes < 1 || o.classes > perfMaxServers {
-				return usagef("--classes %d is not between 1 and %d", o.classes, perfMaxServers)
+				return cli.Usagef("--classes %d is not between 1 and %d", o.classes, perfMaxServers)
 			}
 			if o.timeout <= 0 {
-				return usagef("--timeout %v must be longer than 0", o.timeout)
+				return cli.Usagef("--timeout %v must be longer than 0", o.timeout)
 			}
-			if o.memory, err = parseSize("--memory", o.memoryText, 1, math.MaxInt64/2); err != nil {
+			if o.memory, err = cli.ParseSize("--memory", o.memoryText, 1, math.MaxInt64/2); err != nil {
 				return err
 			}
 			return runPerfServe(cmd.Context(), o, s)
@@ -100,12 +101,12 @@ from a port that ADDRESS names. Clients spread their calls over them.`,
 	f.BoolVar(&o.verify, "verify", false, "check the data of rate's calls")
 	f.BoolVar(&o.bidirectional, "bidirectional", false, "send the data of rate's calls back; the client needs the option too")
 	f.StringVar(&o.memoryText, "memory", "4GiB", "memory for all clients' transfers together")
-	timeoutFlag(f, &o.timeout, perfTimeout, "for the transfers of one call; a client that is frozen ends them with an error")
-	o.limits.register(f)
+	cli.TimeoutFlag(f, &o.timeout, perfTimeout, "for the transfers of one call; a client that is frozen ends them with an error")
+	o.limits.Register(f)
 	return cmd
 }
 
-func newPerfClient(s streams, job perfJob, sizes, short string) *cobra.Command {
+func newPerfClient(s cli.Streams, job perfJob, sizes, short string) *cobra.Command {
 	o := &perfOptions{}
 	cmd := &cobra.Command{
 		Use:   job.op + " [ADDRESS...]",
@@ -126,7 +127,7 @@ until the last client has ended.`,
 				return err
 			}
 			var err error
-			if o.interval, err = interval(cmd.Flags().Changed("interval"), o.interval, s); err != nil {
+			if o.interval, err = cli.Interval(cmd.Flags().Changed("interval"), o.interval, s); err != nil {
 				return err
 			}
 			return runPerf(cmd.Context(), job, o, s)
@@ -141,8 +142,8 @@ until the last client has ended.`,
 	f.BoolVar(&o.barrier, "barrier", false, "measure until the last client has ended a size")
 	f.IntVar(&o.count, "count", 0, "iterations of each size, each of --inflight calls; 0 goes by --duration")
 	f.DurationVar(&o.duration, "duration", time.Second, "time for each size")
-	f.DurationVarP(&o.interval, "interval", "i", 0, intervalFlagText)
-	timeoutFlag(f, &o.timeout, perfTimeout, "for one call; a server that is frozen ends the measurement with an error")
+	f.DurationVarP(&o.interval, "interval", "i", 0, cli.IntervalText)
+	cli.TimeoutFlag(f, &o.timeout, perfTimeout, "for one call; a server that is frozen ends the measurement with an error")
 	if job.op == "rate" {
 		o.transfers = 1
 		f.BoolVar(&o.bidirectional, "bidirectional", false, "have the data sent back; the server needs the option too")
@@ -152,7 +153,7 @@ until the last client has ended.`,
 	f.BoolVar(&o.verify, "verify", false, "check the data; slower")
 	f.BoolVar(&o.keep, "keep", false, "leave servers running that end with their client")
 	f.BoolVar(&o.megabytes, "mb", false, "MB/s in the table, 10^6 bytes, instead of MiB/s")
-	jsonFlag(f, &o.json)
+	cli.JSONFlag(f, &o.json)
 	return cmd
 }
 
@@ -160,21 +161,21 @@ until the last client has ended.`,
 func (o *perfOptions) parse(args []string, least, most int64) (err error) {
 	switch {
 	case len(args) > 0 && o.portFile != "":
-		return usagef("an address and --port-file were given; one is enough")
+		return cli.Usagef("an address and --port-file were given; one is enough")
 	case len(args) > perfMaxServers:
-		return usagef("%d addresses; at most %d", len(args), perfMaxServers)
+		return cli.Usagef("%d addresses; at most %d", len(args), perfMaxServers)
 	case len(args) == 0 && o.portFile == "":
-		return usagef("no server; give its address or --port-file")
+		return cli.Usagef("no server; give its address or --port-file")
 	}
 	o.addresses = args
 	if err := o.checkCounts(); err != nil {
 		return err
 	}
-	if o.sizes, err = parseSizes(o.sizeText, least, most); err != nil {
+	if o.sizes, err = cli.ParseSizes(o.sizeText, least, most); err != nil {
 		return err
 	}
 	if total := o.largest() * int64(o.transfers) * int64(o.inflight*o.clients); total > perfMaxMemory { // less than 2^58
-		return usagef("--size, --transfers, --inflight and --clients need %s together; at most %s", sizeText(total), sizeText(perfMaxMemory))
+		return cli.Usagef("--size, --transfers, --inflight and --clients need %s together; at most %s", cli.SizeText(total), cli.SizeText(perfMaxMemory))
 	}
 	return nil
 }
@@ -182,46 +183,17 @@ func (o *perfOptions) parse(args []string, least, most int64) (err error) {
 func (o *perfOptions) checkCounts() error {
 	switch {
 	case o.inflight < 1 || o.inflight > perfMaxInflight:
-		return usagef("--inflight %d is not between 1 and %d", o.inflight, perfMaxInflight)
+		return cli.Usagef("--inflight %d is not between 1 and %d", o.inflight, perfMaxInflight)
 	case o.clients < 1 || o.clients > perfMaxClients:
-		return usagef("--clients %d is not between 1 and %d", o.clients, perfMaxClients)
+		return cli.Usagef("--clients %d is not between 1 and %d", o.clients, perfMaxClients)
 	case o.inflight*o.clients > perfMaxInflight:
-		return usagef("--inflight %d of --clients %d are more than %d calls at a time", o.inflight, o.clients, perfMaxInflight)
+		return cli.Usagef("--inflight %d of --clients %d are more than %d calls at a time", o.inflight, o.clients, perfMaxInflight)
 	case o.transfers < 1 || o.transfers > perfMaxTransfers:
-		return usagef("--transfers %d is not between 1 and %d", o.transfers, perfMaxTransfers)
+		return cli.Usagef("--transfers %d is not between 1 and %d", o.transfers, perfMaxTransfers)
 	case o.count < 0 || o.count == 0 && o.duration <= 0:
-		return usagef("--count %d with --duration %v measures nothing", o.count, o.duration)
+		return cli.Usagef("--count %d with --duration %v measures nothing", o.count, o.duration)
 	case o.timeout <= 0:
-		return usagef("--timeout %v must be longer than 0", o.timeout)
+		return cli.Usagef("--timeout %v must be longer than 0", o.timeout)
 	}
 	return nil
-}
-
-// parseSizes reads "64", "1KiB,64KiB" or "1KiB..1MiB", which doubles.
-func parseSizes(text string, least, most int64) ([]int64, error) {
-	if low, high, ok := strings.Cut(text, ".."); ok {
-		from, err := parseSize("--size", low, least, most)
-		if err != nil {
-			return nil, err
-		}
-		to, err := parseSize("--size", high, from, most)
-		if err != nil {
-			return nil, err
-		}
-		var sizes []int64
-		for n := from; n < to; n = max(1, 2*n) {
-			sizes = append(sizes, n)
-		}
-		return append(sizes, to), nil
-	}
-	var sizes []int64
-	for one := range strings.SplitSeq(text, ",") {
-		n, err := parseSize("--size", one, least, most)
-		if err != nil {
-			return nil, err
-		}
-		sizes = append(sizes, n)
-		least = n
-	}
-	return sizes, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"cinnabar"
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/codec"
 )
 
@@ -94,7 +95,7 @@ func (c *echoCaller) check(out perfBlock, size int64, err error) error {
 		return err
 	}
 	if got := int64(len(out.data)); got != size {
-		return fmt.Errorf("the answer carries %s instead of %s", sizeText(got), sizeText(size))
+		return fmt.Errorf("the answer carries %s instead of %s", cli.SizeText(got), cli.SizeText(size))
 	}
 	if !c.r.o.verify {
 		return nil
@@ -153,7 +154,7 @@ func (c *bulkCaller) announce(ctx context.Context, i int, mode cinnabar.Mode) er
 		SizeMax: uint32(each), Clients: uint32(c.r.o.clients), Target: c.r.handle(i) % targets, Targets: targets, Checking: c.r.o.verify,
 	})
 	if errors.Is(err, cinnabar.CodeNoMem) {
-		return fmt.Errorf("%w; the server needs %s for each call in flight; start it with a larger --memory, or ask for less", err, sizeText(each*int64(c.r.o.transfers)))
+		return fmt.Errorf("%w; the server needs %s for each call in flight; start it with a larger --memory, or ask for less", err, cli.SizeText(each*int64(c.r.o.transfers)))
 	}
 	return err
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"os"
 	"strings"
 	"time"
@@ -13,6 +11,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"cinnabar"
+	"cinnabar/cmd/cinnabar/internal/cli"
 )
 
 // What the client of perf does before it measures, as Mercury's programs: so many iterations of a size.
@@ -57,7 +56,7 @@ type perfRun struct {
 
 // openPerfRun opens the engine of one client. Nothing goes to the servers yet.
 func openPerfRun(ctx context.Context, o *perfOptions, rank int, addresses []string) (*perfRun, error) {
-	engine, err := cinnabar.Open(localFor(ctx, addresses[0]), logged(ctx, nil))
+	engine, err := cinnabar.Open(cli.LocalFor(ctx, addresses[0]), cli.Logged(ctx, nil))
 	if err != nil {
 		return nil, err
 	}
@@ -98,24 +97,6 @@ func (o *perfOptions) readServers() ([]string, error) {
 		return nil, fmt.Errorf("port file %s has %d addresses; at most %d are used", o.portFile, len(addresses), perfMaxServers)
 	}
 	return addresses, nil
-}
-
-// localFor is what to open for talking to address: the protocol, with the address of this host from which the system
-// would go there, so that the server can reach for this process's memory on the way that the calls take. Where the
-// system does not tell, the protocol alone, and Lookup or the first call says what is wrong.
-func localFor(ctx context.Context, address string) string {
-	protocol, peer, _ := strings.Cut(address, "://")
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "udp", peer) // resolves the name and finds a route; a UDP dial sends nothing to the peer
-	if err != nil {
-		return protocol
-	}
-	defer shut(c)
-	from, err := netip.ParseAddrPort(c.LocalAddr().String())
-	if err != nil {
-		return protocol
-	}
-	return protocol + "://" + netip.AddrPortFrom(from.Addr().Unmap(), 0).String()
 }
 
 // transportOf is an address's protocol without its class: "tcp" of "ofi+tcp://...".

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"cinnabar/cmd/cinnabar/internal/clitest"
 )
 
 // patient is a --timeout that a busy machine does not exceed with what goes well.
@@ -26,24 +28,24 @@ func TestPerfServerFrozen(t *testing.T) {
 		t.Run(args, func(t *testing.T) {
 			t.Parallel() // most of the time they wait
 			server, address, _ := startPerfServe(t)
-			client, seen, o := start(t, append(strings.Fields("perf "+args), address, "--duration", "1h", "--timeout", patient)...)
-			waitLine(t, seen, `^ +bytes`)
+			client, seen, o := clitest.Start(t, append(strings.Fields("perf "+args), address, "--duration", "1h", "--timeout", patient)...)
+			clitest.WaitLine(t, seen, `^ +bytes`)
 			freeze(t, server)
-			wantTimeout(t, exitOf(t, client), o, address)
+			wantTimeout(t, clitest.ExitOf(t, client), o, address)
 		})
 	}
 	t.Run("before", func(t *testing.T) {
 		t.Parallel()
 		server, address, _ := startPerfServe(t)
 		freeze(t, server)
-		code, o := runProcess(t, "perf", "rate", address, "--timeout", "100ms")
+		code, o := clitest.RunProcess(t, "perf", "rate", address, "--timeout", "100ms")
 		wantTimeout(t, code, o, address)
 	})
 }
 
-func wantTimeout(t *testing.T, code int, o *output, address string) {
+func wantTimeout(t *testing.T, code int, o *clitest.Output, address string) {
 	t.Helper()
-	if text := o.err.String(); code != 1 || !strings.Contains(text, "HG_TIMEOUT") || !strings.Contains(text, address) {
+	if text := o.Err.String(); code != 1 || !strings.Contains(text, "HG_TIMEOUT") || !strings.Contains(text, address) {
 		t.Errorf("exit code %d, stderr %q; want 1, HG_TIMEOUT and %s", code, text, address)
 	}
 }
@@ -56,15 +58,15 @@ func TestPerfClientFrozen(t *testing.T) {
 		t.Run(op, func(t *testing.T) {
 			t.Parallel()
 			server, address, o := startPerfServe(t, "--once", "--timeout", patient)
-			frozen, seen, _ := start(t, "perf", op, address, "--size", "64KiB,16MiB", "--transfers", "4", "--count", "1000000")
+			frozen, seen, _ := clitest.Start(t, "perf", op, address, "--size", "64KiB,16MiB", "--transfers", "4", "--count", "1000000")
 			t.Cleanup(func() {
 				_ = frozen.Process.Kill() // it has not ended
 				_ = frozen.Wait()
 			})
-			waitLine(t, seen, `^ +bytes`)
+			clitest.WaitLine(t, seen, `^ +bytes`)
 			freeze(t, frozen)
 			perfLines(t, "rate", address, "--size", "64", "--count", "5")
-			wantOK(t, server, o)
+			clitest.WantOK(t, server, o)
 		})
 	}
 }

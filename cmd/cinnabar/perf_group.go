@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+
+	"cinnabar/cmd/cinnabar/internal/cli"
 )
 
 // perfGroup is the clients of one measurement. Mercury's programs are as many processes, which mpirun starts; here they
@@ -17,7 +19,7 @@ type perfGroup struct {
 }
 
 // runPerf measures until that is done or ctx ends.
-func runPerf(ctx context.Context, job perfJob, o *perfOptions, s streams) (err error) {
+func runPerf(ctx context.Context, job perfJob, o *perfOptions, s cli.Streams) (err error) {
 	addresses, err := o.readServers()
 	if err != nil {
 		return err
@@ -34,7 +36,7 @@ func runPerf(ctx context.Context, job perfJob, o *perfOptions, s streams) (err e
 	// The end of ctx ends all calls by closing the engines, so that no call has to watch ctx, which costs.
 	defer context.AfterFunc(ctx, func() { _ = g.closeEngines() })()
 	if err := g.run(context.WithoutCancel(ctx), s); err != nil {
-		return reason(ctx, err)
+		return cli.Reason(ctx, err)
 	}
 	return nil
 }
@@ -56,7 +58,7 @@ func (g *perfGroup) close() error {
 }
 
 // run measures every size, prints a line for each, and says goodbye.
-func (g *perfGroup) run(ctx context.Context, s streams) error {
+func (g *perfGroup) run(ctx context.Context, s cli.Streams) error {
 	for _, r := range g.runs {
 		c, err := g.job.prepare(ctx, r)
 		if err != nil {
@@ -65,14 +67,14 @@ func (g *perfGroup) run(ctx context.Context, s streams) error {
 		g.callers = append(g.callers, c)
 	}
 	first := g.runs[0]
-	report := &perfReport{op: g.job.op, transport: transportOf(first.engine.Addr()), servers: len(first.servers), o: g.o, w: s.out}
+	report := &perfReport{op: g.job.op, transport: transportOf(first.engine.Addr()), servers: len(first.servers), o: g.o, w: s.Out}
 	if err := report.header(); err != nil {
 		return err
 	}
 	for _, size := range g.o.sizes {
 		results, err := g.measure(ctx, s, size)
 		if err != nil {
-			return fmt.Errorf("%s of %s: %w", g.job.op, sizeText(size), err)
+			return fmt.Errorf("%s of %s: %w", g.job.op, cli.SizeText(size), err)
 		}
 		if err := report.line(results...); err != nil {
 			return err
@@ -82,11 +84,11 @@ func (g *perfGroup) run(ctx context.Context, s streams) error {
 }
 
 // measure has all clients measure one size at once. If one fails, the others stop.
-func (g *perfGroup) measure(ctx context.Context, s streams, size int64) ([]perfResult, error) {
+func (g *perfGroup) measure(ctx context.Context, s cli.Streams, size int64) ([]perfResult, error) {
 	group, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	line := newPerfBarrier(len(g.runs))
-	defer rateLines{s: s, every: g.o.interval, size: size, bytes: g.callers[0].moved(size), unit: "calls", made: g.ended}.start(line.open)()
+	defer cli.RateLines{To: s, Every: g.o.interval, Size: size, Bytes: g.callers[0].moved(size), Unit: "calls", Made: g.ended}.Start(line.open)()
 	results := make([]perfResult, len(g.runs))
 	var wg sync.WaitGroup
 	for i, r := range g.runs {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 )
 
 // Clients pass the line together, and not at all if one of them fails before.
@@ -102,5 +103,5 @@ func TestPerfBlame(t *testing.T) {
 	if !errors.Is(err, cinnabar.CodeTimeout) {
 		t.Errorf("%v, want TIMEOUT", err)
 	}
-	wantError(t, err, "no answer from "+p.server.engine.Addr()+" for 20ms", "--timeout")
+	clitest.WantError(t, err, "no answer from "+p.server.engine.Addr()+" for 20ms", "--timeout")
 }

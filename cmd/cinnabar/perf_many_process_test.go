@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"cinnabar/cmd/cinnabar/internal/clitest"
 )
 
 // perfKeys are the keys of an object of --json, in their order.
@@ -18,7 +20,7 @@ var perfKeys = []string{
 }
 
 // startPerfServers starts servers in one process and returns their addresses.
-func startPerfServers(t *testing.T, classes int, args ...string) (*exec.Cmd, []string, *output) {
+func startPerfServers(t *testing.T, classes int, args ...string) (*exec.Cmd, []string, *clitest.Output) {
 	t.Helper()
 	server, first, o := startPerfServe(t, append(args, "--once", "--classes", strconv.Itoa(classes), "--port-file", filepath.Join(t.TempDir(), "port.cfg"))...)
 	file := server.Args[len(server.Args)-1]
@@ -51,20 +53,20 @@ func TestPerfClientsAtServers(t *testing.T) {
 			t.Parallel()
 			server, addresses, o := startPerfServers(t, tt.servers)
 			args := append(strings.Fields("perf "+tt.client+" --json"), addresses...)
-			code, out := runProcess(t, args...)
-			if code != 0 || out.err.Len() != 0 {
-				t.Fatalf("exit code %d: %s", code, &out.err)
+			code, out := clitest.RunProcess(t, args...)
+			if code != 0 || out.Err.Len() != 0 {
+				t.Fatalf("exit code %d: %s", code, &out.Err)
 			}
-			wantOK(t, server, o)
+			clitest.WantOK(t, server, o)
 			var keys []string
-			for _, m := range regexp.MustCompile(`"(\w+)":`).FindAllStringSubmatch(out.out.String(), -1) {
+			for _, m := range regexp.MustCompile(`"(\w+)":`).FindAllStringSubmatch(out.Out.String(), -1) {
 				keys = append(keys, m[1])
 			}
 			if !slices.Equal(keys, perfKeys) {
 				t.Errorf("keys %q, want %q", keys, perfKeys)
 			}
-			if want := fmt.Sprintf(`"count":%d,`, tt.calls); !strings.Contains(out.out.String(), want) {
-				t.Errorf("%s\ndoes not have %s", &out.out, want)
+			if want := fmt.Sprintf(`"count":%d,`, tt.calls); !strings.Contains(out.Out.String(), want) {
+				t.Errorf("%s\ndoes not have %s", &out.Out, want)
 			}
 		})
 	}
@@ -109,7 +111,7 @@ func TestPerfMercuryProcesses(t *testing.T) {
 			}
 			const ranks = 3
 			var clients []*exec.Cmd
-			var outs []*output
+			var outs []*clitest.Output
 			for rank := range ranks {
 				client, out := startMercury(t, dir, args[0], args[1:]...)
 				client.Env = append(client.Env, "LD_LIBRARY_PATH="+library+":"+os.Getenv("LD_LIBRARY_PATH"),
@@ -121,14 +123,14 @@ func TestPerfMercuryProcesses(t *testing.T) {
 			}
 			for rank, client := range clients {
 				out := outs[rank]
-				if code := exitOf(t, client); code != 0 || strings.Contains(out.out.String()+out.err.String(), "failed (HG_") {
-					t.Errorf("process %d: exit code %d\n%s%s", rank, code, &out.out, &out.err)
+				if code := clitest.ExitOf(t, client); code != 0 || strings.Contains(out.Out.String()+out.Err.String(), "failed (HG_") {
+					t.Errorf("process %d: exit code %d\n%s%s", rank, code, &out.Out, &out.Err)
 				}
 			}
-			if !strings.Contains(outs[0].out.String(), "# 3 client process(es)") {
-				t.Errorf("the client says\n%s", &outs[0].out)
+			if !strings.Contains(outs[0].Out.String(), "# 3 client process(es)") {
+				t.Errorf("the client says\n%s", &outs[0].Out)
 			}
-			wantOK(t, server, o) // DONE of the first process ends it
+			clitest.WantOK(t, server, o) // DONE of the first process ends it
 		})
 	}
 }
@@ -145,16 +147,16 @@ func TestPerfMercuryClasses(t *testing.T) {
 		t.Run(args[0], func(t *testing.T) {
 			dir := t.TempDir()
 			server, o := startMercury(t, dir, "hg_perf_server", "-C", "2")
-			l := &lines{seen: make(chan string, 1000)}
+			l := &clitest.Lines{Seen: make(chan string, 1000)}
 			server.Stdout = l
 			if err := server.Start(); err != nil {
 				t.Fatal(err)
 			}
 			defer func() { _ = server.Process.Kill() }() // has no effect on one that has ended
-			waitLine(t, l.seen, regexp.QuoteMeta("# Waiting for client"))
+			clitest.WaitLine(t, l.Seen, regexp.QuoteMeta("# Waiting for client"))
 			perfLines(t, append(args, "--port-file", filepath.Join(dir, "port.cfg"))...)
-			if code := exitOf(t, server); code != 0 {
-				t.Errorf("the server ends with %d: %s", code, &o.err)
+			if code := clitest.ExitOf(t, server); code != 0 {
+				t.Errorf("the server ends with %d: %s", code, &o.Err)
 			}
 		})
 	}

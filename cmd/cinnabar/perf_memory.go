@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"cinnabar"
+	"cinnabar/cmd/cinnabar/internal/cli"
 )
 
 // Limits of perf serve. What a client asks for is checked against them before anything is allocated.
@@ -79,7 +80,7 @@ func (m *perfMemory) reserve(n int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if n > m.budget-m.used {
-		return fmt.Errorf("%w: a handle of %s, with %s in use of the %s that --memory allows", cinnabar.CodeNoMem, sizeText(n), sizeText(m.used), sizeText(m.budget))
+		return fmt.Errorf("%w: a handle of %s, with %s in use of the %s that --memory allows", cinnabar.CodeNoMem, cli.SizeText(n), cli.SizeText(m.used), cli.SizeText(m.budget))
 	}
 	if m.count == perfMaxAll {
 		return fmt.Errorf("%w: %d handles are in use; that is the limit", cinnabar.CodeNoMem, m.count)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 )
 
 // perfPair is a server in this process and a client's run of it.
@@ -24,7 +25,7 @@ func newPerfPair(t *testing.T, so perfServeOptions, o perfOptions) *perfPair {
 		so.memory = 1 << 30
 	}
 	if so.timeout == 0 {
-		so.timeout = processLimit
+		so.timeout = clitest.ProcessLimit
 	}
 	p := &perfPair{server: newPerfServer(engine, &so, 0, newPerfMemory(so.memory))}
 	if err := p.server.register(); err != nil {
@@ -44,7 +45,7 @@ func newPerfPair(t *testing.T, so perfServeOptions, o perfOptions) *perfPair {
 	}
 	o.transfers, o.clients = max(1, o.transfers), max(1, o.clients)
 	if o.timeout == 0 {
-		o.timeout = processLimit
+		o.timeout = clitest.ProcessLimit
 	}
 	p.run = p.client(t, o)
 	return p
@@ -80,7 +81,7 @@ func (p *perfPair) memory() (used int64, count int) {
 // wantMemory waits until the server has so much in use.
 func (p *perfPair) wantMemory(t *testing.T, used int64, count int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), processLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), clitest.ProcessLimit)
 	defer cancel()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()

@@ -10,38 +10,32 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"cinnabar/cmd/cinnabar/internal/clitest"
 )
 
 // startPerfServe starts a server and returns its address.
-func startPerfServe(t *testing.T, args ...string) (*exec.Cmd, string, *output) {
+func startPerfServe(t *testing.T, args ...string) (*exec.Cmd, string, *clitest.Output) {
 	t.Helper()
-	cmd, seen, o := start(t, append([]string{"perf", "serve", "ofi+tcp://127.0.0.1:0"}, args...)...)
+	cmd, seen, o := clitest.Start(t, append([]string{"perf", "serve", "ofi+tcp://127.0.0.1:0"}, args...)...)
 	t.Cleanup(func() {
 		if cmd.ProcessState == nil {
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
 		}
 	})
-	return cmd, waitLine(t, seen, `^ofi\+tcp://127\.0\.0\.1:\d+$`)[0], o
-}
-
-// wantOK fails unless the process ends well.
-func wantOK(t *testing.T, cmd *exec.Cmd, o *output) {
-	t.Helper()
-	if code := exitOf(t, cmd); code != 0 || o.err.Len() != 0 {
-		t.Errorf("%v: exit code %d: %s", cmd.Args[1:], code, &o.err)
-	}
+	return cmd, clitest.WaitLine(t, seen, `^ofi\+tcp://127\.0\.0\.1:\d+$`)[0], o
 }
 
 // perfLines runs a client with --json and returns what it measured.
 func perfLines(t *testing.T, args ...string) []perfLine {
 	t.Helper()
-	code, o := runProcess(t, append([]string{"perf"}, append(args, "--json")...)...)
+	code, o := clitest.RunProcess(t, append([]string{"perf"}, append(args, "--json")...)...)
 	if code != 0 {
-		t.Fatalf("perf %v: exit code %d: %s", args, code, &o.err)
+		t.Fatalf("perf %v: exit code %d: %s", args, code, &o.Err)
 	}
 	var got []perfLine
-	for line := range strings.Lines(o.out.String()) {
+	for line := range strings.Lines(o.Out.String()) {
 		var l perfLine
 		if err := json.Unmarshal([]byte(line), &l); err != nil {
 			t.Fatal(err)
@@ -73,7 +67,7 @@ func TestPerfTwoProcesses(t *testing.T) {
 			server, address, o := startPerfServe(t, append(strings.Fields(tt.server), "--once")...)
 			args := strings.Fields(tt.client)
 			lines := perfLines(t, append([]string{args[0], address}, args[1:]...)...)
-			wantOK(t, server, o) // DONE ends it
+			clitest.WantOK(t, server, o) // DONE ends it
 			if len(lines) != len(tt.sizes) {
 				t.Fatalf("%d lines, want %d", len(lines), len(tt.sizes))
 			}
@@ -102,9 +96,9 @@ func TestPerfServerThatStays(t *testing.T) {
 			{"rate", "--size", "64"}, {"bw-read", "--size", "64KiB"}, {"bw-write", "--size", "64KiB"}, {"rate", "--size", "64", "--inflight", "16"},
 		} {
 			wg.Go(func() {
-				code, o := runProcess(t, append([]string{"perf", args[0], "--port-file", file, "--count", "50"}, args[1:]...)...)
+				code, o := clitest.RunProcess(t, append([]string{"perf", args[0], "--port-file", file, "--count", "50"}, args[1:]...)...)
 				if code != 0 {
-					t.Errorf("%v: exit code %d: %s", args, code, &o.err)
+					t.Errorf("%v: exit code %d: %s", args, code, &o.Err)
 				}
 			})
 		}
@@ -117,7 +111,7 @@ func TestPerfServerThatStays(t *testing.T) {
 	if err := server.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	wantOK(t, server, o)
+	clitest.WantOK(t, server, o)
 }
 
 // A client with --keep leaves a server running that ends with its client; by the clock it measures for as long as it was told.
@@ -128,42 +122,42 @@ func TestPerfClientThatKeepsTheServer(t *testing.T) {
 		t.Errorf("%+v: measured for less than 50 ms", l)
 	}
 	perfLines(t, "rate", address, "--size", "64", "--count", "1")
-	wantOK(t, server, o)
+	clitest.WantOK(t, server, o)
 }
 
 // A client that ends in the middle of its transfers concerns nobody else.
 func TestPerfClientKilled(t *testing.T) {
 	server, address, o := startPerfServe(t, "--once", "--memory", "9MiB") // that of two clients
 	for _, op := range []string{"bw-read", "bw-write"} {
-		client, seen, _ := start(t, "perf", op, address, "--size", "2MiB", "--transfers", "2", "--duration", "1h")
-		waitLine(t, seen, `^ +bytes`) // its memory is announced by then
+		client, seen, _ := clitest.Start(t, "perf", op, address, "--size", "2MiB", "--transfers", "2", "--duration", "1h")
+		clitest.WaitLine(t, seen, `^ +bytes`) // its memory is announced by then
 		if err := client.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		_ = client.Wait() // it was killed
 	}
 	for begin := time.Now(); ; { // the memory of both comes back when their connections are known to be lost
-		code, out := runProcess(t, "perf", "bw-write", address, "--size", "2MiB", "--transfers", "4", "--count", "1", "--keep")
+		code, out := clitest.RunProcess(t, "perf", "bw-write", address, "--size", "2MiB", "--transfers", "4", "--count", "1", "--keep")
 		if code == 0 {
 			break
 		}
-		if !strings.Contains(out.err.String(), "HG_NOMEM") || time.Since(begin) > processLimit {
-			t.Fatalf("exit code %d: %s", code, &out.err)
+		if !strings.Contains(out.Err.String(), "HG_NOMEM") || time.Since(begin) > clitest.ProcessLimit {
+			t.Fatalf("exit code %d: %s", code, &out.Err)
 		}
 	}
 	perfLines(t, "rate", address, "--size", "64", "--count", "1")
-	wantOK(t, server, o)
+	clitest.WantOK(t, server, o)
 }
 
 func TestPerfServerKilled(t *testing.T) {
 	server, address, _ := startPerfServe(t)
-	client, seen, o := start(t, "perf", "bw-write", address, "--size", "16MiB", "--duration", "1h")
-	waitLine(t, seen, `^ +bytes`)
+	client, seen, o := clitest.Start(t, "perf", "bw-write", address, "--size", "16MiB", "--duration", "1h")
+	clitest.WaitLine(t, seen, `^ +bytes`)
 	if err := server.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if code := exitOf(t, client); code != 1 || !strings.Contains(o.err.String(), address) {
-		t.Errorf("exit code %d, stderr %q, want 1 and the address", code, &o.err)
+	if code := clitest.ExitOf(t, client); code != 1 || !strings.Contains(o.Err.String(), address) {
+		t.Errorf("exit code %d, stderr %q, want 1 and the address", code, &o.Err)
 	}
 }
 
@@ -171,16 +165,16 @@ func TestPerfServerKilled(t *testing.T) {
 func TestPerfClientInterrupted(t *testing.T) {
 	for _, inflight := range []string{"1", "8"} {
 		server, address, o := startPerfServe(t, "--once")
-		client, seen, out := start(t, "perf", "rate", address, "--size", "64,128", "--duration", "1h", "--inflight", inflight)
-		waitLine(t, seen, `^ +bytes`)
+		client, seen, out := clitest.Start(t, "perf", "rate", address, "--size", "64,128", "--duration", "1h", "--inflight", inflight)
+		clitest.WaitLine(t, seen, `^ +bytes`)
 		if err := client.Process.Signal(os.Interrupt); err != nil {
 			t.Fatal(err)
 		}
-		if code := exitOf(t, client); code != 130 || out.err.String() != "cinnabar perf rate: stopped by signal: interrupt\n" {
-			t.Errorf("%s in flight: exit code %d, stderr %q", inflight, code, &out.err)
+		if code := clitest.ExitOf(t, client); code != 130 || out.Err.String() != "cinnabar perf rate: stopped by signal: interrupt\n" {
+			t.Errorf("%s in flight: exit code %d, stderr %q", inflight, code, &out.Err)
 		}
 		perfLines(t, "rate", address, "--size", "64", "--count", "1")
-		wantOK(t, server, o)
+		clitest.WantOK(t, server, o)
 	}
 }
 
@@ -195,13 +189,13 @@ func mercury(t *testing.T, name string) string {
 }
 
 // startMercury prepares a process of a Mercury program in a directory, where its port.cfg is.
-func startMercury(t *testing.T, dir, name string, args ...string) (*exec.Cmd, *output) {
+func startMercury(t *testing.T, dir, name string, args ...string) (*exec.Cmd, *clitest.Output) {
 	t.Helper()
 	program := mercury(t, name)
 	if name == "hg_perf_server" {
 		lockSharedMemory(t)
 	}
-	cmd, o := command(t, append([]string{"-c", "ofi", "-p", "tcp", "-H", "lo"}, args...)...)
+	cmd, o := clitest.Command(t, append([]string{"-c", "ofi", "-p", "tcp", "-H", "lo"}, args...)...)
 	cmd.Path, cmd.Args[0], cmd.Dir = program, program, dir
 	return cmd, o
 }
@@ -224,14 +218,14 @@ func TestPerfMercuryClients(t *testing.T) {
 		if err := client.Start(); err != nil {
 			t.Fatal(err)
 		}
-		if code := exitOf(t, client); code != 0 || strings.Contains(out.out.String()+out.err.String(), "failed (HG_") {
-			t.Errorf("%v: exit code %d\n%s%s", args, code, &out.out, &out.err)
+		if code := clitest.ExitOf(t, client); code != 0 || strings.Contains(out.Out.String()+out.Err.String(), "failed (HG_") {
+			t.Errorf("%v: exit code %d\n%s%s", args, code, &out.Out, &out.Err)
 		}
 	}
 	if err := server.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	wantOK(t, server, o)
+	clitest.WantOK(t, server, o)
 }
 
 // Our client measures Mercury's server; the last DONE ends it.
@@ -247,16 +241,16 @@ func TestPerfMercuryServer(t *testing.T) {
 		t.Run(args[0], func(t *testing.T) {
 			dir := t.TempDir()
 			server, o := startMercury(t, dir, "hg_perf_server")
-			l := &lines{seen: make(chan string, 1000)}
+			l := &clitest.Lines{Seen: make(chan string, 1000)}
 			server.Stdout = l
 			if err := server.Start(); err != nil {
 				t.Fatal(err)
 			}
 			defer func() { _ = server.Process.Kill() }() // has no effect on one that has ended
-			waitLine(t, l.seen, regexp.QuoteMeta("# Waiting for client"))
+			clitest.WaitLine(t, l.Seen, regexp.QuoteMeta("# Waiting for client"))
 			perfLines(t, append(args, "--port-file", filepath.Join(dir, "port.cfg"))...)
-			if code := exitOf(t, server); code != 0 {
-				t.Errorf("the server ends with %d: %s", code, &o.err)
+			if code := clitest.ExitOf(t, server); code != 0 {
+				t.Errorf("the server ends with %d: %s", code, &o.Err)
 			}
 		})
 	}

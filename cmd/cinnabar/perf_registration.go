@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/regmem"
 	"cinnabar/regmem/arena"
 	"cinnabar/verbs"
@@ -21,8 +22,8 @@ import (
 // Sizes that perf registration measures, in bytes.
 const (
 	costLeast = 4 << 10
-	costMost  = 256 * mebibyte
-	costSlack = mebibyte // by which the pool exceeds the largest block
+	costMost  = 256 * cli.MiB
+	costSlack = cli.MiB // by which the pool exceeds the largest block
 )
 
 // costOptions are the options of perf registration.
@@ -31,7 +32,7 @@ type costOptions struct {
 	lock, json   bool
 }
 
-func newPerfRegistration(s streams) *cobra.Command {
+func newPerfRegistration(s cli.Streams) *cobra.Command {
 	o := &costOptions{}
 	cmd := &cobra.Command{
 		Use:   "registration",
@@ -43,15 +44,15 @@ the median of one operation: memory, transfer, and giving the memory back.
 
 Other devices than the software device are reached by their first address, from this
 machine itself.`,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), s) },
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.most, "most", "16MiB", "largest size; the least is 4KiB")
-	deviceFlag(f, &o.device)
+	cli.DeviceFlag(f, &o.device)
 	f.BoolVar(&o.lock, "lock", false, "have the software device lock registered memory, as hardware does")
-	jsonFlag(f, &o.json)
+	cli.JSONFlag(f, &o.json)
 	return cmd
 }
 
@@ -76,8 +77,8 @@ type costReport struct {
 // costNote is the note below the figures of the software device.
 const costNote = "The software device registers by pinning Go's memory and making a key. Hardware pins pages and fills the adapter's tables as well: --lock shows the part of that which a kernel does."
 
-func (o *costOptions) run(ctx context.Context, s streams) (err error) {
-	most, err := parseSize("--most", o.most, costLeast, costMost)
+func (o *costOptions) run(ctx context.Context, s cli.Streams) (err error) {
+	most, err := cli.ParseSize("--most", o.most, costLeast, costMost)
 	if err != nil {
 		return err
 	}
@@ -90,40 +91,40 @@ func (o *costOptions) run(ctx context.Context, s streams) (err error) {
 	if err != nil {
 		return err
 	}
-	r.Locked = o.lock || r.Device != softwareDevice
+	r.Locked = o.lock || r.Device != cli.SoftwareDevice
 	if o.json {
-		return writeIndented(s.out, r)
+		return cli.WriteJSON(s.Out, r)
 	}
-	return r.print(s.out)
+	return r.print(s.Out)
 }
 
 func (o *costOptions) open(ctx context.Context) (*verbs.Device, error) {
-	name := cmp.Or(o.device, softwareDevice)
+	name := cmp.Or(o.device, cli.SoftwareDevice)
 	switch {
 	case !o.lock:
-		return openDevice(ctx, name)
-	case name == softwareDevice:
-		return iwarp.Open(iwarp.Config{Name: softwareDevice, LockMemory: true, Logger: loggerOf(ctx)})
+		return cli.OpenDevice(ctx, name)
+	case name == cli.SoftwareDevice:
+		return iwarp.Open(iwarp.Config{Name: cli.SoftwareDevice, LockMemory: true, Logger: cli.LoggerOf(ctx)})
 	}
-	return nil, usagef("--lock is for %s; %s locks registered memory anyway", softwareDevice, name)
+	return nil, cli.Usagef("--lock is for %s; %s locks registered memory anyway", cli.SoftwareDevice, name)
 }
 
 func (r *costReport) print(out io.Writer) error {
-	t := newTable(out)
-	i := &infoWriter{w: t}
-	i.printf("SIZE\tCOUNT\tEACH, µs\tREGISTERING, µs\tPOOL, µs\tCACHE, µs\tEACH/POOL\n")
+	t := cli.NewTable(out)
+	i := &cli.Printer{W: t}
+	i.Printf("SIZE\tCOUNT\tEACH, µs\tREGISTERING, µs\tPOOL, µs\tCACHE, µs\tEACH/POOL\n")
 	for _, row := range r.Rows {
-		i.printf("%s\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f\n", sizeText(row.Bytes), row.Operations, row.Each, row.Registers, row.Pool, row.Cache, row.Each/row.Pool)
+		i.Printf("%s\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f\n", cli.SizeText(row.Bytes), row.Operations, row.Each, row.Registers, row.Pool, row.Cache, row.Each/row.Pool)
 	}
-	if err := errors.Join(i.err, t.Flush()); err != nil {
+	if err := errors.Join(i.Err, t.Flush()); err != nil {
 		return err
 	}
-	i.w = out
-	i.printf("\n%s\n", fold(fmt.Sprintf("device %s, memory locked: %t. The pool was registered once, the cache registered %d times.", r.Device, r.Locked, r.Registrations), helpWidth))
-	if r.Device == softwareDevice {
-		i.printf("%s\n", fold(costNote, helpWidth))
+	i.W = out
+	i.Printf("\n%s\n", cli.Fold(fmt.Sprintf("device %s, memory locked: %t. The pool was registered once, the cache registered %d times.", r.Device, r.Locked, r.Registrations), cli.Width))
+	if r.Device == cli.SoftwareDevice {
+		i.Printf("%s\n", cli.Fold(costNote, cli.Width))
 	}
-	return i.err
+	return i.Err
 }
 
 // coster measures registration on a connection of a device with itself.
@@ -151,7 +152,7 @@ func measureCost(ctx context.Context, dev *verbs.Device, most int64) (_ *costRep
 	for n := int64(costLeast); ; n = min(4*n, most) {
 		row, err := c.measure(ctx, int(n))
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", sizeText(n), err)
+			return nil, fmt.Errorf("%s: %w", cli.SizeText(n), err)
 		}
 		if r.Rows = append(r.Rows, row); n == most {
 			break
@@ -213,7 +214,7 @@ func (c *coster) connect(ctx context.Context, dev *verbs.Device, at netip.Addr) 
 	if err != nil {
 		return err
 	}
-	defer shut(l)
+	defer cli.Shut(l)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	accepted := make(chan error, 1)
@@ -252,7 +253,7 @@ func (c *coster) close(ctx context.Context) error {
 }
 
 // costOperations returns the number of operations with which a size is measured.
-func costOperations(n int) int { return min(max(64*mebibyte/n, 5), 500) }
+func costOperations(n int) int { return min(max(64*cli.MiB/n, 5), 500) }
 
 // measure measures one size in each way. It alternates between the ways, so that other work of the machine affects all alike.
 func (c *coster) measure(ctx context.Context, n int) (row costRow, err error) {

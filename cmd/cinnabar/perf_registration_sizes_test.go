@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"os"
 	"testing"
+
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 )
 
 // TestMemCostOfEverySize measures from 4 KiB to 4 MiB, or to 256 MiB if large tests are asked for: each size has its row, with the three ways measured, and
@@ -15,8 +18,8 @@ func TestMemCostOfEverySize(t *testing.T) {
 		most = "256MiB"
 	}
 	var r costReport
-	out := wantRun(t, 0, []string{"perf", "registration", "--most", most, "--json"})
-	if err := json.Unmarshal(out.out.Bytes(), &r); err != nil {
+	out := clitest.WantRun(t, 0, []string{"perf", "registration", "--most", most, "--json"})
+	if err := json.Unmarshal(out.Out.Bytes(), &r); err != nil {
 		t.Fatal(err)
 	}
 	want := int64(costLeast)
@@ -29,7 +32,7 @@ func TestMemCostOfEverySize(t *testing.T) {
 		}
 		want *= 4
 	}
-	if limit, err := parseSize("--most", most, costLeast, costMost); err != nil || want != 4*limit {
+	if limit, err := cli.ParseSize("--most", most, costLeast, costMost); err != nil || want != 4*limit {
 		t.Errorf("the last row has %d bytes, want %s; %v", want/4, most, err)
 	}
 	if r.Registrations != uint64(len(r.Rows)) {

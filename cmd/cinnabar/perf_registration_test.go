@@ -5,23 +5,25 @@ import (
 	"net/netip"
 	"testing"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/verbs"
 )
 
 // TestMemCost prints every size in every way, as a table and as JSON.
 // parity: S11
 func TestMemCost(t *testing.T) {
-	wantRun(t, 0, []string{"perf", "registration", "--most", "10KiB"}, "4.0 KiB ", "10 KiB ", "registered once", "registered 2 times")
+	clitest.WantRun(t, 0, []string{"perf", "registration", "--most", "10KiB"}, "4.0 KiB ", "10 KiB ", "registered once", "registered 2 times")
 	var r costReport
-	out := wantRun(t, 0, []string{"perf", "registration", "--most", "4KiB", "--json"})
-	if err := json.Unmarshal(out.out.Bytes(), &r); err != nil || len(r.Rows) != 1 || r.Rows[0].Bytes != 4096 || r.Rows[0].Pool <= 0 {
+	out := clitest.WantRun(t, 0, []string{"perf", "registration", "--most", "4KiB", "--json"})
+	if err := json.Unmarshal(out.Out.Bytes(), &r); err != nil || len(r.Rows) != 1 || r.Rows[0].Bytes != 4096 || r.Rows[0].Pool <= 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
-	wantRun(t, 0, []string{"perf", "registration", "--most", "4KiB", "--device", softwareDevice, "--lock"}, "memory locked: true")
-	wantRun(t, 1, []string{"perf", "registration", "--device", "none0"}, "'none0' wasn't found")
-	wantRun(t, 2, []string{"perf", "registration", "--device", "none0", "--lock"}, "--lock")
+	clitest.WantRun(t, 0, []string{"perf", "registration", "--most", "4KiB", "--device", cli.SoftwareDevice, "--lock"}, "memory locked: true")
+	clitest.WantRun(t, 1, []string{"perf", "registration", "--device", "none0"}, "'none0' wasn't found")
+	clitest.WantRun(t, 2, []string{"perf", "registration", "--device", "none0", "--lock"}, "--lock")
 	for _, most := range []string{"1KiB", "1GiB", "x"} {
-		wantRun(t, 2, []string{"perf", "registration", "--most", most}, "--most")
+		clitest.WantRun(t, 2, []string{"perf", "registration", "--most", most}, "--most")
 	}
 }
 
@@ -47,7 +49,7 @@ func TestOwnAddress(t *testing.T) {
 
 // TestMemCostRegistrations counts registrations: those of the pool and the cache do not grow with the transfers.
 // parity: S11
-func TestMemCostRegistrations(t *testing.T) { eachDevice(t, testMemCostRegistrations) }
+func TestMemCostRegistrations(t *testing.T) { clitest.EachDevice(t, testMemCostRegistrations) }
 
 func testMemCostRegistrations(t *testing.T, open func(*testing.T) *verbs.Device) {
 	dev := open(t)

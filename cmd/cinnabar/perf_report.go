@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"cinnabar/cmd/cinnabar/internal/cli"
 )
 
 // perfReport prints a line for each size as it comes, under a header, or a JSON object.
@@ -63,7 +65,7 @@ func (r *perfReport) unit() (bytes float64, name string) {
 	if r.o.megabytes {
 		return 1e6, "MB/s"
 	}
-	return mebibyte, "MiB/s"
+	return cli.MiB, "MiB/s"
 }
 
 // perfTotal is what the clients have done together.
@@ -82,16 +84,16 @@ func (r *perfReport) total(results []perfResult) perfTotal {
 	var bytes int64
 	for _, one := range results {
 		took = max(took, one.watch.took)
-		rate := perSecond(one.calls, one.watch.took)
+		rate := cli.PerSecond(one.calls, one.watch.took)
 		t.calls += one.calls
 		bytes += one.bytes
 		t.callsPerSecond += rate
-		t.bytesPerSecond += perSecond(one.bytes, one.watch.took)
+		t.bytesPerSecond += cli.PerSecond(one.bytes, one.watch.took)
 		t.leastPerSecond, t.mostCalls = min(t.leastPerSecond, rate), max(t.mostCalls, rate)
 		t.histogram.Merge(one.watch.calls)
 	}
 	if !r.apart() {
-		t.callsPerSecond, t.bytesPerSecond = perSecond(t.calls, took), perSecond(bytes, took)
+		t.callsPerSecond, t.bytesPerSecond = cli.PerSecond(t.calls, took), cli.PerSecond(bytes, took)
 	}
 	return t
 }
@@ -101,11 +103,11 @@ func (r *perfReport) line(results ...perfResult) error {
 	t := r.total(results)
 	l := perfLine{
 		Op: r.op, Transport: r.transport, Size: results[0].size, Inflight: r.o.inflight, Count: t.calls,
-		CallsPerSecond: round2(t.callsPerSecond), MiBPerSecond: round2(t.bytesPerSecond / mebibyte),
-		P50Usec: micros(t.histogram.ValueAtQuantile(50)), P99Usec: micros(t.histogram.ValueAtQuantile(99)),
+		CallsPerSecond: cli.Round2(t.callsPerSecond), MiBPerSecond: cli.Round2(t.bytesPerSecond / cli.MiB),
+		P50Usec: cli.Micros(t.histogram.ValueAtQuantile(50)), P99Usec: cli.Micros(t.histogram.ValueAtQuantile(99)),
 	}
 	if t.callsPerSecond > 0 {
-		l.UsecPerCall = round2(1e6 / t.callsPerSecond)
+		l.UsecPerCall = cli.Round2(1e6 / t.callsPerSecond)
 	}
 	if r.o.json {
 		return json.NewEncoder(r.w).Encode(l)
@@ -120,6 +122,3 @@ func (r *perfReport) line(results ...perfResult) error {
 	_, err := fmt.Fprintln(r.w, b.String())
 	return err
 }
-
-func micros(ns int64) float64  { return round2(float64(ns) / 1e3) }
-func round2(x float64) float64 { return math.Round(x*100) / 100 }

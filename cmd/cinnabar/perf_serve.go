@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/cmd/cinnabar/internal/cli"
 )
 
 // perfPatience is how long the answer to DONE, and what else is under way, may take at the end.
@@ -30,11 +31,11 @@ type perfServeOptions struct {
 	once          bool // the server ends when a client calls DONE
 	verify        bool // of rate's data
 	bidirectional bool // rate's answers carry the data back
-	limits        engineLimits
+	limits        cli.EngineLimits
 }
 
 // runPerfServe serves until ctx ends, or with --once until a client is done.
-func runPerfServe(ctx context.Context, o *perfServeOptions, s streams) (err error) {
+func runPerfServe(ctx context.Context, o *perfServeOptions, s cli.Streams) (err error) {
 	memory := newPerfMemory(o.memory)
 	var servers []*perfServer
 	defer func() {
@@ -57,7 +58,7 @@ func runPerfServe(ctx context.Context, o *perfServeOptions, s streams) (err erro
 			return err
 		}
 	}
-	if _, err := fmt.Fprintln(s.out, strings.Join(addresses, "\n")); err != nil {
+	if _, err := fmt.Fprintln(s.Out, strings.Join(addresses, "\n")); err != nil {
 		return err
 	}
 	for _, p := range servers { // a client says DONE to each
@@ -81,11 +82,11 @@ func listenPerf(ctx context.Context, o *perfServeOptions, class int, memory *per
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := o.limits.config()
+	cfg, err := o.limits.Config()
 	if err != nil {
 		return nil, err
 	}
-	engine, err := cinnabar.Listen(address, logged(ctx, cfg))
+	engine, err := cinnabar.Listen(address, cli.Logged(ctx, cfg))
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"cinnabar"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/codec"
 	"cinnabar/codec/hgproc"
 )
@@ -83,21 +84,6 @@ func TestPerfRemoteIsBounded(t *testing.T) {
 	}
 }
 
-// A client opens its engine on the address from which the server's is reached.
-func TestPerfLocalAddress(t *testing.T) {
-	for address, want := range map[string]string{
-		"ofi+tcp://127.0.0.1:1234": "ofi+tcp://127.0.0.1:0",
-		"tcp://localhost:1234":     "tcp://127.0.0.1:0",
-		"ofi+tcp://nonsense":       "ofi+tcp",
-		"ofi+tcp":                  "ofi+tcp",
-		"":                         "",
-	} {
-		if got := localFor(t.Context(), address); got != want {
-			t.Errorf("for %q: %q, want %q", address, got, want)
-		}
-	}
-}
-
 func TestPerfPattern(t *testing.T) {
 	b := make([]byte, 3*10)
 	perfFillAll(b, 10, 7)
@@ -107,37 +93,11 @@ func TestPerfPattern(t *testing.T) {
 	if err := perfCheckAll(b, 10, 10, 7); err != nil {
 		t.Error(err)
 	}
-	wantError(t, perfCheckAll(b, 10, 10, 6), "that of handle 7, want that of handle 6")
+	clitest.WantError(t, perfCheckAll(b, 10, 10, 6), "that of handle 7, want that of handle 6")
 	b[25]++
-	wantError(t, perfCheckAll(b, 10, 10, 7), "integer 1 is 257, want 1")
+	clitest.WantError(t, perfCheckAll(b, 10, 10, 7), "integer 1 is 257, want 1")
 	if err := perfCheckAll(b, 10, 3, 7); err != nil {
 		t.Errorf("3 bytes of each part hold no whole integer: %v", err)
-	}
-}
-
-func TestPerfSizes(t *testing.T) {
-	for _, tt := range []struct {
-		text  string
-		least int64
-		want  []int64
-	}{
-		{"64", 1, []int64{64}},
-		{"1KiB,64KiB", 1, []int64{1024, 65536}},
-		{"0..5", 0, []int64{0, 1, 2, 4, 5}},
-		{"4KiB..16KiB", 1, []int64{4096, 8192, 16384}},
-		{"7..7", 1, []int64{7}},
-		{"0..5", 1, nil},
-		{"64,32", 1, nil},
-		{"8..4", 1, nil},
-		{"1..2GiB", 1, nil},
-		{"", 1, nil},
-		{"..", 1, nil},
-		{"x", 1, nil},
-	} {
-		got, err := parseSizes(tt.text, tt.least, 1<<30)
-		if d := cmp.Diff(got, tt.want); d != "" || (err == nil) != (tt.want != nil) {
-			t.Errorf("%q: %v, %v, want %v", tt.text, got, err, tt.want)
-		}
 	}
 }
 
@@ -180,12 +140,12 @@ func TestPerfExitCodes(t *testing.T) {
 		{"perf rate ofi+tcp://127.0.0.1", 1, "neither an address and port"},
 	} {
 		t.Run(tt.args, func(t *testing.T) {
-			var o output
-			if got := run(t.Context(), strings.Fields(tt.args), o.streams()); got != tt.code {
-				t.Errorf("exit code %d, want %d; stderr: %s", got, tt.code, &o.err)
+			var o clitest.Output
+			if got := clitest.Run(t.Context(), strings.Fields(tt.args), o.Streams()); got != tt.code {
+				t.Errorf("exit code %d, want %d; stderr: %s", got, tt.code, &o.Err)
 			}
-			if !strings.Contains(o.err.String(), tt.text) {
-				t.Errorf("stderr %q does not mention %q", &o.err, tt.text)
+			if !strings.Contains(o.Err.String(), tt.text) {
+				t.Errorf("stderr %q does not mention %q", &o.Err, tt.text)
 			}
 		})
 	}
@@ -200,19 +160,19 @@ func TestPerfReport(t *testing.T) {
 	}
 	w.took = 29 * time.Microsecond
 	result := perfResult{size: 1024, calls: 3, bytes: 3 * 1024, watch: w}
-	var table, object output
+	var table, object clitest.Output
 	for _, r := range []*perfReport{
-		{op: "rate", transport: "tcp", o: &perfOptions{inflight: 1}, w: &table.out},
-		{op: "rate", transport: "tcp", o: &perfOptions{inflight: 1, json: true}, w: &object.out},
+		{op: "rate", transport: "tcp", o: &perfOptions{inflight: 1}, w: &table.Out},
+		{op: "rate", transport: "tcp", o: &perfOptions{inflight: 1, json: true}, w: &object.Out},
 	} {
 		if err := errors.Join(r.header(), r.line(result)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	golden(t, "perf.golden", table.out.String())
-	golden(t, "perf.json.golden", object.out.String())
+	clitest.Golden(t, "perf.golden", table.Out.String())
+	clitest.Golden(t, "perf.json.golden", object.Out.String())
 	var fields map[string]any
-	if err := json.Unmarshal(object.out.Bytes(), &fields); err != nil || len(fields) != 10 {
+	if err := json.Unmarshal(object.Out.Bytes(), &fields); err != nil || len(fields) != 10 {
 		t.Errorf("%d fields: %v", len(fields), err)
 	}
 }
@@ -228,7 +188,7 @@ func TestPerfReportOfClients(t *testing.T) {
 		w.took = took * time.Microsecond
 		results = append(results, perfResult{size: 1024, calls: 10, bytes: 10 * 1024, watch: w})
 	}
-	var out output
+	var out clitest.Output
 	for _, o := range []perfOptions{
 		{clients: 3},
 		{clients: 3, barrier: true},
@@ -237,12 +197,12 @@ func TestPerfReportOfClients(t *testing.T) {
 		{clients: 3, barrier: true, json: true},
 	} {
 		o.inflight = 2
-		r := &perfReport{op: "bw-read", transport: "tcp", servers: 8, o: &o, w: &out.out}
+		r := &perfReport{op: "bw-read", transport: "tcp", servers: 8, o: &o, w: &out.Out}
 		if err := errors.Join(r.header(), r.line(results...)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	golden(t, "perf-clients.golden", out.out.String())
+	clitest.Golden(t, "perf-clients.golden", out.Out.String())
 }
 
 // Ports of several servers count up from the one that is given.
@@ -300,7 +260,7 @@ func TestPerfVerifyFindsWrongPush(t *testing.T) {
 	h.mu.Lock()
 	h.local.Bytes()[4096+40]++
 	h.mu.Unlock()
-	wantError(t, p.run.checked(t.Context(), c, 4096, newStopwatch()), "wrong data", "integer 10 is 11")
+	clitest.WantError(t, p.run.checked(t.Context(), c, 4096, newStopwatch()), "wrong data", "integer 10 is 11")
 }
 
 // parity: D28
@@ -348,14 +308,14 @@ func TestPerfVerifyFindsWrongEcho(t *testing.T) {
 		}
 		return p.prepare(t, prepareRate).call(t.Context(), 64)
 	}
-	wantError(t, answer(func(b perfBlock) perfBlock { b.data[4]++; return b }), "wrong data")
-	wantError(t, answer(func(b perfBlock) perfBlock { return perfBlock{b.data[:8]} }), "8 B instead of 64 B")
+	clitest.WantError(t, answer(func(b perfBlock) perfBlock { b.data[4]++; return b }), "wrong data")
+	clitest.WantError(t, answer(func(b perfBlock) perfBlock { return perfBlock{b.data[:8]} }), "8 B instead of 64 B")
 }
 
 // A server that was not told to send data back is named as what is wrong.
 func TestPerfEchoOfPlainServer(t *testing.T) {
 	p := newPerfPair(t, perfServeOptions{}, perfOptions{sizes: []int64{64}, bidirectional: true})
-	wantError(t, p.prepare(t, prepareRate).call(t.Context(), 64), "--bidirectional")
+	clitest.WantError(t, p.prepare(t, prepareRate).call(t.Context(), 64), "--bidirectional")
 }
 
 // What a client says is checked before memory is made for it.

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/verbs"
 )
 
@@ -87,7 +88,7 @@ type verbsOptions struct {
 
 func (o *verbsOptions) largest() int64 { return o.sizes[len(o.sizes)-1] }
 
-func newPerfVerbs(s streams) *cobra.Command {
+func newPerfVerbs(s cli.Streams) *cobra.Command {
 	o := &verbsOptions{}
 	cmd := &cobra.Command{
 		Use:   "verbs [HOST[:PORT]]",
@@ -115,7 +116,7 @@ data takes a second connection, to a port of the server that the system chooses 
 				return err
 			}
 			var err error
-			if o.interval, err = interval(cmd.Flags().Changed("interval"), o.interval, s); err != nil {
+			if o.interval, err = cli.Interval(cmd.Flags().Changed("interval"), o.interval, s); err != nil {
 				return err
 			}
 			return runPerfVerbs(cmd.Context(), o, s)
@@ -137,32 +138,32 @@ func (o *verbsOptions) register(f *pflag.FlagSet) {
 	f.IntVar(&o.inline, "inline", -1, "send messages of at most this many bytes inline (default "+strconv.Itoa(verbsInlineLatency)+" for latency as perftest, else 0;\nless where the device has less)")
 	f.IntVar(&o.every, "signal-every", 0, "requests that share a completion (default a quarter of --depth, at most "+strconv.Itoa(verbsMaxSignal)+")")
 	f.BoolVar(&o.events, "events", false, "sleep until a completion event comes (default: poll)")
-	deviceFlag(f, &o.device)
-	f.StringVar(&o.listen, "listen", listenHost+":"+verbsPort, "server: address, HOST:PORT; "+listenForms)
+	cli.DeviceFlag(f, &o.device)
+	f.StringVar(&o.listen, "listen", cli.ListenHost+":"+verbsPort, "server: address, HOST:PORT; "+cli.ListenForms)
 	f.BoolVar(&o.once, "once", false, "server: end when a client is done, as perftest's programs do")
 	f.Uint16Var(&o.dataPort, "data-port", 0, "server: TCP port for the data, on iWARP (default a free one)")
-	f.DurationVarP(&o.interval, "interval", "i", 0, intervalFlagText)
-	timeoutFlag(f, &o.timeout, perfTimeout, "end with an error when the other side has sent nothing for this time")
-	jsonFlag(f, &o.json)
+	f.DurationVarP(&o.interval, "interval", "i", 0, cli.IntervalText)
+	cli.TimeoutFlag(f, &o.timeout, perfTimeout, "end with an error when the other side has sent nothing for this time")
+	cli.JSONFlag(f, &o.json)
 	f.Lookup("inline").DefValue = "0" // says its text; 0 is not printed
 }
 
 // parse checks the options.
 func (o *verbsOptions) parse(f *pflag.FlagSet) (err error) {
 	if o.latency && o.bandwidth {
-		return usagef("--latency and --bandwidth were given; one is measured at a time")
+		return cli.Usagef("--latency and --bandwidth were given; one is measured at a time")
 	}
-	if o.op, err = parseName("--op", o.opText, verbsWrite, verbsWriteImm, verbsRead, verbsSend, verbsAtomic); err != nil {
+	if o.op, err = cli.ParseName("--op", o.opText, verbsWrite, verbsWriteImm, verbsRead, verbsSend, verbsAtomic); err != nil {
 		return err
 	}
 	if err := o.checkCounts(); err != nil {
 		return err
 	}
 	if o.latency && o.op == verbsWrite && o.events {
-		return usagef("--events with the latency of writes: a write raises no event at the other side; take --op write-imm or send")
+		return cli.Usagef("--events with the latency of writes: a write raises no event at the other side; take --op write-imm or send")
 	}
 	if o.peer != "" && (f.Changed("listen") || o.once || o.dataPort != 0) {
-		return usagef("--listen, --once and --data-port are for servers, which have no HOST")
+		return cli.Usagef("--listen, --once and --data-port are for servers, which have no HOST")
 	}
 	return o.parseSizes(f.Changed("size"))
 }
@@ -170,18 +171,18 @@ func (o *verbsOptions) parse(f *pflag.FlagSet) (err error) {
 func (o *verbsOptions) checkCounts() error {
 	switch {
 	case o.depth < 1 || o.depth > verbsMaxDepth:
-		return usagef("--depth %d is not between 1 and %d", o.depth, verbsMaxDepth)
+		return cli.Usagef("--depth %d is not between 1 and %d", o.depth, verbsMaxDepth)
 	case o.every < 0 || o.every > o.depth:
-		return usagef("--signal-every %d is not between 1 and --depth, %d", o.every, o.depth)
+		return cli.Usagef("--signal-every %d is not between 1 and --depth, %d", o.every, o.depth)
 	case o.count < 0 || o.count > math.MaxInt32 || o.count == 0 && o.duration <= 0:
-		return usagef("--count %d with --duration %v measures nothing, or over %d operations", o.count, o.duration, math.MaxInt32)
+		return cli.Usagef("--count %d with --duration %v measures nothing, or over %d operations", o.count, o.duration, math.MaxInt32)
 	case o.timeout <= 0:
-		return usagef("--timeout %v must be longer than 0", o.timeout)
+		return cli.Usagef("--timeout %v must be longer than 0", o.timeout)
 	}
 	return nil
 }
 
-// parseSizes reads --size, if it was given.
+// cli.ParseSizes reads --size, if it was given.
 func (o *verbsOptions) parseSizes(given bool) (err error) {
 	least := int64(1)
 	switch {
@@ -197,14 +198,14 @@ func (o *verbsOptions) parseSizes(given bool) (err error) {
 	default:
 		o.sizeText = verbsBandwidthSize
 	}
-	if o.sizes, err = parseSizes(o.sizeText, least, perfMaxSize); err != nil {
+	if o.sizes, err = cli.ParseSizes(o.sizeText, least, perfMaxSize); err != nil {
 		return err
 	}
 	if o.op == verbsAtomic && (len(o.sizes) > 1 || o.sizes[0] != wordLen) {
-		return usagef("--size %s: an atomic has %d bytes", o.sizeText, wordLen)
+		return cli.Usagef("--size %s: an atomic has %d bytes", o.sizeText, wordLen)
 	}
 	if n := len(o.settings()["size"]); n > verbsSettingLen {
-		return usagef("--size %s: too many sizes for one run", o.sizeText)
+		return cli.Usagef("--size %s: too many sizes for one run", o.sizeText)
 	}
 	return nil
 }
@@ -257,7 +258,7 @@ func (o *verbsOptions) group(size int64) int {
 // listenAddr is serverAddr with the loopback address where text names no host.
 func listenAddr(text string) string {
 	if port, ok := strings.CutPrefix(text, ":"); text == "" || ok && !strings.Contains(port, ":") {
-		text = listenHost + text
+		text = cli.ListenHost + text
 	}
 	return serverAddr(text)
 }

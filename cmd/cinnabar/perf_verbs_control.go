@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"cinnabar/cmd/cinnabar/internal/cli"
 )
 
 // What the two sides of perf verbs tell each other, over the TCP connection of the exchange. Each message is a line of
@@ -70,7 +72,7 @@ func openVerbsControl(ctx context.Context, x *exchange, limit time.Duration) (*v
 func (c *verbsControl) close() {
 	c.cancel(nil)
 	close(c.stop)
-	_ = c.x.SetDeadline(past) // fails only on a closed connection
+	_ = c.x.SetDeadline(cli.Past) // fails only on a closed connection
 	c.wg.Wait()
 }
 
@@ -196,7 +198,7 @@ func (c *verbsControl) expect(ctx context.Context, word string) error {
 
 // failed tells the other side why this one ends, if it listens.
 func (c *verbsControl) failed(err error) {
-	reason := oneLine(err)
+	reason := cli.OneLine(err)
 	_ = c.say(verbsSaid{Word: verbsSayFailed, Reason: reason[:min(len(reason), exchangeLimit/8)]}) // what went wrong is reported here
 }
 
@@ -209,7 +211,7 @@ func (c *verbsControl) bye(ctx context.Context) error {
 	if err := c.x.SetReadDeadline(time.Now().Add(c.limit)); err != nil {
 		return err
 	}
-	defer interrupt(ctx, c.x)()
+	defer cli.Interrupt(ctx, c.x)()
 	_, _ = io.Copy(io.Discard, c.x) // however it ends, the client has what it wanted
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"sync/atomic"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/verbs"
 	"cinnabar/verbs/oob"
 )
@@ -73,7 +74,7 @@ func newVerbsEnd(dev *verbs.Device, o *verbsOptions) (*verbsEnd, error) {
 func (o *verbsOptions) fits(a *verbs.DeviceAttr) error {
 	switch {
 	case o.depth > a.MaxQPWR:
-		return usagef("--depth %d: device %s has %d", o.depth, a.Name, a.MaxQPWR)
+		return cli.Usagef("--depth %d: device %s has %d", o.depth, a.Name, a.MaxQPWR)
 	case o.op == verbsWriteImm && !a.Caps.Has(verbs.CapWriteImm):
 		return fmt.Errorf("--op %s: device %s cannot do that; take write or send", o.op, a.Name)
 	case o.op == verbsAtomic && !a.Caps.Has(verbs.CapAtomics):
@@ -81,7 +82,7 @@ func (o *verbsOptions) fits(a *verbs.DeviceAttr) error {
 	}
 	for _, p := range a.Ports {
 		if uint64(o.largest()) > p.MaxMsgSize {
-			return usagef("--size %s: port %d of device %s takes messages of at most %s", o.sizeText, p.Num, a.Name, sizeText(int64(p.MaxMsgSize)))
+			return cli.Usagef("--size %s: port %d of device %s takes messages of at most %s", o.sizeText, p.Num, a.Name, cli.SizeText(int64(p.MaxMsgSize)))
 		}
 	}
 	return nil
@@ -147,7 +148,7 @@ func (e *verbsEnd) meet(ctx context.Context, x net.Conn, active bool) (known boo
 		return known, fmt.Errorf("%w; give both sides the same options", err)
 	}
 	if err != nil {
-		return known, reason(ctx, err)
+		return known, cli.Reason(ctx, err)
 	}
 	if e.peer = info.Region; e.peer.Size < uint64(e.target.Len()) {
 		return known, fmt.Errorf("the other side offers %d bytes of memory instead of %d", e.peer.Size, e.target.Len())
@@ -221,7 +222,7 @@ func (e *verbsEnd) next(ctx context.Context) (int, error) {
 	if e.o.events {
 		n, err := e.sendCQ.Wait(ctx, e.batch[:])
 		if err != nil {
-			err = reason(ctx, err)
+			err = cli.Reason(ctx, err)
 		}
 		return n, err
 	}

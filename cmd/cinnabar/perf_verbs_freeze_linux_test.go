@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"cinnabar/cmd/cinnabar/internal/clitest"
 )
 
 // A side whose peer is frozen ends with an error in the time that is set, even one that has nothing to do.
@@ -20,8 +22,8 @@ func TestPerfVerbsPeerFrozen(t *testing.T) {
 					o = clientOut
 				}
 				freeze(t, victim)
-				if code := exitOf(t, left); code != 1 || !strings.Contains(o.err.String(), "the other side") {
-					t.Errorf("exit code %d: %q", code, &o.err)
+				if code := clitest.ExitOf(t, left); code != 1 || !strings.Contains(o.Err.String(), "the other side") {
+					t.Errorf("exit code %d: %q", code, &o.Err)
 				}
 			})
 		}

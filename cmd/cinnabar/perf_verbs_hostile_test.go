@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 )
 
 // What a client may say that is no part of the conversation ends it, with a reason, and costs no memory.
@@ -24,7 +27,7 @@ func TestPerfVerbsHostileClient(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ours, theirs := net.Pipe()
-			defer shut(ours)
+			defer cli.Shut(ours)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			control, ctx := openVerbsControl(ctx, newExchange(ours), time.Minute)
@@ -32,11 +35,11 @@ func TestPerfVerbsHostileClient(t *testing.T) {
 			go func() {
 				_, _ = theirs.Write([]byte(tt.says)) // the other end may hang up
 				if tt.says == "" {
-					shut(theirs)
+					cli.Shut(theirs)
 				}
 			}()
 			e := &verbsEnd{o: &verbsOptions{sizes: []int64{64}}, control: control}
-			wantError(t, e.serve(ctx), tt.want)
+			clitest.WantError(t, e.serve(ctx), tt.want)
 		})
 	}
 }

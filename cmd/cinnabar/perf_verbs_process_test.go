@@ -11,30 +11,33 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 )
 
 // startVerbs starts a server of perf verbs and returns where it waits.
-func startVerbs(t *testing.T, args ...string) (*exec.Cmd, string, <-chan string, *output) {
+func startVerbs(t *testing.T, args ...string) (*exec.Cmd, string, <-chan string, *clitest.Output) {
 	t.Helper()
-	cmd, seen, o := start(t, append([]string{"perf", "verbs", "--listen", "127.0.0.1:0"}, args...)...)
+	cmd, seen, o := clitest.Start(t, append([]string{"perf", "verbs", "--listen", "127.0.0.1:0"}, args...)...)
 	t.Cleanup(func() {
 		if cmd.ProcessState == nil {
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
 		}
 	})
-	return cmd, waitLine(t, seen, `127\.0\.0\.1:\d+`)[0], seen, o
+	return cmd, clitest.WaitLine(t, seen, `127\.0\.0\.1:\d+`)[0], seen, o
 }
 
 // verbsLines runs a client with --json and returns what it measured.
 func verbsLines(t *testing.T, args ...string) []verbsLine {
 	t.Helper()
-	code, o := runProcess(t, append([]string{"perf", "verbs", "--json"}, args...)...)
+	code, o := clitest.RunProcess(t, append([]string{"perf", "verbs", "--json"}, args...)...)
 	if code != 0 {
-		t.Fatalf("%v: exit code %d: %s", args, code, &o.err)
+		t.Fatalf("%v: exit code %d: %s", args, code, &o.Err)
 	}
 	var got []verbsLine
-	for text := range strings.Lines(o.out.String()) {
+	for text := range strings.Lines(o.Out.String()) {
 		l := verbsLine{verbsBandwidthLine: &verbsBandwidthLine{}, verbsLatencyLine: &verbsLatencyLine{}}
 		if err := json.Unmarshal([]byte(text), &l); err != nil {
 			t.Fatal(err)
@@ -69,7 +72,7 @@ func TestPerfVerbsTwoProcesses(t *testing.T) {
 			args := strings.Fields(tt.args)
 			server, address, _, o := startVerbs(t, append(args, "--once")...)
 			lines := verbsLines(t, append(args, address)...)
-			wantOK(t, server, o)
+			clitest.WantOK(t, server, o)
 			if len(lines) != len(tt.sizes) {
 				t.Fatalf("%d lines, want %d", len(lines), len(tt.sizes))
 			}
@@ -83,8 +86,8 @@ func TestPerfVerbsTwoProcesses(t *testing.T) {
 // checkVerbsLine checks that a line says what was asked for, and its numbers fit each other.
 func checkVerbsLine(t *testing.T, l verbsLine, size int64, latency bool) {
 	t.Helper()
-	if l.SizeBytes != size || l.Count < 1 || l.Seconds <= 0 || l.Device != softwareDevice || l.Transport != "iWARP" {
-		t.Errorf("%+v, want size %d on %s", l, size, softwareDevice)
+	if l.SizeBytes != size || l.Count < 1 || l.Seconds <= 0 || l.Device != cli.SoftwareDevice || l.Transport != "iWARP" {
+		t.Errorf("%+v, want size %d on %s", l, size, cli.SoftwareDevice)
 	}
 	if !latency {
 		if b := l.verbsBandwidthLine; l.Measure != "bandwidth" || b.OperationsPerSecond <= 0 || math.Abs(b.OperationsPerSecond*l.Seconds/float64(l.Count)-1) > 0.01 {
@@ -101,21 +104,21 @@ func checkVerbsLine(t *testing.T, l verbsLine, size int64, latency bool) {
 // parity: V76 V77
 func TestPerfVerbsUnits(t *testing.T) {
 	count := 1000
-	if raceEnabled {
+	if clitest.RaceEnabled {
 		count = 100
 	}
 	args := []string{"--op", "write", "--size", "1MiB", "--count", strconv.Itoa(count)}
 	server, address, _, o := startVerbs(t, append(args, "--once")...)
 	before := time.Now()
-	code, client := runProcess(t, append([]string{"perf", "verbs", address}, args...)...)
+	code, client := clitest.RunProcess(t, append([]string{"perf", "verbs", address}, args...)...)
 	wall := time.Since(before).Seconds()
 	if code != 0 {
-		t.Fatalf("exit code %d: %s", code, &client.err)
+		t.Fatalf("exit code %d: %s", code, &client.Err)
 	}
-	wantOK(t, server, o)
-	m := regexp.MustCompile(`(?m)^ +bytes +operations +seconds +MiB/s +operations/s\n +1048576 +(\d+) +([0-9.]+) +([0-9.]+) +([0-9.]+)$`).FindStringSubmatch(client.out.String())
+	clitest.WantOK(t, server, o)
+	m := regexp.MustCompile(`(?m)^ +bytes +operations +seconds +MiB/s +operations/s\n +1048576 +(\d+) +([0-9.]+) +([0-9.]+) +([0-9.]+)$`).FindStringSubmatch(client.Out.String())
 	if m == nil {
-		t.Fatalf("no result with units in\n%s", &client.out)
+		t.Fatalf("no result with units in\n%s", &client.Out)
 	}
 	var v [4]float64
 	for i := range v {
@@ -152,11 +155,11 @@ func TestPerfVerbsMismatch(t *testing.T) {
 	} {
 		t.Run(tt.want, func(t *testing.T) {
 			server, address, _, o := startVerbs(t, append(strings.Fields(tt.server), "--once")...)
-			code, client := runProcess(t, append(strings.Fields("perf verbs "+address), strings.Fields(tt.client)...)...)
+			code, client := clitest.RunProcess(t, append(strings.Fields("perf verbs "+address), strings.Fields(tt.client)...)...)
 			for side, got := range map[string]struct {
 				code int
 				text string
-			}{"client": {code, client.err.String()}, "server": {exitOf(t, server), o.err.String()}} {
+			}{"client": {code, client.Err.String()}, "server": {clitest.ExitOf(t, server), o.Err.String()}} {
 				if got.code != 1 || !strings.Contains(got.text, "give both sides the same options") {
 					t.Errorf("%s: exit code %d: %s", side, got.code, got.text)
 				}
@@ -181,7 +184,7 @@ func TestPerfVerbsServerThatStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stranger.Close()
-	if code, _ := runProcess(t, "perf", "verbs", address, "--op", "write"); code != 1 {
+	if code, _ := clitest.RunProcess(t, "perf", "verbs", address, "--op", "write"); code != 1 {
 		t.Errorf("a client with other options ends with %d", code)
 	}
 	for range 2 {
@@ -190,12 +193,12 @@ func TestPerfVerbsServerThatStays(t *testing.T) {
 	if err := server.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if code := exitOf(t, server); code != stopped {
-		t.Errorf("exit code %d after an interrupt: %s", code, &o.err)
+	if code := clitest.ExitOf(t, server); code != stopped {
+		t.Errorf("exit code %d after an interrupt: %s", code, &o.Err)
 	}
 	for _, text := range []string{"is it a cinnabar perf verbs?", `op is "send" here, "write" there`} {
-		if !strings.Contains(o.err.String(), text) {
-			t.Errorf("no %q in %s", text, &o.err)
+		if !strings.Contains(o.Err.String(), text) {
+			t.Errorf("no %q in %s", text, &o.Err)
 		}
 	}
 }
@@ -204,18 +207,18 @@ func TestPerfVerbsServerThatStays(t *testing.T) {
 var longVerbs = []string{"--op write", "--op send", "--op read", "--op send --latency", "--op write --latency", "--op write-imm --events"}
 
 // startLongVerbs starts both sides of one, and returns when it is under way.
-func startLongVerbs(t *testing.T, args ...string) (server, client *exec.Cmd, serverOut, clientOut *output) {
+func startLongVerbs(t *testing.T, args ...string) (server, client *exec.Cmd, serverOut, clientOut *clitest.Output) {
 	t.Helper()
 	all := append(strings.Fields(strings.Join(args, " ")), "--duration", "1h")
 	server, address, _, serverOut := startVerbs(t, append(all, "--once")...)
-	client, seen, clientOut := start(t, append([]string{"perf", "verbs", address}, all...)...)
+	client, seen, clientOut := clitest.Start(t, append([]string{"perf", "verbs", address}, all...)...)
 	t.Cleanup(func() {
 		if client.ProcessState == nil {
 			_ = client.Process.Kill()
 			_ = client.Wait()
 		}
 	})
-	waitLine(t, seen, `^# `)
+	clitest.WaitLine(t, seen, `^# `)
 	return server, client, serverOut, clientOut
 }
 
@@ -234,8 +237,8 @@ func TestPerfVerbsPeerKilled(t *testing.T) {
 				if err := victim.Process.Kill(); err != nil {
 					t.Fatal(err)
 				}
-				if code := exitOf(t, left); code != 1 || !strings.HasPrefix(o.err.String(), "cinnabar perf verbs: ") {
-					t.Errorf("exit code %d: %q", code, &o.err)
+				if code := clitest.ExitOf(t, left); code != 1 || !strings.HasPrefix(o.Err.String(), "cinnabar perf verbs: ") {
+					t.Errorf("exit code %d: %q", code, &o.Err)
 				}
 			})
 		}
@@ -248,10 +251,10 @@ func TestPerfVerbsClientInterrupted(t *testing.T) {
 	if err := client.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if code := exitOf(t, client); code != 130 {
-		t.Errorf("exit code %d: %s", code, &clientOut.err)
+	if code := clitest.ExitOf(t, client); code != 130 {
+		t.Errorf("exit code %d: %s", code, &clientOut.Err)
 	}
-	if code := exitOf(t, server); code != 1 || !strings.Contains(o.err.String(), "the other side") {
-		t.Errorf("the server ends with %d: %s", code, &o.err)
+	if code := clitest.ExitOf(t, server); code != 1 || !strings.Contains(o.Err.String(), "the other side") {
+		t.Errorf("the server ends with %d: %s", code, &o.Err)
 	}
 }

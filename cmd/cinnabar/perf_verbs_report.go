@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+
+	"cinnabar/cmd/cinnabar/internal/cli"
 )
 
 // verbsReport prints a line for each size as it comes, under a header with the units, or a JSON object.
@@ -83,15 +85,15 @@ func (r *verbsReport) line(v verbsResult) error {
 
 func (v *verbsResult) bandwidth() *verbsBandwidthLine {
 	return &verbsBandwidthLine{
-		MiBPerSecond:        round2(mibPerSecond(v.size*v.count, v.took)),
-		OperationsPerSecond: round2(perSecond(v.count, v.took)),
+		MiBPerSecond:        cli.Round2(cli.MiBPerSecond(v.size*v.count, v.took)),
+		OperationsPerSecond: cli.Round2(cli.PerSecond(v.count, v.took)),
 	}
 }
 
 func (v *verbsResult) latency() *verbsLatencyLine {
 	return &verbsLatencyLine{
-		MinUsec: micros(v.times.Min()), TypicalUsec: micros(v.times.ValueAtQuantile(50)), AverageUsec: round2(v.times.Mean() / 1e3),
-		P99Usec: micros(v.times.ValueAtQuantile(99)), MaxUsec: micros(v.times.Max()), ClockUsec: round2(float64(v.clock) / 1e3),
+		MinUsec: cli.Micros(v.times.Min()), TypicalUsec: cli.Micros(v.times.ValueAtQuantile(50)), AverageUsec: cli.Round2(v.times.Mean() / 1e3),
+		P99Usec: cli.Micros(v.times.ValueAtQuantile(99)), MaxUsec: cli.Micros(v.times.Max()), ClockUsec: cli.Round2(float64(v.clock) / 1e3),
 	}
 }
 

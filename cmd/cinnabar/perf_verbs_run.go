@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/verbs"
 )
 
@@ -17,8 +18,8 @@ import (
 var errVerbsRoundOver = errors.New("the client is done with this size")
 
 // runPerfVerbs carries out perf verbs as server or client.
-func runPerfVerbs(ctx context.Context, o *verbsOptions, s streams) (err error) {
-	dev, err := openDevice(ctx, o.device)
+func runPerfVerbs(ctx context.Context, o *verbsOptions, s cli.Streams) (err error) {
+	dev, err := cli.OpenDevice(ctx, o.device)
 	if err != nil {
 		return err
 	}
@@ -32,12 +33,12 @@ func runPerfVerbs(ctx context.Context, o *verbsOptions, s streams) (err error) {
 	if err != nil {
 		return fmt.Errorf("--listen %s: %w", o.listen, err)
 	}
-	defer shut(l)
+	defer cli.Shut(l)
 	return verbsServer(ctx, dev, l, o, s)
 }
 
 // outside tells whether the device makes progress outside of the process.
-func (o *verbsOptions) outside() bool { return o.device != "" && o.device != softwareDevice }
+func (o *verbsOptions) outside() bool { return o.device != "" && o.device != cli.SoftwareDevice }
 
 // onePoller prepares the process for polling. A goroutine that polls a device outside of the process needs one processor and
 // nobody else: with more, each time that it gives way the runtime wakes a thread that looks for work in vain, on a
@@ -52,7 +53,7 @@ func (o *verbsOptions) onePoller() (undo func()) {
 }
 
 // verbsServer serves clients one after the other until ctx ends, or with --once the first client that sends a valid request.
-func verbsServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *verbsOptions, s streams) error {
+func verbsServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *verbsOptions, s cli.Streams) error {
 	attr, err := dev.Query()
 	if err != nil {
 		return err
@@ -68,14 +69,14 @@ func verbsServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *verb
 	if err := announceVerbs(l.Addr(), attr.Name, o, s); err != nil {
 		return err
 	}
-	defer interruptAccept(ctx, l)()
+	defer cli.InterruptAccept(ctx, l)()
 	for {
 		c, err := l.Accept()
 		switch {
 		case err != nil && ctx.Err() != nil && !o.once:
 			return nil // an interrupt is the normal end of a server
 		case err != nil:
-			return fmt.Errorf("wait for a client: %w", reason(ctx, err))
+			return fmt.Errorf("wait for a client: %w", cli.Reason(ctx, err))
 		}
 		known, err := serveVerbs(ctx, dev, c, o)
 		switch {
@@ -88,29 +89,29 @@ func verbsServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *verb
 		case known && o.once:
 			return err
 		case !known:
-			s.notePeer(c.RemoteAddr(), "perf verbs: %s: %s; is it a cinnabar perf verbs?", c.RemoteAddr(), printable(oneLine(err)))
+			s.NotePeer(c.RemoteAddr(), "perf verbs: %s: %s; is it a cinnabar perf verbs?", c.RemoteAddr(), cli.Printable(cli.OneLine(err)))
 		case err != nil:
-			s.notePeer(c.RemoteAddr(), "perf verbs: client %s: %s", c.RemoteAddr(), printable(oneLine(err)))
+			s.NotePeer(c.RemoteAddr(), "perf verbs: client %s: %s", c.RemoteAddr(), cli.Printable(cli.OneLine(err)))
 		}
 	}
 }
 
 // announceVerbs says where clients are waited for.
-func announceVerbs(addr net.Addr, device string, o *verbsOptions, s streams) error {
+func announceVerbs(addr net.Addr, device string, o *verbsOptions, s cli.Streams) error {
 	if o.json {
-		return json.NewEncoder(s.out).Encode(struct {
+		return json.NewEncoder(s.Out).Encode(struct {
 			Event   string `json:"event"`
 			Address string `json:"address"`
 			Device  string `json:"device"`
 		}{"listening", addr.String(), device})
 	}
-	_, err := fmt.Fprintf(s.out, "waiting for a client at %s: %s of %s, device %s\n", addr, o.measure(), o.op, device)
+	_, err := fmt.Fprintf(s.Out, "waiting for a client at %s: %s of %s, device %s\n", addr, o.measure(), o.op, device)
 	return err
 }
 
 // serveVerbs serves the client on c. known tells whether it is one.
 func serveVerbs(ctx context.Context, dev *verbs.Device, c net.Conn, o *verbsOptions) (known bool, err error) {
-	defer shut(c)
+	defer cli.Shut(c)
 	e, err := newVerbsEnd(dev, o)
 	if err != nil {
 		return true, err
@@ -123,12 +124,12 @@ func serveVerbs(ctx context.Context, dev *verbs.Device, c net.Conn, o *verbsOpti
 }
 
 // verbsClient connects to the server, measures every size and prints a line for each.
-func verbsClient(ctx context.Context, dev *verbs.Device, o *verbsOptions, s streams) (err error) {
+func verbsClient(ctx context.Context, dev *verbs.Device, o *verbsOptions, s cli.Streams) (err error) {
 	c, err := dialVerbs(ctx, o)
 	if err != nil {
 		return err
 	}
-	defer shut(c)
+	defer cli.Shut(c)
 	e, err := newVerbsEnd(dev, o)
 	if err != nil {
 		return err
@@ -145,7 +146,7 @@ func dialVerbs(ctx context.Context, o *verbsOptions) (net.Conn, error) {
 	d := net.Dialer{Timeout: verbsMeetTimeout}
 	c, err := d.DialContext(ctx, "tcp", serverAddr(o.peer))
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w; is a cinnabar perf verbs server running there?", o.peer, reason(ctx, err))
+		return nil, fmt.Errorf("connect to %s: %w; is a cinnabar perf verbs server running there?", o.peer, cli.Reason(ctx, err))
 	}
 	return c, nil
 }
@@ -165,22 +166,22 @@ func (e *verbsEnd) talk(ctx context.Context, c net.Conn, part func(context.Conte
 	e.control = control
 	err := part(ctx)
 	if err != nil {
-		err = reason(ctx, err) // what ended the conversation is what went wrong
+		err = cli.Reason(ctx, err) // what ended the conversation is what went wrong
 		control.failed(err)
 	}
 	return err
 }
 
 // measureAll is the client's part.
-func (e *verbsEnd) measureAll(ctx context.Context, s streams) error {
-	report := &verbsReport{o: e.o, device: e.attr.Name, transport: e.attr.Transport.String(), w: s.out}
+func (e *verbsEnd) measureAll(ctx context.Context, s cli.Streams) error {
+	report := &verbsReport{o: e.o, device: e.attr.Name, transport: e.attr.Transport.String(), w: s.Out}
 	if err := report.header(); err != nil {
 		return err
 	}
 	for _, size := range e.o.sizes {
 		r, err := e.measureWithServer(ctx, s, size)
 		if err != nil {
-			return fmt.Errorf("%s of %s: %w", e.o.op, sizeText(size), err)
+			return fmt.Errorf("%s of %s: %w", e.o.op, cli.SizeText(size), err)
 		}
 		if err := report.line(r); err != nil {
 			return err
@@ -193,7 +194,7 @@ func (e *verbsEnd) measureAll(ctx context.Context, s streams) error {
 }
 
 // measureWithServer measures one size once the server is ready for it.
-func (e *verbsEnd) measureWithServer(ctx context.Context, s streams, size int64) (r verbsResult, err error) {
+func (e *verbsEnd) measureWithServer(ctx context.Context, s cli.Streams, size int64) (r verbsResult, err error) {
 	if err := e.control.say(verbsSaid{Word: verbsSayBegin, Size: size}); err != nil {
 		return r, err
 	}
@@ -202,7 +203,7 @@ func (e *verbsEnd) measureWithServer(ctx context.Context, s streams, size int64)
 	}
 	open := make(chan struct{})
 	close(open)
-	stop := rateLines{s: s, every: e.o.interval, size: size, bytes: size, unit: e.o.unit(), made: e.made}.start(open)
+	stop := cli.RateLines{To: s, Every: e.o.interval, Size: size, Bytes: size, Unit: e.o.unit(), Made: e.made}.Start(open)
 	r, err = e.measure(ctx, size)
 	stop()
 	if err != nil {
@@ -224,7 +225,7 @@ func (e *verbsEnd) serve(ctx context.Context) error {
 			return fmt.Errorf("the client says %.64q for %d bytes, which is not its turn to say", said.Word, said.Size)
 		}
 		if err := e.serveSize(ctx, said.Size); err != nil {
-			return fmt.Errorf("%s of %s: %w", e.o.op, sizeText(said.Size), err)
+			return fmt.Errorf("%s of %s: %w", e.o.op, cli.SizeText(said.Size), err)
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/verbs"
 )
 
@@ -30,38 +32,38 @@ func TestPerfVerbsOptions(t *testing.T) {
 		"a b":                           "usage: cinnabar perf verbs",
 		"--size " + strings.Repeat("1,", 200) + "1": "too many sizes",
 	} {
-		wantRun(t, exitUsage, append([]string{"perf", "verbs"}, strings.Fields(args)...), want)
+		clitest.WantRun(t, cli.ExitUsage, append([]string{"perf", "verbs"}, strings.Fields(args)...), want)
 	}
-	wantRun(t, exitFailure, []string{"perf", "verbs", "--device", "nope"}, "device 'nope' wasn't found; there is "+softwareDevice)
-	wantRun(t, exitFailure, []string{"perf", "verbs", "127.0.0.1:1", "--timeout", "5s"}, "is a cinnabar perf verbs server running there?")
+	clitest.WantRun(t, cli.ExitFailure, []string{"perf", "verbs", "--device", "nope"}, "device 'nope' wasn't found; there is "+cli.SoftwareDevice)
+	clitest.WantRun(t, cli.ExitFailure, []string{"perf", "verbs", "127.0.0.1:1", "--timeout", "5s"}, "is a cinnabar perf verbs server running there?")
 }
 
 // Every command that uses a device takes its name, and lists those that there are if it is none of them.
 func TestDeviceOfEveryCommand(t *testing.T) {
 	for args, code := range map[string]int{
-		"send main.go 127.0.0.1:1":  exitFailure,
-		"recv --listen 127.0.0.1:0": exitFailure,
-		"pingpong":                  exitFailure,
-		"rping -s":                  exitFailure,
-		"perf verbs":                exitFailure,
-		"demo":                      exitFailure,
-		"devices":                   exitFailure,
+		"send main.go 127.0.0.1:1":  cli.ExitFailure,
+		"recv --listen 127.0.0.1:0": cli.ExitFailure,
+		"pingpong":                  cli.ExitFailure,
+		"rping -s":                  cli.ExitFailure,
+		"perf verbs":                cli.ExitFailure,
+		"demo":                      cli.ExitFailure,
+		"devices":                   cli.ExitFailure,
 	} {
-		wantRun(t, code, append(strings.Fields(args), "--device", "nope"), "device 'nope' wasn't found; there is "+softwareDevice)
+		clitest.WantRun(t, code, append(strings.Fields(args), "--device", "nope"), "device 'nope' wasn't found; there is "+cli.SoftwareDevice)
 	}
-	wantRun(t, exitUsage, []string{"recv", "--no-immediates", "--device", "other0"}, "--no-immediates is for "+softwareDevice)
+	clitest.WantRun(t, cli.ExitUsage, []string{"recv", "--no-immediates", "--device", "other0"}, "--no-immediates is for "+cli.SoftwareDevice)
 }
 
 // The demonstration says why it does not use a device of the machine's own.
 func TestDemoDevice(t *testing.T) {
 	refuse := func() (*verbs.Device, error) { return nil, errors.New("out of order") }
-	if dev, why := firstUsable([]deviceEntry{{"a0", refuse}, {"b0", refuse}}); dev != nil || why != "a0 cannot be used: out of order; b0 cannot be used: out of order" {
+	if dev, why := firstUsable([]cli.Device{{Name: "a0", Open: refuse}, {Name: "b0", Open: refuse}}); dev != nil || why != "a0 cannot be used: out of order; b0 cannot be used: out of order" {
 		t.Errorf("%v, %q", dev, why)
 	}
 	if dev, why := firstUsable(nil); dev != nil || why == "" {
 		t.Errorf("%v, %q", dev, why)
 	}
-	list := deviceList(t.Context())
+	list := cli.Devices(t.Context())
 	dev, why := firstUsable(list[:1])
 	if dev == nil {
 		t.Fatal(why)
@@ -70,7 +72,7 @@ func TestDemoDevice(t *testing.T) {
 	if err := errors.Join(err, dev.Close()); err != nil || !at.Addr().IsLoopback() {
 		t.Errorf("%v, %v", at, err)
 	}
-	if dev, why, err := demoDevice(t.Context(), softwareDevice); err != nil || why != "as --device says" || dev.Close() != nil {
+	if dev, why, err := demoDevice(t.Context(), cli.SoftwareDevice); err != nil || why != "as --device says" || dev.Close() != nil {
 		t.Errorf("%q, %v", why, err)
 	}
 }
@@ -91,13 +93,13 @@ type verbsPair struct{ client, server *verbsEnd }
 // newVerbsPair connects the two and prepares them for the first size. The test closes them.
 func newVerbsPair(t *testing.T, o *verbsOptions) *verbsPair {
 	t.Helper()
-	dev, err := openDevice(t.Context(), "")
+	dev, err := cli.OpenDevice(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, b := tcpPair(t)
+	a, b := clitest.TCPPair(t)
 	p := &verbsPair{client: newEnd(t, dev, o), server: newEnd(t, dev, o)}
-	errA, errB := both(
+	errA, errB := clitest.Both(
 		func() error { _, err := p.client.meet(t.Context(), a, true); return err },
 		func() error { _, err := p.server.meet(t.Context(), b, false); return err })
 	if err := errors.Join(errA, errB); err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"runtime"
 	"time"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/verbs"
 	"cinnabar/verbs/oob"
 )
@@ -28,11 +30,11 @@ const (
 )
 
 // runPingpong carries out pingpong as server or client.
-func runPingpong(ctx context.Context, o *pingpongOptions, s streams) (err error) {
+func runPingpong(ctx context.Context, o *pingpongOptions, s cli.Streams) (err error) {
 	if o.json {
-		o.results, s.out = s.out, io.Discard
+		o.results, s.Out = s.Out, io.Discard
 	}
-	dev, err := openDevice(ctx, o.device)
+	dev, err := cli.OpenDevice(ctx, o.device)
 	if err != nil {
 		return err
 	}
@@ -41,7 +43,7 @@ func runPingpong(ctx context.Context, o *pingpongOptions, s streams) (err error)
 		return err
 	}
 	if o.host != "" {
-		ip, err := resolveHost(ctx, o.host)
+		ip, err := cli.ResolveHost(ctx, o.host)
 		if err != nil {
 			return err
 		}
@@ -51,7 +53,7 @@ func runPingpong(ctx context.Context, o *pingpongOptions, s streams) (err error)
 	if err != nil {
 		return err
 	}
-	defer shut(l)
+	defer cli.Shut(l)
 	return pingpongServer(ctx, dev, l, o, s)
 }
 
@@ -173,7 +175,7 @@ func (b *bouncer) done() bool { return b.recvs >= b.o.iters && b.sends >= b.o.it
 func (b *bouncer) step(ctx context.Context) error {
 	n, err := b.next(ctx, b.batch[:])
 	if err != nil {
-		return reason(ctx, err)
+		return cli.Reason(ctx, err)
 	}
 	if b.silence != nil {
 		b.silence.Reset(pingpongSilence)
@@ -235,10 +237,10 @@ func (b *bouncer) completed(wc *verbs.WC) error {
 }
 
 // finish prints the result, if there is one, and releases everything.
-func (b *bouncer) finish(ctx context.Context, client bool, s streams) error {
+func (b *bouncer) finish(ctx context.Context, client bool, s cli.Streams) error {
 	took, err := b.bounce(ctx, client)
 	if err == nil {
-		err = pingpongResult{size: b.o.size, iters: b.o.iters, took: took}.print(b.o.results, s.out)
+		err = pingpongResult{size: b.o.size, iters: b.o.iters, took: took}.print(b.o.results, s.Out)
 	}
 	return errors.Join(err, b.close(ctx))
 }
@@ -265,4 +267,42 @@ func checkPingpong(b []byte) error {
 		}
 	}
 	return nil
+}
+
+// pingpongResult is the measurement of ibv_rc_pingpong.
+type pingpongResult struct {
+	size  int // bytes of a message
+	iters int
+	took  time.Duration
+}
+
+// pingpongJSON is what pingpong --json prints.
+type pingpongJSON struct {
+	Size        int     `json:"size"` // bytes of a message
+	Iterations  int     `json:"iterations"`
+	Seconds     float64 `json:"seconds"`
+	MbitSeconds float64 `json:"mbit_per_second"` // both ways, 10^6 bits
+	Usec        float64 `json:"usec_per_iteration"`
+}
+
+// print writes the result as JSON, if there is a writer for that, or else for people.
+func (r pingpongResult) print(asJSON, people io.Writer) error {
+	if asJSON == nil {
+		return r.write(people)
+	}
+	us := r.took.Seconds() * 1e6
+	return json.NewEncoder(asJSON).Encode(pingpongJSON{
+		Size: r.size, Iterations: r.iters, Seconds: r.took.Seconds(),
+		MbitSeconds: cli.Round2(float64(r.size) * float64(r.iters) * 2 * 8 / us), Usec: cli.Round2(us / float64(r.iters)),
+	})
+}
+
+// write prints the two lines of ibv_rc_pingpong. Bytes count both directions.
+func (r pingpongResult) write(w io.Writer) error {
+	seconds := r.took.Seconds()
+	micros := seconds * 1e6
+	bytes := int64(r.size) * int64(r.iters) * 2
+	_, err := fmt.Fprintf(w, "%d bytes in %.2f seconds = %.2f Mbit/sec\n%d iters in %.2f seconds = %.2f usec/iter\n",
+		bytes, seconds, float64(bytes)*8/micros, r.iters, seconds, micros/float64(r.iters))
+	return err
 }

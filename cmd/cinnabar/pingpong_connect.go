@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/verbs"
 	"cinnabar/verbs/oob"
 )
@@ -48,7 +49,7 @@ func listenPingpong(ctx context.Context, port uint16) (net.Listener, error) {
 }
 
 // pingpongServer serves the first client that makes itself understood.
-func pingpongServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *pingpongOptions, s streams) error {
+func pingpongServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *pingpongOptions, s cli.Streams) error {
 	b, err := newBouncer(dev, o)
 	if err != nil {
 		return err
@@ -62,44 +63,30 @@ func pingpongServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *p
 // serve takes clients until one is connected. A stranger on the port is
 // reported and does no harm; a client with other settings ends the wait, since
 // the user wants to know.
-func (b *bouncer) serve(ctx context.Context, dev *verbs.Device, l net.Listener, s streams) error {
+func (b *bouncer) serve(ctx context.Context, dev *verbs.Device, l net.Listener, s cli.Streams) error {
 	if b.oob == nil {
 		if err := checkDataPort(dev, l.Addr(), b.o.data); err != nil {
 			return err
 		}
 	}
-	if _, err := io.WriteString(s.out, addressLine("local", b.own)); err != nil {
+	if _, err := io.WriteString(s.Out, addressLine("local", b.own)); err != nil {
 		return err
 	}
-	defer interruptAccept(ctx, l)()
+	defer cli.InterruptAccept(ctx, l)()
 	for {
 		c, err := l.Accept()
 		if err != nil {
-			return fmt.Errorf("wait for a client: %w", reason(ctx, err))
+			return fmt.Errorf("wait for a client: %w", cli.Reason(ctx, err))
 		}
-		err = b.meetClient(ctx, dev, c, s.out)
+		err = b.meetClient(ctx, dev, c, s.Out)
 		if err == nil {
 			return l.Close()
 		}
 		if _, differ := errors.AsType[*oob.SettingsError](err); differ || b.attempted || ctx.Err() != nil {
 			return err
 		}
-		s.notePeer(c.RemoteAddr(), "pingpong: %s: %s; is it a cinnabar pingpong?", c.RemoteAddr(), printable(oneLine(err)))
+		s.NotePeer(c.RemoteAddr(), "pingpong: %s: %s; is it a cinnabar pingpong?", c.RemoteAddr(), cli.Printable(cli.OneLine(err)))
 	}
-}
-
-// checkDataPort returns an error if the port of --data-port cannot be used at the address of a server, because otherwise each of
-// its clients would fail. Port 0 stands for a free one.
-func checkDataPort(dev *verbs.Device, server net.Addr, port uint16) error {
-	at, ok := server.(*net.TCPAddr)
-	if !ok || port == 0 {
-		return nil
-	}
-	l, err := verbs.Listen(dev, netip.AddrPortFrom(at.AddrPort().Addr().Unmap(), port))
-	if err != nil {
-		return fmt.Errorf("--data-port %d: %w", port, err)
-	}
-	return l.Close()
 }
 
 // meetClient exchanges addresses and settings on c and accepts the connection
@@ -107,7 +94,7 @@ func checkDataPort(dev *verbs.Device, server net.Addr, port uint16) error {
 func (b *bouncer) meetClient(ctx context.Context, dev *verbs.Device, c net.Conn, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, pingpongTimeout)
 	defer cancel()
-	defer shut(c)
+	defer cli.Shut(c)
 	if b.oob != nil {
 		return b.meetByHand(ctx, c, false, out)
 	}
@@ -120,7 +107,7 @@ func (b *bouncer) meetClient(ctx context.Context, dev *verbs.Device, c net.Conn,
 	if err != nil {
 		return fmt.Errorf("listen for the connect request: %w", err)
 	}
-	defer shut(cm)
+	defer cli.Shut(cm)
 	own := b.own
 	own.Addr = cm.Addr()
 	remote, err := oob.Exchange(ctx, c, own)
@@ -136,7 +123,7 @@ func (b *bouncer) acceptClient(ctx context.Context, cm *verbs.Listener, remote o
 	for {
 		r, err := cm.Accept(ctx)
 		if err != nil {
-			return fmt.Errorf("wait for the client's connect request: %w", reason(ctx, err))
+			return fmt.Errorf("wait for the client's connect request: %w", cli.Reason(ctx, err))
 		}
 		if said := r.PrivateData(); len(said) < len(token(remote)) || string(said[:len(token(remote))]) != token(remote) {
 			_ = r.Reject(nil) // a stranger; whether it hears us does not matter
@@ -152,12 +139,12 @@ func (b *bouncer) acceptClient(ctx context.Context, cm *verbs.Listener, remote o
 }
 
 // pingpongClient finds the server at addr and bounces messages with it.
-func pingpongClient(ctx context.Context, dev *verbs.Device, addr netip.AddrPort, o *pingpongOptions, s streams) error {
+func pingpongClient(ctx context.Context, dev *verbs.Device, addr netip.AddrPort, o *pingpongOptions, s cli.Streams) error {
 	b, err := newBouncer(dev, o)
 	if err != nil {
 		return err
 	}
-	if err := b.meetServer(ctx, addr, s.out); err != nil {
+	if err := b.meetServer(ctx, addr, s.Out); err != nil {
 		return errors.Join(err, b.release())
 	}
 	return b.finish(ctx, true, s)
@@ -176,7 +163,7 @@ func (b *bouncer) meetServer(ctx context.Context, addr netip.AddrPort, out io.Wr
 	if err != nil {
 		return fmt.Errorf("couldn't connect to %s: %w; is a pingpong server running there?", addr, err)
 	}
-	defer shut(c)
+	defer cli.Shut(c)
 	if b.oob != nil {
 		return b.meetByHand(ctx, c, true, out)
 	}

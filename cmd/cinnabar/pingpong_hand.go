@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/verbs"
 	"cinnabar/verbs/oob"
 )
@@ -74,7 +75,7 @@ func (b *bouncer) identify() (err error) {
 // meetByHand exchanges addresses with the peer on c, connects, and prints the
 // peer's address.
 func (b *bouncer) meetByHand(ctx context.Context, c net.Conn, client bool, out io.Writer) error {
-	stop := context.AfterFunc(ctx, func() { shut(c) })
+	stop := context.AfterFunc(ctx, func() { cli.Shut(c) })
 	defer stop()
 	meet := b.serveByHand
 	if client {
@@ -82,7 +83,7 @@ func (b *bouncer) meetByHand(ctx context.Context, c net.Conn, client bool, out i
 	}
 	remote, err := meet(c)
 	if err != nil {
-		return fmt.Errorf("exchange addresses: %w", reason(ctx, err))
+		return fmt.Errorf("exchange addresses: %w", cli.Reason(ctx, err))
 	}
 	if err := b.aim(remote); err != nil {
 		return err

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/verbs"
 	"cinnabar/verbs/driver"
 	"cinnabar/verbs/oob"
@@ -85,7 +87,7 @@ func meet(ctx context.Context, b *bouncer, c net.Conn, client bool) <-chan error
 	done := make(chan error, 1)
 	go func() {
 		err := b.meetByHand(ctx, c, client, io.Discard)
-		shut(c)
+		cli.Shut(c)
 		done <- err
 	}()
 	return done
@@ -105,7 +107,7 @@ func want(t *testing.T, c net.Conn, text string) string {
 // parity: V71
 func TestPingpongForeignServer(t *testing.T) {
 	b := newHandBouncer(t, pingpongDefaults())
-	ours, c := tcpPair(t)
+	ours, c := clitest.TCPPair(t)
 	done := meet(t.Context(), b, ours, true)
 	said := want(t, c, foreignDest)
 	if in, err := oob.ParseQPInfo(said[:len(said)-1]); err != nil || in.LID != 7 || in.QPN != b.qp.Num() || in.PSN != b.own.PSN || in.GID[15] != 9 || !strings.HasSuffix(said, "\x00") {
@@ -117,7 +119,7 @@ func TestPingpongForeignServer(t *testing.T) {
 	if got := want(t, c, pingpongDone); got != pingpongDone {
 		t.Errorf("the client said %q", got)
 	}
-	shut(c)
+	cli.Shut(c)
 	if err := <-done; err != nil || b.qp.State() != verbs.StateRTS {
 		t.Errorf("%v, state %v", err, b.qp.State())
 	}
@@ -128,7 +130,7 @@ func TestPingpongForeignClient(t *testing.T) {
 	o := pingpongDefaults()
 	o.gid = 3
 	b := newHandBouncer(t, o)
-	ours, c := tcpPair(t)
+	ours, c := clitest.TCPPair(t)
 	done := meet(t.Context(), b, ours, false)
 	if _, err := io.WriteString(c, foreignDest); err != nil {
 		t.Fatal(err)
@@ -143,7 +145,7 @@ func TestPingpongForeignClient(t *testing.T) {
 	if _, err := io.WriteString(c, pingpongDone); err != nil {
 		t.Fatal(err)
 	}
-	shut(c) // with the server's line unread: it gets a reset
+	cli.Shut(c) // with the server's line unread: it gets a reset
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
@@ -160,7 +162,7 @@ func TestPingpongByHandSettings(t *testing.T) {
 				o.iters = 7
 			}
 			client := newHandBouncer(t, o)
-			a, b := tcpPair(t)
+			a, b := clitest.TCPPair(t)
 			s, c := meet(t.Context(), server, a, false), meet(t.Context(), client, b, true)
 			for _, err := range []error{<-s, <-c} {
 				_, mismatch := errors.AsType[*oob.SettingsError](err)
@@ -192,7 +194,7 @@ func TestPingpongByHandHostile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newHandBouncer(t, pingpongDefaults())
-			ours, c := tcpPair(t)
+			ours, c := clitest.TCPPair(t)
 			done := meet(t.Context(), b, ours, false)
 			if _, err := io.WriteString(c, strings.Join(tt.says, "")); err != nil {
 				t.Fatal(err)
@@ -200,7 +202,7 @@ func TestPingpongByHandHostile(t *testing.T) {
 			if err := c.(*net.TCPConn).CloseWrite(); err != nil {
 				t.Fatal(err)
 			}
-			wantError(t, <-done, tt.text)
+			clitest.WantError(t, <-done, tt.text)
 			if b.attempted != tt.attempted {
 				t.Errorf("the queue pair is used up: %v, want %v", b.attempted, tt.attempted)
 			}
@@ -213,7 +215,7 @@ func TestPingpongByHandInterrupted(t *testing.T) {
 	stop := errors.New("stop")
 	for _, client := range []bool{true, false} {
 		b := newHandBouncer(t, pingpongDefaults())
-		ours, _ := tcpPair(t)
+		ours, _ := clitest.TCPPair(t)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		done := meet(ctx, b, ours, client)
 		cancel(stop)
@@ -246,14 +248,14 @@ func TestPingpongTransport(t *testing.T) {
 			t.Errorf("%+v: %v, %v, size %d", tt, err, o.service, o.size)
 		}
 	}
-	wantError(t, (&pingpongOptions{}).setTransport("xrc", false), "xrc", "rc, uc or ud")
+	clitest.WantError(t, (&pingpongOptions{}).setTransport("xrc", false), "xrc", "rc, uc or ud")
 	o := pingpongDefaults()
 	o.service = verbs.UC
-	wantError(t, o.fits(memory(t, 0)), "no queue pairs of type UC", "RC")
+	clitest.WantError(t, o.fits(clitest.MemoryDevice(t, 0)), "no queue pairs of type UC", "RC")
 	o.service, o.gid = verbs.RC, 9
 	dev := verbs.NewDevice(handDevice{memdev.Open(memdev.Config{})})
 	_, err := newBouncer(dev, &o)
-	wantError(t, err, "no GID with index 9", "[0 3]")
+	clitest.WantError(t, err, "no GID with index 9", "[0 3]")
 	if err := dev.Close(); err != nil {
 		t.Error(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/verbs"
 )
 
@@ -66,7 +67,7 @@ var refusedOptions = []struct{ long, short, reason string }{
 	{"allow-cc-unprotected", "U", "confidential guests are not supported"},
 }
 
-func newPingpong(s streams) *cobra.Command {
+func newPingpong(s cli.Streams) *cobra.Command {
 	o := &pingpongOptions{}
 	var transport string
 	cmd := &cobra.Command{
@@ -110,8 +111,8 @@ func (o *pingpongOptions) addFlags(f *pflag.FlagSet, transport *string) {
 	f.SortFlags = false
 	f.StringVar(transport, "transport", "rc", "rc, uc or ud: reliable connection, unreliable connection, unreliable datagrams")
 	f.Uint16VarP(&o.port, "port", "p", pingpongPort, "TCP port of the exchange, to listen on or to connect to")
-	deviceFlag(f, &o.device)
-	ibDevFlag(f)
+	cli.DeviceFlag(f, &o.device)
+	cli.IBDevFlag(f)
 	f.IntVarP(&o.ibPort, "ib-port", "i", 1, "port of the device")
 	f.IntVarP(&o.size, "size", "s", pingpongServices[0].size, "bytes of a message; with --transport ud 2048 unless given")
 	f.IntVarP(&o.rxDepth, "rx-depth", "r", 500, "receives posted at a time")
@@ -126,14 +127,14 @@ func (o *pingpongOptions) addFlags(f *pflag.FlagSet, transport *string) {
 		f.BoolP(r.long, r.short, false, "refused: "+r.reason)
 		f.Lookup(r.long).Hidden = true
 	}
-	jsonFlag(f, &o.json)
+	cli.JSONFlag(f, &o.json)
 }
 
 // checkRefused names the first option given that cannot be honoured.
 func checkRefused(f *pflag.FlagSet) error {
 	for _, r := range refusedOptions {
 		if f.Changed(r.long) {
-			return usagef("option -%s (--%s) is not supported: %s", r.short, r.long, r.reason)
+			return cli.Usagef("option -%s (--%s) is not supported: %s", r.short, r.long, r.reason)
 		}
 	}
 	return nil
@@ -150,7 +151,7 @@ func (o *pingpongOptions) setTransport(name string, sized bool) error {
 			return nil
 		}
 	}
-	return usagef("invalid transport %q: it is rc, uc or ud", name)
+	return cli.Usagef("invalid transport %q: it is rc, uc or ud", name)
 }
 
 // noteByHand remembers which options need a device that is driven by hand.
@@ -179,20 +180,20 @@ func (o *pingpongOptions) fits(dev *verbs.Device) error {
 		return err
 	}
 	if o.ibPort > len(a.Ports) {
-		return usagef("device %s has no port %d; it has %d", a.Name, o.ibPort, len(a.Ports))
+		return cli.Usagef("device %s has no port %d; it has %d", a.Name, o.ibPort, len(a.Ports))
 	}
 	if !a.Caps.Has(verbs.CapRawState) && len(o.byHand) > 0 {
-		return usagef("%s", o.byHand[0])
+		return cli.Usagef("%s", o.byHand[0])
 	}
 	if o.service != 0 && !slices.Contains(a.QPTypes, o.service) {
-		return usagef("device %s has no queue pairs of type %v, only %s", a.Name, o.service, joinStrings(a.QPTypes))
+		return cli.Usagef("device %s has no queue pairs of type %v, only %s", a.Name, o.service, cli.Join(a.QPTypes))
 	}
 	p := &a.Ports[o.ibPort-1]
 	if o.service == verbs.UD && o.size > p.ActiveMTU.Bytes() {
-		return usagef("size %d is over the port's MTU of %d bytes, the limit of a datagram", o.size, p.ActiveMTU.Bytes())
+		return cli.Usagef("size %d is over the port's MTU of %d bytes, the limit of a datagram", o.size, p.ActiveMTU.Bytes())
 	}
 	if uint64(o.size) > p.MaxMsgSize {
-		return usagef("size %d is over the port's limit of %d bytes for a message", o.size, p.MaxMsgSize)
+		return cli.Usagef("size %d is over the port's limit of %d bytes for a message", o.size, p.MaxMsgSize)
 	}
 	return nil
 }
@@ -202,23 +203,23 @@ func (o *pingpongOptions) fits(dev *verbs.Device) error {
 func (o *pingpongOptions) validate() error {
 	switch {
 	case o.size < 0 || int64(o.size) > math.MaxInt32:
-		return usagef("invalid size %d: a message has 0 to %d bytes", o.size, math.MaxInt32)
+		return cli.Usagef("invalid size %d: a message has 0 to %d bytes", o.size, math.MaxInt32)
 	case o.rxDepth < 1:
-		return usagef("invalid rx-depth %d: at least one receive has to be posted", o.rxDepth)
+		return cli.Usagef("invalid rx-depth %d: at least one receive has to be posted", o.rxDepth)
 	case o.iters < 1 || int64(o.iters) > math.MaxInt32:
-		return usagef("invalid iters %d: 1 to %d exchanges", o.iters, math.MaxInt32)
+		return cli.Usagef("invalid iters %d: 1 to %d exchanges", o.iters, math.MaxInt32)
 	case o.ibPort < 1 || o.ibPort > math.MaxUint8:
-		return usagef("invalid ib-port %d: ports are numbered from 1 to %d", o.ibPort, math.MaxUint8)
+		return cli.Usagef("invalid ib-port %d: ports are numbered from 1 to %d", o.ibPort, math.MaxUint8)
 	case o.pathMTU() == 0:
-		return usagef("invalid mtu %d: it is 256, 512, 1024, 2048 or 4096", o.mtu)
+		return cli.Usagef("invalid mtu %d: it is 256, 512, 1024, 2048 or 4096", o.mtu)
 	case o.sl < 0 || o.sl > 15:
-		return usagef("invalid sl %d: service levels are 0 to 15", o.sl)
+		return cli.Usagef("invalid sl %d: service levels are 0 to 15", o.sl)
 	case o.gid < -1 || o.gid > math.MaxUint8:
-		return usagef("invalid gid-idx %d: 0 to %d are possible", o.gid, math.MaxUint8)
+		return cli.Usagef("invalid gid-idx %d: 0 to %d are possible", o.gid, math.MaxUint8)
 	case o.data != 0 && o.host != "":
-		return usagef("--data-port is for servers, which have no HOST")
+		return cli.Usagef("--data-port is for servers, which have no HOST")
 	case strings.ContainsAny(o.host, "\x00\n"):
-		return usagef("invalid host %q", o.host)
+		return cli.Usagef("invalid host %q", o.host)
 	}
 	return nil
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/verbs"
 	"cinnabar/verbs/oob"
 )
@@ -62,13 +64,13 @@ func listenLocal(t *testing.T) (net.Listener, netip.AddrPort) {
 }
 
 // testPingpong runs a server and a client on dev.
-func testPingpong(t *testing.T, dev *verbs.Device, server, client pingpongOptions) (outS, outC *output, errS, errC error) {
+func testPingpong(t *testing.T, dev *verbs.Device, server, client pingpongOptions) (outS, outC *clitest.Output, errS, errC error) {
 	t.Helper()
 	l, addr := listenLocal(t)
-	outS, outC = &output{}, &output{}
-	errS, errC = both(
-		func() error { return pingpongServer(t.Context(), dev, l, &server, outS.streams()) },
-		func() error { return pingpongClient(t.Context(), dev, addr, &client, outC.streams()) },
+	outS, outC = &clitest.Output{}, &clitest.Output{}
+	errS, errC = clitest.Both(
+		func() error { return pingpongServer(t.Context(), dev, l, &server, outS.Streams()) },
+		func() error { return pingpongClient(t.Context(), dev, addr, &client, outC.Streams()) },
 	)
 	return outS, outC, errS, errC
 }
@@ -85,7 +87,7 @@ var pingpongLines = regexp.MustCompile(`^  local address:  LID 0x[0-9a-f]{4}, QP
 $`)
 
 // parity: V71
-func TestPingpongOutput(t *testing.T) { eachDevice(t, testPingpongOutput) }
+func TestPingpongOutput(t *testing.T) { clitest.EachDevice(t, testPingpongOutput) }
 
 func testPingpongOutput(t *testing.T, open func(*testing.T) *verbs.Device) {
 	for _, tt := range []struct {
@@ -106,9 +108,9 @@ func testPingpongOutput(t *testing.T, open func(*testing.T) *verbs.Device) {
 			if errS != nil || errC != nil {
 				t.Fatalf("server: %v; client: %v", errS, errC)
 			}
-			for _, out := range []*output{outS, outC} {
-				if !pingpongLines.MatchString(out.out.String()) {
-					t.Errorf("printed\n%s", &out.out)
+			for _, out := range []*clitest.Output{outS, outC} {
+				if !pingpongLines.MatchString(out.Out.String()) {
+					t.Errorf("printed\n%s", &out.Out)
 				}
 			}
 		})
@@ -116,7 +118,7 @@ func testPingpongOutput(t *testing.T, open func(*testing.T) *verbs.Device) {
 }
 
 // parity: V71 V78
-func TestPingpongSettingsMismatch(t *testing.T) { eachDevice(t, testPingpongSettingsMismatch) }
+func TestPingpongSettingsMismatch(t *testing.T) { clitest.EachDevice(t, testPingpongSettingsMismatch) }
 
 func testPingpongSettingsMismatch(t *testing.T, open func(*testing.T) *verbs.Device) {
 	for _, tt := range []struct {
@@ -133,8 +135,8 @@ func testPingpongSettingsMismatch(t *testing.T, open func(*testing.T) *verbs.Dev
 			tt.change(&client)
 			_, _, errS, errC := testPingpong(t, open(t), pingpongDefaults(), client)
 			for _, err := range []error{errS, errC} {
-				wantError(t, err, tt.texts...)
-				if got := exitCode(t.Context(), err); got != 1 {
+				clitest.WantError(t, err, tt.texts...)
+				if got := cli.ExitCode(t.Context(), err); got != 1 {
 					t.Errorf("exit code %d, want 1", got)
 				}
 			}
@@ -142,15 +144,17 @@ func testPingpongSettingsMismatch(t *testing.T, open func(*testing.T) *verbs.Dev
 	}
 }
 
-func TestPingpongStrangersDoNoHarm(t *testing.T) { eachDevice(t, testPingpongStrangersDoNoHarm) }
+func TestPingpongStrangersDoNoHarm(t *testing.T) {
+	clitest.EachDevice(t, testPingpongStrangersDoNoHarm)
+}
 
 func testPingpongStrangersDoNoHarm(t *testing.T, open func(*testing.T) *verbs.Device) {
 	dev := open(t)
 	l, addr := listenLocal(t)
 	o := pingpongDefaults()
-	var out output
+	var out clitest.Output
 	served := make(chan error)
-	go func() { served <- pingpongServer(t.Context(), dev, l, &o, out.streams()) }()
+	go func() { served <- pingpongServer(t.Context(), dev, l, &o, out.Streams()) }()
 	for _, text := range []string{"", "GET / HTTP/1.1\r\n", strings.Repeat("x", 1<<16),
 		"0001:0000a2:3c6bd2:fe800000000000000000000000000002\x00"} {
 		c, err := net.Dial("tcp", addr.String())
@@ -164,25 +168,25 @@ func testPingpongStrangersDoNoHarm(t *testing.T, open func(*testing.T) *verbs.De
 		_, _ = io.Copy(io.Discard, c) // until the server hangs up
 		c.Close()
 	}
-	if err := pingpongClient(t.Context(), dev, addr, &o, (&output{}).streams()); err != nil {
+	if err := pingpongClient(t.Context(), dev, addr, &o, (&clitest.Output{}).Streams()); err != nil {
 		t.Errorf("client: %v", err)
 	}
 	if err := <-served; err != nil {
 		t.Errorf("server: %v", err)
 	}
-	if got := strings.Count(out.err.String(), "\n"); got != 4 {
-		t.Errorf("%d strangers were noted, want 4:\n%s", got, &out.err)
+	if got := strings.Count(out.Err.String(), "\n"); got != 4 {
+		t.Errorf("%d strangers were noted, want 4:\n%s", got, &out.Err)
 	}
 }
 
 func TestPingpongServerInterrupted(t *testing.T) {
-	dev := memory(t, 0)
+	dev := clitest.MemoryDevice(t, 0)
 	l, _ := listenLocal(t)
 	o := pingpongDefaults()
 	stop := errors.New("stop")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(stop)
-	if err := pingpongServer(ctx, dev, l, &o, (&output{}).streams()); !errors.Is(err, stop) {
+	if err := pingpongServer(ctx, dev, l, &o, (&clitest.Output{}).Streams()); !errors.Is(err, stop) {
 		t.Errorf("the server ended with %v", err)
 	}
 }
@@ -191,13 +195,13 @@ func TestPingpongClientWithoutServer(t *testing.T) {
 	l, addr := listenLocal(t)
 	l.Close()
 	o := pingpongDefaults()
-	err := pingpongClient(t.Context(), memory(t, 0), addr, &o, (&output{}).streams())
-	wantError(t, err, addr.String(), "server running there")
+	err := pingpongClient(t.Context(), clitest.MemoryDevice(t, 0), addr, &o, (&clitest.Output{}).Streams())
+	clitest.WantError(t, err, addr.String(), "server running there")
 }
 
 func TestPingpongLimits(t *testing.T) {
 	l, _ := listenLocal(t)
-	dev := memory(t, 0)
+	dev := clitest.MemoryDevice(t, 0)
 	for _, tt := range []struct {
 		change func(*pingpongOptions)
 		text   string
@@ -207,7 +211,7 @@ func TestPingpongLimits(t *testing.T) {
 	} {
 		o := pingpongDefaults()
 		tt.change(&o)
-		wantError(t, pingpongServer(t.Context(), dev, l, &o, (&output{}).streams()), tt.text)
+		clitest.WantError(t, pingpongServer(t.Context(), dev, l, &o, (&clitest.Output{}).Streams()), tt.text)
 	}
 }
 
@@ -218,5 +222,5 @@ func TestCheckPingpong(t *testing.T) {
 		t.Errorf("good bytes: %v", err)
 	}
 	b[2*pingpongPage+5]++
-	wantError(t, checkPingpong(b), "page 2", "byte 8197")
+	clitest.WantError(t, checkPingpong(b), "page 2", "byte 8197")
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -17,51 +16,18 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 )
-
-// processLimit bounds a process of a test; it is there for processes that hang.
-const processLimit = 60 * time.Second
-
-// command prepares a process that runs the command line.
-func command(t *testing.T, args ...string) (*exec.Cmd, *output) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), processLimit)
-	t.Cleanup(cancel)
-	var o output
-	cmd := exec.CommandContext(ctx, os.Args[0], args...)
-	// A program built with -race waits a second when it ends, unless told not to.
-	cmd.Env = append(os.Environ(), runAsMain+"=1", "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
-	cmd.Stdout, cmd.Stderr = &o.out, &o.err
-	cmd.WaitDelay = processLimit // for processes of its own that it leaves behind
-	return cmd, &o
-}
-
-// exitOf waits for cmd and returns its exit code.
-func exitOf(t *testing.T, cmd *exec.Cmd) int {
-	t.Helper()
-	if err := cmd.Wait(); err != nil && cmd.ProcessState == nil {
-		t.Fatal(err)
-	}
-	return cmd.ProcessState.ExitCode()
-}
-
-// runProcess runs the command line and returns its exit code.
-func runProcess(t *testing.T, args ...string) (int, *output) {
-	t.Helper()
-	cmd, o := command(t, args...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	return exitOf(t, cmd), o
-}
 
 // parity: S22
 func TestDemoTwoProcesses(t *testing.T) {
-	code, o := runProcess(t, "demo")
-	if code != 0 || o.err.Len() != 0 {
-		t.Fatalf("exit code %d, stderr %q", code, &o.err)
+	code, o := clitest.RunProcess(t, "demo")
+	if code != 0 || o.Err.Len() != 0 {
+		t.Fatalf("exit code %d, stderr %q", code, &o.Err)
 	}
-	lines := strings.Split(strings.TrimSuffix(o.out.String(), "\n"), "\n")
+	lines := strings.Split(strings.TrimSuffix(o.Out.String(), "\n"), "\n")
 	if got := lines[len(lines)-1]; got != "ok" {
 		t.Errorf("the last line is %q", got)
 	}
@@ -83,15 +49,15 @@ func TestDemoTwoProcesses(t *testing.T) {
 		`memory write, ofi\+tcp +64 +64 MiB .*MiB/s +allocated 16 MiB`,
 		`memory read, ofi\+tcp +64 +64 MiB .*MiB/s +equal; freed`,
 	} {
-		if !regexp.MustCompile(pattern).Match(o.out.Bytes()) {
-			t.Errorf("nothing like %q in\n%s", pattern, &o.out)
+		if !regexp.MustCompile(pattern).Match(o.Out.Bytes()) {
+			t.Errorf("nothing like %q in\n%s", pattern, &o.Out)
 		}
 	}
 }
 
 func TestDemoFilesOfEverySize(t *testing.T) {
 	sizes := []int{0, demoRound + 7} // more in TestDemoMovesEverySize
-	if raceEnabled {
+	if clitest.RaceEnabled {
 		sizes = []int{0, demoChunk - 1}
 	}
 	for _, size := range sizes {
@@ -99,28 +65,28 @@ func TestDemoFilesOfEverySize(t *testing.T) {
 		if err := os.WriteFile(path, bytes.Repeat([]byte{0x5a}, size), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		code, o := runProcess(t, "demo", path)
-		if code != 0 || !strings.HasSuffix(o.out.String(), "\nok\n") || !strings.Contains(o.out.String(), path) {
-			t.Errorf("%d bytes: exit code %d\n%s%s", size, code, &o.out, &o.err)
+		code, o := clitest.RunProcess(t, "demo", path)
+		if code != 0 || !strings.HasSuffix(o.Out.String(), "\nok\n") || !strings.Contains(o.Out.String(), path) {
+			t.Errorf("%d bytes: exit code %d\n%s%s", size, code, &o.Out, &o.Err)
 		}
 	}
 }
 
 // parity: S01
 func TestCompareTwoProcesses(t *testing.T) {
-	code, o := runProcess(t, "compare", "--size", "16MiB", "--json")
+	code, o := clitest.RunProcess(t, "compare", "--size", "16MiB", "--json")
 	if code != 0 {
-		t.Fatalf("exit code %d: %s", code, &o.err)
+		t.Fatalf("exit code %d: %s", code, &o.Err)
 	}
 	var got struct{ Rows []compareRow }
-	if err := json.Unmarshal(o.out.Bytes(), &got); err != nil {
+	if err := json.Unmarshal(o.Out.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
 	if len(got.Rows) != 3 {
 		t.Fatalf("rows: %+v", got.Rows)
 	}
 	for _, r := range got.Rows {
-		if r.UserCopies != 0 || r.KernelCopies != 2 || !r.Verified || r.Bytes != 16*mebibyte {
+		if r.UserCopies != 0 || r.KernelCopies != 2 || !r.Verified || r.Bytes != 16*cli.MiB {
 			t.Errorf("%+v", r)
 		}
 		// The unit of the rate is what its name says.
@@ -130,64 +96,6 @@ func TestCompareTwoProcesses(t *testing.T) {
 	}
 	if got.Rows[1].ReceiverCalls != 0 {
 		t.Errorf("the receiver of one-sided writes made %d calls", got.Rows[1].ReceiverCalls)
-	}
-}
-
-// lines passes what a process prints to the test, line by line.
-type lines struct {
-	buf  bytes.Buffer
-	seen chan string
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.buf.Write(b)
-	for bytes.IndexByte(l.buf.Bytes(), '\n') >= 0 {
-		line, _ := l.buf.ReadString('\n')
-		l.seen <- strings.TrimSuffix(line, "\n")
-	}
-	return len(b), nil
-}
-
-// start starts a process whose standard output comes line by line.
-func start(t *testing.T, args ...string) (*exec.Cmd, <-chan string, *output) {
-	t.Helper()
-	cmd, o := command(t, args...)
-	l := &lines{seen: make(chan string, 1000)} // more than any process here prints
-	cmd.Stdout = l
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	return cmd, l.seen, o
-}
-
-// waitLine returns the first line that matches, and its groups.
-func waitLine(t *testing.T, seen <-chan string, pattern string) []string {
-	t.Helper()
-	re := regexp.MustCompile(pattern)
-	ctx, cancel := context.WithTimeout(t.Context(), processLimit)
-	defer cancel()
-	for {
-		select {
-		case line := <-seen:
-			if m := re.FindStringSubmatch(line); m != nil {
-				return m
-			}
-		case <-ctx.Done():
-			t.Fatalf("no line like %q came", pattern)
-		}
-	}
-}
-
-// freePort returns a port that was free a moment ago, and that no system gives to sockets that are bound to port 0, as
-// those of all other tests are.
-func freePort(t *testing.T) string {
-	t.Helper()
-	for {
-		port := strconv.Itoa(20000 + rand.IntN(10000))
-		if l, err := net.Listen("tcp", ":"+port); err == nil {
-			l.Close()
-			return port
-		}
 	}
 }
 
@@ -203,21 +111,21 @@ func TestPingpongTwoProcesses(t *testing.T) {
 		{"events", "localhost", []string{"-c", "-e", "-n", "50"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			args := append([]string{"pingpong", "-p", freePort(t)}, tt.args...)
-			server, seen, o := start(t, args...)
-			waitLine(t, seen, `^  local address:  LID 0x0000, QPN 0x[0-9a-f]{6}, PSN 0x[0-9a-f]{6}, GID [0-9a-f:.]+$`)
-			code, client := runProcess(t, append(args, tt.host)...)
+			args := append([]string{"pingpong", "-p", clitest.FreePort(t)}, tt.args...)
+			server, seen, o := clitest.Start(t, args...)
+			clitest.WaitLine(t, seen, `^  local address:  LID 0x0000, QPN 0x[0-9a-f]{6}, PSN 0x[0-9a-f]{6}, GID [0-9a-f:.]+$`)
+			code, client := clitest.RunProcess(t, append(args, tt.host)...)
 			if code != 0 {
-				t.Errorf("client: exit code %d: %s", code, &client.err)
+				t.Errorf("client: exit code %d: %s", code, &client.Err)
 			}
-			waitLine(t, seen, `^  remote address: LID 0x0000, QPN 0x[0-9a-f]{6}, PSN 0x[0-9a-f]{6}, GID [0-9a-f:.]+$`)
-			waitLine(t, seen, `^[0-9]+ bytes in [0-9.]+ seconds = [0-9.]+ Mbit/sec$`)
-			waitLine(t, seen, `^[0-9]+ iters in [0-9.]+ seconds = [0-9.]+ usec/iter$`)
-			if code := exitOf(t, server); code != 0 {
-				t.Errorf("server: exit code %d: %s", code, &o.err)
+			clitest.WaitLine(t, seen, `^  remote address: LID 0x0000, QPN 0x[0-9a-f]{6}, PSN 0x[0-9a-f]{6}, GID [0-9a-f:.]+$`)
+			clitest.WaitLine(t, seen, `^[0-9]+ bytes in [0-9.]+ seconds = [0-9.]+ Mbit/sec$`)
+			clitest.WaitLine(t, seen, `^[0-9]+ iters in [0-9.]+ seconds = [0-9.]+ usec/iter$`)
+			if code := clitest.ExitOf(t, server); code != 0 {
+				t.Errorf("server: exit code %d: %s", code, &o.Err)
 			}
-			if got := strings.Count(client.out.String(), "\n"); got != 4 {
-				t.Errorf("the client printed %d lines:\n%s", got, &client.out)
+			if got := strings.Count(client.Out.String(), "\n"); got != 4 {
+				t.Errorf("the client printed %d lines:\n%s", got, &client.Out)
 			}
 		})
 	}
@@ -226,18 +134,18 @@ func TestPingpongTwoProcesses(t *testing.T) {
 // Two hundred messages of 1 MiB: the rate printed must agree with the wall
 // clock and the label.
 func TestPingpongUnits(t *testing.T) {
-	args := []string{"pingpong", "-p", freePort(t), "-s", "1048576", "-r", "4", "-n", "200"}
-	server, seen, o := start(t, args...)
-	waitLine(t, seen, "local address")
+	args := []string{"pingpong", "-p", clitest.FreePort(t), "-s", "1048576", "-r", "4", "-n", "200"}
+	server, seen, o := clitest.Start(t, args...)
+	clitest.WaitLine(t, seen, "local address")
 	before := time.Now()
-	code, client := runProcess(t, append(args, "127.0.0.1")...)
+	code, client := clitest.RunProcess(t, append(args, "127.0.0.1")...)
 	wall := time.Since(before)
-	if code != 0 || exitOf(t, server) != 0 {
-		t.Fatalf("client: %s; server: %s", &client.err, &o.err)
+	if code != 0 || clitest.ExitOf(t, server) != 0 {
+		t.Fatalf("client: %s; server: %s", &client.Err, &o.Err)
 	}
-	m := regexp.MustCompile(`(\d+) bytes in ([0-9.]+) seconds = ([0-9.]+) Mbit/sec\n200 iters in [0-9.]+ seconds = ([0-9.]+) usec/iter\n`).FindStringSubmatch(client.out.String())
+	m := regexp.MustCompile(`(\d+) bytes in ([0-9.]+) seconds = ([0-9.]+) Mbit/sec\n200 iters in [0-9.]+ seconds = ([0-9.]+) usec/iter\n`).FindStringSubmatch(client.Out.String())
 	if m == nil {
-		t.Fatalf("no result in\n%s", &client.out)
+		t.Fatalf("no result in\n%s", &client.Out)
 	}
 	var v [4]float64
 	for i := range v {
@@ -260,25 +168,25 @@ func TestPingpongUnits(t *testing.T) {
 }
 
 func TestPingpongMismatchTwoProcesses(t *testing.T) {
-	port := freePort(t)
-	server, seen, o := start(t, "pingpong", "-p", port)
-	waitLine(t, seen, "local address")
-	code, client := runProcess(t, "pingpong", "-p", port, "-s", "8192", "-n", "5", "127.0.0.1")
+	port := clitest.FreePort(t)
+	server, seen, o := clitest.Start(t, "pingpong", "-p", port)
+	clitest.WaitLine(t, seen, "local address")
+	code, client := clitest.RunProcess(t, "pingpong", "-p", port, "-s", "8192", "-n", "5", "127.0.0.1")
 	if code != 1 {
 		t.Errorf("client: exit code %d, want 1", code)
 	}
-	if code := exitOf(t, server); code != 1 {
+	if code := clitest.ExitOf(t, server); code != 1 {
 		t.Errorf("server: exit code %d, want 1", code)
 	}
 	const (
 		atServer = `iters is "1000" here, "5" there; size is "4096" here, "8192" there`
 		atClient = `iters is "5" here, "1000" there; size is "8192" here, "4096" there`
 	)
-	if !strings.Contains(o.err.String(), atServer) {
-		t.Errorf("the server does not name the difference: %s", &o.err)
+	if !strings.Contains(o.Err.String(), atServer) {
+		t.Errorf("the server does not name the difference: %s", &o.Err)
 	}
-	if !strings.Contains(client.err.String(), atClient) {
-		t.Errorf("the client does not name the difference: %s", &client.err)
+	if !strings.Contains(client.Err.String(), atClient) {
+		t.Errorf("the client does not name the difference: %s", &client.Err)
 	}
 }
 
@@ -286,55 +194,55 @@ func TestPingpongMismatchTwoProcesses(t *testing.T) {
 func TestRpingTwoProcesses(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		t.Run(host, func(t *testing.T) {
-			server, seen, o := start(t, "rping", "-s", "-d", "-v", "-a", host, "-p", "0")
-			port := waitLine(t, seen, `^listening on .*:(\d+)$`)[1]
-			code, client := runProcess(t, "rping", "-c", "-vV", "-C", "3", "-a", host, "-p", port)
+			server, seen, o := clitest.Start(t, "rping", "-s", "-d", "-v", "-a", host, "-p", "0")
+			port := clitest.WaitLine(t, seen, `^listening on .*:(\d+)$`)[1]
+			code, client := clitest.RunProcess(t, "rping", "-c", "-vV", "-C", "3", "-a", host, "-p", port)
 			if code != 0 {
-				t.Errorf("client: exit code %d: %s", code, &client.err)
+				t.Errorf("client: exit code %d: %s", code, &client.Err)
 			}
 			for n, text := range []string{"ABC", "BCD", "CDE"} {
-				waitLine(t, seen, fmt.Sprintf("^server ping data: rdma-ping-%d: %s", n, text))
-				if line := fmt.Sprintf("ping data: rdma-ping-%d: %s", n, text); !strings.Contains(client.out.String(), line) {
-					t.Errorf("the client did not print %q:\n%s", line, &client.out)
+				clitest.WaitLine(t, seen, fmt.Sprintf("^server ping data: rdma-ping-%d: %s", n, text))
+				if line := fmt.Sprintf("ping data: rdma-ping-%d: %s", n, text); !strings.Contains(client.Out.String(), line) {
+					t.Errorf("the client did not print %q:\n%s", line, &client.Out)
 				}
 			}
-			if code := exitOf(t, server); code != 0 || o.err.String() != "server DISCONNECT EVENT...\n" {
-				t.Errorf("server: exit code %d: %s", code, &o.err)
+			if code := clitest.ExitOf(t, server); code != 0 || o.Err.String() != "server DISCONNECT EVENT...\n" {
+				t.Errorf("server: exit code %d: %s", code, &o.Err)
 			}
 		})
 	}
 }
 
 func TestRpingSelfQPTwoProcesses(t *testing.T) {
-	server, seen, o := start(t, "rping", "-s", "-q", "-d", "-a", "127.0.0.1", "-p", "0")
-	port := waitLine(t, seen, `^listening on .*:(\d+)$`)[1]
-	if code, client := runProcess(t, "rping", "-c", "-q", "-V", "-C", "10", "-a", "127.0.0.1", "-p", port); code != 0 {
-		t.Errorf("client: exit code %d: %s", code, &client.err)
+	server, seen, o := clitest.Start(t, "rping", "-s", "-q", "-d", "-a", "127.0.0.1", "-p", "0")
+	port := clitest.WaitLine(t, seen, `^listening on .*:(\d+)$`)[1]
+	if code, client := clitest.RunProcess(t, "rping", "-c", "-q", "-V", "-C", "10", "-a", "127.0.0.1", "-p", port); code != 0 {
+		t.Errorf("client: exit code %d: %s", code, &client.Err)
 	}
-	if code := exitOf(t, server); code != 0 {
-		t.Errorf("server: exit code %d: %s", code, &o.err)
+	if code := clitest.ExitOf(t, server); code != 0 {
+		t.Errorf("server: exit code %d: %s", code, &o.Err)
 	}
 }
 
 func TestRpingPersistentProcess(t *testing.T) {
-	server, seen, o := start(t, "rping", "-s", "-P", "-d", "-a", "127.0.0.1", "-p", "0")
-	port := waitLine(t, seen, `^listening on .*:(\d+)$`)[1]
+	server, seen, o := clitest.Start(t, "rping", "-s", "-P", "-d", "-a", "127.0.0.1", "-p", "0")
+	port := clitest.WaitLine(t, seen, `^listening on .*:(\d+)$`)[1]
 	for range 3 {
-		if code, client := runProcess(t, "rping", "-c", "-V", "-C", "10", "-a", "127.0.0.1", "-p", port); code != 0 {
-			t.Errorf("client: exit code %d: %s", code, &client.err)
+		if code, client := clitest.RunProcess(t, "rping", "-c", "-V", "-C", "10", "-a", "127.0.0.1", "-p", port); code != 0 {
+			t.Errorf("client: exit code %d: %s", code, &client.Err)
 		}
 	}
 	if err := server.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if code := exitOf(t, server); code != stopped {
-		t.Errorf("server: exit code %d after an interrupt, want %d: %s", code, stopped, &o.err)
+	if code := clitest.ExitOf(t, server); code != stopped {
+		t.Errorf("server: exit code %d after an interrupt, want %d: %s", code, stopped, &o.Err)
 	}
 }
 
 // startLongDemo starts a demonstration that takes minutes, and returns when
 // both of its processes are at work.
-func startLongDemo(t *testing.T) (parent *exec.Cmd, peer int, o *output) {
+func startLongDemo(t *testing.T) (parent *exec.Cmd, peer int, o *clitest.Output) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "sparse")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -343,8 +251,8 @@ func startLongDemo(t *testing.T) (parent *exec.Cmd, peer int, o *output) {
 	if err := os.Truncate(path, 1<<40); err != nil {
 		t.Fatal(err)
 	}
-	parent, seen, o := start(t, "demo", path)
-	peer, err := strconv.Atoi(waitLine(t, seen, `between processes \d+ and (\d+)`)[1])
+	parent, seen, o := clitest.Start(t, "demo", path)
+	peer, err := strconv.Atoi(clitest.WaitLine(t, seen, `between processes \d+ and (\d+)`)[1])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -372,7 +280,7 @@ func TestDemoInterrupted(t *testing.T) {
 	if got := parent.ProcessState.ExitCode(); got != 130 {
 		t.Errorf("exit code %d, want 130", got)
 	}
-	if got := o.err.String(); got != "cinnabar demo: stopped by signal: interrupt\n" {
+	if got := o.Err.String(); got != "cinnabar demo: stopped by signal: interrupt\n" {
 		t.Errorf("stderr %q", got)
 	}
 }
@@ -398,8 +306,8 @@ func TestDemoPeerKilled(t *testing.T) {
 	if got := parent.ProcessState.ExitCode(); got != 1 {
 		t.Errorf("exit code %d, want 1", got)
 	}
-	if !strings.Contains(o.err.String(), "the connection to 127.0.0.1:") {
-		t.Errorf("stderr does not name the lost connection: %s", &o.err)
+	if !strings.Contains(o.Err.String(), "the connection to 127.0.0.1:") {
+		t.Errorf("stderr does not name the lost connection: %s", &o.Err)
 	}
 }
 
@@ -407,17 +315,17 @@ func TestDemoPeerKilled(t *testing.T) {
 // connection is served all the same.
 func TestPeerSecret(t *testing.T) {
 	in, secret := io.Pipe()
-	lines := &lines{seen: make(chan string, 1)}
+	lines := &clitest.Lines{Seen: make(chan string, 1)}
 	ended := make(chan error)
 	var served string
 	go func() {
-		s := streams{in: in, out: lines, err: io.Discard}
+		s := cli.Streams{In: in, Out: lines, Err: io.Discard}
 		ended <- peerMain(t.Context(), s, func(ctx context.Context, x *exchange) error { return x.receive(ctx, &served) })
 	}()
 	if _, err := io.WriteString(secret, "open sesame\n"); err != nil {
 		t.Fatal(err)
 	}
-	addr := waitLine(t, lines.seen, `^127\.0\.0\.1:\d+$`)[0]
+	addr := clitest.WaitLine(t, lines.Seen, `^127\.0\.0\.1:\d+$`)[0]
 	for _, word := range []string{`"open barley"`, "GET / HTTP/1.1\r\n", ""} {
 		c, err := net.Dial("tcp", addr)
 		if err != nil {
@@ -449,30 +357,30 @@ func TestPeerSecret(t *testing.T) {
 
 func TestPeerEndsWithItsParent(t *testing.T) {
 	in, secret := io.Pipe()
-	lines := &lines{seen: make(chan string, 1)}
+	lines := &clitest.Lines{Seen: make(chan string, 1)}
 	ended := make(chan error)
 	go func() {
-		ended <- peerMain(t.Context(), streams{in: in, out: lines, err: io.Discard}, nil)
+		ended <- peerMain(t.Context(), cli.Streams{In: in, Out: lines, Err: io.Discard}, nil)
 	}()
 	if _, err := io.WriteString(secret, "word\n"); err != nil {
 		t.Fatal(err)
 	}
-	waitLine(t, lines.seen, "^127")
+	clitest.WaitLine(t, lines.Seen, "^127")
 	secret.Close() // as the parent's end does
-	if err := <-ended; !errors.Is(err, errParentEnded) {
+	if err := <-ended; !errors.Is(err, cli.ErrParentEnded) {
 		t.Errorf("the peer ended with %v", err)
 	}
 }
 
 func TestExchangeIsBounded(t *testing.T) {
-	a, b := tcpPair(t)
+	a, b := clitest.TCPPair(t)
 	x := newExchange(b)
 	go func() {
 		_, _ = a.Write([]byte(`"` + strings.Repeat("x", 2*exchangeLimit))) // the other end may hang up
 		a.Close()
 	}()
 	var got string
-	wantError(t, x.receive(t.Context(), &got), "out-of-band exchange")
+	clitest.WantError(t, x.receive(t.Context(), &got), "out-of-band exchange")
 	if n := x.bytes.Load(); n != exchangeLimit {
 		t.Errorf("%d bytes were read, the limit is %d", n, exchangeLimit)
 	}

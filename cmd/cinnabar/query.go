@@ -10,13 +10,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf16"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"cinnabar"
+	"cinnabar/cmd/cinnabar/internal/cli"
 )
 
 // askTimeout is how long query and shutdown wait for the other process.
@@ -33,7 +31,7 @@ type queryOptions struct {
 	timeout   time.Duration // -t
 }
 
-func newQuery(s streams) *cobra.Command {
+func newQuery(s cli.Streams) *cobra.Command {
 	o := &queryOptions{}
 	cmd := &cobra.Command{
 		Use:   "query ADDRESS",
@@ -44,34 +42,34 @@ for the identities of providers instead, which the processes of Margo's programs
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(o.providers) > 0 && o.config {
-				return usagef("--provider and --config were given; choose one")
+				return cli.Usagef("--provider and --config were given; choose one")
 			}
 			return askAt(cmd.Context(), args[0], o.timeout, func(ctx context.Context, ep *cinnabar.Endpoint) error {
-				return o.run(ctx, ep, s.out)
+				return o.run(ctx, ep, s.Out)
 			})
 		},
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringSliceVarP(&o.providers, "provider", "p", nil, "ask for the identities of these providers only, as in 0,7,40-42")
-	jsonFlag(f, &o.json)
+	cli.JSONFlag(f, &o.json)
 	f.BoolVarP(&o.config, "config", "c", false, "print the configuration only, in Margo's layout")
-	timeoutFlag(f, &o.timeout, askTimeout, "how long to wait for answers")
+	cli.TimeoutFlag(f, &o.timeout, askTimeout, "how long to wait for answers")
 	return cmd
 }
 
 // askAt calls f with the process at an address, on an engine that is opened for it.
 func askAt(ctx context.Context, address string, timeout time.Duration, f func(context.Context, *cinnabar.Endpoint) error) error {
 	if timeout <= 0 {
-		return usagef("--timeout is %v; want a time above 0, such as 10s", timeout)
+		return cli.Usagef("--timeout is %v; want a time above 0, such as 10s", timeout)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	e, err := cinnabar.Open(localFor(ctx, address), logged(ctx, &cinnabar.Config{MaxOverflow: maxDescription, DialTimeout: timeout}))
+	e, err := cinnabar.Open(cli.LocalFor(ctx, address), cli.Logged(ctx, &cinnabar.Config{MaxOverflow: maxDescription, DialTimeout: timeout}))
 	if err != nil {
 		return err
 	}
-	defer shut(e)
+	defer cli.Shut(e)
 	ep, err := e.Lookup(address)
 	if err != nil {
 		return err
@@ -92,40 +90,12 @@ func (o *queryOptions) run(ctx context.Context, ep *cinnabar.Endpoint, w io.Writ
 	case o.config && len(d.Config) == 0:
 		return fmt.Errorf("%v tells no configuration: Margo's layout cannot say it", ep)
 	case o.config:
-		_, err := fmt.Fprintf(w, "%s\n", printableJSON(d.Config))
+		_, err := fmt.Fprintf(w, "%s\n", cli.PrintableJSON(d.Config))
 		return err
 	case o.json:
-		return writeIndented(w, d)
+		return cli.WriteJSON(w, d)
 	}
 	return writeDescription(w, d)
-}
-
-func writeIndented(w io.Writer, v any) error {
-	b, err := json.MarshalIndent(v, "", "  ")
-	if err == nil {
-		_, err = fmt.Fprintf(w, "%s\n", printableJSON(b))
-	}
-	return err
-}
-
-// printableJSON escapes what a terminal would act upon. Characters that are not printable stand in strings only, besides
-// white space; there they may all be escaped.
-func printableJSON(b []byte) []byte {
-	var out []byte
-	for _, r := range string(b) {
-		switch {
-		case r == '\n' || unicode.IsPrint(r):
-			out = utf8.AppendRune(out, r)
-		case r == '\r' || r == '\t': // between values
-			out = append(out, ' ')
-		case r <= 0xffff:
-			out = fmt.Appendf(out, `\u%04x`, r)
-		default:
-			high, low := utf16.EncodeRune(r)
-			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
-		}
-	}
-	return out
 }
 
 // identities asks for the providers of -p one after the other.
@@ -149,7 +119,7 @@ func (o *queryOptions) identities(ctx context.Context, ep *cinnabar.Endpoint, w 
 		return fmt.Errorf("%w: %v has no provider with id %s", cinnabar.CodeNoEntry, ep, strings.Join(o.providers, ","))
 	}
 	if o.json {
-		return writeIndented(w, list)
+		return cli.WriteJSON(w, list)
 	}
 	return writeProviders(w, list)
 }
@@ -165,7 +135,7 @@ func parseProviders(list []string) ([]uint16, error) {
 		a, errA := strconv.ParseUint(first, 10, 16)
 		b, errB := strconv.ParseUint(last, 10, 16)
 		if errA != nil || errB != nil || a > b {
-			return nil, usagef("provider %q: want an id from 0 to 65535, or a range such as 40-42", text)
+			return nil, cli.Usagef("provider %q: want an id from 0 to 65535, or a range such as 40-42", text)
 		}
 		for id := a; id <= b; id++ {
 			ids = append(ids, uint16(id))
@@ -175,13 +145,13 @@ func parseProviders(list []string) ([]uint16, error) {
 }
 
 func writeProviders(w io.Writer, list []cinnabar.ProviderDescription) error {
-	t := newTable(w)
-	i := &infoWriter{w: t}
-	i.printf("PROVIDER\tIDENTITY\n")
+	t := cli.NewTable(w)
+	i := &cli.Printer{W: t}
+	i.Printf("PROVIDER\tIDENTITY\n")
 	for _, p := range list {
-		i.printf("%d\t%s\n", p.ID, said(p.Identity))
+		i.Printf("%d\t%s\n", p.ID, said(p.Identity))
 	}
-	return errors.Join(i.err, t.Flush())
+	return errors.Join(i.Err, t.Flush())
 }
 
 // saidMost is how many bytes of a name are printed: the lines of a table are all as wide as the longest name.
@@ -193,16 +163,16 @@ func said(s string) string {
 	case s == "":
 		return "-"
 	case len(s) > saidMost:
-		return printable(strings.ToValidUTF8(s[:saidMost], "")) + "..."
+		return cli.Printable(strings.ToValidUTF8(s[:saidMost], "")) + "..."
 	}
-	return printable(s)
+	return cli.Printable(s)
 }
 
 func writeDescription(w io.Writer, d *cinnabar.Description) error {
-	i := &infoWriter{w: w}
-	i.printf("%s\n\n", said(d.Addr))
-	if i.err != nil {
-		return i.err
+	i := &cli.Printer{W: w}
+	i.Printf("%s\n\n", said(d.Addr))
+	if i.Err != nil {
+		return i.Err
 	}
 	for _, part := range []func(io.Writer, *cinnabar.Description) error{
 		func(w io.Writer, d *cinnabar.Description) error { return writeProviders(w, d.Providers) },
@@ -211,38 +181,38 @@ func writeDescription(w io.Writer, d *cinnabar.Description) error {
 		if err := part(w, d); err != nil {
 			return err
 		}
-		i.printf("\n")
+		i.Printf("\n")
 	}
-	i.printf("query -c prints the configuration.\n")
-	return i.err
+	i.Printf("query -c prints the configuration.\n")
+	return i.Err
 }
 
 func writeRPCs(w io.Writer, d *cinnabar.Description) error {
-	t := newTable(w)
-	i := &infoWriter{w: t}
-	i.printf("RPC\tPROVIDER\tFLAVOUR\tPOOL\tID\n")
+	t := cli.NewTable(w)
+	i := &cli.Printer{W: t}
+	i.Printf("RPC\tPROVIDER\tFLAVOUR\tPOOL\tID\n")
 	for _, r := range d.RPCs {
 		provider := "-"
 		if r.Provider != nil {
 			provider = strconv.Itoa(int(*r.Provider))
 		}
-		i.printf("%s\t%s\t%s\t%s\t0x%016x\n", said(r.Name), provider, said(r.Flavor), said(r.Pool), r.ID)
+		i.Printf("%s\t%s\t%s\t%s\t0x%016x\n", said(r.Name), provider, said(r.Flavor), said(r.Pool), r.ID)
 	}
-	return errors.Join(i.err, t.Flush())
+	return errors.Join(i.Err, t.Flush())
 }
 
 func writePools(w io.Writer, d *cinnabar.Description) error {
-	t := newTable(w)
-	i := &infoWriter{w: t}
-	i.printf("POOL\tKIND\tWORKERS\tRUNNING\tWAITING\tQUEUED\tSERVED\tREFUSED\n")
+	t := cli.NewTable(w)
+	i := &cli.Printer{W: t}
+	i.Printf("POOL\tKIND\tWORKERS\tRUNNING\tWAITING\tQUEUED\tSERVED\tREFUSED\n")
 	line := func(name, kind, workers string, s cinnabar.PoolStats) {
-		i.printf("%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\n", name, kind, workers, s.Running, s.Waiting, s.Queued, s.Served, s.Refused)
+		i.Printf("%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\n", name, kind, workers, s.Running, s.Waiting, s.Queued, s.Served, s.Refused)
 	}
 	line("(none)", "-", "-", d.Handlers)
 	for _, p := range d.Pools {
 		line(said(p.Name), said(p.Kind), strconv.Itoa(p.Workers), p.Stats)
 	}
-	return errors.Join(i.err, t.Flush())
+	return errors.Join(i.Err, t.Flush())
 }
 
 // writeCounters prints the statistics that are not zero.
@@ -255,9 +225,9 @@ func writeCounters(w io.Writer, d *cinnabar.Description) error {
 	if err := json.Unmarshal(b, &counters); err != nil {
 		return err
 	}
-	t := newTable(w)
-	i := &infoWriter{w: t}
-	i.printf("COUNTER\tVALUE\n")
+	t := cli.NewTable(w)
+	i := &cli.Printer{W: t}
+	i.Printf("COUNTER\tVALUE\n")
 	names := make([]string, 0, len(counters))
 	for name, v := range counters {
 		if v != "0" {
@@ -266,7 +236,7 @@ func writeCounters(w io.Writer, d *cinnabar.Description) error {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		i.printf("%s\t%s\n", name, counters[name])
+		i.Printf("%s\t%s\n", name, counters[name])
 	}
-	return errors.Join(i.err, t.Flush())
+	return errors.Join(i.Err, t.Flush())
 }

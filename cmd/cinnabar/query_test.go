@@ -8,45 +8,12 @@ import (
 	"testing"
 
 	"cinnabar"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 )
-
-// serving is an engine that a command is about.
-func serving(t *testing.T, cfg *cinnabar.Config) *cinnabar.Engine {
-	t.Helper()
-	e, err := cinnabar.Listen("ofi+tcp://127.0.0.1", cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			t.Errorf("close engine: %v", err)
-		}
-	})
-	return e
-}
-
-// wantRun runs a command line that ends with code and says text on standard output, or for a failure on standard error.
-func wantRun(t *testing.T, code int, args []string, text ...string) *output {
-	t.Helper()
-	var o output
-	if got := run(t.Context(), args, o.streams()); got != code {
-		t.Errorf("%q: exit code %d, want %d; stderr: %s", args, got, code, &o.err)
-	}
-	where := &o.out
-	if code != 0 {
-		where = &o.err
-	}
-	for _, want := range text {
-		if !strings.Contains(where.String(), want) {
-			t.Errorf("%q says %q, want %q in it", args, where, want)
-		}
-	}
-	return &o
-}
 
 // parity: G45
 func TestQueryCommand(t *testing.T) {
-	server := serving(t, &cinnabar.Config{AllowQuery: true, Pools: []cinnabar.PoolConfig{{Name: "disk", Workers: 3}}})
+	server := clitest.Engine(t, &cinnabar.Config{AllowQuery: true, Pools: []cinnabar.PoolConfig{{Name: "disk", Workers: 3}}})
 	p, err := server.Provider(42, "yokan")
 	if err != nil {
 		t.Fatal(err)
@@ -55,64 +22,64 @@ func TestQueryCommand(t *testing.T) {
 	if err := get.Handle(p, func(context.Context, struct{}) (struct{}, error) { return struct{}{}, nil }, cinnabar.InPool(server.Pool("disk"))); err != nil {
 		t.Fatal(err)
 	}
-	wantRun(t, 0, []string{"query", server.Addr()}, server.Addr()+"\n", "42        yokan", "get ", "disk", "RequestsRecvd")
-	o := wantRun(t, 0, []string{"query", "-j", server.Addr()})
+	clitest.WantRun(t, 0, []string{"query", server.Addr()}, server.Addr()+"\n", "42        yokan", "get ", "disk", "RequestsRecvd")
+	o := clitest.WantRun(t, 0, []string{"query", "-j", server.Addr()})
 	var d cinnabar.Description
-	if err := json.Unmarshal(o.out.Bytes(), &d); err != nil || d.Addr != server.Addr() || len(d.Pools) != 1 {
+	if err := json.Unmarshal(o.Out.Bytes(), &d); err != nil || d.Addr != server.Addr() || len(d.Pools) != 1 {
 		t.Errorf("as JSON: %+v, %v", d, err)
 	}
-	o = wantRun(t, 0, []string{"query", "-c", server.Addr()})
-	if c, err := cinnabar.ParseConfig(o.out.Bytes()); err != nil || len(c.Pools) != 1 || c.Pools[0].Workers != 3 {
-		t.Errorf("the configuration: %s, %v", &o.out, err)
+	o = clitest.WantRun(t, 0, []string{"query", "-c", server.Addr()})
+	if c, err := cinnabar.ParseConfig(o.Out.Bytes()); err != nil || len(c.Pools) != 1 || c.Pools[0].Workers != 3 {
+		t.Errorf("the configuration: %s, %v", &o.Out, err)
 	}
-	o = wantRun(t, 0, []string{"query", "-p", "7,41-43", server.Addr()})
-	if got, want := o.out.String(), "PROVIDER  IDENTITY\n42        yokan\n"; got != want {
+	o = clitest.WantRun(t, 0, []string{"query", "-p", "7,41-43", server.Addr()})
+	if got, want := o.Out.String(), "PROVIDER  IDENTITY\n42        yokan\n"; got != want {
 		t.Errorf("identities: %q, want %q", got, want)
 	}
-	o = wantRun(t, 0, []string{"query", "-j", "-p", "42", server.Addr()})
+	o = clitest.WantRun(t, 0, []string{"query", "-j", "-p", "42", server.Addr()})
 	var list []cinnabar.ProviderDescription
-	if err := json.Unmarshal(o.out.Bytes(), &list); err != nil || len(list) != 1 || list[0].Identity != "yokan" {
-		t.Errorf("identities as JSON: %s, %v", &o.out, err)
+	if err := json.Unmarshal(o.Out.Bytes(), &list); err != nil || len(list) != 1 || list[0].Identity != "yokan" {
+		t.Errorf("identities as JSON: %s, %v", &o.Out, err)
 	}
 }
 
 func TestQueryCommandFails(t *testing.T) {
-	silent := serving(t, nil).Addr()
-	gone := serving(t, nil)
+	silent := clitest.Engine(t, nil).Addr()
+	gone := clitest.Engine(t, nil)
 	if err := gone.Close(); err != nil {
 		t.Fatal(err)
 	}
-	wantRun(t, 1, []string{"query", silent}, "HG_NOENTRY", "Config.AllowQuery", "-p ID")
-	wantRun(t, 1, []string{"query", "-p", "1,2", silent}, "HG_NOENTRY", "no provider with id 1,2")
-	wantRun(t, 1, []string{"query", gone.Addr()}, "HG_HOSTUNREACH", gone.Addr())
-	wantRun(t, 1, []string{"query", "nosuch://1"}, "HG_PROTONOSUPPORT", "nosuch")
-	wantRun(t, 1, []string{"query", "ofi+tcp://127.0.0.1"}, "ofi+tcp://127.0.0.1")
-	wantRun(t, 2, []string{"query"}, "usage: cinnabar query ADDRESS")
-	wantRun(t, 2, []string{"query", "-t", "0s", silent}, "--timeout is 0s")
-	wantRun(t, 2, []string{"query", "-c", "-p", "1", silent}, "choose one")
-	wantRun(t, 1, []string{"query", "odd\x1b[2J://1"}, "HG_PROTONOSUPPORT", "odd?[2J")
-	wordless := serving(t, &cinnabar.Config{AllowQuery: true, Pools: []cinnabar.PoolConfig{{Name: "no identifier"}}})
-	wantRun(t, 1, []string{"query", "-c", wordless.Addr()}, "tells no configuration")
+	clitest.WantRun(t, 1, []string{"query", silent}, "HG_NOENTRY", "Config.AllowQuery", "-p ID")
+	clitest.WantRun(t, 1, []string{"query", "-p", "1,2", silent}, "HG_NOENTRY", "no provider with id 1,2")
+	clitest.WantRun(t, 1, []string{"query", gone.Addr()}, "HG_HOSTUNREACH", gone.Addr())
+	clitest.WantRun(t, 1, []string{"query", "nosuch://1"}, "HG_PROTONOSUPPORT", "nosuch")
+	clitest.WantRun(t, 1, []string{"query", "ofi+tcp://127.0.0.1"}, "ofi+tcp://127.0.0.1")
+	clitest.WantRun(t, 2, []string{"query"}, "usage: cinnabar query ADDRESS")
+	clitest.WantRun(t, 2, []string{"query", "-t", "0s", silent}, "--timeout is 0s")
+	clitest.WantRun(t, 2, []string{"query", "-c", "-p", "1", silent}, "choose one")
+	clitest.WantRun(t, 1, []string{"query", "odd\x1b[2J://1"}, "HG_PROTONOSUPPORT", "odd?[2J")
+	wordless := clitest.Engine(t, &cinnabar.Config{AllowQuery: true, Pools: []cinnabar.PoolConfig{{Name: "no identifier"}}})
+	clitest.WantRun(t, 1, []string{"query", "-c", wordless.Addr()}, "tells no configuration")
 	for _, list := range []string{"x", "65536", "3-2", "-1", "1-"} {
-		wantRun(t, 2, []string{"query", "--provider=" + list, silent}, "want an id from 0 to 65535")
+		clitest.WantRun(t, 2, []string{"query", "--provider=" + list, silent}, "want an id from 0 to 65535")
 	}
 }
 
 // parity: G07
 func TestShutdownCommand(t *testing.T) {
-	server := serving(t, &cinnabar.Config{AllowRemoteShutdown: true})
-	wantRun(t, 0, []string{"shutdown", server.Addr()}, server.Addr()+" shuts down\n")
+	server := clitest.Engine(t, &cinnabar.Config{AllowRemoteShutdown: true})
+	clitest.WantRun(t, 0, []string{"shutdown", server.Addr()}, server.Addr()+" shuts down\n")
 	<-server.Done()
 	if err := server.Err(); err != nil {
 		t.Errorf("the engine ends with %v", err)
 	}
-	wantRun(t, 1, []string{"shutdown", server.Addr()}, "HG_HOSTUNREACH", server.Addr())
+	clitest.WantRun(t, 1, []string{"shutdown", server.Addr()}, "HG_HOSTUNREACH", server.Addr())
 
-	firm := serving(t, nil)
-	wantRun(t, 1, []string{"shutdown", firm.Addr()}, "HG_PERMISSION", "Config.AllowRemoteShutdown, margo_enable_remote_shutdown")
-	wantRun(t, 1, []string{"shutdown", "nosuch://1"}, "HG_PROTONOSUPPORT")
-	wantRun(t, 2, []string{"shutdown"}, "usage: cinnabar shutdown ADDRESS")
-	wantRun(t, 2, []string{"shutdown", "-t", "-1s", firm.Addr()}, "--timeout is -1s")
+	firm := clitest.Engine(t, nil)
+	clitest.WantRun(t, 1, []string{"shutdown", firm.Addr()}, "HG_PERMISSION", "Config.AllowRemoteShutdown, margo_enable_remote_shutdown")
+	clitest.WantRun(t, 1, []string{"shutdown", "nosuch://1"}, "HG_PROTONOSUPPORT")
+	clitest.WantRun(t, 2, []string{"shutdown"}, "usage: cinnabar shutdown ADDRESS")
+	clitest.WantRun(t, 2, []string{"shutdown", "-t", "-1s", firm.Addr()}, "--timeout is -1s")
 	select {
 	case <-firm.Done():
 		t.Error("an engine that does not allow it has ended")
@@ -123,7 +90,7 @@ func TestShutdownCommand(t *testing.T) {
 // TestQueryTerminal has a process say things that a terminal should not be told, in places where JSON lets them pass.
 func TestQueryTerminal(t *testing.T) {
 	const odd = "a\x7f\u009b2J\u202e\U000e0001é"
-	server := serving(t, nil)
+	server := clitest.Engine(t, nil)
 	answer := cinnabar.NewRPC[struct{}, struct{ JSON string }]("__query__")
 	err := answer.Handle(server, func(context.Context, struct{}) (out struct{ JSON string }, _ error) {
 		out.JSON = `{"address":"` + odd + `","config":{"k":` + "\r\t" + `"` + odd + `"}}`
@@ -133,13 +100,13 @@ func TestQueryTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	const escaped = `"a\u007f\u009b2J\u202e\udb40\udc01é"`
-	wantRun(t, 0, []string{"query", "-j", server.Addr()}, `"address": `+escaped, `"k": `+escaped)
-	o := wantRun(t, 0, []string{"query", "-c", server.Addr()}, `{"k":  `+escaped+"}\n")
+	clitest.WantRun(t, 0, []string{"query", "-j", server.Addr()}, `"address": `+escaped, `"k": `+escaped)
+	o := clitest.WantRun(t, 0, []string{"query", "-c", server.Addr()}, `{"k":  `+escaped+"}\n")
 	var back struct{ K string }
-	if err := json.Unmarshal(o.out.Bytes(), &back); err != nil || back.K != odd {
+	if err := json.Unmarshal(o.Out.Bytes(), &back); err != nil || back.K != odd {
 		t.Errorf("it means %q, %v", back.K, err)
 	}
-	wantRun(t, 0, []string{"query", server.Addr()}, "a??2J??é\n")
+	clitest.WantRun(t, 0, []string{"query", server.Addr()}, "a??2J??é\n")
 }
 
 // TestDescriptionWidth: one long name does not make every line long.
@@ -173,5 +140,5 @@ func TestDescriptionText(t *testing.T) {
 	if err := writeDescription(&b, d); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "query.golden", b.String())
+	clitest.Golden(t, "query.golden", b.String())
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/internal/audit"
 	"cinnabar/verbs"
 	"cinnabar/xfer"
@@ -24,7 +25,7 @@ type recvOptions struct {
 	storage     xfer.DirOptions
 }
 
-func newRecv(s streams) *cobra.Command {
+func newRecv(s cli.Streams) *cobra.Command {
 	o := &recvOptions{}
 	cmd := &cobra.Command{
 		Use:   "recv",
@@ -48,7 +49,7 @@ hosts can reach whose users may write into the directory.
 
 The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 		Example: "  cinnabar recv --dir /tmp/in\n  cinnabar recv --listen 192.0.2.1 --dir /tmp/in\n  cinnabar recv --listen '[::1]:7000' --once",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.checkLimits(); err != nil {
 				return err
@@ -58,7 +59,7 @@ The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.listen, "listen", listenHost+":"+transferPort, "address, HOST:PORT; "+listenForms)
+	f.StringVar(&o.listen, "listen", cli.ListenHost+":"+transferPort, "address, HOST:PORT; "+cli.ListenForms)
 	f.StringVar(&o.dir, "dir", ".", "directory for the files")
 	f.BoolVar(&o.once, "once", false, "end with the first file that is begun, with its success or failure")
 	f.BoolVar(&o.storage.Overwrite, "overwrite", false, "replace files of the same name, which are refused otherwise")
@@ -82,10 +83,10 @@ const (
 // checkLimits refuses limits that are out of range.
 func (o *recvOptions) checkLimits() (err error) {
 	if o.places < 0 || o.places > recvMostPlaces {
-		return usagef("invalid --max-connections %d: 1 to %d, 0 for the default", o.places, recvMostPlaces)
+		return cli.Usagef("invalid --max-connections %d: 1 to %d, 0 for the default", o.places, recvMostPlaces)
 	}
 	if o.memoryText != "" {
-		if o.memory, err = parseSize("--max-memory", o.memoryText, recvLeastMemory, 1<<62); err != nil {
+		if o.memory, err = cli.ParseSize("--max-memory", o.memoryText, recvLeastMemory, 1<<62); err != nil {
 			return err
 		}
 	}
@@ -93,7 +94,7 @@ func (o *recvOptions) checkLimits() (err error) {
 }
 
 // runRecv receives files into the directory.
-func runRecv(ctx context.Context, o *recvOptions, s streams) (err error) {
+func runRecv(ctx context.Context, o *recvOptions, s cli.Streams) (err error) {
 	addrs, err := listenAddrs(ctx, o.listen)
 	if err != nil {
 		return err
@@ -109,18 +110,18 @@ func runRecv(ctx context.Context, o *recvOptions, s streams) (err error) {
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	l, err := listenAny(dev, addrs)
-	if err != nil && o.device != "" && o.device != softwareDevice && addrs[0].Addr().IsLoopback() {
+	if err != nil && o.device != "" && o.device != cli.SoftwareDevice && addrs[0].Addr().IsLoopback() {
 		err = fmt.Errorf("%w; device %s has no loopback address, so --listen must name one of its own", err, o.device)
 	}
 	if err != nil {
 		return err
 	}
-	defer shut(l)
+	defer cli.Shut(l)
 	r := newReceiving(ctx, o, s)
 	if err := r.announce(l); err != nil {
 		return err
 	}
-	server := &xfer.Receiver{Open: dir.Open, Timeout: o.timeout, MaxConnections: o.places, MaxMemory: o.memory, Logger: loggerOf(ctx),
+	server := &xfer.Receiver{Open: dir.Open, Timeout: o.timeout, MaxConnections: o.places, MaxMemory: o.memory, Logger: cli.LoggerOf(ctx),
 		Progress: func() xfer.Progress { return r.r.watch() }}
 	if o.once {
 		return r.one(ctx, server, l)
@@ -135,7 +136,7 @@ type receiving struct {
 	cut atomic.Bool // a transfer failed because the program was to end
 }
 
-func newReceiving(ctx context.Context, o *recvOptions, s streams) *receiving {
+func newReceiving(ctx context.Context, o *recvOptions, s cli.Streams) *receiving {
 	r := &receiving{o: o, r: newReporter(ctx, recvWords, o.json, s)}
 	r.r.starts = audit.NewLimiter()
 	return r
@@ -188,12 +189,12 @@ func (r *receiving) done(ctx context.Context, res xfer.Result, err error) {
 		if ctx.Err() != nil {
 			r.cut.Store(true)
 		}
-		more, ok := mayPrint(res.Peer)
+		more, ok := cli.MayPrint(res.Peer)
 		if !ok {
 			return
 		}
 		err = r.explain(err)
-		r.r.notef("%s%s", printable(oneLine(err)), more)
+		r.r.notef("%s%s", cli.Printable(cli.OneLine(err)), more)
 	}
 	if err := r.r.finished("", res, err); err != nil {
 		r.r.notef("print the result: %s", err)

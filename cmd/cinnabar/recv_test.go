@@ -8,8 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/internal/audit"
-	"cinnabar/verbs"
 	"cinnabar/xfer"
 )
 
@@ -32,15 +33,15 @@ func TestRecvRefusesDotFiles(t *testing.T) {
 		}
 	}
 	careful, trusting := startRecv(t, "127.0.0.1:0"), startRecv(t, "127.0.0.1:0", "--allow-dotfiles", "--allow-exec")
-	code, client := runProcess(t, "send", "--preserve", path, careful.addr)
-	if code != 1 || !strings.Contains(client.err.String(), `".bash_aliases" begins with a dot`) || !strings.Contains(client.err.String(), "recv --allow-dotfiles") {
-		t.Errorf("exit code %d: %s", code, &client.err)
+	code, client := clitest.RunProcess(t, "send", "--preserve", path, careful.addr)
+	if code != 1 || !strings.Contains(client.Err.String(), `".bash_aliases" begins with a dot`) || !strings.Contains(client.Err.String(), "recv --allow-dotfiles") {
+		t.Errorf("exit code %d: %s", code, &client.Err)
 	}
-	if code, client := runProcess(t, "send", "--preserve", program, careful.addr); code != 0 {
-		t.Errorf("exit code %d: %s", code, &client.err)
+	if code, client := clitest.RunProcess(t, "send", "--preserve", program, careful.addr); code != 0 {
+		t.Errorf("exit code %d: %s", code, &client.Err)
 	}
-	if code, client := runProcess(t, "send", "--preserve", program, path, trusting.addr); code != 0 {
-		t.Errorf("exit code %d: %s", code, &client.err)
+	if code, client := clitest.RunProcess(t, "send", "--preserve", program, path, trusting.addr); code != 0 {
+		t.Errorf("exit code %d: %s", code, &client.Err)
 	}
 	for file, want := range map[string]os.FileMode{
 		filepath.Join(careful.dir, "program"): 0o644, filepath.Join(trusting.dir, "program"): 0o755, filepath.Join(trusting.dir, ".bash_aliases"): 0o755,
@@ -59,20 +60,20 @@ func TestRecvRefusesDotFiles(t *testing.T) {
 // A receiver listens on loopback by default, so a refused connection has that remedy.
 func TestSendToClosedPort(t *testing.T) {
 	const addr = "127.0.0.1:1" // no test listens there, as one may at a port that another one has closed
-	var o output
-	code := run(t.Context(), []string{"send", randomFiles(t, 1)[0], addr}, o.streams())
+	var o clitest.Output
+	code := clitest.Run(t.Context(), []string{"send", randomFiles(t, 1)[0], addr}, o.Streams())
 	for _, text := range []string{"connection failed: cannot connect to " + addr, "refused", "started with --listen ADDR"} {
-		if code != 1 || !strings.Contains(o.err.String(), text) {
-			t.Errorf("exit code %d: %s does not mention %q", code, &o.err, text)
+		if code != 1 || !strings.Contains(o.Err.String(), text) {
+			t.Errorf("exit code %d: %s does not mention %q", code, &o.Err, text)
 		}
 	}
 }
 
 func TestRecvLimits(t *testing.T) {
 	for _, args := range []string{"--max-connections -1", "--max-connections 2000000", "--max-memory 1KiB", "--max-memory much"} {
-		var o output
-		if code := run(t.Context(), append([]string{"recv"}, strings.Fields(args)...), o.streams()); code != exitUsage {
-			t.Errorf("%s: exit code %d: %s", args, code, &o.err)
+		var o clitest.Output
+		if code := clitest.Run(t.Context(), append([]string{"recv"}, strings.Fields(args)...), o.Streams()); code != cli.ExitUsage {
+			t.Errorf("%s: exit code %d: %s", args, code, &o.Err)
 		}
 	}
 }
@@ -81,37 +82,17 @@ func TestRecvLimits(t *testing.T) {
 func TestRecvPrintsBoundedLinesAboutStrangers(t *testing.T) {
 	audit.Reset()
 	defer audit.Reset()
-	var o output
-	r := newReceiving(t.Context(), &recvOptions{transferOptions: transferOptions{json: true}}, o.streams())
+	var o clitest.Output
+	r := newReceiving(t.Context(), &recvOptions{transferOptions: transferOptions{json: true}}, o.Streams())
 	peer := netip.MustParseAddrPort("192.0.2.99:1")
 	for range 1000 {
 		r.r.watch().Start(xfer.Result{Peer: peer, Name: "a", Protocol: xfer.Fast})
 		r.done(t.Context(), xfer.Result{Peer: peer}, &xfer.Error{Op: "receive", Peer: peer, Code: xfer.CodeProtocol})
 	}
-	if n := strings.Count(o.out.String(), "\n"); n != audit.LinesPerHost {
+	if n := strings.Count(o.Out.String(), "\n"); n != audit.LinesPerHost {
 		t.Errorf("%d lines on standard output, want %d", n, audit.LinesPerHost)
 	}
-	if n := strings.Count(o.err.String(), "\n"); n != 2*audit.LinesPerHost { // beginnings and failures
+	if n := strings.Count(o.Err.String(), "\n"); n != 2*audit.LinesPerHost { // beginnings and failures
 		t.Errorf("%d lines on standard error, want %d", n, 2*audit.LinesPerHost)
-	}
-}
-
-// A peer uses up a receive in another way than it was posted for: the length of its completion is that of something else.
-func TestArrivalOfAnotherKindIsRefused(t *testing.T) {
-	for _, c := range []struct {
-		wc   verbs.WC
-		want verbs.WCOp
-		ok   bool
-	}{
-		{verbs.WC{Op: verbs.WCRecv, Len: 16}, verbs.WCRecv, true},
-		{verbs.WC{Op: verbs.WCRecvRDMAImm, HasImm: true, Len: 1 << 20}, verbs.WCRecv, false},
-		{verbs.WC{Op: verbs.WCRecv, HasImm: true, Len: 16}, verbs.WCRecv, false},
-		{verbs.WC{Op: verbs.WCRecv, HasInv: true, InvKey: 7, Len: 16}, verbs.WCRecv, false},
-		{verbs.WC{Op: verbs.WCRecvRDMAImm, HasImm: true}, verbs.WCRecvRDMAImm, true},
-		{verbs.WC{Op: verbs.WCRecv}, verbs.WCRecvRDMAImm, false},
-	} {
-		if err := checkArrival(&c.wc, c.want); (err == nil) != c.ok {
-			t.Errorf("%+v for %v: %v", c.wc, c.want, err)
-		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/verbs"
 )
 
@@ -24,8 +25,8 @@ const (
 )
 
 // runRping carries out rping.
-func runRping(ctx context.Context, o *rpingOptions, s streams) (err error) {
-	dev, err := openDevice(ctx, o.device)
+func runRping(ctx context.Context, o *rpingOptions, s cli.Streams) (err error) {
+	dev, err := cli.OpenDevice(ctx, o.device)
 	if err != nil {
 		return err
 	}
@@ -37,9 +38,9 @@ func runRping(ctx context.Context, o *rpingOptions, s streams) (err error) {
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", o.addr, err)
 	}
-	defer shut(l)
+	defer cli.Shut(l)
 	if o.debug {
-		if _, err := fmt.Fprintf(s.out, "listening on %s\n", l.Addr()); err != nil {
+		if _, err := fmt.Fprintf(s.Out, "listening on %s\n", l.Addr()); err != nil {
 			return err
 		}
 	}
@@ -47,13 +48,13 @@ func runRping(ctx context.Context, o *rpingOptions, s streams) (err error) {
 }
 
 // rpingServer serves the clients of l: one, or with -P all until ctx ends.
-func rpingServer(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o *rpingOptions, s streams) error {
+func rpingServer(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o *rpingOptions, s cli.Streams) error {
 	if o.persistent {
 		return rpingServeAll(ctx, dev, l, o, s)
 	}
 	r, err := l.Accept(ctx)
 	if err != nil {
-		return fmt.Errorf("wait for a client: %w", reason(ctx, err))
+		return fmt.Errorf("wait for a client: %w", cli.Reason(ctx, err))
 	}
 	if err := l.Close(); err != nil { // one client only: turn others away at once
 		return errors.Join(err, r.Reject(nil))
@@ -63,8 +64,8 @@ func rpingServer(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o *r
 
 // rpingServeAll serves clients until ctx ends. What goes wrong with one of
 // them is printed and concerns no other.
-func rpingServeAll(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o *rpingOptions, s streams) error {
-	s.out, s.err = &syncWriter{w: s.out}, &syncWriter{w: s.err}
+func rpingServeAll(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o *rpingOptions, s cli.Streams) error {
+	s.Out, s.Err = &cli.SyncWriter{W: s.Out}, &cli.SyncWriter{W: s.Err}
 	var clients sync.WaitGroup
 	defer clients.Wait()
 	free := make(chan struct{}, rpingClients)
@@ -84,7 +85,7 @@ func rpingServeAll(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o 
 		clients.Go(func() {
 			defer func() { <-free }()
 			if err := rpingServe(ctx, dev, r, o, s); err != nil {
-				s.notePeer(net.TCPAddrFromAddrPort(r.RemoteAddr()), "rping: client %s: %s", r.RemoteAddr(), printable(oneLine(err)))
+				s.NotePeer(net.TCPAddrFromAddrPort(r.RemoteAddr()), "rping: client %s: %s", r.RemoteAddr(), cli.Printable(cli.OneLine(err)))
 			}
 		})
 	}
@@ -94,7 +95,7 @@ func rpingServeAll(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o 
 type rpingEnd struct {
 	*link
 	o       *rpingOptions
-	s       streams
+	s       cli.Streams
 	role    string    // "server" or "client"
 	control *verbs.MR // the messages
 	data    *verbs.MR // what is read into and written from, the client's sink
@@ -102,7 +103,7 @@ type rpingEnd struct {
 }
 
 // newRpingEnd makes a side with its receives posted.
-func newRpingEnd(dev *verbs.Device, o *rpingOptions, s streams) (*rpingEnd, error) {
+func newRpingEnd(dev *verbs.Device, o *rpingOptions, s cli.Streams) (*rpingEnd, error) {
 	l, err := newLink(dev, linkConfig{sends: rpingDepth, receives: rpingSlots})
 	if err != nil {
 		return nil, err
@@ -189,7 +190,7 @@ func (e *rpingEnd) do(ctx context.Context, wrs ...verbs.SendWR) error {
 // debugf prints a step where -d asked for it.
 func (e *rpingEnd) debugf(format string, args ...any) {
 	if e.o.debug {
-		_, _ = fmt.Fprintf(e.s.out, format+"\n", args...) // the data is what matters
+		_, _ = fmt.Fprintf(e.s.Out, format+"\n", args...) // the data is what matters
 	}
 }
 
@@ -204,13 +205,13 @@ func (e *rpingEnd) finish(ctx context.Context, err error) error {
 	}
 	if e.conn != nil {
 		err = errors.Join(err, e.disconnect(ctx))
-		e.s.notef("%s DISCONNECT EVENT...\n", e.role)
+		e.s.Notef("%s DISCONNECT EVENT...\n", e.role)
 	}
 	return errors.Join(err, e.release())
 }
 
 // rpingServe answers one connect request and serves the client until it leaves.
-func rpingServe(ctx context.Context, dev *verbs.Device, r *verbs.ConnRequest, o *rpingOptions, s streams) error {
+func rpingServe(ctx context.Context, dev *verbs.Device, r *verbs.ConnRequest, o *rpingOptions, s cli.Streams) error {
 	e, err := newRpingEnd(dev, o, s)
 	if err != nil {
 		return errors.Join(err, r.Reject(nil))
@@ -241,7 +242,7 @@ func (e *rpingEnd) serveRound(ctx context.Context) error {
 	}
 	ping := e.data.Bytes()[:source.size]
 	if e.o.verbose {
-		if _, err := fmt.Fprintf(e.s.out, "server ping data: %s\n", printable(string(pingText(ping)))); err != nil {
+		if _, err := fmt.Fprintf(e.s.Out, "server ping data: %s\n", cli.Printable(string(pingText(ping)))); err != nil {
 			return err
 		}
 	}
@@ -270,7 +271,7 @@ type rpingJSON struct {
 }
 
 // rpingClient connects and pings.
-func rpingClient(ctx context.Context, dev *verbs.Device, o *rpingOptions, s streams) error {
+func rpingClient(ctx context.Context, dev *verbs.Device, o *rpingOptions, s cli.Streams) error {
 	e, err := newRpingEnd(dev, o, s)
 	if err != nil {
 		return err
@@ -283,7 +284,7 @@ func rpingClient(ctx context.Context, dev *verbs.Device, o *rpingOptions, s stre
 	err = e.pingAll(ctx)
 	if err == nil && o.json {
 		took := time.Since(start)
-		err = json.NewEncoder(s.out).Encode(rpingJSON{Rounds: o.count, Size: o.size, Seconds: took.Seconds(), Usec: round2(took.Seconds() * 1e6 / float64(o.count))})
+		err = json.NewEncoder(s.Out).Encode(rpingJSON{Rounds: o.count, Size: o.size, Seconds: took.Seconds(), Usec: cli.Round2(took.Seconds() * 1e6 / float64(o.count))})
 	}
 	return e.finish(ctx, err)
 }
@@ -322,7 +323,7 @@ func (e *rpingEnd) ping(ctx context.Context, n int32) error {
 		return fmt.Errorf("data mismatch in round %d: the server wrote back other bytes than it read", n)
 	}
 	if e.o.verbose {
-		if _, err := fmt.Fprintf(e.s.out, "ping data: %s\n", printable(string(pingText(e.data.Bytes())))); err != nil {
+		if _, err := fmt.Fprintf(e.s.Out, "ping data: %s\n", cli.Printable(string(pingText(e.data.Bytes())))); err != nil {
 			return err
 		}
 	}

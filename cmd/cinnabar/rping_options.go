@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"cinnabar/cmd/cinnabar/internal/cli"
 )
 
 // rpingOptions are the options of rping, by its letters.
@@ -30,7 +32,7 @@ type rpingOptions struct {
 	source netip.Addr     // -I, resolved; invalid if not given
 }
 
-func newRping(s streams) *cobra.Command {
+func newRping(s cli.Streams) *cobra.Command {
 	o := &rpingOptions{idle: rpingIdle}
 	cmd := &cobra.Command{
 		Use:   "rping -s | -c -a ADDR",
@@ -41,7 +43,7 @@ rdma-core's rping in both roles. Server and client need the same -S.
 Without -a a server listens on every IPv4 address of this machine, as the C program does,
 and serves any host that reaches it. -a 127.0.0.1 keeps other machines out.`,
 		Example: "  cinnabar rping -s -v &\n  cinnabar rping -c -a 127.0.0.1 -V -C 10",
-		Args:    noArgs,
+		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.resolve(cmd.Context()); err != nil {
 				return err
@@ -62,8 +64,8 @@ and serves any host that reaches it. -a 127.0.0.1 keeps other machines out.`,
 	f.BoolVarP(&o.persistent, "persistent", "P", false, "serve any number of clients, several at a time, until interrupted")
 	f.Int32VarP(&o.count, "count", "C", 0, "rounds (default until interrupted)")
 	f.IntVarP(&o.size, "size", "S", rpingSize, fmt.Sprintf("bytes of ping data, %d to %d", rpingMinSize, rpingMaxSize))
-	deviceFlag(f, &o.device)
-	jsonFlag(f, &o.json)
+	cli.DeviceFlag(f, &o.device)
+	cli.JSONFlag(f, &o.json)
 	f.BoolVarP(&o.selfQP, "self-qp", "q", false, "create the queue pair and move it to INIT by hand")
 	return cmd
 }
@@ -72,19 +74,19 @@ and serves any host that reaches it. -a 127.0.0.1 keeps other machines out.`,
 func (o *rpingOptions) check() error {
 	switch {
 	case o.server == o.client:
-		return usagef("exactly one of -s (server) and -c (client) is needed")
+		return cli.Usagef("exactly one of -s (server) and -c (client) is needed")
 	case o.client && o.host == "":
-		return usagef("a client needs -a ADDR, the server's address")
+		return cli.Usagef("a client needs -a ADDR, the server's address")
 	case o.client && o.persistent:
-		return usagef("-P is for servers")
+		return cli.Usagef("-P is for servers")
 	case o.server && o.sourceHost != "":
-		return usagef("-I is for clients; a server listens on -a ADDR")
+		return cli.Usagef("-I is for clients; a server listens on -a ADDR")
 	case o.size < rpingMinSize || o.size > rpingMaxSize:
-		return usagef("invalid size %d (valid range is %d to %d)", o.size, rpingMinSize, rpingMaxSize)
+		return cli.Usagef("invalid size %d (valid range is %d to %d)", o.size, rpingMinSize, rpingMaxSize)
 	case o.json && (o.server || o.verbose || o.debug):
-		return usagef("--json is for clients, without -v and -d, whose lines are no JSON")
+		return cli.Usagef("--json is for clients, without -v and -d, whose lines are no JSON")
 	case o.count < 0:
-		return usagef("invalid count %d; 0 pings until interrupted", o.count)
+		return cli.Usagef("invalid count %d; 0 pings until interrupted", o.count)
 	}
 	return nil
 }
@@ -98,13 +100,13 @@ func (o *rpingOptions) resolve(ctx context.Context) error {
 	if host == "" {
 		host = "0.0.0.0"
 	}
-	ip, err := resolveHost(ctx, host)
+	ip, err := cli.ResolveHost(ctx, host)
 	if err != nil {
 		return err
 	}
 	o.addr = netip.AddrPortFrom(ip, o.port)
 	if o.sourceHost != "" {
-		o.source, err = resolveHost(ctx, o.sourceHost)
+		o.source, err = cli.ResolveHost(ctx, o.sourceHost)
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/verbs"
 )
 
@@ -123,32 +124,21 @@ func FuzzParseAdvert(f *testing.F) {
 	})
 }
 
-// rpingListen starts a listener for a server of rping.
-func rpingListen(t *testing.T, dev *verbs.Device) *verbs.Listener {
-	t.Helper()
-	l, err := verbs.Listen(dev, netip.MustParseAddrPort("127.0.0.1:0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	return l
-}
-
 // testRping runs a server and a client on dev.
-func testRping(t *testing.T, dev *verbs.Device, server, client rpingOptions) (outS, outC *output, errS, errC error) {
+func testRping(t *testing.T, dev *verbs.Device, server, client rpingOptions) (outS, outC *clitest.Output, errS, errC error) {
 	t.Helper()
-	l := rpingListen(t, dev)
+	l := clitest.Listen(t, dev)
 	server.server, client.client, client.addr = true, true, l.Addr()
 	server.idle, client.idle = rpingIdle, rpingIdle
-	outS, outC = &output{}, &output{}
-	errS, errC = both(
-		func() error { return rpingServer(t.Context(), dev, l, &server, outS.streams()) },
-		func() error { return rpingClient(t.Context(), dev, &client, outC.streams()) },
+	outS, outC = &clitest.Output{}, &clitest.Output{}
+	errS, errC = clitest.Both(
+		func() error { return rpingServer(t.Context(), dev, l, &server, outS.Streams()) },
+		func() error { return rpingClient(t.Context(), dev, &client, outC.Streams()) },
 	)
 	return outS, outC, errS, errC
 }
 
-func TestRpingOutput(t *testing.T) { eachDevice(t, testRpingOutput) }
+func TestRpingOutput(t *testing.T) { clitest.EachDevice(t, testRpingOutput) }
 
 func testRpingOutput(t *testing.T, open func(*testing.T) *verbs.Device) {
 	o := rpingOptions{size: 32, count: 2, verbose: true, validate: true}
@@ -158,31 +148,31 @@ func testRpingOutput(t *testing.T, open func(*testing.T) *verbs.Device) {
 	}
 	const data = "ping data: rdma-ping-%d: %s\n"
 	want := fmt.Sprintf(data, 0, "ABCDEFGHIJKLMNOPQR") + fmt.Sprintf(data, 1, "BCDEFGHIJKLMNOPQRS")
-	if got := outC.out.String(); got != want {
+	if got := outC.Out.String(); got != want {
 		t.Errorf("client printed %q, want %q", got, want)
 	}
 	want = strings.ReplaceAll(want, "ping data", "server ping data")
-	if got := outS.out.String(); got != want {
+	if got := outS.Out.String(); got != want {
 		t.Errorf("server printed %q, want %q", got, want)
 	}
-	if got := outS.err.String(); got != "server DISCONNECT EVENT...\n" {
+	if got := outS.Err.String(); got != "server DISCONNECT EVENT...\n" {
 		t.Errorf("server printed %q on stderr", got)
 	}
-	if got := outC.err.String(); got != "client DISCONNECT EVENT...\n" {
+	if got := outC.Err.String(); got != "client DISCONNECT EVENT...\n" {
 		t.Errorf("client printed %q on stderr", got)
 	}
 }
 
 // A peer's ping data may hold control sequences of a terminal.
 func TestRpingPrintsNoControlCharacters(t *testing.T) {
-	dev, out := memory(t, 0), &output{}
-	l := rpingListen(t, dev)
+	dev, out := clitest.MemoryDevice(t, 0), &clitest.Output{}
+	l := clitest.Listen(t, dev)
 	server := rpingOptions{server: true, size: 64, verbose: true, idle: rpingIdle}
 	client := rpingOptions{client: true, size: 64, idle: rpingIdle, addr: l.Addr()}
-	errS, errC := both(
-		func() error { return rpingServer(t.Context(), dev, l, &server, out.streams()) },
+	errS, errC := clitest.Both(
+		func() error { return rpingServer(t.Context(), dev, l, &server, out.Streams()) },
 		func() error {
-			e, err := newRpingEnd(dev, &client, (&output{}).streams())
+			e, err := newRpingEnd(dev, &client, (&clitest.Output{}).Streams())
 			if err != nil {
 				return err
 			}
@@ -202,12 +192,12 @@ func TestRpingPrintsNoControlCharacters(t *testing.T) {
 	if errS != nil || errC != nil {
 		t.Fatalf("server: %v; client: %v", errS, errC)
 	}
-	if got := out.out.String(); got != "server ping data: ?]0;title??ab\n" {
+	if got := out.Out.String(); got != "server ping data: ?]0;title??ab\n" {
 		t.Errorf("the server prints %q", got)
 	}
 }
 
-func TestRpingSizes(t *testing.T) { eachDevice(t, testRpingSizes) }
+func TestRpingSizes(t *testing.T) { clitest.EachDevice(t, testRpingSizes) }
 
 func testRpingSizes(t *testing.T, open func(*testing.T) *verbs.Device) {
 	for _, size := range []int{rpingMinSize, 64, 4097, rpingMaxSize} {
@@ -218,15 +208,15 @@ func testRpingSizes(t *testing.T, open func(*testing.T) *verbs.Device) {
 	}
 }
 
-func TestRpingSizeMismatch(t *testing.T) { eachDevice(t, testRpingSizeMismatch) }
+func TestRpingSizeMismatch(t *testing.T) { clitest.EachDevice(t, testRpingSizeMismatch) }
 
 func testRpingSizeMismatch(t *testing.T, open func(*testing.T) *verbs.Device) {
 	_, _, errS, errC := testRping(t, open(t), rpingOptions{size: 64}, rpingOptions{size: 65, count: 1})
-	wantError(t, errS, "65", "64", "-S")
-	wantError(t, errC, "the server left in round 0")
+	clitest.WantError(t, errS, "65", "64", "-S")
+	clitest.WantError(t, errC, "the server left in round 0")
 }
 
-func TestRpingSelfQP(t *testing.T) { eachDevice(t, testRpingSelfQP) }
+func TestRpingSelfQP(t *testing.T) { clitest.EachDevice(t, testRpingSelfQP) }
 
 func testRpingSelfQP(t *testing.T, open func(*testing.T) *verbs.Device) {
 	o := rpingOptions{size: 64, count: 3, validate: true, selfQP: true}
@@ -237,31 +227,31 @@ func testRpingSelfQP(t *testing.T, open func(*testing.T) *verbs.Device) {
 
 func TestRpingSourceAddress(t *testing.T) {
 	client := rpingOptions{size: 64, count: 1, source: netip.MustParseAddr("192.0.2.7")}
-	_, _, _, errC := testRping(t, memory(t, 0), rpingOptions{size: 64}, client)
-	wantError(t, errC, "192.0.2.7", "-I")
+	_, _, _, errC := testRping(t, clitest.MemoryDevice(t, 0), rpingOptions{size: 64}, client)
+	clitest.WantError(t, errC, "192.0.2.7", "-I")
 }
 
-func TestRpingPersistentServer(t *testing.T) { eachDevice(t, testRpingPersistentServer) }
+func TestRpingPersistentServer(t *testing.T) { clitest.EachDevice(t, testRpingPersistentServer) }
 
 func testRpingPersistentServer(t *testing.T, open func(*testing.T) *verbs.Device) {
 	dev := open(t)
-	l := rpingListen(t, dev)
+	l := clitest.Listen(t, dev)
 	ctx, cancel := context.WithCancelCause(t.Context())
-	var out output
+	var out clitest.Output
 	served := make(chan error)
 	server := rpingOptions{server: true, persistent: true, size: 64, idle: rpingIdle}
-	go func() { served <- rpingServer(ctx, dev, l, &server, out.streams()) }()
+	go func() { served <- rpingServer(ctx, dev, l, &server, out.Streams()) }()
 
 	clients := make(chan error)
 	const several = 5
 	for range several {
 		go func() {
 			c := rpingOptions{client: true, size: 64, count: 20, validate: true, addr: l.Addr(), idle: rpingIdle}
-			clients <- rpingClient(ctx, dev, &c, (&output{}).streams())
+			clients <- rpingClient(ctx, dev, &c, (&clitest.Output{}).Streams())
 		}()
 	}
 	bad := rpingOptions{client: true, size: 128, count: 1, addr: l.Addr(), idle: rpingIdle} // concerns no other client
-	if err := rpingClient(ctx, dev, &bad, (&output{}).streams()); err == nil {
+	if err := rpingClient(ctx, dev, &bad, (&clitest.Output{}).Streams()); err == nil {
 		t.Error("a client with another size was served")
 	}
 	for range several {
@@ -273,8 +263,8 @@ func testRpingPersistentServer(t *testing.T, open func(*testing.T) *verbs.Device
 	if err := <-served; err != nil {
 		t.Errorf("the server ended with %v", err)
 	}
-	if got := strings.Count(out.err.String(), "server DISCONNECT EVENT..."); got != several+1 {
-		t.Errorf("%d disconnects were noted, want %d:\n%s", got, several+1, &out.err)
+	if got := strings.Count(out.Err.String(), "server DISCONNECT EVENT..."); got != several+1 {
+		t.Errorf("%d disconnects were noted, want %d:\n%s", got, several+1, &out.Err)
 	}
 }
 
@@ -308,7 +298,7 @@ func hostileClient(t *testing.T, dev *verbs.Device, addr netip.AddrPort, message
 }
 
 // parity: V73
-func TestRpingHostileAdverts(t *testing.T) { eachDevice(t, testRpingHostileAdverts) }
+func TestRpingHostileAdverts(t *testing.T) { clitest.EachDevice(t, testRpingHostileAdverts) }
 
 func testRpingHostileAdverts(t *testing.T, open func(*testing.T) *verbs.Device) {
 	for _, tt := range []struct {
@@ -324,30 +314,30 @@ func testRpingHostileAdverts(t *testing.T, open func(*testing.T) *verbs.Device) 
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dev := open(t)
-			l := rpingListen(t, dev)
+			l := clitest.Listen(t, dev)
 			o := rpingOptions{server: true, size: 64, idle: rpingIdle}
 			done := make(chan error)
-			go func() { done <- rpingServer(t.Context(), dev, l, &o, (&output{}).streams()) }()
+			go func() { done <- rpingServer(t.Context(), dev, l, &o, (&clitest.Output{}).Streams()) }()
 			hostileClient(t, dev, l.Addr(), tt.message)
 			err := <-done
-			wantError(t, err, tt.texts...)
+			clitest.WantError(t, err, tt.texts...)
 		})
 	}
 }
 
 // A client that connects and says nothing is dropped, so that it does not keep
 // others from a persistent server for ever.
-func TestRpingSilentClient(t *testing.T) { eachDevice(t, testRpingSilentClient) }
+func TestRpingSilentClient(t *testing.T) { clitest.EachDevice(t, testRpingSilentClient) }
 
 func testRpingSilentClient(t *testing.T, open func(*testing.T) *verbs.Device) {
 	dev := open(t)
-	l := rpingListen(t, dev)
+	l := clitest.Listen(t, dev)
 	o := rpingOptions{server: true, size: 64, idle: time.Millisecond}
 	c, err := newLink(dev, linkConfig{sends: 1, receives: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	errC, errS := both(
+	errC, errS := clitest.Both(
 		func() error {
 			if err := c.dial(t.Context(), l.Addr(), verbs.ConnParam{}); err != nil {
 				return err
@@ -355,10 +345,10 @@ func testRpingSilentClient(t *testing.T, open func(*testing.T) *verbs.Device) {
 			<-c.conn.Done()
 			return c.close(t.Context())
 		},
-		func() error { return rpingServer(t.Context(), dev, l, &o, (&output{}).streams()) },
+		func() error { return rpingServer(t.Context(), dev, l, &o, (&clitest.Output{}).Streams()) },
 	)
 	if errC != nil {
 		t.Error(errC)
 	}
-	wantError(t, errS, "the peer has sent nothing for 1ms")
+	clitest.WantError(t, errS, "the peer has sent nothing for 1ms")
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/verbs"
 	"cinnabar/xfer"
 )
@@ -36,7 +37,7 @@ type sendOptions struct {
 	peers  []netip.AddrPort // the receiver's addresses
 }
 
-func newSend(s streams) *cobra.Command {
+func newSend(s cli.Streams) *cobra.Command {
 	o := &sendOptions{}
 	cmd := &cobra.Command{
 		Use:   "send FILE... HOST[:PORT]",
@@ -75,14 +76,14 @@ func (o *sendOptions) parse(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	o.sender = xfer.Sender{Window: o.buffers, Timeout: o.timeout}
-	if o.sender.Protocol, err = parseName("--protocol", o.protocol, xfer.Auto, xfer.Fast, xfer.Basic); err != nil {
+	if o.sender.Protocol, err = cli.ParseName("--protocol", o.protocol, xfer.Auto, xfer.Fast, xfer.Basic); err != nil {
 		return err
 	}
-	if o.sender.Digest, err = parseName("--digest", o.digest, xfer.SHA256, xfer.NoDigest); err != nil {
+	if o.sender.Digest, err = cli.ParseName("--digest", o.digest, xfer.SHA256, xfer.NoDigest); err != nil {
 		return err
 	}
 	if o.buffers < 0 || o.buffers > maxBuffers {
-		return usagef("invalid --buffers %d: 1 to %d, 0 for the default", o.buffers, maxBuffers)
+		return cli.Usagef("invalid --buffers %d: 1 to %d, 0 for the default", o.buffers, maxBuffers)
 	}
 	if o.chunk != "" {
 		n, err := parseChunk("--chunk", o.chunk, minChunk, maxChunk)
@@ -99,21 +100,6 @@ func (o *sendOptions) parse(ctx context.Context, args []string) (err error) {
 	return err
 }
 
-// parseName finds the value that is called text.
-func parseName[T fmt.Stringer](option, text string, values ...T) (T, error) {
-	var names string
-	for n, v := range values {
-		if v.String() == text {
-			return v, nil
-		}
-		if n > 0 {
-			names += ", "
-		}
-		names += v.String()
-	}
-	return values[0], usagef("invalid %s %q: one of %s", option, text, names)
-}
-
 // checkFiles looks at every file before the first is sent: a list that cannot be
 // sent whole is not begun.
 func checkFiles(paths []string) error {
@@ -126,10 +112,10 @@ func checkFiles(paths []string) error {
 		if err != nil {
 			return fmt.Errorf("open the file to send: %w", err)
 		}
-		shut(f)
+		cli.Shut(f)
 		name := filepath.Base(path)
 		if other, twice := names[name]; twice {
-			return usagef("%s and %s would both be stored as %q; send them one by one to different directories", other, path, name)
+			return cli.Usagef("%s and %s would both be stored as %q; send them one by one to different directories", other, path, name)
 		}
 		names[name] = path
 	}
@@ -143,7 +129,7 @@ func peerAddrs(ctx context.Context, text string) ([]netip.AddrPort, error) {
 		err = fmt.Errorf("address %q: no host", text)
 	}
 	if err != nil {
-		return nil, usagef("%w; the last argument is the receiver", err)
+		return nil, cli.Usagef("%w; the last argument is the receiver", err)
 	}
 	addrs, err := verbs.Resolve(ctx, net.JoinHostPort(host, port))
 	if err != nil {
@@ -153,7 +139,7 @@ func peerAddrs(ctx context.Context, text string) ([]netip.AddrPort, error) {
 }
 
 // runSend sends the files in order, each over a connection of its own.
-func runSend(ctx context.Context, o *sendOptions, s streams) (err error) {
+func runSend(ctx context.Context, o *sendOptions, s cli.Streams) (err error) {
 	dev, err := o.openDevice(ctx)
 	if err != nil {
 		return err
@@ -174,7 +160,7 @@ func checkMessageSize(dev *verbs.Device, chunk int) error {
 	}
 	for _, p := range attr.Ports {
 		if uint64(chunk) > p.MaxMsgSize {
-			return usagef("invalid --chunk: port %d of device %s sends messages of at most %s", p.Num, attr.Name, sizeText(int64(p.MaxMsgSize)))
+			return cli.Usagef("invalid --chunk: port %d of device %s sends messages of at most %s", p.Num, attr.Name, cli.SizeText(int64(p.MaxMsgSize)))
 		}
 	}
 	return nil
@@ -200,7 +186,7 @@ func (t *sending) all(ctx context.Context) error {
 			return err
 		}
 		failed++
-		t.r.notef("%s: %s", path, printable(withoutName(err)))
+		t.r.notef("%s: %s", path, cli.Printable(withoutName(err)))
 		if ctx.Err() != nil || !concernsFile(err) {
 			failed += len(t.o.files) - n - 1
 			break
@@ -214,11 +200,11 @@ func (t *sending) all(ctx context.Context) error {
 
 // withoutName is the text of a failure on one line, without the file's name, for a line that begins with its path.
 func withoutName(err error) string {
-	text := oneLine(err)
+	text := cli.OneLine(err)
 	if x, ok := errors.AsType[*xfer.Error](err); ok && x.Name != "" {
 		unnamed := *x
 		unnamed.Name = ""
-		text = strings.Replace(text, oneLine(x), oneLine(&unnamed), 1)
+		text = strings.Replace(text, cli.OneLine(x), cli.OneLine(&unnamed), 1)
 	}
 	return text
 }
@@ -229,7 +215,7 @@ func (t *sending) one(ctx context.Context, path string) (err error) {
 	if err != nil {
 		return fmt.Errorf("open the file to send: %w", err)
 	}
-	defer shut(f)
+	defer cli.Shut(f)
 	res, err := t.reach(ctx, src)
 	if err != nil {
 		err = t.r.explain(err)

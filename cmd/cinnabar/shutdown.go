@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"cinnabar"
+	"cinnabar/cmd/cinnabar/internal/cli"
 )
 
 // shutdownAccepted is the result of shutdown --json: the process has agreed to end.
@@ -14,7 +15,7 @@ type shutdownAccepted struct {
 	Address string `json:"address"`
 }
 
-func newShutdown(s streams) *cobra.Command {
+func newShutdown(s cli.Streams) *cobra.Command {
 	timeout, asJSON := askTimeout, false
 	cmd := &cobra.Command{
 		Use:   "shutdown ADDRESS",
@@ -29,14 +30,14 @@ has Config.AllowRemoteShutdown, a C process if it has called margo_enable_remote
 					return err
 				}
 				if asJSON {
-					return writeIndented(s.out, shutdownAccepted{ep.String()})
+					return cli.WriteJSON(s.Out, shutdownAccepted{ep.String()})
 				}
-				_, err := fmt.Fprintf(s.out, "%v shuts down\n", ep)
+				_, err := fmt.Fprintf(s.Out, "%v shuts down\n", ep)
 				return err
 			})
 		},
 	}
-	jsonFlag(cmd.Flags(), &asJSON)
-	timeoutFlag(cmd.Flags(), &timeout, askTimeout, "how long to wait for the answer")
+	cli.JSONFlag(cmd.Flags(), &asJSON)
+	cli.TimeoutFlag(cmd.Flags(), &timeout, askTimeout, "how long to wait for the answer")
 	return cmd
 }

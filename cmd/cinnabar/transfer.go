@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
 )
@@ -33,9 +34,9 @@ type transferOptions struct {
 
 // register adds the options to a command.
 func (o *transferOptions) register(f *pflag.FlagSet) {
-	timeoutFlag(f, &o.timeout, transferTimeout, "end a transfer after this time without progress")
-	jsonFlag(f, &o.json)
-	deviceFlag(f, &o.device)
+	cli.TimeoutFlag(f, &o.timeout, transferTimeout, "end a transfer after this time without progress")
+	cli.JSONFlag(f, &o.json)
+	cli.DeviceFlag(f, &o.device)
 	f.BoolVar(&o.noImmediates, "no-immediates", false, "use a device without immediate data")
 	if err := f.MarkHidden("no-immediates"); err != nil {
 		panic(err) // the flag was added above
@@ -45,22 +46,22 @@ func (o *transferOptions) register(f *pflag.FlagSet) {
 // check refuses what cannot be.
 func (o *transferOptions) check() error {
 	if o.timeout <= 0 {
-		return usagef("invalid --timeout %v: it must be positive, such as 30s", o.timeout)
+		return cli.Usagef("invalid --timeout %v: it must be positive, such as 30s", o.timeout)
 	}
-	if o.noImmediates && o.device != "" && o.device != softwareDevice {
-		return usagef("--no-immediates is for %s, not for --device %s", softwareDevice, o.device)
+	if o.noImmediates && o.device != "" && o.device != cli.SoftwareDevice {
+		return cli.Usagef("--no-immediates is for %s, not for --device %s", cli.SoftwareDevice, o.device)
 	}
 	return nil
 }
 
-// openDevice opens the device that the options ask for.
+// cli.OpenDevice opens the device that the options ask for.
 func (o *transferOptions) openDevice(ctx context.Context) (*verbs.Device, error) {
 	if !o.noImmediates {
-		return openDevice(ctx, o.device)
+		return cli.OpenDevice(ctx, o.device)
 	}
-	d, err := iwarp.Open(iwarp.Config{Name: softwareDevice, NoImmediates: true, Logger: loggerOf(ctx)})
+	d, err := iwarp.Open(iwarp.Config{Name: cli.SoftwareDevice, NoImmediates: true, Logger: cli.LoggerOf(ctx)})
 	if err != nil {
-		return nil, fmt.Errorf("open device %s: %w", softwareDevice, err)
+		return nil, fmt.Errorf("open device %s: %w", cli.SoftwareDevice, err)
 	}
 	return d, nil
 }
@@ -86,22 +87,15 @@ func hostPort(text string) (host, port string, err error) {
 	return host, port, nil
 }
 
-// Servers listen here by default: peers are not authenticated, so those of other machines are let in by
-// an address that the user names.
-const (
-	listenHost  = "127.0.0.1"
-	listenForms = "without HOST " + listenHost + ", 0.0.0.0 is every IPv4 address, [::] every address, port 0 is a free one"
-)
-
 // listenAddrs are the addresses that HOST:PORT stands for, IPv4 first. An empty host is the loopback address. Of [::]
 // one listener takes both families where the system can.
 func listenAddrs(ctx context.Context, text string) ([]netip.AddrPort, error) {
 	host, port, err := hostPort(text)
 	if err != nil {
-		return nil, usagef("invalid --listen: %w", err)
+		return nil, cli.Usagef("invalid --listen: %w", err)
 	}
 	if host == "" {
-		host = listenHost
+		host = cli.ListenHost
 	}
 	addrs, err := verbs.Resolve(ctx, net.JoinHostPort(host, port))
 	if err != nil {
@@ -142,15 +136,15 @@ func listenAny(dev *verbs.Device, addrs []netip.AddrPort) (*verbs.Listener, erro
 // binarySize is a number with a bare letter, as dd and perftest have it.
 var binarySize = regexp.MustCompile(`^[0-9.]+ ?[kKmMgG]$`)
 
-// parseChunk reads a size as parseSize does, but a bare k, m or g is 2^10, 2^20 or 2^30:
+// parseChunk reads a size as cli.ParseSize does, but a bare k, m or g is 2^10, 2^20 or 2^30:
 // buffers are counted in powers of two.
 func parseChunk(option, text string, least, most int64) (int64, error) {
 	if binarySize.MatchString(text) {
-		n, err := parseSize(option, text+"iB", least, most)
+		n, err := cli.ParseSize(option, text+"iB", least, most)
 		if err != nil {
-			return 0, usagef("invalid %s %q: %s to %s", option, text, sizeText(least), sizeText(most))
+			return 0, cli.Usagef("invalid %s %q: %s to %s", option, text, cli.SizeText(least), cli.SizeText(most))
 		}
 		return n, nil
 	}
-	return parseSize(option, text, least, most)
+	return cli.ParseSize(option, text, least, most)
 }

@@ -12,13 +12,16 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 )
 
 // recvProcess is a recv that waits for files.
 type recvProcess struct {
 	cmd          *exec.Cmd
-	lines, notes <-chan string // of standard output and standard error
-	out          *output       // standard error as a whole, after its end
+	lines, notes <-chan string   // of standard output and standard error
+	out          *clitest.Output // standard error as a whole, after its end
 	dir, addr    string
 }
 
@@ -26,21 +29,21 @@ type recvProcess struct {
 func startRecv(t *testing.T, listen string, args ...string) *recvProcess {
 	t.Helper()
 	p := &recvProcess{dir: t.TempDir()}
-	p.cmd, p.out = command(t, append([]string{"recv", "--listen", listen, "--dir", p.dir}, args...)...)
+	p.cmd, p.out = clitest.Command(t, append([]string{"recv", "--listen", listen, "--dir", p.dir}, args...)...)
 	p.lines = lineByLine(&p.cmd.Stdout)
 	p.notes = lineByLine(&p.cmd.Stderr)
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	p.addr = waitLine(t, p.lines, `^waiting for files at (\S+), for directory \S+; interrupt \(\^C\) to end$`)[1]
+	p.addr = clitest.WaitLine(t, p.lines, `^waiting for files at (\S+), for directory \S+; interrupt \(\^C\) to end$`)[1]
 	return p
 }
 
 // lineByLine passes what a process will print to the test, besides where it went before.
 func lineByLine(w *io.Writer) <-chan string {
-	l := &lines{seen: make(chan string, 1000)} // more than any process here prints
+	l := &clitest.Lines{Seen: make(chan string, 1000)} // more than any process here prints
 	*w = io.MultiWriter(*w, l)
-	return l.seen
+	return l.Seen
 }
 
 // interrupt ends the process as ^C does and returns its exit code.
@@ -49,7 +52,7 @@ func (p *recvProcess) interrupt(t *testing.T) int {
 	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	return exitOf(t, p.cmd)
+	return clitest.ExitOf(t, p.cmd)
 }
 
 // sameFile fails unless the file that arrived equals the one that was sent.
@@ -114,7 +117,7 @@ func TestSendRecvEverySize(t *testing.T) {
 	large := randomFiles(t, 25<<20)[0] // by the chunk size of the paper's program, or the default
 	for _, mode := range transferModes {
 		for _, family := range loopbacks {
-			if raceEnabled && family.name == "IPv6" && mode.name != "fast" {
+			if clitest.RaceEnabled && family.name == "IPv6" && mode.name != "fast" {
 				continue // the protocols do not know the family
 			}
 			t.Run(mode.name+"/"+family.name, func(t *testing.T) {
@@ -124,12 +127,12 @@ func TestSendRecvEverySize(t *testing.T) {
 					append(append(args, small...), server.addr),
 					append(append([]string{"send"}, mode.args...), large, server.addr),
 				} {
-					code, client := runProcess(t, args...)
+					code, client := clitest.RunProcess(t, args...)
 					if code != 0 {
-						t.Errorf("exit code %d: %s", code, &client.err)
+						t.Errorf("exit code %d: %s", code, &client.Err)
 					}
-					if got, want := strings.Count(client.err.String(), ": "+mode.says), strings.Count(client.out.String(), "\n"); got != want || want == 0 {
-						t.Errorf("%d of %d transfers say %q:\n%s", got, want, mode.says, &client.err)
+					if got, want := strings.Count(client.Err.String(), ": "+mode.says), strings.Count(client.Out.String(), "\n"); got != want || want == 0 {
+						t.Errorf("%d of %d transfers say %q:\n%s", got, want, mode.says, &client.Err)
 					}
 				}
 				// Each file has a connection of its own, and the receiver's words on one may
@@ -139,17 +142,17 @@ func TestSendRecvEverySize(t *testing.T) {
 					missing[filepath.Base(path)] = true
 				}
 				for len(missing) > 0 {
-					m := waitLine(t, server.lines, `^received (\S+): \d+ bytes from \S+ in [0-9.]+ s, [0-9.]+ MiB/s(, sha256 [0-9a-f]{64})?$`)
+					m := clitest.WaitLine(t, server.lines, `^received (\S+): \d+ bytes from \S+ in [0-9.]+ s, [0-9.]+ MiB/s(, sha256 [0-9a-f]{64})?$`)
 					delete(missing, m[1])
 				}
 				for _, path := range append(small, large) {
 					server.sameFile(t, path)
 				}
 				if code := server.interrupt(t); code != 0 {
-					t.Errorf("the receiver, interrupted while it waited: exit code %d: %s", code, &server.out.err)
+					t.Errorf("the receiver, interrupted while it waited: exit code %d: %s", code, &server.out.Err)
 				}
-				if got := strings.Count(server.out.err.String(), mode.says); got != len(small)+1 {
-					t.Errorf("the receiver says %q %d times:\n%s", mode.says, got, &server.out.err)
+				if got := strings.Count(server.out.Err.String(), mode.says); got != len(small)+1 {
+					t.Errorf("the receiver says %q %d times:\n%s", mode.says, got, &server.out.Err)
 				}
 			})
 		}
@@ -161,11 +164,11 @@ func TestSendRecvEverySize(t *testing.T) {
 func TestSendRecvFallsBack(t *testing.T) {
 	server := startRecv(t, "127.0.0.1:0", "--no-immediates", "--once")
 	path := randomFiles(t, 1000)[0]
-	code, client := runProcess(t, "send", "--protocol", "basic", path, server.addr)
-	if code != 0 || exitOf(t, server.cmd) != 0 {
-		t.Fatalf("client: %s; server: %s", &client.err, &server.out.err)
+	code, client := clitest.RunProcess(t, "send", "--protocol", "basic", path, server.addr)
+	if code != 0 || clitest.ExitOf(t, server.cmd) != 0 {
+		t.Fatalf("client: %s; server: %s", &client.Err, &server.out.Err)
 	}
-	for _, text := range []string{client.err.String(), server.out.err.String()} {
+	for _, text := range []string{client.Err.String(), server.out.Err.String()} {
 		if !strings.Contains(text, "one side's device lacks immediate data") {
 			t.Errorf("nothing of the fall-back in %q", text)
 		}
@@ -177,20 +180,20 @@ func TestSendRecvFallsBack(t *testing.T) {
 func TestSendRecvJSON(t *testing.T) {
 	path := randomFiles(t, 100_000)[0]
 	dir := t.TempDir()
-	cmd, seen, o := start(t, "recv", "--json", "--once", "--listen", "127.0.0.1:0", "--dir", dir)
+	cmd, seen, o := clitest.Start(t, "recv", "--json", "--once", "--listen", "127.0.0.1:0", "--dir", dir)
 	var listening listeningEvent
-	if err := json.Unmarshal([]byte(waitLine(t, seen, `^.*$`)[0]), &listening); err != nil || listening.Event != "listening" || listening.Directory != dir {
+	if err := json.Unmarshal([]byte(clitest.WaitLine(t, seen, `^.*$`)[0]), &listening); err != nil || listening.Event != "listening" || listening.Directory != dir {
 		t.Fatalf("%+v, %v", listening, err)
 	}
-	code, client := runProcess(t, "send", "--json", "--chunk", "16k", "--buffers", "4", path, listening.Address)
-	if code != 0 || exitOf(t, cmd) != 0 {
-		t.Fatalf("client: %s; server: %s", &client.err, &o.err)
+	code, client := clitest.RunProcess(t, "send", "--json", "--chunk", "16k", "--buffers", "4", path, listening.Address)
+	if code != 0 || clitest.ExitOf(t, cmd) != 0 {
+		t.Fatalf("client: %s; server: %s", &client.Err, &o.Err)
 	}
 	var sent, received transferEvent
-	if err := json.Unmarshal(client.out.Bytes(), &sent); err != nil {
+	if err := json.Unmarshal(client.Out.Bytes(), &sent); err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal([]byte(waitLine(t, seen, `^.*$`)[0]), &received); err != nil {
+	if err := json.Unmarshal([]byte(clitest.WaitLine(t, seen, `^.*$`)[0]), &received); err != nil {
 		t.Fatal(err)
 	}
 	if sent.Event != "sent" || received.Event != "received" || sent.Path != path || sent.Name != filepath.Base(path) || received.Name != sent.Name {
@@ -217,19 +220,19 @@ func TestSendRefusedFile(t *testing.T) {
 	if err := os.WriteFile(there, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	code, client := runProcess(t, "send", paths[0], paths[1], server.addr)
+	code, client := clitest.RunProcess(t, "send", paths[0], paths[1], server.addr)
 	if code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
-	if got := strings.Count(client.err.String(), filepath.Base(paths[0])); got != 3 { // as it begins, as the path, and by the receiver
-		t.Errorf("the name is there %d times:\n%s", got, &client.err)
+	if got := strings.Count(client.Err.String(), filepath.Base(paths[0])); got != 3 { // as it begins, as the path, and by the receiver
+		t.Errorf("the name is there %d times:\n%s", got, &client.Err)
 	}
 	for _, text := range []string{paths[0], server.addr, "the peer says: file exists", "--overwrite", "1 of 2 files were not sent"} {
-		if !strings.Contains(client.err.String(), text) {
-			t.Errorf("the sender does not mention %q:\n%s", text, &client.err)
+		if !strings.Contains(client.Err.String(), text) {
+			t.Errorf("the sender does not mention %q:\n%s", text, &client.Err)
 		}
 	}
-	waitLine(t, server.lines, `^received size-20: `)
+	clitest.WaitLine(t, server.lines, `^received size-20: `)
 	server.sameFile(t, paths[1])
 	if data, err := os.ReadFile(there); err != nil || string(data) != "mine" {
 		t.Errorf("the file that was there: %q, %v", data, err)
@@ -238,8 +241,8 @@ func TestSendRefusedFile(t *testing.T) {
 		t.Errorf("receiver: exit code %d", code)
 	}
 	for _, text := range []string{`receive "size-10" (peer 127.0.0.1:`, "file exists", "--overwrite replaces files"} {
-		if !strings.Contains(server.out.err.String(), text) {
-			t.Errorf("the receiver does not mention %q:\n%s", text, &server.out.err)
+		if !strings.Contains(server.out.Err.String(), text) {
+			t.Errorf("the receiver does not mention %q:\n%s", text, &server.out.Err)
 		}
 	}
 }
@@ -252,23 +255,23 @@ func TestRecvOnce(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(server.dir, "size-10"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	code, client := runProcess(t, "send", path, server.addr)
-	if code != 1 || !strings.Contains(client.err.String(), `cinnabar send: send "size-10" (peer `+server.addr) {
-		t.Errorf("client: %d, %s", code, &client.err)
+	code, client := clitest.RunProcess(t, "send", path, server.addr)
+	if code != 1 || !strings.Contains(client.Err.String(), `cinnabar send: send "size-10" (peer `+server.addr) {
+		t.Errorf("client: %d, %s", code, &client.Err)
 	}
-	waitLine(t, server.notes, `^receive "size-10" .*file exists.*--overwrite`)
+	clitest.WaitLine(t, server.notes, `^receive "size-10" .*file exists.*--overwrite`)
 
-	sender, _ := command(t, "send", endless(t), server.addr)
+	sender, _ := clitest.Command(t, "send", endless(t), server.addr)
 	if err := sender.Start(); err != nil {
 		t.Fatal(err)
 	}
-	waitLine(t, server.notes, `^receiving endless `)
+	clitest.WaitLine(t, server.notes, `^receiving endless `)
 	if err := sender.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = sender.Wait() // killed
-	if code := exitOf(t, server.cmd); code != 1 || !strings.Contains(server.out.err.String(), `cinnabar recv: receive "endless"`) {
-		t.Errorf("server: %d, %s", code, &server.out.err)
+	if code := clitest.ExitOf(t, server.cmd); code != 1 || !strings.Contains(server.out.Err.String(), `cinnabar recv: receive "endless"`) {
+		t.Errorf("server: %d, %s", code, &server.out.Err)
 	}
 	if names := server.files(t); len(names) != 1 {
 		t.Errorf("in the directory: %q", names)
@@ -280,17 +283,17 @@ func TestRecvOnce(t *testing.T) {
 // parity: B44
 func TestRecvKeepsPartial(t *testing.T) {
 	server := startRecv(t, "127.0.0.1:0", "--once", "--keep-partial")
-	sender, _ := command(t, "send", endless(t), server.addr)
+	sender, _ := clitest.Command(t, "send", endless(t), server.addr)
 	if err := sender.Start(); err != nil {
 		t.Fatal(err)
 	}
-	waitLine(t, server.notes, `^receiving endless `)
+	clitest.WaitLine(t, server.notes, `^receiving endless `)
 	if err := sender.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = sender.Wait() // killed
-	if code := exitOf(t, server.cmd); code != 1 {
-		t.Errorf("server: %d, %s", code, &server.out.err)
+	if code := clitest.ExitOf(t, server.cmd); code != 1 {
+		t.Errorf("server: %d, %s", code, &server.out.Err)
 	}
 	if names := server.files(t); len(names) != 1 || !strings.HasPrefix(names[0], ".cinnabar-") || !strings.HasSuffix(names[0], ".part") {
 		t.Errorf("in the directory: %q", names)
@@ -300,8 +303,8 @@ func TestRecvKeepsPartial(t *testing.T) {
 // What ends recv --once in another way than a transfer is its own failure.
 func TestRecvOnceInterrupted(t *testing.T) {
 	server := startRecv(t, "127.0.0.1:0", "--once")
-	if code := server.interrupt(t); code != exitSignal+int(syscall.SIGINT) {
-		t.Errorf("exit code %d: %s", code, &server.out.err)
+	if code := server.interrupt(t); code != cli.ExitSignal+int(syscall.SIGINT) {
+		t.Errorf("exit code %d: %s", code, &server.out.Err)
 	}
 }
 
@@ -319,8 +322,8 @@ func TestSendOverwritesAndPreserves(t *testing.T) {
 	if err := os.Chmod(path, 0o640); err != nil {
 		t.Fatal(err)
 	}
-	if code, client := runProcess(t, "send", "--preserve", path, server.addr); code != 0 {
-		t.Fatalf("exit code %d: %s", code, &client.err)
+	if code, client := clitest.RunProcess(t, "send", "--preserve", path, server.addr); code != 0 {
+		t.Fatalf("exit code %d: %s", code, &client.Err)
 	}
 	server.sameFile(t, path)
 	info, err := os.Stat(filepath.Join(server.dir, "size-10"))
@@ -333,7 +336,7 @@ func TestSendOverwritesAndPreserves(t *testing.T) {
 // endless makes a file that takes longer to send than any test runs, without data.
 func endless(t *testing.T) string {
 	t.Helper()
-	path := writeTemp(t, "endless", nil)
+	path := clitest.WriteTemp(t, "endless", nil)
 	if err := os.Truncate(path, 64<<30); err != nil {
 		t.Skipf("the file system of %s has no files of 64 GiB: %v", path, err)
 	}
@@ -345,16 +348,16 @@ func endless(t *testing.T) string {
 func TestInterruptedRecv(t *testing.T) {
 	path := endless(t)
 	server := startRecv(t, "127.0.0.1:0")
-	client, o := command(t, "send", path, server.addr)
+	client, o := clitest.Command(t, "send", path, server.addr)
 	if err := client.Start(); err != nil {
 		t.Fatal(err)
 	}
-	waitLine(t, server.notes, `^receiving endless `)
-	if code := server.interrupt(t); code != exitSignal+int(syscall.SIGINT) {
-		t.Errorf("receiver: exit code %d: %s", code, &server.out.err)
+	clitest.WaitLine(t, server.notes, `^receiving endless `)
+	if code := server.interrupt(t); code != cli.ExitSignal+int(syscall.SIGINT) {
+		t.Errorf("receiver: exit code %d: %s", code, &server.out.Err)
 	}
-	if code := exitOf(t, client); code != 1 || !strings.Contains(o.err.String(), `send "endless" (peer `+server.addr) {
-		t.Errorf("sender: exit code %d: %s", code, &o.err)
+	if code := clitest.ExitOf(t, client); code != 1 || !strings.Contains(o.Err.String(), `send "endless" (peer `+server.addr) {
+		t.Errorf("sender: exit code %d: %s", code, &o.Err)
 	}
 	if names := server.files(t); len(names) != 0 {
 		t.Errorf("left behind: %q", names)
@@ -366,24 +369,24 @@ func TestInterruptedRecv(t *testing.T) {
 func TestInterruptedSend(t *testing.T) {
 	path := endless(t)
 	server := startRecv(t, "127.0.0.1:0")
-	client, _ := command(t, "send", path, server.addr)
+	client, _ := clitest.Command(t, "send", path, server.addr)
 	notes := lineByLine(&client.Stderr)
 	if err := client.Start(); err != nil {
 		t.Fatal(err)
 	}
-	waitLine(t, notes, `^sending endless `)
+	clitest.WaitLine(t, notes, `^sending endless `)
 	if err := client.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if code := exitOf(t, client); code != exitSignal+int(syscall.SIGINT) {
+	if code := clitest.ExitOf(t, client); code != cli.ExitSignal+int(syscall.SIGINT) {
 		t.Errorf("sender: exit code %d", code)
 	}
-	waitLine(t, notes, `endless: send \(peer .*cancelled`)
+	clitest.WaitLine(t, notes, `endless: send \(peer .*cancelled`)
 	next := randomFiles(t, 10)[0]
-	if code, o := runProcess(t, "send", next, server.addr); code != 0 {
-		t.Errorf("the next sender: exit code %d: %s", code, &o.err)
+	if code, o := clitest.RunProcess(t, "send", next, server.addr); code != 0 {
+		t.Errorf("the next sender: exit code %d: %s", code, &o.Err)
 	}
-	waitLine(t, server.notes, `^receive "endless" .*cancelled`)
+	clitest.WaitLine(t, server.notes, `^receive "endless" .*cancelled`)
 	if code := server.interrupt(t); code != 0 {
 		t.Errorf("receiver: exit code %d", code)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/xfer"
 )
 
@@ -39,7 +40,7 @@ type lineProgress struct {
 // Start implements [xfer.Progress].
 func (p *lineProgress) Start(res xfer.Result) {
 	p.r.noteStart(res)
-	p.size, p.name, p.begun = res.Size, printable(res.Name), p.r.now()
+	p.size, p.name, p.begun = res.Size, cli.Printable(res.Name), p.r.now()
 	p.last = p.begun
 }
 
@@ -52,13 +53,13 @@ func (p *lineProgress) Advance(n int64) {
 	}
 	p.last = now
 	took := now.Sub(p.begun)
-	rate := mibPerSecond(p.done, took)
+	rate := cli.MiBPerSecond(p.done, took)
 	if p.size <= 0 {
-		p.r.notef("%s: %s, %.1f MiB/s", p.name, sizeText(p.done), rate)
+		p.r.notef("%s: %s, %.1f MiB/s", p.name, cli.SizeText(p.done), rate)
 		return
 	}
 	left := time.Duration(float64(took) * float64(p.size-p.done) / float64(p.done)).Round(time.Second)
-	p.r.notef("%s: %s of %s (%d %%), %.1f MiB/s, %v left", p.name, sizeText(p.done), sizeText(p.size),
+	p.r.notef("%s: %s of %s (%d %%), %.1f MiB/s, %v left", p.name, cli.SizeText(p.done), cli.SizeText(p.size),
 		int(float64(p.done)/float64(p.size)*100), rate, left)
 }
 
@@ -130,9 +131,9 @@ func (r *reporter) addBar(res xfer.Result, p *barProgress) *mpb.Bar {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.shown++; r.bars == nil {
-		r.bars = mpb.New(mpb.WithOutput(r.s.err), mpb.WithAutoRefresh())
+		r.bars = mpb.New(mpb.WithOutput(r.s.Err), mpb.WithAutoRefresh())
 	}
-	name := decor.Name(shorten(printable(res.Name), barNameWidth)+" ", decor.WCSyncSpaceR)
+	name := decor.Name(shorten(cli.Printable(res.Name), barNameWidth)+" ", decor.WCSyncSpaceR)
 	rate := stallDecorator{decor.EwmaSpeed(decor.SizeB1024(0), "% .1f", barRateAge, decor.WCSyncSpace), p,
 		func(d time.Duration) string { return fmt.Sprintf("stalled for %v", d) }}
 	left := stallDecorator{decor.Meta(decor.EwmaETA(decor.ET_STYLE_GO, barRateAge, decor.WCSyncSpace), func(s string) string { return s + " left" }), p,

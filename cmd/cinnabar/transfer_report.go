@@ -7,15 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"github.com/vbauerster/mpb/v8"
-	"github.com/vbauerster/mpb/v8/cwriter"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/xfer"
@@ -44,7 +41,7 @@ type reporter struct {
 
 	mu sync.Mutex
 	// +checklocks:mu
-	s streams
+	s cli.Streams
 	// lives while transfers do, so that a server that waits costs nothing
 	// +checklocks:mu
 	bars *mpb.Progress
@@ -54,9 +51,9 @@ type reporter struct {
 }
 
 // newReporter returns the reporter of a command. With --log-level it shows no bars, because log lines would break them.
-func newReporter(ctx context.Context, words transferWords, jsonLines bool, s streams) *reporter {
-	bars := isTerminal(s.err) && loggerOf(ctx) == nil
-	return &reporter{words: words, json: jsonLines, s: s, terminal: bars, shared: isTerminal(s.out), now: time.Now}
+func newReporter(ctx context.Context, words transferWords, jsonLines bool, s cli.Streams) *reporter {
+	bars := cli.IsTerminal(s.Err) && cli.LoggerOf(ctx) == nil
+	return &reporter{words: words, json: jsonLines, s: s, terminal: bars, shared: cli.IsTerminal(s.Out), now: time.Now}
 }
 
 // noteStart prints a line about a transfer that begins. A receiver bounds them, because a stranger can begin any number of
@@ -70,25 +67,19 @@ func (r *reporter) noteStart(res xfer.Result) {
 	r.notef("%s", r.startLine(res))
 }
 
-// isTerminal reports whether a person may be looking at w.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && cwriter.IsTerminal(int(f.Fd()))
-}
-
 // notef prints a line about what goes on, on standard error. Where even that
 // fails, there is nobody left to tell.
 func (r *reporter) notef(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_, _ = fmt.Fprintf(r.aboveLocked(r.s.err, r.terminal), format+"\n", args...)
+	_, _ = fmt.Fprintf(r.aboveLocked(r.s.Err, r.terminal), format+"\n", args...)
 }
 
 // resultf prints a line of results on standard output.
 func (r *reporter) resultf(format string, args ...any) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_, err := fmt.Fprintf(r.aboveLocked(r.s.out, r.shared), format+"\n", args...)
+	_, err := fmt.Fprintf(r.aboveLocked(r.s.Out, r.shared), format+"\n", args...)
 	return err
 }
 
@@ -157,7 +148,7 @@ func (r *reporter) event(e any) error {
 func transferred(done, path string, res xfer.Result, failure error) transferEvent {
 	e := transferEvent{
 		Event: done, Path: path, Name: res.Name, Bytes: res.Size,
-		Seconds: res.Duration.Seconds(), MiBPerSecond: mibPerSecond(res.Size, res.Duration),
+		Seconds: res.Duration.Seconds(), MiBPerSecond: cli.MiBPerSecond(res.Size, res.Duration),
 		Immediate: res.Immediate, Buffers: res.Buffers, Chunk: res.Chunk, Chunks: res.Chunks,
 	}
 	if res.Peer.IsValid() {
@@ -170,7 +161,7 @@ func transferred(done, path string, res xfer.Result, failure error) transferEven
 		e.SHA256 = sum
 	}
 	if failure != nil {
-		e.Event, e.Error = "failed", oneLine(failure)
+		e.Event, e.Error = "failed", cli.OneLine(failure)
 		if x, ok := errors.AsType[*xfer.Error](failure); ok {
 			e.Code, e.Remote = x.Code.String(), x.Remote
 		}
@@ -197,7 +188,7 @@ func hexSum(res xfer.Result) string {
 // resultLine describes a transfer that is complete.
 func (r *reporter) resultLine(res xfer.Result) string {
 	line := fmt.Sprintf("%s %s: %d bytes %s %s in %.3f s, %.1f MiB/s",
-		r.words.done, printable(res.Name), res.Size, r.words.peer, res.Peer, res.Duration.Seconds(), mibPerSecond(res.Size, res.Duration))
+		r.words.done, cli.Printable(res.Name), res.Size, r.words.peer, res.Peer, res.Duration.Seconds(), cli.MiBPerSecond(res.Size, res.Duration))
 	if sum := hexSum(res); sum != "" {
 		line += ", sha256 " + sum
 	}
@@ -209,14 +200,14 @@ func (r *reporter) resultLine(res xfer.Result) string {
 func (r *reporter) startLine(res xfer.Result) string {
 	size, buffers := "size unknown", "buffers"
 	if res.Size >= 0 {
-		size = sizeText(res.Size)
+		size = cli.SizeText(res.Size)
 	}
 	if res.Buffers == 1 {
 		buffers = "buffer"
 	}
 	return fmt.Sprintf("%s %s (%s) %s %s: %s, %d %s of %s, digest %s",
-		r.words.doing, printable(res.Name), size, r.words.peer, res.Peer, protocolForm(res),
-		res.Buffers, buffers, sizeText(int64(res.Chunk)), digestOf(res))
+		r.words.doing, cli.Printable(res.Name), size, r.words.peer, res.Peer, protocolForm(res),
+		res.Buffers, buffers, cli.SizeText(int64(res.Chunk)), digestOf(res))
 }
 
 // protocolForm names the protocol. The basic one has two forms.
@@ -240,14 +231,4 @@ func (r *reporter) explain(err error) error {
 		return fmt.Errorf("%w; %s", err, remedy)
 	}
 	return err
-}
-
-// printable is text of the peer without what a terminal might obey.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return '?'
-	}, text)
 }

@@ -16,6 +16,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 )
 
 // terminal is a pseudo-terminal with what was written to it so far.
@@ -88,7 +91,7 @@ func (p *terminal) all() string {
 // parity: B49
 func TestBarOnTerminal(t *testing.T) {
 	term := openTerminal(t)
-	r := newReporter(t.Context(), recvWords, false, streams{out: term.program, err: term.program})
+	r := newReporter(t.Context(), recvWords, false, cli.Streams{Out: term.program, Err: term.program})
 	if !r.terminal || !r.shared {
 		t.Fatal("the terminal is not seen as one")
 	}
@@ -110,7 +113,7 @@ func TestBarOnTerminal(t *testing.T) {
 			q.Advance(1 << 10)
 		}
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), processLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), clitest.ProcessLimit)
 	defer cancel()
 	select {
 	case <-shown:
@@ -139,12 +142,12 @@ func TestSendOnTerminal(t *testing.T) {
 	server := startRecv(t, "127.0.0.1:0", "--once")
 	term := openTerminal(t)
 	path := randomFiles(t, 25<<20)[0]
-	cmd, _ := command(t, "send", path, server.addr)
+	cmd, _ := clitest.Command(t, "send", path, server.addr)
 	cmd.Stdout, cmd.Stderr = term.program, term.program
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if code := exitOf(t, cmd); code != 0 || exitOf(t, server.cmd) != 0 {
+	if code := clitest.ExitOf(t, cmd); code != 0 || clitest.ExitOf(t, server.cmd) != 0 {
 		t.Errorf("exit code %d: %q", code, term.all())
 	}
 	if text := term.all(); !strings.HasPrefix(text, "sending size-26214400 ") || !strings.Contains(text, "sent size-26214400: 26214400 bytes") {
@@ -157,7 +160,7 @@ func TestSendOnTerminal(t *testing.T) {
 func (p *terminal) waitFor(t *testing.T, from int, pattern string, meanwhile func()) int {
 	t.Helper()
 	re := regexp.MustCompile(pattern)
-	ctx, cancel := context.WithTimeout(t.Context(), processLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), clitest.ProcessLimit)
 	defer cancel()
 	for ctx.Err() == nil {
 		meanwhile()
@@ -173,7 +176,7 @@ func (p *terminal) waitFor(t *testing.T, from int, pattern string, meanwhile fun
 // A bar of a transfer that does not move says so instead of its last rate, until it moves again.
 func TestBarStalls(t *testing.T) {
 	term := openTerminal(t)
-	r := newReporter(t.Context(), recvWords, false, streams{out: term.program, err: term.program})
+	r := newReporter(t.Context(), recvWords, false, cli.Streams{Out: term.program, Err: term.program})
 	var passed atomic.Int64 // nanoseconds of a clock that only this test moves
 	r.now = func() time.Time { return time.Unix(1_000_000_000, passed.Load()) }
 	p := r.watch()
@@ -197,7 +200,7 @@ func TestBarStalls(t *testing.T) {
 func TestInterruptOnTerminal(t *testing.T) {
 	server := startRecv(t, "127.0.0.1:0")
 	term := openTerminal(t)
-	cmd, _ := command(t, "send", endless(t), server.addr)
+	cmd, _ := clitest.Command(t, "send", endless(t), server.addr)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = term.program, term.program, term.program
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // so that ^C is a signal
 	if err := cmd.Start(); err != nil {
@@ -207,7 +210,7 @@ func TestInterruptOnTerminal(t *testing.T) {
 	if _, err := term.user.WriteString("\x03"); err != nil {
 		t.Fatal(err)
 	}
-	if code := exitOf(t, cmd); code != exitSignal+int(syscall.SIGINT) {
+	if code := clitest.ExitOf(t, cmd); code != cli.ExitSignal+int(syscall.SIGINT) {
 		t.Errorf("exit code %d", code)
 	}
 	// Line ends are \r\n on a terminal; a \r of its own is not.

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/verbs"
 	"cinnabar/xfer"
 )
@@ -64,14 +65,14 @@ func TestParseChunk(t *testing.T) {
 }
 
 func TestListenAny(t *testing.T) {
-	dev := memory(t, 0)
+	dev := clitest.MemoryDevice(t, 0)
 	first, err := listenAny(dev, []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer first.Close()
 	_, err = listenAny(dev, []netip.AddrPort{first.Addr(), netip.MustParseAddrPort("127.0.0.1:0")})
-	wantError(t, err, "listen on "+first.Addr().String())
+	clitest.WantError(t, err, "listen on "+first.Addr().String())
 }
 
 func TestAddressesByFamily(t *testing.T) {
@@ -84,7 +85,7 @@ func TestAddressesByFamily(t *testing.T) {
 // A server without --listen serves no other machine.
 func TestServersListenOnLoopback(t *testing.T) {
 	for _, c := range []struct{ listen, want string }{
-		{newRecv(streams{}).Flag("listen").DefValue, "127.0.0.1:12345"},
+		{newRecv(cli.Streams{}).Flag("listen").DefValue, "127.0.0.1:12345"},
 		{"", "127.0.0.1:12345"},
 		{":7", "127.0.0.1:7"},
 		{"0.0.0.0:7", "0.0.0.0:7"},
@@ -99,7 +100,7 @@ func TestServersListenOnLoopback(t *testing.T) {
 		}
 	}
 	for listen, want := range map[string]string{
-		newPerfVerbs(streams{}).Flag("listen").DefValue: "127.0.0.1:" + verbsPort, ":7": "127.0.0.1:7", "[::]:7": "[::]:7",
+		newPerfVerbs(cli.Streams{}).Flag("listen").DefValue: "127.0.0.1:" + verbsPort, ":7": "127.0.0.1:7", "[::]:7": "[::]:7",
 		"": "127.0.0.1:" + verbsPort, "h:7": "h:7", "192.0.2.1": "192.0.2.1:" + verbsPort, "::1": "[::1]:" + verbsPort,
 	} {
 		if got := listenAddr(listen); got != want {
@@ -132,15 +133,15 @@ type clock struct{ time.Time }
 func (c *clock) now() time.Time { return c.Time }
 
 // sampleReporter prints to o, in the time of the clock.
-func sampleReporter(words transferWords, jsonLines bool, o *output) (*reporter, *clock) {
+func sampleReporter(words transferWords, jsonLines bool, o *clitest.Output) (*reporter, *clock) {
 	c := &clock{time.Unix(1_000_000_000, 0)}
-	r := newReporter(context.Background(), words, jsonLines, o.streams())
+	r := newReporter(context.Background(), words, jsonLines, o.Streams())
 	r.now = c.now
 	return r, c
 }
 
 func TestTransferLines(t *testing.T) {
-	var o output
+	var o clitest.Output
 	r, c := sampleReporter(sendWords, false, &o)
 	for _, res := range []xfer.Result{sampleBasic, samplePlain, sampleFast} {
 		p := r.watch()
@@ -167,11 +168,11 @@ func TestTransferLines(t *testing.T) {
 	if err := r.finished("", sampleBasic, sampleFailure); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "transfer.golden", "standard error:\n"+o.err.String()+"standard output:\n"+o.out.String())
+	clitest.Golden(t, "transfer.golden", "standard error:\n"+o.Err.String()+"standard output:\n"+o.Out.String())
 }
 
 func TestTransferJSON(t *testing.T) {
-	var o output
+	var o clitest.Output
 	r, _ := sampleReporter(sendWords, true, &o)
 	for _, res := range []xfer.Result{sampleBasic, sampleFast} {
 		if err := r.finished("/tmp/test-file", res, nil); err != nil {
@@ -184,12 +185,12 @@ func TestTransferJSON(t *testing.T) {
 	if err := r.finished("/tmp/test-file", xfer.Result{}, errors.New("open the file to send: no such file")); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "transfer.json.golden", o.out.String())
+	clitest.Golden(t, "transfer.json.golden", o.Out.String())
 }
 
 // What a peer says must not steer the terminal.
 func TestTransferHostileText(t *testing.T) {
-	var o output
+	var o clitest.Output
 	r, _ := sampleReporter(recvWords, false, &o)
 	res := sampleFast
 	res.Name = "a\x1b[2Jb\r\n\u202e.txt"
@@ -197,7 +198,7 @@ func TestTransferHostileText(t *testing.T) {
 	if err := r.finished("", res, nil); err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{o.out.String(), o.err.String()} {
+	for _, text := range []string{o.Out.String(), o.Err.String()} {
 		if strings.Count(text, "\n") != 1 || strings.ContainsAny(text, "\x1b\r\u202e") || !strings.Contains(text, "a?[2Jb???.txt") {
 			t.Errorf("printed %q", text)
 		}
@@ -205,8 +206,8 @@ func TestTransferHostileText(t *testing.T) {
 }
 
 func TestTransferRemedies(t *testing.T) {
-	r := newReporter(t.Context(), sendWords, false, (&output{}).streams())
-	wantError(t, r.explain(sampleFailure), "test-file", "192.0.2.7:12345", "file exists", "--overwrite")
+	r := newReporter(t.Context(), sendWords, false, (&clitest.Output{}).Streams())
+	clitest.WantError(t, r.explain(sampleFailure), "test-file", "192.0.2.7:12345", "file exists", "--overwrite")
 	plain := errors.New("plain")
 	if got := r.explain(plain); got != plain { //nolint:errorlint // unchanged is what is asked
 		t.Errorf("got %v", got)
@@ -241,43 +242,33 @@ func TestShorten(t *testing.T) {
 	}
 }
 
-// writeTemp writes a file of that name into a new directory.
-func writeTemp(t *testing.T, name string, data []byte) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
 // A list of files that cannot be sent whole is not begun: nobody is connected to.
 // parity: B17
 func TestSendLooksBeforeItConnects(t *testing.T) {
-	a, b := writeTemp(t, "same", nil), writeTemp(t, "same", nil)
-	var o output
-	if code := run(t.Context(), []string{"send", a, b, "192.0.2.1"}, o.streams()); code != exitUsage {
+	a, b := clitest.WriteTemp(t, "same", nil), clitest.WriteTemp(t, "same", nil)
+	var o clitest.Output
+	if code := clitest.Run(t.Context(), []string{"send", a, b, "192.0.2.1"}, o.Streams()); code != cli.ExitUsage {
 		t.Errorf("two files of one name: exit code %d", code)
 	}
-	if text := o.err.String(); !strings.Contains(text, a) || !strings.Contains(text, b) {
+	if text := o.Err.String(); !strings.Contains(text, a) || !strings.Contains(text, b) {
 		t.Errorf("stderr %q does not name both", text)
 	}
 }
 
 // A name with several addresses: the one where nobody listens is passed over.
 func TestSendTriesEveryAddress(t *testing.T) {
-	dev := memory(t, 0)
-	l := rpingListen(t, dev)
+	dev := clitest.MemoryDevice(t, 0)
+	l := clitest.Listen(t, dev)
 	dir, err := xfer.OpenDir(t.TempDir(), xfer.DirOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	var o output
+	var o clitest.Output
 	r, _ := sampleReporter(sendWords, false, &o)
-	path := writeTemp(t, "data", []byte("words"))
+	path := clitest.WriteTemp(t, "data", []byte("words"))
 	s := &sending{o: &sendOptions{files: []string{path}}, dev: dev, r: r, peers: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1"), l.Addr()}}
-	errS, errR := both(
+	errS, errR := clitest.Both(
 		func() error { return s.all(t.Context()) },
 		func() error {
 			r := xfer.Receiver{Open: dir.Open}
@@ -286,7 +277,7 @@ func TestSendTriesEveryAddress(t *testing.T) {
 		},
 	)
 	if errS != nil || errR != nil {
-		t.Fatalf("sender: %v; receiver: %v; %s", errS, errR, &o.err)
+		t.Fatalf("sender: %v; receiver: %v; %s", errS, errR, &o.Err)
 	}
 	if len(s.peers) != 1 || s.peers[0] != l.Addr() {
 		t.Errorf("further files would go to %v", s.peers)
@@ -303,14 +294,14 @@ func TestUnreachable(t *testing.T) {
 // A transfer that the end of the program cuts short is the program's failure; one
 // that failed before is its sender's.
 func TestRecvCutShort(t *testing.T) {
-	var o output
-	r := &receiving{o: &recvOptions{}, r: newReporter(t.Context(), recvWords, false, o.streams())}
+	var o clitest.Output
+	r := &receiving{o: &recvOptions{}, r: newReporter(t.Context(), recvWords, false, o.Streams())}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	r.done(ctx, sampleFast, sampleFailure)
 	if r.cut.Load() {
 		t.Error("a failed transfer counts as cut short")
 	}
-	cancel(signalError{os.Interrupt})
+	cancel(cli.SignalError{Signal: os.Interrupt})
 	r.done(ctx, sampleFast, nil)
 	if r.cut.Load() {
 		t.Error("a complete transfer counts as cut short")
@@ -319,8 +310,8 @@ func TestRecvCutShort(t *testing.T) {
 	if !r.cut.Load() {
 		t.Error("a transfer that was cut short does not count")
 	}
-	if got := strings.Count(o.err.String(), "--overwrite"); got != 2 {
-		t.Errorf("%d failures were explained, want 2:\n%s", got, &o.err)
+	if got := strings.Count(o.Err.String(), "--overwrite"); got != 2 {
+		t.Errorf("%d failures were explained, want 2:\n%s", got, &o.Err)
 	}
 }
 

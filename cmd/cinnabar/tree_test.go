@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"regexp"
@@ -19,6 +18,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"cinnabar"
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/rmem"
 )
 
@@ -44,8 +45,8 @@ type waitCase struct {
 
 // Servers end by an interrupt, so that is a success; a command that had more to do has not done it.
 const (
-	stopped     = exitOK
-	interrupted = exitSignal + int(syscall.SIGINT)
+	stopped     = cli.ExitOK
+	interrupted = cli.ExitSignal + int(syscall.SIGINT)
 )
 
 var commandCases = map[string]commandCase{
@@ -54,7 +55,7 @@ var commandCases = map[string]commandCase{
 		json: []string{"SMALL --json"}, keys: "bytes data device sha256 steps transport", waits: []waitCase{{"ENDLESS", "between processes", interrupted}},
 	},
 	"send": {
-		bare: exitUsage, many: true, wrong: []string{"main.go", "main.go 127.0.0.1:port:", "main.go 127.0.0.1 --timeout 0s", "main.go 127.0.0.1 --protocol quick"},
+		bare: cli.ExitUsage, many: true, wrong: []string{"main.go", "main.go 127.0.0.1:port:", "main.go 127.0.0.1 --timeout 0s", "main.go 127.0.0.1 --protocol quick"},
 		failing: []string{"main.go 127.0.0.1:1", "no-such-file 127.0.0.1", "testdata 127.0.0.1", "main.go 127.0.0.1:1 --device nope"},
 	},
 	"recv": {
@@ -71,7 +72,7 @@ var commandCases = map[string]commandCase{
 		waits: []waitCase{{"-p FREE", "local address", interrupted}},
 	},
 	"rping": {
-		bare: exitUsage, wrong: []string{"x", "-s -c", "-c", "-s --json"}, failing: []string{"-c -a 127.0.0.1 -p 1", "-s -a 127.0.0.1 -p PORT", "-s --device nope"},
+		bare: cli.ExitUsage, wrong: []string{"x", "-s -c", "-c", "-s --json"}, failing: []string{"-c -a 127.0.0.1 -p 1", "-s -a 127.0.0.1 -p PORT", "-s --device nope"},
 		waits: []waitCase{{"-s -d -a 127.0.0.1 -p FREE", "listening on", interrupted}, {"-s -P -d -a 127.0.0.1 -p FREE", "listening on", stopped}},
 	},
 	"compare": {
@@ -79,7 +80,7 @@ var commandCases = map[string]commandCase{
 		json: []string{"--size 1MiB --json"}, keys: "notes rows", waits: []waitCase{{"--size 1TiB --chunk 16MiB", "between two processes", interrupted}},
 	},
 	"perf serve": {
-		bare: exitUsage, wrong: []string{"a b", "ofi+tcp --classes 0", "ofi+tcp --timeout 0s", "ofi+tcp --memory x"},
+		bare: cli.ExitUsage, wrong: []string{"a b", "ofi+tcp --classes 0", "ofi+tcp --timeout 0s", "ofi+tcp --memory x"},
 		failing: []string{"nonsense", "ofi+tcp://127.0.0.1:PORT", "ofi+tcp://192.0.2.77:0"}, waits: []waitCase{{"ofi+tcp://127.0.0.1:0", "ofi\\+tcp://127", stopped}},
 	},
 	"perf rate":     perfClientCase,
@@ -97,31 +98,31 @@ var commandCases = map[string]commandCase{
 		runs: true, wrong: []string{"a b", "--csv --json"}, failing: []string{"nonsense", "--log no-such-directory/log"}, json: []string{"--json", "-l -j tcp"}, keys: "chosen limits protocols unavailable",
 	},
 	"query": {
-		bare: exitUsage, wrong: []string{"a b", "DOWN -p x", "DOWN -t 0s"}, failing: []string{"nonsense", "DOWN"},
+		bare: cli.ExitUsage, wrong: []string{"a b", "DOWN -p x", "DOWN -t 0s"}, failing: []string{"nonsense", "DOWN"},
 		json: []string{"--json SERVER"}, keys: "address config handlers pools providers rpcs statistics",
 	},
 	"shutdown": {
-		bare: exitUsage, wrong: []string{"a b", "DOWN -t 0s"}, failing: []string{"nonsense", "DOWN"}, json: []string{"--json MORTAL"}, keys: "address",
+		bare: cli.ExitUsage, wrong: []string{"a b", "DOWN -t 0s"}, failing: []string{"nonsense", "DOWN"}, json: []string{"--json MORTAL"}, keys: "address",
 	},
 	"mem serve": {
-		bare: exitUsage, wrong: []string{"a b", "ofi+tcp --quota x", "ofi+tcp --longest-lease 0s"}, failing: []string{"nonsense", "ofi+tcp://127.0.0.1:PORT"},
+		bare: cli.ExitUsage, wrong: []string{"a b", "ofi+tcp --quota x", "ofi+tcp --longest-lease 0s"}, failing: []string{"nonsense", "ofi+tcp://127.0.0.1:PORT"},
 		waits: []waitCase{{"ofi+tcp://127.0.0.1:0", "ofi\\+tcp://127", stopped}},
 	},
 	"mem alloc": {
-		bare: exitUsage, wrong: []string{"DOWN", "DOWN x", "DOWN 5 --lease 0s"}, failing: []string{"nonsense 5", "DOWN 5", "LENDER 100GiB"},
+		bare: cli.ExitUsage, wrong: []string{"DOWN", "DOWN x", "DOWN 5 --lease 0s"}, failing: []string{"nonsense 5", "DOWN 5", "LENDER 100GiB"},
 		json: []string{"LENDER 5 --json"}, keys: "handle lease_seconds size token",
 	},
-	"mem put":    {bare: exitUsage, wrong: []string{"nonsense", "TOKEN --offset 9 main.go"}, failing: []string{"TOKEN no-such-file", "TOKEN main.go", "LOST main.go"}},
-	"mem get":    {bare: exitUsage, wrong: []string{"nonsense", "TOKEN --offset 9"}, failing: []string{"TOKEN -o main.go", "LOST"}},
-	"mem free":   {bare: exitUsage, wrong: []string{"nonsense", "a b"}, failing: []string{"LOST"}},
-	"mem stat":   {bare: exitUsage, wrong: []string{"a b"}, failing: []string{"nonsense", "DOWN"}, json: []string{"LENDER --json"}, keys: "clients quota regions used"},
+	"mem put":    {bare: cli.ExitUsage, wrong: []string{"nonsense", "TOKEN --offset 9 main.go"}, failing: []string{"TOKEN no-such-file", "TOKEN main.go", "LOST main.go"}},
+	"mem get":    {bare: cli.ExitUsage, wrong: []string{"nonsense", "TOKEN --offset 9"}, failing: []string{"TOKEN -o main.go", "LOST"}},
+	"mem free":   {bare: cli.ExitUsage, wrong: []string{"nonsense", "a b"}, failing: []string{"LOST"}},
+	"mem stat":   {bare: cli.ExitUsage, wrong: []string{"a b"}, failing: []string{"nonsense", "DOWN"}, json: []string{"LENDER --json"}, keys: "clients quota regions used"},
 	"version":    {runs: true, wrong: []string{"x"}, json: []string{"--json"}, keys: "go mercury_protocol platform version"},
 	"help":       {runs: true, wrong: []string{"nosuch", "perf nosuch"}, many: true},
 	"completion": {},
 }
 
 var perfClientCase = commandCase{
-	bare: exitUsage, many: true, wrong: []string{"DOWN --inflight 0", "DOWN --size x", "DOWN --interval -1s", "DOWN --port-file x"},
+	bare: cli.ExitUsage, many: true, wrong: []string{"DOWN --inflight 0", "DOWN --size x", "DOWN --interval -1s", "DOWN --port-file x"},
 	failing: []string{"nonsense", "DOWN", "--port-file no-such-file"},
 	json:    []string{"PERF --size 64 --count 1 --json"}, keys: "calls_per_second count inflight mib_per_second op p50_usec p99_usec size transport usec_per_call",
 	waits: []waitCase{{"PERF --size 64 --duration 1h --interval 10ms", `after .* calls/s`, interrupted}},
@@ -142,7 +143,7 @@ func everyCommand(t *testing.T, test func(t *testing.T, words string, cmd *cobra
 			visit(c)
 		}
 	}
-	visit(newRoot((&output{}).streams()))
+	visit(newTree((&clitest.Output{}).Streams()))
 	for words := range commandCases {
 		if !known[words] {
 			t.Errorf("the table has %q, which is no command", words)
@@ -159,27 +160,27 @@ func isGroup(words string, cmd *cobra.Command) bool {
 func TestHelpOfEveryCommand(t *testing.T) {
 	everyCommand(t, func(t *testing.T, words string, cmd *cobra.Command) {
 		args := append(strings.Fields(words), "--help")
-		o := wantRun(t, exitOK, args, "Usage:\n  cinnabar", "--log-level")
-		if o.err.Len() > 0 {
-			t.Errorf("standard error has %q", &o.err)
+		o := clitest.WantRun(t, cli.ExitOK, args, "Usage:\n  cinnabar", "--log-level")
+		if o.Err.Len() > 0 {
+			t.Errorf("standard error has %q", &o.Err)
 		}
-		for line := range strings.Lines(o.out.String()) {
-			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > helpWidth {
+		for line := range strings.Lines(o.Out.String()) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > cli.Width {
 				t.Errorf("%d columns: %s", n, line)
 			}
 		}
 		if words != "" && words != "help" {
-			if other := wantRun(t, exitOK, append([]string{"help"}, strings.Fields(words)...)); other.out.String() != o.out.String() {
-				t.Errorf("help %s prints another text:\n%s", words, &other.out)
+			if other := clitest.WantRun(t, cli.ExitOK, append([]string{"help"}, strings.Fields(words)...)); other.Out.String() != o.Out.String() {
+				t.Errorf("help %s prints another text:\n%s", words, &other.Out)
 			}
 		}
 		twice := regexp.MustCompile(`\(default[^)]*\)\s*\(default`)
-		if text := twice.FindString(o.out.String()); text != "" {
+		if text := twice.FindString(o.Out.String()); text != "" {
 			t.Errorf("two defaults of one option: %s", text)
 		}
-		full := streams{in: strings.NewReader(""), out: failingWriter{syscall.ENOSPC}, err: &o.err}
-		if code := run(t.Context(), args, full); code != exitFailure || !strings.Contains(o.err.String(), "no space left") {
-			t.Errorf("to a full device: exit code %d, %q", code, &o.err)
+		full := cli.Streams{In: strings.NewReader(""), Out: failingWriter{syscall.ENOSPC}, Err: &o.Err}
+		if code := clitest.Run(t.Context(), args, full); code != cli.ExitFailure || !strings.Contains(o.Err.String(), "no space left") {
+			t.Errorf("to a full device: exit code %d, %q", code, &o.Err)
 		}
 	})
 }
@@ -195,9 +196,9 @@ func TestOptionsOfEveryCommand(t *testing.T) {
 	except := map[string][]string{"json": {"pingpong"}, "device": {"rping"}} // letters that rdma-core's programs use
 	everyCommand(t, func(t *testing.T, words string, cmd *cobra.Command) {
 		wrong := append(strings.Fields(words), "--no-such-flag")
-		wantRun(t, exitUsage, wrong, "unknown flag: --no-such-flag", "--help lists the options")
-		wantRun(t, exitUsage, append(strings.Fields(words), "--hepl"), "did you mean --help?")
-		wantRun(t, exitUsage, append(strings.Fields(words), "--log-level", "loud"), "")
+		clitest.WantRun(t, cli.ExitUsage, wrong, "unknown flag: --no-such-flag", "--help lists the options")
+		clitest.WantRun(t, cli.ExitUsage, append(strings.Fields(words), "--hepl"), "did you mean --help?")
+		clitest.WantRun(t, cli.ExitUsage, append(strings.Fields(words), "--log-level", "loud"), "")
 		for name, letter := range letters {
 			f := cmd.Flags().Lookup(name)
 			if f == nil {
@@ -232,7 +233,7 @@ func TestSuggestions(t *testing.T) {
 		"completion pwsh":  `unknown command "pwsh"`,
 		"mem stat --timeo": "did you mean --timeout?",
 	} {
-		wantRun(t, exitUsage, strings.Fields(args), want)
+		clitest.WantRun(t, cli.ExitUsage, strings.Fields(args), want)
 	}
 }
 
@@ -247,12 +248,12 @@ func newCaseWords(t *testing.T) *caseWords {
 	c.words = map[string]func() string{
 		"DOWN":    func() string { return "ofi+tcp://127.0.0.1:1" },
 		"DIR":     t.TempDir,
-		"PORT":    func() string { return usedPort(t) },
-		"FREE":    func() string { return freePort(t) },
-		"SMALL":   func() string { return writeTemp(t, "small", []byte("small")) },
+		"PORT":    func() string { return clitest.UsedPort(t) },
+		"FREE":    func() string { return clitest.FreePort(t) },
+		"SMALL":   func() string { return clitest.WriteTemp(t, "small", []byte("small")) },
 		"ENDLESS": func() string { return endless(t) },
-		"SERVER":  func() string { return serving(t, &cinnabar.Config{AllowQuery: true}).Addr() },
-		"MORTAL":  func() string { return serving(t, &cinnabar.Config{AllowRemoteShutdown: true}).Addr() },
+		"SERVER":  func() string { return clitest.Engine(t, &cinnabar.Config{AllowQuery: true}).Addr() },
+		"MORTAL":  func() string { return clitest.Engine(t, &cinnabar.Config{AllowRemoteShutdown: true}).Addr() },
 		"PERF":    func() string { return servingPerf(t) },
 		"LENDER":  func() string { return servingMemory(t) },
 		"TOKEN":   func() string { return token5(t, servingMemory(t)) },
@@ -274,27 +275,12 @@ func (c *caseWords) fields(words, args string) []string {
 	return list
 }
 
-// usedPort returns a port at which another listens, on every address.
-func usedPort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", ":"+freePort(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { shut(l) })
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
-}
-
 // servingPerf returns the address of a server of perf's clients.
 func servingPerf(t *testing.T) string {
 	t.Helper()
 	memory := newPerfMemory(1 << 30)
 	t.Cleanup(memory.close) // after the engine
-	e := serving(t, nil)
+	e := clitest.Engine(t, nil)
 	if err := newPerfServer(e, &perfServeOptions{timeout: perfTimeout}, 0, memory).register(); err != nil {
 		t.Fatal(err)
 	}
@@ -304,26 +290,26 @@ func servingPerf(t *testing.T) string {
 // servingMemory returns the address of a server that lends memory.
 func servingMemory(t *testing.T) string {
 	t.Helper()
-	e := serving(t, nil)
+	e := clitest.Engine(t, nil)
 	srv, err := rmem.Serve(e, rmem.Config{Quota: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { shut(srv) })
+	t.Cleanup(func() { cli.Shut(srv) })
 	return e.Addr()
 }
 
 // token5 returns the token of a region of 5 bytes at a server.
 func token5(t *testing.T, server string) string {
 	t.Helper()
-	o := wantRun(t, exitOK, []string{"mem", "alloc", server, "5"})
-	return strings.TrimSpace(o.out.String())
+	o := clitest.WantRun(t, cli.ExitOK, []string{"mem", "alloc", server, "5"})
+	return strings.TrimSpace(o.Out.String())
 }
 
 // lostToken returns the token of a region whose server has ended.
 func lostToken(t *testing.T) string {
 	t.Helper()
-	e := serving(t, nil)
+	e := clitest.Engine(t, nil)
 	srv, err := rmem.Serve(e, rmem.Config{Quota: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
@@ -340,7 +326,7 @@ func TestEveryCommand(t *testing.T) {
 	everyCommand(t, func(t *testing.T, words string, cmd *cobra.Command) {
 		if isGroup(words, cmd) {
 			if words != "" && !strings.HasPrefix(words, "completion ") {
-				wantRun(t, exitUsage, append(strings.Fields(words), "nosuch"), `unknown command "nosuch"`)
+				clitest.WantRun(t, cli.ExitUsage, append(strings.Fields(words), "nosuch"), `unknown command "nosuch"`)
 			}
 			return
 		}
@@ -350,24 +336,24 @@ func TestEveryCommand(t *testing.T) {
 		}
 		w := newCaseWords(t)
 		if !c.runs {
-			wantSilent(t, wantRun(t, c.bare, strings.Fields(words)))
+			wantSilent(t, clitest.WantRun(t, c.bare, strings.Fields(words)))
 		}
 		if !c.many {
-			wantRun(t, exitUsage, append(strings.Fields(words), strings.Split(strings.Repeat("x", 9), "")...), "usage: cinnabar "+words)
+			clitest.WantRun(t, cli.ExitUsage, append(strings.Fields(words), strings.Split(strings.Repeat("x", 9), "")...), "usage: cinnabar "+words)
 		}
 		for _, args := range c.wrong {
-			wantSilent(t, wantRun(t, exitUsage, w.fields(words, args)))
+			wantSilent(t, clitest.WantRun(t, cli.ExitUsage, w.fields(words, args)))
 		}
 		for _, args := range c.failing {
-			wantSilent(t, wantRun(t, exitFailure, w.fields(words, args)))
+			wantSilent(t, clitest.WantRun(t, cli.ExitFailure, w.fields(words, args)))
 		}
 		for _, args := range c.json {
 			list := w.fields(words, args)
-			code, o := runProcess(t, list...) // some start a process of themselves
-			if code != exitOK || o.err.Len() > 0 {
-				t.Errorf("%q: exit code %d; standard error: %q", list, code, &o.err)
+			code, o := clitest.RunProcess(t, list...) // some start a process of themselves
+			if code != cli.ExitOK || o.Err.Len() > 0 {
+				t.Errorf("%q: exit code %d; standard error: %q", list, code, &o.Err)
 			}
-			wantJSON(t, list, o.out.Bytes(), c.keys)
+			wantJSON(t, list, o.Out.Bytes(), c.keys)
 		}
 	})
 }
@@ -379,12 +365,12 @@ func TestOutputWidth(t *testing.T) {
 		"perf rate PERF --size 64MiB --count 1 --verify", "perf rate PERF --size 8 --count 9 --clients 3 --inflight 2", "perf bw-read PERF --size 64KiB --count 9",
 	} {
 		list := newCaseWords(t).fields("", args)
-		code, o := runProcess(t, list...)
-		if code != exitOK {
-			t.Errorf("%q: exit code %d: %s", list, code, &o.err)
+		code, o := clitest.RunProcess(t, list...)
+		if code != cli.ExitOK {
+			t.Errorf("%q: exit code %d: %s", list, code, &o.Err)
 		}
-		for line := range strings.Lines(o.out.String()) {
-			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > helpWidth {
+		for line := range strings.Lines(o.Out.String()) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > cli.Width {
 				t.Errorf("%q: %d columns: %s", list, n, line)
 			}
 		}
@@ -395,13 +381,13 @@ func TestOutputWidth(t *testing.T) {
 func TestPerfVerbsWidth(t *testing.T) {
 	for _, args := range [][]string{{"--size", "64MiB", "--count", "2"}, {"--latency", "--count", "50"}} {
 		server, address, _, o := startVerbs(t, append(args, "--once")...)
-		code, client := runProcess(t, append([]string{"perf", "verbs", address}, args...)...)
-		wantOK(t, server, o)
-		if code != exitOK {
-			t.Errorf("%q: exit code %d: %s", args, code, &client.err)
+		code, client := clitest.RunProcess(t, append([]string{"perf", "verbs", address}, args...)...)
+		clitest.WantOK(t, server, o)
+		if code != cli.ExitOK {
+			t.Errorf("%q: exit code %d: %s", args, code, &client.Err)
 		}
-		for line := range strings.Lines(client.out.String()) {
-			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > helpWidth {
+		for line := range strings.Lines(client.Out.String()) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > cli.Width {
 				t.Errorf("%q: %d columns: %s", args, n, line)
 			}
 		}
@@ -410,12 +396,12 @@ func TestPerfVerbsWidth(t *testing.T) {
 
 // wantSilent fails unless a command that fails has printed one line, and no result. The line
 // with the address of pingpong comes before its connection.
-func wantSilent(t *testing.T, o *output) {
+func wantSilent(t *testing.T, o *clitest.Output) {
 	t.Helper()
-	if out := o.out.String(); out != "" && !strings.Contains(out, "local address:") {
+	if out := o.Out.String(); out != "" && !strings.Contains(out, "local address:") {
 		t.Errorf("a failure printed %q", out)
 	}
-	if text := o.err.String(); strings.Count(text, "\n") != 1 || !strings.HasPrefix(text, "cinnabar ") {
+	if text := o.Err.String(); strings.Count(text, "\n") != 1 || !strings.HasPrefix(text, "cinnabar ") {
 		t.Errorf("the error is %q, want one line", text)
 	}
 }
@@ -452,19 +438,19 @@ func wantJSON(t *testing.T, args []string, out []byte, keys string) {
 func TestInterruptOfEveryCommand(t *testing.T) {
 	everyCommand(t, func(t *testing.T, words string, cmd *cobra.Command) {
 		for _, c := range commandCases[words].waits {
-			cmd, o := command(t, newCaseWords(t).fields(words, c.args)...)
-			l := &lines{seen: make(chan string, 1000)} // more than any process here prints before it is interrupted
-			both := &syncWriter{w: l}
-			cmd.Stdout, cmd.Stderr = both, io.MultiWriter(both, &o.err)
+			cmd, o := clitest.Command(t, newCaseWords(t).fields(words, c.args)...)
+			l := &clitest.Lines{Seen: make(chan string, 1000)} // more than any process here prints before it is interrupted
+			both := &cli.SyncWriter{W: l}
+			cmd.Stdout, cmd.Stderr = both, io.MultiWriter(both, &o.Err)
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			waitLine(t, l.seen, c.ready)
+			clitest.WaitLine(t, l.Seen, c.ready)
 			if err := cmd.Process.Signal(os.Interrupt); err != nil {
 				t.Fatal(err)
 			}
-			if code := exitOf(t, cmd); code != c.code {
-				t.Errorf("%s %s: exit code %d after an interrupt, want %d: %s", words, c.args, code, c.code, &o.err)
+			if code := clitest.ExitOf(t, cmd); code != c.code {
+				t.Errorf("%s %s: exit code %d after an interrupt, want %d: %s", words, c.args, code, c.code, &o.Err)
 			}
 		}
 	})
@@ -473,12 +459,12 @@ func TestInterruptOfEveryCommand(t *testing.T) {
 // A reader that goes away ends a command as it ends every program: without a word.
 func TestClosedPipe(t *testing.T) {
 	for _, args := range []string{"--help", "devices -v", "version", "info --json"} {
-		cmd, o := command(t, strings.Fields(args)...)
+		cmd, o := clitest.Command(t, strings.Fields(args)...)
 		r, w, err := os.Pipe()
 		if err != nil {
 			t.Fatal(err)
 		}
-		shut(r)
+		cli.Shut(r)
 		cmd.Stdout = w
 		err = errors.Join(cmd.Start(), w.Close())
 		if err != nil {
@@ -486,21 +472,21 @@ func TestClosedPipe(t *testing.T) {
 		}
 		err = cmd.Wait()
 		exit, ok := errors.AsType[*exec.ExitError](err)
-		if status, unix := exit.Sys().(syscall.WaitStatus); !ok || !unix || status.Signal() != syscall.SIGPIPE || o.err.Len() > 0 {
-			t.Errorf("%s: %v, %q; want an end by SIGPIPE", args, err, &o.err)
+		if status, unix := exit.Sys().(syscall.WaitStatus); !ok || !unix || status.Signal() != syscall.SIGPIPE || o.Err.Len() > 0 {
+			t.Errorf("%s: %v, %q; want an end by SIGPIPE", args, err, &o.Err)
 		}
 	}
 }
 
 // --log-level makes engines, devices and receivers log; without it they are silent.
 func TestLogLevel(t *testing.T) {
-	server := serving(t, &cinnabar.Config{AllowQuery: true}).Addr()
-	code, o := runProcess(t, "query", server, "--log-level", "debug")
-	if code != exitOK || !strings.Contains(o.err.String(), "[debug]") {
-		t.Errorf("exit code %d; standard error: %q", code, &o.err)
+	server := clitest.Engine(t, &cinnabar.Config{AllowQuery: true}).Addr()
+	code, o := clitest.RunProcess(t, "query", server, "--log-level", "debug")
+	if code != cli.ExitOK || !strings.Contains(o.Err.String(), "[debug]") {
+		t.Errorf("exit code %d; standard error: %q", code, &o.Err)
 	}
-	if code, o = runProcess(t, "query", server); code != exitOK || o.err.Len() > 0 {
-		t.Errorf("without the option: exit code %d; standard error: %q", code, &o.err)
+	if code, o = clitest.RunProcess(t, "query", server); code != cli.ExitOK || o.Err.Len() > 0 {
+		t.Errorf("without the option: exit code %d; standard error: %q", code, &o.Err)
 	}
-	wantRun(t, exitUsage, []string{"query", server, "--log-level", "loud"}, `invalid --log-level "loud": one of trace, debug`)
+	clitest.WantRun(t, cli.ExitUsage, []string{"query", server, "--log-level", "loud"}, `invalid --log-level "loud": one of trace, debug`)
 }

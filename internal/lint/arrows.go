@@ -141,9 +141,17 @@ var layers = map[string]row{
 	},
 
 	// Programs and measurements stand on everything.
+	"cmd/cinnabar/internal/cli": {
+		code:    []string{".", "internal/hostquota", "internal/audit", "verbs", "verbs/iwarp", "verbs/rdmacore"},
+		modules: []string{modCobra, modFlags, modHumanize, modProgress},
+	},
+	"cmd/cinnabar/internal/clitest": { // helpers of tests, which no code but tests imports
+		code:    []string{".", "cmd/cinnabar/internal/cli", "verbs", "verbs/verbstest/memdev"},
+		modules: []string{"github.com/google/go-cmp", "go.uber.org/goleak"},
+	},
 	"cmd/cinnabar": {
-		code:    []string{".", "codec", "examples/sum", "internal/hostquota", "internal/audit", "rmem", "regmem/arena", "regmem", "verbs/...", "verbs", "xfer"},
-		test:    []string{"codec/hgproc"},
+		code:    []string{".", "codec", "cmd/cinnabar/internal/cli", "examples/sum", "internal/hostquota", "internal/audit", "rmem", "regmem/arena", "regmem", "verbs/...", "verbs", "xfer"},
+		test:    []string{"cmd/cinnabar/internal/clitest", "codec/hgproc"},
 		modules: []string{modCobra, modFlags, modHumanize, modProgress, modHistogram, modSys},
 	},
 	"bench/rpc":    {},

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"errors"
@@ -10,11 +10,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// helpWidth is the largest width of a help text in columns, which fits the narrowest common terminal.
-const helpWidth = 80
+// Width is the largest width of a help text in columns, which fits the narrowest common terminal.
+const Width = 80
 
 // dress adds to a command and its sub-commands the behaviour that all commands share: usage errors with exit code 2, suggestions,
-// completion, and help texts of at most helpWidth columns.
+// completion, and help texts of at most Width columns.
 func dress(cmd *cobra.Command) {
 	if cmd.HasSubCommands() {
 		cmd.Args = knownCommand
@@ -24,7 +24,7 @@ func dress(cmd *cobra.Command) {
 		}
 	}
 	cmd.Args = usageArgs(cmd.Args)
-	cmd.Long = fold(cmd.Long, helpWidth)
+	cmd.Long = Fold(cmd.Long, Width)
 	complete(cmd)
 	for _, c := range cmd.Commands() {
 		dress(c)
@@ -35,7 +35,7 @@ func dress(cmd *cobra.Command) {
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
-			return usagef("%w; usage: %s", err, useLine(cmd))
+			return Usagef("%w; usage: %s", err, useLine(cmd))
 		}
 		return nil
 	}
@@ -49,8 +49,8 @@ func useLine(cmd *cobra.Command) string {
 	return cmd.UseLine()
 }
 
-// noArgs refuses every argument.
-func noArgs(_ *cobra.Command, args []string) error {
+// NoArgs refuses every argument.
+func NoArgs(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("the command takes no arguments, and %q was given", args[0])
 	}
@@ -86,7 +86,7 @@ func unknownFlag(cmd *cobra.Command, err error) error {
 	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		hint = didYouMean("--", flagsLike(cmd, e.GetSpecifiedName()))
 	}
-	return usagef("%w%s; %s --help lists the options", err, hint, cmd.CommandPath())
+	return Usagef("%w%s; %s --help lists the options", err, hint, cmd.CommandPath())
 }
 
 // flagsLike returns the flags of a command whose names are similar to name. It lets cobra compare them, as names of commands.
@@ -100,19 +100,19 @@ func flagsLike(cmd *cobra.Command, name string) []string {
 	return names.SuggestionsFor(name)
 }
 
-// printUsage prints the usage of a command as cobra does, in at most helpWidth columns.
+// printUsage prints the usage of a command as cobra does, in at most Width columns.
 func printUsage(cmd *cobra.Command) error {
-	i := &infoWriter{w: cmd.OutOrStderr()}
-	i.printf("Usage:\n")
-	i.printf("  %s\n", useLine(cmd))
+	i := &Printer{W: cmd.OutOrStderr()}
+	i.Printf("Usage:\n")
+	i.Printf("  %s\n", useLine(cmd))
 	if cmd.HasExample() {
-		i.printf("\nExamples:\n%s\n", cmd.Example)
+		i.Printf("\nExamples:\n%s\n", cmd.Example)
 	}
 	if cmd.HasAvailableSubCommands() {
-		i.printf("\nCommands:\n")
+		i.Printf("\nCommands:\n")
 		for _, c := range cmd.Commands() {
 			if c.IsAvailableCommand() || c.Name() == "help" {
-				i.printf("  %-*s %s\n", c.NamePadding(), c.Name(), c.Short)
+				i.Printf("  %-*s %s\n", c.NamePadding(), c.Name(), c.Short)
 			}
 		}
 	}
@@ -121,13 +121,13 @@ func printUsage(cmd *cobra.Command) error {
 		flags *pflag.FlagSet
 	}{{"Options", cmd.LocalFlags()}, {"Options of every command", cmd.InheritedFlags()}} {
 		if part.flags.HasAvailableFlags() {
-			i.printf("\n%s:\n%s", part.title, part.flags.FlagUsagesWrapped(helpWidth))
+			i.Printf("\n%s:\n%s", part.title, part.flags.FlagUsagesWrapped(Width))
 		}
 	}
 	if cmd.HasAvailableSubCommands() {
-		i.printf("\n%s COMMAND --help describes a command.\n", cmd.CommandPath())
+		i.Printf("\n%s COMMAND --help describes a command.\n", cmd.CommandPath())
 	}
-	return i.err
+	return i.Err
 }
 
 // addHelp adds cobra's commands for completion and for help. Help about an unknown command is an error.
@@ -146,16 +146,16 @@ func addHelp(root *cobra.Command) {
 			return err
 		}
 		if len(rest) > 0 {
-			return usagef("unknown command %q%s", strings.Join(args, " "), didYouMean("", cmd.SuggestionsFor(rest[0])))
+			return Usagef("unknown command %q%s", strings.Join(args, " "), didYouMean("", cmd.SuggestionsFor(rest[0])))
 		}
 		cmd.InitDefaultHelpFlag()
 		return cmd.Help()
 	}
 }
 
-// fold breaks the lines of text at spaces so that no line is longer than width columns, except for a longer word. Empty lines
+// Fold breaks the lines of text at spaces so that no line is longer than width columns, except for a longer word. Empty lines
 // separate paragraphs; lines that begin with a space stay unchanged.
-func fold(text string, width int) string {
+func Fold(text string, width int) string {
 	var out []string
 	column := 0 // width of the last line of out; 0: the next word begins a line
 	for line := range strings.SplitSeq(text, "\n") {

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -50,20 +50,20 @@ func (v buildVersion) String() string {
 	return fmt.Sprintf("%s%s %s %s, Mercury protocol %d", v.Version, commit, v.Go, v.Platform, v.Mercury)
 }
 
-func newVersion(s streams) *cobra.Command {
+func newVersion(s Streams) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the versions of the program and of the wire it speaks",
-		Args:  noArgs,
+		Args:  NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if asJSON {
-				return writeIndented(s.out, thisVersion())
+				return WriteJSON(s.Out, thisVersion())
 			}
-			_, err := fmt.Fprintf(s.out, "%s version %s\n", cmd.Root().Name(), thisVersion())
+			_, err := fmt.Fprintf(s.Out, "%s version %s\n", cmd.Root().Name(), thisVersion())
 			return err
 		},
 	}
-	jsonFlag(cmd.Flags(), &asJSON)
+	JSONFlag(cmd.Flags(), &asJSON)
 	return cmd
 }

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"cmp"
@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"cinnabar"
+
+	"github.com/spf13/cobra"
 )
 
 // logLevels are the values of --log-level, the most detailed one first.
@@ -24,32 +26,48 @@ type logging struct {
 
 type loggingKey struct{}
 
+// addLogLevel adds --log-level to root, for all of its sub-commands. The log goes to w.
+func addLogLevel(root *cobra.Command, w io.Writer) {
+	var level string
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if !cmd.Flags().Changed("log-level") {
+			return nil
+		}
+		ctx, err := withLogging(cmd.Context(), level, w)
+		if err == nil {
+			cmd.SetContext(ctx)
+		}
+		return err
+	}
+	root.PersistentFlags().StringVar(&level, "log-level", "", "log to standard error: "+strings.Join(logLevels, ", ")+" (default nothing, or what MARGO_LOG_LEVEL and HG_LOG_LEVEL of the environment say)")
+}
+
 // withLogging returns a context with a logger that writes records of level and above to w. Commands give it to their engines,
 // devices and receivers.
 func withLogging(ctx context.Context, level string, w io.Writer) (context.Context, error) {
 	l, err := cinnabar.ParseLogLevel(level)
 	if err != nil {
-		return nil, usagef("invalid --log-level %q: one of %s", level, strings.Join(logLevels, ", "))
+		return nil, Usagef("invalid --log-level %q: one of %s", level, strings.Join(logLevels, ", "))
 	}
 	cinnabar.SetLogLevel(l) // for all loggers of NewLogger, because the process runs one command
 	return context.WithValue(ctx, loggingKey{}, logging{cinnabar.NewLogger(w), level}), nil
 }
 
-// loggerOf returns the logger of --log-level, nil without that option.
-func loggerOf(ctx context.Context) *slog.Logger {
+// LoggerOf returns the logger of --log-level, nil without that option.
+func LoggerOf(ctx context.Context) *slog.Logger {
 	l, _ := ctx.Value(loggingKey{}).(logging)
 	return l.logger
 }
 
-// logLevelOf returns the value of --log-level, empty without that option.
-func logLevelOf(ctx context.Context) string {
+// LogLevelOf returns the value of --log-level, empty without that option.
+func LogLevelOf(ctx context.Context) string {
 	l, _ := ctx.Value(loggingKey{}).(logging)
 	return l.level
 }
 
-// logged returns cfg, or a new configuration, with the logger of --log-level. Without that option the engine's log depends on the
+// Logged returns cfg, or a new configuration, with the logger of --log-level. Without that option the engine's log depends on the
 // environment.
-func logged(ctx context.Context, cfg *cinnabar.Config) *cinnabar.Config {
+func Logged(ctx context.Context, cfg *cinnabar.Config) *cinnabar.Config {
 	cfg = cmp.Or(cfg, &cinnabar.Config{})
 	if l, ok := ctx.Value(loggingKey{}).(logging); ok {
 		cfg.Logger = l.logger

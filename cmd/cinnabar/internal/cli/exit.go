@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -12,10 +12,10 @@ import (
 
 // Exit codes that every command shares.
 const (
-	exitOK      = 0
-	exitFailure = 1
-	exitUsage   = 2
-	exitSignal  = 128 // plus the signal's number, as a shell reports it
+	ExitOK      = 0
+	ExitFailure = 1
+	ExitUsage   = 2
+	ExitSignal  = 128 // plus the signal's number, as a shell reports it
 )
 
 // exitError is a failure with an exit code of its own.
@@ -27,18 +27,21 @@ type exitError struct {
 func (e *exitError) Error() string { return e.err.Error() }
 func (e *exitError) Unwrap() error { return e.err }
 
-// usagef is a command line that cannot be carried out as it stands.
-func usagef(format string, args ...any) error {
-	return &exitError{code: exitUsage, err: fmt.Errorf(format, args...)}
+// Usagef is a command line that cannot be carried out as it stands.
+func Usagef(format string, args ...any) error {
+	return &exitError{code: ExitUsage, err: fmt.Errorf(format, args...)}
 }
 
-// signalError is the cause of a context that a signal cancelled.
-type signalError struct{ sig os.Signal }
+// SignalError is the cause of a context that a signal cancelled.
+type SignalError struct{ Signal os.Signal }
 
-func (e signalError) Error() string { return "stopped by signal: " + e.sig.String() }
+func (e SignalError) Error() string { return "stopped by signal: " + e.Signal.String() }
+
+// ErrParentEnded is why a hidden command ends whose parent process is gone. Run prints nothing about it.
+var ErrParentEnded = errors.New("the parent process ended")
 
 // withSignals returns a context that SIGINT and SIGTERM cancel, with a
-// signalError as cause. A second signal ends the process at once. The
+// SignalError as cause. A second signal ends the process at once. The
 // returned function releases the signals and waits for the watcher's end.
 //
 // A terminal shows ^C where the cursor is. Before ctx ends, the cursor returns to the start of that line on screen, if
@@ -53,10 +56,10 @@ func withSignals(parent context.Context, screen io.Writer) (context.Context, fun
 		select {
 		case s := <-signals:
 			signal.Stop(signals)
-			if isTerminal(screen) {
+			if IsTerminal(screen) {
 				_, _ = io.WriteString(screen, "\r") // an error leaves the ^C on the line, no more
 			}
-			cancel(signalError{s})
+			cancel(SignalError{s})
 		case <-ctx.Done():
 		}
 	}()
@@ -67,25 +70,25 @@ func withSignals(parent context.Context, screen io.Writer) (context.Context, fun
 	}
 }
 
-// exitCode decides what the process returns for err.
-func exitCode(ctx context.Context, err error) int {
+// ExitCode decides what the process returns for err.
+func ExitCode(ctx context.Context, err error) int {
 	if err == nil {
-		return exitOK
+		return ExitOK
 	}
-	if s, ok := errors.AsType[signalError](context.Cause(ctx)); ok {
-		if n, ok := s.sig.(syscall.Signal); ok {
-			return exitSignal + int(n)
+	if s, ok := errors.AsType[SignalError](context.Cause(ctx)); ok {
+		if n, ok := s.Signal.(syscall.Signal); ok {
+			return ExitSignal + int(n)
 		}
 	}
 	if e, ok := errors.AsType[*exitError](err); ok {
 		return e.code
 	}
-	return exitFailure
+	return ExitFailure
 }
 
-// reason is why ctx ended, if it has, and err otherwise: a call that failed
+// Reason is why ctx ended, if it has, and err otherwise: a call that failed
 // because ctx ended says only that it did.
-func reason(ctx context.Context, err error) error {
+func Reason(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

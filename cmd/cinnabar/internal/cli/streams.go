@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"cinnabar/internal/audit"
+	"cinnabar/internal/hostquota"
+
+	"github.com/vbauerster/mpb/v8/cwriter"
+)
+
+// Streams are what a command reads and writes. Commands take them as values
+// so that tests see every byte.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// MayPrint reports whether one more line about a peer's failure may be printed. A host gets as many as it gets in logs,
+// so that no peer fills a terminal or a disk. more is the end of the line, about failures that were not printed.
+func MayPrint(peer netip.AddrPort) (more string, ok bool) {
+	n, ok := audit.Allow(hostquota.HostOf(peer.Addr()))
+	if n > 0 {
+		more = fmt.Sprintf(" (and %d failures of this host were not printed)", n)
+	}
+	return more, ok
+}
+
+// NotePeer prints a line about a peer's failure, if it may.
+func (s Streams) NotePeer(peer net.Addr, format string, args ...any) {
+	at, _ := netip.ParseAddrPort(peer.String()) // zero if it is no address of a network
+	if more, ok := MayPrint(at); ok {
+		s.Notef("%s%s\n", fmt.Sprintf(format, args...), more)
+	}
+}
+
+// Notef prints a note on standard error. Where even that fails, there is
+// nobody left to tell.
+func (s Streams) Notef(format string, args ...any) { _, _ = fmt.Fprintf(s.Err, format, args...) }
+
+// SyncWriter lets several goroutines write whole lines to one writer.
+type SyncWriter struct {
+	mu sync.Mutex
+	W  io.Writer // +checklocks:mu
+}
+
+func (s *SyncWriter) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.W.Write(b)
+}
+
+// Shut closes what has done its part, or what failed already: the result of
+// closing it would change nothing.
+func Shut(c io.Closer) { _ = c.Close() }
+
+// Past is a deadline that has gone by.
+var Past = time.Unix(1, 0)
+
+// Interrupt makes the calls on c fail once ctx ends, until the returned
+// function is called.
+func Interrupt(ctx context.Context, c net.Conn) (stop func() bool) {
+	return context.AfterFunc(ctx, func() { _ = c.SetDeadline(Past) }) // fails only on a closed connection
+}
+
+// InterruptAccept makes l.Accept fail once ctx ends, until the returned
+// function is called.
+func InterruptAccept(ctx context.Context, l net.Listener) (stop func() bool) {
+	return context.AfterFunc(ctx, func() { Shut(l) })
+}
+
+// IsTerminal reports whether a person may be looking at w.
+func IsTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && cwriter.IsTerminal(int(f.Fd()))
+}

@@ -1,0 +1,113 @@
+// Package clitest has what tests of commands share: command lines that run in the process of the test, or in a process that is the
+// test's executable again.
+package clitest
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"cinnabar/cmd/cinnabar/internal/cli"
+)
+
+// runAsMain makes the test binary behave as the command, so that tests can
+// start processes of it.
+const runAsMain = "CINNABAR_TEST_RUN_MAIN"
+
+// testTree builds the commands that the tests of this package run. Main sets it.
+var testTree cli.Tree
+
+// Main runs the tests of a package, which are about the commands of tree. A goroutine that is left when they end is a failure.
+func Main(m *testing.M, tree cli.Tree) {
+	testTree = tree
+	if os.Getenv(runAsMain) != "" {
+		os.Exit(cli.Main(tree))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// Run carries out one command line in this process and returns the exit code.
+func Run(ctx context.Context, args []string, s cli.Streams) int {
+	return cli.Run(ctx, testTree, args, s)
+}
+
+// Output collects what a command prints.
+type Output struct{ Out, Err bytes.Buffer }
+
+// Streams returns streams whose output is collected, and whose input is empty.
+func (o *Output) Streams() cli.Streams {
+	return cli.Streams{In: strings.NewReader(""), Out: &o.Out, Err: &o.Err}
+}
+
+// Both runs two sides of a conversation and returns their errors.
+func Both(one, two func() error) (errOne, errTwo error) {
+	done := make(chan error)
+	go func() { done <- two() }()
+	errOne = one()
+	return errOne, <-done
+}
+
+// WantError fails unless err mentions every one of texts.
+func WantError(t *testing.T, err error, texts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("no error, want one with %q", texts)
+		return
+	}
+	for _, text := range texts {
+		if !strings.Contains(err.Error(), text) {
+			t.Errorf("error %q does not mention %q", err, text)
+		}
+	}
+}
+
+// WantRun runs a command line that ends with code and says text on standard output, or for a failure on standard error.
+func WantRun(t *testing.T, code int, args []string, text ...string) *Output {
+	t.Helper()
+	var o Output
+	if got := Run(t.Context(), args, o.Streams()); got != code {
+		t.Errorf("%q: exit code %d, want %d; stderr: %s", args, got, code, &o.Err)
+	}
+	where := &o.Out
+	if code != 0 {
+		where = &o.Err
+	}
+	for _, want := range text {
+		if !strings.Contains(where.String(), want) {
+			t.Errorf("%q says %q, want %q in it", args, where, want)
+		}
+	}
+	return &o
+}
+
+// Golden compares got with a file of testdata.
+func Golden(t *testing.T, name, got string) {
+	t.Helper()
+	want, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(got, string(want)); d != "" {
+		t.Errorf("%s (-got +want):\n%s", name, d)
+	}
+}
+
+type WriterFunc func([]byte) (int, error)
+
+func (f WriterFunc) Write(b []byte) (int, error) { return f(b) }
+
+// WriteTemp writes a file of that name into a new directory.
+func WriteTemp(t *testing.T, name string, data []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
