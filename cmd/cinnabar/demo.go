@@ -119,7 +119,7 @@ func demonstrate(ctx context.Context, dev *verbs.Device, p *peerProcess, src sou
 	}
 	if err = d.meet(ctx, x); err == nil {
 		_, err = fmt.Fprintf(out, "%s of %s between processes %d and %d\n",
-			cli.SizeText(src.Size), src.name(), os.Getpid(), p.cmd.Process.Pid)
+			cli.SizeText(src.Size), src.name(), os.Getpid(), p.pid())
 	}
 	if err == nil {
 		err = d.run(ctx)

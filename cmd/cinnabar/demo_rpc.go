@@ -12,7 +12,6 @@ import (
 
 	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/cli"
-	"cinnabar/examples/sum"
 	"cinnabar/rmem"
 )
 
@@ -32,6 +31,21 @@ const (
 	demoSums = 4  // calls of sum, as the client of Margo's tutorial makes
 	demoSum  = 36 // what each of them returns
 )
+
+// demoSumRPC is the call of Margo's tutorial "Transferring data over RDMA": the server pulls an array of integers from the caller's
+// memory and returns their sum.
+var demoSumRPC = cinnabar.NewRPC[demoSumIn, demoSumOut]("sum")
+
+// demoSumIn is the tutorial's sum_in_t.
+type demoSumIn struct {
+	N    int32 // integers at Data
+	Data cinnabar.BulkHandle
+}
+
+// demoSumOut is the tutorial's sum_out_t.
+type demoSumOut struct {
+	Ret int32
+}
 
 // demoNetworks are what the calls are made over, one after the other: both ends are on this machine.
 func demoNetworks(ctx context.Context) []string {
@@ -115,7 +129,7 @@ func demoSumOnce(ctx context.Context, engine *cinnabar.Engine, peer *cinnabar.En
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	out, err := sum.RPC.Call(ctx, peer, sum.In{N: int32(len(values)), Data: b.Handle()})
+	out, err := demoSumRPC.Call(ctx, peer, demoSumIn{N: int32(len(values)), Data: b.Handle()})
 	if err == nil && out.Ret != demoSum {
 		err = fmt.Errorf("verification failed: the response is %d, expected %d", out.Ret, demoSum)
 	}
@@ -182,7 +196,7 @@ func (p *demoPeer) callsOver(ctx context.Context, x *exchange, network string) (
 		return err
 	}
 	s := &demoService{engine: engine, local: local, sum: sha256.New()}
-	if err := errors.Join(sum.RPC.Handle(engine, s.add), demoFetch.Handle(engine, s.fetch)); err != nil {
+	if err := errors.Join(demoSumRPC.Handle(engine, s.add), demoFetch.Handle(engine, s.fetch)); err != nil {
 		return err
 	}
 	lender, err := rmem.Serve(engine, rmem.Config{Provider: demoProvider, Quota: demoRound, HostQuota: demoRound})
@@ -227,20 +241,20 @@ func (s *demoService) failure() error {
 }
 
 // add serves sum.
-func (s *demoService) add(ctx context.Context, in sum.In) (sum.Out, error) {
+func (s *demoService) add(ctx context.Context, in demoSumIn) (demoSumOut, error) {
 	if in.N < 0 || in.N > demoRound/4 {
-		return sum.Out{}, s.fail(fmt.Errorf("the parent asks for the sum of %d values", in.N))
+		return demoSumOut{}, s.fail(fmt.Errorf("the parent asks for the sum of %d values", in.N))
 	}
 	values := make([]int32, in.N)
 	b, err := cinnabar.ExposeSlice(s.engine, cinnabar.WriteOnly, values)
 	if err != nil {
-		return sum.Out{}, s.fail(err)
+		return demoSumOut{}, s.fail(err)
 	}
 	_, err = in.Data.On(cinnabar.PeerFrom(ctx)).Pull(ctx, b)
 	if err := errors.Join(err, b.Close()); err != nil {
-		return sum.Out{}, s.fail(err)
+		return demoSumOut{}, s.fail(err)
 	}
-	var out sum.Out
+	var out demoSumOut
 	for _, v := range values {
 		out.Ret += v
 	}

@@ -14,7 +14,6 @@ import (
 	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
-	"cinnabar/examples/sum"
 	"cinnabar/verbs"
 )
 
@@ -350,12 +349,50 @@ func TestDemoServiceRefusesNonsense(t *testing.T) {
 		text string
 		call func(*demoService) error
 	}{
-		{"sum of -1 values", func(s *demoService) error { _, err := s.add(t.Context(), sum.In{N: -1}); return err }},
-		{"sum of 2147483647 values", func(s *demoService) error { _, err := s.add(t.Context(), sum.In{N: 1<<31 - 1}); return err }},
+		{"sum of -1 values", func(s *demoService) error { _, err := s.add(t.Context(), demoSumIn{N: -1}); return err }},
+		{"sum of 2147483647 values", func(s *demoService) error { _, err := s.add(t.Context(), demoSumIn{N: 1<<31 - 1}); return err }},
 		{"round of 9 bytes, over the agreed 8", func(s *demoService) error { _, err := s.fetch(t.Context(), large.Handle()); return err }},
 	} {
 		s := &demoService{engine: engine, local: local, sum: sha256.New()}
 		clitest.WantError(t, tt.call(s), tt.text)
 		clitest.WantError(t, s.failure(), tt.text)
+	}
+}
+
+// The demonstration says why it does not use a device of the machine's own.
+func TestDemoDevice(t *testing.T) {
+	refuse := func() (*verbs.Device, error) { return nil, errors.New("out of order") }
+	if dev, why := firstUsable([]cli.Device{{Name: "a0", Open: refuse}, {Name: "b0", Open: refuse}}); dev != nil || why != "a0 cannot be used: out of order; b0 cannot be used: out of order" {
+		t.Errorf("%v, %q", dev, why)
+	}
+	if dev, why := firstUsable(nil); dev != nil || why == "" {
+		t.Errorf("%v, %q", dev, why)
+	}
+	list := cli.Devices(t.Context())
+	dev, why := firstUsable(list[:1])
+	if dev == nil {
+		t.Fatal(why)
+	}
+	at, err := loopbackOf(dev)
+	if err := errors.Join(err, dev.Close()); err != nil || !at.Addr().IsLoopback() {
+		t.Errorf("%v, %v", at, err)
+	}
+	if dev, why, err := demoDevice(t.Context(), cli.SoftwareDevice); err != nil || why != "as --device says" || dev.Close() != nil {
+		t.Errorf("%q, %v", why, err)
+	}
+}
+
+// A build without RDMA hardware support says so in a sentence; that is no failure.
+func TestDemoSaysWhichDevice(t *testing.T) {
+	if len(cli.Devices(t.Context())) > 1 {
+		t.Skip("this machine has RDMA devices")
+	}
+	dev, why, err := demoDevice(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cli.Shut(dev)
+	if !strings.HasPrefix(why, "software device (") || strings.Contains(why, "unsupported operation") || strings.Contains(why, "CGO") {
+		t.Errorf("the reason is %q", why)
 	}
 }

@@ -1,8 +1,9 @@
 package main
 
 import (
-	"cinnabar/verbs"
 	"testing"
+
+	"cinnabar/verbs"
 )
 
 // A peer uses up a receive in another way than it was posted for: the length of its completion is that of something else.

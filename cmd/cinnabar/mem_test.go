@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -175,4 +176,41 @@ func TestMemCopyFrom(t *testing.T) {
 	if code := clitest.Run(t.Context(), strings.Fields("mem serve ofi+tcp://127.0.0.1:0 --copy-from nonsense"), o.Streams()); code == 0 || !strings.Contains(o.Err.String(), "--copy-from nonsense") {
 		t.Errorf("exit code %d: %s", code, &o.Err)
 	}
+}
+
+// A file that does not fit is refused before a byte of it is written; of other input the error says what was written.
+func TestMemPutThatDoesNotFit(t *testing.T) {
+	token := token5(t, servingMemory(t))
+	content := func() string { return clitest.WantRun(t, cli.ExitOK, []string{"mem", "get", token}).Out.String() }
+	six := clitest.WriteTemp(t, "six", []byte("123456"))
+	clitest.WantRun(t, cli.ExitFailure, []string{"mem", "put", token, six}, "6 bytes do not fit: the region has 5 from --offset 0 on; nothing was written")
+	clitest.WantRun(t, cli.ExitFailure, []string{"mem", "put", token, "--offset", "4", clitest.WriteTemp(t, "two", []byte("12"))}, "2 bytes do not fit: the region has 1 from --offset 4 on")
+	if got := content(); got != "\x00\x00\x00\x00\x00" {
+		t.Errorf("the region has %q", got)
+	}
+	f, err := os.Open(six) // as standard input, of which a byte was read before
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cli.Shut(f)
+	if _, err := io.ReadFull(f, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	var o clitest.Output
+	if code := clitest.Run(t.Context(), []string{"mem", "put", token}, cli.Streams{In: f, Out: &o.Out, Err: &o.Err}); code != cli.ExitOK || content() != "23456" {
+		t.Errorf("exit code %d, %s; the region has %q", code, &o.Err, content())
+	}
+	o = clitest.Output{}
+	pipe := cli.Streams{In: strings.NewReader("abcdefg"), Out: &o.Out, Err: &o.Err}
+	if code := clitest.Run(t.Context(), []string{"mem", "put", token}, pipe); code != cli.ExitFailure || !strings.Contains(o.Err.String(), "the input is longer than the 5 bytes of the region from --offset 0 on, which were written") {
+		t.Errorf("exit code %d, %s", code, &o.Err)
+	}
+	if got := content(); got != "abcde" {
+		t.Errorf("the region has %q", got)
+	}
+}
+
+// A region that is larger than a server lends is refused with the options that set the limit.
+func TestMemAllocTooLarge(t *testing.T) {
+	clitest.WantRun(t, cli.ExitFailure, []string{"mem", "alloc", servingMemory(t), "100GiB"}, "--quota, --host-quota, --client-quota and --largest")
 }

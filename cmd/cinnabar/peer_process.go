@@ -5,7 +5,6 @@ import (
 	"context"
 	crand "crypto/rand"
 	"crypto/subtle"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,11 +12,9 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"sync/atomic"
 	"time"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
-	"cinnabar/verbs/oob"
 )
 
 // A job between two processes needs a peer that nobody has to start: the
@@ -31,8 +28,6 @@ import (
 const (
 	peerStartTimeout = 10 * time.Second
 	peerStopTimeout  = 3 * time.Second
-	exchangeTimeout  = 10 * time.Second
-	exchangeLimit    = 4 << 10 // bytes of one message of the exchange
 )
 
 // peerProcess is a running peer.
@@ -107,6 +102,9 @@ func (p *peerProcess) stop() error {
 	return nil
 }
 
+// pid returns the process id of the peer.
+func (p *peerProcess) pid() int { return p.cmd.Process.Pid }
+
 // meet connects to the peer and shows the secret.
 func (p *peerProcess) meet(ctx context.Context) (*exchange, error) {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
@@ -121,84 +119,6 @@ func (p *peerProcess) meet(ctx context.Context) (*exchange, error) {
 		return nil, errors.Join(err, x.Close())
 	}
 	return x, nil
-}
-
-// exchange is the plain TCP connection over which two sides tell each other
-// what has to be known before RDMA can begin. Each message is a line of JSON.
-// Nothing beyond a line is read, so verbs/oob can use the connection too.
-type exchange struct {
-	net.Conn
-	bytes atomic.Int64 // both ways
-}
-
-func newExchange(c net.Conn) *exchange { return &exchange{Conn: c} }
-
-// Read counts what comes.
-func (x *exchange) Read(b []byte) (int, error) {
-	n, err := x.Conn.Read(b)
-	x.bytes.Add(int64(n))
-	return n, err
-}
-
-// Write counts what goes.
-func (x *exchange) Write(b []byte) (int, error) {
-	n, err := x.Conn.Write(b)
-	x.bytes.Add(int64(n))
-	return n, err
-}
-
-// connect joins queue pairs with the other side by verbs/oob.
-func (x *exchange) connect(ctx context.Context, l *link, cfg oob.Config) (oob.QPInfo, error) {
-	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
-	defer cancel()
-	c, info, err := cfg.Connect(ctx, x, l.qp)
-	l.conn = c
-	if err != nil {
-		err = cli.Reason(ctx, err)
-	}
-	return info, err
-}
-
-// send writes one message.
-func (x *exchange) send(v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Errorf("out-of-band exchange: %w", err)
-	}
-	if err := x.SetWriteDeadline(time.Now().Add(exchangeTimeout)); err != nil {
-		return fmt.Errorf("out-of-band exchange: %w", err)
-	}
-	if _, err := x.Write(append(b, '\n')); err != nil {
-		return fmt.Errorf("out-of-band exchange: %w", err)
-	}
-	return nil
-}
-
-// receive reads one message of bounded size. It waits until ctx ends.
-func (x *exchange) receive(ctx context.Context, v any) error {
-	defer cli.Interrupt(ctx, x)()
-	line, err := x.readLine()
-	if err == nil {
-		err = json.Unmarshal(line, v)
-	}
-	if err != nil {
-		return fmt.Errorf("out-of-band exchange: the other side sent nothing usable: %w", cli.Reason(ctx, err))
-	}
-	return nil
-}
-
-// readLine reads byte by byte, because what follows the line belongs to others.
-func (x *exchange) readLine() ([]byte, error) {
-	var line []byte
-	for b := make([]byte, 1); len(line) < exchangeLimit; line = append(line, b[0]) {
-		if _, err := io.ReadFull(x, b); err != nil {
-			return nil, err
-		}
-		if b[0] == '\n' {
-			return line, nil
-		}
-	}
-	return nil, fmt.Errorf("a line of over %d bytes", exchangeLimit)
 }
 
 // peerMain is the peer's side of startPeer: it reads the secret, prints where
@@ -257,15 +177,15 @@ func acceptSecret(ctx context.Context, secret string, out io.Writer) (*exchange,
 		if err != nil {
 			return nil, fmt.Errorf("wait for the parent process: %w", cli.Reason(ctx, err))
 		}
-		if x := newExchange(c); x.shows(ctx, secret) {
+		if x := newExchange(c); shows(ctx, x, secret) {
 			return x, nil
 		}
 		cli.Shut(c)
 	}
 }
 
-// shows reports whether the other side begins with the secret.
-func (x *exchange) shows(ctx context.Context, secret string) bool {
+// shows reports whether the other side of x begins with the secret.
+func shows(ctx context.Context, x *exchange, secret string) bool {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
 	var got string

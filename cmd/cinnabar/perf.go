@@ -45,6 +45,7 @@ type perfOptions struct {
 
 func (o *perfOptions) largest() int64 { return o.sizes[len(o.sizes)-1] }
 
+// newPerf returns the command perf with those sub-commands that measure calls and bulk transfers.
 func newPerf(s cli.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "perf",
@@ -60,8 +61,6 @@ each other. perf verbs measures RDMA operations, with two sides of its own.`,
 		newPerfClient(s, perfJob{op: "rate", prepare: prepareRate, most: perfMaxBlock}, "1..4096", "Calls per second, and time per call (hg_rate)"),
 		newPerfClient(s, perfJob{op: "bw-read", prepare: prepareBwRead, least: 1, most: perfMaxSize}, "4KiB..16MiB", "Server pushes into this process: bandwidth (hg_bw_read)"),
 		newPerfClient(s, perfJob{op: "bw-write", prepare: prepareBwWrite, least: 1, most: perfMaxSize}, "4KiB..16MiB", "Server pulls from this process: bandwidth (hg_bw_write)"),
-		newPerfVerbs(s),
-		newPerfRegistration(s),
 	)
 	return cmd
 }

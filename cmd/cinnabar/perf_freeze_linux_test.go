@@ -1,9 +1,7 @@
 package main
 
 import (
-	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 
 	"cinnabar/cmd/cinnabar/internal/clitest"
@@ -11,14 +9,6 @@ import (
 
 // patient is a --timeout that a busy machine does not exceed with what goes well.
 const patient = "2s"
-
-// freeze stops a process, whose host goes on acknowledging what comes for it.
-func freeze(t *testing.T, cmd *exec.Cmd) {
-	t.Helper()
-	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // A client does not wait for ever for a server that is frozen, whether that happens in a measurement or before it.
 // parity: H121

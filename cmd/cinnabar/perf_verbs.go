@@ -19,11 +19,14 @@ const (
 	verbsPort          = "18515" // DEF_PORT of perftest
 	verbsDepth         = 128     // DEF_TX_BW
 	verbsMaxDepth      = 16384
-	verbsMaxSignal     = 32       // requests that share a completion, unless --signal-every says otherwise
-	verbsGroupBytes    = 16 << 20 // and their bytes, so that progress can be seen
-	verbsInlineLatency = 220      // DEF_INLINE_WRITE
-	verbsSettingLen    = 256      // bytes that the exchange has for an option's value
-	verbsMeetTimeout   = pingpongTimeout
+	verbsMaxSignal     = 32               // requests that share a completion, unless --signal-every says otherwise
+	verbsGroupBytes    = 16 << 20         // and their bytes, so that progress can be seen
+	verbsInlineLatency = 220              // DEF_INLINE_WRITE
+	verbsSettingLen    = 256              // bytes that the exchange has for an option's value
+	verbsMeetTimeout   = 10 * time.Second // for the two sides to find each other once their TCP connection stands
+	verbsTimeout       = 30 * time.Second // without a word of the other side, unless --timeout says otherwise
+	verbsMaxSize       = 1 << 30          // bytes of one operation
+	verbsWordLen       = 8                // bytes of an atomic
 	verbsBandwidthSize = "64KiB"
 	verbsLatencySize   = "64"
 )
@@ -143,7 +146,7 @@ func (o *verbsOptions) register(f *pflag.FlagSet) {
 	f.BoolVar(&o.once, "once", false, "server: end when a client is done, as perftest's programs do")
 	f.Uint16Var(&o.dataPort, "data-port", 0, "server: TCP port for the data, on iWARP (default a free one)")
 	f.DurationVarP(&o.interval, "interval", "i", 0, cli.IntervalText)
-	cli.TimeoutFlag(f, &o.timeout, perfTimeout, "end with an error when the other side has sent nothing for this time")
+	cli.TimeoutFlag(f, &o.timeout, verbsTimeout, "end with an error when the other side has sent nothing for this time")
 	cli.JSONFlag(f, &o.json)
 	f.Lookup("inline").DefValue = "0" // says its text; 0 is not printed
 }
@@ -188,9 +191,9 @@ func (o *verbsOptions) parseSizes(given bool) (err error) {
 	switch {
 	case o.op == verbsAtomic:
 		if given {
-			least = wordLen
+			least = verbsWordLen
 		} else {
-			o.sizeText = strconv.Itoa(wordLen)
+			o.sizeText = strconv.Itoa(verbsWordLen)
 		}
 	case given:
 	case o.latency:
@@ -198,11 +201,11 @@ func (o *verbsOptions) parseSizes(given bool) (err error) {
 	default:
 		o.sizeText = verbsBandwidthSize
 	}
-	if o.sizes, err = cli.ParseSizes(o.sizeText, least, perfMaxSize); err != nil {
+	if o.sizes, err = cli.ParseSizes(o.sizeText, least, verbsMaxSize); err != nil {
 		return err
 	}
-	if o.op == verbsAtomic && (len(o.sizes) > 1 || o.sizes[0] != wordLen) {
-		return cli.Usagef("--size %s: an atomic has %d bytes", o.sizeText, wordLen)
+	if o.op == verbsAtomic && (len(o.sizes) > 1 || o.sizes[0] != verbsWordLen) {
+		return cli.Usagef("--size %s: an atomic has %d bytes", o.sizeText, verbsWordLen)
 	}
 	if n := len(o.settings()["size"]); n > verbsSettingLen {
 		return cli.Usagef("--size %s: too many sizes for one run", o.sizeText)

@@ -22,13 +22,13 @@ func TestPerfVerbsAllocations(t *testing.T) {
 		{"read", verbsOptions{op: verbsRead}, 0, 4096},
 		{"send", verbsOptions{op: verbsSend}, 0, 4096},
 		{"send inline", verbsOptions{op: verbsSend}, 64, 64},
-		{"atomic", verbsOptions{op: verbsAtomic}, 0, wordLen},
+		{"atomic", verbsOptions{op: verbsAtomic}, 0, verbsWordLen},
 		{"write latency", verbsOptions{op: verbsWrite, latency: true}, 0, 64},
 		{"write latency inline", verbsOptions{op: verbsWrite, latency: true}, 64, 64},
 		{"send latency", verbsOptions{op: verbsSend, latency: true}, 64, 64},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tt.o.inline, tt.o.sizes, tt.o.depth, tt.o.timeout = tt.inline, []int64{tt.size}, 16, perfTimeout
+			tt.o.inline, tt.o.sizes, tt.o.depth, tt.o.timeout = tt.inline, []int64{tt.size}, 16, verbsTimeout
 			p := newVerbsPair(t, &tt.o)
 			step := p.pumpStep
 			if tt.o.latency {

@@ -121,9 +121,12 @@ func (c *verbsControl) read() (said verbsSaid, err error) {
 	return said, nil
 }
 
+// verbsTicks is the number of parts into which --timeout is divided: a side that is frozen is noticed after the timeout, or a part later.
+const verbsTicks = 4
+
 // beat says alive, and watches whether operations get on.
 func (c *verbsControl) beat() {
-	tick := time.NewTicker(max(1, c.limit/perfTicks))
+	tick := time.NewTicker(max(1, c.limit/verbsTicks))
 	defer tick.Stop()
 	for seen, still := uint64(0), 0; ; {
 		select {
@@ -139,7 +142,7 @@ func (c *verbsControl) beat() {
 			seen, still = n, 0
 			continue
 		}
-		if still++; still == perfTicks {
+		if still++; still == verbsTicks {
 			c.cancel(fmt.Errorf("no operation has completed for %v; the other side is frozen, or the network between is cut (--timeout)", c.limit))
 			return
 		}

@@ -95,7 +95,7 @@ func (e *verbsEnd) prepare(receives int) (err error) {
 	if e.o.op == verbsAtomic {
 		access |= verbs.RemoteAtomic
 	}
-	n := (e.o.largest() + wordLen - 1) / wordLen * wordLen
+	n := (e.o.largest() + verbsWordLen - 1) / verbsWordLen * verbsWordLen
 	e.words = make([]uint32, n/4)
 	if e.target, err = verbs.RegSlice(e.pd, e.words, access); err != nil {
 		return err
@@ -175,7 +175,7 @@ func (e *verbsEnd) load(size int64) {
 		wr.Flags |= verbs.Inline
 	}
 	e.sender.load(wr, e.o.group(size))
-	e.behind[0] = verbs.SendWR{Op: verbs.OpRead, Flags: verbs.Signaled, SGL: []verbs.SGE{e.source.SGE(0, wordLen)}, Remote: e.peer.RemoteAddr}
+	e.behind[0] = verbs.SendWR{Op: verbs.OpRead, Flags: verbs.Signaled, SGL: []verbs.SGE{e.source.SGE(0, verbsWordLen)}, Remote: e.peer.RemoteAddr}
 }
 
 // reap waits for completions and accounts for them.

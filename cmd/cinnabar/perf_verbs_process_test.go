@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
@@ -193,7 +194,7 @@ func TestPerfVerbsServerThatStays(t *testing.T) {
 	if err := server.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if code := clitest.ExitOf(t, server); code != stopped {
+	if code := clitest.ExitOf(t, server); code != cli.ExitOK {
 		t.Errorf("exit code %d after an interrupt: %s", code, &o.Err)
 	}
 	for _, text := range []string{"is it a cinnabar perf verbs?", `op is "send" here, "write" there`} {
@@ -256,5 +257,58 @@ func TestPerfVerbsClientInterrupted(t *testing.T) {
 	}
 	if code := clitest.ExitOf(t, server); code != 1 || !strings.Contains(o.Err.String(), "the other side") {
 		t.Errorf("the server ends with %d: %s", code, &o.Err)
+	}
+}
+
+// perf verbs with --data-port takes the data there, from one client after the other. If the port is in use it ends and says so.
+func TestPerfVerbsDataPort(t *testing.T) {
+	free, taken := clitest.FreePort(t), clitest.UsedPort(t)
+	args := []string{"--size", "64", "--count", "10"}
+	server, address, _, o := startVerbs(t, append(args, "--data-port", free)...)
+	for range 2 {
+		verbsLines(t, append(args, address)...)
+	}
+	if err := server.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	clitest.WantOK(t, server, o)
+	code, refused := clitest.RunProcess(t, append([]string{"perf", "verbs", "--listen", "127.0.0.1:0", "--data-port", taken}, args...)...)
+	if text := refused.Err.String(); code != cli.ExitFailure || !strings.Contains(text, "--data-port "+taken) || refused.Out.Len() != 0 {
+		t.Errorf("exit code %d, and the server says %q and %q", code, &refused.Out, text)
+	}
+}
+
+// While perf verbs measures a size, it prints the rate of each interval on standard error.
+func TestPerfVerbsIntervals(t *testing.T) {
+	for unit, args := range map[string][]string{
+		"operations": {"--size", "4KiB", "--duration", "300ms"}, "round trips": {"--latency", "--op", "send", "--duration", "300ms"},
+	} {
+		server, address, _, o := startVerbs(t, append(args, "--once")...)
+		code, client := clitest.RunProcess(t, append([]string{"perf", "verbs", address, "--interval", "20ms"}, args...)...)
+		clitest.WantOK(t, server, o)
+		if code != cli.ExitOK {
+			t.Errorf("exit code %d: %s", code, &client.Err)
+		}
+		line := regexp.MustCompile(`(?m)^\d+ bytes, after \d+\.\d s: \d+ ` + unit + `/s, \d+\.\d\d MiB/s$`)
+		if got := len(line.FindAllString(client.Err.String(), -1)); got == 0 || got != strings.Count(client.Err.String(), "\n") {
+			t.Errorf("%d lines of intervals in %q", got, &client.Err)
+		}
+	}
+}
+
+// Operations of perf verbs are measured as perftest does, in tables of 80 columns.
+func TestPerfVerbsWidth(t *testing.T) {
+	for _, args := range [][]string{{"--size", "64MiB", "--count", "2"}, {"--latency", "--count", "50"}} {
+		server, address, _, o := startVerbs(t, append(args, "--once")...)
+		code, client := clitest.RunProcess(t, append([]string{"perf", "verbs", address}, args...)...)
+		clitest.WantOK(t, server, o)
+		if code != cli.ExitOK {
+			t.Errorf("%q: exit code %d: %s", args, code, &client.Err)
+		}
+		for line := range strings.Lines(client.Out.String()) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > cli.Width {
+				t.Errorf("%q: %d columns: %s", args, n, line)
+			}
+		}
 	}
 }

@@ -38,45 +38,6 @@ func TestPerfVerbsOptions(t *testing.T) {
 	clitest.WantRun(t, cli.ExitFailure, []string{"perf", "verbs", "127.0.0.1:1", "--timeout", "5s"}, "is a cinnabar perf verbs server running there?")
 }
 
-// Every command that uses a device takes its name, and lists those that there are if it is none of them.
-func TestDeviceOfEveryCommand(t *testing.T) {
-	for args, code := range map[string]int{
-		"send main.go 127.0.0.1:1":  cli.ExitFailure,
-		"recv --listen 127.0.0.1:0": cli.ExitFailure,
-		"pingpong":                  cli.ExitFailure,
-		"rping -s":                  cli.ExitFailure,
-		"perf verbs":                cli.ExitFailure,
-		"demo":                      cli.ExitFailure,
-		"devices":                   cli.ExitFailure,
-	} {
-		clitest.WantRun(t, code, append(strings.Fields(args), "--device", "nope"), "device 'nope' wasn't found; there is "+cli.SoftwareDevice)
-	}
-	clitest.WantRun(t, cli.ExitUsage, []string{"recv", "--no-immediates", "--device", "other0"}, "--no-immediates is for "+cli.SoftwareDevice)
-}
-
-// The demonstration says why it does not use a device of the machine's own.
-func TestDemoDevice(t *testing.T) {
-	refuse := func() (*verbs.Device, error) { return nil, errors.New("out of order") }
-	if dev, why := firstUsable([]cli.Device{{Name: "a0", Open: refuse}, {Name: "b0", Open: refuse}}); dev != nil || why != "a0 cannot be used: out of order; b0 cannot be used: out of order" {
-		t.Errorf("%v, %q", dev, why)
-	}
-	if dev, why := firstUsable(nil); dev != nil || why == "" {
-		t.Errorf("%v, %q", dev, why)
-	}
-	list := cli.Devices(t.Context())
-	dev, why := firstUsable(list[:1])
-	if dev == nil {
-		t.Fatal(why)
-	}
-	at, err := loopbackOf(dev)
-	if err := errors.Join(err, dev.Close()); err != nil || !at.Addr().IsLoopback() {
-		t.Errorf("%v, %v", at, err)
-	}
-	if dev, why, err := demoDevice(t.Context(), cli.SoftwareDevice); err != nil || why != "as --device says" || dev.Close() != nil {
-		t.Errorf("%q, %v", why, err)
-	}
-}
-
 func TestServerAddr(t *testing.T) {
 	for text, want := range map[string]string{
 		"host": "host:18515", "host:1": "host:1", "::1": "[::1]:18515", "[::1]": "[::1]:18515", "[::1]:2": "[::1]:2",
@@ -127,4 +88,16 @@ func newEnd(t *testing.T, dev *verbs.Device, o *verbsOptions) *verbsEnd {
 		t.Fatal(err)
 	}
 	return e
+}
+
+// A server without --listen serves no other machine.
+func TestListensOnLoopback(t *testing.T) {
+	for listen, want := range map[string]string{
+		newPerfVerbs(cli.Streams{}).Flag("listen").DefValue: "127.0.0.1:" + verbsPort, ":7": "127.0.0.1:7", "[::]:7": "[::]:7",
+		"": "127.0.0.1:" + verbsPort, "h:7": "h:7", "192.0.2.1": "192.0.2.1:" + verbsPort, "::1": "[::1]:" + verbsPort,
+	} {
+		if got := listenAddr(listen); got != want {
+			t.Errorf("perf verbs --listen %s: %s, want %s", listen, got, want)
+		}
+	}
 }

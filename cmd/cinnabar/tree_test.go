@@ -278,32 +278,12 @@ func (c *caseWords) fields(words, args string) []string {
 // servingPerf returns the address of a server of perf's clients.
 func servingPerf(t *testing.T) string {
 	t.Helper()
-	memory := newPerfMemory(1 << 30)
-	t.Cleanup(memory.close) // after the engine
-	e := clitest.Engine(t, nil)
-	if err := newPerfServer(e, &perfServeOptions{timeout: perfTimeout}, 0, memory).register(); err != nil {
-		t.Fatal(err)
-	}
-	return e.Addr()
-}
-
-// servingMemory returns the address of a server that lends memory.
-func servingMemory(t *testing.T) string {
-	t.Helper()
-	e := clitest.Engine(t, nil)
-	srv, err := rmem.Serve(e, rmem.Config{Quota: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { cli.Shut(srv) })
-	return e.Addr()
-}
-
-// token5 returns the token of a region of 5 bytes at a server.
-func token5(t *testing.T, server string) string {
-	t.Helper()
-	o := clitest.WantRun(t, cli.ExitOK, []string{"mem", "alloc", server, "5"})
-	return strings.TrimSpace(o.Out.String())
+	cmd, seen, _ := clitest.Start(t, "perf", "serve", "ofi+tcp://127.0.0.1:0")
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it serves until then
+		_ = cmd.Wait()
+	})
+	return clitest.WaitLine(t, seen, `^ofi\+tcp://127\.0\.0\.1:\d+$`)[0]
 }
 
 // lostToken returns the token of a region whose server has ended.
@@ -372,23 +352,6 @@ func TestOutputWidth(t *testing.T) {
 		for line := range strings.Lines(o.Out.String()) {
 			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > cli.Width {
 				t.Errorf("%q: %d columns: %s", list, n, line)
-			}
-		}
-	}
-}
-
-// Operations of perf verbs are measured as perftest does, in tables of 80 columns.
-func TestPerfVerbsWidth(t *testing.T) {
-	for _, args := range [][]string{{"--size", "64MiB", "--count", "2"}, {"--latency", "--count", "50"}} {
-		server, address, _, o := startVerbs(t, append(args, "--once")...)
-		code, client := clitest.RunProcess(t, append([]string{"perf", "verbs", address}, args...)...)
-		clitest.WantOK(t, server, o)
-		if code != cli.ExitOK {
-			t.Errorf("%q: exit code %d: %s", args, code, &client.Err)
-		}
-		for line := range strings.Lines(client.Out.String()) {
-			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > cli.Width {
-				t.Errorf("%q: %d columns: %s", args, n, line)
 			}
 		}
 	}

@@ -150,7 +150,7 @@ var layers = map[string]row{
 		modules: []string{"github.com/google/go-cmp", "go.uber.org/goleak"},
 	},
 	"cmd/cinnabar": {
-		code:    []string{".", "codec", "cmd/cinnabar/internal/cli", "examples/sum", "internal/hostquota", "internal/audit", "rmem", "regmem/arena", "regmem", "verbs/...", "verbs", "xfer"},
+		code:    []string{".", "codec", "cmd/cinnabar/internal/cli", "internal/hostquota", "internal/audit", "rmem", "regmem/arena", "regmem", "verbs/...", "verbs", "xfer"},
 		test:    []string{"cmd/cinnabar/internal/clitest", "codec/hgproc"},
 		modules: []string{modCobra, modFlags, modHumanize, modProgress, modHistogram, modSys},
 	},

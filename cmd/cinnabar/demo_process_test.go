@@ -1,0 +1,137 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"cinnabar/cmd/cinnabar/internal/clitest"
+)
+
+// parity: S22
+func TestDemoTwoProcesses(t *testing.T) {
+	code, o := clitest.RunProcess(t, "demo")
+	if code != 0 || o.Err.Len() != 0 {
+		t.Fatalf("exit code %d, stderr %q", code, &o.Err)
+	}
+	lines := strings.Split(strings.TrimSuffix(o.Out.String(), "\n"), "\n")
+	if got := lines[len(lines)-1]; got != "ok" {
+		t.Errorf("the last line is %q", got)
+	}
+	for _, pattern := range []string{
+		`64 MiB of random data between processes \d+ and \d+`, `sha256 [0-9a-f]{64}\n`,
+		`out-of-band exchange +1 .* connected`,
+		`send/receive +64 +64 MiB .*MiB/s +SHA-256 equal`,
+		`RDMA write +64 +64 MiB .*MiB/s +SHA-256 equal`,
+		`RDMA write, immediate +64 +64 MiB .*MiB/s +SHA-256 equal`,
+		`RDMA read +64 +64 MiB .*MiB/s +SHA-256 equal`,
+		`fetch-and-add +1000 .*/s +1000 old values`,
+		`compare-and-swap +1000 .*/s +1000 old values`,
+		`file, basic, there +7 +64 MiB .*MiB/s +SHA-256 equal`,
+		`file, basic, back +7 +64 MiB .*MiB/s +SHA-256 equal`,
+		`file, fast, there +128 +64 MiB .*MiB/s +SHA-256 equal`,
+		`file, fast, back +128 +64 MiB .*MiB/s +SHA-256 equal`,
+		`RPC sum, ofi\+tcp +4 +160 B .*/s +36 each time`,
+		`bulk pull, ofi\+tcp +64 +64 MiB .*MiB/s +SHA-256 equal`,
+		`memory write, ofi\+tcp +64 +64 MiB .*MiB/s +allocated 16 MiB`,
+		`memory read, ofi\+tcp +64 +64 MiB .*MiB/s +equal; freed`,
+	} {
+		if !regexp.MustCompile(pattern).Match(o.Out.Bytes()) {
+			t.Errorf("nothing like %q in\n%s", pattern, &o.Out)
+		}
+	}
+}
+
+func TestDemoFilesOfEverySize(t *testing.T) {
+	sizes := []int{0, demoRound + 7} // more in TestDemoMovesEverySize
+	if clitest.RaceEnabled {
+		sizes = []int{0, demoChunk - 1}
+	}
+	for _, size := range sizes {
+		path := filepath.Join(t.TempDir(), "data")
+		if err := os.WriteFile(path, bytes.Repeat([]byte{0x5a}, size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, o := clitest.RunProcess(t, "demo", path)
+		if code != 0 || !strings.HasSuffix(o.Out.String(), "\nok\n") || !strings.Contains(o.Out.String(), path) {
+			t.Errorf("%d bytes: exit code %d\n%s%s", size, code, &o.Out, &o.Err)
+		}
+	}
+}
+
+// startLongDemo starts a demonstration that takes minutes, and returns when
+// both of its processes are at work.
+func startLongDemo(t *testing.T) (parent *exec.Cmd, peer int, o *clitest.Output) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "sparse")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	parent, seen, o := clitest.Start(t, "demo", path)
+	peer, err := strconv.Atoi(clitest.WaitLine(t, seen, `between processes \d+ and (\d+)`)[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parent, peer, o
+}
+
+// wantGone fails if one of the processes that share the output is left: then
+// the pipe stays open, and Wait gives up on it.
+func wantGone(t *testing.T, parent *exec.Cmd, err error) {
+	t.Helper()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		t.Error("the peer process outlived its parent")
+	}
+	if parent.ProcessState == nil {
+		t.Fatalf("the parent process did not end: %v", err)
+	}
+}
+
+func TestDemoInterrupted(t *testing.T) {
+	parent, _, o := startLongDemo(t)
+	if err := parent.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	wantGone(t, parent, parent.Wait())
+	if got := parent.ProcessState.ExitCode(); got != 130 {
+		t.Errorf("exit code %d, want 130", got)
+	}
+	if got := o.Err.String(); got != "cinnabar demo: stopped by signal: interrupt\n" {
+		t.Errorf("stderr %q", got)
+	}
+}
+
+func TestDemoParentKilled(t *testing.T) {
+	parent, _, _ := startLongDemo(t)
+	if err := parent.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	wantGone(t, parent, parent.Wait())
+}
+
+func TestDemoPeerKilled(t *testing.T) {
+	parent, peer, o := startLongDemo(t)
+	p, err := os.FindProcess(peer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	wantGone(t, parent, parent.Wait())
+	if got := parent.ProcessState.ExitCode(); got != 1 {
+		t.Errorf("exit code %d, want 1", got)
+	}
+	if !strings.Contains(o.Err.String(), "the connection to 127.0.0.1:") {
+		t.Errorf("stderr does not name the lost connection: %s", &o.Err)
+	}
+}
