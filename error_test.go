@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"testing"
 
 	"cinnabar/codec"
@@ -94,5 +95,33 @@ func TestErrorFrom(t *testing.T) {
 	}
 	if again, _ := errors.AsType[*Error](errorFrom("other", "", "", e)); again != e {
 		t.Errorf("an error that is complete is changed: %v", again)
+	}
+}
+
+// TestErrorSaysThingsOnce wants the operation and the address once in a line, whatever layer has found them out.
+func TestErrorSaysThingsOnce(t *testing.T) {
+	e, err := Open("ofi+tcp://127.0.0.1", nil)
+	opened(t, e, err)
+	_, err = e.Lookup("na+sm://1-0")
+	if got, want := fmt.Sprint(err), `look up at na+sm://1-0: HG_INVALID_ARG: "na+sm://1-0" is not an address of this network`; !strings.HasPrefix(got, want) {
+		t.Errorf("got %q, want %q first", got, want)
+	}
+	cause := errors.New("the cause")
+	for _, tt := range []struct {
+		n    *na.Error
+		want string
+	}{
+		{&na.Error{Kind: na.Unreachable, Op: "connect", Addr: "there", Err: cause}, "call x at there: HG_HOSTUNREACH: the cause"},
+		{&na.Error{Kind: na.Unreachable, Op: "connect", Addr: "there"}, "call x at there: HG_HOSTUNREACH: connect there: unreachable"},
+		{&na.Error{Kind: na.Unreachable, Op: "connect", Addr: "elsewhere", Err: cause}, "call x at there: HG_HOSTUNREACH: connect elsewhere: unreachable: the cause"},
+	} {
+		err := errorFrom("call", "x", "there", tt.n)
+		if err.Error() != tt.want || !errors.Is(err, CodeHostUnreach) || errors.Is(err, cause) != (tt.n.Err != nil) {
+			t.Errorf("got %q, want %q", err, tt.want)
+		}
+	}
+	inner := &Error{Code: CodeBusy, Remote: true}
+	if got, want := inner.Error(), "peer answers HG_BUSY"; got != want {
+		t.Errorf("an error without an operation: got %q, want %q", got, want)
 	}
 }

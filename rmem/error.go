@@ -3,6 +3,8 @@ package rmem
 import (
 	"errors"
 	"fmt"
+
+	"cinnabar"
 )
 
 // What the server says of a request, to be tested with errors.Is.
@@ -77,10 +79,14 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	if e.ID == 0 {
-		return fmt.Sprintf("rmem: %s at %s: %v", e.Op, e.Server, e.Err)
+	cause := e.Err
+	if c, ok := cause.(*cinnabar.Error); ok && c != nil && c.Addr == e.Server { //nolint:errorlint // a wrapped one has text of its own around it
+		cause = &cinnabar.Error{Code: c.Code, Remote: c.Remote, Err: c.Err} // this text says the operation and the address
 	}
-	return fmt.Sprintf("rmem: %s region %016x at %s: %v", e.Op, e.ID, e.Server, e.Err)
+	if e.ID == 0 {
+		return fmt.Sprintf("rmem: %s at %s: %v", e.Op, e.Server, cause)
+	}
+	return fmt.Sprintf("rmem: %s region %016x at %s: %v", e.Op, e.ID, e.Server, cause)
 }
 
 // Unwrap returns e.Err.

@@ -357,3 +357,27 @@ func TestHostileRequests(t *testing.T) {
 		t.Errorf("another's session: %+v, %v", a, err)
 	}
 }
+
+// TestErrorSaysThingsOnce wants the server's address once in a line, and no name of the RPC that the protocol uses.
+func TestErrorSaysThingsOnce(t *testing.T) {
+	e, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
+	must(t, err)
+	t.Cleanup(func() { must(t, e.Close()) })
+	const nobody = "ofi+tcp://127.0.0.1:1"
+	to, err := e.Lookup(nobody)
+	must(t, err)
+	_, dialed := Dial(t.Context(), to.Provider(3))
+	_, opened := Open(t.Context(), e, Handle{Server: nobody, Provider: 3, ID: 5})
+	for err, want := range map[error]string{
+		dialed: "rmem: dial at " + nobody + ": HG_HOSTUNREACH: ",
+		opened: "rmem: open region 0000000000000005 at " + nobody + ": HG_HOSTUNREACH: ",
+	} {
+		if got := fmt.Sprint(err); !strings.HasPrefix(got, want) || strings.Count(got, nobody) != 1 || strings.Contains(got, "rmem_request") {
+			t.Errorf("got %q, want %q first and the address once", got, want)
+		}
+		c, ok := errors.AsType[*cinnabar.Error](err)
+		if !ok || c.Code != cinnabar.CodeHostUnreach || c.Addr != nobody || c.RPC != "rmem_request@3" {
+			t.Errorf("%v has the cause %+v, want the failed call", err, c)
+		}
+	}
+}

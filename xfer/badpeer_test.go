@@ -129,7 +129,7 @@ func TestSenderRefuses(t *testing.T) {
 		wantCode(t, err, c.code, false, want)
 	}
 	_, err := (&Sender{}).Send(ctx, dev, nobody, sourceOf("f", nil))
-	wantCode(t, err, CodeLost, false, "cannot connect to 127.0.0.1:1", "refused")
+	wantCode(t, err, CodeLost, false, "cannot connect to 127.0.0.1:1: connect: ", "refused")
 }
 
 // A client that does something wrong, at each step and in each form, is ended

@@ -167,6 +167,9 @@ func (d *delivery) connect(ctx context.Context, l *link) (err error) {
 	case errors.Is(err, context.DeadlineExceeded):
 		return failf(CodeTimeout, "no connection to %v within %v: %w", d.addr, d.timeout, err)
 	}
+	if e, ok := err.(*verbs.Error); ok && e.Op == "dial "+d.addr.String() && e.Kind == nil && e.Detail == "" { //nolint:errorlint // a wrapped one has text of its own around it
+		err = e.Err // the text around it says the rest
+	}
 	return failf(CodeLost, "cannot connect to %v: %w", d.addr, err)
 }
 

@@ -3,8 +3,11 @@ package iwarp_test
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"cinnabar/verbs"
@@ -171,5 +174,26 @@ func TestGUIDIsStable(t *testing.T) {
 	first, again, other := guid("a"), guid("a"), guid("b")
 	if first != again || first == other {
 		t.Errorf("GUIDs %s and %s of one device, and %s of another", first, again, other)
+	}
+}
+
+// TestErrorSaysThingsOnce wants the operation and the address once in the errors of connecting and listening.
+func TestErrorSaysThingsOnce(t *testing.T) {
+	s := newSide(t, iwarp.Config{}, nil)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := netip.MustParseAddrPort(taken.Addr().String())
+	_, err = verbs.Listen(s.dev, addr)
+	if got, want := fmt.Sprint(err), "listen "+addr.String()+": bind: "; !strings.HasPrefix(got, want) {
+		t.Errorf("listen: got %q, want %q first", got, want)
+	}
+	if err := taken.Close(); err != nil { // now nothing listens there
+		t.Fatal(err)
+	}
+	_, err = verbs.Dial(t.Context(), s.qp, addr, verbs.ConnParam{})
+	if got, want := fmt.Sprint(err), "dial "+addr.String()+": connect: "; !strings.HasPrefix(got, want) || strings.Count(got, "dial") != 1 {
+		t.Errorf("dial: got %q, want %q first", got, want)
 	}
 }

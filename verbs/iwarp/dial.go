@@ -38,7 +38,7 @@ func (d *device) Dial(ctx context.Context, dqp driver.QP, addr netip.AddrPort, p
 	var dialer net.Dialer
 	nc, err := dialer.DialContext(ctx, "tcp", addr.String())
 	if err != nil {
-		return nil, &driver.Error{Op: op, Err: err}
+		return nil, netError(op, addr, err)
 	}
 	tc := nc.(*net.TCPConn) // network "tcp" makes no other
 	h, err := d.request(ctx, tc, local, p)
@@ -52,6 +52,14 @@ func (d *device) Dial(ctx context.Context, dqp driver.QP, addr netip.AddrPort, p
 	}
 	_ = tc.Close() // the error at hand is the one to tell
 	return nil, err
+}
+
+// netError is an error of package net as this package says it: with the operation and the address once.
+func netError(op string, addr netip.AddrPort, err error) error {
+	if e, ok := err.(*net.OpError); ok { //nolint:errorlint // a wrapped one has text of its own around it
+		err = e.Err
+	}
+	return &driver.Error{Op: op + " " + addr.String(), Err: err}
 }
 
 // request exchanges MPA frames as the active side.

@@ -48,7 +48,7 @@ func (d *device) Listen(addr netip.AddrPort, backlog int) (driver.Listener, erro
 	}
 	tcp, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
 	if err != nil {
-		return nil, &driver.Error{Op: op, Err: err}
+		return nil, netError(op, addr, err)
 	}
 	l := &listener{dev: d, tcp: tcp, queue: make(chan *connRequest, backlog),
 		places: hostquota.NewBook(hostquota.Limits{hostquota.Queued: int64(backlog)})}

@@ -51,9 +51,18 @@ func newConn(c *flow.Conn) *Conn {
 func Dial(ctx context.Context, dev *verbs.Device, addr netip.AddrPort) (*Conn, error) {
 	c, err := flow.Dial(ctx, dev, addr, flow.Config{})
 	if err != nil {
-		return nil, &net.OpError{Op: "dial", Net: network, Addr: address(addr), Err: err}
+		return nil, opError("dial", addr, err)
 	}
 	return newConn(c), nil
+}
+
+// opError is an error of a device as package net says it: with the operation and the address once.
+func opError(op string, addr netip.AddrPort, err error) error {
+	e, ok := errors.AsType[*verbs.Error](err)
+	if ok && e.Op == op+" "+addr.String() && e.Kind == nil && e.Detail == "" && e.Err != nil && e.Error() == err.Error() {
+		err = e.Err
+	}
+	return &net.OpError{Op: op, Net: network, Addr: address(addr), Err: err}
 }
 
 // Read implements [io.Reader]. It returns io.EOF after the peer's CloseWrite or Close.

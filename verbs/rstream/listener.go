@@ -34,7 +34,7 @@ func Listen(dev *verbs.Device, addr netip.AddrPort) (*Listener, error) {
 func (cfg ListenConfig) Listen(dev *verbs.Device, addr netip.AddrPort) (*Listener, error) {
 	fl, err := flow.Listen(dev, addr, flow.Config{MaxMemory: cfg.MaxMemory, Logger: cfg.Logger})
 	if err != nil {
-		return nil, &net.OpError{Op: "listen", Net: network, Addr: address(addr), Err: err}
+		return nil, opError("listen", addr, err)
 	}
 	l := &Listener{l: fl}
 	l.ctx, l.cancel = context.WithCancel(context.Background())

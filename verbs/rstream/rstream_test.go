@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -385,5 +386,22 @@ func TestListenWithTooLittleMemory(t *testing.T) {
 	must(t, err)
 	if _, err := (ListenConfig{MaxMemory: 1 << 10}).Listen(dev, at); err == nil || !strings.Contains(err.Error(), "MaxMemory") {
 		t.Errorf("%v, want an error that names MaxMemory", err)
+	}
+}
+
+// TestErrorSaysThingsOnce wants the operation and the address once in the errors of connecting and listening.
+func TestErrorSaysThingsOnce(t *testing.T) {
+	dev := openDevice(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	addr := netip.MustParseAddrPort(taken.Addr().String())
+	_, err = Listen(dev, addr)
+	if got, want := fmt.Sprint(err), "listen rdma "+addr.String()+": bind: "; !strings.HasPrefix(got, want) {
+		t.Errorf("got %q, want %q first", got, want)
+	}
+	must(t, taken.Close()) // now nothing listens there
+	_, err = Dial(testContext(t), dev, addr)
+	if got, want := fmt.Sprint(err), "dial rdma "+addr.String()+": connect: "; !strings.HasPrefix(got, want) {
+		t.Errorf("got %q, want %q first", got, want)
 	}
 }
