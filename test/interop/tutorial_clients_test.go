@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,7 +16,8 @@ import (
 	"cinnabar/internal/recording"
 )
 
-// caller is a client of Thallium's tutorial. What it says to the tutorial's server is recorded in testdata/wire.
+// caller is a client of a tutorial. What it says to the tutorial's server is recorded in testdata/wire, of a Mercury that computes
+// checksums under the same name with _crc behind it.
 type caller struct {
 	name           string // of the recording
 	client, server string
@@ -45,6 +47,23 @@ var callers = []caller{
 	{name: "thallium_tutorial_pool", client: "12_tl_client", server: "12_tl_server", serve: serveTutorialSum},
 	{name: "thallium_tutorial_async", client: "14_tl_client", server: "14_tl_server", serve: serveTutorialSum},
 	{name: "thallium_tutorial_context", client: "16_tl_client", server: "16_tl_server", serve: serveTutorialContext},
+}
+
+// margoCallers are clients of Margo's tutorials. TestReplayMargoExamples plays the recordings of a Mercury without checksums.
+var margoCallers = []caller{
+	{name: "tutorial_hello", client: "02_margo_client", server: "02_margo_server", serve: theirTutorial((*theirs).serveHello)},
+	{name: "tutorial_sum", client: "03_margo_client", server: "03_margo_server", serve: theirTutorial((*theirs).serveSum)},
+	{name: "tutorial_bulk", client: "04_margo_client", server: "04_margo_server", serve: theirTutorial((*theirs).serveBulk)},
+	{name: "tutorial_async", client: "05_margo_client", server: "05_margo_server", serve: theirTutorial((*theirs).serveSum)},
+	{name: "tutorial_provider", client: "06_margo_client", server: "06_margo_server", arguments: []string{"42"}, serve: theirTutorial((*theirs).serveAlpha)},
+}
+
+// theirTutorial serves at an engine what a server of Margo's tutorial serves.
+func theirTutorial(serve func(*theirs)) func(*testing.T, *cinnabar.Engine) {
+	return func(t *testing.T, e *cinnabar.Engine) {
+		t.Helper()
+		serve(&theirs{t, e, make(chan string, 8)}) // more than any client says
+	}
 }
 
 func sumNumbers(_ context.Context, in numbers) (int32, error) { return in.X + in.Y, nil }
@@ -97,6 +116,29 @@ func TestReplayThalliumTutorials(t *testing.T) {
 	}
 }
 
+// TestReplayTutorialsWithChecksums does the same with clients of both tutorials whose Mercury computes checksums.
+// parity(recorded): H47 H77 T06 T21 T24
+func TestReplayTutorialsWithChecksums(t *testing.T) {
+	for _, c := range slices.Concat(margoCallers, callers) {
+		t.Run(c.name, func(t *testing.T) {
+			ms := conversation(t, c.name+"_crc")
+			if !slices.ContainsFunc(ms, func(m message) bool { return asksWithChecksums(m.fromDialer, m.bytes) }) {
+				t.Error("the recorded client computes no checksums")
+			}
+			replay(t, listenTutorial(t, &c).Addr(), ms)
+		})
+	}
+}
+
+// asksWithChecksums reports whether a message is a request with checksums.
+func asksWithChecksums(fromDialer bool, b []byte) bool {
+	if !fromDialer || len(b) <= cmSize || b[1] != opMessage || b[2]&flagCQData == 0 {
+		return false
+	}
+	core := int(b[6]) + addressSize
+	return len(b) > core+requestFlags && b[core+requestFlags]&flagChecksums != 0
+}
+
 func listenTutorial(t *testing.T, c *caller) *cinnabar.Engine {
 	t.Helper()
 	e, err := cinnabar.Listen(tcp, nil)
@@ -106,12 +148,12 @@ func listenTutorial(t *testing.T, c *caller) *cinnabar.Engine {
 	return e
 }
 
-// TestClientsOfThalliumTutorials has the clients themselves call a server in Go. With -record it has them call the tutorials'
-// servers, and writes the recordings anew.
+// TestClientsOfTutorials has the clients themselves call a server in Go. With -record it has them call the tutorials' servers,
+// and writes the recordings anew.
 // parity(peer): H47 T06 T21 T24
-func TestClientsOfThalliumTutorials(t *testing.T) {
+func TestClientsOfTutorials(t *testing.T) {
 	installedProgram(t, callers[0].client)
-	for _, c := range callers {
+	for _, c := range slices.Concat(margoCallers, callers) {
 		t.Run(c.name, func(t *testing.T) {
 			client := installedProgram(t, c.client)
 			if *recordFlag {
@@ -175,12 +217,16 @@ func (c *caller) record(t *testing.T, client string) {
 	const offPort = 34
 	port := uint16(conns[0][0].Bytes[offPort])<<8 | uint16(conns[0][0].Bytes[offPort+1])
 	listener := netip.MustParseAddrPort(to)
+	kind, name := "without", c.name
+	if slices.ContainsFunc(conns[0], func(m recording.Raw) bool { return asksWithChecksums(m.FromDialer, m.Bytes) }) {
+		kind, name = "with", c.name+"_crc"
+	}
 	rec := recording.Recording{
 		Comments: []string{
-			"provenance: relayed on loopback between two processes of Thallium 0.16.0, Margo 0.24.0, Mercury 2.4.1 without checksums, libfabric 2.7.0a1 tcp, x86-64 Linux",
-			fmt.Sprintf("server: %s of Thallium's tutorials; client: %s", c.server, strings.Join(append([]string{c.client}, c.arguments...), " ")),
+			fmt.Sprintf("provenance: relayed on loopback between two processes of Thallium 0.16.0 or Margo 0.24.0, Mercury 2.4.1 %s checksums, libfabric 2.7.0a1 tcp, x86-64 Linux", kind),
+			fmt.Sprintf("server: %s of the tutorials; client: %s", c.server, strings.Join(append([]string{c.client}, c.arguments...), " ")),
 		},
 		Conversations: []recording.Conversation{recording.Plain(conns[0], netip.AddrPortFrom(listener.Addr(), port), listener)},
 	}
-	must(t, os.WriteFile(filepath.Join("testdata", "wire", c.name+".hex"), rec.Append(nil), 0o644))
+	must(t, os.WriteFile(filepath.Join("testdata", "wire", name+".hex"), rec.Append(nil), 0o644))
 }

@@ -12,7 +12,8 @@ import (
 	"cinnabar/codec/hgproc"
 )
 
-// tutorials are what is recorded of the servers that come with Mercury, Margo and Thallium.
+// tutorials are what is recorded of the servers that come with Mercury, Margo and Thallium. Those of Margo and Thallium are recorded
+// with a Mercury that computes checksums, too, under the same names with _sums behind them.
 var tutorials = []scene{
 	{name: "mercury_perf_push", installed: "hg_perf_server", options: onLoopback, run: visiting(func(v visitor) { v.mercuryPerf(0) })},
 	{name: "mercury_perf_pull", installed: "hg_perf_server", options: onLoopback, run: visiting(func(v visitor) { v.mercuryPerf(1) })},
@@ -44,7 +45,16 @@ var tutorials = []scene{
 // onLoopback are options of Mercury's own servers.
 var onLoopback = []string{"-c", "ofi", "-p", "tcp", "-H", "127.0.0.1"}
 
-func init() { scenes = append(scenes, tutorials...) }
+func init() {
+	scenes = append(scenes, tutorials...)
+	for _, s := range tutorials {
+		if strings.HasPrefix(s.name, "mercury") {
+			continue
+		}
+		s.name, s.checksums = s.name+"_sums", true
+		scenes = append(scenes, s)
+	}
+}
 
 // visitor is a client of such a server.
 type visitor struct {

@@ -26,11 +26,15 @@ const (
 	headerSize = 16
 	vectorSize = 24
 
+	opMessage = 0
 	opTag     = 1
 	opReadReq = 2
 	opReadRsp = 3
 	opWrite   = 4
 
+	flagCQData      = 1      // of a data message: it is a request, not a piece of one
+	addressSize     = 16     // of the dialing side, in front of a request's core header
+	requestFlags    = 10     // offset of the flags in a request's core header
 	coreHeader      = 16     // of responses: return code, flags, cookie (2), padding; then Mercury's own header
 	flagMoreData    = 0x01   // of the core header
 	flagChecksums   = 0x80   // of the core header: 4 bytes more of it
