@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"cinnabar/internal/hg"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostmem"
 )
 
@@ -188,10 +189,21 @@ func (m *memory) register(segs [][]byte) error {
 	for _, s := range m.segs {
 		m.size += int64(len(s))
 	}
-	if s := m.e.cfg.Statistics; s != nil {
-		start := time.Now()
-		defer func() { s.expose(time.Since(start), m.size) }()
+	if m.e.cfg.Monitor == nil {
+		return m.registerCore()
 	}
+	// Registration has no context, because it does not wait.
+	ev := Event{Kind: EventExpose, Info: CallInfo{Side: ClientSide, RPC: "expose", Peer: m.e.self, Parent: wire.NoParent}, Bytes: m.size}
+	m.e.observe(context.Background(), ev)
+	ev.End, ev.Times.Began = true, time.Now()
+	ev.Err = m.registerCore()
+	ev.Times.Ended = time.Now()
+	m.e.observe(context.Background(), ev)
+	return ev.Err
+}
+
+// registerCore makes the memory known to the core and to the engine.
+func (m *memory) registerCore() error {
 	core, err := m.e.core.Expose(m.segs, m.mode.access())
 	if err != nil {
 		return errorFrom("expose", "", "", err)

@@ -42,8 +42,8 @@ func (h *handler[In, Out]) take(svc *service, r *hg.Request) *sched.Job {
 	c.ctx = &c.s
 	c.s.job.Init((*work[In, Out])(c), svc.pool, &svc.pace)
 	c.s.job.Prefer(svc.priority)
-	if t := c.s.timed; t != nil {
-		t.handler = time.Since(t.arrived)
+	if c.s.times != nil {
+		c.s.times.Admitted = time.Now()
 	}
 	return &c.s.job
 }
@@ -68,9 +68,8 @@ func (w *work[In, Out]) Serve() {
 	c := (*Call[In, Out])(w)
 	normally := false
 	defer c.s.returned(&normally)
-	if t := c.s.timed; t != nil {
-		t.ran = time.Now()
-		defer c.s.svc.e.cfg.Statistics.request(&c.s)
+	if c.s.times != nil {
+		defer c.s.observe(c.ctx)()
 	}
 	switch {
 	case c.s.svc.e.lives.ctx.Err() != nil: // the engine was closed while the request waited for a worker
@@ -85,8 +84,8 @@ func (w *work[In, Out]) Serve() {
 func (c *Call[In, Out]) decode() bool {
 	var err error
 	c.s.parent, err = c.s.svc.proc.decodeInput(c.s.req.Input(), &c.In)
-	if t := c.s.timed; t != nil {
-		t.input.took = time.Since(t.ran)
+	if c.s.times != nil {
+		c.s.times.Decoded = time.Now()
 	}
 	if err == nil {
 		return true
@@ -160,23 +159,21 @@ func (c *Call[In, Out]) send(ctx context.Context) error {
 	if c.s.oneWay {
 		return nil
 	}
-	if t := c.s.timed; t != nil {
-		t.begins()
-		defer t.responded()
+	var began time.Time
+	if c.s.times != nil {
+		began = time.Now()
 	}
 	payload, err := c.s.svc.proc.appendOutput(c.s.req.Output(), &c.out)
 	if err != nil {
 		c.s.svc.e.note(c.s.from, "result cannot be encoded", slog.String(logRPC, c.s.svc.label()), slog.Any(logError, logged{err}))
 		return errors.Join(encodingError("answer", c.s.svc.label(), c.s.from.String(), err), c.s.svc.answer(c.s.req, CodeOtherError))
 	}
-	if t := c.s.timed; t != nil {
-		t.encoded()
-	}
-	return c.respond(ctx, payload)
+	return c.respond(ctx, payload, began)
 }
 
-// respond hands the response to the network. A caller that has to fetch it is waited for until ctx ends.
-func (c *Call[In, Out]) respond(ctx context.Context, payload []byte) error {
+// respond hands the response to the network. A caller that has to fetch it is waited for until ctx ends. began is when the
+// program gave the result, for the monitor.
+func (c *Call[In, Out]) respond(ctx context.Context, payload []byte, began time.Time) error {
 	if len(payload) > cap(c.s.req.Output()) { // the caller has to fetch it
 		c.s.pause()
 		defer c.s.resume()
@@ -185,11 +182,14 @@ func (c *Call[In, Out]) respond(ctx context.Context, payload []byte) error {
 	if e.cfg.Monitor == nil {
 		return c.s.req.Respond(ctx, payload)
 	}
-	info := c.s.info()
-	e.observe(c.ctx, Event{Kind: EventRespond, Info: info, Bytes: int64(len(payload))})
-	err := c.s.req.Respond(ctx, payload)
-	e.observe(c.ctx, Event{Kind: EventRespond, End: true, Info: info, Bytes: int64(len(payload)), Err: err})
-	return err
+	encoded := time.Now()
+	ev := Event{Kind: EventRespond, Info: c.s.info(), Bytes: int64(len(payload))}
+	e.observe(c.ctx, ev)
+	ev.End, ev.Times = true, Timing{Began: began, Encoded: encoded, Running: c.s.times.Running}
+	ev.Err = c.s.req.Respond(ctx, payload)
+	ev.Times.Ended = time.Now()
+	e.observe(c.ctx, ev)
+	return ev.Err
 }
 
 // guard has the call answered should the program lose it. It is called when a handler of the long form has returned.

@@ -43,10 +43,7 @@ type Config struct {
 
 	Interceptors []Interceptor // outermost first, around calls and around handlers
 	Monitor      Monitor       // nil: none, which costs nothing
-	// Statistics measures calls and transfers, for this engine only; nil: none, which costs nothing, unless a document that
-	// ParseConfig has read asks for Margo's default monitor by its key monitoring. Then the engine's [Engine.Config] has it.
-	Statistics *Statistics
-	Progress   Progress
+	Progress     Progress
 
 	// AllowRemoteShutdown has the engine obey a peer that asks it to shut down ([Endpoint.Shutdown],
 	// margo_shutdown_remote_instance). Otherwise such a peer is told that it may not.
@@ -160,7 +157,6 @@ func (cfg *Config) filled() Config {
 	c.Interceptors = slices.Clone(c.Interceptors)
 	c.Pools = slices.Clone(c.Pools)
 	c.fillLimits()
-	c.measure()
 	defaultTo(&c.Progress.Spin, defaultSpin)
 	return c
 }

@@ -208,10 +208,10 @@ func TestLeakWarnings(t *testing.T) {
 	})
 }
 
-// TestLeakWarningHooked leaves a call behind that was started on an engine with statistics.
+// TestLeakWarningHooked leaves a call behind that was started on an engine with a monitor.
 func TestLeakWarningHooked(t *testing.T) {
 	log := new(logLines)
-	cfg := &Config{Checksums: NoChecksums, Logger: log.logger(), Statistics: new(Statistics)}
+	cfg := &Config{Checksums: NoChecksums, Logger: log.logger(), Monitor: new(journal)}
 	simulate(t, natest.Config{}, cfg, func(t *testing.T, s *sim) {
 		must(t, nap.Handle(s.server, handleNap))
 		_ = nap.Start(t.Context(), s.ep, 5000)

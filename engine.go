@@ -138,9 +138,6 @@ func newEngine(cfg *Config, connect func(*Config, na.Handler) (na.Endpoint, erro
 	e.net = ep
 	e.core.Attach(ep)
 	e.self = &Endpoint{e: e, addr: ep.Addr()}
-	if s := e.cfg.Statistics; s != nil {
-		s.of(e)
-	}
 	noteEnvironment(e.log, os.Getenv)
 	e.noteConfig()
 	if ep.Listening() {

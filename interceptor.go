@@ -3,6 +3,7 @@ package cinnabar
 import (
 	"context"
 	"fmt"
+	"time"
 )
 
 // Side is which end of a call something happens at.
@@ -65,56 +66,8 @@ func PeerFrom(ctx context.Context) *Endpoint {
 // goroutine, are answered outside interceptors.
 type Interceptor func(ctx context.Context, c *CallInfo, next func(context.Context) error) error
 
-// EventKind is what an [Event] is about.
-type EventKind uint8
-
-const (
-	EventCall     EventKind = iota + 1 // a call, from its request to its response
-	EventHandle                        // a handler's run
-	EventRespond                       // the sending of a response
-	EventTransfer                      // a pull or push
-)
-
-func (k EventKind) String() string {
-	switch k {
-	case EventCall:
-		return "call"
-	case EventHandle:
-		return "handle"
-	case EventRespond:
-		return "respond"
-	case EventTransfer:
-		return "transfer"
-	}
-	return fmt.Sprintf("EventKind(%d)", uint8(k))
-}
-
-// Event is the start or the end of something.
-type Event struct {
-	Kind  EventKind
-	End   bool // otherwise the start
-	Info  CallInfo
-	Bytes int64 // responses: of the payload; transfers: how many were asked for and, at the end, moved
-	Err   error // at the end, nil if it went well
-}
-
-// Monitor is told what an engine does. Event is called on the goroutine that does it and holds it up; it is called on
-// many goroutines at once.
-type Monitor interface {
-	Event(ctx context.Context, ev Event)
-}
-
-// observe tells the monitor, if there is one.
-func (e *Engine) observe(ctx context.Context, ev Event) {
-	if m := e.cfg.Monitor; m != nil {
-		m.Event(ctx, ev)
-	}
-}
-
-// hooked tells whether calls take the way past interceptors, monitor and statistics.
-func (e *Engine) hooked() bool {
-	return len(e.cfg.Interceptors) > 0 || e.cfg.Monitor != nil || e.cfg.Statistics != nil
-}
+// hooked reports whether calls pass interceptors or a monitor.
+func (e *Engine) hooked() bool { return len(e.cfg.Interceptors) > 0 || e.cfg.Monitor != nil }
 
 // intercept calls last inside all interceptors.
 func (e *Engine) intercept(ctx context.Context, info *CallInfo, last func(context.Context) error) error {
@@ -126,21 +79,17 @@ func (e *Engine) intercept(ctx context.Context, info *CallInfo, last func(contex
 	return next(ctx)
 }
 
-// measured makes a call for the engine's statistics, if it has some.
-func (rt *route) measured(ctx context.Context, in, out any) error {
-	if s := rt.e.cfg.Statistics; s != nil {
-		return s.exchange(ctx, rt, in, out)
-	}
-	return rt.exchange(ctx, in, out, nil)
-}
-
 // invoke makes a call inside interceptors and monitor.
 func (rt *route) invoke(ctx context.Context, in, out any) error {
 	info := CallInfo{Side: ClientSide, RPC: rt.proc.name, ID: rt.id, Provider: rt.provider, Peer: rt.ep, Parent: rt.parent()}
 	return rt.e.intercept(ctx, &info, func(ctx context.Context) error {
+		if rt.e.cfg.Monitor == nil {
+			return rt.exchange(ctx, in, out, nil)
+		}
 		rt.e.observe(ctx, Event{Kind: EventCall, Info: info})
-		err := rt.measured(ctx, in, out)
-		rt.e.observe(ctx, Event{Kind: EventCall, End: true, Info: info, Err: err})
+		times := Timing{Began: time.Now()}
+		err := rt.exchange(ctx, in, out, &times)
+		rt.e.observe(ctx, Event{Kind: EventCall, End: true, Info: info, Err: err, Times: times})
 		return err
 	})
 }

@@ -65,8 +65,8 @@ func TestInterceptors(t *testing.T) {
 		t.Errorf("client %q", got)
 	}
 	waitFor(t, func() bool { return server.Stats().Handlers.Running == 0 })
-	if got, want := there.take(), []string{"A before server add", "B before server add", "handle start add", "handle end add",
-		"B after HG_SUCCESS", "A after HG_SUCCESS", "respond start add", "respond end add"}; !slices.Equal(got, want) {
+	if got, want := there.take(), []string{"request start add", "A before server add", "B before server add", "handle start add", "handle end add",
+		"B after HG_SUCCESS", "A after HG_SUCCESS", "respond start add", "respond end add", "request end add"}; !slices.Equal(got, want) {
 		t.Errorf("server %q", got)
 	}
 	out, err := long.Start(patient(t), ep, addIn{X: 4}).Wait()
@@ -77,8 +77,8 @@ func TestInterceptors(t *testing.T) {
 		t.Errorf("client %q", got)
 	}
 	waitFor(t, func() bool { return server.Stats().Handlers.Running == 0 })
-	if got, want := there.take(), []string{"A before server long", "B before server long", "handle start long", "respond start long",
-		"respond end long", "handle end long", "B after HG_SUCCESS", "A after HG_SUCCESS"}; !slices.Equal(got, want) {
+	if got, want := there.take(), []string{"request start long", "A before server long", "B before server long", "handle start long", "respond start long",
+		"respond end long", "handle end long", "B after HG_SUCCESS", "A after HG_SUCCESS", "request end long"}; !slices.Equal(got, want) {
 		t.Errorf("server %q", got)
 	}
 }

@@ -67,34 +67,13 @@ func unsayable(err error) error {
 }
 
 // Monitoring returns what a parsed document has as monitoring.config, nil if it has nothing. In C that is what the monitor
-// that the program passes in is initialized with; here it is for the program's Monitor. Without one the engine has
-// Statistics, see there.
+// that the program passes in is initialized with; here it is for the program's Monitor.
 func (cfg *Config) Monitoring() json.RawMessage {
 	if cfg.margo == nil || cfg.margo.Monitoring == nil {
 		return nil
 	}
 	return bytes.Clone(cfg.margo.Monitoring.Config)
 }
-
-// measure makes the Statistics that a document asks for, unless the program has something of its own. Margo's default
-// monitor goes by the same key, statistics.disable.
-func (cfg *Config) measure() {
-	if cfg.margo == nil || cfg.margo.Monitoring == nil || cfg.Monitor != nil || cfg.Statistics != nil {
-		return
-	}
-	var config struct {
-		Statistics struct {
-			Disable bool `json:"disable"`
-		} `json:"statistics"`
-	}
-	_ = json.Unmarshal(cfg.Monitoring(), &config) // what is not there, or of another monitor's shape, disables nothing
-	if name := cfg.margo.Monitoring.Name; !config.Statistics.Disable && (name == "" || name == defaultMonitor) {
-		cfg.Statistics = new(Statistics)
-	}
-}
-
-// defaultMonitor is the name of Margo's own monitor.
-const defaultMonitor = "default"
 
 // configFrom translates m, which is kept.
 func configFrom(m *margoconf.Config) *Config {
@@ -331,7 +310,7 @@ func (e *Engine) noteConfig() {
 	for _, note := range e.cfg.margo.Notes() {
 		e.log.Warn("configuration: " + note)
 	}
-	if e.cfg.margo.Monitoring != nil && e.cfg.Monitor == nil && e.cfg.Statistics == nil {
-		e.log.Warn("configuration: monitoring has no effect: it is disabled, or of a monitor that Config.Monitor should be")
+	if e.cfg.margo.Monitoring != nil && e.cfg.Monitor == nil {
+		e.log.Warn("configuration: monitoring has no effect: Config.Monitor is nil")
 	}
 }

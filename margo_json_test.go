@@ -351,28 +351,13 @@ func TestMonitoringConfig(t *testing.T) {
 		t.Errorf("monitoring: %s", got)
 	}
 	e := listening(t, cfg)
-	if s := e.Config().Statistics; s == nil || cfg.Statistics != nil {
-		t.Errorf("statistics %v of the engine, and %v of the document", s, cfg.Statistics)
-	} else if got := at(t, report(t, s, false), "address"); got != e.Addr() {
-		t.Errorf("statistics of %v", got)
-	}
 	if got := string(e.Config().Monitoring()); got != `{"filename_prefix":"x"}` {
 		t.Errorf("the engine's: %s", got)
 	}
-
-	for i, text := range []string{`{"name":"mine"}`, `{"config":{"statistics":{"disable":true}}}`} {
-		cfg := parsed(t, `{"monitoring":`+text+`}`)
-		cfg.Logger = NewLogger(&lines)
-		if s := listening(t, cfg).Config().Statistics; s != nil {
-			t.Errorf("%s has statistics", text)
-		}
-		lines.want(t, i, "[warning] configuration: monitoring has no effect")
-	}
-	mine := parsed(t, `{"monitoring":{}}`)
-	mine.Monitor = new(journal)
-	if s := listening(t, mine).Config().Statistics; s != nil {
-		t.Error("a document adds statistics to the program's monitor")
-	}
+	lines.want(t, 0, "[warning] configuration: monitoring has no effect")
+	cfg.Monitor = new(journal)
+	listening(t, cfg)
+	lines.end(t, 1)
 }
 
 // TestStackSizeOfEnvironment is margo_set_environment's: goroutines have no stacks to set sizes of, so it is echoed only.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
@@ -149,8 +150,8 @@ func (rt *route) begin(k *hg.Call) *doing {
 	return rt.e.doing.begin(&d)
 }
 
-// exchange makes the call, without interceptors. c measures it, nil if nobody does.
-func (rt *route) exchange(ctx context.Context, in, out any, c *originCall) error {
+// exchange makes the call, without interceptors. It records the steps in times, which is nil without a monitor.
+func (rt *route) exchange(ctx context.Context, in, out any, times *Timing) error {
 	if err := rt.e.begin(); err != nil {
 		return rt.fail(err)
 	}
@@ -166,11 +167,17 @@ func (rt *route) exchange(ctx context.Context, in, out any, c *originCall) error
 	if err != nil {
 		return rt.unencodable(err)
 	}
-	c.encoded()
+	if times != nil {
+		times.Encoded = time.Now()
+	}
 	k.Start(to, hg.ID(rt.id), hg.CallOptions{OneWay: rt.proc.oneWay, Proc: rt.proc, Provider: rt.provider}, payload)
-	c.forwarded()
+	if times != nil {
+		times.Sent = time.Now()
+	}
 	err = rt.wait(ctx, k)
-	c.waited()
+	if times != nil {
+		times.Ended = time.Now()
+	}
 	if err != nil {
 		return rt.fail(err)
 	}
@@ -178,7 +185,9 @@ func (rt *route) exchange(ctx context.Context, in, out any, c *originCall) error
 		return nil
 	}
 	err = rt.decode(k.Output(), out)
-	c.decoded()
+	if times != nil {
+		times.Decoded = time.Now()
+	}
 	return err
 }
 

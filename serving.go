@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"cinnabar/internal/hg"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 	"cinnabar/internal/sched"
@@ -23,8 +24,8 @@ type serving struct {
 	gone   <-chan struct{} // closed when the connection that the request came by is lost
 	id     uint64
 	parent uint64
-	oneWay bool        // no response is wanted
-	timed  *targetCall // nil unless the engine has statistics
+	oneWay bool    // no response is wanted
+	times  *Timing // nil unless the engine has a monitor
 
 	life atomic.Pointer[context.Context] // what Done and Err go by, once asked for
 
@@ -41,8 +42,19 @@ func (s *serving) begin(svc *service, r *hg.Request) {
 	s.svc, s.req, s.from = svc, r, r.From()
 	s.gone, s.id, s.oneWay = s.from.Done(), uint64(r.ID()), r.OneWay()
 	s.holds.Store(2)
-	if svc.e.cfg.Statistics != nil {
-		s.timed = &targetCall{arrived: time.Now()}
+	if svc.e.cfg.Monitor != nil {
+		s.times, s.parent = &Timing{Began: time.Now()}, wire.NoParent
+	}
+}
+
+// observe reports to the monitor that a worker begins to work for the request, and returns the function that reports the end.
+func (s *serving) observe(ctx context.Context) (end func()) {
+	s.times.Running = time.Now()
+	s.svc.e.observe(ctx, Event{Kind: EventRequest, Info: s.info()})
+	return func() {
+		times := *s.times
+		times.Ended = time.Now()
+		s.svc.e.observe(ctx, Event{Kind: EventRequest, End: true, Info: s.info(), Times: times})
 	}
 }
 

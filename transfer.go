@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
@@ -48,8 +49,7 @@ type move struct {
 	pending leaving // see doing
 	bounded bool    // see doing
 
-	clock clock // with began: for the engine's statistics
-	began step
+	times Timing // for the engine's monitor
 }
 
 // newMove takes a move from those that the engine keeps to be used again: its own, since a move has a channel, and one
@@ -108,9 +108,9 @@ func (m *move) admit() error {
 // start starts a transfer whose end wait receives. It blocks while a name is resolved.
 func (m *move) start(ctx context.Context) {
 	m.observe(ctx, Event{Bytes: m.n})
-	if m.e.cfg.Statistics != nil {
-		m.clock = newClock()
-		defer func() { m.began = m.clock.step() }()
+	if m.e.cfg.Monitor != nil {
+		m.times = Timing{Began: time.Now()}
+		defer func() { m.times.Sent = time.Now() }()
 	}
 	to, err := m.r.ep.reach(ctx)
 	if err != nil {
@@ -138,10 +138,10 @@ func (m *move) wait(ctx context.Context) (int64, error) {
 	if !inTime && CodeOf(err) == CodeCanceled {
 		err = &Error{Op: m.d.op, Addr: m.r.ep.String(), Code: plainCode(ctx.Err()), Err: context.Cause(ctx)}
 	}
-	if s := m.e.cfg.Statistics; s != nil {
-		s.transfer(ctx, m, m.began, m.clock.step(), n)
+	if m.e.cfg.Monitor != nil {
+		m.times.Ended = time.Now()
+		m.observe(ctx, Event{End: true, Bytes: n, Err: err, Times: m.times})
 	}
-	m.observe(ctx, Event{End: true, Bytes: n, Err: err})
 	return n, err
 }
 
@@ -264,7 +264,7 @@ func startPending(ctx context.Context, r RemoteBulk, d *direction, b *Bulk) *Pen
 		return &pm.p
 	}
 	to := r.ep.reached()
-	if to == nil || pm.m.e.cfg.Monitor != nil || pm.m.e.cfg.Statistics != nil {
+	if to == nil || pm.m.e.cfg.Monitor != nil {
 		pm.runApart(ctx)
 	} else {
 		pm.m.launch(to, pm)

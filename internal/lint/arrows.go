@@ -129,10 +129,11 @@ var layers = map[string]row{
 	// RPC and bulk memory, on Mercury's core and the networks below it.
 	".": {
 		code: []string{"codec", "codec/hgproc", "codec/cereal", "internal/sched", "internal/margoconf", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/hostmem", "internal/hostquota", "internal/audit"},
-		test: []string{"internal/na/natest", "internal/dnstest", "internal/testproc"},
+		test: []string{"internal/na/natest", "internal/dnstest", "internal/testproc", "margo"},
 
 		modules: []string{modSys}, // mapped files
 	},
+	"margo": {code: []string{"."}},
 	"rmem": {
 		code: []string{".", "codec", "codec/hgproc", "verbs", "verbs/flow", "internal/hostmem", "internal/hostquota", "internal/audit"},
 		test: []string{"verbs/iwarp", "verbs/rdmacore", "verbs/verbstest/memdev", "internal/testproc"},

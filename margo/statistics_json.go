@@ -1,4 +1,4 @@
-package cinnabar
+package margo
 
 import (
 	"bytes"
@@ -9,15 +9,16 @@ import (
 	"strconv"
 	"strings"
 
-	"cinnabar/internal/hg/wire"
+	"cinnabar"
 )
 
 // Dump writes the figures as one JSON object, as Margo's default monitor writes its file of statistics
-// (margo_monitor_dump): times in seconds, sizes in bytes. With reset, figures begin anew afterwards. The error is w's.
-func (s *Statistics) Dump(w io.Writer, reset bool) error {
-	b, err := json.Marshal(s.report(reset))
+// (margo_monitor_dump): times in seconds, sizes in bytes. e is the engine whose monitor s is; its address stands in the file. With
+// reset, the figures begin anew afterwards. The error is w's.
+func (s *Statistics) Dump(e *cinnabar.Engine, w io.Writer, reset bool) error {
+	b, err := json.Marshal(s.report(e.Addr(), reset))
 	if err != nil {
-		return fmt.Errorf("cinnabar: encode statistics: %w", err)
+		return fmt.Errorf("margo: encode statistics: %w", err)
 	}
 	_, err = w.Write(b)
 	return err
@@ -133,10 +134,10 @@ func (t *transferStats) json() object {
 }
 
 // report makes the file.
-func (s *Statistics) report(reset bool) *statsJSON {
+func (s *Statistics) report(address string, reset bool) *statsJSON {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := &statsJSON{Address: s.address, RPCs: map[string]*rpcJSON{}, PID: os.Getpid(), Cmdline: os.Args}
+	f := &statsJSON{Address: address, RPCs: map[string]*rpcJSON{}, PID: os.Getpid(), Cmdline: os.Args}
 	f.Hostname, _ = os.Hostname() // without a name the file is still of use
 	for path, o := range s.origins {
 		r := f.rpc(path, s.names[path.id])
@@ -153,10 +154,10 @@ func (s *Statistics) report(reset bool) *statsJSON {
 	}
 	for path, t := range s.transfers {
 		preposition := " to "
-		if path.direction == pull {
+		if path.direction == "pull" {
 			preposition = " from "
 		}
-		f.target(path.callPath, s.names[path.id]).bulk(path.direction.op+preposition+path.remote, t.json())
+		f.target(path.callPath, s.names[path.id]).bulk(path.direction+preposition+path.remote, t.json())
 	}
 	if reset {
 		s.origins, s.targets, s.transfers, s.exposed = nil, nil, nil, createStats{}
@@ -179,8 +180,8 @@ func (f *statsJSON) target(path callPath, name string) *targetJSON {
 
 // rpc returns the part of the file for an RPC and its parent.
 func (f *statsJSON) rpc(path callPath, name string) *rpcJSON {
-	provider, parent := wire.Provider(path.id), wire.Provider(path.parent)
-	id, parentID := wire.WithProvider(path.id, wire.DefaultProvider), wire.WithProvider(path.parent, wire.DefaultProvider)
+	provider, parent := uint16(path.id), uint16(path.parent)
+	id, parentID := path.id|noProvider, path.parent|noProvider
 	key := strings.Join([]string{
 		strconv.FormatUint(parentID, 10), strconv.Itoa(int(parent)), strconv.FormatUint(id, 10), strconv.Itoa(int(provider)),
 	}, ":")
