@@ -253,6 +253,9 @@ func FuzzHostilePeer(f *testing.F) {
 	f.Add(bytes.Repeat(join(step(stepReserve, 1, 7, 0, 0, 7), step(stepClaim), step(stepConnect)), mostHostileSteps/3))
 	shm.NewBell(-1) // so that the descriptors that a process opens once are open
 	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) > 8*mostHostileSteps { // the input of a failure is easier to read if each of its bytes counts
+			return
+		}
 		files, goroutines := openFiles(t), runtime.NumGoroutine()
 		prefix := privatePrefix("h")
 		cfg, book := hostileRun(t, prefix, b)
@@ -313,7 +316,7 @@ func hostileRun(t *testing.T, prefix string, b []byte) (*Config, *hostquota.Book
 	h := s.hostile(server)
 	h.announce()
 	call.check(t, h)
-	for n := 0; len(b) >= 8 && n < mostHostileSteps; n, b = n+1, b[8:] {
+	for ; len(b) >= 8; b = b[8:] {
 		switch step := b[0] % hostileSteps; step {
 		case stepCall:
 			call.check(t, h)
