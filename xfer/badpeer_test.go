@@ -297,8 +297,9 @@ func TestSilentClient(t *testing.T) {
 func TestBusy(t *testing.T) {
 	ctx := testContext(t)
 	srv := serve(t, device(t, iwarp.Config{}), Receiver{MaxConnections: 1}, DirOptions{})
-	p := dialRaw(t, srv.addr, nil)
-	p.basic(basicMR)
+	p := dialRaw(t, srv.addr, appendHello(nil, hello{fast: true, chunk: minChunk, buffers: 1, size: 1 << 20}))
+	p.send(appendFast(nil, fastMessage{kind: fastOpen, tail: []byte("g")}))
+	p.fast(fastLayout)
 	dev := device(t, iwarp.Config{})
 	_, err := (&Sender{}).Send(ctx, dev, srv.addr, sourceOf("f", nil))
 	wantCode(t, err, CodeBusy, true, "1 of 1 connections are in use by all hosts")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 
-	"cinnabar/internal/hostquota"
 	"cinnabar/verbs"
 )
 
@@ -32,7 +31,7 @@ func errNotFirst() error {
 }
 
 // serve serves a request until its end, or until another one is chosen.
-func (f *first) serve(ctx context.Context, h *host, req *verbs.ConnRequest, account *hostquota.Account) {
+func (f *first) serve(ctx context.Context, h *host, req *verbs.ConnRequest, p *place) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	f.mu.Lock()
@@ -45,7 +44,7 @@ func (f *first) serve(ctx context.Context, h *host, req *verbs.ConnRequest, acco
 		_ = h.refuse(req, errNotFirst()) // Done receives the error
 		return
 	}
-	res, err := h.serve(ctx, req, account)
+	res, err := h.serve(ctx, req, p)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.under, req)

@@ -3,6 +3,7 @@ package xfer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -95,17 +96,21 @@ func TestPlacesAreSharedByHosts(t *testing.T) {
 		srv := serve(t, dev, Receiver{Logger: log.logger(), MaxMemory: 64 << 20}, DirOptions{})
 		greedy := hello{fast: true, chunk: 8 << 20, buffers: 64, size: 1 << 40}
 		var held []*rawPeer
-		var refused verdict
 		for range mostConnections {
 			p, err := silent(t, dev, srv.addr, 1, greedy)
 			if err != nil {
-				refused = refusalOf(err)
-				break
+				t.Fatalf("after %d: %v", len(held), err)
 			}
 			held = append(held, p)
 		}
-		if len(held) != 36 || refused.code != CodeBusy || !strings.Contains(refused.text, "192.0.2.1 holds 36 of 64 connections") {
-			t.Errorf("one host holds %d places, then it is refused by %+v", len(held), refused)
+		for _, p := range held[:mostConnections-36] { // 36 is the share of one host
+			<-p.conn.Done()
+		}
+		held = held[mostConnections-36:]
+		for i, p := range held {
+			if isDone(p.conn) {
+				t.Errorf("connection %d of the host's share has given way", i)
+			}
 		}
 		other, err := silent(t, dev, srv.addr, 2, hello{fast: true, chunk: 64 << 10, buffers: 4, size: 1 << 20})
 		if err != nil {
@@ -123,10 +128,8 @@ func TestPlacesAreSharedByHosts(t *testing.T) {
 		if took := time.Since(start); took > openTimeout+time.Second {
 			t.Errorf("silent senders keep their places for %v", took)
 		}
-		select {
-		case <-other.conn.Done():
+		if isDone(other.conn) {
 			t.Error("the transfer of another host has ended")
-		default:
 		}
 		synctest.Wait() // until the receiver has given the places back
 		if p, err := silent(t, dev, srv.addr, 1, greedy); err != nil {
@@ -139,7 +142,52 @@ func TestPlacesAreSharedByHosts(t *testing.T) {
 		if n := strings.Count(log.String(), "host=192.0.2.1 "); n > audit.LinesPerHost {
 			t.Errorf("%d lines about one host:\n%s", n, log.String())
 		}
-		wantText(t, log.String(), `"refused: receiver busy"=1`, `"connection accepted: fast"=38`, `"transfer failed: no progress"=36`)
+		wantText(t, log.String(), `"connection evicted: no file was named"=28`, `"connection accepted: fast"=66`, `"transfer failed: no progress"=36`)
+	})
+}
+
+func isDone(c *verbs.Conn) bool {
+	select {
+	case <-c.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// Senders of one host find places although others of the host connect again and again and say nothing. A transfer that has begun
+// never gives way: when a host's share is full of them, its newcomers are refused.
+func TestTransfersKeepTheirPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dev := newCrowd(t)
+		const places, share = 16, 9
+		srv := serve(t, dev, Receiver{MaxConnections: places}, DirOptions{})
+		small := hello{fast: true, chunk: minChunk, buffers: 1, size: 1 << 20}
+		var named []*rawPeer
+		for n := range share {
+			for range 2 * places {
+				if _, err := silent(t, dev, srv.addr, 1, small); err != nil {
+					t.Fatalf("a silent connection beside %d transfers: %v", n, err)
+				}
+			}
+			p, err := silent(t, dev, srv.addr, 1, small)
+			if err != nil {
+				t.Fatalf("sender %d: %v", n, err)
+			}
+			p.send(appendFast(nil, fastMessage{kind: fastOpen, tail: fmt.Append(nil, n)}))
+			p.fast(fastLayout)
+			named = append(named, p)
+		}
+		_, err := silent(t, dev, srv.addr, 1, small)
+		if v := refusalOf(err); v.code != CodeBusy || !strings.Contains(v.text, "192.0.2.1 holds 9 of 16 connections") {
+			t.Errorf("a host whose transfers fill its share is refused by %+v, %v", v, err)
+		}
+		for n, p := range named {
+			if isDone(p.conn) {
+				t.Errorf("transfer %d has ended", n)
+			}
+			p.leave()
+		}
 	})
 }
 

@@ -37,7 +37,8 @@ type Receiver struct {
 	MaxWindow int      // buffers for one sender, at most 1024; 0: 64
 	MaxChunk  int      // bytes of one buffer, 4 KiB to 1 GiB; 0: 64 MiB
 	// MaxConnections is how many transfers there may be at once; 0: 64, or as many as the limit of open descriptors allows. More
-	// are refused. Of 8 and more, one host gets 9 in 16 at most, so that one that comes later finds some free.
+	// are refused, unless one of the same host has not named its file: the oldest of these gives way to the newcomer. Of 8 and
+	// more, one host gets 9 in 16 at most, so that one that comes later finds some free.
 	MaxConnections int
 	// MaxMemory bounds the buffers of all transfers in bytes; 0: half of the machine's memory, at most 1 GiB. Each place
 	// of MaxConnections has a part of a quarter of it; the rest is shared by hosts as the places are. One of several
@@ -77,14 +78,14 @@ func (r *Receiver) Serve(ctx context.Context, l *verbs.Listener) error {
 		return err
 	}
 	defer h.logCounts()
-	return h.serveAll(ctx, l, func(req *verbs.ConnRequest, account *hostquota.Account) {
-		_, _ = h.serve(ctx, req, account) // Done receives the result
+	return h.serveAll(ctx, l, func(req *verbs.ConnRequest, p *place) {
+		_, _ = h.serve(ctx, req, p) // Done receives the result
 	})
 }
 
 // serveAll calls serve for each request on a goroutine of its own, until ctx ends or the listener is closed. It waits for all
 // these calls before it returns.
-func (h *host) serveAll(ctx context.Context, l *verbs.Listener, serve func(*verbs.ConnRequest, *hostquota.Account)) error {
+func (h *host) serveAll(ctx context.Context, l *verbs.Listener, serve func(*verbs.ConnRequest, *place)) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for {
@@ -95,14 +96,15 @@ func (h *host) serveAll(ctx context.Context, l *verbs.Listener, serve func(*verb
 		if req == nil {
 			return nil
 		}
-		account := h.book.Account(hostOf(req))
-		if err := account.Take(hostquota.Connections, 1); err != nil {
+		p, err := h.places.enter(h.book.Account(hostOf(req)))
+		if err != nil {
 			_ = h.refuse(req, failf(CodeBusy, "%w", err)) // Done receives the error
 			continue
 		}
 		wg.Go(func() {
-			defer account.Give(hostquota.Connections, 1)
-			serve(req, account)
+			p.wait()
+			defer p.leave()
+			serve(req, p)
 		})
 	}
 }
@@ -121,8 +123,8 @@ func (r *Receiver) ServeFirst(ctx context.Context, l *verbs.Listener) (Result, e
 	accepting, stop := context.WithCancel(ctx)
 	defer stop()
 	h.first = &first{stop: stop, under: map[*verbs.ConnRequest]context.CancelCauseFunc{}}
-	err = h.serveAll(accepting, l, func(req *verbs.ConnRequest, account *hostquota.Account) {
-		h.first.serve(ctx, h, req, account)
+	err = h.serveAll(accepting, l, func(req *verbs.ConnRequest, p *place) {
+		h.first.serve(ctx, h, req, p)
 	})
 	res, ferr, ok := h.first.outcome()
 	switch {
@@ -155,7 +157,7 @@ func (r *Receiver) ServeOne(ctx context.Context, l *verbs.Listener) (Result, err
 	if req == nil {
 		return Result{}, &Error{Op: "receive", Code: CodeCanceled, Err: context.Cause(ctx)}
 	}
-	return h.serve(ctx, req, h.book.Account(hostOf(req)))
+	return h.serve(ctx, req, &place{of: &h.places, account: h.book.Account(hostOf(req))})
 }
 
 // host is one Serve.
@@ -167,6 +169,7 @@ type host struct {
 	log     *slog.Logger
 	trail   *audit.Trail
 	book    *hostquota.Book
+	places  places
 	share   int64  // bytes for the buffers of each place
 	most    int64  // largest number of bytes for the buffers of one transfer
 	first   *first // set by ServeFirst; nil: all requests are served
@@ -265,7 +268,11 @@ func (h *host) report(req *verbs.ConnRequest, res Result, why error) error {
 	} else {
 		f := asFailure(why)
 		err = &Error{Op: "receive", Name: res.Name, Peer: req.RemoteAddr(), Code: f.code, Remote: f.remote, Err: f.err}
-		h.trail.Record(f.code.event(), f.code.cause(), hostOf(req), append(attrs, slog.Any("err", err))...)
+		event, cause := f.code.event(), f.code.cause()
+		if errors.Is(f.err, errGaveWay) {
+			event, cause = audit.Evicted, "no file was named"
+		}
+		h.trail.Record(event, cause, hostOf(req), append(attrs, slog.Any("err", err))...)
 	}
 	if h.Done != nil && !h.first.is(req) {
 		h.Done(res, err)

@@ -12,23 +12,29 @@ import (
 )
 
 // serve answers one request and carries its transfer out.
-func (h *host) serve(ctx context.Context, req *verbs.ConnRequest, account *hostquota.Account) (Result, error) {
+func (h *host) serve(ctx context.Context, req *verbs.ConnRequest, p *place) (Result, error) {
 	start := time.Now()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	p.begin(cancel)
 	res := Result{Peer: req.RemoteAddr()}
-	a, why, err := h.decide(req.PrivateData(), account)
+	a, why, err := h.decide(req.PrivateData(), p.account)
 	if err != nil {
 		return res, h.refuse(req, err)
 	}
 	if a.counted > 0 {
-		defer account.Give(hostquota.Memory, a.counted)
+		defer p.account.Give(hostquota.Memory, a.counted)
 	}
 	l, region, err := h.prepare(&a)
 	if err != nil {
 		return res, h.refuse(req, classed(CodeStorage, err))
 	}
 	res.Protocol, res.Immediate, res.Buffers, res.Chunk, res.Digest = a.protocol, a.imm, a.buffers, a.chunk, a.digest
-	watcher, err := h.over(ctx, req, l, region, a, why, &res)
+	watcher, err := h.over(ctx, req, p, l, region, a, why, &res)
 	closeLink(l, h.log)
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errGaveWay) {
+		err = cause // not one of its consequences
+	}
 	res.Duration = time.Since(start)
 	err = h.report(req, res, err)
 	if watcher != nil {
@@ -124,9 +130,12 @@ func (h *host) prepare(a *agreement) (*link, verbs.RemoteAddr, error) {
 
 // over accepts the request and carries the transfer out over l. It returns
 // when nobody uses l any more.
-func (h *host) over(ctx context.Context, req *verbs.ConnRequest, l *link, region verbs.RemoteAddr, a agreement, why string, res *Result) (watcher Progress, err error) {
+func (h *host) over(ctx context.Context, req *verbs.ConnRequest, p *place, l *link, region verbs.RemoteAddr, a agreement, why string, res *Result) (watcher Progress, err error) {
 	store := &storer{buf: l.data.Bytes(), chunk: a.chunk,
 		make: func(name string) (File, error) {
+			if err := p.named(); err != nil {
+				return nil, err
+			}
 			return h.first.open(req, func() (File, error) { return h.Open(name, a.meta, a.size) })
 		}}
 	s := newSession(l, h.machine(a, l, region), a, store.do)

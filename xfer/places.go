@@ -1,0 +1,103 @@
+package xfer
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"cinnabar/internal/hostquota"
+)
+
+// places are the places of a receiver for transfers. If a host holds its share of them, the host's oldest connection that has
+// not named its file gives way to the host's newcomer, because a host may be several users, or many behind one address: those
+// that connect and send nothing would keep the others out. Connections of other hosts, and transfers that have begun, never
+// give way.
+type places struct {
+	mu sync.Mutex
+	// those in use whose connections have not named a file, the oldest first
+	// +checklocks:mu
+	unnamed []*place
+}
+
+// place is what one connection holds of [hostquota.Connections].
+type place struct {
+	of      *places
+	account *hostquota.Account
+	after   *place        // had this place before; it is free when after.left is closed
+	left    chan struct{} // closed by leave if the place passes to another
+
+	// The mutex of places guards the following.
+	cancel context.CancelCauseFunc // ends the transfer
+	passes bool                    // leave hands the place to another
+}
+
+// errGaveWay is the error of a transfer whose place another connection of its host takes.
+var errGaveWay = errors.New("this connection had not named its file when its host's share of connections was used up, and gave way to a newer one of the host: connect again, or raise Receiver.MaxConnections")
+
+// enter counts a connection. The caller calls wait before it uses the place, and leave afterwards.
+func (ps *places) enter(a *hostquota.Account) (*place, error) {
+	p := &place{of: ps, account: a, left: make(chan struct{})}
+	err := a.Take(hostquota.Connections, 1)
+	if err == nil {
+		return p, nil
+	}
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	i := slices.IndexFunc(ps.unnamed, func(o *place) bool { return o.account == a })
+	if i < 0 {
+		return nil, err
+	}
+	p.after = ps.unnamed[i]
+	ps.unnamed = slices.Delete(ps.unnamed, i, i+1)
+	p.after.passes = true
+	p.after.cancel(failf(CodeBusy, "%w", errGaveWay))
+	return p, nil
+}
+
+// wait returns when the connection that had the place before has left it, which takes no longer than the end of a transfer.
+func (p *place) wait() {
+	if p.after != nil {
+		<-p.after.left
+		p.after = nil
+	}
+}
+
+// begin lets the place pass to another connection of the host until named is called. cancel then ends the transfer.
+func (p *place) begin(cancel context.CancelCauseFunc) {
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	p.cancel = cancel
+	p.of.unnamed = append(p.of.unnamed, p)
+}
+
+// named keeps the place for the connection, because its sender has named its file. It returns the reason if the connection
+// gives way already.
+func (p *place) named() error {
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	if p.passes {
+		return failf(CodeBusy, "%w", errGaveWay)
+	}
+	p.of.removeLocked(p)
+	return nil
+}
+
+// leave gives the place back, or to the connection that it passes to.
+func (p *place) leave() {
+	p.of.mu.Lock()
+	defer p.of.mu.Unlock()
+	if p.passes {
+		close(p.left)
+		return
+	}
+	p.of.removeLocked(p)
+	p.account.Give(hostquota.Connections, 1)
+}
+
+// +checklocks:ps.mu
+func (ps *places) removeLocked(p *place) {
+	if i := slices.Index(ps.unnamed, p); i >= 0 {
+		ps.unnamed = slices.Delete(ps.unnamed, i, i+1)
+	}
+}
