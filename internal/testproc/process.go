@@ -170,6 +170,9 @@ func (p *Process) state() string {
 // Pid returns the id of the process.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
+// SetLimit changes the limit of the waits to come.
+func (p *Process) SetLimit(d time.Duration) { p.limit = d }
+
 // Ended reports whether the process has ended.
 func (p *Process) Ended() bool {
 	select {

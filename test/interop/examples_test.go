@@ -35,11 +35,11 @@ func TestExampleClient(t *testing.T) {
 	client := goProgram(t, "examples/sum/client")
 	for range tutorialCalls / clientCalls {
 		p := startFile(t, client, addr)
-		if err := p.wait(); err != nil {
+		if err := p.Wait(); err != nil {
 			t.Fatalf("the client ends with %v\n%s", err, p.log())
 		}
 		want := strings.Repeat(fmt.Sprintf("[debug] Got response: %d\n", loads[0].sum), clientCalls)
-		if got := p.errors(); got != want {
+		if got := p.Stderr.String(); got != want {
 			t.Errorf("the client prints %q; want %q", got, want)
 		}
 	}

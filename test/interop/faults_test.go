@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -38,7 +37,7 @@ func TestServerKilled(t *testing.T) {
 	call := c.rpc.hold.Start(limited(t, patience), c.to, none{})
 	q.expect("event hold") // the server has it
 	began := time.Now()
-	q.kill()
+	q.Kill()
 	_, err := call.Wait()
 	failed(t, "a call at a server that was killed", err, q.addr, "hold")
 	if took := time.Since(began); took > soon {
@@ -60,21 +59,14 @@ func TestServerFrozen(t *testing.T) {
 	q := startPeer(t, hgPeer)
 	c := dial(t, mercury, q.addr, nil)
 	c.pipeline(10, 1)
-	signal(t, q.process, syscall.SIGSTOP)
+	q.Suspend()
 	_, err := c.rpc.void.Call(limited(t, 200*time.Millisecond), c.to, none{})
 	if cinnabar.CodeOf(err) != cinnabar.CodeTimeout {
 		t.Errorf("a call at a frozen server: %v; want %v", err, cinnabar.CodeTimeout)
 	}
-	signal(t, q.process, syscall.SIGCONT)
+	q.Resume()
 	c.pipeline(100, 10)
 	q.stop()
-}
-
-func signal(t *testing.T, p *process, s syscall.Signal) {
-	t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestClientKilledInTransfer kills C clients while a Go server reads and writes their memory.
@@ -104,10 +96,10 @@ func TestClientKilledInTransfer(t *testing.T) {
 			client.aim(s.Addr())
 			client.start(fmt.Sprintf("%s total=%d", kind, 64<<20)) // more than sockets hold
 			addr := <-arrived
-			signal(t, client.process, syscall.SIGSTOP)
+			client.Suspend()
 			close(frozen)
 			began := time.Now()
-			client.kill()
+			client.Kill()
 			err := <-ended
 			failed(t, kind+" of the memory of a client that was killed", err, addr, kind)
 			if took := time.Since(began); took > soon {

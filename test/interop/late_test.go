@@ -5,7 +5,6 @@ package interop
 import (
 	"fmt"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -60,14 +59,14 @@ func (c *client) givenUp(q *peer, kind string, allocated bool) {
 	if allocated {
 		copy(b.Bytes(), memory)
 	}
-	signal(t, q.process, syscall.SIGSTOP)
+	q.Suspend()
 	_, err = rpc.Call(limited(t, 200*time.Millisecond), c.to, shape{total: lateSize}.in(b))
 	if cinnabar.CodeOf(err) != cinnabar.CodeTimeout {
 		t.Errorf("a %s at a stopped server: %v; want %v", kind, err, cinnabar.CodeTimeout)
 	}
 	must(t, b.Close())
 	clear(memory) // the program has it again
-	signal(t, q.process, syscall.SIGCONT)
+	q.Resume()
 	if out, err := c.rpc.release.Call(c.ctx(), c.to, none{}); err != nil || out.Count != innocent {
 		t.Errorf("release answers %d calls, %v; want %d", out.Count, err, innocent)
 	}

@@ -24,7 +24,7 @@ func (p *process) listensAt() string {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if port := listeningPort(p.t, p.cmd.Process.Pid); port != 0 {
+		if port := listeningPort(p.t, p.Pid()); port != 0 {
 			addr := fmt.Sprintf("%s:%d", tcp, port)
 			awaitAnswer(p.t, ctx, addr)
 			return addr

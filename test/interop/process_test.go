@@ -3,17 +3,12 @@
 package interop
 
 import (
-	"bufio"
-	"bytes"
-	"context"
-	"fmt"
-	"io"
-	"os"
-	"os/exec"
+	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"cinnabar/internal/testproc"
 )
 
 // patience bounds every wait for a program. It is long because the machine may have other things to do.
@@ -21,17 +16,9 @@ const patience = 40 * time.Second
 
 // process is a program that runs. It is killed at the end of its test if it still does then.
 type process struct {
-	t     *testing.T
-	name  string
-	cmd   *exec.Cmd
-	stdin io.WriteCloser
-	ended bool
-
-	mu     sync.Mutex
-	stdout []string      // lines that nobody has asked for yet
-	stderr bytes.Buffer  // all of it
-	eof    int           // how many of the two streams have ended
-	news   chan struct{} // capacity 1: something above has changed
+	*testproc.Process
+	t    *testing.T
+	name string
 }
 
 // start starts a program. Its libfabric takes the loopback interface where the program names none.
@@ -48,147 +35,29 @@ func startFile(t *testing.T, path string, args ...string) *process {
 // startOn starts a program whose libfabric takes that interface where the program names none.
 func startOn(t *testing.T, iface, path string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, name: path[strings.LastIndexByte(path, '/')+1:], cmd: exec.Command(path, args...), news: make(chan struct{}, 1)}
-	p.cmd.Env = append(os.Environ(), "FI_TCP_IFACE="+iface)
-	p.cmd.Dir = buildDir // some leave files there
-	stdin, err := p.cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := p.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stderr, err := p.cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	p.stdin = stdin
-	go p.read(stdout, func(line string) { p.stdout = append(p.stdout, line) })
-	go p.read(stderr, func(line string) { p.stderr.WriteString(line + "\n") })
-	t.Cleanup(p.destroy)
-	return p
-}
-
-// read has keep called, with p.mu held, for each line until the stream's end.
-func (p *process) read(from io.Reader, keep func(string)) {
-	for in := bufio.NewScanner(from); in.Scan(); {
-		p.change(func() { keep(in.Text()) })
-	}
-	p.change(func() { p.eof++ })
-}
-
-func (p *process) change(f func()) {
-	p.mu.Lock()
-	f()
-	p.mu.Unlock()
-	select {
-	case p.news <- struct{}{}:
-	default:
-	}
-}
-
-// await waits until ready, which is called with p.mu held, returns true. It returns false if both streams end before.
-func (p *process) await(what string, ready func() bool) bool {
-	p.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	for {
-		p.mu.Lock()
-		ok, over := ready(), p.eof == 2
-		p.mu.Unlock()
-		if ok || over {
-			return ok
-		}
-		select {
-		case <-p.news:
-		case <-ctx.Done():
-			p.t.Fatalf("%s does not say %s within %v\n%s", p.name, what, patience, p.log())
-		}
-	}
+	return &process{testproc.Start(t, testproc.Command{
+		Path:  path,
+		Args:  args,
+		Env:   []string{"FI_TCP_IFACE=" + iface},
+		Dir:   buildDir, // some leave files there
+		Limit: patience,
+	}), t, path[strings.LastIndexByte(path, '/')+1:]}
 }
 
 // expect waits for the first line that begins with the word and returns it; lines before it stay for others.
 func (p *process) expect(word string) line {
 	p.t.Helper()
-	var found line
-	ok := p.await(fmt.Sprintf("%q", word), func() bool {
-		for i, l := range p.stdout {
-			if l == word || strings.HasPrefix(l, word+" ") {
-				found = line(l)
-				p.stdout = append(p.stdout[:i], p.stdout[i+1:]...)
-				return true
-			}
-		}
-		return false
-	})
-	if !ok {
-		p.t.Fatalf("%s ended without saying %q: %v\n%s", p.name, word, p.wait(), p.log())
-	}
-	return found
+	return line(p.Stdout.Take("^" + regexp.QuoteMeta(word) + "( .*)?$")[0])
 }
 
-// expectLog waits until standard error has the text and returns the line that has it.
+// expectLog waits until standard error has a line with the text and returns that line.
 func (p *process) expectLog(text string) string {
 	p.t.Helper()
-	var found string
-	ok := p.await(fmt.Sprintf("%q on standard error", text), func() bool {
-		for l := range strings.Lines(p.stderr.String()) {
-			if strings.Contains(l, text) {
-				found = strings.TrimSuffix(l, "\n")
-				return true
-			}
-		}
-		return false
-	})
-	if !ok {
-		p.t.Fatalf("%s ended without logging %q: %v\n%s", p.name, text, p.wait(), p.log())
-	}
-	return found
+	return p.Stderr.Take("^.*" + regexp.QuoteMeta(text) + ".*$")[0]
 }
 
-// log returns what the program has said and nobody asked for.
-func (p *process) log() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return strings.Join(p.stdout, "\n") + "\n" + p.stderr.String()
-}
-
-// errors returns standard error so far.
-func (p *process) errors() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.stderr.String()
-}
-
-// wait waits for the program's end and returns how it ended.
-func (p *process) wait() error {
-	p.t.Helper()
-	p.await("its end", func() bool { return false })
-	p.ended = true
-	return p.cmd.Wait()
-}
-
-// kill ends the program as a crash would.
-func (p *process) kill() {
-	p.t.Helper()
-	if err := p.cmd.Process.Kill(); err != nil {
-		p.t.Fatal(err)
-	}
-	_ = p.wait() // it says that it was killed
-}
-
-// destroy leaves nothing behind, whatever the state of the program.
-func (p *process) destroy() {
-	if p.ended {
-		return
-	}
-	_ = p.cmd.Process.Kill() // fails only if it has ended
-	_ = p.wait()             // killed
-}
+// log returns everything that the program has printed.
+func (p *process) log() string { return p.Stdout.String() + p.Stderr.String() }
 
 // peer is hg_peer or margo_peer, ready to serve and to be told commands.
 type peer struct {
@@ -220,9 +89,7 @@ func (q *peer) aim(addr string) {
 // start sends a command and does not wait for its end.
 func (q *peer) start(command string) {
 	q.t.Helper()
-	if _, err := io.WriteString(q.stdin, command+"\n"); err != nil {
-		q.t.Fatalf("%s takes no command: %v\n%s", q.name, err, q.log())
-	}
+	q.Send(command)
 }
 
 // result waits for what the command, or its first word, says at its end.
@@ -253,9 +120,7 @@ func (q *peer) check(command, words string) {
 // stop ends the peer in order: its libraries must find nothing left in use.
 func (q *peer) stop() {
 	q.t.Helper()
-	if err := q.stdin.Close(); err != nil {
-		q.t.Errorf("closing the standard input of %s: %v", q.name, err)
-	}
+	q.CloseInput()
 	q.bye()
 }
 
@@ -265,7 +130,7 @@ func (q *peer) bye() {
 	if got := q.expect("bye"); !got.has("ret=0") {
 		q.t.Errorf("%s says %q at its end", q.name, got)
 	}
-	if err := q.wait(); err != nil {
+	if err := q.Wait(); err != nil {
 		q.t.Errorf("%s ended with %v\n%s", q.name, err, q.log())
 	}
 }

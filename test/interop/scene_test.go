@@ -209,7 +209,7 @@ func (s *scene) relay(t *testing.T, p *process, addr string) {
 	r, err := recording.NewRelay("127.0.0.1:0", to)
 	must(t, err)
 	s.act(t, scheme+r.Addr())
-	p.destroy()
+	p.Kill()
 	conns, err := r.Close()
 	must(t, err)
 	if t.Failed() {

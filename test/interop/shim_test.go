@@ -30,7 +30,7 @@ func TestShimClientC(t *testing.T) {
 	if got := p.expect("sum").value("value"); got != "42" {
 		t.Errorf("the sum of 40 and 2 is %s", got)
 	}
-	must(t, p.wait())
+	must(t, p.Wait())
 	if parent := <-parents; parent != 0 {
 		t.Errorf("parent is %#x, want 0", parent)
 	}
@@ -53,6 +53,6 @@ func TestShimServerC(t *testing.T) {
 			t.Fatalf("sum = %+v, %v", out, err)
 		}
 	}
-	must(t, p.stdin.Close())
-	must(t, p.wait())
+	p.CloseInput()
+	must(t, p.Wait())
 }

@@ -111,7 +111,7 @@ func sleepOften(t *testing.T, n int, p *process, calls func() time.Duration) {
 // sleeps is how often a process has gone to sleep so far, as the kernel counts it.
 func sleeps(t *testing.T, p *process) int {
 	t.Helper()
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid()))
 	must(t, err)
 	_, text, _ := strings.Cut(string(b), "\nvoluntary_ctxt_switches:")
 	text, _, _ = strings.Cut(text, "\n")

@@ -181,8 +181,7 @@ func TestSharedMemoryLarge(t *testing.T) {
 		client.aim(s.Addr())
 		for _, command := range []string{"pull total=5368709120", "push total=5368709120 segments=1024"} {
 			client.start(command)
-			client.awaitLong(command)
-			if got := client.result(command); !got.has("ret=0 moved=0 count=5368709120 ok=1") {
+			if got := client.longResult(command); !got.has("ret=0 moved=0 count=5368709120 ok=1") {
 				t.Errorf("the client says %q to %q", got, command)
 			}
 		}
@@ -190,25 +189,12 @@ func TestSharedMemoryLarge(t *testing.T) {
 	}}})
 }
 
-// awaitLong waits for the result of a command that takes longer than others.
-func (q *peer) awaitLong(command string) {
+// longResult is result for a command that takes longer than others.
+func (q *peer) longResult(command string) line {
 	q.t.Helper()
-	word, _, _ := strings.Cut(command, " ")
-	ctx := limited(q.t, 10*patience)
-	for !q.said(word) {
-		select {
-		case <-q.news:
-		case <-ctx.Done():
-			q.t.Fatalf("%s does not end %q within %v\n%s", q.name, command, 10*patience, q.log())
-		}
-	}
-}
-
-// said tells whether there is a line that begins with the word, or there will be none any more.
-func (p *process) said(word string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.eof == 2 || slices.ContainsFunc(p.stdout, func(l string) bool { return strings.HasPrefix(l, word+" ") })
+	q.SetLimit(10 * patience)
+	defer q.SetLimit(patience)
+	return q.result(command)
 }
 
 // maxC is how much a program in C moves at once: it makes one system call, and the kernel moves no more in one (MAX_RW_COUNT).

@@ -107,11 +107,11 @@ func runClients(t *testing.T, addr string, l load) {
 	t.Helper()
 	for range tutorialCalls / clientCalls {
 		p := start(t, sumClient, l.arguments(addr)...)
-		if err := p.wait(); err != nil {
+		if err := p.Wait(); err != nil {
 			t.Fatalf("the client ends with %v\n%s", err, p.log())
 		}
 		want := strings.Repeat(fmt.Sprintf("[debug] Got response: %d\n", l.want()), clientCalls)
-		if got := p.errors(); got != want {
+		if got := p.Stderr.String(); got != want {
 			t.Errorf("the client prints %q; want %q", got, want)
 		}
 	}
@@ -219,10 +219,10 @@ func startTutorialServer(t *testing.T) (p tutorialProcess, addr string) {
 // checkEnd waits for a server that has had its 16 calls, and checks what it has printed.
 func (p tutorialProcess) checkEnd(addr string) {
 	p.t.Helper()
-	if err := p.wait(); err != nil {
+	if err := p.Wait(); err != nil {
 		p.t.Errorf("the server ends with %v\n%s", err, p.log())
 	}
-	if got, want := p.errors(), "[info] Server running at address "+addr+"\n\n"; got != want {
+	if got, want := p.Stderr.String(), "[info] Server running at address "+addr+"\n\n"; got != want {
 		p.t.Errorf("the server prints %q; want %q", got, want)
 	}
 }

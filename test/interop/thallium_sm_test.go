@@ -27,11 +27,11 @@ func TestThalliumTypeNames(t *testing.T) {
 	host := startExampleServer(t, goProgram(t, "examples/do_rdma/server"))
 	c := start(t, rdmaTypesClient, host.addr)
 	host.expectLog("the message begins with the names of C++ types")
-	if err := c.wait(); err != nil {
+	if err := c.Wait(); err != nil {
 		t.Errorf("the client ends with %v\n%s", err, c.log())
 	}
 	host.end()
-	if err := host.wait(); err != nil {
+	if err := host.Wait(); err != nil {
 		t.Errorf("the server ends with %v\n%s", err, host.log())
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -14,11 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"cinnabar"
 	"cinnabar/codec/cereal"
 	"cinnabar/internal/cerealtest"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // The C++ programs. Templates take the compiler long enough without optimization.
@@ -455,12 +454,12 @@ func TestTutorialRDMA(t *testing.T) {
 			if got := host.expect("Server"); got != matthi {
 				t.Errorf("the server prints %q; want %q", got, matthi)
 			}
-			must(t, c.stdin.Close())
-			if err := c.wait(); err != nil || c.log() != "\n" {
+			c.CloseInput()
+			if err := c.Wait(); err != nil || c.log() != "" {
 				t.Errorf("the client ends with %v\n%s", err, c.log())
 			}
 			host.end()
-			if err := host.wait(); err != nil {
+			if err := host.Wait(); err != nil {
 				t.Errorf("the server ends with %v\n%s", err, host.log())
 			}
 		})
@@ -477,14 +476,14 @@ type rdmaHost struct {
 func startRDMAServer(t *testing.T) *rdmaHost {
 	t.Helper()
 	p := start(t, rdmaServer, network)
-	return &rdmaHost{p, p.expect("ready").value("addr"), func() { must(t, p.stdin.Close()) }}
+	return &rdmaHost{p, p.expect("ready").value("addr"), func() { p.CloseInput() }}
 }
 
 func startExampleServer(t *testing.T, path string) *rdmaHost {
 	t.Helper()
 	p := startFile(t, path, network)
 	_, addr, _ := strings.Cut(p.expectLog("Server running at address "), "address ")
-	return &rdmaHost{p, addr, func() { must(t, p.cmd.Process.Signal(os.Interrupt)) }}
+	return &rdmaHost{p, addr, func() { p.Interrupt() }}
 }
 
 func startRDMAClient(t *testing.T, addr string) *process {
@@ -515,7 +514,7 @@ func TestLargeRDMAGo(t *testing.T) {
 	}
 	must(t, b.Close())
 	host.end()
-	if err := host.wait(); err != nil {
+	if err := host.Wait(); err != nil {
 		t.Errorf("the server ends with %v\n%s", err, host.log())
 	}
 }

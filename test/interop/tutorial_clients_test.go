@@ -169,7 +169,7 @@ func TestClientsOfTutorials(t *testing.T) {
 func (c *caller) call(t *testing.T, client, addr string) {
 	t.Helper()
 	p := startFile(t, client, append([]string{addr}, c.arguments...)...)
-	if err := p.wait(); err != nil {
+	if err := p.Wait(); err != nil {
 		t.Errorf("%s ends with %v\n%s", c.client, err, p.log())
 	}
 }
@@ -181,7 +181,7 @@ func TestAnsweredRDMA(t *testing.T) {
 	t.Run("C++ server, Go client", func(t *testing.T) {
 		host := startFile(t, server)
 		c := startFile(t, goProgram(t, "examples/do_rdma/client"), "-answer", host.listensAt())
-		if err := c.wait(); err != nil {
+		if err := c.Wait(); err != nil {
 			t.Errorf("the client ends with %v\n%s", err, c.log())
 		}
 	})
@@ -191,11 +191,11 @@ func TestAnsweredRDMA(t *testing.T) {
 		if got := host.expect("Server"); got != matthi {
 			t.Errorf("the server prints %q; want %q", got, matthi)
 		}
-		if err := c.wait(); err != nil {
+		if err := c.Wait(); err != nil {
 			t.Errorf("the client ends with %v\n%s", err, c.log())
 		}
 		host.end()
-		if err := host.wait(); err != nil {
+		if err := host.Wait(); err != nil {
 			t.Errorf("the server ends with %v\n%s", err, host.log())
 		}
 	})
@@ -208,7 +208,7 @@ func (c *caller) record(t *testing.T, client string) {
 	r, err := recording.NewRelay("127.0.0.1:0", to)
 	must(t, err)
 	c.call(t, client, scheme+r.Addr())
-	server.destroy()
+	server.Kill()
 	conns, err := r.Close()
 	must(t, err)
 	if len(conns) != 1 || len(conns[0][0].Bytes) != cmSize {
