@@ -42,6 +42,7 @@ type row struct {
 var layers = map[string]row{
 	// What knows nothing of this module.
 	"internal/invariants": {},
+	"internal/rundown":    {code: []string{"internal/invariants"}},
 	"internal/crc32c":     {modules: []string{modSys}},
 	"internal/hostmem":    {code: []string{"internal/invariants"}, modules: []string{modSys}},
 	"internal/sockio":     {code: []string{"internal/invariants"}, modules: []string{modSys}},

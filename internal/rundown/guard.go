@@ -1,0 +1,108 @@
+package rundown
+
+import (
+	"context"
+	"sync/atomic"
+
+	"cinnabar/internal/invariants"
+)
+
+// Guard counts users until it is closed, and those that are left afterwards. The zero Guard is open and has none. All methods
+// are safe for concurrent use. A Guard must not be copied.
+//
+//	open, idle <--Acquire, Release--> open, in use
+//	    |                                  |
+//	  Close                              Close
+//	    v                                  v
+//	closed, idle <------Release------ closed, in use
+//
+// A closed Guard that is idle stays so, unless Reopen opens it.
+type Guard struct {
+	n    atomic.Int64           // users, and those that Acquire is about to refuse; plus closed
+	idle atomic.Pointer[signal] // set by waiters, taken by the Release that makes the Guard idle
+}
+
+// signal is a channel that is closed when the Guard is idle.
+type signal struct{ c chan struct{} }
+
+// closed is the bit of Guard.n that Close sets. The number of users never reaches it.
+const closed = 1 << 62
+
+// Acquire adds a user, which calls Release, and returns true, or returns false if the Guard is closed.
+func (g *Guard) Acquire() bool {
+	if g.n.Add(1)&closed == 0 {
+		return true
+	}
+	g.Release()
+	return false
+}
+
+// Release takes a user away.
+func (g *Guard) Release() {
+	n := g.n.Add(-1)
+	if invariants.Enabled && (n < 0 || n == closed-1) {
+		panic("rundown: Release without Acquire")
+	}
+	if n&^closed == 0 {
+		g.wake()
+	}
+}
+
+// wake closes the channel of the waiters, if there are any.
+func (g *Guard) wake() {
+	if g.idle.Load() == nil {
+		return
+	}
+	if s := g.idle.Swap(nil); s != nil {
+		close(s.c)
+	}
+}
+
+// Close refuses new users and reports whether the Guard was open. It does not wait.
+func (g *Guard) Close() (first bool) { return g.n.Or(closed)&closed == 0 }
+
+// CloseIdle is Close for a Guard that has no user. It returns false, and changes nothing, if the Guard has users or is closed.
+func (g *Guard) CloseIdle() bool { return g.n.CompareAndSwap(0, closed) }
+
+// Reopen undoes a CloseIdle: its caller could not end the thing that the Guard stands for.
+func (g *Guard) Reopen() { g.n.And(^closed) }
+
+// Closed reports whether the Guard is closed.
+func (g *Guard) Closed() bool { return g.n.Load()&closed != 0 }
+
+// Users returns the number of users.
+func (g *Guard) Users() int64 { return g.n.Load() &^ closed }
+
+// Idle returns a channel that is closed when the Guard has no users. Of a closed Guard that is final. An open one may have
+// users again, or a new one since the moment that closed the channel.
+func (g *Guard) Idle() <-chan struct{} {
+	s := g.idle.Load()
+	for s == nil {
+		fresh := &signal{c: make(chan struct{})}
+		if g.idle.CompareAndSwap(nil, fresh) {
+			s = fresh
+		} else {
+			s = g.idle.Load()
+		}
+	}
+	// A Release that made the Guard idle before the signal was there has not seen it. One that comes later does.
+	if g.n.Load()&^closed == 0 {
+		g.wake()
+	}
+	return s.c
+}
+
+// Wait returns nil when the Guard has no users, even if ctx has ended before, and otherwise the error of ctx when that ends.
+func (g *Guard) Wait(ctx context.Context) error {
+	for g.Users() != 0 {
+		select {
+		case <-g.Idle():
+		case <-ctx.Done():
+			if g.Users() == 0 { // both at once
+				return nil
+			}
+			return ctx.Err()
+		}
+	}
+	return nil
+}

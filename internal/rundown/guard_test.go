@@ -1,0 +1,277 @@
+package rundown
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"cinnabar/internal/invariants"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// over returns a context that has ended.
+func over(t testing.TB) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}
+
+func TestGuard(t *testing.T) {
+	var g Guard
+	if !g.Acquire() || !g.Acquire() || g.Users() != 2 || g.Closed() {
+		t.Fatal("an open guard refuses users or does not count them")
+	}
+	if !g.Close() || g.Close() || !g.Closed() {
+		t.Error("Close does not say which call is the first")
+	}
+	if g.Acquire() || g.Users() != 2 {
+		t.Error("a closed guard has a new user")
+	}
+	g.Release()
+	if err := g.Wait(over(t)); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a user left: %v", err)
+	}
+	idle := g.Idle()
+	select {
+	case <-idle:
+		t.Error("idle with a user left")
+	default:
+	}
+	g.Release()
+	<-idle
+	<-g.Idle() // and again
+	if err := g.Wait(over(t)); err != nil {
+		t.Errorf("without users: %v", err)
+	}
+}
+
+func TestWaitOfOpenGuard(t *testing.T) {
+	var g Guard
+	if err := g.Wait(over(t)); err != nil {
+		t.Errorf("of a guard without users: %v", err)
+	}
+	g.Acquire()
+	done := make(chan error)
+	go func() { done <- g.Wait(context.Background()) }()
+	g.Release()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if !g.Acquire() {
+		t.Error("Wait has closed the guard")
+	}
+}
+
+func TestCloseIdle(t *testing.T) {
+	var g Guard
+	g.Acquire()
+	if g.CloseIdle() || g.Closed() {
+		t.Error("a guard in use is closed as idle")
+	}
+	g.Release()
+	if !g.CloseIdle() || g.CloseIdle() || g.Acquire() {
+		t.Error("an idle guard is not closed, or twice")
+	}
+	g.Reopen()
+	if !g.Acquire() {
+		t.Error("a guard that is opened again refuses users")
+	}
+	if !g.Close() {
+		t.Error("a guard that is opened again cannot be closed")
+	}
+	g.Release()
+	<-g.Idle()
+}
+
+func TestReleaseWithoutAcquire(t *testing.T) {
+	if !invariants.Enabled {
+		t.Skip("needs the build tag invariants")
+	}
+	for _, end := range []bool{false, true} {
+		var g Guard
+		if end {
+			g.Close()
+		}
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("closed %v: a user too many is released", end)
+				}
+			}()
+			g.Release()
+		}()
+	}
+}
+
+// Random histories of one goroutine agree with a number and a flag.
+func TestModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var g Guard
+		users, end := 0, false
+		var idle []<-chan struct{} // of users that were there
+		t.Repeat(map[string]func(*rapid.T){
+			"acquire": func(t *rapid.T) {
+				if got := g.Acquire(); got == end {
+					t.Fatalf("Acquire is %v of a guard with closed %v", got, end)
+				}
+				if !end {
+					users++
+				}
+			},
+			"release": func(t *rapid.T) {
+				if users == 0 {
+					t.Skip("no user")
+				}
+				g.Release()
+				if users--; users == 0 {
+					for _, c := range idle {
+						<-c
+					}
+					idle = nil
+				}
+			},
+			"close": func(t *rapid.T) {
+				if got := g.Close(); got == end {
+					t.Fatalf("Close is %v of a guard with closed %v", got, end)
+				}
+				end = true
+			},
+			"closeIdle": func(t *rapid.T) {
+				want := users == 0 && !end
+				if got := g.CloseIdle(); got != want {
+					t.Fatalf("CloseIdle is %v, want %v", got, want)
+				}
+				end = end || want
+			},
+			"reopen": func(t *rapid.T) { g.Reopen(); end = false },
+			"idle": func(*rapid.T) {
+				if c := g.Idle(); users > 0 {
+					idle = append(idle, c)
+				} else {
+					<-c
+				}
+			},
+			"": func(t *rapid.T) {
+				if g.Users() != int64(users) || g.Closed() != end {
+					t.Fatalf("%d users, closed %v; want %d, %v", g.Users(), g.Closed(), users, end)
+				}
+				for _, c := range idle {
+					select {
+					case <-c:
+						t.Fatalf("idle with %d users", users)
+					default:
+					}
+				}
+			},
+		})
+	})
+}
+
+// TestRundown has many users come and go while the guard is closed: after Wait no user is left, and none comes. The state that
+// they use is not synchronized in any other way, so the race detector sees a user that is left.
+func TestRundown(t *testing.T) {
+	rounds := 200
+	if testing.Short() {
+		rounds = 50
+	}
+	for range rounds {
+		var g Guard
+		var inside atomic.Int64
+		state := make([]int, 4) // user i writes state[i]; the owner writes all after the end
+		var wg sync.WaitGroup
+		for i := range state {
+			wg.Go(func() {
+				for g.Acquire() {
+					inside.Add(1)
+					state[i]++
+					inside.Add(-1)
+					g.Release()
+				}
+			})
+		}
+		for range 2 { // several owners may wait
+			wg.Go(func() { <-g.Idle() })
+		}
+		wg.Go(func() {
+			g.Close()
+			if err := g.Wait(context.Background()); err != nil {
+				t.Error(err)
+			}
+			if n := inside.Load(); n != 0 {
+				t.Errorf("%d users are left", n)
+			}
+			clear(state)
+		})
+		wg.Wait()
+	}
+}
+
+// A waiter that comes at the same moment as the last Release leaves is woken.
+func TestWaitMeetsRelease(t *testing.T) {
+	rounds := 3000
+	if testing.Short() {
+		rounds = 300
+	}
+	for i := range rounds {
+		var g Guard
+		g.Acquire()
+		if i%2 == 0 {
+			g.Close()
+		}
+		var wg sync.WaitGroup
+		wg.Go(g.Release)
+		for range 2 {
+			wg.Go(func() { <-g.Idle() })
+		}
+		if err := g.Wait(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		wg.Wait()
+	}
+}
+
+func TestAllocs(t *testing.T) {
+	var g Guard
+	if n := testing.AllocsPerRun(100, func() {
+		g.Acquire()
+		g.Release()
+		if err := g.Wait(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkGuard(b *testing.B) {
+	var g Guard
+	for b.Loop() {
+		if !g.Acquire() {
+			b.Fatal("closed")
+		}
+		g.Release()
+	}
+}
+
+// BenchmarkMutex is a count under a mutex.
+func BenchmarkMutex(b *testing.B) {
+	var mu sync.Mutex
+	n, end := 0, false
+	for b.Loop() {
+		mu.Lock()
+		if end {
+			b.Fatal("closed")
+		}
+		n++
+		mu.Unlock()
+		mu.Lock()
+		n--
+		mu.Unlock()
+	}
+}
