@@ -16,6 +16,7 @@ import (
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostmem"
+	"cinnabar/internal/rundown"
 )
 
 // Number is every numeric type whose size is the same on all platforms.
@@ -31,12 +32,12 @@ type Number interface{ hostmem.Number }
 //
 // All methods are safe for concurrent use, Close among them.
 type Bulk struct {
-	mem    *memory // shared with the views
-	life   *lease  // shared with the views
-	off, n int64   // which part of mem
-	err    error   // why this view is void; every use returns it
-	slot   *slot   // the pool's buffer that this is, nil outside pools
-	owner  bool    // Close revokes mem: neither a view nor a pool's
+	mem    *memory        // shared with the views
+	life   *rundown.Guard // shared with the views
+	off, n int64          // which part of mem
+	err    error          // why this view is void; every use returns it
+	slot   *slot          // the pool's buffer that this is, nil outside pools
+	owner  bool           // Close revokes mem: neither a view nor a pool's
 }
 
 // memory is one registration: the segments and what the network knows of them.
@@ -128,7 +129,7 @@ func (e *Engine) Alloc(mode Mode, size int64) (*Bulk, error) {
 }
 
 // bulk makes the Bulk that owns m.
-func (m *memory) bulk() *Bulk { return &Bulk{mem: m, life: new(lease), n: m.size, owner: true} }
+func (m *memory) bulk() *Bulk { return &Bulk{mem: m, life: new(rundown.Guard), n: m.size, owner: true} }
 
 // String describes the memory without its keys.
 func (m *memory) String() string {
@@ -257,7 +258,7 @@ func (b *Bulk) pieces() [][]byte {
 	if b.use("access") != nil {
 		return nil
 	}
-	defer b.life.done()
+	defer b.life.Release()
 	if b.n == 0 {
 		return [][]byte{{}}
 	}
@@ -295,11 +296,9 @@ func (b *Bulk) Close() error {
 	case !b.owner:
 		return nil
 	}
-	idle, _ := b.life.stop()
+	b.life.Close()
 	b.mem.revokeKeys()
-	if idle != nil {
-		<-idle
-	}
+	<-b.life.Idle()
 	return b.mem.revoke()
 }
 
@@ -371,75 +370,15 @@ func (m *memory) unhold() error {
 	return nil
 }
 
-// use begins one use of the memory, which life.done ends.
+// use begins one use of the memory, which life.Release ends.
 func (b *Bulk) use(op string) error {
 	if b.err != nil {
 		return b.err
 	}
-	if !b.life.begin() {
+	if !b.life.Acquire() {
 		return &Error{Op: op, Code: CodeInvalidArg, Err: errBulkClosed}
 	}
 	return nil
-}
-
-// lease is how long a Bulk and its views may be used: until Close, or until a pool's buffer is given back. It counts
-// the uses under way, each of which may touch the memory.
-type lease struct {
-	mu sync.Mutex
-	// +checklocks:mu
-	users int
-	// +checklocks:mu
-	ended bool
-	// +checklocks:mu
-	idle chan struct{} // closed when the last user of an ended lease is done; nil if it had none
-}
-
-// begin adds a user, and reports false if there may be none any more.
-func (l *lease) begin() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended {
-		return false
-	}
-	l.users++
-	return true
-}
-
-// done takes a user away.
-func (l *lease) done() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.users--
-	if l.ended && l.users == 0 {
-		close(l.idle)
-	}
-}
-
-// end lets no user begin any more, waits for those that have begun, and reports whether this is the first call.
-func (l *lease) end() bool {
-	idle, first := l.stop()
-	if idle != nil {
-		<-idle
-	}
-	return first
-}
-
-// stop is end without the waiting: idle is closed when the last user is done, and nil if there is none.
-func (l *lease) stop() (idle <-chan struct{}, first bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	first = !l.ended
-	l.ended = true
-	if first && l.users > 0 {
-		l.idle = make(chan struct{})
-	}
-	return l.idle, first
-}
-
-func (l *lease) isEnded() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.ended
 }
 
 // lost is what is told of a Bulk or a pool that the program has forgotten to close.
@@ -459,7 +398,7 @@ func (l label) String() string { return string(l) }
 //
 // The memory stays exposed until the engine closes, and its views usable, because a peer may hold a handle of it and the
 // program its slices.
-func watch[T any](handle *T, life *lease, log *slog.Logger, what fmt.Stringer) uintptr {
+func watch[T any](handle *T, life *rundown.Guard, log *slog.Logger, what fmt.Stringer) uintptr {
 	var pc [1]uintptr
 	if runtime.Callers(3, pc[:]) == 0 {
 		return 0
@@ -468,7 +407,7 @@ func watch[T any](handle *T, life *lease, log *slog.Logger, what fmt.Stringer) u
 		return pc[0]
 	}
 	runtime.AddCleanup(handle, func(l lost) {
-		if !life.isEnded() {
+		if !life.Closed() {
 			l.report()
 		}
 	}, lost{log, what, pc[0]})

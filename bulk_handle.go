@@ -37,7 +37,7 @@ func (b *Bulk) describe(desc func(*hg.Bulk) *hg.Desc) BulkHandle {
 	if b.use("describe") != nil {
 		return BulkHandle{}
 	}
-	defer b.life.done()
+	defer b.life.Release()
 	core, err := b.mem.part(span{b.off, b.n})
 	if err != nil {
 		return BulkHandle{}

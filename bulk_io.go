@@ -27,7 +27,7 @@ func (b *Bulk) copyAt(op string, p []byte, off int64, short error, move func(seg
 	if err := b.use(op); err != nil {
 		return 0, err
 	}
-	defer b.life.done()
+	defer b.life.Release()
 	n, err := clip(op, len(p), off, b.n, short)
 	done := 0
 	for _, seg := range cut(nil, b.mem.segs, b.off+off, n) {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"cinnabar/internal/rundown"
 )
 
 var (
@@ -27,10 +29,10 @@ var (
 type BulkPool struct {
 	size  int64
 	slots []*slot
-	free  chan *slot    // with room for all
-	done  chan struct{} // closed by Close
-	life  *lease        // ended by Close
-	slab  *memory       // maps the buffers' memory and exposes nothing; the pool has a reference, and each buffer that gets new keys
+	free  chan *slot     // with room for all
+	done  chan struct{}  // closed by Close
+	life  *rundown.Guard // ended by Close
+	slab  *memory        // maps the buffers' memory and exposes nothing; the pool has a reference, and each buffer that gets new keys
 	e     *Engine
 	mode  Mode
 	made  atomic.Uintptr // the program counter of the call of AllocPool, 0 if not known
@@ -85,7 +87,7 @@ func (e *Engine) allocPool(mode Mode, count int, size int64) (*BulkPool, error) 
 	if err != nil {
 		return nil, err
 	}
-	p := &BulkPool{size: size, free: make(chan *slot, count), done: make(chan struct{}), life: new(lease), slab: &memory{e: e, free: free}, e: e, mode: mode}
+	p := &BulkPool{size: size, free: make(chan *slot, count), done: make(chan struct{}), life: new(rundown.Guard), slab: &memory{e: e, free: free}, e: e, mode: mode}
 	p.slab.holds.Store(1)
 	for i := range int64(count) {
 		s := &slot{pool: p, buf: slab[i*stride:][:size:size]}
@@ -206,7 +208,7 @@ func (s *slot) take() (*Bulk, error) {
 	if s.closed {
 		return nil, errPoolClosed()
 	}
-	s.user = &Bulk{mem: s.mem, life: new(lease), n: s.mem.size, slot: s}
+	s.user = &Bulk{mem: s.mem, life: new(rundown.Guard), n: s.mem.size, slot: s}
 	return s.user, nil
 }
 
@@ -224,7 +226,9 @@ func (p *BulkPool) Release(b *Bulk) error {
 
 // giveBack ends the use of the buffer as b, and reports false if it had ended before.
 func (s *slot) giveBack(b *Bulk) bool {
-	if !b.life.end() {
+	first := b.life.Close()
+	<-b.life.Idle()
+	if !first {
 		return false
 	}
 	if !s.memory().isLate() || !s.renew() {
@@ -237,7 +241,7 @@ func (s *slot) giveBack(b *Bulk) bool {
 // that the program must not touch it any more. It waits as [Bulk.Close] does. Further calls return the same.
 func (p *BulkPool) Close() error {
 	p.close.Do(func() {
-		p.life.end()
+		p.life.Close()
 		close(p.done)
 		errs := make([]error, 0, len(p.slots)+1)
 		for _, s := range p.slots { // all of them before any is waited for
@@ -258,7 +262,8 @@ func (s *slot) end() error {
 	s.closed, s.user = true, nil
 	s.mu.Unlock()
 	if user != nil {
-		user.life.end()
+		user.life.Close()
+		<-user.life.Idle()
 	}
 	return m.revoke()
 }
@@ -266,8 +271,8 @@ func (s *slot) end() error {
 // BulkPoolSet is pools of growing buffer sizes, for requests of different sizes: C's margo_bulk_poolset_t. All methods
 // are safe for concurrent use.
 type BulkPoolSet struct {
-	pools []*BulkPool // smallest buffers first
-	life  *lease      // ended by Close
+	pools []*BulkPool    // smallest buffers first
+	life  *rundown.Guard // ended by Close
 }
 
 // AllocPoolSet makes a pool of count buffers for each of the sizes, which must grow.
@@ -275,7 +280,7 @@ func (e *Engine) AllocPoolSet(mode Mode, count int, sizes ...int64) (*BulkPoolSe
 	if len(sizes) == 0 {
 		return nil, argumentError("make pool set", "", "", "no sizes given")
 	}
-	s := &BulkPoolSet{life: new(lease)}
+	s := &BulkPoolSet{life: new(rundown.Guard)}
 	for i, size := range sizes {
 		if i > 0 && size <= sizes[i-1] {
 			return nil, joined(argumentError("make pool set", "", "", "size %d follows size %d: sizes must grow", size, sizes[i-1]), s.Close())
@@ -341,7 +346,7 @@ func (s *BulkPoolSet) Release(b *Bulk) error {
 
 // Close closes all pools, as [BulkPool.Close] does.
 func (s *BulkPoolSet) Close() error {
-	s.life.end()
+	s.life.Close()
 	for _, p := range s.pools { // all of them before any is waited for
 		for _, slot := range p.slots {
 			slot.memory().revokeKeys()

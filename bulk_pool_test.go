@@ -135,7 +135,7 @@ func TestPoolReleaseWaits(t *testing.T) {
 	released := make(chan error)
 	go func() { released <- p.Release(b) }()
 	for b.use("test") == nil {
-		b.life.done()
+		b.life.Release()
 		runtime.Gosched()
 	}
 	if _, err := p.TryGet(); !errors.Is(err, ErrNoBuffer) {

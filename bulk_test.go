@@ -452,7 +452,7 @@ func TestBulkCloseWaits(t *testing.T) {
 	closed := make(chan error)
 	go func() { closed <- local.Close() }()
 	for local.use("test") == nil {
-		local.life.done()
+		local.life.Release()
 		runtime.Gosched()
 	}
 	select {

@@ -236,7 +236,7 @@ type orphan struct {
 func (o *orphan) leave() {
 	o.left.Do(func() {
 		close(o.done)
-		o.svc.e.handlers.gate.leave()
+		o.svc.e.handlers.gate.Release()
 	})
 }
 

@@ -15,6 +15,7 @@ import (
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/ofitcp"
 	"cinnabar/internal/na/sm"
+	"cinnabar/internal/rundown"
 )
 
 // Engine is a process's presence on one network: it sends and serves RPCs and exposes memory. It is what a
@@ -30,7 +31,7 @@ type Engine struct {
 	unlogged bool
 	self     *Endpoint
 
-	gate     gate // counts operations that programs have under way
+	gate     rundown.Guard // counts operations that programs have under way
 	handlers handlers
 	lives    lives
 	ending   ending
@@ -114,7 +115,7 @@ func newEngine(cfg *Config, connect func(*Config, na.Handler) (na.Endpoint, erro
 	if err := e.cfg.check(); err != nil {
 		return nil, err
 	}
-	if p := e.cfg.Parent; p != nil && p.gate.closed() {
+	if p := e.cfg.Parent; p != nil && p.gate.Closed() {
 		return nil, errorFrom("open engine", "", p.Addr(), fmt.Errorf("its parent: %w", ErrClosed))
 	}
 	e.log = e.cfg.logs.layer("")
@@ -123,7 +124,6 @@ func newEngine(cfg *Config, connect func(*Config, na.Handler) (na.Endpoint, erro
 	e.cfg.clock = e.doing.clock
 	e.unlogged = (cfg == nil || cfg.Logger == nil) && !logsByEnvironment(os.Getenv)
 	e.doing.watch.init(e)
-	e.gate.init()
 	e.lives.init()
 	e.ending.init()
 	if err := e.handlers.init(e); err != nil {
@@ -184,10 +184,10 @@ func (e *Engine) Lookup(addr string) (*Endpoint, error) {
 
 // begin starts an operation; it fails once the engine is closed. Every begin that returns nil is followed by one end.
 func (e *Engine) begin() error {
-	if !e.gate.enter() {
+	if !e.gate.Acquire() {
 		return ErrClosed
 	}
 	return nil
 }
 
-func (e *Engine) end() { e.gate.leave() }
+func (e *Engine) end() { e.gate.Release() }

@@ -185,7 +185,7 @@ func TestShutdownHint(t *testing.T) {
 	go func() { down <- server.Shutdown(patient(t)) }()
 	waitFor(t, func() bool {
 		_, err := echoRPC.Call(patient(t), ep, struct{}{})
-		return CodeOf(err) == CodeNoEntry && server.handlers.gate.closed()
+		return CodeOf(err) == CodeNoEntry && server.handlers.gate.Closed()
 	})
 	_, err := add.Call(patient(t), ep, addIn{})
 	wantCode(t, err, CodePermission, "it is shutting down")

@@ -74,7 +74,7 @@ func (rt *route) fail(err error) error {
 		e.Err = rt.absent()
 	case e.Remote && e.Err == nil:
 		e.Err = hints[e.Code]
-	case !e.Remote && e.Code == CodeCanceled && rt.e != nil && rt.e.gate.closed() && plainCode(e.Err) == CodeOtherError:
+	case !e.Remote && e.Code == CodeCanceled && rt.e != nil && rt.e.gate.Closed() && plainCode(e.Err) == CodeOtherError:
 		e.Err = ErrClosed
 	}
 	return e

@@ -9,6 +9,7 @@ import (
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/na"
+	"cinnabar/internal/rundown"
 	"cinnabar/internal/sched"
 )
 
@@ -45,13 +46,12 @@ type handlers struct {
 	e     *Engine
 	pools *pools
 	table hg.Registry[*service]
-	gate  gate // counts requests that are not done with; closed: no more are served
+	gate  rundown.Guard // counts requests that are not done with; closed: no more are served
 	held  held
 }
 
 func (h *handlers) init(e *Engine) error {
 	h.e = e
-	h.gate.init()
 	h.held.init()
 	if parent := e.cfg.Parent; parent != nil {
 		h.pools = parent.handlers.pools
@@ -75,7 +75,7 @@ func (h *handlers) Dispatch(r *hg.Request) na.Task {
 		refuse(r, svc, CodeInvalidArg) // as HG does with an id that has no callback
 	case svc.serve == nil:
 		refuse(r, svc, CodeNoEntry)
-	case !h.gate.enter():
+	case !h.gate.Acquire():
 		refuse(r, svc, CodePermission)
 	default:
 		return svc.serve(svc, r).Admit()

@@ -68,7 +68,7 @@ func (s *serving) release() {
 		o.leave()
 		return
 	}
-	s.svc.e.handlers.gate.leave()
+	s.svc.e.handlers.gate.Release()
 }
 
 // claim reserves the right to answer. Only one caller gets it.

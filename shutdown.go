@@ -175,7 +175,7 @@ func (e *Engine) shutdown(ctx context.Context) {
 		}
 		c.f(ctx)
 	}
-	e.handlers.gate.close()
+	e.handlers.gate.Close()
 	e.core.Hurry()
 	e.finish(e.drain(ctx))
 }
@@ -185,9 +185,9 @@ func (e *Engine) drain(ctx context.Context) error {
 	over := make(chan struct{})
 	defer close(over)
 	e.handlers.held.drain(over)
-	if err := e.handlers.gate.wait(ctx); err != nil {
+	if err := e.handlers.gate.Wait(ctx); err != nil {
 		return &Error{Op: "shut down", Addr: e.Addr(), Code: CodeOf(err),
-			Err: fmt.Errorf("the wait for handlers ended with %d of their requests unanswered: %w", e.handlers.gate.count(), err)}
+			Err: fmt.Errorf("the wait for handlers ended with %d of their requests unanswered: %w", e.handlers.gate.Users(), err)}
 	}
 	if err := e.core.Flush(ctx); err != nil {
 		return &Error{Op: "shut down", Addr: e.Addr(), Code: plainCode(ctx.Err()),
@@ -206,7 +206,7 @@ func (e *Engine) Close() error {
 		<-e.Done()
 		return nil
 	}
-	e.handlers.gate.close()
+	e.handlers.gate.Close()
 	e.finish(nil)
 	return e.Err()
 }
@@ -217,11 +217,11 @@ func (e *Engine) finish(err error) {
 	e.doing.watch.end()
 	e.warnLeaks()
 	e.lives.end(ErrClosed)
-	e.gate.close()
+	e.gate.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
 	defer cancel()
 	e.core.Shutdown()
-	for _, closing := range []func(context.Context) error{e.core.Close, e.gate.wait} {
+	for _, closing := range []func(context.Context) error{e.core.Close, e.gate.Wait} {
 		if closeErr := closing(ctx); err == nil && closeErr != nil {
 			err = &Error{Op: "close", Addr: e.Addr(), Code: CodeTimeout, Err: fmt.Errorf("something of the engine still runs after %v: %w", closeWait, closeErr)}
 		}

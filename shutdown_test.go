@@ -163,7 +163,7 @@ func TestShutdownDrains(t *testing.T) {
 	waitFor(t, func() bool { return server.Stats().Handlers.Running == 20 })
 	ended := make(chan error, 1)
 	go func() { ended <- server.Shutdown(patient(t)) }()
-	waitFor(t, server.handlers.gate.closed)
+	waitFor(t, server.handlers.gate.Closed)
 	_, err := slow.Call(patient(t), ep, addIn{})
 	wantCode(t, err, CodePermission, "slow", ep.String())
 	close(goOn)
@@ -262,7 +262,7 @@ func TestShutdownTwice(t *testing.T) {
 			}
 		})
 	}
-	waitFor(t, server.handlers.gate.closed)
+	waitFor(t, server.handlers.gate.Closed)
 	short, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := server.Shutdown(short); !errors.Is(err, context.Canceled) {
@@ -368,9 +368,9 @@ func TestShutdownWithHeldCalls(t *testing.T) {
 	soon(t, "the end of the first caller", kept[0].Context().Done())
 	down := make(chan error, 1)
 	go func() { down <- server.Shutdown(patient(t)) }()
-	waitFor(t, func() bool { return server.handlers.gate.count() == 2 })
+	waitFor(t, func() bool { return server.handlers.gate.Users() == 2 })
 	must(t, clients[1].Close())
-	waitFor(t, func() bool { return server.handlers.gate.count() == 1 })
+	waitFor(t, func() bool { return server.handlers.gate.Users() == 1 })
 	select {
 	case err := <-down:
 		t.Fatalf("Shutdown has not waited for the answer to a caller that lives: %v", err)

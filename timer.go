@@ -11,6 +11,7 @@ import (
 
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/rundown"
 	"cinnabar/internal/sched"
 )
 
@@ -34,11 +35,9 @@ type Timer struct {
 	// +checklocks:mu
 	started bool // and not fired or cancelled since
 	// +checklocks:mu
-	pending int // runs of f that are queued or under way
-	// +checklocks:mu
 	cancels int // calls of Cancel under way
-	// +checklocks:mu
-	idle chan struct{} // closed when pending becomes 0; nil if nobody waits for that
+
+	runs rundown.Guard // runs of f that are queued or under way; never closed. A run begins with mu held
 }
 
 var (
@@ -99,11 +98,11 @@ func (t *Timer) fire(start uint64) {
 	}
 	e := t.svc.e
 	t.started = false
-	t.pending++
+	t.runs.Acquire()
 	e.timers.remove(t) // before anybody can start it anew
 	t.mu.Unlock()
-	if !e.handlers.gate.enter() {
-		t.done()
+	if !e.handlers.gate.Acquire() {
+		t.runs.Release()
 		return
 	}
 	r := &run{t: t, start: start}
@@ -111,17 +110,6 @@ func (t *Timer) fire(start uint64) {
 	r.s.job.Init(r, t.svc.pool, &t.svc.pace)
 	if task := r.s.job.Admit(); task != nil {
 		task.Run()
-	}
-}
-
-// done ends one run of the function.
-func (t *Timer) done() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.pending--
-	if t.pending == 0 && t.idle != nil {
-		close(t.idle)
-		t.idle = nil
 	}
 }
 
@@ -177,22 +165,10 @@ func (t *Timer) unstartLocked() {
 
 // wait waits for the runs of the function.
 func (t *Timer) wait(ctx context.Context) error {
-	t.mu.Lock()
-	if t.pending == 0 {
-		t.mu.Unlock()
-		return nil
+	if err := t.runs.Wait(ctx); err != nil {
+		return errorFrom("cancel timer", "", "", err)
 	}
-	if t.idle == nil {
-		t.idle = make(chan struct{})
-	}
-	idle := t.idle
-	t.mu.Unlock()
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		return errorFrom("cancel timer", "", "", ctx.Err())
-	}
+	return nil
 }
 
 // run is one run of a timer's function: a serving without a request. It implements [described].
@@ -219,8 +195,8 @@ func (r *run) describe() (e *Engine, label, peer string) { return r.t.svc.e, r.t
 // Serve implements [sched.Work].
 func (r *run) Serve() {
 	e := r.t.svc.e
-	defer e.handlers.gate.leave()
-	defer r.t.done()
+	defer e.handlers.gate.Release()
+	defer r.t.runs.Release()
 	if e.lives.ctx.Err() != nil || r.void() {
 		return
 	}

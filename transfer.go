@@ -10,6 +10,7 @@ import (
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/na"
+	"cinnabar/internal/rundown"
 )
 
 // direction is one of the two ways of a transfer, seen from who starts it.
@@ -38,12 +39,12 @@ type part struct {
 type move struct {
 	part
 	t    *hg.Transfer
-	to   na.Addr  // the peer's, set by start or launch
-	lost error    // the failure to resolve the peer's name, after which t is not started
-	e    *Engine  // whose gate is held, nil if none
-	life *lease   // that is held, nil if the local memory is not a Bulk's
-	segs [][]byte // the local memory, n bytes
-	over na.Event // set by TransferDone
+	to   na.Addr        // the peer's, set by start or launch
+	lost error          // the failure to resolve the peer's name, after which t is not started
+	e    *Engine        // whose gate is held, nil if none
+	life *rundown.Guard // that is held, nil if the local memory is not a Bulk's
+	segs [][]byte       // the local memory, n bytes
+	over na.Event       // set by TransferDone
 
 	doing   *doing  // nil until admitted
 	pending leaving // see doing
@@ -221,7 +222,7 @@ func (m *move) letGo() {
 	clear(m.segs) // join may have shortened it
 	m.segs = m.segs[:0]
 	if m.life != nil {
-		m.life.done()
+		m.life.Release()
 		m.life = nil
 	}
 }

@@ -61,7 +61,7 @@ var layers = map[string]row{
 	"regmem/ring":  {code: []string{"regmem", "internal/hostmem", "internal/waitlist"}},
 
 	// Mercury's network abstraction, and the networks behind it.
-	"internal/na":        {code: []string{"internal/hostquota"}},
+	"internal/na":        {code: []string{"internal/rundown", "internal/hostquota"}},
 	"internal/na/natest": {code: []string{"internal/na", "internal/hostquota"}},
 	"internal/hg/wire":   {},
 	"internal/hg":        {code: []string{"internal/hg/wire", "internal/na", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/na/natest"}},
@@ -129,7 +129,7 @@ var layers = map[string]row{
 
 	// RPC and bulk memory, on Mercury's core and the networks below it.
 	".": {
-		code: []string{"codec", "codec/hgproc", "codec/cereal", "internal/sched", "internal/margoconf", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/hostmem", "internal/hostquota", "internal/audit"},
+		code: []string{"codec", "codec/hgproc", "codec/cereal", "internal/rundown", "internal/sched", "internal/margoconf", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/hostmem", "internal/hostquota", "internal/audit"},
 		test: []string{"internal/na/natest", "internal/dnstest", "internal/testproc", "margo"},
 
 		modules: []string{modSys}, // mapped files

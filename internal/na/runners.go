@@ -2,19 +2,13 @@ package na
 
 import (
 	"context"
-	"sync"
+
+	"cinnabar/internal/rundown"
 )
 
-// Runners counts goroutines that are in code of the layer above, for as long as that pleases. Unlike with a
-// [sync.WaitGroup] who waits for them can give up, and is told the truth even if there was no time left to wait. The zero
-// Runners has none. All methods are safe for concurrent use.
-type Runners struct {
-	mu sync.Mutex
-	// +checklocks:mu
-	running int
-	// +checklocks:mu
-	idle chan struct{} // closed when running becomes 0; nil if nobody waits
-}
+// Runners counts goroutines that run code of the layer above, which may take any time. Unlike with a [sync.WaitGroup], a
+// goroutine that waits for them can give up. The zero Runners has none. All methods are safe for concurrent use.
+type Runners struct{ running rundown.Guard } // never closed
 
 // Go runs f on a goroutine that is counted until it ends.
 func (r *Runners) Go(f func()) {
@@ -35,44 +29,15 @@ func (r *Runners) Run(t Task) {
 }
 
 // Add counts a goroutine, which calls Done at its end.
-func (r *Runners) Add() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.running++
-}
+func (r *Runners) Add() { r.running.Acquire() }
 
 // Done ends what Add has begun.
-func (r *Runners) Done() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.running--
-	if r.running == 0 && r.idle != nil {
-		close(r.idle)
-		r.idle = nil
-	}
-}
+func (r *Runners) Done() { r.running.Release() }
 
-// Wait returns nil when none is counted, which it finds out even if ctx has ended before, and otherwise why ctx has ended.
+// Wait returns nil when none is counted, even if ctx has ended before, and otherwise the cause of the end of ctx.
 func (r *Runners) Wait(ctx context.Context) error {
-	r.mu.Lock()
-	if r.running == 0 {
-		r.mu.Unlock()
-		return nil
-	}
-	if r.idle == nil {
-		r.idle = make(chan struct{})
-	}
-	idle := r.idle
-	r.mu.Unlock()
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-	}
-	select {
-	case <-idle: // both at once
-		return nil
-	default:
+	if r.running.Wait(ctx) != nil {
 		return context.Cause(ctx)
 	}
+	return nil
 }
