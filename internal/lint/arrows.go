@@ -92,12 +92,12 @@ var layers = map[string]row{
 		modules: []string{modSys},
 	},
 	"verbs/iwarp": {
-		code:    []string{"verbs", "verbs/driver", "internal/iwarp/...", "internal/crc32c", "internal/hostmem", "internal/sockio", "internal/invariants", "internal/hostquota", "internal/audit"},
+		code:    []string{"verbs", "verbs/driver", "internal/iwarp/...", "internal/crc32c", "internal/hostmem", "internal/rundown", "internal/sockio", "internal/invariants", "internal/hostquota", "internal/audit"},
 		test:    []string{"verbs/verbstest", "verbs/fault", "verbs/oob"},
 		modules: []string{modSys},
 	},
 	"verbs/rdmacore": {
-		code:    []string{"verbs", "verbs/driver", "verbs/rdmacm", "internal/hostmem"},
+		code:    []string{"verbs", "verbs/driver", "verbs/rdmacm", "internal/hostmem", "internal/rundown"},
 		test:    []string{"verbs/verbstest", "verbs/iwarp", "verbs/oob"},
 		modules: []string{modSys},
 	},

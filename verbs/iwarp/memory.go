@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"cinnabar/internal/hostmem"
+	"cinnabar/internal/rundown"
 	"cinnabar/verbs/driver"
 )
 
@@ -53,49 +54,25 @@ type mr struct {
 	lkey   uint32
 	rkey   uint32
 
-	uses   atomic.Int64  // current users, plus mrClosed
-	idle   chan struct{} // capacity 1: the last user has left a closed region
+	users  rundown.Guard // closed by Close
 	locked bool
 }
 
-const mrClosed = 1 << 62
-
 // enter begins a use of the memory; false means that the region is closed.
-func (m *mr) enter() bool {
-	if m.uses.Add(1)&mrClosed == 0 {
-		return true
-	}
-	m.exit()
-	return false
-}
+func (m *mr) enter() bool { return m.users.Acquire() }
 
-func (m *mr) exit() {
-	if m.uses.Add(-1) == mrClosed {
-		select {
-		case m.idle <- struct{}{}:
-		default:
-		}
-	}
-}
+func (m *mr) exit() { m.users.Release() }
 
 func (m *mr) LKey() uint32 { return m.lkey }
 func (m *mr) RKey() uint32 { return m.rkey }
 func (m *mr) IOVA() uint64 { return m.iova }
 
 func (m *mr) Close() error {
-	for {
-		n := m.uses.Load()
-		if n&mrClosed != 0 {
-			return driver.Errorf("close memory region", driver.ErrClosed, "closed before")
-		}
-		if m.uses.CompareAndSwap(n, n|mrClosed) {
-			break
-		}
+	if !m.users.Close() {
+		return driver.Errorf("close memory region", driver.ErrClosed, "closed before")
 	}
 	m.pd.dev.keys.drop(m)
-	for m.uses.Load() != mrClosed {
-		<-m.idle
-	}
+	<-m.users.Idle()
 	if m.locked {
 		_ = hostmem.Unlock(m.buf) // the pages are going away or stay locked by nobody; nothing to do about it
 	}
@@ -152,7 +129,7 @@ func (p *pd) RegMR(r driver.Region, access driver.Access) (driver.MR, error) {
 	if len(r.Bytes) == 0 {
 		return nil, driver.Errorf(op, driver.ErrInvalid, "0 bytes; a region has at least 1")
 	}
-	m := &mr{pd: p, buf: r.Bytes, base: r.Addr, iova: randomIOVA(r.Addr), access: access, idle: make(chan struct{}, 1)}
+	m := &mr{pd: p, buf: r.Bytes, base: r.Addr, iova: randomIOVA(r.Addr), access: access}
 	if p.dev.cfg.LockMemory {
 		if err := lockRegion(r.Bytes); err != nil {
 			return nil, err

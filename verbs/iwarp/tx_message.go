@@ -133,7 +133,7 @@ func (c *conn) openRequestLocked() bool {
 
 // anyClosed reports whether a region of segs has been deregistered.
 func anyClosed(segs []seg) bool {
-	return slices.ContainsFunc(segs, func(s seg) bool { return s.m.uses.Load()&mrClosed != 0 })
+	return slices.ContainsFunc(segs, func(s seg) bool { return s.m.users.Closed() })
 }
 
 // steps returns how many messages the request itself has.

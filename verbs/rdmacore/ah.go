@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"cinnabar/internal/rundown"
 	"cinnabar/verbs/driver"
 )
 
@@ -20,47 +21,27 @@ const (
 
 // ah is an address handle.
 type ah struct {
-	pd *pd
-	h  handle
-	// Datagrams that are posted to it and not known to be done; once closed, far below zero.
-	users atomic.Int64
+	pd    *pd
+	h     handle
+	users rundown.Guard // datagrams that are posted to it and not known to be done; closed by Close
 }
-
-// ahClosed stays below zero with all the datagrams that can be released later.
-const ahClosed = -1 << 62
-
-// hold counts a datagram, unless the handle is closed.
-func (a *ah) hold() bool {
-	for {
-		n := a.users.Load()
-		if n < 0 {
-			return false
-		}
-		if a.users.CompareAndSwap(n, n+1) {
-			return true
-		}
-	}
-}
-
-func (a *ah) release() { a.users.Add(-1) }
 
 // Close implements driver.AddressHandle. The device may look at the handle until
 // a datagram is done, so it is refused before that.
 func (a *ah) Close() error {
 	const op = "close address handle"
 	if d := a.pd.dev; d.removal.isGone() { // nothing is on its way any more
-		if a.users.Swap(ahClosed) < 0 {
+		if !a.users.Close() {
 			return nil
 		}
-	} else if !a.users.CompareAndSwap(0, ahClosed) {
-		n := a.users.Load()
-		if n < 0 {
+	} else if !a.users.CloseIdle() {
+		if a.users.Closed() {
 			return nil
 		}
-		return driver.Errorf(op, driver.ErrBusy, "%d datagrams are on their way to it; poll their completions, or one of a later request", n)
+		return driver.Errorf(op, driver.ErrBusy, "%d datagrams are on their way to it; poll their completions, or one of a later request", a.users.Users())
 	}
 	if err := a.pd.dev.released(destroyAH(a.h)); err != nil {
-		a.users.Store(0)
+		a.users.Reopen()
 		return &driver.Error{Op: op, Err: err}
 	}
 	a.pd.children.Add(-1)
@@ -145,7 +126,7 @@ func (d destinations) take(pos uint32, wr *driver.SendWR) (handle, error) {
 		return 0, nil
 	}
 	a := wr.AH.(*ah)
-	if !a.hold() {
+	if !a.users.Acquire() {
 		return 0, driver.Errorf("post send", driver.ErrClosed, "the address handle is closed")
 	}
 	d[pos&uint32(len(d)-1)].Store(a)
@@ -159,7 +140,7 @@ func (d destinations) drop(first, end uint32) {
 	}
 	for ; int32(end-first) > 0; first++ {
 		if a := d[first&uint32(len(d)-1)].Swap(nil); a != nil {
-			a.release()
+			a.users.Release()
 		}
 	}
 }

@@ -29,16 +29,16 @@ func TestDestinations(t *testing.T) {
 		from, end uint32
 		want      int64
 	}{{first, first, 4}, {first, first + 3, 1}, {first, first + 3, 1}, {first + 4, first + 3, 1}} {
-		if d.drop(step.from, step.end); a.users.Load() != step.want {
-			t.Errorf("drop from %d to %d: %d users, want %d", step.from, step.end, a.users.Load(), step.want)
+		if d.drop(step.from, step.end); a.users.Users() != step.want {
+			t.Errorf("drop from %d to %d: %d users, want %d", step.from, step.end, a.users.Users(), step.want)
 		}
 	}
 	d.dropAll()
 	d.dropAll()
-	if n := a.users.Load(); n != 0 {
+	if n := a.users.Users(); n != 0 {
 		t.Errorf("%d users, want none", n)
 	}
-	a.users.Store(ahClosed)
+	a.users.Close()
 	if _, err := d.take(0, &driver.SendWR{AH: a}); !errors.Is(err, driver.ErrClosed) {
 		t.Errorf("take of a closed one: %v, want ErrClosed", err)
 	}
@@ -49,7 +49,7 @@ func TestDestinations(t *testing.T) {
 
 func TestHandleInUse(t *testing.T) {
 	a := newTestAH()
-	a.hold()
+	a.users.Acquire()
 	if err := a.Close(); !errors.Is(err, driver.ErrBusy) {
 		t.Errorf("Close in use: %v, want ErrBusy", err)
 	}
