@@ -68,7 +68,7 @@ var layers = map[string]row{
 	"internal/sched":     {code: []string{"internal/na", "internal/hostquota"}},
 	"internal/margoconf": {},
 	"internal/na/sm":     {code: []string{"internal/na", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit"}, modules: []string{modSys}},
-	"internal/na/ofitcp": {code: []string{"internal/na", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/dnstest"}},
+	"internal/na/ofitcp": {code: []string{"internal/na", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/dnstest"}},
 
 	// Protocol state machines: bytes in, effects out; no sockets, clocks or memory of their own.
 	"internal/iwarp/mpa":   {},

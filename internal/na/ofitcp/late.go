@@ -227,7 +227,7 @@ func (h *lateHandle) enterLocked(m *memory) {
 	if m.late.kept {
 		h.closed = m.late.since
 	}
-	if m.uses.Load()&memoryClosed != 0 { // forget may have run before the handle was recorded
+	if m.users.Closed() { // forget may have run before the handle was recorded
 		m.late.forgetLocked()
 	}
 }
@@ -318,7 +318,7 @@ func (l *lates) finish(over []*memory) {
 		}
 		var used []*memory
 		for _, k := range over {
-			if k.uses.Load() == memoryClosed {
+			if k.users.Users() == 0 {
 				end(k)
 			} else {
 				used = append(used, k)
@@ -392,7 +392,7 @@ func (m *memory) Withdraw(hold func() (release func())) {
 	m.revoke.Do(func() {
 		m.revoked = time.Now()
 		kept := m.Late() && m.ep.late.keep(m, hold)
-		m.uses.Or(memoryClosed)
+		m.users.Close()
 		if !kept {
 			m.ep.mem.drop(m)
 			m.ep.late.forget(m)
@@ -477,7 +477,7 @@ func (m *memory) copyForLate(hold func() (release func())) (k *memory, why strin
 		}
 		give = func() { account.Give(hostquota.Memory, n) }
 	}
-	k = &memory{ep: m.ep, key: m.key, access: m.access, size: m.size, idle: make(chan struct{}), revoked: m.revoked}
+	k = &memory{ep: m.ep, key: m.key, access: m.access, size: m.size, revoked: m.revoked}
 	k.late.kept, k.late.since = true, m.revoked
 	k.late.done = give
 	switch {

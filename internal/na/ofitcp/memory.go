@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"cinnabar/internal/na"
+	"cinnabar/internal/rundown"
 )
 
 // memory is registered memory. Peers' accesses bracket their use of it with enter and exit, from the moment that a
@@ -20,9 +20,7 @@ type memory struct {
 	key    uint64
 	access na.Access
 
-	uses atomic.Int64  // accesses under way, plus memoryClosed
-	idle chan struct{} // closed when the memory is closed and the last access to it over
-	once sync.Once     // closes it
+	users rundown.Guard // accesses under way; closed by Revoke and Withdraw
 
 	revoke  sync.Once
 	revoked time.Time // set by revoke
@@ -31,22 +29,10 @@ type memory struct {
 	late lateMemory
 }
 
-const memoryClosed = 1 << 62
-
 // enter begins an access; false means that the memory is closed.
-func (m *memory) enter() bool {
-	if m.uses.Add(1)&memoryClosed == 0 {
-		return true
-	}
-	m.exit()
-	return false
-}
+func (m *memory) enter() bool { return m.users.Acquire() }
 
-func (m *memory) exit() {
-	if m.uses.Add(-1) == memoryClosed {
-		m.once.Do(func() { close(m.idle) })
-	}
-}
+func (m *memory) exit() { m.users.Release() }
 
 // contains reports whether n bytes at off lie within the memory.
 func (m *memory) contains(off, n uint64) bool {
@@ -57,7 +43,7 @@ func (m *memory) contains(off, n uint64) bool {
 func (m *memory) Revoke() {
 	m.revoke.Do(func() {
 		m.revoked = time.Now()
-		m.uses.Or(memoryClosed)
+		m.users.Close()
 		m.ep.mem.drop(m)
 		m.ep.late.forget(m)
 	})
@@ -66,7 +52,7 @@ func (m *memory) Revoke() {
 // Close implements [na.Memory].
 func (m *memory) Close() {
 	m.Revoke()
-	if m.uses.Load() != memoryClosed {
+	if m.users.Users() > 0 {
 		m.drain()
 	}
 }
@@ -84,7 +70,7 @@ func (m *memory) drain() {
 	seen := make(map[*conn]uint64)
 	for {
 		select {
-		case <-m.idle:
+		case <-m.users.Idle():
 			return
 		case <-timer.C:
 		}
@@ -189,7 +175,7 @@ func (e *Endpoint) Register(mem []byte, access na.Access) (na.Memory, error) {
 	if access < na.ReadOnly || access > na.ReadWrite {
 		return nil, &na.Error{Kind: na.Invalid, Op: "register memory", Err: fmt.Errorf("access %d; it is read, write or both", access)}
 	}
-	m := &memory{ep: e, buf: mem, access: access, size: uint64(len(mem)), idle: make(chan struct{})}
+	m := &memory{ep: e, buf: mem, access: access, size: uint64(len(mem))}
 	if !e.mem.add(m) {
 		return nil, &na.Error{Kind: na.Closed, Op: "register memory"}
 	}

@@ -89,7 +89,7 @@ func TestCloseDuringWrite(t *testing.T) {
 // waitUse waits until a peer's access to m is under way.
 func waitUse(t *testing.T, m *memory) {
 	t.Helper()
-	for end := time.Now().Add(patience); m.uses.Load() == 0; {
+	for end := time.Now().Add(patience); m.users.Users() == 0; {
 		if time.Now().After(end) {
 			t.Fatal("no access begins")
 		}
