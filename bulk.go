@@ -17,6 +17,7 @@ import (
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostmem"
 	"cinnabar/internal/rundown"
+	"cinnabar/internal/sglist"
 )
 
 // Number is every numeric type whose size is the same on all platforms.
@@ -262,12 +263,12 @@ func (b *Bulk) pieces() [][]byte {
 	if b.n == 0 {
 		return [][]byte{{}}
 	}
-	return cut(nil, b.mem.segs, b.off, b.n)
+	return sglist.Slice(nil, b.mem.segs, b.off, b.n)
 }
 
 // Bytes returns the memory if it lies in one piece, as that of [Engine.Alloc] does, and nil otherwise or after Close.
 func (b *Bulk) Bytes() []byte {
-	if segs := join(b.pieces()); len(segs) == 1 {
+	if segs := sglist.Merge(b.pieces()); len(segs) == 1 {
 		return segs[0]
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 
 	"cinnabar/codec"
 	"cinnabar/internal/hg"
+	"cinnabar/internal/sglist"
 )
 
 // BulkHandle is the description of exposed memory: how large it is, what may be done with it, and the keys with which the
@@ -55,7 +56,7 @@ func (m *memory) part(s span) (*hg.Bulk, error) {
 	if core, ok := m.views[s]; ok {
 		return core, nil
 	}
-	segs := cut(nil, m.segs, s.off, s.n)
+	segs := sglist.Slice(nil, m.segs, s.off, s.n)
 	if len(segs) == 0 {
 		segs = [][]byte{nil} // an empty part is a Bulk too
 	}

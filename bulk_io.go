@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"cinnabar/internal/hostmem"
+	"cinnabar/internal/sglist"
 )
 
 // ReadAt copies from the memory to p. It is an [io.ReaderAt], whatever the mode: that is about peers.
@@ -30,7 +31,7 @@ func (b *Bulk) copyAt(op string, p []byte, off int64, short error, move func(seg
 	defer b.life.Release()
 	n, err := clip(op, len(p), off, b.n, short)
 	done := 0
-	for _, seg := range cut(nil, b.mem.segs, b.off+off, n) {
+	for _, seg := range sglist.Slice(nil, b.mem.segs, b.off+off, n) {
 		moved, fault := move(seg, p[done:])
 		if fault != nil { // a mapping of a file that has become shorter, or has no room
 			return done, &Error{Op: op, Code: CodeFault, Err: fault}

@@ -11,6 +11,7 @@ import (
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/na"
 	"cinnabar/internal/rundown"
+	"cinnabar/internal/sglist"
 )
 
 // direction is one of the two ways of a transfer, seen from who starts it.
@@ -88,7 +89,7 @@ func (m *move) prepare(b *Bulk, localOff int64) error {
 	if !b.mem.mode.allows(m.d.local) {
 		return permission(m.d.op, "", "local", b.mem.mode, m.d.local)
 	}
-	m.segs = join(cut(m.segs, b.mem.segs, b.off+localOff, m.n))
+	m.segs = sglist.Merge(sglist.Slice(m.segs, b.mem.segs, b.off+localOff, m.n))
 	return m.admit()
 }
 
@@ -394,48 +395,4 @@ func (t *train) abandon(ctx context.Context) {
 		_, _ = m.wait(ctx) // the first chunk's error is the news
 		m.release()
 	}
-}
-
-// cut appends to dst the n bytes of segs from off on, which must exist.
-func cut(dst, segs [][]byte, off, n int64) [][]byte {
-	for _, s := range segs {
-		if n == 0 {
-			break
-		}
-		if off >= int64(len(s)) {
-			off -= int64(len(s))
-			continue
-		}
-		part := s[off:min(int64(len(s)), off+n)]
-		off, n = 0, n-int64(len(part))
-		dst = append(dst, part)
-	}
-	return dst
-}
-
-// join merges segments that are neighbours in memory, in place: fewer pieces are fewer operations of the network. That
-// two slices are neighbours shows only where the first one's array goes on into the second.
-func join(segs [][]byte) [][]byte {
-	if len(segs) < 2 {
-		return segs
-	}
-	out := segs[:1]
-	for _, s := range segs[1:] {
-		last := &out[len(out)-1]
-		if whole, ok := extend(*last, s); ok {
-			*last = whole
-			continue
-		}
-		out = append(out, s)
-	}
-	return out
-}
-
-// extend returns a and b as one slice if b lies right behind a in a's array.
-func extend(a, b []byte) ([]byte, bool) {
-	if len(b) == 0 || cap(a)-len(a) < len(b) {
-		return nil, false
-	}
-	whole := a[:len(a)+len(b)]
-	return whole, &whole[len(a)] == &b[0]
 }

@@ -14,9 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"cinnabar/internal/hg"
 	"cinnabar/internal/na"
-	"pgregory.net/rapid"
 )
 
 // The shapes of C's bulk tests: one run of bytes with offsets, few segments, many, and more than a descriptor holds in
@@ -560,35 +561,6 @@ func TestEngineCloseEndsTransfers(t *testing.T) {
 	ep := &Endpoint{e: here, addr: there.Self().addr}
 	if _, err := h.On(ep).ReadAt(make([]byte, 1), 0); !errors.Is(err, ErrClosed) {
 		t.Errorf("error %v, want ErrClosed", err)
-	}
-}
-
-// Neighbours in memory are one piece for the network; others are left as they are.
-// parity: D24
-func TestJoin(t *testing.T) {
-	array := []byte("0123456789")
-	other := []byte("abc")
-	for _, c := range []struct {
-		segs [][]byte
-		want []string
-	}{
-		{nil, nil},
-		{[][]byte{array}, []string{"0123456789"}},
-		{[][]byte{array[:3], array[3:5], array[5:]}, []string{"0123456789"}},
-		{[][]byte{array[:3], array[4:]}, []string{"012", "456789"}},
-		{[][]byte{array[:3:3], array[3:]}, []string{"012", "3456789"}}, // not known to be neighbours
-		{[][]byte{array[5:], array[:5]}, []string{"56789", "01234"}},
-		{[][]byte{array[:3], other, array[3:6], array[6:7]}, []string{"012", "abc", "3456"}},
-		{[][]byte{array[:3], array[:3]}, []string{"012", "012"}},
-		{[][]byte{array[:3], array[1:4]}, []string{"012", "123"}},
-	} {
-		var got []string
-		for _, s := range join(slices.Clone(c.segs)) {
-			got = append(got, string(s))
-		}
-		if !slices.Equal(got, c.want) {
-			t.Errorf("%q joined is %q, want %q", c.segs, got, c.want)
-		}
 	}
 }
 

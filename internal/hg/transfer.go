@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"cinnabar/internal/na"
+	"cinnabar/internal/sglist"
 )
 
 // Direction says which way a transfer goes, seen from who starts it.
@@ -146,7 +147,7 @@ func (t *Transfer) check(d *Desc, off uint64, local [][]byte, n uint64) (Code, e
 // route chooses between the data in the descriptor, a copy, and the network.
 func (t *Transfer) route(d *Desc, off uint64, local [][]byte, n uint64) {
 	if t.dir == Pull && d.eager != nil {
-		copyOut(local, [][]byte{d.eager[off:]})
+		sglist.Copy(local, [][]byte{d.eager[off:]})
 		t.c.count.eagerCopies.Add(1)
 		t.finish(int64(n))
 		return

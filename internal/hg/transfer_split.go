@@ -7,6 +7,7 @@ import (
 
 	"cinnabar/internal/hostmem"
 	"cinnabar/internal/na"
+	"cinnabar/internal/sglist"
 )
 
 // remotesOf returns the memory of each segment of d as the transport knows it, or that of all segments if d has one handle
@@ -47,10 +48,10 @@ func (c *Class) remotesOf(d *Desc) ([]na.RemoteMemory, Code, error) {
 // split appends the pieces of a transfer: one for each overlap of a segment and a local slice, as C makes one operation
 // for each, or one for each local slice if the segments have one handle. The range and the length of local have been checked.
 func split(frags []na.Fragment, d *Desc, remotes []na.RemoteMemory, off uint64, local [][]byte, n uint64) []na.Fragment {
-	rest := localCursor{slices: local}
+	rest := sglist.NewCursor(local)
 	if d.flags&flagRegV != 0 { // the segments are one run of bytes
 		for n > 0 {
-			piece := rest.next(n)
+			piece := rest.Next(n)
 			frags = append(frags, na.Fragment{Remote: remotes[0], Offset: off, Local: piece})
 			off += uint64(len(piece))
 			n -= uint64(len(piece))
@@ -63,7 +64,7 @@ func split(frags []na.Fragment, d *Desc, remotes []na.RemoteMemory, off uint64, 
 			off -= s.length
 		} else {
 			for at := off; at < s.length && n > 0; {
-				piece := rest.next(min(s.length-at, n))
+				piece := rest.Next(min(s.length-at, n))
 				frags = append(frags, na.Fragment{Remote: remotes[i], Offset: at, Local: piece})
 				at += uint64(len(piece))
 				n -= uint64(len(piece))
@@ -75,40 +76,6 @@ func split(frags []na.Fragment, d *Desc, remotes []na.RemoteMemory, off uint64, 
 		}
 	}
 	return frags
-}
-
-// localCursor walks through slices.
-type localCursor struct {
-	slices [][]byte
-	at     int // in the first of slices
-}
-
-// next returns the next piece, at most n bytes and at least one; the caller knows that there is one.
-func (c *localCursor) next(n uint64) []byte {
-	for c.at == len(c.slices[0]) {
-		c.slices, c.at = c.slices[1:], 0
-	}
-	rest := c.slices[0][c.at:]
-	if uint64(len(rest)) > n {
-		rest = rest[:n:n]
-	}
-	c.at += len(rest)
-	return rest
-}
-
-// copyOut copies from one list of slices to another until one of them ends.
-func copyOut(to, from [][]byte) {
-	var i, at int
-	for _, dst := range to {
-		for len(dst) > 0 && i < len(from) {
-			n := copy(dst, from[i][at:])
-			dst = dst[n:]
-			at += n
-			if at == len(from[i]) {
-				i, at = i+1, 0
-			}
-		}
-	}
 }
 
 // syncCopy is up to which size memory is copied within Start, and how much a longer copy does between looking for
@@ -142,7 +109,7 @@ func (t *Transfer) copyBulk(b *Bulk, off uint64, local [][]byte, n uint64) {
 		t.fail(InvalidArg, errRevoked)
 		return
 	}
-	here := localCursor{slices: local}
+	here := sglist.NewCursor(local)
 	for _, s := range b.segs {
 		if off >= uint64(len(s)) {
 			off -= uint64(len(s))
@@ -152,7 +119,7 @@ func (t *Transfer) copyBulk(b *Bulk, off uint64, local [][]byte, n uint64) {
 			if t.canceled() {
 				return
 			}
-			piece := here.next(min(uint64(len(s)), n, syncCopy))
+			piece := here.Next(min(uint64(len(s)), n, syncCopy))
 			to, from := piece, s
 			if t.dir == Push {
 				to, from = s, piece

@@ -42,6 +42,7 @@ type row struct {
 var layers = map[string]row{
 	// What knows nothing of this module.
 	"internal/invariants": {},
+	"internal/sglist":     {},
 	"internal/rundown":    {code: []string{"internal/invariants"}},
 	"internal/crc32c":     {modules: []string{modSys}},
 	"internal/hostmem":    {code: []string{"internal/invariants"}, modules: []string{modSys}},
@@ -64,7 +65,7 @@ var layers = map[string]row{
 	"internal/na":        {code: []string{"internal/rundown", "internal/hostquota"}},
 	"internal/na/natest": {code: []string{"internal/na", "internal/hostquota"}},
 	"internal/hg/wire":   {},
-	"internal/hg":        {code: []string{"internal/hg/wire", "internal/na", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/na/natest"}},
+	"internal/hg":        {code: []string{"internal/hg/wire", "internal/sglist", "internal/na", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/na/natest"}},
 	"internal/sched":     {code: []string{"internal/na", "internal/hostquota"}},
 	"internal/margoconf": {},
 	"internal/na/sm":     {code: []string{"internal/na", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit"}, modules: []string{modSys}},
@@ -129,7 +130,7 @@ var layers = map[string]row{
 
 	// RPC and bulk memory, on Mercury's core and the networks below it.
 	".": {
-		code: []string{"codec", "codec/hgproc", "codec/cereal", "internal/rundown", "internal/sched", "internal/margoconf", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/hostmem", "internal/hostquota", "internal/audit"},
+		code: []string{"codec", "codec/hgproc", "codec/cereal", "internal/rundown", "internal/sched", "internal/sglist", "internal/margoconf", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/hostmem", "internal/hostquota", "internal/audit"},
 		test: []string{"internal/na/natest", "internal/dnstest", "internal/testproc", "margo"},
 
 		modules: []string{modSys}, // mapped files
