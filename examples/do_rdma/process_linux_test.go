@@ -7,6 +7,6 @@ import "testing"
 func TestTutorialOverSharedMemory(t *testing.T) {
 	s := startServerAt(t, "na+sm://")
 	wantClient(t, 0, "", "-grace", "0s", s.addr)
-	s.stdout.want(t, 1, received)
+	wantLines(s.Stdout, 1, received)
 	s.stop(t, 1)
 }

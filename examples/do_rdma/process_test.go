@@ -1,143 +1,76 @@
 package dordma
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
 	"cinnabar"
+	"cinnabar/internal/testproc"
 )
 
 // programs is the folder with the two programs, built once.
 var programs string
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "do_rdma")
+	dir, err := testproc.Build("./client", "./server")
 	if err != nil {
-		panic(err)
-	}
-	programs = dir
-	build := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "./client", "./server")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build the programs: %v\n%s", err, out)
+		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	programs = dir
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		_ = os.RemoveAll(dir)
 		os.Exit(code)
 	}))
 }
 
-// processLimit bounds a process; it is there for processes that hang.
-const processLimit = 60 * time.Second
-
 // received is what the server prints for each request of a client that exposes the tutorial's text.
 const received = "Server received bulk: Matthi"
 
-// command prepares a process of one of the programs.
-func command(t *testing.T, program string, args ...string) *exec.Cmd {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), processLimit)
-	t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, filepath.Join(programs, program), args...)
-	cmd.WaitDelay = time.Second
-	return cmd
+// command is a process of one of the programs.
+func command(program string, args ...string) testproc.Command {
+	return testproc.Command{Path: filepath.Join(programs, program), Args: args}
 }
 
-// lines keeps what a process prints.
-type lines struct {
-	mu    sync.Mutex
-	all   bytes.Buffer  // +checklocks:mu
-	fresh chan struct{} // capacity 1: there is more
-}
-
-func newLines() *lines { return &lines{fresh: make(chan struct{}, 1)} }
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all.Write(b)
-	select {
-	case l.fresh <- struct{}{}:
-	default:
+// wantLines waits until n lines more contain the text, and returns the last of them.
+func wantLines(s *testproc.Stream, n int, text string) (line string) {
+	for range n {
+		line = s.Take("^.*" + regexp.QuoteMeta(text) + ".*$")[0]
 	}
-	return len(b), nil
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.String()
-}
-
-// want waits until n lines contain the text, and returns the last of them.
-func (l *lines) want(t *testing.T, n int, text string) (line string) {
-	t.Helper()
-	timer := time.NewTimer(processLimit)
-	defer timer.Stop()
-	for {
-		seen := 0
-		for s := range strings.Lines(l.String()) {
-			if strings.Contains(s, text) && strings.HasSuffix(s, "\n") {
-				seen, line = seen+1, strings.TrimSuffix(s, "\n")
-			}
-			if seen == n {
-				return line
-			}
-		}
-		select {
-		case <-l.fresh:
-		case <-timer.C:
-			t.Fatalf("no %d lines with %q within %v, only %q", n, text, processLimit, l)
-		}
-	}
+	return line
 }
 
 // server is a running server.
 type server struct {
-	cmd            *exec.Cmd
-	addr           string
-	stdout, stderr *lines
+	*testproc.Process
+	addr string
 }
 
 func startServer(t *testing.T) *server { return startServerAt(t, "tcp://127.0.0.1:0") }
 
 func startServerAt(t *testing.T, address string) *server {
 	t.Helper()
-	s := &server{cmd: command(t, "server", address), stdout: newLines(), stderr: newLines()}
-	s.cmd.Stdout, s.cmd.Stderr = s.stdout, s.stderr
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if s.cmd.ProcessState == nil {
-			_ = s.cmd.Process.Kill()
-			_ = s.cmd.Wait()
-		}
-	})
-	_, s.addr, _ = strings.Cut(s.stderr.want(t, 1, "Server running at address "), "address ")
-	return s
+	p := testproc.Start(t, command("server", address))
+	_, addr, _ := strings.Cut(wantLines(p.Stderr, 1, "Server running at address "), "address ")
+	return &server{p, addr}
 }
 
 // stop interrupts the server, which must have printed so many lines and nothing else.
 func (s *server) stop(t *testing.T, requests int) {
 	t.Helper()
-	if err := s.cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.cmd.Wait(); err != nil {
+	s.Interrupt()
+	if err := s.Wait(); err != nil {
 		t.Errorf("the server ended with %v", err)
 	}
-	if got, want := s.stdout.String(), strings.Repeat(received+"\n", requests); got != want {
+	if got, want := s.Stdout.String(), strings.Repeat(received+"\n", requests); got != want {
 		t.Errorf("the server printed %q, want %q", got, want)
 	}
 }
@@ -145,14 +78,9 @@ func (s *server) stop(t *testing.T, requests int) {
 // wantClient runs a client to its end and compares.
 func wantClient(t *testing.T, code int, stderr string, args ...string) {
 	t.Helper()
-	cmd := command(t, "client", args...)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
-		t.Fatal(err)
-	}
-	if got := cmd.ProcessState.ExitCode(); got != code || out.Len() > 0 || !strings.Contains(errs.String(), stderr) {
-		t.Errorf("client %q: exit code %d, printed %q and %q, want %d and %q", args, got, &out, &errs, code, stderr)
+	p := testproc.Run(t, command("client", args...))
+	if got := p.ExitCode(); got != code || p.Stdout.String() != "" || !strings.Contains(p.Stderr.String(), stderr) {
+		t.Errorf("client %q: exit code %d, printed %q and %q, want %d and %q", args, got, p.Stdout, p.Stderr, code, stderr)
 	}
 }
 
@@ -161,7 +89,7 @@ func wantClient(t *testing.T, code int, stderr string, args ...string) {
 func TestTutorial(t *testing.T) {
 	s := startServer(t)
 	wantClient(t, 0, "", s.addr)
-	if got := s.stdout.want(t, 1, "bulk"); got != received {
+	if got := wantLines(s.Stdout, 1, "bulk"); got != received {
 		t.Errorf("the server printed %q, want %q", got, received)
 	}
 	s.stop(t, 1)
@@ -175,7 +103,7 @@ func TestTutorial(t *testing.T) {
 func TestAnswered(t *testing.T) {
 	s := startServer(t)
 	wantClient(t, 0, "", "-answer", s.addr)
-	if got := s.stdout.want(t, 1, "bulk"); got != received {
+	if got := wantLines(s.Stdout, 1, "bulk"); got != received {
 		t.Errorf("the server printed %q, want %q", got, received)
 	}
 	s.stop(t, 1)
@@ -211,22 +139,17 @@ func TestClientsAtOnce(t *testing.T) {
 		wg.Go(func() { wantClient(t, 0, "", "-grace", "0s", s.addr) })
 	}
 	wg.Wait()
-	s.stdout.want(t, clients, received)
+	wantLines(s.Stdout, clients, received)
 	s.stop(t, clients)
 }
 
 // The grace time ends when the client is interrupted.
 func TestInterruptedClient(t *testing.T) {
 	s := startServer(t)
-	cmd := command(t, "client", "-grace", "1h", s.addr)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	s.stdout.want(t, 1, received) // the request has arrived
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
+	client := testproc.Start(t, command("client", "-grace", "1h", s.addr))
+	wantLines(s.Stdout, 1, received) // the request has arrived
+	client.Interrupt()
+	if err := client.Wait(); err != nil {
 		t.Errorf("the client ended with %v", err)
 	}
 	s.stop(t, 1)
@@ -244,21 +167,16 @@ func TestUsage(t *testing.T) {
 // parity: T01
 func TestAddressInUse(t *testing.T) {
 	s := startServer(t)
-	wantServer(t, "address in use", s.addr)
+	wantServer(t, "HG_ADDRINUSE", s.addr)
 	s.stop(t, 0)
 }
 
 // wantServer runs a server that cannot start.
 func wantServer(t *testing.T, stderr string, args ...string) {
 	t.Helper()
-	cmd := command(t, "server", args...)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
-		t.Fatal(err)
-	}
-	if got := cmd.ProcessState.ExitCode(); got != 1 || out.Len() > 0 || !strings.Contains(errs.String(), stderr) {
-		t.Errorf("server %q: exit code %d, printed %q and %q, want 1 and %q", args, got, &out, &errs, stderr)
+	p := testproc.Run(t, command("server", args...))
+	if got := p.ExitCode(); got != 1 || p.Stdout.String() != "" || !strings.Contains(p.Stderr.String(), stderr) {
+		t.Errorf("server %q: exit code %d, printed %q and %q, want 1 and %q", args, got, p.Stdout, p.Stderr, stderr)
 	}
 }
 
@@ -306,16 +224,16 @@ func TestServerWithAnyClient(t *testing.T) {
 	if err := revoked.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for i, bad := range []cinnabar.BulkHandle{{}, expose(cinnabar.WriteOnly, large).Handle(), gone} {
+	for _, bad := range []cinnabar.BulkHandle{{}, expose(cinnabar.WriteOnly, large).Handle(), gone} {
 		send(bad)
-		s.stderr.want(t, i+1, "handler of a one-way request fails")
+		wantLines(s.Stderr, 1, "handler of a one-way request fails")
 	}
 	if err := cinnabar.NewOneWay[uint8]("do_rdma", cinnabar.WithFlavor(cinnabar.Thallium)).Send(t.Context(), ep, 1); err != nil {
 		t.Fatal(err)
 	}
-	s.stderr.want(t, 1, "request refused: arguments cannot be decoded")
+	wantLines(s.Stderr, 1, "request refused: arguments cannot be decoded")
 	send(expose(cinnabar.ReadOnly, large).Handle())
 	send(expose(cinnabar.ReadWrite, large[:1], large[1:4], large[4:]).Handle())
-	s.stdout.want(t, 2, received)
+	wantLines(s.Stdout, 2, received)
 	s.stop(t, 2)
 }

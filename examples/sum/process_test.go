@@ -1,45 +1,35 @@
 package sum
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
 	"cinnabar"
+	"cinnabar/internal/testproc"
 )
 
 // programs is the folder with the two programs, built once.
 var programs string
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "sum")
+	dir, err := testproc.Build("./client", "./server")
 	if err != nil {
-		panic(err)
-	}
-	programs = dir
-	build := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "./client", "./server")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build the programs: %v\n%s", err, out)
+		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	programs = dir
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		_ = os.RemoveAll(dir)
 		os.Exit(code)
 	}))
 }
-
-// processLimit bounds a process; it is there for processes that hang.
-const processLimit = 60 * time.Second
 
 // What the tutorial's programs print, the server before the address and the client in all.
 const (
@@ -47,95 +37,44 @@ const (
 	clientLines = "[debug] Got response: 36\n[debug] Got response: 36\n[debug] Got response: 36\n[debug] Got response: 36\n"
 )
 
-// command prepares a process of one of the programs.
-func command(t *testing.T, program string, args ...string) *exec.Cmd {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), processLimit)
-	t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, filepath.Join(programs, program), args...)
-	cmd.WaitDelay = time.Second
-	return cmd
+// command is a process of one of the programs.
+func command(program string, args ...string) testproc.Command {
+	return testproc.Command{Path: filepath.Join(programs, program), Args: args}
 }
 
 // serverProcess is a running server.
 type serverProcess struct {
-	cmd    *exec.Cmd
-	out    bytes.Buffer
-	addr   string
-	stderr *firstLine
-}
-
-// firstLine keeps what a process prints and announces its first line.
-type firstLine struct {
-	mu   sync.Mutex
-	all  bytes.Buffer // +checklocks:mu
-	done bool         // +checklocks:mu
-	line chan string
-}
-
-func (f *firstLine) Write(b []byte) (int, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.all.Write(b)
-	if line, _, ok := strings.Cut(f.all.String(), "\n"); ok && !f.done {
-		f.done = true
-		f.line <- line
-	}
-	return len(b), nil
-}
-
-func (f *firstLine) String() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.all.String()
+	*testproc.Process
+	addr string
 }
 
 func startServer(t *testing.T, args ...string) *serverProcess {
 	t.Helper()
-	s := &serverProcess{cmd: command(t, "server", args...), stderr: &firstLine{line: make(chan string, 1)}}
-	s.cmd.Stdout, s.cmd.Stderr = &s.out, s.stderr
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if s.cmd.ProcessState == nil {
-			_ = s.cmd.Process.Kill()
-			_ = s.cmd.Wait()
-		}
-	})
-	timer := time.NewTimer(processLimit)
-	defer timer.Stop()
-	select {
-	case line := <-s.stderr.line:
-		s.addr = strings.TrimPrefix(line, serverLine)
-	case <-timer.C:
-		t.Fatalf("the server did not begin within %v", processLimit)
-	}
-	return s
+	return ready(testproc.Start(t, command("server", args...)))
+}
+
+// ready waits until a server can be called.
+func ready(p *testproc.Process) *serverProcess {
+	return &serverProcess{p, strings.TrimPrefix(p.Stderr.Line(), serverLine)}
 }
 
 // wantEnd waits for the server, which must have printed no more than the tutorial's.
 func (s *serverProcess) wantEnd(t *testing.T) {
 	t.Helper()
-	if err := s.cmd.Wait(); err != nil {
+	if err := s.Wait(); err != nil {
 		t.Errorf("the server ended with %v", err)
 	}
-	if got, want := s.stderr.String(), serverLine+s.addr+"\n\n"; got != want || s.out.Len() > 0 {
-		t.Errorf("the server printed %q and %q, want only %q on standard error", &s.out, got, want)
+	if got, want := s.Stderr.String(), serverLine+s.addr+"\n\n"; got != want || s.Stdout.String() != "" {
+		t.Errorf("the server printed %q and %q, want only %q on standard error", s.Stdout, got, want)
 	}
 }
 
 // wantClient runs a client to its end and compares.
 func wantClient(t *testing.T, code int, stderr string, args ...string) {
 	t.Helper()
-	cmd := command(t, "client", args...)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
-		t.Fatal(err)
-	}
-	if got := cmd.ProcessState.ExitCode(); got != code || out.Len() > 0 || !strings.Contains(errs.String(), stderr) {
-		t.Errorf("client %q: exit code %d, printed %q and %q, want %d and %q", args, got, &out, &errs, code, stderr)
+	p := testproc.Run(t, command("client", args...))
+	if got := p.ExitCode(); got != code || p.Stdout.String() != "" || !strings.Contains(p.Stderr.String(), stderr) {
+		t.Errorf("client %q: exit code %d, printed %q and %q, want %d and %q", args, got, p.Stdout, p.Stderr, code, stderr)
 	}
 }
 
@@ -171,9 +110,7 @@ func TestClientsAtOnce(t *testing.T) {
 func TestInterruptedServer(t *testing.T) {
 	s := startServer(t, "ofi+tcp://127.0.0.1:0")
 	wantClient(t, 0, clientLines, s.addr)
-	if err := s.cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	s.Interrupt()
 	s.wantEnd(t)
 }
 
@@ -182,9 +119,9 @@ func TestUsage(t *testing.T) {
 	wantClient(t, 0, "<server address>", "a", "b")
 	wantClient(t, 1, "nonsense", "nonsense")
 	for _, args := range [][]string{{"a", "b"}, {"nonsense"}} {
-		cmd := command(t, "server", args...)
-		if out, err := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 1 || len(out) == 0 {
-			t.Errorf("server %q: %v, %q", args, err, out)
+		p := testproc.Run(t, command("server", args...))
+		if p.ExitCode() != 1 || p.Stderr.String() == "" {
+			t.Errorf("server %q: exit code %d, %q", args, p.ExitCode(), p.Stderr)
 		}
 	}
 }
@@ -320,19 +257,17 @@ func TestTutorialsPrograms(t *testing.T) {
 		for range Calls / 4 {
 			wantClient(t, 0, clientLines, s.addr)
 		}
-		if err := s.cmd.Wait(); err != nil {
-			t.Errorf("the tutorial's server ended with %v: %s", err, s.stderr)
+		if err := s.Wait(); err != nil {
+			t.Errorf("the tutorial's server ended with %v: %s", err, s.Stderr)
 		}
 	})
 	t.Run("client", func(t *testing.T) {
 		program := tutorial(t, "CINNABAR_TUTORIAL_CLIENT")
 		s := startServer(t, "ofi+tcp://127.0.0.1:0")
 		for range Calls / 4 {
-			cmd := exec.Command(program, s.addr)
-			var errs bytes.Buffer
-			cmd.Env, cmd.Stderr = append(os.Environ(), "FI_TCP_IFACE=lo"), &errs
-			if err := cmd.Run(); err != nil || errs.String() != clientLines {
-				t.Errorf("the tutorial's client: %v, %q", err, &errs)
+			p := testproc.Run(t, testproc.Command{Path: program, Args: []string{s.addr}, Env: []string{"FI_TCP_IFACE=lo"}})
+			if err := p.Wait(); err != nil || p.Stderr.String() != clientLines {
+				t.Errorf("the tutorial's client: %v, %q", err, p.Stderr)
 			}
 		}
 		s.wantEnd(t)
@@ -351,14 +286,5 @@ func tutorial(t *testing.T, variable string) string {
 
 func startTutorialServer(t *testing.T) *serverProcess {
 	t.Helper()
-	program := tutorial(t, "CINNABAR_TUTORIAL_SERVER")
-	s := &serverProcess{cmd: exec.Command(program), stderr: &firstLine{line: make(chan string, 1)}}
-	s.cmd.Env, s.cmd.Stderr = append(os.Environ(), "FI_TCP_IFACE=lo"), s.stderr
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	timer := time.AfterFunc(processLimit, func() { _ = s.cmd.Process.Kill() })
-	t.Cleanup(func() { timer.Stop() })
-	s.addr = strings.TrimPrefix(<-s.stderr.line, serverLine)
-	return s
+	return ready(testproc.Start(t, testproc.Command{Path: tutorial(t, "CINNABAR_TUTORIAL_SERVER"), Env: []string{"FI_TCP_IFACE=lo"}}))
 }
