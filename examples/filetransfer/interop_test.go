@@ -57,7 +57,7 @@ func TestXferSendsToServer(t *testing.T) {
 			if result.Protocol != xfer.Basic || !result.Immediate || result.Size != tt.size {
 				t.Errorf("result: %+v", result)
 			}
-			s.out.wait(t, "finished transferring "+tt.name)
+			await(s.Stdout, "finished transferring "+tt.name)
 			if digest(t, path) != digest(t, filepath.Join(s.dir, tt.name)) {
 				t.Error("it arrived with another digest")
 			}

@@ -9,14 +9,14 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"cinnabar/internal/testproc"
 )
 
 // slowClient is a client whose input is a pipe: it goes on as far as the test feeds it.
 type slowClient struct {
-	out, err *lines
-	input    *os.File
-	kill     func()
-	wait     func() error
+	*testproc.Process
+	input *os.File
 }
 
 func startSlowClient(t *testing.T, addr string) *slowClient {
@@ -25,21 +25,12 @@ func startSlowClient(t *testing.T, addr string) *slowClient {
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := command(t, "client", addr, path)
-	c := &slowClient{out: newLines(), err: newLines(), kill: func() { _ = cmd.Process.Kill() }, wait: cmd.Wait}
-	cmd.Stdout, cmd.Stderr = c.out, c.err
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	c := &slowClient{Process: testproc.Start(t, command("client", addr, path))}
 	var err error
 	if c.input, err = os.OpenFile(path, os.O_WRONLY, 0); err != nil { // returns when the client has opened it
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		_ = c.input.Close()
-		c.kill()
-		_ = c.wait()
-	})
+	t.Cleanup(func() { _ = c.input.Close() })
 	return c
 }
 
@@ -55,28 +46,28 @@ func (c *slowClient) feed(t *testing.T, n int) {
 var midway = map[string]func(t *testing.T, s *serverProcess, c *slowClient){
 	"at once": func(*testing.T, *serverProcess, *slowClient) {},
 	"file open": func(t *testing.T, s *serverProcess, _ *slowClient) {
-		s.out.wait(t, "opening file slow")
+		await(s.Stdout, "opening file slow")
 	},
 	"first READY": func(t *testing.T, _ *serverProcess, c *slowClient) {
-		c.out.wait(t, "received READY")
+		await(c.Stdout, "received READY")
 	},
 	"half a chunk": func(t *testing.T, _ *serverProcess, c *slowClient) {
-		c.out.wait(t, "received READY")
+		await(c.Stdout, "received READY")
 		c.feed(t, BufferSize/2)
 	},
 	"a chunk": func(t *testing.T, s *serverProcess, c *slowClient) {
 		c.feed(t, BufferSize)
-		s.out.wait(t, "received 10485760 bytes.")
+		await(s.Stdout, "received 10485760 bytes.")
 	},
 	"second READY": func(t *testing.T, _ *serverProcess, c *slowClient) {
 		c.feed(t, BufferSize)
-		c.out.wait(t, "received READY")
-		c.out.wait(t, "received READY")
+		await(c.Stdout, "received READY")
+		await(c.Stdout, "received READY")
 	},
 	"some chunks": func(t *testing.T, s *serverProcess, c *slowClient) {
 		for range 3 {
 			c.feed(t, BufferSize)
-			s.out.wait(t, "received 10485760 bytes.")
+			await(s.Stdout, "received 10485760 bytes.")
 		}
 	},
 }
@@ -90,13 +81,12 @@ func TestKilledClients(t *testing.T) {
 		t.Run(point, func(t *testing.T) {
 			c := startSlowClient(t, s.addr)
 			come(t, s, c)
-			c.kill()
-			_ = c.wait()
+			c.Kill()
 			n++
 			next := input(t, fmt.Sprint("next", n), 1000)
 			s.send(t, next)
 			if point != "at once" { // it may have died before it had connected
-				s.err.wait(t, `file "slow"`)
+				await(s.Stderr, `file "slow"`)
 			}
 			if files := s.files(t); strings.Contains(files, "slow") {
 				t.Errorf("left behind: %s", files)
@@ -115,8 +105,8 @@ func TestInterruptedServer(t *testing.T) {
 			come(t, s, c)
 			s.interrupt(t)
 			_ = c.input.Close() // the client may be reading
-			if err := c.wait(); err == nil || !strings.HasPrefix(c.err.String(), "error: ") {
-				t.Errorf("the client ended with %v: %s", err, c.err)
+			if err := c.Wait(); err == nil || !strings.HasPrefix(c.Stderr.String(), "error: ") {
+				t.Errorf("the client ended with %v: %s", err, c.Stderr)
 			}
 			if files := s.files(t); files != "" {
 				t.Errorf("left behind: %s", files)
@@ -132,11 +122,10 @@ func TestKilledServer(t *testing.T) {
 			s := startServer(t, "127.0.0.1")
 			c := startSlowClient(t, s.addr)
 			come(t, s, c)
-			_ = s.cmd.Process.Kill()
-			_ = s.cmd.Wait()
+			s.Kill()
 			_ = c.input.Close()
-			if err := c.wait(); err == nil || !strings.HasPrefix(c.err.String(), "error: ") || strings.Contains(c.out.String(), "DONE") {
-				t.Errorf("the client ended with %v: %s%s", err, c.out, c.err)
+			if err := c.Wait(); err == nil || !strings.HasPrefix(c.Stderr.String(), "error: ") || strings.Contains(c.Stdout.String(), "DONE") {
+				t.Errorf("the client ended with %v: %s%s", err, c.Stdout, c.Stderr)
 			}
 		})
 	}
@@ -146,7 +135,7 @@ func TestKilledServer(t *testing.T) {
 // parity: B12
 func TestFilesAreClosed(t *testing.T) {
 	s := startServer(t, "127.0.0.1")
-	fds := fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid)
+	fds := fmt.Sprintf("/proc/%d/fd", s.Pid())
 	if _, err := os.Stat(fds); err != nil {
 		t.Skipf("this system does not tell which files a process has open: %v", err)
 	}

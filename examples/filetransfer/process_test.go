@@ -1,141 +1,70 @@
 package filetransfer
 
 import (
-	"bytes"
-	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+
+	"cinnabar/internal/testproc"
 )
 
 // programs is the folder with the two programs, built once.
 var programs string
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "filetransfer")
+	dir, err := testproc.Build("./client", "./server")
 	if err != nil {
-		panic(err)
-	}
-	programs = dir
-	build := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "./client", "./server")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build the programs: %v\n%s", err, out)
+		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	programs = dir
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		_ = os.RemoveAll(dir)
 		os.Exit(code)
 	}))
 }
 
-// processLimit bounds a process; it is there for processes that hang.
-const processLimit = 60 * time.Second
-
-// command prepares a process of one of the programs.
-func command(t *testing.T, program string, args ...string) *exec.Cmd {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), processLimit)
-	t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, filepath.Join(programs, program), args...)
-	cmd.WaitDelay = time.Second
-	return cmd
+// command is a process of one of the programs.
+func command(program string, args ...string) testproc.Command {
+	return testproc.Command{Path: filepath.Join(programs, program), Args: args}
 }
 
-// lines passes what a process prints to the test, line by line, and keeps it.
-type lines struct {
-	mu   sync.Mutex
-	all  bytes.Buffer // +checklocks:mu
-	part []byte       // +checklocks:mu
-	seen chan string
-}
-
-func newLines() *lines { return &lines{seen: make(chan string, 10000)} } // more than any process here prints
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all.Write(b)
-	l.part = append(l.part, b...)
-	for {
-		line, rest, ok := bytes.Cut(l.part, []byte("\n"))
-		if !ok {
-			return len(b), nil
-		}
-		l.seen <- string(line)
-		l.part = rest
-	}
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.String()
-}
-
-// wait returns the next line that contains text.
-func (l *lines) wait(t *testing.T, text string) string {
-	t.Helper()
-	timer := time.NewTimer(processLimit)
-	defer timer.Stop()
-	for {
-		select {
-		case line := <-l.seen:
-			if strings.Contains(line, text) {
-				return line
-			}
-		case <-timer.C:
-			t.Fatalf("no line with %q within %v", text, processLimit)
-		}
-	}
+// await returns the next line that contains text.
+func await(s *testproc.Stream, text string) string {
+	return s.Expect("^.*" + regexp.QuoteMeta(text) + ".*$")[0]
 }
 
 // serverProcess is a server with a directory of its own.
 type serverProcess struct {
-	cmd      *exec.Cmd
-	dir      string
-	addr     string
-	out, err *lines
+	*testproc.Process
+	dir, addr string
 }
 
 func startServer(t *testing.T, host string) *serverProcess {
 	t.Helper()
-	s := &serverProcess{dir: t.TempDir(), out: newLines(), err: newLines()}
-	s.cmd = command(t, "server", "-listen", host+":0", "-dir", s.dir)
-	s.cmd.Stdout, s.cmd.Stderr = s.out, s.err
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if s.cmd.ProcessState == nil {
-			_ = s.cmd.Process.Kill()
-			_ = s.cmd.Wait()
-		}
-	})
-	s.addr = strings.TrimPrefix(s.err.wait(t, "listening at "), "listening at ")
-	return s
+	dir := t.TempDir()
+	p := testproc.Start(t, command("server", "-listen", host+":0", "-dir", dir))
+	return &serverProcess{p, dir, strings.TrimPrefix(await(p.Stderr, "listening at "), "listening at ")}
 }
 
 // interrupt sends what ^C sends, and wants the exit code to be 0.
 func (s *serverProcess) interrupt(t *testing.T) {
 	t.Helper()
-	if err := s.cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.cmd.Wait(); err != nil {
-		t.Errorf("the server ended with %v: %s", err, s.err)
+	s.Interrupt()
+	if err := s.Wait(); err != nil {
+		t.Errorf("the server ended with %v: %s", err, s.Stderr)
 	}
 }
 
@@ -156,13 +85,8 @@ func (s *serverProcess) files(t *testing.T) string {
 // runClient runs a client to its end.
 func runClient(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	cmd := command(t, "client", args...)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
-		t.Fatal(err)
-	}
-	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+	p := testproc.Run(t, command("client", args...))
+	return p.ExitCode(), p.Stdout.String(), p.Stderr.String()
 }
 
 // input makes a file of random bytes in a folder of its own.
@@ -205,7 +129,7 @@ func (s *serverProcess) send(t *testing.T, path string) {
 		return
 	}
 	name := filepath.Base(path)
-	s.out.wait(t, "finished transferring "+name)
+	await(s.Stdout, "finished transferring "+name)
 	if digest(t, path) != digest(t, filepath.Join(s.dir, name)) {
 		t.Errorf("%s arrived with another digest", name)
 	}
@@ -220,9 +144,9 @@ func TestTranscripts(t *testing.T) {
 	if code != 0 || stderr != "" {
 		t.Errorf("the client ended with %d: %s", code, stderr)
 	}
-	s.out.wait(t, "finished")
+	await(s.Stdout, "finished")
 	s.interrupt(t)
-	for name, got := range map[string]string{"client": stdout, "server": s.out.String()} {
+	for name, got := range map[string]string{"client": stdout, "server": s.Stdout.String()} {
 		want, err := os.ReadFile(filepath.Join("testdata", name+".golden"))
 		if err != nil {
 			t.Fatal(err)
@@ -231,7 +155,7 @@ func TestTranscripts(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	if got, want := s.err.String(), "listening at "+s.addr+"\n"; got != want {
+	if got, want := s.Stderr.String(), "listening at "+s.addr+"\n"; got != want {
 		t.Errorf("the server complains: %s", got)
 	}
 	if digest(t, path) != digest(t, filepath.Join(s.dir, "test-file")) {
@@ -270,7 +194,7 @@ func TestClientsAtOnce(t *testing.T) {
 	}
 	clients.Wait()
 	for range paths {
-		s.out.wait(t, "finished transferring file")
+		await(s.Stdout, "finished transferring file")
 	}
 	for _, path := range paths {
 		if digest(t, path) != digest(t, filepath.Join(s.dir, filepath.Base(path))) {
@@ -288,7 +212,7 @@ func TestExistingFileIsKept(t *testing.T) {
 	if code != 1 || strings.Contains(stdout, "DONE") || !strings.Contains(stderr, s.addr) {
 		t.Errorf("the client ended with %d: %s%s", code, stdout, stderr)
 	}
-	s.err.wait(t, "file exists")
+	await(s.Stderr, "file exists")
 	if digest(t, path) != digest(t, filepath.Join(s.dir, "twice")) {
 		t.Error("the file has changed")
 	}

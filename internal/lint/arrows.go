@@ -187,7 +187,7 @@ var layers = map[string]row{
 	"examples/hello/server":                  {code: []string{".", "examples/hello"}},
 	"examples/bedeir/rc":                     {code: []string{"verbs", "verbs/rdmacm"}, test: []string{"verbs/iwarp", "verbs/fault"}},
 	"examples/filetransfer/internal/journal": {code: []string{"verbs", "verbs/driver"}},
-	"examples/filetransfer":                  {code: []string{"verbs", "verbs/iwarp", "verbs/rdmacore"}, test: []string{"xfer"}},
+	"examples/filetransfer":                  {code: []string{"verbs", "verbs/iwarp", "verbs/rdmacore"}, test: []string{"internal/testproc", "xfer"}},
 	"examples/filetransfer/client":           {code: []string{"examples/filetransfer", "examples/bedeir/rc", "verbs", "verbs/..."}, test: []string{"examples/filetransfer/internal/journal"}},
 	"examples/filetransfer/server":           {code: []string{"examples/filetransfer", "examples/bedeir/rc", "verbs", "verbs/..."}, test: []string{"examples/filetransfer/internal/journal"}},
 }

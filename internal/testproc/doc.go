@@ -22,6 +22,7 @@
 // killed by its own id and waited for, and if the test has failed, the test's log has how the process ended and what it
 // printed. Nothing here waits for time to pass.
 //
-// Methods of Process and Stream that may fail the test are called by the test's goroutine. The others are safe for concurrent
+// Methods of Process and Stream that may fail the test are called by the goroutine of the test that Start was given: a subtest
+// starts processes of its own, or uses those of its parent where they do not fail. The others are safe for concurrent
 // use.
 package testproc
