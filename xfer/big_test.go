@@ -3,7 +3,6 @@
 package xfer
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -12,7 +11,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"cinnabar/internal/testproc"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
 )
@@ -23,6 +24,8 @@ const defaultKills = 200
 const (
 	bigSize = 5<<30 + 1  // bytes; beyond all numbers of 32 bits
 	bigRSS  = 64<<10 - 1 // KiB that either side may have resident at most
+
+	bigLimit = 10 * time.Minute // for a process that hangs
 )
 
 // residentPeak returns the most memory that this process ever had resident, in KiB.
@@ -107,12 +110,11 @@ func TestBigFile(t *testing.T) {
 		t.Skip("moves 10 GiB")
 	}
 	for _, p := range []Protocol{Basic, Fast} {
-		receiver, out := spawn(t, "big-receiver", strconv.Itoa(int(p)))
-		in := bufio.NewReader(out)
-		addr := strings.TrimSpace(must(in.ReadString('\n'))(t))
-		sender, sout := spawn(t, "big-sender", strconv.Itoa(int(p)), addr)
-		for side, r := range map[string]*bufio.Reader{"receiver": in, "sender": bufio.NewReader(sout)} {
-			peak, err := strconv.Atoi(strings.TrimSpace(must(r.ReadString('\n'))(t)))
+		receiver := spawn(t, "big-receiver", strconv.Itoa(int(p)))
+		sender := spawn(t, "big-sender", strconv.Itoa(int(p)), receiver.Stdout.Line())
+		for side, victim := range map[string]*testproc.Process{"receiver": receiver, "sender": sender} {
+			victim.SetLimit(bigLimit)
+			peak, err := strconv.Atoi(victim.Stdout.Line())
 			if err != nil || peak > bigRSS || peak == 0 {
 				t.Errorf("%v, %s: %d KiB resident, at most %d are allowed, %v", p, side, peak, bigRSS, err)
 			}

@@ -3,16 +3,13 @@
 package xfer
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -20,16 +17,12 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/internal/testproc"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
 )
 
 var kills = flag.Int("kills", defaultKills, "how many processes TestKill kills")
-
-// A process of this test binary with this variable set is a victim: role,
-// protocol, step at which it signals itself, signal, and for a sender address
-// and name, for a receiver the directory.
-const victimVariable = "CINNABAR_XFER_VICTIM"
 
 const (
 	killChunk = minChunk
@@ -39,17 +32,10 @@ const (
 )
 
 // init turns the process into a victim before any test can run.
-func init() {
-	if v := os.Getenv(victimVariable); v != "" {
-		if err := victim(strings.Split(v, " ")); err != nil {
-			_, _ = fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-}
+func init() { testproc.Main(map[string]func([]string) error{"victim": victim}) }
 
-// victim is one side of a transfer that signals itself at a step.
+// victim is one side of a transfer that signals itself at a step. Its arguments are the side, the protocol, the step, the
+// signal, and for a sender the address and the name, for a receiver the directory.
 func victim(args []string) error {
 	if strings.HasPrefix(args[0], "big-") {
 		return bigVictim(args)
@@ -89,17 +75,10 @@ func victim(args []string) error {
 	return err
 }
 
-// spawn starts a victim. Its standard output is for a receiver's address.
-func spawn(t *testing.T, args ...string) (*exec.Cmd, io.Reader) {
+// spawn starts a victim. A receiver prints its address.
+func spawn(t *testing.T, args ...string) *testproc.Process {
 	t.Helper()
-	cmd := exec.Command(must(os.Executable())(t))
-	cmd.Env = append(os.Environ(), victimVariable+"="+strings.Join(args, " "))
-	cmd.Stderr = os.Stderr
-	out := must(cmd.StdoutPipe())(t)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	return cmd, out
+	return testproc.Start(t, testproc.Command{Role: "victim", Args: args})
 }
 
 // certainSteps counts the steps that every transfer of the victims' file has, on the
@@ -125,11 +104,10 @@ func certainSteps(t *testing.T, p Protocol) (n [2]int) {
 }
 
 // wantKilled checks that a victim died at its step, unless it may have had fewer.
-func wantKilled(t *testing.T, cmd *exec.Cmd, at, certain int) {
+func wantKilled(t *testing.T, victim *testproc.Process, at, certain int) {
 	t.Helper()
-	ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
-	if killed := ok && ws.Signaled() && ws.Signal() == syscall.SIGKILL; !killed && at <= certain {
-		t.Errorf("the victim ended with %v, not by its own hand at step %d of at least %d", cmd.ProcessState, at, certain)
+	if !victim.WasKilled() && at <= certain { // or it is through with its steps
+		t.Errorf("the victim ended with %v, not by its own hand at step %d of at least %d", victim.Wait(), at, certain)
 	}
 }
 
@@ -146,9 +124,8 @@ func TestKill(t *testing.T) {
 			t.Run(fmt.Sprintf("%v sender at %d", p, at), func(t *testing.T) { killSender(t, srv, p, at, certain[p][0]) })
 		} else {
 			t.Run(fmt.Sprintf("%v receiver at %d", p, at), func(t *testing.T) {
-				cmd, _ := killReceiver(t, p, at, syscall.SIGKILL, killWait)
-				_ = cmd.Wait() // killed, or through with its steps
-				wantKilled(t, cmd, at, certain[p][1])
+				victim, _ := killReceiver(t, p, at, syscall.SIGKILL, killWait)
+				wantKilled(t, victim, at, certain[p][1])
 			})
 		}
 	}
@@ -163,10 +140,9 @@ func TestKill(t *testing.T) {
 func killSender(t *testing.T, srv *server, p Protocol, at, certain int) {
 	ctx := testContext(t)
 	name := fmt.Sprintf("file-%v-%d", p, at)
-	cmd, _ := spawn(t, "sender", strconv.Itoa(int(p)), strconv.Itoa(at), strconv.Itoa(int(syscall.SIGKILL)), srv.addr.String(), name)
+	victim := spawn(t, "sender", strconv.Itoa(int(p)), strconv.Itoa(at), strconv.Itoa(int(syscall.SIGKILL)), srv.addr.String(), name)
 	start := time.Now()
-	_ = cmd.Wait() // killed, or through with its steps
-	wantKilled(t, cmd, at, certain)
+	wantKilled(t, victim, at, certain)
 	if _, err := (&Sender{Protocol: p}).Send(ctx, device(t, iwarp.Config{}), srv.addr, sourceOf("next", nil)); err != nil {
 		t.Errorf("the next transfer: %v", err)
 	}
@@ -194,16 +170,12 @@ func whole(t *testing.T, path string, required bool) {
 
 // killReceiver sends to a victim, which it returns: it has had its signal, or has
 // nothing more to do.
-func killReceiver(t *testing.T, p Protocol, at int, sig syscall.Signal, timeout time.Duration) (*exec.Cmd, error) {
+func killReceiver(t *testing.T, p Protocol, at int, sig syscall.Signal, timeout time.Duration) (*testproc.Process, error) {
 	t.Helper()
 	ctx := testContext(t)
 	dir := t.TempDir()
-	cmd, out := spawn(t, "receiver", strconv.Itoa(int(p)), strconv.Itoa(at), strconv.Itoa(int(sig)), dir)
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := netip.MustParseAddrPort(strings.TrimSpace(line))
+	victim := spawn(t, "receiver", strconv.Itoa(int(p)), strconv.Itoa(at), strconv.Itoa(int(sig)), dir)
+	addr := netip.MustParseAddrPort(victim.Stdout.Line())
 	s := Sender{Protocol: p, Chunk: killChunk, Window: 2, Timeout: timeout}
 	start := time.Now()
 	_, serr := s.Send(ctx, device(t, iwarp.Config{}), addr, sourceOf("f", noise(killSize)))
@@ -211,7 +183,7 @@ func killReceiver(t *testing.T, p Protocol, at int, sig syscall.Signal, timeout 
 		t.Errorf("it took %v", took)
 	}
 	whole(t, filepath.Join(dir, "f"), serr == nil)
-	return cmd, serr
+	return victim, serr
 }
 
 // A receiver that is stopped, not killed, keeps its connection, and is given up
@@ -222,9 +194,8 @@ func TestStoppedReceiver(t *testing.T) {
 		for _, at := range steps {
 			t.Run(fmt.Sprintf("%v at %d", p, at), func(t *testing.T) {
 				t.Parallel()
-				cmd, err := killReceiver(t, p, at, syscall.SIGSTOP, time.Second)
-				_ = cmd.Process.Kill() // it has only stopped
-				_ = cmd.Wait()         // killed
+				victim, err := killReceiver(t, p, at, syscall.SIGSTOP, time.Second)
+				victim.Kill() // it has only stopped
 				wantCode(t, err, CodeTimeout, false, "nothing has moved for 1s")
 			})
 		}

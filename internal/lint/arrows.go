@@ -111,7 +111,7 @@ var layers = map[string]row{
 	"internal/window": {},
 	"xfer": {
 		code:    []string{"verbs", "internal/window", "internal/crc32c", "internal/hostquota", "internal/audit"},
-		test:    []string{"verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/driver", "verbs/verbstest/memdev", "internal/hostmem"},
+		test:    []string{"internal/testproc", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/driver", "verbs/verbstest/memdev", "internal/hostmem"},
 		modules: []string{modSys},
 	},
 
