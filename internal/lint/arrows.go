@@ -94,7 +94,7 @@ var layers = map[string]row{
 	},
 	"verbs/iwarp": {
 		code:    []string{"verbs", "verbs/driver", "internal/iwarp/...", "internal/crc32c", "internal/hostmem", "internal/rundown", "internal/sockio", "internal/invariants", "internal/hostquota", "internal/audit"},
-		test:    []string{"verbs/verbstest", "verbs/fault", "verbs/oob"},
+		test:    []string{"internal/testproc", "verbs/verbstest", "verbs/fault", "verbs/oob"},
 		modules: []string{modSys},
 	},
 	"verbs/rdmacore": {
@@ -172,7 +172,7 @@ var layers = map[string]row{
 	"test/parity":                            {},
 	"test/rdmavm/mixedpeer":                  {code: []string{"verbs", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore"}},
 	"test/kill":                              {test: []string{"internal/testproc", "verbs", "verbs/driver", "verbs/iwarp", "xfer"}},
-	"examples/margo":                         {code: []string{"."}},
+	"examples/margo":                         {code: []string{"."}, test: []string{"internal/testproc"}},
 	"examples/margo/client":                  {code: []string{".", "examples/margo"}},
 	"examples/margo/server":                  {code: []string{".", "examples/margo"}},
 	"examples/margo/multiplex/client":        {code: []string{".", "examples/margo"}},

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"net/netip"
 	"os"
-	"os/exec"
 	"regexp"
 	"testing"
 
+	"cinnabar/internal/testproc"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
 )
@@ -31,16 +31,10 @@ func TestPeerKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(testContext(t), exe, "-test.run=^"+regexp.QuoteMeta(t.Name())+"$")
-	cmd.Env = append(os.Environ(), peerEnv+"="+l.Addr().String())
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	p := testproc.Start(t, testproc.Command{
+		Args: []string{"-test.run=^" + regexp.QuoteMeta(t.Name()) + "$"},
+		Env:  []string{peerEnv + "=" + l.Addr().String()},
+	})
 	r, err := l.Accept(testContext(t))
 	if err != nil {
 		t.Fatal(err)
@@ -60,15 +54,13 @@ func TestPeerKilled(t *testing.T) {
 		}
 	}()
 	eventually(t, "traffic flows", func() bool { return s.dev.Stats()["rx_bytes"] > 20*size })
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	p.Kill()
 	<-s.conn.Done()
 	<-ended
 	if s.conn.Err() == nil {
 		t.Error("the connection gives no reason for its end")
 	}
-	if err := cmd.Wait(); err == nil {
+	if !p.WasKilled() {
 		t.Error("the peer was not killed")
 	}
 }
