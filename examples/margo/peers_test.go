@@ -47,7 +47,7 @@ func serveTheirs(t *testing.T, addr, program string, args ...string) *serverProc
 	defer cancel()
 	_, err = cinnabar.NewRPC[margo.None, margo.None]("is_anybody_there").Call(ctx, ep, margo.None{})
 	if !errors.Is(err, cinnabar.CodeNoEntry) {
-		t.Fatalf("%s: %v\n%s", program, err, &s.stderr)
+		t.Fatalf("%s: %v\n%s", program, err, s.Stderr)
 	}
 	return s
 }
@@ -102,7 +102,7 @@ func TestServerOfMargo(t *testing.T) {
 		addr := freeAddress(t)
 		s := serveTheirs(t, addr, "margo-example-mp-server", addr)
 		wantLines(t, "client", runClient(t, "multiplex/client", addr), things...)
-		_ = s.cmd.Wait() // it ends in an assertion of Argobots, whoever its client is
+		_ = s.Wait() // it ends in an assertion of Argobots, whoever its client is
 	})
 }
 

@@ -1,13 +1,10 @@
 package margo_test
 
 import (
-	"bufio"
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
+	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -19,40 +16,41 @@ import (
 
 	"cinnabar"
 	"cinnabar/examples/margo"
+	"cinnabar/internal/testproc"
 )
 
-// programs are the folders of the programs, by the folder in which they are built together; built is where.
+// programs are the packages of the programs, by the prefix of their names, and built the directories in which they are built
+// together.
 var (
 	programs = map[string][]string{
 		"":          {"./server", "./client", "./composition/daemon", "./composition/benchmark"},
 		"multiplex": {"./multiplex/server", "./multiplex/client"},
 	}
-	built string
+	built map[string]string
 )
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "margo")
-	if err != nil {
-		panic(err)
-	}
-	built = dir
+	built = make(map[string]string)
 	for folder, list := range programs {
-		into := filepath.Join(built, folder) + string(filepath.Separator)
-		build := exec.Command("go", append([]string{"build", "-ldflags=-w", "-o", into}, list...)...) // -w: they are linked sooner
-		if out, err := build.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "build %v: %v\n%s", list, err, out)
+		dir, err := testproc.Build(append([]string{"-ldflags=-w"}, list...)...) // -w: they are linked sooner
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
+		built[folder] = dir
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		_ = os.RemoveAll(dir)
+		for _, dir := range built {
+			_ = os.RemoveAll(dir)
+		}
 		os.Exit(code)
 	}))
 }
 
 // executable is where a program is built.
 func executable(program string) string {
-	name := filepath.Join(built, strings.TrimPrefix(program, "composition/"))
+	folder, base := path.Split(strings.TrimPrefix(program, "composition/"))
+	name := filepath.Join(built[strings.TrimSuffix(folder, "/")], base)
 	if runtime.GOOS == "windows" {
 		name += ".exe"
 	}
@@ -61,63 +59,40 @@ func executable(program string) string {
 
 const (
 	loopback     = "ofi+tcp://127.0.0.1"
-	processLimit = time.Minute // for processes that hang
+	processLimit = time.Minute // for servers that do not begin
 )
 
-// command prepares a process, of a program of this folder if it is given by its name only.
-func command(t *testing.T, program string, args ...string) *exec.Cmd {
+// command is a process of a program, which is one of this folder if it is given by its name only.
+func command(t *testing.T, program string, args ...string) testproc.Command {
 	t.Helper()
 	if !filepath.IsAbs(program) {
 		program = executable(program)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), processLimit)
-	t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.WaitDelay = processLimit
-	cmd.Dir = t.TempDir() // Margo's programs leave files
-	cmd.Env = append(os.Environ(), "FI_TCP_IFACE=lo", "TMPDIR="+cmd.Dir)
-	return cmd
+	dir := t.TempDir() // Margo's programs leave files
+	return testproc.Command{Path: program, Args: args, Dir: dir, Env: []string{"FI_TCP_IFACE=lo", "TMPDIR=" + dir}}
 }
 
 // serverProcess is a running server.
 type serverProcess struct {
-	t      *testing.T
-	cmd    *exec.Cmd
-	addr   string
-	stdout *bufio.Reader // what comes after the address
-	stderr bytes.Buffer
+	*testproc.Process
+	t    *testing.T
+	addr string
 }
 
 // launch starts a server that will be killed at the end of the test, unless it has ended by then.
 func launch(t *testing.T, program string, args ...string) *serverProcess {
 	t.Helper()
-	s := &serverProcess{t: t, cmd: command(t, program, args...)}
-	s.cmd.Stderr = &s.stderr
-	out, err := s.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.stdout = bufio.NewReader(out)
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if s.cmd.ProcessState == nil {
-			_ = s.cmd.Process.Kill()
-			_ = s.cmd.Wait()
-		}
-	})
-	return s
+	return &serverProcess{Process: testproc.Start(t, command(t, program, args...)), t: t}
 }
 
 // serve starts a server of this folder and waits for its address.
 func serve(t *testing.T, program string, args ...string) *serverProcess {
 	t.Helper()
 	s := launch(t, program, args...)
-	line, err := s.stdout.ReadString('\n')
-	addr, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "accepting calls at ")
-	if err != nil || !ok {
-		t.Fatalf("%s says %q, %v; it should say where it is\n%s", program, line, err, &s.stderr)
+	line := s.Stdout.Line()
+	addr, ok := strings.CutPrefix(line, "accepting calls at ")
+	if !ok {
+		t.Fatalf("%s says %q; it should say where it is", program, line)
 	}
 	s.addr = addr
 	return s
@@ -126,14 +101,10 @@ func serve(t *testing.T, program string, args ...string) *serverProcess {
 // end waits for the server, which must end well, and returns the rest of its lines, sorted.
 func (s *serverProcess) end() []string {
 	s.t.Helper()
-	var out bytes.Buffer
-	if _, err := out.ReadFrom(s.stdout); err != nil {
-		s.t.Error(err)
+	if err := s.Wait(); err != nil {
+		s.t.Errorf("the server ended with %v\n%s", err, s.Stderr)
 	}
-	if err := s.cmd.Wait(); err != nil {
-		s.t.Errorf("the server ended with %v\n%s", err, &s.stderr)
-	}
-	return sorted(out.String())
+	return sorted(strings.TrimPrefix(s.Stdout.String(), "accepting calls at "+s.addr+"\n"))
 }
 
 // sorted are the lines of a text: those of calls at once may come in any order.
@@ -146,13 +117,11 @@ func sorted(text string) []string {
 // runClient runs a client, which must end well, and returns its lines, sorted.
 func runClient(t *testing.T, program string, args ...string) []string {
 	t.Helper()
-	cmd := command(t, program, args...)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("%s ended with %v\n%s%s", program, err, &out, &errs)
+	p := testproc.Run(t, command(t, program, args...))
+	if err := p.Wait(); err != nil {
+		t.Fatalf("%s ended with %v\n%s%s", program, err, p.Stdout, p.Stderr)
 	}
-	return sorted(out.String())
+	return sorted(p.Stdout.String())
 }
 
 // wantLines compares lines, of which want has the beginnings.
@@ -310,9 +279,9 @@ func TestUsage(t *testing.T) {
 		{"composition/benchmark a b 0", `"0"`},
 	} {
 		args := strings.Fields(tt.args)
-		out, err := command(t, args[0], args[1:]...).CombinedOutput()
-		if err == nil || !strings.Contains(string(out), tt.want) {
-			t.Errorf("%s: %v, %q; want it to fail and say %s", tt.args, err, out, tt.want)
+		p := testproc.Run(t, command(t, args[0], args[1:]...))
+		if p.ExitCode() == 0 || !strings.Contains(p.Stdout.String()+p.Stderr.String(), tt.want) {
+			t.Errorf("%s: %q, %q; want it to fail and say %s", tt.args, p.Stdout, p.Stderr, tt.want)
 		}
 	}
 }
