@@ -3,9 +3,48 @@ package verbs
 import (
 	"context"
 	"net/netip"
-
-	"cinnabar/verbs/driver"
+	"time"
 )
+
+// ConnParam are the wishes of one side of a connection (struct
+// rdma_conn_param). The zero value asks for the device's defaults.
+type ConnParam struct {
+	PrivateData        []byte        // handed to the peer; limit in DeviceAttr.MaxPrivateData
+	ResponderResources int           // inbound reads and atomics (IRD); 0: device's default, negative: none
+	InitiatorDepth     int           // outbound reads and atomics (ORD); 0: device's default, negative: none
+	RetryCount         int           // 0: device's default, negative: none, at most 7
+	RNRRetry           int           // 0: 7, which waits for ever; negative: none; 1..6
+	Timeout            time.Duration // how long the peer may take to answer; 0: device's default
+}
+
+// Check refuses, with [ErrInvalid] and a text that names the limit, what the device with these attributes
+// cannot do. Dialling, listening and their like check it themselves; a program calls it to learn so before.
+// op names the operation in the error.
+func (p *ConnParam) Check(op string, attr *DeviceAttr) error {
+	if len(p.PrivateData) > attr.MaxPrivateData {
+		return Errorf(op, ErrInvalid, "%d bytes of private data are over the device's limit of %d (DeviceAttr.MaxPrivateData)", len(p.PrivateData), attr.MaxPrivateData)
+	}
+	if p.RetryCount > maxRetryCount {
+		return Errorf(op, ErrInvalid, "RetryCount is %d, the most is %d", p.RetryCount, maxRetryCount)
+	}
+	if p.RNRRetry > MaxRNRRetry {
+		return Errorf(op, ErrInvalid, "RNRRetry is %d, the most is %d", p.RNRRetry, MaxRNRRetry)
+	}
+	// A limit of 0 means that the device states none.
+	if limit := attr.MaxQPRDAtom; limit > 0 && p.ResponderResources > limit {
+		return Errorf(op, ErrInvalid, "ResponderResources is %d, over the device's limit of %d (DeviceAttr.MaxQPRDAtom)", p.ResponderResources, limit)
+	}
+	if limit := attr.MaxQPInitRDAtom; limit > 0 && p.InitiatorDepth > limit {
+		return Errorf(op, ErrInvalid, "InitiatorDepth is %d, over the device's limit of %d (DeviceAttr.MaxQPInitRDAtom)", p.InitiatorDepth, limit)
+	}
+	return nil
+}
+
+// maxRetryCount is the most that the 3 bits of a retry count hold.
+const maxRetryCount = 7
+
+// MaxRNRRetry is the RNR retry count that means for ever.
+const MaxRNRRetry = 7
 
 // Dial connects qp to the listener at addr and moves it to RTS. Receives may be
 // posted before. It fails with a [*RejectedError] when the peer refuses, and with
@@ -29,7 +68,7 @@ func Dial(ctx context.Context, qp *QP, addr netip.AddrPort, p ConnParam) (*Conn,
 // checkQP refuses a nil queue pair, which C programmers pass to mean another thing.
 func checkQP(op string, qp *QP) error {
 	if qp == nil {
-		return errorf(op, ErrInvalid, "the queue pair is nil; create it before")
+		return Errorf(op, ErrInvalid, "the queue pair is nil; create it before")
 	}
 	return nil
 }
@@ -46,7 +85,7 @@ func checkParam(op string, dev *Device, p *ConnParam) error {
 // Conn is an established connection of a queue pair. All methods are safe for
 // concurrent use.
 type Conn struct {
-	drv driver.Conn
+	drv ConnDriver
 	qp  *QP
 }
 

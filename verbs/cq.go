@@ -4,8 +4,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"cinnabar/verbs/driver"
 )
 
 // defaultSpin is how long Wait polls before it parks. Waking a parked
@@ -17,7 +15,7 @@ const defaultSpin = 50 * time.Microsecond
 // completion goes to exactly one caller.
 type CQ struct {
 	dev *Device
-	drv driver.CQ
+	drv CQDriver
 	family
 
 	spin atomic.Int64 // nanoseconds that Wait polls before it parks

@@ -24,7 +24,7 @@ const (
 // returned as [ErrCQOverrun], Close of the queue as [ErrClosed].
 func (cq *CQ) Wait(ctx context.Context, wc []WC) (int, error) {
 	if len(wc) == 0 {
-		return 0, errorf("wait for completions", ErrInvalid, "no room for a completion: wc is empty")
+		return 0, Errorf("wait for completions", ErrInvalid, "no room for a completion: wc is empty")
 	}
 	if n, err := cq.drv.Poll(wc); n > 0 || err != nil {
 		return n, err
@@ -100,7 +100,7 @@ func (cq *CQ) lastPoll(ctx context.Context, wc []WC) (int, error) {
 }
 
 func (cq *CQ) closedErr() error {
-	return errorf("wait for completions", ErrClosed, "the completion queue was closed")
+	return Errorf("wait for completions", ErrClosed, "the completion queue was closed")
 }
 
 // All iterates over the completions of the queue as they come. It ends without

@@ -52,7 +52,7 @@ const (
 func ParseGRH(b []byte) (GRH, error) {
 	const op = "parse global route header"
 	if len(b) < GRHLen {
-		return GRH{}, errorf(op, ErrInvalid, "%d bytes, it has %d", len(b), GRHLen)
+		return GRH{}, Errorf(op, ErrInvalid, "%d bytes, it has %d", len(b), GRHLen)
 	}
 	ip4 := b[grhIPv4:GRHLen]
 	switch isIPv4, six := ip4[0]>>4 == 4, b[0]>>4 == 6; {
@@ -61,7 +61,7 @@ func ParseGRH(b []byte) (GRH, error) {
 	case isIPv4:
 		return parseGRH4(ip4), nil
 	}
-	return GRH{}, errorf(op, ErrInvalid, "neither version 6 (%d) nor an IPv4 header (%d)", b[0]>>4, ip4[0]>>4)
+	return GRH{}, Errorf(op, ErrInvalid, "neither version 6 (%d) nor an IPv4 header (%d)", b[0]>>4, ip4[0]>>4)
 }
 
 func parseGRH6(b []byte) GRH {

@@ -4,18 +4,11 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
-
-	"cinnabar/verbs/driver"
 )
-
-// errorf makes the error type of this package.
-func errorf(op string, kind error, format string, args ...any) error {
-	return driver.Errorf(op, kind, format, args...)
-}
 
 // Device is an opened RDMA device. All methods are safe for concurrent use.
 type Device struct {
-	drv driver.Device
+	drv DeviceDriver
 	family
 
 	attrMu sync.Mutex
@@ -29,10 +22,10 @@ type Device struct {
 // NewDevice gives a driver's device the face that programs use. The device
 // takes over drv, which is closed by [Device.Close]. Packages that implement a
 // device call it; programs get their devices from those packages.
-func NewDevice(drv driver.Device) *Device { return &Device{drv: drv} }
+func NewDevice(drv DeviceDriver) *Device { return &Device{drv: drv} }
 
 // Driver returns the device below, for layers that wrap it.
-func (d *Device) Driver() driver.Device { return d.drv }
+func (d *Device) Driver() DeviceDriver { return d.drv }
 
 // SetLogger says where the device reports mistakes that no call can return: a
 // memory region that was collected without Close. Nil, the default, is nowhere.
@@ -88,10 +81,10 @@ func (d *Device) Close() error { return d.shut("close device", d.drv.Close) }
 // 0 means that the device does not tell.
 func checkLimit(op, what string, v, min, limit int, attr string) error {
 	if v < min {
-		return errorf(op, ErrInvalid, "%s is %d, the least is %d", what, v, min)
+		return Errorf(op, ErrInvalid, "%s is %d, the least is %d", what, v, min)
 	}
 	if limit > 0 && v > limit {
-		return errorf(op, ErrInvalid, "%s is %d, over the device's limit of %d (DeviceAttr.%s)", what, v, limit, attr)
+		return Errorf(op, ErrInvalid, "%s is %d, over the device's limit of %d (DeviceAttr.%s)", what, v, limit, attr)
 	}
 	return nil
 }

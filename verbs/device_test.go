@@ -8,7 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 	"cinnabar/verbs/internal/rig"
 )
 
@@ -107,7 +106,7 @@ func TestEventsNameHandles(t *testing.T) {
 	qp := rig.Must(pd.CreateQP(verbs.QPConfig{SendCQ: cq, SRQ: srq}))(t)
 	rig.CloseAll(t, qp, srq, cq, pd, dev)
 	cause := errors.New("cause")
-	for _, e := range []driver.AsyncEvent{
+	for _, e := range []verbs.DeviceEvent{
 		{Type: verbs.EventQPFatal, Context: f.QPs[0].Init.Context, Err: cause, Vendor: 7},
 		{Type: verbs.EventCQErr, Context: f.CQs[0].Context},
 		{Type: verbs.EventSRQLimitReached, Context: f.SRQs[0].Init.Context},
@@ -147,7 +146,7 @@ func TestEventsEnd(t *testing.T) {
 	}
 	boom := errors.New("boom")
 	f.Fail(boom)
-	f.Events <- driver.AsyncEvent{}
+	f.Events <- verbs.DeviceEvent{}
 	n := 0
 	for _, err := range dev.Events(t.Context()) {
 		rig.WantErr(t, err, boom)

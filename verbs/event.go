@@ -5,58 +5,70 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-
-	"cinnabar/verbs/driver"
 )
 
-// Kinds of asynchronous events.
+// EventType is the kind of an asynchronous event (enum ibv_event_type).
+type EventType uint32
+
 const (
 	// EventCQErr: a completion queue overran.
-	EventCQErr = driver.EventCQErr
+	EventCQErr EventType = iota
 	// EventQPFatal: a connection failed with no request left to tell it.
-	EventQPFatal = driver.EventQPFatal
+	EventQPFatal
 	// EventQPReqErr: the peer sent an invalid request.
-	EventQPReqErr = driver.EventQPReqErr
+	EventQPReqErr
 	// EventQPAccessErr: the peer violated access rights.
-	EventQPAccessErr = driver.EventQPAccessErr
+	EventQPAccessErr
 	// EventCommEst: the first message came before the connection was reported.
-	EventCommEst = driver.EventCommEst
+	EventCommEst
 	// EventSQDrained: a draining send queue is empty.
-	EventSQDrained = driver.EventSQDrained
+	EventSQDrained
 	// EventPathMig: a connection moved to its alternate path.
-	EventPathMig = driver.EventPathMig
+	EventPathMig
 	// EventPathMigErr: a connection failed to move to its alternate path.
-	EventPathMigErr = driver.EventPathMigErr
+	EventPathMigErr
 	// EventDeviceFatal: the device is in a catastrophic state.
-	EventDeviceFatal = driver.EventDeviceFatal
+	EventDeviceFatal
 	// EventPortActive: a link came up.
-	EventPortActive = driver.EventPortActive
+	EventPortActive
 	// EventPortErr: a link went down.
-	EventPortErr = driver.EventPortErr
+	EventPortErr
 	// EventLIDChange: a port's LID changed.
-	EventLIDChange = driver.EventLIDChange
+	EventLIDChange
 	// EventPKeyChange: a port's partition table changed.
-	EventPKeyChange = driver.EventPKeyChange
+	EventPKeyChange
 	// EventSMChange: a port has another subnet manager.
-	EventSMChange = driver.EventSMChange
+	EventSMChange
 	// EventSRQErr: a shared receive queue failed.
-	EventSRQErr = driver.EventSRQErr
+	EventSRQErr
 	// EventSRQLimitReached: a shared receive queue has fewer receives than its limit.
-	EventSRQLimitReached = driver.EventSRQLimitReached
+	EventSRQLimitReached
 	// EventQPLastWQEReached: a failed queue pair will take no more from its shared receive queue.
-	EventQPLastWQEReached = driver.EventQPLastWQEReached
+	EventQPLastWQEReached
 	// EventClientReregister: the subnet manager asks for new subscriptions.
-	EventClientReregister = driver.EventClientReregister
+	EventClientReregister
 	// EventGIDChange: a port's GID table changed.
-	EventGIDChange = driver.EventGIDChange
+	EventGIDChange
 	// EventWQFatal: a raw work queue failed.
-	EventWQFatal = driver.EventWQFatal
+	EventWQFatal
 	// EventDeviceSpeedChange: a link has another speed.
-	EventDeviceSpeedChange = driver.EventDeviceSpeedChange
+	EventDeviceSpeedChange
 )
 
+var eventNames = [...]string{
+	"CQ error", "local work queue catastrophic error", "invalid request local work queue error",
+	"local access violation work queue error", "communication established", "send queue drained",
+	"path migrated", "path migration request error", "local catastrophic error", "port active",
+	"port error", "LID change", "P_Key change", "SM change", "SRQ catastrophic error",
+	"SRQ limit reached", "last WQE reached", "client reregistration", "GID table change",
+	"WQ fatal", "Device link speed change",
+}
+
 // NumEventTypes is the number of defined events, numbered from 0.
-const NumEventTypes = driver.NumEventTypes
+const NumEventTypes = len(eventNames)
+
+// String returns the text that ibv_event_type_str gives.
+func (e EventType) String() string { return nameOf(eventNames[:], int(e)) }
 
 // AsyncEvent is something that happened outside of any work request. At most
 // one of QP, CQ, SRQ and Port is set. Nothing is to be acknowledged.
@@ -124,7 +136,7 @@ func (d *Device) Events(ctx context.Context) iter.Seq2[AsyncEvent, error] {
 }
 
 // asyncEvent puts handles in the place of the context that the driver was given.
-func asyncEvent(e driver.AsyncEvent) AsyncEvent {
+func asyncEvent(e DeviceEvent) AsyncEvent {
 	ev := AsyncEvent{Type: e.Type, Port: e.Port, Vendor: e.Vendor, Err: e.Err}
 	switch h := e.Context.(type) {
 	case *QP:

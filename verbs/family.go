@@ -38,7 +38,7 @@ func (f *family) adopt(k child, op, what string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
-		return errorf(op, ErrClosed, "the %s was closed", what)
+		return Errorf(op, ErrClosed, "the %s was closed", what)
 	}
 	f.n[k]++
 	return nil
@@ -61,7 +61,7 @@ func (f *family) shut(op string, release func() error) error {
 		return nil
 	}
 	if list := f.listLocked(); list != "" {
-		return errorf(op, ErrBusy, "close first: %s", list)
+		return Errorf(op, ErrBusy, "close first: %s", list)
 	}
 	if err := release(); err != nil {
 		return err

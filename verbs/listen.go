@@ -4,8 +4,6 @@ import (
 	"context"
 	"net/netip"
 	"sync/atomic"
-
-	"cinnabar/verbs/driver"
 )
 
 // Listen takes connection requests at addr; port 0 picks a free one, an
@@ -23,7 +21,7 @@ type ListenConfig struct {
 func (cfg ListenConfig) Listen(dev *Device, addr netip.AddrPort) (*Listener, error) {
 	const op = "listen"
 	if cfg.Backlog < 0 {
-		return nil, errorf(op, ErrInvalid, "Backlog is %d, the least is 0", cfg.Backlog)
+		return nil, Errorf(op, ErrInvalid, "Backlog is %d, the least is 0", cfg.Backlog)
 	}
 	if err := dev.adopt(childListener, op, "device"); err != nil {
 		return nil, err
@@ -39,7 +37,7 @@ func (cfg ListenConfig) Listen(dev *Device, addr netip.AddrPort) (*Listener, err
 // Listener takes connection requests. All methods are safe for concurrent use.
 type Listener struct {
 	dev *Device
-	drv driver.Listener
+	drv ListenerDriver
 	family
 }
 
@@ -75,7 +73,7 @@ func (l *Listener) Close() error {
 // Reject; the peer waits meanwhile. All methods are safe for concurrent use.
 type ConnRequest struct {
 	dev      *Device
-	drv      driver.ConnRequest
+	drv      ConnRequestDriver
 	answered atomic.Bool
 }
 
@@ -101,7 +99,7 @@ func (r *ConnRequest) Accept(ctx context.Context, qp *QP, p ConnParam) (*Conn, e
 		return nil, err
 	}
 	if qp.pd.dev != r.dev {
-		return nil, errorf(op, ErrInvalid, "the queue pair belongs to another device than the request")
+		return nil, Errorf(op, ErrInvalid, "the queue pair belongs to another device than the request")
 	}
 	if err := checkParam(op, r.dev, &p); err != nil {
 		return nil, err
@@ -132,7 +130,7 @@ func (r *ConnRequest) Reject(privateData []byte) error {
 // answer lets one answer through.
 func (r *ConnRequest) answer(op string) error {
 	if r.answered.Swap(true) {
-		return errorf(op, ErrInvalid, "the request was answered before")
+		return Errorf(op, ErrInvalid, "the request was answered before")
 	}
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"runtime"
 
 	"cinnabar/internal/hostmem"
-	"cinnabar/verbs/driver"
 )
 
 // MR is a memory region: memory of this process that the device may use, with
@@ -34,6 +33,15 @@ func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
 	return pd.register(op, buf, access, func() error { pin.Unpin(); return nil })
 }
 
+// Number is every numeric type whose size is the same on all platforms: what
+// [RegSlice] accepts. None contains a pointer, so a peer's bytes may be written
+// over its values.
+type Number interface {
+	~int8 | ~int16 | ~int32 | ~int64 |
+		~uint8 | ~uint16 | ~uint32 | ~uint64 |
+		~float32 | ~float64
+}
+
 // RegSlice registers the memory of s as [PD.RegMR] does. The values are in the
 // byte order of this machine.
 func RegSlice[T Number](pd *PD, s []T, access Access) (*MR, error) {
@@ -58,18 +66,18 @@ func (pd *PD) AllocMR(size int, access Access) (*MR, error) {
 // checkRegion refuses what no device accepts.
 func (pd *PD) checkRegion(op string, size int, access Access) error {
 	if size <= 0 {
-		return errorf(op, ErrInvalid, "the size is %d bytes, the least is 1", size)
+		return Errorf(op, ErrInvalid, "the size is %d bytes, the least is 1", size)
 	}
 	attr, err := pd.dev.limits()
 	if err != nil {
 		return err
 	}
 	if attr.MaxMRSize > 0 && uint64(size) > attr.MaxMRSize {
-		return errorf(op, ErrInvalid, "%d bytes are over the device's limit of %d (DeviceAttr.MaxMRSize)", size, attr.MaxMRSize)
+		return Errorf(op, ErrInvalid, "%d bytes are over the device's limit of %d (DeviceAttr.MaxMRSize)", size, attr.MaxMRSize)
 	}
 	// ibv_reg_mr(3): a peer must not be able to do what the owner cannot.
 	if access&(RemoteWrite|RemoteAtomic) != 0 && access&LocalWrite == 0 {
-		return errorf(op, ErrInvalid, "access %v: RemoteWrite and RemoteAtomic need LocalWrite", access)
+		return Errorf(op, ErrInvalid, "access %v: RemoteWrite and RemoteAtomic need LocalWrite", access)
 	}
 	return nil
 }
@@ -80,7 +88,7 @@ func (pd *PD) register(op string, buf []byte, access Access, free func() error) 
 	if err := pd.adopt(childMR, op, "protection domain"); err != nil {
 		return nil, errors.Join(err, free())
 	}
-	m, err := pd.drv.RegMR(driver.Region{Bytes: buf, Addr: hostmem.Addr(buf)}, access)
+	m, err := pd.drv.RegMR(MRInit{Bytes: buf, Addr: hostmem.Addr(buf)}, access)
 	if err != nil {
 		pd.leave(childMR)
 		return nil, errors.Join(err, free())
@@ -127,10 +135,10 @@ func (mr *MR) SGEOf(sub []byte) (SGE, error) {
 	}
 	off := hostmem.Addr(sub) - mr.reg.addr // wraps around for memory below the region
 	if off >= uint64(mr.Len()) || uint64(len(sub)) > uint64(mr.Len())-off {
-		return SGE{}, errorf("address memory region", ErrInvalid, "the slice of %d bytes is not inside the region of %d", len(sub), mr.Len())
+		return SGE{}, Errorf("address memory region", ErrInvalid, "the slice of %d bytes is not inside the region of %d", len(sub), mr.Len())
 	}
 	if uint64(len(sub)) > math.MaxUint32 {
-		return SGE{}, errorf("address memory region", ErrInvalid, "%d bytes are over the limit of one entry, %d", len(sub), uint32(math.MaxUint32))
+		return SGE{}, Errorf("address memory region", ErrInvalid, "%d bytes are over the limit of one entry, %d", len(sub), uint32(math.MaxUint32))
 	}
 	return mr.SGE(int(off), len(sub)), nil
 }

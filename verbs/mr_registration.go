@@ -5,15 +5,13 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
-
-	"cinnabar/verbs/driver"
 )
 
 // registration is what an MR stands for. It never points to its MR, so that
 // the MR can be collected and its missing Close noticed.
 type registration struct {
 	pd         *PD
-	drv        driver.MR
+	drv        MRDriver
 	buf        []byte
 	addr       uint64 // virtual
 	iova       uint64 // by which peers name the region

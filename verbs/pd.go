@@ -2,8 +2,6 @@ package verbs
 
 import (
 	"sync"
-
-	"cinnabar/verbs/driver"
 )
 
 // PD is a protection domain: memory regions, queue pairs and shared receive
@@ -11,7 +9,7 @@ import (
 // concurrent use.
 type PD struct {
 	dev *Device
-	drv driver.PD
+	drv PDDriver
 	family
 
 	// regs are the live registrations. They hang here and not on the MR, since

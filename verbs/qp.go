@@ -2,8 +2,6 @@ package verbs
 
 import (
 	"slices"
-
-	"cinnabar/verbs/driver"
 )
 
 // What a zero in a configuration stands for, if the device allows as much.
@@ -64,13 +62,13 @@ func (cfg QPConfig) WithDefaults(attr *DeviceAttr) QPConfig {
 // check refuses what the device cannot do, naming the limit.
 func (cfg *QPConfig) check(op string, dev *Device, attr *DeviceAttr) error {
 	if cfg.SendCQ == nil {
-		return errorf(op, ErrInvalid, "SendCQ is nil; every queue pair needs a completion queue")
+		return Errorf(op, ErrInvalid, "SendCQ is nil; every queue pair needs a completion queue")
 	}
 	if cfg.SendCQ.dev != dev || cfg.RecvCQ.dev != dev || cfg.SRQ != nil && cfg.SRQ.pd.dev != dev {
-		return errorf(op, ErrInvalid, "its queues belong to another device")
+		return Errorf(op, ErrInvalid, "its queues belong to another device")
 	}
 	if len(attr.QPTypes) > 0 && !slices.Contains(attr.QPTypes, cfg.Type) {
-		return driver.Unsupported(op, "device %s has no queue pairs of type %v, only %v", attr.Name, cfg.Type, attr.QPTypes)
+		return Unsupported(op, "device %s has no queue pairs of type %v, only %v", attr.Name, cfg.Type, attr.QPTypes)
 	}
 	for _, l := range []struct {
 		what          string
@@ -88,7 +86,7 @@ func (cfg *QPConfig) check(op string, dev *Device, attr *DeviceAttr) error {
 	}
 	// Unlike the others, an inline limit of 0 means that there is none to be had.
 	if cfg.MaxInline < 0 || cfg.MaxInline > attr.MaxInline {
-		return errorf(op, ErrInvalid, "MaxInline is %d, outside 0 to the device's limit of %d (DeviceAttr.MaxInline)", cfg.MaxInline, attr.MaxInline)
+		return Errorf(op, ErrInvalid, "MaxInline is %d, outside 0 to the device's limit of %d (DeviceAttr.MaxInline)", cfg.MaxInline, attr.MaxInline)
 	}
 	return nil
 }
@@ -97,7 +95,7 @@ func (cfg *QPConfig) check(op string, dev *Device, attr *DeviceAttr) error {
 // are posted concurrently go in either order.
 type QP struct {
 	pd  *PD
-	drv driver.QP
+	drv QPDriver
 	cfg QPConfig // as asked for, with defaults filled in
 	family
 }
@@ -127,9 +125,9 @@ func (pd *PD) CreateQP(cfg QPConfig) (*QP, error) {
 }
 
 // init translates the configuration for the driver.
-func (qp *QP) init() driver.QPInit {
+func (qp *QP) init() QPInit {
 	cfg := &qp.cfg
-	init := driver.QPInit{
+	init := QPInit{
 		Type: cfg.Type, SendCQ: cfg.SendCQ.drv, RecvCQ: cfg.RecvCQ.drv, SignalAll: cfg.SignalAll, Context: qp,
 		Cap: QPCap{
 			MaxSendWR: cfg.MaxSendWR, MaxRecvWR: cfg.MaxRecvWR,

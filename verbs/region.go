@@ -28,7 +28,7 @@ func (r Region) AppendBinary(b []byte) ([]byte, error) {
 // since transports pad private data.
 func ParseRegion(b []byte) (Region, error) {
 	if len(b) < RegionLen {
-		return Region{}, errorf("parse region", ErrInvalid, "%d bytes, the least is %d", len(b), RegionLen)
+		return Region{}, Errorf("parse region", ErrInvalid, "%d bytes, the least is %d", len(b), RegionLen)
 	}
 	r := Region{
 		RemoteAddr: RemoteAddr{Addr: binary.BigEndian.Uint64(b), RKey: binary.BigEndian.Uint32(b[8:])},
@@ -40,7 +40,7 @@ func ParseRegion(b []byte) (Region, error) {
 // Check refuses, with [ErrInvalid], a region that goes beyond the end of the address space.
 func (r Region) Check() error {
 	if r.Addr+r.Size < r.Addr {
-		return errorf("parse region", ErrInvalid, "%d bytes at %#x leave the address space", r.Size, r.Addr)
+		return Errorf("parse region", ErrInvalid, "%d bytes at %#x leave the address space", r.Size, r.Addr)
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ func (h Hints) Resolve(ctx context.Context, hostport string) ([]netip.AddrPort, 
 		network = "ip"
 	case "ip", "ip4", "ip6":
 	default:
-		return nil, errorf(op, ErrInvalid, "network %q is none of ip, ip4, ip6", h.Network)
+		return nil, Errorf(op, ErrInvalid, "network %q is none of ip, ip4, ip6", h.Network)
 	}
 	host, service, err := net.SplitHostPort(hostport)
 	if err != nil {
@@ -50,7 +50,7 @@ func (h Hints) Resolve(ctx context.Context, hostport string) ([]netip.AddrPort, 
 		}
 	}
 	if len(addrs) == 0 {
-		return nil, errorf(op, ErrInvalid, "%s has no address of network %s", host, network)
+		return nil, Errorf(op, ErrInvalid, "%s has no address of network %s", host, network)
 	}
 	return addrs, nil
 }
@@ -64,7 +64,7 @@ func (h Hints) hostAddrs(ctx context.Context, op, network, host string) ([]netip
 		return []netip.Addr{ip}, nil
 	}
 	if h.NumericHost {
-		return nil, errorf(op, ErrInvalid, "%q is no numeric address", host)
+		return nil, Errorf(op, ErrInvalid, "%q is no numeric address", host)
 	}
 	ips, err := net.DefaultResolver.LookupNetIP(ctx, network, host)
 	if err != nil {

@@ -1,7 +1,5 @@
 package verbs
 
-import "cinnabar/verbs/driver"
-
 // SRQConfig says what a shared receive queue should be like.
 type SRQConfig struct {
 	MaxWR  int // depth; 0: 128 or the device's limit if that is less
@@ -13,7 +11,7 @@ type SRQConfig struct {
 // consume. All methods are safe for concurrent use.
 type SRQ struct {
 	pd  *PD
-	drv driver.SRQ
+	drv SRQDriver
 	family
 }
 
@@ -34,7 +32,7 @@ func (pd *PD) CreateSRQ(cfg SRQConfig) (*SRQ, error) {
 		return nil, err
 	}
 	s := &SRQ{pd: pd}
-	s.drv, err = pd.drv.CreateSRQ(driver.SRQInit{MaxWR: cfg.MaxWR, MaxSGE: cfg.MaxSGE, Limit: cfg.Limit, Context: s})
+	s.drv, err = pd.drv.CreateSRQ(SRQInit{MaxWR: cfg.MaxWR, MaxSGE: cfg.MaxSGE, Limit: cfg.Limit, Context: s})
 	if err != nil {
 		pd.leave(childSRQ)
 		return nil, err
@@ -51,7 +49,7 @@ func (cfg *SRQConfig) check(op string, attr *DeviceAttr) error {
 		return err
 	}
 	if cfg.Limit < 0 || cfg.Limit > cfg.MaxWR {
-		return errorf(op, ErrInvalid, "Limit is %d, outside 0 to MaxWR, %d", cfg.Limit, cfg.MaxWR)
+		return Errorf(op, ErrInvalid, "Limit is %d, outside 0 to MaxWR, %d", cfg.Limit, cfg.MaxWR)
 	}
 	return nil
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 	"cinnabar/verbs/iwarp"
 )
 
@@ -145,10 +144,10 @@ func TestChunkOverPortLimit(t *testing.T) {
 	}
 }
 
-type smallMessages struct{ driver.Device }
+type smallMessages struct{ verbs.DeviceDriver }
 
-func (d smallMessages) Query() (driver.DeviceAttr, error) {
-	attr, err := d.Device.Query()
+func (d smallMessages) Query() (verbs.DeviceAttr, error) {
+	attr, err := d.DeviceDriver.Query()
 	attr.Ports[0].MaxMsgSize = 32 << 10
 	return attr, err
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 )
 
 // script is a fuzzer's input, from which the state fuzzers draw decisions. Behind its end all draws are 0.
@@ -196,28 +195,28 @@ func openFiles() int {
 
 // metered counts the bytes of memory that are registered on a device.
 type metered struct {
-	driver.Device
+	verbs.DeviceDriver
 	now, most atomic.Int64
 }
 
 type meteredPD struct {
-	driver.PD
+	verbs.PDDriver
 	meter *metered
 }
 
 type meteredMR struct {
-	driver.MR
+	verbs.MRDriver
 	meter *metered
 	n     int64
 }
 
-func (d *metered) AllocPD() (driver.PD, error) {
-	pd, err := d.Device.AllocPD()
+func (d *metered) AllocPD() (verbs.PDDriver, error) {
+	pd, err := d.DeviceDriver.AllocPD()
 	return meteredPD{pd, d}, err
 }
 
-func (p meteredPD) RegMR(r driver.Region, access driver.Access) (driver.MR, error) {
-	mr, err := p.PD.RegMR(r, access)
+func (p meteredPD) RegMR(r verbs.MRInit, access verbs.Access) (verbs.MRDriver, error) {
+	mr, err := p.PDDriver.RegMR(r, access)
 	if err != nil {
 		return nil, err
 	}
@@ -229,5 +228,5 @@ func (p meteredPD) RegMR(r driver.Region, access driver.Access) (driver.MR, erro
 
 func (m meteredMR) Close() error {
 	m.meter.now.Add(-m.n)
-	return m.MR.Close()
+	return m.MRDriver.Close()
 }

@@ -59,7 +59,7 @@ func (s boundedSource) ReadAt(b []byte, offset int64) (int, error) {
 
 func attackSender(t *testing.T, s *script) {
 	device := memdev.Open(memdev.Config{Without: pick(s, 0, verbs.CapWriteImm)})
-	dev, meter := verbs.NewDevice(device), &metered{Device: device}
+	dev, meter := verbs.NewDevice(device), &metered{DeviceDriver: device}
 	sender := Sender{Protocol: pick(s, Auto, Basic, Fast), Digest: pick(s, SHA256, NoDigest), Chunk: 2 * minChunk, Window: 3}
 	data := noise(pick(s, 0, 1, 2*minChunk, 5*minChunk+1, 16*minChunk))
 

@@ -5,18 +5,17 @@ import (
 	"testing"
 
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 	"cinnabar/verbs/iwarp"
 )
 
 // limited is a device whose port sends short messages only, as that of the kernel's rxe does beside the paper's buffer.
 type limited struct {
-	driver.Device
+	verbs.DeviceDriver
 	most uint64
 }
 
-func (d limited) Query() (driver.DeviceAttr, error) {
-	attr, err := d.Device.Query()
+func (d limited) Query() (verbs.DeviceAttr, error) {
+	attr, err := d.DeviceDriver.Query()
 	attr.Ports = slices.Clone(attr.Ports)
 	for i := range attr.Ports {
 		attr.Ports[i].MaxMsgSize = d.most

@@ -13,7 +13,6 @@ import (
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 	"cinnabar/verbs/verbstest/memdev"
 )
 
@@ -24,22 +23,22 @@ func hostNumber(n byte) hostquota.Host {
 
 // crowd is a device in memory whose requests come from hosts that the test names: by the first byte of the private data,
 // which the receiver does not see.
-type crowd struct{ driver.Device }
+type crowd struct{ verbs.DeviceDriver }
 
-type crowdListener struct{ driver.Listener }
+type crowdListener struct{ verbs.ListenerDriver }
 
 type crowdRequest struct {
-	driver.ConnRequest
+	verbs.ConnRequestDriver
 	host byte
 }
 
-func (d crowd) Listen(addr netip.AddrPort, backlog int) (driver.Listener, error) {
-	l, err := d.Device.Listen(addr, backlog)
+func (d crowd) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver, error) {
+	l, err := d.DeviceDriver.Listen(addr, backlog)
 	return crowdListener{l}, err
 }
 
-func (l crowdListener) Accept(ctx context.Context) (driver.ConnRequest, error) {
-	r, err := l.Listener.Accept(ctx)
+func (l crowdListener) Accept(ctx context.Context) (verbs.ConnRequestDriver, error) {
+	r, err := l.ListenerDriver.Accept(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -50,8 +49,8 @@ func (r crowdRequest) RemoteAddr() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, r.host}), 1)
 }
 
-func (r crowdRequest) Param() driver.ConnParam {
-	p := r.ConnRequest.Param()
+func (r crowdRequest) Param() verbs.ConnParam {
+	p := r.ConnRequestDriver.Param()
 	p.PrivateData = p.PrivateData[1:]
 	return p
 }

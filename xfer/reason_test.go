@@ -9,21 +9,20 @@ import (
 	"time"
 
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 	"cinnabar/verbs/fault"
 	"cinnabar/verbs/verbstest/memdev"
 )
 
 // slowToHear is a device that tells of a connection's end a second late, as the kernel does under load: what was posted comes back before.
-type slowToHear struct{ driver.Device }
+type slowToHear struct{ verbs.DeviceDriver }
 
 type lateConn struct {
-	driver.Conn
+	verbs.ConnDriver
 	done chan struct{}
 }
 
-func (d slowToHear) Dial(ctx context.Context, qp driver.QP, addr netip.AddrPort, p driver.ConnParam) (driver.Conn, error) {
-	c, err := d.Device.Dial(ctx, qp, addr, p)
+func (d slowToHear) Dial(ctx context.Context, qp verbs.QPDriver, addr netip.AddrPort, p verbs.ConnParam) (verbs.ConnDriver, error) {
+	c, err := d.DeviceDriver.Dial(ctx, qp, addr, p)
 	if err != nil {
 		return nil, err
 	}

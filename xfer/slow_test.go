@@ -8,14 +8,13 @@ import (
 	"time"
 
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 	"cinnabar/verbs/verbstest/memdev"
 )
 
 // slowDevice puts a wire before a device: what is posted to send goes one
 // after another, and takes its time.
 type slowDevice struct {
-	driver.Device
+	verbs.DeviceDriver
 	wire func(bytes int) // takes as long as so many bytes do
 }
 
@@ -24,55 +23,55 @@ func openSlow(wire func(bytes int)) *verbs.Device {
 	return verbs.NewDevice(&slowDevice{memdev.Open(memdev.Config{}), wire})
 }
 
-func (d *slowDevice) AllocPD() (driver.PD, error) {
-	pd, err := d.Device.AllocPD()
+func (d *slowDevice) AllocPD() (verbs.PDDriver, error) {
+	pd, err := d.DeviceDriver.AllocPD()
 	return &slowPD{pd, d}, err
 }
 
-func (d *slowDevice) Dial(ctx context.Context, qp driver.QP, addr netip.AddrPort, p driver.ConnParam) (driver.Conn, error) {
-	return d.Device.Dial(ctx, qp.(*slowQP).QP, addr, p)
+func (d *slowDevice) Dial(ctx context.Context, qp verbs.QPDriver, addr netip.AddrPort, p verbs.ConnParam) (verbs.ConnDriver, error) {
+	return d.DeviceDriver.Dial(ctx, qp.(*slowQP).QPDriver, addr, p)
 }
 
-func (d *slowDevice) Listen(addr netip.AddrPort, backlog int) (driver.Listener, error) {
-	l, err := d.Device.Listen(addr, backlog)
+func (d *slowDevice) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver, error) {
+	l, err := d.DeviceDriver.Listen(addr, backlog)
 	return &slowListener{l}, err
 }
 
-type slowListener struct{ driver.Listener }
+type slowListener struct{ verbs.ListenerDriver }
 
-func (l *slowListener) Accept(ctx context.Context) (driver.ConnRequest, error) {
-	r, err := l.Listener.Accept(ctx)
+func (l *slowListener) Accept(ctx context.Context) (verbs.ConnRequestDriver, error) {
+	r, err := l.ListenerDriver.Accept(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return &slowRequest{r}, nil
 }
 
-type slowRequest struct{ driver.ConnRequest }
+type slowRequest struct{ verbs.ConnRequestDriver }
 
-func (r *slowRequest) Accept(ctx context.Context, qp driver.QP, p driver.ConnParam) (driver.Conn, error) {
-	return r.ConnRequest.Accept(ctx, qp.(*slowQP).QP, p)
+func (r *slowRequest) Accept(ctx context.Context, qp verbs.QPDriver, p verbs.ConnParam) (verbs.ConnDriver, error) {
+	return r.ConnRequestDriver.Accept(ctx, qp.(*slowQP).QPDriver, p)
 }
 
 type slowPD struct {
-	driver.PD
+	verbs.PDDriver
 	dev *slowDevice
 }
 
-func (p *slowPD) CreateQP(init driver.QPInit) (driver.QP, error) {
-	inner, err := p.PD.CreateQP(init)
+func (p *slowPD) CreateQP(init verbs.QPInit) (verbs.QPDriver, error) {
+	inner, err := p.PDDriver.CreateQP(init)
 	if err != nil {
 		return nil, err
 	}
-	q := &slowQP{QP: inner, dev: p.dev, queue: make(chan driver.SendWR, 1024)}
+	q := &slowQP{QPDriver: inner, dev: p.dev, queue: make(chan verbs.SendWR, 1024)}
 	q.wg.Go(q.run)
 	return q, nil
 }
 
 type slowQP struct {
-	driver.QP
+	verbs.QPDriver
 	dev   *slowDevice
-	queue chan driver.SendWR
+	queue chan verbs.SendWR
 	once  sync.Once
 	wg    sync.WaitGroup
 }
@@ -84,13 +83,13 @@ func (q *slowQP) run() {
 			n += int(s.Length)
 		}
 		q.dev.wire(n)
-		_, _ = q.QP.PostSend([]driver.SendWR{wr}) // a closed connection takes nothing
+		_, _ = q.QPDriver.PostSend([]verbs.SendWR{wr}) // a closed connection takes nothing
 	}
 }
 
-func (q *slowQP) PostSend(wrs []driver.SendWR) (int, error) {
+func (q *slowQP) PostSend(wrs []verbs.SendWR) (int, error) {
 	for _, wr := range wrs {
-		wr.SGL = append([]driver.SGE(nil), wr.SGL...)
+		wr.SGL = append([]verbs.SGE(nil), wr.SGL...)
 		q.queue <- wr
 	}
 	return len(wrs), nil
@@ -99,7 +98,7 @@ func (q *slowQP) PostSend(wrs []driver.SendWR) (int, error) {
 func (q *slowQP) Close() error {
 	q.once.Do(func() { close(q.queue) })
 	q.wg.Wait()
-	return q.QP.Close()
+	return q.QPDriver.Close()
 }
 
 // slowSource is a source whose reads take their time.
@@ -162,11 +161,11 @@ func instant(int) {}
 func wait(d time.Duration) { <-time.NewTimer(d).C }
 
 // noImmediates is a device that has no write with immediate data.
-type noImmediates struct{ driver.Device }
+type noImmediates struct{ verbs.DeviceDriver }
 
-func (d noImmediates) Query() (driver.DeviceAttr, error) {
-	attr, err := d.Device.Query()
-	attr.Caps &^= driver.CapWriteImm | driver.CapSendImm
+func (d noImmediates) Query() (verbs.DeviceAttr, error) {
+	attr, err := d.DeviceDriver.Query()
+	attr.Caps &^= verbs.CapWriteImm | verbs.CapSendImm
 	return attr, err
 }
 

@@ -10,55 +10,55 @@ import (
 
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/internal/verbsrules"
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 	"cinnabar/verbs/oob"
 	"cinnabar/verbs/verbstest/memdev"
 )
 
 // handDevice is a device whose queue pairs can be connected by hand, and then do
 // nothing.
-type handDevice struct{ driver.Device }
+type handDevice struct{ verbs.DeviceDriver }
 
-func (d handDevice) Query() (driver.DeviceAttr, error) {
-	a, err := d.Device.Query()
-	a.Caps |= driver.CapRawState
+func (d handDevice) Query() (verbs.DeviceAttr, error) {
+	a, err := d.DeviceDriver.Query()
+	a.Caps |= verbs.CapRawState
 	a.Ports[0].LID, a.Ports[0].ActiveMTU = 7, 3
 	a.Ports[0].GIDs = [][16]byte{{0: 0xfe, 1: 0x80, 15: 9}}
-	a.Ports[0].GIDTable = []driver.GIDEntry{{Index: 0, GID: a.Ports[0].GIDs[0]}, {Index: 3, GID: [16]byte{15: 8}}}
+	a.Ports[0].GIDTable = []verbs.GIDEntry{{Index: 0, GID: a.Ports[0].GIDs[0]}, {Index: 3, GID: [16]byte{15: 8}}}
 	return a, err
 }
 
-func (d handDevice) AllocPD() (driver.PD, error) {
-	pd, err := d.Device.AllocPD()
+func (d handDevice) AllocPD() (verbs.PDDriver, error) {
+	pd, err := d.DeviceDriver.AllocPD()
 	return handPD{pd}, err
 }
 
-type handPD struct{ driver.PD }
+type handPD struct{ verbs.PDDriver }
 
-func (p handPD) CreateQP(init driver.QPInit) (driver.QP, error) {
-	qp, err := p.PD.CreateQP(init)
+func (p handPD) CreateQP(init verbs.QPInit) (verbs.QPDriver, error) {
+	qp, err := p.PDDriver.CreateQP(init)
 	if err != nil {
 		return nil, err
 	}
-	return &handQP{QP: qp, state: driver.StateInit}, nil
+	return &handQP{QPDriver: qp, state: verbs.StateInit}, nil
 }
 
 type handQP struct {
-	driver.QP
-	state driver.QPState
+	verbs.QPDriver
+	state verbs.QPState
 }
 
-func (q *handQP) Modify(a driver.QPAttr) error {
-	if err := driver.CheckTransition(driver.RC, q.state, a.State, a.Mask); err != nil {
+func (q *handQP) Modify(a verbs.QPAttr) error {
+	if err := verbsrules.CheckTransition(verbs.RC, q.state, a.State, a.Mask); err != nil {
 		return err
 	}
 	q.state = a.State
 	return nil
 }
 
-func (q *handQP) Query() (driver.QPAttr, driver.QPInit) {
-	a, init := q.QP.Query()
+func (q *handQP) Query() (verbs.QPAttr, verbs.QPInit) {
+	a, init := q.QPDriver.Query()
 	a.State = q.state
 	return a, init
 }

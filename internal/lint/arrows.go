@@ -78,32 +78,33 @@ var layers = map[string]row{
 	"internal/iwarp":       {test: []string{"internal/iwarp/..."}}, // documentation, and tests of the three together
 
 	// verbs knows what a device implements and never a device; its tests open one.
-	"verbs/driver": {},
 	"verbs": {
-		code: []string{"verbs/driver", "internal/hostmem", "internal/invariants"},
+		code: []string{"internal/hostmem", "internal/invariants"},
 		test: []string{"verbs/internal/rig", "verbs/rdmacm", "verbs/oob", "verbs/iwarp"},
 	},
-	"verbs/rdmacm":           {code: []string{"verbs", "verbs/driver"}, test: []string{"verbs/internal/rig", "internal/hostmem"}},
-	"verbs/oob":              {code: []string{"verbs", "verbs/driver"}, test: []string{"verbs/internal/rig", "internal/hostmem"}},
-	"verbs/internal/rig":     {code: []string{"verbs", "verbs/driver", "verbs/verbstest/memdev"}}, // for the tests of the three above
-	"verbs/verbstest/memdev": {code: []string{"verbs/driver", "internal/hostmem", "internal/invariants"}},
+	"internal/verbsrules":       {code: []string{"verbs"}}, // for devices, and for those that tests make
+	"verbs/internal/eventqueue": {code: []string{"verbs"}}, // for devices
+	"verbs/rdmacm":              {code: []string{"verbs"}, test: []string{"verbs/internal/rig", "internal/hostmem"}},
+	"verbs/oob":                 {code: []string{"verbs"}, test: []string{"verbs/internal/rig", "internal/hostmem"}},
+	"verbs/internal/rig":        {code: []string{"verbs", "internal/verbsrules", "verbs/verbstest/memdev"}}, // for the tests of the three above
+	"verbs/verbstest/memdev":    {code: []string{"verbs", "internal/hostmem", "internal/invariants"}},
 	"verbs/verbstest": {
 		code:    []string{"verbs", "verbs/rdmacm", "verbs/oob", "internal/hostmem"},
 		test:    []string{"verbs/verbstest/memdev"},
 		modules: []string{modSys},
 	},
 	"verbs/iwarp": {
-		code:    []string{"verbs", "verbs/driver", "internal/iwarp/...", "internal/crc32c", "internal/hostmem", "internal/rundown", "internal/sockio", "internal/invariants", "internal/hostquota", "internal/audit"},
+		code:    []string{"verbs", "verbs/internal/eventqueue", "internal/iwarp/...", "internal/crc32c", "internal/hostmem", "internal/rundown", "internal/sockio", "internal/invariants", "internal/hostquota", "internal/audit"},
 		test:    []string{"internal/testproc", "verbs/verbstest", "verbs/fault", "verbs/oob"},
 		modules: []string{modSys},
 	},
 	"verbs/rdmacore": {
-		code:    []string{"verbs", "verbs/driver", "verbs/rdmacm", "internal/hostmem", "internal/rundown"},
+		code:    []string{"verbs", "verbs/rdmacm", "verbs/internal/eventqueue", "internal/verbsrules", "internal/hostmem", "internal/rundown"},
 		test:    []string{"verbs/verbstest", "verbs/iwarp", "verbs/oob"},
 		modules: []string{modSys},
 	},
 	"verbs/fault": {
-		code: []string{"verbs", "verbs/driver", "internal/hostmem", "internal/invariants"},
+		code: []string{"verbs", "internal/hostmem", "internal/invariants"},
 		test: []string{"verbs/verbstest", "verbs/verbstest/...", "verbs/iwarp"},
 	},
 
@@ -111,7 +112,7 @@ var layers = map[string]row{
 	"internal/window": {},
 	"xfer": {
 		code:    []string{"verbs", "internal/window", "internal/crc32c", "internal/hostquota", "internal/audit"},
-		test:    []string{"internal/testproc", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/driver", "verbs/verbstest/memdev", "internal/hostmem"},
+		test:    []string{"internal/testproc", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "internal/hostmem"},
 		modules: []string{modSys},
 	},
 
@@ -119,7 +120,7 @@ var layers = map[string]row{
 		code: []string{"verbs", "regmem/ring", "regmem", "internal/waitlist", "internal/hostquota", "internal/audit"},
 		test: []string{"verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "regmem/arena"},
 	},
-	"verbs/rstream": {code: []string{"verbs", "verbs/flow"}, test: []string{"verbs/driver", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev"}},
+	"verbs/rstream": {code: []string{"verbs", "verbs/flow"}, test: []string{"verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev"}},
 
 	// The families' encodings: Go values to bytes and back, no I/O.
 	"codec":               {test: []string{"codec/hgproc", "codec/cereal"}},
@@ -154,7 +155,7 @@ var layers = map[string]row{
 	},
 	"cmd/cinnabar": {
 		code:    []string{".", "codec", "cmd/cinnabar/internal/cli", "internal/hostquota", "internal/audit", "rmem", "regmem/arena", "regmem", "verbs/...", "verbs", "xfer"},
-		test:    []string{"cmd/cinnabar/internal/clitest", "codec/hgproc"},
+		test:    []string{"cmd/cinnabar/internal/clitest", "codec/hgproc", "internal/verbsrules"},
 		modules: []string{modCobra, modFlags, modHumanize, modProgress, modHistogram, modSys},
 	},
 	"bench/rpc":    {},
@@ -171,7 +172,7 @@ var layers = map[string]row{
 	"test/interop":                           {test: []string{"internal/testproc", ".", "internal/recording", "codec/cereal", "codec/hgproc", "internal/cerealtest"}},
 	"test/parity":                            {},
 	"test/rdmavm/mixedpeer":                  {code: []string{"verbs", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore"}},
-	"test/kill":                              {test: []string{"internal/testproc", "verbs", "verbs/driver", "verbs/iwarp", "xfer"}},
+	"test/kill":                              {test: []string{"internal/testproc", "verbs", "verbs/iwarp", "xfer"}},
 	"examples/margo":                         {code: []string{"."}, test: []string{"internal/testproc"}},
 	"examples/margo/client":                  {code: []string{".", "examples/margo"}},
 	"examples/margo/server":                  {code: []string{".", "examples/margo"}},
@@ -186,7 +187,7 @@ var layers = map[string]row{
 	"examples/hello/client":                  {code: []string{".", "examples/hello"}},
 	"examples/hello/server":                  {code: []string{".", "examples/hello"}},
 	"examples/bedeir/rc":                     {code: []string{"verbs", "verbs/rdmacm"}, test: []string{"verbs/iwarp", "verbs/fault"}},
-	"examples/filetransfer/internal/journal": {code: []string{"verbs", "verbs/driver"}},
+	"examples/filetransfer/internal/journal": {code: []string{"verbs"}},
 	"examples/filetransfer":                  {code: []string{"verbs", "verbs/iwarp", "verbs/rdmacore"}, test: []string{"internal/testproc", "xfer"}},
 	"examples/filetransfer/client":           {code: []string{"examples/filetransfer", "examples/bedeir/rc", "verbs", "verbs/..."}, test: []string{"examples/filetransfer/internal/journal"}},
 	"examples/filetransfer/server":           {code: []string{"examples/filetransfer", "examples/bedeir/rc", "verbs", "verbs/..."}, test: []string{"examples/filetransfer/internal/journal"}},

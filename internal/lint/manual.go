@@ -8,7 +8,7 @@ import (
 
 const (
 	verbsPage   = "docs/verbs.md"
-	verbsValues = "verbs/driver"
+	verbsValues = "verbs"
 )
 
 // pageTypes are the types whose fields or constants the manual lists in full beside those of C.

@@ -229,12 +229,12 @@ func TestRuleShellPages(t *testing.T) {
 
 func TestRuleVerbsPage(t *testing.T) {
 	with := func(src string) map[string]string {
-		return map[string]string{verbsPage: "| `length` | `Length`, `WC.Err` | OpSend in words |", verbsValues + "/a.go": "package driver\n" + src}
+		return map[string]string{verbsPage: "| `length` | `Length`, `WC.Err` | OpSend in words |", verbsValues + "/a.go": "package verbs\n" + src}
 	}
 	runCases(t, checkVerbsPage, []ruleCase{
 		{"told", with("type SGE struct{ Length int }"), ""},
 		{"other type", with("type Caps struct{ Some int }"), ""},
-		{"untold field", with("type SGE struct{ Length, LKey int }"), "verbs/driver/a.go:2: LKey is missing"},
+		{"untold field", with("type SGE struct{ Length, LKey int }"), "verbs/a.go:2: LKey is missing"},
 		{"untold constant", with("const OpSend Opcode = 1"), "OpSend is missing"},
 		{"by iota", with("const (\nLength Access = iota\nOther\n)"), "Other is missing"},
 		{"other constant", with("const Most = 1"), ""},

@@ -13,7 +13,6 @@ import (
 	"syscall"
 
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 	"cinnabar/verbs/iwarp"
 	"cinnabar/xfer"
 )
@@ -74,28 +73,28 @@ func (s *steps) device(noImmediates bool) (*verbs.Device, error) {
 
 // device counts the steps of the objects that are made through it.
 type device struct {
-	driver.Device
+	verbs.DeviceDriver
 	s *steps
 }
 
-func (d *device) CreateCQ(depth int, context any) (driver.CQ, error) {
-	c, err := d.Device.CreateCQ(depth, context)
+func (d *device) CreateCQ(depth int, context any) (verbs.CQDriver, error) {
+	c, err := d.DeviceDriver.CreateCQ(depth, context)
 	return &cq{c, d.s}, err
 }
 
-func (d *device) AllocPD() (driver.PD, error) {
-	p, err := d.Device.AllocPD()
+func (d *device) AllocPD() (verbs.PDDriver, error) {
+	p, err := d.DeviceDriver.AllocPD()
 	return &pd{p, d.s}, err
 }
 
-func (d *device) Listen(addr netip.AddrPort, backlog int) (driver.Listener, error) {
-	l, err := d.Device.Listen(addr, backlog)
+func (d *device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver, error) {
+	l, err := d.DeviceDriver.Listen(addr, backlog)
 	return &listener{l, d.s}, err
 }
 
-func (d *device) Dial(ctx context.Context, q driver.QP, addr netip.AddrPort, p driver.ConnParam) (driver.Conn, error) {
+func (d *device) Dial(ctx context.Context, q verbs.QPDriver, addr netip.AddrPort, p verbs.ConnParam) (verbs.ConnDriver, error) {
 	d.s.at("before dialling")
-	c, err := d.Device.Dial(ctx, q.(*qp).QP, addr, p)
+	c, err := d.DeviceDriver.Dial(ctx, q.(*qp).QPDriver, addr, p)
 	if err != nil {
 		return nil, err
 	}
@@ -105,12 +104,12 @@ func (d *device) Dial(ctx context.Context, q driver.QP, addr netip.AddrPort, p d
 }
 
 type cq struct {
-	driver.CQ
+	verbs.CQDriver
 	s *steps
 }
 
-func (c *cq) Poll(wc []driver.WC) (int, error) {
-	n, err := c.CQ.Poll(wc)
+func (c *cq) Poll(wc []verbs.WC) (int, error) {
+	n, err := c.CQDriver.Poll(wc)
 	for i := range n {
 		c.s.at("completion of %s, %s", wc[i].Op, wc[i].Status)
 	}
@@ -118,40 +117,40 @@ func (c *cq) Poll(wc []driver.WC) (int, error) {
 }
 
 type pd struct {
-	driver.PD
+	verbs.PDDriver
 	s *steps
 }
 
-func (p *pd) CreateQP(init driver.QPInit) (driver.QP, error) {
-	init.SendCQ, init.RecvCQ = init.SendCQ.(*cq).CQ, init.RecvCQ.(*cq).CQ
-	q, err := p.PD.CreateQP(init)
+func (p *pd) CreateQP(init verbs.QPInit) (verbs.QPDriver, error) {
+	init.SendCQ, init.RecvCQ = init.SendCQ.(*cq).CQDriver, init.RecvCQ.(*cq).CQDriver
+	q, err := p.PDDriver.CreateQP(init)
 	return &qp{q, p.s}, err
 }
 
 type qp struct {
-	driver.QP
+	verbs.QPDriver
 	s *steps
 }
 
-func (q *qp) PostSend(wrs []driver.SendWR) (int, error) {
+func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	q.s.at("before posting %s", wrs[0].Op)
-	n, err := q.QP.PostSend(wrs)
+	n, err := q.QPDriver.PostSend(wrs)
 	q.s.at("after posting %s", wrs[0].Op)
 	return n, err
 }
 
-func (q *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
+func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	q.s.at("before posting a receive")
-	return q.QP.PostRecv(wrs)
+	return q.QPDriver.PostRecv(wrs)
 }
 
 type listener struct {
-	driver.Listener
+	verbs.ListenerDriver
 	s *steps
 }
 
-func (l *listener) Accept(ctx context.Context) (driver.ConnRequest, error) {
-	r, err := l.Listener.Accept(ctx)
+func (l *listener) Accept(ctx context.Context) (verbs.ConnRequestDriver, error) {
+	r, err := l.ListenerDriver.Accept(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -160,13 +159,13 @@ func (l *listener) Accept(ctx context.Context) (driver.ConnRequest, error) {
 }
 
 type request struct {
-	driver.ConnRequest
+	verbs.ConnRequestDriver
 	s *steps
 }
 
-func (r *request) Accept(ctx context.Context, q driver.QP, p driver.ConnParam) (driver.Conn, error) {
+func (r *request) Accept(ctx context.Context, q verbs.QPDriver, p verbs.ConnParam) (verbs.ConnDriver, error) {
 	r.s.at("before accepting")
-	c, err := r.ConnRequest.Accept(ctx, q.(*qp).QP, p)
+	c, err := r.ConnRequestDriver.Accept(ctx, q.(*qp).QPDriver, p)
 	if err != nil {
 		return nil, err
 	}
@@ -175,13 +174,13 @@ func (r *request) Accept(ctx context.Context, q driver.QP, p driver.ConnParam) (
 }
 
 type conn struct {
-	driver.Conn
+	verbs.ConnDriver
 	s *steps
 }
 
 func (c *conn) Disconnect(ctx context.Context) error {
 	c.s.at("before disconnecting")
-	return c.Conn.Disconnect(ctx)
+	return c.ConnDriver.Disconnect(ctx)
 }
 
 // source counts the reads of the sender's file.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"syscall"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // Action is what a rule does. The functions of this package that return an
@@ -27,9 +27,9 @@ var (
 // receive is consumed by a message first. Unless s is success, the queue pair
 // goes to ERR once the requests before are done, and what is left is flushed, as
 // on a real device. Success on a send is a device that lies.
-func Status(s driver.WCStatus) Action { return status{s} }
+func Status(s verbs.WCStatus) Action { return status{s} }
 
-type status struct{ status driver.WCStatus }
+type status struct{ status verbs.WCStatus }
 
 func (a status) String() string  { return fmt.Sprintf("status %d (%v)", uint32(a.status), a.status) }
 func (a status) points() []Point { return atWork }
@@ -103,11 +103,11 @@ func (a notReady) points() []Point { return atSend }
 // Partial lets only the first n bytes of a write or read arrive before it ends
 // with s as under [Status]. Other operations, which are whole or not at all,
 // have no effect.
-func Partial(n int, s driver.WCStatus) Action { return partial{n, s} }
+func Partial(n int, s verbs.WCStatus) Action { return partial{n, s} }
 
 type partial struct {
 	n      int
-	status driver.WCStatus
+	status verbs.WCStatus
 }
 
 func (a partial) String() string  { return fmt.Sprintf("partial %d, status %v", a.n, a.status) }
@@ -126,9 +126,9 @@ func (overrun) points() []Point { return atWork }
 // Raise raises an asynchronous event about the queue, its completion queue, its
 // shared receive queue or port 1, as the type requires, and lets the work
 // request be. It combines with other rules.
-func Raise(t driver.EventType) Action { return raise{t} }
+func Raise(t verbs.EventType) Action { return raise{t} }
 
-type raise struct{ event driver.EventType }
+type raise struct{ event verbs.EventType }
 
 func (a raise) String() string  { return fmt.Sprintf("raise %v", a.event) }
 func (a raise) points() []Point { return atWork }
@@ -146,7 +146,7 @@ func (a fail) points() []Point { return atAny }
 func Refuse() Action { return Fail(syscall.ECONNREFUSED) }
 
 // Reject refuses a connection with private data: a dial fails with
-// *driver.RejectedError, a request is rejected before the program sees it.
+// *verbs.RejectedError, a request is rejected before the program sees it.
 func Reject(privateData []byte) Action { return reject{string(privateData)} }
 
 type reject struct{ data string }

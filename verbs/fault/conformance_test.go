@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 	"cinnabar/verbs/fault"
 	"cinnabar/verbs/iwarp"
 	"cinnabar/verbs/verbstest"
@@ -39,10 +38,10 @@ func TestConformanceOverMemory(t *testing.T) {
 		}
 		var cfg memdev.Config
 		if o.NoImmediates {
-			cfg.Without |= driver.CapWriteImm | driver.CapSendImm
+			cfg.Without |= verbs.CapWriteImm | verbs.CapSendImm
 		}
 		if o.NoAtomics {
-			cfg.Without |= driver.CapAtomics
+			cfg.Without |= verbs.CapAtomics
 		}
 		return quiet(t, verbs.NewDevice(memdev.Open(cfg)))
 	})

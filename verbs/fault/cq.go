@@ -3,7 +3,7 @@ package fault
 import (
 	"slices"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // patience is how many polls in a row may find nothing before a completion that
@@ -14,14 +14,14 @@ const patience = 64
 // mutex.
 type cq struct {
 	in      *Injector
-	inner   driver.CQ
+	inner   verbs.CQDriver
 	context any
 	event   chan struct{} // capacity 1
 	quit    chan struct{} // closed by Close, ends the goroutine of pass
 
 	polls   int
 	idle    int         // polls in a row that found nothing
-	ready   []driver.WC // to be handed out
+	ready   []verbs.WC  // to be handed out
 	lanes   []*lane     // queues with late completions
 	given   map[*qp]int // completions handed out, by queue pair
 	total   int         // and in all
@@ -38,14 +38,14 @@ type lane struct {
 
 // lateWC is a completion that waits for a poll count or for other queue pairs.
 type lateWC struct {
-	wc     driver.WC
+	wc     verbs.WC
 	due    int // the queue's clock
 	others int // completions of other queue pairs handed out in all; 0: counts not
 }
 
 // CreateCQ makes a queue and the goroutine that passes its events on: the layer
 // has events of its own, and a program reads one channel.
-func (d *device) CreateCQ(depth int, cqContext any) (driver.CQ, error) {
+func (d *device) CreateCQ(depth int, cqContext any) (verbs.CQDriver, error) {
 	if err := d.in.failure(AtCreateCQ, 0); err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ func (c *cq) Arm(solicitedOnly bool) error {
 // Poll takes completions from below, changes what the plan says, and hands out
 // what is ready. It takes no more than it can hand out, so that the depth of the
 // queue keeps its meaning.
-func (c *cq) Poll(wc []driver.WC) (int, error) {
+func (c *cq) Poll(wc []verbs.WC) (int, error) {
 	c.in.mu.Lock()
 	defer c.in.mu.Unlock()
 	c.polls++
@@ -148,7 +148,7 @@ func (c *cq) Poll(wc []driver.WC) (int, error) {
 	n := c.hand(wc)
 	var err error
 	if n < len(wc) && !c.overrun {
-		below := make([]driver.WC, len(wc)-n)
+		below := make([]verbs.WC, len(wc)-n)
 		var m int
 		m, err = c.inner.Poll(below)
 		for i := range m {
@@ -166,7 +166,7 @@ func (c *cq) Poll(wc []driver.WC) (int, error) {
 		return n, nil
 	}
 	if c.overrun {
-		return 0, driver.Errorf("poll", driver.ErrCQOverrun, "completions were lost, as the fault plan asked")
+		return 0, verbs.Errorf("poll", verbs.ErrCQOverrun, "completions were lost, as the fault plan asked")
 	}
 	return 0, err
 }
@@ -180,7 +180,7 @@ func (c *cq) tick() {
 }
 
 // hand moves ready completions into wc.
-func (c *cq) hand(wc []driver.WC) int {
+func (c *cq) hand(wc []verbs.WC) int {
 	n := copy(wc, c.ready)
 	c.ready = slices.Delete(c.ready, 0, n)
 	for i := range n {
@@ -193,7 +193,7 @@ func (c *cq) hand(wc []driver.WC) int {
 }
 
 // take is one completion from below.
-func (c *cq) take(wc driver.WC) {
+func (c *cq) take(wc verbs.WC) {
 	t := tag(wc.ID)
 	switch t.kind() {
 	case kindSend:
@@ -209,28 +209,28 @@ func (c *cq) take(wc driver.WC) {
 }
 
 // finish does what the plan says about a request that has completed below.
-func (c *cq) finish(q *qp, wc driver.WC, e entry, recv bool) {
+func (c *cq) finish(q *qp, wc verbs.WC, e entry, recv bool) {
 	wc.ID = e.id
 	if q == nil { // the last completions of a queue pair that was closed
 		c.ready = append(c.ready, wc)
 		return
 	}
 	breaks := false
-	if wc.Status == driver.StatusSuccess {
+	if wc.Status == verbs.StatusSuccess {
 		switch a := e.do.(type) {
 		case status:
-			if breaks = a.status != driver.StatusSuccess; !breaks && !recv {
+			if breaks = a.status != verbs.StatusSuccess; !breaks && !recv {
 				wc.Op = sendOps[e.op]
 			}
 			wc.Status = a.status
 		case disconnect:
-			wc.Status, breaks = driver.StatusWRFlushErr, true
+			wc.Status, breaks = verbs.StatusWRFlushErr, true
 		case overrun:
 			c.fail()
 			return
 		}
 	}
-	if !e.silent || wc.Status != driver.StatusSuccess {
+	if !e.silent || wc.Status != verbs.StatusSuccess {
 		c.emit(q, recv, wc, e.do)
 	}
 	if breaks {
@@ -238,17 +238,17 @@ func (c *cq) finish(q *qp, wc driver.WC, e entry, recv bool) {
 	}
 }
 
-var sendOps = map[driver.Opcode]driver.WCOp{
-	driver.OpWrite: driver.WCWrite, driver.OpWriteImm: driver.WCWrite,
-	driver.OpSend: driver.WCSend, driver.OpSendImm: driver.WCSend, driver.OpSendInvalidate: driver.WCSend,
-	driver.OpRead: driver.WCRead, driver.OpCompareSwap: driver.WCCompareSwap, driver.OpFetchAdd: driver.WCFetchAdd,
+var sendOps = map[verbs.Opcode]verbs.WCOp{
+	verbs.OpWrite: verbs.WCWrite, verbs.OpWriteImm: verbs.WCWrite,
+	verbs.OpSend: verbs.WCSend, verbs.OpSendImm: verbs.WCSend, verbs.OpSendInvalidate: verbs.WCSend,
+	verbs.OpRead: verbs.WCRead, verbs.OpCompareSwap: verbs.WCCompareSwap, verbs.OpFetchAdd: verbs.WCFetchAdd,
 }
 
 // fail makes the queue overrun.
 func (c *cq) fail() {
 	c.overrun = true
-	c.in.raise(driver.AsyncEvent{Type: driver.EventCQErr, Context: c.context,
-		Err: driver.Errorf("completion queue", driver.ErrCQOverrun, "as the fault plan asked")})
+	c.in.raise(verbs.DeviceEvent{Type: verbs.EventCQErr, Context: c.context,
+		Err: verbs.Errorf("completion queue", verbs.ErrCQOverrun, "as the fault plan asked")})
 	for _, q := range slices.Clone(c.qps) {
 		_ = q.breakDown() // fails if Close was faster; then nothing is left to break
 	}
@@ -256,7 +256,7 @@ func (c *cq) fail() {
 }
 
 // emit makes a completion ready, now or late.
-func (c *cq) emit(q *qp, recv bool, wc driver.WC, do Action) {
+func (c *cq) emit(q *qp, recv bool, wc verbs.WC, do Action) {
 	l := c.lane(q, recv)
 	switch a := do.(type) {
 	case delay:

@@ -5,20 +5,20 @@ import (
 	"net/netip"
 	"sync"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // device is the layer's face as a device.
 type device struct {
 	in    *Injector
-	inner driver.Device
+	inner verbs.DeviceDriver
 }
 
-func (d *device) Query() (driver.DeviceAttr, error) { return d.inner.Query() }
+func (d *device) Query() (verbs.DeviceAttr, error) { return d.inner.Query() }
 
 // Stats adds the number of injected faults to the device's counters.
-func (d *device) Stats() driver.Stats {
-	s := driver.Stats{}
+func (d *device) Stats() verbs.Stats {
+	s := verbs.Stats{}
 	for k, v := range d.inner.Stats() {
 		s[k] = v
 	}
@@ -48,7 +48,7 @@ func (in *Injector) failure(at Point, queue int) error {
 	return nil
 }
 
-func (d *device) AllocPD() (driver.PD, error) {
+func (d *device) AllocPD() (verbs.PDDriver, error) {
 	p, err := d.inner.AllocPD()
 	if err != nil {
 		return nil, err
@@ -56,10 +56,10 @@ func (d *device) AllocPD() (driver.PD, error) {
 	d.in.mu.Lock()
 	defer d.in.mu.Unlock()
 	d.in.pds++
-	return &pd{in: d.in, inner: p, number: d.in.pds, regions: make(map[uint32]driver.Region)}, nil
+	return &pd{in: d.in, inner: p, number: d.in.pds, regions: make(map[uint32]verbs.MRInit)}, nil
 }
 
-func (d *device) Listen(addr netip.AddrPort, backlog int) (driver.Listener, error) {
+func (d *device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver, error) {
 	l, err := d.inner.Listen(addr, backlog)
 	if err != nil {
 		return nil, err
@@ -67,29 +67,29 @@ func (d *device) Listen(addr netip.AddrPort, backlog int) (driver.Listener, erro
 	d.in.mu.Lock()
 	defer d.in.mu.Unlock()
 	d.in.listeners++
-	return &listener{Listener: l, in: d.in, number: d.in.listeners}, nil
+	return &listener{ListenerDriver: l, in: d.in, number: d.in.listeners}, nil
 }
 
 // Dial may fail, wait or be rejected before the device below is asked.
-func (d *device) Dial(ctx context.Context, dq driver.QP, addr netip.AddrPort, p driver.ConnParam) (driver.Conn, error) {
+func (d *device) Dial(ctx context.Context, dq verbs.QPDriver, addr netip.AddrPort, p verbs.ConnParam) (verbs.ConnDriver, error) {
 	q, ok := dq.(*qp)
 	if !ok {
-		return nil, driver.Errorf("dial", driver.ErrInvalid, "the queue pair belongs to another device")
+		return nil, verbs.Errorf("dial", verbs.ErrInvalid, "the queue pair belongs to another device")
 	}
 	d.in.mu.Lock()
 	do := d.in.decide(AtDial, q.number, 0).do
 	d.in.mu.Unlock()
 	switch a := do.(type) {
 	case fail:
-		return nil, &driver.Error{Op: "dial", Detail: addr.String(), Err: a.err}
+		return nil, &verbs.Error{Op: "dial", Detail: addr.String(), Err: a.err}
 	case reject:
-		return nil, &driver.RejectedError{PrivateData: []byte(a.data)}
+		return nil, &verbs.RejectedError{PrivateData: []byte(a.data)}
 	case ignore:
 		<-ctx.Done()
-		return nil, &driver.Error{Op: "dial", Detail: addr.String(), Err: ctx.Err()}
+		return nil, &verbs.Error{Op: "dial", Detail: addr.String(), Err: ctx.Err()}
 	case delay:
 		if err := d.in.await(ctx, a.polls); err != nil {
-			return nil, &driver.Error{Op: "dial", Detail: addr.String(), Err: err}
+			return nil, &verbs.Error{Op: "dial", Detail: addr.String(), Err: err}
 		}
 	}
 	c, err := d.inner.Dial(ctx, q.inner, addr, p)
@@ -103,16 +103,16 @@ func (d *device) Dial(ctx context.Context, dq driver.QP, addr netip.AddrPort, p 
 // pd is a protection domain.
 type pd struct {
 	in     *Injector
-	inner  driver.PD
+	inner  verbs.PDDriver
 	number int
 
 	mu sync.Mutex
 	// regions are the open ones by lkey, to find inline data.
 	// +checklocks:mu
-	regions map[uint32]driver.Region
+	regions map[uint32]verbs.MRInit
 }
 
-func (p *pd) RegMR(r driver.Region, access driver.Access) (driver.MR, error) {
+func (p *pd) RegMR(r verbs.MRInit, access verbs.Access) (verbs.MRDriver, error) {
 	if err := p.in.failure(AtRegister, p.number); err != nil {
 		return nil, err
 	}
@@ -123,12 +123,12 @@ func (p *pd) RegMR(r driver.Region, access driver.Access) (driver.MR, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.regions[m.LKey()] = r
-	return &mr{MR: m, pd: p}, nil
+	return &mr{MRDriver: m, pd: p}, nil
 }
 
 // mr is a region that is taken off the domain's list when it is closed.
 type mr struct {
-	driver.MR
+	verbs.MRDriver
 	pd *pd
 }
 
@@ -136,30 +136,30 @@ func (m *mr) Close() error {
 	m.pd.mu.Lock()
 	delete(m.pd.regions, m.LKey())
 	m.pd.mu.Unlock()
-	return m.MR.Close()
+	return m.MRDriver.Close()
 }
 
-func (p *pd) CreateAH(attr driver.AHAttr) (driver.AddressHandle, error) {
+func (p *pd) CreateAH(attr verbs.AHAttr) (verbs.AddressHandle, error) {
 	return p.inner.CreateAH(attr)
 }
 func (p *pd) Close() error { return p.inner.Close() }
 
 // listener is a listener whose requests may get lost.
 type listener struct {
-	driver.Listener
+	verbs.ListenerDriver
 	in     *Injector
 	number int
 
 	mu sync.Mutex
 	// kept are the requests that are ignored.
 	// +checklocks:mu
-	kept []driver.ConnRequest
+	kept []verbs.ConnRequestDriver
 }
 
 // Accept hands out the next request that the plan leaves alone.
-func (l *listener) Accept(ctx context.Context) (driver.ConnRequest, error) {
+func (l *listener) Accept(ctx context.Context) (verbs.ConnRequestDriver, error) {
 	for {
-		r, err := l.Listener.Accept(ctx)
+		r, err := l.ListenerDriver.Accept(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -169,7 +169,7 @@ func (l *listener) Accept(ctx context.Context) (driver.ConnRequest, error) {
 		switch a := do.(type) {
 		case fail:
 			_ = r.Reject(nil) // the peer may be gone already
-			return nil, &driver.Error{Op: "accept", Err: a.err}
+			return nil, &verbs.Error{Op: "accept", Err: a.err}
 		case reject:
 			_ = r.Reject([]byte(a.data)) // the peer may be gone already
 			continue
@@ -186,7 +186,7 @@ func (l *listener) Accept(ctx context.Context) (driver.ConnRequest, error) {
 	}
 }
 
-func (l *listener) keep(r driver.ConnRequest) {
+func (l *listener) keep(r verbs.ConnRequestDriver) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.kept = append(l.kept, r)
@@ -201,18 +201,18 @@ func (l *listener) Close() error {
 	for _, r := range kept {
 		_ = r.Reject(nil) // the peer may be gone already
 	}
-	return l.Listener.Close()
+	return l.ListenerDriver.Close()
 }
 
 // connRequest passes the queue pair below on.
-type connRequest struct{ driver.ConnRequest }
+type connRequest struct{ verbs.ConnRequestDriver }
 
-func (r *connRequest) Accept(ctx context.Context, dq driver.QP, p driver.ConnParam) (driver.Conn, error) {
+func (r *connRequest) Accept(ctx context.Context, dq verbs.QPDriver, p verbs.ConnParam) (verbs.ConnDriver, error) {
 	q, ok := dq.(*qp)
 	if !ok {
-		return nil, driver.Errorf("accept", driver.ErrInvalid, "the queue pair belongs to another device")
+		return nil, verbs.Errorf("accept", verbs.ErrInvalid, "the queue pair belongs to another device")
 	}
-	c, err := r.ConnRequest.Accept(ctx, q.inner, p)
+	c, err := r.ConnRequestDriver.Accept(ctx, q.inner, p)
 	if err != nil {
 		return nil, err
 	}

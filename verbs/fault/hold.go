@@ -5,26 +5,26 @@ import (
 	"slices"
 
 	"cinnabar/internal/hostmem"
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // heldSend is a request that was accepted and waits behind the gate, with
 // copies of all that the program may reuse after the post.
 type heldSend struct {
-	wr  driver.SendWR
+	wr  verbs.SendWR
 	do  Action
-	mr  driver.MR // of inline data, nil without
-	mem []byte    // mapped, of inline data
+	mr  verbs.MRDriver // of inline data, nil without
+	mem []byte         // mapped, of inline data
 }
 
 // hold keeps a request.
-func (q *qp) hold(wr *driver.SendWR, do Action) error {
+func (q *qp) hold(wr *verbs.SendWR, do Action) error {
 	if depth := q.init.Cap.MaxSendWR; len(q.held) >= depth {
-		return driver.Errorf("post send", driver.ErrQueueFull, "all %d entries of the send queue wait behind an injected fault", depth)
+		return verbs.Errorf("post send", verbs.ErrQueueFull, "all %d entries of the send queue wait behind an injected fault", depth)
 	}
 	h := heldSend{wr: *wr, do: do}
 	h.wr.SGL = slices.Clone(wr.SGL)
-	if wr.Flags&driver.Inline != 0 {
+	if wr.Flags&verbs.Inline != 0 {
 		if err := h.copyInline(q.pd); err != nil {
 			return err
 		}
@@ -39,7 +39,7 @@ func (q *qp) hold(wr *driver.SendWR, do Action) error {
 func (h *heldSend) copyInline(p *pd) error {
 	data, ok := p.gather(h.wr.SGL)
 	if !ok {
-		return driver.Errorf("post send", driver.ErrInvalid, "inline data outside registered memory")
+		return verbs.Errorf("post send", verbs.ErrInvalid, "inline data outside registered memory")
 	}
 	if len(data) == 0 {
 		return nil
@@ -49,17 +49,17 @@ func (h *heldSend) copyInline(p *pd) error {
 		return err
 	}
 	copy(mem, data)
-	m, err := p.inner.RegMR(driver.Region{Bytes: mem, Addr: hostmem.Addr(mem)}, 0)
+	m, err := p.inner.RegMR(verbs.MRInit{Bytes: mem, Addr: hostmem.Addr(mem)}, 0)
 	if err != nil {
 		return errors.Join(err, hostmem.Unmap(mem))
 	}
 	h.mem, h.mr = mem, m
-	h.wr.SGL = []driver.SGE{{Addr: hostmem.Addr(mem), Length: uint32(len(data)), LKey: m.LKey()}}
+	h.wr.SGL = []verbs.SGE{{Addr: hostmem.Addr(mem), Length: uint32(len(data)), LKey: m.LKey()}}
 	return nil
 }
 
 // gather copies the bytes that a list names.
-func (p *pd) gather(sgl []driver.SGE) ([]byte, bool) {
+func (p *pd) gather(sgl []verbs.SGE) ([]byte, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var data []byte

@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 )
 
 // Injector carries out a plan on one device and keeps the trace.
@@ -33,7 +32,7 @@ type Injector struct {
 
 	clock    int                              // what Advance was given in all
 	advanced chan struct{}                    // closed and replaced by Advance
-	events   []driver.AsyncEvent              // raised and not taken yet
+	events   []verbs.DeviceEvent              // raised and not taken yet
 	waiters  map[*context.CancelFunc]struct{} // calls of NextEvent to be woken
 }
 
@@ -115,7 +114,7 @@ func (in *Injector) Disconnect(queuePair int) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if queuePair < 1 || queuePair > len(in.qps) {
-		return driver.Errorf("inject disconnect", driver.ErrInvalid, "queue pair %d; there are %d", queuePair, len(in.qps))
+		return verbs.Errorf("inject disconnect", verbs.ErrInvalid, "queue pair %d; there are %d", queuePair, len(in.qps))
 	}
 	return in.qps[queuePair-1].breakDown()
 }

@@ -3,7 +3,7 @@ package fault
 import (
 	"fmt"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // Below the layer a work request has an id of the layer's own, so that a
@@ -40,7 +40,7 @@ func (t tag) seq() uint64 { return uint64(t) & (1<<seqBits - 1) }
 // entry is what the layer knows of an outstanding request.
 type entry struct {
 	id     uint64 // the program's
-	op     driver.Opcode
+	op     verbs.Opcode
 	silent bool   // makes no completion when it succeeds
 	do     Action // what to do at its completion, nil: pass it on
 }

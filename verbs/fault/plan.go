@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // Point is a place where a rule can act.
@@ -59,9 +59,9 @@ type Rule struct {
 // counted per rule and per queue, so that what other queues do at the same time
 // changes nothing.
 type Match struct {
-	At    Point           // where; required
-	Queue int             // the object's number in order of creation, from 1; 0: any
-	Ops   []driver.Opcode // AtSend: one of these operations; empty: any
+	At    Point          // where; required
+	Queue int            // the object's number in order of creation, from 1; 0: any
+	Ops   []verbs.Opcode // AtSend: one of these operations; empty: any
 
 	Nth    int     // only the nth candidate of a queue, from 1; 0: any
 	Skip   int     // not the first Skip candidates of a queue
@@ -90,7 +90,7 @@ func (m Match) String() string {
 func (p *Plan) check() error {
 	for i, r := range p.Rules {
 		if err := r.check(); err != nil {
-			return driver.Errorf("fault plan", driver.ErrInvalid, "rule %d (%v): %v", i, r.Match, err)
+			return verbs.Errorf("fault plan", verbs.ErrInvalid, "rule %d (%v): %v", i, r.Match, err)
 		}
 	}
 	return nil
@@ -125,7 +125,7 @@ type ruleQueue struct{ rule, queue int }
 type decision struct {
 	rule   int    // number in the plan, -1: nothing
 	do     Action // nil: nothing
-	raises []driver.EventType
+	raises []verbs.EventType
 	undo   []func()
 }
 
@@ -138,7 +138,7 @@ func (d *decision) cancel() {
 
 // decide asks the rules in order. Every rule counts the candidate; events are
 // raised by each that hits, and the first other action is done. The caller holds mu.
-func (in *Injector) decide(at Point, queue int, op driver.Opcode) decision {
+func (in *Injector) decide(at Point, queue int, op verbs.Opcode) decision {
 	d := decision{rule: -1}
 	for i := range in.plan.Rules {
 		r := &in.plan.Rules[i]
@@ -160,7 +160,7 @@ func (in *Injector) decide(at Point, queue int, op driver.Opcode) decision {
 }
 
 // candidate reports whether the fixed conditions hold.
-func (m *Match) candidate(at Point, queue int, op driver.Opcode) bool {
+func (m *Match) candidate(at Point, queue int, op verbs.Opcode) bool {
 	return m.At == at && (m.Queue == 0 || m.Queue == queue) && (len(m.Ops) == 0 || slices.Contains(m.Ops, op))
 }
 

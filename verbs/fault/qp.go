@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // never is a poll count that is not reached.
@@ -19,28 +19,28 @@ type qp struct {
 	in     *Injector
 	pd     *pd
 	number int // from 1
-	init   driver.QPInit
+	init   verbs.QPInit
 	send   *cq
 	recv   *cq
 	srq    *srq // nil: receives of its own
-	inner  driver.QP
+	inner  verbs.QPDriver
 
 	sends, recvs ledger
 	held         []heldSend
-	gate         int             // the send queue's clock at which held goes on
-	lost         []driver.RecvWR // receives that were dropped, tagged
-	breaking     bool            // a request is on its way that will break the connection
+	gate         int            // the send queue's clock at which held goes on
+	lost         []verbs.RecvWR // receives that were dropped, tagged
+	breaking     bool           // a request is on its way that will break the connection
 }
 
 // CreateQP makes a queue pair over the queues below ours.
-func (p *pd) CreateQP(init driver.QPInit) (driver.QP, error) {
+func (p *pd) CreateQP(init verbs.QPInit) (verbs.QPDriver, error) {
 	if err := p.in.failure(AtCreateQP, p.number); err != nil {
 		return nil, err
 	}
 	send, okS := init.SendCQ.(*cq)
 	recv, okR := init.RecvCQ.(*cq)
 	if !okS || !okR {
-		return nil, driver.Errorf("create queue pair", driver.ErrInvalid, "its completion queues belong to another device")
+		return nil, verbs.Errorf("create queue pair", verbs.ErrInvalid, "its completion queues belong to another device")
 	}
 	q := &qp{in: p.in, pd: p, init: init, send: send, recv: recv}
 	below := init
@@ -48,7 +48,7 @@ func (p *pd) CreateQP(init driver.QPInit) (driver.QP, error) {
 	if init.SRQ != nil {
 		shared, ok := init.SRQ.(*srq)
 		if !ok {
-			return nil, driver.Errorf("create queue pair", driver.ErrInvalid, "its shared receive queue belongs to another device")
+			return nil, verbs.Errorf("create queue pair", verbs.ErrInvalid, "its shared receive queue belongs to another device")
 		}
 		q.srq, below.SRQ = shared, shared.inner
 	}
@@ -70,24 +70,24 @@ func (p *pd) CreateQP(init driver.QPInit) (driver.QP, error) {
 func (q *qp) Num() uint32 { return q.inner.Num() }
 
 // Query returns the device's view with the handles that the program knows.
-func (q *qp) Query() (driver.QPAttr, driver.QPInit) {
+func (q *qp) Query() (verbs.QPAttr, verbs.QPInit) {
 	attr, init := q.inner.Query()
 	init.SendCQ, init.RecvCQ, init.SRQ = q.init.SendCQ, q.init.RecvCQ, q.init.SRQ
 	return attr, init
 }
 
 // Modify passes on; a queue pair that fails or starts anew takes what is held along.
-func (q *qp) Modify(attr driver.QPAttr) error {
+func (q *qp) Modify(attr verbs.QPAttr) error {
 	q.in.mu.Lock()
 	defer q.in.mu.Unlock()
 	if err := q.inner.Modify(attr); err != nil {
 		return err
 	}
-	if attr.Mask&driver.AttrState != 0 {
+	if attr.Mask&verbs.AttrState != 0 {
 		switch attr.State {
-		case driver.StateErr:
+		case verbs.StateErr:
 			q.flush()
-		case driver.StateReset:
+		case verbs.StateReset:
 			q.forget()
 		default: // nothing is held that the step concerns
 		}
@@ -120,7 +120,7 @@ func (q *qp) Close() error {
 }
 
 // PostSend asks the plan about each request and posts what it leaves of it.
-func (q *qp) PostSend(wrs []driver.SendWR) (int, error) {
+func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	q.in.mu.Lock()
 	defer q.in.mu.Unlock()
 	for i := range wrs {
@@ -139,7 +139,7 @@ func (q *qp) PostSend(wrs []driver.SendWR) (int, error) {
 }
 
 // postSend posts one request, or keeps it behind the gate.
-func (q *qp) postSend(wr *driver.SendWR, do Action) error {
+func (q *qp) postSend(wr *verbs.SendWR, do Action) error {
 	if f, ok := do.(fail); ok {
 		return f.err
 	}
@@ -155,14 +155,14 @@ func (q *qp) postSend(wr *driver.SendWR, do Action) error {
 
 // start passes a request down in the form that the action wants. It reports
 // shut, having done nothing, if the action closes the gate before the request.
-func (q *qp) start(wr *driver.SendWR, do Action) (shut bool, err error) {
+func (q *qp) start(wr *verbs.SendWR, do Action) (shut bool, err error) {
 	switch a := do.(type) {
 	case drop:
 		q.gate = never
 		return true, nil
 	case notReady:
 		if a.polls < 0 {
-			return false, q.standIn(wr, status{driver.StatusRNRRetryExcErr})
+			return false, q.standIn(wr, status{verbs.StatusRNRRetryExcErr})
 		}
 		q.gate = q.send.clock() + a.polls
 		return true, nil
@@ -177,24 +177,24 @@ func (q *qp) start(wr *driver.SendWR, do Action) (shut bool, err error) {
 }
 
 // down posts a request below under our own id.
-func (q *qp) down(wr *driver.SendWR, do Action) error {
+func (q *qp) down(wr *verbs.SendWR, do Action) error {
 	below := *wr
 	if _, ok := do.(overrun); ok {
-		below.Flags |= driver.Signaled // the completion that gets lost
+		below.Flags |= verbs.Signaled // the completion that gets lost
 	}
 	return q.downAs(below, entry{id: wr.ID, op: wr.Op, silent: q.silent(wr), do: do})
 }
 
 // silent reports whether the request makes no completion when it succeeds.
-func (q *qp) silent(wr *driver.SendWR) bool {
-	return !q.init.SignalAll && wr.Flags&driver.Signaled == 0
+func (q *qp) silent(wr *verbs.SendWR) bool {
+	return !q.init.SignalAll && wr.Flags&verbs.Signaled == 0
 }
 
 // downAs posts wr in the place of the request that e describes.
-func (q *qp) downAs(wr driver.SendWR, e entry) error {
+func (q *qp) downAs(wr verbs.SendWR, e entry) error {
 	seq := q.sends.add(e)
 	wr.ID = makeTag(kindSend, q.number-1, seq)
-	_, err := q.inner.PostSend([]driver.SendWR{wr})
+	_, err := q.inner.PostSend([]verbs.SendWR{wr})
 	if err != nil {
 		q.sends.cancel(seq)
 	}
@@ -204,34 +204,34 @@ func (q *qp) downAs(wr driver.SendWR, e entry) error {
 // standIn posts a write of zero bytes in the place of a request that must not
 // take effect. It needs no key (RFC 5040 section 5.1; InfiniBand likewise), and
 // completes after all before it.
-func (q *qp) standIn(wr *driver.SendWR, do Action) error {
+func (q *qp) standIn(wr *verbs.SendWR, do Action) error {
 	e := entry{id: wr.ID, op: wr.Op, silent: q.silent(wr), do: do}
-	return q.breakWith(driver.SendWR{Op: driver.OpWrite, Flags: driver.Signaled | wr.Flags&driver.Fence}, e)
+	return q.breakWith(verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.Signaled | wr.Flags&verbs.Fence}, e)
 }
 
 // postPart posts the prefix of a write or read.
-func (q *qp) postPart(wr *driver.SendWR, a partial) error {
+func (q *qp) postPart(wr *verbs.SendWR, a partial) error {
 	fails := status{a.status}
 	part := *wr
 	switch wr.Op {
-	case driver.OpWrite, driver.OpRead:
-	case driver.OpWriteImm:
-		part.Op = driver.OpWrite // the immediate comes after the last byte
+	case verbs.OpWrite, verbs.OpRead:
+	case verbs.OpWriteImm:
+		part.Op = verbs.OpWrite // the immediate comes after the last byte
 	default:
 		return q.standIn(wr, fails)
 	}
 	part.SGL = prefix(wr.SGL, a.n)
-	part.Flags |= driver.Signaled
+	part.Flags |= verbs.Signaled
 	return q.breakWith(part, entry{id: wr.ID, op: wr.Op, do: fails})
 }
 
 // breakWith posts a request whose completion will break the connection, unless
 // the status that it brings is success. Nothing behind it may start.
-func (q *qp) breakWith(wr driver.SendWR, e entry) error {
+func (q *qp) breakWith(wr verbs.SendWR, e entry) error {
 	if err := q.downAs(wr, e); err != nil {
 		return err
 	}
-	if s, ok := e.do.(status); !ok || s.status != driver.StatusSuccess {
+	if s, ok := e.do.(status); !ok || s.status != verbs.StatusSuccess {
 		q.breaking = true
 	}
 	// The stand-in succeeds below, which a queue armed for failures would not tell.
@@ -239,8 +239,8 @@ func (q *qp) breakWith(wr driver.SendWR, e entry) error {
 }
 
 // prefix returns the first n bytes of a gather list.
-func prefix(sgl []driver.SGE, n int) []driver.SGE {
-	var part []driver.SGE
+func prefix(sgl []verbs.SGE, n int) []verbs.SGE {
+	var part []verbs.SGE
 	for _, s := range sgl {
 		s.Length = uint32(min(int64(s.Length), int64(n)))
 		n -= int(s.Length)
@@ -250,19 +250,19 @@ func prefix(sgl []driver.SGE, n int) []driver.SGE {
 }
 
 // postTwice posts a request and its copy.
-func (q *qp) postTwice(wr *driver.SendWR) error {
+func (q *qp) postTwice(wr *verbs.SendWR) error {
 	if err := q.down(wr, nil); err != nil {
 		return err
 	}
 	again := *wr
 	again.ID = makeTag(kindAgain, q.number-1, 0)
-	again.Flags &^= driver.Signaled
-	_, _ = q.inner.PostSend([]driver.SendWR{again}) // left out if there is no room
+	again.Flags &^= verbs.Signaled
+	_, _ = q.inner.PostSend([]verbs.SendWR{again}) // left out if there is no room
 	return nil
 }
 
 // PostRecv asks the plan about each receive.
-func (q *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
+func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	q.in.mu.Lock()
 	defer q.in.mu.Unlock()
 	for i := range wrs {
@@ -281,7 +281,7 @@ func (q *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
 }
 
 // postRecv posts one receive. A lost one is kept until the queue pair fails.
-func (q *qp) postRecv(wr driver.RecvWR, do Action) error {
+func (q *qp) postRecv(wr verbs.RecvWR, do Action) error {
 	if f, ok := do.(fail); ok {
 		return f.err
 	}
@@ -292,7 +292,7 @@ func (q *qp) postRecv(wr driver.RecvWR, do Action) error {
 		q.lost = append(q.lost, wr)
 		return nil
 	}
-	if _, err := q.inner.PostRecv([]driver.RecvWR{wr}); err != nil {
+	if _, err := q.inner.PostRecv([]verbs.RecvWR{wr}); err != nil {
 		q.recvs.cancel(seq)
 		return err
 	}
@@ -302,12 +302,12 @@ func (q *qp) postRecv(wr driver.RecvWR, do Action) error {
 // failed reports whether the queue pair is in ERR, whoever moved it there.
 func (q *qp) failed() bool {
 	a, _ := q.inner.Query()
-	return a.State == driver.StateErr
+	return a.State == verbs.StateErr
 }
 
 // breakDown ends the connection as a failed request does.
 func (q *qp) breakDown() error {
-	err := q.inner.Modify(driver.QPAttr{Mask: driver.AttrState, State: driver.StateErr})
+	err := q.inner.Modify(verbs.QPAttr{Mask: verbs.AttrState, State: verbs.StateErr})
 	q.flush()
 	return err
 }
@@ -321,15 +321,15 @@ func (q *qp) flush() {
 	for i := range held {
 		h := &held[i]
 		if err := q.down(&h.wr, nil); err != nil {
-			q.send.emit(q, false, driver.WC{ID: h.wr.ID, Status: driver.StatusWRFlushErr, QPNum: q.inner.Num()}, nil)
+			q.send.emit(q, false, verbs.WC{ID: h.wr.ID, Status: verbs.StatusWRFlushErr, QPNum: q.inner.Num()}, nil)
 			q.send.signal()
 		}
 		h.release()
 	}
 	for _, wr := range lost {
-		if _, err := q.inner.PostRecv([]driver.RecvWR{wr}); err != nil {
+		if _, err := q.inner.PostRecv([]verbs.RecvWR{wr}); err != nil {
 			e := q.recvs.take(tag(wr.ID).seq())
-			q.recv.emit(q, true, driver.WC{ID: e.id, Status: driver.StatusWRFlushErr, QPNum: q.inner.Num()}, nil)
+			q.recv.emit(q, true, verbs.WC{ID: e.id, Status: verbs.StatusWRFlushErr, QPNum: q.inner.Num()}, nil)
 			q.recv.signal()
 		}
 	}
@@ -369,7 +369,7 @@ func (q *qp) waiting() bool { return len(q.held) > 0 && !q.breaking && q.gate !=
 
 // watch looks after what is held when the connection ends on its own. The
 // goroutine ends with the connection; the device waits for it in Close.
-func (q *qp) watch(c driver.Conn) {
+func (q *qp) watch(c verbs.ConnDriver) {
 	q.in.wg.Go(func() {
 		<-c.Done()
 		q.in.mu.Lock()

@@ -3,7 +3,7 @@ package fault
 import (
 	"context"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // subject is the kind of object that an event is about.
@@ -18,17 +18,17 @@ const (
 )
 
 // subjectOf follows ibv_get_async_event(3).
-func subjectOf(t driver.EventType) subject {
+func subjectOf(t verbs.EventType) subject {
 	switch t {
-	case driver.EventCQErr:
+	case verbs.EventCQErr:
 		return aboutCQ
-	case driver.EventSRQErr, driver.EventSRQLimitReached:
+	case verbs.EventSRQErr, verbs.EventSRQLimitReached:
 		return aboutSRQ
-	case driver.EventQPFatal, driver.EventQPReqErr, driver.EventQPAccessErr, driver.EventCommEst,
-		driver.EventSQDrained, driver.EventPathMig, driver.EventPathMigErr, driver.EventQPLastWQEReached:
+	case verbs.EventQPFatal, verbs.EventQPReqErr, verbs.EventQPAccessErr, verbs.EventCommEst,
+		verbs.EventSQDrained, verbs.EventPathMig, verbs.EventPathMigErr, verbs.EventQPLastWQEReached:
 		return aboutQP
-	case driver.EventPortActive, driver.EventPortErr, driver.EventLIDChange, driver.EventPKeyChange,
-		driver.EventSMChange, driver.EventClientReregister, driver.EventGIDChange, driver.EventDeviceSpeedChange:
+	case verbs.EventPortActive, verbs.EventPortErr, verbs.EventLIDChange, verbs.EventPKeyChange,
+		verbs.EventSMChange, verbs.EventClientReregister, verbs.EventGIDChange, verbs.EventDeviceSpeedChange:
 		return aboutPort
 	default:
 		return aboutDevice
@@ -39,10 +39,10 @@ func subjectOf(t driver.EventType) subject {
 // completion queue or shared receive queue (in the order of creation, from 1) or
 // about which port it is, as the type requires; for events about the device it is
 // not used.
-func (in *Injector) Raise(t driver.EventType, number int) error {
+func (in *Injector) Raise(t verbs.EventType, number int) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	ev := driver.AsyncEvent{Type: t}
+	ev := verbs.DeviceEvent{Type: t}
 	have := 0
 	switch subjectOf(t) {
 	case aboutQP:
@@ -64,15 +64,15 @@ func (in *Injector) Raise(t driver.EventType, number int) error {
 		have, number = 1, 1
 	}
 	if number < 1 || number > have {
-		return driver.Errorf("inject event", driver.ErrInvalid, "%v about number %d; there are %d", t, number, have)
+		return verbs.Errorf("inject event", verbs.ErrInvalid, "%v about number %d; there are %d", t, number, have)
 	}
 	in.raise(ev)
 	return nil
 }
 
 // raiseAt raises an event about a queue pair or what it uses.
-func (in *Injector) raiseAt(t driver.EventType, q *qp) {
-	ev := driver.AsyncEvent{Type: t}
+func (in *Injector) raiseAt(t verbs.EventType, q *qp) {
+	ev := verbs.DeviceEvent{Type: t}
 	switch subjectOf(t) {
 	case aboutQP:
 		ev.Context, ev.QPNum = q.init.Context, q.inner.Num()
@@ -91,7 +91,7 @@ func (in *Injector) raiseAt(t driver.EventType, q *qp) {
 }
 
 // raise queues an event and wakes those who wait. The caller holds mu.
-func (in *Injector) raise(ev driver.AsyncEvent) {
+func (in *Injector) raise(ev verbs.DeviceEvent) {
 	in.events = append(in.events, ev)
 	for cancel := range in.waiters {
 		(*cancel)()
@@ -101,7 +101,7 @@ func (in *Injector) raise(ev driver.AsyncEvent) {
 
 // NextEvent returns raised events first, then those of the device below. A
 // waiting call is woken by ending the context that it passed down.
-func (d *device) NextEvent(ctx context.Context) (driver.AsyncEvent, error) {
+func (d *device) NextEvent(ctx context.Context) (verbs.DeviceEvent, error) {
 	for {
 		below, ev, ok := d.in.nextRaised(ctx)
 		if ok {
@@ -123,7 +123,7 @@ type waiter struct {
 }
 
 // nextRaised takes an event, or registers the caller to be woken by the next.
-func (in *Injector) nextRaised(ctx context.Context) (waiter, driver.AsyncEvent, bool) {
+func (in *Injector) nextRaised(ctx context.Context) (waiter, verbs.DeviceEvent, bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if len(in.events) > 0 {
@@ -134,7 +134,7 @@ func (in *Injector) nextRaised(ctx context.Context) (waiter, driver.AsyncEvent, 
 	c, cancel := context.WithCancel(ctx)
 	w := waiter{ctx: c, cancel: &cancel}
 	in.waiters[w.cancel] = struct{}{}
-	return w, driver.AsyncEvent{}, false
+	return w, verbs.DeviceEvent{}, false
 }
 
 func (in *Injector) forget(w waiter) {

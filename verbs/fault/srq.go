@@ -1,19 +1,19 @@
 package fault
 
 import (
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // srq is a shared receive queue. Its ledger is guarded by the injector's mutex.
 type srq struct {
 	in      *Injector
-	inner   driver.SRQ
+	inner   verbs.SRQDriver
 	number  int // from 1
 	context any
 	recvs   ledger
 }
 
-func (p *pd) CreateSRQ(init driver.SRQInit) (driver.SRQ, error) {
+func (p *pd) CreateSRQ(init verbs.SRQInit) (verbs.SRQDriver, error) {
 	p.in.mu.Lock()
 	defer p.in.mu.Unlock()
 	inner, err := p.inner.CreateSRQ(init)
@@ -27,7 +27,7 @@ func (p *pd) CreateSRQ(init driver.SRQInit) (driver.SRQ, error) {
 
 // PostRecv asks the plan about each receive. A lost one does not come back: a
 // shared queue is never flushed.
-func (s *srq) PostRecv(wrs []driver.RecvWR) (int, error) {
+func (s *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	s.in.mu.Lock()
 	defer s.in.mu.Unlock()
 	for i := range wrs {
@@ -45,7 +45,7 @@ func (s *srq) PostRecv(wrs []driver.RecvWR) (int, error) {
 	return len(wrs), nil
 }
 
-func (s *srq) postRecv(wr driver.RecvWR, do Action) error {
+func (s *srq) postRecv(wr verbs.RecvWR, do Action) error {
 	switch a := do.(type) {
 	case fail:
 		return a.err
@@ -54,7 +54,7 @@ func (s *srq) postRecv(wr driver.RecvWR, do Action) error {
 	}
 	seq := s.recvs.add(entry{id: wr.ID, do: do})
 	wr.ID = makeTag(kindShared, s.number-1, seq)
-	if _, err := s.inner.PostRecv([]driver.RecvWR{wr}); err != nil {
+	if _, err := s.inner.PostRecv([]verbs.RecvWR{wr}); err != nil {
 		s.recvs.cancel(seq)
 		return err
 	}
@@ -63,8 +63,8 @@ func (s *srq) postRecv(wr driver.RecvWR, do Action) error {
 
 // raise raises an event from here; only the queue itself, the port and the
 // device can be its subject.
-func (s *srq) raise(t driver.EventType) {
-	ev := driver.AsyncEvent{Type: t}
+func (s *srq) raise(t verbs.EventType) {
+	ev := verbs.DeviceEvent{Type: t}
 	switch subjectOf(t) {
 	case aboutSRQ:
 		ev.Context = s.context
@@ -77,9 +77,9 @@ func (s *srq) raise(t driver.EventType) {
 	s.in.raise(ev)
 }
 
-func (s *srq) Modify(attr driver.SRQAttr, limit, depth bool) error {
+func (s *srq) Modify(attr verbs.SRQAttr, limit, depth bool) error {
 	return s.inner.Modify(attr, limit, depth)
 }
 
-func (s *srq) Query() driver.SRQAttr { return s.inner.Query() }
-func (s *srq) Close() error          { return s.inner.Close() }
+func (s *srq) Query() verbs.SRQAttr { return s.inner.Query() }
+func (s *srq) Close() error         { return s.inner.Close() }

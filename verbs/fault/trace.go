@@ -6,17 +6,17 @@ import (
 	"io"
 	"slices"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // Event is one fault that was injected.
 type Event struct {
 	At    Point
-	Queue int           // the object's number in order of creation, from 1
-	N     int           // the how-manieth candidate of the rule at this queue
-	Op    driver.Opcode // AtSend: the operation
-	Rule  int           // index in Plan.Rules
-	Do    string        // the action in words
+	Queue int          // the object's number in order of creation, from 1
+	N     int          // the how-manieth candidate of the rule at this queue
+	Op    verbs.Opcode // AtSend: the operation
+	Rule  int          // index in Plan.Rules
+	Do    string       // the action in words
 }
 
 // String prints one line without its end.

@@ -7,7 +7,7 @@ import (
 
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/mpa"
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // Config configures a device. The zero value is ready for use.
@@ -106,25 +106,25 @@ func (c Config) checked() (Config, error) {
 		c.Revision = mpa.Revision2
 	}
 	if c.Revision != mpa.Revision1 && c.Revision != mpa.Revision2 {
-		return c, driver.Errorf(op, driver.ErrInvalid, "Config.Revision is %d; MPA has 1 and 2", c.Revision)
+		return c, verbs.Errorf(op, verbs.ErrInvalid, "Config.Revision is %d; MPA has 1 and 2", c.Revision)
 	}
 	if c.Depth == 0 {
 		c.Depth = defaultDepth
 	}
 	if c.Depth < 0 || c.Depth > maxDepth {
-		return c, driver.Errorf(op, driver.ErrInvalid, "Config.Depth is %d; 1 to %d are possible", c.Depth, maxDepth)
+		return c, verbs.Errorf(op, verbs.ErrInvalid, "Config.Depth is %d; 1 to %d are possible", c.Depth, maxDepth)
 	}
 	if c.MaxULPDU != 0 && (c.MaxULPDU < mpa.MinMULPDU || c.MaxULPDU > mpa.MaxULPDU) {
-		return c, driver.Errorf(op, driver.ErrInvalid, "Config.MaxULPDU is %d; %d to %d are possible", c.MaxULPDU, mpa.MinMULPDU, mpa.MaxULPDU)
+		return c, verbs.Errorf(op, verbs.ErrInvalid, "Config.MaxULPDU is %d; %d to %d are possible", c.MaxULPDU, mpa.MinMULPDU, mpa.MaxULPDU)
 	}
 	if c.HoldLimit == 0 {
 		c.HoldLimit = defaultHold
 	}
 	if c.HoldLimit < 0 {
-		return c, driver.Errorf(op, driver.ErrInvalid, "Config.HoldLimit is %d; it counts bytes", c.HoldLimit)
+		return c, verbs.Errorf(op, verbs.ErrInvalid, "Config.HoldLimit is %d; it counts bytes", c.HoldLimit)
 	}
 	if c.MaxConnections < 0 || c.MaxMemory < 0 {
-		return c, driver.Errorf(op, driver.ErrInvalid, "Config.MaxConnections is %d and MaxMemory is %d; neither may be negative, and 0 is the default of this machine", c.MaxConnections, c.MaxMemory)
+		return c, verbs.Errorf(op, verbs.ErrInvalid, "Config.MaxConnections is %d and MaxMemory is %d; neither may be negative, and 0 is the default of this machine", c.MaxConnections, c.MaxMemory)
 	}
 	if c.MaxConnections == 0 {
 		c.MaxConnections = int(hostquota.Machine().DefaultConnections(connDescriptors))
@@ -139,7 +139,7 @@ func (c Config) checked() (Config, error) {
 		c.HandshakeTimeout = defaultHandshake
 	}
 	if c.UserTimeout < 0 {
-		return c, driver.Errorf(op, driver.ErrInvalid, "Config.UserTimeout is %v; 0 is the system's default", c.UserTimeout)
+		return c, verbs.Errorf(op, verbs.ErrInvalid, "Config.UserTimeout is %v; 0 is the system's default", c.UserTimeout)
 	}
 	return c, nil
 }

@@ -12,7 +12,7 @@ import (
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/internal/sockio"
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // conn is the connection of a queue pair: a TCP stream in full operation.
@@ -39,8 +39,8 @@ type conn struct {
 	activity activity           // guarded by scan.mu
 	left     chan struct{}      // closed when the last goroutine has ended
 
-	param  driver.ConnParam // in force, with the peer's private data
-	active bool             // this side dialled
+	param  verbs.ConnParam // in force, with the peer's private data
+	active bool            // this side dialled
 	crc    bool
 	ird    int
 	ord    int
@@ -117,7 +117,7 @@ func unmap(a netip.AddrPort) netip.AddrPort {
 
 func (c *conn) LocalAddr() netip.AddrPort  { return c.local }
 func (c *conn) RemoteAddr() netip.AddrPort { return c.remote }
-func (c *conn) Param() driver.ConnParam    { return c.param }
+func (c *conn) Param() verbs.ConnParam     { return c.param }
 func (c *conn) Done() <-chan struct{}      { return c.done }
 
 func (c *conn) Err() error {
@@ -327,9 +327,9 @@ func (c *conn) Disconnect(ctx context.Context) error {
 		return nil
 	default:
 	}
-	c.fail(&failure{err: driver.ErrDisconnected})
+	c.fail(&failure{err: verbs.ErrDisconnected})
 	c.teardown()
-	return &driver.Error{Op: "disconnect", Err: err, Detail: "the peer " + c.remote.String() + " did not take part; the connection is ended all the same"}
+	return &verbs.Error{Op: "disconnect", Err: err, Detail: "the peer " + c.remote.String() + " did not take part; the connection is ended all the same"}
 }
 
 // endSending ends this side of the stream. If the peer has ended its side before,
@@ -348,7 +348,7 @@ func (c *conn) endSending() {
 		c.rx.eof = false
 		c.endOfStream()
 	case c.rx.stalled: // the peer's end of the stream lies behind what nobody is going to receive
-		c.fail(&failure{err: driver.ErrDisconnected, status: driver.StatusRetryExcErr, quiet: true})
+		c.fail(&failure{err: verbs.ErrDisconnected, status: verbs.StatusRetryExcErr, quiet: true})
 	}
 	c.rxMu.Unlock()
 	c.teardownIfFailed()

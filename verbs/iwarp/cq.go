@@ -5,12 +5,12 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // cqe is a completion with what its removal from the queue gives back.
 type cqe struct {
-	wc    driver.WC
+	wc    verbs.WC
 	qp    *qp
 	slots *atomic.Int64 // the work queue's count of used entries
 	n     int64         // entries that this completion frees: itself and the silent ones before it
@@ -78,7 +78,7 @@ func (q *cq) Depth() int {
 
 // Poll takes completions and, if there are none, reads the sockets of the
 // connections that complete here.
-func (q *cq) Poll(wc []driver.WC) (int, error) {
+func (q *cq) Poll(wc []verbs.WC) (int, error) {
 	if len(wc) == 0 {
 		return 0, nil
 	}
@@ -88,7 +88,7 @@ func (q *cq) Poll(wc []driver.WC) (int, error) {
 	return q.take(wc)
 }
 
-func (q *cq) take(wc []driver.WC) (int, error) {
+func (q *cq) take(wc []verbs.WC) (int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n := min(len(wc), q.count)
@@ -107,9 +107,9 @@ func (q *cq) take(wc []driver.WC) (int, error) {
 	case n > 0:
 		return n, nil
 	case q.closed:
-		return 0, driver.Errorf("poll completion queue", driver.ErrClosed, "the queue is closed")
+		return 0, verbs.Errorf("poll completion queue", verbs.ErrClosed, "the queue is closed")
 	case q.overrun:
-		return 0, driver.Errorf("poll completion queue", driver.ErrCQOverrun,
+		return 0, verbs.Errorf("poll completion queue", verbs.ErrCQOverrun,
 			"more than %d completions were waiting and some are lost; create the queue as deep as the work queues that use it together", len(q.ring))
 	}
 	return 0, nil
@@ -140,7 +140,7 @@ func (q *cq) Arm(solicitedOnly bool) error {
 	q.mu.Lock()
 	if q.closed {
 		q.mu.Unlock()
-		return driver.Errorf("arm completion queue", driver.ErrClosed, "the queue is closed")
+		return verbs.Errorf("arm completion queue", verbs.ErrClosed, "the queue is closed")
 	}
 	if !solicitedOnly {
 		q.armed = armedAny
@@ -185,7 +185,7 @@ func (q *cq) add(e cqe, solicited bool) {
 		q.signalLocked()
 		q.mu.Unlock()
 		if first {
-			q.dev.raise(driver.AsyncEvent{Type: driver.EventCQErr, Context: q.context, QPNum: e.wc.QPNum, Err: driver.ErrCQOverrun})
+			q.dev.raise(verbs.DeviceEvent{Type: verbs.EventCQErr, Context: q.context, QPNum: e.wc.QPNum, Err: verbs.ErrCQOverrun})
 		}
 		return
 	}
@@ -196,7 +196,7 @@ func (q *cq) add(e cqe, solicited bool) {
 	q.ring[i] = e
 	q.count++
 	q.ready.Store(int64(q.count))
-	if q.armed == armedAny || q.armed == armedSolicited && (solicited || e.wc.Status != driver.StatusSuccess) {
+	if q.armed == armedAny || q.armed == armedSolicited && (solicited || e.wc.Status != verbs.StatusSuccess) {
 		q.signalLocked()
 	}
 	q.mu.Unlock()
@@ -223,12 +223,12 @@ func (q *cq) purge(p *qp) {
 func (q *cq) Resize(depth int) error {
 	const op = "resize completion queue"
 	if depth < 1 || depth > maxCQE {
-		return driver.Errorf(op, driver.ErrInvalid, "%d entries; 1 to %d are possible", depth, maxCQE)
+		return verbs.Errorf(op, verbs.ErrInvalid, "%d entries; 1 to %d are possible", depth, maxCQE)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if depth < q.count {
-		return driver.Errorf(op, driver.ErrInvalid, "%d entries cannot hold the %d completions that wait; poll them first", depth, q.count)
+		return verbs.Errorf(op, verbs.ErrInvalid, "%d entries cannot hold the %d completions that wait; poll them first", depth, q.count)
 	}
 	ring := make([]cqe, depth)
 	for i := range q.count {
@@ -242,7 +242,7 @@ func (q *cq) Close() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.users > 0 {
-		return driver.Errorf("close completion queue", driver.ErrBusy, "%d work queues complete here; close their queue pairs first", q.users)
+		return verbs.Errorf("close completion queue", verbs.ErrBusy, "%d work queues complete here; close their queue pairs first", q.users)
 	}
 	if !q.closed {
 		q.closed = true
@@ -257,7 +257,7 @@ func (q *cq) use() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
-		return driver.Errorf("create queue pair", driver.ErrClosed, "its completion queue is closed")
+		return verbs.Errorf("create queue pair", verbs.ErrClosed, "its completion queue is closed")
 	}
 	q.users++
 	return nil

@@ -11,7 +11,7 @@ import (
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs/internal/eventqueue"
 )
 
 // Open makes a software device. It uses no resource until connections are made.
@@ -31,28 +31,28 @@ func Open(cfg Config) (*verbs.Device, error) {
 	return verbs.NewDevice(d), nil
 }
 
-func (c Config) caps() driver.Caps {
-	caps := driver.CapSendInvalidate | driver.CapSRQ | driver.CapRNRWait | driver.CapActiveFirst |
-		driver.CapPassiveSend | driver.CapMultiSGERead
+func (c Config) caps() verbs.Caps {
+	caps := verbs.CapSendInvalidate | verbs.CapSRQ | verbs.CapRNRWait | verbs.CapActiveFirst |
+		verbs.CapPassiveSend | verbs.CapMultiSGERead
 	if !c.NoImmediates {
-		caps |= driver.CapWriteImm | driver.CapSendImm
+		caps |= verbs.CapWriteImm | verbs.CapSendImm
 	}
 	if !c.NoAtomics {
-		caps |= driver.CapAtomics
+		caps |= verbs.CapAtomics
 	}
 	if c.ConfirmWrites {
-		caps |= driver.CapExactStatus
+		caps |= verbs.CapExactStatus
 	}
 	return caps
 }
 
-// device implements driver.Device.
+// device implements verbs.DeviceDriver.
 type device struct {
 	cfg    Config
-	caps   driver.Caps
-	guid   driver.GUID
+	caps   verbs.Caps
+	guid   verbs.GUID
 	keys   keyTable
-	events driver.AsyncEvents
+	events eventqueue.Queue
 	watch  watcher
 	stats  stats
 	trail  *audit.Trail
@@ -87,18 +87,18 @@ type device struct {
 	closed bool
 }
 
-func (d *device) AllocPD() (driver.PD, error) {
+func (d *device) AllocPD() (verbs.PDDriver, error) {
 	if d.isClosed() {
-		return nil, driver.Errorf("allocate protection domain", driver.ErrClosed, "the device is closed")
+		return nil, verbs.Errorf("allocate protection domain", verbs.ErrClosed, "the device is closed")
 	}
 	d.pds.Add(1)
 	return &pd{dev: d}, nil
 }
 
-func (d *device) CreateCQ(depth int, context any) (driver.CQ, error) {
+func (d *device) CreateCQ(depth int, context any) (verbs.CQDriver, error) {
 	const op = "create completion queue"
 	if d.isClosed() {
-		return nil, driver.Errorf(op, driver.ErrClosed, "the device is closed")
+		return nil, verbs.Errorf(op, verbs.ErrClosed, "the device is closed")
 	}
 	if err := checkDepth(op, "depth", depth, 1, maxCQE); err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func (d *device) isClosed() bool {
 func (d *device) Close() error {
 	const op = "close device"
 	if p, c, l := d.pds.Load(), d.cqs.Load(), d.listeners.Load(); p+c+l > 0 {
-		return driver.Errorf(op, driver.ErrBusy, "%d protection domains, %d completion queues and %d listeners of it are open; close them first", p, c, l)
+		return verbs.Errorf(op, verbs.ErrBusy, "%d protection domains, %d completion queues and %d listeners of it are open; close them first", p, c, l)
 	}
 	d.mu.Lock()
 	d.closed = true
@@ -156,7 +156,7 @@ func (d *device) addConn(c *conn) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return driver.Errorf("connect", driver.ErrClosed, "the device is closed")
+		return verbs.Errorf("connect", verbs.ErrClosed, "the device is closed")
 	}
 	d.conns[c] = struct{}{}
 	d.stats.connections.Add(1)
@@ -187,27 +187,27 @@ func (d *device) dropConn(c *conn) {
 }
 
 // Query describes the device. Its one port is the machine's TCP/IP stack.
-func (d *device) Query() (driver.DeviceAttr, error) {
-	atomicCap := driver.AtomicNone
-	if d.caps.Has(driver.CapAtomics) {
-		atomicCap = driver.AtomicGlob // the processor's own atomic instructions
+func (d *device) Query() (verbs.DeviceAttr, error) {
+	atomicCap := verbs.AtomicNone
+	if d.caps.Has(verbs.CapAtomics) {
+		atomicCap = verbs.AtomicGlob // the processor's own atomic instructions
 	}
-	return driver.DeviceAttr{
-		Name: d.cfg.Name, Transport: driver.TransportIWARP, NodeType: driver.NodeRNIC,
+	return verbs.DeviceAttr{
+		Name: d.cfg.Name, Transport: verbs.TransportIWARP, NodeType: verbs.NodeRNIC,
 		NodeGUID: d.guid, SysImageGUID: d.guid, FWVersion: "software",
-		Caps: d.caps, QPTypes: []driver.QPType{driver.RC},
+		Caps: d.caps, QPTypes: []verbs.QPType{verbs.RC},
 		MaxMRSize: 1<<63 - 1, PageSizeCap: 4096,
 		MaxQP: maxObjects, MaxQPWR: maxQueueWR, MaxSGE: maxSGE, MaxSGERead: maxSGE, MaxInline: maxInline,
 		MaxCQ: maxObjects, MaxCQE: maxCQE, MaxMR: maxObjects, MaxPD: maxObjects,
 		MaxQPRDAtom: maxDepth, MaxQPInitRDAtom: maxDepth,
 		MaxSRQ: maxObjects, MaxSRQWR: maxQueueWR, MaxSRQSGE: maxSGE,
 		AtomicCap: atomicCap, MaxPrivateData: d.cfg.maxPrivateData(),
-		Ports: []driver.PortAttr{d.port()},
+		Ports: []verbs.PortAttr{d.port()},
 	}, nil
 }
 
-func (d *device) port() driver.PortAttr {
-	p := driver.PortAttr{Num: 1, State: driver.PortActive, MaxMTU: 5, ActiveMTU: 5, LinkLayer: "Ethernet",
+func (d *device) port() verbs.PortAttr {
+	p := verbs.PortAttr{Num: 1, State: verbs.PortActive, MaxMTU: 5, ActiveMTU: 5, LinkLayer: "Ethernet",
 		MaxMsgSize: maxMessage, PKeys: []uint16{0xffff}}
 	for _, a := range hostAddrs() {
 		p.Addrs = append(p.Addrs, a)
@@ -241,7 +241,7 @@ func hostAddrs() []netip.Addr {
 	return append(addrs, loopback...)
 }
 
-// NextEvent implements driver.Device.
-func (d *device) NextEvent(ctx context.Context) (driver.AsyncEvent, error) { return d.events.Next(ctx) }
+// NextEvent implements verbs.DeviceDriver.
+func (d *device) NextEvent(ctx context.Context) (verbs.DeviceEvent, error) { return d.events.Next(ctx) }
 
-func (d *device) raise(ev driver.AsyncEvent) { d.events.Add(ev) }
+func (d *device) raise(ev verbs.DeviceEvent) { d.events.Add(ev) }

@@ -9,18 +9,18 @@ import (
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/internal/iwarp/rdmap"
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
-// Dial implements driver.Device: TCP, then the active side's part of MPA.
-func (d *device) Dial(ctx context.Context, dqp driver.QP, addr netip.AddrPort, p driver.ConnParam) (driver.Conn, error) {
+// Dial implements verbs.DeviceDriver: TCP, then the active side's part of MPA.
+func (d *device) Dial(ctx context.Context, dqp verbs.QPDriver, addr netip.AddrPort, p verbs.ConnParam) (verbs.ConnDriver, error) {
 	const op = "dial"
 	q, ok := dqp.(*qp)
 	if !ok || q.pd.dev != d {
-		return nil, driver.Errorf(op, driver.ErrInvalid, "the queue pair belongs to another device")
+		return nil, verbs.Errorf(op, verbs.ErrInvalid, "the queue pair belongs to another device")
 	}
 	if d.isClosed() {
-		return nil, driver.Errorf(op, driver.ErrClosed, "the device is closed")
+		return nil, verbs.Errorf(op, verbs.ErrClosed, "the device is closed")
 	}
 	local, err := d.cfg.localFor(op, p)
 	if err != nil {
@@ -59,11 +59,11 @@ func netError(op string, addr netip.AddrPort, err error) error {
 	if e, ok := err.(*net.OpError); ok { //nolint:errorlint // a wrapped one has text of its own around it
 		err = e.Err
 	}
-	return &driver.Error{Op: op + " " + addr.String(), Err: err}
+	return &verbs.Error{Op: op + " " + addr.String(), Err: err}
 }
 
 // request exchanges MPA frames as the active side.
-func (d *device) request(ctx context.Context, tc *net.TCPConn, local mpa.Local, p driver.ConnParam) (handshake, error) {
+func (d *device) request(ctx context.Context, tc *net.TCPConn, local mpa.Local, p verbs.ConnParam) (handshake, error) {
 	op := "dial " + tc.RemoteAddr().String()
 	done := bound(ctx, tc, p.Timeout)
 	req, err := mpa.Request(local)

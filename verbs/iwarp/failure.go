@@ -11,22 +11,22 @@ import (
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/internal/iwarp/rdmap"
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // failure is why a connection ends.
 type failure struct {
 	err       error            // for Conn.Err and events
 	terminate *rdmap.Terminate // to be sent to the peer
-	status    driver.WCStatus  // of the oldest transmitted request; success: it is flushed like the others
+	status    verbs.WCStatus   // of the oldest transmitted request; success: it is flushed like the others
 	vendor    uint32           // goes with status: layer, type and code of a Terminate
-	event     driver.EventType // raised unless quiet, and unless a request was told
+	event     verbs.EventType  // raised unless quiet, and unless a request was told
 	quiet     bool
 	recorded  bool // the audit has counted it
 }
 
 // blame has the oldest transmitted request told status.
-func (f *failure) blame(s driver.WCStatus) *failure {
+func (f *failure) blame(s verbs.WCStatus) *failure {
 	f.status = s
 	return f
 }
@@ -36,25 +36,25 @@ func lost(err error) *failure {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		err = fmt.Errorf("the stream ended in the middle of a frame: %w", io.ErrUnexpectedEOF)
 	}
-	return &failure{status: driver.StatusRetryExcErr, event: driver.EventQPFatal,
-		err: &driver.Error{Op: "connection lost", Err: err}}
+	return &failure{status: verbs.StatusRetryExcErr, event: verbs.EventQPFatal,
+		err: &verbs.Error{Op: "connection lost", Err: err}}
 }
 
 // refused is our own verdict on what the peer sent: t goes to the peer.
 func refused(t *rdmap.Terminate) *failure {
-	f := &failure{terminate: t, vendor: uint32(t.Cause()), event: driver.EventQPFatal,
-		err: &driver.Error{Op: "connection terminated by this side", Err: *t}}
+	f := &failure{terminate: t, vendor: uint32(t.Cause()), event: verbs.EventQPFatal,
+		err: &verbs.Error{Op: "connection terminated by this side", Err: *t}}
 	switch t.Layer {
 	case rdmap.LayerRDMAP:
 		if t.Type == rdmap.TypeRemoteProtection {
-			f.event = driver.EventQPAccessErr
+			f.event = verbs.EventQPAccessErr
 		} else if t.Type == rdmap.TypeRemoteOperation {
-			f.event = driver.EventQPReqErr
+			f.event = verbs.EventQPReqErr
 		}
 	case rdmap.LayerDDP:
-		f.event = driver.EventQPReqErr
+		f.event = verbs.EventQPReqErr
 		if t.Type == ddp.TypeTagged {
-			f.event = driver.EventQPAccessErr
+			f.event = verbs.EventQPAccessErr
 		}
 	}
 	return f
@@ -67,10 +67,10 @@ func terminated(t rdmap.Terminate, swapped bool, n int, cfg Config) *failure {
 	} else if swapped {
 		t.Detail = "in siw's bit order"
 	}
-	f := &failure{status: statusOf(t.Cause()), vendor: uint32(t.Cause()), event: driver.EventQPFatal,
-		err: &driver.Error{Op: "connection terminated by the peer", Err: t}}
+	f := &failure{status: statusOf(t.Cause()), vendor: uint32(t.Cause()), event: verbs.EventQPFatal,
+		err: &verbs.Error{Op: "connection terminated by the peer", Err: t}}
 	if t.Cause() == rdmap.TermUnexpectedOpcode || t.Cause() == rdmap.TermDDPInvalidQN {
-		f.err = &driver.Error{Op: "connection terminated by the peer", Err: t, Detail: extensionAdvice(cfg)}
+		f.err = &verbs.Error{Op: "connection terminated by the peer", Err: t, Detail: extensionAdvice(cfg)}
 	}
 	return f
 }
@@ -90,23 +90,23 @@ func extensionAdvice(cfg Config) string {
 }
 
 // statusOf gives the completion status for a Terminate from the peer.
-func statusOf(c rdmap.Cause) driver.WCStatus {
+func statusOf(c rdmap.Cause) verbs.WCStatus {
 	switch c {
 	case rdmap.TermDDPNoBuffer:
-		return driver.StatusRNRRetryExcErr
+		return verbs.StatusRNRRetryExcErr
 	case rdmap.TermUnexpectedOpcode, rdmap.TermInvalidVersion, rdmap.TermCatastrophic, rdmap.TermDDPTooLong, rdmap.TermDDPInvalidQN,
 		rdmap.TermCannotInvalidate, rdmap.TermOpCannotInvalidate:
-		return driver.StatusRemInvReqErr
+		return verbs.StatusRemInvReqErr
 	default: // the others go by layer and type
 	}
 	switch {
 	case c.Layer() == rdmap.LayerRDMAP && c.Type() == rdmap.TypeRemoteProtection,
 		c.Layer() == rdmap.LayerDDP && c.Type() == ddp.TypeTagged:
-		return driver.StatusRemAccessErr
+		return verbs.StatusRemAccessErr
 	case c.Layer() == rdmap.LayerLLP:
-		return driver.StatusFatalErr
+		return verbs.StatusFatalErr
 	}
-	return driver.StatusRemOpErr
+	return verbs.StatusRemOpErr
 }
 
 // fail records why the connection ends; the first reason stands. The caller
@@ -202,10 +202,10 @@ func (c *conn) teardown() {
 
 	p := c.qp
 	p.mu.Lock()
-	p.state = driver.StateErr
+	p.state = verbs.StateErr
 	if bound {
 		p.recvCQ.add(cqe{qp: p, slots: &p.recvs().used, n: 1,
-			wc: driver.WC{ID: cur, Status: driver.StatusWRFlushErr, Op: driver.WCRecv, QPNum: p.num}}, false)
+			wc: verbs.WC{ID: cur, Status: verbs.StatusWRFlushErr, Op: verbs.WCRecv, QPNum: p.num}}, false)
 	}
 	told := p.flushLocked(f)
 	p.mu.Unlock()
@@ -216,10 +216,10 @@ func (c *conn) teardown() {
 		if p.srq.due.Load() {
 			p.srq.wakeRefused()
 		}
-		p.raise(driver.AsyncEvent{Type: driver.EventQPLastWQEReached})
+		p.raise(verbs.DeviceEvent{Type: verbs.EventQPLastWQEReached})
 	}
 	if !f.quiet && !told && f.event != 0 {
-		p.raise(driver.AsyncEvent{Type: f.event, Vendor: f.vendor, Err: f.err})
+		p.raise(verbs.DeviceEvent{Type: f.event, Vendor: f.vendor, Err: f.err})
 	}
 	c.dev.logEnd(c, f)
 	c.err = f.err
@@ -326,7 +326,7 @@ func (c *conn) dropRx() (bound bool, id uint64) {
 func (d *device) logEnd(c *conn, f *failure) {
 	_, terminated := errors.AsType[rdmap.Terminate](f.err)
 	switch {
-	case f.recorded, errors.Is(f.err, driver.ErrDisconnected):
+	case f.recorded, errors.Is(f.err, verbs.ErrDisconnected):
 	case f.terminate != nil && !f.ours():
 		d.trail.Record(audit.Broken, "terminated by this side", c.host, c.logAttr(), slog.Any("err", f.err))
 	case f.terminate == nil && terminated:

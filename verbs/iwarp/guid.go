@@ -10,13 +10,13 @@ import (
 	"slices"
 	"strings"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // machineGUID returns the GUID of a device of this machine. Like the GUID of an adapter it is the same in each process and after a
 // restart. It is a hash of the device's name and of the machine's identity: /etc/machine-id if it is set, otherwise the host's name
 // and the hardware address of an interface. The hash hides these from peers.
-func machineGUID(name string) driver.GUID {
+func machineGUID(name string) verbs.GUID {
 	id, err := os.ReadFile("/etc/machine-id")
 	if err != nil || !isMachineID(id) {
 		host, _ := os.Hostname()    // without a name the address is the identity
@@ -24,7 +24,7 @@ func machineGUID(name string) driver.GUID {
 		id = hostIdentity(host, list)
 	}
 	sum := sha256.Sum256(append([]byte("cinnabar iwarp device "+name+"\n"), id...))
-	return driver.GUID(binary.BigEndian.Uint64(sum[:])&^(1<<56) | 1<<57) // locally administered
+	return verbs.GUID(binary.BigEndian.Uint64(sum[:])&^(1<<56) | 1<<57) // locally administered
 }
 
 // isMachineID reports whether text is an id, 128 bits in hexadecimal, not all zero. Images of systems that have not been started

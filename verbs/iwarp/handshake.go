@@ -12,18 +12,18 @@ import (
 
 	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/internal/sockio"
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // handshake is the outcome of the exchange of MPA frames.
 type handshake struct {
 	active bool
 	agreed mpa.Agreed
-	param  driver.ConnParam
+	param  verbs.ConnParam
 }
 
 // localFor translates connection parameters into what MPA negotiates.
-func (c Config) localFor(op string, p driver.ConnParam) (mpa.Local, error) {
+func (c Config) localFor(op string, p verbs.ConnParam) (mpa.Local, error) {
 	ird, err := depth(op, "ResponderResources", p.ResponderResources, c.Depth)
 	if err != nil {
 		return mpa.Local{}, err
@@ -33,10 +33,10 @@ func (c Config) localFor(op string, p driver.ConnParam) (mpa.Local, error) {
 		return mpa.Local{}, err
 	}
 	if limit := c.maxPrivateData(); len(p.PrivateData) > limit {
-		return mpa.Local{}, driver.Errorf(op, driver.ErrInvalid, "%d bytes of private data; MPA revision %d carries %d", len(p.PrivateData), c.Revision, limit)
+		return mpa.Local{}, verbs.Errorf(op, verbs.ErrInvalid, "%d bytes of private data; MPA revision %d carries %d", len(p.PrivateData), c.Revision, limit)
 	}
-	if p.RNRRetry > driver.MaxRNRRetry {
-		return mpa.Local{}, driver.Errorf(op, driver.ErrInvalid, "RNRRetry is %d; 7, for ever, is the most", p.RNRRetry)
+	if p.RNRRetry > verbs.MaxRNRRetry {
+		return mpa.Local{}, verbs.Errorf(op, verbs.ErrInvalid, "RNRRetry is %d; 7, for ever, is the most", p.RNRRetry)
 	}
 	return mpa.Local{CRC: !c.NoCRC, Revision: uint8(c.Revision), IRD: ird, ORD: ord,
 		PeerToPeer: !c.NoPeerToPeer && c.Revision == mpa.Revision2, RTRWrite: true, RTRRead: true, PrivateData: p.PrivateData}, nil
@@ -49,7 +49,7 @@ func depth(op, name string, v, byDefault int) (uint16, error) {
 	case v < 0:
 		return 0, nil
 	case v > maxDepth:
-		return 0, driver.Errorf(op, driver.ErrInvalid, "%s is %d; this device has %d at most", name, v, maxDepth)
+		return 0, verbs.Errorf(op, verbs.ErrInvalid, "%s is %d; this device has %d at most", name, v, maxDepth)
 	}
 	return uint16(v), nil
 }
@@ -57,16 +57,16 @@ func depth(op, name string, v, byDefault int) (uint16, error) {
 func (c Config) maxPrivateData() int { return mpa.MaxUserData(c.Revision == mpa.Revision2) }
 
 // settle makes a handshake of what was agreed, or says why it is of no use.
-func (c Config) settle(op string, active bool, a mpa.Agreed, p driver.ConnParam) (handshake, error) {
+func (c Config) settle(op string, active bool, a mpa.Agreed, p verbs.ConnParam) (handshake, error) {
 	// A revision-1 peer negotiates no depths; ours is what we said (mpa.Agreed).
 	a.IRD, a.ORD = min(a.IRD, maxDepth), min(a.ORD, maxDepth)
 	if !active && a.RTR == mpa.RTRRead {
 		a.IRD = max(a.IRD, 1) // room for the RTR itself, whatever else is allowed (RFC 6581 section 9.1)
 	}
 	if c.ConfirmWrites && a.ORD == 0 {
-		return handshake{}, driver.Errorf(op, driver.ErrInvalid, "Config.ConfirmWrites needs reads, and the peer allows none (IRD %d); ask it for responder resources", a.PeerIRD)
+		return handshake{}, verbs.Errorf(op, verbs.ErrInvalid, "Config.ConfirmWrites needs reads, and the peer allows none (IRD %d); ask it for responder resources", a.PeerIRD)
 	}
-	return handshake{active: active, agreed: a, param: driver.ConnParam{
+	return handshake{active: active, agreed: a, param: verbs.ConnParam{
 		PrivateData: a.PeerData, ResponderResources: int(a.IRD), InitiatorDepth: int(a.ORD),
 		RetryCount: p.RetryCount, RNRRetry: p.RNRRetry, Timeout: p.Timeout}}, nil
 }
@@ -163,12 +163,12 @@ func writeFrame(nc net.Conn, f mpa.Frame) error {
 // wrapMPA gives the errors of package mpa the form that users of verbs know.
 func wrapMPA(op string, err error) error {
 	if r, ok := errors.AsType[*mpa.RejectedError](err); ok {
-		return &driver.Error{Op: op, Err: &driver.RejectedError{PrivateData: r.PrivateData, Reason: r.Error()}}
+		return &verbs.Error{Op: op, Err: &verbs.RejectedError{PrivateData: r.PrivateData, Reason: r.Error()}}
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return &driver.Error{Op: op, Detail: "the peer closed the connection during set-up; is it an iWARP listener?", Err: err}
+		return &verbs.Error{Op: op, Detail: "the peer closed the connection during set-up; is it an iWARP listener?", Err: err}
 	}
-	return &driver.Error{Op: op, Err: err}
+	return &verbs.Error{Op: op, Err: err}
 }
 
 // start makes the connection on tc, for which h has been agreed, and moves the queue pair to RTS.
@@ -219,9 +219,9 @@ func (p *qp) reserve(op string) error {
 	defer p.mu.Unlock()
 	switch {
 	case p.closed:
-		return driver.Errorf(op, driver.ErrClosed, "queue pair %#06x is closed", p.num)
-	case p.state != driver.StateInit || p.connecting:
-		return driver.Errorf(op, driver.ErrInvalid, "queue pair %#06x is in state %s or being connected; a new one, or one moved through RESET to INIT, can be connected", p.num, p.state)
+		return verbs.Errorf(op, verbs.ErrClosed, "queue pair %#06x is closed", p.num)
+	case p.state != verbs.StateInit || p.connecting:
+		return verbs.Errorf(op, verbs.ErrInvalid, "queue pair %#06x is in state %s or being connected; a new one, or one moved through RESET to INIT, can be connected", p.num, p.state)
 	}
 	p.connecting = true
 	return nil
@@ -236,11 +236,11 @@ func (p *qp) release() {
 // connected makes c the queue pair's connection.
 func (p *qp) connected(c *conn) error {
 	p.mu.Lock()
-	if state := p.state; p.closed || state != driver.StateInit {
+	if state := p.state; p.closed || state != verbs.StateInit {
 		p.mu.Unlock()
-		return driver.Errorf("connect", driver.ErrClosed, "queue pair %#06x was closed or put into state %s meanwhile", p.num, state)
+		return verbs.Errorf("connect", verbs.ErrClosed, "queue pair %#06x was closed or put into state %s meanwhile", p.num, state)
 	}
-	p.conn, p.state = c, driver.StateRTS
+	p.conn, p.state = c, verbs.StateRTS
 	p.attr.MaxRDAtomic, p.attr.MaxDestRDAtomic = uint8(min(c.ord, 255)), uint8(min(c.ird, 255))
 	if n := c.param.RNRRetry; n != 0 {
 		p.attr.RNRRetry = uint8(max(n, 0))
@@ -256,7 +256,7 @@ func (p *qp) disconnected(c *conn) {
 	p.sendCQ.detach(c)
 	p.recvCQ.detach(c)
 	p.mu.Lock()
-	p.conn, p.state = nil, driver.StateErr
+	p.conn, p.state = nil, verbs.StateErr
 	p.mu.Unlock()
 	p.flush(nil)
 }

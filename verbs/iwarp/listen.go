@@ -14,7 +14,7 @@ import (
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/internal/sockio"
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // listener takes TCP connections and reads their MPA requests.
@@ -31,11 +31,11 @@ type listener struct {
 	once   sync.Once
 }
 
-// Listen implements driver.Device.
-func (d *device) Listen(addr netip.AddrPort, backlog int) (driver.Listener, error) {
+// Listen implements verbs.DeviceDriver.
+func (d *device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver, error) {
 	const op = "listen"
 	if d.isClosed() {
-		return nil, driver.Errorf(op, driver.ErrClosed, "the device is closed")
+		return nil, verbs.Errorf(op, verbs.ErrClosed, "the device is closed")
 	}
 	if backlog == 0 {
 		backlog = defaultBacklog
@@ -44,7 +44,7 @@ func (d *device) Listen(addr netip.AddrPort, backlog int) (driver.Listener, erro
 		return nil, err
 	}
 	if !addr.IsValid() {
-		return nil, driver.Errorf(op, driver.ErrInvalid, "no address; use one of the host, 0.0.0.0 or [::]")
+		return nil, verbs.Errorf(op, verbs.ErrInvalid, "no address; use one of the host, 0.0.0.0 or [::]")
 	}
 	tcp, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
 	if err != nil {
@@ -54,7 +54,7 @@ func (d *device) Listen(addr netip.AddrPort, backlog int) (driver.Listener, erro
 		places: hostquota.NewBook(hostquota.Limits{hostquota.Queued: int64(backlog)})}
 	for i := range l.turns {
 		if l.turns[i], err = sockio.NewTurn(); err != nil {
-			return nil, &driver.Error{Op: op, Err: errors.Join(err, l.closeTurns(), tcp.Close())}
+			return nil, &verbs.Error{Op: op, Err: errors.Join(err, l.closeTurns(), tcp.Close())}
 		}
 	}
 	l.hosts.turn, l.hosts.wg = l.turns[1], &l.wg
@@ -250,7 +250,7 @@ func requestCause(err error) string {
 
 func tcpAddr(a net.Addr) netip.AddrPort { return a.(*net.TCPAddr).AddrPort() }
 
-func (l *listener) Accept(ctx context.Context) (driver.ConnRequest, error) {
+func (l *listener) Accept(ctx context.Context) (verbs.ConnRequestDriver, error) {
 	select {
 	case r := <-l.queue:
 		r.place.give()
@@ -262,7 +262,7 @@ func (l *listener) Accept(ctx context.Context) (driver.ConnRequest, error) {
 		r.place.give()
 		return r, nil
 	case <-l.ctx.Done():
-		return nil, driver.Errorf("accept", driver.ErrClosed, "the listener is closed")
+		return nil, verbs.Errorf("accept", verbs.ErrClosed, "the listener is closed")
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -305,8 +305,8 @@ func (r *connRequest) RemoteAddr() netip.AddrPort { return r.remote }
 
 // Param gives what the peer asked for, seen from this side: its ORD is what we
 // may be asked to answer.
-func (r *connRequest) Param() driver.ConnParam {
-	p := driver.ConnParam{PrivateData: append([]byte(nil), r.req.PrivateData...)}
+func (r *connRequest) Param() verbs.ConnParam {
+	p := verbs.ConnParam{PrivateData: append([]byte(nil), r.req.PrivateData...)}
 	if r.req.Enhanced {
 		p.ResponderResources, p.InitiatorDepth = asParam(r.req.Setup.ORD), asParam(r.req.Setup.IRD)
 	}
@@ -328,7 +328,7 @@ func asParam(depth uint16) int {
 // judge finds out whether the request can be accepted at all; if not, reply is
 // what to send, if anything.
 func (r *connRequest) judge() (reply mpa.Frame, err error) {
-	local, err := r.dev.cfg.localFor("accept", driver.ConnParam{})
+	local, err := r.dev.cfg.localFor("accept", verbs.ConnParam{})
 	if err != nil {
 		return reply, err
 	}
@@ -352,7 +352,7 @@ func (r *connRequest) refuse(reply mpa.Frame) {
 func (r *connRequest) Reject(privateData []byte) error {
 	const op = "reject"
 	if !r.answered.CompareAndSwap(false, true) {
-		return driver.Errorf(op, driver.ErrInvalid, "the request is answered already")
+		return verbs.Errorf(op, verbs.ErrInvalid, "the request is answered already")
 	}
 	reply, err := mpa.Rejection(r.req, privateData)
 	if err != nil {
@@ -366,7 +366,7 @@ func (r *connRequest) Reject(privateData []byte) error {
 
 // Accept uses the request up, whatever comes of it: where it fails before the peer
 // has been answered, the peer is rejected.
-func (r *connRequest) Accept(ctx context.Context, dqp driver.QP, p driver.ConnParam) (driver.Conn, error) {
+func (r *connRequest) Accept(ctx context.Context, dqp verbs.QPDriver, p verbs.ConnParam) (verbs.ConnDriver, error) {
 	c, err := r.acceptOn(ctx, dqp, p)
 	if err != nil {
 		_ = r.Reject(nil) // the error at hand is the one to tell
@@ -375,11 +375,11 @@ func (r *connRequest) Accept(ctx context.Context, dqp driver.QP, p driver.ConnPa
 	return c, nil
 }
 
-func (r *connRequest) acceptOn(ctx context.Context, dqp driver.QP, p driver.ConnParam) (*conn, error) {
+func (r *connRequest) acceptOn(ctx context.Context, dqp verbs.QPDriver, p verbs.ConnParam) (*conn, error) {
 	const op = "accept"
 	q, ok := dqp.(*qp)
 	if !ok || q.pd.dev != r.dev {
-		return nil, driver.Errorf(op, driver.ErrInvalid, "the queue pair belongs to another device")
+		return nil, verbs.Errorf(op, verbs.ErrInvalid, "the queue pair belongs to another device")
 	}
 	local, err := r.dev.cfg.localFor(op, p)
 	if err != nil {
@@ -391,7 +391,7 @@ func (r *connRequest) acceptOn(ctx context.Context, dqp driver.QP, p driver.Conn
 	}
 	defer q.release()
 	if !r.answered.CompareAndSwap(false, true) {
-		return nil, driver.Errorf(op, driver.ErrInvalid, "the request is answered already")
+		return nil, verbs.Errorf(op, verbs.ErrInvalid, "the request is answered already")
 	}
 	r.dev.answer(r)
 	c, err := r.accept(ctx, q, local, p)
@@ -403,7 +403,7 @@ func (r *connRequest) acceptOn(ctx context.Context, dqp driver.QP, p driver.Conn
 	return c, nil
 }
 
-func (r *connRequest) accept(ctx context.Context, q *qp, local mpa.Local, p driver.ConnParam) (*conn, error) {
+func (r *connRequest) accept(ctx context.Context, q *qp, local mpa.Local, p verbs.ConnParam) (*conn, error) {
 	op := "accept " + r.remote.String()
 	reply, agreed, err := mpa.Respond(r.req, local)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 
 	"cinnabar/internal/hostmem"
 	"cinnabar/internal/rundown"
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // pd is a protection domain. It has an identity and a count, nothing more.
@@ -24,7 +24,7 @@ type pd struct {
 
 func (p *pd) Close() error {
 	if n := p.children.Load(); n > 0 {
-		return driver.Errorf("close protection domain", driver.ErrBusy, "%d objects of it are open; close them first", n)
+		return verbs.Errorf("close protection domain", verbs.ErrBusy, "%d objects of it are open; close them first", n)
 	}
 	if p.closed.CompareAndSwap(false, true) {
 		p.dev.pds.Add(-1)
@@ -32,12 +32,12 @@ func (p *pd) Close() error {
 	return nil
 }
 
-func (p *pd) CreateAH(driver.AHAttr) (driver.AddressHandle, error) {
-	return nil, driver.Unsupported("create address handle", "iWARP has no unreliable datagrams")
+func (p *pd) CreateAH(verbs.AHAttr) (verbs.AddressHandle, error) {
+	return nil, verbs.Unsupported("create address handle", "iWARP has no unreliable datagrams")
 }
 
 // supportedAccess are the rights that regions of this device know.
-const supportedAccess = driver.LocalWrite | driver.RemoteWrite | driver.RemoteRead | driver.RemoteAtomic | driver.RemoteInvalidate
+const supportedAccess = verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead | verbs.RemoteAtomic | verbs.RemoteInvalidate
 
 // mr is a registered region.
 //
@@ -50,7 +50,7 @@ type mr struct {
 	buf    []byte
 	base   uint64 // virtual address
 	iova   uint64 // by which peers name the region
-	access driver.Access
+	access verbs.Access
 	lkey   uint32
 	rkey   uint32
 
@@ -69,7 +69,7 @@ func (m *mr) IOVA() uint64 { return m.iova }
 
 func (m *mr) Close() error {
 	if !m.users.Close() {
-		return driver.Errorf("close memory region", driver.ErrClosed, "closed before")
+		return verbs.Errorf("close memory region", verbs.ErrClosed, "closed before")
 	}
 	m.pd.dev.keys.drop(m)
 	<-m.users.Idle()
@@ -115,19 +115,19 @@ type seg struct {
 
 func (s seg) bytes() []byte { return s.m.buf[s.off : s.off+s.n : s.off+s.n] }
 
-func (p *pd) RegMR(r driver.Region, access driver.Access) (driver.MR, error) {
+func (p *pd) RegMR(r verbs.MRInit, access verbs.Access) (verbs.MRDriver, error) {
 	const op = "register memory"
 	if p.closed.Load() {
-		return nil, driver.Errorf(op, driver.ErrClosed, "the protection domain is closed")
+		return nil, verbs.Errorf(op, verbs.ErrClosed, "the protection domain is closed")
 	}
-	if bad := access &^ (supportedAccess | driver.OptionalAccess); bad != 0 {
-		return nil, driver.Unsupported(op, "access flags %s; this device has %s", bad, supportedAccess)
+	if bad := access &^ (supportedAccess | verbs.OptionalAccess); bad != 0 {
+		return nil, verbs.Unsupported(op, "access flags %s; this device has %s", bad, supportedAccess)
 	}
-	if access&(driver.RemoteWrite|driver.RemoteAtomic) != 0 && access&driver.LocalWrite == 0 {
-		return nil, driver.Errorf(op, driver.ErrInvalid, "%s needs local-write as well (ibv_reg_mr(3))", access)
+	if access&(verbs.RemoteWrite|verbs.RemoteAtomic) != 0 && access&verbs.LocalWrite == 0 {
+		return nil, verbs.Errorf(op, verbs.ErrInvalid, "%s needs local-write as well (ibv_reg_mr(3))", access)
 	}
 	if len(r.Bytes) == 0 {
-		return nil, driver.Errorf(op, driver.ErrInvalid, "0 bytes; a region has at least 1")
+		return nil, verbs.Errorf(op, verbs.ErrInvalid, "0 bytes; a region has at least 1")
 	}
 	m := &mr{pd: p, buf: r.Bytes, base: r.Addr, iova: randomIOVA(r.Addr), access: access}
 	if p.dev.cfg.LockMemory {
@@ -149,13 +149,13 @@ func lockRegion(b []byte) error {
 		return nil
 	}
 	if !errors.Is(err, syscall.ENOMEM) && !errors.Is(err, syscall.EPERM) && !errors.Is(err, syscall.EAGAIN) {
-		return &driver.Error{Op: op, Detail: fmt.Sprintf("lock %d bytes", len(b)), Err: err}
+		return &verbs.Error{Op: op, Detail: fmt.Sprintf("lock %d bytes", len(b)), Err: err}
 	}
 	limit := "unknown"
 	if cur, _, ok := hostmem.LockLimit(); ok {
 		limit = fmt.Sprintf("%d bytes", cur)
 	}
-	return &driver.Error{Op: op, Kind: driver.ErrLockLimit, Err: err, Detail: fmt.Sprintf(
+	return &verbs.Error{Op: op, Kind: verbs.ErrLockLimit, Err: err, Detail: fmt.Sprintf(
 		"%d bytes cannot be locked, the limit of this process is %s; raise it with `ulimit -l unlimited` in the shell, "+
 			"`memlock` in /etc/security/limits.conf, LimitMEMLOCK=infinity in a systemd unit, or --ulimit memlock=-1 for a container, "+
 			"or register less at a time", len(b), limit)}
@@ -207,7 +207,7 @@ func (t *keyTable) revokeLocked(m *mr) {
 }
 
 // remoteAccess are the rights by which peers use a region.
-const remoteAccess = driver.RemoteWrite | driver.RemoteRead | driver.RemoteAtomic | driver.RemoteInvalidate
+const remoteAccess = verbs.RemoteWrite | verbs.RemoteRead | verbs.RemoteAtomic | verbs.RemoteInvalidate
 
 // wasRevoked reports whether key was the key of a region in p until revokedLately ago. An access by such a key is refused but does
 // not count as a guess, because the peer may have sent it before the owner's Close.
@@ -280,7 +280,7 @@ func (t *keyTable) invalidate(p *pd, key uint32) protection {
 		return badSTag
 	case m.pd != p:
 		return badDomain
-	case m.access&driver.RemoteInvalidate == 0:
+	case m.access&verbs.RemoteInvalidate == 0:
 		return badRight
 	}
 	t.revokeLocked(m)
@@ -296,9 +296,9 @@ func (t *keyTable) count() int {
 
 // resolve translates a gather list (write false) or scatter list (write true)
 // into segs, whose capacity suffices, and adds up its length. Empty entries are dropped.
-func (p *pd) resolve(segs []seg, sgl []driver.SGE, write bool) ([]seg, uint64, driver.WCStatus) {
+func (p *pd) resolve(segs []seg, sgl []verbs.SGE, write bool) ([]seg, uint64, verbs.WCStatus) {
 	var total uint64
-	status := driver.StatusSuccess
+	status := verbs.StatusSuccess
 	for i := range sgl {
 		e := &sgl[i]
 		total += uint64(e.Length)
@@ -306,13 +306,13 @@ func (p *pd) resolve(segs []seg, sgl []driver.SGE, write bool) ([]seg, uint64, d
 			continue
 		}
 		m := p.dev.keys.byLocal(e.LKey)
-		if m == nil || m.pd != p || write && m.access&driver.LocalWrite == 0 {
-			status = driver.StatusLocProtErr
+		if m == nil || m.pd != p || write && m.access&verbs.LocalWrite == 0 {
+			status = verbs.StatusLocProtErr
 			continue
 		}
 		off, ok := m.local(e.Addr, uint64(e.Length))
 		if !ok {
-			status = driver.StatusLocProtErr
+			status = verbs.StatusLocProtErr
 			continue
 		}
 		segs = append(segs, seg{m: m, off: off, n: int(e.Length)})

@@ -3,7 +3,7 @@ package iwarp
 import (
 	"sync"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // qp is a reliable connection's queue pair.
@@ -14,7 +14,7 @@ import (
 type qp struct {
 	pd     *pd
 	num    uint32
-	init   driver.QPInit
+	init   verbs.QPInit
 	sendCQ *cq
 	recvCQ *cq
 	srq    *srq      // nil: own receives
@@ -22,9 +22,9 @@ type qp struct {
 
 	mu sync.Mutex
 	// +checklocks:mu
-	state driver.QPState
+	state verbs.QPState
 	// +checklocks:mu
-	attr driver.QPAttr
+	attr verbs.QPAttr
 	// (used is atomic)
 	// +checklocks:mu
 	sq sendQueue
@@ -37,21 +37,21 @@ type qp struct {
 	connecting bool
 }
 
-func (p *pd) CreateQP(init driver.QPInit) (driver.QP, error) {
+func (p *pd) CreateQP(init verbs.QPInit) (verbs.QPDriver, error) {
 	const op = "create queue pair"
-	if init.Type != driver.RC {
-		return nil, driver.Unsupported(op, "type %s (%d); iWARP has reliable connections (RC) only", init.Type, init.Type)
+	if init.Type != verbs.RC {
+		return nil, verbs.Unsupported(op, "type %s (%d); iWARP has reliable connections (RC) only", init.Type, init.Type)
 	}
 	sendCQ, ok1 := init.SendCQ.(*cq)
 	recvCQ, ok2 := init.RecvCQ.(*cq)
 	if !ok1 || !ok2 || sendCQ.dev != p.dev || recvCQ.dev != p.dev {
-		return nil, driver.Errorf(op, driver.ErrInvalid, "it needs two completion queues of the same device")
+		return nil, verbs.Errorf(op, verbs.ErrInvalid, "it needs two completion queues of the same device")
 	}
 	q := &qp{pd: p, init: init, sendCQ: sendCQ, recvCQ: recvCQ}
 	if init.SRQ != nil {
 		s, ok := init.SRQ.(*srq)
 		if !ok || s.dev != p.dev {
-			return nil, driver.Errorf(op, driver.ErrInvalid, "its shared receive queue belongs to another device")
+			return nil, verbs.Errorf(op, verbs.ErrInvalid, "its shared receive queue belongs to another device")
 		}
 		q.srq = s
 	}
@@ -65,7 +65,7 @@ func (p *pd) CreateQP(init driver.QPInit) (driver.QP, error) {
 	q.rq.init(p, init.Cap.MaxRecvWR, init.Cap.MaxRecvSGE)
 	q.mu.Lock()
 	q.resetAttr()
-	q.state = driver.StateInit // as rdma_create_qp leaves it: the connection manager moves it on
+	q.state = verbs.StateInit // as rdma_create_qp leaves it: the connection manager moves it on
 	q.mu.Unlock()
 	p.children.Add(1)
 	q.eachCQ((*cq).share)
@@ -96,7 +96,7 @@ func (p *qp) checkCap() error {
 
 func (p *qp) useObjects() error {
 	if p.pd.closed.Load() {
-		return driver.Errorf("create queue pair", driver.ErrClosed, "its protection domain is closed")
+		return verbs.Errorf("create queue pair", verbs.ErrClosed, "its protection domain is closed")
 	}
 	if err := p.sendCQ.use(); err != nil {
 		return err
@@ -128,9 +128,9 @@ func (p *qp) eachCQ(f func(*cq, int)) {
 
 // +checklocks:p.mu
 func (p *qp) resetAttr() {
-	p.attr = driver.QPAttr{
-		Access:      driver.RemoteRead | driver.RemoteWrite | driver.RemoteAtomic | driver.LocalWrite,
-		RNRRetry:    driver.MaxRNRRetry,
+	p.attr = verbs.QPAttr{
+		Access:      verbs.RemoteRead | verbs.RemoteWrite | verbs.RemoteAtomic | verbs.LocalWrite,
+		RNRRetry:    verbs.MaxRNRRetry,
 		MinRNRTimer: 12, // 640 µs
 		Port:        1,
 	}
@@ -146,11 +146,11 @@ func (p *qp) recvs() *recvQueue {
 	return &p.rq
 }
 
-func (p *qp) PostSend(wrs []driver.SendWR) (int, error) {
+func (p *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	p.mu.Lock()
 	n, err := p.postSendLocked(wrs)
 	c := p.conn
-	flush := p.state == driver.StateErr
+	flush := p.state == verbs.StateErr
 	p.mu.Unlock()
 	switch {
 	case n == 0:
@@ -163,19 +163,19 @@ func (p *qp) PostSend(wrs []driver.SendWR) (int, error) {
 }
 
 // +checklocks:p.mu
-func (p *qp) postSendLocked(wrs []driver.SendWR) (int, error) {
+func (p *qp) postSendLocked(wrs []verbs.SendWR) (int, error) {
 	const op = "post send"
 	switch {
 	case p.closed:
-		return 0, driver.Errorf(op, driver.ErrClosed, "queue pair %#06x is closed", p.num)
-	case p.state < driver.StateRTS:
-		return 0, driver.Errorf(op, driver.ErrInvalid, "queue pair %#06x is in state %s; connect it first", p.num, p.state)
-	case p.conn != nil && p.conn.closing.Load() && p.state != driver.StateErr:
-		return 0, driver.Errorf(op, driver.ErrDisconnected, "queue pair %#06x is being disconnected", p.num)
+		return 0, verbs.Errorf(op, verbs.ErrClosed, "queue pair %#06x is closed", p.num)
+	case p.state < verbs.StateRTS:
+		return 0, verbs.Errorf(op, verbs.ErrInvalid, "queue pair %#06x is in state %s; connect it first", p.num, p.state)
+	case p.conn != nil && p.conn.closing.Load() && p.state != verbs.StateErr:
+		return 0, verbs.Errorf(op, verbs.ErrDisconnected, "queue pair %#06x is being disconnected", p.num)
 	}
 	for i := range wrs {
 		if p.sq.used.Load() >= int64(len(p.sq.ring)) {
-			return i, driver.Errorf(op, driver.ErrQueueFull,
+			return i, verbs.Errorf(op, verbs.ErrQueueFull,
 				"%d requests are posted or not yet given back, which is the send queue's depth; poll completions (one signaled request per depth at least) or create it deeper", len(p.sq.ring))
 		}
 		if err := p.checkSend(&wrs[i]); err != nil {
@@ -188,16 +188,16 @@ func (p *qp) postSendLocked(wrs []driver.SendWR) (int, error) {
 	return len(wrs), nil
 }
 
-func (p *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
+func (p *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	const op = "post receive"
 	if p.srq != nil {
-		return 0, driver.Errorf(op, driver.ErrInvalid, "queue pair %#06x takes receives from its shared receive queue; post there", p.num)
+		return 0, verbs.Errorf(op, verbs.ErrInvalid, "queue pair %#06x takes receives from its shared receive queue; post there", p.num)
 	}
 	p.mu.Lock()
 	state, c := p.state, p.conn
 	p.mu.Unlock()
-	if state == driver.StateReset {
-		return 0, driver.Errorf(op, driver.ErrInvalid, "queue pair %#06x is in state %s; move it to INIT first", p.num, state)
+	if state == verbs.StateReset {
+		return 0, verbs.Errorf(op, verbs.ErrInvalid, "queue pair %#06x is in state %s; move it to INIT first", p.num, state)
 	}
 	for i := range wrs {
 		if err := p.rq.post(&wrs[i]); err != nil {
@@ -215,7 +215,7 @@ func (p *qp) posted(c *conn) {
 		c.deliverHeld()
 	}
 	p.mu.Lock()
-	flush := p.state == driver.StateErr
+	flush := p.state == verbs.StateErr
 	p.mu.Unlock()
 	if flush {
 		p.flush(nil)
@@ -238,11 +238,11 @@ func (p *qp) flush(blame *failure) (told bool) {
 func (p *qp) flushLocked(blame *failure) (told bool) {
 	for ; p.sq.tail < p.sq.head; p.sq.tail++ {
 		w := p.sq.at(p.sq.tail)
-		status, vendor := driver.StatusWRFlushErr, uint32(0)
+		status, vendor := verbs.StatusWRFlushErr, uint32(0)
 		switch {
-		case w.status != driver.StatusSuccess && p.sq.tail == p.sq.next:
+		case w.status != verbs.StatusSuccess && p.sq.tail == p.sq.next:
 			status = w.status
-		case blame != nil && blame.status != driver.StatusSuccess && !told && p.sq.tail < p.sq.next:
+		case blame != nil && blame.status != verbs.StatusSuccess && !told && p.sq.tail < p.sq.next:
 			status, vendor, told = blame.status, blame.vendor, true
 		}
 		p.completeLocked(w, status, vendor)
@@ -261,19 +261,19 @@ func (p *qp) flushRecvs() {
 			return
 		}
 		p.recvCQ.add(cqe{qp: p, slots: &p.rq.used, n: 1,
-			wc: driver.WC{ID: w.id, Status: driver.StatusWRFlushErr, Op: driver.WCRecv, QPNum: p.num}}, false)
+			wc: verbs.WC{ID: w.id, Status: verbs.StatusWRFlushErr, Op: verbs.WCRecv, QPNum: p.num}}, false)
 	}
 }
 
 // completeLocked reports w, the request at the tail.
 //
 // +checklocks:p.mu
-func (p *qp) completeLocked(w *sendWQE, status driver.WCStatus, vendor uint32) {
-	if status == driver.StatusSuccess && w.flags&driver.Signaled == 0 {
+func (p *qp) completeLocked(w *sendWQE, status verbs.WCStatus, vendor uint32) {
+	if status == verbs.StatusSuccess && w.flags&verbs.Signaled == 0 {
 		p.sq.silent++
 		return
 	}
-	wc := driver.WC{ID: w.id, Status: status, Op: wcOps[w.op], QPNum: p.num, Vendor: vendor}
+	wc := verbs.WC{ID: w.id, Status: status, Op: wcOps[w.op], QPNum: p.num, Vendor: vendor}
 	if needsAnswer(w.op) {
 		wc.Len = uint32(w.total)
 	}
@@ -290,10 +290,10 @@ func (p *qp) retireLocked() {
 		if !w.sent || w.pending > 0 {
 			return
 		}
-		p.completeLocked(w, driver.StatusSuccess, 0)
+		p.completeLocked(w, verbs.StatusSuccess, 0)
 		p.sq.tail++
-		if p.state == driver.StateSQD && p.sq.tail == p.sq.next {
-			p.raise(driver.AsyncEvent{Type: driver.EventSQDrained})
+		if p.state == verbs.StateSQD && p.sq.tail == p.sq.next {
+			p.raise(verbs.DeviceEvent{Type: verbs.EventSQDrained})
 		}
 	}
 }
@@ -310,7 +310,7 @@ func (p *qp) Close() error {
 	c := p.conn
 	p.mu.Unlock()
 	if c != nil {
-		c.fail(&failure{err: driver.ErrDisconnected})
+		c.fail(&failure{err: verbs.ErrDisconnected})
 		c.teardown()
 	}
 	p.rq.close()

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // recvWQE is a posted receive.
@@ -12,7 +12,7 @@ type recvWQE struct {
 	id     uint64
 	segs   []seg
 	total  uint64
-	status driver.WCStatus // other than success: found wrong when posted, told when its turn comes
+	status verbs.WCStatus // other than success: found wrong when posted, told when its turn comes
 }
 
 // recvQueue holds posted receives in order: of a queue pair, or shared.
@@ -51,18 +51,18 @@ func newRecvRing(depth, maxSGE int) []recvWQE {
 }
 
 // post queues wr.
-func (q *recvQueue) post(wr *driver.RecvWR) error {
+func (q *recvQueue) post(wr *verbs.RecvWR) error {
 	const op = "post receive"
 	if len(wr.SGL) > q.maxSGE {
-		return driver.Errorf(op, driver.ErrInvalid, "%d scatter entries, the queue was made for %d", len(wr.SGL), q.maxSGE)
+		return verbs.Errorf(op, verbs.ErrInvalid, "%d scatter entries, the queue was made for %d", len(wr.SGL), q.maxSGE)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
-		return driver.Errorf(op, driver.ErrClosed, "the queue is closed")
+		return verbs.Errorf(op, verbs.ErrClosed, "the queue is closed")
 	}
 	if q.used.Load() >= int64(q.depth) {
-		return driver.Errorf(op, driver.ErrQueueFull, "%d receives are posted or not yet polled, which is the queue's depth; poll completions or create it deeper", q.depth)
+		return verbs.Errorf(op, verbs.ErrQueueFull, "%d receives are posted or not yet polled, which is the queue's depth; poll completions or create it deeper", q.depth)
 	}
 	i := q.head + q.count
 	if i >= len(q.ring) {
@@ -110,7 +110,7 @@ func (q *recvQueue) first() (s seg, ok bool) {
 		return s, false
 	}
 	w := &q.ring[q.head]
-	if w.status != driver.StatusSuccess || len(w.segs) == 0 {
+	if w.status != verbs.StatusSuccess || len(w.segs) == 0 {
 		return s, false
 	}
 	return w.segs[0], true

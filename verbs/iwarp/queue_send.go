@@ -3,24 +3,24 @@ package iwarp
 import (
 	"sync/atomic"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // sendWQE is a posted send work request. Its content does not change between
 // post and completion; the progress marks are guarded by the queue pair's mu.
 type sendWQE struct {
 	id         uint64
-	op         driver.Opcode
-	flags      driver.SendFlags
+	op         verbs.Opcode
+	flags      verbs.SendFlags
 	imm        uint32
 	invKey     uint32
-	remote     driver.RemoteAddr
+	remote     verbs.RemoteAddr
 	compareAdd uint64
 	swap       uint64
 	segs       []seg
-	inline     []byte          // the payload of an Inline request, copied
-	total      uint64          // bytes
-	status     driver.WCStatus // local error found when posted, told when its turn comes
+	inline     []byte         // the payload of an Inline request, copied
+	total      uint64         // bytes
+	status     verbs.WCStatus // local error found when posted, told when its turn comes
 
 	sent    bool // handed to TCP to the last byte
 	pending int  // answers that are due: read responses, atomic responses, confirmations
@@ -52,40 +52,40 @@ func (q *sendQueue) init(depth, maxSGE, inline int) {
 func (q *sendQueue) at(i uint64) *sendWQE { return &q.ring[i%uint64(len(q.ring))] }
 
 // wcOps gives the completion's operation for each opcode.
-var wcOps = [...]driver.WCOp{
-	driver.OpWrite: driver.WCWrite, driver.OpWriteImm: driver.WCWrite, driver.OpSend: driver.WCSend,
-	driver.OpSendImm: driver.WCSend, driver.OpRead: driver.WCRead, driver.OpCompareSwap: driver.WCCompareSwap,
-	driver.OpFetchAdd: driver.WCFetchAdd, driver.OpSendInvalidate: driver.WCSend,
+var wcOps = [...]verbs.WCOp{
+	verbs.OpWrite: verbs.WCWrite, verbs.OpWriteImm: verbs.WCWrite, verbs.OpSend: verbs.WCSend,
+	verbs.OpSendImm: verbs.WCSend, verbs.OpRead: verbs.WCRead, verbs.OpCompareSwap: verbs.WCCompareSwap,
+	verbs.OpFetchAdd: verbs.WCFetchAdd, verbs.OpSendInvalidate: verbs.WCSend,
 }
 
 // requiredCaps are the abilities that an opcode needs of the device.
-var requiredCaps = [...]driver.Caps{
-	driver.OpWriteImm: driver.CapWriteImm, driver.OpSendImm: driver.CapSendImm, driver.OpRead: 0,
-	driver.OpCompareSwap: driver.CapAtomics, driver.OpFetchAdd: driver.CapAtomics,
-	driver.OpSendInvalidate: driver.CapSendInvalidate,
+var requiredCaps = [...]verbs.Caps{
+	verbs.OpWriteImm: verbs.CapWriteImm, verbs.OpSendImm: verbs.CapSendImm, verbs.OpRead: 0,
+	verbs.OpCompareSwap: verbs.CapAtomics, verbs.OpFetchAdd: verbs.CapAtomics,
+	verbs.OpSendInvalidate: verbs.CapSendInvalidate,
 }
 
-func isAtomic(op driver.Opcode) bool {
-	return op == driver.OpCompareSwap || op == driver.OpFetchAdd
+func isAtomic(op verbs.Opcode) bool {
+	return op == verbs.OpCompareSwap || op == verbs.OpFetchAdd
 }
 
 // needsAnswer reports whether the operation itself is answered by the peer.
-func needsAnswer(op driver.Opcode) bool { return op == driver.OpRead || isAtomic(op) }
+func needsAnswer(op verbs.Opcode) bool { return op == verbs.OpRead || isAtomic(op) }
 
 // checkSend refuses what can never be sent. Wrong keys and ranges are no such
 // thing: they end the queue pair when their turn comes, as on hardware.
 //
 // +checklocks:p.mu
-func (p *qp) checkSend(wr *driver.SendWR) error {
+func (p *qp) checkSend(wr *verbs.SendWR) error {
 	const op = "post send"
-	if int(wr.Op) >= len(requiredCaps) || wr.Op == driver.OpLocalInv || wr.Op == driver.OpBindMW {
-		return driver.Unsupported(op, "operation %s (%d)", wr.Op, wr.Op)
+	if int(wr.Op) >= len(requiredCaps) || wr.Op == verbs.OpLocalInv || wr.Op == verbs.OpBindMW {
+		return verbs.Unsupported(op, "operation %s (%d)", wr.Op, wr.Op)
 	}
 	if need := requiredCaps[wr.Op]; !p.pd.dev.caps.Has(need) {
-		return driver.Unsupported(op, "%s: this device was opened without %s (see Config.NoImmediates and Config.NoAtomics)", wr.Op, need)
+		return verbs.Unsupported(op, "%s: this device was opened without %s (see Config.NoImmediates and Config.NoAtomics)", wr.Op, need)
 	}
 	if len(wr.SGL) > p.init.Cap.MaxSendSGE {
-		return driver.Errorf(op, driver.ErrInvalid, "%d gather entries, the queue pair was made for %d", len(wr.SGL), p.init.Cap.MaxSendSGE)
+		return verbs.Errorf(op, verbs.ErrInvalid, "%d gather entries, the queue pair was made for %d", len(wr.SGL), p.init.Cap.MaxSendSGE)
 	}
 	var total uint64
 	for i := range wr.SGL {
@@ -93,23 +93,23 @@ func (p *qp) checkSend(wr *driver.SendWR) error {
 	}
 	switch {
 	case total > maxMessage:
-		return driver.Errorf(op, driver.ErrInvalid, "a message of %d bytes; the port takes %d at most, split it", total, uint64(maxMessage))
-	case wr.Flags&driver.Inline != 0 && needsAnswer(wr.Op):
-		return driver.Errorf(op, driver.ErrInvalid, "%s cannot be inline: its memory is written to", wr.Op)
-	case wr.Flags&driver.Inline != 0 && total > uint64(p.init.Cap.MaxInline):
-		return driver.Errorf(op, driver.ErrInvalid, "%d inline bytes, the queue pair was made for %d", total, p.init.Cap.MaxInline)
+		return verbs.Errorf(op, verbs.ErrInvalid, "a message of %d bytes; the port takes %d at most, split it", total, uint64(maxMessage))
+	case wr.Flags&verbs.Inline != 0 && needsAnswer(wr.Op):
+		return verbs.Errorf(op, verbs.ErrInvalid, "%s cannot be inline: its memory is written to", wr.Op)
+	case wr.Flags&verbs.Inline != 0 && total > uint64(p.init.Cap.MaxInline):
+		return verbs.Errorf(op, verbs.ErrInvalid, "%d inline bytes, the queue pair was made for %d", total, p.init.Cap.MaxInline)
 	case needsAnswer(wr.Op) && p.conn != nil && p.conn.ord == 0:
-		return driver.Errorf(op, driver.ErrInvalid, "%s on a connection that allows none; connect with an InitiatorDepth, and ResponderResources at the peer", wr.Op)
+		return verbs.Errorf(op, verbs.ErrInvalid, "%s on a connection that allows none; connect with an InitiatorDepth, and ResponderResources at the peer", wr.Op)
 	case isAtomic(wr.Op) && total != 8:
-		return driver.Errorf(op, driver.ErrInvalid, "%s returns 8 bytes, the list has room for %d", wr.Op, total)
+		return verbs.Errorf(op, verbs.ErrInvalid, "%s returns 8 bytes, the list has room for %d", wr.Op, total)
 	case isAtomic(wr.Op) && wr.Remote.Addr%8 != 0:
-		return driver.Errorf(op, driver.ErrInvalid, "%s at %#x; the address must be a multiple of 8", wr.Op, wr.Remote.Addr)
+		return verbs.Errorf(op, verbs.ErrInvalid, "%s at %#x; the address must be a multiple of 8", wr.Op, wr.Remote.Addr)
 	}
 	return nil
 }
 
 // fill copies wr into w.
-func (p *qp) fill(w *sendWQE, wr *driver.SendWR) {
+func (p *qp) fill(w *sendWQE, wr *verbs.SendWR) {
 	w.id, w.op, w.flags = wr.ID, wr.Op, wr.Flags
 	w.imm, w.invKey, w.remote = wr.Imm, wr.InvKey, wr.Remote
 	w.compareAdd, w.swap = wr.CompareAdd, wr.Swap
@@ -117,9 +117,9 @@ func (p *qp) fill(w *sendWQE, wr *driver.SendWR) {
 	w.segs, w.total, w.status = p.pd.resolve(w.segs[:0], wr.SGL, needsAnswer(wr.Op))
 	w.inline = w.inline[:0]
 	if p.init.SignalAll {
-		w.flags |= driver.Signaled
+		w.flags |= verbs.Signaled
 	}
-	if wr.Flags&driver.Inline != 0 && w.status == driver.StatusSuccess {
+	if wr.Flags&verbs.Inline != 0 && w.status == verbs.StatusSuccess {
 		p.copyInline(w)
 	}
 }
@@ -128,13 +128,13 @@ func (p *qp) fill(w *sendWQE, wr *driver.SendWR) {
 func (p *qp) copyInline(w *sendWQE) {
 	for _, s := range w.segs {
 		if !s.m.enter() {
-			w.status = driver.StatusLocProtErr
+			w.status = verbs.StatusLocProtErr
 			return
 		}
 		b, ok := appendGuarded(w.inline, s.bytes())
 		s.m.exit()
 		if !ok {
-			w.status = driver.StatusLocProtErr
+			w.status = verbs.StatusLocProtErr
 			return
 		}
 		w.inline = b

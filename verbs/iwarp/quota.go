@@ -14,7 +14,7 @@ import (
 
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 const (
@@ -328,7 +328,7 @@ func (d *device) idlest(only *hostquota.Account, n int) []*conn {
 // evict ends an idle connection to make room for another, and reports whether it did. It does not if work has been posted or has
 // arrived since the connection was chosen. The peer sees an orderly end of the stream.
 func (d *device) evict(c *conn) bool {
-	if !c.endIfQuiet(&failure{quiet: true, err: &driver.Error{Op: "connection ended by this side", Kind: driver.ErrDisconnected,
+	if !c.endIfQuiet(&failure{quiet: true, err: &verbs.Error{Op: "connection ended by this side", Kind: verbs.ErrDisconnected,
 		Detail: fmt.Sprintf("it was idle, and the limit of %d connections is near (Config.MaxConnections)", d.cfg.MaxConnections)}}) {
 		return false
 	}
@@ -397,7 +397,7 @@ func (c *conn) countTraffic() { c.traffic.Add(1) }
 func hostOf(a netip.AddrPort) hostquota.Host { return hostquota.HostOf(a.Addr()) }
 
 // quotaStats adds the figures of the device's book to its counters.
-func (d *device) quotaStats(out driver.Stats) {
+func (d *device) quotaStats(out verbs.Stats) {
 	out["handshakes_delayed"] = d.pace.delayed.Load()
 	for _, q := range []struct {
 		name string

@@ -13,7 +13,6 @@ import (
 
 	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 	"cinnabar/verbs/iwarp"
 )
 
@@ -272,7 +271,7 @@ func TestRNRRetry(t *testing.T) {
 			if term := p.terminate(); term.Cause() != rdmap.TermDDPNoBuffer {
 				t.Errorf("Terminate %v, want %v", term, rdmap.TermDDPNoBuffer)
 			}
-			if took, least := time.Since(start), time.Duration(retry)*driver.RNRDelay(code); took < least {
+			if took, least := time.Since(start), time.Duration(retry)*verbs.RNRDelay(code); took < least {
 				t.Errorf("ended after %v, before %v were over", took, least)
 			}
 			v := victim{side: s, t: t}
@@ -303,7 +302,7 @@ func TestRNRProgress(t *testing.T) {
 	if err := b.qp.Modify(verbs.QPAttr{Mask: verbs.AttrRNRRetry | verbs.AttrMinRNRTimer, RNRRetry: 1, MinRNRTimer: 0}); err != nil {
 		t.Fatal(err)
 	}
-	patient := driver.RNRDelay(0)
+	patient := verbs.RNRDelay(0)
 	msg := verbs.SendWR{ID: 1, Op: verbs.OpSend, Flags: verbs.Signaled}
 	a.send(t, msg)
 	b.holds(t, 1)

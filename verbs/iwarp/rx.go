@@ -13,7 +13,7 @@ import (
 	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/internal/sockio"
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 const (
@@ -441,7 +441,7 @@ func (c *conn) endOfStream() {
 		c.fail(lost(io.ErrUnexpectedEOF))
 		return
 	}
-	f := &failure{err: driver.ErrDisconnected, status: driver.StatusRetryExcErr, quiet: true}
+	f := &failure{err: verbs.ErrDisconnected, status: verbs.StatusRetryExcErr, quiet: true}
 	if c.responses.empty() {
 		c.fail(f)
 	} else {

@@ -9,7 +9,7 @@ import (
 	"cinnabar/internal/hostmem"
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/rdmap"
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // act does what a complete and checked FPDU asks for.
@@ -64,12 +64,12 @@ func (c *conn) actSend() bool {
 //
 // +checklocks:c.rxMu
 func (c *conn) completeSend(m heldMsg) bool {
-	wc := driver.WC{ID: c.rx.cur.id, Op: driver.WCRecv, Len: m.len, Imm: m.imm, HasImm: m.hasImm}
+	wc := verbs.WC{ID: c.rx.cur.id, Op: verbs.WCRecv, Len: m.len, Imm: m.imm, HasImm: m.hasImm}
 	if m.op.Invalidates() {
 		if bad := c.dev.keys.invalidate(c.qp.pd, m.inv); bad != protectionOK {
 			t := rdmap.TermCannotInvalidate.ForSegment(m.head, m.size)
 			t.Detail = fmt.Sprintf("key %#x cannot be invalidated: %s", m.inv, bad)
-			c.addRecv(driver.WC{ID: wc.ID, Status: driver.StatusLocQPOpErr, Op: driver.WCRecv}, false)
+			c.addRecv(verbs.WC{ID: wc.ID, Status: verbs.StatusLocQPOpErr, Op: verbs.WCRecv}, false)
 			c.deny(bad, m.inv, &t)
 			return false
 		}
@@ -108,7 +108,7 @@ func (c *conn) completeImmediate(m heldMsg) bool {
 	if !c.fits(0) {
 		return false
 	}
-	c.addRecv(driver.WC{ID: c.rx.cur.id, Op: driver.WCRecvRDMAImm, Len: m.len, Imm: m.imm, HasImm: true}, m.op.Solicited())
+	c.addRecv(verbs.WC{ID: c.rx.cur.id, Op: verbs.WCRecvRDMAImm, Len: m.len, Imm: m.imm, HasImm: true}, m.op.Solicited())
 	return true
 }
 
@@ -128,7 +128,7 @@ func (c *conn) actResponse() bool {
 	if short {
 		t := rdmap.TermDDPBaseBounds.ForSegment(r.seg.Header, r.seg.Payload)
 		t.Detail = "a read response shorter than what was asked for"
-		c.refuse(refused(&t).blame(driver.StatusBadRespErr))
+		c.refuse(refused(&t).blame(verbs.StatusBadRespErr))
 	}
 	return !short
 }
@@ -174,7 +174,7 @@ func (c *conn) readRequested(h ddp.Header, payload []byte) bool {
 	req, _ := rdmap.ParseReadRequest(payload) // Receiver has checked the length
 	resp := response{read: req, head: h}
 	if req.Size > 0 {
-		m, off, bad := c.remoteRange(req.SourceSTag, req.SourceTO, uint64(req.Size), driver.RemoteRead)
+		m, off, bad := c.remoteRange(req.SourceSTag, req.SourceTO, uint64(req.Size), verbs.RemoteRead)
 		if bad != protectionOK {
 			t := readCauses[bad].ForReadRequest(h, len(payload), req)
 			c.deny(bad, req.SourceSTag, &t)
@@ -204,7 +204,7 @@ func (c *conn) owe(resp response) bool {
 // +checklocks:c.rxMu
 func (c *conn) atomicRequested(h ddp.Header, payload []byte) bool {
 	req, _ := rdmap.ParseAtomicRequest(payload) // Receiver has checked the length
-	m, off, bad := c.remoteRange(req.STag, req.TO, rdmap.AtomicLen, driver.RemoteAtomic)
+	m, off, bad := c.remoteRange(req.STag, req.TO, rdmap.AtomicLen, verbs.RemoteAtomic)
 	if bad == protectionOK && !m.enter() {
 		bad = badSTag
 	}
@@ -263,7 +263,7 @@ func (c *conn) actAtomicResponse() bool {
 	if !match {
 		t := rdmap.TermCatastrophic.ForSegment(r.seg.Header, r.seg.Payload)
 		t.Detail = "an atomic response that nobody asked for"
-		c.refuse(refused(&t).blame(driver.StatusBadRespErr))
+		c.refuse(refused(&t).blame(verbs.StatusBadRespErr))
 		return false
 	}
 	var value [8]byte
@@ -271,7 +271,7 @@ func (c *conn) actAtomicResponse() bool {
 	if !scatter(segs, value[:]) {
 		t := rdmap.TermLocalCatastrophic.Terminate()
 		t.Detail = "the atomic's region was deregistered"
-		c.refuse(refused(&t).blame(driver.StatusLocProtErr))
+		c.refuse(refused(&t).blame(verbs.StatusLocProtErr))
 		return false
 	}
 	c.qp.mu.Lock()

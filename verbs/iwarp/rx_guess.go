@@ -3,7 +3,7 @@ package iwarp
 import (
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/mpa"
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // Small messages that come one by one cost two system calls each: for the head,
@@ -92,7 +92,7 @@ func (c *conn) guessed(n int) bool {
 	}
 	if !taken {
 		back = append(append(back[:0], more[:]...), g.saved[:len(place)]...) // the owner took the memory back: its bytes are lost, and with them the stream
-		c.fail(&failure{status: driver.StatusLocProtErr, quiet: true, err: driver.Errorf("receive", driver.ErrInvalid, "a receive's region was deregistered")})
+		c.fail(&failure{status: verbs.StatusLocProtErr, quiet: true, err: verbs.Errorf("receive", verbs.ErrInvalid, "a receive's region was deregistered")})
 	}
 	back = append(back, r.tail[:trailer]...)
 	back = append(back, r.next[:]...)

@@ -7,7 +7,7 @@ import (
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/rdmap"
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // Messages without a posted receive. iWARP has no RNR NAK, and what has come
@@ -142,10 +142,10 @@ func (c *conn) patience() (time.Duration, bool) {
 	c.qp.mu.Lock()
 	defer c.qp.mu.Unlock()
 	a := &c.qp.attr
-	if a.RNRRetry == driver.MaxRNRRetry {
+	if a.RNRRetry == verbs.MaxRNRRetry {
 		return 0, true
 	}
-	return time.Duration(a.RNRRetry) * driver.RNRDelay(a.MinRNRTimer), a.RNRRetry > 0
+	return time.Duration(a.RNRRetry) * verbs.RNRDelay(a.MinRNRTimer), a.RNRRetry > 0
 }
 
 // +checklocks:c.rxMu
@@ -306,7 +306,7 @@ func (c *conn) deliver(m *heldMsg) {
 		return
 	}
 	if !scatter(r.curSegs, m.data) {
-		c.failRecv(driver.StatusLocProtErr, rdmap.TermLocalCatastrophic, "the receive's region was deregistered")
+		c.failRecv(verbs.StatusLocProtErr, rdmap.TermLocalCatastrophic, "the receive's region was deregistered")
 		return
 	}
 	if m.complete {

@@ -7,13 +7,13 @@ import (
 	"cinnabar/internal/audit"
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/rdmap"
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // remoteRange finds the memory that a peer names, and checks key, domain, right
 // and range (RFC 5041 section 7.1, RFC 5040 section 7.2). The result of
 // a failure is one of the four protection errors.
-func (c *conn) remoteRange(stag uint32, to, n uint64, right driver.Access) (*mr, int, protection) {
+func (c *conn) remoteRange(stag uint32, to, n uint64, right verbs.Access) (*mr, int, protection) {
 	m := c.dev.keys.byRemote(stag)
 	switch {
 	case m == nil:
@@ -77,7 +77,7 @@ var (
 )
 
 // rights are what the queue pair lets peers do at all.
-func (p *qp) rights() driver.Access {
+func (p *qp) rights() verbs.Access {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.attr.Access
@@ -91,7 +91,7 @@ func (c *conn) placeWrite() bool {
 		return true
 	}
 	h := r.seg.Header
-	m, off, bad := c.remoteRange(h.STag, h.TO, uint64(n), driver.RemoteWrite)
+	m, off, bad := c.remoteRange(h.STag, h.TO, uint64(n), verbs.RemoteWrite)
 	if bad != protectionOK {
 		t := writeCauses[bad].ForSegment(h, n)
 		c.deny(bad, h.STag, &t)
@@ -122,12 +122,12 @@ func (c *conn) placeResponse() bool {
 	case op == nil || want.isAtomic || h.STag != want.stag:
 		t := rdmap.TermDDPInvalidSTag.ForSegment(h, n)
 		t.Detail = "a read response that nobody asked for"
-		c.refuse(refused(&t).blame(driver.StatusBadRespErr))
+		c.refuse(refused(&t).blame(verbs.StatusBadRespErr))
 		return false
 	case n > int(want.size-want.got) || h.TO != want.to+uint64(want.got):
 		t := rdmap.TermDDPBaseBounds.ForSegment(h, n)
 		t.Detail = "a read response that leaves what was asked for"
-		c.refuse(refused(&t).blame(driver.StatusBadRespErr))
+		c.refuse(refused(&t).blame(verbs.StatusBadRespErr))
 		return false
 	}
 	if n > 0 {
@@ -195,10 +195,10 @@ func (c *conn) posts() bool {
 func (c *conn) fits(total uint64) bool {
 	r := &c.rx
 	switch {
-	case r.cur.status != driver.StatusSuccess:
+	case r.cur.status != verbs.StatusSuccess:
 		c.failRecv(r.cur.status, rdmap.TermLocalCatastrophic, "the posted receive is not usable")
 	case total > r.cur.total:
-		c.failRecv(driver.StatusLocLenErr, rdmap.TermDDPTooLong, "the message is longer than the posted receive")
+		c.failRecv(verbs.StatusLocLenErr, rdmap.TermDDPTooLong, "the message is longer than the posted receive")
 	default:
 		return true
 	}
@@ -208,9 +208,9 @@ func (c *conn) fits(total uint64) bool {
 // failRecv reports status for the receive in use and ends the connection.
 //
 // +checklocks:c.rxMu
-func (c *conn) failRecv(status driver.WCStatus, cause rdmap.Cause, detail string) {
+func (c *conn) failRecv(status verbs.WCStatus, cause rdmap.Cause, detail string) {
 	r := &c.rx
-	c.addRecv(driver.WC{ID: r.cur.id, Status: status, Op: driver.WCRecv}, false)
+	c.addRecv(verbs.WC{ID: r.cur.id, Status: status, Op: verbs.WCRecv}, false)
 	r.bound = false
 	t := cause.ForSegment(r.blamed())
 	t.Detail = detail
@@ -243,7 +243,7 @@ func (c *conn) takeRecv(whole bool) bool {
 // addRecv adds the completion of the receive in use.
 //
 // +checklocks:c.rxMu
-func (c *conn) addRecv(wc driver.WC, solicited bool) {
+func (c *conn) addRecv(wc verbs.WC, solicited bool) {
 	wc.QPNum = c.qp.num
 	c.qp.recvCQ.add(cqe{qp: c.qp, slots: &c.qp.recvs().used, n: 1, wc: wc}, solicited)
 	c.rx.completed = true
@@ -262,10 +262,10 @@ func (c *conn) placeGone() {
 		t.Detail = "the region was deregistered or unmapped while it was being written"
 		c.refuse(refused(&t))
 	case r.bound && h.QN == ddp.QNSend && !h.Tagged:
-		c.failRecv(driver.StatusLocProtErr, rdmap.TermLocalCatastrophic, "the receive's region was deregistered or unmapped")
+		c.failRecv(verbs.StatusLocProtErr, rdmap.TermLocalCatastrophic, "the receive's region was deregistered or unmapped")
 	default:
 		t := rdmap.TermLocalCatastrophic.Terminate()
 		t.Detail = "the region was deregistered or unmapped while it was read into"
-		c.refuse(refused(&t).blame(driver.StatusLocProtErr))
+		c.refuse(refused(&t).blame(verbs.StatusLocProtErr))
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/rdmap"
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // srq is a receive queue that several queue pairs share.
@@ -45,7 +45,7 @@ type srq struct {
 	due atomic.Bool // an unfinished message has ended, and wakeRefused must be called
 }
 
-func (p *pd) CreateSRQ(init driver.SRQInit) (driver.SRQ, error) {
+func (p *pd) CreateSRQ(init verbs.SRQInit) (verbs.SRQDriver, error) {
 	const op = "create shared receive queue"
 	if err := checkDepth(op, "MaxWR", init.MaxWR, 1, maxQueueWR); err != nil {
 		return nil, err
@@ -62,7 +62,7 @@ func (p *pd) CreateSRQ(init driver.SRQInit) (driver.SRQ, error) {
 	return s, nil
 }
 
-func (s *srq) PostRecv(wrs []driver.RecvWR) (int, error) {
+func (s *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	for i := range wrs {
 		if err := s.q.post(&wrs[i]); err != nil {
 			return i, err
@@ -210,14 +210,14 @@ func (s *srq) taken(left int) {
 	}
 	s.mu.Unlock()
 	if hit {
-		s.dev.raise(driver.AsyncEvent{Type: driver.EventSRQLimitReached, Context: s.context})
+		s.dev.raise(verbs.DeviceEvent{Type: verbs.EventSRQLimitReached, Context: s.context})
 	}
 }
 
-func (s *srq) Modify(attr driver.SRQAttr, limit, depth bool) error {
+func (s *srq) Modify(attr verbs.SRQAttr, limit, depth bool) error {
 	const op = "modify shared receive queue"
 	if depth {
-		return driver.Unsupported(op, "the depth is fixed at creation")
+		return verbs.Unsupported(op, "the depth is fixed at creation")
 	}
 	if !limit {
 		return nil
@@ -231,17 +231,17 @@ func (s *srq) Modify(attr driver.SRQAttr, limit, depth bool) error {
 	return nil
 }
 
-func (s *srq) Query() driver.SRQAttr {
+func (s *srq) Query() verbs.SRQAttr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return driver.SRQAttr{MaxWR: s.q.depth, Limit: s.limit}
+	return verbs.SRQAttr{MaxWR: s.q.depth, Limit: s.limit}
 }
 
 func (s *srq) use() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return driver.Errorf("create queue pair", driver.ErrClosed, "its shared receive queue is closed")
+		return verbs.Errorf("create queue pair", verbs.ErrClosed, "its shared receive queue is closed")
 	}
 	s.users++
 	return nil
@@ -257,7 +257,7 @@ func (s *srq) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.users > 0 {
-		return driver.Errorf("close shared receive queue", driver.ErrBusy, "%d queue pairs use it; close them first", s.users)
+		return verbs.Errorf("close shared receive queue", verbs.ErrBusy, "%d queue pairs use it; close them first", s.users)
 	}
 	if !s.closed {
 		s.closed = true
@@ -270,7 +270,7 @@ func (s *srq) Close() error {
 // checkDepth refuses a size outside of its limits by name.
 func checkDepth(op, name string, v, low, high int) error {
 	if v < low || v > high {
-		return driver.Errorf(op, driver.ErrInvalid, "%s is %d; %d to %d are possible", name, v, low, high)
+		return verbs.Errorf(op, verbs.ErrInvalid, "%s is %d; %d to %d are possible", name, v, low, high)
 	}
 	return nil
 }

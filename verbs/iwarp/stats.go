@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 
 	"cinnabar/internal/audit"
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // rxStats and txStats are counted by a connection under its locks.
@@ -76,7 +76,7 @@ func (c *conn) counts() ([7]uint64, [5]uint64) {
 	return rx, tx
 }
 
-// Stats implements driver.Device. The names are:
+// Stats implements verbs.DeviceDriver. The names are:
 //
 //   - rx_bytes, tx_bytes, rx_fpdus, tx_fpdus: what crossed the sockets;
 //   - rx_calls, tx_calls: system calls that moved something;
@@ -88,13 +88,13 @@ func (c *conn) counts() ([7]uint64, [5]uint64) {
 //     hosts hold, may hold, and how often more was refused;
 //   - handshakes_delayed: handshakes that had to wait because others of their host have failed;
 //   - audit_E: how often event E (accepted, evicted, refused, denied, invalidated, broken) occurred.
-func (d *device) Stats() driver.Stats {
+func (d *device) Stats() verbs.Stats {
 	d.mu.Lock()
 	conns := make([]*conn, 0, len(d.conns))
 	for c := range d.conns {
 		conns = append(conns, c)
 	}
-	out := make(driver.Stats, len(rxNames)+len(txNames)+3)
+	out := make(verbs.Stats, len(rxNames)+len(txNames)+3)
 	for i, name := range rxNames {
 		out[name] = d.stats.rx[i].Load()
 	}

@@ -11,7 +11,7 @@ import (
 	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/internal/sockio"
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // Sizes of one batch: what one call of TryWritev is given.
@@ -174,7 +174,7 @@ func (c *conn) writeLocked() bool {
 	case errors.Is(err, sockio.ErrWouldBlock):
 		c.blocked()
 	case c.sentAll.Load(): // an answer, asked for behind our end of the stream
-		c.broken.CompareAndSwap(nil, &failure{err: driver.ErrDisconnected, status: driver.StatusRetryExcErr, quiet: true})
+		c.broken.CompareAndSwap(nil, &failure{err: verbs.ErrDisconnected, status: verbs.StatusRetryExcErr, quiet: true})
 	default:
 		c.broken.CompareAndSwap(nil, lost(err))
 	}
@@ -506,6 +506,6 @@ func (c *conn) regionGone(m *mr) {
 		c.fail(refused(&t))
 		return
 	}
-	c.fail(&failure{status: driver.StatusLocProtErr, quiet: true,
-		err: driver.Errorf("send", driver.ErrInvalid, "region with lkey %#x was deregistered or unmapped while it was being sent", m.lkey)})
+	c.fail(&failure{status: verbs.StatusLocProtErr, quiet: true,
+		err: verbs.Errorf("send", verbs.ErrInvalid, "region with lkey %#x was deregistered or unmapped while it was being sent", m.lkey)})
 }

@@ -7,7 +7,7 @@ import (
 
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/rdmap"
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // sendImmMark is the second word of the Immediate Data message that belongs to the
@@ -108,20 +108,20 @@ func (c *conn) nextRequestLocked() bool {
 // +checklocks:c.qp.mu
 func (c *conn) openRequestLocked() bool {
 	t, p := &c.tx, c.qp
-	if p.state != driver.StateRTS || p.sq.next == p.sq.head {
+	if p.state != verbs.StateRTS || p.sq.next == p.sq.head {
 		return false
 	}
 	w := p.sq.at(p.sq.next)
-	if w.flags&driver.Fence != 0 && c.reads.count > 0 {
+	if w.flags&verbs.Fence != 0 && c.reads.count > 0 {
 		return false
 	}
-	if w.status == driver.StatusSuccess && anyClosed(w.segs) {
-		w.status = driver.StatusLocProtErr
+	if w.status == verbs.StatusSuccess && anyClosed(w.segs) {
+		w.status = verbs.StatusLocProtErr
 	}
-	if w.status != driver.StatusSuccess {
+	if w.status != verbs.StatusSuccess {
 		// Found wrong when it was posted. What came before it is completed first.
 		if p.sq.tail == p.sq.next && t.queued == t.written {
-			c.fail(&failure{quiet: true, err: driver.Errorf("post send", driver.ErrInvalid,
+			c.fail(&failure{quiet: true, err: verbs.Errorf("post send", verbs.ErrInvalid,
 				"work request %d: %s: %s", w.id, w.status, w.status.Cause())})
 		}
 		return false
@@ -139,9 +139,9 @@ func anyClosed(segs []seg) bool {
 // steps returns how many messages the request itself has.
 func (w *sendWQE) steps() int {
 	switch w.op {
-	case driver.OpWriteImm, driver.OpSendImm:
+	case verbs.OpWriteImm, verbs.OpSendImm:
 		return 2
-	case driver.OpRead:
+	case verbs.OpRead:
 		return max(len(w.segs), 1)
 	default:
 		return 1
@@ -150,7 +150,7 @@ func (w *sendWQE) steps() int {
 
 // confirmed reports whether a zero-length read follows w.
 func (c *conn) confirmed(w *sendWQE) bool {
-	return c.dev.cfg.ConfirmWrites && w.flags&driver.Signaled != 0 && !needsAnswer(w.op)
+	return c.dev.cfg.ConfirmWrites && w.flags&verbs.Signaled != 0 && !needsAnswer(w.op)
 }
 
 // stepLocked starts message t.step of request w.
@@ -168,14 +168,14 @@ func (c *conn) stepLocked(w *sendWQE) bool {
 	switch {
 	case confirm:
 		c.readRequest(w, readOp{w: w}, 0, 0)
-	case w.op == driver.OpWrite || w.op == driver.OpWriteImm && t.step == 0:
+	case w.op == verbs.OpWrite || w.op == verbs.OpWriteImm && t.step == 0:
 		m.h = ddp.Header{Tagged: true, Version: ddp.Version, ULP: rdmap.Control(rdmap.OpWrite), STag: w.remote.RKey, TO: w.remote.Addr}
 		c.payloadOf(w)
-	case w.op == driver.OpWriteImm:
+	case w.op == verbs.OpWriteImm:
 		c.immediate(w, 0)
-	case w.op == driver.OpSendImm && t.step == 0:
+	case w.op == verbs.OpSendImm && t.step == 0:
 		c.immediate(w, sendImmMark)
-	case w.op == driver.OpRead:
+	case w.op == verbs.OpRead:
 		c.readPiece(w, t.step)
 	case isAtomic(w.op):
 		c.atomicRequest(w)
@@ -191,11 +191,11 @@ func (c *conn) stepLocked(w *sendWQE) bool {
 }
 
 func sendOpcode(w *sendWQE) rdmap.Opcode {
-	se := w.flags&driver.Solicited != 0
+	se := w.flags&verbs.Solicited != 0
 	switch {
-	case w.op == driver.OpSendInvalidate && se:
+	case w.op == verbs.OpSendInvalidate && se:
 		return rdmap.OpSendSEInvalidate
-	case w.op == driver.OpSendInvalidate:
+	case w.op == verbs.OpSendInvalidate:
 		return rdmap.OpSendInvalidate
 	case se:
 		return rdmap.OpSendSE
@@ -204,7 +204,7 @@ func sendOpcode(w *sendWQE) rdmap.Opcode {
 }
 
 func invalidated(w *sendWQE) uint32 {
-	if w.op == driver.OpSendInvalidate {
+	if w.op == verbs.OpSendInvalidate {
 		return w.invKey
 	}
 	return 0
@@ -216,7 +216,7 @@ func invalidated(w *sendWQE) uint32 {
 func (c *conn) payloadOf(w *sendWQE) {
 	m := &c.tx.msg
 	m.left = int(w.total)
-	if w.flags&driver.Inline != 0 {
+	if w.flags&verbs.Inline != 0 {
 		m.raw = w.inline
 		return
 	}
@@ -229,7 +229,7 @@ func (c *conn) payloadOf(w *sendWQE) {
 // +checklocks:c.txMu
 func (c *conn) immediate(w *sendWQE, mark uint32) {
 	op := rdmap.OpImmediate
-	if w.flags&driver.Solicited != 0 && mark == 0 {
+	if w.flags&verbs.Solicited != 0 && mark == 0 {
 		op = rdmap.OpImmediateSE
 	}
 	c.untagged(op, ddp.QNSend, 0)
@@ -278,7 +278,7 @@ func (c *conn) atomicRequest(w *sendWQE) {
 	c.reads.ids++
 	id := c.reads.ids
 	req := rdmap.FetchAdd(id, w.remote.RKey, w.remote.Addr, w.compareAdd)
-	if w.op == driver.OpCompareSwap {
+	if w.op == verbs.OpCompareSwap {
 		req = rdmap.CmpSwap(id, w.remote.RKey, w.remote.Addr, w.compareAdd, w.swap)
 	}
 	m := &c.tx.msg

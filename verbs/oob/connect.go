@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 )
 
 // Config describes how queue pairs of two processes that have a plain socket between
@@ -76,7 +75,7 @@ func (o Config) LocalQPInfo(qp *verbs.QP) (QPInfo, error) {
 		return in, nil
 	}
 	if port := int(o.port()); port > len(attr.Ports) {
-		return QPInfo{}, driver.Errorf("connect out of band", verbs.ErrInvalid, "Path.PortNum is %d, device %s has %d ports", port, attr.Name, len(attr.Ports))
+		return QPInfo{}, verbs.Errorf("connect out of band", verbs.ErrInvalid, "Path.PortNum is %d, device %s has %d ports", port, attr.Name, len(attr.Ports))
 	}
 	p := &attr.Ports[o.port()-1]
 	in.LID = p.LID
@@ -109,7 +108,7 @@ func (o Config) Connect(ctx context.Context, sock net.Conn, qp *verbs.QP) (*verb
 // checkQP refuses a nil queue pair.
 func checkQP(qp *verbs.QP) error {
 	if qp == nil {
-		return driver.Errorf("connect out of band", verbs.ErrInvalid, "the queue pair is nil; create it before")
+		return verbs.Errorf("connect out of band", verbs.ErrInvalid, "the queue pair is nil; create it before")
 	}
 	return nil
 }
@@ -145,7 +144,7 @@ func (o Config) connectManaged(ctx context.Context, sock net.Conn, qp *verbs.QP,
 // dial is the active side. The private data says which request is ours.
 func (o Config) dial(ctx context.Context, qp *verbs.QP, local, remote QPInfo) (*verbs.Conn, error) {
 	if !remote.Addr.IsValid() {
-		return nil, driver.Errorf("connect out of band", verbs.ErrInvalid, "the peer does not listen; exactly one side may be Active")
+		return nil, verbs.Errorf("connect out of band", verbs.ErrInvalid, "the peer does not listen; exactly one side may be Active")
 	}
 	o.Param.PrivateData = local.appendHead(nil)
 	return verbs.Dial(ctx, qp, remote.Addr, o.Param)
@@ -158,7 +157,7 @@ func (o Config) listen(qp *verbs.QP, sock net.Conn) (*verbs.Listener, error) {
 	if !addr.IsValid() {
 		tcp, ok := sock.LocalAddr().(*net.TCPAddr)
 		if !ok {
-			return nil, driver.Errorf("connect out of band", verbs.ErrInvalid, "the socket is no TCP connection, so its address is of no use; set Config.Listen")
+			return nil, verbs.Errorf("connect out of band", verbs.ErrInvalid, "the socket is no TCP connection, so its address is of no use; set Config.Listen")
 		}
 		addr = netip.AddrPortFrom(tcp.AddrPort().Addr().Unmap(), 0)
 	}
@@ -169,7 +168,7 @@ func (o Config) listen(qp *verbs.QP, sock net.Conn) (*verbs.Listener, error) {
 // that do not name the peer's queue pair are refused.
 func (o Config) accept(ctx context.Context, l *verbs.Listener, qp *verbs.QP, remote QPInfo) (*verbs.Conn, error) {
 	if remote.Addr.IsValid() {
-		return nil, driver.Errorf("connect out of band", verbs.ErrInvalid, "the peer listens too; exactly one side must be Active")
+		return nil, verbs.Errorf("connect out of band", verbs.ErrInvalid, "the peer listens too; exactly one side must be Active")
 	}
 	o.Param.PrivateData = nil
 	want := remote.appendHead(nil)

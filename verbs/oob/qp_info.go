@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 )
 
 // QPInfo identifies a queue pair to its peer before the two are connected (struct
@@ -48,7 +47,7 @@ const (
 func (in QPInfo) AppendText(b []byte) ([]byte, error) {
 	const op = "format exchange line"
 	if in.QPN > 0xffffff || in.PSN > 0xffffff {
-		return nil, driver.Errorf(op, verbs.ErrInvalid, "queue pair number %#x or sequence number %#x is over 24 bits", in.QPN, in.PSN)
+		return nil, verbs.Errorf(op, verbs.ErrInvalid, "queue pair number %#x or sequence number %#x is over 24 bits", in.QPN, in.PSN)
 	}
 	if err := in.Region.Check(); err != nil {
 		return nil, err
@@ -67,12 +66,12 @@ func (in QPInfo) AppendText(b []byte) ([]byte, error) {
 	}
 	for _, k := range slices.Sorted(maps.Keys(in.Settings)) {
 		if v := in.Settings[k]; !isSettingName(k) || !isSettingValue(v) {
-			return nil, driver.Errorf(op, verbs.ErrInvalid, "setting %q=%q has characters that the line cannot hold, or over %d", k, v, maxSetting)
+			return nil, verbs.Errorf(op, verbs.ErrInvalid, "setting %q=%q has characters that the line cannot hold, or over %d", k, v, maxSetting)
 		}
 		b = append(append(append(append(b, " +"...), k...), '='), in.Settings[k]...)
 	}
 	if n := len(b) - start; n >= maxInfoLine {
-		return nil, driver.Errorf(op, verbs.ErrInvalid, "%d bytes are over the limit of %d", n, maxInfoLine-1)
+		return nil, verbs.Errorf(op, verbs.ErrInvalid, "%d bytes are over the limit of %d", n, maxInfoLine-1)
 	}
 	return b, nil
 }
@@ -113,7 +112,7 @@ func ParseQPInfo(line string) (QPInfo, error) {
 }
 
 func infoError(format string, args ...any) error {
-	return driver.Errorf("parse exchange line", verbs.ErrInvalid, format, args...)
+	return verbs.Errorf("parse exchange line", verbs.ErrInvalid, format, args...)
 }
 
 // parseHead reads the field that names the queue pair.

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 )
 
 // The attributes that ibv_rc_pingpong uses, as far as the caller has no wish.
@@ -24,7 +23,7 @@ const (
 // exchange says, and returns when the peer's is there too.
 func (o Config) exchangeAndDrive(ctx context.Context, sock net.Conn, qp *verbs.QP, local QPInfo) (QPInfo, error) {
 	if !drivable(qp.Type()) {
-		return QPInfo{}, driver.Unsupported("connect out of band", "queue pairs of type %v; use RC, UC or UD", qp.Type())
+		return QPInfo{}, verbs.Unsupported("connect out of band", "queue pairs of type %v; use RC, UC or UD", qp.Type())
 	}
 	remote, err := Exchange(ctx, sock, local)
 	if err != nil {
@@ -82,7 +81,7 @@ func (o Config) ownGID(p *verbs.PortAttr) (gid [16]byte, err error) {
 	}
 	i := slices.IndexFunc(p.GIDTable, func(e verbs.GIDEntry) bool { return e.Index == int(o.Path.SGIDIndex) })
 	if i < 0 {
-		return gid, driver.Errorf("connect out of band", verbs.ErrInvalid, "port %d has no GID with index %d; it has %s", p.Num, o.Path.SGIDIndex, indexes(p.GIDTable))
+		return gid, verbs.Errorf("connect out of band", verbs.ErrInvalid, "port %d has no GID with index %d; it has %s", p.Num, o.Path.SGIDIndex, indexes(p.GIDTable))
 	}
 	return p.GIDTable[i].GID, nil
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 )
 
 // defaultBacklog is how many requests wait for Get and for an answer where
@@ -57,7 +56,7 @@ func (id *ID) lookUp(ctx context.Context, hostport string) (netip.AddrPort, erro
 			return a, nil
 		}
 	}
-	return netip.AddrPort{}, driver.Errorf("resolve address", verbs.ErrInvalid, "device %s has no address of the family of %v", attr.Name, addrs)
+	return netip.AddrPort{}, verbs.Errorf("resolve address", verbs.ErrInvalid, "device %s has no address of the family of %v", attr.Name, addrs)
 }
 
 // reachable reports whether the device has an address of a's family. A device
@@ -107,7 +106,7 @@ func (id *ID) checkRoute() error {
 	if len(attr.Ports) == 0 {
 		return nil
 	}
-	return driver.Errorf("resolve route", nil, "no port of device %s is active", attr.Name)
+	return verbs.Errorf("resolve route", nil, "no port of device %s is active", attr.Name)
 }
 
 // Connect asks the peer for a connection of qp (rdma_connect). The end is
@@ -139,10 +138,10 @@ func (id *ID) Connect(qp *verbs.QP, p verbs.ConnParam) error {
 // checkConnect refuses at once what can be known at once.
 func (id *ID) checkConnect(op string, qp *verbs.QP, p *verbs.ConnParam) error {
 	if qp == nil {
-		return driver.Errorf(op, verbs.ErrInvalid, "the queue pair is nil; create it before")
+		return verbs.Errorf(op, verbs.ErrInvalid, "the queue pair is nil; create it before")
 	}
 	if qp.PD().Device() != id.dev {
-		return driver.Errorf(op, verbs.ErrInvalid, "the queue pair belongs to another device than the identifier")
+		return verbs.Errorf(op, verbs.ErrInvalid, "the queue pair belongs to another device than the identifier")
 	}
 	attr, err := id.dev.Query()
 	if err != nil {

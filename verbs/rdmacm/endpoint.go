@@ -6,7 +6,6 @@ import (
 	"net/netip"
 
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 )
 
 // EndpointConfig describes an [Endpoint].
@@ -133,7 +132,7 @@ func (ep *Endpoint) Conn() *verbs.Conn { return ep.conn }
 // Disconnect ends the connection in order (rdma_disconnect).
 func (ep *Endpoint) Disconnect(ctx context.Context) error {
 	if ep.conn == nil {
-		return driver.Errorf("disconnect", verbs.ErrInvalid, "the endpoint is not connected")
+		return verbs.Errorf("disconnect", verbs.ErrInvalid, "the endpoint is not connected")
 	}
 	return ep.conn.Disconnect(ctx)
 }
@@ -211,7 +210,7 @@ func (ep *Endpoint) Request() *verbs.ConnRequest { return ep.req }
 // refuse it, call Reject of [Endpoint.Request], then Close.
 func (ep *Endpoint) Accept(ctx context.Context, p verbs.ConnParam) error {
 	if ep.req == nil {
-		return driver.Errorf("accept connection", verbs.ErrInvalid, "the endpoint was not made by GetRequest")
+		return verbs.Errorf("accept connection", verbs.ErrInvalid, "the endpoint was not made by GetRequest")
 	}
 	c, err := ep.req.Accept(ctx, ep.qp, p)
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 )
 
 // EventChannel collects the events of its identifiers (struct rdma_event_channel):
@@ -57,7 +56,7 @@ func (ch *EventChannel) adopt(id *ID) error {
 }
 
 func (ch *EventChannel) closedErr() error {
-	return driver.Errorf("event channel", verbs.ErrClosed, "the channel was closed")
+	return verbs.Errorf("event channel", verbs.ErrClosed, "the channel was closed")
 }
 
 // Get returns the oldest event, waiting for one until ctx ends or the channel is
@@ -140,7 +139,7 @@ func (ch *EventChannel) release(id *ID, op string) ([]*Event, error) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	if n := ch.ids[id]; n > 0 {
-		return nil, driver.Errorf(op, verbs.ErrBusy, "%d of its events are not acknowledged; call Ack on them first", n)
+		return nil, verbs.Errorf(op, verbs.ErrBusy, "%d of its events are not acknowledged; call Ack on them first", n)
 	}
 	delete(ch.ids, id)
 	var own []*Event

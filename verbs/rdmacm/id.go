@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 )
 
 // idState is where an identifier stands.
@@ -95,10 +94,10 @@ func opContext(timeout time.Duration) (context.Context, context.CancelFunc) {
 // +checklocks:id.mu
 func (id *ID) enterLocked(op string, from, to idState) error {
 	if id.closed {
-		return driver.Errorf(op, verbs.ErrClosed, "the identifier was closed")
+		return verbs.Errorf(op, verbs.ErrClosed, "the identifier was closed")
 	}
 	if id.state != from {
-		return driver.Errorf(op, verbs.ErrInvalid, "the identifier is %v, not %v", id.state, from)
+		return verbs.Errorf(op, verbs.ErrInvalid, "the identifier is %v, not %v", id.state, from)
 	}
 	id.state = to
 	return nil
@@ -140,7 +139,7 @@ func (id *ID) WriteEvent(t EventType, cause error) error {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	if id.closed {
-		return driver.Errorf("write event", verbs.ErrClosed, "the identifier was closed")
+		return verbs.Errorf("write event", verbs.ErrClosed, "the identifier was closed")
 	}
 	id.postLocked(&Event{Type: t, Err: cause})
 	return nil
@@ -154,7 +153,7 @@ func (id *ID) Migrate(to *EventChannel) error {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	if id.closed {
-		return driver.Errorf(op, verbs.ErrClosed, "the identifier was closed")
+		return verbs.Errorf(op, verbs.ErrClosed, "the identifier was closed")
 	}
 	if id.ch == to {
 		return nil

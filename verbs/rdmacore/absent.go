@@ -6,7 +6,6 @@ import (
 	"runtime"
 
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 )
 
 // Devices lists the RDMA devices of the machine. In this build there are none,
@@ -19,8 +18,8 @@ func Open(string) (*verbs.Device, error) { return nil, absent("open RDMA device"
 
 func absent(op string) error {
 	if runtime.GOOS != "linux" {
-		return driver.Unsupported(op, "RDMA devices are reached through Linux's rdma-core; this program was built for %s", runtime.GOOS)
+		return verbs.Unsupported(op, "RDMA devices are reached through Linux's rdma-core; this program was built for %s", runtime.GOOS)
 	}
-	return driver.Unsupported(op, "this program was built without RDMA devices; build it with CGO_ENABLED=1 and -tags rdma, "+
+	return verbs.Unsupported(op, "this program was built without RDMA devices; build it with CGO_ENABLED=1 and -tags rdma, "+
 		"which takes a C compiler and the packages libibverbs-dev and librdmacm-dev")
 }

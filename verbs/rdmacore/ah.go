@@ -10,7 +10,7 @@ import (
 	"syscall"
 
 	"cinnabar/internal/rundown"
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // Limits of the fields of a way to a peer.
@@ -26,7 +26,7 @@ type ah struct {
 	users rundown.Guard // datagrams that are posted to it and not known to be done; closed by Close
 }
 
-// Close implements driver.AddressHandle. The device may look at the handle until
+// Close implements verbs.AddressHandle. The device may look at the handle until
 // a datagram is done, so it is refused before that.
 func (a *ah) Close() error {
 	const op = "close address handle"
@@ -38,23 +38,23 @@ func (a *ah) Close() error {
 		if a.users.Closed() {
 			return nil
 		}
-		return driver.Errorf(op, driver.ErrBusy, "%d datagrams are on their way to it; poll their completions, or one of a later request", a.users.Users())
+		return verbs.Errorf(op, verbs.ErrBusy, "%d datagrams are on their way to it; poll their completions, or one of a later request", a.users.Users())
 	}
 	if err := a.pd.dev.released(destroyAH(a.h)); err != nil {
 		a.users.Reopen()
-		return &driver.Error{Op: op, Err: err}
+		return &verbs.Error{Op: op, Err: err}
 	}
 	a.pd.children.Add(-1)
 	return nil
 }
 
-func (p *pd) CreateAH(attr driver.AHAttr) (driver.AddressHandle, error) {
+func (p *pd) CreateAH(attr verbs.AHAttr) (verbs.AddressHandle, error) {
 	const op = "create address handle"
-	if !slices.Contains(p.dev.attr.QPTypes, driver.UD) {
-		return nil, driver.Unsupported(op, "device %s has no unreliable datagrams, only queue pairs of type %v", p.dev.name, p.dev.attr.QPTypes)
+	if !slices.Contains(p.dev.attr.QPTypes, verbs.UD) {
+		return nil, verbs.Unsupported(op, "device %s has no unreliable datagrams, only queue pairs of type %v", p.dev.name, p.dev.attr.QPTypes)
 	}
 	if !p.adopt() { // unlike the other objects of a domain, verbs.PD does not count it
-		return nil, driver.Errorf(op, driver.ErrClosed, "the protection domain is closed")
+		return nil, verbs.Errorf(op, verbs.ErrClosed, "the protection domain is closed")
 	}
 	attr.PortNum = max(attr.PortNum, 1)
 	if err := p.dev.checkPath(op, &attr); err != nil {
@@ -70,40 +70,40 @@ func (p *pd) CreateAH(attr driver.AHAttr) (driver.AddressHandle, error) {
 }
 
 // checkPath refuses what cannot be the way to a peer.
-func (d *device) checkPath(op string, a *driver.AHAttr) error {
+func (d *device) checkPath(op string, a *verbs.AHAttr) error {
 	switch {
 	case int(a.PortNum) > d.ports:
-		return driver.Errorf(op, driver.ErrInvalid, "PortNum is %d, device %s has %d", a.PortNum, d.name, d.ports)
+		return verbs.Errorf(op, verbs.ErrInvalid, "PortNum is %d, device %s has %d", a.PortNum, d.name, d.ports)
 	case a.SL > maxServiceLevel:
-		return driver.Errorf(op, driver.ErrInvalid, "SL is %d; 0 to %d are possible", a.SL, maxServiceLevel)
+		return verbs.Errorf(op, verbs.ErrInvalid, "SL is %d; 0 to %d are possible", a.SL, maxServiceLevel)
 	case a.FlowLabel > maxFlowLabel:
-		return driver.Errorf(op, driver.ErrInvalid, "FlowLabel is %#x; 0 to %#x are possible", a.FlowLabel, maxFlowLabel)
+		return verbs.Errorf(op, verbs.ErrInvalid, "FlowLabel is %#x; 0 to %#x are possible", a.FlowLabel, maxFlowLabel)
 	case a.GID != [16]byte{}:
 		return nil
 	}
 	p, err := queryPort(d.ctx, int(a.PortNum))
 	if err != nil {
-		return &driver.Error{Op: op, Detail: d.name, Err: err}
+		return &verbs.Error{Op: op, Detail: d.name, Err: err}
 	}
 	if p.LinkLayer == linkEthernet {
-		return driver.Errorf(op, driver.ErrInvalid, "the GID is zero; on Ethernet it is the only address")
+		return verbs.Errorf(op, verbs.ErrInvalid, "the GID is zero; on Ethernet it is the only address")
 	}
 	return nil
 }
 
 // pathError says to whom there is no way.
-func pathError(op string, a *driver.AHAttr, err error) error {
-	e := driver.Errorf(op, nil, "to GID %v, LID %#x from port %d", netip.AddrFrom16(a.GID), a.DLID, a.PortNum)
+func pathError(op string, a *verbs.AHAttr, err error) error {
+	e := verbs.Errorf(op, nil, "to GID %v, LID %#x from port %d", netip.AddrFrom16(a.GID), a.DLID, a.PortNum)
 	e.Err = err
 	if errors.Is(err, syscall.EINVAL) {
-		e.Kind = driver.ErrInvalid
+		e.Kind = verbs.ErrInvalid
 		e.Detail += "; source and destination must be of one kind, IPv4, IPv6 or link-local"
 	}
 	return e
 }
 
 // sourceGID is the index, in the port's table, of the entry that packets on the way a are sent from.
-func (d *device) sourceGID(a *driver.AHAttr) int {
+func (d *device) sourceGID(a *verbs.AHAttr) int {
 	if a.HasSGIDIndex {
 		return int(a.SGIDIndex)
 	}
@@ -121,13 +121,13 @@ func (d *device) sourceGID(a *driver.AHAttr) int {
 type destinations []atomic.Pointer[ah]
 
 // take puts down the destination of wr, which has been checked, at pos, and returns its handle.
-func (d destinations) take(pos uint32, wr *driver.SendWR) (handle, error) {
+func (d destinations) take(pos uint32, wr *verbs.SendWR) (handle, error) {
 	if d == nil {
 		return 0, nil
 	}
 	a := wr.AH.(*ah)
 	if !a.users.Acquire() {
-		return 0, driver.Errorf("post send", driver.ErrClosed, "the address handle is closed")
+		return 0, verbs.Errorf("post send", verbs.ErrClosed, "the address handle is closed")
 	}
 	d[pos&uint32(len(d)-1)].Store(a)
 	return a.h, nil

@@ -7,7 +7,7 @@ import (
 	"math"
 	"testing"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // newTestAH is a handle of a device that is there, which the library does not know.
@@ -21,7 +21,7 @@ func TestDestinations(t *testing.T) {
 	d, a := make(destinations, 4), newTestAH()
 	first := uint32(math.MaxUint32 - 1)
 	for pos := first; pos != first+4; pos++ {
-		if h, err := d.take(pos, &driver.SendWR{AH: a}); h != 7 || err != nil {
+		if h, err := d.take(pos, &verbs.SendWR{AH: a}); h != 7 || err != nil {
 			t.Fatalf("take: %v, %v", h, err)
 		}
 	}
@@ -39,7 +39,7 @@ func TestDestinations(t *testing.T) {
 		t.Errorf("%d users, want none", n)
 	}
 	a.users.Close()
-	if _, err := d.take(0, &driver.SendWR{AH: a}); !errors.Is(err, driver.ErrClosed) {
+	if _, err := d.take(0, &verbs.SendWR{AH: a}); !errors.Is(err, verbs.ErrClosed) {
 		t.Errorf("take of a closed one: %v, want ErrClosed", err)
 	}
 	if err := a.Close(); err != nil {
@@ -50,12 +50,12 @@ func TestDestinations(t *testing.T) {
 func TestHandleInUse(t *testing.T) {
 	a := newTestAH()
 	a.users.Acquire()
-	if err := a.Close(); !errors.Is(err, driver.ErrBusy) {
+	if err := a.Close(); !errors.Is(err, verbs.ErrBusy) {
 		t.Errorf("Close in use: %v, want ErrBusy", err)
 	}
 	var none destinations
 	none.dropAll()
-	if h, err := none.take(3, &driver.SendWR{}); h != 0 || err != nil {
+	if h, err := none.take(3, &verbs.SendWR{}); h != 0 || err != nil {
 		t.Errorf("a queue without datagrams: %v, %v", h, err)
 	}
 }

@@ -84,7 +84,7 @@ func TestBadNoListener(t *testing.T) {
 // parity(vm): V50
 func TestBadAddress(t *testing.T) {
 	dev := badDevice(t, testDevice(t))
-	raw := verbs.NewDevice(dev.Driver().(*home).Device) // without loopback addresses
+	raw := verbs.NewDevice(dev.Driver().(*home).DeviceDriver) // without loopback addresses
 	for _, addr := range []string{"127.0.0.1:7174", "203.0.113.9:7174"} {
 		ap := netip.MustParseAddrPort(addr)
 		l, err := verbs.Listen(raw, ap)

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 	"cinnabar/verbs/rdmacm"
 )
 
@@ -30,7 +30,7 @@ func TestBadUnknownEvents(t *testing.T) {
 	if !ok || ev.Type != 99 || ev.Port != 1 || ev.Type.String() != "unknown" {
 		t.Errorf("event 99 became %+v (%v), %v", ev, ev.Type, ok)
 	}
-	for typ := range driver.EventType(driver.NumEventTypes) {
+	for typ := range verbs.EventType(verbs.NumEventTypes) {
 		d.translate(rawAsync{typ: typ, id: 77}) // of an object that is gone
 	}
 	id := &cmID{cm: &cm{dev: d}, events: make(chan cmEvent, 2)}
@@ -44,7 +44,7 @@ func TestBadUnknownEvents(t *testing.T) {
 // TestBadPortEvent says what has happened and what helps.
 // parity(vm): V41
 func TestBadPortEvent(t *testing.T) {
-	ev, ok := bareDevice().translate(rawAsync{typ: driver.EventPortErr, id: 1})
+	ev, ok := bareDevice().translate(rawAsync{typ: verbs.EventPortErr, id: 1})
 	if !ok || ev.Err == nil || !strings.Contains(ev.Err.Error(), "port 1 of bare0 is down") {
 		t.Errorf("event %+v, %v", ev, ok)
 	}
@@ -60,7 +60,7 @@ func TestBadFatalEvent(t *testing.T) {
 	d.remove()
 	d.remove()
 	ev, err := d.NextEvent(context.Background())
-	if err != nil || ev.Type != driver.EventDeviceFatal || !errors.Is(ev.Err, driver.ErrDeviceRemoved) {
+	if err != nil || ev.Type != verbs.EventDeviceFatal || !errors.Is(ev.Err, verbs.ErrDeviceRemoved) {
 		t.Errorf("event %+v, %v", ev, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -69,7 +69,7 @@ func TestBadFatalEvent(t *testing.T) {
 		t.Errorf("a second event: %+v", ev)
 	}
 	for what, err := range map[string]error{"create": d.usable("create"), "a connection manager's wait": waitGone(d)} {
-		if !errors.Is(err, driver.ErrDeviceRemoved) || !strings.Contains(err.Error(), "bare0") {
+		if !errors.Is(err, verbs.ErrDeviceRemoved) || !strings.Contains(err.Error(), "bare0") {
 			t.Errorf("%s: %v, want ErrDeviceRemoved with the name", what, err)
 		}
 	}

@@ -10,7 +10,7 @@ import "C"
 import (
 	"syscall"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 const (
@@ -28,7 +28,7 @@ type sendBatch struct {
 
 // add takes wr under the token id, to be sent to h if it is a datagram; false
 // means that the batch is full. The request has been checked.
-func (b *sendBatch) add(wr *driver.SendWR, id uint64, h handle) bool {
+func (b *sendBatch) add(wr *verbs.SendWR, id uint64, h handle) bool {
 	if b.n == batchSize || b.sges+len(wr.SGL) > batchSGE {
 		return false
 	}
@@ -64,7 +64,7 @@ type recvBatch struct {
 
 // add takes wr under the token id; false means that the batch is full. With
 // someEntry a request has one entry at least, of nothing: some drivers insist.
-func (b *recvBatch) add(wr *driver.RecvWR, id uint64, someEntry bool) bool {
+func (b *recvBatch) add(wr *verbs.RecvWR, id uint64, someEntry bool) bool {
 	if b.n == batchSize || b.sges+max(len(wr.SGL), 1) > batchSGE {
 		return false
 	}
@@ -90,7 +90,7 @@ func (b *recvBatch) post(q handle, shared bool) (int, error) {
 
 // addSGL appends the entries of a list. Those of no bytes are left out: for some
 // devices they mean 2 GiB, and siw's transmitter never gets past one.
-func addSGL(to *[batchSGE]C.struct_cn_sge, at int, sgl []driver.SGE) int {
+func addSGL(to *[batchSGE]C.struct_cn_sge, at int, sgl []verbs.SGE) int {
 	for _, s := range sgl {
 		if s.Length == 0 {
 			continue
@@ -130,13 +130,13 @@ const (
 func (b *pollBatch) token(i int) uint64 { return uint64(b.wc[i].id) }
 
 // at converts the i-th completion. Its ID is the token.
-func (b *pollBatch) at(i int) driver.WC {
+func (b *pollBatch) at(i int) verbs.WC {
 	r := &b.wc[i]
-	wc := driver.WC{ID: uint64(r.id), Status: driver.WCStatus(r.status), QPNum: uint32(r.qpn), Vendor: uint32(r.vendor)}
-	if wc.Status != driver.StatusSuccess {
+	wc := verbs.WC{ID: uint64(r.id), Status: verbs.WCStatus(r.status), QPNum: uint32(r.qpn), Vendor: uint32(r.vendor)}
+	if wc.Status != verbs.StatusSuccess {
 		return wc // drivers leave the rest as they find it
 	}
-	wc.Op, wc.Len = driver.WCOp(r.op), uint32(r.len)
+	wc.Op, wc.Len = verbs.WCOp(r.op), uint32(r.len)
 	wc.SrcQP, wc.SLID, wc.SL, wc.PathBits = uint32(r.src_qp), uint16(r.slid), uint8(r.sl), uint8(r.path_bits)
 	wc.HasGRH, wc.HasImm, wc.HasInv = r.flags&wcGRH != 0, r.flags&wcImm != 0, r.flags&wcInv != 0
 	switch {

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // Handles of objects that are closed lead nowhere: every call but Close has to
@@ -17,18 +17,18 @@ import (
 func TestClosedObjects(t *testing.T) {
 	const nowhere = 8
 	d := &device{ctx: nowhere, ports: 1, closed: true, removal: removal{gone: make(chan struct{})}, ids: map[uint64]*cmID{}}
-	d.attr.QPTypes = []driver.QPType{driver.UD}
+	d.attr.QPTypes = []verbs.QPType{verbs.UD}
 	p := &pd{dev: d, h: nowhere}
 	p.children.Store(pdClosed)
-	q := &qp{pd: p, h: nowhere, closed: true, gone: true, init: driver.QPInit{Type: driver.UD}}
-	q.state.Store(uint32(driver.StateRTS))
-	s := &srq{pd: p, h: nowhere, closed: true, init: driver.SRQInit{MaxWR: 4}}
+	q := &qp{pd: p, h: nowhere, closed: true, gone: true, init: verbs.QPInit{Type: verbs.UD}}
+	q.state.Store(uint32(verbs.StateRTS))
+	s := &srq{pd: p, h: nowhere, closed: true, init: verbs.SRQInit{MaxWR: 4}}
 	c := &cq{dev: d, h: nowhere, closed: true, bell: make(chan struct{})}
-	reset := driver.QPAttr{Mask: driver.AttrState, State: driver.StateReset}
+	reset := verbs.QPAttr{Mask: verbs.AttrState, State: verbs.StateReset}
 	for name, call := range map[string]func() error{
 		"query device":          func() error { _, err := d.Query(); return err },
-		"create address handle": func() error { _, err := p.CreateAH(driver.AHAttr{}); return err },
-		"modify queue pair":     func() error { return q.Modify(driver.QPAttr{Mask: driver.AttrState, State: driver.StateErr}) },
+		"create address handle": func() error { _, err := p.CreateAH(verbs.AHAttr{}); return err },
+		"modify queue pair":     func() error { return q.Modify(verbs.QPAttr{Mask: verbs.AttrState, State: verbs.StateErr}) },
 		"reset queue pair":      func() error { return q.Modify(reset) },
 		"rename queue pair": func() error { // by a reset that Close has overtaken
 			q.sendMu.Lock()
@@ -40,22 +40,22 @@ func TestClosedObjects(t *testing.T) {
 		"post send":    func() error { _, err := q.PostSend(nil); return err },
 		"post receive": func() error { _, err := q.PostRecv(nil); return err },
 		"post shared":  func() error { _, err := s.PostRecv(nil); return err },
-		"limit":        func() error { return s.Modify(driver.SRQAttr{Limit: 1}, true, false) },
-		"poll":         func() error { _, err := c.Poll(make([]driver.WC, 1)); return err },
+		"limit":        func() error { return s.Modify(verbs.SRQAttr{Limit: 1}, true, false) },
+		"poll":         func() error { _, err := c.Poll(make([]verbs.WC, 1)); return err },
 		"arm":          func() error { return c.Arm(false) },
 		"resize":       func() error { return c.Resize(2) },
 		"listen":       func() error { _, err := d.Listen(netip.AddrPort{}, 0); return err },
 		"connect": func() error {
-			_, err := d.Dial(context.Background(), q, netip.AddrPort{}, driver.ConnParam{})
+			_, err := d.Dial(context.Background(), q, netip.AddrPort{}, verbs.ConnParam{})
 			return err
 		},
 		"allocate a domain": func() error { _, err := d.AllocPD(); return err },
 	} {
-		if err := call(); !errors.Is(err, driver.ErrClosed) {
+		if err := call(); !errors.Is(err, verbs.ErrClosed) {
 			t.Errorf("%s: %v, want ErrClosed", name, err)
 		}
 	}
-	if a, _ := q.Query(); a.State != driver.StateRTS {
+	if a, _ := q.Query(); a.State != verbs.StateRTS {
 		t.Errorf("a closed queue pair is in %v, want the state that it was closed in", a.State)
 	}
 	q.broken(errors.New("an event that came late"))
@@ -68,7 +68,7 @@ func TestClosedObjects(t *testing.T) {
 func TestRejectOver(t *testing.T) {
 	id := &cmID{cm: &cm{dev: &device{ids: map[uint64]*cmID{}}}, h: 8}
 	id.once.Do(func() {}) // as destroy does
-	if err := (&connRequest{id: id}).Reject([]byte("no")); !errors.Is(err, driver.ErrClosed) {
+	if err := (&connRequest{id: id}).Reject([]byte("no")); !errors.Is(err, verbs.ErrClosed) {
 		t.Errorf("Reject: %v, want ErrClosed", err)
 	}
 }
@@ -78,7 +78,7 @@ func TestPostOnRemoved(t *testing.T) {
 	d := &device{removal: removal{gone: make(chan struct{})}}
 	close(d.removal.gone)
 	s := &srq{pd: &pd{dev: d}, ids: make([]uint64, 1), free: make([]uint32, 1), batch: new(recvBatch)}
-	if n, err := s.PostRecv(make([]driver.RecvWR, 1)); n != 0 || !errors.Is(err, driver.ErrDeviceRemoved) {
+	if n, err := s.PostRecv(make([]verbs.RecvWR, 1)); n != 0 || !errors.Is(err, verbs.ErrDeviceRemoved) {
 		t.Errorf("PostRecv: %d, %v; want ErrDeviceRemoved", n, err)
 	}
 }
@@ -89,7 +89,7 @@ func TestAdopt(t *testing.T) {
 	if !p.adopt() {
 		t.Fatal("an open domain adopts nothing")
 	}
-	if err := p.Close(); !errors.Is(err, driver.ErrBusy) {
+	if err := p.Close(); !errors.Is(err, verbs.ErrBusy) {
 		t.Errorf("Close: %v, want ErrBusy", err)
 	}
 }
@@ -97,7 +97,7 @@ func TestAdopt(t *testing.T) {
 // Who ends a connection that is being ended waits for the same marker.
 func TestMarkerShared(t *testing.T) {
 	q := &qp{drained: make(chan struct{})}
-	q.state.Store(uint32(driver.StateRTS))
+	q.state.Store(uint32(verbs.StateRTS))
 	first := q.drained
 	if done, err := q.mark(); done != first || err != nil {
 		t.Errorf("mark: %v, %v; want the marker that is on its way", done, err)

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"syscall"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 	"cinnabar/verbs/rdmacm"
 )
 
@@ -125,7 +125,7 @@ func (m *cm) newID(op string, l *listener) (*cmID, error) {
 	h, err := cmCreate(m.ch, id.serial)
 	if err != nil {
 		id.forget()
-		return nil, &driver.Error{Op: op, Err: err}
+		return nil, &verbs.Error{Op: op, Err: err}
 	}
 	id.h = h
 	return id, nil
@@ -182,7 +182,7 @@ func (id *cmID) wait(ctx context.Context, op string, want ...rdmacm.EventType) (
 		case <-id.cm.dev.removal.gone:
 			return cmEvent{}, id.cm.dev.removedErr(op)
 		case <-id.cm.closing:
-			return cmEvent{}, driver.Errorf(op, driver.ErrClosed, "the device is closed")
+			return cmEvent{}, verbs.Errorf(op, verbs.ErrClosed, "the device is closed")
 		}
 	}
 }
@@ -200,7 +200,7 @@ func (id *cmID) noAnswer() string {
 // timeout is the error of a wait that the caller ended. A dial that was let to
 // wait for its time met a peer that does not answer.
 func (id *cmID) timeout(op string, cause error) error {
-	e := &driver.Error{Op: op, Err: cause, Detail: strings.TrimSuffix(id.peer, ": ")}
+	e := &verbs.Error{Op: op, Err: cause, Detail: strings.TrimSuffix(id.peer, ": ")}
 	if id.peer != "" && errors.Is(cause, context.DeadlineExceeded) {
 		e.Detail = id.noAnswer()
 	}
@@ -210,10 +210,10 @@ func (id *cmID) timeout(op string, cause error) error {
 // refused is the error of rdma_connect. On iWARP, whose connections are TCP's,
 // some drivers learn at once that nobody listens.
 func (id *cmID) refused(op string, err error) error {
-	e := &driver.Error{Op: op, Err: err, Detail: strings.TrimSuffix(id.peer, ": ")}
+	e := &verbs.Error{Op: op, Err: err, Detail: strings.TrimSuffix(id.peer, ": ")}
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		e.Err = &driver.RejectedError{Reason: rejectReasons[rejectNoListener]}
+		e.Err = &verbs.RejectedError{Reason: rejectReasons[rejectNoListener]}
 	case errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, syscall.EHOSTUNREACH):
 		e.Detail = id.noAnswer()
 	}
@@ -242,7 +242,7 @@ func (id *cmID) failure(op string, ev cmEvent) error {
 	}
 	switch ev.typ {
 	case rdmacm.EventRejected:
-		r := &driver.RejectedError{PrivateData: ev.param.data}
+		r := &verbs.RejectedError{PrivateData: ev.param.data}
 		switch reason, known := rejectReasons[ev.status]; {
 		case known:
 			r.PrivateData, r.Reason = nil, reason
@@ -251,19 +251,19 @@ func (id *cmID) failure(op string, ev cmEvent) error {
 		case ev.status != rejectConsumer && ev.status > 0:
 			r.PrivateData, r.Reason = nil, fmt.Sprintf("reason %d of the connection manager", ev.status)
 		}
-		return &driver.Error{Op: op, Detail: strings.TrimSuffix(id.peer, ": "), Err: r}
+		return &verbs.Error{Op: op, Detail: strings.TrimSuffix(id.peer, ": "), Err: r}
 	case rdmacm.EventAddrError:
-		return &driver.Error{Op: op, Err: cause, Detail: id.peer + "no RDMA device reaches the address; is there a route, and does the peer answer ARP or ND?"}
+		return &verbs.Error{Op: op, Err: cause, Detail: id.peer + "no RDMA device reaches the address; is there a route, and does the peer answer ARP or ND?"}
 	case rdmacm.EventRouteError:
-		return &driver.Error{Op: op, Err: cause, Detail: id.peer + "no path to the address"}
+		return &verbs.Error{Op: op, Err: cause, Detail: id.peer + "no path to the address"}
 	case rdmacm.EventUnreachable:
-		return &driver.Error{Op: op, Err: cause, Detail: id.noAnswer()}
+		return &verbs.Error{Op: op, Err: cause, Detail: id.noAnswer()}
 	case rdmacm.EventConnectError:
-		return &driver.Error{Op: op, Err: cause, Detail: id.peer + "the exchange with the peer failed"}
+		return &verbs.Error{Op: op, Err: cause, Detail: id.peer + "the exchange with the peer failed"}
 	case rdmacm.EventDeviceRemoval:
 		return id.cm.dev.removedErr(op)
 	case rdmacm.EventDisconnected:
-		return driver.Errorf(op, driver.ErrDisconnected, "%sthe peer gave up", id.peer)
+		return verbs.Errorf(op, verbs.ErrDisconnected, "%sthe peer gave up", id.peer)
 	default:
 		return nil
 	}
@@ -273,11 +273,11 @@ func (id *cmID) failure(op string, ev cmEvent) error {
 // fails if that was done before: the end of the device refuses requests too.
 func (id *cmID) reject(privateData []byte) error {
 	const op = "reject connection"
-	var err error = driver.Errorf(op, driver.ErrClosed, "the request is over")
+	var err error = verbs.Errorf(op, verbs.ErrClosed, "the request is over")
 	id.once.Do(func() {
 		id.forget()
 		if err = cmReject(id.h, privateData); err != nil {
-			err = &driver.Error{Op: op, Err: err}
+			err = &verbs.Error{Op: op, Err: err}
 		}
 		_ = cmDestroy(id.h) // it fails only for a handle that is none
 	})
@@ -291,8 +291,8 @@ func (id *cmID) checkDevice(op string, addr netip.AddrPort) error {
 	case id.cm.dev.name:
 		return nil
 	case "":
-		return driver.Errorf(op, driver.ErrInvalid, "%v: %s", addr, noDeviceAt)
+		return verbs.Errorf(op, verbs.ErrInvalid, "%v: %s", addr, noDeviceAt)
 	default:
-		return driver.Errorf(op, driver.ErrInvalid, "%v belongs to device %s, not %s; open that one, or use an address of this one's network", addr, got, id.cm.dev.name)
+		return verbs.Errorf(op, verbs.ErrInvalid, "%v belongs to device %s, not %s; open that one, or use an address of this one's network", addr, got, id.cm.dev.name)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"net/netip"
 	"strconv"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 	"cinnabar/verbs/rdmacm"
 )
 
@@ -126,7 +126,7 @@ func cmEstablish(id handle) error  { return result(C.cn_cm_establish(C.uint64_t(
 func cmDisconnect(id handle) error { return result(C.cn_cm_disconnect(C.uint64_t(id))) }
 
 // cmStep moves a queue pair to a state with the attributes that the connection manager has for it.
-func cmStep(id, qp handle, to driver.QPState, access driver.Access, responder, depth uint8) error {
+func cmStep(id, qp handle, to verbs.QPState, access verbs.Access, responder, depth uint8) error {
 	s := C.struct_cn_step{state: C.uint32_t(to), access: C.uint32_t(access), responder: C.uint8_t(responder), depth: C.uint8_t(depth), min_rnr: minRNRTimer}
 	return result(C.cn_cm_step(C.uint64_t(id), C.uint64_t(qp), &s))
 }

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 	"cinnabar/verbs/rdmacore"
 	"cinnabar/verbs/verbstest"
 )
@@ -84,13 +83,13 @@ func openForSuite(t *testing.T, name string, o verbstest.Options) *verbs.Device 
 // home lets the suite reach the device by the loopback addresses, which RDMA
 // devices do not have: it puts the device's own addresses in their place.
 type home struct {
-	driver.Device
+	verbs.DeviceDriver
 	own map[netip.Addr]netip.Addr // by loopback address
 }
 
-func newHome(t *testing.T, dev driver.Device, a *verbs.DeviceAttr) *home {
+func newHome(t *testing.T, dev verbs.DeviceDriver, a *verbs.DeviceAttr) *home {
 	t.Helper()
-	h := &home{Device: dev, own: map[netip.Addr]netip.Addr{}}
+	h := &home{DeviceDriver: dev, own: map[netip.Addr]netip.Addr{}}
 	for _, ip := range a.Ports[0].Addrs {
 		loop := netip.IPv6Loopback()
 		if ip.Is4() {
@@ -124,16 +123,16 @@ func (h *home) in(a netip.AddrPort) netip.AddrPort {
 	return a
 }
 
-func (h *home) Listen(addr netip.AddrPort, backlog int) (driver.Listener, error) {
-	l, err := h.Device.Listen(h.out(addr), backlog)
+func (h *home) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver, error) {
+	l, err := h.DeviceDriver.Listen(h.out(addr), backlog)
 	if err != nil {
 		return nil, err
 	}
 	return homeListener{l, h}, nil
 }
 
-func (h *home) Dial(ctx context.Context, qp driver.QP, addr netip.AddrPort, p driver.ConnParam) (driver.Conn, error) {
-	c, err := h.Device.Dial(ctx, qp, h.out(addr), p)
+func (h *home) Dial(ctx context.Context, qp verbs.QPDriver, addr netip.AddrPort, p verbs.ConnParam) (verbs.ConnDriver, error) {
+	c, err := h.DeviceDriver.Dial(ctx, qp, h.out(addr), p)
 	if err != nil {
 		return nil, err
 	}
@@ -141,14 +140,14 @@ func (h *home) Dial(ctx context.Context, qp driver.QP, addr netip.AddrPort, p dr
 }
 
 type homeListener struct {
-	driver.Listener
+	verbs.ListenerDriver
 	h *home
 }
 
-func (l homeListener) Addr() netip.AddrPort { return l.h.in(l.Listener.Addr()) }
+func (l homeListener) Addr() netip.AddrPort { return l.h.in(l.ListenerDriver.Addr()) }
 
-func (l homeListener) Accept(ctx context.Context) (driver.ConnRequest, error) {
-	r, err := l.Listener.Accept(ctx)
+func (l homeListener) Accept(ctx context.Context) (verbs.ConnRequestDriver, error) {
+	r, err := l.ListenerDriver.Accept(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -156,15 +155,15 @@ func (l homeListener) Accept(ctx context.Context) (driver.ConnRequest, error) {
 }
 
 type homeRequest struct {
-	driver.ConnRequest
+	verbs.ConnRequestDriver
 	h *home
 }
 
-func (r homeRequest) LocalAddr() netip.AddrPort  { return r.h.in(r.ConnRequest.LocalAddr()) }
-func (r homeRequest) RemoteAddr() netip.AddrPort { return r.h.in(r.ConnRequest.RemoteAddr()) }
+func (r homeRequest) LocalAddr() netip.AddrPort  { return r.h.in(r.ConnRequestDriver.LocalAddr()) }
+func (r homeRequest) RemoteAddr() netip.AddrPort { return r.h.in(r.ConnRequestDriver.RemoteAddr()) }
 
-func (r homeRequest) Accept(ctx context.Context, qp driver.QP, p driver.ConnParam) (driver.Conn, error) {
-	c, err := r.ConnRequest.Accept(ctx, qp, p)
+func (r homeRequest) Accept(ctx context.Context, qp verbs.QPDriver, p verbs.ConnParam) (verbs.ConnDriver, error) {
+	c, err := r.ConnRequestDriver.Accept(ctx, qp, p)
 	if err != nil {
 		return nil, err
 	}
@@ -172,9 +171,9 @@ func (r homeRequest) Accept(ctx context.Context, qp driver.QP, p driver.ConnPara
 }
 
 type homeConn struct {
-	driver.Conn
+	verbs.ConnDriver
 	h *home
 }
 
-func (c homeConn) LocalAddr() netip.AddrPort  { return c.h.in(c.Conn.LocalAddr()) }
-func (c homeConn) RemoteAddr() netip.AddrPort { return c.h.in(c.Conn.RemoteAddr()) }
+func (c homeConn) LocalAddr() netip.AddrPort  { return c.h.in(c.ConnDriver.LocalAddr()) }
+func (c homeConn) RemoteAddr() netip.AddrPort { return c.h.in(c.ConnDriver.RemoteAddr()) }

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"time"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 	"cinnabar/verbs/rdmacm"
 )
 
@@ -26,7 +26,7 @@ type conn struct {
 	id            *cmID
 	qp            *qp
 	local, remote netip.AddrPort
-	param         driver.ConnParam
+	param         verbs.ConnParam
 
 	failed chan error    // capacity 1: the first cause of an end from this side
 	done   chan struct{} // closed when it is over
@@ -111,14 +111,14 @@ func (c *conn) peerEnded(ev cmEvent) error {
 	if cause := c.stopped(); cause != nil {
 		return cause
 	}
-	return c.id.cm.dev.withTrouble(driver.Errorf("connection", driver.ErrDisconnected, "the peer ended it")) // siw ends all when its port goes down
+	return c.id.cm.dev.withTrouble(verbs.Errorf("connection", verbs.ErrDisconnected, "the peer ended it")) // siw ends all when its port goes down
 }
 
 // explain adds to the cause of an end what is wrong with our own port: what the
 // device reports then is a peer that does not answer, or, on rxe, a request that
 // cannot be sent.
 func (c *conn) explain(cause error) error {
-	if errors.Is(cause, driver.StatusRetryExcErr) || errors.Is(cause, driver.StatusLocQPOpErr) {
+	if errors.Is(cause, verbs.StatusRetryExcErr) || errors.Is(cause, verbs.StatusLocQPOpErr) {
 		return c.id.cm.dev.withTrouble(cause)
 	}
 	return cause
@@ -129,19 +129,19 @@ func (c *conn) explain(cause error) error {
 // rights; software drivers raise no event for that, so we do.
 func (c *conn) stopped() error {
 	q := c.qp
-	if q.pd.dev.iwarp() || driver.QPState(q.state.Load()) == driver.StateErr {
+	if q.pd.dev.iwarp() || verbs.QPState(q.state.Load()) == verbs.StateErr {
 		return nil
 	}
 	a, err := queryQP(q.h)
-	if err != nil || a.State != driver.StateErr {
+	if err != nil || a.State != verbs.StateErr {
 		return nil
 	}
 	if q.sq.head.Load() != q.sq.tail.Load() {
-		return driver.Errorf("connection", nil, "the device stopped the queue pair; a completion that was not polled has the cause")
+		return verbs.Errorf("connection", nil, "the device stopped the queue pair; a completion that was not polled has the cause")
 	}
-	cause := driver.Errorf("connection", nil, "the device stopped the queue pair, as it does when a peer violates access rights")
+	cause := verbs.Errorf("connection", nil, "the device stopped the queue pair, as it does when a peer violates access rights")
 	if !q.told.Swap(true) {
-		q.pd.dev.events.Add(driver.AsyncEvent{Type: driver.EventQPFatal, Context: q.init.Context, QPNum: q.num, Err: cause})
+		q.pd.dev.events.Add(verbs.DeviceEvent{Type: verbs.EventQPFatal, Context: q.init.Context, QPNum: q.num, Err: cause})
 	}
 	return cause
 }
@@ -155,10 +155,10 @@ func (c *conn) end(cause error) {
 
 func (c *conn) LocalAddr() netip.AddrPort  { return c.local }
 func (c *conn) RemoteAddr() netip.AddrPort { return c.remote }
-func (c *conn) Param() driver.ConnParam    { return c.param }
+func (c *conn) Param() verbs.ConnParam     { return c.param }
 func (c *conn) Done() <-chan struct{}      { return c.done }
 
-// Err implements driver.Conn.
+// Err implements verbs.ConnDriver.
 func (c *conn) Err() error {
 	select {
 	case <-c.done:
@@ -168,19 +168,19 @@ func (c *conn) Err() error {
 	}
 }
 
-// Disconnect implements driver.Conn.
+// Disconnect implements verbs.ConnDriver.
 func (c *conn) Disconnect(ctx context.Context) error {
 	if c.Err() != nil {
 		return nil
 	}
 	if err := c.qp.drain(ctx, c.done); err != nil {
-		return &driver.Error{Op: "disconnect", Err: err}
+		return &verbs.Error{Op: "disconnect", Err: err}
 	}
-	c.fail(driver.Errorf("connection", driver.ErrDisconnected, "it was ended here"))
+	c.fail(verbs.Errorf("connection", verbs.ErrDisconnected, "it was ended here"))
 	select {
 	case <-c.done:
 		return nil
 	case <-ctx.Done():
-		return &driver.Error{Op: "disconnect", Err: context.Cause(ctx)}
+		return &verbs.Error{Op: "disconnect", Err: context.Cause(ctx)}
 	}
 }

@@ -9,11 +9,11 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // errOverrun is prepared, since Poll does not allocate.
-var errOverrun error = &driver.Error{Op: "poll", Kind: driver.ErrCQOverrun,
+var errOverrun error = &verbs.Error{Op: "poll", Kind: verbs.ErrCQOverrun,
 	Detail: "completions were lost; make the queue as deep as all requests that can be outstanding"}
 
 // cq is a completion queue with a completion channel of its own.
@@ -32,7 +32,7 @@ type cq struct {
 	// Completions that were taken off the queue on behalf of others than its
 	// reader, oldest first.
 	// +checklocks:mu
-	stash []driver.WC
+	stash []verbs.WC
 	// Tokens of requests posted in ERR, which some drivers keep: they come back
 	// when the library has nothing more.
 	// +checklocks:mu
@@ -46,13 +46,13 @@ type cq struct {
 	closed bool
 }
 
-func (d *device) CreateCQ(depth int, context any) (driver.CQ, error) {
+func (d *device) CreateCQ(depth int, context any) (verbs.CQDriver, error) {
 	const op = "create completion queue"
 	if err := d.usable(op); err != nil {
 		return nil, err
 	}
 	if depth < 1 || depth > d.attr.MaxCQE {
-		return nil, driver.Errorf(op, driver.ErrInvalid, "depth %d; 1 to %d are possible", depth, d.attr.MaxCQE)
+		return nil, verbs.Errorf(op, verbs.ErrInvalid, "depth %d; 1 to %d are possible", depth, d.attr.MaxCQE)
 	}
 	c := &cq{dev: d, context: context, events: make(chan struct{}, 1), bell: make(chan struct{})}
 	d.mu.Lock()
@@ -120,19 +120,19 @@ func (c *cq) Arm(solicitedOnly bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return driver.Errorf("arm", driver.ErrClosed, "the completion queue is closed")
+		return verbs.Errorf("arm", verbs.ErrClosed, "the completion queue is closed")
 	}
 	if c.dev.removal.isGone() {
 		return nil // there will be no event; Poll says why
 	}
 	if err := armCQ(c.h, solicitedOnly && c.dev.attr.VendorID != vendorSiw); err != nil {
-		return &driver.Error{Op: "arm", Err: err}
+		return &verbs.Error{Op: "arm", Err: err}
 	}
 	return nil
 }
 
-// Poll implements driver.CQ.
-func (c *cq) Poll(wc []driver.WC) (int, error) {
+// Poll implements verbs.CQDriver.
+func (c *cq) Poll(wc []verbs.WC) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := copy(wc, c.stash)
@@ -175,15 +175,15 @@ func (c *cq) broken() error {
 // pollLocked makes one crossing. more is false when the library had no more.
 //
 // +checklocks:c.mu
-func (c *cq) pollLocked(wc []driver.WC) (n int, more bool, err error) {
+func (c *cq) pollLocked(wc []verbs.WC) (n int, more bool, err error) {
 	if c.closed {
-		return 0, false, driver.Errorf("poll", driver.ErrClosed, "the completion queue is closed")
+		return 0, false, verbs.Errorf("poll", verbs.ErrClosed, "the completion queue is closed")
 	}
 	want := min(len(wc), batchSize)
 	c.dev.stats.polls.Add(1)
 	got, err := c.batch.poll(c.h, want)
 	if err != nil {
-		return 0, false, &driver.Error{Op: "poll", Err: err}
+		return 0, false, &verbs.Error{Op: "poll", Err: err}
 	}
 	var q *qp
 	var last uint64
@@ -211,7 +211,7 @@ func (c *cq) pollLocked(wc []driver.WC) (n int, more bool, err error) {
 // lateLocked flushes requests that the device was not asked to take.
 //
 // +checklocks:c.mu
-func (c *cq) lateLocked(wc []driver.WC) (n int) {
+func (c *cq) lateLocked(wc []verbs.WC) (n int) {
 	used := 0
 	for _, t := range c.late {
 		if n == len(wc) {
@@ -231,12 +231,12 @@ func (c *cq) lateLocked(wc []driver.WC) (n int) {
 func (c *cq) purge(num uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.stash = slices.DeleteFunc(c.stash, func(wc driver.WC) bool { return wc.QPNum == num })
+	c.stash = slices.DeleteFunc(c.stash, func(wc verbs.WC) bool { return wc.QPNum == num })
 }
 
 // noteFailure tells the queue pair of a failed receive from a shared queue.
-func (c *cq) noteFailure(wc *driver.WC) {
-	if wc.Status == driver.StatusSuccess {
+func (c *cq) noteFailure(wc *verbs.WC) {
+	if wc.Status == verbs.StatusSuccess {
 		return
 	}
 	if q := c.dev.findNum(wc.QPNum); q != nil {
@@ -249,7 +249,7 @@ func (c *cq) noteFailure(wc *driver.WC) {
 func (c *cq) gather() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var wc [batchSize]driver.WC
+	var wc [batchSize]verbs.WC
 	for more := true; more; {
 		var n int
 		n, more, _ = c.pollLocked(wc[:]) // the reader gets the error when he polls
@@ -266,13 +266,13 @@ func (c *cq) addLate(token uint64) {
 	c.tell()
 }
 
-// Resize implements driver.CQ.
+// Resize implements verbs.CQDriver.
 func (c *cq) Resize(depth int) error {
 	const op = "resize completion queue"
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return driver.Errorf(op, driver.ErrClosed, "the completion queue is closed")
+		return verbs.Errorf(op, verbs.ErrClosed, "the completion queue is closed")
 	}
 	granted, err := resizeCQ(c.h, depth)
 	switch {
@@ -280,11 +280,11 @@ func (c *cq) Resize(depth int) error {
 		c.depth = granted
 		return nil
 	case errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.EOPNOTSUPP):
-		return driver.Unsupported(op, "the driver of %s cannot; make the queue deep enough at once", c.dev.name)
+		return verbs.Unsupported(op, "the driver of %s cannot; make the queue deep enough at once", c.dev.name)
 	case errors.Is(err, syscall.EINVAL):
-		return driver.Errorf(op, driver.ErrInvalid, "depth %d; more completions are waiting, or the device allows fewer", depth)
+		return verbs.Errorf(op, verbs.ErrInvalid, "depth %d; more completions are waiting, or the device allows fewer", depth)
 	}
-	return &driver.Error{Op: op, Err: err}
+	return &verbs.Error{Op: op, Err: err}
 }
 
 func (c *cq) Depth() int {
@@ -305,14 +305,14 @@ func (c *cq) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.dev.released(destroyCQ(c.h)); err != nil {
-		return &driver.Error{Op: op, Err: err}
+		return &verbs.Error{Op: op, Err: err}
 	}
 	c.closed = true
 	c.dev.mu.Lock()
 	delete(c.dev.cqs, c.serial)
 	c.dev.mu.Unlock()
 	if err := c.dev.released(destroyChannel(c.channel)); err != nil {
-		return &driver.Error{Op: op, Err: err}
+		return &verbs.Error{Op: op, Err: err}
 	}
 	return nil
 }

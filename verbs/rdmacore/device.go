@@ -6,10 +6,11 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
+	"cinnabar/verbs/internal/eventqueue"
 )
 
-// device implements driver.Device on an opened context.
+// device implements verbs.DeviceDriver on an opened context.
 //
 // Locks, in the order in which they may be nested: qp.sendMu, qp.recvMu, cq.mu,
 // then srq.mu or qp.mu, device.mu last; listener.mu stands before device.mu, beside
@@ -18,13 +19,13 @@ type device struct {
 	name  string
 	ctx   handle
 	ports int
-	attr  driver.DeviceAttr // without ports; does not change
+	attr  verbs.DeviceAttr // without ports; does not change
 	// The longest message of the ports.
 	maxMessage uint64
 	async      *watcher
 	cm         *cm
 
-	events  driver.AsyncEvents
+	events  eventqueue.Queue
 	removal removal
 	stats   stats
 
@@ -55,9 +56,9 @@ type stats struct {
 	connections                          atomic.Uint64
 }
 
-func (d *device) Stats() driver.Stats {
+func (d *device) Stats() verbs.Stats {
 	s := &d.stats
-	return driver.Stats{
+	return verbs.Stats{
 		"post_send": s.sends.Load(), "post_recv": s.recvs.Load(), "completions": s.completions.Load(),
 		"crossings": s.crossings.Load(), "poll_crossings": s.polls.Load(), "connections": s.connections.Load(),
 	}
@@ -109,7 +110,7 @@ func (d *device) Close() error {
 	}
 	if p, c, l := d.pds.Load(), len(d.cqs), d.listeners.Load(); p+l > 0 || c > 0 {
 		d.mu.Unlock()
-		return driver.Errorf(op, driver.ErrBusy, "%d protection domains, %d completion queues and %d listeners of it are open; close them first", p, c, l)
+		return verbs.Errorf(op, verbs.ErrBusy, "%d protection domains, %d completion queues and %d listeners of it are open; close them first", p, c, l)
 	}
 	d.closed = true
 	d.mu.Unlock()
@@ -117,9 +118,9 @@ func (d *device) Close() error {
 	d.async.close()
 	d.events.Close()
 	if err := d.released(closeContext(d.ctx)); err != nil {
-		return &driver.Error{Op: op, Detail: d.name, Err: err}
+		return &verbs.Error{Op: op, Detail: d.name, Err: err}
 	}
 	return nil
 }
 
-func (d *device) iwarp() bool { return d.attr.Transport == driver.TransportIWARP }
+func (d *device) iwarp() bool { return d.attr.Transport == verbs.TransportIWARP }

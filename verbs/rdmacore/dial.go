@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"time"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 	"cinnabar/verbs/rdmacm"
 )
 
@@ -20,12 +20,12 @@ const (
 	maxMPAData = 251
 )
 
-// Dial implements driver.Device.
-func (d *device) Dial(ctx context.Context, dq driver.QP, addr netip.AddrPort, p driver.ConnParam) (driver.Conn, error) {
+// Dial implements verbs.DeviceDriver.
+func (d *device) Dial(ctx context.Context, dq verbs.QPDriver, addr netip.AddrPort, p verbs.ConnParam) (verbs.ConnDriver, error) {
 	const op = "connect"
 	q, ok := dq.(*qp)
 	if !ok || q.pd.dev != d {
-		return nil, driver.Errorf(op, driver.ErrInvalid, "the queue pair belongs to another device")
+		return nil, verbs.Errorf(op, verbs.ErrInvalid, "the queue pair belongs to another device")
 	}
 	if err := d.usable(op); err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func within(ctx context.Context, limit time.Duration) (context.Context, context.
 	return context.WithTimeout(ctx, limit)
 }
 
-func (d *device) dial(ctx context.Context, q *qp, addr netip.AddrPort, p driver.ConnParam) (*conn, error) {
+func (d *device) dial(ctx context.Context, q *qp, addr netip.AddrPort, p verbs.ConnParam) (*conn, error) {
 	const op = "connect"
 	id, err := d.cm.newID(op, nil)
 	if err != nil {
@@ -80,11 +80,11 @@ func (id *cmID) abandon(ctx context.Context, q *qp) {
 }
 
 // dial goes through the steps of rdma_cm(7) for the active side.
-func (id *cmID) dial(ctx context.Context, q *qp, addr netip.AddrPort, p driver.ConnParam) (*conn, error) {
+func (id *cmID) dial(ctx context.Context, q *qp, addr netip.AddrPort, p verbs.ConnParam) (*conn, error) {
 	const op = "connect"
 	id.peer = addr.String() + ": "
 	if err := cmResolveAddr(id.h, addr, resolveTime); err != nil {
-		return nil, &driver.Error{Op: op, Err: err, Detail: "resolve " + addr.String() + ": no RDMA device reaches the address"}
+		return nil, &verbs.Error{Op: op, Err: err, Detail: "resolve " + addr.String() + ": no RDMA device reaches the address"}
 	}
 	if _, err := id.wait(ctx, op, rdmacm.EventAddrResolved); err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func (id *cmID) dial(ctx context.Context, q *qp, addr netip.AddrPort, p driver.C
 		return nil, err
 	}
 	if err := cmResolveRoute(id.h, resolveTime); err != nil {
-		e := &driver.Error{Op: op, Err: err, Detail: "resolve the route to " + addr.String()}
+		e := &verbs.Error{Op: op, Err: err, Detail: "resolve the route to " + addr.String()}
 		if addr.Addr().IsLoopback() {
 			e.Detail += ": " + noDeviceAt
 		}
@@ -102,7 +102,7 @@ func (id *cmID) dial(ctx context.Context, q *qp, addr netip.AddrPort, p driver.C
 	if _, err := id.wait(ctx, op, rdmacm.EventRouteResolved); err != nil {
 		return nil, err
 	}
-	if err := q.step(id.h, driver.StateInit, 0, 0); err != nil {
+	if err := q.step(id.h, verbs.StateInit, 0, 0); err != nil {
 		return nil, err
 	}
 	ask := q.ask(p)
@@ -121,7 +121,7 @@ func (id *cmID) dial(ctx context.Context, q *qp, addr netip.AddrPort, p driver.C
 		}
 		if err := cmEstablish(id.h); err != nil {
 			q.giveUp()
-			return nil, &driver.Error{Op: op, Err: err}
+			return nil, &verbs.Error{Op: op, Err: err}
 		}
 	} else {
 		granted.responder, granted.depth = ask.responder, ask.depth
@@ -130,14 +130,14 @@ func (id *cmID) dial(ctx context.Context, q *qp, addr netip.AddrPort, p driver.C
 }
 
 // ask translates a program's wishes.
-func (q *qp) ask(p driver.ConnParam) cmParam {
+func (q *qp) ask(p verbs.ConnParam) cmParam {
 	a := &q.pd.dev.attr
 	return cmParam{
 		data: p.PrivateData, qpn: q.num, srq: q.srq != nil,
 		responder: orDefault(p.ResponderResources, min(defaultDepth, a.MaxQPRDAtom), a.MaxQPRDAtom),
 		depth:     orDefault(p.InitiatorDepth, min(defaultDepth, a.MaxQPInitRDAtom), a.MaxQPInitRDAtom),
 		retry:     orDefault(p.RetryCount, defaultRetry, defaultRetry),
-		rnrRetry:  orDefault(p.RNRRetry, driver.MaxRNRRetry, driver.MaxRNRRetry),
+		rnrRetry:  orDefault(p.RNRRetry, verbs.MaxRNRRetry, verbs.MaxRNRRetry),
 	}
 }
 
@@ -154,7 +154,7 @@ func orDefault(v, def, limit int) uint8 {
 
 // toRTS connects the queue pair as the two connection managers have agreed.
 func (q *qp) toRTS(id handle, p cmParam) error {
-	for _, s := range []driver.QPState{driver.StateInit, driver.StateRTR, driver.StateRTS} {
+	for _, s := range []verbs.QPState{verbs.StateInit, verbs.StateRTR, verbs.StateRTS} {
 		if err := q.step(id, s, p.responder, p.depth); err != nil {
 			q.giveUp()
 			return err
@@ -167,7 +167,7 @@ func (q *qp) toRTS(id handle, p cmParam) error {
 func (q *qp) giveUp() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	attr := driver.QPAttr{Mask: driver.AttrState, State: driver.StateErr}
+	attr := verbs.QPAttr{Mask: verbs.AttrState, State: verbs.StateErr}
 	_ = modifyQP(q.h, &attr, 0) // it refuses only when the device is gone
-	q.state.Store(uint32(driver.StateErr))
+	q.state.Store(uint32(verbs.StateErr))
 }

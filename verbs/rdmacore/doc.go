@@ -32,7 +32,7 @@
 // request ids, because devices round depths up and a failed completion does not
 // say which queue it belongs to.
 //
-// All objects are safe for concurrent use, as package driver asks for.
+// All objects are safe for concurrent use, as verbs.DeviceDriver asks for.
 //
 // # Limits
 //

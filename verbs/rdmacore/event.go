@@ -7,11 +7,11 @@ import (
 	"errors"
 	"syscall"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
-// NextEvent implements driver.Device.
-func (d *device) NextEvent(ctx context.Context) (driver.AsyncEvent, error) { return d.events.Next(ctx) }
+// NextEvent implements verbs.DeviceDriver.
+func (d *device) NextEvent(ctx context.Context) (verbs.DeviceEvent, error) { return d.events.Next(ctx) }
 
 // readAsync takes one event from the library.
 func (d *device) readAsync() error {
@@ -22,7 +22,7 @@ func (d *device) readAsync() error {
 		return err
 	case err != nil:
 		return err
-	case raw.typ == driver.EventDeviceFatal:
+	case raw.typ == verbs.EventDeviceFatal:
 		d.remove() // raises the event, with a cause
 		return nil
 	}
@@ -33,44 +33,44 @@ func (d *device) readAsync() error {
 }
 
 // translate finds the object that an event is about; false means that it is closed.
-func (d *device) translate(raw rawAsync) (driver.AsyncEvent, bool) {
-	ev := driver.AsyncEvent{Type: raw.typ}
+func (d *device) translate(raw rawAsync) (verbs.DeviceEvent, bool) {
+	ev := verbs.DeviceEvent{Type: raw.typ}
 	switch raw.typ {
-	case driver.EventCQErr:
+	case verbs.EventCQErr:
 		c := d.findCQ(raw.id)
 		if c == nil {
 			return ev, false
 		}
 		c.overrun.Store(true)
-		ev.Context, ev.Err = c.context, driver.ErrCQOverrun
+		ev.Context, ev.Err = c.context, verbs.ErrCQOverrun
 		c.tell()
-	case driver.EventSRQErr, driver.EventSRQLimitReached:
+	case verbs.EventSRQErr, verbs.EventSRQLimitReached:
 		s := d.findSRQ(raw.id)
 		if s == nil {
 			return ev, false
 		}
 		ev.Context = s.init.Context
-		if raw.typ == driver.EventSRQLimitReached {
+		if raw.typ == verbs.EventSRQLimitReached {
 			s.limit.Store(0)
 		}
-	case driver.EventQPFatal, driver.EventQPReqErr, driver.EventQPAccessErr:
+	case verbs.EventQPFatal, verbs.EventQPReqErr, verbs.EventQPAccessErr:
 		q := d.findQP(raw.id)
 		if q == nil {
 			return ev, false
 		}
 		ev.Context, ev.QPNum = q.init.Context, q.num
-		ev.Err = driver.Errorf("queue pair", nil, "the device reports: %v", raw.typ)
+		ev.Err = verbs.Errorf("queue pair", nil, "the device reports: %v", raw.typ)
 		q.told.Store(true)
 		q.broken(ev.Err)
-	case driver.EventCommEst, driver.EventSQDrained, driver.EventPathMig, driver.EventPathMigErr, driver.EventQPLastWQEReached:
+	case verbs.EventCommEst, verbs.EventSQDrained, verbs.EventPathMig, verbs.EventPathMigErr, verbs.EventQPLastWQEReached:
 		q := d.findQP(raw.id)
 		if q == nil {
 			return ev, false
 		}
 		ev.Context, ev.QPNum = q.init.Context, q.num
-	case driver.EventPortErr:
+	case verbs.EventPortErr:
 		ev.Port = uint8(raw.id)
-		ev.Err = driver.Errorf("port", nil, "%s", d.portDown(int(ev.Port), driver.PortDown))
+		ev.Err = verbs.Errorf("port", nil, "%s", d.portDown(int(ev.Port), verbs.PortDown))
 	default: // ports, and what libraries newer than this package raise
 		ev.Port = uint8(raw.id)
 	}

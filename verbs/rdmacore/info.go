@@ -1,15 +1,15 @@
 package rdmacore
 
 import (
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // Info is what a listing tells about a device.
 type Info struct {
 	Name      string // as in ibv_devices: "mlx5_0", "rxe0"
-	Transport driver.TransportType
-	NodeType  driver.NodeType
-	NodeGUID  driver.GUID
+	Transport verbs.TransportType
+	NodeType  verbs.NodeType
+	NodeGUID  verbs.GUID
 	Ports     []Port
 }
 

@@ -24,7 +24,7 @@ import (
 	"syscall"
 	"unsafe"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // handle is an object of the libraries: its address, which Go never follows.
@@ -95,20 +95,20 @@ func openContext(name string) (ctx handle, asyncFD int, err error) {
 func closeContext(ctx handle) error { return result(C.cn_close(C.uint64_t(ctx))) }
 
 // queryDevice returns the limits as the driver gives them, without name, ports and what is ours.
-func queryDevice(ctx handle) (a driver.DeviceAttr, ports int, err error) {
+func queryDevice(ctx handle) (a verbs.DeviceAttr, ports int, err error) {
 	var r C.struct_cn_attr
 	if err := result(C.cn_query_device(C.uint64_t(ctx), &r)); err != nil {
 		return a, 0, err
 	}
-	return driver.DeviceAttr{
-		FWVersion: C.GoString(&r.fw[0]), NodeGUID: driver.GUID(r.node_guid), SysImageGUID: driver.GUID(r.sys_guid),
+	return verbs.DeviceAttr{
+		FWVersion: C.GoString(&r.fw[0]), NodeGUID: verbs.GUID(r.node_guid), SysImageGUID: verbs.GUID(r.sys_guid),
 		VendorID: uint32(r.vendor), VendorPartID: uint32(r.part), HWVersion: uint32(r.hw),
 		MaxMRSize: uint64(r.max_mr_size), PageSizeCap: uint64(r.page_size_cap),
 		MaxQP: int(r.max_qp), MaxQPWR: int(r.max_qp_wr), MaxSGE: int(r.max_sge), MaxSGERead: int(r.max_sge_rd),
 		MaxCQ: int(r.max_cq), MaxCQE: int(r.max_cqe), MaxMR: int(r.max_mr), MaxPD: int(r.max_pd),
 		MaxQPRDAtom: int(r.max_rd_atom), MaxQPInitRDAtom: int(r.max_init_rd_atom),
 		MaxSRQ: int(r.max_srq), MaxSRQWR: int(r.max_srq_wr), MaxSRQSGE: int(r.max_srq_sge), MaxAH: int(r.max_ah),
-		AtomicCap: driver.AtomicCap(r.atomic_cap),
+		AtomicCap: verbs.AtomicCap(r.atomic_cap),
 	}, int(r.ports), nil
 }
 
@@ -117,13 +117,13 @@ var linkLayers = map[C.uint32_t]string{0: "unspecified", 1: "InfiniBand", 2: lin
 
 const linkEthernet = "Ethernet"
 
-func queryPort(ctx handle, num int) (driver.PortAttr, error) {
+func queryPort(ctx handle, num int) (verbs.PortAttr, error) {
 	var r C.struct_cn_port
 	if err := result(C.cn_query_port(C.uint64_t(ctx), C.int(num), &r)); err != nil {
-		return driver.PortAttr{}, err
+		return verbs.PortAttr{}, err
 	}
-	return driver.PortAttr{
-		Num: uint8(num), State: driver.PortState(r.state), MaxMTU: driver.MTU(r.max_mtu), ActiveMTU: driver.MTU(r.active_mtu),
+	return verbs.PortAttr{
+		Num: uint8(num), State: verbs.PortState(r.state), MaxMTU: verbs.MTU(r.max_mtu), ActiveMTU: verbs.MTU(r.active_mtu),
 		LinkLayer: linkLayers[r.link_layer], MaxMsgSize: uint64(r.max_msg), LID: uint16(r.lid), SMLID: uint16(r.sm_lid),
 		PKeys: []uint16{0xffff}, GIDTableLen: int(r.gids),
 	}, nil
@@ -146,14 +146,14 @@ const defaultHopLimit = 64
 var gidTypes = map[C.uint32_t]string{0: "IB/RoCE v1", 1: "IB/RoCE v1", 2: typeRoCE2}
 
 // gidType joins a port's link layer and the kernel's name for the type of an entry.
-func gidType(linkLayer, name string) driver.GIDType {
+func gidType(linkLayer, name string) verbs.GIDType {
 	switch {
 	case name == typeRoCE2:
-		return driver.GIDRoCE2
+		return verbs.GIDRoCE2
 	case linkLayer == linkEthernet:
-		return driver.GIDRoCE1
+		return verbs.GIDRoCE1
 	}
-	return driver.GIDInfiniBand
+	return verbs.GIDInfiniBand
 }
 
 // queryGIDs returns the entries of all ports that are set. Older libraries lack the call.
@@ -176,7 +176,7 @@ func queryGIDs(ctx handle) ([]rawGID, error) {
 
 // rawAsync is an asynchronous event; id is what the object was made with, or the port.
 type rawAsync struct {
-	typ driver.EventType
+	typ verbs.EventType
 	id  uint64
 }
 
@@ -184,7 +184,7 @@ type rawAsync struct {
 func nextAsync(ctx handle) (rawAsync, error) {
 	var r C.struct_cn_async
 	err := result(C.cn_async_get(C.uint64_t(ctx), &r))
-	return rawAsync{driver.EventType(r._type), uint64(r.id)}, err
+	return rawAsync{verbs.EventType(r._type), uint64(r.id)}, err
 }
 
 func allocPD(ctx handle) (handle, error) {
@@ -196,7 +196,7 @@ func allocPD(ctx handle) (handle, error) {
 func deallocPD(h handle) error { return result(C.cn_dealloc_pd(C.uint64_t(h))) }
 
 // regMR registers memory that its owner keeps in place.
-func regMR(pd handle, addr, size uint64, access driver.Access) (h handle, lkey, rkey uint32, err error) {
+func regMR(pd handle, addr, size uint64, access verbs.Access) (h handle, lkey, rkey uint32, err error) {
 	var mr C.uint64_t
 	var keys [2]C.uint32_t
 	err = result(C.cn_reg_mr(C.uint64_t(pd), C.uint64_t(addr), C.uint64_t(size), C.uint32_t(access), &mr, &keys[0]))
@@ -244,7 +244,7 @@ func flag(b bool) C.int {
 	return 0
 }
 
-func createSRQ(pd handle, id uint64, init *driver.SRQInit) (h handle, err error) {
+func createSRQ(pd handle, id uint64, init *verbs.SRQInit) (h handle, err error) {
 	var srq C.uint64_t
 	wr, sge := C.uint32_t(init.MaxWR), C.uint32_t(init.MaxSGE)
 	err = result(C.cn_create_srq(C.uint64_t(pd), C.uint64_t(id), &wr, &sge, C.uint32_t(init.Limit), &srq))
@@ -267,12 +267,12 @@ func destroySRQ(h handle) error { return result(C.cn_destroy_srq(C.uint64_t(h)))
 type rawQP struct {
 	pd, sendCQ, recvCQ, srq handle
 	id                      uint64
-	typ                     driver.QPType
+	typ                     verbs.QPType
 	signalAll               bool
-	cap                     driver.QPCap
+	cap                     verbs.QPCap
 }
 
-func createQP(in rawQP) (h handle, num uint32, granted driver.QPCap, err error) {
+func createQP(in rawQP) (h handle, num uint32, granted verbs.QPCap, err error) {
 	r := C.struct_cn_qp_init{
 		pd: C.uint64_t(in.pd), send_cq: C.uint64_t(in.sendCQ), recv_cq: C.uint64_t(in.recvCQ), srq: C.uint64_t(in.srq),
 		id: C.uint64_t(in.id), _type: C.uint32_t(in.typ), sig_all: C.uint32_t(flag(in.signalAll)),
@@ -282,7 +282,7 @@ func createQP(in rawQP) (h handle, num uint32, granted driver.QPCap, err error) 
 	if err := result(C.cn_create_qp(&r)); err != nil {
 		return 0, 0, granted, err
 	}
-	granted = driver.QPCap{
+	granted = verbs.QPCap{
 		MaxSendWR: int(r.send_wr), MaxRecvWR: int(r.recv_wr), MaxSendSGE: int(r.send_sge), MaxRecvSGE: int(r.recv_sge),
 		MaxInline: int(r.inline_size),
 	}
@@ -290,7 +290,7 @@ func createQP(in rawQP) (h handle, num uint32, granted driver.QPCap, err error) 
 }
 
 // rawPath is the way to a peer, sent from the entry sgid of the port's GID table.
-func rawPath(a *driver.AHAttr, sgid int) C.struct_cn_path {
+func rawPath(a *verbs.AHAttr, sgid int) C.struct_cn_path {
 	r := C.struct_cn_path{
 		flow_label: C.uint32_t(a.FlowLabel), dlid: C.uint16_t(a.DLID), sl: C.uint8_t(a.SL), path_bits: C.uint8_t(a.PathBits),
 		port: C.uint8_t(a.PortNum), sgid_index: C.uint8_t(sgid), traffic_class: C.uint8_t(a.TrafficClass), hop_limit: C.uint8_t(a.HopLimit),
@@ -308,7 +308,7 @@ func rawPath(a *driver.AHAttr, sgid int) C.struct_cn_path {
 }
 
 // modifyQP changes what a.Mask names; sgid is the index of the source GID of a.AH.
-func modifyQP(h handle, a *driver.QPAttr, sgid int) error {
+func modifyQP(h handle, a *verbs.QPAttr, sgid int) error {
 	r := C.struct_cn_qp_attr{
 		path: rawPath(&a.AH, sgid),
 		mask: C.uint32_t(a.Mask), state: C.uint32_t(a.State), cur_state: C.uint32_t(a.CurState), access: C.uint32_t(a.Access),
@@ -319,25 +319,25 @@ func modifyQP(h handle, a *driver.QPAttr, sgid int) error {
 		dest_rd_atomic: C.uint8_t(a.MaxDestRDAtomic),
 	}
 	r.path.port = r.port
-	if a.Mask&driver.AttrState != 0 && a.State == driver.StateSQD {
+	if a.Mask&verbs.AttrState != 0 && a.State == verbs.StateSQD {
 		r.sqd_notify = 1
 	}
 	return result(C.cn_modify_qp(C.uint64_t(h), &r))
 }
 
-func queryQP(h handle) (driver.QPAttr, error) {
+func queryQP(h handle) (verbs.QPAttr, error) {
 	var r C.struct_cn_qp_attr
 	if err := result(C.cn_query_qp(C.uint64_t(h), &r)); err != nil {
-		return driver.QPAttr{}, err
+		return verbs.QPAttr{}, err
 	}
-	a := driver.QPAttr{
-		Mask:  driver.QPAttrMask(r.mask) | driver.AttrCap,
-		State: driver.QPState(r.state), Access: driver.Access(r.access), Port: uint8(r.port), QKey: uint32(r.qkey), PathMTU: driver.MTU(r.path_mtu),
+	a := verbs.QPAttr{
+		Mask:  verbs.QPAttrMask(r.mask) | verbs.AttrCap,
+		State: verbs.QPState(r.state), Access: verbs.Access(r.access), Port: uint8(r.port), QKey: uint32(r.qkey), PathMTU: verbs.MTU(r.path_mtu),
 		Timeout: uint8(r.timeout), RetryCount: uint8(r.retry), RNRRetry: uint8(r.rnr_retry), MinRNRTimer: uint8(r.min_rnr),
 		MaxRDAtomic: uint8(r.rd_atomic), MaxDestRDAtomic: uint8(r.dest_rd_atomic), RQPSN: uint32(r.rq_psn), SQPSN: uint32(r.sq_psn),
 		DestQPN: uint32(r.dest_qpn),
 	}
-	if a.Mask&driver.AttrAV != 0 {
+	if a.Mask&verbs.AttrAV != 0 {
 		a.AH = pathAttr(&r.path)
 		a.AH.PortNum = max(a.AH.PortNum, a.Port)
 	}
@@ -345,8 +345,8 @@ func queryQP(h handle) (driver.QPAttr, error) {
 }
 
 // pathAttr undoes rawPath.
-func pathAttr(r *C.struct_cn_path) driver.AHAttr {
-	a := driver.AHAttr{DLID: uint16(r.dlid), SL: uint8(r.sl), PathBits: uint8(r.path_bits), PortNum: uint8(r.port)}
+func pathAttr(r *C.struct_cn_path) verbs.AHAttr {
+	a := verbs.AHAttr{DLID: uint16(r.dlid), SL: uint8(r.sl), PathBits: uint8(r.path_bits), PortNum: uint8(r.port)}
 	if r.global == 0 {
 		return a
 	}
@@ -361,7 +361,7 @@ func pathAttr(r *C.struct_cn_path) driver.AHAttr {
 func destroyQP(h handle) error { return result(C.cn_destroy_qp(C.uint64_t(h))) }
 
 // createAH makes an address handle.
-func createAH(pd handle, a *driver.AHAttr, sgid int) (handle, error) {
+func createAH(pd handle, a *verbs.AHAttr, sgid int) (handle, error) {
 	var h C.uint64_t
 	r := rawPath(a, sgid)
 	err := result(C.cn_create_ah(C.uint64_t(pd), &r, &h))

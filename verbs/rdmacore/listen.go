@@ -9,7 +9,7 @@ import (
 	"sync"
 	"syscall"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 	"cinnabar/verbs/rdmacm"
 )
 
@@ -31,8 +31,8 @@ type listener struct {
 	closed bool
 }
 
-// Listen implements driver.Device.
-func (d *device) Listen(addr netip.AddrPort, backlog int) (driver.Listener, error) {
+// Listen implements verbs.DeviceDriver.
+func (d *device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver, error) {
 	const op = "listen"
 	if err := d.usable(op); err != nil {
 		return nil, err
@@ -76,11 +76,11 @@ func (l *listener) bind(addr netip.AddrPort, backlog int, onlyIPv6 bool) error {
 	l.ids = append(l.ids, id)
 	if onlyIPv6 {
 		if err := cmOnlyIPv6(id.h); err != nil {
-			return &driver.Error{Op: op, Err: err, Detail: addr.String()}
+			return &verbs.Error{Op: op, Err: err, Detail: addr.String()}
 		}
 	}
 	if err := cmBind(id.h, addr); err != nil {
-		e := &driver.Error{Op: op, Err: err, Detail: addr.String()}
+		e := &verbs.Error{Op: op, Err: err, Detail: addr.String()}
 		if errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.EADDRNOTAVAIL) {
 			e.Detail += ": " + noDeviceAt
 		}
@@ -92,7 +92,7 @@ func (l *listener) bind(addr netip.AddrPort, backlog int, onlyIPv6 bool) error {
 		}
 	}
 	if err := cmListen(id.h, backlog); err != nil {
-		return &driver.Error{Op: op, Err: err, Detail: addr.String()}
+		return &verbs.Error{Op: op, Err: err, Detail: addr.String()}
 	}
 	return nil
 }
@@ -113,8 +113,8 @@ func (l *listener) request(r *connRequest) {
 
 func (l *listener) Addr() netip.AddrPort { return l.addr }
 
-// Accept implements driver.Listener.
-func (l *listener) Accept(ctx context.Context) (driver.ConnRequest, error) {
+// Accept implements verbs.ListenerDriver.
+func (l *listener) Accept(ctx context.Context) (verbs.ConnRequestDriver, error) {
 	select {
 	case <-l.done:
 		return nil, l.closedErr()
@@ -133,10 +133,10 @@ func (l *listener) Accept(ctx context.Context) (driver.ConnRequest, error) {
 }
 
 func (l *listener) closedErr() error {
-	return driver.Errorf("accept", driver.ErrClosed, "the listener is closed")
+	return verbs.Errorf("accept", verbs.ErrClosed, "the listener is closed")
 }
 
-// Close implements driver.Listener.
+// Close implements verbs.ListenerDriver.
 func (l *listener) Close() error {
 	if l.end() {
 		l.dev.listeners.Add(-1)
@@ -179,28 +179,28 @@ func (r *connRequest) RemoteAddr() netip.AddrPort { return r.remote }
 
 // Param is what the peer asked for, in the words of this side: what is given
 // back to Accept grants it.
-func (r *connRequest) Param() driver.ConnParam { return asParam(r.param) }
+func (r *connRequest) Param() verbs.ConnParam { return asParam(r.param) }
 
 // asParam translates back: what is 0 on the wire is "none".
-func asParam(p cmParam) driver.ConnParam {
+func asParam(p cmParam) verbs.ConnParam {
 	none := func(v uint8) int {
 		if v == 0 {
 			return -1
 		}
 		return int(v)
 	}
-	return driver.ConnParam{
+	return verbs.ConnParam{
 		PrivateData: p.data, ResponderResources: none(p.responder), InitiatorDepth: none(p.depth),
 		RetryCount: none(p.retry), RNRRetry: none(p.rnrRetry),
 	}
 }
 
-// Accept implements driver.ConnRequest.
-func (r *connRequest) Accept(ctx context.Context, dq driver.QP, p driver.ConnParam) (driver.Conn, error) {
+// Accept implements verbs.ConnRequestDriver.
+func (r *connRequest) Accept(ctx context.Context, dq verbs.QPDriver, p verbs.ConnParam) (verbs.ConnDriver, error) {
 	const op = "accept connection"
 	q, ok := dq.(*qp)
 	if !ok || q.pd.dev != r.id.cm.dev {
-		return nil, driver.Errorf(op, driver.ErrInvalid, "the queue pair belongs to another device")
+		return nil, verbs.Errorf(op, verbs.ErrInvalid, "the queue pair belongs to another device")
 	}
 	ctx, cancel := within(ctx, p.Timeout)
 	defer cancel()
@@ -218,12 +218,12 @@ func (r *connRequest) Accept(ctx context.Context, dq driver.QP, p driver.ConnPar
 	return c, nil
 }
 
-func (r *connRequest) accept(ctx context.Context, q *qp, p driver.ConnParam) (*conn, error) {
+func (r *connRequest) accept(ctx context.Context, q *qp, p verbs.ConnParam) (*conn, error) {
 	const op = "accept connection"
 	answer := q.ask(p)
 	answer.responder, answer.depth = min(answer.responder, r.param.responder), min(answer.depth, r.param.depth)
 	if q.pd.dev.iwarp() {
-		if err := q.step(r.id.h, driver.StateInit, 0, 0); err != nil {
+		if err := q.step(r.id.h, verbs.StateInit, 0, 0); err != nil {
 			return nil, err
 		}
 	} else if err := q.toRTS(r.id.h, answer); err != nil {
@@ -231,7 +231,7 @@ func (r *connRequest) accept(ctx context.Context, q *qp, p driver.ConnParam) (*c
 	}
 	if err := cmAccept(r.id.h, answer); err != nil {
 		q.giveUp()
-		return nil, &driver.Error{Op: op, Err: err}
+		return nil, &verbs.Error{Op: op, Err: err}
 	}
 	if _, err := r.id.wait(ctx, op, rdmacm.EventEstablished); err != nil {
 		q.giveUp()
@@ -242,5 +242,5 @@ func (r *connRequest) accept(ctx context.Context, q *qp, p driver.ConnParam) (*c
 	return newConn(r.id, q, in), nil
 }
 
-// Reject implements driver.ConnRequest.
+// Reject implements verbs.ConnRequestDriver.
 func (r *connRequest) Reject(privateData []byte) error { return r.id.reject(privateData) }

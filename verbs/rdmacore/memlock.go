@@ -11,32 +11,32 @@ import (
 	"syscall"
 
 	"cinnabar/internal/hostmem"
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // registerError explains a refusal of ibv_reg_mr. The one that meets nearly
 // everyone once is ENOMEM, the limit of locked memory.
-func registerError(op string, size int, access driver.Access, err error) error {
+func registerError(op string, size int, access verbs.Access, err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EAGAIN):
-		return &driver.Error{Op: op, Kind: driver.ErrLockLimit, Err: err,
+		return &verbs.Error{Op: op, Kind: verbs.ErrLockLimit, Err: err,
 			Detail: fmt.Sprintf("%d bytes cannot be locked; %s, or register less at a time", size, lockAdvice())}
-	case errors.Is(err, syscall.EFAULT) && access&driver.LocalWrite != 0:
-		return &driver.Error{Op: op, Kind: driver.ErrInvalid, Err: err,
+	case errors.Is(err, syscall.EFAULT) && access&verbs.LocalWrite != 0:
+		return &verbs.Error{Op: op, Kind: verbs.ErrInvalid, Err: err,
 			Detail: fmt.Sprintf("%d bytes, of which some are not mapped or only for reading; map them for writing, or ask for no right to write", size)}
 	case errors.Is(err, syscall.EFAULT):
-		return &driver.Error{Op: op, Kind: driver.ErrInvalid, Err: err, Detail: fmt.Sprintf("%d bytes, of which some are not mapped", size)}
+		return &verbs.Error{Op: op, Kind: verbs.ErrInvalid, Err: err, Detail: fmt.Sprintf("%d bytes, of which some are not mapped", size)}
 	}
-	return &driver.Error{Op: op, Detail: fmt.Sprintf("%d bytes", size), Err: err}
+	return &verbs.Error{Op: op, Detail: fmt.Sprintf("%d bytes", size), Err: err}
 }
 
 // roomError explains why a queue could not be made. Drivers of cards lock the
 // memory of queues too.
 func roomError(op string, err error) error {
 	if errors.Is(err, syscall.EMFILE) {
-		return &driver.Error{Op: op, Err: err, Detail: "it takes two descriptors; raise the limit with `ulimit -n`"}
+		return &verbs.Error{Op: op, Err: err, Detail: "it takes two descriptors; raise the limit with `ulimit -n`"}
 	}
-	e := &driver.Error{Op: op, Err: err, Detail: "the device has no room for more, or less for one than its attributes say"}
+	e := &verbs.Error{Op: op, Err: err, Detail: "the device has no room for more, or less for one than its attributes say"}
 	if cur, _, ok := hostmem.LockLimit(); errors.Is(err, syscall.ENOMEM) && ok && cur != hostmem.Unlimited {
 		e.Detail += "; or its memory cannot be locked: " + lockAdvice()
 	}

@@ -5,7 +5,7 @@ package rdmacore
 import (
 	"sync/atomic"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // pd is a protection domain.
@@ -31,14 +31,14 @@ func (p *pd) adopt() bool {
 	}
 }
 
-func (d *device) AllocPD() (driver.PD, error) {
+func (d *device) AllocPD() (verbs.PDDriver, error) {
 	const op = "allocate protection domain"
 	if err := d.usable(op); err != nil {
 		return nil, err
 	}
 	h, err := allocPD(d.ctx)
 	if err != nil {
-		return nil, &driver.Error{Op: op, Err: err}
+		return nil, &verbs.Error{Op: op, Err: err}
 	}
 	d.pds.Add(1)
 	return &pd{dev: d, h: h}, nil
@@ -51,19 +51,19 @@ func (p *pd) Close() error {
 		if n == pdClosed {
 			return nil
 		}
-		return driver.Errorf(op, driver.ErrBusy, "%d objects of it are open; close them first", n)
+		return verbs.Errorf(op, verbs.ErrBusy, "%d objects of it are open; close them first", n)
 	}
 	if err := p.dev.released(deallocPD(p.h)); err != nil {
 		p.children.Store(0)
-		return &driver.Error{Op: op, Err: err}
+		return &verbs.Error{Op: op, Err: err}
 	}
 	p.dev.pds.Add(-1)
 	return nil
 }
 
 // supportedAccess are the rights that regions know, besides those that may be ignored.
-const supportedAccess = driver.LocalWrite | driver.RemoteWrite | driver.RemoteRead | driver.RemoteAtomic |
-	driver.RemoteInvalidate | driver.OptionalAccess
+const supportedAccess = verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead | verbs.RemoteAtomic |
+	verbs.RemoteInvalidate | verbs.OptionalAccess
 
 // mr is a registered region.
 type mr struct {
@@ -74,18 +74,18 @@ type mr struct {
 	closed     atomic.Bool
 }
 
-func (p *pd) RegMR(r driver.Region, access driver.Access) (driver.MR, error) {
+func (p *pd) RegMR(r verbs.MRInit, access verbs.Access) (verbs.MRDriver, error) {
 	const op = "register memory"
 	if err := p.dev.usable(op); err != nil {
 		return nil, err
 	}
 	if extra := access &^ supportedAccess; extra != 0 {
-		return nil, driver.Unsupported(op, "access %v; there is %v", extra, supportedAccess&^driver.OptionalAccess)
+		return nil, verbs.Unsupported(op, "access %v; there is %v", extra, supportedAccess&^verbs.OptionalAccess)
 	}
-	if p.dev.attr.AtomicCap == driver.AtomicNone {
-		access &^= driver.RemoteAtomic // no peer can use it, and some drivers refuse it
+	if p.dev.attr.AtomicCap == verbs.AtomicNone {
+		access &^= verbs.RemoteAtomic // no peer can use it, and some drivers refuse it
 	}
-	access &^= driver.RemoteInvalidate // libibverbs has no such flag: each driver has its own rule
+	access &^= verbs.RemoteInvalidate // libibverbs has no such flag: each driver has its own rule
 	h, lkey, rkey, err := regMR(p.h, r.Addr, uint64(len(r.Bytes)), access)
 	if err != nil {
 		return nil, registerError(op, len(r.Bytes), access, err)
@@ -103,11 +103,11 @@ func (m *mr) IOVA() uint64 { return m.addr }
 func (m *mr) Close() error {
 	const op = "close memory region"
 	if m.closed.Swap(true) {
-		return driver.Errorf(op, driver.ErrClosed, "closed before")
+		return verbs.Errorf(op, verbs.ErrClosed, "closed before")
 	}
 	if err := m.pd.dev.released(deregMR(m.h)); err != nil {
 		m.closed.Store(false)
-		return &driver.Error{Op: op, Err: err}
+		return &verbs.Error{Op: op, Err: err}
 	}
 	m.pd.children.Add(-1)
 	return nil

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 )
 
 // Devices lists the RDMA devices of the machine. The error, when there is none,
@@ -22,13 +21,13 @@ func Devices() ([]Info, error) {
 		return nil, listError(op, err)
 	}
 	if len(raw) == 0 {
-		return nil, driver.Unsupported(op, "%s", whyNone())
+		return nil, verbs.Unsupported(op, "%s", whyNone())
 	}
 	list := make([]Info, len(raw))
 	for i, r := range raw {
 		list[i] = Info{
-			Name: r.name, Transport: driver.TransportType(r.transport), NodeType: driver.NodeType(r.nodeType),
-			NodeGUID: driver.GUID(r.guid), Ports: readPorts(r.name),
+			Name: r.name, Transport: verbs.TransportType(r.transport), NodeType: verbs.NodeType(r.nodeType),
+			NodeGUID: verbs.GUID(r.guid), Ports: readPorts(r.name),
 		}
 	}
 	return list, nil
@@ -59,7 +58,7 @@ func Open(name string) (*verbs.Device, error) {
 	d.events.Init()
 	d.removal.gone = make(chan struct{})
 	if err := d.start(asyncFD); err != nil {
-		return nil, errors.Join(&driver.Error{Op: op, Detail: name, Err: err}, closeContext(ctx))
+		return nil, errors.Join(&verbs.Error{Op: op, Detail: name, Err: err}, closeContext(ctx))
 	}
 	return verbs.NewDevice(d), nil
 }
@@ -95,29 +94,29 @@ func (d *device) learn() error {
 	}
 	for _, r := range listed {
 		if r.name == d.name {
-			a.Transport, a.NodeType = driver.TransportType(r.transport), driver.NodeType(r.nodeType)
+			a.Transport, a.NodeType = verbs.TransportType(r.transport), verbs.NodeType(r.nodeType)
 		}
 	}
 	a.Name = d.name
 	a.MaxQPWR = min(a.MaxQPWR-1, 1<<20) // one request is our own, see qp.drain
 	a.MaxQPRDAtom, a.MaxQPInitRDAtom = min(a.MaxQPRDAtom, 255), min(a.MaxQPInitRDAtom, 255)
 	a.MaxSGE, a.MaxSRQSGE = min(a.MaxSGE, batchSGE), min(a.MaxSRQSGE, batchSGE)
-	a.Caps = driver.CapRNRWait | driver.CapExactStatus | driver.CapRawState | driver.CapWriteImm | driver.CapSendImm
+	a.Caps = verbs.CapRNRWait | verbs.CapExactStatus | verbs.CapRawState | verbs.CapWriteImm | verbs.CapSendImm
 	a.MaxPrivateData = 56 // the request of the InfiniBand connection manager, less rdma_cm's header
-	if a.Transport == driver.TransportIWARP {
-		a.Caps = driver.CapActiveFirst
+	if a.Transport == verbs.TransportIWARP {
+		a.Caps = verbs.CapActiveFirst
 		a.MaxPrivateData = maxMPAData
-		a.AtomicCap = driver.AtomicNone
+		a.AtomicCap = verbs.AtomicNone
 		a.MaxAH = 0
 	}
-	if a.AtomicCap != driver.AtomicNone {
-		a.Caps |= driver.CapAtomics
+	if a.AtomicCap != verbs.AtomicNone {
+		a.Caps |= verbs.CapAtomics
 	}
 	if a.MaxSRQ > 0 {
-		a.Caps |= driver.CapSRQ
+		a.Caps |= verbs.CapSRQ
 	}
 	if a.MaxSGERead > 1 {
-		a.Caps |= driver.CapMultiSGERead
+		a.Caps |= verbs.CapMultiSGERead
 	}
 	d.attr = a
 	d.probe()
@@ -133,18 +132,18 @@ func (d *device) learn() error {
 }
 
 // Query describes the device as it is now.
-func (d *device) Query() (driver.DeviceAttr, error) {
+func (d *device) Query() (verbs.DeviceAttr, error) {
 	d.mu.RLock() // Close waits
 	defer d.mu.RUnlock()
 	if d.closed {
-		return driver.DeviceAttr{}, driver.Errorf("query device", driver.ErrClosed, "the device is closed")
+		return verbs.DeviceAttr{}, verbs.Errorf("query device", verbs.ErrClosed, "the device is closed")
 	}
 	a := d.attr
 	a.Ports = nil
 	for i := range d.ports {
 		p, err := queryPort(d.ctx, i+1)
 		if err != nil {
-			return a, &driver.Error{Op: "query device", Detail: d.name, Err: err}
+			return a, &verbs.Error{Op: "query device", Detail: d.name, Err: err}
 		}
 		fillAddrs(&p, d.port(i+1), a.Transport)
 		a.Ports = append(a.Ports, p)
@@ -153,7 +152,7 @@ func (d *device) Query() (driver.DeviceAttr, error) {
 }
 
 // fillAddrs sets GIDs, the chosen one first, and the addresses for Listen and Dial.
-func fillAddrs(p *driver.PortAttr, port Port, transport driver.TransportType) {
+func fillAddrs(p *verbs.PortAttr, port Port, transport verbs.TransportType) {
 	if port.GID >= 0 {
 		p.GIDs = append(p.GIDs, port.GIDs[port.GID].Addr)
 	}
@@ -163,7 +162,7 @@ func fillAddrs(p *driver.PortAttr, port Port, transport driver.TransportType) {
 		}
 	}
 	for _, g := range port.GIDs {
-		p.GIDTable = append(p.GIDTable, driver.GIDEntry{Index: g.Index, GID: g.Addr, Type: gidType(p.LinkLayer, g.Type)})
+		p.GIDTable = append(p.GIDTable, verbs.GIDEntry{Index: g.Index, GID: g.Addr, Type: gidType(p.LinkLayer, g.Type)})
 	}
 	seen := map[netip.Addr]bool{}
 	for _, a := range portAddrs(port, transport) {

@@ -6,40 +6,41 @@ import (
 	"errors"
 	"syscall"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/internal/verbsrules"
+	"cinnabar/verbs"
 )
 
 // wcOps gives the completion's operation for each opcode.
-var wcOps = [...]driver.WCOp{
-	driver.OpWrite: driver.WCWrite, driver.OpWriteImm: driver.WCWrite, driver.OpSend: driver.WCSend,
-	driver.OpSendImm: driver.WCSend, driver.OpRead: driver.WCRead, driver.OpCompareSwap: driver.WCCompareSwap,
-	driver.OpFetchAdd: driver.WCFetchAdd,
+var wcOps = [...]verbs.WCOp{
+	verbs.OpWrite: verbs.WCWrite, verbs.OpWriteImm: verbs.WCWrite, verbs.OpSend: verbs.WCSend,
+	verbs.OpSendImm: verbs.WCSend, verbs.OpRead: verbs.WCRead, verbs.OpCompareSwap: verbs.WCCompareSwap,
+	verbs.OpFetchAdd: verbs.WCFetchAdd,
 }
 
 // requiredCaps are the abilities that an opcode needs of the device.
-var requiredCaps = [...]driver.Caps{
-	driver.OpWriteImm: driver.CapWriteImm, driver.OpSendImm: driver.CapSendImm, driver.OpRead: 0,
-	driver.OpCompareSwap: driver.CapAtomics, driver.OpFetchAdd: driver.CapAtomics,
+var requiredCaps = [...]verbs.Caps{
+	verbs.OpWriteImm: verbs.CapWriteImm, verbs.OpSendImm: verbs.CapSendImm, verbs.OpRead: 0,
+	verbs.OpCompareSwap: verbs.CapAtomics, verbs.OpFetchAdd: verbs.CapAtomics,
 }
 
 // maxQPN is the highest number of a queue pair.
 const maxQPN = 1<<24 - 1
 
 // sendFlags are the flags that a request can have.
-const sendFlags = driver.Fence | driver.Signaled | driver.Solicited | driver.Inline
+const sendFlags = verbs.Fence | verbs.Signaled | verbs.Solicited | verbs.Inline
 
-// PostSend implements driver.QP. The program's requests cross to C in batches.
-func (q *qp) PostSend(wrs []driver.SendWR) (int, error) {
+// PostSend implements verbs.QPDriver. The program's requests cross to C in batches.
+func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	q.sendMu.Lock()
 	defer q.sendMu.Unlock()
-	if s := driver.QPState(q.state.Load()); q.gone {
-		return 0, driver.Errorf("post send", driver.ErrClosed, "the queue pair is closed")
-	} else if s < driver.StateRTS {
-		return 0, driver.Errorf("post send", driver.ErrInvalid, "the queue pair is in %s; sends are possible once it is connected", s)
-	} else if s == driver.StateErr && q.pd.dev.removal.isGone() {
+	if s := verbs.QPState(q.state.Load()); q.gone {
+		return 0, verbs.Errorf("post send", verbs.ErrClosed, "the queue pair is closed")
+	} else if s < verbs.StateRTS {
+		return 0, verbs.Errorf("post send", verbs.ErrInvalid, "the queue pair is in %s; sends are possible once it is connected", s)
+	} else if s == verbs.StateErr && q.pd.dev.removal.isGone() {
 		return 0, q.pd.dev.removedErr("post send")
 	}
-	if q.pd.dev.iwarp() && driver.QPState(q.state.Load()) == driver.StateErr {
+	if q.pd.dev.iwarp() && verbs.QPState(q.state.Load()) == verbs.StateErr {
 		return q.flushSends(wrs)
 	}
 	token := q.token.Load()
@@ -63,7 +64,7 @@ func (q *qp) PostSend(wrs []driver.SendWR) (int, error) {
 
 // collect fills the batch and returns how many requests it took. stop is what
 // is wrong with the next one; nil if there is none or it waits for the next batch.
-func (q *qp) collect(wrs []driver.SendWR, token uint64) (taken int, stop error) {
+func (q *qp) collect(wrs []verbs.SendWR, token uint64) (taken int, stop error) {
 	for i := range wrs {
 		wr := &wrs[i]
 		if stop = q.checkSend(wr); stop != nil {
@@ -92,10 +93,10 @@ func (q *qp) postMarker() error {
 	q.sendMu.Lock()
 	defer q.sendMu.Unlock()
 	if q.gone {
-		return driver.Errorf("disconnect", driver.ErrClosed, "the queue pair is closed")
+		return verbs.Errorf("disconnect", verbs.ErrClosed, "the queue pair is closed")
 	}
 	pos := q.sq.head.Load()
-	marker := driver.SendWR{Op: driver.OpWrite, Flags: driver.Signaled | driver.Fence} // siw completes writes before reads that were posted earlier
+	marker := verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.Signaled | verbs.Fence} // siw completes writes before reads that were posted earlier
 	q.send.add(&marker, makeToken(kindMarker, q.token.Load(), pos), 0)
 	q.sq.skip(pos)
 	q.sq.head.Store(pos + 1)
@@ -107,7 +108,7 @@ func (q *qp) postMarker() error {
 }
 
 // flushSends gives sends back that are posted in ERR, which siw keeps.
-func (q *qp) flushSends(wrs []driver.SendWR) (int, error) {
+func (q *qp) flushSends(wrs []verbs.SendWR) (int, error) {
 	for i := range wrs {
 		wr := &wrs[i]
 		if err := q.checkSend(wr); err != nil {
@@ -125,31 +126,31 @@ func (q *qp) flushSends(wrs []driver.SendWR) (int, error) {
 }
 
 func sendFull(depth uint32) error {
-	return driver.Errorf("post send", driver.ErrQueueFull, "%d requests are outstanding; poll their completions, or create the queue pair with a larger MaxSendWR", depth)
+	return verbs.Errorf("post send", verbs.ErrQueueFull, "%d requests are outstanding; poll their completions, or create the queue pair with a larger MaxSendWR", depth)
 }
 
 // checkSend refuses what can never be sent. Wrong keys and ranges are no such
 // thing: they end the queue pair when their turn comes.
-func (q *qp) checkSend(wr *driver.SendWR) error {
+func (q *qp) checkSend(wr *verbs.SendWR) error {
 	const op = "post send"
 	dev, limit := q.pd.dev, &q.init.Cap
 	if int(wr.Op) >= len(requiredCaps) {
-		return driver.Unsupported(op, "operation %s (%d)", wr.Op, wr.Op)
+		return verbs.Unsupported(op, "operation %s (%d)", wr.Op, wr.Op)
 	}
-	if err := driver.CheckOpcode(q.init.Type, wr.Op); err != nil {
+	if err := verbsrules.CheckOpcode(q.init.Type, wr.Op); err != nil {
 		return err
 	}
 	if need := requiredCaps[wr.Op]; !dev.attr.Caps.Has(need) {
-		return driver.Unsupported(op, "%s: device %s has no %s", wr.Op, dev.name, need)
+		return verbs.Unsupported(op, "%s: device %s has no %s", wr.Op, dev.name, need)
 	}
 	if extra := wr.Flags &^ sendFlags; extra != 0 {
-		return driver.Errorf(op, driver.ErrInvalid, "flags %#x are unknown", uint32(extra))
+		return verbs.Errorf(op, verbs.ErrInvalid, "flags %#x are unknown", uint32(extra))
 	}
 	if len(wr.SGL) > limit.MaxSendSGE {
-		return driver.Errorf(op, driver.ErrInvalid, "%d gather entries, the queue pair was made for %d", len(wr.SGL), limit.MaxSendSGE)
+		return verbs.Errorf(op, verbs.ErrInvalid, "%d gather entries, the queue pair was made for %d", len(wr.SGL), limit.MaxSendSGE)
 	}
-	if wr.Op == driver.OpRead && len(wr.SGL) > max(dev.attr.MaxSGERead, 1) {
-		return driver.Errorf(op, driver.ErrInvalid, "%d entries of a read, device %s has %d (DeviceAttr.MaxSGERead)", len(wr.SGL), dev.name, dev.attr.MaxSGERead)
+	if wr.Op == verbs.OpRead && len(wr.SGL) > max(dev.attr.MaxSGERead, 1) {
+		return verbs.Errorf(op, verbs.ErrInvalid, "%d entries of a read, device %s has %d (DeviceAttr.MaxSGERead)", len(wr.SGL), dev.name, dev.attr.MaxSGERead)
 	}
 	var total uint64
 	for i := range wr.SGL {
@@ -158,25 +159,25 @@ func (q *qp) checkSend(wr *driver.SendWR) error {
 	if err := q.checkDatagram(wr, total); err != nil {
 		return err
 	}
-	atomic, inline := wr.Op == driver.OpCompareSwap || wr.Op == driver.OpFetchAdd, wr.Flags&driver.Inline != 0
+	atomic, inline := wr.Op == verbs.OpCompareSwap || wr.Op == verbs.OpFetchAdd, wr.Flags&verbs.Inline != 0
 	switch {
 	case total > dev.maxMessage:
-		return driver.Errorf(op, driver.ErrInvalid, "a message of %d bytes; the port takes %d at most, split it", total, dev.maxMessage)
-	case inline && (atomic || wr.Op == driver.OpRead):
-		return driver.Errorf(op, driver.ErrInvalid, "%s cannot be inline: its memory is written to", wr.Op)
+		return verbs.Errorf(op, verbs.ErrInvalid, "a message of %d bytes; the port takes %d at most, split it", total, dev.maxMessage)
+	case inline && (atomic || wr.Op == verbs.OpRead):
+		return verbs.Errorf(op, verbs.ErrInvalid, "%s cannot be inline: its memory is written to", wr.Op)
 	case inline && total > uint64(limit.MaxInline):
-		return driver.Errorf(op, driver.ErrInvalid, "%d inline bytes, the queue pair was made for %d", total, limit.MaxInline)
+		return verbs.Errorf(op, verbs.ErrInvalid, "%d inline bytes, the queue pair was made for %d", total, limit.MaxInline)
 	case atomic && total != 8:
-		return driver.Errorf(op, driver.ErrInvalid, "%s returns 8 bytes, the list has room for %d", wr.Op, total)
+		return verbs.Errorf(op, verbs.ErrInvalid, "%s returns 8 bytes, the list has room for %d", wr.Op, total)
 	case atomic && wr.Remote.Addr%8 != 0:
-		return driver.Errorf(op, driver.ErrInvalid, "%s at %#x; the address must be a multiple of 8", wr.Op, wr.Remote.Addr)
+		return verbs.Errorf(op, verbs.ErrInvalid, "%s at %#x; the address must be a multiple of 8", wr.Op, wr.Remote.Addr)
 	}
 	return nil
 }
 
 // checkDatagram refuses a datagram that has no destination, or is longer than a
 // packet: the device would say that it was sent, and send nothing.
-func (q *qp) checkDatagram(wr *driver.SendWR, size uint64) error {
+func (q *qp) checkDatagram(wr *verbs.SendWR, size uint64) error {
 	const op = "post send"
 	if q.dests == nil {
 		return nil
@@ -184,33 +185,33 @@ func (q *qp) checkDatagram(wr *driver.SendWR, size uint64) error {
 	a, ok := wr.AH.(*ah)
 	switch limit := q.maxDatagram.Load(); {
 	case wr.AH == nil:
-		return driver.Errorf(op, driver.ErrInvalid, "AH is nil; a datagram needs an address handle, see PD.CreateAH")
+		return verbs.Errorf(op, verbs.ErrInvalid, "AH is nil; a datagram needs an address handle, see PD.CreateAH")
 	case !ok || a.pd != q.pd:
-		return driver.Errorf(op, driver.ErrInvalid, "the address handle is of another protection domain than the queue pair")
+		return verbs.Errorf(op, verbs.ErrInvalid, "the address handle is of another protection domain than the queue pair")
 	case wr.RemoteQPN > maxQPN:
-		return driver.Errorf(op, driver.ErrInvalid, "RemoteQPN is %#x, over 24 bits", wr.RemoteQPN)
+		return verbs.Errorf(op, verbs.ErrInvalid, "RemoteQPN is %#x, over 24 bits", wr.RemoteQPN)
 	case size > limit:
-		return driver.Errorf(op, driver.ErrInvalid, "a datagram of %d bytes; it must fit a packet of the port, whose MTU is %d (PortAttr.ActiveMTU)", size, limit)
+		return verbs.Errorf(op, verbs.ErrInvalid, "a datagram of %d bytes; it must fit a packet of the port, whose MTU is %d (PortAttr.ActiveMTU)", size, limit)
 	}
 	return nil
 }
 
-// PostRecv implements driver.QP.
-func (q *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
+// PostRecv implements verbs.QPDriver.
+func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	const op = "post receive"
 	q.recvMu.Lock()
 	defer q.recvMu.Unlock()
-	state := driver.QPState(q.state.Load())
+	state := verbs.QPState(q.state.Load())
 	switch {
 	case q.gone:
-		return 0, driver.Errorf(op, driver.ErrClosed, "the queue pair is closed")
+		return 0, verbs.Errorf(op, verbs.ErrClosed, "the queue pair is closed")
 	case q.srq != nil:
-		return 0, driver.Errorf(op, driver.ErrInvalid, "the queue pair receives from a shared queue; post there")
-	case state == driver.StateReset:
-		return 0, driver.Errorf(op, driver.ErrInvalid, "the queue pair is in RESET; move it to INIT first")
-	case state == driver.StateErr && q.pd.dev.removal.isGone():
+		return 0, verbs.Errorf(op, verbs.ErrInvalid, "the queue pair receives from a shared queue; post there")
+	case state == verbs.StateReset:
+		return 0, verbs.Errorf(op, verbs.ErrInvalid, "the queue pair is in RESET; move it to INIT first")
+	case state == verbs.StateErr && q.pd.dev.removal.isGone():
 		return 0, q.pd.dev.removedErr(op)
-	case state == driver.StateErr:
+	case state == verbs.StateErr:
 		return q.flushReceives(wrs)
 	}
 	token := q.token.Load()
@@ -231,7 +232,7 @@ func (q *qp) PostRecv(wrs []driver.RecvWR) (int, error) {
 }
 
 // collectRecv is collect for receives.
-func (q *qp) collectRecv(wrs []driver.RecvWR, token uint64) (taken int, stop error) {
+func (q *qp) collectRecv(wrs []verbs.RecvWR, token uint64) (taken int, stop error) {
 	for i := range wrs {
 		wr := &wrs[i]
 		if stop = checkRecv(wr, q.init.Cap.MaxRecvSGE); stop != nil {
@@ -244,7 +245,7 @@ func (q *qp) collectRecv(wrs []driver.RecvWR, token uint64) (taken int, stop err
 		if !q.recv.add(wr, makeToken(kindRecv, token, pos), q.pd.dev.iwarp()) {
 			return i, nil
 		}
-		q.rq.put(pos, wr.ID, driver.WCRecv)
+		q.rq.put(pos, wr.ID, verbs.WCRecv)
 		q.rq.head.Store(pos + 1)
 	}
 	return len(wrs), nil
@@ -252,7 +253,7 @@ func (q *qp) collectRecv(wrs []driver.RecvWR, token uint64) (taken int, stop err
 
 // flushReceives gives receives back that are posted in ERR. Software drivers
 // keep them for ever, since they look at a receive queue only when a packet comes.
-func (q *qp) flushReceives(wrs []driver.RecvWR) (int, error) {
+func (q *qp) flushReceives(wrs []verbs.RecvWR) (int, error) {
 	for i := range wrs {
 		if err := checkRecv(&wrs[i], q.init.Cap.MaxRecvSGE); err != nil {
 			return i, err
@@ -261,31 +262,31 @@ func (q *qp) flushReceives(wrs []driver.RecvWR) (int, error) {
 		if pos-q.rq.tail.Load() >= q.rq.depth {
 			return i, recvFull(int(q.rq.depth))
 		}
-		q.rq.put(pos, wrs[i].ID, driver.WCRecv)
+		q.rq.put(pos, wrs[i].ID, verbs.WCRecv)
 		q.rq.head.Store(pos + 1)
 		q.recvCQ.addLate(makeToken(kindRecv, q.token.Load(), pos))
 	}
 	return len(wrs), nil
 }
 
-func checkRecv(wr *driver.RecvWR, maxSGE int) error {
+func checkRecv(wr *verbs.RecvWR, maxSGE int) error {
 	if len(wr.SGL) > maxSGE {
-		return driver.Errorf("post receive", driver.ErrInvalid, "%d scatter entries, the queue was made for %d", len(wr.SGL), maxSGE)
+		return verbs.Errorf("post receive", verbs.ErrInvalid, "%d scatter entries, the queue was made for %d", len(wr.SGL), maxSGE)
 	}
 	return nil
 }
 
 func recvFull(depth int) error {
-	return driver.Errorf("post receive", driver.ErrQueueFull, "%d receives are posted; poll completions, or create the queue with a larger MaxRecvWR", depth)
+	return verbs.Errorf("post receive", verbs.ErrQueueFull, "%d receives are posted; poll completions, or create the queue with a larger MaxRecvWR", depth)
 }
 
 // postError names the library's refusals.
 func postError(op string, err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOMEM):
-		return &driver.Error{Op: op, Kind: driver.ErrQueueFull, Err: err}
+		return &verbs.Error{Op: op, Kind: verbs.ErrQueueFull, Err: err}
 	case errors.Is(err, syscall.EINVAL):
-		return &driver.Error{Op: op, Kind: driver.ErrInvalid, Err: err}
+		return &verbs.Error{Op: op, Kind: verbs.ErrInvalid, Err: err}
 	}
-	return &driver.Error{Op: op, Err: err}
+	return &verbs.Error{Op: op, Err: err}
 }

@@ -2,12 +2,14 @@
 
 package rdmacore
 
-import "cinnabar/verbs/driver"
+import (
+	"cinnabar/verbs"
+)
 
 // probe finds out what no query tells, by making queue pairs: of which types the
 // device has them, and how many bytes an inline request can carry.
 func (d *device) probe() {
-	d.attr.QPTypes = []driver.QPType{driver.RC} // as every device of the connection manager
+	d.attr.QPTypes = []verbs.QPType{verbs.RC} // as every device of the connection manager
 	pd, err := allocPD(d.ctx)
 	if err != nil {
 		return
@@ -18,9 +20,9 @@ func (d *device) probe() {
 		return
 	}
 	defer func() { _ = destroyCQ(cq) }()
-	try := func(typ driver.QPType, inline int) (granted int, ok bool) {
+	try := func(typ verbs.QPType, inline int) (granted int, ok bool) {
 		h, _, got, err := createQP(rawQP{pd: pd, sendCQ: cq, recvCQ: cq, typ: typ,
-			cap: driver.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: inline}})
+			cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: inline}})
 		if err != nil {
 			return 0, false
 		}
@@ -28,14 +30,14 @@ func (d *device) probe() {
 		return got.MaxInline, true
 	}
 	if !d.iwarp() {
-		for _, typ := range []driver.QPType{driver.UC, driver.UD} {
+		for _, typ := range []verbs.QPType{verbs.UC, verbs.UD} {
 			if _, ok := try(typ, 0); ok {
 				d.attr.QPTypes = append(d.attr.QPTypes, typ)
 			}
 		}
 	}
 	for _, n := range []int{1024, 512, 256, 128, 80, 64, 32} {
-		if granted, ok := try(driver.RC, n); ok {
+		if granted, ok := try(verbs.RC, n); ok {
 			d.attr.MaxInline = max(granted, n)
 			return
 		}

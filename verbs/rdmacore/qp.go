@@ -9,7 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 const (
@@ -25,7 +25,7 @@ const (
 // handed over; tail by who polls, under the completion queue's.
 type queue struct {
 	ids        []uint64
-	ops        []driver.WCOp
+	ops        []verbs.WCOp
 	depth      uint32
 	head, tail atomic.Uint32 // counters that run on
 
@@ -34,10 +34,10 @@ type queue struct {
 
 func (r *queue) init(depth int) {
 	size := 1 << bits.Len(uint(max(depth, 1)))
-	r.ids, r.ops, r.depth = make([]uint64, size), make([]driver.WCOp, size), uint32(depth)
+	r.ids, r.ops, r.depth = make([]uint64, size), make([]verbs.WCOp, size), uint32(depth)
 }
 
-func (r *queue) put(pos uint32, id uint64, op driver.WCOp) {
+func (r *queue) put(pos uint32, id uint64, op verbs.WCOp) {
 	i := pos & uint32(len(r.ids)-1)
 	r.ids[i], r.ops[i] = id, op
 	if r.open != nil {
@@ -46,7 +46,7 @@ func (r *queue) put(pos uint32, id uint64, op driver.WCOp) {
 }
 
 // take retires the requests up to pos and returns the id and the operation of that one.
-func (r *queue) take(pos uint32) (uint64, driver.WCOp) {
+func (r *queue) take(pos uint32) (uint64, verbs.WCOp) {
 	_ = r.head.Load() // what was put is seen here
 	i := pos & uint32(len(r.ids)-1)
 	id, op := r.ids[i], r.ops[i]
@@ -64,12 +64,12 @@ type qp struct {
 	h      handle
 	num    uint32
 	serial uint64 // what asynchronous events name it by
-	init   driver.QPInit
+	init   verbs.QPInit
 	sendCQ *cq
 	recvCQ *cq
 	srq    *srq // nil: own receives
 
-	state atomic.Uint32 // driver.QPState; written under mu
+	state atomic.Uint32 // verbs.QPState; written under mu
 	token atomic.Uint64 // serial number in tokens; another one after each reset
 	told  atomic.Bool   // an event has told of its failure
 
@@ -99,24 +99,24 @@ type qp struct {
 	drained chan struct{}
 }
 
-func (p *pd) CreateQP(init driver.QPInit) (driver.QP, error) {
+func (p *pd) CreateQP(init verbs.QPInit) (verbs.QPDriver, error) {
 	const op = "create queue pair"
 	if err := p.dev.usable(op); err != nil {
 		return nil, err
 	}
 	if !slices.Contains(p.dev.attr.QPTypes, init.Type) {
-		return nil, driver.Unsupported(op, "type %s (%d); device %s has %v", init.Type, init.Type, p.dev.name, p.dev.attr.QPTypes)
+		return nil, verbs.Unsupported(op, "type %s (%d); device %s has %v", init.Type, init.Type, p.dev.name, p.dev.attr.QPTypes)
 	}
 	sendCQ, ok1 := init.SendCQ.(*cq)
 	recvCQ, ok2 := init.RecvCQ.(*cq)
 	if !ok1 || !ok2 || sendCQ.dev != p.dev || recvCQ.dev != p.dev {
-		return nil, driver.Errorf(op, driver.ErrInvalid, "it needs two completion queues of the same device")
+		return nil, verbs.Errorf(op, verbs.ErrInvalid, "it needs two completion queues of the same device")
 	}
 	q := &qp{pd: p, init: init, sendCQ: sendCQ, recvCQ: recvCQ, send: new(sendBatch), recv: new(recvBatch)}
 	if init.SRQ != nil {
 		s, ok := init.SRQ.(*srq)
 		if !ok || s.pd.dev != p.dev {
-			return nil, driver.Errorf(op, driver.ErrInvalid, "its shared receive queue belongs to another device")
+			return nil, verbs.Errorf(op, verbs.ErrInvalid, "its shared receive queue belongs to another device")
 		}
 		q.srq = s
 	}
@@ -164,10 +164,10 @@ func (q *qp) open() error {
 	if d.iwarp() {
 		q.sq.anyOrder()
 	}
-	if q.init.Type == driver.UD {
+	if q.init.Type == verbs.UD {
 		q.dests = make(destinations, len(q.sq.ids))
 	}
-	if err := q.Modify(driver.QPAttr{Mask: driver.AttrState, State: driver.StateInit}); err != nil {
+	if err := q.Modify(verbs.QPAttr{Mask: verbs.AttrState, State: verbs.StateInit}); err != nil {
 		q.forget()
 		return errors.Join(err, destroyQP(h))
 	}
@@ -198,21 +198,21 @@ func (d *device) findNum(num uint32) *qp {
 func (q *qp) Num() uint32 { return q.num }
 
 // access are the rights of peers through the queue pair; each region has its own besides.
-func (q *qp) access() driver.Access {
-	a := driver.LocalWrite | driver.RemoteWrite
-	if q.init.Type != driver.RC {
+func (q *qp) access() verbs.Access {
+	a := verbs.LocalWrite | verbs.RemoteWrite
+	if q.init.Type != verbs.RC {
 		return a // writes are all there is
 	}
-	a |= driver.RemoteRead
-	if q.pd.dev.attr.AtomicCap != driver.AtomicNone {
-		a |= driver.RemoteAtomic
+	a |= verbs.RemoteRead
+	if q.pd.dev.attr.AtomicCap != verbs.AtomicNone {
+		a |= verbs.RemoteAtomic
 	}
 	return a
 }
 
 // complete fills in what a completion of ours does not say, and reports whether
 // it is the program's.
-func (q *qp) complete(kind uint64, pos uint32, wc *driver.WC) bool {
+func (q *qp) complete(kind uint64, pos uint32, wc *verbs.WC) bool {
 	if kind == kindMarker {
 		q.sq.take(pos)
 		q.markerDone()
@@ -229,9 +229,9 @@ func (q *qp) complete(kind uint64, pos uint32, wc *driver.WC) bool {
 	}
 	id, op := r.take(pos)
 	wc.ID = id
-	if wc.Status != driver.StatusSuccess {
+	if wc.Status != verbs.StatusSuccess {
 		wc.Op = op
-		if wc.Status != driver.StatusWRFlushErr || !q.pd.dev.iwarp() { // on iWARP the end of a connection flushes, and its event has the cause
+		if wc.Status != verbs.StatusWRFlushErr || !q.pd.dev.iwarp() { // on iWARP the end of a connection flushes, and its event has the cause
 			q.broken(wc.Err())
 		}
 	} else if kind == kindSend {
@@ -245,11 +245,11 @@ func (q *qp) complete(kind uint64, pos uint32, wc *driver.WC) bool {
 func (q *qp) broken(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if s := driver.QPState(q.state.Load()); q.closed || s != driver.StateRTS && s != driver.StateSQD && s != driver.StateRTR {
+	if s := verbs.QPState(q.state.Load()); q.closed || s != verbs.StateRTS && s != verbs.StateSQD && s != verbs.StateRTR {
 		return
 	}
-	state := driver.StateErr
-	if q.init.Type != driver.RC {
+	state := verbs.StateErr
+	if q.init.Type != verbs.RC {
 		if a, qerr := queryQP(q.h); qerr == nil {
 			state = a.State
 		}
@@ -260,24 +260,24 @@ func (q *qp) broken(err error) {
 	}
 }
 
-// Query implements driver.QP.
-func (q *qp) Query() (driver.QPAttr, driver.QPInit) {
+// Query implements verbs.QPDriver.
+func (q *qp) Query() (verbs.QPAttr, verbs.QPInit) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	a := driver.QPAttr{Mask: driver.AttrState | driver.AttrCap}
+	a := verbs.QPAttr{Mask: verbs.AttrState | verbs.AttrCap}
 	if !q.closed && !q.pd.dev.iwarp() { // some iWARP drivers do not know their states
 		if got, err := queryQP(q.h); err == nil {
 			a = got
 		}
 	}
-	if s := driver.QPState(q.state.Load()); a.State != driver.StateErr && a.State != driver.StateSQE || q.pd.dev.iwarp() {
+	if s := verbs.QPState(q.state.Load()); a.State != verbs.StateErr && a.State != verbs.StateSQE || q.pd.dev.iwarp() {
 		a.State = s
 	}
 	a.Cap = q.init.Cap
 	return a, q.init
 }
 
-// Close implements driver.QP.
+// Close implements verbs.QPDriver.
 func (q *qp) Close() error {
 	const op = "close queue pair"
 	q.mu.Lock()
@@ -287,13 +287,13 @@ func (q *qp) Close() error {
 	}
 	if q.connecting {
 		q.mu.Unlock()
-		return driver.Errorf(op, driver.ErrBusy, "it is being connected; end that first")
+		return verbs.Errorf(op, verbs.ErrBusy, "it is being connected; end that first")
 	}
 	q.closed = true
 	c := q.conn
 	q.mu.Unlock()
 	if c != nil {
-		c.fail(driver.Errorf("connection", driver.ErrClosed, "the queue pair was closed"))
+		c.fail(verbs.Errorf("connection", verbs.ErrClosed, "the queue pair was closed"))
 		<-c.done
 	}
 	q.sendMu.Lock()
@@ -306,7 +306,7 @@ func (q *qp) Close() error {
 	q.sendCQ.purge(q.num)
 	q.recvCQ.purge(q.num)
 	if err := q.pd.dev.released(destroyQP(q.h)); err != nil {
-		return &driver.Error{Op: op, Err: err}
+		return &verbs.Error{Op: op, Err: err}
 	}
 	q.pd.children.Add(-1)
 	if q.srq != nil {

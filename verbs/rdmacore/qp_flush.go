@@ -2,7 +2,9 @@
 
 package rdmacore
 
-import "cinnabar/verbs/driver"
+import (
+	"cinnabar/verbs"
+)
 
 // On iWARP the kernel's siw keeps less order and fewer promises than the book:
 //
@@ -29,7 +31,7 @@ func (r *queue) isOpen(pos uint32) bool {
 
 // skip takes a position for a request that is not the program's.
 func (r *queue) skip(pos uint32) {
-	r.put(pos, 0, driver.WCWrite)
+	r.put(pos, 0, verbs.WCWrite)
 	if r.open != nil {
 		r.open[pos&uint32(len(r.open)-1)] = false
 	}
@@ -39,10 +41,10 @@ func (r *queue) skip(pos uint32) {
 // none itself, and frees the slots before the first open one.
 func (r *queue) retire(pos uint32) {
 	mask := uint32(len(r.open) - 1)
-	read := r.ops[pos&mask] == driver.WCRead
+	read := r.ops[pos&mask] == verbs.WCRead
 	tail := r.tail.Load()
 	for p := tail; int32(pos-p) >= 0; p++ {
-		if read || r.ops[p&mask] != driver.WCRead {
+		if read || r.ops[p&mask] != verbs.WCRead {
 			r.open[p&mask] = false
 		}
 	}
@@ -75,8 +77,8 @@ func (c *cq) giveBack(r *queue, kind, token uint64) {
 
 // flush gives back one request that the device does not, and reports whether
 // nobody had before.
-func (q *qp) flush(kind uint64, pos uint32, wc *driver.WC) bool {
-	*wc = driver.WC{Status: driver.StatusWRFlushErr, QPNum: q.num}
+func (q *qp) flush(kind uint64, pos uint32, wc *verbs.WC) bool {
+	*wc = verbs.WC{Status: verbs.StatusWRFlushErr, QPNum: q.num}
 	r := &q.sq
 	if kind == kindRecv {
 		r = &q.rq

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // TestQueueAnyOrder completes reads and writes each in order, but the one beside the
@@ -19,7 +19,7 @@ func TestQueueAnyOrder(t *testing.T) {
 		var q queue
 		q.init(depth)
 		q.anyOrder()
-		kinds := [...]driver.WCOp{driver.WCRead, driver.WCWrite}
+		kinds := [...]verbs.WCOp{verbs.WCRead, verbs.WCWrite}
 		var outstanding [2][]uint32 // positions by kind
 		for posted := uint32(0); posted < requests; {
 			kind := rnd.IntN(2)
@@ -58,7 +58,7 @@ func TestQueueSkip(t *testing.T) {
 	var q queue
 	q.init(4)
 	q.anyOrder()
-	q.put(0, 10, driver.WCRead)
+	q.put(0, 10, verbs.WCRead)
 	q.head.Store(1)
 	q.skip(1)
 	q.head.Store(2)
@@ -92,18 +92,18 @@ func newQueueRig(depth int) (*qp, *cq) {
 func TestFlushBeforeDriver(t *testing.T) {
 	const depth = 2
 	q, c := newQueueRig(depth)
-	q.rq.put(0, 100, driver.WCRecv)
-	q.rq.put(1, 101, driver.WCRecv)
+	q.rq.put(0, 100, verbs.WCRecv)
+	q.rq.put(1, 101, verbs.WCRecv)
 	q.rq.head.Store(2)
 	c.addLate(makeToken(kindRecv, 5, 1))
-	wc := make([]driver.WC, depth)
+	wc := make([]verbs.WC, depth)
 	if n := flushLate(c, wc); n != 1 || wc[0].ID != 101 {
 		t.Fatalf("late: %d, id %d; want 101", n, wc[0].ID)
 	}
 	if q.rq.tail.Load() != 0 {
 		t.Error("the slot of the earlier receive is free, and it is not done")
 	}
-	wc[0] = driver.WC{Status: driver.StatusWRFlushErr}
+	wc[0] = verbs.WC{Status: verbs.StatusWRFlushErr}
 	if !q.complete(kindRecv, 0, &wc[0]) || wc[0].ID != 100 {
 		t.Errorf("the driver's: id %d, want 100", wc[0].ID)
 	}
@@ -116,18 +116,18 @@ func TestFlushBeforeDriver(t *testing.T) {
 // slot is another one's: that one is not touched.
 func TestDriverTooLate(t *testing.T) {
 	q, _ := newQueueRig(2)
-	var wc driver.WC
+	var wc verbs.WC
 	size := uint32(len(q.rq.ids))
 	for pos := range size {
-		q.rq.put(pos, uint64(pos), driver.WCRecv)
+		q.rq.put(pos, uint64(pos), verbs.WCRecv)
 		q.rq.head.Store(pos + 1)
 		if !q.flush(kindRecv, pos, &wc) {
 			t.Fatalf("%d is not given back", pos)
 		}
 	}
-	q.rq.put(size, 77, driver.WCRecv)
+	q.rq.put(size, 77, verbs.WCRecv)
 	q.rq.head.Store(size + 1)
-	wc = driver.WC{Status: driver.StatusWRFlushErr}
+	wc = verbs.WC{Status: verbs.StatusWRFlushErr}
 	if q.complete(kindRecv, 0, &wc) {
 		t.Errorf("a completion for the second time, with id %d", wc.ID)
 	}
@@ -136,7 +136,7 @@ func TestDriverTooLate(t *testing.T) {
 	}
 }
 
-func flushLate(c *cq, wc []driver.WC) int {
+func flushLate(c *cq, wc []verbs.WC) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lateLocked(wc)

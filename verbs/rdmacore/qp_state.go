@@ -7,27 +7,28 @@ import (
 	"errors"
 	"syscall"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/internal/verbsrules"
+	"cinnabar/verbs"
 )
 
-// Modify implements driver.QP.
-func (q *qp) Modify(attr driver.QPAttr) error {
+// Modify implements verbs.QPDriver.
+func (q *qp) Modify(attr verbs.QPAttr) error {
 	const op = "modify queue pair"
-	if attr.Mask&driver.AttrState != 0 && attr.State == driver.StateReset {
+	if attr.Mask&verbs.AttrState != 0 && attr.State == verbs.StateReset {
 		return q.reset(attr)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
-		return driver.Errorf(op, driver.ErrClosed, "the queue pair is closed")
+		return verbs.Errorf(op, verbs.ErrClosed, "the queue pair is closed")
 	}
-	from := driver.QPState(q.state.Load())
+	from := verbs.QPState(q.state.Load())
 	to := from
-	if attr.Mask&driver.AttrState != 0 {
+	if attr.Mask&verbs.AttrState != 0 {
 		to = attr.State
 	}
-	if from == driver.StateReset && to == driver.StateErr { // legal by the book, but the kernel knows it from INIT only
-		init := driver.QPAttr{Mask: driver.AttrState, State: driver.StateInit}
+	if from == verbs.StateReset && to == verbs.StateErr { // legal by the book, but the kernel knows it from INIT only
+		init := verbs.QPAttr{Mask: verbs.AttrState, State: verbs.StateInit}
 		q.setDefaults(&init, from, init.State)
 		if err := modifyQP(q.h, &init, 0); err != nil {
 			return modifyError(op, from, init.State, err)
@@ -37,54 +38,54 @@ func (q *qp) Modify(attr driver.QPAttr) error {
 	if err := q.checkStep(from, to, attr.Mask); err != nil {
 		return err
 	}
-	if to == from && attr.Mask&^driver.AttrState == 0 {
+	if to == from && attr.Mask&^verbs.AttrState == 0 {
 		return nil
 	}
 	sgid := 0
-	if attr.Mask&driver.AttrAV != 0 {
+	if attr.Mask&verbs.AttrAV != 0 {
 		sgid = q.pd.dev.sourceGID(&attr.AH)
 	}
 	if err := modifyQP(q.h, &attr, sgid); err != nil {
 		return modifyError(op, from, to, q.pd.dev.wayError(&attr, sgid, err))
 	}
-	if attr.Mask&driver.AttrPort != 0 && q.dests != nil {
+	if attr.Mask&verbs.AttrPort != 0 && q.dests != nil {
 		q.learnMTU(int(attr.Port))
 	}
 	q.state.Store(uint32(to))
-	if to == driver.StateErr && q.conn != nil {
-		q.conn.fail(driver.Errorf("connection", driver.ErrDisconnected, "the queue pair was moved to ERR here"))
+	if to == verbs.StateErr && q.conn != nil {
+		q.conn.fail(verbs.Errorf("connection", verbs.ErrDisconnected, "the queue pair was moved to ERR here"))
 	}
 	return nil
 }
 
 // setDefaults fills in what most programs want and the state machine asks for.
-func (q *qp) setDefaults(attr *driver.QPAttr, from, to driver.QPState) {
+func (q *qp) setDefaults(attr *verbs.QPAttr, from, to verbs.QPState) {
 	switch {
-	case from == driver.StateReset && to == driver.StateInit:
-		if attr.Mask&driver.AttrPort == 0 {
+	case from == verbs.StateReset && to == verbs.StateInit:
+		if attr.Mask&verbs.AttrPort == 0 {
 			attr.Port = 1
 		}
-		attr.Mask |= driver.AttrPort | driver.AttrPKeyIndex
+		attr.Mask |= verbs.AttrPort | verbs.AttrPKeyIndex
 		q.setRight(attr)
 		if q.pd.dev.iwarp() {
-			attr.Mask &^= driver.AttrPKeyIndex
+			attr.Mask &^= verbs.AttrPKeyIndex
 		}
-	case from == driver.StateRTS && to == driver.StateSQD:
-		attr.Mask |= driver.AttrEnSQDAsyncNotify
+	case from == verbs.StateRTS && to == verbs.StateSQD:
+		attr.Mask |= verbs.AttrEnSQDAsyncNotify
 	}
-	if attr.Mask&driver.AttrAccess != 0 && q.pd.dev.attr.AtomicCap == driver.AtomicNone {
-		attr.Access &^= driver.RemoteAtomic
+	if attr.Mask&verbs.AttrAccess != 0 && q.pd.dev.attr.AtomicCap == verbs.AtomicNone {
+		attr.Access &^= verbs.RemoteAtomic
 	}
 }
 
 // setRight fills in what keeps strangers away: rights of a connected queue pair, the key of datagrams.
-func (q *qp) setRight(attr *driver.QPAttr) {
-	right := driver.AttrAccess
-	if q.init.Type == driver.UD {
-		right = driver.AttrQKey
+func (q *qp) setRight(attr *verbs.QPAttr) {
+	right := verbs.AttrAccess
+	if q.init.Type == verbs.UD {
+		right = verbs.AttrQKey
 	}
 	if attr.Mask&right == 0 {
-		attr.Access, attr.QKey = q.access(), driver.DefaultQKey
+		attr.Access, attr.QKey = q.access(), verbs.DefaultQKey
 	}
 	attr.Mask |= right
 }
@@ -97,44 +98,44 @@ func (q *qp) learnMTU(port int) {
 }
 
 // checkStep refuses what the transport's state machine does not allow.
-func (q *qp) checkStep(from, to driver.QPState, mask driver.QPAttrMask) error {
+func (q *qp) checkStep(from, to verbs.QPState, mask verbs.QPAttrMask) error {
 	const op = "modify queue pair"
 	if !q.pd.dev.iwarp() {
-		return driver.CheckTransition(q.init.Type, from, to, mask)
+		return verbsrules.CheckTransition(q.init.Type, from, to, mask)
 	}
 	switch {
-	case to == driver.StateRTR || to == driver.StateRTS || to == driver.StateSQD:
-		return driver.Unsupported(op, "from %s to %s by hand: on iWARP the connection manager does it; use Dial or Accept", from, to)
-	case to == from, to == driver.StateErr, from == driver.StateReset && to == driver.StateInit:
+	case to == verbs.StateRTR || to == verbs.StateRTS || to == verbs.StateSQD:
+		return verbs.Unsupported(op, "from %s to %s by hand: on iWARP the connection manager does it; use Dial or Accept", from, to)
+	case to == from, to == verbs.StateErr, from == verbs.StateReset && to == verbs.StateInit:
 		return nil
 	}
-	return driver.Errorf(op, driver.ErrInvalid, "from %s to %s is no legal step (ibv_modify_qp(3))", from, to)
+	return verbs.Errorf(op, verbs.ErrInvalid, "from %s to %s is no legal step (ibv_modify_qp(3))", from, to)
 }
 
-func modifyError(op string, from, to driver.QPState, err error) error {
+func modifyError(op string, from, to verbs.QPState, err error) error {
 	var kind error
 	switch {
 	case errors.Is(err, syscall.EINVAL):
-		kind = driver.ErrInvalid
+		kind = verbs.ErrInvalid
 	case errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, syscall.ENOSYS):
 		kind = errors.ErrUnsupported
 	}
-	return &driver.Error{Op: op, Kind: kind, Err: err, Detail: "from " + from.String() + " to " + to.String()}
+	return &verbs.Error{Op: op, Kind: kind, Err: err, Detail: "from " + from.String() + " to " + to.String()}
 }
 
 // reset begins a new life: completions of the old one that were not polled are gone.
-func (q *qp) reset(attr driver.QPAttr) error {
+func (q *qp) reset(attr verbs.QPAttr) error {
 	const op = "modify queue pair"
 	q.mu.Lock()
 	c, closed, connecting := q.conn, q.closed, q.connecting
 	q.mu.Unlock()
 	switch {
 	case closed:
-		return driver.Errorf(op, driver.ErrClosed, "the queue pair is closed")
+		return verbs.Errorf(op, verbs.ErrClosed, "the queue pair is closed")
 	case connecting:
-		return driver.Errorf(op, driver.ErrBusy, "to RESET while it is being connected; end that first")
-	case c != nil && driver.QPState(q.state.Load()) != driver.StateErr:
-		return driver.Errorf(op, driver.ErrInvalid, "to RESET with a live connection; move it to ERR first")
+		return verbs.Errorf(op, verbs.ErrBusy, "to RESET while it is being connected; end that first")
+	case c != nil && verbs.QPState(q.state.Load()) != verbs.StateErr:
+		return verbs.Errorf(op, verbs.ErrInvalid, "to RESET with a live connection; move it to ERR first")
 	case c != nil:
 		<-c.done // it has been told
 	}
@@ -160,19 +161,19 @@ func (q *qp) reset(attr driver.QPAttr) error {
 //
 // +checklocks:q.sendMu
 // +checklocks:q.recvMu
-func (q *qp) rename(attr driver.QPAttr) error {
+func (q *qp) rename(attr verbs.QPAttr) error {
 	const op = "modify queue pair"
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
-		return driver.Errorf(op, driver.ErrClosed, "the queue pair is closed")
+		return verbs.Errorf(op, verbs.ErrClosed, "the queue pair is closed")
 	}
 	if err := modifyQP(q.h, &attr, 0); err != nil {
-		return modifyError(op, driver.QPState(q.state.Load()), driver.StateReset, err)
+		return modifyError(op, verbs.QPState(q.state.Load()), verbs.StateReset, err)
 	}
 	q.conn = nil
 	q.told.Store(false)
-	q.state.Store(uint32(driver.StateReset))
+	q.state.Store(uint32(verbs.StateReset))
 	if q.drained != nil { // its marker is gone
 		close(q.drained)
 		q.drained = nil
@@ -197,9 +198,9 @@ func (q *qp) toErr(c *conn) {
 	q.mu.Lock()
 	mine := q.conn == c
 	if mine {
-		attr := driver.QPAttr{Mask: driver.AttrState, State: driver.StateErr}
+		attr := verbs.QPAttr{Mask: verbs.AttrState, State: verbs.StateErr}
 		_ = modifyQP(q.h, &attr, 0) // it refuses only when the device is gone, which flushes too
-		q.state.Store(uint32(driver.StateErr))
+		q.state.Store(uint32(verbs.StateErr))
 	}
 	q.mu.Unlock()
 	if mine && q.pd.dev.iwarp() {
@@ -213,15 +214,15 @@ func (q *qp) toErr(c *conn) {
 func (q *qp) begin(op string) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	switch s := driver.QPState(q.state.Load()); {
+	switch s := verbs.QPState(q.state.Load()); {
 	case q.closed:
-		return driver.Errorf(op, driver.ErrClosed, "the queue pair is closed")
-	case q.init.Type != driver.RC:
-		return driver.Unsupported(op, "the connection manager connects queue pairs of type RC only; those of type %v are connected by hand, see package verbs/oob", q.init.Type)
+		return verbs.Errorf(op, verbs.ErrClosed, "the queue pair is closed")
+	case q.init.Type != verbs.RC:
+		return verbs.Unsupported(op, "the connection manager connects queue pairs of type RC only; those of type %v are connected by hand, see package verbs/oob", q.init.Type)
 	case q.connecting:
-		return driver.Errorf(op, driver.ErrInvalid, "the queue pair is being connected already")
-	case q.conn != nil || s != driver.StateInit && s != driver.StateReset:
-		return driver.Errorf(op, driver.ErrInvalid, "the queue pair is in %s; a new connection needs RESET or INIT", s)
+		return verbs.Errorf(op, verbs.ErrInvalid, "the queue pair is being connected already")
+	case q.conn != nil || s != verbs.StateInit && s != verbs.StateReset:
+		return verbs.Errorf(op, verbs.ErrInvalid, "the queue pair is in %s; a new connection needs RESET or INIT", s)
 	}
 	q.connecting = true
 	return nil
@@ -233,14 +234,14 @@ func (q *qp) finish(c *conn) {
 	defer q.mu.Unlock()
 	q.connecting = false
 	if q.conn = c; c != nil {
-		q.state.Store(uint32(driver.StateRTS))
+		q.state.Store(uint32(verbs.StateRTS))
 	}
 }
 
 // step moves the queue pair with the connection manager's attributes.
-func (q *qp) step(id handle, to driver.QPState, responder, depth uint8) error {
+func (q *qp) step(id handle, to verbs.QPState, responder, depth uint8) error {
 	if err := cmStep(id, q.h, to, q.access(), responder, depth); err != nil {
-		return modifyError("connect", driver.QPState(q.state.Load()), to, err)
+		return modifyError("connect", verbs.QPState(q.state.Load()), to, err)
 	}
 	q.state.Store(uint32(to))
 	return nil
@@ -284,7 +285,7 @@ func (q *qp) mark() (<-chan struct{}, error) {
 	q.mu.Lock()
 	done := q.drained
 	switch {
-	case driver.QPState(q.state.Load()) != driver.StateRTS:
+	case verbs.QPState(q.state.Load()) != verbs.StateRTS:
 		q.mu.Unlock()
 		return nil, nil
 	case done != nil: // of another Disconnect

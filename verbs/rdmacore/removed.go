@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // removal is what a device knows of its own end: it was unplugged, its driver
@@ -48,7 +48,7 @@ func (d *device) remove() {
 		q.condemn()
 	}
 	close(d.removal.gone)
-	d.events.Add(driver.AsyncEvent{Type: driver.EventDeviceFatal, Err: d.removedErr("device")})
+	d.events.Add(verbs.DeviceEvent{Type: verbs.EventDeviceFatal, Err: d.removedErr("device")})
 	d.mu.RLock()
 	cqs := slices.Collect(maps.Values(d.cqs)) // a later one finds the device gone before it waits
 	d.mu.RUnlock()
@@ -61,17 +61,17 @@ func (d *device) remove() {
 func (q *qp) condemn() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.closed || q.conn != nil || driver.QPState(q.state.Load()) == driver.StateReset {
+	if q.closed || q.conn != nil || verbs.QPState(q.state.Load()) == verbs.StateReset {
 		return
 	}
-	attr := driver.QPAttr{Mask: driver.AttrState, State: driver.StateErr}
+	attr := verbs.QPAttr{Mask: verbs.AttrState, State: verbs.StateErr}
 	_ = modifyQP(q.h, &attr, 0) // it refuses only when nothing is left to flush
-	q.state.Store(uint32(driver.StateErr))
+	q.state.Store(uint32(verbs.StateErr))
 }
 
 // removedErr is the error of calls that need the device.
 func (d *device) removedErr(op string) error {
-	return driver.Errorf(op, driver.ErrDeviceRemoved, "%s was unplugged, its driver was unloaded, or it failed; close its objects, and open the device again when it is back", d.name)
+	return verbs.Errorf(op, verbs.ErrDeviceRemoved, "%s was unplugged, its driver was unloaded, or it failed; close its objects, and open the device again when it is back", d.name)
 }
 
 // usable refuses calls that need a device which is open and there.
@@ -82,7 +82,7 @@ func (d *device) usable(op string) error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	if d.closed {
-		return driver.Errorf(op, driver.ErrClosed, "the device is closed")
+		return verbs.Errorf(op, verbs.ErrClosed, "the device is closed")
 	}
 	return nil
 }

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // srq is a receive queue that several queue pairs share. Its receives complete
@@ -15,7 +15,7 @@ type srq struct {
 	pd     *pd
 	h      handle
 	serial uint64
-	init   driver.SRQInit
+	init   verbs.SRQInit
 	limit  atomic.Int64
 	users  atomic.Int64
 
@@ -30,21 +30,21 @@ type srq struct {
 	closed bool
 }
 
-func (p *pd) CreateSRQ(init driver.SRQInit) (driver.SRQ, error) {
+func (p *pd) CreateSRQ(init verbs.SRQInit) (verbs.SRQDriver, error) {
 	const op = "create shared receive queue"
 	if err := p.dev.usable(op); err != nil {
 		return nil, err
 	}
 	a := &p.dev.attr
 	switch {
-	case !a.Caps.Has(driver.CapSRQ):
-		return nil, driver.Unsupported(op, "device %s has none", p.dev.name)
+	case !a.Caps.Has(verbs.CapSRQ):
+		return nil, verbs.Unsupported(op, "device %s has none", p.dev.name)
 	case init.MaxWR < 1 || init.MaxWR > a.MaxSRQWR:
-		return nil, driver.Errorf(op, driver.ErrInvalid, "MaxWR is %d; 1 to %d are possible", init.MaxWR, a.MaxSRQWR)
+		return nil, verbs.Errorf(op, verbs.ErrInvalid, "MaxWR is %d; 1 to %d are possible", init.MaxWR, a.MaxSRQWR)
 	case init.MaxSGE < 0 || init.MaxSGE > a.MaxSRQSGE:
-		return nil, driver.Errorf(op, driver.ErrInvalid, "MaxSGE is %d; 0 to %d are possible", init.MaxSGE, a.MaxSRQSGE)
+		return nil, verbs.Errorf(op, verbs.ErrInvalid, "MaxSGE is %d; 0 to %d are possible", init.MaxSGE, a.MaxSRQSGE)
 	case init.Limit < 0 || init.Limit > init.MaxWR:
-		return nil, driver.Errorf(op, driver.ErrInvalid, "Limit is %d; 0 to %d are possible", init.Limit, init.MaxWR)
+		return nil, verbs.Errorf(op, verbs.ErrInvalid, "Limit is %d; 0 to %d are possible", init.Limit, init.MaxWR)
 	}
 	s := &srq{pd: p, init: init, batch: new(recvBatch), ids: make([]uint64, init.MaxWR), free: make([]uint32, init.MaxWR)}
 	for i := range s.free {
@@ -83,13 +83,13 @@ func (s *srq) release(slot uint32) uint64 {
 	return s.ids[slot]
 }
 
-// PostRecv implements driver.SRQ.
-func (s *srq) PostRecv(wrs []driver.RecvWR) (int, error) {
+// PostRecv implements verbs.SRQDriver.
+func (s *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	const op = "post receive"
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return 0, driver.Errorf(op, driver.ErrClosed, "the shared receive queue is closed")
+		return 0, verbs.Errorf(op, verbs.ErrClosed, "the shared receive queue is closed")
 	}
 	if s.pd.dev.removal.isGone() {
 		return 0, s.pd.dev.removedErr(op)
@@ -113,7 +113,7 @@ func (s *srq) PostRecv(wrs []driver.RecvWR) (int, error) {
 // collect fills the batch, as qp.collect does.
 //
 // +checklocks:s.mu
-func (s *srq) collect(wrs []driver.RecvWR) (taken int, stop error) {
+func (s *srq) collect(wrs []verbs.RecvWR) (taken int, stop error) {
 	for i := range wrs {
 		wr := &wrs[i]
 		if stop = checkRecv(wr, s.init.MaxSGE); stop != nil {
@@ -133,39 +133,39 @@ func (s *srq) collect(wrs []driver.RecvWR) (taken int, stop error) {
 	return len(wrs), nil
 }
 
-// Modify implements driver.SRQ.
-func (s *srq) Modify(attr driver.SRQAttr, limit, depth bool) error {
+// Modify implements verbs.SRQDriver.
+func (s *srq) Modify(attr verbs.SRQAttr, limit, depth bool) error {
 	const op = "modify shared receive queue"
 	if depth {
-		return driver.Unsupported(op, "the depth; create the queue deep enough")
+		return verbs.Unsupported(op, "the depth; create the queue deep enough")
 	}
 	if !limit {
 		return nil
 	}
 	if attr.Limit < 0 || attr.Limit > s.init.MaxWR {
-		return driver.Errorf(op, driver.ErrInvalid, "Limit is %d; 0 to %d are possible", attr.Limit, s.init.MaxWR)
+		return verbs.Errorf(op, verbs.ErrInvalid, "Limit is %d; 0 to %d are possible", attr.Limit, s.init.MaxWR)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return driver.Errorf(op, driver.ErrClosed, "the shared receive queue is closed")
+		return verbs.Errorf(op, verbs.ErrClosed, "the shared receive queue is closed")
 	}
 	if err := modifySRQ(s.h, attr.Limit); err != nil {
-		return &driver.Error{Op: op, Err: err}
+		return &verbs.Error{Op: op, Err: err}
 	}
 	s.limit.Store(int64(attr.Limit))
 	return nil
 }
 
-// Query implements driver.SRQ. The limit is 0 once its event was raised.
-func (s *srq) Query() driver.SRQAttr {
-	return driver.SRQAttr{MaxWR: s.init.MaxWR, Limit: int(s.limit.Load())}
+// Query implements verbs.SRQDriver. The limit is 0 once its event was raised.
+func (s *srq) Query() verbs.SRQAttr {
+	return verbs.SRQAttr{MaxWR: s.init.MaxWR, Limit: int(s.limit.Load())}
 }
 
 func (s *srq) Close() error {
 	const op = "close shared receive queue"
 	if n := s.users.Load(); n > 0 {
-		return driver.Errorf(op, driver.ErrBusy, "%d queue pairs use it; close them first", n)
+		return verbs.Errorf(op, verbs.ErrBusy, "%d queue pairs use it; close them first", n)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +173,7 @@ func (s *srq) Close() error {
 		return nil
 	}
 	if err := s.pd.dev.released(destroySRQ(s.h)); err != nil {
-		return &driver.Error{Op: op, Err: err}
+		return &verbs.Error{Op: op, Err: err}
 	}
 	s.closed = true
 	s.forget()

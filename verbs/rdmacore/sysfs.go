@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // classDir is where the kernel shows RDMA devices.
@@ -95,11 +95,11 @@ func readGIDs(dir string) []GID {
 }
 
 // portAddrs lists the addresses that reach the port through rdma_cm.
-func portAddrs(p Port, transport driver.TransportType) []netip.Addr {
+func portAddrs(p Port, transport verbs.TransportType) []netip.Addr {
 	var addrs []netip.Addr
 	for _, g := range p.GIDs {
 		switch {
-		case transport == driver.TransportIWARP:
+		case transport == verbs.TransportIWARP:
 			addrs = append(addrs, netdevAddrs(g)...)
 		case g.Netdev != "" && g.Type == typeRoCE2 && g.IP().Is6() && g.IP().IsLinkLocalUnicast():
 			addrs = append(addrs, g.IP().WithZone(g.Netdev))

@@ -6,7 +6,7 @@ import (
 	"math"
 	"testing"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 func TestToken(t *testing.T) {
@@ -30,7 +30,7 @@ func TestQueueRetires(t *testing.T) {
 	q.tail.Store(math.MaxUint32 - 2)
 	for i := range uint64(5) {
 		pos := q.head.Load()
-		q.put(pos, 100+i, driver.WCOp(i))
+		q.put(pos, 100+i, verbs.WCOp(i))
 		q.head.Store(pos + 1)
 	}
 	if id, op := q.take(q.tail.Load() + 3); id != 103 || op != 3 {

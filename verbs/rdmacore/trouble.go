@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // What follows are the errors that meet people on their first day with a device,
@@ -24,7 +24,7 @@ import (
 
 // loadError is about libraries that cannot be opened or lack a function.
 func loadError(op string, err error) error {
-	e := &driver.Error{Op: op, Kind: errors.ErrUnsupported, Err: err,
+	e := &verbs.Error{Op: op, Kind: errors.ErrUnsupported, Err: err,
 		Detail: "the libraries of rdma-core cannot be opened; install the packages libibverbs1, librdmacm1 and ibverbs-providers"}
 	if errors.Is(err, syscall.ENOSYS) {
 		e.Detail = "the libraries of rdma-core are too old; install version 22 of it or a newer one"
@@ -37,7 +37,7 @@ const noModules = "the kernel's RDMA modules do not answer; load them with `modp
 
 // listError is about the kernel.
 func listError(op string, err error) error {
-	return &driver.Error{Op: op, Kind: errors.ErrUnsupported, Err: err, Detail: noModules}
+	return &verbs.Error{Op: op, Kind: errors.ErrUnsupported, Err: err, Detail: noModules}
 }
 
 // whyNone explains a listing that is empty. What the kernel has all the same lacks
@@ -72,13 +72,13 @@ func openError(op, name string, err error) error {
 	file := fileError(deviceFile(name))
 	switch {
 	case file != nil && !errors.Is(err, syscall.ENODEV):
-		return &driver.Error{Op: op, Detail: name, Err: file}
+		return &verbs.Error{Op: op, Detail: name, Err: file}
 	case errors.Is(err, syscall.ENOSYS):
 		return listError(op, err)
 	case errors.Is(err, syscall.ENODEV):
-		return &driver.Error{Op: op, Kind: driver.ErrInvalid, Err: err, Detail: "no device is named " + name + "; " + namesThere()}
+		return &verbs.Error{Op: op, Kind: verbs.ErrInvalid, Err: err, Detail: "no device is named " + name + "; " + namesThere()}
 	}
-	return &driver.Error{Op: op, Detail: name, Err: err}
+	return &verbs.Error{Op: op, Detail: name, Err: err}
 }
 
 // namesThere says which devices there are.
@@ -137,8 +137,8 @@ func cmError(err error) error {
 
 // wayError adds to the failure of a step what is wrong with the way to the peer,
 // if the step sets one.
-func (d *device) wayError(a *driver.QPAttr, sgid int, err error) error {
-	if a.Mask&driver.AttrAV == 0 {
+func (d *device) wayError(a *verbs.QPAttr, sgid int, err error) error {
+	if a.Mask&verbs.AttrAV == 0 {
 		return err
 	}
 	table := d.port(int(max(a.AH.PortNum, 1))).GIDs
@@ -158,7 +158,7 @@ func (d *device) wayError(a *driver.QPAttr, sgid int, err error) error {
 func (d *device) portTrouble() string {
 	for i := range d.ports {
 		p, err := queryPort(d.ctx, i+1)
-		if err != nil || p.State == driver.PortActive {
+		if err != nil || p.State == verbs.PortActive {
 			continue
 		}
 		return d.portDown(i+1, p.State)
@@ -167,7 +167,7 @@ func (d *device) portTrouble() string {
 }
 
 // portDown says what helps against a port's state.
-func (d *device) portDown(num int, state driver.PortState) string {
+func (d *device) portDown(num int, state verbs.PortState) string {
 	netdev := netdevOf(d.name, num)
 	if netdev == "" {
 		return fmt.Sprintf("port %d of %s is %s; check its cable and its subnet manager", num, d.name, state)

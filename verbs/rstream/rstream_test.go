@@ -21,7 +21,6 @@ import (
 	"golang.org/x/net/nettest"
 
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 	"cinnabar/verbs/fault"
 	"cinnabar/verbs/iwarp"
 	"cinnabar/verbs/rdmacore"
@@ -254,35 +253,35 @@ func TestAcceptFailure(t *testing.T) {
 
 // stalling is a device on which the first peer that connects never takes its answer, as one that has vanished.
 type stalling struct {
-	driver.Device
+	verbs.DeviceDriver
 	stalled chan struct{} // told when one is being answered
 	left    atomic.Int32  // how many more there are
 }
 
 type stallingListener struct {
-	driver.Listener
+	verbs.ListenerDriver
 	dev *stalling
 }
 
 type stalledRequest struct {
-	driver.ConnRequest
+	verbs.ConnRequestDriver
 	stalled chan struct{}
 }
 
-func (d *stalling) Listen(addr netip.AddrPort, backlog int) (driver.Listener, error) {
-	l, err := d.Device.Listen(addr, backlog)
+func (d *stalling) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver, error) {
+	l, err := d.DeviceDriver.Listen(addr, backlog)
 	return &stallingListener{l, d}, err
 }
 
-func (l *stallingListener) Accept(ctx context.Context) (driver.ConnRequest, error) {
-	r, err := l.Listener.Accept(ctx)
+func (l *stallingListener) Accept(ctx context.Context) (verbs.ConnRequestDriver, error) {
+	r, err := l.ListenerDriver.Accept(ctx)
 	if err == nil && l.dev.left.Add(-1) >= 0 {
 		r = &stalledRequest{r, l.dev.stalled}
 	}
 	return r, err
 }
 
-func (r *stalledRequest) Accept(ctx context.Context, _ driver.QP, _ driver.ConnParam) (driver.Conn, error) {
+func (r *stalledRequest) Accept(ctx context.Context, _ verbs.QPDriver, _ verbs.ConnParam) (verbs.ConnDriver, error) {
 	r.stalled <- struct{}{}
 	<-ctx.Done()
 	return nil, errors.Join(context.Cause(ctx), r.Reject(nil))
@@ -292,7 +291,7 @@ func (r *stalledRequest) Accept(ctx context.Context, _ driver.QP, _ driver.ConnP
 // parity: Y05
 func TestVanishedPeer(t *testing.T) {
 	dev := openDevice(t)
-	slow := &stalling{Device: dev.Driver(), stalled: make(chan struct{})}
+	slow := &stalling{DeviceDriver: dev.Driver(), stalled: make(chan struct{})}
 	slow.left.Store(1)
 	l, err := listen(verbs.NewDevice(slow))
 	must(t, err)
@@ -320,7 +319,7 @@ const answers = 36
 // parity: Y05
 func TestVanishedPeers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slow := &stalling{Device: memdev.Open(memdev.Config{}), stalled: make(chan struct{}, answers)}
+		slow := &stalling{DeviceDriver: memdev.Open(memdev.Config{}), stalled: make(chan struct{}, answers)}
 		slow.left.Store(answers)
 		dev := verbs.NewDevice(slow)
 		l, err := Listen(dev, loopback)

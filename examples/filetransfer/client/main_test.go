@@ -19,7 +19,6 @@ import (
 	ft "cinnabar/examples/filetransfer"
 	"cinnabar/examples/filetransfer/internal/journal"
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 	"cinnabar/verbs/iwarp"
 )
 
@@ -195,12 +194,12 @@ func TestReceivesArePostedFirst(t *testing.T) {
 
 // short is a device whose ports send short messages only.
 type short struct {
-	driver.Device
+	verbs.DeviceDriver
 	longest uint64
 }
 
-func (d short) Query() (driver.DeviceAttr, error) {
-	attr, err := d.Device.Query()
+func (d short) Query() (verbs.DeviceAttr, error) {
+	attr, err := d.DeviceDriver.Query()
 	attr.Ports = slices.Clone(attr.Ports)
 	for n := range attr.Ports {
 		attr.Ports[n].MaxMsgSize = d.longest

@@ -6,17 +6,17 @@ import (
 	"sync"
 	"testing"
 
+	"cinnabar/internal/verbsrules"
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 )
 
 // FakeDevice is a device whose completions and events the test makes. A call of a
 // method that it does not implement panics, through the nil interface. Its fields are
 // set before the device is used.
 type FakeDevice struct {
-	driver.Device
+	verbs.DeviceDriver
 	Attr   verbs.DeviceAttr
-	Events chan driver.AsyncEvent // closed: the device is closed
+	Events chan verbs.DeviceEvent // closed: the device is closed
 
 	// What was created, in order; read when nothing is being created.
 	CQs  []*FakeCQ
@@ -37,7 +37,7 @@ func NewFake(t *testing.T) (*verbs.Device, *FakeDevice) {
 			MaxSRQWR: 32, MaxSRQSGE: 1, MaxPrivateData: 56, MaxQPRDAtom: 8, MaxQPInitRDAtom: 4,
 			Caps: verbs.CapRawState,
 		},
-		Events: make(chan driver.AsyncEvent, 4),
+		Events: make(chan verbs.DeviceEvent, 4),
 	}
 	return verbs.NewDevice(f), f
 }
@@ -68,10 +68,10 @@ func (f *FakeDevice) Stats() verbs.Stats { return verbs.Stats{"posts": 1} }
 func (f *FakeDevice) Close() error { return f.failure() }
 
 // AllocPD implements the device.
-func (f *FakeDevice) AllocPD() (driver.PD, error) { return &fakePD{dev: f}, f.failure() }
+func (f *FakeDevice) AllocPD() (verbs.PDDriver, error) { return &fakePD{dev: f}, f.failure() }
 
 // CreateCQ implements the device.
-func (f *FakeDevice) CreateCQ(depth int, cqContext any) (driver.CQ, error) {
+func (f *FakeDevice) CreateCQ(depth int, cqContext any) (verbs.CQDriver, error) {
 	cq := &FakeCQ{dev: f, depth: depth, Context: cqContext, event: make(chan struct{}, 1)}
 	f.mu.Lock()
 	f.CQs = append(f.CQs, cq)
@@ -80,7 +80,7 @@ func (f *FakeDevice) CreateCQ(depth int, cqContext any) (driver.CQ, error) {
 }
 
 // NextEvent implements the device.
-func (f *FakeDevice) NextEvent(ctx context.Context) (driver.AsyncEvent, error) {
+func (f *FakeDevice) NextEvent(ctx context.Context) (verbs.DeviceEvent, error) {
 	select {
 	case e, ok := <-f.Events:
 		if !ok {
@@ -88,21 +88,21 @@ func (f *FakeDevice) NextEvent(ctx context.Context) (driver.AsyncEvent, error) {
 		}
 		return e, f.failure()
 	case <-ctx.Done():
-		return driver.AsyncEvent{}, ctx.Err()
+		return verbs.DeviceEvent{}, ctx.Err()
 	}
 }
 
 // fakePD keeps nothing of what it registers, so that pins alone keep memory alive.
 type fakePD struct {
-	driver.PD
+	verbs.PDDriver
 	dev *FakeDevice
 }
 
-func (p *fakePD) RegMR(r driver.Region, _ verbs.Access) (driver.MR, error) {
+func (p *fakePD) RegMR(r verbs.MRInit, _ verbs.Access) (verbs.MRDriver, error) {
 	return &fakeMR{dev: p.dev, addr: r.Addr}, p.dev.failure()
 }
 
-func (p *fakePD) CreateQP(init driver.QPInit) (driver.QP, error) {
+func (p *fakePD) CreateQP(init verbs.QPInit) (verbs.QPDriver, error) {
 	qp := &FakeQP{dev: p.dev, Init: init}
 	p.dev.mu.Lock()
 	p.dev.QPs = append(p.dev.QPs, qp)
@@ -110,7 +110,7 @@ func (p *fakePD) CreateQP(init driver.QPInit) (driver.QP, error) {
 	return qp, p.dev.failure()
 }
 
-func (p *fakePD) CreateSRQ(init driver.SRQInit) (driver.SRQ, error) {
+func (p *fakePD) CreateSRQ(init verbs.SRQInit) (verbs.SRQDriver, error) {
 	srq := &FakeSRQ{dev: p.dev, Init: init}
 	p.dev.mu.Lock()
 	p.dev.SRQs = append(p.dev.SRQs, srq)
@@ -140,7 +140,7 @@ func (m *fakeMR) Close() error { return m.dev.failure() }
 
 // FakeSRQ is a shared receive queue that takes every receive and consumes none.
 type FakeSRQ struct {
-	Init driver.SRQInit
+	Init verbs.SRQInit
 
 	dev  *FakeDevice
 	attr verbs.SRQAttr
@@ -169,7 +169,7 @@ func (s *FakeSRQ) Modify(a verbs.SRQAttr, limit, depth bool) error {
 // FakeQP accepts the requests up to the first whose id is [BadID], and every legal
 // change of its state.
 type FakeQP struct {
-	Init driver.QPInit
+	Init verbs.QPInit
 
 	dev *FakeDevice
 
@@ -227,7 +227,7 @@ func (q *FakeQP) PostRecv(wrs []verbs.RecvWR) (int, error) { return len(wrs), ni
 func (q *FakeQP) Modify(a verbs.QPAttr) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if err := driver.CheckTransition(q.Init.Type, q.attr.State, a.State, a.Mask); err != nil {
+	if err := verbsrules.CheckTransition(q.Init.Type, q.attr.State, a.State, a.Mask); err != nil {
 		return err
 	}
 	q.attr.State = a.State
@@ -239,7 +239,7 @@ func (q *FakeQP) Modify(a verbs.QPAttr) error {
 }
 
 // Query implements the queue pair.
-func (q *FakeQP) Query() (verbs.QPAttr, driver.QPInit) {
+func (q *FakeQP) Query() (verbs.QPAttr, verbs.QPInit) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.attr, q.Init

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"syscall"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // listener takes connection requests under a port number of the device.
@@ -24,7 +24,7 @@ type request struct {
 	lis      *listener
 	from     *qp
 	to       netip.AddrPort // as dialled
-	param    driver.ConnParam
+	param    verbs.ConnParam
 	answered chan struct{}
 	done     bool
 	conn     *conn
@@ -35,14 +35,14 @@ type request struct {
 type conn struct {
 	qp            *qp
 	local, remote netip.AddrPort
-	param         driver.ConnParam
+	param         verbs.ConnParam
 	other         *conn
 	done          chan struct{}
 	err           error // set before done is closed, guarded by the device's mutex
 }
 
 // Listen claims a port.
-func (d *Device) Listen(addr netip.AddrPort, backlog int) (driver.Listener, error) {
+func (d *Device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver, error) {
 	if backlog <= 0 {
 		backlog = defaultBacklog
 	}
@@ -57,7 +57,7 @@ func (d *Device) Listen(addr netip.AddrPort, backlog int) (driver.Listener, erro
 		d.nextPort++
 	}
 	if d.listeners[port] != nil {
-		return nil, &driver.Error{Op: "listen", Detail: addr.String(), Err: syscall.EADDRINUSE}
+		return nil, &verbs.Error{Op: "listen", Detail: addr.String(), Err: syscall.EADDRINUSE}
 	}
 	l := &listener{dev: d, addr: netip.AddrPortFrom(addr.Addr(), port), queue: make(chan *request, backlog), closed: make(chan struct{})}
 	d.listeners[port] = l
@@ -67,11 +67,11 @@ func (d *Device) Listen(addr netip.AddrPort, backlog int) (driver.Listener, erro
 func (l *listener) Addr() netip.AddrPort { return l.addr }
 
 // Accept waits for a request.
-func (l *listener) Accept(ctx context.Context) (driver.ConnRequest, error) {
+func (l *listener) Accept(ctx context.Context) (verbs.ConnRequestDriver, error) {
 	for {
 		select {
 		case <-l.closed:
-			return nil, driver.Errorf("accept", driver.ErrClosed, "the listener")
+			return nil, verbs.Errorf("accept", verbs.ErrClosed, "the listener")
 		case r := <-l.queue:
 			l.dev.mu.Lock()
 			alive := !r.done
@@ -106,14 +106,14 @@ func (l *listener) Close() error {
 }
 
 func refused(addr netip.AddrPort) error {
-	return &driver.Error{Op: "dial", Detail: addr.String(), Err: syscall.ECONNREFUSED}
+	return &verbs.Error{Op: "dial", Detail: addr.String(), Err: syscall.ECONNREFUSED}
 }
 
 // Dial asks the listener at addr's port.
-func (d *Device) Dial(ctx context.Context, dq driver.QP, addr netip.AddrPort, p driver.ConnParam) (driver.Conn, error) {
+func (d *Device) Dial(ctx context.Context, dq verbs.QPDriver, addr netip.AddrPort, p verbs.ConnParam) (verbs.ConnDriver, error) {
 	q, ok := dq.(*qp)
 	if !ok {
-		return nil, driver.Errorf("dial", driver.ErrInvalid, "a queue pair of another device")
+		return nil, verbs.Errorf("dial", verbs.ErrInvalid, "a queue pair of another device")
 	}
 	if err := checkParam("dial", p); err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func (d *Device) Dial(ctx context.Context, dq driver.QP, addr netip.AddrPort, p 
 		if r.done { // answered at the same moment
 			return r.result()
 		}
-		r.answer(nil, &driver.Error{Op: "dial", Detail: addr.String(), Err: ctx.Err()})
+		r.answer(nil, &verbs.Error{Op: "dial", Detail: addr.String(), Err: ctx.Err()})
 		return nil, r.err
 	}
 	d.mu.Lock()
@@ -139,7 +139,7 @@ func (d *Device) Dial(ctx context.Context, dq driver.QP, addr netip.AddrPort, p 
 	return r.result()
 }
 
-func (r *request) result() (driver.Conn, error) {
+func (r *request) result() (verbs.ConnDriver, error) {
 	if r.err != nil {
 		return nil, r.err
 	}
@@ -147,7 +147,7 @@ func (r *request) result() (driver.Conn, error) {
 }
 
 // ask queues a request at the listener.
-func (d *Device) ask(q *qp, addr netip.AddrPort, p driver.ConnParam) (*request, error) {
+func (d *Device) ask(q *qp, addr netip.AddrPort, p verbs.ConnParam) (*request, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := q.connectable("dial"); err != nil {
@@ -162,7 +162,7 @@ func (d *Device) ask(q *qp, addr netip.AddrPort, p driver.ConnParam) (*request, 
 	case l.queue <- r:
 		return r, nil
 	default:
-		return nil, &driver.Error{Op: "dial", Detail: addr.String() + ": the listener's backlog is full", Err: syscall.ECONNREFUSED}
+		return nil, &verbs.Error{Op: "dial", Detail: addr.String() + ": the listener's backlog is full", Err: syscall.ECONNREFUSED}
 	}
 }
 
@@ -173,20 +173,20 @@ func (l *listener) serves(a netip.Addr) bool {
 
 func (q *qp) connectable(op string) error {
 	if q.gone {
-		return driver.Errorf(op, driver.ErrClosed, "the queue pair")
+		return verbs.Errorf(op, verbs.ErrClosed, "the queue pair")
 	}
-	if q.state != driver.StateInit {
-		return driver.Errorf(op, driver.ErrInvalid, "the queue pair is in %v; it must be in INIT", q.state)
+	if q.state != verbs.StateInit {
+		return verbs.Errorf(op, verbs.ErrInvalid, "the queue pair is in %v; it must be in INIT", q.state)
 	}
 	return nil
 }
 
-func checkParam(op string, p driver.ConnParam) error {
+func checkParam(op string, p verbs.ConnParam) error {
 	if len(p.PrivateData) > maxPrivateData {
-		return driver.Errorf(op, driver.ErrInvalid, "%d bytes of private data; the device carries %d", len(p.PrivateData), maxPrivateData)
+		return verbs.Errorf(op, verbs.ErrInvalid, "%d bytes of private data; the device carries %d", len(p.PrivateData), maxPrivateData)
 	}
-	if p.RNRRetry > driver.MaxRNRRetry || p.RetryCount > 7 {
-		return driver.Errorf(op, driver.ErrInvalid, "retry counts %d and %d; both go to 7", p.RetryCount, p.RNRRetry)
+	if p.RNRRetry > verbs.MaxRNRRetry || p.RetryCount > 7 {
+		return verbs.Errorf(op, verbs.ErrInvalid, "retry counts %d and %d; both go to 7", p.RetryCount, p.RNRRetry)
 	}
 	return nil
 }
@@ -211,17 +211,17 @@ func (q *qp) addr(like netip.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(host, uint16(q.num))
 }
 
-func (r *request) Param() driver.ConnParam {
+func (r *request) Param() verbs.ConnParam {
 	p := r.param
 	p.PrivateData = slices.Clone(p.PrivateData)
 	return p
 }
 
 // Accept connects the two queue pairs.
-func (r *request) Accept(ctx context.Context, dq driver.QP, p driver.ConnParam) (driver.Conn, error) {
+func (r *request) Accept(ctx context.Context, dq verbs.QPDriver, p verbs.ConnParam) (verbs.ConnDriver, error) {
 	q, ok := dq.(*qp)
 	if !ok {
-		return nil, driver.Errorf("accept", driver.ErrInvalid, "a queue pair of another device")
+		return nil, verbs.Errorf("accept", verbs.ErrInvalid, "a queue pair of another device")
 	}
 	if err := checkParam("accept", p); err != nil {
 		return nil, err
@@ -234,7 +234,7 @@ func (r *request) Accept(ctx context.Context, dq driver.QP, p driver.ConnParam) 
 	}
 	if r.done || r.from.connectable("accept") != nil {
 		r.answer(nil, refused(r.to))
-		return nil, driver.Errorf("accept", driver.ErrDisconnected, "the peer has gone")
+		return nil, verbs.Errorf("accept", verbs.ErrDisconnected, "the peer has gone")
 	}
 	active := &conn{qp: r.from, local: r.RemoteAddr(), remote: r.to, param: joined(r.param, p), done: make(chan struct{})}
 	passive := &conn{qp: q, local: r.to, remote: r.RemoteAddr(), param: joined(p, r.param), done: make(chan struct{})}
@@ -246,16 +246,16 @@ func (r *request) Accept(ctx context.Context, dq driver.QP, p driver.ConnParam) 
 }
 
 // joined is what is in force for a side that asked for own.
-func joined(own, peer driver.ConnParam) driver.ConnParam {
+func joined(own, peer verbs.ConnParam) verbs.ConnParam {
 	own.PrivateData = slices.Clone(peer.PrivateData)
 	own.InitiatorDepth, own.ResponderResources = maxRead, maxRead
 	return own
 }
 
 // start moves the side's queue pair to RTS.
-func (c *conn) start(peer *qp, asked driver.ConnParam) {
+func (c *conn) start(peer *qp, asked verbs.ConnParam) {
 	q := c.qp
-	q.peer, q.conn, q.state = peer, c, driver.StateRTS
+	q.peer, q.conn, q.state = peer, c, verbs.StateRTS
 	switch {
 	case asked.RNRRetry < 0:
 		q.attr.RNRRetry = 0
@@ -267,20 +267,20 @@ func (c *conn) start(peer *qp, asked driver.ConnParam) {
 // Reject refuses the request.
 func (r *request) Reject(privateData []byte) error {
 	if len(privateData) > maxPrivateData {
-		return driver.Errorf("reject", driver.ErrInvalid, "%d bytes of private data; the device carries %d", len(privateData), maxPrivateData)
+		return verbs.Errorf("reject", verbs.ErrInvalid, "%d bytes of private data; the device carries %d", len(privateData), maxPrivateData)
 	}
 	r.lis.dev.mu.Lock()
 	defer r.lis.dev.mu.Unlock()
 	if r.done {
-		return driver.Errorf("reject", driver.ErrDisconnected, "the peer has gone")
+		return verbs.Errorf("reject", verbs.ErrDisconnected, "the peer has gone")
 	}
-	r.answer(nil, &driver.RejectedError{PrivateData: slices.Clone(privateData)})
+	r.answer(nil, &verbs.RejectedError{PrivateData: slices.Clone(privateData)})
 	return nil
 }
 
 func (c *conn) LocalAddr() netip.AddrPort  { return c.local }
 func (c *conn) RemoteAddr() netip.AddrPort { return c.remote }
-func (c *conn) Param() driver.ConnParam    { return c.param }
+func (c *conn) Param() verbs.ConnParam     { return c.param }
 func (c *conn) Done() <-chan struct{}      { return c.done }
 
 // Err returns why the connection ended.
@@ -297,8 +297,8 @@ func (c *conn) end(cause error) {
 			continue
 		}
 		side.err = cause
-		if side != c && errors.Is(cause, driver.ErrDisconnected) {
-			side.err = driver.Errorf("connection", driver.ErrDisconnected, "the peer ended it")
+		if side != c && errors.Is(cause, verbs.ErrDisconnected) {
+			side.err = verbs.Errorf("connection", verbs.ErrDisconnected, "the peer ended it")
 		}
 		close(side.done)
 	}
@@ -309,6 +309,6 @@ func (c *conn) end(cause error) {
 func (c *conn) Disconnect(ctx context.Context) error {
 	c.qp.pd.dev.mu.Lock()
 	defer c.qp.pd.dev.mu.Unlock()
-	c.qp.fail(driver.Errorf("connection", driver.ErrDisconnected, "we ended it"))
+	c.qp.fail(verbs.Errorf("connection", verbs.ErrDisconnected, "we ended it"))
 	return nil
 }

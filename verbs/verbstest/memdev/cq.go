@@ -3,7 +3,7 @@ package memdev
 import (
 	"slices"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // armed is what a completion queue was asked to tell.
@@ -30,15 +30,15 @@ type cq struct {
 
 // cqe is a completion and the room that its removal gives back to its work queue.
 type cqe struct {
-	wc   driver.WC
+	wc   verbs.WC
 	used *int // work requests that are posted and not yet given back
 	n    int
 }
 
 // CreateCQ makes a completion queue of exactly depth entries.
-func (d *Device) CreateCQ(depth int, cqContext any) (driver.CQ, error) {
+func (d *Device) CreateCQ(depth int, cqContext any) (verbs.CQDriver, error) {
 	if depth < 1 || depth > 1<<20 {
-		return nil, driver.Errorf("create completion queue", driver.ErrInvalid, "depth %d; the device takes 1 to %d", depth, 1<<20)
+		return nil, verbs.Errorf("create completion queue", verbs.ErrInvalid, "depth %d; the device takes 1 to %d", depth, 1<<20)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -54,13 +54,13 @@ func (c *cq) add(e cqe, solicited bool) {
 	}
 	if len(c.entries) == c.depth {
 		c.overrun = true
-		c.dev.raise(driver.AsyncEvent{Type: driver.EventCQErr, Context: c.context,
-			Err: driver.Errorf("completion queue", driver.ErrCQOverrun, "all %d entries are taken; poll more often or make it deeper", c.depth)})
+		c.dev.raise(verbs.DeviceEvent{Type: verbs.EventCQErr, Context: c.context,
+			Err: verbs.Errorf("completion queue", verbs.ErrCQOverrun, "all %d entries are taken; poll more often or make it deeper", c.depth)})
 		c.notify()
 		return
 	}
 	c.entries = append(c.entries, e)
-	if c.armed == armedAny || c.armed == armedSolicited && (solicited || e.wc.Status != driver.StatusSuccess) {
+	if c.armed == armedAny || c.armed == armedSolicited && (solicited || e.wc.Status != verbs.StatusSuccess) {
 		c.notify()
 	}
 }
@@ -74,7 +74,7 @@ func (c *cq) notify() {
 }
 
 // Poll takes the oldest completions.
-func (c *cq) Poll(wc []driver.WC) (int, error) {
+func (c *cq) Poll(wc []verbs.WC) (int, error) {
 	c.dev.mu.Lock()
 	defer c.dev.mu.Unlock()
 	n := min(len(wc), len(c.entries))
@@ -84,7 +84,7 @@ func (c *cq) Poll(wc []driver.WC) (int, error) {
 	}
 	c.entries = c.entries[:copy(c.entries, c.entries[n:])]
 	if n == 0 && c.overrun && len(wc) > 0 {
-		return 0, driver.Errorf("poll", driver.ErrCQOverrun, "completions were lost; the queue has %d entries", c.depth)
+		return 0, verbs.Errorf("poll", verbs.ErrCQOverrun, "completions were lost; the queue has %d entries", c.depth)
 	}
 	return n, nil
 }
@@ -117,7 +117,7 @@ func (c *cq) Resize(depth int) error {
 	c.dev.mu.Lock()
 	defer c.dev.mu.Unlock()
 	if depth < max(1, len(c.entries)) {
-		return driver.Errorf("resize completion queue", driver.ErrInvalid, "depth %d; %d completions are queued", depth, len(c.entries))
+		return verbs.Errorf("resize completion queue", verbs.ErrInvalid, "depth %d; %d completions are queued", depth, len(c.entries))
 	}
 	c.depth = depth
 	return nil
@@ -134,7 +134,7 @@ func (c *cq) Close() error {
 	c.dev.mu.Lock()
 	defer c.dev.mu.Unlock()
 	if c.users > 0 {
-		return driver.Errorf("close completion queue", driver.ErrBusy, "queue pairs use it")
+		return verbs.Errorf("close completion queue", verbs.ErrBusy, "queue pairs use it")
 	}
 	if !c.closed {
 		c.closed = true

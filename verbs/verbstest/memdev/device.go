@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"sync"
 
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // Limits of the device. They are small enough for a test to reach.
@@ -24,17 +24,17 @@ const (
 // Config is how the device differs from the default. The zero value has every
 // ability.
 type Config struct {
-	Without driver.Caps // abilities that are taken away
+	Without verbs.Caps // abilities that are taken away
 }
 
 // caps are all abilities that the device can have.
-const caps = driver.CapWriteImm | driver.CapSendImm | driver.CapSendInvalidate | driver.CapAtomics |
-	driver.CapSRQ | driver.CapRNRWait | driver.CapExactStatus | driver.CapMultiSGERead
+const caps = verbs.CapWriteImm | verbs.CapSendImm | verbs.CapSendInvalidate | verbs.CapAtomics |
+	verbs.CapSRQ | verbs.CapRNRWait | verbs.CapExactStatus | verbs.CapMultiSGERead
 
 // Device is the device. Its fields after mu are guarded by it, and so is
 // everything that can be reached from them.
 type Device struct {
-	caps driver.Caps
+	caps verbs.Caps
 
 	mu        sync.Mutex
 	closed    bool
@@ -44,9 +44,9 @@ type Device struct {
 	listeners map[uint16]*listener
 	nextQPN   uint32
 	nextPort  uint16
-	events    []driver.AsyncEvent
+	events    []verbs.DeviceEvent
 	wake      chan struct{} // replaced and closed at every change of events and closed
-	stats     driver.Stats
+	stats     verbs.Stats
 	src, dst  [][]byte // the memory of the request that is carried out
 }
 
@@ -60,25 +60,25 @@ func Open(cfg Config) *Device {
 		nextQPN:   1,
 		nextPort:  firstPort,
 		wake:      make(chan struct{}),
-		stats:     driver.Stats{},
+		stats:     verbs.Stats{},
 	}
 }
 
 // Query describes the device.
-func (d *Device) Query() (driver.DeviceAttr, error) {
-	atomics := driver.AtomicGlob
-	if !d.caps.Has(driver.CapAtomics) {
-		atomics = driver.AtomicNone
+func (d *Device) Query() (verbs.DeviceAttr, error) {
+	atomics := verbs.AtomicGlob
+	if !d.caps.Has(verbs.CapAtomics) {
+		atomics = verbs.AtomicNone
 	}
-	return driver.DeviceAttr{
-		Name: "mem0", Transport: driver.TransportIB, NodeType: driver.NodeCA, NodeGUID: 1, SysImageGUID: 1,
-		FWVersion: "1", Caps: d.caps, QPTypes: []driver.QPType{driver.RC},
+	return verbs.DeviceAttr{
+		Name: "mem0", Transport: verbs.TransportIB, NodeType: verbs.NodeCA, NodeGUID: 1, SysImageGUID: 1,
+		FWVersion: "1", Caps: d.caps, QPTypes: []verbs.QPType{verbs.RC},
 		MaxMRSize: 1 << 40, PageSizeCap: 4096, MaxQP: 1 << 20, MaxQPWR: maxDepth, MaxSGE: maxSGE, MaxSGERead: maxSGE,
 		MaxInline: maxInline, MaxCQ: 1 << 20, MaxCQE: 1 << 20, MaxMR: 1 << 20, MaxPD: 1 << 20,
 		MaxQPRDAtom: maxRead, MaxQPInitRDAtom: maxRead, MaxSRQ: 1 << 20, MaxSRQWR: maxDepth, MaxSRQSGE: maxSGE,
 		AtomicCap: atomics, MaxPrivateData: maxPrivateData,
-		Ports: []driver.PortAttr{{
-			Num: 1, State: driver.PortActive, MaxMTU: 5, ActiveMTU: 5, LinkLayer: "InfiniBand",
+		Ports: []verbs.PortAttr{{
+			Num: 1, State: verbs.PortActive, MaxMTU: 5, ActiveMTU: 5, LinkLayer: "InfiniBand",
 			MaxMsgSize: maxMessage, LID: 1, PKeys: []uint16{0xffff}, GIDs: make([][16]byte, 1),
 			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()},
 		}},
@@ -86,10 +86,10 @@ func (d *Device) Query() (driver.DeviceAttr, error) {
 }
 
 // Stats returns the counters: work requests posted and completions made.
-func (d *Device) Stats() driver.Stats {
+func (d *Device) Stats() verbs.Stats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := make(driver.Stats, len(d.stats))
+	s := make(verbs.Stats, len(d.stats))
 	for k, v := range d.stats {
 		s[k] = v
 	}
@@ -97,18 +97,18 @@ func (d *Device) Stats() driver.Stats {
 }
 
 // AllocPD makes a protection domain.
-func (d *Device) AllocPD() (driver.PD, error) {
+func (d *Device) AllocPD() (verbs.PDDriver, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil, driver.Errorf("allocate protection domain", driver.ErrClosed, "the device")
+		return nil, verbs.Errorf("allocate protection domain", verbs.ErrClosed, "the device")
 	}
 	d.pds++
 	return &pd{dev: d}, nil
 }
 
 // NextEvent waits for an asynchronous event.
-func (d *Device) NextEvent(ctx context.Context) (driver.AsyncEvent, error) {
+func (d *Device) NextEvent(ctx context.Context) (verbs.DeviceEvent, error) {
 	for {
 		d.mu.Lock()
 		if len(d.events) > 0 {
@@ -120,18 +120,18 @@ func (d *Device) NextEvent(ctx context.Context) (driver.AsyncEvent, error) {
 		closed, wake := d.closed, d.wake
 		d.mu.Unlock()
 		if closed {
-			return driver.AsyncEvent{}, driver.Errorf("next event", driver.ErrClosed, "the device")
+			return verbs.DeviceEvent{}, verbs.Errorf("next event", verbs.ErrClosed, "the device")
 		}
 		select {
 		case <-wake:
 		case <-ctx.Done():
-			return driver.AsyncEvent{}, ctx.Err()
+			return verbs.DeviceEvent{}, ctx.Err()
 		}
 	}
 }
 
 // raise queues an event. The caller holds mu.
-func (d *Device) raise(ev driver.AsyncEvent) {
+func (d *Device) raise(ev verbs.DeviceEvent) {
 	d.events = append(d.events, ev)
 	d.wakeAll()
 }
@@ -156,7 +156,7 @@ func (d *Device) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.pds+d.cqs+len(d.listeners) > 0 {
-		return driver.Errorf("close device", driver.ErrBusy, "%d protection domains, %d completion queues and %d listeners are open",
+		return verbs.Errorf("close device", verbs.ErrBusy, "%d protection domains, %d completion queues and %d listeners are open",
 			d.pds, d.cqs, len(d.listeners))
 	}
 	if !d.closed {

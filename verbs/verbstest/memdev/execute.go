@@ -5,19 +5,19 @@ import (
 	"time"
 
 	"cinnabar/internal/hostmem"
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // verdict is what carrying out one request came to.
 type verdict struct {
-	status driver.WCStatus
+	status verbs.WCStatus
 	wait   bool   // nothing was done: the peer has no receive posted
 	n      uint32 // bytes read
 }
 
 // run carries out queued requests in order until one must wait. The caller holds mu.
 func (q *qp) run() {
-	if q.state == driver.StateErr {
+	if q.state == verbs.StateErr {
 		q.flushSend()
 		return
 	}
@@ -26,7 +26,7 @@ func (q *qp) run() {
 	}
 	q.busy = true
 	defer func() { q.busy = false }()
-	for q.state == driver.StateRTS && q.sq.count > 0 {
+	for q.state == verbs.StateRTS && q.sq.count > 0 {
 		v := q.execute(q.sq.front())
 		if v.wait {
 			q.startTimer()
@@ -41,29 +41,29 @@ func (q *qp) run() {
 func (q *qp) finish(v verdict) {
 	w := q.sq.front()
 	q.sq.pop()
-	failed := v.status != driver.StatusSuccess
-	if failed || q.init.SignalAll || w.Flags&driver.Signaled != 0 {
-		q.complete(driver.WC{ID: w.ID, Status: v.status, Op: sendOps[w.Op], Len: v.n, QPNum: q.num})
+	failed := v.status != verbs.StatusSuccess
+	if failed || q.init.SignalAll || w.Flags&verbs.Signaled != 0 {
+		q.complete(verbs.WC{ID: w.ID, Status: v.status, Op: sendOps[w.Op], Len: v.n, QPNum: q.num})
 	} else {
 		q.sq.silent++
 	}
 	if failed {
-		q.fail(&driver.StatusError{ID: w.ID, Status: v.status, QPNum: q.num})
+		q.fail(&verbs.StatusError{ID: w.ID, Status: v.status, QPNum: q.num})
 	}
 }
 
-var sendOps = map[driver.Opcode]driver.WCOp{
-	driver.OpWrite: driver.WCWrite, driver.OpWriteImm: driver.WCWrite,
-	driver.OpSend: driver.WCSend, driver.OpSendImm: driver.WCSend, driver.OpSendInvalidate: driver.WCSend,
-	driver.OpRead: driver.WCRead, driver.OpCompareSwap: driver.WCCompareSwap, driver.OpFetchAdd: driver.WCFetchAdd,
+var sendOps = map[verbs.Opcode]verbs.WCOp{
+	verbs.OpWrite: verbs.WCWrite, verbs.OpWriteImm: verbs.WCWrite,
+	verbs.OpSend: verbs.WCSend, verbs.OpSendImm: verbs.WCSend, verbs.OpSendInvalidate: verbs.WCSend,
+	verbs.OpRead: verbs.WCRead, verbs.OpCompareSwap: verbs.WCCompareSwap, verbs.OpFetchAdd: verbs.WCFetchAdd,
 }
 
 // startTimer bounds the wait for a receive as the retry count asks.
 func (q *qp) startTimer() {
-	if q.attr.RNRRetry == driver.MaxRNRRetry || q.rnr != nil {
+	if q.attr.RNRRetry == verbs.MaxRNRRetry || q.rnr != nil {
 		return
 	}
-	wait := time.Duration(q.attr.RNRRetry) * driver.RNRDelay(q.peer.attr.MinRNRTimer)
+	wait := time.Duration(q.attr.RNRRetry) * verbs.RNRDelay(q.peer.attr.MinRNRTimer)
 	var timer *time.Timer
 	timer = time.AfterFunc(wait, func() {
 		q.pd.dev.mu.Lock()
@@ -87,24 +87,24 @@ func (q *qp) stopTimer() {
 // execute carries out one request.
 func (q *qp) execute(w *sendWR) verdict {
 	switch w.Op {
-	case driver.OpRead:
+	case verbs.OpRead:
 		return q.read(w)
-	case driver.OpCompareSwap, driver.OpFetchAdd:
+	case verbs.OpCompareSwap, verbs.OpFetchAdd:
 		return q.atomic(w)
 	default: // the others send a payload
 	}
 	src, ok := q.payload(w)
 	if !ok {
-		return verdict{status: driver.StatusLocProtErr}
+		return verdict{status: verbs.StatusLocProtErr}
 	}
-	if w.Op == driver.OpWrite {
+	if w.Op == verbs.OpWrite {
 		return verdict{status: q.write(w, src)}
 	}
 	r := q.peer.receives()
 	if r.count == 0 {
 		return q.notReady()
 	}
-	if w.Op == driver.OpWriteImm {
+	if w.Op == verbs.OpWriteImm {
 		return verdict{status: q.writeImm(w, src)}
 	}
 	return verdict{status: q.send(w, src)}
@@ -113,14 +113,14 @@ func (q *qp) execute(w *sendWR) verdict {
 // notReady waits for a receive, or gives up.
 func (q *qp) notReady() verdict {
 	if q.attr.RNRRetry == 0 || q.late {
-		return verdict{status: driver.StatusRNRRetryExcErr}
+		return verdict{status: verbs.StatusRNRRetryExcErr}
 	}
 	return verdict{wait: true}
 }
 
 // payload is what the request sends.
 func (q *qp) payload(w *sendWR) ([][]byte, bool) {
-	if w.Flags&driver.Inline != 0 {
+	if w.Flags&verbs.Inline != 0 {
 		src := &q.device().src
 		*src = append((*src)[:0], w.inline)
 		return *src, true
@@ -137,38 +137,38 @@ func (q *qp) receives() *recvQueue {
 }
 
 // target resolves memory at the peer and reports a violation there.
-func (q *qp) target(r driver.RemoteAddr, n int, need driver.Access) ([]byte, bool) {
+func (q *qp) target(r verbs.RemoteAddr, n int, need verbs.Access) ([]byte, bool) {
 	p := q.peer
 	b, ok := p.pd.remote(r, uint64(n), need)
 	if n > 0 && p.attr.Access&need != need {
 		ok = false
 	}
 	if !ok {
-		p.device().raise(driver.AsyncEvent{Type: driver.EventQPAccessErr, Context: p.init.Context, QPNum: p.num})
+		p.device().raise(verbs.DeviceEvent{Type: verbs.EventQPAccessErr, Context: p.init.Context, QPNum: p.num})
 	}
 	return b, ok
 }
 
-func (q *qp) write(w *sendWR, src [][]byte) driver.WCStatus {
-	dst, ok := q.target(w.Remote, total(src), driver.RemoteWrite)
+func (q *qp) write(w *sendWR, src [][]byte) verbs.WCStatus {
+	dst, ok := q.target(w.Remote, total(src), verbs.RemoteWrite)
 	if !ok {
-		return driver.StatusRemAccessErr
+		return verbs.StatusRemAccessErr
 	}
 	gather(dst, src)
-	return driver.StatusSuccess
+	return verbs.StatusSuccess
 }
 
-func (q *qp) writeImm(w *sendWR, src [][]byte) driver.WCStatus {
-	if st := q.write(w, src); st != driver.StatusSuccess {
+func (q *qp) writeImm(w *sendWR, src [][]byte) verbs.WCStatus {
+	if st := q.write(w, src); st != verbs.StatusSuccess {
 		return st
 	}
-	wc := driver.WC{Op: driver.WCRecvRDMAImm, HasImm: true, Imm: w.Imm, Len: uint32(total(src))}
-	q.peer.received(wc, w.Flags&driver.Solicited != 0)
-	return driver.StatusSuccess
+	wc := verbs.WC{Op: verbs.WCRecvRDMAImm, HasImm: true, Imm: w.Imm, Len: uint32(total(src))}
+	q.peer.received(wc, w.Flags&verbs.Solicited != 0)
+	return verbs.StatusSuccess
 }
 
 // received completes the peer's oldest receive with wc.
-func (q *qp) received(wc driver.WC, solicited bool) {
+func (q *qp) received(wc verbs.WC, solicited bool) {
 	r := q.receives()
 	wc.ID, wc.QPNum = r.pop(), q.num
 	q.recvCQ().add(cqe{wc: wc, used: &r.used, n: 1}, solicited)
@@ -177,37 +177,37 @@ func (q *qp) received(wc driver.WC, solicited bool) {
 	}
 }
 
-func (q *qp) send(w *sendWR, src [][]byte) driver.WCStatus {
+func (q *qp) send(w *sendWR, src [][]byte) verbs.WCStatus {
 	p := q.peer
-	dst, ok := p.pd.local(&p.device().dst, p.receives().front().SGL, driver.LocalWrite)
+	dst, ok := p.pd.local(&p.device().dst, p.receives().front().SGL, verbs.LocalWrite)
 	if !ok {
-		p.received(driver.WC{Status: driver.StatusLocProtErr}, true)
-		return driver.StatusRemOpErr
+		p.received(verbs.WC{Status: verbs.StatusLocProtErr}, true)
+		return verbs.StatusRemOpErr
 	}
 	if total(dst) < total(src) {
-		p.received(driver.WC{Status: driver.StatusLocLenErr}, true)
-		return driver.StatusRemInvReqErr
+		p.received(verbs.WC{Status: verbs.StatusLocLenErr}, true)
+		return verbs.StatusRemInvReqErr
 	}
-	if w.Op == driver.OpSendInvalidate && !p.invalidate(w.InvKey) {
-		p.received(driver.WC{Status: driver.StatusLocProtErr}, true)
-		return driver.StatusRemAccessErr
+	if w.Op == verbs.OpSendInvalidate && !p.invalidate(w.InvKey) {
+		p.received(verbs.WC{Status: verbs.StatusLocProtErr}, true)
+		return verbs.StatusRemAccessErr
 	}
-	wc := driver.WC{Op: driver.WCRecv, Len: uint32(scatter(dst, flatten(src)))}
+	wc := verbs.WC{Op: verbs.WCRecv, Len: uint32(scatter(dst, flatten(src)))}
 	switch w.Op {
-	case driver.OpSendImm:
+	case verbs.OpSendImm:
 		wc.HasImm, wc.Imm = true, w.Imm
-	case driver.OpSendInvalidate:
+	case verbs.OpSendInvalidate:
 		wc.HasInv, wc.InvKey = true, w.InvKey
 	default: // a plain send
 	}
-	p.received(wc, w.Flags&driver.Solicited != 0)
-	return driver.StatusSuccess
+	p.received(wc, w.Flags&verbs.Solicited != 0)
+	return verbs.StatusSuccess
 }
 
 // invalidate revokes a remote key of the queue pair's domain, if its region grants that.
 func (q *qp) invalidate(key uint32) bool {
 	m := q.device().regions[key]
-	if m == nil || m.rkey != key || m.pd != q.pd || m.revoked || m.access&driver.RemoteInvalidate == 0 {
+	if m == nil || m.rkey != key || m.pd != q.pd || m.revoked || m.access&verbs.RemoteInvalidate == 0 {
 		return false
 	}
 	m.revoked = true
@@ -215,35 +215,35 @@ func (q *qp) invalidate(key uint32) bool {
 }
 
 func (q *qp) read(w *sendWR) verdict {
-	dst, ok := q.pd.local(&q.device().dst, w.SGL, driver.LocalWrite)
+	dst, ok := q.pd.local(&q.device().dst, w.SGL, verbs.LocalWrite)
 	if !ok {
-		return verdict{status: driver.StatusLocProtErr}
+		return verdict{status: verbs.StatusLocProtErr}
 	}
-	src, ok := q.target(w.Remote, total(dst), driver.RemoteRead)
+	src, ok := q.target(w.Remote, total(dst), verbs.RemoteRead)
 	if !ok {
-		return verdict{status: driver.StatusRemAccessErr}
+		return verdict{status: verbs.StatusRemAccessErr}
 	}
 	return verdict{n: uint32(scatter(dst, src))}
 }
 
 // atomic runs an atomic operation; the old value lands in host byte order.
 func (q *qp) atomic(w *sendWR) verdict {
-	dst, ok := q.pd.local(&q.device().dst, w.SGL, driver.LocalWrite)
+	dst, ok := q.pd.local(&q.device().dst, w.SGL, verbs.LocalWrite)
 	if !ok {
-		return verdict{status: driver.StatusLocProtErr}
+		return verdict{status: verbs.StatusLocProtErr}
 	}
-	word, ok := q.target(w.Remote, 8, driver.RemoteAtomic)
+	word, ok := q.target(w.Remote, 8, verbs.RemoteAtomic)
 	if !ok {
-		return verdict{status: driver.StatusRemAccessErr}
+		return verdict{status: verbs.StatusRemAccessErr}
 	}
 	var old uint64
-	if w.Op == driver.OpCompareSwap {
+	if w.Op == verbs.OpCompareSwap {
 		old, ok = hostmem.CompareAndSwap64(word, w.CompareAdd, w.Swap)
 	} else {
 		old, ok = hostmem.Add64(word, w.CompareAdd)
 	}
 	if !ok {
-		return verdict{status: driver.StatusRemInvReqErr}
+		return verdict{status: verbs.StatusRemInvReqErr}
 	}
 	var b [8]byte
 	binary.NativeEndian.PutUint64(b[:], old)

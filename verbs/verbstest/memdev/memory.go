@@ -1,7 +1,7 @@
 package memdev
 
 import (
-	"cinnabar/verbs/driver"
+	"cinnabar/verbs"
 )
 
 // pd is a protection domain.
@@ -14,22 +14,22 @@ type pd struct {
 // mr is a registered region.
 type mr struct {
 	pd         *pd
-	region     driver.Region
-	access     driver.Access
+	region     verbs.MRInit
+	access     verbs.Access
 	lkey, rkey uint32
 	revoked    bool // by send with invalidate: the remote key is dead
 	closed     bool
 }
 
 // RegMR registers a region under two random keys.
-func (p *pd) RegMR(r driver.Region, access driver.Access) (driver.MR, error) {
-	const known = driver.LocalWrite | driver.RemoteWrite | driver.RemoteRead | driver.RemoteAtomic |
-		driver.RemoteInvalidate | driver.OptionalAccess
+func (p *pd) RegMR(r verbs.MRInit, access verbs.Access) (verbs.MRDriver, error) {
+	const known = verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead | verbs.RemoteAtomic |
+		verbs.RemoteInvalidate | verbs.OptionalAccess
 	if bad := access &^ known; bad != 0 {
-		return nil, driver.Unsupported("register memory", "access %v; the device has no such right", bad)
+		return nil, verbs.Unsupported("register memory", "access %v; the device has no such right", bad)
 	}
-	if access&(driver.RemoteWrite|driver.RemoteAtomic) != 0 && access&driver.LocalWrite == 0 {
-		return nil, driver.Errorf("register memory", driver.ErrInvalid, "access %v needs local-write too", access)
+	if access&(verbs.RemoteWrite|verbs.RemoteAtomic) != 0 && access&verbs.LocalWrite == 0 {
+		return nil, verbs.Errorf("register memory", verbs.ErrInvalid, "access %v needs local-write too", access)
 	}
 	d := p.dev
 	d.mu.Lock()
@@ -68,7 +68,7 @@ func (p *pd) Close() error {
 	p.dev.mu.Lock()
 	defer p.dev.mu.Unlock()
 	if p.objects > 0 {
-		return driver.Errorf("close protection domain", driver.ErrBusy, "%d objects of it are open", p.objects)
+		return verbs.Errorf("close protection domain", verbs.ErrBusy, "%d objects of it are open", p.objects)
 	}
 	if !p.closed {
 		p.closed = true
@@ -78,8 +78,8 @@ func (p *pd) Close() error {
 }
 
 // CreateAH refuses: the device has no datagrams.
-func (p *pd) CreateAH(driver.AHAttr) (driver.AddressHandle, error) {
-	return nil, driver.Unsupported("create address handle", "the device has reliable connections only")
+func (p *pd) CreateAH(verbs.AHAttr) (verbs.AddressHandle, error) {
+	return nil, verbs.Unsupported("create address handle", "the device has reliable connections only")
 }
 
 // slice returns the n bytes at addr in m, or nil if they leave the region.
@@ -95,7 +95,7 @@ func (m *mr) slice(addr, n uint64) []byte {
 // local resolves a scatter or gather list of p; need is what the device must be
 // allowed to do with it. The result is in buf, one of the device's two. The
 // caller holds mu.
-func (p *pd) local(buf *[][]byte, sgl []driver.SGE, need driver.Access) ([][]byte, bool) {
+func (p *pd) local(buf *[][]byte, sgl []verbs.SGE, need verbs.Access) ([][]byte, bool) {
 	segs := (*buf)[:0]
 	for _, s := range sgl {
 		if s.Length == 0 {
@@ -117,7 +117,7 @@ func (p *pd) local(buf *[][]byte, sgl []driver.SGE, need driver.Access) ([][]byt
 
 // remote resolves what a peer asked for. A length of zero needs no key, as the
 // standards have it. The caller holds mu.
-func (p *pd) remote(r driver.RemoteAddr, n uint64, need driver.Access) ([]byte, bool) {
+func (p *pd) remote(r verbs.RemoteAddr, n uint64, need verbs.Access) ([]byte, bool) {
 	if n == 0 {
 		return nil, true
 	}
@@ -130,7 +130,7 @@ func (p *pd) remote(r driver.RemoteAddr, n uint64, need driver.Access) ([]byte, 
 }
 
 // length sums the entries of a list.
-func length(sgl []driver.SGE) uint64 {
+func length(sgl []verbs.SGE) uint64 {
 	var n uint64
 	for _, s := range sgl {
 		n += uint64(s.Length)

@@ -1,11 +1,13 @@
 package memdev
 
-import "cinnabar/verbs/driver"
+import (
+	"cinnabar/verbs"
+)
 
 // recvQueue is a receive queue, of a queue pair or shared: a ring whose lists are
 // reused.
 type recvQueue struct {
-	ring   []driver.RecvWR
+	ring   []verbs.RecvWR
 	maxSGE int
 	head   int
 	count  int // posted and not consumed
@@ -13,22 +15,22 @@ type recvQueue struct {
 }
 
 func newRecvQueue(depth, maxSGE int) recvQueue {
-	q := recvQueue{ring: make([]driver.RecvWR, depth), maxSGE: max(1, maxSGE)}
+	q := recvQueue{ring: make([]verbs.RecvWR, depth), maxSGE: max(1, maxSGE)}
 	for i := range q.ring {
-		q.ring[i].SGL = make([]driver.SGE, 0, q.maxSGE)
+		q.ring[i].SGL = make([]verbs.SGE, 0, q.maxSGE)
 	}
 	return q
 }
 
 // post appends copies of wrs until one is refused.
-func (q *recvQueue) post(op string, wrs []driver.RecvWR) (int, error) {
+func (q *recvQueue) post(op string, wrs []verbs.RecvWR) (int, error) {
 	for i := range wrs {
 		wr := &wrs[i]
 		if len(wr.SGL) > q.maxSGE {
-			return i, driver.Errorf(op, driver.ErrInvalid, "%d scatter entries; the queue takes %d", len(wr.SGL), q.maxSGE)
+			return i, verbs.Errorf(op, verbs.ErrInvalid, "%d scatter entries; the queue takes %d", len(wr.SGL), q.maxSGE)
 		}
 		if q.used == len(q.ring) {
-			return i, driver.Errorf(op, driver.ErrQueueFull, "all %d entries of the receive queue are posted; poll for completions first", len(q.ring))
+			return i, verbs.Errorf(op, verbs.ErrQueueFull, "all %d entries of the receive queue are posted; poll for completions first", len(q.ring))
 		}
 		slot := &q.ring[(q.head+q.count)%len(q.ring)]
 		slot.ID, slot.SGL = wr.ID, append(slot.SGL[:0], wr.SGL...)
@@ -39,7 +41,7 @@ func (q *recvQueue) post(op string, wrs []driver.RecvWR) (int, error) {
 }
 
 // front is the oldest request; there is one.
-func (q *recvQueue) front() *driver.RecvWR { return &q.ring[q.head] }
+func (q *recvQueue) front() *verbs.RecvWR { return &q.ring[q.head] }
 
 // pop consumes the oldest request and returns its id.
 func (q *recvQueue) pop() uint64 {
@@ -75,13 +77,13 @@ type srq struct {
 }
 
 // CreateSRQ makes a shared receive queue.
-func (p *pd) CreateSRQ(init driver.SRQInit) (driver.SRQ, error) {
+func (p *pd) CreateSRQ(init verbs.SRQInit) (verbs.SRQDriver, error) {
 	d := p.dev
-	if !d.caps.Has(driver.CapSRQ) {
-		return nil, driver.Unsupported("create shared receive queue", "the device has none")
+	if !d.caps.Has(verbs.CapSRQ) {
+		return nil, verbs.Unsupported("create shared receive queue", "the device has none")
 	}
 	if init.MaxWR < 1 || init.MaxWR > maxDepth || init.MaxSGE < 0 || init.MaxSGE > maxSGE || init.Limit < 0 || init.Limit > init.MaxWR {
-		return nil, driver.Errorf("create shared receive queue", driver.ErrInvalid,
+		return nil, verbs.Errorf("create shared receive queue", verbs.ErrInvalid,
 			"depth %d, %d entries, limit %d; the device takes depth 1 to %d and %d entries, and a limit up to the depth",
 			init.MaxWR, init.MaxSGE, init.Limit, maxDepth, maxSGE)
 	}
@@ -92,7 +94,7 @@ func (p *pd) CreateSRQ(init driver.SRQInit) (driver.SRQ, error) {
 }
 
 // PostRecv adds receives and lets waiting senders go on.
-func (s *srq) PostRecv(wrs []driver.RecvWR) (int, error) {
+func (s *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	s.pd.dev.mu.Lock()
 	defer s.pd.dev.mu.Unlock()
 	n, err := s.queue.post("post shared receive", wrs)
@@ -105,19 +107,19 @@ func (s *srq) PostRecv(wrs []driver.RecvWR) (int, error) {
 }
 
 // Modify arms the limit or changes the depth.
-func (s *srq) Modify(attr driver.SRQAttr, limit, depth bool) error {
+func (s *srq) Modify(attr verbs.SRQAttr, limit, depth bool) error {
 	s.pd.dev.mu.Lock()
 	defer s.pd.dev.mu.Unlock()
 	if depth {
 		if attr.MaxWR < max(1, s.queue.used) || attr.MaxWR > maxDepth {
-			return driver.Errorf("modify shared receive queue", driver.ErrInvalid, "depth %d; %d receives are posted and the device takes %d",
+			return verbs.Errorf("modify shared receive queue", verbs.ErrInvalid, "depth %d; %d receives are posted and the device takes %d",
 				attr.MaxWR, s.queue.used, maxDepth)
 		}
 		s.queue.resize(attr.MaxWR)
 	}
 	if limit {
 		if attr.Limit < 0 || attr.Limit > len(s.queue.ring) {
-			return driver.Errorf("modify shared receive queue", driver.ErrInvalid, "limit %d; the depth is %d", attr.Limit, len(s.queue.ring))
+			return verbs.Errorf("modify shared receive queue", verbs.ErrInvalid, "limit %d; the depth is %d", attr.Limit, len(s.queue.ring))
 		}
 		s.limit = attr.Limit
 		s.checkLimit()
@@ -129,14 +131,14 @@ func (s *srq) Modify(attr driver.SRQAttr, limit, depth bool) error {
 func (s *srq) checkLimit() {
 	if s.limit > 0 && s.queue.count < s.limit {
 		s.limit = 0
-		s.pd.dev.raise(driver.AsyncEvent{Type: driver.EventSRQLimitReached, Context: s.context})
+		s.pd.dev.raise(verbs.DeviceEvent{Type: verbs.EventSRQLimitReached, Context: s.context})
 	}
 }
 
-func (s *srq) Query() driver.SRQAttr {
+func (s *srq) Query() verbs.SRQAttr {
 	s.pd.dev.mu.Lock()
 	defer s.pd.dev.mu.Unlock()
-	return driver.SRQAttr{MaxWR: len(s.queue.ring), Limit: s.limit}
+	return verbs.SRQAttr{MaxWR: len(s.queue.ring), Limit: s.limit}
 }
 
 // Close releases the queue; its receives come back nowhere, as in libibverbs.
@@ -144,7 +146,7 @@ func (s *srq) Close() error {
 	s.pd.dev.mu.Lock()
 	defer s.pd.dev.mu.Unlock()
 	if len(s.users) > 0 {
-		return driver.Errorf("close shared receive queue", driver.ErrBusy, "%d queue pairs use it", len(s.users))
+		return verbs.Errorf("close shared receive queue", verbs.ErrBusy, "%d queue pairs use it", len(s.users))
 	}
 	if !s.closed {
 		s.closed = true

@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"cinnabar/verbs"
-	"cinnabar/verbs/driver"
 )
 
 // Journal is what was asked so far. It is safe for concurrent use.
@@ -36,92 +35,92 @@ func (j *Journal) add(format string, args ...any) {
 // Wrap returns a device that keeps the journal. It takes the place of dev, which
 // is closed with it.
 func (j *Journal) Wrap(dev *verbs.Device) *verbs.Device {
-	return verbs.NewDevice(&device{Device: dev.Driver(), j: j})
+	return verbs.NewDevice(&device{DeviceDriver: dev.Driver(), j: j})
 }
 
 type device struct {
-	driver.Device
+	verbs.DeviceDriver
 	j *Journal
 }
 
-func (d *device) AllocPD() (driver.PD, error) {
-	p, err := d.Device.AllocPD()
-	return &domain{PD: p, j: d.j}, err
+func (d *device) AllocPD() (verbs.PDDriver, error) {
+	p, err := d.DeviceDriver.AllocPD()
+	return &domain{PDDriver: p, j: d.j}, err
 }
 
-func (d *device) Dial(ctx context.Context, q driver.QP, addr netip.AddrPort, p driver.ConnParam) (driver.Conn, error) {
+func (d *device) Dial(ctx context.Context, q verbs.QPDriver, addr netip.AddrPort, p verbs.ConnParam) (verbs.ConnDriver, error) {
 	d.j.add("dial")
-	return d.Device.Dial(ctx, below(q), addr, p)
+	return d.DeviceDriver.Dial(ctx, below(q), addr, p)
 }
 
-func (d *device) Listen(addr netip.AddrPort, backlog int) (driver.Listener, error) {
-	l, err := d.Device.Listen(addr, backlog)
-	return &listener{Listener: l, j: d.j}, err
+func (d *device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver, error) {
+	l, err := d.DeviceDriver.Listen(addr, backlog)
+	return &listener{ListenerDriver: l, j: d.j}, err
 }
 
 type domain struct {
-	driver.PD
+	verbs.PDDriver
 	j *Journal
 }
 
-func (p *domain) CreateQP(init driver.QPInit) (driver.QP, error) {
-	q, err := p.PD.CreateQP(init)
-	return &queues{QP: q, j: p.j}, err
+func (p *domain) CreateQP(init verbs.QPInit) (verbs.QPDriver, error) {
+	q, err := p.PDDriver.CreateQP(init)
+	return &queues{QPDriver: q, j: p.j}, err
 }
 
 type listener struct {
-	driver.Listener
+	verbs.ListenerDriver
 	j *Journal
 }
 
-func (l *listener) Accept(ctx context.Context) (driver.ConnRequest, error) {
-	r, err := l.Listener.Accept(ctx)
-	return &request{ConnRequest: r, j: l.j}, err
+func (l *listener) Accept(ctx context.Context) (verbs.ConnRequestDriver, error) {
+	r, err := l.ListenerDriver.Accept(ctx)
+	return &request{ConnRequestDriver: r, j: l.j}, err
 }
 
 type request struct {
-	driver.ConnRequest
+	verbs.ConnRequestDriver
 	j *Journal
 }
 
-func (r *request) Accept(ctx context.Context, q driver.QP, p driver.ConnParam) (driver.Conn, error) {
+func (r *request) Accept(ctx context.Context, q verbs.QPDriver, p verbs.ConnParam) (verbs.ConnDriver, error) {
 	r.j.add("accept")
-	return r.ConnRequest.Accept(ctx, below(q), p)
+	return r.ConnRequestDriver.Accept(ctx, below(q), p)
 }
 
 type queues struct {
-	driver.QP
+	verbs.QPDriver
 	j *Journal
 }
 
 // below returns the queue pair of the device that is wrapped.
-func below(q driver.QP) driver.QP {
+func below(q verbs.QPDriver) verbs.QPDriver {
 	if own, ok := q.(*queues); ok {
-		return own.QP
+		return own.QPDriver
 	}
 	return q
 }
 
-func (q *queues) PostSend(wrs []driver.SendWR) (int, error) {
+func (q *queues) PostSend(wrs []verbs.SendWR) (int, error) {
 	for _, wr := range wrs {
 		line := fmt.Sprintf("%v %d bytes", wr.Op, size(wr.SGL))
-		if wr.Op == driver.OpWriteImm {
+		if wr.Op == verbs.OpWriteImm {
 			line += fmt.Sprintf(", immediate %d", wr.Imm)
 		}
 		q.j.add("%s", line)
 	}
-	return q.QP.PostSend(wrs)
+	return q.QPDriver.PostSend(wrs)
 }
 
-func (q *queues) PostRecv(wrs []driver.RecvWR) (int, error) {
+func (q *queues) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	for _, wr := range wrs {
 		q.j.add("receive %d entries, %d bytes", len(wr.SGL), size(wr.SGL))
 	}
-	return q.QP.PostRecv(wrs)
+	return q.QPDriver.PostRecv(wrs)
 }
 
 // size returns the bytes that a gather list names.
-func size(sgl []driver.SGE) (n uint64) {
+func size(sgl []verbs.SGE) (n uint64) {
 	for _, sge := range sgl {
 		n += uint64(sge.Length)
 	}

@@ -1,4 +1,4 @@
-package driver
+package verbs
 
 import "fmt"
 
@@ -8,15 +8,25 @@ type Opcode uint32
 // The operations. The first seven are those that every reliable connection
 // has by the book; a device says in its [Caps] which of them it lacks.
 const (
-	OpWrite          Opcode = 0 // IBV_WR_RDMA_WRITE
-	OpWriteImm       Opcode = 1 // IBV_WR_RDMA_WRITE_WITH_IMM: consumes one receive at the target
-	OpSend           Opcode = 2 // IBV_WR_SEND
-	OpSendImm        Opcode = 3 // IBV_WR_SEND_WITH_IMM
-	OpRead           Opcode = 4 // IBV_WR_RDMA_READ
-	OpCompareSwap    Opcode = 5 // IBV_WR_ATOMIC_CMP_AND_SWP: 8 bytes, 8-byte aligned
-	OpFetchAdd       Opcode = 6 // IBV_WR_ATOMIC_FETCH_AND_ADD: 8 bytes, 8-byte aligned
-	OpLocalInv       Opcode = 7 // IBV_WR_LOCAL_INV
-	OpBindMW         Opcode = 8 // IBV_WR_BIND_MW
+	// OpWrite writes to the peer's memory; the peer is not told.
+	OpWrite Opcode = 0 // IBV_WR_RDMA_WRITE
+	// OpWriteImm writes, then consumes a receive at the peer and hands it 32 bits.
+	OpWriteImm Opcode = 1 // IBV_WR_RDMA_WRITE_WITH_IMM: consumes one receive at the target
+	// OpSend puts a message into the peer's oldest posted receive.
+	OpSend Opcode = 2 // IBV_WR_SEND
+	// OpSendImm sends a message and 32 bits beside it.
+	OpSendImm Opcode = 3 // IBV_WR_SEND_WITH_IMM
+	// OpRead reads from the peer's memory.
+	OpRead Opcode = 4 // IBV_WR_RDMA_READ
+	// OpCompareSwap replaces 8 bytes of the peer's if they have the expected value.
+	OpCompareSwap Opcode = 5 // IBV_WR_ATOMIC_CMP_AND_SWP: 8 bytes, 8-byte aligned
+	// OpFetchAdd adds to 8 bytes of the peer's.
+	OpFetchAdd Opcode = 6 // IBV_WR_ATOMIC_FETCH_AND_ADD: 8 bytes, 8-byte aligned
+	// OpLocalInv revokes a key of one's own.
+	OpLocalInv Opcode = 7 // IBV_WR_LOCAL_INV
+	// OpBindMW binds a memory window.
+	OpBindMW Opcode = 8 // IBV_WR_BIND_MW
+	// OpSendInvalidate sends a message and revokes a key of the peer's, whose region must have the right RemoteInvalidate.
 	OpSendInvalidate Opcode = 9 // IBV_WR_SEND_WITH_INV: revokes InvKey at the target
 )
 
@@ -34,10 +44,14 @@ func (o Opcode) String() string { return nameOf(opcodeNames[:], int(o)) }
 type SendFlags uint32
 
 const (
-	Fence     SendFlags = 1 << 0 // hold until earlier reads and atomics of the queue are done
-	Signaled  SendFlags = 1 << 1 // make a completion (always on with QPConfig.SignalAll)
-	Solicited SendFlags = 1 << 2 // raise the peer's solicited-only completion event
-	Inline    SendFlags = 1 << 3 // the payload is copied during the post; memory is free at once
+	// Fence holds the request until earlier reads and atomics of its queue are done.
+	Fence SendFlags = 1 << 0
+	// Signaled asks for a completion.
+	Signaled SendFlags = 1 << 1
+	// Solicited raises the peer's solicited-only completion event.
+	Solicited SendFlags = 1 << 2
+	// Inline copies the payload during the post, so that its memory is free at once.
+	Inline SendFlags = 1 << 3
 )
 
 // SGE is one entry of a gather or scatter list (struct ibv_sge). It holds no

@@ -1,35 +1,38 @@
-package driver
+// Package eventqueue is the queue in which devices keep their asynchronous events.
+package eventqueue
 
 import (
 	"context"
 	"sync"
+
+	"cinnabar/verbs"
 )
 
-// maxEvents bounds the asynchronous events that nobody has fetched. The oldest
-// are dropped beyond it: who does not read events misses them anyway.
+// maxEvents bounds the events that are not taken. The oldest are dropped beyond it, because
+// a program that takes no events would let the queue grow for ever.
 const maxEvents = 4096
 
-// AsyncEvents is what devices keep asynchronous events in until they are fetched.
-// Init comes first. All methods but Init are safe for concurrent use.
-type AsyncEvents struct {
+// Queue holds the asynchronous events of a device until they are taken. Init is called
+// before the other methods, which are safe for concurrent use.
+type Queue struct {
 	wake chan struct{} // capacity 1
 	done chan struct{}
 
 	mu sync.Mutex
 	// +checklocks:mu
-	list []AsyncEvent
+	list []verbs.DeviceEvent
 	// +checklocks:mu
 	closed bool
 }
 
 // Init prepares the queue.
-func (q *AsyncEvents) Init() {
+func (q *Queue) Init() {
 	q.wake = make(chan struct{}, 1)
 	q.done = make(chan struct{})
 }
 
 // Add appends an event.
-func (q *AsyncEvents) Add(ev AsyncEvent) {
+func (q *Queue) Add(ev verbs.DeviceEvent) {
 	q.mu.Lock()
 	if len(q.list) == maxEvents {
 		q.list = append(q.list[:0], q.list[1:]...)
@@ -39,14 +42,14 @@ func (q *AsyncEvents) Add(ev AsyncEvent) {
 	q.signal()
 }
 
-func (q *AsyncEvents) signal() {
+func (q *Queue) signal() {
 	select {
 	case q.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (q *AsyncEvents) take() (ev AsyncEvent, ok bool) {
+func (q *Queue) take() (ev verbs.DeviceEvent, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.list) == 0 {
@@ -61,8 +64,8 @@ func (q *AsyncEvents) take() (ev AsyncEvent, ok bool) {
 }
 
 // Next waits for an event and takes it. The error is the cause of ctx, or
-// ErrClosed after Close, once no event is left. It implements Device.NextEvent.
-func (q *AsyncEvents) Next(ctx context.Context) (AsyncEvent, error) {
+// verbs.ErrClosed after Close, once no event is left. It implements NextEvent of verbs.DeviceDriver.
+func (q *Queue) Next(ctx context.Context) (verbs.DeviceEvent, error) {
 	for {
 		if ev, ok := q.take(); ok {
 			return ev, nil
@@ -70,15 +73,15 @@ func (q *AsyncEvents) Next(ctx context.Context) (AsyncEvent, error) {
 		select {
 		case <-q.wake:
 		case <-q.done:
-			return AsyncEvent{}, Errorf("wait for event", ErrClosed, "the device is closed")
+			return verbs.DeviceEvent{}, verbs.Errorf("wait for event", verbs.ErrClosed, "the device is closed")
 		case <-ctx.Done():
-			return AsyncEvent{}, context.Cause(ctx)
+			return verbs.DeviceEvent{}, context.Cause(ctx)
 		}
 	}
 }
 
 // Close ends waiting. Further calls do nothing.
-func (q *AsyncEvents) Close() {
+func (q *Queue) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.closed {

@@ -1,4 +1,4 @@
-package driver
+package verbs
 
 import "fmt"
 
@@ -6,30 +6,54 @@ import "fmt"
 type WCStatus uint32
 
 const (
-	StatusSuccess          WCStatus = iota // IBV_WC_SUCCESS
-	StatusLocLenErr                        // message does not fit the local buffers
-	StatusLocQPOpErr                       // the queue pair could not process the request
-	StatusLocEECOpErr                      // reliable datagrams (obsolete)
-	StatusLocProtErr                       // a local key, range or right was wrong
-	StatusWRFlushErr                       // the queue pair was in error before the request was processed
-	StatusMWBindErr                        // memory window operation failed
-	StatusBadRespErr                       // the peer answered nonsense
-	StatusLocAccessErr                     // an inbound write with immediate hit protected local memory
-	StatusRemInvReqErr                     // the peer refused the form of the request
-	StatusRemAccessErr                     // the peer refused key, range or right
-	StatusRemOpErr                         // the peer could not complete the operation
-	StatusRetryExcErr                      // the peer does not answer
-	StatusRNRRetryExcErr                   // the peer had no receive posted
-	StatusLocRDDViolErr                    // reliable datagrams (obsolete)
-	StatusRemInvRDReqErr                   // reliable datagrams (obsolete)
-	StatusRemAbortErr                      // the peer aborted the operation
-	StatusInvEECNErr                       // reliable datagrams (obsolete)
-	StatusInvEECStateErr                   // reliable datagrams (obsolete)
-	StatusFatalErr                         // fatal device error
-	StatusRespTimeoutErr                   // no response in time
-	StatusGeneralErr                       // anything else
-	StatusTMErr                            // tag matching error
-	StatusTMRndvIncomplete                 // tag matching: software rendezvous
+	// StatusSuccess: done.
+	StatusSuccess WCStatus = iota // IBV_WC_SUCCESS
+	// StatusLocLenErr: the message does not fit the local buffers.
+	StatusLocLenErr
+	// StatusLocQPOpErr: the queue pair could not process the request.
+	StatusLocQPOpErr
+	// StatusLocEECOpErr: of reliable datagrams, obsolete.
+	StatusLocEECOpErr
+	// StatusLocProtErr: a local key, range or right was wrong.
+	StatusLocProtErr
+	// StatusWRFlushErr: the queue pair was in error before the request was processed.
+	StatusWRFlushErr
+	// StatusMWBindErr: a memory window operation failed.
+	StatusMWBindErr
+	// StatusBadRespErr: the peer's answer fits no request.
+	StatusBadRespErr
+	// StatusLocAccessErr: an inbound operation hit protected local memory.
+	StatusLocAccessErr
+	// StatusRemInvReqErr: the peer refused the form of the request.
+	StatusRemInvReqErr
+	// StatusRemAccessErr: the peer refused key, range or right.
+	StatusRemAccessErr
+	// StatusRemOpErr: the peer could not complete the operation.
+	StatusRemOpErr
+	// StatusRetryExcErr: the peer does not answer.
+	StatusRetryExcErr
+	// StatusRNRRetryExcErr: the peer had no receive posted.
+	StatusRNRRetryExcErr
+	// StatusLocRDDViolErr: of reliable datagrams, obsolete.
+	StatusLocRDDViolErr
+	// StatusRemInvRDReqErr: of reliable datagrams, obsolete.
+	StatusRemInvRDReqErr
+	// StatusRemAbortErr: the peer aborted the operation.
+	StatusRemAbortErr
+	// StatusInvEECNErr: of reliable datagrams, obsolete.
+	StatusInvEECNErr
+	// StatusInvEECStateErr: of reliable datagrams, obsolete.
+	StatusInvEECStateErr
+	// StatusFatalErr: the device or the connection failed.
+	StatusFatalErr
+	// StatusRespTimeoutErr: no answer in time.
+	StatusRespTimeoutErr
+	// StatusGeneralErr: anything else.
+	StatusGeneralErr
+	// StatusTMErr: a tag matching error.
+	StatusTMErr
+	// StatusTMRndvIncomplete: a tag matching rendezvous left to software.
+	StatusTMRndvIncomplete
 )
 
 var wcStatuses = [...]struct{ name, cause string }{
@@ -82,14 +106,23 @@ func (s WCStatus) Cause() string {
 type WCOp uint32
 
 const (
-	WCSend        WCOp = 0
-	WCWrite       WCOp = 1
-	WCRead        WCOp = 2
+	// WCSend: a send.
+	WCSend WCOp = 0
+	// WCWrite: a write, with or without immediate data.
+	WCWrite WCOp = 1
+	// WCRead: a read.
+	WCRead WCOp = 2
+	// WCCompareSwap: an atomic compare and swap.
 	WCCompareSwap WCOp = 3
-	WCFetchAdd    WCOp = 4
-	WCBindMW      WCOp = 5
-	WCLocalInv    WCOp = 6
-	WCRecv        WCOp = 128 // bit 7 marks the receive side
+	// WCFetchAdd: an atomic fetch and add.
+	WCFetchAdd WCOp = 4
+	// WCBindMW: the binding of a memory window.
+	WCBindMW WCOp = 5
+	// WCLocalInv: the revocation of a key.
+	WCLocalInv WCOp = 6
+	// WCRecv: a received message.
+	WCRecv WCOp = 128 // bit 7 marks the receive side
+	// WCRecvRDMAImm: a receive consumed by a write with immediate data.
 	WCRecvRDMAImm WCOp = 129 // IBV_WC_RECV_RDMA_WITH_IMM
 )
 

@@ -1,10 +1,9 @@
-package driver
+package verbs
 
 import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"time"
 )
 
 // Caps are the abilities that differ between devices. Programs ask for them
@@ -12,17 +11,28 @@ import (
 type Caps uint64
 
 const (
-	CapWriteImm       Caps = 1 << iota // OpWriteImm
-	CapSendImm                         // OpSendImm
-	CapSendInvalidate                  // OpSendInvalidate
-	CapAtomics                         // OpCompareSwap, OpFetchAdd
-	CapSRQ                             // shared receive queues
-	CapRNRWait                         // a message without a posted receive waits
-	CapExactStatus                     // writes and sends complete only when the peer has them
-	CapActiveFirst                     // the passive side may not send before the active side (iWARP)
-	CapPassiveSend                     // the device itself holds the passive side's early sends back
-	CapRawState                        // queue pairs can be driven to RTR and RTS by hand
-	CapMultiSGERead                    // OpRead may scatter over several entries
+	// CapWriteImm: the device has OpWriteImm.
+	CapWriteImm Caps = 1 << iota
+	// CapSendImm: the device has OpSendImm.
+	CapSendImm
+	// CapSendInvalidate: the device has OpSendInvalidate.
+	CapSendInvalidate
+	// CapAtomics: the device has OpCompareSwap and OpFetchAdd.
+	CapAtomics
+	// CapSRQ: the device has shared receive queues.
+	CapSRQ
+	// CapRNRWait: a message without a posted receive waits.
+	CapRNRWait
+	// CapExactStatus: writes and sends complete only when the peer has them.
+	CapExactStatus
+	// CapActiveFirst: the passive side may not send before the active side.
+	CapActiveFirst
+	// CapPassiveSend: the device itself holds the passive side's early sends back.
+	CapPassiveSend
+	// CapRawState: queue pairs can be driven to RTR and RTS by hand.
+	CapRawState
+	// CapMultiSGERead: OpRead may scatter over several entries.
+	CapMultiSGERead
 )
 
 var capNames = []string{"write-imm", "send-imm", "send-invalidate", "atomics", "srq", "rnr-wait",
@@ -46,9 +56,12 @@ func (c Caps) String() string {
 type AtomicCap uint32
 
 const (
+	// AtomicNone: the device has no atomics.
 	AtomicNone AtomicCap = iota
-	AtomicHCA            // atomic among the operations of this device
-	AtomicGlob           // atomic among all devices and the processor
+	// AtomicHCA: atomic among the operations of one device.
+	AtomicHCA
+	// AtomicGlob: atomic among all devices and the processor.
+	AtomicGlob
 )
 
 // String returns the C name.
@@ -60,7 +73,9 @@ func (a AtomicCap) String() string {
 type NodeType int32
 
 const (
-	NodeCA   NodeType = 1
+	// NodeCA is an InfiniBand or RoCE adapter.
+	NodeCA NodeType = 1
+	// NodeRNIC is an iWARP adapter.
 	NodeRNIC NodeType = 4
 )
 
@@ -74,7 +89,9 @@ func (n NodeType) String() string { return nameOf(nodeTypeNames[:], int(n)) }
 type TransportType int32
 
 const (
+	// TransportIB is InfiniBand, also over Ethernet.
 	TransportIB TransportType = iota
+	// TransportIWARP is iWARP over TCP.
 	TransportIWARP
 )
 
@@ -85,11 +102,17 @@ func (t TransportType) String() string { return nameOf([]string{"InfiniBand", "i
 type PortState uint32
 
 const (
+	// PortNop is no state.
 	PortNop PortState = iota
+	// PortDown has no link.
 	PortDown
+	// PortInit has a link without configuration.
 	PortInit
+	// PortArmed is configured.
 	PortArmed
+	// PortActive carries data.
 	PortActive
+	// PortActiveDefer is active with a failing link.
 	PortActiveDefer
 )
 
@@ -174,9 +197,12 @@ type PortAttr struct {
 type GIDType uint32
 
 const (
+	// GIDInfiniBand is InfiniBand.
 	GIDInfiniBand GIDType = iota
-	GIDRoCE1              // directly on Ethernet
-	GIDRoCE2              // over UDP and IP
+	// GIDRoCE1 is directly on Ethernet.
+	GIDRoCE1
+	// GIDRoCE2 is over UDP and IP.
+	GIDRoCE2
 )
 
 // String names the type; what is Ethernet's as ibv_devinfo does.
@@ -191,43 +217,3 @@ type GIDEntry struct {
 
 // Stats is a snapshot of a device's counters, by name (for tools and tests).
 type Stats map[string]uint64
-
-// ConnParam are the wishes of one side of a connection (struct
-// rdma_conn_param). The zero value asks for the device's defaults.
-type ConnParam struct {
-	PrivateData        []byte        // handed to the peer; limit in DeviceAttr.MaxPrivateData
-	ResponderResources int           // inbound reads and atomics (IRD); 0: device's default, negative: none
-	InitiatorDepth     int           // outbound reads and atomics (ORD); 0: device's default, negative: none
-	RetryCount         int           // 0: device's default, negative: none, at most 7
-	RNRRetry           int           // 0: 7, which waits for ever; negative: none; 1..6
-	Timeout            time.Duration // how long the peer may take to answer; 0: device's default
-}
-
-// Check refuses, with [ErrInvalid] and a text that names the limit, what the device with these attributes
-// cannot do. Dialling, listening and their like check it themselves; a program calls it to learn so before.
-// op names the operation in the error.
-func (p *ConnParam) Check(op string, attr *DeviceAttr) error {
-	if len(p.PrivateData) > attr.MaxPrivateData {
-		return Errorf(op, ErrInvalid, "%d bytes of private data are over the device's limit of %d (DeviceAttr.MaxPrivateData)", len(p.PrivateData), attr.MaxPrivateData)
-	}
-	if p.RetryCount > maxRetryCount {
-		return Errorf(op, ErrInvalid, "RetryCount is %d, the most is %d", p.RetryCount, maxRetryCount)
-	}
-	if p.RNRRetry > MaxRNRRetry {
-		return Errorf(op, ErrInvalid, "RNRRetry is %d, the most is %d", p.RNRRetry, MaxRNRRetry)
-	}
-	// A limit of 0 means that the device states none.
-	if limit := attr.MaxQPRDAtom; limit > 0 && p.ResponderResources > limit {
-		return Errorf(op, ErrInvalid, "ResponderResources is %d, over the device's limit of %d (DeviceAttr.MaxQPRDAtom)", p.ResponderResources, limit)
-	}
-	if limit := attr.MaxQPInitRDAtom; limit > 0 && p.InitiatorDepth > limit {
-		return Errorf(op, ErrInvalid, "InitiatorDepth is %d, over the device's limit of %d (DeviceAttr.MaxQPInitRDAtom)", p.InitiatorDepth, limit)
-	}
-	return nil
-}
-
-// maxRetryCount is the most that the 3 bits of a retry count hold.
-const maxRetryCount = 7
-
-// MaxRNRRetry is the RNR retry count that means for ever.
-const MaxRNRRetry = 7

@@ -1,4 +1,4 @@
-package driver
+package verbs
 
 import "strings"
 
@@ -7,17 +7,28 @@ import "strings"
 type Access uint32
 
 const (
-	LocalWrite      Access = 1 << 0
-	RemoteWrite     Access = 1 << 1 // needs LocalWrite
-	RemoteRead      Access = 1 << 2
-	RemoteAtomic    Access = 1 << 3 // needs LocalWrite
-	MWBind          Access = 1 << 4
-	ZeroBased       Access = 1 << 5
-	OnDemand        Access = 1 << 6
-	HugeTLB         Access = 1 << 7
-	FlushGlobal     Access = 1 << 8
+	// LocalWrite lets this side's receives and reads write to the region.
+	LocalWrite Access = 1 << 0
+	// RemoteWrite lets peers write; it needs LocalWrite.
+	RemoteWrite Access = 1 << 1
+	// RemoteRead lets peers read.
+	RemoteRead Access = 1 << 2
+	// RemoteAtomic lets peers use atomics; it needs LocalWrite.
+	RemoteAtomic Access = 1 << 3
+	// MWBind lets memory windows be bound to the region.
+	MWBind Access = 1 << 4
+	// ZeroBased makes remote addresses offsets into the region.
+	ZeroBased Access = 1 << 5
+	// OnDemand asks for paging instead of locked memory.
+	OnDemand Access = 1 << 6
+	// HugeTLB says that the region lies on huge pages.
+	HugeTLB Access = 1 << 7
+	// FlushGlobal permits flushing to global visibility.
+	FlushGlobal Access = 1 << 8
+	// FlushPersistent permits flushing to persistence.
 	FlushPersistent Access = 1 << 9
-	RelaxedOrdering Access = 1 << 20 // optional: ignored where unsupported
+	// RelaxedOrdering lets the device reorder its accesses; ignored where unsupported.
+	RelaxedOrdering Access = 1 << 20
 
 	// RemoteInvalidate lets a peer revoke the region's remote key by a Send with Invalidate. It is a right of this
 	// project, not one of enum ibv_access_flags: RFC 5042 asks that a key which several streams share cannot be
@@ -53,12 +64,4 @@ func (a Access) String() string {
 		return "local-read"
 	}
 	return strings.Join(s, "|")
-}
-
-// Region is a range of this process's memory to be registered. Bytes stays
-// mapped and in place (pinned or off the Go heap) until the registration is
-// closed; the caller sees to that.
-type Region struct {
-	Bytes []byte
-	Addr  uint64 // virtual address of Bytes[0]
 }

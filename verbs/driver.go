@@ -1,0 +1,217 @@
+package verbs
+
+import (
+	"context"
+	"net/netip"
+)
+
+// The interfaces of this file are what a device implements. A program holds the types
+// of the same names without Driver, which check what is the same for all devices, count
+// references and pin memory before they call a device. [NewDevice] puts the second on
+// the first.
+//
+// The contract of all methods:
+//
+//   - Concurrency: any goroutine may call any method at any time, as in libibverbs, except
+//     that nothing is called on an object after its Close has succeeded.
+//   - The data path (PostSend, PostRecv, Poll, Arm) never blocks and does not allocate.
+//   - Ownership: a slice that is passed to a method belongs to the caller again when the
+//     method returns, so a device that needs it longer copies it. The memory that work
+//     requests name stays in use until the completion.
+//   - Errors are of type *[Error]. Their class is one of the Err variables, or
+//     errors.ErrUnsupported for an operation that the device does not have.
+//   - Handles that are passed to a device (a completion queue for a queue pair, a queue
+//     pair for a connection) were made by the same device.
+
+// DeviceDriver is an opened RDMA device (struct ibv_context). [Device] is its face for programs.
+type DeviceDriver interface {
+	// Query describes the device as it is now (ibv_query_device, ibv_query_port, ibv_query_gid).
+	// The slices of the result belong to the caller.
+	Query() (DeviceAttr, error)
+	// Stats returns a snapshot of the counters. The map belongs to the caller.
+	Stats() Stats
+	// AllocPD makes a protection domain (ibv_alloc_pd).
+	AllocPD() (PDDriver, error)
+	// CreateCQ makes a completion queue of at least depth entries (ibv_create_cq). The device
+	// returns cqContext in asynchronous events about the queue and does nothing else with it.
+	CreateCQ(depth int, cqContext any) (CQDriver, error)
+	// NextEvent returns the oldest asynchronous event (ibv_get_async_event), waiting for one
+	// until ctx ends or the device is closed (ErrClosed). Each event goes to one caller.
+	NextEvent(ctx context.Context) (DeviceEvent, error)
+
+	// Listen takes connection requests at addr; port 0 picks a free one (rdma_bind_addr,
+	// rdma_listen). Backlog bounds the requests that wait for Accept; 0 is the device's default.
+	Listen(addr netip.AddrPort, backlog int) (ListenerDriver, error)
+	// Dial connects qp and moves it to RTS (rdma_connect). It fails with *RejectedError when
+	// the peer refuses, and with the cause of ctx when ctx ends first; qp can then be closed
+	// or dialled again.
+	Dial(ctx context.Context, qp QPDriver, addr netip.AddrPort, p ConnParam) (ConnDriver, error)
+
+	// Close releases the device (ibv_close_device). It fails with ErrBusy while objects of it are open.
+	Close() error
+}
+
+// PDDriver is a protection domain (struct ibv_pd): the device refuses a work request whose
+// queue pair and region are of different domains.
+type PDDriver interface {
+	// RegMR registers r until the region is closed (ibv_reg_mr). r.Bytes stays in place until then.
+	RegMR(r MRInit, access Access) (MRDriver, error)
+	// CreateQP makes a queue pair in the state RESET (ibv_create_qp).
+	CreateQP(init QPInit) (QPDriver, error)
+	// CreateSRQ makes a shared receive queue (ibv_create_srq). A device without CapSRQ refuses
+	// with errors.ErrUnsupported.
+	CreateSRQ(init SRQInit) (SRQDriver, error)
+	// CreateAH makes an address handle (ibv_create_ah). A device without queue pairs of type UD
+	// refuses with errors.ErrUnsupported.
+	CreateAH(attr AHAttr) (AddressHandle, error)
+	// Close releases the domain (ibv_dealloc_pd).
+	Close() error
+}
+
+// MRDriver is a registered memory region (struct ibv_mr).
+type MRDriver interface {
+	// LKey returns the key for work requests of this side.
+	LKey() uint32
+	// RKey returns the key for the peer.
+	RKey() uint32
+	// IOVA returns the address by which peers name the first byte of the region. It need not
+	// be the virtual address.
+	IOVA() uint64
+	// Close revokes both keys (ibv_dereg_mr). When it returns, the device touches the memory no more.
+	Close() error
+}
+
+// CQDriver is a completion queue (struct ibv_cq) with its completion channel.
+type CQDriver interface {
+	// Poll fills wc with the oldest completions and returns their number (ibv_poll_cq). It
+	// makes progress on devices that need the caller for that. After an overrun it returns
+	// ErrCQOverrun once the intact completions are gone.
+	Poll(wc []WC) (int, error)
+	// Arm asks for one event when the next completion is added (ibv_req_notify_cq); with
+	// solicitedOnly, the next solicited or failed one. The caller polls once more before it
+	// waits, because a completion that was there before raises no event.
+	Arm(solicitedOnly bool) error
+	// Event returns the channel of armed events, which holds at most one unread event
+	// (ibv_get_cq_event). An event may come without a completion to find.
+	Event() <-chan struct{}
+	// Resize changes the depth to at least depth entries (ibv_resize_cq).
+	Resize(depth int) error
+	// Depth returns the number of entries that the queue really has.
+	Depth() int
+	// Close releases the queue (ibv_destroy_cq).
+	Close() error
+}
+
+// SRQDriver is a shared receive queue (struct ibv_srq).
+type SRQDriver interface {
+	// PostRecv queues wrs in order and returns how many were accepted (ibv_post_srq_recv). The
+	// error, if any, is about wrs[n].
+	PostRecv(wrs []RecvWR) (n int, err error)
+	// Modify sets the fields of attr that limit and depth select (ibv_modify_srq).
+	Modify(attr SRQAttr, limit, depth bool) error
+	// Query returns depth and limit as they are now (ibv_query_srq).
+	Query() SRQAttr
+	// Close releases the queue (ibv_destroy_srq).
+	Close() error
+}
+
+// QPDriver is a queue pair (struct ibv_qp).
+type QPDriver interface {
+	// Num returns the queue pair number, which is unique on the device. It does not change.
+	Num() uint32
+	// PostSend queues wrs in order and returns how many were accepted (ibv_post_send). The
+	// error, if any, is about wrs[n], which bad_wr points to in C.
+	PostSend(wrs []SendWR) (n int, err error)
+	// PostRecv queues receives likewise (ibv_post_recv).
+	PostRecv(wrs []RecvWR) (n int, err error)
+	// Modify changes the attributes that attr.Mask names (ibv_modify_qp). A refused change
+	// changes nothing.
+	Modify(attr QPAttr) error
+	// Query returns the attributes that the device knows, named in Mask, and the configuration
+	// with the limits that it granted (ibv_query_qp).
+	Query() (QPAttr, QPInit)
+	// Close destroys the queue pair (ibv_destroy_qp). When it returns, the device touches none
+	// of its memory and adds no more completions of it.
+	Close() error
+}
+
+// ListenerDriver takes connection requests (a listening struct rdma_cm_id).
+type ListenerDriver interface {
+	// Addr returns the address that peers dial, with the port that was picked.
+	Addr() netip.AddrPort
+	// Accept returns the oldest request, waiting for one until ctx ends or the listener is
+	// closed (ErrClosed). Each request goes to one caller.
+	Accept(ctx context.Context) (ConnRequestDriver, error)
+	// Close ends listening and refuses the requests that wait.
+	Close() error
+}
+
+// ConnRequestDriver is a connection request of a peer. The caller calls exactly one of
+// Accept and Reject, once.
+type ConnRequestDriver interface {
+	// LocalAddr returns the address that the peer dialled.
+	LocalAddr() netip.AddrPort
+	// RemoteAddr returns the address of the peer.
+	RemoteAddr() netip.AddrPort
+	// Param returns what the peer asked for; its PrivateData belongs to the caller.
+	Param() ConnParam
+	// Accept connects qp and moves it to RTS (rdma_accept).
+	Accept(ctx context.Context, qp QPDriver, p ConnParam) (ConnDriver, error)
+	// Reject refuses the connection and sends privateData to the peer (rdma_reject).
+	Reject(privateData []byte) error
+}
+
+// ConnDriver is an established connection of a queue pair.
+type ConnDriver interface {
+	// LocalAddr returns the address of this side.
+	LocalAddr() netip.AddrPort
+	// RemoteAddr returns the address of the peer.
+	RemoteAddr() netip.AddrPort
+	// Param returns what is in force, with the peer's private data, which callers do not change.
+	Param() ConnParam
+	// Disconnect ends the connection in order (rdma_disconnect): work that was posted before is
+	// sent, then both sides' queue pairs go to ERR and flush. It returns when that is done
+	// here, or with the cause of ctx when ctx ends first.
+	Disconnect(ctx context.Context) error
+	// Done returns a channel that is closed when the connection is over, for whatever reason.
+	Done() <-chan struct{}
+	// Err returns the reason of the end: ErrDisconnected for an orderly one, nil before Done.
+	Err() error
+}
+
+// MRInit is what a memory region is registered from. Bytes stays mapped and in place (pinned
+// or off the Go heap) until the region is closed; the caller of RegMR sees to that.
+type MRInit struct {
+	Bytes []byte
+	Addr  uint64 // virtual address of Bytes[0]
+}
+
+// QPInit is what a queue pair is created from (struct ibv_qp_init_attr).
+type QPInit struct {
+	Type      QPType
+	SendCQ    CQDriver
+	RecvCQ    CQDriver
+	SRQ       SRQDriver // nil: a receive queue of its own
+	Cap       QPCap
+	SignalAll bool // sq_sig_all: every send work request makes a completion
+	Context   any  // returned in asynchronous events
+}
+
+// SRQInit is what a shared receive queue is created from (struct ibv_srq_init_attr).
+type SRQInit struct {
+	MaxWR   int // depth
+	MaxSGE  int // scatter entries of one request
+	Limit   int // raise EventSRQLimitReached once when fewer are posted; 0: never
+	Context any // returned in asynchronous events
+}
+
+// DeviceEvent is an asynchronous event as a device reports it (struct ibv_async_event).
+// Programs get it as an [AsyncEvent].
+type DeviceEvent struct {
+	Type    EventType
+	Context any    // Context of the CQ, QP or SRQ concerned; nil for port and device
+	QPNum   uint32 // when a queue pair is concerned
+	Port    uint8  // when a port is concerned
+	Vendor  uint32 // as in WC
+	Err     error  // the cause in words, where the device knows it
+}
