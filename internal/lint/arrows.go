@@ -84,7 +84,7 @@ var layers = map[string]row{
 	},
 	"internal/verbsrules":       {code: []string{"verbs"}}, // for devices, and for those that tests make
 	"verbs/internal/eventqueue": {code: []string{"verbs"}}, // for devices
-	"verbs/rdmacm":              {code: []string{"verbs"}, test: []string{"verbs/internal/rig", "internal/hostmem"}},
+	"verbs/rdmacm":              {code: []string{"verbs"}, test: []string{"verbs/internal/rig", "verbs/iwarp", "internal/hostmem"}},
 	"verbs/oob":                 {code: []string{"verbs"}, test: []string{"verbs/internal/rig", "internal/hostmem"}},
 	"verbs/internal/rig":        {code: []string{"verbs", "internal/verbsrules", "verbs/verbstest/memdev"}}, // for the tests of the three above
 	"verbs/verbstest/memdev":    {code: []string{"verbs", "internal/hostmem", "internal/invariants"}},
