@@ -2,8 +2,8 @@ package verbs
 
 import "strings"
 
-// Access says what a registration permits (enum ibv_access_flags). Reading
-// locally is always allowed.
+// Access is a set of rights of a registration or a queue pair (enum
+// ibv_access_flags). Reading locally is always allowed.
 type Access uint32
 
 const (

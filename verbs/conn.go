@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// ConnParam are the wishes of one side of a connection (struct
+// ConnParam are the parameters of one side of a connection (struct
 // rdma_conn_param). The zero value asks for the device's defaults.
 type ConnParam struct {
 	PrivateData        []byte        // handed to the peer; limit in DeviceAttr.MaxPrivateData
@@ -17,9 +17,9 @@ type ConnParam struct {
 	Timeout            time.Duration // how long the peer may take to answer; 0: device's default
 }
 
-// Check refuses, with [ErrInvalid] and a text that names the limit, what the device with these attributes
-// cannot do. Dialling, listening and their like check it themselves; a program calls it to learn so before.
-// op names the operation in the error.
+// Check refuses parameters over the limits of a device with these attributes. The error matches [ErrInvalid] and names
+// op, the parameter and the limit. [Dial] and [ConnRequest.Accept] check their parameters themselves; a program calls
+// Check to find out before it connects.
 func (p *ConnParam) Check(op string, attr *DeviceAttr) error {
 	if len(p.PrivateData) > attr.MaxPrivateData {
 		return Errorf(op, ErrInvalid, "%d bytes of private data are over the device's limit of %d (DeviceAttr.MaxPrivateData)", len(p.PrivateData), attr.MaxPrivateData)
@@ -98,21 +98,21 @@ func (c *Conn) LocalAddr() netip.AddrPort { return c.drv.LocalAddr() }
 // RemoteAddr returns the address of the peer.
 func (c *Conn) RemoteAddr() netip.AddrPort { return c.drv.RemoteAddr() }
 
-// Param returns what is in force, with the peer's private data.
+// Param returns the parameters in force, with the peer's private data.
 func (c *Conn) Param() ConnParam { return c.drv.Param() }
 
-// PrivateData returns what the peer said when it asked for or accepted the
+// PrivateData returns the data that the peer sent when it asked for or accepted the
 // connection. Some transports pad it with zeros. The caller may not change it.
 func (c *Conn) PrivateData() []byte { return c.drv.Param().PrivateData }
 
-// Disconnect ends the connection in order: what was posted before is sent, then
+// Disconnect ends the connection in order: work that was posted before is sent, then
 // the queue pairs of both sides go to ERR and flush. It returns when that is done
 // here, or when ctx ends. The queue pair stays, to be closed.
 func (c *Conn) Disconnect(ctx context.Context) error { return c.drv.Disconnect(ctx) }
 
-// Done is closed when the connection is over, for whatever reason.
+// Done returns a channel that is closed when the connection is over, for any reason.
 func (c *Conn) Done() <-chan struct{} { return c.drv.Done() }
 
-// Err tells why the connection is over: [ErrDisconnected] for an orderly end, nil
+// Err returns the reason why the connection is over: [ErrDisconnected] for an orderly end, nil
 // before Done.
 func (c *Conn) Err() error { return c.drv.Err() }

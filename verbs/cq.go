@@ -20,7 +20,7 @@ type CQ struct {
 
 	spin atomic.Int64 // nanoseconds that Wait polls before it parks
 
-	// lead has room for one: whoever sends into it is the waiter that arms the
+	// lead has room for one: the waiter that sends into it arms the
 	// queue and reads its events, and receives from it when done. See park.
 	lead chan struct{}
 

@@ -56,7 +56,7 @@ func (cq *CQ) pollFor(ctx context.Context, wc []WC) (int, error) {
 
 // park waits for an event. The device remembers one event only, and an event
 // uses up the arming, however many goroutines wait. So one of them leads: it
-// alone arms, polls again and reads events. When it leaves, for whatever reason,
+// alone arms, polls again and reads events. When it leaves, for any reason,
 // the next one leads and begins by arming and polling; hence no completion stays
 // unseen while someone waits.
 func (cq *CQ) park(ctx context.Context, wc []WC) (int, error) {
@@ -72,7 +72,7 @@ func (cq *CQ) park(ctx context.Context, wc []WC) (int, error) {
 		if err := cq.drv.Arm(false); err != nil {
 			return 0, err
 		}
-		// What came before Arm raises no event.
+		// A completion from before Arm raises no event.
 		if n, err := cq.drv.Poll(wc); n > 0 || err != nil {
 			return n, err
 		}

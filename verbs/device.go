@@ -19,15 +19,14 @@ type Device struct {
 	forgotten atomic.Uint64 // memory regions that were collected without Close
 }
 
-// NewDevice gives a driver's device the face that programs use. The device
-// takes over drv, which is closed by [Device.Close]. Packages that implement a
+// NewDevice returns the Device of drv. It takes over drv, which is closed by [Device.Close]. Packages that implement a
 // device call it; programs get their devices from those packages.
 func NewDevice(drv DeviceDriver) *Device { return &Device{drv: drv} }
 
 // Driver returns the device below, for layers that wrap it.
 func (d *Device) Driver() DeviceDriver { return d.drv }
 
-// SetLogger says where the device reports mistakes that no call can return: a
+// SetLogger sets the logger for mistakes that no call can return: a
 // memory region that was collected without Close. Nil, the default, is nowhere.
 func (d *Device) SetLogger(l *slog.Logger) { d.log.Store(l) }
 
@@ -78,7 +77,7 @@ func (d *Device) AllocPD() (*PD, error) {
 func (d *Device) Close() error { return d.shut("close device", d.drv.Close) }
 
 // checkLimit refuses v unless it is from min to the device's limit. A limit of
-// 0 means that the device does not tell.
+// 0 means that the device states none.
 func checkLimit(op, what string, v, min, limit int, attr string) error {
 	if v < min {
 		return Errorf(op, ErrInvalid, "%s is %d, the least is %d", what, v, min)

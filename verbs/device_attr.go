@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Caps are the abilities that differ between devices. Programs ask for them
-// before they choose a protocol.
+// Caps are the abilities that differ between devices. A program checks them before it
+// chooses a protocol.
 type Caps uint64
 
 const (
@@ -205,7 +205,7 @@ const (
 	GIDRoCE2
 )
 
-// String names the type; what is Ethernet's as ibv_devinfo does.
+// String names the type as ibv_devinfo does.
 func (g GIDType) String() string { return nameOf([]string{"InfiniBand", "RoCE v1", "RoCE v2"}, int(g)) }
 
 // GIDEntry is a place of a port's GID table that is set (struct ibv_gid_entry).

@@ -4,8 +4,8 @@
 // The nouns:
 //
 //   - A [Device] comes from a package that implements one: verbs/iwarp needs no
-//     hardware. [DeviceAttr] has its limits, and in Caps what it can do.
-//   - A [PD] (protection domain) groups what may work together.
+//     hardware. [DeviceAttr] has its limits, and in Caps its abilities.
+//   - A [PD] (protection domain) groups the objects that may work together.
 //   - An [MR] (memory region) is memory that the device may use. Its lkey names
 //     it in work requests here, its rkey lets the peer use it ([RemoteAddr]).
 //   - A [QP] (queue pair) is one end of a connection. A [SendWR] asks it to send,
@@ -28,7 +28,7 @@
 //		Op: verbs.OpSend, Flags: verbs.Signaled, SGL: []verbs.SGE{mr.SGE(0, mr.Len())},
 //	}})
 //	wc := make([]verbs.WC, 1)
-//	_, err = cq.Wait(ctx, wc) // then wc[0].Err() tells how it went
+//	_, err = cq.Wait(ctx, wc) // then wc[0].Err() reports failure
 //	err = conn.Disconnect(ctx)
 //	err = qp.Close()          // then mr, cq, pd, dev
 //
@@ -40,7 +40,7 @@
 // completion, an event and a connection request go to exactly one of the
 // goroutines that wait. A blocking call whose context has ended still succeeds if
 // it need not block. An object is closed after those that depend on it, or Close
-// fails with [ErrBusy] and says what is in the way; closing twice is harmless.
+// fails with [ErrBusy] and lists them; closing twice is harmless.
 //
 // # Memory
 //
@@ -51,14 +51,14 @@
 // [MR.Close]; memory of [PD.AllocMR] is outside the Go heap and gone after it.
 // When Close of an MR or a QP returns, the device has let go.
 //
-// The race detector sees neither mapped memory nor what another process writes.
+// The race detector sees neither mapped memory nor the writes of another process.
 // In builds with it AllocMR uses pinned memory of the Go heap; no more is
 // promised.
 //
 // # Limits
 //
-// What a device cannot do is refused with an error that matches
-// [errors.ErrUnsupported]; what exceeds its limits with one that matches
-// [ErrInvalid] and names the limit. Memory windows, memory of other devices,
+// An operation that a device does not have is refused with an error that matches
+// [errors.ErrUnsupported]; a value over its limits with one that matches [ErrInvalid]
+// and names the limit. Memory windows, memory of other devices,
 // multicast and flow steering are not part of this package.
 package verbs

@@ -5,10 +5,9 @@ import (
 	"net/netip"
 )
 
-// The interfaces of this file are what a device implements. A program holds the types
-// of the same names without Driver, which check what is the same for all devices, count
-// references and pin memory before they call a device. [NewDevice] puts the second on
-// the first.
+// A device implements the interfaces of this file. A program holds the types of the same
+// names without Driver, which check the rules that all devices share, count references and
+// pin memory before they call a device. [NewDevice] makes a [Device] of a DeviceDriver.
 //
 // The contract of all methods:
 //
@@ -18,17 +17,18 @@ import (
 //   - Ownership: a slice that is passed to a method belongs to the caller again when the
 //     method returns, so a device that needs it longer copies it. The memory that work
 //     requests name stays in use until the completion.
-//   - Errors are of type *[Error]. Their class is one of the Err variables, or
-//     errors.ErrUnsupported for an operation that the device does not have.
+//   - Errors match one of the Err variables, or errors.ErrUnsupported for an operation that
+//     the device does not have; an *[Error] names the operation and the remedy. A call that
+//     its context ended returns an error that matches the context's.
 //   - Handles that are passed to a device (a completion queue for a queue pair, a queue
 //     pair for a connection) were made by the same device.
 
 // DeviceDriver is an opened RDMA device (struct ibv_context). [Device] is its face for programs.
 type DeviceDriver interface {
 	// Query describes the device as it is now (ibv_query_device, ibv_query_port, ibv_query_gid).
-	// The slices of the result belong to the caller.
+	// Callers do not change the slices of the result.
 	Query() (DeviceAttr, error)
-	// Stats returns a snapshot of the counters. The map belongs to the caller.
+	// Stats returns a snapshot of the counters, which belongs to the caller.
 	Stats() Stats
 	// AllocPD makes a protection domain (ibv_alloc_pd).
 	AllocPD() (PDDriver, error)
@@ -43,16 +43,15 @@ type DeviceDriver interface {
 	// rdma_listen). Backlog bounds the requests that wait for Accept; 0 is the device's default.
 	Listen(addr netip.AddrPort, backlog int) (ListenerDriver, error)
 	// Dial connects qp and moves it to RTS (rdma_connect). It fails with *RejectedError when
-	// the peer refuses, and with the cause of ctx when ctx ends first; qp can then be closed
-	// or dialled again.
+	// the peer refuses, and with the context's error when ctx ends first.
 	Dial(ctx context.Context, qp QPDriver, addr netip.AddrPort, p ConnParam) (ConnDriver, error)
 
 	// Close releases the device (ibv_close_device). It fails with ErrBusy while objects of it are open.
 	Close() error
 }
 
-// PDDriver is a protection domain (struct ibv_pd): the device refuses a work request whose
-// queue pair and region are of different domains.
+// PDDriver is a protection domain (struct ibv_pd): the device refuses a work request if
+// its queue pair and its region are of different domains.
 type PDDriver interface {
 	// RegMR registers r until the region is closed (ibv_reg_mr). r.Bytes stays in place until then.
 	RegMR(r MRInit, access Access) (MRDriver, error)
@@ -153,7 +152,7 @@ type ConnRequestDriver interface {
 	LocalAddr() netip.AddrPort
 	// RemoteAddr returns the address of the peer.
 	RemoteAddr() netip.AddrPort
-	// Param returns what the peer asked for; its PrivateData belongs to the caller.
+	// Param returns the parameters that the peer asked for; PrivateData belongs to the caller.
 	Param() ConnParam
 	// Accept connects qp and moves it to RTS (rdma_accept).
 	Accept(ctx context.Context, qp QPDriver, p ConnParam) (ConnDriver, error)
@@ -167,26 +166,26 @@ type ConnDriver interface {
 	LocalAddr() netip.AddrPort
 	// RemoteAddr returns the address of the peer.
 	RemoteAddr() netip.AddrPort
-	// Param returns what is in force, with the peer's private data, which callers do not change.
+	// Param returns the parameters in force, with the peer's private data, which callers do not change.
 	Param() ConnParam
 	// Disconnect ends the connection in order (rdma_disconnect): work that was posted before is
 	// sent, then both sides' queue pairs go to ERR and flush. It returns when that is done
-	// here, or with the cause of ctx when ctx ends first.
+	// here, or with the context's error when ctx ends first.
 	Disconnect(ctx context.Context) error
-	// Done returns a channel that is closed when the connection is over, for whatever reason.
+	// Done returns a channel that is closed when the connection is over, for any reason.
 	Done() <-chan struct{}
 	// Err returns the reason of the end: ErrDisconnected for an orderly one, nil before Done.
 	Err() error
 }
 
-// MRInit is what a memory region is registered from. Bytes stays mapped and in place (pinned
+// MRInit is the memory that a region is registered from. Bytes stays mapped and in place (pinned
 // or off the Go heap) until the region is closed; the caller of RegMR sees to that.
 type MRInit struct {
 	Bytes []byte
 	Addr  uint64 // virtual address of Bytes[0]
 }
 
-// QPInit is what a queue pair is created from (struct ibv_qp_init_attr).
+// QPInit is the configuration of a new queue pair (struct ibv_qp_init_attr).
 type QPInit struct {
 	Type      QPType
 	SendCQ    CQDriver
@@ -197,7 +196,7 @@ type QPInit struct {
 	Context   any  // returned in asynchronous events
 }
 
-// SRQInit is what a shared receive queue is created from (struct ibv_srq_init_attr).
+// SRQInit is the configuration of a new shared receive queue (struct ibv_srq_init_attr).
 type SRQInit struct {
 	MaxWR   int // depth
 	MaxSGE  int // scatter entries of one request

@@ -6,7 +6,7 @@ import (
 )
 
 // The classes of failure on which callers branch. They are matched with
-// errors.Is; an [Error] adds what was asked and what would help.
+// errors.Is; an [Error] adds the operation, the limit and the remedy.
 var (
 	// ErrInvalid: an argument that no device, or not this one, accepts (EINVAL).
 	ErrInvalid = errors.New("invalid argument")
@@ -16,18 +16,19 @@ var (
 	ErrBusy = errors.New("object still in use")
 	// ErrClosed: use of an object after its Close.
 	ErrClosed = errors.New("object closed")
-	// ErrLockLimit: the memory would exceed what the process may lock.
+	// ErrLockLimit: the memory would exceed the limit of locked memory of the process.
 	ErrLockLimit = errors.New("locked memory limit")
 	// ErrDisconnected: the connection ended in order.
 	ErrDisconnected = errors.New("connection ended")
 	// ErrCQOverrun: more completions came than the completion queue holds.
 	ErrCQOverrun = errors.New("completion queue overrun")
-	// ErrDeviceRemoved: the device is gone, for good.
+	// ErrDeviceRemoved: the device was unplugged, its driver was unloaded, or it
+	// failed for good. Its objects can only be closed.
 	ErrDeviceRemoved = errors.New("RDMA device removed")
 )
 
-// Error is a failure of a verbs call: what was called, which class of failure
-// it is, and in Detail the thing, the limit and the remedy.
+// Error is a failure of a verbs call: Op is the call, Kind the class of failure, and
+// Detail names the thing, the limit and the remedy.
 type Error struct {
 	Op     string // "post send", "register memory", ...
 	Kind   error  // one of the Err variables, errors.ErrUnsupported, or nil
@@ -74,9 +75,9 @@ func Unsupported(op, format string, args ...any) *Error {
 	return Errorf(op, errors.ErrUnsupported, format, args...)
 }
 
-// RejectedError is what the side that dialled sees when its request was refused.
+// RejectedError is the error of [Dial] when the peer refused the connection.
 type RejectedError struct {
-	PrivateData []byte // what the refusing side said; owned by the receiver of the error
+	PrivateData []byte // data that the refusing side sent; owned by the receiver of the error
 	Reason      string // the device's words when the protocol itself was the reason
 }
 

@@ -13,7 +13,7 @@ type EventType uint32
 const (
 	// EventCQErr: a completion queue overran.
 	EventCQErr EventType = iota
-	// EventQPFatal: a connection failed with no request left to tell it.
+	// EventQPFatal: a connection failed with no request left to report it.
 	EventQPFatal
 	// EventQPReqErr: the peer sent an invalid request.
 	EventQPReqErr

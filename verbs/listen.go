@@ -69,7 +69,7 @@ func (l *Listener) Close() error {
 	})
 }
 
-// ConnRequest is a peer's wish to connect. It is answered once, by Accept or
+// ConnRequest is a connection request of a peer. It is answered once, by Accept or
 // Reject; the peer waits meanwhile. All methods are safe for concurrent use.
 type ConnRequest struct {
 	dev      *Device
@@ -83,14 +83,14 @@ func (r *ConnRequest) LocalAddr() netip.AddrPort { return r.drv.LocalAddr() }
 // RemoteAddr returns the address of the peer.
 func (r *ConnRequest) RemoteAddr() netip.AddrPort { return r.drv.RemoteAddr() }
 
-// Param returns what the peer asked for.
+// Param returns the parameters that the peer asked for.
 func (r *ConnRequest) Param() ConnParam { return r.drv.Param() }
 
-// PrivateData returns what the peer said. Some transports pad it with zeros.
+// PrivateData returns the data that the peer sent. Some transports pad it with zeros.
 // It is input from the network.
 func (r *ConnRequest) PrivateData() []byte { return r.drv.Param().PrivateData }
 
-// Accept connects qp, whose receives may be posted already, and returns when the
+// Accept connects qp, which may have receives posted already, and returns when the
 // connection is established. Private data over the device's limit is refused, and
 // the request can then still be answered.
 func (r *ConnRequest) Accept(ctx context.Context, qp *QP, p ConnParam) (*Conn, error) {

@@ -33,7 +33,7 @@ func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
 	return pd.register(op, buf, access, func() error { pin.Unpin(); return nil })
 }
 
-// Number is every numeric type whose size is the same on all platforms: what
+// Number is every numeric type whose size is the same on all platforms, which
 // [RegSlice] accepts. None contains a pointer, so a peer's bytes may be written
 // over its values.
 type Number interface {
@@ -63,7 +63,7 @@ func (pd *PD) AllocMR(size int, access Access) (*MR, error) {
 	return pd.register(op, buf, access, func() error { return hostmem.Unmap(buf) })
 }
 
-// checkRegion refuses what no device accepts.
+// checkRegion refuses sizes and rights that no device accepts.
 func (pd *PD) checkRegion(op string, size int, access Access) error {
 	if size <= 0 {
 		return Errorf(op, ErrInvalid, "the size is %d bytes, the least is 1", size)
@@ -75,7 +75,7 @@ func (pd *PD) checkRegion(op string, size int, access Access) error {
 	if attr.MaxMRSize > 0 && uint64(size) > attr.MaxMRSize {
 		return Errorf(op, ErrInvalid, "%d bytes are over the device's limit of %d (DeviceAttr.MaxMRSize)", size, attr.MaxMRSize)
 	}
-	// ibv_reg_mr(3): a peer must not be able to do what the owner cannot.
+	// ibv_reg_mr(3): a peer must not have a right that the owner has not.
 	if access&(RemoteWrite|RemoteAtomic) != 0 && access&LocalWrite == 0 {
 		return Errorf(op, ErrInvalid, "access %v: RemoteWrite and RemoteAtomic need LocalWrite", access)
 	}
@@ -103,7 +103,7 @@ func (pd *PD) register(op string, buf []byte, access Access, free func() error) 
 	return mr, nil
 }
 
-// Bytes returns the memory of the region, nil after Close. What peers write
+// Bytes returns the memory of the region, nil after Close. Data that peers write
 // there may be read only after the completion that says so.
 func (mr *MR) Bytes() []byte {
 	if mr.reg.closed.Load() {
@@ -162,8 +162,8 @@ func (mr *MR) check(off, n int) {
 }
 
 // Close revokes both keys, waits until the device touches the memory no more,
-// and lets go of the memory. What peers may still want of it is a matter of the
-// program's protocol: end that first. A second Close does nothing; after an
+// and lets go of the memory. A peer may still want to use it: end the
+// protocol with the peer first. A second Close does nothing; after an
 // error Close can be called again.
 func (mr *MR) Close() error {
 	if err := mr.reg.close(); err != nil {

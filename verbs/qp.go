@@ -4,13 +4,13 @@ import (
 	"slices"
 )
 
-// What a zero in a configuration stands for, if the device allows as much.
+// Defaults of a configuration, as far as the device allows as much.
 const (
 	defaultDepth = 128
 	defaultSGE   = 4
 )
 
-// QPConfig says what a queue pair should be like.
+// QPConfig is the configuration of a queue pair.
 type QPConfig struct {
 	Type   QPType // 0: RC
 	SendCQ *CQ    // where completions of the send queue go; required
@@ -59,7 +59,7 @@ func (cfg QPConfig) WithDefaults(attr *DeviceAttr) QPConfig {
 	return cfg
 }
 
-// check refuses what the device cannot do, naming the limit.
+// check refuses a configuration over the limits of the device, naming the limit.
 func (cfg *QPConfig) check(op string, dev *Device, attr *DeviceAttr) error {
 	if cfg.SendCQ == nil {
 		return Errorf(op, ErrInvalid, "SendCQ is nil; every queue pair needs a completion queue")

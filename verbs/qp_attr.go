@@ -143,7 +143,7 @@ type QPAttr struct {
 	Mask            QPAttrMask
 	State           QPState
 	CurState        QPState
-	Access          Access // what peers may do through this queue pair at all
+	Access          Access // rights of peers through this queue pair, as far as the regions permit
 	PKeyIndex       uint16
 	Port            uint8
 	QKey            uint32 // datagrams with another one are dropped; with bit 31 it takes CAP_NET_RAW

@@ -2,8 +2,7 @@ package verbs
 
 import "encoding/binary"
 
-// Region is what a peer must know to use a memory region: address, key and
-// size. It travels in the private data of a connection, in a message, or in the line
+// Region is the address, key and size that a peer needs to use a memory region. It travels in the private data of a connection, in a message, or in the line
 // of text that verbs/oob exchanges.
 type Region struct {
 	RemoteAddr

@@ -7,14 +7,14 @@ import (
 )
 
 // Resolve returns the addresses that hostport, "host:port", stands for, in the
-// order of preference: what rdma_getaddrinfo and rdma_resolve_addr do. The host
+// order of preference, as rdma_getaddrinfo and rdma_resolve_addr do. The host
 // is an IPv4 or IPv6 literal or a name, the port a number or a service name; an
 // empty host is every address of this machine.
 func Resolve(ctx context.Context, hostport string) ([]netip.AddrPort, error) {
 	return Hints{}.Resolve(ctx, hostport)
 }
 
-// Hints narrow down what [Hints.Resolve] looks for (struct rdma_addrinfo).
+// Hints narrow the addresses that [Hints.Resolve] looks for (struct rdma_addrinfo).
 type Hints struct {
 	Network     string // "ip4" or "ip6" for one family only; "" or "ip": both
 	NumericHost bool   // names are refused instead of looked up (RAI_NUMERICHOST)

@@ -1,6 +1,6 @@
 package verbs
 
-// SRQConfig says what a shared receive queue should be like.
+// SRQConfig is the configuration of a shared receive queue.
 type SRQConfig struct {
 	MaxWR  int // depth; 0: 128 or the device's limit if that is less
 	MaxSGE int // scatter entries of one request; 0: 4 or the device's limit

@@ -8,7 +8,7 @@ type Opcode uint32
 // The operations. The first seven are those that every reliable connection
 // has by the book; a device says in its [Caps] which of them it lacks.
 const (
-	// OpWrite writes to the peer's memory; the peer is not told.
+	// OpWrite writes to the peer's memory; nothing completes at the peer.
 	OpWrite Opcode = 0 // IBV_WR_RDMA_WRITE
 	// OpWriteImm writes, then consumes a receive at the peer and hands it 32 bits.
 	OpWriteImm Opcode = 1 // IBV_WR_RDMA_WRITE_WITH_IMM: consumes one receive at the target
@@ -26,7 +26,7 @@ const (
 	OpLocalInv Opcode = 7 // IBV_WR_LOCAL_INV
 	// OpBindMW binds a memory window.
 	OpBindMW Opcode = 8 // IBV_WR_BIND_MW
-	// OpSendInvalidate sends a message and revokes a key of the peer's, whose region must have the right RemoteInvalidate.
+	// OpSendInvalidate sends a message and revokes a key of the peer's; the key's region must have the right RemoteInvalidate.
 	OpSendInvalidate Opcode = 9 // IBV_WR_SEND_WITH_INV: revokes InvKey at the target
 )
 
@@ -46,7 +46,7 @@ type SendFlags uint32
 const (
 	// Fence holds the request until earlier reads and atomics of its queue are done.
 	Fence SendFlags = 1 << 0
-	// Signaled asks for a completion.
+	// Signaled asks for a completion; QPConfig.SignalAll sets it for all requests.
 	Signaled SendFlags = 1 << 1
 	// Solicited raises the peer's solicited-only completion event.
 	Solicited SendFlags = 1 << 2
@@ -63,8 +63,7 @@ type SGE struct {
 	LKey   uint32 // local key of the region that holds the range
 }
 
-// RemoteAddr names memory of the peer: what an RDMA operation needs to know
-// about its target. It travels out of band or in a message.
+// RemoteAddr names memory of the peer, the target of an RDMA operation. It travels out of band or in a message.
 type RemoteAddr struct {
 	Addr uint64 // the peer's virtual address
 	RKey uint32 // remote key of the region at the peer
@@ -122,7 +121,7 @@ type AHAttr struct {
 	PathBits uint8    // of the own LID, where the port has several
 	PortNum  uint8    // to send from, numbered from 1; 0: 1
 
-	// What follows is of the global route header.
+	// The rest is of the global route header.
 
 	FlowLabel    uint32 // 20 bits
 	TrafficClass uint8

@@ -14,7 +14,7 @@ const (
 
 // CheckOpcode refuses an operation that queue pairs of type t do not have by the
 // book: the error matches errors.ErrUnsupported and names operation and type.
-// What the device lacks besides is its own to refuse. It allocates only on refusal.
+// The device itself refuses further operations that it lacks. It allocates only on refusal.
 func CheckOpcode(t verbs.QPType, op verbs.Opcode) error {
 	var ops uint32
 	var has string

@@ -13,9 +13,9 @@ type attrs struct{ need, may verbs.QPAttrMask }
 // to ERR are not listed: they are legal from every state and take no attribute.
 type attrTable map[step]attrs
 
-// The tables join ibv_modify_qp(3), which lists what the steps from RESET to RTS
-// need, and the InfiniBand specification, volume 1, section 11.2.5.2 (Modify
-// Queue Pair), which adds the other steps and what is optional.
+// The tables join ibv_modify_qp(3), which lists the attributes that the steps from RESET to
+// RTS need, and the InfiniBand specification, volume 1, section 11.2.5.2 (Modify
+// Queue Pair), which adds the other steps and the optional attributes.
 var (
 	rcSteps = attrTable{
 		{verbs.StateReset, verbs.StateInit}: {need: verbs.AttrPKeyIndex | verbs.AttrPort | verbs.AttrAccess},
@@ -77,7 +77,7 @@ func stepsOf(t verbs.QPType) attrTable {
 	}
 }
 
-// CheckTransition tells whether a queue pair of type t in state from may be
+// CheckTransition checks that a queue pair of type t in state from may be
 // modified with the attributes of mask, to being the state that they ask for.
 // Without AttrState in mask the queue pair stays, so to must be from. The error
 // matches ErrInvalid and names the illegal step, or the attributes that are

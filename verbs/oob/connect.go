@@ -23,7 +23,7 @@ import (
 // connection manager, which has RC only.
 //
 // A UD queue pair has no connection: it is driven to RTS too, and the peer's [QPInfo]
-// has what its datagrams need ([Config.AHAttr], QPN and QKey).
+// has the numbers that its datagrams need ([Config.AHAttr], QPN and QKey).
 type Config struct {
 	Active bool // exactly one of the two sides is; it dials, and must be the first to send
 
@@ -223,7 +223,7 @@ func together(ctx context.Context, sock net.Conn, connect func(ctx context.Conte
 	})
 }
 
-// writeStatus tells the peer how connecting went.
+// writeStatus sends the peer the result of connecting.
 func writeStatus(w io.Writer, err error) error {
 	line := statusReady
 	if err != nil {

@@ -1,10 +1,10 @@
 // Package oob connects queue pairs out of band: two processes that have a plain
-// socket between them exchange what identifies their queue pairs, and then connect.
+// socket between them exchange the numbers of their queue pairs, and then connect.
 //
 // The nouns:
 //
 //   - A [QPInfo] identifies one queue pair to its peer: number, first sequence
-//     number, LID, GID, and what else the two programs must know about each other.
+//     number, LID, GID, and further data of the program.
 //     Its text form is one line that begins like the message of ibv_rc_pingpong.
 //   - [Exchange] sends the own QPInfo over the socket and returns the peer's.
 //   - [Config.Connect] exchanges and connects. On devices whose queue pairs are driven

@@ -48,7 +48,7 @@ func exchangeError(err error) error {
 	return &verbs.Error{Op: "exchange out of band", Err: err}
 }
 
-// interruptible runs f, whose reads and writes of sock fail when ctx ends; then
+// interruptible runs f; the reads and writes of sock fail when ctx ends, and then
 // the result is the context's error. Afterwards sock has no deadline.
 func interruptible(ctx context.Context, sock net.Conn, f func() error) error {
 	interrupted := make(chan struct{})
@@ -84,7 +84,7 @@ func swapLines(sock net.Conn, line string, limit int) (string, error) {
 }
 
 // readLine reads up to a line feed, which it takes away. It reads byte by byte:
-// what follows belongs to others.
+// the bytes behind it belong to others.
 func readLine(r io.Reader, limit int) (string, error) {
 	var line strings.Builder
 	b := make([]byte, 1)

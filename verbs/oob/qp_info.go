@@ -43,7 +43,7 @@ const (
 )
 
 // AppendText appends the text form, without a line feed. It fails if a field is
-// outside of what the form can hold.
+// outside of its range in the form.
 func (in QPInfo) AppendText(b []byte) ([]byte, error) {
 	const op = "format exchange line"
 	if in.QPN > 0xffffff || in.PSN > 0xffffff {
@@ -81,7 +81,7 @@ func (in QPInfo) appendHead(b []byte) []byte {
 	return fmt.Appendf(b, "%04x:%06x:%06x:%x", in.LID, in.QPN, in.PSN, in.GID)
 }
 
-// ParseQPInfo reads what [QPInfo.AppendText] writes, and nothing else: fields in
+// ParseQPInfo reads the form that [QPInfo.AppendText] writes and no other: fields in
 // another order, capitals or leading zeros are refused.
 func ParseQPInfo(line string) (QPInfo, error) {
 	var in QPInfo

@@ -19,8 +19,8 @@ const (
 	rawPort        = 1
 )
 
-// exchangeAndDrive drives the queue pair from where it is to RTS with what the
-// exchange says, and returns when the peer's is there too.
+// exchangeAndDrive drives the queue pair from its state to RTS with the numbers of the
+// exchange, and returns when the peer's is there too.
 func (o Config) exchangeAndDrive(ctx context.Context, sock net.Conn, qp *verbs.QP, local QPInfo) (QPInfo, error) {
 	if !drivable(qp.Type()) {
 		return QPInfo{}, verbs.Unsupported("connect out of band", "queue pairs of type %v; use RC, UC or UD", qp.Type())

@@ -135,7 +135,7 @@ func (id *ID) Connect(qp *verbs.QP, p verbs.ConnParam) error {
 	return nil
 }
 
-// checkConnect refuses at once what can be known at once.
+// checkConnect refuses parameters that cannot succeed, before anything is sent.
 func (id *ID) checkConnect(op string, qp *verbs.QP, p *verbs.ConnParam) error {
 	if qp == nil {
 		return verbs.Errorf(op, verbs.ErrInvalid, "the queue pair is nil; create it before")
@@ -187,7 +187,7 @@ func (id *ID) watch(ctx context.Context, c *verbs.Conn) {
 
 // Listen takes connection requests at addr (rdma_bind_addr and rdma_listen).
 // Each comes as an EventConnectRequest with an identifier of its own. Backlog bounds
-// the requests that nobody has taken; 0 is 128.
+// the requests that no Get has taken; 0 is 128.
 func (id *ID) Listen(addr netip.AddrPort, backlog int) error {
 	const op = "listen"
 	id.mu.Lock()
@@ -310,7 +310,7 @@ func (id *ID) Disconnect() error {
 	}
 	c := id.conn
 	id.spawnLocked(0, func(ctx context.Context) {
-		_ = c.Disconnect(ctx) // how it went is told by Conn.Err in the event
+		_ = c.Disconnect(ctx) // the event has the error, by Conn.Err
 	})
 	return nil
 }

@@ -3,7 +3,7 @@
 //
 // The nouns:
 //
-//   - An [EventChannel] collects what happens to its identifiers (struct
+//   - An [EventChannel] collects the events of its identifiers (struct
 //     rdma_event_channel). [EventChannel.Get] returns the oldest [Event], which the
 //     caller acknowledges.
 //   - An [ID] is one connection to be, or one listener (struct rdma_cm_id). Its methods

@@ -48,8 +48,8 @@ func NewEndpoint(dev *verbs.Device, cfg EndpointConfig) (*Endpoint, error) {
 	return ep, nil
 }
 
-// build makes what the configuration does not bring along. After an error Close
-// removes what was made.
+// build makes the objects that the configuration lacks. After an error Close
+// removes them.
 func (ep *Endpoint) build(cfg EndpointConfig) (err error) {
 	if ep.pd == nil {
 		ep.ownPD = true
@@ -120,7 +120,7 @@ func DialEndpoint(ctx context.Context, dev *verbs.Device, hostport string, cfg E
 	return nil, errors.Join(errs...)
 }
 
-// QP returns the queue pair, for what the methods here do not cover.
+// QP returns the queue pair, for work that the methods here do not cover.
 func (ep *Endpoint) QP() *verbs.QP { return ep.qp }
 
 // PD returns the protection domain.
@@ -137,7 +137,7 @@ func (ep *Endpoint) Disconnect(ctx context.Context) error {
 	return ep.conn.Disconnect(ctx)
 }
 
-// Close releases the endpoint and what was made for it (rdma_destroy_ep); a
+// Close releases the endpoint and the objects made for it (rdma_destroy_ep); a
 // request not answered is rejected. Memory regions of its domain are closed
 // before, or it fails with [verbs.ErrBusy] and can be called again.
 func (ep *Endpoint) Close() error {

@@ -84,10 +84,10 @@ type Event struct {
 	Type     EventType
 	ID       *ID             // the identifier concerned; for EventConnectRequest a new one, to be answered
 	Listener *ID             // EventConnectRequest: the identifier that listens
-	Param    verbs.ConnParam // EventConnectRequest: what the peer asks for; EventEstablished: what is in force; EventRejected: the peer's PrivateData
+	Param    verbs.ConnParam // EventConnectRequest: as the peer asks for; EventEstablished: as in force; EventRejected: the peer's PrivateData
 	Err      error           // the cause of a failure; EventDisconnected: nil for an orderly end
 
-	owner *ID           // who has to wait for Ack: Listener if set, else ID
+	owner *ID           // the identifier that waits for Ack: Listener if set, else ID
 	slot  chan struct{} // a listener's place in its backlog, freed when the event is taken
 	ch    *EventChannel // where it was taken from; nil until then, and after Ack
 }

@@ -60,7 +60,7 @@ func (ch *EventChannel) closedErr() error {
 }
 
 // Get returns the oldest event, waiting for one until ctx ends or the channel is
-// closed ([verbs.ErrClosed]). Each event goes to one caller, who acknowledges it with
+// closed ([verbs.ErrClosed]). Each event goes to one caller, which acknowledges it with
 // [Event.Ack].
 func (ch *EventChannel) Get(ctx context.Context) (*Event, error) {
 	for {
@@ -109,7 +109,7 @@ func (ch *EventChannel) signal() {
 }
 
 // push adds an event, unless the channel is closed. An unknown kind is reported,
-// and delivered like the others: what to do with it is the program's choice.
+// and delivered like the others, because the program chooses how to handle it.
 func (ch *EventChannel) push(e *Event) {
 	if int(e.Type) >= NumEventTypes && ch.log != nil {
 		ch.log.LogAttrs(context.Background(), slog.LevelWarn, "unknown connection management event", slog.Uint64("type", uint64(e.Type)))
@@ -123,7 +123,7 @@ func (ch *EventChannel) push(e *Event) {
 	ch.signal()
 }
 
-// ack takes back what take counted.
+// ack undoes the count of take.
 func (ch *EventChannel) ack(e *Event) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -133,7 +133,7 @@ func (ch *EventChannel) ack(e *Event) {
 	e.ch = nil
 }
 
-// release removes id and returns its events that nobody has taken. It refuses
+// release removes id and returns its events that were not taken. It refuses
 // while taken events are not acknowledged.
 func (ch *EventChannel) release(id *ID, op string) ([]*Event, error) {
 	ch.mu.Lock()

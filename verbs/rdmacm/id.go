@@ -15,7 +15,7 @@ import (
 //	idle ── Listen ──> listening
 //	requested (made by a listener) ── Accept ──> connecting; ── Reject ──> over
 //
-// What fails returns to the state before, except that a request is over.
+// After a failure the identifier is in the state before, except that a request is over.
 type idState uint8
 
 const (
@@ -145,7 +145,7 @@ func (id *ID) WriteEvent(t EventType, cause error) error {
 	return nil
 }
 
-// Migrate moves the identifier, and its events that nobody has taken, to
+// Migrate moves the identifier, and its events that were not taken, to
 // another channel (rdma_migrate_id). It fails with [verbs.ErrBusy] while taken events
 // are not acknowledged.
 func (id *ID) Migrate(to *EventChannel) error {
@@ -176,8 +176,8 @@ func (id *ID) Migrate(to *EventChannel) error {
 	return nil
 }
 
-// Close releases the identifier (rdma_destroy_id): what it was doing is given
-// up, its events that nobody has taken are dropped, a request not answered is
+// Close releases the identifier (rdma_destroy_id): its work is given
+// up, its events that were not taken are dropped, a request not answered is
 // rejected. It fails with [verbs.ErrBusy] while taken events are not acknowledged. An
 // established connection stays with its queue pair: disconnect first, or close the
 // queue pair. A second Close does nothing.
@@ -197,7 +197,7 @@ func (id *ID) Close() error {
 	err = id.cleanUp()
 	for _, e := range events {
 		if e.ID != id {
-			_ = e.ID.Close() // nobody has seen the request, so nobody misses the error
+			_ = e.ID.Close() // the program has not seen the request, so it misses no error
 		}
 	}
 	return err
@@ -211,7 +211,7 @@ func (id *ID) end() error {
 	return id.cleanUp()
 }
 
-// markClosedLocked lets no new work begin and tells the running work to end.
+// markClosedLocked lets no new work begin and cancels the running work.
 //
 // +checklocks:id.mu
 func (id *ID) markClosedLocked() {
@@ -221,7 +221,7 @@ func (id *ID) markClosedLocked() {
 	}
 }
 
-// cleanUp waits for the goroutines and lets go of what they worked on.
+// cleanUp waits for the goroutines and releases the objects that they used.
 func (id *ID) cleanUp() error {
 	id.ops.Wait()
 	id.mu.Lock()

@@ -10,7 +10,7 @@ import (
 	"cinnabar/verbs"
 )
 
-// FakeDevice is a device whose completions and events the test makes. A call of a
+// FakeDevice is a device with completions and events that the test makes. A call of a
 // method that it does not implement panics, through the nil interface. Its fields are
 // set before the device is used.
 type FakeDevice struct {
@@ -18,7 +18,7 @@ type FakeDevice struct {
 	Attr   verbs.DeviceAttr
 	Events chan verbs.DeviceEvent // closed: the device is closed
 
-	// What was created, in order; read when nothing is being created.
+	// The objects that were created, in order; read when nothing is being created.
 	CQs  []*FakeCQ
 	QPs  []*FakeQP
 	SRQs []*FakeSRQ
@@ -166,7 +166,7 @@ func (s *FakeSRQ) Modify(a verbs.SRQAttr, limit, depth bool) error {
 	return nil
 }
 
-// FakeQP accepts the requests up to the first whose id is [BadID], and every legal
+// FakeQP accepts the requests up to the first with the id [BadID], and every legal
 // change of its state.
 type FakeQP struct {
 	Init verbs.QPInit

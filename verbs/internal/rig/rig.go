@@ -1,5 +1,5 @@
-// Package rig is what the tests of verbs, verbs/rdmacm and verbs/oob share: devices
-// in memory, a device whose events the test makes ([FakeDevice]), one end of a
+// Package rig holds helpers of the tests of verbs, verbs/rdmacm and verbs/oob: devices
+// in memory, a device with events that the test makes ([FakeDevice]), one end of a
 // connection ([Side]), and checks.
 package rig
 
