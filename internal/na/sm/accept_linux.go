@@ -128,7 +128,8 @@ func (e *Endpoint) reserve(cmd command, d *datagram) error {
 	if pair == ownPair || who.pid <= 0 {
 		return violated(causeConnect, "process %d connects by pair %d", who.pid, pair)
 	}
-	if old := e.clientOf(pair); old != nil {
+	old := e.clientOf(pair)
+	if old != nil && !old.leftFor(who, d) {
 		return e.reserveAgain(old, cmd, d)
 	}
 	var claimed bool
@@ -147,10 +148,35 @@ func (e *Endpoint) reserve(cmd command, d *datagram) error {
 		return violated(causeConnect, "a connection by pair %d, which is not claimed", pair)
 	case claimant != 0 && claimant != asClaimant(who):
 		return violated(causeConnect, "a connection by pair %d, which process %d has claimed", pair, int32(claimant))
-	case e.refusing.Load(): // the client finds its pair released
+	}
+	if old != nil && !old.handOver() {
+		return violated(causeConnect, "a connection by pair %d, which is in use", pair)
+	}
+	if e.refusing.Load() { // the client finds its pair released
 		return e.region.read(func() { e.region.giveUpPair(pair) })
 	}
 	return e.welcome(cmd, d)
+}
+
+// leftFor reports whether the client of a conn has given its pair back without a command, because only the command ring names that
+// client, and the kernel names another one that connects by the pair now.
+func (c *conn) leftFor(who identity, d *datagram) bool {
+	return d != nil && c.provisional && c.addr.who != who && !c.dead.Load()
+}
+
+// handOver ends a conn whose pair is another client's by now, and reports whether it has. The pair stays claimed and its rings stay
+// as they are, because the other client has claimed the pair, and may have sent messages.
+func (c *conn) handOver() bool {
+	for !c.enter() { // a driver has it for a moment
+		if c.dead.Load() {
+			return false
+		}
+		runtime.Gosched()
+	}
+	c.handedOver = true
+	c.fail(na.Unreachable, errReleased)
+	c.leave()
+	return true
 }
 
 // reserveAgain deals with a second command for a pair.
@@ -162,12 +188,6 @@ func (e *Endpoint) reserveAgain(old *conn, cmd command, d *datagram) error {
 		return violated(causeConnect, "a connection by pair %d, which is kept from use", cmd.pair())
 	case old.provisional && old.addr.who == cmd.who():
 		return old.promote(d)
-	case old.provisional: // that was a client that is gone
-		old.fail(na.Unreachable, errReleased)
-		if e.clientOf(cmd.pair()) != nil {
-			return violated(causeConnect, "a connection by pair %d, which is in use", cmd.pair())
-		}
-		return e.welcome(cmd, d)
 	case old.addr.who == cmd.who():
 		return nil
 	}

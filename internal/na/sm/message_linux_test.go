@@ -198,6 +198,38 @@ func TestSequentialConnections(t *testing.T) {
 	}
 }
 
+// TestHandOver has a client whose command only the ring names give its pair back without a command, and another one claim the pair
+// and connect by a datagram: the pair stays its own, and its request is answered. A third client gets another pair.
+func TestHandOver(t *testing.T) {
+	server, _ := serve(t, Config{})
+	first := newRaw(t, server)
+	first.announceBusy()
+	eventually(t, "the first client is known", func() bool { return server.clientOf(first.pair) != nil })
+	second := mapRaw(t, server)
+	second.pair, second.out, second.in = first.pair, first.out, first.in // the bit is given back and claimed in one go
+	second.announce()
+	eventually(t, "the second client is known", func() bool {
+		c := server.clientOf(second.pair)
+		return c != nil && c.addr.who == second.who
+	})
+	second.request(7, []byte("second"))
+	if d, msg := second.answer(); d.tag() != 7 || string(msg) != "second" {
+		t.Errorf("tag %d, %q", d.tag(), msg)
+	}
+	if !server.region.claimed(second.pair) {
+		t.Error("the pair is given to others while the second client uses it")
+	}
+	third := newRaw(t, server)
+	third.announce()
+	third.request(8, []byte("third"))
+	if d, msg := third.answer(); d.tag() != 8 || string(msg) != "third" {
+		t.Errorf("tag %d, %q", d.tag(), msg)
+	}
+	second.release()
+	third.release()
+	settled(t, server)
+}
+
 func TestZeroAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")

@@ -59,7 +59,7 @@ func (e *Endpoint) freePair(c *conn) {
 		e.poll.remove(c.pidfd)
 		closeAll(c.pidfd)
 	}
-	if c.self || e.closed.Load() {
+	if c.self || c.handedOver || e.closed.Load() {
 		return
 	}
 	r := c.reg
