@@ -167,7 +167,7 @@ func (r *ppRun) send(b []byte) {
 const ppRounds = 10
 
 // ppTime bounds a whole run, for a program that hangs: it polls, and has few turns on a busy machine.
-const ppTime = 6 * patience
+var ppTime = 6 * patience
 
 // rounds exchanges the messages; first says who begins.
 func (r *ppRun) rounds(first bool) {

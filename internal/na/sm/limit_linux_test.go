@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -12,12 +13,20 @@ import (
 
 // Every wait of these tests has a limit, after which the test fails and names what it waited for, with the traces of all
 // goroutines.
-const (
+var (
 	// testLimit bounds one wait.
-	testLimit = 30 * time.Second
+	testLimit = waitLimit()
 	// wholeLimit bounds a test together with its clean-up, for calls that do not return.
 	wholeLimit = 4 * testLimit
 )
+
+// waitLimit returns 8 seconds in a worker of the fuzzer, because that ends after 10 seconds with one input without a report.
+func waitLimit() time.Duration {
+	if slices.Contains(os.Args, "-test.fuzzworker") {
+		return 8 * time.Second
+	}
+	return 30 * time.Second
+}
 
 // await returns what comes from ch, or the zero value once ch is closed.
 func await[T any](t testing.TB, what string, ch <-chan T) (v T) {
