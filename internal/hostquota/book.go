@@ -103,6 +103,9 @@ func (b *Book) Limit(r Resource) int64 { return b.limits[r] }
 // Used returns how much of r all hosts hold together.
 func (b *Book) Used(r Resource) int64 { return b.used[r].Load() }
 
+// Holders returns the number of hosts that hold any of r. All resources of this process count as those of one more host.
+func (b *Book) Holders(r Resource) int64 { return b.holders[r].Load() }
+
 // Refused returns how many times Take refused r.
 func (b *Book) Refused(r Resource) uint64 { return b.refused[r].Load() }
 

@@ -34,8 +34,10 @@ type Endpoint struct {
 	prefixBytes []byte
 	pid         uint32
 	id          identity
-	spare       spare // the accepting goroutine's
-	setups      *setupQueue
+	spare       spare        // the accepting goroutine's
+	setups      *turns       // of goroutines that set up connections
+	readers     *turns       // of goroutines that read
+	setupWork   atomic.Int64 // nanoseconds of setups since the last pause
 	mem         memoryTable
 	late        lates
 	stats       counters

@@ -20,6 +20,11 @@ const (
 	handshakeTime = 5 * time.Second
 	// acceptTurn is the number of connections, some 300 µs of work, that are accepted before other goroutines run.
 	acceptTurn = 16
+	// crowd is the number of handshakes from which on the endpoint pauses between them: for acceptRest after acceptTurn accepted
+	// connections, and for setupSpan after setups that took as long together.
+	crowd      = 4
+	acceptRest = 100 * time.Microsecond
+	setupSpan  = 500 * time.Microsecond
 	// acceptPause follows a failure to accept, such as a lack of descriptors.
 	acceptPause = 20 * time.Millisecond
 	// probeTime is how long a connection has to answer a probe when another process connects as its peer.
@@ -53,8 +58,8 @@ func (e *Endpoint) acceptLoop() {
 		switch {
 		case err == nil:
 			e.admit(tcp)
-			if n%acceptTurn == 0 {
-				e.yield() // because a flood of connections leaves Accept nothing to wait for
+			if n%acceptTurn == 0 && e.crowded() { // a flood of connections leaves Accept nothing to wait for
+				e.pause(acceptRest)
 			}
 			continue
 		case errors.Is(err, net.ErrClosed):
@@ -162,6 +167,11 @@ func (e *Endpoint) handshake(tcp *net.TCPConn, h *halfOpen, from netip.AddrPort)
 		return
 	}
 	local := localAddr(tcp)
+	s := e.beginSetup(account)
+	defer func() {
+		e.leaveHalf(h) // before the pause
+		s.end()
+	}()
 	sock, cause, err := e.setUp(tcp, req, account)
 	if err != nil {
 		refuse(audit.Refused, cause, err)
@@ -171,19 +181,14 @@ func (e *Endpoint) handshake(tcp *net.TCPConn, h *halfOpen, from netip.AddrPort)
 	in := h.at != nil
 	h.end = sock
 	e.mu.Unlock()
-	if !in || !e.assignPeer(&caller{addr: addr, local: local, sock: sock, m: m, req: req, account: account}) {
+	if !in || !e.assignPeer(&caller{addr: addr, local: local, sock: sock, m: m, req: req, account: account, setup: s}) {
 		account.Give(hostquota.Connections, 1)
 		_ = sock.Close() // the peer sees that
 	}
 }
 
-// setUp counts a connection and prepares its socket when its turn comes. On failure it also returns the cause for the audit trail.
+// setUp counts a connection and prepares its socket. On failure it also returns the cause for the audit trail.
 func (e *Endpoint) setUp(tcp *net.TCPConn, req []byte, account *hostquota.Account) (sock *sockio.Conn, cause string, err error) {
-	waited := e.setups.enter(account)
-	defer e.setups.leave()
-	if waited {
-		e.yield() // because the scheduler runs a goroutine that was just woken before all others
-	}
 	if err := e.takeConnection(account); err != nil {
 		return nil, causeShare, err
 	}
@@ -230,6 +235,7 @@ type caller struct {
 	m       cmMessage
 	req     []byte // m as it came
 	account *hostquota.Account
+	setup   *setup // ended before the peer of another connection is waited for
 }
 
 // refuse sends a refusal. The caller of refuse closes the socket.
@@ -257,6 +263,7 @@ func (e *Endpoint) assignPeer(k *caller) bool {
 			v, old = e.twin(k).requested(k)
 		}
 		if v == verdictTaken {
+			k.setup.end()
 			if e.answers(old) {
 				if k.m.id.isZero() {
 					e.cfg.Audit.Record(audit.Refused, causeTaken, k.account.Host(), slog.String(keyPeer, p.str))
@@ -275,6 +282,7 @@ func (e *Endpoint) assignPeer(k *caller) bool {
 		}
 		if v == verdictNack {
 			k.refuse()
+			k.setup.end()
 			if old != nil && !e.answers(old) {
 				old.fail(na.Unreachable, errReplaced) // the process has lost it, and will ask again
 			}

@@ -26,6 +26,9 @@ type role struct {
 	resume chan struct{} // capacity 1: the background's turn
 	drives atomic.Uint64 // how often somebody drove
 	turn   atomic.Int32  // bytes of small messages in one read, and in one turn
+	placed bool          // the background goroutine has a place in Endpoint.readers; its own, as is the next
+	began  time.Time     // when it got the place; its own
+	woken  bool          // the poller has called readable since the goroutine parked
 
 	mu sync.Mutex
 	// tasks are what requests have brought and nobody has begun.
@@ -98,6 +101,8 @@ func (c *conn) progress(gen uint32) (mine bool) {
 		if !c.serve(gen) {
 			return false
 		}
+		c.leaveTurn()
+		r.woken = false
 		r.bg.Store(bgParked)
 		err := c.sock.WaitRead(c.onReadable)
 		r.bg.Store(bgActive)
@@ -108,12 +113,25 @@ func (c *conn) progress(gen uint32) (mine bool) {
 			c.rest()
 		}
 	}
-	return c.serve(gen)
+	if mine = c.serve(gen); mine {
+		c.leaveTurn()
+	}
+	return mine
 }
 
 // readable reads when the poller says so; true ends the parking.
 func (c *conn) readable() bool {
+	first := !c.role.woken
+	c.role.woken = true
+	if c.dead.Load() || c.role.claim.Load() || c.role.held.Load() {
+		return true
+	}
+	if first && c.ep.readers.full.Load() {
+		return false // because the vain read before the parking would cost the host a turn
+	}
+	c.enterTurn()
 	if c.dead.Load() || c.role.claim.Load() || !c.role.held.CompareAndSwap(false, true) {
+		c.leaveTurn()
 		return true
 	}
 	got := c.receive()
@@ -124,6 +142,9 @@ func (c *conn) readable() bool {
 		c.unstage()
 	}
 	c.release()
+	if !got {
+		c.leaveTurn()
+	}
 	return got || c.dead.Load() || c.paused.Load()
 }
 
@@ -134,6 +155,7 @@ func (c *conn) rest() {
 	var timer *time.Timer
 	var ration <-chan time.Time
 	for (r.claim.Load() || r.held.Load() || c.paused.Load()) && !c.dead.Load() {
+		c.leaveTurn()
 		if ration == nil && c.paused.Load() && c.owes.Load() < maxReplies && c.awaitsPeer() {
 			if timer == nil {
 				timer = time.NewTimer(rationTime)
@@ -218,8 +240,13 @@ func (c *conn) serve(gen uint32) bool {
 		case got || ran:
 			s.reset()
 			c.yield(&t)
-		case !hot || !s.spin(c.ep, within):
+		case !hot:
 			return true
+		default:
+			c.leaveTurn()
+			if !s.spin(c.ep, within) {
+				return true
+			}
 		}
 	}
 }
@@ -259,7 +286,11 @@ func (c *conn) yield(t *turn) {
 			r.turn.Store(min(2*r.turn.Load(), turnBytes))
 		}
 	}
-	c.ep.yield()
+	if !r.placed || !c.ep.readers.crowded.Load() {
+		c.ep.yield()
+	}
+	c.leaveTurn()
+	c.enterTurn()
 	t.begun = time.Now()
 }
 
@@ -289,6 +320,7 @@ func (c *conn) runTasks(gen uint32, s *spinner) (ran, mine bool) {
 			return ran, mine
 		}
 		ran = true
+		c.leaveTurn()
 		s.stop(c.ep)
 		t.Run()
 	}

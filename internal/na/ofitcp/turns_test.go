@@ -1,0 +1,172 @@
+package ofitcp
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cinnabar/internal/hostquota"
+	"cinnabar/internal/na"
+)
+
+// TestTurnsOfHosts has goroutines of three hosts wait. The host that has used least time is next, however many goroutines the others
+// have, and a host that comes later does not wait for all of them.
+func TestTurnsOfHosts(t *testing.T) {
+	q := newTurns()
+	q.most = 1
+	book := hostquota.NewBook(hostquota.Limits{})
+	accounts := map[byte]*hostquota.Account{}
+	for i, host := range []string{"127.0.0.2", "127.0.0.3", "127.0.0.4"} {
+		accounts['a'+byte(i)] = book.Account(hostquota.HostOf(netip.MustParseAddr(host)))
+	}
+	q.enter(accounts['a'])
+	waiting := map[string]chan struct{}{}
+	join := func(names ...string) {
+		for _, name := range names {
+			waiting[name] = q.join(accounts[name[0]])
+		}
+	}
+	order := []string{"a0"}
+	yields := 0
+	leave := func(took time.Duration) {
+		last := order[len(order)-1]
+		q.leave(accounts[last[0]], took, func() { yields++ })
+		for name, turn := range waiting {
+			select {
+			case <-turn:
+				delete(waiting, name)
+				order = append(order, name)
+			default:
+			}
+		}
+	}
+	join("a1", "a2", "a3", "b1", "b2", "b3")
+	leave(50 * time.Microsecond)  // a0
+	leave(200 * time.Microsecond) // b1
+	leave(50 * time.Microsecond)  // a1
+	leave(time.Hour)              // a2, which counts as turnMost
+	join("c1")
+	leave(0) // b2
+	join("c2")
+	leave(10 * time.Microsecond) // c1
+	leave(10 * time.Microsecond) // c2
+	for len(waiting) > 0 {
+		n := len(order)
+		if leave(0); len(order) != n+1 {
+			t.Fatalf("%d goroutines got the place of one: %v", len(order)-n, order)
+		}
+	}
+	if want := []string{"a0", "b1", "a1", "a2", "b2", "c1", "c2", "b3", "a3"}; !slices.Equal(order, want) {
+		t.Errorf("order %v, want %v", order, want)
+	}
+	if yields == 0 {
+		t.Error("the place was never handed over behind other goroutines")
+	}
+	leave(0)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.busy != 0 || len(q.waiting) != 0 || len(q.byHost) != 0 || q.full.Load() || q.crowded.Load() {
+		t.Errorf("left over: %d, %d, %d, %v, %v", q.busy, len(q.waiting), len(q.byHost), q.full.Load(), q.crowded.Load())
+	}
+}
+
+// TestReadersTakeTurns has two hosts flood an endpoint while the place of the readers is taken. No request is read. When the place is
+// free again, all are.
+func TestReadersTakeTurns(t *testing.T) {
+	e := openEcho(t, Config{Address: "ofi+tcp://0.0.0.0:0", Subnet: netip.MustParsePrefix("127.0.0.0/8")})
+	a, b := newRaw(t), newRawOn(t, net.IPv4(127, 0, 0, 2))
+	ca, _ := a.dialAt(e, "127.0.0.1", 1)
+	cb, _ := b.dialAt(e, "127.0.0.1", 2)
+	a.ping(ca, 1)
+	b.ping(cb, 1)
+	parked := func(r *raw) bool { return e.peer(r.addr()).conn.Load().role.bg.Load() == bgParked }
+	until(t, "the readers are parked", func() bool { return parked(a) && parked(b) })
+	for range e.readers.most {
+		e.readers.enter(e.own.account)
+	}
+	before := e.Stats().RequestsReceived
+	ca.write(a.rawRequest(2, []byte("hello")))
+	cb.write(b.rawRequest(2, []byte("hello")))
+	until(t, "the readers wait", func() bool {
+		e.readers.mu.Lock()
+		defer e.readers.mu.Unlock()
+		return len(e.readers.waiting) == 2
+	})
+	if n := e.Stats().RequestsReceived; n != before {
+		t.Errorf("%d requests were read out of turn", n-before)
+	}
+	for range e.readers.most {
+		e.readers.leave(e.own.account, 0, e.yield)
+	}
+	for _, c := range []*rawConn{ca, cb} {
+		if m, data := c.message(); m.tag != 2 || string(data) != "hello" {
+			t.Errorf("answer %+v %q", m, data)
+		}
+	}
+	until(t, "the readers have left", func() bool {
+		e.readers.mu.Lock()
+		defer e.readers.mu.Unlock()
+		return e.readers.busy == 0
+	})
+}
+
+// TestAnswersOfOneRead sends requests together that the handler answers at once. The answers are collected, and all arrive.
+func TestAnswersOfOneRead(t *testing.T) {
+	const requests = 100
+	var e *Endpoint
+	var most atomic.Int64
+	answer := func(m *na.Message) na.Task {
+		c := m.From.(*origin).conn.Load()
+		op := newCall()
+		e.SendExpected(&op.op, m.From, m.Tag, append(make([]byte, e.Limits().ResponseRoom), "no"...))
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		most.Store(max(most.Load(), int64(len(c.cork))))
+		return nil
+	}
+	e = openEndpoint(t, Config{Listen: true, Handler: handlerFunc(answer)})
+	r := newRaw(t)
+	k, _ := r.dial(e, 1)
+	var all []byte
+	for tag := range uint32(requests) {
+		all = append(all, r.rawRequest(tag, []byte("x"))...)
+	}
+	k.write(all)
+	for tag := range uint64(requests) {
+		if m, data := k.message(); m.op != opTag || m.tag&0xffffffff != tag || string(data) != "no" {
+			t.Fatalf("message %+v %q, want the answer to request %d", m, data, tag)
+		}
+	}
+	if most.Load() < 2*expectedHeader {
+		t.Errorf("at most %d bytes of answers were collected", most.Load())
+	}
+}
+
+// TestTurnLength checks that a reader that is slow reads less in its next turn, and a fast one more.
+func TestTurnLength(t *testing.T) {
+	a, b := openEcho(t, Config{}), openEcho(t, Config{})
+	newClient(a, addrOf(t, a, b), 0).must(t, []byte("x"))
+	newClient(a, addrOf(t, a, openEcho(t, Config{})), 0).must(t, []byte("x")) // one connection alone takes no turns
+	c := a.peer(b.self).conn.Load()
+	now := c.rxBytes.Load()
+	slow := turn{from: now - turnBytes, begun: time.Now().Add(-time.Second)}
+	for want := turnBytes / 2; want > turnLeast; want /= 2 {
+		c.yield(&slow)
+		if got := int(c.role.turn.Load()); got != want {
+			t.Fatalf("%d bytes after a long turn, want %d", got, want)
+		}
+		slow = turn{from: now - turnBytes, begun: time.Now().Add(-time.Second)}
+	}
+	fast := turn{from: now - turnBytes, begun: time.Now().Add(time.Second)}
+	c.yield(&fast)
+	if got := c.role.turn.Load(); got <= turnLeast {
+		t.Errorf("%d bytes after a short turn", got)
+	}
+	short := turn{from: now}
+	if c.yield(&short); !short.begun.IsZero() {
+		t.Error("the turn is over although nothing was read")
+	}
+}
