@@ -37,6 +37,7 @@ type Endpoint struct {
 	spare       spare        // the accepting goroutine's
 	setups      *turns       // of goroutines that set up connections
 	readers     *turns       // of goroutines that read
+	light       *lightUse    // of these goroutines, by host
 	setupWork   atomic.Int64 // nanoseconds of setups since the last pause
 	mem         memoryTable
 	late        lates

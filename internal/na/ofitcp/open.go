@@ -136,7 +136,7 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 		return nil, &na.Error{Kind: na.Invalid, Op: "open", Err: fmt.Errorf("Config.Advertise is %v; it must be the address of a host, of the same family as %v", a, c.self)}
 	}
 	e := &Endpoint{
-		cfg: cfg, setups: newTurns(), readers: newTurns(), maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)), alone: runtime.GOMAXPROCS(0) == 1,
+		cfg: cfg, setups: newTurns(), readers: newTurns(), light: newLightUse(), maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)), alone: runtime.GOMAXPROCS(0) == 1,
 		shut: make(chan struct{}), ended: make(chan struct{}), finished: make(chan struct{}),
 		peers: make(map[peerKey]weak.Pointer[peer]), active: make(map[*peer]struct{}),
 		conns: make(map[*conn]struct{}), half: halves{hosts: make(map[*hostquota.Account]*list.List)},

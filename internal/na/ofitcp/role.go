@@ -26,9 +26,9 @@ type role struct {
 	resume chan struct{} // capacity 1: the background's turn
 	drives atomic.Uint64 // how often somebody drove
 	turn   atomic.Int32  // bytes of small messages in one read, and in one turn
-	placed bool          // the background goroutine has a place in Endpoint.readers; its own, as is the next
-	began  time.Time     // when it got the place; its own
-	woken  bool          // the poller has called readable since the goroutine parked
+	place  readPlace     // of the background goroutine; its own, as are the next two
+	began  time.Time     // when its turn did
+	woken  bool          // the poller has called readable since it parked
 
 	mu sync.Mutex
 	// tasks are what requests have brought and nobody has begun.
@@ -223,6 +223,9 @@ func (c *conn) serve(gen uint32) bool {
 	r := &c.role
 	t := turn{from: c.rxBytes.Load()}
 	r.turn.Store(turnBytes)
+	if !c.hasTasks() {
+		c.enterTurn() // unless readable has done so
+	}
 	for hot := r.begun.Load() > 0 || t.from > 0; ; {
 		ran, mine := c.runTasks(gen, &s)
 		if !mine {
@@ -286,11 +289,7 @@ func (c *conn) yield(t *turn) {
 			r.turn.Store(min(2*r.turn.Load(), turnBytes))
 		}
 	}
-	if !r.placed || !c.ep.readers.crowded.Load() {
-		c.ep.yield()
-	}
-	c.leaveTurn()
-	c.enterTurn()
+	c.nextTurn()
 	t.begun = time.Now()
 }
 

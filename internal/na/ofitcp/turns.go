@@ -173,24 +173,131 @@ func (t *turns) pass(now time.Time) bool {
 	return true
 }
 
-// enterTurn has the background goroutine wait for its turn to read, if several hosts have connections. It must not have the read
-// role, because others would wait for that.
+// lightUse records the time that hosts have used lately. A host that has used less than half of its share is light: it works without
+// waiting for a place.
+type lightUse struct {
+	rate float64 // processors that are divided among hosts
+
+	mu sync.Mutex
+	// +checklocks:mu
+	hosts map[*hostquota.Account]*hostUse
+	// +checklocks:mu
+	swept time.Time
+}
+
+// hostUse is how much more time than its share a host had used at a moment.
+type hostUse struct {
+	debt time.Duration
+	at   time.Time
+}
+
+const (
+	// lightBurst is the debt with which a host is light. It is more than a call with its transfers needs.
+	lightBurst = 2 * time.Millisecond
+	// lightRequests is the largest number of requests that are being handled with which a connection is light.
+	lightRequests = 64
+	// lightSweep is the interval at which hosts without debt are forgotten.
+	lightSweep = time.Second
+)
+
+func newLightUse() *lightUse {
+	u := &lightUse{rate: float64(runtime.GOMAXPROCS(0))}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.hosts = map[*hostquota.Account]*hostUse{}
+	return u
+}
+
+// add counts took for a host at a moment when so many hosts share the processors, and reports whether the host is light.
+func (u *lightUse) add(a *hostquota.Account, took time.Duration, now time.Time, sharers int64) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	h := u.hosts[a]
+	if h == nil {
+		if took == 0 {
+			return true
+		}
+		h = &hostUse{at: now}
+		u.hosts[a] = h
+	}
+	earned := u.rate / float64(2*(sharers+1))
+	h.debt = max(0, h.debt-time.Duration(float64(now.Sub(h.at))*earned)) + min(took, turnMost)
+	h.at = now
+	light := h.debt < lightBurst
+	if now.Sub(u.swept) > lightSweep {
+		u.swept = now
+		for a, h := range u.hosts {
+			if float64(h.debt) <= float64(now.Sub(h.at))*earned {
+				delete(u.hosts, a)
+			}
+		}
+	}
+	return light
+}
+
+// readPlace is the place of a background goroutine among those that read.
+type readPlace uint8
+
+const (
+	placeNone  readPlace = iota
+	placeLight           // none is needed: the host is light
+	placeTaken           // in Endpoint.readers
+)
+
+// enterTurn has the background goroutine wait for its turn to read, if several hosts have connections and that of this one is not
+// light. It must not have the read role, because others would wait for that.
 func (c *conn) enterTurn() {
 	r, e := &c.role, c.ep
-	if r.placed || e.cfg.Quota.Holders(hostquota.Connections) <= 1 {
+	if r.place != placeNone {
+		return
+	}
+	hosts := e.cfg.Quota.Holders(hostquota.Connections)
+	if hosts <= 1 {
+		return
+	}
+	r.began = time.Now()
+	if e.light.add(c.account, 0, r.began, hosts) && c.origin.holds.Load() <= lightRequests {
+		r.place = placeLight
 		return
 	}
 	e.readers.enter(c.account)
-	r.placed, r.began = true, time.Now()
+	r.place, r.began = placeTaken, time.Now()
+}
+
+// nextTurn ends a turn of the background goroutine and begins another. It must not have the read role. Other goroutines run first,
+// unless the host is light: then they would delay it by much more than it delays them.
+func (c *conn) nextTurn() {
+	r, e := &c.role, c.ep
+	if r.place == placeLight {
+		now := time.Now()
+		took := now.Sub(r.began)
+		r.began = now
+		if e.light.add(c.account, took, now, e.cfg.Quota.Holders(hostquota.Connections)) && c.origin.holds.Load() <= lightRequests {
+			return
+		}
+		r.place = placeNone
+	}
+	if r.place != placeTaken || !e.readers.crowded.Load() {
+		e.yield()
+	}
+	c.leaveTurn()
+	c.enterTurn()
 }
 
 // leaveTurn ends the turn of the background goroutine, which calls it before it waits or runs a task. It must not have the read
 // role.
 func (c *conn) leaveTurn() {
-	if r := &c.role; r.placed {
-		r.placed = false
-		c.ep.readers.leave(c.account, time.Since(r.began), c.ep.yield)
+	r, e := &c.role, c.ep
+	if r.place == placeNone {
+		return
 	}
+	now := time.Now()
+	took := now.Sub(r.began)
+	e.light.add(c.account, took, now, e.cfg.Quota.Holders(hostquota.Connections))
+	if r.place == placeTaken {
+		e.readers.leave(c.account, took, e.yield)
+	}
+	r.place = placeNone
 }
 
 // setup is the place of a goroutine that sets up a connection.

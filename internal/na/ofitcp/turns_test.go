@@ -51,15 +51,14 @@ func TestTurnsOfHosts(t *testing.T) {
 	join("c1")
 	leave(0) // b2
 	join("c2")
-	leave(10 * time.Microsecond) // c1
-	leave(10 * time.Microsecond) // c2
+	leave(time.Hour) // c1
 	for len(waiting) > 0 {
 		n := len(order)
 		if leave(0); len(order) != n+1 {
 			t.Fatalf("%d goroutines got the place of one: %v", len(order)-n, order)
 		}
 	}
-	if want := []string{"a0", "b1", "a1", "a2", "b2", "c1", "c2", "b3", "a3"}; !slices.Equal(order, want) {
+	if want := []string{"a0", "b1", "a1", "a2", "b2", "c1", "b3", "c2", "a3"}; !slices.Equal(order, want) {
 		t.Errorf("order %v, want %v", order, want)
 	}
 	if yields == 0 {
@@ -70,6 +69,41 @@ func TestTurnsOfHosts(t *testing.T) {
 	defer q.mu.Unlock()
 	if q.busy != 0 || len(q.waiting) != 0 || len(q.byHost) != 0 || q.full.Load() || q.crowded.Load() {
 		t.Errorf("left over: %d, %d, %d, %v, %v", q.busy, len(q.waiting), len(q.byHost), q.full.Load(), q.crowded.Load())
+	}
+}
+
+// TestLightHosts checks that a host is light exactly as long as it uses little more than its share, and that hosts without debt are
+// forgotten.
+func TestLightHosts(t *testing.T) {
+	u := newLightUse()
+	u.rate = 1
+	book := hostquota.NewBook(hostquota.Limits{})
+	a := book.Account(hostquota.HostOf(netip.MustParseAddr("127.0.0.2")))
+	b := book.Account(hostquota.HostOf(netip.MustParseAddr("127.0.0.3")))
+	now := time.Now()
+	if !u.add(a, 0, now, 3) || len(u.hosts) != 0 {
+		t.Error("a host that has used nothing is not light, or is remembered")
+	}
+	for range 1000 { // a tenth of the time, where an eighth is half of its share
+		now = now.Add(time.Millisecond)
+		if !u.add(a, 100*time.Microsecond, now, 3) {
+			t.Fatal("a host that uses less than its share is not light")
+		}
+	}
+	if !u.add(a, time.Hour, now, 3) {
+		t.Error("a host is not light after a long turn, which counts as turnMost")
+	}
+	n := 0
+	for u.add(b, 400*time.Microsecond, now, 3) {
+		now = now.Add(400 * time.Microsecond)
+		n++
+	}
+	if n < 4 || n > 10 {
+		t.Errorf("a host that takes all of the time is light for %d turns of %v", n, 400*time.Microsecond)
+	}
+	now = now.Add(time.Minute)
+	if !u.add(b, 0, now, 3) || len(u.hosts) > 1 {
+		t.Errorf("after a minute the host is not light, or %d hosts are remembered", len(u.hosts))
 	}
 }
 
@@ -86,6 +120,11 @@ func TestReadersTakeTurns(t *testing.T) {
 	until(t, "the readers are parked", func() bool { return parked(a) && parked(b) })
 	for range e.readers.most {
 		e.readers.enter(e.own.account)
+	}
+	for _, r := range []*raw{a, b} {
+		account := e.peer(r.addr()).account
+		for until := time.Now().Add(time.Hour); e.light.add(account, turnMost, until, 2); { // for the rest of the test
+		}
 	}
 	before := e.Stats().RequestsReceived
 	ca.write(a.rawRequest(2, []byte("hello")))
