@@ -85,9 +85,28 @@ func unmapWildcard(a netip.AddrPort) netip.AddrPort {
 	return unmap(a)
 }
 
-// acceptLoop ends when the TCP listener is closed. After each connection it waits for a turn, because a flood of new connections
-// would otherwise delay the established ones.
+// acceptTurn is the number of connections that are accepted before the established connections are served. The handshakes of
+// different hosts take turns, so a connection should not wait for long before it is accepted.
+const acceptTurn = 8
+
+// acceptPace calls wait after acceptTurn accepted connections.
+type acceptPace struct {
+	n    int
+	wait func()
+}
+
+// accepted is called after each connection.
+func (p *acceptPace) accepted() {
+	if p.n++; p.n == acceptTurn {
+		p.n = 0
+		p.wait()
+	}
+}
+
+// acceptLoop ends when the TCP listener is closed. After acceptTurn connections it waits for a turn, because a flood of new
+// connections would otherwise delay the established ones.
 func (l *listener) acceptLoop() {
+	pace := acceptPace{wait: l.turns[0].Wait}
 	for {
 		tc, err := l.tcp.AcceptTCP()
 		if err != nil {
@@ -104,7 +123,7 @@ func (l *listener) acceptLoop() {
 			continue
 		}
 		l.admitNewcomer(l.dev.newcomer(tc))
-		l.turns[0].Wait()
+		pace.accepted()
 	}
 }
 

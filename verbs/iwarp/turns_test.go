@@ -139,3 +139,20 @@ func TestRequestsThatWaitForTurnsAreCounted(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestAcceptPace checks that acceptTurn connections are accepted in each turn, because a connection in the system's queue waits for all
+// before it, of whatever host.
+func TestAcceptPace(t *testing.T) {
+	const turns = 4
+	waits := 0
+	pace := acceptPace{wait: func() { waits++ }}
+	for n := range turns * acceptTurn {
+		if want := n / acceptTurn; waits != want {
+			t.Fatalf("%d waits after %d connections, want %d", waits, n, want)
+		}
+		pace.accepted()
+	}
+	if waits != turns {
+		t.Errorf("%d waits, want %d", waits, turns)
+	}
+}
