@@ -26,8 +26,9 @@ type role struct {
 	resume chan struct{} // capacity 1: the background's turn
 	drives atomic.Uint64 // how often somebody drove
 	turn   atomic.Int32  // bytes of small messages in one read, and in one turn
-	place  readPlace     // of the background goroutine; its own, as are the next two
+	place  readPlace     // of the background goroutine; its own, as are the next three
 	began  time.Time     // when its turn did
+	read   uint64        // rxBytes at that moment
 	woken  bool          // the poller has called readable since it parked
 
 	mu sync.Mutex

@@ -47,6 +47,9 @@ const (
 	turnPass = 200 * time.Microsecond
 	// turnMost is the most that a place counts, because the time includes that in which the system runs other processes.
 	turnMost = 500 * time.Microsecond
+	// turnBase and turnByte are the most that a turn of a reader and a byte in it count.
+	turnBase = 5 * time.Microsecond
+	turnByte = 15 * time.Nanosecond
 )
 
 // turnHost holds the waiting goroutines of one host. Each waits until its channel is closed.
@@ -255,7 +258,7 @@ func (c *conn) enterTurn() {
 	if hosts <= 1 {
 		return
 	}
-	r.began = time.Now()
+	r.began, r.read = time.Now(), c.rxBytes.Load()
 	if e.light.add(c.account, 0, r.began, hosts) && c.origin.holds.Load() <= lightRequests {
 		r.place = placeLight
 		return
@@ -264,14 +267,21 @@ func (c *conn) enterTurn() {
 	r.place, r.began = placeTaken, time.Now()
 }
 
+// turnCost returns the time that the turn has taken, but not more than its bytes explain: the system may have run another process
+// meanwhile.
+func (c *conn) turnCost(now time.Time) time.Duration {
+	r := &c.role
+	return min(now.Sub(r.began), turnBase+time.Duration(c.rxBytes.Load()-r.read)*turnByte)
+}
+
 // nextTurn ends a turn of the background goroutine and begins another. It must not have the read role. Other goroutines run first,
 // unless the host is light: then they would delay it by much more than it delays them.
 func (c *conn) nextTurn() {
 	r, e := &c.role, c.ep
 	if r.place == placeLight {
 		now := time.Now()
-		took := now.Sub(r.began)
-		r.began = now
+		took := c.turnCost(now)
+		r.began, r.read = now, c.rxBytes.Load()
 		if e.light.add(c.account, took, now, e.cfg.Quota.Holders(hostquota.Connections)) && c.origin.holds.Load() <= lightRequests {
 			return
 		}
@@ -292,7 +302,7 @@ func (c *conn) leaveTurn() {
 		return
 	}
 	now := time.Now()
-	took := now.Sub(r.began)
+	took := c.turnCost(now)
 	e.light.add(c.account, took, now, e.cfg.Quota.Holders(hostquota.Connections))
 	if r.place == placeTaken {
 		e.readers.leave(c.account, took, e.yield)

@@ -107,6 +107,23 @@ func TestLightHosts(t *testing.T) {
 	}
 }
 
+// TestTurnCost checks that a turn counts its time, and not more than its bytes explain.
+func TestTurnCost(t *testing.T) {
+	var c conn
+	c.rxBytes.Store(5000)
+	c.role.read = 4000
+	now := time.Now()
+	for took, want := range map[time.Duration]time.Duration{
+		time.Microsecond: time.Microsecond,
+		time.Hour:        turnBase + 1000*turnByte,
+	} {
+		c.role.began = now.Add(-took)
+		if got := c.turnCost(now); got != want {
+			t.Errorf("a turn of %v with 1000 bytes counts %v, want %v", took, got, want)
+		}
+	}
+}
+
 // TestReadersTakeTurns has two hosts flood an endpoint while the place of the readers is taken. No request is read. When the place is
 // free again, all are.
 func TestReadersTakeTurns(t *testing.T) {
