@@ -197,6 +197,58 @@ func TestRpingPrintsNoControlCharacters(t *testing.T) {
 	}
 }
 
+// The server may write back other bytes than it has read.
+func TestRpingClientPrintsNoControlCharacters(t *testing.T) {
+	dev, out := clitest.MemoryDevice(t, 0), &clitest.Output{}
+	l := clitest.Listen(t, dev)
+	server := rpingOptions{server: true, size: 64, idle: rpingIdle}
+	client := rpingOptions{client: true, size: 64, verbose: true, idle: rpingIdle, addr: l.Addr()}
+	errS, errC := clitest.Both(
+		func() error {
+			r, err := l.Accept(t.Context())
+			if err != nil {
+				return err
+			}
+			e, err := newRpingEnd(dev, &server, (&clitest.Output{}).Streams())
+			if err != nil {
+				return errors.Join(err, r.Reject(nil))
+			}
+			if err := e.accept(t.Context(), r, e.param()); err != nil {
+				return errors.Join(err, e.release())
+			}
+			copy(e.data.Bytes(), "\x1b]0;title\x07\u202eab\x00")
+			for range 2 { // the client's source, and its sink
+				var of advert
+				if of, err = e.message(t.Context()); err != nil {
+					return e.finish(t.Context(), err)
+				}
+				write := verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: of.remote, SGL: []verbs.SGE{e.data.SGE(0, 64)}}
+				if err = e.do(t.Context(), write, e.sendWR(advert{})); err != nil {
+					return e.finish(t.Context(), err)
+				}
+			}
+			<-e.conn.Done()
+			return e.finish(t.Context(), nil)
+		},
+		func() error {
+			e, err := newRpingEnd(dev, &client, out.Streams())
+			if err != nil {
+				return err
+			}
+			if err := e.dial(t.Context(), l.Addr(), e.param()); err != nil {
+				return errors.Join(err, e.release())
+			}
+			return e.finish(t.Context(), e.ping(t.Context(), 0))
+		},
+	)
+	if errS != nil || errC != nil {
+		t.Fatalf("server: %v; client: %v", errS, errC)
+	}
+	if got := out.Out.String(); got != "ping data: ?]0;title??ab\n" {
+		t.Errorf("the client prints %q", got)
+	}
+}
+
 func TestRpingSizes(t *testing.T) { clitest.EachDevice(t, testRpingSizes) }
 
 func testRpingSizes(t *testing.T, open func(*testing.T) *verbs.Device) {
