@@ -1,9 +1,12 @@
 package cinnabar
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
+	"hash/fnv"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -13,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cinnabar/internal/hostmem"
 	"cinnabar/internal/na/sm"
 )
 
@@ -26,6 +30,15 @@ type recordedClient struct {
 	bells     [2]int // the server's, and this client's
 	datagrams [][8]byte
 	phases    map[string][]recordedWord
+	masks     []recordedMask
+}
+
+// recordedMask are bytes of a request that hold a part of a segment's address.
+type recordedMask struct {
+	off         int64
+	first, last int
+	segment     int // -1: in the list that servers do not read
+	from        int // the first byte of the address
 }
 
 type recordedWord struct {
@@ -52,6 +65,8 @@ func newRecordedClient(t *testing.T, name, addr string) *recordedClient {
 	phase := ""
 	for line := range strings.Lines(string(raw)) {
 		switch words := strings.Fields(line); {
+		case words[0] == "#" && len(words) == 7 && words[1] == "mask":
+			c.masks = append(c.masks, readMask(t, words[2:]))
 		case words[0] == "#" || words[0] == "server" || words[0] == "client":
 		case words[0] == "datagram":
 			c.datagrams = append(c.datagrams, asThisProcess(recorded(t, words[1])))
@@ -206,6 +221,23 @@ func TestRecordedSharedMemoryClients(t *testing.T) {
 	}
 }
 
+// as puts an endpoint in the place of the client's: the engine takes it for the owner of the lent memory.
+func (c *recordedClient) as(e *Engine) {
+	c.t.Helper()
+	n, err := strconv.Atoi(e.Addr()[strings.LastIndexByte(e.Addr(), '-')+1:])
+	must(c.t, err)
+	for i := range c.datagrams {
+		c.datagrams[i][4] = byte(n)
+	}
+	for _, phase := range c.phases {
+		for i := range phase {
+			if w := &phase[i]; w.off >= recordedCommands+recordedSlots && w.off < recordedPairMap {
+				w.b[4] = byte(n)
+			}
+		}
+	}
+}
+
 // tokens takes n tokens, which is how many there must be.
 func (c *recordedClient) tokens(n int) {
 	c.t.Helper()
@@ -221,4 +253,136 @@ func (c *recordedClient) tokens(n int) {
 	if _, err := unix.Read(c.bells[1], b[:]); err != unix.EAGAIN {
 		c.t.Errorf("there is another token: %v", err)
 	}
+}
+
+func readMask(t *testing.T, words []string) (m recordedMask) {
+	t.Helper()
+	place := ""
+	n, err := fmt.Sscanf(strings.Join(words, " "), "%x %d-%d %s %d %d", &m.off, &m.first, &m.last, &place, &m.segment, &m.from)
+	if n != 6 || err != nil {
+		t.Fatalf("mask %q: %v", words, err)
+	}
+	if place == "list" {
+		m.segment = -1
+	}
+	return m
+}
+
+// lend puts the addresses of segments of this process in the place of the recorded ones, and others where nobody reads them.
+func (c *recordedClient) lend(segs [][]byte) {
+	for _, m := range c.masks {
+		for i := range c.phases["asked"] {
+			w := &c.phases["asked"][i]
+			if w.off != m.off {
+				continue
+			}
+			for at := m.first; at <= m.last; at++ {
+				if m.segment < 0 {
+					w.b[at] ^= 0xFF
+				} else {
+					w.b[at] = byte(hostmem.Addr(segs[m.segment]) >> (8 * (m.from + at - m.first)))
+				}
+			}
+		}
+	}
+}
+
+// recordedMove is how the programs in C ask for a transfer, and what they answer.
+type (
+	recordedMove struct {
+		Origin                               string
+		Offset, Size, LocalSize, LocalOffset uint64
+		LocalSegments, Seed                  uint32
+		Cancel                               bool
+		Bulk                                 BulkHandle
+	}
+	recordedMoved struct {
+		Ret         int32
+		Count, Hash uint64
+	}
+)
+
+// recordedPattern fills b with the programs' test pattern.
+func recordedPattern(b []byte, seed uint32) {
+	for i := range b {
+		b[i] = byte(int(seed) + i*31 + i>>8*17 + i>>16*5)
+	}
+}
+
+// TestRecordedSharedMemoryTransfers plays the client in C of each recorded transfer to an engine, which reads or writes memory of
+// this process instead of the client's, and leaves the same bytes in the region as the server in C.
+// parity(recorded): H70 H71 H126
+func TestRecordedSharedMemoryTransfers(t *testing.T) {
+	if err := sm.Available(); err != nil {
+		t.Skipf("no shared memory: %v", err)
+	}
+	names, err := filepath.Glob(filepath.Join("internal", "na", "sm", "testdata", "pu??_*.txt"))
+	must(t, err)
+	if len(names) < 16 {
+		t.Fatalf("%d recordings", len(names))
+	}
+	for _, name := range names {
+		name = filepath.Base(name)
+		t.Run(name, func(t *testing.T) { replayTransfer(t, name) })
+	}
+}
+
+func replayTransfer(t *testing.T, name string) {
+	t.Helper()
+	var total, segments int
+	kind, rest, _ := strings.Cut(strings.TrimSuffix(name, ".txt"), "_")
+	n, err := fmt.Sscanf(rest, "%d_%d", &total, &segments)
+	if n != 2 || err != nil {
+		t.Fatalf("%s is named like no transfer: %v", name, err)
+	}
+	e, err := Listen("na+sm", nil)
+	opened(t, e, err)
+	lender, err := Open("na+sm", nil) // whose memory it is, because an engine reaches its own process by registered memory only
+	opened(t, lender, err)
+	memory := make([]byte, total)
+	if kind == "pull" {
+		recordedPattern(memory, 1)
+	}
+	var segs [][]byte
+	for i := range segments {
+		segs = append(segs, memory[i*(total/segments):][:total/segments])
+	}
+	mode := map[string]Mode{"pull": ReadOnly, "push": WriteOnly}[kind]
+	b, err := lender.Expose(mode, segs...)
+	must(t, err)
+	defer func() { must(t, b.Close()) }()
+	must(t, NewRPC[recordedMove, recordedMoved](kind, WithFlavor(Mercury)).Handle(e, func(ctx context.Context, in recordedMove) (recordedMoved, error) {
+		local := make([]byte, in.LocalSize)
+		remote := in.Bulk.On(PeerFrom(ctx)).Slice(int64(in.Offset), int64(in.Size))
+		var err error
+		if kind == "pull" {
+			_, err = remote.ReadAtContext(ctx, local, 0)
+		} else {
+			recordedPattern(local, in.Seed)
+			_, err = remote.WriteAtContext(ctx, local, 0)
+		}
+		h := fnv.New64a()
+		_, _ = h.Write(local) // never fails
+		return recordedMoved{int32(CodeOf(err)), in.Size, h.Sum64()}, nil
+	}))
+	c := newRecordedClient(t, name, e.Addr())
+	c.as(lender)
+	c.lend(segs)
+	waits := len(c.datagrams) > 0
+	c.apply(c.phases["asked"])
+	if waits {
+		c.datagram(c.datagrams[0], c.bells[0], c.bells[1])
+		_, err := unix.Write(c.bells[0], []byte{1, 0, 0, 0, 0, 0, 0, 0})
+		must(t, err)
+	}
+	c.expect("answered", c.phases["answered"])
+	if waits {
+		c.tokens(1)
+	}
+	want := make([]byte, total)
+	recordedPattern(want, 1)
+	if !bytes.Equal(memory, want) {
+		t.Error("the memory holds other bytes after the transfer")
+	}
+	c.apply(c.phases["taken"])
 }

@@ -169,7 +169,7 @@ var layers = map[string]row{
 	"examples/sum/server":                    {code: []string{".", "examples/sum"}},
 	"examples/sum/client":                    {code: []string{".", "examples/sum"}},
 	"bench":                                  {code: []string{"verbs", "verbs/...", "xfer"}, modules: []string{modSys}},
-	"test/interop":                           {test: []string{"internal/testproc", ".", "internal/recording", "codec/cereal", "codec/hgproc", "internal/cerealtest"}},
+	"test/interop":                           {test: []string{"internal/testproc", ".", "internal/recording", "codec/cereal", "codec/hgproc", "internal/cerealtest"}, modules: []string{modSys}},
 	"test/parity":                            {},
 	"test/rdmavm/mixedpeer":                  {code: []string{"verbs", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore"}},
 	"test/kill":                              {test: []string{"internal/testproc", "verbs", "verbs/iwarp", "xfer"}},

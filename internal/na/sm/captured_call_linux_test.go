@@ -22,6 +22,11 @@ type captured struct {
 	datagrams []command
 	phases    map[string][]capturedWord
 	masks     map[string]*byteRange // by field: bytes that a replay replaces by its own
+
+	calls             int    // how many there are, with the tags from 1 on
+	request, response []byte // of each
+	moves             *capturedMove
+	region            []byte // what the region should be, in one replay after the other
 }
 
 // capturedWord is what a word of the server's region has become.
@@ -37,6 +42,8 @@ func readCaptured(t *testing.T, name string) *captured {
 		t.Fatal(err)
 	}
 	c := &captured{phases: map[string][]capturedWord{}, masks: map[string]*byteRange{}}
+	c.region = make([]byte, regionSize)
+	c.calls, c.request, c.response = capturedTags, unhex(t, capturedRequest), sumResponse(t)
 	phase := ""
 	for line := range strings.Lines(string(raw)) {
 		switch words := strings.Fields(line); {
@@ -64,11 +71,13 @@ func unhexWord(t *testing.T, s string) uint64 { return binary.LittleEndian.Uint6
 
 // as is the conversation with another client.
 func (c *captured) as(who identity) *captured {
-	to := &captured{client: who, phases: map[string][]capturedWord{}, masks: c.masks}
+	to := *c
+	to.client, to.datagrams, to.phases = who, nil, map[string][]capturedWord{}
 	name := func(f field, v uint64) uint64 {
+		m := c.masks[f.String()]
 		for i := range 8 {
-			if c.masks[f.String()].has(i) {
-				v = v&^(0xFF<<(8*i)) | uint64(makeCommand(who, 0, 0, 0))&(0xFF<<(8*i))
+			if m.has(i) {
+				v = v&^(0xFF<<(8*i)) | uint64(c.own(m, who, i))<<(8*i)
 			}
 		}
 		return v
@@ -81,7 +90,18 @@ func (c *captured) as(who identity) *captured {
 			to.phases[phase] = append(to.phases[phase], capturedWord{w.off, name(field{false, w.off}, w.v)})
 		}
 	}
-	return to
+	return &to
+}
+
+// own returns what a replay by another client has in the place of byte i of a word with a mask.
+func (c *captured) own(m *byteRange, who identity, i int) byte {
+	switch m.place {
+	case "":
+		return byte(makeCommand(who, 0, 0, 0) >> (8 * i))
+	case "segment":
+		return byte(c.moves.addrs[m.segment] >> (8 * (m.from + i - m.first)))
+	}
+	return 0 // of the list, which servers do not read
 }
 
 // messages are those whose descriptors appear in a phase, in order: what the buffers have in the same phase.

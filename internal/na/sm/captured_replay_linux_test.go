@@ -43,6 +43,7 @@ func (f field) String() string {
 type replay struct {
 	*captured
 
+	expected []byte // the region as the recording has it
 	r        *region
 	e        *Endpoint
 	c        *conn
@@ -53,7 +54,7 @@ type replay struct {
 func newReplay(t *testing.T, c *captured, m *shm.Region, golden []byte, server bool) *replay {
 	t.Helper()
 	copy(m.Bytes(), golden)
-	p := &replay{captured: c, r: newRegion(m)}
+	p := &replay{captured: c, r: newRegion(m), expected: append(c.region[:0], golden...)}
 	quiet := slog.New(slog.DiscardHandler)
 	cfg, err := Config{Logger: quiet, Audit: audit.New(quiet), Handler: p, Listen: true}.withDefaults(2)
 	if err != nil {
@@ -91,6 +92,7 @@ func (p *replay) apply(phase string, from ...int) {
 	for _, w := range p.phases[phase] {
 		if len(from) == 0 || slices.Contains(from, w.off) {
 			shm.Uint64(p.r.b, w.off).Store(w.v)
+			binary.LittleEndian.PutUint64(p.expected[w.off:], w.v)
 		}
 	}
 }
@@ -98,11 +100,16 @@ func (p *replay) apply(phase string, from ...int) {
 // compare returns an error unless the region is as it was recorded after a phase.
 func (p *replay) compare(phase string) error {
 	for _, w := range p.phases[phase] {
-		if got := shm.Uint64(p.r.b, w.off).Load(); got != w.v {
-			return fmt.Errorf("%s: the word at %#x is %#x, want %#x", phase, w.off, got, w.v)
-		}
+		binary.LittleEndian.PutUint64(p.expected[w.off:], w.v)
 	}
-	return nil
+	if bytes.Equal(p.r.b[offBuffers:offTail], p.expected[offBuffers:offTail]) {
+		return nil
+	}
+	off := offBuffers
+	for bytes.Equal(p.r.b[off:off+8], p.expected[off:off+8]) {
+		off += 8
+	}
+	return fmt.Errorf("%s: the word at %#x is %x, want %x", phase, off, p.r.b[off:off+8], p.expected[off:off+8])
 }
 
 // command returns an error unless a command is the one that a recorded client sends: to the socket, if there is a datagram n.
@@ -130,14 +137,13 @@ func (p *replay) asClient(t *testing.T) error {
 	if err := p.r.commands.push(makeCommand(p.client, p.c.pair, commandReserved, 0)); err != nil { // in C clients that wait do too
 		return err
 	}
-	request := unhex(t, capturedRequest)
-	var ops [capturedTags]*signal
-	var bufs [capturedTags][bufferSize]byte
+	ops := make([]*signal, p.calls)
+	bufs := make([][bufferSize]byte, p.calls)
 	for i := range ops {
 		ops[i] = newSignal()
 		ops[i].op.Begin()
 		p.c.addr.expect(&ops[i].op, uint32(i+1), bufs[i][:])
-		if ok, err := p.c.send(typeUnexpected, uint32(i+1), request); !ok || err != nil {
+		if ok, err := p.c.send(typeUnexpected, uint32(i+1), p.captured.request); !ok || err != nil {
 			return fmt.Errorf("request %d: %v, %w", i, ok, err)
 		}
 	}
@@ -154,7 +160,7 @@ func (p *replay) asClient(t *testing.T) error {
 		default:
 			return fmt.Errorf("answer %d has not come", i)
 		}
-		if got := bufs[i][:op.op.N]; op.op.Err != nil || !bytes.Equal(got, response(t)) {
+		if got := bufs[i][:op.op.N]; op.op.Err != nil || !bytes.Equal(got, p.response) {
 			return fmt.Errorf("answer %d is %x, %w", i, got, op.op.Err)
 		}
 	}
@@ -168,8 +174,8 @@ func (p *replay) asClient(t *testing.T) error {
 	return p.compare("left")
 }
 
-// response is what the server answers.
-func response(t *testing.T) []byte {
+// sumResponse is what the server of the recorded sums answers.
+func sumResponse(t *testing.T) []byte {
 	t.Helper()
 	b := unhex(t, capturedResponse)
 	binary.LittleEndian.PutUint32(b[capturedSumAt:], capturedSum)
@@ -195,15 +201,19 @@ func (p *replay) asServer(t *testing.T) error {
 	if err := p.begin(); err != nil {
 		return err
 	}
-	request := unhex(t, capturedRequest)
-	for i := range capturedTags {
+	for i := range p.calls {
 		if n := p.c.receive(1); n != 1 || len(p.requests) != i+1 {
 			return fmt.Errorf("request %d has not come", i)
 		}
-		if want := append(binary.LittleEndian.AppendUint32(nil, uint32(i+1)), request...); !bytes.Equal(p.requests[i], want) {
+		if want := append(binary.LittleEndian.AppendUint32(nil, uint32(i+1)), p.captured.request...); !bytes.Equal(p.requests[i], want) {
 			return fmt.Errorf("request %d is %x, want %x", i, p.requests[i], want)
 		}
-		if ok, err := p.c.send(typeExpected, uint32(i+1), response(t)); !ok || err != nil {
+		if p.moves != nil {
+			if err := p.moves.serve(t, p.requests[i][4:]); err != nil {
+				return err
+			}
+		}
+		if ok, err := p.c.send(typeExpected, uint32(i+1), p.response); !ok || err != nil {
 			return fmt.Errorf("answer %d: %v, %w", i, ok, err)
 		}
 	}
@@ -226,6 +236,8 @@ func (p *replay) asServer(t *testing.T) error {
 		return err
 	}
 	p.e.freePair(p.c)
+	at := offPairs + p.c.pair*pairSize
+	copy(p.expected[at:at+pairSize], p.r.b[at:]) // this package empties the rings of a pair that no client has, and C does not
 	return p.compare("left")
 }
 
@@ -263,9 +275,12 @@ func TestCapturedMutations(t *testing.T) {
 	}
 	defer func() { _ = m.Close() }() // nothing is to be saved
 	golden := goldenRegion(t)
-	for _, name := range []string{"sum_waiting.txt", "sum_polling.txt"} {
+	for _, name := range append([]string{"sum_waiting.txt", "sum_polling.txt"}, capturedMoves(t)...) {
 		t.Run(name, func(t *testing.T) {
 			c := readCaptured(t, name)
+			if strings.HasPrefix(name, "pu") { // pull or push
+				c.readMove(t, name)
+			}
 			if err := c.play(t, m, golden); err != nil {
 				t.Fatal(err)
 			}
@@ -273,7 +288,7 @@ func TestCapturedMutations(t *testing.T) {
 			for key, values := range c.fields() {
 				for _, v := range values {
 					for i := range 8 {
-						for _, flip := range []uint64{0x01, 0x80} {
+						for _, flip := range c.flips(i) {
 							*v ^= flip << (8 * i)
 							err := c.play(t, m, golden)
 							*v ^= flip << (8 * i)
@@ -290,7 +305,7 @@ func TestCapturedMutations(t *testing.T) {
 					}
 				}
 			}
-			if want := 2 * 5 * len(c.masks); masked != want || changed < 500 {
+			if want := len(c.flips(0)) * c.maskedBytes(); masked != want || changed < 200 {
 				t.Errorf("%d of %d changes are of masked bytes, want %d", masked, changed, want)
 			}
 		})
@@ -298,15 +313,27 @@ func TestCapturedMutations(t *testing.T) {
 }
 
 // byteRange is a range of the bytes of a word, both ends included.
-type byteRange struct{ first, last int }
+type byteRange struct {
+	first, last int
+	place       string // "": they are the client's; otherwise bytes of a segment's address, in the list or in the memory handle
+	segment     int
+	from        int // the first byte of the address
+}
 
 // has reports whether byte i is in the range; the nil range has none.
 func (b *byteRange) has(i int) bool { return b != nil && i >= b.first && i <= b.last }
 
-// readMask reads "91080 0-4" or "datagram 1 0-4".
+// readMask reads "91080 0-4", "datagram 1 0-4", or "00160 4-7 segment 3 0": the rest of the word is from byte 0 of that address on.
 func (c *captured) readMask(t *testing.T, words []string) {
 	t.Helper()
 	b := new(byteRange)
+	if at := len(words) - 3; at > 0 && (words[at] == "list" || words[at] == "segment") {
+		b.place = words[at]
+		if n, err := fmt.Sscan(strings.Join(words[at+1:], " "), &b.segment, &b.from); n != 2 || err != nil {
+			t.Fatalf("mask %q: %v", words, err)
+		}
+		words = words[:at]
+	}
 	if n, err := fmt.Sscanf(words[len(words)-1], "%d-%d", &b.first, &b.last); n != 2 || err != nil {
 		t.Fatalf("mask %q: %v", words, err)
 	}
