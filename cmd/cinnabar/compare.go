@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/peerproc"
 	"cinnabar/verbs"
 )
 
@@ -147,12 +148,12 @@ func runCompare(ctx context.Context, o *compareOptions, s cli.Streams) (err erro
 			return err
 		}
 	}
-	p, err := startPeer(ctx, s.Err, comparePeerCommand)
+	p, err := peerproc.Start(ctx, s.Err, comparePeerCommand)
 	if err != nil {
 		return err
 	}
 	rows, err := compareWith(ctx, dev, p, o.job)
-	if stopErr := p.stop(); err == nil { // else the peer's end follows from ours
+	if stopErr := p.Stop(); err == nil { // else the peer's end follows from ours
 		err = stopErr
 	}
 	if err != nil {
@@ -165,8 +166,8 @@ func runCompare(ctx context.Context, o *compareOptions, s cli.Streams) (err erro
 }
 
 // compareWith meets the peer and measures every way.
-func compareWith(ctx context.Context, dev *verbs.Device, p *peerProcess, job compareJob) ([]compareRow, error) {
-	x, err := p.meet(ctx)
+func compareWith(ctx context.Context, dev *verbs.Device, p *peerproc.Process, job compareJob) ([]compareRow, error) {
+	x, err := p.Meet(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +177,7 @@ func compareWith(ctx context.Context, dev *verbs.Device, p *peerProcess, job com
 		return nil, err
 	}
 	rows, err := c.measureAll(ctx)
-	return rows, errors.Join(err, c.close(ctx))
+	return rows, errors.Join(err, c.Close(ctx))
 }
 
 // writeCompareJSON prints the rows and the notes.

@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/link"
+	"cinnabar/cmd/cinnabar/internal/peerproc"
 	"cinnabar/verbs"
 	"cinnabar/verbs/oob"
 )
@@ -26,7 +28,7 @@ func newComparePeer(s cli.Streams) *cobra.Command {
 		Hidden: true,
 		Args:   cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return peerMain(cmd.Context(), s, func(ctx context.Context, x *exchange) (err error) {
+			return peerproc.Main(cmd.Context(), s, func(ctx context.Context, x *link.Exchange) (err error) {
 				dev, err := cli.OpenDevice(ctx, "")
 				if err != nil {
 					return err
@@ -40,8 +42,8 @@ func newComparePeer(s cli.Streams) *cobra.Command {
 
 // compareSink is the receiving side of compare.
 type compareSink struct {
-	*link
-	x    *exchange
+	*link.Link
+	x    *link.Exchange
 	dev  *verbs.Device
 	job  compareJob
 	data *verbs.MR
@@ -51,13 +53,13 @@ type compareSink struct {
 }
 
 // serveCompare takes part in every way until the parent hangs up.
-func serveCompare(ctx context.Context, dev *verbs.Device, x *exchange) (err error) {
-	l, err := newLink(dev, linkConfig{sends: compareWindow, receives: compareWindow})
+func serveCompare(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err error) {
+	l, err := link.New(dev, link.Config{Sends: compareWindow, Receives: compareWindow})
 	if err != nil {
 		return err
 	}
-	k := &compareSink{link: l, x: x, dev: dev}
-	defer func() { err = errors.Join(err, k.close(ctx)) }()
+	k := &compareSink{Link: l, x: x, dev: dev}
+	defer func() { err = errors.Join(err, k.Close(ctx)) }()
 	if err := k.prepare(ctx); err != nil {
 		return err
 	}
@@ -76,19 +78,19 @@ func serveCompare(ctx context.Context, dev *verbs.Device, x *exchange) (err erro
 
 // prepare learns the job and registers the memory for it.
 func (k *compareSink) prepare(ctx context.Context) (err error) {
-	if err := k.x.receive(ctx, &k.job); err != nil {
+	if err := k.x.Receive(ctx, &k.job); err != nil {
 		return err
 	}
 	if err := k.job.check(); err != nil {
 		return err
 	}
-	k.data, err = k.alloc(k.job.memory(), verbs.LocalWrite|verbs.RemoteWrite|verbs.RemoteRead)
+	k.data, err = k.Alloc(k.job.memory(), verbs.LocalWrite|verbs.RemoteWrite|verbs.RemoteRead)
 	return err
 }
 
 // meet accepts one connection of each kind.
 func (k *compareSink) meet(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, link.ExchangeTimeout)
 	defer cancel()
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
@@ -101,10 +103,10 @@ func (k *compareSink) meet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := k.x.send(compareAnswer{TCP: at}); err != nil {
+	if err := k.x.Send(compareAnswer{TCP: at}); err != nil {
 		return err
 	}
-	if _, err := k.x.connect(ctx, k.link, oob.Config{Region: k.data.Region()}); err != nil {
+	if _, err := k.x.Connect(ctx, k.Link, oob.Config{Region: k.data.Region()}); err != nil {
 		return err
 	}
 	if k.tcp, err = l.Accept(); err != nil {
@@ -116,7 +118,7 @@ func (k *compareSink) meet(ctx context.Context) error {
 // measure takes part in one way and reports what it cost.
 func (k *compareSink) measure(ctx context.Context, take func(context.Context) error) error {
 	var s compareStep
-	if err := k.x.receive(ctx, &s); errors.Is(err, io.EOF) { // what went wrong there is told there
+	if err := k.x.Receive(ctx, &s); errors.Is(err, io.EOF) { // what went wrong there is told there
 		return cli.ErrParentEnded
 	} else if err != nil {
 		return err
@@ -127,17 +129,17 @@ func (k *compareSink) measure(ctx context.Context, take func(context.Context) er
 	if err := take(ctx); err != nil {
 		return fmt.Errorf("%s: %w", s.Way, err)
 	}
-	if err := k.x.receive(ctx, &s); err != nil {
+	if err := k.x.Receive(ctx, &s); err != nil {
 		return err
 	}
-	return k.x.send(compareReport{
+	return k.x.Send(compareReport{
 		Usage: processUsage().since(before), Calls: k.calls,
 		Staged: stagedBytes(k.dev) - staged, Digest: sha256.Sum256(k.data.Bytes()),
 	})
 }
 
 // ready lets the parent begin.
-func (k *compareSink) ready() error { return k.x.send(compareReport{Ready: true}) }
+func (k *compareSink) ready() error { return k.x.Send(compareReport{Ready: true}) }
 
 // takeTCP reads every piece to its place and confirms the last.
 func (k *compareSink) takeTCP(context.Context) error {
@@ -176,7 +178,7 @@ func (k *compareSink) takeSend(ctx context.Context) error {
 	}
 	for n := int64(1); n <= count; n++ {
 		k.calls++
-		if _, err := k.received(ctx, verbs.WCRecv); err != nil {
+		if _, err := k.Received(ctx, verbs.WCRecv); err != nil {
 			return err
 		}
 		if posted < count {
@@ -198,14 +200,14 @@ func (k *compareSink) takeSend(ctx context.Context) error {
 func (k *compareSink) postPiece(n int64) error {
 	k.calls++
 	off, size := k.job.piece(n)
-	return k.postRecv(verbs.RecvWR{SGL: []verbs.SGE{k.data.SGE(off, size)}})
+	return k.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{k.data.SGE(off, size)}})
 }
 
 // sendCredit sends an empty message.
 func (k *compareSink) sendCredit(ctx context.Context) error {
 	k.calls++
-	if err := k.post(verbs.SendWR{Op: verbs.OpSend, Flags: verbs.Signaled}); err != nil {
+	if err := k.Post(verbs.SendWR{Op: verbs.OpSend, Flags: verbs.Signaled}); err != nil {
 		return err
 	}
-	return k.sent(ctx, 1)
+	return k.Sent(ctx, 1)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/link"
 	"cinnabar/verbs"
 	"cinnabar/verbs/oob"
 )
@@ -42,8 +43,8 @@ type compareReport struct {
 
 // comparer is the sending side.
 type comparer struct {
-	*link
-	x      *exchange
+	*link.Link
+	x      *link.Exchange
 	dev    *verbs.Device
 	job    compareJob
 	peer   verbs.Region
@@ -55,14 +56,14 @@ type comparer struct {
 }
 
 // newComparer registers memory and fills it with random bytes.
-func newComparer(dev *verbs.Device, x *exchange, job compareJob) (*comparer, error) {
-	l, err := newLink(dev, linkConfig{sends: compareWindow, receives: compareWindow})
+func newComparer(dev *verbs.Device, x *link.Exchange, job compareJob) (*comparer, error) {
+	l, err := link.New(dev, link.Config{Sends: compareWindow, Receives: compareWindow})
 	if err != nil {
 		return nil, err
 	}
-	c := &comparer{link: l, x: x, dev: dev, job: job}
-	if c.data, err = l.alloc(job.memory(), verbs.LocalWrite); err != nil {
-		return nil, errors.Join(err, l.release())
+	c := &comparer{Link: l, x: x, dev: dev, job: job}
+	if c.data, err = l.Alloc(job.memory(), verbs.LocalWrite); err != nil {
+		return nil, errors.Join(err, l.Release())
 	}
 	crand.Read(c.data.Bytes()) // never fails
 	c.digest = sha256.Sum256(c.data.Bytes())
@@ -92,16 +93,16 @@ func (c *comparer) measureAll(ctx context.Context) ([]compareRow, error) {
 
 // meet exchanges addresses and connects a queue pair and a TCP connection.
 func (c *comparer) meet(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, link.ExchangeTimeout)
 	defer cancel()
-	if err := c.x.send(c.job); err != nil {
+	if err := c.x.Send(c.job); err != nil {
 		return err
 	}
 	var a compareAnswer
-	if err := c.x.receive(ctx, &a); err != nil {
+	if err := c.x.Receive(ctx, &a); err != nil {
 		return err
 	}
-	info, err := c.x.connect(ctx, c.link, oob.Config{Active: true})
+	info, err := c.x.Connect(ctx, c.Link, oob.Config{Active: true})
 	if err != nil {
 		return err
 	}
@@ -150,10 +151,10 @@ func (c *comparer) measure(ctx context.Context, way string, move func(context.Co
 // step tells the peer something and returns its answer.
 func (c *comparer) step(ctx context.Context, s compareStep, wantReady bool) (compareReport, error) {
 	var r compareReport
-	if err := c.x.send(s); err != nil {
+	if err := c.x.Send(s); err != nil {
 		return r, err
 	}
-	if err := c.x.receive(ctx, &r); err != nil {
+	if err := c.x.Receive(ctx, &r); err != nil {
 		return r, err
 	}
 	if r.Ready != wantReady {
@@ -197,10 +198,10 @@ func (c *comparer) moveWrite(ctx context.Context) error {
 	if err := c.stream(ctx, w, nil); err != nil {
 		return err
 	}
-	if err := c.post(verbs.SendWR{Op: verbs.OpRead, Flags: verbs.Signaled, Remote: c.peer.RemoteAddr}); err != nil {
+	if err := c.Post(verbs.SendWR{Op: verbs.OpRead, Flags: verbs.Signaled, Remote: c.peer.RemoteAddr}); err != nil {
 		return err
 	}
-	return c.sent(ctx, 1)
+	return c.Sent(ctx, 1)
 }
 
 // moveSend sends every piece into a receive of the peer's. An empty message
@@ -208,7 +209,7 @@ func (c *comparer) moveWrite(ctx context.Context) error {
 // piece meets an empty queue; the last one says that all came.
 func (c *comparer) moveSend(ctx context.Context) error {
 	for range creditReceives {
-		if err := c.postRecv(verbs.RecvWR{}); err != nil {
+		if err := c.PostRecv(verbs.RecvWR{}); err != nil {
 			return err
 		}
 	}
@@ -233,10 +234,10 @@ func (c *comparer) moveSend(ctx context.Context) error {
 
 // credit waits for one of the peer's empty messages.
 func (c *comparer) credit(ctx context.Context) error {
-	if _, err := c.received(ctx, verbs.WCRecv); err != nil {
+	if _, err := c.Received(ctx, verbs.WCRecv); err != nil {
 		return err
 	}
-	return c.postRecv(verbs.RecvWR{})
+	return c.PostRecv(verbs.RecvWR{})
 }
 
 // stream posts one request like wr for each piece, a window of them at a time.
@@ -250,19 +251,19 @@ func (c *comparer) stream(ctx context.Context, wr verbs.SendWR, before func() er
 			}
 		}
 		if flying == compareWindow {
-			if err := c.sent(ctx, 1); err != nil {
+			if err := c.Sent(ctx, 1); err != nil {
 				return err
 			}
 			flying--
 		}
 		off, size := c.job.piece(n)
 		wr.ID, wr.SGL, wr.Remote = uint64(n), []verbs.SGE{c.data.SGE(off, size)}, c.peer.Add(uint64(off))
-		if err := c.timed(func() error { return c.post(wr) }); err != nil {
+		if err := c.timed(func() error { return c.Post(wr) }); err != nil {
 			return err
 		}
 		flying++
 	}
-	return c.sent(ctx, flying)
+	return c.Sent(ctx, flying)
 }
 
 // Credits of send/receive: the peer sends one for each creditStep pieces that

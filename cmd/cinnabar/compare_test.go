@@ -9,6 +9,7 @@ import (
 
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/cmd/cinnabar/internal/link"
 	"cinnabar/verbs"
 )
 
@@ -74,7 +75,7 @@ func TestCreditsBalance(t *testing.T) {
 func testCompare(t *testing.T, dev *verbs.Device, job compareJob) []compareRow {
 	t.Helper()
 	a, b := clitest.TCPPair(t)
-	c, err := newComparer(dev, newExchange(a), job)
+	c, err := newComparer(dev, link.NewExchange(a), job)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,9 +83,9 @@ func testCompare(t *testing.T, dev *verbs.Device, job compareJob) []compareRow {
 	errParent, errPeer := clitest.Both(
 		func() (err error) {
 			rows, err = c.measureAll(t.Context())
-			return errors.Join(err, c.close(t.Context()))
+			return errors.Join(err, c.Close(t.Context()))
 		},
-		func() error { return serveCompare(t.Context(), dev, newExchange(b)) },
+		func() error { return serveCompare(t.Context(), dev, link.NewExchange(b)) },
 	)
 	if errParent != nil || errPeer != nil {
 		t.Fatalf("parent: %v; peer: %v", errParent, errPeer)

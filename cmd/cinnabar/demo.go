@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/link"
+	"cinnabar/cmd/cinnabar/internal/peerproc"
 	"cinnabar/verbs"
 	"cinnabar/verbs/oob"
 )
@@ -89,12 +91,12 @@ func runDemo(ctx context.Context, o *demoOptions, src source, s cli.Streams) (er
 	if _, err := fmt.Fprintln(notes, cli.Fold(fmt.Sprintf("device %s (%s): %s", attr.Name, attr.Transport, why), cli.Width)); err != nil {
 		return err
 	}
-	p, err := startPeer(ctx, s.Err, demoPeerCommand, "--device", attr.Name)
+	p, err := peerproc.Start(ctx, s.Err, demoPeerCommand, "--device", attr.Name)
 	if err != nil {
 		return err
 	}
 	d, err := demonstrate(ctx, dev, p, src, notes)
-	if stopErr := p.stop(); err == nil { // else the peer's end follows from ours
+	if stopErr := p.Stop(); err == nil { // else the peer's end follows from ours
 		err = stopErr
 	}
 	if err != nil {
@@ -107,8 +109,8 @@ func runDemo(ctx context.Context, o *demoOptions, src source, s cli.Streams) (er
 }
 
 // demonstrate meets the peer and runs every step.
-func demonstrate(ctx context.Context, dev *verbs.Device, p *peerProcess, src source, out io.Writer) (*demo, error) {
-	x, err := p.meet(ctx)
+func demonstrate(ctx context.Context, dev *verbs.Device, p *peerproc.Process, src source, out io.Writer) (*demo, error) {
+	x, err := p.Meet(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +121,7 @@ func demonstrate(ctx context.Context, dev *verbs.Device, p *peerProcess, src sou
 	}
 	if err = d.meet(ctx, x); err == nil {
 		_, err = fmt.Fprintf(out, "%s of %s between processes %d and %d\n",
-			cli.SizeText(src.Size), src.name(), os.Getpid(), p.pid())
+			cli.SizeText(src.Size), src.name(), os.Getpid(), p.Pid())
 	}
 	if err == nil {
 		err = d.run(ctx)
@@ -130,7 +132,7 @@ func demonstrate(ctx context.Context, dev *verbs.Device, p *peerProcess, src sou
 	if err == nil {
 		err = d.calls(ctx, x)
 	}
-	return d, errors.Join(err, d.close(ctx))
+	return d, errors.Join(err, d.Close(ctx))
 }
 
 // demo is the active side of the demonstration.
@@ -167,11 +169,11 @@ func newDemoRun(dev *verbs.Device, src source) (*demo, error) {
 		return nil, err
 	}
 	d := &demo{talker: t, src: src, attr: attr}
-	if d.data, err = d.alloc(demoRound, verbs.LocalWrite); err == nil {
-		d.result, err = d.alloc(wordLen, verbs.LocalWrite)
+	if d.data, err = d.Alloc(demoRound, verbs.LocalWrite); err == nil {
+		d.result, err = d.Alloc(wordLen, verbs.LocalWrite)
 	}
 	if err != nil {
-		return nil, errors.Join(err, d.release())
+		return nil, errors.Join(err, d.Release())
 	}
 	return d, nil
 }
@@ -194,12 +196,12 @@ func (d *demo) run(ctx context.Context) error {
 }
 
 // meet exchanges addresses and keys over TCP, and connects.
-func (d *demo) meet(ctx context.Context, x *exchange) error {
+func (d *demo) meet(ctx context.Context, x *link.Exchange) error {
 	start := time.Now()
-	if err := x.send(d.src); err != nil {
+	if err := x.Send(d.src); err != nil {
 		return err
 	}
-	info, err := x.connect(ctx, d.link, oob.Config{Active: true, Settings: demoSettings()})
+	info, err := x.Connect(ctx, d.Link, oob.Config{Active: true, Settings: demoSettings()})
 	if err != nil {
 		return err
 	}
@@ -208,7 +210,7 @@ func (d *demo) meet(ctx context.Context, x *exchange) error {
 		return fmt.Errorf("out-of-band exchange: the peer offers %d bytes of memory instead of %d", d.peer.Size, want)
 	}
 	d.rows = append(d.rows, demoRow{
-		step: "out-of-band exchange", operations: 1, bytes: x.bytes.Load(), took: time.Since(start), rate: "-",
+		step: "out-of-band exchange", operations: 1, bytes: x.Bytes.Load(), took: time.Since(start), rate: "-",
 		verified: "connected",
 	})
 	return nil

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/link"
 	"cinnabar/verbs"
 	"cinnabar/xfer"
 )
@@ -148,16 +149,16 @@ func (o *inOrder) ReadAt(b []byte, off int64) (int, error) {
 }
 
 // files is the parent's part of the transfers.
-func (d *demo) files(ctx context.Context, dev *verbs.Device, x *exchange) (err error) {
+func (d *demo) files(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err error) {
 	e, err := newFileExchange(dev, d.src)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.close()) }()
-	if err := x.send(e.l.Addr()); err != nil {
+	if err := x.Send(e.l.Addr()); err != nil {
 		return err
 	}
-	if err := x.receive(ctx, &e.peer); err != nil {
+	if err := x.Receive(ctx, &e.peer); err != nil {
 		return err
 	}
 	for _, p := range demoProtocols {
@@ -172,13 +173,13 @@ func (d *demo) files(ctx context.Context, dev *verbs.Device, x *exchange) (err e
 }
 
 // fileThere sends the file to the peer.
-func (d *demo) fileThere(ctx context.Context, e *fileExchange, x *exchange, p xfer.Protocol) error {
+func (d *demo) fileThere(ctx context.Context, e *fileExchange, x *link.Exchange, p xfer.Protocol) error {
 	res, err := e.send(ctx, p)
 	if err != nil {
 		return err
 	}
 	var report fileReport
-	if err := x.receive(ctx, &report); err != nil {
+	if err := x.Receive(ctx, &report); err != nil {
 		return err
 	}
 	if report.Error != "" {
@@ -214,16 +215,16 @@ func (d *demo) fileRow(way string, p xfer.Protocol, res xfer.Result, arrived [32
 }
 
 // files is the peer's part.
-func (p *demoPeer) files(ctx context.Context, dev *verbs.Device, x *exchange) (err error) {
+func (p *demoPeer) files(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err error) {
 	e, err := newFileExchange(dev, p.src)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.close()) }()
-	if err := x.receive(ctx, &e.peer); err != nil {
+	if err := x.Receive(ctx, &e.peer); err != nil {
 		return err
 	}
-	if err := x.send(e.l.Addr()); err != nil {
+	if err := x.Send(e.l.Addr()); err != nil {
 		return err
 	}
 	for _, protocol := range demoProtocols {
@@ -231,7 +232,7 @@ func (p *demoPeer) files(ctx context.Context, dev *verbs.Device, x *exchange) (e
 		if _, report.Digest, err = e.receive(ctx); err != nil {
 			report.Error = cli.OneLine(err)
 		}
-		if err := errors.Join(err, x.send(report)); err != nil {
+		if err := errors.Join(err, x.Send(report)); err != nil {
 			return err
 		}
 		if _, err := e.send(ctx, protocol); err != nil {

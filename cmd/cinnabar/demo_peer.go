@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/link"
+	"cinnabar/cmd/cinnabar/internal/peerproc"
 	"cinnabar/verbs"
 	"cinnabar/verbs/oob"
 )
@@ -27,7 +29,7 @@ func newDemoPeer(s cli.Streams) *cobra.Command {
 		Hidden: true,
 		Args:   cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return peerMain(cmd.Context(), s, func(ctx context.Context, x *exchange) (err error) {
+			return peerproc.Main(cmd.Context(), s, func(ctx context.Context, x *link.Exchange) (err error) {
 				dev, err := cli.OpenDevice(ctx, device)
 				if err != nil {
 					return err
@@ -53,18 +55,18 @@ type demoPeer struct {
 
 // serveDemo learns what the data is, connects, and does its part until the
 // parent says bye.
-func serveDemo(ctx context.Context, dev *verbs.Device, x *exchange) (err error) {
+func serveDemo(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err error) {
 	t, err := newTalker(dev)
 	if err != nil {
 		return err
 	}
 	p := &demoPeer{talker: t, sum: sha256.New()}
-	defer func() { err = errors.Join(err, p.closeReader(), p.close(ctx)) }()
-	if err := x.receive(ctx, &p.src); err != nil {
+	defer func() { err = errors.Join(err, p.closeReader(), p.Close(ctx)) }()
+	if err := x.Receive(ctx, &p.src); err != nil {
 		return err
 	}
 	const all = verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead | verbs.RemoteAtomic
-	if p.data, err = p.alloc(demoRound+demoWords*wordLen, all); err != nil {
+	if p.data, err = p.Alloc(demoRound+demoWords*wordLen, all); err != nil {
 		return err
 	}
 	if err := p.listen(); err != nil {
@@ -74,12 +76,12 @@ func serveDemo(ctx context.Context, dev *verbs.Device, x *exchange) (err error) 
 	if err != nil {
 		return err
 	}
-	if _, err := x.connect(ctx, p.link, oob.Config{Region: p.data.Region(), Settings: demoSettings(), Listen: at}); err != nil {
+	if _, err := x.Connect(ctx, p.Link, oob.Config{Region: p.data.Region(), Settings: demoSettings(), Listen: at}); err != nil {
 		return err
 	}
 	for {
 		m, err := p.hear(ctx)
-		if ended(err) { // without a bye: something went wrong there, and is told there
+		if link.Ended(err) { // without a bye: something went wrong there, and is told there
 			return cli.ErrParentEnded
 		}
 		if err != nil {
@@ -185,7 +187,7 @@ func (p *demoPeer) postChunks(op demoOp, n int) error {
 		}
 		wrs = append(wrs, wr)
 	}
-	return p.postRecv(wrs...)
+	return p.PostRecv(wrs...)
 }
 
 // takeChunks waits for those receives and compares what they report with what
@@ -196,7 +198,7 @@ func (p *demoPeer) takeChunks(ctx context.Context, op demoOp, n int) error {
 		want = verbs.WCRecvRDMAImm
 	}
 	for off, size := range chunks(n, demoChunk) {
-		wc, err := p.received(ctx, want)
+		wc, err := p.Received(ctx, want)
 		if err != nil {
 			return fmt.Errorf("chunk at %d: %w", off, err)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/link"
 	"cinnabar/rmem"
 )
 
@@ -66,7 +67,7 @@ type demoFetched struct {
 }
 
 // calls is the parent's part.
-func (d *demo) calls(ctx context.Context, x *exchange) error {
+func (d *demo) calls(ctx context.Context, x *link.Exchange) error {
 	for _, network := range demoNetworks(ctx) {
 		if err := d.callsOver(ctx, x, network); err != nil {
 			return err
@@ -75,10 +76,10 @@ func (d *demo) calls(ctx context.Context, x *exchange) error {
 	return nil
 }
 
-func (d *demo) callsOver(ctx context.Context, x *exchange, network string) (err error) {
+func (d *demo) callsOver(ctx context.Context, x *link.Exchange, network string) (err error) {
 	protocol, _, _ := strings.Cut(network, ":")
 	var address string
-	if err := x.receive(ctx, &address); err != nil {
+	if err := x.Receive(ctx, &address); err != nil {
 		return err
 	}
 	engine, err := cinnabar.Open(network, cli.Logged(ctx, nil))
@@ -99,11 +100,11 @@ func (d *demo) callsOver(ctx context.Context, x *exchange, network string) (err 
 	if err := d.remoteMemory(ctx, peer, protocol); err != nil {
 		return fmt.Errorf("remote memory over %s: %w", protocol, cli.Reason(ctx, err))
 	}
-	if err := x.send(""); err != nil {
+	if err := x.Send(""); err != nil {
 		return err
 	}
 	var done string
-	return x.receive(ctx, &done)
+	return x.Receive(ctx, &done)
 }
 
 // sums makes the tutorial's calls, each with memory of its own.
@@ -176,7 +177,7 @@ func (d *demo) fetch(ctx context.Context, engine *cinnabar.Engine, peer *cinnaba
 }
 
 // calls is the peer's part.
-func (p *demoPeer) calls(ctx context.Context, x *exchange) error {
+func (p *demoPeer) calls(ctx context.Context, x *link.Exchange) error {
 	for _, network := range demoNetworks(ctx) {
 		if err := p.callsOver(ctx, x, network); err != nil {
 			return err
@@ -185,7 +186,7 @@ func (p *demoPeer) calls(ctx context.Context, x *exchange) error {
 	return nil
 }
 
-func (p *demoPeer) callsOver(ctx context.Context, x *exchange, network string) (err error) {
+func (p *demoPeer) callsOver(ctx context.Context, x *link.Exchange, network string) (err error) {
 	engine, err := cinnabar.Listen(network, cli.Logged(ctx, nil))
 	if err != nil {
 		return err
@@ -204,14 +205,14 @@ func (p *demoPeer) callsOver(ctx context.Context, x *exchange, network string) (
 		return err
 	}
 	defer func() { err = errors.Join(err, lender.Close()) }()
-	if err := x.send(engine.Addr()); err != nil {
+	if err := x.Send(engine.Addr()); err != nil {
 		return err
 	}
 	var done string
-	if err := errors.Join(x.receive(ctx, &done), s.failure()); err != nil {
+	if err := errors.Join(x.Receive(ctx, &done), s.failure()); err != nil {
 		return err
 	}
-	return x.send("")
+	return x.Send("")
 }
 
 // demoService is what the peer serves.

@@ -14,6 +14,7 @@ import (
 	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/cmd/cinnabar/internal/link"
 	"cinnabar/verbs"
 )
 
@@ -67,7 +68,7 @@ func testDemo(t *testing.T, dev *verbs.Device, src source) (*demo, error, error)
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := newExchange(a)
+	x := link.NewExchange(a)
 	peer, hangUp := context.WithCancelCause(t.Context())
 	defer hangUp(nil)
 	errParent, errPeer := clitest.Both(
@@ -90,9 +91,9 @@ func testDemo(t *testing.T, dev *verbs.Device, src source) (*demo, error, error)
 			if err != nil {
 				cli.Shut(x) // as when the process ends
 			}
-			return errors.Join(err, d.close(t.Context()))
+			return errors.Join(err, d.Close(t.Context()))
 		},
-		func() error { return serveDemo(peer, dev, newExchange(b)) },
+		func() error { return serveDemo(peer, dev, link.NewExchange(b)) },
 	)
 	return d, errParent, errPeer
 }
@@ -254,7 +255,7 @@ func pairOfTalkers(t *testing.T) (a, b *talker) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(a.close(context.Background()), b.close(context.Background())); err != nil {
+		if err := errors.Join(a.Close(context.Background()), b.Close(context.Background())); err != nil {
 			t.Error(err)
 		}
 	})
@@ -262,13 +263,13 @@ func pairOfTalkers(t *testing.T) (a, b *talker) {
 		t.Fatal(err)
 	}
 	errA, errB := clitest.Both(
-		func() error { return a.dial(t.Context(), l.Addr(), verbs.ConnParam{}) },
+		func() error { return a.Dial(t.Context(), l.Addr(), verbs.ConnParam{}) },
 		func() error {
 			r, err := l.Accept(t.Context())
 			if err != nil {
 				return err
 			}
-			return b.accept(t.Context(), r, verbs.ConnParam{})
+			return b.Accept(t.Context(), r, verbs.ConnParam{})
 		},
 	)
 	if errA != nil || errB != nil {
@@ -294,7 +295,7 @@ func testDemoPeerRefusesNonsense(t *testing.T, open func(*testing.T) *verbs.Devi
 		t.Run(tt.name, func(t *testing.T) {
 			dev := open(t)
 			a, b := clitest.TCPPair(t)
-			x := newExchange(a)
+			x := link.NewExchange(a)
 			d, err := newDemoRun(dev, randomSource(1))
 			if err != nil {
 				t.Fatal(err)
@@ -304,11 +305,11 @@ func testDemoPeerRefusesNonsense(t *testing.T, open func(*testing.T) *verbs.Devi
 					err := d.meet(t.Context(), x)
 					if err == nil {
 						err = d.say(t.Context(), tt.m)
-						<-d.conn.Done()
+						<-d.Conn.Done()
 					}
-					return errors.Join(err, d.close(t.Context()))
+					return errors.Join(err, d.Close(t.Context()))
 				},
-				func() error { return serveDemo(t.Context(), dev, newExchange(b)) },
+				func() error { return serveDemo(t.Context(), dev, link.NewExchange(b)) },
 			)
 			clitest.WantError(t, errPeer, tt.text)
 		})

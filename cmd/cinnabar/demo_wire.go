@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"cinnabar/cmd/cinnabar/internal/link"
 	"cinnabar/verbs"
 )
 
@@ -110,18 +111,18 @@ func demoSettings() map[string]string {
 // talker sends and receives messages over a link. One receive is posted for each
 // message that is expected, before the other side can send it.
 type talker struct {
-	*link
+	*link.Link
 	box *verbs.MR // the message received, and the message to send
 }
 
 // newTalker makes a link for the demonstration.
 func newTalker(dev *verbs.Device) (*talker, error) {
-	l, err := newLink(dev, linkConfig{sends: demoDepth, receives: demoDepth})
+	l, err := link.New(dev, link.Config{Sends: demoDepth, Receives: demoDepth})
 	if err != nil {
 		return nil, err
 	}
-	t := &talker{link: l}
-	if t.box, err = l.alloc(2*messageLen, verbs.LocalWrite); err != nil {
+	t := &talker{Link: l}
+	if t.box, err = l.Alloc(2*messageLen, verbs.LocalWrite); err != nil {
 		return nil, fmt.Errorf("register memory for messages: %w", err)
 	}
 	return t, nil
@@ -129,7 +130,7 @@ func newTalker(dev *verbs.Device) (*talker, error) {
 
 // listen posts the receive of the next message.
 func (t *talker) listen() error {
-	return t.postRecv(verbs.RecvWR{SGL: []verbs.SGE{t.box.SGE(0, messageLen)}})
+	return t.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{t.box.SGE(0, messageLen)}})
 }
 
 // sendWR is the request that sends m. Only one is outstanding at a time.
@@ -143,15 +144,15 @@ func (t *talker) say(ctx context.Context, m message) error { return t.do(ctx, t.
 
 // do posts signaled requests and waits until all are done.
 func (t *talker) do(ctx context.Context, wrs ...verbs.SendWR) error {
-	if err := t.post(wrs...); err != nil {
+	if err := t.Post(wrs...); err != nil {
 		return err
 	}
-	return t.sent(ctx, len(wrs))
+	return t.Sent(ctx, len(wrs))
 }
 
 // hear waits for the message that listen made room for.
 func (t *talker) hear(ctx context.Context) (message, error) {
-	wc, err := t.received(ctx, verbs.WCRecv)
+	wc, err := t.Received(ctx, verbs.WCRecv)
 	if err != nil {
 		return message{}, err
 	}

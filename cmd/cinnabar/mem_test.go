@@ -180,7 +180,7 @@ func TestMemCopyFrom(t *testing.T) {
 
 // A file that does not fit is refused before a byte of it is written; of other input the error says what was written.
 func TestMemPutThatDoesNotFit(t *testing.T) {
-	token := token5(t, servingMemory(t))
+	token := clitest.FiveBytes(t, clitest.MemoryServer(t))
 	content := func() string { return clitest.WantRun(t, cli.ExitOK, []string{"mem", "get", token}).Out.String() }
 	six := clitest.WriteTemp(t, "six", []byte("123456"))
 	clitest.WantRun(t, cli.ExitFailure, []string{"mem", "put", token, six}, "6 bytes do not fit: the region has 5 from --offset 0 on; nothing was written")
@@ -212,5 +212,5 @@ func TestMemPutThatDoesNotFit(t *testing.T) {
 
 // A region that is larger than a server lends is refused with the options that set the limit.
 func TestMemAllocTooLarge(t *testing.T) {
-	clitest.WantRun(t, cli.ExitFailure, []string{"mem", "alloc", servingMemory(t), "100GiB"}, "--quota, --host-quota, --client-quota and --largest")
+	clitest.WantRun(t, cli.ExitFailure, []string{"mem", "alloc", clitest.MemoryServer(t), "100GiB"}, "--quota, --host-quota, --client-quota and --largest")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/link"
 	"cinnabar/regmem"
 	"cinnabar/regmem/arena"
 	"cinnabar/verbs"
@@ -129,7 +130,7 @@ func (r *costReport) print(out io.Writer) error {
 
 // coster measures registration on a connection of a device with itself.
 type coster struct {
-	from, to *link
+	from, to *link.Link
 	target   *verbs.MR
 	pool     *arena.Arena[*verbs.MR]
 	cache    *regmem.Cache[*verbs.MR]
@@ -176,10 +177,10 @@ func newCoster(ctx context.Context, dev *verbs.Device, attr *verbs.DeviceAttr, m
 	if err := c.connect(ctx, dev, ownAddress(attr)); err != nil {
 		return nil, err
 	}
-	if c.target, err = c.to.alloc(most, verbs.LocalWrite|verbs.RemoteWrite); err != nil {
+	if c.target, err = c.to.Alloc(most, verbs.LocalWrite|verbs.RemoteWrite); err != nil {
 		return nil, err
 	}
-	mr, err := c.from.alloc(most+costSlack, 0)
+	mr, err := c.from.Alloc(most+costSlack, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +191,7 @@ func newCoster(ctx context.Context, dev *verbs.Device, attr *verbs.DeviceAttr, m
 	return c, err
 }
 
-func (c *coster) register(b []byte) (*verbs.MR, error) { return c.from.pd.RegMR(b, 0) }
+func (c *coster) register(b []byte) (*verbs.MR, error) { return c.from.PD.RegMR(b, 0) }
 
 // ownAddress returns the address by which a device connects to itself: the loopback if the device has it or lists no address, and
 // otherwise its first address that is not link-local.
@@ -204,10 +205,10 @@ func ownAddress(attr *verbs.DeviceAttr) netip.Addr {
 
 // connect connects both ends.
 func (c *coster) connect(ctx context.Context, dev *verbs.Device, at netip.Addr) (err error) {
-	if c.from, err = newLink(dev, linkConfig{sends: 1, receives: 1}); err != nil {
+	if c.from, err = link.New(dev, link.Config{Sends: 1, Receives: 1}); err != nil {
 		return err
 	}
-	if c.to, err = newLink(dev, linkConfig{sends: 1, receives: 1}); err != nil {
+	if c.to, err = link.New(dev, link.Config{Sends: 1, Receives: 1}); err != nil {
 		return err
 	}
 	l, err := verbs.Listen(dev, netip.AddrPortFrom(at, 0))
@@ -221,14 +222,14 @@ func (c *coster) connect(ctx context.Context, dev *verbs.Device, at netip.Addr) 
 	go func() {
 		r, err := l.Accept(ctx)
 		if err == nil {
-			err = c.to.accept(ctx, r, verbs.ConnParam{})
+			err = c.to.Accept(ctx, r, verbs.ConnParam{})
 		}
 		if err != nil {
 			cancel(err)
 		}
 		accepted <- err
 	}()
-	err = c.from.dial(ctx, l.Addr(), verbs.ConnParam{})
+	err = c.from.Dial(ctx, l.Addr(), verbs.ConnParam{})
 	if err != nil {
 		cancel(err)
 	}
@@ -244,9 +245,9 @@ func (c *coster) close(ctx context.Context) error {
 	if c.pool != nil {
 		errs = append(errs, c.pool.Close())
 	}
-	for _, l := range []*link{c.from, c.to} {
+	for _, l := range []*link.Link{c.from, c.to} {
 		if l != nil {
-			errs = append(errs, l.close(ctx))
+			errs = append(errs, l.Close(ctx))
 		}
 	}
 	return errors.Join(errs...)
@@ -331,10 +332,10 @@ func (c *coster) write(ctx context.Context, mr *verbs.MR, off, n int) error {
 		to := c.target.Remote()
 		to.Addr += uint64(done)
 		wr := verbs.SendWR{Op: verbs.OpWrite, Flags: verbs.Signaled, SGL: []verbs.SGE{mr.SGE(off+done, part)}, Remote: to}
-		if err := c.from.post(wr); err != nil {
+		if err := c.from.Post(wr); err != nil {
 			return err
 		}
-		if err := c.from.sent(ctx, 1); err != nil {
+		if err := c.from.Sent(ctx, 1); err != nil {
 			return err
 		}
 		done += part

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/link"
 )
 
 // What the two sides of perf verbs tell each other, over the TCP connection of the exchange. Each message is a line of
@@ -46,7 +47,7 @@ type verbsSaid struct {
 // verbsControl is the conversation of one side. A failure of it, of the other side, or of the operations to get on ends
 // the context that it was opened with.
 type verbsControl struct {
-	x     *exchange
+	x     *link.Exchange
 	limit time.Duration // in which the other side must have said something
 	heard chan verbsSaid
 
@@ -60,7 +61,7 @@ type verbsControl struct {
 }
 
 // openVerbsControl begins the conversation on x, which the caller closes after close.
-func openVerbsControl(ctx context.Context, x *exchange, limit time.Duration) (*verbsControl, context.Context) {
+func openVerbsControl(ctx context.Context, x *link.Exchange, limit time.Duration) (*verbsControl, context.Context) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	c := &verbsControl{x: x, limit: limit, heard: make(chan verbsSaid), cancel: cancel, stop: make(chan struct{})}
 	c.wg.Go(func() { c.listen(ctx) })
@@ -106,7 +107,7 @@ func (c *verbsControl) read() (said verbsSaid, err error) {
 	if err := c.allow(c.x.SetReadDeadline); err != nil {
 		return said, err
 	}
-	line, err := c.x.readLine()
+	line, err := c.x.ReadLine()
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return said, fmt.Errorf("the other side has said nothing for %v; it is frozen, or the network between is cut (--timeout)", c.limit)
@@ -202,7 +203,7 @@ func (c *verbsControl) expect(ctx context.Context, word string) error {
 // failed tells the other side why this one ends, if it listens.
 func (c *verbsControl) failed(err error) {
 	reason := cli.OneLine(err)
-	_ = c.say(verbsSaid{Word: verbsSayFailed, Reason: reason[:min(len(reason), exchangeLimit/8)]}) // what went wrong is reported here
+	_ = c.say(verbsSaid{Word: verbsSayFailed, Reason: reason[:min(len(reason), link.ExchangeLimit/8)]}) // what went wrong is reported here
 }
 
 // bye answers the client's farewell, and waits for it to hang up: what it has still said and nobody has read would make

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/link"
 	"cinnabar/verbs"
 	"cinnabar/verbs/oob"
 )
@@ -22,7 +23,7 @@ const verbsPolls = 1024
 
 // verbsEnd is one side of a measurement with one peer. It belongs to one goroutine.
 type verbsEnd struct {
-	*link
+	*link.Link
 	o       *verbsOptions
 	attr    verbs.DeviceAttr
 	inline  int      // bytes of messages that go inline, by the device's limit
@@ -58,14 +59,14 @@ func newVerbsEnd(dev *verbs.Device, o *verbsOptions) (*verbsEnd, error) {
 	if o.op.received() {
 		receives = min(4*max(o.depth, verbsBatch), attr.MaxQPWR) // many more than the peer has outstanding
 	}
-	if e.link, err = newLink(dev, linkConfig{sends: o.depth, receives: receives, oneCQ: true, inline: e.inline}); err != nil {
+	if e.Link, err = link.New(dev, link.Config{Sends: o.depth, Receives: receives, OneCQ: true, Inline: e.inline}); err != nil {
 		return nil, err
 	}
 	if err := e.prepare(receives); err != nil {
-		return nil, errors.Join(err, e.release())
+		return nil, errors.Join(err, e.Release())
 	}
 	if o.events {
-		e.sendCQ.SetSpin(0) // sleep at once
+		e.SendCQ.SetSpin(0) // sleep at once
 	}
 	return e, nil
 }
@@ -97,14 +98,14 @@ func (e *verbsEnd) prepare(receives int) (err error) {
 	}
 	n := (e.o.largest() + verbsWordLen - 1) / verbsWordLen * verbsWordLen
 	e.words = make([]uint32, n/4)
-	if e.target, err = verbs.RegSlice(e.pd, e.words, access); err != nil {
+	if e.target, err = verbs.RegSlice(e.PD, e.words, access); err != nil {
 		return err
 	}
-	e.regions = append(e.regions, e.target)
-	if e.source, err = e.alloc(int(n), verbs.LocalWrite); err != nil {
+	e.Regions = append(e.Regions, e.target)
+	if e.source, err = e.Alloc(int(n), verbs.LocalWrite); err != nil {
 		return err
 	}
-	e.sender = verbsSender{qp: e.qp, depth: uint64(e.o.depth)}
+	e.sender = verbsSender{qp: e.QP, depth: uint64(e.o.depth)}
 	if !e.o.op.received() {
 		return nil
 	}
@@ -124,7 +125,7 @@ func (e *verbsEnd) prepare(receives int) (err error) {
 func (e *verbsEnd) repay(least int) error {
 	for e.owed >= least {
 		n := min(e.owed, len(e.receives))
-		if err := e.postRecv(e.receives[:n]...); err != nil {
+		if err := e.PostRecv(e.receives[:n]...); err != nil {
 			return err
 		}
 		e.owed -= n
@@ -141,8 +142,8 @@ func (e *verbsEnd) meet(ctx context.Context, x net.Conn, active bool) (known boo
 	if at, ok := x.LocalAddr().(*net.TCPAddr); ok && !active && e.o.dataPort != 0 {
 		cfg.Listen = netip.AddrPortFrom(at.AddrPort().Addr().Unmap(), e.o.dataPort) // the address that the client has connected to
 	}
-	c, info, err := cfg.Connect(ctx, x, e.qp)
-	e.conn = c
+	c, info, err := cfg.Connect(ctx, x, e.QP)
+	e.Conn = c
 	known = info.Settings != nil
 	if _, differ := errors.AsType[*oob.SettingsError](err); differ {
 		return known, fmt.Errorf("%w; give both sides the same options", err)
@@ -189,7 +190,7 @@ func (e *verbsEnd) reap(ctx context.Context) error {
 
 // poll accounts for the completions that are there.
 func (e *verbsEnd) poll() error {
-	n, err := e.sendCQ.Poll(e.batch[:])
+	n, err := e.SendCQ.Poll(e.batch[:])
 	if err != nil {
 		return err
 	}
@@ -202,9 +203,9 @@ func (e *verbsEnd) take(n int) error {
 		wc := &e.batch[i]
 		switch err := wc.Err(); {
 		case err != nil:
-			return e.cause(err)
+			return e.Cause(err)
 		case wc.Op.IsRecv():
-			if err := checkArrival(wc, e.o.op.arrival()); err != nil {
+			if err := link.CheckArrival(wc, e.o.op.arrival()); err != nil {
 				return err
 			}
 			e.received++
@@ -220,7 +221,7 @@ func (e *verbsEnd) take(n int) error {
 // next waits for completions: asleep with --events, polling otherwise.
 func (e *verbsEnd) next(ctx context.Context) (int, error) {
 	if e.o.events {
-		n, err := e.sendCQ.Wait(ctx, e.batch[:])
+		n, err := e.SendCQ.Wait(ctx, e.batch[:])
 		if err != nil {
 			err = cli.Reason(ctx, err)
 		}
@@ -228,7 +229,7 @@ func (e *verbsEnd) next(ctx context.Context) (int, error) {
 	}
 	for ctx.Err() == nil {
 		for range verbsPolls {
-			if n, err := e.sendCQ.Poll(e.batch[:]); n > 0 || err != nil {
+			if n, err := e.SendCQ.Poll(e.batch[:]); n > 0 || err != nil {
 				return n, err
 			}
 		}

@@ -21,7 +21,7 @@ func TestPerfVerbsPeerFrozen(t *testing.T) {
 				} else {
 					o = clientOut
 				}
-				freeze(t, victim)
+				clitest.Freeze(t, victim)
 				if code := clitest.ExitOf(t, left); code != 1 || !strings.Contains(o.Err.String(), "the other side") {
 					t.Errorf("exit code %d: %q", code, &o.Err)
 				}

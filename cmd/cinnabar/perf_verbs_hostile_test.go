@@ -9,6 +9,7 @@ import (
 
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/cmd/cinnabar/internal/link"
 )
 
 // What a client may say that is no part of the conversation ends it, with a reason, and costs no memory.
@@ -17,7 +18,7 @@ func TestPerfVerbsHostileClient(t *testing.T) {
 	for name, tt := range map[string]struct{ says, want string }{
 		"no JSON":          {"size=64\n", "not understood"},
 		"no object":        {"[[[[]]]]\n", "not understood"},
-		"a long line":      {strings.Repeat("x", 2*exchangeLimit), "over 4096 bytes"},
+		"a long line":      {strings.Repeat("x", 2*link.ExchangeLimit), "over 4096 bytes"},
 		"a size of no one": {`{"word":"begin","size":9223372036854775807}` + "\n", "not its turn"},
 		"a negative size":  {`{"word":"begin","size":-64}` + "\n", "not its turn"},
 		"no turn":          {`{"word":"done","size":64}` + "\n", "not its turn"},
@@ -30,7 +31,7 @@ func TestPerfVerbsHostileClient(t *testing.T) {
 			defer cli.Shut(ours)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			control, ctx := openVerbsControl(ctx, newExchange(ours), time.Minute)
+			control, ctx := openVerbsControl(ctx, link.NewExchange(ours), time.Minute)
 			defer control.close()
 			go func() {
 				_, _ = theirs.Write([]byte(tt.says)) // the other end may hang up

@@ -60,7 +60,7 @@ func (e *verbsEnd) pump(ctx context.Context, count int, limit time.Duration) (in
 	start := time.Now()
 	for {
 		if err := e.sender.fill(goal); err != nil {
-			return 0, 0, e.cause(err)
+			return 0, 0, e.Cause(err)
 		}
 		if e.sender.done == goal {
 			err := e.flush(ctx)
@@ -82,7 +82,7 @@ func (e *verbsEnd) flush(ctx context.Context) error {
 		return nil
 	}
 	if err := e.sender.post(e.behind[:]); err != nil {
-		return e.cause(err)
+		return e.Cause(err)
 	}
 	return e.settle(ctx)
 }
@@ -155,7 +155,7 @@ func (e *verbsEnd) roundTrip(ctx context.Context) error {
 	switch {
 	case e.o.op.fetches():
 		if err := e.sender.one(true); err != nil {
-			return e.cause(err)
+			return e.Cause(err)
 		}
 		return e.settle(ctx)
 	case e.o.op == verbsWrite:
@@ -194,7 +194,7 @@ func (e *verbsEnd) sendNext(ctx context.Context) error {
 		}
 	}
 	e.sent++
-	return e.cause(e.sender.one(false))
+	return e.Cause(e.sender.one(false))
 }
 
 // awaitMessage waits for the peer's next message.
@@ -219,11 +219,11 @@ func (e *verbsEnd) writeNext(ctx context.Context) error {
 	e.sent++
 	e.source.Bytes()[e.source.Len()-1] = byte(e.sent)
 	if e.sender.group[0].Flags&verbs.Inline != 0 {
-		return e.cause(e.sender.one(false))
+		return e.Cause(e.sender.one(false))
 	}
 	err := e.sender.one(true)
 	e.reading = e.sender.posted
-	return e.cause(err)
+	return e.Cause(err)
 }
 
 // awaitWrite waits until the peer's next write is in place, which nothing but the memory tells.

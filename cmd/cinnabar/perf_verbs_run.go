@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/link"
 	"cinnabar/verbs"
 )
 
@@ -62,7 +63,7 @@ func verbsServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *verb
 		return err
 	}
 	if !attr.Caps.Has(verbs.CapRawState) {
-		if err := checkDataPort(dev, l.Addr(), o.dataPort); err != nil {
+		if err := link.CheckDataPort(dev, l.Addr(), o.dataPort); err != nil {
 			return err
 		}
 	}
@@ -154,14 +155,14 @@ func dialVerbs(ctx context.Context, o *verbsOptions) (net.Conn, error) {
 // end releases everything. The connection ends in order if all went well; else the other side may not take part in that.
 func (e *verbsEnd) end(ctx context.Context, failed error) error {
 	if failed != nil {
-		return e.release()
+		return e.Release()
 	}
-	return e.close(ctx)
+	return e.Close(ctx)
 }
 
 // talk has the conversation with the other side, which is told why it ends if it ends badly.
 func (e *verbsEnd) talk(ctx context.Context, c net.Conn, part func(context.Context) error) error {
-	control, ctx := openVerbsControl(ctx, newExchange(c), e.o.timeout)
+	control, ctx := openVerbsControl(ctx, link.NewExchange(c), e.o.timeout)
 	defer control.close()
 	e.control = control
 	err := part(ctx)

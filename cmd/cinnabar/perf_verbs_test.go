@@ -10,6 +10,7 @@ import (
 
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/cmd/cinnabar/internal/link"
 	"cinnabar/verbs"
 )
 
@@ -67,14 +68,14 @@ func newVerbsPair(t *testing.T, o *verbsOptions) *verbsPair {
 		t.Fatal(err)
 	}
 	for end, c := range map[*verbsEnd]net.Conn{p.client: a, p.server: b} {
-		end.control, _ = openVerbsControl(context.Background(), newExchange(c), time.Minute)
+		end.control, _ = openVerbsControl(context.Background(), link.NewExchange(c), time.Minute)
 		end.load(o.sizes[0])
 	}
 	t.Cleanup(func() {
 		p.client.control.close()
 		p.server.control.close()
 		bg := context.Background()
-		if err := errors.Join(p.client.close(bg), p.server.close(bg), dev.Close()); err != nil {
+		if err := errors.Join(p.client.Close(bg), p.server.Close(bg), dev.Close()); err != nil {
 			t.Error(err)
 		}
 	})

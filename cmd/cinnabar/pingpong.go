@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/link"
 	"cinnabar/verbs"
 	"cinnabar/verbs/oob"
 )
@@ -59,7 +60,7 @@ func runPingpong(ctx context.Context, o *pingpongOptions, s cli.Streams) (err er
 
 // bouncer is one side of pingpong.
 type bouncer struct {
-	*link
+	*link.Link
 	o      *pingpongOptions
 	mr     *verbs.MR
 	header int         // bytes in front of a received message
@@ -83,23 +84,23 @@ func newBouncer(dev *verbs.Device, o *pingpongOptions) (*bouncer, error) {
 	if err := o.fits(dev); err != nil {
 		return nil, err
 	}
-	l, err := newLink(dev, linkConfig{sends: 1, receives: o.rxDepth, oneCQ: true, service: o.service})
+	l, err := link.New(dev, link.Config{Sends: 1, Receives: o.rxDepth, OneCQ: true, Service: o.service})
 	if err != nil {
 		return nil, err
 	}
-	b := &bouncer{link: l, o: o}
+	b := &bouncer{Link: l, o: o}
 	if o.service == verbs.UD {
 		b.header = verbs.GRHLen
 	}
 	if err := b.prepare(); err != nil {
-		return nil, errors.Join(err, l.release())
+		return nil, errors.Join(err, l.Release())
 	}
 	return b, nil
 }
 
 // prepare fills the buffer and posts the receives.
 func (b *bouncer) prepare() (err error) {
-	if b.mr, err = b.alloc(max(b.header+b.o.size, 1), verbs.LocalWrite); err != nil {
+	if b.mr, err = b.Alloc(max(b.header+b.o.size, 1), verbs.LocalWrite); err != nil {
 		return err
 	}
 	if err := b.identify(); err != nil {
@@ -123,7 +124,7 @@ func (b *bouncer) payload() []byte { return b.mr.Bytes()[b.header:][:b.o.size] }
 
 // refill posts receives up to the depth.
 func (b *bouncer) refill() error {
-	n, err := b.qp.PostRecv(b.receive[:b.o.rxDepth-b.posted])
+	n, err := b.QP.PostRecv(b.receive[:b.o.rxDepth-b.posted])
 	b.posted += n
 	if err != nil {
 		return fmt.Errorf("couldn't post receive (%d): %w", b.posted, err)
@@ -133,8 +134,8 @@ func (b *bouncer) refill() error {
 
 // postSend posts the message; the answer to it is awaited along with it.
 func (b *bouncer) postSend() error {
-	if _, err := b.qp.PostSend(b.send); err != nil {
-		return b.cause(fmt.Errorf("couldn't post send: %w", err))
+	if _, err := b.QP.PostSend(b.send); err != nil {
+		return b.Cause(fmt.Errorf("couldn't post send: %w", err))
 	}
 	b.pending = pingpongRecvID | pingpongSendID
 	return nil
@@ -153,7 +154,7 @@ func (b *bouncer) bounce(ctx context.Context, client bool) (time.Duration, error
 		}
 	}
 	if b.o.events {
-		b.sendCQ.SetSpin(0) // sleep at once
+		b.SendCQ.SetSpin(0) // sleep at once
 	}
 	for !b.done() {
 		if err := b.step(ctx); err != nil {
@@ -191,11 +192,11 @@ func (b *bouncer) step(ctx context.Context) error {
 // next waits for completions: asleep with -e, polling otherwise.
 func (b *bouncer) next(ctx context.Context, wc []verbs.WC) (int, error) {
 	if b.o.events {
-		return b.sendCQ.Wait(ctx, wc)
+		return b.SendCQ.Wait(ctx, wc)
 	}
 	for ctx.Err() == nil {
 		for range 1024 {
-			if n, err := b.sendCQ.Poll(wc); n > 0 || err != nil {
+			if n, err := b.SendCQ.Poll(wc); n > 0 || err != nil {
 				return n, err
 			}
 		}
@@ -208,13 +209,13 @@ func (b *bouncer) next(ctx context.Context, wc []verbs.WC) (int, error) {
 // time has come.
 func (b *bouncer) completed(wc *verbs.WC) error {
 	if err := wc.Err(); err != nil {
-		return b.cause(fmt.Errorf("failed status (%d) for wr_id %d: %w", uint32(wc.Status), wc.ID, err))
+		return b.Cause(fmt.Errorf("failed status (%d) for wr_id %d: %w", uint32(wc.Status), wc.ID, err))
 	}
 	switch wc.ID {
 	case pingpongSendID:
 		b.sends++
 	case pingpongRecvID:
-		if err := checkArrival(wc, verbs.WCRecv); err != nil {
+		if err := link.CheckArrival(wc, verbs.WCRecv); err != nil {
 			return fmt.Errorf("%w; is the other side a pingpong?", err)
 		}
 		if got := int(wc.Len) - b.header; got != b.o.size {
@@ -242,7 +243,7 @@ func (b *bouncer) finish(ctx context.Context, client bool, s cli.Streams) error 
 	if err == nil {
 		err = pingpongResult{size: b.o.size, iters: b.o.iters, took: took}.print(b.o.results, s.Out)
 	}
-	return errors.Join(err, b.close(ctx))
+	return errors.Join(err, b.Close(ctx))
 }
 
 // fillPingpong writes the bytes of a message.

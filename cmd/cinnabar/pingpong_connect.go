@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/link"
 	"cinnabar/verbs"
 	"cinnabar/verbs/oob"
 )
@@ -55,7 +56,7 @@ func pingpongServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *p
 		return err
 	}
 	if err := b.serve(ctx, dev, l, s); err != nil {
-		return errors.Join(err, b.release())
+		return errors.Join(err, b.Release())
 	}
 	return b.finish(ctx, false, s)
 }
@@ -65,7 +66,7 @@ func pingpongServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *p
 // the user wants to know.
 func (b *bouncer) serve(ctx context.Context, dev *verbs.Device, l net.Listener, s cli.Streams) error {
 	if b.oob == nil {
-		if err := checkDataPort(dev, l.Addr(), b.o.data); err != nil {
+		if err := link.CheckDataPort(dev, l.Addr(), b.o.data); err != nil {
 			return err
 		}
 	}
@@ -130,7 +131,7 @@ func (b *bouncer) acceptClient(ctx context.Context, cm *verbs.Listener, remote o
 			continue
 		}
 		b.attempted = true
-		if err := b.accept(ctx, r, verbs.ConnParam{}); err != nil {
+		if err := b.Accept(ctx, r, verbs.ConnParam{}); err != nil {
 			return err
 		}
 		_, err = io.WriteString(out, addressLine("remote", remote))
@@ -145,7 +146,7 @@ func pingpongClient(ctx context.Context, dev *verbs.Device, addr netip.AddrPort,
 		return err
 	}
 	if err := b.meetServer(ctx, addr, s.Out); err != nil {
-		return errors.Join(err, b.release())
+		return errors.Join(err, b.Release())
 	}
 	return b.finish(ctx, true, s)
 }
@@ -181,5 +182,5 @@ func (b *bouncer) meetServer(ctx context.Context, addr netip.AddrPort, out io.Wr
 	if to.Addr().IsLinkLocalUnicast() { // the zone is ours to know
 		to = netip.AddrPortFrom(to.Addr().WithZone(addr.Addr().Zone()), to.Port())
 	}
-	return b.dial(ctx, to, verbs.ConnParam{PrivateData: []byte(token(b.own))})
+	return b.Dial(ctx, to, verbs.ConnParam{PrivateData: []byte(token(b.own))})
 }

@@ -54,22 +54,22 @@ func (b *bouncer) limitSilence(ctx context.Context) (context.Context, func()) {
 
 // identify works out how the queue pair is connected and what names it to the peer.
 func (b *bouncer) identify() (err error) {
-	a, err := b.pd.Device().Query()
+	a, err := b.PD.Device().Query()
 	if err != nil {
 		return err
 	}
 	if !a.Caps.Has(verbs.CapRawState) {
-		b.own, err = oob.LocalQPInfo(b.qp)
+		b.own, err = oob.LocalQPInfo(b.QP)
 		return err
 	}
 	b.oob = &oob.Config{MTU: b.o.pathMTU(), Path: verbs.AHAttr{PortNum: uint8(b.o.ibPort), SL: uint8(b.o.sl)}}
 	if b.o.gid >= 0 {
 		b.oob.Path.SGIDIndex, b.oob.Path.HasSGIDIndex = uint8(b.o.gid), true
 	}
-	if b.own, err = b.oob.LocalQPInfo(b.qp); err != nil {
+	if b.own, err = b.oob.LocalQPInfo(b.QP); err != nil {
 		return err
 	}
-	return b.oob.InitQP(b.qp)
+	return b.oob.InitQP(b.QP)
 }
 
 // meetByHand exchanges addresses with the peer on c, connects, and prints the
@@ -97,11 +97,11 @@ func (b *bouncer) aim(remote oob.QPInfo) error {
 	if b.o.service != verbs.UD {
 		return nil
 	}
-	ah, err := b.pd.CreateAH(b.oob.AHAttr(remote))
+	ah, err := b.PD.CreateAH(b.oob.AHAttr(remote))
 	if err != nil {
 		return err
 	}
-	b.handles = append(b.handles, ah)
+	b.Handles = append(b.Handles, ah)
 	wr := &b.send[0]
 	wr.AH, wr.RemoteQPN, wr.RemoteQKey = ah, remote.QPN, verbs.DefaultQKey
 	return nil
@@ -116,7 +116,7 @@ func (b *bouncer) callByHand(c net.Conn) (oob.QPInfo, error) {
 	if err != nil {
 		return remote, err
 	}
-	if err := b.oob.DriveToRTS(b.qp, b.own, remote); err != nil {
+	if err := b.oob.DriveToRTS(b.QP, b.own, remote); err != nil {
 		return remote, err
 	}
 	if _, err := io.WriteString(c, pingpongDone); err != nil {
@@ -139,7 +139,7 @@ func (b *bouncer) serveByHand(c net.Conn) (oob.QPInfo, error) {
 		return remote, err
 	}
 	b.attempted = true
-	if err := b.oob.DriveToRTS(b.qp, b.own, remote); err != nil {
+	if err := b.oob.DriveToRTS(b.QP, b.own, remote); err != nil {
 		return remote, err
 	}
 	if err := b.writeDest(c); err != nil {

@@ -72,7 +72,7 @@ func newHandBouncer(t *testing.T, o pingpongOptions) *bouncer {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(b.release(), dev.Close()); err != nil {
+		if err := errors.Join(b.Release(), dev.Close()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -110,7 +110,7 @@ func TestPingpongForeignServer(t *testing.T) {
 	ours, c := clitest.TCPPair(t)
 	done := meet(t.Context(), b, ours, true)
 	said := want(t, c, foreignDest)
-	if in, err := oob.ParseQPInfo(said[:len(said)-1]); err != nil || in.LID != 7 || in.QPN != b.qp.Num() || in.PSN != b.own.PSN || in.GID[15] != 9 || !strings.HasSuffix(said, "\x00") {
+	if in, err := oob.ParseQPInfo(said[:len(said)-1]); err != nil || in.LID != 7 || in.QPN != b.QP.Num() || in.PSN != b.own.PSN || in.GID[15] != 9 || !strings.HasSuffix(said, "\x00") {
 		t.Errorf("the client said %q: %+v, %v", said, in, err)
 	}
 	if _, err := io.WriteString(c, foreignDest); err != nil {
@@ -120,8 +120,8 @@ func TestPingpongForeignServer(t *testing.T) {
 		t.Errorf("the client said %q", got)
 	}
 	cli.Shut(c)
-	if err := <-done; err != nil || b.qp.State() != verbs.StateRTS {
-		t.Errorf("%v, state %v", err, b.qp.State())
+	if err := <-done; err != nil || b.QP.State() != verbs.StateRTS {
+		t.Errorf("%v, state %v", err, b.QP.State())
 	}
 }
 
@@ -136,10 +136,10 @@ func TestPingpongForeignClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	said := want(t, c, foreignDest)
-	if b.qp.State() != verbs.StateRTS {
-		t.Errorf("the server answered in state %v", b.qp.State())
+	if b.QP.State() != verbs.StateRTS {
+		t.Errorf("the server answered in state %v", b.QP.State())
 	}
-	if in, err := oob.ParseQPInfo(said[:len(said)-1]); err != nil || in.QPN != b.qp.Num() || in.GID[15] != 8 {
+	if in, err := oob.ParseQPInfo(said[:len(said)-1]); err != nil || in.QPN != b.QP.Num() || in.GID[15] != 8 {
 		t.Errorf("the server said %q: %+v, %v", said, in, err)
 	}
 	if _, err := io.WriteString(c, pingpongDone); err != nil {

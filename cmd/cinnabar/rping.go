@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/link"
 	"cinnabar/verbs"
 )
 
@@ -93,7 +94,7 @@ func rpingServeAll(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o 
 
 // rpingEnd is one side of rping.
 type rpingEnd struct {
-	*link
+	*link.Link
 	o       *rpingOptions
 	s       cli.Streams
 	role    string    // "server" or "client"
@@ -104,28 +105,28 @@ type rpingEnd struct {
 
 // newRpingEnd makes a side with its receives posted.
 func newRpingEnd(dev *verbs.Device, o *rpingOptions, s cli.Streams) (*rpingEnd, error) {
-	l, err := newLink(dev, linkConfig{sends: rpingDepth, receives: rpingSlots})
+	l, err := link.New(dev, link.Config{Sends: rpingDepth, Receives: rpingSlots})
 	if err != nil {
 		return nil, err
 	}
-	e := &rpingEnd{link: l, o: o, s: s, role: "server"}
+	e := &rpingEnd{Link: l, o: o, s: s, role: "server"}
 	if err := e.prepare(); err != nil {
-		return nil, errors.Join(err, l.release())
+		return nil, errors.Join(err, l.Release())
 	}
 	return e, nil
 }
 
 func (e *rpingEnd) prepare() (err error) {
 	const remote = verbs.LocalWrite | verbs.RemoteRead | verbs.RemoteWrite
-	if e.control, err = e.alloc(rpingSendOff+advertLen, verbs.LocalWrite); err != nil {
+	if e.control, err = e.Alloc(rpingSendOff+advertLen, verbs.LocalWrite); err != nil {
 		return err
 	}
-	if e.data, err = e.alloc(e.o.size, remote); err != nil {
+	if e.data, err = e.Alloc(e.o.size, remote); err != nil {
 		return err
 	}
 	if e.o.client {
 		e.role = "client"
-		if e.start, err = e.alloc(e.o.size, remote); err != nil {
+		if e.start, err = e.Alloc(e.o.size, remote); err != nil {
 			return err
 		}
 	}
@@ -134,7 +135,7 @@ func (e *rpingEnd) prepare() (err error) {
 			Mask:  verbs.AttrState | verbs.AttrPort | verbs.AttrAccess,
 			State: verbs.StateInit, Port: 1, Access: verbs.RemoteRead | verbs.RemoteWrite,
 		}
-		if err := e.qp.Modify(init); err != nil {
+		if err := e.QP.Modify(init); err != nil {
 			return fmt.Errorf("move the queue pair to INIT by hand (-q): %w", err)
 		}
 	}
@@ -153,14 +154,14 @@ func (e *rpingEnd) param() verbs.ConnParam {
 
 // repost gives a receive slot back to the queue pair.
 func (e *rpingEnd) repost(slot uint64) error {
-	return e.postRecv(verbs.RecvWR{ID: slot, SGL: []verbs.SGE{e.control.SGE(int(slot)*advertLen, advertLen)}})
+	return e.PostRecv(verbs.RecvWR{ID: slot, SGL: []verbs.SGE{e.control.SGE(int(slot)*advertLen, advertLen)}})
 }
 
 // message waits for the peer's next message, which is copied out of its slot.
 func (e *rpingEnd) message(ctx context.Context) (advert, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, e.o.idle, fmt.Errorf("the peer has sent nothing for %v", e.o.idle))
 	defer cancel()
-	wc, err := e.received(ctx, verbs.WCRecv)
+	wc, err := e.Received(ctx, verbs.WCRecv)
 	if err != nil {
 		return advert{}, err
 	}
@@ -181,10 +182,10 @@ func (e *rpingEnd) sendWR(a advert) verbs.SendWR {
 
 // do posts requests and waits until all are done.
 func (e *rpingEnd) do(ctx context.Context, wrs ...verbs.SendWR) error {
-	if err := e.post(wrs...); err != nil {
+	if err := e.Post(wrs...); err != nil {
 		return err
 	}
-	return e.sent(ctx, len(wrs))
+	return e.Sent(ctx, len(wrs))
 }
 
 // debugf prints a step where -d asked for it.
@@ -197,17 +198,17 @@ func (e *rpingEnd) debugf(format string, args ...any) {
 // finish ends the connection and says so as the C program does. The orderly
 // end that the peer chose is no failure.
 func (e *rpingEnd) finish(ctx context.Context, err error) error {
-	if ended(err) {
+	if link.Ended(err) {
 		err = nil
 	}
-	if e.conn != nil && e.o.selfQP && err == nil { // what the C program does with a queue pair of its own
-		err = e.qp.Modify(verbs.QPAttr{Mask: verbs.AttrState, State: verbs.StateErr})
+	if e.Conn != nil && e.o.selfQP && err == nil { // what the C program does with a queue pair of its own
+		err = e.QP.Modify(verbs.QPAttr{Mask: verbs.AttrState, State: verbs.StateErr})
 	}
-	if e.conn != nil {
-		err = errors.Join(err, e.disconnect(ctx))
+	if e.Conn != nil {
+		err = errors.Join(err, e.Disconnect(ctx))
 		e.s.Notef("%s DISCONNECT EVENT...\n", e.role)
 	}
-	return errors.Join(err, e.release())
+	return errors.Join(err, e.Release())
 }
 
 // rpingServe answers one connect request and serves the client until it leaves.
@@ -216,10 +217,10 @@ func rpingServe(ctx context.Context, dev *verbs.Device, r *verbs.ConnRequest, o 
 	if err != nil {
 		return errors.Join(err, r.Reject(nil))
 	}
-	if err := e.accept(ctx, r, e.param()); err != nil {
-		return errors.Join(err, e.release())
+	if err := e.Accept(ctx, r, e.param()); err != nil {
+		return errors.Join(err, e.Release())
 	}
-	e.debugf("accepted %s", e.conn.RemoteAddr())
+	e.debugf("accepted %s", e.Conn.RemoteAddr())
 	for err == nil {
 		err = e.serveRound(ctx)
 	}
@@ -276,10 +277,10 @@ func rpingClient(ctx context.Context, dev *verbs.Device, o *rpingOptions, s cli.
 	if err != nil {
 		return err
 	}
-	if err := e.dial(ctx, o.addr, e.param()); err != nil {
-		return errors.Join(err, e.release())
+	if err := e.Dial(ctx, o.addr, e.param()); err != nil {
+		return errors.Join(err, e.Release())
 	}
-	e.debugf("connected to %s", e.conn.RemoteAddr())
+	e.debugf("connected to %s", e.Conn.RemoteAddr())
 	start := time.Now()
 	err = e.pingAll(ctx)
 	if err == nil && o.json {
@@ -291,12 +292,12 @@ func rpingClient(ctx context.Context, dev *verbs.Device, o *rpingOptions, s cli.
 
 // pingAll makes the rounds that were asked for.
 func (e *rpingEnd) pingAll(ctx context.Context) error {
-	if got := e.conn.LocalAddr().Addr().Unmap(); e.o.source.IsValid() && got != e.o.source {
+	if got := e.Conn.LocalAddr().Addr().Unmap(); e.o.source.IsValid() && got != e.o.source {
 		return fmt.Errorf("connected from %s instead of %s: the software device takes the source address of the route; leave -I out or change the route", got, e.o.source)
 	}
 	n := int32(0)
 	for done := int32(0); e.o.count == 0 || done < e.o.count; done++ {
-		if err := e.ping(ctx, n); ended(err) { // the client is the one to end it
+		if err := e.ping(ctx, n); link.Ended(err) { // the client is the one to end it
 			return fmt.Errorf("the server left in round %d; see its messages", n)
 		} else if err != nil {
 			return err

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/cmd/cinnabar/internal/link"
 	"cinnabar/verbs"
 )
 
@@ -176,8 +177,8 @@ func TestRpingPrintsNoControlCharacters(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if err := e.dial(t.Context(), l.Addr(), e.param()); err != nil {
-				return errors.Join(err, e.release())
+			if err := e.Dial(t.Context(), l.Addr(), e.param()); err != nil {
+				return errors.Join(err, e.Release())
 			}
 			copy(e.start.Bytes(), "\x1b]0;title\x07\u202eab\x00")
 			for _, mr := range []*verbs.MR{e.start, e.data} {
@@ -213,8 +214,8 @@ func TestRpingClientPrintsNoControlCharacters(t *testing.T) {
 			if err != nil {
 				return errors.Join(err, r.Reject(nil))
 			}
-			if err := e.accept(t.Context(), r, e.param()); err != nil {
-				return errors.Join(err, e.release())
+			if err := e.Accept(t.Context(), r, e.param()); err != nil {
+				return errors.Join(err, e.Release())
 			}
 			copy(e.data.Bytes(), "\x1b]0;title\x07\u202eab\x00")
 			for range 2 { // the client's source, and its sink
@@ -227,7 +228,7 @@ func TestRpingClientPrintsNoControlCharacters(t *testing.T) {
 					return e.finish(t.Context(), err)
 				}
 			}
-			<-e.conn.Done()
+			<-e.Conn.Done()
 			return e.finish(t.Context(), nil)
 		},
 		func() error {
@@ -235,8 +236,8 @@ func TestRpingClientPrintsNoControlCharacters(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if err := e.dial(t.Context(), l.Addr(), e.param()); err != nil {
-				return errors.Join(err, e.release())
+			if err := e.Dial(t.Context(), l.Addr(), e.param()); err != nil {
+				return errors.Join(err, e.Release())
 			}
 			return e.finish(t.Context(), e.ping(t.Context(), 0))
 		},
@@ -323,28 +324,28 @@ func testRpingPersistentServer(t *testing.T, open func(*testing.T) *verbs.Device
 // hostileClient connects and sends one message instead of pinging.
 func hostileClient(t *testing.T, dev *verbs.Device, addr netip.AddrPort, message []byte) {
 	t.Helper()
-	l, err := newLink(dev, linkConfig{sends: 4, receives: 4})
+	l, err := link.New(dev, link.Config{Sends: 4, Receives: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
-	mr, err := l.alloc(4096, verbs.LocalWrite)
+	mr, err := l.Alloc(4096, verbs.LocalWrite)
 	if err != nil {
 		t.Fatal(err)
 	}
 	copy(mr.Bytes(), message)
 	for range 2 { // the go-ahead may come
-		if err := l.postRecv(verbs.RecvWR{SGL: []verbs.SGE{mr.SGE(1024, 1024)}}); err != nil {
+		if err := l.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{mr.SGE(1024, 1024)}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := l.dial(t.Context(), addr, verbs.ConnParam{}); err != nil {
+	if err := l.Dial(t.Context(), addr, verbs.ConnParam{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.post(verbs.SendWR{Op: verbs.OpSend, Flags: verbs.Signaled, SGL: []verbs.SGE{mr.SGE(0, len(message))}}); err != nil {
+	if err := l.Post(verbs.SendWR{Op: verbs.OpSend, Flags: verbs.Signaled, SGL: []verbs.SGE{mr.SGE(0, len(message))}}); err != nil {
 		t.Fatal(err)
 	}
-	<-l.conn.Done() // the server hangs up
-	if err := l.close(t.Context()); err != nil {
+	<-l.Conn.Done() // the server hangs up
+	if err := l.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -385,17 +386,17 @@ func testRpingSilentClient(t *testing.T, open func(*testing.T) *verbs.Device) {
 	dev := open(t)
 	l := clitest.Listen(t, dev)
 	o := rpingOptions{server: true, size: 64, idle: time.Millisecond}
-	c, err := newLink(dev, linkConfig{sends: 1, receives: 1})
+	c, err := link.New(dev, link.Config{Sends: 1, Receives: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	errC, errS := clitest.Both(
 		func() error {
-			if err := c.dial(t.Context(), l.Addr(), verbs.ConnParam{}); err != nil {
+			if err := c.Dial(t.Context(), l.Addr(), verbs.ConnParam{}); err != nil {
 				return err
 			}
-			<-c.conn.Done()
-			return c.close(t.Context())
+			<-c.Conn.Done()
+			return c.Close(t.Context())
 		},
 		func() error { return rpingServer(t.Context(), dev, l, &o, (&clitest.Output{}).Streams()) },
 	)

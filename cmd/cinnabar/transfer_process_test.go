@@ -262,7 +262,7 @@ func TestRecvOnce(t *testing.T) {
 	}
 	clitest.WaitLine(t, server.notes, `^receive "size-10" .*file exists.*--overwrite`)
 
-	sender, _ := clitest.Command(t, "send", endless(t), server.addr)
+	sender, _ := clitest.Command(t, "send", clitest.EndlessFile(t), server.addr)
 	if err := sender.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +284,7 @@ func TestRecvOnce(t *testing.T) {
 // parity: B44
 func TestRecvKeepsPartial(t *testing.T) {
 	server := startRecv(t, "127.0.0.1:0", "--once", "--keep-partial")
-	sender, _ := clitest.Command(t, "send", endless(t), server.addr)
+	sender, _ := clitest.Command(t, "send", clitest.EndlessFile(t), server.addr)
 	if err := sender.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -337,7 +337,7 @@ func TestSendOverwritesAndPreserves(t *testing.T) {
 // ^C at the receiver in the middle of a file: both sides fail, no half file stays.
 // parity: B01
 func TestInterruptedRecv(t *testing.T) {
-	path := endless(t)
+	path := clitest.EndlessFile(t)
 	server := startRecv(t, "127.0.0.1:0")
 	client, o := clitest.Command(t, "send", path, server.addr)
 	if err := client.Start(); err != nil {
@@ -358,7 +358,7 @@ func TestInterruptedRecv(t *testing.T) {
 // ^C at the sender: the receiver drops what came, says so and serves the next.
 // parity: B44
 func TestInterruptedSend(t *testing.T) {
-	path := endless(t)
+	path := clitest.EndlessFile(t)
 	server := startRecv(t, "127.0.0.1:0")
 	client, _ := clitest.Command(t, "send", path, server.addr)
 	notes := lineByLine(&client.Stderr)

@@ -200,7 +200,7 @@ func TestBarStalls(t *testing.T) {
 func TestInterruptOnTerminal(t *testing.T) {
 	server := startRecv(t, "127.0.0.1:0")
 	term := openTerminal(t)
-	cmd, _ := clitest.Command(t, "send", endless(t), server.addr)
+	cmd, _ := clitest.Command(t, "send", clitest.EndlessFile(t), server.addr)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = term.program, term.program, term.program
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // so that ^C is a signal
 	if err := cmd.Start(); err != nil {

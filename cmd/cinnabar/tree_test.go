@@ -251,12 +251,12 @@ func newCaseWords(t *testing.T) *caseWords {
 		"PORT":    func() string { return clitest.UsedPort(t) },
 		"FREE":    func() string { return clitest.FreePort(t) },
 		"SMALL":   func() string { return clitest.WriteTemp(t, "small", []byte("small")) },
-		"ENDLESS": func() string { return endless(t) },
+		"ENDLESS": func() string { return clitest.EndlessFile(t) },
 		"SERVER":  func() string { return clitest.Engine(t, &cinnabar.Config{AllowQuery: true}).Addr() },
 		"MORTAL":  func() string { return clitest.Engine(t, &cinnabar.Config{AllowRemoteShutdown: true}).Addr() },
 		"PERF":    func() string { return servingPerf(t) },
-		"LENDER":  func() string { return servingMemory(t) },
-		"TOKEN":   func() string { return token5(t, servingMemory(t)) },
+		"LENDER":  func() string { return clitest.MemoryServer(t) },
+		"TOKEN":   func() string { return clitest.FiveBytes(t, clitest.MemoryServer(t)) },
 		"LOST":    func() string { return lostToken(t) },
 	}
 	return c
@@ -294,7 +294,7 @@ func lostToken(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	token := token5(t, e.Addr())
+	token := clitest.FiveBytes(t, e.Addr())
 	if err := errors.Join(srv.Close(), e.Close()); err != nil {
 		t.Fatal(err)
 	}

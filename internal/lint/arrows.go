@@ -150,12 +150,14 @@ var layers = map[string]row{
 		modules: []string{modCobra, modFlags, modHumanize, modProgress},
 	},
 	"cmd/cinnabar/internal/clitest": { // helpers of tests, which no code but tests imports
-		code:    []string{".", "cmd/cinnabar/internal/cli", "verbs", "verbs/verbstest/memdev"},
+		code:    []string{".", "cmd/cinnabar/internal/cli", "rmem", "verbs", "verbs/verbstest/memdev"},
 		modules: []string{"github.com/google/go-cmp", "go.uber.org/goleak"},
 	},
+	"cmd/cinnabar/internal/link":     {code: []string{"cmd/cinnabar/internal/cli", "verbs", "verbs/oob"}, test: []string{"cmd/cinnabar/internal/clitest"}},
+	"cmd/cinnabar/internal/peerproc": {code: []string{"cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link"}, test: []string{"cmd/cinnabar/internal/clitest"}},
 	"cmd/cinnabar": {
-		code:    []string{".", "codec", "cmd/cinnabar/internal/cli", "internal/hostquota", "internal/audit", "rmem", "regmem/arena", "regmem", "verbs/...", "verbs", "xfer"},
-		test:    []string{"cmd/cinnabar/internal/clitest", "codec/hgproc", "internal/verbsrules"},
+		code:    []string{".", "codec", "cmd/cinnabar/internal/...", "internal/hostquota", "internal/audit", "rmem", "regmem/arena", "regmem", "verbs/...", "verbs", "xfer"},
+		test:    []string{"codec/hgproc", "internal/verbsrules"},
 		modules: []string{modCobra, modFlags, modHumanize, modProgress, modHistogram, modSys},
 	},
 	"bench/rpc":    {},

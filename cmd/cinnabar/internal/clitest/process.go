@@ -15,6 +15,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/rmem"
 )
 
 // TCPPair returns the two ends of a TCP connection on loopback.
@@ -165,4 +166,33 @@ func UsedPort(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return port
+}
+
+// MemoryServer returns the address of a server that lends memory.
+func MemoryServer(t *testing.T) string {
+	t.Helper()
+	e := Engine(t, nil)
+	srv, err := rmem.Serve(e, rmem.Config{Quota: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cli.Shut(srv) })
+	return e.Addr()
+}
+
+// FiveBytes returns the token of a region of 5 bytes at a server.
+func FiveBytes(t *testing.T, server string) string {
+	t.Helper()
+	o := WantRun(t, cli.ExitOK, []string{"mem", "alloc", server, "5"})
+	return strings.TrimSpace(o.Out.String())
+}
+
+// EndlessFile makes a file that takes longer to send than any test runs, without data.
+func EndlessFile(t *testing.T) string {
+	t.Helper()
+	path := WriteTemp(t, "endless", nil)
+	if err := os.Truncate(path, 64<<30); err != nil {
+		t.Skipf("the file system of %s has no files of 64 GiB: %v", path, err)
+	}
+	return path
 }

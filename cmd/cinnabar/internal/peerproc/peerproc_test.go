@@ -1,4 +1,4 @@
-package main
+package peerproc
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/cmd/cinnabar/internal/link"
 )
 
 // A stranger who does not know the secret gets nowhere, and the parent's
@@ -20,7 +21,7 @@ func TestPeerSecret(t *testing.T) {
 	var served string
 	go func() {
 		s := cli.Streams{In: in, Out: lines, Err: io.Discard}
-		ended <- peerMain(t.Context(), s, func(ctx context.Context, x *exchange) error { return x.receive(ctx, &served) })
+		ended <- Main(t.Context(), s, func(ctx context.Context, x *link.Exchange) error { return x.Receive(ctx, &served) })
 	}()
 	if _, err := io.WriteString(secret, "open sesame\n"); err != nil {
 		t.Fatal(err)
@@ -44,9 +45,9 @@ func TestPeerSecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := newExchange(c)
+	x := link.NewExchange(c)
 	defer x.Close()
-	if err := errors.Join(x.send("open sesame"), x.send("treasure")); err != nil {
+	if err := errors.Join(x.Send("open sesame"), x.Send("treasure")); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended; err != nil || served != "treasure" {
@@ -60,7 +61,7 @@ func TestPeerEndsWithItsParent(t *testing.T) {
 	lines := &clitest.Lines{Seen: make(chan string, 1)}
 	ended := make(chan error)
 	go func() {
-		ended <- peerMain(t.Context(), cli.Streams{In: in, Out: lines, Err: io.Discard}, nil)
+		ended <- Main(t.Context(), cli.Streams{In: in, Out: lines, Err: io.Discard}, nil)
 	}()
 	if _, err := io.WriteString(secret, "word\n"); err != nil {
 		t.Fatal(err)

@@ -1,4 +1,12 @@
-package main
+// Package peerproc gives a job between two processes a peer that no user has to start: the
+// command runs its own executable again with a hidden sub-command.
+//
+// The peer learns a secret on its standard input, listens on loopback and
+// prints the address on its standard output. A process that connects there has to
+// show the secret first, because any local process could. The input stays open
+// for as long as the parent lives: its end tells the peer to end, whichever way
+// the parent went, so no peer is left behind.
+package peerproc
 
 import (
 	"bufio"
@@ -15,32 +23,25 @@ import (
 	"time"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/link"
 )
 
-// A job between two processes needs a peer that nobody has to start: the
-// command runs its own executable again with a hidden sub-command.
-//
-// The peer learns a secret on its standard input, listens on loopback and
-// prints the address on its standard output. Whoever connects there has to
-// show the secret first, because any local process could. The input stays open
-// for as long as the parent lives: its end tells the peer to end, whichever way
-// the parent went, so no peer is left behind.
 const (
-	peerStartTimeout = 10 * time.Second
-	peerStopTimeout  = 3 * time.Second
+	startTimeout = 10 * time.Second
+	stopTimeout  = 3 * time.Second
 )
 
-// peerProcess is a running peer.
-type peerProcess struct {
+// Process is a running peer.
+type Process struct {
 	cmd    *exec.Cmd
 	stdin  io.Closer
 	secret string
 	addr   netip.AddrPort // where it waits for the exchange
 }
 
-// startPeer runs the executable again with the given sub-command and its options, and waits
-// until it listens. The caller ends it with stop.
-func startPeer(ctx context.Context, stderr io.Writer, subcommand ...string) (*peerProcess, error) {
+// Start runs the executable again with the given sub-command and its options, and waits
+// until it listens. The caller ends it with Stop.
+func Start(ctx context.Context, stderr io.Writer, subcommand ...string) (*Process, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("start the peer process: find the own executable: %w", err)
@@ -48,7 +49,7 @@ func startPeer(ctx context.Context, stderr io.Writer, subcommand ...string) (*pe
 	if level := cli.LogLevelOf(ctx); level != "" {
 		subcommand = append(subcommand, "--log-level", level)
 	}
-	p := &peerProcess{cmd: exec.CommandContext(ctx, exe, subcommand...), secret: crand.Text()}
+	p := &Process{cmd: exec.CommandContext(ctx, exe, subcommand...), secret: crand.Text()}
 	p.cmd.Stderr = stderr
 	stdin, err := p.cmd.StdinPipe()
 	if err != nil {
@@ -60,25 +61,25 @@ func startPeer(ctx context.Context, stderr io.Writer, subcommand ...string) (*pe
 		return nil, fmt.Errorf("start the peer process: %w", err)
 	}
 	p.cmd.Cancel = stdin.Close // asks the peer to end; WaitDelay later it is killed
-	p.cmd.WaitDelay = peerStopTimeout
+	p.cmd.WaitDelay = stopTimeout
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start the peer process: %w", err)
 	}
 	if err := p.greet(ctx, stdin, stdout); err != nil {
-		return nil, errors.Join(err, p.stop())
+		return nil, errors.Join(err, p.Stop())
 	}
 	return p, nil
 }
 
 // greet hands over the secret and reads the address, both within the timeout.
-func (p *peerProcess) greet(ctx context.Context, stdin io.Writer, stdout io.ReadCloser) error {
-	ctx, cancel := context.WithTimeout(ctx, peerStartTimeout)
+func (p *Process) greet(ctx context.Context, stdin io.Writer, stdout io.ReadCloser) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { cli.Shut(stdout) })()
 	if _, err := io.WriteString(stdin, p.secret+"\n"); err != nil {
 		return fmt.Errorf("the peer process ended before it was ready: %w", err)
 	}
-	line, err := bufio.NewReader(io.LimitReader(stdout, exchangeLimit)).ReadString('\n')
+	line, err := bufio.NewReader(io.LimitReader(stdout, link.ExchangeLimit)).ReadString('\n')
 	if err != nil {
 		return fmt.Errorf("the peer process did not say where it listens: %w", cli.Reason(ctx, err))
 	}
@@ -88,13 +89,13 @@ func (p *peerProcess) greet(ctx context.Context, stdin io.Writer, stdout io.Read
 	return nil
 }
 
-// stop asks the peer to end, waits for it, and reports how it ended. After
-// peerStopTimeout it is killed, so that stop always returns and nothing is left.
-func (p *peerProcess) stop() error {
+// Stop asks the peer to end, waits for it, and reports how it ended. After
+// stopTimeout it is killed, so that stop always returns and nothing is left.
+func (p *Process) Stop() error {
 	cli.Shut(p.stdin) // a second close does no harm
 
 	// Killing fails only if the process has ended.
-	kill := time.AfterFunc(peerStopTimeout, func() { _ = p.cmd.Process.Kill() })
+	kill := time.AfterFunc(stopTimeout, func() { _ = p.cmd.Process.Kill() })
 	defer kill.Stop()
 	if err := p.cmd.Wait(); err != nil {
 		return fmt.Errorf("the peer process failed: %w", err)
@@ -102,29 +103,29 @@ func (p *peerProcess) stop() error {
 	return nil
 }
 
-// pid returns the process id of the peer.
-func (p *peerProcess) pid() int { return p.cmd.Process.Pid }
+// Pid returns the process id of the peer.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// meet connects to the peer and shows the secret.
-func (p *peerProcess) meet(ctx context.Context) (*exchange, error) {
-	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
+// Meet connects to the peer and shows the secret.
+func (p *Process) Meet(ctx context.Context) (*link.Exchange, error) {
+	ctx, cancel := context.WithTimeout(ctx, link.ExchangeTimeout)
 	defer cancel()
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", p.addr.String())
 	if err != nil {
 		return nil, fmt.Errorf("connect to the peer process: %w", err)
 	}
-	x := newExchange(c)
-	if err := x.send(p.secret); err != nil {
+	x := link.NewExchange(c)
+	if err := x.Send(p.secret); err != nil {
 		return nil, errors.Join(err, x.Close())
 	}
 	return x, nil
 }
 
-// peerMain is the peer's side of startPeer: it reads the secret, prints where
+// Main is the peer's side of Start: it reads the secret, prints where
 // it listens, and calls serve with the connection of whoever shows the secret.
 // The context that serve gets ends when the parent does.
-func peerMain(ctx context.Context, s cli.Streams, serve func(context.Context, *exchange) error) error {
+func Main(ctx context.Context, s cli.Streams, serve func(context.Context, *link.Exchange) error) error {
 	in := bufio.NewReader(s.In)
 	secret, err := in.ReadString('\n')
 	if err != nil {
@@ -151,7 +152,7 @@ func peerMain(ctx context.Context, s cli.Streams, serve func(context.Context, *e
 // awaitEnd gives the parent's end time to be noticed: a parent that stops takes its
 // connection along, and which of the two is seen first is chance.
 func awaitEnd(ctx context.Context) {
-	t := time.NewTimer(peerStopTimeout / 10)
+	t := time.NewTimer(stopTimeout / 10)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
@@ -161,7 +162,7 @@ func awaitEnd(ctx context.Context) {
 
 // acceptSecret listens, prints the address, and returns the first connection
 // that shows the secret. Others are closed.
-func acceptSecret(ctx context.Context, secret string, out io.Writer) (*exchange, error) {
+func acceptSecret(ctx context.Context, secret string, out io.Writer) (*link.Exchange, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -177,7 +178,7 @@ func acceptSecret(ctx context.Context, secret string, out io.Writer) (*exchange,
 		if err != nil {
 			return nil, fmt.Errorf("wait for the parent process: %w", cli.Reason(ctx, err))
 		}
-		if x := newExchange(c); shows(ctx, x, secret) {
+		if x := link.NewExchange(c); shows(ctx, x, secret) {
 			return x, nil
 		}
 		cli.Shut(c)
@@ -185,9 +186,9 @@ func acceptSecret(ctx context.Context, secret string, out io.Writer) (*exchange,
 }
 
 // shows reports whether the other side of x begins with the secret.
-func shows(ctx context.Context, x *exchange, secret string) bool {
-	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
+func shows(ctx context.Context, x *link.Exchange, secret string) bool {
+	ctx, cancel := context.WithTimeout(ctx, link.ExchangeTimeout)
 	defer cancel()
 	var got string
-	return x.receive(ctx, &got) == nil && subtle.ConstantTimeCompare([]byte(got), []byte(secret)) == 1
+	return x.Receive(ctx, &got) == nil && subtle.ConstantTimeCompare([]byte(got), []byte(secret)) == 1
 }

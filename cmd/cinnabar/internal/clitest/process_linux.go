@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package clitest
 
 import (
 	"os/exec"
@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// freeze stops a process, whose host goes on acknowledging what comes for it.
-func freeze(t *testing.T, cmd *exec.Cmd) {
+// Freeze stops a process, whose host goes on acknowledging what comes for it.
+func Freeze(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)

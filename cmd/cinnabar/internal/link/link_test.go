@@ -1,4 +1,4 @@
-package main
+package link
 
 import (
 	"testing"
@@ -20,7 +20,7 @@ func TestArrivalOfAnotherKindIsRefused(t *testing.T) {
 		{verbs.WC{Op: verbs.WCRecvRDMAImm, HasImm: true}, verbs.WCRecvRDMAImm, true},
 		{verbs.WC{Op: verbs.WCRecv}, verbs.WCRecvRDMAImm, false},
 	} {
-		if err := checkArrival(&c.wc, c.want); (err == nil) != c.ok {
+		if err := CheckArrival(&c.wc, c.want); (err == nil) != c.ok {
 			t.Errorf("%+v for %v: %v", c.wc, c.want, err)
 		}
 	}
