@@ -4,12 +4,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/compare"
+	"cinnabar/cmd/cinnabar/internal/demo"
 )
 
 // newTree builds the tree of commands.
 func newTree(s cli.Streams) *cobra.Command {
 	perf := newPerf(s)
 	perf.AddCommand(newPerfVerbs(s), newPerfRegistration(s))
-	return cli.NewRoot(s, newDemo(s), newDemoPeer(s), newSend(s), newRecv(s), newDevices(s), newPingpong(s), newRping(s), newCompare(s),
-		newComparePeer(s), perf, newInfo(s), newQuery(s), newShutdown(s), newMem(s))
+	return cli.NewRoot(s, demo.New(s), demo.NewPeer(s), newSend(s), newRecv(s), newDevices(s), newPingpong(s), newRping(s), compare.New(s),
+		compare.NewPeer(s), perf, newInfo(s), newQuery(s), newShutdown(s), newMem(s))
 }

@@ -155,6 +155,16 @@ var layers = map[string]row{
 	},
 	"cmd/cinnabar/internal/link":     {code: []string{"cmd/cinnabar/internal/cli", "verbs", "verbs/oob"}, test: []string{"cmd/cinnabar/internal/clitest"}},
 	"cmd/cinnabar/internal/peerproc": {code: []string{"cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link"}, test: []string{"cmd/cinnabar/internal/clitest"}},
+	"cmd/cinnabar/internal/demo": {
+		code:    []string{".", "cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link", "cmd/cinnabar/internal/peerproc", "rmem", "verbs", "verbs/oob", "verbs/rdmacore", "xfer"},
+		test:    []string{"cmd/cinnabar/internal/clitest"},
+		modules: []string{modCobra},
+	},
+	"cmd/cinnabar/internal/compare": {
+		code:    []string{"cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link", "cmd/cinnabar/internal/peerproc", "verbs", "verbs/oob"},
+		test:    []string{"cmd/cinnabar/internal/clitest"},
+		modules: []string{modCobra},
+	},
 	"cmd/cinnabar": {
 		code:    []string{".", "codec", "cmd/cinnabar/internal/...", "internal/hostquota", "internal/audit", "rmem", "regmem/arena", "regmem", "verbs/...", "verbs", "xfer"},
 		test:    []string{"codec/hgproc", "internal/verbsrules"},

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -29,27 +29,27 @@ import (
 // and once more for each other network. The parent waits for the peer's last line, because the peer ends when the parent does: it
 // could otherwise end before it has read the parent's line.
 const (
-	demoSums = 4  // calls of sum, as the client of Margo's tutorial makes
-	demoSum  = 36 // what each of them returns
+	sumCalls  = 4  // calls of sum, as the client of Margo's tutorial makes
+	sumResult = 36 // what each of them returns
 )
 
-// demoSumRPC is the call of Margo's tutorial "Transferring data over RDMA": the server pulls an array of integers from the caller's
+// sumRPC is the call of Margo's tutorial "Transferring data over RDMA": the server pulls an array of integers from the caller's
 // memory and returns their sum.
-var demoSumRPC = cinnabar.NewRPC[demoSumIn, demoSumOut]("sum")
+var sumRPC = cinnabar.NewRPC[sumIn, sumOut]("sum")
 
-// demoSumIn is the tutorial's sum_in_t.
-type demoSumIn struct {
+// sumIn is the tutorial's sum_in_t.
+type sumIn struct {
 	N    int32 // integers at Data
 	Data cinnabar.BulkHandle
 }
 
-// demoSumOut is the tutorial's sum_out_t.
-type demoSumOut struct {
+// sumOut is the tutorial's sum_out_t.
+type sumOut struct {
 	Ret int32
 }
 
-// demoNetworks are what the calls are made over, one after the other: both ends are on this machine.
-func demoNetworks(ctx context.Context) []string {
+// networks are what the calls are made over, one after the other: both ends are on this machine.
+func networks(ctx context.Context) []string {
 	networks := []string{"ofi+tcp://127.0.0.1:0"}
 	if shared, _, err := cinnabar.ChooseAddr(ctx, "na+sm", nil); err == nil {
 		networks = append(networks, shared)
@@ -57,18 +57,18 @@ func demoNetworks(ctx context.Context) []string {
 	return networks
 }
 
-// demoFetch has the peer pull the next part of the data. Parts come in order.
-var demoFetch = cinnabar.NewRPC[cinnabar.BulkHandle, demoFetched]("demo_fetch")
+// fetchRPC has the peer pull the next part of the data. Parts come in order.
+var fetchRPC = cinnabar.NewRPC[cinnabar.BulkHandle, fetched]("demo_fetch")
 
-// demoFetched is how a pull went.
-type demoFetched struct {
+// fetched is how a pull went.
+type fetched struct {
 	Nanoseconds int64             // that the pull took
 	Digest      [sha256.Size]byte // of all parts so far
 }
 
 // calls is the parent's part.
-func (d *demo) calls(ctx context.Context, x *link.Exchange) error {
-	for _, network := range demoNetworks(ctx) {
+func (d *session) calls(ctx context.Context, x *link.Exchange) error {
+	for _, network := range networks(ctx) {
 		if err := d.callsOver(ctx, x, network); err != nil {
 			return err
 		}
@@ -76,7 +76,7 @@ func (d *demo) calls(ctx context.Context, x *link.Exchange) error {
 	return nil
 }
 
-func (d *demo) callsOver(ctx context.Context, x *link.Exchange, network string) (err error) {
+func (d *session) callsOver(ctx context.Context, x *link.Exchange, network string) (err error) {
 	protocol, _, _ := strings.Cut(network, ":")
 	var address string
 	if err := x.Receive(ctx, &address); err != nil {
@@ -108,62 +108,62 @@ func (d *demo) callsOver(ctx context.Context, x *link.Exchange, network string) 
 }
 
 // sums makes the tutorial's calls, each with memory of its own.
-func (d *demo) sums(ctx context.Context, engine *cinnabar.Engine, peer *cinnabar.Endpoint, protocol string) error {
+func (d *session) sums(ctx context.Context, engine *cinnabar.Engine, peer *cinnabar.Endpoint, protocol string) error {
 	values := []int32{1, 4, 2, 5, 6, 3, 5, 3, 2, 5}
 	start := time.Now()
-	for range demoSums {
-		if err := demoSumOnce(ctx, engine, peer, values); err != nil {
+	for range sumCalls {
+		if err := sumOnce(ctx, engine, peer, values); err != nil {
 			return err
 		}
 	}
 	took := time.Since(start)
-	d.rows = append(d.rows, demoRow{
-		step: "RPC sum, " + protocol, operations: demoSums, bytes: int64(demoSums * 4 * len(values)), took: took,
-		rate: fmt.Sprintf("%.0f/s", cli.PerSecond(demoSums, took)), verified: fmt.Sprintf("%d each time", demoSum),
+	d.rows = append(d.rows, row{
+		step: "RPC sum, " + protocol, operations: sumCalls, bytes: int64(sumCalls * 4 * len(values)), took: took,
+		rate: fmt.Sprintf("%.0f/s", cli.PerSecond(sumCalls, took)), verified: fmt.Sprintf("%d each time", sumResult),
 	})
 	return nil
 }
 
-func demoSumOnce(ctx context.Context, engine *cinnabar.Engine, peer *cinnabar.Endpoint, values []int32) (err error) {
+func sumOnce(ctx context.Context, engine *cinnabar.Engine, peer *cinnabar.Endpoint, values []int32) (err error) {
 	b, err := cinnabar.ExposeSlice(engine, cinnabar.ReadOnly, values)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	out, err := demoSumRPC.Call(ctx, peer, demoSumIn{N: int32(len(values)), Data: b.Handle()})
-	if err == nil && out.Ret != demoSum {
-		err = fmt.Errorf("verification failed: the response is %d, expected %d", out.Ret, demoSum)
+	out, err := sumRPC.Call(ctx, peer, sumIn{N: int32(len(values)), Data: b.Handle()})
+	if err == nil && out.Ret != sumResult {
+		err = fmt.Errorf("verification failed: the response is %d, expected %d", out.Ret, sumResult)
 	}
 	return err
 }
 
 // fetch exposes the data, round by round, in the memory that the operations before have used, and has the peer pull it.
 // The time is that of the pulls as the peer measures it, without making and hashing the data.
-func (d *demo) fetch(ctx context.Context, engine *cinnabar.Engine, peer *cinnabar.Endpoint, protocol string) (err error) {
+func (d *session) fetch(ctx context.Context, engine *cinnabar.Engine, peer *cinnabar.Endpoint, protocol string) (err error) {
 	r, err := d.src.open()
 	if err != nil {
 		return err
 	}
 	defer cli.Shut(r)
-	round := d.data.Bytes()[:demoRound]
+	round := d.data.Bytes()[:roundLen]
 	b, err := engine.Expose(cinnabar.ReadOnly, round)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	row := demoRow{step: "bulk pull, " + protocol, bytes: d.src.Size}
+	row := row{step: "bulk pull, " + protocol, bytes: d.src.Size}
 	arrived := sha256.Sum256(nil)
 	for left := d.src.Size; left > 0; {
-		n := min(left, demoRound)
+		n := min(left, roundLen)
 		if err := d.src.fill(r, round[:n]); err != nil {
 			return err
 		}
-		out, err := demoFetch.Call(ctx, peer, b.Slice(0, n).Handle())
+		out, err := fetchRPC.Call(ctx, peer, b.Slice(0, n).Handle())
 		if err != nil {
 			return err
 		}
 		arrived = out.Digest
-		row.operations += (n + demoChunk - 1) / demoChunk
+		row.operations += (n + chunkLen - 1) / chunkLen
 		row.took += time.Duration(out.Nanoseconds)
 		left -= n
 	}
@@ -171,14 +171,14 @@ func (d *demo) fetch(ctx context.Context, engine *cinnabar.Engine, peer *cinnaba
 		return fmt.Errorf("verification failed: what the peer pulled has SHA-256 %x, the data had %x before; did %s change meanwhile?", arrived, d.digest, d.src.name())
 	}
 	row.rate = fmt.Sprintf("%.0f MiB/s", cli.MiBPerSecond(row.bytes, row.took))
-	row.verified = demoEqual
+	row.verified = equal
 	d.rows = append(d.rows, row)
 	return nil
 }
 
 // calls is the peer's part.
-func (p *demoPeer) calls(ctx context.Context, x *link.Exchange) error {
-	for _, network := range demoNetworks(ctx) {
+func (p *peer) calls(ctx context.Context, x *link.Exchange) error {
+	for _, network := range networks(ctx) {
 		if err := p.callsOver(ctx, x, network); err != nil {
 			return err
 		}
@@ -186,21 +186,21 @@ func (p *demoPeer) calls(ctx context.Context, x *link.Exchange) error {
 	return nil
 }
 
-func (p *demoPeer) callsOver(ctx context.Context, x *link.Exchange, network string) (err error) {
+func (p *peer) callsOver(ctx context.Context, x *link.Exchange, network string) (err error) {
 	engine, err := cinnabar.Listen(network, cli.Logged(ctx, nil))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
-	local, err := engine.Expose(cinnabar.WriteOnly, p.data.Bytes()[:demoRound]) // until the engine closes
+	local, err := engine.Expose(cinnabar.WriteOnly, p.data.Bytes()[:roundLen]) // until the engine closes
 	if err != nil {
 		return err
 	}
-	s := &demoService{engine: engine, local: local, sum: sha256.New()}
-	if err := errors.Join(demoSumRPC.Handle(engine, s.add), demoFetch.Handle(engine, s.fetch)); err != nil {
+	s := &service{engine: engine, local: local, sum: sha256.New()}
+	if err := errors.Join(sumRPC.Handle(engine, s.add), fetchRPC.Handle(engine, s.fetch)); err != nil {
 		return err
 	}
-	lender, err := rmem.Serve(engine, rmem.Config{Provider: demoProvider, Quota: demoRound, HostQuota: demoRound})
+	lender, err := rmem.Serve(engine, rmem.Config{Provider: provider, Quota: roundLen, HostQuota: roundLen})
 	if err != nil {
 		return err
 	}
@@ -215,8 +215,8 @@ func (p *demoPeer) callsOver(ctx context.Context, x *link.Exchange, network stri
 	return x.Send("")
 }
 
-// demoService is what the peer serves.
-type demoService struct {
+// service is what the peer serves.
+type service struct {
 	engine *cinnabar.Engine
 	local  *cinnabar.Bulk // where data is pulled to
 
@@ -226,7 +226,7 @@ type demoService struct {
 }
 
 // fail keeps the first error of a handler, whose text does not travel to the caller.
-func (s *demoService) fail(err error) error {
+func (s *service) fail(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err == nil {
@@ -235,46 +235,46 @@ func (s *demoService) fail(err error) error {
 	return err
 }
 
-func (s *demoService) failure() error {
+func (s *service) failure() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
 // add serves sum.
-func (s *demoService) add(ctx context.Context, in demoSumIn) (demoSumOut, error) {
-	if in.N < 0 || in.N > demoRound/4 {
-		return demoSumOut{}, s.fail(fmt.Errorf("the parent asks for the sum of %d values", in.N))
+func (s *service) add(ctx context.Context, in sumIn) (sumOut, error) {
+	if in.N < 0 || in.N > roundLen/4 {
+		return sumOut{}, s.fail(fmt.Errorf("the parent asks for the sum of %d values", in.N))
 	}
 	values := make([]int32, in.N)
 	b, err := cinnabar.ExposeSlice(s.engine, cinnabar.WriteOnly, values)
 	if err != nil {
-		return demoSumOut{}, s.fail(err)
+		return sumOut{}, s.fail(err)
 	}
 	_, err = in.Data.On(cinnabar.PeerFrom(ctx)).Pull(ctx, b)
 	if err := errors.Join(err, b.Close()); err != nil {
-		return demoSumOut{}, s.fail(err)
+		return sumOut{}, s.fail(err)
 	}
-	var out demoSumOut
+	var out sumOut
 	for _, v := range values {
 		out.Ret += v
 	}
 	return out, nil
 }
 
-// fetch serves demoFetch.
-func (s *demoService) fetch(ctx context.Context, part cinnabar.BulkHandle) (demoFetched, error) {
+// fetch serves fetchRPC.
+func (s *service) fetch(ctx context.Context, part cinnabar.BulkHandle) (fetched, error) {
 	if part.Len() > s.local.Len() {
-		return demoFetched{}, s.fail(fmt.Errorf("the parent begins a round of %d bytes, over the agreed %d", part.Len(), s.local.Len()))
+		return fetched{}, s.fail(fmt.Errorf("the parent begins a round of %d bytes, over the agreed %d", part.Len(), s.local.Len()))
 	}
 	start := time.Now()
-	n, err := part.On(cinnabar.PeerFrom(ctx)).PullChunks(ctx, s.local, demoChunk, 0)
+	n, err := part.On(cinnabar.PeerFrom(ctx)).PullChunks(ctx, s.local, chunkLen, 0)
 	took := time.Since(start)
 	if err != nil {
-		return demoFetched{}, s.fail(err)
+		return fetched{}, s.fail(err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sum.Write(s.local.Bytes()[:n])
-	return demoFetched{int64(took), [sha256.Size]byte(s.sum.Sum(nil))}, nil
+	return fetched{int64(took), [sha256.Size]byte(s.sum.Sum(nil))}, nil
 }

@@ -1,4 +1,4 @@
-package main
+package compare
 
 import (
 	"context"
@@ -18,12 +18,13 @@ import (
 	"cinnabar/verbs/oob"
 )
 
-// comparePeerCommand is the hidden sub-command of compare's peer.
-const comparePeerCommand = "compare-peer"
+// peerCommand is the hidden sub-command of compare's peer.
+const peerCommand = "compare-peer"
 
-func newComparePeer(s cli.Streams) *cobra.Command {
+// NewPeer returns the hidden command that compare starts as its receiver.
+func NewPeer(s cli.Streams) *cobra.Command {
 	return &cobra.Command{
-		Use:    comparePeerCommand,
+		Use:    peerCommand,
 		Short:  "The other half of compare, started by it",
 		Hidden: true,
 		Args:   cli.NoArgs,
@@ -34,31 +35,31 @@ func newComparePeer(s cli.Streams) *cobra.Command {
 					return err
 				}
 				defer func() { err = errors.Join(err, dev.Close()) }()
-				return serveCompare(ctx, dev, x)
+				return serve(ctx, dev, x)
 			})
 		},
 	}
 }
 
-// compareSink is the receiving side of compare.
-type compareSink struct {
+// sink is the receiving side of compare.
+type sink struct {
 	*link.Link
 	x    *link.Exchange
 	dev  *verbs.Device
-	job  compareJob
+	job  job
 	data *verbs.MR
 	tcp  net.Conn
 
 	calls int64 // of the way under way
 }
 
-// serveCompare takes part in every way until the parent hangs up.
-func serveCompare(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err error) {
-	l, err := link.New(dev, link.Config{Sends: compareWindow, Receives: compareWindow})
+// serve takes part in every way until the parent hangs up.
+func serve(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err error) {
+	l, err := link.New(dev, link.Config{Sends: window, Receives: window})
 	if err != nil {
 		return err
 	}
-	k := &compareSink{Link: l, x: x, dev: dev}
+	k := &sink{Link: l, x: x, dev: dev}
 	defer func() { err = errors.Join(err, k.Close(ctx)) }()
 	if err := k.prepare(ctx); err != nil {
 		return err
@@ -77,7 +78,7 @@ func serveCompare(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err
 }
 
 // prepare learns the job and registers the memory for it.
-func (k *compareSink) prepare(ctx context.Context) (err error) {
+func (k *sink) prepare(ctx context.Context) (err error) {
 	if err := k.x.Receive(ctx, &k.job); err != nil {
 		return err
 	}
@@ -89,7 +90,7 @@ func (k *compareSink) prepare(ctx context.Context) (err error) {
 }
 
 // meet accepts one connection of each kind.
-func (k *compareSink) meet(ctx context.Context) error {
+func (k *sink) meet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, link.ExchangeTimeout)
 	defer cancel()
 	var lc net.ListenConfig
@@ -103,7 +104,7 @@ func (k *compareSink) meet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := k.x.Send(compareAnswer{TCP: at}); err != nil {
+	if err := k.x.Send(answer{TCP: at}); err != nil {
 		return err
 	}
 	if _, err := k.x.Connect(ctx, k.Link, oob.Config{Region: k.data.Region()}); err != nil {
@@ -116,8 +117,8 @@ func (k *compareSink) meet(ctx context.Context) error {
 }
 
 // measure takes part in one way and reports what it cost.
-func (k *compareSink) measure(ctx context.Context, take func(context.Context) error) error {
-	var s compareStep
+func (k *sink) measure(ctx context.Context, take func(context.Context) error) error {
+	var s step
 	if err := k.x.Receive(ctx, &s); errors.Is(err, io.EOF) { // what went wrong there is told there
 		return cli.ErrParentEnded
 	} else if err != nil {
@@ -125,24 +126,24 @@ func (k *compareSink) measure(ctx context.Context, take func(context.Context) er
 	}
 	clear(k.data.Bytes()) // so that the digest tells of this way alone
 	k.calls = 0
-	before, staged := processUsage(), stagedBytes(k.dev)
+	before, staged := readUsage(), stagedBytes(k.dev)
 	if err := take(ctx); err != nil {
 		return fmt.Errorf("%s: %w", s.Way, err)
 	}
 	if err := k.x.Receive(ctx, &s); err != nil {
 		return err
 	}
-	return k.x.Send(compareReport{
-		Usage: processUsage().since(before), Calls: k.calls,
+	return k.x.Send(report{
+		Usage: readUsage().since(before), Calls: k.calls,
 		Staged: stagedBytes(k.dev) - staged, Digest: sha256.Sum256(k.data.Bytes()),
 	})
 }
 
 // ready lets the parent begin.
-func (k *compareSink) ready() error { return k.x.Send(compareReport{Ready: true}) }
+func (k *sink) ready() error { return k.x.Send(report{Ready: true}) }
 
 // takeTCP reads every piece to its place and confirms the last.
-func (k *compareSink) takeTCP(context.Context) error {
+func (k *sink) takeTCP(context.Context) error {
 	if err := k.ready(); err != nil {
 		return err
 	}
@@ -162,13 +163,13 @@ func (k *compareSink) takeTCP(context.Context) error {
 }
 
 // takeWrite does nothing: the data comes without the receiving program.
-func (k *compareSink) takeWrite(context.Context) error { return k.ready() }
+func (k *sink) takeWrite(context.Context) error { return k.ready() }
 
 // takeSend keeps receives posted and tells the parent how many it may use.
-func (k *compareSink) takeSend(ctx context.Context) error {
+func (k *sink) takeSend(ctx context.Context) error {
 	posted := int64(0)
 	count := k.job.count()
-	for ; posted < min(count, compareWindow); posted++ {
+	for ; posted < min(count, window); posted++ {
 		if err := k.postPiece(posted); err != nil {
 			return err
 		}
@@ -197,14 +198,14 @@ func (k *compareSink) takeSend(ctx context.Context) error {
 }
 
 // postPiece posts the receive of piece n.
-func (k *compareSink) postPiece(n int64) error {
+func (k *sink) postPiece(n int64) error {
 	k.calls++
 	off, size := k.job.piece(n)
 	return k.PostRecv(verbs.RecvWR{SGL: []verbs.SGE{k.data.SGE(off, size)}})
 }
 
 // sendCredit sends an empty message.
-func (k *compareSink) sendCredit(ctx context.Context) error {
+func (k *sink) sendCredit(ctx context.Context) error {
 	k.calls++
 	if err := k.Post(verbs.SendWR{Op: verbs.OpSend, Flags: verbs.Signaled}); err != nil {
 		return err

@@ -1,4 +1,4 @@
-package main
+package compare
 
 import (
 	"encoding/json"
@@ -9,12 +9,12 @@ import (
 )
 
 // parity: S01
-func TestCompareTwoProcesses(t *testing.T) {
+func TestTwoProcesses(t *testing.T) {
 	code, o := clitest.RunProcess(t, "compare", "--size", "16MiB", "--json")
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, &o.Err)
 	}
-	var got struct{ Rows []compareRow }
+	var got struct{ Rows []row }
 	if err := json.Unmarshal(o.Out.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -12,9 +12,9 @@ import (
 	"cinnabar/verbs/rdmacore"
 )
 
-// demoDevice opens the device of that name or, without a name, the first of the machine's own that can be used, and the
+// openDevice opens the device of that name or, without a name, the first of the machine's own that can be used, and the
 // software device if there is none. why is the reason, for people.
-func demoDevice(ctx context.Context, name string) (dev *verbs.Device, why string, err error) {
+func openDevice(ctx context.Context, name string) (dev *verbs.Device, why string, err error) {
 	if name != "" {
 		dev, err = cli.OpenDevice(ctx, name)
 		return dev, "as --device says", err

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -28,10 +28,10 @@ import (
 //	  | == the file ======================> |
 //	  | <---------------------- its report -- |
 //	  | <====================== the file == |
-var demoProtocols = []xfer.Protocol{xfer.Basic, xfer.Fast}
+var protocols = []xfer.Protocol{xfer.Basic, xfer.Fast}
 
-// demoFileName is what the file is called where it arrives.
-const demoFileName = "demo-data"
+// fileName is what the file is called where it arrives.
+const fileName = "demo-data"
 
 // fileReport is what the peer says about a file that it was to receive.
 type fileReport struct {
@@ -101,7 +101,7 @@ func (e *fileExchange) send(ctx context.Context, p xfer.Protocol) (xfer.Result, 
 		data = &inOrder{r: io.LimitReader(r, e.src.Size)}
 	}
 	s := xfer.Sender{Protocol: p, Digest: xfer.NoDigest}
-	return s.Send(ctx, e.dev, e.peer, xfer.Source{Name: demoFileName, Data: data, Size: e.src.Size})
+	return s.Send(ctx, e.dev, e.peer, xfer.Source{Name: fileName, Data: data, Size: e.src.Size})
 }
 
 // receive takes the file once and returns the digest of what stands there.
@@ -111,7 +111,7 @@ func (e *fileExchange) receive(ctx context.Context) (xfer.Result, [32]byte, erro
 	if err != nil {
 		return res, [32]byte{}, err
 	}
-	digest, err := fileDigest(filepath.Join(e.path, demoFileName))
+	digest, err := fileDigest(filepath.Join(e.path, fileName))
 	return res, digest, err
 }
 
@@ -149,7 +149,7 @@ func (o *inOrder) ReadAt(b []byte, off int64) (int, error) {
 }
 
 // files is the parent's part of the transfers.
-func (d *demo) files(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err error) {
+func (d *session) files(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err error) {
 	e, err := newFileExchange(dev, d.src)
 	if err != nil {
 		return err
@@ -161,7 +161,7 @@ func (d *demo) files(ctx context.Context, dev *verbs.Device, x *link.Exchange) (
 	if err := x.Receive(ctx, &e.peer); err != nil {
 		return err
 	}
-	for _, p := range demoProtocols {
+	for _, p := range protocols {
 		if err := d.fileThere(ctx, e, x, p); err != nil {
 			return fmt.Errorf("file transfer, %s protocol: %w", p, err)
 		}
@@ -173,7 +173,7 @@ func (d *demo) files(ctx context.Context, dev *verbs.Device, x *link.Exchange) (
 }
 
 // fileThere sends the file to the peer.
-func (d *demo) fileThere(ctx context.Context, e *fileExchange, x *link.Exchange, p xfer.Protocol) error {
+func (d *session) fileThere(ctx context.Context, e *fileExchange, x *link.Exchange, p xfer.Protocol) error {
 	res, err := e.send(ctx, p)
 	if err != nil {
 		return err
@@ -189,7 +189,7 @@ func (d *demo) fileThere(ctx context.Context, e *fileExchange, x *link.Exchange,
 }
 
 // fileBack receives it from the peer.
-func (d *demo) fileBack(ctx context.Context, e *fileExchange, p xfer.Protocol) error {
+func (d *session) fileBack(ctx context.Context, e *fileExchange, p xfer.Protocol) error {
 	res, digest, err := e.receive(ctx)
 	if err != nil {
 		return err
@@ -199,23 +199,23 @@ func (d *demo) fileBack(ctx context.Context, e *fileExchange, p xfer.Protocol) e
 
 // fileRow compares the file that arrived with what the passes before have seen,
 // and notes the transfer.
-func (d *demo) fileRow(way string, p xfer.Protocol, res xfer.Result, arrived [32]byte) error {
+func (d *session) fileRow(way string, p xfer.Protocol, res xfer.Result, arrived [32]byte) error {
 	if res.Protocol != p {
 		return fmt.Errorf("the %s protocol was used", res.Protocol)
 	}
 	if arrived != d.digest {
 		return fmt.Errorf("verification failed: the file that arrived has SHA-256 %x, the data had %x before; did %s change meanwhile?", arrived, d.digest, d.src.name())
 	}
-	d.rows = append(d.rows, demoRow{
+	d.rows = append(d.rows, row{
 		step: fmt.Sprintf("file, %s, %s", p, way), operations: res.Chunks, bytes: res.Size, took: res.Duration,
 		rate:     fmt.Sprintf("%.0f MiB/s", cli.MiBPerSecond(res.Size, res.Duration)),
-		verified: demoEqual,
+		verified: equal,
 	})
 	return nil
 }
 
 // files is the peer's part.
-func (p *demoPeer) files(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err error) {
+func (p *peer) files(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err error) {
 	e, err := newFileExchange(dev, p.src)
 	if err != nil {
 		return err
@@ -227,7 +227,7 @@ func (p *demoPeer) files(ctx context.Context, dev *verbs.Device, x *link.Exchang
 	if err := x.Send(e.l.Addr()); err != nil {
 		return err
 	}
-	for _, protocol := range demoProtocols {
+	for _, protocol := range protocols {
 		var report fileReport
 		if _, report.Digest, err = e.receive(ctx); err != nil {
 			report.Error = cli.OneLine(err)

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -18,13 +18,14 @@ import (
 	"cinnabar/verbs/oob"
 )
 
-// demoPeerCommand is the hidden sub-command of the demonstration's peer.
-const demoPeerCommand = "demo-peer"
+// peerCommand is the hidden sub-command of the demonstration's peer.
+const peerCommand = "demo-peer"
 
-func newDemoPeer(s cli.Streams) *cobra.Command {
+// NewPeer returns the hidden command that demo starts as its other side.
+func NewPeer(s cli.Streams) *cobra.Command {
 	var device string
 	cmd := &cobra.Command{
-		Use:    demoPeerCommand,
+		Use:    peerCommand,
 		Short:  "The other half of demo, started by it",
 		Hidden: true,
 		Args:   cli.NoArgs,
@@ -35,7 +36,7 @@ func newDemoPeer(s cli.Streams) *cobra.Command {
 					return err
 				}
 				defer func() { err = errors.Join(err, dev.Close()) }()
-				return serveDemo(ctx, dev, x)
+				return serve(ctx, dev, x)
 			})
 		},
 	}
@@ -43,8 +44,8 @@ func newDemoPeer(s cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// demoPeer is the passive side of the demonstration.
-type demoPeer struct {
+// peer is the passive side of the demonstration.
+type peer struct {
 	*talker
 	src  source
 	data *verbs.MR // what the parent uses: a round of data, and two words for atomics
@@ -53,20 +54,20 @@ type demoPeer struct {
 	reader io.ReadCloser // the source, while reads are under way
 }
 
-// serveDemo learns what the data is, connects, and does its part until the
+// serve learns what the data is, connects, and does its part until the
 // parent says bye.
-func serveDemo(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err error) {
+func serve(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err error) {
 	t, err := newTalker(dev)
 	if err != nil {
 		return err
 	}
-	p := &demoPeer{talker: t, sum: sha256.New()}
+	p := &peer{talker: t, sum: sha256.New()}
 	defer func() { err = errors.Join(err, p.closeReader(), p.Close(ctx)) }()
 	if err := x.Receive(ctx, &p.src); err != nil {
 		return err
 	}
 	const all = verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead | verbs.RemoteAtomic
-	if p.data, err = p.Alloc(demoRound+demoWords*wordLen, all); err != nil {
+	if p.data, err = p.Alloc(roundLen+words*wordLen, all); err != nil {
 		return err
 	}
 	if err := p.listen(); err != nil {
@@ -76,7 +77,7 @@ func serveDemo(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err er
 	if err != nil {
 		return err
 	}
-	if _, err := x.Connect(ctx, p.Link, oob.Config{Region: p.data.Region(), Settings: demoSettings(), Listen: at}); err != nil {
+	if _, err := x.Connect(ctx, p.Link, oob.Config{Region: p.data.Region(), Settings: settings(), Listen: at}); err != nil {
 		return err
 	}
 	for {
@@ -100,11 +101,11 @@ func serveDemo(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err er
 }
 
 // handle does what one message asks for, and answers it.
-func (p *demoPeer) handle(ctx context.Context, m message) error {
+func (p *peer) handle(ctx context.Context, m message) error {
 	switch m.kind {
 	case kindBegin:
-		if m.value > demoRound {
-			return fmt.Errorf("the parent begins a round of %d bytes, over the agreed %d", m.value, demoRound)
+		if m.value > roundLen {
+			return fmt.Errorf("the parent begins a round of %d bytes, over the agreed %d", m.value, roundLen)
 		}
 		return p.round(ctx, m.op, int(m.value))
 	case kindSum:
@@ -112,8 +113,8 @@ func (p *demoPeer) handle(ctx context.Context, m message) error {
 		p.sum.Reset()
 		return errors.Join(p.closeReader(), p.answer(ctx, answer))
 	case kindWord:
-		if m.value >= demoWords {
-			return fmt.Errorf("the parent asks for word %d of %d", m.value, demoWords)
+		if m.value >= words {
+			return fmt.Errorf("the parent asks for word %d of %d", m.value, words)
 		}
 		word := p.data.Bytes()[wordOffset(int(m.value)):]
 		return p.answer(ctx, message{kind: kindWord, value: binary.NativeEndian.Uint64(word)})
@@ -123,7 +124,7 @@ func (p *demoPeer) handle(ctx context.Context, m message) error {
 }
 
 // answer makes room for the parent's next message and sends m.
-func (p *demoPeer) answer(ctx context.Context, m message) error {
+func (p *peer) answer(ctx context.Context, m message) error {
 	if err := p.listen(); err != nil {
 		return err
 	}
@@ -131,7 +132,7 @@ func (p *demoPeer) answer(ctx context.Context, m message) error {
 }
 
 // round takes part in moving n bytes.
-func (p *demoPeer) round(ctx context.Context, op demoOp, n int) error {
+func (p *peer) round(ctx context.Context, op operation, n int) error {
 	switch op {
 	case opRead:
 		return p.offerData(ctx, n)
@@ -162,7 +163,7 @@ func (p *demoPeer) round(ctx context.Context, op demoOp, n int) error {
 }
 
 // offerData puts the next n bytes of the source where the parent reads them.
-func (p *demoPeer) offerData(ctx context.Context, n int) (err error) {
+func (p *peer) offerData(ctx context.Context, n int) (err error) {
 	if p.reader == nil {
 		if p.reader, err = p.src.open(); err != nil {
 			return err
@@ -178,9 +179,9 @@ func (p *demoPeer) offerData(ctx context.Context, n int) (err error) {
 
 // postChunks posts one receive for each operation of the round. A write with
 // immediate brings its own address, so its receive has no memory.
-func (p *demoPeer) postChunks(op demoOp, n int) error {
+func (p *peer) postChunks(op operation, n int) error {
 	var wrs []verbs.RecvWR
-	for off, size := range chunks(n, demoChunk) {
+	for off, size := range chunks(n, chunkLen) {
 		wr := verbs.RecvWR{ID: uint64(size)}
 		if op == opSendReceive {
 			wr.SGL = []verbs.SGE{p.data.SGE(off, size)}
@@ -192,12 +193,12 @@ func (p *demoPeer) postChunks(op demoOp, n int) error {
 
 // takeChunks waits for those receives and compares what they report with what
 // was agreed.
-func (p *demoPeer) takeChunks(ctx context.Context, op demoOp, n int) error {
+func (p *peer) takeChunks(ctx context.Context, op operation, n int) error {
 	want := verbs.WCRecv
 	if op == opWriteImm {
 		want = verbs.WCRecvRDMAImm
 	}
-	for off, size := range chunks(n, demoChunk) {
+	for off, size := range chunks(n, chunkLen) {
 		wc, err := p.Received(ctx, want)
 		if err != nil {
 			return fmt.Errorf("chunk at %d: %w", off, err)
@@ -213,7 +214,7 @@ func (p *demoPeer) takeChunks(ctx context.Context, op demoOp, n int) error {
 }
 
 // closeReader ends a pass over the source.
-func (p *demoPeer) closeReader() error {
+func (p *peer) closeReader() error {
 	if p.reader == nil {
 		return nil
 	}

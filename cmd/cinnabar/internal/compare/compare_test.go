@@ -1,4 +1,4 @@
-package main
+package compare
 
 import (
 	"bytes"
@@ -13,10 +13,10 @@ import (
 	"cinnabar/verbs"
 )
 
-func TestCompareJobCoversItsMemory(t *testing.T) {
-	for _, j := range []compareJob{
-		{1, 1}, {10, 4}, {8, 4}, {3, 3}, {compareMemory, cli.MiB}, {compareMemory + 1, cli.MiB},
-		{3*compareMemory + 12345, 7 * cli.MiB}, {100 * cli.MiB, compareMaxChunk},
+func TestJobCoversItsMemory(t *testing.T) {
+	for _, j := range []job{
+		{1, 1}, {10, 4}, {8, 4}, {3, 3}, {maxMemory, cli.MiB}, {maxMemory + 1, cli.MiB},
+		{3*maxMemory + 12345, 7 * cli.MiB}, {100 * cli.MiB, maxChunk},
 	} {
 		if err := j.check(); err != nil {
 			t.Errorf("%+v: %v", j, err)
@@ -35,11 +35,11 @@ func TestCompareJobCoversItsMemory(t *testing.T) {
 			}
 			total += int64(size)
 		}
-		if total != j.Size || next != j.memory() || j.memory() > compareMemory {
+		if total != j.Size || next != j.memory() || j.memory() > maxMemory {
 			t.Errorf("%+v: pieces make %d bytes, the first lap covers %d of %d", j, total, next, j.memory())
 		}
 	}
-	for _, j := range []compareJob{{}, {1, 2}, {1, 0}, {-1, -1}, {1 << 40, compareMaxChunk + 1}} {
+	for _, j := range []job{{}, {1, 2}, {1, 0}, {-1, -1}, {1 << 40, maxChunk + 1}} {
 		if err := j.check(); err == nil {
 			t.Errorf("%+v was accepted", j)
 		}
@@ -58,7 +58,7 @@ func TestCreditsBalance(t *testing.T) {
 		if sent != credits(pieces) {
 			t.Errorf("%d pieces: the receiver sends %d credits, credits says %d", pieces, sent, credits(pieces))
 		}
-		used, credit := int64(0), int64(compareWindow)
+		used, credit := int64(0), int64(window)
 		for range pieces { // as moveSend does
 			if credit--; credit < 0 {
 				credit += creditStep
@@ -71,21 +71,21 @@ func TestCreditsBalance(t *testing.T) {
 	}
 }
 
-// testCompare runs both sides on dev.
-func testCompare(t *testing.T, dev *verbs.Device, job compareJob) []compareRow {
+// measure runs both sides on dev.
+func measure(t *testing.T, dev *verbs.Device, job job) []row {
 	t.Helper()
 	a, b := clitest.TCPPair(t)
 	c, err := newComparer(dev, link.NewExchange(a), job)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var rows []compareRow
+	var rows []row
 	errParent, errPeer := clitest.Both(
 		func() (err error) {
 			rows, err = c.measureAll(t.Context())
 			return errors.Join(err, c.Close(t.Context()))
 		},
-		func() error { return serveCompare(t.Context(), dev, link.NewExchange(b)) },
+		func() error { return serve(t.Context(), dev, link.NewExchange(b)) },
 	)
 	if errParent != nil || errPeer != nil {
 		t.Fatalf("parent: %v; peer: %v", errParent, errPeer)
@@ -93,11 +93,11 @@ func testCompare(t *testing.T, dev *verbs.Device, job compareJob) []compareRow {
 	return rows
 }
 
-func TestCompareMovesEverySize(t *testing.T) { clitest.EachDevice(t, testCompareMovesEverySize) }
+func TestMovesEverySize(t *testing.T) { clitest.EachDevice(t, testMovesEverySize) }
 
-func testCompareMovesEverySize(t *testing.T, open func(*testing.T) *verbs.Device) {
-	for _, job := range []compareJob{{1, 1}, {100001, 1000}, {cli.MiB, cli.MiB}, {5*cli.MiB + 1, 300000}} {
-		rows := testCompare(t, open(t), job)
+func testMovesEverySize(t *testing.T, open func(*testing.T) *verbs.Device) {
+	for _, job := range []job{{1, 1}, {100001, 1000}, {cli.MiB, cli.MiB}, {5*cli.MiB + 1, 300000}} {
+		rows := measure(t, open(t), job)
 		if len(rows) != 3 {
 			t.Fatalf("%+v: %d rows", job, len(rows))
 		}
@@ -115,36 +115,36 @@ func testCompareMovesEverySize(t *testing.T, open func(*testing.T) *verbs.Device
 	}
 }
 
-func TestCompareOutput(t *testing.T) {
-	rows := []compareRow{
+func TestOutput(t *testing.T) {
+	rows := []row{
 		{Way: wayTCP, Bytes: 67108864, Seconds: 0.02, MiBPerSecond: 3200, KernelCopies: 2, SenderInCalls: 98.71, SenderWakeups: 60, ReceiverWakeups: -1, ReceiverCalls: 70, ReceiverCPU: 6.66, Verified: true},
 		{Way: wayWrite, Bytes: 67108864, Seconds: 0.04, MiBPerSecond: 1600, KernelCopies: 2, SenderInCalls: 2.4, SenderWakeups: 220, ReceiverWakeups: 118, ReceiverCPU: 19.1, Verified: true},
 	}
 	var b bytes.Buffer
-	if err := writeCompareTable(&b, rows); err != nil {
+	if err := writeTable(&b, rows); err != nil {
 		t.Fatal(err)
 	}
 	clitest.Golden(t, "compare.golden", b.String())
 
 	b.Reset()
-	if err := writeCompareJSON(&b, rows); err != nil {
+	if err := writeJSON(&b, rows); err != nil {
 		t.Fatal(err)
 	}
 	var back struct {
-		Rows  []compareRow
+		Rows  []row
 		Notes []string
 	}
 	if err := json.Unmarshal(b.Bytes(), &back); err != nil {
 		t.Fatal(err)
 	}
-	if len(back.Rows) != 2 || back.Rows[0] != rows[0] || len(back.Notes) != len(compareNotes) {
+	if len(back.Rows) != 2 || back.Rows[0] != rows[0] || len(back.Notes) != len(notes) {
 		t.Errorf("JSON came back as %+v", back)
 	}
 }
 
 // parity: S01
-func TestCompareNotesNameTheKernelsCopies(t *testing.T) {
-	all := strings.Join(compareNotes, "\n")
+func TestNotesNameTheKernelsCopies(t *testing.T) {
+	all := strings.Join(notes, "\n")
 	for _, text := range []string{"two on every row, one on each side", "On RDMA hardware they are none"} {
 		if !strings.Contains(all, text) {
 			t.Errorf("the notes do not say %q", text)

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 // pass moves the whole source by one operation, round by round, and compares
 // the digests of what left and what arrived. The time is that of the transfers:
 // from the first post until the data is there, without making and hashing it.
-func (d *demo) pass(ctx context.Context, op demoOp) (err error) {
+func (d *session) pass(ctx context.Context, op operation) (err error) {
 	var r io.ReadCloser
 	if op != opRead { // there the peer has the source
 		if r, err = d.src.open(); err != nil {
@@ -24,7 +24,7 @@ func (d *demo) pass(ctx context.Context, op demoOp) (err error) {
 		defer cli.Shut(r)
 	}
 	sum := sha256.New()
-	row := demoRow{step: op.String(), bytes: d.src.Size}
+	row := row{step: op.String(), bytes: d.src.Size}
 	for left := d.src.Size; left > 0; {
 		b := d.data.Bytes()[:min(left, int64(d.data.Len()))]
 		if op != opRead {
@@ -45,16 +45,16 @@ func (d *demo) pass(ctx context.Context, op demoOp) (err error) {
 	if err := d.compare(ctx, op, [32]byte(sum.Sum(nil))); err != nil {
 		return err
 	}
-	row.verified = demoEqual
+	row.verified = equal
 	d.rows = append(d.rows, row)
 	return nil
 }
 
-// demoEqual is the text of a step whose received data equals the sent data.
-const demoEqual = "SHA-256 equal"
+// equal is the text of a step whose received data equals the sent data.
+const equal = "SHA-256 equal"
 
 // compare asks the peer for its digest of the pass.
-func (d *demo) compare(ctx context.Context, op demoOp, own [32]byte) error {
+func (d *session) compare(ctx context.Context, op operation, own [32]byte) error {
 	m, err := d.ask(ctx, message{kind: kindSum, op: op}, kindSum)
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func (d *demo) compare(ctx context.Context, op demoOp, own [32]byte) error {
 
 // round moves the first n bytes of the registered memory and returns how long
 // that took and how many operations it was.
-func (d *demo) round(ctx context.Context, op demoOp, n int) (time.Duration, int, error) {
+func (d *session) round(ctx context.Context, op operation, n int) (time.Duration, int, error) {
 	if _, err := d.ask(ctx, message{kind: kindBegin, op: op, value: uint64(n)}, kindReady); err != nil {
 		return 0, 0, err
 	}
@@ -97,9 +97,9 @@ func (d *demo) round(ctx context.Context, op demoOp, n int) (time.Duration, int,
 }
 
 // requests are the work requests that move n bytes.
-func (d *demo) requests(op demoOp, n int) []verbs.SendWR {
+func (d *session) requests(op operation, n int) []verbs.SendWR {
 	var wrs []verbs.SendWR
-	for off, size := range chunks(n, demoChunk) {
+	for off, size := range chunks(n, chunkLen) {
 		wr := verbs.SendWR{Flags: verbs.Signaled, SGL: []verbs.SGE{d.data.SGE(off, size)}, Remote: d.at(off)}
 		switch op {
 		case opSendReceive:
@@ -117,7 +117,7 @@ func (d *demo) requests(op demoOp, n int) []verbs.SendWR {
 }
 
 // atomics counts and swaps on the peer's two words.
-func (d *demo) atomics(ctx context.Context) error {
+func (d *session) atomics(ctx context.Context) error {
 	const fetchAdd, compareSwap = "fetch-and-add", "compare-and-swap"
 	if !d.attr.Caps.Has(verbs.CapAtomics) {
 		d.skip(fetchAdd)
@@ -133,15 +133,15 @@ func (d *demo) atomics(ctx context.Context) error {
 	return nil
 }
 
-// demoOldValues is the text of a step in which each atomic returned the result of the atomic before it.
-var demoOldValues = fmt.Sprintf("%d old values", demoAtomics)
+// oldValues is the text of a step in which each atomic returned the result of the atomic before it.
+var oldValues = fmt.Sprintf("%d old values", atomicCount)
 
 // count adds 1, 2, 3, ... to the first word. Each operation must return the sum
 // of those before it, and the peer must see the total.
-func (d *demo) count(ctx context.Context, step string) error {
+func (d *session) count(ctx context.Context, step string) error {
 	start := time.Now()
 	total := uint64(0)
-	for add := uint64(1); add <= demoAtomics; add++ {
+	for add := uint64(1); add <= atomicCount; add++ {
 		old, err := d.atomic(ctx, verbs.SendWR{Op: verbs.OpFetchAdd, CompareAdd: add, Remote: d.at(wordOffset(0))})
 		if err != nil {
 			return err
@@ -151,16 +151,16 @@ func (d *demo) count(ctx context.Context, step string) error {
 		}
 		total += add
 	}
-	d.atomicRow(step, demoAtomics, time.Since(start), demoOldValues)
+	d.atomicRow(step, atomicCount, time.Since(start), oldValues)
 	return d.checkWord(ctx, 0, total)
 }
 
 // swap counts the second word up by compare-and-swap. One more with a wrong
 // expectation must change nothing.
-func (d *demo) swap(ctx context.Context, step string) error {
+func (d *session) swap(ctx context.Context, step string) error {
 	start := time.Now()
 	at := d.at(wordOffset(1))
-	for v := uint64(0); v < demoAtomics; v++ {
+	for v := uint64(0); v < atomicCount; v++ {
 		old, err := d.atomic(ctx, verbs.SendWR{Op: verbs.OpCompareSwap, CompareAdd: v, Swap: v + 1, Remote: at})
 		if err != nil {
 			return err
@@ -174,16 +174,16 @@ func (d *demo) swap(ctx context.Context, step string) error {
 	if err != nil {
 		return err
 	}
-	if old != demoAtomics {
-		return fmt.Errorf("verification failed: a swap that must not happen saw %d, expected %d", old, demoAtomics)
+	if old != atomicCount {
+		return fmt.Errorf("verification failed: a swap that must not happen saw %d, expected %d", old, atomicCount)
 	}
-	d.atomicRow(step, demoAtomics, took, demoOldValues)
-	return d.checkWord(ctx, 1, demoAtomics)
+	d.atomicRow(step, atomicCount, took, oldValues)
+	return d.checkWord(ctx, 1, atomicCount)
 }
 
 // atomic carries out one atomic operation and returns the old value. Words are
 // in the byte order of the machine, which is the same for both processes.
-func (d *demo) atomic(ctx context.Context, wr verbs.SendWR) (uint64, error) {
+func (d *session) atomic(ctx context.Context, wr verbs.SendWR) (uint64, error) {
 	wr.Flags, wr.SGL = verbs.Signaled, []verbs.SGE{d.result.SGE(0, wordLen)}
 	if err := d.do(ctx, wr); err != nil {
 		return 0, err
@@ -192,15 +192,15 @@ func (d *demo) atomic(ctx context.Context, wr verbs.SendWR) (uint64, error) {
 }
 
 // atomicRow notes a step with atomics.
-func (d *demo) atomicRow(step string, n int64, took time.Duration, verified string) {
-	d.rows = append(d.rows, demoRow{
+func (d *session) atomicRow(step string, n int64, took time.Duration, verified string) {
+	d.rows = append(d.rows, row{
 		step: step, operations: n, bytes: n * wordLen, took: took,
 		rate: fmt.Sprintf("%.0f/s", cli.PerSecond(n, took)), verified: verified,
 	})
 }
 
 // checkWord asks the peer what it sees in word i.
-func (d *demo) checkWord(ctx context.Context, i, want uint64) error {
+func (d *session) checkWord(ctx context.Context, i, want uint64) error {
 	m, err := d.ask(ctx, message{kind: kindWord, value: i}, kindWord)
 	if err != nil {
 		return err

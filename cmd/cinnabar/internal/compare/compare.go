@@ -1,4 +1,5 @@
-package main
+// Package compare is the command that moves the same bytes between two processes by TCP, by RDMA write and by send/receive.
+package compare
 
 import (
 	"context"
@@ -19,22 +20,23 @@ import (
 
 // Limits of compare, in bytes unless said otherwise.
 const (
-	compareMemory   = 64 * cli.MiB // of registered memory on each side; more data goes round in it
-	compareMaxChunk = 16 * cli.MiB
-	compareWindow   = 16      // operations outstanding
-	compareMaxCount = 1 << 20 // limit on the operations of one way, which take some seconds, because compare prints nothing meanwhile
+	maxMemory = 64 * cli.MiB // of registered memory on each side; more data goes round in it
+	maxChunk  = 16 * cli.MiB
+	window    = 16      // operations outstanding
+	maxCount  = 1 << 20 // limit on the operations of one way, which take some seconds, because compare prints nothing meanwhile
 )
 
-// compareOptions are the options of compare.
-type compareOptions struct {
+// options are the options of compare.
+type options struct {
 	sizeText, chunkText string
 	json                bool
 
-	job compareJob
+	job job
 }
 
-func newCompare(s cli.Streams) *cobra.Command {
-	o := &compareOptions{}
+// New returns the command compare.
+func New(s cli.Streams) *cobra.Command {
+	o := &options{}
 	cmd := &cobra.Command{
 		Use:   "compare",
 		Short: "Compare TCP with RDMA: rate, copies, wake-ups, CPU time",
@@ -45,7 +47,7 @@ by RDMA write and by send/receive, and shows what each way costs both sides.`,
 			if err := o.parse(); err != nil {
 				return err
 			}
-			return runCompare(cmd.Context(), o, s)
+			return run(cmd.Context(), o, s)
 		},
 	}
 	f := cmd.Flags()
@@ -56,49 +58,49 @@ by RDMA write and by send/receive, and shows what each way costs both sides.`,
 	return cmd
 }
 
-func (o *compareOptions) parse() (err error) {
-	if o.job.Chunk, err = cli.ParseSize("--chunk", o.chunkText, 1, compareMaxChunk); err != nil {
+func (o *options) parse() (err error) {
+	if o.job.Chunk, err = cli.ParseSize("--chunk", o.chunkText, 1, maxChunk); err != nil {
 		return err
 	}
 	if o.job.Size, err = cli.ParseSize("--size", o.sizeText, 1, math.MaxInt64/2); err != nil {
 		return err
 	}
 	o.job.Chunk = min(o.job.Chunk, o.job.Size)
-	if n := o.job.count(); n > compareMaxCount {
+	if n := o.job.count(); n > maxCount {
 		return cli.Usagef("--size %s in chunks of %d bytes makes %d operations, and compare makes at most %d: choose a larger --chunk or a smaller --size",
-			cli.SizeText(o.job.Size), o.job.Chunk, n, compareMaxCount)
+			cli.SizeText(o.job.Size), o.job.Chunk, n, maxCount)
 	}
 	return nil
 }
 
-// compareJob is what both sides have to know.
-type compareJob struct {
+// job is what both sides have to know.
+type job struct {
 	Size  int64 `json:"size"`  // bytes to move
 	Chunk int64 `json:"chunk"` // bytes of one operation
 }
 
 // check refuses a job that does not fit the limits.
-func (j compareJob) check() error {
-	if j.Chunk < 1 || j.Chunk > compareMaxChunk || j.Size < j.Chunk {
+func (j job) check() error {
+	if j.Chunk < 1 || j.Chunk > maxChunk || j.Size < j.Chunk {
 		return fmt.Errorf("%d bytes in chunks of %d are not possible", j.Size, j.Chunk)
 	}
 	return nil
 }
 
 // slots is how many chunks the memory holds; chunk n goes to slot n modulo slots.
-func (j compareJob) slots() int64 {
-	return min(max(compareMemory/j.Chunk, 1), (j.Size+j.Chunk-1)/j.Chunk)
+func (j job) slots() int64 {
+	return min(max(maxMemory/j.Chunk, 1), (j.Size+j.Chunk-1)/j.Chunk)
 }
 
 // memory is the size of the memory in bytes: every byte of it is moved at least
 // once, also where the last piece is short.
-func (j compareJob) memory() int { return int(min(j.slots()*j.Chunk, j.Size)) } // at most compareMemory
+func (j job) memory() int { return int(min(j.slots()*j.Chunk, j.Size)) } // at most maxMemory
 
 // count is the number of operations.
-func (j compareJob) count() int64 { return (j.Size + j.Chunk - 1) / j.Chunk }
+func (j job) count() int64 { return (j.Size + j.Chunk - 1) / j.Chunk }
 
 // piece is where operation n finds its bytes, and how many they are.
-func (j compareJob) piece(n int64) (off, size int) {
+func (j job) piece(n int64) (off, size int) {
 	return int(n % j.slots() * j.Chunk), int(min(j.Chunk, j.Size-n*j.Chunk))
 }
 
@@ -109,9 +111,9 @@ const (
 	waySend  = "send/receive"
 )
 
-// compareRow is what one way cost. Rates and times carry their units in the
+// row is what one way cost. Rates and times carry their units in the
 // names, here and in the table.
-type compareRow struct {
+type row struct {
 	Way             string  `json:"way"`
 	Bytes           int64   `json:"bytes"`
 	Seconds         float64 `json:"seconds"`
@@ -126,8 +128,8 @@ type compareRow struct {
 	Verified        bool    `json:"verified"`
 }
 
-// compareNotes explain the columns where a number alone would mislead.
-var compareNotes = []string{
+// notes explain the columns where a number alone would mislead.
+var notes = []string{
 	"copies in user space are counted by the device (staged bytes) over bytes moved; TCP's program reads and writes in place, so it makes none either",
 	"kernel copies are two on every row, one on each side: the software device runs over TCP. On RDMA hardware they are none",
 	"wake-ups are voluntary context switches of the whole process, the software device's goroutine included; on hardware the adapter does that work",
@@ -136,8 +138,8 @@ var compareNotes = []string{
 	"receiver calls are those that the receiving program makes to get the data; a one-sided write needs none",
 }
 
-// runCompare starts the peer, measures every way and prints the result.
-func runCompare(ctx context.Context, o *compareOptions, s cli.Streams) (err error) {
+// run starts the peer, measures every way and prints the result.
+func run(ctx context.Context, o *options, s cli.Streams) (err error) {
 	dev, err := cli.OpenDevice(ctx, "")
 	if err != nil {
 		return err
@@ -148,11 +150,11 @@ func runCompare(ctx context.Context, o *compareOptions, s cli.Streams) (err erro
 			return err
 		}
 	}
-	p, err := peerproc.Start(ctx, s.Err, comparePeerCommand)
+	p, err := peerproc.Start(ctx, s.Err, peerCommand)
 	if err != nil {
 		return err
 	}
-	rows, err := compareWith(ctx, dev, p, o.job)
+	rows, err := measureWays(ctx, dev, p, o.job)
 	if stopErr := p.Stop(); err == nil { // else the peer's end follows from ours
 		err = stopErr
 	}
@@ -160,13 +162,13 @@ func runCompare(ctx context.Context, o *compareOptions, s cli.Streams) (err erro
 		return err
 	}
 	if o.json {
-		return writeCompareJSON(s.Out, rows)
+		return writeJSON(s.Out, rows)
 	}
-	return writeCompareTable(s.Out, rows)
+	return writeTable(s.Out, rows)
 }
 
-// compareWith meets the peer and measures every way.
-func compareWith(ctx context.Context, dev *verbs.Device, p *peerproc.Process, job compareJob) ([]compareRow, error) {
+// measureWays meets the peer and measures every way.
+func measureWays(ctx context.Context, dev *verbs.Device, p *peerproc.Process, job job) ([]row, error) {
 	x, err := p.Meet(ctx)
 	if err != nil {
 		return nil, err
@@ -180,22 +182,22 @@ func compareWith(ctx context.Context, dev *verbs.Device, p *peerproc.Process, jo
 	return rows, errors.Join(err, c.Close(ctx))
 }
 
-// writeCompareJSON prints the rows and the notes.
-func writeCompareJSON(w io.Writer, rows []compareRow) error {
+// writeJSON prints the rows and the notes.
+func writeJSON(w io.Writer, rows []row) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	return enc.Encode(struct {
-		Rows  []compareRow `json:"rows"`
-		Notes []string     `json:"notes"`
-	}{rows, compareNotes})
+		Rows  []row    `json:"rows"`
+		Notes []string `json:"notes"`
+	}{rows, notes})
 }
 
-// writeCompareTable prints one column for each way, so that the eye compares
+// writeTable prints one column for each way, so that the eye compares
 // along the line.
-func writeCompareTable(w io.Writer, rows []compareRow) error {
+func writeTable(w io.Writer, rows []row) error {
 	t := cli.NewTable(w)
 	i := &cli.Printer{W: t}
-	for _, l := range compareLines {
+	for _, l := range lines {
 		i.Printf("%s", l.label)
 		for n := range rows {
 			i.Printf("\t%s", l.value(&rows[n]))
@@ -207,29 +209,29 @@ func writeCompareTable(w io.Writer, rows []compareRow) error {
 	}
 	i.W = w
 	i.Printf("\n")
-	for _, n := range compareNotes {
+	for _, n := range notes {
 		i.Printf("- %s\n", strings.ReplaceAll(cli.Fold(n, cli.Width-2), "\n", "\n  "))
 	}
 	return i.Err
 }
 
-// compareLines are the lines of the table.
-var compareLines = []struct {
+// lines are the lines of the table.
+var lines = []struct {
 	label string
-	value func(*compareRow) string
+	value func(*row) string
 }{
-	{"", func(r *compareRow) string { return r.Way }},
-	{"bytes moved", func(r *compareRow) string { return fmt.Sprint(r.Bytes) }},
-	{"seconds", func(r *compareRow) string { return fmt.Sprintf("%.4f", r.Seconds) }},
-	{"MiB/s", func(r *compareRow) string { return fmt.Sprintf("%.1f", r.MiBPerSecond) }},
-	{"copies in user space", func(r *compareRow) string { return fmt.Sprintf("%.3g", r.UserCopies) }},
-	{"copies in the kernel", func(r *compareRow) string { return fmt.Sprint(r.KernelCopies) }},
-	{"sender inside calls, % of time", func(r *compareRow) string { return fmt.Sprintf("%.1f", r.SenderInCalls) }},
-	{"sender wake-ups", func(r *compareRow) string { return countText(r.SenderWakeups) }},
-	{"receiver wake-ups", func(r *compareRow) string { return countText(r.ReceiverWakeups) }},
-	{"receiver calls", func(r *compareRow) string { return fmt.Sprint(r.ReceiverCalls) }},
-	{"receiver CPU, ms", func(r *compareRow) string { return fmt.Sprintf("%.1f", r.ReceiverCPU) }},
-	{"verified by SHA-256", func(r *compareRow) string { return map[bool]string{true: "yes", false: "no"}[r.Verified] }},
+	{"", func(r *row) string { return r.Way }},
+	{"bytes moved", func(r *row) string { return fmt.Sprint(r.Bytes) }},
+	{"seconds", func(r *row) string { return fmt.Sprintf("%.4f", r.Seconds) }},
+	{"MiB/s", func(r *row) string { return fmt.Sprintf("%.1f", r.MiBPerSecond) }},
+	{"copies in user space", func(r *row) string { return fmt.Sprintf("%.3g", r.UserCopies) }},
+	{"copies in the kernel", func(r *row) string { return fmt.Sprint(r.KernelCopies) }},
+	{"sender inside calls, % of time", func(r *row) string { return fmt.Sprintf("%.1f", r.SenderInCalls) }},
+	{"sender wake-ups", func(r *row) string { return countText(r.SenderWakeups) }},
+	{"receiver wake-ups", func(r *row) string { return countText(r.ReceiverWakeups) }},
+	{"receiver calls", func(r *row) string { return fmt.Sprint(r.ReceiverCalls) }},
+	{"receiver CPU, ms", func(r *row) string { return fmt.Sprintf("%.1f", r.ReceiverCPU) }},
+	{"verified by SHA-256", func(r *row) string { return map[bool]string{true: "yes", false: "no"}[r.Verified] }},
 }
 
 // countText prints a count that the system may not know.

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"bytes"
@@ -15,7 +15,7 @@ import (
 )
 
 // parity: S22
-func TestDemoTwoProcesses(t *testing.T) {
+func TestTwoProcesses(t *testing.T) {
 	code, o := clitest.RunProcess(t, "demo")
 	if code != 0 || o.Err.Len() != 0 {
 		t.Fatalf("exit code %d, stderr %q", code, &o.Err)
@@ -48,10 +48,10 @@ func TestDemoTwoProcesses(t *testing.T) {
 	}
 }
 
-func TestDemoFilesOfEverySize(t *testing.T) {
-	sizes := []int{0, demoRound + 7} // more in TestDemoMovesEverySize
+func TestFilesOfEverySize(t *testing.T) {
+	sizes := []int{0, roundLen + 7} // more in TestDemoMovesEverySize
 	if clitest.RaceEnabled {
-		sizes = []int{0, demoChunk - 1}
+		sizes = []int{0, chunkLen - 1}
 	}
 	for _, size := range sizes {
 		path := filepath.Join(t.TempDir(), "data")
@@ -65,9 +65,9 @@ func TestDemoFilesOfEverySize(t *testing.T) {
 	}
 }
 
-// startLongDemo starts a demonstration that takes minutes, and returns when
+// startLong starts a demonstration that takes minutes, and returns when
 // both of its processes are at work.
-func startLongDemo(t *testing.T) (parent *exec.Cmd, peer int, o *clitest.Output) {
+func startLong(t *testing.T) (parent *exec.Cmd, peer int, o *clitest.Output) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "sparse")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -96,8 +96,8 @@ func wantGone(t *testing.T, parent *exec.Cmd, err error) {
 	}
 }
 
-func TestDemoInterrupted(t *testing.T) {
-	parent, _, o := startLongDemo(t)
+func TestInterrupted(t *testing.T) {
+	parent, _, o := startLong(t)
 	if err := parent.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
@@ -110,16 +110,16 @@ func TestDemoInterrupted(t *testing.T) {
 	}
 }
 
-func TestDemoParentKilled(t *testing.T) {
-	parent, _, _ := startLongDemo(t)
+func TestParentKilled(t *testing.T) {
+	parent, _, _ := startLong(t)
 	if err := parent.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	wantGone(t, parent, parent.Wait())
 }
 
-func TestDemoPeerKilled(t *testing.T) {
-	parent, peer, o := startLongDemo(t)
+func TestPeerKilled(t *testing.T) {
+	parent, peer, o := startLong(t)
 	p, err := os.FindProcess(peer)
 	if err != nil {
 		t.Fatal(err)

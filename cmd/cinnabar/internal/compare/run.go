@@ -1,4 +1,4 @@
-package main
+package compare
 
 import (
 	"context"
@@ -21,19 +21,19 @@ import (
 // the parent names a way, the peer says that it is ready, the data moves, the
 // parent says that it is done, and the peer reports.
 
-// compareAnswer is where the peer can be reached.
-type compareAnswer struct {
+// answer is where the peer can be reached.
+type answer struct {
 	TCP netip.AddrPort `json:"tcp"`
 }
 
-// compareStep is what the parent says during the measurements.
-type compareStep struct {
+// step is what the parent says during the measurements.
+type step struct {
 	Way  string `json:"way,omitempty"`
 	Done bool   `json:"done,omitempty"` // the data of the way under way has been sent
 }
 
-// compareReport is what the peer says about its side of a way.
-type compareReport struct {
+// report is what the peer says about its side of a way.
+type report struct {
 	Ready  bool     `json:"ready,omitempty"`
 	Usage  usage    `json:"usage"`
 	Calls  int64    `json:"calls"`
@@ -46,7 +46,7 @@ type comparer struct {
 	*link.Link
 	x      *link.Exchange
 	dev    *verbs.Device
-	job    compareJob
+	job    job
 	peer   verbs.Region
 	data   *verbs.MR
 	tcp    net.Conn
@@ -56,8 +56,8 @@ type comparer struct {
 }
 
 // newComparer registers memory and fills it with random bytes.
-func newComparer(dev *verbs.Device, x *link.Exchange, job compareJob) (*comparer, error) {
-	l, err := link.New(dev, link.Config{Sends: compareWindow, Receives: compareWindow})
+func newComparer(dev *verbs.Device, x *link.Exchange, job job) (*comparer, error) {
+	l, err := link.New(dev, link.Config{Sends: window, Receives: window})
 	if err != nil {
 		return nil, err
 	}
@@ -71,13 +71,13 @@ func newComparer(dev *verbs.Device, x *link.Exchange, job compareJob) (*comparer
 }
 
 // measureAll connects both ways and measures every way.
-func (c *comparer) measureAll(ctx context.Context) ([]compareRow, error) {
+func (c *comparer) measureAll(ctx context.Context) ([]row, error) {
 	if err := c.meet(ctx); err != nil {
 		return nil, err
 	}
 	defer cli.Shut(c.tcp)
 	defer cli.Interrupt(ctx, c.tcp)()
-	var rows []compareRow
+	var rows []row
 	for _, w := range []struct {
 		name string
 		move func(context.Context) error
@@ -98,7 +98,7 @@ func (c *comparer) meet(ctx context.Context) error {
 	if err := c.x.Send(c.job); err != nil {
 		return err
 	}
-	var a compareAnswer
+	var a answer
 	if err := c.x.Receive(ctx, &a); err != nil {
 		return err
 	}
@@ -119,27 +119,27 @@ func (c *comparer) meet(ctx context.Context) error {
 
 // measure runs one way. The time ends when the data is known to be in the
 // peer's memory.
-func (c *comparer) measure(ctx context.Context, way string, move func(context.Context) error) (compareRow, error) {
-	if _, err := c.step(ctx, compareStep{Way: way}, true); err != nil {
-		return compareRow{}, err
+func (c *comparer) measure(ctx context.Context, way string, move func(context.Context) error) (row, error) {
+	if _, err := c.step(ctx, step{Way: way}, true); err != nil {
+		return row{}, err
 	}
 	c.inCalls = 0
-	before, staged := processUsage(), stagedBytes(c.dev)
+	before, staged := readUsage(), stagedBytes(c.dev)
 	start := time.Now()
 	if err := move(ctx); err != nil {
-		return compareRow{}, err
+		return row{}, err
 	}
 	took := time.Since(start)
-	cost := processUsage().since(before)
+	cost := readUsage().since(before)
 	staged = stagedBytes(c.dev) - staged
-	report, err := c.step(ctx, compareStep{Done: true}, false)
+	report, err := c.step(ctx, step{Done: true}, false)
 	if err != nil {
-		return compareRow{}, err
+		return row{}, err
 	}
 	if report.Digest != c.digest {
-		return compareRow{}, fmt.Errorf("verification failed: SHA-256 of the memory is %x here and %x at the peer", c.digest, report.Digest)
+		return row{}, fmt.Errorf("verification failed: SHA-256 of the memory is %x here and %x at the peer", c.digest, report.Digest)
 	}
-	return compareRow{
+	return row{
 		Way: way, Bytes: c.job.Size, Seconds: took.Seconds(), MiBPerSecond: cli.MiBPerSecond(c.job.Size, took),
 		UserCopies: float64(staged+report.Staged) / float64(c.job.Size), KernelCopies: 2,
 		SenderInCalls: 100 * c.inCalls.Seconds() / max(took.Seconds(), 1e-9),
@@ -149,8 +149,8 @@ func (c *comparer) measure(ctx context.Context, way string, move func(context.Co
 }
 
 // step tells the peer something and returns its answer.
-func (c *comparer) step(ctx context.Context, s compareStep, wantReady bool) (compareReport, error) {
-	var r compareReport
+func (c *comparer) step(ctx context.Context, s step, wantReady bool) (report, error) {
+	var r report
 	if err := c.x.Send(s); err != nil {
 		return r, err
 	}
@@ -213,7 +213,7 @@ func (c *comparer) moveSend(ctx context.Context) error {
 			return err
 		}
 	}
-	credit := int64(compareWindow)
+	credit := int64(window)
 	err := c.stream(ctx, verbs.SendWR{Op: verbs.OpSend, Flags: verbs.Signaled}, func() error {
 		if credit--; credit >= 0 {
 			return nil
@@ -250,7 +250,7 @@ func (c *comparer) stream(ctx context.Context, wr verbs.SendWR, before func() er
 				return err
 			}
 		}
-		if flying == compareWindow {
+		if flying == window {
 			if err := c.Sent(ctx, 1); err != nil {
 				return err
 			}
@@ -269,7 +269,7 @@ func (c *comparer) stream(ctx context.Context, wr verbs.SendWR, before func() er
 // Credits of send/receive: the peer sends one for each creditStep pieces that
 // came, and one at the end unless it falls together with the last of those.
 const (
-	creditStep     = compareWindow / 2
+	creditStep     = window / 2
 	creditReceives = 4
 )
 
@@ -279,8 +279,8 @@ func credits(pieces int64) int64 { return (pieces + creditStep - 1) / creditStep
 // creditsLeft is how many are still to come when the last piece was sent.
 func creditsLeft(pieces int64) int64 {
 	used := int64(0)
-	if pieces > compareWindow {
-		used = (pieces - compareWindow + creditStep - 1) / creditStep
+	if pieces > window {
+		used = (pieces - window + creditStep - 1) / creditStep
 	}
 	return credits(pieces) - used
 }

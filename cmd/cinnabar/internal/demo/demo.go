@@ -1,4 +1,5 @@
-package main
+// Package demo is the command that shows every kind of operation between two processes on loopback.
+package demo
 
 import (
 	"context"
@@ -21,26 +22,27 @@ import (
 // Sizes of the demonstration, in bytes unless said otherwise. The registered
 // memory is bounded, whatever the size of the data: it moves in rounds.
 const (
-	demoSize    = 64 * cli.MiB // of random data
-	demoChunk   = cli.MiB      // of one operation
-	demoRound   = 16 * cli.MiB // of registered memory on each side
-	demoDepth   = 64           // work requests in one queue: a round's chunks and a message
-	demoAtomics = 1000         // operations of each kind
-	demoWords   = 2            // behind the round, for atomics
+	defaultSize = 64 * cli.MiB // of random data
+	chunkLen    = cli.MiB      // of one operation
+	roundLen    = 16 * cli.MiB // of registered memory on each side
+	depth       = 64           // work requests in one queue: a round's chunks and a message
+	atomicCount = 1000         // operations of each kind
+	words       = 2            // behind the round, for atomics
 	wordLen     = 8
 )
 
 // wordOffset is where the word i of the peer's memory is.
-func wordOffset(i int) int { return demoRound + i*wordLen }
+func wordOffset(i int) int { return roundLen + i*wordLen }
 
-// demoOptions are the options of demo.
-type demoOptions struct {
+// options are the options of demo.
+type options struct {
 	device string
 	json   bool
 }
 
-func newDemo(s cli.Streams) *cobra.Command {
-	o := &demoOptions{}
+// New returns the command demo.
+func New(s cli.Streams) *cobra.Command {
+	o := &options{}
 	cmd := &cobra.Command{
 		Use:   "demo [FILE]",
 		Short: "Show the main job on loopback, between two real processes",
@@ -52,17 +54,17 @@ add up, and the data, and keeps the data in memory that the other process lends.
 Each pass is verified by SHA-256. The last line says ok.
 
 It uses an RDMA device of the machine if there is one that can be used, in builds that
-reach them, and the software device otherwise; the first lines say which, and why.`, cli.SizeText(demoSize)),
+reach them, and the software device otherwise; the first lines say which, and why.`, cli.SizeText(defaultSize)),
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			src := randomSource(demoSize)
+			src := randomSource(defaultSize)
 			if len(args) == 1 {
 				var err error
 				if src, err = fileSource(args[0]); err != nil {
 					return err
 				}
 			}
-			return runDemo(cmd.Context(), o, src, s)
+			return run(cmd.Context(), o, src, s)
 		},
 	}
 	f := cmd.Flags()
@@ -72,10 +74,10 @@ reach them, and the software device otherwise; the first lines say which, and wh
 	return cmd
 }
 
-// runDemo starts the peer, carries out the demonstration with it and prints
+// run starts the peer, carries out the demonstration with it and prints
 // the table. The peer is gone when it returns.
-func runDemo(ctx context.Context, o *demoOptions, src source, s cli.Streams) (err error) {
-	dev, why, err := demoDevice(ctx, o.device)
+func run(ctx context.Context, o *options, src source, s cli.Streams) (err error) {
+	dev, why, err := openDevice(ctx, o.device)
 	if err != nil {
 		return err
 	}
@@ -91,7 +93,7 @@ func runDemo(ctx context.Context, o *demoOptions, src source, s cli.Streams) (er
 	if _, err := fmt.Fprintln(notes, cli.Fold(fmt.Sprintf("device %s (%s): %s", attr.Name, attr.Transport, why), cli.Width)); err != nil {
 		return err
 	}
-	p, err := peerproc.Start(ctx, s.Err, demoPeerCommand, "--device", attr.Name)
+	p, err := peerproc.Start(ctx, s.Err, peerCommand, "--device", attr.Name)
 	if err != nil {
 		return err
 	}
@@ -109,13 +111,13 @@ func runDemo(ctx context.Context, o *demoOptions, src source, s cli.Streams) (er
 }
 
 // demonstrate meets the peer and runs every step.
-func demonstrate(ctx context.Context, dev *verbs.Device, p *peerproc.Process, src source, out io.Writer) (*demo, error) {
+func demonstrate(ctx context.Context, dev *verbs.Device, p *peerproc.Process, src source, out io.Writer) (*session, error) {
 	x, err := p.Meet(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer cli.Shut(x)
-	d, err := newDemoRun(dev, src)
+	d, err := newSession(dev, src)
 	if err != nil {
 		return nil, err
 	}
@@ -135,8 +137,8 @@ func demonstrate(ctx context.Context, dev *verbs.Device, p *peerproc.Process, sr
 	return d, errors.Join(err, d.Close(ctx))
 }
 
-// demo is the active side of the demonstration.
-type demo struct {
+// session is the active side of the demonstration.
+type session struct {
 	*talker
 	src    source
 	attr   verbs.DeviceAttr
@@ -145,11 +147,11 @@ type demo struct {
 	peer   verbs.Region
 	digest [32]byte // of the data, by the first pass
 	passes int
-	rows   []demoRow
+	rows   []row
 }
 
-// demoRow is a line of the table.
-type demoRow struct {
+// row is a line of the table.
+type row struct {
 	step       string
 	operations int64
 	bytes      int64
@@ -158,8 +160,8 @@ type demoRow struct {
 	verified   string
 }
 
-// newDemoRun registers this side's memory.
-func newDemoRun(dev *verbs.Device, src source) (*demo, error) {
+// newSession registers this side's memory.
+func newSession(dev *verbs.Device, src source) (*session, error) {
 	attr, err := dev.Query()
 	if err != nil {
 		return nil, err
@@ -168,8 +170,8 @@ func newDemoRun(dev *verbs.Device, src source) (*demo, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &demo{talker: t, src: src, attr: attr}
-	if d.data, err = d.Alloc(demoRound, verbs.LocalWrite); err == nil {
+	d := &session{talker: t, src: src, attr: attr}
+	if d.data, err = d.Alloc(roundLen, verbs.LocalWrite); err == nil {
 		d.result, err = d.Alloc(wordLen, verbs.LocalWrite)
 	}
 	if err != nil {
@@ -179,8 +181,8 @@ func newDemoRun(dev *verbs.Device, src source) (*demo, error) {
 }
 
 // run goes through the steps in order.
-func (d *demo) run(ctx context.Context) error {
-	for _, op := range []demoOp{opSendReceive, opWrite, opWriteImm, opRead} {
+func (d *session) run(ctx context.Context) error {
+	for _, op := range []operation{opSendReceive, opWrite, opWriteImm, opRead} {
 		if op == opWriteImm && !d.attr.Caps.Has(verbs.CapWriteImm) {
 			d.skip(op.String())
 			continue
@@ -196,20 +198,20 @@ func (d *demo) run(ctx context.Context) error {
 }
 
 // meet exchanges addresses and keys over TCP, and connects.
-func (d *demo) meet(ctx context.Context, x *link.Exchange) error {
+func (d *session) meet(ctx context.Context, x *link.Exchange) error {
 	start := time.Now()
 	if err := x.Send(d.src); err != nil {
 		return err
 	}
-	info, err := x.Connect(ctx, d.Link, oob.Config{Active: true, Settings: demoSettings()})
+	info, err := x.Connect(ctx, d.Link, oob.Config{Active: true, Settings: settings()})
 	if err != nil {
 		return err
 	}
 	d.peer = info.Region
-	if want := uint64(wordOffset(demoWords)); d.peer.Size != want {
+	if want := uint64(wordOffset(words)); d.peer.Size != want {
 		return fmt.Errorf("out-of-band exchange: the peer offers %d bytes of memory instead of %d", d.peer.Size, want)
 	}
-	d.rows = append(d.rows, demoRow{
+	d.rows = append(d.rows, row{
 		step: "out-of-band exchange", operations: 1, bytes: x.Bytes.Load(), took: time.Since(start), rate: "-",
 		verified: "connected",
 	})
@@ -217,25 +219,25 @@ func (d *demo) meet(ctx context.Context, x *link.Exchange) error {
 }
 
 // at is the address of byte off of the peer's memory.
-func (d *demo) at(off int) verbs.RemoteAddr { return d.peer.Add(uint64(off)) }
+func (d *session) at(off int) verbs.RemoteAddr { return d.peer.Add(uint64(off)) }
 
 // skip notes a step that the device cannot do.
-func (d *demo) skip(step string) {
-	d.rows = append(d.rows, demoRow{step: step, rate: "-", verified: "not supported"})
+func (d *session) skip(step string) {
+	d.rows = append(d.rows, row{step: step, rate: "-", verified: "not supported"})
 }
 
-// demoReport is what demo --json prints.
-type demoReport struct {
-	Device    string     `json:"device"`
-	Transport string     `json:"transport"`
-	Data      string     `json:"data"`
-	Bytes     int64      `json:"bytes"`
-	SHA256    string     `json:"sha256"`
-	Steps     []demoStep `json:"steps"`
+// report is what demo --json prints.
+type report struct {
+	Device    string `json:"device"`
+	Transport string `json:"transport"`
+	Data      string `json:"data"`
+	Bytes     int64  `json:"bytes"`
+	SHA256    string `json:"sha256"`
+	Steps     []step `json:"steps"`
 }
 
-// demoStep is one step of the demonstration. Its data was verified, because demo ends with an error otherwise.
-type demoStep struct {
+// step is one step of the demonstration. Its data was verified, because demo ends with an error otherwise.
+type step struct {
 	Step                string  `json:"step"`
 	Operations          int64   `json:"operations"`
 	Bytes               int64   `json:"bytes"`
@@ -246,10 +248,10 @@ type demoStep struct {
 }
 
 // report returns the steps in the form of --json.
-func (d *demo) report() demoReport {
-	r := demoReport{Device: d.attr.Name, Transport: d.attr.Transport.String(), Data: d.src.name(), Bytes: d.src.Size, SHA256: fmt.Sprintf("%x", d.digest)}
+func (d *session) report() report {
+	r := report{Device: d.attr.Name, Transport: d.attr.Transport.String(), Data: d.src.name(), Bytes: d.src.Size, SHA256: fmt.Sprintf("%x", d.digest)}
 	for _, row := range d.rows {
-		r.Steps = append(r.Steps, demoStep{
+		r.Steps = append(r.Steps, step{
 			Step: row.step, Operations: row.operations, Bytes: row.bytes, Seconds: row.took.Seconds(),
 			MiBPerSecond: cli.Round2(cli.MiBPerSecond(row.bytes, row.took)), OperationsPerSecond: cli.Round2(cli.PerSecond(row.operations, row.took)), Verified: row.verified,
 		})
@@ -258,21 +260,21 @@ func (d *demo) report() demoReport {
 }
 
 // print writes what was done.
-func (d *demo) print(w io.Writer) error {
+func (d *session) print(w io.Writer) error {
 	i := &cli.Printer{W: w}
 	i.Printf("sha256 %x\n\n", d.digest)
 	if i.Err != nil {
 		return i.Err
 	}
-	if err := writeDemoTable(w, d.rows); err != nil {
+	if err := writeTable(w, d.rows); err != nil {
 		return err
 	}
 	i.Printf("ok\n")
 	return i.Err
 }
 
-// writeDemoTable aligns the rows.
-func writeDemoTable(w io.Writer, rows []demoRow) error {
+// writeTable aligns the rows.
+func writeTable(w io.Writer, rows []row) error {
 	t := cli.NewTable(w)
 	i := &cli.Printer{W: t}
 	i.Printf("STEP\tCOUNT\tDATA\tSECONDS\tRATE\tVERIFIED\n")

@@ -1,14 +1,14 @@
 //go:build unix
 
-package main
+package compare
 
 import (
 	"syscall"
 	"time"
 )
 
-// processUsage reads what the operating system charged this process with so far.
-func processUsage() usage {
+// readUsage reads what the operating system charged this process with so far.
+func readUsage() usage {
 	var r syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
 		return usage{} // cannot fail with these arguments; Known stays false if it does

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -12,18 +12,18 @@ import (
 	"cinnabar/rmem"
 )
 
-// demoProvider is the provider of the peer's engine that lends memory.
-const demoProvider = 9
+// provider is the provider of the peer's engine that lends memory.
+const provider = 9
 
 // remoteMemory allocates memory at the peer, writes the data to it and reads it back, round by round, and frees it. The
 // peer's program has no part in the transfers.
-func (d *demo) remoteMemory(ctx context.Context, peer *cinnabar.Endpoint, protocol string) (err error) {
-	c, err := rmem.Dial(ctx, peer.Provider(demoProvider))
+func (d *session) remoteMemory(ctx context.Context, peer *cinnabar.Endpoint, protocol string) (err error) {
+	c, err := rmem.Dial(ctx, peer.Provider(provider))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	r, err := c.Alloc(ctx, demoRound)
+	r, err := c.Alloc(ctx, roundLen)
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (d *demo) remoteMemory(ctx context.Context, peer *cinnabar.Endpoint, protoc
 	written.step, read.step = "memory write, "+protocol, "memory read, "+protocol
 	written.verified = "allocated " + cli.SizeText(r.Size())
 	read.verified = "equal; freed"
-	for _, row := range []*demoRow{&written, &read} {
+	for _, row := range []*row{&written, &read} {
 		row.bytes, row.rate = d.src.Size, fmt.Sprintf("%.0f MiB/s", cli.MiBPerSecond(d.src.Size, row.took))
 		d.rows = append(d.rows, *row)
 	}
@@ -48,7 +48,7 @@ func (d *demo) remoteMemory(ctx context.Context, peer *cinnabar.Endpoint, protoc
 }
 
 // throughRegion moves the data to a region and back.
-func (d *demo) throughRegion(ctx context.Context, region *rmem.Region) (written, read demoRow, err error) {
+func (d *session) throughRegion(ctx context.Context, region *rmem.Region) (written, read row, err error) {
 	r, err := d.src.open()
 	if err != nil {
 		return written, read, err
@@ -56,7 +56,7 @@ func (d *demo) throughRegion(ctx context.Context, region *rmem.Region) (written,
 	defer cli.Shut(r)
 	arrived := sha256.New()
 	for left := d.src.Size; left > 0; {
-		b := d.data.Bytes()[:min(left, demoRound)]
+		b := d.data.Bytes()[:min(left, roundLen)]
 		if err := d.src.fill(r, b); err != nil {
 			return written, read, err
 		}
@@ -77,9 +77,9 @@ func (d *demo) throughRegion(ctx context.Context, region *rmem.Region) (written,
 }
 
 // inChunks moves b in pieces, and counts and times them.
-func (row *demoRow) inChunks(ctx context.Context, b []byte, move func(context.Context, []byte, int64) (int, error)) error {
+func (row *row) inChunks(ctx context.Context, b []byte, move func(context.Context, []byte, int64) (int, error)) error {
 	start := time.Now()
-	for off, n := range chunks(len(b), demoChunk) {
+	for off, n := range chunks(len(b), chunkLen) {
 		if _, err := move(ctx, b[off:off+n], int64(off)); err != nil {
 			return err
 		}

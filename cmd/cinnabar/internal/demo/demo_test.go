@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"bytes"
@@ -37,7 +37,7 @@ func TestMessageOnTheWire(t *testing.T) {
 func TestNamesOfUnknownValues(t *testing.T) {
 	for _, tt := range []struct{ got, want string }{
 		{kindBye.String(), "bye"}, {messageKind(0).String(), "kind 0"}, {messageKind(99).String(), "kind 99"},
-		{opRead.String(), "RDMA read"}, {demoOp(0).String(), "operation 0"}, {demoOp(77).String(), "operation 77"},
+		{opRead.String(), "RDMA read"}, {operation(0).String(), "operation 0"}, {operation(77).String(), "operation 77"},
 	} {
 		if tt.got != tt.want {
 			t.Errorf("got %q, want %q", tt.got, tt.want)
@@ -60,11 +60,11 @@ func TestChunks(t *testing.T) {
 	}
 }
 
-// testDemo runs both sides on dev, each in its goroutine.
-func testDemo(t *testing.T, dev *verbs.Device, src source) (*demo, error, error) {
+// testSession runs both sides on dev, each in its goroutine.
+func testSession(t *testing.T, dev *verbs.Device, src source) (*session, error, error) {
 	t.Helper()
 	a, b := clitest.TCPPair(t)
-	d, err := newDemoRun(dev, src)
+	d, err := newSession(dev, src)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,30 +93,30 @@ func testDemo(t *testing.T, dev *verbs.Device, src source) (*demo, error, error)
 			}
 			return errors.Join(err, d.Close(t.Context()))
 		},
-		func() error { return serveDemo(peer, dev, link.NewExchange(b)) },
+		func() error { return serve(peer, dev, link.NewExchange(b)) },
 	)
 	return d, errParent, errPeer
 }
 
-// TestDemoMovesEverySize has the software device move less under the race detector: it is that of the demonstrations in
+// TestMovesEverySize has the software device move less under the race detector: it is that of the demonstrations in
 // two processes too.
-func TestDemoMovesEverySize(t *testing.T) {
+func TestMovesEverySize(t *testing.T) {
 	clitest.EachDevice(t, func(t *testing.T, open func(*testing.T) *verbs.Device) {
-		sizes := []int64{0, 1, 4097, demoChunk}
+		sizes := []int64{0, 1, 4097, chunkLen}
 		switch {
 		case !clitest.RaceEnabled:
-			sizes = append(sizes, demoRound, demoRound+demoChunk+3)
+			sizes = append(sizes, roundLen, roundLen+chunkLen+3)
 		case strings.HasSuffix(t.Name(), "/memory"):
-			sizes = append(sizes, demoRound+3)
+			sizes = append(sizes, roundLen+3)
 		}
-		testDemoMovesEverySize(t, open, sizes)
+		testMovesEverySize(t, open, sizes)
 	})
 }
 
-func testDemoMovesEverySize(t *testing.T, open func(*testing.T) *verbs.Device, sizes []int64) {
+func testMovesEverySize(t *testing.T, open func(*testing.T) *verbs.Device, sizes []int64) {
 	for _, size := range sizes {
 		src := randomSource(size)
-		d, errParent, errPeer := testDemo(t, open(t), src)
+		d, errParent, errPeer := testSession(t, open(t), src)
 		if errParent != nil || errPeer != nil {
 			t.Fatalf("%d bytes: parent: %v; peer: %v", size, errParent, errPeer)
 		}
@@ -131,22 +131,22 @@ func testDemoMovesEverySize(t *testing.T, open func(*testing.T) *verbs.Device, s
 		if want := sha256.Sum256(all); d.digest != want {
 			t.Errorf("%d bytes: digest %x, want %x", size, d.digest, want)
 		}
-		if want := 11 + 4*len(demoNetworks(t.Context())); len(d.rows) != want {
+		if want := 11 + 4*len(networks(t.Context())); len(d.rows) != want {
 			t.Fatalf("%d bytes: %d rows, want %d", size, len(d.rows), want)
 		}
 		for _, r := range d.rows[1:5] {
-			if want := (size + demoChunk - 1) / demoChunk; r.operations != want || r.bytes != size {
+			if want := (size + chunkLen - 1) / chunkLen; r.operations != want || r.bytes != size {
 				t.Errorf("%d bytes: %s took %d operations for %d bytes, want %d", size, r.step, r.operations, r.bytes, want)
 			}
 		}
 		if r := d.rows[11]; r.operations != 4 || r.bytes != 160 || r.verified != "36 each time" {
 			t.Errorf("%d bytes: %+v", size, r)
 		}
-		if r := d.rows[12]; r.operations != (size+demoChunk-1)/demoChunk || r.bytes != size || !strings.HasPrefix(r.verified, "SHA-256 equal") {
+		if r := d.rows[12]; r.operations != (size+chunkLen-1)/chunkLen || r.bytes != size || !strings.HasPrefix(r.verified, "SHA-256 equal") {
 			t.Errorf("%d bytes: %+v", size, r)
 		}
 		for _, r := range d.rows[13:15] {
-			if !strings.HasPrefix(r.step, "memory ") || r.operations != (size+demoChunk-1)/demoChunk || r.bytes != size {
+			if !strings.HasPrefix(r.step, "memory ") || r.operations != (size+chunkLen-1)/chunkLen || r.bytes != size {
 				t.Errorf("%d bytes: %+v", size, r)
 			}
 		}
@@ -161,7 +161,7 @@ func testDemoMovesEverySize(t *testing.T, open func(*testing.T) *verbs.Device, s
 	}
 }
 
-func TestDemoOfFile(t *testing.T) {
+func TestFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data")
 	if err := os.WriteFile(path, bytes.Repeat([]byte("odd"), 12345), 0o600); err != nil {
 		t.Fatal(err)
@@ -170,13 +170,13 @@ func TestDemoOfFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, errParent, errPeer := testDemo(t, clitest.MemoryDevice(t, 0), src); errParent != nil || errPeer != nil {
+	if _, errParent, errPeer := testSession(t, clitest.MemoryDevice(t, 0), src); errParent != nil || errPeer != nil {
 		t.Errorf("parent: %v; peer: %v", errParent, errPeer)
 	}
 }
 
-func TestDemoSkipsWhatTheDeviceLacks(t *testing.T) {
-	d, errParent, errPeer := testDemo(t, clitest.MemoryDevice(t, verbs.CapWriteImm|verbs.CapAtomics), randomSource(10))
+func TestSkipsWhatTheDeviceLacks(t *testing.T) {
+	d, errParent, errPeer := testSession(t, clitest.MemoryDevice(t, verbs.CapWriteImm|verbs.CapAtomics), randomSource(10))
 	if errParent != nil || errPeer != nil {
 		t.Fatalf("parent: %v; peer: %v", errParent, errPeer)
 	}
@@ -191,22 +191,22 @@ func TestDemoSkipsWhatTheDeviceLacks(t *testing.T) {
 	}
 }
 
-func TestDemoFileThatShrinks(t *testing.T) { clitest.EachDevice(t, testDemoFileThatShrinks) }
+func TestFileThatShrinks(t *testing.T) { clitest.EachDevice(t, testFileThatShrinks) }
 
-func testDemoFileThatShrinks(t *testing.T, open func(*testing.T) *verbs.Device) {
+func testFileThatShrinks(t *testing.T, open func(*testing.T) *verbs.Device) {
 	path := filepath.Join(t.TempDir(), "data")
 	if err := os.WriteFile(path, []byte("short"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, errParent, errPeer := testDemo(t, open(t), source{Path: path, Size: 100})
+	_, errParent, errPeer := testSession(t, open(t), source{Path: path, Size: 100})
 	clitest.WantError(t, errParent, "became shorter", path)
 	clitest.WantError(t, errPeer, "ended")
 }
 
 // Two passes that agree within themselves and differ from each other mean
 // that the file changed in between.
-func TestDemoFileThatChanges(t *testing.T) {
-	d := &demo{src: source{Path: "the file"}, passes: 1, digest: [32]byte{1}}
+func TestFileThatChanges(t *testing.T) {
+	d := &session{src: source{Path: "the file"}, passes: 1, digest: [32]byte{1}}
 	a, b := pairOfTalkers(t)
 	d.talker = a
 	own := [32]byte{2}
@@ -227,9 +227,9 @@ func TestDemoFileThatChanges(t *testing.T) {
 
 // A peer whose data differs is found out, with both digests.
 // parity: D28
-func TestDemoDigestMismatch(t *testing.T) {
+func TestDigestMismatch(t *testing.T) {
 	a, b := pairOfTalkers(t)
-	d := &demo{talker: a}
+	d := &session{talker: a}
 	errParent, _ := clitest.Both(
 		func() error { return d.compare(t.Context(), opWrite, [32]byte{0xaa}) },
 		func() error {
@@ -278,15 +278,15 @@ func pairOfTalkers(t *testing.T) (a, b *talker) {
 	return a, b
 }
 
-func TestDemoPeerRefusesNonsense(t *testing.T) { clitest.EachDevice(t, testDemoPeerRefusesNonsense) }
+func TestPeerRefusesNonsense(t *testing.T) { clitest.EachDevice(t, testPeerRefusesNonsense) }
 
-func testDemoPeerRefusesNonsense(t *testing.T, open func(*testing.T) *verbs.Device) {
+func testPeerRefusesNonsense(t *testing.T, open func(*testing.T) *verbs.Device) {
 	for _, tt := range []struct {
 		name string
 		m    message
 		text string
 	}{
-		{"round beyond the memory", message{kind: kindBegin, op: opRead, value: demoRound + 1}, "over the agreed"},
+		{"round beyond the memory", message{kind: kindBegin, op: opRead, value: roundLen + 1}, "over the agreed"},
 		{"unknown operation", message{kind: kindBegin, op: 9, value: 1}, "unknown operation"},
 		{"out of turn", message{kind: kindReady}, "not its turn"},
 		{"unknown kind", message{kind: 200}, "kind 200"},
@@ -296,7 +296,7 @@ func testDemoPeerRefusesNonsense(t *testing.T, open func(*testing.T) *verbs.Devi
 			dev := open(t)
 			a, b := clitest.TCPPair(t)
 			x := link.NewExchange(a)
-			d, err := newDemoRun(dev, randomSource(1))
+			d, err := newSession(dev, randomSource(1))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -309,30 +309,30 @@ func testDemoPeerRefusesNonsense(t *testing.T, open func(*testing.T) *verbs.Devi
 					}
 					return errors.Join(err, d.Close(t.Context()))
 				},
-				func() error { return serveDemo(t.Context(), dev, link.NewExchange(b)) },
+				func() error { return serve(t.Context(), dev, link.NewExchange(b)) },
 			)
 			clitest.WantError(t, errPeer, tt.text)
 		})
 	}
 }
 
-func TestDemoTable(t *testing.T) {
-	rows := []demoRow{
+func TestTable(t *testing.T) {
+	rows := []row{
 		{"out-of-band exchange", 2, 612, 412 * time.Microsecond, "-", "connected"},
-		{"RDMA write", 64, 64 * cli.MiB, 32 * time.Millisecond, "2000 MiB/s", demoEqual},
-		{"fetch-and-add", 1000, 8000, 20 * time.Millisecond, "50000/s", demoOldValues},
+		{"RDMA write", 64, 64 * cli.MiB, 32 * time.Millisecond, "2000 MiB/s", equal},
+		{"fetch-and-add", 1000, 8000, 20 * time.Millisecond, "50000/s", oldValues},
 		{"RPC sum, ofi+tcp", 4, 160, 2 * time.Millisecond, "2000/s", "36 each time"},
-		{"memory read, ofi+tcp", 1024, 1023 * cli.MiB, 1234 * time.Second, "10000 MiB/s", demoEqual}, // the widest
+		{"memory read, ofi+tcp", 1024, 1023 * cli.MiB, 1234 * time.Second, "10000 MiB/s", equal}, // the widest
 	}
 	var b bytes.Buffer
-	if err := writeDemoTable(&b, rows); err != nil {
+	if err := writeTable(&b, rows); err != nil {
 		t.Fatal(err)
 	}
 	clitest.Golden(t, "demo.golden", b.String())
 }
 
 // What a handler of the peer refuses fails both sides: the parent with the code, the peer with the reason.
-func TestDemoServiceRefusesNonsense(t *testing.T) {
+func TestServiceRefusesNonsense(t *testing.T) {
 	engine, err := cinnabar.Listen("ofi+tcp://127.0.0.1:0", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -348,20 +348,20 @@ func TestDemoServiceRefusesNonsense(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		text string
-		call func(*demoService) error
+		call func(*service) error
 	}{
-		{"sum of -1 values", func(s *demoService) error { _, err := s.add(t.Context(), demoSumIn{N: -1}); return err }},
-		{"sum of 2147483647 values", func(s *demoService) error { _, err := s.add(t.Context(), demoSumIn{N: 1<<31 - 1}); return err }},
-		{"round of 9 bytes, over the agreed 8", func(s *demoService) error { _, err := s.fetch(t.Context(), large.Handle()); return err }},
+		{"sum of -1 values", func(s *service) error { _, err := s.add(t.Context(), sumIn{N: -1}); return err }},
+		{"sum of 2147483647 values", func(s *service) error { _, err := s.add(t.Context(), sumIn{N: 1<<31 - 1}); return err }},
+		{"round of 9 bytes, over the agreed 8", func(s *service) error { _, err := s.fetch(t.Context(), large.Handle()); return err }},
 	} {
-		s := &demoService{engine: engine, local: local, sum: sha256.New()}
+		s := &service{engine: engine, local: local, sum: sha256.New()}
 		clitest.WantError(t, tt.call(s), tt.text)
 		clitest.WantError(t, s.failure(), tt.text)
 	}
 }
 
 // The demonstration says why it does not use a device of the machine's own.
-func TestDemoDevice(t *testing.T) {
+func TestDevice(t *testing.T) {
 	refuse := func() (*verbs.Device, error) { return nil, errors.New("out of order") }
 	if dev, why := firstUsable([]cli.Device{{Name: "a0", Open: refuse}, {Name: "b0", Open: refuse}}); dev != nil || why != "a0 cannot be used: out of order; b0 cannot be used: out of order" {
 		t.Errorf("%v, %q", dev, why)
@@ -378,17 +378,17 @@ func TestDemoDevice(t *testing.T) {
 	if err := errors.Join(err, dev.Close()); err != nil || !at.Addr().IsLoopback() {
 		t.Errorf("%v, %v", at, err)
 	}
-	if dev, why, err := demoDevice(t.Context(), cli.SoftwareDevice); err != nil || why != "as --device says" || dev.Close() != nil {
+	if dev, why, err := openDevice(t.Context(), cli.SoftwareDevice); err != nil || why != "as --device says" || dev.Close() != nil {
 		t.Errorf("%q, %v", why, err)
 	}
 }
 
 // A build without RDMA hardware support says so in a sentence; that is no failure.
-func TestDemoSaysWhichDevice(t *testing.T) {
+func TestSaysWhichDevice(t *testing.T) {
 	if len(cli.Devices(t.Context())) > 1 {
 		t.Skip("this machine has RDMA devices")
 	}
-	dev, why, err := demoDevice(t.Context(), "")
+	dev, why, err := openDevice(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -61,11 +61,11 @@ func (k messageKind) String() string {
 	return fmt.Sprintf("kind %d", uint8(k))
 }
 
-// demoOp is a way to move data.
-type demoOp uint8
+// operation is a way to move data.
+type operation uint8
 
 const (
-	opSendReceive demoOp = iota + 1
+	opSendReceive operation = iota + 1
 	opWrite
 	opWriteImm
 	opRead
@@ -73,7 +73,7 @@ const (
 
 var opNames = [...]string{"", "send/receive", "RDMA write", "RDMA write, immediate", "RDMA read"}
 
-func (o demoOp) String() string {
+func (o operation) String() string {
 	if int(o) < len(opNames) && o > 0 {
 		return opNames[o]
 	}
@@ -83,7 +83,7 @@ func (o demoOp) String() string {
 // message is one Send of the conversation.
 type message struct {
 	kind   messageKind
-	op     demoOp
+	op     operation
 	value  uint64
 	digest [32]byte
 }
@@ -98,14 +98,14 @@ func parseMessage(b []byte) (message, error) {
 	if len(b) != messageLen {
 		return message{}, fmt.Errorf("a message of the demonstration has %d bytes, not %d", messageLen, len(b))
 	}
-	m := message{kind: messageKind(b[0]), op: demoOp(b[messageOp]), value: binary.BigEndian.Uint64(b[messageValue:])}
+	m := message{kind: messageKind(b[0]), op: operation(b[messageOp]), value: binary.BigEndian.Uint64(b[messageValue:])}
 	copy(m.digest[:], b[messageDigest:])
 	return m, nil
 }
 
-// demoSettings are what both sides must agree on; verbs/oob compares them.
-func demoSettings() map[string]string {
-	return map[string]string{"chunk": strconv.Itoa(demoChunk), "round": strconv.Itoa(demoRound)}
+// settings are what both sides must agree on; verbs/oob compares them.
+func settings() map[string]string {
+	return map[string]string{"chunk": strconv.Itoa(chunkLen), "round": strconv.Itoa(roundLen)}
 }
 
 // talker sends and receives messages over a link. One receive is posted for each
@@ -117,7 +117,7 @@ type talker struct {
 
 // newTalker makes a link for the demonstration.
 func newTalker(dev *verbs.Device) (*talker, error) {
-	l, err := link.New(dev, link.Config{Sends: demoDepth, Receives: demoDepth})
+	l, err := link.New(dev, link.Config{Sends: depth, Receives: depth})
 	if err != nil {
 		return nil, err
 	}
