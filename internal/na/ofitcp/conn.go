@@ -144,9 +144,9 @@ type reply struct {
 	from  [maxIOV]access
 }
 
-// maxReplies is how many answers a connection owes before it stops reading: a peer that asks and does not read its
-// answers costs no more memory than this many, some 480 KiB. They do not count towards Config.Quota, because the kernel's socket
-// buffers, which hold more, do not count either.
+// maxReplies is the number of answers to reads and writes of memory at which a connection stops reading. One read of the socket may
+// bring some 400 requests beyond it, so the queue grows to 8,192 answers of 120 bytes: a peer that asks and does not read its answers
+// costs 960 KiB. They do not count towards Config.Quota, because the kernel's socket buffers, which hold more, do not count either.
 const maxReplies = 4096
 
 // maxExpects is how many answers a peer may owe a connection before transfers wait: fewer than the peer takes, if it is
