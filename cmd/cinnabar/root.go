@@ -6,12 +6,14 @@ import (
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/compare"
 	"cinnabar/cmd/cinnabar/internal/demo"
+	"cinnabar/cmd/cinnabar/internal/perfrpc"
+	"cinnabar/cmd/cinnabar/internal/perfverbs"
 )
 
 // newTree builds the tree of commands.
 func newTree(s cli.Streams) *cobra.Command {
-	perf := newPerf(s)
-	perf.AddCommand(newPerfVerbs(s), newPerfRegistration(s))
+	perf := perfrpc.New(s)
+	perf.AddCommand(perfverbs.New(s), perfverbs.NewRegistration(s))
 	return cli.NewRoot(s, demo.New(s), demo.NewPeer(s), newSend(s), newRecv(s), newDevices(s), newPingpong(s), newRping(s), compare.New(s),
 		compare.NewPeer(s), perf, newInfo(s), newQuery(s), newShutdown(s), newMem(s))
 }

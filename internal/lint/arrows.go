@@ -165,6 +165,16 @@ var layers = map[string]row{
 		test:    []string{"cmd/cinnabar/internal/clitest"},
 		modules: []string{modCobra},
 	},
+	"cmd/cinnabar/internal/perfrpc": {
+		code:    []string{".", "cmd/cinnabar/internal/cli", "codec"},
+		test:    []string{"cmd/cinnabar/internal/clitest", "codec/hgproc"},
+		modules: []string{modCobra, modHistogram},
+	},
+	"cmd/cinnabar/internal/perfverbs": {
+		code:    []string{"cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link", "regmem", "regmem/arena", "verbs", "verbs/oob", "verbs/iwarp"},
+		test:    []string{"cmd/cinnabar/internal/clitest"},
+		modules: []string{modCobra, modFlags, modHistogram},
+	},
 	"cmd/cinnabar": {
 		code:    []string{".", "codec", "cmd/cinnabar/internal/...", "internal/hostquota", "internal/audit", "rmem", "regmem/arena", "regmem", "verbs/...", "verbs", "xfer"},
 		test:    []string{"codec/hgproc", "internal/verbsrules"},

@@ -1,0 +1,163 @@
+package perfrpc
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"cinnabar/cmd/cinnabar/internal/clitest"
+)
+
+// lineKeys are the keys of an object of --json, in their order.
+var lineKeys = []string{
+	"op", "transport", "size", "inflight", "count", "usec_per_call", "calls_per_second", "mib_per_second", "p50_usec", "p99_usec",
+}
+
+// startServers starts servers in one process and returns their addresses.
+func startServers(t *testing.T, classes int, args ...string) (*exec.Cmd, []string, *clitest.Output) {
+	t.Helper()
+	server, first, o := startServe(t, append(args, "--once", "--classes", strconv.Itoa(classes), "--port-file", filepath.Join(t.TempDir(), "port.cfg"))...)
+	file := server.Args[len(server.Args)-1]
+	text, err := os.ReadFile(file) // it was there before the first line
+	if err != nil {
+		t.Fatal(err)
+	}
+	addresses := strings.Fields(string(text))
+	if len(addresses) != classes || addresses[0] != first || len(slices.Compact(slices.Sorted(slices.Values(addresses)))) != classes {
+		t.Fatalf("the port file of %d servers, the first at %s, has %q", classes, first, text)
+	}
+	return server, addresses, o
+}
+
+// Several clients at several servers: all take part, the data is right, and the clients' DONE ends all servers.
+// parity: H121
+func TestClientsAtServers(t *testing.T) {
+	for _, tt := range []struct {
+		servers int
+		client  string
+		calls   int64
+	}{
+		{1, "rate --size 64 --count 20 --clients 3 --inflight 2", 120},
+		{3, "rate --size 64 --count 20 --clients 2 --inflight 2 --barrier", 80},
+		{2, "bw-read --size 4KiB --count 5 --clients 3 --inflight 3 --transfers 2 --verify", 45},
+		{3, "bw-write --size 4KiB --count 5 --clients 2 --inflight 4 --transfers 2 --verify --barrier", 40},
+		{4, "bw-write --size 4KiB --count 5 --verify", 5}, // three of the servers get no call, and DONE all the same
+	} {
+		t.Run(tt.client, func(t *testing.T) {
+			t.Parallel()
+			server, addresses, o := startServers(t, tt.servers)
+			args := append(strings.Fields("perf "+tt.client+" --json"), addresses...)
+			code, out := clitest.RunProcess(t, args...)
+			if code != 0 || out.Err.Len() != 0 {
+				t.Fatalf("exit code %d: %s", code, &out.Err)
+			}
+			clitest.WantOK(t, server, o)
+			var keys []string
+			for _, m := range regexp.MustCompile(`"(\w+)":`).FindAllStringSubmatch(out.Out.String(), -1) {
+				keys = append(keys, m[1])
+			}
+			if !slices.Equal(keys, lineKeys) {
+				t.Errorf("keys %q, want %q", keys, lineKeys)
+			}
+			if want := fmt.Sprintf(`"count":%d,`, tt.calls); !strings.Contains(out.Out.String(), want) {
+				t.Errorf("%s\ndoes not have %s", &out.Out, want)
+			}
+		})
+	}
+}
+
+// mpi builds the library by which Mercury's programs become the processes of one client.
+func mpi(t *testing.T) (dir string) {
+	t.Helper()
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skip("no C compiler")
+	}
+	dir = t.TempDir()
+	if out, err := exec.Command(cc, "-shared", "-fPIC", "-o", filepath.Join(dir, "libmpi.so"), "testdata/mpi.c").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return dir
+}
+
+// Several processes of one client of Mercury's measure several servers of ours, as under mpirun: each announces the
+// memory of its handles, whose numbers are counted over all of them.
+// parity(peer): H121 H122
+func TestMercuryProcesses(t *testing.T) {
+	mercury(t, "hg_rate")
+	library := mpi(t)
+	for _, args := range [][]string{
+		{"hg_rate", "-y", "8", "-z", "64", "-l", "10", "-x", "3"},
+		{"hg_rate", "-y", "8", "-z", "64", "-l", "10", "-x", "3", "-B"},
+		{"hg_bw_read", "-y", "4096", "-z", "8192", "-l", "3", "-w", "2", "-x", "3", "-v"},
+		{"hg_bw_write", "-y", "4096", "-z", "8192", "-l", "3", "-w", "2", "-x", "3", "-v"},
+		{"hg_bw_write", "-y", "4096", "-z", "8192", "-l", "3", "-w", "2", "-R", "-B"},
+	} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			server, addresses, o := startServers(t, 2)
+			dir := t.TempDir()
+			if err := writePortFile(filepath.Join(dir, "port.cfg"), addresses); err != nil {
+				t.Fatal(err)
+			}
+			shared := filepath.Join(dir, "ranks")
+			if err := os.WriteFile(shared, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			const ranks = 3
+			var clients []*exec.Cmd
+			var outs []*clitest.Output
+			for rank := range ranks {
+				client, out := startMercury(t, dir, args[0], args[1:]...)
+				client.Env = append(client.Env, "LD_LIBRARY_PATH="+library+":"+os.Getenv("LD_LIBRARY_PATH"),
+					"RANKS_FILE="+shared, fmt.Sprint("RANK=", rank), fmt.Sprint("RANKS=", ranks))
+				if err := client.Start(); err != nil {
+					t.Fatal(err)
+				}
+				clients, outs = append(clients, client), append(outs, out)
+			}
+			for rank, client := range clients {
+				out := outs[rank]
+				if code := clitest.ExitOf(t, client); code != 0 || strings.Contains(out.Out.String()+out.Err.String(), "failed (HG_") {
+					t.Errorf("process %d: exit code %d\n%s%s", rank, code, &out.Out, &out.Err)
+				}
+			}
+			if !strings.Contains(outs[0].Out.String(), "# 3 client process(es)") {
+				t.Errorf("the client says\n%s", &outs[0].Out)
+			}
+			clitest.WantOK(t, server, o) // DONE of the first process ends it
+		})
+	}
+}
+
+// Several clients of ours measure several servers of one hg_perf_server.
+// parity(peer): H121
+func TestMercuryClasses(t *testing.T) {
+	mercury(t, "hg_perf_server") // skips here, not in each part
+	for _, args := range [][]string{
+		{"rate", "--size", "64", "--count", "10", "--clients", "3", "--inflight", "2"},
+		{"bw-read", "--size", "4096..65536", "--count", "3", "--transfers", "2", "--clients", "3", "--inflight", "2", "--verify"},
+		{"bw-write", "--size", "4096..65536", "--count", "3", "--transfers", "2", "--clients", "2", "--inflight", "3", "--verify", "--barrier"},
+	} {
+		t.Run(args[0], func(t *testing.T) {
+			dir := t.TempDir()
+			server, o := startMercury(t, dir, "hg_perf_server", "-C", "2")
+			l := &clitest.Lines{Seen: make(chan string, 1000)}
+			server.Stdout = l
+			if err := server.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = server.Process.Kill() }() // has no effect on one that has ended
+			clitest.WaitLine(t, l.Seen, regexp.QuoteMeta("# Waiting for client"))
+			runLines(t, append(args, "--port-file", filepath.Join(dir, "port.cfg"))...)
+			if code := clitest.ExitOf(t, server); code != 0 {
+				t.Errorf("the server ends with %d: %s", code, &o.Err)
+			}
+		})
+	}
+}

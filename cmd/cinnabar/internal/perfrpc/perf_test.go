@@ -1,0 +1,434 @@
+package perfrpc
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"cinnabar"
+	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/codec"
+	"cinnabar/codec/hgproc"
+)
+
+// The bytes are those of the C programs' structures.
+func TestMessagesOnTheWire(t *testing.T) {
+	info := bwInfo{Op: opPull, Handle: 2, Handles: 3, Count: 4, SizeMax: 5, Clients: 6, Target: 7, Targets: 8, Checking: true}
+	for _, tt := range []struct {
+		value any
+		want  string
+	}{
+		{&info, "0000000000000000 01000000 02000000 03000000 04000000 05000000 06000000 07000000 08000000 01"},
+		{&transfer{Handle: 1, Size: 4096}, "0000000000000000 01000000 00100000"},
+		{&block{[]byte{0xaa, 0xbb}}, "02000000 aabb"},
+		{&block{}, "00000000"},
+		{&pattern{9}, "09000000 00000000 01000000 00"},
+		{&count{3}, "03000000 000000"},
+		{&none{}, ""},
+	} {
+		typ := reflect.TypeOf(tt.value).Elem()
+		plan, err := hgproc.Codec{}.Plan(typ)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := plan.Append(nil, tt.value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := hex.EncodeToString(b), strings.ReplaceAll(tt.want, " ", ""); got != want {
+			t.Errorf("%v is %s, want %s", typ, got, want)
+		}
+		back := reflect.New(typ)
+		if n, err := plan.Decode(b, back.Interface()); err != nil || n != len(b) {
+			t.Errorf("%v: %d of %d bytes decoded: %v", typ, n, len(b), err)
+		}
+		for n := range b {
+			if _, err := plan.Decode(b[:n], back.Interface()); err == nil {
+				t.Errorf("%v: the first %d bytes were accepted", typ, n)
+			}
+		}
+	}
+}
+
+// A length that lies is refused before anything is allocated for it.
+func TestBlockLengthThatLies(t *testing.T) {
+	for _, claimed := range []uint32{3, 1 << 31, 1<<32 - 1} {
+		b := append(binary.LittleEndian.AppendUint32(nil, claimed), 1, 2)
+		for _, d := range []codec.Decoder{&block{}, &count{}, &pattern{}} {
+			if _, err := d.DecodeProc(b); !errors.Is(err, codec.ErrOverflow) {
+				t.Errorf("%T with length %d where 2 bytes follow: %v", d, claimed, err)
+			}
+		}
+	}
+}
+
+// A handle of a client's memory is refused before it is copied if it is larger than any client's.
+func TestRemoteIsBounded(t *testing.T) {
+	b := append(binary.LittleEndian.AppendUint64(nil, maxRemote+1), make([]byte, maxRemote+1)...)
+	if _, err := new(remoteHandle).DecodeProc(b); !errors.Is(err, cinnabar.CodeOverflow) {
+		t.Errorf("a handle of %d bytes: %v, want OVERFLOW", maxRemote+1, err)
+	}
+	for n := range 9 {
+		if _, err := new(remoteHandle).DecodeProc(append([]byte{1}, make([]byte, n)...)); err == nil {
+			t.Errorf("%d bytes were taken for a handle", n+1)
+		}
+	}
+}
+
+func TestPattern(t *testing.T) {
+	b := make([]byte, 3*10)
+	fillAll(b, 10, 7)
+	if got, want := hex.EncodeToString(b[10:20]), "07000000010000000000"; got != want {
+		t.Errorf("pattern %s, want %s", got, want)
+	}
+	if err := checkAll(b, 10, 10, 7); err != nil {
+		t.Error(err)
+	}
+	clitest.WantError(t, checkAll(b, 10, 10, 6), "that of handle 7, want that of handle 6")
+	b[25]++
+	clitest.WantError(t, checkAll(b, 10, 10, 7), "integer 1 is 257, want 1")
+	if err := checkAll(b, 10, 3, 7); err != nil {
+		t.Errorf("3 bytes of each part hold no whole integer: %v", err)
+	}
+}
+
+// parity: H122
+func TestExitCodes(t *testing.T) {
+	for _, tt := range []struct {
+		args string
+		code int
+		text string
+	}{
+		{"perf --help", 0, ""},
+		{"perf nonsense", 2, "cinnabar perf"},
+		{"perf serve", 2, "usage: cinnabar perf serve ADDRESS"},
+		{"perf serve tcp --memory lots", 2, "--memory"},
+		{"perf serve nosuch://", 1, "HG_PROTONOSUPPORT"},
+		{"perf serve ofi+tcp://127.0.0.1:0 --port-file no/such/directory", 1, "port file"},
+		{"perf rate", 2, "no server"},
+		{"perf serve tcp --classes 0", 2, "--classes"},
+		{"perf serve tcp --timeout 0s", 2, "--timeout"},
+		{"perf serve ofi+tcp://127.0.0.1:65535 --classes 2", 1, "server 2 of those at ofi+tcp://127.0.0.1:65535 has no port"},
+		{"perf rate tcp://127.0.0.1:1 --port-file x", 2, "one is enough"},
+		{"perf rate --port-file no-such-file", 1, "no-such-file"},
+		{"perf rate --port-file /dev/null", 1, "is empty"},
+		{"perf rate x --size 0 --count -1", 2, "measures nothing"},
+		{"perf rate x --size 1GiB", 2, "512 MiB"},
+		{"perf rate x --duration 0s", 2, "measures nothing"},
+		{"perf rate x --inflight 0", 2, "--inflight"},
+		{"perf rate x --inflight 4097", 2, "--inflight"},
+		{"perf rate x --clients 0", 2, "--clients"},
+		{"perf rate x --clients 257", 2, "--clients"},
+		{"perf rate x --clients 2 --inflight 4096", 2, "more than 4096"},
+		{"perf rate x --timeout -1s", 2, "--timeout"},
+		{"perf rate x --transfers 2", 2, "unknown flag"},
+		{"perf bw-read x --size 0", 2, "--size"},
+		{"perf bw-read x --transfers 0", 2, "--transfers"},
+		{"perf bw-read x --transfers 65536 --size 1GiB", 2, "need 64 TiB together"},
+		{"perf bw-write x --bidirectional", 2, "unknown flag"},
+		{"perf rate ofi+tcp://127.0.0.1:1", 1, "127.0.0.1:1"},
+		{"perf rate nosuch://127.0.0.1:1", 1, "HG_PROTONOSUPPORT"},
+		{"perf rate ofi+tcp://127.0.0.1", 1, "neither an address and port"},
+	} {
+		t.Run(tt.args, func(t *testing.T) {
+			var o clitest.Output
+			if got := clitest.Run(t.Context(), strings.Fields(tt.args), o.Streams()); got != tt.code {
+				t.Errorf("exit code %d, want %d; stderr: %s", got, tt.code, &o.Err)
+			}
+			if !strings.Contains(o.Err.String(), tt.text) {
+				t.Errorf("stderr %q does not mention %q", &o.Err, tt.text)
+			}
+		})
+	}
+}
+
+func TestReport(t *testing.T) {
+	w := newStopwatch()
+	for _, d := range []time.Duration{8, 9, 12} {
+		if err := w.calls.RecordValue(int64(d * time.Microsecond)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.took = 29 * time.Microsecond
+	result := result{size: 1024, calls: 3, bytes: 3 * 1024, watch: w}
+	var table, object clitest.Output
+	for _, r := range []*report{
+		{op: "rate", transport: "tcp", o: &options{inflight: 1}, w: &table.Out},
+		{op: "rate", transport: "tcp", o: &options{inflight: 1, json: true}, w: &object.Out},
+	} {
+		if err := errors.Join(r.header(), r.line(result)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	clitest.Golden(t, "perf.golden", table.Out.String())
+	clitest.Golden(t, "perf.json.golden", object.Out.String())
+	var fields map[string]any
+	if err := json.Unmarshal(object.Out.Bytes(), &fields); err != nil || len(fields) != 10 {
+		t.Errorf("%d fields: %v", len(fields), err)
+	}
+}
+
+// The rates of several clients are added up, or, with a common end, their calls are divided by the time of the slowest.
+func TestReportOfClients(t *testing.T) {
+	var results []result
+	for _, took := range []time.Duration{20, 25, 40} {
+		w := newStopwatch()
+		if err := w.calls.RecordValue(int64(took * time.Microsecond)); err != nil {
+			t.Fatal(err)
+		}
+		w.took = took * time.Microsecond
+		results = append(results, result{size: 1024, calls: 10, bytes: 10 * 1024, watch: w})
+	}
+	var out clitest.Output
+	for _, o := range []options{
+		{clients: 3},
+		{clients: 3, barrier: true},
+		{clients: 3, megabytes: true},
+		{clients: 3, megabytes: true, json: true},
+		{clients: 3, barrier: true, json: true},
+	} {
+		o.inflight = 2
+		r := &report{op: "bw-read", transport: "tcp", servers: 8, o: &o, w: &out.Out}
+		if err := errors.Join(r.header(), r.line(results...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	clitest.Golden(t, "perf-clients.golden", out.Out.String())
+}
+
+// Ports of several servers count up from the one that is given.
+func TestClassAddress(t *testing.T) {
+	for _, tt := range []struct {
+		address string
+		class   int
+		want    string
+	}{
+		{"tcp", 1, "tcp"},
+		{"ofi+tcp://127.0.0.1", 1, "ofi+tcp://127.0.0.1"},
+		{"ofi+tcp://127.0.0.1:0", 1, "ofi+tcp://127.0.0.1:0"},
+		{"ofi+tcp://127.0.0.1:1000", 0, "ofi+tcp://127.0.0.1:1000"},
+		{"ofi+tcp://127.0.0.1:1000", 2, "ofi+tcp://127.0.0.1:1002"},
+		{"ofi+tcp://[::1]:1000", 2, "ofi+tcp://[::1]:1002"},
+		{"ofi+tcp://127.0.0.1:x", 2, "ofi+tcp://127.0.0.1:x"},
+		{"na+sm://1-2", 2, "na+sm://1-2"},
+	} {
+		if got, err := classAddress(tt.address, tt.class); err != nil || got != tt.want {
+			t.Errorf("server %d of %s: %s, %v, want %s", tt.class, tt.address, got, err, tt.want)
+		}
+	}
+}
+
+// Handles are numbered over all clients and go to the servers in turn, as hg_perf_set_handles has it.
+// parity: H122
+func TestTargets(t *testing.T) {
+	servers := []*cinnabar.Endpoint{new(cinnabar.Endpoint), new(cinnabar.Endpoint), new(cinnabar.Endpoint)}
+	type place struct{ Handle, Server, Number uint32 }
+	var got []place
+	for rank := range 2 {
+		r := &run{o: &options{clients: 2}, rank: rank, servers: servers}
+		for i := range 3 {
+			server, number := r.target(i)
+			got = append(got, place{r.handle(i), uint32(slices.Index(servers, server)), number})
+		}
+	}
+	want := []place{{0, 0, 0}, {2, 2, 0}, {4, 1, 1}, {1, 1, 0}, {3, 0, 1}, {5, 2, 1}}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+// parity: D28
+func TestVerifyFindsWrongPush(t *testing.T) {
+	p := newPair(t, serveOptions{}, options{sizes: []int64{4096}, transfers: 2, inflight: 2, verify: true})
+	c := p.prepare(t, prepareBwRead)
+	if err := p.run.checked(t.Context(), c, 4096, newStopwatch()); err != nil {
+		t.Fatal(err)
+	}
+	h, err := p.server.memory.find(handleKey{0, p.run.engine.Addr(), 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.mu.Lock()
+	h.local.Bytes()[4096+40]++
+	h.mu.Unlock()
+	clitest.WantError(t, p.run.checked(t.Context(), c, 4096, newStopwatch()), "wrong data", "integer 10 is 11")
+}
+
+// parity: D28
+func TestVerifyFindsWrongPull(t *testing.T) {
+	p := newPair(t, serveOptions{}, options{sizes: []int64{4096}, verify: true})
+	c := p.prepare(t, prepareBwWrite).(*bulkCaller)
+	if err := c.call(t.Context(), 4096); err != nil {
+		t.Fatal(err)
+	}
+	c.bulk[0].Bytes()[4095]++
+	if err := c.call(t.Context(), 4096); !errors.Is(err, cinnabar.CodeFault) {
+		t.Errorf("a wrong byte: %v, want FAULT", err)
+	}
+	if err := c.call(t.Context(), 4092); err != nil {
+		t.Errorf("without the wrong byte: %v", err)
+	}
+}
+
+func TestVerifyFindsWrongRateData(t *testing.T) {
+	for _, bidirectional := range []bool{false, true} {
+		p := newPair(t, serveOptions{verify: true, bidirectional: bidirectional}, options{sizes: []int64{64}, bidirectional: bidirectional})
+		c := p.prepare(t, prepareRate)
+		if err := c.call(t.Context(), 64); err != nil {
+			t.Fatal(err)
+		}
+		switch c := c.(type) {
+		case *rateCaller:
+			c.data[60]++
+		case *echoCaller:
+			c.data[60]++
+		}
+		if err := c.call(t.Context(), 64); !errors.Is(err, cinnabar.CodeFault) {
+			t.Errorf("bidirectional %t: a wrong byte: %v, want FAULT", bidirectional, err)
+		}
+	}
+}
+
+func TestVerifyFindsWrongEcho(t *testing.T) {
+	p := newPair(t, serveOptions{bidirectional: true}, options{sizes: []int64{64}, bidirectional: true, verify: true})
+	answer := func(change func(block) block) error {
+		err := errors.Join(echoRPC.Remove(p.server.engine), echoRPC.Handle(p.server.engine,
+			func(_ context.Context, in block) (block, error) { return change(in), nil }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.prepare(t, prepareRate).call(t.Context(), 64)
+	}
+	clitest.WantError(t, answer(func(b block) block { b.data[4]++; return b }), "wrong data")
+	clitest.WantError(t, answer(func(b block) block { return block{b.data[:8]} }), "8 B instead of 64 B")
+}
+
+// A server that was not told to send data back is named as what is wrong.
+func TestEchoOfPlainServer(t *testing.T) {
+	p := newPair(t, serveOptions{}, options{sizes: []int64{64}, bidirectional: true})
+	clitest.WantError(t, p.prepare(t, prepareRate).call(t.Context(), 64), "--bidirectional")
+}
+
+// What a client says is checked before memory is made for it.
+func TestServerRefusesNonsense(t *testing.T) {
+	p := newPair(t, serveOptions{memory: 1 << 20}, options{sizes: []int64{64}})
+	good := bwInfo{Count: 1, SizeMax: 64, Targets: 1}
+	for _, tt := range []struct {
+		name   string
+		change func(*bwInfo)
+		code   cinnabar.Code
+	}{
+		{"no targets", func(i *bwInfo) { i.Targets = 0 }, cinnabar.CodeInvalidArg},
+		{"no transfers", func(i *bwInfo) { i.Count = 0 }, cinnabar.CodeInvalidArg},
+		{"no bytes", func(i *bwInfo) { i.SizeMax = 0 }, cinnabar.CodeInvalidArg},
+		{"unknown direction", func(i *bwInfo) { i.Op = 2 }, cinnabar.CodeInvalidArg},
+		{"many handles", func(i *bwInfo) { i.Handle = maxHandles }, cinnabar.CodeOverflow},
+		{"many transfers", func(i *bwInfo) { i.Count = maxTransfers + 1 }, cinnabar.CodeOverflow},
+		{"many small transfers", func(i *bwInfo) { i.SizeMax, i.Count = 1, 1<<20/transferRoom }, cinnabar.CodeNoMem},
+		{"over the budget", func(i *bwInfo) { i.SizeMax = 1<<20 + 1 }, cinnabar.CodeNoMem},
+		{"far over the budget", func(i *bwInfo) { i.SizeMax, i.Count = 1<<32-1, maxTransfers }, cinnabar.CodeNoMem},
+	} {
+		in := good
+		tt.change(&in)
+		if _, err := bwInitRPC.Call(t.Context(), p.run.servers[0], in); !errors.Is(err, tt.code) {
+			t.Errorf("%s: %v, want %v", tt.name, err, tt.code)
+		}
+	}
+	p.wantMemory(t, 0, 0)
+	if _, err := bwInitRPC.Call(t.Context(), p.run.servers[0], good); err != nil {
+		t.Fatal(err)
+	}
+	short, err := p.run.engine.Alloc(cinnabar.WriteOnly, 63)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		rpc  *cinnabar.RPC[transfer, none]
+		call transfer
+	}{
+		{"handle that was not announced", bwReadRPC, transfer{Handle: 1, Size: 64}},
+		{"more than announced", bwReadRPC, transfer{Size: 65}},
+		{"other direction", bwWriteRPC, transfer{Size: 64}},
+		{"no memory given at all", bwReadRPC, transfer{Size: 64}},
+		{"less memory than asked for", bwReadRPC, transfer{Bulk: remoteHandle{short.Handle()}, Size: 64}},
+	} {
+		if _, err := tt.rpc.Call(t.Context(), p.run.servers[0], tt.call); !errors.Is(err, cinnabar.CodeInvalidArg) {
+			t.Errorf("%s: %v, want INVALID_ARG", tt.name, err)
+		}
+	}
+}
+
+// The memory that a client has made the server hold goes when the client says that it is done, when it announces a
+// handle again, and when it is gone.
+func TestServerFreesMemory(t *testing.T) {
+	p := newPair(t, serveOptions{}, options{sizes: []int64{64}})
+	other := p.client(t, *p.run.o)
+	announce := func(r *run, number, size uint32) {
+		t.Helper()
+		if _, err := bwInitRPC.Call(t.Context(), r.servers[0], bwInfo{Handle: number, Count: 2, SizeMax: size, Targets: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(bytes int64, handles int) {
+		t.Helper()
+		p.wantMemory(t, bytes+2*transferRoom*int64(handles), handles)
+	}
+	announce(p.run, 0, 100)
+	announce(p.run, 1, 100)
+	announce(other, 0, 1000)
+	want(2400, 3)
+	announce(p.run, 1, 50)
+	want(2300, 3)
+	if err := p.run.finish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want(2000, 1)
+	announce(p.run, 0, 100)
+	want(2200, 2)
+	if err := other.engine.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want(200, 1)
+	if err := p.run.engine.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p.wantMemory(t, 0, 0)
+}
+
+// A handle that is announced while its client goes, or the server closes, does not stay.
+func TestHandleThatComesLate(t *testing.T) {
+	p := newPair(t, serveOptions{}, options{sizes: []int64{64}})
+	m := p.server.memory
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	in := bwInfo{Count: 1, SizeMax: 64, Targets: 1}
+	for _, ctx := range []context.Context{gone, t.Context()} {
+		h, err := newHandle(p.server.engine, in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.reserve(charge(in)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.enter(ctx, handleKey{}, h); err != nil {
+			if !errors.Is(err, cinnabar.ErrClosed) {
+				t.Error(err)
+			}
+			m.drop(h)
+		}
+		m.close()
+		if used, count := p.memory(); used != 0 || count != 0 {
+			t.Errorf("%d bytes of %d handles in use", used, count)
+		}
+	}
+}
