@@ -8,12 +8,14 @@ import (
 	"cinnabar/cmd/cinnabar/internal/demo"
 	"cinnabar/cmd/cinnabar/internal/perfrpc"
 	"cinnabar/cmd/cinnabar/internal/perfverbs"
+	"cinnabar/cmd/cinnabar/internal/pingpong"
+	"cinnabar/cmd/cinnabar/internal/rping"
 )
 
 // newTree builds the tree of commands.
 func newTree(s cli.Streams) *cobra.Command {
 	perf := perfrpc.New(s)
 	perf.AddCommand(perfverbs.New(s), perfverbs.NewRegistration(s))
-	return cli.NewRoot(s, demo.New(s), demo.NewPeer(s), newSend(s), newRecv(s), newDevices(s), newPingpong(s), newRping(s), compare.New(s),
+	return cli.NewRoot(s, demo.New(s), demo.NewPeer(s), newSend(s), newRecv(s), newDevices(s), pingpong.New(s), rping.New(s), compare.New(s),
 		compare.NewPeer(s), perf, newInfo(s), newQuery(s), newShutdown(s), newMem(s))
 }

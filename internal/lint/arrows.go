@@ -175,6 +175,16 @@ var layers = map[string]row{
 		test:    []string{"cmd/cinnabar/internal/clitest"},
 		modules: []string{modCobra, modFlags, modHistogram},
 	},
+	"cmd/cinnabar/internal/pingpong": {
+		code:    []string{"cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link", "verbs", "verbs/oob"},
+		test:    []string{"cmd/cinnabar/internal/clitest", "verbs/driver", "verbs/verbstest/memdev"},
+		modules: []string{modCobra, modFlags},
+	},
+	"cmd/cinnabar/internal/rping": {
+		code:    []string{"cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link", "verbs"},
+		test:    []string{"cmd/cinnabar/internal/clitest"},
+		modules: []string{modCobra, modFlags},
+	},
 	"cmd/cinnabar": {
 		code:    []string{".", "codec", "cmd/cinnabar/internal/...", "internal/hostquota", "internal/audit", "rmem", "regmem/arena", "regmem", "verbs/...", "verbs", "xfer"},
 		test:    []string{"codec/hgproc", "internal/verbsrules"},

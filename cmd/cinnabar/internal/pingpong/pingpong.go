@@ -1,4 +1,5 @@
-package main
+// Package pingpong is the command that bounces messages between two hosts, in the manner of ibv_rc_pingpong.
+package pingpong
 
 import (
 	"context"
@@ -19,19 +20,19 @@ import (
 // Work request ids of pingpong. They are bits, because two of them are awaited
 // at the same time.
 const (
-	pingpongRecvID = 1
-	pingpongSendID = 2
+	recvID = 1
+	sendID = 2
 )
 
 // The bytes of a message are those of ibv_rc_pingpong: its filler, and at the
 // start of each page what its -c writes there, which is always 0.
 const (
-	pingpongFiller = 0x7b
-	pingpongPage   = 4096
+	filler   = 0x7b
+	pageSize = 4096
 )
 
-// runPingpong carries out pingpong as server or client.
-func runPingpong(ctx context.Context, o *pingpongOptions, s cli.Streams) (err error) {
+// run carries out pingpong as server or client.
+func run(ctx context.Context, o *options, s cli.Streams) (err error) {
 	if o.json {
 		o.results, s.Out = s.Out, io.Discard
 	}
@@ -48,20 +49,20 @@ func runPingpong(ctx context.Context, o *pingpongOptions, s cli.Streams) (err er
 		if err != nil {
 			return err
 		}
-		return pingpongClient(ctx, dev, netip.AddrPortFrom(ip, o.port), o, s)
+		return runClient(ctx, dev, netip.AddrPortFrom(ip, o.port), o, s)
 	}
-	l, err := listenPingpong(ctx, o.port)
+	l, err := listen(ctx, o.port)
 	if err != nil {
 		return err
 	}
 	defer cli.Shut(l)
-	return pingpongServer(ctx, dev, l, o, s)
+	return runServer(ctx, dev, l, o, s)
 }
 
 // bouncer is one side of pingpong.
 type bouncer struct {
 	*link.Link
-	o      *pingpongOptions
+	o      *options
 	mr     *verbs.MR
 	header int         // bytes in front of a received message
 	own    oob.QPInfo  // as printed
@@ -80,7 +81,7 @@ type bouncer struct {
 }
 
 // newBouncer makes a side with its receives posted.
-func newBouncer(dev *verbs.Device, o *pingpongOptions) (*bouncer, error) {
+func newBouncer(dev *verbs.Device, o *options) (*bouncer, error) {
 	if err := o.fits(dev); err != nil {
 		return nil, err
 	}
@@ -107,14 +108,14 @@ func (b *bouncer) prepare() (err error) {
 		return err
 	}
 	b.own.Settings = b.o.settings()
-	fillPingpong(b.payload())
+	fill(b.payload())
 	b.send = []verbs.SendWR{{
-		ID: pingpongSendID, Op: verbs.OpSend, Flags: verbs.Signaled, SGL: []verbs.SGE{b.mr.SGE(b.header, b.o.size)},
+		ID: sendID, Op: verbs.OpSend, Flags: verbs.Signaled, SGL: []verbs.SGE{b.mr.SGE(b.header, b.o.size)},
 	}}
 	sgl := []verbs.SGE{b.mr.SGE(0, b.header+b.o.size)}
 	b.receive = make([]verbs.RecvWR, b.o.rxDepth)
 	for i := range b.receive {
-		b.receive[i] = verbs.RecvWR{ID: pingpongRecvID, SGL: sgl}
+		b.receive[i] = verbs.RecvWR{ID: recvID, SGL: sgl}
 	}
 	return b.refill()
 }
@@ -137,14 +138,14 @@ func (b *bouncer) postSend() error {
 	if _, err := b.QP.PostSend(b.send); err != nil {
 		return b.Cause(fmt.Errorf("couldn't post send: %w", err))
 	}
-	b.pending = pingpongRecvID | pingpongSendID
+	b.pending = recvID | sendID
 	return nil
 }
 
 // bounce exchanges the messages and returns how long it took. The client
 // sends first.
 func (b *bouncer) bounce(ctx context.Context, client bool) (time.Duration, error) {
-	b.pending = pingpongRecvID
+	b.pending = recvID
 	ctx, stop := b.limitSilence(ctx)
 	defer stop()
 	start := time.Now()
@@ -163,7 +164,7 @@ func (b *bouncer) bounce(ctx context.Context, client bool) (time.Duration, error
 	}
 	took := time.Since(start)
 	if b.o.check {
-		return took, checkPingpong(b.payload())
+		return took, check(b.payload())
 	}
 	return took, nil
 }
@@ -179,7 +180,7 @@ func (b *bouncer) step(ctx context.Context) error {
 		return cli.Reason(ctx, err)
 	}
 	if b.silence != nil {
-		b.silence.Reset(pingpongSilence)
+		b.silence.Reset(maxSilence)
 	}
 	for i := range b.batch[:n] {
 		if err := b.completed(&b.batch[i]); err != nil || b.done() {
@@ -212,9 +213,9 @@ func (b *bouncer) completed(wc *verbs.WC) error {
 		return b.Cause(fmt.Errorf("failed status (%d) for wr_id %d: %w", uint32(wc.Status), wc.ID, err))
 	}
 	switch wc.ID {
-	case pingpongSendID:
+	case sendID:
 		b.sends++
-	case pingpongRecvID:
+	case recvID:
 		if err := link.CheckArrival(wc, verbs.WCRecv); err != nil {
 			return fmt.Errorf("%w; is the other side a pingpong?", err)
 		}
@@ -241,44 +242,44 @@ func (b *bouncer) completed(wc *verbs.WC) error {
 func (b *bouncer) finish(ctx context.Context, client bool, s cli.Streams) error {
 	took, err := b.bounce(ctx, client)
 	if err == nil {
-		err = pingpongResult{size: b.o.size, iters: b.o.iters, took: took}.print(b.o.results, s.Out)
+		err = result{size: b.o.size, iters: b.o.iters, took: took}.print(b.o.results, s.Out)
 	}
 	return errors.Join(err, b.Close(ctx))
 }
 
-// fillPingpong writes the bytes of a message.
-func fillPingpong(b []byte) {
+// fill writes the bytes of a message.
+func fill(b []byte) {
 	for i := range b {
-		b[i] = pingpongByte(i)
+		b[i] = fillerByte(i)
 	}
 }
 
-func pingpongByte(i int) byte {
-	if i%pingpongPage == 0 {
+func fillerByte(i int) byte {
+	if i%pageSize == 0 {
 		return 0
 	}
-	return pingpongFiller
+	return filler
 }
 
-// checkPingpong names the first page that differs from what fillPingpong wrote.
-func checkPingpong(b []byte) error {
+// check names the first page that differs from what fill wrote.
+func check(b []byte) error {
 	for i, got := range b {
-		if want := pingpongByte(i); got != want {
-			return fmt.Errorf("invalid data in page %d: byte %d is %#02x instead of %#02x", i/pingpongPage, i, got, want)
+		if want := fillerByte(i); got != want {
+			return fmt.Errorf("invalid data in page %d: byte %d is %#02x instead of %#02x", i/pageSize, i, got, want)
 		}
 	}
 	return nil
 }
 
-// pingpongResult is the measurement of ibv_rc_pingpong.
-type pingpongResult struct {
+// result is the measurement of ibv_rc_pingpong.
+type result struct {
 	size  int // bytes of a message
 	iters int
 	took  time.Duration
 }
 
-// pingpongJSON is what pingpong --json prints.
-type pingpongJSON struct {
+// resultJSON is what pingpong --json prints.
+type resultJSON struct {
 	Size        int     `json:"size"` // bytes of a message
 	Iterations  int     `json:"iterations"`
 	Seconds     float64 `json:"seconds"`
@@ -287,19 +288,19 @@ type pingpongJSON struct {
 }
 
 // print writes the result as JSON, if there is a writer for that, or else for people.
-func (r pingpongResult) print(asJSON, people io.Writer) error {
+func (r result) print(asJSON, people io.Writer) error {
 	if asJSON == nil {
 		return r.write(people)
 	}
 	us := r.took.Seconds() * 1e6
-	return json.NewEncoder(asJSON).Encode(pingpongJSON{
+	return json.NewEncoder(asJSON).Encode(resultJSON{
 		Size: r.size, Iterations: r.iters, Seconds: r.took.Seconds(),
 		MbitSeconds: cli.Round2(float64(r.size) * float64(r.iters) * 2 * 8 / us), Usec: cli.Round2(us / float64(r.iters)),
 	})
 }
 
 // write prints the two lines of ibv_rc_pingpong. Bytes count both directions.
-func (r pingpongResult) write(w io.Writer) error {
+func (r result) write(w io.Writer) error {
 	seconds := r.took.Seconds()
 	micros := seconds * 1e6
 	bytes := int64(r.size) * int64(r.iters) * 2

@@ -1,4 +1,4 @@
-package main
+package pingpong
 
 import (
 	"cmp"
@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	pingpongPort = 18515
+	defaultPort = 18515
 
-	// pingpongTimeout bounds how long the two sides take to find each other once
+	// meetTimeout bounds how long the two sides take to find each other once
 	// their TCP connection stands, so that a peer which stops half-way hangs nobody.
-	pingpongTimeout = 10 * time.Second
+	meetTimeout = 10 * time.Second
 )
 
 // settings are what both sides must agree on, by the names of their options.
-func (o *pingpongOptions) settings() map[string]string {
+func (o *options) settings() map[string]string {
 	return map[string]string{"size": strconv.Itoa(o.size), "iters": strconv.Itoa(o.iters), "transport": cmp.Or(o.service, verbs.RC).String()}
 }
 
@@ -39,8 +39,8 @@ func addressLine(side string, in oob.QPInfo) string {
 // no other: the numbers that only the two sides of the exchange know.
 func token(client oob.QPInfo) string { return fmt.Sprintf("%06x:%06x", client.QPN, client.PSN) }
 
-// listenPingpong listens on every address of this machine.
-func listenPingpong(ctx context.Context, port uint16) (net.Listener, error) {
+// listen listens on every address of this machine.
+func listen(ctx context.Context, port uint16) (net.Listener, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", fmt.Sprintf(":%d", port))
 	if err != nil {
@@ -49,8 +49,8 @@ func listenPingpong(ctx context.Context, port uint16) (net.Listener, error) {
 	return l, nil
 }
 
-// pingpongServer serves the first client that makes itself understood.
-func pingpongServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *pingpongOptions, s cli.Streams) error {
+// runServer serves the first client that makes itself understood.
+func runServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *options, s cli.Streams) error {
 	b, err := newBouncer(dev, o)
 	if err != nil {
 		return err
@@ -93,7 +93,7 @@ func (b *bouncer) serve(ctx context.Context, dev *verbs.Device, l net.Listener, 
 // meetClient exchanges addresses and settings on c and accepts the connection
 // that follows from it.
 func (b *bouncer) meetClient(ctx context.Context, dev *verbs.Device, c net.Conn, out io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, pingpongTimeout)
+	ctx, cancel := context.WithTimeout(ctx, meetTimeout)
 	defer cancel()
 	defer cli.Shut(c)
 	if b.oob != nil {
@@ -139,8 +139,8 @@ func (b *bouncer) acceptClient(ctx context.Context, cm *verbs.Listener, remote o
 	}
 }
 
-// pingpongClient finds the server at addr and bounces messages with it.
-func pingpongClient(ctx context.Context, dev *verbs.Device, addr netip.AddrPort, o *pingpongOptions, s cli.Streams) error {
+// runClient finds the server at addr and bounces messages with it.
+func runClient(ctx context.Context, dev *verbs.Device, addr netip.AddrPort, o *options, s cli.Streams) error {
 	b, err := newBouncer(dev, o)
 	if err != nil {
 		return err
@@ -157,7 +157,7 @@ func (b *bouncer) meetServer(ctx context.Context, addr netip.AddrPort, out io.Wr
 	if _, err := io.WriteString(out, addressLine("local", b.own)); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, pingpongTimeout)
+	ctx, cancel := context.WithTimeout(ctx, meetTimeout)
 	defer cancel()
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", addr.String())

@@ -1,4 +1,4 @@
-package main
+package pingpong
 
 import (
 	"context"
@@ -25,18 +25,18 @@ import (
 // byte more. A server of ours goes on with a line, and a client of ours that sees
 // one answers: so settings that differ are found, and nobody else is bothered.
 const (
-	pingpongDest = "0000:000000:000000:00000000000000000000000000000000\x00"
-	pingpongDone = "done\x00"
+	destLayout = "0000:000000:000000:00000000000000000000000000000000\x00"
+	doneWord   = "done\x00"
 
-	// maxPingpongLine bounds the line with the settings.
-	maxPingpongLine = 512
+	// maxLine bounds the line with the settings.
+	maxLine = 512
 
-	// pingpongSilence is how long nothing may complete before the run ends, where no
+	// maxSilence is how long nothing may complete before the run ends, where no
 	// connection tells that the peer is gone, or that a message was lost.
-	pingpongSilence = 30 * time.Second
+	maxSilence = 30 * time.Second
 )
 
-var errPingpongSilence = fmt.Errorf("no message for %v: the peer is gone, does fewer exchanges or has another transport, or a message was lost", pingpongSilence)
+var errSilence = fmt.Errorf("no message for %v: the peer is gone, does fewer exchanges or has another transport, or a message was lost", maxSilence)
 
 // limitSilence ends the context when nothing has completed for long, if the
 // queue pair was connected by hand.
@@ -45,7 +45,7 @@ func (b *bouncer) limitSilence(ctx context.Context) (context.Context, func()) {
 		return ctx, func() {}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	b.silence = time.AfterFunc(pingpongSilence, func() { cancel(errPingpongSilence) })
+	b.silence = time.AfterFunc(maxSilence, func() { cancel(errSilence) })
 	return ctx, func() {
 		b.silence.Stop()
 		cancel(nil)
@@ -119,7 +119,7 @@ func (b *bouncer) callByHand(c net.Conn) (oob.QPInfo, error) {
 	if err := b.oob.DriveToRTS(b.QP, b.own, remote); err != nil {
 		return remote, err
 	}
-	if _, err := io.WriteString(c, pingpongDone); err != nil {
+	if _, err := io.WriteString(c, doneWord); err != nil {
 		return remote, err
 	}
 	line, ok, err := readSettings(c)
@@ -145,12 +145,12 @@ func (b *bouncer) serveByHand(c net.Conn) (oob.QPInfo, error) {
 	if err := b.writeDest(c); err != nil {
 		return remote, err
 	}
-	done := make([]byte, len(pingpongDone))
+	done := make([]byte, len(doneWord))
 	if _, err := io.ReadFull(c, done); err != nil {
 		return remote, err
 	}
-	if string(done) != pingpongDone {
-		return remote, fmt.Errorf("the client said %q instead of %q", done, pingpongDone)
+	if string(done) != doneWord {
+		return remote, fmt.Errorf("the client said %q instead of %q", done, doneWord)
 	}
 	if b.writeSettings(c) != nil {
 		return remote, nil // it has hung up, as rdma-core's do
@@ -174,7 +174,7 @@ func (b *bouncer) writeDest(w io.Writer) error {
 
 // readDest reads the peer's message.
 func readDest(r io.Reader) (oob.QPInfo, error) {
-	msg := make([]byte, len(pingpongDest))
+	msg := make([]byte, len(destLayout))
 	if _, err := io.ReadFull(r, msg); err != nil {
 		return oob.QPInfo{}, err
 	}
@@ -199,7 +199,7 @@ func (b *bouncer) writeSettings(w io.Writer) error {
 // rdma-core's, whose settings nobody knows.
 func readSettings(c net.Conn) (line string, ok bool, err error) {
 	var b [1]byte
-	for len(line) < maxPingpongLine {
+	for len(line) < maxLine {
 		if _, err := c.Read(b[:]); err != nil {
 			if line == "" && !errors.Is(err, net.ErrClosed) { // the end or a reset; closed: our own doing
 				return "", false, nil
@@ -211,7 +211,7 @@ func readSettings(c net.Conn) (line string, ok bool, err error) {
 		}
 		line += string(b[:])
 	}
-	return "", false, fmt.Errorf("the peer's line of settings is over %d bytes", maxPingpongLine)
+	return "", false, fmt.Errorf("the peer's line of settings is over %d bytes", maxLine)
 }
 
 // compare names the settings that differ.

@@ -1,4 +1,4 @@
-package main
+package rping
 
 import (
 	"bytes"
@@ -29,18 +29,18 @@ import (
 //	|    address    |  rkey  |  size  |
 //	+---------------+--------+--------+
 const (
-	advertLen    = 16
-	advertRKey   = 8
-	advertSize   = 12
-	rpingPort    = 7174
-	rpingSize    = 64           // bytes of ping data unless -S says otherwise
-	rpingMinSize = 23           // "rdma-ping-2147483647: " and its NUL
-	rpingMaxSize = 64*1024 - 1  // what the C program accepts
-	rpingFirst   = 'A'          // the filler runs from here ...
-	rpingLast    = 'z'          // ... to here, through the six signs between the cases
-	rpingPrefix  = "rdma-ping-" // followed by the round's number, ": " and the filler
-	rpingIdle    = time.Minute  // without a message, after which the peer counts as gone
-	rpingDepth   = 16           // send queue; the receive queue holds two
+	advertLen   = 16
+	advertRKey  = 8
+	advertSize  = 12
+	defaultPort = 7174
+	defaultSize = 64           // bytes of ping data unless -S says otherwise
+	minSize     = 23           // "rdma-ping-2147483647: " and its NUL
+	maxSize     = 64*1024 - 1  // what the C program accepts
+	fillFirst   = 'A'          // the filler runs from here ...
+	fillLast    = 'z'          // ... to here, through the six signs between the cases
+	pingPrefix  = "rdma-ping-" // followed by the round's number, ": " and the filler
+	idleLimit   = time.Minute  // without a message, after which the peer counts as gone
+	sendDepth   = 16           // send queue; the receive queue holds two
 )
 
 // advert tells the peer where it may read or write.
@@ -71,7 +71,7 @@ func parseAdvert(b []byte) (advert, error) {
 func (a advert) check(limit int) error {
 	switch {
 	case a.size == 0:
-		return fmt.Errorf("the client offers 0 bytes of ping data; the smallest size is -S %d", rpingMinSize)
+		return fmt.Errorf("the client offers 0 bytes of ping data; the smallest size is -S %d", minSize)
 	case uint64(a.size) > uint64(limit):
 		return fmt.Errorf("the client's ping data has %d bytes, this server's buffer %d: size differs; start both sides with the same -S", a.size, limit)
 	}
@@ -81,11 +81,11 @@ func (a advert) check(limit int) error {
 // fillPing writes the data of round n: the text, the filler that starts one
 // letter later in every round, and a final NUL.
 func fillPing(b []byte, n int32) {
-	text := strconv.AppendInt(append(make([]byte, 0, rpingMinSize), rpingPrefix...), int64(n), 10)
+	text := strconv.AppendInt(append(make([]byte, 0, minSize), pingPrefix...), int64(n), 10)
 	used := copy(b, append(text, ": "...))
-	const letters = rpingLast - rpingFirst + 1
+	const letters = fillLast - fillFirst + 1
 	for i := used; i < len(b); i++ {
-		b[i] = byte(rpingFirst + (int(n%letters)+i-used)%letters)
+		b[i] = byte(fillFirst + (int(n%letters)+i-used)%letters)
 	}
 	if len(b) > 0 {
 		b[len(b)-1] = 0

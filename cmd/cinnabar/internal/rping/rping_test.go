@@ -1,4 +1,4 @@
-package main
+package rping
 
 import (
 	"bytes"
@@ -119,31 +119,31 @@ func FuzzParseAdvert(f *testing.F) {
 		if again := appendAdvert(nil, a); !bytes.Equal(again, b) {
 			t.Errorf("%x decodes to %+v, which encodes to %x", b, a, again)
 		}
-		if a.check(rpingMaxSize) == nil && (a.size == 0 || a.size > rpingMaxSize) {
+		if a.check(maxSize) == nil && (a.size == 0 || a.size > maxSize) {
 			t.Errorf("%d bytes were accepted", a.size)
 		}
 	})
 }
 
-// testRping runs a server and a client on dev.
-func testRping(t *testing.T, dev *verbs.Device, server, client rpingOptions) (outS, outC *clitest.Output, errS, errC error) {
+// testBoth runs a server and a client on dev.
+func testBoth(t *testing.T, dev *verbs.Device, server, client options) (outS, outC *clitest.Output, errS, errC error) {
 	t.Helper()
 	l := clitest.Listen(t, dev)
 	server.server, client.client, client.addr = true, true, l.Addr()
-	server.idle, client.idle = rpingIdle, rpingIdle
+	server.idle, client.idle = idleLimit, idleLimit
 	outS, outC = &clitest.Output{}, &clitest.Output{}
 	errS, errC = clitest.Both(
-		func() error { return rpingServer(t.Context(), dev, l, &server, outS.Streams()) },
-		func() error { return rpingClient(t.Context(), dev, &client, outC.Streams()) },
+		func() error { return runServer(t.Context(), dev, l, &server, outS.Streams()) },
+		func() error { return runClient(t.Context(), dev, &client, outC.Streams()) },
 	)
 	return outS, outC, errS, errC
 }
 
-func TestRpingOutput(t *testing.T) { clitest.EachDevice(t, testRpingOutput) }
+func TestOutput(t *testing.T) { clitest.EachDevice(t, testOutput) }
 
-func testRpingOutput(t *testing.T, open func(*testing.T) *verbs.Device) {
-	o := rpingOptions{size: 32, count: 2, verbose: true, validate: true}
-	outS, outC, errS, errC := testRping(t, open(t), o, o)
+func testOutput(t *testing.T, open func(*testing.T) *verbs.Device) {
+	o := options{size: 32, count: 2, verbose: true, validate: true}
+	outS, outC, errS, errC := testBoth(t, open(t), o, o)
 	if errS != nil || errC != nil {
 		t.Fatalf("server: %v; client: %v", errS, errC)
 	}
@@ -165,15 +165,15 @@ func testRpingOutput(t *testing.T, open func(*testing.T) *verbs.Device) {
 }
 
 // A peer's ping data may hold control sequences of a terminal.
-func TestRpingPrintsNoControlCharacters(t *testing.T) {
+func TestPrintsNoControlCharacters(t *testing.T) {
 	dev, out := clitest.MemoryDevice(t, 0), &clitest.Output{}
 	l := clitest.Listen(t, dev)
-	server := rpingOptions{server: true, size: 64, verbose: true, idle: rpingIdle}
-	client := rpingOptions{client: true, size: 64, idle: rpingIdle, addr: l.Addr()}
+	server := options{server: true, size: 64, verbose: true, idle: idleLimit}
+	client := options{client: true, size: 64, idle: idleLimit, addr: l.Addr()}
 	errS, errC := clitest.Both(
-		func() error { return rpingServer(t.Context(), dev, l, &server, out.Streams()) },
+		func() error { return runServer(t.Context(), dev, l, &server, out.Streams()) },
 		func() error {
-			e, err := newRpingEnd(dev, &client, (&clitest.Output{}).Streams())
+			e, err := newEnd(dev, &client, (&clitest.Output{}).Streams())
 			if err != nil {
 				return err
 			}
@@ -199,18 +199,18 @@ func TestRpingPrintsNoControlCharacters(t *testing.T) {
 }
 
 // The server may write back other bytes than it has read.
-func TestRpingClientPrintsNoControlCharacters(t *testing.T) {
+func TestClientPrintsNoControlCharacters(t *testing.T) {
 	dev, out := clitest.MemoryDevice(t, 0), &clitest.Output{}
 	l := clitest.Listen(t, dev)
-	server := rpingOptions{server: true, size: 64, idle: rpingIdle}
-	client := rpingOptions{client: true, size: 64, verbose: true, idle: rpingIdle, addr: l.Addr()}
+	server := options{server: true, size: 64, idle: idleLimit}
+	client := options{client: true, size: 64, verbose: true, idle: idleLimit, addr: l.Addr()}
 	errS, errC := clitest.Both(
 		func() error {
 			r, err := l.Accept(t.Context())
 			if err != nil {
 				return err
 			}
-			e, err := newRpingEnd(dev, &server, (&clitest.Output{}).Streams())
+			e, err := newEnd(dev, &server, (&clitest.Output{}).Streams())
 			if err != nil {
 				return errors.Join(err, r.Reject(nil))
 			}
@@ -232,7 +232,7 @@ func TestRpingClientPrintsNoControlCharacters(t *testing.T) {
 			return e.finish(t.Context(), nil)
 		},
 		func() error {
-			e, err := newRpingEnd(dev, &client, out.Streams())
+			e, err := newEnd(dev, &client, out.Streams())
 			if err != nil {
 				return err
 			}
@@ -250,61 +250,61 @@ func TestRpingClientPrintsNoControlCharacters(t *testing.T) {
 	}
 }
 
-func TestRpingSizes(t *testing.T) { clitest.EachDevice(t, testRpingSizes) }
+func TestSizes(t *testing.T) { clitest.EachDevice(t, testSizes) }
 
-func testRpingSizes(t *testing.T, open func(*testing.T) *verbs.Device) {
-	for _, size := range []int{rpingMinSize, 64, 4097, rpingMaxSize} {
-		o := rpingOptions{size: size, count: 60, validate: true, debug: true}
-		if _, _, errS, errC := testRping(t, open(t), o, o); errS != nil || errC != nil {
+func testSizes(t *testing.T, open func(*testing.T) *verbs.Device) {
+	for _, size := range []int{minSize, 64, 4097, maxSize} {
+		o := options{size: size, count: 60, validate: true, debug: true}
+		if _, _, errS, errC := testBoth(t, open(t), o, o); errS != nil || errC != nil {
 			t.Errorf("size %d: server: %v; client: %v", size, errS, errC)
 		}
 	}
 }
 
-func TestRpingSizeMismatch(t *testing.T) { clitest.EachDevice(t, testRpingSizeMismatch) }
+func TestSizeMismatch(t *testing.T) { clitest.EachDevice(t, testSizeMismatch) }
 
-func testRpingSizeMismatch(t *testing.T, open func(*testing.T) *verbs.Device) {
-	_, _, errS, errC := testRping(t, open(t), rpingOptions{size: 64}, rpingOptions{size: 65, count: 1})
+func testSizeMismatch(t *testing.T, open func(*testing.T) *verbs.Device) {
+	_, _, errS, errC := testBoth(t, open(t), options{size: 64}, options{size: 65, count: 1})
 	clitest.WantError(t, errS, "65", "64", "-S")
 	clitest.WantError(t, errC, "the server left in round 0")
 }
 
-func TestRpingSelfQP(t *testing.T) { clitest.EachDevice(t, testRpingSelfQP) }
+func TestSelfQP(t *testing.T) { clitest.EachDevice(t, testSelfQP) }
 
-func testRpingSelfQP(t *testing.T, open func(*testing.T) *verbs.Device) {
-	o := rpingOptions{size: 64, count: 3, validate: true, selfQP: true}
-	if _, _, errS, errC := testRping(t, open(t), o, o); errS != nil || errC != nil {
+func testSelfQP(t *testing.T, open func(*testing.T) *verbs.Device) {
+	o := options{size: 64, count: 3, validate: true, selfQP: true}
+	if _, _, errS, errC := testBoth(t, open(t), o, o); errS != nil || errC != nil {
 		t.Errorf("server: %v; client: %v", errS, errC)
 	}
 }
 
-func TestRpingSourceAddress(t *testing.T) {
-	client := rpingOptions{size: 64, count: 1, source: netip.MustParseAddr("192.0.2.7")}
-	_, _, _, errC := testRping(t, clitest.MemoryDevice(t, 0), rpingOptions{size: 64}, client)
+func TestSourceAddress(t *testing.T) {
+	client := options{size: 64, count: 1, source: netip.MustParseAddr("192.0.2.7")}
+	_, _, _, errC := testBoth(t, clitest.MemoryDevice(t, 0), options{size: 64}, client)
 	clitest.WantError(t, errC, "192.0.2.7", "-I")
 }
 
-func TestRpingPersistentServer(t *testing.T) { clitest.EachDevice(t, testRpingPersistentServer) }
+func TestPersistentServer(t *testing.T) { clitest.EachDevice(t, testPersistentServer) }
 
-func testRpingPersistentServer(t *testing.T, open func(*testing.T) *verbs.Device) {
+func testPersistentServer(t *testing.T, open func(*testing.T) *verbs.Device) {
 	dev := open(t)
 	l := clitest.Listen(t, dev)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	var out clitest.Output
 	served := make(chan error)
-	server := rpingOptions{server: true, persistent: true, size: 64, idle: rpingIdle}
-	go func() { served <- rpingServer(ctx, dev, l, &server, out.Streams()) }()
+	server := options{server: true, persistent: true, size: 64, idle: idleLimit}
+	go func() { served <- runServer(ctx, dev, l, &server, out.Streams()) }()
 
 	clients := make(chan error)
 	const several = 5
 	for range several {
 		go func() {
-			c := rpingOptions{client: true, size: 64, count: 20, validate: true, addr: l.Addr(), idle: rpingIdle}
-			clients <- rpingClient(ctx, dev, &c, (&clitest.Output{}).Streams())
+			c := options{client: true, size: 64, count: 20, validate: true, addr: l.Addr(), idle: idleLimit}
+			clients <- runClient(ctx, dev, &c, (&clitest.Output{}).Streams())
 		}()
 	}
-	bad := rpingOptions{client: true, size: 128, count: 1, addr: l.Addr(), idle: rpingIdle} // concerns no other client
-	if err := rpingClient(ctx, dev, &bad, (&clitest.Output{}).Streams()); err == nil {
+	bad := options{client: true, size: 128, count: 1, addr: l.Addr(), idle: idleLimit} // concerns no other client
+	if err := runClient(ctx, dev, &bad, (&clitest.Output{}).Streams()); err == nil {
 		t.Error("a client with another size was served")
 	}
 	for range several {
@@ -351,9 +351,9 @@ func hostileClient(t *testing.T, dev *verbs.Device, addr netip.AddrPort, message
 }
 
 // parity: V73
-func TestRpingHostileAdverts(t *testing.T) { clitest.EachDevice(t, testRpingHostileAdverts) }
+func TestHostileAdverts(t *testing.T) { clitest.EachDevice(t, testHostileAdverts) }
 
-func testRpingHostileAdverts(t *testing.T, open func(*testing.T) *verbs.Device) {
+func testHostileAdverts(t *testing.T, open func(*testing.T) *verbs.Device) {
 	for _, tt := range []struct {
 		name    string
 		message []byte
@@ -368,9 +368,9 @@ func testRpingHostileAdverts(t *testing.T, open func(*testing.T) *verbs.Device) 
 		t.Run(tt.name, func(t *testing.T) {
 			dev := open(t)
 			l := clitest.Listen(t, dev)
-			o := rpingOptions{server: true, size: 64, idle: rpingIdle}
+			o := options{server: true, size: 64, idle: idleLimit}
 			done := make(chan error)
-			go func() { done <- rpingServer(t.Context(), dev, l, &o, (&clitest.Output{}).Streams()) }()
+			go func() { done <- runServer(t.Context(), dev, l, &o, (&clitest.Output{}).Streams()) }()
 			hostileClient(t, dev, l.Addr(), tt.message)
 			err := <-done
 			clitest.WantError(t, err, tt.texts...)
@@ -380,12 +380,12 @@ func testRpingHostileAdverts(t *testing.T, open func(*testing.T) *verbs.Device) 
 
 // A client that connects and says nothing is dropped, so that it does not keep
 // others from a persistent server for ever.
-func TestRpingSilentClient(t *testing.T) { clitest.EachDevice(t, testRpingSilentClient) }
+func TestSilentClient(t *testing.T) { clitest.EachDevice(t, testSilentClient) }
 
-func testRpingSilentClient(t *testing.T, open func(*testing.T) *verbs.Device) {
+func testSilentClient(t *testing.T, open func(*testing.T) *verbs.Device) {
 	dev := open(t)
 	l := clitest.Listen(t, dev)
-	o := rpingOptions{server: true, size: 64, idle: time.Millisecond}
+	o := options{server: true, size: 64, idle: time.Millisecond}
 	c, err := link.New(dev, link.Config{Sends: 1, Receives: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -398,7 +398,7 @@ func testRpingSilentClient(t *testing.T, open func(*testing.T) *verbs.Device) {
 			<-c.Conn.Done()
 			return c.Close(t.Context())
 		},
-		func() error { return rpingServer(t.Context(), dev, l, &o, (&clitest.Output{}).Streams()) },
+		func() error { return runServer(t.Context(), dev, l, &o, (&clitest.Output{}).Streams()) },
 	)
 	if errC != nil {
 		t.Error(errC)

@@ -1,4 +1,4 @@
-package main
+package rping
 
 import (
 	"encoding/json"
@@ -12,7 +12,7 @@ import (
 )
 
 // parity: V73
-func TestRpingTwoProcesses(t *testing.T) {
+func TestTwoProcesses(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		t.Run(host, func(t *testing.T) {
 			server, seen, o := clitest.Start(t, "rping", "-s", "-d", "-v", "-a", host, "-p", "0")
@@ -34,7 +34,7 @@ func TestRpingTwoProcesses(t *testing.T) {
 	}
 }
 
-func TestRpingSelfQPTwoProcesses(t *testing.T) {
+func TestSelfQPTwoProcesses(t *testing.T) {
 	server, seen, o := clitest.Start(t, "rping", "-s", "-q", "-d", "-a", "127.0.0.1", "-p", "0")
 	port := clitest.WaitLine(t, seen, `^listening on .*:(\d+)$`)[1]
 	if code, client := clitest.RunProcess(t, "rping", "-c", "-q", "-V", "-C", "10", "-a", "127.0.0.1", "-p", port); code != 0 {
@@ -45,7 +45,7 @@ func TestRpingSelfQPTwoProcesses(t *testing.T) {
 	}
 }
 
-func TestRpingPersistentProcess(t *testing.T) {
+func TestPersistentProcess(t *testing.T) {
 	server, seen, o := clitest.Start(t, "rping", "-s", "-P", "-d", "-a", "127.0.0.1", "-p", "0")
 	port := clitest.WaitLine(t, seen, `^listening on .*:(\d+)$`)[1]
 	for range 3 {
@@ -62,7 +62,7 @@ func TestRpingPersistentProcess(t *testing.T) {
 }
 
 // The client of rping prints its result for programs.
-func TestRpingJSON(t *testing.T) {
+func TestJSON(t *testing.T) {
 	port := clitest.FreePort(t)
 	server, seen, o := clitest.Start(t, "rping", "-s", "-d", "-a", "127.0.0.1", "-p", port)
 	clitest.WaitLine(t, seen, "listening on")
@@ -70,8 +70,8 @@ func TestRpingJSON(t *testing.T) {
 	if code != cli.ExitOK || clitest.ExitOf(t, server) != cli.ExitOK {
 		t.Fatalf("client: %s; server: %s", &client.Err, &o.Err)
 	}
-	var r rpingJSON
-	if err := json.Unmarshal(client.Out.Bytes(), &r); err != nil || r.Rounds != 7 || r.Size != rpingSize || r.Usec <= 0 {
+	var r resultJSON
+	if err := json.Unmarshal(client.Out.Bytes(), &r); err != nil || r.Rounds != 7 || r.Size != defaultSize || r.Usec <= 0 {
 		t.Errorf("%+v, %v from %q", r, err, &client.Out)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package pingpong
 
 import (
 	"bytes"
@@ -10,11 +10,11 @@ import (
 	"cinnabar/verbs/oob"
 )
 
-// FuzzPingpongDest reads a hostile peer's message of pingpong's exchange.
-func FuzzPingpongDest(f *testing.F) {
-	f.Add([]byte(pingpongDest))
+// FuzzDest reads a hostile peer's message of pingpong's exchange.
+func FuzzDest(f *testing.F) {
+	f.Add([]byte(destLayout))
 	f.Add([]byte("0001:000011:123456:00000000000000000000ffff0a000001\x00"))
-	f.Add([]byte(strings.Repeat("0", len(pingpongDest))))
+	f.Add([]byte(strings.Repeat("0", len(destLayout))))
 	f.Fuzz(func(t *testing.T, from []byte) {
 		info, err := readDest(bytes.NewReader(from))
 		if err != nil {
@@ -35,21 +35,21 @@ type finishedPeer struct {
 
 func (c finishedPeer) Read(b []byte) (int, error) { return c.Reader.Read(b) }
 
-// FuzzPingpongSettings reads a hostile peer's line of settings, and compares it with one's own.
-func FuzzPingpongSettings(f *testing.F) {
+// FuzzSettings reads a hostile peer's line of settings, and compares it with one's own.
+func FuzzSettings(f *testing.F) {
 	f.Add([]byte("settings\n"))
 	f.Add([]byte("size=4096 iterations=1000\n"))
-	f.Add(bytes.Repeat([]byte{'x'}, maxPingpongLine+1))
+	f.Add(bytes.Repeat([]byte{'x'}, maxLine+1))
 	f.Fuzz(func(t *testing.T, from []byte) {
 		line, ok, err := readSettings(finishedPeer{Reader: bytes.NewReader(from)})
 		if err != nil || !ok {
 			return
 		}
-		if len(line) >= maxPingpongLine || !bytes.HasPrefix(from, []byte(line+"\n")) {
+		if len(line) >= maxLine || !bytes.HasPrefix(from, []byte(line+"\n")) {
 			t.Fatalf("%q was read as %q", from, line)
 		}
 		b := &bouncer{}
-		if err := b.compare(line); err != nil && len(err.Error()) > 16*maxPingpongLine {
+		if err := b.compare(line); err != nil && len(err.Error()) > 16*maxLine {
 			t.Fatalf("an error of %d bytes for a line of %d", len(err.Error()), len(line))
 		}
 	})

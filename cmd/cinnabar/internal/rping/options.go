@@ -1,4 +1,4 @@
-package main
+package rping
 
 import (
 	"context"
@@ -11,8 +11,8 @@ import (
 	"cinnabar/cmd/cinnabar/internal/cli"
 )
 
-// rpingOptions are the options of rping, by its letters.
-type rpingOptions struct {
+// options are the options of rping, by its letters.
+type options struct {
 	server, client bool   // -s, -c
 	host           string // -a
 	sourceHost     string // -I
@@ -32,8 +32,9 @@ type rpingOptions struct {
 	source netip.Addr     // -I, resolved; invalid if not given
 }
 
-func newRping(s cli.Streams) *cobra.Command {
-	o := &rpingOptions{idle: rpingIdle}
+// New returns the command rping.
+func New(s cli.Streams) *cobra.Command {
+	o := &options{idle: idleLimit}
 	cmd := &cobra.Command{
 		Use:   "rping -s | -c -a ADDR",
 		Short: "Read and write in rounds, on the wire of rdma-core's rping",
@@ -48,7 +49,7 @@ and serves any host that reaches it. -a 127.0.0.1 keeps other machines out.`,
 			if err := o.resolve(cmd.Context()); err != nil {
 				return err
 			}
-			return runRping(cmd.Context(), o, s)
+			return run(cmd.Context(), o, s)
 		},
 	}
 	f := cmd.Flags()
@@ -57,13 +58,13 @@ and serves any host that reaches it. -a 127.0.0.1 keeps other machines out.`,
 	f.BoolVarP(&o.client, "client", "c", false, "connect to a server")
 	f.StringVarP(&o.host, "address", "a", "", "address to connect to, or to listen on (default every IPv4 address; ::0 for IPv6)")
 	f.StringVarP(&o.sourceHost, "source", "I", "", "address that the client connects from")
-	f.Uint16VarP(&o.port, "port", "p", rpingPort, "port")
+	f.Uint16VarP(&o.port, "port", "p", defaultPort, "port")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "print the ping data")
 	f.BoolVarP(&o.validate, "validate", "V", false, "compare the data that comes back")
 	f.BoolVarP(&o.debug, "debug", "d", false, "print every step")
 	f.BoolVarP(&o.persistent, "persistent", "P", false, "serve any number of clients, several at a time, until interrupted")
 	f.Int32VarP(&o.count, "count", "C", 0, "rounds (default until interrupted)")
-	f.IntVarP(&o.size, "size", "S", rpingSize, fmt.Sprintf("bytes of ping data, %d to %d", rpingMinSize, rpingMaxSize))
+	f.IntVarP(&o.size, "size", "S", defaultSize, fmt.Sprintf("bytes of ping data, %d to %d", minSize, maxSize))
 	cli.DeviceFlag(f, &o.device)
 	cli.JSONFlag(f, &o.json)
 	f.BoolVarP(&o.selfQP, "self-qp", "q", false, "create the queue pair and move it to INIT by hand")
@@ -71,7 +72,7 @@ and serves any host that reaches it. -a 127.0.0.1 keeps other machines out.`,
 }
 
 // check refuses what no address can mend.
-func (o *rpingOptions) check() error {
+func (o *options) check() error {
 	switch {
 	case o.server == o.client:
 		return cli.Usagef("exactly one of -s (server) and -c (client) is needed")
@@ -81,8 +82,8 @@ func (o *rpingOptions) check() error {
 		return cli.Usagef("-P is for servers")
 	case o.server && o.sourceHost != "":
 		return cli.Usagef("-I is for clients; a server listens on -a ADDR")
-	case o.size < rpingMinSize || o.size > rpingMaxSize:
-		return cli.Usagef("invalid size %d (valid range is %d to %d)", o.size, rpingMinSize, rpingMaxSize)
+	case o.size < minSize || o.size > maxSize:
+		return cli.Usagef("invalid size %d (valid range is %d to %d)", o.size, minSize, maxSize)
 	case o.json && (o.server || o.verbose || o.debug):
 		return cli.Usagef("--json is for clients, without -v and -d, whose lines are no JSON")
 	case o.count < 0:
@@ -92,7 +93,7 @@ func (o *rpingOptions) check() error {
 }
 
 // resolve checks the options and finds the addresses that they name.
-func (o *rpingOptions) resolve(ctx context.Context) error {
+func (o *options) resolve(ctx context.Context) error {
 	if err := o.check(); err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package main
+package pingpong
 
 import (
 	"encoding/json"
@@ -13,7 +13,7 @@ import (
 )
 
 // parity: V71
-func TestPingpongTwoProcesses(t *testing.T) {
+func TestTwoProcesses(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		host string
@@ -46,7 +46,7 @@ func TestPingpongTwoProcesses(t *testing.T) {
 
 // Two hundred messages of 1 MiB: the rate printed must agree with the wall
 // clock and the label.
-func TestPingpongUnits(t *testing.T) {
+func TestUnits(t *testing.T) {
 	args := []string{"pingpong", "-p", clitest.FreePort(t), "-s", "1048576", "-r", "4", "-n", "200"}
 	server, seen, o := clitest.Start(t, args...)
 	clitest.WaitLine(t, seen, "local address")
@@ -80,7 +80,7 @@ func TestPingpongUnits(t *testing.T) {
 	}
 }
 
-func TestPingpongMismatchTwoProcesses(t *testing.T) {
+func TestMismatchTwoProcesses(t *testing.T) {
 	port := clitest.FreePort(t)
 	server, seen, o := clitest.Start(t, "pingpong", "-p", port)
 	clitest.WaitLine(t, seen, "local address")
@@ -104,7 +104,7 @@ func TestPingpongMismatchTwoProcesses(t *testing.T) {
 }
 
 // A server of pingpong whose --data-port is in use ends and says so, before it waits for a client that would fail.
-func TestPingpongDataPort(t *testing.T) {
+func TestDataPort(t *testing.T) {
 	taken := clitest.UsedPort(t)
 	code, server := clitest.RunProcess(t, "pingpong", "-p", clitest.FreePort(t), "--data-port", taken)
 	if text := server.Err.String(); code != cli.ExitFailure || !strings.Contains(text, "--data-port "+taken) || server.Out.Len() != 0 {
@@ -113,7 +113,7 @@ func TestPingpongDataPort(t *testing.T) {
 }
 
 // The client of pingpong prints its result for programs.
-func TestPingpongJSON(t *testing.T) {
+func TestJSON(t *testing.T) {
 	port, data := clitest.FreePort(t), clitest.FreePort(t)
 	args := []string{"pingpong", "-p", port, "-n", "10", "--json"}
 	server, seen, o := clitest.Start(t, "pingpong", "-p", port, "-n", "10", "--data-port", data)
@@ -122,7 +122,7 @@ func TestPingpongJSON(t *testing.T) {
 	if code != cli.ExitOK || clitest.ExitOf(t, server) != cli.ExitOK {
 		t.Fatalf("client: %s; server: %s", &client.Err, &o.Err)
 	}
-	var p pingpongJSON
+	var p resultJSON
 	if err := json.Unmarshal(client.Out.Bytes(), &p); err != nil || p.Size != 4096 || p.Iterations != 10 || p.Usec <= 0 || p.Seconds <= 0 || p.MbitSeconds <= 0 {
 		t.Errorf("%+v, %v from %q", p, err, &client.Out)
 	}

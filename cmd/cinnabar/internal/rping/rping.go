@@ -1,4 +1,5 @@
-package main
+// Package rping is the command that pings a peer by RDMA reads and writes, on the wire of librdmacm's rping.
+package rping
 
 import (
 	"bytes"
@@ -15,25 +16,25 @@ import (
 	"cinnabar/verbs"
 )
 
-// rpingClients bounds how many clients a persistent server serves at a time;
+// maxClients bounds how many clients a persistent server serves at a time;
 // further ones wait in the listener's backlog.
-const rpingClients = 64
+const maxClients = 64
 
 // Layout of the region for messages: two receive slots, then one to send from.
 const (
-	rpingSlots   = 2
-	rpingSendOff = rpingSlots * advertLen
+	slots   = 2
+	sendOff = slots * advertLen
 )
 
-// runRping carries out rping.
-func runRping(ctx context.Context, o *rpingOptions, s cli.Streams) (err error) {
+// run carries out rping.
+func run(ctx context.Context, o *options, s cli.Streams) (err error) {
 	dev, err := cli.OpenDevice(ctx, o.device)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	if o.client {
-		return rpingClient(ctx, dev, o, s)
+		return runClient(ctx, dev, o, s)
 	}
 	l, err := verbs.Listen(dev, o.addr)
 	if err != nil {
@@ -45,13 +46,13 @@ func runRping(ctx context.Context, o *rpingOptions, s cli.Streams) (err error) {
 			return err
 		}
 	}
-	return rpingServer(ctx, dev, l, o, s)
+	return runServer(ctx, dev, l, o, s)
 }
 
-// rpingServer serves the clients of l: one, or with -P all until ctx ends.
-func rpingServer(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o *rpingOptions, s cli.Streams) error {
+// runServer serves the clients of l: one, or with -P all until ctx ends.
+func runServer(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o *options, s cli.Streams) error {
 	if o.persistent {
-		return rpingServeAll(ctx, dev, l, o, s)
+		return serveAll(ctx, dev, l, o, s)
 	}
 	r, err := l.Accept(ctx)
 	if err != nil {
@@ -60,16 +61,16 @@ func rpingServer(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o *r
 	if err := l.Close(); err != nil { // one client only: turn others away at once
 		return errors.Join(err, r.Reject(nil))
 	}
-	return rpingServe(ctx, dev, r, o, s)
+	return serve(ctx, dev, r, o, s)
 }
 
-// rpingServeAll serves clients until ctx ends. What goes wrong with one of
+// serveAll serves clients until ctx ends. What goes wrong with one of
 // them is printed and concerns no other.
-func rpingServeAll(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o *rpingOptions, s cli.Streams) error {
+func serveAll(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o *options, s cli.Streams) error {
 	s.Out, s.Err = &cli.SyncWriter{W: s.Out}, &cli.SyncWriter{W: s.Err}
 	var clients sync.WaitGroup
 	defer clients.Wait()
-	free := make(chan struct{}, rpingClients)
+	free := make(chan struct{}, maxClients)
 	for {
 		r, err := l.Accept(ctx)
 		if err != nil {
@@ -85,17 +86,17 @@ func rpingServeAll(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o 
 		}
 		clients.Go(func() {
 			defer func() { <-free }()
-			if err := rpingServe(ctx, dev, r, o, s); err != nil {
+			if err := serve(ctx, dev, r, o, s); err != nil {
 				s.NotePeer(net.TCPAddrFromAddrPort(r.RemoteAddr()), "rping: client %s: %s", r.RemoteAddr(), cli.Printable(cli.OneLine(err)))
 			}
 		})
 	}
 }
 
-// rpingEnd is one side of rping.
-type rpingEnd struct {
+// end is one side of rping.
+type end struct {
 	*link.Link
-	o       *rpingOptions
+	o       *options
 	s       cli.Streams
 	role    string    // "server" or "client"
 	control *verbs.MR // the messages
@@ -103,22 +104,22 @@ type rpingEnd struct {
 	start   *verbs.MR // the client's source; nil on the server
 }
 
-// newRpingEnd makes a side with its receives posted.
-func newRpingEnd(dev *verbs.Device, o *rpingOptions, s cli.Streams) (*rpingEnd, error) {
-	l, err := link.New(dev, link.Config{Sends: rpingDepth, Receives: rpingSlots})
+// newEnd makes a side with its receives posted.
+func newEnd(dev *verbs.Device, o *options, s cli.Streams) (*end, error) {
+	l, err := link.New(dev, link.Config{Sends: sendDepth, Receives: slots})
 	if err != nil {
 		return nil, err
 	}
-	e := &rpingEnd{Link: l, o: o, s: s, role: "server"}
+	e := &end{Link: l, o: o, s: s, role: "server"}
 	if err := e.prepare(); err != nil {
 		return nil, errors.Join(err, l.Release())
 	}
 	return e, nil
 }
 
-func (e *rpingEnd) prepare() (err error) {
+func (e *end) prepare() (err error) {
 	const remote = verbs.LocalWrite | verbs.RemoteRead | verbs.RemoteWrite
-	if e.control, err = e.Alloc(rpingSendOff+advertLen, verbs.LocalWrite); err != nil {
+	if e.control, err = e.Alloc(sendOff+advertLen, verbs.LocalWrite); err != nil {
 		return err
 	}
 	if e.data, err = e.Alloc(e.o.size, remote); err != nil {
@@ -139,7 +140,7 @@ func (e *rpingEnd) prepare() (err error) {
 			return fmt.Errorf("move the queue pair to INIT by hand (-q): %w", err)
 		}
 	}
-	for slot := range rpingSlots {
+	for slot := range slots {
 		if err := e.repost(uint64(slot)); err != nil {
 			return err
 		}
@@ -148,17 +149,17 @@ func (e *rpingEnd) prepare() (err error) {
 }
 
 // param is what both sides ask of a connection, as the C program does.
-func (e *rpingEnd) param() verbs.ConnParam {
+func (e *end) param() verbs.ConnParam {
 	return verbs.ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 7, RNRRetry: verbs.MaxRNRRetry}
 }
 
 // repost gives a receive slot back to the queue pair.
-func (e *rpingEnd) repost(slot uint64) error {
+func (e *end) repost(slot uint64) error {
 	return e.PostRecv(verbs.RecvWR{ID: slot, SGL: []verbs.SGE{e.control.SGE(int(slot)*advertLen, advertLen)}})
 }
 
 // message waits for the peer's next message, which is copied out of its slot.
-func (e *rpingEnd) message(ctx context.Context) (advert, error) {
+func (e *end) message(ctx context.Context) (advert, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, e.o.idle, fmt.Errorf("the peer has sent nothing for %v", e.o.idle))
 	defer cancel()
 	wc, err := e.Received(ctx, verbs.WCRecv)
@@ -175,13 +176,13 @@ func (e *rpingEnd) message(ctx context.Context) (advert, error) {
 
 // sendWR is the request that sends a, from the one slot for sending: the caller
 // sees it completed before it makes the next.
-func (e *rpingEnd) sendWR(a advert) verbs.SendWR {
-	appendAdvert(e.control.Bytes()[rpingSendOff:rpingSendOff], a)
-	return verbs.SendWR{Op: verbs.OpSend, Flags: verbs.Signaled, SGL: []verbs.SGE{e.control.SGE(rpingSendOff, advertLen)}}
+func (e *end) sendWR(a advert) verbs.SendWR {
+	appendAdvert(e.control.Bytes()[sendOff:sendOff], a)
+	return verbs.SendWR{Op: verbs.OpSend, Flags: verbs.Signaled, SGL: []verbs.SGE{e.control.SGE(sendOff, advertLen)}}
 }
 
 // do posts requests and waits until all are done.
-func (e *rpingEnd) do(ctx context.Context, wrs ...verbs.SendWR) error {
+func (e *end) do(ctx context.Context, wrs ...verbs.SendWR) error {
 	if err := e.Post(wrs...); err != nil {
 		return err
 	}
@@ -189,7 +190,7 @@ func (e *rpingEnd) do(ctx context.Context, wrs ...verbs.SendWR) error {
 }
 
 // debugf prints a step where -d asked for it.
-func (e *rpingEnd) debugf(format string, args ...any) {
+func (e *end) debugf(format string, args ...any) {
 	if e.o.debug {
 		_, _ = fmt.Fprintf(e.s.Out, format+"\n", args...) // the data is what matters
 	}
@@ -197,7 +198,7 @@ func (e *rpingEnd) debugf(format string, args ...any) {
 
 // finish ends the connection and says so as the C program does. The orderly
 // end that the peer chose is no failure.
-func (e *rpingEnd) finish(ctx context.Context, err error) error {
+func (e *end) finish(ctx context.Context, err error) error {
 	if link.Ended(err) {
 		err = nil
 	}
@@ -211,9 +212,9 @@ func (e *rpingEnd) finish(ctx context.Context, err error) error {
 	return errors.Join(err, e.Release())
 }
 
-// rpingServe answers one connect request and serves the client until it leaves.
-func rpingServe(ctx context.Context, dev *verbs.Device, r *verbs.ConnRequest, o *rpingOptions, s cli.Streams) error {
-	e, err := newRpingEnd(dev, o, s)
+// serve answers one connect request and serves the client until it leaves.
+func serve(ctx context.Context, dev *verbs.Device, r *verbs.ConnRequest, o *options, s cli.Streams) error {
+	e, err := newEnd(dev, o, s)
 	if err != nil {
 		return errors.Join(err, r.Reject(nil))
 	}
@@ -228,7 +229,7 @@ func rpingServe(ctx context.Context, dev *verbs.Device, r *verbs.ConnRequest, o 
 }
 
 // serveRound reads the client's data and writes it back.
-func (e *rpingEnd) serveRound(ctx context.Context) error {
+func (e *end) serveRound(ctx context.Context) error {
 	source, err := e.message(ctx)
 	if err != nil {
 		return err
@@ -263,17 +264,17 @@ func (e *rpingEnd) serveRound(ctx context.Context) error {
 	return e.do(ctx, write, e.sendWR(advert{}))
 }
 
-// rpingJSON is what rping --json prints at the end.
-type rpingJSON struct {
+// resultJSON is what rping --json prints at the end.
+type resultJSON struct {
 	Rounds  int32   `json:"rounds"`
 	Size    int     `json:"size"` // bytes of ping data
 	Seconds float64 `json:"seconds"`
 	Usec    float64 `json:"usec_per_round"`
 }
 
-// rpingClient connects and pings.
-func rpingClient(ctx context.Context, dev *verbs.Device, o *rpingOptions, s cli.Streams) error {
-	e, err := newRpingEnd(dev, o, s)
+// runClient connects and pings.
+func runClient(ctx context.Context, dev *verbs.Device, o *options, s cli.Streams) error {
+	e, err := newEnd(dev, o, s)
 	if err != nil {
 		return err
 	}
@@ -285,13 +286,13 @@ func rpingClient(ctx context.Context, dev *verbs.Device, o *rpingOptions, s cli.
 	err = e.pingAll(ctx)
 	if err == nil && o.json {
 		took := time.Since(start)
-		err = json.NewEncoder(s.Out).Encode(rpingJSON{Rounds: o.count, Size: o.size, Seconds: took.Seconds(), Usec: cli.Round2(took.Seconds() * 1e6 / float64(o.count))})
+		err = json.NewEncoder(s.Out).Encode(resultJSON{Rounds: o.count, Size: o.size, Seconds: took.Seconds(), Usec: cli.Round2(took.Seconds() * 1e6 / float64(o.count))})
 	}
 	return e.finish(ctx, err)
 }
 
 // pingAll makes the rounds that were asked for.
-func (e *rpingEnd) pingAll(ctx context.Context) error {
+func (e *end) pingAll(ctx context.Context) error {
 	if got := e.Conn.LocalAddr().Addr().Unmap(); e.o.source.IsValid() && got != e.o.source {
 		return fmt.Errorf("connected from %s instead of %s: the software device takes the source address of the route; leave -I out or change the route", got, e.o.source)
 	}
@@ -308,7 +309,7 @@ func (e *rpingEnd) pingAll(ctx context.Context) error {
 }
 
 // ping makes round n.
-func (e *rpingEnd) ping(ctx context.Context, n int32) error {
+func (e *end) ping(ctx context.Context, n int32) error {
 	fillPing(e.start.Bytes(), n)
 	size := uint32(e.o.size) // at most 64 KiB
 	for _, mr := range []*verbs.MR{e.start, e.data} {

@@ -1,4 +1,4 @@
-package main
+package pingpong
 
 import (
 	"bytes"
@@ -30,16 +30,16 @@ func TestAddressLine(t *testing.T) {
 
 // The lines are compared with what C's printf makes of the same numbers, and
 // the numbers with the wall clock.
-func TestPingpongResult(t *testing.T) {
+func TestResult(t *testing.T) {
 	for _, tt := range []struct {
-		r    pingpongResult
+		r    result
 		want string
 	}{
-		{pingpongResult{4096, 1000, 10 * time.Millisecond},
+		{result{4096, 1000, 10 * time.Millisecond},
 			"8192000 bytes in 0.01 seconds = 6553.60 Mbit/sec\n1000 iters in 0.01 seconds = 10.00 usec/iter\n"},
-		{pingpongResult{1 << 20, 1000, 2 * time.Second}, // 2000 MiB both ways: 8388.608 Mbit/s
+		{result{1 << 20, 1000, 2 * time.Second}, // 2000 MiB both ways: 8388.608 Mbit/s
 			"2097152000 bytes in 2.00 seconds = 8388.61 Mbit/sec\n1000 iters in 2.00 seconds = 2000.00 usec/iter\n"},
-		{pingpongResult{0, 1, 1234567 * time.Nanosecond},
+		{result{0, 1, 1234567 * time.Nanosecond},
 			"0 bytes in 0.00 seconds = 0.00 Mbit/sec\n1 iters in 0.00 seconds = 1234.57 usec/iter\n"},
 	} {
 		var b bytes.Buffer
@@ -63,53 +63,53 @@ func listenLocal(t *testing.T) (net.Listener, netip.AddrPort) {
 	return l, netip.MustParseAddrPort(l.Addr().String())
 }
 
-// testPingpong runs a server and a client on dev.
-func testPingpong(t *testing.T, dev *verbs.Device, server, client pingpongOptions) (outS, outC *clitest.Output, errS, errC error) {
+// testBoth runs a server and a client on dev.
+func testBoth(t *testing.T, dev *verbs.Device, server, client options) (outS, outC *clitest.Output, errS, errC error) {
 	t.Helper()
 	l, addr := listenLocal(t)
 	outS, outC = &clitest.Output{}, &clitest.Output{}
 	errS, errC = clitest.Both(
-		func() error { return pingpongServer(t.Context(), dev, l, &server, outS.Streams()) },
-		func() error { return pingpongClient(t.Context(), dev, addr, &client, outC.Streams()) },
+		func() error { return runServer(t.Context(), dev, l, &server, outS.Streams()) },
+		func() error { return runClient(t.Context(), dev, addr, &client, outC.Streams()) },
 	)
 	return outS, outC, errS, errC
 }
 
-func pingpongDefaults() pingpongOptions {
-	return pingpongOptions{ibPort: 1, size: 4096, rxDepth: 500, iters: 100, check: true, mtu: 1024, gid: -1}
+func defaults() options {
+	return options{ibPort: 1, size: 4096, rxDepth: 500, iters: 100, check: true, mtu: 1024, gid: -1}
 }
 
-// pingpongLines is what both sides print, as ibv_rc_pingpong does.
-var pingpongLines = regexp.MustCompile(`^  local address:  LID 0x[0-9a-f]{4}, QPN 0x[0-9a-f]{6}, PSN 0x[0-9a-f]{6}, GID [0-9a-f:.]+
+// outputLines is what both sides print, as ibv_rc_pingpong does.
+var outputLines = regexp.MustCompile(`^  local address:  LID 0x[0-9a-f]{4}, QPN 0x[0-9a-f]{6}, PSN 0x[0-9a-f]{6}, GID [0-9a-f:.]+
   remote address: LID 0x[0-9a-f]{4}, QPN 0x[0-9a-f]{6}, PSN 0x[0-9a-f]{6}, GID [0-9a-f:.]+
 [0-9]+ bytes in [0-9]+\.[0-9]{2} seconds = [0-9]+\.[0-9]{2} Mbit/sec
 [0-9]+ iters in [0-9]+\.[0-9]{2} seconds = [0-9]+\.[0-9]{2} usec/iter
 $`)
 
 // parity: V71
-func TestPingpongOutput(t *testing.T) { clitest.EachDevice(t, testPingpongOutput) }
+func TestOutput(t *testing.T) { clitest.EachDevice(t, testOutput) }
 
-func testPingpongOutput(t *testing.T, open func(*testing.T) *verbs.Device) {
+func testOutput(t *testing.T, open func(*testing.T) *verbs.Device) {
 	for _, tt := range []struct {
 		name   string
-		change func(*pingpongOptions)
+		change func(*options)
 	}{
-		{"default", func(*pingpongOptions) {}},
-		{"events", func(o *pingpongOptions) { o.events = true }},
-		{"one receive", func(o *pingpongOptions) { o.rxDepth = 2 }},
-		{"no bytes", func(o *pingpongOptions) { o.size = 0 }},
-		{"odd size", func(o *pingpongOptions) { o.size = 12289 }},
-		{"one exchange", func(o *pingpongOptions) { o.iters = 1 }},
+		{"default", func(*options) {}},
+		{"events", func(o *options) { o.events = true }},
+		{"one receive", func(o *options) { o.rxDepth = 2 }},
+		{"no bytes", func(o *options) { o.size = 0 }},
+		{"odd size", func(o *options) { o.size = 12289 }},
+		{"one exchange", func(o *options) { o.iters = 1 }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			o := pingpongDefaults()
+			o := defaults()
 			tt.change(&o)
-			outS, outC, errS, errC := testPingpong(t, open(t), o, o)
+			outS, outC, errS, errC := testBoth(t, open(t), o, o)
 			if errS != nil || errC != nil {
 				t.Fatalf("server: %v; client: %v", errS, errC)
 			}
 			for _, out := range []*clitest.Output{outS, outC} {
-				if !pingpongLines.MatchString(out.Out.String()) {
+				if !outputLines.MatchString(out.Out.String()) {
 					t.Errorf("printed\n%s", &out.Out)
 				}
 			}
@@ -118,22 +118,22 @@ func testPingpongOutput(t *testing.T, open func(*testing.T) *verbs.Device) {
 }
 
 // parity: V71 V78
-func TestPingpongSettingsMismatch(t *testing.T) { clitest.EachDevice(t, testPingpongSettingsMismatch) }
+func TestSettingsMismatch(t *testing.T) { clitest.EachDevice(t, testSettingsMismatch) }
 
-func testPingpongSettingsMismatch(t *testing.T, open func(*testing.T) *verbs.Device) {
+func testSettingsMismatch(t *testing.T, open func(*testing.T) *verbs.Device) {
 	for _, tt := range []struct {
 		name   string
-		change func(*pingpongOptions)
+		change func(*options)
 		texts  []string
 	}{
-		{"size", func(o *pingpongOptions) { o.size = 8192 }, []string{"size", `"4096"`, `"8192"`}},
-		{"iters", func(o *pingpongOptions) { o.iters = 7 }, []string{"iters", `"100"`, `"7"`}},
-		{"both", func(o *pingpongOptions) { o.size, o.iters = 1, 2 }, []string{"size is", "iters is"}},
+		{"size", func(o *options) { o.size = 8192 }, []string{"size", `"4096"`, `"8192"`}},
+		{"iters", func(o *options) { o.iters = 7 }, []string{"iters", `"100"`, `"7"`}},
+		{"both", func(o *options) { o.size, o.iters = 1, 2 }, []string{"size is", "iters is"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			client := pingpongDefaults()
+			client := defaults()
 			tt.change(&client)
-			_, _, errS, errC := testPingpong(t, open(t), pingpongDefaults(), client)
+			_, _, errS, errC := testBoth(t, open(t), defaults(), client)
 			for _, err := range []error{errS, errC} {
 				clitest.WantError(t, err, tt.texts...)
 				if got := cli.ExitCode(t.Context(), err); got != 1 {
@@ -144,17 +144,17 @@ func testPingpongSettingsMismatch(t *testing.T, open func(*testing.T) *verbs.Dev
 	}
 }
 
-func TestPingpongStrangersDoNoHarm(t *testing.T) {
-	clitest.EachDevice(t, testPingpongStrangersDoNoHarm)
+func TestStrangersDoNoHarm(t *testing.T) {
+	clitest.EachDevice(t, testStrangersDoNoHarm)
 }
 
-func testPingpongStrangersDoNoHarm(t *testing.T, open func(*testing.T) *verbs.Device) {
+func testStrangersDoNoHarm(t *testing.T, open func(*testing.T) *verbs.Device) {
 	dev := open(t)
 	l, addr := listenLocal(t)
-	o := pingpongDefaults()
+	o := defaults()
 	var out clitest.Output
 	served := make(chan error)
-	go func() { served <- pingpongServer(t.Context(), dev, l, &o, out.Streams()) }()
+	go func() { served <- runServer(t.Context(), dev, l, &o, out.Streams()) }()
 	for _, text := range []string{"", "GET / HTTP/1.1\r\n", strings.Repeat("x", 1<<16),
 		"0001:0000a2:3c6bd2:fe800000000000000000000000000002\x00"} {
 		c, err := net.Dial("tcp", addr.String())
@@ -168,7 +168,7 @@ func testPingpongStrangersDoNoHarm(t *testing.T, open func(*testing.T) *verbs.De
 		_, _ = io.Copy(io.Discard, c) // until the server hangs up
 		c.Close()
 	}
-	if err := pingpongClient(t.Context(), dev, addr, &o, (&clitest.Output{}).Streams()); err != nil {
+	if err := runClient(t.Context(), dev, addr, &o, (&clitest.Output{}).Streams()); err != nil {
 		t.Errorf("client: %v", err)
 	}
 	if err := <-served; err != nil {
@@ -179,48 +179,48 @@ func testPingpongStrangersDoNoHarm(t *testing.T, open func(*testing.T) *verbs.De
 	}
 }
 
-func TestPingpongServerInterrupted(t *testing.T) {
+func TestServerInterrupted(t *testing.T) {
 	dev := clitest.MemoryDevice(t, 0)
 	l, _ := listenLocal(t)
-	o := pingpongDefaults()
+	o := defaults()
 	stop := errors.New("stop")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(stop)
-	if err := pingpongServer(ctx, dev, l, &o, (&clitest.Output{}).Streams()); !errors.Is(err, stop) {
+	if err := runServer(ctx, dev, l, &o, (&clitest.Output{}).Streams()); !errors.Is(err, stop) {
 		t.Errorf("the server ended with %v", err)
 	}
 }
 
-func TestPingpongClientWithoutServer(t *testing.T) {
+func TestClientWithoutServer(t *testing.T) {
 	l, addr := listenLocal(t)
 	l.Close()
-	o := pingpongDefaults()
-	err := pingpongClient(t.Context(), clitest.MemoryDevice(t, 0), addr, &o, (&clitest.Output{}).Streams())
+	o := defaults()
+	err := runClient(t.Context(), clitest.MemoryDevice(t, 0), addr, &o, (&clitest.Output{}).Streams())
 	clitest.WantError(t, err, addr.String(), "server running there")
 }
 
-func TestPingpongLimits(t *testing.T) {
+func TestLimits(t *testing.T) {
 	l, _ := listenLocal(t)
 	dev := clitest.MemoryDevice(t, 0)
 	for _, tt := range []struct {
-		change func(*pingpongOptions)
+		change func(*options)
 		text   string
 	}{
-		{func(o *pingpongOptions) { o.ibPort = 2 }, "no port 2"},
-		{func(o *pingpongOptions) { o.rxDepth = 5000 }, "MaxQPWR"},
+		{func(o *options) { o.ibPort = 2 }, "no port 2"},
+		{func(o *options) { o.rxDepth = 5000 }, "MaxQPWR"},
 	} {
-		o := pingpongDefaults()
+		o := defaults()
 		tt.change(&o)
-		clitest.WantError(t, pingpongServer(t.Context(), dev, l, &o, (&clitest.Output{}).Streams()), tt.text)
+		clitest.WantError(t, runServer(t.Context(), dev, l, &o, (&clitest.Output{}).Streams()), tt.text)
 	}
 }
 
-func TestCheckPingpong(t *testing.T) {
-	b := make([]byte, 3*pingpongPage)
-	fillPingpong(b)
-	if err := checkPingpong(b); err != nil {
+func TestCheck(t *testing.T) {
+	b := make([]byte, 3*pageSize)
+	fill(b)
+	if err := check(b); err != nil {
 		t.Errorf("good bytes: %v", err)
 	}
-	b[2*pingpongPage+5]++
-	clitest.WantError(t, checkPingpong(b), "page 2", "byte 8197")
+	b[2*pageSize+5]++
+	clitest.WantError(t, check(b), "page 2", "byte 8197")
 }

@@ -1,4 +1,4 @@
-package main
+package pingpong
 
 import (
 	"context"
@@ -64,7 +64,7 @@ func (q *handQP) Query() (verbs.QPAttr, verbs.QPInit) {
 }
 
 // newHandBouncer makes a side whose queue pair is connected by hand.
-func newHandBouncer(t *testing.T, o pingpongOptions) *bouncer {
+func newHandBouncer(t *testing.T, o options) *bouncer {
 	t.Helper()
 	dev := verbs.NewDevice(handDevice{memdev.Open(memdev.Config{})})
 	b, err := newBouncer(dev, &o)
@@ -105,8 +105,8 @@ func want(t *testing.T, c net.Conn, text string) string {
 }
 
 // parity: V71
-func TestPingpongForeignServer(t *testing.T) {
-	b := newHandBouncer(t, pingpongDefaults())
+func TestForeignServer(t *testing.T) {
+	b := newHandBouncer(t, defaults())
 	ours, c := clitest.TCPPair(t)
 	done := meet(t.Context(), b, ours, true)
 	said := want(t, c, foreignDest)
@@ -116,7 +116,7 @@ func TestPingpongForeignServer(t *testing.T) {
 	if _, err := io.WriteString(c, foreignDest); err != nil {
 		t.Fatal(err)
 	}
-	if got := want(t, c, pingpongDone); got != pingpongDone {
+	if got := want(t, c, doneWord); got != doneWord {
 		t.Errorf("the client said %q", got)
 	}
 	cli.Shut(c)
@@ -126,8 +126,8 @@ func TestPingpongForeignServer(t *testing.T) {
 }
 
 // parity: V71
-func TestPingpongForeignClient(t *testing.T) {
-	o := pingpongDefaults()
+func TestForeignClient(t *testing.T) {
+	o := defaults()
 	o.gid = 3
 	b := newHandBouncer(t, o)
 	ours, c := clitest.TCPPair(t)
@@ -142,7 +142,7 @@ func TestPingpongForeignClient(t *testing.T) {
 	if in, err := oob.ParseQPInfo(said[:len(said)-1]); err != nil || in.QPN != b.QP.Num() || in.GID[15] != 8 {
 		t.Errorf("the server said %q: %+v, %v", said, in, err)
 	}
-	if _, err := io.WriteString(c, pingpongDone); err != nil {
+	if _, err := io.WriteString(c, doneWord); err != nil {
 		t.Fatal(err)
 	}
 	cli.Shut(c) // with the server's line unread: it gets a reset
@@ -153,10 +153,10 @@ func TestPingpongForeignClient(t *testing.T) {
 
 // Two of ours compare their settings behind the exchange.
 // parity: V71
-func TestPingpongByHandSettings(t *testing.T) {
+func TestByHandSettings(t *testing.T) {
 	for name, differ := range map[string]bool{"same": false, "different": true} {
 		t.Run(name, func(t *testing.T) {
-			o := pingpongDefaults()
+			o := defaults()
 			server := newHandBouncer(t, o)
 			if differ {
 				o.iters = 7
@@ -174,7 +174,7 @@ func TestPingpongByHandSettings(t *testing.T) {
 	}
 }
 
-func TestPingpongByHandHostile(t *testing.T) {
+func TestByHandHostile(t *testing.T) {
 	for name, tt := range map[string]struct {
 		says      []string // by the client
 		attempted bool
@@ -187,13 +187,13 @@ func TestPingpongByHandHostile(t *testing.T) {
 		"nonsense":            {[]string{strings.Repeat("x", 51) + "\x00"}, false, "form"},
 		"not done":            {[]string{foreignDest, "gone\x00"}, true, `"gone\x00"`},
 		"half done":           {[]string{foreignDest, "do"}, true, "unexpected EOF"},
-		"settings":            {[]string{foreignDest, pingpongDone, "size=4\n"}, true, "form"},
-		"endless settings":    {[]string{foreignDest, pingpongDone, strings.Repeat("x", maxPingpongLine)}, true, "over 512 bytes"},
-		"half of the line":    {[]string{foreignDest, pingpongDone, "0000"}, true, "EOF"},
+		"settings":            {[]string{foreignDest, doneWord, "size=4\n"}, true, "form"},
+		"endless settings":    {[]string{foreignDest, doneWord, strings.Repeat("x", maxLine)}, true, "over 512 bytes"},
+		"half of the line":    {[]string{foreignDest, doneWord, "0000"}, true, "EOF"},
 		"hangs up in between": {[]string{foreignDest}, true, "EOF"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newHandBouncer(t, pingpongDefaults())
+			b := newHandBouncer(t, defaults())
 			ours, c := clitest.TCPPair(t)
 			done := meet(t.Context(), b, ours, false)
 			if _, err := io.WriteString(c, strings.Join(tt.says, "")); err != nil {
@@ -211,10 +211,10 @@ func TestPingpongByHandHostile(t *testing.T) {
 }
 
 // A peer that says nothing holds nobody longer than the context.
-func TestPingpongByHandInterrupted(t *testing.T) {
+func TestByHandInterrupted(t *testing.T) {
 	stop := errors.New("stop")
 	for _, client := range []bool{true, false} {
-		b := newHandBouncer(t, pingpongDefaults())
+		b := newHandBouncer(t, defaults())
 		ours, _ := clitest.TCPPair(t)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		done := meet(ctx, b, ours, client)
@@ -225,31 +225,31 @@ func TestPingpongByHandInterrupted(t *testing.T) {
 	}
 }
 
-func TestPingpongSilence(t *testing.T) {
-	b := newHandBouncer(t, pingpongDefaults())
+func TestSilence(t *testing.T) {
+	b := newHandBouncer(t, defaults())
 	ctx, release := b.limitSilence(t.Context())
 	defer release()
 	b.silence.Reset(0)
 	<-ctx.Done()
-	if err := b.step(ctx); !errors.Is(err, errPingpongSilence) {
+	if err := b.step(ctx); !errors.Is(err, errSilence) {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestPingpongTransport(t *testing.T) {
+func TestTransport(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		sized bool
 		typ   verbs.QPType
 		size  int
 	}{{"rc", false, verbs.RC, 4096}, {"uc", false, verbs.UC, 4096}, {"ud", false, verbs.UD, 2048}, {"ud", true, verbs.UD, 1}} {
-		o := pingpongOptions{size: 1}
+		o := options{size: 1}
 		if err := o.setTransport(tt.name, tt.sized); err != nil || o.service != tt.typ || o.size != tt.size {
 			t.Errorf("%+v: %v, %v, size %d", tt, err, o.service, o.size)
 		}
 	}
-	clitest.WantError(t, (&pingpongOptions{}).setTransport("xrc", false), "xrc", "rc, uc or ud")
-	o := pingpongDefaults()
+	clitest.WantError(t, (&options{}).setTransport("xrc", false), "xrc", "rc, uc or ud")
+	o := defaults()
 	o.service = verbs.UC
 	clitest.WantError(t, o.fits(clitest.MemoryDevice(t, 0)), "no queue pairs of type UC", "RC")
 	o.service, o.gid = verbs.RC, 9

@@ -1,4 +1,4 @@
-package main
+package pingpong
 
 import (
 	"fmt"
@@ -14,9 +14,9 @@ import (
 	"cinnabar/verbs"
 )
 
-// pingpongOptions are the options of rdma-core's ibv_rc_pingpong, ibv_uc_pingpong
+// options are the options of rdma-core's ibv_rc_pingpong, ibv_uc_pingpong
 // and ibv_ud_pingpong.
-type pingpongOptions struct {
+type options struct {
 	host    string // the server, "" on the server itself
 	port    uint16 // -p: of the exchange over TCP
 	device  string // -d
@@ -40,9 +40,9 @@ type pingpongOptions struct {
 	byHand []string // those of them that were given, as the user knows them
 }
 
-// pingpongServices are the values of --transport, with the size of message that
+// services are the values of --transport, with the size of message that
 // rdma-core's program for it has by default.
-var pingpongServices = []struct {
+var services = []struct {
 	name string
 	typ  verbs.QPType
 	size int
@@ -67,8 +67,9 @@ var refusedOptions = []struct{ long, short, reason string }{
 	{"allow-cc-unprotected", "U", "confidential guests are not supported"},
 }
 
-func newPingpong(s cli.Streams) *cobra.Command {
-	o := &pingpongOptions{}
+// New returns the command pingpong.
+func New(s cli.Streams) *cobra.Command {
+	o := &options{}
 	var transport string
 	cmd := &cobra.Command{
 		Use:        "pingpong [HOST]",
@@ -100,21 +101,21 @@ client has come.`,
 			if err := o.validate(); err != nil {
 				return err
 			}
-			return runPingpong(cmd.Context(), o, s)
+			return run(cmd.Context(), o, s)
 		},
 	}
 	o.addFlags(cmd.Flags(), &transport)
 	return cmd
 }
 
-func (o *pingpongOptions) addFlags(f *pflag.FlagSet, transport *string) {
+func (o *options) addFlags(f *pflag.FlagSet, transport *string) {
 	f.SortFlags = false
 	f.StringVar(transport, "transport", "rc", "rc, uc or ud: reliable connection, unreliable connection, unreliable datagrams")
-	f.Uint16VarP(&o.port, "port", "p", pingpongPort, "TCP port of the exchange, to listen on or to connect to")
+	f.Uint16VarP(&o.port, "port", "p", defaultPort, "TCP port of the exchange, to listen on or to connect to")
 	cli.DeviceFlag(f, &o.device)
 	cli.IBDevFlag(f)
 	f.IntVarP(&o.ibPort, "ib-port", "i", 1, "port of the device")
-	f.IntVarP(&o.size, "size", "s", pingpongServices[0].size, "bytes of a message; with --transport ud 2048 unless given")
+	f.IntVarP(&o.size, "size", "s", services[0].size, "bytes of a message; with --transport ud 2048 unless given")
 	f.IntVarP(&o.rxDepth, "rx-depth", "r", 500, "receives posted at a time")
 	f.IntVarP(&o.iters, "iters", "n", 1000, "exchanges")
 	f.BoolVarP(&o.events, "events", "e", false, "sleep until a completion event comes (default: poll)")
@@ -141,8 +142,8 @@ func checkRefused(f *pflag.FlagSet) error {
 }
 
 // setTransport takes the value of --transport, and the default size that goes with it.
-func (o *pingpongOptions) setTransport(name string, sized bool) error {
-	for _, s := range pingpongServices {
+func (o *options) setTransport(name string, sized bool) error {
+	for _, s := range services {
 		if s.name == name {
 			o.service = s.typ
 			if !sized {
@@ -155,7 +156,7 @@ func (o *pingpongOptions) setTransport(name string, sized bool) error {
 }
 
 // noteByHand remembers which options need a device that is driven by hand.
-func (o *pingpongOptions) noteByHand(f *pflag.FlagSet) {
+func (o *options) noteByHand(f *pflag.FlagSet) {
 	for _, r := range byHandOptions {
 		if f.Changed(r.long) {
 			o.byHand = append(o.byHand, fmt.Sprintf("option -%s (--%s) is not supported: %s", r.short, r.long, r.reason))
@@ -164,7 +165,7 @@ func (o *pingpongOptions) noteByHand(f *pflag.FlagSet) {
 }
 
 // pathMTU is the code of -m, 0 if there is none for it.
-func (o *pingpongOptions) pathMTU() verbs.MTU {
+func (o *options) pathMTU() verbs.MTU {
 	for m := verbs.MTU(1); m.Bytes() > 0; m++ {
 		if m.Bytes() == o.mtu {
 			return m
@@ -174,7 +175,7 @@ func (o *pingpongOptions) pathMTU() verbs.MTU {
 }
 
 // fits compares the options with what the device can do.
-func (o *pingpongOptions) fits(dev *verbs.Device) error {
+func (o *options) fits(dev *verbs.Device) error {
 	a, err := dev.Query()
 	if err != nil {
 		return err
@@ -200,7 +201,7 @@ func (o *pingpongOptions) fits(dev *verbs.Device) error {
 
 // validate refuses values that no device could take. What this device cannot
 // take is found out when it is open.
-func (o *pingpongOptions) validate() error {
+func (o *options) validate() error {
 	switch {
 	case o.size < 0 || int64(o.size) > math.MaxInt32:
 		return cli.Usagef("invalid size %d: a message has 0 to %d bytes", o.size, math.MaxInt32)
