@@ -6,6 +6,9 @@ import (
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/compare"
 	"cinnabar/cmd/cinnabar/internal/demo"
+	"cinnabar/cmd/cinnabar/internal/filexfer"
+	"cinnabar/cmd/cinnabar/internal/inspect"
+	"cinnabar/cmd/cinnabar/internal/lend"
 	"cinnabar/cmd/cinnabar/internal/perfrpc"
 	"cinnabar/cmd/cinnabar/internal/perfverbs"
 	"cinnabar/cmd/cinnabar/internal/pingpong"
@@ -16,6 +19,6 @@ import (
 func newTree(s cli.Streams) *cobra.Command {
 	perf := perfrpc.New(s)
 	perf.AddCommand(perfverbs.New(s), perfverbs.NewRegistration(s))
-	return cli.NewRoot(s, demo.New(s), demo.NewPeer(s), newSend(s), newRecv(s), newDevices(s), pingpong.New(s), rping.New(s), compare.New(s),
-		compare.NewPeer(s), perf, newInfo(s), newQuery(s), newShutdown(s), newMem(s))
+	return cli.NewRoot(s, demo.New(s), demo.NewPeer(s), filexfer.NewSend(s), filexfer.NewRecv(s), inspect.NewDevices(s), pingpong.New(s), rping.New(s), compare.New(s),
+		compare.NewPeer(s), perf, inspect.NewInfo(s), inspect.NewQuery(s), inspect.NewShutdown(s), lend.New(s))
 }

@@ -56,7 +56,7 @@ var commandCases = map[string]commandCase{
 	},
 	"send": {
 		bare: cli.ExitUsage, many: true, wrong: []string{"main.go", "main.go 127.0.0.1:port:", "main.go 127.0.0.1 --timeout 0s", "main.go 127.0.0.1 --protocol quick"},
-		failing: []string{"main.go 127.0.0.1:1", "no-such-file 127.0.0.1", "testdata 127.0.0.1", "main.go 127.0.0.1:1 --device nope"},
+		failing: []string{"main.go 127.0.0.1:1", "no-such-file 127.0.0.1", "internal 127.0.0.1", "main.go 127.0.0.1:1 --device nope"},
 	},
 	"recv": {
 		runs: true, wrong: []string{"x", "--listen a:b:c", "--timeout -1s"}, failing: []string{"--listen 192.0.2.77:0", "--listen 127.0.0.1:PORT --dir DIR", "--dir no-such-directory", "--device nope"},

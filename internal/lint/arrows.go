@@ -177,7 +177,7 @@ var layers = map[string]row{
 	},
 	"cmd/cinnabar/internal/pingpong": {
 		code:    []string{"cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link", "verbs", "verbs/oob"},
-		test:    []string{"cmd/cinnabar/internal/clitest", "verbs/driver", "verbs/verbstest/memdev"},
+		test:    []string{"cmd/cinnabar/internal/clitest", "internal/verbsrules", "verbs/verbstest/memdev"},
 		modules: []string{modCobra, modFlags},
 	},
 	"cmd/cinnabar/internal/rping": {
@@ -185,10 +185,25 @@ var layers = map[string]row{
 		test:    []string{"cmd/cinnabar/internal/clitest"},
 		modules: []string{modCobra, modFlags},
 	},
+	"cmd/cinnabar/internal/lend": {
+		code:    []string{".", "cmd/cinnabar/internal/cli", "internal/hostquota", "rmem"},
+		test:    []string{"cmd/cinnabar/internal/clitest"},
+		modules: []string{modCobra, modFlags},
+	},
+	"cmd/cinnabar/internal/filexfer": {
+		code:    []string{"cmd/cinnabar/internal/cli", "internal/hostquota", "internal/audit", "verbs", "verbs/iwarp", "xfer"},
+		test:    []string{"cmd/cinnabar/internal/clitest"},
+		modules: []string{modCobra, modFlags, modProgress, modSys},
+	},
+	"cmd/cinnabar/internal/inspect": {
+		code:    []string{".", "cmd/cinnabar/internal/cli", "internal/hostquota", "verbs", "xfer"},
+		test:    []string{"cmd/cinnabar/internal/clitest", "verbs/rdmacore", "verbs/verbstest/memdev"},
+		modules: []string{modCobra, modFlags},
+	},
 	"cmd/cinnabar": {
-		code:    []string{".", "codec", "cmd/cinnabar/internal/...", "internal/hostquota", "internal/audit", "rmem", "regmem/arena", "regmem", "verbs/...", "verbs", "xfer"},
-		test:    []string{"codec/hgproc", "internal/verbsrules"},
-		modules: []string{modCobra, modFlags, modHumanize, modProgress, modHistogram, modSys},
+		code:    []string{"cmd/cinnabar/internal/..."},
+		test:    []string{".", "rmem"},
+		modules: []string{modCobra, modFlags},
 	},
 	"bench/rpc":    {},
 	"bench/rawtcp": {},

@@ -5,7 +5,9 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"time"
 
+	"cinnabar"
 	"cinnabar/verbs"
 )
 
@@ -47,4 +49,27 @@ func LocalFor(ctx context.Context, address string) string {
 		return protocol
 	}
 	return protocol + "://" + netip.AddrPortFrom(from.Addr().Unmap(), 0).String()
+}
+
+// maxDescription bounds what a process may tell about itself, in bytes: a thousand pools and some ten thousand RPCs.
+const maxDescription = 4 << 20
+
+// AskAt calls f with the process at an address, on an engine that is opened for it. The context of f ends after timeout, which
+// must be above 0.
+func AskAt(ctx context.Context, address string, timeout time.Duration, f func(context.Context, *cinnabar.Endpoint) error) error {
+	if timeout <= 0 {
+		return Usagef("--timeout is %v; want a time above 0, such as 10s", timeout)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	e, err := cinnabar.Open(LocalFor(ctx, address), Logged(ctx, &cinnabar.Config{MaxOverflow: maxDescription, DialTimeout: timeout}))
+	if err != nil {
+		return err
+	}
+	defer Shut(e)
+	ep, err := e.Lookup(address)
+	if err != nil {
+		return err
+	}
+	return f(ctx, ep)
 }

@@ -1,4 +1,4 @@
-package main
+package filexfer
 
 import (
 	"os"
@@ -40,7 +40,7 @@ func TestLargeFile(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for _, mode := range transferModes {
+	for _, mode := range modes {
 		for _, family := range loopbacks {
 			t.Run(mode.name+"/"+family.name, func(t *testing.T) {
 				server := startRecv(t, family.listen, "--once")

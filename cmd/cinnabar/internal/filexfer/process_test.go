@@ -1,4 +1,4 @@
-package main
+package filexfer
 
 import (
 	"crypto/sha256"
@@ -97,9 +97,9 @@ func randomFiles(t *testing.T, sizes ...int) (paths []string) {
 	return paths
 }
 
-// transferModes are the three ways in which a file crosses: options of send, and what both
+// modes are the three ways in which a file crosses: options of send, and what both
 // sides are to say about it.
-var transferModes = []struct {
+var modes = []struct {
 	name string
 	args []string
 	says string
@@ -116,7 +116,7 @@ func TestSendRecvEverySize(t *testing.T) {
 	const chunk = 64 << 10
 	small := randomFiles(t, 0, 1, 255, chunk-1, chunk, chunk+1)
 	large := randomFiles(t, 25<<20)[0] // by the chunk size of the paper's program, or the default
-	for _, mode := range transferModes {
+	for _, mode := range modes {
 		for _, family := range loopbacks {
 			if clitest.RaceEnabled && family.name == "IPv6" && mode.name != "fast" {
 				continue // the protocols do not know the family

@@ -1,4 +1,4 @@
-package main
+package filexfer
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 
 // recvOptions are the options of recv.
 type recvOptions struct {
-	transferOptions
+	options
 	listen, dir string
 	once        bool
 	places      int
@@ -25,7 +25,8 @@ type recvOptions struct {
 	storage     xfer.DirOptions
 }
 
-func newRecv(s cli.Streams) *cobra.Command {
+// NewRecv returns the command recv.
+func NewRecv(s cli.Streams) *cobra.Command {
 	o := &recvOptions{}
 	cmd := &cobra.Command{
 		Use:   "recv",
@@ -59,7 +60,7 @@ The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.listen, "listen", cli.ListenHost+":"+transferPort, "address, HOST:PORT; "+cli.ListenForms)
+	f.StringVar(&o.listen, "listen", cli.ListenHost+":"+defaultPort, "address, HOST:PORT; "+cli.ListenForms)
 	f.StringVar(&o.dir, "dir", ".", "directory for the files")
 	f.BoolVar(&o.once, "once", false, "end with the first file that is begun, with its success or failure")
 	f.BoolVar(&o.storage.Overwrite, "overwrite", false, "replace files of the same name, which are refused otherwise")

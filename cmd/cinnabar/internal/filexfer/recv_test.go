@@ -1,4 +1,4 @@
-package main
+package filexfer
 
 import (
 	"net/netip"
@@ -83,7 +83,7 @@ func TestRecvPrintsBoundedLinesAboutStrangers(t *testing.T) {
 	audit.Reset()
 	defer audit.Reset()
 	var o clitest.Output
-	r := newReceiving(t.Context(), &recvOptions{transferOptions: transferOptions{json: true}}, o.Streams())
+	r := newReceiving(t.Context(), &recvOptions{options: options{json: true}}, o.Streams())
 	peer := netip.MustParseAddrPort("192.0.2.99:1")
 	for range 1000 {
 		r.r.watch().Start(xfer.Result{Peer: peer, Name: "a", Protocol: xfer.Fast})

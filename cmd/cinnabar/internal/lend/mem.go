@@ -1,4 +1,5 @@
-package main
+// Package lend is the command mem, which lends memory, and uses memory that is lent.
+package lend
 
 import (
 	"context"
@@ -14,23 +15,24 @@ import (
 	"cinnabar/rmem"
 )
 
-// memTimeout is how long the mem commands wait for the server, unless told otherwise.
-const memTimeout = 30 * time.Second
+// defaultTimeout is how long the mem commands wait for the server, unless told otherwise.
+const defaultTimeout = 30 * time.Second
 
-// newMem builds the commands about remote memory.
-func newMem(s cli.Streams) *cobra.Command {
+// New builds the commands about remote memory.
+// New returns the command mem.
+func New(s cli.Streams) *cobra.Command {
 	mem := &cobra.Command{
 		Use:   "mem",
 		Short: "Lend memory to other processes, and use it: remote malloc",
 		Long: `mem serve lends memory. mem alloc borrows a region for a time and prints a token: whoever
 has it can put bytes into the region, get them, and free it, from any machine.`,
 	}
-	mem.AddCommand(newMemServe(s), newMemAlloc(s), newMemPut(s), newMemGet(s), newMemFree(s), newMemStat(s))
+	mem.AddCommand(newServe(s), newAlloc(s), newPut(s), newGet(s), newFree(s), newStat(s))
 	return mem
 }
 
-// memServeOptions are the options of mem serve.
-type memServeOptions struct {
+// serveOptions are the options of mem serve.
+type serveOptions struct {
 	provider                    uint16
 	quota, clientQuota, longest string
 	hostQuota                   string
@@ -40,8 +42,8 @@ type memServeOptions struct {
 	limits                      cli.EngineLimits
 }
 
-func newMemServe(s cli.Streams) *cobra.Command {
-	o := &memServeOptions{}
+func newServe(s cli.Streams) *cobra.Command {
+	o := &serveOptions{}
 	cmd := &cobra.Command{
 		Use:   "serve ADDRESS",
 		Short: "Lend memory until interrupted",
@@ -68,17 +70,17 @@ loopback address; other machines reach a server whose ADDRESS names one of this 
 }
 
 // memory divides what --max-memory allows between what is lent and the engine.
-func (o *memServeOptions) memory(lent *int64, engine *cinnabar.Config) error {
+func (o *serveOptions) memory(lent *int64, engine *cinnabar.Config) error {
 	most := engine.MaxMemory
 	if most == 0 {
 		most = hostquota.Machine().DefaultMemory()
 	}
 	if *lent == 0 {
-		*lent = min(memQuota, most/2)
+		*lent = min(defaultQuota, most/2)
 	}
 	rest := most - *lent
 	switch {
-	case engine.MaxMemory == 0 && rest < memRest: // the engine knows its least, and the user wants to lend so much
+	case engine.MaxMemory == 0 && rest < requestRoom: // the engine knows its least, and the user wants to lend so much
 		return nil
 	case rest <= 0:
 		return cli.Usagef("--quota %s leaves nothing of --max-memory %s for requests", cli.SizeText(*lent), cli.SizeText(most))
@@ -88,7 +90,7 @@ func (o *memServeOptions) memory(lent *int64, engine *cinnabar.Config) error {
 }
 
 // sources returns the rule that lets clients have regions copied from the servers of --copy-from, nil for none.
-func (o *memServeOptions) sources(ctx context.Context, e *cinnabar.Engine) (func(server string) bool, error) {
+func (o *serveOptions) sources(ctx context.Context, e *cinnabar.Engine) (func(server string) bool, error) {
 	if len(o.copyFrom) == 0 {
 		return nil, nil
 	}
@@ -104,12 +106,12 @@ func (o *memServeOptions) sources(ctx context.Context, e *cinnabar.Engine) (func
 }
 
 const (
-	memQuota = 1 << 30  // bytes to lend, where the machine has that much
-	memRest  = 64 << 20 // bytes that are left for requests unless --max-memory says otherwise
+	defaultQuota = 1 << 30  // bytes to lend, where the machine has that much
+	requestRoom  = 64 << 20 // bytes that are left for requests unless --max-memory says otherwise
 )
 
 // config checks the options.
-func (o *memServeOptions) config() (cfg rmem.Config, err error) {
+func (o *serveOptions) config() (cfg rmem.Config, err error) {
 	cfg = rmem.Config{Provider: o.provider, LongestHold: o.lease, Strict: o.strict, Wipe: o.wipe}
 	for _, size := range []struct {
 		option, text string
@@ -128,7 +130,7 @@ func (o *memServeOptions) config() (cfg rmem.Config, err error) {
 	return cfg, nil
 }
 
-func (o *memServeOptions) run(ctx context.Context, address string, s cli.Streams) error {
+func (o *serveOptions) run(ctx context.Context, address string, s cli.Streams) error {
 	cfg, err := o.config()
 	if err != nil {
 		return err
@@ -160,8 +162,8 @@ func (o *memServeOptions) run(ctx context.Context, address string, s cli.Streams
 	return nil
 }
 
-// memAllocOptions are the options of mem alloc.
-type memAllocOptions struct {
+// allocOptions are the options of mem alloc.
+type allocOptions struct {
 	provider uint16
 	lease    time.Duration
 	handle   bool
@@ -179,8 +181,8 @@ type allocated struct {
 	Lease  float64 `json:"lease_seconds"` // from now on
 }
 
-func newMemAlloc(s cli.Streams) *cobra.Command {
-	o := &memAllocOptions{}
+func newAlloc(s cli.Streams) *cobra.Command {
+	o := &allocOptions{}
 	cmd := &cobra.Command{
 		Use:   "alloc ADDRESS SIZE",
 		Short: "Borrow a region of SIZE bytes, and print its owner's token",
@@ -190,7 +192,7 @@ func newMemAlloc(s cli.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return askAt(cmd.Context(), args[0], o.timeout, func(ctx context.Context, ep *cinnabar.Endpoint) error {
+			return cli.AskAt(cmd.Context(), args[0], o.timeout, func(ctx context.Context, ep *cinnabar.Endpoint) error {
 				return o.run(ctx, ep, size, s)
 			})
 		},
@@ -202,12 +204,12 @@ func newMemAlloc(s cli.Streams) *cobra.Command {
 	f.BoolVar(&o.handle, "handle", false, "print a second line, the region's handle: it gives access without the right to free")
 	f.BoolVar(&o.once, "once", false, "let those who have the handle read the region once in all; then it is gone")
 	f.BoolVar(&o.wipe, "wipe", false, "have the region overwritten with zeros when it is freed")
-	cli.TimeoutFlag(f, &o.timeout, memTimeout, "how long to wait for the server")
+	cli.TimeoutFlag(f, &o.timeout, defaultTimeout, "how long to wait for the server")
 	cli.JSONFlag(f, &o.json)
 	return cmd
 }
 
-func (o *memAllocOptions) run(ctx context.Context, ep *cinnabar.Endpoint, size int64, s cli.Streams) error {
+func (o *allocOptions) run(ctx context.Context, ep *cinnabar.Endpoint, size int64, s cli.Streams) error {
 	if o.lease <= 0 {
 		return cli.Usagef("--lease %v: want more than nothing", o.lease)
 	}
@@ -263,8 +265,8 @@ func withEngine(ctx context.Context, address string, timeout time.Duration, f fu
 	return f(ctx, e)
 }
 
-func newMemFree(s cli.Streams) *cobra.Command {
-	timeout := memTimeout
+func newFree(s cli.Streams) *cobra.Command {
+	timeout := defaultTimeout
 	cmd := &cobra.Command{
 		Use:   "free TOKEN",
 		Short: "Give a region back",
@@ -279,20 +281,20 @@ func newMemFree(s cli.Streams) *cobra.Command {
 			})
 		},
 	}
-	cli.TimeoutFlag(cmd.Flags(), &timeout, memTimeout, "how long to wait for the server")
+	cli.TimeoutFlag(cmd.Flags(), &timeout, defaultTimeout, "how long to wait for the server")
 	return cmd
 }
 
-func newMemStat(s cli.Streams) *cobra.Command {
+func newStat(s cli.Streams) *cobra.Command {
 	var provider uint16
 	var asJSON bool
-	timeout := memTimeout
+	timeout := defaultTimeout
 	cmd := &cobra.Command{
 		Use:   "stat ADDRESS",
 		Short: "Show how much a server lends",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return askAt(cmd.Context(), args[0], timeout, func(ctx context.Context, ep *cinnabar.Endpoint) error {
+			return cli.AskAt(cmd.Context(), args[0], timeout, func(ctx context.Context, ep *cinnabar.Endpoint) error {
 				u, err := rmem.AskUsage(ctx, ep.Provider(provider))
 				if err != nil {
 					return err
@@ -309,6 +311,6 @@ func newMemStat(s cli.Streams) *cobra.Command {
 	f.SortFlags = false
 	f.Uint16VarP(&provider, "provider", "p", 0, "id of the provider")
 	cli.JSONFlag(f, &asJSON)
-	cli.TimeoutFlag(f, &timeout, memTimeout, "how long to wait for the server")
+	cli.TimeoutFlag(f, &timeout, defaultTimeout, "how long to wait for the server")
 	return cmd
 }

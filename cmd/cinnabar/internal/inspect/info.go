@@ -1,4 +1,6 @@
-package main
+// Package inspect has the commands that show what this machine offers, info and devices, and those that ask another process,
+// query and shutdown.
+package inspect
 
 import (
 	"context"
@@ -28,7 +30,8 @@ type infoOptions struct {
 	log       string // --log
 }
 
-func newInfo(s cli.Streams) *cobra.Command {
+// NewInfo returns the command info.
+func NewInfo(s cli.Streams) *cobra.Command {
 	o := &infoOptions{}
 	cmd := &cobra.Command{
 		Use:   "info [CLASS+PROTOCOL]",

@@ -1,4 +1,4 @@
-package main
+package lend
 
 import (
 	"bytes"
@@ -16,9 +16,9 @@ import (
 	"cinnabar/rmem"
 )
 
-// TestMemCommands borrows a region, puts a file into it, gets it back in parts, and frees it, each with a command of its own.
+// TestCommands borrows a region, puts a file into it, gets it back in parts, and frees it, each with a command of its own.
 // parity: S21
-func TestMemCommands(t *testing.T) {
+func TestCommands(t *testing.T) {
 	e := clitest.Engine(t, nil)
 	srv, err := rmem.Serve(e, rmem.Config{Provider: 3, Quota: 10 << 20})
 	if err != nil {
@@ -70,9 +70,9 @@ func TestMemCommands(t *testing.T) {
 	}
 }
 
-// TestMemOnce hands a secret over: its owner puts it, whoever has the handle gets it, once.
+// TestOnce hands a secret over: its owner puts it, whoever has the handle gets it, once.
 // parity: Y10
-func TestMemOnce(t *testing.T) {
+func TestOnce(t *testing.T) {
 	e := clitest.Engine(t, nil)
 	srv, err := rmem.Serve(e, rmem.Config{})
 	if err != nil {
@@ -103,9 +103,9 @@ func TestMemOnce(t *testing.T) {
 	clitest.WantRun(t, 1, []string{"mem", "get", lines[0]}, "has had")
 }
 
-// TestMemTooMuch writes what fits, and says what does not.
+// TestTooMuch writes what fits, and says what does not.
 // parity: S21
-func TestMemTooMuch(t *testing.T) {
+func TestTooMuch(t *testing.T) {
 	e := clitest.Engine(t, nil)
 	srv, err := rmem.Serve(e, rmem.Config{})
 	if err != nil {
@@ -124,12 +124,12 @@ func TestMemTooMuch(t *testing.T) {
 	clitest.WantRun(t, 2, []string{"mem", "put", token, "--offset", "-1"}, "10 bytes")
 }
 
-// TestMemPieces reads in pieces, unless there is one chance, and then no more than fits into memory.
-func TestMemPieces(t *testing.T) {
+// TestPieces reads in pieces, unless there is one chance, and then no more than fits into memory.
+func TestPieces(t *testing.T) {
 	for _, c := range []struct {
 		once    bool
 		n, want int64
-	}{{false, 100, 100}, {false, 1 << 60, memChunk}, {true, 0, 0}, {true, 2 * memChunk, 2 * memChunk}, {true, memOnce, memOnce}} {
+	}{{false, 100, 100}, {false, 1 << 60, chunkLen}, {true, 0, 0}, {true, 2 * chunkLen, 2 * chunkLen}, {true, maxOnce, maxOnce}} {
 		if got, err := pieceLen(c.once, c.n); err != nil || got != c.want {
 			t.Errorf("%+v: %d, %v", c, got, err)
 		}
@@ -139,14 +139,14 @@ func TestMemPieces(t *testing.T) {
 	}
 }
 
-// TestMemServeMemory divides --max-memory, which counts what is lent too.
-func TestMemServeMemory(t *testing.T) {
+// TestServeMemory divides --max-memory, which counts what is lent too.
+func TestServeMemory(t *testing.T) {
 	half := hostquota.Machine().DefaultMemory()
 	for _, c := range []struct{ quota, most, lent, rest int64 }{
 		{0, 64 << 20, 32 << 20, 32 << 20}, {0, 4 << 30, 1 << 30, 3 << 30}, {16 << 20, 64 << 20, 16 << 20, 48 << 20}, {half, 0, half, 0},
 	} {
 		lent, engine := c.quota, cinnabar.Config{MaxMemory: c.most}
-		if err := new(memServeOptions).memory(&lent, &engine); err != nil || lent != c.lent || engine.MaxMemory != c.rest {
+		if err := new(serveOptions).memory(&lent, &engine); err != nil || lent != c.lent || engine.MaxMemory != c.rest {
 			t.Errorf("%+v: %d lent, %d for the engine, %v", c, lent, engine.MaxMemory, err)
 		}
 	}
@@ -156,20 +156,20 @@ func TestMemServeMemory(t *testing.T) {
 	}
 }
 
-// TestMemCopyFrom has the rule of --copy-from admit the servers that it names, and none without it.
-func TestMemCopyFrom(t *testing.T) {
+// TestCopyFrom has the rule of --copy-from admit the servers that it names, and none without it.
+func TestCopyFrom(t *testing.T) {
 	e, source := clitest.Engine(t, nil), clitest.Engine(t, nil)
 	srv, err := rmem.Serve(source, rmem.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer cli.Shut(srv)
-	c := &memServeOptions{copyFrom: []string{source.Addr()}}
+	c := &serveOptions{copyFrom: []string{source.Addr()}}
 	allowed, err := c.sources(t.Context(), e)
 	if err != nil || !allowed(source.Addr()) || allowed(e.Addr()) {
 		t.Errorf("the rule is wrong, %v", err)
 	}
-	if allowed, err := new(memServeOptions).sources(t.Context(), e); allowed != nil || err != nil {
+	if allowed, err := new(serveOptions).sources(t.Context(), e); allowed != nil || err != nil {
 		t.Errorf("a rule without --copy-from, %v", err)
 	}
 	var o clitest.Output
@@ -179,7 +179,7 @@ func TestMemCopyFrom(t *testing.T) {
 }
 
 // A file that does not fit is refused before a byte of it is written; of other input the error says what was written.
-func TestMemPutThatDoesNotFit(t *testing.T) {
+func TestPutThatDoesNotFit(t *testing.T) {
 	token := clitest.FiveBytes(t, clitest.MemoryServer(t))
 	content := func() string { return clitest.WantRun(t, cli.ExitOK, []string{"mem", "get", token}).Out.String() }
 	six := clitest.WriteTemp(t, "six", []byte("123456"))
@@ -211,6 +211,6 @@ func TestMemPutThatDoesNotFit(t *testing.T) {
 }
 
 // A region that is larger than a server lends is refused with the options that set the limit.
-func TestMemAllocTooLarge(t *testing.T) {
+func TestAllocTooLarge(t *testing.T) {
 	clitest.WantRun(t, cli.ExitFailure, []string{"mem", "alloc", clitest.MemoryServer(t), "100GiB"}, "--quota, --host-quota, --client-quota and --largest")
 }

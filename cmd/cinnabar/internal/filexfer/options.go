@@ -1,4 +1,5 @@
-package main
+// Package filexfer has the commands send and recv, which transfer files.
+package filexfer
 
 import (
 	"context"
@@ -20,12 +21,12 @@ import (
 
 // What send and recv share. The port is that of the paper's program.
 const (
-	transferPort    = "12345"
-	transferTimeout = 30 * time.Second // without progress
+	defaultPort    = "12345"
+	defaultTimeout = 30 * time.Second // without progress
 )
 
-// transferOptions are the options that both ends have.
-type transferOptions struct {
+// options are the options that both ends have.
+type options struct {
 	timeout      time.Duration
 	json         bool
 	device       string
@@ -33,8 +34,8 @@ type transferOptions struct {
 }
 
 // register adds the options to a command.
-func (o *transferOptions) register(f *pflag.FlagSet) {
-	cli.TimeoutFlag(f, &o.timeout, transferTimeout, "end a transfer after this time without progress")
+func (o *options) register(f *pflag.FlagSet) {
+	cli.TimeoutFlag(f, &o.timeout, defaultTimeout, "end a transfer after this time without progress")
 	cli.JSONFlag(f, &o.json)
 	cli.DeviceFlag(f, &o.device)
 	f.BoolVar(&o.noImmediates, "no-immediates", false, "use a device without immediate data")
@@ -44,7 +45,7 @@ func (o *transferOptions) register(f *pflag.FlagSet) {
 }
 
 // check refuses what cannot be.
-func (o *transferOptions) check() error {
+func (o *options) check() error {
 	if o.timeout <= 0 {
 		return cli.Usagef("invalid --timeout %v: it must be positive, such as 30s", o.timeout)
 	}
@@ -55,7 +56,7 @@ func (o *transferOptions) check() error {
 }
 
 // cli.OpenDevice opens the device that the options ask for.
-func (o *transferOptions) openDevice(ctx context.Context) (*verbs.Device, error) {
+func (o *options) openDevice(ctx context.Context) (*verbs.Device, error) {
 	if !o.noImmediates {
 		return cli.OpenDevice(ctx, o.device)
 	}
@@ -67,16 +68,16 @@ func (o *transferOptions) openDevice(ctx context.Context) (*verbs.Device, error)
 }
 
 // hostPort reads HOST, HOST:PORT, :PORT, ADDR6, [ADDR6] or [ADDR6]:PORT; a port
-// that is not given is transferPort, a host that is not given is "".
+// that is not given is defaultPort, a host that is not given is "".
 func hostPort(text string) (host, port string, err error) {
 	if _, err := netip.ParseAddr(text); err == nil {
-		return text, transferPort, nil
+		return text, defaultPort, nil
 	}
 	if inner, ok := strings.CutPrefix(text, "["); ok && strings.HasSuffix(inner, "]") {
-		text += ":" + transferPort
+		text += ":" + defaultPort
 	}
 	if !strings.Contains(text, ":") {
-		return text, transferPort, nil
+		return text, defaultPort, nil
 	}
 	if host, port, err = net.SplitHostPort(text); err != nil {
 		return "", "", fmt.Errorf("%w; an address is HOST, HOST:PORT or [IPV6]:PORT", err)

@@ -1,4 +1,4 @@
-package main
+package lend
 
 import (
 	"context"
@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	memChunk = 4 << 20 // bytes of a file that are moved at a time
-	memOnce  = 1 << 30 // bytes that are read of a region that can be read once: a server can say that it is of any size
+	chunkLen = 4 << 20 // bytes of a file that are moved at a time
+	maxOnce  = 1 << 30 // bytes that are read of a region that can be read once: a server can say that it is of any size
 )
 
-// memRangeOptions are the options of mem put and mem get.
-type memRangeOptions struct {
+// rangeOptions are the options of mem put and mem get.
+type rangeOptions struct {
 	offset  int64
 	size    int64 // of mem get; -1: to the end
 	output  string
 	timeout time.Duration
 }
 
-func newMemPut(s cli.Streams) *cobra.Command {
-	o := &memRangeOptions{}
+func newPut(s cli.Streams) *cobra.Command {
+	o := &rangeOptions{}
 	cmd := &cobra.Command{
 		Use:   "put TOKEN [FILE]",
 		Short: "Write FILE, or standard input, into a region",
@@ -53,13 +53,13 @@ func newMemPut(s cli.Streams) *cobra.Command {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.Int64Var(&o.offset, "offset", 0, "where in the region to begin, in bytes")
-	cli.TimeoutFlag(f, &o.timeout, memTimeout, "how long all of it may take")
+	cli.TimeoutFlag(f, &o.timeout, defaultTimeout, "how long all of it may take")
 	return cmd
 }
 
 // fits returns an error if from is a regular file that is longer than the region from --offset on, so that put writes nothing of
 // it. The length of other input is unknown before it ends.
-func (o *memRangeOptions) fits(r *rmem.Region, from io.Reader) error {
+func (o *rangeOptions) fits(r *rmem.Region, from io.Reader) error {
 	if o.offset < 0 || o.offset > r.Size() {
 		return cli.Usagef("--offset %d: the region has %d bytes", o.offset, r.Size())
 	}
@@ -85,8 +85,8 @@ func (o *memRangeOptions) fits(r *rmem.Region, from io.Reader) error {
 }
 
 // put writes all of from to the region. If input of unknown length does not fit, put writes the part that fits and returns an error.
-func (o *memRangeOptions) put(ctx context.Context, r *rmem.Region, from io.Reader) error {
-	buf := make([]byte, memChunk)
+func (o *rangeOptions) put(ctx context.Context, r *rmem.Region, from io.Reader) error {
+	buf := make([]byte, chunkLen)
 	for at := o.offset; ; {
 		n, err := io.ReadFull(from, buf)
 		if n > 0 {
@@ -109,8 +109,8 @@ func (o *memRangeOptions) put(ctx context.Context, r *rmem.Region, from io.Reade
 	}
 }
 
-func newMemGet(s cli.Streams) *cobra.Command {
-	o := &memRangeOptions{}
+func newGet(s cli.Streams) *cobra.Command {
+	o := &rangeOptions{}
 	cmd := &cobra.Command{
 		Use:   "get TOKEN",
 		Short: "Read a region to standard output, or to a file",
@@ -126,11 +126,11 @@ func newMemGet(s cli.Streams) *cobra.Command {
 	f.Int64Var(&o.offset, "offset", 0, "where in the region to begin, in bytes")
 	f.Int64Var(&o.size, "size", -1, "how many bytes to read; -1 reads to the end")
 	f.StringVarP(&o.output, "output", "o", "", "file to write to, which must not exist")
-	cli.TimeoutFlag(f, &o.timeout, memTimeout, "how long all of it may take")
+	cli.TimeoutFlag(f, &o.timeout, defaultTimeout, "how long all of it may take")
 	return cmd
 }
 
-func (o *memRangeOptions) get(ctx context.Context, r *rmem.Region, to io.Writer) (err error) {
+func (o *rangeOptions) get(ctx context.Context, r *rmem.Region, to io.Writer) (err error) {
 	if o.offset < 0 || o.offset > r.Size() || o.size > r.Size()-o.offset || o.size < -1 {
 		return cli.Usagef("--offset %d --size %d: the region has %d bytes", o.offset, o.size, r.Size())
 	}
@@ -148,7 +148,7 @@ func (o *memRangeOptions) get(ctx context.Context, r *rmem.Region, to io.Writer)
 	return o.read(ctx, r, to)
 }
 
-func (o *memRangeOptions) read(ctx context.Context, r *rmem.Region, to io.Writer) error {
+func (o *rangeOptions) read(ctx context.Context, r *rmem.Region, to io.Writer) error {
 	end := r.Size()
 	if o.size >= 0 {
 		end = o.offset + o.size
@@ -175,9 +175,9 @@ func (o *memRangeOptions) read(ctx context.Context, r *rmem.Region, to io.Writer
 func pieceLen(once bool, n int64) (int64, error) {
 	switch {
 	case !once:
-		return min(memChunk, n), nil
-	case n > memOnce:
-		return 0, cli.Usagef("the region can be read once, so it is read into memory: %d bytes are over the limit of %d; --offset and --size say which you need", n, memOnce)
+		return min(chunkLen, n), nil
+	case n > maxOnce:
+		return 0, cli.Usagef("the region can be read once, so it is read into memory: %d bytes are over the limit of %d; --offset and --size say which you need", n, maxOnce)
 	}
 	return n, nil
 }

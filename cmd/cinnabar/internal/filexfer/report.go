@@ -1,4 +1,4 @@
-package main
+package filexfer
 
 import (
 	"context"
@@ -18,21 +18,21 @@ import (
 	"cinnabar/xfer"
 )
 
-// transferWords are the words of one side.
-type transferWords struct {
+// words are the words of one side.
+type words struct {
 	doing, done, peer string
 	remedies          map[xfer.Code]string
 }
 
 var (
-	sendWords = transferWords{doing: "sending", done: "sent", peer: "to", remedies: sendRemedies}
-	recvWords = transferWords{doing: "receiving", done: "received", peer: "from", remedies: recvRemedies}
+	sendWords = words{doing: "sending", done: "sent", peer: "to", remedies: sendRemedies}
+	recvWords = words{doing: "receiving", done: "received", peer: "from", remedies: recvRemedies}
 )
 
 // reporter tells the user what transfers do: lines on both streams, and bars
 // where standard error is a terminal. It is safe for concurrent use.
 type reporter struct {
-	words    transferWords
+	words    words
 	json     bool
 	terminal bool // standard error shows bars
 	shared   bool // standard output is a terminal too, perhaps the same
@@ -51,7 +51,7 @@ type reporter struct {
 }
 
 // newReporter returns the reporter of a command. With --log-level it shows no bars, because log lines would break them.
-func newReporter(ctx context.Context, words transferWords, jsonLines bool, s cli.Streams) *reporter {
+func newReporter(ctx context.Context, words words, jsonLines bool, s cli.Streams) *reporter {
 	bars := cli.IsTerminal(s.Err) && cli.LoggerOf(ctx) == nil
 	return &reporter{words: words, json: jsonLines, s: s, terminal: bars, shared: cli.IsTerminal(s.Out), now: time.Now}
 }

@@ -1,4 +1,4 @@
-package main
+package inspect
 
 import (
 	"errors"
@@ -21,7 +21,8 @@ type devicesOptions struct {
 	json    bool
 }
 
-func newDevices(s cli.Streams) *cobra.Command {
+// NewDevices returns the command devices.
+func NewDevices(s cli.Streams) *cobra.Command {
 	o := &devicesOptions{}
 	cmd := &cobra.Command{
 		Use:   "devices",

@@ -1,4 +1,4 @@
-package main
+package inspect
 
 import (
 	"context"
@@ -20,9 +20,6 @@ import (
 // askTimeout is how long query and shutdown wait for the other process.
 const askTimeout = 5 * time.Second
 
-// maxDescription bounds what a process may tell about itself, in bytes: a thousand pools and some ten thousand RPCs.
-const maxDescription = 4 << 20
-
 // queryOptions are the options of query.
 type queryOptions struct {
 	providers []string      // -p
@@ -31,7 +28,8 @@ type queryOptions struct {
 	timeout   time.Duration // -t
 }
 
-func newQuery(s cli.Streams) *cobra.Command {
+// NewQuery returns the command query.
+func NewQuery(s cli.Streams) *cobra.Command {
 	o := &queryOptions{}
 	cmd := &cobra.Command{
 		Use:   "query ADDRESS",
@@ -44,7 +42,7 @@ for the identities of providers instead, which the processes of Margo's programs
 			if len(o.providers) > 0 && o.config {
 				return cli.Usagef("--provider and --config were given; choose one")
 			}
-			return askAt(cmd.Context(), args[0], o.timeout, func(ctx context.Context, ep *cinnabar.Endpoint) error {
+			return cli.AskAt(cmd.Context(), args[0], o.timeout, func(ctx context.Context, ep *cinnabar.Endpoint) error {
 				return o.run(ctx, ep, s.Out)
 			})
 		},
@@ -56,25 +54,6 @@ for the identities of providers instead, which the processes of Margo's programs
 	f.BoolVarP(&o.config, "config", "c", false, "print the configuration only, in Margo's layout")
 	cli.TimeoutFlag(f, &o.timeout, askTimeout, "how long to wait for answers")
 	return cmd
-}
-
-// askAt calls f with the process at an address, on an engine that is opened for it.
-func askAt(ctx context.Context, address string, timeout time.Duration, f func(context.Context, *cinnabar.Endpoint) error) error {
-	if timeout <= 0 {
-		return cli.Usagef("--timeout is %v; want a time above 0, such as 10s", timeout)
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	e, err := cinnabar.Open(cli.LocalFor(ctx, address), cli.Logged(ctx, &cinnabar.Config{MaxOverflow: maxDescription, DialTimeout: timeout}))
-	if err != nil {
-		return err
-	}
-	defer cli.Shut(e)
-	ep, err := e.Lookup(address)
-	if err != nil {
-		return err
-	}
-	return f(ctx, ep)
 }
 
 func (o *queryOptions) run(ctx context.Context, ep *cinnabar.Endpoint, w io.Writer) error {
@@ -246,7 +225,8 @@ type shutdownAccepted struct {
 	Address string `json:"address"`
 }
 
-func newShutdown(s cli.Streams) *cobra.Command {
+// NewShutdown returns the command shutdown.
+func NewShutdown(s cli.Streams) *cobra.Command {
 	timeout, asJSON := askTimeout, false
 	cmd := &cobra.Command{
 		Use:   "shutdown ADDRESS",
@@ -256,7 +236,7 @@ taking requests, finishes those that it has, and closes. A Go process obeys if i
 has Config.AllowRemoteShutdown, a C process if it has called margo_enable_remote_shutdown.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return askAt(cmd.Context(), args[0], timeout, func(ctx context.Context, ep *cinnabar.Endpoint) error {
+			return cli.AskAt(cmd.Context(), args[0], timeout, func(ctx context.Context, ep *cinnabar.Endpoint) error {
 				if err := ep.Shutdown(ctx); err != nil {
 					return err
 				}

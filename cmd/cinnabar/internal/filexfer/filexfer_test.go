@@ -1,4 +1,4 @@
-package main
+package filexfer
 
 import (
 	"context"
@@ -85,7 +85,7 @@ func TestAddressesByFamily(t *testing.T) {
 // A receiver without --listen serves no other machine.
 func TestRecvListensOnLoopback(t *testing.T) {
 	for _, c := range []struct{ listen, want string }{
-		{newRecv(cli.Streams{}).Flag("listen").DefValue, "127.0.0.1:12345"},
+		{NewRecv(cli.Streams{}).Flag("listen").DefValue, "127.0.0.1:12345"},
 		{"", "127.0.0.1:12345"},
 		{":7", "127.0.0.1:7"},
 		{"0.0.0.0:7", "0.0.0.0:7"},
@@ -125,14 +125,14 @@ type clock struct{ time.Time }
 func (c *clock) now() time.Time { return c.Time }
 
 // sampleReporter prints to o, in the time of the clock.
-func sampleReporter(words transferWords, jsonLines bool, o *clitest.Output) (*reporter, *clock) {
+func sampleReporter(words words, jsonLines bool, o *clitest.Output) (*reporter, *clock) {
 	c := &clock{time.Unix(1_000_000_000, 0)}
 	r := newReporter(context.Background(), words, jsonLines, o.Streams())
 	r.now = c.now
 	return r, c
 }
 
-func TestTransferLines(t *testing.T) {
+func TestLines(t *testing.T) {
 	var o clitest.Output
 	r, c := sampleReporter(sendWords, false, &o)
 	for _, res := range []xfer.Result{sampleBasic, samplePlain, sampleFast} {
@@ -163,7 +163,7 @@ func TestTransferLines(t *testing.T) {
 	clitest.Golden(t, "transfer.golden", "standard error:\n"+o.Err.String()+"standard output:\n"+o.Out.String())
 }
 
-func TestTransferJSON(t *testing.T) {
+func TestJSON(t *testing.T) {
 	var o clitest.Output
 	r, _ := sampleReporter(sendWords, true, &o)
 	for _, res := range []xfer.Result{sampleBasic, sampleFast} {
@@ -181,7 +181,7 @@ func TestTransferJSON(t *testing.T) {
 }
 
 // What a peer says must not steer the terminal.
-func TestTransferHostileText(t *testing.T) {
+func TestHostileText(t *testing.T) {
 	var o clitest.Output
 	r, _ := sampleReporter(recvWords, false, &o)
 	res := sampleFast
@@ -197,7 +197,7 @@ func TestTransferHostileText(t *testing.T) {
 	}
 }
 
-func TestTransferRemedies(t *testing.T) {
+func TestRemedies(t *testing.T) {
 	r := newReporter(t.Context(), sendWords, false, (&clitest.Output{}).Streams())
 	clitest.WantError(t, r.explain(sampleFailure), "test-file", "192.0.2.7:12345", "file exists", "--overwrite")
 	plain := errors.New("plain")
@@ -309,7 +309,7 @@ func TestRecvCutShort(t *testing.T) {
 
 // The device without immediates is one, whatever the machine has.
 func TestNoImmediatesDevice(t *testing.T) {
-	o := transferOptions{noImmediates: true}
+	o := options{noImmediates: true}
 	dev, err := o.openDevice(t.Context())
 	if err != nil {
 		t.Fatal(err)

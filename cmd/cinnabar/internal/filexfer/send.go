@@ -1,4 +1,4 @@
-package main
+package filexfer
 
 import (
 	"context"
@@ -27,7 +27,7 @@ const (
 
 // sendOptions are the options of send.
 type sendOptions struct {
-	transferOptions
+	options
 	protocol, digest, chunk string // as given
 	preserve                bool
 	buffers                 int
@@ -37,7 +37,8 @@ type sendOptions struct {
 	peers  []netip.AddrPort // the receiver's addresses
 }
 
-func newSend(s cli.Streams) *cobra.Command {
+// NewSend returns the command send.
+func NewSend(s cli.Streams) *cobra.Command {
 	o := &sendOptions{}
 	cmd := &cobra.Command{
 		Use:   "send FILE... HOST[:PORT]",

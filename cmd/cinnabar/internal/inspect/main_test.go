@@ -1,0 +1,16 @@
+package inspect
+
+import (
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/cmd/cinnabar/internal/clitest"
+)
+
+func TestMain(m *testing.M) {
+	clitest.Main(m, func(s cli.Streams) *cobra.Command {
+		return cli.NewRoot(s, NewInfo(s), NewDevices(s), NewQuery(s), NewShutdown(s))
+	})
+}
