@@ -27,7 +27,7 @@ var testTree cli.Tree
 func Main(m *testing.M, tree cli.Tree) {
 	testTree = tree
 	if os.Getenv(runAsMain) != "" {
-		os.Exit(cli.Main(tree))
+		os.Exit(cli.Main(tree)) //nolint:forbidigo // the process is the command, not a test
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -49,6 +49,6 @@ func Listen(t *testing.T, dev *verbs.Device) *verbs.Listener {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { l.Close() })
+	t.Cleanup(func() { cli.Shut(l) })
 	return l
 }

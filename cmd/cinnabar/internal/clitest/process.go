@@ -25,14 +25,17 @@ func TCPPair(t *testing.T) (a, b net.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer cli.Shut(l)
 	if a, err = net.Dial("tcp", l.Addr().String()); err != nil {
 		t.Fatal(err)
 	}
 	if b, err = l.Accept(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { a.Close(); b.Close() })
+	t.Cleanup(func() {
+		cli.Shut(a)
+		cli.Shut(b)
+	})
 	return a, b
 }
 
@@ -139,7 +142,7 @@ func FreePort(t *testing.T) string {
 	for {
 		port := strconv.Itoa(20000 + rand.IntN(10000))
 		if l, err := net.Listen("tcp", ":"+port); err == nil {
-			l.Close()
+			cli.Shut(l)
 			return port
 		}
 	}

@@ -62,7 +62,7 @@ leaves them 0, and where each comes from.`,
 }
 
 func (o *infoOptions) run(ctx context.Context, args []string, w io.Writer) (err error) {
-	var log io.Writer = io.Discard
+	log := io.Discard
 	if o.log != "" {
 		f, err := os.Create(o.log)
 		if err != nil {
