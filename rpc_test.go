@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -170,10 +171,14 @@ func TestRegister(t *testing.T) {
 	if !add.Registered(server) || !again.Registered(server) || again.ID(1) != add.ID(1) {
 		t.Error("the same name is not the same procedure")
 	}
-	wantCode(t, again.Handle(server, handleAdd), CodeExist, "add")
+	wantCode(t, again.Handle(server, handleAdd), CodeExist, `"add" is registered already for provider 65535`)
+	page, err := os.ReadFile("docs/from-margo.md")
+	if err != nil || !strings.Contains(string(page), `is registered already for provider 65535`) {
+		t.Errorf("the page for Margo's users does not quote that error: %v", err)
+	}
 	callAdd(t, ep)
 	must(t, add.Remove(server))
-	_, err := add.Call(patient(t), ep, addIn{})
+	_, err = add.Call(patient(t), ep, addIn{})
 	wantCode(t, err, CodeNoEntry)
 	must(t, add.Handle(server, handleAdd))
 	callAdd(t, ep)

@@ -189,7 +189,7 @@ func TestShutdownLimit(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
 	err := server.Shutdown(ctx)
-	wantCode(t, err, CodeTimeout, "1 of their requests")
+	wantCode(t, err, CodeTimeout, "the wait for handlers ended with 1 of their requests unanswered")
 	if !errors.Is(server.Err(), CodeTimeout) {
 		t.Errorf("Err = %v", server.Err())
 	}

@@ -303,6 +303,9 @@ func TestBusy(t *testing.T) {
 	dev := device(t, iwarp.Config{})
 	_, err := (&Sender{}).Send(ctx, dev, srv.addr, sourceOf("f", nil))
 	wantCode(t, err, CodeBusy, true, "1 of 1 connections are in use by all hosts")
+	if strings.Contains(err.Error(), "again") { // the command adds what to do
+		t.Errorf("the error has a remedy already: %v", err)
+	}
 	_, err = srv.outcome(ctx)
 	wantCode(t, err, CodeBusy, false)
 	p.leave()

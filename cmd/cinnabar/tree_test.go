@@ -453,3 +453,13 @@ func TestLogLevel(t *testing.T) {
 	}
 	clitest.WantRun(t, cli.ExitUsage, []string{"query", server, "--log-level", "loud"}, `invalid --log-level "loud": one of trace, debug`)
 }
+
+// Commands take the name of a server's host.
+func TestServersByName(t *testing.T) {
+	server := clitest.Engine(t, &cinnabar.Config{AllowQuery: true, AllowRemoteShutdown: true})
+	name := strings.Replace(server.Addr(), "127.0.0.1", "localhost", 1)
+	clitest.WantRun(t, cli.ExitOK, []string{"query", name}, server.Addr()+"\n")
+	clitest.WantRun(t, cli.ExitOK, []string{"perf", "rate", strings.Replace(servingPerf(t), "127.0.0.1", "localhost", 1), "--size", "8", "--count", "2"}, "rate over tcp")
+	clitest.WantRun(t, cli.ExitOK, []string{"mem", "stat", strings.Replace(clitest.MemoryServer(t), "127.0.0.1", "localhost", 1)}, "lent")
+	clitest.WantRun(t, cli.ExitOK, []string{"shutdown", name})
+}
