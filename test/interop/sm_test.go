@@ -61,7 +61,7 @@ func overSharedMemory(t *testing.T, poll bool, tests []named) {
 }
 
 // keepFiles has Mercury's servers for measurements wait until the test is over: when they start, they remove every
-// region and socket of na+sm on the machine (HG_Cleanup). The tests of cmd/cinnabar that start one lock the same file.
+// region and socket of na+sm on the machine (HG_Cleanup). The tests of perfrpc, below cmd/cinnabar, that start one lock the same file.
 func keepFiles(t *testing.T) {
 	t.Helper()
 	f, err := os.OpenFile(filepath.Join(os.TempDir(), "cinnabar-test-na_sm.lock"), os.O_CREATE|os.O_RDWR, 0o666)
