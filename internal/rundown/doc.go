@@ -11,6 +11,6 @@
 //	g.Close() // the owner: Acquire fails from now on
 //	err := g.Wait(ctx)
 //
-// A [Guard] is one word and one pointer. Acquire and Release cost an atomic addition each; nothing is allocated unless a
-// goroutine waits.
+// A [Guard] is a count, a pointer, and a mutex that only waiters and the Release that wakes them lock. Acquire and Release cost an
+// atomic addition each; nothing is allocated unless a goroutine waits.
 package rundown

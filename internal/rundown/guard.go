@@ -2,6 +2,7 @@ package rundown
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 
 	"cinnabar/internal/invariants"
@@ -19,7 +20,11 @@ import (
 // A closed Guard that is idle stays so, unless Reopen opens it.
 type Guard struct {
 	n    atomic.Int64           // users, and those that Acquire is about to refuse; plus closed
-	idle atomic.Pointer[signal] // set by waiters, taken by the Release that makes the Guard idle
+	idle atomic.Pointer[signal] // set by waiters, taken by the Release that makes the Guard idle; changed with mu held
+
+	// mu keeps Idle from handing out a signal between the moment at which wake has read n and that at which it closes the signal: the
+	// Guard may have a user again by then, and be closed.
+	mu sync.Mutex
 }
 
 // signal is a channel that is closed when the Guard is idle.
@@ -48,12 +53,21 @@ func (g *Guard) Release() {
 	}
 }
 
-// wake closes the channel of the waiters, if there are any.
+// wake closes the channel of the waiters, if there are any and the Guard has no users. A user that has come since the Release that
+// calls wake calls it again.
 func (g *Guard) wake() {
 	if g.idle.Load() == nil {
 		return
 	}
-	if s := g.idle.Swap(nil); s != nil {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.wakeLocked()
+}
+
+// +checklocks:g.mu
+func (g *Guard) wakeLocked() {
+	if s := g.idle.Load(); s != nil && g.n.Load()&^closed == 0 {
+		g.idle.Store(nil)
 		close(s.c)
 	}
 }
@@ -76,19 +90,15 @@ func (g *Guard) Users() int64 { return g.n.Load() &^ closed }
 // Idle returns a channel that is closed when the Guard has no users. Of a closed Guard that is final. An open one may have
 // users again, or a new one since the moment that closed the channel.
 func (g *Guard) Idle() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	s := g.idle.Load()
-	for s == nil {
-		fresh := &signal{c: make(chan struct{})}
-		if g.idle.CompareAndSwap(nil, fresh) {
-			s = fresh
-		} else {
-			s = g.idle.Load()
-		}
+	if s == nil {
+		s = &signal{c: make(chan struct{})}
+		g.idle.Store(s)
 	}
 	// A Release that made the Guard idle before the signal was there has not seen it. One that comes later does.
-	if g.n.Load()&^closed == 0 {
-		g.wake()
-	}
+	g.wakeLocked()
 	return s.c
 }
 

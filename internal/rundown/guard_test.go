@@ -241,6 +241,50 @@ func TestWaitMeetsRelease(t *testing.T) {
 	}
 }
 
+// A Release that has made an open guard idle, and has not yet woken waiters, does not wake those of a user that came after it.
+func TestLateWake(t *testing.T) {
+	var g Guard
+	g.Acquire()
+	g.n.Add(-1) // the first half of a Release
+	g.Acquire()
+	g.Close()
+	idle := g.Idle()
+	g.wake() // the second half
+	select {
+	case <-idle:
+		t.Error("a closed guard is idle with a user left")
+	default:
+	}
+	g.Release()
+	<-idle
+}
+
+// TestIdleAfterClose closes a guard while users come and go, and waits only once: no user is left. The state that the users write is
+// not synchronized in any other way.
+func TestIdleAfterClose(t *testing.T) {
+	rounds := 500
+	if testing.Short() {
+		rounds = 50
+	}
+	for range rounds {
+		var g Guard
+		state := make([]int, 4)
+		var wg sync.WaitGroup
+		for i := range state {
+			wg.Go(func() {
+				for g.Acquire() {
+					state[i]++
+					g.Release()
+				}
+			})
+		}
+		g.Close()
+		<-g.Idle()
+		clear(state)
+		wg.Wait()
+	}
+}
+
 func TestAllocs(t *testing.T) {
 	var g Guard
 	if n := testing.AllocsPerRun(100, func() {
