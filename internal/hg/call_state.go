@@ -17,7 +17,6 @@ func (k *Call) begin() {
 	if !k.state.begin() {
 		panic("hg: call started twice")
 	}
-	k.failure, k.cancel = nil, nil
 	k.c.count.callsActive.Add(1)
 }
 

@@ -16,7 +16,8 @@ import "sync/atomic"
 //	                      +------------------- retire ---------------------+
 //
 // Fields that go with a flag (a failure, a cause) are written by the goroutine that set the flag and that has a hold. They are read
-// after the last hold is gone, so that the word orders the accesses.
+// after the last hold is gone, so that the word orders the accesses. They are cleared before prepare, because from begin on another
+// goroutine may set the flag.
 type opState struct{ word atomic.Uint64 }
 
 // stateWord is a value of an [opState].

@@ -1,10 +1,14 @@
 package hg
 
 import (
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"cinnabar/internal/na"
+	"cinnabar/internal/na/natest"
 )
 
 // TestOpStatePhases takes an object through its phases, and each step out of order is refused.
@@ -140,4 +144,56 @@ func TestOpStateEndsOnce(t *testing.T) {
 		}
 		s.finish()
 	}
+}
+
+// TestInterruptMeetsStart interrupts calls and transfers while Start runs, which may take a while: the reason is kept.
+func TestInterruptMeetsStart(t *testing.T) {
+	me := open(t, natest.New(natest.Config{}), Config{Dispatch: handler(echo)})
+	cause := errors.New("interrupted")
+	// during calls start while another goroutine calls interrupt until that has an effect, and reports whether it had one.
+	during := func(start func(), interrupt func(Code, error) func()) (interrupted bool) {
+		var started atomic.Bool
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for !started.Load() {
+				if finish := interrupt(HostUnreach, cause); finish != nil {
+					interrupted = true
+					finish()
+					return
+				}
+			}
+		})
+		start()
+		started.Store(true)
+		wg.Wait()
+		return interrupted
+	}
+	check := func(t *testing.T, interrupted bool, err error) {
+		t.Helper()
+		if err != nil && (!interrupted || codeFrom(t, err) != HostUnreach || !errors.Is(err, cause)) {
+			t.Fatalf("interrupted %v: %v", interrupted, err)
+		}
+	}
+	t.Run("call", func(t *testing.T) {
+		payload := make([]byte, 1<<20) // which Start copies
+		for range 50 {
+			k := me.NewCall()
+			interrupted := during(func() { k.Start(me.ep.Addr(), 1, CallOptions{}, payload) }, k.Interrupt)
+			err := k.Wait(t.Context())
+			k.Free()
+			check(t, interrupted, err)
+		}
+	})
+	t.Run("transfer", func(t *testing.T) {
+		d := expose(t, me, na.ReadOnly, make([]byte, 10)).Desc()
+		local := make([][]byte, 1<<16) // which Start counts
+		local[0] = make([]byte, 10)
+		for range 50 {
+			x := me.NewTransfer()
+			interrupted := during(func() { x.Start(Pull, me.ep.Addr(), d, 0, local, 10) }, x.Interrupt)
+			_, err := x.Wait(t.Context())
+			x.Free()
+			check(t, interrupted, err)
+		}
+	})
 }

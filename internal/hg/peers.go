@@ -15,7 +15,7 @@ import (
 
 // peers knows, in Detect mode, how the processes were built that this one calls.
 type peers struct {
-	mu sync.Mutex // before that of a Call
+	mu sync.Mutex
 	// +checklocks:mu
 	byAddr map[string]*peer // by the address in binary form
 	// +checklocks:mu

@@ -87,6 +87,7 @@ func (c *Class) makeTransfer() *Transfer {
 // again makes a transfer that has ended, or is new, ready for Start.
 func (t *Transfer) again() {
 	t.op.Blocking = false
+	t.forget()
 	t.state.prepare()
 }
 

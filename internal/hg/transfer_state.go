@@ -5,7 +5,6 @@ func (t *Transfer) begin() {
 	if !t.state.begin() {
 		panic("hg: transfer started twice")
 	}
-	t.failure, t.cancel = nil, nil
 	t.base.Store(t.op.Progress.Load())
 	t.n = 0
 	t.c.count.transfersActive.Add(1)
@@ -87,6 +86,10 @@ func (t *Transfer) complete() {
 	}
 }
 
+// forget clears what Interrupt and fail have recorded. It is called before the transfer may start again, because Interrupt may
+// record its error while Start runs.
+func (t *Transfer) forget() { t.failure, t.cancel = nil, nil }
+
 // maxKeptFragments bounds what an idle transfer keeps.
 const maxKeptFragments = 4096
 
@@ -94,7 +97,7 @@ const maxKeptFragments = 4096
 func (t *Transfer) recycle() {
 	t.state.retire()
 	t.to, t.via, t.notify, t.result = nil, nil, nil, nil
-	t.failure, t.cancel = nil, nil
+	t.forget()
 	if cap(t.frags) > maxKeptFragments {
 		t.frags = nil
 	}
