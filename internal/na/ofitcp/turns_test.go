@@ -80,8 +80,13 @@ func TestLightHosts(t *testing.T) {
 	book := hostquota.NewBook(hostquota.Limits{})
 	a := book.Account(hostquota.HostOf(netip.MustParseAddr("127.0.0.2")))
 	b := book.Account(hostquota.HostOf(netip.MustParseAddr("127.0.0.3")))
+	remembered := func() int {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		return len(u.hosts)
+	}
 	now := time.Now()
-	if !u.add(a, 0, now, 3) || len(u.hosts) != 0 {
+	if !u.add(a, 0, now, 3) || remembered() != 0 {
 		t.Error("a host that has used nothing is not light, or is remembered")
 	}
 	for range 1000 { // a tenth of the time, where an eighth is half of its share
@@ -102,8 +107,8 @@ func TestLightHosts(t *testing.T) {
 		t.Errorf("a host that takes all of the time is light for %d turns of %v", n, 400*time.Microsecond)
 	}
 	now = now.Add(time.Minute)
-	if !u.add(b, 0, now, 3) || len(u.hosts) > 1 {
-		t.Errorf("after a minute the host is not light, or %d hosts are remembered", len(u.hosts))
+	if !u.add(b, 0, now, 3) || remembered() > 1 {
+		t.Errorf("after a minute the host is not light, or %d hosts are remembered", remembered())
 	}
 }
 
