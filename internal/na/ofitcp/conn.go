@@ -102,7 +102,7 @@ type conn struct {
 
 	answers atomic.Int32 // to requests, in queue
 	unsent  atomic.Int64 // their bytes, each with answerOverhead
-	ration  atomic.Bool  // the next read is allowed although the peer leaves too much unread
+	ration  atomic.Int64 // if positive: bytes that may be read although the peer leaves too much unread
 
 	moving   atomic.Int32 // transfers that have not ended
 	expects  atomic.Int32 // what the peer owes us: reads and acknowledgements,

@@ -21,9 +21,13 @@ const (
 	// maxAnswers is the number of answers that may wait on one connection. A connection with more ends. It has them because
 	// handlers were running when the connection stopped reading, or because of rations.
 	maxAnswers = 8192
-	// rationTime is the interval at which a connection with too many unread answers reads a turn nevertheless, if this side waits
-	// for something from the peer. Otherwise two endpoints that flood each other could wait for each other for ever.
-	rationTime = 20 * time.Millisecond
+	// rationTime is the interval at which a connection with too many unread answers reads rationBytes nevertheless, if this side
+	// waits for something from the peer. Otherwise two endpoints that flood each other could wait for each other for ever. So many
+	// bytes end the pause of the peer, if it has stopped reading for the same reason. A request counts as rationRequest more bytes,
+	// because the connection does not wait for requests, and their answers would wait too.
+	rationTime    = 20 * time.Millisecond
+	rationBytes   = maxUnread
+	rationRequest = 16 << 10
 )
 
 // leavesUnread reports whether the peer, or its host as a whole, leaves so many answers unread that the connection should read no
@@ -38,7 +42,7 @@ func (c *conn) leavesUnread() (n int64, too bool) {
 func (c *conn) pauseReading() bool {
 	owes := c.owes.Load() >= maxReplies
 	n, unread := c.leavesUnread()
-	if !owes && !(unread && !c.ration.Swap(false)) {
+	if !owes && !(unread && c.ration.Load() <= 0) {
 		return false
 	}
 	c.paused.Store(true)
@@ -48,6 +52,13 @@ func (c *conn) pauseReading() bool {
 	}
 	c.paused.Store(false)
 	return false
+}
+
+// spend takes n bytes off the ration, if there is one. The caller has the read role.
+func (c *conn) spend(n int) {
+	if c.ration.Load() > 0 {
+		c.ration.Add(-int64(n))
+	}
 }
 
 // drained reports whether a decrease of the bytes of unread answers ends a pause.

@@ -170,7 +170,7 @@ func (c *conn) rest() {
 		case <-r.resume:
 		case <-c.origin.done:
 		case <-ration:
-			c.ration.Store(true)
+			c.ration.Store(rationBytes)
 			c.paused.Store(false)
 			ration = nil
 		}

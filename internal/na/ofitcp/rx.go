@@ -81,6 +81,7 @@ func (c *conn) receive() bool {
 		return false
 	}
 	c.rxBytes.Add(uint64(n))
+	c.spend(n)
 	c.touch()
 	c.arrived(n)
 	c.parse()

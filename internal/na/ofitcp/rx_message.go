@@ -255,6 +255,7 @@ func (c *conn) beginRequest(n int, tag uint32) bool {
 func (c *conn) request(tag uint32, b []byte) {
 	c.ep.stats.requestsReceived.Add(1)
 	c.serves.Store(true)
+	c.spend(rationRequest)
 	if !c.ep.takesRequests() {
 		return
 	}

@@ -228,3 +228,82 @@ func TestUnreadAnswersAndOwnCall(t *testing.T) {
 	_ = c.Close()
 	_ = req.park(t) // however it ends
 }
+
+// TestFloodOfEachOther has two endpoints answer many requests of each other at once, with more bytes than either may leave unsent and
+// the kernel keeps, so that both stop reading while both wait for answers. All calls of both succeed.
+func TestFloodOfEachOther(t *testing.T) {
+	const (
+		calls  = 512
+		answer = 64 << 10 // bytes; all are 32 times maxUnread
+	)
+	var handled sync.WaitGroup
+	handled.Add(2 * calls)
+	type request struct {
+		from na.Addr
+		tag  uint32
+	}
+	open := func() (*Endpoint, *[]request) {
+		var list []request // appended by the reader of the only connection
+		e := openEndpoint(t, Config{Listen: true, MaxResponse: answer, Handler: handlerFunc(func(m *na.Message) na.Task {
+			list = append(list, request{m.From, m.Tag})
+			handled.Done()
+			return nil
+		})})
+		return e, &list
+	}
+	a, ofA := open()
+	b, ofB := open()
+	newAnswers := func(from, to *Endpoint) (answers []*call) {
+		addr := addrOf(t, from, to)
+		for tag := range uint32(calls) {
+			send, recv := newCall(), newCall()
+			from.RecvExpected(&recv.op, addr, tag, make([]byte, answer))
+			from.SendRequest(&send.op, addr, tag, make([]byte, from.Limits().RequestRoom))
+			if err := send.park(t); err != nil {
+				t.Fatal(err)
+			}
+			answers = append(answers, recv)
+		}
+		return answers
+	}
+	answers := append(newAnswers(a, b), newAnswers(b, a)...)
+	handled.Wait()
+	if n := a.Stats().Open + b.Stats().Open; n != 2 {
+		t.Fatalf("%d ends of connections are open, want 2", n)
+	}
+	var wg sync.WaitGroup
+	for e, list := range map[*Endpoint]*[]request{a: ofA, b: ofB} {
+		wg.Go(func() {
+			for _, r := range *list {
+				op := newCall()
+				e.SendExpected(&op.op, r.from, r.tag, make([]byte, answer))
+			}
+		})
+	}
+	for i, op := range answers {
+		if err := op.park(t); err != nil || op.op.N != answer-expectedHeader {
+			t.Fatalf("answer %d: %d bytes, %v", i, op.op.N, err)
+		}
+	}
+	wg.Wait()
+}
+
+// TestRation checks that a ration lets a connection read rationBytes, or rationBytes / rationRequest requests, although the peer
+// leaves too much unread.
+func TestRation(t *testing.T) {
+	c := conn{account: hostquota.NewBook(hostquota.Limits{}).Account(hostquota.Host{})}
+	c.unsent.Store(maxUnread)
+	if !c.pauseReading() {
+		t.Fatal("the connection reads without a ration")
+	}
+	for _, step := range []int{stageBytes, rationRequest} {
+		c.ration.Store(rationBytes)
+		n := 0
+		for ; !c.pauseReading(); n++ {
+			c.spend(step)
+		}
+		if want := (rationBytes + step - 1) / step; n != want {
+			t.Errorf("%d steps of %d bytes, want %d", n, step, want)
+		}
+	}
+}
