@@ -108,7 +108,7 @@ type conn struct {
 	expects  atomic.Int32 // what the peer owes us: reads and acknowledgements,
 	readsOut atomic.Int32 // of these, reads
 	owes     atomic.Int32 // what we owe the peer: replies
-	paused   atomic.Bool  // that, or unsent, is too much: nothing is read
+	paused   atomic.Bool  // nothing is read, because owes or unsent is over its limit
 }
 
 // failure is why a connection is dead.
@@ -144,9 +144,9 @@ type reply struct {
 	from  [maxIOV]access
 }
 
-// maxReplies is the number of answers to reads and writes of memory at which a connection stops reading. One read of the socket may
-// bring some 400 requests beyond it, so the queue grows to 8,192 answers of 120 bytes: a peer that asks and does not read its answers
-// costs 960 KiB. They do not count towards Config.Quota, because the kernel's socket buffers, which hold more, do not count either.
+// maxReplies is the number of waiting replies to reads and writes of memory at which a connection stops reading. One read of the socket
+// may bring some 400 requests beyond it, so the queue grows to 8,192 replies of 120 bytes: a peer that does not read its replies costs
+// 960 KiB. They do not count towards Config.Quota, because the kernel's socket buffers, which hold more, do not count either.
 const maxReplies = 4096
 
 // maxExpects is how many answers a peer may owe a connection before transfers wait: fewer than the peer takes, if it is

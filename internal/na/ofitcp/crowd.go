@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// maxUnread is the number of bytes of answers that may wait on one connection for the peer to read. A connection with more
-	// reads no requests, because their answers would wait too; it reads again when half of the bytes have left. An answer counts
-	// with answerOverhead, which is about the memory that its request holds until then.
+	// maxUnread is the limit of the bytes of answers in the queue of one connection, whose peer does not read them. A connection at the
+	// limit reads no requests, because their answers would wait too; it reads again when half of the bytes have been sent. Each answer
+	// counts answerOverhead bytes more than its length: about the memory that its request holds until the answer is sent.
 	maxUnread      = 1 << 20
 	answerOverhead = 2 << 10
-	// maxAnswers is the number of answers that may wait on one connection. A connection with more ends. It has them because
-	// handlers were running when the connection stopped reading, or because of rations.
+	// maxAnswers is the number of answers in the queue of one connection at which the connection ends. Answers are added to the queue
+	// after the connection has stopped reading because handlers were running then, and because of reads every rationTime.
 	maxAnswers = 8192
 	// rationTime is the interval at which a connection with too many unread answers reads rationBytes nevertheless, if this side
 	// waits for something from the peer. Otherwise two endpoints that flood each other could wait for each other for ever. So many
@@ -30,15 +30,15 @@ const (
 	rationRequest = 16 << 10
 )
 
-// leavesUnread reports whether the peer, or its host as a whole, leaves so many answers unread that the connection should read no
-// more requests. n is the number of bytes that wait on this connection.
+// leavesUnread reports whether the unread answers of the peer, or those of its host as a whole, are at their limit, so that the
+// connection should read no more requests. n is the number of bytes that wait on this connection.
 func (c *conn) leavesUnread() (n int64, too bool) {
 	n = c.unsent.Load()
 	return n, n > 0 && (n >= maxUnread || !c.account.May(hostquota.Unsent, 1))
 }
 
-// pauseReading stops the reading while the peer leaves too much unread: replies to its reads and writes, or answers to its
-// requests. It reports whether the connection must not be read now. The caller has the read role.
+// pauseReading reports whether the connection must not be read now, because the peer leaves too many replies to its reads and
+// writes, or too many answers to its requests, unread. It then sets c.paused. The caller has the read role.
 func (c *conn) pauseReading() bool {
 	owes := c.owes.Load() >= maxReplies
 	n, unread := c.leavesUnread()
@@ -46,7 +46,7 @@ func (c *conn) pauseReading() bool {
 		return false
 	}
 	c.paused.Store(true)
-	// A writer that has brought the numbers down before it could see the pause has not ended it.
+	// A writer that lowered the numbers before c.paused was set has not called resumeReading, so they are compared again.
 	if owes && c.owes.Load() > maxReplies/2 || unread && !drained(n, c.unsent.Load()) {
 		return true
 	}
@@ -66,11 +66,11 @@ func drained(before, after int64) bool {
 	return after == 0 || before > maxUnread/2 && after <= maxUnread/2
 }
 
-// resumeReading ends a pause. It does not block.
+// resumeReading ends a pause, if there is one. It does not block.
 func (c *conn) resumeReading() {
 	if c.paused.Swap(false) {
 		c.wake()
-		c.sock.WakeRead() // because its ready may have returned without a look at the socket, and not seen the pause
+		c.sock.WakeRead() // because readable may have read nothing, and returned false because the pause was over by then
 	}
 }
 
@@ -79,7 +79,7 @@ func (c *conn) awaitsPeer() bool {
 	return c.peer.awaits.Load() > 0 || c.expects.Load() > 0 || c.moving.Load() > 0
 }
 
-// unread returns an error if too many answers wait for the peer to read.
+// unread returns an error if maxAnswers answers wait for the peer to read them.
 func (c *conn) unread() error {
 	if n := c.answers.Load(); n >= maxAnswers {
 		return fmt.Errorf("the peer has left %d answers to its requests unread; the limit is %d", n, maxAnswers)

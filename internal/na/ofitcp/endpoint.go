@@ -35,10 +35,10 @@ type Endpoint struct {
 	pid         uint32
 	id          identity
 	spare       spare        // the accepting goroutine's
-	setups      *turns       // of goroutines that set up connections
-	readers     *turns       // of goroutines that read
-	light       *lightUse    // of these goroutines, by host
-	setupWork   atomic.Int64 // nanoseconds of setups since the last pause
+	setups      *turns       // limits the goroutines that set up connections
+	readers     *turns       // limits the background goroutines that read
+	light       *lightUse    // records the time of the readers, by host
+	setupWork   atomic.Int64 // nanoseconds of setups since the last pause of setup.end
 	mem         memoryTable
 	late        lates
 	stats       counters

@@ -227,7 +227,7 @@ func (h *lateHandle) enterLocked(m *memory) {
 	if m.late.kept {
 		h.closed = m.late.since
 	}
-	if m.users.Closed() { // forget may have run before the handle was recorded
+	if m.users.Closed() { // revoked meanwhile: forget may have run before the handle was recorded
 		m.late.forgetLocked()
 	}
 }

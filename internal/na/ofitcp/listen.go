@@ -20,8 +20,8 @@ const (
 	handshakeTime = 5 * time.Second
 	// acceptTurn is the number of connections, some 300 µs of work, that are accepted before other goroutines run.
 	acceptTurn = 16
-	// crowd is the number of handshakes from which on the endpoint pauses between them: for acceptRest after acceptTurn accepted
-	// connections, and for setupSpan after setups that took as long together.
+	// crowd is the number of handshakes from which on the endpoint pauses, because other goroutines need the processors: for acceptRest
+	// after acceptTurn accepted connections, and for setupSpan after setups that took setupSpan together.
 	crowd      = 4
 	acceptRest = 100 * time.Microsecond
 	setupSpan  = 500 * time.Microsecond
@@ -58,7 +58,7 @@ func (e *Endpoint) acceptLoop() {
 		switch {
 		case err == nil:
 			e.admit(tcp)
-			if n%acceptTurn == 0 && e.crowded() { // a flood of connections leaves Accept nothing to wait for
+			if n%acceptTurn == 0 && e.crowded() { // because Accept never waits in a flood of connections
 				e.pause(acceptRest)
 			}
 			continue
@@ -169,7 +169,7 @@ func (e *Endpoint) handshake(tcp *net.TCPConn, h *halfOpen, from netip.AddrPort)
 	local := localAddr(tcp)
 	s := e.beginSetup(account)
 	defer func() {
-		e.leaveHalf(h) // before the pause
+		e.leaveHalf(h) // before s.end, which may pause
 		s.end()
 	}()
 	sock, cause, err := e.setUp(tcp, req, account)
@@ -235,7 +235,7 @@ type caller struct {
 	m       cmMessage
 	req     []byte // m as it came
 	account *hostquota.Account
-	setup   *setup // ended before the peer of another connection is waited for
+	setup   *setup // ended before assignPeer waits for another process
 }
 
 // refuse sends a refusal. The caller of refuse closes the socket.

@@ -26,10 +26,10 @@ type role struct {
 	resume chan struct{} // capacity 1: the background's turn
 	drives atomic.Uint64 // how often somebody drove
 	turn   atomic.Int32  // bytes of small messages in one read, and in one turn
-	place  readPlace     // of the background goroutine; its own, as are the next three
-	began  time.Time     // when its turn did
-	read   uint64        // rxBytes at that moment
-	woken  bool          // the poller has called readable since it parked
+	place  readPlace     // of the background goroutine, which alone uses this and the next three fields
+	began  time.Time     // the time at which its turn began
+	read   uint64        // rxBytes at that time
+	woken  bool          // the poller has called readable since the goroutine parked
 
 	mu sync.Mutex
 	// tasks are what requests have brought and nobody has begun.
@@ -128,7 +128,7 @@ func (c *conn) readable() bool {
 		return true
 	}
 	if first && c.ep.readers.full.Load() {
-		return false // because the vain read before the parking would cost the host a turn
+		return false // because the first read of a parked connection finds nothing, and would cost the host a turn
 	}
 	c.enterTurn()
 	if c.dead.Load() || c.role.claim.Load() || !c.role.held.CompareAndSwap(false, true) {
@@ -225,7 +225,7 @@ func (c *conn) serve(gen uint32) bool {
 	t := turn{from: c.rxBytes.Load()}
 	r.turn.Store(turnBytes)
 	if !c.hasTasks() {
-		c.enterTurn() // unless readable has done so
+		c.enterTurn() // does nothing if readable has begun the turn
 	}
 	for hot := r.begun.Load() > 0 || t.from > 0; ; {
 		ran, mine := c.runTasks(gen, &s)

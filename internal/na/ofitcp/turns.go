@@ -15,51 +15,52 @@ import (
 // Go's scheduler, which knows no hosts, would run them in the order in which they became runnable: work for one host would wait
 // for that of all connections of another host.
 //
-// The next place goes to the host that has used least time. A host that comes back after a while counts as if it had used
-// turnCredit less than the host that is served at that moment, so that it comes before busy hosts, but cannot save up more.
+// The next place goes to the host that has used the least time. A host that comes back after a while counts as if it had used
+// turnCredit less than the host that got the last place, so that it comes before busy hosts, but cannot save up more than that.
 type turns struct {
 	most int // limit of busy
 
-	full    atomic.Bool // busy is most; written with mu held
-	crowded atomic.Bool // goroutines wait; written with mu held
+	full    atomic.Bool // busy equals most; written with mu held
+	crowded atomic.Bool // waiting is not empty; written with mu held
 
 	mu sync.Mutex
 	// +checklocks:mu
 	busy int
-	// waiting holds the hosts with waiting goroutines. If there is one, busy is most.
+	// waiting holds the hosts with waiting goroutines. It is empty while busy is less than most.
 	// +checklocks:mu
 	waiting turnHeap
-	// byHost holds these hosts, and others that have used time since goroutines began to wait.
+	// byHost holds the hosts in waiting, and those that have used time since waiting was last empty.
 	// +checklocks:mu
 	byHost map[*hostquota.Account]*turnHost
-	// now is the time that the host which got the last place had used by then.
+	// now is the largest turnHost.used that a host had when it got a place, since waiting was last empty.
 	// +checklocks:mu
 	now time.Duration
-	// passed is when a goroutine last yielded before it handed its place over.
+	// passed is the time of the last call of yield in leave, see turnPass.
 	// +checklocks:mu
 	passed time.Time
 }
 
 const (
 	turnCredit = 10 * time.Millisecond
-	// turnPass is for how long goroutines hand places over directly. Then one of them yields first, because the scheduler runs a
-	// goroutine that was just woken before all others: goroutines that wake each other would delay others for 10 ms.
+	// turnPass is the interval at which leave calls yield before it hands a place over. Go's scheduler runs a goroutine that was just
+	// woken before all others, so goroutines that only wake each other would delay the others for 10 ms.
 	turnPass = 200 * time.Microsecond
-	// turnMost is the most that a place counts, because the time includes that in which the system runs other processes.
+	// turnMost bounds the time that is counted for one turn, because the measured time includes that of other processes.
 	turnMost = 500 * time.Microsecond
-	// turnBase and turnByte are the most that a turn of a reader and a byte in it count.
+	// A reader's turn counts at most turnBase, and turnByte for each byte that it read.
 	turnBase = 5 * time.Microsecond
 	turnByte = 15 * time.Nanosecond
 )
 
-// turnHost holds the waiting goroutines of one host. Each waits until its channel is closed.
+// turnHost holds the waiting goroutines of one host, and the processor time that the host has used. A goroutine waits until
+// leave closes its channel.
 type turnHost struct {
 	used    time.Duration
 	waiting ring[chan struct{}]
-	index   int // in the heap, if goroutines wait
+	index   int // position in turns.waiting, valid while goroutines wait
 }
 
-// turnHeap is a [heap.Interface]. Its first host has used least.
+// turnHeap implements [heap.Interface]. Its first host has used the least time.
 type turnHeap []*turnHost
 
 func (h turnHeap) Len() int           { return len(h) }
@@ -86,7 +87,7 @@ func (h *turnHeap) Pop() any {
 	return host
 }
 
-// newTurns returns turns for one goroutine on each processor.
+// newTurns returns turns with one place for each processor.
 func newTurns() *turns {
 	t := &turns{most: runtime.GOMAXPROCS(0)}
 	t.mu.Lock()
@@ -95,15 +96,15 @@ func newTurns() *turns {
 	return t
 }
 
-// enter waits for the turn of a goroutine that works for a host. The caller calls leave soon and does not wait for the network
-// before, because the waits of others cannot be cancelled.
+// enter waits until the calling goroutine, which works for host a, has a place. The caller must not wait for the network before
+// it calls leave, because goroutines that wait in enter cannot be cancelled.
 func (t *turns) enter(a *hostquota.Account) {
 	if turn := t.join(a); turn != nil {
 		<-turn
 	}
 }
 
-// join takes a free place and returns nil, or returns a channel that leave closes to hand a place over.
+// join takes a free place and returns nil, or returns a channel that leave closes when it gives the caller a place.
 func (t *turns) join(a *hostquota.Account) (turn chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -122,7 +123,7 @@ func (t *turns) join(a *hostquota.Account) (turn chan struct{}) {
 	return turn
 }
 
-// hostLocked returns the turnHost of a host.
+// hostLocked returns the turnHost of host a, with turnCredit applied if no goroutine of the host waits.
 //
 // +checklocks:t.mu
 func (t *turns) hostLocked(a *hostquota.Account) *turnHost {
@@ -137,8 +138,8 @@ func (t *turns) hostLocked(a *hostquota.Account) *turnHost {
 	return h
 }
 
-// leave hands the place to a goroutine of the host that has used least, after the caller has worked for took. It calls yield first
-// if the last such call was more than turnPass ago.
+// leave gives up the place of the caller, which has worked for host a for the time took. If goroutines wait, leave gives the place to
+// one of the host that has used the least time, and calls yield before that if its last such call was more than turnPass ago.
 func (t *turns) leave(a *hostquota.Account, took time.Duration, yield func()) {
 	if t.crowded.Load() && t.pass(time.Now()) {
 		yield()
@@ -165,7 +166,7 @@ func (t *turns) leave(a *hostquota.Account, took time.Duration, yield func()) {
 	}
 }
 
-// pass reports whether a goroutine must yield before it hands its place over at a time.
+// pass reports whether leave must call yield at the time now, and then sets passed.
 func (t *turns) pass(now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -176,10 +177,10 @@ func (t *turns) pass(now time.Time) bool {
 	return true
 }
 
-// lightUse records the time that hosts have used lately. A host that has used less than half of its share is light: it works without
-// waiting for a place.
+// lightUse records the processor time that hosts have used lately. A host is light while it uses less than half of an equal share of
+// the processors, except in bursts of up to lightBurst. Goroutines that work for a light host need no place.
 type lightUse struct {
-	rate float64 // processors that are divided among hosts
+	rate float64 // number of processors
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -188,18 +189,18 @@ type lightUse struct {
 	swept time.Time
 }
 
-// hostUse is how much more time than its share a host had used at a moment.
+// hostUse is the debt of a host at the time at: the processor time that it had used beyond half of its share.
 type hostUse struct {
 	debt time.Duration
 	at   time.Time
 }
 
 const (
-	// lightBurst is the debt with which a host is light. It is more than a call with its transfers needs.
+	// lightBurst is the debt from which on a host is not light. One call with its transfers costs less.
 	lightBurst = 2 * time.Millisecond
-	// lightRequests is the largest number of requests that are being handled with which a connection is light.
+	// lightRequests is the number of requests in handlers above which a connection needs a place even if its host is light.
 	lightRequests = 64
-	// lightSweep is the interval at which hosts without debt are forgotten.
+	// lightSweep is the interval at which add deletes the hosts without debt.
 	lightSweep = time.Second
 )
 
@@ -211,7 +212,7 @@ func newLightUse() *lightUse {
 	return u
 }
 
-// add counts took for a host at a moment when so many hosts share the processors, and reports whether the host is light.
+// add adds took to the debt of host a and reports whether the host is light. sharers is the number of hosts that have connections.
 func (u *lightUse) add(a *hostquota.Account, took time.Duration, now time.Time, sharers int64) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -238,17 +239,17 @@ func (u *lightUse) add(a *hostquota.Account, took time.Duration, now time.Time, 
 	return light
 }
 
-// readPlace is the place of a background goroutine among those that read.
+// readPlace states whether a background goroutine is in a turn, and whether it has a place in Endpoint.readers.
 type readPlace uint8
 
 const (
-	placeNone  readPlace = iota
-	placeLight           // none is needed: the host is light
-	placeTaken           // in Endpoint.readers
+	placeNone  readPlace = iota // not in a turn, or the only host needs no turns
+	placeLight                  // in a turn without a place, because the host is light
+	placeTaken                  // in a turn with a place in Endpoint.readers
 )
 
-// enterTurn has the background goroutine wait for its turn to read, if several hosts have connections and that of this one is not
-// light. It must not have the read role, because others would wait for that.
+// enterTurn begins a turn of the background goroutine, unless only one host has connections. It waits for a place, except for a light
+// host. The caller must not have the read role, because drivers of the connection would wait for the role too.
 func (c *conn) enterTurn() {
 	r, e := &c.role, c.ep
 	if r.place != placeNone {
@@ -267,15 +268,15 @@ func (c *conn) enterTurn() {
 	r.place, r.began = placeTaken, time.Now()
 }
 
-// turnCost returns the time that the turn has taken, but not more than its bytes explain: the system may have run another process
-// meanwhile.
+// turnCost returns the time since the turn began, or the time that its bytes need at most if that is less, because the operating
+// system may have run another process meanwhile.
 func (c *conn) turnCost(now time.Time) time.Duration {
 	r := &c.role
 	return min(now.Sub(r.began), turnBase+time.Duration(c.rxBytes.Load()-r.read)*turnByte)
 }
 
-// nextTurn ends a turn of the background goroutine and begins another. It must not have the read role. Other goroutines run first,
-// unless the host is light: then they would delay it by much more than it delays them.
+// nextTurn ends the turn of the background goroutine and begins the next one. The caller must not have the read role. Between the two
+// turns other goroutines run, except if the host is light, because they would delay it by much more than it delays them.
 func (c *conn) nextTurn() {
 	r, e := &c.role, c.ep
 	if r.place == placeLight {
@@ -294,8 +295,8 @@ func (c *conn) nextTurn() {
 	c.enterTurn()
 }
 
-// leaveTurn ends the turn of the background goroutine, which calls it before it waits or runs a task. It must not have the read
-// role.
+// leaveTurn ends the turn of the background goroutine, if it is in one. The goroutine calls it, without the read role, before it waits
+// or runs a task.
 func (c *conn) leaveTurn() {
 	r, e := &c.role, c.ep
 	if r.place == placeNone {
@@ -310,7 +311,7 @@ func (c *conn) leaveTurn() {
 	r.place = placeNone
 }
 
-// setup is the place of a goroutine that sets up a connection.
+// setup is the place in Endpoint.setups of a goroutine that sets up a connection.
 type setup struct {
 	e       *Endpoint
 	account *hostquota.Account
@@ -318,14 +319,14 @@ type setup struct {
 	over    bool
 }
 
-// beginSetup waits for the turn of a connection of a host to be set up.
+// beginSetup waits until the caller has a place in Endpoint.setups, to set up a connection of host a.
 func (e *Endpoint) beginSetup(a *hostquota.Account) *setup {
 	e.setups.enter(a)
 	return &setup{e: e, account: a, begun: time.Now()}
 }
 
-// end gives the place back. Beside many other handshakes it first pauses after setupSpan of work for as long, so that a processor
-// that sets up a thousand connections has half of its time for other work. Further calls do nothing.
+// end gives the place back. While the endpoint is crowded, end first pauses for setupSpan after each setupSpan of work, so that a
+// processor that sets up a thousand connections has half of its time for other work. Further calls do nothing.
 func (s *setup) end() {
 	if s.over {
 		return
@@ -339,5 +340,5 @@ func (s *setup) end() {
 	s.e.setups.leave(s.account, took, s.e.yield)
 }
 
-// crowded reports whether many connections are being made.
+// crowded reports whether at least crowd connections are in the handshake.
 func (e *Endpoint) crowded() bool { return e.cfg.Quota.Used(hostquota.Handshakes) >= crowd }
