@@ -19,9 +19,9 @@ import (
 //	            |                       +--> acking -------------------+
 //	            +--> with the target: a call to the own address -------+
 //
-// There is no phase for each of the states between idle and done: each operation in flight holds the Call, and so do Start and
-// whatever else touches it, see [opState]. The Call is done when the last hold is gone. Cancel and failures do not end it, they make
-// the operations end. So it ends once, and nothing of the transport refers to it afterwards.
+// The states between idle and done are no phases of [opState]. Start, each operation in flight and each goroutine that works on the Call
+// have a hold, and the Call is done when the last hold is dropped. Cancel and failures do not end the Call: they end its operations,
+// which then drop their holds. So the Call ends once, and the transport has no reference to it afterwards.
 //
 // A payload that the peer pulls is revoked before the end, but for a cancelled call and a one-way call without an
 // acknowledgement, see Class.linger.
@@ -52,10 +52,10 @@ type Call struct {
 	done    na.Event
 
 	state   opState
-	failure *Error        // goes with flagFailed
-	cancel  *Error        // goes with flagCancelled
+	failure *Error        // the error of a call with flagFailed
+	cancel  *Error        // the error of a call with flagCancelled
 	sentTag atomic.Uint32 // the tag of the request that was handed to the transport last, valid with flagLaunched
-	sentAt  atomic.Int64  // a time.Duration: when the transport had sent the request
+	sentAt  atomic.Int64  // a time.Duration: the reading of Config.Clock when the transport had sent the request
 
 	extra  callExtra // what only overflow needs
 	out    []byte    // payload of the response
@@ -190,7 +190,7 @@ func (k *Call) Fetched() bool { return k.extra.charged.bytes != 0 }
 // Free gives the call back, also one that was never started. It is meant to be called after the end; a call that still
 // runs goes on unobserved and is given back when it ends.
 func (k *Call) Free() {
-	if k.done.IsSet() { // complete may not have reached its last phase: then it recycles the call, but the budget is free when Free returns
+	if k.done.IsSet() { // refund here, because complete may still run and recycle the call later, and callers rely on the budget after Free
 		k.c.refund(&k.extra.charged)
 	}
 	switch k.state.free() {

@@ -140,8 +140,8 @@ func (k *Call) boundAck(n int) {
 	k.extra.timer = time.AfterFunc(patience(oneWayAckTime, n), func() { k.missAck(started) })
 }
 
-// missAck runs when the time for the acknowledgement is over. started is the number of the start of the call: it may be another call by
-// now.
+// missAck runs when the time for the acknowledgement is over. started is the sequence of the call, because k may have been recycled for
+// another call since.
 func (k *Call) missAck(started uint32) {
 	if k.state.claimOf(started, flagAckMissing) {
 		k.c.ep.Cancel(&k.receive)

@@ -20,7 +20,7 @@ func (k *Call) begin() {
 	k.c.count.callsActive.Add(1)
 }
 
-// release gives up one hold, with the bits of an operation that is over, 0 if it is none. The last hold ends the call.
+// release gives up one hold and clears op, the bit of an operation that is over; 0: none. With the last hold the call ends.
 func (k *Call) release(op stateWord) {
 	if k.state.drop(op) {
 		k.end()
@@ -36,8 +36,8 @@ func (k *Call) take(ops stateWord, n int) bool {
 	return k.state.take(ops, n)
 }
 
-// record stores the error with which the call fails, unless another one was recorded before, and returns the operations in flight. The
-// caller holds the call.
+// record stores the error with which the call fails, unless another one was recorded before. It returns the bits of the operations in
+// flight. The caller has a hold.
 func (k *Call) record(e *Error) (inFlight stateWord) {
 	old, first := k.state.set(flagFailed, 0)
 	if first {
@@ -46,7 +46,7 @@ func (k *Call) record(e *Error) (inFlight stateWord) {
 	return old.ops()
 }
 
-// fail is record for failures after which the operations in flight are of no use: it cancels them.
+// fail records a failure and cancels the operations in flight, because the call has no use for their results.
 func (k *Call) fail(code Code, err error) {
 	k.cancelOps(k.record(newError("call", k.to, code, err)))
 }
@@ -89,8 +89,8 @@ func (k *Call) name() string {
 	return k.opts.Proc.Label(k.opts.Provider)
 }
 
-// claimAbort marks the call as cancelled and holds it. It refuses if the call is cancelled already, or at its end. The target of a call
-// to oneself keeps no memory of the call, so claimAbort takes over its hold.
+// claimAbort marks the call as cancelled and takes a hold. It returns false if the call is cancelled already, or at its end. In a call to
+// the own address it takes the target's hold, because the target uses no memory of the call and so need not be waited for.
 func (k *Call) claimAbort(code Code, cause error) bool {
 	_, ok := k.state.claim(flagCancelled)
 	if ok {
@@ -124,8 +124,8 @@ func (k *Call) cancelOps(ops stateWord) {
 	}
 }
 
-// recheck cancels operations that were started while the call was cancelled or failed, which the goroutine that cancelled it may have
-// missed. The caller holds the call.
+// recheck cancels operations that the caller has started if the call was cancelled or failed meanwhile, because the goroutine that
+// cancelled it may have looked before they were started. The caller has a hold.
 func (k *Call) recheck() {
 	if w := k.state.load(); w.has(flagCancelled | flagFailed) {
 		k.cancelOps(w.ops() &^ opAck) // an acknowledgement is sent after failures too
@@ -160,15 +160,15 @@ func (k *Call) end() {
 	})
 }
 
-// givenUp tells that the peer may still pull the request's payload: it does not know that nobody waits for its answer,
+// givenUp reports whether the peer may still pull the request's payload, because it does not know that the call was cancelled,
 // or has not acknowledged a one-way request.
 func (k *Call) givenUp() bool {
 	w := k.state.load()
 	return w.has(flagCancelled) && !w.has(flagSucceeded) || w.has(flagAckMissing)
 }
 
-// complete publishes the result. A waiter that sees the event may free the call before finish has moved it to its last phase: then
-// the call has flagFreed, and complete recycles it.
+// complete publishes the result. A waiter that sees the event may free the call before complete calls finish: then the call has
+// flagFreed, and complete recycles it.
 func (k *Call) complete() {
 	k.held = nil
 	k.c.count.callsActive.Add(-1)
@@ -205,7 +205,7 @@ func (k *Call) sent(op *na.Op) {
 		k.fail(codeOf(op.Err), op.Err)
 	} else {
 		k.c.count.requestsSent.Add(1)
-		if k.opts.OneWay { // the call has its result, unless an acknowledgement of its overflow is awaited
+		if k.opts.OneWay { // it has succeeded, unless it waits for the acknowledgement of its overflow
 			k.state.set(flagSucceeded, flagFailed|opReceive)
 		}
 	}

@@ -4,20 +4,21 @@ import "sync/atomic"
 
 // opState is the whole state of a [Call] or a [Transfer] in one word, so that each step is one atomic operation and takes no lock:
 //
-//	bits 0-7    holds: Start, each operation of the transport in flight, and each goroutine that works on the object have one.
-//	            The step that gives up the last hold ends the object.
+//	bits 0-7    number of holds: Start, each operation of the transport in flight, and each goroutine that works on the object
+//	            have one. The goroutine that drops the last hold ends the object.
 //	bits 8-9    phase, see below
-//	bits 10-15  operations of the transport that are in flight
+//	bits 10-15  one bit for each operation of the transport in flight
 //	bits 16-31  flags
-//	bits 32-63  how often the object was started: a goroutine that comes late sees by it that the object is another call by now
+//	bits 32-63  sequence: the number of starts. A goroutine compares it with the sequence that it knows, because the object
+//	            may have been recycled for another call since.
 //
 //	pooled --prepare--> idle --begin--> started --finish--> done --retire--> pooled
 //	                      |                                                ^
 //	                      +------------------- retire ---------------------+
 //
-// Fields that go with a flag (a failure, a cause) are written by the goroutine that set the flag and that has a hold. They are read
-// after the last hold is gone, so that the word orders the accesses. They are cleared before prepare, because from begin on another
-// goroutine may set the flag.
+// The goroutine that sets a flag writes the fields that belong to it (Call.failure, Call.cancel) while it has a hold. These fields are
+// read after the last hold is dropped, because the atomic operations on the word order the write before the read.
+// They are cleared before prepare, because from begin on another goroutine may set the flag.
 type opState struct{ word atomic.Uint64 }
 
 // stateWord is a value of an [opState].
@@ -28,24 +29,24 @@ const (
 	holdsMask stateWord = 0xFF
 
 	phaseMask    stateWord = 3 << 8
-	phasePooled  stateWord = 0 << 8 // in a pool
-	phaseIdle    stateWord = 1 << 8 // with its owner, not started
-	phaseStarted stateWord = 2 << 8 // with holds
+	phasePooled  stateWord = 0 << 8 // the object is in a pool
+	phaseIdle    stateWord = 1 << 8 // the owner has the object and has not started it
+	phaseStarted stateWord = 2 << 8 // the object has holds, or is about to end
 	phaseDone    stateWord = 3 << 8 // the owner may read the result
 
 	opSend    stateWord = 1 << 10 // the request of a call is being sent
 	opReceive stateWord = 1 << 11 // the response of a call, or the acknowledgement of a one-way call, is awaited
 	opPull    stateWord = 1 << 12 // the overflow of the response is being pulled
 	opAck     stateWord = 1 << 13 // the acknowledgement of the response's overflow is being sent
-	opMove    stateWord = 1 << 14 // the operation of a transfer
+	opMove    stateWord = 1 << 14 // the network moves the bytes of a transfer
 	opsMask   stateWord = 0x3F << 10
 
-	flagSucceeded  stateWord = 1 << 16 // the result is success, whatever happens from now on
+	flagSucceeded  stateWord = 1 << 16 // the result is success, and later failures do not change it
 	flagFailed     stateWord = 1 << 17 // the first failure is recorded
 	flagCancelled  stateWord = 1 << 18 // the object was cancelled
-	flagFreed      stateWord = 1 << 19 // the owner gave the object back before its end
+	flagFreed      stateWord = 1 << 19 // the owner freed the object before its end
 	flagLaunched   stateWord = 1 << 20 // the request of a call was handed to the transport
-	flagWithTarget stateWord = 1 << 21 // the target of a call to the own address has a hold
+	flagWithTarget stateWord = 1 << 21 // a call to the own address: the target, which is the handler's side, has a hold
 	flagAckMissing stateWord = 1 << 22 // the acknowledgement of a one-way call's overflow did not come in time
 	flagsMask      stateWord = 0xFFFF << 16
 
@@ -68,13 +69,13 @@ func (s *opState) swap(old, to stateWord) bool { return s.word.CompareAndSwap(ui
 // prepare moves a pooled or new object to phaseIdle.
 func (s *opState) prepare() { s.word.Store(uint64(s.load()&^phaseMask | phaseIdle)) }
 
-// begin starts an idle object with one hold and no flags. It reports false if the object is not idle.
+// begin starts an idle object with one hold and no flags. It returns false if the object is not idle.
 func (s *opState) begin() bool {
 	old := s.load()
 	return old.phase() == phaseIdle && s.swap(old, (old&^(holdsMask|phaseMask|opsMask|flagsMask)|phaseStarted|oneHold)+oneSequence)
 }
 
-// take adds n holds and sets bits, unless the object is cancelled or has failed.
+// take adds n holds and sets bits. It returns false and changes nothing if the object is cancelled or has failed.
 func (s *opState) take(bits stateWord, n int) bool {
 	for {
 		old := s.load()
@@ -87,15 +88,16 @@ func (s *opState) take(bits stateWord, n int) bool {
 	}
 }
 
-// hold adds a hold and sets bits that are not set. The caller has another hold.
+// hold adds a hold and sets bits, which must be clear. The caller has a hold already.
 func (s *opState) hold(bits stateWord) { s.word.Add(uint64(bits + oneHold)) }
 
-// drop gives up a hold and clears bits that are set. It reports whether the hold was the last one: then the caller ends the object.
+// drop gives up a hold of the caller and clears bits, which must be set. If it returns true, the hold was the last one, and the caller
+// ends the object.
 func (s *opState) drop(bits stateWord) (last bool) {
 	return stateWord(s.word.Add(-uint64(bits+oneHold))).holds() == 0
 }
 
-// set sets flag unless flag or one of others is set, and reports whether it did. It returns the word before. The caller has a hold.
+// set sets flag, unless flag or a bit of others is set, and reports whether it did. old is the word before. The caller has a hold.
 func (s *opState) set(flag, others stateWord) (old stateWord, ok bool) {
 	for {
 		old = s.load()
@@ -111,8 +113,8 @@ func (s *opState) set(flag, others stateWord) (old stateWord, ok bool) {
 // clear clears bits. The caller has a hold.
 func (s *opState) clear(bits stateWord) { s.word.And(^uint64(bits)) }
 
-// claim sets flag and adds a hold for a caller that has none, unless the object is at its end or not started, or flag is set. With
-// flagWithTarget the hold of a call's target passes to the caller.
+// claim gives the caller, which has no hold, one and sets flag. It refuses if the object is not started, has no hold left, or has flag
+// already. If flagWithTarget is set, claim clears it, and the target's hold becomes the caller's.
 func (s *opState) claim(flag stateWord) (old stateWord, ok bool) {
 	for {
 		old = s.load()
@@ -129,7 +131,7 @@ func (s *opState) claim(flag stateWord) (old stateWord, ok bool) {
 	}
 }
 
-// claimOf is claim for a caller that knows the object as it was at its start number sequence.
+// claimOf adds a hold for the caller and sets flag, if the object is started, has a hold and has not been started again since sequence.
 func (s *opState) claimOf(sequence uint32, flag stateWord) bool {
 	for {
 		old := s.load()
@@ -142,8 +144,8 @@ func (s *opState) claimOf(sequence uint32, flag stateWord) bool {
 	}
 }
 
-// claimTarget takes over the hold of the target of a call to the own address. It reports false if the call that was started as number
-// sequence does not wait for its target any more.
+// claimTarget clears flagWithTarget, so that the target's hold becomes the caller's. It returns false if the flag is clear, or if the
+// object has been started again since sequence.
 func (s *opState) claimTarget(sequence uint32) bool {
 	for {
 		old := s.load()
@@ -156,13 +158,13 @@ func (s *opState) claimTarget(sequence uint32) bool {
 	}
 }
 
-// finish moves an object without holds to phaseDone. It reports whether the owner had freed it before.
+// finish moves a started object without holds to phaseDone. It reports whether the owner has freed the object already.
 func (s *opState) finish() (freed bool) {
 	return stateWord(s.word.Or(uint64(phaseDone))).has(flagFreed) // phaseDone has the bits of phaseStarted
 }
 
-// free is what the owner does with an object that it gives back: an object that was started and has not ended gets flagFreed. It
-// returns the phase in which the object was.
+// free sets flagFreed if the object is started and has not ended, so that the goroutine that ends it recycles it too. It returns the
+// phase of the object. The owner calls free, and does not use the object afterwards.
 func (s *opState) free() stateWord {
 	for {
 		old := s.load()
@@ -172,7 +174,7 @@ func (s *opState) free() stateWord {
 	}
 }
 
-// retire moves an object to phasePooled.
+// retire moves an idle or done object to phasePooled.
 func (s *opState) retire() {
 	s.word.Store(uint64(s.load() &^ (holdsMask | phaseMask | opsMask | flagsMask)))
 }

@@ -40,17 +40,17 @@ func (ps *peers) addLocked(addr []byte, p *peer) {
 // peer is a process that this one calls. The mutex of peers guards it.
 type peer struct {
 	build   *peerBuild // nil until it is known
-	form    form       // the answer to probe, for its end
-	waiting []*Call    // until build is known; each of them has a hold for that
-	probe   *Call      // the question, while it is under way
+	form    form       // the form of the answer to probe, used when probe ends
+	waiting []*Call    // the calls that wait for build; each has a hold while it waits
+	probe   *Call      // the call that finds out build, nil if none is under way
 }
 
-// peerBuild is a fact about a peer: how its Mercury was built. It is also the annotation of the peer's address, so that a call finds it
-// without the mutex of peers.
+// peerBuild states how the Mercury of a peer was built. It is also the annotation of the peer's address, because a call reads
+// that without the mutex of peers.
 type peerBuild struct {
 	form  form
-	gone  <-chan struct{} // closed when the connection over which it is known is lost: another process may follow
-	stale atomic.Bool     // the peer has sent answers in another form
+	gone  <-chan struct{} // closed when the connection of the probe is lost, because another process may then have the address
+	stale atomic.Bool     // the peer has sent an answer in another form
 }
 
 // valid reports whether b is known and still holds.
@@ -244,7 +244,7 @@ func (ps *peers) leave(k *Call) {
 	k.release(0)
 }
 
-// forget makes the next call ask again, because the form of the peer's answers has changed: another process may have taken its place.
+// forget makes the next call probe the peer again, because an answer of the peer had another form: its address may be another process's.
 func (ps *peers) forget(c *Class, a na.Addr) {
 	if c.cfg.Checksums != Detect {
 		return

@@ -37,9 +37,9 @@ type Request struct {
 	from    na.Addr
 	tag     uint32
 	f       requestFields
-	caller  *Call  // of this process, for a call to the own address
+	caller  *Call  // the call, if it is one to the own address
 	probe   bool   // see IsProbe
-	started uint32 // which start of caller the request belongs to
+	started uint32 // the sequence of caller's opState when it made the request
 
 	in       []byte // the result of Input
 	buf      []byte // of requests that fit into a message

@@ -42,9 +42,9 @@ type Transfer struct {
 	done   na.Event
 
 	state   opState
-	failure *Error       // goes with flagFailed
-	cancel  *Error       // goes with flagCancelled
-	base    atomic.Int64 // op.Progress when the transfer began
+	failure *Error       // the error of a transfer with flagFailed
+	cancel  *Error       // the error of a transfer with flagCancelled
+	base    atomic.Int64 // the value of op.Progress when the transfer began
 
 	n      int64 // bytes moved; valid when done
 	result error // valid when done

@@ -10,14 +10,14 @@ func (t *Transfer) begin() {
 	t.c.count.transfersActive.Add(1)
 }
 
-// release gives up one hold, with the bits of an operation that is over, 0 if it is none. The last hold ends the transfer.
+// release gives up one hold and clears op, the bit of an operation that is over; 0: none. With the last hold the transfer ends.
 func (t *Transfer) release(op stateWord) {
 	if t.state.drop(op) {
 		t.complete()
 	}
 }
 
-// fail records the error with which the transfer fails, unless another one was recorded before. The caller holds the transfer.
+// fail records the error with which the transfer fails, unless another one was recorded before. The caller has a hold.
 func (t *Transfer) fail(code Code, err error) {
 	e := newError(t.dir.String(), t.to, code, err)
 	if _, first := t.state.set(flagFailed, 0); first {
@@ -25,7 +25,7 @@ func (t *Transfer) fail(code Code, err error) {
 	}
 }
 
-// finish records that all n bytes have moved. The caller holds the transfer.
+// finish records that all n bytes have moved. The caller has a hold.
 func (t *Transfer) finish(n int64) {
 	t.n = n
 	t.state.set(flagSucceeded, 0)
