@@ -1,5 +1,5 @@
-// Package testproc runs the other end of a test in a process of its own: the test binary again in another role, or a
-// program that the test has built.
+// Package testproc starts processes for tests: the test binary itself with a role, such as "server", or a program that the
+// test has built.
 //
 //		func TestMain(m *testing.M) {
 //			testproc.Main(map[string]func(args []string) error{"server": serve}) // ends the process if it has a role
@@ -13,16 +13,14 @@
 //			p.Kill()
 //		}
 //
-//	  - A [Command] says what runs: a role of the test binary, or a program.
-//	  - A [Process] is a process that runs, or has ended. Its input is a pipe.
-//	  - A [Stream] is what the process prints on one of its two outputs, kept from the first byte on.
+//	  - A [Command] names a role of the test binary, or a program, and its arguments.
+//	  - A [Process] is a started process, which may have ended. Its standard input is a pipe.
+//	  - A [Stream] holds all bytes that the process has printed on standard output, or on standard error.
 //	  - [Build] builds programs for all tests of a package.
 //
-// Every wait has a limit ([Command].Limit), after which the test fails. At the end of the test a process that still runs is
-// killed by its own id and waited for, and if the test has failed, the test's log has how the process ended and what it
-// printed. Nothing here waits for time to pass.
+// Every wait has a limit ([Command].Limit), after which the test fails. The end of the test kills a process that still runs, by
+// its id, and waits for its end. If the test has failed, its log then has the exit status and the output of the process.
 //
-// Methods of Process and Stream that may fail the test are called by the goroutine of the test that Start was given: a subtest
-// starts processes of its own, or uses those of its parent where they do not fail. The others are safe for concurrent
-// use.
+// The methods of Process and Stream that can fail the test are called on the goroutine of the test that was passed to Start, because
+// they call its Fatalf. So a subtest calls these methods only on processes of its own. The other methods are safe for concurrent use.
 package testproc

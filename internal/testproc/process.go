@@ -22,28 +22,28 @@ const (
 	// defaultLimit is long because the machine may be busy. No test passes or fails by it unless a process hangs.
 	defaultLimit = time.Minute
 
-	// pipeDelay is how long the outputs of a process that has ended stay open for processes that it has left behind.
+	// pipeDelay bounds the wait for the outputs of a process that has ended, because its own child processes may keep them open.
 	pipeDelay = 10 * time.Second
 )
 
-// Command says what a process runs.
+// Command describes a process to start.
 type Command struct {
-	// Role is a key of the map that Main has in the test binary. The process runs the test binary, and Main calls the role
-	// with Args.
+	// Role is a key of the map that TestMain passes to Main. The process runs the test binary, and Main calls the function
+	// of the role with Args.
 	Role string
 
-	// Path is a program instead of a role. Without a Role and a Path the process runs the test binary, and Args are its
-	// flags: -test.run=^TestOther$, for example.
+	// Path is the path of a program; Role is empty then. If both are empty, the process runs the test binary with the flags
+	// in Args: -test.run=^TestOther$, for example.
 	Path string
 
 	Args  []string
-	Env   []string      // NAME=VALUE, beside the environment of the test
-	Dir   string        // "": that of the test
-	Limit time.Duration // of each wait; 0: one minute
+	Env   []string      // NAME=VALUE, added to the environment of the test
+	Dir   string        // working directory; "": that of the test
+	Limit time.Duration // limit of each wait; 0: one minute
 }
 
-// Main runs the role that the process has been started for, and ends the process: with status 1 if the role returns an
-// error, which it prints on standard error. In a process that has no role it returns. TestMain calls it first.
+// Main calls the function of the process's role and ends the process: with status 1 if the function returns an error, which
+// Main prints on standard error, otherwise with status 0. In a process without a role it returns. TestMain calls it first.
 func Main(roles map[string]func(args []string) error) {
 	name := os.Getenv(roleEnv)
 	if name == "" {
@@ -60,13 +60,13 @@ func Main(roles map[string]func(args []string) error) {
 	os.Exit(0) //nolint:forbidigo // as above
 }
 
-// InputClosed returns a channel that is closed when the process's standard input ends: because the test has called CloseInput,
-// or because the test's process is gone. Roles that serve end then.
+// InputClosed returns a channel that is closed when the process's standard input ends, because the test has called CloseInput
+// or the process of the test has ended. A role that serves should return then.
 func InputClosed() <-chan struct{} {
 	c := make(chan struct{})
 	go func() {
 		defer close(c)
-		_, _ = io.Copy(io.Discard, os.Stdin) // an input that cannot be read has ended, too
+		_, _ = io.Copy(io.Discard, os.Stdin) // an error ends the input too
 	}()
 	return c
 }
@@ -80,11 +80,11 @@ type Process struct {
 	cmd   *exec.Cmd
 	input io.WriteCloser
 	limit time.Duration
-	done  chan struct{} // closed when the process has ended, was waited for, and its outputs are complete
+	done  chan struct{} // closed when exec.Cmd.Wait has returned
 	err   error         // what exec.Cmd.Wait returned; set before done is closed
 }
 
-// Start starts a process, which ends with the test at the latest.
+// Start starts a process. The end of the test kills it if it still runs.
 func Start(t testing.TB, c Command) *Process {
 	t.Helper()
 	p := &Process{t: t, limit: cmp.Or(c.Limit, defaultLimit), done: make(chan struct{})}
@@ -133,22 +133,22 @@ func Run(t testing.TB, c Command) *Process {
 	t.Helper()
 	p := Start(t, c)
 	p.CloseInput()
-	_ = p.Wait() // the caller asks for it
+	_ = p.Wait() // the caller gets the result by ExitCode or Wait
 	return p
 }
 
-// destroy is the end of the test.
+// destroy runs at the end of the test. It kills the process, and logs its end and output if the test has failed.
 func (p *Process) destroy() {
 	p.t.Helper()
 	killed := !p.Ended()
-	_ = p.cmd.Process.Kill() // it says so if the process has ended
+	_ = p.cmd.Process.Kill() // the only error is that the process has ended
 	<-p.done
 	if p.t.Failed() {
 		p.t.Logf("%s", p.report(killed))
 	}
 }
 
-// report says how the process ended and what it printed.
+// report returns the end and the output of the process as text. killed: destroy has killed it.
 func (p *Process) report(killed bool) string {
 	end := p.state()
 	if killed {
@@ -170,7 +170,7 @@ func (p *Process) state() string {
 // Pid returns the id of the process.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// SetLimit changes the limit of the waits to come.
+// SetLimit changes the limit of waits that begin afterwards.
 func (p *Process) SetLimit(d time.Duration) { p.limit = d }
 
 // Ended reports whether the process has ended.
@@ -204,7 +204,7 @@ func (p *Process) Wait() error {
 // ExitCode waits as Wait does and returns the status of the process, -1 if a signal has ended it.
 func (p *Process) ExitCode() int {
 	p.t.Helper()
-	_ = p.Wait() // the status says it
+	_ = p.Wait() // the status has the same result
 	return p.cmd.ProcessState.ExitCode()
 }
 
@@ -218,10 +218,10 @@ func (p *Process) WasKilled() bool {
 func (p *Process) Kill() {
 	p.t.Helper()
 	p.signal(os.Kill)
-	_ = p.Wait() // killed
+	_ = p.Wait() // the error is that of the kill
 }
 
-// Interrupt sends the signal of Ctrl-C. It does not wait.
+// Interrupt sends the signal of Ctrl-C (SIGINT). It does not wait.
 func (p *Process) Interrupt() {
 	p.t.Helper()
 	p.signal(os.Interrupt)
@@ -253,8 +253,8 @@ func (p *Process) CloseInput() {
 	_ = p.input.Close() // closed already if the process has ended
 }
 
-// Build builds Go programs, given as arguments of go build, into a temporary directory, which it returns; the caller removes
-// it. TestMain calls it.
+// Build runs go build with args, such as packages and flags, and returns the temporary directory that has the programs. The caller,
+// TestMain, removes the directory.
 func Build(args ...string) (dir string, err error) {
 	dir, err = os.MkdirTemp("", "cinnabar-testproc-")
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"os/exec"
 )
 
-// killed reports whether err, of exec.Cmd.Wait, is of a process that was ended: there are no signals to tell apart, and
-// TerminateProcess, as package os calls it, sets the status 1.
+// killed reports whether err, an error of exec.Cmd.Wait, is that of a killed process: its status is 1, because package os passes
+// that to TerminateProcess.
 func killed(err error) bool {
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	return ok && exit.ExitCode() == 1

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// killed reports whether err, of exec.Cmd.Wait, says that SIGKILL has ended a process.
+// killed reports whether err, an error of exec.Cmd.Wait, says that SIGKILL has ended a process.
 func killed(err error) bool {
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	if !ok {
@@ -34,7 +34,7 @@ func (p *Process) Suspend() {
 	}
 }
 
-// Resume lets a process that Suspend has stopped go on.
+// Resume continues a process that Suspend has stopped (SIGCONT).
 func (p *Process) Resume() {
 	p.t.Helper()
 	p.signal(syscall.SIGCONT)

@@ -10,32 +10,32 @@ import (
 	"sync"
 )
 
-// reportBytes is how much of the end of a stream a failed test's log has.
+// reportBytes is the number of bytes of a stream, its last ones, in the log of a failed test.
 const reportBytes = 32 << 10
 
-// Stream is what a process prints on one of its outputs.
+// Stream holds the bytes that a process prints on one of its outputs.
 type Stream struct {
 	p    *Process
 	name string
 
 	mu sync.Mutex
 	// +checklocks:mu
-	text bytes.Buffer // all
+	text bytes.Buffer // all bytes so far
 	// +checklocks:mu
-	partial []byte // since the last end of a line
+	partial []byte // the bytes after the last line feed
 	// +checklocks:mu
-	lines []string // that the test has not taken yet, without their ends
+	lines []string // the lines that the test has not taken yet, without line feeds
 	// +checklocks:mu
 	ended bool
 	// +checklocks:mu
-	news chan struct{} // closed, and replaced, when something above changes
+	news chan struct{} // closed, and replaced by a new channel, when a field above changes
 }
 
 func newStream(p *Process, name string) *Stream {
 	return &Stream{p: p, name: name, news: make(chan struct{})}
 }
 
-// Write adds what the process has printed. It is called by package os/exec.
+// Write adds bytes that the process has printed. Package os/exec calls it.
 func (s *Stream) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,7 +53,7 @@ func (s *Stream) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// end is the end of the stream. A last line may have no end.
+// end marks the end of the stream. The bytes after the last line feed become a line.
 func (s *Stream) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +78,8 @@ func (s *Stream) String() string {
 	return s.text.String()
 }
 
-// Line returns the next line, without its end. The test fails if the process ends before, or prints none within the limit.
+// Line takes the next line and returns it without the line feed. The test fails if the process ends before it prints a line, or prints
+// none within the limit.
 func (s *Stream) Line() string {
 	s.p.t.Helper()
 	line, ok := s.NextLine()
@@ -88,7 +89,7 @@ func (s *Stream) Line() string {
 	return line
 }
 
-// NextLine is Line for a process that may end instead: ok is false then.
+// NextLine takes the next line as Line does. If the process ends before it prints a line, ok is false and the test does not fail.
 func (s *Stream) NextLine() (line string, ok bool) {
 	s.p.t.Helper()
 	ok = s.await("a line", func(lines []string) ([]string, bool) {
@@ -101,21 +102,21 @@ func (s *Stream) NextLine() (line string, ok bool) {
 	return line, ok
 }
 
-// Expect returns the first line that matches a regular expression, and its groups, as [regexp.Regexp.FindStringSubmatch]
-// does. It takes the lines before it, too: the next call searches what comes behind. The test fails if there is no such line
-// until the process ends, or within the limit.
+// Expect takes the first line that matches a regular expression, and all lines before it, so that the next call searches behind
+// the match. It returns the match and its groups, as [regexp.Regexp.FindStringSubmatch] does. The test fails if the process ends
+// without such a line, or prints none within the limit.
 func (s *Stream) Expect(pattern string) []string {
 	s.p.t.Helper()
 	return s.search(pattern, func(lines []string, i int) []string { return lines[i+1:] })
 }
 
-// Take is Expect for lines whose order is not known: lines before the one that it returns stay for other calls.
+// Take is Expect for lines in any order: it takes the line that matches, and leaves the lines before it to other calls.
 func (s *Stream) Take(pattern string) []string {
 	s.p.t.Helper()
 	return s.search(pattern, func(lines []string, i int) []string { return slices.Delete(lines, i, i+1) })
 }
 
-// search waits for a line that matches. left returns the lines that stay for other calls when line i is taken.
+// search waits for a line that matches pattern. left returns the lines that stay when the test takes line i.
 func (s *Stream) search(pattern string, left func(lines []string, i int) []string) (groups []string) {
 	s.p.t.Helper()
 	re := regexp.MustCompile(pattern)
@@ -133,8 +134,8 @@ func (s *Stream) search(pattern string, left func(lines []string, i int) []strin
 	return groups
 }
 
-// await waits until take, which is called with the lines that the test has not taken yet, returns true and the lines that it
-// leaves. It returns false if the stream ends before.
+// await calls take with the lines that the test has not taken yet, after each change, until take returns true and the lines that
+// it leaves. await returns false if the stream ends before.
 func (s *Stream) await(what string, take func(lines []string) (left []string, ok bool)) bool {
 	s.p.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), s.p.limit)
@@ -158,7 +159,7 @@ func (s *Stream) await(what string, take func(lines []string) (left []string, ok
 	}
 }
 
-// report is the stream, or the end of a long one, for the log of a failed test.
+// report returns the stream for the log of a failed test, and of a long stream its last bytes.
 func (s *Stream) report() string {
 	text := s.String()
 	if text == "" {
