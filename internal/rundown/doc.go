@@ -1,5 +1,5 @@
-// Package rundown counts the users of something that ends, refuses new ones from its end on, and lets the end wait for those
-// that are left: memory that is unregistered, an engine that shuts down, goroutines that run tasks of the layer above.
+// Package rundown counts the users of an object that its owner closes. After Close new users are refused, and the owner can wait
+// until the others have released the object. Such objects are registered memory and engines, for example.
 //
 //	var g rundown.Guard
 //

@@ -8,7 +8,7 @@ import (
 	"cinnabar/internal/invariants"
 )
 
-// Guard counts users until it is closed, and those that are left afterwards. The zero Guard is open and has none. All methods
+// Guard counts the users of an object. A closed Guard refuses new users. The zero Guard is open and has no users. All methods
 // are safe for concurrent use. A Guard must not be copied.
 //
 //	open, idle <--Acquire, Release--> open, in use
@@ -17,7 +17,7 @@ import (
 //	    v                                  v
 //	closed, idle <------Release------ closed, in use
 //
-// A closed Guard that is idle stays so, unless Reopen opens it.
+// A closed Guard that is idle stays closed and idle, unless its owner calls Reopen.
 type Guard struct {
 	n    atomic.Int64           // users, and those that Acquire is about to refuse; plus closed
 	idle atomic.Pointer[signal] // set by waiters, taken by the Release that makes the Guard idle; changed with mu held
@@ -27,13 +27,14 @@ type Guard struct {
 	mu sync.Mutex
 }
 
-// signal is a channel that is closed when the Guard is idle.
+// signal has a channel that is closed when the Guard is idle.
 type signal struct{ c chan struct{} }
 
 // closed is the bit of Guard.n that Close sets. The number of users never reaches it.
 const closed = 1 << 62
 
-// Acquire adds a user, which calls Release, and returns true, or returns false if the Guard is closed.
+// Acquire adds a user and returns true, unless the Guard is closed. The user calls Release once. If Acquire returns false, the caller
+// must neither use the object nor call Release.
 func (g *Guard) Acquire() bool {
 	if g.n.Add(1)&closed == 0 {
 		return true
@@ -42,7 +43,7 @@ func (g *Guard) Acquire() bool {
 	return false
 }
 
-// Release takes a user away.
+// Release removes a user that Acquire has added.
 func (g *Guard) Release() {
 	n := g.n.Add(-1)
 	if invariants.Enabled && (n < 0 || n == closed-1) {
@@ -72,13 +73,13 @@ func (g *Guard) wakeLocked() {
 	}
 }
 
-// Close refuses new users and reports whether the Guard was open. It does not wait.
+// Close makes Acquire refuse users from now on, and reports whether the Guard was open. It does not wait.
 func (g *Guard) Close() (first bool) { return g.n.Or(closed)&closed == 0 }
 
-// CloseIdle is Close for a Guard that has no user. It returns false, and changes nothing, if the Guard has users or is closed.
+// CloseIdle closes a Guard without users and returns true. If the Guard has users or is closed, it returns false and changes nothing.
 func (g *Guard) CloseIdle() bool { return g.n.CompareAndSwap(0, closed) }
 
-// Reopen undoes a CloseIdle: its caller could not end the thing that the Guard stands for.
+// Reopen undoes CloseIdle. The owner calls it if it could not end the object after CloseIdle.
 func (g *Guard) Reopen() { g.n.And(^closed) }
 
 // Closed reports whether the Guard is closed.
@@ -87,8 +88,8 @@ func (g *Guard) Closed() bool { return g.n.Load()&closed != 0 }
 // Users returns the number of users.
 func (g *Guard) Users() int64 { return g.n.Load() &^ closed }
 
-// Idle returns a channel that is closed when the Guard has no users. Of a closed Guard that is final. An open one may have
-// users again, or a new one since the moment that closed the channel.
+// Idle returns a channel that is closed when the Guard has no users. A closed Guard then stays without users. An open Guard may
+// have a new user before the caller sees that the channel is closed.
 func (g *Guard) Idle() <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -108,7 +109,7 @@ func (g *Guard) Wait(ctx context.Context) error {
 		select {
 		case <-g.Idle():
 		case <-ctx.Done():
-			if g.Users() == 0 { // both at once
+			if g.Users() == 0 { // the Guard became idle when ctx ended
 				return nil
 			}
 			return ctx.Err()

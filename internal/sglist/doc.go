@@ -1,7 +1,6 @@
-// Package sglist works on memory that is a list of slices, as in a scatter/gather list of a network device: [Slice] takes a
-// range of it, [Merge] joins neighbours, [Copy] copies from one list to another, and a [Cursor] walks through a list piece by
-// piece. Empty slices may be anywhere in a list and mean nothing.
+// Package sglist works on memory that is a list of slices, like the scatter/gather list of a network device. [Slice] returns a
+// range of a list, [Merge] joins neighbouring slices, [Copy] copies from one list to another, and a [Cursor] returns the bytes
+// of a list piece by piece. A list may contain empty slices anywhere; they have no effect.
 //
-// Functions read lists and never write to the memory behind them, except Copy. They are safe for concurrent use as far as
-// their arguments are.
+// Only Copy writes to the memory of a list. All functions are safe for concurrent use with different lists.
 package sglist

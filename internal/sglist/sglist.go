@@ -1,7 +1,8 @@
 package sglist
 
-// Slice appends to dst the n bytes of segs from off on, which the caller knows to exist, and returns dst. It appends no empty
-// slice. The capacity of a piece is that of its segment from there on, so that Merge can see neighbours.
+// Slice appends the n bytes of segs at offset off to dst, as pieces of its segments, and returns dst. The caller has checked that
+// segs has these bytes. Slice appends no empty piece. The capacity of a piece reaches to the capacity of its segment, because Merge
+// recognizes neighbours by it.
 func Slice(dst, segs [][]byte, off, n int64) [][]byte {
 	for _, s := range segs {
 		if n == 0 {
@@ -18,8 +19,8 @@ func Slice(dst, segs [][]byte, off, n int64) [][]byte {
 	return dst
 }
 
-// Merge joins segments that are neighbours in memory, in place, and returns the shorter list, because fewer segments are fewer
-// operations of the network. That two slices are neighbours shows only where the first one's array goes on into the second.
+// Merge joins segments that are neighbours in memory and returns the shorter list, which overwrites segs, because fewer segments need
+// fewer operations of the network. It recognizes two neighbours only if the capacity of the first one includes the second.
 func Merge(segs [][]byte) [][]byte {
 	if len(segs) < 2 {
 		return segs
@@ -45,7 +46,7 @@ func extend(a, b []byte) ([]byte, bool) {
 	return whole, &whole[len(a)] == &b[0]
 }
 
-// Copy copies from one list to another until one of them ends, and returns the number of bytes.
+// Copy copies the bytes of from to the memory of to, until one of the lists ends, and returns the number of bytes.
 func Copy(to, from [][]byte) (n int64) {
 	c := NewCursor(from)
 	for _, dst := range to {
@@ -62,17 +63,17 @@ func Copy(to, from [][]byte) (n int64) {
 	return n
 }
 
-// Cursor is a place in a list. It does not change the list. A Cursor is not safe for concurrent use.
+// Cursor is a position in a list, from which Next reads. It does not change the list. A Cursor is not safe for concurrent use.
 type Cursor struct {
 	segs [][]byte
-	at   int // in the first of segs
+	at   int // offset of the position in segs[0]
 }
 
 // NewCursor returns a Cursor at the beginning of a list.
 func NewCursor(segs [][]byte) Cursor { return Cursor{segs: segs} }
 
-// Next returns the next piece, of at least one byte and at most n > 0, and goes on behind it. At the end of the list it
-// returns nil.
+// Next returns the bytes at the position as a piece of one segment, at least 1 and at most n, and moves the position behind them.
+// It returns nil at the end of the list. n is not 0.
 func (c *Cursor) Next(n uint64) []byte {
 	for {
 		if len(c.segs) == 0 {

@@ -16,7 +16,7 @@ func TestManual(t *testing.T) {
 		t.Fatal(err)
 	}
 	var source strings.Builder
-	for _, dir := range []string{".", "../driver"} {
+	for _, dir := range []string{".", ".."} {
 		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 		if err != nil {
 			t.Fatal(err)
