@@ -103,7 +103,7 @@ func (b *Book) Limit(r Resource) int64 { return b.limits[r] }
 // Used returns how much of r all hosts hold together.
 func (b *Book) Used(r Resource) int64 { return b.used[r].Load() }
 
-// Holders returns the number of hosts that hold any of r. All resources of this process count as those of one more host.
+// Holders returns the number of hosts that hold any of r. This process counts as one more host if it holds any of r.
 func (b *Book) Holders(r Resource) int64 { return b.holders[r].Load() }
 
 // Refused returns how many times Take refused r.
@@ -155,7 +155,7 @@ func (a *Account) Take(r Resource, n int64) error {
 	limit := b.limits[r]
 	unlimited := limit == 0 || a.host.IsZero()
 	if !a.May(r, n) {
-		return a.refuse(r, n, b.used[r].Load(), a.used[r].Load()) // before it is counted, because others would find less meanwhile, or the sum may overflow
+		return a.refuse(r, n, b.used[r].Load(), a.used[r].Load()) // without counting n, because another Take would be refused meanwhile, and the sum may overflow
 	}
 	total, own := b.used[r].Add(n), a.used[r].Add(n)
 	if own == n {

@@ -1,14 +1,14 @@
-// Package sched is the order in which requests get handlers: pools of workers, and queues in which hosts, and the peers of
-// a host, take turns.
+// Package sched decides the order in which requests get handlers. It has pools of workers, and queues in which hosts, and the
+// peers of a host, take turns.
 //
 // # Nouns
 //
-//   - A [Pool] bounds how many handlers run at once and how many requests wait. A [Job] is one request on its way through
-//     it, a [Work] is the request behind a Job.
+//   - A [Pool] bounds the number of handlers that run at once and the number of requests that wait. A [Job] is the state of one
+//     request in a Pool, and a [Work] is the request itself.
 //   - A [Kind] is the order in which the requests of a pool get their workers.
 //   - A [Pace] learns whether the handlers of one RPC are quick.
-//   - A [Clock] says when a job came, for less than the reading of the time costs.
-//   - A [Sighting] is the state of a job at a moment: [Pool.Jobs] looks at all, [Pool.Watch] at those that take long.
+//   - A [Clock] returns the time at which a job came. It is not exact, because a reading of the system's clock costs more.
+//   - A [Sighting] is the state of a job at a moment. [Pool.Jobs] returns those of all jobs, [Pool.Watch] reports jobs that take long.
 //
 // # Usage
 //

@@ -5,16 +5,17 @@ package verbsrules
 import "cinnabar/verbs"
 
 // The operations of each type of queue pair: the table of ibv_post_send(3).
-// Those that are on no type's line but RC's need no entry.
+// CheckOpcode refuses values above OpSendInvalidate, which are in none of the sets.
 const (
 	udOps = 1<<verbs.OpSend | 1<<verbs.OpSendImm
 	ucOps = udOps | 1<<verbs.OpWrite | 1<<verbs.OpWriteImm | 1<<verbs.OpSendInvalidate | 1<<verbs.OpLocalInv | 1<<verbs.OpBindMW
 	rcOps = ucOps | 1<<verbs.OpRead | 1<<verbs.OpCompareSwap | 1<<verbs.OpFetchAdd
 )
 
-// CheckOpcode refuses an operation that queue pairs of type t do not have by the
-// book: the error matches errors.ErrUnsupported and names operation and type.
-// The device itself refuses further operations that it lacks. It allocates only on refusal.
+// CheckOpcode refuses an operation that queue pairs of type t do not have according to
+// ibv_post_send(3). The error matches errors.ErrUnsupported and names operation and type.
+// CheckOpcode does not know the operations that the device itself lacks. It allocates
+// only on refusal.
 func CheckOpcode(t verbs.QPType, op verbs.Opcode) error {
 	var ops uint32
 	var has string
