@@ -232,10 +232,10 @@ type Holder interface {
 	Hold(n int64)
 }
 
-// Annotated is an [Addr] that keeps a value of the layer above, so that this finds without a lock and a table the facts that it has
-// learned about the peer.
+// Annotated is an [Addr] that keeps a value for the layer above. That layer stores the facts that it has learned about the peer there,
+// because it reads them without a lock and a table.
 type Annotated interface {
-	// Annotation returns the place of the value. All values stored in it have one type. It is the same place for as long as the
-	// Addr is referred to; another Addr that is Equal may have another.
+	// Annotation returns the atomic value. All values stored in it must have the same type. Each call on one Addr returns the same
+	// pointer; another Addr that is Equal may return another pointer.
 	Annotation() *atomic.Value
 }

@@ -6,8 +6,8 @@ import (
 	"cinnabar/internal/rundown"
 )
 
-// Runners counts goroutines that run code of the layer above, which may take any time. Unlike with a [sync.WaitGroup], a
-// goroutine that waits for them can give up. The zero Runners has none. All methods are safe for concurrent use.
+// Runners counts goroutines that run code of the layer above, which may take any time. Its Wait has a context, unlike that of
+// [sync.WaitGroup]. The zero Runners counts 0 goroutines. All methods are safe for concurrent use.
 type Runners struct{ running rundown.Guard } // never closed
 
 // Go runs f on a goroutine that is counted until it ends.
@@ -34,7 +34,8 @@ func (r *Runners) Add() { r.running.Acquire() }
 // Done ends what Add has begun.
 func (r *Runners) Done() { r.running.Release() }
 
-// Wait returns nil when none is counted, even if ctx has ended before, and otherwise the cause of the end of ctx.
+// Wait waits until no goroutine is counted and returns nil, also if ctx has ended before. If ctx ends while Wait waits, Wait returns
+// the cause of ctx.
 func (r *Runners) Wait(ctx context.Context) error {
 	if r.running.Wait(ctx) != nil {
 		return context.Cause(ctx)

@@ -152,22 +152,22 @@ func (e *Endpoint) reserve(cmd command, d *datagram) error {
 	if old != nil && !old.handOver() {
 		return violated(causeConnect, "a connection by pair %d, which is in use", pair)
 	}
-	if e.refusing.Load() { // the client finds its pair released
+	if e.refusing.Load() { // release the pair, by which the client sees the refusal
 		return e.region.read(func() { e.region.giveUpPair(pair) })
 	}
 	return e.welcome(cmd, d)
 }
 
-// leftFor reports whether the client of a conn has given its pair back without a command, because only the command ring names that
-// client, and the kernel names another one that connects by the pair now.
+// leftFor reports whether c's client has given its pair back without a command. That is certain if c was made from the command ring
+// alone, and the kernel now names another process, who, as the sender of a datagram that connects by the same pair.
 func (c *conn) leftFor(who identity, d *datagram) bool {
 	return d != nil && c.provisional && c.addr.who != who && !c.dead.Load()
 }
 
-// handOver ends a conn whose pair is another client's by now, and reports whether it has. The pair stays claimed and its rings stay
-// as they are, because the other client has claimed the pair, and may have sent messages.
+// handOver ends c, whose pair another client has claimed meanwhile. The pair stays claimed and its rings keep their messages, because
+// these may be the other client's. It returns false if c has ended before.
 func (c *conn) handOver() bool {
-	for !c.enter() { // a driver has it for a moment
+	for !c.enter() { // a driver has the receive role for a moment
 		if c.dead.Load() {
 			return false
 		}
@@ -272,7 +272,7 @@ func (c *conn) takeEventfds(d *datagram) error {
 
 // promote gives a client that was taken for one that never sleeps its doorbells, and rings for what it was sent.
 func (c *conn) promote(d *datagram) error {
-	for !c.enter() { // a driver has it for a moment
+	for !c.enter() { // a driver has the receive role for a moment
 		if c.dead.Load() {
 			return nil
 		}

@@ -52,7 +52,7 @@ type conn struct {
 	serves     atomic.Bool   // the peer has sent requests
 	spinPolicy spinPolicy
 	offended   bool   // the receive role's: the peer has broken the protocol
-	handedOver bool   // the receive role's: the pair is another client's
+	handedOver bool   // another client has the pair; used with the receive role
 	scratch    []byte // the receive role's: a request, copied out of the region
 	tasks      []na.Task
 }
