@@ -25,6 +25,15 @@ func (r *recorder) Event(_ context.Context, ev Event) {
 	}
 }
 
+// take removes the events and returns them in a recorder of their own.
+func (r *recorder) take() *recorder {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	events := r.events
+	r.events = nil
+	return &recorder{events: events}
+}
+
 // find returns the event of a kind and side for an RPC.
 func (r *recorder) find(t *testing.T, kind EventKind, rpc string) Event {
 	t.Helper()
@@ -43,8 +52,7 @@ func (r *recorder) find(t *testing.T, kind EventKind, rpc string) Event {
 // only worker of its pool.
 // parity: G87
 func TestMonitorTimes(t *testing.T) {
-	var first, second recorder // monitors of server and client, for each of two calls
-	both := &recorder{}
+	both := &recorder{} // monitor of server and client
 	cfg := &Config{Checksums: NoChecksums, Monitor: both, Pools: []PoolConfig{{Name: "p"}}}
 	simulate(t, natest.Config{}, cfg, func(t *testing.T, s *sim) {
 		must(t, nap.Handle(s.server, handleNap, InPool(s.server.Pool("p"))))
@@ -55,11 +63,11 @@ func TestMonitorTimes(t *testing.T) {
 		_, err := one.Wait()
 		must(t, err)
 		elapse(time.Second)
-		first.events, both.events = both.events, nil
+		first := both.take() // of the first call
 		_, err = two.Wait()
 		must(t, err)
 		elapse(time.Second)
-		second.events = both.events
+		second := both.take()
 
 		at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
 		for _, c := range []struct {
@@ -93,9 +101,7 @@ func TestMonitorUnsent(t *testing.T) {
 		t.Errorf("a call whose response is too short: %+v", call)
 	}
 	waitFor(t, func() bool { return server.Stats().Handlers.Running == 0 })
-	there.mu.Lock()
-	there.events = nil
-	there.mu.Unlock()
+	there.take()
 	_, err = NewRPC[int16, addOut]("add").Call(patient(t), ep, 1)
 	wantCode(t, err, CodeOverflow)
 	waitFor(t, func() bool { return server.Stats().Handlers.Running == 0 })
@@ -105,7 +111,7 @@ func TestMonitorUnsent(t *testing.T) {
 
 	late := reach(t, calling(t, &Config{Monitor: here}), server)
 	must(t, late.e.Close())
-	here.events = nil
+	here.take()
 	_, err = add.Call(patient(t), late, addIn{})
 	wantCode(t, err, CodePermission)
 	if x := here.find(t, EventCall, "add").Times; x.Began.IsZero() || !x.Sent.IsZero() || !x.Ended.IsZero() {
