@@ -15,8 +15,9 @@ import (
 // Go's scheduler, which knows no hosts, would run them in the order in which they became runnable: work for one host would wait
 // for that of all connections of another host.
 //
-// The next place goes to the host that has used the least time. A host that comes back after a while counts as if it had used
-// turnCredit less than the host that got the last place, so that it comes before busy hosts, but cannot save up more than that.
+// The next place goes to the host that has used least time, and of several such hosts to the one that has waited for longest. A host
+// that comes back after a while counts as if it had used
+// turnCredit less than the host that is served at that moment, so that it comes before busy hosts, but cannot save up more.
 type turns struct {
 	most int // limit of busy
 
@@ -32,10 +33,17 @@ type turns struct {
 	// byHost holds the hosts in waiting, and those that have used time since waiting was last empty.
 	// +checklocks:mu
 	byHost map[*hostquota.Account]*turnHost
-	// now is the largest turnHost.used that a host had when it got a place, since waiting was last empty.
+	// sweepAt is the number of hosts in byHost at which leave looks for hosts to forget.
+	// +checklocks:mu
+	sweepAt int
+	// now is the time that a host has used which waits all the time: that of the host which got the last place, or more, because now
+	// advances also while all places go to hosts that have just come. Otherwise they would go before the others for ever.
 	// +checklocks:mu
 	now time.Duration
-	// passed is the time of the last call of yield in leave, see turnPass.
+	// waits is the number of times that a host has begun to wait for a place.
+	// +checklocks:mu
+	waits uint64
+	// passed is when a goroutine last yielded before it handed its place over.
 	// +checklocks:mu
 	passed time.Time
 }
@@ -50,21 +58,27 @@ const (
 	// A reader's turn counts at most turnBase, and turnByte for each byte that it read.
 	turnBase = 5 * time.Microsecond
 	turnByte = 15 * time.Nanosecond
+	// turnHosts is the least value of turns.sweepAt.
+	turnHosts = 64
 )
 
 // turnHost holds the waiting goroutines of one host, and the processor time that the host has used. A goroutine waits until
 // leave closes its channel.
 type turnHost struct {
 	used    time.Duration
+	since   uint64 // value of turns.waits when it began to wait for the next place
 	waiting ring[chan struct{}]
 	index   int // position in turns.waiting, valid while goroutines wait
 }
 
-// turnHeap implements [heap.Interface]. Its first host has used the least time.
+// turnHeap is a [heap.Interface]. Its first host has used least, and waited for longest among such hosts.
 type turnHeap []*turnHost
 
-func (h turnHeap) Len() int           { return len(h) }
-func (h turnHeap) Less(i, j int) bool { return h[i].used < h[j].used }
+func (h turnHeap) Len() int { return len(h) }
+
+func (h turnHeap) Less(i, j int) bool {
+	return h[i].used < h[j].used || h[i].used == h[j].used && h[i].since < h[j].since
+}
 
 func (h turnHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
@@ -92,6 +106,7 @@ func newTurns() *turns {
 	t := &turns{most: runtime.GOMAXPROCS(0)}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.sweepAt = turnHosts
 	t.byHost = map[*hostquota.Account]*turnHost{}
 	return t
 }
@@ -115,6 +130,7 @@ func (t *turns) join(a *hostquota.Account) (turn chan struct{}) {
 	}
 	h := t.hostLocked(a)
 	if h.waiting.len() == 0 {
+		h.since = t.nextWaitLocked()
 		heap.Push(&t.waiting, h)
 		t.crowded.Store(true)
 	}
@@ -123,7 +139,31 @@ func (t *turns) join(a *hostquota.Account) (turn chan struct{}) {
 	return turn
 }
 
-// hostLocked returns the turnHost of host a, with turnCredit applied if no goroutine of the host waits.
+// nextWaitLocked counts a wait and returns its number.
+//
+// +checklocks:t.mu
+func (t *turns) nextWaitLocked() uint64 {
+	t.waits++
+	return t.waits
+}
+
+// sweepLocked forgets the hosts for which hostLocked would count the same time if they were unknown, because with a new host in every
+// turn byHost would otherwise grow for as long as goroutines wait.
+//
+// +checklocks:t.mu
+func (t *turns) sweepLocked() {
+	if len(t.byHost) < t.sweepAt {
+		return
+	}
+	for a, h := range t.byHost {
+		if h.waiting.len() == 0 && h.used <= max(0, t.now-turnCredit) {
+			delete(t.byHost, a)
+		}
+	}
+	t.sweepAt = max(turnHosts, 2*len(t.byHost))
+}
+
+// hostLocked returns the turnHost of a host.
 //
 // +checklocks:t.mu
 func (t *turns) hostLocked(a *hostquota.Account) *turnHost {
@@ -154,16 +194,21 @@ func (t *turns) leave(a *hostquota.Account, took time.Duration, yield func()) {
 		return
 	}
 	h := t.hostLocked(a)
-	if h.used += min(took, turnMost); h.waiting.len() > 0 {
+	took = min(took, turnMost)
+	if h.used += took; h.waiting.len() > 0 {
 		heap.Fix(&t.waiting, h.index)
 	}
 	next := t.waiting[0]
-	t.now = max(t.now, next.used)
+	t.now = max(t.now+took/time.Duration(len(t.waiting)+t.most), next.used)
 	close(next.waiting.pop())
-	if next.waiting.len() == 0 {
+	if next.waiting.len() > 0 {
+		next.since = t.nextWaitLocked()
+		heap.Fix(&t.waiting, next.index)
+	} else {
 		heap.Pop(&t.waiting)
 		t.crowded.Store(len(t.waiting) > 0)
 	}
+	t.sweepLocked()
 }
 
 // pass reports whether leave must call yield at the time now, and then sets passed.

@@ -72,6 +72,55 @@ func TestTurnsOfHosts(t *testing.T) {
 	}
 }
 
+// TestTurnsOfNewHosts has a new host come in every turn. A host that waits already comes before hosts that come later and have used
+// no less, also one that has used time gets a place, and hosts that have left are forgotten.
+func TestTurnsOfNewHosts(t *testing.T) {
+	q := newTurns()
+	q.most = 1
+	book := hostquota.NewBook(hostquota.Limits{})
+	host := func(n int) *hostquota.Account {
+		return book.Account(hostquota.HostOf(netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})))
+	}
+	const waiting, turns = 10, 20_000
+	busy := host(1 << 20)
+	q.enter(busy)
+	type newcomer struct {
+		account *hostquota.Account
+		turn    chan struct{}
+	}
+	var queue []newcomer
+	come := func(n int) { queue = append(queue, newcomer{host(n), q.join(host(n))}) }
+	for n := range waiting {
+		come(n)
+	}
+	last, again, served := busy, (chan struct{})(nil), 0
+	for n := range turns {
+		if last == busy {
+			again = q.join(busy)
+		} else {
+			come(waiting + n)
+		}
+		q.leave(last, 50*time.Microsecond, func() {})
+		select {
+		case <-queue[0].turn:
+			last, queue = queue[0].account, queue[1:]
+		case <-again:
+			last = busy
+			served++
+		default:
+			t.Fatalf("after %d turns neither the new host that waits for longest nor the busy one gets the place", n)
+		}
+	}
+	if fair := turns / (waiting + 1); served < fair/4 || served > fair {
+		t.Errorf("a host that waits all the time got %d of %d places, and %d others wait", served, turns, waiting)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if n := len(q.byHost); n > turns/10 {
+		t.Errorf("%d hosts are remembered after %d turns, and %d wait", n, turns, waiting)
+	}
+}
+
 // TestLightHosts checks that a host is light exactly as long as it uses little more than its share, and that hosts without debt are
 // forgotten.
 func TestLightHosts(t *testing.T) {
