@@ -7,6 +7,7 @@ import (
 
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
+	"cinnabar/internal/sockio"
 )
 
 // role is the read role of a connection and who may have it.
@@ -127,8 +128,11 @@ func (c *conn) readable() bool {
 	if c.dead.Load() || c.role.claim.Load() || c.role.held.Load() {
 		return true
 	}
-	if first && c.ep.readers.full.Load() {
-		return false // because the first read of a parked connection finds nothing, and would cost the host a turn
+	if c.paused.Load() {
+		return true // because rest ends the pause
+	}
+	if sockio.Direct && first && c.ep.readers.full.Load() {
+		return false // because the first read of a parked connection mostly finds nothing, and would cost the host a turn; else the poller calls again
 	}
 	c.enterTurn()
 	if c.dead.Load() || c.role.claim.Load() || !c.role.held.CompareAndSwap(false, true) {
@@ -232,6 +236,9 @@ func (c *conn) serve(gen uint32) bool {
 		if !mine {
 			return false
 		}
+		if ran {
+			c.enterTurn()
+		}
 		if c.dead.Load() || r.claim.Load() || !r.held.CompareAndSwap(false, true) {
 			return true
 		}
@@ -315,12 +322,14 @@ func (c *conn) offerTasks() {
 // runTasks runs what there is to run, while others may spin. mine is false when another goroutine has taken over.
 func (c *conn) runTasks(gen uint32, s *spinner) (ran, mine bool) {
 	for {
+		if !ran && c.role.place != placeNone && c.hasTasks() {
+			c.leaveTurn() // before a task begins, because from then on another goroutine may replace this one and take a place
+		}
 		t, mine := c.nextTask(gen)
 		if t == nil {
 			return ran, mine
 		}
 		ran = true
-		c.leaveTurn()
 		s.stop(c.ep)
 		t.Run()
 	}

@@ -3,7 +3,9 @@ package ofitcp
 import (
 	"net"
 	"net/netip"
+	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -193,9 +195,7 @@ func TestReadersTakeTurns(t *testing.T) {
 		e.readers.enter(e.own.account)
 	}
 	for _, r := range []*raw{a, b} {
-		account := e.peer(r.addr()).account
-		for until := time.Now().Add(time.Hour); e.light.add(account, turnMost, until, 2); { // for the rest of the test
-		}
+		makeBusy(e, e.peer(r.addr()).account)
 	}
 	before := e.Stats().RequestsReceived
 	ca.write(a.rawRequest(2, []byte("hello")))
@@ -220,6 +220,97 @@ func TestReadersTakeTurns(t *testing.T) {
 		e.readers.mu.Lock()
 		defer e.readers.mu.Unlock()
 		return e.readers.busy == 0
+	})
+}
+
+// makeBusy lets the host of an account count as one that has used much for the rest of the test.
+func makeBusy(e *Endpoint, a *hostquota.Account) {
+	for until := time.Now().Add(time.Hour); e.light.add(a, turnMost, until, 2); {
+	}
+}
+
+// TestTurnAfterTask has a task take the places of all readers while the next request is there. It is not read before there is a place.
+func TestTurnAfterTask(t *testing.T) {
+	var e *Endpoint
+	var free atomic.Bool
+	ready := make(chan struct{})
+	answer := func(m *na.Message) {
+		op := newCall()
+		e.SendExpected(&op.op, m.From, m.Tag, make([]byte, e.Limits().ResponseRoom))
+	}
+	e = openEndpoint(t, Config{Address: "ofi+tcp://0.0.0.0:0", Subnet: netip.MustParsePrefix("127.0.0.0/8"), Listen: true,
+		MaxRequest: turnBytes, Handler: handlerFunc(func(m *na.Message) na.Task {
+			<-ready
+			if m.Tag == 2 && !free.Load() {
+				t.Error("a request was read although there was no place")
+			}
+			from, tag := m.From, m.Tag
+			return taskFunc(func() {
+				if tag == 1 {
+					for range e.readers.most {
+						e.readers.enter(e.own.account)
+					}
+				}
+				answer(&na.Message{From: from, Tag: tag})
+			})
+		})})
+	a, b := newRaw(t), newRawOn(t, net.IPv4(127, 0, 0, 2))
+	ca, _ := a.dialAt(e, "127.0.0.1", 1)
+	cb, _ := b.dialAt(e, "127.0.0.1", 2)
+	makeBusy(e, e.peer(a.addr()).account)
+	two := a.rawRequest(2, make([]byte, 2*turnBytes/3))
+	ca.write(append(a.rawRequest(1, make([]byte, turnBytes/2)), two...)) // more than one read
+	close(ready)
+	if m, _ := ca.message(); m.tag != 1 {
+		t.Fatalf("answer %+v", m)
+	}
+	until(t, "the reader waits", func() bool {
+		e.readers.mu.Lock()
+		defer e.readers.mu.Unlock()
+		return len(e.readers.waiting) == 1
+	})
+	free.Store(true)
+	for range e.readers.most {
+		e.readers.leave(e.own.account, 0, e.yield)
+	}
+	if m, _ := ca.message(); m.tag != 2 {
+		t.Fatalf("answer %+v", m)
+	}
+	cb.write(b.rawRequest(3, nil))
+	if m, _ := cb.message(); m.tag != 3 {
+		t.Fatalf("answer %+v", m)
+	}
+}
+
+// TestTurnsOfReplaced replaces the goroutine of a connection whenever it is in a task. No place is given back twice or kept.
+func TestTurnsOfReplaced(t *testing.T) {
+	e := openEcho(t, Config{Address: "ofi+tcp://0.0.0.0:0", Subnet: netip.MustParsePrefix("127.0.0.0/8")})
+	a, b := newRaw(t), newRawOn(t, net.IPv4(127, 0, 0, 2))
+	ca, _ := a.dialAt(e, "127.0.0.1", 1)
+	_, _ = b.dialAt(e, "127.0.0.1", 2)
+	a.ping(ca, 1)
+	p := e.peer(a.addr())
+	own := p.conn.Load()
+	makeBusy(e, p.account)
+	var over atomic.Bool
+	var replacing sync.WaitGroup
+	replacing.Go(func() {
+		for ; !over.Load(); runtime.Gosched() {
+			own.takeOver(own.role.begun.Load())
+		}
+	})
+	for tag := range uint32(300) {
+		a.ping(ca, tag)
+	}
+	over.Store(true)
+	replacing.Wait()
+	until(t, "no reader has a place", func() bool {
+		e.readers.mu.Lock()
+		defer e.readers.mu.Unlock()
+		if e.readers.busy < 0 {
+			t.Fatalf("%d places are taken", e.readers.busy)
+		}
+		return e.readers.busy == 0 && len(e.readers.waiting) == 0
 	})
 }
 
