@@ -184,6 +184,20 @@ func TestInterruptMeetsStart(t *testing.T) {
 			check(t, interrupted, err)
 		}
 	})
+	t.Run("call over a network", func(t *testing.T) {
+		n := natest.New(natest.Config{})
+		origin, target := open(t, n, Config{}), open(t, n, Config{Dispatch: handler(echo)})
+		for _, size := range []int{10, 100 << 10} { // the longer one is pulled
+			payload := make([]byte, size)
+			for range 100 {
+				k := origin.NewCall()
+				interrupted := during(func() { k.Start(origin.at(t, target.ep), 1, CallOptions{}, payload) }, k.Interrupt)
+				err := k.Wait(t.Context())
+				k.Free()
+				check(t, interrupted, err)
+			}
+		}
+	})
 	t.Run("transfer", func(t *testing.T) {
 		d := expose(t, me, na.ReadOnly, make([]byte, 10)).Desc()
 		local := make([][]byte, 1<<16) // which Start counts
