@@ -14,7 +14,7 @@ import (
 
 // Dump writes the figures as one JSON object, as Margo's default monitor writes its file of statistics
 // (margo_monitor_dump): times in seconds, sizes in bytes. e is the engine whose monitor s is; its address stands in the file. With
-// reset, the figures begin anew afterwards. The error is w's.
+// reset, the figures begin anew, even if w fails. The error is w's.
 func (s *Statistics) Dump(e *cinnabar.Engine, w io.Writer, reset bool) error {
 	b, err := json.Marshal(s.report(e.Addr(), reset))
 	if err != nil {
