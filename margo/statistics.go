@@ -8,17 +8,15 @@ import (
 	"cinnabar"
 )
 
-// Statistics measures the steps of calls and transfers, for each pair of procedure and peer and for the procedure in whose handler
-// they were made, as Margo's default monitor does. It is the [cinnabar.Monitor] of one engine, from Config.Monitor on; the zero
-// value is ready. [Statistics.Dump] writes Margo's file, so that programs that read Margo's files read these. It is safe for
-// concurrent use.
+// Statistics measures the steps of calls and transfers as Margo's default monitor does: separately for each combination of an RPC, the
+// peer, and the RPC in whose handler the program made the call (the parent). A program stores a Statistics in Config.Monitor of one
+// engine; the zero value is ready. [Statistics.Dump] writes the file that Margo writes. All methods are safe for concurrent use.
 //
-// Statistics keeps figures for 4,096 pairs of each kind. The figures of later pairs are added up for each RPC, as of the peer
+// Statistics keeps figures for 4,096 combinations of each kind. Beyond that, it adds up the figures of each RPC under the peer
 // "<others>" and without a parent, because a peer may name any number of parents.
 //
-// The steps of a call are those of C. A step that Go does not have takes 0 s: the callbacks that C calls at the end of a call,
-// response or transfer do not exist, but the time at which they would run is measured. Exposed memory is counted for the engine,
-// not for a procedure.
+// The steps have Margo's names. A step that Go does not have takes 0 s. Go has no callbacks at the end of a call, response or
+// transfer, but Statistics records the time at which C would call them. Exposed memory is counted for the engine, not for an RPC.
 type Statistics struct {
 	mu sync.Mutex
 	// +checklocks:mu
@@ -33,25 +31,25 @@ type Statistics struct {
 	transfers map[transferPath]*transferStats
 }
 
-// callPath is what figures are kept for: an RPC, the one that it was called for, and the peer.
+// callPath is a key of the figures: an RPC, its parent, and the peer.
 type callPath struct {
 	id, parent uint64
 	peer       string
 }
 
-// maxPaths is for how many paths there are figures of each kind: some 3 MB.
+// maxPaths is the number of paths of each kind with figures, some 3 MB of memory.
 const maxPaths = 4096
 
-// others stands for the peers of paths beyond maxPaths.
+// others is the peer of merged paths.
 const others = "<others>"
 
-// merged is the path for what has none of its own. There are as many as the program has RPCs.
+// merged returns the path to which counted adds the figures of p beyond maxPaths. The program has one merged path for each RPC.
 func (p callPath) merged() callPath { return callPath{p.id, noParent, others} }
 
-// noPath is that of what no request asked for.
+// noPath is the path of transfers that were started outside handlers.
 var noPath = callPath{id: noParent, parent: noParent, peer: "<unknown>"}
 
-// transferPath is the request that a transfer was made for, and what it was.
+// transferPath is the path of the request in whose handler a transfer was started, with the transfer's direction and peer.
 type transferPath struct {
 	callPath
 	direction string // "pull" or "push"
@@ -62,10 +60,10 @@ func (p transferPath) merged() transferPath {
 	return transferPath{p.callPath.merged(), p.direction, others}
 }
 
-// step is one of the things that an operation consists of.
+// step is the duration of a step of an operation, and the time from another step, or the start of the operation, to its begin.
 type step struct{ took, after time.Duration }
 
-// stepStats are the figures of a step: how long it took, and how long after another one it began.
+// stepStats are the figures of the two times of a step, in seconds.
 type stepStats struct{ took, after figures }
 
 func (s *stepStats) add(x step) {
@@ -73,8 +71,8 @@ func (s *stepStats) add(x step) {
 	s.after.add(x.after.Seconds())
 }
 
-// figures are what there is to say of a series of numbers. var is what Margo calls so: the sum of squares of the
-// differences from the average.
+// figures summarize a series of numbers. vari is the value that Margo calls var: the sum of the squared differences from the
+// average.
 type figures struct {
 	num                      uint64
 	min, max, avg, sum, vari float64
@@ -105,10 +103,10 @@ type (
 	}
 )
 
-// ids of RPCs have the provider's id in their lowest 16 bits.
+// The lowest 16 bits of the id of an RPC are the provider's id.
 const (
 	noProvider = 0xffff // MARGO_DEFAULT_PROVIDER_ID
-	noParent   = 0xffff // the parent of what is called outside handlers
+	noParent   = 0xffff // the parent of calls and transfers that are made outside handlers
 )
 
 // Event implements [cinnabar.Monitor].
@@ -134,7 +132,7 @@ func (s *Statistics) Event(ctx context.Context, ev cinnabar.Event) {
 // pathOf returns the path of a call or request.
 func pathOf(c *cinnabar.CallInfo) callPath { return callPath{c.ID, c.Parent, c.Peer.String()} }
 
-// call adds a call, if it was waited for.
+// call adds a call, unless it failed before it was sent: then Times.Ended is zero.
 func (s *Statistics) call(ev *cinnabar.Event) {
 	t := &ev.Times
 	if t.Ended.IsZero() {
@@ -153,7 +151,7 @@ func (s *Statistics) call(ev *cinnabar.Event) {
 	}
 }
 
-// counted is entry for a map that grows no larger than maxPaths: beyond that, the figures of k are added to those of merged(k).
+// counted returns the value of m for k, or that for merged(k) if m has maxPaths entries and none for k. It makes missing entries.
 func counted[K comparable, V any](m *map[K]*V, k K, merged func(K) K) *V {
 	if (*m)[k] == nil && len(*m) >= maxPaths {
 		k = merged(k)
@@ -220,7 +218,7 @@ func (s *Statistics) expose(ev *cinnabar.Event) {
 	s.exposed.size.add(float64(ev.Bytes))
 }
 
-// transfer adds a transfer that is over. ctx is of the handler that has started it, if one has.
+// transfer adds a transfer that is over. ctx is the context that was passed to the transfer: that of a handler has the handler's request.
 func (s *Statistics) transfer(ctx context.Context, ev *cinnabar.Event) {
 	path := noPath
 	if request, ok := cinnabar.InfoFrom(ctx); ok {

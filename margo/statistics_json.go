@@ -13,8 +13,8 @@ import (
 )
 
 // Dump writes the figures as one JSON object, as Margo's default monitor writes its file of statistics
-// (margo_monitor_dump): times in seconds, sizes in bytes. e is the engine whose monitor s is; its address stands in the file. With
-// reset, the figures begin anew, even if w fails. The error is w's.
+// (margo_monitor_dump): times in seconds, sizes in bytes. e is the engine that has s as Config.Monitor; the file has its address. If
+// reset is true, Dump sets all figures to zero after it has read them, even if w fails. The error is that of w.
 func (s *Statistics) Dump(e *cinnabar.Engine, w io.Writer, reset bool) error {
 	b, err := json.Marshal(s.report(e.Addr(), reset))
 	if err != nil {
@@ -34,7 +34,7 @@ type (
 		PID      int                 `json:"pid"`
 		Cmdline  []string            `json:"cmdline"`
 	}
-	progressJSON struct { // of the loop that Go has not
+	progressJSON struct { // figures of Margo's progress loop, which are zero because Go has no such loop
 		Timeout   figures `json:"progress_with_timeout"`
 		Value     figures `json:"progress_timeout_value_msec"`
 		NoTimeout figures `json:"progress_without_timeout"`
