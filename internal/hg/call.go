@@ -193,10 +193,11 @@ func (k *Call) Free() {
 	if k.done.IsSet() { // refund here, because complete may still run and recycle the call later, and callers rely on the budget after Free
 		k.c.refund(&k.extra.charged)
 	}
-	switch k.state.free() {
-	case phasePooled:
+	phase := k.state.free()
+	if phase == phasePooled {
 		panic("hg: call freed twice")
-	case phaseIdle, phaseDone:
+	}
+	if phase != phaseStarted {
 		k.recycle()
 	}
 }

@@ -253,10 +253,11 @@ func (t *Transfer) N() int64 { return t.n }
 
 // Free gives the transfer back, as [Call.Free] does.
 func (t *Transfer) Free() {
-	switch t.state.free() {
-	case phasePooled:
+	phase := t.state.free()
+	if phase == phasePooled {
 		panic("hg: transfer freed twice")
-	case phaseIdle, phaseDone:
+	}
+	if phase != phaseStarted {
 		t.recycle()
 	}
 }
