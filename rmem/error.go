@@ -81,7 +81,7 @@ type Error struct {
 func (e *Error) Error() string {
 	cause := e.Err
 	if c, ok := cause.(*cinnabar.Error); ok && c != nil && c.Addr == e.Server { //nolint:errorlint // a wrapped one has text of its own around it
-		cause = &cinnabar.Error{Code: c.Code, Remote: c.Remote, Err: c.Err} // this text says the operation and the address
+		cause = &cinnabar.Error{Code: c.Code, Remote: c.Remote, Err: c.Err} // without operation and address, because this text has them
 	}
 	if e.ID == 0 {
 		return fmt.Sprintf("rmem: %s at %s: %v", e.Op, e.Server, cause)

@@ -10,26 +10,25 @@ import (
 )
 
 // places are the places of a receiver for transfers. If a host holds its share of them, the host's oldest connection that has
-// not named its file gives way to the host's newcomer, because a host may be several users, or many behind one address: those
-// that connect and send nothing would keep the others out. Connections of other hosts, and transfers that have begun, never
-// give way.
+// not named its file gives way to the host's newest connection, because one address may have several users, and a user that
+// connects and sends nothing would keep the others out. Connections of other hosts, and transfers that have begun, never give way.
 type places struct {
 	mu sync.Mutex
-	// those in use whose connections have not named a file, the oldest first
+	// unnamed holds the places in use whose connections have not named a file, the oldest first.
 	// +checklocks:mu
 	unnamed []*place
 }
 
-// place is what one connection holds of [hostquota.Connections].
+// place is one unit of [hostquota.Connections], which one connection holds.
 type place struct {
 	of      *places
 	account *hostquota.Account
-	after   *place        // had this place before; it is free when after.left is closed
-	left    chan struct{} // closed by leave if the place passes to another
+	after   *place        // the connection from which this one gets its place, when after.left is closed; nil: none
+	left    chan struct{} // closed by leave if another connection gets the place
 
 	// The mutex of places guards the following.
 	cancel context.CancelCauseFunc // ends the transfer
-	passes bool                    // leave hands the place to another
+	passes bool                    // another connection gets the place at leave
 }
 
 // errGaveWay is the error of a transfer whose place another connection of its host takes.
@@ -55,7 +54,7 @@ func (ps *places) enter(a *hostquota.Account) (*place, error) {
 	return p, nil
 }
 
-// wait returns when the connection that had the place before has left it, which takes no longer than the end of a transfer.
+// wait waits until the connection that gives way has left the place. That takes as long as the end of its cancelled transfer.
 func (p *place) wait() {
 	if p.after != nil {
 		<-p.after.left
@@ -63,7 +62,7 @@ func (p *place) wait() {
 	}
 }
 
-// begin lets the place pass to another connection of the host until named is called. cancel then ends the transfer.
+// begin allows the connection to give way until named is called. If it gives way, enter calls cancel, which ends the transfer.
 func (p *place) begin(cancel context.CancelCauseFunc) {
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
@@ -71,8 +70,8 @@ func (p *place) begin(cancel context.CancelCauseFunc) {
 	p.of.unnamed = append(p.of.unnamed, p)
 }
 
-// named keeps the place for the connection, because its sender has named its file. It returns the reason if the connection
-// gives way already.
+// named makes the connection keep its place, because its sender has named its file. It returns an error if the connection has
+// given way already.
 func (p *place) named() error {
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
@@ -83,7 +82,7 @@ func (p *place) named() error {
 	return nil
 }
 
-// leave gives the place back, or to the connection that it passes to.
+// leave gives the place back, or to the connection for which this one gave way.
 func (p *place) leave() {
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()

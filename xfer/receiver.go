@@ -36,9 +36,9 @@ type Receiver struct {
 	Protocol  Protocol // Auto: the protocol that the sender asks for; otherwise only this one
 	MaxWindow int      // buffers for one sender, at most 1024; 0: 64
 	MaxChunk  int      // bytes of one buffer, 4 KiB to 1 GiB; 0: 64 MiB
-	// MaxConnections is how many transfers there may be at once; 0: 64, or as many as the limit of open descriptors allows. More
-	// are refused, unless one of the same host has not named its file: the oldest of these gives way to the newcomer. Of 8 and
-	// more, one host gets 9 in 16 at most, so that one that comes later finds some free.
+	// MaxConnections is the largest number of transfers at once; 0: 64, or as many as the limit of open descriptors allows. Further
+	// connections are refused, but if a connection of the same host has not named its file, the oldest such connection gives way. If
+	// MaxConnections is 8 or more, one host gets at most 9 in 16 of them, so that a host that connects later finds some free.
 	MaxConnections int
 	// MaxMemory bounds the buffers of all transfers in bytes; 0: half of the machine's memory, at most 1 GiB. Each place
 	// of MaxConnections has a part of a quarter of it; the rest is shared by hosts as the places are. One of several
@@ -79,7 +79,7 @@ func (r *Receiver) Serve(ctx context.Context, l *verbs.Listener) error {
 	}
 	defer h.logCounts()
 	return h.serveAll(ctx, l, func(req *verbs.ConnRequest, p *place) {
-		_, _ = h.serve(ctx, req, p) // Done receives the result
+		_, _ = h.serve(ctx, req, p) // the results go to Receiver.Done
 	})
 }
 

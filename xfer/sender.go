@@ -168,7 +168,7 @@ func (d *delivery) connect(ctx context.Context, l *link) (err error) {
 		return failf(CodeTimeout, "no connection to %v within %v: %w", d.addr, d.timeout, err)
 	}
 	if e, ok := err.(*verbs.Error); ok && e.Op == "dial "+d.addr.String() && e.Kind == nil && e.Detail == "" { //nolint:errorlint // a wrapped one has text of its own around it
-		err = e.Err // the text around it says the rest
+		err = e.Err // because the text around it has the operation and the address
 	}
 	return failf(CodeLost, "cannot connect to %v: %w", d.addr, err)
 }

@@ -33,7 +33,7 @@ func (h *host) serve(ctx context.Context, req *verbs.ConnRequest, p *place) (Res
 	watcher, err := h.over(ctx, req, p, l, region, a, why, &res)
 	closeLink(l, h.log)
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errGaveWay) {
-		err = cause // not one of its consequences
+		err = cause // because err is only a consequence of it
 	}
 	res.Duration = time.Since(start)
 	err = h.report(req, res, err)
