@@ -33,12 +33,12 @@ type Number interface{ hostmem.Number }
 //
 // All methods are safe for concurrent use, Close among them.
 type Bulk struct {
-	mem    *memory        // shared with the views
-	life   *rundown.Guard // shared with the views
-	off, n int64          // which part of mem
-	err    error          // why this view is void; every use returns it
-	slot   *slot          // the pool's buffer that this is, nil outside pools
-	owner  bool           // Close revokes mem: neither a view nor a pool's
+	mem    *memory        // shared by a Bulk and its views
+	life   *rundown.Guard // counts the operations on mem; shared by a Bulk and its views
+	off, n int64          // offset and size of the view in mem
+	err    error          // the reason why the view is void, which every method returns; nil: it is valid
+	slot   *slot          // the slot of a pool's buffer; nil: not from a pool
+	owner  bool           // Close revokes mem; false for views and for buffers of a pool
 }
 
 // memory is one registration: the segments and what the network knows of them.
@@ -194,7 +194,7 @@ func (m *memory) register(segs [][]byte) error {
 	if m.e.cfg.Monitor == nil {
 		return m.registerCore()
 	}
-	// Registration has no context, because it does not wait.
+	// The monitor gets the background context, because registration does not wait and so has none.
 	ev := Event{Kind: EventExpose, Info: CallInfo{Side: ClientSide, RPC: "expose", Peer: m.e.self, Parent: wire.NoParent}, Bytes: m.size}
 	m.e.observe(context.Background(), ev)
 	ev.End, ev.Times.Began = true, time.Now()
@@ -204,7 +204,7 @@ func (m *memory) register(segs [][]byte) error {
 	return ev.Err
 }
 
-// registerCore makes the memory known to the core and to the engine.
+// registerCore registers the memory with the core, and adds it to the engine's list of exposed memory.
 func (m *memory) registerCore() error {
 	core, err := m.e.core.Expose(m.segs, m.mode.access())
 	if err != nil {
@@ -371,7 +371,7 @@ func (m *memory) unhold() error {
 	return nil
 }
 
-// use begins one use of the memory, which life.Release ends.
+// use begins an operation on the memory and fails after Close. The caller ends the operation with life.Release.
 func (b *Bulk) use(op string) error {
 	if b.err != nil {
 		return b.err

@@ -29,9 +29,9 @@ var (
 type BulkPool struct {
 	size  int64
 	slots []*slot
-	free  chan *slot     // with room for all
+	free  chan *slot     // the free slots; its capacity is the number of all slots
 	done  chan struct{}  // closed by Close
-	life  *rundown.Guard // ended by Close
+	life  *rundown.Guard // closed by Close
 	slab  *memory        // maps the buffers' memory and exposes nothing; the pool has a reference, and each buffer that gets new keys
 	e     *Engine
 	mode  Mode

@@ -171,8 +171,8 @@ func (c *Call[In, Out]) send(ctx context.Context) error {
 	return c.respond(ctx, payload, began)
 }
 
-// respond hands the response to the network. A caller that has to fetch it is waited for until ctx ends. began is when the
-// program gave the result, for the monitor.
+// respond passes the response to the network. If the response does not fit into a message, respond waits until the caller has fetched
+// it, or ctx ends. began is the time at which the program returned the result; the monitor gets it.
 func (c *Call[In, Out]) respond(ctx context.Context, payload []byte, began time.Time) error {
 	if len(payload) > cap(c.s.req.Output()) { // the caller has to fetch it
 		c.s.pause()

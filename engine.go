@@ -31,7 +31,7 @@ type Engine struct {
 	unlogged bool
 	self     *Endpoint
 
-	gate     rundown.Guard // counts operations that programs have under way
+	gate     rundown.Guard // counts the operations of the program that have not ended
 	handlers handlers
 	lives    lives
 	ending   ending

@@ -17,7 +17,7 @@ var ErrClosed = fmt.Errorf("cinnabar: engine is closed (%w)", net.ErrClosed)
 
 // Error is why an operation failed. errors.Is matches its Code and everything below its Err.
 type Error struct {
-	Op     string // "call", "send", "pull"; empty if an error around this one says it
+	Op     string // "call", "send", "pull"; empty if an error that wraps this one has the operation
 	RPC    string // the procedure's name, with @ and the provider id where one was addressed; empty for other operations
 	Addr   string // the peer's address; empty if no peer was involved
 	Code   Code
@@ -72,7 +72,7 @@ func errorFrom(op, rpc, addr string, err error) error {
 		e.Remote, e.Err = h.Remote, h.Err
 	}
 	if n, ok := e.Err.(*na.Error); ok && n.Addr == addr && n.Err != nil { //nolint:errorlint // a wrapped one has text of its own around it
-		e.Err = n.Err // the code says its kind, and e the operation and the address
+		e.Err = n.Err // without the rest of n, because e has the code, the operation and the address
 	}
 	switch {
 	case na.KindOf(err) == na.Closed:

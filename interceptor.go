@@ -66,7 +66,7 @@ func PeerFrom(ctx context.Context) *Endpoint {
 // goroutine, are answered outside interceptors.
 type Interceptor func(ctx context.Context, c *CallInfo, next func(context.Context) error) error
 
-// hooked reports whether calls pass interceptors or a monitor.
+// hooked reports whether the engine has interceptors or a monitor, which receive its calls.
 func (e *Engine) hooked() bool { return len(e.cfg.Interceptors) > 0 || e.cfg.Monitor != nil }
 
 // intercept calls last inside all interceptors.

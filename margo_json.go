@@ -63,11 +63,11 @@ func (cfg *Config) MargoJSON(f ConfigFormat) ([]byte, error) {
 }
 
 func unsayable(err error) error {
-	return argumentError("write configuration", "", "", "it cannot be said in Margo's layout: %w", err)
+	return argumentError("write configuration", "", "", "Margo's JSON cannot express it: %w", err)
 }
 
-// Monitoring returns what a parsed document has as monitoring.config, nil if it has nothing. In C that is what the monitor
-// that the program passes in is initialized with; here it is for the program's Monitor.
+// Monitoring returns the value of monitoring.config in the parsed document, nil if the document has none. In C, Margo passes it to the
+// initialization of the program's monitor. Here the program passes it to its Monitor.
 func (cfg *Config) Monitoring() json.RawMessage {
 	if cfg.margo == nil || cfg.margo.Monitoring == nil {
 		return nil

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Monitor receives the events of an engine. The engine calls Event on the goroutine that does the work, so a slow Event delays
-// that work, and on many goroutines at once. [cinnabar/margo.Statistics] is a Monitor.
+// Monitor receives the events of an engine. The engine calls Event on the goroutine that executes the operation, so a slow Event
+// delays that operation. Event must be safe for concurrent use. [cinnabar/margo.Statistics] is a Monitor.
 type Monitor interface {
 	Event(ctx context.Context, ev Event)
 }
@@ -17,7 +17,7 @@ type EventKind uint8
 
 const (
 	EventCall     EventKind = iota + 1 // a call, from its request to its response
-	EventRequest                       // the work for a received request: to decode it, run its handler, and send a result that the handler returns
+	EventRequest                       // a received request: decoding, the handler's run, and the sending of a result that the handler returns
 	EventHandle                        // a handler's run, within EventRequest
 	EventRespond                       // the sending of a response
 	EventTransfer                      // a pull or push
@@ -45,26 +45,26 @@ func (k EventKind) String() string {
 // Event is the start or the end of an operation.
 type Event struct {
 	Kind EventKind
-	End  bool // otherwise the start
+	End  bool // the event is the end of the operation; false: the start
 	// Info describes the call or request. At the start of an EventRequest its Parent is 65535, because the request is not yet
-	// decoded. Of a transfer it has "pull" or "push" as RPC, the owner of the remote memory as Peer, and as Parent the id of the RPC
-	// in whose handler the transfer was started. Of exposed memory it has "expose" as RPC.
+	// decoded. For a transfer, RPC is "pull" or "push", Peer is the owner of the remote memory, and Parent is the id of the RPC
+	// in whose handler the transfer was started. For exposed memory, RPC is "expose".
 	Info  CallInfo
-	Bytes int64  // responses: of the payload; exposed memory: its size; transfers: the bytes asked for, and at the end the bytes moved
-	Err   error  // at the end: nil if the operation succeeded. An EventRequest has none: the handler's error is that of EventHandle
-	Times Timing // at the end
+	Bytes int64  // response: size of the payload; exposed memory: its size; transfer: bytes requested at the start, bytes moved at the end
+	Err   error  // at the end: nil if the operation succeeded, and always nil for EventRequest, because EventHandle has the handler's error
+	Times Timing // set at the end
 }
 
-// Timing has the time at which an operation began and the time at which each of its steps was over. A step that the operation
-// does not have, or that it did not reach, has the zero Time.
+// Timing has the time at which an operation began and the time at which each of its steps was over. A step has the zero Time if
+// the operation does not have it or did not reach it.
 type Timing struct {
-	Began    time.Time // call, transfer: was made; request: arrived; response: was given by the program; exposed memory: registration began
-	Encoded  time.Time // call: its arguments are encoded; response: its result is
-	Sent     time.Time // call, transfer: the network has it
-	Admitted time.Time // request: its pool was chosen
-	Running  time.Time // request and its response: a worker of the pool began to work for it
-	Ended    time.Time // call: the response is there, or there will be none; others: the operation was over
-	Decoded  time.Time // call: the result is decoded; request: its arguments are
+	Began    time.Time // call, transfer: the program made it; request: it arrived; response: the program returned the result; exposed memory: registration began
+	Encoded  time.Time // call: the arguments were encoded; response: the result was encoded
+	Sent     time.Time // call, transfer: the network accepted it
+	Admitted time.Time // request: the engine chose its pool
+	Running  time.Time // request and its response: a worker of the pool began the request
+	Ended    time.Time // call: the response arrived, or the call failed after Sent; others: the operation was over
+	Decoded  time.Time // call: the result was decoded; request: the arguments were decoded
 }
 
 // observe passes ev to the monitor, if there is one.

@@ -101,7 +101,7 @@ func (p *Pool) Stats() PoolStats { return PoolStats(p.pool.Stats()) }
 // the engines may end in any order.
 type pools struct {
 	alive int         // PoolConfig.Alive of all of them
-	other *sched.Pool // of handlers that are in no pool with a name
+	other *sched.Pool // runs the handlers that are in no named pool
 
 	mu sync.Mutex
 	// +checklocks:mu

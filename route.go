@@ -150,7 +150,7 @@ func (rt *route) begin(k *hg.Call) *doing {
 	return rt.e.doing.begin(&d)
 }
 
-// exchange makes the call, without interceptors. It records the steps in times, which is nil without a monitor.
+// exchange makes the call, without interceptors. It records the times of the steps in times; nil: there is no monitor.
 func (rt *route) exchange(ctx context.Context, in, out any, times *Timing) error {
 	if err := rt.e.begin(); err != nil {
 		return rt.fail(err)

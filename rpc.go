@@ -59,7 +59,7 @@ func (r *RPC[In, Out]) Call(ctx context.Context, to Target, in In) (Out, error) 
 }
 
 // Start begins a call and returns at once. When ctx ends, the call is cancelled. in may be changed as soon as Start has
-// returned, unless the engine has Interceptors or a Monitor: then what it refers to must not change before the end.
+// returned, unless the engine has Interceptors or a Monitor: then in and the memory that it refers to must not change before the end.
 // Errors, also those of the arguments, are found by Wait.
 func (r *RPC[In, Out]) Start(ctx context.Context, to Target, in In) *Pending[Out] {
 	f := &flight[In, Out]{proc: r.proc, x: exchange[In, Out]{in: in}}

@@ -24,7 +24,7 @@ type service struct {
 	pool     *sched.Pool
 	priority int16
 	pace     sched.Pace
-	serve    func(*service, *hg.Request) *sched.Job // nil: registered without a handler
+	serve    func(*service, *hg.Request) *sched.Job // makes the job that serves a request; nil: registered without a handler
 }
 
 func (svc *service) label() string { return svc.proc.label(svc.provider) }
@@ -46,7 +46,7 @@ type handlers struct {
 	e     *Engine
 	pools *pools
 	table hg.Registry[*service]
-	gate  rundown.Guard // counts requests that are not done with; closed: no more are served
+	gate  rundown.Guard // counts the requests that have not been released; after its Close no more are served
 	held  held
 }
 

@@ -47,7 +47,7 @@ func (s *serving) begin(svc *service, r *hg.Request) {
 	}
 }
 
-// observe reports to the monitor that a worker begins to work for the request, and returns the function that reports the end.
+// observe reports the start of an EventRequest to the monitor, and returns the function that reports its end.
 func (s *serving) observe(ctx context.Context) (end func()) {
 	s.times.Running = time.Now()
 	s.svc.e.observe(ctx, Event{Kind: EventRequest, Info: s.info()})

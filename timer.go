@@ -37,7 +37,7 @@ type Timer struct {
 	// +checklocks:mu
 	cancels int // calls of Cancel under way
 
-	runs rundown.Guard // runs of f that are queued or under way; never closed. A run begins with mu held
+	runs rundown.Guard // counts the runs of f that are queued or under way; never closed. Acquire is called with mu held
 }
 
 var (

@@ -40,10 +40,10 @@ type part struct {
 type move struct {
 	part
 	t    *hg.Transfer
-	to   na.Addr        // the peer's, set by start or launch
+	to   na.Addr        // the peer's address, set by start or launch
 	lost error          // the failure to resolve the peer's name, after which t is not started
-	e    *Engine        // whose gate is held, nil if none
-	life *rundown.Guard // that is held, nil if the local memory is not a Bulk's
+	e    *Engine        // the engine, whose gate counts the move; nil: not counted
+	life *rundown.Guard // the Bulk's life, which counts the move; nil: the local memory is not a Bulk's
 	segs [][]byte       // the local memory, n bytes
 	over na.Event       // set by TransferDone
 
