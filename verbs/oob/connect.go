@@ -16,16 +16,16 @@ import (
 	"cinnabar/verbs"
 )
 
-// Config describes how queue pairs of two processes that have a plain socket between
-// them are connected, on devices of every transport. Queue pairs of devices with
-// CapRawState are driven to RTS by hand with the numbers of the exchange; the others
-// listen on one side, send the address in the exchange, and connect through the
-// connection manager, which has RC only.
+// Config describes how [Config.Connect] connects the queue pairs of two processes that have
+// a plain socket between them, on devices of every transport. If the device has CapRawState,
+// Connect moves the queue pair to RTS with the numbers of the exchange ("by hand"). On other
+// devices one side listens and sends its address in the exchange, and the other side dials
+// through the connection manager. The connection manager connects only RC queue pairs.
 //
-// A UD queue pair has no connection: it is driven to RTS too, and the peer's [QPInfo]
-// has the numbers that its datagrams need ([Config.AHAttr], QPN and QKey).
+// Connect moves a UD queue pair to RTS too, although it has no connection. The peer's [QPInfo]
+// has the numbers that datagrams to the peer need ([Config.AHAttr], QPN and QKey).
 type Config struct {
-	Active bool // exactly one of the two sides is; it dials, and must be the first to send
+	Active bool // true on exactly one of the two sides, which dials and must post the first send
 
 	Region   verbs.Region      // a region for the peer to use; zero: none
 	Settings map[string]string // options that must be the same on both sides
@@ -33,22 +33,22 @@ type Config struct {
 	// Listen is where the passive side listens, on devices that connect through the
 	// connection manager; zero: the socket's own address and a free port.
 	Listen netip.AddrPort
-	// Param are the wishes for the connection. Its private data is not used.
+	// Param are the parameters of the connection. Its private data is not used.
 	Param verbs.ConnParam
 
-	// The rest is for devices that are driven by hand.
+	// The following fields are for devices with CapRawState.
 
-	// Access has the rights of the peer on a connected queue pair; 0: all that its
-	// type has, as far as the regions permit.
+	// Access has the rights of the peer on a connected queue pair, which a region may
+	// restrict further; 0: all rights that the queue pair's type has.
 	Access verbs.Access
 	// MTU is the size of packets between connected queue pairs, the same on both
 	// sides; 0: 1024 bytes.
 	MTU verbs.MTU
 	// QKey is the key of a UD queue pair; 0: the one that it has, or DefaultQKey.
 	QKey uint32
-	// Path says how packets leave: PortNum (0: 1), the own GID by its index, SL,
-	// TrafficClass, HopLimit. The peer's GID and LID in it are not used: the
-	// exchange has them.
+	// Path has the local part of the path: PortNum (0: 1), the index of the own GID, SL,
+	// TrafficClass and HopLimit. Its GID and LID are not used, because the exchange has
+	// those of the peer.
 	Path verbs.AHAttr
 }
 
@@ -56,7 +56,7 @@ type Config struct {
 // LID and GID, a random sequence number, and of a UD queue pair the key.
 func LocalQPInfo(qp *verbs.QP) (QPInfo, error) { return Config{}.LocalQPInfo(qp) }
 
-// LocalQPInfo is the function LocalQPInfo for the port, GID and key of o.
+// LocalQPInfo returns the QPInfo of qp, as the function LocalQPInfo does, for the port, GID and QKey of o.
 func (o Config) LocalQPInfo(qp *verbs.QP) (QPInfo, error) {
 	if err := checkQP(qp); err != nil {
 		return QPInfo{}, err
@@ -84,9 +84,9 @@ func (o Config) LocalQPInfo(qp *verbs.QP) (QPInfo, error) {
 }
 
 // Connect exchanges the QPInfos of the two sides, connects qp and returns the
-// peer's. The peer calls it on the other end of sock at the same time. The
-// connection is nil on devices that are driven by hand. If one side fails, the
-// other learns the reason through sock and fails too; different settings are a
+// peer's QPInfo. The peer calls Connect on the other end of sock at the same time. The
+// connection is nil on devices with CapRawState. If one side fails, it sends the reason
+// through sock and the other side fails too. If the settings differ, the error is a
 // [*SettingsError] on both sides.
 func (o Config) Connect(ctx context.Context, sock net.Conn, qp *verbs.QP) (*verbs.Conn, QPInfo, error) {
 	local, err := o.LocalQPInfo(qp)
@@ -141,7 +141,7 @@ func (o Config) connectManaged(ctx context.Context, sock net.Conn, qp *verbs.QP,
 	return c, remote, err
 }
 
-// dial is the active side. The private data says which request is ours.
+// dial connects the active side. The private data identifies its request to the passive side.
 func (o Config) dial(ctx context.Context, qp *verbs.QP, local, remote QPInfo) (*verbs.Conn, error) {
 	if !remote.Addr.IsValid() {
 		return nil, verbs.Errorf("connect out of band", verbs.ErrInvalid, "the peer does not listen; exactly one side may be Active")
@@ -150,8 +150,8 @@ func (o Config) dial(ctx context.Context, qp *verbs.QP, local, remote QPInfo) (*
 	return verbs.Dial(ctx, qp, remote.Addr, o.Param)
 }
 
-// listen opens the passive side's listener at the address that the peer can
-// reach, since it reached it with the socket.
+// listen opens the passive side's listener. The default address is the socket's own,
+// because the peer has reached it.
 func (o Config) listen(qp *verbs.QP, sock net.Conn) (*verbs.Listener, error) {
 	addr := o.Listen
 	if !addr.IsValid() {
@@ -164,8 +164,8 @@ func (o Config) listen(qp *verbs.QP, sock net.Conn) (*verbs.Listener, error) {
 	return verbs.Listen(qp.PD().Device(), addr)
 }
 
-// accept is the passive side. Others may dial the listener as well, so requests
-// that do not name the peer's queue pair are refused.
+// accept connects the passive side. It refuses requests that do not name the peer's
+// queue pair, because any process may dial the listener.
 func (o Config) accept(ctx context.Context, l *verbs.Listener, qp *verbs.QP, remote QPInfo) (*verbs.Conn, error) {
 	if remote.Addr.IsValid() {
 		return nil, verbs.Errorf("connect out of band", verbs.ErrInvalid, "the peer listens too; exactly one side must be Active")
@@ -180,20 +180,20 @@ func (o Config) accept(ctx context.Context, l *verbs.Listener, qp *verbs.QP, rem
 		if bytes.HasPrefix(r.PrivateData(), want) {
 			return r.Accept(ctx, qp, o.Param)
 		}
-		_ = r.Reject(nil) // a stranger; whether it hears us does not matter
+		_ = r.Reject(nil) // another process; its connection does not matter, so neither does the error
 	}
 }
 
-// Limits and words of the line with which each side ends the connecting.
+// Limit and texts of the status line that each side sends at the end of Connect.
 const (
 	maxStatusLine = 512
 	statusReady   = "ready"
 	statusFailed  = "failed "
 )
 
-// together runs connect on both sides of sock and makes its failure on one side
-// a failure of both: each side sends a line that says how it went, and the peer's
-// failure ends the context of connect.
+// together runs connect and makes a failure on one side of sock a failure of both. Each
+// side sends a status line with its result, and a failure in the peer's line cancels the
+// context of connect.
 func together(ctx context.Context, sock net.Conn, connect func(ctx context.Context) error) error {
 	return interruptible(ctx, sock, func() error {
 		ctx, cancel := context.WithCancelCause(ctx)
@@ -223,7 +223,7 @@ func together(ctx context.Context, sock net.Conn, connect func(ctx context.Conte
 	})
 }
 
-// writeStatus sends the peer the result of connecting.
+// writeStatus sends the status line for err, the result of connect.
 func writeStatus(w io.Writer, err error) error {
 	line := statusReady
 	if err != nil {
@@ -234,7 +234,7 @@ func writeStatus(w io.Writer, err error) error {
 	return exchangeError(werr)
 }
 
-// readStatus returns nil if the peer says that it is ready.
+// readStatus reads the peer's status line and returns nil if it is statusReady.
 func readStatus(r io.Reader) error {
 	line, err := readLine(r, maxStatusLine)
 	if err != nil {

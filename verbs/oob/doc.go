@@ -1,15 +1,15 @@
-// Package oob connects queue pairs out of band: two processes that have a plain
-// socket between them exchange the numbers of their queue pairs, and then connect.
+// Package oob connects queue pairs out of band. Two processes that have a plain socket
+// between them exchange the numbers of their queue pairs, and then connect the queue pairs.
 //
 // The nouns:
 //
 //   - A [QPInfo] identifies one queue pair to its peer: number, first sequence
-//     number, LID, GID, and further data of the program.
+//     number, LID, GID, and optional data of the program (a region and settings).
 //     Its text form is one line that begins like the message of ibv_rc_pingpong.
 //   - [Exchange] sends the own QPInfo over the socket and returns the peer's.
-//   - [Config.Connect] exchanges and connects. On devices whose queue pairs are driven
-//     by hand (verbs.CapRawState) it drives them to RTS, as ibv_rc_pingpong does; on
-//     others one side listens, the line has its address, and the other side dials.
+//   - [Config.Connect] exchanges QPInfos and connects. On devices with verbs.CapRawState it
+//     moves the queue pair to RTS, as ibv_rc_pingpong does. On other devices one side
+//     listens, its line has the address, and the other side dials.
 //
 // One side of a program:
 //
@@ -24,6 +24,6 @@
 //
 // # Concurrency
 //
-// All functions are safe for concurrent use with different sockets and queue pairs. A
-// call that has returned has left no goroutine and no deadline behind.
+// All functions are safe for concurrent use with different sockets and queue pairs. When
+// a call returns, its goroutines have ended and the socket has no deadline.
 package oob

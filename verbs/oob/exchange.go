@@ -12,12 +12,12 @@ import (
 	"cinnabar/verbs"
 )
 
-// Exchange sends local to the peer and returns the peer's: each side sends one line of
-// text (see [QPInfo]) over a plain socket, in the manner of ibv_rc_pingpong. Both sides
-// call it. Not a byte more than the peer's line is
-// read, so the socket can be used for other things before and after.
+// Exchange sends local to the peer and returns the peer's QPInfo. Each side sends one line
+// of text (see [QPInfo]) over a plain socket, as ibv_rc_pingpong does. Both sides call
+// Exchange. It reads no byte behind the peer's line, so the program can use the socket
+// before and after it.
 //
-// It ends with the context's error when ctx ends. If the settings of the two
+// Exchange returns the context's error when ctx ends. If the settings of the two
 // sides differ, the error is a [*SettingsError] on both sides, and the peer's
 // QPInfo is returned as well.
 func Exchange(ctx context.Context, sock net.Conn, local QPInfo) (QPInfo, error) {
@@ -40,7 +40,7 @@ func Exchange(ctx context.Context, sock net.Conn, local QPInfo) (QPInfo, error) 
 	return remote, CompareSettings(local.Settings, remote.Settings)
 }
 
-// exchangeError says where a failure of the socket happened.
+// exchangeError adds the operation to an error of the socket; nil: no error.
 func exchangeError(err error) error {
 	if err == nil {
 		return nil
@@ -48,8 +48,8 @@ func exchangeError(err error) error {
 	return &verbs.Error{Op: "exchange out of band", Err: err}
 }
 
-// interruptible runs f; the reads and writes of sock fail when ctx ends, and then
-// the result is the context's error. Afterwards sock has no deadline.
+// interruptible runs f. When ctx ends, the reads and writes of sock fail, and interruptible
+// returns the context's error if f fails. Afterwards sock has no deadline.
 func interruptible(ctx context.Context, sock net.Conn, f func() error) error {
 	interrupted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -67,8 +67,8 @@ func interruptible(ctx context.Context, sock net.Conn, f func() error) error {
 	return err
 }
 
-// swapLines writes a line and reads one, at the same time: neither side is the
-// first, and a socket without buffers must not stop both.
+// swapLines writes a line and reads one at the same time, because both sides write first,
+// and on a socket without buffers each write waits for the other side's read.
 func swapLines(sock net.Conn, line string, limit int) (string, error) {
 	wrote := make(chan error, 1)
 	go func() {
@@ -83,8 +83,8 @@ func swapLines(sock net.Conn, line string, limit int) (string, error) {
 	return answer, errors.Join(err, <-wrote)
 }
 
-// readLine reads up to a line feed, which it takes away. It reads byte by byte:
-// the bytes behind it belong to others.
+// readLine reads a line and returns it without the line feed. It reads byte by byte, because
+// the bytes behind the line belong to the program.
 func readLine(r io.Reader, limit int) (string, error) {
 	var line strings.Builder
 	b := make([]byte, 1)

@@ -26,7 +26,7 @@ type QPInfo struct {
 	PSN uint32 // first packet sequence number, 24 bits
 	GID [16]byte
 
-	Addr   netip.AddrPort // where the connection manager of this side listens; zero: nowhere
+	Addr   netip.AddrPort // address at which this side listens for the connection manager; zero: it does not listen
 	Region verbs.Region   // zero: none
 	QKey   uint32         // of a UD queue pair; datagrams to it need this key
 
@@ -43,7 +43,7 @@ const (
 )
 
 // AppendText appends the text form, without a line feed. It fails if a field is
-// outside of its range in the form.
+// outside of the range that the text form has for it.
 func (in QPInfo) AppendText(b []byte) ([]byte, error) {
 	const op = "format exchange line"
 	if in.QPN > 0xffffff || in.PSN > 0xffffff {

@@ -9,7 +9,7 @@ import (
 	"cinnabar/verbs"
 )
 
-// The attributes that ibv_rc_pingpong uses, as far as the caller has no wish.
+// The attributes that ibv_rc_pingpong uses, which are the defaults of Config.
 const (
 	rawMTU         = 3  // 1024 bytes
 	rawMinRNRTimer = 12 // 0.64 ms
@@ -19,8 +19,8 @@ const (
 	rawPort        = 1
 )
 
-// exchangeAndDrive drives the queue pair from its state to RTS with the numbers of the
-// exchange, and returns when the peer's is there too.
+// exchangeAndDrive moves the queue pair to RTS with the numbers of the exchange, and
+// returns when the peer's queue pair is in RTS too.
 func (o Config) exchangeAndDrive(ctx context.Context, sock net.Conn, qp *verbs.QP, local QPInfo) (QPInfo, error) {
 	if !drivable(qp.Type()) {
 		return QPInfo{}, verbs.Unsupported("connect out of band", "queue pairs of type %v; use RC, UC or UD", qp.Type())
@@ -35,8 +35,8 @@ func (o Config) exchangeAndDrive(ctx context.Context, sock net.Conn, qp *verbs.Q
 func drivable(t verbs.QPType) bool { return t == verbs.RC || t == verbs.UC || t == verbs.UD }
 
 // DriveToRTS moves qp from RESET or INIT to RTS, for programs with an exchange of
-// their own. local is of [Config.LocalQPInfo], remote the same of the peer, of which
-// both need LID, QPN, PSN and GID. Only devices with CapRawState can.
+// their own. local is the result of [Config.LocalQPInfo], and remote is that of the peer;
+// DriveToRTS uses LID, QPN, PSN and GID of them. It needs a device with CapRawState.
 func (o Config) DriveToRTS(qp *verbs.QP, local, remote QPInfo) error {
 	if err := checkQP(qp); err != nil {
 		return err
@@ -52,8 +52,9 @@ func (o Config) DriveToRTS(qp *verbs.QP, local, remote QPInfo) error {
 	return qp.Modify(o.rtsAttr(qp.Type(), local))
 }
 
-// InitQP moves qp from RESET to INIT, so that receives can be posted before
-// [Config.Connect] on devices that are driven by hand. On others it does nothing.
+// InitQP moves qp from RESET to INIT on devices with CapRawState, so that receives can be
+// posted before [Config.Connect]. On other devices it does nothing, because their queue
+// pairs take receives at once.
 func (o Config) InitQP(qp *verbs.QP) error {
 	attr, err := qp.PD().Device().Query()
 	if err != nil || !attr.Caps.Has(verbs.CapRawState) {
@@ -62,7 +63,7 @@ func (o Config) InitQP(qp *verbs.QP) error {
 	return qp.Modify(o.initAttr(qp))
 }
 
-// AHAttr describes the way to the peer, for an address handle of datagrams.
+// AHAttr returns the attributes of an address handle for datagrams to the peer.
 func (o Config) AHAttr(remote QPInfo) verbs.AHAttr {
 	a := o.Path
 	a.GID, a.DLID, a.PortNum = remote.GID, remote.LID, o.port()
@@ -86,7 +87,7 @@ func (o Config) ownGID(p *verbs.PortAttr) (gid [16]byte, err error) {
 	return p.GIDTable[i].GID, nil
 }
 
-// indexes lists the places of a table that are set.
+// indexes returns the indexes of the entries of a GID table as text.
 func indexes(table []verbs.GIDEntry) string {
 	if len(table) == 0 {
 		return "no table"
@@ -98,7 +99,7 @@ func indexes(table []verbs.GIDEntry) string {
 	return fmt.Sprint(list)
 }
 
-// access resolves the rights of the peer.
+// access returns the peer's rights: o.Access, or the default of the queue pair's type.
 func (o Config) access(t verbs.QPType) verbs.Access {
 	switch {
 	case o.Access != 0:
@@ -109,7 +110,7 @@ func (o Config) access(t verbs.QPType) verbs.Access {
 	return verbs.RemoteRead | verbs.RemoteWrite | verbs.RemoteAtomic
 }
 
-// qkey resolves the key of a UD queue pair.
+// qkey returns the key of a UD queue pair: o.QKey, or the key that it has, or the default.
 func (o Config) qkey(qp *verbs.QP) uint32 {
 	if o.QKey != 0 {
 		return o.QKey
@@ -158,7 +159,7 @@ func (o Config) rtsAttr(t verbs.QPType, local QPInfo) verbs.QPAttr {
 	return a
 }
 
-// rdAtomic resolves a wish for outstanding reads and atomics.
+// rdAtomic returns the attribute for n outstanding reads and atomics of ConnParam.
 func rdAtomic(n int) uint8 {
 	switch {
 	case n < 0:
@@ -169,7 +170,7 @@ func rdAtomic(n int) uint8 {
 	return uint8(min(n, 255))
 }
 
-// retries resolves a retry count of ConnParam.
+// retries returns the attribute for a retry count n of ConnParam; 0: def.
 func retries(n int, def uint8) uint8 {
 	switch {
 	case n < 0:
