@@ -12,13 +12,13 @@ import (
 	"cinnabar/verbs"
 )
 
-// defaultBacklog is how many requests wait for Get and for an answer where
-// Listen does not say.
+// defaultBacklog is the number of requests that may wait for Get and for an answer if
+// the backlog of Listen is 0.
 const defaultBacklog = 128
 
 // ResolveAddr looks up hostport, "host:port", and picks an address that the
-// device can reach (rdma_resolve_addr). The end is EventAddrResolved or EventAddrError;
-// timeout 0 is none.
+// device can reach (rdma_resolve_addr). The result is EventAddrResolved or EventAddrError.
+// A timeout of 0 means no time limit.
 func (id *ID) ResolveAddr(hostport string, timeout time.Duration) error {
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -74,9 +74,9 @@ func reachable(attr *verbs.DeviceAttr, a netip.Addr) bool {
 	return !listed
 }
 
-// ResolveRoute checks that a port of the device is active (rdma_resolve_route;
-// routing itself is the network's on IP transports). The end is EventRouteResolved
-// or EventRouteError; timeout 0 is none.
+// ResolveRoute checks that a port of the device is active (rdma_resolve_route). It looks
+// for no route, because IP networks choose it. The result is EventRouteResolved or
+// EventRouteError. A timeout of 0 means no time limit.
 func (id *ID) ResolveRoute(timeout time.Duration) error {
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -109,9 +109,9 @@ func (id *ID) checkRoute() error {
 	return verbs.Errorf("resolve route", nil, "no port of device %s is active", attr.Name)
 }
 
-// Connect asks the peer for a connection of qp (rdma_connect). The end is
-// EventEstablished, EventRejected, EventUnreachable or EventConnectError; after the first,
-// EventDisconnected follows when the connection is over.
+// Connect asks the peer for a connection of qp (rdma_connect). The result is
+// EventEstablished, EventRejected, EventUnreachable or EventConnectError. After
+// EventEstablished, EventDisconnected follows when the connection is over.
 func (id *ID) Connect(qp *verbs.QP, p verbs.ConnParam) error {
 	const op = "connect"
 	if err := id.checkConnect(op, qp, &p); err != nil {
@@ -135,7 +135,7 @@ func (id *ID) Connect(qp *verbs.QP, p verbs.ConnParam) error {
 	return nil
 }
 
-// checkConnect refuses parameters that cannot succeed, before anything is sent.
+// checkConnect refuses parameters with which Dial would fail, before Connect begins.
 func (id *ID) checkConnect(op string, qp *verbs.QP, p *verbs.ConnParam) error {
 	if qp == nil {
 		return verbs.Errorf(op, verbs.ErrInvalid, "the queue pair is nil; create it before")
@@ -254,8 +254,8 @@ func (id *ID) request(r *verbs.ConnRequest, slots chan struct{}) {
 }
 
 // Accept establishes the connection that the peer asked for, with qp
-// (rdma_accept). The end is EventEstablished or EventConnectError; after the first,
-// EventDisconnected follows when the connection is over.
+// (rdma_accept). The result is EventEstablished or EventConnectError. After
+// EventEstablished, EventDisconnected follows when the connection is over.
 func (id *ID) Accept(qp *verbs.QP, p verbs.ConnParam) error {
 	const op = "accept connection"
 	if err := id.checkConnect(op, qp, &p); err != nil {
@@ -300,8 +300,8 @@ func (id *ID) Reject(privateData []byte) error {
 	return r.Reject(privateData)
 }
 
-// Disconnect ends the connection in order (rdma_disconnect). The end is
-// EventDisconnected, as it is when the peer disconnects.
+// Disconnect ends the connection in order (rdma_disconnect). The result is
+// EventDisconnected, as when the peer disconnects.
 func (id *ID) Disconnect() error {
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -310,7 +310,7 @@ func (id *ID) Disconnect() error {
 	}
 	c := id.conn
 	id.spawnLocked(0, func(ctx context.Context) {
-		_ = c.Disconnect(ctx) // the event has the error, by Conn.Err
+		_ = c.Disconnect(ctx) // EventDisconnected has the error, which watch reads by Conn.Err
 	})
 	return nil
 }

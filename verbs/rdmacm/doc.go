@@ -1,15 +1,15 @@
-// Package rdmacm connects queue pairs in the manner of librdmacm, for programs that
-// were written for it. verbs.Dial and verbs.Listen are the form that is natural in Go.
+// Package rdmacm connects queue pairs in the manner of librdmacm, because programs written
+// for that library are ported with fewer changes. New programs use verbs.Dial and verbs.Listen.
 //
 // The nouns:
 //
 //   - An [EventChannel] collects the events of its identifiers (struct
 //     rdma_event_channel). [EventChannel.Get] returns the oldest [Event], which the
 //     caller acknowledges.
-//   - An [ID] is one connection to be, or one listener (struct rdma_cm_id). Its methods
-//     return at once, and an Event reports how they ended.
-//   - An [Endpoint] is a queue pair with all that it needs, for synchronous programs
-//     (rdma_create_ep and the functions of rdma_verbs.h).
+//   - An [ID] is one connection, from before it is made, or one listener (struct rdma_cm_id).
+//     Its methods return at once, and an Event reports the result of each.
+//   - An [Endpoint] is a queue pair with its protection domain, completion queues and
+//     connection, for synchronous programs (rdma_create_ep and the functions of rdma_verbs.h).
 //
 // The C functions and their form here:
 //
@@ -29,11 +29,12 @@
 //
 // # Concurrency
 //
-// All methods are safe for concurrent use, except where an Endpoint says otherwise.
+// All methods are safe for concurrent use, except those of Endpoint whose comments say
+// otherwise.
 // Closing a channel closes its identifiers and waits for their goroutines.
 //
 // # Limits
 //
-// Multicast and the choice of a route are not part of this package: on IP networks the
-// network routes.
+// This package has neither multicast nor the choice of a route, because IP networks choose
+// the route themselves.
 package rdmacm

@@ -10,8 +10,8 @@ import (
 
 // EndpointConfig describes an [Endpoint].
 type EndpointConfig struct {
-	PD    *verbs.PD       // nil: one of its own
-	QP    verbs.QPConfig  // SendCQ and RecvCQ nil: completion queues of its own, one for each direction
+	PD    *verbs.PD       // nil: the endpoint makes one
+	QP    verbs.QPConfig  // SendCQ and RecvCQ nil: the endpoint makes two completion queues
 	Param verbs.ConnParam // for DialEndpoint
 }
 
@@ -48,8 +48,8 @@ func NewEndpoint(dev *verbs.Device, cfg EndpointConfig) (*Endpoint, error) {
 	return ep, nil
 }
 
-// build makes the objects that the configuration lacks. After an error Close
-// removes them.
+// build makes the queue pair, and the objects that the configuration lacks. After an
+// error the caller calls Close, which releases them.
 func (ep *Endpoint) build(cfg EndpointConfig) (err error) {
 	if ep.pd == nil {
 		ep.ownPD = true
@@ -120,7 +120,7 @@ func DialEndpoint(ctx context.Context, dev *verbs.Device, hostport string, cfg E
 	return nil, errors.Join(errs...)
 }
 
-// QP returns the queue pair, for work that the methods here do not cover.
+// QP returns the queue pair, for work requests that Endpoint has no method for.
 func (ep *Endpoint) QP() *verbs.QP { return ep.qp }
 
 // PD returns the protection domain.
@@ -137,9 +137,9 @@ func (ep *Endpoint) Disconnect(ctx context.Context) error {
 	return ep.conn.Disconnect(ctx)
 }
 
-// Close releases the endpoint and the objects made for it (rdma_destroy_ep); a
-// request not answered is rejected. Memory regions of its domain are closed
-// before, or it fails with [verbs.ErrBusy] and can be called again.
+// Close releases the endpoint and the objects that it has made (rdma_destroy_ep), and
+// rejects a request that was not answered. While memory regions of its own protection
+// domain are open, Close fails with [verbs.ErrBusy]; call it again after closing them.
 func (ep *Endpoint) Close() error {
 	if ep.req != nil {
 		_ = ep.req.Reject(nil) // answered before, or the peer may be gone: as good

@@ -79,17 +79,17 @@ func (t EventType) String() string {
 	return eventNames[t]
 }
 
-// Event is something that happened to an [ID] (struct rdma_cm_event).
+// Event is the result of an operation of an [ID], or a change of its connection (struct rdma_cm_event).
 type Event struct {
 	Type     EventType
-	ID       *ID             // the identifier concerned; for EventConnectRequest a new one, to be answered
+	ID       *ID             // the identifier; for EventConnectRequest a new one, which the program accepts or rejects
 	Listener *ID             // EventConnectRequest: the identifier that listens
-	Param    verbs.ConnParam // EventConnectRequest: as the peer asks for; EventEstablished: as in force; EventRejected: the peer's PrivateData
+	Param    verbs.ConnParam // EventConnectRequest: the peer's parameters; EventEstablished: those in force; EventRejected: only the peer's PrivateData
 	Err      error           // the cause of a failure; EventDisconnected: nil for an orderly end
 
 	owner *ID           // the identifier that waits for Ack: Listener if set, else ID
-	slot  chan struct{} // a listener's place in its backlog, freed when the event is taken
-	ch    *EventChannel // where it was taken from; nil until then, and after Ack
+	slot  chan struct{} // the listener's backlog, in which Get frees a place; nil: not a request
+	ch    *EventChannel // the channel from which Get took the event; nil before Get and after Ack
 }
 
 // String names the event as rdma_event_str does, and the error if there is one.

@@ -10,11 +10,11 @@ import (
 )
 
 // EventChannel collects the events of its identifiers (struct rdma_event_channel):
-// calls on an [ID] return at once, and an [Event] reports how each ended. [verbs.Dial]
+// methods of an [ID] return at once, and an [Event] reports the result of each. [verbs.Dial]
 // and [verbs.Listen] are the synchronous form.
 //
-// All methods are safe for concurrent use. A channel is closed with its
-// identifiers; every goroutine of theirs has ended when Close returns.
+// All methods are safe for concurrent use. Close also closes the identifiers, and returns
+// when their goroutines have ended.
 type EventChannel struct {
 	log *slog.Logger // nil: nowhere
 
@@ -123,7 +123,7 @@ func (ch *EventChannel) push(e *Event) {
 	ch.signal()
 }
 
-// ack undoes the count of take.
+// ack subtracts e from the number of events not acknowledged, to which take has added it.
 func (ch *EventChannel) ack(e *Event) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()

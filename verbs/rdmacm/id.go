@@ -15,7 +15,7 @@ import (
 //	idle ── Listen ──> listening
 //	requested (made by a listener) ── Accept ──> connecting; ── Reject ──> over
 //
-// After a failure the identifier is in the state before, except that a request is over.
+// After a failure the identifier returns to the state before the call, but a requested one is over.
 type idState uint8
 
 const (
@@ -40,9 +40,9 @@ var idStateNames = [...]string{
 func (s idState) String() string { return idStateNames[s] }
 
 // ID is a connection identifier of an [EventChannel] (struct rdma_cm_id): one
-// connection to be, or one listener. Calls return at once, with an error if they
-// cannot be begun; an [Event] reports how they end. All methods are safe for
-// concurrent use.
+// connection, from before it is made, or one listener. A method returns at once, with an
+// error if the operation cannot begin. Otherwise an [Event] reports the operation's result.
+// All methods are safe for concurrent use.
 type ID struct {
 	dev     *verbs.Device
 	resolve func(ctx context.Context, hostport string) ([]netip.AddrPort, error) // [verbs.Resolve], except in tests
@@ -126,7 +126,7 @@ func (id *ID) postLocked(e *Event) {
 	id.ch.push(e)
 }
 
-// ackEvent is Event.Ack. The channel of an identifier with an event to be acknowledged does not change.
+// ackEvent implements Event.Ack. It needs no channel but id.ch, because Migrate refuses while an event is not acknowledged.
 func (id *ID) ackEvent(e *Event) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -176,9 +176,9 @@ func (id *ID) Migrate(to *EventChannel) error {
 	return nil
 }
 
-// Close releases the identifier (rdma_destroy_id): its work is given
-// up, its events that were not taken are dropped, a request not answered is
-// rejected. It fails with [verbs.ErrBusy] while taken events are not acknowledged. An
+// Close releases the identifier (rdma_destroy_id). It cancels the identifier's operations,
+// drops its events that no Get has taken, and rejects a request that was not answered.
+// It fails with [verbs.ErrBusy] while taken events are not acknowledged. An
 // established connection stays with its queue pair: disconnect first, or close the
 // queue pair. A second Close does nothing.
 func (id *ID) Close() error {
@@ -211,7 +211,7 @@ func (id *ID) end() error {
 	return id.cleanUp()
 }
 
-// markClosedLocked lets no new work begin and cancels the running work.
+// markClosedLocked refuses new operations and cancels those that run.
 //
 // +checklocks:id.mu
 func (id *ID) markClosedLocked() {
