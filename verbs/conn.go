@@ -9,7 +9,7 @@ import (
 // ConnParam are the parameters of one side of a connection (struct
 // rdma_conn_param). The zero value asks for the device's defaults.
 type ConnParam struct {
-	PrivateData        []byte        // handed to the peer; limit in DeviceAttr.MaxPrivateData
+	PrivateData        []byte        // sent to the peer; DeviceAttr.MaxPrivateData limits its size
 	ResponderResources int           // inbound reads and atomics (IRD); 0: device's default, negative: none
 	InitiatorDepth     int           // outbound reads and atomics (ORD); 0: device's default, negative: none
 	RetryCount         int           // 0: device's default, negative: none, at most 7
@@ -19,7 +19,7 @@ type ConnParam struct {
 
 // Check refuses parameters over the limits of a device with these attributes. The error matches [ErrInvalid] and names
 // op, the parameter and the limit. [Dial] and [ConnRequest.Accept] check their parameters themselves; a program calls
-// Check to find out before it connects.
+// Check to learn the error before it connects.
 func (p *ConnParam) Check(op string, attr *DeviceAttr) error {
 	if len(p.PrivateData) > attr.MaxPrivateData {
 		return Errorf(op, ErrInvalid, "%d bytes of private data are over the device's limit of %d (DeviceAttr.MaxPrivateData)", len(p.PrivateData), attr.MaxPrivateData)

@@ -110,7 +110,7 @@ func (pd *PD) AHAttrFromWC(port uint8, wc *WC, buf []byte) (AHAttr, error) {
 	}
 	a.GID, a.FlowLabel, a.TrafficClass, a.HopLimit = g.SGID, g.FlowLabel, g.TrafficClass, g.HopLimit
 	if g.Type != GIDRoCE2 {
-		a.HopLimit = 0xff // the rest of the sender's may be too little for the way back
+		a.HopLimit = 0xff // because the hops that are left of the sender's limit may be too few for the way back
 	}
 	attr, err := pd.dev.Query()
 	if err != nil {

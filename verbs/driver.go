@@ -6,24 +6,24 @@ import (
 )
 
 // A device implements the interfaces of this file. A program holds the types of the same
-// names without Driver, which check the rules that all devices share, count references and
-// pin memory before they call a device. [NewDevice] makes a [Device] of a DeviceDriver.
+// names without Driver: these check the rules of all devices, count references and pin
+// memory before they call the device. [NewDevice] makes a [Device] of a DeviceDriver.
 //
 // The contract of all methods:
 //
-//   - Concurrency: any goroutine may call any method at any time, as in libibverbs, except
-//     that nothing is called on an object after its Close has succeeded.
+//   - Concurrency: any goroutine may call any method at any time, as in libibverbs, but no
+//     method of an object is called after its Close has succeeded.
 //   - The data path (PostSend, PostRecv, Poll, Arm) never blocks and does not allocate.
 //   - Ownership: a slice that is passed to a method belongs to the caller again when the
 //     method returns, so a device that needs it longer copies it. The memory that work
 //     requests name stays in use until the completion.
 //   - Errors match one of the Err variables, or errors.ErrUnsupported for an operation that
 //     the device does not have; an *[Error] names the operation and the remedy. A call that
-//     its context ended returns an error that matches the context's.
+//     returns because its context ended returns an error that matches the context's.
 //   - Handles that are passed to a device (a completion queue for a queue pair, a queue
 //     pair for a connection) were made by the same device.
 
-// DeviceDriver is an opened RDMA device (struct ibv_context). [Device] is its face for programs.
+// DeviceDriver is an opened RDMA device (struct ibv_context). Programs use it as a [Device].
 type DeviceDriver interface {
 	// Query describes the device as it is now (ibv_query_device, ibv_query_port, ibv_query_gid).
 	// Callers do not change the slices of the result.
@@ -50,8 +50,8 @@ type DeviceDriver interface {
 	Close() error
 }
 
-// PDDriver is a protection domain (struct ibv_pd): the device refuses a work request if
-// its queue pair and its region are of different domains.
+// PDDriver is a protection domain (struct ibv_pd). The device refuses a work request if
+// the queue pair and a region of the request have different domains.
 type PDDriver interface {
 	// RegMR registers r until the region is closed (ibv_reg_mr). r.Bytes stays in place until then.
 	RegMR(r MRInit, access Access) (MRDriver, error)
@@ -69,9 +69,9 @@ type PDDriver interface {
 
 // MRDriver is a registered memory region (struct ibv_mr).
 type MRDriver interface {
-	// LKey returns the key for work requests of this side.
+	// LKey returns the key by which work requests of this side name the region.
 	LKey() uint32
-	// RKey returns the key for the peer.
+	// RKey returns the key by which work requests of a peer name the region.
 	RKey() uint32
 	// IOVA returns the address by which peers name the first byte of the region. It need not
 	// be the virtual address.
@@ -82,20 +82,20 @@ type MRDriver interface {
 
 // CQDriver is a completion queue (struct ibv_cq) with its completion channel.
 type CQDriver interface {
-	// Poll fills wc with the oldest completions and returns their number (ibv_poll_cq). It
-	// makes progress on devices that need the caller for that. After an overrun it returns
-	// ErrCQOverrun once the intact completions are gone.
+	// Poll fills wc with the oldest completions and returns their number (ibv_poll_cq). Some
+	// devices process their queues only in Poll. After an overrun Poll returns the intact
+	// completions first, and then ErrCQOverrun.
 	Poll(wc []WC) (int, error)
 	// Arm asks for one event when the next completion is added (ibv_req_notify_cq); with
-	// solicitedOnly, the next solicited or failed one. The caller polls once more before it
-	// waits, because a completion that was there before raises no event.
+	// solicitedOnly, when the next solicited or failed one is. The caller polls once more before
+	// it waits, because a completion from before Arm raises no event.
 	Arm(solicitedOnly bool) error
-	// Event returns the channel of armed events, which holds at most one unread event
-	// (ibv_get_cq_event). An event may come without a completion to find.
+	// Event returns the channel of the events that Arm asked for (ibv_get_cq_event). It holds at
+	// most one unread event. Poll may find no completion after an event.
 	Event() <-chan struct{}
 	// Resize changes the depth to at least depth entries (ibv_resize_cq).
 	Resize(depth int) error
-	// Depth returns the number of entries that the queue really has.
+	// Depth returns the number of entries, which may be more than were asked for.
 	Depth() int
 	// Close releases the queue (ibv_destroy_cq).
 	Close() error
@@ -126,8 +126,8 @@ type QPDriver interface {
 	// Modify changes the attributes that attr.Mask names (ibv_modify_qp). A refused change
 	// changes nothing.
 	Modify(attr QPAttr) error
-	// Query returns the attributes that the device knows, named in Mask, and the configuration
-	// with the limits that it granted (ibv_query_qp).
+	// Query returns the attributes that the device knows, which Mask lists, and the configuration
+	// with the limits that the device granted (ibv_query_qp).
 	Query() (QPAttr, QPInit)
 	// Close destroys the queue pair (ibv_destroy_qp). When it returns, the device touches none
 	// of its memory and adds no more completions of it.
@@ -169,8 +169,8 @@ type ConnDriver interface {
 	// Param returns the parameters in force, with the peer's private data, which callers do not change.
 	Param() ConnParam
 	// Disconnect ends the connection in order (rdma_disconnect): work that was posted before is
-	// sent, then both sides' queue pairs go to ERR and flush. It returns when that is done
-	// here, or with the context's error when ctx ends first.
+	// sent, then the queue pairs of both sides go to ERR and flush. It returns when this side has
+	// done so, or with the context's error when ctx ends first.
 	Disconnect(ctx context.Context) error
 	// Done returns a channel that is closed when the connection is over, for any reason.
 	Done() <-chan struct{}
@@ -178,8 +178,8 @@ type ConnDriver interface {
 	Err() error
 }
 
-// MRInit is the memory that a region is registered from. Bytes stays mapped and in place (pinned
-// or off the Go heap) until the region is closed; the caller of RegMR sees to that.
+// MRInit is the memory of a new region. The caller of RegMR keeps Bytes mapped and in place (pinned
+// or off the Go heap) until the region is closed.
 type MRInit struct {
 	Bytes []byte
 	Addr  uint64 // virtual address of Bytes[0]

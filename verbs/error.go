@@ -78,7 +78,7 @@ func Unsupported(op, format string, args ...any) *Error {
 // RejectedError is the error of [Dial] when the peer refused the connection.
 type RejectedError struct {
 	PrivateData []byte // data that the refusing side sent; owned by the receiver of the error
-	Reason      string // the device's words when the protocol itself was the reason
+	Reason      string // the device's text, if the protocol and not the peer's program refused
 }
 
 // Error quotes the reason and the size of the private data.

@@ -13,8 +13,8 @@ import (
 type heldSend struct {
 	wr  verbs.SendWR
 	do  Action
-	mr  verbs.MRDriver // of inline data, nil without
-	mem []byte         // mapped, of inline data
+	mr  verbs.MRDriver // the region of the inline data; nil: there is none
+	mem []byte         // the mapped memory of the inline data
 }
 
 // hold keeps a request.

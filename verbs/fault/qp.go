@@ -27,9 +27,9 @@ type qp struct {
 
 	sends, recvs ledger
 	held         []heldSend
-	gate         int            // the send queue's clock at which held goes on
+	gate         int            // the value of the send queue's clock at which the held requests go on
 	lost         []verbs.RecvWR // receives that were dropped, tagged
-	breaking     bool           // a request is on its way that will break the connection
+	breaking     bool           // a request that will break the connection was posted
 }
 
 // CreateQP makes a queue pair over the queues below ours.

@@ -13,7 +13,7 @@ import (
 type Event struct {
 	At    Point
 	Queue int          // the object's number in order of creation, from 1
-	N     int          // the how-manieth candidate of the rule at this queue
+	N     int          // number of the candidate among those of the rule at this queue, from 1
 	Op    verbs.Opcode // AtSend: the operation
 	Rule  int          // index in Plan.Rules
 	Do    string       // the action in words

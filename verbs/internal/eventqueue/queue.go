@@ -63,8 +63,8 @@ func (q *Queue) take() (ev verbs.DeviceEvent, ok bool) {
 	return ev, true
 }
 
-// Next waits for an event and takes it. The error is the cause of ctx, or
-// verbs.ErrClosed after Close, once no event is left. It implements NextEvent of verbs.DeviceDriver.
+// Next implements NextEvent of verbs.DeviceDriver. It waits for an event and takes it. The error is
+// the cause of ctx, or verbs.ErrClosed if the queue is closed and no event is left.
 func (q *Queue) Next(ctx context.Context) (verbs.DeviceEvent, error) {
 	for {
 		if ev, ok := q.take(); ok {

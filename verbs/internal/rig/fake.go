@@ -10,15 +10,15 @@ import (
 	"cinnabar/verbs"
 )
 
-// FakeDevice is a device with completions and events that the test makes. A call of a
-// method that it does not implement panics, through the nil interface. Its fields are
-// set before the device is used.
+// FakeDevice is a device whose completions and events the test makes. A call of a
+// method that it does not implement panics, because the embedded interface is nil. The
+// test sets its fields before it uses the device.
 type FakeDevice struct {
 	verbs.DeviceDriver
 	Attr   verbs.DeviceAttr
-	Events chan verbs.DeviceEvent // closed: the device is closed
+	Events chan verbs.DeviceEvent // the events for NextEvent; closed: NextEvent returns ErrClosed
 
-	// The objects that were created, in order; read when nothing is being created.
+	// The objects that were created, in order. The test reads them while it creates no object.
 	CQs  []*FakeCQ
 	QPs  []*FakeQP
 	SRQs []*FakeSRQ
@@ -28,7 +28,7 @@ type FakeDevice struct {
 	failNext error // +checklocks:mu
 }
 
-// NewFake opens a fake device with small limits, the opposite of a device that has none.
+// NewFake opens a fake device with small limits, so that a test can exceed them.
 func NewFake(t *testing.T) (*verbs.Device, *FakeDevice) {
 	t.Helper()
 	f := &FakeDevice{
@@ -92,7 +92,7 @@ func (f *FakeDevice) NextEvent(ctx context.Context) (verbs.DeviceEvent, error) {
 	}
 }
 
-// fakePD keeps nothing of what it registers, so that pins alone keep memory alive.
+// fakePD keeps no reference to the memory that it registers, so that only the pins of package verbs keep the memory alive.
 type fakePD struct {
 	verbs.PDDriver
 	dev *FakeDevice
@@ -245,13 +245,13 @@ func (q *FakeQP) Query() (verbs.QPAttr, verbs.QPInit) {
 	return q.attr, q.Init
 }
 
-// FakeCQ follows the rules of a completion queue to the letter: one event for one
-// arming, at most one unread, none for a completion that was there before. Its fields
-// are set before the queue is used.
+// FakeCQ is a completion queue that raises as few events as the interface allows: one event
+// for each Arm, at most one unread event, and none for a completion from before Arm. The test
+// sets its exported fields before it uses the queue.
 type FakeCQ struct {
 	Context  any
-	OnArm    func() // called without a lock before Arm takes effect
-	AfterArm func() // called without a lock after it
+	OnArm    func() // Arm calls it without a lock before it takes effect
+	AfterArm func() // Arm calls it without a lock after it has taken effect
 
 	dev   *FakeDevice
 	depth int

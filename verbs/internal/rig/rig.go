@@ -1,6 +1,6 @@
-// Package rig holds helpers of the tests of verbs, verbs/rdmacm and verbs/oob: devices
-// in memory, a device with events that the test makes ([FakeDevice]), one end of a
-// connection ([Side]), and checks.
+// Package rig has helpers for the tests of verbs, verbs/rdmacm and verbs/oob: devices
+// in memory, a device whose completions and events the test makes ([FakeDevice]), one
+// side of a connection ([Side]), and checks.
 package rig
 
 import (
