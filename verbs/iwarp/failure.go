@@ -18,9 +18,9 @@ import (
 type failure struct {
 	err       error            // for Conn.Err and events
 	terminate *rdmap.Terminate // to be sent to the peer
-	status    verbs.WCStatus   // of the oldest transmitted request; success: it is flushed like the others
-	vendor    uint32           // goes with status: layer, type and code of a Terminate
-	event     verbs.EventType  // raised unless quiet, and unless a request was told
+	status    verbs.WCStatus   // status with which the oldest transmitted request completes; success: it is flushed like the others
+	vendor    uint32           // vendor error of that completion: layer, type and code of a Terminate
+	event     verbs.EventType  // raised unless quiet is set or a request has completed with status
 	quiet     bool
 	recorded  bool // the audit has counted it
 }

@@ -85,17 +85,17 @@ func unmapWildcard(a netip.AddrPort) netip.AddrPort {
 	return unmap(a)
 }
 
-// acceptTurn is the number of connections that are accepted before the established connections are served. The handshakes of
-// different hosts take turns, so a connection should not wait for long before it is accepted.
+// acceptTurn is the number of connections that acceptLoop accepts before the goroutines of established connections run. It is more
+// than 1 because hosts take turns only in the handshakes, so that a connection of a new host must be accepted soon.
 const acceptTurn = 8
 
-// acceptPace calls wait after acceptTurn accepted connections.
+// acceptPace calls wait after each acceptTurn accepted connections.
 type acceptPace struct {
 	n    int
 	wait func()
 }
 
-// accepted is called after each connection.
+// accepted counts a connection. acceptLoop calls it after each connection.
 func (p *acceptPace) accepted() {
 	if p.n++; p.n == acceptTurn {
 		p.n = 0
@@ -103,8 +103,8 @@ func (p *acceptPace) accepted() {
 	}
 }
 
-// acceptLoop ends when the TCP listener is closed. After acceptTurn connections it waits for a turn, because a flood of new
-// connections would otherwise delay the established ones.
+// acceptLoop accepts connections until the TCP listener is closed. After each acceptTurn connections it waits for a turn, because a
+// flood of new connections would otherwise delay the established ones.
 func (l *listener) acceptLoop() {
 	pace := acceptPace{wait: l.turns[0].Wait}
 	for {

@@ -65,7 +65,7 @@ func (p *pd) CreateQP(init verbs.QPInit) (verbs.QPDriver, error) {
 	q.rq.init(p, init.Cap.MaxRecvWR, init.Cap.MaxRecvSGE)
 	q.mu.Lock()
 	q.resetAttr()
-	q.state = verbs.StateInit // as rdma_create_qp leaves it: the connection manager moves it on
+	q.state = verbs.StateInit // as after rdma_create_qp; the connection manager makes the further changes of state
 	q.mu.Unlock()
 	p.children.Add(1)
 	q.eachCQ((*cq).share)

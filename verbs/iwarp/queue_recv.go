@@ -12,7 +12,7 @@ type recvWQE struct {
 	id     uint64
 	segs   []seg
 	total  uint64
-	status verbs.WCStatus // other than success: found wrong when posted, told when its turn comes
+	status verbs.WCStatus // not success: an error found when it was posted, with which it completes in order
 }
 
 // recvQueue holds posted receives in order: of a queue pair, or shared.

@@ -20,7 +20,7 @@ type sendWQE struct {
 	segs       []seg
 	inline     []byte         // the payload of an Inline request, copied
 	total      uint64         // bytes
-	status     verbs.WCStatus // local error found when posted, told when its turn comes
+	status     verbs.WCStatus // not success: a local error found when it was posted, with which it completes in order
 
 	sent    bool // handed to TCP to the last byte
 	pending int  // answers that are due: read responses, atomic responses, confirmations

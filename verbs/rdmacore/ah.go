@@ -23,7 +23,7 @@ const (
 type ah struct {
 	pd    *pd
 	h     handle
-	users rundown.Guard // datagrams that are posted to it and not known to be done; closed by Close
+	users rundown.Guard // counts the datagrams that were posted with it and have not completed; closed by Close
 }
 
 // Close implements verbs.AddressHandle. The device may look at the handle until

@@ -111,7 +111,7 @@ func (c *conn) peerEnded(ev cmEvent) error {
 	if cause := c.stopped(); cause != nil {
 		return cause
 	}
-	return c.id.cm.dev.withTrouble(verbs.Errorf("connection", verbs.ErrDisconnected, "the peer ended it")) // siw ends all when its port goes down
+	return c.id.cm.dev.withTrouble(verbs.Errorf("connection", verbs.ErrDisconnected, "the peer ended it")) // because siw ends all connections when its port goes down
 }
 
 // explain adds to the cause of an end what is wrong with our own port: what the

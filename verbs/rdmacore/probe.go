@@ -9,7 +9,7 @@ import (
 // probe finds out what no query tells, by making queue pairs: of which types the
 // device has them, and how many bytes an inline request can carry.
 func (d *device) probe() {
-	d.attr.QPTypes = []verbs.QPType{verbs.RC} // as every device of the connection manager
+	d.attr.QPTypes = []verbs.QPType{verbs.RC} // every device of the connection manager has RC
 	pd, err := allocPD(d.ctx)
 	if err != nil {
 		return

@@ -27,7 +27,7 @@ func (q *qp) Modify(attr verbs.QPAttr) error {
 	if attr.Mask&verbs.AttrState != 0 {
 		to = attr.State
 	}
-	if from == verbs.StateReset && to == verbs.StateErr { // legal by the book, but the kernel knows it from INIT only
+	if from == verbs.StateReset && to == verbs.StateErr { // the specification permits this step, but the kernel knows it from INIT only
 		init := verbs.QPAttr{Mask: verbs.AttrState, State: verbs.StateInit}
 		q.setDefaults(&init, from, init.State)
 		if err := modifyQP(q.h, &init, 0); err != nil {
