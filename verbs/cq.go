@@ -20,8 +20,8 @@ type CQ struct {
 
 	spin atomic.Int64 // nanoseconds that Wait polls before it parks
 
-	// lead has room for one: the waiter that sends into it arms the
-	// queue and reads its events, and receives from it when done. See park.
+	// lead has capacity 1. The waiter that has sent into it arms the queue and reads
+	// its events; it receives from lead when it stops waiting. See park.
 	lead chan struct{}
 
 	closeOnce sync.Once

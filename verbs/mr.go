@@ -75,7 +75,7 @@ func (pd *PD) checkRegion(op string, size int, access Access) error {
 	if attr.MaxMRSize > 0 && uint64(size) > attr.MaxMRSize {
 		return Errorf(op, ErrInvalid, "%d bytes are over the device's limit of %d (DeviceAttr.MaxMRSize)", size, attr.MaxMRSize)
 	}
-	// ibv_reg_mr(3): a peer must not have a right that the owner has not.
+	// ibv_reg_mr(3): a peer must not have a right that the owner lacks.
 	if access&(RemoteWrite|RemoteAtomic) != 0 && access&LocalWrite == 0 {
 		return Errorf(op, ErrInvalid, "access %v: RemoteWrite and RemoteAtomic need LocalWrite", access)
 	}
@@ -162,9 +162,9 @@ func (mr *MR) check(off, n int) {
 }
 
 // Close revokes both keys, waits until the device touches the memory no more,
-// and lets go of the memory. A peer may still want to use it: end the
-// protocol with the peer first. A second Close does nothing; after an
-// error Close can be called again.
+// and drops the reference to the memory. End the protocol with the peer first,
+// because its requests for the region fail from then on. A second Close does
+// nothing; after an error Close can be called again.
 func (mr *MR) Close() error {
 	if err := mr.reg.close(); err != nil {
 		return err

@@ -4,7 +4,7 @@ import (
 	"slices"
 )
 
-// Defaults of a configuration, as far as the device allows as much.
+// Defaults of a configuration. A smaller limit of the device takes precedence.
 const (
 	defaultDepth = 128
 	defaultSGE   = 4
@@ -40,8 +40,8 @@ func orDefault(v, def, limit int) int {
 	return def
 }
 
-// WithDefaults returns cfg with the values that [PD.CreateQP] takes for its zeros on a device with these
-// attributes. A program that creates completion queues before the queue pair learns from it how deep they must be.
+// WithDefaults returns cfg with the values that [PD.CreateQP] substitutes for zeros on a device with these
+// attributes. A program uses them to choose the depth of completion queues that it creates before the queue pair.
 func (cfg QPConfig) WithDefaults(attr *DeviceAttr) QPConfig {
 	if cfg.Type == 0 {
 		cfg.Type = RC

@@ -143,7 +143,7 @@ type QPAttr struct {
 	Mask            QPAttrMask
 	State           QPState
 	CurState        QPState
-	Access          Access // rights of peers through this queue pair, as far as the regions permit
+	Access          Access // rights of the peer through this queue pair; the region must permit the access too
 	PKeyIndex       uint16
 	Port            uint8
 	QKey            uint32 // datagrams with another one are dropped; with bit 31 it takes CAP_NET_RAW

@@ -2,8 +2,8 @@ package verbs
 
 import "encoding/binary"
 
-// Region is the address, key and size that a peer needs to use a memory region. It travels in the private data of a connection, in a message, or in the line
-// of text that verbs/oob exchanges.
+// Region is the address, key and size that a peer needs to use a memory region. A program sends it in the private data of a
+// connection, in a message, or in the line of text that verbs/oob exchanges.
 type Region struct {
 	RemoteAddr
 	Size uint64 // bytes

@@ -63,7 +63,7 @@ type SGE struct {
 	LKey   uint32 // local key of the region that holds the range
 }
 
-// RemoteAddr names memory of the peer, the target of an RDMA operation. It travels out of band or in a message.
+// RemoteAddr names memory of the peer, the target of an RDMA operation. The peer sends it out of band or in a message.
 type RemoteAddr struct {
 	Addr uint64 // the peer's virtual address
 	RKey uint32 // remote key of the region at the peer
