@@ -82,11 +82,11 @@ var layers = map[string]row{
 		code: []string{"internal/hostmem", "internal/invariants"},
 		test: []string{"verbs/internal/rig", "verbs/rdmacm", "verbs/oob", "verbs/iwarp"},
 	},
-	"internal/verbsrules":       {code: []string{"verbs"}}, // for devices, and for those that tests make
+	"internal/verbsrules":       {code: []string{"verbs"}}, // for devices, also those of tests
 	"verbs/internal/eventqueue": {code: []string{"verbs"}}, // for devices
 	"verbs/rdmacm":              {code: []string{"verbs"}, test: []string{"verbs/internal/rig", "verbs/iwarp", "internal/hostmem"}},
 	"verbs/oob":                 {code: []string{"verbs"}, test: []string{"verbs/internal/rig", "internal/hostmem"}},
-	"verbs/internal/rig":        {code: []string{"verbs", "internal/verbsrules", "verbs/verbstest/memdev"}}, // for the tests of the three above
+	"verbs/internal/rig":        {code: []string{"verbs", "internal/verbsrules", "verbs/verbstest/memdev"}}, // for the tests of verbs, verbs/rdmacm and verbs/oob
 	"verbs/verbstest/memdev":    {code: []string{"verbs", "internal/hostmem", "internal/invariants"}},
 	"verbs/verbstest": {
 		code:    []string{"verbs", "verbs/rdmacm", "verbs/oob", "internal/hostmem"},

@@ -43,9 +43,9 @@
 // CINNABAR_C_PROGRAMS names the directories of the servers that come with Mercury, Margo and Thallium, separated by colons. A build with checksums and
 // one without have recordings of their own, so they are made in two runs.
 //
-// Conversations over na+sm are in testdata of internal/na/sm: sum_waiting.txt says what they look like. Those of transfers, pull_*.txt
-// and push_*.txt, list the bytes of addresses as masks too.
+// Recordings over na+sm are in testdata of internal/na/sm; sum_waiting.txt describes their format. The recordings of transfers,
+// pull_*.txt and push_*.txt, also have masks for the bytes of addresses.
 //
-//	go test ./test/interop -run TestRecordSharedMemory          # the programs do what was recorded
-//	go test ./test/interop -run TestRecordSharedMemory -record  # and write the recordings of transfers anew
+//	go test ./test/interop -run TestRecordSharedMemory          # compare the C programs with the recordings
+//	go test ./test/interop -run TestRecordSharedMemory -record  # write the recordings of transfers anew
 package interop

@@ -42,9 +42,9 @@ type Conn struct {
 
 	lib  *Library
 	id   *rdmacm.ID
-	ch   *rdmacm.EventChannel // of id alone
-	peer string               // for messages
-	op   string               // for messages: what fails if something does
+	ch   *rdmacm.EventChannel // has the events of id only
+	peer string               // address of the peer, for errors
+	op   string               // the current operation, for errors
 
 	// The rest belongs to the goroutine that called work.
 	cq       *verbs.CQ

@@ -3,8 +3,8 @@
 // callbacks what they do with a connection, and the library does the rest.
 //
 // It is an example of a library over verbs/rdmacm. Its functions keep the paper's names
-// (Die, GetPD), because readers compare the two. The paper's six functions and their form
-// here:
+// (Die, GetPD), because readers compare this package with the paper. The table shows the
+// paper's six functions and those of this package:
 //
 //	rc_init         Init                  takes the callbacks and allocates the protection domain
 //	rc_client_loop  Library.ClientLoop    connects, and works until the connection is over
