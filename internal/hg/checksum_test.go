@@ -165,7 +165,7 @@ type build struct {
 	long bool
 	old  bool // before 2.4.1: does not know the mark
 	mute bool
-	cut  bool // answers have one byte
+	cut  bool // answers are cut to one byte
 
 	mu       sync.Mutex
 	requests [][]byte

@@ -11,7 +11,7 @@ import (
 	"cinnabar/internal/na/natest"
 )
 
-// TestOpStatePhases takes an object through its phases, and each step out of order is refused.
+// TestOpStatePhases moves an object through its phases. Each step out of order is refused.
 func TestOpStatePhases(t *testing.T) {
 	var s opState
 	if s.begin() {
@@ -70,7 +70,8 @@ func TestOpStatePhases(t *testing.T) {
 	}
 }
 
-// TestOpStateTarget has the target of a call to the own address answer while the call is cancelled: one of both has the target's hold.
+// TestOpStateTarget lets the target of a call to the own address answer while the call is cancelled. Exactly one of the two gets the
+// target's hold.
 func TestOpStateTarget(t *testing.T) {
 	for range 2000 {
 		var s opState
@@ -97,8 +98,8 @@ func TestOpStateTarget(t *testing.T) {
 	}
 }
 
-// TestOpStateEndsOnce has operations end, start others, fail and be cancelled on several goroutines: each object ends once, and with a
-// result that was set while it had holds.
+// TestOpStateEndsOnce ends, starts, fails and cancels operations on several goroutines. Each object ends once, with a result that was
+// set while it had holds.
 func TestOpStateEndsOnce(t *testing.T) {
 	for round := range uint64(2000) {
 		var s opState

@@ -178,8 +178,8 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// TestRundown has many users come and go while the guard is closed: after Wait no user is left, and none comes. The state that
-// they use is not synchronized in any other way, so the race detector sees a user that is left.
+// TestRundown closes a guard while many users acquire and release it. After Wait there is no user, and Acquire refuses. Their state
+// has no other synchronization, so the race detector reports a user that is left.
 func TestRundown(t *testing.T) {
 	rounds := 200
 	if testing.Short() {

@@ -66,7 +66,7 @@ func stubborn([]string) error {
 	return nil
 }
 
-// parent leaves a child behind that has its standard output.
+// parent starts a child that has its standard output, and ends before the child does.
 func parent([]string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -82,7 +82,7 @@ func parent([]string) error {
 	return nil
 }
 
-// recorder is a test whose end and failure are this package's to see.
+// recorder is a testing.TB that records the failure, the log and the cleanups of a test.
 type recorder struct {
 	testing.TB
 	failed   bool

@@ -14,8 +14,8 @@ import (
 	"cinnabar/internal/na"
 )
 
-// TestTurnsOfHosts has goroutines of three hosts wait. The host that has used least time is next, however many goroutines the others
-// have, and a host that comes later does not wait for all of them.
+// TestTurnsOfHosts queues goroutines of three hosts. The next place goes to the host that has used the least time, however many
+// goroutines the others have, and a host that comes later gets a place before all goroutines of the others have had one.
 func TestTurnsOfHosts(t *testing.T) {
 	q := newTurns()
 	q.most = 1
@@ -163,7 +163,7 @@ func TestLightHosts(t *testing.T) {
 	}
 }
 
-// TestTurnCost checks that a turn counts its time, and not more than its bytes explain.
+// TestTurnCost checks that a turn counts its time, but at most the time that its bytes need.
 func TestTurnCost(t *testing.T) {
 	var c conn
 	c.rxBytes.Store(5000)
@@ -180,8 +180,8 @@ func TestTurnCost(t *testing.T) {
 	}
 }
 
-// TestReadersTakeTurns has two hosts flood an endpoint while the place of the readers is taken. No request is read. When the place is
-// free again, all are.
+// TestReadersTakeTurns floods an endpoint from two hosts while all places of readers are taken. The endpoint reads no request. When
+// the places are free again, it reads all.
 func TestReadersTakeTurns(t *testing.T) {
 	e := openEcho(t, Config{Address: "ofi+tcp://0.0.0.0:0", Subnet: netip.MustParsePrefix("127.0.0.0/8")})
 	a, b := newRaw(t), newRawOn(t, net.IPv4(127, 0, 0, 2))

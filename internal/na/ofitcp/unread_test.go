@@ -177,7 +177,8 @@ func TestUnreadAnswersEndReading(t *testing.T) {
 	r.ping(c, 2)
 }
 
-// TestUnreadAnswersOfHost: a connection reads no more requests while it has unread answers and its host has its share of them.
+// TestUnreadAnswersOfHost: a connection with unread answers reads no more requests while its host has used up its share of unread
+// answers.
 func TestUnreadAnswersOfHost(t *testing.T) {
 	var l hostquota.Limits
 	l[hostquota.Unsent] = 1 << 20
@@ -208,7 +209,7 @@ func TestUnreadAnswersOfHost(t *testing.T) {
 }
 
 // TestUnreadAnswersAndOwnCall: an endpoint that waits for a response reads it although the peer leaves answers unread, because the
-// peer may be doing the same.
+// peer may wait for a response of this endpoint likewise.
 func TestUnreadAnswersAndOwnCall(t *testing.T) {
 	e := openEcho(t, Config{})
 	r := newRaw(t)

@@ -93,7 +93,7 @@ func (c *captured) as(who identity) *captured {
 	return &to
 }
 
-// own returns what a replay by another client has in the place of byte i of a word with a mask.
+// own returns the byte that a replay by another client has at byte i of a word with a mask.
 func (c *captured) own(m *byteRange, who identity, i int) byte {
 	switch m.place {
 	case "":

@@ -14,10 +14,10 @@ import (
 	"cinnabar/internal/na"
 )
 
-// capturedMove is a recorded transfer of a server in C, which memory of this process stands in for on both sides.
+// capturedMove is a recorded transfer of a server in C. The replay uses memory of this process for both sides.
 type capturedMove struct {
 	kind   string // pull or push
-	eager  bool   // what is pulled travels in the request
+	eager  bool   // the request contains the pulled bytes
 	data   []byte
 	mem    []byte   // the client's, in which the segments lie
 	segs   [][]byte // of mem
@@ -87,7 +87,7 @@ func (c *captured) readMove(t *testing.T, name string) {
 	c.request, c.response = m.request(t), m.response()
 }
 
-// access is what the client allows.
+// access returns the accesses that the client allows.
 func (m *capturedMove) access() na.Access {
 	if m.kind == "pull" {
 		return na.ReadOnly
@@ -104,7 +104,7 @@ const (
 	descList       = 0x40
 )
 
-// request returns what the client in C sends, with the addresses of m's memory and none in the descriptor's list.
+// request returns the request of the client in C, with the addresses of m's memory, and without addresses in the descriptor's list.
 func (m *capturedMove) request(t *testing.T) []byte {
 	t.Helper()
 	head := map[string]string{"pull": "d705000000007c9c7a02000000000000", "push": "d705000000007c9c7ae5000000000000"}[m.kind]
@@ -152,7 +152,7 @@ func (m *capturedMove) request(t *testing.T) []byte {
 	return append(b, d...)
 }
 
-// response returns what the server in C answers: success, the bytes transferred, and the hash of its memory.
+// response returns the response of the server in C: success, the number of bytes transferred, and the hash of its memory.
 func (m *capturedMove) response() []byte {
 	h := fnv.New64a()
 	_, _ = h.Write(m.data) // never fails
@@ -161,7 +161,7 @@ func (m *capturedMove) response() []byte {
 	return binary.LittleEndian.AppendUint64(b, h.Sum64())
 }
 
-// serve does what the recorded server did when it had got the request: it transfers memory by the handle in it.
+// serve transfers memory by the handle in the request, as the recorded server did.
 func (m *capturedMove) serve(t *testing.T, request []byte) error {
 	t.Helper()
 	if len(request) < moveLists {

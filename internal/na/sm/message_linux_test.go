@@ -198,8 +198,8 @@ func TestSequentialConnections(t *testing.T) {
 	}
 }
 
-// TestHandOver has a client whose command only the ring names give its pair back without a command, and another one claim the pair
-// and connect by a datagram: the pair stays its own, and its request is answered. A third client gets another pair.
+// TestHandOver connects a client by a command in the ring alone, which then gives its pair back without a command. A second client
+// claims the pair and connects by a datagram. It keeps the pair, and its request is answered. A third client gets another pair.
 func TestHandOver(t *testing.T) {
 	server, _ := serve(t, Config{})
 	first := newRaw(t, server)
