@@ -88,7 +88,7 @@ func TestMonitorTimes(t *testing.T) {
 	})
 }
 
-// TestMonitorUnsent has a call fail before it is sent, one whose response cannot be decoded, and a request with bad arguments.
+// TestMonitorUnsent makes a call that fails before it is sent, a call whose response cannot be decoded, and a request with bad arguments.
 func TestMonitorUnsent(t *testing.T) {
 	here, there := &recorder{}, &recorder{}
 	server := listening(t, &Config{Monitor: there})

@@ -221,7 +221,7 @@ func TestRecordedSharedMemoryClients(t *testing.T) {
 	}
 }
 
-// as puts an endpoint in the place of the client's: the engine takes it for the owner of the lent memory.
+// as replaces the client's address by that of an endpoint, so that the engine takes the endpoint for the owner of the lent memory.
 func (c *recordedClient) as(e *Engine) {
 	c.t.Helper()
 	n, err := strconv.Atoi(e.Addr()[strings.LastIndexByte(e.Addr(), '-')+1:])
@@ -268,7 +268,7 @@ func readMask(t *testing.T, words []string) (m recordedMask) {
 	return m
 }
 
-// lend puts the addresses of segments of this process in the place of the recorded ones, and others where nobody reads them.
+// lend replaces the recorded addresses of segments by those of this process, and addresses that servers do not read by others.
 func (c *recordedClient) lend(segs [][]byte) {
 	for _, m := range c.masks {
 		for i := range c.phases["asked"] {
@@ -287,7 +287,7 @@ func (c *recordedClient) lend(segs [][]byte) {
 	}
 }
 
-// recordedMove is how the programs in C ask for a transfer, and what they answer.
+// recordedMove has the request of the client in C for a transfer, and the response of the server in C.
 type (
 	recordedMove struct {
 		Origin                               string

@@ -23,7 +23,7 @@ type ringTransfer struct {
 	kind            string // pull or push
 	total, segments int
 	polls           bool // the programs do not wait in the kernel
-	eager           bool // what is pulled travels in the request
+	eager           bool // the request contains the pulled bytes
 }
 
 func (r ringTransfer) file() string {
@@ -52,7 +52,7 @@ func ringTransfers() (all []ringTransfer) {
 	return append(all, ringTransfer{kind: "pull", total: 1, segments: 1, eager: true}, ringTransfer{kind: "pull", total: 256, segments: 8, eager: true})
 }
 
-// Parts of a server's region, and where in the first pair's rings the client and the server have got to.
+// Offsets in a server's region: its parts, and the positions of the client and the server in the rings of the first pair.
 const (
 	ringBuffers  = 0x108
 	ringAsked    = 0x41500
@@ -62,8 +62,8 @@ const (
 	ringSlots    = 0x80
 )
 
-// TestRecordSharedMemory has a server in C transfer memory of a client in C over na+sm, and stops each while the other one has its
-// turn. What happens is as it was recorded, but for the masked bytes. With -record it writes the recordings anew.
+// TestRecordSharedMemory lets a server in C transfer memory of a client in C over na+sm, and stops each process while the other
+// runs. The traffic must equal the recording except for masked bytes. With -record the test writes the recordings anew.
 // parity(peer): H126
 func TestRecordSharedMemory(t *testing.T) {
 	hgPeer.executable(t)
@@ -113,7 +113,7 @@ func (g *ring) until(off int, v uint64) {
 	}
 }
 
-// phase writes down what has changed.
+// phase records the words of the region that have changed.
 func (g *ring) phase(name string) {
 	g.t.Helper()
 	fmt.Fprintln(&g.text, name)
@@ -126,7 +126,7 @@ func (g *ring) phase(name string) {
 	g.last = b
 }
 
-// datagram writes down the datagram that waits in the stopped server's socket, and leaves it there.
+// datagram records the datagram that waits in the stopped server's socket, and leaves it there.
 func (g *ring) datagram() {
 	g.t.Helper()
 	if busy {
@@ -264,7 +264,7 @@ func findAddress(request []byte, n uint64, from int) uint64 {
 	return 0
 }
 
-// compareRings compares two recordings but for what the first says is masked.
+// compareRings compares two recordings except for the bytes that the first one masks.
 func compareRings(t *testing.T, want, got string) {
 	t.Helper()
 	free := map[string][2]int{}

@@ -58,7 +58,7 @@ var margoCallers = []caller{
 	{name: "tutorial_provider", client: "06_margo_client", server: "06_margo_server", arguments: []string{"42"}, serve: theirTutorial((*theirs).serveAlpha)},
 }
 
-// theirTutorial serves at an engine what a server of Margo's tutorial serves.
+// theirTutorial registers the procedures of a server of Margo's tutorial on an engine.
 func theirTutorial(serve func(*theirs)) func(*testing.T, *cinnabar.Engine) {
 	return func(t *testing.T, e *cinnabar.Engine) {
 		t.Helper()
