@@ -147,11 +147,11 @@ func TestOpStateEndsOnce(t *testing.T) {
 	}
 }
 
-// TestInterruptMeetsStart interrupts calls and transfers while Start runs, which may take a while: the reason is kept.
+// TestInterruptMeetsStart interrupts calls and transfers while Start runs. Their errors are those of the interruption.
 func TestInterruptMeetsStart(t *testing.T) {
 	me := open(t, natest.New(natest.Config{}), Config{Dispatch: handler(echo)})
 	cause := errors.New("interrupted")
-	// during calls start while another goroutine calls interrupt until that has an effect, and reports whether it had one.
+	// during calls start while another goroutine calls interrupt until it has an effect, and reports whether interrupt had one.
 	during := func(start func(), interrupt func(Code, error) func()) (interrupted bool) {
 		var started atomic.Bool
 		var wg sync.WaitGroup

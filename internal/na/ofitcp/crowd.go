@@ -22,9 +22,9 @@ const (
 	// after the connection has stopped reading because handlers were running then, and because of reads every rationTime.
 	maxAnswers = 8192
 	// rationTime is the interval at which a connection with too many unread answers reads rationBytes nevertheless, if this side
-	// waits for something from the peer. Otherwise two endpoints that flood each other could wait for each other for ever. So many
-	// bytes end the pause of the peer, if it has stopped reading for the same reason. A request counts as rationRequest more bytes,
-	// because the connection does not wait for requests, and their answers would wait too.
+	// waits for a response or a transfer of the peer. Otherwise two endpoints that flood each other could wait for each other for ever.
+	// rationBytes is maxUnread, because the peer ends its own pause when that many bytes have been read. A request that is read counts
+	// rationRequest bytes more than its length, because this side does not wait for it, and its answer would wait too.
 	rationTime    = 20 * time.Millisecond
 	rationBytes   = maxUnread
 	rationRequest = 16 << 10
@@ -54,7 +54,7 @@ func (c *conn) pauseReading() bool {
 	return false
 }
 
-// spend takes n bytes off the ration, if there is one. The caller has the read role.
+// spend subtracts n bytes from the ration, if it is positive. The caller has the read role.
 func (c *conn) spend(n int) {
 	if c.ration.Load() > 0 {
 		c.ration.Add(-int64(n))

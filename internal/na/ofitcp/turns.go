@@ -15,9 +15,9 @@ import (
 // Go's scheduler, which knows no hosts, would run them in the order in which they became runnable: work for one host would wait
 // for that of all connections of another host.
 //
-// The next place goes to the host that has used least time, and of several such hosts to the one that has waited for longest. A host
-// that comes back after a while counts as if it had used
-// turnCredit less than the host that is served at that moment, so that it comes before busy hosts, but cannot save up more.
+// The next place goes to the host that has used the least time, and of several such hosts to the one that has waited for longest. A
+// host that comes back after a while counts as if it had used turnCredit less than turns.now, so that it comes before busy hosts, but
+// cannot save up more than that.
 type turns struct {
 	most int // limit of busy
 
@@ -36,14 +36,14 @@ type turns struct {
 	// sweepAt is the number of hosts in byHost at which leave looks for hosts to forget.
 	// +checklocks:mu
 	sweepAt int
-	// now is the time that a host has used which waits all the time: that of the host which got the last place, or more, because now
-	// advances also while all places go to hosts that have just come. Otherwise they would go before the others for ever.
+	// now is a virtual time, the time used by a host that waits permanently. It is at least turnHost.used of the host that got the
+	// last place. It also advances while all places go to new hosts, because these would otherwise come before the others for ever.
 	// +checklocks:mu
 	now time.Duration
 	// waits is the number of times that a host has begun to wait for a place.
 	// +checklocks:mu
 	waits uint64
-	// passed is when a goroutine last yielded before it handed its place over.
+	// passed is the time of the last call of yield in leave, see turnPass.
 	// +checklocks:mu
 	passed time.Time
 }
@@ -71,7 +71,7 @@ type turnHost struct {
 	index   int // position in turns.waiting, valid while goroutines wait
 }
 
-// turnHeap is a [heap.Interface]. Its first host has used least, and waited for longest among such hosts.
+// turnHeap implements [heap.Interface]. Its first host has used the least time and, of several such hosts, waits for longest.
 type turnHeap []*turnHost
 
 func (h turnHeap) Len() int { return len(h) }
@@ -147,8 +147,8 @@ func (t *turns) nextWaitLocked() uint64 {
 	return t.waits
 }
 
-// sweepLocked forgets the hosts for which hostLocked would count the same time if they were unknown, because with a new host in every
-// turn byHost would otherwise grow for as long as goroutines wait.
+// sweepLocked deletes the hosts without waiting goroutines that would get the same turnHost.used if they came back as new hosts.
+// Otherwise byHost would grow for as long as goroutines wait, if a new host came in every turn.
 //
 // +checklocks:t.mu
 func (t *turns) sweepLocked() {

@@ -74,8 +74,8 @@ func TestTurnsOfHosts(t *testing.T) {
 	}
 }
 
-// TestTurnsOfNewHosts has a new host come in every turn. A host that waits already comes before hosts that come later and have used
-// no less, also one that has used time gets a place, and hosts that have left are forgotten.
+// TestTurnsOfNewHosts adds a new host in every turn. A waiting host comes before later hosts that have not used less time, a host
+// that has used time gets a place too, and byHost does not keep hosts that have left.
 func TestTurnsOfNewHosts(t *testing.T) {
 	q := newTurns()
 	q.most = 1

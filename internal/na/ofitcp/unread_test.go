@@ -230,8 +230,8 @@ func TestUnreadAnswersAndOwnCall(t *testing.T) {
 	_ = req.park(t) // however it ends
 }
 
-// TestFloodOfEachOther has two endpoints answer many requests of each other at once, with more bytes than either may leave unsent and
-// the kernel keeps, so that both stop reading while both wait for answers. All calls of both succeed.
+// TestFloodOfEachOther makes two endpoints answer many requests of each other at once. The answers have more bytes than maxUnread
+// and the kernel's buffers hold, so that both endpoints stop reading while they wait for answers. All calls of both succeed.
 func TestFloodOfEachOther(t *testing.T) {
 	const (
 		calls  = 512
@@ -289,8 +289,8 @@ func TestFloodOfEachOther(t *testing.T) {
 	wg.Wait()
 }
 
-// TestRation checks that a ration lets a connection read rationBytes, or rationBytes / rationRequest requests, although the peer
-// leaves too much unread.
+// TestRation checks that a connection with a ration reads rationBytes, or rationBytes / rationRequest requests, although the peer
+// leaves too many answers unread.
 func TestRation(t *testing.T) {
 	c := conn{account: hostquota.NewBook(hostquota.Limits{}).Account(hostquota.Host{})}
 	c.unsent.Store(maxUnread)
