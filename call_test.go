@@ -139,6 +139,7 @@ func TestGoexit(t *testing.T) {
 // TestPanic checks that a handler that panics hurts only its own call.
 // parity: G44
 func TestPanic(t *testing.T) {
+	panics.Reset()
 	var text strings.Builder
 	var mu sync.Mutex
 	server, ep := pair(t, &Config{Logger: slog.New(slog.NewTextHandler(lockedWriter{&mu, &text}, nil))})
