@@ -17,6 +17,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"cinnabar/internal/audit"
 	"cinnabar/internal/hostmem"
 )
 
@@ -546,6 +547,7 @@ func (w warnings) Handle(_ context.Context, r slog.Record) error {
 // parity: G94
 func TestForgottenCloseIsReported(t *testing.T) {
 	log := warnings{got: make(chan string, 10)}
+	audit.Reset()
 	e := bulkEngine(t, &Config{Logger: slog.New(log)})
 	for _, c := range []struct {
 		name string

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"cinnabar/internal/audit"
 )
 
 // logLines are the lines that an engine logs from Warn on.
@@ -20,7 +22,10 @@ func (w *logLines) Write(p []byte) (int, error) {
 	return w.buf.Write(p)
 }
 
+// logger returns a logger that writes to w. Lines about this host that other tests have provoked suppress none of the caller's.
 func (w *logLines) logger() *slog.Logger {
+	audit.Reset()
+	panics.Reset()
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"cinnabar/internal/audit"
 	"cinnabar/internal/hg/wire"
 )
 
@@ -207,6 +208,7 @@ func TestNoSuchRPC(t *testing.T) {
 func TestUnknownIsLogged(t *testing.T) {
 	var text strings.Builder
 	var mu sync.Mutex
+	audit.Reset()
 	log := slog.New(slog.NewTextHandler(lockedWriter{&mu, &text}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	server, ep := pair(t, &Config{Logger: log})
 	p, err := server.Provider(3, "x")

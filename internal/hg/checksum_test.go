@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cinnabar/internal/audit"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
 )
@@ -42,6 +43,7 @@ func TestBuildsMeet(t *testing.T) {
 			t.Run(modes[client]+" calls "+modes[server], func(t *testing.T) {
 				n := natest.New(natest.Config{})
 				log := &lockedBuffer{}
+				audit.Reset()
 				to := open(t, n, Config{Checksums: ChecksumMode(server), Dispatch: handler(knownOnly), Logger: slog.New(slog.NewTextHandler(log, nil))})
 				from := open(t, n, Config{Checksums: ChecksumMode(client)})
 				in := pattern(100)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/internal/audit"
 	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
@@ -404,6 +405,7 @@ func TestRemoteAddressIsNotVirtual(t *testing.T) {
 // TestLogIsBounded has a host break the protocol many times: the log has a few lines about it, the counters have all.
 func TestLogIsBounded(t *testing.T) {
 	var lines counter
+	audit.Reset()
 	s := newSide(t, iwarp.Config{Logger: slog.New(slog.NewTextHandler(&lines, nil))}, nil)
 	l := s.serve(t)
 	const n = 100

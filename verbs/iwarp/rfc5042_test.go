@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"testing"
 
+	"cinnabar/internal/audit"
 	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
@@ -200,6 +201,7 @@ func TestRFC5042_CompletionQueueOverrun(t *testing.T) {
 // parity: A08
 func TestRFC5042_SharedCompletionQueueTooSmall(t *testing.T) {
 	var lines warnings
+	audit.Reset()
 	s := newSide(t, iwarp.Config{Logger: slog.New(&lines)}, nil)
 	small, err := s.dev.CreateCQ(16)
 	if err != nil {

@@ -120,6 +120,7 @@ func TestAddressesThatCross(t *testing.T) {
 // the second one is refused. A warning names the address and the cause.
 func TestTwoOfCBehindOneAddress(t *testing.T) {
 	var log bytes.Buffer
+	audit.Reset()
 	e, r := openEcho(t, Config{Audit: audit.New(slog.New(slog.NewTextHandler(&log, nil)))}), newRaw(t)
 	first, m := r.dial(e, 1)
 	if m.typ != cmResponse {
