@@ -1,7 +1,6 @@
 package main
 
 import (
-	"strings"
 	"testing"
 
 	"cinnabar/cmd/cinnabar/internal/clitest"
@@ -74,13 +73,7 @@ func TestExitCodes(t *testing.T) {
 		{"recv --listen 127.0.0.1:0 --dir main.go", 1, "--dir"},
 	} {
 		t.Run(tt.args, func(t *testing.T) {
-			var o clitest.Output
-			if got := clitest.Run(t.Context(), strings.Fields(tt.args), o.Streams()); got != tt.code {
-				t.Errorf("exit code %d, want %d; stderr: %s", got, tt.code, &o.Err)
-			}
-			if tt.text != "" && !strings.Contains(o.Err.String(), tt.text) {
-				t.Errorf("stderr %q does not mention %q", &o.Err, tt.text)
-			}
+			o := clitest.WantExit(t, tt.args, tt.code, tt.text)
 			if tt.code == 0 && o.Out.Len() == 0 {
 				t.Error("nothing on standard output")
 			}

@@ -96,7 +96,7 @@ func TestCloseIdle(t *testing.T) {
 
 func TestReleaseWithoutAcquire(t *testing.T) {
 	if !invariants.Enabled {
-		t.Skip("needs the build tag invariants")
+		t.Skip("only a build with the tag invariants checks for a user too many; step race has the tag")
 	}
 	for _, end := range []bool{false, true} {
 		var g Guard
@@ -131,7 +131,7 @@ func TestModel(t *testing.T) {
 			},
 			"release": func(t *rapid.T) {
 				if users == 0 {
-					t.Skip("no user")
+					t.Skip("Release needs a user: rapid takes another action")
 				}
 				g.Release()
 				if users--; users == 0 {

@@ -34,7 +34,7 @@ func FuzzLists(f *testing.F) {
 	f.Add([]byte{1, 1, 1, 1, 1, 1, 1}, []byte{0, 7}, uint16(3), uint16(4), byte(1))
 	f.Fuzz(func(t *testing.T, lengths, others []byte, first, count uint16, step byte) {
 		if len(lengths) > 100 || len(others) > 100 {
-			t.Skip("long lists say nothing new")
+			t.Skip("lists of more than 100 segments take the same paths as shorter ones, and more time")
 		}
 		segs, flat := list(lengths)
 		before := slices.Clone(segs)

@@ -59,7 +59,7 @@ func serve([]string) error {
 	return nil
 }
 
-// stubborn does not end with its input.
+// stubborn is a role that runs on when its input ends, so that only a signal ends it.
 func stubborn([]string) error {
 	fmt.Println("ready")
 	<-time.NewTimer(time.Hour).C
@@ -302,7 +302,7 @@ func TestSendToEnded(t *testing.T) {
 
 func TestBuild(t *testing.T) {
 	if testing.Short() {
-		t.Skip("builds a program")
+		t.Skip("-short: go build takes seconds")
 	}
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte("package main\n\nfunc main() { println(\"built\") }\n"), 0o600); err != nil {

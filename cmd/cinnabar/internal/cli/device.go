@@ -30,7 +30,7 @@ func Devices(ctx context.Context) []Device {
 			return iwarp.Open(iwarp.Config{Name: SoftwareDevice, Logger: LoggerOf(ctx)})
 		},
 	}}
-	found, _ := rdmacore.Devices() // who asks for one by name is told why there is none
+	found, _ := rdmacore.Devices() // the error is dropped, because opening a device by name returns it
 	for _, d := range found {
 		list = append(list, Device{Name: d.Name, Open: func() (*verbs.Device, error) { return rdmacore.Open(d.Name) }})
 	}

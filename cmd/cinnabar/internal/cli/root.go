@@ -36,7 +36,7 @@ func Run(ctx context.Context, tree Tree, args []string, s Streams) int {
 	if stopped {
 		err = cause
 	}
-	// A peer that was told to end has nothing to add to what its parent says.
+	// A hidden peer process that its parent has ended prints no error, because the parent prints the cause.
 	if !cmd.Hidden || !stopped && !errors.Is(err, ErrParentEnded) {
 		s.Notef("%s: %s\n", cmd.CommandPath(), Printable(OneLine(err))) // a peer's words may be in it
 	}

@@ -41,8 +41,8 @@ func (s Streams) NotePeer(peer net.Addr, format string, args ...any) {
 	}
 }
 
-// Notef prints a note on standard error. Where even that fails, there is
-// nobody left to tell.
+// Notef prints a note on standard error. It drops the error of the write,
+// because there is no other place to report it.
 func (s Streams) Notef(format string, args ...any) { _, _ = fmt.Fprintf(s.Err, format, args...) }
 
 // SyncWriter lets several goroutines write whole lines to one writer.

@@ -32,6 +32,19 @@ func Main(m *testing.M, tree cli.Tree) {
 	goleak.VerifyTestMain(m)
 }
 
+// WantExit runs a command line, whose arguments are separated by spaces, and checks the exit code and that standard error contains text.
+func WantExit(t *testing.T, args string, code int, text string) *Output {
+	t.Helper()
+	var o Output
+	if got := Run(t.Context(), strings.Fields(args), o.Streams()); got != code {
+		t.Errorf("exit code %d, want %d; stderr: %s", got, code, &o.Err)
+	}
+	if !strings.Contains(o.Err.String(), text) {
+		t.Errorf("stderr %q does not mention %q", &o.Err, text)
+	}
+	return &o
+}
+
 // Run carries out one command line in this process and returns the exit code.
 func Run(ctx context.Context, args []string, s cli.Streams) int {
 	return cli.Run(ctx, testTree, args, s)

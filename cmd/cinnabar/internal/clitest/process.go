@@ -64,7 +64,7 @@ func Command(t *testing.T, args ...string) (*exec.Cmd, *Output) {
 	t.Cleanup(cancel)
 	var o Output
 	cmd := exec.CommandContext(ctx, os.Args[0], args...)
-	// A program built with -race waits a second when it ends, unless told not to.
+	// A program built with -race sleeps for a second before it exits. atexit_sleep_ms=0 switches that off.
 	cmd.Env = append(os.Environ(), runAsMain+"=1", "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	cmd.Stdout, cmd.Stderr = &o.Out, &o.Err
 	cmd.WaitDelay = ProcessLimit // for processes of its own that it leaves behind

@@ -2,6 +2,6 @@
 
 package clitest
 
-// RaceEnabled tells of the race detector, under which tests that move much data take ten times as long and find nothing
-// that they do not find with less.
+// RaceEnabled reports whether the race detector is built in. Tests that move much data move less with it, because they take ten times
+// as long and find nothing more.
 const RaceEnabled = true

@@ -386,7 +386,7 @@ func TestDevice(t *testing.T) {
 // A build without RDMA hardware support says so in a sentence; that is no failure.
 func TestSaysWhichDevice(t *testing.T) {
 	if len(cli.Devices(t.Context())) > 1 {
-		t.Skip("this machine has RDMA devices")
+		t.Skip("this machine has RDMA devices, so the command takes one of them; the sentence is about machines without")
 	}
 	dev, why, err := openDevice(t.Context(), "")
 	if err != nil {

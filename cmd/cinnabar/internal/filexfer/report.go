@@ -67,8 +67,8 @@ func (r *reporter) noteStart(res xfer.Result) {
 	r.notef("%s", r.startLine(res))
 }
 
-// notef prints a line about what goes on, on standard error. Where even that
-// fails, there is nobody left to tell.
+// notef prints a line about the transfer on standard error. It drops the error
+// of the write, because there is no other place to report it.
 func (r *reporter) notef(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -39,13 +39,7 @@ func TestInfoExitCodes(t *testing.T) {
 		{"info --frobnicate", 2, "cinnabar info --help"},
 	} {
 		t.Run(tt.args, func(t *testing.T) {
-			var o clitest.Output
-			if got := clitest.Run(t.Context(), strings.Fields(tt.args), o.Streams()); got != tt.code {
-				t.Errorf("exit code %d, want %d; stderr: %s", got, tt.code, &o.Err)
-			}
-			if !strings.Contains(o.Err.String(), tt.text) {
-				t.Errorf("stderr %q does not mention %q", &o.Err, tt.text)
-			}
+			o := clitest.WantExit(t, tt.args, tt.code, tt.text)
 			if (tt.code == 0 && !strings.Contains(tt.args, "-s ")) != (o.Out.Len() > 0) {
 				t.Errorf("exit code %d with %q on standard output", tt.code, &o.Out)
 			}

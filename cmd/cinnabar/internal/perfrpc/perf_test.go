@@ -140,13 +140,7 @@ func TestExitCodes(t *testing.T) {
 		{"perf rate ofi+tcp://127.0.0.1", 1, "neither an address and port"},
 	} {
 		t.Run(tt.args, func(t *testing.T) {
-			var o clitest.Output
-			if got := clitest.Run(t.Context(), strings.Fields(tt.args), o.Streams()); got != tt.code {
-				t.Errorf("exit code %d, want %d; stderr: %s", got, tt.code, &o.Err)
-			}
-			if !strings.Contains(o.Err.String(), tt.text) {
-				t.Errorf("stderr %q does not mention %q", &o.Err, tt.text)
-			}
+			clitest.WantExit(t, tt.args, tt.code, tt.text)
 		})
 	}
 }
