@@ -7,8 +7,6 @@ import (
 	"testing"
 )
 
-const raceDetector = false
-
 // TestCallAllocs checks what one small call costs in client and server together.
 func TestCallAllocs(t *testing.T) {
 	server, ep := pair(t, nil)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"sync"
+
+	"cinnabar/internal/rundown"
 )
 
 // errPeerGone is the cause with which a handler's context ends when the connection that its request came by is lost.
@@ -40,7 +42,7 @@ func (l *lives) of(gone <-chan struct{}) context.Context {
 		return ctx
 	}
 	ctx, cancel := context.WithCancelCause(l.ctx)
-	if isClosed(gone) || ctx.Err() != nil {
+	if rundown.IsClosed(gone) || ctx.Err() != nil {
 		cancel(errPeerGone)
 		return ctx
 	}
@@ -67,13 +69,4 @@ func (l *lives) end(cause error) {
 	l.kill(cause)
 	l.mu.Unlock()
 	l.wg.Wait()
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }

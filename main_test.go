@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/testproc"
 )
 
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) {
 const testLimit = time.Minute
 
 // brief tells tests that repeat something at random, or with much data, to do less of it.
-func brief() bool { return testing.Short() || raceDetector }
+func brief() bool { return testing.Short() || invariants.Race }
 
 // patient returns a context for what should be quick.
 func patient(t testing.TB) context.Context {

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"cinnabar/internal/invariants"
 )
 
 // TestOverload sends 10,000 calls to a server of 64 handlers: each is answered or refused, and memory does not grow with
@@ -69,7 +71,7 @@ func TestOverload(t *testing.T) {
 	}
 	grown := residentKiB(t) - before
 	t.Logf("%d answered, %d refused, memory %+d KiB", answered, refused, grown)
-	if grown > 16<<10 && !raceDetector {
+	if grown > 16<<10 && !invariants.Race {
 		t.Errorf("memory has grown by %d KiB", grown)
 	}
 	waitFor(t, func() bool { return server.Stats().Handlers.Running == 0 }) // they end after their answers are sent

@@ -11,6 +11,7 @@ import (
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
+	"cinnabar/internal/rundown"
 	"cinnabar/internal/sched"
 )
 
@@ -165,7 +166,7 @@ func (s *serving) Err() error {
 	if life := s.life.Load(); life != nil {
 		return (*life).Err()
 	}
-	if s.gone != nil && isClosed(s.gone) {
+	if s.gone != nil && rundown.IsClosed(s.gone) {
 		return s.lifetime().Err()
 	}
 	return s.svc.e.lives.ctx.Err()

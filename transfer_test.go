@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"cinnabar/internal/hg"
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 )
 
@@ -701,7 +702,7 @@ func TestTransferFreesWorker(t *testing.T) {
 
 // A transfer allocates nothing in either process.
 func TestTransferAllocs(t *testing.T) {
-	if raceDetector {
+	if invariants.Race {
 		t.Skip("the race detector allocates, and sync.Pool drops at random under it")
 	}
 	p := newBulkPair(t)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
 )
@@ -38,7 +39,7 @@ func TestCallsDoNotAllocate(t *testing.T) {
 				}
 				k.Free()
 			})
-			if allocs != 0 && !raceEnabled {
+			if allocs != 0 && !invariants.Race {
 				t.Errorf("%v allocations per call at both ends together, want 0", allocs)
 			}
 		})
@@ -57,7 +58,7 @@ func TestTransfersDoNotAllocate(t *testing.T) {
 		}
 		x.Free()
 	})
-	if allocs != 0 && !raceEnabled {
+	if allocs != 0 && !invariants.Race {
 		t.Errorf("%v allocations per transfer, want 0", allocs)
 	}
 }

@@ -5,13 +5,14 @@ import (
 	"runtime"
 	"testing"
 
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na/natest"
 )
 
 // TestDescriptorCost checks how much memory the descriptors of a peer take that consist of as many segments as fit into
 // their bytes, once they are read and used. They once took eight times their bytes.
 func TestDescriptorCost(t *testing.T) {
-	if raceEnabled {
+	if invariants.Race {
 		t.Skip("the race detector allocates too")
 	}
 	const segments = 1 << 14

@@ -9,6 +9,7 @@ import (
 
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
+	"cinnabar/internal/rundown"
 )
 
 // Bounds of the answers that the peers of one host have to pull and do not.
@@ -95,7 +96,7 @@ func (o *owed) enter(a na.Addr, n int) *owedAnswer {
 // +checklocks:o.mu
 func (o *owed) addLocked(key hostquota.Host, w *owing) {
 	if len(o.byHost) >= max(o.sweepAt, minSweep) {
-		maps.DeleteFunc(o.byHost, func(_ hostquota.Host, w *owing) bool { return w.idle() && (w.gone == nil || isClosed(w.gone)) })
+		maps.DeleteFunc(o.byHost, func(_ hostquota.Host, w *owing) bool { return w.idle() && (w.gone == nil || rundown.IsClosed(w.gone)) })
 		o.sweepAt = 2 * len(o.byHost)
 	}
 	o.byHost[key] = w

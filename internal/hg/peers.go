@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"cinnabar/internal/na"
+	"cinnabar/internal/rundown"
 )
 
 // peers knows, in Detect mode, how the processes were built that this one calls.
@@ -54,7 +55,7 @@ type peerBuild struct {
 }
 
 // valid reports whether b is known and still holds.
-func (b *peerBuild) valid() bool { return b != nil && !b.stale.Load() && !isClosed(b.gone) }
+func (b *peerBuild) valid() bool { return b != nil && !b.stale.Load() && !rundown.IsClosed(b.gone) }
 
 // buildOf returns the build that the address of a peer is annotated with, nil if there is none.
 func buildOf(a na.Addr) *peerBuild {
@@ -110,15 +111,6 @@ func (k *Call) startDetect(payload []byte) {
 	ps.mu.Unlock()
 	if first {
 		k.c.ask(p, k.to)
-	}
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }
 

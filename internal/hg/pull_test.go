@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
 )
@@ -204,7 +205,7 @@ func TestOverflowInParts(t *testing.T) {
 			if budget == 0 {
 				sizes = []int{pullSecond, pullSecond + 1}
 			}
-			if !raceEnabled { // for which it is much memory
+			if !invariants.Race { // for which it is much memory
 				sizes = append(sizes, 4*pullSecond+1)
 			}
 			n := natest.New(natest.Config{Chunk: 1 << 20})
@@ -232,7 +233,7 @@ func TestOverflowInParts(t *testing.T) {
 func TestCancelPull(t *testing.T) {
 	for at := range 30 {
 		size, budget := 16*pullFirst+1, int64(4*pullSecond)
-		if at%10 == 0 && !raceEnabled || at == 10 {
+		if at%10 == 0 && !invariants.Race || at == 10 {
 			size, budget = 4*pullSecond+1, 0
 		}
 		synctest.Test(t, func(t *testing.T) {

@@ -1,4 +1,4 @@
-// Package invariants says whether this build checks its own invariants.
+// Package invariants says whether this build checks its own invariants, and whether it has the race detector ([Race]).
 //
 // A build with the tag `invariants` sets Enabled; every other build leaves it false, and the compiler then drops
 // the checks and what they compute:

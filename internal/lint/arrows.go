@@ -65,11 +65,11 @@ var layers = map[string]row{
 	"internal/na":        {code: []string{"internal/rundown", "internal/hostquota"}},
 	"internal/na/natest": {code: []string{"internal/na", "internal/hostquota"}},
 	"internal/hg/wire":   {},
-	"internal/hg":        {code: []string{"internal/hg/wire", "internal/sglist", "internal/na", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/na/natest"}},
+	"internal/hg":        {code: []string{"internal/rundown", "internal/hg/wire", "internal/sglist", "internal/na", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/invariants", "internal/na/natest"}},
 	"internal/sched":     {code: []string{"internal/na", "internal/hostquota"}},
 	"internal/margoconf": {},
-	"internal/na/sm":     {code: []string{"internal/na", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit"}, modules: []string{modSys}},
-	"internal/na/ofitcp": {code: []string{"internal/na", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/dnstest"}},
+	"internal/na/sm":     {code: []string{"internal/sockio", "internal/na", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit"}, modules: []string{modSys}, test: []string{"internal/invariants"}},
+	"internal/na/ofitcp": {code: []string{"internal/na", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/invariants", "internal/dnstest"}},
 
 	// Protocol state machines: bytes in, effects out; no sockets, clocks or memory of their own.
 	"internal/iwarp/mpa":   {},
@@ -89,7 +89,7 @@ var layers = map[string]row{
 	"verbs/internal/rig":        {code: []string{"verbs", "internal/verbsrules", "verbs/verbstest/memdev"}}, // for the tests of verbs, verbs/rdmacm and verbs/oob
 	"verbs/verbstest/memdev":    {code: []string{"verbs", "internal/hostmem", "internal/invariants"}},
 	"verbs/verbstest": {
-		code:    []string{"verbs", "verbs/rdmacm", "verbs/oob", "internal/hostmem"},
+		code:    []string{"internal/invariants", "verbs", "verbs/rdmacm", "verbs/oob", "internal/hostmem"},
 		test:    []string{"verbs/verbstest/memdev"},
 		modules: []string{modSys},
 	},
@@ -118,9 +118,9 @@ var layers = map[string]row{
 
 	"verbs/flow": {
 		code: []string{"verbs", "regmem/ring", "regmem", "internal/waitlist", "internal/hostquota", "internal/audit"},
-		test: []string{"verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "regmem/arena"},
+		test: []string{"internal/invariants", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "regmem/arena"},
 	},
-	"verbs/rstream": {code: []string{"verbs", "verbs/flow"}, test: []string{"verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev"}},
+	"verbs/rstream": {code: []string{"internal/rundown", "verbs", "verbs/flow"}, test: []string{"verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev"}},
 
 	// The families' encodings: Go values to bytes and back, no I/O.
 	"codec":               {test: []string{"codec/hgproc", "codec/cereal"}},
@@ -132,7 +132,7 @@ var layers = map[string]row{
 	// RPC and bulk memory, on Mercury's core and the networks below it.
 	".": {
 		code: []string{"codec", "codec/hgproc", "codec/cereal", "internal/rundown", "internal/sched", "internal/sglist", "internal/margoconf", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/hostmem", "internal/hostquota", "internal/audit"},
-		test: []string{"internal/na/natest", "internal/dnstest", "internal/testproc", "margo"},
+		test: []string{"internal/invariants", "internal/na/natest", "internal/dnstest", "internal/testproc", "margo"},
 
 		modules: []string{modSys}, // mapped files
 	},
@@ -146,7 +146,7 @@ var layers = map[string]row{
 
 	// Programs and measurements stand on everything.
 	"cmd/cinnabar/internal/cli": {
-		code:    []string{".", "internal/hostquota", "internal/audit", "verbs", "verbs/iwarp", "verbs/rdmacore"},
+		code:    []string{"internal/sockio", ".", "internal/hostquota", "internal/audit", "verbs", "verbs/iwarp", "verbs/rdmacore"},
 		modules: []string{modCobra, modFlags, modHumanize, modProgress},
 	},
 	"cmd/cinnabar/internal/clitest": { // helpers of tests, which no code but tests imports
@@ -157,7 +157,7 @@ var layers = map[string]row{
 	"cmd/cinnabar/internal/peerproc": {code: []string{"cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link"}, test: []string{"cmd/cinnabar/internal/clitest"}},
 	"cmd/cinnabar/internal/demo": {
 		code:    []string{".", "cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link", "cmd/cinnabar/internal/peerproc", "rmem", "verbs", "verbs/oob", "verbs/rdmacore", "xfer"},
-		test:    []string{"cmd/cinnabar/internal/clitest"},
+		test:    []string{"internal/invariants", "cmd/cinnabar/internal/clitest"},
 		modules: []string{modCobra},
 	},
 	"cmd/cinnabar/internal/compare": {
@@ -171,8 +171,8 @@ var layers = map[string]row{
 		modules: []string{modCobra, modHistogram},
 	},
 	"cmd/cinnabar/internal/perfverbs": {
-		code:    []string{"cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link", "regmem", "regmem/arena", "verbs", "verbs/oob", "verbs/iwarp"},
-		test:    []string{"cmd/cinnabar/internal/clitest"},
+		code:    []string{"internal/sockio", "cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link", "regmem", "regmem/arena", "verbs", "verbs/oob", "verbs/iwarp"},
+		test:    []string{"internal/invariants", "cmd/cinnabar/internal/clitest"},
 		modules: []string{modCobra, modFlags, modHistogram},
 	},
 	"cmd/cinnabar/internal/pingpong": {
@@ -192,7 +192,7 @@ var layers = map[string]row{
 	},
 	"cmd/cinnabar/internal/filexfer": {
 		code:    []string{"cmd/cinnabar/internal/cli", "internal/hostquota", "internal/audit", "verbs", "verbs/iwarp", "xfer"},
-		test:    []string{"cmd/cinnabar/internal/clitest"},
+		test:    []string{"internal/invariants", "cmd/cinnabar/internal/clitest"},
 		modules: []string{modCobra, modFlags, modProgress, modSys},
 	},
 	"cmd/cinnabar/internal/inspect": {
@@ -216,7 +216,7 @@ var layers = map[string]row{
 	"examples/sum/server":                    {code: []string{".", "examples/sum"}},
 	"examples/sum/client":                    {code: []string{".", "examples/sum"}},
 	"bench":                                  {code: []string{"verbs", "verbs/...", "xfer"}, modules: []string{modSys}},
-	"test/interop":                           {test: []string{"internal/testproc", ".", "internal/recording", "codec/cereal", "codec/hgproc", "internal/cerealtest"}, modules: []string{modSys}},
+	"test/interop":                           {test: []string{"internal/invariants", "internal/testproc", ".", "internal/recording", "codec/cereal", "codec/hgproc", "internal/cerealtest"}, modules: []string{modSys}},
 	"test/parity":                            {},
 	"test/rdmavm/mixedpeer":                  {code: []string{"verbs", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore"}},
 	"test/kill":                              {test: []string{"internal/testproc", "verbs", "verbs/iwarp", "xfer"}},

@@ -117,3 +117,13 @@ func (g *Guard) Wait(ctx context.Context) error {
 	}
 	return nil
 }
+
+// IsClosed reports whether c is closed, without waiting. No goroutine may send on c, because IsClosed would take the value.
+func IsClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

@@ -16,8 +16,9 @@ var ErrWouldBlock = errors.New("sockio: operation would block")
 // without its IPv4 and TCP headers.
 const defaultMSS = 1460
 
-// past is a deadline that has expired: setting it wakes a parked waiter.
-var past = time.Unix(1, 0)
+// Past is a deadline that has expired. A goroutine that is blocked on a connection, or in [Poller.Wait], returns as soon as this
+// deadline is set.
+var Past = time.Unix(1, 0)
 
 // A Conn is a TCP connection with scatter/gather I/O that never blocks, next to
 // waiting through Go's network poller.

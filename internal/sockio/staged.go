@@ -190,7 +190,7 @@ func (in *inbox) drained() bool {
 // poke is WakeRead.
 func (in *inbox) poke() {
 	in.mark()
-	_ = in.tcp.SetReadDeadline(past) // fails on a closed connection only
+	_ = in.tcp.SetReadDeadline(Past) // fails on a closed connection only
 }
 
 // outbox is the sending direction.
@@ -339,5 +339,5 @@ func (o *outbox) finish() error {
 // poke is WakeWrite.
 func (o *outbox) poke() {
 	o.mark()
-	_ = o.tcp.SetWriteDeadline(past) // fails on a closed connection only
+	_ = o.tcp.SetWriteDeadline(Past) // fails on a closed connection only
 }

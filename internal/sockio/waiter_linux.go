@@ -109,7 +109,7 @@ func (w *waiter) disarm() error {
 
 // wake ends the direction's present or next parking. Its error is that of a closed
 // set, on which nobody parks.
-func (w *waiter) wake() { _ = w.deadline(past) }
+func (w *waiter) wake() { _ = w.deadline(Past) }
 
 func (w *waiter) deadline(t time.Time) error {
 	w.mu.Lock()

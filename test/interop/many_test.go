@@ -15,11 +15,16 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/internal/invariants"
 )
+
+// raceFactor divides the number of processes and the bytes of the largest transfer under the race detector, where only the duration
+// of the tests depends on them.
+var raceFactor = map[bool]int{false: 1, true: 8}[invariants.Race]
 
 // crowd is how many processes call one at once in the tests of this file. The race detector finds with a few what it
 // finds with many, and takes ten times as long for each.
-const crowd = 1024 / raceFactor
+var crowd = 1024 / raceFactor
 
 // disguised returns a recorded conversation in which the client listens at another port, as another process would. It
 // tells its port when it connects, and before each request.

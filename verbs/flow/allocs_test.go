@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"cinnabar/internal/invariants"
 	"cinnabar/verbs"
 )
 
@@ -11,7 +12,7 @@ import (
 // there has been one of the kind.
 // parity: S17
 func TestRecordsAllocateNothing(t *testing.T) {
-	if raceEnabled {
+	if invariants.Race {
 		t.Skip("the race detector allocates")
 	}
 	for _, n := range []int{64, 20_000} {

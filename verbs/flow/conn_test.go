@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"cinnabar/internal/invariants"
 	"cinnabar/regmem"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
@@ -138,7 +139,7 @@ func TestReleaseOrder(t *testing.T) {
 // first.
 func bothWays(t *testing.T, cfg Config, part, few int) {
 	records := 400
-	if raceEnabled {
+	if invariants.Race {
 		records = 150
 	}
 	a, p := pair(t, cfg, cfg)
@@ -200,7 +201,7 @@ func receiveMany(t *testing.T, c *Conn, n, few int) {
 // parity: S17
 func TestSlowReceiver(t *testing.T) {
 	n := 100_000
-	if testing.Short() || raceEnabled {
+	if testing.Short() || invariants.Race {
 		n = 10_000
 	}
 	a, p := pair(t, Config{}, Config{Records: 32, Bytes: 4096})

@@ -5,13 +5,14 @@ import (
 	"sync"
 	"testing"
 
+	"cinnabar/internal/invariants"
 	"cinnabar/regmem"
 	"cinnabar/regmem/arena"
 	"cinnabar/verbs"
 )
 
 // transfers is how many the tests of registrations make: fewer where each is slow.
-var transfers = map[bool]int{false: 10_000, true: 2_000}[raceEnabled]
+var transfers = map[bool]int{false: 10_000, true: 2_000}[invariants.Race]
 
 // TestRegistrationsFlat sends records from a few buffers of the program through a cache of registrations: neither the cache
 // nor the device registers more than once for each.

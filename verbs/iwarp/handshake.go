@@ -75,7 +75,7 @@ func (c Config) settle(op string, active bool, a mpa.Agreed, p verbs.ConnParam) 
 // undoes it and returns ctx's cause if that was what ended it.
 func bound(ctx context.Context, nc net.Conn, limit time.Duration) (done func(err error) error) {
 	_ = nc.SetDeadline(time.Now().Add(limit)) // fails only on a closed connection, which I/O will tell
-	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(sockio.Past) })
 	return func(err error) error {
 		stop()
 		if err != nil && ctx.Err() != nil {

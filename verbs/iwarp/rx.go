@@ -411,12 +411,12 @@ func publish(dst, src []byte) {
 		return
 	}
 	if n := len(src) - 4; n >= 0 {
-		copyExposed(dst, src[:n])
+		hostmem.CopyExposed(dst, src[:n])
 		if hostmem.StoreUint32(dst[n:], binary.NativeEndian.Uint32(src[n:])) {
 			return
 		}
 	}
-	copyExposed(dst, src)
+	hostmem.CopyExposed(dst, src)
 }
 
 // endOfStream handles the peer's end of the stream. Messages that still wait for

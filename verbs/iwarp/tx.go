@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"cinnabar/internal/crc32c"
+	"cinnabar/internal/hostmem"
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/internal/iwarp/rdmap"
@@ -481,7 +482,7 @@ func (c *conn) sumLocked(b []byte, crc uint32, snap bool) (payload []byte, sum u
 	}
 	defer unguard(debug.SetPanicOnFault(true), &ok)
 	if t := &c.tx; snap {
-		t.snapshot = appendExposed(t.snapshot, b)
+		t.snapshot = hostmem.AppendExposed(t.snapshot, b)
 		b = t.snapshot[len(t.snapshot)-len(b):]
 		c.txStats.staged += uint64(len(b))
 	}

@@ -5,6 +5,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"cinnabar/internal/rundown"
 )
 
 // deadline is a time that can be set and reset while operations wait for it.
@@ -26,7 +28,7 @@ func (d *deadline) set(t time.Time) {
 		<-d.over // the timer has fired, and closes it
 	}
 	d.timer = nil
-	past := isClosed(d.over)
+	past := rundown.IsClosed(d.over)
 	if t.IsZero() || time.Until(t) > 0 {
 		if past {
 			d.over = make(chan struct{})
@@ -49,15 +51,6 @@ func (d *deadline) context() context.Context {
 	return until{context.Background(), d.over}
 }
 
-func isClosed(c chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
 // until is a context that ends when a channel is closed.
 type until struct {
 	context.Context
@@ -67,7 +60,7 @@ type until struct {
 func (u until) Done() <-chan struct{} { return u.over }
 
 func (u until) Err() error {
-	if isClosed(u.over) {
+	if rundown.IsClosed(u.over) {
 		return os.ErrDeadlineExceeded
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"cinnabar/internal/invariants"
 	"cinnabar/verbs"
 )
 
@@ -334,7 +335,7 @@ func testAll(t *testing.T, dev *verbs.Device) {
 // testPollAllocs counts allocations of a post and of the polls that find its
 // completion.
 func testPollAllocs(t *testing.T, dev *verbs.Device) {
-	if raceEnabled {
+	if invariants.Race {
 		t.Skip("the race detector allocates")
 	}
 	p := NewPair(t, dev, PairConfig{})

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"cinnabar/internal/hostmem"
+	"cinnabar/internal/invariants"
 	"cinnabar/verbs"
 )
 
@@ -25,7 +26,7 @@ func testOneSided(t *testing.T, dev *verbs.Device) {
 	a := attr(t, dev)
 	pieces := min(4, a.MaxSGE) // each message gathers one piece so many times
 	piece, messages := 64<<20, sized(4, 1)
-	if raceEnabled {
+	if invariants.Race {
 		piece = 16 << 20
 	}
 	if most := a.Ports[0].MaxMsgSize / uint64(pieces); uint64(piece) > most {

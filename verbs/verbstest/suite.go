@@ -3,6 +3,7 @@ package verbstest
 import (
 	"testing"
 
+	"cinnabar/internal/invariants"
 	"cinnabar/verbs"
 )
 
@@ -96,7 +97,7 @@ func needs(t *testing.T, dev *verbs.Device, c verbs.Caps) {
 
 // sized returns full, or reduced in short mode and under the race detector.
 func sized(full, reduced int) int {
-	if testing.Short() || raceEnabled {
+	if testing.Short() || invariants.Race {
 		return reduced
 	}
 	return full

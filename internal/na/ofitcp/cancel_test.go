@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 )
 
@@ -119,7 +120,7 @@ func TestCancelPut(t *testing.T) {
 func TestCancelAnywhere(t *testing.T) {
 	const size = 6 << 20
 	rounds := 40
-	if raceEnabled {
+	if invariants.Race {
 		rounds = 15
 	}
 	owner, user := openEndpoint(t, Config{}), openEndpoint(t, Config{})

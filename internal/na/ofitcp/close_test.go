@@ -8,13 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 )
 
 // TestKilledPeer kills a process in the middle of transfers and calls: all of them end, and the memory is ours again.
 func TestKilledPeer(t *testing.T) {
 	rounds := 4
-	if raceEnabled {
+	if invariants.Race {
 		rounds = 1 // the program is slow to start
 	}
 	for round := range rounds {
@@ -206,7 +207,7 @@ func TestCloseWithFrozenPeer(t *testing.T) {
 
 // TestCallsDoNotAllocate: a call in one process, both ends counted.
 func TestCallsDoNotAllocate(t *testing.T) {
-	if raceEnabled {
+	if invariants.Race {
 		t.Skip("the race detector has pools lose what they hold")
 	}
 	server, cl := openEcho(t, Config{}), openEndpoint(t, Config{})

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 )
 
@@ -353,7 +354,7 @@ func TestFirewalledPeer(t *testing.T) {
 // every message arrives.
 func TestSimultaneous(t *testing.T) {
 	rounds := 1000
-	if testing.Short() || raceEnabled {
+	if testing.Short() || invariants.Race {
 		rounds = 200
 	}
 	for range rounds {

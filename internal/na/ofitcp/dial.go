@@ -114,7 +114,7 @@ func (p *peer) connect(ctx context.Context, try *attempt) (*net.TCPConn, cmMessa
 	if !ok {
 		return nil, cmMessage{}, fmt.Errorf("the dialer returned a %T", nc)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = tcp.SetDeadline(time.Unix(1, 0)) }) // a closed one needs no deadline
+	stop := context.AfterFunc(ctx, func() { _ = tcp.SetDeadline(sockio.Past) }) // a closed one needs no deadline
 	answer, err := p.exchange(tcp, try)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)

@@ -491,7 +491,7 @@ func (m *memory) copyForLate(hold func() (release func())) (k *memory, why strin
 	case n > 0:
 		if err := hostmem.Guard(func() {
 			k.buf = make([]byte, n)
-			copyExposed(k.buf, m.buf)
+			hostmem.CopyExposed(k.buf, m.buf)
 		}); err != nil {
 			give()
 			return nil, fmt.Sprintf("it could not be copied: %v", err)

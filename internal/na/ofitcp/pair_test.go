@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 )
 
@@ -240,7 +241,7 @@ func TestConcurrentCalls(t *testing.T) {
 	server, cl := openEcho(t, Config{}), openEndpoint(t, Config{})
 	to := addrOf(t, cl, server)
 	calls := 200
-	if raceEnabled {
+	if invariants.Race {
 		calls = 60
 	}
 	var wg sync.WaitGroup

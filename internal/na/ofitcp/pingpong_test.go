@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 )
 
@@ -197,7 +198,7 @@ func (r *ppRun) finish() {
 func TestFiPingpong(t *testing.T) {
 	path, provider := ppProgram(t)
 	modes, sizes := []string{"tagged", "msg"}, []int{1, 65536, 1_000_000}
-	if raceEnabled {
+	if invariants.Race {
 		modes, sizes = modes[:1], sizes[1:2] // a program's start takes half a second, and the goroutines are the same
 	}
 	for _, mode := range modes {

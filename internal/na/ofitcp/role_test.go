@@ -12,6 +12,7 @@ import (
 	"time"
 	"weak"
 
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 )
 
@@ -228,7 +229,7 @@ func TestParkedClient(t *testing.T) {
 // parity: H128
 func TestManyClients(t *testing.T) {
 	clients := uint64(1024)
-	if raceEnabled {
+	if invariants.Race {
 		clients = 200 // more are no other races
 	}
 	if n := openFiles(t); n < 5*clients+100 {

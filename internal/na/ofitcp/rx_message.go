@@ -147,7 +147,7 @@ func (c *conn) copyWrite(b []byte) error {
 			a := &c.writeTo[i]
 			k := int(min(a.n-off, uint64(len(b))))
 			if !a.m.late.kept { // a late write is discarded
-				copyExposed(a.bytes()[off:], b[:k])
+				hostmem.CopyExposed(a.bytes()[off:], b[:k])
 			}
 			b = b[k:]
 		}

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"cinnabar/internal/hostmem"
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 )
 
@@ -159,7 +160,7 @@ func TestManyTransfers(t *testing.T) {
 
 // TestLarge moves more than 4 GiB in one operation, from and to the same few bytes of memory.
 func TestLarge(t *testing.T) {
-	if testing.Short() || raceEnabled {
+	if testing.Short() || invariants.Race {
 		t.Skip("moves 9 GiB, which is more than the race detector gets anything out of")
 	}
 	const size = 64 << 20
@@ -189,7 +190,7 @@ func TestLarge(t *testing.T) {
 // TestLargeOnWire: one read of more than 4 GiB, as peers send it that do not cut their transfers. The memory is only
 // read, so that no page of it is ever allocated.
 func TestLargeOnWire(t *testing.T) {
-	if testing.Short() || raceEnabled {
+	if testing.Short() || invariants.Race {
 		t.Skip("moves 5 GiB, which is more than the race detector gets anything out of")
 	}
 	const size = 5 << 30

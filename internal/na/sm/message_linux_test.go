@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 )
 
@@ -231,7 +232,7 @@ func TestHandOver(t *testing.T) {
 }
 
 func TestZeroAllocations(t *testing.T) {
-	if raceEnabled {
+	if invariants.Race {
 		t.Skip("the race detector allocates")
 	}
 	server, h := serve(t, Config{})

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cinnabar/internal/na"
+	"cinnabar/internal/sockio"
 )
 
 // poller is what makes progress for an endpoint when nobody drives: it looks at all conns, at the socket and the command
@@ -111,11 +112,9 @@ func (p *poller) remove(fd int) { _ = unix.EpollCtl(p.fd, unix.EPOLL_CTL_DEL, fd
 func (p *poller) wake() {
 	p.woken.Store(true)
 	if p.parked.Load() {
-		_ = p.set.SetReadDeadline(past) // fails only once the set is closed
+		_ = p.set.SetReadDeadline(sockio.Past) // fails only once the set is closed
 	}
 }
-
-var past = time.Unix(1, 0)
 
 // await has the poller look now and then whether servers are still there, since somebody waits for one. Whoever waits for
 // the first time in a while wakes it; then it does so for as long as anybody waits.
@@ -279,7 +278,7 @@ func (p *poller) park() bool {
 		p.ep.stats.parks.Add(1)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		p.due = past
+		p.due = sockio.Past
 		woken := p.woken.Swap(false)
 		p.look()
 		p.ep.tick(time.Now())

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 	"cinnabar/internal/shm"
 )
@@ -165,7 +166,7 @@ func TestCutOffNameless(t *testing.T) {
 // reason to give it up.
 // parity: H07
 func TestCutOffAgain(t *testing.T) {
-	if raceEnabled {
+	if invariants.Race {
 		t.Skip("the race detector's atomic operations do not survive that a region is cut off while they are under way")
 	}
 	server, _ := serve(t, Config{Prefix: privatePrefix("f")})

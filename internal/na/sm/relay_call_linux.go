@@ -12,7 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cinnabar/internal/hostmem"
 	"cinnabar/internal/na"
+	"cinnabar/internal/sockio"
 )
 
 // relayDial is how long connecting to a peer's socket may take. It is on this host, and the kernel answers for it.
@@ -190,7 +192,7 @@ func appendSlices(buf []byte, slices [][]byte) []byte {
 	for _, s := range slices {
 		n := len(buf)
 		buf = append(buf, make([]byte, len(s))...)
-		copyExposed(buf[n:], s)
+		hostmem.CopyExposed(buf[n:], s)
 	}
 	return buf
 }
@@ -214,7 +216,7 @@ func (l *relayLink) answer(buf *[]byte, slices [][]byte, want int) error {
 		return refusal(data)
 	}
 	for _, s := range slices {
-		copyExposed(s, data[:len(s)])
+		hostmem.CopyExposed(s, data[:len(s)])
 		data = data[len(s):]
 	}
 	return nil
@@ -222,7 +224,7 @@ func (l *relayLink) answer(buf *[]byte, slices [][]byte, want int) error {
 
 // interrupt ends the request under way, from another goroutine. The connection is of no use afterwards.
 func (l *relayLink) interrupt() {
-	_ = l.c.SetDeadline(time.Unix(1, 0)) // fails if it is closed, which is as good
+	_ = l.c.SetDeadline(sockio.Past) // fails if it is closed, which is as good
 }
 
 // noRelayError says that a peer has no relay, as C's have none.

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cinnabar/internal/audit"
+	"cinnabar/internal/hostmem"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
@@ -290,9 +291,9 @@ func (s *relayed) answer(of *memories, h relayHead) error {
 		part := data[:seg.len]
 		err := of.use(seg.addr, seg.len, h.access, func(mem []byte) {
 			if h.access == na.ReadOnly {
-				copyExposed(part, mem)
+				hostmem.CopyExposed(part, mem)
 			} else {
-				copyExposed(mem, part)
+				hostmem.CopyExposed(mem, part)
 			}
 		})
 		if err != nil {

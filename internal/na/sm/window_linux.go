@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cinnabar/internal/hostmem"
 	"cinnabar/internal/na"
 )
 
@@ -371,9 +372,9 @@ func (t *transfer) copyMapped(w *window) (moved uint64, err error) {
 				return moved, &na.Error{Kind: na.Denied, Err: fmt.Errorf("%d bytes at %#x lie outside the arena that the handle names", n, s.addr+skip)}
 			}
 			if ours := f.Local[t.off:][:n]; t.put {
-				copyExposed(theirs, ours)
+				hostmem.CopyExposed(theirs, ours)
 			} else {
-				copyExposed(ours, theirs)
+				hostmem.CopyExposed(ours, theirs)
 			}
 			moved += n
 			t.off += n

@@ -8,10 +8,10 @@ import (
 	"net/netip"
 	"os"
 	"sync"
-	"time"
 
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/sockio"
 
 	"github.com/vbauerster/mpb/v8/cwriter"
 )
@@ -61,13 +61,10 @@ func (s *SyncWriter) Write(b []byte) (int, error) {
 // closing it would change nothing.
 func Shut(c io.Closer) { _ = c.Close() }
 
-// Past is a deadline that has gone by.
-var Past = time.Unix(1, 0)
-
 // Interrupt makes the calls on c fail once ctx ends, until the returned
 // function is called.
 func Interrupt(ctx context.Context, c net.Conn) (stop func() bool) {
-	return context.AfterFunc(ctx, func() { _ = c.SetDeadline(Past) }) // fails only on a closed connection
+	return context.AfterFunc(ctx, func() { _ = c.SetDeadline(sockio.Past) }) // fails only on a closed connection
 }
 
 // InterruptAccept makes l.Accept fail once ctx ends, until the returned

@@ -15,6 +15,7 @@ import (
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/cmd/cinnabar/internal/link"
+	"cinnabar/internal/invariants"
 	"cinnabar/verbs"
 )
 
@@ -104,7 +105,7 @@ func TestMovesEverySize(t *testing.T) {
 	clitest.EachDevice(t, func(t *testing.T, open func(*testing.T) *verbs.Device) {
 		sizes := []int64{0, 1, 4097, chunkLen}
 		switch {
-		case !clitest.RaceEnabled:
+		case !invariants.Race:
 			sizes = append(sizes, roundLen, roundLen+chunkLen+3)
 		case strings.HasSuffix(t.Name(), "/memory"):
 			sizes = append(sizes, roundLen+3)

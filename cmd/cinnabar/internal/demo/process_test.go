@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/internal/invariants"
 )
 
 // parity: S22
@@ -50,7 +51,7 @@ func TestTwoProcesses(t *testing.T) {
 
 func TestFilesOfEverySize(t *testing.T) {
 	sizes := []int{0, roundLen + 7} // more in TestDemoMovesEverySize
-	if clitest.RaceEnabled {
+	if invariants.Race {
 		sizes = []int{0, chunkLen - 1}
 	}
 	for _, size := range sizes {

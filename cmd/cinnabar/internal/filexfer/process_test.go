@@ -16,6 +16,7 @@ import (
 
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/internal/invariants"
 )
 
 // recvProcess is a recv that waits for files.
@@ -118,7 +119,7 @@ func TestSendRecvEverySize(t *testing.T) {
 	large := randomFiles(t, 25<<20)[0] // by the chunk size of the paper's program, or the default
 	for _, mode := range modes {
 		for _, family := range loopbacks {
-			if clitest.RaceEnabled && family.name == "IPv6" && mode.name != "fast" {
+			if invariants.Race && family.name == "IPv6" && mode.name != "fast" {
 				continue // the protocols do not know the family
 			}
 			t.Run(mode.name+"/"+family.name, func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/link"
+	"cinnabar/internal/sockio"
 )
 
 // What the two sides of perf verbs tell each other, over the TCP connection of the exchange. Each message is a line of
@@ -73,7 +74,7 @@ func openControl(ctx context.Context, x *link.Exchange, limit time.Duration) (*c
 func (c *control) close() {
 	c.cancel(nil)
 	close(c.stop)
-	_ = c.x.SetDeadline(cli.Past) // fails only on a closed connection
+	_ = c.x.SetDeadline(sockio.Past) // fails only on a closed connection
 	c.wg.Wait()
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/internal/invariants"
 )
 
 // startServer starts a server of perf verbs and returns where it waits.
@@ -105,7 +106,7 @@ func checkLine(t *testing.T, l line, size int64, latency bool) {
 // parity: V76 V77
 func TestUnits(t *testing.T) {
 	count := 1000
-	if clitest.RaceEnabled {
+	if invariants.Race {
 		count = 100
 	}
 	args := []string{"--op", "write", "--size", "1MiB", "--count", strconv.Itoa(count)}

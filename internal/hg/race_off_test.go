@@ -1,5 +1,0 @@
-//go:build !race
-
-package hg
-
-const raceEnabled = false

@@ -1,5 +1,0 @@
-//go:build race
-
-package ofitcp
-
-const raceEnabled = true

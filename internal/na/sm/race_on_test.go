@@ -1,5 +1,0 @@
-//go:build race
-
-package sm
-
-const raceEnabled = true
