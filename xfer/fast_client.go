@@ -1,7 +1,7 @@
 package xfer
 
 import (
-	"cinnabar/internal/window"
+	"cinnabar/internal/credit"
 	"cinnabar/verbs"
 )
 
@@ -24,7 +24,7 @@ type fastClient struct {
 
 	state   fastClientState
 	remote  verbs.RemoteAddr
-	window  window.Window
+	window  credit.Window
 	buffers []fastBuffer
 	offset  int64  // bytes that were asked of the source
 	reads   uint64 // chunks that were asked of the source
@@ -70,7 +70,7 @@ var fastClientAwaits = [...]string{
 func (s fastClientState) String() string { return fastClientAwaits[s] }
 
 func newFastClient(a agreement, name string) *fastClient {
-	return &fastClient{agreement: a, name: name, window: window.New(a.buffers), buffers: make([]fastBuffer, a.buffers)}
+	return &fastClient{agreement: a, name: name, window: credit.New(a.buffers), buffers: make([]fastBuffer, a.buffers)}
 }
 
 func (c *fastClient) awaits() string {

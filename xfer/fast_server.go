@@ -1,7 +1,7 @@
 package xfer
 
 import (
-	"cinnabar/internal/window"
+	"cinnabar/internal/credit"
 	"cinnabar/verbs"
 )
 
@@ -25,7 +25,7 @@ type fastServer struct {
 	region verbs.RemoteAddr
 
 	state    fastServerState
-	ledger   window.Ledger
+	ledger   credit.Ledger
 	pending  []uint8 // per buffer, who is not through with it: file, digest
 	lengths  []int   // per buffer
 	arrived  int64   // bytes announced
@@ -63,7 +63,7 @@ var fastServerAwaits = [...]string{
 func (s fastServerState) String() string { return fastServerAwaits[s] }
 
 func newFastServer(a agreement, region verbs.RemoteAddr) *fastServer {
-	return &fastServer{agreement: a, region: region, ledger: window.NewLedger(a.buffers),
+	return &fastServer{agreement: a, region: region, ledger: credit.NewLedger(a.buffers),
 		pending: make([]uint8, a.buffers), lengths: make([]int, a.buffers)}
 }
 

@@ -109,9 +109,9 @@ var layers = map[string]row{
 	},
 
 	// What stands on verbs and never on a device; its tests open some.
-	"internal/window": {},
+	"internal/credit": {},
 	"xfer": {
-		code:    []string{"verbs", "internal/window", "internal/crc32c", "internal/hostquota", "internal/audit"},
+		code:    []string{"verbs", "internal/credit", "internal/crc32c", "internal/hostquota", "internal/audit"},
 		test:    []string{"internal/testproc", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "internal/hostmem"},
 		modules: []string{modSys},
 	},

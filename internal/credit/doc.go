@@ -1,4 +1,4 @@
-// Package window is the flow control of a receiver that lends a fixed number of
+// Package credit is the flow control of a receiver that lends a fixed number of
 // buffers to a sender, who fills them in turn: the several buffers "in a
 // round-robin fashion" of section 4.2 of Bedeir's Basic Flow Control for RDMA
 // Transfers (2013).
@@ -12,7 +12,7 @@
 //     the next chunk and that its buffer is free; Release gives a buffer back, and
 //     returns the number that Grant wants.
 //
-//     w := window.New(4)
+//     w := credit.New(4)
 //     for slot, ok := w.Take(); ok; slot, ok = w.Take() {
 //     write(slot) // 0, 1, 2, 3
 //     }
@@ -25,4 +25,4 @@
 // Both halves are plain state: no goroutine, no clock, no input or output. They
 // are not safe for concurrent use. What a peer says is checked: an
 // error means that the peer broke the rules, and leaves the state as it was.
-package window
+package credit

@@ -1,4 +1,4 @@
-package window
+package credit
 
 import "fmt"
 
@@ -87,7 +87,7 @@ func (l *Ledger) Arrive(index uint64) (slot int, err error) {
 // the order in which they were lent. It panics if the buffer is not held.
 func (l *Ledger) Release(slot int) (total uint64) {
 	if !l.held[slot] {
-		panic(fmt.Sprintf("window: buffer %d is not held", slot))
+		panic(fmt.Sprintf("credit: buffer %d is not held", slot))
 	}
 	l.held[slot] = false
 	for l.freed < l.arrived && !l.held[l.freed%uint64(len(l.held))] {
@@ -107,6 +107,6 @@ func (l *Ledger) Idle() bool { return l.freed == l.arrived }
 
 func mustHaveBuffers(size int) {
 	if size < 1 {
-		panic(fmt.Sprintf("window: %d buffers; at least 1 is needed", size))
+		panic(fmt.Sprintf("credit: %d buffers; at least 1 is needed", size))
 	}
 }

@@ -1,4 +1,4 @@
-package window
+package credit
 
 import (
 	"math/rand/v2"
