@@ -196,7 +196,7 @@ func TestBadClients(t *testing.T) {
 			p.write(open(p), make([]byte, minChunk))
 			p.send(chunk(0, minChunk, []byte("other")))
 		}, CodeCorrupt, "the chunk at offset 0 has CRC32C"},
-		{"fast: too much credit taken", srv, &fastHi, func(p *rawPeer) { open(p); p.send(chunk(2, minChunk, nil)) }, CodeProtocol, "chunk 0 is next"},
+		{"fast: too much credit taken", srv, &fastHi, func(p *rawPeer) { open(p); p.send(chunk(2, minChunk, nil)) }, CodeProtocol, "chunk: number 2 is out of order: 0 is next"},
 		{"fast: end too soon", srv, &fastHi, func(p *rawPeer) {
 			open(p)
 			p.send(appendFast(nil, fastMessage{kind: fastEnd, number: 3 * minChunk}))

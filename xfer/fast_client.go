@@ -24,7 +24,7 @@ type fastClient struct {
 
 	state   fastClientState
 	remote  verbs.RemoteAddr
-	window  credit.Window
+	window  credit.SendWindow
 	buffers []fastBuffer
 	offset  int64  // bytes that were asked of the source
 	reads   uint64 // chunks that were asked of the source
@@ -70,7 +70,7 @@ var fastClientAwaits = [...]string{
 func (s fastClientState) String() string { return fastClientAwaits[s] }
 
 func newFastClient(a agreement, name string) *fastClient {
-	return &fastClient{agreement: a, name: name, window: credit.New(a.buffers), buffers: make([]fastBuffer, a.buffers)}
+	return &fastClient{agreement: a, name: name, window: credit.NewSendWindow(a.buffers, int64(a.buffers)*int64(a.chunk)), buffers: make([]fastBuffer, a.buffers)}
 }
 
 func (c *fastClient) awaits() string {
@@ -161,7 +161,7 @@ func (c *fastClient) fill(acts []action) []action {
 		return acts
 	}
 	for c.offset < c.size {
-		slot := int(c.reads % uint64(len(c.buffers)))
+		slot := c.window.Slot(c.reads)
 		b := &c.buffers[slot]
 		if b.state != bufferEmpty || b.hashing {
 			break
@@ -200,15 +200,12 @@ func (c *fastClient) filled(ev event, acts []action) []action {
 // pump writes full buffers to free ones of the server, in turn.
 func (c *fastClient) pump(acts []action) []action {
 	for {
-		index := c.window.Taken()
-		b := &c.buffers[index%uint64(len(c.buffers))]
-		if b.state != bufferFull {
+		slot := c.window.Slot(c.window.Sent())
+		b := &c.buffers[slot]
+		if b.state != bufferFull || !c.window.Fits(b.n) {
 			return acts
 		}
-		slot, ok := c.window.Take()
-		if !ok {
-			return acts
-		}
+		index := c.window.Send(b.n)
 		b.state = bufferSending
 		to := verbs.RemoteAddr{Addr: c.remote.Addr + uint64(slot)*uint64(c.chunk), RKey: c.remote.RKey}
 		acts = append(acts, action{kind: actWrite, slot: slot, n: b.n, remote: to})
@@ -236,7 +233,7 @@ func (c *fastClient) credit(m fastMessage, acts []action) []action {
 
 // wrapUp goes on to the end when all chunks are sent and hashed.
 func (c *fastClient) wrapUp(acts []action) []action {
-	if c.state != fastStreaming || c.offset < c.size || c.reading > 0 || c.window.Taken() < c.reads || c.hashing > 0 {
+	if c.state != fastStreaming || c.offset < c.size || c.reading > 0 || c.window.Sent() < c.reads || c.hashing > 0 {
 		return acts
 	}
 	c.state = fastSumming

@@ -1,6 +1,8 @@
 package xfer
 
 import (
+	"fmt"
+
 	"cinnabar/internal/credit"
 	"cinnabar/verbs"
 )
@@ -25,19 +27,25 @@ type fastServer struct {
 	region verbs.RemoteAddr
 
 	state    fastServerState
-	ledger   credit.Ledger
-	pending  []uint8 // per buffer, who is not through with it: file, digest
-	lengths  []int   // per buffer
-	arrived  int64   // bytes announced
-	ending   bool    // END has come
-	late     bool    // the transfer was to end while the file got its name
+	window   credit.ReceiveWindow
+	held     []heldBuffer // at the slots of the window
+	arrived  int64        // bytes announced
+	ending   bool         // END has come
+	late     bool         // the transfer was to end while the file got its name
 	claimed  [32]byte
 	sum      [32]byte
 	out      outbox
 	reported uint64 // credits sent
 }
 
-// Who still works on a buffer.
+// heldBuffer is a buffer that was written by the client and has not been given back.
+type heldBuffer struct {
+	index   uint64 // of the chunk in it
+	length  int    // of the chunk, in bytes
+	pending uint8  // users that still read it
+}
+
+// Users of a buffer.
 const (
 	pendingFile = 1 << iota
 	pendingDigest
@@ -63,12 +71,12 @@ var fastServerAwaits = [...]string{
 func (s fastServerState) String() string { return fastServerAwaits[s] }
 
 func newFastServer(a agreement, region verbs.RemoteAddr) *fastServer {
-	return &fastServer{agreement: a, region: region, ledger: credit.NewLedger(a.buffers),
-		pending: make([]uint8, a.buffers), lengths: make([]int, a.buffers)}
+	return &fastServer{agreement: a, region: region, window: credit.NewReceiveWindow(a.buffers, int64(a.buffers)*int64(a.chunk)),
+		held: make([]heldBuffer, a.buffers)}
 }
 
 func (s *fastServer) awaits() string {
-	if s.state == fastReceiving && !s.ledger.Idle() {
+	if s.state == fastReceiving && !s.window.Idle() {
 		return "the file"
 	}
 	return s.state.String()
@@ -92,9 +100,9 @@ func (s *fastServer) step(ev event, acts []action) []action {
 		if ev.err != nil {
 			return s.refuse(acts, ev.err)
 		}
-		return s.through(ev.slot, pendingFile, acts)
+		return s.bufferRead(ev.slot, pendingFile, acts)
 	case evHashed:
-		return s.through(ev.slot, pendingDigest, acts)
+		return s.bufferRead(ev.slot, pendingDigest, acts)
 	case evSummed:
 		return s.compare(ev.sum, acts)
 	case evCommitted:
@@ -152,38 +160,40 @@ func (s *fastServer) opened(err error, acts []action) []action {
 // chunkArrived has a chunk stored and hashed. Only the last one may be short, so
 // its index tells where it goes.
 func (s *fastServer) chunkArrived(m fastMessage, acts []action) []action {
-	slot, err := s.ledger.Arrive(m.number)
-	if err != nil {
-		return s.refuse(acts, failf(CodeProtocol, "%w", err))
-	}
 	want := min(int64(s.chunk), s.size-s.arrived)
+	if err := s.window.Receive(m.number, int(want)); err != nil {
+		return s.refuse(acts, failf(CodeProtocol, "chunk: %w", err))
+	}
 	if want == 0 {
 		return s.refuse(acts, failf(CodeProtocol, "chunk %d comes after the end of the file, which was said to have %d bytes", m.number, s.size))
 	}
 	if int64(m.length) != want {
 		return s.refuse(acts, failf(CodeProtocol, "chunk %d has %d bytes; %d are due", m.number, m.length, want))
 	}
-	n := int(m.length)
+	slot, n := s.window.Slot(m.number), int(m.length)
 	acts = append(acts, action{kind: actStore, slot: slot, offset: s.arrived, n: n, crc: m.word, checked: true})
-	s.pending[slot] = pendingFile
+	b := &s.held[slot]
+	*b = heldBuffer{index: m.number, length: n, pending: pendingFile}
 	if s.digest == SHA256 {
-		s.pending[slot] |= pendingDigest
+		b.pending |= pendingDigest
 		acts = append(acts, action{kind: actHash, slot: slot, n: n})
 	}
-	s.lengths[slot] = n
 	s.arrived += int64(n)
 	return acts
 }
 
-// through takes note that the file or the digest is done with a buffer, and gives
-// it back when both are.
-func (s *fastServer) through(slot int, who uint8, acts []action) []action {
-	if s.pending[slot] &^= who; s.pending[slot] != 0 {
+// bufferRead notes that a user has read a buffer, and gives the buffer back when no other reads it.
+func (s *fastServer) bufferRead(slot int, user uint8, acts []action) []action {
+	b := &s.held[slot]
+	if b.pending &^= user; b.pending != 0 {
 		return acts
 	}
-	acts = append(acts, action{kind: actAdvance, n: s.lengths[slot]})
-	total := s.ledger.Release(slot)
-	if due := max(len(s.pending)/creditShare, 1); total-s.reported >= uint64(due) || s.ledger.Idle() && total > s.reported {
+	acts = append(acts, action{kind: actAdvance, n: b.length})
+	if err := s.window.Release(b.index); err != nil {
+		panic(fmt.Sprintf("xfer: buffer %d of chunk %d: %v", slot, b.index, err))
+	}
+	total := s.window.Released()
+	if due := max(len(s.held)/creditShare, 1); total-s.reported >= uint64(due) || s.window.Idle() && total > s.reported {
 		s.reported = total
 		acts = s.send(acts, fastMessage{kind: fastCredit, number: total})
 	}
@@ -210,7 +220,7 @@ func (s *fastServer) endArrived(m fastMessage, acts []action) []action {
 
 // wrapUp goes on to the end when nothing more comes and all is stored.
 func (s *fastServer) wrapUp(acts []action) []action {
-	if !s.ending || !s.ledger.Idle() {
+	if !s.ending || !s.window.Idle() {
 		return acts
 	}
 	s.state = fastServerSumming

@@ -1,28 +1,28 @@
-// Package credit is the flow control of a receiver that lends a fixed number of
-// buffers to a sender, who fills them in turn: the several buffers "in a
-// round-robin fashion" of section 4.2 of Bedeir's Basic Flow Control for RDMA
-// Transfers (2013).
+// Package credit is the flow control between a sender of messages and a receiver that has room for a limited number of
+// messages and bytes. xfer uses it for the several buffers of section 4.2 of Bedeir's Basic Flow Control for RDMA Transfers
+// (2013), and verbs/flow for its records.
 //
-// The two sides keep one half each:
+// Messages are numbered from 0. [SendWindow] is the sender's half: it reports whether the receiver has room for a message, and
+// counts the messages that the receiver has released. [ReceiveWindow] is the receiver's half: it checks that the sender keeps
+// to the limits, and counts the messages that the program has released.
 //
-//   - [Window] is the sender's. Take lends the next buffer, if one is free;
-//     Grant counts those that the receiver has given back.
+//	      granted                    sent                 granted + messages
+//	---------+-------------------------+-------------------------+---------
+//	released |      outstanding        |  the sender may send    | no credit
 //
-//   - [Ledger] is the receiver's. Arrive checks that what a sender announces is
-//     the next chunk and that its buffer is free; Release gives a buffer back, and
-//     returns the number that Grant wants.
+// A message of any number lies at Slot(number), which is the number modulo the limit of messages: so a receiver with four
+// buffers receives into buffers 0, 1, 2, 3, 0, ... A program may release messages in any order, but the count of released
+// messages grows in the order of the numbers, because a slot has to be free before it is used again.
 //
-//     w := credit.New(4)
-//     for slot, ok := w.Take(); ok; slot, ok = w.Take() {
-//     write(slot) // 0, 1, 2, 3
-//     }
-//     err := w.Grant(1) // the first buffer is free again: Take returns 0 next
+// A grant is that count, not an increment, because a grant that is repeated or overtaken by a later one then does no harm.
+// Protocols that carry the low 32 bits of a number get the whole number from [Extend].
 //
-// A grant is the count of all buffers ever given back, not an increment, so that
-// one that is repeated or overtaken does no harm. Buffers are given back in the order
-// in which they were lent: the count stands still until the oldest is free.
+//	if w.Fits(n) {
+//		seq := w.Send(n)
+//		write(w.Slot(seq), p)
+//	}
+//	err := w.Grant(total) // from the receiver
 //
-// Both halves are plain state: no goroutine, no clock, no input or output. They
-// are not safe for concurrent use. What a peer says is checked: an
-// error means that the peer broke the rules, and leaves the state as it was.
+// Both halves are plain state without goroutines, clocks and I/O. Their methods are not safe for concurrent use. Numbers, lengths
+// and grants of the peer are checked; an error says which rule the peer has broken, and the window is unchanged.
 package credit

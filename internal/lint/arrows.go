@@ -117,7 +117,7 @@ var layers = map[string]row{
 	},
 
 	"verbs/flow": {
-		code: []string{"verbs", "regmem/ring", "regmem", "internal/waitlist", "internal/hostquota", "internal/audit"},
+		code: []string{"verbs", "regmem/ring", "regmem", "internal/credit", "internal/waitlist", "internal/hostquota", "internal/audit"},
 		test: []string{"internal/invariants", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "regmem/arena"},
 	},
 	"verbs/rstream": {code: []string{"internal/rundown", "verbs", "verbs/flow"}, test: []string{"verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev"}},

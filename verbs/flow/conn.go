@@ -219,8 +219,8 @@ func (c *Conn) prepare(peer hello) (err error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.tx = newTx(NewWindow(records, int(peer.bytes), inline), records)
-	c.rx.ledger, c.rx.queue = NewLedger(records, c.cfg.Bytes), make([]Record, records)
+	c.tx = newTx(newSendWindow(records, int(peer.bytes), inline), records)
+	c.rx.window, c.rx.queue = newRecvWindow(records, c.cfg.Bytes), make([]Record, records)
 	return nil
 }
 
@@ -304,7 +304,7 @@ func (c *Conn) RemoteAddr() netip.AddrPort { return c.conn.RemoteAddr() }
 func (c *Conn) Longest() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.tx.window.Longest()
+	return c.tx.window.longest()
 }
 
 // Stats returns the counters.

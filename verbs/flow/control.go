@@ -11,9 +11,9 @@ import (
 //
 // +checklocks:c.mu
 func (c *Conn) headerLocked(k kind) header {
-	h := header{kind: k, flags: c.tx.owed, granted: c.rx.ledger.Granted(), known: c.tx.window.Known()}
+	h := header{kind: k, flags: c.tx.owed, granted: c.rx.window.granted(), known: uint32(c.tx.window.credit.Granted())}
 	c.tx.owed = 0
-	soon, now := c.rx.ledger.Due()
+	soon, now := c.rx.window.due()
 	if soon {
 		h.flags |= answerSoon
 	}
@@ -58,7 +58,7 @@ func (c *Conn) slot(i int) []byte { return c.sendMR.Bytes()[i*c.slotLen : (i+1)*
 //
 // +checklocks:c.mu
 func (c *Conn) askLocked() {
-	if !c.open || c.err != nil || !c.tx.window.AskNow() {
+	if !c.open || c.err != nil || !c.tx.window.askNow() {
 		return
 	}
 	c.stats.Asked++
@@ -74,7 +74,7 @@ func (c *Conn) answerLocked() {
 	if c.tx.fin && !c.tx.finSent && c.tx.coming == 0 {
 		c.tx.finSent = c.controlLocked(kindFin, 0)
 	}
-	if soon, now := c.rx.ledger.Due(); soon || now {
+	if soon, now := c.rx.window.due(); soon || now {
 		if soon {
 			c.tx.owed |= answerSoon
 		}
@@ -126,5 +126,5 @@ func (c *Conn) idleLocked() bool {
 	if c.err != nil {
 		return true
 	}
-	return c.tx.finSent && c.tx.completed == c.tx.window.Sent() && c.tx.slots == [controls]bool{}
+	return c.tx.finSent && c.tx.completed == c.tx.window.credit.Sent() && c.tx.slots == [controls]bool{}
 }

@@ -118,8 +118,8 @@ func answerSome(ctx context.Context, t *testing.T, c *Conn) {
 func checkBounds(t *testing.T, c *Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	records, size := c.rx.ledger.Here()
-	if records > fuzzConfig.Records || size > fuzzConfig.Bytes || c.rx.n > records || len(c.tx.spare) > fuzzConfig.Records {
+	records, size := c.rx.window.credit.Outstanding()
+	if records > fuzzConfig.Records || size > int64(fuzzConfig.Bytes) || c.rx.n > records || len(c.tx.spare) > fuzzConfig.Records {
 		t.Errorf("%d records and %d bytes are here, %d not read", records, size, c.rx.n)
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 // rxState is what is received.
 type rxState struct {
-	ledger  *Ledger
+	window  *recvWindow
 	queue   []Record // here and not read: n of them from first on, around the end
 	first   int
 	n       int
@@ -42,7 +42,7 @@ func (r Record) Release() error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.rx.ledger.Release(r.seq); err != nil {
+	if err := c.rx.window.release(r.seq); err != nil {
 		return fmt.Errorf("flow: release of record %d: %w", r.seq, err)
 	}
 	if c.err != nil {
@@ -121,7 +121,7 @@ func (c *Conn) nextLocked() (Record, bool) {
 	return r, true
 }
 
-// push puts a record behind the others. The ledger has made sure that there is room.
+// push puts a record behind the others. recvWindow has made sure that there is room.
 func (rx *rxState) push(r Record) {
 	rx.queue[(rx.first+rx.n)%len(rx.queue)] = r
 	rx.n++
@@ -289,13 +289,13 @@ func (c *Conn) messageLocked(i, n int) error {
 //
 // +checklocks:c.mu
 func (c *Conn) grantsLocked(h *header) error {
-	if err := c.tx.window.Grant(h.granted); err != nil {
+	if err := c.tx.window.grant(h.granted); err != nil {
 		return err
 	}
-	if err := c.tx.window.Answered(h.flags&answerSoon != 0, h.flags&answerNow != 0); err != nil {
+	if err := c.tx.window.answered(h.flags&answerSoon != 0, h.flags&answerNow != 0); err != nil {
 		return err
 	}
-	return c.rx.ledger.Ask(h.flags&askSoon != 0, h.flags&askNow != 0, h.known)
+	return c.rx.window.request(h.flags&askSoon != 0, h.flags&askNow != 0, h.known)
 }
 
 // recordLocked takes a record. short tells that it lies in the receive's buffer.
@@ -316,7 +316,7 @@ func (c *Conn) recordLocked(h *header, payload []byte, receive int) (short bool,
 	} else if int(h.length) != len(payload) {
 		return false, fmt.Errorf("record %d is said to have %d bytes, and has %d", h.seq, h.length, len(payload))
 	}
-	if r.seq, err = c.rx.ledger.Arrive(h.seq, int(h.length)); err != nil {
+	if r.seq, err = c.rx.window.receive(h.seq, int(h.length)); err != nil {
 		return false, err
 	}
 	c.stats.Received++

@@ -79,37 +79,37 @@ func TestHello(t *testing.T) {
 	}
 }
 
-// TestWindowLies refuses grants and answers that cannot be.
+// TestSendWindowRefuses refuses grants and answers that cannot be.
 // parity: S17
-func TestWindowLies(t *testing.T) {
-	w := NewWindow(4, 1024, 0)
-	if w.Longest() != 1024 || w.Fits(1025) || !w.Fits(1024) {
+func TestSendWindowRefuses(t *testing.T) {
+	w := newSendWindow(4, 1024, 0)
+	if w.longest() != 1024 || w.fits(1025) || !w.fits(1024) {
 		t.Error("sizes")
 	}
-	w.Take(100)
-	if err := w.Grant(2); err == nil {
+	w.send(100)
+	if err := w.grant(2); err == nil {
 		t.Error("two of one")
 	}
-	if err := errors.Join(w.Grant(1), w.Grant(0)); err != nil {
-		t.Errorf("an old word: %v", err)
+	if err := errors.Join(w.grant(1), w.grant(0)); err != nil {
+		t.Errorf("an old grant: %v", err)
 	}
-	if w.Answered(true, false) == nil || w.Answered(false, true) == nil {
+	if w.answered(true, false) == nil || w.answered(false, true) == nil {
 		t.Error("answers without questions")
 	}
-	if w.AskNow() {
+	if w.askNow() {
 		t.Error("asks though nothing is under way")
 	}
-	w.Take(1)
-	if !w.AskNow() || w.AskNow() {
+	w.send(1)
+	if !w.askNow() || w.askNow() {
 		t.Error("asks once")
 	}
 }
 
-// TestLedgerLies refuses what a sender may not do, and a program neither.
+// TestRecvWindowRefuses refuses records without credit, wrong releases and repeated requests.
 // parity: S17
-func TestLedgerLies(t *testing.T) {
-	l := NewLedger(2, 100)
-	arrive := func(seq uint32, n int) error { _, err := l.Arrive(seq, n); return err }
+func TestRecvWindowRefuses(t *testing.T) {
+	l := newRecvWindow(2, 100)
+	arrive := func(seq uint32, n int) error { _, err := l.receive(seq, n); return err }
 	if arrive(1, 5) == nil || arrive(0, 101) == nil {
 		t.Error("a gap, and too much")
 	}
@@ -119,30 +119,30 @@ func TestLedgerLies(t *testing.T) {
 	if arrive(2, 0) == nil {
 		t.Error("without a grant")
 	}
-	if !errors.Is(l.Release(2), regmem.ErrForeign) || l.Release(1) != nil || !errors.Is(l.Release(1), regmem.ErrDoubleFree) {
+	if !errors.Is(l.release(2), regmem.ErrForeign) || l.release(1) != nil || !errors.Is(l.release(1), regmem.ErrDoubleFree) {
 		t.Error("releases")
 	}
-	if arrive(2, 0) == nil || l.Granted() != 0 {
+	if arrive(2, 0) == nil || l.granted() != 0 {
 		t.Error("the first is still here")
 	}
-	if l.Release(0) != nil || l.Granted() != 2 || !errors.Is(l.Release(0), regmem.ErrDoubleFree) {
+	if l.release(0) != nil || l.granted() != 2 || !errors.Is(l.release(0), regmem.ErrDoubleFree) {
 		t.Error("both are released")
 	}
-	if l.Ask(true, true, 0) != nil || l.Ask(true, false, 0) == nil || l.Ask(false, true, 0) == nil {
+	if l.request(true, true, 0) != nil || l.request(true, false, 0) == nil || l.request(false, true, 0) == nil {
 		t.Error("questions")
 	}
-	if soon, now := l.Due(); !soon || !now {
+	if soon, now := l.due(); !soon || !now {
 		t.Error("there is news")
 	}
-	if soon, now := l.Due(); soon || now {
+	if soon, now := l.due(); soon || now {
 		t.Error("told twice")
 	}
 }
 
 var steps = flag.Int("flow.steps", 20_000, "steps of the random histories of windows in all; the long form is 1000000")
 
-// TestNoDeadlock plays random histories of a window and a ledger with messages under way both ways: whatever the order,
-// the ledger never refuses, rings never overlap, questions are answered, and all records arrive.
+// TestNoDeadlock plays random histories of the windows of both ends with messages under way both ways: in any order,
+// the receiver never refuses, rings never overlap, questions are answered, and all records arrive.
 // parity: S13 S17
 func TestNoDeadlock(t *testing.T) {
 	for left := *steps; left > 0 && !t.Failed(); {
@@ -153,11 +153,11 @@ func TestNoDeadlock(t *testing.T) {
 // history plays one and returns how many steps it had.
 func history(t *rapid.T) (n int) {
 	records, size := rapid.IntRange(1, 6).Draw(t, "records"), 64*rapid.IntRange(1, 8).Draw(t, "lines")
-	p := pipe{t: t, w: NewWindow(records, size, rapid.IntRange(0, 70).Draw(t, "inline")), l: NewLedger(records, size)}
+	p := pipe{t: t, w: newSendWindow(records, size, rapid.IntRange(0, 70).Draw(t, "inline")), l: newRecvWindow(records, size)}
 	for sent := 0; sent < 40; n++ {
 		switch rapid.IntRange(0, 2).Draw(t, "step") {
 		case 0:
-			if p.send(rapid.IntRange(0, p.w.Longest()).Draw(t, "n")) {
+			if p.send(rapid.IntRange(0, p.w.longest()).Draw(t, "n")) {
 				sent++
 			}
 		case 1:
@@ -170,10 +170,10 @@ func history(t *rapid.T) (n int) {
 		p.deliver()
 		p.release(0)
 	}
-	if records, bytes := p.w.UnderWay(); p.w.now || records != 0 && p.w.soon || len(p.here) != 0 {
-		t.Fatalf("%d records and %d bytes are under way, soon %v, now %v", records, bytes, p.w.soon, p.w.now)
+	if records, bytes := p.w.credit.Outstanding(); p.w.askedNow || records != 0 && p.w.askedSoon || len(p.here) != 0 {
+		t.Fatalf("%d records and %d bytes are under way, soon %v, now %v", records, bytes, p.w.askedSoon, p.w.askedNow)
 	}
-	if !p.send(p.w.Longest()) && !p.settled() {
+	if !p.send(p.w.longest()) && !p.settled() {
 		t.Fatal("the longest record never fits")
 	}
 	return n
@@ -182,10 +182,10 @@ func history(t *rapid.T) (n int) {
 // pipe is a connection in one direction.
 type pipe struct {
 	t     *rapid.T
-	w     *Window
-	l     *Ledger
-	there []message // to the ledger
-	back  []header  // to the window
+	w     *sendWindow
+	l     *recvWindow
+	there []message // to the receiver
+	back  []header  // to the sender
 	here  []uint64
 }
 
@@ -196,16 +196,16 @@ type message struct {
 
 // send has a record of n bytes go if it may, and asks otherwise.
 func (p *pipe) send(n int) bool {
-	if !p.w.Fits(n) {
-		if p.w.AskNow() {
-			p.there = append(p.there, message{header: header{kind: kindControl, flags: askNow, known: p.w.Known()}})
+	if !p.w.fits(n) {
+		if p.w.askNow() {
+			p.there = append(p.there, message{header: header{kind: kindControl, flags: askNow, known: uint32(p.w.credit.Granted())}})
 			p.bounded()
 		}
 		return false
 	}
-	tk := p.w.Take(n)
-	m := message{header: header{kind: kindRecord, seq: uint32(tk.Seq), known: p.w.Known()}, n: n}
-	if tk.Ask {
+	tk := p.w.send(n)
+	m := message{header: header{kind: kindRecord, seq: uint32(tk.seq), known: uint32(p.w.credit.Granted())}, n: n}
+	if tk.askSoon {
 		m.flags = askSoon
 	}
 	p.there = append(p.there, m)
@@ -217,11 +217,11 @@ func (p *pipe) deliver() {
 	if len(p.there) > 0 {
 		m := p.there[0]
 		p.there = p.there[1:]
-		if err := p.l.Ask(m.flags&askSoon != 0, m.flags&askNow != 0, m.known); err != nil {
+		if err := p.l.request(m.flags&askSoon != 0, m.flags&askNow != 0, m.known); err != nil {
 			p.t.Fatal(err)
 		}
 		if m.kind == kindRecord {
-			seq, err := p.l.Arrive(m.seq, m.n)
+			seq, err := p.l.receive(m.seq, m.n)
 			if err != nil {
 				p.t.Fatal(err)
 			}
@@ -232,15 +232,15 @@ func (p *pipe) deliver() {
 	if len(p.back) > 0 {
 		h := p.back[0]
 		p.back = p.back[1:]
-		if err := errors.Join(p.w.Grant(h.granted), p.w.Answered(h.flags&answerSoon != 0, h.flags&answerNow != 0)); err != nil {
+		if err := errors.Join(p.w.grant(h.granted), p.w.answered(h.flags&answerSoon != 0, h.flags&answerNow != 0)); err != nil {
 			p.t.Fatal(err)
 		}
 	}
 }
 
 func (p *pipe) answer() {
-	soon, now := p.l.Due()
-	h := header{granted: p.l.Granted()}
+	soon, now := p.l.due()
+	h := header{granted: p.l.granted()}
 	if soon {
 		h.flags |= answerSoon
 	}
@@ -270,7 +270,7 @@ func (p *pipe) release(i int) {
 	if i >= len(p.here) {
 		return
 	}
-	if err := p.l.Release(p.here[i]); err != nil {
+	if err := p.l.release(p.here[i]); err != nil {
 		p.t.Fatal(err)
 	}
 	p.here = append(p.here[:i], p.here[i+1:]...)
@@ -282,7 +282,7 @@ func (p *pipe) settled() bool {
 	for range 4 {
 		p.deliver()
 	}
-	return p.w.Fits(p.w.Longest())
+	return p.w.fits(p.w.longest())
 }
 
 // FuzzHeader never panics, and what it accepts it writes the same.

@@ -25,9 +25,9 @@ const mostPieces = 3
 
 // txState is what is being sent.
 type txState struct {
-	window    *Window
+	window    *sendWindow
 	waiters   waitlist.List[*outgoing, uint64]
-	out       []*outgoing // by number of the record modulo the length; from completed to window.next-1
+	out       []*outgoing // by number of the record modulo the length; from completed to window.credit.Sent()-1
 	completed uint64      // records that the device is done with
 	coming    int         // senders that are or will be among the waiters
 	fin       bool        // CloseWrite was called; the end goes when nobody is coming
@@ -79,7 +79,7 @@ func (tx *txState) reuse(o *outgoing) {
 	}
 }
 
-func newTx(w *Window, records int) txState {
+func newTx(w *sendWindow, records int) txState {
 	return txState{window: w, out: make([]*outgoing, records)}
 }
 
@@ -267,38 +267,38 @@ func (c *Conn) goWaiting(o *outgoing) (uint64, bool) {
 // +checklocks:c.mu
 func (c *Conn) goLocked(o *outgoing) (uint64, bool) {
 	tx := &c.tx
-	if !c.open || c.err != nil || !tx.window.Fits(o.n) || tx.window.next-tx.completed >= uint64(len(tx.out)) {
+	if !c.open || c.err != nil || !tx.window.fits(o.n) || tx.window.credit.Sent()-tx.completed >= uint64(len(tx.out)) {
 		return 0, false
 	}
-	t := tx.window.Take(o.n)
-	slot := int(t.Seq % uint64(len(tx.out)))
+	p := tx.window.send(o.n)
+	slot := int(p.seq % uint64(len(tx.out)))
 	h := c.headerLocked(kindRecord)
-	h.length, h.seq = uint32(o.n), uint32(t.Seq)
-	if t.Ask {
+	h.length, h.seq = uint32(o.n), uint32(p.seq)
+	if p.askSoon {
 		h.flags |= askSoon
 	}
 	wrs := tx.wrs[:0]
-	if t.InRing {
+	if p.inRing {
 		h.flags |= inRing
-		h.offset = uint32(t.Offset)
+		h.offset = uint32(p.offset)
 		to := c.remote
-		to.Addr += uint64(t.Offset)
-		wrs = append(wrs, verbs.SendWR{ID: idWrite | t.Seq&^idMask, Op: verbs.OpWrite, Flags: c.written, SGL: o.sgl, Remote: to})
+		to.Addr += uint64(p.offset)
+		wrs = append(wrs, verbs.SendWR{ID: idWrite | p.seq&^idMask, Op: verbs.OpWrite, Flags: c.written, SGL: o.sgl, Remote: to})
 	}
 	mem := c.slot(slot)
 	h.put(mem)
 	n := headerLen + copy(mem[headerLen:], o.short)
 	c.stats.Copied += uint64(len(o.short))
 	tx.sgl = append(tx.sgl[:0], c.sendMR.SGE(slot*c.slotLen, n))
-	if !t.InRing {
+	if !p.inRing {
 		tx.sgl = append(tx.sgl, o.sgl...)
 	}
-	wrs = append(wrs, verbs.SendWR{ID: idRecord | t.Seq&^idMask, Op: verbs.OpSend, Flags: verbs.Signaled, SGL: tx.sgl})
+	wrs = append(wrs, verbs.SendWR{ID: idRecord | p.seq&^idMask, Op: verbs.OpSend, Flags: verbs.Signaled, SGL: tx.sgl})
 	tx.out[slot] = o
 	c.stats.Sent++
 	c.stats.SentBytes += uint64(o.n)
 	if _, err := c.qp.PostSend(wrs); err != nil {
 		c.failLocked(fmt.Errorf("post a record: %w", err))
 	}
-	return t.Seq, true
+	return p.seq, true
 }

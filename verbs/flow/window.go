@@ -1,124 +1,187 @@
 package flow
 
 import (
+	"errors"
 	"fmt"
 
+	"cinnabar/internal/credit"
+	"cinnabar/regmem"
 	"cinnabar/regmem/ring"
 )
 
-// Window is the sender's half of flow control: which records may go, and where in the peer's ring they lie. It is a plain
-// state without I/O and not safe for concurrent use. Records are numbered from 0.
-type Window struct {
-	layout  ring.Layout
-	records int      // limit of records under way
-	bytes   int      // limit of bytes under way
-	inline  int      // longest record that does not lie in the ring
-	sent    []parcel // of records granted to next-1, at their numbers modulo the length
-	next    uint64
-	granted uint64 // records that the peer has released
-	used    int    // bytes under way
-
-	soon, now bool // questions that the peer has not answered
+// sendWindow is the sender's half of flow control: which records may be sent, and where in the peer's ring they lie. It is plain
+// state without I/O and not safe for concurrent use.
+//
+// It also keeps the sender's requests for a grant. There are two kinds, and each is outstanding at most once: "soon" is a flag of
+// a record, and "now" is a control message.
+type sendWindow struct {
+	credit    credit.SendWindow
+	layout    ring.Layout
+	inline    int         // longest record that does not lie in the ring
+	places    []ringPlace // of the outstanding records, at their slots
+	askedSoon bool
+	askedNow  bool
 }
 
-// parcel is a record under way.
-type parcel struct {
-	length int
+// ringPlace is the number of a record's block in the layout.
+type ringPlace struct {
 	inRing bool
-	place  uint64 // number of its block in the layout
+	block  uint64
 }
 
-// Ticket is a record that may go.
-type Ticket struct {
-	Seq    uint64
-	InRing bool
-	Offset int  // in the peer's ring, if InRing
-	Ask    bool // the record carries the question to tell soon
+// placement is the number of a record that may be sent, and where it lies.
+type placement struct {
+	seq     uint64
+	inRing  bool
+	offset  int  // in the peer's ring, if inRing
+	askSoon bool // the record requests a grant
 }
 
-// NewWindow returns the window onto a peer that takes that many records and bytes at a time; records of more than inline
-// bytes lie in its ring, which has bytes bytes.
-func NewWindow(records, bytes, inline int) *Window {
-	return &Window{layout: ring.NewLayout(bytes), records: records, bytes: bytes, inline: inline, sent: make([]parcel, records)}
+// newSendWindow returns the window of a sender whose peer has room for that many records and bytes. Records of more than inline
+// bytes lie in the peer's ring, which has that many bytes, too.
+func newSendWindow(records, bytes, inline int) *sendWindow {
+	return &sendWindow{credit: credit.NewSendWindow(records, int64(bytes)), layout: ring.NewLayout(bytes), inline: inline, places: make([]ringPlace, records)}
 }
 
-// Longest returns the length of the longest record that can ever go.
-func (w *Window) Longest() int { return max(w.layout.Size(), min(w.inline, w.bytes)) }
-
-// Fits tells whether a record of n bytes may go now.
-func (w *Window) Fits(n int) bool {
-	if w.next-w.granted >= uint64(w.records) || n > w.bytes-w.used {
-		return false
-	}
-	return n <= w.inline || w.layout.Fits(n)
+// longest returns the length of the longest record that the peer can ever receive.
+func (w *sendWindow) longest() int {
+	return max(w.layout.Size(), min(w.inline, int(w.credit.Bytes())))
 }
 
-// Take has a record of n bytes go, which must fit.
-func (w *Window) Take(n int) Ticket {
-	p := parcel{length: n, inRing: n > w.inline}
-	t := Ticket{Seq: w.next, InRing: p.inRing}
+// fits reports whether the peer has room for a record of n bytes now.
+func (w *sendWindow) fits(n int) bool {
+	return w.credit.Fits(n) && (n <= w.inline || w.layout.Fits(n))
+}
+
+// send counts a record of n bytes as sent and returns its place. The record must fit.
+func (w *sendWindow) send(n int) placement {
+	p := placement{seq: w.credit.Send(n), inRing: n > w.inline}
+	place := ringPlace{inRing: p.inRing}
 	if p.inRing {
-		t.Offset, p.place = w.layout.Place(n)
+		p.offset, place.block = w.layout.Place(n)
 	}
-	*w.parcel(w.next) = p
-	w.next++
-	w.used += n
-	if half := w.next-w.granted > uint64(w.records)/2 || w.used > w.bytes/2 || w.layout.Used() > w.layout.Size()/2; half && !w.soon {
-		w.soon, t.Ask = true, true
+	w.places[w.credit.Slot(p.seq)] = place
+	if !w.askedSoon && w.halfUsed() {
+		w.askedSoon, p.askSoon = true, true
 	}
-	return t
+	return p
 }
 
-func (w *Window) parcel(seq uint64) *parcel { return &w.sent[seq%uint64(len(w.sent))] }
+// halfUsed reports whether more than half of the records, of the bytes, or of the ring is in use.
+func (w *sendWindow) halfUsed() bool {
+	records, bytes := w.credit.Outstanding()
+	return records > w.credit.Messages()/2 || bytes > w.credit.Bytes()/2 || w.layout.Used() > w.layout.Size()/2
+}
 
-// AskNow tells whether the peer should be asked for a grant at once, since somebody waits; it is asked once at a time.
-func (w *Window) AskNow() bool {
-	ask := !w.now && w.next != w.granted
-	w.now = w.now || ask
+// askNow reports whether the sender should request a grant for a record that waits. It returns false if the peer has nothing to
+// grant, or has not answered the last such request.
+func (w *sendWindow) askNow() bool {
+	records, _ := w.credit.Outstanding()
+	ask := !w.askedNow && records > 0
+	w.askedNow = w.askedNow || ask
 	return ask
 }
 
-// Grant takes the peer's word that it has released total records in all, modulo 2^32. The error names a lie.
-func (w *Window) Grant(total uint32) error {
-	more := total - uint32(w.granted)
-	if under := w.next - w.granted; uint64(more) > under {
-		if more > 1<<31 { // an older word, which came later
-			return nil
-		}
-		return fmt.Errorf("the peer grants %d records, %d are under way", more, under)
+// grant frees the room of the records that the peer has released: total of all, modulo 2^32. The error is one of the peer.
+func (w *sendWindow) grant(total uint32) error {
+	before := w.credit.Granted()
+	if err := w.credit.Grant(credit.Extend(before, total)); err != nil {
+		return err
 	}
-	for ; more > 0; more-- {
-		p := w.parcel(w.granted)
-		w.used -= p.length
-		if p.inRing {
-			if err := w.layout.Free(p.place); err != nil {
+	for seq := before; seq < w.credit.Granted(); seq++ {
+		if p := w.places[w.credit.Slot(seq)]; p.inRing {
+			if err := w.layout.Free(p.block); err != nil {
 				return err
 			}
 		}
-		w.granted++
 	}
 	return nil
 }
 
-// Answered takes note of answers to questions. The error names one that was not asked.
-func (w *Window) Answered(soon, now bool) error {
-	if soon && !w.soon || now && !w.now {
-		return fmt.Errorf("the peer answers what it was not asked (soon %v, now %v)", soon, now)
+// answered ends the requests that the peer answers. An answer without a request is an error of the peer.
+func (w *sendWindow) answered(soon, now bool) error {
+	if soon && !w.askedSoon || now && !w.askedNow {
+		return fmt.Errorf("the peer answers a request that was not sent (soon %v, now %v)", soon, now)
+	}
+	w.askedSoon = w.askedSoon && !soon
+	w.askedNow = w.askedNow && !now
+	return nil
+}
+
+// recvWindow is the receiver's half of flow control: which records have been received and which released, and which requests of
+// the sender have no answer yet. It is plain state without I/O and not safe for concurrent use.
+type recvWindow struct {
+	credit credit.ReceiveWindow
+	freed  int64 // bytes of all records that credit counts as released
+
+	soon      bool   // the sender has sent the request, and it has no answer
+	soonKnown uint32 // grants that the sender knew of when it sent the request, modulo 2^32
+	soonFreed int64  // freed when the request was received
+	now       bool
+	nowKnown  uint32
+}
+
+// newRecvWindow returns the window of a receiver with room for that many records and bytes.
+func newRecvWindow(records, bytes int) *recvWindow {
+	return &recvWindow{credit: credit.NewReceiveWindow(records, int64(bytes))}
+}
+
+// receive counts a record of n bytes as received. wire is the number that it carries, modulo 2^32. receive returns the whole
+// number; the error is one of the peer.
+func (w *recvWindow) receive(wire uint32, n int) (uint64, error) {
+	seq := credit.Extend(w.credit.Received(), wire)
+	if err := w.credit.Receive(seq, n); err != nil {
+		return 0, fmt.Errorf("record: %w", err)
+	}
+	return seq, nil
+}
+
+// release counts a record as released. The error is one of the program.
+func (w *recvWindow) release(seq uint64) error {
+	_, before := w.credit.Outstanding()
+	err := w.credit.Release(seq)
+	_, after := w.credit.Outstanding()
+	w.freed += before - after
+	switch {
+	case errors.Is(err, credit.ErrNotReceived):
+		return regmem.ErrForeign
+	case errors.Is(err, credit.ErrReleased):
+		return regmem.ErrDoubleFree
+	}
+	return err
+}
+
+// request notes the sender's requests for a grant, and the grants that the sender knew of. A request that has no answer yet must
+// not be repeated: that is an error of the peer.
+func (w *recvWindow) request(soon, now bool, known uint32) error {
+	if soon && w.soon || now && w.now {
+		return fmt.Errorf("the peer repeats a request before the answer (soon %v, now %v)", soon, now)
 	}
 	if soon {
-		w.soon = false
+		w.soon, w.soonKnown, w.soonFreed = true, known, w.freed
 	}
 	if now {
-		w.now = false
+		w.now, w.nowKnown = true, known
 	}
 	return nil
 }
 
-// Known returns how many grants have been heard of, modulo 2^32.
-func (w *Window) Known() uint32 { return uint32(w.granted) }
+// due returns the requests that are to be answered now, and counts them as answered: the next message carries the answers.
+//
+// A "now" is due when the sender does not know of the newest grant. A "soon" is due when, moreover, the grant frees half of the
+// records or bytes, or all.
+func (w *recvWindow) due() (soon, now bool) {
+	total := w.granted()
+	if w.now && total != w.nowKnown {
+		w.now, now = false, true
+	}
+	news := total - w.soonKnown
+	if w.soon && news > 0 &&
+		(w.credit.Idle() || int(news) >= w.credit.Messages()/2 || w.freed-w.soonFreed >= w.credit.Bytes()/2) {
+		w.soon, soon = false, true
+	}
+	return soon, now
+}
 
-// UnderWay returns how many records and bytes the peer has not released.
-func (w *Window) UnderWay() (records, bytes int) { return int(w.next - w.granted), w.used }
-
-// Sent returns how many records ever went.
-func (w *Window) Sent() uint64 { return w.next }
+// granted returns the grant for the sender: the number of records that have been released, modulo 2^32.
+func (w *recvWindow) granted() uint32 { return uint32(w.credit.Released()) }
