@@ -15,3 +15,11 @@ import (
 func Open(context.Context, Config) (na.Endpoint, error) {
 	return nil, &na.Error{Kind: na.Unsupported, Op: "open na+sm", Err: fmt.Errorf("%w on %s; use ofi+tcp", errors.ErrUnsupported, runtime.GOOS)}
 }
+
+// Available returns why no endpoint can listen on this host.
+func Available() error {
+	return fmt.Errorf("%w on %s; use ofi+tcp", errors.ErrUnsupported, runtime.GOOS)
+}
+
+// Attach returns why no memory is moved between processes.
+func Attach() error { return Available() }
