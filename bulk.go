@@ -16,6 +16,7 @@ import (
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostmem"
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/rundown"
 	"cinnabar/internal/sglist"
 )
@@ -65,7 +66,7 @@ type memory struct {
 	close    sync.Once
 	closeErr error
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	views map[span]*hg.Bulk // registrations of parts, made by Handle
 }

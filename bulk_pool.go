@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/rundown"
 )
 
@@ -52,7 +53,7 @@ type slot struct {
 	pool *BulkPool
 	buf  []byte
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	mem *memory
 	// +checklocks:mu

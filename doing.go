@@ -2,10 +2,10 @@ package cinnabar
 
 import (
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"cinnabar/internal/hg"
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/sched"
 )
 
@@ -52,7 +52,7 @@ type doings struct {
 
 // shard is a part of them, so that goroutines seldom meet at a lock.
 type shard struct {
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	first *doing // under way
 	// +checklocks:mu

@@ -12,6 +12,7 @@ import (
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/ofitcp"
 	"cinnabar/internal/na/sm"
@@ -41,7 +42,7 @@ type Engine struct {
 	exposed  memories
 	moves    sync.Pool // of *move
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	providers map[uint16]*Provider
 }

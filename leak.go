@@ -4,13 +4,14 @@ import (
 	"context"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
+
+	"cinnabar/internal/invariants"
 )
 
 // memories are what an engine exposes.
 type memories struct {
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	first *memory // linked by next, the newest first
 }
@@ -74,7 +75,7 @@ func (ms *memories) all() (list []exposure) {
 
 // held are the requests that programs hold without an answer although their handlers have returned.
 type held struct {
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	set map[*orphan]struct{}
 	// over is closed when Shutdown has ended; nil until it begins.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/rundown"
 )
 
@@ -18,7 +19,7 @@ type lives struct {
 	kill context.CancelCauseFunc
 	wg   sync.WaitGroup
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	byConn map[<-chan struct{}]context.Context // by the channel that is closed with the connection
 }

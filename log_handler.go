@@ -8,9 +8,10 @@ import (
 	"log/slog"
 	"math"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"cinnabar/internal/invariants"
 )
 
 // lineHandler writes lines in Margo's format.
@@ -22,7 +23,7 @@ type lineHandler struct {
 // lineWriter is what the handlers of one logger share. Its lock is held for a Write only, never while attributes are
 // formatted: what does that may be a method of the program's, which may log.
 type lineWriter struct {
-	mu sync.Mutex
+	mu invariants.Mutex
 	w  io.Writer
 }
 

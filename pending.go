@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"cinnabar/internal/hg"
+	"cinnabar/internal/invariants"
 )
 
 // Pending is an operation in flight. It is safe for concurrent use, and Wait may be called any number of times.
@@ -16,7 +17,7 @@ import (
 type Pending[T any] struct {
 	op operation[T]
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	stop func() bool // ends the watching of the context; nil: it is not watched
 	// +checklocks:mu

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync"
 	"time"
 
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/sched"
 )
 
@@ -103,7 +103,7 @@ type pools struct {
 	alive int         // PoolConfig.Alive of all of them
 	other *sched.Pool // runs the handlers that are in no named pool
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	named []*Pool // in the order in which they were made
 	// +checklocks:mu

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"cinnabar/internal/hg"
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 )
 
@@ -83,7 +84,7 @@ type flight[In, Out any] struct {
 	halt  context.CancelFunc // cancels what the other goroutine does; nil if there is none
 	err   error              // of a call without k
 
-	use sync.Mutex
+	use invariants.Mutex
 	// +checklocks:use
 	freed bool // k may be another call's
 }

@@ -4,8 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
+
+	"cinnabar/internal/invariants"
 )
 
 // closeWait bounds how long closing waits for goroutines of the network that are in programs' code.
@@ -17,7 +18,7 @@ type ending struct {
 	onShutdown callbacks
 	onClose    callbacks
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	begun bool
 	// +checklocks:mu
@@ -45,7 +46,7 @@ func (en *ending) end(err error) {
 
 // callbacks are functions that are called in the end, the last one first.
 type callbacks struct {
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	list []*callback
 }

@@ -3,11 +3,11 @@ package cinnabar
 import (
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"cinnabar/internal/hg"
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 )
 
@@ -19,7 +19,7 @@ type stallWatch struct {
 	period time.Duration // 0: there is nothing to watch for
 	armed  atomic.Bool   // the timer runs
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	timer *time.Timer
 	// +checklocks:mu

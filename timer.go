@@ -6,11 +6,11 @@ import (
 	"reflect"
 	"runtime"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/rundown"
 	"cinnabar/internal/sched"
 )
@@ -25,7 +25,7 @@ type Timer struct {
 	svc *service // stands for the function in the pool, and has no id
 	f   func(context.Context)
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	clock *time.Timer // nil until the first Start
 	// +checklocks:mu
@@ -219,7 +219,7 @@ func (r *run) void() bool {
 
 // timers are those of an engine that are started.
 type timers struct {
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	started map[*Timer]struct{}
 	// +checklocks:mu

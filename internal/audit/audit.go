@@ -12,9 +12,9 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/invariants"
 )
 
 // Event is what happened.
@@ -70,7 +70,7 @@ type Trail struct {
 	log     *slog.Logger
 	limiter *Limiter
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	counts map[kind]uint64
 }

@@ -1,10 +1,10 @@
 package audit
 
 import (
-	"sync"
 	"time"
 
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/invariants"
 )
 
 // Bounds on log lines about remote hosts.
@@ -17,7 +17,7 @@ const (
 
 // Limiter bounds log lines for each remote host. It is safe for concurrent use.
 type Limiter struct {
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	hosts map[hostquota.Host]*lines
 	// +checklocks:mu

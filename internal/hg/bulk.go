@@ -4,9 +4,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
-	"sync"
 
 	"cinnabar/internal/hostmem"
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 )
 
@@ -18,7 +18,7 @@ type Bulk struct {
 	mems []na.Memory // of the segments that are not empty, or one of all
 	desc *Desc
 
-	mu sync.RWMutex // held for reading while this process reads or writes segs
+	mu invariants.RWMutex // held for reading while this process reads or writes segs
 	// +checklocks:mu
 	closed bool
 }
@@ -221,7 +221,7 @@ func (b *Bulk) appendEager(to []byte, d *Desc) ([]byte, bool) {
 
 // exposed finds the memory of this process by its descriptor, for descriptors that come back.
 type exposed struct {
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	byBase map[uint64]*Bulk // by the address of the first segment that is not empty
 	// +checklocks:mu

@@ -4,10 +4,10 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 	"cinnabar/internal/rundown"
 )
@@ -37,7 +37,7 @@ var (
 // looks like one that pulls nothing. So a new answer of such a peer does not suffer for old ones: it takes the place of
 // the oldest. Only a host that leaves owedLeft of those unpulled as well, and pulls none in between, is refused.
 type owed struct {
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	byHost map[hostquota.Host]*owing
 	// +checklocks:mu

@@ -7,16 +7,16 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"sync/atomic"
 
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 	"cinnabar/internal/rundown"
 )
 
 // peers knows, in Detect mode, how the processes were built that this one calls.
 type peers struct {
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	byAddr map[string]*peer // by the address in binary form
 	// +checklocks:mu

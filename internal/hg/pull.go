@@ -3,10 +3,10 @@ package hg
 import (
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 )
 
@@ -49,7 +49,7 @@ type pull struct {
 	asked int       // the size of that part
 	step  *Transfer // of one part after the other; not pooled, so that a late abort meets nobody else
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	part int // counts them
 	// +checklocks:mu

@@ -5,15 +5,15 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"cinnabar/internal/hg/wire"
+	"cinnabar/internal/invariants"
 )
 
 // Registry knows what is registered under which id. Looking up takes no lock. The zero Registry is empty.
 type Registry[T any] struct {
-	mu      sync.Mutex // serializes changes
+	mu      invariants.Mutex // serializes changes
 	entries atomic.Pointer[map[uint64]Entry[T]]
 }
 

@@ -1,10 +1,10 @@
 package hg
 
-import "sync"
+import "cinnabar/internal/invariants"
 
 // selfCalls are the calls to the own address in flight, which the endpoint does not know and does not end.
 type selfCalls struct {
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	active map[*Call]struct{}
 }

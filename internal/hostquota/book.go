@@ -3,9 +3,10 @@ package hostquota
 import (
 	"fmt"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"weak"
+
+	"cinnabar/internal/invariants"
 )
 
 // Resource is one kind of thing that remote hosts hold.
@@ -59,7 +60,7 @@ type Book struct {
 	holders [numResources]atomic.Int64 // accounts that hold any
 	refused [numResources]atomic.Uint64
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// accounts finds the one account of each host while anything refers to it.
 	// +checklocks:mu
 	accounts map[Host]weak.Pointer[Account]

@@ -53,8 +53,8 @@ var layers = map[string]row{
 	"internal/waitlist":   {},
 	"internal/dnstest":    {},
 	"internal/testproc":   {},
-	"internal/hostquota":  {modules: []string{modSys}},
-	"internal/audit":      {code: []string{"internal/hostquota"}},
+	"internal/hostquota":  {code: []string{"internal/invariants"}, modules: []string{modSys}},
+	"internal/audit":      {code: []string{"internal/invariants", "internal/hostquota"}},
 
 	// Registered memory, and what hands it out. They know no device.
 	"regmem":       {code: []string{"internal/hostmem"}, test: []string{"regmem/arena", "verbs", "verbs/iwarp"}},
@@ -66,7 +66,7 @@ var layers = map[string]row{
 	"internal/na/natest": {code: []string{"internal/na", "internal/hostquota"}},
 	"internal/hg/wire":   {},
 	"internal/hg":        {code: []string{"internal/rundown", "internal/hg/wire", "internal/sglist", "internal/na", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/invariants", "internal/na/natest"}},
-	"internal/sched":     {code: []string{"internal/na", "internal/hostquota"}},
+	"internal/sched":     {code: []string{"internal/invariants", "internal/na", "internal/hostquota"}},
 	"internal/margoconf": {},
 	"internal/na/sm":     {code: []string{"internal/sockio", "internal/na", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit"}, modules: []string{modSys}, test: []string{"internal/invariants"}},
 	"internal/na/ofitcp": {code: []string{"internal/na", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/invariants", "internal/dnstest"}},
@@ -131,7 +131,7 @@ var layers = map[string]row{
 
 	// RPC and bulk memory, on Mercury's core and the networks below it.
 	".": {
-		code: []string{"codec", "codec/hgproc", "codec/cereal", "internal/rundown", "internal/sched", "internal/sglist", "internal/margoconf", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/hostmem", "internal/hostquota", "internal/audit"},
+		code: []string{"internal/invariants", "codec", "codec/hgproc", "codec/cereal", "internal/rundown", "internal/sched", "internal/sglist", "internal/margoconf", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/hostmem", "internal/hostquota", "internal/audit"},
 		test: []string{"internal/invariants", "internal/na/natest", "internal/dnstest", "internal/testproc", "margo"},
 
 		modules: []string{modSys}, // mapped files

@@ -2,7 +2,6 @@ package rundown
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 
 	"cinnabar/internal/invariants"
@@ -24,7 +23,7 @@ type Guard struct {
 
 	// mu keeps Idle from handing out a signal between the moment at which wake has read n and that at which it closes the signal: the
 	// Guard may have a user again by then, and be closed.
-	mu sync.Mutex
+	mu invariants.Mutex
 }
 
 // signal has a channel that is closed when the Guard is idle.

@@ -1,9 +1,10 @@
 package sched
 
 import (
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"cinnabar/internal/invariants"
 )
 
 // clockTick is how late a [Clock] may be: ages are for people.
@@ -17,7 +18,7 @@ type Clock struct {
 	now   atomic.Int64 // the time since born at the last tick, in nanoseconds
 	state atomic.Uint32
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	timer *time.Timer // nil until needed
 }

@@ -2,10 +2,10 @@ package sched
 
 import (
 	"runtime"
-	"sync"
 	"time"
 
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 )
 
@@ -28,7 +28,7 @@ type Pool struct {
 	burst int                      // limit of starting
 	may   func(*tenant, *Job) bool // mayLocked
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	running int // handlers that have a worker
 	// +checklocks:mu

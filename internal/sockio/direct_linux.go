@@ -3,11 +3,12 @@ package sockio
 import (
 	"net"
 	"os"
-	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"cinnabar/internal/invariants"
 )
 
 // Direct is true where TryReadv and TryWritev act on the socket itself, and
@@ -41,7 +42,7 @@ type direct struct {
 	local  net.Addr
 	remote net.Addr
 	closed atomic.Bool
-	mu     sync.Mutex
+	mu     invariants.Mutex
 	// parked counts the waiters inside RawConn.
 	// +checklocks:mu
 	parked int

@@ -2,9 +2,10 @@ package sockio
 
 import (
 	"os"
-	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"cinnabar/internal/invariants"
 )
 
 // A Poller wakes the readers of connections whose data Go's scheduler has not noticed, because the scheduler polls the network
@@ -14,7 +15,7 @@ import (
 // A Poller never blocks and has no goroutine. A nil Poller finds nothing. On systems other than Linux a Poller does nothing.
 // All methods are safe for concurrent use.
 type Poller struct {
-	mu sync.Mutex
+	mu invariants.Mutex
 	// set is an epoll set of the sets that waiters park on; negative: closed. Its events are edges, because a waiter that
 	// was woken needs a while to take its event, and must not be woken again meanwhile.
 	// +checklocks:mu

@@ -6,6 +6,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"cinnabar/internal/invariants"
 )
 
 // stageSize is the size of each staging buffer, in bytes.
@@ -52,7 +54,7 @@ func (s *staged) close() error {
 type stage struct {
 	tcp *net.TCPConn
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// event tells that any of the fields below has changed; it uses mu.
 	// +checklocksignore
 	event sync.Cond

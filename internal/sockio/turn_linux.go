@@ -4,17 +4,18 @@ import (
 	"encoding/binary"
 	"os"
 	"runtime"
-	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"cinnabar/internal/invariants"
 )
 
 // turn is an eventfd in Go's poller. A wait makes it readable and parks until the poller reports it, together with all
 // connections that are readable by then.
 type turn struct {
-	mu sync.Mutex // held during a wait
+	mu invariants.Mutex // held during a wait
 	// file is set by open and closed by close; both descriptor and raw are its own.
 	file *os.File
 	raw  syscall.RawConn

@@ -5,11 +5,13 @@ package sockio
 import (
 	"sync"
 	"time"
+
+	"cinnabar/internal/invariants"
 )
 
 // turn sleeps in every turnCount-th wait, because an idle processor polls the network.
 type turn struct {
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	n      int
 	closed chan struct{}

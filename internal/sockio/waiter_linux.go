@@ -3,11 +3,12 @@ package sockio
 import (
 	"errors"
 	"os"
-	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"cinnabar/internal/invariants"
 )
 
 // waiter is one direction's way of parking: an epoll set that holds the socket,
@@ -16,7 +17,7 @@ type waiter struct {
 	events uint32  // what the direction waits for
 	poller *Poller // polls the set in addition to Go's poller; may be nil
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// set is the epoll set's descriptor in Go's poller; nil until somebody waits.
 	// +checklocks:mu
 	set *os.File

@@ -15,6 +15,7 @@ import (
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostmem"
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 	"cinnabar/internal/sockio"
 )
@@ -44,7 +45,7 @@ type conn struct {
 	luck       luck
 	rx         rxState // the read role's
 
-	wmu sync.Mutex // the write role
+	wmu invariants.Mutex // the write role
 	// +checklocks:wmu
 	tx      txState
 	want    atomic.Bool // there may be something to write
@@ -56,7 +57,7 @@ type conn struct {
 	rxBytes atomic.Uint64
 	txBytes atomic.Uint64
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// down is why the connection is dead.
 	// +checklocks:mu
 	down *failure
@@ -98,7 +99,7 @@ type conn struct {
 	direct directRecv
 
 	account *hostquota.Account // where the connection is counted
-	probing sync.Mutex         // held while the socket is probed
+	probing invariants.Mutex   // held while the socket is probed
 
 	answers atomic.Int32 // to requests, in queue
 	unsent  atomic.Int64 // their bytes, each with answerOverhead

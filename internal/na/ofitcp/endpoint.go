@@ -15,6 +15,7 @@ import (
 
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 	"cinnabar/internal/sockio"
 )
@@ -58,7 +59,7 @@ type Endpoint struct {
 	wg       sync.WaitGroup
 	runners  na.Runners // goroutines that run tasks and nothing else
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// sealed says that no goroutine is started any more.
 	// +checklocks:mu
 	sealed bool

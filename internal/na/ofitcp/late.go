@@ -13,6 +13,7 @@ import (
 
 	"cinnabar/internal/hostmem"
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 )
 
@@ -44,7 +45,7 @@ type lates struct {
 	n  atomic.Int64   // number of calls
 	wg sync.WaitGroup // counts kept memory
 
-	mu sync.Mutex // lock order: after the locks of connections and peers, before those of the memory table
+	mu invariants.Mutex // lock order: after the locks of connections and peers, before those of the memory table
 	// +checklocks:mu
 	conns map[*conn]*lateCalls
 	// kept holds the kept memory, the one that expires first at the front.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 	"cinnabar/internal/rundown"
 )
@@ -190,7 +191,7 @@ type memoryTable struct {
 const memoryShards = 16 // a power of two
 
 type memoryShard struct {
-	mu sync.RWMutex
+	mu invariants.RWMutex
 	// +checklocks:mu
 	byKey map[uint64]*memory
 	// +checklocks:mu

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 )
 
@@ -29,7 +29,7 @@ type peer struct {
 	active atomic.Bool            // in the endpoint's set of peers with something under way
 	awaits atomic.Int32           // how many operations are in tags
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	link linkState
 	// try is the own attempt under way, or the answering of the peer's.
@@ -50,7 +50,7 @@ type peer struct {
 	// +checklocks:mu
 	waiting []item
 
-	tagMu sync.Mutex
+	tagMu invariants.Mutex
 	// tags are the expected messages that are waited for.
 	// +checklocks:tagMu
 	tags map[uint32]waiter

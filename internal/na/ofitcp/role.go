@@ -1,11 +1,11 @@
 package ofitcp
 
 import (
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 	"cinnabar/internal/sockio"
 )
@@ -32,7 +32,7 @@ type role struct {
 	read   uint64        // rxBytes at that time
 	woken  bool          // the poller has called readable since the goroutine parked
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// tasks are what requests have brought and nobody has begun.
 	// +checklocks:mu
 	tasks []na.Task

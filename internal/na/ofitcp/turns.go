@@ -3,11 +3,11 @@ package ofitcp
 import (
 	"container/heap"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/invariants"
 )
 
 // turns limits the number of goroutines that do the same kind of work for connections at a time, such as setting up connections
@@ -24,7 +24,7 @@ type turns struct {
 	full    atomic.Bool // busy equals most; written with mu held
 	crowded atomic.Bool // waiting is not empty; written with mu held
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	busy int
 	// waiting holds the hosts with waiting goroutines. It is empty while busy is less than most.
@@ -227,7 +227,7 @@ func (t *turns) pass(now time.Time) bool {
 type lightUse struct {
 	rate float64 // number of processors
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	hosts map[*hostquota.Account]*hostUse
 	// +checklocks:mu

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"cinnabar/internal/invariants"
 )
 
 // watchInterval is how soon a connection that nobody drives any more goes back to its background goroutine, and how long
@@ -18,7 +20,7 @@ type watcher struct {
 	wg   sync.WaitGroup // its goroutine
 	seen []*conn        // that goroutine's
 
-	mu sync.Mutex
+	mu invariants.Mutex
 	// +checklocks:mu
 	list []*conn
 	// +checklocks:mu
