@@ -147,7 +147,7 @@ func (r deviceRegion) ReadAt(p []byte, _ int64) (int, error) {
 
 func (r deviceRegion) WriteAt(p []byte, _ int64) (int, error) {
 	write := verbs.SendWR{Op: verbs.OpWrite, SGL: []verbs.SGE{r.here.SGE(0, len(p))}, Remote: r.to}
-	return len(p), r.c.Do(context.Background(), write, verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{r.c.Sink()}, Remote: r.to})
+	return len(p), r.c.Do(context.Background(), write, verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{r.c.Discard()}, Remote: r.to})
 }
 
 // bulkRegion is a bulk as a region is.

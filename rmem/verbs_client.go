@@ -207,7 +207,7 @@ func (v *window) do(ctx context.Context, op verbs.Opcode, sge verbs.SGE, off int
 	to.Addr += uint64(off)
 	wr := verbs.SendWR{Op: op, SGL: []verbs.SGE{sge}, Remote: to}
 	if op == verbs.OpWrite && !v.w.exact {
-		return v.w.c.Do(ctx, wr, verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{v.w.c.Sink()}, Remote: to})
+		return v.w.c.Do(ctx, wr, verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{v.w.c.Discard()}, Remote: to})
 	}
 	return v.w.c.Do(ctx, wr)
 }

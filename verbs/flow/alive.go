@@ -59,7 +59,7 @@ func (c *Conn) heard() (heard, open bool) {
 // would do by the specifications, but Linux's siw does not take it. The answer, for which it waits until ctx ends, is a sign of
 // life like others: the peer may well send while the read is behind much else. ask reports whether to go on.
 func (c *Conn) ask(ctx context.Context) bool {
-	err := c.Do(ctx, verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{c.Sink()}, Remote: c.remote})
+	err := c.Do(ctx, verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{c.Discard()}, Remote: c.remote})
 	if err != nil && c.Err() == nil {
 		if suppressed, ok := audit.Allow(hostquota.HostOf(c.RemoteAddr().Addr())); ok {
 			c.cfg.Logger.Warn("a silent peer is not noticed: the device does not ask it", "peer", c.RemoteAddr(), "error", err, "suppressed", suppressed)

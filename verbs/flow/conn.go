@@ -151,7 +151,7 @@ func (c *Conn) register() (err error) {
 		access verbs.Access
 	}{
 		{&c.ringMR, c.cfg.Bytes, verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead}, // what the peer wrote, it may read: see ask
-		{&c.recvMR, (c.cfg.Records+controls)*c.receiveLen() + sinkLen, verbs.LocalWrite},
+		{&c.recvMR, (c.cfg.Records+controls)*c.receiveLen() + discardLen, verbs.LocalWrite},
 	} {
 		if *m.mr, err = c.pd.RegMR(make([]byte, m.size), m.access); err != nil {
 			return err
@@ -160,12 +160,12 @@ func (c *Conn) register() (err error) {
 	return nil
 }
 
-// sinkLen is the size of the sink, which lies behind the buffers of receives.
-const sinkLen = 1
+// discardLen is the size of the memory of Discard, which lies behind the buffers of receives.
+const discardLen = 1
 
-// Sink returns a byte of registered memory that reads may land in whose result nobody wants.
-func (c *Conn) Sink() verbs.SGE {
-	return c.recvMR.SGE((c.cfg.Records+controls)*c.receiveLen(), sinkLen)
+// Discard returns a byte of registered memory for the result of a read that the caller does not need.
+func (c *Conn) Discard() verbs.SGE {
+	return c.recvMR.SGE((c.cfg.Records+controls)*c.receiveLen(), discardLen)
 }
 
 // receiveLen is the size of a receive's buffer.
@@ -300,8 +300,8 @@ func (c *Conn) LocalAddr() netip.AddrPort { return c.conn.LocalAddr() }
 // RemoteAddr returns the address of the peer.
 func (c *Conn) RemoteAddr() netip.AddrPort { return c.conn.RemoteAddr() }
 
-// Longest returns the length of the longest record that the peer takes, in bytes.
-func (c *Conn) Longest() int {
+// MaxRecord returns the length of the longest record that the peer receives, in bytes.
+func (c *Conn) MaxRecord() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.tx.window.longest()

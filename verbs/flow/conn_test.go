@@ -145,7 +145,7 @@ func bothWays(t *testing.T, cfg Config, part, few int) {
 	a, p := pair(t, cfg, cfg)
 	var wg sync.WaitGroup
 	for i, c := range []*Conn{a, p} {
-		wg.Go(func() { sendMany(t, c, records, c.Longest()/part, uint64(i)) })
+		wg.Go(func() { sendMany(t, c, records, c.MaxRecord()/part, uint64(i)) })
 		wg.Go(func() { receiveMany(t, c, records, few) })
 	}
 	wg.Wait()
@@ -339,7 +339,7 @@ func TestOneSided(t *testing.T) {
 // TestTooLong names the limit of the peer.
 func TestTooLong(t *testing.T) {
 	a, _ := pair(t, Config{}, Config{Bytes: 1000, Inline: 10})
-	if n := a.Longest(); n != 960 {
+	if n := a.MaxRecord(); n != 960 {
 		t.Errorf("longest %d", n)
 	}
 	if err := a.Send(testContext(t), make([]byte, 961)); !errors.Is(err, ErrTooLong) {

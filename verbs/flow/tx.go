@@ -103,7 +103,7 @@ func (tx *txState) release() {
 	tx.idle = nil
 }
 
-// Send sends a record of any length up to [Conn.Longest], also of none. It waits until the peer has room, and until this
+// Send sends a record of any length up to [Conn.MaxRecord], also of none. It waits until the peer has room, and until this
 // end has room to copy p, which may be changed when Send returns. A nil error says that the record is on its way, not
 // that it has arrived. If ctx ends earlier, nothing is sent. The first record that is longer than Config.Inline
 // allocates and registers a copy buffer of Config.Bytes, which may fail.
@@ -180,7 +180,7 @@ func (c *Conn) SendFrom(ctx context.Context, sgl []verbs.SGE) error {
 }
 
 func (c *Conn) checkLength(op string, n int) error {
-	if most := c.Longest(); n > most {
+	if most := c.MaxRecord(); n > most {
 		return fmt.Errorf("flow: %s %d bytes: %w: the peer takes %d at most (its Config.Bytes)", op, n, ErrTooLong, most)
 	}
 	return nil

@@ -44,7 +44,7 @@ type Conn struct {
 }
 
 func newConn(c *flow.Conn) *Conn {
-	return &Conn{c: c, most: max(1, min(mostRecord, c.Longest()/2)), readUntil: newDeadline(), writeUntil: newDeadline(), closed: make(chan struct{})}
+	return &Conn{c: c, most: max(1, min(mostRecord, c.MaxRecord()/2)), readUntil: newDeadline(), writeUntil: newDeadline(), closed: make(chan struct{})}
 }
 
 // Dial connects to a listener of this package.
