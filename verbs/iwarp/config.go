@@ -14,15 +14,15 @@ import (
 type Config struct {
 	// Name is the device's name in listings; "" is "cinnabar0".
 	Name string
-	// Logger gets what happens outside of any call (handshakes that fail,
+	// Logger receives events outside of any call (handshakes that fail,
 	// Terminates); nil discards it.
 	Logger *slog.Logger
 
 	// NoCRC stops asking for MPA's CRC32C. It is in use all the same when the
 	// peer asks for it. TCP's own checksum is weak: keep the CRC on except on
-	// links that do better themselves (loopback). With it nobody else, the owner or
-	// another peer, may change the bytes that a frame is landing in; it could be
-	// found wrong, which ends the connection.
+	// links that do better themselves (loopback). With the CRC neither the owner nor
+	// another peer may change memory while a frame is received into it, because the CRC
+	// could then be wrong, which ends the connection.
 	NoCRC bool
 	// NoImmediates and NoAtomics switch the extensions of RFC 7306 off, which
 	// nothing on the wire negotiates: a peer that lacks them ends the connection
@@ -88,7 +88,7 @@ const (
 	maxInline        = 4096 // bytes
 	maxCQE           = 1 << 20
 	maxObjects       = 1 << 20
-	maxMessage       = min(1<<31, math.MaxInt) // bytes; what verbs calls max_msg_sz
+	maxMessage       = min(1<<31, math.MaxInt) // bytes; max_msg_sz of verbs
 	defaultBacklog   = 128
 	maxBacklog       = 4096
 )

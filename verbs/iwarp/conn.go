@@ -17,15 +17,44 @@ import (
 
 // conn is the connection of a queue pair: a TCP stream in full operation.
 //
-// Its two directions are independent and each has a lock: rxMu is the progress
-// lock, held by whoever reads the socket (a poll of a completion queue, the
-// background reader, a post that lets a held message in), and txMu by whoever
-// writes it (a post, or the background writer when the socket was full). Both
-// locks are held only across non-blocking calls.
+// Its two directions are independent and each has a lock. rxMu is held by the reader
+// of the socket: a poll of a completion queue, the background reader, or a post that
+// delivers a held message. txMu is held by its writer: a post, or the background writer
+// after the socket was full. Both locks are held only across non-blocking calls.
 //
-// It ends once: whoever finds a reason calls fail with its lock held and
-// teardown without any. After that the goroutines only see the peer off: they
-// write a last message, read until the peer closes, and end.
+// The end of a connection has these states:
+//
+//	              Disconnect            all posted work is complete
+//	    ┌── open ────────────▶ closing ────────────────▶ half-closed
+//	    │     │                   │                           │
+//	    ├─────┴───────────────────┴───────────────────────────┤
+//	    │ refuse, and responses       │ a write               │ fail: lost, Terminate,
+//	    │ are queued                  ▼ fails                 │ Close, end of stream
+//	    │                        write-failed                 │
+//	    ▼                             │ all input is read     │
+//	draining ──────────────────────┐  │                       │
+//	  responses are sent, or the   ▼  ▼                       │
+//	  peer reads none for 2 s     failed ◀────────────────────┘
+//	                                 │ teardown
+//	                                 ▼
+//	                              closed ─────▶ exited
+//	                                 the peer closes, or 2 s pass
+//
+// A field stands for each state, and the later state counts where several fields are set:
+//
+//	state         field         input                  output
+//	open          none          processed              sent
+//	closing       closing       processed              sent; PostSend is refused
+//	half-closed   sentAll       processed              end of the stream is sent
+//	draining      draining      not read               queued responses only
+//	write-failed  writeFailed   processed to its end   none
+//	failed        failure       not read               none
+//	closed        closed, done  discarded              rest of a frame, Terminate, end of the stream
+//	exited        exited        none                   none: the goroutines have ended
+//
+// A goroutine that finds a reason for the end calls fail with the lock of its direction held, and
+// teardown with no lock held. The first reason stands. In write-failed the input is still processed,
+// because the peer's Terminate, if one has come, is a better reason than the failed write.
 type conn struct {
 	dev    *device
 	qp     *qp
@@ -37,7 +66,7 @@ type conn struct {
 	account  *hostquota.Account // of host; also counts the connection, unless this side has dialled
 	traffic  atomic.Uint64      // reads and writes of the socket that moved bytes
 	activity activity           // guarded by scan.mu
-	left     chan struct{}      // closed when the last goroutine has ended
+	exited   chan struct{}      // closed when both goroutines have ended
 
 	param  verbs.ConnParam // in force, with the peer's private data
 	active bool            // this side dialled
@@ -45,28 +74,30 @@ type conn struct {
 	ird    int
 	ord    int
 
-	polls        atomic.Uint64 // how often someone polled
-	polled       atomic.Bool   // whoever polls reads; the background reader is parked
+	polls        atomic.Uint64 // number of calls of poll
+	claimed      atomic.Bool   // pollers read; the background reader is parked
 	paused       atomic.Bool   // nothing is read until a receive is posted
-	resume       chan struct{} // capacity 1: the background reader's turn
+	resume       chan struct{} // capacity 1; wakes the background reader
 	watched      bool          // guarded by watcher.mu
 	watchedPolls uint64        // guarded by watcher.mu
 
-	heard     atomic.Bool // an FPDU of the peer has come
-	nudge     atomic.Bool // the opening message is to be sent once more
-	canSend   atomic.Bool // the passive side waits for the first FPDU (RFC 5044 section 7.1.2)
-	closing   atomic.Bool // Disconnect has been called
-	sentAll   atomic.Bool // and has sent what was posted
-	failure   atomic.Pointer[failure]
-	broken    atomic.Pointer[failure] // nothing more can be written: becomes failure when the peer's last words are read
-	parting   atomic.Pointer[failure] // becomes failure when the answers owed have gone
-	partTimer *time.Timer             // guarded by rxMu: bounds that
-	torn      atomic.Bool
-	done      chan struct{} // closed when torn
-	err       error         // why, valid once done is closed
-	last      []byte        // what is still to be written then; set before done is closed
-	linger    *time.Timer   // cuts the seeing off short; set before done is closed
-	goroutine atomic.Int32  // of the two background goroutines, how many run
+	received  atomic.Bool // an FPDU of the peer has been received
+	resendRTR atomic.Bool // the active side must send its opening message again
+	canSend   atomic.Bool // false: the passive side must wait for the first FPDU (RFC 5044 section 7.1.2)
+
+	// The states of the end, in the order of the table above.
+	closing     atomic.Bool
+	sentAll     atomic.Bool
+	draining    atomic.Pointer[failure] // the later value of failure
+	drainTimer  *time.Timer             // guarded by rxMu; ends draining if the peer reads no response
+	writeFailed atomic.Pointer[failure] // the later value of failure, unless the input has a better one
+	failure     atomic.Pointer[failure]
+	closed      atomic.Bool
+	done        chan struct{} // closed in state closed, for those that wait
+	err         error         // result of Err; set before done is closed
+	last        []byte        // bytes that writeLast sends; set before done is closed
+	linger      *time.Timer   // ends state closed; set before done is closed
+	goroutine   atomic.Int32  // number of background goroutines that run: readLoop and writeLoop
 
 	rxMu sync.Mutex
 	// +checklocks:rxMu
@@ -98,7 +129,7 @@ func newConn(q *qp, sock *sockio.Conn, h handshake) *conn {
 		param: h.param, crc: h.agreed.CRC,
 		ird: int(h.agreed.IRD), ord: int(h.agreed.ORD),
 		resume: make(chan struct{}, 1), txWake: make(chan struct{}, 1), done: make(chan struct{}),
-		left: make(chan struct{}),
+		exited: make(chan struct{}),
 	}
 	c.host = hostOf(c.remote)
 	c.account = d.book.Account(c.host)
@@ -129,18 +160,18 @@ func (c *conn) Err() error {
 	}
 }
 
-// poll makes progress on behalf of a poll of a completion queue. With claim the
-// poller is expected back: until further notice the connection is his, and the
-// background goroutines rest.
+// poll makes progress for a poll of a completion queue. With claim the poller is
+// expected to poll again: until endClaim pollers read the connection, and the
+// background goroutines wait.
 //
 // +checklocksignore: it does not know TryLock.
 func (c *conn) poll(claim bool) {
 	c.polls.Add(1)
-	if claim && sockio.Direct && !c.polled.Load() { // otherwise only the background reader brings bytes in
-		c.polled.Store(true)
+	if claim && sockio.Direct && !c.claimed.Load() { // otherwise only the background reader brings bytes in
+		c.claimed.Store(true)
 		c.dev.watch.add(c)
 	}
-	if c.txBlocked.Load() && c.polled.Load() {
+	if c.txBlocked.Load() && c.claimed.Load() {
 		c.txBlocked.Store(false)
 		c.txWant.Store(true) // for afterRx
 	}
@@ -151,7 +182,7 @@ func (c *conn) poll(claim bool) {
 	c.afterRx()
 }
 
-// afterRx does what processing input has made necessary, without rxMu.
+// afterRx sends, tears down and wakes as the processed input requires. The caller does not hold rxMu.
 func (c *conn) afterRx() {
 	if c.txWant.Load() {
 		c.kick()
@@ -162,9 +193,9 @@ func (c *conn) afterRx() {
 	}
 }
 
-// handBack gives the connection to the background goroutines.
-func (c *conn) handBack() {
-	if c.polled.Swap(false) {
+// endClaim returns the connection from the pollers to the background goroutines.
+func (c *conn) endClaim() {
+	if c.claimed.Swap(false) {
 		c.wakeReader()
 		if c.txBlocked.Load() {
 			c.wakeWriter()
@@ -186,8 +217,8 @@ func (c *conn) wakeReader() {
 	}
 }
 
-// readLoop is the background reader. It reads when nobody polls; woken by data
-// while somebody does, it parks until the polling stops.
+// readLoop is the background reader. It reads while no poller does. When data wakes it
+// while pollers read, it parks until endClaim.
 func (c *conn) readLoop() {
 	defer c.leave()
 	for {
@@ -196,11 +227,11 @@ func (c *conn) readLoop() {
 			c.teardown()
 			return
 		}
-		if c.torn.Load() {
-			c.seeOff()
+		if c.closed.Load() {
+			c.readUntilClosed()
 			return
 		}
-		if !c.polled.Load() && !c.paused.Load() {
+		if !c.claimed.Load() && !c.paused.Load() {
 			continue
 		}
 		select {
@@ -210,12 +241,12 @@ func (c *conn) readLoop() {
 	}
 }
 
-// onReadable reads all there is; true ends the waiting.
+// onReadable reads until the socket is empty. True ends the wait.
 func (c *conn) onReadable() bool {
-	if c.torn.Load() || c.polled.Load() || c.paused.Load() {
+	if c.closed.Load() || c.claimed.Load() || c.paused.Load() {
 		return true
 	}
-	for first, more := true, true; more && !c.torn.Load() && !c.polled.Load() && !c.paused.Load(); first = false {
+	for first, more := true, true; more && !c.closed.Load() && !c.claimed.Load() && !c.paused.Load(); first = false {
 		c.rxMu.Lock()
 		if first {
 			c.rxStats.wakeups++
@@ -224,11 +255,11 @@ func (c *conn) onReadable() bool {
 		c.rxMu.Unlock()
 		c.afterRx()
 	}
-	return c.torn.Load() || c.polled.Load() || c.paused.Load()
+	return c.closed.Load() || c.claimed.Load() || c.paused.Load()
 }
 
-// seeOff waits for the peer to close, after a last message may have been sent.
-func (c *conn) seeOff() {
+// readUntilClosed waits for the peer to close, after a last message may have been sent.
+func (c *conn) readUntilClosed() {
 	junk := [][]byte{make([]byte, 16<<10)}
 	_ = c.sock.WaitRead(func() bool {
 		for {
@@ -239,8 +270,8 @@ func (c *conn) seeOff() {
 	})
 }
 
-// writeLoop is the background writer: it has the turn when the socket is full, or
-// much is to be sent, and nobody polls.
+// writeLoop is the background writer. It sends when the socket was full, or when one
+// call had more than callerBytes to send, and no poller has the connection.
 func (c *conn) writeLoop() {
 	defer c.leave()
 	for {
@@ -258,11 +289,11 @@ func (c *conn) writeLoop() {
 	}
 }
 
-// onWritable writes what it can; true ends the waiting. It gives the lock away
-// now and then, for posts and for whoever wants the counters.
+// onWritable writes until the socket is full or there is nothing to send. True ends the
+// wait. It releases txMu after each batch of callerBytes, because posts and Stats need it.
 func (c *conn) onWritable() bool {
 	for more := true; more; {
-		if c.torn.Load() {
+		if c.closed.Load() {
 			return true
 		}
 		c.txMu.Lock()
@@ -274,8 +305,7 @@ func (c *conn) onWritable() bool {
 	return !c.txBlocked.Load()
 }
 
-// writeLast sends what teardown has left, ends the stream and gives the peer
-// time to do the same.
+// writeLast sends the bytes of c.last and ends the stream.
 func (c *conn) writeLast() {
 	last := [][]byte{c.last}
 	_ = c.sock.WaitWrite(func() bool {
@@ -291,7 +321,7 @@ func (c *conn) writeLast() {
 	_ = c.sock.CloseWrite() // fails only if the connection is gone already
 }
 
-// leave is the end of a background goroutine; the last one is the connection's.
+// leave ends a background goroutine. The second of the two ends the connection.
 func (c *conn) leave() {
 	if c.goroutine.Add(-1) == 0 {
 		c.linger.Stop()
@@ -302,11 +332,11 @@ func (c *conn) leave() {
 			c.account.Give(hostquota.Connections, 1)
 		}
 		c.dev.dropConn(c)
-		close(c.left)
+		close(c.exited)
 	}
 }
 
-// Disconnect sends what was posted, however long ctx lets that take, ends the
+// Disconnect waits until ctx ends for the completion of all posted work, ends the
 // stream, and waits for the peer to end it too.
 func (c *conn) Disconnect(ctx context.Context) error {
 	c.closing.Store(true)
@@ -323,7 +353,7 @@ func (c *conn) Disconnect(ctx context.Context) error {
 		}
 	}
 	select {
-	case <-c.done: // ended by itself meanwhile: that is what was asked for
+	case <-c.done: // the connection has ended meanwhile, which is no error of Disconnect
 		return nil
 	default:
 	}
@@ -333,11 +363,11 @@ func (c *conn) Disconnect(ctx context.Context) error {
 }
 
 // endSending ends this side of the stream. If the peer has ended its side before,
-// that was all.
+// the connection is over.
 func (c *conn) endSending() {
 	if !c.sentAll.Swap(true) {
 		c.txMu.Lock()
-		if !c.torn.Load() { // else the last message is still to go, and writeLast ends the stream behind it
+		if !c.closed.Load() { // otherwise writeLast ends the stream behind the last message
 			_ = c.sock.CloseWrite() // fails only if the connection is gone, which its reader finds out
 		}
 		c.releaseTx()
@@ -347,7 +377,7 @@ func (c *conn) endSending() {
 	case c.rx.eof:
 		c.rx.eof = false
 		c.endOfStream()
-	case c.rx.stalled: // the peer's end of the stream lies behind what nobody is going to receive
+	case c.rx.stalled: // the peer's end of the stream lies behind a message that will never have a receive
 		c.fail(&failure{err: verbs.ErrDisconnected, status: verbs.StatusRetryExcErr, quiet: true})
 	}
 	c.rxMu.Unlock()
@@ -372,8 +402,8 @@ func (c *conn) drain(ctx context.Context) error {
 	return nil
 }
 
-// idle reports whether all that was posted is complete and all that the peer
-// asked for is answered.
+// idle reports whether all posted requests are complete and all responses to the peer
+// are sent.
 func (c *conn) idle() bool {
 	c.txMu.Lock()
 	c.qp.mu.Lock()
@@ -391,5 +421,6 @@ func (c *conn) idleLocked() bool {
 	return c.qp.sq.tail == c.qp.sq.head && c.tx.idle() && c.responses.empty()
 }
 
-// lingerTimeout bounds how long a connection that is over sees its peer off.
+// lingerTimeout bounds how long a closed connection waits for its peer to read the last
+// message and to close.
 const lingerTimeout = 2 * time.Second

@@ -8,7 +8,7 @@ import (
 	"cinnabar/verbs"
 )
 
-// cqe is a completion with what its removal from the queue gives back.
+// cqe is a completion, and the entries of its work queue that are free when it is removed.
 type cqe struct {
 	wc    verbs.WC
 	qp    *qp
@@ -16,7 +16,7 @@ type cqe struct {
 	n     int64         // entries that this completion frees: itself and the silent ones before it
 }
 
-// What Arm asked for.
+// States of a completion queue's notification.
 const (
 	disarmed = iota
 	armedSolicited
@@ -154,7 +154,7 @@ func (q *cq) Arm(solicitedOnly bool) error {
 	q.mu.Unlock()
 	if p := q.conns.Load(); p != nil {
 		for _, c := range *p {
-			c.handBack()
+			c.endClaim()
 		}
 	}
 	return nil
@@ -170,8 +170,8 @@ func (q *cq) signalLocked() {
 	}
 }
 
-// add appends a completion. A full queue loses it and says so: the device
-// event now, and Poll once the intact completions are taken.
+// add appends a completion. A full queue loses it: add raises a device event, and Poll
+// returns an error when the completions before it are taken.
 func (q *cq) add(e cqe, solicited bool) {
 	q.mu.Lock()
 	if q.closed {
@@ -181,7 +181,7 @@ func (q *cq) add(e cqe, solicited bool) {
 	if q.count == len(q.ring) {
 		first := !q.overrun
 		q.overrun = true
-		e.slots.Add(-e.n) // nobody will poll it
+		e.slots.Add(-e.n) // the completion is lost, so no poll will free the entries
 		q.signalLocked()
 		q.mu.Unlock()
 		if first {

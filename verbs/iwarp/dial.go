@@ -50,11 +50,11 @@ func (d *device) Dial(ctx context.Context, dqp verbs.QPDriver, addr netip.AddrPo
 		}
 		d.own.Give(hostquota.Connections, 1)
 	}
-	_ = tc.Close() // the error at hand is the one to tell
+	_ = tc.Close() // the caller receives the error of the handshake
 	return nil, err
 }
 
-// netError is an error of package net as this package says it: with the operation and the address once.
+// netError returns an error of package net in this package's form, which has the operation and the address once.
 func netError(op string, addr netip.AddrPort, err error) error {
 	if e, ok := err.(*net.OpError); ok { //nolint:errorlint // a wrapped one has text of its own around it
 		err = e.Err
@@ -79,15 +79,15 @@ func (d *device) request(ctx context.Context, tc *net.TCPConn, local mpa.Local, 
 	}
 	agreed, err := mpa.Finish(req, reply, local)
 	if err != nil {
-		d.tellRefusal(tc, err, req.CRC || reply.CRC)
+		d.terminateReply(tc, err, req.CRC || reply.CRC)
 		return handshake{}, wrapMPA(op, err)
 	}
 	return d.cfg.settle(op, true, agreed, p)
 }
 
-// tellRefusal tells a peer whose reply accepts, but which this side cannot live
-// with, by a Terminate, where err is one that RFC 6581 section 8 gives a code to.
-func (d *device) tellRefusal(tc *net.TCPConn, err error, crc bool) {
+// terminateReply sends a Terminate to a peer that has accepted, because this side cannot
+// accept its reply. It sends nothing if RFC 6581 section 8 has no code for err.
+func (d *device) terminateReply(tc *net.TCPConn, err error, crc bool) {
 	e, ok := errors.AsType[*mpa.Error](err)
 	if !ok || !e.Code.Terminates() {
 		return
@@ -95,5 +95,5 @@ func (d *device) tellRefusal(tc *net.TCPConn, err error, crc bool) {
 	t := (rdmap.Cause(mpa.TerminateLayer)<<12 | rdmap.Cause(mpa.TerminateType)<<8 | rdmap.Cause(e.Code)).Terminate()
 	done := bound(context.Background(), tc, d.cfg.HandshakeTimeout)
 	_, werr := tc.Write(appendTerminate(nil, &t, 1, crc))
-	_ = done(werr) // the error at hand is the one to tell
+	_ = done(werr) // the caller returns err, which is the cause
 }

@@ -13,12 +13,12 @@
 //
 // The device comes with queue pairs of type RC; UC, UD and XRC do not exist in iWARP.
 //
-// # What iWARP is not
+// # Limits of iWARP
 //
 // It acknowledges nothing. A write or send completes when it has been handed to
 // TCP. If the peer refuses it later, its Terminate message puts the queue pair
-// into ERR and tells the cause to the oldest request outstanding, or to an
-// asynchronous event if there is none. Reads and atomics carry exact statuses.
+// into ERR, and the oldest outstanding request completes with the cause, or an
+// asynchronous event reports it if there is none. Reads and atomics carry exact statuses.
 // Config.ConfirmWrites gives writes and sends exact statuses too, for a round
 // trip each.
 //
@@ -26,8 +26,8 @@
 // memory, for as long as the receiving queue pair's MinRNRTimer and RNRRetry say (7, the
 // default, is for ever); then the connection is terminated with "no buffer".
 //
-// Its passive side may not speak first. This device's active side says a word that
-// programs do not see (RFC 6581's peer-to-peer set-up), and its passive side holds
+// Its passive side may not send first. The active side of this device sends an opening message that
+// programs do not see (RFC 6581's peer-to-peer set-up), and the passive side holds
 // sends back until the first message has come.
 //
 // Immediate data and atomics are extensions that nothing negotiates; see
@@ -36,11 +36,11 @@
 //
 // # Progress
 //
-// Whoever polls a completion queue reads the sockets of its connections, in his
-// own time and without blocking. When nobody polls, a goroutine of the connection
-// does, so that one-sided operations need none of the target's. Whoever is about
-// to park says so by arming the queue, and the goroutines take over; when polling
-// just stops they do so within a millisecond or two.
+// A call of Poll reads the sockets of the queue's connections on the caller's goroutine,
+// without blocking. When no call polls, a goroutine of the connection reads, because
+// one-sided operations must make progress without the target's program. A poller that is
+// about to park arms the queue, and the goroutines take over at once; when the
+// polling stops without arming, they do so within a millisecond or two.
 //
 // # Memory
 //
@@ -48,7 +48,7 @@
 // registered memory: no copy in user space (see the counters rx_staged_bytes and
 // tx_staged_bytes of Device.Stats). Four things are copied all the same: messages that are
 // held; the source of a read under CRC, because its owner may change it at any
-// time, which would make the CRC wrong; up to 256 bytes of what follows a run of equal small
+// time, which would make the CRC wrong; up to 256 bytes behind a run of equal small
 // messages; and the last 8 bytes of a write, which are stored last and as one
 // word where they are aligned, so that a program may poll them to learn that the write
 // is complete (not counted as staged). A peer of another make may end a write with

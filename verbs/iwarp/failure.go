@@ -14,7 +14,7 @@ import (
 	"cinnabar/verbs"
 )
 
-// failure is why a connection ends.
+// failure is the reason for the end of a connection.
 type failure struct {
 	err       error            // for Conn.Err and events
 	terminate *rdmap.Terminate // to be sent to the peer
@@ -25,8 +25,8 @@ type failure struct {
 	recorded  bool // the audit has counted it
 }
 
-// blame has the oldest transmitted request told status.
-func (f *failure) blame(s verbs.WCStatus) *failure {
+// failOldest completes the oldest transmitted request with status s when the connection ends.
+func (f *failure) failOldest(s verbs.WCStatus) *failure {
 	f.status = s
 	return f
 }
@@ -40,7 +40,7 @@ func lost(err error) *failure {
 		err: &verbs.Error{Op: "connection lost", Err: err}}
 }
 
-// refused is our own verdict on what the peer sent: t goes to the peer.
+// refused is the failure of a connection on which the peer has broken a rule. t is sent to the peer.
 func refused(t *rdmap.Terminate) *failure {
 	f := &failure{terminate: t, vendor: uint32(t.Cause()), event: verbs.EventQPFatal,
 		err: &verbs.Error{Op: "connection terminated by this side", Err: *t}}
@@ -60,7 +60,7 @@ func refused(t *rdmap.Terminate) *failure {
 	return f
 }
 
-// terminated is the peer's verdict on what we sent.
+// terminated is the failure of a connection that the peer has ended with Terminate message t.
 func terminated(t rdmap.Terminate, swapped bool, n int, cfg Config) *failure {
 	if n < 0 {
 		t.Detail = "the message itself is malformed"
@@ -75,8 +75,8 @@ func terminated(t rdmap.Terminate, swapped bool, n int, cfg Config) *failure {
 	return f
 }
 
-// extensionAdvice tells which options keep RFC 7306 away from a peer that does
-// not know it.
+// extensionAdvice names the options that turn off RFC 7306, for a peer that does not
+// know it.
 func extensionAdvice(cfg Config) string {
 	switch {
 	case cfg.NoImmediates && cfg.NoAtomics:
@@ -109,36 +109,35 @@ func statusOf(c rdmap.Cause) verbs.WCStatus {
 	return verbs.StatusRemOpErr
 }
 
-// fail records why the connection ends; the first reason stands. The caller
-// holds the lock of the direction in which it found out, if any, and calls
-// teardown without it.
+// fail sets the reason for the end of the connection; the first reason stands. The
+// caller may hold the lock of a direction, and calls teardown without it.
 func (c *conn) fail(f *failure) { c.failure.CompareAndSwap(nil, f) }
 
-// refuse is fail for what the peer did wrong: the answers that it is owed for
-// requests before that go out first, while nothing more is read.
+// refuse is fail for an error of the peer in the input. The responses to the peer's
+// earlier requests are sent first, and no input is read meanwhile.
 //
 // +checklocks:c.rxMu
 func (c *conn) refuse(f *failure) {
-	if c.responses.empty() || !c.parting.CompareAndSwap(nil, f) {
+	if c.responses.empty() || !c.draining.CompareAndSwap(nil, f) {
 		c.fail(f)
 		return
 	}
 	c.paused.Store(true)
 	c.txWant.Store(true)
 	c.awaitAnswers(f)
-	if c.responses.empty() { // the last one went meanwhile
+	if c.responses.empty() { // the last response was sent meanwhile
 		c.fail(f)
 	}
 }
 
-// awaitAnswers ends the connection with f when the peer has read nothing of the answers that it is owed for lingerTimeout.
+// awaitAnswers ends the connection with f when the peer has read nothing of the queued responses for lingerTimeout.
 //
 // +checklocks:c.rxMu
 func (c *conn) awaitAnswers(f *failure) {
 	before := c.traffic.Load()
-	c.partTimer = time.AfterFunc(lingerTimeout, func() {
+	c.drainTimer = time.AfterFunc(lingerTimeout, func() {
 		c.rxMu.Lock()
-		if c.traffic.Load() != before && !c.torn.Load() {
+		if c.traffic.Load() != before && !c.closed.Load() {
 			c.awaitAnswers(f)
 			c.rxMu.Unlock()
 			return
@@ -150,52 +149,52 @@ func (c *conn) awaitAnswers(f *failure) {
 }
 
 // over reports whether inbound processing has ended.
-func (c *conn) over() bool { return c.failure.Load() != nil || c.parting.Load() != nil }
+func (c *conn) over() bool { return c.failure.Load() != nil || c.draining.Load() != nil }
 
 func (c *conn) teardownIfFailed() {
-	if f := c.broken.Load(); f != nil && c.failure.Load() == nil {
-		c.lastWords(f)
+	if f := c.writeFailed.Load(); f != nil && c.failure.Load() == nil {
+		c.failAfterReading(f)
 	}
-	if c.failure.Load() != nil && !c.torn.Load() {
+	if c.failure.Load() != nil && !c.closed.Load() {
 		c.teardown()
 	}
 }
 
-// lastWords fails a connection that can no longer be written. What the peer has
-// sent before it closed is read first: a peer that terminates the stream closes
+// failAfterReading fails a connection that can no longer be written. The rest of the
+// peer's input is read first: a peer that terminates the stream closes its socket
 // with our data unread, TCP turns that into a reset, and the writer may see the
 // reset before the reader sees the Terminate, which is the better reason.
-func (c *conn) lastWords(f *failure) {
+func (c *conn) failAfterReading(f *failure) {
 	for more := true; more; {
 		c.rxMu.Lock()
 		more = c.receiveLocked(false)
 		c.rxMu.Unlock()
 	}
-	if p := c.parting.Load(); p != nil {
-		f = p // our own verdict came first
+	if p := c.draining.Load(); p != nil {
+		f = p // this side has refused the input before
 	}
 	c.fail(f)
 }
 
-// teardown ends the connection, once: when it returns, the device touches none of
-// the queue pair's memory through it, the queue pair is in ERR, and everything
-// posted is flushed. What is left goes on in the background: the peer is sent
-// the rest of a frame and a Terminate, and is given time to close.
+// teardown ends the connection, once. When it returns, the device does not access the
+// queue pair's memory for it, the queue pair is in ERR, and all posted work is
+// flushed. The background goroutines then send the rest of a frame and a Terminate,
+// and wait for the peer to close.
 func (c *conn) teardown() {
 	f := c.failure.Load()
 	c.rxMu.Lock()
 	c.txMu.Lock()
-	if c.torn.Load() {
+	if c.closed.Load() {
 		c.txMu.Unlock()
 		c.rxMu.Unlock()
 		<-c.done
 		return
 	}
-	c.torn.Store(true)
+	c.closed.Store(true)
 	c.last = c.lastBytes(f)
 	bound, cur := c.dropRx()
-	if c.partTimer != nil {
-		c.partTimer.Stop()
+	if c.drainTimer != nil {
+		c.drainTimer.Stop()
 	}
 	c.txMu.Unlock()
 	c.rxMu.Unlock()
@@ -207,7 +206,7 @@ func (c *conn) teardown() {
 		p.recvCQ.add(cqe{qp: p, slots: &p.recvs().used, n: 1,
 			wc: verbs.WC{ID: cur, Status: verbs.StatusWRFlushErr, Op: verbs.WCRecv, QPNum: p.num}}, false)
 	}
-	told := p.flushLocked(f)
+	reported := p.flushLocked(f)
 	p.mu.Unlock()
 	p.sendCQ.detach(c)
 	p.recvCQ.detach(c)
@@ -218,19 +217,20 @@ func (c *conn) teardown() {
 		}
 		p.raise(verbs.DeviceEvent{Type: verbs.EventQPLastWQEReached})
 	}
-	if !f.quiet && !told && f.event != 0 {
+	if !f.quiet && !reported && f.event != 0 {
 		p.raise(verbs.DeviceEvent{Type: f.event, Vendor: f.vendor, Err: f.err})
 	}
 	c.dev.logEnd(c, f)
 	c.err = f.err
-	c.linger = time.AfterFunc(lingerTimeout, func() { _ = c.sock.Close() }) // whatever it says, the goroutines end by it
+	c.linger = time.AfterFunc(lingerTimeout, func() { _ = c.sock.Close() }) // the goroutines end also if Close fails
 	close(c.done)
 	c.sock.WakeRead()
 	c.sock.WakeWrite()
 }
 
-// lastBytes returns what is still to be written: the rest of a frame of which a
-// part is gone, copied so that its memory is free, and a Terminate.
+// lastBytes returns the bytes that must still be written: the rest of a frame of which
+// a part has been written, as a copy, because its memory is the program's again, and
+// a Terminate.
 //
 // +checklocks:c.txMu
 func (c *conn) lastBytes(f *failure) []byte {
@@ -298,7 +298,7 @@ func appendTerminate(b []byte, term *rdmap.Terminate, msn uint32, crc bool) []by
 	return mpa.AppendTrailer(b, ulpdu, mpa.Update(0, b[start:]), crc)
 }
 
-// dropRx lets go of all inbound memory and returns the receive in use, if any.
+// dropRx drops all references to memory of the input and returns the receive in use, if any.
 //
 // +checklocks:c.rxMu
 func (c *conn) dropRx() (bound bool, id uint64) {
@@ -322,7 +322,7 @@ func (c *conn) dropRx() (bound bool, id uint64) {
 }
 
 // logEnd records why a connection ended, unless it was in order. Lines about a remote host go through the audit, because
-// a host that connects anew could otherwise have as many written as it likes.
+// a host that connects again and again could otherwise fill the log.
 func (d *device) logEnd(c *conn, f *failure) {
 	_, terminated := errors.AsType[rdmap.Terminate](f.err)
 	switch {

@@ -2,9 +2,9 @@ package iwarp
 
 import "runtime/debug"
 
-// Registered memory can be a mapped file that is truncated meanwhile, or whose file system is full: an access to it is
-// then a fault. Where a system call makes it, it fails. The accesses of this package's own are guarded, because a peer
-// chooses their time: only its connection fails.
+// Registered memory can be a mapped file that is truncated meanwhile, or that lies on a full file system: an access to it is
+// then a fault. A system call that accesses it fails. The accesses of this package are guarded, so that only the connection
+// fails, because a peer chooses their time.
 //
 // A guarded function begins with
 //

@@ -22,7 +22,7 @@ type handshake struct {
 	param  verbs.ConnParam
 }
 
-// localFor translates connection parameters into what MPA negotiates.
+// localFor translates connection parameters into the parameters of MPA's negotiation.
 func (c Config) localFor(op string, p verbs.ConnParam) (mpa.Local, error) {
 	ird, err := depth(op, "ResponderResources", p.ResponderResources, c.Depth)
 	if err != nil {
@@ -56,12 +56,12 @@ func depth(op, name string, v, byDefault int) (uint16, error) {
 
 func (c Config) maxPrivateData() int { return mpa.MaxUserData(c.Revision == mpa.Revision2) }
 
-// settle makes a handshake of what was agreed, or says why it is of no use.
+// settle makes a handshake of the agreed parameters. It returns an error if this side cannot use them.
 func (c Config) settle(op string, active bool, a mpa.Agreed, p verbs.ConnParam) (handshake, error) {
-	// A revision-1 peer negotiates no depths; ours is what we said (mpa.Agreed).
+	// A revision-1 peer negotiates no depths, so those of this side hold (mpa.Agreed).
 	a.IRD, a.ORD = min(a.IRD, maxDepth), min(a.ORD, maxDepth)
 	if !active && a.RTR == mpa.RTRRead {
-		a.IRD = max(a.IRD, 1) // room for the RTR itself, whatever else is allowed (RFC 6581 section 9.1)
+		a.IRD = max(a.IRD, 1) // room for the RTR itself, even if no other read is allowed (RFC 6581 section 9.1)
 	}
 	if c.ConfirmWrites && a.ORD == 0 {
 		return handshake{}, verbs.Errorf(op, verbs.ErrInvalid, "Config.ConfirmWrites needs reads, and the peer allows none (IRD %d); ask it for responder resources", a.PeerIRD)
@@ -71,17 +71,17 @@ func (c Config) settle(op string, active bool, a mpa.Agreed, p verbs.ConnParam) 
 		RetryCount: p.RetryCount, RNRRetry: p.RNRRetry, Timeout: p.Timeout}}, nil
 }
 
-// bound makes the I/O on nc end with ctx, at the latest after limit. The result
-// undoes it and returns ctx's cause if that was what ended it.
+// bound ends the I/O on nc when ctx ends, and at the latest after limit. done removes
+// the bound; it returns ctx's cause if ctx has ended the I/O.
 func bound(ctx context.Context, nc net.Conn, limit time.Duration) (done func(err error) error) {
-	_ = nc.SetDeadline(time.Now().Add(limit)) // fails only on a closed connection, which I/O will tell
+	_ = nc.SetDeadline(time.Now().Add(limit)) // fails only on a closed connection, where I/O fails too
 	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(sockio.Past) })
 	return func(err error) error {
 		stop()
 		if err != nil && ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if errors.Is(err, os.ErrDeadlineExceeded) { // one error for a time that is over, whoever found it so
+		if errors.Is(err, os.ErrDeadlineExceeded) { // the same error as for a context's deadline
 			return fmt.Errorf("no answer within %v: %w", limit, context.DeadlineExceeded)
 		}
 		if err == nil {
@@ -94,8 +94,8 @@ func bound(ctx context.Context, nc net.Conn, limit time.Duration) (done func(err
 // frameBuffer takes the longest MPA frame.
 type frameBuffer [mpa.FrameLen + mpa.MaxPrivateData]byte
 
-// readFrame reads one MPA frame and not a byte more: what follows belongs to
-// full operation.
+// readFrame reads one MPA frame and not a byte more, because the bytes behind it belong
+// to full operation.
 func readFrame(nc net.Conn) (mpa.Frame, error) {
 	var buf frameBuffer
 	f, n, err := buf.readFixed(nc)
@@ -160,7 +160,7 @@ func writeFrame(nc net.Conn, f mpa.Frame) error {
 	return err
 }
 
-// wrapMPA gives the errors of package mpa the form that users of verbs know.
+// wrapMPA returns an error of package mpa as one of package verbs.
 func wrapMPA(op string, err error) error {
 	if r, ok := errors.AsType[*mpa.RejectedError](err); ok {
 		return &verbs.Error{Op: op, Err: &verbs.RejectedError{PrivateData: r.PrivateData, Reason: r.Error()}}
@@ -179,12 +179,12 @@ func (d *device) start(q *qp, tc *net.TCPConn, h handshake) (*conn, error) {
 	}
 	c, err := d.run(q, sock, h)
 	if err != nil {
-		_ = sock.Close() // the error at hand is the one to tell
+		_ = sock.Close() // the caller receives the error of run
 		return nil, err
 	}
 	c.kick()
 	if h.active && h.agreed.RTR == mpa.RTRWrite {
-		c.nudgeLater(nudgeDelays[:])
+		c.resendRTRLater(resendDelays[:])
 	}
 	return c, nil
 }
@@ -214,49 +214,49 @@ func (d *device) run(q *qp, sock *sockio.Conn, h handshake) (*conn, error) {
 }
 
 // reserve claims the queue pair for a connection that is being made.
-func (p *qp) reserve(op string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (q *qp) reserve(op string) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	switch {
-	case p.closed:
-		return verbs.Errorf(op, verbs.ErrClosed, "queue pair %#06x is closed", p.num)
-	case p.state != verbs.StateInit || p.connecting:
-		return verbs.Errorf(op, verbs.ErrInvalid, "queue pair %#06x is in state %s or being connected; a new one, or one moved through RESET to INIT, can be connected", p.num, p.state)
+	case q.closed:
+		return verbs.Errorf(op, verbs.ErrClosed, "queue pair %#06x is closed", q.num)
+	case q.state != verbs.StateInit || q.connecting:
+		return verbs.Errorf(op, verbs.ErrInvalid, "queue pair %#06x is in state %s or being connected; a new one, or one moved through RESET to INIT, can be connected", q.num, q.state)
 	}
-	p.connecting = true
+	q.connecting = true
 	return nil
 }
 
-func (p *qp) release() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.connecting = false
+func (q *qp) release() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.connecting = false
 }
 
 // connected makes c the queue pair's connection.
-func (p *qp) connected(c *conn) error {
-	p.mu.Lock()
-	if state := p.state; p.closed || state != verbs.StateInit {
-		p.mu.Unlock()
-		return verbs.Errorf("connect", verbs.ErrClosed, "queue pair %#06x was closed or put into state %s meanwhile", p.num, state)
+func (q *qp) connected(c *conn) error {
+	q.mu.Lock()
+	if state := q.state; q.closed || state != verbs.StateInit {
+		q.mu.Unlock()
+		return verbs.Errorf("connect", verbs.ErrClosed, "queue pair %#06x was closed or put into state %s meanwhile", q.num, state)
 	}
-	p.conn, p.state = c, verbs.StateRTS
-	p.attr.MaxRDAtomic, p.attr.MaxDestRDAtomic = uint8(min(c.ord, 255)), uint8(min(c.ird, 255))
+	q.conn, q.state = c, verbs.StateRTS
+	q.attr.MaxRDAtomic, q.attr.MaxDestRDAtomic = uint8(min(c.ord, 255)), uint8(min(c.ird, 255))
 	if n := c.param.RNRRetry; n != 0 {
-		p.attr.RNRRetry = uint8(max(n, 0))
+		q.attr.RNRRetry = uint8(max(n, 0))
 	}
-	p.sendCQ.attach(c) // before anyone can find c and tear it down
-	p.recvCQ.attach(c)
-	p.mu.Unlock()
+	q.sendCQ.attach(c) // before anyone can find c and tear it down
+	q.recvCQ.attach(c)
+	q.mu.Unlock()
 	return nil
 }
 
 // disconnected undoes connected for a connection that never ran.
-func (p *qp) disconnected(c *conn) {
-	p.sendCQ.detach(c)
-	p.recvCQ.detach(c)
-	p.mu.Lock()
-	p.conn, p.state = nil, verbs.StateErr
-	p.mu.Unlock()
-	p.flush(nil)
+func (q *qp) disconnected(c *conn) {
+	q.sendCQ.detach(c)
+	q.recvCQ.detach(c)
+	q.mu.Lock()
+	q.conn, q.state = nil, verbs.StateErr
+	q.mu.Unlock()
+	q.flush()
 }

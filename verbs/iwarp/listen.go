@@ -195,7 +195,7 @@ func (l *listener) handshake(p *pending) {
 		r = &connRequest{dev: d, tc: p.tc, req: req, local: unmap(tcpAddr(p.tc.LocalAddr())), remote: unmap(tcpAddr(p.tc.RemoteAddr())), account: p.account}
 		if reply, unacceptable = r.judge(); unacceptable == nil {
 			d.pace.succeeded(p.host)
-			l.hosts.wait(p.host) // as a handshake, so that the limits on these hold for what waits
+			l.hosts.wait(p.host) // before the end of the handshake, so that the limits on handshakes hold for waiting requests
 		}
 	}
 	if !d.handshakes.end(p) {
@@ -220,7 +220,7 @@ func (l *listener) handshake(p *pending) {
 	}
 }
 
-// enqueue queues r for Accept, or returns the cause that stands against it.
+// enqueue queues r for Accept, or returns the cause of its refusal.
 func (l *listener) enqueue(r *connRequest, turn bool) (cause string, err error) {
 	if !turn {
 		return "too many refused accesses", nil
@@ -322,8 +322,8 @@ type connRequest struct {
 func (r *connRequest) LocalAddr() netip.AddrPort  { return r.local }
 func (r *connRequest) RemoteAddr() netip.AddrPort { return r.remote }
 
-// Param gives what the peer asked for, seen from this side: its ORD is what we
-// may be asked to answer.
+// Param returns the peer's parameters, seen from this side: its ORD is the number of
+// requests that this side may have to answer at a time.
 func (r *connRequest) Param() verbs.ConnParam {
 	p := verbs.ConnParam{PrivateData: append([]byte(nil), r.req.PrivateData...)}
 	if r.req.Enhanced {
@@ -344,8 +344,8 @@ func asParam(depth uint16) int {
 	return min(int(depth), maxDepth)
 }
 
-// judge finds out whether the request can be accepted at all; if not, reply is
-// what to send, if anything.
+// judge returns an error if the request cannot be accepted with any parameters, and the
+// reply to send then, which may be none.
 func (r *connRequest) judge() (reply mpa.Frame, err error) {
 	local, err := r.dev.cfg.localFor("accept", verbs.ConnParam{})
 	if err != nil {
@@ -383,12 +383,12 @@ func (r *connRequest) Reject(privateData []byte) error {
 	return nil
 }
 
-// Accept uses the request up, whatever comes of it: where it fails before the peer
-// has been answered, the peer is rejected.
+// Accept uses the request up, also if it fails. If it fails before the peer has been
+// answered, the peer is rejected.
 func (r *connRequest) Accept(ctx context.Context, dqp verbs.QPDriver, p verbs.ConnParam) (verbs.ConnDriver, error) {
 	c, err := r.acceptOn(ctx, dqp, p)
 	if err != nil {
-		_ = r.Reject(nil) // the error at hand is the one to tell
+		_ = r.Reject(nil) // the caller receives the error of acceptOn
 		return nil, err
 	}
 	return c, nil
@@ -415,7 +415,7 @@ func (r *connRequest) acceptOn(ctx context.Context, dqp verbs.QPDriver, p verbs.
 	r.dev.answer(r)
 	c, err := r.accept(ctx, q, local, p)
 	if err != nil {
-		_ = r.tc.Close() // the error at hand is the one to tell
+		_ = r.tc.Close() // the caller receives the error of accept
 		r.counted.give()
 		return nil, err
 	}

@@ -74,7 +74,7 @@ func (m *mr) Close() error {
 	m.pd.dev.keys.drop(m)
 	<-m.users.Idle()
 	if m.locked {
-		_ = hostmem.Unlock(m.buf) // the pages are going away or stay locked by nobody; nothing to do about it
+		_ = hostmem.Unlock(m.buf) // a failure leaves the pages locked until they are unmapped, which does no harm
 	}
 	m.pd.children.Add(-1)
 	return nil
@@ -141,7 +141,7 @@ func (p *pd) RegMR(r verbs.MRInit, access verbs.Access) (verbs.MRDriver, error) 
 	return m, nil
 }
 
-// lockRegion locks the pages of b or explains what stands against it.
+// lockRegion locks the pages of b. Its error has the limit that was reached.
 func lockRegion(b []byte) error {
 	const op = "register memory"
 	err := hostmem.Lock(b)
@@ -161,8 +161,8 @@ func lockRegion(b []byte) error {
 			"or register less at a time", len(b), limit)}
 }
 
-// keyTable finds regions by their keys. Local and remote keys are separate
-// random numbers, so that neither tells the other.
+// keyTable finds regions by their keys. Local and remote keys are separate random
+// numbers, because a peer that knows one must not learn the other.
 type keyTable struct {
 	mu sync.RWMutex
 	// +checklocks:mu
@@ -295,7 +295,7 @@ func (t *keyTable) count() int {
 }
 
 // resolve translates a gather list (write false) or scatter list (write true)
-// into segs, whose capacity suffices, and adds up its length. Empty entries are dropped.
+// into segs, which has the capacity for it, and adds up its length. Empty entries are dropped.
 func (p *pd) resolve(segs []seg, sgl []verbs.SGE, write bool) ([]seg, uint64, verbs.WCStatus) {
 	var total uint64
 	status := verbs.StatusSuccess

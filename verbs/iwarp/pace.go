@@ -21,11 +21,11 @@ const (
 	// maxPaced is the number of hosts with a budget of their own. Further hosts are not paced; only the limits on unfinished
 	// handshakes apply to them.
 	maxPaced = 4096
-	// paceSweep is the least time between two searches for hosts whose budget is full again.
+	// paceSweep is the least time between two searches for hosts with a full budget.
 	paceSweep = 100 * time.Millisecond
 )
 
-// pace spaces out the handshakes of hosts whose handshakes fail.
+// pace delays the handshakes of hosts that have many failed handshakes.
 type pace struct {
 	delayed atomic.Uint64 // number of handshakes that waited
 
@@ -83,7 +83,7 @@ func (p *pace) begin(h hostquota.Host, now time.Time, limit time.Duration) (wait
 }
 
 // succeeded returns the failure that begin has taken to the budget of h, and ends the wait of the handshake that has waited for
-// longest. Hosts whose handshakes succeed therefore do not wait, even when the hosts share a small rate.
+// longest. Hosts with successful handshakes therefore do not wait, even when the hosts share a small rate.
 func (p *pace) succeeded(h hostquota.Host) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,7 +109,7 @@ func (p *pace) waited(h hostquota.Host, early chan struct{}) {
 	}
 }
 
-// sweepLocked removes the hosts whose budget is full.
+// sweepLocked removes the hosts that have a full budget.
 //
 // +checklocks:p.mu
 func (p *pace) sweepLocked(now time.Time) {

@@ -255,7 +255,7 @@ func (p *peer) expect(op rdmap.Opcode) (ddp.Header, []byte) {
 	p.t.Helper()
 	h, payload := p.read()
 	version, got := rdmap.ParseControl(h.ULP)
-	for op != rdmap.OpWrite && got == rdmap.OpWrite && h.STag == 0 && len(payload) == 0 { // a nudge: this peer was silent for a while
+	for op != rdmap.OpWrite && got == rdmap.OpWrite && h.STag == 0 && len(payload) == 0 { // the opening message again, because this peer was silent for a while
 		h, payload = p.read()
 		version, got = rdmap.ParseControl(h.ULP)
 	}

@@ -73,9 +73,9 @@ func (p *pd) CreateQP(init verbs.QPInit) (verbs.QPDriver, error) {
 	return q, nil
 }
 
-func (p *qp) checkCap() error {
+func (q *qp) checkCap() error {
 	const op = "create queue pair"
-	c := &p.init.Cap
+	c := &q.init.Cap
 	for _, l := range []struct {
 		name   string
 		v, max int
@@ -88,47 +88,47 @@ func (p *qp) checkCap() error {
 			return err
 		}
 	}
-	if p.srq != nil {
+	if q.srq != nil {
 		c.MaxRecvWR, c.MaxRecvSGE = 0, 0
 	}
 	return nil
 }
 
-func (p *qp) useObjects() error {
-	if p.pd.closed.Load() {
+func (q *qp) useObjects() error {
+	if q.pd.closed.Load() {
 		return verbs.Errorf("create queue pair", verbs.ErrClosed, "its protection domain is closed")
 	}
-	if err := p.sendCQ.use(); err != nil {
+	if err := q.sendCQ.use(); err != nil {
 		return err
 	}
-	if err := p.recvCQ.use(); err != nil {
-		p.sendCQ.unuse()
+	if err := q.recvCQ.use(); err != nil {
+		q.sendCQ.unuse()
 		return err
 	}
-	if p.srq == nil {
+	if q.srq == nil {
 		return nil
 	}
-	if err := p.srq.use(); err != nil {
-		p.sendCQ.unuse()
-		p.recvCQ.unuse()
+	if err := q.srq.use(); err != nil {
+		q.sendCQ.unuse()
+		q.recvCQ.unuse()
 		return err
 	}
 	return nil
 }
 
 // eachCQ calls f once for each completion queue, with the entries of the work queues that complete there.
-func (p *qp) eachCQ(f func(*cq, int)) {
-	if p.sendCQ == p.recvCQ {
-		f(p.sendCQ, p.init.Cap.MaxSendWR+p.init.Cap.MaxRecvWR)
+func (q *qp) eachCQ(f func(*cq, int)) {
+	if q.sendCQ == q.recvCQ {
+		f(q.sendCQ, q.init.Cap.MaxSendWR+q.init.Cap.MaxRecvWR)
 		return
 	}
-	f(p.sendCQ, p.init.Cap.MaxSendWR)
-	f(p.recvCQ, p.init.Cap.MaxRecvWR)
+	f(q.sendCQ, q.init.Cap.MaxSendWR)
+	f(q.recvCQ, q.init.Cap.MaxRecvWR)
 }
 
-// +checklocks:p.mu
-func (p *qp) resetAttr() {
-	p.attr = verbs.QPAttr{
+// +checklocks:q.mu
+func (q *qp) resetAttr() {
+	q.attr = verbs.QPAttr{
 		Access:      verbs.RemoteRead | verbs.RemoteWrite | verbs.RemoteAtomic | verbs.LocalWrite,
 		RNRRetry:    verbs.MaxRNRRetry,
 		MinRNRTimer: 12, // 640 µs
@@ -136,193 +136,194 @@ func (p *qp) resetAttr() {
 	}
 }
 
-func (p *qp) Num() uint32 { return p.num }
+func (q *qp) Num() uint32 { return q.num }
 
 // recvs is the queue that receives come from.
-func (p *qp) recvs() *recvQueue {
-	if p.srq != nil {
-		return &p.srq.q
+func (q *qp) recvs() *recvQueue {
+	if q.srq != nil {
+		return &q.srq.q
 	}
-	return &p.rq
+	return &q.rq
 }
 
-func (p *qp) PostSend(wrs []verbs.SendWR) (int, error) {
-	p.mu.Lock()
-	n, err := p.postSendLocked(wrs)
-	c := p.conn
-	flush := p.state == verbs.StateErr
-	p.mu.Unlock()
+func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
+	q.mu.Lock()
+	n, err := q.postSendLocked(wrs)
+	c := q.conn
+	flush := q.state == verbs.StateErr
+	q.mu.Unlock()
 	switch {
 	case n == 0:
 	case flush:
-		p.flush(nil)
+		q.flush()
 	case c != nil:
 		c.kick()
 	}
 	return n, err
 }
 
-// +checklocks:p.mu
-func (p *qp) postSendLocked(wrs []verbs.SendWR) (int, error) {
+// +checklocks:q.mu
+func (q *qp) postSendLocked(wrs []verbs.SendWR) (int, error) {
 	const op = "post send"
 	switch {
-	case p.closed:
-		return 0, verbs.Errorf(op, verbs.ErrClosed, "queue pair %#06x is closed", p.num)
-	case p.state < verbs.StateRTS:
-		return 0, verbs.Errorf(op, verbs.ErrInvalid, "queue pair %#06x is in state %s; connect it first", p.num, p.state)
-	case p.conn != nil && p.conn.closing.Load() && p.state != verbs.StateErr:
-		return 0, verbs.Errorf(op, verbs.ErrDisconnected, "queue pair %#06x is being disconnected", p.num)
+	case q.closed:
+		return 0, verbs.Errorf(op, verbs.ErrClosed, "queue pair %#06x is closed", q.num)
+	case q.state < verbs.StateRTS:
+		return 0, verbs.Errorf(op, verbs.ErrInvalid, "queue pair %#06x is in state %s; connect it first", q.num, q.state)
+	case q.conn != nil && q.conn.closing.Load() && q.state != verbs.StateErr:
+		return 0, verbs.Errorf(op, verbs.ErrDisconnected, "queue pair %#06x is being disconnected", q.num)
 	}
 	for i := range wrs {
-		if p.sq.used.Load() >= int64(len(p.sq.ring)) {
+		if q.sq.used.Load() >= int64(len(q.sq.ring)) {
 			return i, verbs.Errorf(op, verbs.ErrQueueFull,
-				"%d requests are posted or not yet given back, which is the send queue's depth; poll completions (one signaled request per depth at least) or create it deeper", len(p.sq.ring))
+				"%d requests are posted or not yet given back, which is the send queue's depth; poll completions (one signaled request per depth at least) or create it deeper", len(q.sq.ring))
 		}
-		if err := p.checkSend(&wrs[i]); err != nil {
+		if err := q.checkSend(&wrs[i]); err != nil {
 			return i, err
 		}
-		p.fill(p.sq.at(p.sq.head), &wrs[i])
-		p.sq.head++
-		p.sq.used.Add(1)
+		q.fill(q.sq.at(q.sq.head), &wrs[i])
+		q.sq.head++
+		q.sq.used.Add(1)
 	}
 	return len(wrs), nil
 }
 
-func (p *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
+func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	const op = "post receive"
-	if p.srq != nil {
-		return 0, verbs.Errorf(op, verbs.ErrInvalid, "queue pair %#06x takes receives from its shared receive queue; post there", p.num)
+	if q.srq != nil {
+		return 0, verbs.Errorf(op, verbs.ErrInvalid, "queue pair %#06x takes receives from its shared receive queue; post there", q.num)
 	}
-	p.mu.Lock()
-	state, c := p.state, p.conn
-	p.mu.Unlock()
+	q.mu.Lock()
+	state, c := q.state, q.conn
+	q.mu.Unlock()
 	if state == verbs.StateReset {
-		return 0, verbs.Errorf(op, verbs.ErrInvalid, "queue pair %#06x is in state %s; move it to INIT first", p.num, state)
+		return 0, verbs.Errorf(op, verbs.ErrInvalid, "queue pair %#06x is in state %s; move it to INIT first", q.num, state)
 	}
 	for i := range wrs {
-		if err := p.rq.post(&wrs[i]); err != nil {
-			p.posted(c)
+		if err := q.rq.post(&wrs[i]); err != nil {
+			q.posted(c)
 			return i, err
 		}
 	}
-	p.posted(c)
+	q.posted(c)
 	return len(wrs), nil
 }
 
-// posted has a held message delivered, and in state ERR the new receives flushed.
-func (p *qp) posted(c *conn) {
+// posted delivers held messages to new receives, and flushes the receives in state ERR.
+func (q *qp) posted(c *conn) {
 	if c != nil && c.heldCount.Load() > 0 {
 		c.deliverHeld()
 	}
-	p.mu.Lock()
-	flush := p.state == verbs.StateErr
-	p.mu.Unlock()
+	q.mu.Lock()
+	flush := q.state == verbs.StateErr
+	q.mu.Unlock()
 	if flush {
-		p.flush(nil)
+		q.flush()
 	}
 }
 
-// flush completes everything posted with a flush error. The connection, if
-// there was one, must have let go of the memory. blame, if not nil, is what the
-// oldest transmitted request is told; flush reports whether one was there.
-func (p *qp) flush(blame *failure) (told bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.flushLocked(blame)
+// flush completes all posted work with a flush error. There is no connection, or it does
+// not use the memory any more.
+func (q *qp) flush() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.flushLocked(nil)
 }
 
-// flushLocked is one step: whoever posts meanwhile finds the queues flushed, and
-// completions come in the order of the posts.
+// flushLocked is flush at the end of a connection. If f has a status, the oldest
+// transmitted request completes with it; flushLocked reports whether there was such a
+// request. It holds the lock throughout, so that completions come in the order of the
+// posts.
 //
-// +checklocks:p.mu
-func (p *qp) flushLocked(blame *failure) (told bool) {
-	for ; p.sq.tail < p.sq.head; p.sq.tail++ {
-		w := p.sq.at(p.sq.tail)
+// +checklocks:q.mu
+func (q *qp) flushLocked(f *failure) (reported bool) {
+	for ; q.sq.tail < q.sq.head; q.sq.tail++ {
+		w := q.sq.at(q.sq.tail)
 		status, vendor := verbs.StatusWRFlushErr, uint32(0)
 		switch {
-		case w.status != verbs.StatusSuccess && p.sq.tail == p.sq.next:
+		case w.status != verbs.StatusSuccess && q.sq.tail == q.sq.next:
 			status = w.status
-		case blame != nil && blame.status != verbs.StatusSuccess && !told && p.sq.tail < p.sq.next:
-			status, vendor, told = blame.status, blame.vendor, true
+		case f != nil && f.status != verbs.StatusSuccess && !reported && q.sq.tail < q.sq.next:
+			status, vendor, reported = f.status, f.vendor, true
 		}
-		p.completeLocked(w, status, vendor)
+		q.completeLocked(w, status, vendor)
 	}
-	p.sq.next = p.sq.head
-	if p.srq == nil {
-		p.flushRecvs()
+	q.sq.next = q.sq.head
+	if q.srq == nil {
+		q.flushRecvs()
 	}
-	return told
+	return reported
 }
 
-func (p *qp) flushRecvs() {
+func (q *qp) flushRecvs() {
 	var w recvWQE
 	for {
-		if _, ok := p.rq.take(&w); !ok {
+		if _, ok := q.rq.take(&w); !ok {
 			return
 		}
-		p.recvCQ.add(cqe{qp: p, slots: &p.rq.used, n: 1,
-			wc: verbs.WC{ID: w.id, Status: verbs.StatusWRFlushErr, Op: verbs.WCRecv, QPNum: p.num}}, false)
+		q.recvCQ.add(cqe{qp: q, slots: &q.rq.used, n: 1,
+			wc: verbs.WC{ID: w.id, Status: verbs.StatusWRFlushErr, Op: verbs.WCRecv, QPNum: q.num}}, false)
 	}
 }
 
 // completeLocked reports w, the request at the tail.
 //
-// +checklocks:p.mu
-func (p *qp) completeLocked(w *sendWQE, status verbs.WCStatus, vendor uint32) {
+// +checklocks:q.mu
+func (q *qp) completeLocked(w *sendWQE, status verbs.WCStatus, vendor uint32) {
 	if status == verbs.StatusSuccess && w.flags&verbs.Signaled == 0 {
-		p.sq.silent++
+		q.sq.silent++
 		return
 	}
-	wc := verbs.WC{ID: w.id, Status: status, Op: wcOps[w.op], QPNum: p.num, Vendor: vendor}
+	wc := verbs.WC{ID: w.id, Status: status, Op: wcOps[w.op], QPNum: q.num, Vendor: vendor}
 	if needsAnswer(w.op) {
 		wc.Len = uint32(w.total)
 	}
-	p.sendCQ.add(cqe{qp: p, slots: &p.sq.used, n: p.sq.silent + 1, wc: wc}, false)
-	p.sq.silent = 0
+	q.sendCQ.add(cqe{qp: q, slots: &q.sq.used, n: q.sq.silent + 1, wc: wc}, false)
+	q.sq.silent = 0
 }
 
 // retireLocked completes the requests at the tail that are done, in order.
 //
-// +checklocks:p.mu
-func (p *qp) retireLocked() {
-	for p.sq.tail < p.sq.next {
-		w := p.sq.at(p.sq.tail)
+// +checklocks:q.mu
+func (q *qp) retireLocked() {
+	for q.sq.tail < q.sq.next {
+		w := q.sq.at(q.sq.tail)
 		if !w.sent || w.pending > 0 {
 			return
 		}
-		p.completeLocked(w, verbs.StatusSuccess, 0)
-		p.sq.tail++
-		if p.state == verbs.StateSQD && p.sq.tail == p.sq.next {
-			p.raise(verbs.DeviceEvent{Type: verbs.EventSQDrained})
+		q.completeLocked(w, verbs.StatusSuccess, 0)
+		q.sq.tail++
+		if q.state == verbs.StateSQD && q.sq.tail == q.sq.next {
+			q.raise(verbs.DeviceEvent{Type: verbs.EventSQDrained})
 		}
 	}
 }
 
 // Close destroys the queue pair: a live connection is ended without waiting for
 // the peer.
-func (p *qp) Close() error {
-	p.mu.Lock()
-	if p.closed {
-		p.mu.Unlock()
+func (q *qp) Close() error {
+	q.mu.Lock()
+	if q.closed {
+		q.mu.Unlock()
 		return nil
 	}
-	p.closed = true
-	c := p.conn
-	p.mu.Unlock()
+	q.closed = true
+	c := q.conn
+	q.mu.Unlock()
 	if c != nil {
 		c.fail(&failure{err: verbs.ErrDisconnected})
 		c.teardown()
 	}
-	p.rq.close()
-	p.sendCQ.purge(p)
-	p.recvCQ.purge(p)
-	p.eachCQ((*cq).unshare)
-	p.sendCQ.unuse()
-	p.recvCQ.unuse()
-	if p.srq != nil {
-		p.srq.unuse()
+	q.rq.close()
+	q.sendCQ.purge(q)
+	q.recvCQ.purge(q)
+	q.eachCQ((*cq).unshare)
+	q.sendCQ.unuse()
+	q.recvCQ.unuse()
+	if q.srq != nil {
+		q.srq.unuse()
 	}
-	p.pd.dev.dropQP(p)
-	p.pd.children.Add(-1)
+	q.pd.dev.dropQP(q)
+	q.pd.children.Add(-1)
 	return nil
 }

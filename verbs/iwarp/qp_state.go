@@ -19,7 +19,7 @@ const changeable = verbs.AttrAccess | verbs.AttrRNRRetry | verbs.AttrMinRNRTimer
 //
 // RTR and RTS are the connection manager's on iWARP: there is no address and no
 // packet number with which a program could make the transition by hand.
-func (p *qp) Modify(attr verbs.QPAttr) error {
+func (q *qp) Modify(attr verbs.QPAttr) error {
 	const op = "modify queue pair"
 	if bad := attr.Mask &^ (changeable | verbs.AttrState); bad != 0 {
 		return verbs.Unsupported(op, "attribute mask %#x does not exist on iWARP", uint32(bad))
@@ -27,35 +27,35 @@ func (p *qp) Modify(attr verbs.QPAttr) error {
 	if err := checkAttr(&attr); err != nil {
 		return err
 	}
-	p.mu.Lock()
-	if p.closed {
-		p.mu.Unlock()
-		return verbs.Errorf(op, verbs.ErrClosed, "queue pair %#06x is closed", p.num)
+	q.mu.Lock()
+	if q.closed {
+		q.mu.Unlock()
+		return verbs.Errorf(op, verbs.ErrClosed, "queue pair %#06x is closed", q.num)
 	}
-	from := p.state
+	from := q.state
 	if attr.Mask&verbs.AttrCurState != 0 && attr.CurState != from {
-		p.mu.Unlock()
+		q.mu.Unlock()
 		return verbs.Errorf(op, verbs.ErrInvalid, "the state is %s, not %s as CurState says", from, attr.CurState)
 	}
 	to := from
 	if attr.Mask&verbs.AttrState != 0 {
 		to = attr.State
 	}
-	if err := p.checkStep(from, to); err != nil {
-		p.mu.Unlock()
+	if err := q.checkStep(from, to); err != nil {
+		q.mu.Unlock()
 		return err
 	}
-	p.setAttr(&attr)
-	c := p.conn
+	q.setAttr(&attr)
+	c := q.conn
 	if to != from && to != verbs.StateErr {
-		p.state = to
+		q.state = to
 	}
-	drained := from != to && to == verbs.StateSQD && p.sq.tail == p.sq.next
+	drained := from != to && to == verbs.StateSQD && q.sq.tail == q.sq.next
 	if from != to && to == verbs.StateReset {
-		p.resetLocked()
+		q.resetLocked()
 	}
-	p.mu.Unlock()
-	p.step(c, from, to, drained)
+	q.mu.Unlock()
+	q.step(c, from, to, drained)
 	return nil
 }
 
@@ -72,10 +72,10 @@ func checkAttr(a *verbs.QPAttr) error {
 	return nil
 }
 
-// +checklocks:p.mu
-func (p *qp) checkStep(from, to verbs.QPState) error {
+// +checklocks:q.mu
+func (q *qp) checkStep(from, to verbs.QPState) error {
 	const op = "modify queue pair"
-	live := p.conn != nil && from != verbs.StateErr
+	live := q.conn != nil && from != verbs.StateErr
 	switch {
 	case to == from && to != verbs.StateRTR, to == verbs.StateErr:
 		return nil
@@ -92,81 +92,81 @@ func (p *qp) checkStep(from, to verbs.QPState) error {
 	return verbs.Errorf(op, verbs.ErrInvalid, "from %s to %s is no legal step (ibv_modify_qp(3))", from, to)
 }
 
-// +checklocks:p.mu
-func (p *qp) setAttr(a *verbs.QPAttr) {
+// +checklocks:q.mu
+func (q *qp) setAttr(a *verbs.QPAttr) {
 	if a.Mask&verbs.AttrAccess != 0 {
-		p.attr.Access = a.Access
+		q.attr.Access = a.Access
 	}
 	if a.Mask&verbs.AttrRNRRetry != 0 {
-		p.attr.RNRRetry = a.RNRRetry
+		q.attr.RNRRetry = a.RNRRetry
 	}
 	if a.Mask&verbs.AttrMinRNRTimer != 0 {
-		p.attr.MinRNRTimer = a.MinRNRTimer
+		q.attr.MinRNRTimer = a.MinRNRTimer
 	}
 	if a.Mask&verbs.AttrMaxRDAtomic != 0 {
-		p.attr.MaxRDAtomic = a.MaxRDAtomic
+		q.attr.MaxRDAtomic = a.MaxRDAtomic
 	}
 	if a.Mask&verbs.AttrMaxDestRDAtomic != 0 {
-		p.attr.MaxDestRDAtomic = a.MaxDestRDAtomic
+		q.attr.MaxDestRDAtomic = a.MaxDestRDAtomic
 	}
 }
 
 // step carries out a state change that checkStep has let pass.
-func (p *qp) step(c *conn, from, to verbs.QPState, drained bool) {
+func (q *qp) step(c *conn, from, to verbs.QPState, drained bool) {
 	switch {
 	case to == from:
 	case to == verbs.StateErr:
-		p.toErr(c)
+		q.toErr(c)
 	case to == verbs.StateReset:
-		p.sendCQ.purge(p)
-		p.recvCQ.purge(p)
+		q.sendCQ.purge(q)
+		q.recvCQ.purge(q)
 	case to == verbs.StateRTS && c != nil:
 		c.kick()
 	case drained:
-		p.raise(verbs.DeviceEvent{Type: verbs.EventSQDrained})
+		q.raise(verbs.DeviceEvent{Type: verbs.EventSQDrained})
 	}
 }
 
-func (p *qp) toErr(c *conn) {
+func (q *qp) toErr(c *conn) {
 	if c != nil {
 		c.fail(&failure{err: verbs.ErrDisconnected})
 		c.teardown()
 		return
 	}
-	p.mu.Lock()
-	p.state = verbs.StateErr
-	p.mu.Unlock()
-	p.flush(nil)
+	q.mu.Lock()
+	q.state = verbs.StateErr
+	q.mu.Unlock()
+	q.flush()
 }
 
 // resetLocked empties the queues without completions.
 //
-// +checklocks:p.mu
-func (p *qp) resetLocked() {
-	p.conn = nil
-	p.sq.used.Add(-(int64(p.sq.head-p.sq.tail) + p.sq.silent)) // completions give back theirs: when polled, or purged
-	p.sq.head, p.sq.next, p.sq.tail, p.sq.silent = 0, 0, 0, 0
+// +checklocks:q.mu
+func (q *qp) resetLocked() {
+	q.conn = nil
+	q.sq.used.Add(-(int64(q.sq.head-q.sq.tail) + q.sq.silent)) // completions give back theirs: when polled, or purged
+	q.sq.head, q.sq.next, q.sq.tail, q.sq.silent = 0, 0, 0, 0
 	var w recvWQE
-	for ok := p.srq == nil; ok; {
-		if _, ok = p.rq.take(&w); ok {
-			p.rq.used.Add(-1)
+	for ok := q.srq == nil; ok; {
+		if _, ok = q.rq.take(&w); ok {
+			q.rq.used.Add(-1)
 		}
 	}
-	p.resetAttr()
+	q.resetAttr()
 }
 
 // raise reports an asynchronous event of this queue pair.
-func (p *qp) raise(ev verbs.DeviceEvent) {
-	ev.Context, ev.QPNum = p.init.Context, p.num
-	p.pd.dev.raise(ev)
+func (q *qp) raise(ev verbs.DeviceEvent) {
+	ev.Context, ev.QPNum = q.init.Context, q.num
+	q.pd.dev.raise(ev)
 }
 
-func (p *qp) Query() (verbs.QPAttr, verbs.QPInit) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	a := p.attr
-	a.State, a.CurState, a.Cap = p.state, p.state, p.init.Cap
+func (q *qp) Query() (verbs.QPAttr, verbs.QPInit) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	a := q.attr
+	a.State, a.CurState, a.Cap = q.state, q.state, q.init.Cap
 	a.Mask = verbs.AttrState | verbs.AttrCurState | verbs.AttrAccess | verbs.AttrPort | verbs.AttrRNRRetry |
 		verbs.AttrMinRNRTimer | verbs.AttrMaxRDAtomic | verbs.AttrMaxDestRDAtomic | verbs.AttrCap
-	return a, p.init
+	return a, q.init
 }

@@ -7,7 +7,7 @@ import (
 	"cinnabar/internal/iwarp/rdmap"
 )
 
-// response is an answer that the peer is owed.
+// response is the response to a request of the peer: a read or an atomic.
 type response struct {
 	read     rdmap.ReadRequest
 	head     ddp.Header // of the read request
@@ -18,9 +18,10 @@ type response struct {
 	original uint64
 }
 
-// responseQueue holds the answers in the order of the requests. The peer may ask
-// again as soon as it has the last byte of an answer, which can be before the call
-// that sends it returns: what IRD bounds is the answers without a last FPDU yet.
+// responseQueue holds the responses in the order of the requests. IRD bounds the
+// responses without a last FPDU yet, because the peer may send its next request
+// as soon as it has the last byte of a response, which can be before the call that sends it
+// returns.
 type responseQueue struct {
 	mu sync.Mutex
 	// +checklocks:mu
@@ -36,10 +37,10 @@ type responseQueue struct {
 	open int
 	// not handed to TCP to the last byte
 	// +checklocks:mu
-	owed int
+	unsent int
 }
 
-// push adds r; false means that the peer has more outstanding than IRD allows.
+// push adds r. False means that the peer has more requests outstanding than IRD allows.
 func (q *responseQueue) push(r response, ird int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -49,7 +50,7 @@ func (q *responseQueue) push(r response, ird int) bool {
 	q.ring[(q.head+q.ready)%len(q.ring)] = r
 	q.ready++
 	q.open++
-	q.owed++
+	q.unsent++
 	return true
 }
 
@@ -66,24 +67,24 @@ func (q *responseQueue) next() (r response, ok bool) {
 	return r, true
 }
 
-// framed notes that the last FPDU of an answer is made, and will be sent.
+// framed notes that the last FPDU of a response is made, and will be sent.
 func (q *responseQueue) framed() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.open--
 }
 
-// finish notes that TCP has the last byte of an answer.
+// finish notes that TCP has the last byte of a response.
 func (q *responseQueue) finish() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.owed--
+	q.unsent--
 }
 
 func (q *responseQueue) empty() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.owed == 0
+	return q.unsent == 0
 }
 
 // readOp is a request of ours that the peer has to answer: a read or a piece of
@@ -113,7 +114,7 @@ func (q *readQueue) push(r readOp) {
 	q.count++
 }
 
-// front returns the request whose answer is due, nil if there is none.
+// front returns the request that the next response answers, nil if there is none.
 func (q *readQueue) front() *readOp {
 	if q.count == 0 {
 		return nil

@@ -76,8 +76,8 @@ func (q *recvQueue) post(wr *verbs.RecvWR) error {
 	return nil
 }
 
-// take moves the oldest receive into w, whose segs are reused, and returns how
-// many remain.
+// take moves the oldest receive into w, reuses w's segs, and returns the number of
+// receives that remain.
 func (q *recvQueue) take(w *recvWQE) (left int, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -116,7 +116,7 @@ func (q *recvQueue) first() (s seg, ok bool) {
 	return w.segs[0], true
 }
 
-// close refuses further posts and forgets what is posted.
+// close refuses further posts and drops the posted receives.
 func (q *recvQueue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -72,20 +72,20 @@ func isAtomic(op verbs.Opcode) bool {
 // needsAnswer reports whether the operation itself is answered by the peer.
 func needsAnswer(op verbs.Opcode) bool { return op == verbs.OpRead || isAtomic(op) }
 
-// checkSend refuses what can never be sent. Wrong keys and ranges are no such
-// thing: they end the queue pair when their turn comes, as on hardware.
+// checkSend refuses requests that can never be sent. It does not check keys and ranges:
+// wrong ones end the queue pair when their turn comes, as on hardware.
 //
-// +checklocks:p.mu
-func (p *qp) checkSend(wr *verbs.SendWR) error {
+// +checklocks:q.mu
+func (q *qp) checkSend(wr *verbs.SendWR) error {
 	const op = "post send"
 	if int(wr.Op) >= len(requiredCaps) || wr.Op == verbs.OpLocalInv || wr.Op == verbs.OpBindMW {
 		return verbs.Unsupported(op, "operation %s (%d)", wr.Op, wr.Op)
 	}
-	if need := requiredCaps[wr.Op]; !p.pd.dev.caps.Has(need) {
+	if need := requiredCaps[wr.Op]; !q.pd.dev.caps.Has(need) {
 		return verbs.Unsupported(op, "%s: this device was opened without %s (see Config.NoImmediates and Config.NoAtomics)", wr.Op, need)
 	}
-	if len(wr.SGL) > p.init.Cap.MaxSendSGE {
-		return verbs.Errorf(op, verbs.ErrInvalid, "%d gather entries, the queue pair was made for %d", len(wr.SGL), p.init.Cap.MaxSendSGE)
+	if len(wr.SGL) > q.init.Cap.MaxSendSGE {
+		return verbs.Errorf(op, verbs.ErrInvalid, "%d gather entries, the queue pair was made for %d", len(wr.SGL), q.init.Cap.MaxSendSGE)
 	}
 	var total uint64
 	for i := range wr.SGL {
@@ -96,9 +96,9 @@ func (p *qp) checkSend(wr *verbs.SendWR) error {
 		return verbs.Errorf(op, verbs.ErrInvalid, "a message of %d bytes; the port takes %d at most, split it", total, uint64(maxMessage))
 	case wr.Flags&verbs.Inline != 0 && needsAnswer(wr.Op):
 		return verbs.Errorf(op, verbs.ErrInvalid, "%s cannot be inline: its memory is written to", wr.Op)
-	case wr.Flags&verbs.Inline != 0 && total > uint64(p.init.Cap.MaxInline):
-		return verbs.Errorf(op, verbs.ErrInvalid, "%d inline bytes, the queue pair was made for %d", total, p.init.Cap.MaxInline)
-	case needsAnswer(wr.Op) && p.conn != nil && p.conn.ord == 0:
+	case wr.Flags&verbs.Inline != 0 && total > uint64(q.init.Cap.MaxInline):
+		return verbs.Errorf(op, verbs.ErrInvalid, "%d inline bytes, the queue pair was made for %d", total, q.init.Cap.MaxInline)
+	case needsAnswer(wr.Op) && q.conn != nil && q.conn.ord == 0:
 		return verbs.Errorf(op, verbs.ErrInvalid, "%s on a connection that allows none; connect with an InitiatorDepth, and ResponderResources at the peer", wr.Op)
 	case isAtomic(wr.Op) && total != 8:
 		return verbs.Errorf(op, verbs.ErrInvalid, "%s returns 8 bytes, the list has room for %d", wr.Op, total)
@@ -109,23 +109,23 @@ func (p *qp) checkSend(wr *verbs.SendWR) error {
 }
 
 // fill copies wr into w.
-func (p *qp) fill(w *sendWQE, wr *verbs.SendWR) {
+func (q *qp) fill(w *sendWQE, wr *verbs.SendWR) {
 	w.id, w.op, w.flags = wr.ID, wr.Op, wr.Flags
 	w.imm, w.invKey, w.remote = wr.Imm, wr.InvKey, wr.Remote
 	w.compareAdd, w.swap = wr.CompareAdd, wr.Swap
 	w.sent, w.pending = false, 0
-	w.segs, w.total, w.status = p.pd.resolve(w.segs[:0], wr.SGL, needsAnswer(wr.Op))
+	w.segs, w.total, w.status = q.pd.resolve(w.segs[:0], wr.SGL, needsAnswer(wr.Op))
 	w.inline = w.inline[:0]
-	if p.init.SignalAll {
+	if q.init.SignalAll {
 		w.flags |= verbs.Signaled
 	}
 	if wr.Flags&verbs.Inline != 0 && w.status == verbs.StatusSuccess {
-		p.copyInline(w)
+		q.copyInline(w)
 	}
 }
 
-// copyInline takes the payload now, so that the caller has its memory back.
-func (p *qp) copyInline(w *sendWQE) {
+// copyInline copies the payload, so that the caller may reuse its memory.
+func (q *qp) copyInline(w *sendWQE) {
 	for _, s := range w.segs {
 		if !s.m.enter() {
 			w.status = verbs.StatusLocProtErr

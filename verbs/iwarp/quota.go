@@ -219,7 +219,7 @@ func (d *device) admit(a *hostquota.Account) error {
 	defer t.Stop()
 	for _, c := range victims {
 		select {
-		case <-c.left:
+		case <-c.exited:
 		case <-t.C:
 			return a.Take(hostquota.Connections, 1)
 		}
@@ -279,7 +279,7 @@ func (d *device) appendConns(list []*conn) []*conn {
 
 // idlest returns the n connections that give way first, or fewer: those that have been idle for longest of the host that
 // has most connections, or of one host only. Connections that this side has dialled, that have anything posted but
-// receives, or whose host has no more than its fair share, are never chosen. Searches among one host's connections have
+// receives, or that are of a host within its fair share, are never chosen. Searches among one host's connections have
 // a time of their own, because otherwise a host that is refused again and again would leave others no search.
 func (d *device) idlest(only *hostquota.Account, n int) []*conn {
 	now := time.Now()
@@ -343,7 +343,7 @@ func (d *device) evict(c *conn) bool {
 //
 // +checklocksignore: it does not know TryLock.
 func (c *conn) quiet() bool {
-	if c.torn.Load() || c.over() || c.closing.Load() || !c.rxMu.TryLock() {
+	if c.closed.Load() || c.over() || c.closing.Load() || !c.rxMu.TryLock() {
 		return false
 	}
 	still := c.still(nil)
@@ -357,7 +357,7 @@ func (c *conn) quiet() bool {
 //
 // +checklocksignore: it does not know TryLock.
 func (c *conn) endIfQuiet(f *failure) bool {
-	if c.torn.Load() || c.over() || c.closing.Load() || !c.rxMu.TryLock() {
+	if c.closed.Load() || c.over() || c.closing.Load() || !c.rxMu.TryLock() {
 		return false
 	}
 	before := c.traffic.Load()
@@ -374,7 +374,7 @@ func (c *conn) endIfQuiet(f *failure) bool {
 // +checklocks:c.rxMu
 func (c *conn) still(f *failure) bool {
 	r := &c.rx
-	if r.placed || r.got > 0 || r.bound || r.stalled || r.eof || len(r.held) > 0 || len(r.guess.spill) > 0 {
+	if r.placed || r.got > 0 || r.bound || r.stalled || r.eof || len(r.held) > 0 || len(r.guess.unread) > 0 {
 		return false
 	}
 	c.txMu.Lock()

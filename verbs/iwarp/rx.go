@@ -17,9 +17,8 @@ import (
 )
 
 const (
-	// headLen is what is read of an FPDU before anything is known of it: the
-	// length field and a tagged header, or an untagged one up to its MSN. Every
-	// FPDU has as many bytes.
+	// headLen is the number of bytes of an FPDU that are read first: the length field and
+	// a tagged header, or an untagged one up to its MSN. Every FPDU has as many bytes.
 	headLen = mpa.HeaderLen + ddp.TaggedHeaderLen
 	// moreLen is the rest of an untagged header: MO, which is known beforehand.
 	moreLen = ddp.UntaggedHeaderLen - ddp.TaggedHeaderLen
@@ -63,14 +62,14 @@ type rxState struct {
 	msgOff    uint32 // bytes of the open message of queue 0 so far
 	cur       recvWQE
 	curSegs   []seg  // rest of cur's list
-	kept      bool   // the next message waits although receives are posted, because these are kept for other hosts
+	overShare bool   // the next message waits although receives are posted, because its host has used up its share of them
 	bound     bool   // the open message goes to cur
 	counted   bool   // the message is counted among the unfinished ones of a shared queue
 	writeLen  uint32 // bytes of the last write
 	imm       uint32 // of the marked Immediate Data message before a Send
 	immNext   bool
 	held      []*heldMsg // in the order of the stream
-	open      *heldMsg   // the one whose segments still come
+	open      *heldMsg   // the one that is incomplete
 	delivered *heldMsg   // the one that is being delivered
 	heldBytes int
 	reserved  int // bytes that are counted for the host
@@ -102,12 +101,12 @@ func (r *rxState) init(o rdmap.Options) {
 	r.cur.segs = make([]seg, 0, maxSGE)
 }
 
-// pollBytes is about how much is read in the time of one poll.
+// pollBytes is about the number of bytes that one poll reads.
 const pollBytes = 1 << 20
 
-// receiveLocked reads until the socket is empty. A poller has it return as soon
-// as a completion has been added, less came than there was room for, or enough
-// of his time has gone.
+// receiveLocked reads until the socket is empty or about pollBytes have been read. For a
+// poller it also returns as soon as a completion has been added, or a read has
+// returned less than there was room for. more reports whether the socket may have more.
 //
 // +checklocks:c.rxMu
 func (c *conn) receiveLocked(poller bool) (more bool) {
@@ -124,7 +123,7 @@ func (c *conn) receiveAll(poller bool) (more bool) {
 	r := &c.rx
 	r.completed = false
 	end := c.rxStats.bytes + pollBytes
-	for !c.torn.Load() && !c.over() && !r.stalled && !r.eof {
+	for !c.closed.Load() && !c.over() && !r.stalled && !r.eof {
 		n, full, err := c.readSome()
 		switch {
 		case err == nil:
@@ -140,15 +139,15 @@ func (c *conn) receiveAll(poller bool) (more bool) {
 		if n == 0 { // memory that was to be written is gone
 			return false
 		}
-		if (poller && (r.completed || !full) || c.rxStats.bytes >= end) && len(r.guess.spill) == 0 {
+		if (poller && (r.completed || !full) || c.rxStats.bytes >= end) && len(r.guess.unread) == 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// readSome reads once and takes what has come into account. full reports that
-// there may be more.
+// readSome reads once and processes the input. full reports whether there may be
+// more.
 //
 // +checklocks:c.rxMu
 func (c *conn) readSome() (n int, full bool, err error) {
@@ -162,9 +161,9 @@ func (c *conn) readSome() (n int, full bool, err error) {
 	if !c.enterRx() {
 		return 0, false, nil
 	}
-	if len(r.guess.spill) > 0 {
+	if len(r.guess.unread) > 0 {
 		var there bool
-		if n, there = c.unspill(plan); !there {
+		if n, there = c.readUnread(plan); !there {
 			exitAll(r.regions)
 			c.placeGone()
 			return 0, false, nil
@@ -227,8 +226,8 @@ func (r *rxState) makePlan() [][]byte {
 	return append(p, r.next[:])
 }
 
-// arrived takes n bytes that were read by the plan into account, and reports
-// whether they filled it.
+// arrived processes n bytes that were read by the plan, and reports whether they
+// filled it.
 //
 // +checklocks:c.rxMu
 func (c *conn) arrived(n int) bool {
@@ -339,13 +338,13 @@ func (c *conn) place() {
 			c.stall()
 		}
 		r.dst = append(r.dst, r.ctl[:r.seg.Payload])
-	default: // rdmap.Receiver bounds these by what ctl takes
+	default: // rdmap.Receiver bounds these by the size of ctl
 		r.dst = append(r.dst, r.ctl[:r.seg.Payload])
 	}
 	r.placed = ok
 }
 
-// finishFPDU checks the FPDU that is complete and does what it asks for.
+// finishFPDU checks the CRC of the complete FPDU and processes it.
 //
 // +checklocks:c.rxMu
 func (c *conn) finishFPDU() bool {
@@ -368,7 +367,7 @@ func (c *conn) finishFPDU() bool {
 	c.rxStats.fpdus++
 	first := !r.any
 	r.any = true
-	c.heard.Store(true)
+	c.received.Store(true)
 	if first && !c.active {
 		c.canSend.Store(true)
 		c.txWant.Store(true)
@@ -376,7 +375,7 @@ func (c *conn) finishFPDU() bool {
 	return c.act()
 }
 
-// settle checks the FPDU and puts the end of a write into place. there is false if the memory it lies in is not there.
+// settle checks the FPDU and stores the end of a write. there is false if the memory that it lies in is gone.
 //
 // +checklocks:c.rxMu
 func (c *conn) settle() (intact, there bool) {
@@ -419,8 +418,8 @@ func publish(dst, src []byte) {
 	hostmem.CopyExposed(dst, src)
 }
 
-// endOfStream handles the peer's end of the stream. Messages that still wait for
-// a receive are delivered first, or what was posted before Disconnect is sent.
+// endOfStream handles the peer's end of the stream. Before the connection ends, messages
+// that wait for a receive are delivered, and work posted before Disconnect is sent.
 //
 // +checklocks:c.rxMu
 func (c *conn) endOfStream() {
@@ -428,12 +427,12 @@ func (c *conn) endOfStream() {
 	if !r.placed && r.got == 0 && c.unfinished() {
 		r.eof = true
 		c.paused.Store(true)
-		if r.rnr.timer == nil && !c.closing.Load() { // for ever ends here: a program may be waiting for the end only
+		if r.rnr.timer == nil && !c.closing.Load() { // no wait is for ever any more, because a program may wait for the end only
 			c.startRNR(c.dev.cfg.HandshakeTimeout)
 		}
 		return
 	}
-	if f := c.broken.Load(); f != nil { // the end of a stream that was reset looks orderly once the writer knows
+	if f := c.writeFailed.Load(); f != nil { // the reader of a stream that was reset finds an orderly end after the writer has found the reset
 		c.fail(f)
 		return
 	}
@@ -445,13 +444,13 @@ func (c *conn) endOfStream() {
 	if c.responses.empty() {
 		c.fail(f)
 	} else {
-		c.refuse(f) // what the peer asked for before goes out first
+		c.refuse(f) // the queued responses are sent first
 	}
 }
 
-// unfinished reports whether something keeps the connection although the peer has
-// ended its side: messages that its program may still want, until it disconnects
-// itself, and then what it has posted, unless that needs answers.
+// unfinished reports whether the connection stays although the peer has ended its side:
+// before Disconnect for held messages that the program may still receive, and after it for
+// posted work, unless that needs responses of the peer.
 //
 // +checklocks:c.rxMu
 func (c *conn) unfinished() bool {
@@ -461,7 +460,7 @@ func (c *conn) unfinished() bool {
 	return !c.sentAll.Load() && !c.awaitsAnswer()
 }
 
-// awaitsAnswer reports whether a request that was posted needs an answer.
+// awaitsAnswer reports whether a posted request needs a response.
 func (c *conn) awaitsAnswer() bool {
 	c.qp.mu.Lock()
 	defer c.qp.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"cinnabar/verbs"
 )
 
-// act does what a complete and checked FPDU asks for.
+// act processes a complete and checked FPDU. False means that the connection is over.
 //
 // +checklocks:c.rxMu
 func (c *conn) act() bool {
@@ -127,13 +127,13 @@ func (c *conn) actResponse() bool {
 	c.qp.mu.Unlock()
 	if short {
 		t := rdmap.TermDDPBaseBounds.ForSegment(r.seg.Header, r.seg.Payload)
-		t.Detail = "a read response shorter than what was asked for"
-		c.refuse(refused(&t).blame(verbs.StatusBadRespErr))
+		t.Detail = "a read response shorter than the read request"
+		c.refuse(refused(&t).failOldest(verbs.StatusBadRespErr))
 	}
 	return !short
 }
 
-// answeredLocked retires the request at the front, whose answer is complete.
+// answeredLocked retires the request at the front when its response is complete.
 //
 // +checklocks:c.rxMu
 // +checklocks:c.qp.mu
@@ -182,13 +182,13 @@ func (c *conn) readRequested(h ddp.Header, payload []byte) bool {
 		}
 		resp.m, resp.off = m, off
 	}
-	return c.owe(resp)
+	return c.queueResponse(resp)
 }
 
-// owe queues an answer.
+// queueResponse queues a response to the peer.
 //
 // +checklocks:c.rxMu
-func (c *conn) owe(resp response) bool {
+func (c *conn) queueResponse(resp response) bool {
 	if !c.responses.push(resp, c.ird) {
 		t := rdmap.TermDDPNoBuffer.ForSegment(resp.head, requestLen(resp))
 		t.Detail = fmt.Sprintf("more than %d reads and atomics are outstanding", c.ird)
@@ -228,7 +228,7 @@ func (c *conn) atomicRequested(h ddp.Header, payload []byte) bool {
 		c.refuse(refused(&t))
 		return false
 	}
-	return c.owe(response{head: h, isAtomic: true, id: req.RequestID, original: original})
+	return c.queueResponse(response{head: h, isAtomic: true, id: req.RequestID, original: original})
 }
 
 // apply performs an atomic operation on b with the processor's instructions, so
@@ -262,8 +262,8 @@ func (c *conn) actAtomicResponse() bool {
 	c.qp.mu.Unlock()
 	if !match {
 		t := rdmap.TermCatastrophic.ForSegment(r.seg.Header, r.seg.Payload)
-		t.Detail = "an atomic response that nobody asked for"
-		c.refuse(refused(&t).blame(verbs.StatusBadRespErr))
+		t.Detail = "an atomic response without an atomic request"
+		c.refuse(refused(&t).failOldest(verbs.StatusBadRespErr))
 		return false
 	}
 	var value [8]byte
@@ -271,7 +271,7 @@ func (c *conn) actAtomicResponse() bool {
 	if !scatter(segs, value[:]) {
 		t := rdmap.TermLocalCatastrophic.Terminate()
 		t.Detail = "the atomic's region was deregistered"
-		c.refuse(refused(&t).blame(verbs.StatusLocProtErr))
+		c.refuse(refused(&t).failOldest(verbs.StatusLocProtErr))
 		return false
 	}
 	c.qp.mu.Lock()
@@ -280,7 +280,7 @@ func (c *conn) actAtomicResponse() bool {
 	return true
 }
 
-// scatter copies b into segs; false means that a region is closed, or a mapping that cannot be written any more.
+// scatter copies b into segs. False means that a region is closed, or that a mapping cannot be written any more.
 func scatter(segs []seg, b []byte) bool {
 	for _, s := range segs {
 		if len(b) == 0 {

@@ -19,13 +19,13 @@ const (
 
 // guess is the guessing of a connection's next FPDU.
 type guess struct {
-	size  int    // payload of the last Sends
-	run   int    // how many of that size came in a row
-	place []byte // where this FPDU's payload is guessed to go
-	owner *mr    // of place, entered from tryGuess to the end of the read
-	saved [guessMax]byte
-	spill []byte // bytes read by a wrong guess, to be read again
-	back  [moreLen + guessMax + 3 + mpa.CRCLen + headLen]byte
+	size   int    // payload of the last Sends
+	run    int    // how many of that size came in a row
+	place  []byte // where this FPDU's payload is guessed to go
+	owner  *mr    // of place, entered from tryGuess to the end of the read
+	saved  [guessMax]byte
+	unread []byte // bytes read by a wrong guess, to be read again
+	back   [moreLen + guessMax + 3 + mpa.CRCLen + headLen]byte
 }
 
 // note takes a complete message of queue 0 into account.
@@ -44,7 +44,7 @@ func (g *guess) note(size int) {
 func (c *conn) tryGuess() [][]byte {
 	r := &c.rx
 	g := &r.guess
-	if g.run < guessRun || r.placed || r.got > 0 || r.bound || len(r.held) > 0 || len(g.spill) > 0 || c.qp.srq != nil {
+	if g.run < guessRun || r.placed || r.got > 0 || r.bound || len(r.held) > 0 || len(g.unread) > 0 || c.qp.srq != nil {
 		return nil
 	}
 	s, ok := c.qp.rq.first()
@@ -96,21 +96,21 @@ func (c *conn) guessed(n int) bool {
 	}
 	back = append(back, r.tail[:trailer]...)
 	back = append(back, r.next[:]...)
-	g.spill = back[:n-headLen]
+	g.unread = back[:n-headLen]
 	return true
 }
 
-// unspill reads by plan the bytes that a wrong guess has read; false means that the memory in the plan is not there.
+// readUnread reads by plan the bytes that a wrong guess has read; false means that the memory in the plan is not there.
 //
 // +checklocks:c.rxMu
-func (c *conn) unspill(plan [][]byte) (total int, there bool) {
+func (c *conn) readUnread(plan [][]byte) (total int, there bool) {
 	g := &c.rx.guess
 	for _, b := range plan {
-		n, ok := copyGuarded(b, g.spill)
+		n, ok := copyGuarded(b, g.unread)
 		if !ok {
 			return total, false
 		}
-		g.spill = g.spill[n:]
+		g.unread = g.unread[n:]
 		total += n
 	}
 	c.rxStats.staged += uint64(total)

@@ -10,24 +10,24 @@ import (
 	"cinnabar/verbs"
 )
 
-// Messages without a posted receive. iWARP has no RNR NAK, and what has come
-// over TCP cannot be asked for again: such a message is held, in bounded memory,
-// for the time that this side's MinRNRTimer and RNRRetry allow, and what comes
-// behind it goes on being processed. Beyond the bound the socket is not read.
+// Messages without a posted receive. iWARP has no RNR NAK, and TCP does not repeat
+// received bytes: such a message is held, in bounded memory, for the time that this
+// side's MinRNRTimer and RNRRetry allow, and the input behind it is processed. Beyond the
+// bound the socket is not read.
 
-// rnrTimer ends a connection whose peer has waited long enough.
+// rnrTimer ends a connection if a message has waited too long for a receive.
 type rnrTimer struct {
 	timer *time.Timer
 	wait  time.Duration
 	turn  uint64 // a timer that fires for an earlier wait does nothing
 }
 
-// heldOverhead is what a held message counts besides its payload, in bytes, so
-// that empty ones are bounded too.
+// heldOverhead is the size of a held message besides its payload, in bytes, so that the
+// number of empty ones is bounded too.
 const heldOverhead = 128
 
-// holdFull reports whether n more bytes of a further message would exceed the bytes that may be held: by the connection, whose first
-// message always fits, or by its host, for which the bytes are then counted.
+// holdFull reports whether n more bytes of a further message would exceed a limit on held bytes: that of the connection, which always
+// takes a first message, or the share of its host. If not, the bytes are counted for the host.
 //
 // +checklocks:c.rxMu
 func (c *conn) holdFull(n int) bool {
@@ -75,7 +75,7 @@ func (c *conn) unreserve() {
 // +checklocks:c.rxMu
 func (c *conn) hold(m heldMsg, n int) bool {
 	r := &c.rx
-	if wait, ok := c.patience(); !ok {
+	if wait, ok := c.holdTime(); !ok {
 		c.noReceive()
 		return false
 	} else if c.holdFull(n) {
@@ -102,9 +102,9 @@ func (r *rxState) append(m *heldMsg) {
 	}
 }
 
-// holdRequest keeps a request of the peer's behind the messages that are held, so
-// that its answer does not tell more than is true: with a zero-length read behind
-// a send the peer may ask whether the send has been received.
+// holdRequest holds a request of the peer behind the held messages, because the peer may
+// use the response to a zero-length read as the proof that the sends before it have been
+// received.
 //
 // +checklocks:c.rxMu
 func (c *conn) holdRequest() bool {
@@ -115,8 +115,8 @@ func (c *conn) holdRequest() bool {
 	return !c.over()
 }
 
-// awaitRecv makes posts deliver what is held. A receive that was posted since the
-// queue was found empty is seen by tryHeld, which follows.
+// awaitRecv makes posts deliver the held messages. tryHeld, which the caller calls next, finds a
+// receive that was posted since the queue was found empty.
 //
 // +checklocks:c.rxMu
 func (c *conn) awaitRecv() {
@@ -130,13 +130,13 @@ func (c *conn) awaitRecv() {
 	}
 }
 
-// patience returns how long a message is held; 0 is for ever. False means that
-// it is not held at all. The queue pair's limits are for want of receives: a message for which there are some waits for the host's
-// others to end, which have limits of their own.
+// holdTime returns the time for which a message is held; 0 is for ever. False means that it is not held at all. The queue pair's
+// limits hold where no receive is posted: a message of a host that has used up its share of receives waits for the host's other
+// messages, which have limits of their own.
 //
 // +checklocks:c.rxMu
-func (c *conn) patience() (time.Duration, bool) {
-	if c.rx.kept {
+func (c *conn) holdTime() (time.Duration, bool) {
+	if c.rx.overShare {
 		return 0, true
 	}
 	c.qp.mu.Lock()
@@ -177,9 +177,9 @@ func (c *conn) stopRNR() {
 	}
 }
 
-// blamed returns the segment that a Terminate about the receive queue is about,
-// by header and payload: that of the held message in question, or the present one.
-func (r *rxState) blamed() (ddp.Header, int) {
+// refusedSegment returns header and payload length of the segment that a Terminate about
+// the receive queue must name: that of the held message, or the present one.
+func (r *rxState) refusedSegment() (ddp.Header, int) {
 	switch {
 	case r.delivered != nil:
 		return r.delivered.head, r.delivered.size
@@ -193,7 +193,7 @@ func (r *rxState) blamed() (ddp.Header, int) {
 //
 // +checklocks:c.rxMu
 func (c *conn) noReceive() {
-	t := rdmap.TermDDPNoBuffer.ForSegment(c.rx.blamed())
+	t := rdmap.TermDDPNoBuffer.ForSegment(c.rx.refusedSegment())
 	t.Detail = "no receive was posted in time"
 	c.refuse(refused(&t))
 }
@@ -216,7 +216,7 @@ func (c *conn) placeHeld() bool {
 	return true
 }
 
-// actHeld takes a segment of a held message into account.
+// actHeld processes a segment of a held message.
 //
 // +checklocks:c.rxMu
 func (c *conn) actHeld() bool {
@@ -237,14 +237,14 @@ func (c *conn) actHeld() bool {
 // +checklocks:c.rxMu
 func (c *conn) tryHeld() {
 	r := &c.rx
-	before, kept := len(r.held), r.kept
+	before, overShare := len(r.held), r.overShare
 	c.deliverAll()
-	// A receive that came to a shared queue before the connection was on its list
-	// has told nobody.
+	// A receive that was posted to a shared queue before the connection was on its list
+	// has woken no connection.
 	for s := c.qp.srq; len(r.held) > 0 && s != nil && !c.over(); c.deliverAll() {
 		s.wait(c)
 		posted := s.q.posted() > 0
-		if r.kept = posted && !r.held[0].complete && !s.mayBegin(c.host); r.kept || !posted {
+		if r.overShare = posted && !r.held[0].complete && !s.mayBegin(c.host); r.overShare || !posted {
 			break
 		}
 	}
@@ -254,10 +254,10 @@ func (c *conn) tryHeld() {
 		r.held = nil
 		c.unreserve()
 		c.stopRNR()
-	case r.kept:
+	case r.overShare:
 		c.stopRNR()
-	case kept: // there are no receives any more
-		if wait, ok := c.patience(); ok {
+	case overShare: // there are no receives any more
+		if wait, ok := c.holdTime(); ok {
 			c.startRNR(wait)
 		} else {
 			c.noReceive()
@@ -323,7 +323,7 @@ func (c *conn) deliverHeld() {
 	c.rxMu.Lock()
 	r := &c.rx
 	// A segment on its way into a held message's memory ends there: actHeld goes on.
-	if midway := r.placed && !r.bound && isSend(r.seg.Op); !midway && !c.torn.Load() {
+	if midway := r.placed && !r.bound && isSend(r.seg.Op); !midway && !c.closed.Load() {
 		c.tryHeld()
 		c.unstall()
 		c.countUnfinished()

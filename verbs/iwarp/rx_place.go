@@ -76,11 +76,11 @@ var (
 		badRight: rdmap.TermAccess, badRange: rdmap.TermBaseBounds, badWrap: rdmap.TermTOWrap}
 )
 
-// rights are what the queue pair lets peers do at all.
-func (p *qp) rights() verbs.Access {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.attr.Access
+// rights returns the rights that the queue pair gives to peers.
+func (q *qp) rights() verbs.Access {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.attr.Access
 }
 
 // +checklocks:c.rxMu
@@ -121,13 +121,13 @@ func (c *conn) placeResponse() bool {
 	switch {
 	case op == nil || want.isAtomic || h.STag != want.stag:
 		t := rdmap.TermDDPInvalidSTag.ForSegment(h, n)
-		t.Detail = "a read response that nobody asked for"
-		c.refuse(refused(&t).blame(verbs.StatusBadRespErr))
+		t.Detail = "a read response without a read request"
+		c.refuse(refused(&t).failOldest(verbs.StatusBadRespErr))
 		return false
 	case n > int(want.size-want.got) || h.TO != want.to+uint64(want.got):
 		t := rdmap.TermDDPBaseBounds.ForSegment(h, n)
-		t.Detail = "a read response that leaves what was asked for"
-		c.refuse(refused(&t).blame(verbs.StatusBadRespErr))
+		t.Detail = "a read response outside of the read request"
+		c.refuse(refused(&t).failOldest(verbs.StatusBadRespErr))
 		return false
 	}
 	if n > 0 {
@@ -172,8 +172,8 @@ func (c *conn) placeSend() bool {
 	return true
 }
 
-// posts takes a receive that was posted after none had been found and before the connection, which has no room to hold
-// the message, could be found waiting for one.
+// posts takes a receive that was posted in a short time: after placeSend had found none, and before the connection, which has no
+// room to hold the message, was on the list of waiting connections.
 //
 // +checklocks:c.rxMu
 func (c *conn) posts() bool {
@@ -212,20 +212,20 @@ func (c *conn) failRecv(status verbs.WCStatus, cause rdmap.Cause, detail string)
 	r := &c.rx
 	c.addRecv(verbs.WC{ID: r.cur.id, Status: status, Op: verbs.WCRecv}, false)
 	r.bound = false
-	t := cause.ForSegment(r.blamed())
+	t := cause.ForSegment(r.refusedSegment())
 	t.Detail = detail
 	f := refused(&t)
-	f.quiet = true // the completion tells it
+	f.quiet = true // the completion reports the error
 	c.refuse(f)
 }
 
-// takeRecv takes the next posted receive for a message that begins or is held complete.
+// takeRecv takes the next posted receive, for a message that begins or that is held and complete.
 //
 // +checklocks:c.rxMu
 func (c *conn) takeRecv(whole bool) bool {
 	r := &c.rx
 	s := c.qp.srq
-	if r.kept = s != nil && !whole && !s.mayBegin(c.host); r.kept {
+	if r.overShare = s != nil && !whole && !s.mayBegin(c.host); r.overShare {
 		return false
 	}
 	left, ok := c.qp.recvs().take(&r.cur)
@@ -266,6 +266,6 @@ func (c *conn) placeGone() {
 	default:
 		t := rdmap.TermLocalCatastrophic.Terminate()
 		t.Detail = "the region was deregistered or unmapped while it was read into"
-		c.refuse(refused(&t).blame(verbs.StatusLocProtErr))
+		c.refuse(refused(&t).failOldest(verbs.StatusLocProtErr))
 	}
 }

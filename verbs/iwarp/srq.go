@@ -150,7 +150,7 @@ func (c *conn) countUnfinished() {
 	}
 }
 
-// wait adds c to the connections whose deliverHeld is called when receives are posted.
+// wait adds c to the connections that hold messages for want of a receive. PostRecv calls their deliverHeld.
 func (s *srq) wait(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,14 +186,14 @@ func (c *conn) watchShared() {
 		c.rxMu.Lock()
 		r.shared = nil
 		switch {
-		case !r.bound || c.torn.Load() || c.over():
+		case !r.bound || c.closed.Load() || c.over():
 		case r.takes != takes || c.rxStats.bytes-before >= sharedLeast:
 			c.watchShared()
 		default:
 			t := rdmap.TermLocalCatastrophic.Terminate()
 			t.Detail = fmt.Sprintf("a message in a shared receive went on for %v and brought less than %d bytes", c.dev.sharedStall, sharedLeast)
 			c.dev.trail.Record(audit.Evicted, "unfinished message in a shared receive", c.host, c.logAttr())
-			c.fail(refused(&t)) // answers that are owed must not keep the receive
+			c.fail(refused(&t)) // queued responses must not keep the receive
 		}
 		c.rxMu.Unlock()
 		c.teardownIfFailed()

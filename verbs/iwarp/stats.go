@@ -26,8 +26,7 @@ type txStats struct {
 	terminates uint64
 }
 
-// stats are the device's totals: of connections that are over, plus what is
-// counted in place.
+// stats are the totals of a device. rx and tx are those of connections that are over.
 type stats struct {
 	connections atomic.Uint64
 	rejects     atomic.Uint64
@@ -54,7 +53,7 @@ var auditNames = map[audit.Event]string{
 	audit.Invalidated: "invalidated", audit.Broken: "broken",
 }
 
-// fold adds the counts of a connection whose goroutines have ended.
+// fold adds the counts of a connection when its goroutines have ended.
 func (s *stats) fold(c *conn) {
 	rx, tx := c.counts()
 	for i, n := range rx {
@@ -78,7 +77,7 @@ func (c *conn) counts() ([7]uint64, [5]uint64) {
 
 // Stats implements verbs.DeviceDriver. The names are:
 //
-//   - rx_bytes, tx_bytes, rx_fpdus, tx_fpdus: what crossed the sockets;
+//   - rx_bytes, tx_bytes, rx_fpdus, tx_fpdus: bytes and FPDUs that crossed the sockets;
 //   - rx_calls, tx_calls: system calls that moved something;
 //   - rx_staged_bytes, tx_staged_bytes: payload that was copied in user space;
 //   - rx_held_bytes: payload that waited for a receive to be posted;

@@ -63,7 +63,7 @@ func (t *hostTurns) dispatch() {
 	}
 }
 
-// nextLocked removes and returns the request whose turn it is, nil if none waits.
+// nextLocked removes and returns the next request, nil if none waits.
 //
 // +checklocks:t.mu
 func (t *hostTurns) nextLocked() chan struct{} {

@@ -15,13 +15,13 @@ import (
 	"cinnabar/verbs"
 )
 
-// Sizes of one batch: what one call of TryWritev is given.
+// Sizes of one batch, which one call of TryWritev writes.
 const (
 	batchBytes   = 512 << 10 // payload
 	batchVectors = 60        // sockio takes 64 in one system call
 	scratchBytes = 8 << 10   // headers, trailers and control payloads
 	frameScratch = 96        // the most that one FPDU puts there
-	callerBytes  = 1 << 20   // what is sent in the time of a caller who may not block
+	callerBytes  = 1 << 20   // sent on the goroutine of a caller that must not block
 	snapshotSize = 256 << 10
 )
 
@@ -41,13 +41,13 @@ type txMsg struct {
 	raw    []byte      // in memory of ours: inline data (in place)
 	ctl    []byte      // or a control payload, copied behind its header
 	left   int         // bytes of payload to go
-	end    txMark      // what is done once the last byte is written
-	resp   response    // what a response answers
+	end    txMark      // the effect of the last written byte
+	resp   response    // the response that the message is, for its Terminate
 	own    [maxSGE]seg // backs segs, which shrinks as the message goes out
 	ctlBuf [rdmap.AtomicRequestLen]byte
 }
 
-// txMark tells what a byte position of the stream completes.
+// txMark is the request or response that is complete at a byte position of the stream.
 type txMark struct {
 	at       uint64
 	w        *sendWQE // this request is sent
@@ -71,9 +71,9 @@ type txState struct {
 	msns    rdmap.MSNs
 	mulpdu  int           // bytes of the largest ULPDU that is sent
 	measure uint64        // the stream position from which mulpdu is looked at again
-	drained chan struct{} // told when something completes, for Disconnect
+	drained chan struct{} // signaled when a request or response completes, for Disconnect
 
-	// The batch: vectors in stream order, with what they borrow from.
+	// The batch: vectors in stream order, and the memory that they lie in.
 	iov      [][]byte
 	at       int        // first vector that is not written
 	scratch  []byte     // fixed capacity: vectors point into it
@@ -98,8 +98,8 @@ func (t *txState) init() {
 
 func (t *txState) idle() bool { return !t.msg.active && t.w == nil && t.at == len(t.iov) }
 
-// releaseTx ends a use of txMu that is not for sending. Who came to send meanwhile
-// found the lock taken and has left it to its holder.
+// releaseTx ends a use of txMu that is not for sending. A goroutine that wanted to send
+// meanwhile has found the lock taken and set txWant, and releaseTx sends for it.
 //
 // +checklocksrelease:c.txMu
 func (c *conn) releaseTx() {
@@ -109,8 +109,8 @@ func (c *conn) releaseTx() {
 	}
 }
 
-// kick has everything sent that can be: by this goroutine, or by the one that
-// is sending already, or by the background writer when the socket is full.
+// kick sends as much as possible: on this goroutine, or on the one that is sending
+// already, or on the background writer when the socket is full.
 //
 // +checklocksignore: it does not know TryLock.
 func (c *conn) kick() {
@@ -118,7 +118,7 @@ func (c *conn) kick() {
 	for c.txWant.Load() && !c.txBlocked.Load() && c.txMu.TryLock() {
 		c.txWant.Store(false)
 		if c.transmitLocked() {
-			c.blocked() // the rest is for whoever polls, or the background writer
+			c.blocked() // a poller or the background writer sends the rest
 		}
 		c.txMu.Unlock()
 	}
@@ -131,9 +131,9 @@ func (c *conn) kick() {
 // +checklocks:c.txMu
 func (c *conn) transmitLocked() (more bool) {
 	end := c.tx.written + callerBytes
-	for c.failure.Load() == nil && c.broken.Load() == nil {
+	for c.failure.Load() == nil && c.writeFailed.Load() == nil {
 		if c.tx.at == len(c.tx.iov) && !c.fillLocked() {
-			c.tx.tellDrained() // an answer may have been the last thing missing
+			c.tx.signalDrained() // an answer may have been the last thing missing
 			return false
 		}
 		if c.tx.written >= end {
@@ -146,10 +146,10 @@ func (c *conn) transmitLocked() (more bool) {
 	return false
 }
 
-// blocked leaves the sending to whoever polls, or else to the background writer.
+// blocked leaves the sending to the pollers, or to the background writer if there are none.
 func (c *conn) blocked() {
 	c.txBlocked.Store(true)
-	if !c.polled.Load() {
+	if !c.claimed.Load() {
 		c.wakeWriter()
 	}
 }
@@ -175,15 +175,15 @@ func (c *conn) writeLocked() bool {
 	case errors.Is(err, sockio.ErrWouldBlock):
 		c.blocked()
 	case c.sentAll.Load(): // an answer, asked for behind our end of the stream
-		c.broken.CompareAndSwap(nil, &failure{err: verbs.ErrDisconnected, status: verbs.StatusRetryExcErr, quiet: true})
+		c.writeFailed.CompareAndSwap(nil, &failure{err: verbs.ErrDisconnected, status: verbs.StatusRetryExcErr, quiet: true})
 	default:
-		c.broken.CompareAndSwap(nil, lost(err))
+		c.writeFailed.CompareAndSwap(nil, lost(err))
 	}
 	return false
 }
 
-// enter enters what the rest of the batch borrows; it returns a region that is
-// closed, if there is one, and then holds none.
+// enter enters the regions of the rest of the batch. If one of them is closed, enter
+// returns it and has entered none.
 func (t *txState) enter() (gone *mr) {
 	for i, r := range t.regions {
 		if !r.m.enter() {
@@ -220,7 +220,7 @@ func (t *txState) endFrame(n int) {
 	}
 }
 
-// release lets go of regions whose bytes are written: they may be closed now.
+// release drops the regions that have all their bytes written. They may be closed now.
 func (t *txState) release() {
 	done := 0
 	for done < len(t.regions) && t.regions[done].until <= t.written {
@@ -261,13 +261,13 @@ func (c *conn) wroteLocked(n int) {
 	t.marks = append(t.marks[:0], t.marks[done:]...)
 }
 
-// sentLocked does what a mark stands for.
+// sentLocked completes the request or response of a mark.
 //
 // +checklocks:c.txMu
 func (c *conn) sentLocked(m txMark) {
 	if m.response {
 		c.responses.finish()
-		if f := c.parting.Load(); f != nil && c.responses.empty() {
+		if f := c.draining.Load(); f != nil && c.responses.empty() {
 			c.fail(f)
 		}
 	}
@@ -277,10 +277,10 @@ func (c *conn) sentLocked(m txMark) {
 		c.qp.retireLocked()
 		c.qp.mu.Unlock()
 	}
-	c.tx.tellDrained()
+	c.tx.signalDrained()
 }
 
-func (t *txState) tellDrained() {
+func (t *txState) signalDrained() {
 	if t.drained == nil {
 		return
 	}
@@ -395,7 +395,7 @@ func (c *conn) frameLocked() bool {
 }
 
 // segmentLocked returns the bytes of the message's next segment. Large ones are whole cache lines, so that those
-// behind them begin at lines of their memory as the first did, for the sake of who copies it and adds it up. Those
+// behind them begin at lines of their memory as the first did, because the peer copies and sums aligned memory faster. Those
 // for an Ethernet, with jumbo frames too, fill TCP's segments to the last byte, so that each of the stream's
 // segments begins with a frame, which devices that place data in hardware need to be fast (RFC 5044 appendix A).
 //
@@ -409,7 +409,7 @@ func (c *conn) segmentLocked() int {
 	return n
 }
 
-// fit shortens a segment of n bytes to what the vectors left in the batch can hold.
+// fit shortens a segment of n bytes to the size that the remaining vectors of the batch can hold.
 func (t *txState) fit(n int) int {
 	room, sum := batchVectors-len(t.iov)-2, 0
 	for _, s := range t.msg.segs {

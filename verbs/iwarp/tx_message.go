@@ -23,15 +23,15 @@ func (c *conn) nextMessageLocked() bool {
 	if !c.canSend.Load() {
 		return false
 	}
-	if c.parting.Load() != nil {
+	if c.draining.Load() != nil {
 		return c.nextResponseLocked()
 	}
 	if t.w != nil {
-		// A request in several messages is not torn apart, except where its next one
-		// waits for an answer: the peer's may wait for ours.
+		// Responses wait behind all messages of a request, except where its next message
+		// waits for a response: that of the peer may wait for ours.
 		return c.nextRequestLocked() || c.nextResponseLocked()
 	}
-	if !c.closing.Load() && c.nudge.Swap(false) {
+	if !c.closing.Load() && c.resendRTR.Swap(false) {
 		t.begin()
 		t.msg.h = emptyWrite
 		return true
@@ -119,7 +119,7 @@ func (c *conn) openRequestLocked() bool {
 		w.status = verbs.StatusLocProtErr
 	}
 	if w.status != verbs.StatusSuccess {
-		// Found wrong when it was posted. What came before it is completed first.
+		// PostSend has found the error. The requests before this one are completed first.
 		if p.sq.tail == p.sq.next && t.queued == t.written {
 			c.fail(&failure{quiet: true, err: verbs.Errorf("post send", verbs.ErrInvalid,
 				"work request %d: %s: %s", w.id, w.status, w.status.Cause())})
@@ -291,23 +291,23 @@ func (c *conn) atomicRequest(w *sendWQE) {
 // emptyWrite is a Write of nothing to nowhere, which needs no region at the peer.
 var emptyWrite = ddp.Header{Tagged: true, Version: ddp.Version, ULP: rdmap.Control(rdmap.OpWrite)}
 
-// nudgeDelays are how long a silent peer is waited for before the opening message
-// is sent once more. Linux's siw sends its MPA reply before it listens for data: what
-// comes in between stays unread until more comes, which may be never.
-var nudgeDelays = [...]time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second}
+// resendDelays are the times without a message of the peer after which the opening message
+// is sent again. Linux's siw sends its MPA reply before it listens for data: data that
+// arrives in between stays unread until more data arrives, which may be never.
+var resendDelays = [...]time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second}
 
-// nudgeLater sends an empty write after each of the delays, until the peer is heard.
-func (c *conn) nudgeLater(delays []time.Duration) {
+// resendRTRLater sends an empty write after each of the delays, until a message of the peer arrives.
+func (c *conn) resendRTRLater(delays []time.Duration) {
 	if len(delays) == 0 {
 		return
 	}
 	time.AfterFunc(delays[0], func() {
-		if c.heard.Load() || c.closing.Load() || c.torn.Load() {
+		if c.received.Load() || c.closing.Load() || c.closed.Load() {
 			return
 		}
-		c.nudge.Store(true)
+		c.resendRTR.Store(true)
 		c.kick()
-		c.nudgeLater(delays[1:])
+		c.resendRTRLater(delays[1:])
 	})
 }
 

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// watchInterval is how soon a connection goes back to its background reader
-// after a program has stopped polling without saying so.
+// watchInterval is the time after which a connection returns to its background reader
+// when a program has stopped polling without arming the queue.
 const watchInterval = time.Millisecond
 
-// watcher looks after connections that are read by whoever polls: when the
-// polling stops, the background reader takes over. It has a goroutine and a timer
+// watcher looks after connections that pollers read: when the polling stops, it
+// returns them to their background readers. It has a goroutine and a timer
 // only while there is such a connection.
 type watcher struct {
 	dev  *device
@@ -27,12 +27,12 @@ type watcher struct {
 
 func (w *watcher) init(d *device) { w.dev, w.stop = d, make(chan struct{}) }
 
-// add has c watched until it is handed back.
+// add watches c until endClaim.
 func (w *watcher) add(c *conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
-		c.handBack()
+		c.endClaim()
 		return
 	}
 	c.watchedPolls = c.polls.Load()
@@ -61,8 +61,8 @@ func (w *watcher) run() {
 	}
 }
 
-// sweep hands back what was not polled since the last sweep and reports whether
-// anything is left to watch.
+// sweep calls endClaim on the connections that were not polled since the last sweep, and
+// reports whether there are connections to watch.
 func (w *watcher) sweep() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -70,10 +70,10 @@ func (w *watcher) sweep() bool {
 	for _, c := range w.list {
 		n := c.polls.Load()
 		if n == c.watchedPolls {
-			c.handBack()
+			c.endClaim()
 		}
 		c.watchedPolls = n
-		if c.watched = c.polled.Load(); c.watched {
+		if c.watched = c.claimed.Load(); c.watched {
 			kept = append(kept, c)
 		}
 	}
