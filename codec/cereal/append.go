@@ -3,7 +3,6 @@ package cereal
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -28,6 +27,15 @@ type encoder struct {
 type object struct {
 	at  uintptr
 	typ reflect.Type
+}
+
+// AppendValue appends v, which is addressable, to b and returns the extended buffer.
+func (n *node) AppendValue(b []byte, v reflect.Value) ([]byte, error) {
+	e := encoder{b: slices.Grow(b, n.min)}
+	if err := e.append(n, v); err != nil {
+		return nil, err
+	}
+	return e.b, nil
 }
 
 // append appends v, which is addressable.
@@ -58,43 +66,9 @@ func (e *encoder) append(n *node, v reflect.Value) error {
 	case opCustom:
 		return e.custom(v.Addr().Interface())
 	default:
-		e.b = n.appendScalar(e.b, v)
+		e.b = n.op.AppendScalar(e.b, v)
 	}
 	return nil
-}
-
-// appendScalar appends v, which is addressable and of a scalar type.
-func (n *node) appendScalar(b []byte, v reflect.Value) []byte {
-	le := binary.LittleEndian
-	switch n.op {
-	case opInt8:
-		return append(b, byte(v.Int()))
-	case opInt16:
-		return le.AppendUint16(b, uint16(v.Int()))
-	case opInt32:
-		return le.AppendUint32(b, uint32(v.Int()))
-	case opInt64:
-		return le.AppendUint64(b, uint64(v.Int()))
-	case opUint8:
-		return append(b, byte(v.Uint()))
-	case opUint16:
-		return le.AppendUint16(b, uint16(v.Uint()))
-	case opUint32:
-		return le.AppendUint32(b, uint32(v.Uint()))
-	case opUint64:
-		return le.AppendUint64(b, v.Uint())
-	case opBool:
-		return append(b, byte(boolToInt(v.Bool())))
-	case opFloat32:
-		return le.AppendUint32(b, float32Bits(v))
-	case opFloat64:
-		return le.AppendUint64(b, math.Float64bits(v.Float()))
-	case opComplex64:
-		return appendComplex64(b, v)
-	default: // opComplex128
-		x := v.Complex()
-		return le.AppendUint64(le.AppendUint64(b, math.Float64bits(real(x))), math.Float64bits(imag(x)))
-	}
 }
 
 // size appends the count of elements (cereal::SizeTag).
@@ -128,7 +102,7 @@ func (e *encoder) fields(n *node, v reflect.Value) error {
 			continue
 		}
 		if f.isScalar() {
-			e.b = f.appendScalar(e.b, fv)
+			e.b = f.op.AppendScalar(e.b, fv)
 			continue
 		}
 		if err := e.append(f.node, fv); err != nil {
@@ -186,7 +160,7 @@ func (e *encoder) scalars(elem *node, v reflect.Value) {
 	b, done := appendNumbers(b, v.Addr().Interface())
 	if !done {
 		for i := range count {
-			b = elem.appendScalar(b, v.Index(i))
+			b = elem.op.AppendScalar(b, v.Index(i))
 		}
 	}
 	e.b = b
@@ -241,7 +215,7 @@ func (e *encoder) pointer(n *node, v reflect.Value) error {
 	}
 	// One says whether there is none, the other whether there is one.
 	there := !v.IsNil()
-	e.b = append(e.b, byte(boolToInt(there == (n.op == opUnique))))
+	e.b = codecplan.AppendBool(e.b, there == (n.op == opUnique))
 	if !there {
 		return nil
 	}

@@ -3,7 +3,9 @@ package cereal_test
 import (
 	"testing"
 
+	"cinnabar/codec"
 	"cinnabar/internal/cerealtest"
+	"cinnabar/internal/codectest"
 )
 
 // flat is what most arguments are: numbers, a text, a vector.
@@ -21,7 +23,7 @@ func TestAppendAllocatesNothing(t *testing.T) {
 		&cerealtest.Sole[cerealtest.Tree]{To: &cerealtest.Tree{Left: &cerealtest.Tree{}}},
 		&cerealtest.NumberOrText{Text: new("text")},
 	} {
-		p := planOf(t, typeOf(v))
+		p := planOf(t, v)
 		b := make([]byte, 0, 1<<10)
 		if n := testing.AllocsPerRun(100, func() {
 			if _, err := p.Append(b, v); err != nil {
@@ -36,7 +38,7 @@ func TestAppendAllocatesNothing(t *testing.T) {
 func TestDecodeAllocatesWhatItReturns(t *testing.T) {
 	p := planFor[flat](t)
 	v := &flat{1, 2, 3, "name", []int32{4, 5}}
-	b := mustAppend(t, p, v)
+	b := codectest.MustAppend(t, p, v)
 	if n := testing.AllocsPerRun(100, func() {
 		if _, err := p.Decode(b, v); err != nil {
 			t.Fatal(err)
@@ -47,28 +49,23 @@ func TestDecodeAllocatesWhatItReturns(t *testing.T) {
 }
 
 func BenchmarkAppend(b *testing.B) {
-	for name, v := range benchValues() {
-		b.Run(name, func(b *testing.B) {
-			p := planOf(b, typeOf(v))
-			buf := mustAppend(b, p, v)
-			b.SetBytes(int64(len(buf)))
-			b.ReportAllocs()
-			for b.Loop() {
-				buf, _ = p.Append(buf[:0], v)
-			}
-		})
-	}
+	benchmark(b, func(p codec.Plan, buf []byte, v any) { _, _ = p.Append(buf[:0], v) })
 }
 
 func BenchmarkDecode(b *testing.B) {
+	benchmark(b, func(p codec.Plan, buf []byte, v any) { _, _ = p.Decode(buf, v) })
+}
+
+// benchmark measures f with the plan, the bytes and the address of each value.
+func benchmark(b *testing.B, f func(p codec.Plan, buf []byte, v any)) {
 	for name, v := range benchValues() {
 		b.Run(name, func(b *testing.B) {
-			p := planOf(b, typeOf(v))
-			buf := mustAppend(b, p, v)
+			p := planOf(b, v)
+			buf := codectest.MustAppend(b, p, v)
 			b.SetBytes(int64(len(buf)))
 			b.ReportAllocs()
 			for b.Loop() {
-				_, _ = p.Decode(buf, v)
+				f(p, buf, v)
 			}
 		})
 	}

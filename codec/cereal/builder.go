@@ -19,26 +19,6 @@ type request struct {
 	form form
 }
 
-// scalars are the kinds that take a fixed number of bytes and nothing else.
-var scalars = map[reflect.Kind]struct {
-	op   op
-	size int
-}{
-	reflect.Int8:       {opInt8, 1},
-	reflect.Int16:      {opInt16, 2},
-	reflect.Int32:      {opInt32, 4},
-	reflect.Int64:      {opInt64, 8},
-	reflect.Uint8:      {opUint8, 1},
-	reflect.Uint16:     {opUint16, 2},
-	reflect.Uint32:     {opUint32, 4},
-	reflect.Uint64:     {opUint64, 8},
-	reflect.Bool:       {opBool, 1},
-	reflect.Float32:    {opFloat32, 4},
-	reflect.Float64:    {opFloat64, 8},
-	reflect.Complex64:  {opComplex64, 8},
-	reflect.Complex128: {opComplex128, 16},
-}
-
 // remedies says what to use in place of kinds that C++ programs cannot be sure to read alike.
 var remedies = map[reflect.Kind]string{
 	reflect.Int:           "use int32 for C++'s int, int64 for its long and ptrdiff_t",
@@ -59,8 +39,8 @@ func (bld *builder) node(t reflect.Type, f form) (*node, error) {
 	} else if custom {
 		return &node{op: opCustom, typ: t}, nil
 	}
-	if s, ok := scalars[t.Kind()]; ok {
-		return &node{op: s.op, typ: t, min: s.size, fixed: true}, nil
+	if op, size, ok := codecplan.Scalar(t.Kind()); ok {
+		return &node{op: op, typ: t, min: size, fixed: true}, nil
 	}
 	if t.Kind() == reflect.String {
 		return &node{op: opString, typ: t, min: sizeTag}, nil
@@ -140,7 +120,7 @@ func (bld *builder) array(n *node, f form) error {
 	}
 	n.op, n.elem, n.count = opArray, elem, n.typ.Len()
 	n.min, n.fixed = n.count*elem.min, elem.fixed || n.count == 0
-	if elem.op == opUint8 {
+	if elem.op == codecplan.OpUint8 {
 		n.op = opByteArray
 	}
 	return nil
@@ -152,7 +132,7 @@ func (bld *builder) slice(n *node, f form) (err error) {
 		return codecplan.Under(err, "[]")
 	}
 	switch {
-	case n.elem.op == opUint8:
+	case n.elem.op == codecplan.OpUint8:
 		n.op = opByteSlice
 	case n.elem.isEmpty(): // a count of them could not be checked against the message
 		return &codec.Error{Problem: fmt.Sprintf("elements of %v take no bytes", n.typ), Remedy: "send the count alone, as a uint64"}

@@ -2,7 +2,6 @@ package cereal
 
 import (
 	"reflect"
-	"slices"
 
 	"cinnabar/codec"
 	"cinnabar/internal/codecplan"
@@ -12,75 +11,16 @@ import (
 type Codec struct{}
 
 // Name returns "cereal".
-func (Codec) Name() string { return name }
+func (Codec) Name() string { return "cereal" }
 
-const name = "cereal"
-
-// Plan returns how values of t are written; the package documentation says which types have bytes.
-func (Codec) Plan(t reflect.Type) (codec.Plan, error) {
-	if t == nil {
-		return nil, &codec.Error{Codec: name, Op: codec.OpPlan, Problem: "no type given"}
-	}
-	bld := builder{made: map[request]*node{}}
-	root, err := bld.node(t, "")
-	if err != nil {
-		return nil, codecplan.Finish(err, name, codec.OpPlan, t)
-	}
-	if err := (ends{}).check(root, true); err != nil {
-		return nil, codecplan.Finish(err, name, codec.OpPlan, t)
-	}
-	return &plan{root: root, typ: t, ptr: reflect.PointerTo(t)}, nil
-}
-
-// plan is what Codec.Plan returns. It is immutable.
-type plan struct {
-	root *node
-	typ  reflect.Type
-	ptr  reflect.Type // *typ, what Append and Decode are given
-}
-
-func (p *plan) Append(b []byte, v any) ([]byte, error) {
-	out, err := p.append(b, v)
-	if err != nil {
-		return b, codecplan.Finish(err, name, codec.OpAppend, p.typ)
-	}
-	return out, nil
-}
-
-func (p *plan) append(b []byte, v any) ([]byte, error) {
-	rv, err := codecplan.Value(v, p.ptr)
-	if err != nil {
-		return nil, err
-	}
-	if p.root.op == opCustom {
-		return codecplan.Append(Codec{}, b, v)
-	}
-	e := encoder{b: slices.Grow(b, p.root.min)}
-	if err := e.append(p.root, rv); err != nil {
-		return nil, err
-	}
-	return e.b, nil
-}
-
-func (p *plan) Decode(b []byte, v any) (int, error) {
-	rest, err := p.decode(b, v)
-	if err != nil {
-		return 0, codecplan.Finish(err, name, codec.OpDecode, p.typ)
-	}
-	return len(b) - len(rest), nil
-}
-
-func (p *plan) decode(b []byte, v any) ([]byte, error) {
-	rv, err := codecplan.Value(v, p.ptr)
-	if err != nil {
-		return nil, err
-	}
-	if p.root.op == opCustom {
-		return codecplan.Decode(Codec{}, b, v)
-	}
-	d := decoder{b: b, ahead: len(b)}
-	if err := d.decode(p.root, rv); err != nil {
-		return nil, err
-	}
-	return d.b, nil
+// Plan returns the plan for values of t; the package documentation lists the types that have bytes.
+func (c Codec) Plan(t reflect.Type) (codec.Plan, error) {
+	return codecplan.Make(c, t, func(t reflect.Type) (codecplan.Root, error) {
+		bld := builder{made: map[request]*node{}}
+		root, err := bld.node(t, "")
+		if err != nil {
+			return nil, err
+		}
+		return root, ends{}.check(root, true)
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"cinnabar/codec/cereal"
+	"cinnabar/internal/codectest"
 )
 
 // evens are the even numbers of a list. How many they are is known when they have been written: the room for the count
@@ -50,12 +51,12 @@ func TestReservedRoom(t *testing.T) {
 	}
 	odd := list[evens]{"two", []evens{{1, 2, 3, 4}, {5}, {6}}, 0xff}
 	same := list[[]int32]{"two", [][]int32{{2, 4}, {}, {6}}, 0xff}
-	b := mustAppend(t, planFor[list[evens]](t), &odd)
-	if want := mustAppend(t, planFor[list[[]int32]](t), &same); !bytes.Equal(b, want) {
+	b := codectest.MustAppend(t, planFor[list[evens]](t), &odd)
+	if want := codectest.MustAppend(t, planFor[list[[]int32]](t), &same); !bytes.Equal(b, want) {
 		t.Errorf("got  %x\nwant %x", b, want)
 	}
 	var got list[evens]
-	mustDecode(t, planFor[list[evens]](t), b, &got)
+	codectest.MustDecode(t, planFor[list[evens]](t), b, &got)
 	if len(got.All) != 3 || len(got.All[0]) != 2 || got.All[0][1] != 4 || got.End != 0xff {
 		t.Errorf("got %+v", got)
 	}

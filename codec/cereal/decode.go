@@ -3,7 +3,6 @@ package cereal
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"reflect"
 	"strconv"
 
@@ -19,6 +18,15 @@ type decoder struct {
 
 	objects  []reflect.Value               // pointers to what shared pointers have led to, by id-1
 	versions map[reflect.Type]ClassVersion // of classes of which a value has been read
+}
+
+// DecodeValue reads v, which can be set, from the start of b and returns the rest of b.
+func (n *node) DecodeValue(b []byte, v reflect.Value) ([]byte, error) {
+	d := decoder{b: b, ahead: len(b)}
+	if err := d.decode(n, v); err != nil {
+		return nil, err
+	}
+	return d.b, nil
 }
 
 // decode reads v, which can be set.
@@ -56,7 +64,7 @@ func (d *decoder) decode(n *node, v reflect.Value) error {
 		d.b = rest
 		return err
 	default:
-		n.setScalar(v, d.take(n.min))
+		n.op.SetScalar(v, d.take(n.min))
 	}
 	return nil
 }
@@ -66,39 +74,6 @@ func (d *decoder) take(n int) []byte {
 	b := d.b[:n]
 	d.b = d.b[n:]
 	return b
-}
-
-// setScalar sets v, of a scalar type, to what the min bytes of b say.
-func (n *node) setScalar(v reflect.Value, b []byte) {
-	le := binary.LittleEndian
-	switch n.op {
-	case opInt8:
-		v.SetInt(int64(int8(b[0])))
-	case opInt16:
-		v.SetInt(int64(int16(le.Uint16(b))))
-	case opInt32:
-		v.SetInt(int64(int32(le.Uint32(b))))
-	case opInt64:
-		v.SetInt(int64(le.Uint64(b)))
-	case opUint8:
-		v.SetUint(uint64(b[0]))
-	case opUint16:
-		v.SetUint(uint64(le.Uint16(b)))
-	case opUint32:
-		v.SetUint(uint64(le.Uint32(b)))
-	case opUint64:
-		v.SetUint(le.Uint64(b))
-	case opBool:
-		v.SetBool(b[0] != 0)
-	case opFloat32:
-		setFloat32Bits(v, le.Uint32(b))
-	case opFloat64:
-		v.SetFloat(math.Float64frombits(le.Uint64(b)))
-	case opComplex64:
-		setComplex64(v, b)
-	default: // opComplex128
-		v.SetComplex(complex(math.Float64frombits(le.Uint64(b)), math.Float64frombits(le.Uint64(b[8:]))))
-	}
 }
 
 // short says where the message, which has fewer bytes than n needs, ends. It descends to the field that cannot be read.
@@ -213,7 +188,7 @@ func (d *decoder) scalars(elem *node, v reflect.Value, count int) {
 		return
 	}
 	for i := range count {
-		elem.setScalar(v.Index(i), b[i*elem.min:])
+		elem.op.SetScalar(v.Index(i), b[i*elem.min:])
 	}
 }
 

@@ -2,7 +2,6 @@ package cereal_test
 
 import (
 	"bytes"
-	"errors"
 	"maps"
 	"math"
 	"reflect"
@@ -11,8 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"cinnabar/codec"
 	"cinnabar/internal/cerealtest"
+	"cinnabar/internal/codectest"
 )
 
 // readGoldens returns the bytes that C++ has for the values of cerealtest.
@@ -33,16 +32,16 @@ func TestGolden(t *testing.T) {
 	}
 	for name, v := range goldens {
 		t.Run(name, func(t *testing.T) {
-			p := planOf(t, reflect.TypeOf(v).Elem())
-			if got, want := mustAppend(t, p, v), files[name]; !bytes.Equal(got, want) {
+			p := planOf(t, v)
+			if got, want := codectest.MustAppend(t, p, v), files[name]; !bytes.Equal(got, want) {
 				t.Fatalf("got  %x\nwant %x", got, want)
 			}
 			got := reflect.New(reflect.TypeOf(v).Elem()).Interface()
-			mustDecode(t, p, files[name], got)
+			codectest.MustDecode(t, p, files[name], got)
 			if diff := cmp.Diff(v, got, bitwise, exportAll); diff != "" {
 				t.Errorf("decoded value (-want +got):\n%s", diff)
 			}
-			checkTruncations(t, p, files[name], v)
+			codectest.CheckTruncations(t, p, files[name], v)
 		})
 	}
 }
@@ -55,33 +54,22 @@ var bitwise = cmp.Options{
 
 var exportAll = cmp.Exporter(func(reflect.Type) bool { return true })
 
-// checkTruncations wants every part of b that is not all of it to be refused as too short.
-func checkTruncations(t *testing.T, p codec.Plan, b []byte, like any) {
-	t.Helper()
-	for n := range b {
-		v := reflect.New(reflect.TypeOf(like).Elem()).Interface()
-		if _, err := p.Decode(b[:n:n], v); !errors.Is(err, codec.ErrOverflow) {
-			t.Errorf("%d of %d bytes: %v, want codec.ErrOverflow", n, len(b), err)
-		}
-	}
-}
-
 // What is one object in C++ is one in Go: sharing and cycles survive.
 // parity: T53
 func TestSharedObjects(t *testing.T) {
 	files := readGoldens(t)
 	var v cerealtest.Strings
-	mustDecode(t, planFor[cerealtest.Strings](t), files["vector<shared_ptr>"], &v)
+	codectest.MustDecode(t, planFor[cerealtest.Strings](t), files["vector<shared_ptr>"], &v)
 	if v.All[0] != v.All[2] || v.All[1] != v.All[4] || v.All[0] == v.All[1] {
 		t.Errorf("the pointers are %v", v.All)
 	}
 	var r cerealtest.Common[cerealtest.Ring]
-	mustDecode(t, planFor[cerealtest.Common[cerealtest.Ring]](t), files["ring"], &r)
+	codectest.MustDecode(t, planFor[cerealtest.Common[cerealtest.Ring]](t), files["ring"], &r)
 	if r.To.Next == r.To || r.To.Next.Next != r.To {
 		t.Error("the ring is none")
 	}
 	var f cerealtest.Common[cerealtest.Parent]
-	mustDecode(t, planFor[cerealtest.Common[cerealtest.Parent]](t), files["weak_ptr"], &f)
+	codectest.MustDecode(t, planFor[cerealtest.Common[cerealtest.Parent]](t), files["weak_ptr"], &f)
 	for i, c := range f.To.Children {
 		if c.Of != f.To {
 			t.Errorf("child %d has another parent", i)

@@ -11,6 +11,7 @@ import (
 	"cinnabar/codec"
 	"cinnabar/codec/cereal"
 	"cinnabar/internal/cerealtest"
+	"cinnabar/internal/codectest"
 )
 
 // nestedClaims returns a message in which each container announces as many elements of that size as there could be, and
@@ -37,9 +38,9 @@ func TestNestedClaimsAllocateLittle(t *testing.T) {
 		{"slices in slices", new([][][][][][][][]string), nestedClaims(size, 8, 0)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			p := planOf(t, typeOf(tt.v))
+			p := planOf(t, tt.v)
 			var err error
-			got := allocated(func() { _, err = p.Decode(tt.b, tt.v) })
+			got := codectest.Allocated(func() { _, err = p.Decode(tt.b, tt.v) })
 			if err == nil {
 				t.Error("no error")
 			}
@@ -64,13 +65,13 @@ func TestElementsWithoutBytes(t *testing.T) {
 		new([]idle): "cereal: decode []cereal_test.idle: 16 elements took only 0 bytes; write at least a byte for each element of a container",
 		new([]only): "cereal: decode []cereal_test.only: 16 elements took only 4 bytes; write at least a byte for each element of a container",
 	} {
-		_, err := planOf(t, typeOf(v)).Decode(claim, v)
+		_, err := planOf(t, v).Decode(claim, v)
 		checkError(t, err, want, nil)
 	}
 	few := []only{{7}, {7}, {7}}
 	p := planFor[[]only](t)
 	var got []only
-	mustDecode(t, p, mustAppend(t, p, &few), &got)
+	codectest.MustDecode(t, p, codectest.MustAppend(t, p, &few), &got)
 	if !reflect.DeepEqual(got, few) {
 		t.Errorf("got %v, want %v", got, few)
 	}
@@ -105,7 +106,7 @@ func TestKeysRefused(t *testing.T) {
 		{new(map[partKey]int8), "cereal: plan map[cereal_test.partKey]int8: [key]: cereal_test.partKey has fields that do not travel, " +
 			"so that different keys could have the same bytes; use keys that travel as a whole"},
 	} {
-		_, err := cereal.Codec{}.Plan(typeOf(tt.v))
+		_, err := cereal.Codec{}.Plan(codectest.TypeOf(tt.v))
 		checkError(t, err, tt.want, nil)
 	}
 }
@@ -143,8 +144,8 @@ func TestRestRefused(t *testing.T) {
 		}), "W.R"},
 		{new(chained), "Next.Rest"},
 	} {
-		_, err := cereal.Codec{}.Plan(typeOf(tt.v))
-		checkError(t, err, "cereal: plan "+typeOf(tt.v).String()+": "+tt.where+": "+why, nil)
+		_, err := cereal.Codec{}.Plan(codectest.TypeOf(tt.v))
+		checkError(t, err, "cereal: plan "+codectest.TypeOf(tt.v).String()+": "+tt.where+": "+why, nil)
 	}
 	for _, v := range []any{
 		new(cereal.Rest),
@@ -162,7 +163,7 @@ func TestRestRefused(t *testing.T) {
 			R *cereal.Rest
 		}),
 	} {
-		planOf(t, typeOf(v))
+		planOf(t, v)
 	}
 }
 

@@ -6,42 +6,27 @@ import (
 	"cinnabar/internal/codecplan"
 )
 
-// op says how a node's value is written.
-type op uint8
-
+// The ops that cereal has besides the scalars.
 const (
-	opInt8 op = iota
-	opInt16
-	opInt32
-	opInt64
-	opUint8
-	opUint16
-	opUint32
-	opUint64
-	opBool
-	opFloat32
-	opFloat64
-	opComplex64  // std::complex<float>: real, imaginary
-	opComplex128 // std::complex<double>
-	opString     // std::string: u64 length, text
-	opByteArray  // [n]byte
-	opArray      // [n]elem
-	opByteSlice  // []byte: u64 count, bytes
-	opSlice      // []elem: u64 count, elements
-	opMap        // map[key]elem: u64 count, key and element each
-	opOptional   // *elem: u8 1, or u8 0 and the element
-	opUnique     // *elem: u8 0, or u8 1 and the element
-	opShared     // *elem: u32 id, and at the first mention the element
-	opStruct     // its fields
-	opVariant    // i32 index, the field
-	opVersion    // ClassVersion: u32 at the first value of the class, nothing later
-	opCustom     // codec.Appender and codec.Decoder
+	opString    = codecplan.FirstOwnOp + iota // std::string: u64 length, text
+	opByteArray                               // [n]byte
+	opArray                                   // [n]elem
+	opByteSlice                               // []byte: u64 count, bytes
+	opSlice                                   // []elem: u64 count, elements
+	opMap                                     // map[key]elem: u64 count, key and element each
+	opOptional                                // *elem: u8 1, or u8 0 and the element
+	opUnique                                  // *elem: u8 0, or u8 1 and the element
+	opShared                                  // *elem: u32 id, and at the first mention the element
+	opStruct                                  // its fields
+	opVariant                                 // i32 index, the field
+	opVersion                                 // ClassVersion: u32 at the first value of the class, nothing later
+	opCustom                                  // codec.Appender and codec.Decoder
 )
 
 // node is the plan of one type. Nodes do not change once the whole plan is made. Those of recursive types form cycles,
 // each of which passes a slice, a map or a pointer.
 type node struct {
-	op     op
+	op     codecplan.Op
 	typ    reflect.Type
 	open   bool    // not complete: the builder is at what is inside
 	min    int     // fewest bytes on the wire, at most codecplan.MaxMin
@@ -78,7 +63,7 @@ const (
 const isNew = 1 << 31
 
 // isScalar reports whether the node always takes min bytes and holds no other node.
-func (n *node) isScalar() bool { return n.op <= opComplex128 }
+func (n *node) isScalar() bool { return n.op < codecplan.FirstOwnOp }
 
 // isEmpty reports whether no value of the node takes any bytes. It is not known before the node is complete.
 func (n *node) isEmpty() bool { return n.fixed && n.min == 0 }

@@ -62,9 +62,9 @@ func (n *node) compare(a, b reflect.Value) int {
 		return 0
 	case n.op == opString:
 		return cmp.Compare(a.String(), b.String())
-	case n.op == opBool:
+	case n.op == codecplan.OpBool:
 		return boolToInt(a.Bool()) - boolToInt(b.Bool())
-	case n.op == opComplex64 || n.op == opComplex128: // for unordered maps, so that equal ones have equal bytes
+	case n.op == codecplan.OpComplex64 || n.op == codecplan.OpComplex128: // for unordered maps, so that equal ones have equal bytes
 		x, y := a.Complex(), b.Complex()
 		return cmp.Or(cmp.Compare(real(x), real(y)), cmp.Compare(imag(x), imag(y)))
 	case a.CanFloat():

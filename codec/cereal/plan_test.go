@@ -9,7 +9,18 @@ import (
 	"cinnabar/codec"
 	"cinnabar/codec/cereal"
 	"cinnabar/internal/cerealtest"
+	"cinnabar/internal/codectest"
 )
+
+// planFor returns the plan for T.
+func planFor[T any](t testing.TB) codec.Plan {
+	return codectest.PlanOf(t, cereal.Codec{}, reflect.TypeFor[T]())
+}
+
+// planOf returns the plan for the variable that v points to.
+func planOf(t testing.TB, v any) codec.Plan {
+	return codectest.PlanOf(t, cereal.Codec{}, codectest.TypeOf(v))
+}
 
 type (
 	// half can only write itself.
@@ -81,7 +92,7 @@ func TestPlanRefuses(t *testing.T) {
 		checkError(t, err, tt.want, nil)
 	}
 	_, err := cereal.Codec{}.Plan(nil)
-	checkError(t, err, "cereal: plan nil: no type given", nil)
+	checkError(t, err, "cereal: plan nil: no type given; pass the type of a value", nil)
 	if got := (cereal.Codec{}).Name(); got != "cereal" {
 		t.Errorf("the codec's name is %q", got)
 	}
@@ -120,14 +131,14 @@ func TestRecursiveTypes(t *testing.T) {
 			E endless `cereal:"optional"`
 		}{new(endless)}, 2},
 	} {
-		p := planOf(t, reflect.TypeOf(tt.v).Elem())
-		b := mustAppend(t, p, tt.v)
+		p := planOf(t, tt.v)
+		b := codectest.MustAppend(t, p, tt.v)
 		if len(b) != tt.size {
 			t.Errorf("%+v takes %d bytes, want %d: %x", tt.v, len(b), tt.size, b)
 		}
 		again := reflect.New(reflect.TypeOf(tt.v).Elem()).Interface()
-		mustDecode(t, p, b, again)
-		if got := mustAppend(t, p, again); string(got) != string(b) {
+		codectest.MustDecode(t, p, b, again)
+		if got := codectest.MustAppend(t, p, again); string(got) != string(b) {
 			t.Errorf("%+v has bytes %x, then %x", tt.v, b, got)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"math"
 	"reflect"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -17,22 +16,12 @@ import (
 	"cinnabar/codec"
 	"cinnabar/codec/cereal"
 	"cinnabar/internal/cerealtest"
+	"cinnabar/internal/codectest"
 )
 
-var errOwn = errors.New("no bytes today")
-
-// misbehaved is a custom type that does what its fields say.
-type misbehaved struct {
-	append func(b []byte) ([]byte, error)
-	decode func(b []byte) (int, error)
-}
-
-func (m *misbehaved) AppendProc(b []byte) ([]byte, error) { return m.append(b) }
-func (m *misbehaved) DecodeProc(b []byte) (int, error)    { return m.decode(b) }
-
 func TestAppendRefuses(t *testing.T) {
-	type custom struct{ A [1]misbehaved }
-	nothing := misbehaved{append: func(b []byte) ([]byte, error) { return b, nil }}
+	type custom struct{ A [1]codectest.Misbehaved }
+	nothing := codectest.Misbehaved{OnAppend: func(b []byte) ([]byte, error) { return b, nil }}
 	circle := &chain{}
 	circle.Next = circle
 	for _, tt := range []struct {
@@ -55,25 +44,25 @@ func TestAppendRefuses(t *testing.T) {
 				"give all values of a class one version", nil,
 		},
 		{
-			"elements without bytes", &[]misbehaved{nothing, nothing},
-			"cereal: append []cereal_test.misbehaved: 2 elements took only 0 bytes; write at least a byte for each element of a container", nil,
+			"elements without bytes", &[]codectest.Misbehaved{nothing, nothing},
+			"cereal: append []codectest.Misbehaved: 2 elements took only 0 bytes; write at least a byte for each element of a container", nil,
 		},
 		{
-			"own error", &custom{[1]misbehaved{{append: func([]byte) ([]byte, error) { return nil, errOwn }}}},
-			"cereal: append cereal_test.custom: A[0]: no bytes today", errOwn,
+			"own error", &custom{[1]codectest.Misbehaved{{OnAppend: func([]byte) ([]byte, error) { return nil, codectest.ErrOwn }}}},
+			"cereal: append cereal_test.custom: A[0]: no bytes today", codectest.ErrOwn,
 		},
 		{
-			"own error in a map", &map[string][1]misbehaved{"key": {{append: func([]byte) ([]byte, error) { return nil, errOwn }}}},
-			`cereal: append map[string][1]cereal_test.misbehaved: ["key"][0]: no bytes today`, errOwn,
+			"own error in a map", &map[string][1]codectest.Misbehaved{"key": {{OnAppend: func([]byte) ([]byte, error) { return nil, codectest.ErrOwn }}}},
+			`cereal: append map[string][1]codectest.Misbehaved: ["key"][0]: no bytes today`, codectest.ErrOwn,
 		},
 		{
-			"buffer cut", &misbehaved{append: func(b []byte) ([]byte, error) { return b[:0], nil }},
-			"cereal: append cereal_test.misbehaved: AppendProc of *cereal_test.misbehaved returned 0 bytes, fewer than the 1 it was given; " +
+			"buffer cut", &codectest.Misbehaved{OnAppend: func(b []byte) ([]byte, error) { return b[:0], nil }},
+			"cereal: append codectest.Misbehaved: AppendProc of *codectest.Misbehaved returned 0 bytes, fewer than the 1 it was given; " +
 				"append to the buffer and return it", nil,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b, err := planOf(t, reflect.TypeOf(tt.v).Elem()).Append([]byte("x"), tt.v)
+			b, err := planOf(t, tt.v).Append([]byte("x"), tt.v)
 			checkError(t, err, tt.want, tt.is)
 			if string(b) != "x" {
 				t.Errorf("buffer is %q", b)
@@ -116,16 +105,12 @@ func TestDecodeRefuses(t *testing.T) {
 		{"alternative too high", new(cerealtest.MaybeByte), "02000000", "cereal: decode cerealtest.MaybeByte: alternative 2 of the variant cerealtest.MaybeByte, which has 2", nil},
 		{"alternative below zero", new(cerealtest.MaybeByte), "ffffffff", "cereal: decode cerealtest.MaybeByte: alternative -1 of the variant cerealtest.MaybeByte, which has 2", nil},
 		{"short version", new(cerealtest.Versioned), "0300", "cereal: decode cerealtest.Versioned: Version: the class version takes 4 bytes, 2 remain", codec.ErrOverflow},
-		{"own error", &misbehaved{decode: func([]byte) (int, error) { return 0, errOwn }}, "00", "cereal: decode cereal_test.misbehaved: no bytes today", errOwn},
-		{"too much taken", &misbehaved{decode: func([]byte) (int, error) { return 2, nil }}, "00", "cereal: decode cereal_test.misbehaved: DecodeProc of *cereal_test.misbehaved took 2 bytes of 1; return how many bytes were read", nil},
-		{"less than nothing taken", &misbehaved{decode: func([]byte) (int, error) { return -1, nil }}, "00", "cereal: decode cereal_test.misbehaved: DecodeProc of *cereal_test.misbehaved took -1 bytes of 1; return how many bytes were read", nil},
+		{"own error", &codectest.Misbehaved{OnDecode: func([]byte) (int, error) { return 0, codectest.ErrOwn }}, "00", "cereal: decode codectest.Misbehaved: no bytes today", codectest.ErrOwn},
+		{"too much taken", &codectest.Misbehaved{OnDecode: func([]byte) (int, error) { return 2, nil }}, "00", "cereal: decode codectest.Misbehaved: DecodeProc of *codectest.Misbehaved took 2 bytes of 1; return how many bytes were read", nil},
+		{"less than nothing taken", &codectest.Misbehaved{OnDecode: func([]byte) (int, error) { return -1, nil }}, "00", "cereal: decode codectest.Misbehaved: DecodeProc of *codectest.Misbehaved took -1 bytes of 1; return how many bytes were read", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b, err := hex.DecodeString(tt.hex)
-			if err != nil {
-				t.Fatal(err)
-			}
-			n, err := planOf(t, reflect.TypeOf(tt.v).Elem()).Decode(b, tt.v)
+			n, err := planOf(t, tt.v).Decode(codectest.Hex(t, tt.hex), tt.v)
 			checkError(t, err, tt.want, tt.is)
 			if n != 0 {
 				t.Errorf("took %d bytes", n)
@@ -161,8 +146,8 @@ func TestDepth(t *testing.T) {
 	const most = 10_000
 	p := planFor[chain](t)
 	var c chain
-	mustDecode(t, p, chainOf(most), &c)
-	if got := mustAppend(t, p, &c); !bytes.Equal(got, chainOf(most)) {
+	codectest.MustDecode(t, p, chainOf(most), &c)
+	if got := codectest.MustAppend(t, p, &c); !bytes.Equal(got, chainOf(most)) {
 		t.Errorf("%d links become %d bytes", most, len(got))
 	}
 	deeper := &chain{&c}
@@ -184,16 +169,16 @@ func TestDepth(t *testing.T) {
 // C++ receivers look at none of what is tolerated here.
 func TestDecodeTolerates(t *testing.T) {
 	var ok bool
-	mustDecode(t, planFor[bool](t), []byte{0x80}, &ok)
+	codectest.MustDecode(t, planFor[bool](t), []byte{0x80}, &ok)
 	var sole cerealtest.Sole[int8]
-	mustDecode(t, planFor[cerealtest.Sole[int8]](t), []byte{2, 7}, &sole)
+	codectest.MustDecode(t, planFor[cerealtest.Sole[int8]](t), []byte{2, 7}, &sole)
 	var maybe cerealtest.Maybe[int8]
-	mustDecode(t, planFor[cerealtest.Maybe[int8]](t), []byte{2}, &maybe)
+	codectest.MustDecode(t, planFor[cerealtest.Maybe[int8]](t), []byte{2}, &maybe)
 	if !ok || sole.To == nil || *sole.To != 7 || maybe.Value != nil {
 		t.Errorf("got %v, %v, %v", ok, sole.To, maybe.Value)
 	}
 	var m map[int8]int8
-	mustDecode(t, planFor[map[int8]int8](t), []byte{2, 0, 0, 0, 0, 0, 0, 0, 9, 1, -3 & 0xff, 2}, &m)
+	codectest.MustDecode(t, planFor[map[int8]int8](t), []byte{2, 0, 0, 0, 0, 0, 0, 0, 9, 1, -3 & 0xff, 2}, &m)
 	if !maps.Equal(m, map[int8]int8{9: 1, -3: 2}) {
 		t.Errorf("an unordered map becomes %v", m)
 	}
@@ -228,8 +213,8 @@ func ascending[K comparable](t *testing.T, keys ...K) {
 	for _, k := range keys {
 		m[k] = struct{}{}
 	}
-	got := mustAppend(t, planFor[map[K]struct{}](t), &m)
-	if want := mustAppend(t, planFor[[]K](t), &keys); !bytes.Equal(got, want) {
+	got := codectest.MustAppend(t, planFor[map[K]struct{}](t), &m)
+	if want := codectest.MustAppend(t, planFor[[]K](t), &keys); !bytes.Equal(got, want) {
 		t.Errorf("keys %v:\ngot  %x\nwant %x", keys, got, want)
 	}
 }
@@ -245,23 +230,23 @@ func TestDecodeIntoFreshMemory(t *testing.T) {
 	}
 	p := planFor[value](t)
 	v := value{[]byte{1, 2}, []int32{3}, map[string][]int8{"a": {4}}, &[]int8{5}, cerealtest.NumberOrText{Number: new(int32(6))}}
-	b := mustAppend(t, p, &v)
+	b := codectest.MustAppend(t, p, &v)
 	old := v
-	mustDecode(t, p, mustAppend(t, p, &value{
+	codectest.MustDecode(t, p, codectest.MustAppend(t, p, &value{
 		[]byte{8, 8}, []int32{8}, map[string][]int8{"a": {8}}, &[]int8{8}, cerealtest.NumberOrText{Text: new("8")},
 	}), &v)
-	if got := mustAppend(t, p, &old); !bytes.Equal(got, b) {
+	if got := codectest.MustAppend(t, p, &old); !bytes.Equal(got, b) {
 		t.Errorf("the earlier value changed to %+v", old)
 	}
 	if v.Which.Number != nil || *v.Which.Text != "8" {
 		t.Errorf("the variant is %+v", v.Which)
 	}
-	mustDecode(t, p, b, &v)
+	codectest.MustDecode(t, p, b, &v)
 	clear(b)
 	if !slices.Equal(v.Bytes, []byte{1, 2}) || v.Map["a"][0] != 4 {
 		t.Errorf("the value changed with the buffer: %+v", v)
 	}
-	mustDecode(t, p, mustAppend(t, p, &value{Which: cerealtest.NumberOrText{Number: new(int32)}}), &v)
+	codectest.MustDecode(t, p, codectest.MustAppend(t, p, &value{Which: cerealtest.NumberOrText{Number: new(int32)}}), &v)
 	if v.Bytes != nil || v.Numbers != nil || v.Map == nil || len(v.Map) != 0 || v.Pointer != nil {
 		t.Errorf("empty containers are %+v", v)
 	}
@@ -275,7 +260,7 @@ func TestDecodeLeavesOut(t *testing.T) {
 		local chan int `cereal:"-"`
 	}
 	v := in{B: "kept", local: make(chan int)}
-	mustDecode(t, planFor[in](t), []byte{1}, &v)
+	codectest.MustDecode(t, planFor[in](t), []byte{1}, &v)
 	if v.A != 1 || v.B != "kept" || v.local == nil {
 		t.Errorf("got %+v", v)
 	}
@@ -292,12 +277,12 @@ func TestClassVersion(t *testing.T) {
 	}
 	v := in{First: cerealtest.Versioned{Version: 7, Value: 1}, Second: cerealtest.Versioned{Version: 7, Value: 2}}
 	v.Other.Version = 9
-	b := mustAppend(t, planFor[in](t), &v)
+	b := codectest.MustAppend(t, planFor[in](t), &v)
 	if want := "07000000" + "0100" + "0200" + "09000000" + "0000000000000000"; hex.EncodeToString(b) != want {
 		t.Errorf("got %x, want %s", b, want)
 	}
 	var got in
-	mustDecode(t, planFor[in](t), b, &got)
+	codectest.MustDecode(t, planFor[in](t), b, &got)
 	if got != v {
 		t.Errorf("got %+v, want %+v", got, v)
 	}
@@ -312,13 +297,13 @@ func TestRest(t *testing.T) {
 	}
 	var f first
 	b := []byte{2, 1, 2, 3}
-	mustDecode(t, planFor[first](t), b, &f)
+	codectest.MustDecode(t, planFor[first](t), b, &f)
 	var rest [3]int8
-	mustDecode(t, planFor[[3]int8](t), f.Rest, &rest)
+	codectest.MustDecode(t, planFor[[3]int8](t), f.Rest, &rest)
 	if f.Kind != 2 || rest != [3]int8{1, 2, 3} {
 		t.Errorf("got %d, %v", f.Kind, rest)
 	}
-	if got := mustAppend(t, planFor[first](t), &f); !bytes.Equal(got, b) {
+	if got := codectest.MustAppend(t, planFor[first](t), &f); !bytes.Equal(got, b) {
 		t.Errorf("written again: %x", got)
 	}
 	b[1] = 9
@@ -338,46 +323,21 @@ type wide struct {
 func TestHostileLengthsAllocateLittle(t *testing.T) {
 	const size = 1 << 20
 	million := []byte{0, 0, 16, 0, 0, 0, 0, 0}
-	for _, tt := range []struct {
-		name string
-		v    any
-		b    []byte
-	}{
-		{"string", new(string), append([]byte{0, 0, 0, 0, 0, 0, 0, 0x80}, 1, 2, 3)},
-		{"bytes", new([]byte), []byte{0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 1, 2, 3}},
-		{"map", new(map[uint64]uint64), []byte{0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 1, 2, 3}},
+	codectest.CheckHostile(t, cereal.Codec{}, 4, []codectest.Hostile{
+		{Name: "string", Value: new(string), Bytes: append([]byte{0, 0, 0, 0, 0, 0, 0, 0x80}, 1, 2, 3)},
+		{Name: "bytes", Value: new([]byte), Bytes: []byte{0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 1, 2, 3}},
+		{Name: "map", Value: new(map[uint64]uint64), Bytes: []byte{0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 1, 2, 3}},
 		// The announced elements would have their bytes, but the first has none.
-		{"elements", new([]struct {
+		{Name: "elements", Value: new([]struct {
 			W wide
 			S string
-		}), append(append([]byte{0, 0, 1, 0, 0, 0, 0, 0}, 1), bytes.Repeat([]byte{0xff}, size)...)},
-		{"entries", new(map[uint8]struct {
+		}), Bytes: append(append([]byte{0, 0, 1, 0, 0, 0, 0, 0}, 1), bytes.Repeat([]byte{0xff}, size)...)},
+		{Name: "entries", Value: new(map[uint8]struct {
 			W wide
 			S string
-		}), append(append([]byte{0, 0, 1, 0, 0, 0, 0, 0}, 1, 1), bytes.Repeat([]byte{0xff}, size)...)},
-		{"pointers", new(cerealtest.Strings), append(million, bytes.Repeat([]byte{0, 0, 0, 0}, size-1)...)},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			p := planOf(t, reflect.TypeOf(tt.v).Elem())
-			var err error
-			got := allocated(func() { _, err = p.Decode(tt.b, tt.v) })
-			if !errors.Is(err, codec.ErrOverflow) {
-				t.Errorf("got %v", err)
-			}
-			if limit := uint64(len(tt.b)*4 + 1<<15); got > limit {
-				t.Errorf("allocated %d bytes for %d, want at most %d", got, len(tt.b), limit)
-			}
-		})
-	}
-}
-
-// allocated returns how many bytes f allocates.
-func allocated(f func()) uint64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc
+		}), Bytes: append(append([]byte{0, 0, 1, 0, 0, 0, 0, 0}, 1, 1), bytes.Repeat([]byte{0xff}, size)...)},
+		{Name: "pointers", Value: new(cerealtest.Strings), Bytes: append(million, bytes.Repeat([]byte{0, 0, 0, 0}, size-1)...)},
+	})
 }
 
 // Sizes are no limit of the encoding.
@@ -388,16 +348,16 @@ func TestLarge(t *testing.T) {
 		numbers[i] = int32(i * i)
 	}
 	p := planFor[[]int32](t)
-	b := mustAppend(t, p, &numbers)
+	b := codectest.MustAppend(t, p, &numbers)
 	var got []int32
-	mustDecode(t, p, b, &got)
+	codectest.MustDecode(t, p, b, &got)
 	if len(b) != 8+4<<20 || !slices.Equal(got, numbers) {
 		t.Errorf("%d numbers take %d bytes and become %d", len(numbers), len(b), len(got))
 	}
 	text := strings.Repeat("x", 10<<20)
-	b = mustAppend(t, planFor[string](t), &text)
+	b = codectest.MustAppend(t, planFor[string](t), &text)
 	var back string
-	mustDecode(t, planFor[string](t), b, &back)
+	codectest.MustDecode(t, planFor[string](t), b, &back)
 	if len(b) != 8+10<<20 || back != text {
 		t.Errorf("a string of %d bytes takes %d and becomes one of %d", len(text), len(b), len(back))
 	}
@@ -423,13 +383,13 @@ func TestNumbers(t *testing.T) {
 
 func sameNumbers(t *testing.T, usual, named any) {
 	t.Helper()
-	b := mustAppend(t, planOf(t, typeOf(usual)), usual)
-	if got := mustAppend(t, planOf(t, typeOf(named)), named); !bytes.Equal(got, b) {
+	b := codectest.MustAppend(t, planOf(t, usual), usual)
+	if got := codectest.MustAppend(t, planOf(t, named), named); !bytes.Equal(got, b) {
 		t.Errorf("%v: bytes %x, with a name %x", usual, b, got)
 	}
 	for _, like := range []any{usual, named} {
-		v := reflect.New(typeOf(like)).Interface()
-		mustDecode(t, planOf(t, typeOf(like)), b, v)
+		v := reflect.New(codectest.TypeOf(like)).Interface()
+		codectest.MustDecode(t, planOf(t, like), b, v)
 		if !reflect.DeepEqual(v, like) {
 			t.Errorf("%x becomes %v, want %v", b, v, like)
 		}
@@ -461,17 +421,17 @@ func TestPartsByHand(t *testing.T) {
 
 // An error of a part that was read by hand has the path that leads to it.
 func TestErrorOfPart(t *testing.T) {
-	type in struct{ A []misbehaved }
-	p := planFor[misbehaved](t)
-	v := misbehaved{decode: func(b []byte) (int, error) {
+	type in struct{ A []codectest.Misbehaved }
+	p := planFor[codectest.Misbehaved](t)
+	v := codectest.Misbehaved{OnDecode: func(b []byte) (int, error) {
 		_, n, err := cereal.DecodeString(b)
 		return n, err
 	}}
 	_, err := p.Decode([]byte{9, 0, 0, 0, 0, 0, 0, 0, 1}, &v)
-	checkError(t, err, "cereal: decode cereal_test.misbehaved: 9 elements of at least 1 bytes exceed the 1 bytes that remain", codec.ErrOverflow)
-	wrapped := misbehaved{append: func([]byte) ([]byte, error) { return nil, fmt.Errorf("inside: %w", errOwn) }}
-	_, err = planFor[in](t).Append(nil, &in{[]misbehaved{wrapped}})
-	checkError(t, err, "cereal: append cereal_test.in: A[0]: inside: no bytes today", errOwn)
+	checkError(t, err, "cereal: decode codectest.Misbehaved: 9 elements of at least 1 bytes exceed the 1 bytes that remain", codec.ErrOverflow)
+	wrapped := codectest.Misbehaved{OnAppend: func([]byte) ([]byte, error) { return nil, fmt.Errorf("inside: %w", codectest.ErrOwn) }}
+	_, err = planFor[in](t).Append(nil, &in{[]codectest.Misbehaved{wrapped}})
+	checkError(t, err, "cereal: append cereal_test.in: A[0]: inside: no bytes today", codectest.ErrOwn)
 }
 
 func TestPlanIsSafeForConcurrentUse(t *testing.T) {

@@ -3,13 +3,18 @@ package hgproc
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"reflect"
+	"slices"
 	"strconv"
 
 	"cinnabar/codec"
 	"cinnabar/internal/codecplan"
 )
+
+// AppendValue appends v, which is addressable, to b and returns the extended buffer.
+func (n *node) AppendValue(b []byte, v reflect.Value) ([]byte, error) {
+	return n.append(slices.Grow(b, n.min), v)
+}
 
 // append appends v, which is addressable.
 func (n *node) append(b []byte, v reflect.Value) ([]byte, error) {
@@ -37,31 +42,10 @@ func (n *node) append(b []byte, v reflect.Value) ([]byte, error) {
 
 // appendScalar appends v, which is addressable and of a scalar type.
 func (n *node) appendScalar(b []byte, v reflect.Value) []byte {
-	le := binary.LittleEndian
-	switch n.op {
-	case opInt8:
-		return append(b, byte(v.Int()))
-	case opInt16:
-		return le.AppendUint16(b, uint16(v.Int()))
-	case opInt32:
-		return le.AppendUint32(b, uint32(v.Int()))
-	case opInt64:
-		return le.AppendUint64(b, uint64(v.Int()))
-	case opUint8:
-		return append(b, byte(v.Uint()))
-	case opUint16:
-		return le.AppendUint16(b, uint16(v.Uint()))
-	case opUint32, opID:
-		return le.AppendUint32(b, uint32(v.Uint()))
-	case opUint64:
-		return le.AppendUint64(b, v.Uint())
-	case opBool:
-		return appendBool(b, v.Bool())
-	case opFloat32:
-		return le.AppendUint32(b, float32Bits(v))
-	default: // opFloat64
-		return le.AppendUint64(b, math.Float64bits(v.Float()))
+	if n.op == opID {
+		return binary.LittleEndian.AppendUint32(b, uint32(v.Uint()))
 	}
+	return n.op.AppendScalar(b, v)
 }
 
 func (n *node) appendFields(b []byte, v reflect.Value) ([]byte, error) {
@@ -111,7 +95,7 @@ func (f *field) checkLen(s reflect.Value, n int) error {
 func (f *field) appendCount(b []byte, n int) ([]byte, error) {
 	var most uint64
 	switch f.own.op {
-	case opInt8, opInt16, opInt32, opInt64:
+	case codecplan.OpInt8, codecplan.OpInt16, codecplan.OpInt32, codecplan.OpInt64:
 		most = 1<<(8*f.own.min-1) - 1
 	default:
 		most = 1<<(8*f.own.min) - 1 // for 8 bytes the shift gives 0, and this all ones
@@ -152,34 +136,4 @@ func (n *node) appendNullable(b []byte, v reflect.Value) ([]byte, error) {
 		return binary.LittleEndian.AppendUint64(b, 0), nil
 	}
 	return n.elem.append(b, v.Elem())
-}
-
-// float32Bits returns the bits of v, a float32. Going through float64, as reflect does, would change those of a
-// signalling NaN, which C copies as they are.
-func float32Bits(v reflect.Value) uint32 {
-	if x := v.Float(); !math.IsNaN(x) {
-		return math.Float32bits(float32(x))
-	}
-	return math.Float32bits(*float32Pointer(v))
-}
-
-// setFloat32Bits is the inverse of float32Bits.
-func setFloat32Bits(v reflect.Value, bits uint32) {
-	if x := float64(math.Float32frombits(bits)); !math.IsNaN(x) {
-		v.SetFloat(x)
-		return
-	}
-	*float32Pointer(v) = math.Float32frombits(bits)
-}
-
-// float32Pointer returns the address of v, whose type may be a named one.
-func float32Pointer(v reflect.Value) *float32 {
-	return v.Addr().Convert(reflect.TypeFor[*float32]()).Interface().(*float32)
-}
-
-func appendBool(b []byte, x bool) []byte {
-	if x {
-		return append(b, 1)
-	}
-	return append(b, 0)
 }

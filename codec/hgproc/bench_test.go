@@ -10,6 +10,7 @@ import (
 
 	"cinnabar/codec"
 	"cinnabar/codec/hgproc"
+	"cinnabar/internal/codectest"
 )
 
 // four is the struct that encoders are compared with.
@@ -110,7 +111,7 @@ func TestDecodeAllocates(t *testing.T) {
 func decodeAllocs[T any](t *testing.T, v *T, want float64) {
 	t.Helper()
 	p := planFor[T](t)
-	buf := mustAppend(t, p, v)
+	buf := codectest.MustAppend(t, p, v)
 	got := testing.AllocsPerRun(100, func() {
 		if _, err := p.Decode(buf, v); err != nil {
 			t.Fatal(err)
@@ -192,7 +193,7 @@ func byteSlice(n int) *byteVector { return &byteVector{N: uint32(n), V: make([]b
 
 func benchAppend[T any](b *testing.B, v *T) {
 	p := planFor[T](b)
-	buf := mustAppend(b, p, v)
+	buf := codectest.MustAppend(b, p, v)
 	b.SetBytes(int64(len(buf)))
 	b.ReportAllocs()
 	for b.Loop() {
@@ -204,7 +205,7 @@ func benchAppend[T any](b *testing.B, v *T) {
 
 func benchDecode[T any](b *testing.B, v *T) {
 	p := planFor[T](b)
-	buf := mustAppend(b, p, v)
+	buf := codectest.MustAppend(b, p, v)
 	b.SetBytes(int64(len(buf)))
 	b.ReportAllocs()
 	for b.Loop() {

@@ -19,24 +19,6 @@ type builder struct {
 	open []reflect.Type // structs being examined, outermost first
 }
 
-// scalars are the kinds that take a fixed number of bytes and nothing else.
-var scalars = map[reflect.Kind]struct {
-	op   op
-	size int
-}{
-	reflect.Int8:    {opInt8, 1},
-	reflect.Int16:   {opInt16, 2},
-	reflect.Int32:   {opInt32, 4},
-	reflect.Int64:   {opInt64, 8},
-	reflect.Uint8:   {opUint8, 1},
-	reflect.Uint16:  {opUint16, 2},
-	reflect.Uint32:  {opUint32, 4},
-	reflect.Uint64:  {opUint64, 8},
-	reflect.Bool:    {opBool, 1},
-	reflect.Float32: {opFloat32, 4},
-	reflect.Float64: {opFloat64, 8},
-}
-
 // remedies says what to use in place of kinds that hg_proc has no routine for.
 var remedies = map[reflect.Kind]string{
 	reflect.Int:           "use int32 for C's int, int64 for its long",
@@ -63,8 +45,8 @@ func (bld *builder) node(t reflect.Type) (*node, error) {
 	if t == idType {
 		return &node{op: opID, typ: t, min: 4, fixed: true}, nil
 	}
-	if s, ok := scalars[t.Kind()]; ok {
-		return &node{op: s.op, typ: t, min: s.size, fixed: true}, nil
+	if op, size, ok := codecplan.Scalar(t.Kind()); ok && op <= codecplan.OpFloat64 { // hg_proc has no complex numbers
+		return &node{op: op, typ: t, min: size, fixed: true}, nil
 	}
 	switch t.Kind() {
 	case reflect.String:
@@ -114,7 +96,7 @@ func (bld *builder) array(t reflect.Type) (*node, error) {
 		return nil, codecplan.TooLarge("%v takes at least %d bytes", t, size)
 	}
 	n := &node{op: opArray, typ: t, min: t.Len() * elem.min, fixed: elem.fixed || t.Len() == 0, count: t.Len(), elem: elem}
-	if elem.op == opUint8 {
+	if elem.op == codecplan.OpUint8 {
 		n.op = opByteArray
 	}
 	return n, nil
@@ -131,7 +113,7 @@ func (bld *builder) slice(t reflect.Type) (*node, error) {
 		return nil, &codec.Error{Problem: fmt.Sprintf("elements of %v take no bytes", t), Remedy: "send the count alone"}
 	}
 	n := &node{op: opSlice, typ: t, elem: elem}
-	if elem.op == opUint8 {
+	if elem.op == codecplan.OpUint8 {
 		n.op = opByteSlice
 	}
 	return n, nil

@@ -2,42 +2,23 @@ package hgproc
 
 import (
 	"encoding/binary"
-	"math"
 	"reflect"
 	"strconv"
 
 	"cinnabar/internal/codecplan"
 )
 
+// DecodeValue reads v, which can be set, from the start of b and returns the rest of b.
+func (n *node) DecodeValue(b []byte, v reflect.Value) ([]byte, error) { return n.decode(b, v) }
+
 // decode reads v, which can be set, from the start of b and returns the rest of b.
 func (n *node) decode(b []byte, v reflect.Value) ([]byte, error) {
 	if len(b) < n.min {
 		return nil, n.short(b, v)
 	}
-	le := binary.LittleEndian
 	switch n.op {
-	case opInt8:
-		v.SetInt(int64(int8(b[0])))
-	case opInt16:
-		v.SetInt(int64(int16(le.Uint16(b))))
-	case opInt32:
-		v.SetInt(int64(int32(le.Uint32(b))))
-	case opInt64:
-		v.SetInt(int64(le.Uint64(b)))
-	case opUint8:
-		v.SetUint(uint64(b[0]))
-	case opUint16:
-		v.SetUint(uint64(le.Uint16(b)))
-	case opUint32, opID:
-		v.SetUint(uint64(le.Uint32(b)))
-	case opUint64:
-		v.SetUint(le.Uint64(b))
-	case opBool:
-		v.SetBool(b[0] != 0) // as C reads it
-	case opFloat32:
-		setFloat32Bits(v, le.Uint32(b))
-	case opFloat64:
-		v.SetFloat(math.Float64frombits(le.Uint64(b)))
+	case opID:
+		v.SetUint(uint64(binary.LittleEndian.Uint32(b)))
 	case opByteArray:
 		copy(v.Bytes(), b)
 	case opPad: // its content is whatever the C compiler left there
@@ -49,8 +30,10 @@ func (n *node) decode(b []byte, v reflect.Value) ([]byte, error) {
 		return n.decodeArray(b, v)
 	case opStruct:
 		return n.decodeFields(b, v)
-	default: // opCustom; slices are read by decodeFields, which knows their length
+	case opCustom:
 		return codecplan.Decode(Codec{}, b, v.Addr().Interface())
+	default: // a scalar; slices are read by decodeFields, which knows their length
+		n.op.SetScalar(v, b)
 	}
 	return b[n.min:], nil
 }

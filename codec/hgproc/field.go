@@ -164,7 +164,7 @@ func (bld *builder) countedBy(parent *node, sf reflect.StructField, countName st
 }
 
 // isInteger reports whether the node is an integer that travels whole.
-func (n *node) isInteger() bool { return n.op <= opUint64 }
+func (n *node) isInteger() bool { return n.op <= codecplan.OpUint64 }
 
 // isScalar reports whether the node always takes min bytes and holds no other node.
 func (n *node) isScalar() bool { return n.op <= opID }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"math"
 	"os"
 	"reflect"
@@ -15,6 +14,7 @@ import (
 
 	"cinnabar/codec"
 	"cinnabar/codec/hgproc"
+	"cinnabar/internal/codectest"
 )
 
 type goldenInts struct {
@@ -77,29 +77,6 @@ type goldenRaw struct {
 	After uint8
 }
 
-type goldenAll struct {
-	I8      int8
-	U8      uint8
-	I16     int16
-	U16     uint16
-	I32     int32
-	U32     uint32
-	I64     int64
-	U64     uint64
-	Flag    bool
-	Size    uint64
-	Ptr     uint64
-	ID      hgproc.ID
-	F32     float32
-	F64     float64
-	Raw     [5]byte
-	Text    string
-	Fixed   hgproc.ConstString
-	Nothing *string
-	Empty   string
-	Bulk    blob
-}
-
 type goldenNote struct {
 	Seq  int32
 	Text string
@@ -155,16 +132,16 @@ var goldens = map[string]any{
 	"rawstruct": rawStruct(),
 	"list/3":    &IntList{&IntNode{1, &IntNode{2, &IntNode{-7, nil}}}},
 	"list/0":    &IntList{},
-	"all/0": &goldenAll{
+	"all/0": &codectest.All[blob]{
 		I8: -2, U8: 0xa5, I16: -300, U16: 0x1122, I32: -70000, U32: 0x33445566, I64: -5000000000, U64: 0x1122334455667788,
 		Flag: true, Size: 99, Ptr: 0x7ffd12345678, ID: 0x0b88ab9a, F32: 1.5, F64: -2.25, Raw: [5]byte{1, 2, 3, 4, 5},
 		Text: "hello", Fixed: "const",
 	},
-	"all/1": &goldenAll{
+	"all/1": &codectest.All[blob]{
 		I8: math.MinInt8, I16: math.MinInt16, I32: math.MinInt32, I64: math.MinInt64,
 		F32: float32(math.Copysign(0, -1)), F64: math.SmallestNonzeroFloat64, Fixed: "const",
 	},
-	"all/2": &goldenAll{
+	"all/2": &codectest.All[blob]{
 		I8: math.MaxInt8, U8: math.MaxUint8, I16: math.MaxInt16, U16: math.MaxUint16,
 		I32: math.MaxInt32, U32: math.MaxUint32, I64: math.MaxInt64, U64: math.MaxUint64,
 		Flag: true, Size: math.MaxUint64, Ptr: math.MaxUint64, ID: math.MaxUint32, F32: math.MaxFloat32, F64: math.MaxFloat64,
@@ -218,14 +195,24 @@ func TestGolden(t *testing.T) {
 	}
 	for name, v := range goldens {
 		t.Run(name, func(t *testing.T) {
-			p := planOf(t, reflect.TypeOf(v).Elem())
-			if got, want := mustAppend(t, p, v), files[name]; !bytes.Equal(got, want) {
+			p := planOf(t, v)
+			if got, want := codectest.MustAppend(t, p, v), files[name]; !bytes.Equal(got, want) {
 				t.Fatalf("got  %x\nwant %x", got, want)
 			}
 			checkDecode(t, p, name, files[name])
-			checkTruncations(t, p, files[name], v)
+			codectest.CheckTruncations(t, p, files[name], v)
 		})
 	}
+}
+
+// planFor returns the plan for T.
+func planFor[T any](t testing.TB) codec.Plan {
+	return codectest.PlanOf(t, hgproc.Codec{}, reflect.TypeFor[T]())
+}
+
+// planOf returns the plan for the variable that v points to.
+func planOf(t testing.TB, v any) codec.Plan {
+	return codectest.PlanOf(t, hgproc.Codec{}, codectest.TypeOf(v))
 }
 
 func checkDecode(t *testing.T, p codec.Plan, name string, b []byte) {
@@ -235,7 +222,7 @@ func checkDecode(t *testing.T, p codec.Plan, name string, b []byte) {
 		want = goldens[name]
 	}
 	got := reflect.New(reflect.TypeOf(want).Elem()).Interface()
-	mustDecode(t, p, b, got)
+	codectest.MustDecode(t, p, b, got)
 	if diff := cmp.Diff(want, got, bitwise, blankFields); diff != "" {
 		t.Errorf("decoded value (-want +got):\n%s", diff)
 	}
@@ -252,14 +239,3 @@ var blankFields = cmp.FilterPath(func(p cmp.Path) bool {
 	f, ok := p.Last().(cmp.StructField)
 	return ok && f.Name() == "_"
 }, cmp.Ignore())
-
-// checkTruncations wants every part of b that is not all of it to be refused as too short.
-func checkTruncations(t *testing.T, p codec.Plan, b []byte, like any) {
-	t.Helper()
-	for n := range b {
-		v := reflect.New(reflect.TypeOf(like).Elem()).Interface()
-		if _, err := p.Decode(b[:n:n], v); !errors.Is(err, codec.ErrOverflow) {
-			t.Errorf("%d of %d bytes: %v, want codec.ErrOverflow", n, len(b), err)
-		}
-	}
-}

@@ -6,37 +6,24 @@ import (
 	"cinnabar/internal/codecplan"
 )
 
-// op says how a node's value is written.
-type op uint8
-
+// The ops that hg_proc has besides the scalars.
 const (
-	opInt8 op = iota
-	opInt16
-	opInt32
-	opInt64
-	opUint8
-	opUint16
-	opUint32
-	opUint64
-	opBool
-	opFloat32
-	opFloat64
-	opID        // ID: the low 4 bytes of a uint64
-	opString    // string: hg_string_t
-	opConst     // ConstString: hg_const_string_t
-	opNullable  // pointer to one of the two above
-	opByteArray // [n]byte
-	opArray     // [n]elem
-	opByteSlice // []byte whose length is an earlier field, or travels before it
-	opSlice     // []elem whose length is an earlier field, or travels before it
-	opStruct
-	opPad    // blank field: size zero bytes
-	opCustom // codec.Appender and codec.Decoder
+	opID        = codecplan.FirstOwnOp + iota // ID: the low 4 bytes of a uint64
+	opString                                  // string: hg_string_t
+	opConst                                   // ConstString: hg_const_string_t
+	opNullable                                // pointer to one of the two above
+	opByteArray                               // [n]byte
+	opArray                                   // [n]elem
+	opByteSlice                               // []byte whose length is an earlier field, or travels before it
+	opSlice                                   // []elem whose length is an earlier field, or travels before it
+	opStruct                                  // its fields
+	opPad                                     // blank field: as many zero bytes as it has
+	opCustom                                  // codec.Appender and codec.Decoder
 )
 
 // node is the plan of one type. Nodes are immutable and form a tree: recursive types have no plan of their own.
 type node struct {
-	op     op
+	op     codecplan.Op
 	typ    reflect.Type
 	min    int     // fewest bytes on the wire, at most codecplan.MaxMin
 	fixed  bool    // always takes min bytes

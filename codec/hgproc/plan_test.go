@@ -7,6 +7,7 @@ import (
 
 	"cinnabar/codec"
 	"cinnabar/codec/hgproc"
+	"cinnabar/internal/codectest"
 )
 
 // Types that write their own bytes in ways that a plan must not trust.
@@ -42,7 +43,7 @@ func TestPlanRefuses(t *testing.T) {
 		typ                   reflect.Type
 		path, problem, remedy string
 	}{
-		{"no type", nil, "", "no type given", ""},
+		{"no type", nil, "", "no type given", "pass the type of a value"},
 		{"int", reflect.TypeFor[struct{ A int }](), "A", none + "int", "use int32 for C's int, int64 for its long"},
 		{"uint", reflect.TypeFor[struct{ A uint }](), "A", none + "uint", "use uint32 for C's unsigned int, uint64 for hg_size_t"},
 		{"uintptr", reflect.TypeFor[struct{ A uintptr }](), "A", none + "uintptr", "use uint64"},
@@ -183,17 +184,17 @@ func TestPlanAccepts(t *testing.T) {
 		}{1, []blob{{9}}, [1]blob{}}, "\x01" + "\x01\x00\x00\x00\x00\x00\x00\x00\x09" + "\x00\x00\x00\x00\x00\x00\x00\x00"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			p := planOf(t, reflect.TypeOf(tt.v).Elem())
-			b := mustAppend(t, p, tt.v)
+			p := planOf(t, tt.v)
+			b := codectest.MustAppend(t, p, tt.v)
 			if string(b) != tt.want {
 				t.Fatalf("Append: got %x, want %x", b, tt.want)
 			}
 			got := reflect.New(reflect.TypeOf(tt.v).Elem()).Interface()
-			mustDecode(t, p, b, got)
+			codectest.MustDecode(t, p, b, got)
 			if !reflect.DeepEqual(got, tt.v) {
 				t.Errorf("Decode: got %+v, want %+v", got, tt.v)
 			}
-			checkTruncations(t, p, b, tt.v)
+			codectest.CheckTruncations(t, p, b, tt.v)
 		})
 	}
 }

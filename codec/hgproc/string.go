@@ -46,7 +46,7 @@ func appendString(b []byte, s string, isConst bool) ([]byte, error) {
 	b = binary.LittleEndian.AppendUint64(b, uint64(len(s))+1)
 	b = append(b, s...)
 	b = append(b, 0)
-	b = appendBool(b, isConst)
+	b = codecplan.AppendBool(b, isConst)
 	return append(b, 0), nil
 }
 

@@ -2,11 +2,8 @@ package hgproc_test
 
 import (
 	"bytes"
-	"encoding/hex"
-	"errors"
 	"math"
 	"reflect"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -14,18 +11,8 @@ import (
 
 	"cinnabar/codec"
 	"cinnabar/codec/hgproc"
+	"cinnabar/internal/codectest"
 )
-
-var errOwn = errors.New("no bytes today")
-
-// misbehaved is a custom type that does what its fields say.
-type misbehaved struct {
-	append func(b []byte) ([]byte, error)
-	decode func(b []byte) (int, error)
-}
-
-func (m *misbehaved) AppendProc(b []byte) ([]byte, error) { return m.append(b) }
-func (m *misbehaved) DecodeProc(b []byte) (int, error)    { return m.decode(b) }
 
 // parity: H103
 func TestAppendRefuses(t *testing.T) {
@@ -39,10 +26,10 @@ func TestAppendRefuses(t *testing.T) {
 	}
 	type nothings struct {
 		N uint8
-		A []misbehaved `proc:"count=N"`
+		A []codectest.Misbehaved `proc:"count=N"`
 	}
-	type custom struct{ A [1]misbehaved }
-	nothing := misbehaved{append: func(b []byte) ([]byte, error) { return b, nil }}
+	type custom struct{ A [1]codectest.Misbehaved }
+	nothing := codectest.Misbehaved{OnAppend: func(b []byte) ([]byte, error) { return b, nil }}
 	for _, tt := range []struct {
 		name string
 		v    any
@@ -53,45 +40,31 @@ func TestAppendRefuses(t *testing.T) {
 		{"NUL below", &list{2, []string{"", "\x00"}}, "hgproc: append hgproc_test.list: S[1]: the string of 1 bytes has a NUL at 0, where C would end it; send it as a counted slice of bytes", nil},
 		{"count too small", &counts{1, []byte{1, 2}}, "hgproc: append hgproc_test.counts: Data: the slice has 2 elements, its count N says 1; set the count to the length of the slice", nil},
 		{"count negative", &counts{-2, []byte{1, 2}}, "hgproc: append hgproc_test.counts: Data: the slice has 2 elements, its count N says -2; set the count to the length of the slice", nil},
-		{"elements without bytes", &nothings{2, []misbehaved{nothing, nothing}}, "hgproc: append hgproc_test.nothings: A: 2 elements took only 0 bytes; write at least a byte for each element of a counted slice", nil},
+		{"elements without bytes", &nothings{2, []codectest.Misbehaved{nothing, nothing}}, "hgproc: append hgproc_test.nothings: A: 2 elements took only 0 bytes; write at least a byte for each element of a counted slice", nil},
 		{
-			"own error", &custom{[1]misbehaved{{append: func([]byte) ([]byte, error) { return nil, errOwn }}}},
-			"hgproc: append hgproc_test.custom: A[0]: no bytes today", errOwn,
+			"own error", &custom{[1]codectest.Misbehaved{{OnAppend: func([]byte) ([]byte, error) { return nil, codectest.ErrOwn }}}},
+			"hgproc: append hgproc_test.custom: A[0]: no bytes today", codectest.ErrOwn,
 		},
 		{
-			"own string", &custom{[1]misbehaved{{append: func(b []byte) ([]byte, error) { return hgproc.AppendString(b, "\x00") }}}},
+			"own string", &custom{[1]codectest.Misbehaved{{OnAppend: func(b []byte) ([]byte, error) { return hgproc.AppendString(b, "\x00") }}}},
 			"hgproc: append hgproc_test.custom: A[0]: the string of 1 bytes has a NUL at 0, where C would end it; send it as a counted slice of bytes", nil,
 		},
 		{
 			"lost bytes", &struct {
 				B uint8
-				A misbehaved
-			}{A: misbehaved{append: func([]byte) ([]byte, error) { return nil, nil }}},
-			"A: AppendProc of *hgproc_test.misbehaved returned 0 bytes, fewer than the 5 it was given; append to the buffer and return it", nil,
+				A codectest.Misbehaved
+			}{A: codectest.Misbehaved{OnAppend: func([]byte) ([]byte, error) { return nil, nil }}},
+			"A: AppendProc of *codectest.Misbehaved returned 0 bytes, fewer than the 5 it was given; append to the buffer and return it", nil,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			buf := []byte("kept")
-			b, err := planOf(t, reflect.TypeOf(tt.v).Elem()).Append(buf, tt.v)
-			checkError(t, err, tt.want, tt.is)
+			b, err := planOf(t, tt.v).Append(buf, tt.v)
+			codectest.CheckError(t, err, tt.want, tt.is)
 			if string(b) != "kept" {
 				t.Errorf("buffer is %q", b)
 			}
 		})
-	}
-}
-
-// checkError compares the end of err's text, since the names of unnamed types are long.
-func checkError(t *testing.T, err error, want string, is error) {
-	t.Helper()
-	if err == nil || !strings.HasSuffix(err.Error(), want) {
-		t.Errorf("\ngot  %v\nwant %s", err, want)
-	}
-	if is != nil && !errors.Is(err, is) {
-		t.Errorf("%v is not %v", err, is)
-	}
-	if is == nil && errors.Is(err, codec.ErrOverflow) {
-		t.Errorf("%v is codec.ErrOverflow", err)
 	}
 }
 
@@ -104,7 +77,7 @@ func TestDecodeRefuses(t *testing.T) {
 			X    uint16
 		} `proc:"count=N"`
 	}
-	type custom struct{ A misbehaved }
+	type custom struct{ A codectest.Misbehaved }
 	item := "0200000000000000" + "6100" + "0000" + "0500" // {"a", 5}
 	over := codec.ErrOverflow
 	for _, tt := range []struct {
@@ -130,21 +103,17 @@ func TestDecodeRefuses(t *testing.T) {
 			A uint8
 			_ [3]byte
 		}), "0000", "_: [3]uint8 takes 3 bytes, 1 remain", over},
-		{"own error", &custom{misbehaved{decode: func([]byte) (int, error) { return 0, errOwn }}}, "", "hgproc: decode hgproc_test.custom: A: no bytes today", errOwn},
+		{"own error", &custom{codectest.Misbehaved{OnDecode: func([]byte) (int, error) { return 0, codectest.ErrOwn }}}, "", "hgproc: decode hgproc_test.custom: A: no bytes today", codectest.ErrOwn},
 		{
-			"own string", &custom{misbehaved{decode: func(b []byte) (int, error) { _, n, err := hgproc.DecodeString(b); return n, err }}}, "02",
+			"own string", &custom{codectest.Misbehaved{OnDecode: func(b []byte) (int, error) { _, n, err := hgproc.DecodeString(b); return n, err }}}, "02",
 			"hgproc: decode hgproc_test.custom: A: a string length takes 8 bytes, 1 remain", over,
 		},
-		{"too much taken", &custom{misbehaved{decode: func([]byte) (int, error) { return 2, nil }}}, "00", "A: DecodeProc of *hgproc_test.misbehaved took 2 bytes of 1; return how many bytes were read", nil},
-		{"less than nothing taken", &misbehaved{decode: func([]byte) (int, error) { return -1, nil }}, "00", "DecodeProc of *hgproc_test.misbehaved took -1 bytes of 1; return how many bytes were read", nil},
+		{"too much taken", &custom{codectest.Misbehaved{OnDecode: func([]byte) (int, error) { return 2, nil }}}, "00", "A: DecodeProc of *codectest.Misbehaved took 2 bytes of 1; return how many bytes were read", nil},
+		{"less than nothing taken", &codectest.Misbehaved{OnDecode: func([]byte) (int, error) { return -1, nil }}, "00", "DecodeProc of *codectest.Misbehaved took -1 bytes of 1; return how many bytes were read", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b, err := hex.DecodeString(tt.hex)
-			if err != nil {
-				t.Fatal(err)
-			}
-			n, err := planOf(t, reflect.TypeOf(tt.v).Elem()).Decode(b, tt.v)
-			checkError(t, err, tt.want, tt.is)
+			n, err := planOf(t, tt.v).Decode(codectest.Hex(t, tt.hex), tt.v)
+			codectest.CheckError(t, err, tt.want, tt.is)
 			if n != 0 {
 				t.Errorf("took %d bytes", n)
 			}
@@ -164,9 +133,9 @@ func TestWrongValue(t *testing.T) {
 		{(*four)(nil), "given a nil pointer; pass a pointer to a value"},
 	} {
 		_, err := p.Append(nil, tt.v)
-		checkError(t, err, "hgproc: append hgproc_test.four: "+tt.want, nil)
+		codectest.CheckError(t, err, "hgproc: append hgproc_test.four: "+tt.want, nil)
 		_, err = p.Decode(make([]byte, fourSize), tt.v)
-		checkError(t, err, "hgproc: decode hgproc_test.four: "+tt.want, nil)
+		codectest.CheckError(t, err, "hgproc: decode hgproc_test.four: "+tt.want, nil)
 	}
 }
 
@@ -184,13 +153,13 @@ func TestDecodeTolerates(t *testing.T) {
 		"dirty padding":  "\x01\x02\x00\x00\x00\x00\x00\x00\x00a\x00\x00\x00\xde\xad",
 	} {
 		var got in
-		mustDecode(t, planFor[in](t), []byte(b), &got)
+		codectest.MustDecode(t, planFor[in](t), []byte(b), &got)
 		if want := (in{OK: true, Name: "a"}); got != want {
 			t.Errorf("%s: got %+v, want %+v", name, got, want)
 		}
 	}
 	got := in{Name: "old"}
-	mustDecode(t, planFor[in](t), make([]byte, 11), &got) // a null string
+	codectest.MustDecode(t, planFor[in](t), make([]byte, 11), &got) // a null string
 	if got != (in{}) {
 		t.Errorf("null string: got %+v", got)
 	}
@@ -210,12 +179,12 @@ func TestLongString(t *testing.T) {
 	for _, size := range []int{0, 1, 1 << 20} {
 		want := strings.Repeat("x", size)
 		p := planFor[string](t)
-		b := mustAppend(t, p, &want)
+		b := codectest.MustAppend(t, p, &want)
 		if got := len(b); got != 8+size+3 {
 			t.Errorf("%d bytes of text take %d", size, got)
 		}
 		var got string
-		mustDecode(t, p, b, &got)
+		codectest.MustDecode(t, p, b, &got)
 		if got != want {
 			t.Errorf("text of %d bytes differs", size)
 		}
@@ -228,11 +197,11 @@ func TestArrayOfNothing(t *testing.T) {
 		B uint8
 	}
 	p, v := planFor[in](t), &in{B: 7}
-	b := mustAppend(t, p, v)
+	b := codectest.MustAppend(t, p, v)
 	if !bytes.Equal(b, []byte{7}) {
 		t.Errorf("got %x", b)
 	}
-	mustDecode(t, p, b, v)
+	codectest.MustDecode(t, p, b, v)
 }
 
 // What an earlier call returned belongs to the program.
@@ -240,14 +209,14 @@ func TestDecodeIntoFreshMemory(t *testing.T) {
 	p := planFor[counted](t)
 	text := "old"
 	v := counted{N: 2, Nums: []int32{1, 2}, Data: []byte{3, 4}, Name: "name", Null: &text}
-	b := mustAppend(t, p, &v)
+	b := codectest.MustAppend(t, p, &v)
 	old := v
-	mustDecode(t, p, mustAppend(t, p, &counted{N: 2, Nums: []int32{8, 8}, Data: []byte{8, 8}, Null: new("new")}), &v)
-	if got := mustAppend(t, p, &old); !bytes.Equal(got, b) {
+	codectest.MustDecode(t, p, codectest.MustAppend(t, p, &counted{N: 2, Nums: []int32{8, 8}, Data: []byte{8, 8}, Null: new("new")}), &v)
+	if got := codectest.MustAppend(t, p, &old); !bytes.Equal(got, b) {
 		t.Errorf("the earlier value changed to %+v", old)
 	}
 
-	mustDecode(t, p, b, &v)
+	codectest.MustDecode(t, p, b, &v)
 	clear(b)
 	if !slices.Equal(v.Data, []byte{3, 4}) || v.Name != "name" || *v.Null != "old" {
 		t.Errorf("the value changed with the buffer: %+v", v)
@@ -261,7 +230,7 @@ func TestDecodeLeavesOut(t *testing.T) {
 		B string `proc:"-"`
 	}
 	v := in{B: "kept"}
-	mustDecode(t, planFor[in](t), []byte{1}, &v)
+	codectest.MustDecode(t, planFor[in](t), []byte{1}, &v)
 	if v != (in{1, "kept"}) {
 		t.Errorf("got %+v", v)
 	}
@@ -284,37 +253,12 @@ func TestHostileLengthsAllocateLittle(t *testing.T) {
 		} `proc:"count=N"`
 	}
 	const size = 1 << 20
-	for _, tt := range []struct {
-		name string
-		v    any
-		b    []byte
-	}{
-		{"string", new(string), append([]byte{0, 0, 0, 0, 0, 0, 0, 0x80}, 1, 2, 3)},
-		{"bytes", new(byteVector), []byte{0xff, 0xff, 0xff, 0xff, 1, 2, 3}},
+	codectest.CheckHostile(t, hgproc.Codec{}, 2, []codectest.Hostile{
+		{Name: "string", Value: new(string), Bytes: append([]byte{0, 0, 0, 0, 0, 0, 0, 0x80}, 1, 2, 3)},
+		{Name: "bytes", Value: new(byteVector), Bytes: []byte{0xff, 0xff, 0xff, 0xff, 1, 2, 3}},
 		// The announced elements would have their bytes, but the first has none.
-		{"elements", new(wides), append([]byte{0, 0, 1, 0, 1}, bytes.Repeat([]byte{0xff}, size)...)},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			p := planOf(t, reflect.TypeOf(tt.v).Elem())
-			var err error
-			got := allocated(func() { _, err = p.Decode(tt.b, tt.v) })
-			if !errors.Is(err, codec.ErrOverflow) {
-				t.Errorf("got %v", err)
-			}
-			if limit := uint64(len(tt.b)*2 + 1<<15); got > limit {
-				t.Errorf("allocated %d bytes for %d, want at most %d", got, len(tt.b), limit)
-			}
-		})
-	}
-}
-
-// allocated returns how many bytes f allocates.
-func allocated(f func()) uint64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc
+		{Name: "elements", Value: new(wides), Bytes: append([]byte{0, 0, 1, 0, 1}, bytes.Repeat([]byte{0xff}, size)...)},
+	})
 }
 
 // An id above 2^32 loses its upper half, as in C, and nothing else of the message moves.
@@ -325,12 +269,12 @@ func TestIDTruncates(t *testing.T) {
 		After uint8
 	}
 	p := planFor[in](t)
-	b := mustAppend(t, p, &in{math.MaxUint64 - 1, 5})
+	b := codectest.MustAppend(t, p, &in{math.MaxUint64 - 1, 5})
 	if want := []byte{0xfe, 0xff, 0xff, 0xff, 5}; !bytes.Equal(b, want) {
 		t.Errorf("got %x, want %x", b, want)
 	}
 	got := in{ID: math.MaxUint64}
-	mustDecode(t, p, b, &got)
+	codectest.MustDecode(t, p, b, &got)
 	if want := (in{math.MaxUint32 - 1, 5}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -349,7 +293,7 @@ func TestStringsByHand(t *testing.T) {
 		t.Errorf("null: %q, %d, %v", s, n, err)
 	}
 	b, err = hgproc.AppendString([]byte("x"), "\x00")
-	checkError(t, err, "the string of 1 bytes has a NUL at 0, where C would end it; send it as a counted slice of bytes", nil)
+	codectest.CheckError(t, err, "the string of 1 bytes has a NUL at 0, where C would end it; send it as a counted slice of bytes", nil)
 	if string(b) != "x" {
 		t.Errorf("buffer is %q", b)
 	}

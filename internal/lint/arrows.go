@@ -125,8 +125,9 @@ var layers = map[string]row{
 	// The families' encodings: Go values to bytes and back, no I/O.
 	"codec":               {test: []string{"codec/hgproc", "codec/cereal"}},
 	"internal/codecplan":  {code: []string{"codec"}},
-	"codec/hgproc":        {code: []string{"codec", "internal/codecplan"}},
-	"codec/cereal":        {code: []string{"codec", "internal/codecplan"}, test: []string{"internal/cerealtest"}},
+	"internal/codectest":  {code: []string{"codec", "codec/hgproc"}}, // for the tests of codecs
+	"codec/hgproc":        {code: []string{"codec", "internal/codecplan"}, test: []string{"internal/codectest"}},
+	"codec/cereal":        {code: []string{"codec", "internal/codecplan"}, test: []string{"internal/codectest", "internal/cerealtest"}},
 	"internal/cerealtest": {code: []string{"codec/cereal"}},
 
 	// RPC and bulk memory, on Mercury's core and the networks below it.
@@ -216,7 +217,7 @@ var layers = map[string]row{
 	"examples/sum/server":                    {code: []string{".", "examples/sum"}},
 	"examples/sum/client":                    {code: []string{".", "examples/sum"}},
 	"bench":                                  {code: []string{"verbs", "verbs/...", "xfer"}, modules: []string{modSys}},
-	"test/interop":                           {test: []string{"internal/invariants", "internal/testproc", ".", "internal/recording", "codec/cereal", "codec/hgproc", "internal/cerealtest"}, modules: []string{modSys}},
+	"test/interop":                           {test: []string{"internal/invariants", "internal/testproc", ".", "internal/recording", "codec/cereal", "codec/hgproc", "internal/codectest", "internal/cerealtest"}, modules: []string{modSys}},
 	"test/parity":                            {},
 	"test/rdmavm/mixedpeer":                  {code: []string{"verbs", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore"}},
 	"test/kill":                              {test: []string{"internal/testproc", "verbs", "verbs/iwarp", "xfer"}},

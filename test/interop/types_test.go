@@ -7,7 +7,7 @@ import (
 	"math"
 
 	"cinnabar"
-	"cinnabar/codec/hgproc"
+	"cinnabar/internal/codectest"
 )
 
 // The Go side of c/types.h and c/margo_peer.h.
@@ -33,28 +33,7 @@ type (
 		OK   bool
 		Blob blob
 	}
-	all struct {
-		I8      int8
-		U8      uint8
-		I16     int16
-		U16     uint16
-		I32     int32
-		U32     uint32
-		I64     int64
-		U64     uint64
-		Flag    bool
-		Size    uint64
-		Ptr     uint64
-		ID      hgproc.ID
-		F32     float32
-		F64     float64
-		Raw     [5]byte
-		Text    string
-		Fixed   hgproc.ConstString
-		Nothing *string
-		Empty   string
-		Bulk    cinnabar.BulkHandle
-	}
+	all    = codectest.All[cinnabar.BulkHandle]
 	moveIn struct {
 		Origin        string
 		Offset        uint64
