@@ -15,7 +15,7 @@ type Codec interface {
 // Plan writes and reads the values of one Go type T, the one it was made for. It is safe for concurrent use.
 type Plan interface {
 	// Append appends *v, where v is a *T, to b and returns the extended buffer. It keeps neither b nor v. When it
-	// fails, what b's spare room holds is undefined and the returned buffer is b.
+	// fails, the content of b's spare capacity is undefined and the returned buffer is b.
 	Append(b []byte, v any) ([]byte, error)
 
 	// Decode reads a value from the start of b into *v, where v is a *T, and returns how many bytes it took. Bytes
@@ -28,7 +28,7 @@ type Plan interface {
 // on the value or on the pointer, must also be a [Decoder] on the pointer.
 type Appender interface {
 	// AppendProc appends the value to b and returns the extended buffer. It may go back and change bytes that it has
-	// appended, and must leave alone what b held before. The receiver is never a nil pointer.
+	// appended, and must not change the bytes of b. The receiver is never a nil pointer.
 	AppendProc(b []byte) ([]byte, error)
 }
 

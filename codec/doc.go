@@ -35,8 +35,8 @@
 // # Concurrency and allocation
 //
 // Codecs and plans never change after they are made and are safe for concurrent use. Values go in and out through a
-// pointer in an interface, so the compiler must assume that the pointer is kept: a local variable whose address is
-// passed moves to the heap, which is that call's one allocation. Callers on a hot path keep their values in an object
+// pointer in an interface, so the compiler must assume that the pointer is kept: a local variable moves to the heap when its
+// address is passed, which is that call's one allocation. Callers on a hot path keep their values in an object
 // that they reuse; then appending to a buffer with room, and decoding a type without strings or slices, allocate
 // nothing.
 package codec

@@ -7,13 +7,13 @@ import (
 )
 
 // ErrOverflow says that a value runs past the end of the message: the message was cut short, or a length in it is
-// larger than what follows. Mercury's name for it is HG_OVERFLOW.
+// larger than the rest of the message. Mercury's name for it is HG_OVERFLOW.
 var ErrOverflow = errors.New("codec: value runs past the end of the message")
 
-// Op names what a codec was doing.
+// Op names a method of a codec or a plan.
 type Op string
 
-// What a codec does with a type or a value.
+// The operations on a type or a value.
 const (
 	OpPlan   Op = "plan"
 	OpAppend Op = "append"
@@ -23,11 +23,11 @@ const (
 // Error is why a type has no plan or a value could not be written or read.
 type Error struct {
 	Codec   string       // name of the codec; empty if a function for parts of a value was called by itself
-	Op      Op           // what failed
+	Op      Op           // the operation that failed
 	Type    reflect.Type // the whole value's type; nil if none was given
 	Path    string       // from the whole value to the offending part, as in "Items[3].Name"; empty for the whole
-	Problem string       // what is wrong, with the limit that was passed
-	Remedy  string       // what the program can do; empty if it can do nothing
+	Problem string       // the fault, with the limit that was passed
+	Remedy  string       // the change to make in the program; empty if there is none
 	Err     error        // ErrOverflow, or the error of a type that reads and writes itself, or nil
 }
 

@@ -34,7 +34,7 @@ type planKey struct {
 	typ   reflect.Type
 }
 
-// planOf returns the plan for what v points to.
+// planOf returns the plan for the variable that v points to.
 func planOf(c Codec, v any, op Op) (Plan, error) {
 	t := reflect.TypeOf(v)
 	if t == nil || t.Kind() != reflect.Pointer {

@@ -3,7 +3,7 @@ package codec
 import "errors"
 
 // Result is a value or the text of the error that took its place: a bool, then one of the two. It is the result type that
-// services on Margo and Thallium declare for themselves, as a structure with a flag, or as a class whose save method writes
+// services on Margo and Thallium declare for themselves, as a structure with a flag, or as a class with a save method that writes
 // m_value or m_error. Both codecs write it. The fields that its bool excludes must be zero.
 type Result[T any] struct {
 	OK    bool

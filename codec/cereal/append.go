@@ -23,7 +23,7 @@ type encoder struct {
 	versions map[reflect.Type]ClassVersion // of classes of which a value has been written
 }
 
-// object is what a shared pointer leads to. The type tells a struct from its first field.
+// object is the target of a shared pointer. It holds the type because a struct and its first field have one address.
 type object struct {
 	at  uintptr
 	typ reflect.Type
@@ -123,7 +123,7 @@ func (e *encoder) slice(n *node, v reflect.Value) error {
 	if err := e.elems(n, v); err != nil {
 		return err
 	}
-	if len(e.b)-start < count { // the receiver could not tell such a count from a hostile one
+	if len(e.b)-start < count { // decoder.slice refuses such a count as a hostile one
 		return tooSmall(count, len(e.b)-start)
 	}
 	return nil
@@ -181,7 +181,7 @@ func (e *encoder) mapping(n *node, v reflect.Value) error {
 	}
 	slices.SortFunc(entries, func(a, b entry) int { return n.key.compare(a.key, b.key) })
 	e.size(len(entries))
-	// What is in a map has no address.
+	// The keys and elements of a map have no address, and append needs one.
 	key, elem := reflect.New(n.key.typ).Elem(), reflect.New(n.elem.typ).Elem()
 	for _, x := range entries {
 		key.Set(x.key)

@@ -13,13 +13,13 @@ type builder struct {
 	made map[request]*node // containers, pointers and structs, also those that are not complete yet
 }
 
-// request is what a node is made for: a type, and what its untold pointers are.
+// request identifies a node: its type, and the form of the pointers in it that have no tag of their own.
 type request struct {
 	typ  reflect.Type
 	form form
 }
 
-// remedies says what to use in place of kinds that C++ programs cannot be sure to read alike.
+// remedies names the replacements for kinds that C++ programs cannot be sure to read alike.
 var remedies = map[reflect.Kind]string{
 	reflect.Int:           "use int32 for C++'s int, int64 for its long and ptrdiff_t",
 	reflect.Uint:          "use uint32 for C++'s unsigned int, uint64 for size_t",
@@ -28,11 +28,11 @@ var remedies = map[reflect.Kind]string{
 	reflect.Interface:     "use a concrete type, or a struct with cereal.Variant",
 	reflect.Chan:          `leave it out with the tag cereal:"-"`,
 	reflect.Func:          `leave it out with the tag cereal:"-"`,
-	reflect.Pointer: `tag the field with what it is in C++: cereal:"optional", cereal:"unique" for a unique_ptr or ` +
+	reflect.Pointer: `tag the field with its C++ type: cereal:"optional", cereal:"unique" for a unique_ptr or ` +
 		`cereal:"shared" for a shared_ptr`,
 }
 
-// node returns the plan for t. f says what the pointers in it are, as far as the next struct.
+// node returns the plan for t. Pointers in t have the form f, as far as the next struct.
 func (bld *builder) node(t reflect.Type, f form) (*node, error) {
 	if custom, err := codecplan.IsCustom(t); err != nil {
 		return nil, err
@@ -61,8 +61,8 @@ func (bld *builder) node(t reflect.Type, f form) (*node, error) {
 	return n, nil
 }
 
-// compose completes the node of a type that holds others. What is not known yet of a node in a cycle is not asked: the
-// least sizes of slices, maps and pointers are set before what is inside is looked at.
+// compose completes the node of a type that holds others. It sets the least size of a slice, a map or a pointer before it
+// plans the elements, because in a cycle of types an element asks for that size.
 func (bld *builder) compose(n *node, f form) error {
 	switch n.typ.Kind() {
 	case reflect.Pointer:
@@ -80,7 +80,7 @@ func (bld *builder) compose(n *node, f form) error {
 	}
 }
 
-// refuse says that t has no bytes, and what to use in its place.
+// refuse returns the error for t, which has no encoding, with the type to use in its place.
 func refuse(t reflect.Type) error {
 	var problem string
 	switch t.Kind() {

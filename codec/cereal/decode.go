@@ -12,11 +12,11 @@ import (
 
 // decoder reads one message. It never leaves its goroutine's stack.
 type decoder struct {
-	b     []byte // what is left of the message
+	b     []byte // the rest of the message
 	depth int
-	ahead int // bytes that may be allocated for what containers have announced and nobody has read
+	ahead int // bytes that may still be allocated for elements that containers have announced and that are not read yet
 
-	objects  []reflect.Value               // pointers to what shared pointers have led to, by id-1
+	objects  []reflect.Value               // pointers to the targets of shared pointers, by id-1
 	versions map[reflect.Type]ClassVersion // of classes of which a value has been read
 }
 
@@ -179,7 +179,7 @@ func (d *decoder) slice(n *node, v reflect.Value) error {
 	return nil
 }
 
-// scalars reads count scalars, whose bytes are there, into v, an empty slice.
+// scalars reads count scalars, which b is known to hold, into v, an empty slice.
 func (d *decoder) scalars(elem *node, v reflect.Value, count int) {
 	b := d.take(count * elem.min)
 	v.Grow(count)
@@ -194,7 +194,7 @@ func (d *decoder) scalars(elem *node, v reflect.Value, count int) {
 
 // elems reads count elements into v, an empty slice. Elements can be larger in memory than in the message, and
 // containers in containers can each announce all that remains. So the first allocations, of all containers that are
-// still being read, are together no larger than the message, and later ones follow what was really read.
+// still being read, are together no larger than the message, and later ones follow the elements that were really read.
 func (d *decoder) elems(elem *node, v reflect.Value, count int) error {
 	first, taken := d.announced(count, elem.typ.Size())
 	defer func() { d.ahead += taken }()
@@ -212,7 +212,7 @@ func (d *decoder) elems(elem *node, v reflect.Value, count int) error {
 }
 
 // announced returns for how many of count elements of that size, but at least one, memory is taken before they are
-// read, and what to give back to d.ahead when they have been.
+// read, and the number of bytes to return to d.ahead after that.
 func (d *decoder) announced(count int, size uintptr) (first, taken int) {
 	each := max(1, int(size))
 	first = min(count, 1+d.ahead/each)
@@ -221,7 +221,7 @@ func (d *decoder) announced(count int, size uintptr) (first, taken int) {
 	return first, taken
 }
 
-// mapping reads a map, whose entries may come in any order, since that of an unordered map is nobody's to know.
+// mapping reads a map. Its entries may come in any order, because an unordered map in C++ has none of its own.
 func (d *decoder) mapping(n *node, v reflect.Value) error {
 	if err := d.enter(); err != nil {
 		return err
@@ -236,7 +236,7 @@ func (d *decoder) mapping(n *node, v reflect.Value) error {
 	v.Set(reflect.MakeMapWithSize(n.typ, first))
 	key, elem := reflect.New(n.key.typ).Elem(), reflect.New(n.elem.typ).Elem()
 	for i := range count {
-		key.SetZero() // what earlier entries refer to is theirs
+		key.SetZero() // or it would share memory with an earlier entry
 		elem.SetZero()
 		if err := d.decode(n.key, key); err != nil {
 			return codecplan.Under(err, "[key "+strconv.Itoa(i)+"]")
@@ -255,7 +255,7 @@ func (d *decoder) mapping(n *node, v reflect.Value) error {
 	return nil
 }
 
-// pointer reads what an optional or a unique pointer leads to, if it does.
+// pointer reads an optional or a unique pointer, and its target if there is one.
 func (d *decoder) pointer(n *node, v reflect.Value, there bool) error {
 	if !there {
 		v.SetZero()

@@ -3,7 +3,7 @@
 //
 // # Nouns
 //
-// [Codec] makes a plan for a Go type. [Variant], [ClassVersion] and [Rest] are types for what no Go type stands for.
+// [Codec] makes a plan for a Go type. [Variant], [ClassVersion] and [Rest] are types for C++ types that have no Go type of their own.
 // Types may write their own bytes by implementing [codec.Appender] and [codec.Decoder]; [AppendSize], [AppendString] and
 // their inverses help them.
 //
@@ -38,19 +38,19 @@
 //	struct with ClassVersion      class with CEREAL_CLASS_VERSION      u32 before the first value of the class
 //	field with cereal:"when=F"    if(F) in save and load               the field, or none
 //	codec.Result[T]               a class with m_success               u8 1, value; or u8 0, error text
-//	codec.Appender and Decoder    what the methods write               tl::bulk is a BulkHandle
+//	codec.Appender and Decoder    the bytes of the methods               tl::bulk is a BulkHandle
 //
 // A tag holds for all pointers in its field's type: []*T with cereal:"shared" is a vector of shared pointers. Shared
-// pointers are counted through a whole message, so that what is one object in C++ is one in Go, cycles included; types
+// pointers are counted through a whole message, so that one object in C++ is one in Go, cycles included; types
 // that write their own bytes do not take part in that. The tag cereal:"-" leaves a field out.
 //
 // The tag cereal:"when=F" has a field travel only if the earlier bool F is true, when=!F if it is false, when=F:1|2 if the
 // earlier integer F has one of the values. A field that does not travel must be zero when the value is written, because
 // its content would be lost, and is zero after reading.
 //
-// A class whose save or serialize method does not follow the order of its members is a struct in the order of the method.
-// What a method does besides copying, C++'s serialization contexts among them, is what AppendProc and DecodeProc of a Go
-// type do, with what they need in fields that do not travel.
+// A class with a save or serialize method that does not follow the order of its members is a struct in the order of the method.
+// Everything else in such a method, as the use of C++'s serialization contexts, belongs in AppendProc and DecodeProc of a Go
+// type, which keeps the values that they need in fields that do not travel.
 //
 // # Order and identity
 //
@@ -62,8 +62,8 @@
 //
 // # Widths
 //
-// C++ looks at nothing but the next bytes: a wrong width is never found out there. So types whose size is not the same
-// everywhere are refused, Go's int, uint and uintptr, and the program says what it means:
+// C++ reads the next bytes as they are: it never detects a wrong width. So types that have different sizes on different
+// machines are refused, Go's int, uint and uintptr, and the program declares the width:
 //
 //	int, unsigned           int32, uint32
 //	long, unsigned long     int64, uint64 on Linux and macOS; int32, uint32 on Windows
@@ -76,7 +76,7 @@
 //
 // Refused are interfaces, channels, functions, unexported fields, pointers without a tag, and elements and keys that take
 // no bytes. std::bitset is a struct of a uint8, which is 3, and as many bytes as are needed, the first bit in the highest
-// place. C++'s polymorphic pointers, which name their class, have no Go form. [Codec.Plan] names the field and what to
+// place. C++'s polymorphic pointers, which name their class, have no Go form. [Codec.Plan] names the field and the type to
 // use in its place. Peers that were built with THALLIUM_DEBUG_RPC_TYPES put the names of types in front of each message
 // and cannot be talked to; RPCs of Thallium's flavour say so when they meet one that names types of C++ or Thallium.
 //
@@ -102,12 +102,13 @@
 //
 // # Hostile input
 //
-// C++ trusts what arrives. This package checks every count against what remains of the message before it allocates, and
-// then allocates in proportion to what it has read: an input of n bytes makes it allocate a small multiple of n, or of
+// C++ trusts every message. This package checks every count against the rest of the message before it allocates, and
+// then allocates in proportion to the bytes that it has read: an input of n bytes makes it allocate a small multiple of n, or of
 // the size that the program's own element types have in memory. Slices, maps and pointers that lie more than 10,000 deep
 // in each other are refused in both directions, so that no message decides how much stack it takes and a value that
-// contains itself ends. Elements of a container that take less than a byte each on average are refused too. An input that ends early fails with [codec.ErrOverflow] in an error that names the field; a shared
-// pointer to what was never sent, or is of another type, and an alternative that a variant does not have, are refused.
+// contains itself ends. Elements of a container that take less than a byte each on average are refused too. An input that
+// ends early fails with [codec.ErrOverflow] in an error that names the field; a shared pointer to an object that was never
+// sent, or is of another type, and an alternative that a variant does not have, are refused.
 // Bytes after the value are left alone, as C++ leaves them.
 //
 // # Concurrency and allocation

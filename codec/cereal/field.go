@@ -13,14 +13,14 @@ import (
 // tagKey is the struct tag that this package reads:
 //
 //	cereal:"-"                           the field does not travel
-//	cereal:"optional", "unique", "shared"  what the pointers in the field's type are in C++
+//	cereal:"optional", "unique", "shared"  the C++ type of the pointers in the field's type
 //	cereal:"when=F", "when=!F"           the field travels if the earlier bool F is true, or false
 //	cereal:"when=F:1|2"                  the field travels if the earlier integer F has one of the values
 //
 // A pointer's form and a condition are separated by a comma.
 const tagKey = "cereal"
 
-// form is what pointers are in C++, in the words of the tag; empty if nothing is said.
+// form is the C++ type of pointers, in the words of the tag; empty if there is no tag.
 type form string
 
 const (

@@ -28,12 +28,12 @@ const (
 type node struct {
 	op     codecplan.Op
 	typ    reflect.Type
-	open   bool    // not complete: the builder is at what is inside
+	open   bool    // not complete: the builder is at its elements
 	min    int     // fewest bytes on the wire, at most codecplan.MaxMin
 	fixed  bool    // always takes min bytes
 	count  int     // array: number of elements
 	key    *node   // map
-	elem   *node   // array, slice, map, pointers: what is inside
+	elem   *node   // array, slice, map, pointers: the plan of the elements or the target
 	fields []field // struct, variant: in order of declaration, without those tagged "-"
 }
 
@@ -51,7 +51,7 @@ const (
 	maxDepth = 10_000
 )
 
-// The sizes of what stands in front of elements.
+// The sizes of the prefixes of containers and pointers, in bytes.
 const (
 	sizeTag  = 8 // containers and strings: u64 (cereal::size_type)
 	sharedID = 4 // std::shared_ptr: u32

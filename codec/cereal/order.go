@@ -9,8 +9,8 @@ import (
 	"cinnabar/internal/codecplan"
 )
 
-// ordered says why values of n cannot be the keys of a map. What is left has the order that std::less gives the C++
-// types, so that maps are written as a std::map is: ascending.
+// ordered returns an error if values of n cannot be the keys of a map. All others have the order that std::less gives the
+// C++ types, so that maps are written as a std::map is: ascending.
 func (n *node) ordered() error {
 	switch {
 	case n.open: // it contains this map, which has no order

@@ -52,7 +52,7 @@ func TestPlanRefuses(t *testing.T) {
 		{new(func()), `cereal: plan func(): cereal has no encoding for Go type func(); leave it out with the tag cereal:"-"`},
 		{new(struct{ A []inner }), "cereal: plan struct { A []cereal_test.inner }: A[].N: Go type int has a size of its own on each platform; use int32 for C++'s int, int64 for its long and ptrdiff_t"},
 		{new(map[string][]int), "cereal: plan map[string][]int: [][]: Go type int has a size of its own on each platform; use int32 for C++'s int, int64 for its long and ptrdiff_t"},
-		{new(struct{ P *int32 }), `cereal: plan struct { P *int32 }: P: Go type *int32 can be three things in C++; tag the field with what it is in C++: cereal:"optional", cereal:"unique" for a unique_ptr or cereal:"shared" for a shared_ptr`},
+		{new(struct{ P *int32 }), `cereal: plan struct { P *int32 }: P: Go type *int32 can be three things in C++; tag the field with its C++ type: cereal:"optional", cereal:"unique" for a unique_ptr or cereal:"shared" for a shared_ptr`},
 		{new(struct {
 			P *inner `cereal:"weak"`
 		}), `cereal: plan struct { P *cereal_test.inner "cereal:\"weak\"" }: P: unknown tag cereal:"weak"; tags are "-", "optional", "unique", "shared", and "when=F", "when=!F" or "when=F:1|2"`},

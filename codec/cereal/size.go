@@ -31,7 +31,7 @@ func DecodeSize(b []byte, least int) (n, took int, err error) {
 //	+------------+------------+
 func AppendString(b []byte, s string) []byte { return append(AppendSize(b, len(s)), s...) }
 
-// DecodeString reads what [AppendString] writes from the start of b, and returns a copy of the text and the number of
+// DecodeString reads a string of [AppendString] from the start of b, and returns a copy of the text and the number of
 // bytes that it took.
 func DecodeString(b []byte) (s string, n int, err error) {
 	size, n, err := DecodeSize(b, 1)

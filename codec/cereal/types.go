@@ -21,7 +21,7 @@ type Variant struct{}
 
 // Rest is all that remains of a message: the last field of a type that reads only the first arguments and leaves the
 // others undecoded, for a plan that is chosen later. Types in which something could follow it have no plan. The bytes
-// are a copy. Shared pointers and class versions are counted anew in what the later plan reads, so the others cannot refer to
+// are a copy. Shared pointers and class versions are counted anew by the later plan, so the others cannot refer to
 // objects among the first.
 type Rest []byte
 

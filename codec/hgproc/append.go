@@ -79,8 +79,8 @@ func (n *node) appendFields(b []byte, v reflect.Value) ([]byte, error) {
 	return b, nil
 }
 
-// checkLen refuses a slice of n elements that is not as long as the struct s announces, since the receiver would read
-// what follows at the wrong place.
+// checkLen refuses a slice of n elements if the struct s announces another number, because the receiver would read the
+// following fields at the wrong place.
 func (f *field) checkLen(s reflect.Value, n int) error {
 	if want, ok := lengthIn(s.Field(f.count)); !ok || want != uint64(n) {
 		return &codec.Error{
@@ -122,7 +122,7 @@ func (n *node) appendElems(b []byte, v reflect.Value) ([]byte, error) {
 			return nil, codecplan.Under(err, "["+strconv.Itoa(i)+"]")
 		}
 	}
-	if n.op == opSlice && len(b)-start < v.Len() { // decodeSlice could not tell such a count from a hostile one
+	if n.op == opSlice && len(b)-start < v.Len() { // decodeSlice refuses such a count as a hostile one
 		return nil, &codec.Error{
 			Problem: fmt.Sprintf("%d elements took only %d bytes", v.Len(), len(b)-start),
 			Remedy:  "write at least a byte for each element of a counted slice",

@@ -19,7 +19,7 @@ type builder struct {
 	open []reflect.Type // structs being examined, outermost first
 }
 
-// remedies says what to use in place of kinds that hg_proc has no routine for.
+// remedies names the replacements for kinds that hg_proc has no routine for.
 var remedies = map[reflect.Kind]string{
 	reflect.Int:           "use int32 for C's int, int64 for its long",
 	reflect.Uint:          "use uint32 for C's unsigned int, uint64 for hg_size_t",
@@ -62,7 +62,7 @@ func (bld *builder) node(t reflect.Type) (*node, error) {
 	}
 }
 
-// refuse says that t has no bytes, and what to use in its place.
+// refuse returns the error for t, which has no encoding, with the type to use in its place.
 func refuse(t reflect.Type) error {
 	return &codec.Error{Problem: fmt.Sprintf("hg_proc has no encoding for Go type %v", t), Remedy: remedies[t.Kind()]}
 }
@@ -102,7 +102,7 @@ func (bld *builder) array(t reflect.Type) (*node, error) {
 	return n, nil
 }
 
-// slice returns the plan for a slice whose length travels in another field.
+// slice returns the plan for a slice with its length in another field.
 func (bld *builder) slice(t reflect.Type) (*node, error) {
 	elem, err := bld.node(t.Elem())
 	if err != nil {

@@ -21,7 +21,7 @@ func (n *node) decode(b []byte, v reflect.Value) ([]byte, error) {
 		v.SetUint(uint64(binary.LittleEndian.Uint32(b)))
 	case opByteArray:
 		copy(v.Bytes(), b)
-	case opPad: // its content is whatever the C compiler left there
+	case opPad: // skipped, because a C compiler does not set it
 	case opString, opConst:
 		return decodeString(b, v)
 	case opNullable:
@@ -85,7 +85,7 @@ func (n *node) decodeArray(b []byte, v reflect.Value) ([]byte, error) {
 	return b, nil
 }
 
-// decodeSlice reads slice field v of struct s. The announced length is checked against what remains before anything
+// decodeSlice reads slice field v of struct s. The announced length is checked against the rest of the message before anything
 // is allocated.
 func (f *field) decodeSlice(b []byte, s, v reflect.Value) ([]byte, error) {
 	count, b, err := f.length(b, s)
@@ -108,7 +108,7 @@ func (f *field) decodeSlice(b []byte, s, v reflect.Value) ([]byte, error) {
 }
 
 // decodeElems reads count elements into v, an empty slice. Elements can be larger in memory than in the message, so
-// the first allocation is no larger than what remains of the message and later ones follow what was really read.
+// the first allocation is no larger than the rest of the message and later ones follow the elements that were really read.
 func (f *field) decodeElems(b []byte, v reflect.Value, count int) ([]byte, error) {
 	size := max(1, int(f.elem.typ.Size()))
 	v.Grow(min(count, 1+len(b)/size))

@@ -29,14 +29,14 @@
 //	string                        hg_string_t             u64 length with NUL, text, NUL, 0, 0
 //	ConstString                   hg_const_string_t       u64 length with NUL, text, NUL, 1, 0
 //	*string, *ConstString         the same, or NULL       as above; u64 0 for nil
-//	codec.Appender and Decoder    hg_proc_cb_t            what the methods write
+//	codec.Appender and Decoder    hg_proc_cb_t            the bytes of the methods
 //
 // A null string from a peer is read into a string as "". Blank fields are for C programs that send a structure as it
 // lies in memory, with the gaps that their compiler leaves. The tag proc:"-" leaves a field out.
 //
 // Go's int and uint are refused, because C peers cannot know their size; so are maps, interfaces, channels, functions,
 // other pointers, recursive types, unexported fields, and slices without a count, since Mercury sends no length for
-// raw bytes. [Codec.Plan] names the field and what to use in its place.
+// raw bytes. [Codec.Plan] names the field and the type to use in its place.
 //
 // # Counts, options and unions
 //
@@ -77,8 +77,8 @@
 //
 // # Hostile input
 //
-// C trusts what arrives. This package checks every length against what remains of the message before it allocates, and
-// then allocates in proportion to what it has read: an input of n bytes makes it allocate a small multiple of n, or of
+// C trusts every message. This package checks every length against the rest of the message before it allocates, and
+// then allocates in proportion to the bytes that it has read: an input of n bytes makes it allocate a small multiple of n, or of
 // the size that the program's own element types have in memory. An input that ends early fails with
 // [codec.ErrOverflow] in an error that names the field. Strings without their NUL or with a NUL inside are refused, in
 // both directions. Bytes after the value are left alone, as C leaves them.

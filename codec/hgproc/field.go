@@ -92,7 +92,7 @@ func (n *node) always() []int {
 	return list
 }
 
-// plain returns the plan for a field whose type says everything.
+// plain returns the plan for a field that needs no tag.
 func (bld *builder) plain(sf reflect.StructField) (*field, error) {
 	n, err := bld.node(sf.Type)
 	if err != nil {
@@ -110,7 +110,7 @@ var countTypes = map[string]reflect.Type{
 	"uint8": reflect.TypeFor[uint8](), "uint16": reflect.TypeFor[uint16](), "uint32": reflect.TypeFor[uint32](), "uint64": reflect.TypeFor[uint64](),
 }
 
-// counted returns the plan for a slice whose number of elements travels before it.
+// counted returns the plan for a slice that travels behind its number of elements.
 func (bld *builder) counted(sf reflect.StructField, countType string) (*field, error) {
 	if sf.Type.Kind() != reflect.Slice {
 		return nil, &codec.Error{Problem: fmt.Sprintf("%v takes no count", sf.Type), Remedy: "counts are for slices"}
@@ -144,7 +144,7 @@ func (bld *builder) padding(sf reflect.StructField) (*field, error) {
 	return &field{node: &node{op: opPad, typ: sf.Type, min: n.min, fixed: true}, name: sf.Name, index: sf.Index[0]}, nil
 }
 
-// countedBy returns the plan for a slice whose length is in the field called countName.
+// countedBy returns the plan for a slice with its length in the field called countName.
 func (bld *builder) countedBy(parent *node, sf reflect.StructField, countName string) (*field, error) {
 	if sf.Type.Kind() != reflect.Slice {
 		return nil, &codec.Error{Problem: fmt.Sprintf("%v takes no count", sf.Type), Remedy: "counts are for slices"}
@@ -172,7 +172,7 @@ func (n *node) isScalar() bool { return n.op <= opID }
 // isSlice reports whether the node is a slice.
 func (n *node) isSlice() bool { return n.op == opByteSlice || n.op == opSlice }
 
-// length returns the number of elements of slice field f of struct s, and what follows its count in b if the count
+// length returns the number of elements of slice field f of struct s, and the rest of b behind the count if the count
 // travels with it.
 func (f *field) length(b []byte, s reflect.Value) (uint64, []byte, error) {
 	if f.own != nil {

@@ -14,8 +14,8 @@ const (
 	opNullable                                // pointer to one of the two above
 	opByteArray                               // [n]byte
 	opArray                                   // [n]elem
-	opByteSlice                               // []byte whose length is an earlier field, or travels before it
-	opSlice                                   // []elem whose length is an earlier field, or travels before it
+	opByteSlice                               // []byte; its length is an earlier field, or travels before it
+	opSlice                                   // []elem; its length is an earlier field, or travels before it
 	opStruct                                  // its fields
 	opPad                                     // blank field: as many zero bytes as it has
 	opCustom                                  // codec.Appender and codec.Decoder
@@ -28,7 +28,7 @@ type node struct {
 	min    int     // fewest bytes on the wire, at most codecplan.MaxMin
 	fixed  bool    // always takes min bytes
 	count  int     // array: number of elements
-	elem   *node   // array, slice, nullable: what is inside
+	elem   *node   // array, slice, nullable: the plan of the elements or the target
 	fields []field // struct: in order of declaration, without those tagged "-"
 }
 

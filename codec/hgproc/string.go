@@ -27,7 +27,7 @@ func AppendString(b []byte, s string) ([]byte, error) {
 	return out, nil
 }
 
-// DecodeString reads what [AppendString] writes from the start of b, and returns a copy of the text and the number of
+// DecodeString reads a string of [AppendString] from the start of b, and returns a copy of the text and the number of
 // bytes that it took. C's null string, a length of 0 without anything after it, is the empty string.
 func DecodeString(b []byte) (s string, n int, err error) {
 	text, n, err := parseString(b)

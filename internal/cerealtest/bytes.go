@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Recorded is what test/interop/cpp/values.cpp prints, line by line: the bytes in hexadecimal digits, "-" for none, and
+// Recorded is the output of test/interop/cpp/values.cpp, line by line: the bytes in hexadecimal digits, "-" for none, and
 // the name of the value. Lines that begin with # say how it came about.
 //
 //go:embed thallium.hex

@@ -11,7 +11,7 @@ type (
 	// Point is class point, written by its serialize method.
 	Point struct{ X, Y, Z float64 }
 
-	// Saved is class saved, whose save method does not follow the order of its members.
+	// Saved is class saved. Its save method does not follow the order of its members.
 	Saved struct {
 		Number int32 // save writes it first
 		Name   string
@@ -111,7 +111,7 @@ type (
 		Bits [2]uint8
 	}
 
-	// PlainEnum is an enum, whose underlying type is int.
+	// PlainEnum is an enum on type int.
 	PlainEnum int32
 	// SmallEnum is an enum class of uint8_t.
 	SmallEnum uint8
@@ -125,7 +125,7 @@ func (x Blob) AppendProc(b []byte) ([]byte, error) {
 	return append(cereal.AppendSize(b, len(x)), x...), nil
 }
 
-// DecodeProc reads what AppendProc writes.
+// DecodeProc reads the bytes of AppendProc.
 func (x *Blob) DecodeProc(b []byte) (int, error) {
 	size, n, err := cereal.DecodeSize(b, 1)
 	if err != nil {

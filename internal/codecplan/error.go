@@ -58,7 +58,7 @@ func Overflow(format string, args ...any) error {
 	return &codec.Error{Problem: fmt.Sprintf(format, args...), Err: codec.ErrOverflow}
 }
 
-// TooLarge returns the error for a type whose values take more than [MaxMin] bytes; the arguments say which and how many.
+// TooLarge returns the error for a type with values of more than [MaxMin] bytes; the arguments give the type and the number.
 func TooLarge(format string, args ...any) error {
 	return &codec.Error{
 		Problem: fmt.Sprintf(format, args...) + fmt.Sprintf(", more than the %d that a message can have", MaxMin),

@@ -149,7 +149,7 @@ func setFloat32Bits(v reflect.Value, bits uint32) {
 	*pointer[float32](v) = math.Float32frombits(bits)
 }
 
-// pointer returns the address of v, whose type is T or a named type on it.
+// pointer returns the address of v, which is of type T or of a named type on it.
 func pointer[T any](v reflect.Value) *T {
 	return v.Addr().Convert(reflect.TypeFor[*T]()).Interface().(*T)
 }

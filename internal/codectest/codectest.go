@@ -60,9 +60,9 @@ func Hex(t testing.TB, digits string) []byte {
 	return b
 }
 
-// CheckRecode checks that a value which a plan reads from b is written with the same bytes: at once by the plan exact for
-// values of type Exact, whose bytes have one form, and after the first writing by the plan every for type Every, because
-// C and C++ read several forms of its bytes and write one.
+// CheckRecode checks that a value which a plan reads from b is written with the same bytes: at once for type Exact, because
+// its bytes have one form, and from the second writing on for type Every, because C and C++ read several forms of its bytes
+// and write one.
 func CheckRecode[Exact, Every any](t *testing.T, exact, every codec.Plan, b []byte) {
 	t.Helper()
 	if again, n, ok := recode[Exact](t, exact, b); ok && !bytes.Equal(again, b[:n]) {
