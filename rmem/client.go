@@ -10,7 +10,7 @@ import (
 	"cinnabar"
 )
 
-// Client is a process that allocates memory at a server. What it has without a lease is freed when it closes, or dies.
+// Client is a process that allocates memory at a server. Its regions without a lease are freed when it closes, or dies.
 type Client struct {
 	srv     server
 	session uint64
@@ -33,7 +33,7 @@ type server struct {
 type wire interface {
 	// ask sends a request. The error is why the server was not reached.
 	ask(ctx context.Context, q *request) (*response, error)
-	// reach makes a region's memory reachable as an answer tells.
+	// reach makes a region's memory reachable, at the place that the response names.
 	reach(r *response) (reachable, error)
 	// handle names a region.
 	handle(id uint64) Handle
@@ -83,7 +83,7 @@ func (w rpcWire) handle(id uint64) Handle {
 	return Handle{Server: w.to.Endpoint().String(), Provider: w.to.ID(), ID: id}
 }
 
-// byeTime bounds how long Close tells the server.
+// byeTime bounds the wait of Close for the server's response.
 const byeTime = 2 * time.Second
 
 // Dial makes a client of the server that is the provider to.
@@ -131,7 +131,7 @@ func (c *Client) Alloc(ctx context.Context, size int64) (*Region, error) {
 }
 
 // AllocLease is Alloc for memory that lives as long as the lease, which the server may cut ([Region.Lease]), and may outlive
-// the client. Whoever has the token can renew it.
+// the client. Every process with the token can renew it.
 func (c *Client) AllocLease(ctx context.Context, size int64, lease time.Duration) (*Region, error) {
 	if lease <= 0 {
 		return nil, c.srv.error("allocate", 0, ErrNoLease)
@@ -139,15 +139,15 @@ func (c *Client) AllocLease(ctx context.Context, size int64, lease time.Duration
 	return c.AllocTerms(ctx, size, Terms{Lease: lease})
 }
 
-// Terms are what memory is lent on. The zero value is a region of the client's, as [Client.Alloc] makes.
+// Terms are the options of an allocation. The zero value is a region of the client's, as [Client.Alloc] makes.
 type Terms struct {
 	// Lease is as of [Client.AllocLease]; 0: none.
 	Lease time.Duration
 
-	// Once lends the region for one read to those who have its handle. The first of them who calls ReadAt has the region
-	// while that lasts; then its key dies, and its memory goes back to the server, whatever became of the read. All others get
-	// ErrUsed, and ErrOnce for anything but a read. A reader that dies meanwhile has it for a minute. Its owner, and whoever
-	// has its token, uses the region as any other until somebody reads it.
+	// Once lends the region for one read to the processes that have its handle. The first of them that calls ReadAt claims the
+	// region; when that read has ended, also with an error, the region's key dies and its memory goes back to the server. All
+	// others get ErrUsed, and ErrOnce for every operation but a read. A reader that dies meanwhile keeps its claim for a minute.
+	// The owner, and every process with the token, uses the region as any other until it is read.
 	Once bool
 
 	// Wipe is as Config.Wipe of the server, for one region.
@@ -189,8 +189,8 @@ func (c *Client) Open(ctx context.Context, h Handle) (*Region, error) {
 	return open(ctx, c.srv, h.ID, nil)
 }
 
-// Close ends the session: the server frees what has no lease. Regions must not be used any more, except those with a lease.
-// If the server cannot be told, it finds out when the engine's connection to it has ended; the error says why.
+// Close ends the session: the server frees the regions without a lease. They must not be used any more.
+// The error says why the server was not reached; it then ends the session when the engine's connection to it has ended.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	closed := c.closed

@@ -10,14 +10,14 @@ import (
 	"cinnabar/internal/hostquota"
 )
 
-// Config is what a server lends, and to whom.
+// Config is the configuration of a server: the memory that it lends, and the limits for its clients.
 //
 // A host may have any free part of Quota and MaxClients, but never the last part, which others need: a single host gets nine
 // sixteenths at most, and each further one finds something. HostQuota replaces that rule for bytes by a fixed limit; with
 // HostQuota equal to Quota one host may have everything.
 type Config struct {
 	Provider    uint16         // id of the provider that the server is
-	Pool        *cinnabar.Pool // whose workers answer requests; nil: those outside pools
+	Pool        *cinnabar.Pool // its workers answer requests; nil: those outside pools
 	Quota       int64          // bytes lent in all, which bounds the server's memory; 0: 1 GiB, or half of the machine's memory if that is less
 	HostQuota   int64          // bytes lent to the clients of one host; 0: a share, see below
 	ClientQuota int64          // bytes lent to one client; 0: as much as its host may have
@@ -25,20 +25,20 @@ type Config struct {
 	MaxClients  int            // at once; 0: 16384, or as many as there are descriptors for if that is less
 	LongestHold time.Duration  // longest lease, to which longer ones are cut; 0: 24 h
 
-	// Grace is how long a client whose connection is lost has to connect again before it counts as dead; 0: 5 s.
+	// Grace is the time in which a client that has lost its connection must connect again before it counts as dead; 0: 5 s.
 	Grace time.Duration
 
-	// Silence is for how long a client's host may be silent, over verbs, before the client counts as dead. Three quarters of it
-	// must be enough for all transfers that a client has under way at a time. 0: 1 min; negative: for ever. Over an engine cinnabar.Config.KeepAlive
-	// and Grace are what counts.
+	// Silence is the time for which a client's host may be silent, over verbs, before the client counts as dead. Three quarters of it
+	// must be enough for all transfers that a client has under way at a time. 0: 1 min; negative: for ever. Over an engine it has no
+	// effect, because cinnabar.Config.KeepAlive and Grace bound that time.
 	Silence time.Duration
 
-	// Strict has the server make all reads and writes itself, by RPC: slower, but nobody reaches memory that is not lent to
-	// them, whatever the network. It is for na+sm, where the kernel lets processes of one user reach each other's memory.
+	// Strict makes the server execute all reads and writes itself, by RPC: slower, but no process reaches memory that is not lent
+	// to it, on every network. It is for na+sm, where the kernel lets processes of one user reach each other's memory.
 	Strict bool
 
-	// Wipe has the server overwrite all memory with zeros when it comes back, after nobody can reach it any more, and before
-	// it is anybody else's: as if every region were allocated so ([Terms]).
+	// Wipe makes the server overwrite all memory with zeros when it comes back, after the last access of a peer has ended and
+	// before it lends that memory again: as if every region were allocated so ([Terms]).
 	Wipe bool
 
 	// CopyFrom reports whether a client may have regions of another server copied into its own: the server connects there and
@@ -63,7 +63,7 @@ const (
 	defaultSilence = time.Minute
 )
 
-// filled returns cfg with defaults for zeros, or says what is wrong with it.
+// filled returns cfg with defaults for zeros, or the error for a value that makes no sense.
 func (cfg Config) filled() (Config, error) {
 	if cfg.Quota < 0 || cfg.ClientQuota < 0 || cfg.Largest < 0 || cfg.LongestHold < 0 || cfg.Grace < 0 || cfg.HostQuota < 0 || cfg.MaxClients < 0 {
 		return cfg, fmt.Errorf("rmem: a negative limit in the configuration: Quota %d, HostQuota %d, ClientQuota %d, MaxClients %d, Largest %d, LongestHold %v, Grace %v", cfg.Quota, cfg.HostQuota, cfg.ClientQuota, cfg.MaxClients, cfg.Largest, cfg.LongestHold, cfg.Grace)

@@ -11,14 +11,14 @@
 //	fmt.Println(r.Handle()) // names the region: another process reads and writes it with Open
 //	err = r.Free(ctx)
 //
-// # Who owns a region
+// # Owners of regions
 //
 // A region belongs to the client that has allocated it, and goes when the client closes or dies, which the server sees by
-// the end of its connection. One that is allocated with a lease belongs to nobody's connection: it lives until the lease
-// ends, is renewed and freed by whoever has its [Region.Token], and may outlive its client. A [Handle] lets a process read,
+// the end of its connection. A region with a lease depends on no connection: it lives until the lease ends, is renewed and
+// freed by every process that has its [Region.Token], and may outlive its client. A [Handle] lets a process read,
 // write and do atomics; a token lets it free and renew as well. Both are as confidential as the memory.
 //
-// # What goes over the network
+// # Messages and transfers
 //
 // Reads and writes are bulk transfers (RDMA read and write) straight between the client's slice and the server's memory.
 // Everything else is one RPC, rmem_request. A region that is lent for one read ([Terms]) is claimed by an RPC first, under another
@@ -29,11 +29,11 @@
 //
 // [ListenVerbs] and [DialVerbs] do the same on a verbs device, without an engine: requests are records of package
 // verbs/flow, reads and writes are RDMA reads and writes, and atomics are requests as above. A client is a connection there,
-// and one whose host has vanished is found out by its device's silence (Config.Silence).
+// and ends when its device is silent, because the host has vanished (Config.Silence).
 //
 // Each connection has a protection domain of its own, in which a region is registered when the connection allocates or opens
 // it. A key is therefore worth nothing on another connection, and no peer can invalidate the key of another one. A handle has
-// 64 random bits; a host whose requests are refused, because it guesses, gets its answers with a growing delay.
+// 64 random bits. A host that guesses gets the answers to its refused requests with a growing delay.
 //
 // # Copies between servers
 //
@@ -45,11 +45,11 @@
 //
 // When a region is freed, expires, or is revoked by the server's program ([Server.Revoke]), all its keys die with it: over
 // ofi+tcp and verbs later reads and writes fail with an error that names the reason, and none lands in memory that has become
-// somebody else's. Over na+sm the kernel, not the server, checks accesses, and it lets processes of one user reach each
+// another client's. Over na+sm the kernel, not the server, checks accesses, and it lets processes of one user reach each
 // other's memory: there clients are trusted to stop, unless Config.Strict has all reads and writes made by the server.
 //
-// What was in a region stays in the server's memory until that is used again. Config.Wipe, or Terms.Wipe for one region, has
-// it overwritten when nobody reaches it any more.
+// The content of a region stays in the server's memory until that is used again. Config.Wipe, or Terms.Wipe for one region,
+// overwrites it when the last access of a peer has ended.
 //
 // All types are safe for concurrent use.
 package rmem

@@ -7,7 +7,7 @@ import (
 	"cinnabar"
 )
 
-// What the server says of a request, to be tested with errors.Is.
+// The answers of a server that refuses a request, for errors.Is.
 var (
 	ErrFreed    = errors.New("the region was freed")              // double free, use after free, its client has gone
 	ErrExpired  = errors.New("the lease of the region has ended") // renew it in time
@@ -17,13 +17,13 @@ var (
 	ErrOnce     = errors.New("the region is lent for one read")                // anything else is for its owner
 	ErrNotOwner = errors.New("not the owner's token")                          // for Free and Renew
 	ErrNoLease  = errors.New("the region has no lease")                        // for Renew
-	ErrQuota    = errors.New("over quota")                                     // the error says whose and how much is left
+	ErrQuota    = errors.New("over quota")                                     // the error names the limit and the bytes that are left
 	ErrSize     = errors.New("impossible size")                                // of a region
 	ErrRange    = errors.New("out of the region's range")                      // the error has the range
 	ErrAligned  = errors.New("atomics need an offset that is a multiple of 8") // bytes
 	ErrSession  = errors.New("the server does not know this client any more")  // dial again; regions without a lease are gone
 	ErrServer   = errors.New("the server failed")                              // its log says why
-	ErrProtocol = errors.New("the server answers what was not asked for")      // another version, or no rmem server
+	ErrProtocol = errors.New("the response does not fit the request")          // another version, or no rmem server
 	ErrNotHere  = errors.New("servers over verbs copy only between their own regions")
 	ErrClosed   = errors.New("the client is closed")
 
@@ -75,7 +75,7 @@ type Error struct {
 	Op     string // "allocate", "read"
 	Server string // its address
 	ID     uint64 // of the region; 0 if none is involved
-	Err    error  // one of the errors of this package with what there is to say about it, or why the server was not reached
+	Err    error  // one of the errors of this package with its limits, or the reason why the server was not reached
 }
 
 func (e *Error) Error() string {

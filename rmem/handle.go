@@ -26,7 +26,7 @@ func (r *Region) Handle() Handle {
 }
 
 // Token returns the name of the region together with its owner's secret, for [OpenToken]; "" if this process does not own
-// it. Who has the token can free and renew the region.
+// it. Every process with the token can free and renew the region.
 func (r *Region) Token() string {
 	if !r.owned {
 		return ""
@@ -40,7 +40,7 @@ const (
 	tokenScheme  = "rmem-owner:"
 )
 
-// fixedLen is the size in bytes of what a handle has beside the address: provider and id.
+// fixedLen is the size in bytes of provider and id, the fields of a handle beside the address.
 const fixedLen = 10
 
 // mostText is the longest handle or token that is parsed, in bytes.
@@ -53,7 +53,7 @@ func encode(scheme string, h Handle, secret []byte) string {
 	return scheme + base64.RawURLEncoding.EncodeToString(b)
 }
 
-// decode reads what encode wrote with a secret of that many bytes.
+// decode parses a text of encode, with a secret of secretLen bytes.
 func decode(what, scheme, s string, secretLen int) (h Handle, secret []byte, err error) {
 	text, ok := strings.CutPrefix(s, scheme)
 	if !ok {
@@ -78,7 +78,7 @@ func clipped(s string) string { return s[:min(len(s), 40)] }
 // String returns the handle in a printable form.
 func (h Handle) String() string { return encode(handleScheme, h, nil) }
 
-// ParseHandle reads what Handle.String wrote. Nobody is asked whether there is such a region.
+// ParseHandle parses a text of Handle.String. It sends nothing, so the region need not exist.
 func ParseHandle(s string) (Handle, error) {
 	h, _, err := decode("handle", handleScheme, s, 0)
 	return h, err
@@ -123,7 +123,7 @@ func open(ctx context.Context, srv server, id uint64, secret []byte) (*Region, e
 	return r, nil
 }
 
-// OpenToken is Open for who becomes another owner of the region, by its token.
+// OpenToken is Open for a further owner of the region, by its token.
 func OpenToken(ctx context.Context, e *cinnabar.Engine, token string) (*Region, error) {
 	h, secret, err := decode("token", tokenScheme, token, len(request{}.Secret))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"cinnabar/internal/hostquota"
 )
 
-// lender is what servers have in common, whatever the network.
+// lender is the part of a server that is the same on all networks.
 type lender struct {
 	cfg  Config
 	log  *slog.Logger
@@ -28,7 +28,7 @@ type lender struct {
 	closed bool
 }
 
-// memory is what a region lies in.
+// memory is the memory of one region.
 type memory interface {
 	Bytes() []byte
 	describe(r *response, by *caller) error // puts into r how a client reaches it
@@ -102,7 +102,7 @@ func (l *lender) begin(r *response, by *caller) (id uint64, err error) {
 	return id, nil
 }
 
-// closeSession frees what a client has without a lease. Unknown sessions are none.
+// closeSession frees a client's regions without a lease. It ignores unknown sessions.
 func (l *lender) closeSession(id uint64, why string) {
 	l.mu.Lock()
 	orphans := l.t.close(id)
@@ -200,8 +200,8 @@ func (l *lender) settle(q *request, r *response, e *entry) bool {
 // claimTime bounds how long the read of a region may take that is read once.
 const claimTime = time.Minute
 
-// claim gives a region that can be read once to who comes first: under another name, which nobody else knows, and for a
-// while.
+// claim gives a region that can be read once to the first client that claims it: under another name, which only that client
+// gets, and for claimTime.
 func (l *lender) claim(q *request, r *response, by *caller) {
 	own := l.rename(q, r, by)
 	if own != nil {
@@ -300,7 +300,7 @@ func (l *lender) renew(q *request, r *response) {
 	e := l.t.own(r, q)
 	switch {
 	case e == nil:
-	case e.timer == nil || e.claimed || q.Lease <= 0: // a claim does not tie up what is another's quota
+	case e.timer == nil || e.claimed || q.Lease <= 0: // a claim must not hold on to bytes that count for another host
 		r.Status = uint32(statusNoLease)
 	default:
 		l.hold(e, time.Duration(q.Lease))
@@ -365,7 +365,7 @@ func (l *lender) source(r *response, q *request) *entry {
 	return l.t.source(r, q)
 }
 
-// access executes what the server does with a region's memory on behalf of a client.
+// access executes an operation of the server on a region's memory on behalf of a client.
 func (l *lender) access(q *request, r *response) {
 	e := l.use(r, q)
 	if e == nil {

@@ -6,7 +6,7 @@ import (
 	"cinnabar"
 )
 
-// op is what is asked of a server. The order is part of the protocol.
+// op is the operation that a request asks for. The order is part of the protocol.
 type op uint32
 
 const (
@@ -21,11 +21,11 @@ const (
 	opRead  // of servers that are strict
 	opWrite // of servers that are strict
 	opCopy  // from another region
-	opUsage // what the server lends
+	opUsage // report quota, clients and regions
 	opClaim // have a region that can be read once
 )
 
-// request is what a client sends. Fields that an operation does not use are zero.
+// request is the message of a client. Fields that an operation does not use are zero.
 type request struct {
 	Op      uint32
 	Session uint64
@@ -47,7 +47,7 @@ type request struct {
 	Once, Wipe bool // of a new region: see Terms
 }
 
-// response is what a server answers.
+// response is the message of a server.
 type response struct {
 	Status  uint32
 	Session uint64
@@ -56,7 +56,7 @@ type response struct {
 	Size    int64
 	Lease   int64  // nanoseconds that are left; 0: no lease
 	Value   uint64 // before the operation
-	Limit   int64  // what a status is about
+	Limit   int64  // the limit that a status names
 	Left    int64
 	Strict  bool
 	Once    bool   // the region is to be claimed, and there is no way to its memory before

@@ -41,7 +41,7 @@ func (r *Region) ID() uint64 { return r.id }
 // Size returns how many bytes there are.
 func (r *Region) Size() int64 { return r.size }
 
-// Once tells whether the region can be read once, by this process, and not written: see [Terms].
+// Once reports whether the region can be read once, by this process, and not written: see [Terms].
 func (r *Region) Once() bool { return r.once }
 
 // Lease returns how long the lease was when it was given, 0 if there is none.
@@ -59,8 +59,8 @@ func (r *Region) Free(ctx context.Context) error {
 	return err
 }
 
-// Renew has the lease end in d from now, and returns what the server made of it. Only the owner of a region with a lease
-// can.
+// Renew moves the end of the lease to d from now, and returns the lease that the server granted, which may be shorter. Only
+// the owner of a region with a lease can renew it.
 func (r *Region) Renew(ctx context.Context, d time.Duration) (time.Duration, error) {
 	a, err := r.ask(ctx, "renew", &request{Op: uint32(opRenew), Lease: int64(d)})
 	if err != nil {
@@ -80,7 +80,7 @@ func (r *Region) WriteAt(p []byte, off int64) (int, error) {
 }
 
 // ReadAtContext reads the region from offset off on into p, straight from the server's memory. At the end of the region it
-// returns what there is and io.EOF. When ctx ends it returns, also if other transfers hang; the device does not touch p
+// returns the bytes before it and io.EOF. When ctx ends it returns, also if other transfers hang; the device does not touch p
 // afterwards. Over verbs a transfer that has begun can be given up only with the connection, and the client ends.
 func (r *Region) ReadAtContext(ctx context.Context, p []byte, off int64) (int, error) {
 	n, short, err := r.clip("read", len(p), off, io.EOF)
@@ -111,8 +111,8 @@ func (r *Region) read(ctx context.Context, p []byte, off int64) (n int, err erro
 	return n, err
 }
 
-// WriteAtContext writes p to the region from offset off on, straight into the server's memory. What does not fit is not
-// written, and the error then is io.ErrShortWrite.
+// WriteAtContext writes p to the region from offset off on, straight into the server's memory. Bytes behind the region's
+// end are not written, and the error then is io.ErrShortWrite.
 func (r *Region) WriteAtContext(ctx context.Context, p []byte, off int64) (int, error) {
 	n, short, err := r.clip("write", len(p), off, io.ErrShortWrite)
 	if err != nil {
@@ -142,7 +142,7 @@ func (r *Region) write(ctx context.Context, p []byte, off int64) (n int, err err
 	return n, err
 }
 
-// readOnce reads a region that can be read once: who claims it has it under another name, until it is freed.
+// readOnce reads a region that can be read once: it claims the region, which gives it another name, reads it, and frees it.
 func (r *Region) readOnce(ctx context.Context, p []byte, off int64) (int, error) {
 	const what = "read"
 	a, err := r.ask(ctx, what, &request{Op: uint32(opClaim)})

@@ -104,7 +104,7 @@ func (s *Server) handle(c *cinnabar.Call[request, response]) {
 	}
 }
 
-// execute does what a request asks for. With delay > 0 the response is to be sent after that time, and done to be called.
+// execute executes a request. With delay > 0 the caller must send the response after that time, and then call done.
 func (s *Server) execute(ctx context.Context, q *request, by *caller) (r response, delay time.Duration, done func(), err error) {
 	switch op(q.Op) {
 	case opHello:
@@ -143,8 +143,8 @@ func (s *Server) hello(r *response, by *caller) {
 	}
 }
 
-// watch keeps a client's call until its session ends. A second call takes the place of the first, whose connection is lost
-// though nobody has noticed yet.
+// watch keeps a client's call until its session ends. A second call takes the place of the first, because a client calls again
+// after it has lost its connection, which the server may not have noticed yet.
 func (s *Server) watch(c *cinnabar.Call[request, response]) {
 	id := c.In.Session
 	s.watching.Lock()
@@ -186,7 +186,7 @@ func (s *Server) lose(id uint64, c *cinnabar.Call[request, response]) {
 		return
 	}
 	delete(s.watches, id)
-	go respond(c, statusOK) // nobody is there, but the call is done with
+	go respond(c, statusOK) // the peer has gone, but the call must be ended
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if session := s.t.sessions[id]; session != nil {
@@ -194,7 +194,7 @@ func (s *Server) lose(id uint64, c *cinnabar.Call[request, response]) {
 	}
 }
 
-// endSession frees what a client has without a lease, and tells it.
+// endSession frees a client's regions without a lease, and answers its waiting call.
 func (s *Server) endSession(id uint64, why string) {
 	s.watching.Lock()
 	w, watched := s.watches[id]
@@ -210,7 +210,7 @@ func (s *Server) endSession(id uint64, why string) {
 // Revoke takes a region back, now: its handles and tokens are worth nothing any more. It reports whether there was one.
 func (s *Server) Revoke(id uint64) bool { return s.revoke(id) }
 
-// Stats returns what is lent now.
+// Stats returns a snapshot of the quota, the clients and the regions.
 func (s *Server) Stats() Stats { return s.stats() }
 
 // Close revokes all regions, also those with a lease, ends all clients' sessions, and takes the provider away.

@@ -22,11 +22,11 @@ func (l *lender) revoke(id uint64) bool {
 type RegionInfo struct {
 	ID    uint64
 	Size  int64         // bytes
-	Peer  string        // address of who has allocated it
+	Peer  string        // address of the client that has allocated it
 	Lease time.Duration // that is left; 0: none, it goes with its client
 }
 
-// Stats is what a server lends.
+// Stats is a snapshot of a server: its quota, its clients and its regions.
 type Stats struct {
 	Quota, Used int64 // bytes
 	Clients     int
@@ -39,7 +39,7 @@ type Stats struct {
 	Broken   uint64 // connections that ended because the client broke the protocol
 }
 
-// stats returns what is lent now.
+// stats returns a snapshot of the quota, the clients and the regions.
 func (l *lender) stats() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,7 +63,7 @@ func (l *lender) stats() Stats {
 	return st
 }
 
-// usage tells anybody how much is lent, but not what: regions' numbers are worth something.
+// usage reports the totals to any peer, but no region, because the number of a region gives access to it.
 func (l *lender) usage(r *response) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -26,7 +26,7 @@ type entry struct {
 	timer   *time.Timer // ends the lease, nil without one
 
 	once    bool // others than its owner claim it
-	claimed bool // by who has come first: for a while, and no longer
+	claimed bool // by the client that reads it once, until claimTime ends
 	wipe    bool // when it ends
 	mem     memory
 
@@ -43,8 +43,8 @@ type session struct {
 	grace   *time.Timer // ends the session if it is not watched by then; nil if its connection is the session
 }
 
-// table is all regions and clients of a server: what may be had, by whom, and why something is gone. Its user's lock
-// guards it.
+// table has all regions and clients of a server, the quotas that are left for each, and the reason why a region is gone.
+// The lock of the lender guards it.
 type table struct {
 	quota, clientQuota, largest int64
 	hostQuota                   int64 // 0: hosts have shares
@@ -74,7 +74,7 @@ func newID() uint64 {
 	}
 }
 
-// fillRandom fills b with what cannot be guessed.
+// fillRandom fills b with bytes that a peer cannot guess.
 func fillRandom(b []byte) { _, _ = rand.Read(b) } // it never fails
 
 // begin begins a session, which is counted for its host.
@@ -157,12 +157,12 @@ func (t *table) own(r *response, q *request) *entry {
 	return e
 }
 
-// ownedBy tells whether a request comes from an owner.
+// ownedBy reports whether a request comes from an owner.
 func (e *entry) ownedBy(q *request) bool {
 	return subtle.ConstantTimeCompare(e.secret[:], q.Secret[:]) == 1
 }
 
-// open is find for who uses the region's memory without a claim.
+// open is find for requests that use the region's memory without a claim.
 func (t *table) open(r *response, q *request) *entry {
 	e := t.find(r, q.ID)
 	if e != nil && e.once && !e.ownedBy(q) {
@@ -182,7 +182,7 @@ func (t *table) source(r *response, q *request) *entry {
 	return e
 }
 
-// enter adds a region, whose client may have ended.
+// enter adds a region. Its client may have ended.
 func (t *table) enter(e *entry) {
 	t.used += e.size
 	t.regions[e.id] = e
@@ -240,7 +240,7 @@ func (t *table) close(id uint64) (orphans []*entry) {
 	return orphans
 }
 
-// end closes a region's memory for peers, when no access of the server's own is under way, and wipes it when nobody reaches
+// end closes a region's memory for peers, when no access of the server's own is under way, and wipes it when no peer reaches
 // it any more.
 func (e *entry) end() error {
 	e.leave()

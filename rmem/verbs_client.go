@@ -32,10 +32,11 @@ type verbsWire struct {
 const smallTransfers = 4
 
 // DialVerbs makes a client of the [VerbsServer] that listens on addr. Reads and writes are one-sided: the server's program
-// takes no part. Atomics are requests. An operation whose context ends while it is under way ends the connection: it returns
-// the context's cause, and concurrent and later operations fail with [flow.ErrGivenUp]. An access to a freed region, like any
-// access that the device refuses, ends the connection and with it the client: its error says why. So does a server whose device is silent for a minute. Handles of
-// such regions are for [Client.Open] of clients of the same server over verbs.
+// takes no part. Atomics are requests. An operation that is under way when its context ends also ends the connection: it returns
+// the context's cause, and concurrent and later operations fail with [flow.ErrGivenUp]. The connection, and with it the
+// client, ends with an error that says why when an access is refused by the device, as that to a freed region is, and when
+// the server's device is silent for a minute. Handles of such regions are for [Client.Open] of clients of the same server
+// over verbs.
 func DialVerbs(ctx context.Context, dev *verbs.Device, addr netip.AddrPort) (*Client, error) {
 	attr, err := dev.Query()
 	if err != nil {
@@ -60,7 +61,7 @@ func DialVerbs(ctx context.Context, dev *verbs.Device, addr netip.AddrPort) (*Cl
 	return client, nil
 }
 
-// greet takes the server's first words and makes what small transfers need.
+// greet receives the server's first message and makes the memory regions for small transfers.
 func (w *verbsWire) greet(ctx context.Context) (*response, error) {
 	r, err := w.receive(ctx)
 	if err != nil {
@@ -80,7 +81,7 @@ func (w *verbsWire) greet(ctx context.Context) (*response, error) {
 	return r, nil
 }
 
-// close ends the connection: whoever has an operation under way is told, so that they let go of what is closed here.
+// close ends the connection first, so that operations under way return before their memory is closed here.
 func (w *verbsWire) close() error {
 	w.c.Abort(ErrClosed)
 	var err error

@@ -18,7 +18,7 @@ import (
 	"cinnabar/verbs/flow"
 )
 
-// VerbsServer lends memory of a verbs device. A client is a connection: what it has without a lease goes with it.
+// VerbsServer lends memory of a verbs device. A client is a connection: its regions without a lease are freed with it.
 type VerbsServer struct {
 	lender
 	l *flow.Listener
@@ -42,12 +42,12 @@ var plans = sync.OnceValue(func() (p struct{ request, response codec.Plan }) {
 	return p
 })
 
-// records bounds what a client may send at a time, on both sides.
+// records bounds the requests that a client may have under way, on both sides.
 var records = flow.Config{Records: 16, Bytes: 4096, Inline: 2048, KeepAlive: defaultSilence}
 
-// ListenVerbs lends memory to whoever connects to addr with [DialVerbs]; port 0 picks one. cfg.Provider, Pool, Grace and
-// Strict mean nothing here: the device checks every access, and a client whose connection ends is gone. So is one whose device
-// does not answer for Config.Silence, though nothing has ended the connection: its host has vanished, or stands still.
+// ListenVerbs lends memory to every peer that connects to addr with [DialVerbs]; port 0 picks one. It ignores cfg.Provider,
+// Pool, Grace and Strict, because the device checks every access, and a client ends with its connection. It ends a client also
+// if the client's device has not answered for Config.Silence, as that of a host that has vanished or stands still.
 func ListenVerbs(dev *verbs.Device, addr netip.AddrPort, cfg Config) (*VerbsServer, error) {
 	cfg, err := cfg.filled()
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *VerbsServer) accept(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			if err == nil {
-				_ = c.Close() // nobody has heard of it
+				_ = c.Close() // the loop that serves connections is over
 			}
 			return
 		case err == nil:
@@ -148,7 +148,7 @@ func (s *VerbsServer) request(ctx context.Context, c *flow.Conn, session uint64,
 	if err := errors.Join(err, rec.Release()); err != nil {
 		return fmt.Errorf("%w: %w", errUnreadable, err)
 	}
-	q.Session = session // a connection is a client, whatever it says
+	q.Session = session // a connection is a client, so the session in the request is ignored
 	var r response
 	delay, done := s.answer(&q, &r, by, func() {
 		switch {
@@ -185,7 +185,7 @@ func (s *VerbsServer) copyHere(q *request, r *response) {
 // lease. It reports whether there was one.
 func (s *VerbsServer) Revoke(id uint64) bool { return s.revoke(id) }
 
-// Stats returns what is lent now.
+// Stats returns a snapshot of the quota, the clients and the regions.
 func (s *VerbsServer) Stats() Stats { return s.stats() }
 
 // Close revokes all regions, ends all connections, and stops listening.
