@@ -37,6 +37,9 @@ type row struct {
 	modules []string // third-party modules
 }
 
+// tutorial is the row of each tutorial. They stand on the public packages alone, because readers copy them.
+var tutorial = row{code: []string{".", "margo"}}
+
 // layers is the table of arrows, lowest layer first: a package imports only from rows above its own.
 // A new package is a decision about layers, so it fails until it has a row here.
 var layers = map[string]row{
@@ -234,6 +237,21 @@ var layers = map[string]row{
 	"examples/hello":                         {code: []string{"."}},
 	"examples/hello/client":                  {code: []string{".", "examples/hello"}},
 	"examples/hello/server":                  {code: []string{".", "examples/hello"}},
+	"examples/tutorial":                      {test: []string{"internal/testproc"}},
+	"examples/tutorial/01":                   tutorial,
+	"examples/tutorial/02":                   tutorial,
+	"examples/tutorial/03":                   tutorial,
+	"examples/tutorial/04":                   tutorial,
+	"examples/tutorial/05":                   tutorial,
+	"examples/tutorial/06":                   tutorial,
+	"examples/tutorial/07":                   tutorial,
+	"examples/tutorial/08":                   tutorial,
+	"examples/tutorial/09":                   tutorial,
+	"examples/tutorial/10":                   tutorial,
+	"examples/tutorial/11":                   tutorial,
+	"examples/tutorial/12":                   tutorial,
+	"examples/tutorial/13":                   tutorial,
+	"examples/tutorial/14":                   tutorial,
 	"examples/bedeir/rc":                     {code: []string{"verbs", "verbs/rdmacm"}, test: []string{"verbs/iwarp", "verbs/fault"}},
 	"examples/filetransfer/internal/journal": {code: []string{"verbs"}},
 	"examples/filetransfer":                  {code: []string{"verbs", "verbs/iwarp", "verbs/rdmacore"}, test: []string{"internal/testproc", "xfer"}},

@@ -9,7 +9,7 @@ import (
 const readmeFile = "README.md"
 
 // shellPages are the pages whose shell blocks CI runs.
-var shellPages = []string{readmeFile, "docs/getting-started.md", "docs/filetransfer.md", "docs/rpc.md"}
+var shellPages = []string{readmeFile, "docs/getting-started.md", "docs/filetransfer.md", "docs/rpc.md", "docs/tutorial.md"}
 
 // readmeCommands must stand in a shell block of the README, each on a line of its own: they are what a newcomer types first.
 var readmeCommands = []string{

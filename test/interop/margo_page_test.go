@@ -80,20 +80,3 @@ func TestMargoFunctions(t *testing.T) {
 		t.Errorf("in the headers only: %s", diff)
 	}
 }
-
-// TestTutorialPage wants each of the tutorial's examples linked, in their order.
-// parity: G96
-func TestTutorialPage(t *testing.T) {
-	page, err := os.ReadFile("../../docs/tutorial.md")
-	must(t, err)
-	examples, err := filepath.Glob("../../example_tutorial*_test.go")
-	must(t, err)
-	var want []string
-	for _, e := range examples {
-		want = append(want, "../"+filepath.Base(e))
-	}
-	got := regexp.MustCompile(`\.\./example_tutorial[0-9]+_test\.go`).FindAllString(string(page), -1)
-	if diff := cmp.Diff(got, want); diff != "" || len(want) != 14 {
-		t.Errorf("%d examples; the page's links differ: %s", len(want), diff)
-	}
-}

@@ -1,4 +1,6 @@
-package cinnabar_test
+// Command 12 is the twelfth tutorial, monitoring: an engine counts its operations, Margo's statistics add up their times, and a
+// monitor of the program's own counts them by kind and procedure.
+package main
 
 import (
 	"bytes"
@@ -12,7 +14,14 @@ import (
 	"cinnabar/margo"
 )
 
-// tally is a monitor that counts the operations that have ended, by kind and procedure, and passes events on to another monitor.
+type (
+	PairIn  struct{ X, Y int32 }
+	PairOut struct{ Ret int32 }
+)
+
+var Sum = cinnabar.NewRPC[PairIn, PairOut]("sum")
+
+// tally is a monitor. It counts the operations that have ended, and passes all events on to another monitor.
 type tally struct {
 	next   cinnabar.Monitor
 	mu     sync.Mutex // events come from many goroutines
@@ -29,16 +38,16 @@ func (t *tally) Event(ctx context.Context, ev cinnabar.Event) {
 	t.counts[ev.Kind.String()+" "+ev.Info.RPC]++
 }
 
-// count asks for one of the counts.
-func (t *tally) count(what string) int {
+// count returns one of the counts, such as that of "call sum".
+func (t *tally) count(operation string) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.counts[what]
+	return t.counts[operation]
 }
 
-// measured reads from what Margo's tools read how many calls of each procedure were made.
+// measured returns the number of calls of each procedure from the JSON that Margo's tools read (margo.HOST.PID.stats.json).
 func measured(e *cinnabar.Engine, s *margo.Statistics) (map[string]int, error) {
-	var file bytes.Buffer // margo.HOST.PID.stats.json
+	var file bytes.Buffer
 	if err := s.Dump(e, &file, false); err != nil {
 		return nil, err
 	}
@@ -62,45 +71,45 @@ func measured(e *cinnabar.Engine, s *margo.Statistics) (map[string]int, error) {
 	return calls, nil
 }
 
-// Tutorial 12, monitoring: an engine counts its operations in any case ([cinnabar.Stats]). It reports each call, request, response
-// and transfer with its times to Config.Monitor. [margo.Statistics] is a monitor that adds these times up and writes them as Margo
-// does; a monitor of the program's own can pass its events on to it.
-// parity: G86 G96
-func Example_tutorial12() {
+func main() {
+	if err := run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context) error {
+	server, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	err = Sum.Handle(server, func(_ context.Context, in PairIn) (PairOut, error) { return PairOut{Ret: in.X + in.Y}, nil })
+	if err != nil {
+		return err
+	}
+
 	statistics := new(margo.Statistics)
 	t := &tally{next: statistics, counts: map[string]int{}}
 	client, err := cinnabar.Open("ofi+tcp://127.0.0.1", &cinnabar.Config{Monitor: t})
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	defer client.Close()
-	server, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer server.Close()
-	if err := servePairs(server, nil); err != nil {
-		log.Fatal(err)
-	}
-	ctx := context.Background()
 	ep, err := client.Lookup(server.Addr())
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	for range 3 {
-		if _, err := AddPair.Call(ctx, ep, PairIn{X: 1, Y: 2}); err != nil {
-			log.Fatal(err)
+		if _, err := Sum.Call(ctx, ep, PairIn{X: 1, Y: 2}); err != nil {
+			return err
 		}
 	}
 	calls, err := measured(client, statistics)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	fmt.Println("the monitor has seen", t.count("call sum"), "calls, the statistics have", calls["sum"])
 	fmt.Println("the server has run", server.Stats().Handlers.Served, "handlers")
 	fmt.Println("the client has", client.Stats().CallsActive, "calls under way")
-	// Output:
-	// the monitor has seen 3 calls, the statistics have 3
-	// the server has run 3 handlers
-	// the client has 0 calls under way
+	return nil
 }

@@ -1,4 +1,5 @@
-package cinnabar_test
+// Command 11 is the eleventh tutorial, timers: a timer runs a function once, some time after each Start.
+package main
 
 import (
 	"context"
@@ -9,40 +10,39 @@ import (
 	"cinnabar"
 )
 
-// Tutorial 11, timers: a function that runs once, some time after each Start. A handler that wants to wait uses
-// [cinnabar.Sleep], which leaves its worker to others.
-// parity: G96
-func Example_tutorial11() {
-	engine, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
-	if err != nil {
+func main() {
+	if err := run(context.Background()); err != nil {
 		log.Fatal(err)
 	}
+}
+
+func run(ctx context.Context) error {
+	engine, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
+	if err != nil {
+		return err
+	}
 	defer engine.Close()
-	ctx := context.Background()
 	fired := make(chan struct{})
 	timer := engine.NewTimer(func(context.Context) {
 		fmt.Println("the timer has fired")
 		fired <- struct{}{}
 	})
-
 	if err := timer.Start(10 * time.Millisecond); err != nil {
-		log.Fatal(err)
+		return err
 	}
 	<-fired
+
 	if err := timer.Start(time.Hour); err != nil {
-		log.Fatal(err)
+		return err
 	}
 	fmt.Println("started again:", cinnabar.CodeOf(timer.Start(time.Second)))
 	fmt.Println("cancelled:", timer.Cancel(ctx))
-	if err := timer.Start(0); err != nil { // it may be started after that
-		log.Fatal(err)
+	if err := timer.Start(0); err != nil { // a cancelled timer can be started again
+		return err
 	}
 	<-fired
+
+	// A handler that waits calls Sleep, because Sleep leaves the handler's worker to other requests meanwhile.
 	fmt.Println("slept:", cinnabar.Sleep(ctx, time.Millisecond))
-	// Output:
-	// the timer has fired
-	// started again: HG_BUSY
-	// cancelled: <nil>
-	// the timer has fired
-	// slept: <nil>
+	return nil
 }
