@@ -10,7 +10,7 @@ import (
 )
 
 // ParseConfig reads a configuration of Margo's, the JSON that margo_init_ext takes and margo_get_config gives. Each key
-// of Margo 0.24 is accepted, if its value can be meant; docs/config.md tells what it becomes. The address is not taken
+// of Margo 0.24 is accepted, if its value can be meant; docs/from-margo.md has the meaning of each key. The address is not taken
 // from the document, as in C: it is the argument of [Listen] or [Open].
 //
 // The error names the key that is refused. What is accepted and has no effect in Go is told to Config.Logger when an

@@ -44,6 +44,8 @@ func TestFeatureIDs(t *testing.T)     { check(t, checkRowIDs) }
 func TestReadme(t *testing.T)         { check(t, checkReadme) }
 func TestShellPages(t *testing.T)     { check(t, checkShellPages) }
 func TestProofs(t *testing.T)         { check(t, checkProofs) }
+func TestLinks(t *testing.T)          { check(t, checkLinks) }
+func TestManual(t *testing.T)         { check(t, checkManual) }
 
 // parity: S04
 func TestVerbsPage(t *testing.T) { check(t, checkVerbsPage) }

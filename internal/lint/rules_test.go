@@ -164,6 +164,43 @@ func TestRuleProofs(t *testing.T) {
 	})
 }
 
+func TestRuleLinks(t *testing.T) {
+	with := func(line string) map[string]string {
+		return map[string]string{
+			"docs/a.md":     line,
+			"docs/b.md":     "# The `b` page\n\n## One, two\n## One, two\n```text\n## Not one\n```\n",
+			"examples/x.go": "package x\n",
+		}
+	}
+	runCases(t, checkLinks, []ruleCase{
+		{"page", with("[b](b.md), [code](../examples/x.go), [folder](../examples), [web](https://example.org/x)"), ""},
+		{"heading", with("[b](b.md#the-b-page), [b](b.md#one-two-1)"), ""},
+		{"own heading", with("## Here\n[up](#here)"), ""},
+		{"no page", with("\n[b](c.md)"), "docs/a.md:2: link to c.md, which does not exist"},
+		{"no heading", with("[b](b.md#three)"), "docs/b.md has no such heading"},
+		{"heading of code", with("[b](b.md#not-one)"), "no such heading"},
+		{"no own heading", with("[b](#three)"), "docs/a.md has no such heading"},
+		{"code in a line", with("`NewRPC[In, Out](name)`"), ""},
+		{"picture", with("![p](pictures/p.svg)"), "link to pictures/p.svg"},
+		{"code", with("```text\n[b](c.md)\n```"), ""},
+	})
+}
+
+func TestRuleManual(t *testing.T) {
+	const page = "# A\n\nAfter this page you can read.\n"
+	with := func(index, a string) map[string]string {
+		return map[string]string{manualIndex: page + index, "docs/a.md": a}
+	}
+	runCases(t, checkManual, []ruleCase{
+		{"good", with("[a](a.md)", page), ""},
+		{"other opening", with("[a](a.md)", "# A\n\nThis page is about A.\n"), "docs/a.md:3: the page does not begin"},
+		{"empty", with("[a](a.md)", ""), "does not begin"},
+		{"not in the index", with("", page), "has no link to the page"},
+		{"parity", map[string]string{manualIndex: page, parityFile: "# Features\n"}, ""},
+		{"no index", goFile("docs/a.md", page), "docs/README.md: missing"},
+	})
+}
+
 func TestRuleText(t *testing.T) {
 	runCases(t, checkMarkers, []ruleCase{
 		{"marker", goFile("a.md", "\n<!-- TO"+"DO: more -->"), "a.md:2: TO"},
