@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostmem"
@@ -157,7 +158,7 @@ func (e *Engine) mapMemory(size int64) (mem []byte, free func() error, err error
 		}
 	}
 	if mem, err = hostmem.Map(int(size)); err != nil {
-		return nil, nil, &Error{Op: "alloc", Code: CodeNoMem, Err: err}
+		return nil, nil, &Error{Op: "alloc", Code: codes.NoMem, Err: err}
 	}
 	return mem, func() error { return hostmem.Unmap(mem) }, nil
 }
@@ -217,7 +218,7 @@ func (m *memory) registerCore() error {
 }
 
 // Slice is the part of b that starts at offset off and has n bytes: a view, which costs nothing, needs no Close and dies
-// with b. If there is no such part, every use of the view fails with an [*Error] of [CodeInvalidArg] that says so.
+// with b. If there is no such part, every use of the view fails with an [*Error] of [codes.InvalidArg] that says so.
 func (b *Bulk) Slice(off, n int64) *Bulk {
 	view := &Bulk{mem: b.mem, life: b.life, err: b.err}
 	if view.err == nil {
@@ -367,7 +368,7 @@ func (m *memory) unhold() error {
 		return nil
 	}
 	if err := m.free(); err != nil {
-		return &Error{Op: "close bulk", Code: CodeFault, Err: err}
+		return &Error{Op: "close bulk", Code: codes.Fault, Err: err}
 	}
 	return nil
 }
@@ -378,7 +379,7 @@ func (b *Bulk) use(op string) error {
 		return b.err
 	}
 	if !b.life.Acquire() {
-		return &Error{Op: op, Code: CodeInvalidArg, Err: errBulkClosed}
+		return &Error{Op: op, Code: codes.InvalidArg, Err: errBulkClosed}
 	}
 	return nil
 }

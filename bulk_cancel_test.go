@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/ofitcp"
 )
@@ -145,7 +146,7 @@ func TestCancelHalfWay(t *testing.T) {
 			cancelled := time.Now()
 			cancel()
 			n, err := op.Wait()
-			wantCode(t, err, CodeCanceled, "pull")
+			wantCode(t, err, codes.Canceled, "pull")
 			if !errors.Is(err, context.Canceled) || n != 0 {
 				t.Errorf("%d bytes, %v", n, err)
 			}
@@ -258,6 +259,6 @@ func TestCancelWaitsForNetwork(t *testing.T) {
 	}
 	close(slow.letGo)
 	for range cap(ends) {
-		wantCode(t, <-ends, CodeCanceled)
+		wantCode(t, <-ends, codes.Canceled)
 	}
 }

@@ -3,6 +3,8 @@ package cinnabar
 import (
 	"errors"
 	"os"
+
+	"cinnabar/codes"
 )
 
 // ExposeFile exposes the content of a file as it is on disk: the file is mapped, peers read it from, and write it to, the
@@ -10,7 +12,7 @@ import (
 // closed right afterwards. For a mode other than ReadOnly f must be open for reading and writing.
 //
 // As with every mapping, the file should not become shorter before Close. Accesses to the part that is gone, and writes for which the
-// file system has no room, fail: those by [Bulk.ReadAt], [Bulk.WriteAt] and transfers with CodeFault, a peer's with its
+// file system has no room, fail: those by [Bulk.ReadAt], [Bulk.WriteAt] and transfers with codes.Fault, a peer's with its
 // connection. A program that touches the memory itself, as [Bulk.Bytes] returns it, is ended by the system. Only regular
 // files can be exposed, and on Unix only.
 func (e *Engine) ExposeFile(mode Mode, f *os.File) (*Bulk, error) {
@@ -49,12 +51,12 @@ func (e *Engine) exposeFile(mode Mode, f *os.File) (*memory, error) {
 
 // fileError is the refusal of a file, for the reason that the system gives.
 func fileError(err error) error {
-	e := &Error{Op: "expose file", Code: CodeIOError, Err: err}
+	e := &Error{Op: "expose file", Code: codes.IOError, Err: err}
 	switch {
 	case errors.Is(err, os.ErrPermission):
-		e.Code = CodeAccess
+		e.Code = codes.Access
 	case errors.Is(err, errors.ErrUnsupported):
-		e.Code = CodeOpNotSupported
+		e.Code = codes.OpNotSupported
 	}
 	return e
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"testing"
 
+	"cinnabar/codes"
 	"cinnabar/internal/hostmem"
 )
 
@@ -17,18 +18,18 @@ func TestExposedFileBecomesShorter(t *testing.T) {
 	b := exposeFile(t, p.there, ReadWrite, f)
 	must(t, f.Truncate(0))
 	_, err := b.ReadAt(make([]byte, 100), 0)
-	wantCode(t, err, CodeFault, "became shorter")
+	wantCode(t, err, codes.Fault, "became shorter")
 	if !errors.Is(err, hostmem.ErrFault) {
 		t.Errorf("%v is not hostmem.ErrFault", err)
 	}
 	_, err = b.WriteAt([]byte("x"), 0)
-	wantCode(t, err, CodeFault)
+	wantCode(t, err, codes.Fault)
 	if raw := b.Handle().d.AppendProc(nil, 4096); len(raw) >= 500 {
 		t.Errorf("a handle of %d bytes", len(raw))
 	}
 	own := RemoteBulk{ep: p.there.Self(), h: b.Handle(), n: 500}
 	_, err = own.ReadAt(make([]byte, 100), 0)
-	wantCode(t, err, CodeFault)
+	wantCode(t, err, codes.Fault)
 	must(t, f.Truncate(500))
 	if _, err := b.ReadAt(make([]byte, 100), 0); err != nil {
 		t.Errorf("after the file is as long as before: %v", err)

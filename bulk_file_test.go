@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"testing"
 	"testing/iotest"
+
+	"cinnabar/codes"
 )
 
 // tempFile returns a file with data in it, open for reading and writing.
@@ -57,11 +59,11 @@ func TestExposeFileRead(t *testing.T) {
 		t.Errorf("read %d bytes, %v", len(got), err)
 	}
 	_, err = r.WriteAt([]byte("x"), 0)
-	wantCode(t, err, CodePermission)
+	wantCode(t, err, codes.Permission)
 	_, err = b.WriteAt([]byte("x"), 0) // would end the program if it were tried
-	wantCode(t, err, CodePermission, "local bulk is read-only")
+	wantCode(t, err, codes.Permission, "local bulk is read-only")
 	_, err = r.Pull(t.Context(), b)
-	wantCode(t, err, CodePermission)
+	wantCode(t, err, codes.Permission)
 }
 
 // What a peer writes is in the file.
@@ -93,21 +95,21 @@ func TestExposeFileRefused(t *testing.T) {
 	}
 	defer func() { _ = dir.Close() }()
 	_, err = e.ExposeFile(ReadOnly, dir)
-	wantCode(t, err, CodeInvalidArg, "regular file")
+	wantCode(t, err, codes.InvalidArg, "regular file")
 	full := tempFile(t, make([]byte, 10))
 	_, err = e.ExposeFile(5, full)
-	wantCode(t, err, CodeInvalidArg, "mode 5")
+	wantCode(t, err, codes.InvalidArg, "mode 5")
 	reading, err := os.Open(full.Name())
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = e.ExposeFile(WriteOnly, reading)
-	wantCode(t, err, CodeAccess, "permission denied")
+	wantCode(t, err, codes.Access, "permission denied")
 	if err := reading.Close(); err != nil {
 		t.Fatal(err)
 	}
 	_, err = e.ExposeFile(ReadOnly, reading)
-	wantCode(t, err, CodeIOError, "closed")
+	wantCode(t, err, codes.IOError, "closed")
 	if !errors.Is(err, os.ErrClosed) {
 		t.Errorf("%v is not os.ErrClosed", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"cinnabar/codec"
+	"cinnabar/codes"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/sglist"
 )
@@ -143,7 +144,7 @@ func (h BulkHandle) AppendBinary(b []byte) ([]byte, error) {
 func (h *BulkHandle) UnmarshalBinary(b []byte) error {
 	d, err := hg.ParseDesc(b)
 	if err != nil {
-		return &Error{Op: "deserialize", Code: CodeProtocolError, Err: err}
+		return &Error{Op: "deserialize", Code: codes.ProtocolError, Err: err}
 	}
 	h.d = d
 	return nil
@@ -167,7 +168,7 @@ func (h *BulkHandle) DecodeProc(b []byte) (int, error) {
 	}
 	d, n, err := hg.DecodeProc(b)
 	if err != nil {
-		return 0, &Error{Op: "deserialize", Code: CodeProtocolError, Err: err}
+		return 0, &Error{Op: "deserialize", Code: codes.ProtocolError, Err: err}
 	}
 	h.d = d
 	return n, nil

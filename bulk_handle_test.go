@@ -13,6 +13,7 @@ import (
 
 	"cinnabar/codec"
 	"cinnabar/codec/hgproc"
+	"cinnabar/codes"
 	"cinnabar/internal/testproc"
 )
 
@@ -41,20 +42,20 @@ func TestHandleBinary(t *testing.T) {
 				t.Errorf("passed on in other bytes, %v", err)
 			}
 			for n := range data {
-				wantCode(t, new(BulkHandle).UnmarshalBinary(data[:n]), CodeProtocolError, "deserialize")
+				wantCode(t, new(BulkHandle).UnmarshalBinary(data[:n]), codes.ProtocolError, "deserialize")
 			}
 			argument, err := h.AppendProc(nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for n := range argument {
-				if _, err := new(BulkHandle).DecodeProc(argument[:n]); !errors.Is(err, codec.ErrOverflow) || CodeOf(err) != CodeOverflow {
+				if _, err := new(BulkHandle).DecodeProc(argument[:n]); !errors.Is(err, codec.ErrOverflow) || codeOf(err) != codes.Overflow {
 					t.Fatalf("%d of %d bytes: %v", n, len(argument), err)
 				}
 			}
 			argument[8+8]++ // the count of segments
 			_, err = new(BulkHandle).DecodeProc(argument)
-			wantCode(t, err, CodeProtocolError, "deserialize")
+			wantCode(t, err, codes.ProtocolError, "deserialize")
 		}
 	}
 }
@@ -65,7 +66,7 @@ func TestHandleNull(t *testing.T) {
 		t.Errorf("the null handle is %v", h)
 	}
 	_, err := h.AppendBinary(nil)
-	wantCode(t, err, CodeInvalidArg, "null")
+	wantCode(t, err, codes.InvalidArg, "null")
 	data, err := h.AppendProc([]byte("x"))
 	if err != nil || !bytes.Equal(data, []byte("x\x00\x00\x00\x00\x00\x00\x00\x00")) {
 		t.Errorf("as an argument it is %x, %v", data, err)
@@ -76,7 +77,7 @@ func TestHandleNull(t *testing.T) {
 		t.Errorf("decoded %v from %d bytes, %v", h, n, err)
 	}
 	_, err = h.Owner(e)
-	wantCode(t, err, CodeInvalidArg, "not bound")
+	wantCode(t, err, codes.InvalidArg, "not bound")
 }
 
 // FuzzBulkHandle feeds a handle anything. What is accepted is passed on in the same bytes.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 
+	"cinnabar/codes"
 	"cinnabar/internal/hostmem"
 	"cinnabar/internal/sglist"
 )
@@ -15,7 +16,7 @@ func (b *Bulk) ReadAt(p []byte, off int64) (int, error) {
 
 // WriteAt copies p to the memory. It is an [io.WriterAt], whatever the mode: that is about peers. What does not fit is
 // not written, and the error then is [io.ErrShortWrite]. A file that [Engine.ExposeFile] exposes for reading cannot be
-// written: [CodePermission].
+// written: [codes.Permission].
 func (b *Bulk) WriteAt(p []byte, off int64) (int, error) {
 	if b.mem.fixed {
 		return 0, permission("write", "", "local", b.mem.mode, WriteOnly)
@@ -34,7 +35,7 @@ func (b *Bulk) copyAt(op string, p []byte, off int64, short error, move func(seg
 	for _, seg := range sglist.Slice(nil, b.mem.segs, b.off+off, n) {
 		moved, fault := move(seg, p[done:])
 		if fault != nil { // a mapping of a file that has become shorter, or has no room
-			return done, &Error{Op: op, Code: CodeFault, Err: fault}
+			return done, &Error{Op: op, Code: codes.Fault, Err: fault}
 		}
 		done += moved
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"cinnabar/codes"
 )
 
 func TestRemoteReadAtWriteAt(t *testing.T) {
@@ -46,11 +48,11 @@ func TestRemoteReadAtWriteAt(t *testing.T) {
 		}
 	}
 	_, err := r.ReadAt(make([]byte, 1), -1)
-	wantCode(t, err, CodeInvalidArg, "offset -1")
+	wantCode(t, err, codes.InvalidArg, "offset -1")
 	_, err = r.WriteAt(make([]byte, 1), -1)
-	wantCode(t, err, CodeInvalidArg, "offset -1")
+	wantCode(t, err, codes.InvalidArg, "offset -1")
 	_, err = p.remote(t, expose(t, p.there, WriteOnly, make([]byte, 9))).ReadAt(make([]byte, 1), 0)
-	wantCode(t, err, CodePermission, "pull", "remote")
+	wantCode(t, err, codes.Permission, "pull", "remote")
 }
 
 func TestRemoteReadAtContext(t *testing.T) {
@@ -60,9 +62,9 @@ func TestRemoteReadAtContext(t *testing.T) {
 	defer cancel()
 	buf := make([]byte, 9)
 	_, err := frozen.ReadAtContext(ctx, buf, 0)
-	wantCode(t, err, CodeTimeout, "pull")
+	wantCode(t, err, codes.Timeout, "pull")
 	_, err = frozen.WriteAtContext(ctx, buf, 0)
-	wantCode(t, err, CodeTimeout, "push")
+	wantCode(t, err, codes.Timeout, "push")
 	clear(buf) // ours again
 }
 
@@ -194,7 +196,7 @@ func TestRemoteReaderWriteToFails(t *testing.T) {
 func TestRemoteReaderWriteToRefused(t *testing.T) {
 	p := newBulkPair(t)
 	n, err := io.Copy(io.Discard, p.remote(t, expose(t, p.there, WriteOnly, make([]byte, 3*readAheadBytes))).Reader())
-	wantCode(t, err, CodePermission, "pull", "remote")
+	wantCode(t, err, codes.Permission, "pull", "remote")
 	if n != 0 {
 		t.Errorf("%d bytes were copied", n)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/na/sm"
 )
 
@@ -91,7 +92,7 @@ func giveUp(t *testing.T, s *lateServer, to Target, in lend) {
 	soon(t, "the handler", s.begun)
 	cancel()
 	_, err := p.Wait()
-	wantCode(t, err, CodeCanceled)
+	wantCode(t, err, codes.Canceled)
 }
 
 // nobodyHurt checks that the connection has survived: a call that was under way is still.
@@ -201,7 +202,7 @@ func lentToLate(t *testing.T, s *lateServer, cfg Config, size int) (client *Engi
 func wantLateError(t *testing.T, p *Pending[struct{}], texts ...string) {
 	t.Helper()
 	_, err := p.Wait()
-	wantCode(t, err, CodeProtocolError)
+	wantCode(t, err, codes.ProtocolError)
 	for _, text := range append(texts, "exposed for the call late,", "ago", "the request of this call has left, and may have been executed") {
 		if err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("the error lacks %q: %v", text, err)
@@ -316,7 +317,7 @@ func TestLateAccessEndsWithItsConnection(t *testing.T) {
 		client, _, innocent := lentToLate(t, s, Config{}, 5000)
 		must(t, s.e.Close())
 		_, err := innocent.Wait()
-		if code := CodeOf(err); code != CodeHostUnreach && code != CodeCanceled { // which the handler may have answered
+		if code := codes.Of(err); code != codes.HostUnreach && code != codes.Canceled { // which the handler may have answered
 			t.Errorf("the call under way: %v", err)
 		}
 		wantNothingKept(t, client)
@@ -434,7 +435,7 @@ func TestTimeOutHurtsNoOtherCall(t *testing.T) {
 				go func() { slow <- call(ctx) }()
 				soon(t, "the slow handler", s.begun)
 				cancel()
-				wantCode(t, soon(t, "the slow call", slow), CodeCanceled)
+				wantCode(t, soon(t, "the slow call", slow), codes.Canceled)
 				for range innocents + 1 {
 					s.goOn <- struct{}{}
 				}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"cinnabar/codes"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/rundown"
 )
@@ -141,7 +142,7 @@ func (p *BulkPool) TryGet() (*Bulk, error) {
 }
 
 func errPoolClosed() error {
-	return &Error{Op: "get buffer", Code: CodeInvalidArg, Err: errors.New("the pool is closed")}
+	return &Error{Op: "get buffer", Code: codes.InvalidArg, Err: errors.New("the pool is closed")}
 }
 
 // memory returns the registration of the buffer.
@@ -220,7 +221,7 @@ func (p *BulkPool) Release(b *Bulk) error {
 		return argumentError("release buffer", "", "", "it is not from this pool; give what Get returned, not a view of it")
 	}
 	if !b.slot.giveBack(b) {
-		return &Error{Op: "release buffer", Code: CodeInvalidArg, Err: ErrReleased}
+		return &Error{Op: "release buffer", Code: codes.InvalidArg, Err: ErrReleased}
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"cinnabar/codes"
 	"cinnabar/internal/hostmem"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
@@ -65,7 +66,7 @@ func TestPoolGetWaits(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := p.Get(ended)
-	wantCode(t, err, CodeCanceled, "get buffer")
+	wantCode(t, err, codes.Canceled, "get buffer")
 
 	fifth := make(chan *Bulk)
 	go func() {
@@ -99,17 +100,17 @@ func TestPoolRelease(t *testing.T) {
 	p, other := newPool(t, e, 2, 100), newPool(t, e, 1, 100)
 	b := take(t, p.TryGet)
 	view := b.Slice(10, 10)
-	wantCode(t, p.Release(view), CodeInvalidArg, "not from this pool")
-	wantCode(t, p.Release(nil), CodeInvalidArg, "not from this pool")
-	wantCode(t, other.Release(b), CodeInvalidArg, "not from this pool")
-	wantCode(t, p.Release(expose(t, e, ReadOnly, nil)), CodeInvalidArg, "not from this pool")
+	wantCode(t, p.Release(view), codes.InvalidArg, "not from this pool")
+	wantCode(t, p.Release(nil), codes.InvalidArg, "not from this pool")
+	wantCode(t, other.Release(b), codes.InvalidArg, "not from this pool")
+	wantCode(t, p.Release(expose(t, e, ReadOnly, nil)), codes.InvalidArg, "not from this pool")
 	if err := p.Release(b); err != nil {
 		t.Fatal(err)
 	}
 	again := take(t, p.TryGet)
 	_ = take(t, p.TryGet)
 	err := p.Release(b)
-	wantCode(t, err, CodeInvalidArg, "released before")
+	wantCode(t, err, codes.InvalidArg, "released before")
 	if !errors.Is(err, ErrReleased) {
 		t.Errorf("%v is not ErrReleased", err)
 	}
@@ -120,7 +121,7 @@ func TestPoolRelease(t *testing.T) {
 		t.Errorf("the second release has freed something: %v", err)
 	}
 	_, err = view.WriteAt([]byte("x"), 0)
-	wantCode(t, err, CodeInvalidArg, "given back")
+	wantCode(t, err, codes.InvalidArg, "given back")
 	if _, err := again.WriteAt([]byte("x"), 0); err != nil {
 		t.Errorf("the present user: %v", err)
 	}
@@ -202,11 +203,11 @@ func TestPoolClose(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	wantCode(t, <-waiting, CodeInvalidArg, "pool is closed")
+	wantCode(t, <-waiting, codes.InvalidArg, "pool is closed")
 	_, err = p.TryGet()
-	wantCode(t, err, CodeInvalidArg, "pool is closed")
+	wantCode(t, err, codes.InvalidArg, "pool is closed")
 	_, err = b.ReadAt(make([]byte, 1), 0)
-	wantCode(t, err, CodeInvalidArg, "closed")
+	wantCode(t, err, codes.InvalidArg, "closed")
 	if err := p.Release(b); !errors.Is(err, ErrReleased) {
 		t.Errorf("release after close: %v", err)
 	}
@@ -223,14 +224,14 @@ func TestPoolRefused(t *testing.T) {
 		size  int64
 	}{{0, 1}, {-1, 1}, {1, 0}, {1, -1}, {2, math.MaxInt64}, {math.MaxInt, 1 << 40}, {1, math.MaxInt64}} {
 		_, err := e.AllocPool(ReadWrite, c.count, c.size)
-		wantCode(t, err, CodeInvalidArg, "make pool")
+		wantCode(t, err, codes.InvalidArg, "make pool")
 	}
 	_, err := e.AllocPool(7, 1, 1)
-	wantCode(t, err, CodeInvalidArg, "mode 7")
+	wantCode(t, err, codes.InvalidArg, "mode 7")
 	_, err = e.AllocPoolSet(ReadWrite, 1)
-	wantCode(t, err, CodeInvalidArg, "no sizes")
+	wantCode(t, err, codes.InvalidArg, "no sizes")
 	_, err = e.AllocPoolSet(ReadWrite, 1, 10, 20, 20)
-	wantCode(t, err, CodeInvalidArg, "size 20 follows size 20")
+	wantCode(t, err, codes.InvalidArg, "size 20 follows size 20")
 	if got := hostmem.Mapped(); got != before {
 		t.Errorf("%d mappings, want %d", got, before)
 	}
@@ -258,15 +259,15 @@ func TestPoolSet(t *testing.T) {
 		if err := s.Release(b); err != nil {
 			t.Error(err)
 		}
-		wantCode(t, s.Release(b), CodeInvalidArg, "released before")
+		wantCode(t, s.Release(b), codes.InvalidArg, "released before")
 	}
 	for _, ask := range []int64{1001, -1} {
 		_, err = s.Get(t.Context(), ask)
-		wantCode(t, err, CodeInvalidArg, "up to 1000")
+		wantCode(t, err, codes.InvalidArg, "up to 1000")
 		_, err = s.TryGet(ask, true)
-		wantCode(t, err, CodeInvalidArg, "up to 1000")
+		wantCode(t, err, codes.InvalidArg, "up to 1000")
 	}
-	wantCode(t, s.Release(nil), CodeInvalidArg, "not from this set")
+	wantCode(t, s.Release(nil), codes.InvalidArg, "not from this set")
 
 	small := take(t, func() (*Bulk, error) { return s.TryGet(5, false) })
 	if _, err := s.TryGet(5, false); !errors.Is(err, ErrNoBuffer) {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/testproc"
 )
 
@@ -76,7 +77,7 @@ func TestTransferWithStoppedProcess(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 		_, err := do(ctx, local)
 		cancel()
-		wantCode(t, err, CodeTimeout)
+		wantCode(t, err, codes.Timeout)
 	}
 	poison := bytes.Repeat([]byte{0xEE}, memoryHelperSize)
 	copy(local.Bytes(), poison)
@@ -99,8 +100,8 @@ func TestTransferWithKilledProcess(t *testing.T) {
 	p.Kill()
 	for _, op := range ops {
 		_, err := op.Wait()
-		wantCode(t, err, CodeHostUnreach, r.Endpoint().String())
+		wantCode(t, err, codes.HostUnreach, r.Endpoint().String())
 	}
 	_, err := r.Pull(t.Context(), local)
-	wantCode(t, err, CodeHostUnreach, "pull", r.Endpoint().String())
+	wantCode(t, err, codes.HostUnreach, "pull", r.Endpoint().String())
 }

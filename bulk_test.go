@@ -17,6 +17,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostmem"
 )
@@ -134,7 +135,7 @@ func repeat(size, n int) []int { return slices.Repeat([]int{size}, n) }
 func contents(b *Bulk) []byte { return bytes.Join(slices.Collect(b.Segments()), nil) }
 
 // wantCode fails the test unless err is an *Error of that code whose text has all the words.
-func wantCode(t testing.TB, err error, code Code, words ...string) {
+func wantCode(t testing.TB, err error, code codes.Code, words ...string) {
 	t.Helper()
 	e, ok := errors.AsType[*Error](err)
 	if !ok || e.Code != code || !errors.Is(err, code) {
@@ -191,7 +192,7 @@ func TestExposeRefused(t *testing.T) {
 			if b != nil {
 				t.Error("a Bulk besides the error")
 			}
-			wantCode(t, err, CodeInvalidArg, "expose", c.want)
+			wantCode(t, err, codes.InvalidArg, "expose", c.want)
 		})
 	}
 }
@@ -318,7 +319,7 @@ func TestAlloc(t *testing.T) {
 		t.Error("closed memory is still handed out")
 	}
 	_, err = e.Alloc(ReadWrite, -1)
-	wantCode(t, err, CodeInvalidArg, "-1 bytes")
+	wantCode(t, err, codes.InvalidArg, "-1 bytes")
 	if _, err := e.Alloc(0, 100); err == nil || hostmem.Mapped() != before {
 		t.Errorf("error %v; %d mappings, want %d", err, hostmem.Mapped(), before)
 	}
@@ -376,15 +377,15 @@ func TestSliceOutOfRange(t *testing.T) {
 			t.Errorf("a view of what does not exist has %d and %d bytes", view.Len(), far.Len())
 		}
 		_, err := far.Pull(t.Context(), local)
-		wantCode(t, err, CodeInvalidArg, words...)
+		wantCode(t, err, codes.InvalidArg, words...)
 		_, err = far.StartPush(t.Context(), local).Wait()
-		wantCode(t, err, CodeInvalidArg, words...)
+		wantCode(t, err, codes.InvalidArg, words...)
 		_, err = far.ReadAt(make([]byte, 1), 0)
-		wantCode(t, err, CodeInvalidArg, words...)
+		wantCode(t, err, codes.InvalidArg, words...)
 		_, err = p.remote(t, b).PushChunks(t.Context(), view, 1, 1)
-		wantCode(t, err, CodeInvalidArg, words...)
+		wantCode(t, err, codes.InvalidArg, words...)
 		_, err = view.ReadAt(make([]byte, 1), 0)
-		wantCode(t, err, CodeInvalidArg, words...)
+		wantCode(t, err, codes.InvalidArg, words...)
 	}
 }
 
@@ -405,7 +406,7 @@ func TestBulkReadAtWriteAt(t *testing.T) {
 		t.Error(err)
 	}
 	_, err := b.ReadAt(nil, -1)
-	wantCode(t, err, CodeInvalidArg, "-1")
+	wantCode(t, err, codes.InvalidArg, "-1")
 }
 
 // A closed Bulk refuses everything by name, and its peers' transfers.
@@ -431,16 +432,16 @@ func TestBulkClose(t *testing.T) {
 		t.Error("bytes moved")
 	}
 	_, err := b.ReadAt(make([]byte, 1), 0)
-	wantCode(t, err, CodeInvalidArg, "closed")
+	wantCode(t, err, codes.InvalidArg, "closed")
 	_, err = view.WriteAt(make([]byte, 1), 0)
-	wantCode(t, err, CodeInvalidArg, "closed")
+	wantCode(t, err, codes.InvalidArg, "closed")
 	if !b.Handle().IsNull() || !view.Bound().IsNull() || len(contents(b)) != 0 {
 		t.Error("a closed Bulk is described or handed out")
 	}
 	closed := expose(t, p.here, ReadWrite, make([]byte, 1))
 	closeBulk(t, closed)
 	_, err = p.remote(t, expose(t, p.there, ReadOnly, make([]byte, 1))).Pull(t.Context(), closed)
-	wantCode(t, err, CodeInvalidArg, "pull", "closed")
+	wantCode(t, err, codes.InvalidArg, "pull", "closed")
 }
 
 // Close waits for a transfer that this process has started: when it returns, the operation is over.
@@ -466,7 +467,7 @@ func TestBulkCloseWaits(t *testing.T) {
 		t.Error(err)
 	}
 	_, err := op.Wait()
-	wantCode(t, err, CodeCanceled, "pull")
+	wantCode(t, err, codes.Canceled, "pull")
 }
 
 // silentPeer is a process that accepts connections and says nothing, as a frozen one does.

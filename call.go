@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/sched"
@@ -16,7 +17,7 @@ import (
 
 // Call is the long form of a request that a handler has: what is asked, and the means to answer it, once, at any time
 // and from any goroutine. It is valid until it is answered, for as long as the program holds it; a Call that the program
-// loses before it is answered is answered CodeOtherError when the garbage collector finds it, and the log says so.
+// loses before it is answered is answered codes.OtherError when the garbage collector finds it, and the log says so.
 type Call[In, Out any] struct {
 	In In // the arguments
 
@@ -73,7 +74,7 @@ func (w *work[In, Out]) Serve() {
 	}
 	switch {
 	case c.s.svc.e.lives.ctx.Err() != nil: // the engine was closed while the request waited for a worker
-		c.s.finish(CodePermission)
+		c.s.finish(codes.Permission)
 	case c.decode():
 		c.handle()
 	}
@@ -92,7 +93,7 @@ func (c *Call[In, Out]) decode() bool {
 	}
 	c.s.svc.e.note(c.s.from, "request refused: arguments cannot be decoded; compare the types of both sides",
 		slog.String(logRPC, c.s.svc.label()), slog.Any(logError, logged{err}))
-	c.s.finish(CodeOf(err))
+	c.s.finish(codeOf(err))
 	return false
 }
 
@@ -145,11 +146,11 @@ func (c *Call[In, Out]) settle(err error) {
 }
 
 // errorCode is the code that stands for a handler's error. An error is never a success.
-func errorCode(err error) Code {
-	if code := CodeOf(err); code != CodeSuccess {
+func errorCode(err error) codes.Code {
+	if code := codeOf(err); code != codes.Code(0) {
 		return code
 	}
-	return CodeOtherError
+	return codes.OtherError
 }
 
 // send answers with c.out. The caller has the claim. If a type's own encoding panics, the request is given up without an
@@ -166,7 +167,7 @@ func (c *Call[In, Out]) send(ctx context.Context) error {
 	payload, err := c.s.svc.proc.appendOutput(c.s.req.Output(), &c.out)
 	if err != nil {
 		c.s.svc.e.note(c.s.from, "result cannot be encoded", slog.String(logRPC, c.s.svc.label()), slog.Any(logError, logged{err}))
-		return errors.Join(encodingError("answer", c.s.svc.label(), c.s.from.String(), err), c.s.svc.answer(c.s.req, CodeOtherError))
+		return errors.Join(encodingError("answer", c.s.svc.label(), c.s.from.String(), err), c.s.svc.answer(c.s.req, codes.OtherError))
 	}
 	return c.respond(ctx, payload, began)
 }
@@ -256,7 +257,7 @@ func (o *orphan) answer() {
 	}
 	o.svc.e.log.Error("handler has lost its call without an answer; keep the Call and answer it with Respond or Fail",
 		logRPC, o.svc.label(), logPeer, o.from)
-	_ = o.svc.answer(o.req, CodeOtherError) // best effort
+	_ = o.svc.answer(o.req, codes.OtherError) // best effort
 }
 
 // Context returns the context that a handler of the short form is given.
@@ -289,7 +290,7 @@ func (c *Call[In, Out]) RespondContext(ctx context.Context, out Out) error {
 	return c.answerError(c.send(ctx))
 }
 
-// Fail answers with the code of err ([CodeOf]). The text of err does not travel: the engine logs it, at Warn if err has no code,
+// Fail answers with the code of err ([codes.Of]). The text of err does not travel: the engine logs it, at Warn if err has no code,
 // and otherwise at Debug.
 func (c *Call[In, Out]) Fail(err error) error {
 	code := errorCode(err) // before the claim, as in settle
@@ -302,7 +303,7 @@ func (c *Call[In, Out]) Fail(err error) error {
 
 func (c *Call[In, Out]) answerError(err error) error {
 	if err == errAnswered { //nolint:errorlint // it is never wrapped here
-		return &Error{Op: "answer", RPC: c.s.svc.label(), Addr: c.s.from.String(), Code: CodeInvalidArg, Err: err}
+		return &Error{Op: "answer", RPC: c.s.svc.label(), Addr: c.s.from.String(), Code: codes.InvalidArg, Err: err}
 	}
 	return errorFrom("answer", c.s.svc.label(), c.s.from.String(), err)
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"cinnabar/codes"
 )
 
 var long = NewRPC[addIn, addOut]("long")
@@ -29,10 +31,10 @@ func TestRespondEarly(t *testing.T) {
 		}
 		<-goOn
 		err := c.Respond(addOut{})
-		if err == nil || !strings.Contains(err.Error(), "answered already") || CodeOf(err) != CodeInvalidArg {
+		if err == nil || !strings.Contains(err.Error(), "answered already") || codes.Of(err) != codes.InvalidArg {
 			t.Errorf("second answer: %v", err)
 		}
-		if err := c.Fail(CodeBusy); CodeOf(err) != CodeInvalidArg {
+		if err := c.Fail(codes.Busy); codes.Of(err) != codes.InvalidArg {
 			t.Errorf("failure after an answer: %v", err)
 		}
 	})
@@ -57,14 +59,14 @@ func TestRespondLate(t *testing.T) {
 		if info := c.Info(); info.RPC != "long" || info.Side != ServerSide || PeerFrom(c.Context()).String() != info.Peer.String() {
 			t.Errorf("info %+v", info)
 		}
-		var want Code
+		var want codes.Code
 		if i == 2 {
-			want = CodeBusy
-			must(t, c.Fail(CodeBusy))
+			want = codes.Busy
+			must(t, c.Fail(codes.Busy))
 		} else {
 			must(t, c.Respond(addOut{Sum: i}))
 		}
-		if out, err := p.Wait(); CodeOf(err) != want || err == nil && out.Sum != i {
+		if out, err := p.Wait(); codes.Of(err) != want || err == nil && out.Sum != i {
 			t.Errorf("call = %+v, %v", out, err)
 		}
 	}
@@ -117,7 +119,7 @@ func TestLostCall(t *testing.T) {
 		}
 	}
 	_, err := p.Wait()
-	wantCode(t, err, CodeOtherError, "long")
+	wantCode(t, err, codes.OtherError, "long")
 }
 
 // TestGoexit checks that the caller of a handler which ends its goroutine has an answer.
@@ -131,7 +133,7 @@ func TestGoexit(t *testing.T) {
 	}))
 	for range 3 {
 		_, err := exit.Call(patient(t), ep, struct{}{})
-		wantCode(t, err, CodeOtherError, "exit")
+		wantCode(t, err, codes.OtherError, "exit")
 	}
 	waitFor(t, func() bool { return server.Stats().Handlers.Running == 0 })
 }
@@ -157,10 +159,10 @@ func TestPanic(t *testing.T) {
 	for range 2 {
 		callAdd2 := func(x int32) error { _, err := add.Call(patient(t), ep, addIn{X: x}); return err }
 		for x := range int32(2) {
-			wantCode(t, callAdd2(x+1), CodeOtherError, "add")
+			wantCode(t, callAdd2(x+1), codes.OtherError, "add")
 		}
 		_, err := long.Call(patient(t), ep, addIn{})
-		wantCode(t, err, CodeOtherError, "long")
+		wantCode(t, err, codes.OtherError, "long")
 		for range 20 { // until the RPC is trusted, so that the second round panics in a task
 			must(t, callAdd2(0))
 		}

@@ -2,6 +2,8 @@ package cinnabar
 
 import (
 	"testing"
+
+	"cinnabar/codes"
 )
 
 // TestCallToClient: an engine that does not listen refuses calls at once, and goes on with its own.
@@ -10,7 +12,7 @@ func TestCallToClient(t *testing.T) {
 	to := reach(t, other, client)
 	for range 3 {
 		_, err := add.Call(patient(t), to, addIn{})
-		wantCode(t, err, CodeNoEntry, "add", client.Addr())
+		wantCode(t, err, codes.NoEntry, "add", client.Addr())
 	}
 	if err := NewOneWay[addIn]("note").Send(patient(t), to, addIn{}); err != nil {
 		t.Errorf("a one-way call: %v", err)
@@ -19,6 +21,6 @@ func TestCallToClient(t *testing.T) {
 	must(t, add.Handle(server, handleAdd))
 	callAdd(t, reach(t, client, server))
 	_, err := add.Call(patient(t), reach(t, server, client), addIn{}) // over the connection that the client made
-	wantCode(t, err, CodeNoEntry)
+	wantCode(t, err, codes.NoEntry)
 	callAdd(t, reach(t, client, server))
 }

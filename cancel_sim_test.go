@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/na/natest"
 )
 
@@ -101,6 +102,6 @@ func (c *cancelOnTime) one(t *testing.T) (kind string) {
 	if err == nil {
 		return ""
 	}
-	wantCode(t, err, CodeTimeout)
+	wantCode(t, err, codes.Timeout)
 	return kind
 }

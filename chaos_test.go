@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"cinnabar/codes"
 )
 
 // chaosIn are the arguments and results of the RPCs of chaos: from nothing to more than fits into a message, and memory.
@@ -87,7 +89,7 @@ func (c *chaos) endServer(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	if err := c.server.Shutdown(ctx); err != nil && CodeOf(err) != CodeTimeout {
+	if err := c.server.Shutdown(ctx); err != nil && codes.Of(err) != codes.Timeout {
 		t.Error(err)
 	}
 }
@@ -120,7 +122,7 @@ func (c *chaos) handleLong(call *Call[chaosIn, chaosIn]) {
 	case 2:
 		go func() {
 			<-call.Context().Done()
-			_ = call.Fail(CodeBusy)
+			_ = call.Fail(codes.Busy)
 		}()
 		_ = call.Respond(chaosIn{})
 	default:

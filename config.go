@@ -29,7 +29,7 @@ type Config struct {
 	// call or transfer of theirs count too, so it must exceed the depth of calls that come back to this engine.
 	// From a limit of 8 on, one host may have nine of sixteen; its further requests wait, and those of other hosts go on.
 	MaxHandlers int
-	// MaxQueued is how many requests may wait for a handler outside pools; those beyond it are answered CodeAgain; 0: 65536,
+	// MaxQueued is how many requests may wait for a handler outside pools; those beyond it are answered codes.Again; 0: 65536,
 	// negative: none wait. From a limit of 8 on, one host may have nine of sixteen.
 	MaxQueued int
 	Pools     []PoolConfig
@@ -65,10 +65,10 @@ type Config struct {
 	// MaxOverflow limits an argument or result that is too long for a message and that this process is asked to fetch, in
 	// bytes; 0: 1 GiB, or half of what MaxMemory leaves where that is less, because one host has a share of it.
 	// OverflowBudget limits all of them together, from the fetching until the handler is done, or the caller has the
-	// result; 0: 4 GiB. Both are parts of MaxMemory. A request beyond the budget is answered CodeAgain.
+	// result; 0: 4 GiB. Both are parts of MaxMemory. A request beyond the budget is answered codes.Again.
 	MaxOverflow    int64
 	OverflowBudget int64
-	// TransferStall is for how long a transfer may move no byte before it fails with CodeTimeout, if a handler has started it,
+	// TransferStall is for how long a transfer may move no byte before it fails with codes.Timeout, if a handler has started it,
 	// or if its context has no deadline; 0: 30 s; negative: for ever.
 	TransferStall time.Duration
 
@@ -98,7 +98,7 @@ type Config struct {
 	// KeepAlive is after how long a silent host counts as dead; 0: 15 s; negative: never. It is also how often an engine asks
 	// a peer that a call without a deadline waits for whether it still makes progress, by a request that no peer serves.
 	// A peer that has answered none of these for 20 times KeepAlive, 5 minutes by default, counts as frozen, and the calls
-	// fail with CodeHostUnreach. A program of C that makes no progress while a handler computes does not answer meanwhile:
+	// fail with codes.HostUnreach. A program of C that makes no progress while a handler computes does not answer meanwhile:
 	// if its handlers compute longer than that, KeepAlive must be longer, or negative.
 	KeepAlive   time.Duration
 	SendTimeout time.Duration // how long a host may leave what was sent unacknowledged; 0: 15 s; negative: for ever

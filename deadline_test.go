@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"cinnabar/codes"
 )
 
 // TestCallTimeout checks that a call ends with its context, that the late answer hurts nobody, and that the handler is
@@ -30,7 +32,7 @@ func TestCallTimeout(t *testing.T) {
 	defer cancel()
 	_, err := slow.Call(ctx, ep, addIn{X: 1})
 	took := time.Since(start)
-	wantCode(t, err, CodeTimeout, "slow", ep.String())
+	wantCode(t, err, codes.Timeout, "slow", ep.String())
 	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("%v does not match", err)
 	}
@@ -96,7 +98,7 @@ func cancelAtRandom(t *testing.T, ep *Endpoint) {
 			t.Errorf("wrong answer %d to %d+%d", out.Sum, x, y)
 		}
 	}
-	if code := CodeOf(err); code != CodeSuccess && code != CodeTimeout && code != CodeCanceled {
+	if code := codes.Of(err); code != codes.Code(0) && code != codes.Timeout && code != codes.Canceled {
 		t.Errorf("error %v", err)
 	}
 	if took := time.Since(start); took > time.Minute { // TestCancelOnTime is exact; this machine may be busy
@@ -115,9 +117,9 @@ func TestUnreachable(t *testing.T) {
 	ep := find(t, client, addr)
 	for range 2 {
 		_, err = add.Call(patient(t), ep, addIn{})
-		wantCode(t, err, CodeHostUnreach, "add", addr, "refused")
+		wantCode(t, err, codes.HostUnreach, "add", addr, "refused")
 	}
-	wantCode(t, NewOneWay[addIn]("note").Send(patient(t), ep, addIn{}), CodeHostUnreach, "note", addr)
+	wantCode(t, NewOneWay[addIn]("note").Send(patient(t), ep, addIn{}), codes.HostUnreach, "note", addr)
 	_, err = add.Start(patient(t), ep, addIn{}).Wait()
-	wantCode(t, err, CodeHostUnreach, "add", addr)
+	wantCode(t, err, codes.HostUnreach, "add", addr)
 }

@@ -11,7 +11,7 @@
 //   - A [Pending] is an operation in flight.
 //   - A [Bulk] is memory of this process that peers may reach; a [BulkHandle] describes it in a message; a [RemoteBulk]
 //     joins such a description with the process that has the memory, and reads and writes it.
-//   - An [Error] has a [Code], which is Mercury's return code.
+//   - An [Error] has a [codes.Code], which is Mercury's return code.
 //
 // # Usage
 //
@@ -37,8 +37,8 @@
 //     between them: end that first.
 //   - A handler's context ends when the connection to its caller is lost, and when the engine is closed or stops waiting
 //     for handlers; never because the caller's deadline passed, of which nothing is sent. A request is not taken back.
-//   - A handler that returns an [*Error] or a [Code] sends that code; the errors of contexts become CodeTimeout and
-//     CodeCanceled; anything else CodeOtherError. The text stays. [Error].Remote tells whether the peer said it.
+//   - A handler that returns an [*Error] or a [codes.Code] sends that code; the errors of contexts become codes.Timeout and
+//     codes.Canceled; anything else codes.OtherError. The text stays. [Error].Remote tells whether the peer said it.
 //   - Data that a peer has written may be read after the completion that says so, not before.
 //
 // # Concurrency
@@ -48,7 +48,7 @@
 //
 // Handlers may block. Each has a goroutine of its own, or runs on the one that reads the network once its RPC has proved
 // quick; a handler that takes long there delays others by a millisecond or two and is then left alone. MaxHandlers run at
-// once, and requests beyond that wait, peer by peer in turn, up to MaxQueued; what is beyond that is answered CodeAgain.
+// once, and requests beyond that wait, peer by peer in turn, up to MaxQueued; what is beyond that is answered codes.Again.
 // Pools ([Config].Pools, [InPool]) keep kinds of handlers apart.
 //
 // # Limits

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/na/natest"
 )
 
@@ -203,7 +204,7 @@ func TestLeakWarnings(t *testing.T) {
 		log.want(t, 1, "exposed memory is not closed", "read-write bulk of 77 bytes in 1 segments", "count=1", "TestLeakWarnings.func1 at ")
 		log.want(t, 2, "call is not answered", "rpc=add@3", "peer="+s.client.Addr(), "age=1m4s")
 		log.end(t, 3)
-		_ = kept.Fail(CodeCanceled)
+		_ = kept.Fail(codes.Canceled)
 		must(t, lent.Close())
 	})
 }

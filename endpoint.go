@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 
+	"cinnabar/codes"
 	"cinnabar/internal/na"
 )
 
@@ -87,7 +88,7 @@ func (ep *Endpoint) usable() error {
 	case ep == nil || ep.e == nil:
 		return argumentError("use endpoint", "", "", "no endpoint given; Engine.Lookup makes one")
 	case ep.closed.Load():
-		return &Error{Op: "use endpoint", Addr: ep.String(), Code: CodeInvalidArg, Err: ErrClosed}
+		return &Error{Op: "use endpoint", Addr: ep.String(), Code: codes.InvalidArg, Err: ErrClosed}
 	}
 	return nil
 }
@@ -110,7 +111,7 @@ func (h ProviderHandle) Endpoint() *Endpoint { return h.ep }
 func (h ProviderHandle) ID() uint16 { return h.id }
 
 // Identity asks the process what kind of provider this is: the word that was given when it was registered
-// (margo_provider_get_identity). A process without a provider of that id answers CodeNoEntry.
+// (margo_provider_get_identity). A process without a provider of that id answers codes.NoEntry.
 func (h ProviderHandle) Identity(ctx context.Context) (string, error) { return askIdentity(ctx, h) }
 
 func (h ProviderHandle) target() (*Endpoint, uint16, bool) { return h.ep, h.id, true }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/dnstest"
 )
 
@@ -139,7 +140,7 @@ func TestStartEncodesBeforeTheNameIsResolved(t *testing.T) {
 	data[0] = 8
 	cancel()
 	_, err := canceled.Wait()
-	wantCode(t, err, CodeCanceled)
+	wantCode(t, err, codes.Canceled)
 	close(resolve)
 	if got, err := pending.Wait(); err != nil || got != 7 {
 		t.Errorf("the server got %d, want 7: %v", got, err)
@@ -153,28 +154,28 @@ func TestNameThatDoesNotResolve(t *testing.T) {
 	ep := find(t, client, "ofi+tcp://nosuch.test:1")
 	var h BulkHandle
 	_, err := add.Call(patient(t), ep, addIn{})
-	wantCode(t, err, CodeHostUnreach, "nosuch.test", "no such host")
+	wantCode(t, err, codes.HostUnreach, "nosuch.test", "no such host")
 	_, err = add.Start(patient(t), ep, addIn{}).Wait()
-	wantCode(t, err, CodeHostUnreach, "nosuch.test", "no such host")
+	wantCode(t, err, codes.HostUnreach, "nosuch.test", "no such host")
 	h = travel(t, exposed(t, listening(t, nil), make([]byte, 100<<10)).Handle())
 	for _, chunk := range []int64{100 << 10, 10 << 10} {
 		_, err = h.On(ep).PullChunks(patient(t), exposed(t, client, make([]byte, 100<<10)), chunk, 3)
-		wantCode(t, err, CodeHostUnreach, "nosuch.test", "no such host")
+		wantCode(t, err, codes.HostUnreach, "nosuch.test", "no such host")
 	}
 	dns.Silence(true)
 	late, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err = add.Call(late, ep, addIn{})
-	wantCode(t, err, CodeTimeout, "nosuch.test", "resolver")
+	wantCode(t, err, codes.Timeout, "nosuch.test", "resolver")
 	_, err = h.On(ep).Pull(late, exposed(t, client, make([]byte, 100<<10)))
-	wantCode(t, err, CodeTimeout)
+	wantCode(t, err, codes.Timeout)
 	ctx, stop := context.WithCancel(t.Context())
 	queries := dns.Queries()
 	pending := add.Start(ctx, ep, addIn{})
 	waitFor(t, func() bool { return dns.Queries() > queries })
 	stop()
 	_, err = pending.Wait()
-	wantCode(t, err, CodeCanceled)
+	wantCode(t, err, codes.Canceled)
 	queries = dns.Queries()
 	pending = add.Start(t.Context(), ep, addIn{})
 	moved := h.On(ep).StartPull(t.Context(), exposed(t, client, make([]byte, 100<<10)))
@@ -244,14 +245,14 @@ func TestAdvertise(t *testing.T) {
 	}
 	for _, bad := range []string{"store.test", "192.0.2.7:", "192.0.2.7:70000", "0.0.0.0", "ofi+tcp://192.0.2.7", "2001:db8::1", "[192.0.2.7", "]192.0.2.7["} {
 		_, err := Listen("ofi+tcp://127.0.0.1", &Config{Advertise: bad})
-		wantCode(t, err, CodeInvalidArg, "Advertise")
+		wantCode(t, err, codes.InvalidArg, "Advertise")
 	}
 	for _, bad := range []string{"fe80::1%eth0", "[fe80::1%eth0]:99"} { // the zone is not checked against this host's interfaces
 		_, err := Listen("ofi+tcp://[::1]", &Config{Advertise: bad})
-		wantCode(t, err, CodeInvalidArg, "Advertise", "zone")
+		wantCode(t, err, codes.InvalidArg, "Advertise", "zone")
 	}
 	_, err = Listen("na+sm://", &Config{Advertise: "192.0.2.7"})
-	wantCode(t, err, CodeInvalidArg, "Advertise")
+	wantCode(t, err, codes.InvalidArg, "Advertise")
 }
 
 // TestFirewalled: a firewalled engine accepts no connection, calls others, and serves them over its own connections.
@@ -267,7 +268,7 @@ func TestFirewalled(t *testing.T) {
 	walled = opened(t, walled, err)
 	must(t, add.Handle(walled, handleAdd))
 	_, err = add.Call(patient(t), find(t, calling(t, nil), walled.Addr()), addIn{})
-	wantCode(t, err, CodeHostUnreach, "refused")
+	wantCode(t, err, codes.HostUnreach, "refused")
 	callAdd(t, find(t, walled, server.Addr()))
 	callAdd(t, soon(t, "the caller", peers))
 }

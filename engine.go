@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hostquota"
@@ -62,7 +63,7 @@ type Engine struct {
 // is the zero Config.
 func Listen(addr string, cfg *Config) (*Engine, error) { return open(addr, true, cfg) }
 
-// Open makes an engine for calls only: requests that reach it are answered CodeNoEntry. protocol is "ofi+tcp", "na+sm" or anything
+// Open makes an engine for calls only: requests that reach it are answered codes.NoEntry. protocol is "ofi+tcp", "na+sm" or anything
 // that Listen accepts.
 //
 // Over ofi+tcp such an engine listens as well, because a peer that has lost the connection connects back to access memory that
@@ -107,7 +108,7 @@ func open(addr string, listen bool, cfg *Config) (*Engine, error) {
 
 // unknownProtocol is the error of an operation on an address whose protocol there is no transport for.
 func unknownProtocol(op, addr, scheme string) error {
-	return &Error{Op: op, Addr: addr, Code: CodeProtoNoSupport, Err: fmt.Errorf("protocol %q is not known; use ofi+tcp or na+sm", scheme)}
+	return &Error{Op: op, Addr: addr, Code: codes.ProtoNoSupport, Err: fmt.Errorf("protocol %q is not known; use ofi+tcp or na+sm", scheme)}
 }
 
 // newEngine makes an engine on the endpoint that connect opens.
@@ -148,7 +149,7 @@ func newEngine(cfg *Config, connect func(*Config, na.Handler) (na.Endpoint, erro
 }
 
 // Addr returns the engine's own address, which peers pass to Lookup: Config.Advertise, or the address that the engine has
-// chosen. Peers of an engine that [Open] made use the address to access its memory; the engine answers their calls CodeNoEntry.
+// chosen. Peers of an engine that [Open] made use the address to access its memory; the engine answers their calls codes.NoEntry.
 func (e *Engine) Addr() string { return e.self.String() }
 
 // Self returns the engine's own address. Calls to it are made in the process, without the network.

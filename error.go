@@ -1,12 +1,12 @@
 package cinnabar
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
 
 	"cinnabar/codec"
+	"cinnabar/codes"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/na"
 )
@@ -20,7 +20,7 @@ type Error struct {
 	Op     string // "call", "send", "pull"; empty if an error that wraps this one has the operation
 	RPC    string // the procedure's name, with @ and the provider id where one was addressed; empty for other operations
 	Addr   string // the peer's address; empty if no peer was involved
-	Code   Code
+	Code   codes.Code
 	Remote bool  // the peer said so; otherwise it was found out here
 	Err    error // the cause, may be nil
 }
@@ -49,14 +49,17 @@ func (e *Error) Error() string {
 
 // Unwrap returns the code and the cause.
 func (e *Error) Unwrap() []error {
-	if e.Err == nil {
+	switch {
+	case e == nil: // in a non-nil error that a function with the result *Error has returned
+		return nil
+	case e.Err == nil:
 		return []error{e.Code}
 	}
 	return []error{e.Code, e.Err}
 }
 
 // Timeout tells whether the time given to the operation was over (net.Error).
-func (e *Error) Timeout() bool { return e.Code == CodeTimeout }
+func (e *Error) Timeout() bool { return e.Code == codes.Timeout }
 
 // errorFrom makes the error that an operation returns from what a layer below says. A nil err gives nil; an err that
 // is an *Error already is returned as it is.
@@ -67,7 +70,7 @@ func errorFrom(op, rpc, addr string, err error) error {
 	if _, ok := err.(*Error); ok { //nolint:errorlint // a wrapped one is a cause, not this operation's error
 		return err
 	}
-	e := &Error{Op: op, RPC: rpc, Addr: addr, Code: CodeOf(err), Err: err}
+	e := &Error{Op: op, RPC: rpc, Addr: addr, Code: codeOf(err), Err: err}
 	if h, ok := errors.AsType[*hg.Error](err); ok {
 		e.Remote, e.Err = h.Remote, h.Err
 	}
@@ -78,64 +81,48 @@ func errorFrom(op, rpc, addr string, err error) error {
 	case na.KindOf(err) == na.Closed:
 		e.Err = ErrClosed
 	case errors.Is(err, errPeerGone):
-		e.Code = CodeHostUnreach
+		e.Code = codes.HostUnreach
 	}
 	return e
 }
 
-// CodeOf returns the code that stands for err: that of an [*Error] or [Code] in its chain, CodeTimeout and
-// CodeCanceled for the errors of contexts, CodeSuccess for nil, and CodeOtherError for what has no code. It is the rule
-// by which a handler's error becomes the code that its caller sees.
-func CodeOf(err error) Code {
-	if err == nil {
-		return CodeSuccess
-	}
-	if e, ok := errors.AsType[*Error](err); ok {
-		if e == nil { // as returned by a function that says error and means *Error
-			return CodeOtherError
-		}
-		return e.Code
-	}
-	if c, ok := errors.AsType[Code](err); ok {
+// codeOf is [codes.Of] with the errors that the layers below return. It is the rule by which a handler's error becomes the
+// code that its caller receives.
+func codeOf(err error) codes.Code {
+	if c, ok := errors.AsType[codes.Code](err); ok {
 		return c
 	}
 	if h, ok := errors.AsType[*hg.Error](err); ok && h != nil {
-		return Code(h.Code)
+		return codes.Code(h.Code)
 	}
-	return plainCode(err)
-}
-
-// plainCode is CodeOf for errors that carry no code.
-func plainCode(err error) Code {
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		return CodeTimeout
-	case errors.Is(err, context.Canceled):
-		return CodeCanceled
-	case errors.Is(err, ErrClosed):
-		return CodePermission
+	kind := na.KindOf(err)
+	switch code := codes.Of(err); {
+	case code == codes.Timeout || code == codes.Canceled: // by a context, which is more exact than the kind
+		return code
 	case errors.Is(err, errPeerGone):
-		return CodeHostUnreach
+		return codes.HostUnreach
 	case errors.Is(err, codec.ErrOverflow):
-		return CodeOverflow
+		return codes.Overflow
+	case kind != 0:
+		return kindCodes[kind]
+	default:
+		return code
 	}
-	return kindCodes[na.KindOf(err)]
 }
 
 // kindCodes are the codes of the transports' errors.
-var kindCodes = map[na.Kind]Code{
-	0:              CodeOtherError, // not a transport's
-	na.Unreachable: CodeHostUnreach, na.Canceled: CodeCanceled, na.Closed: CodeCanceled, na.Truncated: CodeMsgSize,
-	na.Protocol: CodeProtocolError, na.Denied: CodePermission, na.Invalid: CodeInvalidArg, na.Firewalled: CodeHostFirewall,
-	na.Unsupported: CodeProtoNoSupport, na.InUse: CodeAddrInUse, na.NotAvailable: CodeAddrNotAvail,
+var kindCodes = map[na.Kind]codes.Code{
+	na.Unreachable: codes.HostUnreach, na.Canceled: codes.Canceled, na.Closed: codes.Canceled, na.Truncated: codes.MsgSize,
+	na.Protocol: codes.ProtocolError, na.Denied: codes.Permission, na.Invalid: codes.InvalidArg, na.Firewalled: codes.HostFirewall,
+	na.Unsupported: codes.ProtoNoSupport, na.InUse: codes.AddrInUse, na.NotAvailable: codes.AddrNotAvail,
 }
 
 // encodingError is the error of an operation whose values cannot be encoded, which is a fault of this process.
 func encodingError(op, rpc, addr string, err error) error {
-	return &Error{Op: op, RPC: rpc, Addr: addr, Code: CodeInvalidArg, Err: err}
+	return &Error{Op: op, RPC: rpc, Addr: addr, Code: codes.InvalidArg, Err: err}
 }
 
 // argumentError is the error of an operation whose arguments cannot be right.
 func argumentError(op, rpc, addr, format string, args ...any) error {
-	return &Error{Op: op, RPC: rpc, Addr: addr, Code: CodeInvalidArg, Err: fmt.Errorf(format, args...)}
+	return &Error{Op: op, RPC: rpc, Addr: addr, Code: codes.InvalidArg, Err: fmt.Errorf(format, args...)}
 }

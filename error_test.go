@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"cinnabar/codec"
+	"cinnabar/codes"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/na"
 )
@@ -17,23 +18,23 @@ import (
 func TestCodeOf(t *testing.T) {
 	for _, test := range []struct {
 		err  error
-		want Code
+		want codes.Code
 	}{
-		{nil, CodeSuccess},
-		{CodeBusy, CodeBusy},
-		{fmt.Errorf("x: %w", &Error{Code: CodeFault}), CodeFault},
-		{&hg.Error{Code: hg.Overflow}, CodeOverflow},
-		{&na.Error{Kind: na.Firewalled}, CodeHostFirewall},
-		{&na.Error{Kind: na.InUse}, CodeAddrInUse},
-		{context.DeadlineExceeded, CodeTimeout},
-		{context.Canceled, CodeCanceled},
-		{ErrClosed, CodePermission},
-		{errPeerGone, CodeHostUnreach},
-		{&codec.Error{Err: codec.ErrOverflow}, CodeOverflow},
-		{errors.New("x"), CodeOtherError},
+		{nil, 0},
+		{codes.Busy, codes.Busy},
+		{fmt.Errorf("x: %w", &Error{Code: codes.Fault}), codes.Fault},
+		{&hg.Error{Code: hg.Overflow}, codes.Overflow},
+		{&na.Error{Kind: na.Firewalled}, codes.HostFirewall},
+		{&na.Error{Kind: na.InUse}, codes.AddrInUse},
+		{context.DeadlineExceeded, codes.Timeout},
+		{context.Canceled, codes.Canceled},
+		{ErrClosed, codes.Permission},
+		{errPeerGone, codes.HostUnreach},
+		{&codec.Error{Err: codec.ErrOverflow}, codes.Overflow},
+		{errors.New("x"), codes.OtherError},
 	} {
-		if got := CodeOf(test.err); got != test.want {
-			t.Errorf("CodeOf(%v) = %v, want %v", test.err, got, test.want)
+		if got := codeOf(test.err); got != test.want {
+			t.Errorf("codeOf(%v) = %v, want %v", test.err, got, test.want)
 		}
 	}
 }
@@ -43,9 +44,9 @@ func TestErrorText(t *testing.T) {
 		err  *Error
 		want string
 	}{
-		{&Error{Op: "call", RPC: "sum@42", Addr: "ofi+tcp://h:1", Code: CodeNoEntry, Remote: true},
+		{&Error{Op: "call", RPC: "sum@42", Addr: "ofi+tcp://h:1", Code: codes.NoEntry, Remote: true},
 			"call sum@42 at ofi+tcp://h:1: peer answers HG_NOENTRY"},
-		{&Error{Op: "pull", Addr: "ofi+tcp://h:1", Code: CodeTimeout, Err: context.DeadlineExceeded},
+		{&Error{Op: "pull", Addr: "ofi+tcp://h:1", Code: codes.Timeout, Err: context.DeadlineExceeded},
 			"pull at ofi+tcp://h:1: HG_TIMEOUT: context deadline exceeded"},
 		{&Error{Op: "expose", Code: 99}, "expose: HG return code 99"},
 	} {
@@ -61,20 +62,20 @@ func TestErrorMatches(t *testing.T) {
 		target error
 		want   bool
 	}{
-		{&Error{Code: CodeTimeout}, context.DeadlineExceeded, true},
-		{&Error{Code: CodeTimeout}, os.ErrDeadlineExceeded, true},
-		{&Error{Code: CodeTimeout}, context.Canceled, false},
-		{&Error{Code: CodeCanceled}, context.Canceled, true},
-		{&Error{Code: CodeBusy}, context.Canceled, false},
-		{&Error{Code: CodeBusy, Err: ErrClosed}, net.ErrClosed, true},
-		{&Error{Code: CodeBusy}, CodeBusy, true},
-		{&Error{Code: CodeBusy}, CodeAgain, false},
+		{&Error{Code: codes.Timeout}, context.DeadlineExceeded, true},
+		{&Error{Code: codes.Timeout}, os.ErrDeadlineExceeded, true},
+		{&Error{Code: codes.Timeout}, context.Canceled, false},
+		{&Error{Code: codes.Canceled}, context.Canceled, true},
+		{&Error{Code: codes.Busy}, context.Canceled, false},
+		{&Error{Code: codes.Busy, Err: ErrClosed}, net.ErrClosed, true},
+		{&Error{Code: codes.Busy}, codes.Busy, true},
+		{&Error{Code: codes.Busy}, codes.Again, false},
 	} {
 		if got := errors.Is(test.err, test.target); got != test.want {
 			t.Errorf("errors.Is(%v, %v) = %v", test.err, test.target, got)
 		}
 	}
-	if !(&Error{Code: CodeTimeout}).Timeout() || (&Error{Code: CodeCanceled}).Timeout() {
+	if !(&Error{Code: codes.Timeout}).Timeout() || (&Error{Code: codes.Canceled}).Timeout() {
 		t.Error("Timeout is wrong")
 	}
 }
@@ -86,7 +87,7 @@ func TestErrorFrom(t *testing.T) {
 	}
 	err := errorFrom("call", "x", "y", &hg.Error{Op: "call", Code: hg.Again, Remote: true})
 	e, _ := errors.AsType[*Error](err)
-	if e.Code != CodeAgain || !e.Remote || e.Err != nil || e.Op != "call" || e.RPC != "x" || e.Addr != "y" {
+	if e.Code != codes.Again || !e.Remote || e.Err != nil || e.Op != "call" || e.RPC != "x" || e.Addr != "y" {
 		t.Errorf("%+v", e)
 	}
 	closed := errorFrom("call", "", "", &hg.Error{Code: hg.Canceled, Err: &na.Error{Kind: na.Closed}})
@@ -116,11 +117,11 @@ func TestErrorSaysThingsOnce(t *testing.T) {
 		{&na.Error{Kind: na.Unreachable, Op: "connect", Addr: "elsewhere", Err: cause}, "call x at there: HG_HOSTUNREACH: connect elsewhere: unreachable: the cause"},
 	} {
 		err := errorFrom("call", "x", "there", tt.n)
-		if err.Error() != tt.want || !errors.Is(err, CodeHostUnreach) || errors.Is(err, cause) != (tt.n.Err != nil) {
+		if err.Error() != tt.want || !errors.Is(err, codes.HostUnreach) || errors.Is(err, cause) != (tt.n.Err != nil) {
 			t.Errorf("got %q, want %q", err, tt.want)
 		}
 	}
-	inner := &Error{Code: CodeBusy, Remote: true}
+	inner := &Error{Code: codes.Busy, Remote: true}
 	if got, want := inner.Error(), "peer answers HG_BUSY"; got != want {
 		t.Errorf("an error without an operation: got %q, want %q", got, want)
 	}

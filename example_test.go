@@ -7,6 +7,7 @@ import (
 	"log"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 // SumIn are the arguments of the tutorial's RPC: how many values there are, and where.
@@ -30,7 +31,7 @@ func serveSum() (*cinnabar.Engine, error) {
 	return eng, Sum.Handle(eng, func(ctx context.Context, in SumIn) (SumOut, error) {
 		const most = 1 << 20
 		if in.N < 0 || in.N > most {
-			return SumOut{}, cinnabar.CodeInvalidArg
+			return SumOut{}, codes.InvalidArg
 		}
 		values := make([]int32, in.N)
 		local, err := cinnabar.ExposeSlice(eng, cinnabar.WriteOnly, values)
@@ -142,7 +143,7 @@ func ExampleEngine_Provider() {
 	ctx := context.Background()
 	for _, id := range []uint16{1, 2, 3} {
 		answer, err := greet.Call(ctx, server.Self().Provider(id), in{Name: "Ada"})
-		if errors.Is(err, cinnabar.CodeNoEntry) {
+		if errors.Is(err, codes.NoEntry) {
 			fmt.Println("no provider", id)
 			continue
 		}

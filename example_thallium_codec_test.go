@@ -10,6 +10,7 @@ import (
 	"cinnabar"
 	"cinnabar/codec"
 	"cinnabar/codec/cereal"
+	"cinnabar/codes"
 )
 
 // scaled is a point that travels moved and scaled, by what the program knows: a serialization context in C++.
@@ -70,7 +71,7 @@ func Example_thallium17Partial() {
 		fmt.Println("Starting RPC, x =", in.X)
 		var y int32
 		if _, err := secondPlan.Decode(in.Rest, &y); err != nil {
-			return 0, cinnabar.CodeInvalidArg
+			return 0, codes.InvalidArg
 		}
 		fmt.Println("y =", y)
 		return in.X + y, nil

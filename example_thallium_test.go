@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 // inCpp is the flavour of the RPCs of Thallium's examples, whose programs can be the other end of these.
@@ -226,7 +227,7 @@ func Example_thallium09Provider() {
 	check(err)
 	fmt.Println("(prod) Server answered", ret)
 	_, err = prod.Call(ctx, ep, twoInts{42, 63})
-	fmt.Println("without the provider:", cinnabar.CodeOf(err))
+	fmt.Println("without the provider:", codes.Of(err))
 	// Output:
 	// identity: myprovider
 	// (sum) Server answered 105

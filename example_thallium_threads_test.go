@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 // 10_threads and 11_tasks: sixteen goroutines. They are cheap, may block, and run on as many processors as there are, so
@@ -137,7 +138,7 @@ func Example_thallium19Logging() {
 	called := make(chan struct{})
 	check(cppNamed.Handle(server, func(context.Context, string) error {
 		close(called)
-		return cinnabar.CodeInvalidArg
+		return codes.InvalidArg
 	}))
 	check(cppNamed.Send(context.Background(), server.Self(), ""))
 	<-called

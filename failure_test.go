@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/audit"
 )
 
@@ -25,19 +26,19 @@ func TestHandlerErrorIsLogged(t *testing.T) {
 	fails := errors.New("disk /dev/sdb3 is full")
 	must(t, add.Handle(server, func(context.Context, addIn) (addOut, error) { return addOut{}, fails }))
 	_, err := add.Call(patient(t), ep, addIn{})
-	wantCode(t, err, CodeOtherError, "its log has the text")
+	wantCode(t, err, codes.OtherError, "its log has the text")
 	w.want(t, 0, "handler fails", "rpc=add", "peer=", fails.Error())
 	must(t, add.Remove(server))
 	must(t, add.HandleCall(server, func(c *Call[addIn, addOut]) { _ = c.Fail(fails) }))
 	_, err = add.Call(patient(t), ep, addIn{})
-	wantCode(t, err, CodeOtherError)
+	wantCode(t, err, codes.OtherError)
 	w.want(t, 1, "handler fails", fails.Error())
 	must(t, add.Remove(server))
 	must(t, add.Handle(server, func(context.Context, addIn) (addOut, error) {
-		return addOut{}, fmt.Errorf("key 7: %w", CodeNoEntry)
+		return addOut{}, fmt.Errorf("key 7: %w", codes.NoEntry)
 	}))
 	_, err = add.Call(patient(t), ep, addIn{})
-	wantCode(t, err, CodeNoEntry)
+	wantCode(t, err, codes.NoEntry)
 	w.end(t, 2) // an error with a code is an answer
 	must(t, add.Remove(server))
 	must(t, add.Handle(server, func(context.Context, addIn) (addOut, error) { return addOut{}, fails }))
@@ -61,7 +62,7 @@ func TestPanicWithoutLogger(t *testing.T) {
 		server, ep := pair(t, nil)
 		must(t, add.Handle(server, func(context.Context, addIn) (addOut, error) { panic("no disk\ncinnabar: all is well") }))
 		_, err = add.Call(patient(t), ep, addIn{})
-		wantCode(t, err, CodeOtherError)
+		wantCode(t, err, codes.OtherError)
 		must(t, server.Close())
 	}()
 	must(t, w.Close())
@@ -92,7 +93,7 @@ func TestPanicsDoNotFloodTheLog(t *testing.T) {
 	}))
 	for i := range 6 * audit.LinesPerHost {
 		_, err := add.Call(patient(t), ep, addIn{X: int32(i / (2 * audit.LinesPerHost))})
-		wantCode(t, err, CodeOtherError)
+		wantCode(t, err, codes.OtherError)
 	}
 	var n int
 	for _, line := range w.lines() {
@@ -120,7 +121,7 @@ func TestLongTextsAreShortened(t *testing.T) {
 	}))
 	for i, first := range []string{"?", "!"} {
 		_, err := open.Call(patient(t), ep, first+strings.Repeat("x", 1<<20))
-		wantCode(t, err, CodeOtherError)
+		wantCode(t, err, codes.OtherError)
 		w.want(t, i, "rpc=open", "xxx", "bytes)")
 	}
 	if n := len(strings.Join(w.lines(), "")); n > 1<<16 {
@@ -136,13 +137,13 @@ func TestWrongTypeIsLogged(t *testing.T) {
 	must(t, add.Handle(server, handleAdd))
 	short := NewRPC[struct{ X int32 }, addOut]("add")
 	_, err := short.Call(patient(t), ep, struct{ X int32 }{})
-	wantCode(t, err, CodeOverflow, "compare the types of both sides")
+	wantCode(t, err, codes.Overflow, "compare the types of both sides")
 	w.want(t, 0, "arguments cannot be decoded", "rpc=add", "addIn: Y")
 	must(t, add.Remove(server))
 	must(t, short.Handle(server, func(context.Context, struct{ X int32 }) (addOut, error) { return addOut{}, nil }))
 	long := NewRPC[addIn, struct{ A, B int64 }]("add")
 	_, err = long.Call(patient(t), ep, addIn{})
-	wantCode(t, err, CodeOverflow, "decode")
+	wantCode(t, err, codes.Overflow, "decode")
 }
 
 // stubborn is a type that refuses to be encoded.
@@ -157,16 +158,16 @@ func TestEncodingFaultIsTheCallers(t *testing.T) {
 	var w logLines
 	server, ep := pair(t, &Config{Logger: w.logger()})
 	rpc := NewRPC[stubborn, struct{}]("stubborn")
-	for _, err := range []error{errors.New("no"), CodeOverflow} {
+	for _, err := range []error{errors.New("no"), codes.Overflow} {
 		_, got := rpc.Call(patient(t), ep, stubborn{err})
-		wantCode(t, got, CodeInvalidArg, err.Error())
+		wantCode(t, got, codes.InvalidArg, err.Error())
 		_, got = rpc.Start(patient(t), ep, stubborn{err}).Wait()
-		wantCode(t, got, CodeInvalidArg, err.Error())
+		wantCode(t, got, codes.InvalidArg, err.Error())
 	}
 	answer := NewRPC[struct{}, stubborn]("answer")
-	must(t, answer.Handle(server, func(context.Context, struct{}) (stubborn, error) { return stubborn{CodeOverflow}, nil }))
+	must(t, answer.Handle(server, func(context.Context, struct{}) (stubborn, error) { return stubborn{codes.Overflow}, nil }))
 	_, err := answer.Call(patient(t), ep, struct{}{})
-	wantCode(t, err, CodeOtherError)
+	wantCode(t, err, codes.OtherError)
 	w.want(t, 0, "result cannot be encoded", "rpc=answer")
 }
 
@@ -185,10 +186,10 @@ func TestShutdownHint(t *testing.T) {
 	go func() { down <- server.Shutdown(patient(t)) }()
 	waitFor(t, func() bool {
 		_, err := echoRPC.Call(patient(t), ep, struct{}{})
-		return CodeOf(err) == CodeNoEntry && server.handlers.gate.Closed()
+		return codes.Of(err) == codes.NoEntry && server.handlers.gate.Closed()
 	})
 	_, err := add.Call(patient(t), ep, addIn{})
-	wantCode(t, err, CodePermission, "it is shutting down")
+	wantCode(t, err, codes.Permission, "it is shutting down")
 	close(goOn)
 	_, err = p.Wait()
 	must(t, err)
@@ -209,14 +210,14 @@ func TestTimeOutSaysWhy(t *testing.T) {
 		ctx, cancel := soonOver()
 		defer cancel()
 		_, err := block.Call(ctx, ep, struct{}{})
-		wantCode(t, err, CodeTimeout, texts...)
+		wantCode(t, err, codes.Timeout, texts...)
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v is not the context's error", err)
 		}
 		ctx, cancel = soonOver()
 		defer cancel()
 		_, err = block.Start(ctx, ep, struct{}{}).Wait()
-		wantCode(t, err, CodeTimeout, texts...)
+		wantCode(t, err, codes.Timeout, texts...)
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v is not the context's error", err)
 		}
@@ -249,7 +250,7 @@ func TestTextsInLogs(t *testing.T) {
 	b, err := e.Expose(ReadOnly, make([]byte, 7))
 	must(t, err)
 	defer func() { _ = b.Close() }()
-	failure := &Error{Op: "call", Code: CodeAgain}
+	failure := &Error{Op: "call", Code: codes.Again}
 	for name, v := range map[string]any{
 		ep.String():         ep,
 		ep.String() + "@3":  ep.Provider(3),

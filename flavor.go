@@ -7,6 +7,7 @@ import (
 	"cinnabar/codec"
 	"cinnabar/codec/cereal"
 	"cinnabar/codec/hgproc"
+	"cinnabar/codes"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
 )
@@ -181,18 +182,18 @@ func (p *procedure) appendOutput(b []byte, out any) ([]byte, error) {
 }
 
 // decodeOutput reads what a response carries. code is what the peer's Margo says; unless it is 0 there is no result.
-func (p *procedure) decodeOutput(b []byte, out any) (code Code, err error) {
+func (p *procedure) decodeOutput(b []byte, out any) (code codes.Code, err error) {
 	if p.flavor.overMargo() {
 		n, rest, ok := wire.ParseResponseHeader(b)
 		if !ok {
 			return 0, fmt.Errorf("response has %d bytes, fewer than Margo's header: %w", len(b), codec.ErrOverflow)
 		}
 		if n != 0 {
-			return Code(n), nil
+			return codes.Code(n), nil
 		}
 		b = rest
 	}
-	return CodeSuccess, p.decode(p.out, b, out)
+	return codes.Code(0), p.decode(p.out, b, out)
 }
 
 // decode reads *v with its plan. What follows it is ignored, as in C.

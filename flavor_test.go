@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"testing"
 
+	"cinnabar/codes"
 	"cinnabar/internal/hg/wire"
 )
 
@@ -49,7 +50,7 @@ func TestPayloads(t *testing.T) {
 func TestRefusalOfC(t *testing.T) {
 	m := NewRPC[addIn, addOut]("nullhandler").proc
 	code, err := m.decodeOutput([]byte{2, 0, 0, 0}, new(addOut))
-	if err != nil || code != CodeNoEntry {
+	if err != nil || code != codes.NoEntry {
 		t.Errorf("%v, %v", code, err)
 	}
 }

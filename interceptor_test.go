@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+
+	"cinnabar/codes"
 )
 
 // journal notes what happens, in order.
@@ -42,7 +44,7 @@ func (j *journal) interceptor(name string) Interceptor {
 	return func(ctx context.Context, c *CallInfo, next func(context.Context) error) error {
 		j.add("%s before %v %s", name, c.Side, c.RPC)
 		err := next(ctx)
-		j.add("%s after %v", name, CodeOf(err))
+		j.add("%s after %v", name, codes.Of(err))
 		return err
 	}
 }
@@ -90,7 +92,7 @@ func TestInterceptorsDecide(t *testing.T) {
 	errNo := errors.New("no")
 	gate := func(ctx context.Context, c *CallInfo, next func(context.Context) error) error {
 		if c.RPC == "refused" || c.RPC == "refused long" {
-			return CodeAccess
+			return codes.Access
 		}
 		return next(context.WithValue(ctx, key{}, c.RPC))
 	}
@@ -125,7 +127,7 @@ func TestInterceptorsDecide(t *testing.T) {
 	}
 	for _, name := range []string{"refused", "refused long"} {
 		_, err := NewRPC[addIn, addOut](name).Call(patient(t), ep, addIn{})
-		wantCode(t, err, CodeAccess, name)
+		wantCode(t, err, codes.Access, name)
 	}
 	if _, err := NewRPC[addIn, addOut]("stopped").Call(patient(t), ep, addIn{}); !errors.Is(err, errNo) {
 		t.Errorf("stopped: %v", err)

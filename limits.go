@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hostquota"
 )
@@ -190,14 +191,14 @@ func (e *Engine) roomForQueue() int {
 func (e *Engine) reserveQueue(p PoolConfig) (giveBack func(), err error) {
 	own, need := e.cfg.quota.Account(hostquota.Host{}), times(int64(max(p.Queue, 0)), e.cfg.requestBytes())
 	if free := e.cfg.quota.Limit(hostquota.Memory) - e.cfg.quota.Used(hostquota.Memory); need > free/2 {
-		return nil, &Error{Op: "add pool", Code: CodeNoMem, Err: fmt.Errorf("the Queue of pool %q is %d and needs %d bytes, and at most %d of Config.MaxMemory are left for it: lower it, or raise MaxMemory",
+		return nil, &Error{Op: "add pool", Code: codes.NoMem, Err: fmt.Errorf("the Queue of pool %q is %d and needs %d bytes, and at most %d of Config.MaxMemory are left for it: lower it, or raise MaxMemory",
 			p.Name, p.Queue, need, free/2)}
 	}
 	if need == 0 {
 		return func() {}, nil
 	}
 	if err := own.Take(hostquota.Memory, need); err != nil {
-		return nil, &Error{Op: "add pool", Code: CodeNoMem, Err: err}
+		return nil, &Error{Op: "add pool", Code: codes.NoMem, Err: err}
 	}
 	return func() { own.Give(hostquota.Memory, need) }, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"cinnabar/codes"
 	"cinnabar/internal/hostquota"
 )
 
@@ -53,7 +54,7 @@ func TestLargeRequestsFitIntoMemory(t *testing.T) {
 	}
 	cfg.MaxConnections = 1000
 	c = cfg.filled()
-	wantCode(t, c.checkLimits(), CodeInvalidArg, "MaxConnections, which is 1000")
+	wantCode(t, c.checkLimits(), codes.InvalidArg, "MaxConnections, which is 1000")
 }
 
 func TestLimitsRefused(t *testing.T) {
@@ -71,10 +72,10 @@ func TestLimitsRefused(t *testing.T) {
 		{Config{MaxMemory: 1 << 30, OverflowBudget: 2 << 30}, []string{"OverflowBudget is 2147483648", "raise MaxMemory"}},
 	} {
 		_, err := Open("tcp", &test.cfg)
-		wantCode(t, err, CodeInvalidArg, test.want...)
+		wantCode(t, err, codes.InvalidArg, test.want...)
 	}
 	_, err := Open("na+sm", &Config{MaxConnections: 256})
-	wantCode(t, err, CodeInvalidArg, "at most 255")
+	wantCode(t, err, codes.InvalidArg, "at most 255")
 }
 
 // TestLimitsInForce checks that the limits of an engine are shown and survive a round trip through Margo's layout.
@@ -101,7 +102,7 @@ func TestLimitsInForce(t *testing.T) {
 func TestAddedPoolFitsIntoMemory(t *testing.T) {
 	e := calling(t, &Config{MaxMemory: 64 << 20})
 	_, err := e.AddPool(PoolConfig{Name: "large", Queue: 1 << 20})
-	wantCode(t, err, CodeNoMem, "Queue of pool", "raise MaxMemory")
+	wantCode(t, err, codes.NoMem, "Queue of pool", "raise MaxMemory")
 	before := e.cfg.quota.Used(hostquota.Memory)
 	p, err := e.AddPool(PoolConfig{Name: "small"})
 	must(t, err)

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+
+	"cinnabar/codes"
 )
 
 // parity: G85
@@ -17,7 +19,7 @@ func TestLogLevels(t *testing.T) {
 		}
 	}
 	_, err := ParseLogLevel("warn")
-	wantCode(t, err, CodeInvalidArg, "none of trace, debug, info, warning, error, critical")
+	wantCode(t, err, codes.InvalidArg, "none of trace, debug, info, warning, error, critical")
 	for level, name := range map[slog.Level]string{-100: "trace", -5: "trace", -1: "debug", 3: "info", 7: "warning", 100: "critical"} {
 		if got := levelName(level); got != name {
 			t.Errorf("level %d is %s, want %s", level, got, name)
@@ -230,7 +232,7 @@ func TestSetMercuryLog(t *testing.T) {
 	server := listening(t, &Config{Logger: NewLogger(&lines), MercuryLog: MercuryLog{Level: "debug"}})
 	lines.want(t, 0, "[debug] endpoint opened", "address="+server.Addr(), `reason="it was asked for"`)
 	err := server.SetMercuryLog(MercuryLog{Level: "loud"})
-	wantCode(t, err, CodeInvalidArg, `got "loud"`)
+	wantCode(t, err, codes.InvalidArg, `got "loud"`)
 	must(t, server.SetMercuryLog(MercuryLog{Level: "debug", Subsystems: "hg"}))
 	before := len(lines.lines())
 	must(t, add.Handle(server, handleAdd))
@@ -242,5 +244,5 @@ func TestSetMercuryLog(t *testing.T) {
 	callAdd(t, reach(t, calling(t, nil), server))
 	lines.want(t, before, "[debug] connection request")
 	_, err = Listen(network, &Config{MercuryLog: MercuryLog{Level: "loud"}})
-	wantCode(t, err, CodeInvalidArg, "MercuryLog", `got "loud"`)
+	wantCode(t, err, codes.InvalidArg, "MercuryLog", `got "loud"`)
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"cinnabar/codes"
 )
 
 // wantConfig compares what a configuration says, without what is kept of the document.
@@ -101,7 +103,7 @@ func TestParseConfigRefuses(t *testing.T) {
 		`{`:                           "no JSON at byte 1",
 	} {
 		_, err := ParseConfig([]byte(document))
-		wantCode(t, err, CodeInvalidArg, text)
+		wantCode(t, err, codes.InvalidArg, text)
 		c := &Config{MaxHandlers: 7}
 		if err := json.Unmarshal([]byte(document), c); err == nil || c.MaxHandlers != 7 {
 			t.Errorf("%s: json.Unmarshal makes %+v, %v", document, c, err)
@@ -301,7 +303,7 @@ func TestRPCPool(t *testing.T) {
 	}
 
 	_, err = Listen(network, &Config{RPCPool: "nosuch"})
-	wantCode(t, err, CodeInvalidArg, `RPCPool is "nosuch"`)
+	wantCode(t, err, codes.InvalidArg, `RPCPool is "nosuch"`)
 }
 
 // TestParsedPoolsBound has the number of execution streams bound how many handlers run at once.
@@ -386,7 +388,7 @@ func TestInterfaceOfEnvironment(t *testing.T) {
 	}
 	t.Setenv(envInterface, "nosuch0")
 	_, err = Listen("ofi+tcp", nil)
-	wantCode(t, err, CodeAddrNotAvail, `there is no interface "nosuch0"`)
+	wantCode(t, err, codes.AddrNotAvail, `there is no interface "nosuch0"`)
 	e, err = Listen("ofi+tcp://127.0.0.1", nil) // an address that is named counts
 	opened(t, e, err)
 }

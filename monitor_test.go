@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/na/natest"
 	"github.com/google/go-cmp/cmp"
 )
@@ -95,7 +96,7 @@ func TestMonitorUnsent(t *testing.T) {
 	ep := reach(t, calling(t, &Config{Monitor: here}), server)
 	must(t, add.Handle(server, handleAdd))
 	_, err := NewRPC[addIn, struct{ A, B, C, D int64 }]("add").Call(patient(t), ep, addIn{})
-	wantCode(t, err, CodeOverflow)
+	wantCode(t, err, codes.Overflow)
 	call := here.find(t, EventCall, "add")
 	if x := call.Times; x.Sent.IsZero() || x.Ended.IsZero() || x.Decoded.IsZero() || call.Err == nil {
 		t.Errorf("a call whose response is too short: %+v", call)
@@ -103,7 +104,7 @@ func TestMonitorUnsent(t *testing.T) {
 	waitFor(t, func() bool { return server.Stats().Handlers.Running == 0 })
 	there.take()
 	_, err = NewRPC[int16, addOut]("add").Call(patient(t), ep, 1)
-	wantCode(t, err, CodeOverflow)
+	wantCode(t, err, codes.Overflow)
 	waitFor(t, func() bool { return server.Stats().Handlers.Running == 0 })
 	if x := there.find(t, EventRequest, "add").Times; x.Running.IsZero() || x.Decoded.IsZero() || x.Ended.IsZero() {
 		t.Errorf("a request whose arguments are too short: %+v", x)
@@ -113,7 +114,7 @@ func TestMonitorUnsent(t *testing.T) {
 	must(t, late.e.Close())
 	here.take()
 	_, err = add.Call(patient(t), late, addIn{})
-	wantCode(t, err, CodePermission)
+	wantCode(t, err, codes.Permission)
 	if x := here.find(t, EventCall, "add").Times; x.Began.IsZero() || !x.Sent.IsZero() || !x.Ended.IsZero() {
 		t.Errorf("a call by a closed engine: %+v", x)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/na/natest"
 	"cinnabar/internal/na/sm"
 )
@@ -117,7 +118,7 @@ func TestComposition(t *testing.T) {
 			t.Error("the memory is not filled")
 		}
 		_, err = fill.Call(patient(t), reach(t, client, e), fillIn{})
-		wantCode(t, err, CodeNoEntry)
+		wantCode(t, err, codes.NoEntry)
 	}
 }
 
@@ -128,7 +129,7 @@ func TestFailedCallsLeaveNothing(t *testing.T) {
 	simulate(t, natest.Config{}, &Config{Checksums: NoChecksums, MaxHandlers: 1, MaxQueued: -1, NoOverflow: true}, func(t *testing.T, s *sim) {
 		text := NewRPC[string, struct{}]("text")
 		must(t, nap.Handle(s.server, handleNap))
-		must(t, text.Handle(s.server, func(context.Context, string) (struct{}, error) { return struct{}{}, CodeFault }))
+		must(t, text.Handle(s.server, func(context.Context, string) (struct{}, error) { return struct{}{}, codes.Fault }))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		stages := func() map[string]error {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/invariants"
 )
 
@@ -37,15 +38,15 @@ func TestOverload(t *testing.T) {
 			ps = append(ps, work.Start(ctx, ep, addIn{X: int32(i)}))
 		}
 		for i, p := range ps {
-			switch out, err := p.Wait(); CodeOf(err) {
-			case CodeSuccess:
+			switch out, err := p.Wait(); codes.Of(err) {
+			case codes.Code(0):
 				answered++
 				if out.Sum != int32(i) {
 					t.Errorf("call %d answered %d", i, out.Sum)
 				}
-			case CodeAgain:
+			case codes.Again:
 				refused++
-				wantCode(t, err, CodeAgain, "work", ep.String(), "later")
+				wantCode(t, err, codes.Again, "work", ep.String(), "later")
 			default:
 				t.Fatal(err)
 			}
@@ -139,7 +140,7 @@ func TestGreedyPeer(t *testing.T) {
 	}
 	close(steps)
 	for _, p := range flood {
-		if _, err := p.Wait(); CodeOf(err) != CodeAgain && err != nil {
+		if _, err := p.Wait(); codes.Of(err) != codes.Again && err != nil {
 			t.Error(err)
 		}
 	}
@@ -162,7 +163,7 @@ func TestPools(t *testing.T) {
 	}, InPool(pool)))
 	other := NewRPC[struct{}, struct{}]("other")
 	for _, p := range []*Pool{nil, listening(t, &Config{Pools: []PoolConfig{{Name: "slow"}}}).Pool("slow")} {
-		wantCode(t, other.Handle(server, nil, InPool(p)), CodeInvalidArg, "pool")
+		wantCode(t, other.Handle(server, nil, InPool(p)), codes.InvalidArg, "pool")
 	}
 	var ps []*Pending[struct{}]
 	for range 6 {
@@ -178,7 +179,7 @@ func TestPools(t *testing.T) {
 	close(goOn)
 	refused := 0
 	for _, p := range ps {
-		if _, err := p.Wait(); CodeOf(err) == CodeAgain {
+		if _, err := p.Wait(); codes.Of(err) == codes.Again {
 			refused++
 		} else if err != nil {
 			t.Error(err)

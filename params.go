@@ -26,7 +26,7 @@ const maxMsecs = 365 * 24 * 3600 * 1000
 //	                           effect: who waits here is woken by the network and has nothing to look after in between.
 //	handler_warning_msecs      Config.HandlerWarning in milliseconds, of the engines that share the pools; 0: never.
 //
-// The error, of CodeInvalidArg, says what is wrong with value, or which names there are. Other settings are fixed when
+// The error, of codes.InvalidArg, says what is wrong with value, or which names there are. Other settings are fixed when
 // the engine is made.
 func (e *Engine) SetParam(name, value string) error {
 	set := params[name]

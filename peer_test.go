@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"testing"
+
+	"cinnabar/codes"
 )
 
 // TestPeerKilled kills a server in the middle of calls: all of them end, and the same endpoint works with the server's
@@ -27,14 +29,14 @@ func TestPeerKilled(t *testing.T) {
 		}()
 		callAdd(t, ep)
 		p.Kill()
-		wantCode(t, soon(t, "call", errs), CodeHostUnreach, "block", addr)
+		wantCode(t, soon(t, "call", errs), codes.HostUnreach, "block", addr)
 		for _, pending := range ps {
 			soon(t, "call", pending.Done())
 			_, err := pending.Wait()
-			wantCode(t, err, CodeHostUnreach, "block", addr)
+			wantCode(t, err, codes.HostUnreach, "block", addr)
 		}
 		_, err := add.Call(patient(t), ep, addIn{})
-		wantCode(t, err, CodeHostUnreach, "add", addr)
+		wantCode(t, err, codes.HostUnreach, "add", addr)
 
 		p = spawn(t, "server", addr)
 		if again := p.Stdout.Line(); again != addr {
@@ -81,7 +83,7 @@ func TestRespondToTheDead(t *testing.T) {
 	p.Kill()
 	answered := make(chan error, 1)
 	go func() { answered <- c.Respond(largeOut{N: 1 << 20, Data: make([]byte, 1<<20)}) }()
-	wantCode(t, soon(t, "answer", answered), CodeHostUnreach, "large")
+	wantCode(t, soon(t, "answer", answered), codes.HostUnreach, "large")
 	waitFor(t, func() bool { return server.Stats().RequestsActive == 0 })
 }
 

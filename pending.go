@@ -6,6 +6,7 @@ import (
 	"iter"
 	"sync"
 
+	"cinnabar/codes"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/invariants"
 )
@@ -150,15 +151,15 @@ func (p *Pending[T]) explain() {
 	ctx := p.ended
 	p.mu.Unlock()
 	e, ok := errors.AsType[*Error](p.err)
-	if ctx == nil || !ok || e.Remote || e.Code != CodeCanceled || errors.Is(e, ErrClosed) {
+	if ctx == nil || !ok || e.Remote || e.Code != codes.Canceled || errors.Is(e, ErrClosed) {
 		return
 	}
 	told := *e
-	told.Code, told.Err = plainCode(ctx.Err()), hg.During(context.Cause(ctx), e.Err)
+	told.Code, told.Err = codes.Of(ctx.Err()), hg.During(context.Cause(ctx), e.Err)
 	p.err = &told
 }
 
-// Cancel asks the operation to end early; Wait then returns an error of CodeCanceled, unless the operation was over
+// Cancel asks the operation to end early; Wait then returns an error of codes.Canceled, unless the operation was over
 // already. Nothing is sent: a remote handler that has the request runs on.
 func (p *Pending[T]) Cancel() { p.op.abort() }
 

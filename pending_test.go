@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"cinnabar/codes"
 )
 
 // TestCompletedOrder starts calls that end in another order than they begin.
@@ -151,15 +153,15 @@ func TestStartCanceled(t *testing.T) {
 	cancel()
 	byHand.Cancel()
 	_, err := byContext.Wait()
-	wantCode(t, err, CodeCanceled, "block", ep.String())
+	wantCode(t, err, codes.Canceled, "block", ep.String())
 	_, err = byHand.Wait()
-	wantCode(t, err, CodeCanceled, "block", ep.String())
+	wantCode(t, err, codes.Canceled, "block", ep.String())
 	byHand.Cancel()
 	_, err = timed.Wait()
-	wantCode(t, err, CodeTimeout, "block", ep.String())
+	wantCode(t, err, codes.Timeout, "block", ep.String())
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v does not match DeadlineExceeded", err)
 	}
 	_, err = block.Start(ctx, ep, struct{}{}).Wait()
-	wantCode(t, err, CodeCanceled)
+	wantCode(t, err, codes.Canceled)
 }

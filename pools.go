@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/sched"
 )
@@ -55,7 +56,7 @@ func (k PoolKind) core() sched.Kind {
 type PoolConfig struct {
 	Name    string
 	Workers int      // handlers of the pool that run at once, not counting those that wait for a call or transfer; 0: 1
-	Queue   int      // requests that wait for a worker; those beyond it are answered CodeAgain; 0: as Config.MaxQueued, negative: none wait
+	Queue   int      // requests that wait for a worker; those beyond it are answered codes.Again; 0: as Config.MaxQueued, negative: none wait
 	Kind    PoolKind // the order in which they get one
 }
 
@@ -216,7 +217,7 @@ func (ps *pools) bind(p *Pool, f func() error) error {
 }
 
 // errNotMyPool is why a pool is refused.
-var errNotMyPool = fmt.Errorf("%w: the pool is not, or no longer, one of this engine's; Config.Pools and Engine.AddPool make them, Engine.Pool finds them", CodeInvalidArg)
+var errNotMyPool = fmt.Errorf("%w: the pool is not, or no longer, one of this engine's; Config.Pools and Engine.AddPool make them, Engine.Pool finds them", codes.InvalidArg)
 
 // remove removes a pool that nothing uses.
 func (ps *pools) remove(name string) error {
@@ -224,10 +225,10 @@ func (ps *pools) remove(name string) error {
 	defer ps.mu.Unlock()
 	p := ps.findLocked(name)
 	if p == nil {
-		return &Error{Op: "remove pool", Code: CodeNoEntry, Err: fmt.Errorf("there is no pool %q", name)}
+		return &Error{Op: "remove pool", Code: codes.NoEntry, Err: fmt.Errorf("there is no pool %q", name)}
 	}
 	if user := ps.userLocked(p); user != "" {
-		return &Error{Op: "remove pool", Code: CodeBusy, Err: fmt.Errorf("pool %q is used by %s", name, user)}
+		return &Error{Op: "remove pool", Code: codes.Busy, Err: fmt.Errorf("pool %q is used by %s", name, user)}
 	}
 	p.pool.Watch(0, nil)
 	p.removed()
@@ -265,7 +266,7 @@ func (e *Engine) Pool(name string) *Pool { return e.handlers.pools.find(name) }
 func (e *Engine) Pools() []*Pool { return e.handlers.pools.all() }
 
 // AddPool makes another pool while the engine runs (margo_add_pool_from_json). The error says what is wrong with cfg, or
-// that the name is taken (CodeExist).
+// that the name is taken (codes.Exist).
 func (e *Engine) AddPool(cfg PoolConfig) (*Pool, error) {
 	cfg.fill(e.roomForQueue())
 	if err := cfg.check("add pool"); err != nil {
@@ -282,12 +283,12 @@ func (e *Engine) AddPool(cfg PoolConfig) (*Pool, error) {
 	p := e.handlers.pools.add(cfg, giveBack)
 	if p == nil {
 		giveBack()
-		return nil, &Error{Op: "add pool", Code: CodeExist, Err: fmt.Errorf("there is a pool %q already; use another name, or RemovePool first", cfg.Name)}
+		return nil, &Error{Op: "add pool", Code: codes.Exist, Err: fmt.Errorf("there is a pool %q already; use another name, or RemovePool first", cfg.Name)}
 	}
 	return p, nil
 }
 
-// RemovePool removes a pool, whoever made it (margo_remove_pool_by_name). It is refused with CodeBusy while it is
+// RemovePool removes a pool, whoever made it (margo_remove_pool_by_name). It is refused with codes.Busy while it is
 // the Config.RPCPool of an engine, an RPC is registered for it, a timer of it is started, or a request is in it.
 func (e *Engine) RemovePool(name string) error { return e.handlers.pools.remove(name) }
 

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/na/natest"
 )
 
@@ -81,13 +82,13 @@ func TestPoolsAtRunTime(t *testing.T) {
 		<-goOn
 		return struct{}{}, nil
 	}, InPool(pool)))
-	wantCode(t, server.RemovePool("more"), CodeBusy, "more", `RPC "mark"`, "remove that")
+	wantCode(t, server.RemovePool("more"), codes.Busy, "more", `RPC "mark"`, "remove that")
 	call := mark.Start(patient(t), ep, 0)
 	if name := soon(t, "handler", began); name != "more" {
 		t.Errorf("handler is in pool %q", name)
 	}
 	must(t, mark.Remove(server))
-	wantCode(t, server.RemovePool("more"), CodeBusy, "more", "1 handlers and requests")
+	wantCode(t, server.RemovePool("more"), codes.Busy, "more", "1 handlers and requests")
 	close(goOn)
 	_, err = call.Wait()
 	must(t, err)
@@ -96,8 +97,8 @@ func TestPoolsAtRunTime(t *testing.T) {
 	if server.Pool("more") != nil || len(server.Pools()) != 1 {
 		t.Error("a removed pool is found")
 	}
-	wantCode(t, server.RemovePool("more"), CodeNoEntry, "more")
-	wantCode(t, mark.Handle(server, nil, InPool(pool)), CodeInvalidArg, "no longer")
+	wantCode(t, server.RemovePool("more"), codes.NoEntry, "more")
+	wantCode(t, mark.Handle(server, nil, InPool(pool)), codes.InvalidArg, "no longer")
 	must(t, server.RemovePool("first"))
 }
 
@@ -108,16 +109,16 @@ func TestAddPoolRefused(t *testing.T) {
 		"no name": {}, "-1 workers": {Name: "q", Workers: -1}, "kind 3": {Name: "q", Kind: 3},
 	} {
 		_, err := server.AddPool(cfg)
-		wantCode(t, err, CodeInvalidArg, want)
+		wantCode(t, err, codes.InvalidArg, want)
 	}
 	for _, n := range []int{-32769, 32768} {
-		wantCode(t, mark.Handle(server, nil, Priority(n)), CodeInvalidArg, "32767")
+		wantCode(t, mark.Handle(server, nil, Priority(n)), codes.InvalidArg, "32767")
 	}
 	_, err := server.AddPool(PoolConfig{Name: "p"})
-	wantCode(t, err, CodeExist, `"p"`)
+	wantCode(t, err, codes.Exist, `"p"`)
 	must(t, server.Close())
 	_, err = server.AddPool(PoolConfig{Name: "q"})
-	wantCode(t, err, CodePermission)
+	wantCode(t, err, codes.Permission)
 	if got := PoolKind(9).String(); got != "PoolKind(9)" {
 		t.Error(got)
 	}
@@ -135,7 +136,7 @@ func TestParentPools(t *testing.T) {
 		added, err := child.AddPool(PoolConfig{Name: "of the child"})
 		must(t, err)
 		must(t, mark.Handle(parent, nil, InPool(added)))
-		wantCode(t, child.RemovePool("of the child"), CodeBusy, parent.Addr())
+		wantCode(t, child.RemovePool("of the child"), codes.Busy, parent.Addr())
 		goOn := make(chan struct{})
 		for _, e := range []*Engine{parent, child} {
 			must(t, block.Handle(e, func(context.Context, struct{}) (struct{}, error) { <-goOn; return struct{}{}, nil }, InPool(e.Pool("p"))))
@@ -168,7 +169,7 @@ func TestRemoveRPCPool(t *testing.T) {
 	parent, client := listening(t, &Config{Pools: []PoolConfig{{Name: "p"}}}), calling(t, nil)
 	cfg := &Config{Parent: parent, RPCPool: "p"}
 	child := listening(t, cfg)
-	wantCode(t, parent.RemovePool("p"), CodeBusy, `"p"`, "RPCPool")
+	wantCode(t, parent.RemovePool("p"), codes.Busy, `"p"`, "RPCPool")
 	must(t, add.Handle(child, handleAdd))
 	callAdd(t, reach(t, client, child))
 	if n := parent.Pool("p").Stats().Served; n != 1 {
@@ -179,17 +180,17 @@ func TestRemoveRPCPool(t *testing.T) {
 
 	// One that is removed after the child's configuration was checked.
 	late := &Engine{cfg: *cfg}
-	wantCode(t, late.handlers.init(late), CodeInvalidArg, `"p"`, "removed")
+	wantCode(t, late.handlers.init(late), codes.InvalidArg, `"p"`, "removed")
 }
 
 // parity: G10
 func TestParentRefused(t *testing.T) {
 	parent := listening(t, nil)
 	_, err := Open(network, &Config{Parent: parent, MaxHandlers: 3})
-	wantCode(t, err, CodeInvalidArg, "Parent")
+	wantCode(t, err, codes.InvalidArg, "Parent")
 	must(t, parent.Close())
 	_, err = Open(network, &Config{Parent: parent})
-	wantCode(t, err, CodePermission)
+	wantCode(t, err, codes.Permission)
 }
 
 // TestHandlerWarning checks that a handler that blocks is named, once for each doubling of its age.
@@ -224,17 +225,17 @@ func TestHandlerWarning(t *testing.T) {
 		log.end(t, 4)
 	})
 	_, err := Open(network, &Config{HandlerWarning: -1})
-	wantCode(t, err, CodeInvalidArg, "HandlerWarning")
+	wantCode(t, err, codes.InvalidArg, "HandlerWarning")
 }
 
 // parity: G72 G74
 func TestSetParam(t *testing.T) {
 	e := calling(t, nil)
 	must(t, e.SetParam("progress_timeout_ub_msecs", "100"))
-	wantCode(t, e.SetParam("no_such", "1"), CodeInvalidArg, "no_such", "handler_warning_msecs", "progress_timeout_ub_msecs")
+	wantCode(t, e.SetParam("no_such", "1"), codes.InvalidArg, "no_such", "handler_warning_msecs", "progress_timeout_ub_msecs")
 	for _, bad := range []string{"", "x", "-1", "99999999999999"} {
-		wantCode(t, e.SetParam("progress_timeout_ub_msecs", bad), CodeInvalidArg, bad, "milliseconds")
+		wantCode(t, e.SetParam("progress_timeout_ub_msecs", bad), codes.InvalidArg, bad, "milliseconds")
 	}
 	must(t, e.Close())
-	wantCode(t, e.SetParam("progress_timeout_ub_msecs", "1"), CodePermission)
+	wantCode(t, e.SetParam("progress_timeout_ub_msecs", "1"), codes.Permission)
 }

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"cinnabar/codes"
 	"cinnabar/internal/na/ofitcp"
 	"cinnabar/internal/na/sm"
 )
@@ -52,7 +53,7 @@ func Protocols(ctx context.Context) ([]Protocol, error) {
 func sharedMemory() Protocol {
 	p := Protocol{Class: "na", Name: "sm", Device: "shm", Addr: "na+sm://"}
 	if err := sm.Available(); err != nil {
-		p.Addr, p.Err = "", &Error{Op: "choose address", Addr: p.Device, Code: CodeAddrNotAvail, Err: err}
+		p.Addr, p.Err = "", &Error{Op: "choose address", Addr: p.Device, Code: codes.AddrNotAvail, Err: err}
 	}
 	return p
 }
@@ -74,7 +75,7 @@ func tcpOn(ctx context.Context, i net.Interface) Protocol {
 			return p
 		}
 	}
-	p.Err = &Error{Op: "choose address", Addr: i.Name, Code: CodeAddrNotAvail, Err: err}
+	p.Err = &Error{Op: "choose address", Addr: i.Name, Code: codes.AddrNotAvail, Err: err}
 	return p
 }
 

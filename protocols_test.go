@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"cinnabar/codes"
 )
 
 func TestProtocolsListsInterfaces(t *testing.T) {
@@ -88,13 +90,13 @@ func TestChooseAddrRefuses(t *testing.T) {
 	for _, tt := range []struct {
 		addr string
 		cfg  *Config
-		code Code
+		code codes.Code
 		text string
 	}{
-		{"nosuch", nil, CodeProtoNoSupport, `"nosuch"`},
-		{"ucx+all://", nil, CodeProtoNoSupport, "ofi+tcp"},
-		{"ofi+tcp://198.51.100.1", nil, CodeAddrNotAvail, "198.51.100.1"},
-		{"ofi+tcp", &Config{Subnet: netip.MustParsePrefix("198.51.100.0/24")}, CodeAddrNotAvail, "not in 198.51.100.0/24"},
+		{"nosuch", nil, codes.ProtoNoSupport, `"nosuch"`},
+		{"ucx+all://", nil, codes.ProtoNoSupport, "ofi+tcp"},
+		{"ofi+tcp://198.51.100.1", nil, codes.AddrNotAvail, "198.51.100.1"},
+		{"ofi+tcp", &Config{Subnet: netip.MustParsePrefix("198.51.100.0/24")}, codes.AddrNotAvail, "not in 198.51.100.0/24"},
 	} {
 		_, _, err := ChooseAddr(t.Context(), tt.addr, tt.cfg)
 		if !errors.Is(err, tt.code) || !strings.Contains(err.Error(), tt.text) {

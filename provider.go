@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"cinnabar/codes"
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hg/wire"
 )
@@ -40,7 +41,7 @@ func (p *Provider) claim() error {
 	p.e.mu.Lock()
 	defer p.e.mu.Unlock()
 	if other := p.e.providers[p.id]; other != nil {
-		return &Error{Op: "make provider", Code: CodeExist,
+		return &Error{Op: "make provider", Code: codes.Exist,
 			Err: fmt.Errorf("id %d of %q is taken by %q; use another or close that one", p.id, p.identity, other.identity)}
 	}
 	p.e.providers[p.id] = p
@@ -124,14 +125,14 @@ func (e *Engine) answerShutdown(ctx context.Context, _ struct{}) (shutdownOut, e
 }
 
 // Shutdown asks the process to shut its engine down (margo_shutdown_remote_instance). It returns once that is agreed. A
-// process that does not allow it answers CodePermission.
+// process that does not allow it answers codes.Permission.
 func (ep *Endpoint) Shutdown(ctx context.Context) error {
 	out, err := shutdownRPC.Call(ctx, ep, struct{}{})
 	if err != nil {
 		return err
 	}
 	if out.Ret != 0 {
-		return &Error{Op: "call", RPC: shutdownRPC.Name(), Addr: ep.String(), Code: CodePermission, Remote: true,
+		return &Error{Op: "call", RPC: shutdownRPC.Name(), Addr: ep.String(), Code: codes.Permission, Remote: true,
 			Err: fmt.Errorf("remote shutdown is not enabled there (Config.AllowRemoteShutdown, margo_enable_remote_shutdown)")}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"cinnabar/codes"
 	"cinnabar/internal/audit"
 )
 
@@ -106,7 +107,7 @@ func (e *Engine) answerQuery(ctx context.Context, _ struct{}) (queryOut, error) 
 }
 
 // Query asks the process about its engine: providers, RPCs, pools, statistics, configuration. A process that does not
-// allow it ([Config].AllowQuery), or is not Go, answers CodeNoEntry. What comes is as long as the process likes, up to
+// allow it ([Config].AllowQuery), or is not Go, answers codes.NoEntry. What comes is as long as the process likes, up to
 // Config.MaxOverflow of the asking engine.
 func (ep *Endpoint) Query(ctx context.Context) (*Description, error) {
 	out, err := queryRPC.Call(ctx, ep, struct{}{})
@@ -115,7 +116,7 @@ func (ep *Endpoint) Query(ctx context.Context) (*Description, error) {
 	}
 	d, err := parseDescription(out.JSON)
 	if err != nil {
-		return nil, &Error{Op: "call", RPC: queryRPC.Name(), Addr: ep.String(), Code: CodeProtocolError, Err: fmt.Errorf("the answer cannot be read: %w", err)}
+		return nil, &Error{Op: "call", RPC: queryRPC.Name(), Addr: ep.String(), Code: codes.ProtocolError, Err: fmt.Errorf("the answer cannot be read: %w", err)}
 	}
 	return d, nil
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"cinnabar/codes"
 )
 
 // TestQuery asks an engine that allows it about everything.
@@ -50,12 +52,12 @@ func TestQuery(t *testing.T) {
 func TestQueryNotAllowed(t *testing.T) {
 	server, ep := pair(t, nil)
 	_, err := ep.Query(patient(t))
-	wantCode(t, err, CodeNoEntry, "__query__", ep.String())
+	wantCode(t, err, codes.NoEntry, "__query__", ep.String())
 
 	forged := NewRPC[struct{}, queryOut]("__query__")
 	must(t, forged.Handle(server, func(context.Context, struct{}) (queryOut, error) { return queryOut{JSON: `{"address":1}`}, nil }))
 	_, err = ep.Query(patient(t))
-	wantCode(t, err, CodeProtocolError, "cannot be read")
+	wantCode(t, err, codes.ProtocolError, "cannot be read")
 }
 
 // TestQueryLimits: an answer that costs far more than its bytes is refused before it is read.

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/na/natest"
 	"cinnabar/internal/na/ofitcp"
@@ -36,7 +37,7 @@ func TestResultPanics(t *testing.T) {
 	for _, rpc := range []*RPC[struct{}, rude]{short, late} {
 		p := rpc.Start(patient(t), ep, struct{}{})
 		_, err := p.Wait()
-		wantCode(t, err, CodeOtherError, rpc.Name())
+		wantCode(t, err, codes.OtherError, rpc.Name())
 	}
 	must(t, server.Shutdown(patient(t)))
 }
@@ -49,7 +50,7 @@ func TestNilError(t *testing.T) {
 	handleLong(t, server, func(c *Call[addIn, addOut]) { _ = c.Fail(none) })
 	for _, rpc := range []*RPC[addIn, addOut]{add, long} {
 		_, err := rpc.Call(patient(t), ep, addIn{})
-		wantCode(t, err, CodeOtherError, rpc.Name())
+		wantCode(t, err, codes.OtherError, rpc.Name())
 	}
 	must(t, server.Shutdown(patient(t)))
 }
@@ -103,7 +104,7 @@ func TestGoexitTask(t *testing.T) {
 			must(t, err)
 		}
 		_, err := exit.Call(patient(t), ep, true)
-		wantCode(t, err, CodeOtherError, "exit")
+		wantCode(t, err, codes.OtherError, "exit")
 	}
 }
 
@@ -113,7 +114,7 @@ func TestGoexitTask(t *testing.T) {
 func TestSmallMessages(t *testing.T) {
 	for _, cfg := range []Config{{MaxRequest: 511}, {MaxResponse: 511}, {MaxRequest: -1}, {MaxRequest: 64, MaxResponse: 64}} {
 		_, err := Listen("ofi+tcp://127.0.0.1", &cfg)
-		wantCode(t, err, CodeInvalidArg, "512")
+		wantCode(t, err, codes.InvalidArg, "512")
 	}
 	cfg := &Config{MaxRequest: 512, MaxResponse: 512}
 	server := listening(t, cfg)
@@ -131,7 +132,7 @@ func TestSmallMessages(t *testing.T) {
 // TestOverflowLimits checks the limits of what an engine fetches.
 func TestOverflowLimits(t *testing.T) {
 	_, err := Listen("ofi+tcp://127.0.0.1", &Config{OverflowBudget: -1})
-	wantCode(t, err, CodeInvalidArg, "OverflowBudget")
+	wantCode(t, err, codes.InvalidArg, "OverflowBudget")
 	type blob struct {
 		N    uint32
 		Data []byte `proc:"count=N"`
@@ -145,11 +146,11 @@ func TestOverflowLimits(t *testing.T) {
 		return in.N, nil
 	}))
 	_, err = take.Call(patient(t), ep, blob{N: 20000, Data: make([]byte, 20000)}) // and headers
-	wantCode(t, err, CodeOverflow, "take", "MaxOverflow")                         // the types of both sides agree
+	wantCode(t, err, codes.Overflow, "take", "MaxOverflow")                       // the types of both sides agree
 	first := take.Start(patient(t), ep, blob{N: 16000, Data: make([]byte, 16000)})
 	soon(t, "handler", began)
 	_, err = take.Call(patient(t), ep, blob{N: 16000, Data: make([]byte, 16000)})
-	wantCode(t, err, CodeAgain, "take")
+	wantCode(t, err, codes.Again, "take")
 	close(goOn)
 	if n, err := first.Wait(); err != nil || n != 16000 {
 		t.Errorf("take = %d, %v", n, err)
@@ -251,7 +252,7 @@ func TestWhoCalls(t *testing.T) {
 	}
 	client := calling(t, nil)
 	_, err := add.Call(patient(t), client.Self(), addIn{})
-	wantCode(t, err, CodeNoEntry) // it serves nothing, and says so
+	wantCode(t, err, codes.NoEntry) // it serves nothing, and says so
 }
 
 // TestConfigReaches checks that each setting arrives where it is used.
@@ -282,11 +283,11 @@ func TestNoOverflow(t *testing.T) {
 		return largeOut{N: 5000, Data: make([]byte, 5000)}, nil
 	}))
 	_, err := large.Call(patient(t), ep, struct{}{})
-	wantCode(t, err, CodeOverflow, "large")
+	wantCode(t, err, codes.Overflow, "large")
 	_, err = NewRPC[largeOut, struct{}]("x").Call(patient(t), reach(t, server, server), largeOut{N: 5000, Data: make([]byte, 5000)})
-	wantCode(t, err, CodeNoEntry) // nothing overflows on the way to oneself
+	wantCode(t, err, codes.NoEntry) // nothing overflows on the way to oneself
 	_, err = NewRPC[largeOut, struct{}]("x").Call(patient(t), reach(t, server, listening(t, nil)), largeOut{N: 5000, Data: make([]byte, 5000)})
-	wantCode(t, err, CodeOverflow, "NoOverflow")
+	wantCode(t, err, codes.Overflow, "NoOverflow")
 }
 
 // TestShutdownUnfetched ends a server whose long answer nobody fetches, since its caller has given up.
@@ -300,7 +301,7 @@ func TestShutdownUnfetched(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := large.Call(ctx, s.ep, struct{}{})
-		wantCode(t, err, CodeTimeout, "large")
+		wantCode(t, err, codes.Timeout, "large")
 		close(goOn)
 		elapse(10 * time.Second)
 		if n := s.server.Stats().Handlers.Waiting; n != 1 {

@@ -20,7 +20,7 @@ type RemoteBulk struct {
 }
 
 // Slice is the part of r that starts at offset off and has n bytes. If there is no such part, every use of it fails with
-// an [*Error] of [CodeInvalidArg] that says so: offsets and sizes may come from a peer.
+// an [*Error] of [codes.InvalidArg] that says so: offsets and sizes may come from a peer.
 func (r RemoteBulk) Slice(off, n int64) RemoteBulk {
 	if r.err != nil {
 		return r
@@ -39,13 +39,13 @@ func (r RemoteBulk) Len() int64 { return r.n }
 func (r RemoteBulk) Endpoint() *Endpoint { return r.ep }
 
 // Pull reads remote memory into local memory: HG_BULK_PULL. The remote Bulk must be readable and the local one writable,
-// else the error is [CodePermission] and nothing is sent.
+// else the error is [codes.Permission] and nothing is sent.
 func (r RemoteBulk) Pull(ctx context.Context, into *Bulk) (int64, error) {
 	return r.transfer(ctx, pull, into)
 }
 
 // Push writes local memory to remote memory: HG_BULK_PUSH. It returns when the peer has placed all of it. The remote Bulk
-// must be writable and the local one readable, else the error is [CodePermission] and nothing is sent.
+// must be writable and the local one readable, else the error is [codes.Permission] and nothing is sent.
 func (r RemoteBulk) Push(ctx context.Context, from *Bulk) (int64, error) {
 	return r.transfer(ctx, push, from)
 }

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"cinnabar/codes"
 )
 
 // TestRespondContext answers a client that stands still with a response that it has to fetch: the wait ends with the
@@ -25,11 +27,11 @@ func TestRespondContext(t *testing.T) {
 	answered := make(chan error, 1)
 	go func() { answered <- c.RespondContext(ctx, largeOut{N: 1 << 20, Data: make([]byte, 1<<20)}) }()
 	err := soon(t, "answer", answered)
-	wantCode(t, err, CodeTimeout, "large")
+	wantCode(t, err, codes.Timeout, "large")
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v is not the context's error", err)
 	}
-	wantCode(t, c.RespondContext(t.Context(), largeOut{}), CodeInvalidArg, "answered already")
+	wantCode(t, c.RespondContext(t.Context(), largeOut{}), codes.InvalidArg, "answered already")
 	p.Resume()
 	if got := p.Stdout.Line(); got != "1048576" { // the memory stays lent for a while
 		t.Errorf("the client has fetched %s bytes", got)

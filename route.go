@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
 )
@@ -70,11 +71,11 @@ func (rt *route) parent() uint64 {
 func (rt *route) fail(err error) error {
 	e := errorFrom(rt.op(), rt.proc.label(rt.provider), rt.ep.String(), err).(*Error) //nolint:errorlint // it returns nothing else
 	switch {
-	case e.Remote && e.Code == CodeNoEntry && e.Err == nil:
+	case e.Remote && e.Code == codes.NoEntry && e.Err == nil:
 		e.Err = rt.absent()
 	case e.Remote && e.Err == nil:
 		e.Err = hints[e.Code]
-	case !e.Remote && e.Code == CodeCanceled && rt.e != nil && rt.e.gate.Closed() && plainCode(e.Err) == CodeOtherError:
+	case !e.Remote && e.Code == codes.Canceled && rt.e != nil && rt.e.gate.Closed() && (e.Err == nil || codeOf(e.Err) == codes.OtherError):
 		e.Err = ErrClosed
 	}
 	return e
@@ -86,15 +87,15 @@ func (rt *route) unencodable(err error) error {
 }
 
 // hints explain the codes that a peer answers, because the wire carries no text. Only the peer knows the cause.
-var hints = map[Code]error{
-	CodeAgain:      errOverloaded,
-	CodePermission: errors.New("it is shutting down, or its handler forbids it"),
-	CodeOverflow: errors.New("it expects more bytes of arguments than were sent, or takes no arguments, or sends no result, of that length; " +
+var hints = map[codes.Code]error{
+	codes.Again:      errOverloaded,
+	codes.Permission: errors.New("it is shutting down, or its handler forbids it"),
+	codes.Overflow: errors.New("it expects more bytes of arguments than were sent, or takes no arguments, or sends no result, of that length; " +
 		"compare the types of both sides, field by field, and its MaxOverflow and NoOverflow, and see its log"),
-	CodeOtherError: errors.New("its handler failed; its log has the text, if it is a program of this module"),
+	codes.OtherError: errors.New("its handler failed; its log has the text, if it is a program of this module"),
 }
 
-// errOverloaded explains CodeAgain.
+// errOverloaded explains codes.Again.
 var errOverloaded = errors.New("it has more requests than it takes; try again later")
 
 // absent says what to check when the peer does not know the RPC.
@@ -112,17 +113,17 @@ func (rt *route) decode(b []byte, out any) error {
 	if err != nil {
 		return rt.fail(err)
 	}
-	if code != CodeSuccess {
+	if code != codes.Code(0) {
 		return rt.refused(code)
 	}
 	return nil
 }
 
 // refused makes the error of a code that the peer's Margo, or its handler, answered.
-func (rt *route) refused(code Code) error {
+func (rt *route) refused(code codes.Code) error {
 	e := &Error{Op: rt.op(), RPC: rt.proc.label(rt.provider), Addr: rt.ep.String(), Code: code, Remote: true}
 	e.Err = hints[code]
-	if code == CodeNoEntry {
+	if code == codes.NoEntry {
 		e.Err = fmt.Errorf("%q is registered there for provider %d without a handler, or its handler says so", rt.proc.name, rt.provider)
 	}
 	return e

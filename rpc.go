@@ -38,7 +38,7 @@ func (r *RPC[In, Out]) ID(provider uint16) uint64 { return r.proc.id(provider) }
 
 // Call has the procedure run by the process and provider that to names, and returns its result once it is there.
 //
-// If ctx ends first, Call returns an [*Error] of CodeTimeout or CodeCanceled. The request is not taken back, and a
+// If ctx ends first, Call returns an [*Error] of codes.Timeout or codes.Canceled. The request is not taken back, and a
 // handler that has begun is not told: there is no such message. in may be changed as soon as Call has returned.
 //
 // Made by a handler with its context, the call tells the peer which RPC it is made for, and the handler's worker is free

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"cinnabar/codes"
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hg/wire"
 )
@@ -55,12 +56,12 @@ func TestFlavors(t *testing.T) {
 	if out, err := plain.Call(patient(t), ep, addIn{X: 5}); err != nil || out.Sum != -5 {
 		t.Errorf("plain add = %+v, %v", out, err)
 	}
-	if _, err := plain.Call(patient(t), ep.Provider(1), addIn{}); CodeOf(err) != CodeInvalidArg {
+	if _, err := plain.Call(patient(t), ep.Provider(1), addIn{}); codes.Of(err) != codes.InvalidArg {
 		t.Errorf("a provider for an RPC without: %v", err)
 	}
 	provider, err := server.Provider(3, "x")
 	must(t, err)
-	if err := plain.Handle(provider, nil); CodeOf(err) != CodeInvalidArg {
+	if err := plain.Handle(provider, nil); codes.Of(err) != codes.InvalidArg {
 		t.Errorf("registering an RPC without providers for one: %v", err)
 	}
 	if got, want := plain.ID(9), uint64(0xb885cce); got != want {
@@ -104,7 +105,7 @@ func TestProviderIDs(t *testing.T) {
 	if got, want := add.ID(0), uint64(0xc8c9c5c8)<<32; got != want {
 		t.Errorf("id %#x, want %#x", got, want)
 	}
-	if _, err := server.Provider(wire.DefaultProvider, "x"); CodeOf(err) != CodeInvalidArg {
+	if _, err := server.Provider(wire.DefaultProvider, "x"); codes.Of(err) != codes.InvalidArg {
 		t.Errorf("provider 65535: %v", err)
 	}
 }
@@ -138,9 +139,9 @@ func TestProviders(t *testing.T) {
 		}
 	}
 	_, err := ep.Provider(9).Identity(patient(t))
-	wantCode(t, err, CodeNoEntry, "__identity__@9")
+	wantCode(t, err, codes.NoEntry, "__identity__@9")
 	_, err = ep.Provider(wire.DefaultProvider).Identity(patient(t))
-	wantCode(t, err, CodeNoEntry, "without a handler")
+	wantCode(t, err, codes.NoEntry, "without a handler")
 }
 
 // parity: T29
@@ -149,7 +150,7 @@ func TestProviderTaken(t *testing.T) {
 	first, err := server.Provider(1, "first")
 	must(t, err)
 	_, err = server.Provider(1, "second")
-	wantCode(t, err, CodeExist, `"first"`, `"second"`)
+	wantCode(t, err, codes.Exist, `"first"`, `"second"`)
 	must(t, first.Close())
 	must(t, first.Close())
 	second, err := server.Provider(1, "second")
@@ -166,13 +167,13 @@ func TestRegister(t *testing.T) {
 	if add.Registered(server) {
 		t.Error("registered before")
 	}
-	wantCode(t, add.Remove(server), CodeNoEntry, "add")
+	wantCode(t, add.Remove(server), codes.NoEntry, "add")
 	must(t, add.Handle(server, handleAdd))
 	again := NewRPC[addIn, addOut]("add")
 	if !add.Registered(server) || !again.Registered(server) || again.ID(1) != add.ID(1) {
 		t.Error("the same name is not the same procedure")
 	}
-	wantCode(t, again.Handle(server, handleAdd), CodeExist, `"add" is registered already for provider 65535`)
+	wantCode(t, again.Handle(server, handleAdd), codes.Exist, `"add" is registered already for provider 65535`)
 	page, err := os.ReadFile("docs/from-margo.md")
 	if err != nil || !strings.Contains(string(page), `is registered already for provider 65535`) {
 		t.Errorf("the page for Margo's users does not quote that error: %v", err)
@@ -180,12 +181,12 @@ func TestRegister(t *testing.T) {
 	callAdd(t, ep)
 	must(t, add.Remove(server))
 	_, err = add.Call(patient(t), ep, addIn{})
-	wantCode(t, err, CodeNoEntry)
+	wantCode(t, err, codes.NoEntry)
 	must(t, add.Handle(server, handleAdd))
 	callAdd(t, ep)
 	client := calling(t, nil)
-	wantCode(t, add.Handle(client, handleAdd), CodeInvalidArg, "does not listen")
-	if err := add.Handle((*Provider)(nil), handleAdd); CodeOf(err) != CodeInvalidArg {
+	wantCode(t, add.Handle(client, handleAdd), codes.InvalidArg, "does not listen")
+	if err := add.Handle((*Provider)(nil), handleAdd); codes.Of(err) != codes.InvalidArg {
 		t.Errorf("no registrar: %v", err)
 	}
 }
@@ -195,12 +196,12 @@ func TestRegister(t *testing.T) {
 func TestNoSuchRPC(t *testing.T) {
 	_, ep := pair(t, nil)
 	_, err := add.Call(patient(t), ep.Provider(42), addIn{})
-	wantCode(t, err, CodeNoEntry, "add@42", ep.String(), "provider 42", "0xc8c9c5c80000002a", "65535")
+	wantCode(t, err, codes.NoEntry, "add@42", ep.String(), "provider 42", "0xc8c9c5c80000002a", "65535")
 	if e, _ := errors.AsType[*Error](err); !e.Remote {
 		t.Error("not said by the peer")
 	}
 	_, err = NewRPC[addIn, addOut]("add", WithFlavor(Mercury)).Call(patient(t), ep, addIn{})
-	wantCode(t, err, CodeNoEntry, "add", ep.String(), "0xb885cce")
+	wantCode(t, err, codes.NoEntry, "add", ep.String(), "0xb885cce")
 }
 
 // TestUnknownIsLogged checks that a server's log tells what would have been right.
@@ -215,7 +216,7 @@ func TestUnknownIsLogged(t *testing.T) {
 	must(t, err)
 	must(t, add.Handle(p, handleAdd))
 	_, err = add.Call(patient(t), ep, addIn{})
-	wantCode(t, err, CodeNoEntry)
+	wantCode(t, err, codes.NoEntry)
 	mu.Lock()
 	defer mu.Unlock()
 	for _, word := range []string{"not registered", "provider=65535", "add@3"} {
@@ -259,11 +260,11 @@ func TestNullHandler(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, add.Handle(server, nil))
 	_, err := add.Call(patient(t), ep, addIn{})
-	wantCode(t, err, CodeNoEntry, "without a handler")
+	wantCode(t, err, codes.NoEntry, "without a handler")
 	plain := NewRPC[addIn, addOut]("add", WithFlavor(Mercury))
 	must(t, plain.HandleCall(server, nil))
 	_, err = plain.Call(patient(t), ep, addIn{})
-	wantCode(t, err, CodeInvalidArg)
+	wantCode(t, err, codes.InvalidArg)
 	once := NewOneWay[addIn]("once")
 	must(t, once.Handle(server, nil))
 	must(t, once.Send(patient(t), ep, addIn{}))
@@ -281,15 +282,15 @@ func TestHandlerErrors(t *testing.T) {
 	must(t, plain.Handle(server, h))
 	for _, test := range []struct {
 		err  error
-		want Code
+		want codes.Code
 	}{
-		{CodeBusy, CodeBusy},
-		{fmt.Errorf("wrapped: %w", CodeNoMem), CodeNoMem},
-		{&Error{Op: "x", Code: CodeAccess}, CodeAccess},
-		{context.Canceled, CodeCanceled},
-		{context.DeadlineExceeded, CodeTimeout},
-		{io.EOF, CodeOtherError},
-		{CodeSuccess, CodeOtherError},
+		{codes.Busy, codes.Busy},
+		{fmt.Errorf("wrapped: %w", codes.NoMem), codes.NoMem},
+		{&Error{Op: "x", Code: codes.Access}, codes.Access},
+		{context.Canceled, codes.Canceled},
+		{context.DeadlineExceeded, codes.Timeout},
+		{io.EOF, codes.OtherError},
+		{codes.Code(0), codes.OtherError},
 	} {
 		fail = test.err
 		for _, rpc := range []*RPC[struct{}, addOut]{fails, plain} {
@@ -300,7 +301,7 @@ func TestHandlerErrors(t *testing.T) {
 			}
 		}
 	}
-	fail = Code(99) // unknown codes pass
+	fail = codes.Code(99) // unknown codes pass
 	_, err := fails.Call(patient(t), ep, struct{}{})
 	wantCode(t, err, 99, "HG return code 99")
 }
@@ -312,7 +313,7 @@ func TestCallOddities(t *testing.T) {
 	must(t, add.Handle(server, handleAdd))
 	for _, to := range []Target{nil, (*Endpoint)(nil), &Endpoint{}, ProviderHandle{}} {
 		_, err := add.Call(patient(t), to, addIn{})
-		wantCode(t, err, CodeInvalidArg, "endpoint")
+		wantCode(t, err, codes.InvalidArg, "endpoint")
 	}
 	callAdd(t, server.Self())
 	if !server.Self().Equal(find(t, server, server.Addr())) || server.Self().Equal(nil) {
@@ -326,7 +327,7 @@ func TestCallOddities(t *testing.T) {
 	canceled, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, err = add.Call(canceled, server.Self(), addIn{})
-	wantCode(t, err, CodeCanceled)
+	wantCode(t, err, codes.Canceled)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("%v does not match context.Canceled", err)
 	}
@@ -346,14 +347,14 @@ func TestBadArguments(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, add.Handle(server, handleAdd))
 	_, err := NewRPC[int32, addOut]("add").Call(patient(t), ep, 1)
-	wantCode(t, err, CodeOverflow, "add")
-	headless := NewRPC[struct{}, Code]("add", WithID(add.ID(wire.DefaultProvider)))
+	wantCode(t, err, codes.Overflow, "add")
+	headless := NewRPC[struct{}, codes.Code]("add", WithID(add.ID(wire.DefaultProvider)))
 	code, err := headless.Call(patient(t), ep, struct{}{})
-	if err != nil || code != CodeOverflow {
+	if err != nil || code != codes.Overflow {
 		t.Errorf("without Margo's header: %v, %v", code, err)
 	}
 	_, err = NewRPC[addIn, [100]int64]("add").Call(patient(t), ep, addIn{})
-	wantCode(t, err, CodeOverflow, "add", "4 remain")
+	wantCode(t, err, codes.Overflow, "add", "4 remain")
 	callAdd(t, ep)
 }
 

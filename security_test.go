@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"cinnabar/codes"
 	"cinnabar/internal/na/natest"
 )
 
@@ -47,7 +48,7 @@ func TestSecurityStats(t *testing.T) {
 		})
 	}
 	simulate(t, natest.Config{}, &Config{AllowQuery: true}, func(t *testing.T, s *sim) {
-		wantCode(t, s.ep.Shutdown(t.Context()), CodePermission)
+		wantCode(t, s.ep.Shutdown(t.Context()), codes.Permission)
 		if !has(s.server, "remote shutdown", "refused: Config.AllowRemoteShutdown is not set") {
 			t.Errorf("counted are %+v", s.server.Stats().Security.Events)
 		}

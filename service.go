@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"cinnabar/codes"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/na"
@@ -30,13 +31,13 @@ type service struct {
 func (svc *service) label() string { return svc.proc.label(svc.provider) }
 
 // answer sends a code instead of a result: in Margo's header, or in the core's for RPCs that have no other. Codes that
-// do not fit the core's one byte become CodeOtherError there.
-func (svc *service) answer(r *hg.Request, code Code) error {
+// do not fit the core's one byte become codes.OtherError there.
+func (svc *service) answer(r *hg.Request, code codes.Code) error {
 	if svc.proc.flavor.overMargo() {
 		return r.Respond(svc.e.lives.ctx, wire.AppendResponseHeader(r.Output(), uint32(code)))
 	}
-	if code > CodeOtherError {
-		code = CodeOtherError
+	if code > codes.OtherError {
+		code = codes.OtherError
 	}
 	return r.Fail(hg.Code(code))
 }
@@ -70,13 +71,13 @@ func (h *handlers) Dispatch(r *hg.Request) na.Task {
 		if !r.IsProbe() {
 			h.logUnknown(r)
 		}
-		refuse(r, nil, CodeNoEntry)
+		refuse(r, nil, codes.NoEntry)
 	case svc.serve == nil && svc.proc.flavor == Mercury:
-		refuse(r, svc, CodeInvalidArg) // as HG does with an id that has no callback
+		refuse(r, svc, codes.InvalidArg) // as HG does with an id that has no callback
 	case svc.serve == nil:
-		refuse(r, svc, CodeNoEntry)
+		refuse(r, svc, codes.NoEntry)
 	case !h.gate.Acquire():
-		refuse(r, svc, CodePermission)
+		refuse(r, svc, codes.Permission)
 	default:
 		return svc.serve(svc, r).Admit()
 	}
@@ -109,7 +110,7 @@ func (h *handlers) near(id uint64) (labels []string) {
 }
 
 // refuse answers a request that is not served; svc is nil if its id is unknown. It does not block.
-func refuse(r *hg.Request, svc *service, code Code) {
+func refuse(r *hg.Request, svc *service, code codes.Code) {
 	defer r.Free()
 	switch {
 	case r.OneWay():
@@ -183,7 +184,7 @@ func register[In, Out any](p *procedure, on Registrar, h *handler[In, Out], opts
 	defer e.mu.Unlock()
 	if t, ok := on.(*Provider); ok {
 		if e.providers[t.id] != t {
-			return &Error{Op: "register", RPC: svc.label(), Code: CodeInvalidArg, Err: errProviderClosed}
+			return &Error{Op: "register", RPC: svc.label(), Code: codes.InvalidArg, Err: errProviderClosed}
 		}
 		svc.owner = t
 	}
@@ -193,7 +194,7 @@ func register[In, Out any](p *procedure, on Registrar, h *handler[In, Out], opts
 // add makes the registration known.
 func (svc *service) add(id uint64) error {
 	if err := svc.e.handlers.table.Add(id, svc.proc.name, svc); err != nil {
-		return &Error{Op: "register", RPC: svc.label(), Code: CodeExist, Err: err}
+		return &Error{Op: "register", RPC: svc.label(), Code: codes.Exist, Err: err}
 	}
 	return nil
 }
@@ -207,7 +208,7 @@ func remove(p *procedure, on Registrar) error {
 		return err
 	}
 	if !e.handlers.table.Remove(id) {
-		return &Error{Op: "remove", RPC: p.label(provider), Code: CodeNoEntry, Err: fmt.Errorf("%q is not registered", p.name)}
+		return &Error{Op: "remove", RPC: p.label(provider), Code: codes.NoEntry, Err: fmt.Errorf("%q is not registered", p.name)}
 	}
 	return nil
 }
@@ -222,7 +223,7 @@ func registered(p *procedure, on Registrar) bool {
 }
 
 // Handle has h run for each request that reaches on, as a goroutine that may block. What h returns is the response; an
-// error travels as its code ([CodeOf]) without the text. A panic is answered CodeOtherError.
+// error travels as its code ([codes.Of]) without the text. A panic is answered codes.OtherError.
 //
 // The engine logs the text of the error: at Warn if the error has no code, within a bound on the lines about one host, and at Debug if it
 // has one. A panic is logged too, at most ten times a minute for one host, on standard error if the engine has no logger.

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostquota"
@@ -76,7 +77,7 @@ func (s *serving) release() {
 func (s *serving) claim() bool { return s.answered.CompareAndSwap(false, true) }
 
 // fail answers with a code, in the way of the RPC's flavour. The caller has the claim.
-func (s *serving) fail(code Code) error {
+func (s *serving) fail(code codes.Code) error {
 	defer s.release()
 	if s.oneWay {
 		return nil
@@ -86,12 +87,12 @@ func (s *serving) fail(code Code) error {
 
 // logFailure logs why a handler fails, because the caller gets the code only. An error without a code of its own, and each
 // of a one-way request, is logged at Warn, within the bound for the caller's host; others at Debug.
-func (s *serving) logFailure(code Code, err error) {
+func (s *serving) logFailure(code codes.Code, err error) {
 	msg := "handler fails"
 	if s.oneWay {
 		msg = "handler of a one-way request fails"
 	}
-	if code == CodeOtherError || s.oneWay {
+	if code == codes.OtherError || s.oneWay {
 		s.svc.e.note(s.from, msg, slog.String(logRPC, s.svc.label()), slog.Any(logError, logged{err}))
 		return
 	}
@@ -101,7 +102,7 @@ func (s *serving) logFailure(code Code, err error) {
 }
 
 // finish ends a handler that has not answered, because it panicked or ended its goroutine, or is not served at all.
-func (s *serving) finish(code Code) {
+func (s *serving) finish(code codes.Code) {
 	if s.claim() {
 		s.logUnsent(s.fail(code))
 	}
@@ -125,12 +126,12 @@ func (s *serving) returned(normally *bool) {
 	} else {
 		s.svc.e.panicked("handler ends its goroutine", s.svc.label(), s.from, "runtime.Goexit", nil)
 	}
-	s.finish(CodeOtherError)
+	s.finish(codes.OtherError)
 }
 
 // Overloaded implements [sched.Work]: the request gets no handler.
 func (s *serving) Overloaded() {
-	s.finish(CodeAgain)
+	s.finish(codes.Again)
 	s.release()
 }
 

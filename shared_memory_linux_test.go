@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cinnabar/codes"
 	"cinnabar/internal/na/sm"
 	"cinnabar/internal/testproc"
 )
@@ -73,7 +74,7 @@ func TestSharedMemoryName(t *testing.T) {
 	addr := fmt.Sprintf("na+sm://cinnabar-name-%d", os.Getpid())
 	ep := find(t, client, addr)
 	_, err = add.Call(patient(t), ep, addIn{})
-	wantCode(t, err, CodeHostUnreach, addr)
+	wantCode(t, err, codes.HostUnreach, addr)
 	for range 2 {
 		server, err := Listen(addr, nil)
 		server = opened(t, server, err)
@@ -103,7 +104,7 @@ func TestSharedMemoryConfig(t *testing.T) {
 	}
 	for _, cfg := range []*Config{{MaxRequest: 8192}, {MaxResponse: 1024}} {
 		_, err := Listen("na+sm", cfg)
-		wantCode(t, err, CodeInvalidArg, "4096")
+		wantCode(t, err, codes.InvalidArg, "4096")
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cinnabar/codes"
 	"cinnabar/internal/hostmem"
 	"cinnabar/internal/na/sm"
 )
@@ -363,7 +364,7 @@ func replayTransfer(t *testing.T, name string) {
 		}
 		h := fnv.New64a()
 		_, _ = h.Write(local) // never fails
-		return recordedMoved{int32(CodeOf(err)), in.Size, h.Sum64()}, nil
+		return recordedMoved{int32(codes.Of(err)), in.Size, h.Sum64()}, nil
 	}))
 	c := newRecordedClient(t, name, e.Addr())
 	c.as(lender)

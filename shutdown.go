@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/invariants"
 )
 
@@ -113,7 +114,7 @@ func (e *Engine) Err() error {
 }
 
 // Shutdown ends the engine in good order: it calls what OnShutdown registered, then has new requests answered
-// CodePermission, waits until all handlers have returned and all answers are sent, and closes the engine. An answer that is
+// codes.Permission, waits until all handlers have returned and all answers are sent, and closes the engine. An answer that is
 // too long for a message is sent when its caller has fetched it; because an abandoned call does not fetch it, Shutdown waits for
 // at most two seconds and one more for each MiB. Shutdown waits for a request that the program holds without an answer
 // ([RPC.HandleCall]) while its caller's connection lives. If ctx ends earlier, Shutdown closes the engine as Close does, and
@@ -187,11 +188,11 @@ func (e *Engine) drain(ctx context.Context) error {
 	defer close(over)
 	e.handlers.held.drain(over)
 	if err := e.handlers.gate.Wait(ctx); err != nil {
-		return &Error{Op: "shut down", Addr: e.Addr(), Code: CodeOf(err),
+		return &Error{Op: "shut down", Addr: e.Addr(), Code: codeOf(err),
 			Err: fmt.Errorf("the wait for handlers ended with %d of their requests unanswered: %w", e.handlers.gate.Users(), err)}
 	}
 	if err := e.core.Flush(ctx); err != nil {
-		return &Error{Op: "shut down", Addr: e.Addr(), Code: plainCode(ctx.Err()),
+		return &Error{Op: "shut down", Addr: e.Addr(), Code: codes.Of(ctx.Err()),
 			Err: fmt.Errorf("the wait for the network ended with %d responses unsent: %w", e.core.Unsent(), err)}
 	}
 	return nil
@@ -224,7 +225,7 @@ func (e *Engine) finish(err error) {
 	e.core.Shutdown()
 	for _, closing := range []func(context.Context) error{e.core.Close, e.gate.Wait} {
 		if closeErr := closing(ctx); err == nil && closeErr != nil {
-			err = &Error{Op: "close", Addr: e.Addr(), Code: CodeTimeout, Err: fmt.Errorf("something of the engine still runs after %v: %w", closeWait, closeErr)}
+			err = &Error{Op: "close", Addr: e.Addr(), Code: codes.Timeout, Err: fmt.Errorf("something of the engine still runs after %v: %w", closeWait, closeErr)}
 		}
 	}
 	for c := e.ending.onClose.pop(); c != nil; c = e.ending.onClose.pop() {

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"cinnabar/codes"
 )
 
 // endAfter returns a handler of add that ends e in its nth run.
@@ -104,7 +106,7 @@ func TestCloseUnderWay(t *testing.T) {
 	must(t, ep.e.Close())
 	for _, p := range ps {
 		_, err := p.Wait()
-		wantCode(t, err, CodeCanceled, "block", ep.String(), "closed")
+		wantCode(t, err, codes.Canceled, "block", ep.String(), "closed")
 		if !errors.Is(err, ErrClosed) {
 			t.Errorf("%v is not ErrClosed", err)
 		}
@@ -165,7 +167,7 @@ func TestShutdownDrains(t *testing.T) {
 	go func() { ended <- server.Shutdown(patient(t)) }()
 	waitFor(t, server.handlers.gate.Closed)
 	_, err := slow.Call(patient(t), ep, addIn{})
-	wantCode(t, err, CodePermission, "slow", ep.String())
+	wantCode(t, err, codes.Permission, "slow", ep.String())
 	close(goOn)
 	for i, p := range ps {
 		if out, err := p.Wait(); err != nil || out.Sum != int32(i) {
@@ -174,7 +176,7 @@ func TestShutdownDrains(t *testing.T) {
 	}
 	must(t, soon(t, "shutdown", ended))
 	_, err = slow.Call(patient(t), ep, addIn{})
-	if err == nil || CodeOf(err) == CodePermission {
+	if err == nil || codes.Of(err) == codes.Permission {
 		t.Errorf("call after the end: %v", err)
 	}
 }
@@ -189,8 +191,8 @@ func TestShutdownLimit(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
 	err := server.Shutdown(ctx)
-	wantCode(t, err, CodeTimeout, "the wait for handlers ended with 1 of their requests unanswered")
-	if !errors.Is(server.Err(), CodeTimeout) {
+	wantCode(t, err, codes.Timeout, "the wait for handlers ended with 1 of their requests unanswered")
+	if !errors.Is(server.Err(), codes.Timeout) {
 		t.Errorf("Err = %v", server.Err())
 	}
 	if _, err := p.Wait(); err == nil {
@@ -280,7 +282,7 @@ func TestShutdownTwice(t *testing.T) {
 func TestRemoteShutdown(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, add.Handle(server, handleAdd))
-	wantCode(t, ep.Shutdown(patient(t)), CodePermission, "not enabled", ep.String())
+	wantCode(t, ep.Shutdown(patient(t)), codes.Permission, "not enabled", ep.String())
 	callAdd(t, ep)
 
 	p := spawn(t, "server", network)
@@ -307,7 +309,7 @@ func TestStartStop(t *testing.T) {
 func TestOpenRefused(t *testing.T) {
 	for addr, word := range map[string]string{"bmi+tcp://x": "bmi+tcp", "": "use ofi+tcp"} {
 		_, err := Listen(addr, nil)
-		wantCode(t, err, CodeProtoNoSupport, word)
+		wantCode(t, err, codes.ProtoNoSupport, word)
 	}
 	for word, cfg := range map[string]*Config{
 		"MaxHandlers": {MaxHandlers: -1},
@@ -317,11 +319,11 @@ func TestOpenRefused(t *testing.T) {
 		"-1 workers":  {Pools: []PoolConfig{{Name: "a", Workers: -1}}},
 	} {
 		_, err := Listen(network, cfg)
-		wantCode(t, err, CodeInvalidArg, word)
+		wantCode(t, err, codes.InvalidArg, word)
 	}
 	server := listening(t, nil)
 	_, err := Listen(server.Addr(), nil)
-	wantCode(t, err, CodeAddrInUse, strings.TrimPrefix(server.Addr(), "ofi+tcp://"))
+	wantCode(t, err, codes.AddrInUse, strings.TrimPrefix(server.Addr(), "ofi+tcp://"))
 	if _, err := server.Lookup("nonsense"); err == nil {
 		t.Error("an address without sense is accepted")
 	}
@@ -383,5 +385,5 @@ func TestShutdownWithHeldCalls(t *testing.T) {
 	if err := kept[0].Respond(struct{}{}); err == nil {
 		t.Error("an answer has reached a caller that is gone")
 	}
-	_ = kept[1].Fail(CodeCanceled)
+	_ = kept[1].Fail(codes.Canceled)
 }

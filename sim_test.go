@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
 )
@@ -86,11 +87,11 @@ func TestDeadlineExact(t *testing.T) {
 			if took := time.Since(start); took != time.Duration(ms)*time.Millisecond {
 				t.Errorf("deadline after %d ms: took %v", ms, took)
 			}
-			wantCode(t, err, CodeTimeout, "nap")
+			wantCode(t, err, codes.Timeout, "nap")
 			cancel()
 			start = time.Now()
 			_, err = nap.Start(ctx, s.ep, 1).Wait()
-			wantCode(t, err, CodeTimeout)
+			wantCode(t, err, codes.Timeout)
 			if time.Since(start) != 0 {
 				t.Error("a call with a context that has ended takes time")
 			}
@@ -119,7 +120,7 @@ func TestFrozenPeer(t *testing.T) {
 		patientCall := nap.Start(t.Context(), s.ep, 7)
 		for _, p := range ps {
 			_, err := p.Wait()
-			wantCode(t, err, CodeTimeout)
+			wantCode(t, err, codes.Timeout)
 		}
 		s.net.Release(s.serverEnd)
 		if got, err := patientCall.Wait(); err != nil || got != 7 {
@@ -144,7 +145,7 @@ func TestLostConnection(t *testing.T) {
 		lost := func(ps []*Pending[struct{}]) {
 			for _, p := range ps {
 				_, err := p.Wait()
-				wantCode(t, err, CodeHostUnreach, "block", s.ep.String())
+				wantCode(t, err, codes.HostUnreach, "block", s.ep.String())
 			}
 			synctest.Wait()
 			if n := s.server.Stats().Handlers.Running; n != 0 {
@@ -161,7 +162,7 @@ func TestLostConnection(t *testing.T) {
 		s.net.Kill(s.serverEnd)
 		lost(ps)
 		_, err := nap.Call(t.Context(), s.ep, 1)
-		wantCode(t, err, CodeHostUnreach, "nap")
+		wantCode(t, err, codes.HostUnreach, "nap")
 		successor, err := newEngine(nil, func(_ *Config, h na.Handler) (na.Endpoint, error) {
 			return s.net.Reopen(s.serverEnd, h), nil
 		})
@@ -218,7 +219,7 @@ func TestShutdownDeadline(t *testing.T) {
 		if took := time.Since(start); took != time.Second {
 			t.Errorf("shutdown took %v", took)
 		}
-		wantCode(t, s.server.Err(), CodeTimeout, "1 of their requests")
+		wantCode(t, s.server.Err(), codes.Timeout, "1 of their requests")
 		_, err := slow.Wait()
 		if err == nil {
 			t.Error("the slow call succeeds")
@@ -294,8 +295,8 @@ func randomCalls(t *testing.T, s *sim, rng *rand.Rand, stop <-chan struct{}) {
 			}
 		}
 		cancel()
-		switch CodeOf(err) {
-		case CodeSuccess, CodeTimeout, CodeCanceled, CodeHostUnreach, CodeAgain:
+		switch codes.Of(err) {
+		case codes.Code(0), codes.Timeout, codes.Canceled, codes.HostUnreach, codes.Again:
 		default:
 			t.Errorf("error %v", err)
 		}

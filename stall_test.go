@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/na/natest"
 )
 
@@ -38,7 +39,7 @@ func TestStalledTransfer(t *testing.T) {
 				start := time.Now()
 				err := transfer()
 				took := time.Since(start)
-				wantCode(t, err, CodeTimeout, "have moved, and none for", "Config.TransferStall", s.ep.String())
+				wantCode(t, err, codes.Timeout, "have moved, and none for", "Config.TransferStall", s.ep.String())
 				if took < want || took > want+want/2 {
 					t.Errorf("%s: ended after %v, want %v", name, took, want)
 				}
@@ -46,7 +47,7 @@ func TestStalledTransfer(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*want)
 			defer cancel()
 			start := time.Now()
-			if _, err := r.Pull(ctx, mine); CodeOf(err) != CodeTimeout || time.Since(start) != 3*want {
+			if _, err := r.Pull(ctx, mine); codes.Of(err) != codes.Timeout || time.Since(start) != 3*want {
 				t.Errorf("with a deadline: %v after %v", err, time.Since(start))
 			}
 			if s.client.doing.watch.armed.Load() {
@@ -98,7 +99,7 @@ func TestStallIsSwitchedOff(t *testing.T) {
 		}
 		p.Cancel()
 		_, err := p.Wait()
-		wantCode(t, err, CodeCanceled)
+		wantCode(t, err, codes.Canceled)
 	})
 }
 
@@ -118,9 +119,9 @@ func TestFrozenPeerIsNoticed(t *testing.T) {
 		start := time.Now()
 		p := slow.Start(context.Background(), s.ep, 1)
 		_, err := slow.Call(context.Background(), s.ep, 1)
-		wantCode(t, err, CodeHostUnreach, "frozen, or makes no progress", "Config.KeepAlive")
+		wantCode(t, err, codes.HostUnreach, "frozen, or makes no progress", "Config.KeepAlive")
 		_, err = p.Wait()
-		wantCode(t, err, CodeHostUnreach)
+		wantCode(t, err, codes.HostUnreach)
 		if took := time.Since(start); took < 5*time.Minute || took > 6*time.Minute {
 			t.Errorf("ended after %v, want some 5 minutes", took)
 		}
@@ -154,7 +155,7 @@ func TestStalledTransferOfHandler(t *testing.T) {
 			defer cancel()
 			start := time.Now()
 			_, err := RemoteBulk{ep: PeerFrom(ctx), h: theirs.Handle(), n: size}.Pull(ctx, mine)
-			wantCode(t, err, CodeTimeout, "have moved, and none for", "Config.TransferStall")
+			wantCode(t, err, codes.Timeout, "have moved, and none for", "Config.TransferStall")
 			return int64(time.Since(start)), nil
 		}))
 		took, err := fetch.Call(t.Context(), s.ep, "")

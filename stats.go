@@ -58,7 +58,7 @@ type NetStats struct {
 	Bulks           uint64 // memory exposed (bulk_count)
 	SelfCalls       uint64 // calls to the own address, which do not count above
 	RequestsDropped uint64 // from the network: malformed, or with wrong checksums, or with an overflow that failed
-	RequestsRefused uint64 // answered CodeAgain for want of memory for their overflow
+	RequestsRefused uint64 // answered codes.Again for want of memory for their overflow
 	ResponsesFailed uint64 // responses that the network did not take, or whose overflow was not pulled
 	RequestsUnheard uint64 // requests that were given up without an answer
 	AcksMissing     uint64 // overflows that a peer did not acknowledge in time
@@ -100,7 +100,7 @@ type PoolStats struct {
 	Queued  int    // requests that wait for a handler now
 	Most    int    // the largest number of handlers at once so far
 	Served  uint64 // handlers begun
-	Refused uint64 // requests answered CodeAgain
+	Refused uint64 // requests answered codes.Again
 }
 
 // Stats returns what the engine has done so far and what it does now. The numbers are read one after the other.

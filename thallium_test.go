@@ -13,6 +13,7 @@ import (
 
 	"cinnabar/codec"
 	"cinnabar/codec/cereal"
+	"cinnabar/codes"
 )
 
 // inThallium is the flavour of this file's RPCs.
@@ -109,9 +110,9 @@ func TestThalliumSpellings(t *testing.T) {
 	}
 	r := p.remote(t, expose(t, p.there, ReadWrite, make([]byte, 50)))
 	_, err := r.Slice(6, 45).Pull(patient(t), expose(t, p.here, ReadWrite, make([]byte, 50)))
-	wantCode(t, err, CodeInvalidArg, "45 bytes from offset 6")
+	wantCode(t, err, codes.InvalidArg, "45 bytes from offset 6")
 	_, err = r.Slice(3, 45).Slice(3, 45).Pull(patient(t), expose(t, p.here, ReadWrite, make([]byte, 50)))
-	wantCode(t, err, CodeInvalidArg, "45 bytes from offset 3") // C++ would clip
+	wantCode(t, err, codes.InvalidArg, "45 bytes from offset 3") // C++ would clip
 }
 
 // TestThalliumProviders: without a provider the id is 0, which is an ordinary provider's too.
@@ -124,7 +125,7 @@ func TestThalliumProviders(t *testing.T) {
 	}
 	zero, err := server.Provider(0, "zero")
 	must(t, err)
-	wantCode(t, tlAdd.Handle(zero, addThallium), CodeExist, "add")
+	wantCode(t, tlAdd.Handle(zero, addThallium), codes.Exist, "add")
 	must(t, tlDivide.Handle(zero, divide))
 	five, err := server.Provider(5, "five")
 	must(t, err)
@@ -137,22 +138,22 @@ func TestThalliumProviders(t *testing.T) {
 	}
 	for _, to := range []Target{ep.Provider(6), ep.Provider(65535)} {
 		_, err := tlAdd.Call(patient(t), to, addIn{3, 4})
-		wantCode(t, err, CodeNoEntry, "Thallium: 0")
+		wantCode(t, err, codes.NoEntry, "Thallium: 0")
 	}
 	must(t, zero.Close()) // takes only its own with it
 	if got, err := tlAdd.Call(patient(t), ep, addIn{3, 4}); err != nil || got != 7 {
 		t.Errorf("add, provider 0 being closed: %d, %v", got, err)
 	}
 	_, err = tlDivide.Call(patient(t), ep, addIn{3, 4})
-	wantCode(t, err, CodeNoEntry)
+	wantCode(t, err, codes.NoEntry)
 	must(t, tlAdd.Remove(five))
 	_, err = tlAdd.Call(patient(t), ep.Provider(5), addIn{3, 4})
-	wantCode(t, err, CodeNoEntry)
+	wantCode(t, err, codes.NoEntry)
 }
 
 func divide(_ context.Context, in addIn) (quotient, error) {
 	if in.Y == 0 {
-		return quotient{}, CodeInvalidArg
+		return quotient{}, codes.InvalidArg
 	}
 	return quotient{in.X / in.Y, in.X % in.Y}, nil
 }
@@ -191,7 +192,7 @@ func TestThalliumArguments(t *testing.T) {
 		t.Errorf("divide = %+v, %v", got, err)
 	}
 	_, err := tlDivide.Call(patient(t), ep, addIn{1, 0})
-	wantCode(t, err, CodeInvalidArg)
+	wantCode(t, err, codes.InvalidArg)
 
 	echo := NewRPC[string, string]("echo", inThallium)
 	must(t, echo.Handle(server, func(_ context.Context, s string) (string, error) { return s, nil }))
@@ -251,7 +252,7 @@ func TestThalliumDeferred(t *testing.T) {
 		t.Errorf("%s has called, want %s", got, ep.e.Addr())
 	}
 	must(t, c.Respond(c.In.X+c.In.Y))
-	wantCode(t, c.Respond(0), CodeInvalidArg)
+	wantCode(t, c.Respond(0), codes.InvalidArg)
 	if got, err := p.Wait(); err != nil || got != 7 {
 		t.Errorf("add = %d, %v", got, err)
 	}
@@ -295,12 +296,12 @@ func TestThalliumTimed(t *testing.T) {
 	defer cancel()
 	p := never.Start(ctx, ep, struct{}{})
 	_, err := never.Call(ctx, ep, struct{}{})
-	wantCode(t, err, CodeTimeout)
+	wantCode(t, err, codes.Timeout)
 	if e, _ := errors.AsType[*Error](err); e.Remote || !e.Timeout() || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the error is %+v", e)
 	}
 	_, err = p.Wait()
-	wantCode(t, err, CodeTimeout)
+	wantCode(t, err, codes.Timeout)
 }
 
 // TestThalliumHandles sends handles inside containers, null ones among them.
@@ -368,7 +369,7 @@ func TestThalliumPanics(t *testing.T) {
 		return in.X + in.Y, nil
 	}))
 	_, err := tlAdd.Call(patient(t), ep, addIn{0, 1})
-	wantCode(t, err, CodeOtherError)
+	wantCode(t, err, codes.OtherError)
 	if got, err := tlAdd.Call(patient(t), ep, addIn{3, 4}); err != nil || got != 7 {
 		t.Errorf("the next call: %d, %v", got, err)
 	}
@@ -381,7 +382,7 @@ func TestThalliumWidths(t *testing.T) {
 	wide := NewRPC[struct{ X, Y int64 }, int64]("wide", inThallium)
 	must(t, wide.Handle(server, func(_ context.Context, in struct{ X, Y int64 }) (int64, error) { return in.X + in.Y, nil }))
 	_, err := NewRPC[addIn, int64]("wide", inThallium).Call(patient(t), ep, addIn{1, 2}) // int where a long is meant
-	if err == nil || CodeOf(err) == CodeNoEntry {
+	if err == nil || codes.Of(err) == codes.NoEntry {
 		t.Errorf("two int32 for two int64: %v", err)
 	}
 }
@@ -400,7 +401,7 @@ func TestThalliumTypeNames(t *testing.T) {
 	eight := make([]byte, 8)
 	for _, names := range []string{"int, int", "void", "std::vector<std::pair<int, thallium::bulk> > const&", "unsigned long&"} {
 		_, err := raw("add").Call(patient(t), ep, append(cereal.AppendString(nil, names), eight...))
-		wantCode(t, err, CodeOf(&codec.Error{}))
+		wantCode(t, err, codes.Of(&codec.Error{}))
 		must(t, raw("named").Handle(server, func(context.Context, cereal.Rest) (cereal.Rest, error) {
 			return append(cereal.AppendString(nil, names), eight...), nil
 		}))

@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/invariants"
@@ -68,16 +69,16 @@ func newTimer(e *Engine, named *Pool, pool *sched.Pool, f func(context.Context))
 }
 
 // Start has the function run after d, at once if d is not positive (margo_timer_start). A timer that has fired may be
-// started again, also by its own function. It is refused with CodeBusy while the timer is started, or being cancelled.
+// started again, also by its own function. It is refused with codes.Busy while the timer is started, or being cancelled.
 func (t *Timer) Start(d time.Duration) error {
 	e := t.svc.e
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
 	case t.started:
-		return &Error{Op: "start timer", Code: CodeBusy, Err: errTimerStarted}
+		return &Error{Op: "start timer", Code: codes.Busy, Err: errTimerStarted}
 	case t.cancels > 0:
-		return &Error{Op: "start timer", Code: CodeBusy, Err: errTimerCanceled}
+		return &Error{Op: "start timer", Code: codes.Busy, Err: errTimerCanceled}
 	}
 	if err := e.handlers.pools.bind(t.svc.named, func() error { return e.timers.add(t) }); err != nil {
 		return errorFrom("start timer", "", "", err)

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/na/natest"
 )
 
@@ -37,11 +38,11 @@ func TestTimer(t *testing.T) {
 				fired = append(fired, time.Since(start))
 				if len(fired) == 2 {
 					must(t, timer.Start(time.Second))
-					wantCode(t, timer.Start(time.Second), CodeBusy, "started")
+					wantCode(t, timer.Start(time.Second), codes.Busy, "started")
 				}
 			})
 			must(t, timer.Start(100*time.Millisecond))
-			wantCode(t, timer.Start(0), CodeBusy)
+			wantCode(t, timer.Start(0), codes.Busy)
 			pass(time.Minute)
 			must(t, timer.Start(-1))
 			pass(time.Minute)
@@ -78,7 +79,7 @@ func TestTimerCancel(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		wantCode(t, timer.Cancel(ctx), CodeTimeout) // it is taken back, but the worker has not got to it
+		wantCode(t, timer.Cancel(ctx), codes.Timeout) // it is taken back, but the worker has not got to it
 		goOn <- struct{}{}
 		pass(time.Second)
 		if runs.Load() != 0 {
@@ -90,7 +91,7 @@ func TestTimerCancel(t *testing.T) {
 		canceled := make(chan error)
 		go func() { canceled <- timer.Cancel(t.Context()) }()
 		synctest.Wait()
-		wantCode(t, timer.Start(0), CodeBusy, "being cancelled")
+		wantCode(t, timer.Start(0), codes.Busy, "being cancelled")
 		select {
 		case err := <-canceled:
 			t.Errorf("Cancel returns %v while the function runs", err)
@@ -231,7 +232,7 @@ func TestTimerEnds(t *testing.T) {
 		must(t, later.Start(time.Hour))
 		synctest.Wait()
 		must(t, e.Close())
-		wantCode(t, other.Start(0), CodePermission)
+		wantCode(t, other.Start(0), codes.Permission)
 		pass(2 * time.Hour)
 		if !errors.Is(told, context.Canceled) {
 			t.Errorf("the context of the one that runs ends with %v", told)
@@ -250,15 +251,15 @@ func TestTimerShutdown(t *testing.T) {
 			done = true
 		})
 		must(t, timer.Start(time.Second))
-		wantCode(t, e.RemovePool("p"), CodeBusy, "timer")
+		wantCode(t, e.RemovePool("p"), codes.Busy, "timer")
 		pass(2 * time.Second)
-		wantCode(t, e.RemovePool("p"), CodeBusy, "1 handlers")
+		wantCode(t, e.RemovePool("p"), codes.Busy, "1 handlers")
 		must(t, e.Shutdown(t.Context()))
 		if !done {
 			t.Error("Shutdown does not wait for a timer's function")
 		}
 		must(t, e.RemovePool("p"))
-		wantCode(t, timer.Start(0), CodeInvalidArg, "no longer")
+		wantCode(t, timer.Start(0), codes.InvalidArg, "no longer")
 	})
 }
 
@@ -266,7 +267,7 @@ func TestTimerShutdown(t *testing.T) {
 func TestTimerOtherEngine(t *testing.T) {
 	a, b := calling(t, &Config{Pools: []PoolConfig{{Name: "p"}}}), calling(t, nil)
 	timer := a.Pool("p").NewTimer(b, func(context.Context) { t.Error("it fires") })
-	wantCode(t, timer.Start(0), CodeInvalidArg, "pool")
+	wantCode(t, timer.Start(0), codes.InvalidArg, "pool")
 }
 
 // TestSleep has 100 handlers sleep on one worker: they end together.

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/na"
@@ -137,8 +138,8 @@ func (m *move) TransferDone(*hg.Transfer) { m.over.Set() }
 func (m *move) wait(ctx context.Context) (int64, error) {
 	inTime := m.over.IsSet() || m.settle(ctx)
 	n, err := m.result()
-	if !inTime && CodeOf(err) == CodeCanceled {
-		err = &Error{Op: m.d.op, Addr: m.r.ep.String(), Code: plainCode(ctx.Err()), Err: context.Cause(ctx)}
+	if !inTime && codeOf(err) == codes.Canceled {
+		err = &Error{Op: m.d.op, Addr: m.r.ep.String(), Code: codes.Of(ctx.Err()), Err: context.Cause(ctx)}
 	}
 	if m.e.cfg.Monitor != nil {
 		m.times.Ended = time.Now()
@@ -234,7 +235,7 @@ func permission(op, addr, side string, has, needs Mode) error {
 	if needs == WriteOnly {
 		verb = "written"
 	}
-	return &Error{Op: op, Addr: addr, Code: CodePermission, Err: fmt.Errorf("the %s bulk is %v and would be %s", side, has, verb)}
+	return &Error{Op: op, Addr: addr, Code: codes.Permission, Err: fmt.Errorf("the %s bulk is %v and would be %s", side, has, verb)}
 }
 
 // pendingMove is a move that nobody waits for: its completion ends a [Pending].

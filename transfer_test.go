@@ -16,6 +16,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"cinnabar/codes"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
@@ -160,17 +161,17 @@ func TestTransferNullAndMissing(t *testing.T) {
 	local := expose(t, p.here, ReadWrite, make([]byte, 9))
 	good := p.remote(t, expose(t, p.there, ReadWrite, make([]byte, 9)))
 	_, err := BulkHandle{}.On(p.ep).Pull(t.Context(), local)
-	wantCode(t, err, CodeInvalidArg, "pull", "null")
+	wantCode(t, err, codes.InvalidArg, "pull", "null")
 	_, err = BulkHandle{}.On(p.ep).StartPush(t.Context(), local).Wait()
-	wantCode(t, err, CodeInvalidArg, "push", "null")
+	wantCode(t, err, codes.InvalidArg, "push", "null")
 	_, err = good.Pull(t.Context(), nil)
-	wantCode(t, err, CodeInvalidArg, "no local bulk")
+	wantCode(t, err, codes.InvalidArg, "no local bulk")
 	_, err = good.StartPull(t.Context(), nil).Wait()
-	wantCode(t, err, CodeInvalidArg, "no local bulk")
+	wantCode(t, err, codes.InvalidArg, "no local bulk")
 	_, err = good.h.On(nil).Pull(t.Context(), local)
-	wantCode(t, err, CodeInvalidArg, "endpoint")
+	wantCode(t, err, codes.InvalidArg, "endpoint")
 	_, err = RemoteBulk{}.Pull(t.Context(), local)
-	wantCode(t, err, CodeInvalidArg)
+	wantCode(t, err, codes.InvalidArg)
 	if n, err := (RemoteBulk{}).ReadAt(nil, 0); n != 0 || err != nil {
 		t.Errorf("read of nothing: %d, %v", n, err)
 	}
@@ -188,7 +189,7 @@ func TestTransferBeyondEnd(t *testing.T) {
 			tr.Start(dir, p.ep.addr, h.d, c.off, [][]byte{make([]byte, min(c.n, 20))}, c.n)
 			n, err := tr.Wait(t.Context())
 			tr.Free()
-			wantCode(t, errorFrom("test", "", "", err), CodeInvalidArg)
+			wantCode(t, errorFrom("test", "", "", err), codes.InvalidArg)
 			if n != 0 {
 				t.Errorf("%d bytes moved", n)
 			}
@@ -231,7 +232,7 @@ func checkMode(t *testing.T, err error, allowed bool) {
 		t.Errorf("refused: %v", err)
 	}
 	if !allowed {
-		wantCode(t, err, CodePermission, "bulk is")
+		wantCode(t, err, codes.Permission, "bulk is")
 	}
 }
 
@@ -366,7 +367,7 @@ func TestStartWithEndedContext(t *testing.T) {
 	r := p.remote(t, expose(t, p.there, ReadOnly, make([]byte, 100)))
 	local := expose(t, p.here, WriteOnly, make([]byte, 100))
 	_, err := r.h.On(silentPeer(t, p.here)).StartPull(ctx, local).Wait()
-	wantCode(t, err, CodeCanceled, "pull")
+	wantCode(t, err, codes.Canceled, "pull")
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("%v is not context.Canceled", err)
 	}
@@ -417,14 +418,14 @@ func TestTransferChunksRefused(t *testing.T) {
 	r := p.remote(t, expose(t, p.there, ReadWrite, make([]byte, 10)))
 	local := expose(t, p.here, ReadWrite, make([]byte, 10))
 	_, err := r.PullChunks(t.Context(), local, 0, 1)
-	wantCode(t, err, CodeInvalidArg, "chunks of 0 bytes")
+	wantCode(t, err, codes.InvalidArg, "chunks of 0 bytes")
 	_, err = r.PushChunks(t.Context(), local, -1, 1)
-	wantCode(t, err, CodeInvalidArg, "chunks of -1 bytes")
+	wantCode(t, err, codes.InvalidArg, "chunks of -1 bytes")
 	_, err = r.PullChunks(t.Context(), local, 1, -1)
-	wantCode(t, err, CodeInvalidArg, "-1 chunks in flight")
+	wantCode(t, err, codes.InvalidArg, "-1 chunks in flight")
 	wrong := p.remote(t, expose(t, p.there, WriteOnly, make([]byte, 10)))
 	n, err := wrong.PullChunks(t.Context(), local, 3, 2)
-	wantCode(t, err, CodePermission, "pull")
+	wantCode(t, err, codes.Permission, "pull")
 	if n != 0 {
 		t.Errorf("%d bytes moved", n)
 	}
@@ -441,7 +442,7 @@ func TestTransferChunksCancelled(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	n, err := r.PullChunks(ctx, local, 10, 5)
-	wantCode(t, err, CodeTimeout, "pull")
+	wantCode(t, err, codes.Timeout, "pull")
 	if n != 0 {
 		t.Errorf("%d bytes moved", n)
 	}
@@ -462,7 +463,7 @@ func TestTransferTimeout(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		_, err := do(ctx, local)
 		cancel()
-		wantCode(t, err, CodeTimeout)
+		wantCode(t, err, codes.Timeout)
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v is not context.DeadlineExceeded", err)
 		}
@@ -635,7 +636,7 @@ func TestTransferEvents(t *testing.T) {
 	op := r.h.On(silentPeer(t, here)).StartPush(t.Context(), local)
 	op.Cancel()
 	_, err = op.Wait()
-	wantCode(t, err, CodeCanceled, "push")
+	wantCode(t, err, codes.Canceled, "push")
 	if got, want := log.take(), "push false 70 true; push true 0 false; "; got != want {
 		t.Errorf("told %q, want %q", got, want)
 	}
@@ -695,7 +696,7 @@ func TestTransferFreesWorker(t *testing.T) {
 	close(release)
 	for _, p := range ps {
 		_, err := p.Wait()
-		wantCode(t, err, CodeCanceled)
+		wantCode(t, err, codes.Canceled)
 	}
 	waitFor(t, func() bool { s := there.Stats().Pools["one"]; return s.Running == 0 && s.Waiting == 0 })
 }

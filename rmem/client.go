@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 // Client is a process that allocates memory at a server. Its regions without a lease are freed when it closes, or dies.
@@ -109,7 +110,7 @@ func (c *Client) watch(ctx context.Context, to cinnabar.ProviderHandle) {
 		switch {
 		case err == nil && r.Status != 0, ctx.Err() != nil, errors.Is(err, cinnabar.ErrClosed):
 			return
-		case errors.Is(err, cinnabar.CodeNoEntry): // the process is there, and lends no memory any more
+		case errors.Is(err, codes.NoEntry): // the process is there, and lends no memory any more
 			return
 		}
 		pause(ctx, rest)
@@ -204,7 +205,7 @@ func (c *Client) Close() error {
 	_, err := c.srv.ask(ctx, &request{Op: uint32(opBye), Session: c.session})
 	c.stop()
 	<-c.done
-	if errors.Is(err, cinnabar.ErrClosed) || errors.Is(err, cinnabar.CodeNoEntry) {
+	if errors.Is(err, cinnabar.ErrClosed) || errors.Is(err, codes.NoEntry) {
 		err = nil // this engine or the server is closed, and the session with it
 	}
 	return c.srv.error("close", 0, err)

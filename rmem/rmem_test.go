@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 // TestReadWrite moves bytes both ways, clipped at the end of the region, small and large.
@@ -345,7 +346,7 @@ func TestHostileRequests(t *testing.T) {
 			t.Errorf("%+v: %v", q, err)
 		}
 	}
-	if _, err := c.srv.ask(ctx, &request{Op: 99}); !errors.Is(err, cinnabar.CodeOpNotSupported) {
+	if _, err := c.srv.ask(ctx, &request{Op: 99}); !errors.Is(err, codes.OpNotSupported) {
 		t.Error(err)
 	}
 	_ = mine
@@ -376,7 +377,7 @@ func TestErrorSaysThingsOnce(t *testing.T) {
 			t.Errorf("got %q, want %q first and the address once", got, want)
 		}
 		c, ok := errors.AsType[*cinnabar.Error](err)
-		if !ok || c.Code != cinnabar.CodeHostUnreach || c.Addr != nobody || c.RPC != "rmem_request@3" {
+		if !ok || c.Code != codes.HostUnreach || c.Addr != nobody || c.RPC != "rmem_request@3" {
 			t.Errorf("%v has the cause %+v, want the failed call", err, c)
 		}
 	}

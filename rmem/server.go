@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/codes"
 	"cinnabar/internal/hostquota"
 )
 
@@ -116,7 +117,7 @@ func (s *Server) execute(ctx context.Context, q *request, by *caller) (r respons
 			if op(q.Op) == opCopy {
 				s.copy(ctx, q, &r, by)
 			} else if !s.serve(q, &r, by) {
-				err = cinnabar.CodeOpNotSupported
+				err = codes.OpNotSupported
 			}
 		})
 	}

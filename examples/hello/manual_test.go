@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"cinnabar"
+	"cinnabar/codes"
 	"cinnabar/examples/hello"
 )
 
@@ -100,7 +101,7 @@ func check(t *testing.T, err error) {
 func TestExplain(t *testing.T) {
 	r := newRig(t)
 	check(t, hello.Greet.Handle(r.serving, func(context.Context, hello.In) (hello.Out, error) {
-		return hello.Out{}, cinnabar.CodeBusy
+		return hello.Out{}, codes.Busy
 	}))
 	_, busy := hello.Greet.Call(t.Context(), r.server, hello.In{})
 	_, absent := Count.Call(t.Context(), r.server, CountIn{})

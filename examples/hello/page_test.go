@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/codes"
 	"cinnabar/examples/hello"
 )
 
@@ -19,11 +20,11 @@ func explain(err error) string {
 	switch {
 	case err == nil:
 		return "it worked"
-	case errors.Is(err, context.DeadlineExceeded): // is cinnabar.CodeTimeout too
+	case errors.Is(err, context.DeadlineExceeded): // is codes.Timeout too
 		return "no answer in time"
-	case errors.Is(err, cinnabar.CodeNoEntry):
+	case errors.Is(err, codes.NoEntry):
 		return "the server does not know this procedure"
-	case errors.Is(err, cinnabar.CodeHostUnreach):
+	case errors.Is(err, codes.HostUnreach):
 		return "there is nobody, or not any more"
 	case ok && e.Remote:
 		return "the server answers " + e.Code.Error()
@@ -153,7 +154,7 @@ func serveCount(engine *cinnabar.Engine) error {
 	const most = 64 << 20
 	return Count.Handle(engine, func(ctx context.Context, in CountIn) (CountOut, error) {
 		if n := in.Text.Len(); n > most {
-			return CountOut{}, fmt.Errorf("%w: text of %d bytes, at most %d are taken", cinnabar.CodeMsgSize, n, most)
+			return CountOut{}, fmt.Errorf("%w: text of %d bytes, at most %d are taken", codes.MsgSize, n, most)
 		}
 		text, err := engine.Alloc(cinnabar.WriteOnly, in.Text.Len())
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"cinnabar"
+	"cinnabar/codes"
 	"cinnabar/examples/margo"
 )
 
@@ -46,7 +47,7 @@ func serveTheirs(t *testing.T, addr, program string, args ...string) *serverProc
 	ctx, cancel := context.WithTimeout(t.Context(), processLimit)
 	defer cancel()
 	_, err = cinnabar.NewRPC[margo.None, margo.None]("is_anybody_there").Call(ctx, ep, margo.None{})
-	if !errors.Is(err, cinnabar.CodeNoEntry) {
+	if !errors.Is(err, codes.NoEntry) {
 		t.Fatalf("%s: %v\n%s", program, err, s.Stderr)
 	}
 	return s

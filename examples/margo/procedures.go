@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 // DataSize is how many bytes a client lends to the server in each call but those of [Read]: bytes.
@@ -53,7 +54,7 @@ func Pull(ctx context.Context, engine *cinnabar.Engine, lent cinnabar.BulkHandle
 	defer func() { _ = local.Close() }() // its transfer has ended
 	n, err := lent.On(cinnabar.PeerFrom(ctx)).Pull(ctx, local)
 	if err == nil && n < DataSize {
-		err = fmt.Errorf("%w: %d bytes lent, %d are read", cinnabar.CodeInvalidArg, n, DataSize)
+		err = fmt.Errorf("%w: %d bytes lent, %d are read", codes.InvalidArg, n, DataSize)
 	}
 	return err
 }

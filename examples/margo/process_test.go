@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"cinnabar"
+	"cinnabar/codes"
 	"cinnabar/examples/margo"
 	"cinnabar/internal/testproc"
 )
@@ -240,8 +241,8 @@ func TestCompositionMoves(t *testing.T) {
 	}
 	check(t, mine.Close())
 	_, err = margo.Delegate.Call(t.Context(), to, margo.DelegateIn{Data: mine.Handle()})
-	if !errors.Is(err, cinnabar.CodeInvalidArg) {
-		t.Errorf("a call that names no service: %v, want %v", err, cinnabar.CodeInvalidArg)
+	if !errors.Is(err, codes.InvalidArg) {
+		t.Errorf("a call that names no service: %v, want %v", err, codes.InvalidArg)
 	}
 }
 

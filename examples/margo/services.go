@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 // Service is one of the two kinds of service that share a process in the multiplex example.
@@ -73,7 +74,7 @@ func HandleRead(on cinnabar.Registrar, engine *cinnabar.Engine, memory *cinnabar
 func HandleDelegate(on cinnabar.Registrar, engine *cinnabar.Engine) error {
 	return Delegate.Handle(on, func(ctx context.Context, in DelegateIn) (Out, error) {
 		if in.Service == nil {
-			return Out{}, cinnabar.CodeInvalidArg
+			return Out{}, codes.InvalidArg
 		}
 		service, err := engine.Lookup(*in.Service)
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"cinnabar"
+	"cinnabar/codes"
 	"cinnabar/internal/testproc"
 )
 
@@ -173,7 +174,7 @@ func TestServerWithAnyClient(t *testing.T) {
 		name string
 		in   In
 		want int32
-		code cinnabar.Code
+		code codes.Code
 	}{
 		{"one segment", In{1 << 18, whole}, want, 0},
 		{"1024 segments", In{1 << 18, expose(cinnabar.ReadOnly, many...)}, want, 0},
@@ -181,19 +182,19 @@ func TestServerWithAnyClient(t *testing.T) {
 		{"part of it", In{3, whole}, 0 + 1 + 2, 0},
 		{"nothing", In{0, whole}, 0, 0},
 		{"small", In{3, expose(cinnabar.ReadOnly, values[:12])}, 3, 0},
-		{"more than there is", In{1<<18 + 1, whole}, 0, cinnabar.CodeInvalidArg},
-		{"far more", In{1<<31 - 1, whole}, 0, cinnabar.CodeInvalidArg},
-		{"fewer than none", In{-1, whole}, 0, cinnabar.CodeInvalidArg},
-		{"null handle", In{N: 1}, 0, cinnabar.CodeInvalidArg},
-		{"not readable", In{3, expose(cinnabar.WriteOnly, values)}, 0, cinnabar.CodePermission},
-		{"revoked", In{1 << 18, revoked(t, e, values)}, 0, cinnabar.CodeFault},
+		{"more than there is", In{1<<18 + 1, whole}, 0, codes.InvalidArg},
+		{"far more", In{1<<31 - 1, whole}, 0, codes.InvalidArg},
+		{"fewer than none", In{-1, whole}, 0, codes.InvalidArg},
+		{"null handle", In{N: 1}, 0, codes.InvalidArg},
+		{"not readable", In{3, expose(cinnabar.WriteOnly, values)}, 0, codes.Permission},
+		{"revoked", In{1 << 18, revoked(t, e, values)}, 0, codes.Fault},
 		{"after all that", In{3, whole}, 3, 0},
 	} {
 		out, err := RPC.Call(t.Context(), ep, tt.in)
 		switch {
 		case tt.code == 0 && (err != nil || out.Ret != tt.want):
 			t.Errorf("%s: %d, %v, want %d", tt.name, out.Ret, err, tt.want)
-		case tt.code != 0 && err == nil, tt.code != 0 && tt.code != cinnabar.CodeFault && !errors.Is(err, tt.code):
+		case tt.code != 0 && err == nil, tt.code != 0 && tt.code != codes.Fault && !errors.Is(err, tt.code):
 			t.Errorf("%s: %d, %v, want %v", tt.name, out.Ret, err, tt.code)
 		}
 	}

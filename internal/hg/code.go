@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 
+	"cinnabar/codes"
 	"cinnabar/internal/na"
 )
 
@@ -41,17 +42,10 @@ const (
 	OtherError                 // HG_OTHER_ERROR
 )
 
-var codeNames = [...]string{
-	"HG_SUCCESS", "HG_PERMISSION", "HG_NOENTRY", "HG_INTERRUPT", "HG_AGAIN", "HG_NOMEM", "HG_ACCESS", "HG_FAULT", "HG_BUSY",
-	"HG_EXIST", "HG_NODEV", "HG_INVALID_ARG", "HG_PROTOCOL_ERROR", "HG_OVERFLOW", "HG_MSGSIZE", "HG_PROTONOSUPPORT",
-	"HG_OPNOTSUPPORTED", "HG_ADDRINUSE", "HG_ADDRNOTAVAIL", "HG_HOSTUNREACH", "HG_TIMEOUT", "HG_CANCELED", "HG_IO_ERROR",
-	"HG_HOSTFIREWALL", "HG_CHECKSUM_ERROR", "HG_NA_ERROR", "HG_OTHER_ERROR",
-}
-
 // String returns the name of C, "HG_NOENTRY"; that of release 2.4.1 where releases differ.
 func (c Code) String() string {
-	if int(c) < len(codeNames) {
-		return codeNames[c]
+	if c <= OtherError {
+		return codes.Code(c).Error()
 	}
 	return "HG_RETURN_" + strconv.Itoa(int(c))
 }
@@ -71,7 +65,7 @@ func CodeName(n uint8, release string) string {
 			c += 2
 		}
 	}
-	if c < Code(n) || int(c) >= len(codeNames) { // wrapped, or beyond that release's last
+	if c < Code(n) || c > OtherError { // wrapped, or beyond that release's last
 		return "HG_RETURN_" + strconv.Itoa(int(n))
 	}
 	return c.String()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 // TestCancelAtC gives up transfers of 256 MiB with a C process, earlier and later: each ends at once, its memory is
@@ -39,10 +40,10 @@ func TestCancelAtC(t *testing.T) {
 					n, err := transfer(remote, limited, local)
 					late := tardiness(limited)
 					cancel()
-					switch cinnabar.CodeOf(err) {
-					case cinnabar.CodeTimeout:
+					switch codes.Of(err) {
+					case codes.Timeout:
 						given++
-					case cinnabar.CodeSuccess: // it was faster
+					case codes.Code(0): // it was faster
 					default:
 						t.Errorf("a %s that is given up after %v: %d, %v", kind, after, n, err)
 					}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/codes"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -59,7 +60,7 @@ func limited(t *testing.T, d time.Duration) context.Context {
 func (c *client) ctx() context.Context { return limited(c.t, patience/4) }
 
 // refused checks that a call failed because the peer said so.
-func (c *client) refused(what string, err error, want cinnabar.Code) {
+func (c *client) refused(what string, err error, want codes.Code) {
 	c.t.Helper()
 	e, ok := errors.AsType[*cinnabar.Error](err)
 	if !ok || !e.Remote || e.Code != want {
@@ -87,7 +88,7 @@ func (c *client) basics() {
 		}
 	}
 	_, err := c.rpc.unknown.Call(c.ctx(), c.to, none{})
-	c.refused("an unknown RPC", err, cinnabar.CodeNoEntry)
+	c.refused("an unknown RPC", err, codes.NoEntry)
 	for _, n := range []note{{1, "bob"}, {2, strings.Repeat("x", 1<<20)}} {
 		if err := c.rpc.notify.Send(c.ctx(), c.to, n); err != nil {
 			t.Errorf("notification %d: %v", n.Seq, err)
@@ -242,8 +243,8 @@ func (c *client) modes() {
 		s := shape{total: 16, segments: 1, mode: m.mode}
 		b := c.expose(m.mode, s, make([]byte, s.total))
 		out, err := m.rpc.Call(c.ctx(), c.to, s.in(b))
-		if err != nil || cinnabar.Code(out.Ret) != cinnabar.CodePermission {
-			c.t.Errorf("%s of %v memory: %v, %v; want %v", m.rpc.Name(), m.mode, err, cinnabar.Code(out.Ret), cinnabar.CodePermission)
+		if err != nil || codes.Code(out.Ret) != codes.Permission {
+			c.t.Errorf("%s of %v memory: %v, %v; want %v", m.rpc.Name(), m.mode, err, codes.Code(out.Ret), codes.Permission)
 		}
 		if err := b.Close(); err != nil {
 			c.t.Error(err)
@@ -323,7 +324,7 @@ func TestMercuryBoundServerC(t *testing.T) {
 func callMercury(c *client) {
 	c.basics()
 	_, err := c.rpc.null.Call(c.ctx(), c.to, none{})
-	c.refused("an RPC without handler", err, cinnabar.CodeInvalidArg)
+	c.refused("an RPC without handler", err, codes.InvalidArg)
 	c.moves(shapes)
 	c.modes()
 	c.heldCall()

@@ -9,19 +9,20 @@ import (
 	"testing"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 // TestCodesToC has handlers in Go fail in every way, and C clients, of Mercury and Margo, told the code.
 // parity(peer): G38
 func TestCodesToC(t *testing.T) {
 	hgPeer.executable(t)
-	failures := map[cinnabar.Code]error{
-		cinnabar.CodeTimeout:    context.DeadlineExceeded,
-		cinnabar.CodeCanceled:   fmt.Errorf("wrapped: %w", context.Canceled),
-		cinnabar.CodeOtherError: errors.New("something that has no code"),
-		cinnabar.CodeNoDev:      &cinnabar.Error{Op: "test", Code: cinnabar.CodeNoDev},
+	failures := map[codes.Code]error{
+		codes.Timeout:    context.DeadlineExceeded,
+		codes.Canceled:   fmt.Errorf("wrapped: %w", context.Canceled),
+		codes.OtherError: errors.New("something that has no code"),
+		codes.NoDev:      &cinnabar.Error{Op: "test", Code: codes.NoDev},
 	}
-	for c := cinnabar.CodePermission; c < cinnabar.CodeOtherError; c++ {
+	for c := codes.Permission; c < codes.OtherError; c++ {
 		if _, special := failures[c]; !special {
 			failures[c] = c
 		}
@@ -49,7 +50,7 @@ func TestCodesToC(t *testing.T) {
 				q.check("void", fmt.Sprintf("ret=%d", code))
 			}
 			answers <- nil
-			q.check("void", fmt.Sprintf("ret=%d", cinnabar.CodeOtherError))
+			q.check("void", fmt.Sprintf("ret=%d", codes.OtherError))
 			q.stop()
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 // soon bounds how long this side may take to notice that the other is gone.
@@ -18,8 +19,8 @@ const soon = 10 * time.Second
 // failed checks that a call ended because of its peer, and says so.
 func failed(t *testing.T, what string, err error, addr, rpc string) {
 	t.Helper()
-	switch cinnabar.CodeOf(err) {
-	case cinnabar.CodeHostUnreach, cinnabar.CodeIOError, cinnabar.CodeCanceled:
+	switch codes.Of(err) {
+	case codes.HostUnreach, codes.IOError, codes.Canceled:
 	default:
 		t.Errorf("%s: %v; want an error about the peer", what, err)
 		return
@@ -61,8 +62,8 @@ func TestServerFrozen(t *testing.T) {
 	c.pipeline(10, 1)
 	q.Suspend()
 	_, err := c.rpc.void.Call(limited(t, 200*time.Millisecond), c.to, none{})
-	if cinnabar.CodeOf(err) != cinnabar.CodeTimeout {
-		t.Errorf("a call at a frozen server: %v; want %v", err, cinnabar.CodeTimeout)
+	if codes.Of(err) != codes.Timeout {
+		t.Errorf("a call at a frozen server: %v; want %v", err, codes.Timeout)
 	}
 	q.Resume()
 	c.pipeline(100, 10)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/codes"
 	"cinnabar/internal/recording"
 )
 
@@ -61,8 +62,8 @@ func (c *client) givenUp(q *peer, kind string, allocated bool) {
 	}
 	q.Suspend()
 	_, err = rpc.Call(limited(t, 200*time.Millisecond), c.to, shape{total: lateSize}.in(b))
-	if cinnabar.CodeOf(err) != cinnabar.CodeTimeout {
-		t.Errorf("a %s at a stopped server: %v; want %v", kind, err, cinnabar.CodeTimeout)
+	if codes.Of(err) != codes.Timeout {
+		t.Errorf("a %s at a stopped server: %v; want %v", kind, err, codes.Timeout)
 	}
 	must(t, b.Close())
 	clear(memory) // the program has it again

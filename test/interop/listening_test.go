@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 // listensAt waits until a program answers requests, and returns its address. Not all of those that come with the C libraries
@@ -73,7 +74,7 @@ func awaitAnswer(t *testing.T, ctx context.Context, addr string) {
 	defer closeEngine(t, e)
 	to, err := e.Lookup(addr)
 	must(t, err)
-	if _, err := mercury.unknown.Call(ctx, to, none{}); !errors.Is(err, cinnabar.CodeNoEntry) {
-		t.Fatalf("%s answers %v; want %v", addr, err, cinnabar.CodeNoEntry)
+	if _, err := mercury.unknown.Call(ctx, to, none{}); !errors.Is(err, codes.NoEntry) {
+		t.Fatalf("%s answers %v; want %v", addr, err, codes.NoEntry)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 // The provider that margo_peer has besides the default one and 0, and what it calls itself.
@@ -94,7 +95,7 @@ func (s *server) nested(ctx context.Context, in nestedIn) (nestedOut, error) {
 		}
 	}
 	out, err := s.rpc.sum.Call(ctx, to.Provider(in.Provider), in.Sum)
-	return nestedOut{int32(cinnabar.CodeOf(err)), out.Ret}, nil
+	return nestedOut{int32(codes.Of(err)), out.Ret}, nil
 }
 
 func (s *server) slow(ctx context.Context, in slowIn) (none, error) {
@@ -182,7 +183,7 @@ func TestMargoGoToGo(t *testing.T) {
 func callMargo(c *client) {
 	c.basics()
 	_, err := c.rpc.null.Call(c.ctx(), c.to, none{})
-	c.refused("an RPC without handler", err, cinnabar.CodeNoEntry)
+	c.refused("an RPC without handler", err, codes.NoEntry)
 	c.moves(shapes)
 	c.modes()
 	c.providers()
@@ -202,13 +203,13 @@ func (c *client) providers() {
 		}
 	}
 	_, err := c.rpc.sum.Call(c.ctx(), c.to.Provider(nobody), sumIn{1, 2})
-	c.refused("a call to a provider that nobody has", err, cinnabar.CodeNoEntry)
+	c.refused("a call to a provider that nobody has", err, codes.NoEntry)
 	if got, err := c.to.Provider(providerID).Identity(c.ctx()); err != nil || got != identity {
 		c.t.Errorf("provider %d is %q, %v; want %q", providerID, got, err, identity)
 	}
 	_, err = c.to.Provider(nobody).Identity(c.ctx())
-	if cinnabar.CodeOf(err) != cinnabar.CodeNoEntry {
-		c.t.Errorf("the identity of a provider that nobody has: %v; want %v", err, cinnabar.CodeNoEntry)
+	if codes.Of(err) != codes.NoEntry {
+		c.t.Errorf("the identity of a provider that nobody has: %v; want %v", err, codes.NoEntry)
 	}
 }
 
@@ -227,7 +228,7 @@ func (c *client) nesting() {
 func (c *client) patience() {
 	c.t.Helper()
 	_, err := c.rpc.slow.Call(limited(c.t, 50*time.Millisecond), c.to, slowIn{500})
-	if !errors.Is(err, cinnabar.CodeTimeout) || !errors.Is(err, context.DeadlineExceeded) {
+	if !errors.Is(err, codes.Timeout) || !errors.Is(err, context.DeadlineExceeded) {
 		c.t.Errorf("a call without time left fails with %v", err)
 	}
 	if out, err := c.rpc.sum.Call(c.ctx(), c.to, sumIn{1, 2}); err != nil || out.Ret != 3 {
@@ -304,8 +305,8 @@ func TestMargoShutdown(t *testing.T) {
 	t.Run("C/refused", func(t *testing.T) {
 		q := startPeer(t, margoPeer)
 		c := dial(t, margo, q.addr, nil)
-		if err := c.to.Shutdown(c.ctx()); cinnabar.CodeOf(err) != cinnabar.CodePermission {
-			t.Errorf("shutdown that is not allowed: %v; want %v", err, cinnabar.CodePermission)
+		if err := c.to.Shutdown(c.ctx()); codes.Of(err) != codes.Permission {
+			t.Errorf("shutdown that is not allowed: %v; want %v", err, codes.Permission)
 		}
 		q.stop()
 	})

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"cinnabar"
+	"cinnabar/codes"
 	"cinnabar/internal/cerealtest"
 
 	"github.com/google/go-cmp/cmp"
@@ -153,10 +154,10 @@ func (c *client) smallTransfers() {
 func (c *client) errors() {
 	c.t.Helper()
 	_, err := c.rpc.unknown.Call(c.ctx(), c.to, none{})
-	c.refused("an unknown RPC", err, cinnabar.CodeNoEntry)
-	want := cinnabar.CodeInvalidArg
+	c.refused("an unknown RPC", err, codes.NoEntry)
+	want := codes.InvalidArg
 	if c.rpc == margo {
-		want = cinnabar.CodeNoEntry
+		want = codes.NoEntry
 	}
 	_, err = c.rpc.null.Call(c.ctx(), c.to, none{})
 	c.refused("an RPC without handler", err, want)
@@ -167,8 +168,8 @@ func (c *client) errors() {
 	in.Offset, in.LocalSize = 1, 60 // 60 bytes from offset 1 on
 	for _, rpc := range []*cinnabar.RPC[moveIn, moveOut]{c.rpc.pull, c.rpc.push} {
 		out, err := rpc.Call(c.ctx(), c.to, in)
-		if err != nil || cinnabar.Code(out.Ret) != cinnabar.CodeInvalidArg {
-			c.t.Errorf("%s beyond the end of memory: %v, %v; want %v", rpc.Name(), err, cinnabar.Code(out.Ret), cinnabar.CodeInvalidArg)
+		if err != nil || codes.Code(out.Ret) != codes.InvalidArg {
+			c.t.Errorf("%s beyond the end of memory: %v, %v; want %v", rpc.Name(), err, codes.Code(out.Ret), codes.InvalidArg)
 		}
 	}
 	if out, err := c.rpc.sum.Call(c.ctx(), c.to, sumIn{20, 22}); err != nil || out.Ret != 42 {
@@ -192,7 +193,7 @@ func (c *client) nestedCalls() {
 	must(c.t, err, c.rpc.sum.Handle(c.Engine, (&server{}).sum), c.rpc.sum.Handle(p, (&server{}).sum))
 	c.nesting()
 	out, err := c.rpc.nested.Call(c.ctx(), c.to, nestedIn{Provider: nobody, Sum: sumIn{20, 22}})
-	if err != nil || cinnabar.Code(out.Code) != cinnabar.CodeNoEntry {
+	if err != nil || codes.Code(out.Code) != codes.NoEntry {
 		c.t.Errorf("nested with a provider that nobody has: %+v, %v", out, err)
 	}
 }
@@ -206,8 +207,8 @@ func (c *client) shutDown() {
 
 func (c *client) shutDownRefused() {
 	c.t.Helper()
-	if err := c.to.Shutdown(c.ctx()); cinnabar.CodeOf(err) != cinnabar.CodePermission {
-		c.t.Errorf("shutdown that is not allowed: %v; want %v", err, cinnabar.CodePermission)
+	if err := c.to.Shutdown(c.ctx()); codes.Of(err) != codes.Permission {
+		c.t.Errorf("shutdown that is not allowed: %v; want %v", err, codes.Permission)
 	}
 }
 
@@ -224,7 +225,7 @@ func (c *thalliumClient) callsInOrder() {
 	later, err := tlLater.Call(c.ctx(), c.to, 41)
 	equal(t, "later", 42, later, err)
 	_, err = tlUnknown.Call(c.ctx(), c.to, none{})
-	equal(t, "an RPC that the server has not", cinnabar.CodeNoEntry, cinnabar.CodeOf(err), nil)
+	equal(t, "an RPC that the server has not", codes.NoEntry, codes.Of(err), nil)
 	must(t, tlHello.Send(c.ctx(), c.to, "bob"))
 	null, err := tlNull.Call(c.ctx(), c.to, cinnabar.BulkHandle{})
 	equal(t, "null", nullOut{Was: true}, null, err)

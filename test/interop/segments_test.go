@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 // TestEmptySegmentsAtC lends memory with empty segments in its middle and at its ends to a server in C, which reads through a null
@@ -61,8 +62,8 @@ func (c *client) nothing(segments [][]byte) {
 	must(t, err)
 	for _, rpc := range []*cinnabar.RPC[moveIn, moveOut]{c.rpc.pull, c.rpc.push} {
 		out, err := rpc.Call(c.ctx(), c.to, shape{}.in(b))
-		if err != nil || cinnabar.Code(out.Ret) != cinnabar.CodeInvalidArg {
-			t.Errorf("%s of no bytes: %v, %v; want %v", rpc.Name(), err, cinnabar.Code(out.Ret), cinnabar.CodeInvalidArg)
+		if err != nil || codes.Code(out.Ret) != codes.InvalidArg {
+			t.Errorf("%s of no bytes: %v, %v; want %v", rpc.Name(), err, codes.Code(out.Ret), codes.InvalidArg)
 		}
 	}
 	must(t, b.Close())

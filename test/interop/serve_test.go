@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 // procedures are the RPCs of the peer programs in one flavour.
@@ -187,7 +188,7 @@ func (s *server) move(ctx context.Context, in moveIn, memory []byte, mode cinnab
 	}
 	remote := in.Bulk.On(owner).Slice(int64(in.Offset), int64(in.Size))
 	n, err := transfer(remote, ctx, local.Slice(int64(in.LocalOffset), int64(in.Size)))
-	return moveOut{Ret: int32(cinnabar.CodeOf(err)), Count: uint64(n), Hash: fnv1a(memory)}, nil
+	return moveOut{Ret: int32(codes.Of(err)), Count: uint64(n), Hash: fnv1a(memory)}, nil
 }
 
 // owner finds the process that holds the memory.

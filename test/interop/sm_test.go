@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 // named is a test that is not about a network.
@@ -216,11 +217,11 @@ func TestSharedMemoryLimitOfC(t *testing.T) {
 		for _, move := range []*cinnabar.RPC[moveIn, moveOut]{c.rpc.pull, c.rpc.push} {
 			for _, tt := range []struct {
 				size uint64
-				want cinnabar.Code
-			}{{maxC, 0}, {maxC + 1, cinnabar.CodeMsgSize}} {
+				want codes.Code
+			}{{maxC, 0}, {maxC + 1, codes.MsgSize}} {
 				in := moveIn{Size: tt.size, LocalSize: tt.size, LocalSegments: 1, Seed: 1, Bulk: b.Handle()}
 				out, err := move.Call(limited(t, 10*patience), c.to, in)
-				if err != nil || cinnabar.Code(out.Ret) != tt.want || tt.want == 0 && out.Count != tt.size {
+				if err != nil || codes.Code(out.Ret) != tt.want || tt.want == 0 && out.Count != tt.size {
 					t.Errorf("%s of %d bytes: %v, %+v; want %v", move.Name(), tt.size, err, out, tt.want)
 				}
 			}

@@ -13,6 +13,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/codec/cereal"
+	"cinnabar/codes"
 	"cinnabar/internal/cerealtest"
 
 	"github.com/google/go-cmp/cmp"
@@ -111,7 +112,7 @@ func listenThallium(t *testing.T, cfg *cinnabar.Config) *thalliumServer {
 		tlProduct.Handle(p, func(_ context.Context, in numbers) (int32, error) { return in.X * in.Y, nil }),
 		tlDivide.Handle(e, func(_ context.Context, in numbers) (quotient, error) {
 			if in.Y == 0 {
-				return quotient{}, cinnabar.CodeInvalidArg
+				return quotient{}, codes.InvalidArg
 			}
 			return quotient{in.X / in.Y, in.X % in.Y}, nil
 		}),

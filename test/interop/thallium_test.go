@@ -17,6 +17,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/codec/cereal"
+	"cinnabar/codes"
 	"cinnabar/internal/cerealtest"
 )
 
@@ -215,7 +216,7 @@ func (c *thalliumClient) calls() {
 	equal(c.t, "later", 42, later, err)
 	back, err := tlCallback.Call(c.ctx(), c.to, numbers{20, 22})
 	equal(c.t, "callback", 42, back, err)
-	if _, err := tlUnknown.Call(c.ctx(), c.to, none{}); !errors.Is(err, cinnabar.CodeNoEntry) {
+	if _, err := tlUnknown.Call(c.ctx(), c.to, none{}); !errors.Is(err, codes.NoEntry) {
 		c.t.Errorf("an RPC that nobody has: %v", err)
 	}
 	c.greet()
@@ -271,7 +272,7 @@ func (c *thalliumClient) providers() {
 	identity, err := ph.Identity(c.ctx())
 	equal(c.t, "identity", calculator, identity, err)
 	for _, to := range []cinnabar.Target{c.to, c.to.Provider(0), c.to.Provider(nobody), c.to.Provider(65535)} {
-		if _, err := tlProduct.Call(c.ctx(), to, numbers{1, 2}); !errors.Is(err, cinnabar.CodeNoEntry) {
+		if _, err := tlProduct.Call(c.ctx(), to, numbers{1, 2}); !errors.Is(err, codes.NoEntry) {
 			c.t.Errorf("product at %v: %v", to, err)
 		}
 	}
@@ -364,7 +365,7 @@ func (c *thalliumClient) transfer(s spelled, spelling string, seed uint8) {
 func (c *thalliumClient) patience() {
 	c.t.Helper()
 	_, err := tlSlow.Call(limited(c.t, 30*time.Millisecond), c.to, 300)
-	if !errors.Is(err, cinnabar.CodeTimeout) || !errors.Is(err, context.DeadlineExceeded) {
+	if !errors.Is(err, codes.Timeout) || !errors.Is(err, context.DeadlineExceeded) {
 		c.t.Errorf("a call without time left fails with %v", err)
 	}
 	sum, err := tlSum.Call(c.ctx(), c.to, numbers{1, 2})
@@ -409,7 +410,7 @@ func TestThalliumShutdown(t *testing.T) {
 func TestProviderDefaults(t *testing.T) {
 	q := startPeer(t, thalliumPeer)
 	c := dial(t, margo, q.addr, nil)
-	if _, err := margo.sum.Call(c.ctx(), c.to, sumIn{1, 2}); !errors.Is(err, cinnabar.CodeNoEntry) {
+	if _, err := margo.sum.Call(c.ctx(), c.to, sumIn{1, 2}); !errors.Is(err, codes.NoEntry) {
 		t.Errorf("Margo's default provider at a Thallium server: %v", err)
 	}
 	out, err := margo.sum.Call(c.ctx(), c.to.Provider(0), sumIn{1, 2}) // two integers are the same in both encodings

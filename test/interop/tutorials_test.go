@@ -10,6 +10,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/codec/hgproc"
+	"cinnabar/codes"
 )
 
 // tutorials are what is recorded of the servers that come with Mercury, Margo and Thallium. Those of Margo and Thallium are recorded
@@ -261,7 +262,7 @@ func (v visitor) margoProvider() {
 	out, err := alpha.Call(v.ctx(), v.to.Provider(42), sumIn{45, 23})
 	equal(v.t, "alpha_sum", sumOut{68}, out, err)
 	_, err = alpha.Call(v.ctx(), v.to.Provider(43), sumIn{45, 23})
-	equal(v.t, "alpha_sum of another provider", cinnabar.CodeNoEntry, cinnabar.CodeOf(err), nil)
+	equal(v.t, "alpha_sum of another provider", codes.NoEntry, codes.Of(err), nil)
 }
 
 // greeting is what the clients of Margo's examples lend.
@@ -367,6 +368,6 @@ func (v visitor) thalliumProvider() {
 	prod, err := cinnabar.NewRPC[numbers, int32]("prod", inThallium).Call(v.ctx(), ph, numbers{42, 63})
 	equal(v.t, "prod", 105, prod, err) // the tutorial adds
 	_, err = tlSum.Call(v.ctx(), v.to.Provider(23), numbers{42, 63})
-	equal(v.t, "sum of another provider", cinnabar.CodeNoEntry, cinnabar.CodeOf(err), nil)
+	equal(v.t, "sum of another provider", codes.NoEntry, codes.Of(err), nil)
 	must(v.t, cinnabar.NewOneWay[string]("print", inThallium).Send(v.ctx(), ph, "Matthieu"))
 }

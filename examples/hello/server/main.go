@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/codes"
 	"cinnabar/examples/hello"
 )
 
@@ -39,7 +40,7 @@ func run(address string, stdout io.Writer) error {
 	var count atomic.Int64
 	greet := func(_ context.Context, in hello.In) (hello.Out, error) {
 		if in.Name == "" {
-			return hello.Out{}, fmt.Errorf("%w: nobody to greet", cinnabar.CodeInvalidArg)
+			return hello.Out{}, fmt.Errorf("%w: nobody to greet", codes.InvalidArg)
 		}
 		return hello.Out{Greeting: "hello, " + in.Name, Count: count.Add(1)}, nil
 	}

@@ -15,6 +15,7 @@ import (
 	"os"
 
 	"cinnabar"
+	"cinnabar/codes"
 	"cinnabar/examples/margo"
 )
 
@@ -66,8 +67,8 @@ func run(ctx context.Context, stdout io.Writer) error {
 
 // outcome is a call's result in words.
 func outcome(ret int32, err error) string {
-	if errors.Is(err, cinnabar.CodeTimeout) {
-		return cinnabar.CodeTimeout.Error()
+	if errors.Is(err, codes.Timeout) {
+		return codes.Timeout.Error()
 	}
 	if err != nil {
 		return err.Error()

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/codes"
 	"cinnabar/examples/sum"
 )
 
@@ -94,10 +95,10 @@ func (s *server) sum(ctx context.Context, in sum.In) (sum.Out, error) {
 // add pulls the client's values and adds them up.
 func (s *server) add(ctx context.Context, in sum.In) (sum.Out, error) {
 	if in.N < 0 || in.N > maxValues {
-		return sum.Out{}, fmt.Errorf("%w: %d values; between 0 and %d can be summed", cinnabar.CodeInvalidArg, in.N, maxValues)
+		return sum.Out{}, fmt.Errorf("%w: %d values; between 0 and %d can be summed", codes.InvalidArg, in.N, maxValues)
 	}
 	if have, want := in.Data.Len(), 4*int64(in.N); have < want {
-		return sum.Out{}, fmt.Errorf("%w: %d values announced, which are %d bytes, but only %d exposed", cinnabar.CodeInvalidArg, in.N, want, have)
+		return sum.Out{}, fmt.Errorf("%w: %d values announced, which are %d bytes, but only %d exposed", codes.InvalidArg, in.N, want, have)
 	}
 	values := make([]int32, in.N)
 	local, err := cinnabar.ExposeSlice(s.engine, cinnabar.WriteOnly, values)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 // PairIn and PairOut have the fields of the C program's MERCURY_GEN_PROC, in the same order.
@@ -79,6 +80,6 @@ func call(ctx context.Context, client *cinnabar.Engine, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 	defer cancel()
 	_, err = Dawdle.Call(ctx, server, PairIn{})
-	fmt.Println("out of time:", errors.Is(err, cinnabar.CodeTimeout), errors.Is(err, context.DeadlineExceeded))
+	fmt.Println("out of time:", errors.Is(err, codes.Timeout), errors.Is(err, context.DeadlineExceeded))
 	return nil
 }

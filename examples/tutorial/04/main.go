@@ -8,6 +8,7 @@ import (
 	"log"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 // VectorIn has the number of values and a handle for the memory where they are. The values themselves do not travel in the request.
@@ -29,7 +30,7 @@ type adder struct {
 
 func (a *adder) sum(ctx context.Context, in VectorIn) (VectorOut, error) {
 	if in.N < 0 || in.N > a.most {
-		return VectorOut{}, fmt.Errorf("%w: %d values, at most %d are taken", cinnabar.CodeInvalidArg, in.N, a.most)
+		return VectorOut{}, fmt.Errorf("%w: %d values, at most %d are taken", codes.InvalidArg, in.N, a.most)
 	}
 	values := make([]int32, in.N)
 	local, err := cinnabar.ExposeSlice(a.engine, cinnabar.WriteOnly, values)
@@ -93,6 +94,6 @@ func run(ctx context.Context) error {
 		fmt.Println("Got response:", sum)
 	}
 	_, err = sumOf(ctx, client, server, 1<<30, values)
-	fmt.Println("Too many:", cinnabar.CodeOf(err))
+	fmt.Println("Too many:", codes.Of(err))
 	return nil
 }

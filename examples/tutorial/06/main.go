@@ -8,6 +8,7 @@ import (
 	"log"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 type (
@@ -80,12 +81,12 @@ func run(ctx context.Context) error {
 		}
 	}
 	_, err = NewAlphaProvider(server, 42, "one too many")
-	fmt.Println("again 42:", cinnabar.CodeOf(err))
+	fmt.Println("again 42:", codes.Of(err))
 
 	for _, id := range []uint16{42, 43, 44} {
 		alpha, err := FindAlpha(ctx, server.Self(), id)
 		if err != nil {
-			fmt.Printf("provider %d: %v\n", id, cinnabar.CodeOf(err))
+			fmt.Printf("provider %d: %v\n", id, codes.Of(err))
 			continue
 		}
 		sum, err := alpha.Sum(ctx, 45, 23)

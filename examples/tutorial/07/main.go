@@ -8,6 +8,7 @@ import (
 	"log"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 type (
@@ -76,7 +77,7 @@ func run(ctx context.Context) error {
 	if _, err := sum.Call(ctx, ep, pairIn{X: 3, Y: 4}); err != nil {
 		return err
 	}
-	fmt.Println("remove:", cinnabar.CodeOf(server.RemovePool("alpha")))
+	fmt.Println("remove:", codes.Of(server.RemovePool("alpha")))
 	close(stop)
 	if _, err := busy.Wait(); err != nil {
 		return err

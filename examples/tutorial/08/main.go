@@ -9,6 +9,7 @@ import (
 	"log"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 // List is a linked list, which no struct tag describes. On the wire it is a count of 8 bytes and the values.
@@ -46,11 +47,11 @@ func (l List) AppendProc(b []byte) ([]byte, error) {
 // sent b, so DecodeProc compares the count with the length of b before it uses the count.
 func (l *List) DecodeProc(b []byte) (int, error) {
 	if len(b) < 8 {
-		return 0, cinnabar.CodeOverflow
+		return 0, codes.Overflow
 	}
 	count, rest := binary.LittleEndian.Uint64(b), b[8:]
 	if count > uint64(len(rest)/4) {
-		return 0, cinnabar.CodeOverflow
+		return 0, codes.Overflow
 	}
 	var values []int32
 	for i := range int(count) {

@@ -9,6 +9,7 @@ import (
 	"log"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 // document is a configuration as margo_init_ext takes it. Keys that it does not have keep their defaults. The number of execution
@@ -77,6 +78,6 @@ func run() error {
 	}
 	fmt.Println("the same again:", bytes.Equal(first, again))
 	_, err = cinnabar.ParseConfig([]byte(`{"rpc_pool": "tape"}`))
-	fmt.Println("no such pool:", cinnabar.CodeOf(err))
+	fmt.Println("no such pool:", codes.Of(err))
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/codes"
 )
 
 func main() {
@@ -35,7 +36,7 @@ func run(ctx context.Context) error {
 	if err := timer.Start(time.Hour); err != nil {
 		return err
 	}
-	fmt.Println("started again:", cinnabar.CodeOf(timer.Start(time.Second)))
+	fmt.Println("started again:", codes.Of(timer.Start(time.Second)))
 	fmt.Println("cancelled:", timer.Cancel(ctx))
 	if err := timer.Start(0); err != nil { // a cancelled timer can be started again
 		return err

@@ -18,6 +18,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/codes"
 	"cinnabar/internal/hostquota"
 )
 
@@ -190,7 +191,7 @@ func (r *infoReport) unsupported(text string, all []cinnabar.Protocol) error {
 		for _, l := range r.Unavailable {
 			reasons = append(reasons, strings.TrimSpace(l.Device+" "+l.Reason))
 		}
-		return fmt.Errorf("%w: %s cannot be used: %s", cinnabar.CodeProtoNoSupport, text, strings.Join(reasons, "; "))
+		return fmt.Errorf("%w: %s cannot be used: %s", codes.ProtoNoSupport, text, strings.Join(reasons, "; "))
 	}
 	known := map[string]bool{}
 	var names []string
@@ -203,7 +204,7 @@ func (r *infoReport) unsupported(text string, all []cinnabar.Protocol) error {
 	if len(names) == 0 {
 		names = []string{"none that can be used here"}
 	}
-	return fmt.Errorf("%w: there is no protocol %q; there is %s", cinnabar.CodeProtoNoSupport, text, strings.Join(names, ", "))
+	return fmt.Errorf("%w: there is no protocol %q; there is %s", codes.ProtoNoSupport, text, strings.Join(names, ", "))
 }
 
 // choose finds the address for each protocol that can be used.

@@ -11,6 +11,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/codes"
 	"cinnabar/internal/hostquota"
 )
 
@@ -137,7 +138,7 @@ func TestInfoTable(t *testing.T) {
 	r.add(cinnabar.Protocol{Class: "ofi", Name: "tcp", Device: "eth0", Addr: "ofi+tcp://10.9.0.1"}, "ofi+tcp://10.9.0.1:40002")
 	r.add(cinnabar.Protocol{Class: "na", Name: "sm", Device: "shm", Addr: "na+sm://"}, "na+sm://4711-0")
 	r.add(cinnabar.Protocol{Class: "ofi", Name: "tcp", Device: "eth1",
-		Err: &cinnabar.Error{Op: "choose address", Addr: "eth1", Code: cinnabar.CodeAddrNotAvail, Err: errors.New("the interface is down")}}, "")
+		Err: &cinnabar.Error{Op: "choose address", Addr: "eth1", Code: codes.AddrNotAvail, Err: errors.New("the interface is down")}}, "")
 	r.add(cinnabar.Protocol{Class: "ucx", Name: "all", Err: errors.New("there is no such transport")}, "")
 	r.Limits = []infoLimits{{"engine", 12 << 30, "half of physical memory", 510, "RLIMIT_NOFILE"}, {"receiver of files", 1 << 30, "the most by default", 64, "the most by default"}}
 	r.Libraries = []string{"go go1.26", "example.org/lib v1.2.3"}

@@ -15,6 +15,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/codes"
 )
 
 // askTimeout is how long query and shutdown wait for the other process.
@@ -62,8 +63,8 @@ func (o *queryOptions) run(ctx context.Context, ep *cinnabar.Endpoint, w io.Writ
 	}
 	d, err := ep.Query(ctx)
 	switch {
-	case errors.Is(err, cinnabar.CodeNoEntry):
-		return fmt.Errorf("%w: %v does not allow queries (Config.AllowQuery), or is no Go program; -p ID asks for the identity of a provider", cinnabar.CodeNoEntry, ep)
+	case errors.Is(err, codes.NoEntry):
+		return fmt.Errorf("%w: %v does not allow queries (Config.AllowQuery), or is no Go program; -p ID asks for the identity of a provider", codes.NoEntry, ep)
 	case err != nil:
 		return err
 	case o.config && len(d.Config) == 0:
@@ -87,7 +88,7 @@ func (o *queryOptions) identities(ctx context.Context, ep *cinnabar.Endpoint, w 
 	for _, id := range ids {
 		identity, err := ep.Provider(id).Identity(ctx)
 		switch {
-		case errors.Is(err, cinnabar.CodeNoEntry):
+		case errors.Is(err, codes.NoEntry):
 			continue
 		case err != nil:
 			return err
@@ -95,7 +96,7 @@ func (o *queryOptions) identities(ctx context.Context, ep *cinnabar.Endpoint, w 
 		list = append(list, cinnabar.ProviderDescription{ID: id, Identity: identity})
 	}
 	if len(list) == 0 {
-		return fmt.Errorf("%w: %v has no provider with id %s", cinnabar.CodeNoEntry, ep, strings.Join(o.providers, ","))
+		return fmt.Errorf("%w: %v has no provider with id %s", codes.NoEntry, ep, strings.Join(o.providers, ","))
 	}
 	if o.json {
 		return cli.WriteJSON(w, list)

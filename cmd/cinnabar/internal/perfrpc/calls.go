@@ -8,6 +8,7 @@ import (
 	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/codec"
+	"cinnabar/codes"
 )
 
 // prepareRate makes ready for calls with a block of data, which the server reads and answers with nothing, or with the
@@ -153,7 +154,7 @@ func (c *bulkCaller) announce(ctx context.Context, i int, mode cinnabar.Mode) er
 		Bulk: remoteHandle{b.Handle()}, Op: c.op, Handle: c.r.handle(i), Handles: uint32(c.r.o.inflight), Count: uint32(c.r.o.transfers),
 		SizeMax: uint32(each), Clients: uint32(c.r.o.clients), Target: c.r.handle(i) % targets, Targets: targets, Checking: c.r.o.verify,
 	})
-	if errors.Is(err, cinnabar.CodeNoMem) {
+	if errors.Is(err, codes.NoMem) {
 		return fmt.Errorf("%w; the server needs %s for each call in flight; start it with a larger --memory, or ask for less", err, cli.SizeText(each*int64(c.r.o.transfers)))
 	}
 	return err

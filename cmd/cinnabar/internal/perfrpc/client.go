@@ -12,6 +12,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/codes"
 )
 
 // What the client of perf does before it measures, as Mercury's programs: so many iterations of a size.
@@ -208,7 +209,7 @@ func (r *run) blame(err error) error {
 	if e, ok := errors.AsType[*cinnabar.Error](err); ok {
 		where = e.Addr
 	}
-	return fmt.Errorf("%w: no answer from %s for %v: it is frozen, or --timeout is too short for such calls", cinnabar.CodeTimeout, where, r.o.timeout)
+	return fmt.Errorf("%w: no answer from %s for %v: it is frozen, or --timeout is too short for such calls", codes.Timeout, where, r.o.timeout)
 }
 
 // more tells whether another iteration is due.

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/codes"
 )
 
 // Clients pass the line together, and not at all if one of them fails before.
@@ -100,7 +100,7 @@ func TestBlame(t *testing.T) {
 	c := p.prepare(t, prepareRate)
 	p.run.o.timeout, p.run.o.count = 20*time.Millisecond, 1
 	_, err := p.run.measure(t.Context(), t.Context(), c, 64, newBarrier(1))
-	if !errors.Is(err, cinnabar.CodeTimeout) {
+	if !errors.Is(err, codes.Timeout) {
 		t.Errorf("%v, want TIMEOUT", err)
 	}
 	clitest.WantError(t, err, "no answer from "+p.server.engine.Addr()+" for 20ms", "--timeout")

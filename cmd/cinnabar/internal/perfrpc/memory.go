@@ -7,6 +7,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/codes"
 )
 
 // Limits of perf serve. What a client asks for is checked against them before anything is allocated.
@@ -80,10 +81,10 @@ func (m *handleTable) reserve(n int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if n > m.budget-m.used {
-		return fmt.Errorf("%w: a handle of %s, with %s in use of the %s that --memory allows", cinnabar.CodeNoMem, cli.SizeText(n), cli.SizeText(m.used), cli.SizeText(m.budget))
+		return fmt.Errorf("%w: a handle of %s, with %s in use of the %s that --memory allows", codes.NoMem, cli.SizeText(n), cli.SizeText(m.used), cli.SizeText(m.budget))
 	}
 	if m.count == maxAll {
-		return fmt.Errorf("%w: %d handles are in use; that is the limit", cinnabar.CodeNoMem, m.count)
+		return fmt.Errorf("%w: %d handles are in use; that is the limit", codes.NoMem, m.count)
 	}
 	m.used += n
 	m.count++
@@ -122,7 +123,7 @@ func (m *handleTable) find(key handleKey) (*handle, error) {
 	if h := m.handles[key]; h != nil {
 		return h, nil
 	}
-	return nil, fmt.Errorf("%w: handle %d was not announced", cinnabar.CodeInvalidArg, key.number)
+	return nil, fmt.Errorf("%w: handle %d was not announced", codes.InvalidArg, key.number)
 }
 
 // lost takes h away because its client is gone.
@@ -216,7 +217,7 @@ func (h *handle) serve(ctx context.Context, remote cinnabar.RemoteBulk, size int
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.local == nil {
-		return fmt.Errorf("%w: handle %d is given up", cinnabar.CodeInvalidArg, h.info.Handle)
+		return fmt.Errorf("%w: handle %d is given up", codes.InvalidArg, h.info.Handle)
 	}
 	if h.info.Op == opPush || !h.info.Checking {
 		return h.move(ctx, remote, h.local, size)

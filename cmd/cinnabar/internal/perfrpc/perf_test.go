@@ -18,6 +18,7 @@ import (
 	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/codec"
 	"cinnabar/codec/hgproc"
+	"cinnabar/codes"
 )
 
 // The bytes are those of the C programs' structures.
@@ -74,7 +75,7 @@ func TestBlockLengthThatLies(t *testing.T) {
 // A handle of a client's memory is refused before it is copied if it is larger than any client's.
 func TestRemoteIsBounded(t *testing.T) {
 	b := append(binary.LittleEndian.AppendUint64(nil, maxRemote+1), make([]byte, maxRemote+1)...)
-	if _, err := new(remoteHandle).DecodeProc(b); !errors.Is(err, cinnabar.CodeOverflow) {
+	if _, err := new(remoteHandle).DecodeProc(b); !errors.Is(err, codes.Overflow) {
 		t.Errorf("a handle of %d bytes: %v, want OVERFLOW", maxRemote+1, err)
 	}
 	for n := range 9 {
@@ -265,7 +266,7 @@ func TestVerifyFindsWrongPull(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.bulk[0].Bytes()[4095]++
-	if err := c.call(t.Context(), 4096); !errors.Is(err, cinnabar.CodeFault) {
+	if err := c.call(t.Context(), 4096); !errors.Is(err, codes.Fault) {
 		t.Errorf("a wrong byte: %v, want FAULT", err)
 	}
 	if err := c.call(t.Context(), 4092); err != nil {
@@ -286,7 +287,7 @@ func TestVerifyFindsWrongRateData(t *testing.T) {
 		case *echoCaller:
 			c.data[60]++
 		}
-		if err := c.call(t.Context(), 64); !errors.Is(err, cinnabar.CodeFault) {
+		if err := c.call(t.Context(), 64); !errors.Is(err, codes.Fault) {
 			t.Errorf("bidirectional %t: a wrong byte: %v, want FAULT", bidirectional, err)
 		}
 	}
@@ -319,17 +320,17 @@ func TestServerRefusesNonsense(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(*bwInfo)
-		code   cinnabar.Code
+		code   codes.Code
 	}{
-		{"no targets", func(i *bwInfo) { i.Targets = 0 }, cinnabar.CodeInvalidArg},
-		{"no transfers", func(i *bwInfo) { i.Count = 0 }, cinnabar.CodeInvalidArg},
-		{"no bytes", func(i *bwInfo) { i.SizeMax = 0 }, cinnabar.CodeInvalidArg},
-		{"unknown direction", func(i *bwInfo) { i.Op = 2 }, cinnabar.CodeInvalidArg},
-		{"many handles", func(i *bwInfo) { i.Handle = maxHandles }, cinnabar.CodeOverflow},
-		{"many transfers", func(i *bwInfo) { i.Count = maxTransfers + 1 }, cinnabar.CodeOverflow},
-		{"many small transfers", func(i *bwInfo) { i.SizeMax, i.Count = 1, 1<<20/transferRoom }, cinnabar.CodeNoMem},
-		{"over the budget", func(i *bwInfo) { i.SizeMax = 1<<20 + 1 }, cinnabar.CodeNoMem},
-		{"far over the budget", func(i *bwInfo) { i.SizeMax, i.Count = 1<<32-1, maxTransfers }, cinnabar.CodeNoMem},
+		{"no targets", func(i *bwInfo) { i.Targets = 0 }, codes.InvalidArg},
+		{"no transfers", func(i *bwInfo) { i.Count = 0 }, codes.InvalidArg},
+		{"no bytes", func(i *bwInfo) { i.SizeMax = 0 }, codes.InvalidArg},
+		{"unknown direction", func(i *bwInfo) { i.Op = 2 }, codes.InvalidArg},
+		{"many handles", func(i *bwInfo) { i.Handle = maxHandles }, codes.Overflow},
+		{"many transfers", func(i *bwInfo) { i.Count = maxTransfers + 1 }, codes.Overflow},
+		{"many small transfers", func(i *bwInfo) { i.SizeMax, i.Count = 1, 1<<20/transferRoom }, codes.NoMem},
+		{"over the budget", func(i *bwInfo) { i.SizeMax = 1<<20 + 1 }, codes.NoMem},
+		{"far over the budget", func(i *bwInfo) { i.SizeMax, i.Count = 1<<32-1, maxTransfers }, codes.NoMem},
 	} {
 		in := good
 		tt.change(&in)
@@ -356,7 +357,7 @@ func TestServerRefusesNonsense(t *testing.T) {
 		{"no memory given at all", bwReadRPC, transfer{Size: 64}},
 		{"less memory than asked for", bwReadRPC, transfer{Bulk: remoteHandle{short.Handle()}, Size: 64}},
 	} {
-		if _, err := tt.rpc.Call(t.Context(), p.run.servers[0], tt.call); !errors.Is(err, cinnabar.CodeInvalidArg) {
+		if _, err := tt.rpc.Call(t.Context(), p.run.servers[0], tt.call); !errors.Is(err, codes.InvalidArg) {
 			t.Errorf("%s: %v, want INVALID_ARG", tt.name, err)
 		}
 	}

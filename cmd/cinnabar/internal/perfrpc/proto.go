@@ -6,6 +6,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/codec"
+	"cinnabar/codes"
 )
 
 // The protocol of Mercury's own perf programs (hg_perf_server, hg_rate, hg_bw_read, hg_bw_write): seven RPCs with ids
@@ -75,7 +76,7 @@ func (r remoteHandle) AppendProc(to []byte) ([]byte, error) { return r.handle.Ap
 func (r *remoteHandle) DecodeProc(from []byte) (int, error) {
 	if len(from) >= 8 {
 		if n := binary.LittleEndian.Uint64(from); n > maxRemote {
-			return 0, fmt.Errorf("%w: memory handle of %d bytes; at most %d are taken", cinnabar.CodeOverflow, n, maxRemote)
+			return 0, fmt.Errorf("%w: memory handle of %d bytes; at most %d are taken", codes.Overflow, n, maxRemote)
 		}
 	}
 	return r.handle.DecodeProc(from)
@@ -159,7 +160,7 @@ func fillAll(b []byte, each int64, handle uint32) {
 func check(b []byte) error {
 	for i := 1; i < len(b)/4; i++ {
 		if got := binary.LittleEndian.Uint32(b[4*i:]); got != uint32(i) {
-			return fmt.Errorf("%w: wrong data: integer %d is %d, want %d", cinnabar.CodeFault, i, int32(got), i)
+			return fmt.Errorf("%w: wrong data: integer %d is %d, want %d", codes.Fault, i, int32(got), i)
 		}
 	}
 	return nil
@@ -170,7 +171,7 @@ func checkAll(b []byte, each, size int64, handle uint32) error {
 	for ; int64(len(b)) >= each; b = b[each:] {
 		if size >= 4 {
 			if got := binary.LittleEndian.Uint32(b); got != handle {
-				return fmt.Errorf("%w: wrong data: that of handle %d, want that of handle %d", cinnabar.CodeFault, got, handle)
+				return fmt.Errorf("%w: wrong data: that of handle %d, want that of handle %d", codes.Fault, got, handle)
 			}
 		}
 		if err := check(b[:size]); err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/codes"
 )
 
 // patience is how long the answer to DONE, and what else is under way, may take at the end.
@@ -113,7 +114,7 @@ func classAddress(address string, class int) (string, error) {
 		return address, nil
 	}
 	if port += uint64(class); port > math.MaxUint16 {
-		return "", fmt.Errorf("%w: server %d of those at %s has no port", cinnabar.CodeInvalidArg, class+1, address)
+		return "", fmt.Errorf("%w: server %d of those at %s has no port", codes.InvalidArg, class+1, address)
 	}
 	return strings.TrimSuffix(address, where) + net.JoinHostPort(host, strconv.FormatUint(port, 10)), nil
 }
@@ -186,11 +187,11 @@ func (p *server) registerRate() error {
 // bwInit takes note of a handle and makes the memory for it.
 func (p *server) bwInit(ctx context.Context, in bwInfo) (none, error) {
 	if in.Targets == 0 || in.Count == 0 || in.SizeMax == 0 || in.Op > opPull {
-		return none{}, fmt.Errorf("%w: handle of %d targets, %d transfers, %d bytes, operation %d", cinnabar.CodeInvalidArg, in.Targets, in.Count, in.SizeMax, in.Op)
+		return none{}, fmt.Errorf("%w: handle of %d targets, %d transfers, %d bytes, operation %d", codes.InvalidArg, in.Targets, in.Count, in.SizeMax, in.Op)
 	}
 	number := in.Handle / in.Targets
 	if number >= maxHandles || in.Count > maxTransfers {
-		return none{}, fmt.Errorf("%w: handle %d with %d transfers; at most %d and %d are served", cinnabar.CodeOverflow, number, in.Count, maxHandles, maxTransfers)
+		return none{}, fmt.Errorf("%w: handle %d with %d transfers; at most %d and %d are served", codes.Overflow, number, in.Count, maxHandles, maxTransfers)
 	}
 	return none{}, p.memory.announce(ctx, p.engine, p.key(ctx, number), in)
 }
@@ -208,7 +209,7 @@ func (p *server) transfer(ctx context.Context, t transfer, op uint32) error {
 		return err
 	}
 	if t.Size > h.info.SizeMax || op != h.info.Op {
-		return fmt.Errorf("%w: %d bytes in direction %d for a handle of %d bytes and direction %d", cinnabar.CodeInvalidArg, t.Size, op, h.info.SizeMax, h.info.Op)
+		return fmt.Errorf("%w: %d bytes in direction %d for a handle of %d bytes and direction %d", codes.InvalidArg, t.Size, op, h.info.SizeMax, h.info.Op)
 	}
 	handle := h.info.Bulk.handle
 	if !t.Bulk.handle.IsNull() {
