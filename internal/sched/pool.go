@@ -211,10 +211,14 @@ func (p *Pool) started(turn bool) {
 	}
 }
 
-// Run serves the request and leaves what waits for its worker to another goroutine. It implements [na.Task].
+// Run serves the request, and leaves a request that waits for its worker to another goroutine. It implements [na.Task].
 func (j *Job) Run() {
-	defer j.pool.startWaiting() // also when the handler ends its goroutine
-	defer j.pool.finish(j, false)
+	defer func() { // also when the handler ends its goroutine
+		if next, behind := j.pool.finish(j); next != nil {
+			next.spawn(behind)
+			j.pool.startWaiting()
+		}
+	}()
 	j.work.Serve()
 }
 
@@ -239,10 +243,13 @@ func (j *Job) serve() (next *Job, behind bool) {
 	p := j.pool
 	returned := false
 	defer func() {
-		next, behind = p.finish(j, returned)
-		if next != nil || !returned { // the handler may have ended this goroutine
-			p.startWaiting()
+		if next, behind = p.finish(j); next == nil {
+			return
 		}
+		if !returned { // the handler has ended this goroutine
+			next.spawn(behind)
+		}
+		p.startWaiting()
 	}()
 	j.work.Serve()
 	returned = true
@@ -399,8 +406,8 @@ func (p *Pool) nextLocked() *Job {
 	return j
 }
 
-// finish takes j's worker away. If pass is set, finish gives the worker to the request that it returns.
-func (p *Pool) finish(j *Job, pass bool) (next *Job, behind bool) {
+// finish takes j's worker away, and gives it to the request that it returns, as spawnLocked does.
+func (p *Pool) finish(j *Job) (next *Job, behind bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.endLocked(j)
@@ -410,10 +417,7 @@ func (p *Pool) finish(j *Job, pass bool) (next *Job, behind bool) {
 	if j.waits == 0 {
 		p.running--
 	}
-	if pass {
-		return p.spawnLocked()
-	}
-	return nil, false
+	return p.spawnLocked()
 }
 
 // endLocked takes j off the list of live jobs.

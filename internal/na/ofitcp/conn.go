@@ -75,9 +75,8 @@ type conn struct {
 	// seq numbers the messages in the order in which they are sent.
 	// +checklocks:mu
 	seq byte
-	// corked says that small answers are collected in cork.
-	// +checklocks:mu
-	corked bool
+	// corked is set while small answers are collected in cork. It is changed with mu held.
+	corked atomic.Bool
 	// +checklocks:mu
 	cork []byte
 	// canceled are operations of the batch that are to be given up.
@@ -314,7 +313,8 @@ func (c *conn) collectLocked(f *failure) []ended {
 			*d = directRecv{}
 		}
 	}
-	c.cork, c.corked = nil, false
+	c.cork = nil
+	c.corked.Store(false)
 	return list
 }
 

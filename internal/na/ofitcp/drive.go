@@ -162,6 +162,7 @@ func (c *conn) detachQueued() {
 		return
 	}
 	for ; r.next < len(r.tasks); r.next++ {
+		r.left.Add(-1)
 		c.ep.runTask(r.tasks[r.next])
 	}
 }

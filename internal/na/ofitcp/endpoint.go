@@ -318,7 +318,7 @@ func (e *Endpoint) SendExpected(op *na.Op, to na.Addr, tag uint32, msg []byte) {
 func (c *conn) collect(msg []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.corked || c.down != nil || c.queue.len() > 0 || len(c.cork)+len(msg) > corkBytes {
+	if !c.corked.Load() || c.down != nil || c.queue.len() > 0 || len(c.cork)+len(msg) > corkBytes {
 		return false
 	}
 	n := len(c.cork)

@@ -31,13 +31,16 @@ type role struct {
 	began  time.Time     // the time at which its turn began
 	read   uint64        // rxBytes at that time
 	woken  bool          // the poller has called readable since the goroutine parked
+	fresh  []na.Task     // tasks that the background goroutine has read and not put into tasks; it is empty while one of its tasks runs
 
 	mu invariants.Mutex
-	// tasks are what requests have brought and nobody has begun.
+	// tasks are those of requests. The ones from next on have not begun.
 	// +checklocks:mu
 	tasks []na.Task
 	// +checklocks:mu
 	next int
+	// left is the number of tasks in fresh and tasks that have not begun.
+	left atomic.Int32
 	// gen tells the background goroutine that it was replaced because a task kept it.
 	// +checklocks:mu
 	gen uint32
@@ -46,8 +49,8 @@ type role struct {
 	// begun counts the tasks that have begun.
 	begun atomic.Uint64
 
-	watched      bool   // guarded by watcher.mu
-	watchedDrive uint64 // the watching goroutine's, as is the next
+	watched      atomic.Bool // in watcher.list; changed with watcher.mu held
+	watchedDrive uint64      // the watching goroutine's, as is the next
 	watchedTask  uint64
 }
 
@@ -182,13 +185,8 @@ func (c *conn) rest() {
 	r.bg.Store(bgActive)
 }
 
-// hasTasks reports whether there are tasks that nobody has begun.
-func (c *conn) hasTasks() bool {
-	r := &c.role
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.next < len(r.tasks)
-}
+// hasTasks reports whether there are tasks that have not begun.
+func (c *conn) hasTasks() bool { return c.role.left.Load() > 0 }
 
 // release gives the role back. Who comes behind a connection's end lets go of memory.
 func (c *conn) release() {
@@ -301,29 +299,22 @@ func (c *conn) yield(t *turn) {
 	t.begun = time.Now()
 }
 
-// offerTasks gives the tasks that one read has brought to the background, which is the caller.
+// offerTasks gives the tasks of one read to the background goroutine, which is the caller. It has the read role.
 func (c *conn) offerTasks() {
-	if len(c.rx.tasks) == 0 {
-		return
-	}
-	r := &c.role
-	r.mu.Lock()
-	r.tasks = append(r.tasks, c.rx.tasks...)
-	many := len(r.tasks)-r.next > 1
-	r.mu.Unlock()
+	c.role.fresh = append(c.role.fresh, c.rx.tasks...)
+	c.role.left.Add(int32(len(c.rx.tasks)))
 	clear(c.rx.tasks)
 	c.rx.tasks = c.rx.tasks[:0]
-	if many {
-		c.setCork(true)
-	}
-	c.ep.watch.add(c)
 }
 
-// runTasks runs what there is to run, while others may spin. mine is false when another goroutine has taken over.
+// runTasks runs the tasks that have not begun, while others may spin. mine is false when another goroutine has taken over.
 func (c *conn) runTasks(gen uint32, s *spinner) (ran, mine bool) {
-	for {
-		if !ran && c.role.place != placeNone && c.hasTasks() {
-			c.leaveTurn() // before a task begins, because from then on another goroutine may replace this one and take a place
+	for ran || c.hasTasks() { // a goroutine that is not in a task is not replaced, so there is nothing to look for
+		if !ran { // the first task has not begun: from then on another goroutine may replace this one, take a place and end the collecting
+			c.leaveTurn()
+			if len(c.role.fresh) > 1 {
+				c.setCork(true)
+			}
 		}
 		t, mine := c.nextTask(gen)
 		if t == nil {
@@ -333,6 +324,7 @@ func (c *conn) runTasks(gen uint32, s *spinner) (ran, mine bool) {
 		s.stop(c.ep)
 		t.Run()
 	}
+	return ran, true
 }
 
 // nextTask ends a task and begins the next one, if there is one.
@@ -343,32 +335,37 @@ func (c *conn) nextTask(gen uint32) (t na.Task, mine bool) {
 		r.mu.Unlock()
 		return nil, false
 	}
+	r.tasks = append(r.tasks, r.fresh...)
+	clear(r.fresh)
+	r.fresh = r.fresh[:0]
 	r.inTask = r.next < len(r.tasks)
 	if r.inTask {
 		t = r.tasks[r.next]
 		r.next++
+		r.left.Add(-1)
 		r.begun.Add(1)
 		r.bg.Store(bgInTask)
-		r.mu.Unlock()
-		return t, true
-	}
-	ran := r.next > 0
-	if ran {
+	} else {
 		clear(r.tasks)
 		r.tasks, r.next = r.tasks[:0], 0
 		r.bg.Store(bgActive)
 	}
 	r.mu.Unlock()
-	if ran {
+	if t != nil {
+		c.ep.watch.add(c)
+	} else {
 		c.uncork()
 	}
-	return nil, true
+	return t, true
 }
 
 // takeOver replaces the background goroutine if it is still in the task that began as number begun: the new one reads,
 // and runs the tasks that the old one has not begun.
 func (c *conn) takeOver(begun uint64) {
 	r := &c.role
+	if r.bg.Load() != bgInTask {
+		return
+	}
 	r.mu.Lock()
 	stuck := r.inTask && r.begun.Load() == begun
 	if stuck {
@@ -384,20 +381,17 @@ func (c *conn) takeOver(begun uint64) {
 	}
 }
 
-// setCork has small answers collected, to leave together.
+// setCork sets corked.
 func (c *conn) setCork(on bool) {
 	c.mu.Lock()
-	c.corked = on
+	c.corked.Store(on)
 	c.mu.Unlock()
 }
 
-// uncork sends what was collected.
+// uncork clears corked and sends the collected answers.
 func (c *conn) uncork() {
-	c.mu.Lock()
-	was := c.corked
-	c.corked = false
-	c.mu.Unlock()
-	if was {
+	if c.corked.Load() {
+		c.setCork(false)
 		c.kick()
 	}
 }

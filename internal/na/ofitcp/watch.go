@@ -29,19 +29,22 @@ type watcher struct {
 	closed bool
 }
 
-// add has c watched while it needs it.
+// add makes the watcher look after c while c needs it. The caller has made needsWatch true before.
 func (w *watcher) add(c *conn) {
+	r := &c.role
+	if r.watched.Load() {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	r := &c.role
-	if r.watched {
+	if r.watched.Load() {
 		return
 	}
 	if w.closed {
 		c.handBack()
 		return
 	}
-	r.watched = true
+	r.watched.Store(true)
 	w.list = append(w.list, c)
 	if !w.running {
 		w.running = true
@@ -78,11 +81,12 @@ func (w *watcher) sweep() bool {
 	defer w.mu.Unlock()
 	for _, c := range w.seen {
 		if c != nil {
-			c.role.watched = c.needsWatch() // it may have come to since the look
+			c.role.watched.Store(false) // first, because add does nothing for a connection that is watched
+			c.role.watched.Store(c.needsWatch())
 		}
 	}
 	clear(w.seen)
-	w.list = slices.DeleteFunc(w.list, func(c *conn) bool { return !c.role.watched })
+	w.list = slices.DeleteFunc(w.list, func(c *conn) bool { return !c.role.watched.Load() })
 	w.running = len(w.list) > 0
 	return w.running
 }
