@@ -245,7 +245,7 @@ func (q *qp) connected(c *conn) error {
 	if n := c.param.RNRRetry; n != 0 {
 		q.attr.RNRRetry = uint8(max(n, 0))
 	}
-	q.sendCQ.attach(c) // before anyone can find c and tear it down
+	q.sendCQ.attach(c) // before another goroutine can find c and tear it down
 	q.recvCQ.attach(c)
 	q.mu.Unlock()
 	return nil
