@@ -13,11 +13,11 @@ import (
 
 // Client is a process that allocates memory at a server. Its regions without a lease are freed when it closes, or dies.
 type Client struct {
-	srv     server
-	session uint64
-	largest int64
-	stop    context.CancelFunc // ends the watch
-	done    chan struct{}      // closed when the session has ended
+	srv           server
+	session       uint64
+	maxRegionSize int64
+	stop          context.CancelFunc // ends the watch
+	done          chan struct{}      // closed when the session has ended
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -57,11 +57,11 @@ func (s server) ask(ctx context.Context, q *request) (*response, error) {
 
 func (s server) String() string { return s.handle(0).Server }
 
-func (s server) error(what string, id uint64, err error) error {
+func (s server) error(operation string, id uint64, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &Error{Op: what, Server: s.String(), ID: id, Err: err}
+	return &Error{Op: operation, Server: s.String(), ID: id, Err: err}
 }
 
 // rpcWire is a provider of an engine.
@@ -94,7 +94,7 @@ func Dial(ctx context.Context, to cinnabar.ProviderHandle) (*Client, error) {
 	if err != nil {
 		return nil, c.srv.error("dial", 0, err)
 	}
-	c.session, c.largest, c.srv.strict = r.Session, r.Limit, r.Strict
+	c.session, c.maxRegionSize, c.srv.strict = r.Session, r.Limit, r.Strict
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c.stop, c.done = stop, make(chan struct{})
 	go c.watch(watching, to)
@@ -120,15 +120,15 @@ func (c *Client) watch(ctx context.Context, to cinnabar.ProviderHandle) {
 	}
 }
 
-// Largest returns how many bytes a region may have, as the server says.
-func (c *Client) Largest() int64 { return c.largest }
+// MaxRegionSize returns how many bytes a region may have, as the server says.
+func (c *Client) MaxRegionSize() int64 { return c.maxRegionSize }
 
 // Done is closed when the server has ended the session, and after Close: all regions without a lease are lost.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
 // Alloc allocates size bytes of zeroed memory that live until Free, or the end of the client.
 func (c *Client) Alloc(ctx context.Context, size int64) (*Region, error) {
-	return c.AllocTerms(ctx, size, Terms{})
+	return c.AllocWith(ctx, size, AllocOptions{})
 }
 
 // AllocLease is Alloc for memory that lives as long as the lease, which the server may cut ([Region.Lease]), and may outlive
@@ -137,11 +137,11 @@ func (c *Client) AllocLease(ctx context.Context, size int64, lease time.Duration
 	if lease <= 0 {
 		return nil, c.srv.error("allocate", 0, ErrNoLease)
 	}
-	return c.AllocTerms(ctx, size, Terms{Lease: lease})
+	return c.AllocWith(ctx, size, AllocOptions{Lease: lease})
 }
 
-// Terms are the options of an allocation. The zero value is a region of the client's, as [Client.Alloc] makes.
-type Terms struct {
+// AllocOptions holds the options of an allocation. The zero value is a region of the client's, as [Client.Alloc] makes.
+type AllocOptions struct {
 	// Lease is as of [Client.AllocLease]; 0: none.
 	Lease time.Duration
 
@@ -155,28 +155,28 @@ type Terms struct {
 	Wipe bool
 }
 
-// AllocTerms is Alloc on other terms.
-func (c *Client) AllocTerms(ctx context.Context, size int64, on Terms) (*Region, error) {
-	const what = "allocate"
+// AllocWith is Alloc with options.
+func (c *Client) AllocWith(ctx context.Context, size int64, on AllocOptions) (*Region, error) {
+	const operation = "allocate"
 	if on.Lease < 0 {
-		return nil, c.srv.error(what, 0, ErrNoLease)
+		return nil, c.srv.error(operation, 0, ErrNoLease)
 	}
 	c.mu.Lock()
 	closed := c.closed
 	c.mu.Unlock()
 	if closed {
-		return nil, c.srv.error(what, 0, ErrClosed)
+		return nil, c.srv.error(operation, 0, ErrClosed)
 	}
 	r, err := c.srv.ask(ctx, &request{Op: uint32(opAlloc), Session: c.session, Size: size, Lease: int64(on.Lease), Once: on.Once, Wipe: on.Wipe})
 	if err != nil {
-		return nil, c.srv.error(what, 0, err)
+		return nil, c.srv.error(operation, 0, err)
 	}
 	region, err := newRegion(c.srv, r)
 	if err == nil && r.Size != size {
 		err = ErrProtocol
 	}
 	if err != nil {
-		return nil, c.srv.error(what, r.ID, err)
+		return nil, c.srv.error(operation, r.ID, err)
 	}
 	return region, nil
 }

@@ -16,14 +16,14 @@ import (
 // sixteenths at most, and each further one finds something. HostQuota replaces that rule for bytes by a fixed limit; with
 // HostQuota equal to Quota one host may have everything.
 type Config struct {
-	Provider    uint16         // id of the provider that the server is
-	Pool        *cinnabar.Pool // its workers answer requests; nil: those outside pools
-	Quota       int64          // bytes lent in all, which bounds the server's memory; 0: 1 GiB, or half of the machine's memory if that is less
-	HostQuota   int64          // bytes lent to the clients of one host; 0: a share, see below
-	ClientQuota int64          // bytes lent to one client; 0: as much as its host may have
-	Largest     int64          // bytes of one region; 0: ClientQuota, or Quota if that is 0
-	MaxClients  int            // at once; 0: 16384, or as many as there are descriptors for if that is less
-	LongestHold time.Duration  // longest lease, to which longer ones are cut; 0: 24 h
+	Provider      uint16         // id of the provider that the server is
+	Pool          *cinnabar.Pool // its workers answer requests; nil: those outside pools
+	Quota         int64          // bytes lent in all, which bounds the server's memory; 0: 1 GiB, or half of the machine's memory if that is less
+	HostQuota     int64          // bytes lent to the clients of one host; 0: a share, see below
+	ClientQuota   int64          // bytes lent to one client; 0: as much as its host may have
+	MaxRegionSize int64          // bytes of one region; 0: ClientQuota, or Quota if that is 0
+	MaxClients    int            // at once; 0: 16384, or as many as there are descriptors for if that is less
+	MaxLease      time.Duration  // longest lease, to which longer ones are cut; 0: 24 h
 
 	// Grace is the time in which a client that has lost its connection must connect again before it counts as dead; 0: 5 s.
 	Grace time.Duration
@@ -38,7 +38,7 @@ type Config struct {
 	Strict bool
 
 	// Wipe makes the server overwrite all memory with zeros when it comes back, after the last access of a peer has ended and
-	// before it lends that memory again: as if every region were allocated so ([Terms]).
+	// before it lends that memory again: as if every region were allocated so ([AllocOptions]).
 	Wipe bool
 
 	// CopyFrom reports whether a client may have regions of another server copied into its own: the server connects there and
@@ -65,18 +65,18 @@ const (
 
 // filled returns cfg with defaults for zeros, or the error for a value that makes no sense.
 func (cfg Config) filled() (Config, error) {
-	if cfg.Quota < 0 || cfg.ClientQuota < 0 || cfg.Largest < 0 || cfg.LongestHold < 0 || cfg.Grace < 0 || cfg.HostQuota < 0 || cfg.MaxClients < 0 {
-		return cfg, fmt.Errorf("rmem: a negative limit in the configuration: Quota %d, HostQuota %d, ClientQuota %d, MaxClients %d, Largest %d, LongestHold %v, Grace %v", cfg.Quota, cfg.HostQuota, cfg.ClientQuota, cfg.MaxClients, cfg.Largest, cfg.LongestHold, cfg.Grace)
+	if cfg.Quota < 0 || cfg.ClientQuota < 0 || cfg.MaxRegionSize < 0 || cfg.MaxLease < 0 || cfg.Grace < 0 || cfg.HostQuota < 0 || cfg.MaxClients < 0 {
+		return cfg, fmt.Errorf("rmem: a negative limit in the configuration, where 0 is the default: Quota %d, HostQuota %d, ClientQuota %d, MaxClients %d, MaxRegionSize %d, MaxLease %v, Grace %v", cfg.Quota, cfg.HostQuota, cfg.ClientQuota, cfg.MaxClients, cfg.MaxRegionSize, cfg.MaxLease, cfg.Grace)
 	}
 	machine := hostquota.Machine()
 	defaultTo(&cfg.Quota, min(defaultQuota, machine.DefaultMemory()))
 	defaultTo(&cfg.MaxClients, int(min(mostClients, machine.DefaultConnections(2))))
 	defaultTo(&cfg.ClientQuota, cfg.Quota)
-	defaultTo(&cfg.Largest, cfg.ClientQuota)
-	defaultTo(&cfg.LongestHold, defaultHold)
+	defaultTo(&cfg.MaxRegionSize, cfg.ClientQuota)
+	defaultTo(&cfg.MaxLease, defaultHold)
 	defaultTo(&cfg.Grace, defaultGrace)
 	defaultTo(&cfg.Silence, defaultSilence)
-	cfg.Largest = min(cfg.Largest, math.MaxInt)
+	cfg.MaxRegionSize = min(cfg.MaxRegionSize, math.MaxInt)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -21,7 +21,7 @@
 // # Messages and transfers
 //
 // Reads and writes are bulk transfers (RDMA read and write) straight between the client's slice and the server's memory.
-// Everything else is one RPC, rmem_request. A region that is lent for one read ([Terms]) is claimed by an RPC first, under another
+// Everything else is one RPC, rmem_request. A region that is lent for one read ([AllocOptions]) is claimed by an RPC first, under another
 // name, and freed behind the read. Compare-and-swap and fetch-and-add are executed by the server, one at a time
 // for each region: they are atomic with respect to each other, not to writes that overlap them.
 //
@@ -48,7 +48,7 @@
 // another client's. Over na+sm the kernel, not the server, checks accesses, and it lets processes of one user reach each
 // other's memory: there clients are trusted to stop, unless Config.Strict has all reads and writes made by the server.
 //
-// The content of a region stays in the server's memory until that is used again. Config.Wipe, or Terms.Wipe for one region,
+// The content of a region stays in the server's memory until that is used again. Config.Wipe, or AllocOptions.Wipe for one region,
 // overwrites it when the last access of a peer has ended.
 //
 // All types are safe for concurrent use.

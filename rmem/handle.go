@@ -54,21 +54,21 @@ func encode(scheme string, h Handle, secret []byte) string {
 }
 
 // decode parses a text of encode, with a secret of secretLen bytes.
-func decode(what, scheme, s string, secretLen int) (h Handle, secret []byte, err error) {
+func decode(kind, scheme, s string, secretLen int) (h Handle, secret []byte, err error) {
 	text, ok := strings.CutPrefix(s, scheme)
 	if !ok {
-		return h, nil, fmt.Errorf("rmem: %q is no %s, which begins with %q", clipped(s), what, scheme)
+		return h, nil, fmt.Errorf("rmem: %q is no %s, which begins with %q", clipped(s), kind, scheme)
 	}
 	if len(text) > mostText {
-		return h, nil, fmt.Errorf("rmem: a %s of %d bytes; at most %d", what, len(text), mostText)
+		return h, nil, fmt.Errorf("rmem: a %s of %d bytes is longer than any, which have at most %d; copy it again", kind, len(text), mostText)
 	}
 	b, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil || len(b) <= fixedLen+secretLen {
-		return h, nil, fmt.Errorf("rmem: %q is no whole %s", clipped(s), what)
+		return h, nil, fmt.Errorf("rmem: %q is no whole %s; copy it again", clipped(s), kind)
 	}
 	h = Handle{Provider: binary.BigEndian.Uint16(b), ID: binary.BigEndian.Uint64(b[2:]), Server: string(b[fixedLen+secretLen:])}
 	if bytes.ContainsFunc(b[fixedLen+secretLen:], func(c rune) bool { return c < ' ' || c > '~' }) {
-		return h, nil, fmt.Errorf("rmem: the %s names a server with unprintable characters", what)
+		return h, nil, fmt.Errorf("rmem: the %s names a server with unprintable characters", kind)
 	}
 	return h, b[fixedLen : fixedLen+secretLen], nil
 }
@@ -132,8 +132,8 @@ func OpenToken(ctx context.Context, e *cinnabar.Engine, token string) (*Region, 
 	return openAt(ctx, e, h, secret)
 }
 
-// OpenText is Open or OpenToken, whichever s is for.
-func OpenText(ctx context.Context, e *cinnabar.Engine, s string) (*Region, error) {
+// OpenString is Open or OpenToken, whichever s is for.
+func OpenString(ctx context.Context, e *cinnabar.Engine, s string) (*Region, error) {
 	if strings.HasPrefix(s, tokenScheme) {
 		return OpenToken(ctx, e, s)
 	}
@@ -144,8 +144,8 @@ func OpenText(ctx context.Context, e *cinnabar.Engine, s string) (*Region, error
 	return Open(ctx, e, h)
 }
 
-// ServerOf returns the address in a handle or token.
-func ServerOf(s string) (string, error) {
+// ServerAddress returns the address in a handle or token.
+func ServerAddress(s string) (string, error) {
 	if strings.HasPrefix(s, tokenScheme) {
 		h, _, err := decode("token", tokenScheme, s, len(request{}.Secret))
 		return h.Server, err
@@ -163,8 +163,8 @@ type Usage struct {
 	Strict  bool  `json:"strict"`
 }
 
-// AskUsage asks a server how much it lends.
-func AskUsage(ctx context.Context, to cinnabar.ProviderHandle) (Usage, error) {
+// QueryUsage asks a server how much it lends.
+func QueryUsage(ctx context.Context, to cinnabar.ProviderHandle) (Usage, error) {
 	srv := server{wire: rpcWire{to}}
 	a, err := srv.ask(ctx, &request{Op: uint32(opUsage)})
 	if err != nil {
@@ -211,10 +211,10 @@ func (r *Region) WriteParts(ctx context.Context, parts []Part) error {
 	return r.parts(ctx, "write", parts, r.WriteAtContext)
 }
 
-func (r *Region) parts(ctx context.Context, what string, parts []Part, do func(context.Context, []byte, int64) (int, error)) error {
+func (r *Region) parts(ctx context.Context, operation string, parts []Part, do func(context.Context, []byte, int64) (int, error)) error {
 	for i, p := range parts {
 		if p.Offset < 0 || int64(len(p.Data)) > r.size || p.Offset > r.size-int64(len(p.Data)) {
-			return r.srv.error(what, r.id, fmt.Errorf("part %d: %w of %d bytes", i, ErrRange, r.size))
+			return r.srv.error(operation, r.id, fmt.Errorf("part %d: %w of %d bytes", i, ErrRange, r.size))
 		}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)

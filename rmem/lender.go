@@ -98,7 +98,7 @@ func (l *lender) begin(r *response, by *caller) (id uint64, err error) {
 	}
 	id = l.t.begin(by)
 	r.Session = id
-	r.Limit, r.Left, r.Strict = l.t.largest, l.t.quota-l.t.used, l.cfg.Strict
+	r.Limit, r.Left, r.Strict = l.t.maxRegionSize, l.t.quota-l.t.used, l.cfg.Strict
 	return id, nil
 }
 
@@ -250,7 +250,7 @@ func (l *lender) enter(e *entry, lease time.Duration) {
 //
 // +checklocks:l.mu
 func (l *lender) hold(e *entry, lease time.Duration) {
-	lease = min(lease, l.cfg.LongestHold)
+	lease = min(lease, l.cfg.MaxLease)
 	e.expires = time.Now().Add(lease)
 	if e.timer == nil {
 		e.timer = time.AfterFunc(lease, func() { l.expire(e) })

@@ -100,8 +100,8 @@ func (m *model) want(err, want error) {
 
 func (m *model) alloc() {
 	size := rapid.OneOf(rapid.Int64Range(1, 300), rapid.Int64Range(1, 200_000)).Draw(m.T, "size")
-	on := Terms{Wipe: rapid.Bool().Draw(m.T, "wipe")}
-	r, err := m.owner.AllocTerms(m.ctx, size, on)
+	on := AllocOptions{Wipe: rapid.Bool().Draw(m.T, "wipe")}
+	r, err := m.owner.AllocWith(m.ctx, size, on)
 	if m.used+size > modelQuota {
 		m.want(err, ErrQuota)
 		return

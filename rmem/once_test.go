@@ -56,7 +56,7 @@ func TestOnce(t *testing.T) {
 	eachLending(t, Config{}, func(t *testing.T, l lending) {
 		for _, size := range []int64{64, 300_000, 2 << 20} {
 			ctx := testContext(t)
-			r, err := l.owner.AllocTerms(ctx, size, Terms{Once: true, Lease: time.Hour})
+			r, err := l.owner.AllocWith(ctx, size, AllocOptions{Once: true, Lease: time.Hour})
 			must(t, err)
 			data, got := bytes.Repeat([]byte("burn me!"), int(size/8)), make([]byte, size)
 			for range 2 { // its owner has it as any other
@@ -102,7 +102,7 @@ func TestOnce(t *testing.T) {
 // parity: Y10
 func TestOnceRaced(t *testing.T) {
 	eachLending(t, Config{}, func(t *testing.T, l lending) {
-		r, err := l.owner.AllocTerms(testContext(t), 64, Terms{Once: true})
+		r, err := l.owner.AllocWith(testContext(t), 64, AllocOptions{Once: true})
 		must(t, err)
 		var parts []*Region
 		for range 8 {
@@ -136,7 +136,7 @@ func TestOnceRaced(t *testing.T) {
 func TestOnceLeft(t *testing.T) {
 	eachLending(t, Config{}, func(t *testing.T, l lending) {
 		ctx := testContext(t)
-		r, err := l.owner.AllocTerms(ctx, 64, Terms{Once: true, Lease: time.Hour})
+		r, err := l.owner.AllocWith(ctx, 64, AllocOptions{Once: true, Lease: time.Hour})
 		must(t, err)
 		if a, err := r.ask(ctx, "claim", &request{Op: uint32(opClaim)}); err != nil || leaseOf(a) > claimTime || a.ID == r.id || a.Secret == r.secret {
 			t.Errorf("%+v, %v", a, err)
@@ -144,7 +144,7 @@ func TestOnceLeft(t *testing.T) {
 		if st := l.stats(); st.Used != 64 || len(st.Regions) != 1 || st.Regions[0].Lease > claimTime {
 			t.Errorf("%+v", st)
 		}
-		brief, err := l.owner.AllocTerms(ctx, 64, Terms{Once: true, Lease: time.Millisecond})
+		brief, err := l.owner.AllocWith(ctx, 64, AllocOptions{Once: true, Lease: time.Millisecond})
 		must(t, err)
 		_, _ = brief.ask(ctx, "claim", &request{Op: uint32(opClaim)}) // it may be too late already
 		eventually(t, "the claim ends", func() bool { return len(l.stats().Regions) == 1 })
@@ -160,7 +160,7 @@ func TestOnceLeft(t *testing.T) {
 func TestOnceNotRenewed(t *testing.T) {
 	eachLending(t, Config{}, func(t *testing.T, l lending) {
 		ctx := testContext(t)
-		r, err := l.owner.AllocTerms(ctx, 64, Terms{Once: true, Lease: time.Hour})
+		r, err := l.owner.AllocWith(ctx, 64, AllocOptions{Once: true, Lease: time.Hour})
 		must(t, err)
 		a, err := r.ask(ctx, "claim", &request{Op: uint32(opClaim)})
 		must(t, err)
@@ -216,12 +216,12 @@ func TestRegionLimit(t *testing.T) {
 func TestWipe(t *testing.T) {
 	for name, c := range map[string]struct {
 		cfg Config
-		on  Terms
-	}{"region": {Config{}, Terms{Wipe: true}}, "server": {Config{Wipe: true}, Terms{}}, "once": {Config{Wipe: true}, Terms{Once: true}}} {
+		on  AllocOptions
+	}{"region": {Config{}, AllocOptions{Wipe: true}}, "server": {Config{Wipe: true}, AllocOptions{}}, "once": {Config{Wipe: true}, AllocOptions{Once: true}}} {
 		t.Run(name, func(t *testing.T) {
 			eachLending(t, c.cfg, func(t *testing.T, l lending) {
 				for _, size := range []int64{100, 2 << 20} {
-					r, err := l.owner.AllocTerms(testContext(t), size, c.on)
+					r, err := l.owner.AllocWith(testContext(t), size, c.on)
 					must(t, err)
 					if _, err := r.WriteAt(bytes.Repeat([]byte{7}, int(size)), 0); err != nil {
 						t.Fatal(err)

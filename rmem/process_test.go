@@ -82,7 +82,7 @@ func beThird(args []string) error {
 	e, err := cinnabar.Open(protocol(), nil)
 	check(err)
 	ctx := context.Background()
-	r, err := OpenText(ctx, e, args[0])
+	r, err := OpenString(ctx, e, args[0])
 	check(err)
 	data := make([]byte, r.Size())
 	_, err = r.ReadAt(data, 0)

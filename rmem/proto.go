@@ -44,7 +44,7 @@ type request struct {
 	SourceLen    uint32 // of Source
 	Source       []byte `proc:"count=SourceLen"` // handle of the region that is copied from, bound, if it is another server's
 
-	Once, Wipe bool // of a new region: see Terms
+	Once, Wipe bool // of a new region: see AllocOptions
 }
 
 // response is the message of a server.

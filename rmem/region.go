@@ -41,16 +41,16 @@ func (r *Region) ID() uint64 { return r.id }
 // Size returns how many bytes there are.
 func (r *Region) Size() int64 { return r.size }
 
-// Once reports whether the region can be read once, by this process, and not written: see [Terms].
+// Once reports whether the region can be read once, by this process, and not written: see [AllocOptions].
 func (r *Region) Once() bool { return r.once }
 
 // Lease returns how long the lease was when it was given, 0 if there is none.
 func (r *Region) Lease() time.Duration { return r.lease }
 
-func (r *Region) ask(ctx context.Context, what string, q *request) (*response, error) {
+func (r *Region) ask(ctx context.Context, operation string, q *request) (*response, error) {
 	q.ID, q.Secret = r.id, r.secret
 	a, err := r.srv.ask(ctx, q)
-	return a, r.srv.error(what, r.id, err)
+	return a, r.srv.error(operation, r.id, err)
 }
 
 // Free gives the memory back to the server (remote_free). Only its owner can.
@@ -98,15 +98,15 @@ func (r *Region) ReadAtContext(ctx context.Context, p []byte, off int64) (int, e
 
 // read reads p, which lies in the region.
 func (r *Region) read(ctx context.Context, p []byte, off int64) (n int, err error) {
-	const what = "read"
+	const operation = "read"
 	switch {
 	case r.once:
 		return r.readOnce(ctx, p, off)
 	case r.srv.strict:
-		return r.chunks(ctx, what, p, off, opRead)
+		return r.chunks(ctx, operation, p, off, opRead)
 	}
 	if n, err = r.remote.ReadAtContext(ctx, p, off); err != nil {
-		err = r.why(ctx, what, err)
+		err = r.why(ctx, operation, err)
 	}
 	return n, err
 }
@@ -129,29 +129,29 @@ func (r *Region) WriteAtContext(ctx context.Context, p []byte, off int64) (int, 
 
 // write writes p, which lies in the region.
 func (r *Region) write(ctx context.Context, p []byte, off int64) (n int, err error) {
-	const what = "write"
+	const operation = "write"
 	switch {
 	case r.once:
-		return 0, r.srv.error(what, r.id, ErrOnce)
+		return 0, r.srv.error(operation, r.id, ErrOnce)
 	case r.srv.strict:
-		return r.chunks(ctx, what, p, off, opWrite)
+		return r.chunks(ctx, operation, p, off, opWrite)
 	}
 	if n, err = r.remote.WriteAtContext(ctx, p, off); err != nil {
-		err = r.why(ctx, what, err)
+		err = r.why(ctx, operation, err)
 	}
 	return n, err
 }
 
 // readOnce reads a region that can be read once: it claims the region, which gives it another name, reads it, and frees it.
 func (r *Region) readOnce(ctx context.Context, p []byte, off int64) (int, error) {
-	const what = "read"
-	a, err := r.ask(ctx, what, &request{Op: uint32(opClaim)})
+	const operation = "read"
+	a, err := r.ask(ctx, operation, &request{Op: uint32(opClaim)})
 	if err != nil {
 		return 0, err
 	}
 	own, err := newRegion(r.srv, a)
 	if err != nil || a.Once || a.Size != r.size {
-		return 0, r.srv.error(what, r.id, ErrProtocol)
+		return 0, r.srv.error(operation, r.id, ErrProtocol)
 	}
 	n, err := own.read(ctx, p, off)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), byeTime)
@@ -161,9 +161,9 @@ func (r *Region) readOnce(ctx context.Context, p []byte, off int64) (int, error)
 }
 
 // clip returns how many of want bytes from off on there are, and short if fewer than wanted.
-func (r *Region) clip(what string, want int, off int64, short error) (int, error, error) {
+func (r *Region) clip(operation string, want int, off int64, short error) (int, error, error) {
 	if off < 0 {
-		return 0, nil, r.srv.error(what, r.id, ErrRange)
+		return 0, nil, r.srv.error(operation, r.id, ErrRange)
 	}
 	n := min(int64(want), max(r.size-off, 0))
 	if n < int64(want) {
@@ -173,34 +173,34 @@ func (r *Region) clip(what string, want int, off int64, short error) (int, error
 }
 
 // why asks the server for the reason of a failed transfer: if it knows one, that is the error.
-func (r *Region) why(ctx context.Context, what string, err error) error {
+func (r *Region) why(ctx context.Context, operation string, err error) error {
 	if ctx.Err() != nil {
-		return r.srv.error(what, r.id, err)
+		return r.srv.error(operation, r.id, err)
 	}
 	if _, reason := r.srv.ask(ctx, &request{Op: uint32(opStat), ID: r.id}); reason != nil {
 		for _, known := range []error{ErrFreed, ErrExpired, ErrRevoked, ErrUsed, ErrUnknown} {
 			if errors.Is(reason, known) {
-				return r.srv.error(what, r.id, errors.Join(reason, err))
+				return r.srv.error(operation, r.id, errors.Join(reason, err))
 			}
 		}
 	}
-	return r.srv.error(what, r.id, err)
+	return r.srv.error(operation, r.id, err)
 }
 
 // chunks has the server read or write p.
-func (r *Region) chunks(ctx context.Context, what string, p []byte, off int64, o op) (done int, err error) {
+func (r *Region) chunks(ctx context.Context, operation string, p []byte, off int64, o op) (done int, err error) {
 	for done < len(p) {
 		part := p[done:min(done+strictChunk, len(p))]
 		q := request{Op: uint32(o), Offset: off + int64(done), Size: int64(len(part))}
 		if o == opWrite {
 			q.Data, q.Length = part, uint32(len(part))
 		}
-		a, err := r.ask(ctx, what, &q)
+		a, err := r.ask(ctx, operation, &q)
 		if err != nil {
 			return done, err
 		}
 		if o == opRead && copy(part, a.Data) != len(part) {
-			return done, r.srv.error(what, r.id, ErrProtocol)
+			return done, r.srv.error(operation, r.id, ErrProtocol)
 		}
 		done += len(part)
 	}

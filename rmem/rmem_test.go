@@ -93,12 +93,12 @@ func TestUseAfterFree(t *testing.T) {
 // TestQuota refuses what is over a limit, says what is left, and lends it when something is freed.
 // parity: S22
 func TestQuota(t *testing.T) {
-	_, e := serve(t, Config{Quota: 1000, HostQuota: 1000, ClientQuota: 700, Largest: 600})
+	_, e := serve(t, Config{Quota: 1000, HostQuota: 1000, ClientQuota: 700, MaxRegionSize: 600})
 	a, _ := dial(t, e)
 	b, _ := dial(t, e)
 	ctx := testContext(t)
-	if a.Largest() != 600 {
-		t.Error(a.Largest())
+	if a.MaxRegionSize() != 600 {
+		t.Error(a.MaxRegionSize())
 	}
 	for _, size := range []int64{0, -1, 601, 1 << 62} {
 		_, err := a.Alloc(ctx, size)

@@ -46,8 +46,8 @@ type session struct {
 // table has all regions and clients of a server, the quotas that are left for each, and the reason why a region is gone.
 // The lock of the lender guards it.
 type table struct {
-	quota, clientQuota, largest int64
-	hostQuota                   int64 // 0: hosts have shares
+	quota, clientQuota, maxRegionSize int64
+	hostQuota                         int64 // 0: hosts have shares
 
 	used     int64
 	regions  map[uint64]*entry
@@ -58,7 +58,7 @@ type table struct {
 
 func newTable(cfg Config) table {
 	return table{
-		quota: cfg.Quota, clientQuota: cfg.ClientQuota, largest: cfg.Largest, hostQuota: cfg.HostQuota,
+		quota: cfg.Quota, clientQuota: cfg.ClientQuota, maxRegionSize: cfg.MaxRegionSize, hostQuota: cfg.HostQuota,
 		regions: map[uint64]*entry{}, sessions: map[uint64]*session{}, gone: map[uint64]status{},
 	}
 }
@@ -89,8 +89,8 @@ func (t *table) admit(r *response, s *session, size int64) bool {
 	switch {
 	case s == nil:
 		r.Status = uint32(statusSession)
-	case size <= 0 || size > t.largest:
-		r.Status, r.Limit = uint32(statusSize), t.largest
+	case size <= 0 || size > t.maxRegionSize:
+		r.Status, r.Limit = uint32(statusSize), t.maxRegionSize
 	case size > t.quota-t.used:
 		r.Status, r.Limit, r.Left = uint32(statusQuota), t.quota, t.quota-t.used
 	case size > t.clientQuota-s.used:

@@ -52,7 +52,7 @@ func DialVerbs(ctx context.Context, dev *verbs.Device, addr netip.AddrPort) (*Cl
 	if err != nil {
 		return nil, errors.Join(client.srv.error("dial", 0, err), w.close())
 	}
-	client.session, client.largest = hello.Session, hello.Limit
+	client.session, client.maxRegionSize = hello.Session, hello.Limit
 	client.stop = func() { _ = w.close() } // a connection that is over can say nothing new
 	go func() {
 		<-c.Done()

@@ -112,11 +112,11 @@ const (
 
 // config checks the options.
 func (o *serveOptions) config() (cfg rmem.Config, err error) {
-	cfg = rmem.Config{Provider: o.provider, LongestHold: o.lease, Strict: o.strict, Wipe: o.wipe}
+	cfg = rmem.Config{Provider: o.provider, MaxLease: o.lease, Strict: o.strict, Wipe: o.wipe}
 	for _, size := range []struct {
 		option, text string
 		to           *int64
-	}{{"quota", o.quota, &cfg.Quota}, {"host-quota", o.hostQuota, &cfg.HostQuota}, {"client-quota", o.clientQuota, &cfg.ClientQuota}, {"largest", o.longest, &cfg.Largest}} {
+	}{{"quota", o.quota, &cfg.Quota}, {"host-quota", o.hostQuota, &cfg.HostQuota}, {"client-quota", o.clientQuota, &cfg.ClientQuota}, {"largest", o.longest, &cfg.MaxRegionSize}} {
 		if size.text == "" {
 			continue
 		}
@@ -218,7 +218,7 @@ func (o *allocOptions) run(ctx context.Context, ep *cinnabar.Endpoint, size int6
 		return err
 	}
 	defer cli.Shut(c)
-	r, err := c.AllocTerms(ctx, size, rmem.Terms{Lease: o.lease, Once: o.once, Wipe: o.wipe})
+	r, err := c.AllocWith(ctx, size, rmem.AllocOptions{Lease: o.lease, Once: o.once, Wipe: o.wipe})
 	if errors.Is(err, rmem.ErrSize) {
 		return fmt.Errorf("%w; the limit is what mem serve lends by its --quota, --host-quota, --client-quota and --largest", err)
 	}
@@ -240,12 +240,12 @@ func (o *allocOptions) run(ctx context.Context, ep *cinnabar.Endpoint, size int6
 
 // withRegion opens the region that a token or handle names, on an engine that is opened for it.
 func withRegion(ctx context.Context, text string, timeout time.Duration, f func(context.Context, *rmem.Region) error) error {
-	address, err := rmem.ServerOf(text)
+	address, err := rmem.ServerAddress(text)
 	if err != nil {
 		return cli.Usagef("%w", err)
 	}
 	return withEngine(ctx, address, timeout, func(ctx context.Context, e *cinnabar.Engine) error {
-		r, err := rmem.OpenText(ctx, e, text)
+		r, err := rmem.OpenString(ctx, e, text)
 		if err != nil {
 			return err
 		}
@@ -272,7 +272,7 @@ func newFree(s cli.Streams) *cobra.Command {
 		Short: "Give a region back",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			address, err := rmem.ServerOf(args[0])
+			address, err := rmem.ServerAddress(args[0])
 			if err != nil {
 				return cli.Usagef("%w", err)
 			}
@@ -295,7 +295,7 @@ func newStat(s cli.Streams) *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return cli.AskAt(cmd.Context(), args[0], timeout, func(ctx context.Context, ep *cinnabar.Endpoint) error {
-				u, err := rmem.AskUsage(ctx, ep.Provider(provider))
+				u, err := rmem.QueryUsage(ctx, ep.Provider(provider))
 				if err != nil {
 					return err
 				}
