@@ -20,6 +20,7 @@ import (
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/rundown"
 	"cinnabar/internal/sglist"
+	"cinnabar/stats"
 )
 
 // Number is every numeric type whose size is the same on all platforms.
@@ -197,7 +198,7 @@ func (m *memory) register(segs [][]byte) error {
 		return m.registerCore()
 	}
 	// The monitor gets the background context, because registration does not wait and so has none.
-	ev := Event{Kind: EventExpose, Info: CallInfo{Side: ClientSide, RPC: "expose", Peer: m.e.self, Parent: wire.NoParent}, Bytes: m.size}
+	ev := stats.Event{Kind: stats.EventExpose, Info: stats.CallInfo{RPC: "expose", Peer: m.e.self, Parent: wire.NoParent}, Bytes: m.size}
 	m.e.observe(context.Background(), ev)
 	ev.End, ev.Times.Began = true, time.Now()
 	ev.Err = m.registerCore()

@@ -13,6 +13,7 @@ import (
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/sched"
+	"cinnabar/stats"
 )
 
 // Call is the long form of a request that a handler has: what is asked, and the means to answer it, once, at any time
@@ -184,9 +185,9 @@ func (c *Call[In, Out]) respond(ctx context.Context, payload []byte, began time.
 		return c.s.req.Respond(ctx, payload)
 	}
 	encoded := time.Now()
-	ev := Event{Kind: EventRespond, Info: c.s.info(), Bytes: int64(len(payload))}
+	ev := stats.Event{Kind: stats.EventRespond, Info: c.s.event(), Bytes: int64(len(payload))}
 	e.observe(c.ctx, ev)
-	ev.End, ev.Times = true, Timing{Began: began, Encoded: encoded, Running: c.s.times.Running}
+	ev.End, ev.Times = true, stats.Timing{Began: began, Encoded: encoded, Running: c.s.times.Running}
 	ev.Err = c.s.req.Respond(ctx, payload)
 	ev.Times.Ended = time.Now()
 	e.observe(c.ctx, ev)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"cinnabar/codes"
+	"cinnabar/stats"
 )
 
 // chaosIn are the arguments and results of the RPCs of chaos: from nothing to more than fits into a message, and memory.
@@ -60,7 +61,7 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-func isIdle(s Stats) bool {
+func isIdle(s stats.Snapshot) bool {
 	one := s.Pools["one"]
 	return s.CallsActive == 0 && s.RequestsActive == 0 && s.TransfersActive == 0 && s.OverflowBytes == 0 &&
 		s.Handlers.Running+s.Handlers.Waiting+s.Handlers.Queued == 0 && one.Running+one.Waiting+one.Queued == 0

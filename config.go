@@ -16,6 +16,7 @@ import (
 	"cinnabar/internal/margoconf"
 	"cinnabar/internal/na/ofitcp"
 	"cinnabar/internal/na/sm"
+	"cinnabar/stats"
 )
 
 // Config is how an engine behaves. The zero value, and a nil *Config, are good defaults; each field says what its zero
@@ -42,7 +43,7 @@ type Config struct {
 	HandlerWarning time.Duration
 
 	Interceptors []Interceptor // outermost first, around calls and around handlers
-	Monitor      Monitor       // nil: none, which costs nothing
+	Monitor      stats.Monitor // nil: none, which costs nothing
 	Progress     Progress
 
 	// AllowRemoteShutdown has the engine obey a peer that asks it to shut down ([Endpoint.Shutdown],

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"cinnabar/stats"
 )
 
 // DumpState writes down what the engine is doing, for people: calls and transfers that are under way, requests that
@@ -131,15 +133,15 @@ func (e *Engine) dumpMemory(d *dump) {
 func (e *Engine) dumpPools(d *dump) {
 	ps := e.Pools()
 	d.section("pools", len(ps))
-	d.row("handlers in no pool", PoolFIFO, e.handlers.pools.alive, PoolStats(e.handlers.pools.other.Stats()))
+	d.row("handlers in no pool", PoolFIFO, e.handlers.pools.alive, poolText(stats.Pool(e.handlers.pools.other.Stats())))
 	for _, p := range ps {
-		d.row(p.Name(), p.cfg.Kind, p.cfg.Workers, p.Stats())
+		d.row(p.Name(), p.cfg.Kind, p.cfg.Workers, poolText(p.Stats()))
 	}
 	d.line("timers started: %d", e.timers.count())
 }
 
-// String writes the numbers as DumpState does.
-func (s PoolStats) String() string {
+// poolText returns the numbers of a pool in one line.
+func poolText(s stats.Pool) string {
 	return fmt.Sprintf("running %d, waiting %d, queued %d, most %d, served %d, refused %d",
 		s.Running, s.Waiting, s.Queued, s.Most, s.Served, s.Refused)
 }

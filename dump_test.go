@@ -12,6 +12,7 @@ import (
 
 	"cinnabar/codes"
 	"cinnabar/internal/na/natest"
+	"cinnabar/stats"
 )
 
 // dumped returns what e's state is, with one space in the place of several.
@@ -140,7 +141,8 @@ func TestDumpTransfer(t *testing.T) {
 func TestCounters(t *testing.T) {
 	server, ep := pair(t, &Config{Checksums: NoChecksums})
 	must(t, add.Handle(server, handleAdd))
-	var before []Counter
+	type counter stats.Counter
+	var before []stats.Counter
 	for round := range 2 {
 		for range 10 {
 			callAdd(t, ep)
@@ -152,7 +154,7 @@ func TestCounters(t *testing.T) {
 		}
 		s := ep.e.Stats()
 		got := s.Counters()
-		want := []Counter{
+		want := []counter{
 			{"rpc_req_sent_count", 10}, {"rpc_req_recv_count", 0}, {"rpc_resp_sent_count", 0}, {"rpc_resp_recv_count", 10},
 			{"rpc_req_extra_count", 0}, {"rpc_resp_extra_count", 0}, {"rpc_req_recv_active_count", 0}, {"rpc_multi_recv_copy_count", 0},
 			{"bulk_count", 2},
@@ -164,7 +166,7 @@ func TestCounters(t *testing.T) {
 			} else if since.Name == "rpc_req_sent_count" || since.Name == "rpc_resp_recv_count" {
 				continue // the question whether the server has checksums counts, too
 			}
-			if since != want[i] {
+			if counter(since) != want[i] {
 				t.Errorf("round %d: counter %+v, want %+v", round, since, want[i])
 			}
 		}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"cinnabar/stats"
 )
 
 // Side is which end of a call something happens at.
@@ -35,6 +37,11 @@ type CallInfo struct {
 	// the caller says and means something for statistics only.
 	Parent uint64
 	Pool   string // at the serving side: which pool the handler is in; "" if in none with a name
+}
+
+// event returns the description in the form that events have.
+func (c *CallInfo) event() stats.CallInfo {
+	return stats.CallInfo{Server: c.Side == ServerSide, RPC: c.RPC, ID: c.ID, Provider: c.Provider, Peer: c.Peer, Parent: c.Parent, Pool: c.Pool}
 }
 
 // InfoFrom returns the description of the request whose handler was given ctx, or a context that ctx is made from.
@@ -86,10 +93,10 @@ func (rt *route) invoke(ctx context.Context, in, out any) error {
 		if rt.e.cfg.Monitor == nil {
 			return rt.exchange(ctx, in, out, nil)
 		}
-		rt.e.observe(ctx, Event{Kind: EventCall, Info: info})
-		times := Timing{Began: time.Now()}
+		rt.e.observe(ctx, stats.Event{Kind: stats.EventCall, Info: info.event()})
+		times := stats.Timing{Began: time.Now()}
 		err := rt.exchange(ctx, in, out, &times)
-		rt.e.observe(ctx, Event{Kind: EventCall, End: true, Info: info, Err: err, Times: times})
+		rt.e.observe(ctx, stats.Event{Kind: stats.EventCall, End: true, Info: info.event(), Err: err, Times: times})
 		return err
 	})
 }
@@ -115,8 +122,8 @@ func (c *Call[In, Out]) handleHooked() {
 func (c *Call[In, Out]) handleObserved(ctx context.Context, info CallInfo) (err error) {
 	c.ctx = ctx
 	e := c.s.svc.e
-	e.observe(ctx, Event{Kind: EventHandle, Info: info})
+	e.observe(ctx, stats.Event{Kind: stats.EventHandle, Info: info.event()})
 	err = c.invoke(ctx)
-	e.observe(ctx, Event{Kind: EventHandle, End: true, Info: info, Err: err})
+	e.observe(ctx, stats.Event{Kind: stats.EventHandle, End: true, Info: info.event(), Err: err})
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"cinnabar/codes"
+	"cinnabar/stats"
 )
 
 // journal notes what happens, in order.
@@ -32,7 +33,7 @@ func (j *journal) take() []string {
 }
 
 // Event implements Monitor.
-func (j *journal) Event(_ context.Context, ev Event) {
+func (j *journal) Event(_ context.Context, ev stats.Event) {
 	phase := "start"
 	if ev.End {
 		phase = "end"

@@ -8,17 +8,18 @@ import (
 
 	"cinnabar/codes"
 	"cinnabar/internal/na/natest"
+	"cinnabar/stats"
 	"github.com/google/go-cmp/cmp"
 )
 
 // recorder is a Monitor that keeps the events that end an operation.
 type recorder struct {
 	mu     sync.Mutex
-	events []Event
+	events []stats.Event
 }
 
-// Event implements [Monitor].
-func (r *recorder) Event(_ context.Context, ev Event) {
+// Event implements [stats.Monitor].
+func (r *recorder) Event(_ context.Context, ev stats.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if ev.End {
@@ -36,7 +37,7 @@ func (r *recorder) take() *recorder {
 }
 
 // find returns the event of a kind and side for an RPC.
-func (r *recorder) find(t *testing.T, kind EventKind, rpc string) Event {
+func (r *recorder) find(t *testing.T, kind stats.EventKind, rpc string) stats.Event {
 	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,7 +47,7 @@ func (r *recorder) find(t *testing.T, kind EventKind, rpc string) Event {
 		}
 	}
 	t.Fatalf("no %v of %s in %+v", kind, rpc, r.events)
-	return Event{}
+	return stats.Event{}
 }
 
 // TestMonitorTimes compares the times of steps with those of a simulated network and handler. The second request waits 2 s for the
@@ -73,14 +74,14 @@ func TestMonitorTimes(t *testing.T) {
 		at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
 		for _, c := range []struct {
 			what      string
-			got, want Timing
+			got, want stats.Timing
 		}{
-			{"first call", first.find(t, EventCall, "nap").Times, Timing{Began: at(0), Encoded: at(0), Sent: at(0), Ended: at(2000), Decoded: at(2000)}},
-			{"first request", first.find(t, EventRequest, "nap").Times, Timing{Began: at(0), Admitted: at(0), Running: at(0), Decoded: at(0), Ended: at(2000)}},
-			{"first response", first.find(t, EventRespond, "nap").Times, Timing{Running: at(0), Began: at(2000), Encoded: at(2000), Ended: at(2000)}},
-			{"second call", second.find(t, EventCall, "nap").Times, Timing{Began: at(1), Encoded: at(1), Sent: at(1), Ended: at(6000), Decoded: at(6000)}},
-			{"second request", second.find(t, EventRequest, "nap").Times, Timing{Began: at(1), Admitted: at(1), Running: at(2000), Decoded: at(2000), Ended: at(6000)}},
-			{"second response", second.find(t, EventRespond, "nap").Times, Timing{Running: at(2000), Began: at(6000), Encoded: at(6000), Ended: at(6000)}},
+			{"first call", first.find(t, stats.EventCall, "nap").Times, stats.Timing{Began: at(0), Encoded: at(0), Sent: at(0), Ended: at(2000), Decoded: at(2000)}},
+			{"first request", first.find(t, stats.EventRequest, "nap").Times, stats.Timing{Began: at(0), Admitted: at(0), Running: at(0), Decoded: at(0), Ended: at(2000)}},
+			{"first response", first.find(t, stats.EventRespond, "nap").Times, stats.Timing{Running: at(0), Began: at(2000), Encoded: at(2000), Ended: at(2000)}},
+			{"second call", second.find(t, stats.EventCall, "nap").Times, stats.Timing{Began: at(1), Encoded: at(1), Sent: at(1), Ended: at(6000), Decoded: at(6000)}},
+			{"second request", second.find(t, stats.EventRequest, "nap").Times, stats.Timing{Began: at(1), Admitted: at(1), Running: at(2000), Decoded: at(2000), Ended: at(6000)}},
+			{"second response", second.find(t, stats.EventRespond, "nap").Times, stats.Timing{Running: at(2000), Began: at(6000), Encoded: at(6000), Ended: at(6000)}},
 		} {
 			if diff := cmp.Diff(c.want, c.got); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", c.what, diff)
@@ -97,7 +98,7 @@ func TestMonitorUnsent(t *testing.T) {
 	must(t, add.Handle(server, handleAdd))
 	_, err := NewRPC[addIn, struct{ A, B, C, D int64 }]("add").Call(patient(t), ep, addIn{})
 	wantCode(t, err, codes.Overflow)
-	call := here.find(t, EventCall, "add")
+	call := here.find(t, stats.EventCall, "add")
 	if x := call.Times; x.Sent.IsZero() || x.Ended.IsZero() || x.Decoded.IsZero() || call.Err == nil {
 		t.Errorf("a call whose response is too short: %+v", call)
 	}
@@ -106,7 +107,7 @@ func TestMonitorUnsent(t *testing.T) {
 	_, err = NewRPC[int16, addOut]("add").Call(patient(t), ep, 1)
 	wantCode(t, err, codes.Overflow)
 	waitFor(t, func() bool { return server.Stats().Handlers.Running == 0 })
-	if x := there.find(t, EventRequest, "add").Times; x.Running.IsZero() || x.Decoded.IsZero() || x.Ended.IsZero() {
+	if x := there.find(t, stats.EventRequest, "add").Times; x.Running.IsZero() || x.Decoded.IsZero() || x.Ended.IsZero() {
 		t.Errorf("a request whose arguments are too short: %+v", x)
 	}
 
@@ -115,7 +116,7 @@ func TestMonitorUnsent(t *testing.T) {
 	here.take()
 	_, err = add.Call(patient(t), late, addIn{})
 	wantCode(t, err, codes.Permission)
-	if x := here.find(t, EventCall, "add").Times; x.Began.IsZero() || !x.Sent.IsZero() || !x.Ended.IsZero() {
+	if x := here.find(t, stats.EventCall, "add").Times; x.Began.IsZero() || !x.Sent.IsZero() || !x.Ended.IsZero() {
 		t.Errorf("a call by a closed engine: %+v", x)
 	}
 }
@@ -140,10 +141,10 @@ func TestMonitorMemory(t *testing.T) {
 	_, err = fetch.Call(patient(t), reach(t, client, server), lent.Handle())
 	must(t, err)
 	must(t, lent.Close())
-	if ev := here.find(t, EventExpose, "expose"); ev.Bytes != 5000 || ev.Err != nil || ev.Times.Began.IsZero() || ev.Times.Ended.IsZero() || ev.Info.Peer.String() != server.Addr() {
+	if ev := here.find(t, stats.EventExpose, "expose"); ev.Bytes != 5000 || ev.Err != nil || ev.Times.Began.IsZero() || ev.Times.Ended.IsZero() || ev.Info.Peer.String() != server.Addr() {
 		t.Errorf("exposure: %+v", ev)
 	}
-	ev := here.find(t, EventTransfer, "pull")
+	ev := here.find(t, stats.EventTransfer, "pull")
 	if ev.Bytes != 5000 || ev.Info.Parent != fetch.ID(65535) || ev.Info.Peer.String() != client.Addr() || ev.Times.Sent.IsZero() || ev.Times.Ended.Before(ev.Times.Sent) {
 		t.Errorf("transfer: %+v", ev)
 	}

@@ -9,6 +9,7 @@ import (
 	"cinnabar/codes"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/sched"
+	"cinnabar/stats"
 )
 
 // PoolKind is the order in which the requests of a pool get their workers, if they have to wait for one. A handler that
@@ -96,7 +97,7 @@ func (p *Pool) Name() string { return p.cfg.Name }
 func (p *Pool) Config() PoolConfig { return p.cfg }
 
 // Stats returns what the pool has done and does.
-func (p *Pool) Stats() PoolStats { return PoolStats(p.pool.Stats()) }
+func (p *Pool) Stats() stats.Pool { return stats.Pool(p.pool.Stats()) }
 
 // pools are the pools of an engine, and of those that have it as Config.Parent. They have no goroutines of their own, so
 // the engines may end in any order.

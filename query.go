@@ -9,6 +9,7 @@ import (
 
 	"cinnabar/codes"
 	"cinnabar/internal/audit"
+	"cinnabar/stats"
 )
 
 // queryRPC is served by engines with Config.AllowQuery. Margo's instances do not have it; its name is in the style of
@@ -26,9 +27,9 @@ type Description struct {
 	Addr      string                `json:"address"`
 	Providers []ProviderDescription `json:"providers"`
 	RPCs      []RPCDescription      `json:"rpcs"`
-	Handlers  PoolStats             `json:"handlers"` // outside pools
+	Handlers  stats.Pool            `json:"handlers"` // outside pools
 	Pools     []PoolDescription     `json:"pools"`
-	Stats     NetStats              `json:"statistics"`
+	Stats     stats.Net             `json:"statistics"`
 	Config    json.RawMessage       `json:"config,omitempty"` // in Margo's layout, if that can say it; without mercury.auth_key
 }
 
@@ -54,7 +55,7 @@ type PoolDescription struct {
 	Workers int    `json:"workers"`
 	Queue   int    `json:"queue"`
 
-	Stats PoolStats `json:"statistics"`
+	Stats stats.Pool `json:"statistics"`
 }
 
 // Describe returns what the engine tells about itself.
@@ -66,7 +67,7 @@ func (e *Engine) Describe() Description {
 		config = nil // the rest is worth telling all the same
 	}
 	s := e.Stats()
-	d := Description{Addr: e.Addr(), Providers: e.describeProviders(), RPCs: e.describeRPCs(), Handlers: s.Handlers, Stats: s.NetStats, Config: config}
+	d := Description{Addr: e.Addr(), Providers: e.describeProviders(), RPCs: e.describeRPCs(), Handlers: s.Handlers, Stats: s.Net, Config: config}
 	for _, p := range e.Pools() {
 		c := p.Config()
 		d.Pools = append(d.Pools, PoolDescription{Name: c.Name, Kind: c.Kind.String(), Workers: c.Workers, Queue: c.Queue, Stats: p.Stats()})

@@ -9,6 +9,7 @@ import (
 	"cinnabar/codes"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
+	"cinnabar/stats"
 )
 
 // route is where one call goes.
@@ -152,7 +153,7 @@ func (rt *route) begin(k *hg.Call) *doing {
 }
 
 // exchange makes the call, without interceptors. It records the times of the steps in times; nil: there is no monitor.
-func (rt *route) exchange(ctx context.Context, in, out any, times *Timing) error {
+func (rt *route) exchange(ctx context.Context, in, out any, times *stats.Timing) error {
 	if err := rt.e.begin(); err != nil {
 		return rt.fail(err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"cinnabar/codes"
 	"cinnabar/internal/na/natest"
+	"cinnabar/stats"
 )
 
 // TestHostLeavesHandlersToOthers has one host ask for all handlers of a server and keep them, which once left none to the
@@ -43,7 +44,7 @@ func TestHostLeavesHandlersToOthers(t *testing.T) {
 // TestSecurityStats checks that refused and obeyed requests are counted by cause, and that quotas are shown.
 func TestSecurityStats(t *testing.T) {
 	has := func(e *Engine, event, cause string) bool {
-		return slices.ContainsFunc(e.Stats().Security.Events, func(x SecurityEvent) bool {
+		return slices.ContainsFunc(e.Stats().Security.Events, func(x stats.SecurityEvent) bool {
 			return x.Event == event && x.Cause == cause && x.Count == 1
 		})
 	}

@@ -14,6 +14,7 @@ import (
 	"cinnabar/internal/na"
 	"cinnabar/internal/rundown"
 	"cinnabar/internal/sched"
+	"cinnabar/stats"
 )
 
 // serving is one request while it is served, without its types: the state of a [Call], and the context of its handler.
@@ -26,8 +27,8 @@ type serving struct {
 	gone   <-chan struct{} // closed when the connection that the request came by is lost
 	id     uint64
 	parent uint64
-	oneWay bool    // no response is wanted
-	times  *Timing // nil unless the engine has a monitor
+	oneWay bool          // no response is wanted
+	times  *stats.Timing // nil unless the engine has a monitor
 
 	life atomic.Pointer[context.Context] // what Done and Err go by, once asked for
 
@@ -45,18 +46,18 @@ func (s *serving) begin(svc *service, r *hg.Request) {
 	s.gone, s.id, s.oneWay = s.from.Done(), uint64(r.ID()), r.OneWay()
 	s.holds.Store(2)
 	if svc.e.cfg.Monitor != nil {
-		s.times, s.parent = &Timing{Began: time.Now()}, wire.NoParent
+		s.times, s.parent = &stats.Timing{Began: time.Now()}, wire.NoParent
 	}
 }
 
-// observe reports the start of an EventRequest to the monitor, and returns the function that reports its end.
+// observe reports the start of a stats.EventRequest to the monitor, and returns the function that reports its end.
 func (s *serving) observe(ctx context.Context) (end func()) {
 	s.times.Running = time.Now()
-	s.svc.e.observe(ctx, Event{Kind: EventRequest, Info: s.info()})
+	s.svc.e.observe(ctx, stats.Event{Kind: stats.EventRequest, Info: s.event()})
 	return func() {
 		times := *s.times
 		times.Ended = time.Now()
-		s.svc.e.observe(ctx, Event{Kind: EventRequest, End: true, Info: s.info(), Times: times})
+		s.svc.e.observe(ctx, stats.Event{Kind: stats.EventRequest, End: true, Info: s.event(), Times: times})
 	}
 }
 
@@ -154,6 +155,12 @@ func (s *serving) info() CallInfo {
 		Side: ServerSide, RPC: s.svc.proc.name, ID: s.id, Provider: s.svc.provider,
 		Peer: &Endpoint{e: s.svc.e, addr: s.from}, Parent: s.parent, Pool: s.svc.pool.Name(),
 	}
+}
+
+// event returns info in the form that events have.
+func (s *serving) event() stats.CallInfo {
+	info := s.info()
+	return info.event()
 }
 
 // Deadline implements [context.Context]. There is none: the caller's does not travel.

@@ -13,6 +13,7 @@ import (
 	"cinnabar/internal/na"
 	"cinnabar/internal/rundown"
 	"cinnabar/internal/sglist"
+	"cinnabar/stats"
 )
 
 // direction is one of the two ways of a transfer, seen from who starts it.
@@ -52,7 +53,7 @@ type move struct {
 	pending leaving // see doing
 	bounded bool    // see doing
 
-	times Timing // for the engine's monitor
+	times stats.Timing // for the engine's monitor
 }
 
 // newMove takes a move from those that the engine keeps to be used again: its own, since a move has a channel, and one
@@ -110,9 +111,9 @@ func (m *move) admit() error {
 
 // start starts a transfer whose end wait receives. It blocks while a name is resolved.
 func (m *move) start(ctx context.Context) {
-	m.observe(ctx, Event{Bytes: m.n})
+	m.observe(ctx, stats.Event{Bytes: m.n})
 	if m.e.cfg.Monitor != nil {
-		m.times = Timing{Began: time.Now()}
+		m.times = stats.Timing{Began: time.Now()}
 		defer func() { m.times.Sent = time.Now() }()
 	}
 	to, err := m.r.ep.reach(ctx)
@@ -143,7 +144,7 @@ func (m *move) wait(ctx context.Context) (int64, error) {
 	}
 	if m.e.cfg.Monitor != nil {
 		m.times.Ended = time.Now()
-		m.observe(ctx, Event{End: true, Bytes: n, Err: err, Times: m.times})
+		m.observe(ctx, stats.Event{End: true, Bytes: n, Err: err, Times: m.times})
 	}
 	return n, err
 }
@@ -186,12 +187,12 @@ func (m *move) result() (int64, error) {
 func (m *move) fail(err error) error { return errorFrom(m.d.op, "", m.r.ep.String(), err) }
 
 // observe tells the engine's monitor, if it has one.
-func (m *move) observe(ctx context.Context, ev Event) {
+func (m *move) observe(ctx context.Context, ev stats.Event) {
 	if m.e.cfg.Monitor == nil {
 		return
 	}
-	ev.Kind = EventTransfer
-	ev.Info = CallInfo{Side: ClientSide, RPC: m.d.op, Peer: m.r.ep, Parent: wire.NoParent}
+	ev.Kind = stats.EventTransfer
+	ev.Info = stats.CallInfo{RPC: m.d.op, Peer: m.r.ep, Parent: wire.NoParent}
 	if s := servingFrom(ctx); s != nil {
 		ev.Info.Parent = s.id
 	}

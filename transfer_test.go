@@ -20,6 +20,7 @@ import (
 	"cinnabar/internal/hg"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
+	"cinnabar/stats"
 )
 
 // The shapes of C's bulk tests: one run of bytes with offsets, few segments, many, and more than a descriptor holds in
@@ -581,11 +582,11 @@ func TestModeText(t *testing.T) {
 type events struct {
 	mu sync.Mutex
 	// +checklocks:mu
-	got []Event
+	got []stats.Event
 }
 
-func (m *events) Event(_ context.Context, ev Event) {
-	if ev.Kind == EventTransfer {
+func (m *events) Event(_ context.Context, ev stats.Event) {
+	if ev.Kind == stats.EventTransfer {
 		m.mu.Lock()
 		m.got = append(m.got, ev)
 		m.mu.Unlock()

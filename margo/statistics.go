@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/stats"
 )
 
 // Statistics measures the steps of calls and transfers as Margo's default monitor does: separately for each combination of an RPC, the
@@ -109,31 +110,31 @@ const (
 	noParent   = 0xffff // the parent of calls and transfers that are made outside handlers
 )
 
-// Event implements [cinnabar.Monitor].
-func (s *Statistics) Event(ctx context.Context, ev cinnabar.Event) {
+// Event implements [stats.Monitor].
+func (s *Statistics) Event(ctx context.Context, ev stats.Event) {
 	if !ev.End {
 		return
 	}
 	switch ev.Kind {
-	case cinnabar.EventCall:
+	case stats.EventCall:
 		s.call(&ev)
-	case cinnabar.EventRequest:
+	case stats.EventRequest:
 		s.request(&ev)
-	case cinnabar.EventRespond:
+	case stats.EventRespond:
 		s.respond(&ev)
-	case cinnabar.EventTransfer:
+	case stats.EventTransfer:
 		s.transfer(ctx, &ev)
-	case cinnabar.EventExpose:
+	case stats.EventExpose:
 		s.expose(&ev)
-	case cinnabar.EventHandle: // within an EventRequest, which is what Margo measures
+	case stats.EventHandle: // within an EventRequest, which is what Margo measures
 	}
 }
 
 // pathOf returns the path of a call or request.
-func pathOf(c *cinnabar.CallInfo) callPath { return callPath{c.ID, c.Parent, c.Peer.String()} }
+func pathOf(c *stats.CallInfo) callPath { return callPath{c.ID, c.Parent, c.Peer.String()} }
 
 // call adds a call, unless it failed before it was sent: then Times.Ended is zero.
-func (s *Statistics) call(ev *cinnabar.Event) {
+func (s *Statistics) call(ev *stats.Event) {
 	t := &ev.Times
 	if t.Ended.IsZero() {
 		return
@@ -173,7 +174,7 @@ func entry[K comparable, V any](m *map[K]*V, k K) *V {
 }
 
 // +checklocks:s.mu
-func (s *Statistics) nameLocked(c *cinnabar.CallInfo) {
+func (s *Statistics) nameLocked(c *stats.CallInfo) {
 	if s.names == nil {
 		s.names = map[uint64]string{}
 	}
@@ -181,7 +182,7 @@ func (s *Statistics) nameLocked(c *cinnabar.CallInfo) {
 }
 
 // request adds a request whose handler has returned. A request whose arguments cannot be decoded counts too, as in Margo.
-func (s *Statistics) request(ev *cinnabar.Event) {
+func (s *Statistics) request(ev *stats.Event) {
 	t := &ev.Times
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,7 +198,7 @@ func (s *Statistics) request(ev *cinnabar.Event) {
 }
 
 // respond adds a response.
-func (s *Statistics) respond(ev *cinnabar.Event) {
+func (s *Statistics) respond(ev *stats.Event) {
 	t := &ev.Times
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,7 +212,7 @@ func (s *Statistics) respond(ev *cinnabar.Event) {
 }
 
 // expose adds an exposure of memory.
-func (s *Statistics) expose(ev *cinnabar.Event) {
+func (s *Statistics) expose(ev *stats.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.exposed.took.add(ev.Times.Ended.Sub(ev.Times.Began).Seconds())
@@ -219,10 +220,10 @@ func (s *Statistics) expose(ev *cinnabar.Event) {
 }
 
 // transfer adds a transfer that is over. ctx is the context that was passed to the transfer: that of a handler has the handler's request.
-func (s *Statistics) transfer(ctx context.Context, ev *cinnabar.Event) {
+func (s *Statistics) transfer(ctx context.Context, ev *stats.Event) {
 	path := noPath
 	if request, ok := cinnabar.InfoFrom(ctx); ok {
-		path = pathOf(&request)
+		path = callPath{request.ID, request.Parent, request.Peer.String()}
 	}
 	t := &ev.Times
 	s.mu.Lock()

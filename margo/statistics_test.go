@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/stats"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -134,35 +135,35 @@ func TestStatisticsTimes(t *testing.T) {
 	began := time.Now()
 	at := func(ms int) time.Time { return began.Add(time.Duration(ms) * time.Millisecond) }
 	const id, parent = 0x1234<<32 | 5, 0x5678<<32 | 0xffff
-	call := func(waited int) cinnabar.Event {
-		return cinnabar.Event{
-			Kind: cinnabar.EventCall, End: true, Info: cinnabar.CallInfo{RPC: "nap", ID: id, Parent: 65535, Peer: peer},
-			Times: cinnabar.Timing{Began: began, Encoded: at(1), Sent: at(3), Ended: at(3 + waited), Decoded: at(7 + waited)},
+	call := func(waited int) stats.Event {
+		return stats.Event{
+			Kind: stats.EventCall, End: true, Info: stats.CallInfo{RPC: "nap", ID: id, Parent: 65535, Peer: peer},
+			Times: stats.Timing{Began: began, Encoded: at(1), Sent: at(3), Ended: at(3 + waited), Decoded: at(7 + waited)},
 		}
 	}
-	request := cinnabar.Event{
-		Kind: cinnabar.EventRequest, End: true, Info: cinnabar.CallInfo{RPC: "nap", ID: id, Parent: parent, Peer: peer},
-		Times: cinnabar.Timing{Began: began, Admitted: at(1), Running: at(10), Decoded: at(12), Ended: at(50)},
+	request := stats.Event{
+		Kind: stats.EventRequest, End: true, Info: stats.CallInfo{RPC: "nap", ID: id, Parent: parent, Peer: peer},
+		Times: stats.Timing{Began: began, Admitted: at(1), Running: at(10), Decoded: at(12), Ended: at(50)},
 	}
 	response := request
-	response.Kind = cinnabar.EventRespond
-	response.Times = cinnabar.Timing{Running: at(10), Began: at(40), Encoded: at(43), Ended: at(45)}
-	pull := cinnabar.Event{
-		Kind: cinnabar.EventTransfer, End: true, Info: cinnabar.CallInfo{RPC: "pull", Parent: 65535, Peer: peer}, Bytes: 4096,
-		Times: cinnabar.Timing{Began: began, Sent: at(2), Ended: at(9)},
+	response.Kind = stats.EventRespond
+	response.Times = stats.Timing{Running: at(10), Began: at(40), Encoded: at(43), Ended: at(45)}
+	pull := stats.Event{
+		Kind: stats.EventTransfer, End: true, Info: stats.CallInfo{RPC: "pull", Parent: 65535, Peer: peer}, Bytes: 4096,
+		Times: stats.Timing{Began: began, Sent: at(2), Ended: at(9)},
 	}
-	exposed := cinnabar.Event{Kind: cinnabar.EventExpose, End: true, Bytes: 100, Times: cinnabar.Timing{Began: began, Ended: at(6)}}
+	exposed := stats.Event{Kind: stats.EventExpose, End: true, Bytes: 100, Times: stats.Timing{Began: began, Ended: at(6)}}
 	unsent, failed := call(0), call(100)
 	unsent.Times.Sent, unsent.Times.Ended, unsent.Times.Decoded = time.Time{}, time.Time{}, time.Time{}
 	failed.Times.Decoded = time.Time{}
-	stats := new(Statistics)
-	for _, ev := range []cinnabar.Event{call(20), call(40), failed, unsent, request, response, pull, exposed} {
+	statistics := new(Statistics)
+	for _, ev := range []stats.Event{call(20), call(40), failed, unsent, request, response, pull, exposed} {
 		start := ev
-		start.End, start.Times = false, cinnabar.Timing{}
-		stats.Event(t.Context(), start)
-		stats.Event(t.Context(), ev)
+		start.End, start.Times = false, stats.Timing{}
+		statistics.Event(t.Context(), start)
+		statistics.Event(t.Context(), ev)
 	}
-	v := report(t, server, stats, false)
+	v := report(t, server, statistics, false)
 	figure := func(num, least, most, avg, variance, sum float64) map[string]any {
 		return map[string]any{"num": num, "min": least, "max": most, "avg": avg, "var": variance, "sum": sum}
 	}
@@ -211,8 +212,8 @@ func TestStatisticsTimes(t *testing.T) {
 // TestStatisticsNested makes calls within handlers of providers, and looks for their parents.
 // parity: G87
 func TestStatisticsNested(t *testing.T) {
-	stats := new(Statistics)
-	server := listening(t, &cinnabar.Config{Monitor: stats})
+	statistics := new(Statistics)
+	server := listening(t, &cinnabar.Config{Monitor: statistics})
 	must(t, add.Handle(server, handleAdd))
 	p, err := server.Provider(5, "outer")
 	must(t, err)
@@ -221,7 +222,7 @@ func TestStatisticsNested(t *testing.T) {
 	must(t, err)
 	idle(t, server)
 	key := decimal(relay.ID(65535)) + ":5:" + decimal(add.ID(65535)) + ":65535"
-	nested := find(t, report(t, server, stats, false), "rpcs", key)
+	nested := find(t, report(t, server, statistics, false), "rpcs", key)
 	for _, path := range [][]string{{"origin", "sent to " + server.Addr(), "iforward"}, {"target", "received from " + server.Addr(), "ult"}} {
 		if got := find(t, nested, append(path, "duration", "num")...); got != 1.0 {
 			t.Errorf("%v: %v calls, want 1", path, got)
@@ -232,15 +233,15 @@ func TestStatisticsNested(t *testing.T) {
 // TestStatisticsBounded serves calls with more parents than there is room for, as a hostile peer can make them.
 // parity: G89
 func TestStatisticsBounded(t *testing.T) {
-	stats := new(Statistics)
-	server := listening(t, &cinnabar.Config{Monitor: stats})
+	statistics := new(Statistics)
+	server := listening(t, &cinnabar.Config{Monitor: statistics})
 	must(t, add.Handle(server, handleAdd))
 	client := listening(t, nil) // it serves the calls within which add is called
 	ep := reach(t, client, server)
-	ev := cinnabar.Event{Kind: cinnabar.EventRequest, End: true, Info: cinnabar.CallInfo{RPC: "add", ID: add.ID(65535), Peer: server.Self()}}
+	ev := stats.Event{Kind: stats.EventRequest, End: true, Info: stats.CallInfo{RPC: "add", ID: add.ID(65535), Peer: server.Self()}}
 	for i := range uint64(maxPaths) {
 		ev.Info.Parent = i
-		stats.Event(t.Context(), ev)
+		statistics.Event(t.Context(), ev)
 	}
 	const more = 10
 	for i := range uint16(more) {
@@ -251,12 +252,12 @@ func TestStatisticsBounded(t *testing.T) {
 		must(t, err)
 	}
 	idle(t, server)
-	stats.mu.Lock()
-	defer stats.mu.Unlock()
-	if n := len(stats.targets); n != maxPaths+1 {
+	statistics.mu.Lock()
+	defer statistics.mu.Unlock()
+	if n := len(statistics.targets); n != maxPaths+1 {
 		t.Errorf("figures of %d paths, want %d", n, maxPaths+1)
 	}
-	if x := stats.targets[callPath{add.ID(65535), 65535, others}]; x == nil || x.handler.num != more {
+	if x := statistics.targets[callPath{add.ID(65535), 65535, others}]; x == nil || x.handler.num != more {
 		t.Errorf("figures of others: %+v", x)
 	}
 }

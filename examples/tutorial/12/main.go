@@ -12,6 +12,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/margo"
+	"cinnabar/stats"
 )
 
 type (
@@ -23,12 +24,12 @@ var Sum = cinnabar.NewRPC[PairIn, PairOut]("sum")
 
 // tally is a monitor. It counts the operations that have ended, and passes all events on to another monitor.
 type tally struct {
-	next   cinnabar.Monitor
+	next   stats.Monitor
 	mu     sync.Mutex // events come from many goroutines
 	counts map[string]int
 }
 
-func (t *tally) Event(ctx context.Context, ev cinnabar.Event) {
+func (t *tally) Event(ctx context.Context, ev stats.Event) {
 	t.next.Event(ctx, ev)
 	if !ev.End {
 		return

@@ -16,6 +16,7 @@ import (
 	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/codes"
+	"cinnabar/stats"
 )
 
 // askTimeout is how long query and shutdown wait for the other process.
@@ -185,7 +186,7 @@ func writePools(w io.Writer, d *cinnabar.Description) error {
 	t := cli.NewTable(w)
 	i := &cli.Printer{W: t}
 	i.Printf("POOL\tKIND\tWORKERS\tRUNNING\tWAITING\tQUEUED\tSERVED\tREFUSED\n")
-	line := func(name, kind, workers string, s cinnabar.PoolStats) {
+	line := func(name, kind, workers string, s stats.Pool) {
 		i.Printf("%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\n", name, kind, workers, s.Running, s.Waiting, s.Queued, s.Served, s.Refused)
 	}
 	line("(none)", "-", "-", d.Handlers)

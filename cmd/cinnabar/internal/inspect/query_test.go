@@ -9,6 +9,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/stats"
 )
 
 // parity: G45
@@ -132,9 +133,9 @@ func TestDescriptionText(t *testing.T) {
 			{Name: "__identity__", ID: 0xd0bd4e3c0000ffff, Flavor: "Margo"},
 			{Name: "get\n", ID: 0x3700cf5d0000002a, Provider: &provider, Flavor: "Margo", Pool: "disk"},
 		},
-		Handlers: cinnabar.PoolStats{Running: 1, Served: 3},
-		Pools:    []cinnabar.PoolDescription{{Name: "disk", Kind: "fifo_wait", Workers: 3, Queue: 10, Stats: cinnabar.PoolStats{Queued: 4, Refused: 5}}},
-		Stats:    cinnabar.NetStats{RequestsRecvd: 12, BytesRead: 1 << 33, CallsActive: 1},
+		Handlers: stats.Pool{Running: 1, Served: 3},
+		Pools:    []cinnabar.PoolDescription{{Name: "disk", Kind: "fifo_wait", Workers: 3, Queue: 10, Stats: stats.Pool{Queued: 4, Refused: 5}}},
+		Stats:    stats.Net{RequestsRecvd: 12, BytesRead: 1 << 33, CallsActive: 1},
 	}
 	var b bytes.Buffer
 	if err := writeDescription(&b, d); err != nil {

@@ -1,4 +1,4 @@
-package cinnabar
+package stats
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 
 // Monitor receives the events of an engine. The engine calls Event on the goroutine that executes the operation, so a slow Event
 // delays that operation. Event must be safe for concurrent use. [cinnabar/margo.Statistics] is a Monitor.
+//
+// ctx is the context of the operation. Memory is exposed without one, so the event of that has the background context.
 type Monitor interface {
 	Event(ctx context.Context, ev Event)
 }
@@ -15,6 +17,7 @@ type Monitor interface {
 // EventKind is the kind of operation that an [Event] is about.
 type EventKind uint8
 
+// The kinds of operations.
 const (
 	EventCall     EventKind = iota + 1 // a call, from its request to its response
 	EventRequest                       // a received request: decoding, the handler's run, and the sending of a result that the handler returns
@@ -24,6 +27,7 @@ const (
 	EventExpose                        // the registration of memory
 )
 
+// String returns one word, such as "call".
 func (k EventKind) String() string {
 	switch k {
 	case EventCall:
@@ -55,6 +59,17 @@ type Event struct {
 	Times Timing // set at the end
 }
 
+// CallInfo describes the call of an [Event].
+type CallInfo struct {
+	Server   bool         // the event is at the process that serves the call; false: at its caller
+	RPC      string       // name
+	ID       uint64       // on the wire
+	Provider uint16       // 0 for the flavour Mercury, which has none
+	Peer     fmt.Stringer // the other process, a [*cinnabar.Endpoint]; its String is the address
+	Parent   uint64       // the id of the RPC in whose handler the call is made, as the caller says; 65535: outside handlers
+	Pool     string       // at the server: the name of the handler's pool; empty: it has none
+}
+
 // Timing has the time at which an operation began and the time at which each of its steps was over. A step has the zero Time if
 // the operation does not have it or did not reach it.
 type Timing struct {
@@ -65,11 +80,4 @@ type Timing struct {
 	Running  time.Time // request and its response: a worker of the pool began the request
 	Ended    time.Time // call: the response arrived, or the call failed after Sent; others: the operation was over
 	Decoded  time.Time // call: the result was decoded; request: the arguments were decoded
-}
-
-// observe passes ev to the monitor, if there is one.
-func (e *Engine) observe(ctx context.Context, ev Event) {
-	if m := e.cfg.Monitor; m != nil {
-		m.Event(ctx, ev)
-	}
 }
