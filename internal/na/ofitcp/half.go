@@ -3,6 +3,10 @@ package ofitcp
 import (
 	"container/list"
 	"io"
+	"net"
+	"net/netip"
+	"runtime"
+	"time"
 
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
@@ -11,10 +15,22 @@ import (
 // maxHalfOpen is how many connections may be sending their request where the Book of Config sets no limit.
 const maxHalfOpen = 4096
 
-// halfOpen is a connection before or during the decision about its peer's connection request.
+const (
+	// directHandshakes is the number of handshakes of one host above which further ones wait in halves.arrivals.
+	directHandshakes = 4
+	// handshakeTurn is the number of waiting handshakes, for each processor, that begin before other goroutines run and before the
+	// goroutine that begins them pauses for handshakeRest. A handshake with its set-up takes some 40 µs.
+	handshakeTurn = 8
+	handshakeRest = time.Millisecond
+)
+
+// halfOpen is an accepted connection until the endpoint has accepted or refused the connection request of its peer.
 type halfOpen struct {
 	account *hostquota.Account
+	tcp     *net.TCPConn
+	from    netip.AddrPort
 	at      *list.Element // in the list of its host; nil: it has left
+	arrival *list.Element // in the arrivals of its host; nil: its handshake has begun
 	end     io.Closer     // the socket; changed with the endpoint's mu held
 }
 
@@ -22,6 +38,58 @@ type halfOpen struct {
 type halves struct {
 	hosts map[*hostquota.Account]*list.List
 	n     int
+	// arrivals lists the hosts with connections whose handshake has not begun, as *arrivals, the next one first. The hosts take turns,
+	// so that a connection waits for no more than one of each other host before those of its own host.
+	arrivals list.List
+	byHost   map[*hostquota.Account]*list.Element // in arrivals
+	starting bool                                 // a goroutine runs startArrivals
+}
+
+func newHalves() halves {
+	return halves{hosts: map[*hostquota.Account]*list.List{}, byHost: map[*hostquota.Account]*list.Element{}}
+}
+
+// arrivals lists the connections of one host whose handshake has not begun, the oldest first.
+type arrivals struct {
+	account *hostquota.Account
+	list    list.List
+}
+
+// arrive adds h, which is in the table, to the arrivals of its host.
+func (s *halves) arrive(h *halfOpen) {
+	at := s.byHost[h.account]
+	if at == nil {
+		at = s.arrivals.PushBack(&arrivals{account: h.account})
+		s.byHost[h.account] = at
+	}
+	h.arrival = at.Value.(*arrivals).list.PushBack(h)
+}
+
+// begin takes h out of the arrivals of its host.
+func (s *halves) begin(h *halfOpen) {
+	if h.arrival == nil {
+		return
+	}
+	at := s.byHost[h.account]
+	of := at.Value.(*arrivals)
+	of.list.Remove(h.arrival)
+	h.arrival = nil
+	if of.list.Len() == 0 {
+		s.arrivals.Remove(at)
+		delete(s.byHost, h.account)
+	}
+}
+
+// next takes the connection whose handshake is to begin out of the arrivals, and returns nil if there is none.
+func (s *halves) next() *halfOpen {
+	at := s.arrivals.Front()
+	if at == nil {
+		return nil
+	}
+	s.arrivals.MoveToBack(at)
+	h := at.Value.(*arrivals).list.Front().Value.(*halfOpen)
+	s.begin(h)
+	return h
 }
 
 // add counts h, unless there are too many of its host or in all.
@@ -44,6 +112,7 @@ func (s *halves) remove(h *halfOpen) bool {
 	if h.at == nil {
 		return false
 	}
+	s.begin(h)
 	of := s.hosts[h.account]
 	of.Remove(h.at)
 	if of.Len() == 0 {
@@ -112,6 +181,45 @@ func (e *Endpoint) evictHalf(newcomer *hostquota.Account) bool {
 	_ = end.Close() // its goroutine notices
 	e.cfg.Audit.Record(audit.Evicted, causeHandshakes, oldest.account.Host())
 	return true
+}
+
+// arrive lets the handshake of h, which is in the table, begin when it is its turn, if its host has more than directHandshakes
+// handshakes, and otherwise returns false.
+func (e *Endpoint) arrive(h *halfOpen) bool {
+	if h.account.Used(hostquota.Handshakes) <= directHandshakes {
+		return false
+	}
+	e.mu.Lock()
+	start := h.at != nil && !e.half.starting
+	if h.at != nil { // it has not been evicted
+		e.half.arrive(h)
+		e.half.starting = true
+	}
+	e.mu.Unlock()
+	if start && !e.spawn(e.startArrivals) {
+		e.startArrivals() // ends the connections, because the endpoint is closed
+	}
+	return true
+}
+
+// startArrivals begins the handshakes that wait, until there are none. The pauses bound the processor time that a host with many
+// connections takes, because each needs a goroutine, several system calls and memory before its peer has sent anything useful.
+func (e *Endpoint) startArrivals() {
+	turn := handshakeTurn * runtime.GOMAXPROCS(0)
+	for n := 1; ; n++ {
+		e.mu.Lock()
+		h := e.half.next()
+		e.half.starting = h != nil
+		e.mu.Unlock()
+		if h == nil {
+			return
+		}
+		e.startHandshake(h)
+		if n%turn == 0 {
+			e.yield()
+			e.pause(handshakeRest)
+		}
+	}
 }
 
 // leaveHalf takes h out of the half-open connections, unless it has left already.

@@ -18,13 +18,15 @@ import (
 const (
 	// handshakeTime bounds how long a connection may take to send its request.
 	handshakeTime = 5 * time.Second
-	// acceptTurn is the number of connections, some 300 µs of work, that are accepted before other goroutines run.
+	// crowd is the number of handshakes from which on the endpoint pauses, because other goroutines and processes need the processors.
+	crowd = 4
+	// acceptTurn is the number of connections, some 200 µs of work, that a crowded endpoint accepts before it lets other goroutines run
+	// and pauses for acceptRest. Both are short because the system hands connections out in the order in which they came, so that a
+	// connection of a host with few waits for those of a host with many until all are accepted.
 	acceptTurn = 16
-	// crowd is the number of handshakes from which on the endpoint pauses, because other goroutines need the processors: for acceptRest
-	// after acceptTurn accepted connections, and for setupSpan after setups that took setupSpan together.
-	crowd      = 4
 	acceptRest = 100 * time.Microsecond
-	setupSpan  = 500 * time.Microsecond
+	// setupSpan is the time that set-ups of a crowded endpoint may take together before it pauses for as long.
+	setupSpan = 500 * time.Microsecond
 	// acceptPause follows a failure to accept, such as a lack of descriptors.
 	acceptPause = 20 * time.Millisecond
 	// probeTime is how long a connection has to answer a probe when another process connects as its peer.
@@ -59,6 +61,7 @@ func (e *Endpoint) acceptLoop() {
 		case err == nil:
 			e.admit(tcp)
 			if n%acceptTurn == 0 && e.crowded() { // because Accept never waits in a flood of connections
+				e.yield() // because Go's scheduler looks at the network only when no goroutine can run, and each handshake is one
 				e.pause(acceptRest)
 			}
 			continue
@@ -126,23 +129,31 @@ func (e *Endpoint) pause(d time.Duration) bool {
 	}
 }
 
-// admit starts the exchange with a new connection on a goroutine of its own.
+// admit enters a new connection into the table of half-open connections and starts its handshake, now or when it is its turn.
 func (e *Endpoint) admit(tcp *net.TCPConn) {
 	from := remoteAddr(tcp)
-	h := &halfOpen{account: e.cfg.Quota.Account(hostquota.HostOf(from.Addr())), end: tcp}
-	switch {
-	case !e.enterHalf(h):
+	h := &halfOpen{account: e.cfg.Quota.Account(hostquota.HostOf(from.Addr())), tcp: tcp, from: from, end: tcp}
+	if !e.enterHalf(h) {
 		e.cfg.Audit.Record(audit.Refused, causeHandshakes, h.account.Host(), peerAttr(from))
-	case e.spawn(func() { e.handshake(tcp, h, from) }):
+		_ = tcp.Close() // nothing was sent
 		return
-	default:
-		e.leaveHalf(h)
 	}
-	_ = tcp.Close() // nothing was sent
+	if !e.arrive(h) {
+		e.startHandshake(h)
+	}
 }
 
-// handshake reads a connection request, gets the means for a connection and carries the decision about it out.
-func (e *Endpoint) handshake(tcp *net.TCPConn, h *halfOpen, from netip.AddrPort) {
+// startHandshake starts the handshake of h on a goroutine of its own.
+func (e *Endpoint) startHandshake(h *halfOpen) {
+	if !e.spawn(func() { e.handshake(h) }) {
+		e.leaveHalf(h)
+		_ = h.tcp.Close() // nothing was sent
+	}
+}
+
+// handshake reads a connection request, sets up a connection, and accepts or refuses it.
+func (e *Endpoint) handshake(h *halfOpen) {
+	tcp, from := h.tcp, h.from
 	defer e.leaveHalf(h)
 	_ = tcp.SetDeadline(time.Now().Add(handshakeTime)) // a closed one needs none
 	m, req, err := readRequest(tcp)
@@ -203,7 +214,8 @@ func (e *Endpoint) setUp(tcp *net.TCPConn, req []byte, account *hostquota.Accoun
 // connection just closed.
 func readRequest(r io.Reader) (m cmMessage, req []byte, err error) {
 	var b [cmHead + cmMaxData]byte
-	if _, err := io.ReadFull(r, b[:cmHead]); err != nil {
+	n, err := io.ReadAtLeast(r, b[:cmLen], cmHead) // a request with less data is refused, so that nothing behind it is lost
+	if err != nil {
 		return m, nil, fmt.Errorf("a connection without a request: %w", err)
 	}
 	m, size := parseCMHead(b[:])
@@ -211,7 +223,7 @@ func readRequest(r io.Reader) (m cmMessage, req []byte, err error) {
 		return m, nil, errors.New("a connection that begins with something else than a request of this protocol")
 	}
 	req = b[:cmHead+size]
-	if _, err := io.ReadFull(r, req[cmHead:]); err != nil {
+	if _, err := io.ReadFull(r, req[min(n, len(req)):]); err != nil {
 		return m, nil, fmt.Errorf("a connection without a complete request: %w", err)
 	}
 	if size != cmData {

@@ -1,7 +1,6 @@
 package ofitcp
 
 import (
-	"container/list"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -139,7 +138,7 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 		cfg: cfg, setups: newTurns(), readers: newTurns(), light: newLightUse(), maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)), alone: runtime.GOMAXPROCS(0) == 1,
 		shut: make(chan struct{}), ended: make(chan struct{}), finished: make(chan struct{}),
 		peers: make(map[peerKey]weak.Pointer[peer]), active: make(map[*peer]struct{}),
-		conns: make(map[*conn]struct{}), half: halves{hosts: make(map[*hostquota.Account]*list.List)},
+		conns: make(map[*conn]struct{}), half: newHalves(),
 	}
 	port, err := e.occupy(ctx, c.bind)
 	if err != nil {
