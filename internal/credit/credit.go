@@ -22,7 +22,7 @@ type SendWindow struct {
 	used    int64
 }
 
-// NewSendWindow returns the window of a sender whose receiver has room for that many messages and bytes. It panics if messages is
+// NewSendWindow returns the window of a sender to a receiver with room for that many messages and bytes. It panics if messages is
 // less than 1, because no message could ever be sent.
 func NewSendWindow(messages int, bytes int64) SendWindow {
 	return SendWindow{lengths: make([]int, atLeastOne(messages)), bytes: bytes}

@@ -10,14 +10,14 @@ import (
 	"cinnabar/verbs"
 )
 
-// signs is how often a connection looks for a sign of life in Config.KeepAlive: when it first finds none it asks, and when it
-// has found none so often in a row it gives up.
-const signs = 4
+// checksPerKeepAlive is the number of times in Config.KeepAlive that a connection looks for a sign of life. After the first look
+// without one it asks the peer's device, and after so many in a row it ends.
+const checksPerKeepAlive = 4
 
 // watch ends the connection when the peer's device has been silent for too long. It returns when ctx ends, which the
 // connection's end does.
 func (c *Conn) watch(ctx context.Context) {
-	tick := time.NewTicker(c.cfg.KeepAlive / signs)
+	tick := time.NewTicker(c.cfg.KeepAlive / checksPerKeepAlive)
 	defer tick.Stop()
 	answer := make(chan bool, 1)
 	for silent, asking := 0, false; ; {
@@ -32,12 +32,12 @@ func (c *Conn) watch(ctx context.Context) {
 			continue
 		case <-tick.C:
 		}
-		heard, open := c.heard()
-		if silent++; heard {
+		received, open := c.takeSigns()
+		if silent++; received {
 			silent = 0
 		}
 		switch {
-		case silent == signs:
+		case silent == checksPerKeepAlive:
 			c.fail(fmt.Errorf("%w for %v", ErrSilent, c.cfg.KeepAlive))
 			return
 		case silent > 0 && open && !asking: // the active side sends as soon as it is connected
@@ -47,17 +47,17 @@ func (c *Conn) watch(ctx context.Context) {
 	}
 }
 
-// heard tells whether the peer has given a sign of life since the last call, and whether it ever did so.
-func (c *Conn) heard() (heard, open bool) {
+// takeSigns reports whether the peer has given a sign of life since the last call, and whether it ever did so.
+func (c *Conn) takeSigns() (received, open bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	heard, c.rx.heard = c.rx.heard, false
-	return heard, c.open
+	received, c.rx.received = c.rx.received, false
+	return received, c.open
 }
 
-// ask has the peer's device answer a read of a byte of its ring, in which the peer's program has no part. A read of no bytes
-// would do by the specifications, but Linux's siw does not take it. The answer, for which it waits until ctx ends, is a sign of
-// life like others: the peer may well send while the read is behind much else. ask reports whether to go on.
+// ask reads a byte of the peer's ring, which the peer's device answers without its program. By the specifications a read of no
+// bytes would do, but Linux's siw does not accept it. ask waits for the answer until ctx ends. The answer is a sign of life like
+// others, because the peer may send while the read waits behind other work. ask reports whether to go on.
 func (c *Conn) ask(ctx context.Context) bool {
 	err := c.Do(ctx, verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{c.Discard()}, Remote: c.remote})
 	if err != nil && c.Err() == nil {
@@ -68,11 +68,11 @@ func (c *Conn) ask(ctx context.Context) bool {
 	return err == nil
 }
 
-// signLocked takes note of a completion that only a living peer can cause. A write can complete without one.
+// noteSignLocked notes a completion that only a living peer can cause. A write can complete without a peer.
 //
 // +checklocks:c.mu
-func (c *Conn) signLocked(wc *verbs.WC) {
-	if wc.ID&idMask == idReceive || wc.ID&idMask == idSide && wc.Op != verbs.WCWrite {
-		c.rx.heard = true
+func (c *Conn) noteSignLocked(wc *verbs.WC) {
+	if wc.ID&idMask == idReceive || wc.ID&idMask == idOneSided && wc.Op != verbs.WCWrite {
+		c.rx.received = true
 	}
 }

@@ -59,7 +59,7 @@ func TestKeepAliveIdle(t *testing.T) {
 func inTime(t *testing.T, begin time.Time, a, p *Conn) {
 	t.Helper()
 	<-p.Done()
-	if d, patience := time.Since(begin), p.cfg.KeepAlive; d < patience || d > patience+patience/signs || !errors.Is(errors.Join(a.Err(), p.Err()), ErrSilent) {
+	if d, patience := time.Since(begin), p.cfg.KeepAlive; d < patience || d > patience+patience/checksPerKeepAlive || !errors.Is(errors.Join(a.Err(), p.Err()), ErrSilent) {
 		t.Errorf("after %v: %v, %v", d, a.Err(), p.Err())
 	}
 }

@@ -14,7 +14,7 @@ const (
 	mostBytes  = 1 << 30
 	mostInline = 1 << 20
 
-	// mostRecords keeps queues within what devices have, 32768 work requests: two for each record, and some.
+	// mostRecords keeps queues within the limit of devices, 32768 work requests: two for each record, and some.
 	mostRecords = 16000
 
 	defaultRecords = 128
@@ -22,11 +22,11 @@ const (
 	defaultInline  = 1 << 10
 	defaultLinger  = 4 * time.Second
 	leastAlive     = time.Millisecond
-	longestBye     = 5 * time.Second
-	leastBye       = time.Second
+	maxClose       = 5 * time.Second
+	minDisconnect  = time.Second
 
-	// answerLimit is how long a peer may take to take the answer to its request, unless Config.Param tells: others wait
-	// meanwhile, and a device that is left alone waits for more than a minute if the peer has vanished.
+	// answerLimit bounds the time in which a peer must accept the answer to its request, unless Config.Param has a limit, because
+	// other peers wait meanwhile. The limits of devices can be more than a minute if the peer has vanished.
 	answerLimit = 10 * time.Second
 
 	// firstLimit is how long a peer that has connected may take for its first message, which package flow sends at once.
@@ -37,12 +37,12 @@ const (
 	controls = 5
 )
 
-// Config is what an end of a connection has room for. The zero value has good defaults.
+// Config has the limits of one end of a connection. The zero value has good defaults.
 type Config struct {
 	// PD is the protection domain of the connection's memory and queue pair, so that records can be sent from the
 	// program's own regions ([Conn.SendFrom]); nil: one of its own. Peers of all connections that share a domain reach each
-	// other's rings, and all regions of the domain, if they know or guess the keys of 32 bits. So a Listener
-	// whose peers do not trust each other leaves PD nil.
+	// other's rings, and all regions of the domain, if they know or guess the keys of 32 bits. PD must therefore be nil
+	// for a Listener if its peers do not trust each other.
 	PD *verbs.PD
 
 	Records int // records from the peer that may be here, not released; 0: 128; at most 16000
@@ -55,8 +55,8 @@ type Config struct {
 
 	// KeepAlive is for how long the peer's device may be silent before the connection counts as lost, with [ErrSilent], which
 	// is noticed within a quarter of that time more. When nothing has come from the peer for a quarter of the time or two, its
-	// device is asked for an answer, in which its program has no part. Three quarters must be enough for what may be queued
-	// before the answer: all transfers that are under way at a time. 0: for ever.
+	// device is asked for an answer, in which its program has no part. Three quarters of the time must be enough for all
+	// transfers that are queued before the answer. 0: for ever.
 	KeepAlive time.Duration
 
 	// MaxMemory bounds the bytes that all connections of a Listener together hold for their peers; one connection holds Bytes and
@@ -68,7 +68,7 @@ type Config struct {
 	Logger *slog.Logger    // nil: discard
 }
 
-// filled returns cfg with defaults for zeros, or says what is wrong with it.
+// filled returns cfg with defaults for zeros. The error names the field that is out of range.
 func (cfg Config) filled() (Config, error) {
 	if cfg.Records == 0 {
 		cfg.Records = defaultRecords

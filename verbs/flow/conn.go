@@ -38,7 +38,7 @@ type Conn struct {
 
 	remote   verbs.RemoteAddr // the peer's ring
 	slotLen  int              // bytes of sendMR for one message
-	sides    *sides
+	oneSided *oneSidedOps
 	ringMR   *verbs.MR       // where the peer writes long records
 	recvMR   *verbs.MR       // buffers of receives
 	sendMR   *verbs.MR       // headers and short records to be sent
@@ -56,12 +56,12 @@ type Conn struct {
 	done     chan struct{}      // closed when it has ended
 	watching sync.WaitGroup     // the goroutine of Config.KeepAlive
 	closing  sync.Once
-	closed   error // what Close has returned; written in closing
+	closed   error // result of Close; written in closing
 
-	goNext   waitlist.Take[*outgoing, uint64] // goWaiting and nextWaiting, made once
+	sendNext waitlist.Take[*outgoing, uint64] // sendWaiting and readWaiting, made once
 	readNext waitlist.Take[struct{}, Record]
 
-	bye time.Duration // how long Close may take; it leaves leastBye of that to the device for its last messages, however long Close has lingered
+	closeLimit time.Duration // how long Close may take; minDisconnect of it is for the device's last messages, however long Close has lingered
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -78,7 +78,7 @@ type Conn struct {
 	stats Stats
 }
 
-// Stats counts what a connection did.
+// Stats are the counters of a connection.
 type Stats struct {
 	Sent, Received           uint64 // records
 	SentBytes, ReceivedBytes uint64
@@ -88,27 +88,27 @@ type Stats struct {
 	Waited                   uint64 // records that had to wait for room
 }
 
-// make allocates what an end needs.
+// newConn makes the queues and the memory of one end.
 func newConn(dev *verbs.Device, cfg Config) (*Conn, error) {
 	cfg, err := cfg.filled()
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{cfg: cfg, pd: cfg.PD, done: make(chan struct{}), sides: newSides(), bye: longestBye}
-	c.goNext, c.readNext = c.goWaiting, c.nextWaiting
+	c := &Conn{cfg: cfg, pd: cfg.PD, done: make(chan struct{}), oneSided: newOneSidedOps(), closeLimit: maxClose}
+	c.sendNext, c.readNext = c.sendWaiting, c.readWaiting
 	if err := c.build(dev); err != nil {
 		return nil, errors.Join(err, c.release())
 	}
 	return c, nil
 }
 
-// build makes queues and memory. After an error release removes what was made.
+// build makes queues and memory. After an error the caller calls release.
 func (c *Conn) build(dev *verbs.Device) (err error) {
 	attr, err := dev.Query()
 	if err != nil {
 		return err
 	}
-	// The completion of the message behind a write tells that the write is done, and its memory free. But where completions
+	// The completion of the message behind a write means that the write is complete, and its memory free. But where completions
 	// do not wait for the peer, Linux's siw lends the memory of work without a completion of its own to TCP for longer.
 	if !attr.Caps.Has(verbs.CapExactStatus) {
 		c.written = verbs.Signaled
@@ -120,7 +120,7 @@ func (c *Conn) build(dev *verbs.Device) (err error) {
 		}
 	}
 	receives := c.cfg.Records + controls
-	sends := 2*c.cfg.Records + controls + atOnce*oneSided
+	sends := 2*c.cfg.Records + controls + atOnce*mostOneSided
 	if c.cq, err = dev.CreateCQ(receives + sends); err != nil {
 		return err
 	}
@@ -143,14 +143,14 @@ func (c *Conn) build(dev *verbs.Device) (err error) {
 	return nil
 }
 
-// register makes the memory. It is of the Go heap, so that who reads a record after Close finds memory.
+// register makes the memory. It is of the Go heap, because a program may read a record after Close.
 func (c *Conn) register() (err error) {
 	for _, m := range []struct {
 		mr     **verbs.MR
 		size   int
 		access verbs.Access
 	}{
-		{&c.ringMR, c.cfg.Bytes, verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead}, // what the peer wrote, it may read: see ask
+		{&c.ringMR, c.cfg.Bytes, verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead}, // the peer wrote it, so the peer may read it: see ask
 		{&c.recvMR, (c.cfg.Records+controls)*c.receiveLen() + discardLen, verbs.LocalWrite},
 	} {
 		if *m.mr, err = c.pd.RegMR(make([]byte, m.size), m.access); err != nil {
@@ -171,13 +171,13 @@ func (c *Conn) Discard() verbs.SGE {
 // receiveLen is the size of a receive's buffer.
 func (c *Conn) receiveLen() int { return headerLen + c.cfg.Inline }
 
-// hello is what the peer is told.
+// hello returns the private data for the peer: the limits and the ring of this end.
 func (c *Conn) hello() []byte {
 	h := hello{records: uint16(c.cfg.Records), inline: uint32(c.cfg.Inline), bytes: uint32(c.cfg.Bytes), ring: c.ringMR.Remote()}
 	return h.append(nil)
 }
 
-// begin begins work on a connected queue pair.
+// begin starts the goroutines of a connected queue pair.
 func (c *Conn) begin(conn *verbs.Conn, peer hello, active bool) error {
 	c.conn = conn
 	if err := c.prepare(peer); err != nil {
@@ -200,7 +200,7 @@ func (c *Conn) begin(conn *verbs.Conn, peer hello, active bool) error {
 	return nil
 }
 
-// unopened ends the connection if the peer, which has dialed, has sent nothing: it holds memory, and is of no use.
+// unopened ends the connection if the peer, which has dialed, has sent nothing, because such a connection holds memory for no use.
 func (c *Conn) unopened() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,7 +209,7 @@ func (c *Conn) unopened() {
 	}
 }
 
-// prepare makes what depends on the peer's room.
+// prepare makes the buffers and windows, because their sizes depend on the peer's limits.
 func (c *Conn) prepare(peer hello) (err error) {
 	records, inline := min(int(peer.records), c.cfg.Records), min(int(peer.inline), c.cfg.Inline)
 	c.remote = peer.ring
@@ -235,7 +235,7 @@ func (c *Conn) stage(op string) (*ring.Ring[*verbs.MR], error) {
 	if r := c.staging.Load(); r != nil {
 		return r, nil
 	}
-	if err := c.may(op); err != nil {
+	if err := c.writable(op); err != nil {
 		return nil, err
 	}
 	mr, err := c.pd.RegMR(make([]byte, c.cfg.Bytes+leastBytes), 0)
@@ -249,7 +249,7 @@ func (c *Conn) stage(op string) (*ring.Ring[*verbs.MR], error) {
 	c.stageMR = mr // release closes it
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.mayLocked(op); err != nil {
+	if err := c.writableLocked(op); err != nil {
 		return nil, err
 	}
 	c.staging.Store(r)
@@ -314,7 +314,7 @@ func (c *Conn) Stats() Stats {
 	return c.stats
 }
 
-// Done is closed when the connection is over: Err tells why.
+// Done is closed when the connection is over. Err then returns the reason.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
 // Err returns why the connection is over, nil while it is not, io.EOF if the peer has ended it in order.
@@ -324,11 +324,12 @@ func (c *Conn) Err() error {
 	return c.err
 }
 
-// Abort ends the connection at once: all who wait, and all later calls, get reason. Close is called all the same.
+// Abort ends the connection at once. All waiting and later calls return reason. The program must still call Close.
 func (c *Conn) Abort(reason error) { c.fail(reason) }
 
-// Close ends the connection when all that was sent has left, for which it waits Config.Linger at most, and releases all
-// that it had. It takes 5 s at most, unless Config.Linger is longer. The error then says that the peer took no part. The memory of records that were not released stays readable. Further calls return the result of the first.
+// Close waits until the device has sent all records, for Config.Linger at most, ends the connection and releases its
+// resources. It takes 5 s at most, unless Config.Linger is longer. The error then says that the peer took no part. The memory
+// of records that were not released stays readable. Further calls return the result of the first.
 func (c *Conn) Close() error {
 	c.closing.Do(func() { c.closed = c.close() })
 	return c.closed
@@ -339,7 +340,7 @@ func (c *Conn) close() error {
 	_ = c.CloseWrite() // fails if the connection is over, which Close does not mind
 	c.linger()
 	c.fail(ErrClosed)
-	ctx, cancel := context.WithTimeout(context.Background(), max(c.bye-time.Since(begin), min(c.bye, leastBye)))
+	ctx, cancel := context.WithTimeout(context.Background(), max(c.closeLimit-time.Since(begin), min(c.closeLimit, minDisconnect)))
 	defer cancel()
 	err := c.conn.Disconnect(ctx)
 	c.stop()
@@ -351,7 +352,7 @@ func (c *Conn) close() error {
 	return errors.Join(err, c.release())
 }
 
-// release gives everything back.
+// release closes all objects of the connection and gives its memory back to the account.
 func (c *Conn) release() (err error) {
 	c.stagingMu.Lock()
 	defer c.stagingMu.Unlock()
@@ -378,7 +379,7 @@ func (c *Conn) release() (err error) {
 	return err
 }
 
-// fail ends the connection for a reason, if it is not over already, and tells all who wait, and the goroutine.
+// fail ends the connection with a reason, unless it is over already. It wakes all waiting calls and ends the goroutine.
 func (c *Conn) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -402,8 +403,8 @@ func (c *Conn) failLocked(err error) {
 	c.rx.readers.Serve(c.readNext)
 	c.rx.readers.End()
 	c.tx.end(err)
-	for slot := range uint64(oneSided) {
-		c.sideLocked(slot, err)
+	for slot := range uint64(mostOneSided) {
+		c.endOneSidedLocked(slot, err)
 	}
 }
 

@@ -7,12 +7,12 @@ import (
 	"cinnabar/verbs"
 )
 
-// headerLocked is the header of a message that leaves now, with the answers that are due.
+// headerLocked returns the header of a message that is sent now, with the answers that are due.
 //
 // +checklocks:c.mu
 func (c *Conn) headerLocked(k kind) header {
-	h := header{kind: k, flags: c.tx.owed, granted: c.rx.window.granted(), known: uint32(c.tx.window.credit.Granted())}
-	c.tx.owed = 0
+	h := header{kind: k, flags: c.tx.unsentFlags, granted: c.rx.window.granted(), known: uint32(c.tx.window.credit.Granted())}
+	c.tx.unsentFlags = 0
 	soon, now := c.rx.window.due()
 	if soon {
 		h.flags |= answerSoon
@@ -23,8 +23,8 @@ func (c *Conn) headerLocked(k kind) header {
 	return h
 }
 
-// controlLocked sends a message without a record. There is always a slot for it, by the rules of asking and answering,
-// unless the device is slow to report what it has sent: then the answers wait for the next message.
+// controlLocked sends a message without a record, and reports whether it did. By the rules of requests and answers there is always
+// a slot for it, unless the device reports sent messages late: then the flags wait for the next message.
 //
 // +checklocks:c.mu
 func (c *Conn) controlLocked(k kind, f flags) bool {
@@ -54,7 +54,8 @@ func (c *Conn) controlLocked(k kind, f flags) bool {
 // slot is the memory of a message that is sent.
 func (c *Conn) slot(i int) []byte { return c.sendMR.Bytes()[i*c.slotLen : (i+1)*c.slotLen] }
 
-// askLocked asks the peer for room, for somebody who waits, unless it was asked already or has nothing to give back.
+// askLocked requests a grant from the peer for a sender that waits, unless a request is outstanding or the peer has nothing to
+// grant.
 //
 // +checklocks:c.mu
 func (c *Conn) askLocked() {
@@ -63,36 +64,36 @@ func (c *Conn) askLocked() {
 	}
 	c.stats.Asked++
 	if !c.controlLocked(kindControl, askNow) {
-		c.tx.owed |= askNow
+		c.tx.unsentFlags |= askNow
 	}
 }
 
-// answerLocked answers the peer's questions if it is time, and says what else waits for a message.
+// answerLocked answers the peer's requests that are due, and sends the end and the flags that wait for a message.
 //
 // +checklocks:c.mu
 func (c *Conn) answerLocked() {
-	if c.tx.fin && !c.tx.finSent && c.tx.coming == 0 {
+	if c.tx.fin && !c.tx.finSent && c.tx.waitingSenders == 0 {
 		c.tx.finSent = c.controlLocked(kindFin, 0)
 	}
 	if soon, now := c.rx.window.due(); soon || now {
 		if soon {
-			c.tx.owed |= answerSoon
+			c.tx.unsentFlags |= answerSoon
 		}
 		if now {
-			c.tx.owed |= answerNow
+			c.tx.unsentFlags |= answerNow
 		}
 	}
-	if c.tx.owed != 0 {
+	if c.tx.unsentFlags != 0 {
 		c.controlLocked(kindControl, 0)
 	}
 }
 
-// CloseWrite tells the peer that no record follows: its Recv returns io.EOF after the last one. Those who wait to send still
-// do. Receiving goes on.
+// CloseWrite ends this direction of the connection: the peer's Recv returns io.EOF after the last record. Calls of Send that wait
+// already still send. Recv still works.
 func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.mayLocked("close for writing"); err != nil {
+	if err := c.writableLocked("close for writing"); err != nil {
 		return err
 	}
 	c.tx.fin = true
@@ -100,7 +101,7 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// linger waits until the device has sent everything, the connection is over, or the time is.
+// linger waits until the device has sent everything or the connection is over, for Config.Linger at most.
 func (c *Conn) linger() {
 	ctx, cancel := context.WithTimeout(context.Background(), max(c.cfg.Linger, 0))
 	defer cancel()
@@ -119,7 +120,7 @@ func (c *Conn) linger() {
 	}
 }
 
-// idleLocked tells whether all that was sent has left, or never will.
+// idleLocked reports whether the device has sent all messages, or never will.
 //
 // +checklocks:c.mu
 func (c *Conn) idleLocked() bool {

@@ -1,4 +1,4 @@
-// Package flow sends records between the two ends of a queue pair, as fast as the reader takes them and no faster: the
+// Package flow sends records between the two ends of a queue pair, as fast as the reader receives them and no faster: the
 // flow control that RDMA leaves to programs (the slides "Understanding RDMA Programming", on flow control, the ring buffer
 // and how a receiver learns of completion).
 //
@@ -17,7 +17,7 @@
 //
 //	short   SEND   header, payload            lands in the receive's buffer
 //	long    WRITE  payload                    lands in the ring, where the sender's Layout says
-//	        SEND   header                     tells that it is there: it is delivered after the write
+//	        SEND   header                     announces it, because it is delivered after the write
 //
 // so a receiver never polls, and never has a message without a receive (no RNR). Both kinds count against the window:
 // records and bytes not yet released. The header is 24 bytes, numbers in network byte order:
@@ -27,19 +27,19 @@
 //	|  1   |  1    |  2       |  4     |  4     |  4      |  4    |  4  |
 //	+------+-------+----------+--------+--------+---------+-------+-----+
 //
-// granted is how many of the peer's records have been released in all, so every record that goes the other way brings a
-// grant along. If there is none, the sender asks: with a flag on a record when half of its window is used ("soon"), or by
-// a control message when it must wait ("now"). Each question is answered once, when there is something to tell that the
-// asker did not know (known). Questions and answers have receives of their own, so that they get through when both
-// windows are used up: there is no deadlock at zero.
+// granted is the number of the peer's records that have been released in all, so every record of the other direction carries a
+// grant. Without such records the sender requests one: with a flag of a record when half of its window is used ("soon"), or with
+// a control message when a record must wait ("now"). Each request is answered once, when there is a grant that the sender
+// did not know when it sent the request (known). Requests and answers have receives of their own, because they must be delivered
+// when both windows are used up: so no deadlock is possible without credit.
 //
 // Rings, windows and keys are exchanged in the private data of the connection (28 bytes).
 //
 // # A peer that has vanished
 //
-// A device notices the end of a connection, but not that a host has vanished on a connection over which nothing is sent.
-// With Config.KeepAlive a connection over which nothing comes has the peer's device answer a read of one byte now
-// and then, and ends with [ErrSilent] if there is no answer.
+// A device notices the end of a connection, but not that a host has vanished if nothing is sent on the connection.
+// With Config.KeepAlive a connection that receives nothing reads one byte of the peer's ring now and then, and ends with
+// [ErrSilent] if the peer's device does not answer.
 //
 // # Cost
 //
@@ -47,7 +47,7 @@
 //
 // # Concurrency
 //
-// All methods are safe for concurrent use. Records of concurrent senders are not mixed; those who wait are served in the
-// order in which they came. Each connection has one goroutine until Close, and with Config.KeepAlive one more, or two while
+// All methods are safe for concurrent use. Records of concurrent senders are not mixed; calls that wait are served in the
+// order in which they began to wait. Each connection has one goroutine until Close, and with Config.KeepAlive one more, or two while
 // the peer's device is asked.
 package flow

@@ -36,7 +36,7 @@ func TestLastRecordBeforeEnd(t *testing.T) {
 func TestEndBehindComing(t *testing.T) {
 	a, _ := pair(t, Config{}, Config{})
 	a.mu.Lock()
-	a.tx.coming++
+	a.tx.waitingSenders++
 	a.mu.Unlock()
 	must(t, a.CloseWrite())
 	a.mu.Lock()
@@ -44,7 +44,7 @@ func TestEndBehindComing(t *testing.T) {
 	if a.tx.finSent {
 		t.Error("the end is sent before the record")
 	}
-	a.tx.coming--
+	a.tx.waitingSenders--
 	if a.answerLocked(); !a.tx.finSent {
 		t.Error("the end is not sent behind the record")
 	}
@@ -176,7 +176,7 @@ func TestCloseFrozenPeer(t *testing.T) {
 	}()
 	c, err := Dial(ctx, dev, l.Addr(), Config{Records: 2048, Bytes: 32 << 20, Inline: 16 << 10, Linger: time.Millisecond, Param: verbs.ConnParam{RNRRetry: 7}})
 	must(t, errors.Join(err, <-accepted, l.Close()))
-	c.bye = time.Millisecond
+	c.closeLimit = time.Millisecond
 	for range 2048 { // 32 MiB, more than sockets hold
 		must(t, c.Send(ctx, make([]byte, 16<<10)))
 	}

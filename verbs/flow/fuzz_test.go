@@ -54,7 +54,7 @@ func playHostile(t *testing.T, script []byte) {
 	defer func() {
 		begin := time.Now()
 		atEnd(t, c.Close)
-		if took := time.Since(begin); took > longestBye {
+		if took := time.Since(begin); took > maxClose {
 			t.Errorf("Close took %v", took)
 		}
 		program.Wait()

@@ -10,7 +10,7 @@ import (
 // headerLen is the size of a header in bytes.
 const headerLen = 24
 
-// kind is what a message is.
+// kind is the kind of a message.
 type kind uint8
 
 const (
@@ -23,8 +23,8 @@ const (
 type flags uint8
 
 const (
-	askSoon    flags = 1 << iota // tell when half the window is free, or all
-	askNow                       // tell as soon as there is something
+	askSoon    flags = 1 << iota // request: grant when half the window is free, or all
+	askNow                       // request: grant as soon as a record is released
 	answerSoon                   // answers askSoon
 	answerNow                    // answers askNow
 	inRing                       // the payload is in the ring, at offset
@@ -81,7 +81,7 @@ const (
 	helloVersion = 1
 )
 
-// hello is what each end says of itself in the private data.
+// hello has the limits of one end, in the private data of the connection.
 type hello struct {
 	records uint16 // that may be under way to it
 	inline  uint32 // bytes of payload that its receives have room for

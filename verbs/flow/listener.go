@@ -44,7 +44,7 @@ type Listener struct {
 	closed bool
 }
 
-// accepted is a connection, or why there is none.
+// accepted is a connection, or the error of its set-up.
 type accepted struct {
 	c   *Conn
 	err error

@@ -8,20 +8,20 @@ import (
 	"cinnabar/verbs"
 )
 
-// oneSided is how many one-sided operations may be under way.
-const oneSided = 32
+// mostOneSided is the largest number of one-sided operations under way.
+const mostOneSided = 32
 
-// sides are the one-sided operations of the program.
-type sides struct {
-	free  chan int                // numbers of slots
-	ended [oneSided]chan struct{} // capacity 1, made once
-	errs  [oneSided]error         // guarded by the connection's lock
-	busy  [oneSided]bool          // guarded by the connection's lock
+// oneSidedOps are the one-sided operations of the program.
+type oneSidedOps struct {
+	free  chan int                    // numbers of slots
+	ended [mostOneSided]chan struct{} // capacity 1, made once
+	errs  [mostOneSided]error         // guarded by the connection's lock
+	busy  [mostOneSided]bool          // guarded by the connection's lock
 }
 
-func newSides() *sides {
-	s := &sides{free: make(chan int, oneSided)}
-	for i := range oneSided {
+func newOneSidedOps() *oneSidedOps {
+	s := &oneSidedOps{free: make(chan int, mostOneSided)}
+	for i := range mostOneSided {
 		s.ended[i] = make(chan struct{}, 1)
 		s.free <- i
 	}
@@ -32,11 +32,11 @@ func newSides() *sides {
 const atOnce = 2
 
 // Do executes one or two work requests that need nothing of the peer's program: writes, reads or atomic operations on memory
-// whose address and key the peer has told. It returns when the last is done, and so are all. With a read behind a write, the
-// write is done when the peer has it, also on a device that says so earlier. IDs and Signaled are the package's; the memory
-// must be of [Conn.PD]. There may be 32 such operations under way, further ones wait.
+// of the peer, by an address and a key that the peer has sent. It returns when all are complete. If a read follows a write, the
+// data of the write has then been stored at the peer, also on a device that completes writes earlier. Do sets the IDs and the flag
+// Signaled; the memory must be of [Conn.PD]. There may be 32 such operations under way, further ones wait.
 //
-// If ctx ends while the operation is under way, Do ends the connection, because a device stops to use the memory only then, and
+// If ctx ends while the operation is under way, Do ends the connection, because only then the device stops using the memory, and
 // returns the context's cause. All other operations on the connection fail with [ErrGivenUp], and the peer may have executed them. A
 // refusal of the access by the peer ends the connection too.
 func (c *Conn) Do(ctx context.Context, wrs ...verbs.SendWR) error {
@@ -53,27 +53,27 @@ func (c *Conn) Do(ctx context.Context, wrs ...verbs.SendWR) error {
 	}
 	var slot int
 	select {
-	case slot = <-c.sides.free:
+	case slot = <-c.oneSided.free:
 	case <-ctx.Done():
 		return fmt.Errorf("flow: %s: waiting for those under way: %w", op, context.Cause(ctx))
 	}
-	defer func() { c.sides.free <- slot }()
-	if err := c.postSide(op, slot, wrs); err != nil {
+	defer func() { c.oneSided.free <- slot }()
+	if err := c.postOneSided(op, slot, wrs); err != nil {
 		return err
 	}
 	select {
-	case <-c.sides.ended[slot]:
+	case <-c.oneSided.ended[slot]:
 	case <-ctx.Done():
 		c.Abort(GivenUp(context.Cause(ctx)))
-		<-c.sides.ended[slot] // by what ends the connection
+		<-c.oneSided.ended[slot] // the end of the connection signals it
 	}
 	c.mu.Lock()
-	err := c.sides.errs[slot]
+	err := c.oneSided.errs[slot]
 	c.mu.Unlock()
 	if ctx.Err() != nil && errors.Is(err, ErrGivenUp) {
 		err = context.Cause(ctx) // the cause of this caller, instead of another's ErrGivenUp
 	}
-	return c.letGo(op, err)
+	return c.closeAfter(op, err)
 }
 
 // GivenUp returns an [ErrGivenUp] for [Conn.Abort] that contains why, the reason for which an operation ended early, as text. It
@@ -83,16 +83,16 @@ func GivenUp(why error) error {
 	return fmt.Errorf("%w (%s); connect again", ErrGivenUp, why.Error())
 }
 
-// letGo is the end of an operation on the caller's memory. After a failure, which is one of the connection, it makes sure
-// that the device does not touch the memory any more.
-func (c *Conn) letGo(op string, err error) error {
+// closeAfter ends an operation on the caller's memory. If the operation has failed, the connection has failed, and closeAfter closes
+// the queue pair, so that the device does not use the memory any more.
+func (c *Conn) closeAfter(op string, err error) error {
 	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("flow: %s: %w", op, errors.Join(err, c.qp.Close()))
 }
 
-func (c *Conn) postSide(op string, slot int, wrs []verbs.SendWR) error {
+func (c *Conn) postOneSided(op string, slot int, wrs []verbs.SendWR) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -103,26 +103,26 @@ func (c *Conn) postSide(op string, slot int, wrs []verbs.SendWR) error {
 	}
 	post := c.tx.wrs[:copy(c.tx.wrs[:], wrs)]
 	for i := range post {
-		post[i].ID, post[i].Flags = idSide|uint64(slot), post[i].Flags&^verbs.Signaled // a failure is told all the same
+		post[i].ID, post[i].Flags = idOneSided|uint64(slot), post[i].Flags&^verbs.Signaled // a failure completes all the same
 	}
 	post[len(post)-1].Flags |= verbs.Signaled
 	n, err := c.qp.PostSend(post)
 	if err != nil && n == 0 {
 		return fmt.Errorf("flow: %s: %w", op, err)
 	}
-	c.sides.busy[slot], c.sides.errs[slot] = true, nil
-	if err != nil { // the device has a part of it, whose end nobody would hear of
+	c.oneSided.busy[slot], c.oneSided.errs[slot] = true, nil
+	if err != nil { // the device has the first request, and its success has no completion
 		c.failLocked(err)
 	}
 	return nil
 }
 
-// sideLocked ends the operation in a slot.
+// endOneSidedLocked ends the operation in a slot.
 //
 // +checklocks:c.mu
-func (c *Conn) sideLocked(slot uint64, err error) {
-	if slot < oneSided && c.sides.busy[slot] {
-		c.sides.busy[slot], c.sides.errs[slot] = false, err
-		c.sides.ended[slot] <- struct{}{}
+func (c *Conn) endOneSidedLocked(slot uint64, err error) {
+	if slot < mostOneSided && c.oneSided.busy[slot] {
+		c.oneSided.busy[slot], c.oneSided.errs[slot] = false, err
+		c.oneSided.ended[slot] <- struct{}{}
 	}
 }

@@ -11,15 +11,15 @@ import (
 	"cinnabar/verbs"
 )
 
-// rxState is what is received.
+// rxState is the receiving half of a connection.
 type rxState struct {
-	window  *recvWindow
-	queue   []Record // here and not read: n of them from first on, around the end
-	first   int
-	n       int
-	readers waitlist.List[struct{}, Record]
-	fin     bool // no record follows
-	heard   bool // a sign of life has come since somebody looked
+	window   *recvWindow
+	queue    []Record // here and not read: n of them from first on, around the end
+	first    int
+	n        int
+	readers  waitlist.List[struct{}, Record]
+	fin      bool // no record follows
+	received bool // a sign of life has come since the last takeSigns
 }
 
 // Record is a record that was received. It lies where the device has put it, until Release.
@@ -27,7 +27,7 @@ type Record struct {
 	c       *Conn
 	data    []byte
 	seq     uint64
-	receive int // number of the receive whose buffer it lies in, -1 if it lies in the ring
+	receive int // number of the receive that it lies in, -1 if it lies in the ring
 }
 
 // Bytes returns the record. It must not be used after Release.
@@ -57,12 +57,12 @@ func (r Record) Release() error {
 	return nil
 }
 
-// Recv returns the next record. It returns io.EOF after the peer's CloseWrite, and what was received before the connection
-// broke before it tells so.
+// Recv returns the next record. It returns io.EOF after the peer's CloseWrite. After the end of the connection it returns the
+// records that were received before, and then the error.
 func (c *Conn) Recv(ctx context.Context) (Record, error) {
 	const op = "receive"
 	c.mu.Lock()
-	if r, ok := c.nextLocked(); ok {
+	if r, ok := c.readLocked(); ok {
 		c.mu.Unlock()
 		return r, nil
 	}
@@ -82,7 +82,7 @@ func (c *Conn) waitRecord(ctx context.Context, op string) (Record, error) {
 	if errors.Is(err, waitlist.ErrEnded) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if r, ok := c.nextLocked(); ok { // it came, with the end, just before the wait
+		if r, ok := c.readLocked(); ok { // it came, with the end, just before the wait
 			return r, nil
 		}
 		return Record{}, c.endLocked(op)
@@ -93,7 +93,7 @@ func (c *Conn) waitRecord(ctx context.Context, op string) (Record, error) {
 	return r, nil
 }
 
-// endLocked tells why no record comes any more, nil if some may.
+// endLocked returns the error if no record can come any more, and nil if one can.
 //
 // +checklocks:c.mu
 func (c *Conn) endLocked(op string) error {
@@ -106,10 +106,10 @@ func (c *Conn) endLocked(op string) error {
 	return nil
 }
 
-// nextLocked takes the next record, if one is here and nobody waits for it.
+// readLocked takes the next record off the queue, if there is one.
 //
 // +checklocks:c.mu
-func (c *Conn) nextLocked() (Record, bool) {
+func (c *Conn) readLocked() (Record, bool) {
 	rx := &c.rx
 	if rx.n == 0 {
 		return Record{}, false
@@ -127,10 +127,10 @@ func (rx *rxState) push(r Record) {
 	rx.n++
 }
 
-// nextWaiting is nextLocked for those who wait.
+// readWaiting is readLocked for calls that wait.
 //
 // +checklocksignore: the list calls it while the lock is held
-func (c *Conn) nextWaiting(struct{}) (Record, bool) { return c.nextLocked() }
+func (c *Conn) readWaiting(struct{}) (Record, bool) { return c.readLocked() }
 
 // postReceive posts the receive with buffer i.
 func (c *Conn) postReceive(i int) error {
@@ -138,7 +138,7 @@ func (c *Conn) postReceive(i int) error {
 	return err
 }
 
-// run takes completions until ctx ends or the connection is over.
+// run processes completions until ctx ends or the connection is over.
 func (c *Conn) run(ctx context.Context) {
 	defer close(c.done)
 	wcs := make([]verbs.WC, 64)
@@ -154,7 +154,7 @@ func (c *Conn) run(ctx context.Context) {
 	}
 }
 
-// take takes completions and reports whether the connection is over.
+// take processes completions and reports whether the connection is over.
 func (c *Conn) take(wcs []verbs.WC) (over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,7 +166,7 @@ func (c *Conn) take(wcs []verbs.WC) (over bool) {
 	if c.err != nil {
 		return true
 	}
-	c.tx.waiters.Serve(c.goNext)
+	c.tx.waiters.Serve(c.sendNext)
 	c.rx.readers.Serve(c.readNext)
 	if c.rx.fin {
 		c.rx.readers.End()
@@ -178,7 +178,7 @@ func (c *Conn) take(wcs []verbs.WC) (over bool) {
 	return c.err != nil
 }
 
-// takeLocked takes one completion.
+// takeLocked processes one completion.
 //
 // +checklocks:c.mu
 func (c *Conn) takeLocked(wc *verbs.WC) error {
@@ -186,15 +186,15 @@ func (c *Conn) takeLocked(wc *verbs.WC) error {
 		return nil
 	}
 	if err := wc.Err(); err != nil {
-		if wc.ID&idMask == idSide {
-			c.sideLocked(wc.ID&^idMask, err)
+		if wc.ID&idMask == idOneSided {
+			c.endOneSidedLocked(wc.ID&^idMask, err)
 		}
 		if wc.Status == verbs.StatusWRFlushErr && c.rx.fin {
 			return io.EOF // the peer has said that it has ended
 		}
 		return fmt.Errorf("the connection to %v is lost: %w", c.RemoteAddr(), err)
 	}
-	c.signLocked(wc)
+	c.noteSignLocked(wc)
 	switch i := wc.ID &^ idMask; wc.ID & idMask {
 	case idReceive:
 		n, err := c.lengthOf(wc)
@@ -206,11 +206,11 @@ func (c *Conn) takeLocked(wc *verbs.WC) error {
 		}
 	case idRecord:
 		return c.sentLocked(i)
-	case idWrite: // the message behind it tells more
+	case idWrite: // the completion of the message behind it follows
 	case idControl:
 		c.tx.slots[i] = false
-	case idSide:
-		c.sideLocked(i, nil)
+	case idOneSided:
+		c.endOneSidedLocked(i, nil)
 	}
 	return nil
 }
@@ -233,7 +233,7 @@ func (c *Conn) lengthOf(wc *verbs.WC) (int, error) {
 	return n, nil
 }
 
-// sentLocked notes that the device is done with a record.
+// sentLocked ends record seq, which the device has sent.
 //
 // +checklocks:c.mu
 func (c *Conn) sentLocked(seq uint64) error {
@@ -241,8 +241,8 @@ func (c *Conn) sentLocked(seq uint64) error {
 	o := tx.out[seq%uint64(len(tx.out))]
 	tx.out[seq%uint64(len(tx.out))] = nil
 	tx.completed++
-	if o.awaited {
-		o.sent <- struct{}{} // who waits uses it again
+	if o.waited {
+		o.sent <- struct{}{} // SendFrom, which waits for it, reuses o
 		return nil
 	}
 	block := o.block
@@ -253,7 +253,7 @@ func (c *Conn) sentLocked(seq uint64) error {
 	return block.Free()
 }
 
-// messageLocked takes a message of n bytes in receive buffer i.
+// messageLocked processes a message of n bytes in receive buffer i.
 //
 // +checklocks:c.mu
 func (c *Conn) messageLocked(i, n int) error {
@@ -285,7 +285,7 @@ func (c *Conn) messageLocked(i, n int) error {
 	return c.postReceive(i)
 }
 
-// grantsLocked takes what a header says of grants, questions and answers.
+// grantsLocked processes the grant, the requests and the answers of a header.
 //
 // +checklocks:c.mu
 func (c *Conn) grantsLocked(h *header) error {
@@ -298,7 +298,7 @@ func (c *Conn) grantsLocked(h *header) error {
 	return c.rx.window.request(h.flags&askSoon != 0, h.flags&askNow != 0, h.known)
 }
 
-// recordLocked takes a record. short tells that it lies in the receive's buffer.
+// recordLocked queues a record for Recv. short reports whether it lies in the receive's buffer.
 //
 // +checklocks:c.mu
 func (c *Conn) recordLocked(h *header, payload []byte, receive int) (short bool, err error) {

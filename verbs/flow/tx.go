@@ -10,46 +10,46 @@ import (
 	"cinnabar/verbs"
 )
 
-// Work requests are told by their ids: what, and which.
+// The id of a work request has its kind in the first byte, and its number in the others.
 const (
-	idReceive = iota << 56 // number of the receive's buffer
-	idRecord               // number of the record
-	idControl              // number of the slot
-	idSide                 // number of the slot of a one-sided operation
-	idWrite                // number of the record whose payload is written, if that is signaled
-	idMask    = 0xFF << 56
+	idReceive  = iota << 56 // number of the receive's buffer
+	idRecord                // number of the record
+	idControl               // number of the slot
+	idOneSided              // number of the slot of a one-sided operation
+	idWrite                 // number of the record with the written payload, if the write is signaled
+	idMask     = 0xFF << 56
 )
 
 // mostPieces is how many pieces a record may have, beside its header.
 const mostPieces = 3
 
-// txState is what is being sent.
+// txState is the sending half of a connection.
 type txState struct {
-	window    *sendWindow
-	waiters   waitlist.List[*outgoing, uint64]
-	out       []*outgoing // by number of the record modulo the length; from completed to window.credit.Sent()-1
-	completed uint64      // records that the device is done with
-	coming    int         // senders that are or will be among the waiters
-	fin       bool        // CloseWrite was called; the end goes when nobody is coming
-	finSent   bool
-	owed      flags                // answers that wait for a slot
-	slots     [controls]bool       // of control messages, in use
-	idle      []chan struct{}      // closed when all has left; of linger
-	wrs       [atOnce]verbs.SendWR // reused for each post
-	sgl       []verbs.SGE
-	spare     []*outgoing // to be used again
+	window         *sendWindow
+	waiters        waitlist.List[*outgoing, uint64]
+	out            []*outgoing // by number of the record modulo the length; from completed to window.credit.Sent()-1
+	completed      uint64      // records that the device is done with
+	waitingSenders int         // senders that are or will be among the waiters
+	fin            bool        // CloseWrite was called; the end is sent when waitingSenders is 0
+	finSent        bool
+	unsentFlags    flags                // answers that wait for a slot
+	slots          [controls]bool       // of control messages, in use
+	idle           []chan struct{}      // closed when all has left; of linger
+	wrs            [atOnce]verbs.SendWR // reused for each post
+	sgl            []verbs.SGE
+	spare          []*outgoing // to be used again
 }
 
-// outgoing is a record on its way. It is used again for another one: by whoever waits for it, or when it is sent.
+// outgoing is a record that is being sent. It is reused: by SendFrom, which waits for it, or else when it has been sent.
 type outgoing struct {
-	n       int
-	short   []byte // payload that is copied behind the header
-	pieces  [mostPieces]verbs.SGE
-	sgl     []verbs.SGE             // payload in registered memory: the first of pieces
-	block   regmem.Block[*verbs.MR] // staging that is freed when it is sent, unless zero
-	awaited bool                    // somebody waits for sent
-	sent    chan struct{}           // capacity 1: told when the device is done with sgl, if awaited
-	err     error                   // why it was not sent; set before sent is told
+	n      int
+	short  []byte // payload that is copied behind the header
+	pieces [mostPieces]verbs.SGE
+	sgl    []verbs.SGE             // payload in registered memory: the first of pieces
+	block  regmem.Block[*verbs.MR] // staging that is freed when it is sent, unless zero
+	waited bool                    // SendFrom waits for sent
+	sent   chan struct{}           // capacity 1; signaled when the device has sent the record, if waited
+	err    error                   // the reason if it was not sent; set before sent is signaled
 }
 
 // put sets the payload to pieces of registered memory.
@@ -71,7 +71,7 @@ func (c *Conn) outgoing(n int) *outgoing {
 	return o
 }
 
-// reuse takes back a record that nobody uses any more, and whose channel is empty.
+// reuse keeps o for another record. It is not in use any more, and its channel is empty.
 func (tx *txState) reuse(o *outgoing) {
 	*o = outgoing{sent: o.sent}
 	if len(tx.spare) < len(tx.out) {
@@ -83,10 +83,10 @@ func newTx(w *sendWindow, records int) txState {
 	return txState{window: w, out: make([]*outgoing, records)}
 }
 
-// end ends what is under way.
+// end ends the records that are being sent.
 func (tx *txState) end(err error) {
 	for i, o := range tx.out {
-		if o != nil && o.awaited {
+		if o != nil && o.waited {
 			o.err = err
 			o.sent <- struct{}{}
 		}
@@ -95,7 +95,7 @@ func (tx *txState) end(err error) {
 	tx.release()
 }
 
-// release tells those who linger.
+// release wakes linger.
 func (tx *txState) release() {
 	for _, c := range tx.idle {
 		close(c)
@@ -161,12 +161,12 @@ func (c *Conn) SendFrom(ctx context.Context, sgl []verbs.SGE) error {
 		return err
 	}
 	o := c.outgoing(n)
-	o.awaited = true
+	o.waited = true
 	o.put(sgl...)
 	if err := c.post(ctx, op, o); err != nil {
 		select {
 		case <-o.sent: // a part of it may have been posted
-			return c.letGo(op, err)
+			return c.closeAfter(op, err)
 		default:
 			return err
 		}
@@ -176,7 +176,7 @@ func (c *Conn) SendFrom(ctx context.Context, sgl []verbs.SGE) error {
 	c.mu.Lock()
 	c.tx.reuse(o)
 	c.mu.Unlock()
-	return c.letGo(op, err)
+	return c.closeAfter(op, err)
 }
 
 func (c *Conn) checkLength(op string, n int) error {
@@ -192,22 +192,22 @@ func (c *Conn) over(op string) error {
 	return c.overLocked(op)
 }
 
-// post has a record go as soon as it may.
+// post sends a record as soon as the peer has room.
 func (c *Conn) post(ctx context.Context, op string, o *outgoing) error {
 	c.mu.Lock()
-	if err := c.mayLocked(op); err != nil {
+	if err := c.writableLocked(op); err != nil {
 		c.mu.Unlock()
 		return err
 	}
 	if !c.tx.waiters.Waiting() {
-		if _, ok := c.goLocked(o); ok {
+		if _, ok := c.sendLocked(o); ok {
 			err := c.err
 			c.mu.Unlock()
 			return err
 		}
 	}
 	c.stats.Waited++
-	c.tx.coming++
+	c.tx.waitingSenders++
 	c.askLocked()
 	c.mu.Unlock()
 	return c.wait(ctx, op, o)
@@ -217,9 +217,9 @@ func (c *Conn) post(ctx context.Context, op string, o *outgoing) error {
 //
 // +checklocksignore: the list takes the lock
 func (c *Conn) wait(ctx context.Context, op string, o *outgoing) error {
-	_, err := c.tx.waiters.Wait(ctx, &c.mu, o, c.goNext)
+	_, err := c.tx.waiters.Wait(ctx, &c.mu, o, c.sendNext)
 	c.mu.Lock()
-	c.tx.coming--
+	c.tx.waitingSenders--
 	c.answerLocked() // the end, if it waited for this record
 	c.mu.Unlock()
 	if errors.Is(err, waitlist.ErrEnded) {
@@ -231,17 +231,17 @@ func (c *Conn) wait(ctx context.Context, op string, o *outgoing) error {
 	return nil
 }
 
-// may locks c.mu and calls mayLocked.
-func (c *Conn) may(op string) error {
+// may locks c.mu and calls writableLocked.
+func (c *Conn) writable(op string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mayLocked(op)
+	return c.writableLocked(op)
 }
 
-// mayLocked returns the error if the connection can send no more records, and nil if it can.
+// writableLocked returns the error if the connection can send no more records, and nil if it can.
 //
 // +checklocks:c.mu
-func (c *Conn) mayLocked(op string) error {
+func (c *Conn) writableLocked(op string) error {
 	if c.err != nil {
 		return c.overLocked(op)
 	}
@@ -251,21 +251,21 @@ func (c *Conn) mayLocked(op string) error {
 	return nil
 }
 
-// goWaiting is goLocked for those who wait.
+// sendWaiting is sendLocked for calls that wait.
 //
 // +checklocksignore: the list calls it while the lock is held
-func (c *Conn) goWaiting(o *outgoing) (uint64, bool) {
-	seq, ok := c.goLocked(o)
+func (c *Conn) sendWaiting(o *outgoing) (uint64, bool) {
+	seq, ok := c.sendLocked(o)
 	if !ok {
 		c.askLocked()
 	}
 	return seq, ok
 }
 
-// goLocked has a record go if it may, and reports whether it did.
+// sendLocked posts a record if the peer has room and the connection is open, and reports whether it did.
 //
 // +checklocks:c.mu
-func (c *Conn) goLocked(o *outgoing) (uint64, bool) {
+func (c *Conn) sendLocked(o *outgoing) (uint64, bool) {
 	tx := &c.tx
 	if !c.open || c.err != nil || !tx.window.fits(o.n) || tx.window.credit.Sent()-tx.completed >= uint64(len(tx.out)) {
 		return 0, false

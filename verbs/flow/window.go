@@ -37,7 +37,7 @@ type placement struct {
 	askSoon bool // the record requests a grant
 }
 
-// newSendWindow returns the window of a sender whose peer has room for that many records and bytes. Records of more than inline
+// newSendWindow returns the window of a sender to a peer that has room for that many records and bytes. Records of more than inline
 // bytes lie in the peer's ring, which has that many bytes, too.
 func newSendWindow(records, bytes, inline int) *sendWindow {
 	return &sendWindow{credit: credit.NewSendWindow(records, int64(bytes)), layout: ring.NewLayout(bytes), inline: inline, places: make([]ringPlace, records)}
