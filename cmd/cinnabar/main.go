@@ -8,10 +8,10 @@
 //	cinnabar perf              calls and bulk transfers, on the wire of Mercury's perf programs
 //	cinnabar perf verbs [HOST] bandwidth and latency of RDMA operations, as perftest has them
 //	cinnabar info              protocols, and the address that would be chosen
-//	cinnabar query ADDRESS     what a running process serves, does and is configured to
+//	cinnabar query ADDRESS     the RPCs, pools, statistics and configuration of a running process
 //	cinnabar shutdown ADDRESS  ask a running process to end
-//	cinnabar mem               lend memory, and use what is lent
-//	cinnabar devices -v        what there is, in the layout of ibv_devinfo
+//	cinnabar mem               lend memory, and use it
+//	cinnabar devices -v        the RDMA devices, in the layout of ibv_devinfo
 //	cinnabar pingpong [HOST]   latency, in the manner of ibv_rc_pingpong
 //	cinnabar rping -s | -c     read and write rounds, on the wire of rping
 //	cinnabar compare           TCP against verbs: copies, wake-ups, receiver

@@ -33,9 +33,9 @@ const (
 	ListenForms = "without HOST " + ListenHost + ", 0.0.0.0 is every IPv4 address, [::] every address, port 0 is a free one"
 )
 
-// LocalFor is what to open for talking to address: the protocol, with the address of this host from which the system
-// would go there, so that the server can reach for this process's memory on the way that the calls take. Where the
-// system does not tell, the protocol alone, and Lookup or the first call says what is wrong.
+// LocalFor returns the address to open for talking to address: the protocol, with the address of this host from which the
+// system would go there, so that the server can reach for this process's memory on the way that the calls take. It returns
+// the protocol alone if the system finds no route; Lookup or the first call then returns the reason.
 func LocalFor(ctx context.Context, address string) string {
 	protocol, peer, _ := strings.Cut(address, "://")
 	var d net.Dialer
@@ -51,7 +51,7 @@ func LocalFor(ctx context.Context, address string) string {
 	return protocol + "://" + netip.AddrPortFrom(from.Addr().Unmap(), 0).String()
 }
 
-// maxDescription bounds what a process may tell about itself, in bytes: a thousand pools and some ten thousand RPCs.
+// maxDescription bounds the description of another process, in bytes: a thousand pools and some ten thousand RPCs.
 const maxDescription = 4 << 20
 
 // AskAt calls f with the process at an address, on an engine that is opened for it. The context of f ends after timeout, which

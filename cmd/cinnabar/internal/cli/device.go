@@ -19,7 +19,7 @@ type Device struct {
 	Open func() (*verbs.Device, error)
 }
 
-// Devices is what there is on this machine. The software device needs
+// Devices returns the devices of this machine. The software device needs
 // neither hardware nor rights, so the list is never empty; the machine's own
 // devices come behind it, in builds that reach them. The software device logs
 // as the command of ctx does.
@@ -55,7 +55,7 @@ func ChooseDevices(list []Device, name string) ([]Device, error) {
 	return nil, fmt.Errorf("device '%s' wasn't found; there is %s", name, strings.Join(names, ", "))
 }
 
-// WhyMissing adds to the error about a name what is in the way of the machine's own devices.
+// WhyMissing adds to the error about a name the reason why the machine's own devices are not usable, if there is one.
 func WhyMissing(err error) error {
 	if _, why := rdmacore.Devices(); why != nil {
 		return fmt.Errorf("%w; %w", err, why)

@@ -1,4 +1,4 @@
-// Package cli has what the commands of cinnabar share. NewRoot puts commands together into a tree, Main carries out the command line of
+// Package cli has the parts that the commands of cinnabar share. NewRoot puts commands together into a tree, Main carries out the command line of
 // the process with it, and Run any other command line.
 //
 // A command gets its Streams when it is made and its context from cobra. It returns an error, which Run prints once and turns into an

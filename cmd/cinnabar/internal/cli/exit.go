@@ -37,7 +37,7 @@ type SignalError struct{ Signal os.Signal }
 
 func (e SignalError) Error() string { return "stopped by signal: " + e.Signal.String() }
 
-// ErrParentEnded is why a hidden command ends whose parent process is gone. Run prints nothing about it.
+// ErrParentEnded ends a hidden command when its parent process is gone. Run prints nothing about it.
 var ErrParentEnded = errors.New("the parent process ended")
 
 // withSignals returns a context that SIGINT and SIGTERM cancel, with a
@@ -70,7 +70,7 @@ func withSignals(parent context.Context, screen io.Writer) (context.Context, fun
 	}
 }
 
-// ExitCode decides what the process returns for err.
+// ExitCode returns the exit code of the process for err.
 func ExitCode(ctx context.Context, err error) int {
 	if err == nil {
 		return ExitOK

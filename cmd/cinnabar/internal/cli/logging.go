@@ -39,7 +39,7 @@ func addLogLevel(root *cobra.Command, w io.Writer) {
 		}
 		return err
 	}
-	root.PersistentFlags().StringVar(&level, "log-level", "", "log to standard error: "+strings.Join(logLevels, ", ")+" (default nothing, or what MARGO_LOG_LEVEL and HG_LOG_LEVEL of the environment say)")
+	root.PersistentFlags().StringVar(&level, "log-level", "", "log to standard error: "+strings.Join(logLevels, ", ")+" (default the level in MARGO_LOG_LEVEL or HG_LOG_LEVEL of the environment, or no log)")
 }
 
 // withLogging returns a context with a logger that writes records of level and above to w. Commands give it to their engines,

@@ -11,7 +11,7 @@ import (
 )
 
 // This file registers the options that several commands have, so that name, letter and meaning are the same everywhere. pingpong,
-// rping and devices keep the letters of the programs of rdma-core after which they are made: an option whose letter is taken there
+// rping and devices keep the letters of the programs of rdma-core after which they are made: an option with a letter that is taken there
 // has no letter.
 
 // JSONFlag adds --json, which prints results as JSON.

@@ -23,7 +23,7 @@ func Main(tree Tree) int {
 func Run(ctx context.Context, tree Tree, args []string, s Streams) int {
 	root := tree(s)
 	root.SetArgs(args)
-	help := &firstError{w: s.Out} // what cobra prints
+	help := &firstError{w: s.Out} // for the output of cobra
 	root.SetOut(help)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/vbauerster/mpb/v8/cwriter"
 )
 
-// Streams are what a command reads and writes. Commands take them as values
+// Streams are the input and the outputs of a command. Commands take them as values
 // so that tests see every byte.
 type Streams struct {
 	In       io.Reader
@@ -57,8 +57,8 @@ func (s *SyncWriter) Write(b []byte) (int, error) {
 	return s.W.Write(b)
 }
 
-// Shut closes what has done its part, or what failed already: the result of
-// closing it would change nothing.
+// Shut closes c without an error, for a closer that is not used any more or
+// has failed already.
 func Shut(c io.Closer) { _ = c.Close() }
 
 // Interrupt makes the calls on c fail once ctx ends, until the returned

@@ -14,7 +14,7 @@ import (
 // OneLine is the text of err; joined errors are separated by semicolons.
 func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// Printable is text of the peer without what a terminal might obey.
+// Printable returns text of the peer without the characters that a terminal might obey.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
@@ -24,7 +24,7 @@ func Printable(text string) string {
 	}, text)
 }
 
-// WriteJSON prints v as indented JSON, in which what a terminal would act upon is escaped.
+// WriteJSON prints v as indented JSON. It escapes the characters that a terminal would act upon.
 func WriteJSON(w io.Writer, v any) error {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err == nil {
@@ -33,7 +33,7 @@ func WriteJSON(w io.Writer, v any) error {
 	return err
 }
 
-// PrintableJSON escapes what a terminal would act upon. Characters that are not printable stand in strings only, besides
+// PrintableJSON escapes the characters that a terminal would act upon. Characters that are not printable stand in strings only, besides
 // white space; there they may all be escaped.
 func PrintableJSON(b []byte) []byte {
 	var out []byte

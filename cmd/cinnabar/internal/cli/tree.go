@@ -89,7 +89,7 @@ func unknownFlag(cmd *cobra.Command, err error) error {
 	return Usagef("%w%s; %s --help lists the options", err, hint, cmd.CommandPath())
 }
 
-// flagsLike returns the flags of a command whose names are similar to name. It lets cobra compare them, as names of commands.
+// flagsLike returns the flags of a command that have names similar to name. It lets cobra compare them, as names of commands.
 func flagsLike(cmd *cobra.Command, name string) []string {
 	names := &cobra.Command{SuggestionsMinimumDistance: suggestionDistance}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {

@@ -1,4 +1,4 @@
-// Package clitest has what tests of commands share: command lines that run in the process of the test, or in a process that is the
+// Package clitest runs the command lines of tests: command lines that run in the process of the test, or in a process that is the
 // test's executable again.
 package clitest
 
@@ -32,7 +32,7 @@ func Main(m *testing.M, tree cli.Tree) {
 	goleak.VerifyTestMain(m)
 }
 
-// WantExit runs a command line, whose arguments are separated by spaces, and checks the exit code and that standard error contains text.
+// WantExit runs a command line, with arguments that are separated by spaces, and checks the exit code and that standard error contains text.
 func WantExit(t *testing.T, args string, code int, text string) *Output {
 	t.Helper()
 	var o Output
@@ -50,10 +50,10 @@ func Run(ctx context.Context, args []string, s cli.Streams) int {
 	return cli.Run(ctx, testTree, args, s)
 }
 
-// Output collects what a command prints.
+// Output collects the output of a command.
 type Output struct{ Out, Err bytes.Buffer }
 
-// Streams returns streams whose output is collected, and whose input is empty.
+// Streams returns streams that collect the output, and have an empty input.
 func (o *Output) Streams() cli.Streams {
 	return cli.Streams{In: strings.NewReader(""), Out: &o.Out, Err: &o.Err}
 }

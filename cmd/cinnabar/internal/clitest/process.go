@@ -90,7 +90,7 @@ func RunProcess(t *testing.T, args ...string) (int, *Output) {
 	return ExitOf(t, cmd), o
 }
 
-// Lines passes what a process prints to the test, line by line.
+// Lines logs the output of a process in the test, line by line.
 type Lines struct {
 	buf  bytes.Buffer
 	Seen chan string
@@ -105,7 +105,7 @@ func (l *Lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Start starts a process whose standard output comes line by line.
+// Start starts a process and returns its standard output line by line.
 func Start(t *testing.T, args ...string) (*exec.Cmd, <-chan string, *Output) {
 	t.Helper()
 	cmd, o := Command(t, args...)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Freeze stops a process, whose host goes on acknowledging what comes for it.
+// Freeze stops a process. Its host goes on acknowledging the segments that arrive for it.
 func Freeze(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {

@@ -41,7 +41,7 @@ func New(s cli.Streams) *cobra.Command {
 		Use:   "compare",
 		Short: "Compare TCP with RDMA: rate, copies, wake-ups, CPU time",
 		Long: `compare moves the same bytes between two processes three times: by plain TCP,
-by RDMA write and by send/receive, and shows what each way costs both sides.`,
+by RDMA write and by send/receive, and prints the costs of each way for both sides.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.parse(); err != nil {
@@ -73,7 +73,7 @@ func (o *options) parse() (err error) {
 	return nil
 }
 
-// job is what both sides have to know.
+// job describes the measurement for both sides.
 type job struct {
 	Size  int64 `json:"size"`  // bytes to move
 	Chunk int64 `json:"chunk"` // bytes of one operation
@@ -111,7 +111,7 @@ const (
 	waySend  = "send/receive"
 )
 
-// row is what one way cost. Rates and times carry their units in the
+// row has the costs of one way. Rates and times carry their units in the
 // names, here and in the table.
 type row struct {
 	Way             string  `json:"way"`
@@ -122,7 +122,7 @@ type row struct {
 	KernelCopies    int     `json:"kernel_copies"`             // one on each side, by TCP
 	SenderInCalls   float64 `json:"sender_in_calls_percent"`   // of the time, inside the calls that move data
 	SenderWakeups   int64   `json:"sender_wakeups"`            // voluntary context switches of the process
-	ReceiverWakeups int64   `json:"receiver_wakeups"`          // -1 where the system does not tell, as above
+	ReceiverWakeups int64   `json:"receiver_wakeups"`          // -1 where the system does not count them, as above
 	ReceiverCalls   int64   `json:"receiver_calls"`            // that the receiving program made to get the data
 	ReceiverCPU     float64 `json:"receiver_cpu_milliseconds"` // of the whole process, the device included
 	Verified        bool    `json:"verified"`

@@ -116,15 +116,15 @@ func (k *sink) meet(ctx context.Context) error {
 	return nil
 }
 
-// measure takes part in one way and reports what it cost.
+// measure takes part in one way and reports the costs of this side.
 func (k *sink) measure(ctx context.Context, take func(context.Context) error) error {
 	var s step
-	if err := k.x.Receive(ctx, &s); errors.Is(err, io.EOF) { // what went wrong there is told there
+	if err := k.x.Receive(ctx, &s); errors.Is(err, io.EOF) { // the parent reports its own failure
 		return cli.ErrParentEnded
 	} else if err != nil {
 		return err
 	}
-	clear(k.data.Bytes()) // so that the digest tells of this way alone
+	clear(k.data.Bytes()) // so that the digest is that of this way alone
 	k.calls = 0
 	before, staged := readUsage(), stagedBytes(k.dev)
 	if err := take(ctx); err != nil {
@@ -165,7 +165,7 @@ func (k *sink) takeTCP(context.Context) error {
 // takeWrite does nothing: the data comes without the receiving program.
 func (k *sink) takeWrite(context.Context) error { return k.ready() }
 
-// takeSend keeps receives posted and tells the parent how many it may use.
+// takeSend keeps receives posted and sends the parent the number that it may use.
 func (k *sink) takeSend(ctx context.Context) error {
 	posted := int64(0)
 	count := k.job.count()

@@ -17,7 +17,7 @@ import (
 )
 
 // The two sides of compare steer each other over the TCP connection of the
-// exchange, so that nothing but the job itself touches what is measured:
+// exchange, so that nothing but the job itself uses the measured connections:
 // the parent names a way, the peer says that it is ready, the data moves, the
 // parent says that it is done, and the peer reports.
 
@@ -26,13 +26,13 @@ type answer struct {
 	TCP netip.AddrPort `json:"tcp"`
 }
 
-// step is what the parent says during the measurements.
+// step is a message of the parent during the measurements.
 type step struct {
 	Way  string `json:"way,omitempty"`
 	Done bool   `json:"done,omitempty"` // the data of the way under way has been sent
 }
 
-// report is what the peer says about its side of a way.
+// report is the peer's answer, with the costs of its side of a way.
 type report struct {
 	Ready  bool     `json:"ready,omitempty"`
 	Usage  usage    `json:"usage"`
@@ -148,7 +148,7 @@ func (c *comparer) measure(ctx context.Context, way string, move func(context.Co
 	}, nil
 }
 
-// step tells the peer something and returns its answer.
+// step sends the peer a step and returns its answer.
 func (c *comparer) step(ctx context.Context, s step, wantReady bool) (report, error) {
 	var r report
 	if err := c.x.Send(s); err != nil {
@@ -285,15 +285,15 @@ func creditsLeft(pieces int64) int64 {
 	return credits(pieces) - used
 }
 
-// stagedBytes is what the device copied through memory of its own.
+// stagedBytes returns the number of bytes that the device copied through memory of its own.
 func stagedBytes(dev *verbs.Device) uint64 {
 	s := dev.Stats()
 	return s["rx_staged_bytes"] + s["tx_staged_bytes"]
 }
 
-// usage is what a process cost the system.
+// usage is the system's account of a process.
 type usage struct {
-	Known   bool          `json:"known"`   // false where the system does not tell
+	Known   bool          `json:"known"`   // false where the system keeps no account
 	Wakeups int64         `json:"wakeups"` // times a thread slept and was woken (voluntary context switches)
 	CPU     time.Duration `json:"cpu_ns"`  // user and system time of all threads
 }

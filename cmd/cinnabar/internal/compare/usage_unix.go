@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// readUsage reads what the operating system charged this process with so far.
+// readUsage reads the system's account of this process since its start.
 func readUsage() usage {
 	var r syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {

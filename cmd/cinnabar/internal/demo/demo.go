@@ -20,7 +20,7 @@ import (
 )
 
 // Sizes of the demonstration, in bytes unless said otherwise. The registered
-// memory is bounded, whatever the size of the data: it moves in rounds.
+// memory is bounded for data of every size, because the data moves in rounds.
 const (
 	defaultSize = 64 * cli.MiB // of random data
 	chunkLen    = cli.MiB      // of one operation
@@ -49,7 +49,7 @@ func New(s cli.Streams) *cobra.Command {
 		Long: fmt.Sprintf(`demo starts a second process of itself and moves %s of random data, or FILE, by
 every kind of operation: send/receive, RDMA write, write with immediate, RDMA
 read, and counts by atomics. Then it transfers them as a file in both directions,
-by what send and recv are made of, calls remote procedures that pull integers to
+with the code of send and recv, calls remote procedures that pull integers to
 add up, and the data, and keeps the data in memory that the other process lends.
 Each pass is verified by SHA-256. The last line says ok.
 
@@ -226,7 +226,7 @@ func (d *session) skip(step string) {
 	d.rows = append(d.rows, row{step: step, rate: "-", verified: "not supported"})
 }
 
-// report is what demo --json prints.
+// report is the output of demo --json.
 type report struct {
 	Device    string `json:"device"`
 	Transport string `json:"transport"`
@@ -259,7 +259,7 @@ func (d *session) report() report {
 	return r
 }
 
-// print writes what was done.
+// print writes the table of the passes.
 func (d *session) print(w io.Writer) error {
 	i := &cli.Printer{W: w}
 	i.Printf("sha256 %x\n\n", d.digest)

@@ -28,8 +28,8 @@ func openDevice(ctx context.Context, name string) (dev *verbs.Device, why string
 	return dev, "software device (" + why + ")", err
 }
 
-// firstUsable opens the first device on which two processes of this machine can meet. Without one it says what is wrong
-// with each, or why there is none.
+// firstUsable opens the first device on which two processes of this machine can meet. Without one it returns the reason for
+// each device, or the reason why there is none.
 func firstUsable(list []cli.Device) (dev *verbs.Device, why string) {
 	if len(list) == 0 {
 		_, err := rdmacore.Devices()
@@ -55,7 +55,7 @@ func firstUsable(list []cli.Device) (dev *verbs.Device, why string) {
 	return nil, strings.Join(reasons, "; ")
 }
 
-// usable tells what keeps two processes of this machine from meeting on the device.
+// usable returns the reason why two processes of this machine cannot meet on the device, or nil.
 func usable(dev *verbs.Device) error {
 	attr, err := dev.Query()
 	if err != nil {

@@ -16,10 +16,9 @@ import (
 	"cinnabar/xfer"
 )
 
-// After the single operations the demonstration does what they are for: it
-// transfers the data as a file, in both directions, by what send and recv are
-// made of. Both sides know the order, and tell each other the rest over the
-// exchange:
+// After the single operations the demonstration transfers the data as a file,
+// in both directions, with the code of send and recv. Both sides know the
+// order, and send each other the rest over the exchange:
 //
 //	parent                              peer
 //	  | -- where it receives -------------> |
@@ -30,10 +29,10 @@ import (
 //	  | <====================== the file == |
 var protocols = []xfer.Protocol{xfer.Basic, xfer.Fast}
 
-// fileName is what the file is called where it arrives.
+// fileName is the name of the file at the receiver.
 const fileName = "demo-data"
 
-// fileReport is what the peer says about a file that it was to receive.
+// fileReport is the peer's report on a file that it was to receive.
 type fileReport struct {
 	Digest [32]byte `json:"digest"`
 	Error  string   `json:"error,omitempty"`
@@ -104,7 +103,7 @@ func (e *fileExchange) send(ctx context.Context, p xfer.Protocol) (xfer.Result, 
 	return s.Send(ctx, e.dev, e.peer, xfer.Source{Name: fileName, Data: data, Size: e.src.Size})
 }
 
-// receive takes the file once and returns the digest of what stands there.
+// receive takes the file once and returns the digest of the stored file.
 func (e *fileExchange) receive(ctx context.Context) (xfer.Result, [32]byte, error) {
 	r := xfer.Receiver{Open: e.dir.Open}
 	res, err := r.ServeOne(ctx, e.l)
@@ -129,7 +128,7 @@ func fileDigest(path string) (digest [32]byte, err error) {
 	return [32]byte(sum.Sum(nil)), nil
 }
 
-// inOrder reads a stream as the io.ReaderAt of somebody who reads in order, as
+// inOrder is the io.ReaderAt of a stream, for a caller that reads in order, as
 // [xfer.Source] says that its reader does.
 type inOrder struct {
 	r   io.Reader
@@ -197,7 +196,7 @@ func (d *session) fileBack(ctx context.Context, e *fileExchange, p xfer.Protocol
 	return d.fileRow("back", p, res, digest)
 }
 
-// fileRow compares the file that arrived with what the passes before have seen,
+// fileRow compares the digest of the file that arrived with that of the passes before,
 // and notes the transfer.
 func (d *session) fileRow(way string, p xfer.Protocol, res xfer.Result, arrived [32]byte) error {
 	if res.Protocol != p {

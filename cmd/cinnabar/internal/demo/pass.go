@@ -13,7 +13,7 @@ import (
 )
 
 // pass moves the whole source by one operation, round by round, and compares
-// the digests of what left and what arrived. The time is that of the transfers:
+// the digests of the data that left and the data that arrived. The time is that of the transfers:
 // from the first post until the data is there, without making and hashing it.
 func (d *session) pass(ctx context.Context, op operation) (err error) {
 	var r io.ReadCloser
@@ -50,7 +50,7 @@ func (d *session) pass(ctx context.Context, op operation) (err error) {
 	return nil
 }
 
-// equal is the text of a step whose received data equals the sent data.
+// equal is the text of a step with received data that equals the sent data.
 const equal = "SHA-256 equal"
 
 // compare asks the peer for its digest of the pass.
@@ -78,7 +78,7 @@ func (d *session) round(ctx context.Context, op operation, n int) (time.Duration
 	}
 	wrs := d.requests(op, n)
 	count := len(wrs)
-	if op != opRead { // the peer cannot know when a write is done, so it is told
+	if op != opRead { // the peer cannot know when a write is done, so the parent sends moved
 		if err := d.listen(); err != nil {
 			return 0, 0, err
 		}
@@ -199,7 +199,7 @@ func (d *session) atomicRow(step string, n int64, took time.Duration, verified s
 	})
 }
 
-// checkWord asks the peer what it sees in word i.
+// checkWord compares the peer's content of word i with want.
 func (d *session) checkWord(ctx context.Context, i, want uint64) error {
 	m, err := d.ask(ctx, message{kind: kindWord, value: i}, kindWord)
 	if err != nil {

@@ -48,13 +48,13 @@ func NewPeer(s cli.Streams) *cobra.Command {
 type peer struct {
 	*talker
 	src  source
-	data *verbs.MR // what the parent uses: a round of data, and two words for atomics
+	data *verbs.MR // the memory for the parent: a round of data, and two words for atomics
 
 	sum    hash.Hash     // of the data of the operation under way
 	reader io.ReadCloser // the source, while reads are under way
 }
 
-// serve learns what the data is, connects, and does its part until the
+// serve receives the description of the data, connects, and does its part until the
 // parent says bye.
 func serve(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err error) {
 	t, err := newTalker(dev)
@@ -82,7 +82,7 @@ func serve(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err error)
 	}
 	for {
 		m, err := p.hear(ctx)
-		if link.Ended(err) { // without a bye: something went wrong there, and is told there
+		if link.Ended(err) { // without a bye: the parent has failed, and reports that itself
 			return cli.ErrParentEnded
 		}
 		if err != nil {
@@ -100,7 +100,7 @@ func serve(ctx context.Context, dev *verbs.Device, x *link.Exchange) (err error)
 	}
 }
 
-// handle does what one message asks for, and answers it.
+// handle executes one message, and answers it.
 func (p *peer) handle(ctx context.Context, m message) error {
 	switch m.kind {
 	case kindBegin:
@@ -191,8 +191,8 @@ func (p *peer) postChunks(op operation, n int) error {
 	return p.PostRecv(wrs...)
 }
 
-// takeChunks waits for those receives and compares what they report with what
-// was agreed.
+// takeChunks waits for those receives and compares their sizes with the agreed
+// ones.
 func (p *peer) takeChunks(ctx context.Context, op operation, n int) error {
 	want := verbs.WCRecv
 	if op == opWriteImm {

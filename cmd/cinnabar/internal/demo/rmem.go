@@ -71,7 +71,7 @@ func (d *session) throughRegion(ctx context.Context, region *rmem.Region) (writt
 		left -= int64(len(b))
 	}
 	if [32]byte(arrived.Sum(nil)) != d.digest {
-		return written, read, fmt.Errorf("verification failed: what was read back has SHA-256 %x, the data had %x before; did %s change meanwhile?", arrived.Sum(nil), d.digest, d.src.name())
+		return written, read, fmt.Errorf("verification failed: the data read back has SHA-256 %x, the data had %x before; did %s change meanwhile?", arrived.Sum(nil), d.digest, d.src.name())
 	}
 	return written, read, nil
 }

@@ -18,7 +18,7 @@ import (
 
 // The last part of the demonstration is remote procedure calls: the peer serves sum, for which it pulls ten integers
 // from the parent's memory each time, and fetch, for which it pulls the data. It also lends memory, which the parent
-// writes and reads. Both sides know the order, and tell each other the rest over the exchange:
+// writes and reads. Both sides know the order, and send each other the rest over the exchange:
 //
 //	parent                                peer
 //	  | <------------ its engine's address -- |
@@ -30,7 +30,7 @@ import (
 // could otherwise end before it has read the parent's line.
 const (
 	sumCalls  = 4  // calls of sum, as the client of Margo's tutorial makes
-	sumResult = 36 // what each of them returns
+	sumResult = 36 // the sum that each of them returns
 )
 
 // sumRPC is the call of Margo's tutorial "Transferring data over RDMA": the server pulls an array of integers from the caller's
@@ -48,7 +48,7 @@ type sumOut struct {
 	Ret int32
 }
 
-// networks are what the calls are made over, one after the other: both ends are on this machine.
+// networks returns the networks of the calls, which are made over one after the other: both ends are on this machine.
 func networks(ctx context.Context) []string {
 	networks := []string{"ofi+tcp://127.0.0.1:0"}
 	if shared, _, err := cinnabar.ChooseAddr(ctx, "na+sm", nil); err == nil {
@@ -168,7 +168,7 @@ func (d *session) fetch(ctx context.Context, engine *cinnabar.Engine, peer *cinn
 		left -= n
 	}
 	if arrived != d.digest {
-		return fmt.Errorf("verification failed: what the peer pulled has SHA-256 %x, the data had %x before; did %s change meanwhile?", arrived, d.digest, d.src.name())
+		return fmt.Errorf("verification failed: the data that the peer pulled has SHA-256 %x, the data had %x before; did %s change meanwhile?", arrived, d.digest, d.src.name())
 	}
 	row.rate = fmt.Sprintf("%.0f MiB/s", cli.MiBPerSecond(row.bytes, row.took))
 	row.verified = equal
@@ -215,7 +215,7 @@ func (p *peer) callsOver(ctx context.Context, x *link.Exchange, network string) 
 	return x.Send("")
 }
 
-// service is what the peer serves.
+// service has the RPCs of the peer.
 type service struct {
 	engine *cinnabar.Engine
 	local  *cinnabar.Bulk // where data is pulled to
@@ -225,7 +225,7 @@ type service struct {
 	err error     // +checklocks:mu
 }
 
-// fail keeps the first error of a handler, whose text does not travel to the caller.
+// fail keeps the first error of a handler, because its text does not travel to the caller.
 func (s *service) fail(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

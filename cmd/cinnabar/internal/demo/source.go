@@ -16,8 +16,8 @@ type source struct {
 	Size int64    `json:"size"`           // bytes
 }
 
-// randomSource is fresh random data of the given size, the same for everybody
-// who has the seed.
+// randomSource returns fresh random data of the given size, which is the same for
+// every process with the seed.
 func randomSource(size int64) source {
 	s := source{Size: size}
 	crand.Read(s.Seed[:]) // never fails: crypto/rand ends the process instead

@@ -10,8 +10,8 @@ import (
 	"cinnabar/verbs"
 )
 
-// The demonstration's two sides tell each other over plain TCP what RDMA needs
-// to begin, and from then on talk in Sends of one fixed message:
+// The demonstration's two sides send each other over plain TCP the addresses and keys
+// that RDMA needs to begin, and from then on Sends of one fixed message:
 //
 //	 0      1      2           8            16                      48
 //	+------+------+-----------+------------+-----------------------+
@@ -39,7 +39,7 @@ const (
 	messageDigest = 16
 )
 
-// messageKind says what a message is about.
+// messageKind is the kind of a message.
 type messageKind uint8
 
 const (
@@ -103,7 +103,7 @@ func parseMessage(b []byte) (message, error) {
 	return m, nil
 }
 
-// settings are what both sides must agree on; verbs/oob compares them.
+// settings returns the values that both sides must agree on; verbs/oob compares them.
 func settings() map[string]string {
 	return map[string]string{"chunk": strconv.Itoa(chunkLen), "round": strconv.Itoa(roundLen)}
 }

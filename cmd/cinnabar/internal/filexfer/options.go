@@ -19,7 +19,7 @@ import (
 	"cinnabar/verbs/iwarp"
 )
 
-// What send and recv share. The port is that of the paper's program.
+// The defaults that send and recv share. The port is that of the paper's program.
 const (
 	defaultPort    = "12345"
 	defaultTimeout = 30 * time.Second // without progress
@@ -44,7 +44,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	}
 }
 
-// check refuses what cannot be.
+// check refuses values that no transfer can have.
 func (o *options) check() error {
 	if o.timeout <= 0 {
 		return cli.Usagef("invalid --timeout %v: it must be positive, such as 30s", o.timeout)
@@ -128,7 +128,7 @@ func listenAny(dev *verbs.Device, addrs []netip.AddrPort) (*verbs.Listener, erro
 		}
 		errs = append(errs, fmt.Errorf("listen on %s: %w", a, err))
 		if !errors.Is(err, syscall.EAFNOSUPPORT) && !errors.Is(err, syscall.EADDRNOTAVAIL) {
-			break // in use or forbidden: another family would not be what was asked for
+			break // in use or forbidden: the user has not asked for another family alone
 		}
 	}
 	return nil, errors.Join(errs...)

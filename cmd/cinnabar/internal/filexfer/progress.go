@@ -12,7 +12,7 @@ import (
 	"cinnabar/xfer"
 )
 
-// How often progress is told.
+// The intervals of progress reports.
 const (
 	lineInterval = 10 * time.Second // lines, where there is no terminal
 	barNameWidth = 30               // longer names are cut in the middle
@@ -148,8 +148,8 @@ func (r *reporter) addBar(res xfer.Result, p *barProgress) *mpb.Bar {
 	return bar
 }
 
-// removeBar counts a bar down. The last takes the container along, whose
-// goroutines end.
+// removeBar counts a bar down. With the last one it closes the container, which
+// ends the container's goroutines.
 func (r *reporter) removeBar() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -34,7 +34,7 @@ func NewRecv(s cli.Streams) *cobra.Command {
 		Long: `recv takes files until it is interrupted, from any number of senders at once,
 and stores them in one directory; nothing outside of it is touched. A file gets
 its name when it is complete; until then, and after a failed transfer with
---keep-partial, it is called .cinnabar-*.part. What goes wrong with one sender is
+--keep-partial, it is called .cinnabar-*.part. The failure of one sender is
 printed, in some lines a minute for each host, and concerns no other. A file under its own name is whole, but not after a
 power cut unless --fsync is given.
 
@@ -42,11 +42,11 @@ With --once it ends with the first file that it has begun to store, and the exit
 code is that of this file. Requests that are refused before, because of their
 name, say, are printed and do not count.
 
-Senders are not asked who they are, and what they send is not encrypted. So recv
+Senders are not authenticated, and their data is not encrypted. So recv
 listens on this machine's loopback address unless --listen names another one, takes
 no names that begin with a dot, and drops execute bits. 0.0.0.0 stands for every
-IPv4 address, [::] for every address: choose one that only
-hosts can reach whose users may write into the directory.
+IPv4 address, [::] for every address: choose one that is reachable only from hosts
+with users that may write into the directory.
 
 The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 		Example: "  cinnabar recv --dir /tmp/in\n  cinnabar recv --listen 192.0.2.1 --dir /tmp/in\n  cinnabar recv --listen '[::1]:7000' --once",
@@ -65,7 +65,7 @@ The exit code after an interrupt is 0 if no transfer was cut short by it.`,
 	f.BoolVar(&o.once, "once", false, "end with the first file that is begun, with its success or failure")
 	f.BoolVar(&o.storage.Overwrite, "overwrite", false, "replace files of the same name, which are refused otherwise")
 	f.BoolVar(&o.storage.Sync, "fsync", false, "have each file on the disk before its name and the sender's success")
-	f.BoolVar(&o.storage.KeepPartial, "keep-partial", false, "keep what came of failed transfers")
+	f.BoolVar(&o.storage.KeepPartial, "keep-partial", false, "keep the received part of failed transfers")
 	f.BoolVar(&o.storage.IgnoreMeta, "no-preserve", false, "do not apply the modes and times of send --preserve")
 	f.BoolVar(&o.storage.AllowDotFiles, "allow-dotfiles", false, "take names that begin with a dot")
 	f.BoolVar(&o.storage.AllowExec, "allow-exec", false, "apply the execute bits of send --preserve")

@@ -29,7 +29,7 @@ var (
 	recvWords = words{doing: "receiving", done: "received", peer: "from", remedies: recvRemedies}
 )
 
-// reporter tells the user what transfers do: lines on both streams, and bars
+// reporter prints the events of transfers: lines on both streams, and bars
 // where standard error is a terminal. It is safe for concurrent use.
 type reporter struct {
 	words    words
@@ -101,7 +101,7 @@ type listeningEvent struct {
 	Directory string `json:"directory"`
 }
 
-// transferEvent is a line of --json about one file. What is not known is left
+// transferEvent is a line of --json about one file. Unknown values are left
 // out, or 0.
 type transferEvent struct {
 	Event        string  `json:"event"`          // "sent", "received" or "failed"
@@ -195,8 +195,8 @@ func (r *reporter) resultLine(res xfer.Result) string {
 	return line
 }
 
-// startLine describes what is agreed for a transfer that begins: which protocol,
-// and which form of the basic one.
+// startLine describes a transfer that begins: the agreed protocol,
+// and the form of the basic one.
 func (r *reporter) startLine(res xfer.Result) string {
 	size, buffers := "size unknown", "buffers"
 	if res.Size >= 0 {
@@ -221,7 +221,7 @@ func protocolForm(res xfer.Result) string {
 	return "basic protocol (write, then send: one side's device lacks immediate data)"
 }
 
-// explain adds to a failure what its reader may do about it.
+// explain adds the remedy to a failure.
 func (r *reporter) explain(err error) error {
 	x, ok := errors.AsType[*xfer.Error](err)
 	if !ok {

@@ -18,7 +18,7 @@ import (
 	"cinnabar/xfer"
 )
 
-// What --chunk and --buffers may ask for. The receiver's limits come on top.
+// The limits of --chunk and --buffers. The receiver's limits come on top.
 const (
 	minChunk   = 4 << 10 // bytes
 	maxChunk   = 1 << 30 // bytes
@@ -175,7 +175,7 @@ type sending struct {
 	peers []netip.AddrPort // only the one that answered, once one has
 }
 
-// all sends every file. What concerns one file only does not keep the others.
+// all sends every file. A failure that concerns one file only does not end the others.
 func (t *sending) all(ctx context.Context) error {
 	failed := 0
 	for n, path := range t.o.files {
@@ -239,7 +239,7 @@ func (t *sending) reach(ctx context.Context, src xfer.Source) (res xfer.Result, 
 	return res, errors.Join(errs...)
 }
 
-// unreachable reports whether nobody was spoken to, so that another address
+// unreachable reports whether no receiver has answered, so that another address
 // may be tried.
 func unreachable(err error) bool {
 	for _, e := range []error{syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EAFNOSUPPORT, syscall.EADDRNOTAVAIL} {

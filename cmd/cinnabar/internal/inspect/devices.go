@@ -47,7 +47,7 @@ func NewDevices(s cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// runDevices prints what the options ask for. Without a device it says why.
+// runDevices prints the lists that the options ask for. Without a device it returns an error with the reason.
 func runDevices(o *devicesOptions, list []cli.Device, w io.Writer) error {
 	if o.json && (o.list || o.table) {
 		return cli.Usagef("--json with --list or --table: choose one")

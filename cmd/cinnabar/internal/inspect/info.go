@@ -1,4 +1,4 @@
-// Package inspect has the commands that show what this machine offers, info and devices, and those that ask another process,
+// Package inspect has the commands that list the protocols and devices of this machine, info and devices, and those that ask another process,
 // query and shutdown.
 package inspect
 
@@ -37,12 +37,12 @@ func NewInfo(s cli.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "info [CLASS+PROTOCOL]",
 		Short: "Try the protocols for RPCs, as margo-info and hg_info do",
-		Long: `info opens an engine on each device of this machine, one after the other, and tells the
+		Long: `info opens an engine on each device of this machine, one after the other, and prints the
 address that it gets, or why it cannot be opened; then the address that an engine would
 choose. With an argument, such as tcp or ofi+tcp, it tries that protocol only, and fails
 if it cannot be used.
 
-The last table has the limits of what peers can make this machine hold, where a configuration
+The last table has the limits of the memory and connections that peers can use here, where a configuration
 leaves them 0, and where each comes from.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -54,11 +54,11 @@ leaves them 0, and where each comes from.`,
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVarP(&o.csv, "csv", "c", false, "print what can be used, as comma-separated values")
+	f.BoolVarP(&o.csv, "csv", "c", false, "print the protocols that can be used, as comma-separated values")
 	cli.JSONFlag(f, &o.json)
-	f.BoolVarP(&o.silent, "silent", "s", false, "print no list; the exit code tells whether the protocol can be used")
+	f.BoolVarP(&o.silent, "silent", "s", false, "print no list; the exit code is 0 if the protocol can be used")
 	f.BoolVarP(&o.libraries, "libraries", "l", false, "list Go's version and the modules that the program is built with, too")
-	f.StringVar(&o.log, "log", "", "write what the engines log to this file")
+	f.StringVar(&o.log, "log", "", "write the log of the engines to this file")
 	return cmd
 }
 
@@ -94,7 +94,7 @@ func libraries() []string {
 	return list
 }
 
-// infoReport is what info prints.
+// infoReport is the output of info.
 type infoReport struct {
 	Protocols   []infoLine   `json:"protocols"` // that can be used, as hg_info prints them
 	Unavailable []infoLine   `json:"unavailable"`
@@ -105,7 +105,7 @@ type infoReport struct {
 
 // infoLine is a protocol on a device.
 type infoLine struct {
-	Specifier string `json:"specifier"` // what was tried
+	Specifier string `json:"specifier"` // that was opened
 	Class     string `json:"class"`
 	Protocol  string `json:"protocol"`
 	Device    string `json:"device,omitempty"`
@@ -114,14 +114,14 @@ type infoLine struct {
 	Reason    string `json:"reason,omitempty"`          // why it cannot be used
 }
 
-// infoChosen is the address that an engine would choose if it were told the protocol alone.
+// infoChosen is the address that an engine would choose for the protocol alone.
 type infoChosen struct {
 	Protocol string `json:"protocol"`
 	Address  string `json:"address"`
 	Reason   string `json:"reason"`
 }
 
-// gatherInfo finds out what there is, restricted to the protocol that args names, if any.
+// gatherInfo tries all protocols on all devices, or the protocol that args names.
 // cfg is that of the engines that are opened.
 func gatherInfo(ctx context.Context, args []string, cfg *cinnabar.Config) (*infoReport, error) {
 	list, err := cinnabar.Protocols(ctx)
@@ -140,7 +140,7 @@ func gatherInfo(ctx context.Context, args []string, cfg *cinnabar.Config) (*info
 	return r, r.choose(ctx)
 }
 
-// protocolMatches tells whether text, which may have an address behind it, means the protocol: "tcp", "ofi+tcp",
+// protocolMatches reports whether text, which may have an address behind it, means the protocol: "tcp", "ofi+tcp",
 // "ofi+tcp://host".
 func protocolMatches(text string, p cinnabar.Protocol) bool {
 	text, _, _ = strings.Cut(text, "://")
@@ -162,7 +162,7 @@ func try(p cinnabar.Protocol, cfg *cinnabar.Config) (_ cinnabar.Protocol, runtim
 	return p, runtime
 }
 
-// specifier is what to open for the protocol on its device.
+// specifier returns the address to open for the protocol on its device.
 func specifier(p cinnabar.Protocol) string {
 	if p.Class == "na" {
 		return p.String() + "://" // where the device is always the same
@@ -184,7 +184,7 @@ func (r *infoReport) add(p cinnabar.Protocol, runtime string) {
 	r.Unavailable = append(r.Unavailable, line)
 }
 
-// unsupported says why nothing can be used of what text names.
+// unsupported returns the reason why no protocol that text names can be used.
 func (r *infoReport) unsupported(text string, all []cinnabar.Protocol) error {
 	if len(r.Unavailable) > 0 {
 		var reasons []string
@@ -235,7 +235,7 @@ func (r *infoReport) write(o *infoOptions, w io.Writer) error {
 	return r.writeTable(w)
 }
 
-// writeCSV prints what hg_info -c prints. Neither protocols nor interfaces have commas in their names.
+// writeCSV prints the lines of hg_info -c. Neither protocols nor interfaces have commas in their names.
 func (r *infoReport) writeCSV(w io.Writer) error {
 	i := &cli.Printer{W: w}
 	i.Printf("class,protocol,device\n")

@@ -36,9 +36,9 @@ func NewQuery(s cli.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "query ADDRESS",
 		Short: "Describe a running process: providers, RPCs, pools, statistics",
-		Long: `query asks the process at ADDRESS, such as ofi+tcp://10.0.0.1:1234, what it serves and
-what it does. A Go process answers if its engine has Config.AllowQuery. With -p, query asks
-for the identities of providers instead, which the processes of Margo's programs tell too.`,
+		Long: `query asks the process at ADDRESS, such as ofi+tcp://10.0.0.1:1234, for its providers,
+RPCs, pools and statistics. A Go process answers if its engine has Config.AllowQuery. With -p, query asks
+for the identities of providers instead, which the processes of Margo's programs report too.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(o.providers) > 0 && o.config {
@@ -69,7 +69,7 @@ func (o *queryOptions) run(ctx context.Context, ep *cinnabar.Endpoint, w io.Writ
 	case err != nil:
 		return err
 	case o.config && len(d.Config) == 0:
-		return fmt.Errorf("%v tells no configuration: Margo's layout cannot say it", ep)
+		return fmt.Errorf("%v reports no configuration: Margo's JSON has no key for one of its values; query without -c prints the rest", ep)
 	case o.config:
 		_, err := fmt.Fprintf(w, "%s\n", cli.PrintableJSON(d.Config))
 		return err
@@ -138,7 +138,7 @@ func writeProviders(w io.Writer, list []cinnabar.ProviderDescription) error {
 // saidMost is how many bytes of a name are printed: the lines of a table are all as wide as the longest name.
 const saidMost = 160
 
-// said is what another process said of itself, or a dash for nothing.
+// said returns the text that another process sent, safe for a terminal, or a dash for an empty one.
 func said(s string) string {
 	switch {
 	case s == "":

@@ -60,7 +60,7 @@ func TestQueryCommandFails(t *testing.T) {
 	clitest.WantRun(t, 2, []string{"query", "-c", "-p", "1", silent}, "choose one")
 	clitest.WantRun(t, 1, []string{"query", "odd\x1b[2J://1"}, "HG_PROTONOSUPPORT", "odd?[2J")
 	wordless := clitest.Engine(t, &cinnabar.Config{AllowQuery: true, Pools: []cinnabar.PoolConfig{{Name: "no identifier"}}})
-	clitest.WantRun(t, 1, []string{"query", "-c", wordless.Addr()}, "tells no configuration")
+	clitest.WantRun(t, 1, []string{"query", "-c", wordless.Addr()}, "reports no configuration")
 	for _, list := range []string{"x", "65536", "3-2", "-1", "1-"} {
 		clitest.WantRun(t, 2, []string{"query", "--provider=" + list, silent}, "want an id from 0 to 65535")
 	}

@@ -15,17 +15,16 @@ import (
 	"cinnabar/rmem"
 )
 
-// defaultTimeout is how long the mem commands wait for the server, unless told otherwise.
+// defaultTimeout is the time that the mem commands wait for the server.
 const defaultTimeout = 30 * time.Second
 
-// New builds the commands about remote memory.
 // New returns the command mem.
 func New(s cli.Streams) *cobra.Command {
 	mem := &cobra.Command{
 		Use:   "mem",
 		Short: "Lend memory to other processes, and use it: remote malloc",
-		Long: `mem serve lends memory. mem alloc borrows a region for a time and prints a token: whoever
-has it can put bytes into the region, get them, and free it, from any machine.`,
+		Long: `mem serve lends memory. mem alloc borrows a region for a time and prints a token: every process
+with the token can put bytes into the region, get them, and free it, from any machine.`,
 	}
 	mem.AddCommand(newServe(s), newAlloc(s), newPut(s), newGet(s), newFree(s), newStat(s))
 	return mem
@@ -49,7 +48,7 @@ func newServe(s cli.Streams) *cobra.Command {
 		Short: "Lend memory until interrupted",
 		Long: `serve listens at ADDRESS, such as tcp or ofi+tcp://127.0.0.1:7000, prints the address that
 clients need, and lends memory until it is interrupted. An ADDRESS without a host is the
-loopback address; other machines reach a server whose ADDRESS names one of this machine's.`,
+loopback address; for other machines, give an ADDRESS with one of this machine's.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0], s) },
 	}
@@ -69,7 +68,7 @@ loopback address; other machines reach a server whose ADDRESS names one of this 
 	return cmd
 }
 
-// memory divides what --max-memory allows between what is lent and the engine.
+// memory divides the bytes of --max-memory between the lent memory and the engine.
 func (o *serveOptions) memory(lent *int64, engine *cinnabar.Config) error {
 	most := engine.MaxMemory
 	if most == 0 {
@@ -173,7 +172,7 @@ type allocOptions struct {
 	timeout  time.Duration
 }
 
-// allocated is what mem alloc --json prints.
+// allocated is the output of mem alloc --json.
 type allocated struct {
 	Token  string  `json:"token"`
 	Handle string  `json:"handle"`
@@ -202,7 +201,7 @@ func newAlloc(s cli.Streams) *cobra.Command {
 	f.Uint16VarP(&o.provider, "provider", "p", 0, "id of the provider")
 	f.DurationVar(&o.lease, "lease", time.Hour, "how long the region lives; the server may cut it")
 	f.BoolVar(&o.handle, "handle", false, "print a second line, the region's handle: it gives access without the right to free")
-	f.BoolVar(&o.once, "once", false, "let those who have the handle read the region once in all; then it is gone")
+	f.BoolVar(&o.once, "once", false, "let one process with the handle read the region once; then it is gone")
 	f.BoolVar(&o.wipe, "wipe", false, "have the region overwritten with zeros when it is freed")
 	cli.TimeoutFlag(f, &o.timeout, defaultTimeout, "how long to wait for the server")
 	cli.JSONFlag(f, &o.json)
@@ -220,7 +219,7 @@ func (o *allocOptions) run(ctx context.Context, ep *cinnabar.Endpoint, size int6
 	defer cli.Shut(c)
 	r, err := c.AllocWith(ctx, size, rmem.AllocOptions{Lease: o.lease, Once: o.once, Wipe: o.wipe})
 	if errors.Is(err, rmem.ErrSize) {
-		return fmt.Errorf("%w; the limit is what mem serve lends by its --quota, --host-quota, --client-quota and --largest", err)
+		return fmt.Errorf("%w; ask for less, or start mem serve with a larger --quota, --host-quota, --client-quota and --largest", err)
 	}
 	if err != nil {
 		return err

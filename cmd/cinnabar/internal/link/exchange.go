@@ -19,8 +19,8 @@ const (
 	ExchangeLimit   = 4 << 10          // bytes of one message
 )
 
-// Exchange is the plain TCP connection over which two sides tell each other
-// what has to be known before RDMA can begin. Each message is a line of JSON.
+// Exchange is the plain TCP connection over which two sides send each other the
+// values that RDMA needs to begin. Each message is a line of JSON.
 // Nothing beyond a line is read, so verbs/oob can use the connection too.
 type Exchange struct {
 	net.Conn
@@ -30,14 +30,14 @@ type Exchange struct {
 // NewExchange returns an exchange over c. Its Close closes c.
 func NewExchange(c net.Conn) *Exchange { return &Exchange{Conn: c} }
 
-// Read counts what comes.
+// Read reads from the connection and counts the bytes.
 func (x *Exchange) Read(b []byte) (int, error) {
 	n, err := x.Conn.Read(b)
 	x.Bytes.Add(int64(n))
 	return n, err
 }
 
-// Write counts what goes.
+// Write writes to the connection and counts the bytes.
 func (x *Exchange) Write(b []byte) (int, error) {
 	n, err := x.Conn.Write(b)
 	x.Bytes.Add(int64(n))
@@ -84,7 +84,7 @@ func (x *Exchange) Receive(ctx context.Context, v any) error {
 	return nil
 }
 
-// ReadLine reads byte by byte, because what follows the line belongs to others.
+// ReadLine reads byte by byte, because the bytes behind the line are for another reader.
 func (x *Exchange) ReadLine() ([]byte, error) {
 	var line []byte
 	for b := make([]byte, 1); len(line) < ExchangeLimit; line = append(line, b[0]) {

@@ -195,7 +195,7 @@ func (l *Link) Close(ctx context.Context) error {
 	return errors.Join(l.Disconnect(ctx), l.Release())
 }
 
-// Release closes the objects, users before what they use.
+// Release closes the objects, each before the objects that it uses.
 func (l *Link) Release() error {
 	var errs []error
 	if l.QP != nil {

@@ -4,8 +4,8 @@
 // The peer learns a secret on its standard input, listens on loopback and
 // prints the address on its standard output. A process that connects there has to
 // show the secret first, because any local process could. The input stays open
-// for as long as the parent lives: its end tells the peer to end, whichever way
-// the parent went, so no peer is left behind.
+// for as long as the parent lives: its end ends the peer, however the parent
+// ended, so no peer is left behind.
 package peerproc
 
 import (
@@ -123,7 +123,7 @@ func (p *Process) Meet(ctx context.Context) (*link.Exchange, error) {
 }
 
 // Main is the peer's side of Start: it reads the secret, prints where
-// it listens, and calls serve with the connection of whoever shows the secret.
+// it listens, and calls serve with the connection of the client that shows the secret.
 // The context that serve gets ends when the parent does.
 func Main(ctx context.Context, s cli.Streams, serve func(context.Context, *link.Exchange) error) error {
 	in := bufio.NewReader(s.In)

@@ -27,7 +27,7 @@ func prepareRate(ctx context.Context, r *run) (caller, error) {
 	return &rateCaller{r: r, data: data, pending: make([]*cinnabar.Pending[none], r.o.inflight)}, nil
 }
 
-// uncheckedCaller is for what is checked in the call itself, or at the server.
+// uncheckedCaller is for operations that are checked in the call itself, or at the server.
 type uncheckedCaller struct{}
 
 func (uncheckedCaller) before()           {}
@@ -66,7 +66,7 @@ type echoCaller struct {
 	r       *run
 	data    []byte
 	pending []*cinnabar.Pending[block]
-	size    int64 // of what is in flight
+	size    int64 // of the block in flight
 }
 
 func (c *echoCaller) call(ctx context.Context, size int64) error {
@@ -86,7 +86,7 @@ func (c *echoCaller) wait(i int) error {
 	return c.check(out, c.size, err)
 }
 
-// check compares what came back with what was sent. An answer without a block is that of a server which does not send
+// check compares the block that came back with the sent one. An answer without a block is that of a server which does not send
 // them back.
 func (c *echoCaller) check(out block, size int64, err error) error {
 	if errors.Is(err, codec.ErrOverflow) {
@@ -135,7 +135,7 @@ func prepareBulk(ctx context.Context, c *bulkCaller, mode cinnabar.Mode) (caller
 	return c, nil
 }
 
-// announce makes the memory of call i and tells the server of it, which makes its own: that may take time.
+// announce makes the memory of call i and announces it to the server, which makes its own: that may take time.
 func (c *bulkCaller) announce(ctx context.Context, i int, mode cinnabar.Mode) error {
 	each := c.r.o.largest()
 	b, err := c.r.engine.Alloc(mode, each*int64(c.r.o.transfers))
@@ -178,7 +178,7 @@ func (c *bulkCaller) wait(i int) error {
 
 func (c *bulkCaller) moved(size int64) int64 { return size * int64(c.r.o.transfers) }
 
-// before wipes the memory, so that what is checked has come in this iteration.
+// before wipes the memory, so that the check sees only bytes of this iteration.
 func (c *bulkCaller) before() {
 	if c.op != opPush {
 		return

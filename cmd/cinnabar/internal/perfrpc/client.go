@@ -15,11 +15,11 @@ import (
 	"cinnabar/codes"
 )
 
-// What the client of perf does before it measures, as Mercury's programs: so many iterations of a size.
+// The iterations of a size that the client of perf makes before it measures, as Mercury's programs.
 const (
 	warmSmall = 100
 	warmLarge = 10
-	large     = 8192 // bytes; what is larger has warmLarge
+	large     = 8192 // bytes; larger sizes have warmLarge
 )
 
 // job is one of the client's measurements.
@@ -46,7 +46,7 @@ type caller interface {
 	close()
 }
 
-// run is one client of a measurement, with an engine of its own: what a process of Mercury's programs is.
+// run is one client of a measurement, with an engine of its own, as a process of Mercury's programs.
 type run struct {
 	o       *options
 	rank    int // from 0 on: which of the clients it is
@@ -81,7 +81,7 @@ func (r *run) target(i int) (server *cinnabar.Endpoint, number uint32) {
 	return r.servers[r.handle(i)%n], r.handle(i) / n
 }
 
-// readServers returns the addresses of the servers: the arguments, or what the port file says.
+// readServers returns the addresses of the servers: the arguments, or the lines of the port file.
 func (o *options) readServers() ([]string, error) {
 	if o.portFile == "" {
 		return o.addresses, nil
@@ -109,7 +109,7 @@ func transportOf(address string) string {
 	return protocol
 }
 
-// finish tells the servers that the client is done, which ends them unless they are to stay.
+// finish sends the servers DONE, which ends them unless they are to stay.
 func (r *run) finish(ctx context.Context) error {
 	if r.o.keep {
 		return nil
@@ -138,7 +138,7 @@ type result struct {
 }
 
 // stopwatch measures iterations of calls that follow each other without a gap, unless resume says so. It reads the
-// clock once for each call: that is what it costs to have percentiles.
+// clock once for each call, because percentiles need the time of each.
 type stopwatch struct {
 	start time.Time
 	took  time.Duration           // from start to the end of the last call
@@ -212,7 +212,7 @@ func (r *run) blame(err error) error {
 	return fmt.Errorf("%w: no answer from %s for %v: it is frozen, or --timeout is too short for such calls", codes.Timeout, where, r.o.timeout)
 }
 
-// more tells whether another iteration is due.
+// more reports whether another iteration is due.
 func (o *options) more(done int, took time.Duration) bool {
 	if o.count > 0 {
 		return done < o.count

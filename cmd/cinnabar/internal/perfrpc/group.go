@@ -116,7 +116,7 @@ type barrier struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	missing int
-	open    chan struct{} // closed when nobody is missing
+	open    chan struct{} // closed when missing is 0
 }
 
 func newBarrier(clients int) *barrier {

@@ -10,18 +10,18 @@ import (
 	"cinnabar/codes"
 )
 
-// Limits of perf serve. What a client asks for is checked against them before anything is allocated.
+// Limits of perf serve. The request of a client is checked against them before anything is allocated.
 const (
 	maxHandles   = 4096  // of one client
 	maxAll       = 16384 // of all clients: each is a mapping of its own
 	maxTransfers = 65536 // of one call
 
-	// transferRoom is what the budget is charged for the state of each transfer of a call, in bytes: a client could
+	// transferRoom is the charge to the budget for the state of each transfer of a call, in bytes: a client could
 	// make the server hold far more by many small transfers than by their data.
 	transferRoom = 1 << 10
 )
 
-// handleTable is what the clients of perf serve have announced, and the server's memory for it, within a budget. A
+// handleTable has the handles that the clients of perf serve have announced, and the server's memory for them, within a budget. A
 // handle lives until its client is done, announces another of the same number, or loses its connection.
 type handleTable struct {
 	budget   int64
@@ -70,7 +70,7 @@ func (m *handleTable) announce(ctx context.Context, e *cinnabar.Engine, key hand
 	return err
 }
 
-// charge is what a handle costs: its memory, and the state of its transfers. Count is within its limit, so that this
+// charge returns the cost of a handle in bytes: its memory, and the state of its transfers. Count is within its limit, so that this
 // is less than 2^49.
 func charge(in bwInfo) int64 {
 	return int64(in.Count) * (int64(in.SizeMax) + transferRoom)
@@ -139,7 +139,7 @@ func (m *handleTable) lost(key handleKey, h *handle) {
 	}
 }
 
-// forget gives up all that a client has announced to a server, whatever key's number.
+// forget gives up all handles that a client has announced to a server, of every number.
 func (m *handleTable) forget(key handleKey) {
 	m.dropAll(func(k handleKey) bool { return k.class == key.class && k.client == key.client })
 }
@@ -168,7 +168,7 @@ func (m *handleTable) dropAll(which func(handleKey) bool) {
 	}
 }
 
-// drop gives up a handle that nobody finds any more. It waits for the call under way.
+// drop gives up a handle that is in the table no more. It waits for the call under way.
 func (m *handleTable) drop(h *handle) {
 	if h.unwatch != nil && h.unwatch() {
 		m.watchers.Done()
@@ -182,7 +182,7 @@ type handle struct {
 	info    bwInfo
 	unwatch func() bool // ends the watching of the client's connection; nil before it has begun
 
-	// mu is held by the call under way: the protocol has one at a time for each handle, and who breaks that waits.
+	// mu is held by the call under way: the protocol has one at a time for each handle, and a second one waits.
 	mu sync.Mutex
 	// +checklocks:mu
 	local *cinnabar.Bulk // where data comes from, or goes to; nil once the handle is given up
@@ -208,11 +208,11 @@ func newHandle(e *cinnabar.Engine, in bwInfo) (*handle, error) {
 func (h *handle) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	_ = h.local.Close() // the memory is gone whatever it says
+	_ = h.local.Close() // the memory is gone also after an error
 	h.local = nil
 }
 
-// serve makes the transfers of one call between remote and the handle's memory, and checks what has come.
+// serve makes the transfers of one call between remote and the handle's memory, and checks the data that has come.
 func (h *handle) serve(ctx context.Context, remote cinnabar.RemoteBulk, size int64) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -222,7 +222,7 @@ func (h *handle) serve(ctx context.Context, remote cinnabar.RemoteBulk, size int
 	if h.info.Op == opPush || !h.info.Checking {
 		return h.move(ctx, remote, h.local, size)
 	}
-	clear(h.local.Bytes()) // so that what is checked has come in this call
+	clear(h.local.Bytes()) // so that the check sees only bytes of this call
 	if err := h.move(ctx, remote, h.local, size); err != nil {
 		return err
 	}

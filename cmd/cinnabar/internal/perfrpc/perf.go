@@ -74,7 +74,7 @@ func newServe(s cli.Streams) *cobra.Command {
 		Long: `serve listens at ADDRESS, such as tcp or ofi+tcp://127.0.0.1:0, prints the address that
 clients need, and serves until it is interrupted; with --once until a client is done, as
 hg_perf_server does. An ADDRESS without a host is
-the loopback address; other machines reach a server whose ADDRESS names one of this machine's.
+the loopback address; for other machines, give an ADDRESS with one of this machine's.
 
 With --classes there are several servers in this process, at as many addresses, which count up
 from a port that ADDRESS names. Clients spread their calls over them.`,
@@ -113,7 +113,7 @@ func newClient(s cli.Streams, job job, sizes, short string) *cobra.Command {
 		Short: short,
 		Long: short + `.
 
-ADDRESS is what the server has printed: cinnabar perf serve, or the port.cfg that Mercury's
+ADDRESS is a line that the server has printed: cinnabar perf serve, or the port.cfg that Mercury's
 hg_perf_server writes. Calls take turns over several addresses. Each size is warmed up before
 it is measured. Mercury's servers, and perf serve --once, end when the client is done, unless
 it has --keep.

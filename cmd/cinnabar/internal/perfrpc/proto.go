@@ -95,7 +95,7 @@ func (b *block) DecodeProc(from []byte) (int, error) {
 	return n, err
 }
 
-// count is a block that nobody looks into.
+// count is a block that is received without being checked.
 type count struct{ n int }
 
 func (c count) AppendProc(to []byte) ([]byte, error) {
@@ -139,7 +139,7 @@ func split(from []byte) (data []byte, n int, err error) {
 }
 
 // fill writes the pattern of hg_perf_init_data: each 4-byte integer but the first holds its index. The first, which
-// fillAll sets, and what is left of a last integer stay as they are.
+// fillAll sets, and the bytes behind the last whole integer stay as they are.
 func fill(b []byte) {
 	for i := 1; i < len(b)/4; i++ {
 		binary.LittleEndian.PutUint32(b[4*i:], uint32(i))
@@ -166,7 +166,7 @@ func check(b []byte) error {
 	return nil
 }
 
-// checkAll compares the first size bytes of each part of b with what fillAll writes.
+// checkAll compares the first size bytes of each part of b with the pattern of fillAll.
 func checkAll(b []byte, each, size int64, handle uint32) error {
 	for ; int64(len(b)) >= each; b = b[each:] {
 		if size >= 4 {

@@ -35,7 +35,7 @@ type reportLine struct {
 	P99Usec        float64 `json:"p99_usec"`
 }
 
-// apart tells whether each client's rate is shown: with a common end they have none of their own.
+// apart reports whether each client's rate is shown: with a common end they have none of their own.
 func (r *report) apart() bool { return r.o.clients > 1 && !r.o.barrier }
 
 func (r *report) header() error {
@@ -60,7 +60,7 @@ func (r *report) header() error {
 	return err
 }
 
-// unit is what the table's bandwidth counts in.
+// unit returns the unit of the table's bandwidth.
 func (r *report) unit() (bytes float64, name string) {
 	if r.o.megabytes {
 		return 1e6, "MB/s"
@@ -68,7 +68,7 @@ func (r *report) unit() (bytes float64, name string) {
 	return cli.MiB, "MiB/s"
 }
 
-// total is what the clients have done together.
+// total is the sum of the clients' results.
 type total struct {
 	calls                     int64
 	callsPerSecond            float64
@@ -98,7 +98,7 @@ func (r *report) total(results []result) total {
 	return t
 }
 
-// line prints what the clients have measured for one size.
+// line prints the clients' results for one size.
 func (r *report) line(results ...result) error {
 	t := r.total(results)
 	l := reportLine{

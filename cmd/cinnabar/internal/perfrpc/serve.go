@@ -18,8 +18,8 @@ import (
 	"cinnabar/codes"
 )
 
-// patience is how long the answer to DONE, and what else is under way, may take at the end.
-const patience = 5 * time.Second
+// drainTime bounds the wait for the answer to DONE, and for all other calls under way, at the end.
+const drainTime = 5 * time.Second
 
 // serveOptions are the options of perf serve.
 type serveOptions struct {
@@ -54,7 +54,7 @@ func runServe(ctx context.Context, o *serveOptions, s cli.Streams) (err error) {
 		servers = append(servers, p)
 		addresses = append(addresses, p.engine.Addr())
 	}
-	if o.portFile != "" { // before the lines that tell that it is there
+	if o.portFile != "" { // before the lines that announce it
 		if err := writePortFile(o.portFile, addresses); err != nil {
 			return err
 		}
@@ -69,7 +69,7 @@ func runServe(ctx context.Context, o *serveOptions, s cli.Streams) (err error) {
 			return nil // being stopped is how a server ends
 		}
 	}
-	drain, cancel := context.WithTimeout(ctx, patience)
+	drain, cancel := context.WithTimeout(ctx, drainTime)
 	defer cancel()
 	for _, p := range servers {
 		err = errors.Join(err, p.engine.Shutdown(drain)) // DONE's answer is still on its way
@@ -110,7 +110,7 @@ func classAddress(address string, class int) (string, error) {
 		return address, nil
 	}
 	port, err := strconv.ParseUint(text, 10, 16)
-	if err != nil || port == 0 { // Listen says what is wrong with it
+	if err != nil || port == 0 { // Listen returns the error
 		return address, nil
 	}
 	if port += uint64(class); port > math.MaxUint16 {

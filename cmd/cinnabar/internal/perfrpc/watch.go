@@ -39,7 +39,7 @@ func (w *watch) guard(limit time.Duration, engine *cinnabar.Engine) (end func())
 		defer tick.Stop()
 		if w.stalls(tick.C, stop) {
 			w.gaveUp.Store(true)
-			_ = engine.Close() // the calls say what is wrong
+			_ = engine.Close() // the calls return the reason
 		}
 	})
 	return func() {

@@ -17,7 +17,7 @@ import (
 	"cinnabar/internal/sockio"
 )
 
-// What the two sides of perf verbs tell each other, over the TCP connection of the exchange. Each message is a line of
+// The messages of the two sides of perf verbs, over the TCP connection of the exchange. Each message is a line of
 // JSON. Beside the conversation both sides say alive every now and then, so that each notices that the other one is
 // frozen, even in a measurement in which it has nothing to do.
 //
@@ -70,7 +70,7 @@ func openControl(ctx context.Context, x *link.Exchange, limit time.Duration) (*c
 	return c, ctx
 }
 
-// close ends the conversation, whatever state it is in.
+// close ends the conversation, in every state.
 func (c *control) close() {
 	c.cancel(nil)
 	close(c.stop)
@@ -78,7 +78,7 @@ func (c *control) close() {
 	c.wg.Wait()
 }
 
-// listen passes on what the other side says, until it has said bye.
+// listen passes on the other side's messages, until that of bye.
 func (c *control) listen(ctx context.Context) {
 	for {
 		said, err := c.read()
@@ -151,8 +151,8 @@ func (c *control) beat() {
 	}
 }
 
-// allow sets the deadline of what follows, unless close has been called: that sets one that is past, behind stop, and
-// this one must not take its place.
+// allow sets the deadline of the next message, unless close has been called: close closes stop and then sets a deadline that is
+// past, and this one must not take its place.
 func (c *control) allow(set func(time.Time) error) error {
 	if err := set(time.Now().Add(c.limit)); err != nil {
 		return err
@@ -201,14 +201,14 @@ func (c *control) expect(ctx context.Context, word string) error {
 	return err
 }
 
-// failed tells the other side why this one ends, if it listens.
+// failed sends the other side the reason why this one ends, if it listens.
 func (c *control) failed(err error) {
 	reason := cli.OneLine(err)
-	_ = c.say(notice{Word: sayFailed, Reason: reason[:min(len(reason), link.ExchangeLimit/8)]}) // what went wrong is reported here
+	_ = c.say(notice{Word: sayFailed, Reason: reason[:min(len(reason), link.ExchangeLimit/8)]}) // the failure itself is reported here
 }
 
-// bye answers the client's farewell, and waits for it to hang up: what it has still said and nobody has read would make
-// the system take the answer back.
+// bye answers the client's farewell, and waits for it to hang up, because bytes that arrive at a closed socket would make
+// the system discard the answer.
 func (c *control) bye(ctx context.Context) error {
 	if err := c.say(notice{Word: sayBye}); err != nil {
 		return err
@@ -217,6 +217,6 @@ func (c *control) bye(ctx context.Context) error {
 		return err
 	}
 	defer cli.Interrupt(ctx, c.x)()
-	_, _ = io.Copy(io.Discard, c.x) // however it ends, the client has what it wanted
+	_, _ = io.Copy(io.Discard, c.x) // the client has its answer, however this ends
 	return nil
 }

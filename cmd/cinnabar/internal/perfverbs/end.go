@@ -29,7 +29,7 @@ type side struct {
 	inline  int      // bytes of messages that go inline, by the device's limit
 	words   []uint32 // the memory of target
 	target  *verbs.MR
-	source  *verbs.MR // what is sent from and fetched to
+	source  *verbs.MR // the memory to send from and to fetch to
 	peer    verbs.Region
 	control *control
 
@@ -89,8 +89,8 @@ func (o *options) fits(a *verbs.DeviceAttr) error {
 	return nil
 }
 
-// prepare registers memory and posts the receives. Messages lie at the end of the memory, so that the last byte of each
-// is in the last word, whatever its size.
+// prepare registers memory and posts the receives. Messages lie at the end of the memory, so that the last byte of a message of
+// any size is in the last word.
 func (e *side) prepare(receives int) (err error) {
 	access := verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead
 	if e.o.op == opAtomic {
@@ -133,8 +133,8 @@ func (e *side) repay(least int) error {
 	return nil
 }
 
-// meet connects with the other side over x, which begins as an exchange and goes on as the conversation. known tells
-// whether the other side speaks the exchange's language at all.
+// meet connects with the other side over x, which begins as an exchange and goes on as the conversation. known
+// reports that the other side speaks the exchange's language at all.
 func (e *side) meet(ctx context.Context, x net.Conn, active bool) (known bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, meetTimeout, errors.New("the other side does not get ready"))
 	defer cancel()
@@ -248,8 +248,8 @@ func (e *side) settle(ctx context.Context) error {
 	return nil
 }
 
-// sender posts equal requests and accounts for them. Only the last one of a group makes a completion, whose id is
-// the number of all that are done with it.
+// sender posts equal requests and accounts for them. Only the last one of a group makes a completion; its id is
+// the number of all requests that are done with it.
 type sender struct {
 	qp           *verbs.QP
 	depth        uint64

@@ -16,20 +16,20 @@ import (
 // Rounds before a measurement, which warm both sides up.
 const warmUp = 4
 
-// How often memory is looked at between two polls: by these the software device makes progress, while of others they tell
-// only of failures.
+// The number of looks at memory between two polls of the completion queue: the polls make the software device progress, and for
+// other devices they are needed only to see failures.
 const (
 	looks        = 8
 	looksOutside = polls
 )
 
-// result is what was measured for one size.
+// result is the measurement of one size.
 type result struct {
 	size  int64
 	count int64                   // operations, or round trips
 	took  time.Duration           // for all of them
 	times *hdrhistogram.Histogram // latencies in nanoseconds; nil for bandwidth
-	clock time.Duration           // what a reading of the clock costs, which is no part of them
+	clock time.Duration           // the cost of one reading of the clock, which is taken off them
 }
 
 // measure measures one size as the client.
@@ -87,7 +87,7 @@ func (e *side) flush(ctx context.Context) error {
 	return e.settle(ctx)
 }
 
-// sink takes what the client sends until ctx ends.
+// sink takes the client's messages until ctx ends.
 func (e *side) sink(ctx context.Context) error {
 	for {
 		if err := e.reap(ctx); err != nil {
@@ -96,7 +96,7 @@ func (e *side) sink(ctx context.Context) error {
 	}
 }
 
-// measureLatency makes round trips. What a reading of the clock costs is taken off each: in some virtual machines the
+// measureLatency makes round trips. The cost of a reading of the clock is taken off each: in some virtual machines the
 // system has to be asked, which takes as long as a message.
 func (e *side) measureLatency(ctx context.Context, r *result) error {
 	r.clock = clockCost()
@@ -134,7 +134,7 @@ func (e *side) made() uint64 {
 	return e.control.progress.Load()
 }
 
-// clockCost is what a reading of the clock costs. The least of several tries counts: on a busy machine any one is
+// clockCost measures the cost of one reading of the clock. The least of several tries counts: on a busy machine any one is
 // interrupted.
 func clockCost() time.Duration {
 	const tries, readings = 8, 16
@@ -150,7 +150,7 @@ func clockCost() time.Duration {
 	return least
 }
 
-// roundTrip makes one request and waits for what follows from it.
+// roundTrip makes one request and waits for its answer.
 func (e *side) roundTrip(ctx context.Context) error {
 	switch {
 	case e.o.op.fetches():
@@ -208,7 +208,7 @@ func (e *side) awaitMessage(ctx context.Context) error {
 	return nil
 }
 
-// writeNext writes a message whose last byte counts the rounds, as ib_write_lat does. The message before must be done
+// writeNext writes a message with a last byte that counts the rounds, as ib_write_lat does. The message before must be done
 // with its memory, unless it went inline.
 func (e *side) writeNext(ctx context.Context) error {
 	for e.sender.full(1) || e.sender.done < e.reading {
@@ -226,7 +226,7 @@ func (e *side) writeNext(ctx context.Context) error {
 	return e.Cause(err)
 }
 
-// awaitWrite waits until the peer's next write is in place, which nothing but the memory tells.
+// awaitWrite waits until the peer's next write is in place, which only the memory itself shows.
 func (e *side) awaitWrite(ctx context.Context) error {
 	want := byte(e.heard + 1)
 	looks := looks

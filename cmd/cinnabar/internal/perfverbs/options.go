@@ -51,7 +51,7 @@ var operations = [...]struct {
 	opSend: {"send", verbs.OpSend}, opAtomic: {"atomic", verbs.OpFetchAdd},
 }
 
-// String is what --op calls the operation.
+// String returns the value of --op for the operation.
 func (o operation) String() string { return operations[o].name }
 
 // fetches reports whether the operation brings something back, so that it measures a round trip by itself.
@@ -100,7 +100,7 @@ func New(s cli.Streams) *cobra.Command {
 		Short: "Bandwidth and latency of RDMA operations, after perftest",
 		Long: `verbs without HOST serves clients, one after the other, until it is interrupted; with HOST it
 connects to that server and measures. Both sides need the same operation, sizes, depth, count or duration, and
-inline: what differs is named, and both end. perftest's programs are no peers.
+inline: an error names each one that differs, and both end. perftest's programs are no peers.
 
 Bandwidth is that of ib_write_bw, ib_read_bw, ib_send_bw and ib_atomic_bw: all bytes by
 the time from the first request to the last completion. Latency is that of
@@ -215,7 +215,7 @@ func (o *options) parseSizes(given bool) (err error) {
 	return nil
 }
 
-// measure is what is measured, in a word.
+// measure returns the measured quantity, in a word.
 func (o *options) measure() string {
 	if o.latency {
 		return "latency"
@@ -223,7 +223,7 @@ func (o *options) measure() string {
 	return "bandwidth"
 }
 
-// settings are what both sides must agree on, by the names of their options.
+// settings returns the values that both sides must agree on, by the names of their options.
 func (o *options) settings() map[string]string {
 	sizes := make([]string, len(o.sizes))
 	for i, n := range o.sizes {

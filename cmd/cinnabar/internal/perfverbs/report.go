@@ -42,7 +42,7 @@ type latencyLine struct {
 	AverageUsec float64 `json:"average_usec"`
 	P99Usec     float64 `json:"p99_usec"`
 	MaxUsec     float64 `json:"max_usec"`
-	ClockUsec   float64 `json:"clock_usec"` // what reading the clock costs; it is taken off
+	ClockUsec   float64 `json:"clock_usec"` // the cost of reading the clock; it is taken off
 }
 
 func (r *report) header() error {
@@ -57,7 +57,7 @@ func (r *report) header() error {
 	return err
 }
 
-// unit is what a measurement counts.
+// unit returns the unit of a measurement.
 func (o *options) unit() string {
 	if o.latency {
 		return "round trips"
@@ -65,7 +65,7 @@ func (o *options) unit() string {
 	return "operations"
 }
 
-// line prints what was measured for one size.
+// line prints the measurement of one size.
 func (r *report) line(v result) error {
 	l := line{
 		Op: r.o.op.String(), Measure: r.o.measure(), Device: r.device, Transport: r.transport,

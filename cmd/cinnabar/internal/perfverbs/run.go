@@ -38,11 +38,11 @@ func run(ctx context.Context, o *options, s cli.Streams) (err error) {
 	return runServer(ctx, dev, l, o, s)
 }
 
-// outside tells whether the device makes progress outside of the process.
+// outside reports whether the device makes progress outside of the process.
 func (o *options) outside() bool { return o.device != "" && o.device != cli.SoftwareDevice }
 
-// onePoller prepares the process for polling. A goroutine that polls a device outside of the process needs one processor and
-// nobody else: with more, each time that it gives way the runtime wakes a thread that looks for work in vain, on a
+// onePoller prepares the process for polling. A goroutine that polls a device outside of the process needs one processor and no
+// second thread: with more, each time that it gives way the runtime wakes a thread that looks for work in vain, on a
 // processor that the device's driver or the other side could use. The software device's own goroutines do have work. The
 // function that it returns undoes it.
 func (o *options) onePoller() (undo func()) {
@@ -59,7 +59,7 @@ func runServer(ctx context.Context, dev *verbs.Device, l net.Listener, o *option
 	if err != nil {
 		return err
 	}
-	if err := o.fits(&attr); err != nil { // before anybody waits for this server
+	if err := o.fits(&attr); err != nil { // before a client can wait for this server
 		return err
 	}
 	if !attr.Caps.Has(verbs.CapRawState) {
@@ -110,7 +110,7 @@ func announce(addr net.Addr, device string, o *options, s cli.Streams) error {
 	return err
 }
 
-// serveClient serves the client on c. known tells whether it is one.
+// serveClient serves the client on c. known reports that it is one.
 func serveClient(ctx context.Context, dev *verbs.Device, c net.Conn, o *options) (known bool, err error) {
 	defer cli.Shut(c)
 	e, err := newSide(dev, o)
@@ -160,14 +160,14 @@ func (e *side) end(ctx context.Context, failed error) error {
 	return e.Close(ctx)
 }
 
-// talk has the conversation with the other side, which is told why it ends if it ends badly.
+// talk has the conversation with the other side, and sends it the error if the conversation ends with one.
 func (e *side) talk(ctx context.Context, c net.Conn, part func(context.Context) error) error {
 	control, ctx := openControl(ctx, link.NewExchange(c), e.o.timeout)
 	defer control.close()
 	e.control = control
 	err := part(ctx)
 	if err != nil {
-		err = cli.Reason(ctx, err) // what ended the conversation is what went wrong
+		err = cli.Reason(ctx, err) // the cause that ended the conversation is the failure
 		control.failed(err)
 	}
 	return err
@@ -255,7 +255,7 @@ func (e *side) serveSize(ctx context.Context, size int64) error {
 	return err
 }
 
-// part is what the server does while the client measures, until ctx ends.
+// part is the server's part while the client measures, until ctx ends.
 func (e *side) part(ctx context.Context) error {
 	switch {
 	case e.o.latency && !e.o.op.fetches():

@@ -20,23 +20,23 @@ import (
 const (
 	defaultPort = 18515
 
-	// meetTimeout bounds how long the two sides take to find each other once
-	// their TCP connection stands, so that a peer which stops half-way hangs nobody.
+	// meetTimeout bounds the time in which the two sides find each other once
+	// their TCP connection stands, so that a peer which stops half-way does not block the other.
 	meetTimeout = 10 * time.Second
 )
 
-// settings are what both sides must agree on, by the names of their options.
+// settings returns the values that both sides must agree on, by the names of their options.
 func (o *options) settings() map[string]string {
 	return map[string]string{"size": strconv.Itoa(o.size), "iters": strconv.Itoa(o.iters), "transport": cmp.Or(o.service, verbs.RC).String()}
 }
 
-// addressLine is what ibv_rc_pingpong prints for a side.
+// addressLine returns the address line of ibv_rc_pingpong for a side.
 func addressLine(side string, in oob.QPInfo) string {
 	return fmt.Sprintf("  %-15s LID 0x%04x, QPN 0x%06x, PSN 0x%06x, GID %s\n", side+" address:", in.LID, in.QPN, in.PSN, netip.AddrFrom16(in.GID))
 }
 
-// token is what the client's connect request says, so that the server takes
-// no other: the numbers that only the two sides of the exchange know.
+// token is the private data of the client's connect request, so that the server
+// takes no other: the numbers that only the two sides of the exchange know.
 func token(client oob.QPInfo) string { return fmt.Sprintf("%06x:%06x", client.QPN, client.PSN) }
 
 // listen listens on every address of this machine.

@@ -14,8 +14,8 @@ import (
 	"cinnabar/verbs/oob"
 )
 
-// Where queue pairs are connected by hand, the two sides exchange what rdma-core's
-// ibv_*_pingpong exchange, so that the other side may be one of them:
+// Where queue pairs are connected by hand, the two sides exchange the messages of rdma-core's
+// ibv_*_pingpong, so that the other side may be one of them:
 //
 //	client to server   "LLLL:QQQQQQ:PPPPPP:GID", the GID in 32 digits, and a NUL
 //	server to client   the same, once its queue pair is in RTS
@@ -23,7 +23,7 @@ import (
 //
 // rdma-core's hang up here, and each of their reads expects one message and not a
 // byte more. A server of ours goes on with a line, and a client of ours that sees
-// one answers: so settings that differ are found, and nobody else is bothered.
+// one answers: so settings that differ are found, and rdma-core's see no difference.
 const (
 	destLayout = "0000:000000:000000:00000000000000000000000000000000\x00"
 	doneWord   = "done\x00"
@@ -31,8 +31,8 @@ const (
 	// maxLine bounds the line with the settings.
 	maxLine = 512
 
-	// maxSilence is how long nothing may complete before the run ends, where no
-	// connection tells that the peer is gone, or that a message was lost.
+	// maxSilence bounds the time without a completion where no connection
+	// shows that the peer is gone, or that a message was lost.
 	maxSilence = 30 * time.Second
 )
 
@@ -52,7 +52,7 @@ func (b *bouncer) limitSilence(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// identify works out how the queue pair is connected and what names it to the peer.
+// identify works out how the queue pair is connected and by which numbers the peer names it.
 func (b *bouncer) identify() (err error) {
 	a, err := b.PD.Device().Query()
 	if err != nil {
@@ -162,7 +162,7 @@ func (b *bouncer) serveByHand(c net.Conn) (oob.QPInfo, error) {
 	return remote, b.compare(line)
 }
 
-// writeDest tells the peer about this side, in one piece: rdma-core's read only once.
+// writeDest sends the peer the numbers of this side, in one piece, because rdma-core's programs read only once.
 func (b *bouncer) writeDest(w io.Writer) error {
 	msg, err := oob.QPInfo{LID: b.own.LID, QPN: b.own.QPN, PSN: b.own.PSN, GID: b.own.GID}.AppendText(nil)
 	if err != nil {
@@ -196,7 +196,7 @@ func (b *bouncer) writeSettings(w io.Writer) error {
 }
 
 // readSettings reads that line. ok is false if the peer has hung up: it is
-// rdma-core's, whose settings nobody knows.
+// a program of rdma-core, which does not send its settings.
 func readSettings(c net.Conn) (line string, ok bool, err error) {
 	var b [1]byte
 	for len(line) < maxLine {

@@ -32,7 +32,7 @@ type options struct {
 	data    uint16       // --data-port; 0: a free one
 	service verbs.QPType // of --transport; 0: RC
 
-	// What follows means something only where the queue pair is connected by hand.
+	// The following have a meaning only where the queue pair is connected by hand.
 
 	mtu    int      // -m, bytes; 0: 1024
 	sl     int      // -l
@@ -48,8 +48,8 @@ var services = []struct {
 	size int
 }{{"rc", verbs.RC, 4096}, {"uc", verbs.UC, 4096}, {"ud", verbs.UD, 2048}}
 
-// byHandOptions need a device whose queue pairs can be connected by hand: on
-// others, ignoring them would measure something else than was asked for.
+// byHandOptions need a device with queue pairs that can be connected by hand: on
+// others, ignoring them would measure something else than the user has asked for.
 var byHandOptions = []struct{ long, short, reason string }{
 	{"mtu", "m", "iWARP segments by the TCP connection's segment size; set the MTU of the network interface instead"},
 	{"sl", "l", "service levels are InfiniBand's; iWARP runs over IP"},
@@ -174,7 +174,7 @@ func (o *options) pathMTU() verbs.MTU {
 	return 0
 }
 
-// fits compares the options with what the device can do.
+// fits compares the options with the limits of the device.
 func (o *options) fits(dev *verbs.Device) error {
 	a, err := dev.Query()
 	if err != nil {
@@ -199,8 +199,8 @@ func (o *options) fits(dev *verbs.Device) error {
 	return nil
 }
 
-// validate refuses values that no device could take. What this device cannot
-// take is found out when it is open.
+// validate refuses values that no device could take. The limits of this device
+// are checked when it is open.
 func (o *options) validate() error {
 	switch {
 	case o.size < 0 || int64(o.size) > math.MaxInt32:

@@ -25,7 +25,7 @@ const (
 )
 
 // The bytes of a message are those of ibv_rc_pingpong: its filler, and at the
-// start of each page what its -c writes there, which is always 0.
+// start of each page the number that its -c writes there, which is always 0.
 const (
 	filler   = 0x7b
 	pageSize = 4096
@@ -172,8 +172,8 @@ func (b *bouncer) bounce(ctx context.Context, client bool) (time.Duration, error
 // done reports whether all messages went both ways.
 func (b *bouncer) done() bool { return b.recvs >= b.o.iters && b.sends >= b.o.iters }
 
-// step deals with the next completions. What follows the last that counts is
-// of no interest: a peer that is done hangs up, which flushes spare receives.
+// step handles the next completions. Those behind the last that counts are
+// ignored: a peer that is done hangs up, which flushes spare receives.
 func (b *bouncer) step(ctx context.Context) error {
 	n, err := b.next(ctx, b.batch[:])
 	if err != nil {
@@ -261,7 +261,7 @@ func fillerByte(i int) byte {
 	return filler
 }
 
-// check names the first page that differs from what fill wrote.
+// check names the first page that differs from the pattern of fill.
 func check(b []byte) error {
 	for i, got := range b {
 		if want := fillerByte(i); got != want {
@@ -278,7 +278,7 @@ type result struct {
 	took  time.Duration
 }
 
-// resultJSON is what pingpong --json prints.
+// resultJSON is the output of pingpong --json.
 type resultJSON struct {
 	Size        int     `json:"size"` // bytes of a message
 	Iterations  int     `json:"iterations"`

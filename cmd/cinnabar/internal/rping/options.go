@@ -71,7 +71,7 @@ and serves any host that reaches it. -a 127.0.0.1 keeps other machines out.`,
 	return cmd
 }
 
-// check refuses what no address can mend.
+// check refuses values that are wrong for every address.
 func (o *options) check() error {
 	switch {
 	case o.server == o.client:
@@ -85,7 +85,7 @@ func (o *options) check() error {
 	case o.size < minSize || o.size > maxSize:
 		return cli.Usagef("invalid size %d (valid range is %d to %d)", o.size, minSize, maxSize)
 	case o.json && (o.server || o.verbose || o.debug):
-		return cli.Usagef("--json is for clients, without -v and -d, whose lines are no JSON")
+		return cli.Usagef("--json is for clients, without -v and -d, because their lines are no JSON")
 	case o.count < 0:
 		return cli.Usagef("invalid count %d; 0 pings until interrupted", o.count)
 	}

@@ -35,7 +35,7 @@ const (
 	defaultPort = 7174
 	defaultSize = 64           // bytes of ping data unless -S says otherwise
 	minSize     = 23           // "rdma-ping-2147483647: " and its NUL
-	maxSize     = 64*1024 - 1  // what the C program accepts
+	maxSize     = 64*1024 - 1  // the largest that the C program accepts
 	fillFirst   = 'A'          // the filler runs from here ...
 	fillLast    = 'z'          // ... to here, through the six signs between the cases
 	pingPrefix  = "rdma-ping-" // followed by the round's number, ": " and the filler
@@ -43,7 +43,7 @@ const (
 	sendDepth   = 16           // send queue; the receive queue holds two
 )
 
-// advert tells the peer where it may read or write.
+// advert names the memory that the peer may read or write.
 type advert struct {
 	remote verbs.RemoteAddr
 	size   uint32 // bytes

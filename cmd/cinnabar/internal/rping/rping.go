@@ -64,7 +64,7 @@ func runServer(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o *opt
 	return serve(ctx, dev, r, o, s)
 }
 
-// serveAll serves clients until ctx ends. What goes wrong with one of
+// serveAll serves clients until ctx ends. The failure of one of
 // them is printed and concerns no other.
 func serveAll(ctx context.Context, dev *verbs.Device, l *verbs.Listener, o *options, s cli.Streams) error {
 	s.Out, s.Err = &cli.SyncWriter{W: s.Out}, &cli.SyncWriter{W: s.Err}
@@ -100,7 +100,7 @@ type end struct {
 	s       cli.Streams
 	role    string    // "server" or "client"
 	control *verbs.MR // the messages
-	data    *verbs.MR // what is read into and written from, the client's sink
+	data    *verbs.MR // the memory to read into and to write from, the client's sink
 	start   *verbs.MR // the client's source; nil on the server
 }
 
@@ -148,7 +148,7 @@ func (e *end) prepare() (err error) {
 	return nil
 }
 
-// param is what both sides ask of a connection, as the C program does.
+// param returns the parameters that both sides ask of a connection, as the C program does.
 func (e *end) param() verbs.ConnParam {
 	return verbs.ConnParam{ResponderResources: 1, InitiatorDepth: 1, RetryCount: 7, RNRRetry: verbs.MaxRNRRetry}
 }
@@ -192,7 +192,7 @@ func (e *end) do(ctx context.Context, wrs ...verbs.SendWR) error {
 // debugf prints a step where -d asked for it.
 func (e *end) debugf(format string, args ...any) {
 	if e.o.debug {
-		_, _ = fmt.Fprintf(e.s.Out, format+"\n", args...) // the data is what matters
+		_, _ = fmt.Fprintf(e.s.Out, format+"\n", args...) // a lost line does not change the ping
 	}
 }
 
@@ -202,7 +202,7 @@ func (e *end) finish(ctx context.Context, err error) error {
 	if link.Ended(err) {
 		err = nil
 	}
-	if e.Conn != nil && e.o.selfQP && err == nil { // what the C program does with a queue pair of its own
+	if e.Conn != nil && e.o.selfQP && err == nil { // as the C program does with a queue pair of its own
 		err = e.QP.Modify(verbs.QPAttr{Mask: verbs.AttrState, State: verbs.StateErr})
 	}
 	if e.Conn != nil {
@@ -264,7 +264,7 @@ func (e *end) serveRound(ctx context.Context) error {
 	return e.do(ctx, write, e.sendWR(advert{}))
 }
 
-// resultJSON is what rping --json prints at the end.
+// resultJSON is the output of rping --json at the end.
 type resultJSON struct {
 	Rounds  int32   `json:"rounds"`
 	Size    int     `json:"size"` // bytes of ping data
