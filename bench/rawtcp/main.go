@@ -4,7 +4,7 @@
 //	rawtcp pull|push ADDRESS [flags]  measures transfers of one size
 //
 // A pull is an 8-byte request that is answered with the block; a push is the request and the block, answered with 8 bytes
-// when all of it has been read. The client prints what cinnabar perf prints with --json. The server ends with its standard
+// when all of it has been read. The client prints the JSON of cinnabar perf --json. The server ends with its standard
 // input.
 package main
 
@@ -70,7 +70,7 @@ func serve(in io.Reader, out io.Writer) error {
 	}
 }
 
-// answer serves one client until it is done, or breaks the protocol. A request's sign tells its direction: positive is a
+// answer serves one client until it is done, or breaks the protocol. A request's sign is its direction: positive is a
 // pull of so many bytes, negative a push.
 func answer(c net.Conn) {
 	defer func() { _ = c.Close() }()

@@ -26,7 +26,7 @@ type path struct {
 	server []string
 	ready  string // how the line begins with which the server says that it serves
 	client []string
-	loops  int // for each second, of a program that is told a number of loops and not a time
+	loops  int // for each second, of a program that takes a number of loops and not a time
 	parse  func(text string) (figure, error)
 }
 
@@ -42,7 +42,7 @@ func (p path) clientArgs(address string, d time.Duration) []string {
 	return args
 }
 
-// there tells whether the path's programs can be had: ours are built, Mercury's must be in PATH.
+// there reports whether the path's programs can be had: ours are built, Mercury's must be in PATH.
 func (p path) there() bool {
 	if !strings.HasPrefix(p.client[0], "hg_") && !strings.HasPrefix(p.client[0], "na_") {
 		return true

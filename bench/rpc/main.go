@@ -3,7 +3,7 @@
 //
 //	go run ./bench/rpc [-rounds N] [-duration D] [-case TEXT]
 //
-// Each round measures every path of a case in turn, so that a machine whose speed drifts treats them alike. The
+// Each round measures every path of a case in turn, so that a machine with drifting speed treats them alike. The
 // result is a table of medians with their spread, and the ratio of each path to the first that is there. Each measurement
 // has a server of its own, and warms up first. Nothing else should be running.
 package main
@@ -38,7 +38,7 @@ func main() {
 	s := setting{out: os.Stdout, log: os.Stderr}
 	flag.IntVar(&s.rounds, "rounds", 5, "alternating rounds")
 	flag.DurationVar(&s.duration, "duration", time.Second, "time of each measurement")
-	flag.StringVar(&s.filter, "case", "", "only cases whose name contains this")
+	flag.StringVar(&s.filter, "case", "", "only cases with this text in their names")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err := s.run(ctx)
@@ -90,7 +90,7 @@ func (s *setting) describe(ctx context.Context) {
 		runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), strings.TrimSpace(string(version)), s.rounds, s.duration)
 }
 
-// figure is what one measurement says.
+// figure is the result of one measurement.
 type figure struct {
 	Usec float64 `json:"usec_per_call"`
 	MiB  float64 `json:"mib_per_second"`
@@ -133,7 +133,7 @@ func (s *setting) one(ctx context.Context, p path) (_ figure, err error) {
 	}
 	defer func() {
 		_ = hold.Close()
-		_ = srv.Process.Signal(os.Interrupt) // what does not end with its standard input, or when its client is done
+		_ = srv.Process.Signal(os.Interrupt) // for a server that does not end with its standard input, or when its client is done
 		_ = srv.Wait()
 	}()
 	address, err := ready(out, p.ready)

@@ -3,7 +3,7 @@
 //	smping serve                  prints the address
 //	smping ping ADDRESS [flags]   measures
 //
-// The client prints a JSON object: half a round trip in microseconds, which is what Mercury's na_lat prints, and
+// The client prints a JSON object: half a round trip in microseconds, which Mercury's na_lat prints too, and
 // the whole one. The server ends with its standard input.
 package main
 
@@ -81,7 +81,7 @@ func (h *echo) Request(m *na.Message) na.Task {
 // Complete implements [na.Completer].
 func (*echo) Complete(*na.Op) {}
 
-// signal is an operation that somebody waits for.
+// signal is an operation with a channel to wait on.
 type signal struct {
 	op na.Op
 	ev na.Event
@@ -100,7 +100,7 @@ func (s *signal) wait(ep na.Endpoint, to na.Addr) error {
 	return s.op.Err
 }
 
-// line is what the client prints.
+// line is the output of the client.
 type line struct {
 	Size        int     `json:"size"`
 	Count       int     `json:"count"`

@@ -1,4 +1,4 @@
-// Package dordma is what the two programs of the do_rdma example share: the RPC of Thallium's tutorial "Transferring data
+// Package dordma has the RPC of the two programs of the do_rdma example, which are Thallium's tutorial "Transferring data
 // over RDMA".
 //
 // The client exposes nine bytes, "Matthieu" and its NUL, and sends a handle to them in a request that has no response.
@@ -12,7 +12,7 @@
 //
 // # A request without response
 //
-// Nothing tells the client when the server has pulled. The tutorial's client ends as soon as its request has left, which
+// The client does not learn when the server has pulled. The tutorial's client ends as soon as its request has left, which
 // goes well because so little memory travels inside the request; of more memory the server would find nothing any more.
 // The client here keeps its memory exposed for a grace time, and then closes it, which waits for a pull that has begun. A
 // program that must know better asks for a response, as most of Thallium's programs do.
@@ -30,7 +30,7 @@ import "cinnabar"
 const (
 	// Address is where the tutorial's server listens.
 	Address = "tcp://127.0.0.1:1234"
-	// Text is what the client exposes; in C++ a NUL ends it.
+	// Text is the text that the client exposes; in C++ a NUL ends it.
 	Text = "Matthieu\x00"
 	// Room is how many bytes the server has room for.
 	Room = 6

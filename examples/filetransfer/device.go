@@ -10,7 +10,7 @@ import (
 )
 
 // OpenDevice opens the machine's RDMA device of that name, or the software device, which every machine has, if name is
-// empty. Its error says why there is no such device, or what the device lacks.
+// empty. Its error says why there is no such device, or which ability the device lacks.
 func OpenDevice(name string) (*verbs.Device, error) {
 	dev, err := open(name)
 	if err != nil {
@@ -29,7 +29,7 @@ func open(name string) (*verbs.Device, error) {
 	return rdmacore.Open(name)
 }
 
-// check refuses a device that cannot do what the protocol stands on, as those of iWARP cannot (the paper's section 4.1).
+// check refuses a device without an ability that the protocol needs, such as those of iWARP (the paper's section 4.1).
 func check(dev *verbs.Device) error {
 	attr, err := dev.Query()
 	if err != nil {
@@ -49,7 +49,7 @@ func LongestMessage(dev *verbs.Device) (int, error) {
 	}
 	longest := uint64(BufferSize)
 	for _, p := range attr.Ports {
-		if p.MaxMsgSize > 0 { // else the device tells nothing
+		if p.MaxMsgSize > 0 { // 0: the device has no such limit
 			longest = min(longest, p.MaxMsgSize)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package filetransfer holds what the two programs of Bedeir's paper on flow
-// control share: the server's messages and the names and sizes that both know,
+// Package filetransfer has the common parts of the two programs of Bedeir's paper on flow
+// control: the server's messages and the names and sizes that both know,
 // as messages.h does in the C sources. The programs are in the folders client
 // and server; docs/filetransfer.md walks through them.
 package filetransfer
@@ -24,7 +24,7 @@ const (
 type MessageID uint32
 
 const (
-	// MsgMR tells the client where to write (MSG_MR).
+	// MsgMR has the address and the key of the memory to write to (MSG_MR).
 	MsgMR MessageID = iota + 1
 	// MsgReady asks for the next chunk (MSG_READY).
 	MsgReady
@@ -67,7 +67,7 @@ func AppendMessage(b []byte, m Message) []byte {
 }
 
 // ParseMessage reads a message. It is false unless b is exactly one, of a known
-// kind. What stands in the padding is ignored: C programs do not clear it.
+// kind. The padding is ignored, because C programs do not clear it.
 func ParseMessage(b []byte) (Message, bool) {
 	if len(b) != MessageLen {
 		return Message{}, false

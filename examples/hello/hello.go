@@ -1,4 +1,4 @@
-// Package hello is what the two programs of the manual's page on RPC share: a remote procedure with its types.
+// Package hello has the remote procedure, with its types, of the two programs of the manual's page on RPC.
 package hello
 
 import "cinnabar"

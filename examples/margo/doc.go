@@ -1,4 +1,4 @@
-// Package margo is what the programs of the margo examples share: the procedures of the programs that come with Margo as
+// Package margo has the common parts of the programs of the margo examples: the procedures of the programs that come with Margo as
 // examples and tests, with their types, and the handlers that more than one of the programs has.
 //
 // Each program here does the work of one of Margo's, so that either end of a pair can be C:

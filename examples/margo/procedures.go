@@ -38,7 +38,7 @@ var (
 	Shutdown = cinnabar.NewRPC[None, None]("my_shutdown_rpc")
 )
 
-// ServeShutdown has engine end itself when it is told to, the call answered.
+// ServeShutdown serves the procedure that ends engine, after the response.
 func ServeShutdown(engine *cinnabar.Engine) error {
 	return Shutdown.Handle(engine, func(ctx context.Context, _ None) (None, error) {
 		return None{}, engine.Shutdown(ctx) // returns at once, in a handler

@@ -14,7 +14,7 @@ type Service struct {
 	OtherThing *cinnabar.RPC[Lent, Out]
 }
 
-// The services, whose procedures have names of their own and do the same.
+// The services. Their procedures have names of their own and do the same.
 var (
 	Service1 = newService("svc1")
 	Service2 = newService("svc2")
@@ -32,12 +32,12 @@ func newService(name string) *Service {
 type (
 	// ReadIn is the argument of Read.
 	ReadIn struct {
-		Client *string // whose memory it is; nil: the caller's
+		Client *string // address of the process that owns the memory; nil: the caller
 		Data   cinnabar.BulkHandle
 	}
 	// DelegateIn is the argument of Delegate.
 	DelegateIn struct {
-		Service *string // the address of who serves Read
+		Service *string // the address of the process that serves Read
 		Data    cinnabar.BulkHandle
 	}
 )

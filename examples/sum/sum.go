@@ -1,4 +1,4 @@
-// Package sum is what the two programs of the sum example share: the RPC with its types, as the tutorial's types.h has
+// Package sum has the RPC of the two programs of the sum example, with its types, as the tutorial's types.h has
 // them.
 //
 // The client exposes an array of integers and sends a handle to it; the server pulls the array from the client's memory

@@ -16,12 +16,12 @@
 // top of their files list options and commands, types.h the arguments. The Go side of the tests serves and calls the
 // same set. thallium_peer in directory cpp is their like in C++, on Thallium; do_rdma_server and do_rdma_client are the two
 // halves of its tutorial on RDMA, values prints the bytes of values.hpp, and their compiler takes a minute.
-// margo_sum_server and margo_sum_client are the two halves of Margo's tutorial. hashids and procs print what
-// the libraries make of names and values.
+// margo_sum_server and margo_sum_client are the two halves of Margo's tutorial. hashids and procs print the ids and the
+// bytes that the libraries make of names and values.
 //
 // # Recorded bytes
 //
-// testdata holds what the C libraries did, so that tests without them can check the same: hashids.txt the ids of the
+// testdata holds the output and the messages of the C libraries, so that tests without them can check the same: hashids.txt the ids of the
 // names in names.txt, procs.txt the encodings of values of every type, margo_functions.txt the names of Margo's functions,
 // and wire/*.hex whole conversations, among them those of the programs that come with Margo: margo_example, margo_test,
 // margo_multiplex and tutorial_*. Each file begins with its provenance. A conversation has a line

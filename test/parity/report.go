@@ -51,7 +51,7 @@ func eachEvent(in io.Reader, do func(event)) error {
 }
 
 // printReport prints a report as `go test` without -v does: a line for each package, and the output of tests that failed.
-// Its error names them, because the end of a long output is what a reader sees first.
+// Its error names them, because a reader sees the end of a long output first.
 func printReport(out io.Writer, in io.Reader) error {
 	type key struct{ pkg, test string }
 	said := map[key]*strings.Builder{}

@@ -23,7 +23,7 @@ type target struct {
 	dst []byte     // guarded by mu
 }
 
-// NewServer returns a server that copies what a client puts to the beginning of dst. The memory may be read again
+// NewServer returns a server that copies the bytes of a Put to the beginning of dst. The memory may be read again
 // when Put has returned, and belongs to the caller once the server is stopped.
 func NewServer(dst []byte, opts ...grpc.ServerOption) *grpc.Server {
 	srv := grpc.NewServer(opts...)

@@ -1,4 +1,4 @@
-// Package grpcrstream runs gRPC-Go over RDMA: a server and a client whose connections are streams of
+// Package grpcrstream runs gRPC-Go over RDMA: the connections of a server and a client are streams of
 // cinnabar/verbs/rstream, on any device. gRPC knows nothing of it; all it takes is
 //
 //	n := NewNetwork(dev)

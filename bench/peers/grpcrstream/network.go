@@ -47,7 +47,7 @@ func (n *Network) begin() error {
 	return nil
 }
 
-// Dial connects to "address:port"; it is what grpc.WithContextDialer takes.
+// Dial connects to "address:port"; it is a dialer for grpc.WithContextDialer.
 func (n *Network) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	at, err := netip.ParseAddrPort(addr)
 	if err != nil {
@@ -64,7 +64,7 @@ func (n *Network) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	return n.count(c), nil
 }
 
-// Listen returns what a gRPC server serves.
+// Listen returns a listener for a gRPC server.
 func (n *Network) Listen(at netip.AddrPort) (net.Listener, error) {
 	l, err := rstream.Listen(n.dev, at)
 	if err != nil {
@@ -103,7 +103,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	if err := l.net.begin(); err != nil {
-		_ = c.Close() // nobody is told about a connection that comes too late
+		_ = c.Close() // the network is closed, and begin's error says so
 		return nil, err
 	}
 	return l.net.count(c), nil

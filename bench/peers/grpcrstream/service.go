@@ -18,7 +18,7 @@ const (
 	waitMethod  = "/" + serviceName + "/Wait"  // Empty to Empty, when the call ends or the server lets it go
 )
 
-// waiter is what a Wait call does.
+// waiter is the handler of a Wait call.
 type waiter func(ctx context.Context) error
 
 // newServer returns a server with the three methods; wait is the third.

@@ -1,5 +1,5 @@
 // Command grpcunary is gRPC-Go's half of the RPC measurements: a server that answers unary calls, and a client that
-// prints what cinnabar perf rate --json prints.
+// prints the JSON of cinnabar perf rate --json.
 //
 //	grpcunary serve                   prints the address to call
 //	grpcunary rate ADDRESS [flags]    calls it
@@ -62,7 +62,7 @@ func serve(in io.Reader, out io.Writer) error {
 	return <-ended
 }
 
-// newServer returns a server whose one method takes a block of bytes and returns nothing.
+// newServer returns a server with one method, which takes a block of bytes and returns nothing.
 func newServer() *grpc.Server {
 	srv := grpc.NewServer()
 	srv.RegisterService(&grpc.ServiceDesc{

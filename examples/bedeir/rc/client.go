@@ -8,7 +8,7 @@ import (
 
 // ClientLoop connects to hostport, "host:port", and works until the connection is
 // over (rc_client_loop). Data becomes [Conn.Data]. It returns nil after an orderly
-// end, whoever chose it: a client that wants more knows from its callbacks whether
+// end by either side: a client that wants more knows from its callbacks whether
 // it had finished. When ctx ends, the connection is ended in order and the cause
 // returned.
 func (l *Library) ClientLoop(ctx context.Context, hostport string, data any) error {

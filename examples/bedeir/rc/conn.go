@@ -21,7 +21,7 @@ const (
 	never             = time.Duration(1<<63 - 1)
 )
 
-// What an [Error] happened to.
+// The operations of an [Error].
 const (
 	opListen  = "listen at"
 	opConnect = "connect to"
@@ -29,7 +29,7 @@ const (
 	opTalk    = "connection to"
 )
 
-// connParam asks for what the paper's programs ask for, except that a lost packet does not end the connection:
+// connParam has the parameters of the paper's programs, except that a lost packet does not end the connection, because
 // their retry count is 0. A message that finds no receive is retried for ever, because both sides may post late.
 var connParam = verbs.ConnParam{InitiatorDepth: 1, ResponderResources: 1, RNRRetry: verbs.MaxRNRRetry}
 
@@ -62,7 +62,7 @@ func (c *Conn) QP() *verbs.QP { return c.qp }
 func (c *Conn) RemoteAddr() netip.AddrPort { return c.id.RemoteAddr() }
 
 // Disconnect ends the connection in order and returns at once (rc_disconnect):
-// what was posted before is still sent, and then the loop finds the connection
+// requests that were posted before are still sent, and then the loop finds the connection
 // over. It does nothing if the peer was faster.
 func (c *Conn) Disconnect() error {
 	err := c.id.Disconnect()
@@ -160,7 +160,7 @@ func (c *Conn) run(ctx context.Context) error {
 	}
 }
 
-// forward passes events on until ctx ends, which is also how the channel's reader is told to stop.
+// forward passes events on until ctx ends, which also stops the channel's reader.
 func forward(ctx context.Context, ch *rdmacm.EventChannel, to chan<- *rdmacm.Event) {
 	for {
 		e, err := ch.Get(ctx)
@@ -201,7 +201,7 @@ func (c *Conn) handle(ctx context.Context, e *rdmacm.Event) (over bool, err erro
 		c.busy()
 		return false, call(c.lib.cfg.Connection, c)
 	case rdmacm.EventDisconnected:
-		// What had succeeded before the end is in the queue by now.
+		// The completions of requests that succeeded before the end are in the queue by now.
 		if err := c.completions(ctx); err != nil && (e.Err == nil || isFatal(err)) {
 			return true, err
 		}
@@ -228,7 +228,7 @@ func (l *Library) ignored(e *rdmacm.Event) {
 		slog.String("event", e.Type.String()), slog.Uint64("type", uint64(e.Type)))
 }
 
-// completions delivers what the queue holds, and leaves it armed. Before the connection is established it
+// completions delivers the completions in the queue, and leaves it armed. Before the connection is established it
 // delivers nothing, so that Connection is called first even if the peer is quick.
 func (c *Conn) completions(ctx context.Context) error {
 	if !c.up {
@@ -255,13 +255,13 @@ func (c *Conn) completions(ctx context.Context) error {
 			if err := c.cq.Arm(false); err != nil {
 				return err
 			}
-			armed = true // what came before raises no event, so look once more
+			armed = true // completions from before this raise no event, so look once more
 		}
 	}
 }
 
 // complete delivers one completion. A flushed request says only that the connection is ending, for a reason that
-// an event or an earlier completion tells.
+// an event or an earlier completion gives.
 func (c *Conn) complete(wc *verbs.WC) error {
 	if wc.Status == verbs.StatusWRFlushErr {
 		return nil
@@ -283,7 +283,7 @@ func (c *Conn) end(ctx context.Context, err error) error {
 		_ = conn.Disconnect(ctx) // if it cannot be had in order, Close below cuts the connection
 		cancel()
 	}
-	closing := c.ch.Close() // gives up what is under way, rejects a request that was not accepted
+	closing := c.ch.Close() // ends an attempt to connect, rejects a request that was not accepted
 	if c.qp != nil {
 		closing = errors.Join(closing, c.qp.Close())
 	}

@@ -1,6 +1,6 @@
 // Package rc is the connection library of Bedeir's paper on flow control
-// ("Basic Flow Control for RDMA Transfers", 2013): programs say in four
-// callbacks what they do with a connection, and the library does the rest.
+// ("Basic Flow Control for RDMA Transfers", 2013): programs handle a connection
+// in four callbacks, and the library does the rest.
 //
 // It is an example of a library over verbs/rdmacm. Its functions keep the paper's names
 // (Die, GetPD), because readers compare this package with the paper. The table shows the
@@ -31,7 +31,7 @@
 //
 // For one connection they are called one after the other, by one goroutine, in
 // this order: PreConnection, Connection, Completion any number of times,
-// Disconnect. Disconnect is called once for every connection whose PreConnection
+// Disconnect. Disconnect is called once for every connection for which PreConnection
 // was called, however far it came, when no completion can follow and the queue
 // pair is closed: it may release all memory. Callbacks of different connections
 // run at the same time. A callback that is nil has nothing to do.

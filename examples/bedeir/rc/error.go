@@ -9,18 +9,18 @@ import (
 type Error struct {
 	Op   string // "connect to", "serve", ...
 	Peer string // address of the peer, or the name by which it was to be found
-	Err  error  // what happened
+	Err  error  // the reason
 }
 
-// Error says what was done, with whom, and what happened.
+// Error returns the operation, the peer, and the reason.
 func (e *Error) Error() string { return e.Op + " " + e.Peer + ": " + e.Err.Error() }
 
-// Unwrap returns what happened.
+// Unwrap returns e.Err.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Die makes the error by which a callback gives up more than its connection
 // (rc_die): the loop that called it ends all its connections and returns the
-// error. What becomes of the process is for the caller of the loop to decide. The
+// error. The caller of the loop decides whether the process ends. The
 // arguments are those of [fmt.Errorf].
 func Die(format string, args ...any) error { return &fatal{fmt.Errorf(format, args...)} }
 

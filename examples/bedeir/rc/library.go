@@ -11,12 +11,12 @@ import (
 // defaultMaxConns bounds the connections of a server that sets no bound itself.
 const defaultMaxConns = 64
 
-// Config is what a program tells [Init]. The zero value is of use to nobody but
+// Config has the callbacks of a program for [Init]. The zero value is of no use but
 // is allowed: it makes connections and does nothing with them.
 type Config struct {
 	// PreConnection is called before a connection request is accepted, or before
 	// the client's is made. This is the place to register memory and to post the
-	// first receives. A server whose PreConnection fails rejects the request.
+	// first receives. If it fails at a server, the request is rejected.
 	PreConnection func(c *Conn) error
 	// Connection is called when the connection is established.
 	Connection func(c *Conn) error

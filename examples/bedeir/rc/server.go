@@ -11,8 +11,8 @@ import (
 )
 
 // ServerLoop listens at hostport, "host:port", and serves connections until ctx
-// ends, whose cause it returns (rc_server_loop). An empty host is every address of
-// this machine, port 0 a free one. What goes wrong with one connection is told to
+// ends, and returns the cause of that (rc_server_loop). An empty host is every address of
+// this machine, port 0 a free one. The error of one connection is passed to
 // its Disconnect callback and does not end the loop. When the loop ends, its
 // connections are ended in order and every callback has returned.
 func (l *Library) ServerLoop(ctx context.Context, hostport string) error {
@@ -28,7 +28,7 @@ func (l *Library) ServerLoop(ctx context.Context, hostport string) error {
 	ctx, s.stop = context.WithCancelCause(ctx)
 	err = s.loop(ctx)
 	s.stop(err)
-	_ = ch.Close() // turns away who comes now; the connections have channels of their own
+	_ = ch.Close() // rejects new connections; the established ones have channels of their own
 	s.conns.Wait()
 	return err
 }
@@ -73,7 +73,7 @@ func (s *server) loop(ctx context.Context) error {
 		}
 		e, err := s.ch.Get(ctx)
 		if err != nil {
-			return context.Cause(ctx) // nobody else closes the channel
+			return context.Cause(ctx) // only the end of ctx ends Get here
 		}
 		if err := s.handle(ctx, e); err != nil {
 			return err

@@ -1,4 +1,4 @@
-// Command client is the client of the do_rdma example: it exposes a few bytes and tells the server where they are.
+// Command client is the client of the do_rdma example: it exposes a few bytes and sends the server a handle to them.
 //
 //	client [-answer] [-grace TIME] [ADDRESS]
 //
@@ -41,7 +41,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 	answer := flags.Bool("answer", false, "ask for a response, as the newer form of the tutorial does")
 	grace := flags.Duration("grace", time.Second, "how long the memory stays exposed")
 	if err := flags.Parse(args[1:]); err != nil {
-		return 1 // it is told already
+		return 1 // Parse has printed the error
 	}
 	address := dordma.Address
 	switch flags.NArg() {
@@ -75,7 +75,7 @@ func send(ctx context.Context, address string, answer bool, grace time.Duration)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = memory.Close() }() // whoever has not begun to pull by now comes too late
+	defer func() { _ = memory.Close() }() // a pull that has not begun by now fails
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if answer {
@@ -89,7 +89,7 @@ func send(ctx context.Context, address string, answer bool, grace time.Duration)
 	return nil
 }
 
-// wait waits for a while, unless the program is told to end.
+// wait waits for d, or until ctx ends.
 func wait(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

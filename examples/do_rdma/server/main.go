@@ -5,7 +5,7 @@
 //
 // ADDRESS is where to listen, tcp://127.0.0.1:1234 if it is not given. The server runs until it is interrupted. In the
 // tutorial nothing in main waits for that, because an engine of the C++ library did so when it went out of scope; Go
-// programs wait for what they want to wait for. The address goes to standard error, for ADDRESSes that leave the port to
+// programs wait explicitly. The address goes to standard error, for ADDRESSes that leave the port to
 // the system.
 package main
 
@@ -25,7 +25,7 @@ import (
 
 const (
 	maxHandlers = 16               // requests served at a time
-	patience    = 10 * time.Second // for a pull, and for those under way when the server is told to end
+	patience    = 10 * time.Second // for a pull, and for those under way when the server is interrupted
 )
 
 func main() {
@@ -63,7 +63,7 @@ func serve(ctx context.Context, address string, stdout, stderr io.Writer) error 
 	if err != nil {
 		return err
 	}
-	defer func() { _ = engine.Close() }() // what it would report, Shutdown has reported
+	defer func() { _ = engine.Close() }() // Shutdown has returned its error already
 	err = dordma.RPC.Handle(engine, func(ctx context.Context, remote cinnabar.BulkHandle) error {
 		return receive(ctx, engine, remote, stdout)
 	})
@@ -77,7 +77,7 @@ func serve(ctx context.Context, address string, stdout, stderr io.Writer) error 
 	return engine.Shutdown(drain)
 }
 
-// receive pulls what there is room for. The local memory is smaller than the remote one, so its size counts.
+// receive pulls as many bytes as there is room for. The local memory is smaller than the remote one, so its size counts.
 func receive(ctx context.Context, engine *cinnabar.Engine, remote cinnabar.BulkHandle, stdout io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

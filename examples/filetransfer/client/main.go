@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// openInput opens what can be read from beginning to end.
+// openInput opens a file that can be read from beginning to end.
 func openInput(path string) (*os.File, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -90,10 +90,10 @@ type client struct {
 	lib     *rc.Library
 	longest int       // bytes of one write on this device
 	msg     *verbs.MR // where the server's messages arrive
-	buffer  *verbs.MR // what is written to the server
+	buffer  *verbs.MR // the bytes to write to the server
 	peer    verbs.RemoteAddr
 	writing bool         // a write has not completed: the buffer is the device's
-	todo    ft.MessageID // what the server wants next; 0: nothing yet
+	todo    ft.MessageID // the server's next request; 0: none yet
 	named   bool         // the name was sent
 	ended   bool         // the zero-byte write was made
 	done    bool         // the server has confirmed
@@ -186,7 +186,7 @@ func (c *client) onCompletion(conn *rc.Conn, wc verbs.WC) error {
 	return c.answer(conn, id)
 }
 
-// answer does what a message asks for. The receive for the next message is
+// answer does the step that a message asks for. The receive for the next message is
 // posted before the write that provokes it.
 func (c *client) answer(conn *rc.Conn, id ft.MessageID) error {
 	switch {
@@ -233,8 +233,8 @@ func (c *client) sendNextChunk(conn *rc.Conn) error {
 }
 
 // writeRemote writes the first n bytes of the buffer to the beginning of the
-// server's, and tells it how many. What is too long for one message of the device
-// goes in several, of which the last, behind all others, has the number.
+// server's, and sends it n as the immediate. Bytes that are too many for one message of the device
+// go in several, of which the last, behind all others, has the number.
 func (c *client) writeRemote(conn *rc.Conn, n int) error {
 	var wrs []verbs.SendWR
 	done := 0

@@ -7,7 +7,7 @@
 // on the software device or the machine's RDMA device of that name.
 // Where -listen says otherwise, the address is printed to standard error. Files
 // that exist are not overwritten, and of a file that did not arrive whole nothing
-// is left. What goes wrong with one client is printed and concerns no other.
+// is left. The failure of one client is printed and concerns no other.
 //
 // The numbers in the comments are the steps of the paper's section 2.
 package main
@@ -75,7 +75,7 @@ files from any host that reaches it. -listen 127.0.0.1:12345 keeps other machine
 	return 0
 }
 
-// server is what all connections share.
+// server has the state of all connections.
 type server struct {
 	out, err  io.Writer
 	listening func(netip.AddrPort)
@@ -114,9 +114,9 @@ func (s *server) serveOver(ctx context.Context, dev *verbs.Device, listen string
 	return errors.Join(s.lib.ServerLoop(ctx, listen), s.lib.Close()) // step 1
 }
 
-// connection is the paper's struct conn_context, what one client needs.
+// connection is the paper's struct conn_context, the state of one client.
 type connection struct {
-	buffer *verbs.MR // what the client writes to
+	buffer *verbs.MR // the memory that the client writes to
 	msgs   *verbs.MR // the three messages, ready to be sent
 	file   *os.File  // nil until the client has named it
 	name   string
@@ -246,7 +246,7 @@ func (c *connection) release() error {
 	return errors.Join(errs...)
 }
 
-// report prints what went wrong with a client.
+// report prints the error of a client.
 func (s *server) report(conn *rc.Conn, c *connection, err error) {
 	_, _ = fmt.Fprintf(s.err, "client %s, file %q: %v\n", conn.RemoteAddr(), c.name, err)
 }

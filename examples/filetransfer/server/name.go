@@ -29,7 +29,7 @@ func parseName(b []byte) (string, error) {
 	return name, nil
 }
 
-// forbidden reports whether no file name may have r: a separator of any system, or what would play tricks with a terminal.
+// forbidden reports whether no file name may have r: a separator of any system, or a character that a terminal would act upon.
 func forbidden(r rune) bool {
 	return r == '/' || r == '\\' || unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)
 }

@@ -1,4 +1,4 @@
-// Command client has a server greet somebody.
+// Command client calls the greet procedure of a server.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command server greets whoever calls, until it is interrupted.
+// Command server serves the greet procedure until it is interrupted.
 package main
 
 import (
@@ -40,7 +40,7 @@ func run(address string, stdout io.Writer) error {
 	var count atomic.Int64
 	greet := func(_ context.Context, in hello.In) (hello.Out, error) {
 		if in.Name == "" {
-			return hello.Out{}, fmt.Errorf("%w: nobody to greet", codes.InvalidArg)
+			return hello.Out{}, fmt.Errorf("%w: the name is empty", codes.InvalidArg)
 		}
 		return hello.Out{Greeting: "hello, " + in.Name, Count: count.Add(1)}, nil
 	}
@@ -54,5 +54,5 @@ func run(address string, stdout io.Writer) error {
 	<-interrupted.Done()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	return engine.Shutdown(ctx) // answers what has been asked
+	return engine.Shutdown(ctx) // answers the calls under way
 }

@@ -2,7 +2,7 @@
 //
 //	client [-remote] [-timeout DURATION] ADDRESS
 //
-// ADDRESS is what the server printed. It is ended by an RPC of its own, or with -remote by Margo's remote shutdown. With
+// ADDRESS is the line that the server printed. It is ended by an RPC of its own, or with -remote by Margo's remote shutdown. With
 // -timeout the calls are to a procedure that takes longer, have that much time, and the remote shutdown follows.
 package main
 

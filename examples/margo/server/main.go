@@ -2,7 +2,7 @@
 //
 //	server [-f FILE] [-p KIND] [-hang DURATION] ADDRESS
 //
-// ADDRESS is where to listen, such as ofi+tcp://127.0.0.1:0. What it became is printed, and with -f written to FILE. With
+// ADDRESS is where to listen, such as ofi+tcp://127.0.0.1:0. The address that it got is printed, and with -f written to FILE. With
 // -p the handlers have a pool of that kind: fifo_wait, prio_wait or earliest_first. A client may have the server write
 // down its state, in a file of the temporary directory.
 package main
@@ -43,7 +43,7 @@ func run(ctx context.Context, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = engine.Close() }() // what it would report, Wait has reported
+	defer func() { _ = engine.Close() }() // Wait has returned its error already
 	s := &server{engine, stdout}
 	for _, err := range []error{margo.My.Handle(engine, s.my), margo.Hang.Handle(engine, s.hang), margo.ServeShutdown(engine)} {
 		if err != nil {
@@ -89,7 +89,7 @@ func (s *server) my(ctx context.Context, in margo.In) (margo.Out, error) {
 	return margo.Out{}, margo.Pull(ctx, s.engine, in.Data)
 }
 
-// dump writes down what the engine is doing.
+// dump writes the state of the engine to a file.
 func (s *server) dump() error {
 	f, err := os.CreateTemp("", "margo-server-*.txt")
 	if err != nil {

@@ -1,8 +1,8 @@
-// Command client is the client of the sum example: it calls the server four times and prints what it gets.
+// Command client is the client of the sum example: it calls the server four times and prints the results.
 //
 //	client ADDRESS
 //
-// ADDRESS is what the server printed, such as ofi+tcp://127.0.0.1:1234 or na+sm://4711-0. The server may be the one beside it or the C
+// ADDRESS is the line that the server printed, such as ofi+tcp://127.0.0.1:1234 or na+sm://4711-0. The server may be the one beside it or the C
 // server of Margo's tutorial.
 package main
 

@@ -26,7 +26,7 @@ import (
 const (
 	maxValues   = 4 << 20 // 16 MiB
 	maxHandlers = 16
-	patience    = 30 * time.Second // for the calls under way when the server is told to end
+	patience    = 30 * time.Second // for the calls under way when the server is interrupted
 )
 
 func main() {
@@ -61,7 +61,7 @@ func serve(ctx context.Context, address string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = engine.Close() }() // what it would report, Err has reported
+	defer func() { _ = engine.Close() }() // Err has returned its error already
 	s := &server{engine: engine}
 	if err := sum.RPC.Handle(engine, s.sum); err != nil {
 		return err

@@ -15,7 +15,7 @@ var badCases = []string{"write-key", "read-key", "write-range", "send-long"}
 // shortRecv is the size in bytes of the receive that send-long does not fit.
 const shortRecv = 8
 
-// badNumber is what HELLO says, 0 for no bad case.
+// badNumber returns the number of the bad case for HELLO, 0 for none.
 func badNumber(name string) (uint32, error) {
 	if name == "" {
 		return 0, nil
@@ -48,10 +48,10 @@ func (s *side) violate(ctx context.Context, name string, c *conversation) error 
 		return err
 	}
 	wc, err := s.ep.SendComp(ctx)
-	return c.tellCompletion(wc, err)
+	return c.printCompletion(wc, err)
 }
 
-// endure offers the peer what it is going to misuse, and prints what becomes of
+// endure posts a receive that the peer is going to overrun, and prints the completion of
 // the receive.
 func (s *side) endure(ctx context.Context, c *conversation) error {
 	if err := s.ep.PostRecv(0, s.data, 0, shortRecv); err != nil {
@@ -61,11 +61,11 @@ func (s *side) endure(ctx context.Context, c *conversation) error {
 		return err
 	}
 	wc, err := s.ep.RecvComp(ctx)
-	return c.tellCompletion(wc, err)
+	return c.printCompletion(wc, err)
 }
 
-// tellCompletion prints a completion of whatever status; other errors are the caller's.
-func (c *conversation) tellCompletion(wc verbs.WC, err error) error {
+// printCompletion prints a completion of any status; other errors are the caller's.
+func (c *conversation) printCompletion(wc verbs.WC, err error) error {
 	if err != nil && wc.Err() == nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (s *side) tellEnd(ctx context.Context, dev *verbs.Device, c *conversation) 
 	}
 	c.printf("end: %v\n", conn.Err())
 	over, cancel := context.WithCancel(ctx)
-	cancel() // what is there is enough
+	cancel() // only the events that have come already are needed
 	for {
 		ev, err := dev.NextEvent(over)
 		if err != nil {

@@ -61,7 +61,7 @@ func (c *conversation) printf(format string, args ...any) {
 	_, _ = fmt.Fprintf(c.out, format, args...) // the exit status is the verdict
 }
 
-// bye exchanges the numbers of wrong messages. Who observed last has a receive
+// bye exchanges the numbers of wrong messages. The side that observed last has a receive
 // posted, and answers.
 func (c *conversation) bye(ctx context.Context, observed bool) (theirs uint64, err error) {
 	mine := control{kind: kindBye, number: c.wrong}
@@ -91,7 +91,7 @@ func (c *conversation) verify(m message, slot []byte) {
 }
 
 // act has the turn: it waits for the peer, posts all messages at once, and checks
-// what it has read.
+// the bytes that it has read.
 func (c *conversation) act(ctx context.Context, turn []message) error {
 	ready, err := c.recvControl(ctx, kindReady)
 	if err != nil {
@@ -128,7 +128,7 @@ func (c *conversation) act(ctx context.Context, turn []message) error {
 	return nil
 }
 
-// observe lets the peer have its turn, and checks what it has sent and written.
+// observe gives the peer its turn, and checks the bytes that it has sent and written.
 func (c *conversation) observe(ctx context.Context, turn []message) error {
 	if err := c.offer(turn); err != nil {
 		return err

@@ -1,23 +1,23 @@
-// Command mixedpeer is one side of a conversation of mixed messages, whose other
+// Command mixedpeer is one side of a conversation of mixed messages. The other
 // side is test/rdmavm/c/mixed.c, on rdma-core: it shows that two implementations
 // move every byte, and that each understands how the other ends a connection.
 //
 //	mixedpeer -s | -c -a ADDRESS [-p PORT] [-n MESSAGES] [-r SEED] [-b CASE] [-device NAME]
 //
 // The program uses the software device, verbs/iwarp, unless -device names a real one.
-// What both sides know:
+// Both sides know:
 //
 //   - Each has 16 slots of 1 MiB and 64 bytes, one behind the other, that the peer
 //     may read and write, and as many of its own.
 //   - The client connects and sends HELLO: how many messages there are, the seed
 //     that all of them are drawn from, and whether it is going to violate the
 //     server's rights. The server, as the passive side, says nothing before.
-//   - Then they take turns, the client first. Who has the turn waits for READY,
+//   - Then they take turns, the client first. The side that has the turn waits for READY,
 //     posts all messages of the turn at once and DONE behind them: sends, writes and
 //     reads, message k to and from slot k. The other one has posted the
 //     receives and filled the slots that are read before it sends READY; after
-//     DONE it checks what came. Who reads checks what it has read.
-//   - At the end each tells the other in BYE how many messages were wrong.
+//     DONE it checks the bytes that came. A side that reads checks the bytes that it has read.
+//   - At the end each sends the other in BYE how many messages were wrong.
 //
 // A control message is 48 bytes, big-endian:
 //

@@ -12,7 +12,7 @@ import (
 const (
 	slots   = 16
 	maxSize = 1 << 20
-	guard   = 64 // behind a message; nobody may touch it
+	guard   = 64 // bytes behind a message that must not change
 	stride  = maxSize + guard
 )
 
@@ -95,7 +95,7 @@ func mark(m message, slot []byte) {
 	}
 }
 
-// checker compares messages with what they must be.
+// checker compares messages with the pattern.
 type checker struct {
 	seed uint64
 	want []byte // scratch of maxSize bytes
@@ -103,7 +103,7 @@ type checker struct {
 
 func newChecker(seed uint64) *checker { return &checker{seed: seed, want: make([]byte, maxSize)} }
 
-// check says what is wrong with a message in slot.
+// check returns the first difference of a message in slot, as an error.
 func (c *checker) check(m message, slot []byte) error {
 	want := c.want[:m.size]
 	fill(c.seed, m, want)

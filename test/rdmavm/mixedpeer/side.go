@@ -24,12 +24,12 @@ type side struct {
 	peer                 verbs.RemoteAddr // its slots
 }
 
-// endpointConfig is what both roles need.
+// endpointConfig is the configuration of both roles.
 var endpointConfig = rdmacm.EndpointConfig{
 	QP: verbs.QPConfig{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1},
 }
 
-// param is what both sides ask of a connection.
+// param has the connection parameters of both sides.
 var param = verbs.ConnParam{ResponderResources: slots, InitiatorDepth: slots, RNRRetry: verbs.MaxRNRRetry}
 
 // newSide registers the memory of an endpoint, which the side closes.

@@ -1,4 +1,4 @@
-// Package journal writes down what a program asks of a device, in order, so
+// Package journal records the requests of a program to a device, in order, so
 // that tests can compare it with the steps of the protocol.
 package journal
 
@@ -12,7 +12,7 @@ import (
 	"cinnabar/verbs"
 )
 
-// Journal is what was asked so far. It is safe for concurrent use.
+// Journal has the requests so far. It is safe for concurrent use.
 type Journal struct {
 	mu    sync.Mutex
 	lines []string // +checklocks:mu

@@ -3,9 +3,9 @@
 //
 //	benchmark [-address ADDRESS] DELEGATOR DATA-XFER N
 //
-// DELEGATOR and DATA-XFER are what the daemons of the two services printed, or the same address twice if one has both; N
+// DELEGATOR and DATA-XFER are the addresses that the daemons of the two services printed, or the same address twice if one has both; N
 // is how many calls are made to each. ADDRESS is the own address, at which data-xfer reaches the memory of this process;
-// unless told, it is one of the delegator's protocol.
+// without it the program picks one of the delegator's protocol.
 package main
 
 import (

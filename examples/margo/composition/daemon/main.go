@@ -2,8 +2,8 @@
 //
 //	daemon ADDRESS SERVICE[,SERVICE]
 //
-// ADDRESS is where to listen, such as ofi+tcp://127.0.0.1:0. Service data-xfer writes into memory of the process that it is
-// told; service delegator has a data-xfer elsewhere, or in the same process, write into its caller's memory.
+// ADDRESS is where to listen, such as ofi+tcp://127.0.0.1:0. Service data-xfer writes into the memory of the process that a call
+// names; service delegator asks a data-xfer elsewhere, or in the same process, to write into its caller's memory.
 package main
 
 import (
@@ -28,15 +28,15 @@ func run(ctx context.Context, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = engine.Close() }() // what it would report, Wait has reported
+	defer func() { _ = engine.Close() }() // Wait has returned its error already
 	if err := serve(engine, strings.Split(os.Args[2], ",")); err != nil {
 		return err
 	}
 	return margo.Wait(ctx, engine, stdout)
 }
 
-// serve registers the services twice: as a provider, which is where Margo's daemon has them, and for calls to no provider
-// in particular, which is what Margo's benchmark makes.
+// serve registers the services twice: as a provider, as Margo's daemon does, and for calls to no provider in particular, which
+// Margo's benchmark makes.
 func serve(engine *cinnabar.Engine, services []string) error {
 	if err := margo.ServeShutdown(engine); err != nil {
 		return err

@@ -2,7 +2,7 @@
 //
 //	client ADDRESS
 //
-// ADDRESS is what the server printed.
+// ADDRESS is the line that the server printed.
 package main
 
 import (

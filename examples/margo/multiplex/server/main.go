@@ -27,7 +27,7 @@ func run(ctx context.Context, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = engine.Close() }() // what it would report, Wait has reported
+	defer func() { _ = engine.Close() }() // Wait has returned its error already
 	if err := margo.ServeShutdown(engine); err != nil {
 		return err
 	}
