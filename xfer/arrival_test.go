@@ -23,9 +23,9 @@ func (r *eventLog) awaits() string { return "nothing" }
 func TestReceiveOfAnotherKindIsRefused(t *testing.T) {
 	dev := device(t, iwarp.Config{})
 	for _, bare := range []bool{false, true} {
-		l := must(newLink(dev, 1, bare))(t)
+		l := must(newResources(dev, 1, bare))(t)
 		m := &eventLog{}
-		s := &session{link: l, machine: m}
+		s := &session{res: l, machine: m}
 		for _, wc := range []verbs.WC{
 			{ID: receiveID(0), Op: verbs.WCRecv, HasImm: true, Imm: 7, Len: 24},
 			{ID: receiveID(0), Op: verbs.WCRecv, HasInv: true, InvKey: 7},

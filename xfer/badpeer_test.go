@@ -83,7 +83,7 @@ func TestHostileNames(t *testing.T) {
 		if len(name) <= 256 { // a message has room for no more
 			p = dialRaw(t, srv.addr, fastHi)
 			p.send(appendFast(nil, fastMessage{kind: fastOpen, tail: []byte(name)}))
-			if v, n := parseVerdict(p.fast(fastFailed).tail); n < 0 || v.code != CodeName {
+			if v, n := parseErrorMessage(p.fast(fastFailed).tail); n < 0 || v.code != CodeName {
 				t.Errorf("%s: refused with %+v", what, v)
 			}
 			p.leave()
@@ -167,7 +167,7 @@ func TestBadClients(t *testing.T) {
 		{"more than announced", srv, &basicHi, func(p *rawPeer) { p.writeImm(named(p), nil, 11) }, CodeProtocol, "said to have 10"},
 		{"less than announced", srv, &basicHi, func(p *rawPeer) { p.writeImm(named(p), nil, 0) }, CodeChanged, "0 bytes came of the 10"},
 		{"gives up", srv, &basicHi, func(p *rawPeer) {
-			p.writeImm(named(p), appendVerdict(nil, verdict{CodeSource, "disk on fire"}, 100), sizeAbort)
+			p.writeImm(named(p), appendErrorMessage(nil, errorMessage{CodeSource, "disk on fire"}, 100), sizeAbort)
 		}, CodeSource, "the peer says: cannot read the source: disk on fire"},
 		{"gives up without words", srv, &basicHi, func(p *rawPeer) {
 			p.writeImm(named(p), []byte{0, 0, 255, 255}, sizeAbort)
@@ -213,7 +213,7 @@ func TestBadClients(t *testing.T) {
 		}, CodeLost, ""},
 		{"fast: gives up", srv, &fastHi, func(p *rawPeer) {
 			open(p)
-			p.send(appendFast(nil, fastMessage{kind: fastFailed, tail: appendVerdict(nil, verdict{CodeCanceled, "no time"}, 100)}))
+			p.send(appendFast(nil, fastMessage{kind: fastFailed, tail: appendErrorMessage(nil, errorMessage{CodeCanceled, "no time"}, 100)}))
 		}, CodeCanceled, "the peer says: cancelled: no time"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -241,7 +241,7 @@ type badClient struct {
 	srv  *server
 	hi   *hello // nil: no private data
 	do   func(p *rawPeer)
-	code Code // the server's verdict
+	code Code // of the server's error
 	want string
 }
 

@@ -6,7 +6,7 @@ import (
 	"cinnabar/verbs"
 )
 
-// agreement is what the two sides know about a transfer once they are connected.
+// agreement has the parameters of a transfer on which the two sides have agreed when they are connected.
 type agreement struct {
 	protocol   Protocol
 	imm        bool // chunks are announced by immediate data
@@ -79,16 +79,16 @@ func (c *basicClient) step(ev event, acts []action) []action {
 	case evRead:
 		return c.write(ev, acts)
 	case evEnded:
-		return c.end(acts, unsure(lostFailure(ev.err, c.awaits()), c.state == clientAwaitsDone))
+		return c.end(acts, maybeStored(lostFailure(ev.err, c.awaits()), c.state == clientAwaitsDone))
 	case evStopped:
-		return c.abort(acts, unsure(ev.err, c.state == clientAwaitsDone))
+		return c.abort(acts, maybeStored(ev.err, c.state == clientAwaitsDone))
 	default: // the others happen to servers
 		return acts
 	}
 }
 
-// open lets the server speak. Where writes are announced by messages, the client
-// goes first, since iWARP forbids the passive side to (RFC 5044 section 7.1.2).
+// open makes the server send. Where writes are announced by messages, the client sends
+// first, because iWARP forbids that to the passive side (RFC 5044 section 7.1.2).
 func (c *basicClient) open(acts []action) []action {
 	if c.imm {
 		return acts
@@ -96,7 +96,7 @@ func (c *basicClient) open(acts []action) []action {
 	return append(acts, action{kind: actSend, slot: none, label: "hello"})
 }
 
-// receive takes a message of the server.
+// receive processes a message of the server.
 func (c *basicClient) receive(ev event, acts []action) []action {
 	if ev.err != nil {
 		return c.abort(acts, ev.err)
@@ -165,7 +165,7 @@ func (c *basicClient) write(ev event, acts []action) []action {
 	return c.post(acts, nil, ev.n)
 }
 
-// post writes n bytes to offset 0 of the server's buffer and tells it their
+// post writes n bytes to offset 0 of the server's buffer and announces their
 // number: by immediate data, or by a message behind the write (section 4.1).
 func (c *basicClient) post(acts []action, msg []byte, n int) []action {
 	c.writing = true
@@ -182,12 +182,12 @@ func (c *basicClient) announce(acts []action, msg []byte, n int, size uint32) []
 		msg: c.out.sent(binary.BigEndian.AppendUint32(c.out.room(), size))})
 }
 
-// abort ends the transfer from this side. A server that understands it is told
-// why, if its buffer is the client's to say it in, which is from READY to the next
-// write; any other sees the connection end.
+// abort ends the transfer from this side. It sends the error to a server that understands it,
+// if the client may write to the server's buffer, which is from READY to the next write;
+// otherwise the server sees the connection end.
 func (c *basicClient) abort(acts []action, err error) []action {
 	if c.negotiated && c.state == clientReading && !c.writing && !c.reading {
-		msg := c.out.sent(appendVerdict(c.out.room(), verdictOf(err), maxVerdict))
+		msg := c.out.sent(appendErrorMessage(c.out.room(), errorMessageOf(err), maxErrorMessage))
 		c.writing = true
 		acts = c.announce(acts, msg, len(msg), sizeAbort)
 	}
@@ -199,16 +199,16 @@ func (c *basicClient) end(acts []action, err error) []action {
 	return append(acts, finish(err))
 }
 
-// unsure adds to why a client gives up that the file may have its name at the
-// server all the same, if all was sent and only DONE has not come.
-func unsure(err error, allSent bool) error {
+// maybeStored adds to a client's error that the file may have its name at the server all the
+// same, if all was sent and only DONE has not come.
+func maybeStored(err error, allSent bool) error {
 	if !allSent {
 		return err
 	}
 	return failf(asFailure(err).code, "%w; all was sent, so the receiver may have the file under its name", err)
 }
 
-// lostFailure is a connection that ended while something was still awaited.
+// lostFailure is the failure of a connection that has ended before the transfer. awaits is from [machine].
 func lostFailure(err error, awaits string) error {
 	if err == nil {
 		return failf(CodeLost, "the connection ended while this side waited for %s", awaits)

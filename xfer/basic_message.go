@@ -8,9 +8,9 @@ import (
 
 // The messages of the basic protocol, as the paper's C program lays out its
 // struct message on a 64-bit machine. Numbers have the byte order of the
-// machine that sends them; as far as anybody runs it that is a little-endian one,
-// and little-endian is what this package sends and expects. Padding is
-// not initialised by the C program, so it is ignored here, and sent as zeros.
+// machine that sends them. This package sends and expects little-endian numbers, because the
+// program runs on little-endian machines. The C program does not
+// initialise padding, so it is ignored here, and sent as zeros.
 //
 //	 0  id, int32: 1 MR, 2 READY, 3 DONE
 //	 4  padding
@@ -21,7 +21,7 @@ import (
 // READY and DONE carry the last address and key too, and mean nothing by it.
 //
 // Between two programs of this package there is a fourth, which the paper's
-// never sees: id 4, with a verdict in the place of all that follows the padding.
+// never sees: id 4, with an error message in the place of all that follows the padding.
 const (
 	basicLen = 24
 
@@ -35,7 +35,7 @@ const (
 type basicMessage struct {
 	id     int32
 	remote verbs.RemoteAddr
-	why    verdict // of basicFailed
+	why    errorMessage // of basicFailed
 }
 
 // appendBasic appends the encoding of m to b.
@@ -44,7 +44,7 @@ func appendBasic(b []byte, m basicMessage) []byte {
 	b = append(b, 0, 0, 0, 0)
 	if m.id == basicFailed {
 		start := len(b)
-		b = appendVerdict(b, m.why, maxVerdict)
+		b = appendErrorMessage(b, m.why, maxErrorMessage)
 		for len(b)-start < basicLen-8 { // never shorter than the others
 			b = append(b, 0)
 		}
@@ -67,7 +67,7 @@ func parseBasic(b []byte) (m basicMessage, n int) {
 		m.remote = verbs.RemoteAddr{Addr: binary.LittleEndian.Uint64(b[8:]), RKey: binary.LittleEndian.Uint32(b[16:])}
 		return m, basicLen
 	case basicFailed:
-		if m.why, n = parseVerdict(b[8:]); n < 0 {
+		if m.why, n = parseErrorMessage(b[8:]); n < 0 {
 			return m, -1
 		}
 		return m, max(8+n, basicLen)
@@ -75,7 +75,7 @@ func parseBasic(b []byte) (m basicMessage, n int) {
 	return m, -1
 }
 
-// basicName is what traces call a message.
+// basicName returns the name of a message in traces.
 func basicName(id int32) string {
 	switch id {
 	case basicMR:
@@ -89,11 +89,11 @@ func basicName(id int32) string {
 }
 
 // The size of a chunk in the form for devices without immediate data: the
-// SEND behind the WRITE carries what the immediate data would be, in the same
+// SEND behind the WRITE carries the size in place of the immediate data, in the same
 // network byte order.
 const sizeLen = 4
 
 // sizeAbort in the place of a chunk's size means that the sender gives up; the
-// verdict stands at the beginning of the buffer. Only programs of this package
-// say and understand it; no buffer is that large.
+// error message stands at the beginning of the buffer. Only programs of this package
+// send and understand it. No buffer is that large.
 const sizeAbort = 1<<32 - 1

@@ -18,7 +18,7 @@ import (
 //	over                 step 13: the driver closes the file, if that is not done
 //
 // Unlike the paper's it trusts nothing: sizes are compared with the buffer and
-// with what was announced, and a client that writes out of turn is refused.
+// with the announced size, and a client that writes out of turn is refused.
 type basicServer struct {
 	agreement
 	buf    []byte // the region that the client writes to, always from 0 on
@@ -59,9 +59,9 @@ func (s *basicServer) step(ev event, acts []action) []action {
 	s.out.reset()
 	switch {
 	case s.state == serverCommitting && ev.kind != evCommitted:
-		s.late = true // to stop it: whether it works decides
+		s.late = true // the event stops the transfer, but the result of the commit decides
 		return acts
-	case s.state == serverDone: // whatever happens, the file has its name
+	case s.state == serverDone: // the file has its name, so any event is the end
 		return s.end(acts, nil)
 	}
 	switch ev.kind {
@@ -97,7 +97,7 @@ func (s *basicServer) sendRegion(acts []action) []action {
 	return s.send(acts, basicMessage{id: basicMR})
 }
 
-// receive takes immediate data, or the message in its place.
+// receive processes immediate data, or the message in its place.
 func (s *basicServer) receive(ev event, acts []action) []action {
 	if ev.err != nil {
 		return s.refuse(acts, ev.err)
@@ -207,20 +207,20 @@ func (s *basicServer) send(acts []action, m basicMessage) []action {
 	return append(acts, action{kind: actSend, slot: none, label: basicName(m.id), msg: s.out.sent(appendBasic(s.out.room(), m))})
 }
 
-// aborted takes the client's word that it gives up.
+// aborted ends the transfer because the client gives up.
 func (s *basicServer) aborted(acts []action) []action {
-	v, n := parseVerdict(s.buf)
+	v, n := parseErrorMessage(s.buf)
 	if n < 0 {
 		return s.end(acts, failf(CodeProtocol, "the client gave up and gave no reason that makes sense"))
 	}
 	return s.end(acts, v.failure())
 }
 
-// refuse ends the transfer from this side, and says why to a client that
+// refuse ends the transfer from this side, and sends the error to a client that
 // understands it.
 func (s *basicServer) refuse(acts []action, err error) []action {
 	if s.negotiated {
-		acts = s.send(acts, basicMessage{id: basicFailed, why: verdictOf(err)})
+		acts = s.send(acts, basicMessage{id: basicFailed, why: errorMessageOf(err)})
 	}
 	return s.end(acts, err)
 }

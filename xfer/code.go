@@ -71,14 +71,14 @@ func (c Code) cause() string {
 // Error is String; it makes codes usable as targets of errors.Is.
 func (c Code) Error() string { return c.String() }
 
-// Error is why a transfer failed. Every error of Send, Serve and ServeOne that
+// Error is the failure of a transfer. Every error of Send, Serve and ServeOne that
 // concerns a peer is one.
 type Error struct {
 	Op     string         // "send" or "receive"
 	Name   string         // of the file; "" if it was not known yet
 	Peer   netip.AddrPort // the other side
 	Code   Code
-	Remote bool  // the other side said so, otherwise this side concluded it
+	Remote bool  // the other side has sent the error; otherwise this side has found it
 	Err    error // the reason in words
 }
 
@@ -111,7 +111,7 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Code, e.Err}
 }
 
-// failure is why a transfer fails, before names and addresses are added.
+// failure is an Error before names and addresses are added.
 type failure struct {
 	code   Code
 	remote bool

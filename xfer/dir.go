@@ -8,11 +8,14 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Names of files that are not complete: the random part makes guessing one futile.
@@ -25,7 +28,7 @@ const (
 // DirOptions is how a [Dir] stores files.
 type DirOptions struct {
 	Overwrite   bool // replace files of the same name; otherwise they are refused
-	Sync        bool // wait until file and directory are on the disk before saying so
+	Sync        bool // wait until file and directory are on the disk before the transfer succeeds
 	KeepPartial bool // keep the incomplete files of failed and of earlier transfers under their temporary names
 	IgnoreMeta  bool // do not apply the modes and times that senders give
 	// AllowDotFiles accepts names that begin with a dot. They are refused otherwise, because shells and programs read such
@@ -43,9 +46,9 @@ type DirOptions struct {
 // (os.Root). Safe for concurrent use.
 //
 // The temporary file is created exclusively, with mode 0644 less the umask; with
-// mode 0600 if the sender gives a mode, which it gets when it is complete, so that
-// nobody reads on the way what only its owner may read in the end. A file that
-// replaces another does not inherit its mode.
+// mode 0600 if the sender gives a mode, which the file gets when it is complete, because
+// before that no other user may read a file that only its owner may read in the end. A
+// file that replaces another does not inherit its mode.
 type Dir struct {
 	root *os.Root
 	opt  DirOptions
@@ -121,7 +124,7 @@ func (d *Dir) removeIfStale(name string, now time.Time) {
 	}
 }
 
-// Close lets go of the directory. Files that are open stay usable until their
+// Close closes the directory. Files that are open stay usable until their
 // transfers end, but cannot be committed any more.
 func (d *Dir) Close() error { return d.root.Close() }
 
@@ -162,7 +165,7 @@ func (d *Dir) release(name string) {
 	delete(d.busy, name)
 }
 
-// create checks what stands under the name and makes the temporary file.
+// create checks that name may be used and makes the temporary file.
 func (d *Dir) create(name string, meta Meta) (*dirFile, error) {
 	switch old, err := d.root.Lstat(name); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -207,12 +210,12 @@ type dirFile struct {
 	unsynced   int64     // bytes written since the last sync
 }
 
-// syncEvery bounds what a sync at the end has to write in bytes, and so how long
-// the sender waits for it.
+// syncEvery bounds the bytes that a sync at the end has to write, and so the time for
+// which the sender waits for it.
 const syncEvery = 64 << 20
 
-// WriteAt writes, and with Sync sees to it now and then that what was written
-// reaches the disk while the rest comes.
+// WriteAt writes. With Sync it also syncs the file after each syncEvery bytes, so that the
+// disk works while the rest of the file comes.
 func (f *dirFile) WriteAt(b []byte, offset int64) (int, error) {
 	n, err := f.File.WriteAt(b, offset)
 	if f.unsynced += int64(n); err == nil && f.dir.opt.Sync && f.unsynced >= syncEvery {
@@ -222,9 +225,9 @@ func (f *dirFile) WriteAt(b []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// Commit gives the file its name. If it fails the file has not got it, but for one
-// case, which the error tells: the name was given to it over another file, which
-// cannot be had back, and only that this will outlast a crash is not sure.
+// Commit gives the file its name. If it fails the file has not got its name, but for one
+// case, which the error describes: the file has replaced another one, which cannot be
+// restored, and it may be lost if the system crashes.
 func (f *dirFile) Commit() error {
 	err := f.finish()
 	if err == nil {
@@ -245,7 +248,7 @@ func (f *dirFile) Commit() error {
 	return err
 }
 
-// unlock lets go of the lock that finish has kept.
+// unlock releases the lock that finish has kept.
 func (f *dirFile) unlock() {
 	if f.lock != nil {
 		_ = f.lock.Close() // nothing was written through it that Close has not reported
@@ -253,8 +256,8 @@ func (f *dirFile) unlock() {
 	}
 }
 
-// undo takes the name away again, because of why. The temporary one is gone, or
-// goes with Discard.
+// undo removes the file from its name after the error why. The temporary name is gone, or
+// Discard removes it.
 func (f *dirFile) undo(why error) error {
 	if f.dir.opt.Overwrite {
 		return failf(CodeStorage, "the file is stored as %q, but may not outlast a crash of the machine: %w", f.name, why)
@@ -334,7 +337,7 @@ func (f *dirFile) link() error {
 	return nil
 }
 
-// orExists is what a look for a name says that should find nothing.
+// orExists returns the error for a name that must not exist, where err is the result of Lstat.
 func orExists(err error) error {
 	if err == nil {
 		return fs.ErrExist
@@ -401,7 +404,7 @@ func diskFailure(err error) error {
 	return err
 }
 
-// withoutPath leaves the receiver's paths out of what senders are told.
+// withoutPath removes the receiver's paths from an error that is sent to the sender.
 func withoutPath(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
@@ -410,4 +413,50 @@ func withoutPath(err error) error {
 		return le.Err
 	}
 	return err
+}
+
+// MaxName is the largest number of bytes of a name: the limit of file systems, and
+// one less than the paper's program has room for.
+const MaxName = 255
+
+// CheckName refuses names that are no plain file names: empty, longer than
+// [MaxName], ".", "..", with a slash or a backslash (a separator of some system),
+// with NUL or another control character, with one that turns the direction of text
+// and so shows a name as another, not UTF-8, of a device, or reserved for files that
+// are not complete yet.
+func CheckName(name string) error {
+	if err := checkWireName(name); err != nil {
+		return err
+	}
+	switch {
+	case name == "." || name == "..":
+		return failf(CodeName, "%q is a directory; send a file name", name)
+	case strings.ContainsAny(name, `/\`):
+		return failf(CodeName, "%q has a path separator; send the last element only", name)
+	case !utf8.ValidString(name):
+		return failf(CodeName, "%q is not UTF-8", name)
+	case strings.ContainsFunc(name, isControl):
+		return failf(CodeName, "%q has a control character", name)
+	case !filepath.IsLocal(name):
+		return failf(CodeName, "%q means something else to this system", name)
+	case strings.HasPrefix(name, tempPrefix) && strings.HasSuffix(name, tempSuffix):
+		return failf(CodeName, "%q is reserved for files that are not complete", name)
+	}
+	return nil
+}
+
+// isControl reports whether r changes how text is shown, and is no text itself.
+func isControl(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) }
+
+// checkWireName refuses names that the protocol itself cannot carry.
+func checkWireName(name string) error {
+	switch {
+	case name == "":
+		return failf(CodeName, "the name is empty")
+	case len(name) > MaxName:
+		return failf(CodeName, "the name has %d bytes, the most is %d", len(name), MaxName)
+	case strings.IndexByte(name, 0) >= 0:
+		return failf(CodeName, "the name %q has a NUL inside", name)
+	}
+	return nil
 }

@@ -55,6 +55,6 @@ func within(root *os.Root, do func(dir int) error) error {
 		})
 		err = errors.Join(err, derr)
 	}
-	_ = dir.Close() // nothing was written to it, and what was done in it is done
+	_ = dir.Close() // nothing was written to it
 	return err
 }

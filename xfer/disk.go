@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"sync"
+	"sync/atomic"
 
 	"cinnabar/internal/crc32c"
 )
@@ -19,7 +21,7 @@ type reader struct {
 	beyond  [1]byte
 }
 
-// do is the job of the client's lane.
+// do is the job of the client's worker.
 func (r *reader) do(a action) event {
 	ev := event{kind: evRead, slot: a.slot, n: a.n}
 	b := r.buf[a.slot*r.chunk:][:a.n]
@@ -68,7 +70,7 @@ type storer struct {
 	chunk int
 }
 
-// do is the job of the server's lane.
+// do is the job of the server's worker.
 func (s *storer) do(a action) event {
 	switch a.kind {
 	case actOpen:
@@ -124,7 +126,7 @@ func (s *storer) commit() error {
 	return nil
 }
 
-// discard drops a file that did not get its name. The lane has stopped.
+// discard drops a file that did not get its name. The worker has stopped.
 func (s *storer) discard() error {
 	if s.file == nil {
 		return nil
@@ -145,11 +147,48 @@ func newHasher(buf []byte, chunk int) *hasher {
 	return &hasher{sum: sha256.New(), buf: buf, chunk: chunk}
 }
 
-// do is the job of the digest's lane.
+// do is the job of the digest's worker.
 func (h *hasher) do(a action) event {
 	if a.kind == actSum {
 		return event{kind: evSummed, sum: [32]byte(h.sum.Sum(nil))}
 	}
 	h.sum.Write(h.buf[a.slot*h.chunk:][:a.n]) // never fails (package hash)
 	return event{kind: evHashed, slot: a.slot, n: a.n}
+}
+
+// worker is a goroutine that does jobs in order and reports the result of each. One worker
+// reads or writes the disk, another computes the digest, so that both overlap with
+// the network. It ends with stop, which waits for it.
+type worker struct {
+	jobs    chan action // room for all that can be under way, so that giving a job never blocks
+	stopped atomic.Bool
+	wg      sync.WaitGroup
+}
+
+// newWorker starts a worker for at most depth jobs at a time.
+func newWorker(depth int, do func(action) event, report func(event)) *worker {
+	l := &worker{jobs: make(chan action, depth)}
+	l.wg.Go(func() {
+		for a := range l.jobs {
+			if l.stopped.Load() {
+				continue // the session has finished
+			}
+			report(do(a))
+		}
+	})
+	return l
+}
+
+// cancel skips the jobs that have not begun. The session has finished, so no further job
+// comes.
+func (l *worker) cancel() {
+	if !l.stopped.Swap(true) {
+		close(l.jobs)
+	}
+}
+
+// stop is cancel, and waits for the job that has begun.
+func (l *worker) stop() {
+	l.cancel()
+	l.wg.Wait()
 }

@@ -6,10 +6,10 @@
 // The nouns:
 //
 //   - A [Sender] sends a [Source]: a name, an io.ReaderAt, a size.
-//   - A [Receiver] takes files from many senders at once. Its Open field is the
+//   - A [Receiver] receives files from many senders at once. Its Open field is the
 //     policy of names and files; [Dir] is the usual one, a directory.
-//   - A [Result] tells what a transfer did, an [*Error] why it failed: with a [Code],
-//     and whether this side or the other one found out.
+//   - A [Result] has the facts of a transfer. An [*Error] has the reason of a failure, its [Code],
+//     and the side that has found it.
 //
 // A receiver and a sender:
 //
@@ -39,31 +39,31 @@
 // [Fast] is section 4.2: the server offers several buffers, which the client fills
 // in turn as long as the server has given them back. Reading, crossing and
 // writing overlap. Each chunk has a CRC32C, and the whole file a SHA-256 that is
-// compared before the file gets its name. Both find out what network, memory and
-// programs do by mistake. They are no defence against a sender who rewrites a buffer
-// between checksum, file and digest, which read it one after another: what is
-// stored is then what that sender wrote, but not what the digest says.
+// compared before the file gets its name. Both detect accidental errors of network, memory and
+// programs. They are no defence against a sender that rewrites a buffer between checksum,
+// file and digest, because these read it one after another: the stored file then has bytes
+// that the sender wrote, but the digest does not match it.
 //
 // # Agreement
 //
-// The sender says what it can in the private data of its connection request, the
-// receiver decides and answers in the same way; the log says what. A peer without
-// such private data is taken for the paper's program and gets the basic protocol with
-// immediate data. Such a peer cannot be told why a transfer fails: it sees the
-// connection end. All others are told in words.
+// The sender sends its abilities and wishes in the private data of its connection request. The
+// receiver decides and answers in the same way, and logs the decision. A peer without
+// such private data counts as the paper's program and gets the basic protocol with
+// immediate data. Such a peer gets no error messages: if a transfer fails it sees the
+// connection end. All others receive the error as text.
 //
-// # What is promised
+// # Guarantees
 //
-// A file stands under its name when it is complete, never before; what fails leaves
-// nothing, unless the directory keeps partial files. That holds when programs are
+// A file stands under its name when it is complete, never before. A failed transfer leaves
+// no file, unless the directory keeps partial files. That holds when programs are
 // killed. It holds over a power cut or a crash of the system with DirOptions.Sync
 // only, because a file system may store a new name before the data. However the attempt to give the file
 // its name ends, the receiver reports success if it has it. A sender that has sent all
-// and hears no more cannot know, and says so. A peer that is silent for longer than
+// and receives no answer cannot know the result, and its error says so. A peer that is silent for longer than
 // the timeout is given up. No sender can end a receiver, reach beyond
 // its directory, or write to memory of another transfer: each has a protection domain
-// of its own, and memory that only its peer's key opens. None gets more memory than
-// its file fills, or than a part of what the receiver has for all.
+// of its own, and keys that only its peer knows. No transfer gets more memory than
+// its file fills, or than its part of the receiver's memory for all.
 //
 // # Concurrency
 //

@@ -100,9 +100,9 @@ func (c *fastClient) step(ev event, acts []action) []action {
 		c.sum = ev.sum
 		return c.sendEnd(acts)
 	case evEnded:
-		return c.end(acts, unsure(lostFailure(ev.err, c.awaits()), c.state == fastAwaitsDone))
+		return c.end(acts, maybeStored(lostFailure(ev.err, c.awaits()), c.state == fastAwaitsDone))
 	case evStopped:
-		return c.abort(acts, unsure(ev.err, c.state == fastAwaitsDone))
+		return c.abort(acts, maybeStored(ev.err, c.state == fastAwaitsDone))
 	default: // the others happen to servers
 		return acts
 	}
@@ -131,16 +131,16 @@ func (c *fastClient) receive(ev event, acts []action) []action {
 	return c.abort(acts, failf(CodeProtocol, "the server sent %s while the client waited for %s", fastNames[m.kind], c.awaits()))
 }
 
-// peerFailure is what the peer gives as its reason.
+// peerFailure is the failure that the peer has sent.
 func peerFailure(m fastMessage) error {
-	v, n := parseVerdict(m.tail)
+	v, n := parseErrorMessage(m.tail)
 	if n < 0 {
 		return &failure{code: CodeOther, remote: true}
 	}
 	return v.failure()
 }
 
-// start learns where the server's buffers are.
+// start takes the address of the server's buffers and begins to read.
 func (c *fastClient) start(m fastMessage, acts []action) []action {
 	if int64(m.length) != int64(c.chunk) || int64(m.count) != int64(c.agreement.buffers) {
 		return c.abort(acts, failf(CodeProtocol, "the server lays out %d buffers of %d bytes; %d of %d were agreed", m.count, m.length, c.agreement.buffers, c.chunk))
@@ -155,7 +155,7 @@ func (c *fastClient) start(m fastMessage, acts []action) []action {
 	return c.fill(acts)
 }
 
-// fill has empty buffers read into, in turn.
+// fill starts reads of the source into the empty buffers, in turn.
 func (c *fastClient) fill(acts []action) []action {
 	if c.state != fastStreaming {
 		return acts
@@ -176,8 +176,8 @@ func (c *fastClient) fill(acts []action) []action {
 	return acts
 }
 
-// filled takes a buffer that was read into. Reads end in the order in which they
-// were asked for, so the digest sees the chunks in order.
+// filled processes the end of a read. Reads end in the order in which they were started, so
+// the digest gets the chunks in order.
 func (c *fastClient) filled(ev event, acts []action) []action {
 	c.reading--
 	if ev.err != nil {
@@ -213,9 +213,9 @@ func (c *fastClient) pump(acts []action) []action {
 	}
 }
 
-// credit takes buffers that the server has given back. Messages of one connection
-// overtake none, so one that gives nothing back is no progress but an attempt to
-// look like it.
+// credit processes a grant of the server. Messages of one connection do not overtake each
+// other, so a grant that gives nothing back is refused, because a server could pretend
+// progress with it.
 func (c *fastClient) credit(m fastMessage, acts []action) []action {
 	if before := c.window.Granted(); m.number <= before {
 		return c.abort(acts, failf(CodeProtocol, "the server gives %d buffers back in all, after %d", m.number, before))
@@ -264,10 +264,10 @@ func totalMessage(kind uint16, size int64, d Digest, sum *[32]byte) fastMessage 
 	return m
 }
 
-// done takes the server's last word: the file is stored as it was sent.
+// done processes the server's last message: the file is stored as it was sent.
 func (c *fastClient) done(m fastMessage, acts []action) []action {
 	if m.number != uint64(c.size) || string(m.tail) != string(c.total(fastDone).tail) {
-		return c.end(acts, failf(CodeProtocol, "the server has stored %d bytes with digest %x, which is not what was sent", m.number, m.tail))
+		return c.end(acts, failf(CodeProtocol, "the server has stored %d bytes with digest %x, which differs from the file", m.number, m.tail))
 	}
 	if n := c.size - c.stored; n > 0 {
 		c.stored = c.size
@@ -280,14 +280,14 @@ func (c *fastClient) send(acts []action, m fastMessage, slot int) []action {
 	return append(acts, action{kind: actSend, slot: slot, label: fastNames[m.kind], msg: c.out.sent(appendFast(c.out.room(), m))})
 }
 
-// abort ends the transfer from this side and tells the server why.
+// abort ends the transfer from this side and sends the error to the server.
 func (c *fastClient) abort(acts []action, err error) []action {
 	return c.end(c.send(acts, failedMessage(err), none), err)
 }
 
-// failedMessage tells the peer why this side gives up.
+// failedMessage is the message that sends this side's error to the peer.
 func failedMessage(err error) fastMessage {
-	return fastMessage{kind: fastFailed, tail: appendVerdict(nil, verdictOf(err), maxVerdict)}
+	return fastMessage{kind: fastFailed, tail: appendErrorMessage(nil, errorMessageOf(err), maxErrorMessage)}
 }
 
 func (c *fastClient) end(acts []action, err error) []action {

@@ -19,7 +19,7 @@ import "encoding/binary"
 //	CREDIT   receiver                buffers freed
 //	END      sender    of the tail   size                            SHA-256
 //	DONE     receiver  of the tail   size                            SHA-256
-//	FAILED   both      of the tail                                   verdict
+//	FAILED   both      of the tail                                   error message
 //
 // CHUNK follows its RDMA write on the same queue pair, so the data is there when
 // it is. A device with immediate data would save nothing by it: 32 bits
@@ -50,7 +50,7 @@ type fastMessage struct {
 	tail   []byte // at most 256 bytes
 }
 
-// tailed tells whether messages of a kind have a tail, whose length is in the
+// tailed reports whether messages of a kind have a tail. Its length is then in the
 // length field.
 func tailed(kind uint16) bool {
 	return kind == fastOpen || kind == fastEnd || kind == fastDone || kind == fastFailed

@@ -19,7 +19,7 @@ import (
 //
 // A buffer counts as held from the announcement of its chunk until both the file
 // and the digest have taken it; a client that announces a chunk in a held one is
-// refused. One that writes there without a word is not found out: checksum,
+// refused. A client that writes there without an announcement is not detected: checksum,
 // file and digest read the buffer one after another and may see different bytes. It
 // can harm no file but its own, which it could have sent like that.
 type fastServer struct {
@@ -86,9 +86,9 @@ func (s *fastServer) step(ev event, acts []action) []action {
 	s.out.reset()
 	switch {
 	case s.state == fastCommitting && ev.kind != evCommitted:
-		s.late = true // to stop it: whether it works decides
+		s.late = true // the event stops the transfer, but the result of the commit decides
 		return acts
-	case s.state == fastServerDone: // whatever happens, the file has its name
+	case s.state == fastServerDone: // the file has its name, so any event is the end
 		return s.end(acts, nil)
 	}
 	switch ev.kind {
@@ -116,7 +116,7 @@ func (s *fastServer) step(ev event, acts []action) []action {
 	}
 }
 
-// receive takes a message of the client. Its receive is posted again at once,
+// receive processes a message of the client. Its receive is posted again at once,
 // before any credit that could provoke the next one.
 func (s *fastServer) receive(ev event, acts []action) []action {
 	if ev.err != nil {
@@ -139,7 +139,7 @@ func (s *fastServer) receive(ev event, acts []action) []action {
 	return s.refuse(acts, failf(CodeProtocol, "the client sent %s while the server waited for %s", fastNames[m.kind], s.awaits()))
 }
 
-// open has the file made.
+// open starts to make the file.
 func (s *fastServer) open(m fastMessage, acts []action) []action {
 	if err := checkWireName(string(m.tail)); err != nil {
 		return s.refuse(acts, err)
@@ -157,8 +157,8 @@ func (s *fastServer) opened(err error, acts []action) []action {
 	return s.send(acts, fastMessage{kind: fastLayout, length: uint32(s.chunk), number: s.region.Addr, word: s.region.RKey, count: uint32(s.buffers)})
 }
 
-// chunkArrived has a chunk stored and hashed. Only the last one may be short, so
-// its index tells where it goes.
+// chunkArrived starts to store and hash a chunk. Only the last one may be short, so its
+// index gives its place in the file.
 func (s *fastServer) chunkArrived(m fastMessage, acts []action) []action {
 	want := min(int64(s.chunk), s.size-s.arrived)
 	if err := s.window.Receive(m.number, int(want)); err != nil {
@@ -205,7 +205,7 @@ func (s *fastServer) bufferRead(slot int, user uint8, acts []action) []action {
 // worked on, all is given back, since the client may be waiting for it.
 const creditShare = 2
 
-// endArrived takes the client's word that all is sent.
+// endArrived processes the client's message that all is sent.
 func (s *fastServer) endArrived(m fastMessage, acts []action) []action {
 	if m.number != uint64(s.size) || s.arrived != s.size {
 		return s.refuse(acts, failf(CodeChanged, "the file ends after %d bytes, of which %d came; it was said to have %d", m.number, s.arrived, s.size))
@@ -230,7 +230,7 @@ func (s *fastServer) wrapUp(acts []action) []action {
 	return s.commit(acts)
 }
 
-// compare looks whether what was stored is what the client sent.
+// compare compares the digest of the stored file with the client's.
 func (s *fastServer) compare(sum [32]byte, acts []action) []action {
 	if sum != s.claimed {
 		return s.refuse(acts, failf(CodeCorrupt, "SHA-256 is %x here and %x at the sender", sum, s.claimed))
@@ -260,7 +260,7 @@ func (s *fastServer) send(acts []action, m fastMessage) []action {
 	return append(acts, action{kind: actSend, slot: none, label: fastNames[m.kind], msg: s.out.sent(appendFast(s.out.room(), m))})
 }
 
-// refuse ends the transfer from this side and tells the client why.
+// refuse ends the transfer from this side and sends the error to the client.
 func (s *fastServer) refuse(acts []action, err error) []action {
 	return s.end(s.send(acts, failedMessage(err)), err)
 }

@@ -7,7 +7,7 @@ import (
 	"cinnabar/verbs"
 )
 
-// first lets only one transfer of a receiver go on: the first one whose file was made. A nil *first lets all go on.
+// first lets only one transfer of a receiver go on: the first one that has made its file. A nil *first lets all go on.
 type first struct {
 	stop context.CancelFunc // makes the receiver accept no more requests
 

@@ -181,7 +181,7 @@ func (s *script) basic() []byte {
 		return binary.BigEndian.AppendUint32(nil, uint32(s.number()))
 	}
 	return appendBasic(nil, basicMessage{id: int32(s.below(6)), remote: verbs.RemoteAddr{Addr: s.number(), RKey: uint32(s.number())},
-		why: verdict{code: Code(s.number()), text: string(s.bytes(maxVerdict - verdictLen))}})
+		why: errorMessage{code: Code(s.number()), text: string(s.bytes(maxErrorMessage - errorMessageLen))}})
 }
 
 // openFiles counts the descriptors of the process, where the system shows them.

@@ -231,7 +231,7 @@ func (p *fuzzSender) act(s *script) {
 		p.offset = int64(s.number())
 		p.next()
 	case 14: // this side gives up, and says why
-		why := appendVerdict(nil, verdict{code: Code(s.number()), text: string(s.bytes(300))}, maxVerdict)
+		why := appendErrorMessage(nil, errorMessage{code: Code(s.number()), text: string(s.bytes(300))}, maxErrorMessage)
 		if p.protocol == Fast {
 			p.send(appendFast(nil, fastMessage{kind: fastFailed, tail: why}))
 			break

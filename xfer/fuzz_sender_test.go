@@ -99,7 +99,7 @@ func attackSender(t *testing.T, s *script) {
 	}
 	srv.wantFile("innocent", data)
 
-	time.Sleep(2 * (defaultTimeout + partLimit)) //nolint:forbidigo // simulated time; nothing moves any more, so the sender gives up
+	time.Sleep(2 * (defaultTimeout + disconnectLimit)) //nolint:forbidigo // simulated time; nothing moves any more, so the sender gives up
 	synctest.Wait()
 	switch err := sent.Load(); {
 	case err == nil:
@@ -154,7 +154,7 @@ func (p *fuzzReceiver) accept(ctx context.Context, s *script, l *verbs.Listener)
 	case 5:
 		private = append([]byte(helloMagic), s.bytes(60)...)
 	case 6:
-		_ = req.Reject(appendRefusal(nil, verdict{code: Code(s.number()), text: string(s.bytes(300))}, maxRefusal)) // may have gone
+		_ = req.Reject(appendRefusal(nil, errorMessage{code: Code(s.number()), text: string(s.bytes(300))}, maxRefusal)) // may have gone
 		return
 	case 7:
 		_ = req.Reject(s.bytes(60)) // may have gone
@@ -240,15 +240,15 @@ func (p *fuzzReceiver) act(s *script) {
 		}
 		p.answer()
 	case 15:
-		p.send(failedBytes(p.protocol, verdict{code: Code(s.number()), text: string(s.bytes(300))}))
+		p.send(failedBytes(p.protocol, errorMessage{code: Code(s.number()), text: string(s.bytes(300))}))
 	}
 	p.poll()
 }
 
 // failedBytes is the message by which a receiver gives up.
-func failedBytes(protocol Protocol, v verdict) []byte {
+func failedBytes(protocol Protocol, v errorMessage) []byte {
 	if protocol == Fast {
-		return appendFast(nil, fastMessage{kind: fastFailed, tail: appendVerdict(nil, v, maxVerdict)})
+		return appendFast(nil, fastMessage{kind: fastFailed, tail: appendErrorMessage(nil, v, maxErrorMessage)})
 	}
 	return appendBasic(nil, basicMessage{id: basicFailed, why: v})
 }

@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// What the two sides tell each other as private data of the connection. All
-// numbers are little-endian. A peer whose private data does not begin with the
-// magic is taken for the paper's program. What follows these bytes is ignored:
+// The private data of the connection, in both directions. All numbers are little-endian. A
+// peer without the magic counts as the paper's program. Bytes behind these are ignored:
 // InfiniBand pads private data with zeros, and later versions may add to it. The
 // request fits into the 56 bytes that rdma_cm leaves to InfiniBand.
 //
@@ -16,11 +15,11 @@ import (
 //	 0  "cnxf"                    0  "cnxf"                   0  "cnxf"
 //	 4  version, 1                4  version, 1               4  version, 1
 //	 5  offered protocols, bits   5  protocol                 5  0
-//	 6  bit 0: write-immediate    6  1: write-immediate       6  verdict
+//	 6  bit 0: write-immediate    6  1: write-immediate       6  error message
 //	 7  digest                    7  digest
 //	 8  chunk, uint32             8  chunk, uint32
 //	12  buffers, uint16          12  buffers, uint16
-//	14  what is known, bits      14  0
+//	14  known fields, bits       14  0
 //	16  size, uint64
 //	24  time, int64, ns since 1970
 //	32  permission bits, uint32
@@ -30,7 +29,7 @@ const (
 	helloVersion = 1
 	helloLen     = 40
 	answerLen    = 16
-	refusalLen   = 6 // and the verdict
+	refusalLen   = 6 // and the error message
 
 	offerBasic = 1 << 0
 	offerFast  = 1 << 1
@@ -39,7 +38,7 @@ const (
 	knowsTime = 1 << 1
 )
 
-// hello is what the sender tells when it asks for the connection.
+// hello is the sender's request: its abilities, its wishes, and the file's metadata.
 type hello struct {
 	basic, fast bool // protocols that it offers
 	imm         bool // it can write with immediate data
@@ -50,7 +49,7 @@ type hello struct {
 	meta        Meta
 }
 
-// answer is what the receiver decides.
+// answer is the receiver's decision.
 type answer struct {
 	protocol Protocol
 	imm      bool // basic: chunks are announced by immediate data
@@ -154,20 +153,20 @@ func parseAnswer(b []byte) (answer, error) {
 
 // appendRefusal appends the private data of a refused connection, at most limit
 // bytes; nothing if not even the code fits.
-func appendRefusal(b []byte, v verdict, limit int) []byte {
-	if limit < refusalLen+verdictLen {
+func appendRefusal(b []byte, v errorMessage, limit int) []byte {
+	if limit < refusalLen+errorMessageLen {
 		return b
 	}
 	b = append(b, helloMagic...)
 	b = append(b, helloVersion, 0)
-	return appendVerdict(b, v, limit-refusalLen)
+	return appendErrorMessage(b, v, limit-refusalLen)
 }
 
 // parseRefusal reads the private data of a refused connection.
-func parseRefusal(b []byte) (verdict, bool) {
+func parseRefusal(b []byte) (errorMessage, bool) {
 	if !isOurs(b) || len(b) < refusalLen {
-		return verdict{}, false
+		return errorMessage{}, false
 	}
-	v, n := parseVerdict(b[refusalLen:])
+	v, n := parseErrorMessage(b[refusalLen:])
 	return v, n >= 0
 }

@@ -224,7 +224,7 @@ func TestEmptyCredits(t *testing.T) {
 	p.send(appendFast(nil, fastMessage{kind: fastLayout, length: minChunk, number: region.Addr, word: region.RKey, count: 1}))
 	p.fast(fastChunk)
 	p.send(appendFast(nil, fastMessage{kind: fastCredit, number: 0}))
-	if v, _ := parseVerdict(p.fast(fastFailed).tail); v.code != CodeProtocol {
+	if v, _ := parseErrorMessage(p.fast(fastFailed).tail); v.code != CodeProtocol {
 		t.Errorf("told %+v", v)
 	}
 	wantCode(t, <-sent, CodeProtocol, false, "gives 0 buffers back in all, after 0")

@@ -25,11 +25,11 @@ const (
 	// transferFiles is how many descriptors a transfer takes: the socket, those that the device adds, the file, and one
 	// for a moment when the file gets its name.
 	transferFiles = 4
-	// openTimeout bounds the time from a request to the name of its file, if Timeout does not: a sender that says
+	// openTimeout bounds the time from a request to the name of its file, if Timeout does not: a sender that sends
 	// nothing must not keep a place for long.
 	openTimeout = 5 * time.Second
-	// partLimit bounds the end of a connection whose transfer is decided.
-	partLimit = 2 * time.Second
+	// disconnectLimit bounds the end of a connection after the result of its transfer.
+	disconnectLimit = 2 * time.Second
 )
 
 // maxShare is how many transfers at once a receiver's memory is enough for at

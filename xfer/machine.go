@@ -2,21 +2,20 @@ package xfer
 
 import "cinnabar/verbs"
 
-// A machine is one side of one protocol: it is told what happened and answers
-// what is to be done, in that order. It does no input or output, knows no clock and
-// starts no goroutine; a [session] carries its actions out and tells it the rest.
+// A machine is one side of one protocol. Its input are events, its output are actions. It does
+// no input or output, has no clock and starts no goroutine: a [session] delivers the events and
+// carries out the actions in order.
 //
-// step appends to acts. Slices in actions are valid until the next step.
-// After actFinish a machine is told nothing more. A machine need not finish when it
-// is told that the connection is over or that this side gives up, if what it waits
-// for is sure to come from the disk; it is told so once at least.
+// step processes an event and appends the actions to acts. Slices in actions are valid until the next step.
+// After actFinish a machine gets no event. Before, it gets evEnded or evStopped at least once, if the connection
+// is over or this side gives up. It need not finish then if it waits for an event of the disk, which is sure to come.
 type machine interface {
 	step(ev event, acts []action) []action
-	// awaits says what the machine waits for, in words that follow "waiting for".
+	// awaits names the next event that the machine expects, in words that follow "waiting for".
 	awaits() string
 }
 
-// eventKind is what happened.
+// eventKind is the kind of an event.
 type eventKind uint8
 
 const (
@@ -46,7 +45,7 @@ type event struct {
 	err    error
 }
 
-// actionKind is what is to be done.
+// actionKind is the kind of an action.
 type actionKind uint8
 
 const (
@@ -54,12 +53,12 @@ const (
 	actSend                          // send a message: msg; slot, if it announces a write, else none
 	actWrite                         // write a buffer to remote: slot, n, imm if hasImm; msg is copied there before
 	actRead                          // read the source into a buffer: slot, offset, n
-	actHash                          // have the digest take in a buffer: slot, n
+	actHash                          // add a buffer to the digest: slot, n
 	actSum                           // finish the digest
 	actOpen                          // make the file: name
 	actStore                         // write a buffer to the file: slot, offset, n, crc if checked
 	actCommit                        // give the file its name
-	actAdvance                       // tell the observer about n bytes
+	actAdvance                       // report n stored bytes to the observer
 	actFinish                        // the end: err
 )
 
@@ -73,7 +72,7 @@ type action struct {
 	n       int
 	offset  int64
 	msg     []byte
-	label   string // what traces call the message
+	label   string // name of the message in traces
 	remote  verbs.RemoteAddr
 	hasImm  bool
 	imm     uint32
@@ -94,8 +93,8 @@ type outbox struct{ buf []byte }
 // reset makes room for the next step.
 func (o *outbox) reset() { o.buf = o.buf[:0] }
 
-// room returns the buffer to append the next message to. What was handed out
-// before in this step does not move.
+// room returns the buffer to append the next message to. Earlier messages of this step do
+// not move.
 func (o *outbox) room() []byte {
 	if cap(o.buf)-len(o.buf) < maxMessage {
 		o.buf = make([]byte, 0, 4*maxMessage)
@@ -103,7 +102,7 @@ func (o *outbox) room() []byte {
 	return o.buf[len(o.buf):]
 }
 
-// sent takes note that msg, which was appended to room, is in use, and returns it.
+// sent notes that msg, which was appended to room, is in use, and returns it.
 func (o *outbox) sent(msg []byte) []byte {
 	o.buf = o.buf[:len(o.buf)+len(msg)]
 	return msg

@@ -116,7 +116,7 @@ func (b *bench) scanEvent(t *testing.T, d *datadriven.TestData) event {
 }
 
 // why is what peers fail with.
-var why = verdict{CodeStorage, "disk full"}
+var why = errorMessage{CodeStorage, "disk full"}
 
 // basicBytes are the bytes of a server's message.
 func basicBytes(name string) []byte {
@@ -133,7 +133,7 @@ func fastBytes(t *testing.T, d *datadriven.TestData) []byte {
 	m.kind = uint16(slices.Index(fastNames[:], d.CmdArgs[0].Key))
 	switch {
 	case m.kind == fastFailed:
-		m.tail = appendVerdict(nil, why, maxVerdict)
+		m.tail = appendErrorMessage(nil, why, maxErrorMessage)
 	case d.HasArg("byte"):
 		m.tail = make([]byte, 32)
 		m.tail[0] = byte(argInt(t, d, "byte"))
@@ -200,11 +200,11 @@ func describe(a action) string {
 func describeMessage(a action) string {
 	s := fmt.Sprintf("send %s % x", a.label, a.msg)
 	if a.label == "FAILED" {
-		at := 8 // of the verdict in a basic message
+		at := 8 // of the error message in a basic message
 		if a.msg[0] == fastFailed {
 			at = fastLen
 		}
-		v, _ := parseVerdict(a.msg[at:])
+		v, _ := parseErrorMessage(a.msg[at:])
 		s = fmt.Sprintf("send FAILED %d %q", v.code, v.text)
 	}
 	if a.slot != none {

@@ -26,12 +26,12 @@ var goldenBasic = map[string]basicMessage{
 	"01000000 00000000 0010d002947f0000 9f020000 00000000":  {id: basicMR, remote: verbs.RemoteAddr{Addr: 0x7f9402d01000, RKey: 0x29f}},
 	"02000000 00000000 0010d002947f0000 9f020000 00000000":  {id: basicReady, remote: verbs.RemoteAddr{Addr: 0x7f9402d01000, RKey: 0x29f}},
 	"03000000 00000000 0010d002947f0000 9f020000 00000000":  {id: basicDone, remote: verbs.RemoteAddr{Addr: 0x7f9402d01000, RKey: 0x29f}},
-	"04000000 00000000 0400 0400 66756c6c 0000000000000000": {id: basicFailed, why: verdict{CodeStorage, "full"}},
+	"04000000 00000000 0400 0400 66756c6c 0000000000000000": {id: basicFailed, why: errorMessage{CodeStorage, "full"}},
 }
 
 // parity: B04 B50
 func TestGoldenBasic(t *testing.T) {
-	opt := cmp.AllowUnexported(basicMessage{}, verdict{})
+	opt := cmp.AllowUnexported(basicMessage{}, errorMessage{})
 	for h, want := range goldenBasic {
 		b := unhex(t, h)
 		got, n := parseBasic(b)
@@ -63,7 +63,7 @@ func TestBasicMalformed(t *testing.T) {
 		"id 5":           "05000000 00000000 0010d002947f0000 9f020000 00000000",
 		"negative id":    "ffffffff 00000000 0010d002947f0000 9f020000 00000000",
 		"big-endian id":  "00000001 00000000 0010d002947f0000 9f020000 00000000",
-		"verdict beyond": "04000000 00000000 0400 0d00 66756c6c 0000000000000000",
+		"error message beyond": "04000000 00000000 0400 0d00 66756c6c 0000000000000000",
 	} {
 		if m, n := parseBasic(unhex(t, h)); n >= 0 {
 			t.Errorf("%s: got %+v", name, m)
@@ -215,7 +215,7 @@ func TestAnswer(t *testing.T) {
 
 func TestRefusal(t *testing.T) {
 	const golden = "636e7866 01 00 0a00 0400 66756c6c"
-	want := verdict{CodeBusy, "full"}
+	want := errorMessage{CodeBusy, "full"}
 	b := unhex(t, golden)
 	if got, ok := parseRefusal(b); !ok || got != want {
 		t.Errorf("got %+v, %v", got, ok)
@@ -229,7 +229,7 @@ func TestRefusal(t *testing.T) {
 		}
 	}
 	for limit, n := range map[int]int{148: 148, 20: 20, 10: 10, 9: 0, 0: 0} {
-		if got := len(appendRefusal(nil, verdict{CodeBusy, strings.Repeat("x", 1000)}, limit)); got != n {
+		if got := len(appendRefusal(nil, errorMessage{CodeBusy, strings.Repeat("x", 1000)}, limit)); got != n {
 			t.Errorf("limit %d: %d bytes, want %d", limit, got, n)
 		}
 	}
@@ -237,10 +237,10 @@ func TestRefusal(t *testing.T) {
 
 // What peers say goes to terminals and logs.
 func TestVerdictIsPrintable(t *testing.T) {
-	err := verdict{CodeOther, "a\x1b[2Jb\nc\xff" + strings.Repeat("ä", 200)}
-	b := appendVerdict(nil, err, maxVerdict)
-	v, n := parseVerdict(b)
-	if n != maxVerdict-1 || !strings.HasSuffix(v.text, "ä") { // one byte more would be half a character
+	err := errorMessage{CodeOther, "a\x1b[2Jb\nc\xff" + strings.Repeat("ä", 200)}
+	b := appendErrorMessage(nil, err, maxErrorMessage)
+	v, n := parseErrorMessage(b)
+	if n != maxErrorMessage-1 || !strings.HasSuffix(v.text, "ä") { // one byte more would be half a character
 		t.Errorf("%d bytes, %q", n, v.text)
 	}
 	if text := v.failure().Error(); !strings.HasPrefix(text, "a?[2Jb?c") || strings.ContainsAny(text, "\x1b\n") {
@@ -285,7 +285,7 @@ func FuzzParsePrivateData(f *testing.F) {
 		f.Add(unhex(f, h))
 	}
 	f.Add(appendAnswer(nil, answer{protocol: Fast, chunk: math.MaxUint32, buffers: math.MaxUint16}))
-	f.Add(appendRefusal(nil, verdict{CodeBusy, "full"}, 148))
+	f.Add(appendRefusal(nil, errorMessage{CodeBusy, "full"}, 148))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if h, err := parseHello(b); err == nil {
 			if again, err := parseHello(appendHello(nil, h)); err != nil || !cmp.Equal(again, h, cmp.AllowUnexported(hello{})) {

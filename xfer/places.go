@@ -14,7 +14,7 @@ import (
 // connects and sends nothing would keep the others out. Connections of other hosts, and transfers that have begun, never give way.
 type places struct {
 	mu sync.Mutex
-	// unnamed holds the places in use whose connections have not named a file, the oldest first.
+	// unnamed holds the places of the connections that have not named a file, the oldest first.
 	// +checklocks:mu
 	unnamed []*place
 }
@@ -31,7 +31,7 @@ type place struct {
 	passes bool                    // another connection gets the place at leave
 }
 
-// errGaveWay is the error of a transfer whose place another connection of its host takes.
+// errGaveWay is the error of a transfer that has lost its place to another connection of its host.
 var errGaveWay = errors.New("this connection had not named its file when its host's share of connections was used up, and gave way to a newer one of the host: connect again, or raise Receiver.MaxConnections")
 
 // enter counts a connection. The caller calls wait before it uses the place, and leave afterwards.

@@ -76,10 +76,10 @@ func silent(t testing.TB, dev *verbs.Device, addr netip.AddrPort, from byte, h h
 }
 
 // refusalOf returns the words of a rejected request.
-func refusalOf(err error) verdict {
+func refusalOf(err error) errorMessage {
 	rejected, ok := errors.AsType[*verbs.RejectedError](err)
 	if !ok {
-		return verdict{}
+		return errorMessage{}
 	}
 	v, _ := parseRefusal(rejected.PrivateData)
 	return v

@@ -89,8 +89,8 @@ const (
 
 // run lets things happen until both sides have finished.
 func (s *simulation) run() {
-	s.tell(0, event{kind: evConnected})
-	s.tell(1, event{kind: evConnected})
+	s.step(0, event{kind: evConnected})
+	s.step(1, event{kind: evConnected})
 	for !s.sides[0].finished || !s.sides[1].finished {
 		s.happen()
 	}
@@ -131,8 +131,8 @@ func (s *simulation) later(side, queue int, f func()) {
 	s.sides[side].next[queue] = append(s.sides[side].next[queue], f)
 }
 
-// tell tells a machine what happened and sees to what it wants.
-func (s *simulation) tell(side int, ev event) {
+// step gives an event to a machine and carries out its actions.
+func (s *simulation) step(side int, ev event) {
 	if s.sides[side].finished {
 		return
 	}
@@ -155,32 +155,32 @@ func (s *simulation) act(side int, a action) {
 	case actRead:
 		s.later(side, queueDisk, func() {
 			me.buffers[a.slot] = a.offset
-			s.tell(side, event{kind: evRead, slot: a.slot, n: a.n})
+			s.step(side, event{kind: evRead, slot: a.slot, n: a.n})
 		})
 	case actHash:
 		s.later(side, queueDigest, func() {
 			s.want(side, a.slot, me.hashed, "hashed")
 			me.hashed += int64(a.n)
-			s.tell(side, event{kind: evHashed, slot: a.slot, n: a.n})
+			s.step(side, event{kind: evHashed, slot: a.slot, n: a.n})
 		})
 	case actSum:
-		s.later(side, queueDigest, func() { s.tell(side, event{kind: evSummed}) })
+		s.later(side, queueDigest, func() { s.step(side, event{kind: evSummed}) })
 	case actStore:
 		s.later(side, queueDisk, func() {
 			s.want(side, a.slot, a.offset, "stored")
 			s.stored += int64(a.n)
-			s.tell(side, event{kind: evStored, slot: a.slot, n: a.n})
+			s.step(side, event{kind: evStored, slot: a.slot, n: a.n})
 		})
 	case actOpen:
-		s.later(side, queueDisk, func() { s.tell(side, event{kind: evOpened}) })
+		s.later(side, queueDisk, func() { s.step(side, event{kind: evOpened}) })
 	case actCommit:
 		s.later(side, queueDisk, func() {
 			s.named = true
-			s.tell(side, event{kind: evCommitted})
+			s.step(side, event{kind: evCommitted})
 		})
 	case actFinish:
 		me.finished, me.failure = true, a.err
-		s.later(1-side, queueIncoming, func() { s.tell(1-side, event{kind: evEnded}) })
+		s.later(1-side, queueIncoming, func() { s.step(1-side, event{kind: evEnded}) })
 	default: // actAdvance is for observers
 	}
 }
@@ -214,8 +214,8 @@ func (s *simulation) arrive(from int, a action, ev event) {
 		posted := s.posted[a.slot]
 		s.later(from, queueSent, func() {
 			s.want(from, a.slot, posted, "sent")
-			s.tell(from, event{kind: evSent, slot: a.slot})
+			s.step(from, event{kind: evSent, slot: a.slot})
 		})
 	}
-	s.tell(1-from, ev)
+	s.step(1-from, ev)
 }

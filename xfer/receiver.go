@@ -15,7 +15,7 @@ import (
 	"cinnabar/verbs"
 )
 
-// File is where a receiver puts what comes. One goroutine at a time calls it.
+// File is the destination of a transfer at the receiver. One goroutine at a time calls it.
 type File interface {
 	io.WriterAt
 	// Commit is called when all is written and compared: the file gets its name.
@@ -28,9 +28,10 @@ type File interface {
 // changed while it serves.
 type Receiver struct {
 	// Open is the policy of names and files: it makes the file that a sender
-	// announces, or refuses it, and its error's text is told to the sender, with the
+	// announces, or refuses it. The sender receives the text of the error, and the
 	// error's [Code] if it wraps one, otherwise [CodeStorage]. The name has 1 to
-	// [MaxName] bytes without NUL and is otherwise whatever a peer may say. The size is -1 if the sender did not tell. [Dir.Open] is one such policy.
+	// [MaxName] bytes without NUL and is otherwise unchecked input of the peer. The size is -1 if the sender has not sent it.
+	// [Dir.Open] is one such policy.
 	Open func(name string, meta Meta, size int64) (File, error)
 
 	Protocol  Protocol // Auto: the protocol that the sender asks for; otherwise only this one
@@ -53,8 +54,8 @@ type Receiver struct {
 	Progress func() Progress
 	// Trace is asked for a tracer of each transfer; nil: none.
 	Trace func() Tracer
-	// Done is told about each connection request that was served or refused, from
-	// the goroutine that served it; nil: nobody is.
+	// Done is called for each connection request that was served or refused, by
+	// the goroutine that served it; nil: not called.
 	Done func(Result, error)
 	// Logger takes a line for each file that is stored, and a bounded number of lines for each host about transfers that
 	// were accepted, refused or failed; nil: discard. The line at the end of Serve has the numbers of all.
@@ -245,20 +246,20 @@ func (h *host) refuse(req *verbs.ConnRequest, why error) error {
 	return h.report(req, Result{Peer: req.RemoteAddr()}, why)
 }
 
-// reject tells the peer why its request is refused. The answer is a few bytes on
+// reject refuses a request and sends the error to the peer. The answer is a few bytes on
 // a connection that has carried nothing yet, so it does not block.
 func (h *host) reject(req *verbs.ConnRequest, why error) {
-	data := appendRefusal(nil, verdictOf(why), min(h.attr.MaxPrivateData, maxRefusal))
+	data := appendRefusal(nil, errorMessageOf(why), min(h.attr.MaxPrivateData, maxRefusal))
 	if err := req.Reject(data); err != nil {
 		h.log.LogAttrs(context.Background(), slog.LevelDebug, "refusal not delivered", slog.Any("err", err))
 	}
 }
 
-// maxRefusal is what every transport carries with a refusal: rdma_cm leaves
-// 148 bytes of InfiniBand's REJ.
+// maxRefusal is the size of private data, in bytes, that every transport carries with a refusal:
+// rdma_cm leaves 148 bytes of InfiniBand's REJ.
 const maxRefusal = 148
 
-// report tells log and program how a request ended, and returns the error.
+// report logs the end of a request, calls Done, and returns the error.
 func (h *host) report(req *verbs.ConnRequest, res Result, why error) error {
 	var err error
 	attrs := []slog.Attr{slog.String("file", res.Name), slog.String("peer", req.RemoteAddr().String()),
@@ -305,8 +306,8 @@ func (h *host) divide(memory, places int64) {
 
 // take reserves memory for so many buffers, fewer if there is not enough, or
 // smaller ones, but not below least bytes, if one is too many already. It returns 0 buffers
-// if that does not help. A buffer of least bytes is granted whatever one transfer
-// may have, if it is there. The last result is how many bytes were counted for the host, beyond the share of its place.
+// if that does not help. A buffer of least bytes is granted beyond the limit of one transfer,
+// if there is memory. The last result is how many bytes were counted for the host, beyond the share of its place.
 func (h *host) take(a *hostquota.Account, buffers, chunk, least int) (int, int, int64) {
 	most := max(h.most, int64(least))
 	for {

@@ -28,13 +28,13 @@ type Sender struct {
 }
 
 // Send connects to the receiver at addr and sends one file. It returns when the
-// receiver has said that the file is stored under its name, or with an
-// [*Error]. A read of src.Data that blocks is waited for even if ctx ends,
+// receiver has confirmed that the file is stored under its name, or with an
+// [*Error]. Send waits for a read of src.Data that blocks even if ctx ends,
 // because it writes to memory that is gone when Send returns.
 //
 // With a receiver that is the paper's program, or on a device that carries no
-// private data, the basic protocol is used, and the receiver cannot be told why a
-// transfer ends early.
+// private data, the basic protocol is used, and the receiver does not learn the reason
+// if the transfer ends early.
 func (s *Sender) Send(ctx context.Context, dev *verbs.Device, addr netip.AddrPort, src Source) (Result, error) {
 	start := time.Now()
 	d := &delivery{Sender: s, dev: dev, addr: addr, src: src, timeout: or(s.Timeout, defaultTimeout), log: s.Logger}
@@ -81,15 +81,15 @@ func (d *delivery) do(ctx context.Context) (err error) {
 	if limit := messageLimit(&d.attr); int64(d.Chunk) > limit {
 		return failf(CodeTooLarge, "chunks of %d bytes are over the limit of %d of a port of device %s (PortAttr.MaxMsgSize)", d.Chunk, limit, d.attr.Name)
 	}
-	l, err := newLink(d.dev, or(d.Window, defaultBuffers), false)
+	l, err := newResources(d.dev, or(d.Window, defaultBuffers), false)
 	if err != nil {
 		return err
 	}
-	defer closeLink(l, d.log)
-	return d.over(ctx, l)
+	defer closeResources(l, d.log)
+	return d.sendWith(ctx, l)
 }
 
-// check refuses what can never work.
+// check refuses settings that can never work.
 func (d *delivery) check() error {
 	if d.src.Size < 0 {
 		return failf(CodeSource, "the source's size is %d", d.src.Size)
@@ -109,8 +109,8 @@ func (d *delivery) check() error {
 	return checkWireName(d.src.Name)
 }
 
-// over connects and sends over l. It returns when nobody uses l any more.
-func (d *delivery) over(ctx context.Context, l *link) error {
+// sendWith connects and sends with the objects of l. It returns when l is not in use any more.
+func (d *delivery) sendWith(ctx context.Context, l *resources) error {
 	if err := d.connect(ctx, l); err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (d *delivery) over(ctx context.Context, l *link) error {
 		err = l.allocate(agreed.buffers, agreed.chunk, 0)
 	}
 	if err != nil {
-		l.part(partLimit)
+		l.disconnect(disconnectLimit)
 		return err
 	}
 	d.result.Protocol, d.result.Immediate, d.result.Buffers, d.result.Chunk = agreed.protocol, agreed.imm, agreed.buffers, agreed.chunk
@@ -144,7 +144,7 @@ func (d *delivery) over(ctx context.Context, l *link) error {
 }
 
 // connect posts the first receive, then dials: steps 2 and 3 of the paper.
-func (d *delivery) connect(ctx context.Context, l *link) (err error) {
+func (d *delivery) connect(ctx context.Context, l *resources) (err error) {
 	if d.tracer != nil {
 		d.tracer(Step{Op: OpPostReceive, Slot: none, Entries: 1})
 	}
@@ -184,8 +184,8 @@ func (d *delivery) hello() []byte {
 	})
 }
 
-// chunk is the size of buffer to ask for, 0 where that is up to the receiver: a device that sends no message as long as
-// what receivers choose needs one that it can fill.
+// chunk is the size of buffer to ask for. 0 leaves it to the receiver, unless the device cannot send messages as long as the
+// chunks that receivers choose.
 func (d *delivery) chunk() int {
 	if limit := messageLimit(&d.attr); d.Chunk == 0 && limit < defaultChunk {
 		return int(limit)
@@ -193,7 +193,7 @@ func (d *delivery) chunk() int {
 	return d.Chunk
 }
 
-// agree learns from the answer's private data how the file is to be sent.
+// agree takes the parameters of the transfer from the answer's private data.
 func (d *delivery) agree(private []byte) (agreement, error) {
 	imm := d.attr.Caps.Has(verbs.CapWriteImm)
 	a := agreement{protocol: Basic, imm: true, digest: NoDigest, buffers: 1,
@@ -213,13 +213,13 @@ func (d *delivery) agree(private []byte) (agreement, error) {
 	}
 	a = agreement{protocol: ans.protocol, imm: ans.imm, negotiated: true, digest: ans.digest,
 		buffers: int(ans.buffers), chunk: int(ans.chunk), size: d.src.Size, meta: d.src.Meta}
-	if a.protocol == Basic { // whose buffer need not be filled, if this side's device sends shorter messages than the other's
+	if a.protocol == Basic { // chunks of the basic protocol may be shorter than the buffer, if this side's device sends shorter messages only
 		a.chunk = min(a.chunk, int(messageLimit(&d.attr)))
 	}
 	return a, d.checkAnswer(&a, imm)
 }
 
-// checkAnswer refuses an answer that goes beyond what was asked.
+// checkAnswer refuses an answer that goes beyond the request.
 func (d *delivery) checkAnswer(a *agreement, imm bool) error {
 	most := or(d.Window, defaultBuffers)
 	if a.protocol == Basic {
@@ -249,7 +249,7 @@ func (d *delivery) postRest(s *session) error {
 	if s.agreed.protocol == Basic {
 		return nil
 	}
-	for slot := 1; slot < s.link.receives; slot++ {
+	for slot := 1; slot < s.res.receives; slot++ {
 		if err := s.receive(slot); err != nil {
 			return classed(CodeLost, err)
 		}
@@ -258,16 +258,16 @@ func (d *delivery) postRest(s *session) error {
 }
 
 // open makes a write of no bytes, which no program notices, where the receiver
-// speaks first and the device forbids that (RFC 5044 section 7.1.2): the basic
+// sends first and the device forbids that (RFC 5044 section 7.1.2): the basic
 // protocol with immediates has no message that could do it, since the paper's program
 // counts its receives. A connection that was set up as peer-to-peer (RFC 6581) could
-// do without, but a device may have been told not to offer that.
+// do without, but a device may be configured not to offer that.
 func (d *delivery) open(s *session) error {
 	if !s.agreed.imm || !d.attr.Caps.Has(verbs.CapActiveFirst) {
 		return nil
 	}
-	s.link.stage(verbs.SendWR{ID: idWrite, Op: verbs.OpWrite}, nil, 0, 0)
-	if err := s.link.flush(); err != nil {
+	s.res.stage(verbs.SendWR{ID: idWrite, Op: verbs.OpWrite}, nil, 0, 0)
+	if err := s.res.flush(); err != nil {
 		return classed(CodeLost, err)
 	}
 	return nil

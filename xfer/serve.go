@@ -30,8 +30,8 @@ func (h *host) serve(ctx context.Context, req *verbs.ConnRequest, p *place) (Res
 		return res, h.refuse(req, classed(CodeStorage, err))
 	}
 	res.Protocol, res.Immediate, res.Buffers, res.Chunk, res.Digest = a.protocol, a.imm, a.buffers, a.chunk, a.digest
-	watcher, err := h.over(ctx, req, p, l, region, a, why, &res)
-	closeLink(l, h.log)
+	watcher, err := h.receiveWith(ctx, req, p, l, region, a, why, &res)
+	closeResources(l, h.log)
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errGaveWay) {
 		err = cause // because err is only a consequence of it
 	}
@@ -44,7 +44,7 @@ func (h *host) serve(ctx context.Context, req *verbs.ConnRequest, p *place) (Res
 }
 
 // decide chooses protocol, form and buffers from the private data of a request,
-// and says why. The memory of the buffers is counted for the sender's host.
+// and returns the reason for the log. The memory of the buffers is counted for the sender's host.
 func (h *host) decide(private []byte, account *hostquota.Account) (a agreement, why string, err error) {
 	imm := h.attr.Caps.Has(verbs.CapWriteImm)
 	least := minChunk
@@ -104,9 +104,9 @@ func (h *host) choose(hi hello, imm bool) (a agreement, why string, err error) {
 	return a, why, nil
 }
 
-// fit takes from the buffers what the file will not fill: a chunk that is larger
+// fit reduces the buffers to the size of the file: a chunk that is larger
 // than the file becomes as small as that, in steps of the smallest one, and buffers
-// that no chunk will lie in are left out.
+// without a chunk are left out.
 func (a *agreement) fit() {
 	if int64(a.chunk) > a.size {
 		a.chunk = min(a.chunk, max((int(a.size)+minChunk-1)/minChunk, 1)*minChunk)
@@ -116,9 +116,9 @@ func (a *agreement) fit() {
 	}
 }
 
-// prepare makes the link with its buffers and posts the receives: step 3.
-func (h *host) prepare(a *agreement) (*link, verbs.RemoteAddr, error) {
-	l, err := newLink(h.dev, a.buffers, a.protocol == Basic && a.imm)
+// prepare makes the objects of a transfer with its buffers: step 3 without the receives.
+func (h *host) prepare(a *agreement) (*resources, verbs.RemoteAddr, error) {
+	l, err := newResources(h.dev, a.buffers, a.protocol == Basic && a.imm)
 	if err != nil {
 		return nil, verbs.RemoteAddr{}, err
 	}
@@ -128,9 +128,9 @@ func (h *host) prepare(a *agreement) (*link, verbs.RemoteAddr, error) {
 	return l, l.data.Remote(), nil
 }
 
-// over accepts the request and carries the transfer out over l. It returns
-// when nobody uses l any more.
-func (h *host) over(ctx context.Context, req *verbs.ConnRequest, p *place, l *link, region verbs.RemoteAddr, a agreement, why string, res *Result) (watcher Progress, err error) {
+// receiveWith accepts the request and carries the transfer out with the objects of l. It returns
+// when l is not in use any more.
+func (h *host) receiveWith(ctx context.Context, req *verbs.ConnRequest, p *place, l *resources, region verbs.RemoteAddr, a agreement, why string, res *Result) (watcher Progress, err error) {
 	store := &storer{buf: l.data.Bytes(), chunk: a.chunk,
 		make: func(name string) (File, error) {
 			if err := p.named(); err != nil {
@@ -162,7 +162,7 @@ func (h *host) over(ctx context.Context, req *verbs.ConnRequest, p *place, l *li
 func (h *host) connect(ctx context.Context, req *verbs.ConnRequest, s *session) (err error) {
 	receives := 1
 	if s.agreed.protocol == Fast {
-		receives = s.link.receives
+		receives = s.res.receives
 	}
 	for slot := range receives {
 		if err := s.receive(slot); err != nil {
@@ -177,14 +177,14 @@ func (h *host) connect(ctx context.Context, req *verbs.ConnRequest, s *session) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, min(h.timeout, openTimeout))
 	defer cancel()
-	s.link.conn, err = req.Accept(ctx, s.link.qp, verbs.ConnParam{PrivateData: private})
+	s.res.conn, err = req.Accept(ctx, s.res.qp, verbs.ConnParam{PrivateData: private})
 	if err != nil {
 		return failf(CodeLost, "cannot accept the connection: %w", err)
 	}
 	return nil
 }
 
-func (h *host) machine(a agreement, l *link, region verbs.RemoteAddr) machine {
+func (h *host) machine(a agreement, l *resources, region verbs.RemoteAddr) machine {
 	if a.protocol == Fast {
 		return newFastServer(a, region)
 	}

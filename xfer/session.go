@@ -9,29 +9,28 @@ import (
 	"cinnabar/verbs"
 )
 
-// session carries out one side of a transfer: it tells the machine what happens
-// and does what the machine wants. The goroutine that calls run looks after the
-// network and the clock; the lanes of the disk and the digest tell the machine
-// themselves what they have done, and post what it wants then, which spares a hand-over
-// for each chunk. mu lets them in one at a time.
+// session carries out one side of a transfer: it delivers events to the machine and carries
+// out the machine's actions. The goroutine that calls run does so for events of the network
+// and the clock. The workers of the disk and the digest do so for their own events, which
+// spares a hand-over for each chunk. mu serializes them.
 type session struct {
-	link     *link // what posts is guarded by mu
+	res      *resources // posts and staged work are guarded by mu
 	agreed   agreement
 	timeout  time.Duration
 	opening  time.Duration // for the peer to name its file; 0: no limit but timeout
 	progress Progress      // nil: none; called under mu
 	trace    Tracer        // nil: none; called under mu
 
-	disk   *lane
-	digest *lane         // nil: no digest
-	wake   chan struct{} // capacity 1: a lane has finished the machine, or found the connection broken
+	disk   *worker
+	digest *worker       // nil: no digest
+	wake   chan struct{} // capacity 1; signaled by a worker that has finished the machine, or found that the connection has failed
 
-	// What follows is run's own.
+	// The following fields are used by run only.
 	wcs  [16]verbs.WC
 	tick *time.Ticker
 	open <-chan time.Time // when the peer must have named its file; nil: no limit
-	idle int              // how often the watchdog has looked in vain
-	over bool             // the machine has an event that ends the transfer; only a lane can still delay the end
+	idle int              // number of times in a row that the watchdog has found no event
+	over bool             // the machine has an event that ends the transfer; only a worker can still delay the end
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -45,40 +44,40 @@ type session struct {
 	failure error
 	// the first completion or post that failed
 	// +checklocks:mu
-	broken error
-	// the reason for that was waited for
+	connErr error
+	// poll has waited for the reason of connErr
 	// +checklocks:mu
-	awaited bool
+	endAwaited bool
 	// something has happened since the watchdog looked
 	// +checklocks:mu
 	moved bool
 	// the peer has named its file
 	// +checklocks:mu
 	named bool
-	// the observer was told
+	// the observer's Start was called
 	// +checklocks:mu
 	started bool
 	// +checklocks:mu
 	result Result
 }
 
-// watches is how often the watchdog looks while one timeout passes.
-const watches = 4
+// watchdogChecks is the number of times that the watchdog looks during one timeout.
+const watchdogChecks = 4
 
-// newSession prepares a session whose disk work is done by disk.
-func newSession(l *link, m machine, a agreement, disk func(action) event) *session {
+// newSession prepares a session. disk does the work of the disk.
+func newSession(l *resources, m machine, a agreement, disk func(action) event) *session {
 	depth := 2*a.buffers + 4
-	s := &session{link: l, machine: m, agreed: a, wake: make(chan struct{}, 1)}
-	s.disk = newLane(depth, disk, s.tell)
+	s := &session{res: l, machine: m, agreed: a, wake: make(chan struct{}, 1)}
+	s.disk = newWorker(depth, disk, s.step)
 	if a.protocol == Fast && a.digest == SHA256 {
-		s.digest = newLane(depth, newHasher(l.data.Bytes(), a.chunk).do, s.tell)
+		s.digest = newWorker(depth, newHasher(l.data.Bytes(), a.chunk).do, s.step)
 	}
 	return s
 }
 
 // run goes through the transfer until the machine has finished.
 func (s *session) run(ctx context.Context) (Result, error) {
-	s.tick = time.NewTicker(max(s.timeout/watches, time.Millisecond))
+	s.tick = time.NewTicker(max(s.timeout/watchdogChecks, time.Millisecond))
 	defer s.tick.Stop()
 	if s.opening > 0 && s.opening < s.timeout {
 		limit := time.NewTimer(s.opening)
@@ -86,7 +85,7 @@ func (s *session) run(ctx context.Context) (Result, error) {
 		s.open = limit.C
 	}
 	s.note(Step{Op: OpConnect, Slot: none})
-	s.tell(event{kind: evConnected})
+	s.step(event{kind: evConnected})
 	for {
 		more, finished := s.poll(ctx)
 		if finished {
@@ -109,9 +108,9 @@ func (s *session) run(ctx context.Context) (Result, error) {
 // park waits until something happens.
 func (s *session) park(ctx context.Context) {
 	select {
-	case <-s.link.cq.Event():
+	case <-s.res.cq.Event():
 	case <-s.wake:
-	case <-s.link.conn.Done():
+	case <-s.res.conn.Done():
 		s.drain(ctx)
 	case <-s.tick.C:
 		s.watch(ctx)
@@ -122,8 +121,8 @@ func (s *session) park(ctx context.Context) {
 	}
 }
 
-// look is park without waiting, so that a peer that never pauses keeps nothing
-// else from happening.
+// look is park without waiting, because a peer that never pauses must not delay the
+// watchdog and the end of ctx.
 func (s *session) look(ctx context.Context) {
 	select {
 	case <-s.tick.C:
@@ -144,7 +143,7 @@ func (s *session) watch(ctx context.Context) {
 		s.moved, s.idle = false, 0
 	}
 	s.mu.Unlock()
-	if s.idle >= watches {
+	if s.idle >= watchdogChecks {
 		s.stop(ctx, failf(CodeTimeout, "nothing has moved for %v while this side waited for %s", s.timeout, awaits))
 	}
 }
@@ -168,7 +167,7 @@ func (s *session) cancel(ctx context.Context) {
 	s.stop(ctx, &failure{code: CodeCanceled, err: cause})
 }
 
-// stop has the machine give up, after a last look at what the peer has said.
+// stop ends the machine, after a last poll for a message of the peer, which may have a better reason.
 func (s *session) stop(ctx context.Context, why error) {
 	for range lastPolls {
 		if more, finished := s.poll(ctx); finished || !more {
@@ -176,13 +175,13 @@ func (s *session) stop(ctx context.Context, why error) {
 		}
 	}
 	s.over = true
-	s.tell(event{kind: evStopped, err: why})
+	s.step(event{kind: evStopped, err: why})
 }
 
-// lastPolls bounds that look.
+// lastPolls bounds the number of these polls.
 const lastPolls = 16
 
-// drain takes what is left of a connection that is over.
+// drain processes the remaining completions of a connection that is over.
 func (s *session) drain(ctx context.Context) {
 	for {
 		if more, finished := s.poll(ctx); finished || !more {
@@ -195,17 +194,17 @@ func (s *session) drain(ctx context.Context) {
 	s.lostLocked(nil)
 }
 
-// poll takes the completions that are there and reports whether there were any,
+// poll processes the completions that are there and reports whether there were any,
 // and whether the machine has finished. The queue is armed before, so that none is
 // missed by a wait after.
 func (s *session) poll(ctx context.Context) (more, finished bool) {
-	err := s.link.cq.Arm(false)
+	err := s.res.cq.Arm(false)
 	n := 0
 	if err == nil {
-		n, err = s.link.cq.Poll(s.wcs[:])
+		n, err = s.res.cq.Poll(s.wcs[:])
 	}
 	if err == nil && n == 0 && s.awaitReason(ctx) {
-		n, err = s.link.cq.Poll(s.wcs[:])
+		n, err = s.res.cq.Poll(s.wcs[:])
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,26 +213,26 @@ func (s *session) poll(ctx context.Context) (more, finished bool) {
 	}
 	if err != nil {
 		s.lostLocked(err)
-	} else if n == 0 && s.broken != nil {
-		s.lostLocked(s.broken) // nothing is left that the peer might have said before
+	} else if n == 0 && s.connErr != nil {
+		s.lostLocked(s.connErr) // all earlier messages of the peer have been processed
 	}
 	return n > 0, s.finished
 }
 
-// awaitReason gives the connection a moment to tell why it is over, once, and reports whether it did: a device may give
-// back what was posted before it has word of the end. Whoever has given up waits no longer.
+// awaitReason waits once for the end of the connection, for disconnectLimit at most, and reports whether it has waited. A device
+// may flush the posted work before it has the reason of the end. The wait ends with ctx.
 func (s *session) awaitReason(ctx context.Context) bool {
 	s.mu.Lock()
-	wait := !s.finished && !s.awaited && isConsequence(s.broken)
-	s.awaited = s.awaited || wait
+	wait := !s.finished && !s.endAwaited && isConsequence(s.connErr)
+	s.endAwaited = s.endAwaited || wait
 	s.mu.Unlock()
 	if !wait {
 		return false
 	}
-	limit := time.NewTimer(partLimit)
+	limit := time.NewTimer(disconnectLimit)
 	defer limit.Stop()
 	select {
-	case <-s.link.conn.Done():
+	case <-s.res.conn.Done():
 	case <-limit.C:
 	case <-ctx.Done():
 	}
@@ -245,14 +244,14 @@ func isConsequence(err error) bool {
 	return errors.Is(err, verbs.StatusWRFlushErr) || errors.Is(err, verbs.ErrInvalid)
 }
 
-// lostLocked tells the machine that the connection is over. What the connection
-// says of it counts more than what its last completions say.
+// lostLocked delivers evEnded to the machine. The connection's reason counts more than the
+// errors of its last completions.
 //
 // +checklocks:s.mu
 func (s *session) lostLocked(err error) {
 	select {
-	case <-s.link.conn.Done():
-		if cause := s.link.conn.Err(); err == nil || cause != nil && isConsequence(err) {
+	case <-s.res.conn.Done():
+		if cause := s.res.conn.Err(); err == nil || cause != nil && isConsequence(err) {
 			err = cause
 		}
 	default:
@@ -260,7 +259,7 @@ func (s *session) lostLocked(err error) {
 	s.stepLocked(event{kind: evEnded, err: err})
 }
 
-// completeLocked takes one completion.
+// completeLocked processes one completion.
 //
 // +checklocks:s.mu
 func (s *session) completeLocked(wc *verbs.WC) {
@@ -268,7 +267,7 @@ func (s *session) completeLocked(wc *verbs.WC) {
 		return
 	}
 	if err := wc.Err(); err != nil {
-		s.breaksLocked(err)
+		s.connFailedLocked(err)
 		return
 	}
 	if wc.ID&idReceive != 0 {
@@ -276,7 +275,7 @@ func (s *session) completeLocked(wc *verbs.WC) {
 		return
 	}
 	if wc.ID&idWrite == 0 {
-		s.link.release(idSlot(wc.ID))
+		s.res.release(idSlot(wc.ID))
 	}
 	if buffer := idBuffer(wc.ID); buffer != none {
 		s.note(Step{Op: OpSent, Slot: buffer})
@@ -284,7 +283,7 @@ func (s *session) completeLocked(wc *verbs.WC) {
 	}
 }
 
-// arrivedLocked takes a message or immediate data.
+// arrivedLocked processes a message or immediate data.
 //
 // +checklocks:s.mu
 func (s *session) arrivedLocked(wc *verbs.WC) {
@@ -295,9 +294,9 @@ func (s *session) arrivedLocked(wc *verbs.WC) {
 	case wc.Op == verbs.WCRecvRDMAImm && wc.HasImm: // Len counts bytes of the write, none of which are in the receive
 		ev.hasImm, ev.imm = true, wc.Imm
 		s.note(Step{Op: OpReceive, Slot: none, Bytes: int(wc.Imm), Message: "immediate"})
-	case wc.Op == verbs.WCRecv && !wc.HasImm && wc.Len <= s.link.longest():
+	case wc.Op == verbs.WCRecv && !wc.HasImm && wc.Len <= s.res.longest():
 		ev.n = int(wc.Len)
-		ev.data = s.link.message(ev.slot, ev.n)
+		ev.data = s.res.message(ev.slot, ev.n)
 		s.note(Step{Op: OpReceive, Slot: none, Message: s.nameOf(ev.data)})
 	default:
 		ev.err = failf(CodeProtocol, "a receive was used for %v of %d bytes (immediate data: %t)", wc.Op, wc.Len, wc.HasImm)
@@ -305,7 +304,7 @@ func (s *session) arrivedLocked(wc *verbs.WC) {
 	s.stepLocked(ev)
 }
 
-// nameOf is what traces call a message that has come.
+// nameOf returns the name of a received message in traces.
 func (s *session) nameOf(data []byte) string {
 	if s.trace == nil {
 		return ""
@@ -322,18 +321,18 @@ func (s *session) nameOf(data []byte) string {
 	return "size"
 }
 
-// close ends the connection and the lanes; then nobody uses the link's memory
-// any more. A peer that takes part no more is not waited for long.
+// close ends the connection and the workers. The transfer's memory is then not in use any
+// more. It waits for the peer for disconnectLimit at most.
 func (s *session) close() {
-	lanes := []*lane{s.disk}
+	workers := []*worker{s.disk}
 	if s.digest != nil {
-		lanes = append(lanes, s.digest)
+		workers = append(workers, s.digest)
 	}
-	for _, l := range lanes {
+	for _, l := range workers {
 		l.cancel()
 	}
-	s.link.part(min(partLimit, s.timeout))
-	for _, l := range lanes {
+	s.res.disconnect(min(disconnectLimit, s.timeout))
+	for _, l := range workers {
 		l.stop()
 	}
 }

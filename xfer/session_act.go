@@ -4,12 +4,12 @@ import (
 	"cinnabar/verbs"
 )
 
-// tell is stepLocked for whoever does not hold the lock, as lanes do.
-func (s *session) tell(ev event) {
+// step is stepLocked for callers that do not hold the lock, such as workers.
+func (s *session) step(ev event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stepLocked(ev)
-	if s.finished || s.broken != nil {
+	if s.finished || s.connErr != nil {
 		select {
 		case s.wake <- struct{}{}:
 		default: // it will wake anyway
@@ -17,10 +17,10 @@ func (s *session) tell(ev event) {
 	}
 }
 
-// stepLocked tells the machine about ev and does what it wants. When something
-// cannot be posted the connection is as good as over, but the peer may have said why:
-// the next polls will tell. The lanes get their jobs all the same, since a machine
-// whose file is to get its name waits for nothing else.
+// stepLocked delivers ev to the machine and carries out the machine's actions. A post that
+// fails does not end the transfer at once, because a message of the peer with the reason may
+// be in the completion queue. The workers get their jobs all the same, because a machine
+// in state committing waits only for the disk.
 //
 // +checklocks:s.mu
 func (s *session) stepLocked(ev event) {
@@ -31,21 +31,21 @@ func (s *session) stepLocked(ev event) {
 	s.observeLocked(&ev)
 	s.acts = s.machine.step(ev, s.acts[:0])
 	for i := range s.acts {
-		s.breaksLocked(s.actLocked(&s.acts[i]))
+		s.connFailedLocked(s.actLocked(&s.acts[i]))
 	}
-	s.breaksLocked(s.link.flush())
+	s.connFailedLocked(s.res.flush())
 }
 
-// breaksLocked takes note of the first failure of the connection.
+// connFailedLocked notes the first failure of the connection.
 //
 // +checklocks:s.mu
-func (s *session) breaksLocked(err error) {
-	if s.broken == nil {
-		s.broken = err
+func (s *session) connFailedLocked(err error) {
+	if s.connErr == nil {
+		s.connErr = err
 	}
 }
 
-// observeLocked takes note of what the lanes have done.
+// observeLocked traces the work that the workers have done.
 //
 // +checklocks:s.mu
 func (s *session) observeLocked(ev *event) {
@@ -70,8 +70,8 @@ func (s *session) observeLocked(ev *event) {
 	}
 }
 
-// begin sets what is known of the transfer before run. A sender's begins now, a
-// receiver's when the file is made.
+// begin sets the result so far, before run. With now it also calls the observer's Start, as a
+// sender does; a receiver does so when the file is made.
 func (s *session) begin(r Result, now bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +81,7 @@ func (s *session) begin(r Result, now bool) {
 	}
 }
 
-// observer returns the observer if it was told that a transfer begins.
+// observer returns the observer if its Start was called.
 func (s *session) observer() Progress {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +91,7 @@ func (s *session) observer() Progress {
 	return s.progress
 }
 
-// beginLocked tells the observer what begins.
+// beginLocked calls the observer's Start.
 //
 // +checklocks:s.mu
 func (s *session) beginLocked() {
@@ -104,15 +104,15 @@ func (s *session) beginLocked() {
 	s.progress.Start(r)
 }
 
-// actLocked does one action. Posts of writes and messages are collected; whatever
-// must not overtake them, or be overtaken, flushes first. Nothing is posted on a
-// connection that is broken.
+// actLocked does one action. Posts of writes and messages are collected; actions that
+// must keep their order with them flush first. Nothing is posted on a connection that has
+// failed.
 //
 // +checklocks:s.mu
 func (s *session) actLocked(a *action) error {
 	switch a.kind {
 	case actWrite, actSend, actReceive:
-		if s.broken != nil {
+		if s.connErr != nil {
 			return nil
 		}
 		return s.postLocked(a)
@@ -121,9 +121,9 @@ func (s *session) actLocked(a *action) error {
 		return nil
 	default: // in turn, below
 	}
-	err := s.link.flush()
+	err := s.res.flush()
 	switch a.kind {
-	case actFinish: // with its own reason, even if the last words cannot be said
+	case actFinish: // with its own reason, even if the last message cannot be posted
 		s.finished, s.failure = true, a.err
 		s.note(Step{Op: OpFinish, Slot: none})
 	case actHash, actSum:
@@ -134,7 +134,7 @@ func (s *session) actLocked(a *action) error {
 	return err
 }
 
-// postLocked does an action that the peer will notice.
+// postLocked does an action that posts a work request.
 //
 // +checklocks:s.mu
 func (s *session) postLocked(a *action) error {
@@ -144,16 +144,16 @@ func (s *session) postLocked(a *action) error {
 		return nil
 	case actSend:
 		s.note(Step{Op: OpSend, Slot: none, Message: a.label})
-		return s.link.stageMessage(a.msg, a.slot)
-	default: // actReceive, which comes before what provokes the message
-		if err := s.link.flush(); err != nil {
+		return s.res.stageMessage(a.msg, a.slot)
+	default: // actReceive, which must be posted before the message to the peer that provokes the next one
+		if err := s.res.flush(); err != nil {
 			return err
 		}
 		return s.receive(a.slot)
 	}
 }
 
-// diskLocked gives the disk's lane a job.
+// diskLocked gives the disk's worker a job.
 //
 // +checklocks:s.mu
 func (s *session) diskLocked(a *action) {
@@ -166,8 +166,8 @@ func (s *session) diskLocked(a *action) {
 	if a.n > 0 {
 		s.result.Chunks++
 	}
-	if a.checked { // here, because the disk's lane has more to do than anybody else
-		a.err = check(s.link.data.Bytes()[a.slot*s.agreed.chunk:][:a.n], a)
+	if a.checked { // here, because the disk's worker has the most work
+		a.err = check(s.res.data.Bytes()[a.slot*s.agreed.chunk:][:a.n], a)
 	}
 	s.disk.jobs <- *a
 }
@@ -176,7 +176,7 @@ func (s *session) diskLocked(a *action) {
 func (s *session) write(a *action) {
 	offset := a.slot * s.agreed.chunk
 	if a.msg != nil {
-		copy(s.link.data.Bytes()[offset:][:s.agreed.chunk], a.msg)
+		copy(s.res.data.Bytes()[offset:][:s.agreed.chunk], a.msg)
 	}
 	s.note(Step{Op: OpWrite, Slot: a.slot, Bytes: a.n})
 	// The message behind a write without immediate data frees the buffer. The write is signaled all the same: siw sends
@@ -185,17 +185,17 @@ func (s *session) write(a *action) {
 	if a.hasImm {
 		wr.ID, wr.Op, wr.Imm = writeID(a.slot), verbs.OpWriteImm, a.imm
 	}
-	s.link.stage(wr, s.link.data, offset, a.n)
+	s.res.stage(wr, s.res.data, offset, a.n)
 }
 
 // receive posts the receive of a slot.
 func (s *session) receive(slot int) error {
 	entries := 1
-	if s.link.bare {
+	if s.res.bare {
 		entries = 0
 	}
 	s.note(Step{Op: OpPostReceive, Slot: none, Entries: entries})
-	return s.link.postReceive(slot)
+	return s.res.postReceive(slot)
 }
 
 // +checklocks:s.mu

@@ -2,5 +2,5 @@
 
 package xfer
 
-// openAtOnce is for systems whose open waits for the other end of a FIFO.
+// openAtOnce is empty, because this system has no flag that makes the opening of a FIFO return at once.
 const openAtOnce = 0

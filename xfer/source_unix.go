@@ -4,6 +4,6 @@ package xfer
 
 import "syscall"
 
-// openAtOnce has open(2) not wait for the other end of a FIFO that has come in a
-// file's place. It changes nothing for regular files.
+// openAtOnce makes open(2) return at once if a FIFO has replaced the file, without waiting for
+// the FIFO's other end. It changes nothing for regular files.
 const openAtOnce = syscall.O_NONBLOCK

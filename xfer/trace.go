@@ -2,7 +2,7 @@ package xfer
 
 import "fmt"
 
-// Op is what a [Step] did.
+// Op is the operation of a [Step].
 type Op uint8
 
 // The operations that are traced. They stand in the order in which this side does
@@ -17,7 +17,7 @@ const (
 	OpRead                      // the source was read: Slot, Bytes
 	OpOpen                      // the file was made: Message has its name
 	OpStore                     // the file was written: Slot, Bytes
-	OpHash                      // the digest has taken in a buffer: Slot, Bytes
+	OpHash                      // a buffer was added to the digest: Slot, Bytes
 	OpCommit                    // the file has its name
 	OpFinish                    // the transfer is over
 )
@@ -61,6 +61,6 @@ func (s Step) String() string {
 	return out
 }
 
-// Tracer is told each step of a transfer, in order, by one goroutine at a time. It
+// Tracer is called for each step of a transfer, in order, by one goroutine at a time. It
 // must not block.
 type Tracer func(Step)

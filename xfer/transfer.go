@@ -1,9 +1,12 @@
 package xfer
 
 import (
+	"fmt"
 	"io"
 	"io/fs"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 )
@@ -55,18 +58,17 @@ func (d Digest) String() string {
 	return "digest " + strconv.Itoa(int(d))
 }
 
-// Meta is what a sender may say about its file besides name and size. Zero
-// values mean that it says nothing. It crosses between two programs that use
-// this package only; the paper's program sends none.
+// Meta is the metadata of a file besides name and size. Zero values are not sent. Only
+// programs that use this package send and receive it.
 type Meta struct {
 	Mode    fs.FileMode // permission bits
-	ModTime time.Time   // of the years 1678 to 2261; others are not told
+	ModTime time.Time   // of the years 1678 to 2261; others are not sent
 }
 
 // Source is a file to be sent.
 type Source struct {
-	// Name is what the receiver shall call it: 1 to 255 bytes without NUL; a [Dir]
-	// refuses more than that, see [CheckName].
+	// Name is the file's name at the receiver: 1 to 255 bytes without NUL. A [Dir]
+	// refuses more names than that, see [CheckName].
 	Name string
 	// Data is read from several offsets in ascending order by one goroutine.
 	Data io.ReaderAt
@@ -75,14 +77,14 @@ type Source struct {
 	Meta Meta
 }
 
-// Result tells what a transfer did, as far as it came.
+// Result has the facts of a transfer. After a failure it has those up to the failure.
 type Result struct {
 	Name     string
 	Peer     netip.AddrPort
 	Size     int64 // bytes of the file that the receiver acknowledged, or stored
 	Protocol Protocol
-	// Immediate tells whether chunks were announced by immediate data, as in the
-	// paper, or by a message behind the write.
+	// Immediate is true if chunks were announced by immediate data, as in the
+	// paper, and false if a message behind each write announced them.
 	Immediate bool
 	Buffers   int // of the receiver
 	Chunk     int // size of each in bytes
@@ -93,17 +95,56 @@ type Result struct {
 	// not trust the sender computes it from the file: see the package's section on the
 	// fast protocol.
 	Sum      [32]byte
-	Duration time.Duration // from the connection to the receiver's last word
+	Duration time.Duration // from the connection to the receiver's last message
 }
 
-// Progress watches one transfer. Its methods are called by one goroutine at a
+// Progress watchdogChecks one transfer. Its methods are called by one goroutine at a
 // time and must not block; Finish comes last, once, and only after Start.
 type Progress interface {
-	// Start tells what begins. Result has what is agreed; its Size is that of
-	// the whole file, -1 if the sender did not tell.
+	// Start begins the transfer. Result has the agreed parameters; its Size is that of
+	// the whole file, -1 if the sender has not sent it.
 	Start(Result)
 	// Advance adds n bytes that the receiver has stored, as far as this side knows.
 	Advance(n int64)
-	// Finish tells how it went.
+	// Finish ends the transfer, with the result of Send or Serve.
 	Finish(Result, error)
+}
+
+// OpenFile opens the file at path for sending, under the last element of its
+// path. With preserve its mode and time go along. The caller closes the file
+// after Send. OpenFile refuses files that are not regular, without waiting: a FIFO has
+// no size, and its open would not return before a writer opens it.
+func OpenFile(path string, preserve bool) (Source, *os.File, error) {
+	// A FIFO is not even opened, since its writer would notice.
+	info, err := os.Stat(path)
+	if err != nil {
+		return Source{}, nil, err
+	}
+	if err := wantRegular(path, info); err != nil {
+		return Source{}, nil, err
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|openAtOnce, 0)
+	if err != nil {
+		return Source{}, nil, err
+	}
+	if info, err = f.Stat(); err == nil { // of the open file, because the path may have changed
+		err = wantRegular(path, info)
+	}
+	if err != nil {
+		_ = f.Close() // it was only looked at
+		return Source{}, nil, err
+	}
+	src := Source{Name: filepath.Base(path), Data: f, Size: info.Size()}
+	if preserve {
+		src.Meta = Meta{Mode: info.Mode().Perm(), ModTime: info.ModTime()}
+	}
+	return src, f, nil
+}
+
+// wantRegular refuses files that have no size beforehand.
+func wantRegular(path string, info fs.FileInfo) error {
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is no regular file; its size is not known beforehand", path)
+	}
+	return nil
 }
