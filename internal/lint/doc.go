@@ -9,8 +9,8 @@
 //   - source: every package has a doc comment, every file is formatted, of bounded length, and does not sleep;
 //   - text: nothing is marked as left open, and no file carries a path or a package host of somebody's machine;
 //   - pages: the README has the two commands a newcomer needs, verbatim, and no page that CI runs hides a command from it;
-//   - manual: each page begins with the abilities that its reader gains and is in the index, no relative link is broken, and the tables of
-//     C and Go names in docs/verbs.md leave out no field and no constant.
+//   - manual: each page begins with the abilities that its reader gains and is in the index, no relative link is broken, the tables of C and
+//     Go names in docs/verbs.md leave out no field and no constant, and the functions that docs/request.md names exist.
 //
 // Each rule is a function from a tree to findings. The tests run it over this repository, and over small trees that
 // break it, so that a rule which stopped finding anything would be noticed.

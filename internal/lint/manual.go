@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"fmt"
 	"go/ast"
 	"regexp"
 	"slices"
@@ -84,4 +85,94 @@ func fieldNames(s *ast.TypeSpec) []*ast.Ident {
 func isPageType(e ast.Expr) bool {
 	id, ok := e.(*ast.Ident)
 	return ok && slices.Contains(pageTypes, id.Name)
+}
+
+// walkPage names the functions that a request runs through.
+const walkPage = "docs/request.md"
+
+// qualified is a name with its package, "hg.Call.Start".
+var qualified = regexp.MustCompile(`^([a-z][a-z0-9]*)((?:\.[A-Za-z_][A-Za-z0-9_]*)+)$`)
+
+// checkWalks wants each qualified name on walkPage declared in this module: a function, method, type or field.
+func checkWalks(t *tree) []finding {
+	page := t.file(walkPage)
+	if page == nil {
+		return []finding{{path: walkPage, text: "missing"}}
+	}
+	declared := map[string]bool{}
+	for _, f := range t.files {
+		if f.syntax == nil || f.isTest() {
+			continue
+		}
+		for _, name := range declaredNames(f.syntax) {
+			declared[f.syntax.Name.Name+"."+name] = true
+		}
+	}
+	var found []finding
+	for n, l := range prose(page) {
+		for _, span := range codeSpan.FindAllStringSubmatch(l, -1) {
+			if qualified.MatchString(span[1]) && !declared[span[1]] {
+				found = append(found, finding{page.path, n, fmt.Sprintf("%s is not declared", span[1])})
+			}
+		}
+	}
+	return found
+}
+
+// declaredNames returns the names of a file's functions and types, and with their type those of methods and fields.
+func declaredNames(f *ast.File) []string {
+	var names []string
+	for _, d := range f.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			if d.Recv == nil {
+				names = append(names, d.Name.Name)
+			} else {
+				names = append(names, receiverName(d.Recv.List[0].Type)+"."+d.Name.Name)
+			}
+		case *ast.GenDecl:
+			for _, s := range d.Specs {
+				if s, ok := s.(*ast.TypeSpec); ok {
+					names = append(names, s.Name.Name)
+					names = append(names, membersOf(s)...)
+				}
+			}
+		}
+	}
+	return names
+}
+
+// membersOf returns the fields of a struct type and the methods of an interface type, with the name of the type.
+func membersOf(s *ast.TypeSpec) []string {
+	var list *ast.FieldList
+	switch t := s.Type.(type) {
+	case *ast.StructType:
+		list = t.Fields
+	case *ast.InterfaceType:
+		list = t.Methods
+	default:
+		return nil
+	}
+	var names []string
+	for _, field := range list.List {
+		for _, name := range field.Names {
+			names = append(names, s.Name.Name+"."+name.Name)
+		}
+	}
+	return names
+}
+
+// receiverName returns the name of a receiver's type without pointer and type parameters.
+func receiverName(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.StarExpr:
+		return receiverName(e.X)
+	case *ast.IndexExpr:
+		return receiverName(e.X)
+	case *ast.IndexListExpr:
+		return receiverName(e.X)
+	case *ast.Ident:
+		return e.Name
+	}
+	return ""
 }

@@ -46,6 +46,7 @@ func TestShellPages(t *testing.T)     { check(t, checkShellPages) }
 func TestProofs(t *testing.T)         { check(t, checkProofs) }
 func TestLinks(t *testing.T)          { check(t, checkLinks) }
 func TestManual(t *testing.T)         { check(t, checkManual) }
+func TestWalks(t *testing.T)          { check(t, checkWalks) }
 
 // parity: S04
 func TestVerbsPage(t *testing.T) { check(t, checkVerbsPage) }

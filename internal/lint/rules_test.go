@@ -201,6 +201,18 @@ func TestRuleManual(t *testing.T) {
 	})
 }
 
+func TestRuleWalks(t *testing.T) {
+	const src = "package hg\ntype Call[T any] struct{ mu int }\ntype Op interface{ Done() }\nfunc (c *Call[T]) Start() {}\nfunc New() {}\n"
+	with := func(line string) map[string]string { return map[string]string{walkPage: line, "internal/hg/a.go": src} }
+	runCases(t, checkWalks, []ruleCase{
+		{"declared", with("| `hg.New`, `hg.Call.Start` | `hg.Call.mu` | `hg.Op.Done`, `hg.Call` |"), ""},
+		{"no such method", with("\n| `hg.Call.Stop` |"), "docs/request.md:2: hg.Call.Stop is not declared"},
+		{"no such package", with("`ha.New`"), "ha.New is not declared"},
+		{"other code", with("`.ci/run fast`, `Call.Start`, `docs/a.md`"), ""},
+		{"missing page", goFile("a.go", "package a"), "docs/request.md: missing"},
+	})
+}
+
 func TestRuleText(t *testing.T) {
 	runCases(t, checkMarkers, []ruleCase{
 		{"marker", goFile("a.md", "\n<!-- TO"+"DO: more -->"), "a.md:2: TO"},
