@@ -529,6 +529,8 @@ type warnings struct {
 	got chan string
 }
 
+func (w warnings) WithAttrs([]slog.Attr) slog.Handler { return w }
+
 func (w warnings) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
 
 func (w warnings) Handle(_ context.Context, r slog.Record) error {

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hostquota"
-	"cinnabar/internal/margoconf"
 	"cinnabar/internal/na/ofitcp"
 	"cinnabar/internal/na/sm"
 	"cinnabar/stats"
@@ -22,9 +20,10 @@ import (
 // Config is how an engine behaves. The zero value, and a nil *Config, are good defaults; each field says what its zero
 // stands for. The engine keeps a copy.
 type Config struct {
-	Logger *slog.Logger // nil: discard, unless MARGO_LOG_LEVEL or HG_LOG_LEVEL is in the environment; then [NewLogger] on standard error
-	// MercuryLog says what is logged by the layers below Margo's; the zero value: as the environment and Logger say.
-	MercuryLog MercuryLog
+	// Logger receives the lines of the engine and of the layers below it; nil: they are discarded, and panics of handlers are printed
+	// on standard error. Lines of the RPC core have the attribute subsys=rpc, those of the network
+	// have subsys=na. The program may log with the same logger.
+	Logger *slog.Logger `json:"-"`
 
 	// MaxHandlers is how many handlers there are at once, in each pool and outside pools; 0: 4096. Those that wait for a
 	// call or transfer of theirs count too, so it must exceed the depth of calls that come back to this engine.
@@ -34,24 +33,23 @@ type Config struct {
 	// negative: none wait. From a limit of 8 on, one host may have nine of sixteen.
 	MaxQueued int
 	Pools     []PoolConfig
-	RPCPool   string // the pool of handlers that are registered without InPool; empty: outside pools
+	// RPCPool is the pool of handlers that are registered without InPool; empty: outside pools. RPCs by which peers administer the
+	// engine, whose names begin with two underscores, are outside pools always.
+	RPCPool string
 	// Parent is an engine of this process whose pools the new engine uses instead of having its own (parent_mid).
 	// MaxHandlers, MaxQueued and Pools must be 0 then, and HandlerWarning is the parent's. The two may end in any order.
-	Parent *Engine
+	Parent *Engine `json:"-"`
 	// HandlerWarning is how long a handler may take before a warning on Logger names it and who called it, and again
 	// whenever it has become twice as old; 0: never. Calls that the handler waits for count.
 	HandlerWarning time.Duration
 
-	Interceptors []Interceptor // outermost first, around calls and around handlers
-	Monitor      stats.Monitor // nil: none, which costs nothing
+	Interceptors []Interceptor `json:"-"` // outermost first, around calls and around handlers
+	Monitor      stats.Monitor `json:"-"` // nil: none, which costs nothing
 	Progress     Progress
 
 	// AllowRemoteShutdown has the engine obey a peer that asks it to shut down ([Endpoint.Shutdown],
 	// margo_shutdown_remote_instance). Otherwise such a peer is told that it may not.
 	AllowRemoteShutdown bool
-	// AllowQuery has the engine tell any peer that asks about its providers, RPCs, pools, statistics and configuration
-	// ([Endpoint.Query]). Otherwise there is no such RPC.
-	AllowQuery bool
 
 	Checksums Checksums // of messages; 0: ChecksumsAuto
 	// MaxMemory limits the bytes that the engine holds for its peers, all together: requests that wait, responses that
@@ -78,6 +76,9 @@ type Config struct {
 	NoLoopback bool // refuse calls to oneself (no_loopback)
 
 	Subnet netip.Prefix // the network from which the engine chooses its address; zero: any
+	// Interface is the name of the network interface whose address the engine takes, where the address that it is opened with names
+	// none; empty: any. FI_TCP_IFACE is its counterpart in libfabric.
+	Interface string
 	// Advertise is the address that the engine gives to peers over ofi+tcp in place of the one that it listens on. It is an IP
 	// address, followed by a port if the port differs too: "192.0.2.7", "192.0.2.7:1234", "[2001:db8::7]:1234". [Engine.Addr]
 	// returns it, and handles and connection requests carry it. An engine behind an address translator that forwards a port,
@@ -93,7 +94,7 @@ type Config struct {
 	Firewalled  bool
 	MaxRequest  int           // bytes of a request message, at least 512, the same as the peers'; 0: 4096, as Mercury's default
 	MaxResponse int           // bytes of a response message, at least 512, the same as the peers'; 0: 4096
-	Resolver    *net.Resolver // resolves host names in addresses of peers; nil: net.DefaultResolver
+	Resolver    *net.Resolver `json:"-"` // resolves host names in addresses of peers; nil: net.DefaultResolver
 	DialTimeout time.Duration // bounds one attempt to connect to an address, and one resolution of a host name; 0: 10 s
 	DialRetry   time.Duration // for how long the engine dials a peer again that refuses connections, resolving its host name anew; 0: not at all
 	// KeepAlive is after how long a silent host counts as dead; 0: 15 s; negative: never. It is also how often an engine asks
@@ -108,11 +109,9 @@ type Config struct {
 	// response comes earlier ([Bulk.Close]); 0: 60 s; negative: not at all. Kept memory counts towards MaxMemory.
 	LateAccess time.Duration
 
-	margo *margoconf.Config // what ParseConfig has read, or the engine's is, for MarshalJSON; nil: Margo's defaults
-	logs  *logs             // of the engine that has this configuration; nil: nobody's
-	quota *hostquota.Book   // likewise
-	trail *audit.Trail      // likewise
-	clock hg.Clock          // likewise
+	quota *hostquota.Book // of the engine that has this configuration; nil: it is no engine's
+	trail *audit.Trail    // likewise
+	clock hg.Clock        // likewise
 }
 
 // Progress says how waiting is done.
@@ -152,9 +151,8 @@ func (cfg *Config) filled() Config {
 		c = *cfg
 	}
 	if c.Logger == nil {
-		c.Logger = standardLogger(os.Getenv)
+		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	c.logs = newLogs(c.Logger, c.MercuryLog, os.Getenv)
 	c.Interceptors = slices.Clone(c.Interceptors)
 	c.Pools = slices.Clone(c.Pools)
 	c.fillLimits()
@@ -166,6 +164,11 @@ func defaultTo[T int | time.Duration](field *T, value T) {
 	if *field == 0 {
 		*field = value
 	}
+}
+
+// layer returns the logger of a layer below the engine.
+func (cfg *Config) layer(subsystem string) *slog.Logger {
+	return cfg.Logger.With(logSubsystem, subsystem)
 }
 
 // check refuses what cannot be meant.
@@ -187,9 +190,6 @@ func (cfg *Config) check() error {
 	}
 	if cfg.Parent != nil && (cfg.MaxHandlers != 0 || cfg.MaxQueued != 0 || len(cfg.Pools) > 0 || cfg.HandlerWarning != 0) {
 		return argumentError("open engine", "", "", "MaxHandlers, MaxQueued, Pools and HandlerWarning are those of the Parent; leave them 0, or the Parent nil")
-	}
-	if _, err := cfg.MercuryLog.rule(func(string) string { return "" }); err != nil {
-		return argumentError("open engine", "", "", "MercuryLog: %w", err)
 	}
 	seen := map[string]bool{}
 	for _, p := range cfg.Pools {

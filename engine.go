@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -58,8 +57,8 @@ type Engine struct {
 //	na+sm://                      memory shared with processes of this host, under the number of this one
 //	na+sm://name                  the same, under a name
 //
-// "tcp" stands for "ofi+tcp" and "sm" for "na+sm". With Config.Subnet, or the environment variable FI_TCP_IFACE, an address
-// without a host is one of that network instead of the loopback. [Engine.Addr] returns the address that it became. A nil cfg
+// "tcp" stands for "ofi+tcp" and "sm" for "na+sm". With Config.Subnet or Config.Interface, an address without a host is
+// one of that network or interface instead of the loopback. [Engine.Addr] returns the address that it became. A nil cfg
 // is the zero Config.
 func Listen(addr string, cfg *Config) (*Engine, error) { return open(addr, true, cfg) }
 
@@ -78,7 +77,7 @@ func open(addr string, listen bool, cfg *Config) (*Engine, error) {
 	case "ofi+tcp", "tcp":
 		return newEngine(cfg, func(c *Config, h na.Handler) (na.Endpoint, error) {
 			t := c.tcp()
-			t.Address, t.Listen, t.Handler = onInterface(addr), listen, h
+			t.Address, t.Listen, t.Handler = ofitcp.OnInterface(addr, c.Interface), listen, h
 			ep, err := ofitcp.Open(context.Background(), t)
 			if err != nil {
 				return nil, errorFrom("open engine", "", addr, err)
@@ -120,11 +119,11 @@ func newEngine(cfg *Config, connect func(*Config, na.Handler) (na.Endpoint, erro
 	if p := e.cfg.Parent; p != nil && p.gate.Closed() {
 		return nil, errorFrom("open engine", "", p.Addr(), fmt.Errorf("its parent: %w", ErrClosed))
 	}
-	e.log = e.cfg.logs.layer("")
+	e.log = e.cfg.Logger
 	e.cfg.quota, e.cfg.trail = hostquota.NewBook(e.cfg.limits()), audit.New(e.log)
 	e.doing.init()
 	e.cfg.clock = e.doing.clock
-	e.unlogged = (cfg == nil || cfg.Logger == nil) && !logsByEnvironment(os.Getenv)
+	e.unlogged = cfg == nil || cfg.Logger == nil
 	e.doing.watch.init(e)
 	e.lives.init()
 	e.ending.init()
@@ -140,8 +139,6 @@ func newEngine(cfg *Config, connect func(*Config, na.Handler) (na.Endpoint, erro
 	e.net = ep
 	e.core.Attach(ep)
 	e.self = &Endpoint{e: e, addr: ep.Addr()}
-	noteEnvironment(e.log, os.Getenv)
-	e.noteConfig()
 	if ep.Listening() {
 		e.serveInternal()
 	}
@@ -162,8 +159,13 @@ func (e *Engine) Listening() bool { return e.net.Listening() }
 func (e *Engine) Config() *Config {
 	c := e.cfg
 	c.Interceptors = append([]Interceptor(nil), c.Interceptors...)
-	c.logs, c.quota, c.trail = nil, nil, nil
-	e.describe(&c)
+	c.quota, c.trail, c.clock = nil, nil, nil
+	if c.Parent == nil {
+		c.Pools = nil
+		for _, p := range e.Pools() {
+			c.Pools = append(c.Pools, p.Config())
+		}
+	}
 	return &c
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/codes"
+	"cinnabar/margo"
 )
 
 // 10_threads and 11_tasks: sixteen goroutines. They are cheap, may block, and run on as many processors as there are, so
@@ -103,7 +104,7 @@ func Example_thallium14CustomSched() {
 // 18_config: the configuration is Margo's JSON. Execution streams become the workers of the pools that they serve.
 // parity: T02 T12 T13
 func Example_thallium18Config() {
-	cfg, err := cinnabar.ParseConfig([]byte(`{
+	cfg, err := margo.ParseConfig([]byte(`{
 		"argobots": {
 			"pools": [
 				{"name": "__primary__", "kind": "fifo_wait", "access": "mpmc"},
@@ -116,7 +117,7 @@ func Example_thallium18Config() {
 		}
 	}`))
 	check(err)
-	server, err := cinnabar.Listen("ofi+tcp://127.0.0.1", cfg)
+	server, err := margo.Listen("ofi+tcp://127.0.0.1", cfg)
 	check(err)
 	defer server.Close()
 	fmt.Println("pool:", server.Pool("my_pool").Name())

@@ -251,6 +251,5 @@ func (cfg *Config) limits() (l hostquota.Limits) {
 // place of zeros.
 func (cfg *Config) WithDefaults() *Config {
 	c := cfg.filled()
-	c.logs = nil
 	return &c
 }

@@ -3,105 +3,14 @@ package cinnabar
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"strings"
-	"sync"
 
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
-
-// Levels of Margo's that slog has no name for. In all there are, the most talkative first: LevelTrace,
-// [slog.LevelDebug], [slog.LevelInfo], [slog.LevelWarn], [slog.LevelError], LevelCritical (enum margo_log_level).
-const (
-	LevelTrace    = slog.LevelDebug - 4
-	LevelCritical = slog.LevelError + 4
-)
-
-// levelNames are Margo's names of the levels.
-var levelNames = []struct {
-	level slog.Level
-	name  string
-}{
-	{LevelTrace, "trace"}, {slog.LevelDebug, "debug"}, {slog.LevelInfo, "info"},
-	{slog.LevelWarn, "warning"}, {slog.LevelError, "error"}, {LevelCritical, "critical"},
-}
-
-// levelName returns the name of the nearest level that is not above l.
-func levelName(l slog.Level) string {
-	name := levelNames[0].name
-	for _, n := range levelNames {
-		if n.level <= l {
-			name = n.name
-		}
-	}
-	return name
-}
-
-// ParseLogLevel returns the level that Margo has under name: trace, debug, info, warning, error or critical.
-func ParseLogLevel(name string) (slog.Level, error) {
-	for _, n := range levelNames {
-		if n.name == name {
-			return n.level, nil
-		}
-	}
-	return 0, argumentError("parse log level", "", "", "%q is none of trace, debug, info, warning, error, critical", name)
-}
-
-// Variables of the environment that say what is logged.
-const (
-	envLogLevel  = "MARGO_LOG_LEVEL"
-	envHGLevel   = "HG_LOG_LEVEL"
-	envHGSubsys  = "HG_LOG_SUBSYS"
-	defaultLevel = slog.LevelWarn
-)
-
-// globalLevel is the level of loggers that belong to no engine. It is first what MARGO_LOG_LEVEL says.
-var globalLevel = sync.OnceValue(func() *slog.LevelVar {
-	v := &slog.LevelVar{}
-	v.Set(defaultLevel)
-	if l, err := ParseLogLevel(os.Getenv(envLogLevel)); err == nil {
-		v.Set(l)
-	}
-	return v
-})
-
-// SetLogLevel sets the level of what [NewLogger] makes, where it belongs to no engine, and that of engines that are
-// opened later (margo_set_global_log_level). Until then it is MARGO_LOG_LEVEL of the environment, or
-// [slog.LevelWarn].
-func SetLogLevel(level slog.Level) { globalLevel().Set(level) }
-
-// NewLogger returns a logger that writes lines in Margo's format, "[info] text", to w, which gets each in one Write;
-// attributes follow the text. As [Config].Logger it has the engine's level ([Engine.SetLogLevel]), otherwise that of
-// [SetLogLevel].
-func NewLogger(w io.Writer) *slog.Logger { return slog.New(newLineHandler(w)) }
-
-// Log returns the logger for what a program has to say about this engine (margo_info and its kin): Config.Logger at the
-// engine's level.
-//
-//	eng.Log().Debug(fmt.Sprintf("Got response: %d", out.Ret))
-func (e *Engine) Log() *slog.Logger { return e.log }
-
-// SetLogLevel sets the level below which nothing is logged by or for this engine (margo_set_log_level). With a logger of
-// [NewLogger], which begins at the level of [SetLogLevel], that is all that counts; with another, its handler's own level
-// counts as well. What Mercury's layers have to say has a level of its own ([Engine.SetMercuryLog]).
-func (e *Engine) SetLogLevel(level slog.Level) { e.cfg.logs.level.Set(level) }
-
-// standardLogger is the logger of an engine that is given none: silent, unless the environment asks for lines.
-func standardLogger(getenv func(string) string) *slog.Logger {
-	if logsByEnvironment(getenv) {
-		return NewLogger(os.Stderr)
-	}
-	return slog.New(slog.DiscardHandler)
-}
-
-// logsByEnvironment reports whether the environment sets a log level.
-func logsByEnvironment(getenv func(string) string) bool {
-	return getenv(envLogLevel) != "" || getenv(envHGLevel) != ""
-}
 
 // note logs msg about peer at Warn, within the limit on lines for each host (package audit).
 func (e *Engine) note(peer na.Addr, msg string, attrs ...slog.Attr) {
@@ -171,16 +80,4 @@ func (e *Engine) panicked(msg, rpc string, peer na.Addr, value any, stack []byte
 		attrs = append(attrs, "suppressed", suppressed)
 	}
 	e.log.Error(msg, attrs...)
-}
-
-// noteEnvironment warns of values that cannot be meant.
-func noteEnvironment(log *slog.Logger, getenv func(string) string) {
-	if name := getenv(envLogLevel); name != "" {
-		if _, err := ParseLogLevel(name); err != nil {
-			log.Warn("environment: "+envLogLevel+" is no level, warning is used", "value", name)
-		}
-	}
-	if _, err := (MercuryLog{}).rule(getenv); err != nil {
-		log.Warn("environment: "+envHGLevel+" is no level, nothing is logged of Mercury's layers", logError, err)
-	}
 }

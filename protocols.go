@@ -96,7 +96,7 @@ func ChooseAddr(ctx context.Context, addr string, cfg *Config) (chosen, reason s
 		return "", "", unknownProtocol(op, addr, scheme)
 	}
 	c := cfg.filled()
-	a, reason, err := ofitcp.Choose(ctx, onInterface(addr), c.Subnet, true)
+	a, reason, err := ofitcp.Choose(ctx, ofitcp.OnInterface(addr, c.Interface), c.Subnet, true)
 	if err == nil {
 		var told netip.AddrPort
 		if told, err = parseAdvertised(c.Advertise); told.IsValid() {

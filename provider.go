@@ -94,11 +94,7 @@ type shutdownOut struct{ Ret int32 }
 // serveInternal registers what each Margo instance serves. Without a provider there is no identity, but the name is
 // registered. The engine is new, so nothing stands in the way.
 func (e *Engine) serveInternal() {
-	errs := []error{identityRPC.Handle(e, nil), shutdownRPC.Handle(e, e.answerShutdown)}
-	if e.cfg.AllowQuery {
-		errs = append(errs, queryRPC.Handle(e, e.answerQuery))
-	}
-	for _, err := range errs {
+	for _, err := range []error{identityRPC.Handle(e, nil), shutdownRPC.Handle(e, e.answerShutdown)} {
 		if err != nil {
 			panic("cinnabar: " + err.Error())
 		}

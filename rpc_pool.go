@@ -1,11 +1,17 @@
 package cinnabar
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
-// rpcPool returns the pool that RPCs are served in if nothing else is said, nil if that is outside pools. Margo's own
-// are served there always, so that an engine whose pool is stuck can be told to end.
+// administrative begins the names of RPCs that look after an engine, as Margo's own do.
+const administrative = "__"
+
+// rpcPool returns the pool that RPCs are served in if nothing else is said, nil if that is outside pools. RPCs that
+// look after the engine are served there always, so that an engine whose pool is stuck can be asked to end.
 func (e *Engine) rpcPool(p *procedure) *Pool {
-	if e.cfg.RPCPool == "" || p == identityRPC.proc || p == shutdownRPC.proc || p == queryRPC.proc {
+	if e.cfg.RPCPool == "" || strings.HasPrefix(p.name, administrative) {
 		return nil
 	}
 	return e.Pool(e.cfg.RPCPool) // which nobody may remove
@@ -17,7 +23,14 @@ func (cfg *Config) checkRPCPool() error {
 		return nil
 	}
 	var names []string
-	for _, p := range cfg.poolsInForce() {
+	pools := cfg.Pools
+	if cfg.Parent != nil {
+		pools = nil
+		for _, p := range cfg.Parent.Pools() {
+			pools = append(pools, p.Config())
+		}
+	}
+	for _, p := range pools {
 		if p.Name == cfg.RPCPool {
 			return nil
 		}

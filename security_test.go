@@ -48,14 +48,9 @@ func TestSecurityStats(t *testing.T) {
 			return x.Event == event && x.Cause == cause && x.Count == 1
 		})
 	}
-	simulate(t, natest.Config{}, &Config{AllowQuery: true}, func(t *testing.T, s *sim) {
+	simulate(t, natest.Config{}, nil, func(t *testing.T, s *sim) {
 		wantCode(t, s.ep.Shutdown(t.Context()), codes.Permission)
 		if !has(s.server, "remote shutdown", "refused: Config.AllowRemoteShutdown is not set") {
-			t.Errorf("counted are %+v", s.server.Stats().Security.Events)
-		}
-		_, err := s.ep.Query(t.Context())
-		must(t, err)
-		if !has(s.server, "description read by a peer", "allowed by Config.AllowQuery") {
 			t.Errorf("counted are %+v", s.server.Stats().Security.Events)
 		}
 		for _, q := range s.server.Stats().Security.Quotas {

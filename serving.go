@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"cinnabar/codes"
+	"cinnabar/internal/audit"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostquota"
@@ -192,6 +193,9 @@ func (s *serving) Value(key any) any {
 	if key == (hostquota.ContextKey{}) {
 		return s.from.Account().Host()
 	}
+	if key == (audit.ContextKey{}) {
+		return audit.Recorder(func(e audit.Event, cause string) { s.svc.e.audit(s, e, cause) })
+	}
 	return s.lifetime().Value(key)
 }
 
@@ -217,10 +221,11 @@ func servingFrom(ctx context.Context) *serving {
 
 // Keys of log attributes.
 const (
-	logRPC   = "rpc"
-	logPeer  = "peer"
-	logError = "error"
-	logAge   = "age"
-	logState = "state"
-	logMade  = "made" // where in the program
+	logRPC       = "rpc"
+	logPeer      = "peer"
+	logError     = "error"
+	logAge       = "age"
+	logState     = "state"
+	logMade      = "made"   // where in the program
+	logSubsystem = "subsys" // of the layers below the engine; margo.LogHandler knows it
 )

@@ -95,7 +95,7 @@ func TestSharedMemoryConfig(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	cfg := &Config{Logger: log, Progress: Progress{Spin: 3}, MaxRequest: 4096, DialTimeout: 6, SendTimeout: 9}
 	got, err := cfg.sm()
-	if want := (sm.Config{Logger: log, Spin: 3, ConnectTimeout: 6, SendTimeout: 9}); err != nil || got != want {
+	if want := (sm.Config{Logger: got.Logger, Spin: 3, ConnectTimeout: 6, SendTimeout: 9}); err != nil || got != want || got.Logger.Handler() != log.Handler() {
 		t.Errorf("the transport is told %+v, %v; want %+v", got, err, want)
 	}
 	plain := (&Config{}).filled()

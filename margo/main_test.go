@@ -1,11 +1,18 @@
 package margo
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"io"
+	"log/slog"
 	"runtime"
+	"strings"
+	"sync"
 	"testing"
 
 	"cinnabar"
+	"cinnabar/codes"
 	"go.uber.org/goleak"
 )
 
@@ -81,3 +88,73 @@ func waitFor(t testing.TB, condition func() bool) {
 type errWriter struct{}
 
 func (errWriter) Write([]byte) (int, error) { return 0, context.Canceled }
+
+// configured returns an engine with this configuration that serves requests until the test ends.
+func configured(t testing.TB, c *Config) *cinnabar.Engine {
+	t.Helper()
+	e, err := Listen("ofi+tcp://127.0.0.1", c)
+	return opened(t, e, err)
+}
+
+// logger returns a logger in Margo's format.
+func logger(t testing.TB, w io.Writer, levels LogLevels) *slog.Logger {
+	t.Helper()
+	log, err := NewLogger(w, levels)
+	must(t, err)
+	return log
+}
+
+// wantInvalid checks that err has CodeInvalidArg and these texts.
+func wantInvalid(t testing.TB, err error, texts ...string) {
+	t.Helper()
+	if !errors.Is(err, codes.InvalidArg) {
+		t.Errorf("error %v, want one of HG_INVALID_ARG", err)
+		return
+	}
+	for _, text := range texts {
+		if !strings.Contains(err.Error(), text) {
+			t.Errorf("error %q, want %q in it", err, text)
+		}
+	}
+}
+
+// logLines keeps lines of a log.
+type logLines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+// Write implements [io.Writer].
+func (w *logLines) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.buf.Write(p)
+}
+
+func (w *logLines) lines() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Split(strings.TrimSuffix(w.buf.String(), "\n"), "\n")
+}
+
+// want checks that line i has all these texts.
+func (w *logLines) want(t *testing.T, i int, texts ...string) {
+	t.Helper()
+	ls := w.lines()
+	if i >= len(ls) {
+		t.Fatalf("there is no line %d in %q", i, ls)
+	}
+	for _, text := range texts {
+		if !strings.Contains(ls[i], text) {
+			t.Errorf("line %d is %q, want %q in it", i, ls[i], text)
+		}
+	}
+}
+
+// end checks that there are n lines.
+func (w *logLines) end(t *testing.T, n int) {
+	t.Helper()
+	if ls := w.lines(); len(ls) != n {
+		t.Errorf("%d lines, want %d: %q", len(ls), n, ls)
+	}
+}

@@ -1,5 +1,6 @@
 // Package stats has what an engine reports about its own work: a [Snapshot] of its counters, which [cinnabar.Engine.Stats]
-// returns, and the events that a [Monitor] in [cinnabar.Config] receives at the start and the end of each operation.
+// returns, an [Inventory] of its services and of the operations under way, which [cinnabar.Engine.Inventory] returns, and the events
+// that a [Monitor] in [cinnabar.Config] receives at the start and the end of each operation.
 //
 // All values are plain. The engine does not change them after it has returned them or passed them to a Monitor.
 package stats

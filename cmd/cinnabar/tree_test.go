@@ -252,7 +252,7 @@ func newCaseWords(t *testing.T) *caseWords {
 		"FREE":    func() string { return clitest.FreePort(t) },
 		"SMALL":   func() string { return clitest.WriteTemp(t, "small", []byte("small")) },
 		"ENDLESS": func() string { return clitest.EndlessFile(t) },
-		"SERVER":  func() string { return clitest.Engine(t, &cinnabar.Config{AllowQuery: true}).Addr() },
+		"SERVER":  func() string { return clitest.Queried(t, nil).Addr() },
 		"MORTAL":  func() string { return clitest.Engine(t, &cinnabar.Config{AllowRemoteShutdown: true}).Addr() },
 		"PERF":    func() string { return servingPerf(t) },
 		"LENDER":  func() string { return clitest.MemoryServer(t) },
@@ -443,7 +443,7 @@ func TestClosedPipe(t *testing.T) {
 
 // --log-level makes engines, devices and receivers log; without it they are silent.
 func TestLogLevel(t *testing.T) {
-	server := clitest.Engine(t, &cinnabar.Config{AllowQuery: true}).Addr()
+	server := clitest.Queried(t, nil).Addr()
 	code, o := clitest.RunProcess(t, "query", server, "--log-level", "debug")
 	if code != cli.ExitOK || !strings.Contains(o.Err.String(), "[debug]") {
 		t.Errorf("exit code %d; standard error: %q", code, &o.Err)
@@ -454,9 +454,34 @@ func TestLogLevel(t *testing.T) {
 	clitest.WantRun(t, cli.ExitUsage, []string{"query", server, "--log-level", "loud"}, `invalid --log-level "loud": one of trace, debug`)
 }
 
+// The variables of Margo's environment set the log level and the network interface of the command's engines.
+// parity: H08 H17
+func TestEnvironment(t *testing.T) {
+	server := clitest.Queried(t, nil).Addr()
+	for _, tc := range []struct {
+		env  string
+		code int
+		text string
+	}{
+		{"HG_LOG_LEVEL=debug", cli.ExitOK, "[debug] endpoint opened"},
+		{"MARGO_LOG_LEVEL=loud", cli.ExitUsage, `MARGO_LOG_LEVEL: parse log level: HG_INVALID_ARG: "loud" is none of`},
+		{"FI_TCP_IFACE=nosuch0", cli.ExitFailure, `there is no interface "nosuch0"`},
+	} {
+		cmd, o := clitest.Command(t, "info", "tcp")
+		if strings.HasPrefix(tc.env, "HG") {
+			cmd, o = clitest.Command(t, "query", server)
+		}
+		cmd.Env = append(cmd.Environ(), tc.env)
+		_ = cmd.Run() // the exit code is compared
+		if code := cmd.ProcessState.ExitCode(); code != tc.code || !strings.Contains(o.Err.String(), tc.text) {
+			t.Errorf("%s: exit code %d, want %d; standard error %q, want %q in it", tc.env, code, tc.code, &o.Err, tc.text)
+		}
+	}
+}
+
 // Commands take the name of a server's host.
 func TestServersByName(t *testing.T) {
-	server := clitest.Engine(t, &cinnabar.Config{AllowQuery: true, AllowRemoteShutdown: true})
+	server := clitest.Queried(t, &cinnabar.Config{AllowRemoteShutdown: true})
 	name := strings.Replace(server.Addr(), "127.0.0.1", "localhost", 1)
 	clitest.WantRun(t, cli.ExitOK, []string{"query", name}, server.Addr()+"\n")
 	clitest.WantRun(t, cli.ExitOK, []string{"perf", "rate", strings.Replace(servingPerf(t), "127.0.0.1", "localhost", 1), "--size", "8", "--count", "2"}, "rate over tcp")

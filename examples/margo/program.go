@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/margo"
 )
 
 // Patience is for how long a server that is interrupted waits for the calls under way, and a client for an answer that it
@@ -30,10 +31,14 @@ func Main(run func(ctx context.Context, stdout io.Writer) error) int {
 	return 0
 }
 
-// Open makes an engine that speaks the protocol of address.
+// Open makes an engine that speaks the protocol of address, with the settings in Margo's environment variables.
 func Open(address string) (*cinnabar.Engine, error) {
+	cfg, err := margo.ConfigFromEnv(nil)
+	if err != nil {
+		return nil, err
+	}
 	protocol, _, _ := strings.Cut(address, "://")
-	return cinnabar.Open(protocol, nil)
+	return margo.Open(protocol, cfg)
 }
 
 // Wait announces a server and waits until a peer has ended it, or ctx ends.

@@ -143,3 +143,16 @@ func (t *Trail) Counts() []Count {
 	})
 	return list
 }
+
+// ContextKey is the key under which the context of a handler has the [Recorder] of its engine.
+type ContextKey struct{}
+
+// Recorder records an event that the caller of a handler has caused.
+type Recorder func(e Event, cause string)
+
+// RecordIn records an event that the caller of the handler with this context has caused. It does nothing with other contexts.
+func RecordIn(ctx context.Context, e Event, cause string) {
+	if r, ok := ctx.Value(ContextKey{}).(Recorder); ok {
+		r(e, cause)
+	}
+}

@@ -145,12 +145,12 @@ var layers = map[string]row{
 
 	// RPC and bulk memory, on Mercury's core and the networks below it.
 	".": {
-		code: []string{"internal/invariants", "codes", "codes", "stats", "codec", "codec/hgproc", "codec/cereal", "internal/rundown", "internal/sched", "internal/sglist", "internal/margoconf", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/hostmem", "internal/hostquota", "internal/audit"},
+		code: []string{"codes", "internal/invariants", "stats", "codec", "codec/hgproc", "codec/cereal", "internal/rundown", "internal/sched", "internal/sglist", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/hostmem", "internal/hostquota", "internal/audit"},
 		test: []string{"internal/invariants", "internal/na/natest", "internal/dnstest", "internal/testproc", "margo"},
 
 		modules: []string{modSys}, // mapped files
 	},
-	"margo": {code: []string{"."}},
+	"margo": {code: []string{".", "stats", "internal/margoconf", "internal/audit"}},
 	"rmem": {
 		code: []string{".", "codec", "codec/hgproc", "verbs", "verbs/flow", "internal/hostmem", "internal/hostquota", "internal/audit"},
 		test: []string{"verbs/iwarp", "verbs/rdmacore", "verbs/verbstest/memdev", "internal/testproc"},
@@ -160,11 +160,11 @@ var layers = map[string]row{
 
 	// Programs and measurements stand on everything.
 	"cmd/cinnabar/internal/cli": {
-		code:    []string{"internal/sockio", ".", "internal/hostquota", "internal/audit", "verbs", "verbs/iwarp", "verbs/rdmacore"},
+		code:    []string{"internal/sockio", ".", "margo", "internal/hostquota", "internal/audit", "verbs", "verbs/iwarp", "verbs/rdmacore"},
 		modules: []string{modCobra, modFlags, modHumanize, modProgress},
 	},
 	"cmd/cinnabar/internal/clitest": { // helpers of tests, which no code but tests imports
-		code:    []string{".", "cmd/cinnabar/internal/cli", "rmem", "verbs", "verbs/verbstest/memdev"},
+		code:    []string{".", "margo", "cmd/cinnabar/internal/cli", "rmem", "verbs", "verbs/verbstest/memdev"},
 		modules: []string{"github.com/google/go-cmp", "go.uber.org/goleak"},
 	},
 	"cmd/cinnabar/internal/link":     {code: []string{"cmd/cinnabar/internal/cli", "verbs", "verbs/oob"}, test: []string{"cmd/cinnabar/internal/clitest"}},
@@ -210,7 +210,7 @@ var layers = map[string]row{
 		modules: []string{modCobra, modFlags, modProgress, modSys},
 	},
 	"cmd/cinnabar/internal/inspect": {
-		code:    []string{".", "cmd/cinnabar/internal/cli", "internal/hostquota", "verbs", "xfer"},
+		code:    []string{".", "margo", "stats", "cmd/cinnabar/internal/cli", "internal/hostquota", "verbs", "xfer"},
 		test:    []string{"cmd/cinnabar/internal/clitest", "verbs/rdmacore", "verbs/verbstest/memdev"},
 		modules: []string{modCobra, modFlags},
 	},
@@ -230,11 +230,11 @@ var layers = map[string]row{
 	"examples/sum/server":                    {code: []string{".", "examples/sum"}},
 	"examples/sum/client":                    {code: []string{".", "examples/sum"}},
 	"bench":                                  {code: []string{"verbs", "verbs/...", "xfer"}, modules: []string{modSys}},
-	"test/interop":                           {test: []string{"internal/invariants", "internal/testproc", ".", "internal/recording", "codec/cereal", "codec/hgproc", "internal/codectest", "internal/cerealtest"}, modules: []string{modSys}},
+	"test/interop":                           {test: []string{"internal/invariants", "internal/testproc", ".", "margo", "internal/recording", "codec/cereal", "codec/hgproc", "internal/codectest", "internal/cerealtest"}, modules: []string{modSys}},
 	"test/parity":                            {},
 	"test/rdmavm/mixedpeer":                  {code: []string{"verbs", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore"}},
 	"test/kill":                              {test: []string{"internal/testproc", "verbs", "verbs/iwarp", "xfer"}},
-	"examples/margo":                         {code: []string{"."}, test: []string{"internal/testproc"}},
+	"examples/margo":                         {code: []string{".", "margo"}, test: []string{"internal/testproc"}},
 	"examples/margo/client":                  {code: []string{".", "examples/margo"}},
 	"examples/margo/server":                  {code: []string{".", "examples/margo"}},
 	"examples/margo/multiplex/client":        {code: []string{".", "examples/margo"}},

@@ -131,6 +131,7 @@ type Own struct {
 	MaxOverflow         int64            `json:"max_overflow,omitempty"`
 	OverflowBudget      int64            `json:"overflow_budget,omitempty"`
 	NoOverflow          bool             `json:"no_overflow,omitempty"`
+	Interface           string           `json:"interface,omitempty"`
 	Advertise           string           `json:"advertise,omitempty"`
 	Firewalled          bool             `json:"firewalled,omitempty"`
 	DialTimeout         Duration         `json:"dial_timeout,omitempty"`

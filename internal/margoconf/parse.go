@@ -122,6 +122,7 @@ func (p *parser) own(r *reader) {
 	r.integer("max_overflow", &o.MaxOverflow, 0, 1<<62)
 	r.integer("overflow_budget", &o.OverflowBudget, 0, 1<<62)
 	r.boolean("no_overflow", &o.NoOverflow)
+	r.string("interface", &o.Interface)
 	r.string("advertise", &o.Advertise)
 	r.boolean("firewalled", &o.Firewalled)
 	r.span("dial_timeout", (*time.Duration)(&o.DialTimeout))

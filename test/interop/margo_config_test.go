@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"cinnabar"
+	margoface "cinnabar/margo"
 )
 
 // TestMargoConfig gives C's margo_init_ext configurations that are written here: it starts, without a warning, and
@@ -18,27 +19,27 @@ func TestMargoConfig(t *testing.T) {
 	const progress = `"use_progress_thread":true`
 	for name, tc := range map[string]struct {
 		document string
-		change   func(*cinnabar.Config)
+		change   func(*margoface.Config)
 	}{
-		"threads": {`{` + progress + `,"rpc_thread_count":3}`, func(*cinnabar.Config) {}},
-		"shared":  {`{` + progress + `,"rpc_thread_count":-1}`, func(*cinnabar.Config) {}},
-		"pools": {`{` + progress + `}`, func(c *cinnabar.Config) {
+		"threads": {`{` + progress + `,"rpc_thread_count":3}`, func(*margoface.Config) {}},
+		"shared":  {`{` + progress + `,"rpc_thread_count":-1}`, func(*margoface.Config) {}},
+		"pools": {`{` + progress + `}`, func(c *margoface.Config) {
 			c.Pools = append(c.Pools, cinnabar.PoolConfig{Name: "disk", Workers: 2}, cinnabar.PoolConfig{Name: "rpcs", Kind: cinnabar.PoolPriority})
 			c.RPCPool = "rpcs"
 		}},
-		"mercury": {`{` + progress + `,"rpc_thread_count":1}`, func(c *cinnabar.Config) {
+		"mercury": {`{` + progress + `,"rpc_thread_count":1}`, func(c *margoface.Config) {
 			c.NoEager, c.NoLoopback, c.Subnet = true, true, netip.MustParsePrefix("127.0.0.0/8")
-			c.MercuryLog = cinnabar.MercuryLog{Level: "error", Subsystems: "hg,~rpc"}
+			c.Log = margoface.LogLevels{Mercury: "error", Subsystems: "hg,~rpc"}
 			c.MaxHandlers, c.AllowQuery = 7, true
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg, err := cinnabar.ParseConfig([]byte(tc.document))
+			cfg, err := margoface.ParseConfig([]byte(tc.document))
 			if err != nil {
 				t.Fatal(err)
 			}
 			tc.change(cfg)
-			document, err := cfg.MargoJSON(cinnabar.ConfigFormat{UseNames: name == "pools"})
+			document, err := margoface.FormatConfig(cfg, margoface.ConfigFormat{UseNames: name == "pools"})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"log"
 
-	"cinnabar"
 	"cinnabar/codes"
+	"cinnabar/margo"
 )
 
 // document is a configuration as margo_init_ext takes it. Keys that it does not have keep their defaults. The number of execution
@@ -30,12 +30,12 @@ const document = `{
 
 // start opens an engine with the configuration, and returns the configuration that the engine has then.
 func start(configuration []byte) ([]byte, error) {
-	cfg, err := cinnabar.ParseConfig(configuration)
+	cfg, err := margo.ParseConfig(configuration)
 	if err != nil {
 		return nil, err
 	}
 	cfg.AllowRemoteShutdown = true // a decision of the program
-	server, err := cinnabar.Listen("ofi+tcp://127.0.0.1", cfg)
+	server, err := margo.Listen("ofi+tcp://127.0.0.1", cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func start(configuration []byte) ([]byte, error) {
 	for _, p := range server.Pools() {
 		fmt.Println("pool:", p.Name(), p.Config().Kind, "workers:", p.Config().Workers)
 	}
-	return json.Marshal(server.Config())
+	return margo.FormatConfig(cfg.InForce(server), margo.ConfigFormat{})
 }
 
 func main() {
@@ -68,16 +68,16 @@ func run() error {
 	}
 	fmt.Println("no eager bulk:", parts.Mercury.NoBulkEager, "listening:", parts.Mercury.Listening)
 
-	cfg, err := cinnabar.ParseConfig(first)
+	cfg, err := margo.ParseConfig(first)
 	if err != nil {
 		return err
 	}
-	again, err := json.Marshal(cfg)
+	again, err := margo.FormatConfig(cfg, margo.ConfigFormat{})
 	if err != nil {
 		return err
 	}
 	fmt.Println("the same again:", bytes.Equal(first, again))
-	_, err = cinnabar.ParseConfig([]byte(`{"rpc_pool": "tape"}`))
+	_, err = margo.ParseConfig([]byte(`{"rpc_pool": "tape"}`))
 	fmt.Println("no such pool:", codes.Of(err))
 	return nil
 }

@@ -1,5 +1,5 @@
-// Command 10 is the tenth tutorial, logging: an engine logs lines in Margo's format, or through any slog.Handler, at levels that the
-// program sets for all engines or for one.
+// Command 10 is the tenth tutorial, logging: an engine and its program log lines in Margo's format, or through any slog.Handler, at
+// levels of Margo's that the program sets.
 package main
 
 import (
@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"cinnabar"
+	"cinnabar/margo"
 )
 
 // withoutTime returns a handler of log/slog that leaves out the time, because the time differs from run to run.
@@ -22,17 +23,25 @@ func withoutTime() slog.Handler {
 	}})
 }
 
-// speak logs three lines through an engine at the given level.
-func speak(ctx context.Context, logger *slog.Logger, level slog.Level) error {
+// speak opens an engine whose lines go to next at a level of Margo's, and logs three lines of the program beside them.
+func speak(ctx context.Context, next slog.Handler, level string) error {
+	handler, err := margo.NewLogHandler(next, margo.LogLevels{Margo: level})
+	if err != nil {
+		return err
+	}
+	logger := slog.New(handler)
 	engine, err := cinnabar.Open("ofi+tcp://127.0.0.1", &cinnabar.Config{Logger: logger})
 	if err != nil {
 		return err
 	}
 	defer engine.Close()
-	engine.SetLogLevel(level)
-	engine.Log().DebugContext(ctx, fmt.Sprintf("Got response: %d", 36))
-	engine.Log().InfoContext(ctx, "Client is done")
-	engine.Log().Log(ctx, cinnabar.LevelCritical, "This line is printed at every level")
+	logger.DebugContext(ctx, fmt.Sprintf("Got response: %d", 36))
+	logger.InfoContext(ctx, "Client is done")
+	if err := handler.SetLevels(margo.LogLevels{Margo: "critical"}); err != nil { // levels may change at any time
+		return err
+	}
+	logger.ErrorContext(ctx, "This line is below the new level")
+	logger.Log(ctx, margo.LevelCritical, "This line is printed at every level")
 	return nil
 }
 
@@ -43,20 +52,12 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	// A logger of NewLogger has the global level as long as it belongs to no engine. Each engine has a level of its own.
-	cinnabar.SetLogLevel(slog.LevelInfo)
-	lines := cinnabar.NewLogger(os.Stdout)
-	lines.InfoContext(ctx, "This line is at the global level")
-	lines.DebugContext(ctx, "This line is below it")
-
-	fmt.Println("at level info:")
-	if err := speak(ctx, lines, slog.LevelInfo); err != nil {
-		return err
+	for _, level := range []string{"info", "debug"} {
+		fmt.Println("at level", level+":")
+		if err := speak(ctx, margo.NewLineHandler(os.Stdout), level); err != nil {
+			return err
+		}
 	}
-	fmt.Println("at level debug:")
-	if err := speak(ctx, lines, slog.LevelDebug); err != nil {
-		return err
-	}
-	fmt.Println("by another logger:")
-	return speak(ctx, slog.New(withoutTime()), slog.LevelInfo)
+	fmt.Println("by another handler:")
+	return speak(ctx, withoutTime(), "info")
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"cinnabar"
+	"cinnabar/margo"
 
 	"github.com/spf13/cobra"
 )
@@ -18,10 +19,11 @@ var logLevels = []string{"trace", "debug", "info", "warning", "error", "critical
 // mercuryLevels maps values of --log-level to the levels of Mercury's layers that have other names.
 var mercuryLevels = map[string]string{"trace": "debug", "critical": "fatal"}
 
-// logging is the value of --log-level with its logger.
+// logging is the value of --log-level with its logger; without that option, the logger and the interface that the environment names.
 type logging struct {
-	logger *slog.Logger
-	level  string
+	logger       *slog.Logger // of engines; nil: none
+	level        string       // empty without --log-level
+	netInterface string       // for Config.Interface
 }
 
 type loggingKey struct{}
@@ -30,10 +32,7 @@ type loggingKey struct{}
 func addLogLevel(root *cobra.Command, w io.Writer) {
 	var level string
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
-		if !cmd.Flags().Changed("log-level") {
-			return nil
-		}
-		ctx, err := withLogging(cmd.Context(), level, w)
+		ctx, err := withLogging(cmd.Context(), level, cmd.Flags().Changed("log-level"), w)
 		if err == nil {
 			cmd.SetContext(ctx)
 		}
@@ -42,20 +41,30 @@ func addLogLevel(root *cobra.Command, w io.Writer) {
 	root.PersistentFlags().StringVar(&level, "log-level", "", "log to standard error: "+strings.Join(logLevels, ", ")+" (default the level in MARGO_LOG_LEVEL or HG_LOG_LEVEL of the environment, or no log)")
 }
 
-// withLogging returns a context with a logger that writes records of level and above to w. Commands give it to their engines,
-// devices and receivers.
-func withLogging(ctx context.Context, level string, w io.Writer) (context.Context, error) {
-	l, err := cinnabar.ParseLogLevel(level)
+// withLogging returns a context with the logger for engines, devices and receivers: one that writes records of level and above to w
+// if the option --log-level is given, otherwise the one for which the environment asks.
+func withLogging(ctx context.Context, level string, given bool, w io.Writer) (context.Context, error) {
+	env, err := margo.ConfigFromEnv(nil)
 	if err != nil {
-		return nil, Usagef("invalid --log-level %q: one of %s", level, strings.Join(logLevels, ", "))
+		return nil, Usagef("%v", err)
 	}
-	cinnabar.SetLogLevel(l) // for all loggers of NewLogger, because the process runs one command
-	return context.WithValue(ctx, loggingKey{}, logging{cinnabar.NewLogger(w), level}), nil
+	l := logging{logger: env.Logger, netInterface: env.Interface}
+	if given {
+		logger, err := margo.NewLogger(w, margo.LogLevels{Margo: level, Mercury: cmp.Or(mercuryLevels[level], level)})
+		if err != nil || level == "" {
+			return nil, Usagef("invalid --log-level %q: one of %s", level, strings.Join(logLevels, ", "))
+		}
+		l.logger, l.level = logger, level
+	}
+	return context.WithValue(ctx, loggingKey{}, l), nil
 }
 
 // LoggerOf returns the logger of --log-level, nil without that option.
 func LoggerOf(ctx context.Context) *slog.Logger {
 	l, _ := ctx.Value(loggingKey{}).(logging)
+	if l.level == "" {
+		return nil
+	}
 	return l.logger
 }
 
@@ -65,13 +74,13 @@ func LogLevelOf(ctx context.Context) string {
 	return l.level
 }
 
-// Logged returns cfg, or a new configuration, with the logger of --log-level. Without that option the engine's log depends on the
-// environment.
+// Logged returns cfg, or a new configuration, with the logger of --log-level, or without that option with the logger and the network
+// interface that the environment names.
 func Logged(ctx context.Context, cfg *cinnabar.Config) *cinnabar.Config {
 	cfg = cmp.Or(cfg, &cinnabar.Config{})
 	if l, ok := ctx.Value(loggingKey{}).(logging); ok {
 		cfg.Logger = l.logger
-		cfg.MercuryLog.Level = cmp.Or(mercuryLevels[l.level], l.level)
+		cfg.Interface = cmp.Or(cfg.Interface, l.netInterface)
 	}
 	return cfg
 }

@@ -15,6 +15,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/margo"
 	"cinnabar/rmem"
 )
 
@@ -51,6 +52,16 @@ func Engine(t *testing.T, cfg *cinnabar.Config) *cinnabar.Engine {
 			t.Errorf("close engine: %v", err)
 		}
 	})
+	return e
+}
+
+// Queried is Engine for an engine that answers queries.
+func Queried(t *testing.T, cfg *cinnabar.Config) *cinnabar.Engine {
+	t.Helper()
+	e := Engine(t, cfg)
+	if err := margo.ServeQuery(e, nil); err != nil {
+		t.Fatal(err)
+	}
 	return e
 }
 

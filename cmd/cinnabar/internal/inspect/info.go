@@ -20,6 +20,7 @@ import (
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/codes"
 	"cinnabar/internal/hostquota"
+	"cinnabar/margo"
 )
 
 // infoOptions are the options of hg_info and margo-info.
@@ -72,7 +73,13 @@ func (o *infoOptions) run(ctx context.Context, args []string, w io.Writer) (err 
 		defer func() { err = errors.Join(err, f.Close()) }()
 		log = f
 	}
-	r, err := gatherInfo(ctx, args, &cinnabar.Config{Logger: cinnabar.NewLogger(log), MercuryLog: cinnabar.MercuryLog{Level: "debug"}})
+	logger, err := margo.NewLogger(log, margo.LogLevels{Mercury: "debug"})
+	if err != nil {
+		return err
+	}
+	cfg := cli.Logged(ctx, nil)
+	cfg.Logger = logger
+	r, err := gatherInfo(ctx, args, cfg)
 	if err != nil || o.silent {
 		return err
 	}
@@ -137,7 +144,7 @@ func gatherInfo(ctx context.Context, args []string, cfg *cinnabar.Config) (*info
 	if len(args) == 1 && len(r.Protocols) == 0 {
 		return nil, r.unsupported(args[0], list)
 	}
-	return r, r.choose(ctx)
+	return r, r.choose(ctx, cfg)
 }
 
 // protocolMatches reports whether text, which may have an address behind it, means the protocol: "tcp", "ofi+tcp",
@@ -208,13 +215,13 @@ func (r *infoReport) unsupported(text string, all []cinnabar.Protocol) error {
 }
 
 // choose finds the address for each protocol that can be used.
-func (r *infoReport) choose(ctx context.Context) error {
+func (r *infoReport) choose(ctx context.Context, cfg *cinnabar.Config) error {
 	for _, l := range r.Protocols {
 		name := l.Class + "+" + l.Protocol
 		if n := len(r.Chosen); n > 0 && r.Chosen[n-1].Protocol == name {
 			continue
 		}
-		address, reason, err := cinnabar.ChooseAddr(ctx, name, nil)
+		address, reason, err := cinnabar.ChooseAddr(ctx, name, cfg)
 		if err != nil {
 			return err
 		}

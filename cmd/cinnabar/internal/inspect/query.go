@@ -16,6 +16,7 @@ import (
 	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/codes"
+	"cinnabar/margo"
 	"cinnabar/stats"
 )
 
@@ -62,7 +63,7 @@ func (o *queryOptions) run(ctx context.Context, ep *cinnabar.Endpoint, w io.Writ
 	if len(o.providers) > 0 {
 		return o.identities(ctx, ep, w)
 	}
-	d, err := ep.Query(ctx)
+	d, err := margo.Query(ctx, ep)
 	switch {
 	case errors.Is(err, codes.NoEntry):
 		return fmt.Errorf("%w: %v does not allow queries (Config.AllowQuery), or is no Go program; -p ID asks for the identity of a provider", codes.NoEntry, ep)
@@ -85,7 +86,7 @@ func (o *queryOptions) identities(ctx context.Context, ep *cinnabar.Endpoint, w 
 	if err != nil {
 		return err
 	}
-	var list []cinnabar.ProviderDescription
+	var list []stats.Provider
 	for _, id := range ids {
 		identity, err := ep.Provider(id).Identity(ctx)
 		switch {
@@ -94,7 +95,7 @@ func (o *queryOptions) identities(ctx context.Context, ep *cinnabar.Endpoint, w 
 		case err != nil:
 			return err
 		}
-		list = append(list, cinnabar.ProviderDescription{ID: id, Identity: identity})
+		list = append(list, stats.Provider{ID: id, Identity: identity})
 	}
 	if len(list) == 0 {
 		return fmt.Errorf("%w: %v has no provider with id %s", codes.NoEntry, ep, strings.Join(o.providers, ","))
@@ -125,7 +126,7 @@ func parseProviders(list []string) ([]uint16, error) {
 	return ids, nil
 }
 
-func writeProviders(w io.Writer, list []cinnabar.ProviderDescription) error {
+func writeProviders(w io.Writer, list []stats.Provider) error {
 	t := cli.NewTable(w)
 	i := &cli.Printer{W: t}
 	i.Printf("PROVIDER\tIDENTITY\n")
@@ -149,14 +150,14 @@ func said(s string) string {
 	return cli.Printable(s)
 }
 
-func writeDescription(w io.Writer, d *cinnabar.Description) error {
+func writeDescription(w io.Writer, d *margo.Description) error {
 	i := &cli.Printer{W: w}
 	i.Printf("%s\n\n", said(d.Addr))
 	if i.Err != nil {
 		return i.Err
 	}
-	for _, part := range []func(io.Writer, *cinnabar.Description) error{
-		func(w io.Writer, d *cinnabar.Description) error { return writeProviders(w, d.Providers) },
+	for _, part := range []func(io.Writer, *margo.Description) error{
+		func(w io.Writer, d *margo.Description) error { return writeProviders(w, d.Providers) },
 		writeRPCs, writePools, writeCounters,
 	} {
 		if err := part(w, d); err != nil {
@@ -168,7 +169,7 @@ func writeDescription(w io.Writer, d *cinnabar.Description) error {
 	return i.Err
 }
 
-func writeRPCs(w io.Writer, d *cinnabar.Description) error {
+func writeRPCs(w io.Writer, d *margo.Description) error {
 	t := cli.NewTable(w)
 	i := &cli.Printer{W: t}
 	i.Printf("RPC\tPROVIDER\tFLAVOUR\tPOOL\tID\n")
@@ -182,7 +183,7 @@ func writeRPCs(w io.Writer, d *cinnabar.Description) error {
 	return errors.Join(i.Err, t.Flush())
 }
 
-func writePools(w io.Writer, d *cinnabar.Description) error {
+func writePools(w io.Writer, d *margo.Description) error {
 	t := cli.NewTable(w)
 	i := &cli.Printer{W: t}
 	i.Printf("POOL\tKIND\tWORKERS\tRUNNING\tWAITING\tQUEUED\tSERVED\tREFUSED\n")
@@ -197,7 +198,7 @@ func writePools(w io.Writer, d *cinnabar.Description) error {
 }
 
 // writeCounters prints the statistics that are not zero.
-func writeCounters(w io.Writer, d *cinnabar.Description) error {
+func writeCounters(w io.Writer, d *margo.Description) error {
 	b, err := json.Marshal(d.Stats)
 	if err != nil {
 		return err

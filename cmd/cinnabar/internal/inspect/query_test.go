@@ -9,12 +9,13 @@ import (
 
 	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/margo"
 	"cinnabar/stats"
 )
 
 // parity: G45
 func TestQueryCommand(t *testing.T) {
-	server := clitest.Engine(t, &cinnabar.Config{AllowQuery: true, Pools: []cinnabar.PoolConfig{{Name: "disk", Workers: 3}}})
+	server := clitest.Queried(t, &cinnabar.Config{Pools: []cinnabar.PoolConfig{{Name: "disk", Workers: 3}}})
 	p, err := server.Provider(42, "yokan")
 	if err != nil {
 		t.Fatal(err)
@@ -25,12 +26,12 @@ func TestQueryCommand(t *testing.T) {
 	}
 	clitest.WantRun(t, 0, []string{"query", server.Addr()}, server.Addr()+"\n", "42        yokan", "get ", "disk", "RequestsRecvd")
 	o := clitest.WantRun(t, 0, []string{"query", "-j", server.Addr()})
-	var d cinnabar.Description
+	var d margo.Description
 	if err := json.Unmarshal(o.Out.Bytes(), &d); err != nil || d.Addr != server.Addr() || len(d.Pools) != 1 {
 		t.Errorf("as JSON: %+v, %v", d, err)
 	}
 	o = clitest.WantRun(t, 0, []string{"query", "-c", server.Addr()})
-	if c, err := cinnabar.ParseConfig(o.Out.Bytes()); err != nil || len(c.Pools) != 1 || c.Pools[0].Workers != 3 {
+	if c, err := margo.ParseConfig(o.Out.Bytes()); err != nil || len(c.Pools) != 1 || c.Pools[0].Workers != 3 {
 		t.Errorf("the configuration: %s, %v", &o.Out, err)
 	}
 	o = clitest.WantRun(t, 0, []string{"query", "-p", "7,41-43", server.Addr()})
@@ -38,7 +39,7 @@ func TestQueryCommand(t *testing.T) {
 		t.Errorf("identities: %q, want %q", got, want)
 	}
 	o = clitest.WantRun(t, 0, []string{"query", "-j", "-p", "42", server.Addr()})
-	var list []cinnabar.ProviderDescription
+	var list []stats.Provider
 	if err := json.Unmarshal(o.Out.Bytes(), &list); err != nil || len(list) != 1 || list[0].Identity != "yokan" {
 		t.Errorf("identities as JSON: %s, %v", &o.Out, err)
 	}
@@ -59,7 +60,7 @@ func TestQueryCommandFails(t *testing.T) {
 	clitest.WantRun(t, 2, []string{"query", "-t", "0s", silent}, "--timeout is 0s")
 	clitest.WantRun(t, 2, []string{"query", "-c", "-p", "1", silent}, "choose one")
 	clitest.WantRun(t, 1, []string{"query", "odd\x1b[2J://1"}, "HG_PROTONOSUPPORT", "odd?[2J")
-	wordless := clitest.Engine(t, &cinnabar.Config{AllowQuery: true, Pools: []cinnabar.PoolConfig{{Name: "no identifier"}}})
+	wordless := clitest.Queried(t, &cinnabar.Config{Pools: []cinnabar.PoolConfig{{Name: "no identifier"}}})
 	clitest.WantRun(t, 1, []string{"query", "-c", wordless.Addr()}, "reports no configuration")
 	for _, list := range []string{"x", "65536", "3-2", "-1", "1-"} {
 		clitest.WantRun(t, 2, []string{"query", "--provider=" + list, silent}, "want an id from 0 to 65535")
@@ -112,7 +113,7 @@ func TestQueryTerminal(t *testing.T) {
 
 // TestDescriptionWidth: one long name does not make every line long.
 func TestDescriptionWidth(t *testing.T) {
-	d := &cinnabar.Description{RPCs: make([]cinnabar.RPCDescription, 1000)}
+	d := &margo.Description{RPCs: make([]stats.RPC, 1000)}
 	d.RPCs[0].Name, d.RPCs[1].Flavor = strings.Repeat("é", 1<<20), strings.Repeat("x", 1<<20)
 	var b bytes.Buffer
 	if err := writeDescription(&b, d); err != nil {
@@ -126,15 +127,15 @@ func TestDescriptionWidth(t *testing.T) {
 // TestDescriptionText has a process say things that a terminal should not be told.
 func TestDescriptionText(t *testing.T) {
 	provider := uint16(42)
-	d := &cinnabar.Description{
+	d := &margo.Description{
 		Addr:      "ofi+tcp://10.0.0.1:1234",
-		Providers: []cinnabar.ProviderDescription{{ID: 7, Identity: ""}, {ID: 42, Identity: "a\x1b[2Jb"}},
-		RPCs: []cinnabar.RPCDescription{
+		Providers: []stats.Provider{{ID: 7, Identity: ""}, {ID: 42, Identity: "a\x1b[2Jb"}},
+		RPCs: []stats.RPC{
 			{Name: "__identity__", ID: 0xd0bd4e3c0000ffff, Flavor: "Margo"},
 			{Name: "get\n", ID: 0x3700cf5d0000002a, Provider: &provider, Flavor: "Margo", Pool: "disk"},
 		},
 		Handlers: stats.Pool{Running: 1, Served: 3},
-		Pools:    []cinnabar.PoolDescription{{Name: "disk", Kind: "fifo_wait", Workers: 3, Queue: 10, Stats: stats.Pool{Queued: 4, Refused: 5}}},
+		Pools:    []margo.PoolDescription{{Name: "disk", Kind: "fifo_wait", Workers: 3, Queue: 10, Stats: stats.Pool{Queued: 4, Refused: 5}}},
 		Stats:    stats.Net{RequestsRecvd: 12, BytesRead: 1 << 33, CallsActive: 1},
 	}
 	var b bytes.Buffer

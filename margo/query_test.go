@@ -1,30 +1,35 @@
-package cinnabar
+package margo
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
+	"cinnabar"
 	"cinnabar/codes"
+	"cinnabar/stats"
 )
 
 // TestQuery asks an engine that allows it about everything.
 func TestQuery(t *testing.T) {
-	server, ep := pair(t, &Config{AllowQuery: true, Pools: []PoolConfig{{Name: "io", Workers: 2, Kind: PoolPriority}}})
+	server := configured(t, &Config{AllowQuery: true, Config: own{Pools: []cinnabar.PoolConfig{{Name: "io", Workers: 2, Kind: cinnabar.PoolPriority}}}})
+	ep := reach(t, calling(t, nil), server)
 	p, err := server.Provider(42, "yokan")
 	must(t, err)
-	must(t, add.Handle(p, handleAdd, InPool(server.Pool("io"))))
-	plain := NewRPC[addIn, addOut]("plain", WithFlavor(Mercury))
+	must(t, add.Handle(p, handleAdd, cinnabar.InPool(server.Pool("io"))))
+	plain := cinnabar.NewRPC[addIn, addOut]("plain", cinnabar.WithFlavor(cinnabar.Mercury))
 	must(t, plain.Handle(server, handleAdd))
-	callAdd(t, ep.Provider(42))
-
-	d, err := ep.Query(patient(t))
+	_, err = add.Call(t.Context(), ep.Provider(42), addIn{})
 	must(t, err)
-	if d.Addr != server.Addr() || len(d.Providers) != 1 || d.Providers[0] != (ProviderDescription{42, "yokan"}) {
+
+	d, err := Query(t.Context(), ep)
+	must(t, err)
+	if d.Addr != server.Addr() || len(d.Providers) != 1 || d.Providers[0] != (stats.Provider{ID: 42, Identity: "yokan"}) {
 		t.Errorf("%+v", d)
 	}
-	found := map[string]RPCDescription{}
+	found := map[string]stats.RPC{}
 	for _, r := range d.RPCs {
 		found[r.Name] = r
 	}
@@ -50,14 +55,19 @@ func TestQuery(t *testing.T) {
 
 // TestQueryNotAllowed asks one that does not, and one that answers nonsense.
 func TestQueryNotAllowed(t *testing.T) {
-	server, ep := pair(t, nil)
-	_, err := ep.Query(patient(t))
-	wantCode(t, err, codes.NoEntry, "__query__", ep.String())
+	server := listening(t, nil)
+	ep := reach(t, calling(t, nil), server)
+	_, err := Query(t.Context(), ep)
+	if !errors.Is(err, codes.NoEntry) || !strings.Contains(err.Error(), "__query__ at "+ep.String()) {
+		t.Errorf("Query = %v", err)
+	}
 
-	forged := NewRPC[struct{}, queryOut]("__query__")
+	forged := cinnabar.NewRPC[struct{}, queryOut]("__query__")
 	must(t, forged.Handle(server, func(context.Context, struct{}) (queryOut, error) { return queryOut{JSON: `{"address":1}`}, nil }))
-	_, err = ep.Query(patient(t))
-	wantCode(t, err, codes.ProtocolError, "cannot be read")
+	_, err = Query(t.Context(), ep)
+	if !errors.Is(err, codes.ProtocolError) || !strings.Contains(err.Error(), "cannot be read") {
+		t.Errorf("Query = %v", err)
+	}
 }
 
 // TestQueryLimits: an answer that costs far more than its bytes is refused before it is read.
@@ -76,27 +86,45 @@ func TestQueryLimits(t *testing.T) {
 func TestQuerySecret(t *testing.T) {
 	cfg := parsed(t, `{"mercury":{"auth_key":"sesame"}}`)
 	cfg.AllowQuery = true
-	server, ep := pair(t, cfg)
-	d, err := ep.Query(patient(t))
+	server := configured(t, cfg)
+	d, err := Query(t.Context(), reach(t, calling(t, nil), server))
 	must(t, err)
 	if text := string(d.Config); strings.Contains(text, "sesame") || !strings.Contains(text, "allow_query") {
 		t.Error(text)
 	}
-	own, err := server.Config().MarshalJSON()
-	must(t, err)
-	if !strings.Contains(string(own), "sesame") {
-		t.Errorf("the engine's own configuration has lost its key: %s", own)
+	if kept := marshaled(t, cfg.InForce(server)); !strings.Contains(kept, "sesame") {
+		t.Errorf("the engine's own configuration has lost its key: %s", kept)
 	}
 }
 
 // TestDescribe is what an engine says of itself without being asked over the network.
 func TestDescribe(t *testing.T) {
-	client := calling(t, &Config{Pools: []PoolConfig{{Name: "no identifier"}}})
-	b, err := json.Marshal(client.Describe())
+	client := calling(t, &own{Pools: []cinnabar.PoolConfig{{Name: "no identifier"}}})
+	b, err := json.Marshal(Describe(client, nil))
 	must(t, err)
 	var back Description
 	must(t, json.Unmarshal(b, &back))
 	if back.Addr != client.Addr() || len(back.RPCs) != 0 || len(back.Providers) != 0 || len(back.Pools) != 1 || back.Config != nil {
 		t.Errorf("%s", b)
 	}
+}
+
+// TestQueryEvents counts queries as events of security, and serves them while the pool of the RPCs is busy.
+func TestQueryEvents(t *testing.T) {
+	server := configured(t, &Config{AllowQuery: true, Config: own{Pools: []cinnabar.PoolConfig{{Name: "rpcs", Workers: 1}}, RPCPool: "rpcs"}})
+	ep := reach(t, calling(t, nil), server)
+	must(t, relay.Handle(server, func(ctx context.Context, _ addIn) (addOut, error) {
+		<-ctx.Done()
+		return addOut{}, ctx.Err()
+	}))
+	relay.Start(t.Context(), ep, addIn{})
+	waitFor(t, func() bool { return server.Pool("rpcs").Stats().Running == 1 })
+	_, err := Query(t.Context(), ep)
+	must(t, err)
+	for _, ev := range server.Stats().Security.Events {
+		if ev.Event == "description read by a peer" && ev.Cause == "allowed by Config.AllowQuery" && ev.Count == 1 {
+			return
+		}
+	}
+	t.Errorf("no event in %+v", server.Stats().Security.Events)
 }

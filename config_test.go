@@ -1,0 +1,149 @@
+package cinnabar
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"cinnabar/codes"
+)
+
+// TestConfigJSON writes a Config as JSON, without the fields that are Go values, and reads it.
+func TestConfigJSON(t *testing.T) {
+	c := &Config{
+		Logger: slog.New(slog.DiscardHandler), Interceptors: []Interceptor{new(journal).interceptor("A")}, Monitor: new(journal),
+		Pools: []PoolConfig{{Name: "io", Workers: 3, Kind: PoolPriority, Queue: -1}}, RPCPool: "io", Progress: Progress{Spin: time.Millisecond},
+		Subnet: netip.MustParsePrefix("10.0.0.0/8"), Interface: "eth0", Checksums: WithChecksums, MaxOverflow: 1 << 40, KeepAlive: -1,
+	}
+	b, err := json.Marshal(c)
+	must(t, err)
+	got := new(Config)
+	must(t, json.Unmarshal(b, got))
+	want := *c
+	want.Logger, want.Interceptors, want.Monitor = nil, nil, nil
+	prefixes := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+	if diff := cmp.Diff(&want, got, cmpopts.IgnoreUnexported(Config{}), prefixes); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", b, diff)
+	}
+}
+
+// TestInterface takes the address from the interface that the configuration names, where the address that is asked for leaves it open.
+// parity: H17
+func TestInterface(t *testing.T) {
+	t.Setenv("FI_TCP_IFACE", "nosuch0") // which an engine does not read
+	lo := &Config{Interface: "lo"}
+	if got, _, err := ChooseAddr(t.Context(), "tcp", lo); err != nil || got != "ofi+tcp://127.0.0.1" {
+		t.Errorf("%s, %v", got, err)
+	}
+	e, err := Listen("ofi+tcp", lo)
+	if addr := opened(t, e, err).Addr(); !strings.HasPrefix(addr, "ofi+tcp://127.0.0.1:") {
+		t.Errorf("the engine is at %s", addr)
+	}
+	_, err = Listen("ofi+tcp", &Config{Interface: "nosuch0"})
+	wantCode(t, err, codes.AddrNotAvail, `there is no interface "nosuch0"`)
+	e, err = Listen("ofi+tcp://127.0.0.1", &Config{Interface: "nosuch0"}) // the address counts
+	opened(t, e, err)
+}
+
+// TestSubsystems tells the lines of the layers below the engine from its own by an attribute.
+func TestSubsystems(t *testing.T) {
+	var lines logLines
+	log := slog.New(slog.NewTextHandler(&lines, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	listening(t, &Config{Logger: log})
+	lines.want(t, 0, "endpoint opened", "subsys=na")
+	before := len(lines.lines())
+	server := listening(t, &Config{Logger: slog.New(lines.logger().Handler())})
+	must(t, NewRPC[addIn, addOut]("fails").Handle(server, func(context.Context, addIn) (addOut, error) { return addOut{}, errors.New("no reason") }))
+	_, err := NewRPC[addIn, addOut]("fails").Call(patient(t), server.Self(), addIn{})
+	wantCode(t, err, codes.OtherError)
+	lines.want(t, before, "handler fails")
+	if got := lines.lines()[before]; strings.Contains(got, "subsys") {
+		t.Errorf("a line of the engine is of a subsystem: %s", got)
+	}
+}
+
+// TestClass are C's figures for the same networks.
+// parity: H10
+func TestClass(t *testing.T) {
+	for _, tc := range []struct {
+		cfg  *Config
+		want Class
+	}{
+		{nil, Class{"ofi", "tcp", true, 4064, 4080}},
+		{&Config{Checksums: NoChecksums}, Class{"ofi", "tcp", true, 4064, 4080}},
+		{&Config{Checksums: WithChecksums}, Class{"ofi", "tcp", true, 4060, 4076}},
+		{&Config{MaxRequest: 8192, MaxResponse: 16384}, Class{"ofi", "tcp", true, 8160, 16368}},
+	} {
+		if got := listening(t, tc.cfg).Class(); got != tc.want {
+			t.Errorf("%+v: %+v, want %+v", tc.cfg, got, tc.want)
+		}
+	}
+	if got := calling(t, nil).Class(); got.Listening || got.Name != "ofi" {
+		t.Errorf("client: %+v", got)
+	}
+}
+
+// TestEagerSize sends arguments of exactly the eager size, and one byte more, which are fetched.
+// parity: H10
+func TestEagerSize(t *testing.T) {
+	server, ep := pair(t, &Config{Checksums: NoChecksums})
+	class := server.Class()
+	// Of what fits, Margo's header takes eight bytes.
+	fits := NewRPC[struct{ Data [4056]byte }, struct{}]("fits")
+	more := NewRPC[struct{ Data [4057]byte }, struct{}]("more")
+	if class.InputEager != 4056+8 {
+		t.Fatalf("%+v", class)
+	}
+	must(t, fits.Handle(server, func(context.Context, struct{ Data [4056]byte }) (struct{}, error) { return struct{}{}, nil }))
+	must(t, more.Handle(server, func(context.Context, struct{ Data [4057]byte }) (struct{}, error) { return struct{}{}, nil }))
+	_, err := fits.Call(patient(t), ep, struct{ Data [4056]byte }{})
+	must(t, err)
+	if n := server.Stats().RequestsExtra; n != 0 {
+		t.Errorf("%d requests were fetched", n)
+	}
+	_, err = more.Call(patient(t), ep, struct{ Data [4057]byte }{})
+	must(t, err)
+	if n := server.Stats().RequestsExtra; n != 1 {
+		t.Errorf("%d requests were fetched, want 1", n)
+	}
+}
+
+// TestRPCPool serves RPCs in the pool that the configuration says, but Margo's own.
+// parity: G84
+func TestRPCPool(t *testing.T) {
+	server, ep := pair(t, &Config{Pools: []PoolConfig{{Name: "rpcs", Workers: 2}, {Name: "other"}}, RPCPool: "rpcs", AllowRemoteShutdown: true})
+	must(t, add.Handle(server, handleAdd))
+	callAdd(t, ep)
+	if got := server.Pool("rpcs").Stats().Served; got != 1 {
+		t.Errorf("the pool has served %d requests, want 1", got)
+	}
+	special := NewRPC[addIn, addOut]("special")
+	must(t, special.Handle(server, handleAdd, InPool(server.Pool("other"))))
+	_, err := special.Call(patient(t), ep, addIn{})
+	must(t, err)
+	// Both workers are taken, and the server ends all the same if it is told to.
+	must(t, block.Handle(server, handleBlock))
+	for range 2 {
+		block.Start(patient(t), ep, struct{}{})
+	}
+	waitFor(t, func() bool { return server.Pool("rpcs").Stats().Running == 2 })
+	provider, err := server.Provider(7, "thing")
+	must(t, err)
+	if name, err := ep.Provider(provider.ID()).Identity(patient(t)); err != nil || name != "thing" {
+		t.Errorf("identity %q, %v", name, err)
+	}
+	if got := server.Pool("rpcs").Stats().Served + server.Pool("other").Stats().Served; got != 4 {
+		t.Errorf("the pools have served %d requests, want 4", got)
+	}
+
+	_, err = Listen(network, &Config{RPCPool: "nosuch"})
+	wantCode(t, err, codes.InvalidArg, `RPCPool is "nosuch"`)
+}

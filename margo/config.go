@@ -1,0 +1,463 @@
+package margo
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"cinnabar"
+	"cinnabar/codes"
+	"cinnabar/internal/margoconf"
+	"cinnabar/stats"
+)
+
+// Config is a configuration of an engine with the settings of Margo's JSON that belong to no engine of package cinnabar. The zero
+// value is Margo's default. Use one Config for one engine, because a Monitor that ParseConfig makes belongs to one engine.
+type Config struct {
+	cinnabar.Config // [Listen] and [Open] use it; those of package cinnabar take a pointer to it
+
+	// Log has the levels of mercury.log_level and mercury.log_subsys, and those of the environment. They have an effect if Logger is
+	// made with them: see [NewLogger].
+	Log LogLevels
+	// AllowQuery makes [Listen] serve [Query]: any peer that asks gets a [Description] of the engine.
+	AllowQuery bool
+
+	document *margoconf.Config // what ParseConfig has read; nil: Margo's defaults
+}
+
+// ParseConfig reads a configuration of Margo's, the JSON that margo_init_ext takes and margo_get_config returns. It accepts each key
+// of Margo 0.24, if the value makes sense; docs/config.md lists the fields that the keys set. The address is not read from the
+// document, as in C: it is the argument of [Listen] or [Open]. A document that asks for Margo's default monitor by its key monitoring
+// sets Monitor to new [Statistics].
+//
+// The error, of CodeInvalidArg, names the key that is refused. [Config.Notes] lists the settings that are accepted and have no effect.
+func ParseConfig(margoJSON []byte) (*Config, error) { return parseConfig(margoJSON, noEnvironment) }
+
+// noEnvironment is an environment without variables.
+func noEnvironment(string) string { return "" }
+
+func parseConfig(margoJSON []byte, getenv func(string) string) (*Config, error) {
+	m, err := margoconf.Parse(margoJSON, getenv)
+	if err != nil {
+		return nil, argumentError("parse configuration", "%w", err)
+	}
+	return configFrom(m), nil
+}
+
+// Variables of the environment that [ConfigFromEnv] reads besides those of Argobots.
+const (
+	envLogLevel  = "MARGO_LOG_LEVEL"
+	envHGLevel   = "HG_LOG_LEVEL"
+	envHGSubsys  = "HG_LOG_SUBSYS"
+	envInterface = "FI_TCP_IFACE"
+)
+
+// ConfigFromEnv is [ParseConfig], with the variables of the environment that Margo, Mercury, Argobots and libfabric read in C. It is
+// the only function of this module that reads them. An empty margoJSON stands for "{}".
+//
+//	MARGO_LOG_LEVEL          Log.Margo
+//	HG_LOG_LEVEL             Log.Mercury, if the document has no mercury.log_level
+//	HG_LOG_SUBSYS            Log.Subsystems, if the document has no mercury.log_subsys
+//	FI_TCP_IFACE             Interface, if the document has none
+//	ABT_MEM_MAX_NUM_STACKS   the key abt_mem_max_num_stacks, which has no effect
+//	ABT_THREAD_STACKSIZE     the key abt_thread_stacksize, which has no effect
+//
+// If MARGO_LOG_LEVEL or HG_LOG_LEVEL is set, Logger writes lines in Margo's format to standard error. An error names the variable whose
+// value is no level.
+func ConfigFromEnv(margoJSON []byte) (*Config, error) {
+	return configFromEnv(margoJSON, os.Getenv)
+}
+
+func configFromEnv(margoJSON []byte, getenv func(string) string) (*Config, error) {
+	if len(margoJSON) == 0 {
+		margoJSON = []byte("{}")
+	}
+	c, err := parseConfig(margoJSON, getenv)
+	if err != nil {
+		return nil, err
+	}
+	if name := getenv(envLogLevel); name != "" {
+		if _, err := ParseLogLevel(name); err != nil {
+			return nil, argumentError("read environment", "%s: %w", envLogLevel, err)
+		}
+	}
+	if name := getenv(envHGLevel); name != "" {
+		if _, ok := margoconf.LogLevel(name); !ok {
+			return nil, argumentError("read environment", "%s: want %s, got %q", envHGLevel, margoconf.LogLevelNames, name)
+		}
+	}
+	c.Log.Margo = getenv(envLogLevel)
+	c.Log.Mercury = orDefault(c.Log.Mercury, getenv(envHGLevel))
+	c.Log.Subsystems = orDefault(c.Log.Subsystems, getenv(envHGSubsys))
+	c.Interface = orDefault(c.Interface, getenv(envInterface))
+	if getenv(envLogLevel) != "" || getenv(envHGLevel) != "" {
+		if c.Logger, err = NewLogger(os.Stderr, c.Log); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// Listen is [cinnabar.Listen] for an engine with this configuration. It logs the [Config.Notes], and serves [Query] if c allows it. A
+// nil c is the zero Config.
+func Listen(addr string, c *Config) (*cinnabar.Engine, error) {
+	if c == nil {
+		c = new(Config)
+	}
+	e, err := cinnabar.Listen(addr, &c.Config)
+	if err != nil {
+		return nil, err
+	}
+	c.logNotes(e)
+	if c.AllowQuery {
+		if err := ServeQuery(e, c); err != nil {
+			return nil, errors.Join(err, e.Close())
+		}
+	}
+	return e, nil
+}
+
+// Open is [cinnabar.Open] for an engine with this configuration. It logs the [Config.Notes]. A nil c is the zero Config.
+func Open(protocol string, c *Config) (*cinnabar.Engine, error) {
+	if c == nil {
+		c = new(Config)
+	}
+	e, err := cinnabar.Open(protocol, &c.Config)
+	if err != nil {
+		return nil, err
+	}
+	c.logNotes(e)
+	return e, nil
+}
+
+func (c *Config) logNotes(e *cinnabar.Engine) {
+	for _, note := range c.Notes() {
+		e.Config().Logger.Warn("configuration: " + note)
+	}
+}
+
+// Notes lists the settings of the document that was parsed that have no effect in Go, or another one than in C.
+func (c *Config) Notes() []string {
+	if c.document == nil {
+		return nil
+	}
+	notes := slices.Clone(c.document.Notes())
+	if c.document.Monitoring != nil && c.Monitor == nil {
+		notes = append(notes, "monitoring has no effect: it is disabled, or of a monitor that Config.Monitor should be")
+	}
+	return notes
+}
+
+// ConfigFormat is the form in which a configuration is written (margo_get_config_opt). There is no counterpart to Margo's
+// MARGO_CONFIG_HIDE_EXTERNAL, because no pool is another library's.
+type ConfigFormat struct {
+	Pretty   bool // with line breaks and indents
+	UseNames bool // refer to pools by name, not by index
+}
+
+// FormatConfig returns the configuration in Margo's layout with a value for each key (margo_get_config). [ParseConfig] of it returns the
+// same again, and margo_init_ext takes it. Fields for which Margo has no keys are in the object "cinnabar"; those that are functions
+// or other objects are left out. A nil c is the zero Config.
+//
+// It is an error if c has a setting that Margo would not read: a pool whose name is not an identifier of C, or thousands of workers,
+// each of which is a thread there.
+func FormatConfig(c *Config, f ConfigFormat) ([]byte, error) {
+	m, err := c.format()
+	if err != nil {
+		return nil, err
+	}
+	b, err := m.Append(nil, margoconf.Options(f))
+	if err == nil {
+		_, err = margoconf.Parse(b, noEnvironment)
+	}
+	if err != nil {
+		return nil, formatError(err)
+	}
+	return b, nil
+}
+
+func formatError(err error) error {
+	return argumentError("write configuration", "Margo's layout cannot hold it: %w", err)
+}
+
+// argumentError is the error of an operation whose arguments cannot be right.
+func argumentError(op, format string, args ...any) error {
+	return &cinnabar.Error{Op: op, Code: codes.InvalidArg, Err: fmt.Errorf(format, args...)}
+}
+
+// InForce returns the configuration of an engine that was opened with c: with defaults in the place of zeros, its pools, its address
+// and the sizes of its messages (margo_get_config). A nil c is the zero Config.
+func (c *Config) InForce(e *cinnabar.Engine) *Config {
+	f := &Config{Config: *e.Config()}
+	m := margoconf.Default()
+	if c != nil {
+		f.Log, f.AllowQuery = c.Log, c.AllowQuery
+		if c.document != nil {
+			m = c.document.Clone()
+		}
+	}
+	class := e.Class()
+	in, out := int64(class.InputEager), int64(class.OutputEager)
+	m.Mercury.Address, m.Mercury.Listening, m.Mercury.InputEager, m.Mercury.OutputEager = e.Addr(), &class.Listening, &in, &out
+	f.document = m
+	return f
+}
+
+// Monitoring returns the value of monitoring.config in the document that was parsed, nil if it has none. In C it initializes the
+// monitor that the program passes in; here it is for a Monitor of the program's own.
+func (c *Config) Monitoring() json.RawMessage {
+	if c.document == nil || c.document.Monitoring == nil {
+		return nil
+	}
+	return bytes.Clone(c.document.Monitoring.Config)
+}
+
+// monitorOf returns the monitor for which a document asks. Margo's default monitor goes by the same key, statistics.disable.
+func monitorOf(m *margoconf.Config) stats.Monitor {
+	if m.Monitoring == nil {
+		return nil
+	}
+	var config struct {
+		Statistics struct {
+			Disable bool `json:"disable"`
+		} `json:"statistics"`
+	}
+	_ = json.Unmarshal(m.Monitoring.Config, &config) // a configuration of another form, which is another monitor's, disables nothing
+	if name := m.Monitoring.Name; config.Statistics.Disable || name != "" && name != defaultMonitor {
+		return nil
+	}
+	return new(Statistics)
+}
+
+// defaultMonitor is the name of Margo's own monitor.
+const defaultMonitor = "default"
+
+// configFrom translates m, which is kept.
+func configFrom(m *margoconf.Config) *Config {
+	o := &m.Own
+	cfg := &Config{document: m, AllowQuery: o.AllowQuery}
+	cfg.Config = cinnabar.Config{
+		Monitor:     monitorOf(m),
+		MaxHandlers: int(o.MaxHandlers), MaxQueued: int(o.MaxQueued), HandlerWarning: time.Duration(o.HandlerWarning),
+		Progress:            cinnabar.Progress{Spin: spinOf(m)},
+		AllowRemoteShutdown: o.AllowRemoteShutdown,
+		MaxMemory:           o.MaxMemory, MaxConnections: int(o.MaxConnections), TransferStall: time.Duration(o.TransferStall),
+		Checksums: checksumsOf(m), MaxOverflow: o.MaxOverflow, OverflowBudget: o.OverflowBudget,
+		NoEager: m.Mercury.NoBulkEager, NoOverflow: o.NoOverflow, NoLoopback: m.Mercury.NoLoopback, Interface: o.Interface, Advertise: o.Advertise, Firewalled: o.Firewalled,
+		MaxRequest: int(m.Mercury.MaxUnexpected), MaxResponse: int(m.Mercury.MaxExpected),
+		DialTimeout: time.Duration(o.DialTimeout), DialRetry: time.Duration(o.DialRetry),
+		KeepAlive: time.Duration(o.KeepAlive), SendTimeout: time.Duration(o.SendTimeout), LateAccess: time.Duration(o.LateAccess),
+	}
+	cfg.Subnet, _ = m.Mercury.Network() // it has been parsed
+	if m.Mercury.LogLevel != defaultMercuryLevel {
+		cfg.Log.Mercury = m.Mercury.LogLevel
+	}
+	if m.Mercury.LogSubsys != defaultMercurySubsys {
+		cfg.Log.Subsystems = m.Mercury.LogSubsys
+	}
+	for i, p := range m.Pools {
+		if p.Name != margoconf.Primary {
+			cfg.Pools = append(cfg.Pools, poolConfigOf(m, i))
+		}
+	}
+	if name := m.Pools[m.RPCPool].Name; name != margoconf.Primary {
+		cfg.RPCPool = name
+	}
+	return cfg
+}
+
+// poolConfigOf translates a pool. A pool that nothing serves in C has a worker here.
+func poolConfigOf(m *margoconf.Config, i int) cinnabar.PoolConfig {
+	p := m.Pools[i]
+	return cinnabar.PoolConfig{Name: p.Name, Kind: poolKindOf(p.Kind), Workers: max(m.Servers(i), 1), Queue: int(m.Own.Queues[p.Name])}
+}
+
+func poolKindOf(kind string) cinnabar.PoolKind {
+	switch kind {
+	case "prio_wait":
+		return cinnabar.PoolPriority
+	case "earliest_first":
+		return cinnabar.PoolEarliestFirst
+	}
+	return cinnabar.PoolFIFO
+}
+
+// spinOf is for how long is polled. Margo's default stands for the default here, which is shorter: what is polled is one
+// connection by the goroutine that waits for it, not everything by a thread that others need.
+func spinOf(m *margoconf.Config) time.Duration {
+	switch {
+	case m.Own.Spin != 0:
+		return time.Duration(m.Own.Spin)
+	case m.Spindown == margoconf.DefaultSpindown:
+		return 0
+	case m.Spindown == 0:
+		return -1
+	}
+	return time.Duration(m.Spindown) * time.Millisecond
+}
+
+func checksumsOf(m *margoconf.Config) cinnabar.Checksums {
+	switch {
+	case m.Mercury.ChecksumLevel != "none":
+		return cinnabar.WithChecksums
+	case m.Own.Checksums == neverChecksums:
+		return cinnabar.NoChecksums
+	}
+	return cinnabar.ChecksumsAuto
+}
+
+// format translates cfg back into the document that it was parsed from, with the values that have changed since.
+func (cfg *Config) format() (*margoconf.Config, error) {
+	if cfg == nil {
+		cfg = new(Config)
+	}
+	c := &Config{Config: *cfg.WithDefaults(), Log: cfg.Log, AllowQuery: cfg.AllowQuery}
+	m := margoconf.Default()
+	if cfg.document != nil {
+		m = cfg.document.Clone()
+	}
+	if err := c.putPools(m); err != nil {
+		return nil, formatError(err)
+	}
+	c.putMercury(m)
+	c.putOwn(m)
+	return m, nil
+}
+
+func (cfg *Config) putMercury(m *margoconf.Config) {
+	h := &m.Mercury
+	h.NoBulkEager, h.NoLoopback = cfg.NoEager, cfg.NoLoopback
+	h.MaxUnexpected, h.MaxExpected = int64(cfg.MaxRequest), int64(cfg.MaxResponse)
+	h.SetNetwork(cfg.Subnet)
+	h.LogLevel, h.LogSubsys = defaultMercuryLevel, defaultMercurySubsys
+	if l := cfg.Log.Mercury; l != "" {
+		h.LogLevel = l
+	}
+	if s := cfg.Log.Subsystems; s != "" {
+		h.LogSubsys = s
+	}
+	if with := cfg.Checksums == cinnabar.WithChecksums; with != (h.ChecksumLevel != "none") {
+		h.ChecksumLevel = map[bool]string{false: "none", true: "rpc_payload"}[with]
+	}
+}
+
+// unless returns value, or 0 if value is the default that a 0 stands for.
+func unless[T comparable](value, standard T) (v T) {
+	if value != standard {
+		v = value
+	}
+	return v
+}
+
+func (cfg *Config) putOwn(m *margoconf.Config) {
+	machine := cfg.limitsByDefault()
+	m.Own = margoconf.Own{
+		MaxHandlers: int64(cfg.MaxHandlers), MaxQueued: int64(max(cfg.MaxQueued, -1)), Queues: map[string]int64{},
+		HandlerWarning:      margoconf.Duration(cfg.HandlerWarning),
+		AllowRemoteShutdown: cfg.AllowRemoteShutdown, AllowQuery: cfg.AllowQuery,
+		MaxMemory: unless(cfg.MaxMemory, machine.MaxMemory), MaxConnections: int64(unless(cfg.MaxConnections, machine.MaxConnections)),
+		MaxOverflow: unless(cfg.MaxOverflow, machine.MaxOverflow), OverflowBudget: unless(cfg.OverflowBudget, machine.OverflowBudget),
+		TransferStall: margoconf.Duration(unless(cfg.TransferStall, machine.TransferStall)),
+		NoOverflow:    cfg.NoOverflow, Interface: cfg.Interface, Advertise: cfg.Advertise, Firewalled: cfg.Firewalled,
+		DialTimeout: margoconf.Duration(cfg.DialTimeout), DialRetry: margoconf.Duration(cfg.DialRetry),
+		KeepAlive: margoconf.Duration(cfg.KeepAlive), SendTimeout: margoconf.Duration(cfg.SendTimeout), LateAccess: margoconf.Duration(cfg.LateAccess),
+	}
+	if cfg.Checksums == cinnabar.NoChecksums {
+		m.Own.Checksums = neverChecksums
+	}
+	for _, p := range cfg.Pools {
+		m.Own.Queues[p.Name] = int64(max(p.Queue, -1))
+	}
+	m.Own.Spin = 0
+	if spin := cfg.Progress.Spin; spinOf(m) != spin && (spinOf(m) != 0 || spin != defaultSpin()) {
+		cfg.putSpin(m)
+	}
+}
+
+// limitsByDefault returns the limits for which zeros would stand beside the other limits of cfg.
+func (cfg *Config) limitsByDefault() *cinnabar.Config {
+	limits := cinnabar.Config{
+		MaxHandlers: cfg.MaxHandlers, MaxQueued: cfg.MaxQueued, Pools: cfg.Pools, Parent: cfg.Parent,
+		MaxRequest: cfg.MaxRequest, MaxResponse: cfg.MaxResponse,
+	}
+	machine := new(cinnabar.Config).WithDefaults().MaxMemory
+	if cfg.MaxMemory != machine {
+		limits.MaxMemory = cfg.MaxMemory
+	}
+	c := limits.WithDefaults()
+	if c.MaxMemory != machine {
+		c.MaxMemory = 0 // so that it is written
+	}
+	return c
+}
+
+// putSpin says for how long is polled, in Margo's key if that can say it.
+func (cfg *Config) putSpin(m *margoconf.Config) {
+	spin := cfg.Progress.Spin
+	m.Spindown = margoconf.SpindownOf(spin)
+	switch {
+	case spin == defaultSpin():
+		m.Spindown = margoconf.DefaultSpindown
+	case spin > 0 && spinOf(m) != spin:
+		m.Own.Spin = margoconf.Duration(spin)
+	}
+}
+
+// putPools describes the pools. Execution streams are kept if they serve them as cfg says.
+func (cfg *Config) putPools(m *margoconf.Config) error {
+	pools := cfg.poolsInForce()
+	if !describes(m, pools) {
+		list, streams := make([]margoconf.Pool, len(pools)), make([]int, len(pools))
+		for i, p := range pools {
+			list[i], streams[i] = margoconf.Pool{Kind: p.Kind.String(), Name: p.Name, Access: "mpmc"}, p.Workers
+		}
+		if err := m.SetPools(list, streams); err != nil {
+			return err
+		}
+	}
+	m.RPCPool = max(m.Pool(margoconf.Primary), 0)
+	if i := m.Pool(cfg.RPCPool); i >= 0 {
+		m.RPCPool = i
+	}
+	return nil
+}
+
+// poolsInForce returns the pools that are used: cfg's own, or the parent's.
+func (cfg *Config) poolsInForce() []cinnabar.PoolConfig {
+	if cfg.Parent == nil {
+		return cfg.Pools
+	}
+	var list []cinnabar.PoolConfig
+	for _, p := range cfg.Parent.Pools() {
+		list = append(list, p.Config())
+	}
+	return list
+}
+
+// describes tells whether m has these pools, besides the primary one, in this order.
+func describes(m *margoconf.Config, pools []cinnabar.PoolConfig) bool {
+	if len(m.Pools) != len(pools)+1 {
+		return false
+	}
+	for i, p := range m.Pools {
+		if p.Name == margoconf.Primary {
+			continue
+		}
+		is := poolConfigOf(m, i)
+		if len(pools) == 0 || is.Name != pools[0].Name || is.Kind != pools[0].Kind || is.Workers != pools[0].Workers {
+			return false
+		}
+		pools = pools[1:]
+	}
+	return true
+}
+
+// neverChecksums is the value of cinnabar.checksums for cinnabar.NoChecksums.
+const neverChecksums = "never"
+
+// defaultSpin returns the time for which a zero Spin stands.
+func defaultSpin() time.Duration { return new(cinnabar.Config).WithDefaults().Progress.Spin }

@@ -1,0 +1,96 @@
+package margo
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"cinnabar"
+	"cinnabar/codes"
+	"cinnabar/internal/audit"
+	"cinnabar/stats"
+)
+
+// queryRPC is served by engines that allow queries. Margo's instances do not have it; its name is in the style of those that they do
+// have.
+var queryRPC = cinnabar.NewRPC[struct{}, queryOut]("__query__")
+
+// queryOut has a Description as JSON.
+type queryOut struct{ JSON string }
+
+// maxDescribed is how many values a Description may have. Each has a comma, and some take fifty times their JSON.
+const maxDescribed = 1 << 18
+
+// Description is the answer to [Query].
+type Description struct {
+	Addr      string            `json:"address"`
+	Providers []stats.Provider  `json:"providers"`
+	RPCs      []stats.RPC       `json:"rpcs"`
+	Handlers  stats.Pool        `json:"handlers"` // outside pools
+	Pools     []PoolDescription `json:"pools"`
+	Stats     stats.Net         `json:"statistics"`
+	Config    json.RawMessage   `json:"config,omitempty"` // in Margo's layout, if that can hold it; without mercury.auth_key
+}
+
+// PoolDescription is a pool and what it does.
+type PoolDescription struct {
+	Name    string `json:"name"`
+	Kind    string `json:"kind"`
+	Workers int    `json:"workers"`
+	Queue   int    `json:"queue"`
+
+	Stats stats.Pool `json:"statistics"`
+}
+
+// Describe returns a description of an engine that was opened with c, without the secret mercury.auth_key. A nil c is the zero Config.
+func Describe(e *cinnabar.Engine, c *Config) Description {
+	inForce := c.InForce(e)
+	inForce.document.Mercury.AuthKey = "" // a secret, which peers may ask for
+	config, err := FormatConfig(inForce, ConfigFormat{})
+	if err != nil {
+		config = nil // the rest is of use without it
+	}
+	inventory, s := e.Inventory(), e.Stats()
+	d := Description{Addr: e.Addr(), Providers: inventory.Providers, RPCs: inventory.RPCs, Handlers: s.Handlers, Stats: s.Net, Config: config}
+	for _, p := range e.Pools() {
+		c := p.Config()
+		d.Pools = append(d.Pools, PoolDescription{Name: c.Name, Kind: c.Kind.String(), Workers: c.Workers, Queue: c.Queue, Stats: p.Stats()})
+	}
+	return d
+}
+
+// ServeQuery makes an engine that listens and was opened with c answer [Query], of any peer. A nil c is the zero Config.
+func ServeQuery(e *cinnabar.Engine, c *Config) error {
+	return queryRPC.Handle(e, func(ctx context.Context, _ struct{}) (queryOut, error) {
+		audit.RecordIn(ctx, audit.Queried, "allowed by Config.AllowQuery")
+		b, err := json.Marshal(Describe(e, c))
+		return queryOut{JSON: string(b)}, err
+	})
+}
+
+// Query asks the process at ep for a description of its engine: providers, RPCs, pools, statistics, configuration. A process that does
+// not allow it ([Config].AllowQuery, [ServeQuery]), or is not Go, answers CodeNoEntry. The process chooses the length of the answer,
+// up to Config.MaxOverflow of the asking engine.
+func Query(ctx context.Context, ep *cinnabar.Endpoint) (*Description, error) {
+	out, err := queryRPC.Call(ctx, ep, struct{}{})
+	if err != nil {
+		return nil, err
+	}
+	d, err := parseDescription(out.JSON)
+	if err != nil {
+		return nil, &cinnabar.Error{Op: "call", RPC: queryRPC.Name(), Addr: ep.String(), Code: codes.ProtocolError, Err: fmt.Errorf("the answer cannot be read: %w", err)}
+	}
+	return d, nil
+}
+
+func parseDescription(text string) (*Description, error) {
+	if n := strings.Count(text, ","); n > maxDescribed {
+		return nil, fmt.Errorf("it has %d values; at most %d are taken", n, maxDescribed)
+	}
+	d := &Description{}
+	if err := json.Unmarshal([]byte(text), d); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
