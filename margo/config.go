@@ -11,7 +11,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/codes"
-	"cinnabar/internal/margoconf"
+	"cinnabar/margo/internal/conf"
 	"cinnabar/stats"
 )
 
@@ -26,7 +26,7 @@ type Config struct {
 	// AllowQuery makes [Listen] serve [Query]: any peer that asks gets a [Description] of the engine.
 	AllowQuery bool
 
-	document *margoconf.Config // what ParseConfig has read; nil: Margo's defaults
+	document *conf.Config // what ParseConfig has read; nil: Margo's defaults
 }
 
 // ParseConfig reads a configuration of Margo's, the JSON that margo_init_ext takes and margo_get_config returns. It accepts each key
@@ -41,7 +41,7 @@ func ParseConfig(margoJSON []byte) (*Config, error) { return parseConfig(margoJS
 func noEnvironment(string) string { return "" }
 
 func parseConfig(margoJSON []byte, getenv func(string) string) (*Config, error) {
-	m, err := margoconf.Parse(margoJSON, getenv)
+	m, err := conf.Parse(margoJSON, getenv)
 	if err != nil {
 		return nil, argumentError("parse configuration", "%w", err)
 	}
@@ -86,8 +86,8 @@ func configFromEnv(margoJSON []byte, getenv func(string) string) (*Config, error
 		}
 	}
 	if name := getenv(envHGLevel); name != "" {
-		if _, ok := margoconf.LogLevel(name); !ok {
-			return nil, argumentError("read environment", "%s: want %s, got %q", envHGLevel, margoconf.LogLevelNames, name)
+		if _, ok := conf.LogLevel(name); !ok {
+			return nil, argumentError("read environment", "%s: want %s, got %q", envHGLevel, conf.LogLevelNames, name)
 		}
 	}
 	c.Log.Margo = getenv(envLogLevel)
@@ -170,9 +170,9 @@ func FormatConfig(c *Config, f ConfigFormat) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := m.Append(nil, margoconf.Options(f))
+	b, err := m.Append(nil, conf.Options(f))
 	if err == nil {
-		_, err = margoconf.Parse(b, noEnvironment)
+		_, err = conf.Parse(b, noEnvironment)
 	}
 	if err != nil {
 		return nil, formatError(err)
@@ -193,7 +193,7 @@ func argumentError(op, format string, args ...any) error {
 // and the sizes of its messages (margo_get_config). A nil c is the zero Config.
 func (c *Config) InForce(e *cinnabar.Engine) *Config {
 	f := &Config{Config: *e.Config()}
-	m := margoconf.Default()
+	m := conf.Default()
 	if c != nil {
 		f.Log, f.AllowQuery = c.Log, c.AllowQuery
 		if c.document != nil {
@@ -217,7 +217,7 @@ func (c *Config) Monitoring() json.RawMessage {
 }
 
 // monitorOf returns the monitor for which a document asks. Margo's default monitor goes by the same key, statistics.disable.
-func monitorOf(m *margoconf.Config) stats.Monitor {
+func monitorOf(m *conf.Config) stats.Monitor {
 	if m.Monitoring == nil {
 		return nil
 	}
@@ -237,7 +237,7 @@ func monitorOf(m *margoconf.Config) stats.Monitor {
 const defaultMonitor = "default"
 
 // configFrom translates m, which is kept.
-func configFrom(m *margoconf.Config) *Config {
+func configFrom(m *conf.Config) *Config {
 	o := &m.Own
 	cfg := &Config{document: m, AllowQuery: o.AllowQuery}
 	cfg.Config = cinnabar.Config{
@@ -260,18 +260,18 @@ func configFrom(m *margoconf.Config) *Config {
 		cfg.Log.Subsystems = m.Mercury.LogSubsys
 	}
 	for i, p := range m.Pools {
-		if p.Name != margoconf.Primary {
+		if p.Name != conf.Primary {
 			cfg.Pools = append(cfg.Pools, poolConfigOf(m, i))
 		}
 	}
-	if name := m.Pools[m.RPCPool].Name; name != margoconf.Primary {
+	if name := m.Pools[m.RPCPool].Name; name != conf.Primary {
 		cfg.RPCPool = name
 	}
 	return cfg
 }
 
 // poolConfigOf translates a pool. A pool that nothing serves in C has a worker here.
-func poolConfigOf(m *margoconf.Config, i int) cinnabar.PoolConfig {
+func poolConfigOf(m *conf.Config, i int) cinnabar.PoolConfig {
 	p := m.Pools[i]
 	return cinnabar.PoolConfig{Name: p.Name, Kind: poolKindOf(p.Kind), Workers: max(m.Servers(i), 1), Queue: int(m.Own.Queues[p.Name])}
 }
@@ -288,11 +288,11 @@ func poolKindOf(kind string) cinnabar.PoolKind {
 
 // spinOf is for how long is polled. Margo's default stands for the default here, which is shorter: what is polled is one
 // connection by the goroutine that waits for it, not everything by a thread that others need.
-func spinOf(m *margoconf.Config) time.Duration {
+func spinOf(m *conf.Config) time.Duration {
 	switch {
 	case m.Own.Spin != 0:
 		return time.Duration(m.Own.Spin)
-	case m.Spindown == margoconf.DefaultSpindown:
+	case m.Spindown == conf.DefaultSpindown:
 		return 0
 	case m.Spindown == 0:
 		return -1
@@ -300,7 +300,7 @@ func spinOf(m *margoconf.Config) time.Duration {
 	return time.Duration(m.Spindown) * time.Millisecond
 }
 
-func checksumsOf(m *margoconf.Config) cinnabar.Checksums {
+func checksumsOf(m *conf.Config) cinnabar.Checksums {
 	switch {
 	case m.Mercury.ChecksumLevel != "none":
 		return cinnabar.WithChecksums
@@ -311,12 +311,12 @@ func checksumsOf(m *margoconf.Config) cinnabar.Checksums {
 }
 
 // format translates cfg back into the document that it was parsed from, with the values that have changed since.
-func (cfg *Config) format() (*margoconf.Config, error) {
+func (cfg *Config) format() (*conf.Config, error) {
 	if cfg == nil {
 		cfg = new(Config)
 	}
 	c := &Config{Config: *cfg.WithDefaults(), Log: cfg.Log, AllowQuery: cfg.AllowQuery}
-	m := margoconf.Default()
+	m := conf.Default()
 	if cfg.document != nil {
 		m = cfg.document.Clone()
 	}
@@ -328,7 +328,7 @@ func (cfg *Config) format() (*margoconf.Config, error) {
 	return m, nil
 }
 
-func (cfg *Config) putMercury(m *margoconf.Config) {
+func (cfg *Config) putMercury(m *conf.Config) {
 	h := &m.Mercury
 	h.NoBulkEager, h.NoLoopback = cfg.NoEager, cfg.NoLoopback
 	h.MaxUnexpected, h.MaxExpected = int64(cfg.MaxRequest), int64(cfg.MaxResponse)
@@ -353,18 +353,18 @@ func unless[T comparable](value, standard T) (v T) {
 	return v
 }
 
-func (cfg *Config) putOwn(m *margoconf.Config) {
+func (cfg *Config) putOwn(m *conf.Config) {
 	machine := cfg.limitsByDefault()
-	m.Own = margoconf.Own{
+	m.Own = conf.Own{
 		MaxHandlers: int64(cfg.MaxHandlers), MaxQueued: int64(max(cfg.MaxQueued, -1)), Queues: map[string]int64{},
-		HandlerWarning:      margoconf.Duration(cfg.HandlerWarning),
+		HandlerWarning:      conf.Duration(cfg.HandlerWarning),
 		AllowRemoteShutdown: cfg.AllowRemoteShutdown, AllowQuery: cfg.AllowQuery,
 		MaxMemory: unless(cfg.MaxMemory, machine.MaxMemory), MaxConnections: int64(unless(cfg.MaxConnections, machine.MaxConnections)),
 		MaxOverflow: unless(cfg.MaxOverflow, machine.MaxOverflow), OverflowBudget: unless(cfg.OverflowBudget, machine.OverflowBudget),
-		TransferStall: margoconf.Duration(unless(cfg.TransferStall, machine.TransferStall)),
+		TransferStall: conf.Duration(unless(cfg.TransferStall, machine.TransferStall)),
 		NoOverflow:    cfg.NoOverflow, Interface: cfg.Interface, Advertise: cfg.Advertise, Firewalled: cfg.Firewalled,
-		DialTimeout: margoconf.Duration(cfg.DialTimeout), DialRetry: margoconf.Duration(cfg.DialRetry),
-		KeepAlive: margoconf.Duration(cfg.KeepAlive), SendTimeout: margoconf.Duration(cfg.SendTimeout), LateAccess: margoconf.Duration(cfg.LateAccess),
+		DialTimeout: conf.Duration(cfg.DialTimeout), DialRetry: conf.Duration(cfg.DialRetry),
+		KeepAlive: conf.Duration(cfg.KeepAlive), SendTimeout: conf.Duration(cfg.SendTimeout), LateAccess: conf.Duration(cfg.LateAccess),
 	}
 	if cfg.Checksums == cinnabar.NoChecksums {
 		m.Own.Checksums = neverChecksums
@@ -396,30 +396,30 @@ func (cfg *Config) limitsByDefault() *cinnabar.Config {
 }
 
 // putSpin says for how long is polled, in Margo's key if that can say it.
-func (cfg *Config) putSpin(m *margoconf.Config) {
+func (cfg *Config) putSpin(m *conf.Config) {
 	spin := cfg.Progress.Spin
-	m.Spindown = margoconf.SpindownOf(spin)
+	m.Spindown = conf.SpindownOf(spin)
 	switch {
 	case spin == defaultSpin():
-		m.Spindown = margoconf.DefaultSpindown
+		m.Spindown = conf.DefaultSpindown
 	case spin > 0 && spinOf(m) != spin:
-		m.Own.Spin = margoconf.Duration(spin)
+		m.Own.Spin = conf.Duration(spin)
 	}
 }
 
 // putPools describes the pools. Execution streams are kept if they serve them as cfg says.
-func (cfg *Config) putPools(m *margoconf.Config) error {
+func (cfg *Config) putPools(m *conf.Config) error {
 	pools := cfg.poolsInForce()
 	if !describes(m, pools) {
-		list, streams := make([]margoconf.Pool, len(pools)), make([]int, len(pools))
+		list, streams := make([]conf.Pool, len(pools)), make([]int, len(pools))
 		for i, p := range pools {
-			list[i], streams[i] = margoconf.Pool{Kind: p.Kind.String(), Name: p.Name, Access: "mpmc"}, p.Workers
+			list[i], streams[i] = conf.Pool{Kind: p.Kind.String(), Name: p.Name, Access: "mpmc"}, p.Workers
 		}
 		if err := m.SetPools(list, streams); err != nil {
 			return err
 		}
 	}
-	m.RPCPool = max(m.Pool(margoconf.Primary), 0)
+	m.RPCPool = max(m.Pool(conf.Primary), 0)
 	if i := m.Pool(cfg.RPCPool); i >= 0 {
 		m.RPCPool = i
 	}
@@ -439,12 +439,12 @@ func (cfg *Config) poolsInForce() []cinnabar.PoolConfig {
 }
 
 // describes tells whether m has these pools, besides the primary one, in this order.
-func describes(m *margoconf.Config, pools []cinnabar.PoolConfig) bool {
+func describes(m *conf.Config, pools []cinnabar.PoolConfig) bool {
 	if len(m.Pools) != len(pools)+1 {
 		return false
 	}
 	for i, p := range m.Pools {
-		if p.Name == margoconf.Primary {
+		if p.Name == conf.Primary {
 			continue
 		}
 		is := poolConfigOf(m, i)

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"cinnabar/internal/margoconf"
+	"cinnabar/margo/internal/conf"
 )
 
 // Levels of Margo's for which slog has no name. With them the levels are, the most detailed one first: LevelTrace,
@@ -83,9 +83,9 @@ func (l LogLevels) parse() (*logRule, error) {
 		return nil, err
 	}
 	name := orDefault(l.Mercury, defaultMercuryLevel)
-	mercury, ok := margoconf.LogLevel(name)
+	mercury, ok := conf.LogLevel(name)
 	if !ok {
-		return nil, argumentError("parse log level", "log level of Mercury's layers: want %s, got %q", margoconf.LogLevelNames, name)
+		return nil, argumentError("parse log level", "log level of Mercury's layers: want %s, got %q", conf.LogLevelNames, name)
 	}
 	list := orDefault(l.Subsystems, defaultMercurySubsys)
 	return &logRule{margo, mercury, strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })}, nil

@@ -72,14 +72,14 @@ var layers = map[string]row{
 	"codes": {},
 
 	// Mercury's network abstraction, and the networks behind it.
-	"internal/na":        {code: []string{"internal/rundown", "internal/hostquota"}},
-	"internal/na/natest": {code: []string{"internal/na", "internal/hostquota"}},
-	"internal/hg/wire":   {},
-	"internal/hg":        {code: []string{"internal/invariants", "internal/rundown", "codes", "internal/hg/wire", "internal/sglist", "internal/na", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/invariants", "internal/na/natest"}},
-	"internal/sched":     {code: []string{"internal/invariants", "internal/na", "internal/hostquota"}},
-	"internal/margoconf": {},
-	"internal/na/sm":     {code: []string{"internal/sockio", "internal/na", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit"}, modules: []string{modSys}, test: []string{"internal/invariants"}},
-	"internal/na/ofitcp": {code: []string{"internal/invariants", "internal/na", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/invariants", "internal/dnstest"}},
+	"internal/na":         {code: []string{"internal/rundown", "internal/hostquota"}},
+	"internal/na/natest":  {code: []string{"internal/na", "internal/hostquota"}},
+	"internal/hg/wire":    {},
+	"internal/hg":         {code: []string{"internal/invariants", "internal/rundown", "codes", "internal/hg/wire", "internal/sglist", "internal/na", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/invariants", "internal/na/natest"}},
+	"internal/sched":      {code: []string{"internal/invariants", "internal/na", "internal/hostquota"}},
+	"margo/internal/conf": {},
+	"internal/na/sm":      {code: []string{"internal/sockio", "internal/na", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit"}, modules: []string{modSys}, test: []string{"internal/invariants"}},
+	"internal/na/ofitcp":  {code: []string{"internal/invariants", "internal/na", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/invariants", "internal/dnstest"}},
 
 	// Protocol state machines: bytes in, effects out; no sockets, clocks or memory of their own.
 	"internal/iwarp/mpa":   {},
@@ -150,7 +150,7 @@ var layers = map[string]row{
 
 		modules: []string{modSys}, // mapped files
 	},
-	"margo": {code: []string{".", "stats", "internal/margoconf", "internal/audit"}},
+	"margo": {code: []string{".", "stats", "margo/internal/conf", "internal/audit"}},
 	"rmem": {
 		code: []string{".", "codec", "codec/hgproc", "verbs", "verbs/flow", "internal/hostmem", "internal/hostquota", "internal/audit"},
 		test: []string{"verbs/iwarp", "verbs/rdmacore", "verbs/verbstest/memdev", "internal/testproc"},

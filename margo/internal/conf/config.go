@@ -1,4 +1,4 @@
-package margoconf
+package conf
 
 import (
 	"encoding/json"

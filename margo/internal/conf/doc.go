@@ -1,4 +1,4 @@
-// Package margoconf reads and writes the JSON configuration of Margo 0.24: what margo_init_ext takes and
+// Package conf reads and writes the JSON configuration of Margo 0.24: what margo_init_ext takes and
 // margo_get_config gives.
 //
 // # Nouns
@@ -11,11 +11,11 @@
 //
 // # Usage
 //
-//	c, err := margoconf.Parse(document, os.Getenv)
+//	c, err := conf.Parse(document, os.Getenv)
 //	for _, p := range c.Pools {
 //		...
 //	}
-//	document, err = c.Append(nil, margoconf.Options{})
+//	document, err = c.Append(nil, conf.Options{})
 //
 // # Fixed point
 //
@@ -31,4 +31,4 @@
 // # Concurrency
 //
 // A Config is plain data. Nobody may change one that others read.
-package margoconf
+package conf
