@@ -37,7 +37,7 @@ func (e *Endpoint) readSocket() {
 			return
 		}
 		if err == nil {
-			err = e.obey(&d)
+			err = e.execute(&d)
 		}
 		d.close()
 		if err != nil {
@@ -54,19 +54,19 @@ func (e *Endpoint) noteFault(d *datagram, err error) {
 		e.cfg.Audit.Count(audit.Broken, causeManyFaults)
 		return
 	}
-	e.complain(e.strangerOf(d), err)
+	e.complain(e.senderOf(d), err)
 }
 
-// obey does what a datagram says. It takes the descriptors out of d that it keeps.
-func (e *Endpoint) obey(d *datagram) error {
-	who := d.cmd.who()
+// execute executes the command of a datagram. It takes those descriptors out of d that it keeps.
+func (e *Endpoint) execute(d *datagram) error {
+	ident := d.cmd.ident()
 	switch {
 	case !d.creds:
 		return violated(causeCredentials, "a command without its sender's credentials, which the kernel adds")
 	case !trustedUser(d.uid):
 		return violated(causeUser, "a command from user %d", d.uid)
-	case d.pid > 0 && d.pid != who.pid: // 0: of another PID namespace
-		return violated(causeCredentials, "a command that names process %d, from process %d", who.pid, d.pid)
+	case d.pid > 0 && d.pid != ident.pid: // 0: of another PID namespace
+		return violated(causeCredentials, "a command that names process %d, from process %d", ident.pid, d.pid)
 	}
 	switch d.cmd.kind() {
 	case commandReserved:
@@ -106,13 +106,13 @@ func (e *Endpoint) drainCommands(limit int) (any bool) {
 			err = violated(causeCommand, "a command of kind %d in the command ring", cmd.kind())
 		}
 		if err != nil {
-			e.complain(e.newAddr(cmd.who(), cmd.who().uri()), err)
+			e.complain(e.newAddr(cmd.ident(), cmd.ident().uri()), err)
 		}
 	}
 	return any
 }
 
-// commandsWaiting tells whether there is anything in the command ring.
+// commandsWaiting reports whether the command ring holds a command.
 func (e *Endpoint) commandsWaiting() (yes bool) {
 	if e.region == nil {
 		return false
@@ -124,12 +124,12 @@ func (e *Endpoint) commandsWaiting() (yes bool) {
 // reserve connects a client. d is the datagram that says so, nil if the command was in the ring: then the client may be
 // one that never sleeps, or its datagram is about to come.
 func (e *Endpoint) reserve(cmd command, d *datagram) error {
-	who, pair := cmd.who(), cmd.pair()
-	if pair == ownPair || who.pid <= 0 {
-		return violated(causeConnect, "process %d connects by pair %d", who.pid, pair)
+	ident, pair := cmd.ident(), cmd.pair()
+	if pair == ownPair || ident.pid <= 0 {
+		return violated(causeConnect, "process %d connects by pair %d", ident.pid, pair)
 	}
 	old := e.clientOf(pair)
-	if old != nil && !old.leftFor(who, d) {
+	if old != nil && !old.leftFor(ident, d) {
 		return e.reserveAgain(old, cmd, d)
 	}
 	var claimed bool
@@ -146,7 +146,7 @@ func (e *Endpoint) reserve(cmd command, d *datagram) error {
 		return nil // of a client that is gone by now
 	case !claimed:
 		return violated(causeConnect, "a connection by pair %d, which is not claimed", pair)
-	case claimant != 0 && claimant != asClaimant(who):
+	case claimant != 0 && claimant != asClaimant(ident):
 		return violated(causeConnect, "a connection by pair %d, which process %d has claimed", pair, int32(claimant))
 	}
 	if old != nil && !old.handOver() {
@@ -159,12 +159,12 @@ func (e *Endpoint) reserve(cmd command, d *datagram) error {
 }
 
 // leftFor reports whether c's client has given its pair back without a command. That is certain if c was made from the command ring
-// alone, and the kernel now names another process, who, as the sender of a datagram that connects by the same pair.
-func (c *conn) leftFor(who identity, d *datagram) bool {
-	return d != nil && c.provisional && c.addr.who != who && !c.dead.Load()
+// alone, and the kernel now names another process, ident, as the sender of a datagram that connects by the same pair.
+func (c *conn) leftFor(ident identity, d *datagram) bool {
+	return d != nil && c.provisional && c.addr.ident != ident && !c.dead.Load()
 }
 
-// handOver ends c, whose pair another client has claimed meanwhile. The pair stays claimed and its rings keep their messages, because
+// handOver ends c, because another client has claimed c's pair. The pair stays claimed and its rings keep their messages, because
 // these may be the other client's. It returns false if c has ended before.
 func (c *conn) handOver() bool {
 	for !c.enter() { // a driver has the receive role for a moment
@@ -186,25 +186,25 @@ func (e *Endpoint) reserveAgain(old *conn, cmd command, d *datagram) error {
 		return nil // the datagram was first, or a client has gone and the pair is another's
 	case old.dead.Load():
 		return violated(causeConnect, "a connection by pair %d, which is kept from use", cmd.pair())
-	case old.provisional && old.addr.who == cmd.who():
+	case old.provisional && old.addr.ident == cmd.ident():
 		return old.promote(d)
-	case old.addr.who == cmd.who():
+	case old.addr.ident == cmd.ident():
 		return nil
 	}
-	return violated(causeConnect, "a connection by pair %d, which is process %d's", cmd.pair(), old.addr.who.pid)
+	return violated(causeConnect, "a connection by pair %d, which is process %d's", cmd.pair(), old.addr.ident.pid)
 }
 
 // welcome makes the conn of a client.
 func (e *Endpoint) welcome(cmd command, d *datagram) error {
-	who := cmd.who()
-	a := e.newAddr(who, who.uri())
+	ident := cmd.ident()
+	a := e.newAddr(ident, ident.uri())
 	if d != nil {
 		a.uid = d.uid
-	} else if err := checkProcess(who.pid, 0); err != nil { // the command ring says nothing about its writer
+	} else if err := checkProcess(ident.pid, 0); err != nil { // the command ring says nothing about its writer
 		return violated(causeUser, "a command in the command ring: %v", err)
 	}
 	c := &conn{
-		ep: e, addr: a, reg: e.region, pair: cmd.pair(), server: true, pid: who.pid, recvEvent: -1, pidfd: -1,
+		ep: e, addr: a, reg: e.region, pair: cmd.pair(), server: true, pid: ident.pid, recvEvent: -1, pidfd: -1,
 		done: make(chan struct{}), scratch: make([]byte, bufferSize), provisional: d == nil,
 	}
 	if err := c.attach(); err != nil {
@@ -216,7 +216,7 @@ func (e *Endpoint) welcome(cmd command, d *datagram) error {
 	if err := c.takeEventfds(d); err != nil {
 		return err // the pair stays taken: its client may be about to write there
 	}
-	pidfd, gone := openProcess(who.pid)
+	pidfd, gone := openProcess(ident.pid)
 	c.pidfd = pidfd
 	refusal, cause := gone, "descriptors"
 	switch {
@@ -244,7 +244,7 @@ func (e *Endpoint) welcome(cmd command, d *datagram) error {
 		c.refuse(cause, refusal)
 		return nil
 	}
-	e.cfg.Audit.Record(audit.Accepted, "client", e.hosts(a.who, a.uid), slog.String(keyPeer, a.String()))
+	e.cfg.Audit.Record(audit.Accepted, "client", e.hosts(a.ident, a.uid), slog.String(keyPeer, a.String()))
 	if gone != nil {
 		e.drainAndEnd(c, &ending{kind: na.Unreachable, err: errDied})
 		return nil
@@ -270,7 +270,8 @@ func (c *conn) takeEventfds(d *datagram) error {
 	return nil
 }
 
-// promote gives a client that was taken for one that never sleeps its doorbells, and rings for what it was sent.
+// promote gives their doorbells to a client that the server has treated as one without doorbells, because its datagram came late. It
+// rings for the messages that were sent before.
 func (c *conn) promote(d *datagram) error {
 	for !c.enter() { // a driver has the receive role for a moment
 		if c.dead.Load() {
@@ -286,10 +287,10 @@ func (c *conn) promote(d *datagram) error {
 	err := c.takeEventfds(d)
 	c.provisional = false
 	c.share.introduced()
-	if n := min(c.owed, ringSlots); err == nil && n > 0 { // of more messages than the ring holds the others are read
+	if n := min(c.unsignaled, ringSlots); err == nil && n > 0 { // of more messages than the ring holds the others are read
 		c.signalPeer(n)
 	}
-	c.owed = 0
+	c.unsignaled = 0
 	c.addr.mu.Unlock()
 	if err == nil && c.recvEvent >= 0 {
 		err = c.ep.poll.add(c.recvEvent, recvEvents, eventRecv, c.id)
@@ -301,11 +302,11 @@ func (c *conn) promote(d *datagram) error {
 // can put it: only a client that has sent no datagram leaves in this way.
 func (e *Endpoint) release(cmd command, fromRing bool) error {
 	c := e.clientOf(cmd.pair())
-	if c == nil || c.addr.who != cmd.who() {
+	if c == nil || c.addr.ident != cmd.ident() {
 		return nil // it has been released by other means
 	}
 	if fromRing && !c.provisional {
-		return violated(causeCredentials, "a command in the command ring that ends the connection of process %d, which sends its commands to the socket", cmd.who().pid)
+		return violated(causeCredentials, "a command in the command ring that ends the connection of process %d, which sends its commands to the socket", cmd.ident().pid)
 	}
 	if c.dead.Load() {
 		e.freePair(c)
@@ -345,13 +346,14 @@ func (e *Endpoint) drainAndEnd(c *conn, why *ending) {
 	}
 }
 
-// strangerOf is the address that a datagram says it comes from, for the log.
-func (e *Endpoint) strangerOf(d *datagram) *Addr {
-	who := d.cmd.who()
+// senderOf returns the address that a datagram names as its sender, for the log. The process is the one that the kernel names, if it
+// names one.
+func (e *Endpoint) senderOf(d *datagram) *Addr {
+	ident := d.cmd.ident()
 	if d.creds {
-		who.pid = d.pid
+		ident.pid = d.pid
 	}
-	a := e.newAddr(who, who.uri())
+	a := e.newAddr(ident, ident.uri())
 	if d.creds {
 		a.uid = d.uid
 	}

@@ -10,16 +10,16 @@ import (
 
 // Addr is a peer of an endpoint, or the endpoint itself. It implements [na.Addr].
 type Addr struct {
-	ep  *Endpoint
-	who identity
-	uri string // what follows "://": who, or the name that the endpoint was given
+	ep    *Endpoint
+	ident identity
+	uri   string // the part after "://": the identity, or the name given to the endpoint
 
-	uid     uint32                            // of its process: this one's unless the kernel has said otherwise
-	account atomic.Pointer[hostquota.Account] // of the process, once it was asked for
+	uid     uint32                            // of its process: this process's unless the kernel has named another
+	account atomic.Pointer[hostquota.Account] // of the process, nil before the first call of Account
 
-	relayed atomic.Bool                 // the kernel does not let its memory be reached, but it serves that itself
+	relayed atomic.Bool                 // the kernel denies access to the peer's memory, and the peer's relay serves it
 	note    atomic.Value                // see Annotation
-	attach  atomic.Pointer[AttachError] // what the kernel said when they connected, nil if it lets it be reached
+	attach  atomic.Pointer[AttachError] // the kernel's refusal of access to the peer's memory when they connected, nil if it permitted access
 	peer
 }
 
@@ -32,15 +32,15 @@ func (a *Addr) Equal(other na.Addr) bool {
 		return n.Equal(a)
 	}
 	b, ok := other.(*Addr)
-	return ok && (a == b || a.who == b.who)
+	return ok && (a == b || a.ident == b.ident)
 }
 
 // Done implements [na.Addr].
 func (a *Addr) Done() <-chan struct{} { return a.done() }
 
 // newAddr returns the address of a peer in a process of this process's user.
-func (e *Endpoint) newAddr(who identity, uri string) *Addr {
-	return &Addr{ep: e, who: who, uri: uri, uid: uint32(os.Geteuid())}
+func (e *Endpoint) newAddr(ident identity, uri string) *Addr {
+	return &Addr{ep: e, ident: ident, uri: uri, uid: uint32(os.Geteuid())}
 }
 
 // Annotation implements [na.Annotated].
@@ -53,11 +53,11 @@ func (a *Addr) Account() *hostquota.Account {
 	}
 	var h hostquota.Host
 	switch {
-	case a.who == a.ep.who:
+	case a.ident == a.ep.ident:
 	case a.ep.cfg.hosts != nil:
-		h = a.ep.cfg.hosts.of(a.who, a.uid)
+		h = a.ep.cfg.hosts.of(a.ident, a.uid)
 	default:
-		h = hostquota.ProcessHost(a.uid, a.who.pid)
+		h = hostquota.ProcessHost(a.uid, a.ident.pid)
 	}
 	a.account.CompareAndSwap(nil, a.ep.cfg.Quota.Account(h))
 	return a.account.Load()

@@ -13,28 +13,28 @@ import (
 // scheme is how addresses of this network begin.
 const scheme = "na+sm://"
 
-// identity is what tells endpoints of one host apart (na_sm_addr_key): the process, and which of the endpoints that it
-// has opened.
+// identity identifies an endpoint on its host (na_sm_addr_key): its process, and its number among the endpoints that the process has
+// opened.
 type identity struct {
 	pid int32
 	id  uint8
 }
 
-// uri is what follows "://" in the address of an endpoint that has no name of its own.
+// uri returns the part after "://" in the address of an endpoint without a name of its own.
 func (i identity) uri() string {
 	return strconv.Itoa(int(i.pid)) + "-" + strconv.Itoa(int(i.id))
 }
 
-// maxURI is how long what follows "://" may be, in bytes: C keeps "na_sm-", it and a zero in 64.
+// maxURI is the largest length in bytes of the part after "://", because C keeps "na_sm-", that part, and a zero in 64 bytes.
 const maxURI = 64 - len(objectPrefix) - 1
 
-// objectPrefix is how the names of what an endpoint owns in the file system begin (NA_SM_SHM_PREFIX).
+// objectPrefix begins the names of the files and sockets that an endpoint owns (NA_SM_SHM_PREFIX).
 const objectPrefix = "na_sm-"
 
-// parseURI reads what follows "://". An identity that is not known is zero: s is then the name of an endpoint.
+// parseURI parses the part after "://". It returns the zero identity if s is the name of an endpoint.
 func parseURI(s string) (identity, error) {
-	if who, ok := parseIdentity(s); ok {
-		return who, nil
+	if ident, ok := parseIdentity(s); ok {
+		return ident, nil
 	}
 	return identity{}, checkName(s)
 }
@@ -56,7 +56,7 @@ func parseIdentity(s string) (identity, bool) {
 	return identity{int32(pid), uint8(id)}, true
 }
 
-// decimal tells whether s is a number as C prints it: without sign or leading zeros.
+// decimal reports whether s is a number as C prints it: without sign or leading zeros.
 func decimal(s string) bool {
 	if s == "" || len(s) > 1 && s[0] == '0' {
 		return false
@@ -95,23 +95,23 @@ func cutScheme(s string) (string, error) {
 //	5  zero     3
 const serializedLen = 8
 
-// appendSerialized appends who in binary form.
-func appendSerialized(b []byte, who identity) []byte {
-	b = binary.LittleEndian.AppendUint32(b, uint32(who.pid))
-	return append(b, who.id, 0, 0, 0)
+// appendSerialized appends an identity in binary form.
+func appendSerialized(b []byte, ident identity) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(ident.pid))
+	return append(b, ident.id, 0, 0, 0)
 }
 
-// parseSerialized reads what appendSerialized wrote from all of b, which is hostile. The last three bytes are padding of
-// a C structure and may hold anything.
+// parseSerialized parses all of b, which comes from a peer, in the form of appendSerialized. The last three bytes are padding of a C
+// structure and may have any value.
 func parseSerialized(b []byte) (identity, error) {
 	if len(b) != serializedLen {
 		return identity{}, fmt.Errorf("an address of %d bytes; it has %d", len(b), serializedLen)
 	}
-	who := identity{int32(binary.LittleEndian.Uint32(b)), b[4]}
-	if who.pid <= 0 {
-		return identity{}, fmt.Errorf("process %d; numbers of processes are positive", who.pid)
+	ident := identity{int32(binary.LittleEndian.Uint32(b)), b[4]}
+	if ident.pid <= 0 {
+		return identity{}, fmt.Errorf("process %d; numbers of processes are positive", ident.pid)
 	}
-	return who, nil
+	return ident, nil
 }
 
 // combined is the address of a process that listens on two networks (HG's auto_sm):
@@ -120,14 +120,14 @@ func parseSerialized(b []byte) (identity, error) {
 //
 // Peers on the same host, which is known by the first part, use the second, and others the third.
 type combined struct {
-	host   string // what follows "uid://": a number or a UUID, whichever C was built for
+	host   string // the part after "uid://": a number or a UUID, depending on how C was built
 	shared string // "na+sm://1234-0"
 	other  string // the address on the other network
 }
 
 const hostScheme = "uid://"
 
-// parseCombined reads a combined address. ok says whether s is meant to be one.
+// parseCombined parses a combined address. ok reports whether s begins like one.
 func parseCombined(s string) (c combined, ok bool, err error) {
 	host, ok := strings.CutPrefix(s, hostScheme)
 	if !ok {
@@ -145,8 +145,8 @@ func parseCombined(s string) (c combined, ok bool, err error) {
 // String is the form that parseCombined reads.
 func (c combined) String() string { return hostScheme + c.host + "#" + c.shared + "#" + c.other }
 
-// parseTarget reads the address string of a peer and returns what follows "://". host tells this host's identifier.
-func parseTarget(s string, host func() string) (uri string, who identity, err error) {
+// parseTarget parses the address string of a peer and returns the part after "://". host returns the identifier of this host.
+func parseTarget(s string, host func() string) (uri string, ident identity, err error) {
 	c, ok, err := parseCombined(s)
 	if err != nil {
 		return "", identity{}, err
@@ -161,6 +161,6 @@ func parseTarget(s string, host func() string) (uri string, who identity, err er
 	if uri, err = cutScheme(s); err != nil {
 		return "", identity{}, err
 	}
-	who, err = parseURI(uri)
-	return uri, who, err
+	ident, err = parseURI(uri)
+	return uri, ident, err
 }

@@ -14,7 +14,7 @@ func TestParseTarget(t *testing.T) {
 	host := func() string { return "8323328" }
 	for _, tc := range []struct {
 		in, uri string
-		who     identity
+		ident   identity
 	}{
 		{"na+sm://23853-0", "23853-0", identity{23853, 0}},
 		{"sm://1-255", "1-255", identity{1, 255}},
@@ -28,9 +28,9 @@ func TestParseTarget(t *testing.T) {
 		{"uid://8323328#na+sm://23853-0#ofi+tcp://127.0.0.1:46591", "23853-0", identity{23853, 0}},
 		{"uid://8323328#na+sm://store#tcp://127.0.0.1:46591", "store", identity{}},
 	} {
-		uri, who, err := parseTarget(tc.in, host)
-		if err != nil || uri != tc.uri || who != tc.who {
-			t.Errorf("%s: %q, %v, %v; want %q, %v", tc.in, uri, who, err, tc.uri, tc.who)
+		uri, ident, err := parseTarget(tc.in, host)
+		if err != nil || uri != tc.uri || ident != tc.ident {
+			t.Errorf("%s: %q, %v, %v; want %q, %v", tc.in, uri, ident, err, tc.uri, tc.ident)
 		}
 	}
 }
@@ -88,15 +88,15 @@ func TestCombined(t *testing.T) {
 func TestSerializedAddress(t *testing.T) {
 	// As NA_Addr_serialize of process 4215 wrote it.
 	golden := []byte{0x77, 0x10, 0, 0, 0, 0, 0, 0}
-	who, err := parseSerialized(golden)
-	if err != nil || who != (identity{4215, 0}) {
-		t.Fatalf("%v, %v", who, err)
+	ident, err := parseSerialized(golden)
+	if err != nil || ident != (identity{4215, 0}) {
+		t.Fatalf("%v, %v", ident, err)
 	}
-	if diff := cmp.Diff(golden, appendSerialized(nil, who)); diff != "" {
+	if diff := cmp.Diff(golden, appendSerialized(nil, ident)); diff != "" {
 		t.Errorf("written again (-want +got):\n%s", diff)
 	}
-	if who, err := parseSerialized([]byte{1, 0, 0, 0, 255, 0xaa, 0xbb, 0xcc}); err != nil || who != (identity{1, 255}) {
-		t.Errorf("with padding that is not zero: %v, %v", who, err)
+	if ident, err := parseSerialized([]byte{1, 0, 0, 0, 255, 0xaa, 0xbb, 0xcc}); err != nil || ident != (identity{1, 255}) {
+		t.Errorf("with padding that is not zero: %v, %v", ident, err)
 	}
 	for n := range len(golden) {
 		if _, err := parseSerialized(golden[:n]); err == nil {
@@ -115,16 +115,16 @@ func FuzzParseTarget(f *testing.F) {
 	f.Add("sm://store")
 	f.Add("uid://8323328#na+sm://23853-0#ofi+tcp://127.0.0.1:46591")
 	f.Fuzz(func(t *testing.T, s string) {
-		uri, who, err := parseTarget(s, func() string { return "8323328" })
+		uri, ident, err := parseTarget(s, func() string { return "8323328" })
 		if err != nil {
 			return
 		}
-		if uri == "" || len(uri) > maxURI && who == (identity{}) || strings.ContainsAny(uri, "/\x00") {
+		if uri == "" || len(uri) > maxURI && ident == (identity{}) || strings.ContainsAny(uri, "/\x00") {
 			t.Fatalf("%q gives %q", s, uri)
 		}
 		again, whoAgain, err := parseTarget(scheme+uri, nil)
-		if err != nil || again != uri || whoAgain != who {
-			t.Fatalf("%q gives %q, %v, and that %q, %v, %v", s, uri, who, again, whoAgain, err)
+		if err != nil || again != uri || whoAgain != ident {
+			t.Fatalf("%q gives %q, %v, and that %q, %v, %v", s, uri, ident, again, whoAgain, err)
 		}
 	})
 }

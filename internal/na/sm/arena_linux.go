@@ -13,8 +13,8 @@ import (
 	"cinnabar/internal/hostmem"
 )
 
-// arena is memory of this process that peers can map into theirs, and then copy from and to without the kernel. It is a
-// file without a name that can neither shrink nor grow, so that nobody who maps it can be made to fault by another.
+// arena is memory of this process that peers can map into their address spaces, and then copy from and to without the kernel. It is a
+// file without a name that can neither shrink nor grow, so that no process can make another one fault that has the file mapped.
 type arena struct {
 	id   uint64 // of 56 bits, random: no two of any processes are the same
 	file *os.File
@@ -29,7 +29,7 @@ type arenas struct {
 	live map[uint64]*arena
 }
 
-const arenaIDBits = 56 // what there is room for in a memory handle
+const arenaIDBits = 56 // the bits that a memory handle has for the number
 
 // alloc makes an arena of size bytes, which are zero.
 func (t *arenas) alloc(size int) (*arena, error) {
@@ -53,14 +53,14 @@ func newArena(size int) (*arena, error) {
 	}
 	a := &arena{file: os.NewFile(uintptr(fd), "memfd:cinnabar"), id: randomArenaID()}
 	if a.mem, err = mapSealed(fd, size); err != nil {
-		_ = a.file.Close() // err is what matters
+		_ = a.file.Close() // the error at hand is the one to return
 		return nil, err
 	}
 	a.base = hostmem.Addr(a.mem)
 	return a, nil
 }
 
-// arenaSeals are the seals without which nobody maps what a peer sends: a file that shrinks faults its users.
+// arenaSeals are the seals that mapPeerFile demands of a peer's file, because a file that shrinks makes its users fault.
 const arenaSeals = unix.F_SEAL_SHRINK
 
 // mapSealed gives a file its size for good, and maps it.
@@ -108,17 +108,17 @@ func (t *arenas) get(id uint64) *arena {
 	return t.live[id]
 }
 
-// remove takes an arena out of the table: nobody is given it any more who has not begun to be.
+// remove takes an arena out of the table, so that it is granted to no further peer.
 func (t *arenas) remove(a *arena) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.live, a.id)
 }
 
-// close gives an arena back, which nobody in this process uses any more. What peers still have of it becomes empty: the
-// pages go back to the system although the mapping stays for as long as they keep it.
+// close frees an arena that no goroutine of this process uses any more. The pages go back to the system although peers may keep their
+// mappings, which then contain zeros.
 func (a *arena) close() error {
-	_ = unix.Fallocate(int(a.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(len(a.mem))) // else when peers let go
+	_ = unix.Fallocate(int(a.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, int64(len(a.mem))) // if this fails, the pages go back when the last peer unmaps them
 	err := unix.Munmap(a.mem)
 	if closeErr := a.file.Close(); err == nil {
 		err = closeErr

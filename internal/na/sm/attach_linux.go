@@ -20,8 +20,7 @@ const (
 	maxCall   = 0x7FFFF000 // bytes; the kernel moves no more at once (MAX_RW_COUNT)
 )
 
-// batch is what one system call moves: pieces of this process's memory and pieces of the peer's that are as long
-// together.
+// batch holds the arguments of one system call: pieces of memory of this process and of the peer, of the same total length.
 type batch struct {
 	local  []unix.Iovec
 	remote []unix.RemoteIovec
@@ -29,31 +28,31 @@ type batch struct {
 
 	localEnd uint64 // the address behind the last local piece
 
-	relayed bool     // the kernel is not to move it, so that
-	slices  [][]byte // these are needed too: local, piece by piece
+	relayed bool     // the relay moves it instead of the kernel, and
+	slices  [][]byte // these are the local pieces
 }
 
 var batches = sync.Pool{New: func() any {
 	return &batch{local: make([]unix.Iovec, 0, maxPieces), remote: make([]unix.RemoteIovec, 0, maxPieces)}
 }}
 
-// reset empties b, which lets go of the memory of this process.
+// reset empties b, so that it keeps no memory of this process alive.
 func (b *batch) reset() {
 	clear(b.local)
 	clear(b.slices)
 	b.local, b.remote, b.slices, b.bytes, b.localEnd = b.local[:0], b.remote[:0], b.slices[:0], 0, 0
 }
 
-// free gives b back.
+// free returns b to the pool.
 func (b *batch) free() {
 	b.reset()
 	b.relayed = false
 	batches.Put(b)
 }
 
-// add adds that local, which is not empty, lies at addr of the peer. Pieces that continue the last one on their side
-// become part of it, except that the owner who is to move them has to find each in one piece of what it has registered:
-// what only happens to lie side by side stays apart then. False: there is no room.
+// add adds a pair of pieces of the same length: local, which is not empty, and the peer's memory at addr. A piece that continues the
+// last one on its side becomes part of it. A peer's pieces stay apart if the peer's relay moves them, because the relay must find each
+// in one registered segment, and neighbouring pieces may be of different segments. It returns false if b has no room.
 func (b *batch) add(local []byte, addr uint64) bool {
 	at, n := hostmem.Addr(local), uint64(len(local))
 	growLocal := len(b.local) > 0 && b.localEnd == at
@@ -83,8 +82,8 @@ func (b *batch) add(local []byte, addr uint64) bool {
 	return true
 }
 
-// move has the kernel copy what b says, from process pid to this one or, for a put, the other way, and tells how many
-// bytes that were. Fewer than asked for are no error: the rest was not tried.
+// move makes the kernel copy the memory of b from process pid to this one or, for a put, the other way. It returns the number of bytes
+// that were copied, which may be less than b.bytes without an error.
 func (b *batch) move(pid int32, put bool) (uint64, error) {
 	for {
 		var n int
@@ -118,16 +117,16 @@ func probe(pid int32) error {
 	return err
 }
 
-// refused tells whether err says that the kernel does not let this process reach a peer's memory, whatever the address.
-// Filters of system calls say ENOSYS rather than EPERM.
+// refused reports whether err means that the kernel denies access to all memory of a peer, not only at one address. Filters of system
+// calls return ENOSYS rather than EPERM.
 func refused(err error) bool { return errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) }
 
-// AttachError says that the kernel does not let this process reach the memory of another (cross-memory attach:
-// process_vm_readv and process_vm_writev), and what would change that. It is in the chain of the error of a transfer.
+// AttachError is the refusal of the kernel to let this process access the memory of another (cross-memory attach: process_vm_readv and
+// process_vm_writev). Its text includes the remedy. It is in the chain of the error of a transfer.
 type AttachError struct {
-	PID   int    // the process that was to be reached
-	Scope string // what kernel.yama.ptrace_scope is, "" if this kernel does not have it
-	Err   error  // what the system call says
+	PID   int    // the other process
+	Scope string // the value of kernel.yama.ptrace_scope, "" if this kernel does not have it
+	Err   error  // the error of the system call
 }
 
 func newAttachError(pid int32, err error) *AttachError {
@@ -142,10 +141,10 @@ func (e *AttachError) Error() string {
 	return "memory of process " + strconv.Itoa(e.PID) + " cannot be reached (process_vm_readv, process_vm_writev): " + e.Err.Error() + ": " + e.remedy()
 }
 
-// Unwrap returns what the system call says.
+// Unwrap returns the error of the system call.
 func (e *AttachError) Unwrap() error { return e.Err }
 
-// remedy says what to change. What Yama's settings ask for stands in the kernel's Documentation/admin-guide/LSM/Yama.rst.
+// remedy returns the text that names the remedy. The kernel describes the settings of Yama in Documentation/admin-guide/LSM/Yama.rst.
 func (e *AttachError) remedy() string {
 	switch {
 	case errors.Is(e.Err, unix.ENOSYS):
@@ -162,13 +161,13 @@ func (e *AttachError) remedy() string {
 	return "kernel.yama.ptrace_scope is " + e.Scope + ", which asks for nothing: run both processes as the same user and in the same user namespace, with the same capabilities and dumpable, or give this one CAP_SYS_PTRACE; in a container, add SYS_PTRACE or let both calls through in its seccomp profile"
 }
 
-// allowAttach tells Yama, where its scope is 1, that any process of this user may reach this one's memory, as it may
-// without Yama. It holds for the process, whichever thread asks. Kernels without Yama refuse the call, rightly.
+// allowAttach permits every process of this user to access this process's memory where the scope of Yama is 1; without Yama they may
+// too. It holds for the process, whichever thread calls it. Kernels without Yama refuse the call, which changes nothing.
 var allowAttach = sync.OnceFunc(func() {
 	_ = unix.Prctl(unix.PR_SET_PTRACER, unix.PR_SET_PTRACER_ANY, 0, 0, 0)
 })
 
-// accessError is why a transfer failed at addr of process pid.
+// accessError returns the error of a transfer that failed with err at addr of process pid.
 func accessError(pid int32, addr uint64, err error) error {
 	switch {
 	case refused(err):
@@ -183,17 +182,17 @@ func accessError(pid int32, addr uint64, err error) error {
 	return &na.Error{Kind: na.Protocol, Err: fmt.Errorf("process %d, address %#x: %w", pid, addr, err)}
 }
 
-// probeMemory finds out whether the kernel lets this process reach the peer's memory, when they connect: what is wrong with
-// the settings is told then, not when the first transfer fails. Peers of this package move their memory themselves, and
-// are asked to from the first transfer on. Messages need no permission.
+// probeMemory tests at the time of connecting whether the kernel lets this process access the peer's memory, because a wrong setting
+// should appear in the log then and not with the first failing transfer. Without access the relays of peers of this package move
+// memory, from the first transfer on. Messages need no permission.
 func (c *conn) probeMemory() {
 	e, a := c.ep, c.addr
-	if c.pid == e.who.pid {
+	if c.pid == e.ident.pid {
 		return
 	}
 	err := probe(c.pid)
 	if !refused(err) {
-		if a.attach.Swap(nil) != nil { // somebody has changed the settings
+		if a.attach.Swap(nil) != nil { // the settings have changed
 			a.relayed.Store(false)
 		}
 		return
@@ -212,7 +211,7 @@ func (c *conn) probeMemory() {
 	}
 }
 
-// noRelay is why a transfer fails whose peer does not move its memory itself either.
+// noRelay returns the error of a transfer to a peer that has no relay either.
 func (t *transfer) noRelay(err error) error {
 	if t.refused != nil {
 		return t.refused
@@ -223,7 +222,7 @@ func (t *transfer) noRelay(err error) error {
 	return &na.Error{Kind: na.Unreachable, Err: &noRelayError{err}}
 }
 
-// Available returns why no endpoint can listen on this host, nil if nothing is known to stand in its way.
+// Available returns nil if an endpoint can listen on this host, as far as that is known without opening one, and the cause otherwise.
 func Available() error {
 	for _, dir := range []string{defaultShm, defaultSocket} {
 		if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
@@ -233,8 +232,8 @@ func Available() error {
 	return nil
 }
 
-// Attach returns why the kernel moves no memory between processes for this one, such as a filter of system calls, nil
-// if nothing is known to stand in its way. Whether it does for a certain process is found out by a transfer.
+// Attach returns the cause if the kernel lets this process access the memory of no other process, for example because of a filter of
+// system calls, and nil otherwise. Whether it permits access to a certain process shows with a transfer.
 func Attach() error {
 	if err := probe(int32(os.Getpid())); err != nil {
 		return newAttachError(int32(os.Getpid()), err)

@@ -18,7 +18,7 @@ import (
 func TestAttachRefused(t *testing.T) {
 	probed, moved := make(chan error, 1), make(chan error, 1)
 	user := memoryEnd(t)
-	to := &Addr{ep: user, who: identity{1, 0}, uri: "1-0"}
+	to := &Addr{ep: user, ident: identity{1, 0}, uri: "1-0"}
 	r, err := user.ParseHandle(rawHandle(1, 8, 3, 0x1000, 8))
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func dropPtrace() {
 func TestAttachRefusedByName(t *testing.T) {
 	user := memoryEnd(t)
 	gone := deadProcess(t)
-	to := &Addr{ep: user, who: identity{gone, 0}, uri: identity{gone, 0}.uri()}
+	to := &Addr{ep: user, ident: identity{gone, 0}, uri: identity{gone, 0}.uri()}
 	to.relayed.Store(true)
 	r, err := user.ParseHandle(rawHandle(1, 8, 3, 0x1000, 8))
 	if err != nil {

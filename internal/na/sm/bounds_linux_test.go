@@ -30,7 +30,7 @@ func TestForgedRelease(t *testing.T) {
 	pair := to.conn.Load().pair
 	forger := mapRaw(t, server)
 	before := server.stats.complaints.Load()
-	if err := forger.r.commands.push(makeCommand(good.who, pair, commandReleased, 0)); err != nil {
+	if err := forger.r.commands.push(makeCommand(good.ident, pair, commandReleased, 0)); err != nil {
 		t.Fatal(err)
 	}
 	good.poll.wake()
@@ -56,7 +56,7 @@ func TestDescriptorsDoNotFit(t *testing.T) {
 		many[i] = c.sock
 	}
 	files := openFiles(t)
-	c.datagram(makeCommand(c.who, c.pair, commandReserved, extensionVersion), many...)
+	c.datagram(makeCommand(c.ident, c.pair, commandReserved, extensionVersion), many...)
 	if kind := c.notice(); kind != typeRefused {
 		t.Errorf("the client gets a message of type %#x", kind)
 	}
@@ -181,7 +181,7 @@ func TestMemoryConnectionsAreShared(t *testing.T) {
 	owner.mem.relay.links = hostquota.NewBook(hostquota.Limits{hostquota.Connections: limit})
 	owner.mem.relay.mu.Unlock()
 	for range limit {
-		l, err := dialRelay(owner.who)
+		l, err := dialRelay(owner.ident)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +231,7 @@ func TestRelayIsCounted(t *testing.T) {
 	if n := counted(trail, audit.Refused); n != 1 {
 		t.Errorf("%d refused", n)
 	}
-	l, err := dialRelay(owner.who)
+	l, err := dialRelay(owner.ident)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,14 +70,14 @@ func readCaptured(t *testing.T, name string) *captured {
 func unhexWord(t *testing.T, s string) uint64 { return binary.LittleEndian.Uint64(unhex(t, s)) }
 
 // as is the conversation with another client.
-func (c *captured) as(who identity) *captured {
+func (c *captured) as(ident identity) *captured {
 	to := *c
-	to.client, to.datagrams, to.phases = who, nil, map[string][]capturedWord{}
+	to.client, to.datagrams, to.phases = ident, nil, map[string][]capturedWord{}
 	name := func(f field, v uint64) uint64 {
 		m := c.masks[f.String()]
 		for i := range 8 {
 			if m.has(i) {
-				v = v&^(0xFF<<(8*i)) | uint64(c.own(m, who, i))<<(8*i)
+				v = v&^(0xFF<<(8*i)) | uint64(c.own(m, ident, i))<<(8*i)
 			}
 		}
 		return v
@@ -94,10 +94,10 @@ func (c *captured) as(who identity) *captured {
 }
 
 // own returns the byte that a replay by another client has at byte i of a word with a mask.
-func (c *captured) own(m *byteRange, who identity, i int) byte {
+func (c *captured) own(m *byteRange, ident identity, i int) byte {
 	switch m.place {
 	case "":
-		return byte(makeCommand(who, 0, 0, 0) >> (8 * i))
+		return byte(makeCommand(ident, 0, 0, 0) >> (8 * i))
 	case "segment":
 		return byte(c.moves.addrs[m.segment] >> (8 * (m.from + i - m.first)))
 	}
@@ -140,38 +140,38 @@ type capturedServer struct {
 
 func startCaptured(t *testing.T, prefix string, polls bool) *capturedServer {
 	t.Helper()
-	who := identity{int32(os.Getpid()), 250}
+	ident := identity{int32(os.Getpid()), 250}
 	cfg, err := Config{Prefix: prefix}.withDefaults(2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := cfg.objectPath(who.uri())
+	path := cfg.objectPath(ident.uri())
 	m, err := shm.Create(path, regionSize)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &capturedServer{t: t, b: m.Bytes(), sock: -1, addr: scheme + who.uri()}
+	s := &capturedServer{t: t, b: m.Bytes(), sock: -1, addr: scheme + ident.uri()}
 	t.Cleanup(func() {
 		closeAll(append(s.fds, s.sock)...)
-		for _, err := range []error{m.Close(), os.Remove(path), os.RemoveAll(cfg.socketDir(who.uri()))} {
+		for _, err := range []error{m.Close(), os.Remove(path), os.RemoveAll(cfg.socketDir(ident.uri()))} {
 			if err != nil {
 				t.Error(err)
 			}
 		}
 	})
 	copy(s.b, goldenRegion(t))
-	binary.LittleEndian.PutUint32(s.b, uint32(who.pid))
-	s.b[offID] = who.id
+	binary.LittleEndian.PutUint32(s.b, uint32(ident.pid))
+	s.b[offID] = ident.id
 	if polls {
 		return s
 	}
-	if err := os.Mkdir(cfg.socketDir(who.uri()), 0o700); err != nil {
+	if err := os.Mkdir(cfg.socketDir(ident.uri()), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if s.sock, err = openSocket(); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Bind(s.sock, &unix.SockaddrUnix{Name: cfg.socketPath(who.uri())}); err != nil {
+	if err := unix.Bind(s.sock, &unix.SockaddrUnix{Name: cfg.socketPath(ident.uri())}); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -229,7 +229,7 @@ func TestCapturedServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			prefix := privatePrefix("g")
 			client := open(t, Config{Prefix: prefix})
-			c := readCaptured(t, name).as(client.who)
+			c := readCaptured(t, name).as(client.ident)
 			s := startCaptured(t, prefix, len(c.datagrams) == 0)
 			asked, answers := c.messages("asked"), c.messages("answered")
 			if len(asked) != 3 || len(answers) != 3 {

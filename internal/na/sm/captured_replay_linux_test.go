@@ -60,9 +60,9 @@ func newReplay(t *testing.T, c *captured, m *shm.Region, golden []byte, server b
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.e = &Endpoint{cfg: cfg, who: c.client, region: p.r, active: make(map[*Addr]struct{}), byID: make(map[int32]*conn)}
+	p.e = &Endpoint{cfg: cfg, ident: c.client, region: p.r, active: make(map[*Addr]struct{}), byID: make(map[int32]*conn)}
 	p.e.conns.Store(new([]*conn))
-	p.e.own = p.e.newAddr(p.e.who, p.e.who.uri())
+	p.e.own = p.e.newAddr(p.e.ident, p.e.ident.uri())
 	peer := p.e.newAddr(identity{int32(os.Getpid()), 77}, "peer")
 	p.c = &conn{ep: p.e, addr: peer, reg: p.r, pair: 1, server: server, recvEvent: -1, pidfd: -1, done: make(chan struct{}), scratch: make([]byte, bufferSize)}
 	p.c.role.held.Store(true) // nobody else tears it down

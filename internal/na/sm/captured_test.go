@@ -20,7 +20,7 @@ func TestCaptured(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	var who identity
+	var ident identity
 	counts := map[string]int{}
 	for s := bufio.NewScanner(f); s.Scan(); {
 		words := strings.Fields(s.Text())
@@ -29,15 +29,15 @@ func TestCaptured(t *testing.T) {
 		switch words[0] {
 		case "address":
 			uri, parsed, err := parseTarget(last, nil)
-			if who = parsed; err != nil || who.uri() != uri || scheme+uri != last {
-				t.Errorf("%s: %v, %v", last, who, err)
+			if ident = parsed; err != nil || ident.uri() != uri || scheme+uri != last {
+				t.Errorf("%s: %v, %v", last, ident, err)
 			}
 		case "serialized-address":
-			if got, err := parseSerialized(unhex(t, last)); err != nil || got != who {
-				t.Errorf("%s: %v, %v; want %v", last, got, err, who)
+			if got, err := parseSerialized(unhex(t, last)); err != nil || got != ident {
+				t.Errorf("%s: %v, %v; want %v", last, got, err, ident)
 			}
-			if got := hex.EncodeToString(appendSerialized(nil, who)); got != last {
-				t.Errorf("%v is written %s; want %s", who, got, last)
+			if got := hex.EncodeToString(appendSerialized(nil, ident)); got != last {
+				t.Errorf("%v is written %s; want %s", ident, got, last)
 			}
 		case "handle":
 			checkCapturedHandle(t, words[1], words[2], last)

@@ -209,7 +209,7 @@ func TestReleasedByServer(t *testing.T) {
 	recv := newSignal()
 	client.RecvExpected(&recv.op, to, 500, make([]byte, 8)) // which no request provokes
 	other := mapRaw(t, server)
-	other.datagram(makeCommand(client.who, pair, commandReleased, 0))
+	other.datagram(makeCommand(client.ident, pair, commandReleased, 0))
 	if err := recv.wait(t); na.KindOf(err) != na.Unreachable || !errors.Is(err, errReleased) {
 		t.Errorf("got %v", err)
 	}
@@ -223,7 +223,7 @@ func TestReleasedByServer(t *testing.T) {
 func TestShutdownWhileConnecting(t *testing.T) {
 	server, _ := serve(t, Config{})
 	c := newRaw(t, server)
-	c.r.claimant(c.pair).Store(asClaimant(c.who))
+	c.r.claimant(c.pair).Store(asClaimant(c.ident))
 	server.Shutdown()
 	c.announceExtended()
 	eventually(t, "the pair is released", func() bool { return c.r.claimant(c.pair).Load() == 0 && !c.r.claimed(c.pair) })
@@ -327,7 +327,7 @@ func TestPlaces(t *testing.T) {
 	raws := make([]*rawClient, pairs-1)
 	for i := range raws {
 		raws[i] = newRaw(t, server)
-		raws[i].who.id = uint8(i)
+		raws[i].ident.id = uint8(i)
 		raws[i].announce()
 	}
 	for i, c := range raws {
@@ -345,7 +345,7 @@ func TestPlaces(t *testing.T) {
 	eventually(t, "it knows why", func() bool {
 		to.mu.Lock()
 		defer to.mu.Unlock()
-		return to.trouble != nil
+		return to.connectErr != nil
 	})
 	client.Cancel(&send.op)
 	if err := send.wait(t); na.KindOf(err) != na.Canceled || !strings.Contains(err.Error(), "all 255 places") {
@@ -382,8 +382,8 @@ func TestNobody(t *testing.T) {
 // TestBadRegion connects to files that are no regions.
 func TestBadRegion(t *testing.T) {
 	client := open(t, Config{})
-	who := identity{int32(os.Getpid()), 250}
-	path := client.cfg.objectPath(who.uri())
+	ident := identity{int32(os.Getpid()), 250}
+	path := client.cfg.objectPath(ident.uri())
 	defer func() { _ = os.Remove(path) }() // the last case may have left none
 	for _, tt := range []struct {
 		name string
@@ -396,7 +396,7 @@ func TestBadRegion(t *testing.T) {
 		if err := os.WriteFile(path, tt.data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, err := newCaller(client, lookup(t, client, scheme+who.uri())).call(t, nil)
+		_, err := newCaller(client, lookup(t, client, scheme+ident.uri())).call(t, nil)
 		if na.KindOf(err) != na.Unreachable {
 			t.Errorf("%s: %v", tt.name, err)
 		}
@@ -410,7 +410,7 @@ func TestBadRegion(t *testing.T) {
 	if err := os.Symlink("/etc/passwd", path); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newCaller(client, lookup(t, client, scheme+who.uri())).call(t, nil); na.KindOf(err) != na.Unreachable {
+	if _, err := newCaller(client, lookup(t, client, scheme+ident.uri())).call(t, nil); na.KindOf(err) != na.Unreachable {
 		t.Errorf("a symbolic link: %v", err)
 	}
 }

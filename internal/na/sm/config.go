@@ -13,47 +13,46 @@ import (
 	"cinnabar/internal/na"
 )
 
-// Config says how an endpoint is opened. The zero value of each field is its default.
+// Config configures an endpoint. The zero value of each field stands for its default.
 type Config struct {
 	// Address is "na+sm", "na+sm://", "na+sm://name", or the same with "sm" in place of "na+sm"; empty is "na+sm". Without
 	// a name the endpoint is known by its process and a number, "na+sm://1234-0". C's Mercury finds only those.
 	Address string
-	// Listen has requests taken, for which the endpoint puts a region of memory into ShmDir and a socket into SocketDir.
-	// Without it the endpoint has neither, and no peer can reach it first.
+	// Listen makes the endpoint accept requests. It then creates a region of memory in ShmDir and a socket in SocketDir. Without
+	// Listen it has neither, and no peer can connect to it.
 	Listen bool
-	// Handler takes the requests. Without Listen it is to refuse those that servers send to their client, or may be nil:
-	// then they are dropped unanswered.
+	// Handler handles the requests. Without Listen servers may still send requests to their client: Handler should refuse them, or may
+	// be nil, and they are then dropped without a response.
 	Handler na.Handler
-	// Logger is told of peers that break the protocol and, at Debug, of connections. Nil discards.
+	// Logger logs violations of the protocol by peers and, at Debug, connections. Nil discards the log.
 	Logger *slog.Logger
-	// Spin is for how long a goroutine looks for messages without result before it parks: 0 stands for 50 µs, or 40 µs
-	// where there are two processors, or no time where there is one; negative for no time. Spinning that does not pay is given up.
+	// Spin is the time for which a goroutine polls for messages without result before it parks: 0 stands for 50 µs, or 40 µs on two
+	// processors, or no time on one; negative for no time. After spins without messages a goroutine spins less often.
 	Spin time.Duration
-	// ConnectTimeout bounds an attempt to connect to a peer that lives but has no place left, or that does not empty its
-	// socket: 0 stands for 10 s.
+	// ConnectTimeout bounds the connecting to a peer that lives, but has no free place in its region or does not read its socket: 0
+	// stands for 10 s.
 	ConnectTimeout time.Duration
-	// SendTimeout is for how long a peer may leave no room for messages before they fail: 0 stands for 30 s, negative
-	// for ever.
+	// SendTimeout is the time after which messages fail for which a peer has left no room: 0 stands for 30 s, negative for no limit.
 	SendTimeout time.Duration
 	// Prefix begins the names of regions and sockets: empty stands for "na_sm" (NA_SM_SHM_PREFIX of C's build).
 	Prefix string
-	// ShmDir is where regions are: empty stands for /dev/shm, which is the only place where C looks.
+	// ShmDir is the directory of regions: empty stands for /dev/shm, the only one in which C looks.
 	ShmDir string
-	// SocketDir is where sockets are: empty stands for /tmp (NA_SM_TMP_DIRECTORY of C's build).
+	// SocketDir is the directory of sockets: empty stands for /tmp (NA_SM_TMP_DIRECTORY of C's build).
 	SocketDir string
-	// Quota counts what each remote host holds; nil: a Book without limits.
+	// Quota counts the resources of each remote host; nil: a Book without limits.
 	Quota *hostquota.Book
 	// Audit counts and logs connections and refusals; nil: a Trail of its own, on Logger.
 	Audit *audit.Trail
 
-	// hosts says which host a peer's resources are counted for; nil: hostOf does. Tests have clients of one process count
-	// for several.
+	// hosts returns the host that a peer's resources are counted for; nil: hostOf does. Tests count clients of one process for several
+	// hosts.
 	hosts *hostRule
 }
 
 // hostRule returns the host that a peer's resources are counted for.
 type hostRule struct {
-	of func(who identity, uid uint32) hostquota.Host
+	of func(ident identity, uid uint32) hostquota.Host
 }
 
 // Defaults of Config.
@@ -67,7 +66,7 @@ const (
 	defaultSocket  = "/tmp"
 )
 
-// withDefaults returns cfg with what is in force in place of zeros. procs is how many processors there are.
+// withDefaults returns cfg with the defaults in place of zeros, for a machine with procs processors.
 func (cfg Config) withDefaults(procs int) (Config, error) {
 	switch {
 	case cfg.Spin != 0:
@@ -111,7 +110,7 @@ func setDefault[T comparable](v *T, d T) {
 	}
 }
 
-// parseInit returns the name that Address asks for, "" if none.
+// parseInit returns the name in Address, "" if it has none.
 func parseInit(s string) (name string, err error) {
 	switch s {
 	case "", "na+sm", "sm", "na+sm://", "sm://":

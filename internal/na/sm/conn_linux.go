@@ -13,9 +13,9 @@ import (
 
 // conn is a pair of rings in a region, with the doorbells that belong to it. The region is this endpoint's or the peer's.
 //
-// Sending is serialized by addr.mu. Receiving is for whoever has the receive role (role_linux.go); that is also what
-// keeps the region mapped. The goroutine that leaves the receive role of a failed conn tears it down, because no goroutine
-// touches the region or the descriptors afterwards.
+// addr.mu serializes sending. The holder of the receive role (role_linux.go) receives, and the region stays mapped while the role is
+// held. The goroutine that leaves the receive role of a failed conn tears it down, because no goroutine touches the region or the
+// descriptors afterwards.
 type conn struct {
 	ep     *Endpoint
 	addr   *Addr
@@ -42,7 +42,7 @@ type conn struct {
 	seenAt     uint64       // the poller's
 	unanswered atomic.Int32 // of a client: requests without the response so far
 
-	owed        int  // guarded by addr.mu: messages sent before the peer's doorbell has arrived, which rings for them
+	unsignaled  int  // guarded by addr.mu: messages sent before the peer's doorbell came; promote rings for them
 	provisional bool // the poller's: the peer has no datagram sent so far
 
 	role       role
@@ -69,13 +69,13 @@ var (
 	errDied     = errors.New("the peer's process has ended")
 	errClosing  = errors.New("the peer has closed its endpoint")
 	errZero     = errors.New("the region was cut off, and zeros were read as a message")
-	errRebuilt  = errors.New("another program has cut off the server's region: what was in it is lost")
+	errRebuilt  = errors.New("another program has cut off the server's region: its messages are lost")
 )
 
 // silent reports whether the peer rings no doorbell, so that the poller must look for its messages.
 func (c *conn) silent() bool { return c.recvEvent < 0 && !c.self }
 
-// sleeping writes to the peer's extension whether this side wants to be woken. Without an extension it does nothing.
+// sleeping writes to the extension whether this side sleeps and wants its doorbell rung. Without an extension it does nothing.
 func (c *conn) sleeping(yes bool) {
 	if c.ext == nil {
 		return
@@ -91,8 +91,8 @@ func (c *conn) sleeping(yes bool) {
 	}
 }
 
-// fairShare bounds the copy buffers that one client of this endpoint may have unread, so that one that is stopped does
-// not take them all: half of those that are free, but a few in any case.
+// fairShare reports whether a client of this endpoint may take another copy buffer. The unread messages of one client take half of the
+// free buffers at most, but at least minShare, so that a client that is stopped does not take them all.
 func (c *conn) fairShare() bool {
 	n := c.out.waiting()
 	return !c.server || c.self || n < minShare || n <= bits.OnesCount64(c.reg.bufferMap.Load())/2
@@ -136,16 +136,16 @@ func (c *conn) send(kind uint8, tag uint32, msg []byte) (ok bool, err error) {
 	return true, nil
 }
 
-// fill copies a message to a copy buffer. A region faults although its file is whole if there is no memory left for the
-// file: the buffer must not be lost then, since sending is tried again.
+// fill copies a message to a copy buffer. If the system has no memory for a page of the file, the copy faults although the file is
+// whole: send then frees the buffer, because it will try again.
 func (c *conn) fill(buffer int, msg []byte) (err error) {
 	defer c.reg.Recover(c.reg.Guard(), &err)
 	copy(c.reg.buffer(buffer), msg)
 	return nil
 }
 
-// claimBuffer takes a copy buffer; -1: there is none. A client that dies before the buffer is in its ring has noted that
-// it may have it, as far as the region has a place for that.
+// claimBuffer takes a copy buffer, or returns -1 if none is free. A client of this package first writes the buffer to its word in the
+// extension, if there is one, so that the server can free the buffer if the client dies before it has put the buffer into its ring.
 func (c *conn) claimBuffer() int {
 	holds := c.holds()
 	if holds == nil {
@@ -166,7 +166,7 @@ func (c *conn) claimBuffer() int {
 	return -1
 }
 
-// holds is where a sender notes its claims, nil if nobody would look.
+// holds returns the word in which a client notes the buffer that it claims, nil if no server reads it.
 func (c *conn) holds() *atomic.Uint64 {
 	if c.server || c.ext == nil {
 		return nil
@@ -194,7 +194,7 @@ func (c *conn) ring() {
 	case c.doorbell != nil:
 		c.signalPeer(1)
 	case c.provisional:
-		c.owed++
+		c.unsignaled++
 	}
 }
 
@@ -217,12 +217,12 @@ func (c *conn) closeEventfds() {
 type arrival struct {
 	kind uint8
 	tag  uint32
-	data []byte // of an unexpected one: in c.scratch
-	to   waiter // of an expected one, if somebody waits for it
+	data []byte // of an unexpected message: in c.scratch
+	to   waiter // of an expected message: the operation that waits for it, if there is one
 	n    int    // its length
 }
 
-// violation is what a peer has done against the protocol.
+// violation is a breach of the protocol by a peer.
 type violation struct{ cause, text string }
 
 func (v *violation) Error() string { return v.text }
@@ -244,10 +244,9 @@ const (
 	causeUser        = "other user"
 )
 
-// take takes the oldest message out of the ring, if there is one, and copies it to where it belongs. The caller has the
-// receive role.
+// take takes the oldest message out of the ring, if there is one, and copies it to its destination. The caller has the receive role.
 //
-// With an error, m.to is whoever would have had the message.
+// If take returns an error, m.to is the operation that the message was for, if it was found.
 func (c *conn) take(m *arrival) (ok bool, err error) {
 	*m = arrival{}
 	defer c.reg.Recover(c.reg.Guard(), &err)
@@ -279,7 +278,7 @@ func (c *conn) take(m *arrival) (ok bool, err error) {
 	case typeRefused:
 		return false, errRefused
 	case typeExpectedOld:
-		return false, violated(causeMessage, "a message of type 2: the peer is of Mercury 2.2 or before, whose answers 2.3 and later do not take")
+		return false, violated(causeMessage, "a message of type 2: the peer is of Mercury 2.2 or before, and 2.3 and later do not accept its responses")
 	default:
 		return false, violated(causeMessage, "a message of type %d", d.kind())
 	}
@@ -290,7 +289,7 @@ func (c *conn) take(m *arrival) (ok bool, err error) {
 	return true, nil
 }
 
-// payload returns the bytes that a descriptor, which a peer has written, stands for. They may still change.
+// payload returns the bytes of the message of a descriptor, which a peer has written. The peer may change them at any time.
 func (c *conn) payload(d descriptor, at int) ([]byte, error) {
 	n, i := d.len(), d.buffer()
 	switch {
@@ -311,25 +310,25 @@ func (c *conn) payload(d descriptor, at int) ([]byte, error) {
 	return c.reg.buffer(i)[:n], nil
 }
 
-// ready tells whether a message waits. The caller has the receive role.
+// ready reports whether a message waits, or receive would return an error. The caller has the receive role.
 func (c *conn) ready() (yes bool) {
 	var err error
-	defer func() { yes = yes || err != nil }() // receive finds out
+	defer func() { yes = yes || err != nil }() // receive reports the error
 	defer c.reg.Recover(c.reg.Guard(), &err)
 	return !c.in.empty()
 }
 
-// receiveBatch is how many messages are taken from one conn before others have their turn.
+// receiveBatch is the number of messages that the poller takes from one conn before it turns to others.
 const receiveBatch = 32
 
-// receive takes what has come, limit messages at most, completes operations and gathers tasks in c.tasks. It returns how
-// many there were. The caller has the receive role.
+// receive takes at most limit messages out of the ring, completes operations, and gathers tasks in c.tasks. It returns the number of
+// messages. The caller has the receive role.
 func (c *conn) receive(limit int) (n int) {
 	var m arrival
 	for n < limit && !c.dead.Load() {
 		ok, err := c.take(&m)
 		if err != nil {
-			c.trouble(err)
+			c.receiveFailed(err)
 			if op := m.to.op; op != nil {
 				op.Finish(0, &na.Error{Kind: na.Unreachable, Op: "receive", Addr: c.addr.String(), Err: err})
 			}
@@ -347,20 +346,20 @@ func (c *conn) receive(limit int) (n int) {
 	return n
 }
 
-// trouble deals with a message that cannot be had.
-func (c *conn) trouble(err error) {
+// receiveFailed handles an error of take. Only the last case is a fault of the peer.
+func (c *conn) receiveFailed(err error) {
 	switch {
 	case c.ep.cutOff(c, err):
-	case !c.server && (errors.Is(err, errEvicted) || errors.Is(err, errRefused)): // the server is right
+	case !c.server && (errors.Is(err, errEvicted) || errors.Is(err, errRefused)): // the server has ended the connection
 		c.fail(na.Unreachable, err)
-	case !c.server && (errors.Is(err, errRebuilt) || errors.Is(err, errZero) || errors.Is(err, shm.ErrFault)): // another program's doing
+	case !c.server && (errors.Is(err, errRebuilt) || errors.Is(err, errZero) || errors.Is(err, shm.ErrFault)): // another program has cut off the region
 		c.fail(na.Unreachable, err)
 	default:
 		c.offend(err)
 	}
 }
 
-// deliver hands a message on.
+// deliver completes the operation that waits for the message, or hands a request to the handler.
 func (c *conn) deliver(m *arrival) {
 	if m.kind == typeUnexpected {
 		c.request(m)
@@ -396,7 +395,8 @@ func (c *conn) request(m *arrival) {
 	*msg = na.Message{}
 }
 
-// offend ends the connection with a peer that breaks the protocol. Its pair is not given to others while it lives.
+// offend ends the connection with a peer that has broken the protocol. The pair stays taken while the peer lives, because the peer may
+// still write to it.
 func (c *conn) offend(err error) {
 	left := c.ending.Load() != nil // a peer that has left does not write to its pair any more
 	c.offended = true
@@ -407,8 +407,8 @@ func (c *conn) offend(err error) {
 	c.fail(na.Unreachable, err)
 }
 
-// fail ends the connection: everything that waits for the peer completes, and the next operation connects anew. The
-// caller must not hold addr.mu.
+// fail ends the connection: all operations that wait for the peer complete, and the next operation connects anew. The caller must not
+// hold addr.mu.
 func (c *conn) fail(kind na.Kind, err error) {
 	if !c.dead.CompareAndSwap(false, true) {
 		return

@@ -20,15 +20,15 @@ const (
 	dialLongest  = 20 * time.Millisecond
 )
 
-// dialPatience is the longest time that one attempt to connect waits for room in a server's socket. Close may wait as long.
-const dialPatience = 20 * time.Millisecond
+// commandTimeout is the longest time that one attempt to connect waits for room in a server's socket. Close may wait as long.
+const commandTimeout = 20 * time.Millisecond
 
-// again is a reason to try once more later.
+// again is an error after which dial calls connect again.
 type again struct{ error }
 
 func (a again) Unwrap() error { return a.error }
 
-// dial connects for an Addr, and ends what waits for that if it cannot.
+// dial connects an Addr to its peer. If it fails, it completes the operations that wait for the connection with the error.
 func (e *Endpoint) dial(a *Addr) {
 	t := &attempt{ep: e, addr: a, pair: -1, pidfd: -1}
 	end := time.Now().Add(e.cfg.ConnectTimeout)
@@ -39,7 +39,7 @@ func (e *Endpoint) dial(a *Addr) {
 		case <-timer.C:
 		case <-e.stop:
 			t.abandon()
-			items, tags := a.giveUp() // what has come to wait since Close looked
+			items, tags := a.giveUp() // includes operations that began to wait after Close has taken the others
 			a.failAll(items, tags, na.Closed, nil)
 			return
 		}
@@ -64,10 +64,11 @@ func (e *Endpoint) dial(a *Addr) {
 	}
 }
 
-// wanted notes why the connecting takes time, and reports whether anything still waits for it. If not, it ends.
-func (a *Addr) wanted(trouble error) bool {
+// wanted records the cause for which connecting takes time, and reports whether any operation still waits for the connection. If not,
+// dial ends.
+func (a *Addr) wanted(cause error) bool {
 	a.mu.Lock()
-	a.trouble = trouble
+	a.connectErr = cause
 	yes := len(a.waiting) > 0
 	if !yes {
 		a.dialing = false
@@ -79,7 +80,7 @@ func (a *Addr) wanted(trouble error) bool {
 	return yes
 }
 
-// attempt is the making of a connection to a server.
+// attempt is the state of connecting to a server.
 type attempt struct {
 	ep    *Endpoint
 	addr  *Addr
@@ -90,7 +91,7 @@ type attempt struct {
 	inode uint64
 }
 
-// connect does what is left to do. An [again] error asks for another call later.
+// connect does those steps of connecting that have not succeeded yet. If its error is an [again], the caller calls it once more later.
 func (t *attempt) connect() error {
 	if t.reg == nil {
 		if err := t.open(); err != nil {
@@ -98,7 +99,7 @@ func (t *attempt) connect() error {
 		}
 	}
 	if ended(t.pidfd) {
-		return fmt.Errorf("its process %d has ended", t.addr.who.pid)
+		return fmt.Errorf("its process %d has ended", t.addr.ident.pid)
 	}
 	if t.closing() {
 		return errClosing
@@ -123,23 +124,23 @@ func (t *attempt) open() error {
 	if err := t.examine(newRegion(m)); err != nil {
 		closeAll(t.pidfd)
 		t.pidfd = -1
-		_ = m.Close() // only looked at
+		_ = m.Close() // it was only read
 		return err
 	}
 	return nil
 }
 
-// examine makes sure that a region is that of the endpoint that is looked for, that other users have not made it and
-// cannot change it, and that its process lives and is the one that has made it.
+// examine checks that a region is that of the endpoint that addr names, that other users have not made it and cannot change it, and
+// that its process lives and is the one that has made it.
 func (t *attempt) examine(r *region) (err error) {
 	f := r.File()
 	if err := checkFile(r.Name(), f, sharedWrite); err != nil {
 		return err
 	}
-	if err := r.check(t.addr.who); err != nil {
+	if err := r.check(t.addr.ident); err != nil {
 		return err
 	}
-	t.pid = t.addr.who.pid
+	t.pid = t.addr.ident.pid
 	var started uint64
 	if err := r.read(func() {
 		if t.pid == 0 {
@@ -163,7 +164,8 @@ func (t *attempt) examine(r *region) (err error) {
 	return nil
 }
 
-// openProcess opens a process, to be told when it ends. -1 without error: this kernel cannot.
+// openProcess returns a descriptor of a process, which is readable when the process ends. It returns -1 without an error if the kernel
+// has no such descriptors.
 func openProcess(pid int32) (int, error) {
 	if pid <= 0 {
 		return -1, fmt.Errorf("process %d: numbers of processes are positive", pid)
@@ -183,7 +185,7 @@ func openProcess(pid int32) (int, error) {
 // errNoDescriptors refuses a connection, because the end of a process without a descriptor would not be noticed.
 var errNoDescriptors = errors.New("no file descriptor is left: raise the limit of open files (ulimit -n)")
 
-// ended tells whether the process of a pidfd has ended.
+// ended reports whether the process of a pidfd has ended.
 func ended(pidfd int) bool {
 	if pidfd < 0 {
 		return false
@@ -193,13 +195,13 @@ func ended(pidfd int) bool {
 	return err == nil && n > 0
 }
 
-// closing tells whether the server says that it takes no new clients.
+// closing reports whether the server accepts no new clients, or its region faults.
 func (t *attempt) closing() (yes bool) {
 	err := t.reg.read(func() { yes = t.reg.isClosing() })
 	return yes || err != nil
 }
 
-// claim takes a pair of rings and makes it clean.
+// claim takes a pair of rings and empties it.
 func (t *attempt) claim() (err error) {
 	if t.pair >= 0 {
 		return nil
@@ -209,16 +211,16 @@ func (t *attempt) claim() (err error) {
 		return again{fmt.Errorf("all %d places of %s are taken", pairs-1, t.addr)}
 	}
 	if t.reg.extended {
-		t.reg.claimant(t.pair).Store(asClaimant(t.ep.who))
+		t.reg.claimant(t.pair).Store(asClaimant(t.ep.ident))
 	}
-	// What the previous client has left there would be taken for messages to or from this one.
+	// Messages of the previous client in the rings would count as messages to or from this one.
 	in, out := consumer(t.reg.rx(t.pair)), consumer(t.reg.tx(t.pair))
 	t.reg.drain(&in)
 	t.reg.drain(&out)
 	return nil
 }
 
-// announce tells the server of the connection, which can be used from then on.
+// announce sends the command by which the server connects. The connection can be used from then on.
 func (t *attempt) announce() error {
 	e := t.ep
 	sock, err := openServerSocket(&e.cfg, t.addr.uri)
@@ -234,7 +236,7 @@ func (t *attempt) announce() error {
 		ep: e, addr: t.addr, reg: t.reg, pair: t.pair, pid: t.pid, pidfd: t.pidfd, inode: t.inode, recvEvent: -1,
 		done: make(chan struct{}), scratch: make([]byte, bufferSize),
 	}
-	c.role.held.Store(true) // until the server has c's announcement the attempt alone may tear c down
+	c.role.held.Store(true) // because only the attempt may tear c down until the server has the command
 	if err := c.attach(); err != nil {
 		return err
 	}
@@ -260,7 +262,7 @@ func (t *attempt) announce() error {
 		e.withdraw(c)
 		return err
 	}
-	cmd := makeCommand(e.who, t.pair, commandReserved, version)
+	cmd := makeCommand(e.ident, t.pair, commandReserved, version)
 	if err := t.send(c, sock, cmd); err != nil {
 		e.withdraw(c)
 		return err
@@ -289,7 +291,8 @@ func (c *conn) attach() (err error) {
 // extend makes use of the extension.
 func (c *conn) extend() { c.ext = newBlock(c.reg.b, c.pair, c.server) }
 
-// makeEventfds makes both eventfds of a client. The one that the server reads is a semaphore, because servers in C take the tokens one by one.
+// makeEventfds makes both eventfds of a client. The one that the server reads is a semaphore, because servers in C take the tokens one
+// by one.
 func (c *conn) makeEventfds() error {
 	flags := unix.EFD_NONBLOCK | unix.EFD_CLOEXEC
 	doorbell, err := unix.Eventfd(0, flags|unix.EFD_SEMAPHORE)
@@ -305,7 +308,7 @@ func (c *conn) makeEventfds() error {
 	return nil
 }
 
-// watchFDs has the poller told of tokens and of the end of the process.
+// watchFDs adds the receive eventfd and the descriptor of the peer's process to the poller's epoll set.
 func (c *conn) watchFDs() error {
 	if c.recvEvent >= 0 {
 		if err := c.ep.poll.add(c.recvEvent, recvEvents, eventRecv, c.id); err != nil {
@@ -326,7 +329,7 @@ func probeServer(sock int) (refused, absent bool) {
 	return probeSocket(pathOf(sock))
 }
 
-// send sends the command: to the socket, or, if there is none because the server never sleeps, into the command ring.
+// send sends the command to the socket, or into the command ring if the server has no socket because it never sleeps.
 func (t *attempt) send(c *conn, sock int, cmd command) (err error) {
 	if c.doorbell == nil {
 		defer t.reg.Recover(t.reg.Guard(), &err)
@@ -337,7 +340,7 @@ func (t *attempt) send(c *conn, sock int, cmd command) (err error) {
 	}
 	err = t.ep.sendCommand(pathOf(sock), cmd, c.doorbell.FD(), c.recvEvent)
 	if errors.Is(err, unix.EAGAIN) {
-		err = awaitRoom(pathOf(sock), dialPatience, cmd, c.doorbell.FD(), c.recvEvent)
+		err = awaitRoom(pathOf(sock), commandTimeout, cmd, c.doorbell.FD(), c.recvEvent)
 	}
 	switch {
 	case err == nil:
@@ -349,12 +352,12 @@ func (t *attempt) send(c *conn, sock int, cmd command) (err error) {
 	}
 }
 
-// connected makes c the connection, gives up its receive role and sends what waits.
+// connected makes c the connection of a, leaves c's receive role, and sends the messages that wait.
 func (a *Addr) connected(c *conn) {
 	a.mu.Lock()
-	a.dialing, a.trouble = false, nil
+	a.dialing, a.connectErr = false, nil
 	a.last.Store(c)
-	lost := c.dead.Load() // Close was faster; it does not know of what waits
+	lost := c.dead.Load() // Close was faster, and has not seen the operations that wait
 	if !lost {
 		a.conn.Store(c)
 	}
@@ -368,7 +371,7 @@ func (a *Addr) connected(c *conn) {
 	}
 	a.activateConn()
 	c.leave()
-	a.ep.poll.wake() // what has come since c was made has woken it in vain; and some peers ring no doorbell
+	a.ep.poll.wake() // because it may have been woken for c while this goroutine had the role, and some peers ring no doorbell
 	if n == 0 {
 		return
 	}
@@ -386,7 +389,7 @@ func (a *Addr) activateConn() {
 	a.activate()
 }
 
-// abandon gives back what the attempt has taken.
+// abandon frees the resources of the attempt.
 func (t *attempt) abandon() {
 	if t.reg == nil {
 		return
@@ -394,7 +397,7 @@ func (t *attempt) abandon() {
 	if t.pair >= 0 {
 		_ = t.reg.read(func() { t.reg.giveUpPair(t.pair) }) // a region that faults has no pairs
 	}
-	_ = t.reg.Close() // nobody else has it
+	_ = t.reg.Close() // no other goroutine uses it
 	closeAll(t.pidfd)
 	t.reg, t.pair, t.pidfd = nil, -1, -1
 }

@@ -1,6 +1,5 @@
-// Package sm is a network between the processes of one host: messages through shared memory, and bulk memory that the
-// kernel copies from one process to another. It is wire-compatible with the na+sm plugin of C's Mercury 2.3 to 2.4.1 in
-// both roles.
+// Package sm is a network between the processes of one host: messages through shared memory, and bulk memory that the kernel copies
+// from one process to another. It is wire-compatible with the na+sm plugin of C's Mercury 2.3 to 2.4.1 in both roles.
 //
 // The nouns:
 //
@@ -10,10 +9,10 @@
 //     this package, in a slot of the ring's own.
 //   - A conn is a pair with the two doorbells (eventfds) that belong to it. A client sends them through the server's
 //     socket in /tmp when it connects, which it does with its first message. C's peers get a token for each message; peers
-//     of this package get one only if they have said that they sleep.
-//   - The poller is an endpoint's goroutine that makes progress when nobody waits actively; a caller that waits looks at
-//     its conn itself ([Endpoint.Drive]).
-//   - Transfers ([Endpoint.Get], [Endpoint.Put]) are single system calls of whoever starts them.
+//     of this package get one only while the region says that they sleep.
+//   - The poller is an endpoint's goroutine that makes progress while no caller drives. A caller that waits polls its conn
+//     itself ([Endpoint.Drive]).
+//   - Transfers ([Endpoint.Get], [Endpoint.Put]) are single system calls of the goroutine that starts them.
 //
 // Usage:
 //
@@ -26,17 +25,17 @@
 //
 // All methods are safe for concurrent use. Handlers are called on the goroutine that makes progress.
 //
-// Whatever a peer can write is checked: descriptors, lengths, indices and positions are read once, and messages are
-// copied out before anybody looks at them. A peer that breaks the rules, dies, or is stopped costs its own connection;
-// what it held comes back when its process has ended. That is all the protection there is: a region is open to all
-// processes of its user, and the kernel lets these read and write each other's whole memory in any case. Other users are
-// kept out by the owners and rights of all files, which both sides compare before they use a file; see trust_linux.go.
-// The resources that one process can take from a server are bounded; see share_linux.go.
+// Everything that a peer can write is checked: descriptors, lengths, indices and positions are read once, and messages are copied out
+// before they are read. A peer that breaks the rules, dies, or is stopped costs its own connection; its pair and buffers are freed
+// when its process has ended. There is no more protection than that, because a region is open to all processes of its user, and the
+// kernel lets these read and write each other's whole memory in any case. Other users are kept out by the owners and rights of all
+// files, which both sides compare before they use a file; see trust_linux.go. The resources that one process can take from a server
+// are bounded; see share_linux.go.
 //
-// Limits: Linux only. Messages have 4,096 bytes at most. A server has 255 clients at most; the next one waits for a place.
-// C's endpoints with names of their own cannot be reached by C's clients, and C's servers take 511 connections in their
-// life from clients in C; clients of this package do not count among them. C's programs that call HG_Cleanup remove the
-// regions of all programs, those of living servers too: an endpoint of this package restores its own, which takes some
-// milliseconds; clients of one in C stay connected, and new ones find nobody. A region that another program truncates is
-// made anew, without what was in it: see rebuild_linux.go.
+// Limits: Linux only. Messages have 4,096 bytes at most. A server has 255 clients at most; the next one waits for a place. C's
+// endpoints with names of their own cannot be reached by C's clients, and C's servers take 511 connections in their life from clients
+// in C; clients of this package do not count among them. C's programs that call HG_Cleanup remove the regions of all programs, those
+// of living servers too: an endpoint of this package restores its own within some milliseconds, while clients of a server in C stay
+// connected, but new ones cannot find it. A region that another program truncates is made anew without its messages; see
+// recover_linux.go.
 package sm

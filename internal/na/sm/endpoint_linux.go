@@ -19,12 +19,12 @@ import (
 	"cinnabar/internal/shm"
 )
 
-// Endpoint is a process's presence in shared memory: the region that peers connect to, if it listens, and one
-// connection per peer. It implements [na.Endpoint].
+// Endpoint is the presence of a process in shared memory: the region that peers connect to, if it listens, and one connection per
+// peer. It implements [na.Endpoint].
 type Endpoint struct {
-	cfg Config // with defaults filled in
-	who identity
-	own *Addr // also what requests to oneself go to
+	cfg   Config // with defaults filled in
+	ident identity
+	own   *Addr // also the destination of requests to oneself
 
 	transfers transfers
 	mem       memories
@@ -44,10 +44,10 @@ type Endpoint struct {
 
 	offenders offenders // the poller's
 
-	spinning atomic.Int32 // pollers that spin,
-	driving  atomic.Int32 // and drivers
-	maxSpin  int32
-	lonely   bool // goroutines have one thread to run on
+	spinning  atomic.Int32 // pollers that spin,
+	driving   atomic.Int32 // and drivers
+	maxSpin   int32
+	oneThread bool // goroutines have one thread to run on
 
 	refusing  atomic.Bool   // set by Shutdown: connections and requests are refused
 	closed    atomic.Bool   // set by Close: no operation starts any more
@@ -63,22 +63,22 @@ type Endpoint struct {
 	conns atomic.Pointer[[]*conn] // replaced as a whole, with mu held
 
 	mu sync.Mutex
-	// sealed says that no goroutine is started any more.
+	// sealed is true when no more goroutines may start.
 	// +checklocks:mu
 	sealed bool
-	// mending says that the region is being made anew.
+	// recovering is true while the region is made anew, during which the endpoint does not connect to itself.
 	// +checklocks:mu
-	mending bool
-	// addrs finds the one Addr of each URI while anybody holds it.
+	recovering bool
+	// addrs holds the one Addr of each URI as long as it is referenced.
 	// +checklocks:mu
 	addrs map[string]weak.Pointer[Addr]
-	// active are the peers with something under way.
+	// active holds the peers with operations under way.
 	// +checklocks:mu
 	active map[*Addr]struct{}
-	// pairs finds the conns of clients, also such as have failed and whose pair is kept from use.
+	// pairs holds the conns of clients, also those that have failed and keep their pair taken.
 	// +checklocks:mu
 	pairs [pairs]*conn
-	// byID finds conns by the numbers in events.
+	// byID holds conns by the numbers that epoll events carry.
 	// +checklocks:mu
 	byID map[int32]*conn
 	// nextID is the number of the next conn.
@@ -116,16 +116,16 @@ func openAs(cfg Config, name string) (*Endpoint, error) {
 		return nil, &na.Error{Kind: na.NotAvailable, Op: "open", Addr: cfg.Address, Err: err}
 	}
 	e := &Endpoint{
-		cfg: cfg, who: identity{int32(os.Getpid()), id}, sock: -1, sockDir: -1, notify: -1,
-		maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)), lonely: runtime.GOMAXPROCS(0) == 1, stop: make(chan struct{}), pollEnd: make(chan struct{}),
+		cfg: cfg, ident: identity{int32(os.Getpid()), id}, sock: -1, sockDir: -1, notify: -1,
+		maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)), oneThread: runtime.GOMAXPROCS(0) == 1, stop: make(chan struct{}), pollEnd: make(chan struct{}),
 		finished: make(chan struct{}), addrs: make(map[string]weak.Pointer[Addr]), active: make(map[*Addr]struct{}),
 		byID: make(map[int32]*conn), places: hostquota.NewBook(hostquota.Limits{hostquota.Connections: pairs - 1}),
 	}
 	e.conns.Store(new([]*conn))
 	if name == "" {
-		name = e.who.uri()
+		name = e.ident.uri()
 	}
-	e.own = e.newAddr(e.who, name)
+	e.own = e.newAddr(e.ident, name)
 	e.watch.ep, e.watch.stop = e, make(chan struct{})
 	if err := e.establish(); err != nil {
 		e.undo()
@@ -141,7 +141,7 @@ func openAs(cfg Config, name string) (*Endpoint, error) {
 	return e, nil
 }
 
-// establish makes what the endpoint has outside this process.
+// establish creates the resources of the endpoint outside this process.
 func (e *Endpoint) establish() (err error) {
 	reclaimAll(&e.cfg)
 	if e.sock, err = openSocket(); err != nil {
@@ -166,17 +166,17 @@ func (e *Endpoint) establish() (err error) {
 	return nil
 }
 
-// undo closes what an endpoint has that could not be opened to the end.
+// undo closes the resources of an endpoint, also after establish has failed.
 func (e *Endpoint) undo() {
 	e.removeObjects()
-	returnNumber(e.who.id)
+	returnNumber(e.ident.id)
 	closeAll(e.sock, e.sockDir, e.notify)
 	if e.poll != nil {
 		_ = e.poll.set.Close() // nothing is written through it
 	}
 	for _, r := range [...]*region{e.region, e.private} {
 		if r != nil {
-			_ = r.Close() // nobody touches it any more
+			_ = r.Close() // no goroutine uses it any more
 		}
 	}
 }
@@ -195,12 +195,12 @@ func (e *Endpoint) Limits() na.Limits {
 	return na.Limits{MaxRequest: bufferSize, MaxResponse: bufferSize}
 }
 
-// of returns the Addr that an address stands for here, and starts op.
-func (e *Endpoint) of(op *na.Op, what string, a na.Addr) *Addr {
+// of starts op and returns the Addr of this endpoint that a is; if it is none, of completes op with an error and returns nil.
+func (e *Endpoint) of(op *na.Op, opName string, a na.Addr) *Addr {
 	op.Begin()
 	p, ok := a.(*Addr)
 	if !ok || p.ep != e {
-		op.Finish(0, &na.Error{Kind: na.Invalid, Op: what, Err: fmt.Errorf("address %v is not one of this endpoint's", a)})
+		op.Finish(0, &na.Error{Kind: na.Invalid, Op: opName, Err: fmt.Errorf("address %v is not one of this endpoint's", a)})
 		return nil
 	}
 	return p
@@ -217,17 +217,17 @@ func (e *Endpoint) SendExpected(op *na.Op, to na.Addr, tag uint32, msg []byte) {
 }
 
 func (e *Endpoint) send(op *na.Op, to na.Addr, it item) {
-	a := e.of(op, it.what(), to)
+	a := e.of(op, it.opName(), to)
 	if a == nil {
 		return
 	}
 	if len(it.msg) > bufferSize {
-		op.Finish(0, &na.Error{Kind: na.Truncated, Op: it.what(), Addr: a.String(), Err: fmt.Errorf("%d bytes; the limit is %d", len(it.msg), bufferSize)})
+		op.Finish(0, &na.Error{Kind: na.Truncated, Op: it.opName(), Addr: a.String(), Err: fmt.Errorf("%d bytes; the limit is %d", len(it.msg), bufferSize)})
 		return
 	}
 	if a == e.own && a.conn.Load() == nil {
 		if err := e.connectSelf(); err != nil {
-			op.Finish(0, &na.Error{Kind: na.Unreachable, Op: it.what(), Addr: a.String(), Err: err})
+			op.Finish(0, &na.Error{Kind: na.Unreachable, Op: it.opName(), Addr: a.String(), Err: err})
 			return
 		}
 	}
@@ -236,25 +236,25 @@ func (e *Endpoint) send(op *na.Op, to na.Addr, it item) {
 
 // RecvExpected implements [na.Endpoint].
 func (e *Endpoint) RecvExpected(op *na.Op, from na.Addr, tag uint32, buf []byte) {
-	const what = "receive"
-	a := e.of(op, what, from)
+	const opName = "receive"
+	a := e.of(op, opName, from)
 	if a == nil {
 		return
 	}
 	if !a.expect(op, tag, buf) {
-		op.Finish(0, &na.Error{Kind: na.Invalid, Op: what, Addr: a.String(), Err: fmt.Errorf("tag %d is waited for already", tag)})
+		op.Finish(0, &na.Error{Kind: na.Invalid, Op: opName, Addr: a.String(), Err: fmt.Errorf("tag %d is waited for already", tag)})
 		return
 	}
 	e.poll.await()
 	if e.closed.Load() { // else Close finds it
 		if _, ok := a.unexpect(op); ok {
-			op.Finish(0, &na.Error{Kind: na.Closed, Op: what, Addr: a.String()})
+			op.Finish(0, &na.Error{Kind: na.Closed, Op: opName, Addr: a.String()})
 		}
 	}
 }
 
-// Cancel implements [na.Endpoint]. It looks for op everywhere: operations are found by where they wait, which costs those
-// that are never cancelled nothing.
+// Cancel implements [na.Endpoint]. It searches all lists for op: an operation has no reference to its list, so that operations that
+// are never cancelled cost nothing.
 func (e *Endpoint) Cancel(op *na.Op) {
 	for _, a := range e.activePeers() {
 		if a.cancel(op) {
@@ -264,7 +264,7 @@ func (e *Endpoint) Cancel(op *na.Op) {
 	e.transfers.cancel(op)
 }
 
-// connectSelf makes the connection to oneself, over the pair that is kept for it; without Listen over memory of this
+// connectSelf makes the connection to oneself, over the pair that is reserved for it. Without Listen the rings are in memory of this
 // process.
 func (e *Endpoint) connectSelf() error {
 	e.mu.Lock()
@@ -272,7 +272,7 @@ func (e *Endpoint) connectSelf() error {
 	switch {
 	case e.sealed:
 		return errClosing
-	case e.mending:
+	case e.recovering:
 		return errRebuilt
 	}
 	if e.own.conn.Load() != nil {
@@ -285,11 +285,11 @@ func (e *Endpoint) connectSelf() error {
 			return err
 		}
 		r = newRegion(m)
-		r.init(e.who, 0)
+		r.init(e.ident, 0)
 		e.private = r
 	}
 	c := &conn{
-		ep: e, addr: e.own, reg: r, pair: ownPair, server: true, self: true, pid: e.who.pid, recvEvent: -1, pidfd: -1,
+		ep: e, addr: e.own, reg: r, pair: ownPair, server: true, self: true, pid: e.ident.pid, recvEvent: -1, pidfd: -1,
 		done: make(chan struct{}), scratch: make([]byte, bufferSize),
 	}
 	if err := c.attach(); err != nil {
@@ -303,10 +303,10 @@ func (e *Endpoint) connectSelf() error {
 	return nil
 }
 
-// list is the conns there are. It is not to be changed.
+// list returns the present conns. The caller must not change the slice.
 func (e *Endpoint) list() []*conn { return *e.conns.Load() }
 
-// addConn has c looked at. False: it is too late.
+// addConn adds c to the conns that the poller visits. It returns false if the endpoint is closing.
 func (e *Endpoint) addConn(c *conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -331,7 +331,7 @@ func (e *Endpoint) addConnLocked(c *conn) {
 	e.conns.Store(&list)
 }
 
-// dropConn takes a conn that has failed from those that are looked at.
+// dropConn removes a conn that has failed from those that the poller visits.
 func (e *Endpoint) dropConn(c *conn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -339,17 +339,17 @@ func (e *Endpoint) dropConn(c *conn) {
 	e.conns.Store(&list)
 }
 
-// tornDown counts a conn that was torn down.
+// tornDown counts the teardown of a conn, for which end waits.
 func (e *Endpoint) tornDown(*conn) { e.teardowns.Done() }
 
-// connOf finds a conn by its number, also one that has failed and whose pair is kept from use.
+// connOf returns the conn with that number, also one that has failed and keeps its pair, or nil.
 func (e *Endpoint) connOf(id int32) *conn {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.byID[id]
 }
 
-// clientOf finds the conn of a pair.
+// clientOf returns the conn of a pair, or nil.
 func (e *Endpoint) clientOf(pair int) *conn {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -366,7 +366,7 @@ func (e *Endpoint) activePeers() []*Addr {
 	return list
 }
 
-// spawn runs f on a goroutine that Close waits for. False: it is too late.
+// spawn runs f on a goroutine that Close waits for. It returns false if the endpoint is closing.
 func (e *Endpoint) spawn(f func()) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -377,8 +377,7 @@ func (e *Endpoint) spawn(f func()) bool {
 	return true
 }
 
-// runTask runs a task on a goroutine of its own. Whoever calls it has a conn's receive role, so that Close does not wait
-// for runners yet.
+// runTask runs a task on a goroutine of its own. The caller has a conn's receive role, so Close does not wait for runners yet.
 func (e *Endpoint) runTask(t na.Task) { e.runners.Run(t) }
 
 // Shutdown implements [na.Endpoint].
@@ -411,7 +410,7 @@ const (
 	closeGrace = time.Second
 )
 
-// waitFinished waits for all but tasks, and reports whether that has ended.
+// waitFinished waits for the goroutines of the endpoint other than those of tasks, and reports whether they have ended.
 func (e *Endpoint) waitFinished(ctx context.Context) bool {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -435,8 +434,8 @@ func (e *Endpoint) waitFinished(ctx context.Context) bool {
 
 var errHeldUp = errors.New("the kernel has not finished a transfer from or to a peer's memory; the endpoint closes as soon as it has")
 
-// end ends everything and waits for the endpoint's own goroutines, which takes moments: servers are given a short while
-// to take what they were sent.
+// end ends all operations and connections and waits for the goroutines of the endpoint, which takes moments: servers are given
+// lingerTime to read the messages that they were sent.
 func (e *Endpoint) end() {
 	e.closed.Store(true)
 	close(e.stop)
@@ -452,7 +451,7 @@ func (e *Endpoint) end() {
 	e.sealed = true
 	e.mu.Unlock()
 	e.wg.Wait()
-	e.endConns() // those that have come about meanwhile
+	e.endConns() // those that were made in the meantime
 	e.teardowns.Wait()
 	e.freeKept()
 	e.ended.Store(true)
@@ -463,7 +462,7 @@ func (e *Endpoint) end() {
 	close(e.finished)
 }
 
-// freeKept lets go of clients that have broken the protocol and still live.
+// freeKept frees the pairs of clients that have broken the protocol and still live.
 func (e *Endpoint) freeKept() {
 	e.mu.Lock()
 	kept := e.pairs
@@ -475,10 +474,11 @@ func (e *Endpoint) freeKept() {
 	}
 }
 
-// lingerTime is for how long peers are given to take what they were sent.
+// lingerTime is the longest time that Close waits for peers to read the messages that they were sent.
 const lingerTime = 100 * time.Millisecond
 
-// linger waits until peers have taken what they were sent, or a short while: the last answer of a server that ends itself, say.
+// linger waits until peers have read all messages, for lingerTime at most, because the last response of a server that ends itself
+// would be lost otherwise.
 func (e *Endpoint) linger() {
 	end := time.NewTimer(lingerTime)
 	defer end.Stop()
@@ -493,7 +493,7 @@ func (e *Endpoint) linger() {
 	}
 }
 
-// unread tells whether the peer has not taken all that it was sent.
+// unread reports whether the peer has messages to read.
 func (c *conn) unread() (yes bool) {
 	a := c.addr
 	a.mu.Lock()
@@ -505,7 +505,7 @@ func (c *conn) unread() (yes bool) {
 	return yes && err == nil && !ended(c.pidfd)
 }
 
-// endConns ends all connections. Clients of this package are told.
+// endConns ends all connections. It wakes the clients of this package, which find in the region that the server has closed.
 func (e *Endpoint) endConns() {
 	if e.region != nil {
 		_ = e.region.read(func() { e.region.setClosing(closingDone) }) // a region that faults has no clients
@@ -520,24 +520,24 @@ func (e *Endpoint) endConns() {
 	}
 }
 
-// counters are what an endpoint counts.
+// counters holds the statistics of an endpoint.
 type counters struct {
 	connections, unmatched, dropped, complaints, checks, parks, restores, refused, evicted atomic.Uint64
 }
 
-// complain counts and logs that a peer breaks the protocol. The audit bounds the lines.
+// complain counts and logs a violation of the protocol by a peer. The audit bounds the number of lines.
 func (e *Endpoint) complain(a *Addr, err error) {
 	e.stats.complaints.Add(1)
 	cause := causeMessage
 	if v, ok := errors.AsType[*violation](err); ok {
 		cause = v.cause
 	}
-	e.cfg.Audit.Record(audit.Broken, cause, e.hosts(a.who, a.uid), slog.String(keyPeer, a.String()), slog.Any(keyError, err))
+	e.cfg.Audit.Record(audit.Broken, cause, e.hosts(a.ident, a.uid), slog.String(keyPeer, a.String()), slog.Any(keyError, err))
 }
 
 // mayLog reports whether the log may have a line about a peer.
 func (e *Endpoint) mayLog(a *Addr) bool {
-	_, ok := audit.Allow(e.hosts(a.who, a.uid))
+	_, ok := audit.Allow(e.hosts(a.ident, a.uid))
 	return ok
 }
 
@@ -547,7 +547,7 @@ const (
 	keyError = "error"
 )
 
-// trace logs at Debug what happens to a connection.
+// trace logs an event of a connection at Debug.
 func (e *Endpoint) trace(msg string, a *Addr, err error) {
 	if e.cfg.Logger.Enabled(context.Background(), slog.LevelDebug) {
 		e.cfg.Logger.Debug(msg, keyPeer, a.String(), keyError, err)

@@ -7,8 +7,8 @@ import (
 	"cinnabar/internal/shm"
 )
 
-// The extension: what endpoints of this package do between each other where C sees nothing of it. A server offers it in
-// the part of its region that C never touches, and a client takes it up in the last byte of its command.
+// The extension changes how endpoints of this package exchange messages with each other, in ways that C does not notice. A server
+// offers it in the part of its region that C never touches, and a client requests it in the last byte of its command.
 //
 //	0x920C0  magic     8  "cinnabar"
 //	0x920C8  version   4  1
@@ -26,9 +26,9 @@ import (
 //	0x0100  64 slots of 256 for short messages to the server
 //	0x4100  64 slots of 256 for short messages to the client
 //
-// A message of at most 256 bytes lies in the slot with the number of its descriptor's, which then has inlineBuffer in
-// the place of a copy buffer's number. Who is awake clears its word; a sender rings only after it has changed the word
-// from 1 to 0.
+// A message of at most 256 bytes lies in the slot with the number of its descriptor's slot, and the descriptor then has inlineBuffer
+// in the place of a copy buffer's number. A side that is awake clears its word; a sender rings only after it has changed the word from
+// 1 to 0.
 const (
 	offMagic   = offTail
 	offVersion = offTail + 8
@@ -84,7 +84,7 @@ func (r *region) claimant(pair int) *atomic.Uint64 {
 }
 
 // asClaimant encodes an identity for the word of claimant.
-func asClaimant(who identity) uint64 { return uint64(uint32(who.pid)) | (uint64(who.id)+1)<<32 }
+func asClaimant(ident identity) uint64 { return uint64(uint32(ident.pid)) | (uint64(ident.id)+1)<<32 }
 
 // slot returns the bytes of slot i of the slots in b.
 func slot(b []byte, i int) []byte { return b[i*inlineSize:][:inlineSize:inlineSize] }

@@ -171,18 +171,18 @@ func (h *hostile) some(kind byte) []int {
 
 // commandOf returns a command that names this peer and its pair, or others.
 func (h *hostile) commandOf(b [7]byte, kind uint8) command {
-	who, pair := h.who, h.pair
+	ident, pair := h.ident, h.pair
 	switch b[0] % 8 {
 	case 0:
 		pair = int(b[1])
 	case 1:
-		who.id = b[1]
+		ident.id = b[1]
 	case 2:
-		who.pid = int32(b[1])
+		ident.pid = int32(b[1])
 	case 3:
-		who.pid = -int32(b[1])
+		ident.pid = -int32(b[1])
 	}
-	return makeCommand(who, pair, kind, b[3])
+	return makeCommand(ident, pair, kind, b[3])
 }
 
 func (h *hostile) command(b [7]byte, kind uint8) {
@@ -348,19 +348,19 @@ func (s *hostileStage) open(cfg Config) *Endpoint {
 // could end the connection of an innocent one with the same identity.
 func (s *hostileStage) hostile(server *Endpoint) *hostile {
 	s.t.Helper()
-	h := &hostile{rawClient: &rawClient{t: s.t, cfg: &server.cfg, uri: server.who.uri(), doorbell: -1, recvEvent: -1, sock: -1}, server: server, pipe: [2]int{-1, -1}}
+	h := &hostile{rawClient: &rawClient{t: s.t, cfg: &server.cfg, uri: server.ident.uri(), doorbell: -1, recvEvent: -1, sock: -1}, server: server, pipe: [2]int{-1, -1}}
 	id, err := takeNumber()
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	h.who = identity{int32(os.Getpid()), id}
+	h.ident = identity{int32(os.Getpid()), id}
 	s.h = h // closed from here on
 	m, err := shm.Open(server.cfg.objectPath(h.uri), regionSize, extendedSize)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	h.r = newRegion(m)
-	if err := h.r.check(server.who); err != nil {
+	if err := h.r.check(server.ident); err != nil {
 		s.t.Fatal(err)
 	}
 	if h.sock, err = openSocket(); err != nil {
@@ -377,7 +377,7 @@ func (s *hostileStage) hostile(server *Endpoint) *hostile {
 func (s *hostileStage) close() {
 	if h := s.h; h != nil {
 		closeAll(h.sock, h.doorbell, h.recvEvent, h.pipe[0], h.pipe[1])
-		returnNumber(h.who.id)
+		returnNumber(h.ident.id)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), wholeLimit)
 	defer cancel()

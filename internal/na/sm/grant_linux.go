@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// grants are what peers have been given of an endpoint's arenas, and over which connections, so that they learn when
-// an arena is gone.
+// grants records the connections over which peers were granted the endpoint's arenas, because these peers must learn when an arena is
+// freed.
 type grants struct {
 	mu sync.Mutex // also held while sending to a connection of given, which never waits
 	// +checklocks:mu
@@ -19,7 +19,7 @@ type grants struct {
 
 var (
 	errGranted = errors.New("a second request for an arena that is granted")
-	errUnread  = errors.New("the peer does not read what became of arenas")
+	errUnread  = errors.New("the peer does not read the messages about arenas")
 )
 
 // give answers a request for an arena.
@@ -28,7 +28,7 @@ func (g *grants) give(c *net.UnixConn, from *arenas, id uint64) error {
 	defer g.mu.Unlock()
 	a := from.get(id)
 	if a == nil {
-		return sendGrant(c, grant{what: grantRefused, id: id}, nil)
+		return sendGrant(c, grant{kind: grantRefused, id: id}, nil)
 	}
 	if slices.Contains(g.given[c], id) {
 		return errGranted
@@ -37,11 +37,11 @@ func (g *grants) give(c *net.UnixConn, from *arenas, id uint64) error {
 		g.given = make(map[*net.UnixConn][]uint64)
 	}
 	g.given[c] = append(g.given[c], id)
-	return sendGrant(c, grant{what: grantGiven, id: id, base: a.base, size: uint64(len(a.mem))}, unix.UnixRights(int(a.file.Fd())))
+	return sendGrant(c, grant{kind: grantGiven, id: id, base: a.base, size: uint64(len(a.mem))}, unix.UnixRights(int(a.file.Fd())))
 }
 
-// sendGrant sends a grant, for which the socket has room unless the peer has left hundreds unread. It does not wait for
-// room, because the owner of memory that is being freed waits for the lock that the caller holds.
+// sendGrant sends a grant, for which the socket has room unless the peer has left hundreds unread. It does not wait for room, because
+// the goroutine that frees memory waits for the lock that the caller holds.
 func sendGrant(c *net.UnixConn, g grant, rights []byte) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -59,8 +59,8 @@ func sendGrant(c *net.UnixConn, g grant, rights []byte) error {
 	return errors.Join(err, sendErr)
 }
 
-// gone tells all who have been given an arena that it is no more. It comes after the arena has left the table, so that
-// nobody is given it afterwards.
+// gone notifies the peers that were granted an arena that it is freed. The caller has removed the arena from the table before, so that
+// it is not granted afterwards.
 func (g *grants) gone(id uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -69,13 +69,13 @@ func (g *grants) gone(id uint64) {
 			continue
 		}
 		g.given[c] = slices.DeleteFunc(ids, func(i uint64) bool { return i == id })
-		if sendGrant(c, grant{what: grantGone, id: id}, nil) != nil {
-			_ = c.Close() // which tells the peer that all are gone, and ends serve
+		if sendGrant(c, grant{kind: grantGone, id: id}, nil) != nil {
+			_ = c.Close() // by which the peer drops all arenas, and serve ends
 		}
 	}
 }
 
-// drop forgets a connection.
+// drop removes a connection.
 func (g *grants) drop(c *net.UnixConn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

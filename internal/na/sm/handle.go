@@ -23,7 +23,7 @@ const (
 	handleLen     = handleHead + handleSegment
 )
 
-// maxSegments is how many segments a handle has at most, as C limits them: what one system call takes (IOV_MAX).
+// maxSegments is the largest number of segments of a handle, in C too, because one system call takes as many (IOV_MAX).
 const maxSegments = 1024
 
 // segment is a range of addresses in a peer's process.

@@ -64,7 +64,7 @@ func TestHostileInline(t *testing.T) {
 	if c.recvEvent, err = unix.Eventfd(0, unix.EFD_NONBLOCK); err != nil {
 		t.Fatal(err)
 	}
-	c.datagram(makeCommand(c.who, c.pair, commandReserved, extensionVersion), c.doorbell, c.recvEvent)
+	c.datagram(makeCommand(c.ident, c.pair, commandReserved, extensionVersion), c.doorbell, c.recvEvent)
 	c.push(makeDescriptor(1, inlineSize+1, inlineBuffer, typeUnexpected))
 	eventually(t, "it is found out", func() bool { return server.stats.complaints.Load() == 1 })
 	c.release()
@@ -78,7 +78,7 @@ func TestHostileCommands(t *testing.T) {
 	owner.announce()
 	owner.request(1, nil)
 	owner.answer()
-	stranger := identity{owner.who.pid, owner.who.id + 1}
+	stranger := identity{owner.ident.pid, owner.ident.id + 1}
 	free := 200
 	pipe := make([]int, 2)
 	if err := unix.Pipe(pipe); err != nil {
@@ -222,12 +222,12 @@ func TestPeerFillsItsDoorbell(t *testing.T) {
 	addr := s.expect("ready ")
 	good := open(t, Config{Prefix: prefix})
 	calls(t, good, addr)
-	_, who, err := parseTarget(addr, hostID)
+	_, ident, err := parseTarget(addr, hostID)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
-		c := mapRawAt(t, &good.cfg, who).claim()
+		c := mapRawAt(t, &good.cfg, ident).claim()
 		c.announce()
 		c.request(1, []byte("good"))
 		c.answer()

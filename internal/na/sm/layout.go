@@ -62,7 +62,7 @@ const (
 	typeUnexpected  = 0
 	typeExpectedOld = 2
 	typeExpected    = 3
-	typeRebuilt     = 0xFE // of this package: the region was made anew, and what was in it is lost
+	typeRebuilt     = 0xFE // of this package: the region was made anew, and its messages are lost
 	typeEvicted     = 0xFD // of this package: the server has ended the connection, which was idle, to make room
 	typeRefused     = 0xFC // of this package: the server has no connection left for the client's process
 )
@@ -83,7 +83,7 @@ func (d descriptor) len() int    { return int(uint16(d >> 32)) }
 func (d descriptor) buffer() int { return int(uint8(d >> 48)) }
 func (d descriptor) kind() uint8 { return uint8(d >> 56) }
 
-// buffered tells whether d can be of a message in a copy buffer.
+// buffered reports whether d can be the descriptor of a message in a copy buffer.
 func (d descriptor) buffered() bool {
 	return d.len() > 0 && d.len() <= bufferSize && d.buffer() < buffers && (d.kind() == typeUnexpected || d.kind() == typeExpected)
 }
@@ -94,21 +94,21 @@ const (
 	commandReleased = 2 // NA_SM_RELEASED: it will not touch it any more
 )
 
-// command is what clients tell a server, by a datagram or in the command ring:
+// command is a message of a client to a server, by a datagram or in the command ring:
 //
 //	bits 0-31 process, 32-39 id, 40-47 pair, 48-55 kind, 56-63 zero
 //
-// The last byte, which C's servers ignore, says which extension the client speaks.
+// The last byte, which C's servers ignore, is the version of the extension that the client uses.
 type command uint64
 
 // commandSize is the length of a datagram.
 const commandSize = 8
 
-func makeCommand(who identity, pair int, kind, extension uint8) command {
-	return command(uint64(uint32(who.pid)) | uint64(who.id)<<32 | uint64(uint8(pair))<<40 | uint64(kind)<<48 | uint64(extension)<<56)
+func makeCommand(ident identity, pair int, kind, extension uint8) command {
+	return command(uint64(uint32(ident.pid)) | uint64(ident.id)<<32 | uint64(uint8(pair))<<40 | uint64(kind)<<48 | uint64(extension)<<56)
 }
 
-func (c command) who() identity    { return identity{int32(uint32(c)), uint8(c >> 32)} }
+func (c command) ident() identity  { return identity{int32(uint32(c)), uint8(c >> 32)} }
 func (c command) pair() int        { return int(uint8(c >> 40)) }
 func (c command) kind() uint8      { return uint8(c >> 48) }
 func (c command) extension() uint8 { return uint8(c >> 56) }

@@ -109,7 +109,7 @@ func TestCommand(t *testing.T) {
 		t.Errorf("released: %s", got)
 	}
 	c := makeCommand(identity{7, 255}, 255, commandReserved, extensionVersion)
-	if c.who() != (identity{7, 255}) || c.pair() != 255 || c.kind() != commandReserved || c.extension() != extensionVersion {
+	if c.ident() != (identity{7, 255}) || c.pair() != 255 || c.kind() != commandReserved || c.extension() != extensionVersion {
 		t.Errorf("%#x", c)
 	}
 }

@@ -24,14 +24,14 @@ import (
 
 // Lookup implements [na.Endpoint]. It opens no file, because Resolve finds the process of an endpoint with a name.
 func (e *Endpoint) Lookup(s string) (na.Addr, error) {
-	uri, who, err := parseTarget(s, hostID)
+	uri, ident, err := parseTarget(s, hostID)
 	switch {
 	case na.KindOf(err) != 0:
 		return nil, err
 	case err != nil:
 		return nil, &na.Error{Kind: na.Invalid, Op: "lookup", Addr: s, Err: err}
-	case who != (identity{}) || uri == e.own.uri:
-		return e.addrOf(who, uri), nil
+	case ident != (identity{}) || uri == e.own.uri:
+		return e.addrOf(ident, uri), nil
 	}
 	return &named{ep: e, name: uri}, nil
 }
@@ -100,16 +100,16 @@ func (n *named) Resolve(ctx context.Context) (na.Addr, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	who, err := n.ep.ownerOf(n.name)
+	ident, err := n.ep.ownerOf(n.name)
 	if err != nil {
 		return nil, &na.Error{Kind: na.Unreachable, Op: "look up", Addr: n.String(), Err: err}
 	}
-	a := n.ep.addrOf(who, n.name)
+	a := n.ep.addrOf(ident, n.name)
 	n.found.Store(a) // so that it, and its connection, stay while n is held
 	return a, nil
 }
 
-// ownerOf returns who owns the region of the endpoint with a name.
+// ownerOf returns the identity in the region of the endpoint with a name.
 func (e *Endpoint) ownerOf(name string) (identity, error) {
 	path := filepath.Join(e.cfg.ShmDir, e.cfg.Prefix+"-"+name)
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -131,11 +131,11 @@ func (e *Endpoint) ownerOf(name string) (identity, error) {
 	if _, err := io.ReadFull(f, b[:]); err != nil {
 		return identity{}, fmt.Errorf("%s is no region: %w", path, err)
 	}
-	who, err := parseSerialized(b[:])
+	ident, err := parseSerialized(b[:])
 	if err != nil {
 		return identity{}, fmt.Errorf("%s is no region: %w", path, err)
 	}
-	return who, nil
+	return ident, nil
 }
 
 // AppendAddr implements [na.Endpoint]. The name of an endpoint that has one is not part of it.
@@ -144,19 +144,19 @@ func (e *Endpoint) AppendAddr(b []byte, a na.Addr) []byte {
 	if !ok {
 		return b
 	}
-	return appendSerialized(b, p.who)
+	return appendSerialized(b, p.ident)
 }
 
 // ParseAddr implements [na.Endpoint].
 func (e *Endpoint) ParseAddr(b []byte) (na.Addr, error) {
-	who, err := parseSerialized(b)
+	ident, err := parseSerialized(b)
 	if err != nil {
 		return nil, &na.Error{Kind: na.Protocol, Op: "read address", Err: err}
 	}
-	if who == e.who {
+	if ident == e.ident {
 		return e.own, nil
 	}
-	return e.addrOf(who, who.uri()), nil
+	return e.addrOf(ident, ident.uri()), nil
 }
 
 // Register implements [na.Endpoint].
@@ -179,14 +179,13 @@ func (e *Endpoint) RegisterSegments(segs [][]byte, access na.Access) (na.Memory,
 	if err != nil {
 		return nil, err
 	}
-	ownMemories.add(e.who, &e.mem)
+	ownMemories.add(e.ident, &e.mem)
 	e.mem.relay.listen(e)
 	return m, nil
 }
 
-// Alloc returns size bytes of zeroed memory outside the Go heap that peers can map: what they get from or put to it, once
-// registered, they copy without a system call from the second time on. free gives it back; it must not be used
-// afterwards.
+// Alloc returns size bytes of zeroed memory outside the Go heap that peers can map. A peer that gets from or puts to it after it is
+// registered copies without a system call from the second time on. free frees it; the caller must not use it afterwards.
 func (e *Endpoint) Alloc(size int) (mem []byte, free func() error, err error) {
 	a, err := e.mem.arenas.alloc(size)
 	if err != nil {
@@ -227,8 +226,8 @@ func (e *Endpoint) transfer(op *na.Op, a na.Addr, frags []na.Fragment, put bool)
 		t.finish(err)
 		return
 	}
-	if p.inProcess(e.who.pid) {
-		if err := checkOwn(p.who, frags, needed(put)); err != nil {
+	if p.inProcess(e.ident.pid) {
+		if err := checkOwn(p.ident, frags, needed(put)); err != nil {
 			t.finish(err)
 			return
 		}
@@ -237,9 +236,9 @@ func (e *Endpoint) transfer(op *na.Op, a na.Addr, frags []na.Fragment, put bool)
 	e.transfers.start(t)
 }
 
-// hostID is the number that tells hosts apart in combined addresses, as gethostid of the C library returns it: a file
-// that hardly any host has, else made of the address of the host's name. The latter may ask a name server, which is
-// given little time; a name without address makes 0, as in C.
+// hostID returns the number that identifies this host in combined addresses, as gethostid of the C library does: the contents of a
+// file that hardly any host has, or else a number made of the address of the host's name. A name server has resolveLimit to answer;
+// without an address the number is 0, as in C.
 var hostID = sync.OnceValue(func() string {
 	b, err := os.ReadFile("/etc/hostid")
 	if err == nil && len(b) >= 4 {
@@ -250,7 +249,7 @@ var hostID = sync.OnceValue(func() string {
 
 func formatHostID(id uint32) string { return strconv.FormatInt(int64(int32(id)), 10) }
 
-// addressID is the number made of an IPv4 address: as the processor reads it, with its halves exchanged.
+// addressID returns the number made of an IPv4 address: the native word with its halves exchanged.
 func addressID(ip net.IP) uint32 {
 	ip = ip.To4()
 	if ip == nil {
@@ -260,7 +259,7 @@ func addressID(ip net.IP) uint32 {
 	return n<<16 | n>>16
 }
 
-// resolveLimit is how long finding the address of the host's own name may take.
+// resolveLimit bounds the search for the address of the host's name.
 const resolveLimit = 2 * time.Second
 
 func ownAddress() net.IP {

@@ -97,7 +97,7 @@ func shorter(a, b time.Duration) time.Duration {
 func (e *Endpoint) tick(now time.Time) {
 	k := &e.maintenance
 	if k.cut.Load() {
-		e.mend()
+		e.recoverRegion()
 	}
 	if !k.restore.IsZero() && !now.Before(k.restore) {
 		k.restore = time.Time{}
@@ -145,7 +145,7 @@ func (c *conn) serverState() (closing, rebuilt, released bool) {
 	if c.dead.Load() || c.reg.read(func() {
 		closing = shm.Uint32(c.reg.b, offClosing).Load() == closingDone
 		rebuilt = shm.Uint32(c.reg.b, offRebuilt).Load() != c.rebuilt
-		released = c.reg.claimant(c.pair).Load() != asClaimant(c.ep.who)
+		released = c.reg.claimant(c.pair).Load() != asClaimant(c.ep.ident)
 	}) != nil {
 		return false, false, false
 	}
@@ -158,7 +158,7 @@ func (c *conn) serverState() (closing, rebuilt, released bool) {
 func (e *Endpoint) checkServers() {
 	defer e.stats.checks.Add(1)
 	for _, c := range e.list() {
-		if c.server || c.addr.awaits.Load() == 0 || c.inode == 0 || c.pid == e.who.pid {
+		if c.server || c.addr.awaits.Load() == 0 || c.inode == 0 || c.pid == e.ident.pid {
 			continue
 		}
 		f, err := lstat(e.cfg.objectPath(c.addr.uri))
@@ -285,7 +285,7 @@ func (e *Endpoint) sweepPairs() {
 	}
 	// A search through all processes is expensive. It becomes rarer while it finds a process, because a living client may have
 	// claimed a pair without announcing itself.
-	if k.lostSeen++; k.lostSeen <= suspectSeen || k.lostSeen&(k.lostSeen-1) != 0 && k.lostSeen%1024 != 0 || e.strangersMap() {
+	if k.lostSeen++; k.lostSeen <= suspectSeen || k.lostSeen&(k.lostSeen-1) != 0 && k.lostSeen%1024 != 0 || e.mappedElsewhere() {
 		return
 	}
 	_ = e.region.read(func() { // a region that faults has no pairs
@@ -313,9 +313,9 @@ func (e *Endpoint) knownPairs() (set [pairWords]uint64) {
 	return set
 }
 
-// strangersMap reports whether any process has the region mapped more often than it has connections. It returns true if /proc
+// mappedElsewhere reports whether any process has the region mapped more often than it has connections. It returns true if /proc
 // cannot be read.
-func (e *Endpoint) strangersMap() bool {
+func (e *Endpoint) mappedElsewhere() bool {
 	known := map[string]int{strconv.Itoa(os.Getpid()): 1} // number of mappings that each process may have
 	for _, c := range e.list() {
 		if c.server && !c.self {

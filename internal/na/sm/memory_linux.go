@@ -14,14 +14,14 @@ import (
 
 // memory is registered memory. It implements [na.Memory].
 //
-// Peers reach it by its addresses, through the kernel and without this process: registering it changes nothing for
-// them, nor does Close. What they may do to it stands in its handle, for them to respect. Registering is what keeps
-// Go's memory in its place, and what peers that cannot use the kernel are served from.
+// Peers access it by its addresses, through the kernel and without this process, so registration and Close change nothing for them.
+// Its handle contains the access that peers are to respect. Registration pins Go's memory, and lets the relay serve peers that may not
+// use the kernel.
 type memory struct {
 	table  *memories
 	segs   [][]byte
 	access na.Access
-	arena  uint64 // that all of it lies in; 0: in none
+	arena  uint64 // the arena that contains all of it; 0: none
 	pins   []*hostmem.Pin
 
 	mu   sync.RWMutex // held for reading while a peer is served
@@ -37,9 +37,9 @@ func (m *memory) AppendHandle(b []byte) []byte {
 	return appendHandle(b, segs, m.access, m.arena)
 }
 
-// Close implements [na.Memory] as far as the kernel lets it: peers' system calls that are under way, or come later with
-// the old handle, are not stopped. They move memory as long as it is mapped, whatever it is used for by then; so its
-// owner closes it when the peers have said that they are done, as a program in C does.
+// Close implements [na.Memory] as far as the kernel lets it: system calls of peers that are under way, or use the old handle later,
+// are not stopped. They access the addresses as long as these are mapped, even if the memory has another use by then. Therefore the
+// owner closes memory when the peers have said that they are done, as a program in C does.
 func (m *memory) Close() {
 	m.Revoke()
 	m.revoke()
@@ -69,8 +69,7 @@ func (m *memory) part(addr, n uint64) []byte {
 	return nil
 }
 
-// memories are the registered memory of an endpoint. It holds them, so that the collector does not take what peers may
-// reach.
+// memories holds the registered memory of an endpoint, so that the collector does not free memory that peers may access.
 type memories struct {
 	mu sync.RWMutex
 	// +checklocks:mu
@@ -84,17 +83,17 @@ type memories struct {
 	relay  relay
 }
 
-// register makes memory reachable. It keeps segs.
+// register registers memory. It keeps segs.
 func (t *memories) register(segs [][]byte, access na.Access) (*memory, error) {
-	const what = "register memory"
+	const opName = "register memory"
 	if access < na.ReadOnly || access > na.ReadWrite {
-		return nil, &na.Error{Kind: na.Invalid, Op: what, Err: fmt.Errorf("access %d; it is read, write or both", access)}
+		return nil, &na.Error{Kind: na.Invalid, Op: opName, Err: fmt.Errorf("access %d; it is read, write or both", access)}
 	}
 	m := &memory{table: t, segs: segs, access: access, arena: t.arenas.of(segs), open: true}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		return nil, &na.Error{Kind: na.Closed, Op: what}
+		return nil, &na.Error{Kind: na.Closed, Op: opName}
 	}
 	m.pins = make([]*hostmem.Pin, len(segs))
 	for i, s := range segs {
@@ -108,10 +107,10 @@ func (t *memories) register(segs [][]byte, access na.Access) (*memory, error) {
 	return m, nil
 }
 
-// freeArena gives an arena back and tells peers that have it.
+// freeArena frees an arena and notifies the peers that were granted it.
 func (t *memories) freeArena(a *arena) error {
 	t.arenas.remove(a)
-	t.relay.grants.gone(a.id) // who is being given it has got it then
+	t.relay.grants.gone(a.id) // waits for a grant of the arena that is under way
 	return a.close()
 }
 
@@ -152,7 +151,7 @@ func (t *memories) use(addr, n uint64, access na.Access, f func([]byte)) error {
 	return failed
 }
 
-// at returns what has the n bytes at addr.
+// at returns the registered memory that contains the n bytes at addr.
 func (t *memories) at(addr, n uint64) (list []*memory) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -255,8 +254,8 @@ func (m *memory) serve(addr, n uint64, f func([]byte)) (served bool, err error) 
 	return m.open, err
 }
 
-// guarded calls f with memory that may be mapped no more. A program that has unmapped it before it closed the
-// registration must not end by a fault of a peer's making: that is an error for the peer, as it is from the kernel.
+// guarded calls f with memory that may not be mapped any more. A program that has unmapped memory before it closed the registration
+// must not end by a fault that a peer causes: the fault is an error for the peer, as it is from the kernel.
 func guarded(f func([]byte), mem []byte) (err error) {
 	old := debug.SetPanicOnFault(true)
 	defer func() {

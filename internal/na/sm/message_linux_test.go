@@ -29,7 +29,7 @@ func TestRawClient(t *testing.T) {
 		t.Error("more tokens than messages")
 	}
 	sleeper.release()
-	if err := busy.r.commands.push(makeCommand(busy.who, busy.pair, commandReleased, 0)); err != nil {
+	if err := busy.r.commands.push(makeCommand(busy.ident, busy.pair, commandReleased, 0)); err != nil {
 		t.Fatal(err)
 	}
 	settled(t, server)
@@ -185,7 +185,7 @@ func TestSequentialConnections(t *testing.T) {
 	server, _ := serve(t, Config{})
 	for i := range 700 {
 		c := newRaw(t, server)
-		if err := c.r.commands.push(makeCommand(c.who, c.pair, commandReserved, 0)); err != nil {
+		if err := c.r.commands.push(makeCommand(c.ident, c.pair, commandReserved, 0)); err != nil {
 			t.Fatalf("connection %d: %v", i, err)
 		}
 		c.announce()
@@ -211,7 +211,7 @@ func TestHandOver(t *testing.T) {
 	second.announce()
 	eventually(t, "the second client is known", func() bool {
 		c := server.clientOf(second.pair)
-		return c != nil && c.addr.who == second.who
+		return c != nil && c.addr.ident == second.ident
 	})
 	second.request(7, []byte("second"))
 	if d, msg := second.answer(); d.tag() != 7 || string(msg) != "second" {

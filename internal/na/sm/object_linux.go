@@ -18,7 +18,7 @@ import (
 	"cinnabar/internal/shm"
 )
 
-// What an endpoint owns in the file system: its region, and a folder with its socket.
+// The files of an endpoint: its region, and a directory with its socket.
 
 func (cfg *Config) objectPath(uri string) string {
 	return filepath.Join(cfg.ShmDir, cfg.Prefix+"-"+uri)
@@ -28,10 +28,10 @@ func (cfg *Config) socketDir(uri string) string {
 }
 func (cfg *Config) socketPath(uri string) string { return filepath.Join(cfg.socketDir(uri), "sock") }
 
-// maxNumbers is how many endpoints a process has at most, because a number has 8 bits.
+// maxNumbers is the largest number of endpoints of a process, because a number has 8 bits.
 const maxNumbers = 256
 
-// numbers are those of the endpoints of this process, which count up as C's do, and begin anew after 256.
+// numbers are the numbers of the endpoints of this process. They count up like those of C, and start again after 255.
 var numbers struct {
 	mu sync.Mutex
 	// +checklocks:mu
@@ -62,8 +62,8 @@ func returnNumber(id uint8) {
 	numbers.taken[id] = false
 }
 
-// createRegion makes and publishes the region of an endpoint, which nobody sees before it is complete: it is set up
-// under another name. What a dead process has left under the name is removed; the region of a living one is an error.
+// createRegion creates and publishes the region of an endpoint. It sets the region up under another name, so that no peer sees an
+// incomplete one. It removes a region of that name if its process is dead; the region of a living process is an error.
 func (e *Endpoint) createRegion() error {
 	path := e.cfg.objectPath(e.own.uri)
 	// Another user cannot take a name that is not known before, as .new alone would be.
@@ -73,7 +73,7 @@ func (e *Endpoint) createRegion() error {
 		return err
 	}
 	r := newRegion(m)
-	r.init(e.who, startTime("self"))
+	r.init(e.ident, startTime("self"))
 	err = publish(draft, path)
 	if errors.Is(err, fs.ErrExist) && reclaim(&e.cfg, e.own.uri) {
 		err = publish(draft, path)
@@ -85,7 +85,7 @@ func (e *Endpoint) createRegion() error {
 			if foreign := foreignAt(path, nil); foreign != nil {
 				return foreign
 			}
-			return &na.Error{Kind: na.InUse, Op: "open", Addr: e.own.String(), Err: fmt.Errorf("%s is another endpoint's, whose process lives", path)}
+			return &na.Error{Kind: na.InUse, Op: "open", Addr: e.own.String(), Err: fmt.Errorf("%s is the region of an endpoint in another, living process", path)}
 		}
 		return err
 	}
@@ -105,7 +105,8 @@ func publish(draft, path string) error {
 	return nil
 }
 
-// startTime tells when a process started, in ticks since the machine did: the 22nd field of /proc/PID/stat. 0: unknown.
+// startTime returns the time at which a process started, in ticks since the system started: the 22nd field of /proc/PID/stat. 0:
+// unknown.
 func startTime(pid string) uint64 {
 	fields := statFields(pid)
 	if len(fields) < 20 {
@@ -127,7 +128,7 @@ func statFields(pid string) []string {
 	return strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 }
 
-// reclaimAll removes what dead processes have left. It never fails: what it may not remove stays.
+// reclaimAll removes the files of dead processes. It leaves files that it may not remove.
 func reclaimAll(cfg *Config) {
 	for _, dir := range [...]string{cfg.ShmDir, cfg.SocketDir} {
 		list, err := os.ReadDir(dir)
@@ -147,10 +148,11 @@ func reclaimAll(cfg *Config) {
 	}
 }
 
-// reclaim removes the region and the socket of an endpoint whose process is gone, and reports whether there are none any
-// more. An endpoint counts as gone only if nothing listens on its socket and
+// reclaim removes the region and the socket of an endpoint if its process is gone, and reports whether there are none any more. An
+// endpoint counts as gone only if no process listens on its socket and
+//
 //   - its process, which its URI or its region names, does not exist, or has started after the one that the region names; and
-//   - nobody has the region mapped, or nobody but clients of a server whose socket refuses.
+//   - no process has the region mapped, or only clients of a server with a socket that refuses connections have.
 func reclaim(cfg *Config, uri string) bool {
 	object := cfg.objectPath(uri)
 	if !ownerGone(cfg, uri) {
@@ -202,8 +204,8 @@ func (s *deadSocket) probe() (refused, absent bool) {
 	return probeSocket(pathOf(fd))
 }
 
-// removeUnused removes a region that nobody uses; with known dead owners, clients do not count. It reports whether there
-// is none any more.
+// removeUnused removes a region that no process has mapped. If dead is true, because the owner is known to be dead, it removes the
+// region although clients have it mapped. It reports whether there is none any more.
 func removeUnused(path string, dead bool) bool {
 	unused, err := shm.Unused(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -215,11 +217,11 @@ func removeUnused(path string, dead bool) bool {
 	return os.Remove(path) == nil
 }
 
-// ownerGone tells whether the process that owned the region and socket of uri does not exist any more.
+// ownerGone reports whether the process that owned the region and socket of uri does not exist any more.
 func ownerGone(cfg *Config, uri string) bool {
-	who, named := parseIdentity(uri)
+	ident, named := parseIdentity(uri)
 	var head struct {
-		who     identity
+		ident   identity
 		started uint64
 	}
 	m, err := shm.Open(cfg.objectPath(uri), regionSize, regionSize)
@@ -229,30 +231,30 @@ func ownerGone(cfg *Config, uri string) bool {
 	if err == nil {
 		r := newRegion(m)
 		if r.read(func() {
-			head.who = r.owner()
+			head.ident = r.owner()
 			if shm.Uint64(r.b, offMagic).Load() == magic {
 				head.started = shm.Uint64(r.b, offStarted).Load()
 			}
 		}) != nil {
-			head.who = identity{}
+			head.ident = identity{}
 		}
-		_ = m.Close() // only looked at
+		_ = m.Close() // it was only read
 	}
 	if !named {
-		who = head.who
+		ident = head.ident
 	}
-	if who.pid <= 0 {
-		return err == nil || !errors.Is(err, fs.ErrPermission) // nothing that could belong to anybody
+	if ident.pid <= 0 {
+		return err == nil || !errors.Is(err, fs.ErrPermission) // there is no region that a process could own
 	}
-	if processGone(who.pid) {
+	if processGone(ident.pid) {
 		return true
 	}
-	now := startTime(strconv.Itoa(int(who.pid)))
+	now := startTime(strconv.Itoa(int(ident.pid)))
 	return head.started != 0 && now != 0 && now != head.started
 }
 
-// processGone tells whether there is no process of that number, or one that has ended and that its parent does not know
-// of yet. The state that /proc tells is that of the first thread, which may end before others do.
+// processGone reports whether no process has that number, or the process has ended and its parent has not waited for it yet. /proc
+// shows the state of the first thread, which may end before others do, so a descriptor of the process is asked first.
 func processGone(pid int32) bool {
 	fd, err := openProcess(pid)
 	if err != nil {
@@ -269,7 +271,7 @@ func processGone(pid int32) bool {
 	return len(fields) > 0 && (fields[0] == "Z" || fields[0] == "X")
 }
 
-// probeSocket tells whether a socket is there but nobody listens, or it is not there.
+// probeSocket reports whether the socket is there but no process listens, or whether it is not there.
 func probeSocket(path string) (refused, absent bool) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -292,7 +294,7 @@ func (r *region) read(f func()) (err error) {
 	return nil
 }
 
-// removeObjects removes what the endpoint has put into the file system.
+// removeObjects removes the files of the endpoint.
 func (e *Endpoint) removeObjects() {
 	if e.region == nil {
 		return

@@ -16,10 +16,10 @@ func Open(context.Context, Config) (na.Endpoint, error) {
 	return nil, &na.Error{Kind: na.Unsupported, Op: "open na+sm", Err: fmt.Errorf("%w on %s; use ofi+tcp", errors.ErrUnsupported, runtime.GOOS)}
 }
 
-// Available returns why no endpoint can listen on this host.
+// Available returns the cause why no endpoint can listen on this host.
 func Available() error {
 	return fmt.Errorf("%w on %s; use ofi+tcp", errors.ErrUnsupported, runtime.GOOS)
 }
 
-// Attach returns why no memory is moved between processes.
+// Attach returns the cause why this process cannot access the memory of others.
 func Attach() error { return Available() }

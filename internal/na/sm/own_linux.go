@@ -11,9 +11,9 @@ import (
 	"cinnabar/internal/na"
 )
 
-// ownMemories are the memories of this process's endpoints. The kernel lets every process reach its own memory, so that
-// a handle which a peer has made up, together with an address that is bound to it, would have this process do to itself
-// what the peer may not: such transfers reach what is registered, and nothing else.
+// ownMemories holds the memories of this process's endpoints. The kernel lets every process access its own memory. A peer could
+// therefore send a made-up handle together with the address of an endpoint of this process, and make this process access memory that
+// the peer may not. Such transfers access only registered memory.
 var ownMemories ownTable
 
 type ownTable struct {
@@ -22,9 +22,9 @@ type ownTable struct {
 	of map[identity]*memories
 }
 
-// add makes the memories of an endpoint known, unless they are closed.
-func (o *ownTable) add(who identity, t *memories) {
-	if o.get(who) == t {
+// add adds the memories of an endpoint, unless they are closed.
+func (o *ownTable) add(ident identity, t *memories) {
+	if o.get(ident) == t {
 		return
 	}
 	o.mu.Lock()
@@ -37,43 +37,44 @@ func (o *ownTable) add(who identity, t *memories) {
 	if o.of == nil {
 		o.of = make(map[identity]*memories)
 	}
-	o.of[who] = t
+	o.of[ident] = t
 }
 
-// remove forgets an endpoint's.
+// remove removes the memories of an endpoint.
 func (o *ownTable) remove(t *memories) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for who, m := range o.of {
+	for ident, m := range o.of {
 		if m == t {
-			delete(o.of, who)
+			delete(o.of, ident)
 		}
 	}
 }
 
-func (o *ownTable) get(who identity) *memories {
+func (o *ownTable) get(ident identity) *memories {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
-	return o.of[who]
+	return o.of[ident]
 }
 
-// inProcess tells whether a is an address of the process pid, this one. The kernel also takes the number of any of its
-// threads for it, which only somebody who makes addresses up uses. A peer whose process has been opened is none of them.
+// inProcess reports whether a is an address of the process pid, which is this one. For system calls the kernel also accepts the number
+// of any thread as that of its process, and only made-up addresses have one. An address of a peer with an open pidfd is of another
+// process.
 func (a *Addr) inProcess(pid int32) bool {
-	if a.who.pid == pid {
+	if a.ident.pid == pid {
 		return true
 	}
 	if c := a.last.Load(); c != nil && c.pidfd >= 0 {
 		return false
 	}
-	return unix.Access("/proc/self/task/"+strconv.Itoa(int(a.who.pid)), unix.F_OK) == nil
+	return unix.Access("/proc/self/task/"+strconv.Itoa(int(a.ident.pid)), unix.F_OK) == nil
 }
 
-// checkOwn returns an error unless all remote memory of frags is registered by the endpoint who of this process.
-func checkOwn(who identity, frags []na.Fragment, access na.Access) error {
-	t := ownMemories.get(who)
+// checkOwn returns an error unless all remote memory of frags is registered by the endpoint ident of this process.
+func checkOwn(ident identity, frags []na.Fragment, access na.Access) error {
+	t := ownMemories.get(ident)
 	if t == nil {
-		return &na.Error{Kind: na.Unreachable, Err: errors.New("this process has no endpoint of that number whose memory is registered")}
+		return &na.Error{Kind: na.Unreachable, Err: errors.New("this process has no endpoint of that number with registered memory")}
 	}
 	for i := range frags {
 		f := &frags[i]

@@ -26,15 +26,15 @@ func TestOwnMemoryForged(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	pid := int32(os.Getpid())
-	for name, who := range map[string]identity{
-		"another endpoint":     owner.who,
+	for name, ident := range map[string]identity{
+		"another endpoint":     owner.ident,
 		"no endpoint":          {pid, 255},
-		"a thread":             {int32(unix.Gettid()), owner.who.id},
-		"the endpoint itself":  user.who,
+		"a thread":             {int32(unix.Gettid()), owner.ident.id},
+		"the endpoint itself":  user.ident,
 		"the process's thread": {otherThread(t), 0},
 	} {
-		to := &Addr{ep: user, who: who, uri: who.uri()}
-		for what, s := range map[string]segment{
+		to := &Addr{ep: user, ident: ident, uri: ident.uri()}
+		for kind, s := range map[string]segment{
 			"not registered":    {hostmem.Addr(secret), 6},
 			"beyond":            {hostmem.Addr(open) + 60, 8},
 			"not to be written": {hostmem.Addr(open), 8},
@@ -44,13 +44,13 @@ func TestOwnMemoryForged(t *testing.T) {
 				t.Fatal(err)
 			}
 			if n, err := put(t, user, to, na.Fragment{Remote: r, Local: []byte("owned")}); err == nil || n != 0 {
-				t.Errorf("%s, %s: put: %d, %v", name, what, n, err)
+				t.Errorf("%s, %s: put: %d, %v", name, kind, n, err)
 			}
-			if what == "not to be written" {
+			if kind == "not to be written" {
 				continue
 			}
 			if n, err := get(t, user, to, na.Fragment{Remote: r, Local: make([]byte, s.len)}); err == nil || n != 0 {
-				t.Errorf("%s, %s: get: %d, %v", name, what, n, err)
+				t.Errorf("%s, %s: get: %d, %v", name, kind, n, err)
 			}
 		}
 	}
@@ -102,8 +102,8 @@ func TestOwnMemoryRange(t *testing.T) {
 	if _, err := get(t, user, to, na.Fragment{Remote: r, Local: make([]byte, 1)}); na.KindOf(err) != na.Unreachable {
 		t.Errorf("an endpoint that is closed: %v", err)
 	}
-	ownMemories.add(owner.who, &owner.mem)
-	if ownMemories.get(owner.who) != nil {
+	ownMemories.add(owner.ident, &owner.mem)
+	if ownMemories.get(owner.ident) != nil {
 		t.Error("memory of a closed endpoint is known again")
 	}
 }

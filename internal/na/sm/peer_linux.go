@@ -11,30 +11,30 @@ import (
 	"cinnabar/internal/na"
 )
 
-// peer is the message path's part of an [Addr]: its connection, what waits to be sent over it, and who waits for
-// messages from it. The zero value has none of these. Lock order: mu, tagMu, Endpoint.mu.
+// peer is the part of an [Addr] for messages: its connection, the messages that wait to be sent over it, and the operations that wait
+// for messages from it. The zero value has none of these. Lock order: mu, tagMu, Endpoint.mu.
 type peer struct {
-	conn   atomic.Pointer[conn] // what to send over; changed with mu held
+	conn   atomic.Pointer[conn] // the connection to send over; changed with mu held
 	last   atomic.Pointer[conn] // the latest connection, perhaps lost
 	active atomic.Bool          // in the endpoint's set of peers with something under way
-	awaits atomic.Int32         // how many operations are in tags
+	awaits atomic.Int32         // number of operations in tags
 
 	mu sync.Mutex
-	// waiting are messages until there is a connection, or room.
+	// waiting holds messages until there is a connection, or room.
 	// +checklocks:mu
 	waiting []item
-	// dialing says that a goroutine connects.
+	// dialing is true while a goroutine connects.
 	// +checklocks:mu
 	dialing bool
-	// since is when the first of waiting found no room.
+	// since is the time at which the first message of waiting found no room.
 	// +checklocks:mu
 	since time.Time
-	// trouble is why the connecting has not succeeded so far.
+	// connectErr is the error of the latest attempt to connect.
 	// +checklocks:mu
-	trouble error
+	connectErr error
 
 	tagMu sync.Mutex
-	// tags are the expected messages that are waited for.
+	// tags holds the operations that wait for expected messages.
 	// +checklocks:tagMu
 	tags map[uint32]waiter
 }
@@ -47,7 +47,7 @@ type item struct {
 	msg  []byte
 }
 
-func (it *item) what() string {
+func (it *item) opName() string {
 	if it.kind == typeUnexpected {
 		return "send request"
 	}
@@ -83,23 +83,23 @@ func (a *Addr) alive() error {
 	return nil
 }
 
-// addrOf returns the one Addr of a URI. Addrs that connections of peers come with are others.
-func (e *Endpoint) addrOf(who identity, uri string) *Addr {
-	if who == e.who || uri == e.own.uri {
+// addrOf returns the one Addr of a URI. Conns of clients have Addrs of their own.
+func (e *Endpoint) addrOf(ident identity, uri string) *Addr {
+	if ident == e.ident || uri == e.own.uri {
 		return e.own
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if a := e.addrs[uri].Value(); a != nil && a.who == who { // else another endpoint has taken the name
+	if a := e.addrs[uri].Value(); a != nil && a.ident == ident { // else another endpoint has taken the name
 		return a
 	}
-	a := e.newAddr(who, uri)
+	a := e.newAddr(ident, uri)
 	e.addrs[uri] = weak.Make(a)
 	runtime.AddCleanup(a, e.forget, uri)
 	return a
 }
 
-// forget removes an Addr that nobody holds, unless there is a new one.
+// forget removes an Addr from the table after the collector has freed it, unless the table has a new one.
 func (e *Endpoint) forget(uri string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -108,7 +108,7 @@ func (e *Endpoint) forget(uri string) {
 	}
 }
 
-// send sends a message, or leaves it to wait.
+// send sends a message, or adds it to those that wait.
 func (a *Addr) send(it item) {
 	a.mu.Lock()
 	c := a.conn.Load()
@@ -127,27 +127,27 @@ func (a *Addr) send(it item) {
 	}
 }
 
-// sent completes a message that was handed to the region, or whose region is gone.
+// sent completes the operation of a message that is in the region, or that failed with its connection.
 func (a *Addr) sent(c *conn, it *item, err error) {
 	if err == nil {
 		it.op.Finish(int64(len(it.msg)), nil)
 		return
 	}
 	c.fail(na.Unreachable, err)
-	it.op.Finish(0, &na.Error{Kind: na.Unreachable, Op: it.what(), Addr: a.String(), Err: err})
+	it.op.Finish(0, &na.Error{Kind: na.Unreachable, Op: it.opName(), Addr: a.String(), Err: err})
 }
 
-// waitLocked leaves a message to the poller, if it is for want of room that it cannot be sent, or to the goroutine that
-// connects.
+// waitLocked adds a message to those that wait. The poller sends it when c has room, or, if c is nil, the goroutine that connects
+// does.
 //
 // +checklocks:a.mu
 func (a *Addr) waitLocked(c *conn, it item) error {
 	e := a.ep
 	if e.closed.Load() {
-		return &na.Error{Kind: na.Closed, Op: it.what(), Addr: a.String()}
+		return &na.Error{Kind: na.Closed, Op: it.opName(), Addr: a.String()}
 	}
-	if c == nil && it.kind == typeExpected { // nobody waits for it but the client that has asked
-		return &na.Error{Kind: na.Unreachable, Op: it.what(), Addr: a.String(), Err: errAsker}
+	if c == nil && it.kind == typeExpected { // only the client with the lost connection waits for it
+		return &na.Error{Kind: na.Unreachable, Op: it.opName(), Addr: a.String(), Err: errAsker}
 	}
 	if len(a.waiting) == 0 {
 		a.since = time.Now()
@@ -160,20 +160,20 @@ func (a *Addr) waitLocked(c *conn, it item) error {
 	}
 	if !a.dialing {
 		a.dialing = true
-		a.trouble = nil
+		a.connectErr = nil
 		if !e.spawn(func() { e.dial(a) }) {
 			a.dialing = false
 			a.waiting = a.waiting[:len(a.waiting)-1]
-			return &na.Error{Kind: na.Closed, Op: it.what(), Addr: a.String()}
+			return &na.Error{Kind: na.Closed, Op: it.opName(), Addr: a.String()}
 		}
 	}
 	return nil
 }
 
-// flushBatch is how many messages are completed in one go.
+// flushBatch is the number of messages that flush sends before it completes their operations.
 const flushBatch = 64
 
-// flush sends what waits for room. It reports whether something was sent, and whether something still waits.
+// flush sends the messages that wait, as far as there is room. It reports whether it sent any, and whether any still wait.
 func (a *Addr) flush() (sent, left bool) {
 	var over [flushBatch]item
 	for {
@@ -195,7 +195,7 @@ func (a *Addr) flush() (sent, left bool) {
 	}
 }
 
-// flushSome moves messages that were sent to over.
+// flushSome sends messages and moves them to over, of which the caller completes the operations.
 func (a *Addr) flushSome(over []item) (n int, c *conn, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -223,14 +223,14 @@ func (a *Addr) flushSome(over []item) (n int, c *conn, err error) {
 	return n, c, nil
 }
 
-// dropItems removes the first n.
+// dropItems removes the first n items.
 func dropItems(list []item, n int) []item {
 	left := copy(list, list[n:])
 	clear(list[left:])
 	return list[:left]
 }
 
-// overdue takes what waits for room if nothing of it could be sent for limit.
+// overdue removes and returns the messages that wait for room if none of them could be sent for limit.
 func (a *Addr) overdue(now time.Time, limit time.Duration) []item {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -242,7 +242,7 @@ func (a *Addr) overdue(now time.Time, limit time.Duration) []item {
 	return items
 }
 
-// expect has an operation wait for an expected message.
+// expect makes an operation wait for the expected message with tag. It returns false if another operation waits for it.
 func (a *Addr) expect(op *na.Op, tag uint32, buf []byte) bool {
 	a.tagMu.Lock()
 	defer a.tagMu.Unlock()
@@ -258,7 +258,7 @@ func (a *Addr) expect(op *na.Op, tag uint32, buf []byte) bool {
 	return true
 }
 
-// takeWaiter returns who waits for the expected message with that tag.
+// takeWaiter removes and returns the operation that waits for the expected message with that tag.
 func (a *Addr) takeWaiter(tag uint32) (waiter, bool) {
 	a.tagMu.Lock()
 	defer a.tagMu.Unlock()
@@ -270,7 +270,7 @@ func (a *Addr) takeWaiter(tag uint32) (waiter, bool) {
 	return w, ok
 }
 
-// takeWaiters returns all who wait.
+// takeWaiters removes and returns all operations that wait for messages.
 func (a *Addr) takeWaiters() []waiter {
 	a.tagMu.Lock()
 	defer a.tagMu.Unlock()
@@ -283,7 +283,7 @@ func (a *Addr) takeWaiters() []waiter {
 	return list
 }
 
-// lose takes note that c is dead and returns what waited for it.
+// lose removes the dead connection c, and returns the messages and operations that waited for it.
 func (a *Addr) lose(c *conn) ([]item, []waiter) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -296,7 +296,7 @@ func (a *Addr) lose(c *conn) ([]item, []waiter) {
 	return items, a.takeWaiters()
 }
 
-// giveUp ends the connecting and returns what waited for it.
+// giveUp ends the connecting, and returns the messages and operations that waited for it.
 func (a *Addr) giveUp() ([]item, []waiter) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -305,10 +305,10 @@ func (a *Addr) giveUp() ([]item, []waiter) {
 	return items, a.takeWaiters()
 }
 
-// failAll completes what waited.
+// failAll completes the operations of messages and of waiters with an error.
 func (a *Addr) failAll(items []item, tags []waiter, kind na.Kind, err error) {
 	for i := range items {
-		items[i].op.Finish(0, &na.Error{Kind: kind, Op: items[i].what(), Addr: a.String(), Err: err})
+		items[i].op.Finish(0, &na.Error{Kind: kind, Op: items[i].opName(), Addr: a.String(), Err: err})
 	}
 	for _, w := range tags {
 		w.op.Finish(0, &na.Error{Kind: kind, Op: "receive", Addr: a.String(), Err: err})
@@ -316,10 +316,11 @@ func (a *Addr) failAll(items []item, tags []waiter, kind na.Kind, err error) {
 	a.settle()
 }
 
-// cancel gives op up if it waits. Its error tells what it waited for, if that was not simply the peer's message.
+// cancel cancels op if it waits, and reports whether it did. The error of op contains the cause of the waiting, if that is not only
+// that the peer has sent no message.
 func (a *Addr) cancel(op *na.Op) bool {
 	if it, why, ok := a.unqueue(op); ok {
-		op.Finish(0, &na.Error{Kind: na.Canceled, Op: it.what(), Addr: a.String(), Err: why})
+		op.Finish(0, &na.Error{Kind: na.Canceled, Op: it.opName(), Addr: a.String(), Err: why})
 		a.settle()
 		return true
 	}
@@ -331,39 +332,39 @@ func (a *Addr) cancel(op *na.Op) bool {
 	return false
 }
 
-// unqueue removes op from what waits.
+// unqueue removes the message of op from those that wait, and returns the cause of the waiting.
 func (a *Addr) unqueue(op *na.Op) (item, error, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i, it := range a.waiting {
 		if it.op == op {
 			a.waiting = append(a.waiting[:i], a.waiting[i+1:]...)
-			return it, a.troubleLocked(), true
+			return it, a.waitCause(), true
 		}
 	}
 	return item{}, nil, false
 }
 
-// troubleLocked is why messages wait.
+// waitCause returns the cause for which messages wait.
 //
 // +checklocks:a.mu
-func (a *Addr) troubleLocked() error {
-	if a.trouble != nil || a.conn.Load() == nil {
-		return a.trouble
+func (a *Addr) waitCause() error {
+	if a.connectErr != nil || a.conn.Load() == nil {
+		return a.connectErr
 	}
 	return errNoRoom
 }
 
-// errAsker is why an answer cannot be sent.
+// errAsker is the error of a response to a client with a lost connection.
 var errAsker = errors.New("the connection that the request came by is lost")
 
 var errNoRoom = errors.New("the peer leaves no room for messages")
 
-// unexpect removes op from those who wait for messages.
+// unexpect removes op from the operations that wait for messages, and returns the error of connecting, if the endpoint is connecting.
 func (a *Addr) unexpect(op *na.Op) (why error, ok bool) {
 	a.mu.Lock()
 	if a.dialing {
-		why = a.trouble
+		why = a.connectErr
 	}
 	a.mu.Unlock()
 	a.tagMu.Lock()
@@ -378,8 +379,8 @@ func (a *Addr) unexpect(op *na.Op) (why error, ok bool) {
 	return nil, false
 }
 
-// activate enters a into the set of peers with something under way. The caller holds the lock of what it has begun, mu
-// or tagMu, so that settle does not undo it.
+// activate adds a to the set of peers with operations under way. The caller holds the lock of the state that it has changed, mu or
+// tagMu, so that settle does not remove a.
 func (a *Addr) activate() {
 	if a.active.Load() {
 		return
@@ -390,7 +391,7 @@ func (a *Addr) activate() {
 	a.ep.active[a] = struct{}{}
 }
 
-// settle takes a out of that set if there is nothing.
+// settle removes a from that set if it has neither connection nor operations.
 func (a *Addr) settle() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -16,17 +16,17 @@ import (
 	"cinnabar/internal/sockio"
 )
 
-// poller is what makes progress for an endpoint when nobody drives: it looks at all conns, at the socket and the command
-// ring, sends what waited for room, and runs tasks. At any time one goroutine is the poller; its fields are that
-// goroutine's unless said otherwise.
+// poller makes progress for an endpoint while no caller drives: it looks at all conns, at the socket and the command ring, sends
+// messages that have waited for room, and runs tasks. One goroutine at a time is the poller. Its fields belong to that goroutine
+// unless said otherwise.
 //
-// It parks on an epoll set of its own that holds the socket, the doorbells and the processes of peers; the set itself is
-// in Go's poller, so that a parked poller has no thread.
+// It parks on an epoll set of its own that holds the socket, the receive eventfds and the processes of peers; the set itself is in
+// Go's poller, so that a parked poller has no thread.
 type poller struct {
 	ep  *Endpoint
 	set *os.File // the epoll set
 	raw syscall.RawConn
-	fd  int // of set; used by anybody, for epoll_ctl
+	fd  int // of set; any goroutine uses it for epoll_ctl
 
 	state  atomic.Uint32 // pollActive and so on
 	parked atomic.Bool
@@ -37,9 +37,9 @@ type poller struct {
 	offered    bool  // there may be tasks
 	spinPolicy spinPolicy
 	rounds     int
-	heard      bool // a doorbell has rung
+	signaled   bool // a doorbell has rung
 	n          int  // events
-	tries      int  // how often they were asked for: more than once if there were none
+	tries      int  // number of calls of fetch in a parking: more than one if there were no events at first
 	events     [32]unix.EpollEvent
 	due        time.Time // the deadline that set has, zero if none
 	ticked     time.Time // the last tick of a busy poller
@@ -67,19 +67,19 @@ func newPoller(e *Endpoint) (*poller, error) {
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
 	if err := unix.SetNonblock(fd, true); err != nil { // makes os.NewFile hand it to Go's poller
-		_ = unix.Close(fd) // the error at hand is the one to tell
+		_ = unix.Close(fd) // the error at hand is the one to return
 		return nil, os.NewSyscallError("fcntl", err)
 	}
 	p := &poller{ep: e, set: os.NewFile(uintptr(fd), "epoll"), fd: fd}
 	if p.raw, err = p.set.SyscallConn(); err != nil {
-		_ = p.set.Close() // the error at hand is the one to tell
+		_ = p.set.Close() // the error at hand is the one to return
 		return nil, err
 	}
 	p.step = p.fetch
 	return p, nil
 }
 
-// What an event is about: the high half of its data. The low half is a conn's id.
+// The subject of an event is the high half of its data. The low half is the id of a conn.
 const (
 	eventSocket int32 = iota
 	eventRecv
@@ -87,13 +87,13 @@ const (
 	eventNotify
 )
 
-// add has the epoll set watch fd.
-func (p *poller) add(fd int, events uint32, what, id int32) error {
-	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: id, Pad: what}))
+// add adds fd to the epoll set.
+func (p *poller) add(fd int, events uint32, kind, id int32) error {
+	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: id, Pad: kind}))
 }
 
-// setMuted disables or enables wake-ups from a conn's receive eventfd. It stays open while the caller has the conn's receive
-// role, and the set while there are conns: so this cannot fail.
+// setMuted disables or enables wake-ups from a conn's receive eventfd. It cannot fail, because the eventfd stays open while the caller
+// has the conn's receive role, and the set stays open while there are conns.
 func (p *poller) setMuted(recvEvent int, id int32, yes bool) {
 	ev := unix.EpollEvent{Events: recvEvents, Fd: id, Pad: eventRecv}
 	if yes {
@@ -102,13 +102,13 @@ func (p *poller) setMuted(recvEvent int, id int32, yes bool) {
 	_ = unix.EpollCtl(p.fd, unix.EPOLL_CTL_MOD, recvEvent, &ev)
 }
 
-// recvEvents are edge-triggered: each token makes an event, so that tokens need not be read.
+// recvEvents is edge-triggered: each token makes an event, so that tokens need not be read.
 const recvEvents = unix.EPOLLIN | unix.EPOLLET
 
-// remove undoes add. Closing alone would not do: the other process has the file open too.
+// remove removes fd from the epoll set. Closing fd alone would not, because the other process has the file open too.
 func (p *poller) remove(fd int) { _ = unix.EpollCtl(p.fd, unix.EPOLL_CTL_DEL, fd, nil) }
 
-// wake has the poller look at everything again soon, if it is parked.
+// wake makes a parked poller look at everything again.
 func (p *poller) wake() {
 	p.woken.Store(true)
 	if p.parked.Load() {
@@ -116,15 +116,15 @@ func (p *poller) wake() {
 	}
 }
 
-// await has the poller look now and then whether servers are still there, since somebody waits for one. Whoever waits for
-// the first time in a while wakes it; then it does so for as long as anybody waits.
+// await makes the poller check at intervals whether servers still exist, because an operation waits for one. It wakes the poller if
+// its parking has no limit; the poller then sets one for as long as operations wait.
 func (p *poller) await() {
 	if p.parked.Load() && !p.timed.Load() {
 		p.wake()
 	}
 }
 
-// run is the poller's goroutine, until the endpoint closes or another one takes over.
+// run is the goroutine of the poller. It ends when the endpoint closes or another goroutine becomes the poller.
 func (p *poller) run(gen uint32) {
 	over := false
 	defer func() {
@@ -140,15 +140,15 @@ func (p *poller) run(gen uint32) {
 	}
 }
 
-// revive has another goroutine go on.
+// revive starts another goroutine as the poller.
 func (p *poller) revive(gen uint32) {
 	defer p.ep.runners.Done()
-	if next, ok := p.tasks.succeed(gen); ok {
-		p.startOver(next)
+	if next, ok := p.tasks.nextGeneration(gen); ok {
+		p.startPoller(next)
 	}
 }
 
-// progress is what the poller does. It reports whether that is because the endpoint has ended: then there is no other.
+// progress makes progress until the endpoint has ended, or another goroutine has become the poller. It returns true in the first case.
 func (p *poller) progress(gen uint32) (last bool) {
 	s := spinner{policy: &p.spinPolicy}
 	defer s.stop(p.ep)
@@ -157,8 +157,8 @@ func (p *poller) progress(gen uint32) (last bool) {
 			return true
 		}
 		got := p.round()
-		if p.heard {
-			p.heard = false
+		if p.signaled {
+			p.signaled = false
 			p.ep.checkClosing()
 		}
 		ran, mine := p.runTasks(gen, &s)
@@ -177,17 +177,17 @@ func (p *poller) progress(gen uint32) (last bool) {
 	}
 }
 
-// busy tells whether more messages are to be expected soon that nobody drives for: requests, or answers.
+// busy reports whether messages are likely to come soon on conns that no driver has claimed: requests, or responses.
 func (e *Endpoint) busy() bool {
 	return slices.ContainsFunc(e.list(), func(c *conn) bool {
 		return c.role.claim.Load() == 0 && (c.serves.Load() || c.addr.awaits.Load() > 0)
 	})
 }
 
-// eventRounds is after how many rounds of spinning the epoll set is looked at.
+// eventRounds is the number of rounds of spinning between two looks at the epoll set.
 const eventRounds = 128
 
-// round looks at everything once and reports whether something had come.
+// round looks at everything once and reports whether there was a message, a command, or room for waiting messages.
 func (p *poller) round() (got bool) {
 	e := p.ep
 	for _, c := range e.list() {
@@ -224,7 +224,7 @@ func (p *poller) visit(c *conn) bool {
 	return n > 0
 }
 
-// looks bounds how many batches of events are taken in a row: somebody may cause them without end.
+// looks bounds the batches of events that are taken in a row, because peers may cause events without end.
 const looks = 4
 
 // look takes events without waiting.
@@ -235,18 +235,18 @@ func (p *poller) look() {
 			return
 		}
 		p.dispatch(p.events[:n])
-		if n < len(p.events) { // the socket alone would always be there again while clients send commands
+		if n < len(p.events) { // no more events: the socket alone has another event whenever a client has sent a command
 			return
 		}
 	}
 }
 
-// dispatch handles events. Tokens need no more than a note, since all conns are looked at anyway.
+// dispatch handles events. A token only sets signaled, because round looks at all conns anyway.
 func (p *poller) dispatch(events []unix.EpollEvent) {
 	for i := range events {
 		switch ev := &events[i]; ev.Pad {
 		case eventRecv:
-			p.heard = true
+			p.signaled = true
 		case eventSocket:
 			p.ep.readSocket()
 		case eventProcess:
@@ -257,11 +257,12 @@ func (p *poller) dispatch(events []unix.EpollEvent) {
 	}
 }
 
-// park waits until something comes. It reports whether that was a message or a command, after which spinning may pay.
+// park waits until an event, a wake-up, or the deadline. It reports whether the cause was a message or a command, after which spinning
+// may pay.
 func (p *poller) park() bool {
 	p.tick(time.Now())
 	p.look()
-	if p.heard || p.offered || p.arm() { // a client that has left may have sent requests before
+	if p.signaled || p.offered || p.arm() { // a client that has left may have sent requests before
 		return true
 	}
 	p.state.Store(pollParked)
@@ -293,7 +294,7 @@ func (p *poller) unpark() {
 	p.state.Store(pollActive)
 }
 
-// tick does what is due, which a poller that never parks for long would not come to otherwise.
+// tick does the periodic work of the endpoint, because a busy poller does not park until its deadline.
 func (p *poller) tick(now time.Time) {
 	if now.Sub(p.ticked) >= tickInterval {
 		p.ticked = now
@@ -301,7 +302,7 @@ func (p *poller) tick(now time.Time) {
 	}
 }
 
-// fetch is called by Go's poller: first to see whether there are events already.
+// fetch takes events. Go's poller calls it at the beginning of a parking, and again when the set is readable.
 func (p *poller) fetch(fd uintptr) bool {
 	n, err := unix.EpollWait(int(fd), p.events[:], 0)
 	p.n = max(n, 0)
@@ -309,7 +310,7 @@ func (p *poller) fetch(fd uintptr) bool {
 	return n > 0 || err != nil && err != unix.EINTR
 }
 
-// arm asks for doorbells, and reports whether something has come meanwhile.
+// arm asks peers to ring their doorbells, and reports whether a message or command came in the meantime.
 func (p *poller) arm() bool {
 	for _, c := range p.ep.list() {
 		if !c.polled() || !c.enterOrMiss() {
@@ -325,18 +326,18 @@ func (p *poller) arm() bool {
 	return p.ep.commandsWaiting()
 }
 
-// Intervals of what nobody tells the poller about.
+// Intervals of the work for which the poller gets no event.
 const (
 	busyInterval   = time.Millisecond       // looks at conns of peers that ring no doorbell
 	checkInterval  = time.Second            // whether endpoints of living processes are gone
-	roomShortest   = 20 * time.Microsecond  // attempts to send what waits for room,
+	roomShortest   = 20 * time.Microsecond  // attempts to send messages that wait for room,
 	roomLongest    = time.Millisecond       // which become rarer
-	blindInterval  = 20 * time.Millisecond  // looks at the command ring if the kernel does not tell of new clients
+	blindInterval  = 20 * time.Millisecond  // looks at the command ring if inotify does not report new clients
 	orphanInterval = 250 * time.Millisecond // looks at copy buffers that a client has left behind
 	tickInterval   = 10 * time.Millisecond  // all of these while the poller has much to do
 )
 
-// interval is for how long to park at most; 0: for ever.
+// interval returns the time limit of the next parking; 0: no limit.
 func (p *poller) interval(now time.Time) time.Duration {
 	d := p.ep.interval(now)
 	if p.blocks.Load() > 0 {
@@ -349,7 +350,8 @@ func (p *poller) interval(now time.Time) time.Duration {
 	return d
 }
 
-// setDeadline sets when the parking ends. A deadline that is set already and due a bit earlier or later will do.
+// setDeadline sets the deadline of the parking. It keeps a deadline that is at most half the interval too early, because setting one
+// is expensive.
 func (p *poller) setDeadline() {
 	now := time.Now()
 	d := p.interval(now)
@@ -368,7 +370,7 @@ func (p *poller) setDeadline() {
 	_ = p.set.SetReadDeadline(p.due) // fails only once the set is closed
 }
 
-// block notes that a peer has messages that wait for room. Anybody calls it.
+// block records that messages to a wait for room. Any goroutine may call it.
 func (p *poller) block(a *Addr) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -379,7 +381,7 @@ func (p *poller) block(a *Addr) {
 	}
 }
 
-// unblock sends what waits for room, as far as there is, and reports whether there was.
+// unblock sends messages that wait for room, as far as there is room, and reports whether it sent any.
 func (p *poller) unblock() (sent bool) {
 	p.mu.Lock()
 	list := slices.Clone(p.blocked)
@@ -402,7 +404,7 @@ func (p *poller) unblock() (sent bool) {
 	return sent
 }
 
-// clear takes a off the list, unless something waits again.
+// clear removes a from the blocked peers, unless messages wait again.
 func (p *poller) clear(a *Addr) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -110,14 +110,14 @@ func (p *player) unmapper() error {
 	if err != nil {
 		return err
 	}
-	who := identity{int32(os.Getpid()), 0}
-	path := cfg.objectPath(who.uri())
+	ident := identity{int32(os.Getpid()), 0}
+	path := cfg.objectPath(ident.uri())
 	m, err := shm.Create(path, regionSize)
 	if err != nil {
 		return err
 	}
-	newRegion(m).init(who, 0)
-	p.say("ready " + scheme + who.uri())
+	newRegion(m).init(ident, 0)
+	p.say("ready " + scheme + ident.uri())
 	if err := os.Remove(path); err != nil {
 		return err
 	}
@@ -184,8 +184,8 @@ func (p *player) raw(target, stop string) error {
 	at("mapped")
 	pair := r.claimPair()
 	at("claimed")
-	who := identity{int32(os.Getpid()), 0}
-	if err := r.commands.push(makeCommand(who, pair, commandReserved, 0)); err != nil {
+	ident := identity{int32(os.Getpid()), 0}
+	if err := r.commands.push(makeCommand(ident, pair, commandReserved, 0)); err != nil {
 		return err
 	}
 	at("commanded")
@@ -196,7 +196,7 @@ func (p *player) raw(target, stop string) error {
 	doorbell, _ := unix.Eventfd(0, unix.EFD_SEMAPHORE|unix.EFD_NONBLOCK)
 	recvEvent, _ := unix.Eventfd(0, unix.EFD_SEMAPHORE|unix.EFD_NONBLOCK)
 	e := &Endpoint{sock: sock}
-	if err := e.sendCommand(cfg.socketPath(uri), makeCommand(who, pair, commandReserved, 0), doorbell, recvEvent); err != nil {
+	if err := e.sendCommand(cfg.socketPath(uri), makeCommand(ident, pair, commandReserved, 0), doorbell, recvEvent); err != nil {
 		return err
 	}
 	at("announced")
@@ -229,7 +229,7 @@ func (p *player) raw(target, stop string) error {
 	at("taken")
 	answer := string(r.buffer(d.buffer())[:d.len()])
 	releaseBit(r.bufferMap, d.buffer())
-	if err := e.sendCommand(cfg.socketPath(uri), makeCommand(who, pair, commandReleased, 0)); err != nil {
+	if err := e.sendCommand(cfg.socketPath(uri), makeCommand(ident, pair, commandReleased, 0)); err != nil {
 		return err
 	}
 	at("released")

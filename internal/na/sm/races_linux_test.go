@@ -237,7 +237,7 @@ func TestSpinStalls(t *testing.T) {
 	}
 	s.stop(e)
 	begun := 0
-	for range spinRetry << spinStalled {
+	for range spinRetry << stalledShift {
 		s := spinner{driver: true, policy: &l}
 		if s.spin(e) {
 			begun++
@@ -254,24 +254,24 @@ func TestSpinStalls(t *testing.T) {
 func TestSpinInVain(t *testing.T) {
 	var l spinPolicy
 	for range spinMisses {
-		if f := l.try(); f != 1 {
+		if f := l.factor(); f != 1 {
 			t.Errorf("a spin of %d times the usual, want 1", f)
 		}
-		l.miss(false)
+		l.failure(false)
 	}
 	for i, want := range []int{16, 16, 32, 64, 128, 128, 128} {
 		chances := 1
-		for l.try() == 0 {
+		for l.factor() == 0 {
 			chances++
 		}
 		if chances != want {
 			t.Errorf("attempt %d is made after %d chances, want %d", i, chances, want)
 		}
-		l.miss(true)
+		l.failure(true)
 	}
-	l.hit(true)
-	for i := range spinPatient {
-		if f := l.try(); f != spinFactor {
+	l.success(true)
+	for i := range longSpinCount {
+		if f := l.factor(); f != spinFactor {
 			t.Errorf("%d chances after a success a spin of %d times the usual, want %d", i, f, spinFactor)
 		}
 	}

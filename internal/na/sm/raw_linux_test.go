@@ -19,7 +19,7 @@ type rawClient struct {
 	cfg       *Config
 	r         *region
 	uri       string
-	who       identity
+	ident     identity
 	pair      int
 	out       ring
 	in        ring
@@ -50,21 +50,21 @@ func (c *rawClient) claim() *rawClient {
 // mapRaw maps a server's region.
 func mapRaw(t testing.TB, server *Endpoint) *rawClient {
 	t.Helper()
-	return mapRawAt(t, &server.cfg, server.who)
+	return mapRawAt(t, &server.cfg, server.ident)
 }
 
 // mapRawAt maps the region of a server that may be in another process.
-func mapRawAt(t testing.TB, cfg *Config, who identity) *rawClient {
+func mapRawAt(t testing.TB, cfg *Config, ident identity) *rawClient {
 	t.Helper()
-	m, err := shm.Open(cfg.objectPath(who.uri()), regionSize, extendedSize)
+	m, err := shm.Open(cfg.objectPath(ident.uri()), regionSize, extendedSize)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := &rawClient{
-		t: t, cfg: cfg, r: newRegion(m), uri: who.uri(), pair: -1, doorbell: -1, recvEvent: -1,
-		who: identity{int32(os.Getpid()), uint8(100 + rawIDs.Add(1)%100)},
+		t: t, cfg: cfg, r: newRegion(m), uri: ident.uri(), pair: -1, doorbell: -1, recvEvent: -1,
+		ident: identity{int32(os.Getpid()), uint8(100 + rawIDs.Add(1)%100)},
 	}
-	if err := c.r.check(who); err != nil {
+	if err := c.r.check(ident); err != nil {
 		t.Fatal(err)
 	}
 	if c.sock, err = openSocket(); err != nil {
@@ -88,13 +88,13 @@ func (c *rawClient) announce() {
 			c.t.Fatal(err)
 		}
 	}
-	c.datagram(makeCommand(c.who, c.pair, commandReserved, 0), c.doorbell, c.recvEvent)
+	c.datagram(makeCommand(c.ident, c.pair, commandReserved, 0), c.doorbell, c.recvEvent)
 }
 
 // announceBusy puts the command into the ring, as a client does that never sleeps.
 func (c *rawClient) announceBusy() {
 	c.t.Helper()
-	if err := c.r.commands.push(makeCommand(c.who, c.pair, commandReserved, 0)); err != nil {
+	if err := c.r.commands.push(makeCommand(c.ident, c.pair, commandReserved, 0)); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -113,7 +113,7 @@ func (c *rawClient) datagram(cmd command, fds ...int) {
 
 func (c *rawClient) release() {
 	c.t.Helper()
-	c.datagram(makeCommand(c.who, c.pair, commandReleased, 0))
+	c.datagram(makeCommand(c.ident, c.pair, commandReleased, 0))
 }
 
 // request sends a message as C does.

@@ -9,7 +9,7 @@ import (
 	"cinnabar/internal/shm"
 )
 
-// region is a mapped region of an endpoint's, this one's or a peer's.
+// region is the mapped region of this endpoint or of a peer.
 type region struct {
 	*shm.Region
 	b         []byte
@@ -25,8 +25,7 @@ func newRegion(m *shm.Region) *region {
 	}
 }
 
-// unlocked is the value of a lock that nobody holds (pthread_spinlock_t): glibc counts down from 1 on amd64 and has 0 on
-// other processors.
+// unlocked returns the value of a free lock (pthread_spinlock_t): glibc counts down from 1 on amd64, and has 0 on other processors.
 func unlocked() uint32 {
 	if runtime.GOARCH == "amd64" {
 		return 1
@@ -34,14 +33,14 @@ func unlocked() uint32 {
 	return 0
 }
 
-// init makes a region of zeros one that peers can connect to.
-func (r *region) init(who identity, started uint64) {
-	r.initBut(who, started, [pairWords]uint64{ownPair / 64: 1 << (ownPair % 64)})
+// init initialises a region of zeros.
+func (r *region) init(ident identity, started uint64) {
+	r.initBut(ident, started, [pairWords]uint64{ownPair / 64: 1 << (ownPair % 64)})
 }
 
-// initBut is init with pairs that are not free. The bitmaps come last.
-func (r *region) initBut(who identity, started uint64, taken [pairWords]uint64) {
-	shm.Uint64(r.b, offPID).Store(uint64(uint32(who.pid)) | uint64(who.id)<<32)
+// initBut is init with the pairs of taken not free. The bitmaps come last.
+func (r *region) initBut(ident identity, started uint64, taken [pairWords]uint64) {
+	shm.Uint64(r.b, offPID).Store(uint64(uint32(ident.pid)) | uint64(ident.id)<<32)
 	for i := range buffers {
 		r.lock(i).Store(unlocked())
 	}
@@ -64,10 +63,10 @@ func (r *region) initBut(who identity, started uint64, taken [pairWords]uint64) 
 	}
 }
 
-// check refuses what does not look like the region of who, and finds out whether it has the extension.
-func (r *region) check(who identity) (err error) {
+// check returns an error unless r looks like the region of ident, and sets extended.
+func (r *region) check(ident identity) (err error) {
 	defer r.Recover(r.Guard(), &err)
-	if got := r.owner(); who != (identity{}) && got != who {
+	if got := r.owner(); ident != (identity{}) && got != ident {
 		return fmt.Errorf("%s is the region of process %d, endpoint %d", r.Name(), got.pid, got.id)
 	}
 	for _, off := range [...]int{offProdSize, offConsSize} {
@@ -83,7 +82,7 @@ func (r *region) check(who identity) (err error) {
 	return nil
 }
 
-// whole tells whether the end of the region is there: it faults, or is zero, if the file has been cut off before.
+// whole reports whether the end of the region is there: it faults, or is zero, if the file was cut off before.
 func (r *region) whole() bool {
 	if !r.extended {
 		return shm.Uint64(r.b, regionSize-8).Load() == 0 // C leaves it alone
@@ -91,7 +90,7 @@ func (r *region) whole() bool {
 	return shm.Uint64(r.b, offMagic).Load() == magic
 }
 
-// owner is whose region it says it is.
+// owner returns the identity in the region.
 func (r *region) owner() identity {
 	v := shm.Uint64(r.b, offPID).Load()
 	return identity{int32(uint32(v)), uint8(v >> 32)}
@@ -130,10 +129,10 @@ func (r *region) giveUpPair(pair int) {
 
 func (r *region) releasePair(pair int) { releaseBit(r.pairMap(pair/64), pair%64) }
 
-// claimed tells whether somebody has taken the pair.
+// claimed reports whether the pair is taken.
 func (r *region) claimed(pair int) bool { return r.pairMap(pair/64).Load()>>(pair%64)&1 == 0 }
 
-// drain throws away what is in a ring, with the copy buffers that belong to it.
+// drain discards the messages in a ring, and frees their copy buffers.
 func (r *region) drain(q *ring) {
 	for range ringSlots {
 		d, _, ok := q.peek()
@@ -147,13 +146,13 @@ func (r *region) drain(q *ring) {
 	}
 }
 
-// freeBuffer gives a buffer back that its sender may have died in: C's would wait for its lock for ever.
+// freeBuffer frees a buffer of a sender that may have died with the buffer's lock, for which a process in C would wait for ever.
 func (r *region) freeBuffer(i int) {
 	r.lock(i).Store(unlocked())
 	releaseBit(r.bufferMap, i)
 }
 
-// isClosing tells whether the owner, of this package, takes no more messages.
+// isClosing reports whether the owner, which is of this package, accepts no new clients.
 func (r *region) isClosing() bool { return r.extended && shm.Uint32(r.b, offClosing).Load() != 0 }
 
 func (r *region) setClosing(state uint32) {
@@ -162,7 +161,7 @@ func (r *region) setClosing(state uint32) {
 	}
 }
 
-// What an owner says about itself.
+// States of an owner that closes.
 const (
 	closingRefuses = 1 // no new clients
 	closingDone    = 2 // no messages either
@@ -170,7 +169,7 @@ const (
 
 // Bitmaps of copy buffers and pairs: a bit that is set is free.
 
-// claimTries bounds how often a claim is repeated that others have forestalled.
+// claimTries bounds the repetitions of a claim that other processes have overtaken.
 const claimTries = 64
 
 // claimBit clears the lowest bit that is set and returns its number; -1: none is, for now.

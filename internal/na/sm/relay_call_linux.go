@@ -17,17 +17,17 @@ import (
 	"cinnabar/internal/sockio"
 )
 
-// relayDial is how long connecting to a peer's socket may take. It is on this host, and the kernel answers for it.
+// relayDial bounds the connecting to a peer's socket, which is on this host, so that the kernel answers.
 const relayDial = 2 * time.Second
 
 // relayLink is a connection to a peer's relay.
 type relayLink struct {
-	who identity
-	c   *net.UnixConn
-	raw syscall.RawConn // c's
+	ident identity
+	c     *net.UnixConn
+	raw   syscall.RawConn // c's
 }
 
-// linkBuffers keeps memory for as many requests as are under way at once. Connections are more.
+// linkBuffers keeps memory for the requests that are under way at once, which are fewer than the connections.
 var linkBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // relayLinks are the connections to peers' relays that no transfer uses at the moment.
@@ -39,57 +39,57 @@ type relayLinks struct {
 	closed bool
 }
 
-// get returns a connection to the peer who: one that is idle, or a new one. Who needs a new one closes those whose other
-// end is gone, so that peers that come and go leave nothing.
-func (ls *relayLinks) get(who identity) (*relayLink, error) {
-	for l := ls.take(who); l != nil; l = ls.take(who) {
+// get returns a connection to the peer ident: an idle one, or a new one. Before it makes a new one it closes the idle connections with
+// closed peers, so that peers that come and go leave no connections.
+func (ls *relayLinks) get(ident identity) (*relayLink, error) {
+	for l := ls.take(ident); l != nil; l = ls.take(ident) {
 		if l.quiet() {
 			return l, nil
 		}
-		_ = l.c.Close() // the other end has, or speaks out of turn
+		_ = l.c.Close() // the peer has closed it, or has sent bytes without a request
 	}
 	ls.sweep()
-	return dialRelay(who)
+	return dialRelay(ident)
 }
 
 // take takes one of the idle connections to a peer, nil if there is none.
-func (ls *relayLinks) take(who identity) *relayLink {
+func (ls *relayLinks) take(ident identity) *relayLink {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	list := ls.idle[who]
+	list := ls.idle[ident]
 	if len(list) == 0 {
 		return nil
 	}
 	l := list[len(list)-1]
-	ls.keepLocked(who, slices.Delete(list, len(list)-1, len(list)))
+	ls.keepLocked(ident, slices.Delete(list, len(list)-1, len(list)))
 	return l
 }
 
 // +checklocks:ls.mu
-func (ls *relayLinks) keepLocked(who identity, list []*relayLink) {
+func (ls *relayLinks) keepLocked(ident identity, list []*relayLink) {
 	if len(list) == 0 {
-		delete(ls.idle, who)
+		delete(ls.idle, ident)
 		return
 	}
-	ls.idle[who] = list
+	ls.idle[ident] = list
 }
 
 // sweep closes idle connections that are of no use any more.
 func (ls *relayLinks) sweep() {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	for who, list := range ls.idle {
-		ls.keepLocked(who, slices.DeleteFunc(list, func(l *relayLink) bool {
+	for ident, list := range ls.idle {
+		ls.keepLocked(ident, slices.DeleteFunc(list, func(l *relayLink) bool {
 			if l.quiet() {
 				return false
 			}
-			_ = l.c.Close() // the other end has, or speaks out of turn
+			_ = l.c.Close() // the peer has closed it, or has sent bytes without a request
 			return true
 		}))
 	}
 }
 
-// quiet tells whether the other end of a connection is there and says nothing, as it must while no request is under way.
+// quiet reports whether a connection is open and has no bytes to read, as must be while no request is under way.
 func (l *relayLink) quiet() bool {
 	var got error
 	err := l.raw.Control(func(fd uintptr) {
@@ -100,8 +100,8 @@ func (l *relayLink) quiet() bool {
 }
 
 // dialRelay connects to a peer's relay, and makes sure that it is that peer's.
-func dialRelay(who identity) (*relayLink, error) {
-	nc, err := net.DialTimeout("unix", relayName(who), relayDial)
+func dialRelay(ident identity) (*relayLink, error) {
+	nc, err := net.DialTimeout("unix", relayName(ident), relayDial)
 	if err != nil {
 		return nil, err
 	}
@@ -111,24 +111,24 @@ func dialRelay(who identity) (*relayLink, error) {
 	}
 	raw, err := c.SyscallConn()
 	if err == nil {
-		err = listens(c, who)
+		err = listens(c, ident)
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	return &relayLink{who: who, c: c, raw: raw}, nil
+	return &relayLink{ident: ident, c: c, raw: raw}, nil
 }
 
-// listens returns an error unless it is a peer's process that c leads to.
-func listens(c *net.UnixConn, who identity) error {
+// listens returns an error unless the peer's process is at the other end of c.
+func listens(c *net.UnixConn, ident identity) error {
 	pid, err := trusted(c)
-	if err == nil && pid != who.pid {
-		err = fmt.Errorf("process %d listens where process %d should", pid, who.pid)
+	if err == nil && pid != ident.pid {
+		err = fmt.Errorf("process %d listens where process %d should", pid, ident.pid)
 	}
 	return err
 }
 
-// put gives back a connection over which no request is under way.
+// put returns a connection without a request under way to the idle ones.
 func (ls *relayLinks) put(l *relayLink) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -139,7 +139,7 @@ func (ls *relayLinks) put(l *relayLink) {
 	if ls.idle == nil {
 		ls.idle = make(map[identity][]*relayLink)
 	}
-	ls.idle[l.who] = append(ls.idle[l.who], l)
+	ls.idle[l.ident] = append(ls.idle[l.ident], l)
 }
 
 // close closes the idle connections; those in use are closed when they are given back.
@@ -155,12 +155,12 @@ func (ls *relayLinks) close() {
 	}
 }
 
-// refusal is what the peer says against a request. The connection is good for others.
+// refusal is the text by which the peer refuses a request. The connection can be used for others.
 type refusal string
 
 func (r refusal) Error() string { return "the peer refuses: " + string(r) }
 
-// move moves what b says, relayBytes of it at most.
+// move moves the memory of b, which has at most relayBytes.
 func (l *relayLink) move(b *batch, put bool) error {
 	buf, _ := linkBuffers.Get().(*[]byte)
 	defer linkBuffers.Put(buf)
@@ -222,12 +222,12 @@ func (l *relayLink) answer(buf *[]byte, slices [][]byte, want int) error {
 	return nil
 }
 
-// interrupt ends the request under way, from another goroutine. The connection is of no use afterwards.
+// interrupt ends the request under way, from another goroutine. The connection cannot be used afterwards.
 func (l *relayLink) interrupt() {
 	_ = l.c.SetDeadline(sockio.Past) // fails if it is closed, which is as good
 }
 
-// noRelayError says that a peer has no relay, as C's have none.
+// noRelayError is the error of a transfer to a peer without a relay, such as all endpoints of C.
 type noRelayError struct{ err error }
 
 func (e *noRelayError) Error() string {
@@ -235,35 +235,35 @@ func (e *noRelayError) Error() string {
 }
 func (e *noRelayError) Unwrap() error { return e.err }
 
-// attachRefused tells whether err is the kernel's refusal of cross-memory attach.
+// attachRefused reports whether err is the kernel's refusal of cross-memory attach.
 func attachRefused(err error) bool {
 	_, ok := errors.AsType[*AttachError](err)
 	return ok
 }
 
-// relay moves what is left of t over a connection to its peer. If that has nothing to connect to, the kernel's refusal
-// remains, which says what would help.
+// relay moves the rest of t over a connection to its peer's relay. If the peer has none, it returns the kernel's refusal, because that
+// names the remedy.
 func (t *transfer) relay(links *relayLinks) error {
 	if err := t.check(); err != nil {
 		return err
 	}
-	l, err := links.get(t.to.who)
+	l, err := links.get(t.to.ident)
 	if err != nil {
 		return t.noRelay(err)
 	}
 	t.to.relayed.Store(true)
-	t.hold(l) // before check: end does it the other way round
+	t.setLink(l) // before relayOver calls check, because end sets stop before it reads the link
 	err = t.relayOver(l)
-	return t.letGo(links, l, err)
+	return t.finishLink(links, l, err)
 }
 
-// letGo ends the use of a connection, over which t has come to err, and returns what is to be said of it.
-func (t *transfer) letGo(links *relayLinks, l *relayLink, err error) error {
-	t.hold(nil)
+// finishLink ends the use of a connection, over which the transfer has ended with err, and returns the error of the transfer.
+func (t *transfer) finishLink(links *relayLinks, l *relayLink, err error) error {
+	t.setLink(nil)
 	_, fine := errors.AsType[refusal](err)
 	fine = fine || err == nil
 	stopped := t.check()
-	if fine && t.stop.Load() == 0 { // else it may have been interrupted, for whoever used it next
+	if fine && t.stop.Load() == 0 { // a connection that was interrupted would fail in its next use
 		links.put(l)
 		return err
 	}
@@ -274,7 +274,7 @@ func (t *transfer) letGo(links *relayLinks, l *relayLink, err error) error {
 	return err
 }
 
-// relayOver moves what is left of t over l.
+// relayOver moves the rest of t over l.
 func (t *transfer) relayOver(l *relayLink) error {
 	b, _ := batches.Get().(*batch)
 	defer b.free()

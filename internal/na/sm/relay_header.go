@@ -8,8 +8,8 @@ import (
 	"cinnabar/internal/na"
 )
 
-// Where the kernel lets no process reach another's memory, endpoints of this package move it through a socket: the
-// owner of the memory copies it on behalf of the peer. C's endpoints have no such socket.
+// Where the kernel lets no process access another's memory, endpoints of this package move it through a socket: the relay of
+// the owner copies it on behalf of the peer. C's endpoints have no such socket.
 //
 // A peer sends requests over a connection, one after the other. All integers are little endian.
 //
@@ -17,17 +17,16 @@ import (
 //	 0  magic     4                    0  magic    4
 //	 4  access    1   1 get, 2 put     4  status   1   0 done, 1 refused
 //	 5  zero      3                    5  zero     3
-//	 8  segments  4   k                8  length   4   of what follows
-//	12  length    4   of all           12 the bytes of a get, or why it is refused
+//	 8  segments  4   k                8  length   4   of the rest
+//	12  length    4   of all           12 the bytes of a get, or the cause of a refusal
 //	16  k times: address 8, length 8
 //	then the bytes of a put
 //
-// The access 4 asks for an arena, with its id in the place of the one segment's address and 1 as its length. What
-// follows on that connection are such requests in one direction, and in the other a grant for each, and one for each
-// arena that the peer has been granted and that is gone:
+// The access 4 asks for an arena, with its id in the place of the one segment's address and 1 as its length. From then on that
+// connection carries such requests in one direction, and in the other a grant for each, and one for each granted arena that is freed:
 //
 //	 0  magic     4
-//	 4  what      1   0 granted, with the file as SCM_RIGHTS; 1 refused; 2 gone
+//	 4  kind      1   0 granted, with the file as SCM_RIGHTS; 1 refused; 2 freed
 //	 5  zero      3
 //	 8  id        8
 //	16  base      8   the arena's address in the owner's process
@@ -43,10 +42,10 @@ const (
 // relayMap is the access of a request for an arena.
 const relayMap na.Access = 4
 
-// Limits of one request. What is larger takes several.
+// Limits of one request. A larger transfer takes several.
 const (
 	relayBytes = 1 << 20
-	relayText  = 512 // bytes of why a request is refused
+	relayText  = 512 // bytes of the cause of a refusal
 )
 
 // Status of an answer.
@@ -57,7 +56,7 @@ const (
 
 // relayHead is the head of a request.
 type relayHead struct {
-	access   na.Access // what it does to the memory: ReadOnly for a get, WriteOnly for a put
+	access   na.Access // ReadOnly for a get, WriteOnly for a put, relayMap
 	segments int
 	bytes    int
 }
@@ -69,7 +68,7 @@ func appendRelayHead(b []byte, h relayHead) []byte {
 	return binary.LittleEndian.AppendUint32(b, uint32(h.bytes))
 }
 
-// parseRelayHead reads the head of a request from b, of relayRequest hostile bytes.
+// parseRelayHead parses the head of a request, the relayRequest bytes of b, which come from a peer.
 func parseRelayHead(b []byte) (relayHead, error) {
 	k, n := binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:])
 	h := relayHead{access: na.Access(b[4])}
@@ -112,8 +111,8 @@ func appendRelayAnswer(b []byte, status byte, n int) []byte {
 	return binary.LittleEndian.AppendUint32(b, uint32(n))
 }
 
-// parseRelayAnswer reads the head of an answer from b, of relayAnswer hostile bytes. want is how many bytes an answer
-// that is not a refusal has.
+// parseRelayAnswer parses the head of an answer, the relayAnswer bytes of b, which come from a peer. An answer that is not a refusal
+// must have want bytes.
 func parseRelayAnswer(b []byte, want int) (status byte, n int, err error) {
 	size := binary.LittleEndian.Uint32(b[8:])
 	status = b[4]
@@ -130,39 +129,39 @@ func parseRelayAnswer(b []byte, want int) (status byte, n int, err error) {
 	return status, int(size), nil
 }
 
-// What a grant says.
+// Kinds of grants.
 const (
 	grantGiven byte = iota
 	grantRefused
 	grantGone
 )
 
-// grant is what an owner says about an arena.
+// grant is a message of an owner about an arena.
 type grant struct {
-	what           byte
+	kind           byte
 	id, base, size uint64
 }
 
 func appendGrant(b []byte, g grant) []byte {
 	b = binary.LittleEndian.AppendUint32(b, relayMagic)
-	b = append(b, g.what, 0, 0, 0)
+	b = append(b, g.kind, 0, 0, 0)
 	b = binary.LittleEndian.AppendUint64(b, g.id)
 	b = binary.LittleEndian.AppendUint64(b, g.base)
 	return binary.LittleEndian.AppendUint64(b, g.size)
 }
 
-// maxArena is how large an arena of a peer may be: addresses have 47 bits.
+// maxArena is the largest arena of a peer, because addresses have 47 bits.
 const maxArena = 1 << 46
 
-// parseGrant reads a grant from b, of grantLen hostile bytes.
+// parseGrant parses a grant, the grantLen bytes of b, which come from a peer.
 func parseGrant(b []byte) (grant, error) {
-	g := grant{what: b[4], id: binary.LittleEndian.Uint64(b[8:]), base: binary.LittleEndian.Uint64(b[16:]), size: binary.LittleEndian.Uint64(b[24:])}
+	g := grant{kind: b[4], id: binary.LittleEndian.Uint64(b[8:]), base: binary.LittleEndian.Uint64(b[16:]), size: binary.LittleEndian.Uint64(b[24:])}
 	switch {
 	case binary.LittleEndian.Uint32(b) != relayMagic:
 		return g, fmt.Errorf("grant begins with %x", b[:4])
-	case g.what > grantGone:
-		return g, fmt.Errorf("grant says %d; it is 0, 1 or 2", g.what)
-	case g.what == grantGiven && (g.size == 0 || g.size > maxArena || g.base > math.MaxUint64-g.size):
+	case g.kind > grantGone:
+		return g, fmt.Errorf("grant says %d; it is 0, 1 or 2", g.kind)
+	case g.kind == grantGiven && (g.size == 0 || g.size > maxArena || g.base > math.MaxUint64-g.size):
 		return g, fmt.Errorf("arena of %d bytes at %#x", g.size, g.base)
 	}
 	return g, nil

@@ -63,30 +63,30 @@ func TestRelayLateCancel(t *testing.T) {
 	owner, user, to := relayedPair(t)
 	r := expose(t, owner, user, make([]byte, 8), na.ReadOnly)
 	links := &user.transfers.links
-	l, err := links.get(to.who)
+	l, err := links.get(to.ident)
 	if err != nil {
 		t.Fatal(err)
 	}
 	tr := &transfer{op: new(na.Op), to: to, frags: []na.Fragment{{Remote: r, Local: make([]byte, 8)}}, total: 8}
-	tr.hold(l)
+	tr.setLink(l)
 	err = tr.relayOver(l)
 	tr.end(na.Canceled)
-	if err := tr.letGo(links, l, err); err != nil {
+	if err := tr.finishLink(links, l, err); err != nil {
 		t.Errorf("a complete transfer: %v", err)
 	}
-	if l := links.take(to.who); l != nil {
+	if l := links.take(to.ident); l != nil {
 		t.Error("the connection is used again")
 	}
 	if err := l.c.Close(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("the connection is not closed: %v", err)
 	}
-	l, err = links.get(to.who)
+	l, err = links.get(to.ident)
 	if err != nil {
 		t.Fatal(err)
 	}
 	tr.stop.Store(0)
-	tr.hold(l)
-	_ = tr.letGo(links, l, nil)
+	tr.setLink(l)
+	_ = tr.finishLink(links, l, nil)
 	tr.end(na.Canceled) // which is too late, and must do nothing to the next one
 	if n, err := get(t, user, to, na.Fragment{Remote: r, Local: make([]byte, 8)}); n != 8 || err != nil {
 		t.Errorf("over the same connection: %d, %v", n, err)
@@ -117,7 +117,7 @@ func TestRelayCancelAmongOthers(t *testing.T) {
 // silent listens as the relay of an owner that takes connections and says nothing.
 func silent(t *testing.T, owner *Endpoint) *net.UnixListener {
 	t.Helper()
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: relayName(owner.who), Net: "unix"})
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: relayName(owner.ident), Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func pretend(t *testing.T, owner *Endpoint, mem []byte) {
 	if _, err := owner.mem.register([][]byte{mem}, na.ReadWrite); err != nil {
 		t.Fatal(err)
 	}
-	ownMemories.add(owner.who, &owner.mem)
+	ownMemories.add(owner.ident, &owner.mem)
 }
 
 // TestRelayLiesAboutLengths: an owner whose answers are not what was asked for ends its connection, and writes nothing
@@ -242,7 +242,7 @@ func TestRelayLinksOfTheGone(t *testing.T) {
 		owner.mem.close()
 		last = owner
 	}
-	again := &Endpoint{cfg: last.cfg, who: last.who}
+	again := &Endpoint{cfg: last.cfg, ident: last.ident}
 	again.cfg.Logger = slog.New(slog.DiscardHandler)
 	defer again.mem.close()
 	r := expose(t, again, user, make([]byte, 8), na.ReadOnly)
@@ -271,7 +271,7 @@ func TestRelayNameTaken(t *testing.T) {
 	owner, user := memoryEnd(t), memoryEnd(t)
 	var log bytes.Buffer
 	owner.cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
-	startAs(t, otherUser, "squatter", targetEnv+"="+relayName(owner.who)).expect("ready")
+	startAs(t, otherUser, "squatter", targetEnv+"="+relayName(owner.ident)).expect("ready")
 	r := expose(t, owner, user, []byte("memory"), na.ReadOnly)
 	if !strings.Contains(log.String(), "the socket for transfers does not listen") {
 		t.Errorf("the log says %q", &log)
@@ -326,7 +326,7 @@ func TestRelayManyPeers(t *testing.T) {
 	owner, user, to := relayedPair(t)
 	r := expose(t, owner, user, make([]byte, 8), na.ReadOnly)
 	for range 300 {
-		l, err := dialRelay(owner.who)
+		l, err := dialRelay(owner.ident)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -344,7 +344,7 @@ func TestGrantAskedTwice(t *testing.T) {
 	if _, err := owner.Register(mem, na.ReadOnly); err != nil {
 		t.Fatal(err)
 	}
-	l, err := dialRelay(owner.who)
+	l, err := dialRelay(owner.ident)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -372,12 +372,12 @@ func TestWindowRefusals(t *testing.T) {
 	ws := &user.transfers.windows
 	for id := range uint64(maxWindows + 10) {
 		until(t, "request for an arena", func() bool {
-			if ws.use(to.who, id+1) != nil {
+			if ws.use(to.ident, id+1) != nil {
 				t.Fatal("a window on nothing")
 			}
 			ws.mu.Lock()
 			defer ws.mu.Unlock()
-			_, asked := ws.owners[to.who].maps[id+1]
+			_, asked := ws.owners[to.ident].maps[id+1]
 			return asked
 		})
 	}

@@ -18,20 +18,19 @@ import (
 	"cinnabar/internal/na"
 )
 
-// relayName is the name of the socket through which an endpoint's memory is served. It is an abstract one: nothing of
-// it is in the file system, so nothing is left of it when the process is killed. Who may bind or connect to it is for
-// both ends to check, see trusted.
-func relayName(who identity) string { return "@" + objectPrefix + who.uri() + ".relay" }
+// relayName returns the name of the socket of an endpoint's relay. It is abstract, so no file is left of it when the process is
+// killed. Every user may bind or connect to such a name, so both ends check the other with trusted.
+func relayName(ident identity) string { return "@" + objectPrefix + ident.uri() + ".relay" }
 
-// maxRelays is how many connections are served at once: enough for all peers that there can be, each of which has one for
-// each transfer that is under way, and one for arenas. One that says nothing costs a goroutine and a descriptor.
+// maxRelays is the largest number of connections that are served at once: enough for all possible peers, each with one for every
+// transfer under way, and one for arenas. An idle connection costs a goroutine and a descriptor.
 const maxRelays = pairs * (maxLinks + 1)
 
 // mostRelays returns how many connections are served at once on a machine of that capacity. They take a quarter of the
 // descriptors at most, because the rest of the program needs some too.
 func mostRelays(m hostquota.Capacity) int { return int(max(1, min(maxRelays, m.Files/4))) }
 
-// relay serves the endpoint's memory to peers that the kernel does not let reach it.
+// relay serves the endpoint's memory to peers that the kernel does not let access it.
 type relay struct {
 	ep    *Endpoint
 	mem   *memories
@@ -52,15 +51,15 @@ type relay struct {
 	wg     sync.WaitGroup
 }
 
-// listen begins to serve. It is called when memory is registered and returns at once if that is not the first time.
+// listen starts the relay. It is called when memory is registered, and does nothing after the first time.
 func (r *relay) listen(e *Endpoint) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ln != nil || r.closed {
 		return
 	}
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: relayName(e.who), Net: "unix"})
-	if err != nil { // the name is another process's; all else works without it
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: relayName(e.ident), Net: "unix"})
+	if err != nil { // another process has the name; everything else works without the relay
 		r.closed = true
 		e.cfg.Logger.Warn("sm: the socket for transfers does not listen, so peers without the kernel's permission to access this process's memory cannot use it", keyError, err)
 		return
@@ -71,12 +70,12 @@ func (r *relay) listen(e *Endpoint) {
 	r.wg.Go(func() { r.accept(ln) })
 }
 
-// acceptor is what accept needs of a listener.
+// acceptor is the interface of listeners that accept needs, so that tests can make it fail.
 type acceptor interface {
 	AcceptUnix() (*net.UnixConn, error)
 }
 
-// acceptPause is how long accept waits after an error. Those that there are do not pass at once: no descriptor is left.
+// acceptPause is the time that accept waits after an error, because the usual one, that no descriptor is left, does not pass at once.
 const acceptPause = 50 * time.Millisecond
 
 // accept takes connections until the listener is closed.
@@ -101,7 +100,7 @@ func (r *relay) accept(ln acceptor) {
 	}
 }
 
-// pause waits for a moment; false: the relay is closed.
+// pause waits for acceptPause. It returns false if the relay is closed.
 func (r *relay) pause() bool {
 	t := time.NewTimer(acceptPause)
 	defer t.Stop()
@@ -115,7 +114,7 @@ func (r *relay) pause() bool {
 
 var errManyRelays = errors.New("no more connections for memory are served at once")
 
-// admit begins to serve a connection, if it is of a trusted user and its process has its share.
+// admit starts to serve a connection if its process is of a trusted user and has a share left.
 func (r *relay) admit(c *net.UnixConn) error {
 	cred, err := credentials(c)
 	if err != nil {
@@ -162,7 +161,7 @@ func (r *relay) drop(c *net.UnixConn) {
 	r.mu.Lock()
 	delete(r.conns, c)
 	r.mu.Unlock()
-	_ = c.Close() // nothing is to be saved
+	_ = c.Close() // no bytes of it are needed any more
 }
 
 // trusted returns the process at the other end of c. It must be of a trusted user, because the kernel demands the same for
@@ -205,7 +204,7 @@ type relayed struct {
 	data []byte // a put's
 }
 
-// relayStates keeps memory for as many requests as are served at once. Connections are far more.
+// relayStates keeps memory for the requests that are served at once, which are far fewer than the connections.
 var relayStates = sync.Pool{New: func() any { return new(relayed) }}
 
 // relayWait is how long a peer may take to send the rest of a request, and to take an answer.
@@ -236,7 +235,7 @@ func (r *relay) serve(c *net.UnixConn, account *hostquota.Account) error {
 	}
 }
 
-// serveOne reads what is left of a request and answers it.
+// serveOne reads the rest of a request and answers it.
 func (r *relay) serveOne(c *net.UnixConn, h relayHead, account *hostquota.Account) error {
 	n := int64(h.segments*relaySegment + h.bytes)
 	if err := account.Take(hostquota.Memory, n); err != nil {
@@ -315,16 +314,16 @@ func room(b []byte, n int) []byte {
 	return b[:n]
 }
 
-// close ends serving and waits until no memory is touched any more.
+// close ends the relay and waits until it accesses no memory any more.
 func (r *relay) close() {
 	r.mu.Lock()
 	if r.ln != nil && !r.closed {
 		close(r.stop)
-		_ = r.ln.Close() // which ends accept, whatever it returns
+		_ = r.ln.Close() // ends accept, also if it returns an error
 	}
 	r.closed = true
 	for c := range r.conns {
-		_ = c.Close() // which ends serve
+		_ = c.Close() // ends serve
 	}
 	r.mu.Unlock()
 	r.wg.Wait()

@@ -7,14 +7,14 @@ import (
 	"cinnabar/internal/shm"
 )
 
-// ring is one end of a message ring. Each end belongs to one process, which serializes its use, so what C does with
-// compare-and-swap against other threads are stores here; the words that the other end reads are written in the order in
-// which C writes them (hg_atomic_queue_push, hg_atomic_queue_pop_mc).
+// ring is one end of a message ring. Each end belongs to one process, which serializes its use, so this package stores where C uses
+// compare-and-swap against other threads. It writes the words that the other end reads in the same order as C (hg_atomic_queue_push,
+// hg_atomic_queue_pop_mc).
 //
-// Own positions are kept here and only written to the region: a peer that overwrites them hurts itself. The other end's
-// are read once each time and cut to an index.
+// ring keeps its own positions and only writes them to the region, so a peer that overwrites them harms only itself. It reads the
+// position of the other end once for each use and reduces it to an index.
 type ring struct {
-	at    uint32 // the next slot, of whichever end this is
+	at    uint32 // the next slot of this end
 	head  *atomic.Uint32
 	tail  *atomic.Uint32
 	other *atomic.Uint32 // the tail of the other end
@@ -48,10 +48,10 @@ func consumer(b []byte) ring {
 	return r
 }
 
-// full tells whether a producer has no slot left. One always stays empty.
+// full reports whether a producer has no slot left. One slot always stays empty.
 func (r *ring) full() bool { return (r.at+1)&ringMask == r.other.Load()&ringMask }
 
-// waiting is how many messages the other end has not taken.
+// waiting returns the number of messages that the other end has not taken.
 func (r *ring) waiting() int { return int((r.at - r.other.Load()) & ringMask) }
 
 // push publishes d in the slot r.at. The ring is not full.
@@ -63,11 +63,11 @@ func (r *ring) push(d descriptor) {
 	r.tail.Store(r.at)
 }
 
-// empty tells whether a consumer finds nothing.
+// empty reports whether a consumer finds no message.
 func (r *ring) empty() bool { return r.at == r.other.Load()&ringMask }
 
-// peek returns the oldest message and the slot it is in, without taking it: that is done by advance, when what belongs
-// to the slot was read.
+// peek returns the oldest message and its slot. The message stays in the ring until the caller has read the bytes of the slot and
+// calls advance.
 func (r *ring) peek() (d descriptor, slot int, ok bool) {
 	if r.empty() {
 		return 0, 0, false
@@ -75,7 +75,7 @@ func (r *ring) peek() (d descriptor, slot int, ok bool) {
 	return descriptor(shm.Uint64(r.slots, int(r.at)*slotSize).Load()), int(r.at), true
 }
 
-// advance gives the slot back.
+// advance frees the slot of the oldest message.
 func (r *ring) advance() {
 	r.at = (r.at + 1) & ringMask
 	r.head.Store(r.at)
@@ -107,11 +107,11 @@ var (
 	errStuck = errors.New("a process has stopped while it wrote to the command ring")
 )
 
-// commandSpins is for how many rounds a producer waits for others to publish their commands.
+// commandSpins bounds the rounds in which a producer waits for others to publish their commands.
 const commandSpins = 1 << 10
 
-// push adds a command. It claims a slot only when all slots before it are published, so that it never has to wait for
-// another producer once it has: who gave up then would stop all others for ever, as one in C does that dies there.
+// push adds a command. It claims a slot only when all slots before it are published, so it never has to wait for another producer
+// after that. A producer that gave up with a claimed slot would stop all others for ever, as a process in C does that dies there.
 func (q commands) push(c command) error {
 	head, tail, other := shm.Uint32(q.b, offProdHead), shm.Uint32(q.b, offProdTail), shm.Uint32(q.b, offConsTail)
 	for range commandSpins {
@@ -131,7 +131,7 @@ func (q commands) push(c command) error {
 	return errStuck
 }
 
-// pop takes the oldest command. Only the region's owner does, on one goroutine.
+// pop takes the oldest command. Only the poller of the region's owner calls it.
 func (q commands) pop() (command, bool) {
 	head, tail := shm.Uint32(q.b, offConsHead), shm.Uint32(q.b, offConsTail)
 	at := tail.Load() & commandMask
@@ -144,7 +144,7 @@ func (q commands) pop() (command, bool) {
 	return c, true
 }
 
-// waiting tells whether there is a command to pop.
+// waiting reports whether there is a command to pop.
 func (q commands) waiting() bool {
 	return shm.Uint32(q.b, offConsTail).Load()&commandMask != shm.Uint32(q.b, offProdTail).Load()&commandMask
 }

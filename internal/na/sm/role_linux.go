@@ -9,20 +9,20 @@ import (
 	"cinnabar/internal/shm"
 )
 
-// role is the right to receive from a conn, and who is expected to use it.
+// role is the right to receive from a conn, and the record of the goroutines that are expected to use it.
 //
-// Each endpoint has a poller, a goroutine that looks at all conns, runs the tasks that requests bring, spins for a while
-// after traffic, and then parks. A goroutine that waits for something from a peer takes that peer's conn instead
-// (drive): the conn is claimed, so that what comes does not wake the poller. It stays claimed when the waiter has got
-// what it wanted, since that waiter will soon be back with its next call, until nobody has driven it for a tick of the
-// watcher or others wait for the peer too.
+// Each endpoint has a poller, a goroutine that looks at all conns, runs the tasks of requests, spins for a while after traffic, and
+// then parks. A goroutine that waits for a message of a peer receives from that peer's conn itself instead (drive), and claims the
+// conn, so that messages do not wake the poller. The conn stays claimed after the driver has its message, because that driver is
+// likely to be back soon with its next call. The claim ends when no goroutine has driven the conn for a tick of the watcher, or when
+// other operations wait for the peer too.
 type role struct {
 	held   atomic.Bool   // a goroutine has the receive role; it keeps the role when it tears the conn down
 	missed atomic.Bool   // the poller has parked without a look, since it was held
 	claim  atomic.Uint32 // 1: drivers receive; the poller does not
-	drives atomic.Uint64 // how often somebody drove
+	drives atomic.Uint64 // number of calls of drive
 
-	message na.Message // of whoever holds the role
+	message na.Message // used by the holder of the role
 
 	watched      bool   // guarded by watcher.mu
 	watchedDrive uint64 // the watching goroutine's
@@ -31,8 +31,8 @@ type role struct {
 // enter takes the receive role, if it is free.
 func (c *conn) enter() bool { return !c.role.held.Load() && c.role.held.CompareAndSwap(false, true) }
 
-// enterOrMiss is enter for the poller that is about to park: if somebody has the role, perhaps after his last look at the
-// ring, he wakes the poller when he leaves.
+// enterOrMiss is enter for a poller that is about to park. If another goroutine has the role, which may have looked at the ring for
+// the last time, that goroutine wakes the poller when it leaves.
 func (c *conn) enterOrMiss() bool {
 	if c.enter() {
 		return true
@@ -41,7 +41,8 @@ func (c *conn) enterOrMiss() bool {
 	return c.enter()
 }
 
-// leave gives it back. What others have left undone because they did not get the role is seen to.
+// leave releases the receive role. It does the work for which other goroutines could not get the role: it wakes the poller, or tears
+// the conn down.
 func (c *conn) leave() {
 	c.role.held.Store(false)
 	if c.role.missed.Load() && c.role.missed.Swap(false) {
@@ -55,10 +56,10 @@ func (c *conn) leave() {
 	}
 }
 
-// polled tells whether the poller is to receive, not drivers.
+// polled reports whether the poller receives from the conn, and not drivers.
 func (c *conn) polled() bool { return c.role.claim.Load() == 0 || c.ending.Load() != nil }
 
-// takeClaim keeps the poller away. The caller has the receive role.
+// takeClaim claims the conn for drivers, so that the poller does not receive from it. The caller has the receive role.
 func (c *conn) takeClaim() {
 	if c.role.claim.Swap(1) != 0 {
 		return
@@ -70,17 +71,17 @@ func (c *conn) takeClaim() {
 	c.ep.watch.add(c)
 }
 
-// handBackTries is how often the receive role is tried for a conn that is to be handed back.
-const handBackTries = 64
+// releaseClaimTries bounds the attempts of releaseClaim to take the receive role.
+const releaseClaimTries = 64
 
-// handBack ends a claim: what comes wakes the poller again, and what has come too. Only who has the receive role may do
-// it: another driver would else go on with a conn whose doorbell is off and that nobody thinks is claimed. If one has the
-// role, the conn is his to hand back, or the watcher's.
-func (c *conn) handBack() {
+// releaseClaim ends a claim, so that messages wake the poller again, including those that are in the ring. It needs the receive role,
+// because a driver with the role would otherwise go on with an unclaimed conn and disabled wake-ups. If a driver has the role, that
+// driver or the watcher ends the claim later.
+func (c *conn) releaseClaim() {
 	if c.role.claim.Load() == 0 {
 		return
 	}
-	for range handBackTries {
+	for range releaseClaimTries {
 		if c.enter() {
 			c.unclaim()
 			c.leave()
@@ -90,7 +91,7 @@ func (c *conn) handBack() {
 	}
 }
 
-// unclaim is handBack for who has the receive role.
+// unclaim is releaseClaim for a goroutine that has the receive role.
 func (c *conn) unclaim() {
 	if c.dead.Load() || c.role.claim.Swap(0) == 0 {
 		return
@@ -103,7 +104,8 @@ func (c *conn) unclaim() {
 	}
 }
 
-// spinner bounds how long a goroutine spins. Not more than Endpoint.maxSpin do at a time; drivers go first.
+// spinner bounds the time that a goroutine spins. At most Endpoint.maxSpin goroutines spin at a time, and drivers come before the
+// poller.
 type spinner struct {
 	driver bool
 	policy *spinPolicy
@@ -116,68 +118,68 @@ type spinner struct {
 	over   bool
 }
 
-// spinPolicy decides whether a waiter spins before it parks. After spinMisses vain spins in a row it backs off: a slow peer, or
-// other programs that use the processors, make spinning a waste of time, so only one wait in spinRetry spins.
+// spinPolicy decides whether a waiter spins before it parks. After spinMisses vain spins in a row it backs off: a slow peer, or other
+// programs that use the processors, make spinning a waste of time, so only one wait in spinRetry spins.
 //
 // Two sides that both park respond too late for each other's spin, however little they have to do, because waking a thread takes
-// longer than a spin. Therefore a spin of a backed-off waiter is long: spinFactor times the usual time, enough for the other side
-// to wake. If a message comes, the next spinPatient spins are long too. The other side's own long spin falls into that time, and
-// then both sides are awake.
+// longer than a spin. Therefore a spin of a backed-off waiter is long: spinFactor times the usual time, enough for the other side to
+// wake. If a message comes, the next longSpinCount spins are long too. The other side's own long spin falls into that time, and then
+// both sides are awake.
 type spinPolicy struct {
-	misses   atomic.Int32 // vain spins in a row, up to spinMisses
-	turns    atomic.Int32 // waits since the waiter backed off
-	patience atomic.Int32 // number of long spins to come
-	rarer    atomic.Int32 // a backed-off waiter spins on every (spinRetry << rarer)th wait
+	misses     atomic.Int32 // vain spins in a row, up to spinMisses
+	turns      atomic.Int32 // waits since the waiter backed off
+	longSpins  atomic.Int32 // number of further long spins
+	retryShift atomic.Int32 // a backed-off waiter spins on every (spinRetry << rarer)th wait
 }
 
 const (
-	spinMisses  = 3             // vain spins in a row after which a waiter backs off
-	spinRetry   = 16            // a backed-off waiter spins on every 16th wait
-	spinFactor  = 4             // length of a long spin, in usual spins
-	spinPatient = spinRetry + 8 // long spins after a backed-off waiter's spin that received a message
-	spinRarest  = 6             // limit of rarer, if long spins receive messages and usual ones do not
-	spinStalled = 4             // rarer after another program took the processor
-	spinVain    = 3             // limit of rarer, if long spins receive nothing
+	spinMisses    = 3             // vain spins in a row after which a waiter backs off
+	spinRetry     = 16            // a backed-off waiter spins on every 16th wait
+	spinFactor    = 4             // length of a long spin, in usual spins
+	longSpinCount = spinRetry + 8 // long spins after a backed-off waiter's spin that received a message
+	maxRetryShift = 6             // limit of retryShift if long spins receive messages and usual ones do not
+	stalledShift  = 4             // retryShift after another program took the processor
+	vainShift     = 3             // limit of retryShift if long spins receive nothing
 )
 
-// try returns how long the waiter spins, in usual spins; 0: it parks at once.
-func (l *spinPolicy) try() (factor time.Duration) {
+// factor returns how long the waiter spins, in usual spins; 0: it parks at once.
+func (l *spinPolicy) factor() time.Duration {
 	if l.misses.Load() >= spinMisses {
-		if l.turns.Add(1)%(spinRetry<<l.rarer.Load()) != 0 {
+		if l.turns.Add(1)%(spinRetry<<l.retryShift.Load()) != 0 {
 			return 0
 		}
 		return spinFactor
 	}
-	if l.patience.Load() > 0 {
-		l.patience.Add(-1)
+	if l.longSpins.Load() > 0 {
+		l.longSpins.Add(-1)
 		return spinFactor
 	}
 	return 1
 }
 
-// hit records that a message came during a spin.
-func (l *spinPolicy) hit(long bool) {
+// success records that a message came during a spin.
+func (l *spinPolicy) success(long bool) {
 	if l.misses.Load() >= spinMisses {
-		l.patience.Store(spinPatient)
-		l.rarer.Store(min(l.rarer.Load()+1, spinRarest))
+		l.longSpins.Store(longSpinCount)
+		l.retryShift.Store(min(l.retryShift.Load()+1, maxRetryShift))
 	}
 	if l.misses.Load() != 0 {
 		l.misses.Store(0)
 	}
-	if !long && l.rarer.Load() != 0 {
-		l.rarer.Store(0)
+	if !long && l.retryShift.Load() != 0 {
+		l.retryShift.Store(0)
 	}
 }
 
-// miss records a vain spin. A vain spin of a backed-off waiter makes the next one rarer, because the peer is slow or has no
+// failure records a vain spin. A vain spin of a backed-off waiter makes the next one rarer, because the peer is slow or has no
 // processor, and fewer than one call in a hundred may pay for a vain spin.
-func (l *spinPolicy) miss(long bool) {
+func (l *spinPolicy) failure(long bool) {
 	if l.misses.Load() < spinMisses {
 		l.misses.Add(1)
 		return
 	}
-	if n := l.rarer.Load(); long && n < spinVain {
-		l.rarer.Store(n + 1)
+	if n := l.retryShift.Load(); long && n < vainShift {
+		l.retryShift.Store(n + 1)
 	}
 }
 
@@ -185,8 +187,8 @@ func (l *spinPolicy) miss(long bool) {
 func (l *spinPolicy) stall() {
 	l.misses.Store(spinMisses)
 	l.turns.Store(0)
-	l.patience.Store(0)
-	l.rarer.Store(spinStalled)
+	l.longSpins.Store(0)
+	l.retryShift.Store(stalledShift)
 }
 
 const (
@@ -214,21 +216,22 @@ func (s *spinner) spin(e *Endpoint) bool {
 	}
 	s.rounds++
 	if s.rounds%spinLook == 0 {
-		s.look(e.lonely)
+		s.look(e.oneThread)
 	} else {
 		shm.Pause(1)
 	}
 	return true
 }
 
-// look finds out whether to go on. If not, there is one more round for what has come meanwhile.
+// look reads the clock and decides whether the spin goes on. After the decision to stop, spin allows one more round, for messages that
+// came in the meantime.
 //
-// The processor is not given to other threads meanwhile: the peer's would be the one to take it, if it is on the same
-// processor, and two that hand it to each other stay there although another one is idle. A thread that parks is woken
-// where there is room. Nor is there a turn for other goroutines, unless they have no other thread (lonely): each would wake
-// a thread to look for them, which takes the processor that the peer spins on.
-func (s *spinner) look(lonely bool) {
-	if lonely {
+// It does not yield the processor to other threads, because the peer's thread would take it, if it is on the same processor, and two
+// threads that yield to each other stay on one processor although another is idle. A thread that parks is woken on a free processor.
+// It does not yield to other goroutines either, unless the process has one thread (oneThread), because the scheduler would wake
+// another thread to look for goroutines, and that thread takes the processor on which the peer spins.
+func (s *spinner) look(oneThread bool) {
+	if oneThread {
 		runtime.Gosched()
 	}
 	now := time.Now()
@@ -237,7 +240,7 @@ func (s *spinner) look(lonely bool) {
 		s.policy.stall()
 		s.over = true
 	case now.After(s.until):
-		s.policy.miss(s.window > s.usual)
+		s.policy.failure(s.window > s.usual)
 		s.over = true
 	}
 	s.looked = now
@@ -247,7 +250,7 @@ func (s *spinner) begin(e *Endpoint) bool {
 	if e.cfg.Spin <= 0 {
 		return false
 	}
-	if s.window = s.policy.try() * e.cfg.Spin; s.window == 0 {
+	if s.window = s.policy.factor() * e.cfg.Spin; s.window == 0 {
 		return false
 	}
 	s.on, s.usual = true, e.cfg.Spin
@@ -265,11 +268,11 @@ func (s *spinner) count(e *Endpoint) *atomic.Int32 {
 	return &e.spinning
 }
 
-// reset starts the time anew, after something has come.
+// reset restarts the time limit after a message.
 func (s *spinner) reset() {
 	if s.rounds > 0 {
-		if !s.over { // else it is late
-			s.policy.hit(s.window > s.usual)
+		if !s.over { // else the message came too late for the spin
+			s.policy.success(s.window > s.usual)
 		}
 		s.rounds, s.over = 0, false
 	}
@@ -304,14 +307,14 @@ func (c *conn) drive(ev *na.Event) {
 		c.driveSpinning(ev, &s)
 		s.stop(c.ep)
 	} else if !r.held.Load() {
-		c.handBack() // or nobody would receive while there are drivers that may not spin
+		c.releaseClaim() // so that the poller receives, because this driver may not spin
 	}
 	if !ev.IsSet() && p.state.Load() == pollInTask {
-		p.takeOver(begun) // perhaps the poller is in the very task that waits here
+		p.replacePoller(begun) // because the poller may be in the task that waits here
 	}
 }
 
-// driveSpinning takes the receive role, unless somebody else makes progress.
+// driveSpinning receives from c until ev is set or the spin ends, unless another goroutine has the receive role.
 func (c *conn) driveSpinning(ev *na.Event, s *spinner) {
 	if !c.enter() {
 		return
@@ -328,11 +331,10 @@ func (c *conn) driveSpinning(ev *na.Event, s *spinner) {
 	c.leave()
 }
 
-// driveMessages is how much a driver takes that is not for it alone: it has to come back to its caller, who may have a
-// deadline.
+// driveMessages bounds the messages that a driver takes before it returns to its caller, which may have a deadline.
 const driveMessages = 1024
 
-// driveHeld receives until ev is set, or for the spin time.
+// driveHeld receives until ev is set, or the spin ends.
 func (c *conn) driveHeld(ev *na.Event, s *spinner) {
 	for taken := 0; taken < driveMessages && !ev.IsSet() && !c.dead.Load(); {
 		n := c.receive(1)
@@ -348,7 +350,7 @@ func (c *conn) driveHeld(ev *na.Event, s *spinner) {
 	}
 }
 
-// detachTasks gives tasks that came while somebody drives to goroutines: the driver must not be kept.
+// detachTasks starts a goroutine for each task that came while a driver received, because the driver must return to its caller.
 func (c *conn) detachTasks() {
 	if len(c.tasks) == 0 {
 		return

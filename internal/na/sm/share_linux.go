@@ -26,19 +26,19 @@ var (
 )
 
 // hosts returns the host that a peer's resources are counted for.
-func (e *Endpoint) hosts(who identity, uid uint32) hostquota.Host {
+func (e *Endpoint) hosts(ident identity, uid uint32) hostquota.Host {
 	if e.cfg.hosts != nil {
-		return e.cfg.hosts.of(who, uid)
+		return e.cfg.hosts.of(ident, uid)
 	}
-	return hostOf(who, uid)
+	return hostOf(ident, uid)
 }
 
 // hostOf returns the host of a process. Endpoints of this process are not remote.
-func hostOf(who identity, uid uint32) hostquota.Host {
-	if int(who.pid) == os.Getpid() {
+func hostOf(ident identity, uid uint32) hostquota.Host {
+	if int(ident.pid) == os.Getpid() {
 		return hostquota.Host{}
 	}
-	return hostquota.ProcessHost(uid, who.pid)
+	return hostquota.ProcessHost(uid, ident.pid)
 }
 
 // share holds the accounts that a client's connection is counted in. The poller takes it; any goroutine that tears down the
@@ -65,7 +65,7 @@ func (s *share) accounts() (place, engine *hostquota.Account) {
 
 // take counts a connection, or returns the cause for refusing it.
 func (e *Endpoint) take(c *conn) error {
-	h := e.hosts(c.addr.who, c.addr.uid)
+	h := e.hosts(c.addr.ident, c.addr.uid)
 	place, engine := e.places.Account(h), e.cfg.Quota.Account(h)
 	if err := place.Take(hostquota.Connections, 1); err != nil {
 		return err
@@ -120,7 +120,7 @@ func (s *share) introducedLocked() {
 func (c *conn) refuse(cause string, err error) {
 	e := c.ep
 	e.stats.refused.Add(1)
-	e.cfg.Audit.Record(audit.Refused, cause, e.hosts(c.addr.who, c.addr.uid), slog.String(keyPeer, c.addr.String()), slog.Any(keyError, err))
+	e.cfg.Audit.Record(audit.Refused, cause, e.hosts(c.addr.ident, c.addr.uid), slog.String(keyPeer, c.addr.String()), slog.Any(keyError, err))
 	c.dismiss(errRefused, typeRefused)
 }
 
@@ -152,7 +152,7 @@ func (c *conn) notify(kind uint8) {
 	})
 }
 
-// idleLeast is for how long a connection has had no messages before it is evicted.
+// idleLeast is the least time without messages after which a connection may be evicted.
 const idleLeast = time.Second
 
 // makeRoom evicts a connection if few are left: of the region's places, or of the engine's connections.
@@ -200,9 +200,10 @@ func (e *Endpoint) evict(now time.Time, account func(*share) *hostquota.Account)
 	oldest.dismiss(errEvicted, typeEvicted)
 }
 
-// evictable reports whether a connection is idle, and its client learns that it ends. Requests that are not answered keep
-// it, for as long as any request of the process is being handled: one-way requests are never answered. A connection
-// whose client has left is about to end, and its pair is free then; an eviction would keep the pair from use.
+// evictable reports whether a connection is idle, and its client can learn that it ends. A connection with unanswered requests is not
+// idle as long as any request of the process is being handled; the count alone does not decide, because one-way requests are never
+// answered. A connection with a client that has left is about to end, and its pair is free then; an eviction would keep the pair from
+// use.
 func (c *conn) evictable(now time.Time) bool {
 	if c.ext == nil || c.dead.Load() || c.ending.Load() != nil || c.idleSince.IsZero() || now.Sub(c.idleSince) < idleLeast || c.addr.awaits.Load() > 0 || c.unread() {
 		return false
@@ -220,7 +221,7 @@ func busy(a *hostquota.Account) bool {
 	return false
 }
 
-// noteIdle finds out which clients have had no message since the last time. The positions of a ring move with each.
+// noteIdle records the connections without a message since its last call. The positions of a ring change with each message.
 func (e *Endpoint) noteIdle(now time.Time) {
 	for _, c := range e.list() {
 		if !c.server || c.self {

@@ -27,12 +27,12 @@ func (c *rawClient) announceExtended() {
 		}
 	}
 	newBlock(c.r.b, c.pair, false).sleep.Store(1)
-	c.datagram(makeCommand(c.who, c.pair, commandReserved, extensionVersion), c.doorbell, c.recvEvent)
+	c.datagram(makeCommand(c.ident, c.pair, commandReserved, extensionVersion), c.doorbell, c.recvEvent)
 }
 
 // as lets a client be endpoint id, which counts for a host of a test's choice.
 func (c *rawClient) as(id uint8) *rawClient {
-	c.who.id = id
+	c.ident.id = id
 	return c
 }
 
@@ -50,7 +50,7 @@ func (c *rawClient) notice() uint8 {
 
 // hostsByID has clients of this process count for the host that of gives for their ids.
 func hostsByID(of func(id uint8) int32) *hostRule {
-	return &hostRule{func(who identity, uid uint32) hostquota.Host { return hostquota.ProcessHost(uid, of(who.id)) }}
+	return &hostRule{func(ident identity, uid uint32) hostquota.Host { return hostquota.ProcessHost(uid, of(ident.id)) }}
 }
 
 // counted returns how often an event was recorded.
@@ -156,7 +156,7 @@ func TestIdleIsEvicted(t *testing.T) {
 	eventually(t, "the audit has an eviction", func() bool { return counted(trail, audit.Evicted) > 0 })
 	busy.addr.Account().Give(hostquota.Handlers, 1)
 	for _, c := range raws {
-		if server.clientOf(c.pair) != nil && server.clientOf(c.pair).addr.who == c.who {
+		if server.clientOf(c.pair) != nil && server.clientOf(c.pair).addr.ident == c.ident {
 			c.release()
 		}
 	}
@@ -217,7 +217,7 @@ func TestHandshakes(t *testing.T) {
 	busy := newRaw(t, server).as(99)
 	busy.announceBusy()
 	eventually(t, "it is counted", func() bool { return book.Used(hostquota.Handshakes) == 1 })
-	if err := busy.r.commands.push(makeCommand(busy.who, busy.pair, commandReleased, 0)); err != nil {
+	if err := busy.r.commands.push(makeCommand(busy.ident, busy.pair, commandReleased, 0)); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "it is counted no more", func() bool { return book.Used(hostquota.Handshakes) == 0 })
@@ -236,9 +236,9 @@ func TestTurns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &Endpoint{cfg: cfg, region: newRegion(m), who: identity{1, 1}}
-	e.own = e.newAddr(e.who, e.who.uri())
-	e.region.init(e.who, 0)
+	e := &Endpoint{cfg: cfg, region: newRegion(m), ident: identity{1, 1}}
+	e.own = e.newAddr(e.ident, e.ident.uri())
+	e.region.init(e.ident, 0)
 	ring := e.region.commands.b
 	full := func() { // as a process does that writes there without end
 		shm.Uint32(ring, offProdTail).Store((shm.Uint32(ring, offConsTail).Load() - 1) & commandMask)
@@ -341,7 +341,7 @@ func TestOwedTokensAreBounded(t *testing.T) {
 	raw.announceBusy()
 	c := clientConn(t, server, raw.pair)
 	c.addr.mu.Lock()
-	c.owed = 1 << 40
+	c.unsignaled = 1 << 40
 	c.addr.mu.Unlock()
 	raw.announce()
 	good := open(t, Config{})
@@ -362,11 +362,11 @@ func TestOwedTokensAreBounded(t *testing.T) {
 func TestStolenPair(t *testing.T) {
 	server, _ := serve(t, Config{})
 	owner, thief := newRaw(t, server), mapRaw(t, server)
-	owner.r.claimant(owner.pair).Store(asClaimant(owner.who))
+	owner.r.claimant(owner.pair).Store(asClaimant(owner.ident))
 	thief.pair = owner.pair
 	thief.announceExtended()
 	eventually(t, "the thief is found out", func() bool { return server.stats.complaints.Load() == 1 })
-	if err := thief.r.commands.push(makeCommand(thief.who, thief.pair, commandReserved, 0)); err != nil {
+	if err := thief.r.commands.push(makeCommand(thief.ident, thief.pair, commandReserved, 0)); err != nil {
 		t.Fatal(err)
 	}
 	owner.announce()
@@ -374,7 +374,7 @@ func TestStolenPair(t *testing.T) {
 	if _, msg := owner.answer(); string(msg) != "mine" {
 		t.Errorf("got %q", msg)
 	}
-	if c := server.clientOf(owner.pair); c == nil || c.addr.who != owner.who {
+	if c := server.clientOf(owner.pair); c == nil || c.addr.ident != owner.ident {
 		t.Error("the pair is another's")
 	}
 	owner.release()
@@ -392,7 +392,7 @@ func TestFaultsAreCounted(t *testing.T) {
 	server, _ := serve(t, Config{Audit: trail})
 	c := newRaw(t, server)
 	for range faults {
-		c.datagram(makeCommand(c.who, 0, 0, 0))
+		c.datagram(makeCommand(c.ident, 0, 0, 0))
 	}
 	eventually(t, "all are counted", func() bool { return counted(trail, audit.Broken) == faults })
 	if n := server.stats.complaints.Load(); n != faults {
@@ -442,7 +442,7 @@ func TestFullSocket(t *testing.T) {
 	to, _ := lookup(t, client, addr).(*Addr)
 	s.stop()
 	for err := error(nil); !errors.Is(err, unix.EAGAIN); {
-		if err = client.sendCommand(client.cfg.socketPath(to.uri), makeCommand(client.who, 0, 0, 0)); err != nil && !errors.Is(err, unix.EAGAIN) {
+		if err = client.sendCommand(client.cfg.socketPath(to.uri), makeCommand(client.ident, 0, 0, 0)); err != nil && !errors.Is(err, unix.EAGAIN) {
 			t.Fatal(err)
 		}
 	}
@@ -452,7 +452,7 @@ func TestFullSocket(t *testing.T) {
 	eventually(t, "it waits for room", func() bool {
 		to.mu.Lock()
 		defer to.mu.Unlock()
-		return errors.Is(to.trouble, errSocketFull)
+		return errors.Is(to.connectErr, errSocketFull)
 	})
 	s.signal(unix.SIGCONT)
 	if err := errors.Join(send.wait(t), recv.wait(t)); err != nil || recv.op.N != 4 {
@@ -462,7 +462,7 @@ func TestFullSocket(t *testing.T) {
 
 // flooder does one thing that no client should, as often as it can, until standard input ends.
 func (p *player) flooder(target, step string) error {
-	uri, who, err := parseTarget(target, hostID)
+	uri, ident, err := parseTarget(target, hostID)
 	if err != nil {
 		return err
 	}
@@ -475,7 +475,7 @@ func (p *player) flooder(target, step string) error {
 		return err
 	}
 	r := newRegion(m)
-	if err := r.check(who); err != nil {
+	if err := r.check(ident); err != nil {
 		return err
 	}
 	sock, err := openSocket()

@@ -87,7 +87,7 @@ type datagram struct {
 	fds   []int
 }
 
-// controlSize has room for a sender's credentials and more descriptors than anybody should send.
+// controlSize has room for the credentials of a sender and more descriptors than a valid command has.
 const controlSize = 256
 
 // receiveDatagram takes one datagram; ok is false if none is there. Descriptors are the caller's to close.

@@ -9,15 +9,15 @@ import (
 	"cinnabar/internal/na"
 )
 
-// tasks are what requests have brought to the poller. It runs them one after the other; a task that takes long, or waits
-// for something itself, is left to its goroutine, and another goroutine becomes the poller.
+// tasks holds the tasks that requests have brought to the poller. The poller runs them one after the other. If a task takes long, or
+// waits for a message itself, its goroutine goes on with it alone, and another goroutine becomes the poller.
 type tasks struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	list []na.Task
 	// +checklocks:mu
 	next int
-	// gen tells a goroutine that it is the poller no more.
+	// gen is the generation of the poller. A goroutine of an older generation is the poller no more.
 	// +checklocks:mu
 	gen uint32
 	// +checklocks:mu
@@ -26,14 +26,14 @@ type tasks struct {
 	begun atomic.Uint64
 }
 
-// offer gives tasks to the poller, who calls it.
+// offer adds tasks. Only the poller calls it.
 func (t *tasks) offer(list []na.Task) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.list = append(t.list, list...)
 }
 
-// start begins the next task, or ends the last one: then it returns nil. mine is false if the caller, of generation gen,
+// start marks the end of the last task and returns the next one, nil if there is none. mine is false if the caller, of generation gen,
 // was replaced.
 func (t *tasks) start(gen uint32) (task na.Task, mine bool) {
 	t.mu.Lock()
@@ -53,7 +53,7 @@ func (t *tasks) start(gen uint32) (task na.Task, mine bool) {
 	return task, true
 }
 
-// replace ends a generation if its poller is still in the task that began as number begun, and returns the next one.
+// replace starts a new generation if the poller is still in the task that began as number begun, and returns it.
 func (t *tasks) replace(begun uint64) (gen uint32, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -65,8 +65,8 @@ func (t *tasks) replace(begun uint64) (gen uint32, ok bool) {
 	return t.gen, true
 }
 
-// succeed ends a generation whose goroutine has ended in a task, and returns the next one.
-func (t *tasks) succeed(gen uint32) (next uint32, ok bool) {
+// nextGeneration starts a new generation after the goroutine of gen has ended in a task, and returns it.
+func (t *tasks) nextGeneration(gen uint32) (next uint32, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.gen != gen {
@@ -77,14 +77,14 @@ func (t *tasks) succeed(gen uint32) (next uint32, ok bool) {
 	return t.gen, true
 }
 
-// pending tells whether there are tasks that have not ended.
+// pending reports whether there are tasks that have not ended.
 func (t *tasks) pending() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.inTask || t.next < len(t.list)
 }
 
-// runTasks runs what there is to run, while others may receive. mine is false when another goroutine has taken over.
+// runTasks runs the tasks that there are, while drivers may receive. mine is false if another goroutine has become the poller.
 func (p *poller) runTasks(gen uint32, s *spinner) (ran, mine bool) {
 	if !p.offered {
 		return false, true
@@ -92,7 +92,7 @@ func (p *poller) runTasks(gen uint32, s *spinner) (ran, mine bool) {
 	p.offered = false
 	p.state.Store(pollInTask)
 	p.ep.watch.watchTasks()
-	s.reset() // tasks are what it has spun for
+	s.reset() // a task is a success of its spin
 	s.stop(p.ep)
 	for {
 		t, mine := p.tasks.start(gen)
@@ -107,27 +107,26 @@ func (p *poller) runTasks(gen uint32, s *spinner) (ran, mine bool) {
 	}
 }
 
-// takeOver has another goroutine become the poller if the present one is still in the task that began as number begun.
-func (p *poller) takeOver(begun uint64) {
+// replacePoller makes another goroutine the poller if the present one is still in the task that began as number begun.
+func (p *poller) replacePoller(begun uint64) {
 	if gen, ok := p.tasks.replace(begun); ok {
-		p.startOver(gen)
+		p.startPoller(gen)
 	}
 }
 
-// startOver starts the goroutine of a new generation.
-func (p *poller) startOver(gen uint32) {
+// startPoller starts the goroutine of a new generation.
+func (p *poller) startPoller(gen uint32) {
 	p.state.Store(pollActive)
-	p.offered = true // the new goroutine's, as is all but tasks
+	p.offered = true // the new goroutine owns this field, and all others but tasks
 	p.ep.runners.Add()
 	go p.run(gen)
 }
 
-// watchInterval is how soon a conn that nobody drives any more goes back to the poller, and how long a task may keep the
+// watchInterval is the time after which a conn without a driver returns to the poller, and the longest time that one task keeps the
 // poller from its work.
 const watchInterval = time.Millisecond
 
-// watcher looks after conns that are claimed by drivers, and after the poller while it runs tasks. It has a goroutine
-// and a timer only then.
+// watcher checks the conns that drivers have claimed, and the poller while it runs tasks. It has a goroutine and a timer only then.
 type watcher struct {
 	ep   *Endpoint
 	stop chan struct{}
@@ -147,7 +146,7 @@ type watcher struct {
 	closed bool
 }
 
-// add has c watched while it is claimed.
+// add adds c to the conns that are checked while they are claimed.
 func (w *watcher) add(c *conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -159,7 +158,7 @@ func (w *watcher) add(c *conn) {
 	w.startLocked()
 }
 
-// watchTasks has the poller watched while it runs tasks, and for some time after.
+// watchTasks makes the watcher check the poller while it runs tasks, and for some time after.
 func (w *watcher) watchTasks() {
 	if w.watching.Load() {
 		return
@@ -195,11 +194,11 @@ func (w *watcher) run() {
 	}
 }
 
-// idleTicks is for how many ticks the poller is watched that has no tasks, so that the next one need not start the
-// watcher anew.
+// idleTicks is the number of ticks for which the watcher checks a poller without tasks, so that the next task need not start the
+// watcher again.
 const idleTicks = 16
 
-// sweep looks at everything, without the lock, and reports whether there is anything left to look at.
+// sweep checks the conns and the poller, without the lock, and reports whether there is anything left to check.
 func (w *watcher) sweep() bool {
 	busy := w.lookTasks()
 	w.mu.Lock()
@@ -234,7 +233,7 @@ func (w *watcher) lookTasks() bool {
 	p := w.ep.poll
 	begun := p.tasks.begun.Load()
 	if begun == w.task {
-		p.takeOver(begun)
+		p.replacePoller(begun)
 		w.idle++
 	} else {
 		w.idle = 0
@@ -243,7 +242,7 @@ func (w *watcher) lookTasks() bool {
 	return w.idle < idleTicks || p.tasks.pending()
 }
 
-// look hands c back if nobody has driven it since the last look. It reports whether it is still claimed.
+// look ends the claim of c if no goroutine has driven it since the last look. It reports whether c is still claimed.
 func (c *conn) look() bool {
 	drives := c.role.drives.Load()
 	quiet := drives == c.role.watchedDrive
@@ -252,12 +251,12 @@ func (c *conn) look() bool {
 		return false
 	}
 	if quiet && !c.role.held.Load() {
-		c.handBack()
+		c.releaseClaim()
 	}
 	return c.role.claim.Load() != 0
 }
 
-// close ends the watching.
+// close stops the watcher.
 func (w *watcher) close() {
 	w.mu.Lock()
 	if !w.closed {

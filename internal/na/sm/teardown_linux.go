@@ -96,7 +96,7 @@ func (c *conn) tearDownClient() {
 		}
 	}
 	if p := c.ending.Load(); p != nil && errors.Is(p.err, errReleased) { // the pair may be another client's by now
-		c.letGo()
+		c.releaseResources()
 		return
 	}
 	died := ended(c.pidfd)
@@ -107,25 +107,25 @@ func (c *conn) tearDownClient() {
 		}
 	})
 	if died {
-		c.letGo()
+		c.releaseResources()
 		return
 	}
-	cmd := makeCommand(e.who, c.pair, commandReleased, 0)
+	cmd := makeCommand(e.ident, c.pair, commandReleased, 0)
 	if c.doorbell == nil {
 		_ = c.reg.read(func() { _ = c.reg.commands.push(cmd) }) // best effort: no caller waits for the result
-		c.letGo()
+		c.releaseResources()
 		return
 	}
 	uri, region := c.addr.uri, c.reg.File()
 	err := e.sendRelease(uri, region, cmd, 0)
-	c.letGo()
+	c.releaseResources()
 	if errors.Is(err, errSocketFull) && !e.spawn(func() { e.repeatRelease(uri, region, cmd) }) {
 		e.repeatRelease(uri, region, cmd) // on this goroutine, because the endpoint is closing; Close waits for the teardown
 	}
 }
 
-// letGo closes the descriptors and the region of a client's conn.
-func (c *conn) letGo() {
+// releaseResources closes the descriptors and the region of a client's conn.
+func (c *conn) releaseResources() {
 	c.closeEventfds()
 	closeAll(c.pidfd)
 	_ = c.reg.Close() // an error would lose no data
@@ -171,7 +171,7 @@ func (e *Endpoint) isNamed(uri string, region shm.File) bool {
 // repeatRelease sends the release of a pair again until the server has room for it, for releaseLimit at most.
 func (e *Endpoint) repeatRelease(uri string, region shm.File, cmd command) {
 	for end := time.Now().Add(releaseLimit); time.Now().Before(end); { // sendRelease checks each time that the name is still this server's
-		if err := e.sendRelease(uri, region, cmd, dialPatience); !errors.Is(err, errSocketFull) {
+		if err := e.sendRelease(uri, region, cmd, commandTimeout); !errors.Is(err, errSocketFull) {
 			return
 		}
 	}

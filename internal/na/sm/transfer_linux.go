@@ -9,17 +9,17 @@ import (
 	"cinnabar/internal/na"
 )
 
-// Sizes in bytes that decide how a transfer is done.
+// Sizes in bytes that decide which goroutine moves a transfer, and in how many calls.
 const (
-	// inlineBytes is up to which size the goroutine that starts a transfer moves it itself. It takes the kernel some
-	// ten microseconds, about as long as another goroutine needs to take it over.
+	// inlineBytes is the largest size of a transfer that the goroutine that starts it moves itself. The kernel takes about ten
+	// microseconds for it, as long as a worker needs to start with it.
 	inlineBytes = 128 << 10
-	// inlineMapped is the same where it is a copy within this process.
+	// inlineMapped is inlineBytes for a copy within this process.
 	inlineMapped = 512 << 10
-	// blockingBytes is up to which size it does so if it would only wait otherwise: a millisecond or two, in which nobody
-	// cancels.
+	// blockingBytes is inlineBytes for a goroutine that would only wait for the transfer otherwise: it takes a millisecond or two, in
+	// which the transfer cannot be cancelled.
 	blockingBytes = 4 << 20
-	// callBytes is how much one system call moves of a longer one: Cancel and Close wait for one call.
+	// callBytes is the most that one system call of a longer transfer moves, because Cancel and Close wait for one call.
 	callBytes = 4 << 20
 )
 
@@ -35,30 +35,30 @@ type transfer struct {
 	frag int    // the next byte to move is in frags[frag],
 	off  uint64 // there
 
-	win  *window   // through which it is done, if it is
+	win  *window   // the window through which it is copied, nil if there is none
 	next *transfer // in the list of those that wait; guarded by that list's lock
 
-	refused error // why the kernel does not move it, which the peer is then asked to; nil if it has not been tried
+	refused error // the kernel's refusal, after which the peer's relay moves it; nil if the kernel has not refused
 
-	stop atomic.Uint32 // why it must end early, a na.Kind; 0: it need not
+	stop atomic.Uint32 // the na.Kind with which it must end early; 0: it goes on
 
 	mu sync.Mutex
-	// link is what it waits for, if that is not the kernel.
+	// link is the relay connection that it waits for, nil if it waits for the kernel.
 	// +checklocks:mu
 	link *relayLink
 }
 
 var pooledTransfers = sync.Pool{New: func() any { return new(transfer) }}
 
-// what names the operation in errors.
-func (t *transfer) what() string {
+// opName names the operation in errors.
+func (t *transfer) opName() string {
 	if t.put {
 		return "put"
 	}
 	return "get"
 }
 
-// free gives t back.
+// free returns t to the pool.
 func (t *transfer) free() {
 	t.op, t.to, t.frags, t.next, t.refused = nil, nil, nil, nil, nil
 	t.total, t.done, t.frag, t.off = 0, 0, 0, 0
@@ -66,8 +66,8 @@ func (t *transfer) free() {
 	pooledTransfers.Put(t)
 }
 
-// fill puts the next bytes to move into b, limit of them at most, and returns where they begin in the peer's process.
-// The place in t moves on behind them.
+// fill adds the next bytes of t to b, at most limit of them, and returns their first address in the peer's process. The position of t
+// moves behind them.
 func (t *transfer) fill(b *batch, limit uint64) (first uint64) {
 	for ; t.frag < len(t.frags); t.frag, t.off = t.frag+1, 0 {
 		f := &t.frags[t.frag]
@@ -88,7 +88,7 @@ func (t *transfer) fill(b *batch, limit uint64) (first uint64) {
 	return first
 }
 
-// rewind puts the place in t n bytes back, all of which fill has passed.
+// rewind moves the position of t back by n bytes, all of which fill has passed.
 func (t *transfer) rewind(n uint64) {
 	for n > t.off {
 		n -= t.off
@@ -98,7 +98,7 @@ func (t *transfer) rewind(n uint64) {
 	t.off -= n
 }
 
-// run moves all bytes, limit of them at most in each system call, and returns why it did not.
+// run moves all bytes, at most limit of them in each system call.
 func (t *transfer) run(limit uint64) error {
 	b, _ := batches.Get().(*batch)
 	defer b.free()
@@ -108,10 +108,10 @@ func (t *transfer) run(limit uint64) error {
 		}
 		b.reset()
 		at := t.fill(b, limit)
-		n, err := b.move(t.to.who.pid, t.put)
+		n, err := b.move(t.to.ident.pid, t.put)
 		t.rewind(b.bytes - n)
 		if err != nil {
-			return accessError(t.to.who.pid, at, err)
+			return accessError(t.to.ident.pid, at, err)
 		}
 		t.done += n
 		t.op.Progress.Add(int64(n))
@@ -119,7 +119,7 @@ func (t *transfer) run(limit uint64) error {
 	return nil
 }
 
-// check returns why t must not go on.
+// check returns an error if t must not go on: it was stopped, or the peer has ended.
 func (t *transfer) check() error {
 	if kind := na.Kind(t.stop.Load()); kind != 0 {
 		return &na.Error{Kind: kind}
@@ -127,11 +127,11 @@ func (t *transfer) check() error {
 	return t.to.alive()
 }
 
-// finish completes the operation, after which t is gone.
+// finish completes the operation and frees t.
 func (t *transfer) finish(err error) {
 	op, n := t.op, int64(t.done)
 	if e, ok := errors.AsType[*na.Error](err); ok { // made for this transfer
-		e.Op = t.what()
+		e.Op = t.opName()
 		if t.to != nil {
 			e.Addr = t.to.String()
 		}
@@ -140,7 +140,7 @@ func (t *transfer) finish(err error) {
 	op.Finish(n, err)
 }
 
-// needed is the access that a transfer needs.
+// needed returns the access that a transfer needs.
 func needed(put bool) na.Access {
 	if put {
 		return na.WriteOnly
@@ -168,7 +168,7 @@ func checkFragments(frags []na.Fragment, put bool) (total uint64, err error) {
 	return total, nil
 }
 
-// end has t end early, as soon as what it waits for returns.
+// end makes t end early, as soon as its system call returns. It interrupts the relay connection that t waits for.
 func (t *transfer) end(kind na.Kind) {
 	t.stop.Store(uint32(kind))
 	t.mu.Lock()
@@ -178,19 +178,20 @@ func (t *transfer) end(kind na.Kind) {
 	}
 }
 
-// hold says what t waits for from now on. Once that is another link, or nil, end does nothing to the last one any more.
-func (t *transfer) hold(l *relayLink) {
+// setLink sets the relay connection that t waits for. After setLink with another one, or nil, end does not interrupt the former
+// connection.
+func (t *transfer) setLink(l *relayLink) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.link = l
 }
 
-// byRelay tells whether the peer is to move t, since the kernel does not.
+// byRelay reports whether the peer's relay moves t, because the kernel does not.
 func (t *transfer) byRelay() bool {
 	return t.win == nil && (t.refused != nil || t.to.relayed.Load())
 }
 
-// tryRelay has the peer move t if err says that the kernel does not, and reports whether that is so.
+// tryRelay leaves t to the peer's relay if err is the kernel's refusal, and reports whether it did.
 func (t *transfer) tryRelay(err error) bool {
 	if !attachRefused(err) || t.refused != nil {
 		return false

@@ -29,7 +29,7 @@ func memoryEnd(t testing.TB) *Endpoint {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &Endpoint{cfg: cfg, who: identity{int32(os.Getpid()), uint8(testEnds.Add(1))}}
+	e := &Endpoint{cfg: cfg, ident: identity{int32(os.Getpid()), uint8(testEnds.Add(1))}}
 	e.cfg.Logger = slog.New(slog.DiscardHandler)
 	e.transfers.init()
 	t.Cleanup(func() {
@@ -47,7 +47,9 @@ func memoryEnd(t testing.TB) *Endpoint {
 var testEnds atomic.Int32
 
 // addrOfEnd is how from knows to.
-func addrOfEnd(from, to *Endpoint) *Addr { return &Addr{ep: from, who: to.who, uri: to.who.uri()} }
+func addrOfEnd(from, to *Endpoint) *Addr {
+	return &Addr{ep: from, ident: to.ident, uri: to.ident.uri()}
+}
 
 // testOp is an operation that tells of its end.
 type testOp struct {
@@ -360,7 +362,7 @@ func TestTransferDeadProcess(t *testing.T) {
 	needAttach(t)
 	user := memoryEnd(t)
 	gone := deadProcess(t)
-	to := &Addr{ep: user, who: identity{gone, 0}, uri: identity{gone, 0}.uri()}
+	to := &Addr{ep: user, ident: identity{gone, 0}, uri: identity{gone, 0}.uri()}
 	r, err := user.ParseHandle(rawHandle(1, 8, 3, 0x1000, 8))
 	if err != nil {
 		t.Fatal(err)

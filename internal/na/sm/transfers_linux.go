@@ -7,20 +7,20 @@ import (
 	"cinnabar/internal/na"
 )
 
-// transfers runs the Gets and Puts of an endpoint: small ones where they are started, others on a few workers, so that a
-// long one neither holds up progress nor takes a thread of its own.
+// transfers runs the Gets and Puts of an endpoint: small ones on the goroutines that start them, others on a few workers, so that a
+// long one neither delays progress nor has a thread of its own.
 type transfers struct {
 	mu sync.Mutex
-	// moves are those that need nobody else: the kernel moves them, or this process does.
+	// moves holds the transfers that the kernel or this process moves.
 	// +checklocks:mu
 	moves lane
-	// relays are those that peers serve, each of whom may take its time, or for ever.
+	// relays holds the transfers that relays of peers move, by peer, because a peer may take any time.
 	// +checklocks:mu
 	relays map[identity]*lane
-	// running are those of workers.
+	// running holds the transfers that workers have taken.
 	// +checklocks:mu
 	running map[*transfer]struct{}
-	// blocking counts long ones that are done where they were started.
+	// blocking counts the long transfers that run on the goroutines that started them.
 	// +checklocks:mu
 	blocking int
 	// +checklocks:mu
@@ -39,11 +39,10 @@ type lane struct {
 	first, last *transfer
 }
 
-// maxWorkers is how many transfers are under way at most that were not done where they were started: more than there
-// are processors gain nothing, and each takes a thread.
+// maxWorkers bounds the workers for transfers without a relay. More of them than processors gain nothing, and each occupies a thread.
 const maxWorkers = 4
 
-// maxLinks is how many transfers are under way at most that one peer serves. They take no thread, but a connection.
+// maxLinks bounds the transfers under way with the relay of one peer. Each has a connection, but no thread.
 const maxLinks = 4
 
 func (ts *transfers) init() {
@@ -94,7 +93,7 @@ func (l *lane) remove(op *na.Op) *transfer {
 	return nil
 }
 
-// start runs t, or has it run soon.
+// start runs t, or leaves it to a worker.
 func (ts *transfers) start(t *transfer) {
 	if !ts.enter() {
 		t.finish(&na.Error{Kind: na.Closed})
@@ -119,8 +118,8 @@ func (ts *transfers) start(t *transfer) {
 	t.finish(err)
 }
 
-// mayBlock tells whether t, which is long, is done where it is started: if its starter does nothing else meanwhile, and
-// there are no more such than there would be workers. Then it is to call blocked behind it.
+// mayBlock reports whether t, which is long, may run on the goroutine that starts it: if that goroutine does nothing else in the
+// meantime, and there are no more such transfers than there would be workers. If so, the caller calls blocked afterwards.
 func (ts *transfers) mayBlock(t *transfer) bool {
 	if !t.op.Blocking || t.total > blockingBytes || t.byRelay() {
 		return false
@@ -140,7 +139,7 @@ func (ts *transfers) blocked() {
 	ts.blocking--
 }
 
-// inline is up to which size the goroutine that starts a transfer moves it itself in any case.
+// inline returns the largest size of a transfer that always runs on the goroutine that starts it.
 func (t *transfer) inline() uint64 {
 	switch {
 	case t.win != nil:
@@ -160,13 +159,13 @@ func (ts *transfers) runHere(t *transfer) error {
 	return t.runMapped(t.win)
 }
 
-// leave ends t's use of its window.
+// leave ends the use of a window by t.
 func (ts *transfers) leave(t *transfer) {
 	ts.windows.release(t.win)
 	t.win = nil
 }
 
-// enter begins a transfer outside the workers; false: the endpoint is closed.
+// enter counts a transfer that runs on the goroutine that starts it. It returns false if the endpoint is closed.
 func (ts *transfers) enter() bool {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -176,7 +175,7 @@ func (ts *transfers) enter() bool {
 	return !ts.closed
 }
 
-// enqueue leaves t to a worker.
+// enqueue leaves t to a worker, or completes it if the endpoint is closed.
 func (ts *transfers) enqueue(t *transfer) {
 	ts.mu.Lock()
 	if ts.closed {
@@ -188,26 +187,26 @@ func (ts *transfers) enqueue(t *transfer) {
 	ts.enqueueLocked(t)
 }
 
-// enqueueLocked leaves t to a worker of its lane, and starts one if there may be another.
+// enqueueLocked leaves t to a worker of its lane, and starts another worker if the limit allows it.
 //
 // +checklocks:ts.mu
 func (ts *transfers) enqueueLocked(t *transfer) {
 	l := &ts.moves
 	if t.byRelay() {
-		if l = ts.relays[t.to.who]; l == nil {
+		if l = ts.relays[t.to.ident]; l == nil {
 			l = &lane{limit: maxLinks}
-			ts.relays[t.to.who] = l
+			ts.relays[t.to.ident] = l
 		}
 	}
 	l.add(t)
 	if l.workers < l.limit {
 		l.workers++
-		who := t.to.who
-		ts.wg.Go(func() { ts.work(l, who) })
+		ident := t.to.ident
+		ts.wg.Go(func() { ts.work(l, ident) })
 	}
 }
 
-// refuse ends t, which has not begun.
+// refuse completes t, which has not begun, with an error.
 func (ts *transfers) refuse(t *transfer, kind na.Kind) {
 	if t.win != nil {
 		ts.leave(t)
@@ -215,16 +214,16 @@ func (ts *transfers) refuse(t *transfer, kind na.Kind) {
 	t.finish(&na.Error{Kind: kind})
 }
 
-// work runs transfers of a lane until none is left. who is the peer, if it is a peer's.
-func (ts *transfers) work(l *lane, who identity) {
-	for t := ts.next(l, who); t != nil; t = ts.next(l, who) {
+// work runs transfers of a lane until none is left. ident is the peer of a lane of relays.
+func (ts *transfers) work(l *lane, ident identity) {
+	for t := ts.next(l, ident); t != nil; t = ts.next(l, ident) {
 		if err := ts.run(t); !ts.again(t, err) {
 			t.finish(err)
 		}
 	}
 }
 
-// run runs t in one of the three ways that there are.
+// run runs t by a window, a relay, or the kernel.
 func (ts *transfers) run(t *transfer) error {
 	switch {
 	case t.win != nil:
@@ -236,8 +235,8 @@ func (ts *transfers) run(t *transfer) error {
 	return t.run(callBytes)
 }
 
-// again ends a worker's use of t, and leaves t to its peer if the kernel has refused it with err. Otherwise it reports
-// false: then t is nobody's but the caller's.
+// again ends a worker's use of t, and leaves t to the peer's relay if err is the kernel's refusal. Otherwise it returns false, and the
+// caller owns t.
 func (ts *transfers) again(t *transfer, err error) bool {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -245,12 +244,12 @@ func (ts *transfers) again(t *transfer, err error) bool {
 	if !t.tryRelay(err) {
 		return false
 	}
-	ts.enqueueLocked(t) // Cancel and Close find it there, or have told it
+	ts.enqueueLocked(t) // in one critical section, so that Cancel and Close find t in running or in the lane
 	return true
 }
 
-// next takes a transfer off a lane, nil if there is none: the worker then ends.
-func (ts *transfers) next(l *lane, who identity) *transfer {
+// next takes a transfer off a lane. It returns nil if there is none, and the worker then ends.
+func (ts *transfers) next(l *lane, ident identity) *transfer {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	t := l.take()
@@ -259,14 +258,14 @@ func (ts *transfers) next(l *lane, who identity) *transfer {
 		return t
 	}
 	l.workers--
-	if l.workers == 0 && ts.relays[who] == l {
-		delete(ts.relays, who)
+	if l.workers == 0 && ts.relays[ident] == l {
+		delete(ts.relays, ident)
 	}
 	return nil
 }
 
-// cancel gives up op if it is a transfer that is not complete, and reports whether that is so. One that runs ends after
-// the system call that is under way.
+// cancel cancels op if it is a transfer that is not complete, and reports whether it is one. A running transfer ends after the system
+// call that is under way.
 func (ts *transfers) cancel(op *na.Op) bool {
 	t, running := ts.find(op)
 	if t != nil && !running {
@@ -275,7 +274,7 @@ func (ts *transfers) cancel(op *na.Op) bool {
 	return t != nil
 }
 
-// find finds the transfer of op. One that runs is told to end; one that does not is taken off the list.
+// find returns the transfer of op, nil if there is none. It makes a running one end, and takes another one off its list.
 func (ts *transfers) find(op *na.Op) (t *transfer, running bool) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -296,7 +295,7 @@ func (ts *transfers) find(op *na.Op) (t *transfer, running bool) {
 	return nil, false
 }
 
-// close ends all transfers with kind Closed and waits until none touches memory any more.
+// close ends all transfers with kind Closed and waits until none accesses memory any more.
 func (ts *transfers) close() {
 	for _, t := range ts.stop() {
 		ts.refuse(t, na.Closed)
@@ -306,7 +305,7 @@ func (ts *transfers) close() {
 	ts.windows.close()
 }
 
-// stop lets no transfer begin any more, tells those that run to end, and returns the others.
+// stop prevents further transfers, makes running ones end, and returns those that have not begun.
 func (ts *transfers) stop() (waiting []*transfer) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()

@@ -19,7 +19,7 @@ type window struct {
 	base  uint64 // its address in the peer's process
 	mem   []byte
 	users int  // transfers that use it; guarded by windows.mu
-	gone  bool // unmapped as soon as nobody uses it; guarded by windows.mu
+	gone  bool // to be unmapped when users is 0; guarded by windows.mu
 }
 
 // part returns the n bytes at addr of the peer's process, nil if the window does not have them.
@@ -31,13 +31,13 @@ func (w *window) part(addr, n uint64) []byte {
 	return w.mem[addr-w.base:][:n:n]
 }
 
-// windows are the arenas of peers that an endpoint has mapped. An arena is mapped in the background when it has been
-// used for the first time: mapping costs about as much as a transfer does, and what is used once is not used again.
+// windows holds the arenas of peers that an endpoint has mapped. An arena is mapped in the background after its first use, because
+// mapping costs about as much as a transfer, and an arena with one use is usually not used again.
 type windows struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	owners map[identity]*windowOwner
-	// bytes is how much is mapped.
+	// bytes is the sum of the sizes of the windows.
 	// +checklocks:mu
 	bytes uint64
 	// +checklocks:mu
@@ -46,33 +46,33 @@ type windows struct {
 	wg sync.WaitGroup // of the goroutines of owners
 }
 
-// Bounds on the memory that is mapped. Other arenas are reached through the kernel. The file of an arena may be as long as its owner
-// likes although it takes no memory, so without a bound a peer could use up this process's addresses.
+// Bounds on the memory that is mapped. Other arenas are accessed through the kernel. The file of an arena may have any length although
+// it takes no memory, so without a bound a peer could use up the addresses of this process.
 const (
 	maxWindows     = 256     // arenas of one peer
 	maxWindowBytes = 1 << 40 // of all peers
 )
 
-// windowOwner is a peer whose arenas are mapped. A goroutine listens to what it says, until the connection ends.
+// windowOwner is a peer with mapped arenas. A goroutine reads its grants until the connection ends.
 type windowOwner struct {
-	who identity
-	c   *net.UnixConn // nil until it is connected; guarded by windows.mu
-	// maps are the arenas that were asked for: nil until one has come. Guarded by windows.mu.
+	ident identity
+	c     *net.UnixConn // nil until it is connected; guarded by windows.mu
+	// maps holds the arenas that were asked for: nil until the grant of one has come. Guarded by windows.mu.
 	maps map[uint64]*window
 	ask  chan uint64 // ids to ask for
 }
 
-// use returns the window on an arena, which the caller releases. If there is none it returns nil, and one may be there
-// the next time.
-func (ws *windows) use(who identity, id uint64) *window {
+// use returns the window on an arena, which the caller releases. If there is none it returns nil, and asks the owner for the arena, so
+// that a later use may find one.
+func (ws *windows) use(ident identity, id uint64) *window {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	o := ws.owners[who]
+	o := ws.owners[ident]
 	if o == nil {
 		if ws.closed {
 			return nil
 		}
-		o = ws.addLocked(who)
+		o = ws.addLocked(ident)
 	}
 	w, asked := o.maps[id]
 	if w != nil {
@@ -90,13 +90,13 @@ func (ws *windows) use(who identity, id uint64) *window {
 }
 
 // +checklocks:ws.mu
-func (ws *windows) addLocked(who identity) *windowOwner {
-	o := &windowOwner{who: who, maps: make(map[uint64]*window), ask: make(chan uint64, 16)}
+func (ws *windows) addLocked(ident identity) *windowOwner {
+	o := &windowOwner{ident: ident, maps: make(map[uint64]*window), ask: make(chan uint64, 16)}
 	if ws.owners == nil {
 		ws.owners = make(map[identity]*windowOwner)
 	}
-	ws.owners[who] = o
-	ws.wg.Go(func() { ws.attend(o) })
+	ws.owners[ident] = o
+	ws.wg.Go(func() { ws.requestArenas(o) })
 	return o
 }
 
@@ -136,13 +136,13 @@ func (ws *windows) unreserve(n uint64) {
 	ws.bytes -= n
 }
 
-// attend asks an owner for arenas, one at a time, and hears what becomes of them.
-func (ws *windows) attend(o *windowOwner) {
-	l, err := dialRelay(o.who)
+// requestArenas asks an owner for arenas, one at a time, and reads the grants.
+func (ws *windows) requestArenas(o *windowOwner) {
+	l, err := dialRelay(o.ident)
 	if err != nil { // it has no relay, and is not asked again
 		return
 	}
-	defer func() { _ = l.c.Close() }() // nothing is to be saved
+	defer func() { _ = l.c.Close() }() // no bytes of it are needed any more
 	ws.mu.Lock()
 	o.c = l.c
 	closed := ws.closed
@@ -153,7 +153,7 @@ func (ws *windows) attend(o *windowOwner) {
 	over := make(chan struct{})
 	ws.wg.Go(func() {
 		defer close(over)
-		_ = ws.listen(o, l.c) // whatever it is, the peer's arenas are gone
+		_ = ws.listen(o, l.c) // after any error the peer's arenas are dropped
 		ws.forget(o)
 	})
 	for {
@@ -161,7 +161,7 @@ func (ws *windows) attend(o *windowOwner) {
 		case id := <-o.ask:
 			b := appendRelayHead(nil, relayHead{access: relayMap, segments: 1, bytes: 1})
 			if _, err := l.c.Write(appendSegment(b, segment{id, 1})); err != nil {
-				_ = l.c.Close() // which ends listen
+				_ = l.c.Close() // ends listen
 			}
 		case <-over:
 			return
@@ -169,12 +169,12 @@ func (ws *windows) attend(o *windowOwner) {
 	}
 }
 
-// forget drops what there is of an owner, so that it may be asked again.
+// forget removes an owner and its windows, so that a later use connects to it again.
 func (ws *windows) forget(o *windowOwner) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if ws.owners[o.who] == o {
-		delete(ws.owners, o.who)
+	if ws.owners[o.ident] == o {
+		delete(ws.owners, o.ident)
 	}
 	for _, w := range o.maps {
 		if w != nil {
@@ -229,13 +229,13 @@ func filesOf(oob []byte) (files []*os.File, err error) {
 	return files, nil
 }
 
-// take takes one grant.
+// take applies one grant.
 func (ws *windows) take(o *windowOwner, b []byte, files []*os.File) error {
 	g, err := parseGrant(b)
 	if err != nil {
 		return err
 	}
-	if g.what != grantGiven {
+	if g.kind != grantGiven {
 		ws.drop(o, g.id)
 		return nil
 	}
@@ -253,7 +253,7 @@ func (ws *windows) take(o *windowOwner, b []byte, files []*os.File) error {
 	return ws.keep(o, g.id, &window{base: g.base, mem: mem})
 }
 
-// keep makes a window usable, if it was asked for.
+// keep adds a window, if its arena was asked for.
 func (ws *windows) keep(o *windowOwner, id uint64, w *window) error {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -266,8 +266,8 @@ func (ws *windows) keep(o *windowOwner, id uint64, w *window) error {
 	return nil
 }
 
-// drop forgets an arena that is gone, or was when it was asked for. No other has its number, so that handles of it come
-// to an end, and with them the asking.
+// drop removes an arena that is freed, or was freed when it was asked for. A transfer with an old handle of the arena asks for it
+// again; no other arena gets its number.
 func (ws *windows) drop(o *windowOwner, id uint64) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -279,7 +279,7 @@ func (ws *windows) drop(o *windowOwner, id uint64) {
 	}
 }
 
-// mapArena maps a file that came from a peer, if it cannot be made to fault who uses it.
+// mapArena maps a file from a peer, unless the peer could make accesses to it fault.
 func mapArena(f *os.File, size uint64) ([]byte, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -304,7 +304,7 @@ func mapPeerFile(fd int, size uint64) ([]byte, error) {
 	if err := unix.Fstatfs(fd, &fs); err != nil {
 		return nil, err
 	}
-	if fs.Type != unix.TMPFS_MAGIC { // huge pages: whoever punches a hole into them has others fault where none is left
+	if fs.Type != unix.TMPFS_MAGIC { // in a file of huge pages a hole makes accesses fault if no page is left
 		return nil, fmt.Errorf("an arena in a file system of type %#x; it should be %#x", fs.Type, unix.TMPFS_MAGIC)
 	}
 	if seals&arenaSeals != arenaSeals || uint64(st.Size) < size {
@@ -319,14 +319,14 @@ func (ws *windows) close() {
 	ws.closed = true
 	for _, o := range ws.owners {
 		if o.c != nil {
-			_ = o.c.Close() // which ends listen, and that attend
+			_ = o.c.Close() // ends listen, which ends requestArenas
 		}
 	}
 	ws.mu.Unlock()
 	ws.wg.Wait()
 }
 
-// windowFor returns the window that has all memory of the other side that t is about, nil if there is none.
+// windowFor returns the window that contains all remote memory of t, nil if there is none.
 func (ws *windows) windowFor(t *transfer) *window {
 	var id uint64
 	for i := range t.frags {
@@ -336,10 +336,10 @@ func (ws *windows) windowFor(t *transfer) *window {
 		}
 		id = r.arena
 	}
-	return ws.use(t.to.who, id)
+	return ws.use(t.to.ident, id)
 }
 
-// runMapped copies all bytes, callBytes of them at a time, and returns why it did not.
+// runMapped copies all bytes, callBytes of them at a time.
 func (t *transfer) runMapped(w *window) error {
 	for t.done < t.total {
 		if err := t.check(); err != nil {
@@ -355,7 +355,7 @@ func (t *transfer) runMapped(w *window) error {
 	return nil
 }
 
-// copyMapped copies some bytes, callBytes at most.
+// copyMapped copies the next bytes, at most callBytes.
 func (t *transfer) copyMapped(w *window) (moved uint64, err error) {
 	for ; t.frag < len(t.frags); t.frag, t.off = t.frag+1, 0 {
 		f := &t.frags[t.frag]

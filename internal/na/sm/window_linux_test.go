@@ -18,7 +18,7 @@ import (
 // allocated returns memory of the owner that peers can map.
 func allocated(t testing.TB, e *Endpoint, size int) (mem []byte, free func()) {
 	t.Helper()
-	mem, giveBack, err := e.Alloc(size)
+	mem, release, err := e.Alloc(size)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +28,7 @@ func allocated(t testing.TB, e *Endpoint, size int) (mem []byte, free func()) {
 			return
 		}
 		freed = true
-		if err := giveBack(); err != nil {
+		if err := release(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -55,7 +55,7 @@ func (e *Endpoint) see(t testing.TB, to *Addr, r na.RemoteMemory) *window {
 	}
 	var w *window
 	until(t, "window", func() bool {
-		w = e.transfers.windows.use(to.who, theirs.arena)
+		w = e.transfers.windows.use(to.ident, theirs.arena)
 		return w != nil
 	})
 	e.transfers.windows.release(w)
@@ -139,7 +139,7 @@ func TestWindowForged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := user.transfers.windows.use(to.who, id)
+	w := user.transfers.windows.use(to.ident, id)
 	beyond := &transfer{op: new(na.Op), to: to, frags: []na.Fragment{{Remote: outside, Local: make([]byte, 2)}}, total: 2}
 	if err := beyond.runMapped(w); na.KindOf(err) != na.Denied {
 		t.Errorf("beyond the end of the arena: %v", err)
@@ -179,7 +179,7 @@ func TestWindowInUse(t *testing.T) {
 	r := expose(t, owner, user, mem, na.ReadWrite)
 	user.see(t, to, r)
 	ws := &user.transfers.windows
-	w := ws.use(to.who, owner.mem.arenas.of([][]byte{mem}))
+	w := ws.use(to.ident, owner.mem.arenas.of([][]byte{mem}))
 	if w == nil {
 		t.Fatal("no window")
 	}
@@ -242,24 +242,24 @@ func TestMapArenaRefuses(t *testing.T) {
 
 // TestWindowHostileOwner: an owner that breaks the protocol has no windows, and nothing else happens.
 func TestWindowHostileOwner(t *testing.T) {
-	good := appendGrant(nil, grant{what: grantGiven, id: 7, base: 0x1000, size: 4096})
+	good := appendGrant(nil, grant{kind: grantGiven, id: 7, base: 0x1000, size: 4096})
 	for name, say := range map[string][]byte{
 		"nonsense":         []byte(strings.Repeat("x", grantLen)),
 		"nothing":          nil,
 		"part of a grant":  good[:10],
-		"a grant unasked":  appendGrant(nil, grant{what: grantGiven, id: 8, base: 0x1000, size: 4096}),
+		"a grant unasked":  appendGrant(nil, grant{kind: grantGiven, id: 8, base: 0x1000, size: 4096}),
 		"a grant of air":   good,
-		"an end of no one": appendGrant(nil, grant{what: grantGone, id: 9}),
+		"an end of no one": appendGrant(nil, grant{kind: grantGone, id: 9}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			owner, user := memoryEnd(t), memoryEnd(t)
 			to := addrOfEnd(user, owner)
-			ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: relayName(owner.who), Net: "unix"})
+			ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: relayName(owner.ident), Net: "unix"})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer ln.Close()
-			if w := user.transfers.windows.use(to.who, 7); w != nil {
+			if w := user.transfers.windows.use(to.ident, 7); w != nil {
 				t.Fatal("a window out of nothing")
 			}
 			c := accept(t, ln)
@@ -284,7 +284,7 @@ func TestGrant(t *testing.T) {
 			t.Errorf("%+v, %v; want %+v", got, err, g)
 		}
 	}
-	for _, g := range []grant{{what: 3}, {grantGiven, 1, 0x1000, 0}, {grantGiven, 1, 0, maxArena + 1}, {grantGiven, 1, 1<<64 - 1, 2}} {
+	for _, g := range []grant{{kind: 3}, {grantGiven, 1, 0x1000, 0}, {grantGiven, 1, 0, maxArena + 1}, {grantGiven, 1, 1<<64 - 1, 2}} {
 		if _, err := parseGrant(appendGrant(nil, g)); err == nil {
 			t.Errorf("%+v is accepted", g)
 		}
