@@ -29,7 +29,7 @@ func word(b []byte, off, size int) unsafe.Pointer {
 	return p
 }
 
-// contains tells whether the address lies in b.
+// contains reports whether the address lies in b.
 func contains(b []byte, addr uintptr) bool {
 	base := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
 	return addr >= base && addr-base < uintptr(len(b))

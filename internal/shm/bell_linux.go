@@ -12,11 +12,11 @@ import (
 
 // Bell adds to an eventfd that another process has open too, and never waits for that process.
 //
-// A write to an eventfd whose count is full waits, unless O_NONBLOCK is set; and that flag belongs to the open file, which
-// both processes share, so that the other one can clear it at any time. A Bell therefore does not write: it has the kernel
-// add 1 itself, as the end of an asynchronous operation that does nothing (IOCB_FLAG_RESFD of io_submit), which neither
-// waits nor looks at the flag. Where the kernel has no asynchronous operations, or refuses one, a goroutine writes, so that
-// only that goroutine waits; there is one at most for each Bell.
+// A write to an eventfd with a full count waits, unless O_NONBLOCK is set; and that flag belongs to the open file, which both
+// processes share, so the other process can clear it at any time. Therefore a Bell does not write. It makes the kernel add 1 at the
+// end of an asynchronous operation that does nothing (IOCB_FLAG_RESFD of io_submit), which neither waits nor looks at the flag. If the
+// kernel has no asynchronous operations, or refuses one, a goroutine writes, so that only that goroutine waits; each Bell has one at
+// most.
 //
 // Ring and Close must not be called at the same time.
 type Bell struct {
@@ -39,10 +39,10 @@ func NewBell(fd int) *Bell {
 	return b
 }
 
-// FD returns the descriptor, for handing it to another process.
+// FD returns the descriptor, so that the caller can send it to another process.
 func (b *Bell) FD() int { return b.fd }
 
-// Ring adds n. A count that is full stays so, because it wakes the other process in any case.
+// Ring adds n to the count. It does nothing if the count is full, because a full count wakes the other process too.
 func (b *Bell) Ring(n int) {
 	if b.cb.flags == 0 {
 		b.write(uint64(n))
@@ -126,7 +126,7 @@ func (o *aio) reap() {
 	ioReap(o.ctx, o.events[:])
 }
 
-// write has the goroutine add n.
+// write makes the goroutine add n.
 func (b *Bell) write(n uint64) {
 	b.pending.Add(n)
 	b.mu.Lock()
@@ -137,7 +137,7 @@ func (b *Bell) write(n uint64) {
 	}
 }
 
-// work writes until nothing is pending. Its write may wait for as long as the other process likes.
+// work writes until nothing is pending. Its write waits for as long as the other process leaves the count full.
 func (b *Bell) work() {
 	for {
 		if n := b.pending.Swap(0); n > 0 {

@@ -6,24 +6,24 @@
 //   - A [Region] is a file mapped into memory ([Create], [Open]), or memory of this process alone that is laid out like
 //     one ([Private]).
 //   - [Uint32] and [Uint64] are the words of a region as typed atomics.
-//   - A guard ([Region.Guard], [Region.Recover]) turns the fault of touching a file that somebody has truncated into an
-//     error.
-//   - [Signal] adds to an eventfd, [Pause] tells the processor that somebody spins.
+//   - A guard ([Region.Guard], [Region.Recover]) turns the fault of an access to a file that another program has truncated
+//     into an error.
+//   - A [Bell] adds to an eventfd. [Pause] is the processor's instruction for loops that wait for memory to change.
 //
 // A reader of a word that a peer writes:
 //
 //	func (q *queue) next() (v uint64, err error) {
 //		defer q.region.Recover(q.region.Guard(), &err)
-//		tail := q.tail.Load() & q.mask // read once, and made an index whatever the peer has written
+//		tail := q.tail.Load() & q.mask // read once, and reduced to an index
 //		...
 //	}
 //
-// Whatever lies in a region may change at any moment to anything: what is read from it is a peer's input. It is read
-// once into a variable, checked, and the variable is used. Bytes are copied out before they are parsed.
+// A peer can change any byte of a region at any moment to any value, so every value read from it is input from a peer. A
+// reader loads it once into a variable, checks it, and uses the variable. It copies bytes out before it parses them.
 //
-// A Region's methods are safe for concurrent use but for Close, after which neither its bytes nor its words may be
-// touched: who closes it must know that nobody does.
+// The methods of a Region are safe for concurrent use except Close. No goroutine may access its bytes or words during or
+// after Close, so the caller of Close must know that none does.
 //
-// Limits: regions and Signal exist on Linux only; elsewhere they fail with [errors.ErrUnsupported]. The race detector
-// does not see mapped memory; [Publish] and [Observe] tell it of the order that words make.
+// Limits: regions and bells exist on Linux only; elsewhere regions fail with [errors.ErrUnsupported]. The race detector
+// does not see mapped memory; [Publish] and [Observe] pass it the order that the words establish.
 package shm

@@ -2,8 +2,8 @@
 
 package shm
 
-// Publish tells the race detector that what this goroutine did so far comes before what a later [Observe] sees. There is
-// no detector in this build.
+// Publish orders the accesses of this goroutine so far before those that follow a later [Observe], for the race detector. It does
+// nothing in this build, which has no detector.
 func Publish() {}
 
 // Observe is the other half of [Publish].

@@ -11,7 +11,7 @@ import (
 // detector then orders every Observe after every earlier Publish, which hides races but invents none.
 var order byte
 
-// Publish tells the race detector that what this goroutine did so far comes before what a later [Observe] sees.
+// Publish orders the accesses of this goroutine so far before those that follow a later [Observe], for the race detector.
 func Publish() { runtime.RaceReleaseMerge(unsafe.Pointer(&order)) }
 
 // Observe is the other half of [Publish].

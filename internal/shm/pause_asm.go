@@ -2,8 +2,7 @@
 
 package shm
 
-// Pause spends a moment, n times some tens of nanoseconds, telling the processor that this is a loop that waits for
-// memory to change.
+// Pause waits for n times some tens of nanoseconds by the processor's instruction for loops that wait for memory to change.
 //
 //go:noescape
 func Pause(n uint32)

@@ -7,10 +7,11 @@ import (
 	"runtime/debug"
 )
 
-// ErrFault says that a region was touched where its file has no bytes any more: somebody has truncated it.
+// ErrFault is the error of an access to a part of a region that its file does not have any more, because another program has truncated
+// it.
 var ErrFault = errors.New("shm: the shared file was truncated while in use")
 
-// Region is memory that is shared with whoever maps the same file.
+// Region is memory that this process shares with all others that map the same file.
 type Region struct {
 	mem  []byte
 	name string
@@ -27,17 +28,17 @@ type File struct {
 // Same reports whether f and o describe the same file.
 func (f File) Same(o File) bool { return f.Dev == o.Dev && f.Ino == o.Ino }
 
-// Bytes is the region's memory. It must not be used after Close.
+// Bytes returns the memory of the region. The caller must not use it after Close.
 func (r *Region) Bytes() []byte { return r.mem }
 
-// Name is the path of the file as it was created or opened, "" for private memory.
+// Name returns the path of the file as it was created or opened, "" for private memory.
 func (r *Region) Name() string { return r.name }
 
-// File describes the file as it was when it was created or opened. Private memory has none.
+// File returns the description of the file as it was when it was created or opened. Private memory has none.
 func (r *Region) File() File { return r.file }
 
-// Guard makes faults of the calling goroutine panics that [Region.Recover] recovers from. It returns what Recover needs
-// to undo it.
+// Guard turns memory faults of the calling goroutine into panics, from which [Region.Recover] recovers. The caller passes the result
+// to Recover, which restores the former setting.
 func (r *Region) Guard() (old bool) { return debug.SetPanicOnFault(true) }
 
 // Recover undoes [Region.Guard]; it must be deferred. If the goroutine has faulted within the region, *err becomes
@@ -54,7 +55,7 @@ func (r *Region) Recover(old bool, err *error) {
 	*err = ErrFault
 }
 
-// faulted tells whether a panic is the fault of touching r.
+// faulted reports whether a panic is the fault of an access to r.
 func (r *Region) faulted(v any) bool {
 	e, ok := v.(runtime.Error)
 	if !ok {
@@ -64,7 +65,7 @@ func (r *Region) faulted(v any) bool {
 	return ok && contains(r.mem, at.Addr())
 }
 
-// checkSize refuses files that are too small for what the caller wants to reach.
+// checkSize returns an error if a file is smaller than want bytes.
 func checkSize(path string, have int64, want int) error {
 	if have < int64(want) {
 		return fmt.Errorf("shm: %s has %d bytes, %d are needed: it is another program's, or was not set up to the end", path, have, want)

@@ -16,7 +16,7 @@ func Create(path string, size int) (*Region, error) {
 	}
 	r, err := create(fd, path, size)
 	if err != nil {
-		_ = os.Remove(path) // the error at hand is the one to tell
+		_ = os.Remove(path) // the error at hand is the one to return
 		return nil, err
 	}
 	return r, nil
@@ -119,10 +119,10 @@ func mapFile(fd int, path string, size int, f File) (*Region, error) {
 	return &Region{mem: mem, name: path, file: f}, nil
 }
 
-// closeFD closes a descriptor whose file has been dealt with: nothing is lost if that fails.
+// closeFD closes a descriptor. An error would lose no data, because nothing is written through it.
 func closeFD(fd int) { _ = unix.Close(fd) }
 
-// Close unmaps the region; the file stays. Nobody may use the region's memory any more.
+// Close unmaps the region; the file stays. No goroutine may use the memory of the region any more.
 func (r *Region) Close() error {
 	mem := r.mem
 	if mem == nil {
@@ -132,8 +132,8 @@ func (r *Region) Close() error {
 	return os.NewSyscallError("munmap", unix.Munmap(mem))
 }
 
-// Unused tells whether no process has the file at path open or mapped, this one included. It is what the kernel checks
-// before it grants a lease for writing (fcntl F_SETLEASE), which is given back at once.
+// Unused reports whether no process has the file at path open or mapped, this one included. The kernel checks that before it grants a
+// lease for writing (fcntl F_SETLEASE); Unused gives the lease back at once.
 func Unused(path string) (bool, error) {
 	fd, err := openFile(path, unix.O_RDWR)
 	if err != nil {

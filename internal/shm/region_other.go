@@ -24,6 +24,3 @@ func (r *Region) Close() error { return nil }
 
 // Unused is not supported on this system.
 func Unused(string) (bool, error) { return false, unsupported() }
-
-// Signal is not supported on this system.
-func Signal(int, uint64) error { return unsupported() }

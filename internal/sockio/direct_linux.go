@@ -18,13 +18,11 @@ const Direct = true
 // socket is the implementation behind Conn.
 type socket = direct
 
-// direct does system calls on a descriptor of its own, which Go's poller does not
-// know. The poller's epoll set would wake a thread of the scheduler for every
-// segment that arrives, also while somebody spins on the socket and nobody waits.
+// direct does system calls on a descriptor of its own, which Go's poller does not know. The poller's epoll set would wake a thread of
+// the scheduler for every segment that arrives, even while a goroutine spins on the socket and none waits.
 //
-// A waiter has an epoll set instead, with the socket as its only member, armed
-// for one event while somebody waits. The set's descriptor is what Go's poller
-// watches: the waiting goroutine parks on it like on any file.
+// A waiter has an epoll set instead, with the socket as its only member, armed for one event while a goroutine waits. Go's poller
+// watches the descriptor of that set: the waiting goroutine parks on it like on any file.
 type direct struct {
 	file *os.File // the socket; only counts references, for raw
 	raw  syscall.RawConn
@@ -34,9 +32,8 @@ type direct struct {
 	rxW waiter   // owned by the caller of waitRead
 	txW waiter   // owned by the caller of waitWrite
 
-	// reset is the first failure that either direction met. The kernel reports
-	// it to one call only and then shows an end of stream to readers, which
-	// must not take an abort for the peer's goodbye.
+	// reset is the first failure in either direction. The kernel reports it to one call only and then shows an end of stream to
+	// readers, which must not mistake an abort for the peer's regular end.
 	reset atomic.Pointer[net.OpError]
 
 	local  net.Addr
@@ -46,7 +43,7 @@ type direct struct {
 	// parked counts the waiters inside RawConn.
 	// +checklocks:mu
 	parked int
-	// done says that the descriptors have been closed, or are about to be.
+	// done is true when the descriptors have been closed, or are about to be.
 	// +checklocks:mu
 	done bool
 }
@@ -68,12 +65,12 @@ func (d *direct) init(c *net.TCPConn) error {
 	_ = c.Close() // the socket lives on in the duplicate
 	// A blocking descriptor stays out of Go's poller; the calls say MSG_DONTWAIT.
 	if err := unix.SetNonblock(dup, false); err != nil {
-		_ = unix.Close(dup) // the error at hand is the one to tell
+		_ = unix.Close(dup) // the error at hand is the one to return
 		return os.NewSyscallError("fcntl", err)
 	}
 	d.file = os.NewFile(uintptr(dup), "tcp")
 	if d.raw, err = d.file.SyscallConn(); err != nil {
-		_ = d.file.Close() // the error at hand is the one to tell
+		_ = d.file.Close() // the error at hand is the one to return
 		return err
 	}
 	d.rx.do, d.tx.do = d.rx.receive, d.tx.send
@@ -163,8 +160,7 @@ func (d *direct) close() error {
 	return nil
 }
 
-// release closes the descriptors; nobody uses them any more, but for a try call
-// under way, which the socket's file waits for.
+// release closes the descriptors. Only a try call may still use them, and closing the file waits for it.
 func (d *direct) release() error {
 	d.rxW.close()
 	d.txW.close()

@@ -4,12 +4,12 @@
 // The nouns:
 //
 //   - A [Conn] stands on a [net.TCPConn], which it takes over.
-//   - A try call ([Conn.TryReadv], [Conn.TryWritev]) moves what can be moved now
-//     and returns [ErrWouldBlock] rather than wait. It allocates nothing.
+//   - A try call ([Conn.TryReadv], [Conn.TryWritev]) moves the bytes that can be
+//     moved now and returns [ErrWouldBlock] rather than wait. It allocates nothing.
 //   - A waiter ([Conn.WaitRead], [Conn.WaitWrite]) is a goroutine parked in the
 //     poller, which calls its ready function whenever trying may succeed. A
-//     parked waiter does not hinder try calls from elsewhere, which is what lets
-//     one goroutine spin on a connection that another one guards.
+//     parked waiter does not hinder try calls of other goroutines, so one goroutine
+//     may spin on a connection while another one is parked on it.
 //
 // A connection's background reader looks like this:
 //
@@ -30,16 +30,16 @@
 //
 // # Events and wake-ups
 //
-// A socket is watched only while somebody waits: to a goroutine that spins on
-// TryReadv, arriving data costs no wake-up of anybody, which is why Linux's
-// implementation keeps it out of Go's poller (see direct).
+// A socket is watched only while a goroutine waits. While a goroutine spins on
+// TryReadv, arriving data wakes no other goroutine or thread. For this reason the
+// implementation for Linux keeps the socket out of Go's poller (see direct).
 //
 // Code that is to work everywhere takes events for edges that may have come before a call
 // of WaitRead: each call of ready tries until [ErrWouldBlock]. If it cannot,
 // because another goroutine holds the lock that guards trying, then after ready
-// has returned somebody must try until ErrWouldBlock, or call [Conn.WakeRead].
+// has returned that goroutine must try until ErrWouldBlock, or call [Conn.WakeRead].
 // The usual shape is a flag: ready sets it before it attempts the lock, and
-// whoever releases the lock and finds the flag set clears it and calls WakeRead.
+// the goroutine that releases the lock and finds the flag set clears it and calls WakeRead.
 // On Linux a ready that returns false with something left to read is called
 // again at once.
 //

@@ -2,8 +2,8 @@
 
 package sockio
 
-// orderWrite tells the race detector of a write; there is none in this build.
+// orderWrite does nothing, because this build has no race detector.
 func orderWrite() {}
 
-// orderRead tells the race detector of a read; there is none in this build.
+// orderRead does nothing, because this build has no race detector.
 func orderRead() {}

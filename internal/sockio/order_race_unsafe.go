@@ -12,8 +12,7 @@ import (
 // every earlier write, which hides races but invents none.
 var ioOrder byte
 
-// orderWrite tells the race detector that what this goroutine did so far comes
-// before what a later orderRead sees.
+// orderWrite orders the accesses of this goroutine so far before those that follow a later orderRead, for the race detector.
 func orderWrite() { runtime.RaceReleaseMerge(unsafe.Pointer(&ioOrder)) }
 
 // orderRead is the other half of orderWrite.

@@ -8,12 +8,12 @@ import (
 	"cinnabar/internal/invariants"
 )
 
-// A Poller wakes the readers of connections whose data Go's scheduler has not noticed, because the scheduler polls the network
-// only when a processor is idle, or every 10 ms. A goroutine that keeps a processor busy, such as the reader of a connection
-// whose peer sends without pause, calls [Poller.Poll] before it yields, so that readers of other connections run next.
+// A Poller wakes the readers of readable connections that Go's scheduler has not noticed, because the scheduler polls the network only
+// when a processor is idle, or every 10 ms. A goroutine that keeps a processor busy, such as the reader of a connection with a peer
+// that sends without pause, calls [Poller.Poll] before it yields, so that readers of other connections run next.
 //
-// A Poller never blocks and has no goroutine. A nil Poller finds nothing. On systems other than Linux a Poller does nothing.
-// All methods are safe for concurrent use.
+// A Poller never blocks and has no goroutine. A nil Poller finds nothing. On systems other than Linux a Poller does nothing. All
+// methods are safe for concurrent use.
 type Poller struct {
 	mu invariants.Mutex
 	// set is an epoll set of the sets that waiters park on; negative: closed. Its events are edges, because a waiter that
@@ -38,7 +38,7 @@ func NewPoller() (*Poller, error) {
 	return &Poller{set: fd, waiters: map[int32]*waiter{}}, nil
 }
 
-// Poll wakes goroutines in [Conn.WaitRead] whose connections are readable, and returns their number.
+// Poll wakes the goroutines in [Conn.WaitRead] on readable connections, and returns their number.
 //
 // +checklocksignore: it does not know TryLock.
 func (p *Poller) Poll() (woken int) {
@@ -63,8 +63,8 @@ func (p *Poller) Poll() (woken int) {
 	return woken
 }
 
-// add adds w, whose epoll set has the descriptor fd, to the waiters that Poll wakes. If the kernel refuses fd, for example because
-// the user has reached fs.epoll.max_user_watches, Go's scheduler alone wakes w, as on other systems.
+// add adds w, which has the epoll set fd, to the waiters that Poll wakes. If the kernel refuses fd, for example because the user has
+// reached fs.epoll.max_user_watches, only Go's scheduler wakes w, as on other systems.
 func (p *Poller) add(w *waiter, fd int) {
 	if p == nil {
 		return

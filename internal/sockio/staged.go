@@ -49,13 +49,12 @@ func (s *staged) close() error {
 	return s.tcp.Close()
 }
 
-// stage is what both directions have: a buffer with bytes in buf[r:w], between a
-// goroutine that waits and one that tries.
+// stage is the common part of both directions: a buffer with bytes in buf[r:w], between a goroutine that waits and one that tries.
 type stage struct {
 	tcp *net.TCPConn
 
 	mu invariants.Mutex
-	// event tells that any of the fields below has changed; it uses mu.
+	// event signals a change of any of the fields below; it uses mu.
 	// +checklocksignore
 	event sync.Cond
 	// buf is touched without mu by the waiter alone: the free space of an
@@ -82,7 +81,7 @@ func (s *stage) init(c *net.TCPConn) {
 	s.buf = make([]byte, stageSize)
 }
 
-// mark sets poked and tells a waiter on event.
+// mark sets poked and wakes a waiter on event.
 func (s *stage) mark() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,15 +197,15 @@ func (in *inbox) poke() {
 // outbox is the sending direction.
 type outbox struct {
 	stage
-	// waiting says that a waiter will send what is staged.
+	// waiting is true while a goroutine in wait sends the staged bytes.
 	// +checklocks:mu
 	waiting bool
-	// fin says that the end of the stream follows the staged bytes.
+	// fin is true if the end of the stream follows the staged bytes.
 	// +checklocks:mu
 	fin bool
 }
 
-// put stages what fits of bufs. Without a waiter, who would send it, nothing does.
+// put stages as many bytes of bufs as there is room for. Without a goroutine in wait, which sends staged bytes, it stages none.
 func (o *outbox) put(bufs [][]byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -279,8 +278,7 @@ func (o *outbox) idle() {
 	o.poked = false
 }
 
-// flush sends what is staged, with mu released, until nothing is left or ready
-// is to be called. It reports whether there was anything.
+// flush sends the staged bytes, with mu released, until none are left or ready must be called. It reports whether there were any.
 func (o *outbox) flush() bool {
 	moved := false
 	for {
@@ -327,7 +325,7 @@ func (o *outbox) sent(n int, err error) {
 	}
 }
 
-// finish is CloseWrite: at once, or behind what is staged.
+// finish is CloseWrite: at once, or after the staged bytes.
 func (o *outbox) finish() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

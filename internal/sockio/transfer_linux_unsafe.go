@@ -15,10 +15,9 @@ import (
 // the next call.
 const maxIovecs = 64
 
-// rawBelow is the request size, in bytes, below which the system call is made
-// without telling the scheduler. Telling it costs a tenth of a vain read and, in
-// BenchmarkPingPong, a quarter of the round; but not telling it holds a processor
-// of the scheduler for as long as the kernel copies, some microseconds at this size.
+// rawBelow is the request size in bytes below which the system call is made without a notice to the scheduler. The notice costs a
+// tenth of a vain read and, in BenchmarkPingPong, a quarter of the round. Without it the call occupies a processor of the scheduler
+// while the kernel copies, some microseconds at this size.
 const rawBelow = 16 << 10
 
 // transfer is one direction's system call, with arguments and results in place

@@ -11,19 +11,19 @@ import (
 	"cinnabar/internal/invariants"
 )
 
-// waiter is one direction's way of parking: an epoll set that holds the socket,
-// disarmed but for the time somebody waits.
+// waiter parks the goroutine that waits for one direction: an epoll set that contains the socket, and is armed only while the
+// goroutine waits.
 type waiter struct {
-	events uint32  // what the direction waits for
+	events uint32  // the events that the direction waits for
 	poller *Poller // polls the set in addition to Go's poller; may be nil
 
 	mu invariants.Mutex
-	// set is the epoll set's descriptor in Go's poller; nil until somebody waits.
+	// set is the epoll set's descriptor in Go's poller; nil before the first wait.
 	// +checklocks:mu
 	set *os.File
 
-	// What follows is its waiter's own. The two descriptors stay what they are while
-	// somebody waits, since the last waiter to leave closes them.
+	// The waiting goroutine owns the following fields. The two descriptors do not change while it waits, because the last waiter to
+	// leave closes them.
 	raw    syscall.RawConn // of set
 	setFD  int
 	sockFD int
@@ -46,7 +46,7 @@ func (w *waiter) open(sock syscall.RawConn) error {
 		return os.NewSyscallError("epoll_create1", err)
 	}
 	if err := unix.SetNonblock(fd, true); err != nil { // makes os.NewFile hand it to the poller
-		_ = unix.Close(fd) // the error at hand is the one to tell
+		_ = unix.Close(fd) // the error at hand is the one to return
 		return os.NewSyscallError("fcntl", err)
 	}
 	set := os.NewFile(uintptr(fd), "epoll")
@@ -58,7 +58,7 @@ func (w *waiter) open(sock syscall.RawConn) error {
 		err = os.NewSyscallError("epoll_ctl", unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, w.sockFD, &unix.EpollEvent{Events: unix.EPOLLONESHOT}))
 	}
 	if err != nil {
-		_ = set.Close() // the error at hand is the one to tell
+		_ = set.Close() // the error at hand is the one to return
 		return err
 	}
 	w.poller.add(w, fd)
@@ -86,9 +86,8 @@ func (w *waiter) park() error {
 	return err
 }
 
-// ready takes the event, if there is one, by which the set is disarmed. It ends
-// the parking also if the poller has seen an event that is gone: somebody else
-// reads, and the caller's ready is to find out.
+// ready takes the event, if there is one, which disarms the set. It also ends the parking if the poller has seen an event that is
+// gone, because another goroutine has read; the caller's ready then finds no bytes.
 func (w *waiter) ready(fd uintptr) bool {
 	n, err := unix.EpollWait(int(fd), w.event[:], 0)
 	if n > 0 {
@@ -99,7 +98,7 @@ func (w *waiter) ready(fd uintptr) bool {
 	return n > 0 || parked || err != nil && err != unix.EINTR
 }
 
-// disarm makes sure that what arrives wakes nobody.
+// disarm disarms the set, so that arriving bytes wake no goroutine.
 func (w *waiter) disarm() error {
 	if !w.armed {
 		return nil
@@ -108,8 +107,7 @@ func (w *waiter) disarm() error {
 	return w.arm(0)
 }
 
-// wake ends the direction's present or next parking. Its error is that of a closed
-// set, on which nobody parks.
+// wake ends the present or next parking. An error is that of a closed set, on which no goroutine parks.
 func (w *waiter) wake() { _ = w.deadline(Past) }
 
 func (w *waiter) deadline(t time.Time) error {
