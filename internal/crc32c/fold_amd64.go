@@ -2,10 +2,10 @@ package crc32c
 
 import "golang.org/x/sys/cpu"
 
-// canFold says that the processor and the system have what fold uses.
+// canFold reports whether the processor and the system have the instructions of fold.
 var canFold = cpu.X86.HasAVX512F && cpu.X86.HasAVX512VPCLMULQDQ && cpu.X86.HasSSE42
 
-// fold returns what p makes of a CRC register of state. p is one or more blocks of 256 bytes long.
+// fold returns the CRC register after p, for a register of state before p. The length of p is a positive multiple of 256 bytes.
 //
 //go:noescape
 func fold(p []byte, state uint32) uint32

@@ -1,5 +1,5 @@
-// Package dnstest is a DNS server on the loopback for tests of what resolves host names. A [Server] answers queries for
-// addresses from a table that the test changes, and its [Server.Resolver] asks nothing else:
+// Package dnstest is a DNS server on the loopback for tests of code that resolves host names. A [Server] answers queries for
+// addresses from a table that the test changes, and its [Server.Resolver] asks no other server:
 //
 //	s := dnstest.Start(t)
 //	s.Set("store.test", "127.0.0.2", "127.0.0.3")

@@ -2,8 +2,8 @@ package hostmem
 
 import "unsafe"
 
-// Number is every numeric type whose size is the same on all platforms. None
-// contains a pointer, so that a peer's bytes may be written over its values.
+// Number is the set of numeric types with the same size on all platforms. None contains a pointer, so that a peer's bytes may be
+// written over its values.
 type Number interface {
 	~int8 | ~int16 | ~int32 | ~int64 |
 		~uint8 | ~uint16 | ~uint32 | ~uint64 |

@@ -79,13 +79,12 @@ func CompareAndSwap64(b []byte, compare, swap uint64) (old uint64, ok bool) {
 	}
 }
 
-// LoadUint32 atomically reads the 32-bit word at the start of b, in host byte
-// order and with acquire semantics: what the writer stored before a [StoreUint32]
-// that this load sees is visible to the reader. ok is false, and nothing was
-// read, if b is shorter than 4 bytes or not aligned to 4.
+// LoadUint32 atomically reads the 32-bit word at the start of b, in host byte order and with acquire semantics: the reader sees the
+// writer's stores before the [StoreUint32] of the value. ok is false, and nothing was read, if b is shorter than 4 bytes or not
+// aligned to 4.
 //
-// It is how a receiver polls memory that a peer writes. The peer's last bytes
-// being visible says nothing of the earlier ones unless the device promises so.
+// A receiver polls memory that a peer writes by LoadUint32. That the peer's last bytes are visible does not mean that earlier ones
+// are, unless the device promises so.
 func LoadUint32(b []byte) (v uint32, ok bool) {
 	p := word32(b)
 	if p == nil {

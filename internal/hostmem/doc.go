@@ -14,8 +14,10 @@
 //     instructions, in the byte order of the host.
 //   - [Bytes] views a slice of numbers as its bytes; [Addr] is the address that
 //     goes on the wire.
-//   - [Guard] and [Copy] access memory that may be a mapping of a file, whose
-//     disappearance is then an error instead of the end of the process.
+//   - [Guard] and [Copy] access memory that may be a mapping of a file. If the
+//     file shrinks, the access returns an error instead of ending the process.
+//   - [CopyExposed] and [AppendExposed] copy memory that peers may access at the
+//     same time, unseen by the race detector.
 //
 // A registration uses them like this:
 //
@@ -30,9 +32,8 @@
 //	defer hostmem.Unlock(b)
 //	old, ok := hostmem.Add64(b[64:72], 1)
 //
-// All functions are safe for concurrent use. What they take and return are
-// slices and integers, never pointers; this package and internal/sockio are the
-// library's only users of package unsafe.
+// All functions are safe for concurrent use. Their arguments and results are
+// slices and integers, never pointers.
 //
 // Limits: in builds with the race detector [Map] hands out Go heap memory,
 // because the detector does not see mapped memory. Page locking exists on Linux

@@ -31,15 +31,13 @@ func pagesOf(b []byte) span {
 	return span{start / page * page, (end + page - 1) / page * page}
 }
 
-// Lock makes the pages that hold b resident and keeps them so until [Unlock] of
-// the same slice. Locks nest: a page stays locked until the last slice on it is
-// unlocked. The slice is kept alive while locked; a mapping must be unlocked
-// before [Unmap]. An empty slice needs no lock.
+// Lock makes the pages that hold b resident and keeps them so until [Unlock] of the same slice. Locks nest: a page stays locked until
+// the last slice on it is unlocked. The slice is kept alive while locked; a mapping must be unlocked before [Unmap]. An empty slice
+// needs no lock.
 //
-// When the system refuses, the error says how much was asked for and what the
-// limit is, and wraps the system's error: syscall.ENOMEM if the process' limit
-// would be exceeded, syscall.EPERM if it may lock nothing at all. On systems
-// other than Linux the error wraps [errors.ErrUnsupported].
+// When the system refuses, the error contains the requested size and the limit, and wraps the system's error: syscall.ENOMEM if the
+// limit of the process would be exceeded, syscall.EPERM if it may lock nothing at all. On systems other than Linux the error wraps
+// [errors.ErrUnsupported].
 func Lock(b []byte) error {
 	if len(b) == 0 {
 		return nil
@@ -112,7 +110,7 @@ func subtract(spans []span, cut span) []span {
 	return rest
 }
 
-// lockError says what the system's refusal means and what helps.
+// lockError returns the error of Lock for the system's refusal err, with the limit and the remedy.
 func lockError(size int, err error) error {
 	if errors.Is(err, errors.ErrUnsupported) {
 		return fmt.Errorf("hostmem: lock %d bytes: %w on this system", size, err)
@@ -125,5 +123,5 @@ func lockError(size int, err error) error {
 		"raise the limit (ulimit -l, LimitMEMLOCK=) or grant CAP_IPC_LOCK", size, err, cur)
 }
 
-// Unlimited is what [LockLimit] returns where there is no limit.
+// Unlimited is the result of [LockLimit] without a limit.
 const Unlimited = ^uint64(0)

@@ -20,10 +20,9 @@ func unlockPages(s span) error {
 	return nil
 }
 
-// LockLimit returns how many bytes this process may lock (RLIMIT_MEMLOCK): cur
-// is in force, max is what cur may be raised to without privilege; [Unlimited]
-// means no limit. A process with CAP_IPC_LOCK is not held to it. ok is false
-// where the system has no such limit or does not tell.
+// LockLimit returns the number of bytes that this process may lock (RLIMIT_MEMLOCK): cur is in force, and an unprivileged process may
+// raise it to max; [Unlimited] means no limit. The limit does not bind a process with CAP_IPC_LOCK. ok is false if the system has no
+// such limit or does not report it.
 func LockLimit() (cur, max uint64, ok bool) {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r); err != nil {

@@ -10,9 +10,8 @@ import (
 // errNotMapped is the refusal of Unmap for a slice that Map did not return.
 var errNotMapped = errors.New("hostmem: slice is not a live mapping")
 
-// mappings are the live results of Map by their first byte. The table is what
-// makes Unmap exact; in builds whose mappings are Go memory it also keeps them
-// alive until Unmap, as the operating system does elsewhere.
+// mappings holds the live results of Map by their first byte, because Unmap accepts no other slices. In builds with mappings in Go
+// memory it also keeps them alive until Unmap, as the operating system does elsewhere.
 var mappings struct {
 	mu   sync.Mutex
 	live map[*byte]mapping // +checklocks:mu
@@ -50,9 +49,8 @@ func Map(size int) ([]byte, error) {
 
 const maxInt = int(^uint(0) >> 1)
 
-// Unmap returns memory to the system. b must be exactly what [Map] returned:
-// a part of it, or memory that is not mapped any more, is refused and left as
-// it is. Nothing may touch b afterwards, so a device must have let go first.
+// Unmap returns memory to the system. b must be exactly the result of a call of [Map]: Unmap refuses a part of it, or memory that is
+// not mapped any more, and leaves it as it is. No goroutine or device may access b afterwards.
 func Unmap(b []byte) error {
 	m, err := forget(b)
 	if err != nil {
@@ -64,7 +62,7 @@ func Unmap(b []byte) error {
 	return nil
 }
 
-// forget takes b out of the table of live mappings.
+// forget removes b from the table of live mappings.
 func forget(b []byte) (mapping, error) {
 	if len(b) == 0 {
 		return mapping{}, errNotMapped

@@ -29,7 +29,7 @@ func count() {
 	}
 }
 
-// Mutex is a [sync.Mutex] whose acquisitions are counted.
+// Mutex is a [sync.Mutex] that counts its acquisitions.
 type Mutex struct{ mu sync.Mutex }
 
 // Lock locks m.
@@ -50,7 +50,7 @@ func (m *Mutex) TryLock() bool {
 // Unlock unlocks m.
 func (m *Mutex) Unlock() { m.mu.Unlock() }
 
-// RWMutex is a [sync.RWMutex] whose acquisitions, for reading and for writing, are counted.
+// RWMutex is a [sync.RWMutex] that counts its acquisitions, for reading and for writing.
 type RWMutex struct{ mu sync.RWMutex }
 
 // Lock locks m for writing.

@@ -29,8 +29,8 @@ var testModules = []string{
 	"pgregory.net/rapid",
 }
 
-// row says what one package may import besides the standard library. Packages of this module are named by their
-// directory, "." for the root; a name that ends in "/..." stands for the packages below it.
+// row lists the imports that one package may have besides the standard library. Packages of this module are named by their directory,
+// "." for the root; a name that ends in "/..." stands for the packages below it.
 type row struct {
 	code    []string // packages of this module
 	test    []string // further ones for its tests
@@ -40,14 +40,14 @@ type row struct {
 // tutorial is the row of each tutorial. They stand on the public packages alone, because readers copy them.
 var tutorial = row{code: []string{".", "margo"}}
 
-// withRoot are the packages whose types stand in the signatures of the root package. A package that may import the root may
+// withRoot are the packages with types that stand in the signatures of the root package. A package that may import the root may
 // import them too.
 var withRoot = []string{"codes", "stats"}
 
 // layers is the table of arrows, lowest layer first: a package imports only from rows above its own.
 // A new package is a decision about layers, so it fails until it has a row here.
 var layers = map[string]row{
-	// What knows nothing of this module.
+	// Packages that import nothing, or only each other.
 	"internal/invariants": {},
 	"internal/sglist":     {},
 	"internal/rundown":    {code: []string{"internal/invariants"}},
@@ -63,7 +63,7 @@ var layers = map[string]row{
 	"internal/hostquota":  {code: []string{"internal/invariants"}, modules: []string{modSys}},
 	"internal/audit":      {code: []string{"internal/invariants", "internal/hostquota"}},
 
-	// Registered memory, and what hands it out. They know no device.
+	// Registered memory and its allocators. They know no device.
 	"regmem":       {code: []string{"internal/hostmem"}, test: []string{"regmem/arena", "verbs", "verbs/iwarp"}},
 	"regmem/arena": {code: []string{"regmem", "internal/hostmem", "internal/waitlist"}, test: []string{"verbs", "verbs/iwarp"}},
 	"regmem/ring":  {code: []string{"regmem", "internal/hostmem", "internal/waitlist"}},
@@ -87,7 +87,7 @@ var layers = map[string]row{
 	"internal/iwarp/rdmap": {code: []string{"internal/iwarp/ddp"}},
 	"internal/iwarp":       {test: []string{"internal/iwarp/..."}}, // documentation, and tests of the three together
 
-	// verbs knows what a device implements and never a device; its tests open one.
+	// verbs declares the interfaces of devices and imports no device; its tests open one.
 	"verbs": {
 		code: []string{"internal/hostmem", "internal/invariants"},
 		test: []string{"verbs/internal/rig", "verbs/rdmacm", "verbs/oob", "verbs/iwarp"},
@@ -118,7 +118,7 @@ var layers = map[string]row{
 		test: []string{"verbs/verbstest", "verbs/verbstest/...", "verbs/iwarp"},
 	},
 
-	// What stands on verbs and never on a device; its tests open some.
+	// Packages above verbs that import no device; their tests open some.
 	"internal/credit": {},
 	"xfer": {
 		code:    []string{"verbs", "internal/credit", "internal/crc32c", "internal/hostquota", "internal/audit"},
@@ -140,7 +140,7 @@ var layers = map[string]row{
 	"codec/cereal":        {code: []string{"codec", "internal/codecplan"}, test: []string{"internal/codectest", "internal/cerealtest"}},
 	"internal/cerealtest": {code: []string{"codec/cereal"}},
 
-	// What an engine reports about its work.
+	// The reports of an engine about its work.
 	"stats": {test: []string{"."}},
 
 	// RPC and bulk memory, on Mercury's core and the networks below it.
@@ -291,7 +291,7 @@ func checkArrows(t *tree, table map[string]row) []finding {
 	return append(found, staleRows(table, seen)...)
 }
 
-// staleRows reports rows whose package is gone.
+// staleRows reports rows without a package.
 func staleRows(table map[string]row, seen map[string]bool) []finding {
 	var found []finding
 	for dir := range table {
@@ -308,7 +308,7 @@ func (r row) allows(f *file, imp string) bool {
 	own, isOwn := ownPackage(imp)
 	switch {
 	case isOwn && own == f.dir():
-		return f.isTest() // an external test imports what it tests
+		return f.isTest() // an external test imports the package that it tests
 	case isOwn && slices.Contains(withRoot, own) && (matchAny(r.code, ".") || f.isTest() && matchAny(r.test, ".")):
 		return true
 	case isOwn:

@@ -15,7 +15,7 @@ var unsafeDirs = []string{"internal/hostmem", "internal/sockio", "internal/shm"}
 // import "C" end in _cgo.go, and may import unsafe.
 const cgoDir = "verbs/rdmacore"
 
-// checkCorners keeps unsafe and cgo in their packages and in files whose names say so.
+// checkCorners reports unsafe and cgo outside their packages and their files.
 func checkCorners(t *tree) []finding {
 	var found []finding
 	for _, f := range t.files {
@@ -31,7 +31,7 @@ func checkCorners(t *tree) []finding {
 	return found
 }
 
-// cornerRule returns what is wrong with importing imp in f, or "".
+// cornerRule returns the finding about the import of imp in f, or "" if f may import it.
 func cornerRule(f *file, imp string) string {
 	cgoFile := f.dir() == cgoDir && strings.HasSuffix(f.path, "_cgo.go")
 	switch {

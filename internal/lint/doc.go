@@ -1,21 +1,21 @@
-// Package lint holds the rules of this repository as tests: what the compiler and the general linters cannot know.
+// Package lint holds the rules of this repository that the compiler and the general linters cannot check, as tests.
 //
 //	go test ./internal/lint
 //
 // The rules are
 //
-//   - layers: each package imports only what its row in the table of arrows allows, and a package without a row fails;
+//   - layers: each package has a row in the table of arrows, and imports only the packages in it;
 //   - corners: unsafe stays in its packages, in files named for it, and "C" in one, behind a build tag;
 //   - source: every package has a doc comment, every file is formatted, of bounded length, and does not sleep;
-//   - text: nothing is marked as left open, and no file carries a path or a package host of somebody's machine;
-//   - pages: the README has the two commands a newcomer needs, verbatim, and no page that CI runs hides a command from it;
+//   - text: nothing is marked as left open, and no file contains a path or a package host of one machine;
+//   - pages: the README has the two commands that a newcomer needs, verbatim, and no page that CI runs hides a command from it;
 //   - manual: each page begins with the abilities that its reader gains and is in the index, no relative link is broken, the tables of C and
 //     Go names in docs/verbs.md leave out no field and no constant, and the functions that docs/request.md names exist.
 //
 // Each rule is a function from a tree to findings. The tests run it over this repository, and over small trees that
-// break it, so that a rule which stopped finding anything would be noticed.
+// break it, so that a rule that stopped finding anything would be noticed.
 //
 // The tree is read from the file system, not from version control: the rules hold for a fresh clone, for an unpacked
 // archive, and for work not yet committed. Directories named testdata, hidden directories other than .ci, and
-// files that git ignores by name are not looked at.
+// files that git ignores by name are skipped.
 package lint

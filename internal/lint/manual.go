@@ -12,7 +12,7 @@ const (
 	verbsValues = "verbs"
 )
 
-// pageTypes are the types whose fields or constants the manual lists in full beside those of C.
+// pageTypes are the types of which the manual lists all fields or constants beside those of C.
 var pageTypes = []string{"SGE", "SendWR", "RecvWR", "WC", "Opcode", "SendFlags", "Access", "WCOp", "WCStatus"}
 
 var identifier = regexp.MustCompile(`[A-Za-z_][A-Za-z0-9_]*`)
@@ -26,10 +26,10 @@ func checkVerbsPage(t *tree) []finding {
 	if page == nil {
 		return []finding{{path: verbsPage, text: "missing"}}
 	}
-	told := map[string]bool{}
+	listed := map[string]bool{}
 	for _, span := range codeSpan.FindAllSubmatch(page.data, -1) {
 		for _, word := range identifier.FindAllString(string(span[1]), -1) {
-			told[word] = true
+			listed[word] = true
 		}
 	}
 	var found []finding
@@ -38,7 +38,7 @@ func checkVerbsPage(t *tree) []finding {
 			continue
 		}
 		for _, name := range valueNames(f.syntax) {
-			if !told[name.Name] {
+			if !listed[name.Name] {
 				found = append(found, finding{f.path, t.line(name.Pos()), name.Name + " is missing in " + verbsPage})
 			}
 		}

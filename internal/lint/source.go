@@ -13,7 +13,7 @@ import (
 // maxLines is the length from which a source file must be split by concern.
 const maxLines = 800
 
-// checkDocComments wants one file of every package to say what the package is, in the form godoc shows:
+// checkDocComments reports packages without a file that has a doc comment in the form that godoc shows:
 // "Package x ..." or, for a program, "Command x ...".
 func checkDocComments(t *tree) []finding {
 	documented := map[string]bool{}

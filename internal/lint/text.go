@@ -9,7 +9,7 @@ import (
 // openMarkers finds the usual marks of work left open. The words are split so that this file does not hold them.
 var openMarkers = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|X` + `XX)\b`)
 
-// checkMarkers refuses notes to oneself: what is left open belongs in the tracker, where somebody sees it.
+// checkMarkers reports marks of unfinished work, because such work belongs in the tracker.
 func checkMarkers(t *tree) []finding {
 	return grep(t, openMarkers, func(m []string) string { return m[1] + " in the tree; finish it or file it" })
 }
@@ -51,7 +51,7 @@ var markerOfTest = regexp.MustCompile(`^(//|#) parity(\([a-z]+\))?: `)
 // checkRowIDs keeps feature ids out of all other text, because they mean nothing to its readers.
 func checkRowIDs(t *tree) []finding {
 	return grep(t, featureRow, func(m []string) string {
-		return "feature id " + m[0] + " outside " + parityFile + "; say what it is instead"
+		return "feature id " + m[0] + " outside " + parityFile + "; name the feature instead"
 	})
 }
 

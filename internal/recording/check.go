@@ -27,7 +27,7 @@ func NewChecker(c *Conversation, fromDialer bool) *Checker {
 // Left returns how many messages are still to come.
 func (k *Checker) Left() int { return len(k.messages) }
 
-// Try compares b with the next message, and forgets what it has found.
+// Try compares b with the next message, and keeps neither the position nor the values of fields.
 func (k *Checker) Try(b []byte) error {
 	again := &Checker{k.messages, maps.Clone(k.values)}
 	return again.Next(b)

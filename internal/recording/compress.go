@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Plain makes a conversation whose messages stand as they are, without fields and formulas.
+// Plain makes a conversation with the messages as they are, without fields and formulas.
 func Plain(raw []Raw, dialer, listener netip.AddrPort) Conversation {
 	c := Conversation{Dialer: dialer, Listener: listener}
 	for _, m := range raw {
@@ -25,9 +25,9 @@ func literal(b []byte) []Item {
 	return []Item{{Kind: Literal, Size: len(b), Bytes: b}}
 }
 
-// Compress makes a conversation of a program in cinnabar, which dialed, with another one. It finds the fields that differ from
-// run to run, and writes long parts as formulas. probed says that the first request finds out whether the peer computes
-// checksums. listener is where the other program listens.
+// Compress makes a conversation of a program in cinnabar, which dialed, with another one. It finds the fields that differ from run to
+// run, and writes long parts as formulas. probed reports whether the first request asks the peer for checksums. listener is the
+// address at which the other program listens.
 func Compress(raw []Raw, listener netip.AddrPort, probed bool) (Conversation, error) {
 	if len(raw) < 2 || !raw[0].FromDialer || len(raw[0].Bytes) != connectSize {
 		return Conversation{}, fmt.Errorf("%d messages do not begin with a connection request", len(raw))
@@ -245,8 +245,8 @@ func shorten(b []byte) (items []Item) {
 	return append(items, literal(b[start:])...)
 }
 
-// formula returns the formula that the longest beginning of b follows. Its steps are 31, but for one in 256, which tells the
-// offset's last 8 bits, and another one in 65536, which tells 8 more.
+// formula returns the formula that the longest beginning of b follows. Neighbouring bytes of a formula differ by 31, except for one
+// pair in 256, whence the last 8 bits of the offset follow, and another one in 65536, whence 8 more bits follow.
 func formula(b []byte) Item {
 	jump, wrap := 0, 0
 	for i := 1; i < len(b) && wrap == 0; i++ {

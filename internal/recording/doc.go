@@ -21,7 +21,7 @@
 //	0a1b2c        the bytes themselves, in lower-case hexadecimal digits
 //	~7+4096*65536 65536 bytes of the formula with seed 7, from offset 4096 on (see Pattern)
 //	&01020300*40  the bytes 01 02 03 00 again and again, 40 bytes in all
-//	$key1*8       a field of 8 bytes whose value differs from run to run
+//	$key1*8       a field of 8 bytes with a value that differs from run to run
 //	!crc32c       4 bytes, big endian: the CRC-32C of all bytes of the message behind them
 //	=sum1         no bytes: all bytes of the message behind it have the CRC-32C that the field sum1 says
 //
@@ -38,7 +38,7 @@
 //	tag      4 bytes   the number by which a response finds its request
 //	key      8 bytes   the key of memory, in descriptors and in reads and writes
 //	sum      4 bytes   the checksum of arguments with keys that travel in a later message, big endian
-//	probe    8 bytes   the id of the request that finds out whether the peer computes checksums, which nobody serves
+//	probe    8 bytes   the id of the request that tests whether the peer computes checksums, for which no handler exists
 //	cookie   2 bytes   the checksum of that request's header
 //
 // A Player compares all other bytes of the program under test, and reports the first that differs. It sends the other side's

@@ -14,7 +14,7 @@ type Recording struct {
 	Conversations []Conversation
 }
 
-// Conversation is what travelled over one connection.
+// Conversation holds the messages of one connection.
 type Conversation struct {
 	Dialer, Listener netip.AddrPort // where the two sides listen; the zero value if the file does not say it
 	Messages         []Message
@@ -36,7 +36,7 @@ func (m *Message) Size() int {
 	return n
 }
 
-// Kind is what an Item stands for.
+// Kind is the kind of an Item.
 type Kind uint8
 
 // The kinds of items, in the order of the package's documentation.
@@ -45,8 +45,8 @@ const (
 	Formula             // Pattern(Seed, Offset, Size)
 	Repeat              // Bytes, again and again
 	Field               // the value of the field Name
-	Sum                 // the CRC-32C of what follows
-	Verify              // no bytes: what follows has the CRC-32C that the field Name says
+	Sum                 // the CRC-32C of all bytes that follow
+	Verify              // no bytes: all bytes that follow have the CRC-32C in the field Name
 )
 
 // Item stands for Size bytes of a message.

@@ -9,11 +9,11 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// values are what the fields of a conversation have been found to be.
+// values holds the values of the fields of a conversation, by name.
 type values map[string][]byte
 
-// expand returns the bytes that m stands for. actual, if it is not nil, is the message as it came: a field without a value
-// takes it from there. Without actual such a field is an error.
+// expand returns the bytes that m stands for. actual, if it is not nil, is the message that has arrived: a field without a value takes
+// it from there. Without actual such a field is an error.
 func (v values) expand(m *Message, actual []byte) ([]byte, error) {
 	b := make([]byte, 0, m.Size())
 	for i := range m.Items {
@@ -49,7 +49,7 @@ func (v values) expand(m *Message, actual []byte) ([]byte, error) {
 	return b, nil
 }
 
-// field returns the value of a field, which it learns from actual if there is none.
+// field returns the value of a field, and sets it from actual if there is none.
 func (v values) field(it *Item, actual []byte, at int) ([]byte, error) {
 	if value, ok := v[it.Name]; ok {
 		return value, nil
@@ -84,7 +84,7 @@ func (v values) check(m *Message, actual []byte) error {
 	return fmt.Errorf("byte %d of %d is %02x, want %02x; bytes %d to %d are\n%x, want\n%x", at, len(want), actual[at], want[at], from, to, actual[from:to], want[from:to])
 }
 
-// verify compares what the checksums of earlier messages say of m.
+// verify compares m with the checksums in earlier messages.
 func (v values) verify(m *Message, actual []byte) error {
 	at := 0
 	for i := range m.Items {

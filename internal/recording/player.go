@@ -14,10 +14,10 @@ import (
 //
 // It is used by one goroutine at a time.
 type Player struct {
-	c      *Conversation
-	dialer bool // the side that the player has
-	values values
-	heard  [][]byte // what the program under test has sent, message by message
+	c        *Conversation
+	dialer   bool // the side that the player has
+	values   values
+	received [][]byte // the messages of the program under test
 }
 
 // NewListener returns a Player of the side that listened.
@@ -26,9 +26,9 @@ func NewListener(c *Conversation) *Player { return &Player{c: c, values: values{
 // NewDialer returns a Player of the side that dialed.
 func NewDialer(c *Conversation) *Player { return &Player{c: c, dialer: true, values: values{}} }
 
-// Heard returns the messages of the program under test, in their order. Ends of streams are not among them. The caller must
+// Received returns the messages of the program under test, in their order. Ends of streams are not among them. The caller must
 // not change them.
-func (p *Player) Heard() [][]byte { return p.heard }
+func (p *Player) Received() [][]byte { return p.received }
 
 // Serve takes one connection of l and plays the conversation over it, until it is over or ctx ends. It closes the connection,
 // and leaves l open. The error says which message the program under test sends differently.
@@ -88,7 +88,7 @@ func (p *Player) step(conn net.Conn, m *Message) error {
 	if n, err := io.ReadFull(conn, actual); err != nil {
 		return fmt.Errorf("%d of %d bytes come: %w: %x", n, len(actual), err, actual[:min(n, 256)])
 	}
-	p.heard = append(p.heard, actual)
+	p.received = append(p.received, actual)
 	return p.values.check(m, actual)
 }
 

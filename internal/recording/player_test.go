@@ -67,8 +67,8 @@ func TestPlayBothSides(t *testing.T) {
 	if err := <-served; err != nil {
 		t.Error(err)
 	}
-	if n := len(listener.Heard()); n != 2 {
-		t.Errorf("the listening side has heard %d messages, want 2", n)
+	if n := len(listener.Received()); n != 2 {
+		t.Errorf("the listening side has received %d messages, want 2", n)
 	}
 }
 

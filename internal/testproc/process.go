@@ -81,7 +81,7 @@ type Process struct {
 	input io.WriteCloser
 	limit time.Duration
 	done  chan struct{} // closed when exec.Cmd.Wait has returned
-	err   error         // what exec.Cmd.Wait returned; set before done is closed
+	err   error         // the result of exec.Cmd.Wait; set before done is closed
 }
 
 // Start starts a process. The end of the test kills it if it still runs.

@@ -1,8 +1,8 @@
 // Package waitlist is a queue of goroutines that wait for a resource which an allocator hands out under its own lock.
 //
-// Those who wait are served in the order in which they came; nobody is served before one who came earlier, even if that
-// one wants more. The allocator calls Serve when something was given back, with its lock held, and gives nothing to those
-// who do not wait while Waiting says so:
+// Waiters are served in the order in which they came: no waiter is served before an earlier one, even if the earlier one wants
+// more. The allocator calls Serve when a part of the resource was given back, with its lock held. While Waiting returns true, it
+// gives nothing to goroutines that do not wait:
 //
 //	mu.Lock()
 //	if list.Waiting() || !room(n) {

@@ -7,20 +7,20 @@ import (
 	"sync/atomic"
 )
 
-// ErrEnded is what Wait returns when End was called.
+// ErrEnded is the error of Wait after a call of End.
 var ErrEnded = errors.New("the resource is gone")
 
-// List is the queue. Want is what a goroutine asks for, Got what it is given. The zero List is empty. Its user's lock
-// guards it.
+// List is the queue. Want is the type of requests, Got that of the parts that are handed out. The zero List is empty. The lock of its
+// user guards it.
 type List[Want, Got any] struct {
 	first, last *waiter[Want, Got]
 	n           int
 	ended       bool
-	wanted      atomic.Bool // first != nil, for those without the lock
-	spare       sync.Pool   // of *waiter[Want, Got], whose channels are empty
+	wanted      atomic.Bool // first != nil, for goroutines without the lock
+	spare       sync.Pool   // of *waiter[Want, Got] with empty channels
 }
 
-// Take hands out what is wanted and reports whether it could. It is called with the user's lock held.
+// Take hands out the wanted part and reports whether it could. It is called with the lock of the user held.
 type Take[Want, Got any] func(Want) (Got, bool)
 
 // waiter is a goroutine in Wait.
@@ -33,21 +33,22 @@ type waiter[Want, Got any] struct {
 	prev, next *waiter[Want, Got]
 }
 
-// Waiting tells whether somebody waits.
+// Waiting reports whether any goroutine waits.
 func (l *List[Want, Got]) Waiting() bool { return l.first != nil }
 
-// Wanted is Waiting for who does not hold the lock and has just given something back by an atomic operation: if it says
-// false, whoever begins to wait from now on finds what was given back. If it says true, take the lock and call Serve.
+// Wanted is Waiting for a goroutine that does not hold the lock and has just given something back by an atomic operation. If Wanted
+// returns false, goroutines that begin to wait from now on find the part that was given back. If it returns true, the caller must take
+// the lock and call Serve.
 func (l *List[Want, Got]) Wanted() bool { return l.wanted.Load() }
 
-// Len returns how many wait.
+// Len returns the number of goroutines that wait.
 func (l *List[Want, Got]) Len() int { return l.n }
 
-// Serve gives to those who wait, in their order, until take cannot, or calls End.
+// Serve serves the waiters in their order, until take returns false or calls End.
 func (l *List[Want, Got]) Serve(take Take[Want, Got]) {
 	for w := l.first; w != nil; w = l.first {
 		got, ok := take(w.want)
-		if !ok || l.ended { // by take: then w has been told, and may be somebody else's by now
+		if !ok || l.ended { // if take has called End, w has its error, and may belong to another goroutine by now
 			return
 		}
 		w.got = got
@@ -55,7 +56,7 @@ func (l *List[Want, Got]) Serve(take Take[Want, Got]) {
 	}
 }
 
-// End has all who wait, and will, fail with ErrEnded.
+// End makes all present and future waiters fail with ErrEnded.
 func (l *List[Want, Got]) End() {
 	l.ended = true
 	for w := l.first; w != nil; w = l.first {
@@ -70,7 +71,7 @@ func (l *List[Want, Got]) decide(w *waiter[Want, Got]) {
 	w.wake <- struct{}{}
 }
 
-// Wait waits behind all others for what is wanted. It takes the lock, which the caller does not hold. If ctx ends before,
+// Wait waits behind all others until take has handed out want. It takes the lock, which the caller does not hold. If ctx ends before,
 // the error is its cause.
 func (l *List[Want, Got]) Wait(ctx context.Context, mu sync.Locker, want Want, take Take[Want, Got]) (got Got, err error) {
 	w := l.waiter(want)
@@ -94,7 +95,7 @@ func (l *List[Want, Got]) Wait(ctx context.Context, mu sync.Locker, want Want, t
 	return w.got, w.err
 }
 
-// waiter makes one, or takes one that was dropped.
+// waiter returns a waiter from the pool, or a new one.
 func (l *List[Want, Got]) waiter(want Want) *waiter[Want, Got] {
 	w, ok := l.spare.Get().(*waiter[Want, Got])
 	if !ok {
@@ -104,13 +105,13 @@ func (l *List[Want, Got]) waiter(want Want) *waiter[Want, Got] {
 	return w
 }
 
-// drop forgets what w was about. It is in no queue, and its channel is empty.
+// drop clears w and puts it into the pool. w is in no queue, and its channel is empty.
 func (l *List[Want, Got]) drop(w *waiter[Want, Got]) {
 	*w = waiter[Want, Got]{wake: w.wake}
 	l.spare.Put(w)
 }
 
-// abandon takes w out of the queue and reports whether it was still in it.
+// abandon removes w from the queue and reports whether it was still in it.
 func (l *List[Want, Got]) abandon(mu sync.Locker, w *waiter[Want, Got], take Take[Want, Got]) bool {
 	mu.Lock()
 	defer mu.Unlock()
@@ -118,7 +119,7 @@ func (l *List[Want, Got]) abandon(mu sync.Locker, w *waiter[Want, Got], take Tak
 		return false
 	}
 	l.remove(w)
-	l.Serve(take) // those behind may want less
+	l.Serve(take) // because later waiters may want less
 	return true
 }
 

@@ -160,7 +160,7 @@ func replayServer(t *testing.T, s *scene, c *recording.Conversation) [][]byte {
 	if err := <-played; err != nil {
 		t.Errorf("the recorded server: %v", err)
 	}
-	return p.Heard()
+	return p.Received()
 }
 
 // TestServersOfC has clients in Go call the servers in C and C++ themselves. With -record it writes the recordings anew.
