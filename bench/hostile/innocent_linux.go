@@ -29,12 +29,46 @@ type client struct {
 // tally is the result of one kind of calls.
 type tally struct {
 	Calls, Failures int
-	P50, P99, Max   time.Duration
-	Error           string `json:",omitempty"` // the first one
+	Times           []time.Duration // of each call, in order once the tally is complete
+	Error           string          `json:",omitempty"` // the first one
+}
+
+// add adds the calls of another round to t.
+func (t *tally) add(other *tally) {
+	t.Calls += other.Calls
+	t.Failures += other.Failures
+	t.Times = append(t.Times, other.Times...)
+	slices.Sort(t.Times)
+	t.Error = cmp.Or(t.Error, other.Error)
+}
+
+// percentile returns the time that p of 100 calls do not exceed, 0 if there are no calls.
+func (t *tally) percentile(p int) time.Duration {
+	n := len(t.Times)
+	if n == 0 {
+		return 0
+	}
+	return t.Times[min(n*p/100, n-1)]
 }
 
 // report is the line that an innocent client prints for each measurement. A kind of calls that the service does not have is nil.
 type report struct{ Steady, Newcomer *tally }
+
+// add adds the calls of another round to r.
+func (r *report) add(other report) {
+	for _, k := range []struct {
+		into **tally
+		from *tally
+	}{{&r.Steady, other.Steady}, {&r.Newcomer, other.Newcomer}} {
+		if k.from == nil {
+			continue
+		}
+		if *k.into == nil {
+			*k.into = new(tally)
+		}
+		(*k.into).add(k.from)
+	}
+}
 
 // beInnocent measures for each duration that comes from in.
 func (o *order) beInnocent(s *service, in io.Reader, out *json.Encoder) error {
@@ -81,8 +115,7 @@ func (c *client) measure(ctx context.Context, d, limit time.Duration) (r report)
 // keep makes the calls of a schedule: one every so often from start on, for d. No call waits for another.
 func (t *tally) keep(ctx context.Context, call func(context.Context) error, every time.Duration, start time.Time, d time.Duration) {
 	var wg sync.WaitGroup
-	var mu sync.Mutex // guards t and times
-	var times []time.Duration
+	var mu sync.Mutex // guards t
 	for due := start; due.Before(start.Add(d)); due = due.Add(every) {
 		pause(ctx, time.Until(due))
 		wg.Go(func() {
@@ -91,7 +124,7 @@ func (t *tally) keep(ctx context.Context, call func(context.Context) error, ever
 			mu.Lock()
 			defer mu.Unlock()
 			t.Calls++
-			times = append(times, took)
+			t.Times = append(t.Times, took)
 			if err != nil {
 				t.Failures++
 				if t.Error == "" {
@@ -101,10 +134,6 @@ func (t *tally) keep(ctx context.Context, call func(context.Context) error, ever
 		})
 	}
 	wg.Wait()
-	slices.Sort(times)
-	if n := len(times); n > 0 {
-		t.P50, t.P99, t.Max = times[n/2], times[n*99/100], times[n-1]
-	}
 }
 
 // bounded returns call with a limit of its time.

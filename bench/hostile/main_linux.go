@@ -26,12 +26,17 @@ func run(args []string) int {
 	bars := flags.Bool("bars", true, "fail if a call fails or a ratio is too high")
 	service := flags.String("service", "", "only services with this in their name")
 	name := flags.String("attack", "", "only attacks with this in their name")
-	flags.DurationVar(&s.duration, "duration", 5*time.Second, "time of each attack; before it, three fifths of that time are measured without")
+	flags.DurationVar(&s.duration, "duration", 3*time.Second, "time of each attack in a round; before it, the same time is measured without")
+	flags.IntVar(&s.rounds, "rounds", 3, "how many times each attack begins")
 	list := flags.Bool("list", false, "print the attacks and end")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return 0
 	} else if err != nil {
 		return 2 // the flag set has printed the error
+	}
+	if s.rounds < 1 || s.duration <= 0 {
+		fmt.Fprintln(os.Stderr, "hostile: -rounds and -duration must be positive")
+		return 2
 	}
 	chosen := choose(*service, *name)
 	if *list {
@@ -49,7 +54,8 @@ func run(args []string) int {
 
 // setting is one run of the command.
 type setting struct {
-	duration  time.Duration
+	duration  time.Duration // of each attack in a round
+	rounds    int
 	callLimit time.Duration // after which an innocent call has failed
 	log       io.Writer
 	program   string // that the processes run; empty: this one
@@ -96,8 +102,8 @@ func (s *setting) run(ctx context.Context, out io.Writer, list []attack) error {
 	if err != nil {
 		return err
 	}
-	_, _ = fmt.Fprintf(out, "# %s, %s %s/%s, processor %d: server and innocent client, processor %d: %d attackers; %v each\n", time.Now().UTC().Format(time.DateOnly),
-		runtime.Version(), runtime.GOOS, runtime.GOARCH, cpus[0], cpus[1], attackers, s.duration)
+	_, _ = fmt.Fprintf(out, "# %s, %s %s/%s, processor %d: server and innocent client, processor %d: %d attackers; %d rounds of %v each\n", time.Now().UTC().Format(time.DateOnly),
+		runtime.Version(), runtime.GOOS, runtime.GOARCH, cpus[0], cpus[1], attackers, s.rounds, s.duration)
 	var missed []string
 	var rows []row
 	for i := range list {
@@ -125,10 +131,11 @@ type row struct {
 }
 
 func (r row) ratio() float64 {
-	if r.base.P99 == 0 {
+	base := r.base.percentile(99)
+	if base == 0 {
 		return 0
 	}
-	return float64(r.now.P99) / float64(r.base.P99)
+	return float64(r.now.percentile(99)) / float64(base)
 }
 
 func printTable(w io.Writer, rows []row) {
@@ -137,7 +144,7 @@ func printTable(w io.Writer, rows []row) {
 	for _, r := range rows {
 		m := r.m
 		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%v\t%v\t%v\t%.1f\t%.0f\t%d\t%d\t%d\t%d\t%d\t%s\t\n", m.attack.service, m.attack.name, r.kind, r.now.Calls, r.now.Failures,
-			brief(r.now.P50), brief(r.now.P99), brief(r.base.P99), r.ratio(), m.rate, m.peak.rss>>20, m.peak.fds, m.after.rss>>20, m.after.fds, m.end.LogLines, longest(m.end.LongestClose))
+			brief(r.now.percentile(50)), brief(r.now.percentile(99)), brief(r.base.percentile(99)), r.ratio(), m.rate, m.peak.rss>>20, m.peak.fds, m.after.rss>>20, m.after.fds, m.end.LogLines, longest(m.end.LongestClose))
 	}
 	_ = t.Flush() // an error of standard output has no better place
 }

@@ -37,7 +37,7 @@ func TestInnocentCallsSucceed(t *testing.T) {
 			if a == nil {
 				t.Fatalf("no attack %s", name)
 			}
-			s := setting{duration: 200 * time.Millisecond, callLimit: time.Minute, log: t.Output(), program: program}
+			s := setting{duration: 100 * time.Millisecond, rounds: 2, callLimit: time.Minute, log: t.Output(), program: program}
 			m, err := s.measure(t.Context(), a, cpus)
 			if err != nil {
 				t.Fatal(err)
@@ -89,13 +89,13 @@ func TestBars(t *testing.T) {
 	good := func() *measurement {
 		return &measurement{
 			attack: &attacks[0], rate: 1,
-			base: report{Steady: &tally{Calls: 10, P99: time.Millisecond}},
-			now:  report{Steady: &tally{Calls: 10, P99: 9 * time.Millisecond}},
+			base: report{Steady: &tally{Calls: 10, Times: []time.Duration{time.Millisecond}}},
+			now:  report{Steady: &tally{Calls: 10, Times: []time.Duration{9 * time.Millisecond}}},
 		}
 	}
 	for want, change := range map[string]func(*measurement){
 		"":                  func(*measurement) {},
-		"10.0 times 1ms":    func(m *measurement) { m.now.Steady.P99 = 10 * time.Millisecond },
+		"10.0 times 1ms":    func(m *measurement) { m.now.Steady.Times[0] = 10 * time.Millisecond },
 		"1 of 10 steady":    func(m *measurement) { m.now.Steady.Failures = 1 },
 		"beside spinning":   func(m *measurement) { m.base.Steady.Failures = 1 },
 		"did nothing":       func(m *measurement) { m.rate = 0 },
@@ -113,6 +113,29 @@ func TestBars(t *testing.T) {
 	printTable(&b, good().rows())
 	if got := b.String(); !strings.Contains(got, " 9.0 ") || strings.Count(got, "\n") != 2 {
 		t.Errorf("the table is\n%s", got)
+	}
+}
+
+// TestRounds checks that the calls of several rounds are measured as one.
+func TestRounds(t *testing.T) {
+	var r report
+	for round := range 3 {
+		a := report{Steady: &tally{}}
+		for i := range 100 {
+			a.Steady.Calls++
+			a.Steady.Times = append(a.Steady.Times, time.Duration(1000*round+i))
+		}
+		a.Steady.Failures = round
+		r.add(a)
+	}
+	if s := r.Steady; s.Calls != 300 || s.Failures != 3 || s.percentile(50) != 1050 || s.percentile(99) != 2097 || s.percentile(100) != 2099 {
+		t.Errorf("%d calls, %d failures, percentiles %v, %v, %v", s.Calls, s.Failures, s.percentile(50), s.percentile(99), s.percentile(100))
+	}
+	if r.Newcomer != nil {
+		t.Error("a report has newcomers although no round has")
+	}
+	if p := new(tally).percentile(99); p != 0 {
+		t.Errorf("a percentile of no calls is %v", p)
 	}
 }
 

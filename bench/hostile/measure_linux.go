@@ -21,7 +21,7 @@ const rowLimit = 40 * time.Second
 type measurement struct {
 	attack      *attack
 	base, now   report
-	rate        float64 // of all attackers, in operations a second
+	rate        float64 // of all attackers, in operations a second, the mean of the rounds
 	peak, after usage
 	end         ending
 	attackError string // the first one of an attacker
@@ -30,8 +30,7 @@ type measurement struct {
 
 // measure runs one attack against a server of its own.
 func (s *setting) measure(ctx context.Context, a *attack, cpus [2]int) (m *measurement, err error) {
-	base := s.duration * 3 / 5
-	limit := base + s.duration + 2*s.callLimit + rowLimit
+	limit := time.Duration(s.rounds)*(2*s.duration+2*s.callLimit+settleLimit) + rowLimit
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	m = &measurement{attack: a}
@@ -51,9 +50,12 @@ func (s *setting) measure(ctx context.Context, a *attack, cpus [2]int) (m *measu
 	if err != nil {
 		return nil, errors.Join(err, server.end())
 	}
-	if err := s.compare(ctx, m, &o, server, innocent, base, cpus[1]); err != nil {
-		return nil, errors.Join(err, innocent.end(), server.end())
+	for range s.rounds {
+		if err := s.compare(ctx, m, &o, server, innocent, cpus[1]); err != nil {
+			return nil, errors.Join(err, innocent.end(), server.end())
+		}
 	}
+	m.rate /= float64(s.rounds)
 	if err := innocent.end(); err != nil {
 		return nil, err
 	}
@@ -64,21 +66,28 @@ func (s *setting) measure(ctx context.Context, a *attack, cpus [2]int) (m *measu
 	return m, nil
 }
 
-// compare measures the innocent client beside spinning processes and beside attackers.
-func (s *setting) compare(ctx context.Context, m *measurement, o *order, server, innocent *process, base time.Duration, cpu int) (err error) {
+// compare is one round: it measures the innocent client beside spinning processes and beside attackers, and adds the results to m.
+func (s *setting) compare(ctx context.Context, m *measurement, o *order, server, innocent *process, cpu int) error {
 	o.Role = roleSpinner
-	if m.base, _, err = s.beside(ctx, o, innocent, base, cpu); err != nil {
+	base, _, err := s.beside(ctx, o, innocent, s.duration, cpu)
+	if err != nil {
 		return err
 	}
+	m.base.add(base)
 	before := server.usage()
 	watching, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { m.peak = server.watch(watching) })
+	wg.Go(func() {
+		u := server.watch(watching)
+		m.peak = usage{max(m.peak.rss, u.rss), max(m.peak.fds, u.fds)}
+	})
 	o.Role = roleAttacker
-	var efforts []effort
-	m.now, efforts, err = s.beside(ctx, o, innocent, s.duration, cpu)
+	now, efforts, err := s.beside(ctx, o, innocent, s.duration, cpu)
 	stop()
 	wg.Wait()
+	if err == nil {
+		m.now.add(now)
+	}
 	for _, e := range efforts {
 		m.rate += float64(e.Ops) / max(e.Elapsed.Seconds(), 1e-3)
 		if m.attackError == "" {
@@ -172,7 +181,7 @@ func (m *measurement) missed() (list []string) {
 			list = append(list, fmt.Sprintf("%s: %d of %d %s calls failed: %s", name, n, r.now.Calls, r.kind, r.now.Error))
 		}
 		if x := r.ratio(); x >= maxRatio {
-			list = append(list, fmt.Sprintf("%s: %s calls: 99th percentile %v, %.1f times %v", name, r.kind, brief(r.now.P99), x, brief(r.base.P99)))
+			list = append(list, fmt.Sprintf("%s: %s calls: 99th percentile %v, %.1f times %v", name, r.kind, brief(r.now.percentile(99)), x, brief(r.base.percentile(99))))
 		}
 	}
 	if d := m.end.LongestClose; d > maxClose {
