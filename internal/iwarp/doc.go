@@ -9,6 +9,6 @@
 // start anything. The device that drives them is verbs/iwarp.
 //
 // The package itself has no code. Its tests replay recorded conversations with
-// Linux's siw through the three layers; testdata says where each recording
-// comes from and testdata/replay what is in it.
+// Linux's siw through the three layers; testdata has the source of each recording, and
+// testdata/replay its contents.
 package iwarp

@@ -35,7 +35,7 @@ const (
 type Error struct {
 	Type, Code uint8
 	Header     Header
-	// Field is what was wrong, Got its value, and Want the value that was due,
+	// Field is the wrong field or quantity, Got its value, and Want the value that was due,
 	// or the greatest allowed if Limit is set.
 	Field     string
 	Got, Want uint64

@@ -70,18 +70,18 @@
 // # Choices
 //
 // Markers are neither sent nor wanted, though RFC 5044 section 4.3 asks every sender to be able to: over a
-// socket they serve nobody, Linux's siw has none either, and a peer that demands them is rejected by a reply
-// that says so. A reply that demands them is an error.
+// socket they have no use, Linux's siw has none either, and a peer that demands them is rejected by a reply
+// that names them. A reply that demands them is an error.
 //
-// CRCs are used if either end asks. [Local] leaves the choice to its caller, who has to default to on.
+// CRCs are used if either end asks. [Local] leaves the choice to its caller, which should default to on.
 //
-// Linux's siw is the reference for what the RFCs leave open, see [Respond]. Frames without set-up data, of
+// Linux's siw is the reference where the RFCs leave a choice, see [Respond]. Frames without set-up data, of
 // revision 1 or 2, are answered in kind. A reply must have the request's revision, see [Finish].
 //
 // # Errors, limits, concurrency
 //
-// What a peer sends never panics, never makes this package allocate more than it has received, and is refused
-// by an [*Error] that has the code for the Terminate message (layer 2, type 0). A rejection by the peer is a
+// Input of a peer never causes a panic or an allocation larger than itself. Malformed input is refused
+// with an [*Error] that has the code for the Terminate message (layer 2, type 0). A rejection by the peer is a
 // [*RejectedError].
 //
 // All functions are safe for concurrent use on separate data. A Framer belongs to one goroutine at a time.

@@ -55,9 +55,9 @@ func (c Code) String() string {
 	return "MPA error code " + strconv.Itoa(int(c))
 }
 
-// Terminates reports whether the peer is to be told of c by a Terminate message with TerminateLayer,
+// Terminates reports whether an end that has found c sends a Terminate message with TerminateLayer,
 // TerminateType and c. After the other codes the connection is closed at once: it is lost (1), it never
-// was one (4: RFC 5044 section 8), or there is nothing to tell (0).
+// was one (4: RFC 5044 section 8), or the peer has made no error (0).
 func (c Code) Terminates() bool {
 	switch c {
 	case CodeCRC, CodeFPDUStart, CodeLocalCatastrophic, CodeInsufficientIRD, CodeNoMatchingRTR:
@@ -77,13 +77,13 @@ const (
 	opRead    = "read FPDU"
 )
 
-// Error is what this package concluded from the peer's octets, or found wrong with the caller's.
+// Error is an error in the peer's octets, or in the parameters of the caller.
 type Error struct {
-	Op      string // what was being done
-	Field   string // the field, in the RFC's words for what the peer sent, in Go's for what the caller gave
-	Problem string // what is wrong with it, with the value and the limit
-	Remedy  string // what to do about it
-	Code    Code   // what to put into a Terminate message, if it Terminates
+	Op      string // the operation
+	Field   string // the field: its name in the RFC, or in Go for parameters of the caller
+	Problem string // the error, with the value and the limit
+	Remedy  string // advice to the user
+	Code    Code   // for a Terminate message, if it Terminates
 }
 
 // Error returns the operation, the field, the problem and the remedy.
@@ -95,9 +95,9 @@ func (e *Error) Error() string {
 type RejectedError struct {
 	// PrivateData is the user's part of the peer's private data. The holder owns it.
 	PrivateData []byte
-	// Revision is the peer's: below the one that was asked for, it names what the peer can do.
+	// Revision is the peer's. If it is below the requested one, it is the highest that the peer can use.
 	Revision uint8
-	// PeerIRD and PeerORD are what the peer's reply said (RFC 6581 section 9.1: the initiator's user gets
+	// PeerIRD and PeerORD are those of the peer's reply (RFC 6581 section 9.1: the initiator's user gets
 	// them from a rejection too). They are 0 when the reply had no set-up data.
 	PeerIRD, PeerORD uint16
 }

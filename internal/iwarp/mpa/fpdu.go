@@ -29,7 +29,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // multiple of four (RFC 5044 section 4.1).
 func Pad(ulpdu int) int { return -(HeaderLen + ulpdu) & 3 }
 
-// TrailerLen returns the length of what follows a ULPDU of the given length: its pad and its CRC.
+// TrailerLen returns the length of the trailer of a ULPDU of the given length: its pad and its CRC.
 func TrailerLen(ulpdu int) int { return Pad(ulpdu) + CRCLen }
 
 // FPDULen returns the length of the FPDU around a ULPDU of the given length.
@@ -41,7 +41,7 @@ func AppendHeader(b []byte, ulpdu int) []byte {
 	return binary.BigEndian.AppendUint16(b, uint16(ulpdu))
 }
 
-// AppendTrailer appends what follows a ULPDU of ulpduLen octets: the pad, and the CRC or, with on false,
+// AppendTrailer appends the trailer of a ULPDU of ulpduLen octets: the pad, and the CRC or, with on false,
 // four zero octets. crc is the running CRC of the length field and the ULPDU. The CRC goes out least
 // significant octet first, as iSCSI sends it (RFC 5044 section 4.4).
 func AppendTrailer(b []byte, ulpduLen int, crc uint32, on bool) []byte {
@@ -71,8 +71,8 @@ func CheckTrailer(trailer []byte, ulpduLen int, crc uint32) bool {
 	return binary.LittleEndian.Uint32(trailer[pad:]) == Update(crc, trailer[:pad])
 }
 
-// MULPDU returns the largest ULPDU whose FPDU fits into a TCP segment of mss octets, without markers
-// (RFC 5044 section 4.5), never less than MinMULPDU nor more than MaxULPDU (section 3).
+// MULPDU returns the length of the largest ULPDU that fits, as an FPDU without markers, into a TCP segment of mss
+// octets (RFC 5044 section 4.5), never less than MinMULPDU nor more than MaxULPDU (section 3).
 func MULPDU(mss int) int {
 	if mss < MinMULPDU {
 		return MinMULPDU

@@ -12,7 +12,7 @@ const (
 	// PD_Length (RFC 5044 section 7.1.1).
 	FrameLen = 20
 	// MaxPrivateData bounds PD_Length (RFC 5044 section 7.1.1). In an enhanced frame the four octets of
-	// set-up data count towards it; MaxUserData is what remains.
+	// set-up data count towards it; MaxUserData is the rest.
 	MaxPrivateData = 512
 
 	keyLen   = 16
@@ -84,7 +84,7 @@ type Setup struct {
 // Frame is an MPA request or reply frame (RFC 5044 section 7.1.1, RFC 6581 section 6).
 type Frame struct {
 	Reply    bool  // the key was that of a reply
-	Markers  bool  // M: the sender demands markers in what it receives
+	Markers  bool  // M: the sender demands markers in the FPDUs that it receives
 	CRC      bool  // C: the sender wants CRCs
 	Reject   bool  // R: the connection is refused; replies only
 	Enhanced bool  // S: Setup is present; revision 2 and later only
@@ -204,7 +204,7 @@ func parseSetup(b []byte) Setup {
 }
 
 // AppendFrame appends f to b and returns the extended slice. It refuses, with an *Error and b unchanged,
-// what no receiver could read back: private data over the limit, a depth of more than 14 bits, an
+// frames that no receiver could parse: private data over the limit, a depth of more than 14 bits, an
 // enhanced frame of revision 1, a request that rejects, an RTR flag without PeerToPeer.
 func AppendFrame(b []byte, f Frame) ([]byte, error) {
 	if err := checkFrame(opAppend, f); err != nil {

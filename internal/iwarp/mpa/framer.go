@@ -70,7 +70,7 @@ func (f *Framer) step(b []byte, deliver func([]byte) error) []byte {
 	return b[n:]
 }
 
-// stepPartial adds to the incomplete FPDU: first its header, then what that asks for.
+// stepPartial adds to the incomplete FPDU: first its header, then the rest, because the header has its length.
 func (f *Framer) stepPartial(b []byte, deliver func([]byte) error) []byte {
 	n := HeaderLen
 	if len(f.partial) >= HeaderLen {
@@ -89,7 +89,7 @@ func (f *Framer) stepPartial(b []byte, deliver func([]byte) error) []byte {
 	return b[more:]
 }
 
-// need returns the length of the FPDU whose header opens b. The start of the next FPDU follows from
+// need returns the length of the FPDU at the start of b, from its header. The start of the next FPDU follows from
 // ULPDU_Length alone (RFC 5044 sections 5.2 and 6).
 func (f *Framer) need(b []byte) int {
 	ulpdu := int(binary.BigEndian.Uint16(b))
@@ -105,7 +105,7 @@ func (f *Framer) need(b []byte) int {
 	return FPDULen(ulpdu)
 }
 
-// take verifies one whole FPDU and delivers its ULPDU: never one whose CRC is wrong (RFC 5044 section 6).
+// take verifies one whole FPDU and delivers its ULPDU, but never one with a wrong CRC (RFC 5044 section 6).
 func (f *Framer) take(fpdu []byte, deliver func([]byte) error) {
 	n := int(binary.BigEndian.Uint16(fpdu))
 	end := HeaderLen + n

@@ -6,8 +6,8 @@ import (
 )
 
 // RTR is the kind of the ready-to-receive message by which the active side opens a peer-to-peer connection
-// (RFC 6581 section 9.2). It is the first FPDU, has no payload, and is sent and taken whatever depth of
-// reads was agreed.
+// (RFC 6581 section 9.2). It is the first FPDU, has no payload, and is sent and accepted for any agreed
+// depth of reads.
 type RTR uint8
 
 const (
@@ -36,14 +36,14 @@ func (r RTR) String() string {
 // costs it an answer, a send a receive. Linux's siw prefers likewise and knows no send.
 var rtrPreference = [...]RTR{RTRWrite, RTRRead, RTRSend}
 
-// Local is what one end brings to the negotiation.
+// Local has the parameters of one end of the negotiation.
 type Local struct {
 	CRC bool // CRCs are wanted. RFC 5044 section 4.4 makes this the default; it is the caller's to set
-	// Revision is what the active side asks for and the highest that the passive side takes: Revision1 or
+	// Revision is the revision that the active side requests, and the highest that the passive side accepts: Revision1 or
 	// Revision2. Revision 2 always asks for enhanced set-up.
 	Revision uint8
 	IRD, ORD uint16 // limits: up to MaxDepth, or NoNegotiation
-	// PeerToPeer has the active side offer to send an RTR. The passive side follows what is asked.
+	// PeerToPeer makes the active side offer to send an RTR. The passive side follows the request.
 	PeerToPeer bool
 	RTRSend    bool // the kinds of RTR that this end can send, as active side,
 	RTRWrite   bool // or take, as passive side. With peer-to-peer set-up at
@@ -57,18 +57,18 @@ type Agreed struct {
 	CRC      bool  // CRCs are generated and checked in both directions
 	Revision uint8 // of both ends
 	// IRD and ORD are ours, in force: how many reads the peer may have outstanding here, and we there.
-	// Where nothing was negotiated they are what Local said.
+	// Where nothing was negotiated they are those of Local.
 	IRD, ORD uint16
-	// PeerIRD and PeerORD are what the peer's frame said, for the user (RFC 6581 section 9.1):
+	// PeerIRD and PeerORD are those of the peer's frame, for the user (RFC 6581 section 9.1):
 	// NoNegotiation when it had no set-up data.
 	PeerIRD, PeerORD uint16
-	// RTR is what the active side sends and the passive side awaits as the first FPDU.
+	// RTR is the kind of the first FPDU, which the active side sends and the passive side awaits.
 	RTR RTR
 	// PeerData is the user's part of the peer's private data, a copy that the holder owns.
 	PeerData []byte
 }
 
-// setup returns what l offers in set-up data.
+// setup returns the set-up data of l.
 func (l Local) setup() Setup {
 	return Setup{
 		IRD: l.IRD, ORD: l.ORD, PeerToPeer: true,
@@ -76,7 +76,7 @@ func (l Local) setup() Setup {
 	}
 }
 
-// check reports what in l cannot go on the wire.
+// check returns an error if a parameter of l has no encoding.
 func (l Local) check(op string) error {
 	switch {
 	case l.Revision != Revision1 && l.Revision != Revision2:
@@ -161,10 +161,10 @@ func checkPeerToPeer(l Local, s Setup) error {
 	return nil
 }
 
-// Finish judges the reply that came to req, the request that Request made of l, for the active side.
+// Finish judges, for the active side, the reply to req, which Request has made of l.
 // A rejection is a *RejectedError. Any other error is an *Error: when its Code Terminates, the passive side
-// has accepted and is told by a Terminate message before the connection is closed; otherwise it is closed
-// at once.
+// has accepted, and the active side sends a Terminate message before it closes the connection; otherwise it
+// closes the connection at once.
 //
 // A reply of another revision is refused. In particular, a responder that knows only RFC 5044 should close
 // the connection on an enhanced request (RFC 6581 section 10); one that accepts it with revision 1 has taken
@@ -191,7 +191,7 @@ func Finish(req, reply Frame, l Local) (Agreed, error) {
 	return a, nil
 }
 
-// agree returns what holds with and without set-up data, for the end that has l and received peer.
+// agree returns the part of the outcome that does not depend on set-up data, for the end with l that has received peer.
 func agree(crc bool, peer Frame, l Local) Agreed {
 	a := Agreed{
 		CRC:      crc,
@@ -267,7 +267,7 @@ func finishDepths(a *Agreed, sent, got Setup) error {
 	return nil
 }
 
-// finishRTR picks what the active side sends first (RFC 6581 section 9.2).
+// finishRTR picks the active side's first message (RFC 6581 section 9.2).
 func finishRTR(a *Agreed, sent, got Setup) error {
 	if got.PeerToPeer != sent.PeerToPeer {
 		return &Error{

@@ -14,7 +14,7 @@ import "fmt"
 //
 // The reply echoes the request's revision and whether it is enhanced (RFC 6581 section 10), and its C is the
 // outcome. Each depth is the smaller of the request's and l's, as siw does it. Of the kinds of RTR that both
-// support the reply names exactly one, so that both ends know what comes; if there is none in common,
+// support the reply names exactly one, so that both ends know the first message; if there is none in common,
 // or none was offered, it names one of l's and the active side decides (RFC 6581 section 9.2).
 // The reply's private data aliases l's.
 func Respond(req Frame, l Local) (reply Frame, a Agreed, err error) {
@@ -56,7 +56,7 @@ func refuseRequest(req Frame, l Local) (Frame, error) {
 		return reject(req, l.Revision, nil), refuse(opRespond, "M",
 			"the peer demands markers, which are not supported", "turn markers off at the peer")
 	case req.Enhanced && req.Setup.PeerToPeer && matchRTR(own, own) == RTRNone:
-		// RFC 6581 section 9.2: whoever supports enhanced set-up supports at least one kind.
+		// RFC 6581 section 9.2: an end that supports enhanced set-up supports at least one kind.
 		return reject(req, l.Revision, nil), refuse(opRespond, "A",
 			"the peer asks for peer-to-peer set-up and no kind of RTR is taken here",
 			"set RTRWrite, RTRRead or RTRSend")
@@ -71,7 +71,7 @@ func respondSetup(a *Agreed, req Setup, l Local) Setup {
 		a.RTR = respondRTR(req, l)
 		s.set(a.RTR)
 	}
-	// RFC 6581 section 9.1: a depth that the request leaves open stays what it is here, and the reply
+	// RFC 6581 section 9.1: a depth that the request leaves open keeps its value here, and the reply
 	// leaves it open too.
 	if req.ORD != NoNegotiation {
 		a.IRD = min(l.IRD, req.ORD)

@@ -148,8 +148,8 @@ func AppendAtomicRequest(b []byte, a AtomicRequest) []byte {
 	return binary.BigEndian.AppendUint64(b, a.CompareMask)
 }
 
-// Apply returns what the operation leaves in memory that held original. It
-// changes nothing for an operation that is not [AtomicOp.Valid].
+// Apply returns the value of the memory after the operation, where original is the value
+// before. It returns original for an operation that is not [AtomicOp.Valid].
 func (a AtomicRequest) Apply(original uint64) uint64 {
 	switch a.Op {
 	case AtomicFetchAdd:
@@ -165,7 +165,7 @@ func (a AtomicRequest) Apply(original uint64) uint64 {
 }
 
 // maskedAdd adds the fields of x and y independently; each bit of mask is the
-// most significant bit of a field, whose carry is dropped (RFC 7306 section
+// most significant bit of a field, and the carry of a field is dropped (RFC 7306 section
 // 5.1.1). The top bits are left out of the addition, so that nothing can carry
 // over a boundary, and then added without carry.
 func maskedAdd(x, y, mask uint64) uint64 {

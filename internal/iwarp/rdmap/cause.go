@@ -25,7 +25,7 @@ const (
 	TypeRemoteOperation   = 0x2
 )
 
-// What RDMAP finds wrong (RFC 5040 figure 9). The protection errors are about
+// Errors of RDMAP (RFC 5040 figure 9). The protection errors are about
 // Read Requests, Atomic Requests and the STag of a Send with Invalidate; those
 // of a Write or Read Response belong to DDP.
 const (
@@ -45,7 +45,7 @@ const (
 	TermOperationUnspecified  Cause = 0x02ff
 )
 
-// What DDP finds wrong (RFC 5041 section 7.2).
+// Errors of DDP (RFC 5041 section 7.2).
 const (
 	TermDDPCatastrophic      Cause = 0x1000
 	TermDDPInvalidSTag       Cause = 0x1100
@@ -61,7 +61,7 @@ const (
 	TermDDPUntaggedVersion   Cause = 0x1206
 )
 
-// What MPA finds wrong (RFC 5044 section 8; the last three RFC 6581 section 8).
+// Errors of MPA (RFC 5044 section 8; the last three RFC 6581 section 8).
 const (
 	TermMPAClosed          Cause = 0x2001
 	TermMPACRC             Cause = 0x2002
@@ -75,10 +75,10 @@ const (
 // Layer returns the layer that found the error.
 func (c Cause) Layer() uint8 { return uint8(c >> 12) }
 
-// Type returns the error type, whose meaning depends on the layer.
+// Type returns the error type. Its meaning depends on the layer.
 func (c Cause) Type() uint8 { return uint8(c>>8) & 0x0f }
 
-// Code returns the error code, whose meaning depends on layer and type.
+// Code returns the error code. Its meaning depends on layer and type.
 func (c Cause) Code() uint8 { return uint8(c) }
 
 // CauseOf returns the cause that reports e.
@@ -109,9 +109,9 @@ func (c Cause) ForSegment(h ddp.Header, payload int) Terminate {
 	return t
 }
 
-// ForReadRequest is ForSegment for an error that a Read Request caused; r tells
-// what is left of the read (RFC 5040 section 4.8: after n octets have been sent
-// both offsets are n further and the size is n less). Figure 10 wants it with
+// ForReadRequest is ForSegment for an error that a Read Request caused; r is the rest
+// of the read (RFC 5040 section 4.8: after n octets have been sent
+// both offsets are n further and the size is n less). Figure 10 includes it with
 // protection errors only.
 func (c Cause) ForReadRequest(h ddp.Header, payload int, r ReadRequest) Terminate {
 	t := c.ForSegment(h, payload)

@@ -50,7 +50,7 @@
 //		}
 //		...
 //
-// Nothing here is safe for concurrent use except what has no state.
+// Functions are safe for concurrent use. Types with state are not.
 //
 // Limits: a Send of more than [MaxMessage] octets is refused, a tagged message
 // of more than [ddp.MaxMessage]; RDMAP version 0 is refused (see [Version]).

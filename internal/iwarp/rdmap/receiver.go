@@ -6,13 +6,13 @@ import (
 	"cinnabar/internal/iwarp/ddp"
 )
 
-// Options says what a connection accepts. Nothing on the wire negotiates the
-// opcodes of RFC 7306.
+// Options are the opcodes that a connection accepts beside those of RFC 5040. Nothing on the wire
+// negotiates the opcodes of RFC 7306.
 type Options struct {
 	Immediates bool // Immediate Data, with and without solicited event
 	Atomics    bool // Atomic Request and Response
-	// Passive says that this side accepted the connection. It only helps to
-	// understand a Terminate, see [Receiver.ParseTerminate].
+	// Passive is true if this side accepted the connection. It is used to
+	// parse a Terminate, see [Receiver.ParseTerminate].
 	Passive bool
 }
 
@@ -29,9 +29,9 @@ type Segment struct {
 }
 
 // Receiver checks the inbound half of one connection, segment by segment, in
-// the order of the stream. It knows no buffers: what an accepted segment may
-// touch, whether a receive is posted for it, and whether a response was asked
-// for, its owner checks. It is not safe for concurrent use. The zero value is
+// the order of the stream. It has no buffers: its owner checks the memory that an accepted
+// segment may access, the receive that is posted for it, and the request that a response
+// answers. It is not safe for concurrent use. The zero value is
 // ready for a stream without RFC 7306.
 //
 //	┌──────┐   Terminate   ┌────────────┐
@@ -59,10 +59,10 @@ func (r *Receiver) Init(o Options) { *r = Receiver{opts: o} }
 // Failed returns the answer to the first rule that was broken, or nil.
 func (r *Receiver) Failed() *Terminate { return r.failed }
 
-// Segment takes the next segment, with payload octets behind h, into account.
+// Segment checks the next segment, with payload octets behind h.
 // If it breaks a rule, the result is the Terminate to send, and the stream has
 // failed: every later call returns the same Terminate, so that the first error
-// is the one reported (RFC 5040 section 7.1, rule 4) and what follows it is
+// is the one reported (RFC 5040 section 7.1, rule 4) and the segments behind it are
 // dropped (RFC 5041 section 7.1). It allocates only then. As with every pointer
 // that is an error, compare it with nil before it becomes an error value.
 func (r *Receiver) Segment(h ddp.Header, payload int) (Segment, *Terminate) {
@@ -79,7 +79,7 @@ func (r *Receiver) Segment(h ddp.Header, payload int) (Segment, *Terminate) {
 }
 
 // ParseTerminate is [ParseTerminate] for b, the payload of a Terminate that r
-// has accepted, with what r knows of its connection. As long as the active side
+// has accepted. It uses the state of the connection. As long as the active side
 // has sent nothing else, the passive side has sent nothing at all (RFC 5044
 // section 7.1.2), so the Terminate is about the set-up: in either bit order it
 // must come from MPA, with the codes of RFC 6581 among others, or be a local

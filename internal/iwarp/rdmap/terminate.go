@@ -42,8 +42,8 @@ const (
 //	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //
 // The length field is there if M or D is set and means something if M is. A
-// Terminate is an error: the peer's, when parsed, or what this side concluded
-// and is about to send, when made by a [Cause] or a [Receiver].
+// Terminate is an error: the peer's, when parsed, or one that this side has found
+// and sends, when made by a [Cause] or a [Receiver].
 type Terminate struct {
 	Layer, Type, Code uint8
 	HasLength         bool   // M
