@@ -39,13 +39,13 @@ func heartbeat(engine *cinnabar.Engine, server *cinnabar.Endpoint, missed func(e
 	return timer, timer.Start(0)
 }
 
-// writeState has a file say what the engine is doing.
+// writeState writes the state of the engine to a file.
 func writeState(engine *cinnabar.Engine, name string) error {
 	f, err := os.Create(name)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }() // what was written is what there is
+	defer func() { _ = f.Close() }() // DumpState returns the error of a write
 	return engine.DumpState(f)
 }
 

@@ -32,7 +32,7 @@ func explain(err error) string {
 	return err.Error()
 }
 
-// greetAll has all servers greet at once and returns what they say in the order in which they do.
+// greetAll calls all servers at once and returns their greetings in the order in which they come.
 func greetAll(ctx context.Context, servers []*cinnabar.Endpoint, name string) ([]string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // gives up the others if one fails
@@ -51,7 +51,7 @@ func greetAll(ctx context.Context, servers []*cinnabar.Endpoint, name string) ([
 	return greetings, ctx.Err()
 }
 
-// serveTwo has two providers serve the same RPC in one process.
+// serveTwo serves the same RPC by two providers of one process.
 func serveTwo(engine *cinnabar.Engine) error {
 	for id, language := range map[uint16]string{1: "hello", 2: "salut"} {
 		p, err := engine.Provider(id, "greeter")
@@ -75,7 +75,7 @@ func inFrench(ctx context.Context, server *cinnabar.Endpoint, name string) (hell
 var Note = cinnabar.NewOneWay[hello.In]("note")
 
 func note(ctx context.Context, server *cinnabar.Endpoint, name string) error {
-	return Note.Send(ctx, server, hello.In{Name: name}) // on its way, no more is known
+	return Note.Send(ctx, server, hello.In{Name: name}) // the request has left; no more is known
 }
 
 // queue answers its calls when their turn comes, from a goroutine of its own.
@@ -88,7 +88,7 @@ func (q queue) serve(engine *cinnabar.Engine) error {
 func (q queue) work() {
 	for c := range q {
 		if c.Context().Err() != nil {
-			_ = c.Fail(c.Context().Err()) // nobody waits any more
+			_ = c.Fail(c.Context().Err()) // the caller is gone
 			continue
 		}
 		_ = c.Respond(hello.Out{Greeting: "at last, " + c.In.Name})
@@ -114,7 +114,7 @@ func logging(log *slog.Logger) cinnabar.Interceptor {
 	}
 }
 
-// bounded has one pool of two workers beside the handlers of everybody else.
+// bounded opens an engine with a pool of two workers beside its other handlers.
 func bounded(address string, log *slog.Logger) (*cinnabar.Engine, *cinnabar.Pool, error) {
 	engine, err := cinnabar.Listen(address, &cinnabar.Config{
 		MaxHandlers:  256,
@@ -138,7 +138,7 @@ type CountOut struct {
 
 var Count = cinnabar.NewRPC[CountIn, CountOut]("count")
 
-// countWords lends text to the server for as long as the call takes.
+// countWords exposes text to the server for the time of the call.
 func countWords(ctx context.Context, engine *cinnabar.Engine, server *cinnabar.Endpoint, text []byte) (uint64, error) {
 	lent, err := engine.Expose(cinnabar.ReadOnly, text)
 	if err != nil {
@@ -168,7 +168,7 @@ func serveCount(engine *cinnabar.Engine) error {
 	})
 }
 
-// second moves the second half of what the peer has into the first half of local, a MiB at a time.
+// second pulls the second half of the remote memory into the first half of local, a MiB at a time.
 func second(ctx context.Context, remote cinnabar.RemoteBulk, local *cinnabar.Bulk) (int64, error) {
 	half := remote.Len() / 2
 	return remote.Slice(half, half).PullChunks(ctx, local.Slice(0, half), 1<<20, 4)
@@ -187,7 +187,7 @@ func listing(remote cinnabar.RemoteBulk) ([]string, error) {
 	return names, nil
 }
 
-// serveCountFromPool is serveCount with the memory of a pool; who finds it empty waits for a buffer.
+// serveCountFromPool is serveCount with buffers of a pool. A handler that finds the pool empty waits for a buffer.
 func serveCountFromPool(engine *cinnabar.Engine, buffers *cinnabar.BulkPool) error {
 	return Count.Handle(engine, func(ctx context.Context, in CountIn) (CountOut, error) {
 		buf, err := buffers.Get(ctx)
@@ -203,7 +203,7 @@ func serveCountFromPool(engine *cinnabar.Engine, buffers *cinnabar.BulkPool) err
 	})
 }
 
-// fromOwner pulls from whoever is named in the handle, not from who sent it.
+// fromOwner pulls from the process that the handle names, which need not be the one that sent the handle.
 func fromOwner(ctx context.Context, engine *cinnabar.Engine, h cinnabar.BulkHandle, into *cinnabar.Bulk) (int64, error) {
 	owner, err := h.Owner(engine)
 	if err != nil {
