@@ -59,10 +59,10 @@ func TestBasicPaddingIgnored(t *testing.T) {
 
 func TestBasicMalformed(t *testing.T) {
 	for name, h := range map[string]string{
-		"id 0":           "00000000 00000000 0010d002947f0000 9f020000 00000000",
-		"id 5":           "05000000 00000000 0010d002947f0000 9f020000 00000000",
-		"negative id":    "ffffffff 00000000 0010d002947f0000 9f020000 00000000",
-		"big-endian id":  "00000001 00000000 0010d002947f0000 9f020000 00000000",
+		"id 0":                 "00000000 00000000 0010d002947f0000 9f020000 00000000",
+		"id 5":                 "05000000 00000000 0010d002947f0000 9f020000 00000000",
+		"negative id":          "ffffffff 00000000 0010d002947f0000 9f020000 00000000",
+		"big-endian id":        "00000001 00000000 0010d002947f0000 9f020000 00000000",
 		"error message beyond": "04000000 00000000 0400 0d00 66756c6c 0000000000000000",
 	} {
 		if m, n := parseBasic(unhex(t, h)); n >= 0 {
