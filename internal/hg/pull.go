@@ -16,6 +16,10 @@ const (
 	// pullFirst is the size of the first part of a request's input, in bytes: until the peer has sent something, its
 	// announcement is all that there is.
 	pullFirst = 16 << 10
+	// pullLeast is that size for a host with more than pullMany pulls under way, so that ten thousand announcements, which one
+	// host can make in a moment, need 40 MiB and not 160 MiB. The system would take so long to provide those that other hosts wait.
+	pullLeast = 4 << 10
+	pullMany  = 64
 	// pullSecond is the size that the memory has at least after that, and at once for the response of a call, unless pulled
 	// payloads hold more than one part in pullPlenty of the budget: then the memory grows slower.
 	pullSecond = 8 << 20
@@ -98,7 +102,7 @@ func (p *pull) next() {
 // grow makes room for the next part, within the budget.
 func (p *pull) grow() *Error {
 	have := int64(len(p.buf))
-	size := min(int64(p.desc.Len()), p.c.nextPart(have, p.op == opInput))
+	size := min(int64(p.desc.Len()), p.c.nextPart(have, p.op == opInput, p.from.Account()))
 	if err := p.c.charge(p.charged, p.from, size-have); err != nil {
 		return newError(p.op, p.from, Again, err)
 	}
@@ -167,8 +171,11 @@ func (p *pull) TransferDone(t *Transfer) {
 	p.next()
 }
 
-// nextPart returns how large the memory of a pull becomes that has have bytes.
-func (c *Class) nextPart(have int64, input bool) int64 {
+// nextPart returns the size to which the memory of a pull from host a grows from have bytes.
+func (c *Class) nextPart(have int64, input bool, a *hostquota.Account) int64 {
+	if have == 0 && input && a.Used(hostquota.Pulls) > pullMany {
+		return pullLeast
+	}
 	if have == 0 && input || c.count.budget.Load() > c.cfg.OverflowBudget/pullPlenty {
 		return max(pullFirst, have*pullGrowth)
 	}

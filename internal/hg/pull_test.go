@@ -126,6 +126,34 @@ func TestLostOverflow(t *testing.T) {
 	})
 }
 
+// TestManyPullsBeginSmall checks that a host that announces many payloads and serves none holds pullLeast bytes for most of them, and
+// that a payload which is served grows as usual.
+func TestManyPullsBeginSmall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const count, size = 200, 1 << 20
+		served := 0
+		server, client, calls, _ := announcing(t, count, size, Config{}, func(int64) natest.Action {
+			if served++; served > count {
+				return natest.Proceed
+			}
+			return natest.Lose
+		})
+		most := int64((pullMany+1)*pullFirst + (count-pullMany-1)*pullLeast)
+		if got := server.Stats().OverflowBytes; got < count*pullLeast || got > most {
+			t.Errorf("%d bytes are held for %d announcements, want at most %d", got, count, most)
+		}
+		if out, err := call(t, client, server.ep.Addr(), 1, make([]byte, size)); err != nil || len(out) != size {
+			t.Errorf("a call whose payload is served: %d bytes, %v", len(out), err)
+		}
+		for _, k := range calls {
+			k.Cancel()
+			_ = k.Wait(t.Context()) // the server does not answer in time
+			k.Free()
+		}
+		synctest.Wait()
+	})
+}
+
 // TestHostLeavesPullsToOthers has a host announce more inputs than are pulled at once, and serve none, which once left no
 // room for the inputs of others. Each announcement costs the host the first part and its descriptor.
 func TestHostLeavesPullsToOthers(t *testing.T) {

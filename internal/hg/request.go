@@ -3,7 +3,6 @@ package hg
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 
 	"cinnabar/internal/audit"
@@ -141,17 +140,18 @@ func (r *Request) ReleaseInput() {
 
 // pullInput fetches an input that is described by payload instead of being there. The request is dispatched when it is.
 func (r *Request) pullInput(payload []byte) {
-	d, err := r.c.checkLent(payload)
-	if err != nil {
-		r.reject(err.about(opInput, r.from))
-		return
-	}
 	account := r.from.Account()
-	if err := account.Take(hostquota.Pulls, 1); err != nil {
-		r.reject(newError(opInput, r.from, Again, fmt.Errorf("%w: try again later", err)))
+	if err := account.Take(hostquota.Pulls, 1); err != nil { // before the descriptor is parsed, because a refusal must cost little
+		r.reject(newError(opInput, r.from, Again, &laterError{err}))
 		return
 	}
 	r.pulling = account
+	d, bad := r.c.checkLent(payload)
+	if bad != nil {
+		r.endPull()
+		r.reject(bad.about(opInput, r.from))
+		return
+	}
 	r.descCost = descCost * int64(len(payload))
 	if err := account.Take(hostquota.Memory, r.descCost); err != nil {
 		r.descCost = 0
@@ -161,6 +161,16 @@ func (r *Request) pullInput(payload []byte) {
 	}
 	r.c.newPull(opInput, r.from, d, &r.charged, (*requestPull)(r)).next()
 }
+
+// laterError is the error of a request that is refused because its host has its share of pulls under way. Its text is formatted only
+// for the log, because a host may send a million such requests a second.
+type laterError struct{ err error }
+
+// Error implements error.
+func (e *laterError) Error() string { return e.err.Error() + ": try again later" }
+
+// Unwrap returns the error of the quota.
+func (e *laterError) Unwrap() error { return e.err }
 
 // endPull ends the count of a pull, because the input is fetched, or is not going to be.
 func (r *Request) endPull() {
