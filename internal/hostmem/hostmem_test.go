@@ -1,22 +1,18 @@
 package hostmem
 
 import (
-	"os"
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"cinnabar/internal/testproc"
 )
 
-// childEnv names the part of this test binary that runs as a child process.
-const childEnv = "CINNABAR_HOSTMEM_CHILD"
-
-// children are those parts by name; each returns the exit status.
-var children = map[string]func() int{}
+// roles are the functions of child processes of tests.
+var roles = map[string]func([]string) error{}
 
 func TestMain(m *testing.M) {
-	if run, ok := children[os.Getenv(childEnv)]; ok {
-		os.Exit(run())
-	}
+	testproc.Main(roles)
 	goleak.VerifyTestMain(m)
 }
 

@@ -4,12 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"cinnabar/internal/testproc"
 )
 
 // lockedBytes returns how much memory the kernel says this process has locked.
@@ -62,8 +63,8 @@ func TestLocksNest(t *testing.T) {
 	}
 }
 
-// nobody is the user and group of the unprivileged child process.
-const nobody = 65534
+// overflowUser is the user and group of the unprivileged child process.
+const overflowUser = 65534
 
 // childLimit is the locked-memory limit that the child sets itself, in bytes.
 const childLimit = 64 << 10
@@ -71,29 +72,17 @@ const childLimit = 64 << 10
 // TestLockLimit runs a process without CAP_IPC_LOCK, to which the limit applies.
 // parity: V08 D21
 func TestLockLimit(t *testing.T) {
-	// Through /proc the child need not be able to enter the directory that
-	// holds the test binary.
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
-	cmd.Dir = "/"
-	cmd.Env = append(os.Environ(), childEnv+"=locklimit")
+	// By this path the child need not be able to enter the directory that holds the test binary.
+	c := testproc.Command{Role: "locklimit", Path: "/proc/self/exe", Dir: "/"}
 	if os.Geteuid() == 0 {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		c.Attr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: overflowUser, Gid: overflowUser}}
 	}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("unprivileged child: %v\n%s", err, out)
+	if p := testproc.Run(t, c); p.ExitCode() != 0 {
+		t.Errorf("the unprivileged child: %s", p.Stderr.String())
 	}
 }
 
-func init() { children["locklimit"] = reportLimits }
-
-// reportLimits prints what checkLimits finds and returns the exit status.
-func reportLimits() int {
-	if err := checkLimits(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
-}
+func init() { roles["locklimit"] = func([]string) error { return checkLimits() } }
 
 // checkLimits is the child's side of TestLockLimit.
 func checkLimits() error {

@@ -52,14 +52,14 @@ var layers = map[string]row{
 	"internal/sglist":     {},
 	"internal/rundown":    {code: []string{"internal/invariants"}},
 	"internal/crc32c":     {modules: []string{modSys}},
-	"internal/hostmem":    {code: []string{"internal/invariants"}, modules: []string{modSys}},
+	"internal/testproc":   {},
+	"internal/hostmem":    {code: []string{"internal/invariants"}, test: []string{"internal/testproc"}, modules: []string{modSys}},
 	"internal/sockio":     {code: []string{"internal/invariants"}, modules: []string{modSys}},
 	"internal/shm":        {modules: []string{modSys}},
 	"internal/lint":       {},
 	"internal/recording":  {},
 	"internal/waitlist":   {},
 	"internal/dnstest":    {},
-	"internal/testproc":   {},
 	"internal/hostquota":  {code: []string{"internal/invariants"}, modules: []string{modSys}},
 	"internal/audit":      {code: []string{"internal/invariants", "internal/hostquota"}},
 
@@ -78,7 +78,7 @@ var layers = map[string]row{
 	"internal/hg":         {code: []string{"internal/invariants", "internal/rundown", "codes", "internal/hg/wire", "internal/sglist", "internal/na", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/invariants", "internal/na/natest"}},
 	"internal/sched":      {code: []string{"internal/invariants", "internal/na", "internal/hostquota"}},
 	"margo/internal/conf": {},
-	"internal/na/sm":      {code: []string{"internal/sockio", "internal/na", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit"}, modules: []string{modSys}, test: []string{"internal/invariants"}},
+	"internal/na/sm":      {code: []string{"internal/sockio", "internal/na", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit"}, modules: []string{modSys}, test: []string{"internal/invariants", "internal/testproc"}},
 	"internal/na/ofitcp":  {code: []string{"internal/invariants", "internal/na", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/invariants", "internal/dnstest"}},
 
 	// Protocol state machines: bytes in, effects out; no sockets, clocks or memory of their own.

@@ -32,14 +32,16 @@ type Command struct {
 	// of the role with Args.
 	Role string
 
-	// Path is the path of a program; Role is empty then. If both are empty, the process runs the test binary with the flags
-	// in Args: -test.run=^TestOther$, for example.
+	// Path is the path of a program. Role is empty then, unless the program is the test binary under another path. If both are
+	// empty, the process runs the test binary with the flags in Args: -test.run=^TestOther$, for example.
 	Path string
 
 	Args  []string
 	Env   []string      // NAME=VALUE, added to the environment of the test
 	Dir   string        // working directory; "": that of the test
 	Limit time.Duration // limit of each wait; 0: one minute
+
+	Attr *syscall.SysProcAttr // further attributes, such as another user or another namespace; nil: none
 }
 
 // Main calls the function of the process's role and ends the process: with status 1 if the function returns an error, which
@@ -87,30 +89,41 @@ type Process struct {
 // Start starts a process. The end of the test kills it if it still runs.
 func Start(t testing.TB, c Command) *Process {
 	t.Helper()
+	p, err := TryStart(t, c)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return p
+}
+
+// TryStart is Start for a process that the system may refuse to start, because of its attributes for example. It returns the error
+// of the system in its chain.
+func TryStart(t testing.TB, c Command) (*Process, error) {
+	t.Helper()
 	p := &Process{t: t, limit: cmp.Or(c.Limit, defaultLimit), done: make(chan struct{})}
 	p.Stdout, p.Stderr = newStream(p, "standard output"), newStream(p, "standard error")
 	path := c.Path
 	if path == "" {
 		self, err := os.Executable()
 		if err != nil {
-			t.Fatalf("testproc: find the test binary: %v", err)
+			return nil, fmt.Errorf("testproc: find the test binary: %w", err)
 		}
 		path = self
 	}
 	p.name = cmp.Or(c.Role, filepath.Base(path))
 	p.cmd = exec.Command(path, c.Args...)
-	p.cmd.Dir = c.Dir
+	p.cmd.Dir, p.cmd.SysProcAttr = c.Dir, c.Attr
 	p.cmd.Env = append(os.Environ(), quickExit(), roleEnv+"="+c.Role)
 	p.cmd.Env = append(p.cmd.Env, c.Env...)
 	p.cmd.Stdout, p.cmd.Stderr = p.Stdout, p.Stderr
 	p.cmd.WaitDelay = pipeDelay
 	in, err := p.cmd.StdinPipe()
 	if err != nil {
-		t.Fatalf("testproc: make the input of %s: %v", p.name, err)
+		return nil, fmt.Errorf("testproc: make the input of %s: %w", p.name, err)
 	}
 	p.input = in
 	if err := p.cmd.Start(); err != nil {
-		t.Fatalf("testproc: start %s: %v", p.name, err)
+		return nil, fmt.Errorf("testproc: start %s: %w", p.name, err)
 	}
 	go func() {
 		p.err = p.cmd.Wait()
@@ -119,7 +132,7 @@ func Start(t testing.TB, c Command) *Process {
 		p.Stderr.end()
 	}()
 	t.Cleanup(p.destroy)
-	return p
+	return p, nil
 }
 
 // quickExit is the environment variable that keeps a process with the race detector from sleeping for a second when it

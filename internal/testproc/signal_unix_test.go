@@ -3,6 +3,9 @@
 package testproc
 
 import (
+	"errors"
+	"io/fs"
+	"path/filepath"
 	"syscall"
 	"testing"
 )
@@ -38,5 +41,14 @@ func TestNoZombie(t *testing.T) {
 	p := Run(t, Command{Role: "say"})
 	if pid, err := syscall.Wait4(p.Pid(), nil, syscall.WNOHANG, nil); err != syscall.ECHILD {
 		t.Errorf("process %d can still be waited for: %d, %v", p.Pid(), pid, err)
+	}
+}
+
+// TestStartRefused has the system refuse a process, because of an attribute that is passed to it.
+func TestStartRefused(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
+	p, err := TryStart(t, Command{Role: "silent", Attr: &syscall.SysProcAttr{Chroot: missing}})
+	if p != nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("%v, %v; want the error of the system", p, err)
 	}
 }

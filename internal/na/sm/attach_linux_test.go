@@ -125,15 +125,15 @@ func TestProbeOnConnect(t *testing.T) {
 	} else if got != "true, true" {
 		t.Errorf("of a server of this package it knows %q", got)
 	}
-	c.tell("")
+	c.Send("")
 	c.expect("ready ")
-	raw := mapRawAt(t, &server.cfg, identity{int32(c.cmd.Process.Pid), 0}).claim()
+	raw := mapRawAt(t, &server.cfg, identity{int32(c.Pid()), 0}).claim()
 	raw.announce()
 	raw.request(1, []byte("x"))
-	c.tell("")
+	c.Send("")
 	if got := c.expect("relayed "); got != "false, true" {
 		t.Errorf("of a client of C's kind it knows %q", got)
 	}
 	raw.release()
-	c.tell("")
+	c.Send("")
 }

@@ -122,13 +122,13 @@ func TestServerUnmaps(t *testing.T) {
 	if err := send.wait(t); err != nil {
 		t.Fatal(err)
 	}
-	s.tell("")
+	s.Send("")
 	s.expect("removed")
 	client.checkServersFor(t, to)
 	if to.(*Addr).conn.Load() == nil {
 		t.Error("a server whose region was removed counts as closed")
 	}
-	s.tell("")
+	s.Send("")
 	s.expect("unmapped")
 	if err := recv.wait(t); na.KindOf(err) != na.Unreachable || !errors.Is(err, errClosing) {
 		t.Errorf("got %v", err)

@@ -208,7 +208,7 @@ func TestMessages(t *testing.T) {
 	}
 	t.Logf("%d messages in %v; %d and %d answers that nobody waited for or requests that nobody took", 2*calls,
 		time.Since(begin).Round(time.Millisecond), client.stats.unmatched.Load(), client.stats.dropped.Load())
-	s.tell("")
+	s.Send("")
 	if got := s.expect("served "); got != strconv.FormatUint(calls, 10) {
 		t.Errorf("the server has served %s requests, want %d", got, calls)
 	}

@@ -242,7 +242,7 @@ func TestPeerFillsItsDoorbell(t *testing.T) {
 		}
 		calls(t, good, addr)
 	}
-	s.tell("") // it closes
+	s.Send("") // it closes
 	eventually(t, "the server closes", func() bool {
 		return na.KindOf(newCaller(good, lookup(t, good, addr)).try(t)) == na.Unreachable
 	})

@@ -8,13 +8,12 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
+
+	"cinnabar/internal/testproc"
 )
 
 func TestMain(m *testing.M) {
-	if role := os.Getenv(roleEnv); role != "" {
-		os.Exit(playRole(role))
-	}
+	testproc.Main(roles)
 	sweepKilled()
 	goleak.VerifyTestMain(m)
 }
@@ -50,7 +49,7 @@ func TestSweepKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.signal(unix.SIGKILL)
+	s.Kill()
 	cfg, err := (Config{Prefix: prefix}).withDefaults(2)
 	if err != nil {
 		t.Fatal(err)

@@ -119,9 +119,9 @@ func TestUserNamespace(t *testing.T) {
 	if !readUsers().all {
 		t.Skip("this process is in a user namespace that leaves users out")
 	}
-	c := startWith(t, "users", func(attr *syscall.SysProcAttr) {
-		attr.Cloneflags = unix.CLONE_NEWUSER
-		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
+	c := startWith(t, "users", syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
 	})
 	if c == nil {
 		t.Skip("this host lets this user make no user namespace")
@@ -147,7 +147,7 @@ func TestOtherProcessIsRefused(t *testing.T) {
 	}
 	needRoot(t)
 	c := startAs(t, otherUser, "burner")
-	pid := int32(c.cmd.Process.Pid)
+	pid := int32(c.Pid())
 	eventually(t, "the process runs as the other user", func() bool {
 		err := checkProcess(pid, 0)
 		return err != nil && strings.Contains(err.Error(), "runs as uid 65534")

@@ -6,10 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,59 +17,46 @@ import (
 
 	"cinnabar/internal/na"
 	"cinnabar/internal/shm"
+	"cinnabar/internal/testproc"
 )
 
 // Environment of a test's other process.
 const (
-	roleEnv   = "CINNABAR_SM_ROLE"
 	prefixEnv = "CINNABAR_SM_PREFIX"
 	targetEnv = "CINNABAR_SM_TARGET"
 	stepEnv   = "CINNABAR_SM_STEP"
 	spinEnv   = "CINNABAR_SM_SPIN" // nanoseconds
 )
 
-// playRole is what a test's other process does. It tells of its steps on standard output, a line each, and goes on, or
-// ends, as standard input says.
-func playRole(role string) int {
-	p := &player{cfg: Config{Prefix: os.Getenv(prefixEnv)}, in: bufio.NewScanner(os.Stdin)}
-	spin, err := strconv.Atoi(cmp.Or(os.Getenv(spinEnv), "0"))
-	if err != nil {
-		fmt.Println("error", err)
-		return 1
-	}
-	p.cfg.Spin = time.Duration(spin)
-	switch role {
-	case "server":
-		err = p.server()
-	case "raw":
-		err = p.raw(os.Getenv(targetEnv), os.Getenv(stepEnv))
-	case "caller":
-		err = p.caller(os.Getenv(targetEnv))
-	case "pacer":
-		err = p.pacer()
-	case "burner":
-		p.burner()
-	case "confined":
-		err = p.confined(os.Getenv(targetEnv))
-	case "counter":
-		err = p.counter()
-	case "flooder":
-		err = p.flooder(os.Getenv(targetEnv), os.Getenv(stepEnv))
-	case "unmapper":
-		err = p.unmapper()
-	case "users":
+// roles are the functions of a test's other processes. They print their steps on standard output, a line each, and go on, or end,
+// after a line on standard input.
+var roles = map[string]func([]string) error{
+	"server":   playing((*player).server),
+	"raw":      playing(func(p *player) error { return p.raw(os.Getenv(targetEnv), os.Getenv(stepEnv)) }),
+	"caller":   playing(func(p *player) error { return p.caller(os.Getenv(targetEnv)) }),
+	"pacer":    playing((*player).pacer),
+	"burner":   playing(func(p *player) error { p.burner(); return nil }),
+	"confined": playing(func(p *player) error { return p.confined(os.Getenv(targetEnv)) }),
+	"counter":  playing((*player).counter),
+	"flooder":  playing(func(p *player) error { return p.flooder(os.Getenv(targetEnv), os.Getenv(stepEnv)) }),
+	"unmapper": playing((*player).unmapper),
+	"users": playing(func(p *player) error {
 		u := readUsers()
 		p.say(fmt.Sprint("users ", u.all, " ", u.overflow))
-	case "squatter":
-		err = p.squatter(os.Getenv(targetEnv))
-	default:
-		err = fmt.Errorf("unknown role %q", role)
+		return nil
+	}),
+	"squatter": playing(func(p *player) error { return p.squatter(os.Getenv(targetEnv)) }),
+}
+
+// playing returns a role of a player with the Config in the environment.
+func playing(play func(*player) error) func([]string) error {
+	return func([]string) error {
+		spin, err := strconv.Atoi(cmp.Or(os.Getenv(spinEnv), "0"))
+		if err != nil {
+			return err
+		}
+		return play(&player{cfg: Config{Prefix: os.Getenv(prefixEnv), Spin: time.Duration(spin)}, in: bufio.NewScanner(os.Stdin)})
 	}
-	if err != nil {
-		fmt.Println("error", err)
-		return 1
-	}
-	return 0
 }
 
 type player struct {
@@ -80,7 +64,7 @@ type player struct {
 	in  *bufio.Scanner
 }
 
-// say tells a line and waits for one.
+// say prints a line and waits for one.
 func (p *player) say(line string) {
 	fmt.Println(line)
 	p.in.Scan()
@@ -239,10 +223,8 @@ func (p *player) raw(target, stop string) error {
 
 // child is a test's other process.
 type child struct {
-	t     testing.TB
-	cmd   *exec.Cmd
-	in    io.WriteCloser
-	lines chan string
+	*testproc.Process
+	t testing.TB
 }
 
 func start(t testing.TB, role string, env ...string) *child {
@@ -253,116 +235,46 @@ func start(t testing.TB, role string, env ...string) *child {
 // startAs is start for a user. Only root can start a process of another user.
 func startAs(t testing.TB, uid int, role string, env ...string) *child {
 	t.Helper()
-	c, err := newChild(t, uid, role, nil, env...)
-	if err != nil {
-		t.Fatal(err)
+	c := childCommand(role, env)
+	if uid != os.Geteuid() {
+		c.Path = "/proc/self/exe" // the directory of the test's program is closed to others
+		c.Attr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+		c.Dir = "/"
 	}
-	return c
+	watch(t)
+	return &child{testproc.Start(t, c), t}
 }
 
-// startWith is start with other attributes of the process; nil: the kernel does not start such a one.
-func startWith(t testing.TB, role string, change func(*syscall.SysProcAttr)) *child {
+// startWith is start with other attributes of the process; nil: the kernel does not start such a process.
+func startWith(t testing.TB, role string, attr syscall.SysProcAttr) *child {
 	t.Helper()
-	c, err := newChild(t, os.Geteuid(), role, change)
+	c := childCommand(role, nil)
+	c.Attr = &attr
+	watch(t)
+	p, err := testproc.TryStart(t, c)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EINVAL) {
 		return nil
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c
+	return &child{p, t}
 }
 
-func newChild(t testing.TB, uid int, role string, change func(*syscall.SysProcAttr), env ...string) (*child, error) {
-	t.Helper()
-	watch(t)
-	c := &child{t: t, cmd: exec.Command(os.Args[0], "-test.run=^$"), lines: make(chan string, 100)}
-	c.cmd.Env = append(os.Environ(), append(env, roleEnv+"="+role)...)
-	if !slices.ContainsFunc(env, func(s string) bool { return strings.HasPrefix(s, prefixEnv) }) {
-		c.cmd.Env = append(c.cmd.Env, prefixEnv+"="+testPrefix)
-	}
-	c.cmd.Stderr = os.Stderr
-	if uid != os.Geteuid() {
-		c.cmd.Path = "/proc/self/exe" // the directory of the test's program is closed to others
-		c.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
-		c.cmd.Dir = "/"
-	}
-	if change != nil {
-		c.cmd.SysProcAttr = &syscall.SysProcAttr{}
-		change(c.cmd.SysProcAttr)
-	}
-	var err error
-	if c.in, err = c.cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
-	out, err := c.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.cmd.Start(); err != nil {
-		return nil, err
-	}
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		defer close(c.lines)
-		for s := bufio.NewScanner(out); s.Scan(); {
-			c.lines <- s.Text()
-		}
-	}()
-	t.Cleanup(func() {
-		_ = c.cmd.Process.Kill() // it may have ended
-		_ = c.in.Close()
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			for range c.lines {
-			}
-			<-read
-			_ = c.cmd.Wait() // killed
-		}()
-		await(t, fmt.Sprintf("the end of process %d, which plays the role %q and was killed", c.cmd.Process.Pid, role), ended)
-	})
-	return c, nil
+// childCommand describes a process with a role. It uses the prefix of this process's tests unless env has another.
+func childCommand(role string, env []string) testproc.Command {
+	return testproc.Command{Role: role, Env: append([]string{prefixEnv + "=" + testPrefix}, env...), Limit: testLimit}
 }
 
-// expect waits for a line that begins so, and returns the rest.
+// expect waits for a line that begins with prefix, and returns the rest.
 func (c *child) expect(prefix string) string {
 	c.t.Helper()
-	limit := time.NewTimer(testLimit)
-	defer limit.Stop()
-	select {
-	case line, ok := <-c.lines:
-		rest, found := strings.CutPrefix(line, prefix)
-		if !ok || !found {
-			c.t.Fatalf("the other process says %q, want %q", line, prefix)
-		}
-		return rest
-	case <-limit.C:
-		c.t.Fatalf("the other process does not say %q within %v\n%s", prefix, testLimit, traces())
+	line := c.Stdout.Line()
+	rest, found := strings.CutPrefix(line, prefix)
+	if !found {
+		c.t.Fatalf("the other process prints %q, want %q", line, prefix)
 	}
-	return ""
-}
-
-func (c *child) tell(line string) {
-	c.t.Helper()
-	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
-		c.t.Error(err)
-	}
-}
-
-func (c *child) signal(s unix.Signal) {
-	c.t.Helper()
-	if err := c.cmd.Process.Signal(s); err != nil {
-		c.t.Error(err)
-	}
-}
-
-// stop stops the process and waits until it is.
-func (c *child) stop() {
-	c.t.Helper()
-	c.signal(unix.SIGSTOP)
-	eventually(c.t, "the other process stops", func() bool { return stopped(int32(c.cmd.Process.Pid)) })
+	return rest
 }
 
 // calls makes some calls with messages of both kinds.
@@ -385,7 +297,7 @@ func TestClientKilled(t *testing.T) {
 			server, _ := serve(t, Config{})
 			c := start(t, "raw", targetEnv+"="+server.own.String(), stepEnv+"="+step)
 			c.expect("at ")
-			c.signal(unix.SIGKILL)
+			c.Kill()
 			client := open(t, Config{})
 			calls(t, client, server.own.String())
 			shut(t, client)
@@ -407,11 +319,11 @@ func TestClientStopped(t *testing.T) {
 			server, _ := serve(t, Config{})
 			c := start(t, "raw", targetEnv+"="+server.own.String(), stepEnv+"="+step)
 			c.expect("at ")
-			c.stop()
+			c.Suspend()
 			client := open(t, Config{})
 			calls(t, client, server.own.String())
-			c.tell("")
-			c.signal(unix.SIGCONT)
+			c.Send("")
+			c.Resume()
 			c.expect("done a request")
 			shut(t, client)
 			settled(t, server)
@@ -429,7 +341,7 @@ func TestServerKilled(t *testing.T) {
 	client := open(t, Config{Prefix: prefix})
 	calls(t, client, addr)
 	to := lookup(t, client, addr)
-	s.stop()
+	s.Suspend()
 	send, recv := newSignal(), newSignal()
 	client.RecvExpected(&recv.op, to, 1000, make([]byte, 8))
 	client.SendRequest(&send.op, to, 1000, []byte("x"))
@@ -437,7 +349,7 @@ func TestServerKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := to.Done()
-	s.signal(unix.SIGKILL)
+	s.Kill()
 	if err := recv.wait(t); na.KindOf(err) != na.Unreachable {
 		t.Errorf("the call under way: %v", err)
 	}
@@ -464,7 +376,7 @@ func TestServerStopped(t *testing.T) {
 	client := open(t, Config{})
 	to := lookup(t, client, addr)
 	calls(t, client, addr)
-	s.stop()
+	s.Suspend()
 	const n = 200 // more than there are slots and buffers
 	send, recv := make([]*signal, n), make([]*signal, n)
 	for i := range n {
@@ -478,7 +390,7 @@ func TestServerStopped(t *testing.T) {
 	if err := cancelled.wait(t); na.KindOf(err) != na.Canceled || !errors.Is(err, errNoRoom) {
 		t.Errorf("cancelled: %v", err)
 	}
-	s.signal(unix.SIGCONT)
+	s.Resume()
 	for i := range n {
 		if err := send[i].wait(t); err != nil {
 			t.Fatal(err)
@@ -495,13 +407,11 @@ func TestClientProcess(t *testing.T) {
 	c := start(t, "caller", targetEnv+"="+server.own.String())
 	c.expect("ready")
 	for i := range 100 {
-		c.tell(fmt.Sprint("line ", i))
+		c.Send(fmt.Sprint("line ", i))
 		if got := c.expect("answer "); got != fmt.Sprint("line ", i) {
 			t.Fatalf("got %q", got)
 		}
 	}
-	if err := c.in.Close(); err != nil {
-		t.Error(err)
-	}
+	c.CloseInput()
 	settled(t, server)
 }

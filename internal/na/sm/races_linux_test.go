@@ -17,7 +17,7 @@ func TestCloseWhileConnecting(t *testing.T) {
 	s := start(t, "server")
 	addr := s.expect("ready ")
 	busy, _ := serve(t, Config{})
-	s.stop()
+	s.Suspend()
 	for i := range 60 {
 		client := open(t, Config{})
 		to := lookup(t, client, addr)
@@ -48,7 +48,7 @@ func TestCloseWhileConnecting(t *testing.T) {
 			}
 		}
 	}
-	s.signal(unix.SIGCONT)
+	s.Resume()
 }
 
 // TestSendWhileClosing sends to peers that are not connected while the endpoint closes: each operation ends.

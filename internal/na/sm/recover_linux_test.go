@@ -313,7 +313,7 @@ func TestCleanUpKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.stop()
+	s.Suspend()
 	for _, path := range []string{cfg.socketPath(uri), cfg.socketDir(uri), cfg.objectPath(uri)} {
 		if err := os.Remove(path); err != nil {
 			t.Error(err)
@@ -323,8 +323,8 @@ func TestCleanUpKilled(t *testing.T) {
 	if left := objects(t, &cfg); !slices.Equal(left, []string{"." + prefix + "-" + uri, "." + prefix + "-" + uri}) {
 		t.Errorf("while it lives: %q", left)
 	}
-	s.signal(unix.SIGKILL)
-	eventually(t, "the process has ended", func() bool { return processGone(int32(s.cmd.Process.Pid)) })
+	s.Kill()
+	eventually(t, "the process has ended", func() bool { return processGone(int32(s.Pid())) })
 	open(t, Config{Prefix: prefix})
 	if left := objects(t, &cfg); left != nil {
 		t.Errorf("%q are left", left)

@@ -440,7 +440,7 @@ func TestFullSocket(t *testing.T) {
 	addr := s.expect("ready ")
 	client := open(t, Config{Prefix: prefix})
 	to, _ := lookup(t, client, addr).(*Addr)
-	s.stop()
+	s.Suspend()
 	for err := error(nil); !errors.Is(err, unix.EAGAIN); {
 		if err = client.sendCommand(client.cfg.socketPath(to.uri), makeCommand(client.ident, 0, 0, 0)); err != nil && !errors.Is(err, unix.EAGAIN) {
 			t.Fatal(err)
@@ -454,7 +454,7 @@ func TestFullSocket(t *testing.T) {
 		defer to.mu.Unlock()
 		return errors.Is(to.connectErr, errSocketFull)
 	})
-	s.signal(unix.SIGCONT)
+	s.Resume()
 	if err := errors.Join(send.wait(t), recv.wait(t)); err != nil || recv.op.N != 4 {
 		t.Errorf("%d bytes, %v", recv.op.N, err)
 	}
@@ -545,7 +545,7 @@ func TestFloods(t *testing.T) {
 				calls(t, fresh, server.own.String())
 				shut(t, fresh)
 			}
-			c.tell("")
+			c.Send("")
 		})
 	}
 }

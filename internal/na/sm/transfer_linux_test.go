@@ -2,14 +2,12 @@ package sm
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -19,6 +17,7 @@ import (
 
 	"cinnabar/internal/hostmem"
 	"cinnabar/internal/na"
+	"cinnabar/internal/testproc"
 )
 
 // memoryEnd is an endpoint without messages: what these tests need of one.
@@ -375,14 +374,11 @@ func TestTransferDeadProcess(t *testing.T) {
 // deadProcess returns the number of a process that has ended.
 func deadProcess(t *testing.T) int32 {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-test.run=^$")
-	cmd.Env = []string{"GORACE=atexit_sleep_ms=0"}
-	if err := cmd.Run(); err != nil {
+	p := testproc.Run(t, testproc.Command{Args: []string{"-test.run=^$"}, Limit: testLimit})
+	if err := p.Wait(); err != nil {
 		t.Fatalf("a process that runs no test: %v", err)
 	}
-	return int32(cmd.Process.Pid)
+	return int32(p.Pid())
 }
 
 // TestTransferCancel cancels transfers at any moment: each ends once, as canceled or complete.
