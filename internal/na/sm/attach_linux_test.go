@@ -27,7 +27,7 @@ func TestAttachRefused(t *testing.T) {
 		runtime.LockOSThread() // and never unlocked: the thread ends with its rights
 		dropPtrace()
 		probed <- probe(1)
-		tr := &transfer{op: new(na.Op), to: to, frags: []na.Fragment{{Remote: r, Local: make([]byte, 8)}}, total: 8}
+		tr := &transfer{op: new(na.Op), to: to, at: cursor{frags: []na.Fragment{{Remote: r, Local: make([]byte, 8)}}}, total: 8}
 		moved <- tr.run(inlineBytes)
 	}()
 	probeErr, moveErr := await(t, "the probe", probed), await(t, "the transfer", moved)

@@ -232,7 +232,7 @@ func (e *Endpoint) transfer(op *na.Op, a na.Addr, frags []na.Fragment, put bool)
 			return
 		}
 	}
-	t.frags, t.total = frags, total
+	t.at.frags, t.total = frags, total
 	e.transfers.start(t)
 }
 

@@ -3,6 +3,7 @@ package sm
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"sync"
 
@@ -76,17 +77,12 @@ func checkOwn(ident identity, frags []na.Fragment, access na.Access) error {
 	if t == nil {
 		return &na.Error{Kind: na.Unreachable, Err: errors.New("this process has no endpoint of that number with registered memory")}
 	}
-	for i := range frags {
-		f := &frags[i]
-		r, _ := f.Remote.(*remote) // the caller has checked
-		for off, end := f.Offset, f.Offset+uint64(len(f.Local)); off < end; {
-			seg, skip := r.find(off)
-			n := min(r.segs[seg].len-skip, end-off)
-			if err := t.allows(r.segs[seg].addr+skip, n, access); err != nil {
-				return &na.Error{Kind: na.Denied, Err: fmt.Errorf("fragment %d: %w", i, err)}
-			}
-			off += n
+	at := cursor{frags: frags} // the caller has checked their type
+	for local, addr := at.next(math.MaxUint64); local != nil; local, addr = at.next(math.MaxUint64) {
+		if err := t.allows(addr, uint64(len(local)), access); err != nil {
+			return &na.Error{Kind: na.Denied, Err: fmt.Errorf("fragment %d: %w", at.frag, err)}
 		}
+		at.advance(len(local))
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func TestRelayLateCancel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr := &transfer{op: new(na.Op), to: to, frags: []na.Fragment{{Remote: r, Local: make([]byte, 8)}}, total: 8}
+	tr := &transfer{op: new(na.Op), to: to, at: cursor{frags: []na.Fragment{{Remote: r, Local: make([]byte, 8)}}}, total: 8}
 	tr.setLink(l)
 	err = tr.relayOver(l)
 	tr.end(na.Canceled)

@@ -28,12 +28,9 @@ type transfer struct {
 	op    *na.Op
 	to    *Addr
 	put   bool
-	frags []na.Fragment
 	total uint64
 	done  uint64
-
-	frag int    // the next byte to move is in frags[frag],
-	off  uint64 // there
+	at    cursor // the next byte to move
 
 	win  *window   // the window through which it is copied, nil if there is none
 	next *transfer // in the list of those that wait; guarded by that list's lock
@@ -60,42 +57,66 @@ func (t *transfer) opName() string {
 
 // free returns t to the pool.
 func (t *transfer) free() {
-	t.op, t.to, t.frags, t.next, t.refused = nil, nil, nil, nil, nil
-	t.total, t.done, t.frag, t.off = 0, 0, 0, 0
+	t.op, t.to, t.next, t.refused = nil, nil, nil, nil
+	t.total, t.done, t.at = 0, 0, cursor{}
 	t.stop.Store(0)
 	pooledTransfers.Put(t)
 }
 
-// fill adds the next bytes of t to b, at most limit of them, and returns their first address in the peer's process. The position of t
-// moves behind them.
+// fill adds the next bytes of t to b, at most limit of them, and returns their first address in the peer's process. The position of
+// t moves behind them.
 func (t *transfer) fill(b *batch, limit uint64) (first uint64) {
-	for ; t.frag < len(t.frags); t.frag, t.off = t.frag+1, 0 {
-		f := &t.frags[t.frag]
-		r, _ := f.Remote.(*remote) // checked when the transfer started
-		for t.off < uint64(len(f.Local)) {
-			seg, skip := r.find(f.Offset + t.off)
-			s := r.segs[seg]
-			n := min(s.len-skip, uint64(len(f.Local))-t.off, limit-b.bytes)
-			if n == 0 || !b.add(f.Local[t.off:t.off+n], s.addr+skip) {
-				return first
-			}
-			if b.bytes == n {
-				first = s.addr + skip
-			}
-			t.off += n
+	for {
+		local, addr := t.at.next(limit - b.bytes)
+		if local == nil || !b.add(local, addr) {
+			return first
 		}
+		if b.bytes == uint64(len(local)) { // it was empty before
+			first = addr
+		}
+		t.at.advance(len(local))
 	}
-	return first
 }
 
-// rewind moves the position of t back by n bytes, all of which fill has passed.
-func (t *transfer) rewind(n uint64) {
-	for n > t.off {
-		n -= t.off
-		t.frag--
-		t.off = uint64(len(t.frags[t.frag].Local))
+// cursor is a position in the fragments of a transfer. It divides them into pieces that are contiguous on both sides. Package sglist
+// has no such cursor, because the memory of the peer is a list of addresses.
+type cursor struct {
+	frags []na.Fragment // their remote memory is of type *remote
+	frag  int           // the position is in frags[frag],
+	off   uint64        // at this offset
+}
+
+// next returns the piece at the position, which has at most limit bytes, and its address in the peer's process. It returns nil at the
+// end of the fragments, and if limit is 0. The position stays.
+func (c *cursor) next(limit uint64) (local []byte, addr uint64) {
+	for ; c.frag < len(c.frags); c.frag, c.off = c.frag+1, 0 {
+		f := &c.frags[c.frag]
+		rest := f.Local[c.off:]
+		if len(rest) == 0 {
+			continue
+		}
+		r, _ := f.Remote.(*remote)
+		i, skip := r.find(f.Offset + c.off)
+		seg := r.segs[i]
+		if n := min(seg.len-skip, uint64(len(rest)), limit); n > 0 {
+			return rest[:n], seg.addr + skip
+		}
+		break
 	}
-	t.off -= n
+	return nil, 0
+}
+
+// advance moves the position behind the first n bytes of the piece that next has returned.
+func (c *cursor) advance(n int) { c.off += uint64(n) }
+
+// rewind moves the position back by n bytes, all of which it has passed.
+func (c *cursor) rewind(n uint64) {
+	for n > c.off {
+		n -= c.off
+		c.frag--
+		c.off = uint64(len(c.frags[c.frag].Local))
+	}
+	c.off -= n
 }
 
 // run moves all bytes, at most limit of them in each system call.
@@ -109,7 +130,7 @@ func (t *transfer) run(limit uint64) error {
 		b.reset()
 		at := t.fill(b, limit)
 		n, err := b.move(t.to.ident.pid, t.put)
-		t.rewind(b.bytes - n)
+		t.at.rewind(b.bytes - n)
 		if err != nil {
 			return accessError(t.to.ident.pid, at, err)
 		}

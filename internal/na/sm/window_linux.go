@@ -329,8 +329,8 @@ func (ws *windows) close() {
 // windowFor returns the window that contains all remote memory of t, nil if there is none.
 func (ws *windows) windowFor(t *transfer) *window {
 	var id uint64
-	for i := range t.frags {
-		r, _ := t.frags[i].Remote.(*remote) // checked when the transfer started
+	for i := range t.at.frags {
+		r, _ := t.at.frags[i].Remote.(*remote) // checked when the transfer started
 		if r.arena == 0 || id != 0 && r.arena != id {
 			return nil
 		}
@@ -357,28 +357,22 @@ func (t *transfer) runMapped(w *window) error {
 
 // copyMapped copies the next bytes, at most callBytes.
 func (t *transfer) copyMapped(w *window) (moved uint64, err error) {
-	for ; t.frag < len(t.frags); t.frag, t.off = t.frag+1, 0 {
-		f := &t.frags[t.frag]
-		r, _ := f.Remote.(*remote) // checked when the transfer started
-		for t.off < uint64(len(f.Local)) {
-			seg, skip := r.find(f.Offset + t.off)
-			s := r.segs[seg]
-			n := min(s.len-skip, uint64(len(f.Local))-t.off, callBytes-moved)
-			if n == 0 {
-				return moved, nil
-			}
-			theirs := w.part(s.addr+skip, n)
-			if theirs == nil {
-				return moved, &na.Error{Kind: na.Denied, Err: fmt.Errorf("%d bytes at %#x lie outside the arena that the handle names", n, s.addr+skip)}
-			}
-			if ours := f.Local[t.off:][:n]; t.put {
-				hostmem.CopyExposed(theirs, ours)
-			} else {
-				hostmem.CopyExposed(ours, theirs)
-			}
-			moved += n
-			t.off += n
+	for {
+		ours, addr := t.at.next(callBytes - moved)
+		if ours == nil {
+			return moved, nil
 		}
+		n := uint64(len(ours))
+		theirs := w.part(addr, n)
+		if theirs == nil {
+			return moved, &na.Error{Kind: na.Denied, Err: fmt.Errorf("%d bytes at %#x lie outside the arena that the handle names", n, addr)}
+		}
+		if t.put {
+			hostmem.CopyExposed(theirs, ours)
+		} else {
+			hostmem.CopyExposed(ours, theirs)
+		}
+		t.at.advance(len(ours))
+		moved += n
 	}
-	return moved, nil
 }

@@ -140,7 +140,7 @@ func TestWindowForged(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := user.transfers.windows.use(to.ident, id)
-	beyond := &transfer{op: new(na.Op), to: to, frags: []na.Fragment{{Remote: outside, Local: make([]byte, 2)}}, total: 2}
+	beyond := &transfer{op: new(na.Op), to: to, at: cursor{frags: []na.Fragment{{Remote: outside, Local: make([]byte, 2)}}}, total: 2}
 	if err := beyond.runMapped(w); na.KindOf(err) != na.Denied {
 		t.Errorf("beyond the end of the arena: %v", err)
 	}
