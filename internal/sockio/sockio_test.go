@@ -85,31 +85,17 @@ func advance(bufs [][]byte, n int) [][]byte {
 }
 
 // writeAll writes bufs, which it consumes, and waits as often as it takes.
-func writeAll(s stream, bufs ...[]byte) error {
-	var failed error
-	err := s.waitWrite(func() bool {
-		for len(bufs) > 0 {
-			n, err := s.tryWritev(bufs)
-			if errors.Is(err, ErrWouldBlock) {
-				return false
-			}
-			if err != nil {
-				failed = err
-				return true
-			}
-			bufs = advance(bufs, n)
-		}
-		return true
-	})
-	return errors.Join(err, failed)
-}
+func writeAll(s stream, bufs ...[]byte) error { return finishAll(s.waitWrite, s.tryWritev, bufs) }
 
 // readFull fills bufs, which it consumes, and waits as often as it takes.
-func readFull(s stream, bufs ...[]byte) error {
+func readFull(s stream, bufs ...[]byte) error { return finishAll(s.waitRead, s.tryReadv, bufs) }
+
+// finishAll calls try until it has moved all bytes of bufs or fails, and wait to wait.
+func finishAll(wait func(func() bool) error, try func([][]byte) (int, error), bufs [][]byte) error {
 	var failed error
-	err := s.waitRead(func() bool {
+	err := wait(func() bool {
 		for len(bufs) > 0 {
-			n, err := s.tryReadv(bufs)
+			n, err := try(bufs)
 			if errors.Is(err, ErrWouldBlock) {
 				return false
 			}

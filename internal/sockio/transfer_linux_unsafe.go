@@ -113,55 +113,50 @@ func epollNow(set int, events []unix.EpollEvent) (int, error) {
 }
 
 func (d *direct) tryReadv(bufs [][]byte) (int, error) {
-	if d.closed.Load() {
-		return 0, net.ErrClosed
-	}
-	t := &d.rx
-	t.load(bufs)
-	if t.used == 0 {
-		return 0, nil
-	}
-	err := d.raw.Control(t.do)
-	t.unload()
-	switch {
-	case err != nil:
+	moved, err := d.try(&d.rx, bufs, "read", "recv")
+	if err != nil || !moved {
 		return 0, err
-	case t.errno == unix.EAGAIN:
-		return 0, ErrWouldBlock
-	case t.errno != 0:
-		return 0, d.fail("read", "recv", t.errno)
 	}
 	orderRead()
-	if t.n == 0 {
+	if d.rx.n == 0 {
 		if e := d.reset.Load(); e != nil {
 			return 0, e
 		}
 		return 0, io.EOF
 	}
-	return t.n, nil
+	return d.rx.n, nil
 }
 
 func (d *direct) tryWritev(bufs [][]byte) (int, error) {
-	if d.closed.Load() {
-		return 0, net.ErrClosed
+	orderWrite()
+	moved, err := d.try(&d.tx, bufs, "write", "send")
+	if err != nil || !moved {
+		return 0, err
 	}
-	t := &d.tx
+	return d.tx.n, nil
+}
+
+// try makes the system call of t with bufs. It returns false without an error if they have no byte. op and call name the operation and
+// the system call in errors.
+func (d *direct) try(t *transfer, bufs [][]byte, op, call string) (moved bool, err error) {
+	if d.closed.Load() {
+		return false, net.ErrClosed
+	}
 	t.load(bufs)
 	if t.used == 0 {
-		return 0, nil
+		return false, nil
 	}
-	orderWrite()
-	err := d.raw.Control(t.do)
+	err = d.raw.Control(t.do)
 	t.unload()
 	switch {
 	case err != nil:
-		return 0, err
+		return false, err
 	case t.errno == unix.EAGAIN:
-		return 0, ErrWouldBlock
+		return false, ErrWouldBlock
 	case t.errno != 0:
-		return 0, d.fail("write", "send", t.errno)
+		return false, d.fail(op, call, t.errno)
 	}
-	return t.n, nil
+	return true, nil
 }
 
 // fail returns errno as net's errors look. It keeps the first one for readers,

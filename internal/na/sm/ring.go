@@ -23,11 +23,12 @@ type ring struct {
 
 const ringMask = ringSlots - 1
 
-// producer returns the sending end of the ring in b and goes on where the previous one has stopped. A producer that died
-// between its two stores has left them different, which would stop C's for ever.
-func producer(b []byte) ring {
+// newRing returns the end of the ring in b with the words head and tail at these offsets. It goes on at the position of the tail,
+// where the previous user of the end stopped. A user that died between its two stores has left them different, which would stop a
+// process in C for ever, so newRing makes them equal.
+func newRing(b []byte, head, tail, other int) ring {
 	r := ring{
-		head: shm.Uint32(b, offProdHead), tail: shm.Uint32(b, offProdTail), other: shm.Uint32(b, offConsTail),
+		head: shm.Uint32(b, head), tail: shm.Uint32(b, tail), other: shm.Uint32(b, other),
 		slots: b[offSlots:][:ringSlots*slotSize],
 	}
 	r.at = r.tail.Load() & ringMask
@@ -36,17 +37,11 @@ func producer(b []byte) ring {
 	return r
 }
 
+// producer returns the sending end of the ring in b.
+func producer(b []byte) ring { return newRing(b, offProdHead, offProdTail, offConsTail) }
+
 // consumer returns the receiving end of the ring in b.
-func consumer(b []byte) ring {
-	r := ring{
-		head: shm.Uint32(b, offConsHead), tail: shm.Uint32(b, offConsTail), other: shm.Uint32(b, offProdTail),
-		slots: b[offSlots:][:ringSlots*slotSize],
-	}
-	r.at = r.tail.Load() & ringMask
-	r.head.Store(r.at)
-	r.tail.Store(r.at)
-	return r
-}
+func consumer(b []byte) ring { return newRing(b, offConsHead, offConsTail, offProdTail) }
 
 // full reports whether a producer has no slot left. One slot always stays empty.
 func (r *ring) full() bool { return (r.at+1)&ringMask == r.other.Load()&ringMask }
