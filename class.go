@@ -3,12 +3,12 @@ package cinnabar
 import (
 	"strings"
 
-	"cinnabar/internal/hg"
+	"cinnabar/internal/hg/wire"
 )
 
 // MercuryProtocol is the version of Mercury's headers that engines speak: that of Mercury 2.1 and later
 // (HG_CORE_PROTOCOL_VERSION).
-const MercuryProtocol = hg.Protocol
+const MercuryProtocol = wire.Protocol
 
 // Class tells about the network that an engine is on (HG_Class_get_name and its kin).
 type Class struct {

@@ -11,6 +11,7 @@ import (
 
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hg"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na/ofitcp"
 	"cinnabar/internal/na/sm"
@@ -214,7 +215,7 @@ func messageSize(n int) int {
 
 // class returns what the RPC core is told.
 func (cfg *Config) class(d hg.Dispatcher) hg.Config {
-	mode := map[Checksums]hg.ChecksumMode{ChecksumsAuto: hg.Detect, NoChecksums: hg.NoChecksums, WithChecksums: hg.Checksums}[cfg.Checksums]
+	mode := map[Checksums]wire.ChecksumMode{ChecksumsAuto: wire.Detect, NoChecksums: wire.NoChecksums, WithChecksums: wire.Checksums}[cfg.Checksums]
 	return hg.Config{
 		Logger: cfg.layer("rpc"), Dispatch: d, Checksums: mode,
 		NoEager: cfg.NoEager, NoOverflow: cfg.NoOverflow, NoLoopback: cfg.NoLoopback,

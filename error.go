@@ -93,7 +93,7 @@ func codeOf(err error) codes.Code {
 		return c
 	}
 	if h, ok := errors.AsType[*hg.Error](err); ok && h != nil {
-		return codes.Code(h.Code)
+		return h.Code
 	}
 	kind := na.KindOf(err)
 	switch code := codes.Of(err); {

@@ -23,7 +23,7 @@ func TestCodeOf(t *testing.T) {
 		{nil, 0},
 		{codes.Busy, codes.Busy},
 		{fmt.Errorf("x: %w", &Error{Code: codes.Fault}), codes.Fault},
-		{&hg.Error{Code: hg.Overflow}, codes.Overflow},
+		{&hg.Error{Code: codes.Overflow}, codes.Overflow},
 		{&na.Error{Kind: na.Firewalled}, codes.HostFirewall},
 		{&na.Error{Kind: na.InUse}, codes.AddrInUse},
 		{context.DeadlineExceeded, codes.Timeout},
@@ -85,12 +85,12 @@ func TestErrorFrom(t *testing.T) {
 	if errorFrom("call", "x", "y", nil) != nil {
 		t.Error("nothing is an error")
 	}
-	err := errorFrom("call", "x", "y", &hg.Error{Op: "call", Code: hg.Again, Remote: true})
+	err := errorFrom("call", "x", "y", &hg.Error{Op: "call", Code: codes.Again, Remote: true})
 	e, _ := errors.AsType[*Error](err)
 	if e.Code != codes.Again || !e.Remote || e.Err != nil || e.Op != "call" || e.RPC != "x" || e.Addr != "y" {
 		t.Errorf("%+v", e)
 	}
-	closed := errorFrom("call", "", "", &hg.Error{Code: hg.Canceled, Err: &na.Error{Kind: na.Closed}})
+	closed := errorFrom("call", "", "", &hg.Error{Code: codes.Canceled, Err: &na.Error{Kind: na.Closed}})
 	if !errors.Is(closed, ErrClosed) {
 		t.Errorf("%v is not ErrClosed", closed)
 	}

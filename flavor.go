@@ -8,7 +8,6 @@ import (
 	"cinnabar/codec/cereal"
 	"cinnabar/codec/hgproc"
 	"cinnabar/codes"
-	"cinnabar/internal/hg"
 	"cinnabar/internal/hg/wire"
 )
 
@@ -156,7 +155,7 @@ func (p *procedure) Label(provider uint16) string { return p.label(provider) }
 // appendInput appends what a request carries: *in behind the flavour's header.
 func (p *procedure) appendInput(b []byte, parent uint64, in any) ([]byte, error) {
 	if p.flavor.overMargo() {
-		b = wire.AppendRequestHeader(b, parent)
+		b = wire.AppendMargoRequest(b, parent)
 	}
 	return p.in.Append(b, in)
 }
@@ -166,7 +165,7 @@ func (p *procedure) decodeInput(b []byte, in any) (parent uint64, err error) {
 	parent = wire.NoParent
 	if p.flavor.overMargo() {
 		var ok bool
-		if parent, b, ok = wire.ParseRequestHeader(b); !ok {
+		if parent, b, ok = wire.ParseMargoRequest(b); !ok {
 			return parent, fmt.Errorf("request has %d bytes, fewer than Margo's header: %w", len(b), codec.ErrOverflow)
 		}
 	}
@@ -176,7 +175,7 @@ func (p *procedure) decodeInput(b []byte, in any) (parent uint64, err error) {
 // appendOutput appends what a successful response carries.
 func (p *procedure) appendOutput(b []byte, out any) ([]byte, error) {
 	if p.flavor.overMargo() {
-		b = wire.AppendResponseHeader(b, uint32(hg.Success))
+		b = wire.AppendMargoResponse(b, uint32(wire.Success))
 	}
 	return p.out.Append(b, out)
 }
@@ -184,7 +183,7 @@ func (p *procedure) appendOutput(b []byte, out any) ([]byte, error) {
 // decodeOutput reads what a response carries. code is what the peer's Margo says; unless it is 0 there is no result.
 func (p *procedure) decodeOutput(b []byte, out any) (code codes.Code, err error) {
 	if p.flavor.overMargo() {
-		n, rest, ok := wire.ParseResponseHeader(b)
+		n, rest, ok := wire.ParseMargoResponse(b)
 		if !ok {
 			return 0, fmt.Errorf("response has %d bytes, fewer than Margo's header: %w", len(b), codec.ErrOverflow)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"cinnabar/codes"
 	"cinnabar/internal/hg"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/na/natest"
 	"cinnabar/internal/na/ofitcp"
 )
@@ -270,7 +271,7 @@ func TestConfigReaches(t *testing.T) {
 	if got := cfg.tcp(); !reflect.DeepEqual(got, wantTCP) {
 		t.Errorf("the transport is told %+v, want %+v", got, wantTCP)
 	}
-	wantClass := hg.Config{Logger: log, Checksums: hg.Checksums, NoEager: true, NoOverflow: true, NoLoopback: true, MaxOverflow: 1, OverflowBudget: 2}
+	wantClass := hg.Config{Logger: log, Checksums: wire.Checksums, NoEager: true, NoOverflow: true, NoLoopback: true, MaxOverflow: 1, OverflowBudget: 2}
 	if got := cfg.class(nil); !reflect.DeepEqual(got, wantClass) {
 		t.Errorf("the core is told %+v, want %+v", got, wantClass)
 	}

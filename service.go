@@ -34,12 +34,12 @@ func (svc *service) label() string { return svc.proc.label(svc.provider) }
 // do not fit the core's one byte become codes.OtherError there.
 func (svc *service) answer(r *hg.Request, code codes.Code) error {
 	if svc.proc.flavor.overMargo() {
-		return r.Respond(svc.e.lives.ctx, wire.AppendResponseHeader(r.Output(), uint32(code)))
+		return r.Respond(svc.e.lives.ctx, wire.AppendMargoResponse(r.Output(), uint32(code)))
 	}
 	if code > codes.OtherError {
 		code = codes.OtherError
 	}
-	return r.Fail(hg.Code(code))
+	return r.Fail(code)
 }
 
 // handlers takes an engine's requests. It is the [hg.Dispatcher] of the engine.
@@ -115,7 +115,7 @@ func refuse(r *hg.Request, svc *service, code codes.Code) {
 	switch {
 	case r.OneWay():
 	case svc == nil:
-		_ = r.Fail(hg.Code(code)) // a caller that is gone needs no answer
+		_ = r.Fail(code) // a caller that is gone needs no answer
 	default:
 		_ = svc.answer(r, code)
 	}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/hg"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
@@ -151,7 +152,7 @@ func (w *stallWatch) transfers(now time.Duration) (any bool, stalled []func()) {
 		case now-d.moved >= limit:
 			err := fmt.Errorf("%d of %d bytes have moved, and none for %v (Config.TransferStall): the peer is frozen, or does not serve its memory",
 				min(d.progress, d.bytes), d.bytes, (now - d.moved).Round(time.Millisecond))
-			if finish := d.transfer.Interrupt(hg.Timeout, err); finish != nil {
+			if finish := d.transfer.Interrupt(codes.Timeout, err); finish != nil {
 				stalled = append(stalled, finish)
 			}
 		}
@@ -193,7 +194,7 @@ func (w *stallWatch) calls(now time.Duration) (any bool, frozen []func()) {
 		}
 		err := fmt.Errorf("the peer has answered nothing for %v (%d times Config.KeepAlive), not even a request that it need not serve: it is frozen, or makes no progress",
 			silent.Round(time.Millisecond), frozenAfter)
-		if finish := d.call.Interrupt(hg.HostUnreach, err); finish != nil {
+		if finish := d.call.Interrupt(codes.HostUnreach, err); finish != nil {
 			frozen = append(frozen, finish)
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
@@ -21,13 +22,13 @@ func (inline) Dispatch(r *Request) na.Task {
 }
 
 // newPair makes two processes on a network without goroutines.
-func newPair(t testing.TB, mode ChecksumMode) (client, server *node) {
+func newPair(t testing.TB, mode wire.ChecksumMode) (client, server *node) {
 	n := natest.New(natest.Config{Direct: true})
 	return open(t, n, Config{Checksums: mode}), open(t, n, Config{Checksums: mode, Dispatch: inline{}})
 }
 
 func TestCallsDoNotAllocate(t *testing.T) {
-	for name, mode := range map[string]ChecksumMode{"without checksums": NoChecksums, "with checksums": Checksums, "detect": Detect} {
+	for name, mode := range map[string]wire.ChecksumMode{"without checksums": wire.NoChecksums, "with checksums": wire.Checksums, "detect": wire.Detect} {
 		t.Run(name, func(t *testing.T) {
 			client, server := newPair(t, mode)
 			to, ctx, input := server.ep.Addr(), context.Background(), []byte("an argument")
@@ -47,7 +48,7 @@ func TestCallsDoNotAllocate(t *testing.T) {
 }
 
 func TestTransfersDoNotAllocate(t *testing.T) {
-	client, server := newPair(t, NoChecksums)
+	client, server := newPair(t, wire.NoChecksums)
 	d := travel(t, expose(t, server, na.ReadOnly, evenly(make([]byte, 4096), 4)...).Desc())
 	to, ctx, local := server.ep.Addr(), context.Background(), [][]byte{make([]byte, 4096)}
 	allocs := testing.AllocsPerRun(1000, func() {
@@ -64,7 +65,7 @@ func TestTransfersDoNotAllocate(t *testing.T) {
 }
 
 func BenchmarkCall(b *testing.B) {
-	for name, mode := range map[string]ChecksumMode{"plain": NoChecksums, "checksums": Checksums, "detect": Detect} {
+	for name, mode := range map[string]wire.ChecksumMode{"plain": wire.NoChecksums, "checksums": wire.Checksums, "detect": wire.Detect} {
 		b.Run(name, func(b *testing.B) {
 			client, server := newPair(b, mode)
 			to, ctx, input := server.ep.Addr(), context.Background(), make([]byte, 64)

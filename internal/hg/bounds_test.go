@@ -9,7 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/audit"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
@@ -25,8 +27,8 @@ func TestUnreadResponses(t *testing.T) {
 	audit.Reset()
 	server := open(t, n, Config{Dispatch: inline{}, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	bad, good := openRaw(n), open(t, n, Config{})
-	head := make([]byte, formShort.size())
-	putRequest(head, requestFields{id: 1})
+	head := make([]byte, wire.FormShort.Size())
+	wire.PutRequest(head, wire.Request{ID: 1})
 	account := server.at(t, bad.ep).Account()
 	for account.Take(hostquota.Unsent, 1) == nil { // as if they waited
 	}
@@ -47,12 +49,12 @@ func TestUnreadResponses(t *testing.T) {
 // TestForgottenPeers: a process that calls ever new peers holds as much for it as it has connections.
 func TestForgottenPeers(t *testing.T) {
 	n := natest.New(natest.Config{Direct: true})
-	client := open(t, n, Config{Checksums: Detect})
+	client := open(t, n, Config{Checksums: wire.Detect})
 	for range 3 * minSweep {
 		c := New(Config{})
 		ep := n.Open(c)
 		c.Attach(ep)
-		if _, err := call(t, client, client.at(t, ep), 1, nil); codeFrom(t, err) != NoEntry {
+		if _, err := call(t, client, client.at(t, ep), 1, nil); codeFrom(t, err) != codes.NoEntry {
 			t.Fatal(err)
 		}
 		n.Cut(client.ep, ep)
@@ -75,7 +77,7 @@ func TestLingeringBudget(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			k := client.NewCall()
 			k.Start(client.at(t, deaf), 1, CallOptions{}, make([]byte, 10000))
-			if err := k.Wait(ctx); codeFrom(t, err) != Timeout {
+			if err := k.Wait(ctx); codeFrom(t, err) != codes.Timeout {
 				t.Error(err)
 			}
 			cancel()
@@ -106,11 +108,11 @@ func TestErrorSaysThingsOnce(t *testing.T) {
 		t.Errorf("kind %v", na.KindOf(err))
 	}
 	other := &na.Error{Kind: na.Unreachable, Op: "get", Addr: "elsewhere"}
-	if got := newError("pull", server.ep.Addr(), HostUnreach, other).Error(); !strings.Contains(got, "elsewhere") {
+	if got := newError("pull", server.ep.Addr(), codes.HostUnreach, other).Error(); !strings.Contains(got, "elsewhere") {
 		t.Errorf("another address is lost: %q", got)
 	}
 	wrapped := fmt.Errorf("closing: %w", other)
-	if got := newError("pull", server.ep.Addr(), HostUnreach, wrapped); got.Err != wrapped { //nolint:errorlint // identity is meant
+	if got := newError("pull", server.ep.Addr(), codes.HostUnreach, wrapped); got.Err != wrapped { //nolint:errorlint // identity is meant
 		t.Errorf("a wrapped error becomes %v", got.Err)
 	}
 }

@@ -1,10 +1,11 @@
 package hg
 
 import (
-	"encoding/binary"
 	"fmt"
 	"slices"
 
+	"cinnabar/codes"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostmem"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
@@ -23,15 +24,15 @@ type Bulk struct {
 	closed bool
 }
 
-// Expose makes memory accessible to peers until Close. There are 1 to [MaxSegments] segments; any may be empty. The descriptor
+// Expose makes memory accessible to peers until Close. There are 1 to [wire.MaxSegments] segments; any may be empty. The descriptor
 // leaves out empty segments, because Mercury 2.4.1 reads through a null pointer at one; if all are empty, it has one of them.
 // The memory is used in place: it must not be used for anything else before Close returns.
 func (c *Class) Expose(segs [][]byte, access na.Access) (*Bulk, error) {
 	switch {
-	case len(segs) == 0 || len(segs) > MaxSegments:
-		return nil, newError("expose", nil, InvalidArg, fmt.Errorf("%d segments, allowed are 1 to %d", len(segs), MaxSegments))
+	case len(segs) == 0 || len(segs) > wire.MaxSegments:
+		return nil, newError("expose", nil, codes.InvalidArg, fmt.Errorf("%d segments, allowed are 1 to %d", len(segs), wire.MaxSegments))
 	case access != na.ReadOnly && access != na.WriteOnly && access != na.ReadWrite:
-		return nil, newError("expose", nil, InvalidArg, fmt.Errorf("access %d is none of read-only, write-only and read-write", access))
+		return nil, newError("expose", nil, codes.InvalidArg, fmt.Errorf("access %d is none of read-only, write-only and read-write", access))
 	}
 	b := &Bulk{c: c, segs: NotEmpty(segs)}
 	handles, flags, err := b.register(access)
@@ -68,7 +69,7 @@ func (b *Bulk) register(access na.Access) (handles []na.Memory, flags uint32, er
 			return nil, 0, err
 		}
 		b.mems = []na.Memory{m}
-		return b.mems, flags | flagRegV, nil
+		return b.mems, flags | wire.BulkRegV, nil
 	}
 	handles = make([]na.Memory, len(b.segs))
 	for i, s := range b.segs {
@@ -84,45 +85,23 @@ func (b *Bulk) register(access na.Access) (handles []na.Memory, flags uint32, er
 	return handles, flags, nil
 }
 
-// describe makes the descriptor. base becomes the address of the first segment that is not empty; the addresses are not
-// those of the memory, which are nobody's business.
+// describe makes the descriptor. base becomes the address of the first segment that is not empty. The addresses are not those of the
+// memory, because peers need not know them.
 func (b *Bulk) describe(base uint64, handles []na.Memory, flags uint32) *Desc {
-	d := &Desc{bulk: b, flags: flags, segs: make([]segment, len(b.segs))}
+	segs := make([]wire.Segment, len(b.segs))
 	for i, s := range b.segs {
 		if n := uint64(len(s)); n > 0 {
-			d.segs[i] = segment{base: base + d.total, length: n}
-			d.total += n
+			segs[i] = wire.Segment{Base: base, Length: n}
+			base += n
 		}
 	}
-	raw := appendInfo(nil, d.total, len(d.segs), d.flags)
-	for _, s := range d.segs {
-		raw = appendSegment(raw, s.base, s.length)
-	}
-	d.raw = appendHandles(raw, handles)
-	p := parser{b: d.raw[infoSize+len(d.segs)*segmentSize:]}
-	d.parseHandles(&p)
-	return d
-}
-
-// appendHandles appends the handles part of a descriptor; nil stands for an empty segment.
-func appendHandles(raw []byte, handles []na.Memory) []byte {
-	if len(handles) == 1 {
-		if handles[0] == nil {
+	d := wire.NewBulk(flags, segs, func(raw []byte, i int) []byte {
+		if handles[i] == nil { // of an empty segment
 			return raw
 		}
-		return appendSized(raw, handles[0].AppendHandle)
-	}
-	sizes := len(raw)
-	raw = append(raw, make([]byte, wordSize*len(handles))...)
-	for i, h := range handles {
-		if h == nil {
-			continue
-		}
-		at := len(raw)
-		raw = h.AppendHandle(raw)
-		binary.LittleEndian.PutUint64(raw[sizes+i*wordSize:], uint64(len(raw)-at))
-	}
-	return raw
+		return handles[i].AppendHandle(raw)
+	})
+	return &Desc{Bulk: d, own: b}
 }
 
 // Desc returns the descriptor by which a peer reaches the memory of the process that it got the descriptor from.
@@ -130,14 +109,8 @@ func (b *Bulk) Desc() *Desc { return b.desc }
 
 // Bind returns a descriptor that names its owner too, so that it can be handed on (HG_Bulk_bind).
 func (b *Bulk) Bind() *Desc {
-	d := &Desc{bulk: b, total: b.desc.total, flags: b.desc.flags | flagBind, segs: b.desc.segs}
-	raw := append([]byte(nil), b.desc.raw...)
-	binary.LittleEndian.PutUint32(raw[flagsAt:], d.flags)
-	at := len(raw) + 2*wordSize
-	raw = appendSized(raw, func(raw []byte) []byte { return appendCoreAddr(raw, b.c.ep, b.c.self) })
-	d.bound = raw[at : len(raw)-wordSize : len(raw)-wordSize]
-	d.raw = append(raw, 0) // context id
-	return d
+	bound := b.desc.Bulk.Bind(func(raw []byte) []byte { return b.c.ep.AppendAddr(raw, b.c.self) })
+	return &Desc{Bulk: bound, own: b}
 }
 
 // Close revokes what peers were allowed and returns when neither they nor transfers of this process touch the memory any
@@ -204,10 +177,7 @@ func (b *Bulk) appendEager(to []byte, d *Desc) ([]byte, bool) {
 		return to, false
 	}
 	start := len(to)
-	to = binary.LittleEndian.AppendUint64(to, uint64(len(d.raw))+d.total)
-	at := len(to)
-	to = append(to, d.raw...)
-	binary.LittleEndian.PutUint32(to[at+flagsAt:], d.flags|flagEager)
+	to = d.AppendProcEager(to)
 	for _, s := range b.segs { // which may be mappings of files that have become shorter
 		n := len(to)
 		to = slices.Grow(to, len(s))[:n+len(s)]
@@ -237,51 +207,52 @@ func (x *exposed) add(b *Bulk, describe func(base uint64)) {
 	defer x.mu.Unlock()
 	base := x.next + basePage
 	describe(base)
-	x.next = (base + b.desc.total + basePage - 1) &^ (basePage - 1)
-	if b.desc.total > 0 {
+	x.next = (base + b.desc.Len() + basePage - 1) &^ (basePage - 1)
+	if b.desc.Len() > 0 {
 		x.byBase[base] = b
 	}
 }
 
 func (x *exposed) remove(b *Bulk) {
-	for _, s := range b.desc.segs {
-		if s.base != 0 {
-			x.mu.Lock()
-			delete(x.byBase, s.base)
-			x.mu.Unlock()
-			return
-		}
+	if base := b.desc.base(); base != 0 {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		delete(x.byBase, base)
 	}
 }
 
 // find returns the memory of this process that d describes, nil if it is none or is closed.
 func (x *exposed) find(d *Desc) *Bulk {
-	if d.bulk != nil {
-		return d.bulk
+	if d.own != nil {
+		return d.own
 	}
-	for _, s := range d.segs {
-		if s.base == 0 {
-			continue
-		}
-		x.mu.Lock()
-		b := x.byBase[s.base]
-		x.mu.Unlock()
-		if b != nil && b.desc.same(d) {
-			return b
-		}
+	x.mu.Lock()
+	b := x.byBase[d.base()]
+	x.mu.Unlock()
+	if b == nil || !b.desc.same(d) {
 		return nil
 	}
-	return nil
+	return b
 }
 
-// same tells whether both describe the same memory.
+// base returns the address of the first segment that has one, 0 if none has.
+func (d *Desc) base() uint64 {
+	for i := range d.Segments() {
+		if s := d.Segment(i); s.Base != 0 {
+			return s.Base
+		}
+	}
+	return 0
+}
+
+// same reports whether both describe the same memory.
 func (d *Desc) same(e *Desc) bool {
-	if d.total != e.total || len(d.segs) != len(e.segs) || d.Access() != e.Access() {
+	if d.Len() != e.Len() || d.Segments() != e.Segments() || d.Access() != e.Access() {
 		return false
 	}
-	for i, s := range d.segs {
-		t := e.segs[i]
-		if s.base != t.base || s.length != t.length || string(d.handle(&s)) != string(e.handle(&t)) {
+	for i := range d.Segments() {
+		s, t := d.Segment(i), e.Segment(i)
+		if s.Base != t.Base || s.Length != t.Length || string(d.Handle(i)) != string(e.Handle(i)) {
 			return false
 		}
 	}

@@ -10,6 +10,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"cinnabar/codes"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
 )
@@ -160,14 +162,15 @@ func TestSplit(t *testing.T) {
 		sizes := rapid.SliceOfN(rapid.IntRange(0, 40), 1, 20)
 		remoteSizes, localSizes := sizes.Draw(t, "remote"), sizes.Draw(t, "local")
 		regv := rapid.Bool().Draw(t, "one handle")
-		d := &Desc{}
+		flags := uint32(0)
 		if regv {
-			d.flags |= flagRegV
+			flags = wire.BulkRegV
 		}
+		var segs []wire.Segment
 		var at []struct{ seg, off int } // where each remote byte is
 		remotes := make([]na.RemoteMemory, len(remoteSizes))
 		for i, n := range remoteSizes {
-			d.segs = append(d.segs, segment{length: uint64(n)})
+			segs = append(segs, wire.Segment{Length: uint64(n)})
 			remotes[i] = numbered(i)
 			for j := range n {
 				if regv {
@@ -176,8 +179,8 @@ func TestSplit(t *testing.T) {
 					at = append(at, struct{ seg, off int }{i, j})
 				}
 			}
-			d.total += uint64(n)
 		}
+		d := &Desc{Bulk: wire.NewBulk(flags, segs, func(b []byte, _ int) []byte { return b })}
 		var local [][]byte
 		room := 0
 		for _, n := range localSizes {
@@ -223,7 +226,7 @@ func TestTransferRefused(t *testing.T) {
 	origin, target := pair(t, natest.Config{})
 	readable := travel(t, expose(t, origin, na.ReadOnly, make([]byte, 100)).Desc())
 	writable := travel(t, expose(t, origin, na.WriteOnly, make([]byte, 100)).Desc())
-	lying := bytes.Clone(readable.raw)
+	lying := readable.Append(nil)
 	binary.LittleEndian.PutUint64(lying, 1000)
 	binary.LittleEndian.PutUint64(lying[infoSize+8:], 1000)
 	longer, err := ParseDesc(lying)
@@ -237,17 +240,17 @@ func TestTransferRefused(t *testing.T) {
 		off  uint64
 		size int
 		n    uint64
-		code Code
+		code codes.Code
 	}{
-		{"push to read-only", Push, readable, 0, 10, 10, Permission},
-		{"pull from write-only", Pull, writable, 0, 10, 10, Permission},
-		{"null", Pull, nil, 0, 10, 10, InvalidArg},
-		{"past the end", Pull, readable, 91, 10, 10, InvalidArg},
-		{"offset past the end", Pull, readable, 101, 0, 0, InvalidArg},
-		{"offset and size overflow", Pull, readable, 50, 10, 1<<64 - 10, InvalidArg},
-		{"local memory too small", Pull, readable, 0, 9, 10, InvalidArg},
-		{"local memory too large", Pull, readable, 0, 11, 10, InvalidArg},
-		{"handle smaller than its segment", Pull, longer, 0, 10, 10, ProtocolError},
+		{"push to read-only", Push, readable, 0, 10, 10, codes.Permission},
+		{"pull from write-only", Pull, writable, 0, 10, 10, codes.Permission},
+		{"null", Pull, nil, 0, 10, 10, codes.InvalidArg},
+		{"past the end", Pull, readable, 91, 10, 10, codes.InvalidArg},
+		{"offset past the end", Pull, readable, 101, 0, 0, codes.InvalidArg},
+		{"offset and size overflow", Pull, readable, 50, 10, 1<<64 - 10, codes.InvalidArg},
+		{"local memory too small", Pull, readable, 0, 9, 10, codes.InvalidArg},
+		{"local memory too large", Pull, readable, 0, 11, 10, codes.InvalidArg},
+		{"handle smaller than its segment", Pull, longer, 0, 10, 10, codes.ProtocolError},
 	} {
 		x := target.NewTransfer()
 		x.Start(tc.dir, origin.ep.Addr(), tc.d, tc.off, [][]byte{make([]byte, tc.size)}, tc.n)
@@ -271,18 +274,18 @@ func TestExposeRefused(t *testing.T) {
 		text   string
 	}{
 		{"no segments", nil, na.ReadOnly, "0 segments, allowed are 1 to 1048576"},
-		{"too many", make([][]byte, MaxSegments+1), na.ReadOnly, "1048577 segments"},
+		{"too many", make([][]byte, wire.MaxSegments+1), na.ReadOnly, "1048577 segments"},
 		{"no access", make([][]byte, 1), 0, "access 0"},
 		{"strange access", make([][]byte, 1), 4, "access 4"},
 	} {
-		if b, err := origin.Expose(tc.segs, tc.access); b != nil || codeFrom(t, err) != InvalidArg || !strings.Contains(err.Error(), tc.text) {
+		if b, err := origin.Expose(tc.segs, tc.access); b != nil || codeFrom(t, err) != codes.InvalidArg || !strings.Contains(err.Error(), tc.text) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
 	}
 	if err := origin.ep.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := origin.Expose(evenly(make([]byte, 10), 2), na.ReadOnly); codeFrom(t, err) != Canceled {
+	if _, err := origin.Expose(evenly(make([]byte, 10), 2), na.ReadOnly); codeFrom(t, err) != codes.Canceled {
 		t.Errorf("after the end: %v", err)
 	}
 }
@@ -299,7 +302,7 @@ func TestDescSizes(t *testing.T) {
 		if got := len(b.Bind().Append(nil)); got != tc.want+49 {
 			t.Errorf("%d segments, bound: %d bytes, want %d", tc.segments, got, tc.want+49)
 		}
-		if d := travel(t, b.Bind()); d.Segments() != tc.segments || d.Len() != 4096 || d.Flags() != flagReadOnly|flagBind {
+		if d := travel(t, b.Bind()); d.Segments() != tc.segments || d.Len() != 4096 || d.Flags() != wire.BulkReadOnly|wire.BulkBind {
 			t.Errorf("%d segments: arrives with %d, length %d, flags %#x", tc.segments, d.Segments(), d.Len(), d.Flags())
 		}
 	}
@@ -393,7 +396,7 @@ func TestBoundThirdParty(t *testing.T) {
 		t.Errorf("owner itself: %d, %v", moved, err)
 	}
 	unbound := travel(t, expose(t, owner, na.ReadOnly, data).Desc())
-	if _, err := transfer(t, third, Pull, nil, unbound, 0, [][]byte{got}); codeFrom(t, err) != InvalidArg {
+	if _, err := transfer(t, third, Pull, nil, unbound, 0, [][]byte{got}); codeFrom(t, err) != codes.InvalidArg {
 		t.Errorf("not bound: %v", err)
 	}
 }
@@ -403,12 +406,12 @@ func TestBoundBehindFirewall(t *testing.T) {
 	n := natest.New(natest.Config{})
 	owner, third := open(t, n, Config{}), open(t, n, Config{Dispatch: handler(echo)})
 	raw := expose(t, owner, na.ReadOnly, make([]byte, 10)).Bind().Append(nil)
-	binary.LittleEndian.PutUint32(raw[flagsAt:], flagReadOnly|flagBind|flagFirewall)
+	binary.LittleEndian.PutUint32(raw[flagsAt:], wire.BulkReadOnly|wire.BulkBind|wire.BulkFirewall)
 	d, err := ParseDesc(raw)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := transfer(t, third, Pull, nil, d, 0, [][]byte{make([]byte, 10)}); codeFrom(t, err) != HostFirewall {
+	if _, err := transfer(t, third, Pull, nil, d, 0, [][]byte{make([]byte, 10)}); codeFrom(t, err) != codes.HostFirewall {
 		t.Errorf("without a connection: %v", err)
 	}
 	if _, err := call(t, owner, third.ep.Addr(), 1, nil); err != nil {
@@ -424,10 +427,9 @@ func TestOneHandleForAll(t *testing.T) {
 	origin, target := pair(t, natest.Config{})
 	data := pattern(60)
 	whole := expose(t, origin, na.ReadOnly, data)
-	raw := appendInfo(nil, 60, 2, flagReadOnly|flagRegV)
-	raw = appendSegment(appendSegment(raw, 0x1000, 20), 0x2000, 40)
-	raw = appendSized(raw, whole.mems[0].AppendHandle)
-	d, err := ParseDesc(raw)
+	made := wire.NewBulk(wire.BulkReadOnly|wire.BulkRegV, []wire.Segment{{Base: 0x1000, Length: 20}, {Base: 0x2000, Length: 40}},
+		func(b []byte, _ int) []byte { return whole.mems[0].AppendHandle(b) })
+	d, err := ParseDesc(made.Append(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -443,13 +445,13 @@ func TestRevoked(t *testing.T) {
 	d := travel(t, b.Desc())
 	b.Close()
 	b.Close()
-	if _, err := transfer(t, target, Pull, origin.ep.Addr(), d, 0, [][]byte{make([]byte, 10)}); codeFrom(t, err) != HostUnreach {
+	if _, err := transfer(t, target, Pull, origin.ep.Addr(), d, 0, [][]byte{make([]byte, 10)}); codeFrom(t, err) != codes.HostUnreach {
 		t.Errorf("by a peer: %v, want the loss of the connection", err)
 	}
-	if _, err := transfer(t, origin, Pull, origin.ep.Addr(), d, 0, [][]byte{make([]byte, 10)}); codeFrom(t, err) != InvalidArg {
+	if _, err := transfer(t, origin, Pull, origin.ep.Addr(), d, 0, [][]byte{make([]byte, 10)}); codeFrom(t, err) != codes.InvalidArg {
 		t.Errorf("by its owner: %v", err)
 	}
-	if _, err := transfer(t, origin, Pull, origin.ep.Addr(), b.Desc(), 0, [][]byte{make([]byte, 10)}); codeFrom(t, err) != InvalidArg {
+	if _, err := transfer(t, origin, Pull, origin.ep.Addr(), b.Desc(), 0, [][]byte{make([]byte, 10)}); codeFrom(t, err) != codes.InvalidArg {
 		t.Errorf("by its owner with the own descriptor: %v", err)
 	}
 	if least, _ := b.Desc().ProcSize(); len(b.Desc().AppendProc(nil, 4000)) != least {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 
+	"cinnabar/codes"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/na"
 )
 
@@ -37,7 +39,7 @@ type Call struct {
 	opts   CallOptions
 	tag    uint32
 	tagged bool // tag is to be released
-	form   form
+	form   wire.Form
 	notify Notifier
 
 	buf     []byte // the request: room for the transport, headers of the longer form, payload
@@ -92,7 +94,7 @@ func (c *Class) NewCall() *Call {
 	if k == nil {
 		k = &Call{
 			c:    c,
-			buf:  make([]byte, c.inputStart()+c.inputRoom(formShort)),
+			buf:  make([]byte, c.inputStart()+c.inputRoom(wire.FormShort)),
 			recv: make([]byte, c.limits.MaxResponse),
 		}
 		k.send.Done = (*callSend)(k)
@@ -104,16 +106,16 @@ func (c *Class) NewCall() *Call {
 }
 
 // inputStart is where the payload of requests starts: the longer headers fit before it.
-func (c *Class) inputStart() int { return c.limits.RequestRoom + formLong.size() }
+func (c *Class) inputStart() int { return c.limits.RequestRoom + wire.FormLong.Size() }
 
 // inputRoom is how many bytes of payload fit into a request.
-func (c *Class) inputRoom(f form) int { return max(c.limits.MaxRequest-f.size(), 0) }
+func (c *Class) inputRoom(f wire.Form) int { return max(c.limits.MaxRequest-f.Size(), 0) }
 
 // Input returns where the payload can be appended: length 0, capacity what fits into one message.
 func (k *Call) Input() []byte {
-	start, room := k.c.inputStart(), k.c.inputRoom(formLong)
-	if k.c.cfg.Checksums == NoChecksums {
-		room = k.c.inputRoom(formShort)
+	start, room := k.c.inputStart(), k.c.inputRoom(wire.FormLong)
+	if k.c.cfg.Checksums == wire.NoChecksums {
+		room = k.c.inputRoom(wire.FormShort)
 	}
 	return k.buf[start : start : start+room]
 }
@@ -134,10 +136,10 @@ func (k *Call) Start(to na.Addr, id ID, opts CallOptions, payload []byte) {
 func (k *Call) route(payload []byte) {
 	switch {
 	case k.c.closed.Load():
-		k.fail(Canceled, errClosed)
+		k.fail(codes.Canceled, errClosed)
 		return
 	case k.to == nil:
-		k.fail(InvalidArg, errNoAddress)
+		k.fail(codes.InvalidArg, errNoAddress)
 		return
 	case k.to.Equal(k.c.self):
 		k.startSelf(payload)
@@ -145,13 +147,13 @@ func (k *Call) route(payload []byte) {
 	}
 	k.via = k.to
 	switch k.c.cfg.Checksums {
-	case Detect:
+	case wire.Detect:
 		k.startDetect(payload)
-	case Checksums:
-		k.form = formLong
+	case wire.Checksums:
+		k.form = wire.FormLong
 		k.launch(payload)
-	case NoChecksums:
-		k.form = formShort
+	case wire.NoChecksums:
+		k.form = wire.FormShort
 		k.launch(payload)
 	}
 }
@@ -174,7 +176,7 @@ func (k *Call) Wait(ctx context.Context) error {
 
 // Cancel ends the call early, with code Canceled, unless it has its answer already. Any goroutine may call it between
 // Start and Free. The end comes soon after, not before Cancel returns.
-func (k *Call) Cancel() { k.abort(Canceled, k.during(nil)) }
+func (k *Call) Cancel() { k.abort(codes.Canceled, k.during(nil)) }
 
 // Err returns why the call failed, an [*Error], or nil; it is valid after the end.
 func (k *Call) Err() error { return k.result }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"time"
 
+	"cinnabar/codes"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/na"
 )
 
@@ -39,12 +41,12 @@ func (k *Call) launch(payload []byte) {
 	if !k.takeTag() {
 		return
 	}
-	f := requestFields{form: k.form, id: k.id}
+	f := wire.Request{Form: k.form, ID: uint64(k.id)}
 	if k.opts.OneWay {
-		f.flags = flagNoResponse
+		f.Flags = wire.FlagNoResponse
 	}
-	if k.form == formLong {
-		f.crc = crc32c(payload)
+	if k.form == wire.FormLong {
+		f.CRC = wire.CRC32C(payload)
 	}
 	k.payload = payload
 	if len(payload) > k.c.inputRoom(k.form) {
@@ -52,27 +54,27 @@ func (k *Call) launch(payload []byte) {
 		if payload, ok = k.lend(payload); !ok {
 			return
 		}
-		f.flags |= flagMoreData
+		f.Flags |= wire.FlagMoreData
 	}
-	k.transmit(k.place(f, payload), f.flags)
+	k.transmit(k.place(f, payload), f.Flags)
 }
 
 // place writes the headers before the payload, which it copies unless it is there already, and returns the message with
 // the room for the transport.
-func (k *Call) place(f requestFields, payload []byte) []byte {
+func (k *Call) place(f wire.Request, payload []byte) []byte {
 	start := k.c.inputStart()
 	if here := k.buf[start:]; len(payload) > 0 && &payload[0] != &here[0] {
 		copy(here, payload)
 	}
-	head := start - f.form.size()
-	putRequest(k.buf[head:], f)
+	head := start - f.Form.Size()
+	wire.PutRequest(k.buf[head:], f)
 	return k.buf[head-k.c.limits.RequestRoom : start+len(payload)]
 }
 
 // transmit starts the operations of the transport: the receive first, because the response may overtake the completion
 // of the send.
 func (k *Call) transmit(msg []byte, flags uint8) {
-	if flags == flagNoResponse { // a one-way call with overflow waits for an ack
+	if flags == wire.FlagNoResponse { // a one-way call with overflow waits for an ack
 		if k.take(opSend, 1) {
 			k.c.ep.SendRequest(&k.send, k.to, k.tag, msg)
 			k.recheck()
@@ -105,10 +107,10 @@ const maxClashes = 16
 // takeTag gets a new tag. The caller holds the call.
 func (k *Call) takeTag() bool {
 	if k.tagged {
-		k.c.tags.release(k.tag)
+		k.c.tags.Release(k.tag)
 	}
-	if k.tag, k.tagged = k.c.tags.take(); !k.tagged {
-		k.fail(Again, errNoTag)
+	if k.tag, k.tagged = k.c.tags.Take(); !k.tagged {
+		k.fail(codes.Again, errNoTag)
 	}
 	return k.tagged
 }
@@ -116,7 +118,7 @@ func (k *Call) takeTag() bool {
 // lend exposes a payload for the peer to pull and returns the descriptor that travels in its place.
 func (k *Call) lend(payload []byte) (desc []byte, ok bool) {
 	if k.c.cfg.NoOverflow {
-		k.fail(Overflow, errNoOverflow)
+		k.fail(codes.Overflow, errNoOverflow)
 		return nil, false
 	}
 	mem, err := k.c.ep.Register(payload, na.ReadOnly)
@@ -126,7 +128,7 @@ func (k *Call) lend(payload []byte) (desc []byte, ok bool) {
 	}
 	k.c.count.requestsExtra.Add(1)
 	k.extra.lent, k.extra.lentSize = mem, len(payload)
-	desc = appendLent(k.buf[k.c.inputStart():k.c.inputStart()], mem, len(payload))
+	desc = wire.AppendLent(k.buf[k.c.inputStart():k.c.inputStart()], len(payload), mem.AppendHandle)
 	if k.opts.OneWay {
 		k.boundAck(len(payload))
 	}
@@ -158,7 +160,7 @@ func (k *Call) acked(op *na.Op) {
 	switch {
 	case op.Err == nil:
 		k.succeed(nil)
-	case missing && codeOf(op.Err) == Canceled:
+	case missing && codeOf(op.Err) == codes.Canceled:
 		k.c.count.acksMissing.Add(1)
 		k.c.note(k.to, "no acknowledgement", errNoAck)
 		k.succeed(nil)
@@ -193,8 +195,8 @@ func (q *callPull) pulled(p *pull, err *Error) {
 	k := (*Call)(q)
 	k.state.clear(opPull) // the pull is over, and must not be cancelled any more
 	if err == nil {
-		if bad := verifyPayload(k.extra.crc, p.buf, false); bad != nil {
-			err = newError("call", k.to, bad.code, bad)
+		if bad := wire.VerifyPayload(k.extra.crc, p.buf, false); bad != nil {
+			err = newError("call", k.to, bad.Code, bad)
 		}
 	}
 	if err != nil {
@@ -202,7 +204,7 @@ func (q *callPull) pulled(p *pull, err *Error) {
 	} else {
 		k.succeed(p.buf)
 	}
-	if err == nil || err.Code != HostUnreach && err.Code != HostFirewall {
+	if err == nil || err.Code != codes.HostUnreach && err.Code != codes.HostFirewall {
 		k.sendAck()
 	}
 	k.release(0)
@@ -213,7 +215,7 @@ func (q *callPull) pulled(p *pull, err *Error) {
 // the memory as little as who has all of it.
 func (k *Call) sendAck() {
 	k.state.hold(opAck)
-	k.extra.ackBuf = append(k.extra.ackBuf[:0], make([]byte, k.c.limits.ResponseRoom+ackSize)...)
+	k.extra.ackBuf = append(k.extra.ackBuf[:0], make([]byte, k.c.limits.ResponseRoom+wire.AckSize)...)
 	k.c.ep.SendExpected(&k.ack, k.to, k.tag, k.extra.ackBuf)
 }
 

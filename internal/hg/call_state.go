@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"cinnabar/codes"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/na"
 )
 
@@ -47,12 +49,12 @@ func (k *Call) record(e *Error) (inFlight stateWord) {
 }
 
 // fail records a failure and cancels the operations in flight, because the call has no use for their results.
-func (k *Call) fail(code Code, err error) {
+func (k *Call) fail(code codes.Code, err error) {
 	k.cancelOps(k.record(newError("call", k.to, code, err)))
 }
 
 // abort is Cancel with a reason.
-func (k *Call) abort(code Code, cause error) {
+func (k *Call) abort(code codes.Code, cause error) {
 	if k.claimAbort(code, cause) {
 		k.c.peers.leave(k)
 		k.finishAbort()
@@ -60,7 +62,7 @@ func (k *Call) abort(code Code, cause error) {
 }
 
 // Interrupt begins to end the call early, with a code and a cause, as [Transfer.Interrupt] does a transfer.
-func (k *Call) Interrupt(code Code, cause error) (finish func()) {
+func (k *Call) Interrupt(code codes.Code, cause error) (finish func()) {
 	if !k.claimAbort(code, cause) {
 		return nil
 	}
@@ -91,7 +93,7 @@ func (k *Call) name() string {
 
 // claimAbort marks the call as cancelled and takes a hold. It returns false if the call is cancelled already, or at its end. In a call to
 // the own address it takes the target's hold, because the target uses no memory of the call and so need not be waited for.
-func (k *Call) claimAbort(code Code, cause error) bool {
+func (k *Call) claimAbort(code codes.Code, cause error) bool {
 	_, ok := k.state.claim(flagCancelled)
 	if ok {
 		k.cancel = newError("call", k.to, code, cause)
@@ -137,7 +139,7 @@ func (k *Call) end() {
 	k.extra.release()
 	if k.tagged {
 		k.tagged = false
-		k.c.tags.release(k.tag)
+		k.c.tags.Release(k.tag)
 	}
 	if k.local {
 		k.local = false
@@ -237,15 +239,15 @@ func (k *Call) received(op *na.Op) {
 // takeResponse reads a response; what it finds ends the call or starts the pull of an overflow.
 func (k *Call) takeResponse(b []byte) {
 	k.c.count.responsesRecvd.Add(1)
-	f, payload, bad := parseResponse(b, k.form)
+	f, payload, bad := wire.ParseResponse(b, k.form)
 	switch {
 	case bad != nil:
 		k.c.peers.forget(k.c, k.to)
-		k.record(newError("call", k.to, bad.code, bad))
-	case f.code != Success:
-		k.record(&Error{Op: "call", Addr: k.to.String(), Code: f.code, Remote: true})
-	case f.flags&flagMoreData != 0:
-		k.pullOutput(payload, f.crc)
+		k.record(newError("call", k.to, bad.Code, bad))
+	case f.Code != wire.Success:
+		k.record(&Error{Op: "call", Addr: k.to.String(), Code: f.Code, Remote: true})
+	case f.Flags&wire.FlagMoreData != 0:
+		k.pullOutput(payload, f.CRC)
 	default:
 		k.succeed(payload)
 	}

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"testing"
 
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/na/natest"
 )
 
 func TestCall(t *testing.T) {
-	for _, mode := range []ChecksumMode{NoChecksums, Checksums, Detect} {
+	for _, mode := range []wire.ChecksumMode{wire.NoChecksums, wire.Checksums, wire.Detect} {
 		for _, direct := range []bool{false, true} {
 			t.Run(fmt.Sprintf("mode %d direct %v", mode, direct), func(t *testing.T) {
 				n := natest.New(natest.Config{Direct: direct})

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/na/natest"
 )
 
@@ -44,9 +45,9 @@ func TestCaptures(t *testing.T) {
 	}
 	for _, path := range files {
 		name := strings.TrimSuffix(filepath.Base(path), ".txt")
-		want := formShort
+		want := wire.FormShort
 		if strings.Contains(name, "crc") {
-			want = formLong
+			want = wire.FormLong
 		}
 		t.Run(name, func(t *testing.T) {
 			for _, l := range lines(t, path) {
@@ -57,7 +58,7 @@ func TestCaptures(t *testing.T) {
 				case "response":
 					captureResponse(t, b, want)
 				case "ack":
-					if len(b) != ackSize {
+					if len(b) != wire.AckSize {
 						t.Errorf("ack % x", b)
 					}
 				default:
@@ -68,18 +69,18 @@ func TestCaptures(t *testing.T) {
 	}
 }
 
-func captureRequest(t *testing.T, b []byte, want form) {
-	for _, mode := range []ChecksumMode{[]ChecksumMode{formShort: NoChecksums, formLong: Checksums}[want], Detect} {
-		f, payload, bad := parseRequest(b, mode)
-		if bad != nil || f.form != want {
-			t.Errorf("request % x: form %v, %v", b, f.form, bad)
+func captureRequest(t *testing.T, b []byte, want wire.Form) {
+	for _, mode := range []wire.ChecksumMode{[]wire.ChecksumMode{wire.FormShort: wire.NoChecksums, wire.FormLong: wire.Checksums}[want], wire.Detect} {
+		f, payload, bad := wire.ParseRequest(b, mode)
+		if bad != nil || f.Form != want {
+			t.Errorf("request % x: form %v, %v", b, f.Form, bad)
 			continue
 		}
-		checkCaptured(t, payload, f.flags)
-		head := make([]byte, want.size())
-		putRequest(head, f)
-		same := bytes.Equal(head[:coreShort], b[:coreShort])
-		if written := want == formLong && requestHeader(b).crc16() != 0; written {
+		checkCaptured(t, payload, f.Flags)
+		head := make([]byte, want.Size())
+		wire.PutRequest(head, f)
+		same := bytes.Equal(head[:12], b[:12])
+		if written := want == wire.FormLong && wire.RequestHeader(b).CRC16() != 0; written {
 			same = same && bytes.Equal(head[12:14], b[12:14]) && bytes.Equal(head[16:20], b[16:20])
 		}
 		if !same {
@@ -88,23 +89,23 @@ func captureRequest(t *testing.T, b []byte, want form) {
 	}
 }
 
-func captureResponse(t *testing.T, b []byte, want form) {
-	f, payload, bad := parseResponse(b, want)
+func captureResponse(t *testing.T, b []byte, want wire.Form) {
+	f, payload, bad := wire.ParseResponse(b, want)
 	if bad != nil {
 		t.Errorf("response % x: %v", b, bad)
 		return
 	}
-	if f.code == Success {
-		checkCaptured(t, payload, f.flags)
-	} else if len(b) != 2*want.core() {
+	if f.Code == wire.Success {
+		checkCaptured(t, payload, f.Flags)
+	} else if len(b) != want.ErrorSize() {
 		t.Errorf("an error in %d bytes", len(b))
 	}
-	head := make([]byte, want.size())
-	putResponse(head, f)
+	head := make([]byte, want.Size())
+	wire.PutResponse(head, f)
 	same := bytes.Equal(head[:4], b[:4])
-	if written := want == formLong && responseHeader(b).crc16() != 0; written {
+	if written := want == wire.FormLong && wire.ResponseHeader(b).CRC16() != 0; written {
 		same = same && bytes.Equal(head[4:6], b[4:6])
-		if f.code == Success {
+		if f.Code == wire.Success {
 			same = same && bytes.Equal(head[16:20], b[16:20])
 		}
 	}
@@ -115,12 +116,12 @@ func captureResponse(t *testing.T, b []byte, want form) {
 
 // checkCaptured checks the descriptor of an overflow.
 func checkCaptured(t *testing.T, payload []byte, flags uint8) {
-	if flags&flagMoreData == 0 {
+	if flags&wire.FlagMoreData == 0 {
 		return
 	}
 	c := New(Config{})
 	d, err := c.checkLent(payload)
-	if err != nil || d.Segments() != 1 || d.Flags() != flagReadOnly {
+	if err != nil || d.Segments() != 1 || d.Flags() != wire.BulkReadOnly {
 		t.Errorf("overflow % x: %v", payload, err)
 		return
 	}

@@ -11,7 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/audit"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
 )
@@ -37,27 +39,27 @@ func (l *lockedBuffer) String() string {
 // TestBuildsMeet has processes of all builds call each other: they understand each other or say why not, at both ends.
 // parity: H63 D27
 func TestBuildsMeet(t *testing.T) {
-	modes := []string{NoChecksums: "without", Checksums: "with", Detect: "detect"}
+	modes := []string{wire.NoChecksums: "without", wire.Checksums: "with", wire.Detect: "detect"}
 	for client := range modes {
 		for server := range modes {
 			t.Run(modes[client]+" calls "+modes[server], func(t *testing.T) {
 				n := natest.New(natest.Config{})
 				log := &lockedBuffer{}
 				audit.Reset()
-				to := open(t, n, Config{Checksums: ChecksumMode(server), Dispatch: handler(knownOnly), Logger: slog.New(slog.NewTextHandler(log, nil))})
-				from := open(t, n, Config{Checksums: ChecksumMode(client)})
+				to := open(t, n, Config{Checksums: wire.ChecksumMode(server), Dispatch: handler(knownOnly), Logger: slog.New(slog.NewTextHandler(log, nil))})
+				from := open(t, n, Config{Checksums: wire.ChecksumMode(client)})
 				in := pattern(100)
 				out, err := call(t, from, to.ep.Addr(), 1, in)
-				if client == server || ChecksumMode(client) == Detect || ChecksumMode(server) == Detect {
+				if client == server || wire.ChecksumMode(client) == wire.Detect || wire.ChecksumMode(server) == wire.Detect {
 					if err != nil || !bytes.Equal(out, in) {
 						t.Errorf("%d bytes, %v", len(out), err)
 					}
 					return
 				}
-				if codeFrom(t, err) != ProtoNoSupport {
+				if codeFrom(t, err) != codes.ProtoNoSupport {
 					t.Errorf("caller is told %v", err)
 				}
-				if _, err := call(t, from, to.ep.Addr(), 1, in); codeFrom(t, err) != ProtoNoSupport {
+				if _, err := call(t, from, to.ep.Addr(), 1, in); codeFrom(t, err) != codes.ProtoNoSupport {
 					t.Errorf("caller is told %v the second time", err)
 				}
 				if lines := strings.Count(log.String(), "checksums"); lines == 0 || !strings.Contains(log.String(), "malformed request") {
@@ -71,7 +73,7 @@ func TestBuildsMeet(t *testing.T) {
 // knownOnly is echo for one RPC.
 func knownOnly(r *Request) {
 	if r.ID() != 1 {
-		_ = r.Fail(NoEntry)
+		_ = r.Fail(codes.NoEntry)
 		return
 	}
 	echo(r)
@@ -106,7 +108,7 @@ func TestFlippedByte(t *testing.T) {
 					}
 					return natest.Proceed
 				}})
-				server, client := open(t, n, Config{Checksums: Checksums, Dispatch: handler(echo)}), open(t, n, Config{Checksums: Checksums})
+				server, client := open(t, n, Config{Checksums: wire.Checksums, Dispatch: handler(echo)}), open(t, n, Config{Checksums: wire.Checksums})
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
 				k := client.NewCall()
@@ -114,9 +116,9 @@ func TestFlippedByte(t *testing.T) {
 				err := k.Wait(ctx)
 				k.Free()
 				e, _ := errors.AsType[*Error](err)
-				want := ChecksumError
+				want := codes.ChecksumError
 				if tc.lost {
-					want = Timeout
+					want = codes.Timeout
 				}
 				if e == nil || e.Code != want || e.Remote != tc.remote {
 					t.Errorf("%v, want %v", err, want)
@@ -143,8 +145,8 @@ func TestFlippedOverflow(t *testing.T) {
 		}
 		echo(r)
 	}
-	client := open(t, n, Config{Checksums: Checksums})
-	server := open(t, n, Config{Checksums: Checksums, Dispatch: handler(changing)})
+	client := open(t, n, Config{Checksums: wire.Checksums})
+	server := open(t, n, Config{Checksums: wire.Checksums, Dispatch: handler(changing)})
 	// The request's checksum is computed at Start, the peer pulls later.
 	n.Hold(client.ep)
 	k := client.NewCall()
@@ -152,7 +154,7 @@ func TestFlippedOverflow(t *testing.T) {
 	data[500]++
 	n.Release(client.ep)
 	err := k.Wait(t.Context())
-	if e, ok := errors.AsType[*Error](err); !ok || e.Code != ChecksumError || !e.Remote {
+	if e, ok := errors.AsType[*Error](err); !ok || e.Code != codes.ChecksumError || !e.Remote {
 		t.Errorf("request: %v", err)
 	}
 	k.Free()
@@ -180,20 +182,20 @@ func (b *build) Request(m *na.Message) na.Task {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.requests = append(b.requests, bytes.Clone(m.Data))
-	marked := requestHeader(m.Data).flags()&flagHasChecksums != 0
+	marked := wire.RequestHeader(m.Data).Flags()&wire.FlagHasChecksums != 0
 	if b.mute || marked && !b.long && !b.old {
 		return nil // dropped
 	}
 	room := b.ep.Limits().ResponseRoom
-	size := 2 * coreShort
-	f := responseFields{code: NoEntry}
+	size := wire.FormShort.ErrorSize()
+	f := wire.Response{Code: codes.NoEntry}
 	if b.long {
-		size, f.form = 2*coreLong, formLong
+		size, f.Form = wire.FormLong.ErrorSize(), wire.FormLong
 	}
 	msg := make([]byte, room+size)
-	putResponse(msg[room:], f)
+	wire.PutResponse(msg[room:], f)
 	if b.old {
-		msg[room+1] = requestHeader(m.Data).flags()
+		msg[room+1] = wire.RequestHeader(m.Data).Flags()
 	}
 	if b.cut {
 		msg = msg[:room+1]
@@ -213,28 +215,28 @@ func TestDetect(t *testing.T) {
 			n := natest.New(natest.Config{})
 			b.ops = make([]na.Op, 0, 10)
 			b.ep = n.Open(b)
-			client := open(t, n, Config{Checksums: Detect})
+			client := open(t, n, Config{Checksums: wire.Detect})
 			var wg sync.WaitGroup
 			for range 2 {
 				wg.Go(func() {
-					if _, err := call(t, client, b.ep.Addr(), 7, []byte("abc")); codeFrom(t, err) != NoEntry {
+					if _, err := call(t, client, b.ep.Addr(), 7, []byte("abc")); codeFrom(t, err) != codes.NoEntry {
 						t.Error(err)
 					}
 				})
 			}
 			wg.Wait()
-			if _, err := call(t, client, b.ep.Addr(), 7, []byte("abc")); codeFrom(t, err) != NoEntry {
+			if _, err := call(t, client, b.ep.Addr(), 7, []byte("abc")); codeFrom(t, err) != codes.NoEntry {
 				t.Error(err)
 			}
 			if len(b.requests) != 4 {
 				t.Fatalf("%d requests, want one question and three calls", len(b.requests))
 			}
-			q := requestHeader(b.requests[0])
-			if len(q) != formLong.size() || q.flags() != 0 || q.crc16() != q.checksum() || q.id() == 7 {
+			q := wire.RequestHeader(b.requests[0])
+			if len(q) != wire.FormLong.Size() || q.Flags() != 0 || q.CRC16() != q.Checksum() || q.ID() == 7 {
 				t.Errorf("the question is % x", []byte(q))
 			}
 			for _, r := range b.requests[1:] {
-				if got := requestHeader(r).flags() != 0; got != b.long || requestHeader(r).id() != 7 {
+				if got := wire.RequestHeader(r).Flags() != 0; got != b.long || wire.RequestHeader(r).ID() != 7 {
 					t.Errorf("a call is % x", r)
 				}
 			}
@@ -248,16 +250,16 @@ func TestDetectEnds(t *testing.T) {
 		n := natest.New(natest.Config{})
 		b := &build{mute: true, ops: make([]na.Op, 0, 10)}
 		b.ep = n.Open(b)
-		client := open(t, n, Config{Checksums: Detect})
+		client := open(t, n, Config{Checksums: wire.Detect})
 		to := client.at(t, b.ep)
 		start := func() *Call {
 			k := client.NewCall()
 			k.Start(to, 7, CallOptions{}, append(k.Input(), "abc"...))
 			return k
 		}
-		end := func(k *Call, want Code) {
+		end := func(k *Call, want codes.Code) {
 			t.Helper()
-			if err := k.Wait(t.Context()); want == Success && err != nil || want != Success && codeFrom(t, err) != want {
+			if err := k.Wait(t.Context()); want == wire.Success && err != nil || want != wire.Success && codeFrom(t, err) != want {
 				t.Errorf("%v, want %v", err, want)
 			}
 			k.Free()
@@ -265,12 +267,12 @@ func TestDetectEnds(t *testing.T) {
 		one, two := start(), start()
 		synctest.Wait()
 		one.Cancel()
-		end(one, Canceled)
+		end(one, codes.Canceled)
 		if got := n.InFlight(); got != 1 {
 			t.Errorf("%d operations in flight, want the question", got)
 		}
 		two.Cancel()
-		end(two, Canceled)
+		end(two, codes.Canceled)
 		synctest.Wait()
 		if got, calls := n.InFlight(), client.Stats().CallsActive; got != 0 || calls != 0 {
 			t.Errorf("%d operations in flight, %d calls, want the question withdrawn", got, calls)
@@ -278,17 +280,17 @@ func TestDetectEnds(t *testing.T) {
 		three := start()
 		synctest.Wait()
 		n.Cut(client.ep, b.ep)
-		end(three, HostUnreach)
+		end(three, codes.HostUnreach)
 
 		// Another process, of another build, takes the address.
 		b.mu.Lock()
 		b.mute, b.long = false, true
 		b.mu.Unlock()
-		end(start(), NoEntry)
+		end(start(), codes.NoEntry)
 		n.Kill(b.ep)
 		b2 := &build{ops: make([]na.Op, 0, 10)}
 		b2.ep = n.Reopen(b.ep, b2)
-		end(start(), NoEntry)
+		end(start(), codes.NoEntry)
 		if got := len(b2.requests); got != 2 {
 			t.Errorf("%d requests at the new process, want a question and a call", got)
 		}
@@ -301,8 +303,8 @@ func TestDetectAgain(t *testing.T) {
 	n := natest.New(natest.Config{})
 	b := &build{ops: make([]na.Op, 0, 10)}
 	b.ep = n.Open(b)
-	client := open(t, n, Config{Checksums: Detect})
-	for step, want := range []Code{NoEntry, ProtocolError, NoEntry} {
+	client := open(t, n, Config{Checksums: wire.Detect})
+	for step, want := range []codes.Code{codes.NoEntry, codes.ProtocolError, codes.NoEntry} {
 		b.mu.Lock()
 		b.cut = step == 1
 		b.mu.Unlock()
@@ -321,8 +323,8 @@ func TestDetectAgain(t *testing.T) {
 func TestDetectStrange(t *testing.T) {
 	n := natest.New(natest.Config{Fault: func(s *natest.Step) natest.Action { return natest.Proceed }})
 	server := open(t, n, Config{Dispatch: handler(func(r *Request) { _ = r.Respond(context.Background(), make([]byte, 100)) })})
-	client := open(t, n, Config{Checksums: Detect})
-	if _, err := call(t, client, server.ep.Addr(), 1, nil); codeFrom(t, err) != ProtoNoSupport || !strings.Contains(err.Error(), "Config.Checksums") {
+	client := open(t, n, Config{Checksums: wire.Detect})
+	if _, err := call(t, client, server.ep.Addr(), 1, nil); codeFrom(t, err) != codes.ProtoNoSupport || !strings.Contains(err.Error(), "Config.Checksums") {
 		t.Error(err)
 	}
 }

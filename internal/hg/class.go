@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 
+	"cinnabar/codes"
 	"cinnabar/internal/audit"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
@@ -22,7 +25,7 @@ var errClosed = errors.New("the RPC class is closed")
 type Class struct {
 	cfg  Config
 	log  *slog.Logger
-	tags tags
+	tags wire.Tags
 
 	attached chan struct{} // closed by Attach, or by Close without Attach
 	attach   sync.Once
@@ -51,7 +54,7 @@ type Class struct {
 func New(cfg Config) *Class {
 	c := &Class{cfg: cfg.withDefaults(), attached: make(chan struct{}), closing: make(chan struct{}), flush: make(flush, 1), hurried: make(chan struct{})}
 	c.log = c.cfg.Logger
-	c.tags.init()
+	c.tags.Start(rand.Uint32())
 	c.peers.byAddr = map[string]*peer{}
 	c.owed.byHost = map[hostquota.Host]*owing{}
 	c.exposed.byBase = map[uint64]*Bulk{}
@@ -91,16 +94,16 @@ func (c *Class) Request(m *na.Message) na.Task {
 		c.refused(m.From, "responses are not read", err)
 		return nil
 	}
-	f, payload, bad := parseRequest(m.Data, c.cfg.Checksums)
+	f, payload, bad := wire.ParseRequest(m.Data, c.cfg.Checksums)
 	if bad != nil {
 		c.rejectRequest(m, f, bad)
 		return nil
 	}
 	r := c.newRequest(m.From, m.Tag, f)
-	r.probe = isProbe(m.Data)
-	if f.flags&flagMoreData != 0 {
+	r.probe = wire.IsProbe(m.Data)
+	if f.Flags&wire.FlagMoreData != 0 {
 		c.count.requestsExtra.Add(1)
-		if d := c.cfg.Dispatch; d == nil || !d.Known(f.id) {
+		if d := c.cfg.Dispatch; d == nil || !d.Known(ID(f.ID)) {
 			c.refuseUnknown(r)
 			return nil
 		}
@@ -113,9 +116,9 @@ func (c *Class) Request(m *na.Message) na.Task {
 
 // refuseUnknown answers a request for an RPC that is not registered. It does not fetch the input.
 func (c *Class) refuseUnknown(r *Request) {
-	c.log.Debug("request for an RPC that is not registered", "peer", r.from.String(), "id", uint64(r.f.id))
+	c.log.Debug("request for an RPC that is not registered", "peer", r.from.String(), "id", uint64(r.f.ID))
 	if !r.OneWay() {
-		_ = r.Fail(NoEntry) // the completion counts its outcome
+		_ = r.Fail(codes.NoEntry) // the completion counts its outcome
 	}
 	r.Free()
 }
@@ -148,12 +151,12 @@ func (e *unreadError) Error() string {
 }
 
 // rejectRequest drops a message, or answers it if its sender can be told.
-func (c *Class) rejectRequest(m *na.Message, f requestFields, bad *badMessage) {
+func (c *Class) rejectRequest(m *na.Message, f wire.Request, bad *wire.Error) {
 	c.count.requestsDropped.Add(1)
 	c.cfg.Audit.Record(audit.Broken, "malformed request", hostOf(m.From), peerAttrs(m.From, bad)...)
-	if bad.answer && f.flags&flagNoResponse == 0 {
+	if bad.Answer && f.Flags&wire.FlagNoResponse == 0 {
 		r := c.newRequest(m.From, m.Tag, f)
-		_ = r.Fail(bad.code) // the completion counts its outcome
+		_ = r.Fail(bad.Code) // the completion counts its outcome
 		r.Free()
 	}
 }
@@ -162,7 +165,7 @@ func (c *Class) rejectRequest(m *na.Message, f requestFields, bad *badMessage) {
 func (c *Class) dispatch(r *Request) na.Task {
 	if c.cfg.Dispatch == nil {
 		if !r.OneWay() {
-			_ = r.Fail(NoEntry) // the completion counts its outcome
+			_ = r.Fail(codes.NoEntry) // the completion counts its outcome
 		}
 		r.Free()
 		return nil

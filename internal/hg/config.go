@@ -5,23 +5,7 @@ import (
 	"math"
 
 	"cinnabar/internal/audit"
-)
-
-// ChecksumMode says which of Mercury's two header layouts a Class speaks. They are a choice at compile time in C
-// (MERCURY_USE_CHECKSUMS), and nothing on the wire negotiates it.
-type ChecksumMode uint8
-
-const (
-	// NoChecksums is C's default build: 12-byte headers. Requests that are marked as those of the other build are
-	// answered with ProtoNoSupport.
-	NoChecksums ChecksumMode = iota
-	// Checksums is the other build: 16-byte headers. Checksums of headers and payloads are always written, which
-	// satisfies each checksum level of C, and verified where the peer has written any. Bulk data has no checksum. Releases
-	// before 2.4.1 do not mark their requests and write no checksums at level "none"; zeros in both places are read so.
-	Checksums
-	// Detect speaks both: the first call to a peer is preceded by a harmless request from whose answer the build is
-	// told, requests are read according to their own mark (bit 0x80, which C sets since 2.4.1).
-	Detect
+	"cinnabar/internal/hg/wire"
 )
 
 // Default limits, in bytes.
@@ -32,9 +16,9 @@ const (
 
 // Config are the choices of a [Class]. The zero value is C's default.
 type Config struct {
-	Logger    *slog.Logger // nil: silent
-	Dispatch  Dispatcher   // nil: requests are answered NoEntry
-	Checksums ChecksumMode
+	Logger    *slog.Logger      // nil: silent
+	Dispatch  Dispatcher        // nil: requests are answered NoEntry
+	Checksums wire.ChecksumMode // the layouts of headers that the Class speaks
 
 	NoEager    bool // do not embed the data of small read-only memory in its descriptor (no_bulk_eager)
 	NoOverflow bool // refuse payloads that do not fit into a message with Overflow instead of having them pulled (no_overflow)

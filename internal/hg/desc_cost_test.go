@@ -3,8 +3,10 @@ package hg
 import (
 	"encoding/binary"
 	"runtime"
+	"slices"
 	"testing"
 
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na/natest"
 )
@@ -20,39 +22,22 @@ func TestDescriptorCost(t *testing.T) {
 	binary.LittleEndian.PutUint64(handle, 1)
 	binary.LittleEndian.PutUint64(handle[8:], segments)
 	binary.LittleEndian.PutUint64(handle[16:], 1)
-	for name, build := range map[string]func() []byte{
-		"without handles": func() []byte {
-			b := appendInfo(nil, 0, segments, flagReadOnly)
-			for range segments {
-				b = appendSegment(b, 0, 0)
+	described := func(flags uint32, s wire.Segment) []byte {
+		d := wire.NewBulk(flags, slices.Repeat([]wire.Segment{s}, segments), func(b []byte, _ int) []byte {
+			if s.Base == 0 {
+				return b
 			}
-			return append(b, make([]byte, segments*wordSize)...)
-		},
-		"with handles": func() []byte {
-			b := appendInfo(nil, segments, segments, flagReadOnly)
-			for range segments {
-				b = appendSegment(b, 1, 1)
-			}
-			for range segments {
-				b = binary.LittleEndian.AppendUint64(b, uint64(len(handle)))
-			}
-			for range segments {
-				b = append(b, handle...)
-			}
-			return b
-		},
-		"one handle": func() []byte {
-			b := appendInfo(nil, segments, segments, flagReadOnly|flagRegV)
-			for range segments {
-				b = appendSegment(b, 1, 1)
-			}
-			b = binary.LittleEndian.AppendUint64(b, uint64(len(handle)))
 			return append(b, handle...)
-		},
+		})
+		return d.Append(nil)
+	}
+	for name, b := range map[string][]byte{
+		"without handles": described(wire.BulkReadOnly, wire.Segment{}),
+		"with handles":    described(wire.BulkReadOnly, wire.Segment{Base: 1, Length: 1}),
+		"one handle":      described(wire.BulkReadOnly|wire.BulkRegV, wire.Segment{Base: 1, Length: 1}),
 	} {
 		n := natest.New(natest.Config{Direct: true})
 		user := open(t, n, Config{})
-		b := build()
 		local := [][]byte{make([]byte, segments)}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)

@@ -25,7 +25,7 @@
 // # What travels
 //
 // A request is a core header, a header of HG and the user's payload; a response too. Two builds of Mercury differ in the
-// size of these headers, see [ChecksumMode]. A payload that does not fit into one message travels as a bulk descriptor
+// size of these headers, see [wire.ChecksumMode]. A payload that does not fit into one message travels as a bulk descriptor
 // which the receiver pulls (overflow). docs/wire-ofitcp.md has the bytes.
 //
 // # Concurrency
@@ -37,7 +37,7 @@
 //
 // # Limits
 //
-// A descriptor of this process has at most [MaxSegments] segments. Payloads beyond one message are limited by
+// A descriptor of this process has at most [wire.MaxSegments] segments. Payloads beyond one message are limited by
 // [Config].MaxOverflow, each, and by [Config].OverflowBudget, all together; the memory for one grows with what comes, and
 // a peer that does not serve what it has announced is given up. Everything that a peer says is checked before it is used:
 // what makes no sense is dropped, counted, and logged once for each peer, within bounds.

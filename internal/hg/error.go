@@ -3,6 +3,7 @@ package hg
 import (
 	"errors"
 
+	"cinnabar/codes"
 	"cinnabar/internal/na"
 )
 
@@ -10,7 +11,7 @@ import (
 type Error struct {
 	Op     string // "call", "respond", "transfer", "expose"
 	Addr   string // the peer's, may be empty
-	Code   Code
+	Code   codes.Code
 	Remote bool  // the peer said Code; otherwise this process concluded it
 	Err    error // the cause, may be nil
 }
@@ -25,7 +26,7 @@ func (e *Error) Error() string {
 	} else {
 		s += ":"
 	}
-	s += " " + e.Code.String()
+	s += " " + e.Code.Error()
 	if e.Err != nil {
 		s += ": " + e.Err.Error()
 	}
@@ -35,7 +36,7 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 // newError makes an Error about peer a, which may be nil.
-func newError(op string, a na.Addr, code Code, err error) *Error {
+func newError(op string, a na.Addr, code codes.Code, err error) *Error {
 	e := &Error{Op: op, Code: code, Err: err}
 	if a != nil {
 		e.Addr = a.String()
@@ -57,5 +58,32 @@ func rewrap(op string, a na.Addr, err error) *Error {
 	if part, ok := errors.AsType[*Error](err); ok {
 		return newError(op, a, part.Code, part.Err)
 	}
-	return newError(op, a, OtherError, err)
+	return newError(op, a, codes.OtherError, err)
+}
+
+// codeOf returns the code of an error of the transport.
+func codeOf(err error) codes.Code {
+	switch na.KindOf(err) {
+	case na.Unreachable:
+		return codes.HostUnreach
+	case na.Canceled, na.Closed:
+		return codes.Canceled
+	case na.Truncated:
+		return codes.MsgSize
+	case na.Protocol:
+		return codes.ProtocolError
+	case na.Denied:
+		return codes.Permission
+	case na.Invalid:
+		return codes.InvalidArg
+	case na.Firewalled:
+		return codes.HostFirewall
+	case na.Unsupported:
+		return codes.ProtoNoSupport
+	case na.InUse:
+		return codes.AddrInUse
+	case na.NotAvailable:
+		return codes.AddrNotAvail
+	}
+	return codes.NAError
 }

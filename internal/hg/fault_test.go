@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
 )
@@ -40,7 +41,7 @@ func (s *scenario) serve(r *Request) {
 	case r.ID() == rpcBulk:
 		d, _, err := DecodeProc(r.Input())
 		if err != nil {
-			_ = r.Fail(InvalidArg)
+			_ = r.Fail(codes.InvalidArg)
 			return
 		}
 		if err := s.rotate(ctx, r.From(), d); err != nil {
@@ -186,7 +187,7 @@ func TestReconnect(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Kill(server.ep)
-	if _, err := call(t, client, server.ep.Addr(), 1, nil); codeFrom(t, err) != HostUnreach {
+	if _, err := call(t, client, server.ep.Addr(), 1, nil); codeFrom(t, err) != codes.HostUnreach {
 		t.Errorf("call of a dead process: %v", err)
 	}
 	c := New(Config{Dispatch: handler(echo)})
@@ -211,7 +212,7 @@ func TestCancelTransfer(t *testing.T) {
 		defer cancel()
 		x := target.NewTransfer()
 		x.Start(Pull, origin.ep.Addr(), d, 0, [][]byte{mine}, size)
-		if _, err := x.Wait(ctx); codeFrom(t, err) != Timeout {
+		if _, err := x.Wait(ctx); codeFrom(t, err) != codes.Timeout {
 			t.Errorf("%v, want Timeout", err)
 		}
 		x.Free()
@@ -242,7 +243,7 @@ func TestCloseDuringTransfer(t *testing.T) {
 		for i := range theirs {
 			theirs[i] = 2
 		}
-		if _, err := x.Wait(t.Context()); codeFrom(t, err) != HostUnreach {
+		if _, err := x.Wait(t.Context()); codeFrom(t, err) != codes.HostUnreach {
 			t.Errorf("%v, want the loss of the connection", err)
 		}
 		x.Free()

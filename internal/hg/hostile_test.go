@@ -9,7 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"cinnabar/codes"
 	"cinnabar/internal/audit"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
 )
@@ -47,17 +49,16 @@ func (p *raw) request(to na.Addr, b []byte) {
 
 // overflowing returns descriptors of overflows that make no sense, or more sense than there is memory.
 func overflowing(t testing.TB) map[string][]byte {
-	lent := func(n uint64) []byte {
-		return appendSized(nil, func(b []byte) []byte {
-			b = appendSegment(appendInfo(b, n, 1, flagReadOnly), lentBase, n)
-			return appendSized(b, func(b []byte) []byte {
-				for _, w := range []uint64{1, n, 1, 1, lentBase, n} {
-					b = binary.LittleEndian.AppendUint64(b, w)
-				}
-				return b
-			})
+	one := func(base, n uint64) []byte {
+		d := wire.NewBulk(wire.BulkReadOnly, []wire.Segment{{Base: base, Length: n}}, func(b []byte, _ int) []byte {
+			for _, w := range []uint64{1, n, 1, 1, base, n} {
+				b = binary.LittleEndian.AppendUint64(b, w)
+			}
+			return b
 		})
+		return d.AppendProc(nil)
 	}
+	lent := func(n uint64) []byte { return one(wire.LentBase, n) }
 	return map[string][]byte{
 		"2^63 bytes":             lent(1 << 63),
 		"2^64-1 bytes":           lent(1<<64 - 1),
@@ -66,10 +67,10 @@ func overflowing(t testing.TB) map[string][]byte {
 		"nothing":                nil,
 		"null":                   golden(t, "proc_null"),
 		"cut off":                golden(t, "proc_pull")[:50],
-		"not to be read":         changed(golden(t, "proc_pull"), wordSize+flagsAt, flagWriteOnly),
-		"without handle":         appendSized(nil, func(b []byte) []byte { return appendSegment(appendInfo(b, 9, 1, flagReadOnly), 0, 9) }),
+		"not to be read":         changed(golden(t, "proc_pull"), wordSize+flagsAt, wire.BulkWriteOnly),
+		"without handle":         one(0, 9),
 		"handle of another kind": changed(golden(t, "proc_pull"), wordSize+56, 2),
-		"empty":                  appendSized(nil, func(b []byte) []byte { return appendSegment(appendInfo(b, 0, 1, flagReadOnly), 0, 0) }),
+		"empty":                  one(0, 0),
 	}
 }
 
@@ -82,9 +83,9 @@ func TestHostileRequests(t *testing.T) {
 		trail := audit.NewWithLimiter(slog.New(slog.NewTextHandler(log, nil)), audit.NewLimiter())
 		server := open(t, n, Config{Dispatch: handler(echo), MaxOverflow: 1 << 20, Audit: trail})
 		client, bad := open(t, n, Config{}), openRaw(n)
-		for _, flags := range []uint8{flagMoreData, flagMoreData | flagNoResponse} {
-			head := make([]byte, formShort.size())
-			putRequest(head, requestFields{id: 1, flags: flags})
+		for _, flags := range []uint8{wire.FlagMoreData, wire.FlagMoreData | wire.FlagNoResponse} {
+			head := make([]byte, wire.FormShort.Size())
+			wire.PutRequest(head, wire.Request{ID: 1, Flags: flags})
 			bad.request(server.ep.Addr(), append(head, desc...))
 		}
 		if err := server.tasks.Wait(t.Context()); err != nil {
@@ -109,8 +110,8 @@ func TestHostileResponses(t *testing.T) {
 	for name, desc := range overflowing(t) {
 		n := natest.New(natest.Config{Direct: true})
 		client, bad := open(t, n, Config{MaxOverflow: 1 << 20}), openRaw(n)
-		head := make([]byte, formShort.size())
-		putResponse(head, responseFields{flags: flagMoreData})
+		head := make([]byte, wire.FormShort.Size())
+		wire.PutResponse(head, wire.Response{Flags: wire.FlagMoreData})
 		bad.answer = append(head, desc...)
 		k := client.NewCall()
 		k.Start(bad.ep.Addr(), 1, CallOptions{}, nil)
@@ -136,7 +137,7 @@ func TestOverflowBudgetOfCalls(t *testing.T) {
 	if err := first.Wait(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if _, err := call(t, client, server.ep.Addr(), 1, nil); codeFrom(t, err) != Again || !strings.Contains(err.Error(), "all payloads together may have 15000 (Config.OverflowBudget)") {
+	if _, err := call(t, client, server.ep.Addr(), 1, nil); codeFrom(t, err) != codes.Again || !strings.Contains(err.Error(), "all payloads together may have 15000 (Config.OverflowBudget)") {
 		t.Error(err)
 	}
 	first.Free()
@@ -171,17 +172,17 @@ func TestGarbageIsCounted(t *testing.T) {
 
 // FuzzRequest sends any message to a server.
 func FuzzRequest(f *testing.F) {
-	for _, name := range goldens(f, "request_") {
-		f.Add(golden(f, name), uint8(Detect))
+	for _, b := range goldens(f, "request_") {
+		f.Add(b, uint8(wire.Detect))
 	}
 	for _, desc := range overflowing(f) {
-		head := make([]byte, formShort.size())
-		putRequest(head, requestFields{id: 1, flags: flagMoreData})
-		f.Add(append(head, desc...), uint8(NoChecksums))
+		head := make([]byte, wire.FormShort.Size())
+		wire.PutRequest(head, wire.Request{ID: 1, Flags: wire.FlagMoreData})
+		f.Add(append(head, desc...), uint8(wire.NoChecksums))
 	}
 	f.Fuzz(func(t *testing.T, b []byte, mode uint8) {
 		n := natest.New(natest.Config{Direct: true})
-		server := open(t, n, Config{Checksums: ChecksumMode(mode % 3), Dispatch: handler(echo), MaxOverflow: 1 << 16})
+		server := open(t, n, Config{Checksums: wire.ChecksumMode(mode % 3), Dispatch: handler(echo), MaxOverflow: 1 << 16})
 		bad := openRaw(n)
 		bad.request(server.ep.Addr(), b[:min(len(b), bad.ep.Limits().MaxRequest)])
 		if err := server.tasks.Wait(t.Context()); err != nil {
@@ -192,19 +193,19 @@ func FuzzRequest(f *testing.F) {
 
 // FuzzResponse answers a call with any message.
 func FuzzResponse(f *testing.F) {
-	for _, name := range goldens(f, "response_") {
-		f.Add(golden(f, name), uint8(NoChecksums))
-		f.Add(golden(f, name), uint8(Checksums))
-		f.Add(golden(f, name), uint8(Detect))
+	for _, b := range goldens(f, "response_") {
+		f.Add(b, uint8(wire.NoChecksums))
+		f.Add(b, uint8(wire.Checksums))
+		f.Add(b, uint8(wire.Detect))
 	}
 	for _, desc := range overflowing(f) {
-		head := make([]byte, formShort.size())
-		putResponse(head, responseFields{flags: flagMoreData})
-		f.Add(append(head, desc...), uint8(NoChecksums))
+		head := make([]byte, wire.FormShort.Size())
+		wire.PutResponse(head, wire.Response{Flags: wire.FlagMoreData})
+		f.Add(append(head, desc...), uint8(wire.NoChecksums))
 	}
 	f.Fuzz(func(t *testing.T, b []byte, mode uint8) {
 		n := natest.New(natest.Config{Direct: true})
-		client, bad := open(t, n, Config{Checksums: ChecksumMode(mode % 3), MaxOverflow: 1 << 16}), openRaw(n)
+		client, bad := open(t, n, Config{Checksums: wire.ChecksumMode(mode % 3), MaxOverflow: 1 << 16}), openRaw(n)
 		bad.answer = bytes.Clone(b[:min(len(b), bad.ep.Limits().MaxResponse)])
 		if bad.answer == nil {
 			bad.answer = []byte{}

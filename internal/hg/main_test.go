@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"cinnabar/codes"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
 )
@@ -90,7 +91,7 @@ func call(t testing.TB, from *node, to na.Addr, id ID, input []byte) ([]byte, er
 }
 
 // codeFrom returns the code of an error of this package; it fails the test if err is not one.
-func codeFrom(t testing.TB, err error) Code {
+func codeFrom(t testing.TB, err error) codes.Code {
 	t.Helper()
 	e, ok := errors.AsType[*Error](err)
 	if !ok {

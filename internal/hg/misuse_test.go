@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cinnabar/codes"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
 )
@@ -38,7 +40,7 @@ func TestMisuse(t *testing.T) {
 			x.Free()
 		},
 		"request freed twice": func() {
-			r := &Request{c: client.Class, f: requestFields{flags: flagNoResponse}}
+			r := &Request{c: client.Class, f: wire.Request{Flags: wire.FlagNoResponse}}
 			r.Free()
 		},
 		"call started twice": func() {
@@ -57,7 +59,7 @@ func TestMisuse(t *testing.T) {
 	k := client.NewCall()
 	k.Cancel()
 	k.Start(nil, 1, CallOptions{}, nil)
-	if err := k.Wait(t.Context()); codeFrom(t, err) != InvalidArg {
+	if err := k.Wait(t.Context()); codeFrom(t, err) != codes.InvalidArg {
 		t.Errorf("call of nobody: %v", err)
 	}
 	k.Free()
@@ -75,23 +77,32 @@ func TestTagsRefused(t *testing.T) {
 	c.Attach(refusing{ep})
 	k := c.NewCall()
 	k.Start(&ep.peer, 1, CallOptions{}, nil)
-	if err := k.Wait(t.Context()); codeFrom(t, err) != InvalidArg {
+	if err := k.Wait(t.Context()); codeFrom(t, err) != codes.InvalidArg {
 		t.Error(err)
 	}
 	k.Free()
-	for i := range c.tags.used {
-		c.tags.used[i].Add(1)
+	const blocks = 1 << 12 // of tags, see wire.Tags
+	var taken []uint32
+	for i := range uint32(blocks) {
+		c.tags.Start(i<<20 - 1)
+		tag, ok := c.tags.Take()
+		if !ok || tag != i<<20 {
+			t.Fatalf("took tag %#x, %v", tag, ok)
+		}
+		taken = append(taken, tag)
 	}
-	c.tags.last.Store(tagBlock - 1)
+	c.tags.Start(1<<20 - 1)
 	k = c.NewCall()
 	k.Start(&ep.peer, 1, CallOptions{}, nil)
-	if err := k.Wait(t.Context()); codeFrom(t, err) != Again || !errors.Is(err, errNoTag) {
+	if err := k.Wait(t.Context()); codeFrom(t, err) != codes.Again || !errors.Is(err, errNoTag) {
 		t.Error(err)
 	}
 	k.Free()
-	for i := range c.tags.used {
-		if got := c.tags.used[i].Load(); got != 1 {
-			t.Fatalf("block %d counts %d calls, want the 1 of the test", i, got)
+	for _, tag := range taken { // each block has the tag of the test and no other, so it is free without it
+		c.tags.Release(tag)
+		c.tags.Start(tag - 1)
+		if got, ok := c.tags.Take(); !ok || got != tag {
+			t.Fatalf("took tag %#x, %v; want %#x", got, ok, tag)
 		}
 	}
 }
@@ -148,7 +159,7 @@ func TestShutdown(t *testing.T) {
 		defer cancel()
 		late := client.NewCall()
 		late.Start(server.ep.Addr(), 1, CallOptions{}, nil)
-		if err := late.Wait(ctx); codeFrom(t, err) != Timeout {
+		if err := late.Wait(ctx); codeFrom(t, err) != codes.Timeout {
 			t.Errorf("call of who is shut down: %v", err)
 		}
 		late.Free()
@@ -198,7 +209,7 @@ func TestAbandonedTransfer(t *testing.T) {
 		x := c.NewTransfer()
 		x.Start(Pull, &ep.peer, d, 0, [][]byte{make([]byte, 16)}, 16)
 		start := time.Now()
-		if n, err := x.Wait(ctx); n != 0 || codeFrom(t, err) != Timeout || time.Since(start) != time.Second+settleTime {
+		if n, err := x.Wait(ctx); n != 0 || codeFrom(t, err) != codes.Timeout || time.Since(start) != time.Second+settleTime {
 			t.Errorf("%d, %v after %v", n, err, time.Since(start))
 		}
 		x.Cancel()
@@ -223,7 +234,7 @@ func TestCancelLocalCopy(t *testing.T) {
 		x := me.NewTransfer()
 		x.Start(Push, me.ep.Addr(), b.Desc(), 0, [][]byte{mine}, 8<<20)
 		x.Cancel()
-		if n, err := x.Wait(t.Context()); err != nil && (codeFrom(t, err) != Canceled || n == 8<<20) || err == nil && n != 8<<20 {
+		if n, err := x.Wait(t.Context()); err != nil && (codeFrom(t, err) != codes.Canceled || n == 8<<20) || err == nil && n != 8<<20 {
 			t.Errorf("%d, %v", n, err)
 		}
 		x.Free()
@@ -233,7 +244,7 @@ func TestCancelLocalCopy(t *testing.T) {
 		x := me.NewTransfer()
 		x.Start(Push, me.ep.Addr(), again.Desc(), 0, [][]byte{mine}, 8<<20)
 		again.Close()
-		if _, err := x.Wait(t.Context()); err != nil && codeFrom(t, err) != InvalidArg {
+		if _, err := x.Wait(t.Context()); err != nil && codeFrom(t, err) != codes.InvalidArg {
 			t.Error(err)
 		}
 		x.Free()
@@ -243,16 +254,16 @@ func TestCancelLocalCopy(t *testing.T) {
 // TestCorruptOverflowOfResponse has a response with overflow whose checksum is not that of what is pulled.
 func TestCorruptOverflowOfResponse(t *testing.T) {
 	n := natest.New(natest.Config{})
-	client, bad := open(t, n, Config{Checksums: Checksums}), openRaw(n)
+	client, bad := open(t, n, Config{Checksums: wire.Checksums}), openRaw(n)
 	mem, err := bad.ep.Register(make([]byte, 16), na.ReadOnly)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer mem.Close()
-	head := make([]byte, formLong.size())
-	putResponse(head, responseFields{form: formLong, flags: flagMoreData, crc: 12345})
-	bad.answer = appendLent(head, mem, 16)
-	if _, err := call(t, client, bad.ep.Addr(), 1, nil); codeFrom(t, err) != ChecksumError {
+	head := make([]byte, wire.FormLong.Size())
+	wire.PutResponse(head, wire.Response{Form: wire.FormLong, Flags: wire.FlagMoreData, CRC: 12345})
+	bad.answer = wire.AppendLent(head, 16, mem.AppendHandle)
+	if _, err := call(t, client, bad.ep.Addr(), 1, nil); codeFrom(t, err) != codes.ChecksumError {
 		t.Error(err)
 	}
 }

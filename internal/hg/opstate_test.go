@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"cinnabar/codes"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
 )
@@ -152,12 +153,12 @@ func TestInterruptMeetsStart(t *testing.T) {
 	me := open(t, natest.New(natest.Config{}), Config{Dispatch: handler(echo)})
 	cause := errors.New("interrupted")
 	// during calls start while another goroutine calls interrupt until it has an effect, and reports whether interrupt had one.
-	during := func(start func(), interrupt func(Code, error) func()) (interrupted bool) {
+	during := func(start func(), interrupt func(codes.Code, error) func()) (interrupted bool) {
 		var started atomic.Bool
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			for !started.Load() {
-				if finish := interrupt(HostUnreach, cause); finish != nil {
+				if finish := interrupt(codes.HostUnreach, cause); finish != nil {
 					interrupted = true
 					finish()
 					return
@@ -171,7 +172,7 @@ func TestInterruptMeetsStart(t *testing.T) {
 	}
 	check := func(t *testing.T, interrupted bool, err error) {
 		t.Helper()
-		if err != nil && (!interrupted || codeFrom(t, err) != HostUnreach || !errors.Is(err, cause)) {
+		if err != nil && (!interrupted || codeFrom(t, err) != codes.HostUnreach || !errors.Is(err, cause)) {
 			t.Fatalf("interrupted %v: %v", interrupted, err)
 		}
 	}

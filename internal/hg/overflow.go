@@ -5,33 +5,18 @@ import (
 	"fmt"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
 
-// ackSize is the length of the message that says that an overflow has been pulled. Its content means nothing.
-const ackSize = 1
-
 // lentError says why the descriptor of an overflow is refused.
 type lentError struct {
-	code Code
+	code codes.Code
 	err  error
 }
 
 func (e *lentError) about(op string, a na.Addr) *Error { return newError(op, a, e.code, e.err) }
-
-// appendLent appends what stands for n bytes of payload in mem: what hg_proc_hg_bulk_t writes for one read-only segment,
-// never with the data inside.
-func appendLent(b []byte, mem na.Memory, n int) []byte {
-	return appendSized(b, func(b []byte) []byte {
-		b = appendInfo(b, uint64(n), 1, flagReadOnly)
-		b = appendSegment(b, lentBase, uint64(n))
-		return appendSized(b, mem.AppendHandle)
-	})
-}
-
-// lentBase is the base address of lent payloads. It must not be zero, and means nothing else to the peer.
-const lentBase = 0x1000
 
 // linger leaves a payload to a peer that may still pull it although nobody waits for that any more. Revoking it at once
 // would cost the connection, and everything else that goes over it: a peer that is asked for memory which does not exist
@@ -72,11 +57,11 @@ func (c *Class) checkLent(b []byte) (*Desc, *lentError) {
 	d, _, err := DecodeProc(b)
 	switch {
 	case err != nil:
-		return nil, &lentError{ProtocolError, err}
+		return nil, &lentError{codes.ProtocolError, err}
 	case d == nil:
-		return nil, &lentError{ProtocolError, errors.New("overflow without a descriptor")}
+		return nil, &lentError{codes.ProtocolError, errors.New("overflow without a descriptor")}
 	case d.Len() > uint64(c.cfg.MaxOverflow):
-		return nil, &lentError{Overflow, fmt.Errorf("payload of %d bytes, at most %d are accepted (Config.MaxOverflow): use a bulk transfer", d.Len(), c.cfg.MaxOverflow)}
+		return nil, &lentError{codes.Overflow, fmt.Errorf("payload of %d bytes, at most %d are accepted (Config.MaxOverflow): use a bulk transfer", d.Len(), c.cfg.MaxOverflow)}
 	}
 	return d, nil
 }

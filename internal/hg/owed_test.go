@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"cinnabar/codes"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
@@ -58,8 +60,8 @@ func (a *asker) ask(count int) {
 		got.op.Done = got
 		a.ep.RecvExpected(&got.op, a.d.server.ep.Addr(), a.tag, got.buf[:])
 		a.answers = append(a.answers, got)
-		msg := make([]byte, a.ep.Limits().RequestRoom+formShort.size())
-		putRequest(msg[a.ep.Limits().RequestRoom:], requestFields{id: 1})
+		msg := make([]byte, a.ep.Limits().RequestRoom+wire.FormShort.Size())
+		wire.PutRequest(msg[a.ep.Limits().RequestRoom:], wire.Request{ID: 1})
 		send := &na.Op{Done: a}
 		a.ep.SendRequest(send, a.d.server.ep.Addr(), a.tag, msg)
 	}
@@ -67,10 +69,10 @@ func (a *asker) ask(count int) {
 }
 
 // answer reads an answer's header.
-func (a *asker) answer(i int) responseFields {
+func (a *asker) answer(i int) wire.Response {
 	a.d.t.Helper()
 	got := a.answers[i]
-	f, _, bad := parseResponse(got.buf[:got.op.N], formShort)
+	f, _, bad := wire.ParseResponse(got.buf[:got.op.N], wire.FormShort)
 	if bad != nil {
 		a.d.t.Fatalf("answer %d: %v", i, bad)
 	}
@@ -81,7 +83,7 @@ func (a *asker) answer(i int) responseFields {
 func (a *asker) take(i int) {
 	a.d.t.Helper()
 	got := a.answers[i]
-	_, payload, bad := parseResponse(got.buf[:got.op.N], formShort)
+	_, payload, bad := wire.ParseResponse(got.buf[:got.op.N], wire.FormShort)
 	if bad != nil {
 		a.d.t.Fatal(bad)
 	}
@@ -98,7 +100,7 @@ func (a *asker) take(i int) {
 	}
 	x.Free()
 	ack := &na.Op{Done: a}
-	a.ep.SendExpected(ack, a.d.server.ep.Addr(), got.tag, make([]byte, a.ep.Limits().ResponseRoom+ackSize))
+	a.ep.SendExpected(ack, a.d.server.ep.Addr(), got.tag, make([]byte, a.ep.Limits().ResponseRoom+wire.AckSize))
 	synctest.Wait()
 }
 
@@ -153,7 +155,7 @@ func TestPeerThatPullsNothing(t *testing.T) {
 		d.wantEnded("the oldest, whose places were taken", owedLeft-(64-owedFree), errStalled, 10-owedFree, errOwing)
 		refused := 0
 		for i := range 10 { // in any order: each has a goroutine
-			if f := bad.answer(64 + i); f.code == Again && f.flags&flagMoreData == 0 {
+			if f := bad.answer(64 + i); f.Code == codes.Again && f.Flags&wire.FlagMoreData == 0 {
 				refused++
 			}
 		}
@@ -192,7 +194,7 @@ func TestPeerThatGivesUp(t *testing.T) {
 		}
 		refused := 0
 		for i := range hasty.answers {
-			if hasty.answer(i).code == Again {
+			if hasty.answer(i).Code == codes.Again {
 				refused++
 			}
 		}

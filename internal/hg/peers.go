@@ -1,14 +1,13 @@
 package hg
 
 import (
-	"bytes"
-	"encoding/binary"
-	"errors"
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 
+	"cinnabar/codes"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
 	"cinnabar/internal/rundown"
@@ -41,7 +40,7 @@ func (ps *peers) addLocked(addr []byte, p *peer) {
 // peer is a process that this one calls. The mutex of peers guards it.
 type peer struct {
 	build   *peerBuild // nil until it is known
-	form    form       // the form of the answer to probe, used when probe ends
+	form    wire.Form  // the form of the answer to probe, used when probe ends
 	waiting []*Call    // the calls that wait for build; each has a hold while it waits
 	probe   *Call      // the call that finds out build, nil if none is under way
 }
@@ -49,7 +48,7 @@ type peer struct {
 // peerBuild states how the Mercury of a peer was built. It is also the annotation of the peer's address, because a call reads
 // that without the mutex of peers.
 type peerBuild struct {
-	form  form
+	form  wire.Form
 	gone  <-chan struct{} // closed when the connection of the probe is lost, because another process may then have the address
 	stale atomic.Bool     // the peer has sent an answer in another form
 }
@@ -129,40 +128,18 @@ func (c *Class) ask(p *peer, to na.Addr) {
 	q.begin()
 	if q.takeTag() {
 		room := c.limits.RequestRoom
-		msg := q.buf[:room+formLong.size()]
-		putRequest(msg[room:], requestFields{form: formShort, id: q.id})
-		h := requestHeader(msg[room:])
-		clear(h[coreShort:formLong.size()])
-		binary.BigEndian.PutUint16(h[coreShort:], h.checksum())
+		msg := q.buf[:room+wire.ProbeSize]
+		wire.PutProbe(msg[room:], uint64(q.id))
 		q.transmit(msg, 0)
 	}
 	q.release(0)
 }
 
-// isProbe reports whether b, a parsed request, has the form of a probe. A call without arguments has the same form if it comes from
-// a process that was built with checksums and does not mark its requests; C marks them since 2.4.1.
-func isProbe(b []byte) bool {
-	if len(b) != formLong.size() {
-		return false
-	}
-	h := requestHeader(b)
-	return h.flags() == 0 && h.crc16() == h.checksum() && len(bytes.Trim(b[coreShort+2:], "\x00")) == 0
-}
-
-var errUnknownBuild = errors.New("peer's answer does not tell whether its Mercury is built with checksums: set Config.Checksums to NoChecksums or WithChecksums")
-
-// probed reads the answer. Each build pads it to twice the size of its header, and builds of 2.4.1 mark it too.
+// probed reads the answer to a probe.
 func (c *Class) probed(q *Call, b []byte) {
-	f := formShort
-	switch {
-	case len(b) < coreShort:
-		q.fail(ProtocolError, errUnknownBuild)
-		return
-	case responseHeader(b).flags()&flagHasChecksums != 0, len(b) == 2*coreLong:
-		f = formLong
-	case len(b) == 2*coreShort:
-	default:
-		q.fail(ProtoNoSupport, errUnknownBuild)
+	f, bad := wire.ParseProbeAnswer(b)
+	if bad != nil {
+		q.fail(bad.Code, bad)
 		return
 	}
 	c.peers.mu.Lock()
@@ -204,7 +181,7 @@ func (probeDone) CallDone(q *Call) {
 
 // leave takes a call that is cancelled out of the waiting ones; the question is withdrawn when nobody is left.
 func (ps *peers) leave(k *Call) {
-	if k.c.cfg.Checksums != Detect {
+	if k.c.cfg.Checksums != wire.Detect {
 		return
 	}
 	var room [maxAddr]byte
@@ -225,7 +202,7 @@ func (ps *peers) leave(k *Call) {
 	var probe *Call
 	if len(p.waiting) == 0 {
 		delete(ps.byAddr, string(addr)) // who comes now asks anew
-		if p.probe != nil && p.probe.claimAbort(Canceled, nil) {
+		if p.probe != nil && p.probe.claimAbort(codes.Canceled, nil) {
 			probe = p.probe
 		}
 	}
@@ -238,7 +215,7 @@ func (ps *peers) leave(k *Call) {
 
 // forget makes the next call probe the peer again, because an answer of the peer had another form: its address may be another process's.
 func (ps *peers) forget(c *Class, a na.Addr) {
-	if c.cfg.Checksums != Detect {
+	if c.cfg.Checksums != wire.Detect {
 		return
 	}
 	var room [maxAddr]byte

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
@@ -104,7 +105,7 @@ func (p *pull) grow() *Error {
 	have := int64(len(p.buf))
 	size := min(int64(p.desc.Len()), p.c.nextPart(have, p.op == opInput, p.from.Account()))
 	if err := p.c.charge(p.charged, p.from, size-have); err != nil {
-		return newError(p.op, p.from, Again, err)
+		return newError(p.op, p.from, codes.Again, err)
 	}
 	buf := make([]byte, size)
 	copy(buf, p.buf)
@@ -133,14 +134,14 @@ func (p *pull) expire(part int) {
 	late := p.part == part && p.timer != nil
 	p.mu.Unlock()
 	if late {
-		p.giveUp(Timeout, errSlowPull)
+		p.giveUp(codes.Timeout, errSlowPull)
 	}
 }
 
 // cancel has the pull end soon.
-func (p *pull) cancel() { p.giveUp(Canceled, nil) }
+func (p *pull) cancel() { p.giveUp(codes.Canceled, nil) }
 
-func (p *pull) giveUp(code Code, cause error) {
+func (p *pull) giveUp(code codes.Code, cause error) {
 	p.mu.Lock()
 	if p.failure == nil {
 		p.failure = newError(p.op, p.from, code, cause)
@@ -157,7 +158,7 @@ func (p *pull) TransferDone(t *Transfer) {
 	p.mu.Unlock()
 	err := t.Err()
 	if err == nil && t.N() != int64(p.asked) {
-		err = newError(p.op, p.from, ProtocolError, errShortPull)
+		err = newError(p.op, p.from, codes.ProtocolError, errShortPull)
 	}
 	if err != nil {
 		p.owner.pulled(p, rewrap(p.op, p.from, err))

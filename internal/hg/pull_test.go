@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cinnabar/codes"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
@@ -48,7 +50,7 @@ func TestUnservedOverflow(t *testing.T) {
 		}
 		for i, k := range calls {
 			err := k.Wait(t.Context())
-			if e, ok := errors.AsType[*Error](err); !ok || e.Code != Timeout || !e.Remote {
+			if e, ok := errors.AsType[*Error](err); !ok || e.Code != codes.Timeout || !e.Remote {
 				t.Errorf("call %d: %v", i, err)
 			}
 			k.Free()
@@ -78,7 +80,7 @@ func TestUnservedResponse(t *testing.T) {
 		client := open(t, n, Config{})
 		start := time.Now()
 		_, err := call(t, client, server.ep.Addr(), 1, nil)
-		if got, want := time.Since(start), patience(pullTime, 1<<20); codeFrom(t, err) != Timeout || !errors.Is(err, errSlowPull) || got != want {
+		if got, want := time.Since(start), patience(pullTime, 1<<20); codeFrom(t, err) != codes.Timeout || !errors.Is(err, errSlowPull) || got != want {
 			t.Errorf("%v after %v, want a time-out after %v", err, got, want)
 		}
 		if err := <-ended; err != nil {
@@ -101,7 +103,7 @@ func TestStalledOverflow(t *testing.T) {
 		if got := server.Stats().OverflowBytes; got != pullGrowth*pullSecond {
 			t.Errorf("%d bytes are held for %d", got, sent)
 		}
-		if err := calls[0].Wait(t.Context()); codeFrom(t, err) != Timeout {
+		if err := calls[0].Wait(t.Context()); codeFrom(t, err) != codes.Timeout {
 			t.Error(err)
 		}
 		calls[0].Free()
@@ -114,7 +116,7 @@ func TestLostOverflow(t *testing.T) {
 		server, client, calls, n := announcing(t, 5, 1<<20, Config{}, lose)
 		n.Cut(client.ep, server.ep)
 		for _, k := range calls {
-			if err := k.Wait(t.Context()); codeFrom(t, err) != HostUnreach {
+			if err := k.Wait(t.Context()); codeFrom(t, err) != codes.HostUnreach {
 				t.Errorf("after the loss: %v", err)
 			}
 			k.Free()
@@ -188,7 +190,7 @@ func TestHostLeavesPullsToOthers(t *testing.T) {
 			}
 		}
 		for i, k := range calls {
-			if err := k.Wait(t.Context()); codeFrom(t, err) != Again && codeFrom(t, err) != Timeout {
+			if err := k.Wait(t.Context()); codeFrom(t, err) != codes.Again && codeFrom(t, err) != codes.Timeout {
 				t.Errorf("call %d: %v", i, err)
 			}
 			k.Free()
@@ -207,7 +209,7 @@ func TestHostLeavesPullsToOthers(t *testing.T) {
 func TestUnknownRPCIsNotPulled(t *testing.T) {
 	n := natest.New(natest.Config{Direct: true})
 	server, client := open(t, n, Config{Dispatch: knows(7)}), open(t, n, Config{})
-	if _, err := call(t, client, server.ep.Addr(), 1, make([]byte, 10000)); codeFrom(t, err) != NoEntry {
+	if _, err := call(t, client, server.ep.Addr(), 1, make([]byte, 10000)); codeFrom(t, err) != codes.NoEntry {
 		t.Error(err)
 	}
 	if got := server.ep.Counts().Gets; got != 0 {
@@ -237,8 +239,8 @@ func TestOverflowInParts(t *testing.T) {
 				sizes = append(sizes, 4*pullSecond+1)
 			}
 			n := natest.New(natest.Config{Chunk: 1 << 20})
-			server := open(t, n, Config{Checksums: Checksums, Dispatch: handler(echo), OverflowBudget: budget})
-			client := open(t, n, Config{Checksums: Checksums, OverflowBudget: budget})
+			server := open(t, n, Config{Checksums: wire.Checksums, Dispatch: handler(echo), OverflowBudget: budget})
+			client := open(t, n, Config{Checksums: wire.Checksums, OverflowBudget: budget})
 			if budget > 0 {
 				for _, c := range []*Class{server.Class, client.Class} {
 					held := budget/pullPlenty + 1
@@ -287,7 +289,7 @@ func TestCancelPull(t *testing.T) {
 			cancel = end
 			k := client.NewCall()
 			k.Start(server.ep.Addr(), 1, CallOptions{}, nil)
-			if err := k.Wait(ctx); err != nil && codeFrom(t, err) != Canceled {
+			if err := k.Wait(ctx); err != nil && codeFrom(t, err) != codes.Canceled {
 				t.Error(err)
 			}
 			k.Free()

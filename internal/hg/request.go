@@ -5,7 +5,9 @@ import (
 	"errors"
 	"sync/atomic"
 
+	"cinnabar/codes"
 	"cinnabar/internal/audit"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
@@ -35,7 +37,7 @@ type Request struct {
 	c       *Class
 	from    na.Addr
 	tag     uint32
-	f       requestFields
+	f       wire.Request
 	caller  *Call  // the call, if it is one to the own address
 	probe   bool   // see IsProbe
 	started uint32 // the sequence of caller's opState when it made the request
@@ -72,7 +74,7 @@ var (
 	errUnheard  = errors.New("handler has freed the request without a response")
 )
 
-func (c *Class) newRequest(from na.Addr, tag uint32, f requestFields) *Request {
+func (c *Class) newRequest(from na.Addr, tag uint32, f wire.Request) *Request {
 	r, _ := c.requests.Get().(*Request)
 	if r == nil {
 		r = &Request{
@@ -99,27 +101,27 @@ func holdOrigin(from na.Addr, n int64) {
 }
 
 // ID returns which RPC is meant.
-func (r *Request) ID() ID { return r.f.id }
+func (r *Request) ID() ID { return ID(r.f.ID) }
 
 // From returns who calls. It may be kept.
 func (r *Request) From() na.Addr { return r.from }
 
 // OneWay tells that the caller waits for no response.
-func (r *Request) OneWay() bool { return r.f.flags&flagNoResponse != 0 }
+func (r *Request) OneWay() bool { return r.f.Flags&wire.FlagNoResponse != 0 }
 
 // IsProbe reports whether the request is a probe, by which another Class finds out whether this process computes checksums. No
 // process registers its RPC.
 func (r *Request) IsProbe() bool { return r.probe }
 
 // Context returns the caller's context id.
-func (r *Request) Context() uint8 { return r.f.cookie }
+func (r *Request) Context() uint8 { return r.f.Cookie }
 
 // Input returns the payload of the request. It is valid until Free.
 func (r *Request) Input() []byte { return r.in }
 
 // Output returns where the payload of the response can be appended: length 0, capacity what fits into one message.
 func (r *Request) Output() []byte {
-	start := r.c.limits.ResponseRoom + r.f.form.size()
+	start := r.c.limits.ResponseRoom + r.f.Form.Size()
 	return r.out[start:start:max(len(r.out), start)]
 }
 
@@ -142,7 +144,7 @@ func (r *Request) ReleaseInput() {
 func (r *Request) pullInput(payload []byte) {
 	account := r.from.Account()
 	if err := account.Take(hostquota.Pulls, 1); err != nil { // before the descriptor is parsed, because a refusal must cost little
-		r.reject(newError(opInput, r.from, Again, &laterError{err}))
+		r.reject(newError(opInput, r.from, codes.Again, &laterError{err}))
 		return
 	}
 	r.pulling = account
@@ -156,7 +158,7 @@ func (r *Request) pullInput(payload []byte) {
 	if err := account.Take(hostquota.Memory, r.descCost); err != nil {
 		r.descCost = 0
 		r.endPull()
-		r.reject(newError(opInput, r.from, Again, err))
+		r.reject(newError(opInput, r.from, codes.Again, err))
 		return
 	}
 	r.c.newPull(opInput, r.from, d, &r.charged, (*requestPull)(r)).next()
@@ -190,8 +192,8 @@ func (q *requestPull) pulled(p *pull, err *Error) {
 	r := (*Request)(q)
 	r.endPull()
 	if err == nil {
-		if bad := verifyPayload(r.f.crc, p.buf, true); bad != nil {
-			err = newError(opInput, r.from, bad.code, bad)
+		if bad := wire.VerifyPayload(r.f.CRC, p.buf, true); bad != nil {
+			err = newError(opInput, r.from, bad.Code, bad)
 		}
 	}
 	if err != nil {
@@ -207,7 +209,7 @@ func (q *requestPull) pulled(p *pull, err *Error) {
 
 // reject drops a request whose input is not to be had, and says so to who waits for a response.
 func (r *Request) reject(e *Error) {
-	if e.Code == Again {
+	if e.Code == codes.Again {
 		r.c.count.requestsRefused.Add(1)
 		r.c.refused(r.from, "no room for an input", e)
 	} else {
@@ -217,7 +219,7 @@ func (r *Request) reject(e *Error) {
 	r.c.refund(&r.charged) // the peer may take its time with the answer
 	switch {
 	case r.OneWay():
-	case e.Code == HostUnreach || e.Code == HostFirewall || e.Code == Canceled: // by loss of the peer or end of the Class
+	case e.Code == codes.HostUnreach || e.Code == codes.HostFirewall || e.Code == codes.Canceled: // by loss of the peer or end of the Class
 		r.answered.Store(true)
 	default:
 		_ = r.Fail(e.Code) // what became of it is counted there
@@ -227,14 +229,14 @@ func (r *Request) reject(e *Error) {
 
 // ackInput tells the origin of a one-way request that its memory is not needed any more.
 func (r *Request) ackInput() {
-	msg := r.out[:r.c.limits.ResponseRoom+ackSize]
+	msg := r.out[:r.c.limits.ResponseRoom+wire.AckSize]
 	msg[r.c.limits.ResponseRoom] = 0
 	r.hand(msg)
 }
 
 // Fail answers with an error instead of a payload, as the core of C does for an RPC that it does not know (NoEntry). It
 // does not wait for the network.
-func (r *Request) Fail(code Code) error {
+func (r *Request) Fail(code codes.Code) error {
 	if err := r.claim(); err != nil {
 		return err
 	}
@@ -247,27 +249,27 @@ func (r *Request) Fail(code Code) error {
 
 // errorMessage makes the response that carries an error. C sends twice the size of its core header, by which peers tell
 // how a process was built.
-func (r *Request) errorMessage(code Code) []byte {
-	msg := r.out[:r.c.limits.ResponseRoom+2*r.f.form.core()]
+func (r *Request) errorMessage(code codes.Code) []byte {
+	msg := r.out[:r.c.limits.ResponseRoom+2*r.f.Form.CoreSize()]
 	clear(msg)
-	putResponse(msg[r.c.limits.ResponseRoom:], r.response(code, 0))
+	wire.PutResponse(msg[r.c.limits.ResponseRoom:], r.response(code, 0))
 	return msg
 }
 
 // claim lets one answer pass.
 func (r *Request) claim() error {
 	if r.OneWay() {
-		return newError("respond", r.from, OpNotSupported, errOneWay)
+		return newError("respond", r.from, codes.OpNotSupported, errOneWay)
 	}
 	if !r.answered.CompareAndSwap(false, true) {
-		return newError("respond", r.from, InvalidArg, errAnswered)
+		return newError("respond", r.from, codes.InvalidArg, errAnswered)
 	}
 	return nil
 }
 
 // response returns the headers of an answer: flags and cookie are the request's.
-func (r *Request) response(code Code, flags uint8) responseFields {
-	return responseFields{form: r.f.form, code: code, flags: r.f.flags&^flagMoreData | flags, cookie: uint16(r.f.cookie)}
+func (r *Request) response(code codes.Code, flags uint8) wire.Response {
+	return wire.Response{Form: r.f.Form, Code: code, Flags: r.f.Flags&^wire.FlagMoreData | flags, Cookie: uint16(r.f.Cookie)}
 }
 
 // Respond answers with a payload: Output appended to, or any other slice. It can be used again when Respond returns, but
@@ -284,13 +286,13 @@ func (r *Request) Respond(ctx context.Context, payload []byte) error {
 		return err
 	}
 	if r.caller != nil {
-		r.answerSelf(Success, payload)
+		r.answerSelf(wire.Success, payload)
 		return nil
 	}
 	here := r.Output()
-	f := r.response(Success, 0)
-	if f.form == formLong {
-		f.crc = crc32c(payload)
+	f := r.response(wire.Success, 0)
+	if f.Form == wire.FormLong {
+		f.CRC = wire.CRC32C(payload)
 	}
 	if len(payload) > cap(here) {
 		return r.respondExtra(ctx, f, payload)
@@ -299,13 +301,13 @@ func (r *Request) Respond(ctx context.Context, payload []byte) error {
 }
 
 // place writes the headers before the payload, which it copies unless it is there already.
-func (r *Request) place(f responseFields, payload []byte) []byte {
+func (r *Request) place(f wire.Response, payload []byte) []byte {
 	room := r.c.limits.ResponseRoom
-	start := room + f.form.size()
+	start := room + f.Form.Size()
 	if here := r.out[start:]; len(payload) > 0 && &payload[0] != &here[0] {
 		copy(here, payload)
 	}
-	putResponse(r.out[room:], f)
+	wire.PutResponse(r.out[room:], f)
 	return r.out[:start+len(payload)]
 }
 
@@ -369,7 +371,7 @@ func (r *Request) Free() {
 	if !r.OneWay() && !r.answered.Load() {
 		r.c.count.requestsUnheard.Add(1)
 		r.c.note(r.from, "request without response", errUnheard)
-		_ = r.Fail(OtherError) // what became of it is counted there
+		_ = r.Fail(codes.OtherError) // what became of it is counted there
 	}
 	r.release()
 }

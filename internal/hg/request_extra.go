@@ -5,19 +5,21 @@ import (
 	"errors"
 	"time"
 
+	"cinnabar/codes"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/na"
 )
 
 // respondExtra answers with a payload that does not fit into a message: the peer pulls it and says when it has.
-func (r *Request) respondExtra(ctx context.Context, f responseFields, payload []byte) error {
+func (r *Request) respondExtra(ctx context.Context, f wire.Response, payload []byte) error {
 	if r.c.cfg.NoOverflow {
-		return r.failInstead(Overflow, errNoOverflow)
+		return r.failInstead(codes.Overflow, errNoOverflow)
 	}
 	owed := r.c.owed.enter(r.from, len(payload))
 	if owed == nil {
 		r.c.count.responsesFailed.Add(1)
 		r.c.refused(r.from, "responses are not pulled", errOwing)
-		return r.failInstead(Again, errOwing)
+		return r.failInstead(codes.Again, errOwing)
 	}
 	mem, err := r.c.ep.Register(payload, na.ReadOnly)
 	if err != nil {
@@ -36,16 +38,16 @@ func (r *Request) respondExtra(ctx context.Context, f responseFields, payload []
 }
 
 // lend sends a response with the descriptor of n bytes of payload in mem, and waits until the peer has pulled them.
-func (r *Request) lend(ctx context.Context, f responseFields, mem na.Memory, n int, owed *owedAnswer) error {
+func (r *Request) lend(ctx context.Context, f wire.Response, mem na.Memory, n int, owed *owedAnswer) error {
 	r.c.count.responsesExtra.Add(1)
 	if err := r.expectAck(); err != nil {
 		if na.KindOf(err) == na.Invalid {
-			return r.failInstead(Again, err)
+			return r.failInstead(codes.Again, err)
 		}
 		return newError("respond", r.from, codeOf(err), err)
 	}
-	f.flags |= flagMoreData
-	if err := r.transmit(r.place(f, appendLent(r.Output(), mem, n))); err != nil {
+	f.Flags |= wire.FlagMoreData
+	if err := r.transmit(r.place(f, wire.AppendLent(r.Output(), n, mem.AppendHandle))); err != nil {
 		r.giveUpAck()
 		return err
 	}
@@ -53,7 +55,7 @@ func (r *Request) lend(ctx context.Context, f responseFields, mem na.Memory, n i
 }
 
 // failInstead tells the peer why its response cannot be sent. The caller has claimed the answer.
-func (r *Request) failInstead(code Code, err error) error {
+func (r *Request) failInstead(code codes.Code, err error) error {
 	_ = r.transmit(r.errorMessage(code)) // what became of it is counted there
 	return newError("respond", r.from, code, err)
 }
@@ -88,7 +90,7 @@ func (r *Request) awaitAck(ctx context.Context, n int, owed *owedAnswer) error {
 		return r.ackResult()
 	}
 	code, cause := r.parkForAck(ctx, wake, n, owed)
-	if code == Success {
+	if code == wire.Success {
 		return r.ackResult()
 	}
 	if !r.ackDone.Unpark() && r.giveUpAck() {
@@ -99,14 +101,14 @@ func (r *Request) awaitAck(ctx context.Context, n int, owed *owedAnswer) error {
 }
 
 // parkForAck returns Success when the ack has come, or else why it is waited for no longer.
-func (r *Request) parkForAck(ctx context.Context, wake <-chan struct{}, n int, owed *owedAnswer) (Code, error) {
+func (r *Request) parkForAck(ctx context.Context, wake <-chan struct{}, n int, owed *owedAnswer) (codes.Code, error) {
 	timer, stall := time.NewTimer(patience(ackTime, n)), time.NewTimer(patience(owedTime, n))
 	defer timer.Stop()
 	defer stall.Stop()
 	for hurried := r.c.hurried; ; {
 		select {
 		case <-wake:
-			return Success, nil
+			return wire.Success, nil
 		case <-ctx.Done():
 			return endOf(ctx)
 		case <-hurried:
@@ -114,17 +116,17 @@ func (r *Request) parkForAck(ctx context.Context, wake <-chan struct{}, n int, o
 			timer.Reset(patience(hurryTime, n))
 		case <-owed.evict:
 			r.c.count.acksMissing.Add(1)
-			return Timeout, errStalled
+			return codes.Timeout, errStalled
 		case <-stall.C:
 			over, again := owed.overdue()
 			if over {
 				r.c.count.acksMissing.Add(1)
-				return Timeout, errStalled
+				return codes.Timeout, errStalled
 			}
 			stall.Reset(again)
 		case <-timer.C:
 			r.c.count.acksMissing.Add(1)
-			return Timeout, errUnacked
+			return codes.Timeout, errUnacked
 		}
 	}
 }

@@ -12,17 +12,19 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cinnabar/codes"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
 )
 
 // parity: H55
 func TestUnknownRPC(t *testing.T) {
-	for _, mode := range []ChecksumMode{NoChecksums, Checksums} {
+	for _, mode := range []wire.ChecksumMode{wire.NoChecksums, wire.Checksums} {
 		n := natest.New(natest.Config{})
 		server, client := open(t, n, Config{Checksums: mode}), open(t, n, Config{Checksums: mode})
 		_, err := call(t, client, server.ep.Addr(), 99, nil)
-		if e, ok := errors.AsType[*Error](err); !ok || e.Code != NoEntry || !e.Remote || e.Addr != server.ep.Addr().String() {
+		if e, ok := errors.AsType[*Error](err); !ok || e.Code != codes.NoEntry || !e.Remote || e.Addr != server.ep.Addr().String() {
 			t.Errorf("mode %d: %v, want NoEntry from the peer", mode, err)
 		}
 		k := client.NewCall()
@@ -38,7 +40,7 @@ func TestUnknownRPC(t *testing.T) {
 // parity: H51 D26
 func TestOverflow(t *testing.T) {
 	large := pattern(1 << 20)
-	for _, mode := range []ChecksumMode{NoChecksums, Checksums, Detect} {
+	for _, mode := range []wire.ChecksumMode{wire.NoChecksums, wire.Checksums, wire.Detect} {
 		n := natest.New(natest.Config{Seed: uint64(mode)})
 		arrived := make(chan []byte, 1)
 		server := open(t, n, Config{Checksums: mode, Dispatch: handler(func(r *Request) {
@@ -56,7 +58,7 @@ func TestOverflow(t *testing.T) {
 			}
 		})})
 		client := open(t, n, Config{Checksums: mode})
-		if mode == Detect {
+		if mode == wire.Detect {
 			if _, err := call(t, client, server.ep.Addr(), 1, nil); err != nil {
 				t.Fatal(err)
 			}
@@ -103,14 +105,14 @@ func TestNoOverflow(t *testing.T) {
 		errs <- r.Respond(context.Background(), make([]byte, 5000))
 	})})
 	client := open(t, n, Config{NoOverflow: true})
-	if _, err := call(t, client, server.ep.Addr(), 1, make([]byte, 5000)); codeFrom(t, err) != Overflow {
+	if _, err := call(t, client, server.ep.Addr(), 1, make([]byte, 5000)); codeFrom(t, err) != codes.Overflow {
 		t.Errorf("request: %v", err)
 	}
 	_, err := call(t, client, server.ep.Addr(), 1, nil)
-	if e, ok := errors.AsType[*Error](err); !ok || e.Code != Overflow || !e.Remote {
+	if e, ok := errors.AsType[*Error](err); !ok || e.Code != codes.Overflow || !e.Remote {
 		t.Errorf("response, caller: %v", err)
 	}
-	if err := <-errs; codeFrom(t, err) != Overflow {
+	if err := <-errs; codeFrom(t, err) != codes.Overflow {
 		t.Errorf("response, handler: %v", err)
 	}
 }
@@ -174,7 +176,7 @@ func TestNested(t *testing.T) {
 			defer k.Free()
 			k.Start((*to).ep.Addr(), r.ID(), CallOptions{}, append(append(k.Input(), r.Input()...), '+'))
 			if err := k.Wait(context.Background()); err != nil {
-				_ = r.Fail(OtherError)
+				_ = r.Fail(codes.OtherError)
 				return
 			}
 			_ = r.Respond(context.Background(), append(r.Output(), k.Output()...))
@@ -239,7 +241,7 @@ func TestDeadline(t *testing.T) {
 		start := time.Now()
 		k.Start(server.ep.Addr(), 1, CallOptions{}, nil)
 		err := k.Wait(ctx)
-		if codeFrom(t, err) != Timeout || !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Minute {
+		if codeFrom(t, err) != codes.Timeout || !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Minute {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		k.Free()
@@ -249,7 +251,7 @@ func TestDeadline(t *testing.T) {
 		k = client.NewCall()
 		k.Start(server.ep.Addr(), 1, CallOptions{}, nil)
 		time.AfterFunc(time.Second, func() { cancel2(cause) })
-		if err := k.Wait(ctx2); codeFrom(t, err) != Canceled || !errors.Is(err, cause) {
+		if err := k.Wait(ctx2); codeFrom(t, err) != codes.Canceled || !errors.Is(err, cause) {
 			t.Error(err)
 		}
 		k.Free()
@@ -262,7 +264,7 @@ func TestDeadline(t *testing.T) {
 
 // TestCanceledContextSucceeds: a call that needs no waiting does not care for its context.
 func TestCanceledContextSucceeds(t *testing.T) {
-	client, server := newPair(t, NoChecksums)
+	client, server := newPair(t, wire.NoChecksums)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	k := client.NewCall()
@@ -305,12 +307,12 @@ func TestMissingAcks(t *testing.T) {
 		n := natest.New(natest.Config{})
 		server := open(t, n, Config{Dispatch: handler(func(r *Request) { ended <- r.Respond(context.Background(), make([]byte, 1<<20)) })})
 		caller := openRaw(n)
-		head := make([]byte, formShort.size())
-		putRequest(head, requestFields{id: 1})
+		head := make([]byte, wire.FormShort.Size())
+		wire.PutRequest(head, wire.Request{ID: 1})
 		start = time.Now()
 		caller.request(server.ep.Addr(), head)
 		err := <-ended
-		if got, want := time.Since(start), ackTime+time.Second; codeFrom(t, err) != Timeout || got != want {
+		if got, want := time.Since(start), ackTime+time.Second; codeFrom(t, err) != codes.Timeout || got != want {
 			t.Errorf("respond: %v after %v, want Timeout after %v", err, got, want)
 		}
 	})
@@ -338,9 +340,9 @@ func TestCloseEndsCalls(t *testing.T) {
 				calls[i].Start(server.ep.Addr(), 1, CallOptions{}, make([]byte, i*500))
 			}
 			synctest.Wait() // the requests are there
-			closing, want := client, Canceled
+			closing, want := client, codes.Canceled
 			if which == "server" {
-				closing, want = server, HostUnreach
+				closing, want = server, codes.HostUnreach
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
@@ -377,7 +379,7 @@ func TestAbandonedCall(t *testing.T) {
 		k := c.NewCall()
 		k.Start(&ep.peer, 1, CallOptions{}, nil)
 		start := time.Now()
-		if err := k.Wait(ctx); codeFrom(t, err) != Timeout || time.Since(start) != time.Second+settleTime {
+		if err := k.Wait(ctx); codeFrom(t, err) != codes.Timeout || time.Since(start) != time.Second+settleTime {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		k.Free() // as one does after Wait
@@ -400,7 +402,7 @@ func TestRequestsBeforeAttach(t *testing.T) {
 	k := client.NewCall()
 	k.Start(ep.Addr(), 1, CallOptions{}, nil)
 	c.Attach(ep)
-	if err := k.Wait(t.Context()); codeFrom(t, err) != NoEntry {
+	if err := k.Wait(t.Context()); codeFrom(t, err) != codes.NoEntry {
 		t.Error(err)
 	}
 	k.Free()
@@ -455,7 +457,7 @@ func TestCancelRaces(t *testing.T) {
 				k.Start(to, 1, CallOptions{}, append(k.Input(), make([]byte, size)...))
 				var canceler sync.WaitGroup
 				canceler.Go(k.Cancel)
-				if err := k.Wait(context.Background()); err != nil && codeFrom(t, err) != Canceled && !(size > 1000 && codeFrom(t, err) == Again) {
+				if err := k.Wait(context.Background()); err != nil && codeFrom(t, err) != codes.Canceled && !(size > 1000 && codeFrom(t, err) == codes.Again) {
 					t.Error(err)
 				} else if err == nil && len(k.Output()) != size {
 					t.Errorf("%d bytes, want %d", len(k.Output()), size)
@@ -472,7 +474,7 @@ func TestCancelRaces(t *testing.T) {
 }
 
 func ExampleError() {
-	err := error(&Error{Op: "call", Addr: "ofi+tcp://127.0.0.1:1234", Code: NoEntry, Remote: true})
+	err := error(&Error{Op: "call", Addr: "ofi+tcp://127.0.0.1:1234", Code: codes.NoEntry, Remote: true})
 	fmt.Println(err)
 	// Output: hg: call ofi+tcp://127.0.0.1:1234: peer answers HG_NOENTRY
 }

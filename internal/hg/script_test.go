@@ -13,6 +13,8 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"cinnabar/codes"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
 )
@@ -89,8 +91,8 @@ func (e *scripted) start(name string, op *na.Op, buf []byte, frags []na.Fragment
 }
 
 func (e *scripted) SendRequest(op *na.Op, to na.Addr, tag uint32, msg []byte) {
-	h := requestHeader(msg[scriptRequestRoom:])
-	e.say("send request to %v: tag %d, %d bytes, id %d, flags %#02x", to, tag, len(msg)-scriptRequestRoom, h.id(), h.flags())
+	h := wire.RequestHeader(msg[scriptRequestRoom:])
+	e.say("send request to %v: tag %d, %d bytes, id %d, flags %#02x", to, tag, len(msg)-scriptRequestRoom, h.ID(), h.Flags())
 	e.start("send", op, nil, nil)
 }
 
@@ -114,13 +116,13 @@ func (e *scripted) RecvExpected(op *na.Op, from na.Addr, tag uint32, buf []byte)
 
 func (e *scripted) SendExpected(op *na.Op, to na.Addr, tag uint32, msg []byte) {
 	b := msg[scriptResponseRoom:]
-	if len(b) == ackSize {
+	if len(b) == wire.AckSize {
 		e.say("send ack to %v: tag %d", to, tag)
 		e.start("ack", op, nil, nil)
 		return
 	}
-	h := responseHeader(b)
-	e.say("send response to %v: tag %d, %d bytes, %v, flags %#02x, cookie %d", to, tag, len(b), h.code(), h.flags(), h.cookie())
+	h := wire.ResponseHeader(b)
+	e.say("send response to %v: tag %d, %d bytes, %v, flags %#02x, cookie %d", to, tag, len(b), h.Code(), h.Flags(), h.Cookie())
 	e.start("send", op, nil, nil)
 }
 
@@ -183,7 +185,7 @@ func (e *scripted) complete(t *testing.T, d *datadriven.TestData) {
 	case d.HasArg("response"):
 		n = copy(buf, scriptResponse(t, d))
 	case d.HasArg("ack"):
-		n = ackSize
+		n = wire.AckSize
 	case d.HasArg("n"):
 		d.ScanArgs(t, "n", &n)
 	case name == "get" && err == nil:
@@ -210,13 +212,13 @@ func scriptResponse(t *testing.T, d *datadriven.TestData) []byte {
 	d.ScanArgs(t, "response", &code)
 	d.MaybeScanArgs(t, "more", &more)
 	d.MaybeScanArgs(t, "size", &size)
-	f := responseFields{code: Code(code)}
-	b := make([]byte, formShort.size()+size)
+	f := wire.Response{Code: codes.Code(code)}
+	b := make([]byte, wire.FormShort.Size()+size)
 	if more > 0 {
-		f.flags = flagMoreData
-		b = appendLent(b, &scriptMemory{n: more}, more)
+		f.Flags = wire.FlagMoreData
+		b = wire.AppendLent(b, more, (&scriptMemory{n: more}).AppendHandle)
 	}
-	putResponse(b, f)
+	wire.PutResponse(b, f)
 	return b
 }
 
@@ -227,7 +229,7 @@ func TestCallMachine(t *testing.T) {
 			ep := newScripted()
 			c := New(Config{})
 			c.Attach(ep)
-			c.tags.last.Store(0)
+			c.tags.Start(0)
 			s := &callScript{ep: ep, c: c}
 			datadriven.RunTest(t, path, s.run)
 			s.end(t)
@@ -279,7 +281,7 @@ func (s *callScript) run(t *testing.T, d *datadriven.TestData) string {
 	case "cancel":
 		s.k.Cancel()
 	case "expire":
-		s.k.abort(Timeout, context.DeadlineExceeded)
+		s.k.abort(codes.Timeout, context.DeadlineExceeded)
 	case "miss-ack":
 		seq := s.k.state.load().sequence()
 		s.k.missAck(seq)
@@ -302,7 +304,7 @@ func TestRequestMachine(t *testing.T) {
 			s := &callScript{ep: ep, responded: make(chan error)}
 			s.c = New(Config{Dispatch: s, MaxOverflow: 250, OverflowBudget: 300})
 			s.c.Attach(ep)
-			s.c.tags.last.Store(0)
+			s.c.tags.Start(0)
 			datadriven.RunTest(t, path, s.runRequest)
 			s.end(t)
 		})
@@ -327,11 +329,11 @@ func (s *callScript) runRequest(t *testing.T, d *datadriven.TestData) string {
 	case "respond":
 		s.respond(t, d)
 	case "fail":
-		s.report(s.r.Fail(Busy))
+		s.report(s.r.Fail(codes.Busy))
 	case "expect-responded":
 		s.report(<-s.responded)
 	case "call": // a call to the same peer that has the tag of the request
-		s.c.tags.last.Store(2)
+		s.c.tags.Start(2)
 		s.k = s.c.NewCall()
 		s.k.Notify(s)
 		s.k.Start(&s.ep.peer, 8, CallOptions{}, nil)
@@ -383,22 +385,22 @@ func scriptRequest(t *testing.T, d *datadriven.TestData) []byte {
 	d.MaybeScanArgs(t, "size", &size)
 	d.MaybeScanArgs(t, "more", &more)
 	d.MaybeScanArgs(t, "cookie", &cookie)
-	f := requestFields{id: 9, cookie: uint8(cookie)}
+	f := wire.Request{ID: 9, Cookie: uint8(cookie)}
 	if d.HasArg("checksums") {
-		f.form = formLong
+		f.Form = wire.FormLong
 	}
-	b := make([]byte, f.form.size()+size)
+	b := make([]byte, f.Form.Size()+size)
 	if more > 0 {
-		f.flags |= flagMoreData
-		b = appendLent(b, &scriptMemory{n: more}, more)
+		f.Flags |= wire.FlagMoreData
+		b = wire.AppendLent(b, more, (&scriptMemory{n: more}).AppendHandle)
 	}
 	if d.HasArg("oneway") {
-		f.flags |= flagNoResponse
+		f.Flags |= wire.FlagNoResponse
 	}
 	if d.HasArg("strange") {
-		f.flags |= 0x40
+		f.Flags |= 0x40
 	}
-	putRequest(b, f)
+	wire.PutRequest(b, f)
 	if i := slices.IndexFunc(d.CmdArgs, func(a datadriven.CmdArg) bool { return a.Key == "protocol" }); i >= 0 {
 		b[1] = 4
 	}

@@ -1,6 +1,10 @@
 package hg
 
-import "cinnabar/internal/invariants"
+import (
+	"cinnabar/codes"
+	"cinnabar/internal/hg/wire"
+	"cinnabar/internal/invariants"
+)
 
 // selfCalls are the calls to the own address in flight, which the endpoint does not know and does not end.
 type selfCalls struct {
@@ -31,7 +35,7 @@ func (s *selfCalls) cancelAll() {
 	}
 	s.mu.Unlock()
 	for _, k := range calls {
-		k.abort(Canceled, errClosed)
+		k.abort(codes.Canceled, errClosed)
 	}
 }
 
@@ -39,13 +43,13 @@ func (s *selfCalls) cancelAll() {
 // Its payload is copied, since a call may be cancelled while the handler reads it. Nothing overflows.
 func (k *Call) startSelf(payload []byte) {
 	if k.c.cfg.NoLoopback {
-		k.fail(OpNotSupported, errNoLoopback)
+		k.fail(codes.OpNotSupported, errNoLoopback)
 		return
 	}
 	k.c.count.selfCalls.Add(1)
-	f := requestFields{id: k.id}
+	f := wire.Request{ID: uint64(k.id)}
 	if k.opts.OneWay {
-		f.flags = flagNoResponse
+		f.Flags = wire.FlagNoResponse
 	}
 	r := k.c.newRequest(k.c.self, 0, f)
 	r.takeInput(payload)
@@ -63,18 +67,18 @@ func (k *Call) startSelf(payload []byte) {
 		return
 	}
 	if k.c.closed.Load() { // after cancelAll, perhaps
-		k.abort(Canceled, errClosed)
+		k.abort(codes.Canceled, errClosed)
 	}
 	k.c.dispatchElsewhere(r)
 }
 
 // answerSelf gives the caller of this process its answer, unless it has stopped waiting.
-func (r *Request) answerSelf(code Code, payload []byte) {
+func (r *Request) answerSelf(code codes.Code, payload []byte) {
 	k := r.caller
 	if !k.state.claimTarget(r.started) {
 		return
 	}
-	if code == Success {
+	if code == wire.Success {
 		k.succeed(k.keep(payload))
 	} else {
 		k.record(&Error{Op: "call", Addr: k.to.String(), Code: code, Remote: true})

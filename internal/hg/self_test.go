@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
 )
@@ -25,7 +26,7 @@ func TestSelfCall(t *testing.T) {
 			oneWay <- len(r.Input())
 			return
 		case r.ID() == 2:
-			_ = r.Fail(Busy)
+			_ = r.Fail(codes.Busy)
 			return
 		case r.ID() == 3: // pull from the caller
 			d, _, err := DecodeProc(r.Input())
@@ -46,7 +47,7 @@ func TestSelfCall(t *testing.T) {
 			t.Errorf("size %d: %d bytes, %v", size, len(out), err)
 		}
 	}
-	if _, err := call(t, me, self, 2, nil); codeFrom(t, err) != Busy {
+	if _, err := call(t, me, self, 2, nil); codeFrom(t, err) != codes.Busy {
 		t.Errorf("fail: %v", err)
 	}
 	if _, err := call(t, me, self, 3, expose(t, me, na.ReadOnly, mem).Desc().AppendProc(nil, 0)); err != nil {
@@ -78,11 +79,11 @@ func TestSelfCall(t *testing.T) {
 func TestSelfCallRefused(t *testing.T) {
 	n := natest.New(natest.Config{})
 	me := open(t, n, Config{NoLoopback: true, Dispatch: handler(echo)})
-	if _, err := call(t, me, me.ep.Addr(), 1, nil); codeFrom(t, err) != OpNotSupported {
+	if _, err := call(t, me, me.ep.Addr(), 1, nil); codeFrom(t, err) != codes.OpNotSupported {
 		t.Error(err)
 	}
 	nobody := open(t, n, Config{})
-	if _, err := call(t, nobody, nobody.ep.Addr(), 1, nil); codeFrom(t, err) != NoEntry {
+	if _, err := call(t, nobody, nobody.ep.Addr(), 1, nil); codeFrom(t, err) != codes.NoEntry {
 		t.Errorf("without a dispatcher: %v", err)
 	}
 }
@@ -103,7 +104,7 @@ func TestSelfCallCanceled(t *testing.T) {
 		k := me.NewCall()
 		k.Start(me.ep.Addr(), 1, CallOptions{}, append(k.Input(), "late"...))
 		start := time.Now()
-		if err := k.Wait(ctx); codeFrom(t, err) != Timeout || time.Since(start) != time.Second {
+		if err := k.Wait(ctx); codeFrom(t, err) != codes.Timeout || time.Since(start) != time.Second {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		k.recycle() // as Free and NewCall do, if the pool gives the same one
@@ -133,7 +134,7 @@ func TestSelfCallClosed(t *testing.T) {
 		if err := me.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if err := k.Wait(t.Context()); codeFrom(t, err) != Canceled {
+		if err := k.Wait(t.Context()); codeFrom(t, err) != codes.Canceled {
 			t.Error(err)
 		}
 		k.Free()

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync/atomic"
 
+	"cinnabar/codes"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/na"
 	"cinnabar/internal/sglist"
 )
@@ -118,37 +120,37 @@ func (t *Transfer) Start(dir Direction, from na.Addr, d *Desc, off uint64, local
 }
 
 // check refuses what cannot work.
-func (t *Transfer) check(d *Desc, off uint64, local [][]byte, n uint64) (Code, error) {
+func (t *Transfer) check(d *Desc, off uint64, local [][]byte, n uint64) (codes.Code, error) {
 	if d == nil {
-		return InvalidArg, errNoDesc
+		return codes.InvalidArg, errNoDesc
 	}
-	right := uint32(flagReadOnly)
+	right := uint32(wire.BulkReadOnly)
 	if t.dir == Push {
-		right = flagWriteOnly
+		right = wire.BulkWriteOnly
 	}
-	if d.flags&right == 0 {
-		return Permission, &na.Error{Kind: na.Denied, Op: t.dir.String()}
+	if d.Flags()&right == 0 {
+		return codes.Permission, &na.Error{Kind: na.Denied, Op: t.dir.String()}
 	}
-	if off > d.total || n > d.total-off {
-		return InvalidArg, errRange
+	if off > d.Len() || n > d.Len()-off {
+		return codes.InvalidArg, errRange
 	}
 	var sum uint64
 	for _, b := range local {
 		sum += uint64(len(b))
 	}
 	if sum != n {
-		return InvalidArg, errLocalSize
+		return codes.InvalidArg, errLocalSize
 	}
 	if t.c.closed.Load() {
-		return Canceled, errClosed
+		return codes.Canceled, errClosed
 	}
-	return Success, nil
+	return wire.Success, nil
 }
 
 // route chooses between the data in the descriptor, a copy, and the network.
 func (t *Transfer) route(d *Desc, off uint64, local [][]byte, n uint64) {
-	if t.dir == Pull && d.eager != nil {
-		sglist.Copy(local, [][]byte{d.eager[off:]})
+	if t.dir == Pull && d.Eager() != nil {
+		sglist.Copy(local, [][]byte{d.Eager()[off:]})
 		t.c.count.eagerCopies.Add(1)
 		t.finish(int64(n))
 		return
@@ -172,22 +174,22 @@ func (t *Transfer) route(d *Desc, off uint64, local [][]byte, n uint64) {
 }
 
 // resolve finds out whom to ask.
-func (t *Transfer) resolve(d *Desc) (Code, error) {
+func (t *Transfer) resolve(d *Desc) (codes.Code, error) {
 	if t.to != nil {
-		return Success, nil
+		return wire.Success, nil
 	}
-	if d.bound == nil {
-		return InvalidArg, errNotBound
+	if d.Bound() == nil {
+		return codes.InvalidArg, errNotBound
 	}
-	a, err := t.c.ep.ParseAddr(d.bound)
+	a, err := t.c.ep.ParseAddr(d.Bound())
 	if err != nil {
-		return ProtocolError, err
+		return codes.ProtocolError, err
 	}
 	t.to = a
-	if d.flags&flagFirewall != 0 && a.Done() == nil && !a.Equal(t.c.self) {
-		return HostFirewall, errFirewalled
+	if d.Flags()&wire.BulkFirewall != 0 && a.Done() == nil && !a.Equal(t.c.self) {
+		return codes.HostFirewall, errFirewalled
 	}
-	return Success, nil
+	return wire.Success, nil
 }
 
 // launch starts the operation of the transport. The caller holds the transfer.
@@ -243,7 +245,7 @@ func (t *Transfer) Wait(ctx context.Context) (int64, error) {
 
 // Cancel ends the transfer early, with code Canceled, unless it is complete. Any goroutine may call it between Start and
 // Free. When the end comes, the local memory is not touched any more; what it then holds is undefined.
-func (t *Transfer) Cancel() { t.abort(Canceled, nil) }
+func (t *Transfer) Cancel() { t.abort(codes.Canceled, nil) }
 
 // Err returns why the transfer failed, an [*Error], or nil; it is valid after the end.
 func (t *Transfer) Err() error { return t.result }

@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 
+	"cinnabar/codes"
+	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostmem"
 	"cinnabar/internal/na"
 	"cinnabar/internal/sglist"
@@ -12,44 +14,45 @@ import (
 
 // remotesOf returns the memory of each segment of d as the transport knows it, or that of all segments if d has one handle
 // for all.
-func (c *Class) remotesOf(d *Desc) ([]na.RemoteMemory, Code, error) {
+func (c *Class) remotesOf(d *Desc) ([]na.RemoteMemory, codes.Code, error) {
 	if r := d.remotes.Load(); r != nil && r.c == c {
-		return r.list, Success, nil
+		return r.list, wire.Success, nil
 	}
-	segs := d.segs
-	if d.flags&flagRegV != 0 {
-		segs = segs[:1]
+	n := d.Segments()
+	if d.Flags()&wire.BulkRegV != 0 {
+		n = 1
 	}
-	list := make([]na.RemoteMemory, len(segs))
-	for i, s := range segs {
-		need := s.length
+	list := make([]na.RemoteMemory, n)
+	for i := range list {
+		need := d.Segment(i).Length
 		switch {
-		case d.flags&flagRegV != 0:
-			need = d.total
+		case d.Flags()&wire.BulkRegV != 0:
+			need = d.Len()
 		case need == 0:
 			continue
 		}
-		if s.size == 0 {
-			return nil, InvalidArg, errNoHandle
+		handle := d.Handle(i)
+		if handle == nil {
+			return nil, codes.InvalidArg, errNoHandle
 		}
-		m, err := c.ep.ParseHandle(d.handle(&s))
+		m, err := c.ep.ParseHandle(handle)
 		if err != nil {
 			return nil, codeOf(err), err
 		}
 		if m.Len() < need {
-			return nil, ProtocolError, fmt.Errorf("segment %d of the descriptor has %d bytes, its handle %d", i, need, m.Len())
+			return nil, codes.ProtocolError, fmt.Errorf("segment %d of the descriptor has %d bytes, its handle %d", i, need, m.Len())
 		}
 		list[i] = m
 	}
 	d.remotes.Store(&remotes{c: c, list: list})
-	return list, Success, nil
+	return list, wire.Success, nil
 }
 
 // split appends the pieces of a transfer: one for each overlap of a segment and a local slice, as C makes one operation
 // for each, or one for each local slice if the segments have one handle. The range and the length of local have been checked.
 func split(frags []na.Fragment, d *Desc, remotes []na.RemoteMemory, off uint64, local [][]byte, n uint64) []na.Fragment {
 	rest := sglist.NewCursor(local)
-	if d.flags&flagRegV != 0 { // the segments are one run of bytes
+	if d.Flags()&wire.BulkRegV != 0 { // the segments are one run of bytes
 		for n > 0 {
 			piece := rest.Next(n)
 			frags = append(frags, na.Fragment{Remote: remotes[0], Offset: off, Local: piece})
@@ -58,13 +61,14 @@ func split(frags []na.Fragment, d *Desc, remotes []na.RemoteMemory, off uint64, 
 		}
 		return frags
 	}
-	frags = slices.Grow(frags, min(len(d.segs), int(min(n, math.MaxInt32)))) // because growing step by step leaves copies behind
-	for i, s := range d.segs {
-		if off >= s.length {
-			off -= s.length
+	frags = slices.Grow(frags, min(d.Segments(), int(min(n, math.MaxInt32)))) // because growing step by step leaves copies behind
+	for i := range remotes {
+		length := d.Segment(i).Length
+		if off >= length {
+			off -= length
 		} else {
-			for at := off; at < s.length && n > 0; {
-				piece := rest.Next(min(s.length-at, n))
+			for at := off; at < length && n > 0; {
+				piece := rest.Next(min(length-at, n))
 				frags = append(frags, na.Fragment{Remote: remotes[i], Offset: at, Local: piece})
 				at += uint64(len(piece))
 				n -= uint64(len(piece))
@@ -86,7 +90,7 @@ const syncCopy = 1 << 20
 func (t *Transfer) copyLocal(d *Desc, off uint64, local [][]byte, n uint64) {
 	b := t.c.exposed.find(d)
 	if b == nil {
-		t.fail(InvalidArg, errRevoked)
+		t.fail(codes.InvalidArg, errRevoked)
 		return
 	}
 	t.c.count.localCopies.Add(1)
@@ -106,7 +110,7 @@ func (t *Transfer) copyBulk(b *Bulk, off uint64, local [][]byte, n uint64) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	if b.closed {
-		t.fail(InvalidArg, errRevoked)
+		t.fail(codes.InvalidArg, errRevoked)
 		return
 	}
 	here := sglist.NewCursor(local)
@@ -125,7 +129,7 @@ func (t *Transfer) copyBulk(b *Bulk, off uint64, local [][]byte, n uint64) {
 				to, from = s, piece
 			}
 			if _, err := hostmem.Copy(to, from); err != nil { // a mapping of a file that has become shorter, or has no room
-				t.fail(Fault, err)
+				t.fail(codes.Fault, err)
 				return
 			}
 			t.n += int64(len(piece))

@@ -1,5 +1,7 @@
 package hg
 
+import "cinnabar/codes"
+
 // begin takes the hold of Start.
 func (t *Transfer) begin() {
 	if !t.state.begin() {
@@ -18,7 +20,7 @@ func (t *Transfer) release(op stateWord) {
 }
 
 // fail records the error with which the transfer fails, unless another one was recorded before. The caller has a hold.
-func (t *Transfer) fail(code Code, err error) {
+func (t *Transfer) fail(code codes.Code, err error) {
 	e := newError(t.dir.String(), t.to, code, err)
 	if _, first := t.state.set(flagFailed, 0); first {
 		t.failure = e
@@ -32,7 +34,7 @@ func (t *Transfer) finish(n int64) {
 }
 
 // abort is Cancel with a reason.
-func (t *Transfer) abort(code Code, cause error) {
+func (t *Transfer) abort(code codes.Code, cause error) {
 	if finish := t.Interrupt(code, cause); finish != nil {
 		finish()
 	}
@@ -41,7 +43,7 @@ func (t *Transfer) abort(code Code, cause error) {
 // Interrupt begins to end the transfer early, with a code and a cause, and returns the function that does the rest, which
 // may call the notifier: it is for callers with a lock under which the transfer is known not to have been freed. It
 // returns nil if the transfer is at its end, or is cancelled already.
-func (t *Transfer) Interrupt(code Code, cause error) (finish func()) {
+func (t *Transfer) Interrupt(code codes.Code, cause error) (finish func()) {
 	old, ok := t.state.claim(flagCancelled)
 	if !ok {
 		return nil

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"time"
 
+	"cinnabar/codes"
 	"cinnabar/internal/na"
 )
 
@@ -86,10 +87,10 @@ func settle(ev *na.Event) bool {
 }
 
 // endOf translates the end of a context.
-func endOf(ctx context.Context) (Code, error) {
+func endOf(ctx context.Context) (codes.Code, error) {
 	err := context.Cause(ctx)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return Timeout, err
+		return codes.Timeout, err
 	}
-	return Canceled, err
+	return codes.Canceled, err
 }

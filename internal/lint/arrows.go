@@ -74,12 +74,12 @@ var layers = map[string]row{
 	// Mercury's network abstraction, and the networks behind it.
 	"internal/na":         {code: []string{"internal/rundown", "internal/hostquota"}},
 	"internal/na/natest":  {code: []string{"internal/na", "internal/hostquota"}},
-	"internal/hg/wire":    {},
-	"internal/hg":         {code: []string{"internal/invariants", "internal/rundown", "codes", "internal/hg/wire", "internal/sglist", "internal/na", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/invariants", "internal/na/natest"}},
+	"internal/hg/wire":    {code: []string{"codes"}, test: []string{"internal/recording"}},
+	"internal/hg":         {code: []string{"internal/invariants", "internal/rundown", "codes", "internal/hg/wire", "internal/sglist", "internal/na", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/na/natest", "internal/recording"}},
 	"internal/sched":      {code: []string{"internal/invariants", "internal/na", "internal/hostquota"}},
 	"margo/internal/conf": {},
 	"internal/na/sm":      {code: []string{"internal/sockio", "internal/na", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit"}, modules: []string{modSys}, test: []string{"internal/invariants", "internal/testproc"}},
-	"internal/na/ofitcp":  {code: []string{"internal/invariants", "internal/na", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/invariants", "internal/dnstest"}},
+	"internal/na/ofitcp":  {code: []string{"internal/invariants", "internal/na", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/dnstest"}},
 
 	// Protocol state machines: bytes in, effects out; no sockets, clocks or memory of their own.
 	"internal/iwarp/mpa":   {},

@@ -107,3 +107,20 @@ func play(c *Conversation) {
 		}
 	}
 }
+
+func TestReadHex(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"sum.hex": "# of a program\n0a 0b | 0c\n0d\n", "other.hex": "ff\n", "odd.hex": "0a0\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := ReadHex(dir, "sum"); err != nil || len(got) != 1 || string(got["sum"]) != "\x0a\x0b\x0c\x0d" {
+		t.Errorf("%x, %v", got, err)
+	}
+	for prefix, want := range map[string]string{"odd": "odd length", "none": "no file"} {
+		if _, err := ReadHex(dir, prefix); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("prefix %q: %v, want %q", prefix, err, want)
+		}
+	}
+}

@@ -1,4 +1,4 @@
-package hg
+package wire
 
 import (
 	"encoding/binary"
@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// DecodeProc reads what hg_proc_hg_bulk_t writes and returns how many bytes that is. The descriptor is nil for
-// HG_BULK_NULL. b is hostile and is not kept.
-func DecodeProc(b []byte) (d *Desc, n int, err error) {
+// CutProc returns the bytes of the descriptor that hg_proc_hg_bulk_t has written to the begin of b, nil for HG_BULK_NULL, and the number of
+// bytes of b that they take with their size. b is hostile, and the result is a part of it.
+func CutProc(b []byte) (desc []byte, n int, err error) {
 	if len(b) < wordSize {
 		return nil, 0, truncated("size", wordSize, len(b))
 	}
@@ -21,46 +21,45 @@ func DecodeProc(b []byte) (d *Desc, n int, err error) {
 	if size > uint64(len(rest)) {
 		return nil, 0, truncated("descriptor", size, len(rest))
 	}
-	d, err = ParseDesc(rest[:size])
-	return d, wordSize + int(size), err
+	return rest[:size:size], wordSize + int(size), nil
 }
 
-// ParseDesc reads a descriptor (HG_Bulk_deserialize). b is hostile; a copy of it is kept.
+// ParseBulk reads a descriptor (HG_Bulk_deserialize). b is hostile; a copy of it is kept.
 //
 // Lengths must add up: the segments to the length of the memory, the parts to len(b). Bits that no release has defined
-// are kept and mean nothing, since releases before 2.4.1 leave stale memory in some of them.
+// are kept and have no meaning, because releases before 2.4.1 leave stale memory in some of them.
 //
-// The Desc takes at most descCost times as much memory as b has bytes, and so does a transfer of all of it.
-func ParseDesc(b []byte) (*Desc, error) {
+// The Bulk takes at most 4 times as much memory as b has bytes.
+func ParseBulk(b []byte) (Bulk, error) {
 	if uint64(len(b)) > math.MaxUint32 {
-		return nil, malformed("descriptor of %d bytes; it has less than 4 GiB", len(b))
+		return Bulk{}, malformed("descriptor of %d bytes; it has less than 4 GiB", len(b))
 	}
-	d := &Desc{raw: slices.Clone(b)}
+	d := Bulk{raw: slices.Clone(b)}
 	p := parser{b: d.raw}
 	d.parseSegments(&p)
 	d.parseHandles(&p)
-	if d.flags&flagBind != 0 {
+	if d.flags&BulkBind != 0 {
 		d.parseBound(&p)
 	}
-	if d.flags&flagEager != 0 {
+	if d.flags&BulkEager != 0 {
 		d.eager = p.take("data", d.total)
 	}
 	if p.err == nil && len(p.b) > 0 {
 		p.err = malformed("descriptor has %d bytes after its end", len(p.b))
 	}
 	if p.err != nil {
-		return nil, p.err
+		return Bulk{}, p.err
 	}
 	return d, nil
 }
 
-// parser takes one part after the other; after an error it gives out nothing.
+// parser takes one part after the other. After an error take returns nil.
 type parser struct {
 	b   []byte
 	err error
 }
 
-func truncated(what string, need any, left int) *badMessage {
+func truncated(what string, need any, left int) *Error {
 	return malformed("descriptor ends in its %s: %d bytes are announced, %d are left", what, need, left)
 }
 
@@ -84,7 +83,7 @@ func (p *parser) word(what string) uint64 {
 	return 0
 }
 
-func (d *Desc) parseSegments(p *parser) {
+func (d *Bulk) parseSegments(p *parser) {
 	info := p.take("first part", infoSize)
 	if info == nil {
 		return
@@ -100,13 +99,13 @@ func (d *Desc) parseSegments(p *parser) {
 	if list == nil {
 		return
 	}
-	d.segs = make([]segment, n) // n is bounded by len(b)
+	d.segs = make([]Segment, n) // n is bounded by len(b)
 	var sum uint64
 	for i := range d.segs {
 		s := list[i*segmentSize:]
-		d.segs[i].base, d.segs[i].length = binary.LittleEndian.Uint64(s), binary.LittleEndian.Uint64(s[wordSize:])
+		d.segs[i].Base, d.segs[i].Length = binary.LittleEndian.Uint64(s), binary.LittleEndian.Uint64(s[wordSize:])
 		var carry uint64
-		if sum, carry = bits.Add64(sum, d.segs[i].length, 0); carry != 0 {
+		if sum, carry = bits.Add64(sum, d.segs[i].Length, 0); carry != 0 {
 			p.err = malformed("lengths of the %d segments exceed 64 bits", n)
 			return
 		}
@@ -118,40 +117,40 @@ func (d *Desc) parseSegments(p *parser) {
 
 // parseHandles reads the handles of the network into the segments, and skips those of shared memory: the same memory is
 // reached by both.
-func (d *Desc) parseHandles(p *parser) {
+func (d *Bulk) parseHandles(p *parser) {
 	if p.err != nil {
 		return
 	}
-	if len(d.segs) == 1 || d.flags&flagRegV != 0 {
-		if d.segs[0].base == 0 && d.flags&flagRegV == 0 {
+	if len(d.segs) == 1 || d.flags&BulkRegV != 0 {
+		if d.segs[0].Base == 0 && d.flags&BulkRegV == 0 {
 			return
 		}
 		d.setHandle(0, p.take("handle", p.word("size of the handle")), p)
-		if d.flags&flagSM != 0 {
+		if d.flags&BulkSM != 0 {
 			p.take("handle of shared memory", p.word("size of the handle of shared memory"))
 		}
 		return
 	}
 	d.parseHandleList(p, func(i int, h []byte) { d.setHandle(i, h, p) })
-	if d.flags&flagSM != 0 {
+	if d.flags&BulkSM != 0 {
 		d.parseHandleList(p, func(int, []byte) {})
 	}
 }
 
 // setHandle notes where the handle h of segment i is, which p has just taken.
-func (d *Desc) setHandle(i int, h []byte, p *parser) {
+func (d *Bulk) setHandle(i int, h []byte, p *parser) {
 	d.segs[i].at, d.segs[i].size = uint32(len(d.raw)-len(p.b)-len(h)), uint32(len(h))
 }
 
 // parseHandleList reads the sizes and then the handles of several segments.
-func (d *Desc) parseHandleList(p *parser, store func(i int, handle []byte)) {
+func (d *Bulk) parseHandleList(p *parser, store func(i int, handle []byte)) {
 	sizes := p.take("sizes of the handles", uint64(len(d.segs))*wordSize)
 	if sizes == nil {
 		return
 	}
 	for i := range d.segs {
 		size := binary.LittleEndian.Uint64(sizes[i*wordSize:])
-		if d.segs[i].base == 0 && size != 0 {
+		if d.segs[i].Base == 0 && size != 0 {
 			p.err = malformed("segment %d of the descriptor has no address but a handle of %d bytes", i, size)
 			return
 		}
@@ -166,7 +165,7 @@ func (d *Desc) parseHandleList(p *parser, store func(i int, handle []byte)) {
 }
 
 // parseBound reads the owner's address and context id.
-func (d *Desc) parseBound(p *parser) {
+func (d *Bulk) parseBound(p *parser) {
 	core := p.take("address", p.word("size of the address"))
 	if p.err != nil {
 		return
