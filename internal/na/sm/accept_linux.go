@@ -3,7 +3,6 @@ package sm
 import (
 	"errors"
 	"log/slog"
-	"runtime"
 	"time"
 
 	"cinnabar/internal/audit"
@@ -167,11 +166,8 @@ func (c *conn) leftFor(ident identity, d *datagram) bool {
 // handOver ends c, because another client has claimed c's pair. The pair stays claimed and its rings keep their messages, because
 // these may be the other client's. It returns false if c has ended before.
 func (c *conn) handOver() bool {
-	for !c.enter() { // a driver has the receive role for a moment
-		if c.dead.Load() {
-			return false
-		}
-		runtime.Gosched()
+	if !c.takeRole() {
+		return false
 	}
 	c.handedOver = true
 	c.fail(na.Unreachable, errReleased)
@@ -273,11 +269,8 @@ func (c *conn) takeEventfds(d *datagram) error {
 // promote gives their doorbells to a client that the server has treated as one without doorbells, because its datagram came late. It
 // rings for the messages that were sent before.
 func (c *conn) promote(d *datagram) error {
-	for !c.enter() { // a driver has the receive role for a moment
-		if c.dead.Load() {
-			return nil
-		}
-		runtime.Gosched()
+	if !c.takeRole() {
+		return nil
 	}
 	defer c.leave()
 	if d.cut {

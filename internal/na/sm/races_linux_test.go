@@ -219,6 +219,37 @@ func TestIdle(t *testing.T) {
 	t.Errorf("%v of %v at best", best, window)
 }
 
+// TestDriverYieldsRole has the poller want the receive role of a conn that a driver has: the driver leaves it at once, not at the end
+// of its spin.
+func TestDriverYieldsRole(t *testing.T) {
+	server, _ := serve(t, Config{})
+	client := open(t, Config{Spin: time.Hour})
+	to, _ := lookup(t, client, server.own.String()).(*Addr)
+	if _, err := newCaller(client, to).call(t, nil); err != nil {
+		t.Fatal(err)
+	}
+	c := to.conn.Load()
+	eventually(t, "the role", c.enter)
+	taken := make(chan bool)
+	go func() { taken <- c.takeRole() }()
+	eventually(t, "the wish for the role", c.role.wanted.Load)
+	s := spinner{driver: true, policy: &c.spinPolicy}
+	c.driveHeld(new(na.Event), &s)
+	rounds := s.rounds
+	s.stop(client)
+	c.leave()
+	if rounds != 0 {
+		t.Errorf("%d rounds although the poller wants the role", rounds)
+	}
+	if !await(t, "the role", taken) {
+		t.Error("the poller has not got the role")
+	}
+	if c.role.wanted.Load() {
+		t.Error("the poller has the role and still wants it")
+	}
+	c.leave()
+}
+
 // TestSpinStalls has somebody take the processor from a spinner: it looks once more and parks, and so do later ones.
 func TestSpinStalls(t *testing.T) {
 	e := &Endpoint{cfg: Config{Spin: time.Hour}, maxSpin: 1}

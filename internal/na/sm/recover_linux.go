@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -109,11 +108,7 @@ func (e *Endpoint) holdConns() (held []*conn) {
 		if !c.server || c.reg != e.region {
 			continue
 		}
-		got := c.enter()
-		for ; !got && !c.dead.Load(); got = c.enter() { // a driver has it for a moment
-			runtime.Gosched()
-		}
-		if !got {
+		if !c.takeRole() {
 			continue
 		}
 		if c.dead.Load() {

@@ -19,6 +19,7 @@ import (
 type role struct {
 	held   atomic.Bool   // a goroutine has the receive role; it keeps the role when it tears the conn down
 	missed atomic.Bool   // the poller has parked without a look, since it was held
+	wanted atomic.Bool   // the poller waits for the role
 	claim  atomic.Uint32 // 1: drivers receive; the poller does not
 	drives atomic.Uint64 // number of calls of drive
 
@@ -39,6 +40,20 @@ func (c *conn) enterOrMiss() bool {
 	}
 	c.role.missed.Store(true)
 	return c.enter()
+}
+
+// takeRole waits for the receive role on behalf of the poller. It returns false if c is dead. A driver that has the role leaves it after
+// its present message, because it could otherwise delay the poller, and so all other peers, for as long as it spins.
+func (c *conn) takeRole() bool {
+	c.role.wanted.Store(true)
+	defer c.role.wanted.Store(false)
+	for !c.enter() {
+		if c.dead.Load() {
+			return false
+		}
+		runtime.Gosched()
+	}
+	return true
 }
 
 // leave releases the receive role. It does the work for which other goroutines could not get the role: it wakes the poller, or tears
@@ -334,9 +349,9 @@ func (c *conn) driveSpinning(ev *na.Event, s *spinner) {
 // driveMessages bounds the messages that a driver takes before it returns to its caller, which may have a deadline.
 const driveMessages = 1024
 
-// driveHeld receives until ev is set, or the spin ends.
+// driveHeld receives until ev is set, the spin ends, or the poller wants the role.
 func (c *conn) driveHeld(ev *na.Event, s *spinner) {
-	for taken := 0; taken < driveMessages && !ev.IsSet() && !c.dead.Load(); {
+	for taken := 0; taken < driveMessages && !ev.IsSet() && !c.dead.Load() && !c.role.wanted.Load(); {
 		n := c.receive(1)
 		if n == 0 {
 			if !s.spin(c.ep) {
