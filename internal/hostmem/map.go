@@ -52,7 +52,7 @@ const maxInt = int(^uint(0) >> 1)
 // Unmap returns memory to the system. b must be exactly the result of a call of [Map]: Unmap refuses a part of it, or memory that is
 // not mapped any more, and leaves it as it is. No goroutine or device may access b afterwards.
 func Unmap(b []byte) error {
-	m, err := forget(b)
+	m, err := removeMapping(b)
 	if err != nil {
 		return err
 	}
@@ -62,8 +62,8 @@ func Unmap(b []byte) error {
 	return nil
 }
 
-// forget removes b from the table of live mappings.
-func forget(b []byte) (mapping, error) {
+// removeMapping removes b from the table of live mappings.
+func removeMapping(b []byte) (mapping, error) {
 	if len(b) == 0 {
 		return mapping{}, errNotMapped
 	}

@@ -8,7 +8,7 @@
 //   - [Uint32] and [Uint64] are the words of a region as typed atomics.
 //   - A guard ([Region.Guard], [Region.Recover]) turns the fault of an access to a file that another program has truncated
 //     into an error.
-//   - A [Bell] adds to an eventfd. [Pause] is the processor's instruction for loops that wait for memory to change.
+//   - A [Doorbell] adds to an eventfd. [Pause] is the processor's instruction for loops that wait for memory to change.
 //
 // A reader of a word that a peer writes:
 //

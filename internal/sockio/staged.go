@@ -36,8 +36,8 @@ func (s *staged) tryReadv(bufs [][]byte) (int, error)  { return s.in.take(bufs) 
 func (s *staged) tryWritev(bufs [][]byte) (int, error) { return s.out.put(bufs) }
 func (s *staged) waitRead(ready func() bool) error     { return s.in.wait(ready) }
 func (s *staged) waitWrite(ready func() bool) error    { return s.out.wait(ready) }
-func (s *staged) wakeRead()                            { s.in.poke() }
-func (s *staged) wakeWrite()                           { s.out.poke() }
+func (s *staged) wakeRead()                            { s.in.wake() }
+func (s *staged) wakeWrite()                           { s.out.wake() }
 func (s *staged) closeWrite() error                    { return s.out.finish() }
 
 // close may lose bytes that are still staged, as Conn.Close says.
@@ -68,9 +68,9 @@ type stage struct {
 	// err is the connection's failure or end.
 	// +checklocks:mu
 	err error
-	// poked says that ready is to be called once more.
+	// woken is true if ready must be called once more.
 	// +checklocks:mu
-	poked bool
+	woken bool
 	// +checklocks:mu
 	closed bool
 }
@@ -81,11 +81,11 @@ func (s *stage) init(c *net.TCPConn) {
 	s.buf = make([]byte, stageSize)
 }
 
-// mark sets poked and wakes a waiter on event.
-func (s *stage) mark() {
+// setWoken sets woken and wakes a waiter on event.
+func (s *stage) setWoken() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.poked = true
+	s.woken = true
 	s.event.Broadcast()
 }
 
@@ -155,14 +155,14 @@ func (in *inbox) open() bool {
 	return !in.closed
 }
 
-// next returns after the next event: bytes, failure, poke or close.
+// next returns after the next event: bytes, failure, wake or close.
 func (in *inbox) next() {
 	if !in.drained() {
 		return
 	}
 	n, err := in.tcp.Read(in.buf)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		// Cleared before poked is: a poke that comes later sets it anew. If
+		// Cleared before woken is: a wake that comes later sets it anew. If
 		// clearing fails the connection is closed, and the next Read says so.
 		_ = in.tcp.SetReadDeadline(time.Time{})
 		err = nil
@@ -170,7 +170,7 @@ func (in *inbox) next() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.r, in.w, in.err = 0, n, err
-	in.poked = false
+	in.woken = false
 }
 
 // drained waits until the buffer is free to be filled and reports true, or
@@ -178,19 +178,19 @@ func (in *inbox) next() {
 func (in *inbox) drained() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for !in.poked && !in.closed && (in.r < in.w || in.err != nil) {
+	for !in.woken && !in.closed && (in.r < in.w || in.err != nil) {
 		in.event.Wait()
 	}
-	if in.poked || in.closed {
-		in.poked = false
+	if in.woken || in.closed {
+		in.woken = false
 		return false
 	}
 	return true
 }
 
-// poke is WakeRead.
-func (in *inbox) poke() {
-	in.mark()
+// wake is WakeRead.
+func (in *inbox) wake() {
+	in.setWoken()
 	_ = in.tcp.SetReadDeadline(Past) // fails on a closed connection only
 }
 
@@ -272,10 +272,10 @@ func (o *outbox) end(done bool) (bool, error) {
 func (o *outbox) idle() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for !o.poked && !o.closed && o.r == o.w {
+	for !o.woken && !o.closed && o.r == o.w {
 		o.event.Wait()
 	}
-	o.poked = false
+	o.woken = false
 }
 
 // flush sends the staged bytes, with mu released, until none are left or ready must be called. It reports whether there were any.
@@ -288,13 +288,13 @@ func (o *outbox) flush() bool {
 		}
 		moved = true
 		n, err := o.tcp.Write(b)
-		poked := errors.Is(err, os.ErrDeadlineExceeded)
-		if poked {
+		woken := errors.Is(err, os.ErrDeadlineExceeded)
+		if woken {
 			_ = o.tcp.SetWriteDeadline(time.Time{}) // see next
 			err = nil
 		}
 		o.sent(n, err)
-		if poked {
+		if woken {
 			return true
 		}
 	}
@@ -336,8 +336,8 @@ func (o *outbox) finish() error {
 	return o.tcp.CloseWrite()
 }
 
-// poke is WakeWrite.
-func (o *outbox) poke() {
-	o.mark()
+// wake is WakeWrite.
+func (o *outbox) wake() {
+	o.setWoken()
 	_ = o.tcp.SetWriteDeadline(Past) // fails on a closed connection only
 }

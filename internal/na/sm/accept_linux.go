@@ -16,16 +16,16 @@ import (
 // socket, so that the socket has room afterwards.
 const datagramBatch = 64
 
-// welcomeBatch is how many of them may be new connections, which take some tens of microseconds each. A process that
-// connects and leaves without end holds up others' messages for no longer than these take.
-const welcomeBatch = 2
+// acceptBatch is the largest number of new connections among them, because each takes some tens of microseconds, and a process that
+// connects and leaves without end delays the messages of others for that time.
+const acceptBatch = 2
 
 // readSocket takes the commands that clients have sent.
 func (e *Endpoint) readSocket() {
 	e.offenders.refresh(time.Now())
-	welcomed := e.stats.connections.Load()
+	accepted := e.stats.connections.Load()
 	for range datagramBatch {
-		if e.stats.connections.Load() >= welcomed+welcomeBatch {
+		if e.stats.connections.Load() >= accepted+acceptBatch {
 			return // the epoll set says again that there are more
 		}
 		d, ok, err := receiveDatagram(e.sock)
@@ -49,11 +49,11 @@ func (e *Endpoint) readSocket() {
 func (e *Endpoint) noteFault(d *datagram, err error) {
 	n := e.offenders.note(d.pid)
 	if n == 0 || n > maxFaults {
-		e.stats.complaints.Add(1)
+		e.stats.violations.Add(1)
 		e.cfg.Audit.Count(audit.Broken, causeManyFaults)
 		return
 	}
-	e.complain(e.senderOf(d), err)
+	e.reportViolation(e.senderOf(d), err)
 }
 
 // execute executes the command of a datagram. It takes those descriptors out of d that it keeps.
@@ -105,7 +105,7 @@ func (e *Endpoint) drainCommands(limit int) (any bool) {
 			err = violated(causeCommand, "a command of kind %d in the command ring", cmd.kind())
 		}
 		if err != nil {
-			e.complain(e.newAddr(cmd.ident(), cmd.ident().uri()), err)
+			e.reportViolation(e.newAddr(cmd.ident(), cmd.ident().uri()), err)
 		}
 	}
 	return any
@@ -154,7 +154,7 @@ func (e *Endpoint) reserve(cmd command, d *datagram) error {
 	if e.refusing.Load() { // release the pair, by which the client sees the refusal
 		return e.region.read(func() { e.region.giveUpPair(pair) })
 	}
-	return e.welcome(cmd, d)
+	return e.acceptClient(cmd, d)
 }
 
 // leftFor reports whether c's client has given its pair back without a command. That is certain if c was made from the command ring
@@ -190,8 +190,8 @@ func (e *Endpoint) reserveAgain(old *conn, cmd command, d *datagram) error {
 	return violated(causeConnect, "a connection by pair %d, which is process %d's", cmd.pair(), old.addr.ident.pid)
 }
 
-// welcome makes the conn of a client.
-func (e *Endpoint) welcome(cmd command, d *datagram) error {
+// acceptClient makes the conn of a client.
+func (e *Endpoint) acceptClient(cmd command, d *datagram) error {
 	ident := cmd.ident()
 	a := e.newAddr(ident, ident.uri())
 	if d != nil {
@@ -262,7 +262,7 @@ func (c *conn) takeEventfds(d *datagram) error {
 			return violated(causeDescriptors, "a connection with a descriptor that is no eventfd")
 		}
 	}
-	c.recvEvent, c.doorbell, d.fds = d.fds[0], shm.NewBell(d.fds[1]), nil
+	c.recvEvent, c.doorbell, d.fds = d.fds[0], shm.NewDoorbell(d.fds[1]), nil
 	return nil
 }
 
@@ -279,7 +279,7 @@ func (c *conn) promote(d *datagram) error {
 	c.addr.mu.Lock()
 	err := c.takeEventfds(d)
 	c.provisional = false
-	c.share.introduced()
+	c.share.endHandshake()
 	if n := min(c.unsignaled, ringSlots); err == nil && n > 0 { // of more messages than the ring holds the others are read
 		c.signalPeer(n)
 	}

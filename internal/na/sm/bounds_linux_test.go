@@ -29,7 +29,7 @@ func TestForgedRelease(t *testing.T) {
 	to, _ := c.to.(*Addr)
 	pair := to.conn.Load().pair
 	forger := mapRaw(t, server)
-	before := server.stats.complaints.Load()
+	before := server.stats.violations.Load()
 	if err := forger.r.commands.push(makeCommand(good.ident, pair, commandReleased, 0)); err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func TestForgedRelease(t *testing.T) {
 		if got, err := c.call(t, []byte("after")); err != nil || string(got) != "after" {
 			t.Fatalf("%q, %v", got, err)
 		}
-		return server.stats.complaints.Load() > before
+		return server.stats.violations.Load() > before
 	})
 	if got, err := c.call(t, []byte("still")); err != nil || string(got) != "still" {
 		t.Errorf("%q, %v", got, err)

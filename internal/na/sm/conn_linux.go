@@ -32,9 +32,9 @@ type conn struct {
 	in  ring // the receive role's
 	ext *block
 
-	doorbell  *shm.Bell // wakes the peer, nil if it needs none; guarded by addr.mu
-	recvEvent int       // eventfd by which the peer wakes this process, -1 if there is none
-	pidfd     int       // of the peer's process, -1 if there is none
+	doorbell  *shm.Doorbell // wakes the peer, nil if it needs none; guarded by addr.mu
+	recvEvent int           // eventfd by which the peer wakes this process, -1 if there is none
+	pidfd     int           // of the peer's process, -1 if there is none
 	pid       int32
 
 	share      share
@@ -402,7 +402,7 @@ func (c *conn) offend(err error) {
 	c.offended = true
 	c.ending.Store(&ending{kind: na.Unreachable, err: err, keep: !left})
 	if !c.self {
-		c.ep.complain(c.addr, err)
+		c.ep.reportViolation(c.addr, err)
 	}
 	c.fail(na.Unreachable, err)
 }
@@ -414,7 +414,7 @@ func (c *conn) fail(kind na.Kind, err error) {
 		return
 	}
 	c.ep.trace("connection lost", c.addr, err)
-	items, tags := c.addr.lose(c)
+	items, tags := c.addr.detach(c)
 	close(c.done)
 	c.addr.failAll(items, tags, kind, err)
 	c.ep.dropConn(c)

@@ -39,7 +39,7 @@ func (e *Endpoint) dial(a *Addr) {
 		case <-timer.C:
 		case <-e.stop:
 			t.abandon()
-			items, tags := a.giveUp() // includes operations that began to wait after Close has taken the others
+			items, tags := a.stopDialing() // includes operations that began to wait after Close has taken the others
 			a.failAll(items, tags, na.Closed, nil)
 			return
 		}
@@ -49,7 +49,7 @@ func (e *Endpoint) dial(a *Addr) {
 		}
 		if !errors.As(err, &again{}) || time.Now().After(end) {
 			t.abandon()
-			items, tags := a.giveUp()
+			items, tags := a.stopDialing()
 			a.failAll(items, tags, na.Unreachable, err)
 			return
 		}
@@ -304,7 +304,7 @@ func (c *conn) makeEventfds() error {
 		closeAll(doorbell)
 		return fmt.Errorf("eventfd: %w", err)
 	}
-	c.doorbell, c.recvEvent = shm.NewBell(doorbell), recvEvent
+	c.doorbell, c.recvEvent = shm.NewDoorbell(doorbell), recvEvent
 	return nil
 }
 
@@ -365,7 +365,7 @@ func (a *Addr) connected(c *conn) {
 	a.mu.Unlock()
 	if lost {
 		c.leave()
-		items, tags := a.giveUp()
+		items, tags := a.stopDialing()
 		a.failAll(items, tags, na.Closed, nil)
 		return
 	}

@@ -442,7 +442,7 @@ func (e *Endpoint) end() {
 	e.transfers.close()
 	e.mem.close()
 	for _, a := range e.activePeers() {
-		items, tags := a.giveUp()
+		items, tags := a.stopDialing()
 		a.failAll(items, tags, na.Closed, nil)
 	}
 	e.linger()
@@ -522,12 +522,12 @@ func (e *Endpoint) endConns() {
 
 // counters holds the statistics of an endpoint.
 type counters struct {
-	connections, unmatched, dropped, complaints, checks, parks, restores, refused, evicted atomic.Uint64
+	connections, unmatched, dropped, violations, checks, parks, restores, refused, evicted atomic.Uint64
 }
 
-// complain counts and logs a violation of the protocol by a peer. The audit bounds the number of lines.
-func (e *Endpoint) complain(a *Addr, err error) {
-	e.stats.complaints.Add(1)
+// reportViolation counts and logs a violation of the protocol by a peer. The audit bounds the number of lines.
+func (e *Endpoint) reportViolation(a *Addr, err error) {
+	e.stats.violations.Add(1)
 	cause := causeMessage
 	if v, ok := errors.AsType[*violation](err); ok {
 		cause = v.cause

@@ -251,7 +251,7 @@ func FuzzHostilePeer(f *testing.F) {
 	f.Add(join(step(stepRelease, 4), step(stepMessage, 1, 1), step(stepReserve, 4, 0, 0, 1, 7), step(stepBlock, 0, 0, 0, 1), step(stepMessage, 1, 1), step(stepCall)))
 	f.Add(bytes.Repeat(step(stepConnect), mostHostileSteps))
 	f.Add(bytes.Repeat(join(step(stepReserve, 1, 7, 0, 0, 7), step(stepClaim), step(stepConnect)), mostHostileSteps/3))
-	shm.NewBell(-1) // so that the descriptors that a process opens once are open
+	shm.NewDoorbell(-1) // so that the descriptors that a process opens once are open
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) > 8*mostHostileSteps { // the input of a failure is easier to read if each of its bytes counts
 			return

@@ -38,9 +38,9 @@ func TestHostileDescriptors(t *testing.T) {
 			c.announce()
 			c.request(1, []byte("good"))
 			c.answer()
-			before := server.stats.complaints.Load()
+			before := server.stats.violations.Load()
 			c.push(tt.d)
-			eventually(t, "it is found out", func() bool { return server.stats.complaints.Load() > before })
+			eventually(t, "it is found out", func() bool { return server.stats.violations.Load() > before })
 			calls(t, good, server.own.String())
 			if server.region.claimed(c.pair) == false {
 				t.Error("its pair is given to others while its process lives")
@@ -66,7 +66,7 @@ func TestHostileInline(t *testing.T) {
 	}
 	c.datagram(makeCommand(c.ident, c.pair, commandReserved, extensionVersion), c.doorbell, c.recvEvent)
 	c.push(makeDescriptor(1, inlineSize+1, inlineBuffer, typeUnexpected))
-	eventually(t, "it is found out", func() bool { return server.stats.complaints.Load() == 1 })
+	eventually(t, "it is found out", func() bool { return server.stats.violations.Load() == 1 })
 	c.release()
 	settled(t, server)
 }
@@ -109,17 +109,17 @@ func TestHostileCommands(t *testing.T) {
 		{"a pipe", makeCommand(stranger, claimed.pair, commandReserved, 0), pipe},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			before := server.stats.complaints.Load()
+			before := server.stats.violations.Load()
 			claimed.datagram(tt.cmd, tt.fds...)
-			eventually(t, "it is found out", func() bool { return server.stats.complaints.Load() > before })
+			eventually(t, "it is found out", func() bool { return server.stats.violations.Load() > before })
 		})
 	}
 	for _, b := range [][]byte{nil, {1}, make([]byte, 7), make([]byte, 9), make([]byte, 4096)} {
-		before := server.stats.complaints.Load()
+		before := server.stats.violations.Load()
 		if err := unix.Sendto(claimed.sock, b, 0, &unix.SockaddrUnix{Name: server.cfg.socketPath(server.own.uri)}); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "it is found out", func() bool { return server.stats.complaints.Load() > before })
+		eventually(t, "it is found out", func() bool { return server.stats.violations.Load() > before })
 	}
 	// What names others must not release them.
 	claimed.datagram(makeCommand(stranger, owner.pair, commandReleased, 0))

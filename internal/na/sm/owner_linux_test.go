@@ -307,9 +307,9 @@ func TestCommandOfOtherUser(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	before := server.stats.complaints.Load()
+	before := server.stats.violations.Load()
 	startAs(t, otherUser, "raw", prefixEnv+"="+server.cfg.Prefix, targetEnv+"="+server.own.String(), stepEnv+"=announced").expect("at ")
-	eventually(t, "it is refused", func() bool { return server.stats.complaints.Load() > before })
+	eventually(t, "it is refused", func() bool { return server.stats.violations.Load() > before })
 	for _, c := range server.list() {
 		if c.doorbell != nil {
 			t.Errorf("%s is connected", c.addr)

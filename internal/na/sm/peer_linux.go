@@ -283,8 +283,8 @@ func (a *Addr) takeWaiters() []waiter {
 	return list
 }
 
-// lose removes the dead connection c, and returns the messages and operations that waited for it.
-func (a *Addr) lose(c *conn) ([]item, []waiter) {
+// detach removes the dead connection c, and returns the messages and operations that waited for it.
+func (a *Addr) detach(c *conn) ([]item, []waiter) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.conn.Load() != c {
@@ -296,8 +296,8 @@ func (a *Addr) lose(c *conn) ([]item, []waiter) {
 	return items, a.takeWaiters()
 }
 
-// giveUp ends the connecting, and returns the messages and operations that waited for it.
-func (a *Addr) giveUp() ([]item, []waiter) {
+// stopDialing ends the connecting, and returns the messages and operations that waited for it.
+func (a *Addr) stopDialing() ([]item, []waiter) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	items := a.waiting

@@ -124,7 +124,7 @@ func TestOffendedClosed(t *testing.T) {
 			raws[i].announce()
 			raws[i].push(makeDescriptor(1, 0, 0, 9))
 		}
-		eventually(t, "they are found out", func() bool { return server.stats.complaints.Load() == uint64(len(raws)) })
+		eventually(t, "they are found out", func() bool { return server.stats.violations.Load() == uint64(len(raws)) })
 		shut(t, server)
 		for _, c := range raws {
 			closeAll(c.sock, c.doorbell, c.recvEvent)

@@ -95,21 +95,21 @@ func (s *share) give() {
 	if s.place == nil {
 		return
 	}
-	s.introducedLocked()
+	s.endHandshakeLocked()
 	s.place.Give(hostquota.Connections, 1)
 	s.engine.Give(hostquota.Connections, 1)
 	s.place, s.engine = nil, nil
 }
 
-// introduced ends the handshake, because a datagram has come, and the kernel names its sender.
-func (s *share) introduced() {
+// endHandshake ends the handshake, because a datagram has come, and the kernel names its sender.
+func (s *share) endHandshake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.introducedLocked()
+	s.endHandshakeLocked()
 }
 
 // +checklocks:s.mu
-func (s *share) introducedLocked() {
+func (s *share) endHandshakeLocked() {
 	if s.handshake {
 		s.handshake = false
 		s.engine.Give(hostquota.Handshakes, 1)

@@ -245,9 +245,9 @@ func TestTurns(t *testing.T) {
 	}
 	for range 3 {
 		full()
-		before := e.stats.complaints.Load()
+		before := e.stats.violations.Load()
 		e.drainCommands(commandBatch)
-		if n := e.stats.complaints.Load() - before; n != commandBatch {
+		if n := e.stats.violations.Load() - before; n != commandBatch {
 			t.Errorf("%d commands are taken in a row", n)
 		}
 	}
@@ -365,7 +365,7 @@ func TestStolenPair(t *testing.T) {
 	owner.r.claimant(owner.pair).Store(asClaimant(owner.ident))
 	thief.pair = owner.pair
 	thief.announceExtended()
-	eventually(t, "the thief is found out", func() bool { return server.stats.complaints.Load() == 1 })
+	eventually(t, "the thief is found out", func() bool { return server.stats.violations.Load() == 1 })
 	if err := thief.r.commands.push(makeCommand(thief.ident, thief.pair, commandReserved, 0)); err != nil {
 		t.Fatal(err)
 	}
@@ -395,7 +395,7 @@ func TestFaultsAreCounted(t *testing.T) {
 		c.datagram(makeCommand(c.ident, 0, 0, 0))
 	}
 	eventually(t, "all are counted", func() bool { return counted(trail, audit.Broken) == faults })
-	if n := server.stats.complaints.Load(); n != faults {
+	if n := server.stats.violations.Load(); n != faults {
 		t.Errorf("%d complaints, want %d", n, faults)
 	}
 	var few uint64

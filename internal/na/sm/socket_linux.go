@@ -151,7 +151,7 @@ func closeAll(fds ...int) {
 }
 
 // isEventfd reports whether fd, which a peer has sent, is an eventfd. That it does not block is set here too, but means
-// little, because the flag is the open file's and the peer can clear it: see [shm.Bell].
+// little, because the flag is the open file's and the peer can clear it: see [shm.Doorbell].
 func isEventfd(fd int) bool {
 	var b [64]byte
 	n, err := unix.Readlink("/proc/self/fd/"+itoa(fd), b[:])

@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bell adds to an eventfd that another process has open too, and never waits for that process.
+// Doorbell adds to an eventfd that another process has open too, and never waits for that process.
 //
 // A write to an eventfd with a full count waits, unless O_NONBLOCK is set; and that flag belongs to the open file, which both
-// processes share, so the other process can clear it at any time. Therefore a Bell does not write. It makes the kernel add 1 at the
+// processes share, so the other process can clear it at any time. Therefore a Doorbell does not write. It makes the kernel add 1 at the
 // end of an asynchronous operation that does nothing (IOCB_FLAG_RESFD of io_submit), which neither waits nor looks at the flag. If the
-// kernel has no asynchronous operations, or refuses one, a goroutine writes, so that only that goroutine waits; each Bell has one at
+// kernel has no asynchronous operations, or refuses one, a goroutine writes, so that only that goroutine waits; each Doorbell has one at
 // most.
 //
 // Ring and Close must not be called at the same time.
-type Bell struct {
+type Doorbell struct {
 	fd int
 	cb iocb
 
@@ -30,9 +30,9 @@ type Bell struct {
 	closed  bool // +checklocks:mu
 }
 
-// NewBell returns a Bell for an eventfd, which [Bell.Close] closes.
-func NewBell(fd int) *Bell {
-	b := &Bell{fd: fd}
+// NewDoorbell returns a Doorbell for an eventfd, which [Doorbell.Close] closes.
+func NewDoorbell(fd int) *Doorbell {
+	b := &Doorbell{fd: fd}
 	if ops := operations(); ops != nil {
 		b.cb = iocb{opcode: opWrite, fd: ops.null, flags: flagResFD, resFD: uint32(fd)}
 	}
@@ -40,10 +40,10 @@ func NewBell(fd int) *Bell {
 }
 
 // FD returns the descriptor, so that the caller can send it to another process.
-func (b *Bell) FD() int { return b.fd }
+func (b *Doorbell) FD() int { return b.fd }
 
 // Ring adds n to the count. It does nothing if the count is full, because a full count wakes the other process too.
-func (b *Bell) Ring(n int) {
+func (b *Doorbell) Ring(n int) {
 	if b.cb.flags == 0 {
 		b.write(uint64(n))
 		return
@@ -58,7 +58,7 @@ func (b *Bell) Ring(n int) {
 }
 
 // Close closes the descriptor.
-func (b *Bell) Close() {
+func (b *Doorbell) Close() {
 	b.mu.Lock()
 	b.closed = true
 	writing := b.writing
@@ -127,7 +127,7 @@ func (o *aio) reap() {
 }
 
 // write makes the goroutine add n.
-func (b *Bell) write(n uint64) {
+func (b *Doorbell) write(n uint64) {
 	b.pending.Add(n)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -138,7 +138,7 @@ func (b *Bell) write(n uint64) {
 }
 
 // work writes until nothing is pending. Its write waits for as long as the other process leaves the count full.
-func (b *Bell) work() {
+func (b *Doorbell) work() {
 	for {
 		if n := b.pending.Swap(0); n > 0 {
 			var v [8]byte
@@ -152,7 +152,7 @@ func (b *Bell) work() {
 }
 
 // idle ends the goroutine if there is nothing to do.
-func (b *Bell) idle() bool {
+func (b *Doorbell) idle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.pending.Load() > 0 && !b.closed {
@@ -170,7 +170,7 @@ const releaseTries = 16
 
 // release lets a goroutine end that waits in its write. The other process can make it wait again, but not once it has
 // ended; until then the goroutine and the descriptor are left to it.
-func (b *Bell) release() {
+func (b *Doorbell) release() {
 	for range releaseTries {
 		_ = unix.SetNonblock(b.fd, true)
 		var v [8]byte

@@ -24,19 +24,19 @@ func TestIOCBLayout(t *testing.T) {
 	}
 }
 
-// kinds calls f with Bells that use asynchronous operations, and ones that write on a goroutine.
-func kinds(t *testing.T, f func(t *testing.T, open func(t *testing.T, flags int) *Bell)) {
+// kinds calls f with Doorbells that use asynchronous operations, and ones that write on a goroutine.
+func kinds(t *testing.T, f func(t *testing.T, open func(t *testing.T, flags int) *Doorbell)) {
 	for name, plain := range map[string]bool{"asynchronous": false, "goroutine": true} {
 		t.Run(name, func(t *testing.T) {
 			if !plain && operations() == nil {
 				t.Skip("this kernel has no asynchronous operations")
 			}
-			f(t, func(t *testing.T, flags int) *Bell {
+			f(t, func(t *testing.T, flags int) *Doorbell {
 				fd, err := unix.Eventfd(0, flags|unix.EFD_CLOEXEC)
 				if err != nil {
 					t.Fatal(err)
 				}
-				b := NewBell(fd)
+				b := NewDoorbell(fd)
 				if plain {
 					b.cb = iocb{}
 				}
@@ -46,8 +46,8 @@ func kinds(t *testing.T, f func(t *testing.T, open func(t *testing.T, flags int)
 	}
 }
 
-// count waits until the count of a Bell is want.
-func count(t *testing.T, b *Bell, want uint64) {
+// count waits until the count of a Doorbell is want.
+func count(t *testing.T, b *Doorbell, want uint64) {
 	t.Helper()
 	var sum uint64
 	fds := []unix.PollFd{{Fd: int32(b.FD()), Events: unix.POLLIN}}
@@ -66,15 +66,15 @@ func count(t *testing.T, b *Bell, want uint64) {
 	}
 }
 
-func TestBell(t *testing.T) {
-	kinds(t, func(t *testing.T, open func(*testing.T, int) *Bell) {
+func TestDoorbell(t *testing.T) {
+	kinds(t, func(t *testing.T, open func(*testing.T, int) *Doorbell) {
 		b := open(t, unix.EFD_NONBLOCK)
 		for range 3 {
 			b.Ring(5)
 		}
 		count(t, b, 15)
 		var wg sync.WaitGroup
-		for range 4 { // more operations than are reaped at once, of several Bells
+		for range 4 { // more operations than are reaped at once, of several Doorbells
 			wg.Go(func() {
 				b := open(t, unix.EFD_NONBLOCK)
 				for range 2 * maxOperations {
@@ -89,10 +89,10 @@ func TestBell(t *testing.T) {
 	})
 }
 
-// TestBellIsNotHeldUp rings an eventfd that blocks and whose count is full, as a peer can arrange after the flags were
+// TestDoorbellIsNotHeldUp rings an eventfd that blocks and whose count is full, as a peer can arrange after the flags were
 // checked. A plain write would wait for ever.
-func TestBellIsNotHeldUp(t *testing.T) {
-	kinds(t, func(t *testing.T, open func(*testing.T, int) *Bell) {
+func TestDoorbellIsNotHeldUp(t *testing.T) {
+	kinds(t, func(t *testing.T, open func(*testing.T, int) *Doorbell) {
 		b := open(t, 0)
 		if _, err := unix.Write(b.FD(), binary.NativeEndian.AppendUint64(nil, math.MaxUint64-1)); err != nil {
 			t.Fatal(err)
@@ -121,7 +121,7 @@ func TestBellIsNotHeldUp(t *testing.T) {
 				select {
 				case <-tick.C:
 				case <-limit.C:
-					t.Fatal("the goroutine of a closed Bell does not end")
+					t.Fatal("the goroutine of a closed Doorbell does not end")
 				}
 			}
 		}
@@ -136,10 +136,10 @@ func TestContextIsSmall(t *testing.T) {
 	}
 }
 
-// TestBellOfRefusedOperation rings where the kernel refuses each operation, because a program has closed the descriptor that
+// TestDoorbellOfRefusedOperation rings where the kernel refuses each operation, because a program has closed the descriptor that
 // the operations write to. A lost token would leave the other process asleep.
-func TestBellOfRefusedOperation(t *testing.T) {
-	kinds(t, func(t *testing.T, open func(*testing.T, int) *Bell) {
+func TestDoorbellOfRefusedOperation(t *testing.T) {
+	kinds(t, func(t *testing.T, open func(*testing.T, int) *Doorbell) {
 		b := open(t, unix.EFD_NONBLOCK)
 		if b.cb.flags == 0 {
 			t.Skip("goroutines write without operations")
@@ -151,15 +151,15 @@ func TestBellOfRefusedOperation(t *testing.T) {
 	})
 }
 
-func BenchmarkBell(b *testing.B) {
+func BenchmarkDoorbell(b *testing.B) {
 	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	if err != nil {
 		b.Fatal(err)
 	}
-	bell := NewBell(fd)
-	defer bell.Close()
+	doorbell := NewDoorbell(fd)
+	defer doorbell.Close()
 	b.ReportAllocs()
 	for b.Loop() {
-		bell.Ring(1)
+		doorbell.Ring(1)
 	}
 }
