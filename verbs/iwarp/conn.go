@@ -189,7 +189,7 @@ func (c *conn) afterRx() {
 	}
 	c.teardownIfFailed()
 	if s := c.qp.srq; s != nil && s.due.Load() {
-		s.wakeRefused()
+		s.wake()
 	}
 }
 

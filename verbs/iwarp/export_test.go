@@ -1,13 +1,14 @@
 package iwarp
 
 import (
+	"net/netip"
 	"time"
 
 	"cinnabar/verbs"
 )
 
-// Held tells what the connections of dev hold for want of a receive: messages and
-// what they count in bytes, and whether one of the connections is not read for it.
+// Held returns the messages that the connections of dev hold for want of a receive, and their
+// bytes, and reports whether one of the connections is not read for it.
 func Held(dev *verbs.Device) (messages, bytes int, stalled bool) {
 	d := dev.Driver().(*device)
 	for _, c := range d.connections() {
@@ -29,6 +30,23 @@ func (d *device) connections() []*conn {
 		list = append(list, c)
 	}
 	return list
+}
+
+// LockInput keeps the connections of dev from processing input and held messages until the result is called, but for the one to
+// remote.
+func LockInput(dev *verbs.Device, remote netip.AddrPort) (unlock func()) {
+	var locked []*conn
+	for _, c := range dev.Driver().(*device).connections() {
+		if c.remote != remote {
+			c.rxMu.Lock()
+			locked = append(locked, c)
+		}
+	}
+	return func() {
+		for _, c := range locked {
+			c.rxMu.Unlock()
+		}
+	}
 }
 
 // Ended reports whether the peer of a connection of dev has ended its stream while

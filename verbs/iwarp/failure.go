@@ -213,7 +213,7 @@ func (c *conn) teardown() {
 	if p.srq != nil {
 		p.srq.forget(c)
 		if p.srq.due.Load() {
-			p.srq.wakeRefused()
+			p.srq.wake()
 		}
 		p.raise(verbs.DeviceEvent{Type: verbs.EventQPLastWQEReached})
 	}

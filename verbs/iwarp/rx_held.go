@@ -126,9 +126,12 @@ func (c *conn) awaitRecv() {
 	}
 	c.heldCount.Store(n)
 	if c.qp.srq != nil {
-		c.qp.srq.wait(c)
+		c.qp.srq.wait(c, c.rx.headWhole())
 	}
 }
+
+// headWhole reports whether the first held message is complete.
+func (r *rxState) headWhole() bool { return len(r.held) > 0 && r.held[0].complete }
 
 // holdTime returns the time for which a message is held; 0 is for ever. False means that it is not held at all. The queue pair's
 // limits hold where no receive is posted: a message of a host that has used up its share of receives waits for the host's other
@@ -242,9 +245,9 @@ func (c *conn) tryHeld() {
 	// A receive that was posted to a shared queue before the connection was on its list
 	// has woken no connection.
 	for s := c.qp.srq; len(r.held) > 0 && s != nil && !c.over(); c.deliverAll() {
-		s.wait(c)
+		s.wait(c, r.headWhole())
 		posted := s.q.posted() > 0
-		if r.overShare = posted && !r.held[0].complete && !s.mayBegin(c.host); r.overShare || !posted {
+		if r.overShare = posted && !r.headWhole() && !s.mayBegin(c.host); r.overShare || !posted {
 			break
 		}
 	}

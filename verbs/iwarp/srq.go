@@ -25,9 +25,9 @@ type srq struct {
 	limit int
 	// +checklocks:mu
 	users int
-	// connections that hold messages for want of a receive
+	// connections that hold messages for want of a receive, in the order in which they began to wait
 	// +checklocks:mu
-	waiting []*conn
+	waiting []waiter
 	// number of messages that have begun in a receive and are unfinished, by host and of all hosts
 	// +checklocks:mu
 	unfinished map[hostquota.Host]int
@@ -36,13 +36,19 @@ type srq struct {
 	// whether a connection waits because its host has used up its share of receives
 	// +checklocks:mu
 	refused bool
-	// whether wakeRefused runs
+	// whether wake runs
 	// +checklocks:mu
 	waking bool
 	// +checklocks:mu
 	closed bool
 
-	due atomic.Bool // an unfinished message has ended, and wakeRefused must be called
+	due atomic.Bool // receives were posted, or an unfinished message has ended, and wake must be called
+}
+
+// waiter is a connection that holds messages for want of a receive of a shared queue.
+type waiter struct {
+	c     *conn
+	whole bool // its first message is complete, and may take a receive beyond the share of its host
 }
 
 func (p *pd) CreateSRQ(init verbs.SRQInit) (verbs.SRQDriver, error) {
@@ -65,16 +71,13 @@ func (p *pd) CreateSRQ(init verbs.SRQInit) (verbs.SRQDriver, error) {
 func (s *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	for i := range wrs {
 		if err := s.q.post(&wrs[i]); err != nil {
+			if i > 0 {
+				s.wake()
+			}
 			return i, err
 		}
 	}
-	s.mu.Lock()
-	waiting := s.waiting
-	s.waiting = nil
-	s.mu.Unlock()
-	for _, c := range waiting {
-		c.deliverHeld()
-	}
+	s.wake()
 	return len(wrs), nil
 }
 
@@ -84,11 +87,18 @@ func (s *srq) mayBegin(h hostquota.Host) bool {
 	posted := s.q.posted()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if hostquota.Grants(int64(posted+s.unfinishedAll), int64(s.unfinishedAll+1), int64(s.unfinished[h]+1)) {
+	if s.grantsLocked(posted, h) {
 		return true
 	}
 	s.refused = true
 	return posted == 0 // the lack of receives, not the share, then delays the message
+}
+
+// grantsLocked reports whether host h has a share of the receives left.
+//
+// +checklocks:s.mu
+func (s *srq) grantsLocked(posted int, h hostquota.Host) bool {
+	return hostquota.Grants(int64(posted+s.unfinishedAll), int64(s.unfinishedAll+1), int64(s.unfinished[h]+1))
 }
 
 // begun counts an unfinished message of host h.
@@ -113,25 +123,50 @@ func (s *srq) ended(h hostquota.Host) {
 	}
 }
 
-// wakeRefused lets the waiting connections try again after an unfinished message has ended. The caller holds no lock. The
-// connections may call wakeRefused in turn; such a call returns at once, and the outer call starts over.
-func (s *srq) wakeRefused() {
+// wake delivers messages of waiting connections after receives were posted or an unfinished message has ended. It calls
+// deliverHeld of one connection after the other, as long as a receive is posted that the next one may take, because a call for
+// each waiting connection and each receive would cost the square of their number. The caller holds no lock. The connections may
+// call wake in turn; such a call returns at once, and the outer call starts over.
+func (s *srq) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.due.Store(true)
 	if s.waking {
 		return
 	}
 	s.waking = true
 	for s.due.Swap(false) {
-		waiting := s.waiting
-		s.waiting = nil
-		s.mu.Unlock()
-		for _, c := range waiting {
+		for tries := len(s.waiting); tries > 0; tries-- { // a connection that waits again is not tried again
+			c := s.nextLocked()
+			if c == nil {
+				break
+			}
+			s.mu.Unlock()
 			c.deliverHeld()
+			s.mu.Lock()
 		}
-		s.mu.Lock()
 	}
 	s.waking = false
+}
+
+// nextLocked takes the first connection off the list that may take a receive, nil if there is none.
+//
+// +checklocks:s.mu
+func (s *srq) nextLocked() *conn {
+	posted := s.q.posted()
+	if posted == 0 {
+		return nil
+	}
+	var refused *conn // the last one of a host that has no share left
+	for i, w := range s.waiting {
+		if !w.whole && (refused != nil && refused.host == w.c.host || !s.grantsLocked(posted, w.c.host)) {
+			s.refused, refused = true, w.c
+			continue
+		}
+		s.waiting = slices.Delete(s.waiting, i, i+1)
+		return w.c
+	}
+	return nil
 }
 
 // countUnfinished is called after each pass over the input. It counts a message in a shared receive that is unfinished, and ends the
@@ -150,19 +185,22 @@ func (c *conn) countUnfinished() {
 	}
 }
 
-// wait adds c to the connections that hold messages for want of a receive. PostRecv calls their deliverHeld.
-func (s *srq) wait(c *conn) {
+// wait adds c to the connections that hold messages for want of a receive; wake calls its deliverHeld. whole reports whether its
+// first message is complete.
+func (s *srq) wait(c *conn, whole bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !slices.Contains(s.waiting, c) {
-		s.waiting = append(s.waiting, c)
+	if i := slices.IndexFunc(s.waiting, func(w waiter) bool { return w.c == c }); i >= 0 {
+		s.waiting[i].whole = whole
+		return
 	}
+	s.waiting = append(s.waiting, waiter{c, whole})
 }
 
 func (s *srq) forget(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.waiting = slices.DeleteFunc(s.waiting, func(x *conn) bool { return x == c })
+	s.waiting = slices.DeleteFunc(s.waiting, func(w waiter) bool { return w.c == c })
 }
 
 // A message that has begun in a receive of a shared queue must bring sharedLeast bytes in each sharedStall, or end. A

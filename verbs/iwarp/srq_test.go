@@ -175,3 +175,51 @@ func TestMessageWaitsForShareWithoutRNR(t *testing.T) {
 	p.send(p.untagged(rdmap.OpSend), sixteen)
 	<-empty.conn.Done()
 }
+
+// TestReceiveWakesOneWaiter has several connections hold a message for a shared queue. A receive that is posted then is for the first
+// one, and PostRecv does not touch the others, of which there may be thousands.
+func TestReceiveWakesOneWaiter(t *testing.T) {
+	const waiters = 4
+	s := newSide(t, iwarp.Config{}, nil)
+	queue := s.share(t)
+	mr := s.region(t, 64*waiters)
+	post := func(i int) error {
+		_, err := queue.PostRecv([]verbs.RecvWR{{ID: uint64(i), SGL: []verbs.SGE{mr.SGE(64*i, 64)}}})
+		return err
+	}
+	var qps []*verbs.QP
+	var first netip.AddrPort
+	for i := range waiters {
+		s.qp = s.on(t, queue)
+		p := acceptRaw(t, s, request(), verbs.ConnParam{})
+		p.send(p.untagged(rdmap.OpSend), sixteen)
+		s.holds(t, i+1)
+		if qps = append(qps, s.qp); i == 0 {
+			first = s.conn.RemoteAddr()
+		}
+	}
+	unlock := iwarp.LockInput(s.dev, first)
+	posted := make(chan error, 1)
+	go func() { posted <- post(0) }()
+	select {
+	case err := <-posted:
+		unlock()
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-testContext(t).Done():
+		unlock()
+		t.Fatal("PostRecv waits for a connection that gets no receive:", <-posted)
+	}
+	if wc := s.wait(t); wc.Status != verbs.StatusSuccess || wc.QPNum != qps[0].Num() {
+		t.Errorf("%+v, want a message on queue pair %d", wc, qps[0].Num())
+	}
+	for i := 1; i < waiters; i++ {
+		if err := post(i); err != nil {
+			t.Fatal(err)
+		}
+		if wc := s.wait(t); wc.Status != verbs.StatusSuccess || wc.QPNum != qps[i].Num() {
+			t.Errorf("%+v, want a message on queue pair %d", wc, qps[i].Num())
+		}
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/mpa"
 	"cinnabar/internal/sockio"
+	"cinnabar/verbs"
 )
 
 // TestHostsHaveTurns has one host with many requests, and two with one or two that come later: these wait for one request of each
@@ -154,5 +155,53 @@ func TestAcceptPace(t *testing.T) {
 	}
 	if waits != turns {
 		t.Errorf("%d waits, want %d", waits, turns)
+	}
+}
+
+// TestNextWaiter takes the connections that wait for a receive of a shared queue off its list: those that may have one, in order.
+func TestNextWaiter(t *testing.T) {
+	one, other := hostquota.HostOf(netip.MustParseAddr("192.0.2.1")), hostquota.HostOf(netip.MustParseAddr("192.0.2.2"))
+	s := &srq{unfinished: map[hostquota.Host]int{}}
+	s.q.init(&pd{}, 16, 1)
+	first, second, third, whole := &conn{host: one}, &conn{host: one}, &conn{host: other}, &conn{host: one}
+	for _, c := range []*conn{first, second, third, whole} {
+		s.wait(c, c == whole)
+	}
+	next := func() *conn {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.nextLocked()
+	}
+	if c := next(); c != nil || s.refused {
+		t.Error("a connection is next though no receive is posted")
+	}
+	for range 4 {
+		if err := s.q.post(&verbs.RecvWR{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c := next(); c != first {
+		t.Error("the first connection is not next")
+	}
+	for range 8 {
+		s.begun(one)
+	}
+	if c := next(); c != third || !s.refused {
+		t.Error("the connection of the other host is not next")
+	}
+	if c := next(); c != whole {
+		t.Error("the connection with a whole message is not next")
+	}
+	if c := next(); c != nil || len(s.waiting) != 1 {
+		t.Error("the host has a receive beyond its share")
+	}
+	for range 8 {
+		s.ended(one)
+	}
+	if !s.due.Load() {
+		t.Error("the end of a message wakes no connection")
+	}
+	if c := next(); c != second {
+		t.Error("the second connection is not next")
 	}
 }
