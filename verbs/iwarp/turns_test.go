@@ -167,12 +167,13 @@ func TestNextWaiter(t *testing.T) {
 	for _, c := range []*conn{first, second, third, whole} {
 		s.wait(c, c == whole)
 	}
-	next := func() *conn {
+	next := func() (c *conn, refused bool, waiting int) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.nextLocked()
+		c = s.nextLocked()
+		return c, s.refused, len(s.waiting)
 	}
-	if c := next(); c != nil || s.refused {
+	if c, refused, _ := next(); c != nil || refused {
 		t.Error("a connection is next though no receive is posted")
 	}
 	for range 4 {
@@ -180,19 +181,19 @@ func TestNextWaiter(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if c := next(); c != first {
+	if c, _, _ := next(); c != first {
 		t.Error("the first connection is not next")
 	}
 	for range 8 {
 		s.begun(one)
 	}
-	if c := next(); c != third || !s.refused {
+	if c, refused, _ := next(); c != third || !refused {
 		t.Error("the connection of the other host is not next")
 	}
-	if c := next(); c != whole {
+	if c, _, _ := next(); c != whole {
 		t.Error("the connection with a whole message is not next")
 	}
-	if c := next(); c != nil || len(s.waiting) != 1 {
+	if c, _, waiting := next(); c != nil || waiting != 1 {
 		t.Error("the host has a receive beyond its share")
 	}
 	for range 8 {
@@ -201,7 +202,7 @@ func TestNextWaiter(t *testing.T) {
 	if !s.due.Load() {
 		t.Error("the end of a message wakes no connection")
 	}
-	if c := next(); c != second {
+	if c, _, _ := next(); c != second {
 		t.Error("the second connection is not next")
 	}
 }
