@@ -6,22 +6,14 @@ import (
 	"errors"
 	"io"
 	"net"
-	"strings"
 	"testing"
+
+	"cinnabar/bench/internal/benchtest"
 )
 
 // A server and its clients in this process: each prints one line of figures that agree with each other.
 func TestServeAndMeasure(t *testing.T) {
-	in, end := io.Pipe()
-	addr, out := io.Pipe()
-	done := make(chan error, 1)
-	go func() { done <- run([]string{"serve"}, in, out) }()
-	text := make([]byte, 64)
-	n, err := addr.Read(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := strings.TrimSpace(string(text[:n]))
+	address := benchtest.Serve(t, run)
 	nonsense(t, address)
 	for _, op := range []string{"pull", "push"} {
 		var result bytes.Buffer
@@ -35,10 +27,6 @@ func TestServeAndMeasure(t *testing.T) {
 		if product := l.UsecPerCall * l.CallsPerSecond; product < 0.99e6 || product > 1.01e6 || float64(l.Count)*l.UsecPerCall < 19.9e3 {
 			t.Errorf("%s printed %q", op, result.String())
 		}
-	}
-	_ = end.Close()
-	if err := <-done; err != nil {
-		t.Error(err)
 	}
 }
 

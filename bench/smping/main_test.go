@@ -4,24 +4,20 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"strings"
 	"testing"
+
+	"cinnabar/bench/internal/benchtest"
 )
 
 // A server and its client in this process: the client prints one line of figures that agree with each other.
 func TestServeAndPing(t *testing.T) {
-	in, end := io.Pipe()
-	addr, out := io.Pipe()
-	done := make(chan error, 1)
-	go func() { done <- run(t.Context(), []string{"serve"}, in, out) }()
-	text := make([]byte, 64)
-	n, err := addr.Read(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := strings.TrimSpace(string(text[:n]))
+	address := benchtest.Serve(t, func(args []string, in io.Reader, out io.Writer) error {
+		return run(context.WithoutCancel(t.Context()), args, in, out) // the test's end ends the input, not the context
+	})
 	for _, size := range []string{"0", "4096"} {
 		var result bytes.Buffer
 		if err := run(t.Context(), []string{"ping", address, "-size", size, "-duration", "1ms"}, nil, &result); err != nil {
@@ -31,10 +27,6 @@ func TestServeAndPing(t *testing.T) {
 		if err := json.Unmarshal(result.Bytes(), &l); err != nil || l.Count < batch || l.RoundTrip <= 0 || l.UsecPerCall != l.RoundTrip/2 {
 			t.Errorf("printed %q (%v)", result.String(), err)
 		}
-	}
-	_ = end.Close()
-	if err := <-done; err != nil {
-		t.Error(err)
 	}
 }
 

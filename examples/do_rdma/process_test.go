@@ -2,8 +2,6 @@ package dordma
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -20,16 +18,9 @@ import (
 var programs string
 
 func TestMain(m *testing.M) {
-	dir, err := testproc.Build("./client", "./server")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	programs = dir
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		_ = os.RemoveAll(dir)
-		os.Exit(code)
-	}))
+	var exit func(code int)
+	programs, exit = testproc.MustBuild("./client", "./server")
+	goleak.VerifyTestMain(m, goleak.Cleanup(exit))
 }
 
 // received is what the server prints for each request of a client that exposes the tutorial's text.

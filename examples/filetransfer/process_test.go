@@ -24,16 +24,9 @@ import (
 var programs string
 
 func TestMain(m *testing.M) {
-	dir, err := testproc.Build("./client", "./server")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	programs = dir
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		_ = os.RemoveAll(dir)
-		os.Exit(code)
-	}))
+	var exit func(code int)
+	programs, exit = testproc.MustBuild("./client", "./server")
+	goleak.VerifyTestMain(m, goleak.Cleanup(exit))
 }
 
 // command is a process of one of the programs.

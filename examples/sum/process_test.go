@@ -2,7 +2,6 @@ package sum
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,16 +19,9 @@ import (
 var programs string
 
 func TestMain(m *testing.M) {
-	dir, err := testproc.Build("./client", "./server")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	programs = dir
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		_ = os.RemoveAll(dir)
-		os.Exit(code)
-	}))
+	var exit func(code int)
+	programs, exit = testproc.MustBuild("./client", "./server")
+	goleak.VerifyTestMain(m, goleak.Cleanup(exit))
 }
 
 // What the tutorial's programs print, the server before the address and the client in all.

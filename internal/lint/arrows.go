@@ -219,13 +219,14 @@ var layers = map[string]row{
 		test:    []string{".", "rmem"},
 		modules: []string{modCobra, modFlags},
 	},
-	"bench/rpc":    {},
-	"bench/rawtcp": {},
+	"bench/rpc":                {},
+	"bench/internal/benchtest": {}, // for the tests of measuring programs
+	"bench/rawtcp":             {test: []string{"bench/internal/benchtest"}},
 	"bench/hostile": {
 		code:    []string{".", "internal/iwarp/...", "internal/shm", "rmem", "verbs", "verbs/iwarp", "xfer"},
 		modules: []string{modSys},
 	},
-	"bench/smping":                           {code: []string{"internal/na", "internal/na/sm"}},
+	"bench/smping":                           {code: []string{"internal/na", "internal/na/sm"}, test: []string{"bench/internal/benchtest"}},
 	"examples/sum":                           {code: []string{"."}, test: []string{"internal/testproc"}},
 	"examples/sum/server":                    {code: []string{".", "examples/sum"}},
 	"examples/sum/client":                    {code: []string{".", "examples/sum"}},
@@ -264,9 +265,10 @@ var layers = map[string]row{
 	"examples/tutorial/14":                   tutorial,
 	"examples/bedeir/rc":                     {code: []string{"verbs", "verbs/rdmacm"}, test: []string{"verbs/iwarp", "verbs/fault"}},
 	"examples/filetransfer/internal/journal": {code: []string{"verbs"}},
+	"examples/filetransfer/internal/fttest":  {}, // for the tests of both programs
 	"examples/filetransfer":                  {code: []string{"verbs", "verbs/iwarp", "verbs/rdmacore"}, test: []string{"internal/testproc", "xfer"}},
-	"examples/filetransfer/client":           {code: []string{"examples/filetransfer", "examples/bedeir/rc", "verbs", "verbs/..."}, test: []string{"examples/filetransfer/internal/journal"}},
-	"examples/filetransfer/server":           {code: []string{"examples/filetransfer", "examples/bedeir/rc", "verbs", "verbs/..."}, test: []string{"examples/filetransfer/internal/journal"}},
+	"examples/filetransfer/client":           {code: []string{"examples/filetransfer", "examples/bedeir/rc", "verbs", "verbs/..."}, test: []string{"examples/filetransfer/internal/..."}},
+	"examples/filetransfer/server":           {code: []string{"examples/filetransfer", "examples/bedeir/rc", "verbs", "verbs/..."}, test: []string{"examples/filetransfer/internal/..."}},
 }
 
 // checkArrows compares every import with the table.

@@ -10,40 +10,19 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
 	"cinnabar/examples/bedeir/rc"
 	ft "cinnabar/examples/filetransfer"
+	"cinnabar/examples/filetransfer/internal/fttest"
 	"cinnabar/examples/filetransfer/internal/journal"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// testLimit bounds a test; it is there for what hangs.
-const testLimit = 30 * time.Second
-
-// must turns a failure of the setup into the test's.
-func must[T any](v T, err error) func(*testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
-func shut(t *testing.T, c interface{ Close() error }) {
-	t.Helper()
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-}
 
 // write is one of the client's writes, as its server saw it.
 type write struct {
@@ -67,27 +46,27 @@ func message(id ft.MessageID) []byte { return ft.AppendMessage(nil, ft.Message{I
 func (s *script) start(ctx context.Context) (string, <-chan struct{}) {
 	s.t.Helper()
 	// The device is closed only after the client has ended: closing cuts short what a connection has to say at its end.
-	dev := must(iwarp.Open(iwarp.Config{}))(s.t)
-	s.t.Cleanup(func() { shut(s.t, dev) })
+	dev := fttest.Must(iwarp.Open(iwarp.Config{}))(s.t)
+	s.t.Cleanup(func() { fttest.Shut(s.t, dev) })
 	addr, end := make(chan netip.AddrPort, 1), make(chan struct{})
 	served, done := context.WithCancel(ctx)
-	lib := must(rc.Init(dev, rc.Config{
+	lib := fttest.Must(rc.Init(dev, rc.Config{
 		PreConnection: s.prepare,
 		Connection:    s.next,
 		Completion:    s.completion,
 		Disconnect:    func(*rc.Conn, error) { done() },
 		Listening:     func(a netip.AddrPort) { addr <- a },
 	}))(s.t)
-	s.buffer = must(lib.GetPD().AllocMR(ft.BufferSize, verbs.LocalWrite|verbs.RemoteWrite))(s.t)
-	s.out = must(lib.GetPD().AllocMR(ft.MessageLen, 0))(s.t)
+	s.buffer = fttest.Must(lib.GetPD().AllocMR(ft.BufferSize, verbs.LocalWrite|verbs.RemoteWrite))(s.t)
+	s.out = fttest.Must(lib.GetPD().AllocMR(ft.MessageLen, 0))(s.t)
 	go func() {
 		defer close(end)
 		if err := lib.ServerLoop(served, "127.0.0.1:0"); !errors.Is(err, context.Canceled) {
 			s.t.Error(err)
 		}
-		shut(s.t, s.buffer)
-		shut(s.t, s.out)
-		shut(s.t, lib)
+		fttest.Shut(s.t, s.buffer)
+		fttest.Shut(s.t, s.out)
+		fttest.Shut(s.t, lib)
 	}()
 	return (<-addr).String(), end
 }
@@ -132,7 +111,7 @@ type outcome struct {
 // against runs the program with a file against a server that follows a script.
 func against(t *testing.T, path string, answers ...[]byte) (outcome, []write) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), fttest.Limit)
 	defer cancel()
 	s := &script{t: t, answers: answers}
 	addr, end := s.start(ctx)
@@ -168,15 +147,15 @@ func TestTransfer(t *testing.T) {
 // The receive comes before the connection, and before each write that provokes a message.
 // parity: B02 B05
 func TestReceivesArePostedFirst(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), fttest.Limit)
 	defer cancel()
 	s := &script{t: t, answers: [][]byte{message(ft.MsgMR), message(ft.MsgReady), message(ft.MsgReady), message(ft.MsgDone)}}
 	addr, end := s.start(ctx)
 	var j journal.Journal
-	dev := j.Wrap(must(iwarp.Open(iwarp.Config{}))(t))
-	defer shut(t, dev)
-	file := must(os.Open(input(t, "f", "abc")))(t)
-	defer shut(t, file)
+	dev := j.Wrap(fttest.Must(iwarp.Open(iwarp.Config{}))(t))
+	defer fttest.Shut(t, dev)
+	file := fttest.Must(os.Open(input(t, "f", "abc")))(t)
+	defer fttest.Shut(t, file)
 	c := &client{out: &bytes.Buffer{}, file: file, name: "f"}
 	if err := c.sendOver(ctx, dev, addr); err != nil {
 		t.Error(err)
@@ -209,16 +188,16 @@ func (d short) Query() (verbs.DeviceAttr, error) {
 
 // A chunk that is too long for one message is still one chunk, which only its last part announces.
 func TestShortMessages(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), fttest.Limit)
 	defer cancel()
 	data := strings.Repeat("0123456789", 100_000)
 	s := &script{t: t, answers: [][]byte{message(ft.MsgMR), message(ft.MsgReady), message(ft.MsgReady), message(ft.MsgDone)}}
 	addr, end := s.start(ctx)
 	var j journal.Journal
-	dev := verbs.NewDevice(short{j.Wrap(must(iwarp.Open(iwarp.Config{}))(t)).Driver(), 300_000})
-	defer shut(t, dev)
-	file := must(os.Open(input(t, "f", data)))(t)
-	defer shut(t, file)
+	dev := verbs.NewDevice(short{j.Wrap(fttest.Must(iwarp.Open(iwarp.Config{}))(t)).Driver(), 300_000})
+	defer fttest.Shut(t, dev)
+	file := fttest.Must(os.Open(input(t, "f", data)))(t)
+	defer fttest.Shut(t, file)
 	c := &client{out: &bytes.Buffer{}, file: file, name: "f"}
 	if err := c.sendOver(ctx, dev, addr); err != nil {
 		t.Error(err)
@@ -340,11 +319,11 @@ func TestNoDevice(t *testing.T) {
 }
 
 func TestNoServer(t *testing.T) {
-	dev := must(iwarp.Open(iwarp.Config{}))(t)
-	defer shut(t, dev)
-	l := must(verbs.Listen(dev, netip.MustParseAddrPort("127.0.0.1:0")))(t)
+	dev := fttest.Must(iwarp.Open(iwarp.Config{}))(t)
+	defer fttest.Shut(t, dev)
+	l := fttest.Must(verbs.Listen(dev, netip.MustParseAddrPort("127.0.0.1:0")))(t)
 	addr := l.Addr().String()
-	shut(t, l)
+	fttest.Shut(t, l)
 	got := runClient(t, addr, input(t, "f", ""))
 	if got.code != 1 || !strings.Contains(got.stderr, "connect to "+addr) || !strings.Contains(got.stderr, "refused") {
 		t.Errorf("got %+v", got)

@@ -20,8 +20,6 @@ import (
 	"io"
 	"net/netip"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"cinnabar/examples/bedeir/rc"
@@ -32,13 +30,7 @@ import (
 // idleLimit is how long a client may take over one chunk.
 const idleLimit = time.Minute
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second ^C ends the process at once
-	code := run(ctx, os.Args, os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
-}
+func main() { os.Exit(ft.Main(run)) }
 
 // run is the program; it returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {

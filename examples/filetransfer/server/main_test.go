@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	ft "cinnabar/examples/filetransfer"
+	"cinnabar/examples/filetransfer/internal/fttest"
 	"cinnabar/verbs"
 )
 
@@ -22,7 +23,7 @@ import (
 // parity: B03 B06 B08 B11 B21
 func TestProtocolSteps(t *testing.T) {
 	ts := startServer(t)
-	size := func() int64 { return must(os.Stat(filepath.Join(ts.dir, "test-file")))(t).Size() }
+	size := func() int64 { return fttest.Must(os.Stat(filepath.Join(ts.dir, "test-file")))(t).Size() }
 	p := ts.dial(t)
 	p.want(ft.MsgMR)
 	if p.to.Addr == 0 || p.to.RKey == 0 {
@@ -57,7 +58,7 @@ func TestProtocolSteps(t *testing.T) {
 	if diff := cmp.Diff(want, ts.journal.String()); diff != "" {
 		t.Errorf("journal (-want +got):\n%s", diff)
 	}
-	got := must(os.ReadFile(filepath.Join(ts.dir, "test-file")))(t)
+	got := fttest.Must(os.ReadFile(filepath.Join(ts.dir, "test-file")))(t)
 	for i, at := range []int{0, ft.BufferSize, 2 * ft.BufferSize} {
 		if got[at] != byte(i+1) {
 			t.Errorf("byte %d of the file is %d", at, got[at])
@@ -92,7 +93,7 @@ func TestEmptyFile(t *testing.T) {
 	p.want(ft.MsgDone)
 	p.qp.Close() // not in order, but the file is whole
 	ts.out.wait(t, "finished transferring empty")
-	if got := must(os.Stat(filepath.Join(ts.dir, "empty")))(t); got.Size() != 0 || got.Mode().Perm()&^0o644 != 0 {
+	if got := fttest.Must(os.Stat(filepath.Join(ts.dir, "empty")))(t); got.Size() != 0 || got.Mode().Perm()&^0o644 != 0 {
 		t.Errorf("%d bytes, mode %v", got.Size(), got.Mode())
 	}
 }
@@ -105,7 +106,7 @@ func TestExistingFile(t *testing.T) {
 	p.name("twice")
 	p.refused()
 	ts.err.wait(t, `file "twice": openat twice: file exists`)
-	if got := string(must(os.ReadFile(filepath.Join(ts.dir, "twice")))(t)); got != "twice" {
+	if got := string(fttest.Must(os.ReadFile(filepath.Join(ts.dir, "twice")))(t)); got != "twice" {
 		t.Errorf("the file has now %q", got)
 	}
 	ts.transfer(t, "other")

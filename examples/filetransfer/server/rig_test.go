@@ -15,33 +15,13 @@ import (
 	"go.uber.org/goleak"
 
 	ft "cinnabar/examples/filetransfer"
+	"cinnabar/examples/filetransfer/internal/fttest"
 	"cinnabar/examples/filetransfer/internal/journal"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// testLimit bounds a test; it is there for what hangs.
-const testLimit = 30 * time.Second
-
-// must turns a failure of the setup into the test's.
-func must[T any](v T, err error) func(*testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
-func shut(t *testing.T, c interface{ Close() error }) {
-	t.Helper()
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-}
 
 // lines passes what a program prints to the test, line by line.
 type lines struct {
@@ -69,7 +49,7 @@ func (l *lines) Write(b []byte) (int, error) {
 // wait returns the next line that contains text.
 func (l *lines) wait(t *testing.T, text string) string {
 	t.Helper()
-	timer := time.NewTimer(testLimit)
+	timer := time.NewTimer(fttest.Limit)
 	defer timer.Stop()
 	for {
 		select {
@@ -78,7 +58,7 @@ func (l *lines) wait(t *testing.T, text string) string {
 				return line
 			}
 		case <-timer.C:
-			t.Fatalf("no line with %q within %v", text, testLimit)
+			t.Fatalf("no line with %q within %v", text, fttest.Limit)
 		}
 	}
 }
@@ -101,13 +81,13 @@ func startServer(t *testing.T) *testServer {
 		t.Fatal(err)
 	}
 	addr := make(chan netip.AddrPort, 1)
-	s := &server{out: ts.out, err: ts.err, root: must(os.OpenRoot(ts.dir))(t), listening: func(a netip.AddrPort) { addr <- a }}
-	dev := ts.journal.Wrap(must(iwarp.Open(iwarp.Config{}))(t))
+	s := &server{out: ts.out, err: ts.err, root: fttest.Must(os.OpenRoot(ts.dir))(t), listening: func(a netip.AddrPort) { addr <- a }}
+	dev := ts.journal.Wrap(fttest.Must(iwarp.Open(iwarp.Config{}))(t))
 	go func() { ts.end <- s.serveOver(ctx, dev, "127.0.0.1:0") }()
 	t.Cleanup(func() {
 		ts.stop(t)
-		shut(t, dev)
-		shut(t, s.root)
+		fttest.Shut(t, dev)
+		fttest.Shut(t, s.root)
 	})
 	select {
 	case ts.addr = <-addr:
@@ -133,7 +113,7 @@ func (ts *testServer) files(t *testing.T) string {
 	t.Helper()
 	var names []string
 	for _, dir := range []string{ts.dir, filepath.Dir(ts.dir)} {
-		for _, e := range must(os.ReadDir(dir))(t) {
+		for _, e := range fttest.Must(os.ReadDir(dir))(t) {
 			if e.Name() != filepath.Base(ts.dir) {
 				names = append(names, e.Name())
 			}
@@ -162,26 +142,26 @@ const peerReceives = 3
 // dial connects a peer.
 func (ts *testServer) dial(t *testing.T) *peer {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), fttest.Limit)
 	t.Cleanup(cancel)
-	p := &peer{t: t, ctx: ctx, dev: must(iwarp.Open(iwarp.Config{ConfirmWrites: true}))(t)}
-	p.pd = must(p.dev.AllocPD())(t)
-	p.cq = must(p.dev.CreateCQ(64))(t)
-	p.qp = must(p.pd.CreateQP(verbs.QPConfig{SendCQ: p.cq}))(t)
-	p.msgs = must(p.pd.AllocMR(peerReceives*ft.MessageLen, verbs.LocalWrite))(t)
-	p.data = must(p.pd.AllocMR(ft.BufferSize+1, 0))(t)
+	p := &peer{t: t, ctx: ctx, dev: fttest.Must(iwarp.Open(iwarp.Config{ConfirmWrites: true}))(t)}
+	p.pd = fttest.Must(p.dev.AllocPD())(t)
+	p.cq = fttest.Must(p.dev.CreateCQ(64))(t)
+	p.qp = fttest.Must(p.pd.CreateQP(verbs.QPConfig{SendCQ: p.cq}))(t)
+	p.msgs = fttest.Must(p.pd.AllocMR(peerReceives*ft.MessageLen, verbs.LocalWrite))(t)
+	p.data = fttest.Must(p.pd.AllocMR(ft.BufferSize+1, 0))(t)
 	t.Cleanup(p.close)
 	for i := range peerReceives {
 		p.receive(uint64(i))
 	}
-	p.conn = must(verbs.Dial(ctx, p.qp, ts.addr, verbs.ConnParam{}))(t)
+	p.conn = fttest.Must(verbs.Dial(ctx, p.qp, ts.addr, verbs.ConnParam{}))(t)
 	return p
 }
 
 func (p *peer) close() {
 	p.t.Helper()
 	for _, c := range []interface{ Close() error }{p.qp, p.msgs, p.data, p.cq, p.pd, p.dev} {
-		shut(p.t, c)
+		fttest.Shut(p.t, c)
 	}
 }
 
@@ -263,7 +243,7 @@ func (ts *testServer) transfer(t *testing.T, name string) {
 		t.Error(err)
 	}
 	ts.out.wait(t, "finished transferring "+name)
-	if got := string(must(os.ReadFile(filepath.Join(ts.dir, name)))(t)); got != name {
+	if got := string(fttest.Must(os.ReadFile(filepath.Join(ts.dir, name)))(t)); got != name {
 		t.Errorf("%s has %q", name, got)
 	}
 }
