@@ -64,21 +64,23 @@ func benchBoth(b *testing.B, m readWriter, size int) {
 	}
 }
 
+// benchClient makes a client of a server over the network.
+func benchClient(b *testing.B, listen, local string) *Client {
+	b.Helper()
+	there, here := benchPair(b, listen, local)
+	srv, err := Serve(there, Config{Provider: provider})
+	must(b, err)
+	closing(b, srv)
+	return dialFrom(b, here, there)
+}
+
 // BenchmarkRegion reads and writes regions at a server over each network. BenchmarkBulk is the same transfer without this
 // package, BenchmarkBareRead without the engine.
 func BenchmarkRegion(b *testing.B) {
 	for _, net := range benchAddresses {
 		for _, s := range benchSizes {
 			b.Run(net.name+"/"+s.name, func(b *testing.B) {
-				there, here := benchPair(b, net.listen, net.local)
-				srv, err := Serve(there, Config{Provider: provider})
-				must(b, err)
-				closing(b, srv)
-				ep, err := here.Lookup(there.Addr())
-				must(b, err)
-				c, err := Dial(testContext(b), ep.Provider(provider))
-				must(b, err)
-				closing(b, c)
+				c := benchClient(b, net.listen, net.local)
 				benchBoth(b, alloc(b, c, int64(s.size)), s.size)
 			})
 		}
@@ -168,13 +170,7 @@ func BenchmarkVerbs(b *testing.B) {
 			dev, err := iwarp.Open(iwarp.Config{})
 			must(b, err)
 			closing(b, dev)
-			srv, err := ListenVerbs(dev, netip.MustParseAddrPort("127.0.0.1:0"), Config{})
-			must(b, err)
-			closing(b, srv)
-			c, err := DialVerbs(testContext(b), dev, srv.Addr())
-			must(b, err)
-			closing(b, c)
-			benchBoth(b, alloc(b, c, int64(s.size)), s.size)
+			benchBoth(b, alloc(b, verbsClient(b, dev), int64(s.size)), s.size)
 		})
 	}
 }
@@ -183,15 +179,7 @@ func BenchmarkVerbs(b *testing.B) {
 func BenchmarkFetchAdd(b *testing.B) {
 	for _, net := range benchAddresses {
 		b.Run(net.name, func(b *testing.B) {
-			there, here := benchPair(b, net.listen, net.local)
-			srv, err := Serve(there, Config{Provider: provider})
-			must(b, err)
-			closing(b, srv)
-			ep, err := here.Lookup(there.Addr())
-			must(b, err)
-			c, err := Dial(testContext(b), ep.Provider(provider))
-			must(b, err)
-			closing(b, c)
+			c := benchClient(b, net.listen, net.local)
 			r := alloc(b, c, 8)
 			b.ReportAllocs()
 			for i := uint64(0); b.Loop(); i++ {

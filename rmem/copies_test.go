@@ -2,7 +2,6 @@ package rmem
 
 import (
 	"bytes"
-	"net/netip"
 	"testing"
 
 	"cinnabar/verbs/iwarp"
@@ -15,12 +14,7 @@ func TestVerbsNoCopies(t *testing.T) {
 	dev, err := iwarp.Open(iwarp.Config{NoCRC: true}) // with it, the source of a read is copied once
 	must(t, err)
 	closing(t, dev)
-	s, err := ListenVerbs(dev, netip.MustParseAddrPort("127.0.0.1:0"), Config{})
-	must(t, err)
-	closing(t, s)
-	c, err := DialVerbs(testContext(t), dev, s.Addr())
-	must(t, err)
-	closing(t, c)
+	c := verbsClient(t, dev)
 	const size = 1 << 20
 	r := alloc(t, c, size)
 	data, back := bytes.Repeat([]byte("no copy!"), size/8), make([]byte, size)

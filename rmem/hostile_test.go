@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/internal/devicetest"
 	"cinnabar/internal/hostquota"
 	"cinnabar/verbs"
 	"cinnabar/verbs/verbstest/memdev"
@@ -144,7 +145,7 @@ func TestEndOfRegionEndsAllKeys(t *testing.T) {
 
 // TestOpenLimit bounds how many regions of others one connection has open, each of which is a registration.
 func TestOpenLimit(t *testing.T) {
-	dev := openDevice(t)
+	dev := devicetest.MustOpen(t)
 	pd, err := dev.AllocPD()
 	must(t, err)
 	closing(t, pd)

@@ -86,12 +86,18 @@ func dial(t testing.TB, to *cinnabar.Engine) (*Client, *cinnabar.Engine) {
 	e, err := cinnabar.Open(protocol(), nil)
 	must(t, err)
 	closing(t, e)
+	return dialFrom(t, e, to), e
+}
+
+// dialFrom makes a client in engine e of the server in engine to.
+func dialFrom(t testing.TB, e, to *cinnabar.Engine) *Client {
+	t.Helper()
 	ep, err := e.Lookup(to.Addr())
 	must(t, err)
 	c, err := Dial(testContext(t), ep.Provider(provider))
 	must(t, err)
 	closing(t, c)
-	return c, e
+	return c
 }
 
 func alloc(t testing.TB, c *Client, size int64) *Region {

@@ -83,17 +83,7 @@ func (r *Region) WriteAt(p []byte, off int64) (int, error) {
 // returns the bytes before it and io.EOF. When ctx ends it returns, also if other transfers hang; the device does not touch p
 // afterwards. Over verbs a transfer that has begun can be given up only with the connection, and the client ends.
 func (r *Region) ReadAtContext(ctx context.Context, p []byte, off int64) (int, error) {
-	n, short, err := r.clip("read", len(p), off, io.EOF)
-	if err != nil {
-		return 0, err
-	}
-	if n == 0 {
-		return 0, short
-	}
-	if n, err = r.read(ctx, p[:n], off); err != nil {
-		return n, err
-	}
-	return n, short
+	return r.within(ctx, "read", p, off, io.EOF, r.read)
 }
 
 // read reads p, which lies in the region.
@@ -114,17 +104,7 @@ func (r *Region) read(ctx context.Context, p []byte, off int64) (n int, err erro
 // WriteAtContext writes p to the region from offset off on, straight into the server's memory. Bytes behind the region's
 // end are not written, and the error then is io.ErrShortWrite.
 func (r *Region) WriteAtContext(ctx context.Context, p []byte, off int64) (int, error) {
-	n, short, err := r.clip("write", len(p), off, io.ErrShortWrite)
-	if err != nil {
-		return 0, err
-	}
-	if n == 0 {
-		return 0, short
-	}
-	if n, err = r.write(ctx, p[:n], off); err != nil {
-		return n, err
-	}
-	return n, short
+	return r.within(ctx, "write", p, off, io.ErrShortWrite, r.write)
 }
 
 // write writes p, which lies in the region.
@@ -160,16 +140,23 @@ func (r *Region) readOnce(ctx context.Context, p []byte, off int64) (int, error)
 	return n, err
 }
 
-// clip returns how many of want bytes from off on there are, and short if fewer than wanted.
-func (r *Region) clip(operation string, want int, off int64, short error) (int, error, error) {
+// within calls do with the part of p that lies in the region from offset off on. It returns short if that is not all of p.
+func (r *Region) within(ctx context.Context, operation string, p []byte, off int64, short error, do func(context.Context, []byte, int64) (int, error)) (int, error) {
 	if off < 0 {
-		return 0, nil, r.srv.error(operation, r.id, ErrRange)
+		return 0, r.srv.error(operation, r.id, ErrRange)
 	}
-	n := min(int64(want), max(r.size-off, 0))
-	if n < int64(want) {
-		return int(n), short, nil
+	n := int(min(int64(len(p)), max(r.size-off, 0)))
+	if n == len(p) {
+		short = nil
 	}
-	return int(n), nil, nil
+	if n == 0 {
+		return 0, short
+	}
+	n, err := do(ctx, p[:n], off)
+	if err != nil {
+		return n, err
+	}
+	return n, short
 }
 
 // why asks the server for the reason of a failed transfer: if it knows one, that is the error.

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cinnabar/internal/devicetest"
 	"cinnabar/verbs/flow"
 )
 
@@ -19,7 +20,7 @@ func init() { roles["frozen"], roles["frozen server"] = beFrozen, beFrozenServer
 
 // beFrozenServer lends memory over verbs, until a byte comes from standard input; then it stands still.
 func beFrozenServer([]string) error {
-	dev, err := openEither()
+	dev, err := devicetest.Open()
 	check(err)
 	s, err := ListenVerbs(dev, netip.MustParseAddrPort("127.0.0.1:0"), Config{})
 	check(err)
@@ -37,7 +38,7 @@ func hangingServer(t *testing.T) (*Client, *Region) {
 	p := spawn(t, "frozen server")
 	addr, err := netip.ParseAddrPort(p.Stdout.Line())
 	must(t, err)
-	dev := openDevice(t)
+	dev := devicetest.MustOpen(t)
 	c, err := DialVerbs(testContext(t), dev, addr)
 	must(t, err)
 	closing(t, c)
@@ -55,7 +56,7 @@ func hangingServer(t *testing.T) (*Client, *Region) {
 // context ends returns then, though it waits for the others. So does one that has begun.
 func TestVerbsContextBehindHang(t *testing.T) {
 	t.Parallel()
-	if name := os.Getenv(deviceEnv); name != "" {
+	if name := devicetest.Name(); name != "" {
 		t.Skipf("%s is of the kernel, which answers for a process that stands still", name)
 	}
 	c, r := hangingServer(t)
@@ -98,7 +99,7 @@ func TestVerbsContextBehindHang(t *testing.T) {
 // errors are not that one's: they say that another operation was given up.
 func TestGivenUpOperationIsItsCallers(t *testing.T) {
 	t.Parallel()
-	if name := os.Getenv(deviceEnv); name != "" {
+	if name := devicetest.Name(); name != "" {
 		t.Skipf("%s is of the kernel, which answers for a process that stands still", name)
 	}
 	for _, request := range []bool{false, true} { // what is given up: a read, or a request
@@ -137,7 +138,7 @@ func TestGivenUpOperationIsItsCallers(t *testing.T) {
 
 // beFrozen is a client over verbs that has memory without a lease, and stands still from then on.
 func beFrozen(args []string) error {
-	dev, err := openEither()
+	dev, err := devicetest.Open()
 	check(err)
 	to, err := netip.ParseAddrPort(args[0])
 	check(err)
@@ -155,7 +156,7 @@ func beFrozen(args []string) error {
 // parity: S22
 func TestVerbsSilentClient(t *testing.T) {
 	t.Parallel()
-	if name := os.Getenv(deviceEnv); name != "" {
+	if name := devicetest.Name(); name != "" {
 		t.Skipf("%s is of the kernel, which answers for a process that stands still", name)
 	}
 	s, dev := serveVerbs(t, Config{Silence: 5 * time.Second})

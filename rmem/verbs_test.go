@@ -5,53 +5,29 @@ import (
 	"errors"
 	"io"
 	"net/netip"
-	"os"
-	"slices"
 	"testing"
 	"time"
 
+	"cinnabar/internal/devicetest"
 	"cinnabar/verbs"
-	"cinnabar/verbs/iwarp"
-	"cinnabar/verbs/rdmacore"
 )
-
-// deviceEnv names an RDMA device of this machine to test on; without it the tests use the software device.
-const deviceEnv = "CINNABAR_RDMA_DEVICE"
-
-// openEither opens the device to test on.
-func openEither() (*verbs.Device, error) {
-	if name := os.Getenv(deviceEnv); name != "" {
-		return rdmacore.Open(name)
-	}
-	return iwarp.Open(iwarp.Config{})
-}
-
-// home is where to listen on a device: the software device has the loopback address, others have one of their own.
-func home(t testing.TB, dev *verbs.Device) netip.AddrPort {
-	t.Helper()
-	attr, err := dev.Query()
-	must(t, err)
-	if i := slices.IndexFunc(attr.Ports[0].Addrs, netip.Addr.Is4); i >= 0 && os.Getenv(deviceEnv) != "" {
-		return netip.AddrPortFrom(attr.Ports[0].Addrs[i], 0)
-	}
-	return netip.MustParseAddrPort("127.0.0.1:0")
-}
-
-func openDevice(t testing.TB) *verbs.Device {
-	t.Helper()
-	dev, err := openEither()
-	must(t, err)
-	closing(t, dev)
-	return dev
-}
 
 func serveVerbs(t testing.TB, cfg Config) (*VerbsServer, *verbs.Device) {
 	t.Helper()
-	dev := openDevice(t)
-	s, err := ListenVerbs(dev, home(t, dev), cfg)
+	dev := devicetest.MustOpen(t)
+	s, err := ListenVerbs(dev, devicetest.MustAddr(t, dev), cfg)
 	must(t, err)
 	closing(t, s)
 	return s, dev
+}
+
+// verbsClient serves on a software device and returns a client of that server on the same device.
+func verbsClient(t testing.TB, dev *verbs.Device) *Client {
+	t.Helper()
+	s, err := ListenVerbs(dev, netip.MustParseAddrPort("127.0.0.1:0"), Config{})
+	must(t, err)
+	closing(t, s)
+	return dialVerbs(t, s, dev)
 }
 
 func dialVerbs(t testing.TB, s *VerbsServer, dev *verbs.Device) *Client {

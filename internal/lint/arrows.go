@@ -113,6 +113,7 @@ var layers = map[string]row{
 		test:    []string{"verbs/verbstest", "verbs/iwarp", "verbs/oob"},
 		modules: []string{modSys},
 	},
+	"internal/devicetest": {code: []string{"verbs", "verbs/iwarp", "verbs/rdmacore"}}, // for tests on either device
 	"verbs/fault": {
 		code: []string{"verbs", "internal/hostmem", "internal/invariants"},
 		test: []string{"verbs/verbstest", "verbs/verbstest/...", "verbs/iwarp"},
@@ -128,9 +129,9 @@ var layers = map[string]row{
 
 	"verbs/flow": {
 		code: []string{"verbs", "regmem/ring", "regmem", "internal/credit", "internal/waitlist", "internal/hostquota", "internal/audit"},
-		test: []string{"internal/invariants", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "regmem/arena"},
+		test: []string{"internal/invariants", "internal/devicetest", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "regmem/arena"},
 	},
-	"verbs/rstream": {code: []string{"internal/rundown", "verbs", "verbs/flow"}, test: []string{"verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev"}},
+	"verbs/rstream": {code: []string{"internal/rundown", "verbs", "verbs/flow"}, test: []string{"internal/devicetest", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev"}},
 
 	// The families' encodings: Go values to bytes and back, no I/O.
 	"codec":               {test: []string{"codec/hgproc", "codec/cereal"}},
@@ -153,7 +154,7 @@ var layers = map[string]row{
 	"margo": {code: []string{".", "stats", "margo/internal/conf", "internal/audit"}},
 	"rmem": {
 		code: []string{".", "codec", "codec/hgproc", "verbs", "verbs/flow", "internal/hostmem", "internal/hostquota", "internal/audit"},
-		test: []string{"verbs/iwarp", "verbs/rdmacore", "verbs/verbstest/memdev", "internal/testproc"},
+		test: []string{"internal/devicetest", "verbs/iwarp", "verbs/rdmacore", "verbs/verbstest/memdev", "internal/testproc"},
 
 		modules: []string{modSys}, // the bare system call that benchmarks compare with
 	},

@@ -8,21 +8,18 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"runtime"
-	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"cinnabar/internal/devicetest"
 	"cinnabar/internal/invariants"
 	"cinnabar/regmem"
 	"cinnabar/verbs"
-	"cinnabar/verbs/iwarp"
 	"cinnabar/verbs/rdmacm"
-	"cinnabar/verbs/rdmacore"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -42,45 +39,11 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// deviceEnv names an RDMA device of this machine to test on; without it the tests use the software device.
-const deviceEnv = "CINNABAR_RDMA_DEVICE"
-
-// openEither opens the device to test on.
-func openEither() (*verbs.Device, error) {
-	if name := os.Getenv(deviceEnv); name != "" {
-		return rdmacore.Open(name)
-	}
-	return iwarp.Open(iwarp.Config{})
-}
-
-// home is where to listen on a device: the software device has the loopback address, others have one of their own.
-func home(t testing.TB, dev *verbs.Device) netip.AddrPort {
-	t.Helper()
-	attr, err := dev.Query()
-	must(t, err)
-	if i := slices.IndexFunc(attr.Ports[0].Addrs, netip.Addr.Is4); i >= 0 && os.Getenv(deviceEnv) != "" {
-		return netip.AddrPortFrom(attr.Ports[0].Addrs[i], 0)
-	}
-	return netip.MustParseAddrPort("127.0.0.1:0")
-}
-
-func openDevice(t testing.TB) *verbs.Device {
-	t.Helper()
-	dev, err := openEither()
-	must(t, err)
-	t.Cleanup(func() {
-		if err := dev.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return dev
-}
-
 // pair makes the two ends of a connection. They are closed at the end of the test, if they are not before.
 func pair(t testing.TB, active, passive Config) (a, p *Conn) {
 	t.Helper()
-	dev, ctx := openDevice(t), testContext(t)
-	l, err := Listen(dev, home(t, dev), passive)
+	dev, ctx := devicetest.MustOpen(t), testContext(t)
+	l, err := Listen(dev, devicetest.MustAddr(t, dev), passive)
 	must(t, err)
 	accepted := make(chan error, 1)
 	go func() {
@@ -410,8 +373,8 @@ func TestCloseWakes(t *testing.T) {
 
 // TestStranger rejects a peer that speaks something else, and goes on.
 func TestStranger(t *testing.T) {
-	dev, ctx := openDevice(t), testContext(t)
-	l, err := Listen(dev, home(t, dev), Config{})
+	dev, ctx := devicetest.MustOpen(t), testContext(t)
+	l, err := Listen(dev, devicetest.MustAddr(t, dev), Config{})
 	must(t, err)
 	accepted := make(chan *Conn, 1)
 	go func() {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/internal/devicetest"
 	"cinnabar/regmem/ring"
 	"cinnabar/verbs"
 	"cinnabar/verbs/fault"
@@ -160,8 +161,8 @@ func TestOneSidedPair(t *testing.T) {
 
 // TestCloseFrozenPeer closes a connection to a peer that takes nothing any more, with the socket full: it ends all the same.
 func TestCloseFrozenPeer(t *testing.T) {
-	dev, ctx := openDevice(t), testContext(t)
-	l, err := verbs.Listen(dev, home(t, dev))
+	dev, ctx := devicetest.MustOpen(t), testContext(t)
+	l, err := verbs.Listen(dev, devicetest.MustAddr(t, dev))
 	must(t, err)
 	ep, err := rdmacm.NewEndpoint(dev, rdmacm.EndpointConfig{})
 	must(t, err)

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,10 +19,10 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/net/nettest"
 
+	"cinnabar/internal/devicetest"
 	"cinnabar/verbs"
 	"cinnabar/verbs/fault"
 	"cinnabar/verbs/iwarp"
-	"cinnabar/verbs/rdmacore"
 	"cinnabar/verbs/verbstest/memdev"
 )
 
@@ -44,38 +43,8 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
-// deviceEnv names an RDMA device of this machine to test on; without it the tests use the software device.
-const deviceEnv = "CINNABAR_RDMA_DEVICE"
-
-func openDevice(t testing.TB) *verbs.Device {
-	t.Helper()
-	name := os.Getenv(deviceEnv)
-	open := func() (*verbs.Device, error) { return rdmacore.Open(name) }
-	if name == "" {
-		open = func() (*verbs.Device, error) { return iwarp.Open(iwarp.Config{}) }
-	}
-	dev, err := open()
-	must(t, err)
-	t.Cleanup(func() { must(t, dev.Close()) })
-	return dev
-}
-
-// home is where to listen on a device: the software device has the loopback address, others have one of their own.
-func home(dev *verbs.Device) (netip.AddrPort, error) {
-	attr, err := dev.Query()
-	if err != nil || os.Getenv(deviceEnv) == "" {
-		return loopback, err
-	}
-	for _, a := range attr.Ports[0].Addrs {
-		if a.Is4() {
-			return netip.AddrPortFrom(a, 0), nil
-		}
-	}
-	return loopback, errors.New("the device has no IPv4 address")
-}
-
 func listen(dev *verbs.Device) (*Listener, error) {
-	at, err := home(dev)
+	at, err := devicetest.Addr(dev)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +82,7 @@ func pipe(dev *verbs.Device) (c1, c2 net.Conn, stop func(), err error) {
 
 func streams(t testing.TB) (a, b *Conn) {
 	t.Helper()
-	c1, c2, stop, err := pipe(openDevice(t))
+	c1, c2, stop, err := pipe(devicetest.MustOpen(t))
 	must(t, err)
 	t.Cleanup(stop)
 	return c1.(*Conn), c2.(*Conn)
@@ -122,7 +91,7 @@ func streams(t testing.TB) (a, b *Conn) {
 // TestConn is the conformance test of package net.
 // parity: V59 Y05 D39
 func TestConn(t *testing.T) {
-	dev := openDevice(t)
+	dev := devicetest.MustOpen(t)
 	nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) { return pipe(dev) })
 }
 
@@ -186,7 +155,7 @@ func TestPeerGone(t *testing.T) {
 // TestHTTP serves web pages over it.
 // parity: Y05 D39 D44
 func TestHTTP(t *testing.T) {
-	dev := openDevice(t)
+	dev := devicetest.MustOpen(t)
 	l, err := listen(dev)
 	must(t, err)
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -220,7 +189,7 @@ func TestHTTP(t *testing.T) {
 // TestAcceptFailure goes on after a connection for which there was no memory.
 func TestAcceptFailure(t *testing.T) {
 	noMemory := fault.Rule{Match: fault.Match{At: fault.AtRegister, Queue: 1}, Do: fault.Fail(verbs.ErrLockLimit)}
-	l, err := listen(fault.Wrap(openDevice(t), fault.Plan{Rules: []fault.Rule{noMemory}}))
+	l, err := listen(fault.Wrap(devicetest.MustOpen(t), fault.Plan{Rules: []fault.Rule{noMemory}}))
 	must(t, err)
 	failed := make(chan error, 1)
 	accepted := make(chan net.Conn, 1)
@@ -233,7 +202,7 @@ func TestAcceptFailure(t *testing.T) {
 		}
 		accepted <- c
 	}()
-	dev := openDevice(t)
+	dev := devicetest.MustOpen(t)
 	at := netip.MustParseAddrPort(l.Addr().String())
 	if c, err := Dial(testContext(t), dev, at); err == nil {
 		t.Error("connected to a listener without memory")
@@ -290,7 +259,7 @@ func (r *stalledRequest) Accept(ctx context.Context, _ verbs.QPDriver, _ verbs.C
 // TestVanishedPeer serves others while a peer that has asked for a stream does not take the answer.
 // parity: Y05
 func TestVanishedPeer(t *testing.T) {
-	dev := openDevice(t)
+	dev := devicetest.MustOpen(t)
 	slow := &stalling{DeviceDriver: dev.Driver(), stalled: make(chan struct{})}
 	slow.left.Store(1)
 	l, err := listen(verbs.NewDevice(slow))
@@ -354,7 +323,7 @@ func TestVanishedPeers(t *testing.T) {
 
 // TestCloseUnaccepted ends streams that no Accept has asked for.
 func TestCloseUnaccepted(t *testing.T) {
-	dev := openDevice(t)
+	dev := devicetest.MustOpen(t)
 	l, err := listen(dev)
 	must(t, err)
 	c, err := Dial(testContext(t), dev, netip.MustParseAddrPort(l.Addr().String()))
@@ -368,7 +337,7 @@ func TestCloseUnaccepted(t *testing.T) {
 
 // TestListenerClose wakes Accept.
 func TestListenerClose(t *testing.T) {
-	l, err := listen(openDevice(t))
+	l, err := listen(devicetest.MustOpen(t))
 	must(t, err)
 	done := make(chan error)
 	go func() { _, err := l.Accept(); done <- err }()
@@ -380,8 +349,8 @@ func TestListenerClose(t *testing.T) {
 
 // TestListenWithTooLittleMemory has a listener whose limit is less than one stream holds: the error names the setting.
 func TestListenWithTooLittleMemory(t *testing.T) {
-	dev := openDevice(t)
-	at, err := home(dev)
+	dev := devicetest.MustOpen(t)
+	at, err := devicetest.Addr(dev)
 	must(t, err)
 	if _, err := (ListenConfig{MaxMemory: 1 << 10}).Listen(dev, at); err == nil || !strings.Contains(err.Error(), "MaxMemory") {
 		t.Errorf("%v, want an error that names MaxMemory", err)
