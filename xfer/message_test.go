@@ -31,18 +31,23 @@ var goldenBasic = map[string]basicMessage{
 
 // parity: B04 B50
 func TestGoldenBasic(t *testing.T) {
-	opt := cmp.AllowUnexported(basicMessage{}, errorMessage{})
-	for h, want := range goldenBasic {
+	testGolden(t, goldenBasic, parseBasic, appendBasic, cmp.AllowUnexported(basicMessage{}, errorMessage{}))
+}
+
+// testGolden decodes and encodes messages, and refuses all that are cut.
+func testGolden[M any](t *testing.T, golden map[string]M, parse func([]byte) (M, int), encode func([]byte, M) []byte, opt cmp.Option) {
+	t.Helper()
+	for h, want := range golden {
 		b := unhex(t, h)
-		got, n := parseBasic(b)
+		got, n := parse(b)
 		if d := cmp.Diff(got, want, opt); d != "" || n != len(b) {
 			t.Errorf("%s: %d bytes, %s", h, n, d)
 		}
-		if enc := appendBasic(nil, want); !bytes.Equal(enc, b) {
+		if enc := encode(nil, want); !bytes.Equal(enc, b) {
 			t.Errorf("encoded % x, want % x", enc, b)
 		}
 		for i := range b {
-			if _, n := parseBasic(b[:i]); n >= 0 {
+			if _, n := parse(b[:i]); n >= 0 {
 				t.Errorf("%s: %d bytes are enough", h, i)
 			}
 		}
@@ -82,22 +87,7 @@ var goldenFast = map[string]fastMessage{
 }
 
 func TestGoldenFast(t *testing.T) {
-	opt := cmp.AllowUnexported(fastMessage{})
-	for h, want := range goldenFast {
-		b := unhex(t, h)
-		got, n := parseFast(b)
-		if d := cmp.Diff(got, want, opt); d != "" || n != len(b) {
-			t.Errorf("%s: %d bytes, %s", h, n, d)
-		}
-		if enc := appendFast(nil, want); !bytes.Equal(enc, b) {
-			t.Errorf("encoded % x, want % x", enc, b)
-		}
-		for i := range b {
-			if _, n := parseFast(b[:i]); n >= 0 {
-				t.Errorf("%s: %d bytes are enough", h, i)
-			}
-		}
-	}
+	testGolden(t, goldenFast, parseFast, appendFast, cmp.AllowUnexported(fastMessage{}))
 }
 
 func TestFastMalformed(t *testing.T) {

@@ -202,6 +202,17 @@ func Example_keyOutOfBand() {
 	// Output: "hello"
 }
 
+// hello registers a text of a, to be written, and memory of b for it, and posts receive 7 of b, which needs no memory.
+func hello(a, b *node) (text, target *verbs.MR) {
+	text, err := a.pd.RegMR([]byte("hello"), 0)
+	must(err)
+	target, err = b.pd.AllocMR(64, verbs.LocalWrite|verbs.RemoteWrite)
+	must(err)
+	_, err = b.qp.PostRecv([]verbs.RecvWR{{ID: 7}})
+	must(err)
+	return text, target
+}
+
 // How the target learns of a write, first way: immediate data, which takes one of
 // its receives. The receive needs no memory.
 // parity: V37 S20
@@ -209,14 +220,8 @@ func Example_learnByImmediate() {
 	ctx := context.Background()
 	a, b := newNode(), newNode()
 	connectNodes(ctx, a, b, nil, nil)
-	target, err := b.pd.AllocMR(64, verbs.LocalWrite|verbs.RemoteWrite)
-	must(err)
-	_, err = b.qp.PostRecv([]verbs.RecvWR{{ID: 7}})
-	must(err)
-
-	text, err := a.pd.RegMR([]byte("hello"), 0)
-	must(err)
-	_, err = a.qp.PostSend([]verbs.SendWR{{Op: verbs.OpWriteImm, Imm: 42, SGL: []verbs.SGE{text.SGE(0, 5)}, Remote: target.Remote()}})
+	text, target := hello(a, b)
+	_, err := a.qp.PostSend([]verbs.SendWR{{Op: verbs.OpWriteImm, Imm: 42, SGL: []verbs.SGE{text.SGE(0, 5)}, Remote: target.Remote()}})
 	must(err)
 	wc := b.completion(ctx)
 	fmt.Printf("%d bytes written, immediate %d: %q\n", wc.Len, wc.Imm, target.Bytes()[:wc.Len])
@@ -231,14 +236,8 @@ func Example_learnBySend() {
 	ctx := context.Background()
 	a, b := newNode(), newNode()
 	connectNodes(ctx, a, b, nil, nil)
-	target, err := b.pd.AllocMR(64, verbs.LocalWrite|verbs.RemoteWrite)
-	must(err)
-	_, err = b.qp.PostRecv([]verbs.RecvWR{{ID: 7}})
-	must(err)
-
-	text, err := a.pd.RegMR([]byte("hello"), 0)
-	must(err)
-	_, err = a.qp.PostSend([]verbs.SendWR{
+	text, target := hello(a, b)
+	_, err := a.qp.PostSend([]verbs.SendWR{
 		{Op: verbs.OpWrite, SGL: []verbs.SGE{text.SGE(0, 5)}, Remote: target.Remote()},
 		{Op: verbs.OpSend}, // of no bytes
 	})

@@ -28,18 +28,8 @@ func TestDialClosedMeanwhile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, addr := listenRaw(t)
-		defer l.Close()
-		dialed := make(chan error, 1)
-		go func() {
-			_, err := verbs.Dial(testContext(t), qp, addr, verbs.ConnParam{})
-			dialed <- err
-		}()
-		c, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := newPeer(t, c)
+		s.qp = qp
+		p, dialed := dialPeer(testContext(t), t, s, verbs.ConnParam{})
 		reply := accept(p.readFrame())
 		reply.Setup.RTRRead = false
 		if err := qp.Close(); err != nil {

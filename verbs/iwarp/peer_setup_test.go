@@ -234,17 +234,7 @@ func (p *peer) refusedQuietly(t testing.TB) {
 // silent. The peer is gone when it returns.
 func dialAnswered(t testing.TB, s *side, b []byte, silent bool) error {
 	t.Helper()
-	l, addr := listenRaw(t)
-	dialed := make(chan error, 1)
-	go func() {
-		_, err := verbs.Dial(testContext(t), s.qp, addr, verbs.ConnParam{})
-		dialed <- err
-	}()
-	c, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := newPeer(t, c)
+	p, dialed := dialPeer(testContext(t), t, s, verbs.ConnParam{})
 	p.readFrame()
 	p.write(b)
 	if silent {
@@ -321,18 +311,8 @@ func TestSetupSilence(t *testing.T) {
 			t.Parallel()
 			s := newSide(t, iwarp.Config{HandshakeTimeout: limit}, nil)
 			reply := encodeFrame(t, accept(request()))
-			l, addr := listenRaw(t)
-			dialed := make(chan error, 1)
-			go func() {
-				_, err := verbs.Dial(testContext(t), s.qp, addr, verbs.ConnParam{})
-				dialed <- err
-			}()
-			c, err := l.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			_, _ = c.Write(reply[:n]) // on a slow machine the time is over already
+			p, dialed := dialPeer(testContext(t), t, s, verbs.ConnParam{})
+			_, _ = p.tc.Write(reply[:n]) // on a slow machine the time is over already
 			if err := <-dialed; !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("Dial: error %v, want a deadline exceeded", err)
 			}
@@ -340,18 +320,8 @@ func TestSetupSilence(t *testing.T) {
 	}
 	t.Run("cancelled", func(t *testing.T) {
 		s := newSide(t, iwarp.Config{}, nil)
-		l, addr := listenRaw(t)
 		ctx, cancel := context.WithCancelCause(testContext(t))
-		dialed := make(chan error, 1)
-		go func() {
-			_, err := verbs.Dial(ctx, s.qp, addr, verbs.ConnParam{})
-			dialed <- err
-		}()
-		c, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := newPeer(t, c)
+		p, dialed := dialPeer(ctx, t, s, verbs.ConnParam{})
 		p.readFrame()
 		why := errors.New("no longer wanted")
 		cancel(why)

@@ -325,17 +325,7 @@ func TestTerminateSetupRefused(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSide(t, iwarp.Config{}, nil)
-			l, addr := listenRaw(t)
-			dialed := make(chan error, 1)
-			go func() {
-				_, err := verbs.Dial(testContext(t), s.qp, addr, verbs.ConnParam{})
-				dialed <- err
-			}()
-			conn, err := l.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
-			p := newPeer(t, conn)
+			p, dialed := dialPeer(testContext(t), t, s, verbs.ConnParam{})
 			reply := accept(p.readFrame())
 			c.answer(&reply)
 			p.crc = reply.CRC

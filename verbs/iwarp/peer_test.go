@@ -1,6 +1,7 @@
 package iwarp_test
 
 import (
+	"context"
 	"bytes"
 	"encoding/binary"
 	"errors"
@@ -115,22 +116,32 @@ func listenRaw(t testing.TB) (*net.TCPListener, netip.AddrPort) {
 	return l.(*net.TCPListener), l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// connectRaw has s, as active side, connect to a peer that answers its request
-// with what answer makes of it.
-func connectRaw(t testing.TB, s *side, answer func(req mpa.Frame) mpa.Frame, param verbs.ConnParam) *peer {
+// dialPeer has s dial a peer and returns the peer, which has read and sent nothing. The result of Dial follows on dialed, and the
+// connection is then that of s.
+func dialPeer(ctx context.Context, t testing.TB, s *side, param verbs.ConnParam) (p *peer, dialed <-chan error) {
 	t.Helper()
 	l, addr := listenRaw(t)
-	dialed := make(chan error, 1)
+	result := make(chan error, 1)
 	go func() {
 		var err error
-		s.conn, err = verbs.Dial(testContext(t), s.qp, addr, param)
-		dialed <- err
+		s.conn, err = verbs.Dial(ctx, s.qp, addr, param)
+		result <- err
 	}()
 	c, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := newPeer(t, c)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return newPeer(t, c), result
+}
+
+// connectRaw has s, as active side, connect to a peer that answers its request
+// with the result of answer.
+func connectRaw(t testing.TB, s *side, answer func(req mpa.Frame) mpa.Frame, param verbs.ConnParam) *peer {
+	t.Helper()
+	p, dialed := dialPeer(testContext(t), t, s, param)
 	reply := answer(p.readFrame())
 	p.crc, p.device = reply.CRC, s.dev
 	p.writeFrame(reply)

@@ -335,18 +335,7 @@ func TestTerminateReachesAHalfClosedPeer(t *testing.T) {
 func TestResetBehindReplyIsTold(t *testing.T) {
 	for range 20 {
 		s := newSide(t, iwarp.Config{}, nil)
-		l, addr := listenRaw(t)
-		dialed := make(chan error, 1)
-		go func() {
-			var err error
-			s.conn, err = verbs.Dial(testContext(t), s.qp, addr, verbs.ConnParam{})
-			dialed <- err
-		}()
-		c, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := newPeer(t, c)
+		p, dialed := dialPeer(testContext(t), t, s, verbs.ConnParam{})
 		p.writeFrame(accept(p.readFrame()))
 		if err := p.tc.SetLinger(0); err != nil {
 			t.Fatal(err)

@@ -250,37 +250,20 @@ func checkFrame(op string, f Frame) error {
 }
 
 // frameFlags builds the flags octet; the reserved bits are zero (RFC 5044 section 7.1.1).
-func frameFlags(f Frame) (flags byte) {
-	if f.Markers {
-		flags |= flagMarkers
+func frameFlags(f Frame) byte {
+	return bit[byte](f.Markers, flagMarkers) | bit[byte](f.CRC, flagCRC) | bit[byte](f.Reject, flagReject) | bit[byte](f.Enhanced, flagEnhanced)
+}
+
+// bit returns flag if on, and 0 otherwise.
+func bit[T byte | uint16](on bool, flag T) T {
+	if on {
+		return flag
 	}
-	if f.CRC {
-		flags |= flagCRC
-	}
-	if f.Reject {
-		flags |= flagReject
-	}
-	if f.Enhanced {
-		flags |= flagEnhanced
-	}
-	return flags
+	return 0
 }
 
 // appendSetup appends the set-up data in network order (RFC 6581 section 9).
 func appendSetup(b []byte, s Setup) []byte {
-	ird, ord := s.IRD, s.ORD
-	if s.PeerToPeer {
-		ird |= setupPeerToPeer
-	}
-	if s.RTRSend {
-		ird |= setupRTRSend
-	}
-	if s.RTRWrite {
-		ord |= setupRTRWrite
-	}
-	if s.RTRRead {
-		ord |= setupRTRRead
-	}
-	b = binary.BigEndian.AppendUint16(b, ird)
-	return binary.BigEndian.AppendUint16(b, ord)
+	b = binary.BigEndian.AppendUint16(b, s.IRD|bit[uint16](s.PeerToPeer, setupPeerToPeer)|bit[uint16](s.RTRSend, setupRTRSend))
+	return binary.BigEndian.AppendUint16(b, s.ORD|bit[uint16](s.RTRWrite, setupRTRWrite)|bit[uint16](s.RTRRead, setupRTRRead))
 }

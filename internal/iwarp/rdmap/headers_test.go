@@ -56,55 +56,34 @@ const goldenAtomicResponse = "01020304 1112131415161718"
 
 func TestReadRequestGolden(t *testing.T) {
 	for _, g := range goldenReads {
-		t.Run(g.name, func(t *testing.T) {
-			wire := unhex(t, g.hex)
-			got, n := rdmap.ParseReadRequest(append(wire, 0xee))
-			if diff := cmp.Diff(got, g.want); diff != "" || n != len(wire) {
-				t.Errorf("got %d octets, want %d; got (-) want (+):\n%s", n, len(wire), diff)
-			}
-			if got := rdmap.AppendReadRequest([]byte("x"), g.want); !bytes.Equal(got[1:], wire) {
-				t.Errorf("got %x, want 78%x", got, wire)
-			}
-			for n := range wire {
-				if _, got := rdmap.ParseReadRequest(wire[:n]); got >= 0 {
-					t.Errorf("%d of %d octets: got %d, want less than 0", n, len(wire), got)
-				}
-			}
-		})
+		t.Run(g.name, func(t *testing.T) { testGolden(t, g.hex, g.want, rdmap.ParseReadRequest, rdmap.AppendReadRequest) })
 	}
 }
 
 func TestAtomicRequestGolden(t *testing.T) {
 	for _, g := range goldenAtomics {
-		t.Run(g.name, func(t *testing.T) {
-			wire := unhex(t, g.hex)
-			got, n := rdmap.ParseAtomicRequest(append(wire, 0xee))
-			if diff := cmp.Diff(got, g.want); diff != "" || n != len(wire) {
-				t.Errorf("got %d octets, want %d; got (-) want (+):\n%s", n, len(wire), diff)
-			}
-			if got := rdmap.AppendAtomicRequest([]byte("x"), g.want); !bytes.Equal(got[1:], wire) {
-				t.Errorf("got %x, want 78%x", got, wire)
-			}
-			for n := range wire {
-				if _, got := rdmap.ParseAtomicRequest(wire[:n]); got >= 0 {
-					t.Errorf("%d of %d octets: got %d, want less than 0", n, len(wire), got)
-				}
-			}
-		})
+		t.Run(g.name, func(t *testing.T) { testGolden(t, g.hex, g.want, rdmap.ParseAtomicRequest, rdmap.AppendAtomicRequest) })
 	}
 }
 
 func TestAtomicResponseGolden(t *testing.T) {
-	wire := unhex(t, goldenAtomicResponse)
 	want := rdmap.AtomicResponse{RequestID: 0x01020304, Original: 0x1112131415161718}
-	if got, n := rdmap.ParseAtomicResponse(append(wire, 0xee)); got != want || n != len(wire) {
-		t.Errorf("got %+v, %d, want %+v, %d", got, n, want, len(wire))
+	testGolden(t, goldenAtomicResponse, want, rdmap.ParseAtomicResponse, rdmap.AppendAtomicResponse)
+}
+
+// testGolden parses and appends a header, which another octet follows and precedes, and refuses it where it is cut.
+func testGolden[H any](t *testing.T, hex string, want H, parse func([]byte) (H, int), encode func([]byte, H) []byte) {
+	t.Helper()
+	wire := unhex(t, hex)
+	got, n := parse(append(wire, 0xee))
+	if diff := cmp.Diff(got, want); diff != "" || n != len(wire) {
+		t.Errorf("got %d octets, want %d; got (-) want (+):\n%s", n, len(wire), diff)
 	}
-	if got := rdmap.AppendAtomicResponse([]byte("x"), want); !bytes.Equal(got[1:], wire) {
+	if got := encode([]byte("x"), want); !bytes.Equal(got[1:], wire) {
 		t.Errorf("got %x, want 78%x", got, wire)
 	}
 	for n := range wire {
-		if _, got := rdmap.ParseAtomicResponse(wire[:n]); got >= 0 {
+		if _, got := parse(wire[:n]); got >= 0 {
 			t.Errorf("%d of %d octets: got %d, want less than 0", n, len(wire), got)
 		}
 	}

@@ -272,22 +272,29 @@ func TestRFC5040_4_8_IncludedHeaders(t *testing.T) {
 }
 
 // A Write references a tagged buffer.
-func TestRFC5040_5_1_WriteIsTagged(t *testing.T) {
-	if !rdmap.OpWrite.Tagged() {
-		t.Error("Write is not tagged")
-	}
-	h := untagged(rdmap.OpWrite, 1)
-	refuse(t, newReceiver(full), h, 8, rdmap.TermUnexpectedOpcode)
-}
+func TestRFC5040_5_1_WriteIsTagged(t *testing.T) { testTagged(t, rdmap.OpWrite) }
 
 // One Write writes to one tagged buffer.
-func TestRFC5040_5_1_WriteHasOneBuffer(t *testing.T) {
-	r, h := newReceiver(full), tagged(rdmap.OpWrite)
+func TestRFC5040_5_1_WriteHasOneBuffer(t *testing.T) { testOneTaggedBuffer(t, rdmap.OpWrite) }
+
+// testOneTaggedBuffer changes the buffer in the middle of a message.
+func testOneTaggedBuffer(t *testing.T, op rdmap.Opcode) {
+	t.Helper()
+	r, h := newReceiver(full), tagged(op)
 	h.Last = false
 	accept(t, r, h, 8)
 	h = h.Advance(8)
 	h.STag++
 	refuse(t, r, h, 8, rdmap.TermDDPInvalidSTag)
+}
+
+// testTagged checks that messages of a kind reference a tagged buffer.
+func testTagged(t *testing.T, op rdmap.Opcode) {
+	t.Helper()
+	if !op.Tagged() {
+		t.Errorf("%v is not tagged", op)
+	}
+	refuse(t, newReceiver(full), untagged(op, 1), 8, rdmap.TermUnexpectedOpcode)
 }
 
 // A Write may be empty.
@@ -328,22 +335,11 @@ func TestRFC5040_5_2_1_ReadRequestQueue(t *testing.T) {
 }
 
 // A Read Response references a tagged buffer.
-func TestRFC5040_5_2_2_ReadResponseIsTagged(t *testing.T) {
-	if !rdmap.OpReadResponse.Tagged() {
-		t.Error("Read Response is not tagged")
-	}
-	h := untagged(rdmap.OpReadResponse, 1)
-	refuse(t, newReceiver(full), h, 8, rdmap.TermUnexpectedOpcode)
-}
+func TestRFC5040_5_2_2_ReadResponseIsTagged(t *testing.T) { testTagged(t, rdmap.OpReadResponse) }
 
 // One Read Response writes to one tagged buffer.
 func TestRFC5040_5_2_2_ReadResponseHasOneBuffer(t *testing.T) {
-	r, h := newReceiver(full), tagged(rdmap.OpReadResponse)
-	h.Last = false
-	accept(t, r, h, 8)
-	h = h.Advance(8)
-	h.STag++
-	refuse(t, r, h, 8, rdmap.TermDDPInvalidSTag)
+	testOneTaggedBuffer(t, rdmap.OpReadResponse)
 }
 
 // Sends of all types reference an untagged buffer.
