@@ -10,6 +10,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/examples/hello"
+	"cinnabar/margo"
 )
 
 // lane serves greetings with a worker of their own, in which important people come first.
@@ -46,7 +47,7 @@ func writeState(engine *cinnabar.Engine, name string) error {
 		return err
 	}
 	defer func() { _ = f.Close() }() // DumpState returns the error of a write
-	return engine.DumpState(f)
+	return margo.DumpState(engine, f)
 }
 
 // parity: G76

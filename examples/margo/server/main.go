@@ -18,6 +18,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/examples/margo"
+	margolib "cinnabar/margo"
 )
 
 var (
@@ -96,7 +97,7 @@ func (s *server) dump() error {
 		return err
 	}
 	_, _ = fmt.Fprintln(s.stdout, "state written to", f.Name())
-	return errors.Join(s.engine.DumpState(f), f.Close())
+	return errors.Join(margolib.DumpState(s.engine, f), f.Close())
 }
 
 // hang answers late, or not at all if its caller has gone meanwhile.
