@@ -1,8 +1,8 @@
 package iwarp_test
 
 import (
-	"context"
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
