@@ -28,7 +28,7 @@ func TestCallAllocs(t *testing.T) {
 // TestProviderCallAllocs is the same through a ProviderHandle.
 func TestProviderCallAllocs(t *testing.T) {
 	server, ep := pair(t, nil)
-	p, err := server.Provider(1, "x")
+	p, err := server.NewProvider(1, "x")
 	must(t, err)
 	must(t, add.Handle(p, handleAdd))
 	ctx, to := context.Background(), ep.Provider(1)

@@ -23,9 +23,6 @@ import (
 	"cinnabar/stats"
 )
 
-// Number is every numeric type whose size is the same on all platforms.
-type Number interface{ hostmem.Number }
-
 // Bulk is memory of this process that peers may reach: one or many segments which count as one run of bytes. It is what
 // an hg_bulk_t created by this process is in C.
 //
@@ -97,23 +94,6 @@ func (e *Engine) Expose(mode Mode, segments ...[]byte) (*Bulk, error) {
 	m.made.Store(watch(b, b.life, e.log, m))
 	return b, nil
 }
-
-// ExposeSlice exposes a slice of numbers as its bytes in the byte order of this machine. It is otherwise as
-// [Engine.Expose].
-func ExposeSlice[T Number](e *Engine, mode Mode, s []T) (*Bulk, error) {
-	m, err := e.expose(mode, [][]byte{hostmem.Bytes(s)}, nil)
-	if err != nil {
-		return nil, err
-	}
-	b := m.bulk()
-	m.made.Store(watch(b, b.life, e.log, m))
-	return b, nil
-}
-
-// NumberBytes returns the memory of s as bytes, in the byte order of this machine and without a copy. A program passes the
-// result to [Engine.Expose] as a segment, beside segments of other types. The result shares the array of s and keeps it alive. It
-// is nil if s is empty.
-func NumberBytes[T Number](s []T) []byte { return hostmem.Bytes(s) }
 
 // Alloc exposes size bytes of zeroed memory of its own, outside the Go heap and aligned to pages: the best memory for
 // transfers, since the collector has nothing to do with it. [Bulk.Bytes] returns it. It is given back to the system by

@@ -70,7 +70,7 @@ func BenchmarkReadAt(b *testing.B) {
 	b.SetBytes(4 << 10)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := r.ReadAt(buf, 0); err != nil {
+		if _, err := r.ReadAt(b.Context(), buf, 0); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -161,7 +161,7 @@ func TestCancelHalfWay(t *testing.T) {
 				close(relay.goOn)
 			}
 			// Behind what is left of the cancelled one.
-			if _, err := r.h.On(relay.endpoint(t, p.here)).ReadAt(make([]byte, 100), 5); err != nil {
+			if _, err := r.h.On(relay.endpoint(t, p.here)).ReadAt(t.Context(), make([]byte, 100), 5); err != nil {
 				t.Errorf("afterwards: %v", err)
 			}
 			for part := range partsOf(local.Bytes(), len(poison)) {
@@ -245,7 +245,7 @@ func TestCancelWaitsForNetwork(t *testing.T) {
 	ends := make(chan error, 3)
 	go func() { _, err := r.Pull(ctx, local); ends <- err }()
 	go func() { _, err := r.StartPush(ctx, local).Wait(); ends <- err }()
-	go func() { _, err := r.ReadAtContext(ctx, make([]byte, 10), 0); ends <- err }()
+	go func() { _, err := r.ReadAt(ctx, make([]byte, 10), 0); ends <- err }()
 	cancel()
 	for range cap(ends) {
 		<-slow.asked

@@ -12,11 +12,11 @@ import (
 
 // twoEngines returns two engines of this process, and the second as the first knows it.
 func twoEngines() (here, there *cinnabar.Engine, ep *cinnabar.Endpoint) {
-	here, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+	here, err := cinnabar.Listen(context.Background(), "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		log.Fatal(err)
 	}
-	there, err = cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+	there, err = cinnabar.Listen(context.Background(), "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func ExampleRemoteBulk_Reader() {
 	defer func() { _ = text.Close() }()
 
 	lines := 0
-	for s := bufio.NewScanner(text.Handle().On(ep).Reader()); s.Scan(); {
+	for s := bufio.NewScanner(text.Handle().On(ep).Reader(context.Background())); s.Scan(); {
 		lines++
 	}
 	fmt.Println(lines, "lines")

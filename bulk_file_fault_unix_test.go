@@ -28,7 +28,7 @@ func TestExposedFileBecomesShorter(t *testing.T) {
 		t.Errorf("a handle of %d bytes", len(raw))
 	}
 	own := RemoteBulk{ep: p.there.Self(), h: b.Handle(), n: 500}
-	_, err = own.ReadAt(make([]byte, 100), 0)
+	_, err = own.ReadAt(t.Context(), make([]byte, 100), 0)
 	wantCode(t, err, codes.Fault)
 	must(t, f.Truncate(500))
 	if _, err := b.ReadAt(make([]byte, 100), 0); err != nil {

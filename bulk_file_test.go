@@ -52,13 +52,13 @@ func TestExposeFileRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := p.remote(t, b)
-	if err := iotest.TestReader(r.Slice(0, 5000).Reader(), data[:5000]); err != nil {
+	if err := iotest.TestReader(r.Slice(0, 5000).Reader(t.Context()), data[:5000]); err != nil {
 		t.Error(err)
 	}
-	if got, err := io.ReadAll(r.Reader()); err != nil || !bytes.Equal(got, data) {
+	if got, err := io.ReadAll(r.Reader(t.Context())); err != nil || !bytes.Equal(got, data) {
 		t.Errorf("read %d bytes, %v", len(got), err)
 	}
-	_, err = r.WriteAt([]byte("x"), 0)
+	_, err = r.WriteAt(t.Context(), []byte("x"), 0)
 	wantCode(t, err, codes.Permission)
 	_, err = b.WriteAt([]byte("x"), 0) // would end the program if it were tried
 	wantCode(t, err, codes.Permission, "local bulk is read-only")
@@ -75,7 +75,7 @@ func TestExposeFileWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	data := noise(10_000)
-	if n, err := p.remote(t, b).WriteAt(data, 0); n != 10_000 || err != nil {
+	if n, err := p.remote(t, b).WriteAt(t.Context(), data, 0); n != 10_000 || err != nil {
 		t.Fatalf("write: %d, %v", n, err)
 	}
 	closeBulk(t, b)

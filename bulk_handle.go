@@ -73,7 +73,7 @@ func (m *memory) part(s span) (*hg.Bulk, error) {
 }
 
 // On joins the handle with the process that holds the memory, which is the one that the handle came from unless the
-// program says otherwise: [PeerFrom] in an RPC's handler.
+// program says otherwise: [InfoFrom] in an RPC's handler.
 func (h BulkHandle) On(ep *Endpoint) RemoteBulk { return RemoteBulk{h: h, ep: ep, n: h.Len()} }
 
 // IsNull reports whether there is no memory behind the handle, not even an empty one.

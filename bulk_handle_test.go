@@ -218,7 +218,7 @@ func TestHandleNotEager(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := make([]byte, 64)
-	if _, err := h.On(ep).ReadAt(got, 0); err != nil || !bytes.Equal(got, data) || off.core.Stats().BytesRead != 0 {
+	if _, err := h.On(ep).ReadAt(t.Context(), got, 0); err != nil || !bytes.Equal(got, data) || off.core.Stats().BytesRead != 0 {
 		t.Errorf("what others embed is not used: %d bytes were read over the wire, %v", off.core.Stats().BytesRead, err)
 	}
 	secret := expose(t, p.there, WriteOnly, data)
@@ -239,10 +239,10 @@ func TestHandleOfView(t *testing.T) {
 		t.Fatalf("the view's handle is %v", r.h)
 	}
 	got := make([]byte, 5)
-	if n, err := r.ReadAt(got, 0); n != 5 || err != nil || string(got) != "23456" {
+	if n, err := r.ReadAt(t.Context(), got, 0); n != 5 || err != nil || string(got) != "23456" {
 		t.Errorf("read %q, %d, %v", got, n, err)
 	}
-	if _, err := r.WriteAt([]byte("xy"), 3); err != nil || string(contents(whole)) != "01234xy789" {
+	if _, err := r.WriteAt(t.Context(), []byte("xy"), 3); err != nil || string(contents(whole)) != "01234xy789" {
 		t.Errorf("memory is %q, %v", contents(whole), err)
 	}
 	first, _ := view.Handle().AppendBinary(nil)
@@ -254,7 +254,7 @@ func TestHandleOfView(t *testing.T) {
 		t.Errorf("an empty view is %v", h)
 	}
 	closeBulk(t, whole)
-	if _, err := r.ReadAt(got, 0); err == nil {
+	if _, err := r.ReadAt(t.Context(), got, 0); err == nil {
 		t.Error("the view's keys live on")
 	}
 }
@@ -320,7 +320,7 @@ func TestBoundHandleHelper(t *testing.T) {
 		t.Fatal(err)
 	}
 	fmt.Printf("pulled %x\n", checksum(local.Bytes()))
-	if _, err := h.On(owner).WriteAt([]byte("third"), 0); err != nil {
+	if _, err := h.On(owner).WriteAt(t.Context(), []byte("third"), 0); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -356,7 +356,7 @@ func TestHandleAsArgument(t *testing.T) {
 			return 0, err
 		}
 		defer closeBulk(t, local)
-		caller := in.Data.On(PeerFrom(ctx))
+		caller := in.Data.On(InfoFrom(ctx).Peer)
 		if _, err := caller.Pull(ctx, local); err != nil {
 			return 0, err
 		}

@@ -55,27 +55,17 @@ func clip(op string, want int, off, size int64, short error) (int64, error) {
 	return n, nil
 }
 
-// ReadAt reads len(p) bytes of the remote memory from offset off on, straight into p. It is an [io.ReaderAt]: at the end
-// of the memory it returns what there is and [io.EOF]. There is no limit in time; [RemoteBulk.ReadAtContext] has one.
-func (r RemoteBulk) ReadAt(p []byte, off int64) (int, error) {
-	return r.ReadAtContext(context.Background(), p, off)
-}
-
-// ReadAtContext is ReadAt that is cancelled when ctx ends. It returns only when nothing writes to p any more; p's
-// content is undefined after an error other than [io.EOF].
-func (r RemoteBulk) ReadAtContext(ctx context.Context, p []byte, off int64) (int, error) {
+// ReadAt reads len(p) bytes of the remote memory from offset off on, straight into p. At the end of the memory it returns the
+// bytes up to there and [io.EOF], as an [io.ReaderAt] does; [RemoteBulk.Reader] returns one. It is cancelled when ctx ends. When
+// it returns, nothing writes to p any more; the content of p is undefined after an error other than [io.EOF].
+func (r RemoteBulk) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	return r.bytesAt(ctx, pull, p, off, io.EOF)
 }
 
-// WriteAt writes p to the remote memory from offset off on. It is an [io.WriterAt]; what does not fit is not written, and
-// the error then is [io.ErrShortWrite]. There is no limit in time; [RemoteBulk.WriteAtContext] has one.
-func (r RemoteBulk) WriteAt(p []byte, off int64) (int, error) {
-	return r.WriteAtContext(context.Background(), p, off)
-}
-
-// WriteAtContext is WriteAt that is cancelled when ctx ends. It returns only when nothing reads p any more; which bytes
-// have arrived is unknown after an error other than [io.ErrShortWrite].
-func (r RemoteBulk) WriteAtContext(ctx context.Context, p []byte, off int64) (int, error) {
+// WriteAt writes p to the remote memory from offset off on. Bytes beyond the end are not written, and the error then is
+// [io.ErrShortWrite]. It is cancelled when ctx ends. When it returns, nothing reads p any more; which bytes have arrived is unknown
+// after an error other than [io.ErrShortWrite].
+func (r RemoteBulk) WriteAt(ctx context.Context, p []byte, off int64) (int, error) {
 	return r.bytesAt(ctx, push, p, off, io.ErrShortWrite)
 }
 
@@ -103,12 +93,22 @@ func (r RemoteBulk) bytesAt(ctx context.Context, d *direction, p []byte, off int
 	return int(done), end
 }
 
-// Writer writes the remote memory from its start. Each write is a transfer of its own.
-func (r RemoteBulk) Writer() *io.OffsetWriter { return io.NewOffsetWriter(r, 0) }
+// Writer returns an [io.Writer], [io.WriterAt] and [io.Seeker] at the start of the remote memory. It costs no traffic; each write
+// is a transfer of its own. The end of ctx cancels the writes.
+func (r RemoteBulk) Writer(ctx context.Context) *io.OffsetWriter {
+	return io.NewOffsetWriter(within{ctx, r}, 0)
+}
+
+// within is remote memory for interfaces without contexts: an [io.ReaderAt] and [io.WriterAt] whose transfers ctx cancels.
+type within struct {
+	ctx context.Context
+	r   RemoteBulk
+}
+
+func (w within) ReadAt(p []byte, off int64) (int, error)  { return w.r.ReadAt(w.ctx, p, off) }
+func (w within) WriteAt(p []byte, off int64) (int, error) { return w.r.WriteAt(w.ctx, p, off) }
 
 var (
-	_ io.ReaderAt = RemoteBulk{}
-	_ io.WriterAt = RemoteBulk{}
 	_ io.ReaderAt = (*Bulk)(nil)
 	_ io.WriterAt = (*Bulk)(nil)
 )

@@ -27,7 +27,7 @@ func TestRemoteReadAtWriteAt(t *testing.T) {
 		{0, 3, "", nil}, {0, 10, "", nil},
 	} {
 		buf := make([]byte, c.n)
-		n, err := r.ReadAt(buf, c.off)
+		n, err := r.ReadAt(t.Context(), buf, c.off)
 		if string(buf[:n]) != c.want || !errors.Is(err, c.err) {
 			t.Errorf("ReadAt(%d bytes, %d) = %q, %v; want %q, %v", c.n, c.off, buf[:n], err, c.want, c.err)
 		}
@@ -42,16 +42,16 @@ func TestRemoteReadAtWriteAt(t *testing.T) {
 		{"ab", 0, 2, nil, "ab23456789"}, {"xyz", 8, 2, io.ErrShortWrite, "ab234567xy"}, {"q", 10, 0, io.ErrShortWrite, "ab234567xy"},
 		{"", 10, 0, nil, "ab234567xy"},
 	} {
-		n, err := r.WriteAt([]byte(c.text), c.off)
+		n, err := r.WriteAt(t.Context(), []byte(c.text), c.off)
 		if n != c.n || !errors.Is(err, c.err) || string(contents(theirs)) != c.want {
 			t.Errorf("WriteAt(%q, %d) = %d, %v, and leaves %q; want %d, %v, %q", c.text, c.off, n, err, contents(theirs), c.n, c.err, c.want)
 		}
 	}
-	_, err := r.ReadAt(make([]byte, 1), -1)
+	_, err := r.ReadAt(t.Context(), make([]byte, 1), -1)
 	wantCode(t, err, codes.InvalidArg, "offset -1")
-	_, err = r.WriteAt(make([]byte, 1), -1)
+	_, err = r.WriteAt(t.Context(), make([]byte, 1), -1)
 	wantCode(t, err, codes.InvalidArg, "offset -1")
-	_, err = p.remote(t, expose(t, p.there, WriteOnly, make([]byte, 9))).ReadAt(make([]byte, 1), 0)
+	_, err = p.remote(t, expose(t, p.there, WriteOnly, make([]byte, 9))).ReadAt(t.Context(), make([]byte, 1), 0)
 	wantCode(t, err, codes.Permission, "pull", "remote")
 }
 
@@ -61,9 +61,9 @@ func TestRemoteReadAtContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	buf := make([]byte, 9)
-	_, err := frozen.ReadAtContext(ctx, buf, 0)
+	_, err := frozen.ReadAt(ctx, buf, 0)
 	wantCode(t, err, codes.Timeout, "pull")
-	_, err = frozen.WriteAtContext(ctx, buf, 0)
+	_, err = frozen.WriteAt(ctx, buf, 0)
 	wantCode(t, err, codes.Timeout, "push")
 	clear(buf) // ours again
 }
@@ -74,10 +74,10 @@ func TestRemoteReader(t *testing.T) {
 	p := newBulkPair(t)
 	data := noise(1000)
 	r := p.remote(t, expose(t, p.there, ReadOnly, pieces(data, 400, 1, 599)...))
-	if err := iotest.TestReader(r.Reader(), data); err != nil {
+	if err := iotest.TestReader(r.Reader(t.Context()), data); err != nil {
 		t.Error(err)
 	}
-	if err := iotest.TestReader(r.Slice(100, 700).Reader(), data[100:800]); err != nil {
+	if err := iotest.TestReader(r.Slice(100, 700).Reader(t.Context()), data[100:800]); err != nil {
 		t.Error(err)
 	}
 }
@@ -87,7 +87,7 @@ func TestRemoteWriter(t *testing.T) {
 	p := newBulkPair(t)
 	theirs := expose(t, p.there, WriteOnly, make([]byte, 1000))
 	data := noise(1000)
-	n, err := io.Copy(p.remote(t, theirs).Writer(), iotest.HalfReader(bytes.NewReader(data)))
+	n, err := io.Copy(p.remote(t, theirs).Writer(t.Context()), iotest.HalfReader(bytes.NewReader(data)))
 	if n != 1000 || err != nil || !bytes.Equal(theirs.Bytes(), data) {
 		t.Errorf("wrote %d, %v", n, err)
 	}
@@ -113,7 +113,7 @@ func TestZipInRemoteMemory(t *testing.T) {
 	}
 	p := newBulkPair(t)
 	r := p.remote(t, expose(t, p.there, ReadOnly, archive.Bytes()))
-	z, err := zip.NewReader(r, r.Len())
+	z, err := zip.NewReader(r.Reader(t.Context()), r.Len())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestRemoteReaderWriteTo(t *testing.T) {
 	p := newBulkPair(t)
 	for _, size := range []int{0, 1, readAheadBytes, readAheadBytes*readAheadPieces + 1, readAheadBytes*9 + 77} {
 		data := noise(size)
-		r := p.remote(t, expose(t, p.there, ReadOnly, data)).Reader()
+		r := p.remote(t, expose(t, p.there, ReadOnly, data)).Reader(t.Context())
 		before := p.here.core.Stats().Reads
 		skip := min(size, 3) // the position counts
 		if _, err := io.CopyN(io.Discard, r, int64(skip)); err != nil {
@@ -168,7 +168,7 @@ func TestRemoteReaderWriteToFails(t *testing.T) {
 	data := noise(size)
 	full := errors.New("full")
 	for name, short := range map[string]error{"fails": full, "short": nil} {
-		r := p.remote(t, expose(t, p.there, ReadOnly, data)).Reader()
+		r := p.remote(t, expose(t, p.there, ReadOnly, data)).Reader(t.Context())
 		var got bytes.Buffer
 		w := writerFunc(func(b []byte) (int, error) {
 			n := min(len(b), room-got.Len())
@@ -195,13 +195,13 @@ func TestRemoteReaderWriteToFails(t *testing.T) {
 // A transfer that fails ends the copy with its error, behind the bytes that came.
 func TestRemoteReaderWriteToRefused(t *testing.T) {
 	p := newBulkPair(t)
-	n, err := io.Copy(io.Discard, p.remote(t, expose(t, p.there, WriteOnly, make([]byte, 3*readAheadBytes))).Reader())
+	n, err := io.Copy(io.Discard, p.remote(t, expose(t, p.there, WriteOnly, make([]byte, 3*readAheadBytes))).Reader(t.Context()))
 	wantCode(t, err, codes.Permission, "pull", "remote")
 	if n != 0 {
 		t.Errorf("%d bytes were copied", n)
 	}
 	gone := expose(t, p.there, ReadOnly, make([]byte, 3*readAheadBytes))
-	r := p.remote(t, gone).Reader()
+	r := p.remote(t, gone).Reader(t.Context())
 	if err := gone.Close(); err != nil {
 		t.Fatal(err)
 	}

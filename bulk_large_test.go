@@ -36,7 +36,7 @@ func TestLargerThan4GiB(t *testing.T) {
 		t.Error("pushed other bytes")
 	}
 	buf := make([]byte, 1000)
-	if _, err := r.ReadAt(buf, places[4]); err != nil || !bytes.Equal(buf, mark[4:][:1000]) {
+	if _, err := r.ReadAt(t.Context(), buf, places[4]); err != nil || !bytes.Equal(buf, mark[4:][:1000]) {
 		t.Errorf("reading beyond 4 GiB: %v", err)
 	}
 }

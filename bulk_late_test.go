@@ -36,7 +36,7 @@ type lateServer struct {
 // overTCP makes an engine that is reached over ofi+tcp, whatever the network of the other tests is.
 func overTCP(t *testing.T, cfg *Config) *Engine {
 	t.Helper()
-	e, err := Listen("ofi+tcp://127.0.0.1", cfg)
+	e, err := Listen(t.Context(), "ofi+tcp://127.0.0.1", cfg)
 	return opened(t, e, err)
 }
 
@@ -45,7 +45,7 @@ const lateText = "the quick brown fox jumps over the lazy dog"
 
 func newLateServer(t *testing.T, addr string) *lateServer {
 	t.Helper()
-	e, err := Listen(addr, nil)
+	e, err := Listen(t.Context(), addr, nil)
 	opened(t, e, err)
 	s := &lateServer{e: e, begun: make(chan struct{}, 100), blocks: make(chan struct{}, 100), goOn: make(chan struct{}), done: make(chan error, 100), got: make(chan []byte, 100)}
 	must(t, lateRPC.Handle(e, func(ctx context.Context, in lend) (struct{}, error) {
@@ -67,7 +67,7 @@ func newLateServer(t *testing.T, addr string) *lateServer {
 
 // reach pulls from the memory, or pushes noise to it.
 func (s *lateServer) reach(ctx context.Context, in lend) error {
-	remote := in.Memory.On(PeerFrom(ctx))
+	remote := in.Memory.On(InfoFrom(ctx).Peer)
 	local := bytes.Repeat([]byte{'#'}, int(remote.Len()))
 	b, err := s.e.Expose(ReadWrite, local)
 	if err != nil {
@@ -411,7 +411,7 @@ func TestTimeOutHurtsNoOtherCall(t *testing.T) {
 					t.Skip(err)
 				}
 				s := newLateServer(t, net)
-				client, err := Open(net, &Config{NoEager: true})
+				client, err := Open(t.Context(), net, &Config{NoEager: true})
 				opened(t, client, err)
 				ep := reach(t, client, s.e)
 				call := func(ctx context.Context) error {

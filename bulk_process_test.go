@@ -82,7 +82,7 @@ func TestTransferWithStoppedProcess(t *testing.T) {
 	poison := bytes.Repeat([]byte{0xEE}, memoryHelperSize)
 	copy(local.Bytes(), poison)
 	p.Resume()
-	if _, err := r.ReadAt(make([]byte, 100), 0); err != nil { // behind the answers to what was given up
+	if _, err := r.ReadAt(t.Context(), make([]byte, 100), 0); err != nil { // behind the answers to what was given up
 		t.Fatalf("afterwards: %v", err)
 	}
 	if !bytes.Equal(local.Bytes(), poison) {

@@ -12,9 +12,10 @@ const (
 	readAheadBytes  = 1 << 20
 )
 
-// Reader returns a RemoteReader at the start of the remote memory. It costs no traffic.
-func (r RemoteBulk) Reader() *RemoteReader {
-	return &RemoteReader{SectionReader: io.NewSectionReader(r, 0, r.Len()), remote: r}
+// Reader returns a RemoteReader at the start of the remote memory. It costs no traffic. The end of ctx cancels its reads.
+func (r RemoteBulk) Reader(ctx context.Context) *RemoteReader {
+	w := within{ctx, r}
+	return &RemoteReader{SectionReader: io.NewSectionReader(w, 0, r.Len()), remote: w}
 }
 
 // A RemoteReader reads remote memory in order: an [io.Reader], [io.Seeker], [io.ReaderAt] and [io.WriterTo] for packages
@@ -22,7 +23,7 @@ func (r RemoteBulk) Reader() *RemoteReader {
 // Read, Seek and WriteTo share one position, so only one goroutine at a time may call them; ReadAt is safe for concurrent use.
 type RemoteReader struct {
 	*io.SectionReader
-	remote RemoteBulk
+	remote within
 }
 
 var _ io.WriterTo = (*RemoteReader)(nil)
@@ -30,14 +31,14 @@ var _ io.WriterTo = (*RemoteReader)(nil)
 // WriteTo copies the remote memory from the position to its end to w and returns the number of bytes that w has taken. [io.Copy]
 // calls it. It reads ahead, up to four pieces of 1 MiB at a time, because the network would be idle if each transfer waited for
 // the one before it. The first error of a transfer or of w ends WriteTo, and the position is then behind the last byte that w has
-// taken. WriteTo has no context and no time limit of its own.
+// taken.
 func (r *RemoteReader) WriteTo(w io.Writer) (n int64, err error) {
 	from, err := r.Seek(0, io.SeekCurrent)
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ahead := newReadAhead(ctx, r.remote, from)
+	ctx, cancel := context.WithCancel(r.remote.ctx)
+	ahead := newReadAhead(ctx, r.remote.r, from)
 	defer ahead.reads.Wait()
 	defer cancel()
 	for err == nil {
@@ -104,7 +105,7 @@ func (a *readAhead) begin(ctx context.Context, p *readPiece) {
 	a.at += n
 	p.busy = true
 	a.reads.Go(func() {
-		p.n, p.err = a.remote.ReadAtContext(ctx, p.buf[:n], off)
+		p.n, p.err = a.remote.ReadAt(ctx, p.buf[:n], off)
 		p.done <- struct{}{}
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"cinnabar/codes"
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostmem"
+	"cinnabar/regmem"
 )
 
 // bulkPair is two engines: there owns the memory, here starts the transfers.
@@ -41,7 +42,7 @@ func newBulkPair(t testing.TB) bulkPair {
 
 func bulkEngine(t testing.TB, cfg *Config) *Engine {
 	t.Helper()
-	e, err := Listen(network, cfg)
+	e, err := Listen(t.Context(), network, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +213,7 @@ func TestExposeEmptySegments(t *testing.T) {
 		t.Errorf("%d segments at the peer, %d and %d here, want 2", r.h.Segments(), own, b.Handle().Segments())
 	}
 	got := make([]byte, 3)
-	if n, err := r.ReadAt(got, 0); n != 3 || err != nil || string(got) != "abc" {
+	if n, err := r.ReadAt(t.Context(), got, 0); n != 3 || err != nil || string(got) != "abc" {
 		t.Errorf("read %q, %d, %v", got, n, err)
 	}
 	if n, err := p.remote(t, expose(t, p.there, ReadOnly, nil)).Pull(t.Context(), expose(t, p.here, WriteOnly, nil)); n != 0 || err != nil {
@@ -253,19 +254,19 @@ func TestExposeMostSegments(t *testing.T) {
 func TestExposeNumbersBesideBytes(t *testing.T) {
 	p := newBulkPair(t)
 	header, ints, floats := []byte("head"), []int32{1, -2}, []float64{0.5}
-	b := expose(t, p.there, ReadWrite, header, NumberBytes(ints), NumberBytes([]int64{}), NumberBytes(floats))
+	b := expose(t, p.there, ReadWrite, header, regmem.Bytes(ints), regmem.Bytes([]int64{}), regmem.Bytes(floats))
 	r := p.remote(t, b)
 	if got := r.h.Segments(); got != 3 || r.Len() != 20 {
 		t.Fatalf("%d segments of %d bytes, want 3 of 20", got, r.Len())
 	}
 	into, from := make([]int32, 2), []float64{2.5}
-	if _, err := r.ReadAt(NumberBytes(into), 4); err != nil || !slices.Equal(into, ints) {
+	if _, err := r.ReadAt(t.Context(), regmem.Bytes(into), 4); err != nil || !slices.Equal(into, ints) {
 		t.Errorf("read %v, %v, want %v", into, err, ints)
 	}
-	if _, err := r.WriteAt(NumberBytes(from), 12); err != nil || !slices.Equal(floats, from) {
+	if _, err := r.WriteAt(t.Context(), regmem.Bytes(from), 12); err != nil || !slices.Equal(floats, from) {
 		t.Errorf("wrote %v, %v, want %v", floats, err, from)
 	}
-	if NumberBytes([]uint8(nil)) != nil {
+	if regmem.Bytes([]uint8(nil)) != nil {
 		t.Error("bytes of an empty slice")
 	}
 }
@@ -273,7 +274,7 @@ func TestExposeNumbersBesideBytes(t *testing.T) {
 func TestExposeSlice(t *testing.T) {
 	p := newBulkPair(t)
 	values := []int32{1, 4, 2, 5, 6, 3, 5, 3, 2, -5}
-	b, err := ExposeSlice(p.there, ReadOnly, values)
+	b, err := p.there.Expose(ReadOnly, regmem.Bytes(values))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +283,7 @@ func TestExposeSlice(t *testing.T) {
 		t.Errorf("%d bytes, want 40", b.Len())
 	}
 	got := make([]int32, 10)
-	into, err := ExposeSlice(p.here, WriteOnly, got)
+	into, err := p.here.Expose(WriteOnly, regmem.Bytes(got))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -380,7 +381,7 @@ func TestSliceOutOfRange(t *testing.T) {
 		wantCode(t, err, codes.InvalidArg, words...)
 		_, err = far.StartPush(t.Context(), local).Wait()
 		wantCode(t, err, codes.InvalidArg, words...)
-		_, err = far.ReadAt(make([]byte, 1), 0)
+		_, err = far.ReadAt(t.Context(), make([]byte, 1), 0)
 		wantCode(t, err, codes.InvalidArg, words...)
 		_, err = p.remote(t, b).PushChunks(t.Context(), view, 1, 1)
 		wantCode(t, err, codes.InvalidArg, words...)
@@ -559,7 +560,7 @@ func TestForgottenCloseIsReported(t *testing.T) {
 	}{
 		{"expose", func() (interface{ Close() error }, error) { return e.Expose(ReadOnly, make([]byte, 7)) }, "read-only bulk of 7 bytes in 1 segments"},
 		{"alloc", func() (interface{ Close() error }, error) { return e.Alloc(ReadWrite, 8) }, "read-write bulk of 8 bytes"},
-		{"slice", func() (interface{ Close() error }, error) { return ExposeSlice(e, WriteOnly, make([]int32, 2)) }, "write-only bulk of 8 bytes"},
+		{"slice", func() (interface{ Close() error }, error) { return e.Expose(WriteOnly, regmem.Bytes(make([]int32, 2))) }, "write-only bulk of 8 bytes"},
 		{"pool", func() (interface{ Close() error }, error) { return e.AllocPool(ReadWrite, 3, 9) }, "pool of 3 buffers of 9 bytes"},
 		{"set", func() (interface{ Close() error }, error) { return e.AllocPoolSet(ReadWrite, 1, 2, 4) }, "buffers of [2 4] bytes"},
 	} {
@@ -607,7 +608,7 @@ func firstWarning(t *testing.T, got <-chan string) string {
 
 // What was exposed can be closed after its engine, and the engine refuses more.
 func TestBulkAfterEngineClose(t *testing.T) {
-	e, err := Listen(network, nil)
+	e, err := Listen(t.Context(), network, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

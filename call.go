@@ -267,26 +267,20 @@ func (c *Call[In, Out]) Context() context.Context { return c.ctx }
 // Info tells who calls what.
 func (c *Call[In, Out]) Info() CallInfo { return c.s.info() }
 
-// Respond answers with out, which may be changed when Respond returns. A response that fits into a message is handed to
-// the network; for a longer one Respond waits until the caller has fetched it or is gone. A second answer is an error. If
-// the caller wants no response, nothing is sent and there is no error.
-func (c *Call[In, Out]) Respond(out Out) error {
+// Respond answers with out, which the program may change when Respond returns. A response that fits into a message is handed to
+// the network. For a longer one Respond waits until the caller has fetched it, the caller is lost, or ctx ends; the caller may
+// still fetch it after ctx has ended, because the engine keeps a copy for a while. A second answer is an error. If the caller
+// wants no response, nothing is sent and there is no error.
+func (c *Call[In, Out]) Respond(ctx context.Context, out Out) error {
 	if !c.claim() {
 		return c.answerError(errAnswered)
 	}
-	c.out = out
-	return c.answerError(c.send(&c.s))
-}
-
-// RespondContext is Respond with a limit: a caller that has to fetch the response is waited for until ctx ends. The caller
-// may still fetch it afterwards, because its memory stays lent for a while.
-func (c *Call[In, Out]) RespondContext(ctx context.Context, out Out) error {
-	if !c.claim() {
-		return c.answerError(errAnswered)
+	if servingFrom(ctx) != &c.s { // a context of the handler ends with the request already
+		joined, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer context.AfterFunc(&c.s, func() { cancel(context.Cause(&c.s)) })()
+		ctx = joined
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(&c.s, func() { cancel(context.Cause(&c.s)) })()
 	c.out = out
 	return c.answerError(c.send(ctx))
 }

@@ -26,11 +26,11 @@ func TestRespondEarly(t *testing.T) {
 	goOn, over := make(chan struct{}), make(chan struct{})
 	handleLong(t, server, func(c *Call[addIn, addOut]) {
 		defer close(over)
-		if err := c.Respond(addOut{Sum: c.In.X}); err != nil {
+		if err := c.Respond(c.Context(), addOut{Sum: c.In.X}); err != nil {
 			t.Error(err)
 		}
 		<-goOn
-		err := c.Respond(addOut{})
+		err := c.Respond(c.Context(), addOut{})
 		if err == nil || !strings.Contains(err.Error(), "answered already") || codes.Of(err) != codes.InvalidArg {
 			t.Errorf("second answer: %v", err)
 		}
@@ -56,7 +56,7 @@ func TestRespondLate(t *testing.T) {
 		p := long.Start(patient(t), ep, addIn{X: i})
 		c := soon(t, "call", calls)
 		runtime.GC() // the program holds the call, so nothing happens
-		if info := c.Info(); info.RPC != "long" || info.Side != ServerSide || PeerFrom(c.Context()).String() != info.Peer.String() {
+		if info := c.Info(); info.RPC != "long" || !info.Server || InfoFrom(c.Context()).Peer.String() != info.Peer.String() {
 			t.Errorf("info %+v", info)
 		}
 		var want codes.Code
@@ -64,7 +64,7 @@ func TestRespondLate(t *testing.T) {
 			want = codes.Busy
 			must(t, c.Fail(codes.Busy))
 		} else {
-			must(t, c.Respond(addOut{Sum: i}))
+			must(t, c.Respond(c.Context(), addOut{Sum: i}))
 		}
 		if out, err := p.Wait(); codes.Of(err) != want || err == nil && out.Sum != i {
 			t.Errorf("call = %+v, %v", out, err)
@@ -83,7 +83,7 @@ func TestRespondRace(t *testing.T) {
 		defer func() { begun <- struct{}{} }() // the first answer may be there before the last goroutine
 		for range 8 {
 			wg.Go(func() {
-				if c.Respond(addOut{Sum: 1}) == nil {
+				if c.Respond(c.Context(), addOut{Sum: 1}) == nil {
 					mu.Lock()
 					defer mu.Unlock()
 					answers++

@@ -72,7 +72,7 @@ func newChaos(t *testing.T) *chaos {
 	c := &chaos{stop: make(chan struct{}), client: calling(t, nil)}
 	c.server = listening(t, &Config{Logger: slog.New(slog.DiscardHandler), MaxHandlers: 6, MaxQueued: 20, Pools: []PoolConfig{{Name: "one"}}})
 	c.ep = reach(t, c.client, c.server)
-	must(t, chaosShort.Handle(c.server, c.handle, InPool(c.server.Pool("one"))))
+	must(t, chaosShort.Handle(c.server, c.handle, WithPool(c.server.LookupPool("one"))))
 	must(t, chaosLong.HandleCall(c.server, c.handleLong))
 	must(t, chaosOneWay.Handle(c.server, func(ctx context.Context, in chaosIn) error {
 		_, err := c.handle(ctx, in)
@@ -105,7 +105,7 @@ func (c *chaos) handle(ctx context.Context, in chaosIn) (chaosIn, error) {
 	if err != nil {
 		return out, err
 	}
-	remote := in.Bulk.On(PeerFrom(ctx))
+	remote := in.Bulk.On(InfoFrom(ctx).Peer)
 	_, err = remote.Pull(ctx, local)
 	if err == nil {
 		_, err = remote.StartPush(ctx, local).Wait()
@@ -117,7 +117,7 @@ func (c *chaos) handle(ctx context.Context, in chaosIn) (chaosIn, error) {
 func (c *chaos) handleLong(call *Call[chaosIn, chaosIn]) {
 	switch rand.N(4) {
 	case 0:
-		go func() { _ = call.Respond(call.In) }() // the engine may have ended
+		go func() { _ = call.Respond(call.Context(), call.In) }() // the engine may have ended
 	case 1:
 		panic("as it may happen")
 	case 2:
@@ -125,14 +125,14 @@ func (c *chaos) handleLong(call *Call[chaosIn, chaosIn]) {
 			<-call.Context().Done()
 			_ = call.Fail(codes.Busy)
 		}()
-		_ = call.Respond(chaosIn{})
+		_ = call.Respond(call.Context(), chaosIn{})
 	default:
 		out, err := c.handle(call.Context(), call.In)
 		if err != nil {
 			_ = call.Fail(err)
 			return
 		}
-		_ = call.Respond(out)
+		_ = call.Respond(call.Context(), out)
 	}
 }
 

@@ -34,7 +34,7 @@ type Config struct {
 	// negative: none wait. From a limit of 8 on, one host may have nine of sixteen.
 	MaxQueued int
 	Pools     []PoolConfig
-	// RPCPool is the pool of handlers that are registered without InPool; empty: outside pools. RPCs by which peers administer the
+	// RPCPool is the pool of handlers that are registered without WithPool; empty: outside pools. RPCs by which peers administer the
 	// engine, whose names begin with two underscores, are outside pools always.
 	RPCPool string
 	// Parent is an engine of this process whose pools the new engine uses instead of having its own (parent_mid).

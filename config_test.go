@@ -43,13 +43,13 @@ func TestInterface(t *testing.T) {
 	if got, _, err := ChooseAddr(t.Context(), "tcp", lo); err != nil || got != "ofi+tcp://127.0.0.1" {
 		t.Errorf("%s, %v", got, err)
 	}
-	e, err := Listen("ofi+tcp", lo)
+	e, err := Listen(t.Context(), "ofi+tcp", lo)
 	if addr := opened(t, e, err).Addr(); !strings.HasPrefix(addr, "ofi+tcp://127.0.0.1:") {
 		t.Errorf("the engine is at %s", addr)
 	}
-	_, err = Listen("ofi+tcp", &Config{Interface: "nosuch0"})
+	_, err = Listen(t.Context(), "ofi+tcp", &Config{Interface: "nosuch0"})
 	wantCode(t, err, codes.AddrNotAvail, `there is no interface "nosuch0"`)
-	e, err = Listen("ofi+tcp://127.0.0.1", &Config{Interface: "nosuch0"}) // the address counts
+	e, err = Listen(t.Context(), "ofi+tcp://127.0.0.1", &Config{Interface: "nosuch0"}) // the address counts
 	opened(t, e, err)
 }
 
@@ -122,11 +122,11 @@ func TestRPCPool(t *testing.T) {
 	server, ep := pair(t, &Config{Pools: []PoolConfig{{Name: "rpcs", Workers: 2}, {Name: "other"}}, RPCPool: "rpcs", AllowRemoteShutdown: true})
 	must(t, add.Handle(server, handleAdd))
 	callAdd(t, ep)
-	if got := server.Pool("rpcs").Stats().Served; got != 1 {
+	if got := server.LookupPool("rpcs").Stats().Served; got != 1 {
 		t.Errorf("the pool has served %d requests, want 1", got)
 	}
 	special := NewRPC[addIn, addOut]("special")
-	must(t, special.Handle(server, handleAdd, InPool(server.Pool("other"))))
+	must(t, special.Handle(server, handleAdd, WithPool(server.LookupPool("other"))))
 	_, err := special.Call(patient(t), ep, addIn{})
 	must(t, err)
 	// Both workers are taken, and the server ends all the same if it is told to.
@@ -134,16 +134,16 @@ func TestRPCPool(t *testing.T) {
 	for range 2 {
 		block.Start(patient(t), ep, struct{}{})
 	}
-	waitFor(t, func() bool { return server.Pool("rpcs").Stats().Running == 2 })
-	provider, err := server.Provider(7, "thing")
+	waitFor(t, func() bool { return server.LookupPool("rpcs").Stats().Running == 2 })
+	provider, err := server.NewProvider(7, "thing")
 	must(t, err)
 	if name, err := ep.Provider(provider.ID()).Identity(patient(t)); err != nil || name != "thing" {
 		t.Errorf("identity %q, %v", name, err)
 	}
-	if got := server.Pool("rpcs").Stats().Served + server.Pool("other").Stats().Served; got != 4 {
+	if got := server.LookupPool("rpcs").Stats().Served + server.LookupPool("other").Stats().Served; got != 4 {
 		t.Errorf("the pools have served %d requests, want 4", got)
 	}
 
-	_, err = Listen(network, &Config{RPCPool: "nosuch"})
+	_, err = Listen(t.Context(), network, &Config{RPCPool: "nosuch"})
 	wantCode(t, err, codes.InvalidArg, `RPCPool is "nosuch"`)
 }

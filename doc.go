@@ -49,7 +49,7 @@
 // Handlers may block. Each has a goroutine of its own, or runs on the one that reads the network once its RPC has proved
 // quick; a handler that takes long there delays others by a millisecond or two and is then left alone. MaxHandlers run at
 // once, and requests beyond that wait, peer by peer in turn, up to MaxQueued; what is beyond that is answered codes.Again.
-// Pools ([Config].Pools, [InPool]) keep kinds of handlers apart.
+// Pools ([Config].Pools, [WithPool]) keep kinds of handlers apart.
 //
 // # Limits
 //

@@ -15,7 +15,7 @@ import (
 // named makes a server at an address, and the endpoint of it by the name store.test.
 func named(t *testing.T, dns *dnstest.Server, ip string, cfg *Config) (server *Engine, ep *Endpoint) {
 	t.Helper()
-	server, err := Listen("ofi+tcp://"+ip, nil)
+	server, err := Listen(t.Context(), "ofi+tcp://"+ip, nil)
 	server = opened(t, server, err)
 	must(t, add.Handle(server, handleAdd))
 	dns.Set("store.test", ip)
@@ -44,7 +44,7 @@ func TestCallByName(t *testing.T) {
 		"send": func(t *testing.T, server *Engine, ep *Endpoint) {
 			got := make(chan string, 1)
 			must(t, note.Handle(server, func(ctx context.Context, _ struct{}) error {
-				got <- PeerFrom(ctx).String()
+				got <- InfoFrom(ctx).Peer.String()
 				return nil
 			}))
 			must(t, note.Send(patient(t), ep, struct{}{}))
@@ -75,7 +75,7 @@ func TestCallByName(t *testing.T) {
 		},
 		"read": func(t *testing.T, server *Engine, ep *Endpoint) {
 			into := make([]byte, 10)
-			if _, err := remoteOf(t, server, ep).ReadAtContext(patient(t), into, 1<<19); err != nil || into[9] != 7 {
+			if _, err := remoteOf(t, server, ep).ReadAt(patient(t), into, 1<<19); err != nil || into[9] != 7 {
 				t.Errorf("% x, %v", into, err)
 			}
 		},
@@ -197,7 +197,7 @@ func TestNameAfterLoss(t *testing.T) {
 	server, ep := named(t, dns, "127.0.0.2", nil)
 	callAdd(t, ep)
 	_, port, _ := strings.Cut(strings.TrimPrefix(server.Addr(), "ofi+tcp://"), ":")
-	second, err := Listen(fmt.Sprintf("ofi+tcp://127.0.0.3:%s", port), nil)
+	second, err := Listen(t.Context(), fmt.Sprintf("ofi+tcp://127.0.0.3:%s", port), nil)
 	must(t, add.Handle(opened(t, second, err), handleAdd))
 	dns.Set("store.test", "127.0.0.3")
 	gone := ep.named.Done()
@@ -213,11 +213,11 @@ func TestNameAfterLoss(t *testing.T) {
 //
 // parity: H32
 func TestAdvertise(t *testing.T) {
-	free, err := Listen("ofi+tcp://127.0.0.2", nil)
+	free, err := Listen(t.Context(), "ofi+tcp://127.0.0.2", nil)
 	at := opened(t, free, err).Addr()
 	through := relay(t, strings.TrimPrefix(at, "ofi+tcp://")) // as a router forwards a port
 	must(t, free.Close())
-	server, err := Listen(at, &Config{Advertise: strings.TrimPrefix(through, "ofi+tcp://")})
+	server, err := Listen(t.Context(), at, &Config{Advertise: strings.TrimPrefix(through, "ofi+tcp://")})
 	server = opened(t, server, err)
 	must(t, add.Handle(server, handleAdd))
 	if server.Addr() != through || server.Self().String() != through {
@@ -235,7 +235,7 @@ func TestAdvertise(t *testing.T) {
 	if err != nil || owner.String() != through {
 		t.Errorf("the owner of a handle is %v, %v", owner, err)
 	}
-	portless, err := Listen("ofi+tcp://127.0.0.2", &Config{Advertise: "192.0.2.7"})
+	portless, err := Listen(t.Context(), "ofi+tcp://127.0.0.2", &Config{Advertise: "192.0.2.7"})
 	if portless = opened(t, portless, err); !strings.HasPrefix(portless.Addr(), "ofi+tcp://192.0.2.7:") {
 		t.Errorf("address %s", portless.Addr())
 	}
@@ -244,14 +244,14 @@ func TestAdvertise(t *testing.T) {
 		t.Errorf("%s, %s, %v", chosen, reason, err)
 	}
 	for _, bad := range []string{"store.test", "192.0.2.7:", "192.0.2.7:70000", "0.0.0.0", "ofi+tcp://192.0.2.7", "2001:db8::1", "[192.0.2.7", "]192.0.2.7["} {
-		_, err := Listen("ofi+tcp://127.0.0.1", &Config{Advertise: bad})
+		_, err := Listen(t.Context(), "ofi+tcp://127.0.0.1", &Config{Advertise: bad})
 		wantCode(t, err, codes.InvalidArg, "Advertise")
 	}
 	for _, bad := range []string{"fe80::1%eth0", "[fe80::1%eth0]:99"} { // the zone is not checked against this host's interfaces
-		_, err := Listen("ofi+tcp://[::1]", &Config{Advertise: bad})
+		_, err := Listen(t.Context(), "ofi+tcp://[::1]", &Config{Advertise: bad})
 		wantCode(t, err, codes.InvalidArg, "Advertise", "zone")
 	}
-	_, err = Listen("na+sm://", &Config{Advertise: "192.0.2.7"})
+	_, err = Listen(t.Context(), "na+sm://", &Config{Advertise: "192.0.2.7"})
 	wantCode(t, err, codes.InvalidArg, "Advertise")
 }
 
@@ -261,10 +261,10 @@ func TestAdvertise(t *testing.T) {
 func TestFirewalled(t *testing.T) {
 	server, peers := listening(t, nil), make(chan *Endpoint, 1)
 	must(t, add.Handle(server, func(ctx context.Context, in addIn) (addOut, error) {
-		peers <- PeerFrom(ctx)
+		peers <- InfoFrom(ctx).Peer
 		return handleAdd(ctx, in)
 	}))
-	walled, err := Listen("ofi+tcp://127.0.0.1", &Config{Firewalled: true})
+	walled, err := Listen(t.Context(), "ofi+tcp://127.0.0.1", &Config{Firewalled: true})
 	walled = opened(t, walled, err)
 	must(t, add.Handle(walled, handleAdd))
 	_, err = add.Call(patient(t), find(t, calling(t, nil), walled.Addr()), addIn{})

@@ -60,7 +60,11 @@ type Engine struct {
 // "tcp" stands for "ofi+tcp" and "sm" for "na+sm". With Config.Subnet or Config.Interface, an address without a host is
 // one of that network or interface instead of the loopback. [Engine.Addr] returns the address that it became. A nil cfg
 // is the zero Config.
-func Listen(addr string, cfg *Config) (*Engine, error) { return open(addr, true, cfg) }
+//
+// ctx bounds the opening alone, which resolves a host name in addr; the engine lives until its Shutdown or Close.
+func Listen(ctx context.Context, addr string, cfg *Config) (*Engine, error) {
+	return open(ctx, addr, true, cfg)
+}
 
 // Open makes an engine for calls only: requests that reach it are answered codes.NoEntry. protocol is "ofi+tcp", "na+sm" or anything
 // that Listen accepts.
@@ -69,16 +73,20 @@ func Listen(addr string, cfg *Config) (*Engine, error) { return open(addr, true,
 // the engine exposes, or to respond. It listens on the source address of its own connections, at a free port. Without a host in
 // protocol that address is the first one of an interface that leads to other hosts, not the loopback. A program that calls only
 // this host opens "ofi+tcp://127.0.0.1". An engine with Config.Firewalled does not listen.
-func Open(protocol string, cfg *Config) (*Engine, error) { return open(protocol, false, cfg) }
+//
+// ctx is as for Listen.
+func Open(ctx context.Context, protocol string, cfg *Config) (*Engine, error) {
+	return open(ctx, protocol, false, cfg)
+}
 
-func open(addr string, listen bool, cfg *Config) (*Engine, error) {
+func open(ctx context.Context, addr string, listen bool, cfg *Config) (*Engine, error) {
 	scheme, _, _ := strings.Cut(addr, ":")
 	switch scheme {
 	case "ofi+tcp", "tcp":
 		return newEngine(cfg, func(c *Config, h na.Handler) (na.Endpoint, error) {
 			t := c.tcp()
 			t.Address, t.Listen, t.Handler = ofitcp.OnInterface(addr, c.Interface), listen, h
-			ep, err := ofitcp.Open(context.Background(), t)
+			ep, err := ofitcp.Open(ctx, t)
 			if err != nil {
 				return nil, errorFrom("open engine", "", addr, err)
 			}
@@ -95,7 +103,7 @@ func open(addr string, listen bool, cfg *Config) (*Engine, error) {
 				return nil, err
 			}
 			t.Address, t.Listen, t.Handler = addr, listen, h
-			ep, err := sm.Open(context.Background(), t)
+			ep, err := sm.Open(ctx, t)
 			if err != nil {
 				return nil, errorFrom("open engine", "", addr, err)
 			}

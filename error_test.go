@@ -101,7 +101,7 @@ func TestErrorFrom(t *testing.T) {
 
 // TestErrorSaysThingsOnce wants the operation and the address once in a line, whatever layer has found them out.
 func TestErrorSaysThingsOnce(t *testing.T) {
-	e, err := Open("ofi+tcp://127.0.0.1", nil)
+	e, err := Open(t.Context(), "ofi+tcp://127.0.0.1", nil)
 	opened(t, e, err)
 	_, err = e.Lookup("na+sm://1-0")
 	if got, want := fmt.Sprint(err), `look up at na+sm://1-0: HG_INVALID_ARG: "na+sm://1-0" is not an address of this network`; !strings.HasPrefix(got, want) {

@@ -8,6 +8,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/codes"
+	"cinnabar/regmem"
 )
 
 // SumIn are the arguments of the tutorial's RPC: how many values there are, and where.
@@ -24,7 +25,7 @@ var Sum = cinnabar.NewRPC[SumIn, SumOut]("sum")
 
 // serveSum makes an engine that serves Sum: the handler pulls the values out of the caller's memory.
 func serveSum() (*cinnabar.Engine, error) {
-	eng, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+	eng, err := cinnabar.Listen(context.Background(), "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -34,12 +35,12 @@ func serveSum() (*cinnabar.Engine, error) {
 			return SumOut{}, codes.InvalidArg
 		}
 		values := make([]int32, in.N)
-		local, err := cinnabar.ExposeSlice(eng, cinnabar.WriteOnly, values)
+		local, err := eng.Expose(cinnabar.WriteOnly, regmem.Bytes(values))
 		if err != nil {
 			return SumOut{}, err
 		}
 		defer local.Close()
-		if _, err := in.Data.On(cinnabar.PeerFrom(ctx)).Pull(ctx, local); err != nil {
+		if _, err := in.Data.On(cinnabar.InfoFrom(ctx).Peer).Pull(ctx, local); err != nil {
 			return SumOut{}, err
 		}
 		var out SumOut
@@ -56,7 +57,7 @@ func callSum(ctx context.Context, eng *cinnabar.Engine, addr string, values []in
 	if err != nil {
 		return 0, err
 	}
-	local, err := cinnabar.ExposeSlice(eng, cinnabar.ReadOnly, values)
+	local, err := eng.Expose(cinnabar.ReadOnly, regmem.Bytes(values))
 	if err != nil {
 		return 0, err
 	}
@@ -72,7 +73,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer server.Close()
-	client, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
+	client, err := cinnabar.Open(context.Background(), "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -92,7 +93,7 @@ var (
 
 // A server that a one-way request ends.
 func ExampleOneWay() {
-	server, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+	server, err := cinnabar.Listen(context.Background(), "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -100,7 +101,7 @@ func ExampleOneWay() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	client, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
+	client, err := cinnabar.Open(context.Background(), "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -118,8 +119,8 @@ func ExampleOneWay() {
 }
 
 // Two providers in one process serve the same procedure.
-func ExampleEngine_Provider() {
-	server, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+func ExampleEngine_NewProvider() {
+	server, err := cinnabar.Listen(context.Background(), "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -129,7 +130,7 @@ func ExampleEngine_Provider() {
 		out = struct{ Text string }
 	)
 	for id, word := range map[uint16]string{1: "Hello", 2: "Bonjour"} {
-		p, err := server.Provider(id, "greeter")
+		p, err := server.NewProvider(id, "greeter")
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -160,7 +161,7 @@ func ExampleEngine_Provider() {
 
 // Several calls at once, dealt with in the order in which they end.
 func ExampleCompleted() {
-	server, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+	server, err := cinnabar.Listen(context.Background(), "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -25,7 +25,7 @@ var (
 
 // onLoopback makes a server and an endpoint of it, whose engine is the server's too.
 func onLoopback() (*cinnabar.Engine, *cinnabar.Endpoint) {
-	e, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+	e, err := cinnabar.Listen(context.Background(), "ofi+tcp://127.0.0.1", nil)
 	check(err)
 	return e, e.Self()
 }
@@ -104,7 +104,7 @@ func Example_thallium04Stop() {
 	check(cppSum.Handle(server, func(ctx context.Context, in twoInts) (int32, error) {
 		return in.X + in.Y, server.Shutdown(ctx) // returns at once to a handler
 	}))
-	client, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
+	client, err := cinnabar.Open(context.Background(), "ofi+tcp://127.0.0.1", nil)
 	check(err)
 	defer client.Close()
 	ep, err := client.Lookup(server.Addr())
@@ -166,7 +166,7 @@ func Example_thallium07RDMA() {
 			return 0, err
 		}
 		defer local.Close()
-		if _, err := remote.On(cinnabar.PeerFrom(ctx)).Pull(ctx, local); err != nil { // b.on(ep) >> local
+		if _, err := remote.On(cinnabar.InfoFrom(ctx).Peer).Pull(ctx, local); err != nil { // b.on(ep) >> local
 			return 0, err
 		}
 		fmt.Printf("Server received bulk: %s\n", v)
@@ -212,7 +212,7 @@ func Example_thallium09Provider() {
 	prod := cinnabar.NewRPC[twoInts, int32]("prod", inCpp)
 	server, ep := onLoopback()
 	defer server.Close()
-	provider, err := server.Provider(22, "myprovider")
+	provider, err := server.NewProvider(22, "myprovider")
 	check(err)
 	check(cppSum.Handle(provider, add))
 	check(prod.Handle(provider, func(_ context.Context, in twoInts) (int32, error) { return in.X * in.Y, nil }))
@@ -238,14 +238,14 @@ func Example_thallium09Provider() {
 // 15_rpc_pool: an RPC of provider 1 is served by four workers of its own.
 // parity: T07 T70
 func Example_thallium15RPCPool() {
-	server, err := cinnabar.Listen("ofi+tcp://127.0.0.1", &cinnabar.Config{
+	server, err := cinnabar.Listen(context.Background(), "ofi+tcp://127.0.0.1", &cinnabar.Config{
 		Pools: []cinnabar.PoolConfig{{Name: "myPool", Workers: 4}},
 	})
 	check(err)
 	defer server.Close()
-	provider, err := server.Provider(1, "")
+	provider, err := server.NewProvider(1, "")
 	check(err)
-	check(cppSum.Handle(provider, add, cinnabar.InPool(server.Pool("myPool"))))
+	check(cppSum.Handle(provider, add, cinnabar.WithPool(server.LookupPool("myPool"))))
 	ret, err := cppSum.Call(context.Background(), server.Self().Provider(1), twoInts{42, 63})
 	check(err)
 	fmt.Println("Server answered", ret)
@@ -267,7 +267,7 @@ func Example_thallium22TimedRDMA() {
 		defer local.Close()
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
-		op := remote.On(cinnabar.PeerFrom(ctx)).StartPull(ctx, local) // pull_to
+		op := remote.On(cinnabar.InfoFrom(ctx).Peer).StartPull(ctx, local) // pull_to
 		n, err := op.Wait()
 		if err != nil {
 			return false, err // CodeTimeout: tl::timeout

@@ -120,7 +120,7 @@ func Example_thallium18Config() {
 	server, err := margo.Listen("ofi+tcp://127.0.0.1", cfg)
 	check(err)
 	defer server.Close()
-	fmt.Println("pool:", server.Pool("my_pool").Name())
+	fmt.Println("pool:", server.LookupPool("my_pool").Name())
 	// Output: pool: my_pool
 }
 
@@ -133,7 +133,7 @@ func Example_thallium19Logging() {
 		}
 		return a
 	}}
-	server, err := cinnabar.Listen("ofi+tcp://127.0.0.1", &cinnabar.Config{Logger: slog.New(slog.NewTextHandler(os.Stdout, plain))})
+	server, err := cinnabar.Listen(context.Background(), "ofi+tcp://127.0.0.1", &cinnabar.Config{Logger: slog.New(slog.NewTextHandler(os.Stdout, plain))})
 	check(err)
 	defer server.Close()
 	called := make(chan struct{})

@@ -52,16 +52,12 @@ func (f Flavor) defaultProvider() uint16 {
 }
 
 // codec is the encoding of RPCs for which none is given.
-func (f Flavor) codec() Codec {
+func (f Flavor) codec() codec.Codec {
 	if f == Thallium {
 		return cereal.Codec{}
 	}
 	return hgproc.Codec{}
 }
-
-// Codec turns Go values into bytes. [cinnabar/codec/hgproc] has the one of the flavours Margo and Mercury,
-// [cinnabar/codec/cereal] that of Thallium.
-type Codec = codec.Codec
 
 // RPCOption is an option of NewRPC and NewOneWay.
 type RPCOption interface{ apply(*procedure) }
@@ -73,8 +69,9 @@ func (o rpcOption) apply(p *procedure) { o(p) }
 // WithFlavor sets the RPC's flavour. The default is Margo.
 func WithFlavor(f Flavor) RPCOption { return rpcOption(func(p *procedure) { p.flavor = f }) }
 
-// WithCodec sets the encoding of arguments and results, in place of the flavour's.
-func WithCodec(c Codec) RPCOption { return rpcOption(func(p *procedure) { p.codec = c }) }
+// WithCodec sets the encoding of arguments and results, in place of the flavour's: [cinnabar/codec/hgproc] has that of Margo and
+// Mercury, [cinnabar/codec/cereal] that of Thallium.
+func WithCodec(c codec.Codec) RPCOption { return rpcOption(func(p *procedure) { p.codec = c }) }
 
 // WithID gives the RPC the id that a plain Mercury program registered it under (HG_Register), instead of one that is
 // made from its name. It implies the flavour Mercury.
@@ -89,7 +86,7 @@ type procedure struct {
 	fixed   bool   // base is the program's choice
 	base    uint64 // id without provider
 	oneWay  bool
-	codec   Codec
+	codec   codec.Codec
 	in, out codec.Plan
 }
 

@@ -25,7 +25,7 @@ func TestThalliumHandlerForms(t *testing.T) {
 		"method value": func(*Engine) func(context.Context, int32) (int32, error) { return (&multiplier{by: 2}).multiply },
 		"closure": func(e *Engine) func(context.Context, int32) (int32, error) {
 			return func(ctx context.Context, n int32) (int32, error) {
-				if PeerFrom(ctx).String() == e.Addr() {
+				if InfoFrom(ctx).Peer.String() == e.Addr() {
 					return n, nil
 				}
 				return twice(ctx, n)

@@ -2,33 +2,14 @@ package cinnabar
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"cinnabar/stats"
 )
 
-// Side is which end of a call something happens at.
-type Side uint8
-
-const (
-	ClientSide Side = iota + 1 // where the call is made
-	ServerSide                 // where it is served
-)
-
-func (s Side) String() string {
-	switch s {
-	case ClientSide:
-		return "client"
-	case ServerSide:
-		return "server"
-	}
-	return fmt.Sprintf("Side(%d)", uint8(s))
-}
-
 // CallInfo describes a call.
 type CallInfo struct {
-	Side     Side
+	Server   bool   // the call is served here; false: it is made here
 	RPC      string // its name
 	ID       uint64 // its id on the wire
 	Provider uint16 // 0 for the flavour Mercury, which has none
@@ -41,26 +22,17 @@ type CallInfo struct {
 
 // event returns the description in the form that events have.
 func (c *CallInfo) event() stats.CallInfo {
-	return stats.CallInfo{Server: c.Side == ServerSide, RPC: c.RPC, ID: c.ID, Provider: c.Provider, Peer: c.Peer, Parent: c.Parent, Pool: c.Pool}
+	return stats.CallInfo{Server: c.Server, RPC: c.RPC, ID: c.ID, Provider: c.Provider, Peer: c.Peer, Parent: c.Parent, Pool: c.Pool}
 }
 
-// InfoFrom returns the description of the request whose handler was given ctx, or a context that ctx is made from.
-func InfoFrom(ctx context.Context) (CallInfo, bool) {
+// InfoFrom returns the description of the request whose handler was given ctx, or a context that is derived from ctx. Its Peer is
+// the caller, an Endpoint of its own for each InfoFrom. For any other context the result is the zero CallInfo, whose Peer is nil.
+func InfoFrom(ctx context.Context) CallInfo {
 	s := servingFrom(ctx)
 	if s == nil || s.from == nil { // a timer's
-		return CallInfo{}, false
+		return CallInfo{}
 	}
-	return s.info(), true
-}
-
-// PeerFrom returns who called the handler that was given ctx; nil if ctx is not a handler's. Each result is an Endpoint
-// of its own.
-func PeerFrom(ctx context.Context) *Endpoint {
-	s := servingFrom(ctx)
-	if s == nil || s.from == nil {
-		return nil
-	}
-	return &Endpoint{e: s.svc.e, addr: s.from}
+	return s.info()
 }
 
 // Interceptor is called around each call, at the side that makes it and at the side that serves it. next goes on with
@@ -88,7 +60,7 @@ func (e *Engine) intercept(ctx context.Context, info *CallInfo, last func(contex
 
 // invoke makes a call inside interceptors and monitor.
 func (rt *route) invoke(ctx context.Context, in, out any) error {
-	info := CallInfo{Side: ClientSide, RPC: rt.proc.name, ID: rt.id, Provider: rt.provider, Peer: rt.ep, Parent: rt.parent()}
+	info := CallInfo{RPC: rt.proc.name, ID: rt.id, Provider: rt.provider, Peer: rt.ep, Parent: rt.parent()}
 	return rt.e.intercept(ctx, &info, func(ctx context.Context) error {
 		if rt.e.cfg.Monitor == nil {
 			return rt.exchange(ctx, in, out, nil)

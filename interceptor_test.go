@@ -43,7 +43,11 @@ func (j *journal) Event(_ context.Context, ev stats.Event) {
 
 func (j *journal) interceptor(name string) Interceptor {
 	return func(ctx context.Context, c *CallInfo, next func(context.Context) error) error {
-		j.add("%s before %v %s", name, c.Side, c.RPC)
+		side := "client"
+		if c.Server {
+			side = "server"
+		}
+		j.add("%s before %s %s", name, side, c.RPC)
 		err := next(ctx)
 		j.add("%s after %v", name, codes.Of(err))
 		return err
@@ -57,7 +61,7 @@ func TestInterceptors(t *testing.T) {
 	server := listening(t, &Config{Interceptors: []Interceptor{there.interceptor("A"), there.interceptor("B")}, Monitor: &there})
 	client := calling(t, &Config{Interceptors: []Interceptor{here.interceptor("C"), here.interceptor("D")}, Monitor: &here})
 	must(t, add.Handle(server, handleAdd))
-	must(t, long.HandleCall(server, func(c *Call[addIn, addOut]) { must(t, c.Respond(addOut{Sum: c.In.X})) }))
+	must(t, long.HandleCall(server, func(c *Call[addIn, addOut]) { must(t, c.Respond(c.Context(), addOut{Sum: c.In.X})) }))
 	ep := reach(t, client, server)
 	wantHere := func(name string) []string {
 		return []string{"C before client " + name, "D before client " + name, "call start " + name, "call end " + name,
@@ -106,7 +110,7 @@ func TestInterceptorsDecide(t *testing.T) {
 	}}})
 	ep := reach(t, client, server)
 	h := func(ctx context.Context, in addIn) (addOut, error) {
-		if ctx.Value(key{}) == nil || PeerFrom(ctx) == nil {
+		if ctx.Value(key{}) == nil || InfoFrom(ctx).Peer == nil {
 			return addOut{}, errors.New("context lost")
 		}
 		return handleAdd(ctx, in)
@@ -120,7 +124,7 @@ func TestInterceptorsDecide(t *testing.T) {
 			must(t, c.Fail(err))
 			return
 		}
-		must(t, c.Respond(out))
+		must(t, c.Respond(c.Context(), out))
 	}))
 	callAdd(t, ep)
 	if out, err := long.Call(patient(t), ep, addIn{X: 1, Y: 2}); err != nil || out.Sum != 3 {

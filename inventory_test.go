@@ -29,9 +29,9 @@ func wantInventory(t *testing.T, e *Engine, want stats.Inventory) {
 func TestInventory(t *testing.T) {
 	cfg := &Config{Checksums: NoChecksums, Pools: []PoolConfig{{Name: "p", Workers: 2, Kind: PoolPriority}}, Logger: new(logLines).logger()}
 	simulate(t, natest.Config{}, cfg, func(t *testing.T, s *sim) {
-		p, err := s.server.Provider(7, "sleepers")
+		p, err := s.server.NewProvider(7, "sleepers")
 		must(t, err)
-		must(t, nap.Handle(p, handleNap, InPool(s.server.Pool("p"))))
+		must(t, nap.Handle(p, handleNap, WithPool(s.server.LookupPool("p"))))
 		relay := NewRPC[struct{}, struct{}]("relay")
 		must(t, relay.Handle(s.server, func(ctx context.Context, _ struct{}) (struct{}, error) {
 			_, err := nap.Call(ctx, s.server.Self().Provider(7), 9000)
@@ -92,7 +92,7 @@ func TestInventory(t *testing.T) {
 			{Op: "call", RPC: "nap@7", Peer: server, Age: 1500 * ms}, {Op: "call", RPC: "nap@7", Peer: server, Age: 500 * ms},
 		}})
 
-		must(t, (<-calls).Respond(addOut{}))
+		must(t, (<-calls).Respond(t.Context(), addOut{}))
 		for _, p := range []interface{ Done() <-chan struct{} }{held, relayed, one, two} {
 			<-p.Done()
 		}

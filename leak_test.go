@@ -55,7 +55,7 @@ func TestLeakWarnings(t *testing.T) {
 	log := new(logLines) // and the client's, since simulate has one Config
 	simulate(t, natest.Config{}, &Config{Checksums: NoChecksums, Logger: log.logger()}, func(t *testing.T, s *sim) {
 		var kept *Call[addIn, addOut]
-		p, err := s.server.Provider(3, "leaks")
+		p, err := s.server.NewProvider(3, "leaks")
 		must(t, err)
 		must(t, add.HandleCall(p, func(c *Call[addIn, addOut]) { kept = c }))
 		must(t, nap.Handle(s.server, handleNap))

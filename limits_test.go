@@ -70,10 +70,10 @@ func TestLimitsRefused(t *testing.T) {
 		{Config{MaxMemory: 1 << 30, MaxOverflow: 2 << 30}, []string{"MaxOverflow is 2147483648", "raise MaxMemory"}},
 		{Config{MaxMemory: 1 << 30, OverflowBudget: 2 << 30}, []string{"OverflowBudget is 2147483648", "raise MaxMemory"}},
 	} {
-		_, err := Open("tcp", &test.cfg)
+		_, err := Open(t.Context(), "tcp", &test.cfg)
 		wantCode(t, err, codes.InvalidArg, test.want...)
 	}
-	_, err := Open("na+sm", &Config{MaxConnections: 256})
+	_, err := Open(t.Context(), "na+sm", &Config{MaxConnections: 256})
 	wantCode(t, err, codes.InvalidArg, "at most 255")
 }
 

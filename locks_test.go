@@ -29,7 +29,7 @@ func init() { peers["locks"] = peerLocks }
 
 // peerLocks serves lockCount at the address args[0].
 func peerLocks(args []string) error {
-	e, err := Listen(args[0], awake)
+	e, err := Listen(context.Background(), args[0], awake)
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func peerLocks(args []string) error {
 func TestLocksOfCall(t *testing.T) {
 	const calls = 2000
 	server := spawn(t, "locks", "ofi+tcp://127.0.0.1")
-	e, err := Open("ofi+tcp://127.0.0.1", awake)
+	e, err := Open(t.Context(), "ofi+tcp://127.0.0.1", awake)
 	ep := find(t, opened(t, e, err), server.Stdout.Line())
 	ctx := patient(t)
 	invariants.CountLocks()

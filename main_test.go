@@ -56,14 +56,14 @@ func soon[T any](t testing.TB, what string, c <-chan T) (v T) {
 // listening makes an engine that listens on this host.
 func listening(t testing.TB, cfg *Config) *Engine {
 	t.Helper()
-	e, err := Listen(network, cfg)
+	e, err := Listen(t.Context(), network, cfg)
 	return opened(t, e, err)
 }
 
 // calling makes an engine for calls.
 func calling(t testing.TB, cfg *Config) *Engine {
 	t.Helper()
-	e, err := Open(network, cfg)
+	e, err := Open(t.Context(), network, cfg)
 	return opened(t, e, err)
 }
 
@@ -150,7 +150,7 @@ func handleBlock(ctx context.Context, _ struct{}) (struct{}, error) {
 
 // peerServer serves add and block at the address args[0].
 func peerServer(args []string) error {
-	e, err := Listen(args[0], &Config{AllowRemoteShutdown: true})
+	e, err := Listen(context.Background(), args[0], &Config{AllowRemoteShutdown: true})
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func peerServer(args []string) error {
 
 // peerTutorial serves add and ends itself in its 16th handler.
 func peerTutorial(args []string) error {
-	e, err := Listen(args[0], nil)
+	e, err := Listen(context.Background(), args[0], nil)
 	if err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func peerTutorial(args []string) error {
 
 // peerCaller calls block at the address args[0].
 func peerCaller(args []string) error {
-	e, err := Open(network, nil)
+	e, err := Open(context.Background(), network, nil)
 	if err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ type largeOut struct {
 
 // peerFetcher calls large at the address args[0].
 func peerFetcher(args []string) error {
-	e, err := Open(network, nil)
+	e, err := Open(context.Background(), network, nil)
 	if err != nil {
 		return err
 	}

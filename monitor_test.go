@@ -57,7 +57,7 @@ func TestMonitorTimes(t *testing.T) {
 	both := &recorder{} // monitor of server and client
 	cfg := &Config{Checksums: NoChecksums, Monitor: both, Pools: []PoolConfig{{Name: "p"}}}
 	simulate(t, natest.Config{}, cfg, func(t *testing.T, s *sim) {
-		must(t, nap.Handle(s.server, handleNap, InPool(s.server.Pool("p"))))
+		must(t, nap.Handle(s.server, handleNap, WithPool(s.server.LookupPool("p"))))
 		start := time.Now()
 		one := nap.Start(t.Context(), s.ep, 2000)
 		elapse(time.Millisecond)
@@ -136,7 +136,7 @@ func TestMonitorMemory(t *testing.T) {
 			return 0, err
 		}
 		defer func() { _ = b.Close() }()
-		return h.On(PeerFrom(ctx)).Pull(ctx, b)
+		return h.On(InfoFrom(ctx).Peer).Pull(ctx, b)
 	}))
 	_, err = fetch.Call(patient(t), reach(t, client, server), lent.Handle())
 	must(t, err)

@@ -27,9 +27,9 @@ func homes(t *testing.T) (hs []home) {
 		protocols = append(protocols, "na+sm")
 	}
 	for _, p := range protocols {
-		server, err := Listen(p, nil)
+		server, err := Listen(t.Context(), p, nil)
 		opened(t, server, err)
-		client, err := Open(p, nil)
+		client, err := Open(t.Context(), p, nil)
 		hs = append(hs, home{server, opened(t, client, err)})
 	}
 	return hs
@@ -69,7 +69,7 @@ type fillIn struct {
 // serveFill serves fill by pushing into the memory.
 func serveFill(t *testing.T, e *Engine, id uint16) {
 	t.Helper()
-	p, err := e.Provider(id, "data")
+	p, err := e.NewProvider(id, "data")
 	must(t, err)
 	must(t, fill.Handle(p, func(ctx context.Context, in fillIn) (int64, error) {
 		owner, err := e.Lookup(in.Owner)
@@ -88,10 +88,10 @@ func serveFill(t *testing.T, e *Engine, id uint16) {
 // delegateFill serves fill by passing it on, with the caller's handle and address.
 func delegateFill(t *testing.T, e *Engine, id uint16, to ProviderHandle) {
 	t.Helper()
-	p, err := e.Provider(id, "delegator")
+	p, err := e.NewProvider(id, "delegator")
 	must(t, err)
 	must(t, fill.Handle(p, func(ctx context.Context, in fillIn) (int64, error) {
-		in.Owner = PeerFrom(ctx).String()
+		in.Owner = InfoFrom(ctx).Peer.String()
 		return fill.Call(ctx, to, in)
 	}))
 }
@@ -167,9 +167,9 @@ func TestChildKeepsNothing(t *testing.T) {
 	if _, err := exec.LookPath("cat"); err != nil {
 		t.Skip("there is no program to start: ", err)
 	}
-	server, err := Listen("ofi+tcp://127.0.0.1", nil)
+	server, err := Listen(t.Context(), "ofi+tcp://127.0.0.1", nil)
 	opened(t, server, err)
-	client, err := Open("ofi+tcp://127.0.0.1", nil)
+	client, err := Open(t.Context(), "ofi+tcp://127.0.0.1", nil)
 	ep := reach(t, opened(t, client, err), server)
 	must(t, add.Handle(server, handleAdd))
 	callAdd(t, ep)
@@ -183,7 +183,7 @@ func TestChildKeepsNothing(t *testing.T) {
 	callAdd(t, ep)
 	addr := server.Addr()
 	must(t, server.Close())
-	again, err := Listen(addr, nil)
+	again, err := Listen(t.Context(), addr, nil)
 	must(t, add.Handle(opened(t, again, err), handleAdd))
 	if _, err := fmt.Fprint(in, "alive"); err != nil {
 		t.Fatal(err)

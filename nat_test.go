@@ -23,7 +23,7 @@ func init() { peers["translated"] = peerTranslated }
 // of its input, which is a number of 8 bits.
 func peerTranslated(args []string) error {
 	own, through := args[0], args[1]
-	e, err := Open(own, nil)
+	e, err := Open(context.Background(), own, nil)
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func handlePaint(e *Engine) func(context.Context, paintIn) (struct{}, error) {
 			return struct{}{}, err
 		}
 		defer func() { _ = b.Close() }()
-		_, err = in.Into.On(PeerFrom(ctx)).Push(ctx, b)
+		_, err = in.Into.On(InfoFrom(ctx).Peer).Push(ctx, b)
 		return struct{}{}, err
 	}
 }
@@ -132,7 +132,7 @@ func relay(t *testing.T, target string) string {
 // address translator, are both served, and neither ends the connection of the other. Each handler reaches the memory of
 // its own caller.
 func TestClientsBehindOneAddress(t *testing.T) {
-	server, err := Listen("ofi+tcp://127.0.0.1", nil)
+	server, err := Listen(t.Context(), "ofi+tcp://127.0.0.1", nil)
 	server = opened(t, server, err)
 	must(t, paint.Handle(server, handlePaint(server)))
 	through := relay(t, strings.TrimPrefix(server.Addr(), "ofi+tcp://"))

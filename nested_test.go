@@ -30,7 +30,7 @@ func ring(t *testing.T, n int) []*Engine {
 			if in.Left == 0 {
 				return hopOut{}, nil
 			}
-			info, _ := InfoFrom(ctx)
+			info := InfoFrom(ctx)
 			if want := hop.ID(65535); info.ID != want || info.Parent != want && info.Parent != 65535 {
 				return hopOut{}, fmt.Errorf("info %+v", info)
 			}
@@ -41,7 +41,7 @@ func ring(t *testing.T, n int) []*Engine {
 			}
 			out, err := hop.Call(ctx, next, in)
 			return hopOut{Hops: out.Hops + 1}, err
-		}, InPool(e.Pool("hops"))))
+		}, WithPool(e.LookupPool("hops"))))
 		es = append(es, e)
 	}
 	return es
@@ -93,7 +93,7 @@ func TestNestedStarted(t *testing.T) {
 			p := ping.Start(ctx, back, in{Left: arg.Left - 1, Addr: e.Addr()})
 			n, err := p.Wait()
 			return n + 1, err
-		}, InPool(e.Pool("one"))))
+		}, WithPool(e.LookupPool("one"))))
 		es = append(es, e)
 	}
 	ep := reach(t, calling(t, nil), es[0])
@@ -149,11 +149,11 @@ func TestParent(t *testing.T) {
 	inner := NewRPC[struct{}, struct{}]("inner")
 	outer := NewRPC[struct{}, struct{}]("outer")
 	must(t, inner.Handle(server, func(ctx context.Context, _ struct{}) (struct{}, error) {
-		info, _ := InfoFrom(ctx)
+		info := InfoFrom(ctx)
 		parents <- info.Parent
 		return struct{}{}, nil
 	}))
-	p, err := server.Provider(5, "p")
+	p, err := server.NewProvider(5, "p")
 	must(t, err)
 	type key struct{}
 	must(t, outer.Handle(p, func(ctx context.Context, _ struct{}) (struct{}, error) {
@@ -171,7 +171,7 @@ func TestParent(t *testing.T) {
 	if got, want := soon(t, "parent", parents), outer.ID(5); got != want {
 		t.Errorf("parent of a nested call is %#x, want %#x", got, want)
 	}
-	if _, ok := InfoFrom(context.Background()); ok || PeerFrom(context.Background()) != nil {
+	if InfoFrom(context.Background()).Peer != nil {
 		t.Error("any context is a handler's")
 	}
 }

@@ -114,7 +114,7 @@ func TestGreedyPeer(t *testing.T) {
 	must(t, work.Handle(server, func(ctx context.Context, _ struct{}) (struct{}, error) {
 		begun.Add(1)
 		<-steps
-		served <- PeerFrom(ctx).String()
+		served <- InfoFrom(ctx).Peer.String()
 		return struct{}{}, nil
 	}))
 	var flood []*Pending[struct{}]
@@ -152,18 +152,18 @@ func TestPools(t *testing.T) {
 	server, ep := pair(t, &Config{MaxHandlers: 2, Pools: []PoolConfig{{Name: "slow", Workers: 2, Queue: 3}}})
 	goOn := make(chan struct{})
 	slow := NewRPC[struct{}, struct{}]("slow")
-	pool := server.Pool("slow")
-	if pool == nil || pool.Name() != "slow" || server.Pool("other") != nil {
+	pool := server.LookupPool("slow")
+	if pool == nil || pool.Name() != "slow" || server.LookupPool("other") != nil {
 		t.Fatal("wrong pools")
 	}
 	must(t, add.Handle(server, handleAdd))
 	must(t, slow.Handle(server, func(context.Context, struct{}) (struct{}, error) {
 		<-goOn
 		return struct{}{}, nil
-	}, InPool(pool)))
+	}, WithPool(pool)))
 	other := NewRPC[struct{}, struct{}]("other")
-	for _, p := range []*Pool{nil, listening(t, &Config{Pools: []PoolConfig{{Name: "slow"}}}).Pool("slow")} {
-		wantCode(t, other.Handle(server, nil, InPool(p)), codes.InvalidArg, "pool")
+	for _, p := range []*HandlerPool{nil, listening(t, &Config{Pools: []PoolConfig{{Name: "slow"}}}).LookupPool("slow")} {
+		wantCode(t, other.Handle(server, nil, WithPool(p)), codes.InvalidArg, "pool")
 	}
 	var ps []*Pending[struct{}]
 	for range 6 {

@@ -82,7 +82,7 @@ func TestRespondToTheDead(t *testing.T) {
 	c := soon(t, "request", calls)
 	p.Kill()
 	answered := make(chan error, 1)
-	go func() { answered <- c.Respond(largeOut{N: 1 << 20, Data: make([]byte, 1<<20)}) }()
+	go func() { answered <- c.Respond(c.Context(), largeOut{N: 1 << 20, Data: make([]byte, 1<<20)}) }()
 	wantCode(t, soon(t, "answer", answered), codes.HostUnreach, "large")
 	waitFor(t, func() bool { return server.Stats().RequestsActive == 0 })
 }

@@ -19,7 +19,7 @@ type PoolKind uint8
 const (
 	// PoolFIFO has the peers take turns, and each one's requests come in their order (Argobots' fifo and fifo_wait).
 	PoolFIFO PoolKind = iota
-	// PoolPriority prefers requests of RPCs that are registered with a higher [Priority]; among equals it is as
+	// PoolPriority prefers requests of RPCs that are registered with a higher [WithPriority]; among equals it is as
 	// PoolFIFO. So that others do not starve, each eighth turn is that of the priority that has waited longest for one. Margo's
 	// prio_wait, which prefers what has begun already, has no priorities beyond that.
 	PoolPriority
@@ -80,9 +80,9 @@ func (p *PoolConfig) check(op string) error {
 	return nil
 }
 
-// Pool is a group of workers for handlers, made by [Config].Pools or [Engine.AddPool] and found by [Engine.Pool]. It is
+// HandlerPool is a group of workers for handlers, made by [Config].Pools or [Engine.AddPool] and found by [Engine.LookupPool]. It is
 // safe for concurrent use.
-type Pool struct {
+type HandlerPool struct {
 	owner *pools
 	cfg   PoolConfig
 	pool  *sched.Pool
@@ -91,13 +91,13 @@ type Pool struct {
 }
 
 // Name returns the pool's name.
-func (p *Pool) Name() string { return p.cfg.Name }
+func (p *HandlerPool) Name() string { return p.cfg.Name }
 
 // Config returns what the pool was made of, with defaults filled in.
-func (p *Pool) Config() PoolConfig { return p.cfg }
+func (p *HandlerPool) Config() PoolConfig { return p.cfg }
 
 // Stats returns what the pool has done and does.
-func (p *Pool) Stats() stats.Pool { return stats.Pool(p.pool.Stats()) }
+func (p *HandlerPool) Stats() stats.Pool { return stats.Pool(p.pool.Stats()) }
 
 // pools are the pools of an engine, and of those that have it as Config.Parent. They have no goroutines of their own, so
 // the engines may end in any order.
@@ -107,7 +107,7 @@ type pools struct {
 
 	mu invariants.Mutex
 	// +checklocks:mu
-	named []*Pool // in the order in which they were made
+	named []*HandlerPool // in the order in which they were made
 	// +checklocks:mu
 	users []*Engine
 	// +checklocks:mu
@@ -161,13 +161,13 @@ func (ps *pools) warn(after time.Duration) {
 }
 
 // add makes another pool; nil if the name is taken.
-func (ps *pools) add(cfg PoolConfig, removed func()) *Pool {
+func (ps *pools) add(cfg PoolConfig, removed func()) *HandlerPool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	if ps.findLocked(cfg.Name) != nil {
 		return nil
 	}
-	p := &Pool{owner: ps, cfg: cfg, removed: removed, pool: sched.NewPool(sched.PoolConfig{
+	p := &HandlerPool{owner: ps, cfg: cfg, removed: removed, pool: sched.NewPool(sched.PoolConfig{
 		Name: cfg.Name, Workers: cfg.Workers, Alive: ps.alive, Queue: cfg.Queue, Kind: cfg.Kind.core(),
 	})}
 	p.pool.Watch(ps.warnAfter, warnSlow)
@@ -175,22 +175,22 @@ func (ps *pools) add(cfg PoolConfig, removed func()) *Pool {
 	return p
 }
 
-func (ps *pools) find(name string) *Pool {
+func (ps *pools) find(name string) *HandlerPool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	return ps.findLocked(name)
 }
 
 // +checklocks:ps.mu
-func (ps *pools) findLocked(name string) *Pool {
-	i := slices.IndexFunc(ps.named, func(p *Pool) bool { return p.Name() == name })
+func (ps *pools) findLocked(name string) *HandlerPool {
+	i := slices.IndexFunc(ps.named, func(p *HandlerPool) bool { return p.Name() == name })
 	if i < 0 {
 		return nil
 	}
 	return ps.named[i]
 }
 
-func (ps *pools) all() []*Pool {
+func (ps *pools) all() []*HandlerPool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	return slices.Clone(ps.named)
@@ -208,7 +208,7 @@ func (ps *pools) cores() []*sched.Pool {
 }
 
 // bind calls f, which binds something to p, unless p has been removed. p is nil for what needs no pool with a name.
-func (ps *pools) bind(p *Pool, f func() error) error {
+func (ps *pools) bind(p *HandlerPool, f func() error) error {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	if p != nil && !slices.Contains(ps.named, p) {
@@ -233,14 +233,14 @@ func (ps *pools) remove(name string) error {
 	}
 	p.pool.Watch(0, nil)
 	p.removed()
-	ps.named = slices.DeleteFunc(ps.named, func(q *Pool) bool { return q == p })
+	ps.named = slices.DeleteFunc(ps.named, func(q *HandlerPool) bool { return q == p })
 	return nil
 }
 
 // userLocked says what uses p, "" if nothing does.
 //
 // +checklocks:ps.mu
-func (ps *pools) userLocked(p *Pool) string {
+func (ps *pools) userLocked(p *HandlerPool) string {
 	for _, e := range ps.users {
 		if e.cfg.RPCPool == p.Name() {
 			return "an engine as its Config.RPCPool; close that first" // which may not have an address yet
@@ -260,15 +260,15 @@ func (ps *pools) userLocked(p *Pool) string {
 	return ""
 }
 
-// Pool returns the engine's pool of that name, nil if there is none (margo_find_pool_by_name).
-func (e *Engine) Pool(name string) *Pool { return e.handlers.pools.find(name) }
+// LookupPool returns the engine's pool of that name, nil if there is none (margo_find_pool_by_name).
+func (e *Engine) LookupPool(name string) *HandlerPool { return e.handlers.pools.find(name) }
 
 // Pools returns the engine's pools in the order in which they were made (margo_find_pool_by_index).
-func (e *Engine) Pools() []*Pool { return e.handlers.pools.all() }
+func (e *Engine) Pools() []*HandlerPool { return e.handlers.pools.all() }
 
 // AddPool makes another pool while the engine runs (margo_add_pool_from_json). The error says what is wrong with cfg, or
 // that the name is taken (codes.Exist).
-func (e *Engine) AddPool(cfg PoolConfig) (*Pool, error) {
+func (e *Engine) AddPool(cfg PoolConfig) (*HandlerPool, error) {
 	cfg.fill(e.roomForQueue())
 	if err := cfg.check("add pool"); err != nil {
 		return nil, err
@@ -293,8 +293,8 @@ func (e *Engine) AddPool(cfg PoolConfig) (*Pool, error) {
 // the Config.RPCPool of an engine, an RPC is registered for it, a timer of it is started, or a request is in it.
 func (e *Engine) RemovePool(name string) error { return e.handlers.pools.remove(name) }
 
-// InPool has the RPC's handlers run by the workers of p, which must be the same engine's or its parent's.
-func InPool(p *Pool) HandleOption {
+// WithPool makes the workers of p run the handlers of the RPC. The pool must be the same engine's or its parent's.
+func WithPool(p *HandlerPool) HandleOption {
 	return handleOption(func(s *service) error {
 		if p == nil || p.owner != s.e.handlers.pools {
 			return argumentError("register", s.label(), "", "%w", errNotMyPool)
@@ -304,9 +304,9 @@ func InPool(p *Pool) HandleOption {
 	})
 }
 
-// Priority says how urgent the RPC's requests are when they wait for a worker of a pool of kind PoolPriority, from -32768
+// WithPriority sets the urgency of the RPC's requests that wait for a worker of a pool of kind PoolPriority, from -32768
 // to 32767; higher is earlier, and 0 is that of RPCs without this option. It means nothing in other pools.
-func Priority(n int) HandleOption {
+func WithPriority(n int) HandleOption {
 	return handleOption(func(s *service) error {
 		if n != int(int16(n)) {
 			return argumentError("register", s.label(), "", "priority %d; priorities go from %d to %d", n, math.MinInt16, math.MaxInt16)

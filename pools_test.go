@@ -34,10 +34,10 @@ func TestPoolKinds(t *testing.T) {
 					<-goOn
 					return struct{}{}, nil
 				}
-				pool := s.server.Pool("p")
+				pool := s.server.LookupPool("p")
 				urgent := NewRPC[int32, struct{}]("urgent")
-				must(t, mark.Handle(s.server, h, InPool(pool)))
-				must(t, urgent.Handle(s.server, h, InPool(pool), Priority(1)))
+				must(t, mark.Handle(s.server, h, WithPool(pool)))
+				must(t, urgent.Handle(s.server, h, WithPool(pool), WithPriority(1)))
 				var ps []*Pending[struct{}]
 				for n := range int32(5) {
 					if n < 3 {
@@ -72,16 +72,16 @@ func TestPoolsAtRunTime(t *testing.T) {
 	if want := (PoolConfig{Name: "more", Kind: PoolPriority, Workers: 1, Queue: defaultQueued}); pool.Config() != want {
 		t.Errorf("config %+v, want %+v", pool.Config(), want)
 	}
-	if ps := server.Pools(); len(ps) != 2 || ps[0] != server.Pool("first") || ps[1] != pool {
+	if ps := server.Pools(); len(ps) != 2 || ps[0] != server.LookupPool("first") || ps[1] != pool {
 		t.Errorf("pools %v", ps)
 	}
 	began, goOn := make(chan string, 1), make(chan struct{})
 	must(t, mark.Handle(server, func(ctx context.Context, _ int32) (struct{}, error) {
-		info, _ := InfoFrom(ctx)
+		info := InfoFrom(ctx)
 		began <- info.Pool
 		<-goOn
 		return struct{}{}, nil
-	}, InPool(pool)))
+	}, WithPool(pool)))
 	wantCode(t, server.RemovePool("more"), codes.Busy, "more", `RPC "mark"`, "remove that")
 	call := mark.Start(patient(t), ep, 0)
 	if name := soon(t, "handler", began); name != "more" {
@@ -94,11 +94,11 @@ func TestPoolsAtRunTime(t *testing.T) {
 	must(t, err)
 	waitFor(t, func() bool { return pool.Stats().Running == 0 })
 	must(t, server.RemovePool("more"))
-	if server.Pool("more") != nil || len(server.Pools()) != 1 {
+	if server.LookupPool("more") != nil || len(server.Pools()) != 1 {
 		t.Error("a removed pool is found")
 	}
 	wantCode(t, server.RemovePool("more"), codes.NoEntry, "more")
-	wantCode(t, mark.Handle(server, nil, InPool(pool)), codes.InvalidArg, "no longer")
+	wantCode(t, mark.Handle(server, nil, WithPool(pool)), codes.InvalidArg, "no longer")
 	must(t, server.RemovePool("first"))
 }
 
@@ -112,7 +112,7 @@ func TestAddPoolRefused(t *testing.T) {
 		wantCode(t, err, codes.InvalidArg, want)
 	}
 	for _, n := range []int{-32769, 32768} {
-		wantCode(t, mark.Handle(server, nil, Priority(n)), codes.InvalidArg, "32767")
+		wantCode(t, mark.Handle(server, nil, WithPriority(n)), codes.InvalidArg, "32767")
 	}
 	_, err := server.AddPool(PoolConfig{Name: "p"})
 	wantCode(t, err, codes.Exist, `"p"`)
@@ -130,22 +130,22 @@ func TestParentPools(t *testing.T) {
 	for _, parentFirst := range []bool{true, false} {
 		parent, client := listening(t, &Config{Pools: []PoolConfig{{Name: "p", Workers: 1}}}), calling(t, nil)
 		child := listening(t, &Config{Parent: parent})
-		if !slices.Equal(child.Pools(), parent.Pools()) || child.Pool("p") != parent.Pool("p") {
+		if !slices.Equal(child.Pools(), parent.Pools()) || child.LookupPool("p") != parent.LookupPool("p") {
 			t.Fatal("the pools differ")
 		}
 		added, err := child.AddPool(PoolConfig{Name: "of the child"})
 		must(t, err)
-		must(t, mark.Handle(parent, nil, InPool(added)))
+		must(t, mark.Handle(parent, nil, WithPool(added)))
 		wantCode(t, child.RemovePool("of the child"), codes.Busy, parent.Addr())
 		goOn := make(chan struct{})
 		for _, e := range []*Engine{parent, child} {
-			must(t, block.Handle(e, func(context.Context, struct{}) (struct{}, error) { <-goOn; return struct{}{}, nil }, InPool(e.Pool("p"))))
-			must(t, add.Handle(e, handleAdd, InPool(e.Pool("p"))))
+			must(t, block.Handle(e, func(context.Context, struct{}) (struct{}, error) { <-goOn; return struct{}{}, nil }, WithPool(e.LookupPool("p"))))
+			must(t, add.Handle(e, handleAdd, WithPool(e.LookupPool("p"))))
 		}
 		one := block.Start(patient(t), reach(t, client, parent), struct{}{})
-		waitFor(t, func() bool { return parent.Pool("p").Stats().Running == 1 })
+		waitFor(t, func() bool { return parent.LookupPool("p").Stats().Running == 1 })
 		two := block.Start(patient(t), reach(t, client, child), struct{}{})
-		waitFor(t, func() bool { return child.Pool("p").Stats().Queued == 1 })
+		waitFor(t, func() bool { return child.LookupPool("p").Stats().Queued == 1 })
 		close(goOn)
 		for _, p := range []*Pending[struct{}]{one, two} {
 			_, err := p.Wait()
@@ -172,7 +172,7 @@ func TestRemoveRPCPool(t *testing.T) {
 	wantCode(t, parent.RemovePool("p"), codes.Busy, `"p"`, "RPCPool")
 	must(t, add.Handle(child, handleAdd))
 	callAdd(t, reach(t, client, child))
-	if n := parent.Pool("p").Stats().Served; n != 1 {
+	if n := parent.LookupPool("p").Stats().Served; n != 1 {
 		t.Errorf("the pool has served %d requests, want 1", n)
 	}
 	must(t, child.Shutdown(patient(t)))
@@ -186,10 +186,10 @@ func TestRemoveRPCPool(t *testing.T) {
 // parity: G10
 func TestParentRefused(t *testing.T) {
 	parent := listening(t, nil)
-	_, err := Open(network, &Config{Parent: parent, MaxHandlers: 3})
+	_, err := Open(t.Context(), network, &Config{Parent: parent, MaxHandlers: 3})
 	wantCode(t, err, codes.InvalidArg, "Parent")
 	must(t, parent.Close())
-	_, err = Open(network, &Config{Parent: parent})
+	_, err = Open(t.Context(), network, &Config{Parent: parent})
 	wantCode(t, err, codes.Permission)
 }
 
@@ -199,9 +199,9 @@ func TestHandlerWarning(t *testing.T) {
 	log := new(logLines)
 	cfg := &Config{Checksums: NoChecksums, HandlerWarning: time.Second, Logger: log.logger(), Pools: []PoolConfig{{Name: "p"}}}
 	simulate(t, natest.Config{}, cfg, func(t *testing.T, s *sim) {
-		p, err := s.server.Provider(7, "naps")
+		p, err := s.server.NewProvider(7, "naps")
 		must(t, err)
-		must(t, nap.Handle(p, handleNap, InPool(s.server.Pool("p"))))
+		must(t, nap.Handle(p, handleNap, WithPool(s.server.LookupPool("p"))))
 		must(t, add.Handle(s.server, handleAdd))
 		for range 50 {
 			callAdd(t, s.ep)
@@ -224,7 +224,7 @@ func TestHandlerWarning(t *testing.T) {
 		log.want(t, 3, "handler takes long", "rpc=nap@7", "age=3s")
 		log.end(t, 4)
 	})
-	_, err := Open(network, &Config{HandlerWarning: -1})
+	_, err := Open(t.Context(), network, &Config{HandlerWarning: -1})
 	wantCode(t, err, codes.InvalidArg, "HandlerWarning")
 }
 

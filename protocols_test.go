@@ -54,7 +54,7 @@ func TestProtocolAddressesCanBeOpened(t *testing.T) {
 		if p.Err != nil {
 			continue
 		}
-		e, err := Listen(p.Addr, nil)
+		e, err := Listen(t.Context(), p.Addr, nil)
 		if err != nil {
 			t.Errorf("%s on %s: %v", p, p.Device, err)
 			continue

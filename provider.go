@@ -18,10 +18,10 @@ type Provider struct {
 	identity string
 }
 
-// Provider makes a provider with an id of its own. identity is a word that says what kind of service it is; peers may
+// NewProvider makes a provider with an id of its own. identity is a word that says what kind of service it is; peers may
 // ask for it ([ProviderHandle.Identity], margo_provider_get_identity). Id 65535 stands for no provider and is the
 // engine's.
-func (e *Engine) Provider(id uint16, identity string) (*Provider, error) {
+func (e *Engine) NewProvider(id uint16, identity string) (*Provider, error) {
 	if id == wire.DefaultProvider {
 		return nil, argumentError("make provider", "", "", "id %d stands for no provider; register on the engine itself", id)
 	}
@@ -107,7 +107,7 @@ func (p *Provider) answerIdentity(context.Context, struct{}) (identityOut, error
 
 // audit records an event that a handler's caller has caused.
 func (e *Engine) audit(ctx context.Context, event audit.Event, cause string) {
-	from := PeerFrom(ctx)
+	from := InfoFrom(ctx).Peer
 	e.cfg.trail.Record(event, cause, from.addr.Account().Host(), slog.String(logPeer, from.String()))
 }
 

@@ -32,7 +32,7 @@ func TestResultPanics(t *testing.T) {
 					t.Error("Respond does not panic")
 				}
 			}()
-			_ = c.Respond(rude{})
+			_ = c.Respond(c.Context(), rude{})
 		}()
 	}))
 	for _, rpc := range []*RPC[struct{}, rude]{short, late} {
@@ -114,7 +114,7 @@ func TestGoexitTask(t *testing.T) {
 // parity: H20 D27
 func TestSmallMessages(t *testing.T) {
 	for _, cfg := range []Config{{MaxRequest: 511}, {MaxResponse: 511}, {MaxRequest: -1}, {MaxRequest: 64, MaxResponse: 64}} {
-		_, err := Listen("ofi+tcp://127.0.0.1", &cfg)
+		_, err := Listen(t.Context(), "ofi+tcp://127.0.0.1", &cfg)
 		wantCode(t, err, codes.InvalidArg, "512")
 	}
 	cfg := &Config{MaxRequest: 512, MaxResponse: 512}
@@ -132,7 +132,7 @@ func TestSmallMessages(t *testing.T) {
 
 // TestOverflowLimits checks the limits of what an engine fetches.
 func TestOverflowLimits(t *testing.T) {
-	_, err := Listen("ofi+tcp://127.0.0.1", &Config{OverflowBudget: -1})
+	_, err := Listen(t.Context(), "ofi+tcp://127.0.0.1", &Config{OverflowBudget: -1})
 	wantCode(t, err, codes.InvalidArg, "OverflowBudget")
 	type blob struct {
 		N    uint32
@@ -206,7 +206,7 @@ func TestInterceptorGivesUp(t *testing.T) {
 func TestNestedDetached(t *testing.T) {
 	server, ep := pair(t, &Config{Pools: []PoolConfig{{Name: "one"}}})
 	outer := NewRPC[struct{}, addOut]("outer")
-	one := InPool(server.Pool("one"))
+	one := WithPool(server.LookupPool("one"))
 	must(t, add.Handle(server, handleAdd, one))
 	must(t, outer.Handle(server, func(ctx context.Context, _ struct{}) (addOut, error) {
 		return add.Start(context.WithoutCancel(ctx), server.Self(), addIn{X: 1, Y: 2}).Wait()
@@ -219,7 +219,7 @@ func TestNestedDetached(t *testing.T) {
 // TestProviderClosed registers on a provider that is closed.
 func TestProviderClosed(t *testing.T) {
 	server := listening(t, nil)
-	p, err := server.Provider(1, "first")
+	p, err := server.NewProvider(1, "first")
 	must(t, err)
 	must(t, p.Close())
 	if err := add.Handle(p, handleAdd); err == nil {
@@ -241,7 +241,7 @@ func TestWhoCalls(t *testing.T) {
 	who := NewRPC[struct{}, string]("who")
 	must(t, add.Handle(other, handleAdd))
 	must(t, who.Handle(server, func(ctx context.Context, _ struct{}) (string, error) {
-		peer := PeerFrom(ctx)
+		peer := InfoFrom(ctx).Peer
 		out, err := add.Call(ctx, peer, addIn{X: 3, Y: 4})
 		if err == nil && out.Sum != 7 {
 			t.Errorf("calling back: %+v", out)

@@ -25,13 +25,13 @@ func TestRespondContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	answered := make(chan error, 1)
-	go func() { answered <- c.RespondContext(ctx, largeOut{N: 1 << 20, Data: make([]byte, 1<<20)}) }()
+	go func() { answered <- c.Respond(ctx, largeOut{N: 1 << 20, Data: make([]byte, 1<<20)}) }()
 	err := soon(t, "answer", answered)
 	wantCode(t, err, codes.Timeout, "large")
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v is not the context's error", err)
 	}
-	wantCode(t, c.RespondContext(t.Context(), largeOut{}), codes.InvalidArg, "answered already")
+	wantCode(t, c.Respond(t.Context(), largeOut{}), codes.InvalidArg, "answered already")
 	p.Resume()
 	if got := p.Stdout.Line(); got != "1048576" { // the memory stays lent for a while
 		t.Errorf("the client has fetched %s bytes", got)
@@ -44,7 +44,7 @@ func TestRespondContextInTime(t *testing.T) {
 	server, ep := pair(t, nil)
 	size := uint32(0)
 	must(t, large.HandleCall(server, func(c *Call[struct{}, largeOut]) {
-		if err := c.RespondContext(c.Context(), largeOut{N: size, Data: make([]byte, size)}); err != nil {
+		if err := c.Respond(c.Context(), largeOut{N: size, Data: make([]byte, size)}); err != nil {
 			t.Error(err)
 		}
 	}))

@@ -10,11 +10,11 @@ const administrative = "__"
 
 // rpcPool returns the pool that RPCs are served in if nothing else is said, nil if that is outside pools. RPCs that
 // look after the engine are served there always, so that an engine whose pool is stuck can be asked to end.
-func (e *Engine) rpcPool(p *procedure) *Pool {
+func (e *Engine) rpcPool(p *procedure) *HandlerPool {
 	if e.cfg.RPCPool == "" || strings.HasPrefix(p.name, administrative) {
 		return nil
 	}
-	return e.Pool(e.cfg.RPCPool) // which nobody may remove
+	return e.LookupPool(e.cfg.RPCPool) // which nobody may remove
 }
 
 // checkRPCPool refuses the name of a pool that is not there.

@@ -59,7 +59,7 @@ func TestFlavors(t *testing.T) {
 	if _, err := plain.Call(patient(t), ep.Provider(1), addIn{}); codes.Of(err) != codes.InvalidArg {
 		t.Errorf("a provider for an RPC without: %v", err)
 	}
-	provider, err := server.Provider(3, "x")
+	provider, err := server.NewProvider(3, "x")
 	must(t, err)
 	if err := plain.Handle(provider, nil); codes.Of(err) != codes.InvalidArg {
 		t.Errorf("registering an RPC without providers for one: %v", err)
@@ -94,7 +94,7 @@ func TestNewRPCPanics(t *testing.T) {
 func TestProviderIDs(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, add.Handle(server, handleAdd))
-	zero, err := server.Provider(0, "zero")
+	zero, err := server.NewProvider(0, "zero")
 	must(t, err)
 	must(t, add.Handle(zero, func(context.Context, addIn) (addOut, error) { return addOut{Sum: 0}, nil }))
 	callAdd(t, ep)
@@ -105,7 +105,7 @@ func TestProviderIDs(t *testing.T) {
 	if got, want := add.ID(0), uint64(0xc8c9c5c8)<<32; got != want {
 		t.Errorf("id %#x, want %#x", got, want)
 	}
-	if _, err := server.Provider(wire.DefaultProvider, "x"); codes.Of(err) != codes.InvalidArg {
+	if _, err := server.NewProvider(wire.DefaultProvider, "x"); codes.Of(err) != codes.InvalidArg {
 		t.Errorf("provider 65535: %v", err)
 	}
 }
@@ -115,11 +115,11 @@ func TestProviderIDs(t *testing.T) {
 func TestProviders(t *testing.T) {
 	server, ep := pair(t, nil)
 	for id := range uint16(3) {
-		p, err := server.Provider(id, fmt.Sprintf("kind%d", id))
+		p, err := server.NewProvider(id, fmt.Sprintf("kind%d", id))
 		must(t, err)
 		data := int32(id) * 100
 		must(t, add.Handle(p, func(ctx context.Context, in addIn) (addOut, error) {
-			if info, ok := InfoFrom(ctx); !ok || info.Provider != id || info.RPC != "add" || info.ID != add.ID(id) {
+			if info := InfoFrom(ctx); info.Provider != id || info.RPC != "add" || info.ID != add.ID(id) {
 				return addOut{}, fmt.Errorf("wrong info %+v", info)
 			}
 			return addOut{Sum: data + in.X}, nil
@@ -147,13 +147,13 @@ func TestProviders(t *testing.T) {
 // parity: T29
 func TestProviderTaken(t *testing.T) {
 	server := listening(t, nil)
-	first, err := server.Provider(1, "first")
+	first, err := server.NewProvider(1, "first")
 	must(t, err)
-	_, err = server.Provider(1, "second")
+	_, err = server.NewProvider(1, "second")
 	wantCode(t, err, codes.Exist, `"first"`, `"second"`)
 	must(t, first.Close())
 	must(t, first.Close())
-	second, err := server.Provider(1, "second")
+	second, err := server.NewProvider(1, "second")
 	must(t, err)
 	if second.ID() != 1 || second.Identity() != "second" {
 		t.Errorf("provider %d %q", second.ID(), second.Identity())
@@ -212,7 +212,7 @@ func TestUnknownIsLogged(t *testing.T) {
 	audit.Reset()
 	log := slog.New(slog.NewTextHandler(lockedWriter{&mu, &text}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	server, ep := pair(t, &Config{Logger: log})
-	p, err := server.Provider(3, "x")
+	p, err := server.NewProvider(3, "x")
 	must(t, err)
 	must(t, add.Handle(p, handleAdd))
 	_, err = add.Call(patient(t), ep, addIn{})

@@ -20,8 +20,8 @@ type service struct {
 	proc     *procedure
 	id       uint64
 	provider uint16
-	owner    *Provider // it is registered on; nil: on the engine
-	named    *Pool     // whose workers run the handlers; nil: none with a name
+	owner    *Provider    // it is registered on; nil: on the engine
+	named    *HandlerPool // whose workers run the handlers; nil: none with a name
 	pool     *sched.Pool
 	priority int16
 	pace     sched.Pace
@@ -199,7 +199,7 @@ func (svc *service) add(id uint64) error {
 	return nil
 }
 
-var errProviderClosed = errors.New("the provider is closed; Engine.Provider makes another of its id")
+var errProviderClosed = errors.New("the provider is closed; Engine.NewProvider makes another of its id")
 
 // remove undoes register.
 func remove(p *procedure, on Registrar) error {
@@ -229,7 +229,7 @@ func registered(p *procedure, on Registrar) bool {
 // has one. A panic is logged too, at most ten times a minute for one host, on standard error if the engine has no logger.
 //
 // h's context ends when the connection to the caller is lost, and when the engine is closed or stops waiting for
-// handlers; not when the caller's patience does. It carries who calls ([PeerFrom], [InfoFrom]); calls and transfers that
+// handlers; not when the caller's patience does. It carries who calls ([InfoFrom]); calls and transfers that
 // are made with it leave h's worker to others meanwhile.
 //
 // A nil h registers the name alone: callers are told that there is no handler.

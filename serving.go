@@ -153,7 +153,7 @@ func (s *serving) resume() { s.job.Resume() }
 // info describes the request.
 func (s *serving) info() CallInfo {
 	return CallInfo{
-		Side: ServerSide, RPC: s.svc.proc.name, ID: s.id, Provider: s.svc.provider,
+		Server: true, RPC: s.svc.proc.name, ID: s.id, Provider: s.svc.provider,
 		Peer: &Endpoint{e: s.svc.e, addr: s.from}, Parent: s.parent, Pool: s.svc.pool.Name(),
 	}
 }

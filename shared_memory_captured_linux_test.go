@@ -19,7 +19,7 @@ func TestSharedMemoryDescriptors(t *testing.T) {
 	if err := sm.Available(); err != nil {
 		t.Skipf("no shared memory: %v", err)
 	}
-	e, err := Listen("na+sm", &Config{NoEager: true})
+	e, err := Listen(t.Context(), "na+sm", &Config{NoEager: true})
 	opened(t, e, err)
 	segs := [][]byte{make([]byte, 4096), make([]byte, 100), make([]byte, 1)}
 	ours := map[uint64]uint64{ // words that differ from process to process

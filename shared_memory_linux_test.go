@@ -30,7 +30,7 @@ func TestSharedMemoryWithoutAttach(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0) }()
-	e, err := Listen("na+sm", nil)
+	e, err := Listen(t.Context(), "na+sm", nil)
 	opened(t, e, err)
 	heap := bytes.Repeat([]byte("heap"), 100_000)
 	inHeap, err := e.Expose(ReadWrite, heap)
@@ -69,14 +69,14 @@ func TestSharedMemoryName(t *testing.T) {
 	if err := sm.Available(); err != nil {
 		t.Skipf("no shared memory: %v", err)
 	}
-	client, err := Open("na+sm", nil)
+	client, err := Open(t.Context(), "na+sm", nil)
 	client = opened(t, client, err)
 	addr := fmt.Sprintf("na+sm://cinnabar-name-%d", os.Getpid())
 	ep := find(t, client, addr)
 	_, err = add.Call(patient(t), ep, addIn{})
 	wantCode(t, err, codes.HostUnreach, addr)
 	for range 2 {
-		server, err := Listen(addr, nil)
+		server, err := Listen(t.Context(), addr, nil)
 		server = opened(t, server, err)
 		must(t, add.Handle(server, handleAdd))
 		callAdd(t, ep)
@@ -103,7 +103,7 @@ func TestSharedMemoryConfig(t *testing.T) {
 		t.Errorf("without a wish for spinning it is told %v, %v; want its own idea", got.Spin, err)
 	}
 	for _, cfg := range []*Config{{MaxRequest: 8192}, {MaxResponse: 1024}} {
-		_, err := Listen("na+sm", cfg)
+		_, err := Listen(t.Context(), "na+sm", cfg)
 		wantCode(t, err, codes.InvalidArg, "4096")
 	}
 }
@@ -138,7 +138,7 @@ func peerConfined(args []string) error {
 	}
 	var one [1]byte
 	_, refused := unix.ProcessVMReadv(n, []unix.Iovec{{Base: &one[0], Len: 1}}, []unix.RemoteIovec{{Len: 1}}, 0)
-	e, err := Open("na+sm", nil)
+	e, err := Open(context.Background(), "na+sm", nil)
 	if err != nil {
 		return err
 	}

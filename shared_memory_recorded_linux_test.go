@@ -183,7 +183,7 @@ func TestRecordedSharedMemoryClients(t *testing.T) {
 	type sum struct{ Ret int32 }
 	for _, name := range []string{"sum_waiting.txt", "sum_polling.txt"} {
 		t.Run(name, func(t *testing.T) {
-			e, err := Listen("na+sm", &Config{MaxHandlers: 1}) // which run in order then
+			e, err := Listen(t.Context(), "na+sm", &Config{MaxHandlers: 1}) // which run in order then
 			opened(t, e, err)
 			must(t, NewRPC[args, sum]("sum", WithFlavor(Mercury)).Handle(e, func(_ context.Context, in args) (sum, error) {
 				return sum{in.A + in.B}, nil
@@ -336,9 +336,9 @@ func replayTransfer(t *testing.T, name string) {
 	if n != 2 || err != nil {
 		t.Fatalf("%s is named like no transfer: %v", name, err)
 	}
-	e, err := Listen("na+sm", nil)
+	e, err := Listen(t.Context(), "na+sm", nil)
 	opened(t, e, err)
-	lender, err := Open("na+sm", nil) // whose memory it is, because an engine reaches its own process by registered memory only
+	lender, err := Open(t.Context(), "na+sm", nil) // whose memory it is, because an engine reaches its own process by registered memory only
 	opened(t, lender, err)
 	memory := make([]byte, total)
 	if kind == "pull" {
@@ -354,13 +354,13 @@ func replayTransfer(t *testing.T, name string) {
 	defer func() { must(t, b.Close()) }()
 	must(t, NewRPC[recordedMove, recordedMoved](kind, WithFlavor(Mercury)).Handle(e, func(ctx context.Context, in recordedMove) (recordedMoved, error) {
 		local := make([]byte, in.LocalSize)
-		remote := in.Bulk.On(PeerFrom(ctx)).Slice(int64(in.Offset), int64(in.Size))
+		remote := in.Bulk.On(InfoFrom(ctx).Peer).Slice(int64(in.Offset), int64(in.Size))
 		var err error
 		if kind == "pull" {
-			_, err = remote.ReadAtContext(ctx, local, 0)
+			_, err = remote.ReadAt(ctx, local, 0)
 		} else {
 			recordedPattern(local, in.Seed)
-			_, err = remote.WriteAtContext(ctx, local, 0)
+			_, err = remote.WriteAt(ctx, local, 0)
 		}
 		h := fnv.New64a()
 		_, _ = h.Write(local) // never fails

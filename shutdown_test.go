@@ -31,7 +31,7 @@ func endAfter(e *Engine, n int32) func(context.Context, addIn) (addOut, error) {
 // parity: G02
 func TestShutdownFromHandler(t *testing.T) {
 	for range 20 {
-		server, err := Listen(network, nil)
+		server, err := Listen(t.Context(), network, nil)
 		must(t, err)
 		must(t, add.Handle(server, endAfter(server, 16)))
 		client := calling(t, nil)
@@ -73,7 +73,7 @@ func TestUseAfterClose(t *testing.T) {
 	_, startErr := add.Start(patient(t), ep, addIn{}).Wait()
 	_, lookupErr := client.Lookup(server.Addr())
 	_, exposeErr := client.Expose(ReadOnly, make([]byte, 10))
-	_, provider := client.Provider(1, "x")
+	_, provider := client.NewProvider(1, "x")
 	for name, err := range map[string]error{
 		"call": callErr, "start": startErr, "lookup": lookupErr, "expose": exposeErr, "provider": provider,
 		"handle": add.Handle(client, handleAdd), "send": NewOneWay[struct{}]("x").Send(patient(t), ep, struct{}{}),
@@ -82,7 +82,7 @@ func TestUseAfterClose(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if client.Addr() == "" || client.Config() == nil || client.Pool("x") != nil || client.Stats().RequestsSent == 0 {
+	if client.Addr() == "" || client.Config() == nil || client.LookupPool("x") != nil || client.Stats().RequestsSent == 0 {
 		t.Error("what only asks does not work any more")
 	}
 	callAdd(t, reach(t, calling(t, nil), server))
@@ -297,7 +297,7 @@ func TestRemoteShutdown(t *testing.T) {
 func TestStartStop(t *testing.T) {
 	client := calling(t, nil)
 	for range 100 {
-		server, err := Listen(network, nil)
+		server, err := Listen(t.Context(), network, nil)
 		must(t, err)
 		must(t, add.Handle(server, handleAdd))
 		callAdd(t, reach(t, client, server))
@@ -308,7 +308,7 @@ func TestStartStop(t *testing.T) {
 // parity: H01 H03 G01 G04 T16
 func TestOpenRefused(t *testing.T) {
 	for addr, word := range map[string]string{"bmi+tcp://x": "bmi+tcp", "": "use ofi+tcp"} {
-		_, err := Listen(addr, nil)
+		_, err := Listen(t.Context(), addr, nil)
 		wantCode(t, err, codes.ProtoNoSupport, word)
 	}
 	for word, cfg := range map[string]*Config{
@@ -318,11 +318,11 @@ func TestOpenRefused(t *testing.T) {
 		`"a"`:         {Pools: []PoolConfig{{Name: "a"}, {Name: "a"}}},
 		"-1 workers":  {Pools: []PoolConfig{{Name: "a", Workers: -1}}},
 	} {
-		_, err := Listen(network, cfg)
+		_, err := Listen(t.Context(), network, cfg)
 		wantCode(t, err, codes.InvalidArg, word)
 	}
 	server := listening(t, nil)
-	_, err := Listen(server.Addr(), nil)
+	_, err := Listen(t.Context(), server.Addr(), nil)
 	wantCode(t, err, codes.AddrInUse, strings.TrimPrefix(server.Addr(), "ofi+tcp://"))
 	if _, err := server.Lookup("nonsense"); err == nil {
 		t.Error("an address without sense is accepted")
@@ -378,11 +378,11 @@ func TestShutdownWithHeldCalls(t *testing.T) {
 		t.Fatalf("Shutdown has not waited for the answer to a caller that lives: %v", err)
 	default:
 	}
-	must(t, kept[2].Respond(struct{}{}))
+	must(t, kept[2].Respond(t.Context(), struct{}{}))
 	_, err := calls[2].Wait()
 	must(t, err)
 	must(t, soon(t, "the shutdown", down))
-	if err := kept[0].Respond(struct{}{}); err == nil {
+	if err := kept[0].Respond(t.Context(), struct{}{}); err == nil {
 		t.Error("an answer has reached a caller that is gone")
 	}
 	_ = kept[1].Fail(codes.Canceled)

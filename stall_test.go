@@ -32,7 +32,7 @@ func TestStalledTransfer(t *testing.T) {
 			for name, transfer := range map[string]func() error{
 				"pull":          func() error { _, err := r.Pull(context.Background(), mine); return err },
 				"push":          func() error { _, err := r.Push(context.Background(), mine); return err },
-				"read":          func() error { _, err := r.ReadAt(make([]byte, size), 0); return err },
+				"read":          func() error { _, err := r.ReadAt(t.Context(), make([]byte, size), 0); return err },
 				"chunks":        func() error { _, err := r.PullChunks(context.Background(), mine, 60_000, 2); return err },
 				"in background": func() error { _, err := r.StartPull(context.Background(), mine).Wait(); return err },
 			} {
@@ -154,7 +154,7 @@ func TestStalledTransferOfHandler(t *testing.T) {
 			ctx, cancel := context.WithTimeout(ctx, time.Hour)
 			defer cancel()
 			start := time.Now()
-			_, err := RemoteBulk{ep: PeerFrom(ctx), h: theirs.Handle(), n: size}.Pull(ctx, mine)
+			_, err := RemoteBulk{ep: InfoFrom(ctx).Peer, h: theirs.Handle(), n: size}.Pull(ctx, mine)
 			wantCode(t, err, codes.Timeout, "have moved, and none for", "Config.TransferStall")
 			return int64(time.Since(start)), nil
 		}))

@@ -54,7 +54,7 @@ func TestThalliumTutorial(t *testing.T) {
 			return err
 		}
 		defer local.Close() // the pull is over
-		n, err := remote.On(PeerFrom(ctx)).Pull(ctx, local)
+		n, err := remote.On(InfoFrom(ctx).Peer).Pull(ctx, local)
 		got <- fmt.Sprintf("%d %s of %d", n, buf, remote.Len())
 		return err
 	}))
@@ -123,11 +123,11 @@ func TestThalliumProviders(t *testing.T) {
 	if got, want := tlAdd.ID(0), uint64(0xc8c9c5c800000000); got != want {
 		t.Errorf("the id is %#x, want %#x", got, want)
 	}
-	zero, err := server.Provider(0, "zero")
+	zero, err := server.NewProvider(0, "zero")
 	must(t, err)
 	wantCode(t, tlAdd.Handle(zero, addThallium), codes.Exist, "add")
 	must(t, tlDivide.Handle(zero, divide))
-	five, err := server.Provider(5, "five")
+	five, err := server.NewProvider(5, "five")
 	must(t, err)
 	must(t, tlAdd.Handle(five, addThallium))
 
@@ -251,8 +251,8 @@ func TestThalliumDeferred(t *testing.T) {
 	if got := c.Info().Peer.String(); got != ep.e.Addr() {
 		t.Errorf("%s has called, want %s", got, ep.e.Addr())
 	}
-	must(t, c.Respond(c.In.X+c.In.Y))
-	wantCode(t, c.Respond(0), codes.InvalidArg)
+	must(t, c.Respond(c.Context(), c.In.X+c.In.Y))
+	wantCode(t, c.Respond(c.Context(), 0), codes.InvalidArg)
 	if got, err := p.Wait(); err != nil || got != 7 {
 		t.Errorf("add = %d, %v", got, err)
 	}
@@ -456,7 +456,7 @@ func TestThalliumEngineInValue(t *testing.T) {
 			return "", err
 		}
 		defer local.Close() // the pull is over
-		_, err = in.handle.On(PeerFrom(ctx)).Pull(ctx, local)
+		_, err = in.handle.On(InfoFrom(ctx).Peer).Pull(ctx, local)
 		return string(buf), err
 	}))
 	from := &source{engine: ep.e, data: []byte("exposed while it was written")}

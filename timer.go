@@ -56,11 +56,11 @@ func (e *Engine) NewTimer(f func(ctx context.Context)) *Timer {
 // NewTimer makes a timer of e whose function is run by the pool's workers (margo_timer_create_with_pool). It may have to
 // wait for one as requests do, but there is always room for it in the queue. e must be an engine of the pool; Start says
 // if it is not.
-func (p *Pool) NewTimer(e *Engine, f func(ctx context.Context)) *Timer {
+func (p *HandlerPool) NewTimer(e *Engine, f func(ctx context.Context)) *Timer {
 	return newTimer(e, p, p.pool, f)
 }
 
-func newTimer(e *Engine, named *Pool, pool *sched.Pool, f func(context.Context)) *Timer {
+func newTimer(e *Engine, named *HandlerPool, pool *sched.Pool, f func(context.Context)) *Timer {
 	name := "timer"
 	if fn := runtime.FuncForPC(reflect.ValueOf(f).Pointer()); fn != nil {
 		name += " " + fn.Name()

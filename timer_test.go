@@ -14,17 +14,17 @@ import (
 )
 
 // timed runs a test with an engine whose pool p has one worker, and time that is the test's.
-func timed(t *testing.T, test func(t *testing.T, e *Engine, pool *Pool)) {
+func timed(t *testing.T, test func(t *testing.T, e *Engine, pool *HandlerPool)) {
 	t.Helper()
 	simulate(t, natest.Config{}, &Config{Pools: []PoolConfig{{Name: "p", Queue: -1}}}, func(t *testing.T, s *sim) {
-		test(t, s.server, s.server.Pool("p"))
+		test(t, s.server, s.server.LookupPool("p"))
 	})
 }
 
 // TestTimer fires timers in and outside pools, again and again.
 // parity: G70 T14
 func TestTimer(t *testing.T) {
-	timed(t, func(t *testing.T, e *Engine, pool *Pool) {
+	timed(t, func(t *testing.T, e *Engine, pool *HandlerPool) {
 		for _, make := range []func(func(context.Context)) *Timer{
 			e.NewTimer, func(f func(context.Context)) *Timer { return pool.NewTimer(e, f) },
 		} {
@@ -32,7 +32,7 @@ func TestTimer(t *testing.T) {
 			var fired []time.Duration
 			var timer *Timer
 			timer = make(func(ctx context.Context) {
-				if _, ok := InfoFrom(ctx); ok || PeerFrom(ctx) != nil {
+				if InfoFrom(ctx).Peer != nil {
 					t.Error("a timer has a caller")
 				}
 				fired = append(fired, time.Since(start))
@@ -57,7 +57,7 @@ func TestTimer(t *testing.T) {
 // TestTimerCancel cancels a timer before it fires, while its run waits for a worker, and while it runs.
 // parity: G70 T14
 func TestTimerCancel(t *testing.T) {
-	timed(t, func(t *testing.T, e *Engine, pool *Pool) {
+	timed(t, func(t *testing.T, e *Engine, pool *HandlerPool) {
 		var runs atomic.Int32
 		goOn := make(chan struct{})
 		timer := pool.NewTimer(e, func(context.Context) { runs.Add(1); <-goOn })
@@ -111,7 +111,7 @@ func TestTimerCancel(t *testing.T) {
 // parity: G70
 func TestTimerCancelMany(t *testing.T) {
 	simulate(t, natest.Config{}, &Config{Pools: []PoolConfig{{Name: "p"}}}, func(t *testing.T, s *sim) {
-		pool := s.server.Pool("p")
+		pool := s.server.LookupPool("p")
 		var runs atomic.Int32
 		var timers []*Timer
 		for i := range 10 {
@@ -131,7 +131,7 @@ func TestTimerCancelMany(t *testing.T) {
 				return addOut{}, err
 			}
 			return handleAdd(ctx, in)
-		}, InPool(pool)))
+		}, WithPool(pool)))
 		pass(time.Second)
 		if runs.Load() != 4 {
 			t.Errorf("%d runs, want 4", runs.Load())
@@ -147,7 +147,7 @@ func TestTimerCancelMany(t *testing.T) {
 // TestTimerInItself has a timer's function cancel its timer, shut the engine down, and panic.
 // parity: G70
 func TestTimerInItself(t *testing.T) {
-	timed(t, func(t *testing.T, e *Engine, pool *Pool) {
+	timed(t, func(t *testing.T, e *Engine, pool *HandlerPool) {
 		steps := 0
 		var timer *Timer
 		timer = pool.NewTimer(e, func(ctx context.Context) {
@@ -204,7 +204,7 @@ func TestTimerStartedWhileItFires(t *testing.T) {
 // TestTimerLost loses a started timer, which fires all the same.
 // parity: G70
 func TestTimerLost(t *testing.T) {
-	timed(t, func(t *testing.T, e *Engine, pool *Pool) {
+	timed(t, func(t *testing.T, e *Engine, pool *HandlerPool) {
 		fired := false
 		must(t, e.NewTimer(func(context.Context) { fired = true }).Start(time.Minute))
 		runtime.GC()
@@ -218,7 +218,7 @@ func TestTimerLost(t *testing.T) {
 // TestTimerEnds checks that timers end with their engine: those that run are told, others never fire.
 // parity: G70
 func TestTimerEnds(t *testing.T) {
-	timed(t, func(t *testing.T, e *Engine, pool *Pool) {
+	timed(t, func(t *testing.T, e *Engine, pool *HandlerPool) {
 		var told error
 		running := pool.NewTimer(e, func(ctx context.Context) {
 			<-ctx.Done()
@@ -244,7 +244,7 @@ func TestTimerEnds(t *testing.T) {
 // TestTimerShutdown checks that Shutdown waits for functions that run, and that a timer keeps its pool.
 // parity: G70
 func TestTimerShutdown(t *testing.T) {
-	timed(t, func(t *testing.T, e *Engine, pool *Pool) {
+	timed(t, func(t *testing.T, e *Engine, pool *HandlerPool) {
 		done := false
 		timer := pool.NewTimer(e, func(ctx context.Context) {
 			must(t, Sleep(ctx, time.Minute))
@@ -266,7 +266,7 @@ func TestTimerShutdown(t *testing.T) {
 // TestTimerOtherEngine starts a timer of a pool that is not the engine's.
 func TestTimerOtherEngine(t *testing.T) {
 	a, b := calling(t, &Config{Pools: []PoolConfig{{Name: "p"}}}), calling(t, nil)
-	timer := a.Pool("p").NewTimer(b, func(context.Context) { t.Error("it fires") })
+	timer := a.LookupPool("p").NewTimer(b, func(context.Context) { t.Error("it fires") })
 	wantCode(t, timer.Start(0), codes.InvalidArg, "pool")
 }
 
@@ -277,7 +277,7 @@ func TestSleep(t *testing.T) {
 	simulate(t, natest.Config{}, cfg, func(t *testing.T, s *sim) {
 		must(t, nap.Handle(s.server, func(ctx context.Context, ms int64) (int64, error) {
 			return ms, Sleep(ctx, time.Duration(ms)*time.Millisecond)
-		}, InPool(s.server.Pool("p"))))
+		}, WithPool(s.server.LookupPool("p"))))
 		start := time.Now()
 		var ps []*Pending[int64]
 		for range 100 {

@@ -173,7 +173,7 @@ func TestTransferNullAndMissing(t *testing.T) {
 	wantCode(t, err, codes.InvalidArg, "endpoint")
 	_, err = RemoteBulk{}.Pull(t.Context(), local)
 	wantCode(t, err, codes.InvalidArg)
-	if n, err := (RemoteBulk{}).ReadAt(nil, 0); n != 0 || err != nil {
+	if n, err := (RemoteBulk{}).ReadAt(t.Context(), nil, 0); n != 0 || err != nil {
 		t.Errorf("read of nothing: %d, %v", n, err)
 	}
 }
@@ -285,7 +285,7 @@ func TestHostileInitiator(t *testing.T) {
 		t.Errorf("memory is %q", got)
 	}
 	// The honest are still served.
-	if _, err := p.remote(t, fixed).ReadAt(make([]byte, 3), 0); err != nil {
+	if _, err := p.remote(t, fixed).ReadAt(t.Context(), make([]byte, 3), 0); err != nil {
 		t.Error(err)
 	}
 }
@@ -529,7 +529,7 @@ func TestCancelAtRandomTimes(t *testing.T) {
 		}
 		closeBulk(t, mine)
 	}
-	if _, err := r.ReadAt(local, 0); err != nil {
+	if _, err := r.ReadAt(t.Context(), local, 0); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}
 	if after := runtime.NumGoroutine(); after > before+10 {
@@ -544,7 +544,7 @@ func (r RemoteBulk) waitPull(ctx context.Context, b *Bulk) (int64, error) {
 // An engine that closes ends its transfers with ErrClosed, or they are over before.
 func TestEngineCloseEndsTransfers(t *testing.T) {
 	there := bulkEngine(t, nil)
-	here, err := Listen(network, nil)
+	here, err := Listen(t.Context(), network, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -562,7 +562,7 @@ func TestEngineCloseEndsTransfers(t *testing.T) {
 	}
 	closeBulk(t, local)
 	ep := &Endpoint{e: here, addr: there.Self().addr}
-	if _, err := h.On(ep).ReadAt(make([]byte, 1), 0); !errors.Is(err, ErrClosed) {
+	if _, err := h.On(ep).ReadAt(t.Context(), make([]byte, 1), 0); !errors.Is(err, ErrClosed) {
 		t.Errorf("error %v, want ErrClosed", err)
 	}
 }
@@ -656,7 +656,7 @@ var waits = map[string]func(ctx context.Context, r RemoteBulk, local *Bulk) erro
 		return err
 	},
 	"read at": func(ctx context.Context, r RemoteBulk, _ *Bulk) error {
-		_, err := r.ReadAtContext(ctx, make([]byte, 5), 0)
+		_, err := r.ReadAt(ctx, make([]byte, 5), 0)
 		return err
 	},
 }
@@ -672,7 +672,7 @@ func TestTransferFreesWorker(t *testing.T) {
 		Handle BulkHandle
 	}
 	slow, fast := NewRPC[in, struct{}]("bulk_test_slow"), NewRPC[int32, int32]("bulk_test_fast")
-	one := InPool(there.Pool("one"))
+	one := WithPool(there.LookupPool("one"))
 	release := make(chan struct{})
 	local := alloc(t, there, ReadWrite, 10)
 	must(t, slow.Handle(there, func(ctx context.Context, in in) (struct{}, error) {
@@ -714,7 +714,7 @@ func TestTransferAllocs(t *testing.T) {
 	for name, do := range map[string]func() error{
 		"pull":    func() error { _, err := r.Pull(t.Context(), local); return err },
 		"push":    func() error { _, err := r.Push(t.Context(), local); return err },
-		"read at": func() error { _, err := r.ReadAt(buf, 0); return err },
+		"read at": func() error { _, err := r.ReadAt(t.Context(), buf, 0); return err },
 	} {
 		for range 100 {
 			if err := do(); err != nil {

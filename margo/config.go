@@ -2,6 +2,7 @@ package margo
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -108,7 +109,7 @@ func Listen(addr string, c *Config) (*cinnabar.Engine, error) {
 	if c == nil {
 		c = new(Config)
 	}
-	e, err := cinnabar.Listen(addr, &c.Config)
+	e, err := cinnabar.Listen(context.Background(), addr, &c.Config)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +127,7 @@ func Open(protocol string, c *Config) (*cinnabar.Engine, error) {
 	if c == nil {
 		c = new(Config)
 	}
-	e, err := cinnabar.Open(protocol, &c.Config)
+	e, err := cinnabar.Open(context.Background(), protocol, &c.Config)
 	if err != nil {
 		return nil, err
 	}

@@ -222,8 +222,8 @@ func TestEngineConfig(t *testing.T) {
 		t.Errorf("pools %q, want %q, in %s", names, want, b)
 	}
 	other := configured(t, cfg.InForce(server))
-	if other.Addr() == server.Addr() || other.Pool("more") == nil {
-		t.Errorf("another engine of the configuration: %s, %v", other.Addr(), other.Pool("more"))
+	if other.Addr() == server.Addr() || other.LookupPool("more") == nil {
+		t.Errorf("another engine of the configuration: %s, %v", other.Addr(), other.LookupPool("more"))
 	}
 	child := &Config{Config: cinnabar.Config{Parent: server, RPCPool: "disk"}}
 	if text := marshaled(t, child.InForce(configured(t, child))); !strings.Contains(text, `"name":"more"`) || strings.Contains(text, `"address":"`+server.Addr()) {
@@ -243,7 +243,7 @@ func TestParsedPoolsBound(t *testing.T) {
 	for range 10 {
 		relay.Start(t.Context(), ep, addIn{})
 	}
-	p := server.Pool("__pool_1__")
+	p := server.LookupPool("__pool_1__")
 	waitFor(t, func() bool { s := p.Stats(); return s.Running == 3 && s.Queued == 7 })
 }
 
@@ -264,10 +264,10 @@ func TestExtendedArguments(t *testing.T) {
 	_, err := add.Call(t.Context(), ep, addIn{})
 	must(t, err)
 	child := listening(t, &cinnabar.Config{Parent: server}) // parent_mid
-	if child.Pool("__pool_1__") != server.Pool("__pool_1__") {
+	if child.LookupPool("__pool_1__") != server.LookupPool("__pool_1__") {
 		t.Error("the child has pools of its own")
 	}
-	if served := server.Pool("__pool_1__").Stats().Served; served != 1 || len(calls) != 1 {
+	if served := server.LookupPool("__pool_1__").Stats().Served; served != 1 || len(calls) != 1 {
 		t.Errorf("%d requests in the pool, %d through the interceptor", served, len(calls))
 	}
 	lines.want(t, 0, "[warning] configuration: mercury.auth_key has no effect")

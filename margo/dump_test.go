@@ -76,9 +76,9 @@ func TestDumpState(t *testing.T) {
 	must(t, relay.Handle(e, func(ctx context.Context, _ addIn) (addOut, error) {
 		<-ctx.Done()
 		return addOut{}, ctx.Err()
-	}, cinnabar.InPool(e.Pool("p"))))
+	}, cinnabar.WithPool(e.LookupPool("p"))))
 	relay.Start(t.Context(), e.Self(), addIn{})
-	waitFor(t, func() bool { return e.Pool("p").Stats().Running == 1 })
+	waitFor(t, func() bool { return e.LookupPool("p").Stats().Running == 1 })
 	var b strings.Builder
 	must(t, DumpState(e, &b))
 	lines := strings.Split(strings.Join(strings.FieldsFunc(b.String(), func(r rune) bool { return r == ' ' }), " "), "\n")

@@ -42,14 +42,14 @@ func must(t testing.TB, err error) {
 // listening returns an engine that serves requests until the test ends.
 func listening(t testing.TB, cfg *cinnabar.Config) *cinnabar.Engine {
 	t.Helper()
-	e, err := cinnabar.Listen("ofi+tcp://127.0.0.1", cfg)
+	e, err := cinnabar.Listen(t.Context(), "ofi+tcp://127.0.0.1", cfg)
 	return opened(t, e, err)
 }
 
 // calling returns an engine for calls.
 func calling(t testing.TB, cfg *cinnabar.Config) *cinnabar.Engine {
 	t.Helper()
-	e, err := cinnabar.Open("ofi+tcp://127.0.0.1", cfg)
+	e, err := cinnabar.Open(t.Context(), "ofi+tcp://127.0.0.1", cfg)
 	return opened(t, e, err)
 }
 

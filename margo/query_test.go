@@ -16,9 +16,9 @@ import (
 func TestQuery(t *testing.T) {
 	server := configured(t, &Config{AllowQuery: true, Config: own{Pools: []cinnabar.PoolConfig{{Name: "io", Workers: 2, Kind: cinnabar.PoolPriority}}}})
 	ep := reach(t, calling(t, nil), server)
-	p, err := server.Provider(42, "yokan")
+	p, err := server.NewProvider(42, "yokan")
 	must(t, err)
-	must(t, add.Handle(p, handleAdd, cinnabar.InPool(server.Pool("io"))))
+	must(t, add.Handle(p, handleAdd, cinnabar.WithPool(server.LookupPool("io"))))
 	plain := cinnabar.NewRPC[addIn, addOut]("plain", cinnabar.WithFlavor(cinnabar.Mercury))
 	must(t, plain.Handle(server, handleAdd))
 	_, err = add.Call(t.Context(), ep.Provider(42), addIn{})
@@ -118,7 +118,7 @@ func TestQueryEvents(t *testing.T) {
 		return addOut{}, ctx.Err()
 	}))
 	relay.Start(t.Context(), ep, addIn{})
-	waitFor(t, func() bool { return server.Pool("rpcs").Stats().Running == 1 })
+	waitFor(t, func() bool { return server.LookupPool("rpcs").Stats().Running == 1 })
 	_, err := Query(t.Context(), ep)
 	must(t, err)
 	for _, ev := range server.Stats().Security.Events {

@@ -222,7 +222,7 @@ func (s *Statistics) expose(ev *stats.Event) {
 // transfer adds a transfer that is over. ctx is the context that was passed to the transfer: that of a handler has the handler's request.
 func (s *Statistics) transfer(ctx context.Context, ev *stats.Event) {
 	path := noPath
-	if request, ok := cinnabar.InfoFrom(ctx); ok {
+	if request := cinnabar.InfoFrom(ctx); request.Peer != nil {
 		path = callPath{request.ID, request.Parent, request.Peer.String()}
 	}
 	t := &ev.Times

@@ -78,7 +78,7 @@ func TestStatisticsKeys(t *testing.T) {
 		if err != nil {
 			return 0, err
 		}
-		n, err := h.On(cinnabar.PeerFrom(ctx)).Pull(ctx, b)
+		n, err := h.On(cinnabar.InfoFrom(ctx).Peer).Pull(ctx, b)
 		return n, errors.Join(err, b.Close())
 	}))
 	must(t, store.Handle(server, func(ctx context.Context, h cinnabar.BulkHandle) (int64, error) {
@@ -86,7 +86,7 @@ func TestStatisticsKeys(t *testing.T) {
 		if err != nil {
 			return 0, err
 		}
-		n, err := h.On(cinnabar.PeerFrom(ctx)).StartPush(ctx, b).Wait()
+		n, err := h.On(cinnabar.InfoFrom(ctx).Peer).StartPush(ctx, b).Wait()
 		return n, errors.Join(err, b.Close())
 	}))
 	for range 3 {
@@ -215,7 +215,7 @@ func TestStatisticsNested(t *testing.T) {
 	statistics := new(Statistics)
 	server := listening(t, &cinnabar.Config{Monitor: statistics})
 	must(t, add.Handle(server, handleAdd))
-	p, err := server.Provider(5, "outer")
+	p, err := server.NewProvider(5, "outer")
 	must(t, err)
 	must(t, relay.Handle(p, func(ctx context.Context, in addIn) (addOut, error) { return add.Call(ctx, server.Self(), in) }))
 	_, err = relay.Call(t.Context(), server.Self().Provider(5), addIn{})
@@ -245,7 +245,7 @@ func TestStatisticsBounded(t *testing.T) {
 	}
 	const more = 10
 	for i := range uint16(more) {
-		p, err := client.Provider(i+1, "parent")
+		p, err := client.NewProvider(i+1, "parent")
 		must(t, err)
 		must(t, relay.Handle(p, func(ctx context.Context, in addIn) (addOut, error) { return add.Call(ctx, ep, in) }))
 		_, err = relay.Call(t.Context(), client.Self().Provider(i+1), addIn{})

@@ -28,12 +28,12 @@ var benchAddresses = []struct{ name, listen, local string }{
 // benchPair makes two engines, or skips where there is no such network.
 func benchPair(b *testing.B, listen, local string) (there, here *cinnabar.Engine) {
 	b.Helper()
-	there, err := cinnabar.Listen(listen, nil)
+	there, err := cinnabar.Listen(b.Context(), listen, nil)
 	if err != nil {
 		b.Skipf("no %s here: %v", local, err)
 	}
 	closing(b, there)
-	here, err = cinnabar.Open(local, nil)
+	here, err = cinnabar.Open(b.Context(), local, nil)
 	must(b, err)
 	closing(b, here)
 	return there, here
@@ -156,11 +156,11 @@ func (r deviceRegion) WriteAt(p []byte, _ int64) (int, error) {
 type bulkRegion struct{ cinnabar.RemoteBulk }
 
 func (r bulkRegion) ReadAt(p []byte, off int64) (int, error) {
-	return r.ReadAtContext(context.Background(), p, off)
+	return r.RemoteBulk.ReadAt(context.Background(), p, off)
 }
 
 func (r bulkRegion) WriteAt(p []byte, off int64) (int, error) {
-	return r.WriteAtContext(context.Background(), p, off)
+	return r.RemoteBulk.WriteAt(context.Background(), p, off)
 }
 
 // BenchmarkVerbs reads and writes regions of a device.

@@ -42,8 +42,8 @@ type wire interface {
 
 // reachable is a region's memory that is read and written without the server's part.
 type reachable interface {
-	ReadAtContext(ctx context.Context, p []byte, off int64) (int, error)
-	WriteAtContext(ctx context.Context, p []byte, off int64) (int, error)
+	ReadAt(ctx context.Context, p []byte, off int64) (int, error)
+	WriteAt(ctx context.Context, p []byte, off int64) (int, error)
 }
 
 // ask sends a request. The error is one of this package's, or why the server was not reached.

@@ -16,14 +16,14 @@ import (
 // sixteenths at most, and each further one finds something. HostQuota replaces that rule for bytes by a fixed limit; with
 // HostQuota equal to Quota one host may have everything.
 type Config struct {
-	Provider      uint16         // id of the provider that the server is
-	Pool          *cinnabar.Pool // its workers answer requests; nil: those outside pools
-	Quota         int64          // bytes lent in all, which bounds the server's memory; 0: 1 GiB, or half of the machine's memory if that is less
-	HostQuota     int64          // bytes lent to the clients of one host; 0: a share, see below
-	ClientQuota   int64          // bytes lent to one client; 0: as much as its host may have
-	MaxRegionSize int64          // bytes of one region; 0: ClientQuota, or Quota if that is 0
-	MaxClients    int            // at once; 0: 16384, or as many as there are descriptors for if that is less
-	MaxLease      time.Duration  // longest lease, to which longer ones are cut; 0: 24 h
+	Provider      uint16                // id of the provider that the server is
+	Pool          *cinnabar.HandlerPool // its workers answer requests; nil: those outside pools
+	Quota         int64                 // bytes lent in all, which bounds the server's memory; 0: 1 GiB, or half of the machine's memory if that is less
+	HostQuota     int64                 // bytes lent to the clients of one host; 0: a share, see below
+	ClientQuota   int64                 // bytes lent to one client; 0: as much as its host may have
+	MaxRegionSize int64                 // bytes of one region; 0: ClientQuota, or Quota if that is 0
+	MaxClients    int                   // at once; 0: 16384, or as many as there are descriptors for if that is less
+	MaxLease      time.Duration         // longest lease, to which longer ones are cut; 0: 24 h
 
 	// Grace is the time in which a client that has lost its connection must connect again before it counts as dead; 0: 5 s.
 	Grace time.Duration

@@ -74,7 +74,7 @@ func readWithin(ctx context.Context, limit time.Duration, from cinnabar.RemoteBu
 	ctx, cancel := context.WithTimeoutCause(ctx, limit,
 		fmt.Errorf("%v has not answered a read of %d bytes for %v, which ends the copy: check that this server runs, and copy again", from.Endpoint(), len(p), limit))
 	defer cancel()
-	return from.ReadAtContext(ctx, p, off)
+	return from.ReadAt(ctx, p, off)
 }
 
 // copyWithin copies between two regions, or parts of one, which may overlap. It copies in pieces, because a region that is

@@ -22,11 +22,11 @@ func must(err error) {
 
 // lending makes a server, which is another process otherwise, and an engine of a client's.
 func lending() (s *rmem.Server, address string, here *cinnabar.Engine, end func()) {
-	there, err := cinnabar.Listen("ofi+tcp://127.0.0.1:0", nil)
+	there, err := cinnabar.Listen(context.Background(), "ofi+tcp://127.0.0.1:0", nil)
 	must(err)
 	s, err = rmem.Serve(there, rmem.Config{Provider: 7, Quota: 1 << 20})
 	must(err)
-	here, err = cinnabar.Open("ofi+tcp", nil)
+	here, err = cinnabar.Open(context.Background(), "ofi+tcp", nil)
 	must(err)
 	return s, there.Addr(), here, func() {
 		must(here.Close())

@@ -63,7 +63,7 @@ func closing(t testing.TB, c interface{ Close() error }) {
 // engine makes an engine that listens on loopback.
 func engine(t testing.TB) *cinnabar.Engine {
 	t.Helper()
-	e, err := cinnabar.Listen(listenOn(), nil)
+	e, err := cinnabar.Listen(t.Context(), listenOn(), nil)
 	must(t, err)
 	closing(t, e)
 	return e
@@ -83,7 +83,7 @@ func serve(t testing.TB, cfg Config) (*Server, *cinnabar.Engine) {
 // dial makes a client in an engine of its own.
 func dial(t testing.TB, to *cinnabar.Engine) (*Client, *cinnabar.Engine) {
 	t.Helper()
-	e, err := cinnabar.Open(protocol(), nil)
+	e, err := cinnabar.Open(t.Context(), protocol(), nil)
 	must(t, err)
 	closing(t, e)
 	return dialFrom(t, e, to), e

@@ -34,7 +34,7 @@ func check(err error) {
 
 // dialAs makes a client of the server at addr.
 func dialAs(addr string) (*Client, *cinnabar.Engine) {
-	e, err := cinnabar.Open(protocol(), nil)
+	e, err := cinnabar.Open(context.Background(), protocol(), nil)
 	check(err)
 	ep, err := e.Lookup(addr)
 	check(err)
@@ -79,7 +79,7 @@ func TestClientDies(t *testing.T) {
 
 // beThird reads and writes the region of a handle, counts in it, and tries to free it.
 func beThird(args []string) error {
-	e, err := cinnabar.Open(protocol(), nil)
+	e, err := cinnabar.Open(context.Background(), protocol(), nil)
 	check(err)
 	ctx := context.Background()
 	r, err := OpenString(ctx, e, args[0])

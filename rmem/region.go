@@ -95,7 +95,7 @@ func (r *Region) read(ctx context.Context, p []byte, off int64) (n int, err erro
 	case r.srv.strict:
 		return r.chunks(ctx, operation, p, off, opRead)
 	}
-	if n, err = r.remote.ReadAtContext(ctx, p, off); err != nil {
+	if n, err = r.remote.ReadAt(ctx, p, off); err != nil {
 		err = r.why(ctx, operation, err)
 	}
 	return n, err
@@ -116,7 +116,7 @@ func (r *Region) write(ctx context.Context, p []byte, off int64) (n int, err err
 	case r.srv.strict:
 		return r.chunks(ctx, operation, p, off, opWrite)
 	}
-	if n, err = r.remote.WriteAtContext(ctx, p, off); err != nil {
+	if n, err = r.remote.WriteAt(ctx, p, off); err != nil {
 		err = r.why(ctx, operation, err)
 	}
 	return n, err

@@ -361,7 +361,7 @@ func TestHostileRequests(t *testing.T) {
 
 // TestErrorSaysThingsOnce wants the server's address once in a line, and no name of the RPC that the protocol uses.
 func TestErrorSaysThingsOnce(t *testing.T) {
-	e, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
+	e, err := cinnabar.Open(t.Context(), "ofi+tcp://127.0.0.1", nil)
 	must(t, err)
 	t.Cleanup(func() { must(t, e.Close()) })
 	const nobody = "ofi+tcp://127.0.0.1:1"

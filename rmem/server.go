@@ -44,7 +44,7 @@ func Serve(e *cinnabar.Engine, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := e.Provider(cfg.Provider, "cinnabar_rmem")
+	p, err := e.NewProvider(cfg.Provider, "cinnabar_rmem")
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func Serve(e *cinnabar.Engine, cfg Config) (*Server, error) {
 func (s *Server) register() error {
 	var opts []cinnabar.HandleOption
 	if s.cfg.Pool != nil {
-		opts = append(opts, cinnabar.InPool(s.cfg.Pool))
+		opts = append(opts, cinnabar.WithPool(s.cfg.Pool))
 	}
 	if err := rpcRequest.HandleCall(s.provider, s.handle, opts...); err != nil {
 		return err
@@ -85,7 +85,7 @@ func (s *Server) expose(size int64, wipe bool) (memory, error) {
 // handle answers a request. The answer to a guess is sent later, after handle has returned.
 func (s *Server) handle(c *cinnabar.Call[request, response]) {
 	ctx := c.Context()
-	by := s.callerOf(cinnabar.PeerFrom(ctx).String(), hostquota.FromContext(ctx))
+	by := s.callerOf(cinnabar.InfoFrom(ctx).Peer.String(), hostquota.FromContext(ctx))
 	r, delay, done, err := s.execute(ctx, &c.In, by)
 	switch {
 	case err != nil:
@@ -93,7 +93,7 @@ func (s *Server) handle(c *cinnabar.Call[request, response]) {
 	case delay > 0:
 		later := sync.OnceFunc(func() {
 			done()
-			s.unsent(c.Respond(r), by)
+			s.unsent(c.Respond(c.Context(), r), by)
 		})
 		stop := context.AfterFunc(ctx, later) // the caller is gone, or the engine is being closed
 		time.AfterFunc(delay, func() {
@@ -101,7 +101,7 @@ func (s *Server) handle(c *cinnabar.Call[request, response]) {
 			later()
 		})
 	default:
-		s.unsent(c.Respond(r), by)
+		s.unsent(c.Respond(c.Context(), r), by)
 	}
 }
 
@@ -175,7 +175,7 @@ func (s *Server) graceOver(id uint64) bool {
 
 // respond answers a watch. The client may be gone, and needs no answer then.
 func respond(c *cinnabar.Call[request, response], s status) {
-	_ = c.Respond(response{Status: uint32(s)})
+	_ = c.Respond(c.Context(), response{Status: uint32(s)})
 }
 
 // lose is called when the connection of a watch is lost: the session goes on for a while, since the client may connect

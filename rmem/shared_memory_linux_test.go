@@ -16,7 +16,7 @@ func TestOverSharedMemory(t *testing.T) {
 		t.Skipf("%s names the network of all tests", networkEnv)
 	}
 	t.Parallel()
-	e, err := cinnabar.Listen("na+sm", nil)
+	e, err := cinnabar.Listen(t.Context(), "na+sm", nil)
 	if err != nil {
 		t.Skipf("no shared memory: %v", err)
 	}

@@ -148,11 +148,11 @@ type window struct {
 	at verbs.RemoteAddr
 }
 
-func (v *window) ReadAtContext(ctx context.Context, p []byte, off int64) (int, error) {
+func (v *window) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	return v.move(ctx, verbs.OpRead, p, off)
 }
 
-func (v *window) WriteAtContext(ctx context.Context, p []byte, off int64) (int, error) {
+func (v *window) WriteAt(ctx context.Context, p []byte, off int64) (int, error) {
 	return v.move(ctx, verbs.OpWrite, p, off)
 }
 

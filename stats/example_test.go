@@ -28,7 +28,7 @@ var double = cinnabar.NewRPC[int32, int32]("double")
 
 // A client watches its calls by a Monitor, and reads the counters of its engine.
 func Example() {
-	server, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+	server, err := cinnabar.Listen(context.Background(), "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func Example() {
 	}
 
 	monitor := new(calls)
-	client, err := cinnabar.Open("ofi+tcp://127.0.0.1", &cinnabar.Config{Monitor: monitor})
+	client, err := cinnabar.Open(context.Background(), "ofi+tcp://127.0.0.1", &cinnabar.Config{Monitor: monitor})
 	if err != nil {
 		log.Fatal(err)
 	}

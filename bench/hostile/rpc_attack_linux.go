@@ -215,7 +215,7 @@ func hijack(ctx context.Context, o *order, ops *counter) error {
 
 // readSlowly reads the memory that the server exposes as slowly as a connection bears that does not count as stalled.
 func readSlowly(ctx context.Context, o *order, ops *counter) error {
-	e, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
+	e, err := cinnabar.Open(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		return err
 	}

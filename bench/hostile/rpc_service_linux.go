@@ -42,7 +42,7 @@ func serveTCP(a *attack, log io.Writer) (*server, error) {
 func serveSM(a *attack, log io.Writer) (*server, error) { return serveRPC(a, log, "na+sm://") }
 
 func serveRPC(a *attack, log io.Writer, addr string) (*server, error) {
-	e, err := cinnabar.Listen(addr, &cinnabar.Config{MaxHandlers: a.handlers, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	e, err := cinnabar.Listen(context.Background(), addr, &cinnabar.Config{MaxHandlers: a.handlers, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func pullAll(ctx context.Context, e *cinnabar.Engine, h cinnabar.BulkHandle) (n 
 	if err != nil {
 		return n, err
 	}
-	moved, err := h.On(cinnabar.PeerFrom(ctx)).Pull(ctx, local)
+	moved, err := h.On(cinnabar.InfoFrom(ctx).Peer).Pull(ctx, local)
 	n.N = uint64(moved)
 	if cerr := local.Close(); err == nil {
 		err = cerr
@@ -160,7 +160,7 @@ func (l *lender) close(b *cinnabar.Bulk) {
 // small echo, one with arguments that are too long for a message, and a call with a handler that pulls from the client.
 func rpcClient(own string) func(context.Context, notice) (*client, error) {
 	return func(ctx context.Context, at notice) (*client, error) {
-		e, err := cinnabar.Open(own, nil)
+		e, err := cinnabar.Open(ctx, own, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -194,7 +194,7 @@ func rpcClient(own string) func(context.Context, notice) (*client, error) {
 
 // visit connects by an engine of its own, calls, and leaves.
 func visit(ctx context.Context, own, to string) error {
-	e, err := cinnabar.Open(own, nil)
+	e, err := cinnabar.Open(ctx, own, nil)
 	if err != nil {
 		return err
 	}

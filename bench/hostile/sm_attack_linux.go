@@ -150,7 +150,7 @@ func leaveResponsesSM(ctx context.Context, o *order, ops *counter) error {
 
 // callAll keeps n calls under way, by a proper client.
 func callAll(ctx context.Context, o *order, ops *counter, n int, f func(ctx context.Context, ep *cinnabar.Endpoint) error) error {
-	e, err := cinnabar.Open("na+sm://", nil)
+	e, err := cinnabar.Open(ctx, "na+sm://", nil)
 	if err != nil {
 		return err
 	}

@@ -103,7 +103,7 @@ func TestAnswered(t *testing.T) {
 // A server of the newer form answers every request. A client of the older form wants no response and is served all the
 // same by a Go server.
 func TestServerOfTheNewerForm(t *testing.T) {
-	e, err := cinnabar.Listen("ofi+tcp://127.0.0.1:0", nil)
+	e, err := cinnabar.Listen(t.Context(), "ofi+tcp://127.0.0.1:0", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func wantServer(t *testing.T, stderr string, args ...string) {
 // dial opens an engine of the test and looks the server up.
 func dial(t *testing.T, addr string) (*cinnabar.Engine, *cinnabar.Endpoint) {
 	t.Helper()
-	e, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
+	e, err := cinnabar.Open(t.Context(), "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 // greeting is a server at address that greets with the name alone, as long as it lives.
 func greeting(t *testing.T, address string, cfg *cinnabar.Config) *cinnabar.Engine {
 	t.Helper()
-	e, err := cinnabar.Listen(address, cfg)
+	e, err := cinnabar.Listen(t.Context(), address, cfg)
 	check(t, err)
 	check(t, hello.Greet.Handle(e, func(_ context.Context, in hello.In) (hello.Out, error) {
 		return hello.Out{Greeting: in.Name}, nil
@@ -27,7 +27,7 @@ func greeting(t *testing.T, address string, cfg *cinnabar.Config) *cinnabar.Engi
 func cycle(t *testing.T, number int) {
 	t.Helper()
 	server := greeting(t, "ofi+tcp://127.0.0.1", nil)
-	client, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
+	client, err := cinnabar.Open(t.Context(), "ofi+tcp://127.0.0.1", nil)
 	check(t, err)
 	ep, err := client.Lookup(server.Addr())
 	check(t, err)
@@ -104,7 +104,7 @@ func TestLargerMessages(t *testing.T) {
 		{nil, 1},
 	} {
 		server := greeting(t, "ofi+tcp://127.0.0.1", tt.cfg)
-		client, err := cinnabar.Open("ofi+tcp://127.0.0.1", tt.cfg)
+		client, err := cinnabar.Open(t.Context(), "ofi+tcp://127.0.0.1", tt.cfg)
 		check(t, err)
 		ep, err := client.Lookup(server.Addr())
 		check(t, err)

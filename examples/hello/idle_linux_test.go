@@ -25,7 +25,7 @@ func TestIdleEngines(t *testing.T) {
 	server := greeting(t, "ofi+tcp://127.0.0.1", nil)
 	defer func() { check(t, server.Close()) }()
 	for range 4 {
-		client, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
+		client, err := cinnabar.Open(t.Context(), "ofi+tcp://127.0.0.1", nil)
 		check(t, err)
 		defer func() { check(t, client.Close()) }()
 		ep, err := client.Lookup(server.Addr())
@@ -54,14 +54,14 @@ func TestBusyWaiting(t *testing.T) {
 	slow := cinnabar.NewRPC[hello.In, hello.Out]("slow")
 	used := func(spin time.Duration) time.Duration {
 		cfg := &cinnabar.Config{Progress: cinnabar.Progress{Spin: spin}}
-		server, err := cinnabar.Listen("ofi+tcp://127.0.0.1", cfg)
+		server, err := cinnabar.Listen(t.Context(), "ofi+tcp://127.0.0.1", cfg)
 		check(t, err)
 		defer func() { check(t, server.Close()) }()
 		check(t, slow.Handle(server, func(_ context.Context, in hello.In) (hello.Out, error) {
 			<-time.NewTimer(wait).C
 			return hello.Out{Greeting: in.Name}, nil
 		}))
-		client, err := cinnabar.Open("ofi+tcp://127.0.0.1", cfg)
+		client, err := cinnabar.Open(t.Context(), "ofi+tcp://127.0.0.1", cfg)
 		check(t, err)
 		defer func() { check(t, client.Close()) }()
 		ep, err := client.Lookup(server.Addr())

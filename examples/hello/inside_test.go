@@ -19,10 +19,10 @@ func lane(engine *cinnabar.Engine, vip *cinnabar.Provider, greet func(context.Co
 	if err != nil {
 		return err
 	}
-	if err := hello.Greet.Handle(vip, greet, cinnabar.InPool(pool), cinnabar.Priority(1)); err != nil {
+	if err := hello.Greet.Handle(vip, greet, cinnabar.WithPool(pool), cinnabar.WithPriority(1)); err != nil {
 		return err
 	}
-	return hello.Greet.Handle(engine, greet, cinnabar.InPool(pool))
+	return hello.Greet.Handle(engine, greet, cinnabar.WithPool(pool))
 }
 
 // heartbeat greets server each second, until a greeting fails, the timer is cancelled or the engine ends.
@@ -53,11 +53,11 @@ func writeState(engine *cinnabar.Engine, name string) error {
 // parity: G76
 func TestLane(t *testing.T) {
 	r := newRig(t)
-	vip, err := r.serving.Provider(1, "for important people")
+	vip, err := r.serving.NewProvider(1, "for important people")
 	check(t, err)
 	var pools []string
 	check(t, lane(r.serving, vip, func(ctx context.Context, in hello.In) (hello.Out, error) {
-		info, _ := cinnabar.InfoFrom(ctx)
+		info := cinnabar.InfoFrom(ctx)
 		pools = append(pools, info.Pool)
 		return hello.Out{Greeting: in.Name}, nil
 	}))

@@ -83,7 +83,7 @@ func newRig(t *testing.T) *rig {
 
 func listen(t *testing.T) *cinnabar.Engine {
 	t.Helper()
-	e, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+	e, err := cinnabar.Listen(t.Context(), "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,18 +158,18 @@ func TestOneWay(t *testing.T) {
 
 func TestBounded(t *testing.T) {
 	var log bytes.Buffer
-	e, disk, err := bounded("ofi+tcp://127.0.0.1", slog.New(slog.NewTextHandler(&log, nil)))
+	e, disk, err := bounded(t.Context(), "ofi+tcp://127.0.0.1", slog.New(slog.NewTextHandler(&log, nil)))
 	check(t, err)
 	check(t, hello.Greet.Handle(e, func(context.Context, hello.In) (hello.Out, error) {
 		return hello.Out{}, nil
-	}, cinnabar.InPool(disk)))
+	}, cinnabar.WithPool(disk)))
 	_, err = hello.Greet.Call(t.Context(), e.Self(), hello.In{})
 	check(t, err)
 	if got := e.Stats().Pools["disk"].Served; got != 1 {
 		t.Errorf("the pool has served %d calls", got)
 	}
 	check(t, e.Shutdown(t.Context()))
-	for _, side := range []string{"side=client", "side=server"} {
+	for _, side := range []string{"server=false", "server=true"} {
 		if !strings.Contains(log.String(), "msg=greet "+side) {
 			t.Errorf("no %s in the log:\n%s", side, &log)
 		}
@@ -202,7 +202,7 @@ func TestRemote(t *testing.T) {
 	file, err := lendFile(r.serving, name)
 	check(t, err)
 	defer func() { check(t, file.Close()) }()
-	names, err := listing(file.Handle().On(r.server))
+	names, err := listing(t.Context(), file.Handle().On(r.server))
 	check(t, err)
 	if diff := cmp.Diff(names, []string{"a", "b"}); diff != "" {
 		t.Error(diff)

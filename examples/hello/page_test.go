@@ -54,7 +54,7 @@ func greetAll(ctx context.Context, servers []*cinnabar.Endpoint, name string) ([
 // serveTwo serves the same RPC by two providers of one process.
 func serveTwo(engine *cinnabar.Engine) error {
 	for id, language := range map[uint16]string{1: "hello", 2: "salut"} {
-		p, err := engine.Provider(id, "greeter")
+		p, err := engine.NewProvider(id, "greeter")
 		if err != nil {
 			return err
 		}
@@ -91,7 +91,7 @@ func (q queue) work() {
 			_ = c.Fail(c.Context().Err()) // the caller is gone
 			continue
 		}
-		_ = c.Respond(hello.Out{Greeting: "at last, " + c.In.Name})
+		_ = c.Respond(c.Context(), hello.Out{Greeting: "at last, " + c.In.Name})
 	}
 }
 
@@ -109,14 +109,14 @@ func logging(log *slog.Logger) cinnabar.Interceptor {
 	return func(ctx context.Context, c *cinnabar.CallInfo, next func(context.Context) error) error {
 		start := time.Now()
 		err := next(ctx)
-		log.InfoContext(ctx, c.RPC, "side", c.Side, "peer", c.Peer, "took", time.Since(start), "error", err)
+		log.InfoContext(ctx, c.RPC, "server", c.Server, "peer", c.Peer, "took", time.Since(start), "error", err)
 		return err
 	}
 }
 
 // bounded opens an engine with a pool of two workers beside its other handlers.
-func bounded(address string, log *slog.Logger) (*cinnabar.Engine, *cinnabar.Pool, error) {
-	engine, err := cinnabar.Listen(address, &cinnabar.Config{
+func bounded(ctx context.Context, address string, log *slog.Logger) (*cinnabar.Engine, *cinnabar.HandlerPool, error) {
+	engine, err := cinnabar.Listen(ctx, address, &cinnabar.Config{
 		MaxHandlers:  256,
 		MaxQueued:    1024,
 		Pools:        []cinnabar.PoolConfig{{Name: "disk", Workers: 2, Queue: 64}},
@@ -125,7 +125,7 @@ func bounded(address string, log *slog.Logger) (*cinnabar.Engine, *cinnabar.Pool
 	if err != nil {
 		return nil, nil, err
 	}
-	return engine, engine.Pool("disk"), nil
+	return engine, engine.LookupPool("disk"), nil
 }
 
 type CountIn struct {
@@ -161,7 +161,7 @@ func serveCount(engine *cinnabar.Engine) error {
 			return CountOut{}, err
 		}
 		defer func() { _ = text.Close() }()
-		if _, err := in.Text.On(cinnabar.PeerFrom(ctx)).Pull(ctx, text); err != nil {
+		if _, err := in.Text.On(cinnabar.InfoFrom(ctx).Peer).Pull(ctx, text); err != nil {
 			return CountOut{}, err
 		}
 		return CountOut{Words: uint64(len(bytes.Fields(text.Bytes())))}, nil
@@ -175,8 +175,8 @@ func second(ctx context.Context, remote cinnabar.RemoteBulk, local *cinnabar.Bul
 }
 
 // listing names the files in an archive that lies in another process's memory, of which it reads the directory only.
-func listing(remote cinnabar.RemoteBulk) ([]string, error) {
-	archive, err := zip.NewReader(remote, remote.Len())
+func listing(ctx context.Context, remote cinnabar.RemoteBulk) ([]string, error) {
+	archive, err := zip.NewReader(remote.Reader(ctx), remote.Len())
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +195,7 @@ func serveCountFromPool(engine *cinnabar.Engine, buffers *cinnabar.BulkPool) err
 			return CountOut{}, err
 		}
 		defer func() { _ = buf.Close() }() // back to the pool
-		n, err := in.Text.On(cinnabar.PeerFrom(ctx)).Pull(ctx, buf)
+		n, err := in.Text.On(cinnabar.InfoFrom(ctx).Peer).Pull(ctx, buf)
 		if err != nil {
 			return CountOut{}, err
 		}

@@ -39,7 +39,7 @@ func serveTheirs(t *testing.T, addr, program string, args ...string) *serverProc
 	t.Helper()
 	s := launch(t, theirs(t, program), args...)
 	s.addr = addr
-	e, err := cinnabar.Open(loopback, &cinnabar.Config{DialRetry: processLimit})
+	e, err := cinnabar.Open(t.Context(), loopback, &cinnabar.Config{DialRetry: processLimit})
 	check(t, err)
 	defer func() { check(t, e.Close()) }()
 	ep, err := e.Lookup(addr)

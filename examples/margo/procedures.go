@@ -52,7 +52,7 @@ func Pull(ctx context.Context, engine *cinnabar.Engine, lent cinnabar.BulkHandle
 		return err
 	}
 	defer func() { _ = local.Close() }() // its transfer has ended
-	n, err := lent.On(cinnabar.PeerFrom(ctx)).Pull(ctx, local)
+	n, err := lent.On(cinnabar.InfoFrom(ctx).Peer).Pull(ctx, local)
 	if err == nil && n < DataSize {
 		err = fmt.Errorf("%w: %d bytes lent, %d are read", codes.InvalidArg, n, DataSize)
 	}

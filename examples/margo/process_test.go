@@ -224,7 +224,7 @@ func TestCompositionMoves(t *testing.T) {
 	check(t, err)
 	copy(memory.Bytes()[margo.ReadSize-4:], "end.")
 	check(t, margo.HandleRead(data, data, memory))
-	provider, err := data.Provider(margo.ProviderID, "")
+	provider, err := data.NewProvider(margo.ProviderID, "")
 	check(t, err)
 	check(t, margo.HandleRead(provider, data, memory))
 	check(t, margo.HandleDelegate(delegator, delegator))
@@ -248,7 +248,7 @@ func TestCompositionMoves(t *testing.T) {
 
 func listen(t *testing.T) *cinnabar.Engine {
 	t.Helper()
-	e, err := cinnabar.Listen(loopback, nil)
+	e, err := cinnabar.Listen(t.Context(), loopback, nil)
 	check(t, err)
 	t.Cleanup(func() { check(t, e.Close()) })
 	return e

@@ -58,7 +58,7 @@ const ProviderID = 0
 // HandleRead serves Read from memory, in the place that on stands for.
 func HandleRead(on cinnabar.Registrar, engine *cinnabar.Engine, memory *cinnabar.Bulk) error {
 	return Read.Handle(on, func(ctx context.Context, in ReadIn) (Out, error) {
-		owner := cinnabar.PeerFrom(ctx)
+		owner := cinnabar.InfoFrom(ctx).Peer
 		if in.Client != nil {
 			var err error
 			if owner, err = engine.Lookup(*in.Client); err != nil {
@@ -80,7 +80,7 @@ func HandleDelegate(on cinnabar.Registrar, engine *cinnabar.Engine) error {
 		if err != nil {
 			return Out{}, err
 		}
-		owner := cinnabar.PeerFrom(ctx).String()
+		owner := cinnabar.InfoFrom(ctx).Peer.String()
 		return Read.Call(ctx, service.Provider(ProviderID), ReadIn{Client: &owner, Data: in.Data})
 	})
 }

@@ -122,7 +122,7 @@ func TestUsage(t *testing.T) {
 // dial opens an engine of the test and looks the server up.
 func dial(t *testing.T, addr string) (*cinnabar.Engine, *cinnabar.Endpoint) {
 	t.Helper()
-	e, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
+	e, err := cinnabar.Open(t.Context(), "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +215,7 @@ func revoked(t *testing.T, e *cinnabar.Engine, values []byte) cinnabar.BulkHandl
 // A client that ends while the server pulls from it leaves the server to others.
 func TestClientThatLeaves(t *testing.T) {
 	s := startServer(t, "ofi+tcp://127.0.0.1:0")
-	e, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
+	e, err := cinnabar.Open(t.Context(), "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

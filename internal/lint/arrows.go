@@ -40,9 +40,9 @@ type row struct {
 // tutorial is the row of each tutorial. They stand on the public packages alone, because readers copy them.
 var tutorial = row{code: []string{".", "margo"}}
 
-// withRoot are the packages with types that stand in the signatures of the root package. A package that may import the root may
-// import them too.
-var withRoot = []string{"codes", "stats"}
+// withRoot lists the packages whose types stand in the signatures of the root package, and regmem, which turns slices of numbers
+// into bytes to expose. A package that may import the root may import them too.
+var withRoot = []string{"codes", "stats", "regmem"}
 
 // layers is the table of arrows, lowest layer first: a package imports only from rows above its own.
 // A new package is a decision about layers, so it fails until it has a row here.
@@ -147,7 +147,7 @@ var layers = map[string]row{
 	// RPC and bulk memory, on Mercury's core and the networks below it.
 	".": {
 		code: []string{"codes", "internal/invariants", "stats", "codec", "codec/hgproc", "codec/cereal", "internal/rundown", "internal/sched", "internal/sglist", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/hostmem", "internal/hostquota", "internal/audit"},
-		test: []string{"internal/invariants", "internal/na/natest", "internal/dnstest", "internal/testproc", "margo"},
+		test: []string{"regmem", "internal/invariants", "internal/na/natest", "internal/dnstest", "internal/testproc", "margo"},
 
 		modules: []string{modSys}, // mapped files
 	},

@@ -33,7 +33,7 @@ func TestCancelAtC(t *testing.T) {
 			local, err := s.Alloc(mode, size)
 			must(t, err)
 			must(t, rpc.Remove(s.Engine), rpc.Handle(s.Engine, func(ctx context.Context, in moveIn) (moveOut, error) {
-				remote := in.Bulk.On(cinnabar.PeerFrom(ctx))
+				remote := in.Bulk.On(cinnabar.InfoFrom(ctx).Peer)
 				given := 0
 				for _, after := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 20 * time.Millisecond, 60 * time.Millisecond} {
 					limited, cancel := context.WithTimeout(ctx, after)

@@ -33,7 +33,7 @@ func TestCodesToC(t *testing.T) {
 	}{{hgPeer, mercury}, {margoPeer, margo}} {
 		t.Run(side.program.name, func(t *testing.T) {
 			q := startPeer(t, side.program, "--client")
-			e, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+			e, err := cinnabar.Listen(t.Context(), "ofi+tcp://127.0.0.1", nil)
 			must(t, err)
 			t.Cleanup(func() { closeEngine(t, e) })
 			answers := make(chan error, 1)

@@ -82,7 +82,7 @@ func TestClientKilledInTransfer(t *testing.T) {
 				rpc, transfer, mode = s.rpc.push, cinnabar.RemoteBulk.Push, cinnabar.ReadOnly
 			}
 			must(t, rpc.Remove(s.Engine), rpc.Handle(s.Engine, func(ctx context.Context, in moveIn) (moveOut, error) {
-				peer := cinnabar.PeerFrom(ctx)
+				peer := cinnabar.InfoFrom(ctx).Peer
 				arrived <- peer.String()
 				<-frozen
 				local, err := s.Alloc(mode, in.Bulk.Len())
@@ -127,7 +127,7 @@ func firstOf(errs ...error) error {
 // parity(peer): H58 D06
 func TestServerReplaced(t *testing.T) {
 	client := startPeer(t, hgPeer)
-	first, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+	first, err := cinnabar.Listen(t.Context(), "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestServerReplaced(t *testing.T) {
 	client.aim(addr)
 	client.check("sum a=0 b=1", "ret=0 value=1")
 	closeEngine(t, first)
-	second, err := cinnabar.Listen(addr, nil)
+	second, err := cinnabar.Listen(t.Context(), addr, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

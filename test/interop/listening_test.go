@@ -69,7 +69,7 @@ func listeningPort(t *testing.T, pid int) (port uint16) {
 // awaitAnswer waits until the program at addr answers a request for an RPC that it has not.
 func awaitAnswer(t *testing.T, ctx context.Context, addr string) {
 	t.Helper()
-	e, err := cinnabar.Open(tcp, &cinnabar.Config{DialRetry: patience})
+	e, err := cinnabar.Open(ctx, tcp, &cinnabar.Config{DialRetry: patience})
 	must(t, err)
 	defer closeEngine(t, e)
 	to, err := e.Lookup(addr)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"cinnabar"
+	"cinnabar/regmem"
 )
 
 // What the examples, tests and tutorials that come with Margo send each other.
@@ -37,7 +38,7 @@ type theirs struct {
 
 func listenTheirs(t *testing.T) *theirs {
 	t.Helper()
-	e, err := cinnabar.Listen("ofi+tcp://127.0.0.1", &cinnabar.Config{
+	e, err := cinnabar.Listen(t.Context(), "ofi+tcp://127.0.0.1", &cinnabar.Config{
 		Pools:   []cinnabar.PoolConfig{{Name: "one", Workers: 1, Kind: cinnabar.PoolEarliestFirst}},
 		RPCPool: "one", AllowRemoteShutdown: true,
 	})
@@ -54,7 +55,7 @@ func (s *theirs) pull(ctx context.Context, data cinnabar.BulkHandle) (sumOut, er
 		return sumOut{}, err
 	}
 	defer local.Close() // its transfer has ended
-	n, err := data.On(cinnabar.PeerFrom(ctx)).Pull(ctx, local)
+	n, err := data.On(cinnabar.InfoFrom(ctx).Peer).Pull(ctx, local)
 	if text, _, _ := bytes.Cut(memory, []byte{0}); n != 512 || string(text) != "Hello world!\n" {
 		return sumOut{}, fmt.Errorf("%d bytes, %q: %w", n, text, err)
 	}
@@ -76,7 +77,7 @@ func (s *theirs) serveMultiplex() {
 	s.t.Helper()
 	s.serveExample()
 	for id, service := range map[uint16]string{1: "svc1", 2: "svc1", 3: "svc2"} {
-		p, err := s.engine.Provider(id, service)
+		p, err := s.engine.NewProvider(id, service)
 		must(s.t, err)
 		for _, name := range []string{"_do_thing", "_do_other_thing"} {
 			must(s.t, cinnabar.NewRPC[lent, sumOut](service+name).Handle(p, func(ctx context.Context, in lent) (sumOut, error) {
@@ -105,12 +106,12 @@ func (s *theirs) serveBulk() {
 	s.t.Helper()
 	must(s.t, cinnabar.NewRPC[vector, sumOut]("sum").Handle(s.engine, func(ctx context.Context, in vector) (out sumOut, _ error) {
 		values := make([]int32, min(in.N, 1000))
-		local, err := cinnabar.ExposeSlice(s.engine, cinnabar.WriteOnly, values)
+		local, err := s.engine.Expose(cinnabar.WriteOnly, regmem.Bytes(values))
 		if err != nil {
 			return out, err
 		}
 		defer local.Close() // its transfer has ended
-		_, err = in.Values.On(cinnabar.PeerFrom(ctx)).Pull(ctx, local)
+		_, err = in.Values.On(cinnabar.InfoFrom(ctx).Peer).Pull(ctx, local)
 		for _, v := range values {
 			out.Ret += v
 		}
@@ -120,7 +121,7 @@ func (s *theirs) serveBulk() {
 
 func (s *theirs) serveAlpha() {
 	s.t.Helper()
-	p, err := s.engine.Provider(42, "alpha")
+	p, err := s.engine.NewProvider(42, "alpha")
 	must(s.t, err)
 	must(s.t, cinnabar.NewRPC[sumIn, sumOut]("alpha_sum").Handle(p, func(_ context.Context, in sumIn) (sumOut, error) {
 		return sumOut{in.A + in.B}, nil

@@ -60,11 +60,11 @@ var margoSteps = []step{
 // serveMargo adds what only margo_peer serves.
 func (s *server) serveMargo(t *testing.T) *server {
 	t.Helper()
-	p, err := s.Provider(providerID, identity)
+	p, err := s.NewProvider(providerID, identity)
 	if err != nil {
 		t.Fatal(err)
 	}
-	zero, err := s.Provider(0, "")
+	zero, err := s.NewProvider(0, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,15 +79,15 @@ func (s *server) serveMargo(t *testing.T) *server {
 }
 
 func (s *server) which(ctx context.Context, _ none) (idOut, error) {
-	info, ok := cinnabar.InfoFrom(ctx)
-	if !ok {
+	info := cinnabar.InfoFrom(ctx)
+	if info.Peer == nil {
 		return idOut{}, errors.New("the context does not say who is called")
 	}
 	return idOut{s.rpc.which.ID(info.Provider)}, nil
 }
 
 func (s *server) nested(ctx context.Context, in nestedIn) (nestedOut, error) {
-	to := cinnabar.PeerFrom(ctx)
+	to := cinnabar.InfoFrom(ctx).Peer
 	if in.To != "" {
 		var err error
 		if to, err = s.Lookup(in.To); err != nil {
@@ -242,7 +242,7 @@ func TestMargoParent(t *testing.T) {
 	q := startPeer(t, margoPeer)
 	parents := make(chan uint64, 2) // one for each call
 	see := func(ctx context.Context, c *cinnabar.CallInfo, next func(context.Context) error) error {
-		if c.Side == cinnabar.ServerSide {
+		if c.Server {
 			parents <- c.Parent
 		}
 		return next(ctx)

@@ -49,7 +49,7 @@ func (s *scene) act(t *testing.T, addr string) {
 	if s.listens {
 		open = cinnabar.Listen
 	}
-	e, err := open(tcp, s.cfg)
+	e, err := open(t.Context(), tcp, s.cfg)
 	must(t, err)
 	defer closeEngine(t, e)
 	to, err := e.Lookup(addr)

@@ -189,7 +189,7 @@ func (c *client) calledBack() {
 // nestedCalls is nesting, with a provider that nobody has.
 func (c *client) nestedCalls() {
 	c.t.Helper()
-	p, err := c.Provider(providerID, identity)
+	p, err := c.NewProvider(providerID, identity)
 	must(c.t, err, c.rpc.sum.Handle(c.Engine, (&server{}).sum), c.rpc.sum.Handle(p, (&server{}).sum))
 	c.nesting()
 	out, err := c.rpc.nested.Call(c.ctx(), c.to, nestedIn{Provider: nobody, Sum: sumIn{20, 22}})

@@ -93,7 +93,7 @@ func listen(t *testing.T, p *procedures, cfg *cinnabar.Config) *server {
 // listenAt is listen at an address that matters.
 func listenAt(t *testing.T, addr string, p *procedures, cfg *cinnabar.Config) *server {
 	t.Helper()
-	e, err := cinnabar.Listen(addr, cfg)
+	e, err := cinnabar.Listen(t.Context(), addr, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func (s *server) move(ctx context.Context, in moveIn, memory []byte, mode cinnab
 func (s *server) owner(ctx context.Context, in moveIn) (*cinnabar.Endpoint, error) {
 	switch in.Origin {
 	case "":
-		return cinnabar.PeerFrom(ctx), nil
+		return cinnabar.InfoFrom(ctx).Peer, nil
 	case "bound":
 		return in.Bulk.Owner(s.Engine)
 	}
@@ -218,7 +218,7 @@ func (s *server) serveMercury(t *testing.T) *server {
 		}),
 		s.rpc.release.Handle(s.Engine, s.release),
 		s.rpc.callback.Handle(s.Engine, func(ctx context.Context, in sumIn) (sumOut, error) {
-			return s.rpc.sum.Call(ctx, cinnabar.PeerFrom(ctx), in)
+			return s.rpc.sum.Call(ctx, cinnabar.InfoFrom(ctx).Peer, in)
 		}),
 	)
 	return s
@@ -249,7 +249,7 @@ func (s *server) release(ctx context.Context, _ none) (count, error) {
 	s.held = nil
 	s.mu.Unlock()
 	for _, c := range held {
-		if err := c.Respond(none{}); err != nil {
+		if err := c.Respond(c.Context(), none{}); err != nil {
 			return count{}, err
 		}
 	}

@@ -17,12 +17,12 @@ var shimSum = cinnabar.NewRPC[sumIn, sumOut]("sum")
 // TestShimClientC has plain Mercury call a Margo RPC of a Go server. The shim says that 0 is the caller's RPC.
 // parity(peer): G46
 func TestShimClientC(t *testing.T) {
-	e, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+	e, err := cinnabar.Listen(t.Context(), "ofi+tcp://127.0.0.1", nil)
 	must(t, err)
 	t.Cleanup(func() { closeEngine(t, e) })
 	parents := make(chan uint64, 1)
 	must(t, shimSum.Handle(e, func(ctx context.Context, in sumIn) (sumOut, error) {
-		info, _ := cinnabar.InfoFrom(ctx)
+		info := cinnabar.InfoFrom(ctx)
 		parents <- info.Parent
 		return sumOut{in.A + in.B}, nil
 	}))
@@ -41,7 +41,7 @@ func TestShimClientC(t *testing.T) {
 func TestShimServerC(t *testing.T) {
 	p := start(t, hgShim, "serve")
 	addr := p.expect("ready").value("addr")
-	e, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
+	e, err := cinnabar.Open(t.Context(), "ofi+tcp://127.0.0.1", nil)
 	must(t, err)
 	t.Cleanup(func() { closeEngine(t, e) })
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

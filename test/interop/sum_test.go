@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"cinnabar"
+	"cinnabar/regmem"
 )
 
 // The tutorial's sum: the server pulls the values.
@@ -31,7 +32,7 @@ const (
 // tutorialServer is the server's half in Go. It ends itself from inside the handler of its last call.
 func tutorialServer(t *testing.T, cfg *cinnabar.Config) *cinnabar.Engine {
 	t.Helper()
-	e, err := cinnabar.Listen(network, cfg)
+	e, err := cinnabar.Listen(t.Context(), network, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,12 +43,12 @@ func tutorialServer(t *testing.T, cfg *cinnabar.Config) *cinnabar.Engine {
 	}
 	must(t, tutorial.Handle(e, func(ctx context.Context, in tutorialIn) (tutorialOut, error) {
 		values := make([]int32, in.N)
-		local, err := cinnabar.ExposeSlice(e, cinnabar.WriteOnly, values)
+		local, err := e.Expose(cinnabar.WriteOnly, regmem.Bytes(values))
 		if err != nil {
 			return tutorialOut{}, err
 		}
 		defer local.Close() // the pull has ended
-		if _, err := in.Bulk.On(cinnabar.PeerFrom(ctx)).Pull(ctx, local); err != nil {
+		if _, err := in.Bulk.On(cinnabar.InfoFrom(ctx).Peer).Pull(ctx, local); err != nil {
 			return tutorialOut{}, err
 		}
 		var out tutorialOut
@@ -163,7 +164,7 @@ func TestTutorialServerC(t *testing.T) {
 // callTutorial is the client's half in Go.
 func callTutorial(t *testing.T, addr string, l load) {
 	t.Helper()
-	e, err := cinnabar.Open(network, &cinnabar.Config{NoEager: l.noEager})
+	e, err := cinnabar.Open(t.Context(), network, &cinnabar.Config{NoEager: l.noEager})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +198,7 @@ func callTutorial(t *testing.T, addr string, l load) {
 // exposeValues exposes the bytes of values in as many segments.
 func exposeValues(e *cinnabar.Engine, values []int32, segments int) (*cinnabar.Bulk, error) {
 	if segments == 1 {
-		return cinnabar.ExposeSlice(e, cinnabar.ReadOnly, values)
+		return e.Expose(cinnabar.ReadOnly, regmem.Bytes(values))
 	}
 	b := make([]byte, 0, 4*len(values))
 	for _, v := range values {

@@ -93,7 +93,7 @@ type thalliumServer struct {
 // listenThallium makes an engine that serves what thallium_peer serves.
 func listenThallium(t *testing.T, cfg *cinnabar.Config) *thalliumServer {
 	t.Helper()
-	e, err := cinnabar.Listen(network, cfg)
+	e, err := cinnabar.Listen(t.Context(), network, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func listenThallium(t *testing.T, cfg *cinnabar.Config) *thalliumServer {
 		closeEngine(t, e)
 		s.later.Wait()
 	})
-	p, err := e.Provider(calculatorID, calculator)
+	p, err := e.NewProvider(calculatorID, calculator)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,12 +120,12 @@ func listenThallium(t *testing.T, cfg *cinnabar.Config) *thalliumServer {
 		tlHellos.Handle(e, func(context.Context, none) (int32, error) { return s.count.Load(), nil }),
 		tlNothing.Handle(e, func(context.Context, none) (none, error) { return none{}, nil }),
 		tlWhere.Handle(e, func(ctx context.Context, _ none) (whereOut, error) {
-			return whereOut{cinnabar.PeerFrom(ctx).String(), e.Addr()}, nil
+			return whereOut{cinnabar.InfoFrom(ctx).Peer.String(), e.Addr()}, nil
 		}),
 		tlLater.HandleCall(e, s.answerLater),
 		tlSlow.Handle(e, s.slow),
 		tlCallback.Handle(e, func(ctx context.Context, in numbers) (int32, error) {
-			return tlSum.Call(ctx, cinnabar.PeerFrom(ctx), in)
+			return tlSum.Call(ctx, cinnabar.InfoFrom(ctx).Peer, in)
 		}),
 		tlTransfer.Handle(e, s.transfer),
 		tlBulks.Handle(e, func(_ context.Context, in bulks) (bulks, error) { return in, nil }),
@@ -154,7 +154,7 @@ func (s *thalliumServer) answerLater(c *cinnabar.Call[int32, int32]) {
 	returned := make(chan struct{})
 	s.later.Go(func() {
 		<-returned
-		if err := c.Respond(c.In + 1); err != nil {
+		if err := c.Respond(c.Context(), c.In+1); err != nil {
 			s.t.Errorf("answering later: %v", err)
 		}
 	})
@@ -180,7 +180,7 @@ func (s *thalliumServer) transfer(ctx context.Context, in transferIn) (transferO
 		return transferOut{}, err
 	}
 	defer local.Close() // the transfer is over
-	remote, part := in.Remote.On(cinnabar.PeerFrom(ctx)), local
+	remote, part := in.Remote.On(cinnabar.InfoFrom(ctx).Peer), local
 	if in.RemoteSize != 0 || in.LocalSize != 0 {
 		remote = remote.Slice(int64(in.RemoteOffset), int64(in.RemoteSize))
 		part = local.Slice(int64(in.LocalOffset), int64(in.LocalSize))

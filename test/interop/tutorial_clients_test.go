@@ -82,7 +82,7 @@ func serveTutorialRDMA(t *testing.T, e *cinnabar.Engine) {
 			return none{}, err
 		}
 		defer local.Close() // the pull has ended
-		if _, err = in.On(cinnabar.PeerFrom(ctx)).Pull(ctx, local); err == nil && string(memory) != "Matthi" {
+		if _, err = in.On(cinnabar.InfoFrom(ctx).Peer).Pull(ctx, local); err == nil && string(memory) != "Matthi" {
 			err = fmt.Errorf("pulled %q", memory)
 		}
 		return none{}, err
@@ -91,7 +91,7 @@ func serveTutorialRDMA(t *testing.T, e *cinnabar.Engine) {
 
 func serveTutorialProvider(t *testing.T, e *cinnabar.Engine) {
 	t.Helper()
-	p, err := e.Provider(22, "")
+	p, err := e.NewProvider(22, "")
 	must(t, err, tlSum.Handle(p, sumNumbers),
 		cinnabar.NewRPC[numbers, int32]("prod", inThallium).Handle(p, sumNumbers), // the tutorial adds
 		tlHello.Handle(p, func(context.Context, string) error { return nil }),
@@ -141,7 +141,7 @@ func asksWithChecksums(fromDialer bool, b []byte) bool {
 
 func listenTutorial(t *testing.T, c *caller) *cinnabar.Engine {
 	t.Helper()
-	e, err := cinnabar.Listen(tcp, nil)
+	e, err := cinnabar.Listen(t.Context(), tcp, nil)
 	must(t, err)
 	t.Cleanup(func() { closeEngine(t, e) })
 	c.serve(t, e)

@@ -11,6 +11,7 @@ import (
 	"cinnabar"
 	"cinnabar/codec/hgproc"
 	"cinnabar/codes"
+	"cinnabar/regmem"
 )
 
 // tutorials are what is recorded of the servers that come with Mercury, Margo and Thallium. Those of Margo and Thallium are recorded
@@ -235,7 +236,7 @@ func (v visitor) margoBulk() {
 		for i := range values {
 			values[i] = int32(i % 7)
 		}
-		b, err := cinnabar.ExposeSlice(v.e, cinnabar.ReadOnly, values)
+		b, err := v.e.Expose(cinnabar.ReadOnly, regmem.Bytes(values))
 		must(v.t, err)
 		want := tutorialOut{}
 		for _, x := range values {

@@ -62,7 +62,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 // send makes the request and keeps the memory exposed until the response has come, or for the grace time if none is asked for.
 func send(ctx context.Context, address string, answer bool, grace time.Duration) error {
 	protocol, _, _ := strings.Cut(address, "://")
-	engine, err := cinnabar.Open(protocol, nil)
+	engine, err := cinnabar.Open(ctx, protocol, nil)
 	if err != nil {
 		return err
 	}

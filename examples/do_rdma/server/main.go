@@ -56,7 +56,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // serve answers requests until ctx ends.
 func serve(ctx context.Context, address string, stdout, stderr io.Writer) error {
-	engine, err := cinnabar.Listen(address, &cinnabar.Config{
+	engine, err := cinnabar.Listen(ctx, address, &cinnabar.Config{
 		MaxHandlers: maxHandlers,
 		Logger:      slog.New(slog.NewTextHandler(stderr, nil)), // a handler's error has nowhere else to go
 	})
@@ -87,7 +87,7 @@ func receive(ctx context.Context, engine *cinnabar.Engine, remote cinnabar.BulkH
 		return err
 	}
 	defer func() { _ = local.Close() }() // the pull is over
-	n, err := remote.On(cinnabar.PeerFrom(ctx)).Pull(ctx, local)
+	n, err := remote.On(cinnabar.InfoFrom(ctx).Peer).Pull(ctx, local)
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func run(address, name string, stdout io.Writer) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	protocol, _, _ := strings.Cut(address, "://")
-	engine, err := cinnabar.Open(protocol, nil)
+	engine, err := cinnabar.Open(ctx, protocol, nil)
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func fail(why any) {
 func run(address string, stdout io.Writer) error {
 	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	engine, err := cinnabar.Listen(address, nil)
+	engine, err := cinnabar.Listen(interrupted, address, nil)
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ func run(ctx context.Context, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	engine, err := cinnabar.Listen(flag.Arg(0), cfg)
+	engine, err := cinnabar.Listen(ctx, flag.Arg(0), cfg)
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/examples/sum"
+	"cinnabar/regmem"
 )
 
 const (
@@ -47,7 +48,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 // callAll makes the calls, one after the other.
 func callAll(ctx context.Context, address string, stderr io.Writer) error {
 	protocol, _, _ := strings.Cut(address, "://")
-	engine, err := cinnabar.Open(protocol, nil)
+	engine, err := cinnabar.Open(ctx, protocol, nil)
 	if err != nil {
 		return err
 	}
@@ -69,7 +70,7 @@ func callAll(ctx context.Context, address string, stderr io.Writer) error {
 // call exposes the values for as long as the call takes.
 func call(ctx context.Context, engine *cinnabar.Engine, server *cinnabar.Endpoint) (int32, error) {
 	values := []int32{1, 4, 2, 5, 6, 3, 5, 3, 2, 5}
-	local, err := cinnabar.ExposeSlice(engine, cinnabar.ReadOnly, values)
+	local, err := engine.Expose(cinnabar.ReadOnly, regmem.Bytes(values))
 	if err != nil {
 		return 0, err
 	}

@@ -20,6 +20,7 @@ import (
 	"cinnabar"
 	"cinnabar/codes"
 	"cinnabar/examples/sum"
+	"cinnabar/regmem"
 )
 
 // The client says how many values there are, so there is a limit, and one for the calls that are served at a time.
@@ -57,7 +58,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 
 // serve answers calls until there have been enough, or ctx ends.
 func serve(ctx context.Context, address string, stderr io.Writer) error {
-	engine, err := cinnabar.Listen(address, &cinnabar.Config{MaxHandlers: maxHandlers})
+	engine, err := cinnabar.Listen(ctx, address, &cinnabar.Config{MaxHandlers: maxHandlers})
 	if err != nil {
 		return err
 	}
@@ -101,12 +102,12 @@ func (s *server) add(ctx context.Context, in sum.In) (sum.Out, error) {
 		return sum.Out{}, fmt.Errorf("%w: %d values announced, which are %d bytes, but only %d exposed", codes.InvalidArg, in.N, want, have)
 	}
 	values := make([]int32, in.N)
-	local, err := cinnabar.ExposeSlice(s.engine, cinnabar.WriteOnly, values)
+	local, err := s.engine.Expose(cinnabar.WriteOnly, regmem.Bytes(values))
 	if err != nil {
 		return sum.Out{}, err
 	}
 	defer func() { _ = local.Close() }() // the answer does not depend on it
-	if _, err := in.Data.On(cinnabar.PeerFrom(ctx)).Pull(ctx, local); err != nil {
+	if _, err := in.Data.On(cinnabar.InfoFrom(ctx).Peer).Pull(ctx, local); err != nil {
 		return sum.Out{}, err
 	}
 	var out sum.Out

@@ -18,7 +18,7 @@ func main() {
 
 func run(ctx context.Context) error {
 	// Listen opens an engine that serves. The address names no port, so the engine listens on a free one.
-	server, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+	server, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		return err
 	}
@@ -27,7 +27,7 @@ func run(ctx context.Context) error {
 	fmt.Println("server:", protocol, "listening:", server.Listening())
 
 	// Open makes an engine that only calls. It needs no threads and no progress loop.
-	client, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
+	client, err := cinnabar.Open(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		return err
 	}

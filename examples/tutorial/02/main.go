@@ -37,7 +37,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	engine, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+	engine, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func run(ctx context.Context) error {
 
 // sayHello is the client: it sends as many requests as times says.
 func sayHello(ctx context.Context, address string, times int) error {
-	client, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
+	client, err := cinnabar.Open(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		return err
 	}

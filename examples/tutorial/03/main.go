@@ -30,7 +30,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	server, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+	server, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func run(ctx context.Context) error {
 	if err := serve(server, stop); err != nil {
 		return err
 	}
-	client, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
+	client, err := cinnabar.Open(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		return err
 	}

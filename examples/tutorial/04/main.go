@@ -9,6 +9,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/codes"
+	"cinnabar/regmem"
 )
 
 // VectorIn has the number of values and a handle for the memory where they are. The values themselves do not travel in the request.
@@ -33,12 +34,12 @@ func (a *adder) sum(ctx context.Context, in VectorIn) (VectorOut, error) {
 		return VectorOut{}, fmt.Errorf("%w: %d values, at most %d are taken", codes.InvalidArg, in.N, a.most)
 	}
 	values := make([]int32, in.N)
-	local, err := cinnabar.ExposeSlice(a.engine, cinnabar.WriteOnly, values)
+	local, err := a.engine.Expose(cinnabar.WriteOnly, regmem.Bytes(values))
 	if err != nil {
 		return VectorOut{}, err
 	}
 	defer local.Close()
-	if _, err := in.Values.On(cinnabar.PeerFrom(ctx)).Pull(ctx, local); err != nil {
+	if _, err := in.Values.On(cinnabar.InfoFrom(ctx).Peer).Pull(ctx, local); err != nil {
 		return VectorOut{}, err
 	}
 	var out VectorOut
@@ -50,7 +51,7 @@ func (a *adder) sum(ctx context.Context, in VectorIn) (VectorOut, error) {
 
 // sumOf exposes values to the server for the time of one call.
 func sumOf(ctx context.Context, engine *cinnabar.Engine, server *cinnabar.Endpoint, n int32, values []int32) (int32, error) {
-	exposed, err := cinnabar.ExposeSlice(engine, cinnabar.ReadOnly, values)
+	exposed, err := engine.Expose(cinnabar.ReadOnly, regmem.Bytes(values))
 	if err != nil {
 		return 0, err
 	}
@@ -66,7 +67,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	engine, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+	engine, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		return err
 	}
@@ -75,7 +76,7 @@ func run(ctx context.Context) error {
 	if err := Sum.Handle(engine, a.sum); err != nil {
 		return err
 	}
-	client, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
+	client, err := cinnabar.Open(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		return err
 	}

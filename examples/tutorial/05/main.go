@@ -26,7 +26,7 @@ type turns [3]chan struct{}
 func (t turns) serve(c *cinnabar.Call[PairIn, PairOut]) {
 	go func() {
 		<-t[c.In.X]
-		if err := c.Respond(PairOut{Ret: c.In.X + c.In.Y}); err != nil {
+		if err := c.Respond(c.Context(), PairOut{Ret: c.In.X + c.In.Y}); err != nil {
 			fmt.Println("respond:", err)
 		}
 	}()
@@ -63,7 +63,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	server, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+	server, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ type AlphaProvider struct {
 
 // NewAlphaProvider registers the service with an engine.
 func NewAlphaProvider(engine *cinnabar.Engine, id uint16, name string) (*AlphaProvider, error) {
-	p, err := engine.Provider(id, "alpha")
+	p, err := engine.NewProvider(id, "alpha")
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	server, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+	server, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		return err
 	}

@@ -35,18 +35,18 @@ func servePooled(engine *cinnabar.Engine, started chan<- struct{}, stop <-chan s
 	if err != nil {
 		return nil, err
 	}
-	p, err := engine.Provider(42, "alpha")
+	p, err := engine.NewProvider(42, "alpha")
 	if err != nil {
 		return nil, err
 	}
-	if err := sum.Handle(p, add("the pool"), cinnabar.InPool(pool)); err != nil {
+	if err := sum.Handle(p, add("the pool"), cinnabar.WithPool(pool)); err != nil {
 		return nil, err
 	}
 	return p, occupy.Handle(p, func(context.Context, struct{}) (struct{}, error) {
 		close(started)
 		<-stop
 		return struct{}{}, nil
-	}, cinnabar.InPool(pool))
+	}, cinnabar.WithPool(pool))
 }
 
 func main() {
@@ -56,7 +56,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	server, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+	server, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func run(ctx context.Context) error {
 	if _, err := waiting.Wait(); err != nil {
 		return err
 	}
-	fmt.Println("served by the pool:", server.Pool("alpha").Stats().Served)
+	fmt.Println("served by the pool:", server.LookupPool("alpha").Stats().Served)
 	fmt.Println("close:", pooled.Close())
 	return nil
 }

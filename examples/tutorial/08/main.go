@@ -81,7 +81,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	server, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+	server, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		return err
 	}

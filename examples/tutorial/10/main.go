@@ -30,7 +30,7 @@ func speak(ctx context.Context, next slog.Handler, level string) error {
 		return err
 	}
 	logger := slog.New(handler)
-	engine, err := cinnabar.Open("ofi+tcp://127.0.0.1", &cinnabar.Config{Logger: logger})
+	engine, err := cinnabar.Open(ctx, "ofi+tcp://127.0.0.1", &cinnabar.Config{Logger: logger})
 	if err != nil {
 		return err
 	}

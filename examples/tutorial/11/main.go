@@ -18,7 +18,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	engine, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
+	engine, err := cinnabar.Open(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		return err
 	}

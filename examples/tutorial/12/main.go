@@ -79,7 +79,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	server, err := cinnabar.Listen("ofi+tcp://127.0.0.1", nil)
+	server, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func run(ctx context.Context) error {
 
 	statistics := new(margo.Statistics)
 	t := &tally{next: statistics, counts: map[string]int{}}
-	client, err := cinnabar.Open("ofi+tcp://127.0.0.1", &cinnabar.Config{Monitor: t})
+	client, err := cinnabar.Open(ctx, "ofi+tcp://127.0.0.1", &cinnabar.Config{Monitor: t})
 	if err != nil {
 		return err
 	}

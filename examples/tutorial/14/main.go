@@ -26,27 +26,27 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	parent, err := cinnabar.Listen("ofi+tcp://127.0.0.1", &cinnabar.Config{
+	parent, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1", &cinnabar.Config{
 		Pools: []cinnabar.PoolConfig{{Name: "shared", Workers: 2}},
 	})
 	if err != nil {
 		return err
 	}
 	defer parent.Close()
-	child, err := cinnabar.Listen("ofi+tcp://127.0.0.1", &cinnabar.Config{Parent: parent, RPCPool: "shared"})
+	child, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1", &cinnabar.Config{Parent: parent, RPCPool: "shared"})
 	if err != nil {
 		return err
 	}
 	defer child.Close()
 
-	shared := parent.Pool("shared")
-	if err := Sum.Handle(parent, add, cinnabar.InPool(shared)); err != nil {
+	shared := parent.LookupPool("shared")
+	if err := Sum.Handle(parent, add, cinnabar.WithPool(shared)); err != nil {
 		return err
 	}
 	if err := Sum.Handle(child, add); err != nil { // in the engine's RPCPool
 		return err
 	}
-	fmt.Println("the same pool:", child.Pool("shared") == shared, "the same address:", child.Addr() == parent.Addr())
+	fmt.Println("the same pool:", child.LookupPool("shared") == shared, "the same address:", child.Addr() == parent.Addr())
 	for _, e := range []*cinnabar.Engine{parent, child} {
 		if _, err := Sum.Call(ctx, e.Self(), PairIn{X: 1, Y: 2}); err != nil {
 			return err

@@ -62,7 +62,7 @@ func AskAt(ctx context.Context, address string, timeout time.Duration, f func(co
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	e, err := cinnabar.Open(LocalFor(ctx, address), Logged(ctx, &cinnabar.Config{MaxOverflow: maxDescription, DialTimeout: timeout}))
+	e, err := cinnabar.Open(ctx, LocalFor(ctx, address), Logged(ctx, &cinnabar.Config{MaxOverflow: maxDescription, DialTimeout: timeout}))
 	if err != nil {
 		return err
 	}

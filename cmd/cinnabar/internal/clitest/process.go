@@ -43,7 +43,7 @@ func TCPPair(t *testing.T) (a, b net.Conn) {
 // Engine is an engine that a command is about.
 func Engine(t *testing.T, cfg *cinnabar.Config) *cinnabar.Engine {
 	t.Helper()
-	e, err := cinnabar.Listen("ofi+tcp://127.0.0.1", cfg)
+	e, err := cinnabar.Listen(t.Context(), "ofi+tcp://127.0.0.1", cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -334,7 +334,7 @@ func TestTable(t *testing.T) {
 
 // What a handler of the peer refuses fails both sides: the parent with the code, the peer with the reason.
 func TestServiceRefusesNonsense(t *testing.T) {
-	engine, err := cinnabar.Listen("ofi+tcp://127.0.0.1:0", nil)
+	engine, err := cinnabar.Listen(t.Context(), "ofi+tcp://127.0.0.1:0", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/link"
+	"cinnabar/regmem"
 	"cinnabar/rmem"
 )
 
@@ -82,7 +83,7 @@ func (d *session) callsOver(ctx context.Context, x *link.Exchange, network strin
 	if err := x.Receive(ctx, &address); err != nil {
 		return err
 	}
-	engine, err := cinnabar.Open(network, cli.Logged(ctx, nil))
+	engine, err := cinnabar.Open(ctx, network, cli.Logged(ctx, nil))
 	if err != nil {
 		return err
 	}
@@ -125,7 +126,7 @@ func (d *session) sums(ctx context.Context, engine *cinnabar.Engine, peer *cinna
 }
 
 func sumOnce(ctx context.Context, engine *cinnabar.Engine, peer *cinnabar.Endpoint, values []int32) (err error) {
-	b, err := cinnabar.ExposeSlice(engine, cinnabar.ReadOnly, values)
+	b, err := engine.Expose(cinnabar.ReadOnly, regmem.Bytes(values))
 	if err != nil {
 		return err
 	}
@@ -187,7 +188,7 @@ func (p *peer) calls(ctx context.Context, x *link.Exchange) error {
 }
 
 func (p *peer) callsOver(ctx context.Context, x *link.Exchange, network string) (err error) {
-	engine, err := cinnabar.Listen(network, cli.Logged(ctx, nil))
+	engine, err := cinnabar.Listen(ctx, network, cli.Logged(ctx, nil))
 	if err != nil {
 		return err
 	}
@@ -247,11 +248,11 @@ func (s *service) add(ctx context.Context, in sumIn) (sumOut, error) {
 		return sumOut{}, s.fail(fmt.Errorf("the parent asks for the sum of %d values", in.N))
 	}
 	values := make([]int32, in.N)
-	b, err := cinnabar.ExposeSlice(s.engine, cinnabar.WriteOnly, values)
+	b, err := s.engine.Expose(cinnabar.WriteOnly, regmem.Bytes(values))
 	if err != nil {
 		return sumOut{}, s.fail(err)
 	}
-	_, err = in.Data.On(cinnabar.PeerFrom(ctx)).Pull(ctx, b)
+	_, err = in.Data.On(cinnabar.InfoFrom(ctx).Peer).Pull(ctx, b)
 	if err := errors.Join(err, b.Close()); err != nil {
 		return sumOut{}, s.fail(err)
 	}
@@ -268,7 +269,7 @@ func (s *service) fetch(ctx context.Context, part cinnabar.BulkHandle) (fetched,
 		return fetched{}, s.fail(fmt.Errorf("the parent begins a round of %d bytes, over the agreed %d", part.Len(), s.local.Len()))
 	}
 	start := time.Now()
-	n, err := part.On(cinnabar.PeerFrom(ctx)).PullChunks(ctx, s.local, chunkLen, 0)
+	n, err := part.On(cinnabar.InfoFrom(ctx).Peer).PullChunks(ctx, s.local, chunkLen, 0)
 	took := time.Since(start)
 	if err != nil {
 		return fetched{}, s.fail(err)

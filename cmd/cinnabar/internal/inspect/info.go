@@ -159,7 +159,7 @@ func try(p cinnabar.Protocol, cfg *cinnabar.Config) (_ cinnabar.Protocol, runtim
 	if p.Err != nil {
 		return p, ""
 	}
-	e, err := cinnabar.Listen(specifier(p), cfg)
+	e, err := cinnabar.Listen(context.Background(), specifier(p), cfg)
 	if err == nil {
 		runtime, err = e.Addr(), e.Close()
 	}

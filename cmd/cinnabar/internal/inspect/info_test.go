@@ -95,7 +95,7 @@ func TestInfo(t *testing.T) {
 		}
 	}
 	// The address that would be chosen is the one that is chosen.
-	e, err := cinnabar.Listen("ofi+tcp", nil)
+	e, err := cinnabar.Listen(t.Context(), "ofi+tcp", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestDefaultLimits(t *testing.T) {
 	if e := got[0]; e.MaxMemory != 1<<30 || e.MemorySource != "half of cgroup /a: memory.max" || e.MaxConnections != 2048 || e.ConnectionsSource != "an eighth of its memory" {
 		t.Errorf("engine: %+v", e)
 	}
-	e, err := cinnabar.Listen("ofi+tcp://127.0.0.1:0", nil)
+	e, err := cinnabar.Listen(t.Context(), "ofi+tcp://127.0.0.1:0", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,12 +16,12 @@ import (
 // parity: G45
 func TestQueryCommand(t *testing.T) {
 	server := clitest.Queried(t, &cinnabar.Config{Pools: []cinnabar.PoolConfig{{Name: "disk", Workers: 3}}})
-	p, err := server.Provider(42, "yokan")
+	p, err := server.NewProvider(42, "yokan")
 	if err != nil {
 		t.Fatal(err)
 	}
 	get := cinnabar.NewRPC[struct{}, struct{}]("get")
-	if err := get.Handle(p, func(context.Context, struct{}) (struct{}, error) { return struct{}{}, nil }, cinnabar.InPool(server.Pool("disk"))); err != nil {
+	if err := get.Handle(p, func(context.Context, struct{}) (struct{}, error) { return struct{}{}, nil }, cinnabar.WithPool(server.LookupPool("disk"))); err != nil {
 		t.Fatal(err)
 	}
 	clitest.WantRun(t, 0, []string{"query", server.Addr()}, server.Addr()+"\n", "42        yokan", "get ", "disk", "RequestsRecvd")

@@ -141,7 +141,7 @@ func (o *serveOptions) run(ctx context.Context, address string, s cli.Streams) e
 	if err := o.memory(&cfg.Quota, engine); err != nil {
 		return err
 	}
-	e, err := cinnabar.Listen(address, cli.Logged(ctx, engine))
+	e, err := cinnabar.Listen(ctx, address, cli.Logged(ctx, engine))
 	if err != nil {
 		return err
 	}
@@ -256,7 +256,7 @@ func withRegion(ctx context.Context, text string, timeout time.Duration, f func(
 func withEngine(ctx context.Context, address string, timeout time.Duration, f func(context.Context, *cinnabar.Engine) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	e, err := cinnabar.Open(cli.LocalFor(ctx, address), cli.Logged(ctx, &cinnabar.Config{DialTimeout: timeout}))
+	e, err := cinnabar.Open(ctx, cli.LocalFor(ctx, address), cli.Logged(ctx, &cinnabar.Config{DialTimeout: timeout}))
 	if err != nil {
 		return err
 	}

@@ -57,7 +57,7 @@ type run struct {
 
 // openRun opens the engine of one client. Nothing goes to the servers yet.
 func openRun(ctx context.Context, o *options, rank int, addresses []string) (*run, error) {
-	engine, err := cinnabar.Open(cli.LocalFor(ctx, addresses[0]), cli.Logged(ctx, nil))
+	engine, err := cinnabar.Open(ctx, cli.LocalFor(ctx, addresses[0]), cli.Logged(ctx, nil))
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ type pair struct {
 
 func newPair(t *testing.T, so serveOptions, o options) *pair {
 	t.Helper()
-	engine, err := cinnabar.Listen("ofi+tcp://127.0.0.1:0", nil)
+	engine, err := cinnabar.Listen(t.Context(), "ofi+tcp://127.0.0.1:0", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func newPair(t *testing.T, so serveOptions, o options) *pair {
 // client is another client of the server.
 func (p *pair) client(t *testing.T, o options) *run {
 	t.Helper()
-	engine, err := cinnabar.Open("ofi+tcp://127.0.0.1", nil)
+	engine, err := cinnabar.Open(t.Context(), "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

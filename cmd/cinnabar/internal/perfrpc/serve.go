@@ -87,7 +87,7 @@ func listen(ctx context.Context, o *serveOptions, class int, memory *handleTable
 	if err != nil {
 		return nil, err
 	}
-	engine, err := cinnabar.Listen(address, cli.Logged(ctx, cfg))
+	engine, err := cinnabar.Listen(ctx, address, cli.Logged(ctx, cfg))
 	if err != nil {
 		return nil, err
 	}
@@ -198,12 +198,12 @@ func (p *server) bwInit(ctx context.Context, in bwInfo) (none, error) {
 
 // key names a handle of the client that has made the request.
 func (p *server) key(ctx context.Context, number uint32) handleKey {
-	return handleKey{p.class, cinnabar.PeerFrom(ctx).String(), number}
+	return handleKey{p.class, cinnabar.InfoFrom(ctx).Peer.String(), number}
 }
 
 // transfer serves one call of BW_READ or BW_WRITE.
 func (p *server) transfer(ctx context.Context, t transfer, op uint32) error {
-	peer := cinnabar.PeerFrom(ctx)
+	peer := cinnabar.InfoFrom(ctx).Peer
 	h, err := p.memory.find(p.key(ctx, t.Handle))
 	if err != nil {
 		return err

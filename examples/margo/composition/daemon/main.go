@@ -24,7 +24,7 @@ func run(ctx context.Context, stdout io.Writer) error {
 	if len(os.Args) != 3 {
 		return errors.New("usage: daemon ADDRESS data-xfer,delegator")
 	}
-	engine, err := cinnabar.Listen(os.Args[1], nil)
+	engine, err := cinnabar.Listen(ctx, os.Args[1], nil)
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func serve(engine *cinnabar.Engine, services []string) error {
 	if err := margo.ServeShutdown(engine); err != nil {
 		return err
 	}
-	provider, err := engine.Provider(margo.ProviderID, "")
+	provider, err := engine.NewProvider(margo.ProviderID, "")
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ func run(ctx context.Context, stdout io.Writer) error {
 	if len(os.Args) != 2 {
 		return errors.New("usage: server ADDRESS")
 	}
-	engine, err := cinnabar.Listen(os.Args[1], &cinnabar.Config{Pools: []cinnabar.PoolConfig{{Name: "second", Workers: 1}}})
+	engine, err := cinnabar.Listen(ctx, os.Args[1], &cinnabar.Config{Pools: []cinnabar.PoolConfig{{Name: "second", Workers: 1}}})
 	if err != nil {
 		return err
 	}
@@ -31,7 +31,7 @@ func run(ctx context.Context, stdout io.Writer) error {
 	if err := margo.ServeShutdown(engine); err != nil {
 		return err
 	}
-	second := cinnabar.InPool(engine.Pool("second"))
+	second := cinnabar.WithPool(engine.LookupPool("second"))
 	for _, err := range []error{
 		register(engine, margo.Service1, 1, stdout),
 		register(engine, margo.Service1, 2, stdout, second),
@@ -46,7 +46,7 @@ func run(ctx context.Context, stdout io.Writer) error {
 
 // register has a provider serve both procedures of a service.
 func register(engine *cinnabar.Engine, s *margo.Service, id uint16, stdout io.Writer, opts ...cinnabar.HandleOption) error {
-	p, err := engine.Provider(id, s.Name)
+	p, err := engine.NewProvider(id, s.Name)
 	if err != nil {
 		return err
 	}
