@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"reflect"
 	"strings"
@@ -323,6 +324,53 @@ func TestBoundHandleHelper(t *testing.T) {
 	if _, err := h.On(owner).WriteAt(t.Context(), []byte("third"), 0); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestBoundHandleLeadsElsewhere checks that a peer which sends a handle with another address in it makes the receiver connect there only
+// if the receiver's program follows the address, and that the receiver waits for no longer than its context lasts.
+func TestBoundHandleLeadsElsewhere(t *testing.T) {
+	elsewhere, err := net.Listen("tcp4", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { _ = elsewhere.Close() })
+	data, err := expose(t, bulkEngine(t, nil), ReadOnly, make([]byte, 10)).Bound().AppendBinary(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := elsewhere.Addr().(*net.TCPAddr).Port
+	binary.BigEndian.PutUint16(data[88+8+16+2:], uint16(port)) // after the address's length, its prefix and its family
+	var h BulkHandle
+	if err := h.UnmarshalBinary(data); err != nil {
+		t.Fatal(err)
+	}
+	e := bulkEngine(t, nil)
+	owner, err := h.Owner(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("127.0.0.1:%d", port); !strings.HasSuffix(owner.String(), want) {
+		t.Fatalf("the owner is %v, want %s", owner, want)
+	}
+	marker, err := net.Dial("tcp4", elsewhere.Addr().String())
+	must(t, err)
+	defer func() { _ = marker.Close() }()
+	first, err := elsewhere.Accept()
+	must(t, err)
+	defer func() { _ = first.Close() }()
+	if first.RemoteAddr().String() != marker.LocalAddr().String() {
+		t.Fatal("the engine connected before the program followed the address")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	local := expose(t, e, ReadWrite, make([]byte, 10))
+	pulled := make(chan error, 1)
+	go func() {
+		_, err := h.On(owner).Pull(ctx, local)
+		pulled <- err
+	}()
+	second, err := elsewhere.Accept()
+	must(t, err)
+	defer func() { _ = second.Close() }()
+	cancel()
+	wantCode(t, <-pulled, codes.Canceled, "")
 }
 
 // An address in a bound handle that is none is an error by name.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 
@@ -76,6 +77,44 @@ func TestRFC5042_OneStreamsErrorIsItsOwn(t *testing.T) {
 	q.barrier()
 	if !bytes.Equal(mr.Bytes()[:16], sixteen) || !zero(mr.Bytes()[16:]) {
 		t.Errorf("the region is %x", mr.Bytes())
+	}
+}
+
+// TestWriteIntoAnotherPeersFrame has one peer write the bytes that a frame of another peer is landing in. That is the one case in which
+// a peer ends the connection of another: the checksum of the frame is wrong then. Without the checksum both connections go on.
+func TestWriteIntoAnotherPeersFrame(t *testing.T) {
+	for _, crc := range []bool{true, false} {
+		t.Run(fmt.Sprintf("crc=%t", crc), func(t *testing.T) {
+			s := newSide(t, iwarp.Config{NoCRC: true}, nil) // the peers ask for the checksum, or do not
+			req := request()
+			req.CRC = crc
+			p, q := acceptRaw(t, s, req, verbs.ConnParam{}), acceptRaw(t, s.another(t), req, verbs.ConnParam{})
+			p.open()
+			p.barrier()
+			q.open()
+			q.barrier()
+			mr := s.region(t, 1024)
+			frame := p.fpdu(writeTo(mr.Remote()), bytes.Repeat([]byte{1}, 1024))
+			half := len(frame) / 2
+			want := s.dev.Stats()["rx_bytes"] + uint64(half)
+			p.write(frame[:half])
+			eventually(t, "half of the frame has landed", func() bool { return s.dev.Stats()["rx_bytes"] == want })
+			q.send(writeTo(mr.RemoteAt(256)), sixteen)
+			q.barrier()
+			p.write(frame[half:])
+			if crc {
+				if term := p.terminateMPA(); term.Cause() != rdmap.TermMPACRC {
+					t.Error(term)
+				}
+			} else {
+				p.barrier()
+			}
+			q.send(writeTo(mr.RemoteAt(512)), sixteen)
+			q.barrier()
+			if got := mr.Bytes(); !bytes.Equal(got[256:272], sixteen) || !bytes.Equal(got[512:528], sixteen) {
+				t.Errorf("the region is %x", got)
+			}
+		})
 	}
 }
 

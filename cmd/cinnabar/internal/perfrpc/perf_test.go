@@ -400,6 +400,44 @@ func TestServerFreesMemory(t *testing.T) {
 	p.wantMemory(t, 0, 0)
 }
 
+// TestServerMemoryIsBoundedInAll checks that the clients of a server make it hold no more memory than --memory allows, all together and by
+// many handles, that announcing a handle anew costs no more, and that a client which leaves makes room for another.
+func TestServerMemoryIsBoundedInAll(t *testing.T) {
+	const budget = 1 << 20
+	p := newPair(t, serveOptions{memory: budget}, options{sizes: []int64{64}})
+	other := p.client(t, *p.run.o)
+	in := bwInfo{Count: 1, SizeMax: 64<<10 - transferRoom, Targets: 1}
+	announce := func(r *run, number uint32) error {
+		in.Handle = number
+		_, err := bwInitRPC.Call(t.Context(), r.servers[0], in)
+		return err
+	}
+	granted := uint32(0)
+	for range 3 * budget >> 16 {
+		err := announce(p.run, granted)
+		if err == nil {
+			granted++
+		} else if !errors.Is(err, codes.NoMem) {
+			t.Fatal(err)
+		}
+		if used, _ := p.memory(); used > budget {
+			t.Fatalf("%d bytes are in use, --memory allows %d", used, budget)
+		}
+	}
+	if granted != budget>>16 {
+		t.Errorf("%d handles of 64 KiB were granted of a budget of %d bytes", granted, budget)
+	}
+	if err := announce(other, 0); !errors.Is(err, codes.NoMem) {
+		t.Errorf("another client's handle beyond the budget: %v", err)
+	}
+	if err := p.run.finish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := announce(other, 0); err != nil {
+		t.Errorf("another client after the first one is done: %v", err)
+	}
+}
+
 // A handle that is announced while its client goes, or the server closes, does not stay.
 func TestHandleThatComesLate(t *testing.T) {
 	p := newPair(t, serveOptions{}, options{sizes: []int64{64}})
