@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// ReadHex returns the messages in the files NAME.hex of a directory whose names begin with prefix, by NAME. A file has one message in
-// hexadecimal digits, with blanks and bars between them. Lines that start with # are comments, which name the source of the message.
-// A directory without such a file is an error.
+// ReadHex returns the messages in the files PREFIX*.hex of a directory, by name without .hex. A file has one message in hexadecimal
+// digits, with blanks and bars between them. Lines that start with # are comments, which name the source of the message. A directory
+// without such a file is an error.
 func ReadHex(dir, prefix string) (map[string][]byte, error) {
 	files, err := filepath.Glob(filepath.Join(dir, prefix+"*.hex"))
 	if err != nil {

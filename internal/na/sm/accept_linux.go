@@ -10,7 +10,7 @@ import (
 	"cinnabar/internal/shm"
 )
 
-// A server's side of connecting. All of it is the poller's.
+// The server's side of connecting. Only the poller calls these functions.
 
 // datagramBatch is the number of datagrams that the poller reads before it turns to messages. It exceeds the capacity of the
 // socket, so that the socket has room afterwards.
@@ -20,13 +20,13 @@ const datagramBatch = 64
 // connects and leaves without end delays the messages of others for that time.
 const acceptBatch = 2
 
-// readSocket takes the commands that clients have sent.
+// readSocket receives the datagrams of clients and executes their commands.
 func (e *Endpoint) readSocket() {
 	e.offenders.refresh(time.Now())
 	accepted := e.stats.connections.Load()
 	for range datagramBatch {
 		if e.stats.connections.Load() >= accepted+acceptBatch {
-			return // the epoll set says again that there are more
+			return // the epoll set reports the socket again while datagrams are left
 		}
 		d, ok, err := receiveDatagram(e.sock)
 		if !ok {
@@ -69,7 +69,7 @@ func (e *Endpoint) execute(d *datagram) error {
 	}
 	switch d.cmd.kind() {
 	case commandReserved:
-		// The client has put the same command into the ring before; it must not be found there when the pair is another's.
+		// The client has put the same command into the ring before. It must not stay there until another client has the pair.
 		defer e.drainCommands(commandSlots)
 		return e.reserve(d.cmd, d)
 	case commandReleased:
@@ -78,12 +78,12 @@ func (e *Endpoint) execute(d *datagram) error {
 	return violated(causeCommand, "a command of kind %d", d.cmd.kind())
 }
 
-// commandBatch is how many commands are taken from the ring before messages have their turn again. Clients can put them
-// there without end.
+// commandBatch is the number of commands that the poller takes from the ring before it turns to messages, because clients can put
+// commands there without end.
 const commandBatch = 16
 
-// drainCommands takes at most limit commands out of the command ring. Clients that never sleep send commands in no other way. It reports
-// whether there was anything.
+// drainCommands takes at most limit commands out of the command ring and executes them. Clients that never sleep send commands in no
+// other way. It reports whether there were any.
 func (e *Endpoint) drainCommands(limit int) (any bool) {
 	if !e.commandsWaiting() {
 		return false
@@ -120,8 +120,8 @@ func (e *Endpoint) commandsWaiting() (yes bool) {
 	return yes && err == nil
 }
 
-// reserve connects a client. d is the datagram that says so, nil if the command was in the ring: then the client may be
-// one that never sleeps, or its datagram is about to come.
+// reserve connects a client. d is the datagram of the command, nil if the command was in the ring: then the client is one that never
+// sleeps, or its datagram has not come yet.
 func (e *Endpoint) reserve(cmd command, d *datagram) error {
 	ident, pair := cmd.ident(), cmd.pair()
 	if pair == ownPair || ident.pid <= 0 {
@@ -142,7 +142,7 @@ func (e *Endpoint) reserve(cmd command, d *datagram) error {
 	}
 	switch {
 	case !claimed && d == nil:
-		return nil // of a client that is gone by now
+		return nil // the client has released the pair in the meantime
 	case !claimed:
 		return violated(causeConnect, "a connection by pair %d, which is not claimed", pair)
 	case claimant != 0 && claimant != asClaimant(ident):
@@ -175,11 +175,11 @@ func (c *conn) handOver() bool {
 	return true
 }
 
-// reserveAgain deals with a second command for a pair.
+// reserveAgain handles another command for a pair that has a conn.
 func (e *Endpoint) reserveAgain(old *conn, cmd command, d *datagram) error {
 	switch {
 	case d == nil:
-		return nil // the datagram was first, or a client has gone and the pair is another's
+		return nil // the datagram was first, or the command is of an earlier client of the pair
 	case old.dead.Load():
 		return violated(causeConnect, "a connection by pair %d, which is kept from use", cmd.pair())
 	case old.provisional && old.addr.ident == cmd.ident():
@@ -224,7 +224,7 @@ func (e *Endpoint) acceptClient(cmd command, d *datagram) error {
 	if refusal == nil {
 		c.probeMemory()
 	}
-	if !e.addConn(c) { // the region goes with the endpoint
+	if !e.addConn(c) { // the endpoint is closing
 		c.share.give()
 		c.closeEventfds()
 		closeAll(c.pidfd)
@@ -280,7 +280,7 @@ func (c *conn) promote(d *datagram) error {
 	err := c.takeEventfds(d)
 	c.provisional = false
 	c.share.endHandshake()
-	if n := min(c.unsignaled, ringSlots); err == nil && n > 0 { // of more messages than the ring holds the others are read
+	if n := min(c.unsignaled, ringSlots); err == nil && n > 0 { // if more messages were sent than the ring holds, the client has read the others
 		c.signalPeer(n)
 	}
 	c.unsignaled = 0
@@ -291,8 +291,8 @@ func (c *conn) promote(d *datagram) error {
 	return err
 }
 
-// release ends the connection of a client that says so. fromRing says that the command was in the ring, where any process
-// can put it: only a client that has sent no datagram leaves in this way.
+// release ends the connection of a client at its command. fromRing reports whether the command was in the ring, where any process can
+// put it. The ring is accepted only from a client that has sent no datagram.
 func (e *Endpoint) release(cmd command, fromRing bool) error {
 	c := e.clientOf(cmd.pair())
 	if c == nil || c.addr.ident != cmd.ident() {
@@ -309,7 +309,7 @@ func (e *Endpoint) release(cmd command, fromRing bool) error {
 	return nil
 }
 
-// processEnded is called when a process has ended that a conn leads to.
+// processEnded ends the conn with that id, because the process of its peer has ended.
 func (e *Endpoint) processEnded(id int32) {
 	c := e.connOf(id)
 	switch {

@@ -19,17 +19,17 @@ import (
 type conn struct {
 	ep     *Endpoint
 	addr   *Addr
-	id     int32 // in events
+	id     int32 // the number of the conn in epoll events
 	reg    *region
 	inode  uint64 // of the region's file, 0 if it is not known
 	pair   int
 	server bool // the region is this endpoint's own, or private
 	self   bool // both ends are this endpoint
 
-	rebuilt uint32 // of a client: how often the region had been made anew
+	rebuilt uint32 // at a client: the region's count of rebuilds when the connection began
 
 	out ring // guarded by addr.mu
-	in  ring // the receive role's
+	in  ring // used with the receive role
 	ext *block
 
 	doorbell  *shm.Doorbell // wakes the peer, nil if it needs none; guarded by addr.mu
@@ -38,12 +38,12 @@ type conn struct {
 	pid       int32
 
 	share      share
-	idleSince  time.Time    // the poller's: when the positions seenAt were seen first, zero if never
-	seenAt     uint64       // the poller's
-	unanswered atomic.Int32 // of a client: requests without the response so far
+	idleSince  time.Time    // owned by the poller: the time at which the positions seenAt were seen first, zero if never
+	seenAt     uint64       // owned by the poller: the positions of the producers of both rings
+	unanswered atomic.Int32 // requests of a client minus the responses to it
 
 	unsignaled  int  // guarded by addr.mu: messages sent before the peer's doorbell came; promote rings for them
-	provisional bool // the poller's: the peer has no datagram sent so far
+	provisional bool // owned by the poller: the peer has sent no datagram so far
 
 	role       role
 	ending     atomic.Pointer[ending] // set when the peer has left; the conn fails once its messages are delivered
@@ -51,9 +51,9 @@ type conn struct {
 	done       chan struct{} // closed when dead
 	serves     atomic.Bool   // the peer has sent requests
 	spinPolicy spinPolicy
-	offended   bool   // the receive role's: the peer has broken the protocol
+	offended   bool   // used with the receive role: the peer has broken the protocol
 	handedOver bool   // another client has the pair; used with the receive role
-	scratch    []byte // the receive role's: a request, copied out of the region
+	scratch    []byte // used with the receive role: a request, copied out of the region
 	tasks      []na.Task
 }
 
@@ -84,7 +84,7 @@ func (c *conn) sleeping(yes bool) {
 	if yes {
 		v = 1
 	}
-	var err error // if it faults, receiving will too
+	var err error // a fault shows at the next receive too
 	defer c.reg.Recover(c.reg.Guard(), &err)
 	if c.ext.sleep.Load() != v {
 		c.ext.sleep.Store(v)

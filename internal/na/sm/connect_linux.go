@@ -14,7 +14,7 @@ import (
 	"cinnabar/internal/shm"
 )
 
-// Intervals between attempts to connect to a server that has no place or does not empty its socket.
+// Intervals between attempts to connect to a server that has no free pair or no room in its socket.
 const (
 	dialShortest = 200 * time.Microsecond
 	dialLongest  = 20 * time.Millisecond
@@ -110,7 +110,7 @@ func (t *attempt) connect() error {
 	return t.announce()
 }
 
-// open maps the server's region and makes sure that its process lives.
+// open maps the region of the server and checks it.
 func (t *attempt) open() error {
 	e, a := t.ep, t.addr
 	path := e.cfg.objectPath(a.uri)
@@ -152,8 +152,7 @@ func (t *attempt) examine(r *region) (err error) {
 	}); err != nil {
 		return err
 	}
-	// The process is opened first: later checks by its number are about that process, if it still lives
-	// in the end.
+	// The process is opened first, so that later checks by its number are about that process if it still lives in the end.
 	if t.pidfd, err = openProcess(t.pid); err != nil {
 		return err
 	}
@@ -274,7 +273,7 @@ func (t *attempt) announce() error {
 	return nil
 }
 
-// attach makes the conn's ends of the rings.
+// attach sets the conn's ends of the rings.
 func (c *conn) attach() (err error) {
 	defer c.reg.Recover(c.reg.Guard(), &err)
 	tx, rx := c.reg.tx(c.pair), c.reg.rx(c.pair)
@@ -288,7 +287,7 @@ func (c *conn) attach() (err error) {
 	return nil
 }
 
-// extend makes use of the extension.
+// extend sets the part of the extension for the pair.
 func (c *conn) extend() { c.ext = newBlock(c.reg.b, c.pair, c.server) }
 
 // makeEventfds makes both eventfds of a client. The one that the server reads is a semaphore, because servers in C take the tokens one

@@ -13,13 +13,13 @@ import (
 //	0x920C0  magic     8  "cinnabar"
 //	0x920C8  version   4  1
 //	0x920CC  closing   4  1: the owner takes no new clients, 2: nor messages
-//	0x920D0  started   8  when the owner's process started, as /proc/PID/stat has it
-//	0x920D8  rebuilt   4  how often the owner has made the region anew, after others had cut it off
+//	0x920D0  started   8  the start time of the owner's process in /proc/PID/stat
+//	0x920D8  rebuilt   4  the number of times that the owner has made the region anew after it was cut off
 //
 // Behind the region of C's layout follows one block for each pair:
 //
 //	0x0000  1: the server sleeps and wants its doorbell rung       4
-//	0x0040  1: the client does                                     4
+//	0x0040  1: the client sleeps and wants its doorbell rung       4
 //	0x0080  copy buffers that the client is about to claim or fill 8
 //	0x0088  the client that has claimed the pair: its process       4
 //	0x008C  and the number of its endpoint, + 1; 0: not known       4
@@ -55,11 +55,11 @@ const (
 
 var magic = binary.LittleEndian.Uint64([]byte("cinnabar"))
 
-// block is the extension's part of a pair, seen by one of its ends.
+// block is the part of the extension for one pair, from the view of one of its ends.
 type block struct {
 	sleep  *atomic.Uint32 // this end sleeps
-	asleep *atomic.Uint32 // the other end does
-	holds  *atomic.Uint64 // of the client
+	asleep *atomic.Uint32 // the other end sleeps
+	holds  *atomic.Uint64 // the copy buffer that the client is about to claim or fill
 	out    []byte         // slots of messages to the other end
 	in     []byte         // slots of messages from it
 }

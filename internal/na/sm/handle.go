@@ -29,19 +29,19 @@ const maxSegments = 1024
 // segment is a range of addresses in a peer's process.
 type segment struct{ addr, len uint64 }
 
-// remote is a peer's memory, by its handle. It implements [na.RemoteMemory].
+// remote is the memory of a peer that a handle describes. It implements [na.RemoteMemory].
 type remote struct {
 	access na.Access
 	arena  uint64 // 0: none, or not known
 	size   uint64
 	segs   []segment // none is empty
-	ends   []uint64  // where each segment ends in the memory as one run of bytes
+	ends   []uint64  // the end offset of each segment in the memory as a whole
 }
 
 // Len implements [na.RemoteMemory].
 func (r *remote) Len() uint64 { return r.size }
 
-// find returns the segment in which the byte at off lies, and how many bytes of it come before. off is less than size.
+// find returns the segment that contains the byte at off, and the number of bytes of the segment before it. off is less than size.
 func (r *remote) find(off uint64) (seg int, skip uint64) {
 	if len(r.segs) > 1 {
 		seg = sort.Search(len(r.ends), func(i int) bool { return r.ends[i] > off })
@@ -70,8 +70,8 @@ func appendSegment(b []byte, s segment) []byte {
 	return binary.LittleEndian.AppendUint64(b, s.len)
 }
 
-// parseHandle reads a handle from all of b, which is hostile. The addresses are not checked, except that the segments
-// do not wrap around: the kernel does that for each access, and a peer can describe no memory but its own.
+// parseHandle parses all of b, which comes from a peer. It does not check the addresses, except that segments do not wrap around,
+// because the kernel checks each access, and a peer can describe no memory but its own.
 func parseHandle(b []byte) (*remote, error) {
 	if len(b) < handleLen {
 		return nil, fmt.Errorf("%d bytes; a handle has %d at least", len(b), handleLen)
@@ -94,7 +94,7 @@ func parseHandle(b []byte) (*remote, error) {
 	return r, nil
 }
 
-// parseSegments reads k segments, which b consists of.
+// parseSegments parses b, which consists of k segments.
 func (r *remote) parseSegments(b []byte, k int) error {
 	r.segs, r.ends = make([]segment, 0, k), make([]uint64, 0, k)
 	var sum uint64

@@ -91,7 +91,7 @@ func (d descriptor) buffered() bool {
 // Kinds of commands.
 const (
 	commandReserved = 1 // NA_SM_RESERVED: the client has claimed a pair
-	commandReleased = 2 // NA_SM_RELEASED: it will not touch it any more
+	commandReleased = 2 // NA_SM_RELEASED: the client will not use the pair any more
 )
 
 // command is a message of a client to a server, by a datagram or in the command ring:

@@ -45,7 +45,7 @@ func (m *memory) Close() {
 	m.revoke()
 }
 
-// Revoke implements [na.Memory]: the memory is served to no peer any more.
+// Revoke implements [na.Memory]: relays serve the memory to no peer any more.
 func (m *memory) Revoke() { m.table.drop(m) }
 
 // revoke ends serving the memory.
@@ -135,8 +135,8 @@ func (t *memories) allows(addr, n uint64, access na.Access) error {
 	return fmt.Errorf("%d bytes at %#x of this process are not registered for access %d", n, addr, access)
 }
 
-// use calls f with the n bytes at addr, if they are registered and may be accessed in that way. They stay registered
-// until f returns. The same addresses may be registered several times. Only peers without the kernel's help come here.
+// use calls f with the n bytes at addr, if they are registered and may be accessed in that way. They stay registered until f returns.
+// The same addresses may be registered several times. The relay calls it for peers that may not use the kernel.
 func (t *memories) use(addr, n uint64, access na.Access, f func([]byte)) error {
 	var failed error = fmt.Errorf("%d bytes at %#x are not registered", n, addr)
 	for _, m := range t.at(addr, n) {

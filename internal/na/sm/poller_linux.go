@@ -31,9 +31,9 @@ type poller struct {
 	state  atomic.Uint32 // pollActive and so on
 	parked atomic.Bool
 	woken  atomic.Bool // wake was called since the last parking
-	timed  atomic.Bool // the parking ends by itself
+	timed  atomic.Bool // the parking has a deadline
 
-	tasks      tasks // guards itself
+	tasks      tasks // has a lock of its own
 	offered    bool  // there may be tasks
 	spinPolicy spinPolicy
 	rounds     int
@@ -50,7 +50,7 @@ type poller struct {
 	// blocked are the peers with messages that wait for room.
 	// +checklocks:mu
 	blocked []*Addr
-	// blocks is how many there are.
+	// blocks is the length of blocked.
 	blocks atomic.Int32
 }
 
@@ -329,12 +329,12 @@ func (p *poller) arm() bool {
 // Intervals of the work for which the poller gets no event.
 const (
 	busyInterval   = time.Millisecond       // looks at conns of peers that ring no doorbell
-	checkInterval  = time.Second            // whether endpoints of living processes are gone
+	checkInterval  = time.Second            // looks for closed endpoints of living processes
 	roomShortest   = 20 * time.Microsecond  // attempts to send messages that wait for room,
 	roomLongest    = time.Millisecond       // which become rarer
 	blindInterval  = 20 * time.Millisecond  // looks at the command ring if inotify does not report new clients
 	orphanInterval = 250 * time.Millisecond // looks at copy buffers that a client has left behind
-	tickInterval   = 10 * time.Millisecond  // all of these while the poller has much to do
+	tickInterval   = 10 * time.Millisecond  // the periodic work of a poller that does not park
 )
 
 // interval returns the time limit of the next parking; 0: no limit.

@@ -14,18 +14,18 @@ import (
 	"cinnabar/internal/shm"
 )
 
-// A region has 255 places for clients. They are counted for each process in a Book of the endpoint's own, and in that of
-// the engine like connections of other networks, so that one process cannot have all of them. A client claims its place
-// itself and does not wait for an answer, so a client that is refused, or evicted, is sent a notice through its ring; its
-// place is free again when the client has released it, or its process has ended. Clients in C do not understand the
-// notice: their place stays taken, and nothing that they send is read.
+// A region has 255 places for clients. They are counted for each process in a Book of the endpoint, and in the Book of the engine like
+// connections of other networks, so that one process cannot have all of them. A client claims its place itself and does not wait for a
+// response, so a client that is refused, or evicted, gets a notice through its ring; its place is free again when the client has
+// released it, or its process has ended. Clients in C do not understand the notice: their place stays taken, and their messages are
+// not read.
 
 var (
 	errEvicted = errors.New("the server has ended the connection, which was idle, to make room for others")
 	errRefused = fmt.Errorf("the server has no connection left for this process: of its %d places one process gets about %d, and the server's MaxConnections and limit of open files may leave fewer: close endpoints of this process that use the server, or raise the server's limits", pairs-1, (pairs-1)*9/16)
 )
 
-// hosts returns the host that a peer's resources are counted for.
+// hosts returns the host that the resources of a peer are counted for.
 func (e *Endpoint) hosts(ident identity, uid uint32) hostquota.Host {
 	if e.cfg.hosts != nil {
 		return e.cfg.hosts.of(ident, uid)
@@ -41,22 +41,23 @@ func hostOf(ident identity, uid uint32) hostquota.Host {
 	return hostquota.ProcessHost(uid, ident.pid)
 }
 
-// share holds the accounts that a client's connection is counted in. The poller takes it; any goroutine that tears down the
-// connection gives it back.
+// share holds the accounts that count the connection of a client. The poller takes it; any goroutine that tears down the connection
+// gives it back.
 type share struct {
 	mu sync.Mutex
-	// place is of the region's places; nil: none is held.
+	// place has one of the places of the region; nil: none is held.
 	// +checklocks:mu
 	place *hostquota.Account
-	// engine is of the engine's connections.
+	// engine has one of the connections of the engine.
 	// +checklocks:mu
 	engine *hostquota.Account
-	// handshake is one of the engine's, because only the command ring names the client.
+	// handshake is true if engine also has one of the handshakes of the engine, because only the command ring has named the client so
+	// far.
 	// +checklocks:mu
 	handshake bool
 }
 
-// accounts returns where the connection is counted, nil if it is not.
+// accounts returns the accounts that count the connection, nil if none do.
 func (s *share) accounts() (place, engine *hostquota.Account) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +117,7 @@ func (s *share) endHandshakeLocked() {
 	}
 }
 
-// refuse ends a connection that has just come about.
+// refuse ends a new connection.
 func (c *conn) refuse(cause string, err error) {
 	e := c.ep
 	e.stats.refused.Add(1)
@@ -132,8 +133,9 @@ func (c *conn) dismiss(why error, kind uint8) {
 	c.fail(na.Unreachable, why)
 }
 
-// notify puts a message that is only a type into the ring, if the client is of this package and there is room. A connection
-// that another goroutine has ended meanwhile gets none, because its doorbell may be closed, and the number another file's.
+// notify puts a message of that type and without bytes into the ring, if the client is of this package and there is room. A connection
+// that another goroutine has ended in the meantime gets none, because its doorbell may be closed, and its descriptor may be that of
+// another file.
 func (c *conn) notify(kind uint8) {
 	if c.ext == nil {
 		return
@@ -155,7 +157,7 @@ func (c *conn) notify(kind uint8) {
 // idleLeast is the least time without messages after which a connection may be evicted.
 const idleLeast = time.Second
 
-// makeRoom evicts a connection if few are left: of the region's places, or of the engine's connections.
+// makeRoom evicts a connection if few places of the region, or few connections of the engine, are left.
 func (e *Endpoint) makeRoom(now time.Time) {
 	switch {
 	case e.places.Near(hostquota.Connections):
@@ -171,7 +173,8 @@ func (e *Endpoint) makeRoom(now time.Time) {
 	}
 }
 
-// evict ends the connection that has been idle for longest, of the process that has most and more than its fair share.
+// evict ends the connection that has been idle for longest, of the process with the most connections, if that has more than its fair
+// share.
 func (e *Endpoint) evict(now time.Time, account func(*share) *hostquota.Account) {
 	var most *hostquota.Account
 	for _, c := range e.list() {

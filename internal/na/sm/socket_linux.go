@@ -15,14 +15,14 @@ import (
 	"cinnabar/internal/shm"
 )
 
-// openSocket makes the datagram socket: clients send commands with it, and a server receives them.
+// openSocket makes the datagram socket, by which clients send commands and a server receives them.
 func openSocket() (int, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	return fd, os.NewSyscallError("socket", err)
 }
 
-// makeSocketDir makes the directory of the endpoint's socket, or takes the one that is there if it is this user's, and
-// opens it. In a directory of another user that user could put a socket of theirs in the place of the endpoint's.
+// makeSocketDir makes the directory of the endpoint's socket, or takes an existing one of this user, and opens it. A directory of
+// another user would let that user replace the socket by another one.
 func (e *Endpoint) makeSocketDir() (int, error) {
 	path := e.cfg.socketDir(e.own.uri)
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -47,8 +47,8 @@ func (e *Endpoint) makeSocketDir() (int, error) {
 	return fd, nil
 }
 
-// bindSocket gives the endpoint's socket its place, from which peers' commands come. The kernel adds
-// the sender's credentials to each command.
+// bindSocket binds the endpoint's socket to its path, so that peers can send commands. The kernel adds the sender's credentials to
+// each command.
 func (e *Endpoint) bindSocket() (err error) {
 	if e.sockDir, err = e.makeSocketDir(); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (e *Endpoint) bindSocket() (err error) {
 	// Bound by the descriptor of the directory that was checked, even if another directory has its name by now.
 	path, place := e.cfg.socketPath(e.own.uri), &unix.SockaddrUnix{Name: pathOf(e.sockDir) + "/" + sockName}
 	err = unix.Bind(e.sock, place)
-	if errors.Is(err, unix.EADDRINUSE) { // the region is ours, so a socket without one has no owner
+	if errors.Is(err, unix.EADDRINUSE) { // no other endpoint has the name, because this one has the region
 		if refused, _ := probeSocket(place.Name); refused && unix.Unlinkat(e.sockDir, sockName, 0) == nil {
 			err = unix.Bind(e.sock, place)
 		}
@@ -83,14 +83,14 @@ type datagram struct {
 	pid   int32 // of the sender, as the kernel knows it
 	uid   uint32
 	creds bool
-	cut   bool // there were more descriptors, for which there is no room: in the message, or in this process
+	cut   bool // the kernel has dropped descriptors, because the message or this process had no room for them
 	fds   []int
 }
 
 // controlSize has room for the credentials of a sender and more descriptors than a valid command has.
 const controlSize = 256
 
-// receiveDatagram takes one datagram; ok is false if none is there. Descriptors are the caller's to close.
+// receiveDatagram receives one datagram; ok is false if none has come. The caller closes its descriptors.
 func receiveDatagram(sock int) (d datagram, ok bool, err error) {
 	var b [commandSize + 1]byte
 	var control [controlSize]byte
@@ -141,7 +141,7 @@ func (d *datagram) close() {
 	d.fds = nil
 }
 
-// closeAll closes descriptors that nothing was or will be written to that could be lost.
+// closeAll closes descriptors. Their errors are ignored, because no data written to them can be lost.
 func closeAll(fds ...int) {
 	for _, fd := range fds {
 		if fd >= 0 {
@@ -150,8 +150,8 @@ func closeAll(fds ...int) {
 	}
 }
 
-// isEventfd reports whether fd, which a peer has sent, is an eventfd. That it does not block is set here too, but means
-// little, because the flag is the open file's and the peer can clear it: see [shm.Doorbell].
+// isEventfd reports whether fd, which a peer has sent, is an eventfd. It also makes fd non-blocking, but the peer can undo that,
+// because the flag belongs to the open file: see [shm.Doorbell].
 func isEventfd(fd int) bool {
 	var b [64]byte
 	n, err := unix.Readlink("/proc/self/fd/"+itoa(fd), b[:])
@@ -161,7 +161,7 @@ func isEventfd(fd int) bool {
 	return unix.SetNonblock(fd, true) == nil
 }
 
-// datagramOf returns the bytes of a command, and the control data with the doorbells if there are any.
+// datagramOf returns the bytes of a command, and the control data with the descriptors of the doorbells, if there are any.
 func datagramOf(cmd command, doorbells []int) (b, control []byte) {
 	b = binary.LittleEndian.AppendUint64(nil, uint64(cmd))
 	if len(doorbells) > 0 {

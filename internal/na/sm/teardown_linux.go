@@ -131,7 +131,7 @@ func (c *conn) releaseResources() {
 	_ = c.reg.Close() // an error would lose no data
 }
 
-// releaseLimit is for how long a client repeats the release of a pair while the server's socket has no room.
+// releaseLimit bounds the time for which a client repeats the release of a pair while the server's socket has no room.
 const releaseLimit = 2 * time.Second
 
 // sendRelease sends the command that releases a pair to the socket of the server at uri. It sends nothing if the socket is not that

@@ -26,7 +26,7 @@ const (
 	sharedWrite = 0o022 // of the group and others
 )
 
-// foreignError says that a file belongs to another user, or that other users can write to it.
+// foreignError is the error of a file that belongs to another user, or that other users can write to.
 type foreignError struct {
 	path string
 	file shm.File
@@ -44,7 +44,7 @@ func (e *foreignError) Error() string {
 	return fmt.Sprintf("%s of uid %d has mode %#o, so that other users can change it: remove their right with chmod go-w", e.path, e.file.UID, e.file.Mode&0o7777)
 }
 
-// trustedUser reports whether files and commands of a user are used: those of this process's user and of root.
+// trustedUser reports whether this process uses files and commands of a user. It uses those of its own user and of root.
 func trustedUser(uid uint32) bool { return userMap().trusts(uid, uint32(os.Geteuid())) }
 
 // users describes how this process's user namespace numbers users.
@@ -82,7 +82,7 @@ func checkFile(path string, f shm.File, forbidden uint32) error {
 	return &foreignError{path, f, uint32(os.Geteuid())}
 }
 
-// isForeign reports whether err is that a file belongs to another user, or can be written by others.
+// isForeign reports whether err is a foreignError.
 func isForeign(err error) bool {
 	_, ok := errors.AsType[*foreignError](err)
 	return ok
@@ -98,7 +98,7 @@ func foreignAt(path string, err error) error {
 	return err
 }
 
-// lstat describes the file at path. A link is not followed.
+// lstat returns the description of the file at path. It does not follow a link.
 func lstat(path string) (shm.File, error) {
 	fd, err := openPath(unix.AT_FDCWD, path, 0)
 	if err != nil {
@@ -108,8 +108,8 @@ func lstat(path string) (shm.File, error) {
 	return shm.FileOf(fd)
 }
 
-// openPath opens the file at path, below the directory dir, for looking at it and naming it only (O_PATH). A link is
-// not followed.
+// openPath opens the file at path, below the directory dir, only for its description and for new names (O_PATH). It does not follow a
+// link.
 func openPath(dir int, path string, flags int) (int, error) {
 	for {
 		fd, err := unix.Openat(dir, path, flags|unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -123,22 +123,22 @@ func openPath(dir int, path string, flags int) (int, error) {
 	}
 }
 
-// pathOf is a path that leads to the file of a descriptor, even if it has been renamed.
+// pathOf returns a path of the file of a descriptor that stays valid if the file is renamed.
 func pathOf(fd int) string { return "/proc/self/fd/" + itoa(fd) }
 
 // sockName is the name of a socket in its directory.
 const sockName = "sock"
 
-// openSocketDir opens the directory of an endpoint's socket, which must be a trusted user's and not be open to all.
+// openSocketDir opens the directory of an endpoint's socket, which must belong to a trusted user and must not be writable for all.
 func openSocketDir(cfg *Config, uri string) (int, error) {
 	path := cfg.socketDir(uri)
 	fd, err := openPath(unix.AT_FDCWD, path, unix.O_DIRECTORY)
 	if err != nil {
-		return -1, foreignAt(path, err) // a link of another user, say
+		return -1, foreignAt(path, err) // for example because it is a link of another user
 	}
 	f, err := shm.FileOf(fd)
 	if err == nil {
-		// The group may have the right to write, as it has where C makes directories with umask 002: the socket itself is
+		// The group may have the right to write, because C makes directories with that right under umask 002. The socket itself is
 		// checked too, and a user cannot make one that belongs to another user.
 		err = checkFile(path, f, othersWrite)
 	}
@@ -149,7 +149,7 @@ func openSocketDir(cfg *Config, uri string) (int, error) {
 	return fd, nil
 }
 
-// openServerSocket opens the socket of a server for sending to it by [pathOf]. -1 without error: the server has none.
+// openServerSocket opens the socket of a server for sending to it by [pathOf]. It returns -1 without an error if the server has none.
 func openServerSocket(cfg *Config, uri string) (int, error) {
 	dir, err := openSocketDir(cfg, uri)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -166,7 +166,7 @@ func openServerSocket(cfg *Config, uri string) (int, error) {
 	return fd, err
 }
 
-// openSocketIn opens a socket that must be a trusted user's. path names it in errors.
+// openSocketIn opens a socket, which must belong to a trusted user. path names it in errors.
 func openSocketIn(dir int, path, name string) (int, error) {
 	fd, err := openPath(dir, name, 0)
 	if err != nil {
@@ -187,8 +187,8 @@ func openSocketIn(dir int, path, name string) (int, error) {
 	return fd, nil
 }
 
-// linkSame gives the file at path, if that is still the one that want describes, another name. The file that was compared
-// is the one that is linked.
+// linkSame gives another name to the file at path, if that is still the file that want describes. It compares and links by one
+// descriptor, so that both are the same file.
 func linkSame(path string, want shm.File, dir int, name string) error {
 	fd, err := openPath(unix.AT_FDCWD, path, 0)
 	if err != nil {
@@ -208,8 +208,8 @@ func linkSame(path string, want shm.File, dir int, name string) error {
 	return nil
 }
 
-// checkProcess returns an error if process pid runs as a user that is not trusted, or did not start when started says; 0:
-// that is not known. Numbers of processes are given out again, to processes of other users too.
+// checkProcess returns an error if process pid runs as a user that is not trusted, or has another start time than started; 0: not
+// known. It is necessary because the system gives the numbers of ended processes to new ones, also to those of other users.
 func checkProcess(pid int32, started uint64) error {
 	number := strconv.Itoa(int(pid))
 	var st unix.Stat_t
