@@ -289,46 +289,47 @@ func calls(t testing.TB, e *Endpoint, server string) {
 	}
 }
 
-// TestClientKilled kills a client at each step: what it held comes back, and others do not notice.
-func TestClientKilled(t *testing.T) {
+// atEachStep starts a client in C for each of its steps, and calls f when the client is at that step.
+func atEachStep(t *testing.T, f func(t *testing.T, server *Endpoint, c *child)) {
 	for _, step := range rawSteps {
 		t.Run(strings.ReplaceAll(step, " ", "_"), func(t *testing.T) {
 			t.Parallel()
 			server, _ := serve(t, Config{})
 			c := start(t, "raw", targetEnv+"="+server.own.String(), stepEnv+"="+step)
 			c.expect("at ")
-			c.Kill()
-			client := open(t, Config{})
-			calls(t, client, server.own.String())
-			shut(t, client)
-			settled(t, server)
-			for i := range buffers {
-				if v := server.region.lock(i).Load(); v != unlocked() {
-					t.Errorf("lock %d is %d", i, int32(v))
-				}
-			}
+			f(t, server, c)
 		})
 	}
 }
 
+// TestClientKilled kills a client at each step: its pair and buffers come back, and others do not notice.
+func TestClientKilled(t *testing.T) {
+	atEachStep(t, func(t *testing.T, server *Endpoint, c *child) {
+		c.Kill()
+		client := open(t, Config{})
+		calls(t, client, server.own.String())
+		shut(t, client)
+		settled(t, server)
+		for i := range buffers {
+			if v := server.region.lock(i).Load(); v != unlocked() {
+				t.Errorf("lock %d is %d", i, int32(v))
+			}
+		}
+	})
+}
+
 // TestClientStopped stops a client at each step: others go on meanwhile, and so does it afterwards.
 func TestClientStopped(t *testing.T) {
-	for _, step := range rawSteps {
-		t.Run(strings.ReplaceAll(step, " ", "_"), func(t *testing.T) {
-			t.Parallel()
-			server, _ := serve(t, Config{})
-			c := start(t, "raw", targetEnv+"="+server.own.String(), stepEnv+"="+step)
-			c.expect("at ")
-			c.Suspend()
-			client := open(t, Config{})
-			calls(t, client, server.own.String())
-			c.Send("")
-			c.Resume()
-			c.expect("done a request")
-			shut(t, client)
-			settled(t, server)
-		})
-	}
+	atEachStep(t, func(t *testing.T, server *Endpoint, c *child) {
+		c.Suspend()
+		client := open(t, Config{})
+		calls(t, client, server.own.String())
+		c.Send("")
+		c.Resume()
+		c.expect("done a request")
+		shut(t, client)
+		settled(t, server)
+	})
 }
 
 // TestServerKilled kills a server: calls under way end in bounded time, so do later ones, and the next endpoint to open

@@ -85,7 +85,7 @@ func (r *region) check(ident identity) (err error) {
 // whole reports whether the end of the region is there: it faults, or is zero, if the file was cut off before.
 func (r *region) whole() bool {
 	if !r.extended {
-		return shm.Uint64(r.b, regionSize-8).Load() == 0 // C leaves it alone
+		return shm.Uint64(r.b, regionSize-8).Load() == 0 // C never writes it
 	}
 	return shm.Uint64(r.b, offMagic).Load() == magic
 }
@@ -172,7 +172,8 @@ const (
 // claimTries bounds the repetitions of a claim that other processes have overtaken.
 const claimTries = 64
 
-// claimBit clears the lowest bit that is set and returns its number; -1: none is, for now.
+// claimBit clears the lowest bit that is set and returns its number. It returns -1 if none is set, or other processes were faster
+// claimTries times.
 func claimBit(w *atomic.Uint64) int {
 	for range claimTries {
 		v := w.Load()

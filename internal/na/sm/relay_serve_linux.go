@@ -26,8 +26,8 @@ func relayName(ident identity) string { return "@" + objectPrefix + ident.uri() 
 // transfer under way, and one for arenas. An idle connection costs a goroutine and a descriptor.
 const maxRelays = pairs * (maxLinks + 1)
 
-// mostRelays returns how many connections are served at once on a machine of that capacity. They take a quarter of the
-// descriptors at most, because the rest of the program needs some too.
+// mostRelays returns the largest number of connections that are served at once on a machine of that capacity. They take a quarter of
+// the descriptors at most, because the rest of the program needs some too.
 func mostRelays(m hostquota.Capacity) int { return int(max(1, min(maxRelays, m.Files/4))) }
 
 // relay serves the endpoint's memory to peers that the kernel does not let access it.
@@ -199,15 +199,15 @@ func checkCredentials(cred *unix.Ucred) error {
 // relayed is the state of serving one request.
 type relayed struct {
 	segs []segment
-	raw  []byte // the segments as they come
+	raw  []byte // the segments in their encoded form
 	out  []byte // the answer
-	data []byte // a put's
+	data []byte // the bytes of a put
 }
 
 // relayStates keeps memory for the requests that are served at once, which are far fewer than the connections.
 var relayStates = sync.Pool{New: func() any { return new(relayed) }}
 
-// relayWait is how long a peer may take to send the rest of a request, and to take an answer.
+// relayWait is the time that a peer has to send the rest of a request, and to read an answer.
 const relayWait = 30 * time.Second
 
 // serve answers the requests of one connection, which is of the host that account belongs to.

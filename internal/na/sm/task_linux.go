@@ -131,11 +131,11 @@ type watcher struct {
 	ep   *Endpoint
 	stop chan struct{}
 	wg   sync.WaitGroup // its goroutine
-	seen []*conn        // that goroutine's
-	task uint64         // also
-	idle int            // also: ticks without a task
+	seen []*conn        // used by its goroutine: the conns of one sweep
+	task uint64         // used by its goroutine: the number of the task at the last look
+	idle int            // used by its goroutine: ticks without a new task
 
-	watching atomic.Bool // the poller's tasks
+	watching atomic.Bool // it checks the poller's tasks
 
 	mu sync.Mutex
 	// +checklocks:mu

@@ -33,7 +33,7 @@ type transfer struct {
 	at    cursor // the next byte to move
 
 	win  *window   // the window through which it is copied, nil if there is none
-	next *transfer // in the list of those that wait; guarded by that list's lock
+	next *transfer // in the lane; guarded by transfers.mu
 
 	refused error // the kernel's refusal, after which the peer's relay moves it; nil if the kernel has not refused
 
