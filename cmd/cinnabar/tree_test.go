@@ -39,7 +39,7 @@ type commandCase struct {
 // waitCase is a command that runs until it is interrupted.
 type waitCase struct {
 	args  string
-	ready string // what it prints when it runs, on either stream
+	ready string // pattern of a line on standard output when it runs
 	code  int    // when it is interrupted
 }
 
@@ -125,7 +125,7 @@ var perfClientCase = commandCase{
 	bare: cli.ExitUsage, many: true, wrong: []string{"DOWN --inflight 0", "DOWN --size x", "DOWN --interval -1s", "DOWN --port-file x"},
 	failing: []string{"nonsense", "DOWN", "--port-file no-such-file"},
 	json:    []string{"PERF --size 64 --count 1 --json"}, keys: "calls_per_second count inflight mib_per_second op p50_usec p99_usec size transport usec_per_call",
-	waits: []waitCase{{"PERF --size 64 --duration 1h --interval 10ms", `after .* calls/s`, interrupted}},
+	waits: []waitCase{{"PERF --size 64 --duration 1h --interval 10ms", "^ +bytes", interrupted}},
 }
 
 // everyCommand calls test with each command that does something, as a sub-test.
@@ -278,12 +278,8 @@ func (c *caseWords) fields(words, args string) []string {
 // servingPerf returns the address of a server of perf's clients.
 func servingPerf(t *testing.T) string {
 	t.Helper()
-	cmd, seen, _ := clitest.Start(t, "perf", "serve", "ofi+tcp://127.0.0.1:0")
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it serves until then
-		_ = cmd.Wait()
-	})
-	return clitest.WaitLine(t, seen, `^ofi\+tcp://127\.0\.0\.1:\d+$`)[0]
+	cmd := clitest.Start(t, "perf", "serve", "ofi+tcp://127.0.0.1:0")
+	return cmd.Stdout.Expect(`^ofi\+tcp://127\.0\.0\.1:\d+$`)[0]
 }
 
 // lostToken returns the token of a region whose server has ended.
@@ -330,10 +326,10 @@ func TestEveryCommand(t *testing.T) {
 		for _, args := range c.json {
 			list := w.fields(words, args)
 			code, o := clitest.RunProcess(t, list...) // some start a process of themselves
-			if code != cli.ExitOK || o.Err.Len() > 0 {
-				t.Errorf("%q: exit code %d; standard error: %q", list, code, &o.Err)
+			if code != cli.ExitOK || o.Stderr.String() != "" {
+				t.Errorf("%q: exit code %d; standard error: %q", list, code, o.Stderr)
 			}
-			wantJSON(t, list, o.Out.Bytes(), c.keys)
+			wantJSON(t, list, []byte(o.Stdout.String()), c.keys)
 		}
 	})
 }
@@ -347,9 +343,9 @@ func TestOutputWidth(t *testing.T) {
 		list := newCaseWords(t).fields("", args)
 		code, o := clitest.RunProcess(t, list...)
 		if code != cli.ExitOK {
-			t.Errorf("%q: exit code %d: %s", list, code, &o.Err)
+			t.Errorf("%q: exit code %d: %s", list, code, o.Stderr)
 		}
-		for line := range strings.Lines(o.Out.String()) {
+		for line := range strings.Lines(o.Stdout.String()) {
 			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > cli.Width {
 				t.Errorf("%q: %d columns: %s", list, n, line)
 			}
@@ -401,19 +397,11 @@ func wantJSON(t *testing.T, args []string, out []byte, keys string) {
 func TestInterruptOfEveryCommand(t *testing.T) {
 	everyCommand(t, func(t *testing.T, words string, cmd *cobra.Command) {
 		for _, c := range commandCases[words].waits {
-			cmd, o := clitest.Command(t, newCaseWords(t).fields(words, c.args)...)
-			l := &clitest.Lines{Seen: make(chan string, 1000)} // more than any process here prints before it is interrupted
-			both := &cli.SyncWriter{W: l}
-			cmd.Stdout, cmd.Stderr = both, io.MultiWriter(both, &o.Err)
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			clitest.WaitLine(t, l.Seen, c.ready)
-			if err := cmd.Process.Signal(os.Interrupt); err != nil {
-				t.Fatal(err)
-			}
-			if code := clitest.ExitOf(t, cmd); code != c.code {
-				t.Errorf("%s %s: exit code %d after an interrupt, want %d: %s", words, c.args, code, c.code, &o.Err)
+			p := clitest.Start(t, newCaseWords(t).fields(words, c.args)...)
+			p.Stdout.Expect(c.ready)
+			p.Interrupt()
+			if code := p.ExitCode(); code != c.code {
+				t.Errorf("%s %s: exit code %d after an interrupt, want %d: %s", words, c.args, code, c.code, p.Stderr)
 			}
 		}
 	})
@@ -422,7 +410,9 @@ func TestInterruptOfEveryCommand(t *testing.T) {
 // A reader that goes away ends a command as it ends every program: without a word.
 func TestClosedPipe(t *testing.T) {
 	for _, args := range []string{"--help", "devices -v", "version", "info --json"} {
-		cmd, o := clitest.Command(t, strings.Fields(args)...)
+		cmd := clitest.Exec(t, strings.Fields(args)...)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
 		r, w, err := os.Pipe()
 		if err != nil {
 			t.Fatal(err)
@@ -435,8 +425,8 @@ func TestClosedPipe(t *testing.T) {
 		}
 		err = cmd.Wait()
 		exit, ok := errors.AsType[*exec.ExitError](err)
-		if status, unix := exit.Sys().(syscall.WaitStatus); !ok || !unix || status.Signal() != syscall.SIGPIPE || o.Err.Len() > 0 {
-			t.Errorf("%s: %v, %q; want an end by SIGPIPE", args, err, &o.Err)
+		if status, unix := exit.Sys().(syscall.WaitStatus); !ok || !unix || status.Signal() != syscall.SIGPIPE || stderr.Len() > 0 {
+			t.Errorf("%s: %v, %q; want an end by SIGPIPE", args, err, &stderr)
 		}
 	}
 }
@@ -445,11 +435,11 @@ func TestClosedPipe(t *testing.T) {
 func TestLogLevel(t *testing.T) {
 	server := clitest.Queried(t, nil).Addr()
 	code, o := clitest.RunProcess(t, "query", server, "--log-level", "debug")
-	if code != cli.ExitOK || !strings.Contains(o.Err.String(), "[debug]") {
-		t.Errorf("exit code %d; standard error: %q", code, &o.Err)
+	if code != cli.ExitOK || !strings.Contains(o.Stderr.String(), "[debug]") {
+		t.Errorf("exit code %d; standard error: %q", code, o.Stderr)
 	}
-	if code, o = clitest.RunProcess(t, "query", server); code != cli.ExitOK || o.Err.Len() > 0 {
-		t.Errorf("without the option: exit code %d; standard error: %q", code, &o.Err)
+	if code, o = clitest.RunProcess(t, "query", server); code != cli.ExitOK || o.Stderr.String() != "" {
+		t.Errorf("without the option: exit code %d; standard error: %q", code, o.Stderr)
 	}
 	clitest.WantRun(t, cli.ExitUsage, []string{"query", server, "--log-level", "loud"}, `invalid --log-level "loud": one of trace, debug`)
 }
@@ -467,14 +457,17 @@ func TestEnvironment(t *testing.T) {
 		{"MARGO_LOG_LEVEL=loud", cli.ExitUsage, `MARGO_LOG_LEVEL: parse log level: HG_INVALID_ARG: "loud" is none of`},
 		{"FI_TCP_IFACE=nosuch0", cli.ExitFailure, `there is no interface "nosuch0"`},
 	} {
-		cmd, o := clitest.Command(t, "info", "tcp")
+		args := []string{"info", "tcp"}
 		if strings.HasPrefix(tc.env, "HG") {
-			cmd, o = clitest.Command(t, "query", server)
+			args = []string{"query", server}
 		}
+		var stderr strings.Builder
+		cmd := clitest.Exec(t, args...)
 		cmd.Env = append(cmd.Environ(), tc.env)
+		cmd.Stderr = &stderr
 		_ = cmd.Run() // the exit code is compared
-		if code := cmd.ProcessState.ExitCode(); code != tc.code || !strings.Contains(o.Err.String(), tc.text) {
-			t.Errorf("%s: exit code %d, want %d; standard error %q, want %q in it", tc.env, code, tc.code, &o.Err, tc.text)
+		if code := cmd.ProcessState.ExitCode(); code != tc.code || !strings.Contains(stderr.String(), tc.text) {
+			t.Errorf("%s: exit code %d, want %d; standard error %q, want %q in it", tc.env, code, tc.code, stderr.String(), tc.text)
 		}
 	}
 }

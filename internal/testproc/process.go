@@ -221,6 +221,13 @@ func (p *Process) ExitCode() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
+// State waits as Wait does and returns the end of the process, with the resources that it has used.
+func (p *Process) State() *os.ProcessState {
+	p.t.Helper()
+	_ = p.Wait() // the state has the same result
+	return p.cmd.ProcessState
+}
+
 // WasKilled waits as Wait does and reports whether the process was ended by SIGKILL, or by TerminateProcess on Windows.
 func (p *Process) WasKilled() bool {
 	p.t.Helper()

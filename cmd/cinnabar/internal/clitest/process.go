@@ -1,13 +1,11 @@
 package clitest
 
 import (
-	"bytes"
 	"context"
 	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,6 +13,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/cli"
+	"cinnabar/internal/testproc"
 	"cinnabar/margo"
 	"cinnabar/rmem"
 )
@@ -65,85 +64,33 @@ func Queried(t *testing.T, cfg *cinnabar.Config) *cinnabar.Engine {
 	return e
 }
 
-// ProcessLimit bounds a process of a test; it is there for processes that hang.
+// ProcessLimit bounds every wait of a test for a process. Only a defect reaches it.
 const ProcessLimit = 60 * time.Second
 
-// Command prepares a process that runs the command line.
-func Command(t *testing.T, args ...string) (*exec.Cmd, *Output) {
+// runs is the environment of a process that runs a command line.
+var runs = []string{runAsMain + "=1"}
+
+// Start starts a process that runs the command line. The end of the test kills it if it still runs.
+func Start(t *testing.T, args ...string) *testproc.Process {
+	t.Helper()
+	return testproc.Start(t, testproc.Command{Args: args, Env: runs, Limit: ProcessLimit})
+}
+
+// RunProcess runs the command line without input in a process and returns its exit code.
+func RunProcess(t *testing.T, args ...string) (int, *testproc.Process) {
+	t.Helper()
+	p := testproc.Run(t, testproc.Command{Args: args, Env: runs, Limit: ProcessLimit})
+	return p.ExitCode(), p
+}
+
+// Exec prepares a process that runs the command line, for tests that give it files of their own as standard input and outputs.
+func Exec(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), ProcessLimit)
 	t.Cleanup(cancel)
-	var o Output
 	cmd := exec.CommandContext(ctx, os.Args[0], args...)
-	// A program built with -race sleeps for a second before it exits. atexit_sleep_ms=0 switches that off.
-	cmd.Env = append(os.Environ(), runAsMain+"=1", "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
-	cmd.Stdout, cmd.Stderr = &o.Out, &o.Err
-	cmd.WaitDelay = ProcessLimit // for processes of its own that it leaves behind
-	return cmd, &o
-}
-
-// ExitOf waits for cmd and returns its exit code.
-func ExitOf(t *testing.T, cmd *exec.Cmd) int {
-	t.Helper()
-	if err := cmd.Wait(); err != nil && cmd.ProcessState == nil {
-		t.Fatal(err)
-	}
-	return cmd.ProcessState.ExitCode()
-}
-
-// RunProcess runs the command line and returns its exit code.
-func RunProcess(t *testing.T, args ...string) (int, *Output) {
-	t.Helper()
-	cmd, o := Command(t, args...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	return ExitOf(t, cmd), o
-}
-
-// Lines logs the output of a process in the test, line by line.
-type Lines struct {
-	buf  bytes.Buffer
-	Seen chan string
-}
-
-func (l *Lines) Write(b []byte) (int, error) {
-	l.buf.Write(b)
-	for bytes.IndexByte(l.buf.Bytes(), '\n') >= 0 {
-		line, _ := l.buf.ReadString('\n')
-		l.Seen <- strings.TrimSuffix(line, "\n")
-	}
-	return len(b), nil
-}
-
-// Start starts a process and returns its standard output line by line.
-func Start(t *testing.T, args ...string) (*exec.Cmd, <-chan string, *Output) {
-	t.Helper()
-	cmd, o := Command(t, args...)
-	l := &Lines{Seen: make(chan string, 1000)} // more than any process here prints
-	cmd.Stdout = l
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	return cmd, l.Seen, o
-}
-
-// WaitLine returns the first line that matches, and its groups.
-func WaitLine(t *testing.T, seen <-chan string, pattern string) []string {
-	t.Helper()
-	re := regexp.MustCompile(pattern)
-	ctx, cancel := context.WithTimeout(t.Context(), ProcessLimit)
-	defer cancel()
-	for {
-		select {
-		case line := <-seen:
-			if m := re.FindStringSubmatch(line); m != nil {
-				return m
-			}
-		case <-ctx.Done():
-			t.Fatalf("no line like %q came", pattern)
-		}
-	}
+	cmd.Env = append(os.Environ(), runs...)
+	return cmd
 }
 
 // FreePort returns a port that was free a moment ago, and that no system gives to sockets that are bound to port 0, as
@@ -159,11 +106,11 @@ func FreePort(t *testing.T) string {
 	}
 }
 
-// WantOK fails unless the process ends well.
-func WantOK(t *testing.T, cmd *exec.Cmd, o *Output) {
+// WantOK fails unless the process ends with exit code 0 and has printed nothing on standard error.
+func WantOK(t *testing.T, p *testproc.Process) {
 	t.Helper()
-	if code := ExitOf(t, cmd); code != 0 || o.Err.Len() != 0 {
-		t.Errorf("%v: exit code %d: %s", cmd.Args[1:], code, &o.Err)
+	if code := p.ExitCode(); code != cli.ExitOK || p.Stderr.String() != "" {
+		t.Errorf("process %d: exit code %d: %s", p.Pid(), code, p.Stderr)
 	}
 }
 

@@ -12,10 +12,10 @@ import (
 func TestTwoProcesses(t *testing.T) {
 	code, o := clitest.RunProcess(t, "compare", "--size", "16MiB", "--json")
 	if code != 0 {
-		t.Fatalf("exit code %d: %s", code, &o.Err)
+		t.Fatalf("exit code %d: %s", code, o.Stderr)
 	}
 	var got struct{ Rows []row }
-	if err := json.Unmarshal(o.Out.Bytes(), &got); err != nil {
+	if err := json.Unmarshal([]byte(o.Stdout.String()), &got); err != nil {
 		t.Fatal(err)
 	}
 	if len(got.Rows) != 3 {

@@ -13,15 +13,16 @@ import (
 
 	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/internal/invariants"
+	"cinnabar/internal/testproc"
 )
 
 // parity: S22
 func TestTwoProcesses(t *testing.T) {
 	code, o := clitest.RunProcess(t, "demo")
-	if code != 0 || o.Err.Len() != 0 {
-		t.Fatalf("exit code %d, stderr %q", code, &o.Err)
+	if code != 0 || o.Stderr.String() != "" {
+		t.Fatalf("exit code %d, stderr %q", code, o.Stderr)
 	}
-	lines := strings.Split(strings.TrimSuffix(o.Out.String(), "\n"), "\n")
+	lines := strings.Split(strings.TrimSuffix(o.Stdout.String(), "\n"), "\n")
 	if got := lines[len(lines)-1]; got != "ok" {
 		t.Errorf("the last line is %q", got)
 	}
@@ -43,8 +44,8 @@ func TestTwoProcesses(t *testing.T) {
 		`memory write, ofi\+tcp +64 +64 MiB .*MiB/s +allocated 16 MiB`,
 		`memory read, ofi\+tcp +64 +64 MiB .*MiB/s +equal; freed`,
 	} {
-		if !regexp.MustCompile(pattern).Match(o.Out.Bytes()) {
-			t.Errorf("nothing like %q in\n%s", pattern, &o.Out)
+		if !regexp.MustCompile(pattern).Match([]byte(o.Stdout.String())) {
+			t.Errorf("nothing like %q in\n%s", pattern, o.Stdout)
 		}
 	}
 }
@@ -60,15 +61,15 @@ func TestFilesOfEverySize(t *testing.T) {
 			t.Fatal(err)
 		}
 		code, o := clitest.RunProcess(t, "demo", path)
-		if code != 0 || !strings.HasSuffix(o.Out.String(), "\nok\n") || !strings.Contains(o.Out.String(), path) {
-			t.Errorf("%d bytes: exit code %d\n%s%s", size, code, &o.Out, &o.Err)
+		if code != 0 || !strings.HasSuffix(o.Stdout.String(), "\nok\n") || !strings.Contains(o.Stdout.String(), path) {
+			t.Errorf("%d bytes: exit code %d\n%s%s", size, code, o.Stdout, o.Stderr)
 		}
 	}
 }
 
 // startLong starts a demonstration that takes minutes, and returns when
 // both of its processes are at work.
-func startLong(t *testing.T) (parent *exec.Cmd, peer int, o *clitest.Output) {
+func startLong(t *testing.T) (parent *testproc.Process, peer int) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "sparse")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -77,50 +78,42 @@ func startLong(t *testing.T) (parent *exec.Cmd, peer int, o *clitest.Output) {
 	if err := os.Truncate(path, 1<<40); err != nil {
 		t.Fatal(err)
 	}
-	parent, seen, o := clitest.Start(t, "demo", path)
-	peer, err := strconv.Atoi(clitest.WaitLine(t, seen, `between processes \d+ and (\d+)`)[1])
+	parent = clitest.Start(t, "demo", path)
+	peer, err := strconv.Atoi(parent.Stdout.Expect(`between processes \d+ and (\d+)`)[1])
 	if err != nil {
 		t.Fatal(err)
 	}
-	return parent, peer, o
+	return parent, peer
 }
 
-// wantGone fails if one of the processes that share the output is left: then
-// the pipe stays open, and Wait gives up on it.
-func wantGone(t *testing.T, parent *exec.Cmd, err error) {
+// wantGone waits for the parent and fails if its peer is left: the processes share the outputs, so that Wait gives up on them.
+func wantGone(t *testing.T, parent *testproc.Process) {
 	t.Helper()
-	if errors.Is(err, exec.ErrWaitDelay) {
+	if errors.Is(parent.Wait(), exec.ErrWaitDelay) {
 		t.Error("the peer process outlived its parent")
-	}
-	if parent.ProcessState == nil {
-		t.Fatalf("the parent process did not end: %v", err)
 	}
 }
 
 func TestInterrupted(t *testing.T) {
-	parent, _, o := startLong(t)
-	if err := parent.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	wantGone(t, parent, parent.Wait())
-	if got := parent.ProcessState.ExitCode(); got != 130 {
+	parent, _ := startLong(t)
+	parent.Interrupt()
+	wantGone(t, parent)
+	if got := parent.ExitCode(); got != 130 {
 		t.Errorf("exit code %d, want 130", got)
 	}
-	if got := o.Err.String(); got != "cinnabar demo: stopped by signal: interrupt\n" {
+	if got := parent.Stderr.String(); got != "cinnabar demo: stopped by signal: interrupt\n" {
 		t.Errorf("stderr %q", got)
 	}
 }
 
 func TestParentKilled(t *testing.T) {
-	parent, _, _ := startLong(t)
-	if err := parent.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	wantGone(t, parent, parent.Wait())
+	parent, _ := startLong(t)
+	parent.Kill()
+	wantGone(t, parent)
 }
 
 func TestPeerKilled(t *testing.T) {
-	parent, peer, o := startLong(t)
+	parent, peer := startLong(t)
 	p, err := os.FindProcess(peer)
 	if err != nil {
 		t.Fatal(err)
@@ -128,11 +121,11 @@ func TestPeerKilled(t *testing.T) {
 	if err := p.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	wantGone(t, parent, parent.Wait())
-	if got := parent.ProcessState.ExitCode(); got != 1 {
+	wantGone(t, parent)
+	if got := parent.ExitCode(); got != 1 {
 		t.Errorf("exit code %d, want 1", got)
 	}
-	if !strings.Contains(o.Err.String(), "the connection to 127.0.0.1:") {
-		t.Errorf("stderr does not name the lost connection: %s", &o.Err)
+	if !strings.Contains(parent.Stderr.String(), "the connection to 127.0.0.1:") {
+		t.Errorf("stderr does not name the lost connection: %s", parent.Stderr)
 	}
 }

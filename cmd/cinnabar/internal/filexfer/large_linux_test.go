@@ -2,13 +2,13 @@ package filexfer
 
 import (
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/internal/testproc"
 )
 
 // Of the test of large files. It needs minutes and 5 GiB of room, so it runs by name:
@@ -44,27 +44,24 @@ func TestLargeFile(t *testing.T) {
 		for _, family := range loopbacks {
 			t.Run(mode.name+"/"+family.name, func(t *testing.T) {
 				server := startRecv(t, family.listen, "--once")
-				client, o := clitest.Command(t, append(append([]string{"send"}, mode.args...), path, server.addr)...)
-				if err := client.Start(); err != nil {
-					t.Fatal(err)
-				}
-				codes := [2]int{clitest.ExitOf(t, client), clitest.ExitOf(t, server.cmd)}
+				client := clitest.Start(t, append(append([]string{"send"}, mode.args...), path, server.addr)...)
+				codes := [2]int{client.ExitCode(), server.ExitCode()}
 				if codes != [2]int{} {
-					t.Fatalf("exit codes %d; client: %s; server: %s", codes, &o.Err, &server.out.Err)
+					t.Fatalf("exit codes %d; client: %s; server: %s", codes, client.Stderr, server.Stderr)
 				}
 				server.sameFile(t, path)
-				t.Logf("%s", strings.TrimSpace(o.Out.String()))
+				t.Logf("%s", strings.TrimSpace(client.Stdout.String()))
 				checkResident(t, "sender", client)
-				checkResident(t, "receiver", server.cmd)
+				checkResident(t, "receiver", server.Process)
 			})
 		}
 	}
 }
 
 // checkResident fails if a process that has ended had more in memory than it may.
-func checkResident(t *testing.T, side string, cmd *exec.Cmd) {
+func checkResident(t *testing.T, side string, p *testproc.Process) {
 	t.Helper()
-	used, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+	used, ok := p.State().SysUsage().(*syscall.Rusage)
 	if !ok {
 		t.Fatal("the system does not tell how much memory a process had")
 	}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -17,44 +16,29 @@ import (
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/internal/invariants"
+	"cinnabar/internal/testproc"
 )
 
 // recvProcess is a recv that waits for files.
 type recvProcess struct {
-	cmd          *exec.Cmd
-	lines, notes <-chan string   // of standard output and standard error
-	out          *clitest.Output // standard error as a whole, after its end
-	dir, addr    string
+	*testproc.Process
+	dir, addr string
 }
 
 // startRecv starts a recv into a new directory.
 func startRecv(t *testing.T, listen string, args ...string) *recvProcess {
 	t.Helper()
 	p := &recvProcess{dir: t.TempDir()}
-	p.cmd, p.out = clitest.Command(t, append([]string{"recv", "--listen", listen, "--dir", p.dir}, args...)...)
-	p.lines = lineByLine(&p.cmd.Stdout)
-	p.notes = lineByLine(&p.cmd.Stderr)
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	p.addr = clitest.WaitLine(t, p.lines, `^waiting for files at (\S+), for directory \S+; interrupt \(\^C\) to end$`)[1]
+	p.Process = clitest.Start(t, append([]string{"recv", "--listen", listen, "--dir", p.dir}, args...)...)
+	p.addr = p.Stdout.Expect(`^waiting for files at (\S+), for directory \S+; interrupt \(\^C\) to end$`)[1]
 	return p
-}
-
-// lineByLine passes what a process will print to the test, besides where it went before.
-func lineByLine(w *io.Writer) <-chan string {
-	l := &clitest.Lines{Seen: make(chan string, 1000)} // more than any process here prints
-	*w = io.MultiWriter(*w, l)
-	return l.Seen
 }
 
 // interrupt ends the process as ^C does and returns its exit code.
 func (p *recvProcess) interrupt(t *testing.T) int {
 	t.Helper()
-	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	return clitest.ExitOf(t, p.cmd)
+	p.Interrupt()
+	return p.ExitCode()
 }
 
 // sameFile fails unless the file that arrived equals the one that was sent.
@@ -131,10 +115,10 @@ func TestSendRecvEverySize(t *testing.T) {
 				} {
 					code, client := clitest.RunProcess(t, args...)
 					if code != 0 {
-						t.Errorf("exit code %d: %s", code, &client.Err)
+						t.Errorf("exit code %d: %s", code, client.Stderr)
 					}
-					if got, want := strings.Count(client.Err.String(), ": "+mode.says), strings.Count(client.Out.String(), "\n"); got != want || want == 0 {
-						t.Errorf("%d of %d transfers say %q:\n%s", got, want, mode.says, &client.Err)
+					if got, want := strings.Count(client.Stderr.String(), ": "+mode.says), strings.Count(client.Stdout.String(), "\n"); got != want || want == 0 {
+						t.Errorf("%d of %d transfers say %q:\n%s", got, want, mode.says, client.Stderr)
 					}
 				}
 				// Each file has a connection of its own, and the receiver's words on one may
@@ -144,17 +128,17 @@ func TestSendRecvEverySize(t *testing.T) {
 					missing[filepath.Base(path)] = true
 				}
 				for len(missing) > 0 {
-					m := clitest.WaitLine(t, server.lines, `^received (\S+): \d+ bytes from \S+ in [0-9.]+ s, [0-9.]+ MiB/s(, sha256 [0-9a-f]{64})?$`)
+					m := server.Stdout.Expect(`^received (\S+): \d+ bytes from \S+ in [0-9.]+ s, [0-9.]+ MiB/s(, sha256 [0-9a-f]{64})?$`)
 					delete(missing, m[1])
 				}
 				for _, path := range append(small, large) {
 					server.sameFile(t, path)
 				}
 				if code := server.interrupt(t); code != 0 {
-					t.Errorf("the receiver, interrupted while it waited: exit code %d: %s", code, &server.out.Err)
+					t.Errorf("the receiver, interrupted while it waited: exit code %d: %s", code, server.Stderr)
 				}
-				if got := strings.Count(server.out.Err.String(), mode.says); got != len(small)+1 {
-					t.Errorf("the receiver says %q %d times:\n%s", mode.says, got, &server.out.Err)
+				if got := strings.Count(server.Stderr.String(), mode.says); got != len(small)+1 {
+					t.Errorf("the receiver says %q %d times:\n%s", mode.says, got, server.Stderr)
 				}
 			})
 		}
@@ -167,10 +151,10 @@ func TestSendRecvFallsBack(t *testing.T) {
 	server := startRecv(t, "127.0.0.1:0", "--no-immediates", "--once")
 	path := randomFiles(t, 1000)[0]
 	code, client := clitest.RunProcess(t, "send", "--protocol", "basic", path, server.addr)
-	if code != 0 || clitest.ExitOf(t, server.cmd) != 0 {
-		t.Fatalf("client: %s; server: %s", &client.Err, &server.out.Err)
+	if code != 0 || server.ExitCode() != 0 {
+		t.Fatalf("client: %s; server: %s", client.Stderr, server.Stderr)
 	}
-	for _, text := range []string{client.Err.String(), server.out.Err.String()} {
+	for _, text := range []string{client.Stderr.String(), server.Stderr.String()} {
 		if !strings.Contains(text, "one side's device lacks immediate data") {
 			t.Errorf("nothing of the fall-back in %q", text)
 		}
@@ -182,20 +166,20 @@ func TestSendRecvFallsBack(t *testing.T) {
 func TestSendRecvJSON(t *testing.T) {
 	path := randomFiles(t, 100_000)[0]
 	dir := t.TempDir()
-	cmd, seen, o := clitest.Start(t, "recv", "--json", "--once", "--listen", "127.0.0.1:0", "--dir", dir)
+	cmd := clitest.Start(t, "recv", "--json", "--once", "--listen", "127.0.0.1:0", "--dir", dir)
 	var listening listeningEvent
-	if err := json.Unmarshal([]byte(clitest.WaitLine(t, seen, `^.*$`)[0]), &listening); err != nil || listening.Event != "listening" || listening.Directory != dir {
+	if err := json.Unmarshal([]byte(cmd.Stdout.Expect(`^.*$`)[0]), &listening); err != nil || listening.Event != "listening" || listening.Directory != dir {
 		t.Fatalf("%+v, %v", listening, err)
 	}
 	code, client := clitest.RunProcess(t, "send", "--json", "--chunk", "16k", "--buffers", "4", path, listening.Address)
-	if code != 0 || clitest.ExitOf(t, cmd) != 0 {
-		t.Fatalf("client: %s; server: %s", &client.Err, &o.Err)
+	if code != 0 || cmd.ExitCode() != 0 {
+		t.Fatalf("client: %s; server: %s", client.Stderr, cmd.Stderr)
 	}
 	var sent, received transferEvent
-	if err := json.Unmarshal(client.Out.Bytes(), &sent); err != nil {
+	if err := json.Unmarshal([]byte(client.Stdout.String()), &sent); err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal([]byte(clitest.WaitLine(t, seen, `^.*$`)[0]), &received); err != nil {
+	if err := json.Unmarshal([]byte(cmd.Stdout.Expect(`^.*$`)[0]), &received); err != nil {
 		t.Fatal(err)
 	}
 	if sent.Event != "sent" || received.Event != "received" || sent.Path != path || sent.Name != filepath.Base(path) || received.Name != sent.Name {
@@ -226,15 +210,15 @@ func TestSendRefusedFile(t *testing.T) {
 	if code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
-	if got := strings.Count(client.Err.String(), filepath.Base(paths[0])); got != 3 { // as it begins, as the path, and by the receiver
-		t.Errorf("the name is there %d times:\n%s", got, &client.Err)
+	if got := strings.Count(client.Stderr.String(), filepath.Base(paths[0])); got != 3 { // as it begins, as the path, and by the receiver
+		t.Errorf("the name is there %d times:\n%s", got, client.Stderr)
 	}
 	for _, text := range []string{paths[0], server.addr, "the peer says: file exists", "--overwrite", "1 of 2 files were not sent"} {
-		if !strings.Contains(client.Err.String(), text) {
-			t.Errorf("the sender does not mention %q:\n%s", text, &client.Err)
+		if !strings.Contains(client.Stderr.String(), text) {
+			t.Errorf("the sender does not mention %q:\n%s", text, client.Stderr)
 		}
 	}
-	clitest.WaitLine(t, server.lines, `^received size-20: `)
+	server.Stdout.Expect(`^received size-20: `)
 	server.sameFile(t, paths[1])
 	if data, err := os.ReadFile(there); err != nil || string(data) != "mine" {
 		t.Errorf("the file that was there: %q, %v", data, err)
@@ -243,8 +227,8 @@ func TestSendRefusedFile(t *testing.T) {
 		t.Errorf("receiver: exit code %d", code)
 	}
 	for _, text := range []string{`receive "size-10" (peer 127.0.0.1:`, "file exists", "--overwrite replaces files"} {
-		if !strings.Contains(server.out.Err.String(), text) {
-			t.Errorf("the receiver does not mention %q:\n%s", text, &server.out.Err)
+		if !strings.Contains(server.Stderr.String(), text) {
+			t.Errorf("the receiver does not mention %q:\n%s", text, server.Stderr)
 		}
 	}
 }
@@ -258,22 +242,16 @@ func TestRecvOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, client := clitest.RunProcess(t, "send", path, server.addr)
-	if code != 1 || !strings.Contains(client.Err.String(), `cinnabar send: send "size-10" (peer `+server.addr) {
-		t.Errorf("client: %d, %s", code, &client.Err)
+	if code != 1 || !strings.Contains(client.Stderr.String(), `cinnabar send: send "size-10" (peer `+server.addr) {
+		t.Errorf("client: %d, %s", code, client.Stderr)
 	}
-	clitest.WaitLine(t, server.notes, `^receive "size-10" .*file exists.*--overwrite`)
+	server.Stderr.Expect(`^receive "size-10" .*file exists.*--overwrite`)
 
-	sender, _ := clitest.Command(t, "send", clitest.EndlessFile(t), server.addr)
-	if err := sender.Start(); err != nil {
-		t.Fatal(err)
-	}
-	clitest.WaitLine(t, server.notes, `^receiving endless `)
-	if err := sender.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = sender.Wait() // killed
-	if code := clitest.ExitOf(t, server.cmd); code != 1 || !strings.Contains(server.out.Err.String(), `cinnabar recv: receive "endless"`) {
-		t.Errorf("server: %d, %s", code, &server.out.Err)
+	sender := clitest.Start(t, "send", clitest.EndlessFile(t), server.addr)
+	server.Stderr.Expect(`^receiving endless `)
+	sender.Kill()
+	if code := server.ExitCode(); code != 1 || !strings.Contains(server.Stderr.String(), `cinnabar recv: receive "endless"`) {
+		t.Errorf("server: %d, %s", code, server.Stderr)
 	}
 	if names := server.files(t); len(names) != 1 {
 		t.Errorf("in the directory: %q", names)
@@ -285,17 +263,11 @@ func TestRecvOnce(t *testing.T) {
 // parity: B44
 func TestRecvKeepsPartial(t *testing.T) {
 	server := startRecv(t, "127.0.0.1:0", "--once", "--keep-partial")
-	sender, _ := clitest.Command(t, "send", clitest.EndlessFile(t), server.addr)
-	if err := sender.Start(); err != nil {
-		t.Fatal(err)
-	}
-	clitest.WaitLine(t, server.notes, `^receiving endless `)
-	if err := sender.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = sender.Wait() // killed
-	if code := clitest.ExitOf(t, server.cmd); code != 1 {
-		t.Errorf("server: %d, %s", code, &server.out.Err)
+	sender := clitest.Start(t, "send", clitest.EndlessFile(t), server.addr)
+	server.Stderr.Expect(`^receiving endless `)
+	sender.Kill()
+	if code := server.ExitCode(); code != 1 {
+		t.Errorf("server: %d, %s", code, server.Stderr)
 	}
 	if names := server.files(t); len(names) != 1 || !strings.HasPrefix(names[0], ".cinnabar-") || !strings.HasSuffix(names[0], ".part") {
 		t.Errorf("in the directory: %q", names)
@@ -306,7 +278,7 @@ func TestRecvKeepsPartial(t *testing.T) {
 func TestRecvOnceInterrupted(t *testing.T) {
 	server := startRecv(t, "127.0.0.1:0", "--once")
 	if code := server.interrupt(t); code != cli.ExitSignal+int(syscall.SIGINT) {
-		t.Errorf("exit code %d: %s", code, &server.out.Err)
+		t.Errorf("exit code %d: %s", code, server.Stderr)
 	}
 }
 
@@ -325,7 +297,7 @@ func TestSendOverwritesAndPreserves(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code, client := clitest.RunProcess(t, "send", "--preserve", path, server.addr); code != 0 {
-		t.Fatalf("exit code %d: %s", code, &client.Err)
+		t.Fatalf("exit code %d: %s", code, client.Stderr)
 	}
 	server.sameFile(t, path)
 	info, err := os.Stat(filepath.Join(server.dir, "size-10"))
@@ -340,16 +312,13 @@ func TestSendOverwritesAndPreserves(t *testing.T) {
 func TestInterruptedRecv(t *testing.T) {
 	path := clitest.EndlessFile(t)
 	server := startRecv(t, "127.0.0.1:0")
-	client, o := clitest.Command(t, "send", path, server.addr)
-	if err := client.Start(); err != nil {
-		t.Fatal(err)
-	}
-	clitest.WaitLine(t, server.notes, `^receiving endless `)
+	client := clitest.Start(t, "send", path, server.addr)
+	server.Stderr.Expect(`^receiving endless `)
 	if code := server.interrupt(t); code != cli.ExitSignal+int(syscall.SIGINT) {
-		t.Errorf("receiver: exit code %d: %s", code, &server.out.Err)
+		t.Errorf("receiver: exit code %d: %s", code, server.Stderr)
 	}
-	if code := clitest.ExitOf(t, client); code != 1 || !strings.Contains(o.Err.String(), `send "endless" (peer `+server.addr) {
-		t.Errorf("sender: exit code %d: %s", code, &o.Err)
+	if code := client.ExitCode(); code != 1 || !strings.Contains(client.Stderr.String(), `send "endless" (peer `+server.addr) {
+		t.Errorf("sender: exit code %d: %s", code, client.Stderr)
 	}
 	if names := server.files(t); len(names) != 0 {
 		t.Errorf("left behind: %q", names)
@@ -361,24 +330,18 @@ func TestInterruptedRecv(t *testing.T) {
 func TestInterruptedSend(t *testing.T) {
 	path := clitest.EndlessFile(t)
 	server := startRecv(t, "127.0.0.1:0")
-	client, _ := clitest.Command(t, "send", path, server.addr)
-	notes := lineByLine(&client.Stderr)
-	if err := client.Start(); err != nil {
-		t.Fatal(err)
-	}
-	clitest.WaitLine(t, notes, `^sending endless `)
-	if err := client.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	if code := clitest.ExitOf(t, client); code != cli.ExitSignal+int(syscall.SIGINT) {
+	client := clitest.Start(t, "send", path, server.addr)
+	client.Stderr.Expect(`^sending endless `)
+	client.Interrupt()
+	if code := client.ExitCode(); code != cli.ExitSignal+int(syscall.SIGINT) {
 		t.Errorf("sender: exit code %d", code)
 	}
-	clitest.WaitLine(t, notes, `endless: send \(peer .*cancelled`)
+	client.Stderr.Expect(`endless: send \(peer .*cancelled`)
 	next := randomFiles(t, 10)[0]
 	if code, o := clitest.RunProcess(t, "send", next, server.addr); code != 0 {
-		t.Errorf("the next sender: exit code %d: %s", code, &o.Err)
+		t.Errorf("the next sender: exit code %d: %s", code, o.Stderr)
 	}
-	clitest.WaitLine(t, server.notes, `^receive "endless" .*cancelled`)
+	server.Stderr.Expect(`^receive "endless" .*cancelled`)
 	if code := server.interrupt(t); code != 0 {
 		t.Errorf("receiver: exit code %d", code)
 	}

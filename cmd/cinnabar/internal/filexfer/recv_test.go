@@ -34,14 +34,14 @@ func TestRecvRefusesDotFiles(t *testing.T) {
 	}
 	careful, trusting := startRecv(t, "127.0.0.1:0"), startRecv(t, "127.0.0.1:0", "--allow-dotfiles", "--allow-exec")
 	code, client := clitest.RunProcess(t, "send", "--preserve", path, careful.addr)
-	if code != 1 || !strings.Contains(client.Err.String(), `".bash_aliases" begins with a dot`) || !strings.Contains(client.Err.String(), "recv --allow-dotfiles") {
-		t.Errorf("exit code %d: %s", code, &client.Err)
+	if code != 1 || !strings.Contains(client.Stderr.String(), `".bash_aliases" begins with a dot`) || !strings.Contains(client.Stderr.String(), "recv --allow-dotfiles") {
+		t.Errorf("exit code %d: %s", code, client.Stderr)
 	}
 	if code, client := clitest.RunProcess(t, "send", "--preserve", program, careful.addr); code != 0 {
-		t.Errorf("exit code %d: %s", code, &client.Err)
+		t.Errorf("exit code %d: %s", code, client.Stderr)
 	}
 	if code, client := clitest.RunProcess(t, "send", "--preserve", program, path, trusting.addr); code != 0 {
-		t.Errorf("exit code %d: %s", code, &client.Err)
+		t.Errorf("exit code %d: %s", code, client.Stderr)
 	}
 	for file, want := range map[string]os.FileMode{
 		filepath.Join(careful.dir, "program"): 0o644, filepath.Join(trusting.dir, "program"): 0o755, filepath.Join(trusting.dir, ".bash_aliases"): 0o755,

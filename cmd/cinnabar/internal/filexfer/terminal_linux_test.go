@@ -142,13 +142,10 @@ func TestSendOnTerminal(t *testing.T) {
 	server := startRecv(t, "127.0.0.1:0", "--once")
 	term := openTerminal(t)
 	path := randomFiles(t, 25<<20)[0]
-	cmd, _ := clitest.Command(t, "send", path, server.addr)
+	cmd := clitest.Exec(t, "send", path, server.addr)
 	cmd.Stdout, cmd.Stderr = term.program, term.program
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if code := clitest.ExitOf(t, cmd); code != 0 || clitest.ExitOf(t, server.cmd) != 0 {
-		t.Errorf("exit code %d: %q", code, term.all())
+	if err := cmd.Run(); err != nil || server.ExitCode() != 0 {
+		t.Errorf("%v: %q", err, term.all())
 	}
 	if text := term.all(); !strings.HasPrefix(text, "sending size-26214400 ") || !strings.Contains(text, "sent size-26214400: 26214400 bytes") {
 		t.Errorf("the terminal shows %q", text)
@@ -200,7 +197,7 @@ func TestBarStalls(t *testing.T) {
 func TestInterruptOnTerminal(t *testing.T) {
 	server := startRecv(t, "127.0.0.1:0")
 	term := openTerminal(t)
-	cmd, _ := clitest.Command(t, "send", clitest.EndlessFile(t), server.addr)
+	cmd := clitest.Exec(t, "send", clitest.EndlessFile(t), server.addr)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = term.program, term.program, term.program
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // so that ^C is a signal
 	if err := cmd.Start(); err != nil {
@@ -210,8 +207,9 @@ func TestInterruptOnTerminal(t *testing.T) {
 	if _, err := term.user.WriteString("\x03"); err != nil {
 		t.Fatal(err)
 	}
-	if code := clitest.ExitOf(t, cmd); code != cli.ExitSignal+int(syscall.SIGINT) {
-		t.Errorf("exit code %d", code)
+	err := cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != cli.ExitSignal+int(syscall.SIGINT) {
+		t.Errorf("exit code %d, %v", code, err)
 	}
 	// Line ends are \r\n on a terminal; a \r of its own is not.
 	if text := term.all()[at:]; !regexp.MustCompile(`(?s)\^C.*\r[^\n].*endless.*cancelled`).MatchString(text) {

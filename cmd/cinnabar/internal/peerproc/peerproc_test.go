@@ -1,14 +1,15 @@
 package peerproc
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"testing"
 
 	"cinnabar/cmd/cinnabar/internal/cli"
-	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/cmd/cinnabar/internal/link"
 )
 
@@ -16,17 +17,17 @@ import (
 // connection is served all the same.
 func TestPeerSecret(t *testing.T) {
 	in, secret := io.Pipe()
-	lines := &clitest.Lines{Seen: make(chan string, 1)}
+	out, w := io.Pipe()
 	ended := make(chan error)
 	var served string
 	go func() {
-		s := cli.Streams{In: in, Out: lines, Err: io.Discard}
+		s := cli.Streams{In: in, Out: w, Err: io.Discard}
 		ended <- Main(t.Context(), s, func(ctx context.Context, x *link.Exchange) error { return x.Receive(ctx, &served) })
 	}()
 	if _, err := io.WriteString(secret, "open sesame\n"); err != nil {
 		t.Fatal(err)
 	}
-	addr := clitest.WaitLine(t, lines.Seen, `^127\.0\.0\.1:\d+$`)[0]
+	addr := firstLine(t, out)
 	for _, word := range []string{`"open barley"`, "GET / HTTP/1.1\r\n", ""} {
 		c, err := net.Dial("tcp", addr)
 		if err != nil {
@@ -58,17 +59,27 @@ func TestPeerSecret(t *testing.T) {
 
 func TestPeerEndsWithItsParent(t *testing.T) {
 	in, secret := io.Pipe()
-	lines := &clitest.Lines{Seen: make(chan string, 1)}
+	out, w := io.Pipe()
 	ended := make(chan error)
 	go func() {
-		ended <- Main(t.Context(), cli.Streams{In: in, Out: lines, Err: io.Discard}, nil)
+		ended <- Main(t.Context(), cli.Streams{In: in, Out: w, Err: io.Discard}, nil)
 	}()
 	if _, err := io.WriteString(secret, "word\n"); err != nil {
 		t.Fatal(err)
 	}
-	clitest.WaitLine(t, lines.Seen, "^127")
+	firstLine(t, out)
 	secret.Close() // as the parent's end does
 	if err := <-ended; !errors.Is(err, cli.ErrParentEnded) {
 		t.Errorf("the peer ended with %v", err)
 	}
+}
+
+// firstLine reads the line with the address that the peer prints.
+func firstLine(t *testing.T, out io.Reader) string {
+	t.Helper()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || !strings.HasPrefix(line, "127.0.0.1:") {
+		t.Fatalf("the peer prints %q, %v", line, err)
+	}
+	return strings.TrimSuffix(line, "\n")
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/internal/testproc"
 )
 
 // patient is a --timeout that a busy machine does not exceed with what goes well.
@@ -17,25 +18,27 @@ func TestServerFrozen(t *testing.T) {
 	for _, args := range []string{"rate --clients 2 --inflight 4", "bw-write --size 1MiB"} {
 		t.Run(args, func(t *testing.T) {
 			t.Parallel() // most of the time they wait
-			server, address, _ := startServe(t)
-			client, seen, o := clitest.Start(t, append(strings.Fields("perf "+args), address, "--duration", "1h", "--timeout", patient)...)
-			clitest.WaitLine(t, seen, `^ +bytes`)
-			clitest.Freeze(t, server)
-			wantTimeout(t, clitest.ExitOf(t, client), o, address)
+			server, address := startServe(t)
+			client := clitest.Start(t, append(strings.Fields("perf "+args), address, "--duration", "1h", "--timeout", patient)...)
+			client.Stdout.Expect(`^ +bytes`)
+			server.Suspend()
+			wantTimeout(t, client, address)
 		})
 	}
 	t.Run("before", func(t *testing.T) {
 		t.Parallel()
-		server, address, _ := startServe(t)
-		clitest.Freeze(t, server)
-		code, o := clitest.RunProcess(t, "perf", "rate", address, "--timeout", "100ms")
-		wantTimeout(t, code, o, address)
+		server, address := startServe(t)
+		server.Suspend()
+		_, client := clitest.RunProcess(t, "perf", "rate", address, "--timeout", "100ms")
+		wantTimeout(t, client, address)
 	})
 }
 
-func wantTimeout(t *testing.T, code int, o *clitest.Output, address string) {
+// wantTimeout waits for a client that must fail with HG_TIMEOUT at the address.
+func wantTimeout(t *testing.T, client *testproc.Process, address string) {
 	t.Helper()
-	if text := o.Err.String(); code != 1 || !strings.Contains(text, "HG_TIMEOUT") || !strings.Contains(text, address) {
+	code := client.ExitCode()
+	if text := client.Stderr.String(); code != 1 || !strings.Contains(text, "HG_TIMEOUT") || !strings.Contains(text, address) {
 		t.Errorf("exit code %d, stderr %q; want 1, HG_TIMEOUT and %s", code, text, address)
 	}
 }
@@ -47,16 +50,12 @@ func TestClientFrozen(t *testing.T) {
 	for _, op := range []string{"bw-read", "bw-write"} {
 		t.Run(op, func(t *testing.T) {
 			t.Parallel()
-			server, address, o := startServe(t, "--once", "--timeout", patient)
-			frozen, seen, _ := clitest.Start(t, "perf", op, address, "--size", "64KiB,16MiB", "--transfers", "4", "--count", "1000000")
-			t.Cleanup(func() {
-				_ = frozen.Process.Kill() // it has not ended
-				_ = frozen.Wait()
-			})
-			clitest.WaitLine(t, seen, `^ +bytes`)
-			clitest.Freeze(t, frozen)
+			server, address := startServe(t, "--once", "--timeout", patient)
+			frozen := clitest.Start(t, "perf", op, address, "--size", "64KiB,16MiB", "--transfers", "4", "--count", "1000000")
+			frozen.Stdout.Expect(`^ +bytes`)
+			frozen.Suspend()
 			runLines(t, "rate", address, "--size", "64", "--count", "5")
-			clitest.WantOK(t, server, o)
+			clitest.WantOK(t, server)
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/internal/testproc"
 )
 
 // lineKeys are the keys of an object of --json, in their order.
@@ -20,10 +21,10 @@ var lineKeys = []string{
 }
 
 // startServers starts servers in one process and returns their addresses.
-func startServers(t *testing.T, classes int, args ...string) (*exec.Cmd, []string, *clitest.Output) {
+func startServers(t *testing.T, classes int, args ...string) (*testproc.Process, []string) {
 	t.Helper()
-	server, first, o := startServe(t, append(args, "--once", "--classes", strconv.Itoa(classes), "--port-file", filepath.Join(t.TempDir(), "port.cfg"))...)
-	file := server.Args[len(server.Args)-1]
+	file := filepath.Join(t.TempDir(), "port.cfg")
+	server, first := startServe(t, append(args, "--once", "--classes", strconv.Itoa(classes), "--port-file", file)...)
 	text, err := os.ReadFile(file) // it was there before the first line
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +33,7 @@ func startServers(t *testing.T, classes int, args ...string) (*exec.Cmd, []strin
 	if len(addresses) != classes || addresses[0] != first || len(slices.Compact(slices.Sorted(slices.Values(addresses)))) != classes {
 		t.Fatalf("the port file of %d servers, the first at %s, has %q", classes, first, text)
 	}
-	return server, addresses, o
+	return server, addresses
 }
 
 // Several clients at several servers: all take part, the data is right, and the clients' DONE ends all servers.
@@ -51,22 +52,22 @@ func TestClientsAtServers(t *testing.T) {
 	} {
 		t.Run(tt.client, func(t *testing.T) {
 			t.Parallel()
-			server, addresses, o := startServers(t, tt.servers)
+			server, addresses := startServers(t, tt.servers)
 			args := append(strings.Fields("perf "+tt.client+" --json"), addresses...)
 			code, out := clitest.RunProcess(t, args...)
-			if code != 0 || out.Err.Len() != 0 {
-				t.Fatalf("exit code %d: %s", code, &out.Err)
+			if code != 0 || out.Stderr.String() != "" {
+				t.Fatalf("exit code %d: %s", code, out.Stderr)
 			}
-			clitest.WantOK(t, server, o)
+			clitest.WantOK(t, server)
 			var keys []string
-			for _, m := range regexp.MustCompile(`"(\w+)":`).FindAllStringSubmatch(out.Out.String(), -1) {
+			for _, m := range regexp.MustCompile(`"(\w+)":`).FindAllStringSubmatch(out.Stdout.String(), -1) {
 				keys = append(keys, m[1])
 			}
 			if !slices.Equal(keys, lineKeys) {
 				t.Errorf("keys %q, want %q", keys, lineKeys)
 			}
-			if want := fmt.Sprintf(`"count":%d,`, tt.calls); !strings.Contains(out.Out.String(), want) {
-				t.Errorf("%s\ndoes not have %s", &out.Out, want)
+			if want := fmt.Sprintf(`"count":%d,`, tt.calls); !strings.Contains(out.Stdout.String(), want) {
+				t.Errorf("%s\ndoes not have %s", out.Stdout, want)
 			}
 		})
 	}
@@ -100,7 +101,7 @@ func TestMercuryProcesses(t *testing.T) {
 		{"hg_bw_write", "-y", "4096", "-z", "8192", "-l", "3", "-w", "2", "-R", "-B"},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
-			server, addresses, o := startServers(t, 2)
+			server, addresses := startServers(t, 2)
 			dir := t.TempDir()
 			if err := writePortFile(filepath.Join(dir, "port.cfg"), addresses); err != nil {
 				t.Fatal(err)
@@ -110,27 +111,21 @@ func TestMercuryProcesses(t *testing.T) {
 				t.Fatal(err)
 			}
 			const ranks = 3
-			var clients []*exec.Cmd
-			var outs []*clitest.Output
+			var clients []*testproc.Process
 			for rank := range ranks {
-				client, out := startMercury(t, dir, args[0], args[1:]...)
-				client.Env = append(client.Env, "LD_LIBRARY_PATH="+library+":"+os.Getenv("LD_LIBRARY_PATH"),
-					"RANKS_FILE="+shared, fmt.Sprint("RANK=", rank), fmt.Sprint("RANKS=", ranks))
-				if err := client.Start(); err != nil {
-					t.Fatal(err)
+				env := []string{
+					"LD_LIBRARY_PATH=" + library + ":" + os.Getenv("LD_LIBRARY_PATH"),
+					"RANKS_FILE=" + shared, fmt.Sprint("RANK=", rank), fmt.Sprint("RANKS=", ranks),
 				}
-				clients, outs = append(clients, client), append(outs, out)
+				clients = append(clients, startMercury(t, dir, env, args[0], args[1:]...))
 			}
-			for rank, client := range clients {
-				out := outs[rank]
-				if code := clitest.ExitOf(t, client); code != 0 || strings.Contains(out.Out.String()+out.Err.String(), "failed (HG_") {
-					t.Errorf("process %d: exit code %d\n%s%s", rank, code, &out.Out, &out.Err)
-				}
+			for _, client := range clients {
+				wantMeasured(t, client, args)
 			}
-			if !strings.Contains(outs[0].Out.String(), "# 3 client process(es)") {
-				t.Errorf("the client says\n%s", &outs[0].Out)
+			if !strings.Contains(clients[0].Stdout.String(), "# 3 client process(es)") {
+				t.Errorf("the client says\n%s", clients[0].Stdout)
 			}
-			clitest.WantOK(t, server, o) // DONE of the first process ends it
+			clitest.WantOK(t, server) // DONE of the first process ends it
 		})
 	}
 }
@@ -144,20 +139,6 @@ func TestMercuryClasses(t *testing.T) {
 		{"bw-read", "--size", "4096..65536", "--count", "3", "--transfers", "2", "--clients", "3", "--inflight", "2", "--verify"},
 		{"bw-write", "--size", "4096..65536", "--count", "3", "--transfers", "2", "--clients", "2", "--inflight", "3", "--verify", "--barrier"},
 	} {
-		t.Run(args[0], func(t *testing.T) {
-			dir := t.TempDir()
-			server, o := startMercury(t, dir, "hg_perf_server", "-C", "2")
-			l := &clitest.Lines{Seen: make(chan string, 1000)}
-			server.Stdout = l
-			if err := server.Start(); err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = server.Process.Kill() }() // has no effect on one that has ended
-			clitest.WaitLine(t, l.Seen, regexp.QuoteMeta("# Waiting for client"))
-			runLines(t, append(args, "--port-file", filepath.Join(dir, "port.cfg"))...)
-			if code := clitest.ExitOf(t, server); code != 0 {
-				t.Errorf("the server ends with %d: %s", code, &o.Err)
-			}
-		})
+		t.Run(args[0], func(t *testing.T) { measureMercury(t, []string{"-C", "2"}, args) })
 	}
 }

@@ -7,24 +7,18 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/internal/testproc"
 )
 
 // startServe starts a server and returns its address.
-func startServe(t *testing.T, args ...string) (*exec.Cmd, string, *clitest.Output) {
+func startServe(t *testing.T, args ...string) (*testproc.Process, string) {
 	t.Helper()
-	cmd, seen, o := clitest.Start(t, append([]string{"perf", "serve", "ofi+tcp://127.0.0.1:0"}, args...)...)
-	t.Cleanup(func() {
-		if cmd.ProcessState == nil {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		}
-	})
-	return cmd, clitest.WaitLine(t, seen, `^ofi\+tcp://127\.0\.0\.1:\d+$`)[0], o
+	cmd := clitest.Start(t, append([]string{"perf", "serve", "ofi+tcp://127.0.0.1:0"}, args...)...)
+	return cmd, cmd.Stdout.Expect(`^ofi\+tcp://127\.0\.0\.1:\d+$`)[0]
 }
 
 // runLines runs a client with --json and returns what it measured.
@@ -32,10 +26,10 @@ func runLines(t *testing.T, args ...string) []reportLine {
 	t.Helper()
 	code, o := clitest.RunProcess(t, append([]string{"perf"}, append(args, "--json")...)...)
 	if code != 0 {
-		t.Fatalf("perf %v: exit code %d: %s", args, code, &o.Err)
+		t.Fatalf("perf %v: exit code %d: %s", args, code, o.Stderr)
 	}
 	var got []reportLine
-	for line := range strings.Lines(o.Out.String()) {
+	for line := range strings.Lines(o.Stdout.String()) {
 		var l reportLine
 		if err := json.Unmarshal([]byte(line), &l); err != nil {
 			t.Fatal(err)
@@ -64,10 +58,10 @@ func TestTwoProcesses(t *testing.T) {
 	} {
 		t.Run(tt.client, func(t *testing.T) {
 			t.Parallel()
-			server, address, o := startServe(t, append(strings.Fields(tt.server), "--once")...)
+			server, address := startServe(t, append(strings.Fields(tt.server), "--once")...)
 			args := strings.Fields(tt.client)
 			lines := runLines(t, append([]string{args[0], address}, args[1:]...)...)
-			clitest.WantOK(t, server, o) // DONE ends it
+			clitest.WantOK(t, server) // DONE ends it
 			if len(lines) != len(tt.sizes) {
 				t.Fatalf("%d lines, want %d", len(lines), len(tt.sizes))
 			}
@@ -89,92 +83,82 @@ func TestTwoProcesses(t *testing.T) {
 // A server serves several clients at once and one after the other, until it is told to stop.
 func TestServerThatStays(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "port.cfg")
-	server, address, o := startServe(t, "--port-file", file)
+	server, address := startServe(t, "--port-file", file)
 	for range 2 {
-		var wg sync.WaitGroup
+		var clients []*testproc.Process
 		for _, args := range [][]string{
 			{"rate", "--size", "64"}, {"bw-read", "--size", "64KiB"}, {"bw-write", "--size", "64KiB"}, {"rate", "--size", "64", "--inflight", "16"},
 		} {
-			wg.Go(func() {
-				code, o := clitest.RunProcess(t, append([]string{"perf", args[0], "--port-file", file, "--count", "50"}, args[1:]...)...)
-				if code != 0 {
-					t.Errorf("%v: exit code %d: %s", args, code, &o.Err)
-				}
-			})
+			clients = append(clients, clitest.Start(t, append([]string{"perf", args[0], "--port-file", file, "--count", "50"}, args[1:]...)...))
 		}
-		wg.Wait()
+		for _, client := range clients {
+			if code := client.ExitCode(); code != 0 {
+				t.Errorf("exit code %d: %s", code, client.Stderr)
+			}
+		}
 	}
 	text, err := os.ReadFile(file)
 	if err != nil || string(text) != address+"\n" {
 		t.Errorf("the port file has %q, %v, want %q", text, err, address)
 	}
-	if err := server.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	clitest.WantOK(t, server, o)
+	server.Interrupt()
+	clitest.WantOK(t, server)
 }
 
 // A client with --keep leaves a server running that ends with its client; by the clock it measures for as long as it was told.
 func TestClientThatKeepsTheServer(t *testing.T) {
-	server, address, o := startServe(t, "--once")
+	server, address := startServe(t, "--once")
 	lines := runLines(t, "rate", address, "--size", "64", "--duration", "50ms", "--keep")
 	if l := lines[0]; float64(l.Count)*(l.UsecPerCall+0.01) < 50e3 { // the time of a call is rounded
 		t.Errorf("%+v: measured for less than 50 ms", l)
 	}
 	runLines(t, "rate", address, "--size", "64", "--count", "1")
-	clitest.WantOK(t, server, o)
+	clitest.WantOK(t, server)
 }
 
 // A client that ends in the middle of its transfers concerns nobody else.
 func TestClientKilled(t *testing.T) {
-	server, address, o := startServe(t, "--once", "--memory", "9MiB") // that of two clients
+	server, address := startServe(t, "--once", "--memory", "9MiB") // that of two clients
 	for _, op := range []string{"bw-read", "bw-write"} {
-		client, seen, _ := clitest.Start(t, "perf", op, address, "--size", "2MiB", "--transfers", "2", "--duration", "1h")
-		clitest.WaitLine(t, seen, `^ +bytes`) // its memory is announced by then
-		if err := client.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		_ = client.Wait() // it was killed
+		client := clitest.Start(t, "perf", op, address, "--size", "2MiB", "--transfers", "2", "--duration", "1h")
+		client.Stdout.Expect(`^ +bytes`) // its memory is announced by then
+		client.Kill()
 	}
 	for begin := time.Now(); ; { // the memory of both comes back when their connections are known to be lost
 		code, out := clitest.RunProcess(t, "perf", "bw-write", address, "--size", "2MiB", "--transfers", "4", "--count", "1", "--keep")
 		if code == 0 {
 			break
 		}
-		if !strings.Contains(out.Err.String(), "HG_NOMEM") || time.Since(begin) > clitest.ProcessLimit {
-			t.Fatalf("exit code %d: %s", code, &out.Err)
+		if !strings.Contains(out.Stderr.String(), "HG_NOMEM") || time.Since(begin) > clitest.ProcessLimit {
+			t.Fatalf("exit code %d: %s", code, out.Stderr)
 		}
 	}
 	runLines(t, "rate", address, "--size", "64", "--count", "1")
-	clitest.WantOK(t, server, o)
+	clitest.WantOK(t, server)
 }
 
 func TestServerKilled(t *testing.T) {
-	server, address, _ := startServe(t)
-	client, seen, o := clitest.Start(t, "perf", "bw-write", address, "--size", "16MiB", "--duration", "1h")
-	clitest.WaitLine(t, seen, `^ +bytes`)
-	if err := server.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if code := clitest.ExitOf(t, client); code != 1 || !strings.Contains(o.Err.String(), address) {
-		t.Errorf("exit code %d, stderr %q, want 1 and the address", code, &o.Err)
+	server, address := startServe(t)
+	client := clitest.Start(t, "perf", "bw-write", address, "--size", "16MiB", "--duration", "1h")
+	client.Stdout.Expect(`^ +bytes`)
+	server.Kill()
+	if code := client.ExitCode(); code != 1 || !strings.Contains(client.Stderr.String(), address) {
+		t.Errorf("exit code %d, stderr %q, want 1 and the address", code, client.Stderr)
 	}
 }
 
 // A client that is interrupted ends with the signal's code, however many calls it waits for.
 func TestClientInterrupted(t *testing.T) {
 	for _, inflight := range []string{"1", "8"} {
-		server, address, o := startServe(t, "--once")
-		client, seen, out := clitest.Start(t, "perf", "rate", address, "--size", "64,128", "--duration", "1h", "--inflight", inflight)
-		clitest.WaitLine(t, seen, `^ +bytes`)
-		if err := client.Process.Signal(os.Interrupt); err != nil {
-			t.Fatal(err)
-		}
-		if code := clitest.ExitOf(t, client); code != 130 || out.Err.String() != "cinnabar perf rate: stopped by signal: interrupt\n" {
-			t.Errorf("%s in flight: exit code %d, stderr %q", inflight, code, &out.Err)
+		server, address := startServe(t, "--once")
+		client := clitest.Start(t, "perf", "rate", address, "--size", "64,128", "--duration", "1h", "--inflight", inflight)
+		client.Stdout.Expect(`^ +bytes`)
+		client.Interrupt()
+		if code := client.ExitCode(); code != 130 || client.Stderr.String() != "cinnabar perf rate: stopped by signal: interrupt\n" {
+			t.Errorf("%s in flight: exit code %d, stderr %q", inflight, code, client.Stderr)
 		}
 		runLines(t, "rate", address, "--size", "64", "--count", "1")
-		clitest.WantOK(t, server, o)
+		clitest.WantOK(t, server)
 	}
 }
 
@@ -188,16 +172,34 @@ func mercury(t *testing.T, name string) string {
 	return path
 }
 
-// startMercury prepares a process of a Mercury program in a directory, where its port.cfg is.
-func startMercury(t *testing.T, dir, name string, args ...string) (*exec.Cmd, *clitest.Output) {
+// startMercury starts a process of a Mercury program in a directory, where its port.cfg is. env is added to its environment.
+func startMercury(t *testing.T, dir string, env []string, name string, args ...string) *testproc.Process {
 	t.Helper()
 	program := mercury(t, name)
 	if name == "hg_perf_server" {
 		lockSharedMemory(t)
 	}
-	cmd, o := clitest.Command(t, append([]string{"-c", "ofi", "-p", "tcp", "-H", "lo"}, args...)...)
-	cmd.Path, cmd.Args[0], cmd.Dir = program, program, dir
-	return cmd, o
+	return testproc.Start(t, testproc.Command{Path: program, Args: append([]string{"-c", "ofi", "-p", "tcp", "-H", "lo"}, args...), Dir: dir, Env: env, Limit: clitest.ProcessLimit})
+}
+
+// measureMercury measures a Mercury server that has the options with our client, whose DONE ends it.
+func measureMercury(t *testing.T, options []string, args []string) {
+	t.Helper()
+	dir := t.TempDir()
+	server := startMercury(t, dir, nil, "hg_perf_server", options...)
+	server.Stdout.Expect(regexp.QuoteMeta("# Waiting for client"))
+	runLines(t, append(args, "--port-file", filepath.Join(dir, "port.cfg"))...)
+	if code := server.ExitCode(); code != 0 {
+		t.Errorf("the server ends with %d: %s", code, server.Stderr)
+	}
+}
+
+// wantMeasured waits for a Mercury client and fails unless all its calls succeed.
+func wantMeasured(t *testing.T, client *testproc.Process, args []string) {
+	t.Helper()
+	if code := client.ExitCode(); code != 0 || strings.Contains(client.Stdout.String()+client.Stderr.String(), "failed (HG_") {
+		t.Errorf("%v: exit code %d\n%s%s", args, code, client.Stdout, client.Stderr)
+	}
 }
 
 // Mercury's programs measure our server.
@@ -205,7 +207,7 @@ func startMercury(t *testing.T, dir, name string, args ...string) (*exec.Cmd, *c
 func TestMercuryClients(t *testing.T) {
 	mercury(t, "hg_rate")
 	dir := t.TempDir()
-	server, _, o := startServe(t, "--port-file", filepath.Join(dir, "port.cfg"))
+	server, _ := startServe(t, "--port-file", filepath.Join(dir, "port.cfg"))
 	for _, args := range [][]string{
 		{"hg_rate", "-y", "0", "-z", "64", "-l", "10"},
 		{"hg_rate", "-y", "8192", "-z", "8192", "-x", "16", "-l", "5"},
@@ -214,18 +216,10 @@ func TestMercuryClients(t *testing.T) {
 		{"hg_bw_write", "-y", "4096", "-z", "65536", "-l", "3", "-w", "3", "-x", "2", "-v"},
 		{"hg_bw_write", "-y", "4096", "-z", "65536", "-l", "3", "-w", "1", "-R"},
 	} {
-		client, out := startMercury(t, dir, args[0], args[1:]...)
-		if err := client.Start(); err != nil {
-			t.Fatal(err)
-		}
-		if code := clitest.ExitOf(t, client); code != 0 || strings.Contains(out.Out.String()+out.Err.String(), "failed (HG_") {
-			t.Errorf("%v: exit code %d\n%s%s", args, code, &out.Out, &out.Err)
-		}
+		wantMeasured(t, startMercury(t, dir, nil, args[0], args[1:]...), args)
 	}
-	if err := server.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	clitest.WantOK(t, server, o)
+	server.Interrupt()
+	clitest.WantOK(t, server)
 }
 
 // Our client measures Mercury's server; the last DONE ends it.
@@ -238,20 +232,6 @@ func TestMercuryServer(t *testing.T) {
 		{"bw-read", "--size", "4096..65536", "--count", "3", "--transfers", "3", "--inflight", "2", "--verify"},
 		{"bw-write", "--size", "4096..65536", "--count", "3", "--transfers", "3", "--inflight", "2", "--verify"},
 	} {
-		t.Run(args[0], func(t *testing.T) {
-			dir := t.TempDir()
-			server, o := startMercury(t, dir, "hg_perf_server")
-			l := &clitest.Lines{Seen: make(chan string, 1000)}
-			server.Stdout = l
-			if err := server.Start(); err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = server.Process.Kill() }() // has no effect on one that has ended
-			clitest.WaitLine(t, l.Seen, regexp.QuoteMeta("# Waiting for client"))
-			runLines(t, append(args, "--port-file", filepath.Join(dir, "port.cfg"))...)
-			if code := clitest.ExitOf(t, server); code != 0 {
-				t.Errorf("the server ends with %d: %s", code, &o.Err)
-			}
-		})
+		t.Run(args[0], func(t *testing.T) { measureMercury(t, nil, args) })
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"math"
 	"net"
-	"os"
-	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
@@ -16,19 +14,14 @@ import (
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/internal/invariants"
+	"cinnabar/internal/testproc"
 )
 
 // startServer starts a server of perf verbs and returns where it waits.
-func startServer(t *testing.T, args ...string) (*exec.Cmd, string, <-chan string, *clitest.Output) {
+func startServer(t *testing.T, args ...string) (*testproc.Process, string) {
 	t.Helper()
-	cmd, seen, o := clitest.Start(t, append([]string{"perf", "verbs", "--listen", "127.0.0.1:0"}, args...)...)
-	t.Cleanup(func() {
-		if cmd.ProcessState == nil {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		}
-	})
-	return cmd, clitest.WaitLine(t, seen, `127\.0\.0\.1:\d+`)[0], seen, o
+	cmd := clitest.Start(t, append([]string{"perf", "verbs", "--listen", "127.0.0.1:0"}, args...)...)
+	return cmd, cmd.Stdout.Expect(`127\.0\.0\.1:\d+`)[0]
 }
 
 // runLines runs a client with --json and returns what it measured.
@@ -36,10 +29,10 @@ func runLines(t *testing.T, args ...string) []line {
 	t.Helper()
 	code, o := clitest.RunProcess(t, append([]string{"perf", "verbs", "--json"}, args...)...)
 	if code != 0 {
-		t.Fatalf("%v: exit code %d: %s", args, code, &o.Err)
+		t.Fatalf("%v: exit code %d: %s", args, code, o.Stderr)
 	}
 	var got []line
-	for text := range strings.Lines(o.Out.String()) {
+	for text := range strings.Lines(o.Stdout.String()) {
 		l := line{bandwidthLine: &bandwidthLine{}, latencyLine: &latencyLine{}}
 		if err := json.Unmarshal([]byte(text), &l); err != nil {
 			t.Fatal(err)
@@ -72,9 +65,9 @@ func TestTwoProcesses(t *testing.T) {
 	} {
 		t.Run(tt.args, func(t *testing.T) {
 			args := strings.Fields(tt.args)
-			server, address, _, o := startServer(t, append(args, "--once")...)
+			server, address := startServer(t, append(args, "--once")...)
 			lines := runLines(t, append(args, address)...)
-			clitest.WantOK(t, server, o)
+			clitest.WantOK(t, server)
 			if len(lines) != len(tt.sizes) {
 				t.Fatalf("%d lines, want %d", len(lines), len(tt.sizes))
 			}
@@ -110,17 +103,17 @@ func TestUnits(t *testing.T) {
 		count = 100
 	}
 	args := []string{"--op", "write", "--size", "1MiB", "--count", strconv.Itoa(count)}
-	server, address, _, o := startServer(t, append(args, "--once")...)
+	server, address := startServer(t, append(args, "--once")...)
 	before := time.Now()
 	code, client := clitest.RunProcess(t, append([]string{"perf", "verbs", address}, args...)...)
 	wall := time.Since(before).Seconds()
 	if code != 0 {
-		t.Fatalf("exit code %d: %s", code, &client.Err)
+		t.Fatalf("exit code %d: %s", code, client.Stderr)
 	}
-	clitest.WantOK(t, server, o)
-	m := regexp.MustCompile(`(?m)^ +bytes +operations +seconds +MiB/s +operations/s\n +1048576 +(\d+) +([0-9.]+) +([0-9.]+) +([0-9.]+)$`).FindStringSubmatch(client.Out.String())
+	clitest.WantOK(t, server)
+	m := regexp.MustCompile(`(?m)^ +bytes +operations +seconds +MiB/s +operations/s\n +1048576 +(\d+) +([0-9.]+) +([0-9.]+) +([0-9.]+)$`).FindStringSubmatch(client.Stdout.String())
 	if m == nil {
-		t.Fatalf("no result with units in\n%s", &client.Out)
+		t.Fatalf("no result with units in\n%s", client.Stdout)
 	}
 	var v [4]float64
 	for i := range v {
@@ -156,12 +149,12 @@ func TestMismatch(t *testing.T) {
 		{"--inline 7", "--inline 8", "inline"},
 	} {
 		t.Run(tt.want, func(t *testing.T) {
-			server, address, _, o := startServer(t, append(strings.Fields(tt.server), "--once")...)
+			server, address := startServer(t, append(strings.Fields(tt.server), "--once")...)
 			code, client := clitest.RunProcess(t, append(strings.Fields("perf verbs "+address), strings.Fields(tt.client)...)...)
 			for side, got := range map[string]struct {
 				code int
 				text string
-			}{"client": {code, client.Err.String()}, "server": {clitest.ExitOf(t, server), o.Err.String()}} {
+			}{"client": {code, client.Stderr.String()}, "server": {server.ExitCode(), server.Stderr.String()}} {
 				if got.code != 1 || !strings.Contains(got.text, "give both sides the same options") {
 					t.Errorf("%s: exit code %d: %s", side, got.code, got.text)
 				}
@@ -177,7 +170,7 @@ func TestMismatch(t *testing.T) {
 
 // A stranger does no harm, and without --once neither does a client with other options, or one that is killed.
 func TestServerThatStays(t *testing.T) {
-	server, address, _, o := startServer(t, "--op", "send", "--size", "64", "--duration", "20ms")
+	server, address := startServer(t, "--op", "send", "--size", "64", "--duration", "20ms")
 	stranger, err := net.Dial("tcp", address)
 	if err != nil {
 		t.Fatal(err)
@@ -192,15 +185,13 @@ func TestServerThatStays(t *testing.T) {
 	for range 2 {
 		runLines(t, address, "--op", "send", "--size", "64", "--duration", "20ms")
 	}
-	if err := server.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	if code := clitest.ExitOf(t, server); code != cli.ExitOK {
-		t.Errorf("exit code %d after an interrupt: %s", code, &o.Err)
+	server.Interrupt()
+	if code := server.ExitCode(); code != cli.ExitOK {
+		t.Errorf("exit code %d after an interrupt: %s", code, server.Stderr)
 	}
 	for _, text := range []string{"is it a cinnabar perf verbs?", `op is "send" here, "write" there`} {
-		if !strings.Contains(o.Err.String(), text) {
-			t.Errorf("no %q in %s", text, &o.Err)
+		if !strings.Contains(server.Stderr.String(), text) {
+			t.Errorf("no %q in %s", text, server.Stderr)
 		}
 	}
 }
@@ -209,19 +200,13 @@ func TestServerThatStays(t *testing.T) {
 var longRuns = []string{"--op write", "--op send", "--op read", "--op send --latency", "--op write --latency", "--op write-imm --events"}
 
 // startLong starts both sides of one, and returns when it is under way.
-func startLong(t *testing.T, args ...string) (server, client *exec.Cmd, serverOut, clientOut *clitest.Output) {
+func startLong(t *testing.T, args ...string) (server, client *testproc.Process) {
 	t.Helper()
 	all := append(strings.Fields(strings.Join(args, " ")), "--duration", "1h")
-	server, address, _, serverOut := startServer(t, append(all, "--once")...)
-	client, seen, clientOut := clitest.Start(t, append([]string{"perf", "verbs", address}, all...)...)
-	t.Cleanup(func() {
-		if client.ProcessState == nil {
-			_ = client.Process.Kill()
-			_ = client.Wait()
-		}
-	})
-	clitest.WaitLine(t, seen, `^# `)
-	return server, client, serverOut, clientOut
+	server, address := startServer(t, append(all, "--once")...)
+	client = clitest.Start(t, append([]string{"perf", "verbs", address}, all...)...)
+	client.Stdout.Expect(`^# `)
+	return server, client
 }
 
 // A side whose peer is killed ends with an error, whatever it is doing.
@@ -229,18 +214,14 @@ func TestPeerKilled(t *testing.T) {
 	for _, args := range longRuns {
 		for _, killed := range []string{"server", "client"} {
 			t.Run(args+" "+killed, func(t *testing.T) {
-				server, client, o, clientOut := startLong(t, args)
+				server, client := startLong(t, args)
 				victim, left := server, client
 				if killed == "client" {
 					victim, left = client, server
-				} else {
-					o = clientOut
 				}
-				if err := victim.Process.Kill(); err != nil {
-					t.Fatal(err)
-				}
-				if code := clitest.ExitOf(t, left); code != 1 || !strings.HasPrefix(o.Err.String(), "cinnabar perf verbs: ") {
-					t.Errorf("exit code %d: %q", code, &o.Err)
+				victim.Kill()
+				if code := left.ExitCode(); code != 1 || !strings.HasPrefix(left.Stderr.String(), "cinnabar perf verbs: ") {
+					t.Errorf("exit code %d: %q", code, left.Stderr)
 				}
 			})
 		}
@@ -249,15 +230,13 @@ func TestPeerKilled(t *testing.T) {
 
 // An interrupt ends the client with the signal's code, and the server learns why.
 func TestClientInterrupted(t *testing.T) {
-	server, client, o, clientOut := startLong(t, "--op read")
-	if err := client.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
+	server, client := startLong(t, "--op read")
+	client.Interrupt()
+	if code := client.ExitCode(); code != 130 {
+		t.Errorf("exit code %d: %s", code, client.Stderr)
 	}
-	if code := clitest.ExitOf(t, client); code != 130 {
-		t.Errorf("exit code %d: %s", code, &clientOut.Err)
-	}
-	if code := clitest.ExitOf(t, server); code != 1 || !strings.Contains(o.Err.String(), "the other side") {
-		t.Errorf("the server ends with %d: %s", code, &o.Err)
+	if code := server.ExitCode(); code != 1 || !strings.Contains(server.Stderr.String(), "the other side") {
+		t.Errorf("the server ends with %d: %s", code, server.Stderr)
 	}
 }
 
@@ -265,17 +244,15 @@ func TestClientInterrupted(t *testing.T) {
 func TestDataPort(t *testing.T) {
 	free, taken := clitest.FreePort(t), clitest.UsedPort(t)
 	args := []string{"--size", "64", "--count", "10"}
-	server, address, _, o := startServer(t, append(args, "--data-port", free)...)
+	server, address := startServer(t, append(args, "--data-port", free)...)
 	for range 2 {
 		runLines(t, append(args, address)...)
 	}
-	if err := server.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	clitest.WantOK(t, server, o)
+	server.Interrupt()
+	clitest.WantOK(t, server)
 	code, refused := clitest.RunProcess(t, append([]string{"perf", "verbs", "--listen", "127.0.0.1:0", "--data-port", taken}, args...)...)
-	if text := refused.Err.String(); code != cli.ExitFailure || !strings.Contains(text, "--data-port "+taken) || refused.Out.Len() != 0 {
-		t.Errorf("exit code %d, and the server says %q and %q", code, &refused.Out, text)
+	if text := refused.Stderr.String(); code != cli.ExitFailure || !strings.Contains(text, "--data-port "+taken) || refused.Stdout.String() != "" {
+		t.Errorf("exit code %d, and the server says %q and %q", code, refused.Stdout, text)
 	}
 }
 
@@ -284,15 +261,15 @@ func TestIntervals(t *testing.T) {
 	for unit, args := range map[string][]string{
 		"operations": {"--size", "4KiB", "--duration", "300ms"}, "round trips": {"--latency", "--op", "send", "--duration", "300ms"},
 	} {
-		server, address, _, o := startServer(t, append(args, "--once")...)
+		server, address := startServer(t, append(args, "--once")...)
 		code, client := clitest.RunProcess(t, append([]string{"perf", "verbs", address, "--interval", "20ms"}, args...)...)
-		clitest.WantOK(t, server, o)
+		clitest.WantOK(t, server)
 		if code != cli.ExitOK {
-			t.Errorf("exit code %d: %s", code, &client.Err)
+			t.Errorf("exit code %d: %s", code, client.Stderr)
 		}
 		line := regexp.MustCompile(`(?m)^\d+ bytes, after \d+\.\d s: \d+ ` + unit + `/s, \d+\.\d\d MiB/s$`)
-		if got := len(line.FindAllString(client.Err.String(), -1)); got == 0 || got != strings.Count(client.Err.String(), "\n") {
-			t.Errorf("%d lines of intervals in %q", got, &client.Err)
+		if got := len(line.FindAllString(client.Stderr.String(), -1)); got == 0 || got != strings.Count(client.Stderr.String(), "\n") {
+			t.Errorf("%d lines of intervals in %q", got, client.Stderr)
 		}
 	}
 }
@@ -300,13 +277,13 @@ func TestIntervals(t *testing.T) {
 // Operations of perf verbs are measured as perftest does, in tables of 80 columns.
 func TestWidth(t *testing.T) {
 	for _, args := range [][]string{{"--size", "64MiB", "--count", "2"}, {"--latency", "--count", "50"}} {
-		server, address, _, o := startServer(t, append(args, "--once")...)
+		server, address := startServer(t, append(args, "--once")...)
 		code, client := clitest.RunProcess(t, append([]string{"perf", "verbs", address}, args...)...)
-		clitest.WantOK(t, server, o)
+		clitest.WantOK(t, server)
 		if code != cli.ExitOK {
-			t.Errorf("%q: exit code %d: %s", args, code, &client.Err)
+			t.Errorf("%q: exit code %d: %s", args, code, client.Stderr)
 		}
-		for line := range strings.Lines(client.Out.String()) {
+		for line := range strings.Lines(client.Stdout.String()) {
 			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > cli.Width {
 				t.Errorf("%q: %d columns: %s", args, n, line)
 			}

@@ -25,20 +25,20 @@ func TestTwoProcesses(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			args := append([]string{"pingpong", "-p", clitest.FreePort(t)}, tt.args...)
-			server, seen, o := clitest.Start(t, args...)
-			clitest.WaitLine(t, seen, `^  local address:  LID 0x0000, QPN 0x[0-9a-f]{6}, PSN 0x[0-9a-f]{6}, GID [0-9a-f:.]+$`)
+			server := clitest.Start(t, args...)
+			server.Stdout.Expect(`^  local address:  LID 0x0000, QPN 0x[0-9a-f]{6}, PSN 0x[0-9a-f]{6}, GID [0-9a-f:.]+$`)
 			code, client := clitest.RunProcess(t, append(args, tt.host)...)
 			if code != 0 {
-				t.Errorf("client: exit code %d: %s", code, &client.Err)
+				t.Errorf("client: exit code %d: %s", code, client.Stderr)
 			}
-			clitest.WaitLine(t, seen, `^  remote address: LID 0x0000, QPN 0x[0-9a-f]{6}, PSN 0x[0-9a-f]{6}, GID [0-9a-f:.]+$`)
-			clitest.WaitLine(t, seen, `^[0-9]+ bytes in [0-9.]+ seconds = [0-9.]+ Mbit/sec$`)
-			clitest.WaitLine(t, seen, `^[0-9]+ iters in [0-9.]+ seconds = [0-9.]+ usec/iter$`)
-			if code := clitest.ExitOf(t, server); code != 0 {
-				t.Errorf("server: exit code %d: %s", code, &o.Err)
+			server.Stdout.Expect(`^  remote address: LID 0x0000, QPN 0x[0-9a-f]{6}, PSN 0x[0-9a-f]{6}, GID [0-9a-f:.]+$`)
+			server.Stdout.Expect(`^[0-9]+ bytes in [0-9.]+ seconds = [0-9.]+ Mbit/sec$`)
+			server.Stdout.Expect(`^[0-9]+ iters in [0-9.]+ seconds = [0-9.]+ usec/iter$`)
+			if code := server.ExitCode(); code != 0 {
+				t.Errorf("server: exit code %d: %s", code, server.Stderr)
 			}
-			if got := strings.Count(client.Out.String(), "\n"); got != 4 {
-				t.Errorf("the client printed %d lines:\n%s", got, &client.Out)
+			if got := strings.Count(client.Stdout.String(), "\n"); got != 4 {
+				t.Errorf("the client printed %d lines:\n%s", got, client.Stdout)
 			}
 		})
 	}
@@ -48,17 +48,17 @@ func TestTwoProcesses(t *testing.T) {
 // clock and the label.
 func TestUnits(t *testing.T) {
 	args := []string{"pingpong", "-p", clitest.FreePort(t), "-s", "1048576", "-r", "4", "-n", "200"}
-	server, seen, o := clitest.Start(t, args...)
-	clitest.WaitLine(t, seen, "local address")
+	server := clitest.Start(t, args...)
+	server.Stdout.Expect("local address")
 	before := time.Now()
 	code, client := clitest.RunProcess(t, append(args, "127.0.0.1")...)
 	wall := time.Since(before)
-	if code != 0 || clitest.ExitOf(t, server) != 0 {
-		t.Fatalf("client: %s; server: %s", &client.Err, &o.Err)
+	if code != 0 || server.ExitCode() != 0 {
+		t.Fatalf("client: %s; server: %s", client.Stderr, server.Stderr)
 	}
-	m := regexp.MustCompile(`(\d+) bytes in ([0-9.]+) seconds = ([0-9.]+) Mbit/sec\n200 iters in [0-9.]+ seconds = ([0-9.]+) usec/iter\n`).FindStringSubmatch(client.Out.String())
+	m := regexp.MustCompile(`(\d+) bytes in ([0-9.]+) seconds = ([0-9.]+) Mbit/sec\n200 iters in [0-9.]+ seconds = ([0-9.]+) usec/iter\n`).FindStringSubmatch(client.Stdout.String())
 	if m == nil {
-		t.Fatalf("no result in\n%s", &client.Out)
+		t.Fatalf("no result in\n%s", client.Stdout)
 	}
 	var v [4]float64
 	for i := range v {
@@ -82,24 +82,24 @@ func TestUnits(t *testing.T) {
 
 func TestMismatchTwoProcesses(t *testing.T) {
 	port := clitest.FreePort(t)
-	server, seen, o := clitest.Start(t, "pingpong", "-p", port)
-	clitest.WaitLine(t, seen, "local address")
+	server := clitest.Start(t, "pingpong", "-p", port)
+	server.Stdout.Expect("local address")
 	code, client := clitest.RunProcess(t, "pingpong", "-p", port, "-s", "8192", "-n", "5", "127.0.0.1")
 	if code != 1 {
 		t.Errorf("client: exit code %d, want 1", code)
 	}
-	if code := clitest.ExitOf(t, server); code != 1 {
+	if code := server.ExitCode(); code != 1 {
 		t.Errorf("server: exit code %d, want 1", code)
 	}
 	const (
 		atServer = `iters is "1000" here, "5" there; size is "4096" here, "8192" there`
 		atClient = `iters is "5" here, "1000" there; size is "8192" here, "4096" there`
 	)
-	if !strings.Contains(o.Err.String(), atServer) {
-		t.Errorf("the server does not name the difference: %s", &o.Err)
+	if !strings.Contains(server.Stderr.String(), atServer) {
+		t.Errorf("the server does not name the difference: %s", server.Stderr)
 	}
-	if !strings.Contains(client.Err.String(), atClient) {
-		t.Errorf("the client does not name the difference: %s", &client.Err)
+	if !strings.Contains(client.Stderr.String(), atClient) {
+		t.Errorf("the client does not name the difference: %s", client.Stderr)
 	}
 }
 
@@ -107,8 +107,8 @@ func TestMismatchTwoProcesses(t *testing.T) {
 func TestDataPort(t *testing.T) {
 	taken := clitest.UsedPort(t)
 	code, server := clitest.RunProcess(t, "pingpong", "-p", clitest.FreePort(t), "--data-port", taken)
-	if text := server.Err.String(); code != cli.ExitFailure || !strings.Contains(text, "--data-port "+taken) || server.Out.Len() != 0 {
-		t.Errorf("exit code %d, and the server says %q and %q", code, &server.Out, text)
+	if text := server.Stderr.String(); code != cli.ExitFailure || !strings.Contains(text, "--data-port "+taken) || server.Stdout.String() != "" {
+		t.Errorf("exit code %d, and the server says %q and %q", code, server.Stdout, text)
 	}
 }
 
@@ -116,14 +116,14 @@ func TestDataPort(t *testing.T) {
 func TestJSON(t *testing.T) {
 	port, data := clitest.FreePort(t), clitest.FreePort(t)
 	args := []string{"pingpong", "-p", port, "-n", "10", "--json"}
-	server, seen, o := clitest.Start(t, "pingpong", "-p", port, "-n", "10", "--data-port", data)
-	clitest.WaitLine(t, seen, "local address")
+	server := clitest.Start(t, "pingpong", "-p", port, "-n", "10", "--data-port", data)
+	server.Stdout.Expect("local address")
 	code, client := clitest.RunProcess(t, append(args, "127.0.0.1")...)
-	if code != cli.ExitOK || clitest.ExitOf(t, server) != cli.ExitOK {
-		t.Fatalf("client: %s; server: %s", &client.Err, &o.Err)
+	if code != cli.ExitOK || server.ExitCode() != cli.ExitOK {
+		t.Fatalf("client: %s; server: %s", client.Stderr, server.Stderr)
 	}
 	var p resultJSON
-	if err := json.Unmarshal(client.Out.Bytes(), &p); err != nil || p.Size != 4096 || p.Iterations != 10 || p.Usec <= 0 || p.Seconds <= 0 || p.MbitSeconds <= 0 {
-		t.Errorf("%+v, %v from %q", p, err, &client.Out)
+	if err := json.Unmarshal([]byte(client.Stdout.String()), &p); err != nil || p.Size != 4096 || p.Iterations != 10 || p.Usec <= 0 || p.Seconds <= 0 || p.MbitSeconds <= 0 {
+		t.Errorf("%+v, %v from %q", p, err, client.Stdout)
 	}
 }
