@@ -6,7 +6,7 @@
 //
 //   - layers: each package has a row in the table of arrows, and imports only the packages in it;
 //   - corners: unsafe stays in its packages, in files named for it, and "C" in one, behind a build tag;
-//   - source: every package has a doc comment, every file is formatted, of bounded length, and does not sleep;
+//   - source: every package has a doc comment and a bounded number of files, every file is formatted, of bounded length, and does not sleep;
 //   - text: nothing is marked as left open, and no file contains a path or a package host of one machine;
 //   - pages: the README has the two commands that a newcomer needs, verbatim, and no page that CI runs hides a command from it;
 //   - manual: each page begins with the abilities that its reader gains and is in the index, no relative link is broken, the tables of C and

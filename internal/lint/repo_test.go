@@ -36,6 +36,7 @@ func TestUnsafeCorners(t *testing.T)  { check(t, checkCorners) }
 func TestDocComments(t *testing.T)    { check(t, checkDocComments) }
 func TestFormat(t *testing.T)         { check(t, checkFormat) }
 func TestFileLength(t *testing.T)     { check(t, checkLength) }
+func TestFileCounts(t *testing.T)     { check(t, checkFileCounts) }
 func TestNoSleeps(t *testing.T)       { check(t, checkSleeps) }
 func TestNoOpenMarkers(t *testing.T)  { check(t, checkMarkers) }
 func TestNoMachinePaths(t *testing.T) { check(t, checkPaths) }

@@ -1,6 +1,8 @@
 package lint
 
 import (
+	"fmt"
+	"path"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -149,6 +151,38 @@ func TestRuleSource(t *testing.T) {
 		{"after", goFile("a.go", strings.Replace(sleeper, "Sleep", "After", 1)), "time.After"},
 		{"in a test", goFile("a_test.go", sleeper), ""},
 		{"timer", goFile("a.go", strings.Replace(sleeper, "Sleep", "NewTimer", 1)), ""},
+	})
+}
+
+func TestRuleSizes(t *testing.T) {
+	files := func(dir string, n int) map[string]string {
+		m := map[string]string{}
+		for i := range n {
+			m[path.Join(dir, fmt.Sprintf("f%d.go", i))] = "package p\n"
+			m[path.Join(dir, fmt.Sprintf("f%d_test.go", i))] = "package p\n"
+		}
+		return m
+	}
+	runCases(t, checkFileCounts, []ruleCase{
+		{"limit", files("a", maxFiles), ""},
+		{"one more", files("a", maxFiles+1), "a: 41 files"},
+		{"root", files(".", maxFiles+1), ""},
+	})
+	constants := func(n int) string {
+		b := "package p\n"
+		for i := range n {
+			b += fmt.Sprintf("const C%d = 1\n", i)
+		}
+		return b
+	}
+	const five = "type T struct{ F int }\nfunc (*T) M() {}\ntype I interface{ N() }\nfunc (t) Hidden() {}\ntype t struct{ G int }\nvar V, w int\n" // T, T.M, I, I.N, V
+	runCases(t, checkRoot, []ruleCase{
+		{"limits", files(".", maxRootFiles), ""},
+		{"one file more", files(".", maxRootFiles+1), "cinnabar: 31 files"},
+		{"symbols", goFile("a.go", constants(maxRootSymbols-5)+five), ""},
+		{"one symbol more", goFile("a.go", constants(maxRootSymbols-4)+five), "cinnabar: 131 exported symbols"},
+		{"of two systems", map[string]string{"a.go": constants(maxRootSymbols), "b.go": constants(maxRootSymbols)}, ""},
+		{"other package", goFile("a/a.go", constants(maxRootSymbols+1)), ""},
 	})
 }
 
