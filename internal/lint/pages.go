@@ -64,7 +64,7 @@ func (t *tree) brokenLink(f *file, target string, headings map[string]map[string
 }
 
 // notInAnchor are the characters that GitHub leaves out of the anchor of a heading.
-var notInAnchor = regexp.MustCompile("[^\\p{L}\\p{N} _-]")
+var notInAnchor = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 
 // anchors returns the fragments by which links reach the headings of a page.
 func anchors(f *file) map[string]bool {
