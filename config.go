@@ -1,12 +1,10 @@
 package cinnabar
 
 import (
-	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"cinnabar/internal/audit"
@@ -84,7 +82,7 @@ type Config struct {
 	// address, followed by a port if the port differs too: "192.0.2.7", "192.0.2.7:1234", "[2001:db8::7]:1234". [Engine.Addr]
 	// returns it, and handles and connection requests carry it. An engine behind an address translator that forwards a port,
 	// such as that of a container, needs it. Empty: the address that the engine has chosen, which for 0.0.0.0 and [::] is the
-	// one that [ChooseAddr] returns; peers reach such an engine by its other addresses as well.
+	// one that ChooseAddr of package margo returns; peers reach such an engine by its other addresses as well.
 	//
 	// A peer in C responds to the advertised address. If the engine calls peers in C, they must see its connections come from
 	// that address.
@@ -174,7 +172,7 @@ func (cfg *Config) layer(subsystem string) *slog.Logger {
 
 // check refuses what cannot be meant.
 func (cfg *Config) check() error {
-	if _, err := parseAdvertised(cfg.Advertise); err != nil {
+	if _, err := ofitcp.ParseAdvertise(cfg.Advertise); err != nil {
 		return argumentError("open engine", "", "", "Advertise is %q; it is an IP address, with or without a port: %w", cfg.Advertise, err)
 	}
 	if m := min(messageSize(cfg.MaxRequest), messageSize(cfg.MaxResponse)); m < leastMessage {
@@ -236,30 +234,8 @@ func (cfg *Config) tcp() ofitcp.Config {
 
 // advertised returns the address in Advertise, which check has parsed before. It is the zero value if Advertise is empty.
 func (cfg *Config) advertised() netip.AddrPort {
-	a, _ := parseAdvertised(cfg.Advertise)
+	a, _ := ofitcp.ParseAdvertise(cfg.Advertise)
 	return a
-}
-
-// parseAdvertised parses an address with or without a port, and returns the zero value for the empty string.
-func parseAdvertised(s string) (netip.AddrPort, error) {
-	if s == "" {
-		return netip.AddrPort{}, nil
-	}
-	ip, err := netip.ParseAddr(s)
-	if inner, ok := strings.CutPrefix(s, "["); ok && strings.HasSuffix(inner, "]") {
-		ip, err = netip.ParseAddr(strings.TrimSuffix(inner, "]"))
-	}
-	a := netip.AddrPortFrom(ip, 0)
-	if err != nil {
-		a, err = netip.ParseAddrPort(s)
-	}
-	if err == nil && a.Addr().Zone() != "" {
-		err = errors.New("an IPv6 zone is valid on one host only; give an address without a zone")
-	}
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), nil
 }
 
 // smMessage is how long messages are over na+sm, whatever a program wants: C's region has no room for more.

@@ -110,8 +110,4 @@ func (h ProviderHandle) Endpoint() *Endpoint { return h.ep }
 // ID returns the provider id.
 func (h ProviderHandle) ID() uint16 { return h.id }
 
-// Identity asks the process what kind of provider this is: the word that was given when it was registered
-// (margo_provider_get_identity). A process without a provider of that id answers codes.NoEntry.
-func (h ProviderHandle) Identity(ctx context.Context) (string, error) { return askIdentity(ctx, h) }
-
 func (h ProviderHandle) target() (*Endpoint, uint16, bool) { return h.ep, h.id, true }

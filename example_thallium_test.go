@@ -8,6 +8,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/codes"
+	"cinnabar/margo"
 )
 
 // inCpp is the flavour of the RPCs of Thallium's examples, whose programs can be the other end of these.
@@ -217,7 +218,7 @@ func Example_thallium09Provider() {
 	check(cppSum.Handle(provider, add))
 	check(prod.Handle(provider, func(_ context.Context, in twoInts) (int32, error) { return in.X * in.Y, nil }))
 	ctx, ph := context.Background(), ep.Provider(22)
-	identity, err := ph.Identity(ctx)
+	identity, err := margo.Identity(ctx, ph)
 	check(err)
 	fmt.Println("identity:", identity)
 	ret, err := cppSum.Call(ctx, ph, twoInts{42, 63})

@@ -18,7 +18,7 @@ var aboutTCP = []string{
 	"TestCancelHalfWay", "TestCancelWaitsForNetwork", "TestCloseUnderStalledPull", "TestRemoteReadAtContext", "TestPoolReleaseWaits",
 	"TestBulkCloseWaits", "TestUnreachable", "TestBoundHandleBadOwner", "TestManyClients", "TestPeerKilled", "TestStartWithEndedContext",
 	"TestTransferChunksCancelled", "TestTransferTimeout", "TestEngineCloseEndsTransfers", "TestTransferEvents", "TestTransferFreesWorker",
-	"TestCallToClient", "TestSmallMessages", "TestInterface", "TestSubsystems", "TestClass", "TestEagerSize", "TestConfigReaches",
+	"TestCallToClient", "TestSmallMessages", "TestInterface", "TestSubsystems", "TestEagerSize", "TestConfigReaches",
 	"TestExposeMostSegments", "TestLateAccess", "TestLateAccessExpires", "TestLateAccessOff", "TestLateAccessBeyondBudget", "TestLateAccessOfAnotherPeer", "TestLateAccessForwarded",
 	"TestLateAccessOfTwoCalls", "TestLateAccessEndsWithItsConnection", "TestLateAccessToPool", "TestCloseOfPoolWithLateAccess", "TestTimeOutHurtsNoOtherCall", "TestLateCallsDoNotLeak",
 	"TestClientsBehindOneAddress", "TestAdvertise", "TestFirewalled", "TestCallByName", "TestStartEncodesBeforeTheNameIsResolved", "TestNameThatDoesNotResolve", "TestNameAfterLoss",

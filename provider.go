@@ -19,7 +19,7 @@ type Provider struct {
 }
 
 // NewProvider makes a provider with an id of its own. identity is a word that says what kind of service it is; peers may
-// ask for it ([ProviderHandle.Identity], margo_provider_get_identity). Id 65535 stands for no provider and is the
+// ask for it (package margo, Identity; margo_provider_get_identity). Id 65535 stands for no provider and is the
 // engine's.
 func (e *Engine) NewProvider(id uint16, identity string) (*Provider, error) {
 	if id == wire.DefaultProvider {
@@ -58,9 +58,6 @@ func (p *Provider) disclaim() {
 
 // ID returns the provider's id.
 func (p *Provider) ID() uint16 { return p.id }
-
-// Identity returns the word that the provider was made with.
-func (p *Provider) Identity() string { return p.identity }
 
 // Close removes the provider's RPCs; handlers that run are not affected. Its id is free then.
 func (p *Provider) Close() error {
@@ -132,13 +129,4 @@ func (ep *Endpoint) Shutdown(ctx context.Context) error {
 			Err: fmt.Errorf("remote shutdown is not enabled there (Config.AllowRemoteShutdown, margo_enable_remote_shutdown)")}
 	}
 	return nil
-}
-
-// askIdentity asks for a provider's identity.
-func askIdentity(ctx context.Context, h ProviderHandle) (string, error) {
-	out, err := identityRPC.Call(ctx, h, struct{}{})
-	if err != nil || out.Identity == nil {
-		return "", err
-	}
-	return *out.Identity, nil
 }

@@ -131,16 +131,16 @@ func TestProviders(t *testing.T) {
 		if err != nil || out.Sum != int32(id)*100+7 {
 			t.Errorf("provider %d: %+v, %v", id, out, err)
 		}
-		if got, err := h.Identity(patient(t)); err != nil || got != fmt.Sprintf("kind%d", id) {
+		if got, err := identityOf(t, h); err != nil || got != fmt.Sprintf("kind%d", id) {
 			t.Errorf("identity of %d: %q, %v", id, got, err)
 		}
 		if h.ID() != id || !h.Endpoint().Equal(ep) {
 			t.Errorf("handle %+v", h)
 		}
 	}
-	_, err := ep.Provider(9).Identity(patient(t))
+	_, err := identityOf(t, ep.Provider(9))
 	wantCode(t, err, codes.NoEntry, "__identity__@9")
-	_, err = ep.Provider(wire.DefaultProvider).Identity(patient(t))
+	_, err = identityOf(t, ep.Provider(wire.DefaultProvider))
 	wantCode(t, err, codes.NoEntry, "without a handler")
 }
 
@@ -155,8 +155,8 @@ func TestProviderTaken(t *testing.T) {
 	must(t, first.Close())
 	second, err := server.NewProvider(1, "second")
 	must(t, err)
-	if second.ID() != 1 || second.Identity() != "second" {
-		t.Errorf("provider %d %q", second.ID(), second.Identity())
+	if second.ID() != 1 || second.identity != "second" {
+		t.Errorf("provider %d %q", second.ID(), second.identity)
 	}
 }
 
@@ -464,4 +464,14 @@ func TestManyInFlight(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// identityOf asks for the identity of a provider.
+func identityOf(t *testing.T, h ProviderHandle) (string, error) {
+	t.Helper()
+	out, err := identityRPC.Call(patient(t), h, struct{}{})
+	if err != nil {
+		return "", err
+	}
+	return *out.Identity, nil
 }

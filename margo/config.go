@@ -201,7 +201,7 @@ func (c *Config) InForce(e *cinnabar.Engine) *Config {
 			m = c.document.Clone()
 		}
 	}
-	class := e.Class()
+	class := ClassOf(e)
 	in, out := int64(class.InputEager), int64(class.OutputEager)
 	m.Mercury.Address, m.Mercury.Listening, m.Mercury.InputEager, m.Mercury.OutputEager = e.Addr(), &class.Listening, &in, &out
 	f.document = m

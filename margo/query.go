@@ -94,3 +94,18 @@ func parseDescription(text string) (*Description, error) {
 	}
 	return d, nil
 }
+
+// identityRPC is served by each provider (margo-identity.c).
+var identityRPC = cinnabar.NewRPC[struct{}, identityOut]("__identity__")
+
+type identityOut struct{ Identity *string }
+
+// Identity asks the process of a provider for the word with which the provider was created, which names the kind of its service
+// (margo_provider_get_identity). A process without a provider of that id answers codes.NoEntry.
+func Identity(ctx context.Context, h cinnabar.ProviderHandle) (string, error) {
+	out, err := identityRPC.Call(ctx, h, struct{}{})
+	if err != nil || out.Identity == nil {
+		return "", err
+	}
+	return *out.Identity, nil
+}

@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/clitest"
+	"cinnabar/margo"
 )
 
 // Shells complete the values of options.
@@ -90,8 +90,8 @@ func TestDeviceOfEveryCommand(t *testing.T) {
 // TestVersion prints the versions of the program, of Go, and of Mercury's headers.
 // parity: H04
 func TestVersion(t *testing.T) {
-	if cinnabar.MercuryProtocol != 5 { // that of Mercury 2.4.1
-		t.Errorf("protocol %d", cinnabar.MercuryProtocol)
+	if margo.MercuryProtocol != 5 { // that of Mercury 2.4.1
+		t.Errorf("protocol %d", margo.MercuryProtocol)
 	}
 	clitest.WantRun(t, 0, []string{"--version"}, "cinnabar version ", " "+runtime.Version()+" ", runtime.GOOS+"/"+runtime.GOARCH, "Mercury protocol 5\n")
 }

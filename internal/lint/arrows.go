@@ -151,7 +151,7 @@ var layers = map[string]row{
 
 		modules: []string{modSys}, // mapped files
 	},
-	"margo": {code: []string{".", "stats", "margo/internal/conf", "internal/audit"}},
+	"margo": {code: []string{".", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "stats", "margo/internal/conf", "internal/audit"}},
 	"rmem": {
 		code: []string{".", "codec", "codec/hgproc", "verbs", "verbs/flow", "internal/hostmem", "internal/hostquota", "internal/audit"},
 		test: []string{"internal/devicetest", "verbs/iwarp", "verbs/rdmacore", "verbs/verbstest/memdev", "internal/testproc"},
@@ -171,7 +171,7 @@ var layers = map[string]row{
 	"cmd/cinnabar/internal/link":     {code: []string{"cmd/cinnabar/internal/cli", "verbs", "verbs/oob"}, test: []string{"cmd/cinnabar/internal/clitest"}},
 	"cmd/cinnabar/internal/peerproc": {code: []string{"cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link"}, test: []string{"cmd/cinnabar/internal/clitest"}},
 	"cmd/cinnabar/internal/demo": {
-		code:    []string{".", "cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link", "cmd/cinnabar/internal/peerproc", "rmem", "verbs", "verbs/oob", "verbs/rdmacore", "xfer"},
+		code:    []string{".", "margo", "cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link", "cmd/cinnabar/internal/peerproc", "rmem", "verbs", "verbs/oob", "verbs/rdmacore", "xfer"},
 		test:    []string{"internal/invariants", "cmd/cinnabar/internal/clitest"},
 		modules: []string{modCobra},
 	},
@@ -217,7 +217,7 @@ var layers = map[string]row{
 	},
 	"cmd/cinnabar": {
 		code:    []string{"cmd/cinnabar/internal/..."},
-		test:    []string{".", "rmem"},
+		test:    []string{".", "margo", "rmem"},
 		modules: []string{modCobra, modFlags},
 	},
 	"bench/rpc":                {},

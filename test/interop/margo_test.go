@@ -13,6 +13,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/codes"
+	margoface "cinnabar/margo"
 )
 
 // The provider that margo_peer has besides the default one and 0, and what it calls itself.
@@ -204,10 +205,10 @@ func (c *client) providers() {
 	}
 	_, err := c.rpc.sum.Call(c.ctx(), c.to.Provider(nobody), sumIn{1, 2})
 	c.refused("a call to a provider that nobody has", err, codes.NoEntry)
-	if got, err := c.to.Provider(providerID).Identity(c.ctx()); err != nil || got != identity {
+	if got, err := margoface.Identity(c.ctx(), c.to.Provider(providerID)); err != nil || got != identity {
 		c.t.Errorf("provider %d is %q, %v; want %q", providerID, got, err, identity)
 	}
-	_, err = c.to.Provider(nobody).Identity(c.ctx())
+	_, err = margoface.Identity(c.ctx(), c.to.Provider(nobody))
 	if codes.Of(err) != codes.NoEntry {
 		c.t.Errorf("the identity of a provider that nobody has: %v; want %v", err, codes.NoEntry)
 	}

@@ -19,6 +19,7 @@ import (
 	"cinnabar/codec/cereal"
 	"cinnabar/codes"
 	"cinnabar/internal/cerealtest"
+	margoface "cinnabar/margo"
 )
 
 // The C++ programs. Templates take the compiler long enough without optimization.
@@ -269,7 +270,7 @@ func (c *thalliumClient) providers() {
 	equal(c.t, "sum at the provider", 42, sum, err)
 	product, err := tlProduct.Call(c.ctx(), ph, numbers{6, 7})
 	equal(c.t, "product at the provider", 42, product, err)
-	identity, err := ph.Identity(c.ctx())
+	identity, err := margoface.Identity(c.ctx(), ph)
 	equal(c.t, "identity", calculator, identity, err)
 	for _, to := range []cinnabar.Target{c.to, c.to.Provider(0), c.to.Provider(nobody), c.to.Provider(65535)} {
 		if _, err := tlProduct.Call(c.ctx(), to, numbers{1, 2}); !errors.Is(err, codes.NoEntry) {

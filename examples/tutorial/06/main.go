@@ -9,6 +9,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/codes"
+	"cinnabar/margo"
 )
 
 type (
@@ -48,7 +49,7 @@ type Alpha struct{ handle cinnabar.ProviderHandle }
 // FindAlpha asks the server whether its provider with this id is an Alpha.
 func FindAlpha(ctx context.Context, server *cinnabar.Endpoint, id uint16) (Alpha, error) {
 	h := server.Provider(id)
-	switch identity, err := h.Identity(ctx); {
+	switch identity, err := margo.Identity(ctx, h); {
 	case err != nil:
 		return Alpha{}, err
 	case identity != "alpha":

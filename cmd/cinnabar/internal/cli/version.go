@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"cinnabar"
+	"cinnabar/margo"
 )
 
 // buildVersion describes the build. version --json prints it.
@@ -22,7 +22,7 @@ type buildVersion struct {
 
 // thisVersion returns the version of this program.
 func thisVersion() buildVersion {
-	v := buildVersion{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Mercury: cinnabar.MercuryProtocol}
+	v := buildVersion{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Mercury: margo.MercuryProtocol}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return v

@@ -13,6 +13,7 @@ import (
 	"cinnabar"
 	"cinnabar/cmd/cinnabar/internal/cli"
 	"cinnabar/cmd/cinnabar/internal/link"
+	"cinnabar/margo"
 	"cinnabar/regmem"
 	"cinnabar/rmem"
 )
@@ -52,7 +53,7 @@ type sumOut struct {
 // networks returns the networks of the calls, which are made over one after the other: both ends are on this machine.
 func networks(ctx context.Context) []string {
 	networks := []string{"ofi+tcp://127.0.0.1:0"}
-	if shared, _, err := cinnabar.ChooseAddr(ctx, "na+sm", nil); err == nil {
+	if shared, _, err := margo.ChooseAddr(ctx, "na+sm", nil); err == nil {
 		networks = append(networks, shared)
 	}
 	return networks

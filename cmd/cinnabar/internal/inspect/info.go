@@ -131,7 +131,7 @@ type infoChosen struct {
 // gatherInfo tries all protocols on all devices, or the protocol that args names.
 // cfg is that of the engines that are opened.
 func gatherInfo(ctx context.Context, args []string, cfg *cinnabar.Config) (*infoReport, error) {
-	list, err := cinnabar.Protocols(ctx)
+	list, err := margo.Protocols(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -149,13 +149,13 @@ func gatherInfo(ctx context.Context, args []string, cfg *cinnabar.Config) (*info
 
 // protocolMatches reports whether text, which may have an address behind it, means the protocol: "tcp", "ofi+tcp",
 // "ofi+tcp://host".
-func protocolMatches(text string, p cinnabar.Protocol) bool {
+func protocolMatches(text string, p margo.Protocol) bool {
 	text, _, _ = strings.Cut(text, "://")
 	return text == p.String() || text == p.Name
 }
 
 // try opens an engine for the protocol, unless it is known that it cannot be used, and returns the address that it got.
-func try(p cinnabar.Protocol, cfg *cinnabar.Config) (_ cinnabar.Protocol, runtime string) {
+func try(p margo.Protocol, cfg *cinnabar.Config) (_ margo.Protocol, runtime string) {
 	if p.Err != nil {
 		return p, ""
 	}
@@ -170,7 +170,7 @@ func try(p cinnabar.Protocol, cfg *cinnabar.Config) (_ cinnabar.Protocol, runtim
 }
 
 // specifier returns the address to open for the protocol on its device.
-func specifier(p cinnabar.Protocol) string {
+func specifier(p margo.Protocol) string {
 	if p.Class == "na" {
 		return p.String() + "://" // where the device is always the same
 	}
@@ -178,7 +178,7 @@ func specifier(p cinnabar.Protocol) string {
 }
 
 // add lists a protocol that was tried.
-func (r *infoReport) add(p cinnabar.Protocol, runtime string) {
+func (r *infoReport) add(p margo.Protocol, runtime string) {
 	line := infoLine{Specifier: specifier(p), Class: p.Class, Protocol: p.Name, Device: p.Device, Address: p.Addr, Runtime: runtime}
 	if p.Err == nil {
 		r.Protocols = append(r.Protocols, line)
@@ -192,7 +192,7 @@ func (r *infoReport) add(p cinnabar.Protocol, runtime string) {
 }
 
 // unsupported returns the reason why no protocol that text names can be used.
-func (r *infoReport) unsupported(text string, all []cinnabar.Protocol) error {
+func (r *infoReport) unsupported(text string, all []margo.Protocol) error {
 	if len(r.Unavailable) > 0 {
 		var reasons []string
 		for _, l := range r.Unavailable {
@@ -221,7 +221,7 @@ func (r *infoReport) choose(ctx context.Context, cfg *cinnabar.Config) error {
 		if n := len(r.Chosen); n > 0 && r.Chosen[n-1].Protocol == name {
 			continue
 		}
-		address, reason, err := cinnabar.ChooseAddr(ctx, name, cfg)
+		address, reason, err := margo.ChooseAddr(ctx, name, cfg)
 		if err != nil {
 			return err
 		}

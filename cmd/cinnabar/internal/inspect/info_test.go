@@ -13,6 +13,7 @@ import (
 	"cinnabar/cmd/cinnabar/internal/clitest"
 	"cinnabar/codes"
 	"cinnabar/internal/hostquota"
+	"cinnabar/margo"
 )
 
 func TestInfoExitCodes(t *testing.T) {
@@ -134,12 +135,12 @@ func TestDefaultLimits(t *testing.T) {
 // parity: G92
 func TestInfoTable(t *testing.T) {
 	r := &infoReport{Chosen: []infoChosen{{"ofi+tcp", "ofi+tcp://10.9.0.1", "the only address"}}}
-	r.add(cinnabar.Protocol{Class: "ofi", Name: "tcp", Device: "lo", Addr: "ofi+tcp://127.0.0.1"}, "ofi+tcp://127.0.0.1:40001")
-	r.add(cinnabar.Protocol{Class: "ofi", Name: "tcp", Device: "eth0", Addr: "ofi+tcp://10.9.0.1"}, "ofi+tcp://10.9.0.1:40002")
-	r.add(cinnabar.Protocol{Class: "na", Name: "sm", Device: "shm", Addr: "na+sm://"}, "na+sm://4711-0")
-	r.add(cinnabar.Protocol{Class: "ofi", Name: "tcp", Device: "eth1",
+	r.add(margo.Protocol{Class: "ofi", Name: "tcp", Device: "lo", Addr: "ofi+tcp://127.0.0.1"}, "ofi+tcp://127.0.0.1:40001")
+	r.add(margo.Protocol{Class: "ofi", Name: "tcp", Device: "eth0", Addr: "ofi+tcp://10.9.0.1"}, "ofi+tcp://10.9.0.1:40002")
+	r.add(margo.Protocol{Class: "na", Name: "sm", Device: "shm", Addr: "na+sm://"}, "na+sm://4711-0")
+	r.add(margo.Protocol{Class: "ofi", Name: "tcp", Device: "eth1",
 		Err: &cinnabar.Error{Op: "choose address", Addr: "eth1", Code: codes.AddrNotAvail, Err: errors.New("the interface is down")}}, "")
-	r.add(cinnabar.Protocol{Class: "ucx", Name: "all", Err: errors.New("there is no such transport")}, "")
+	r.add(margo.Protocol{Class: "ucx", Name: "all", Err: errors.New("there is no such transport")}, "")
 	r.Limits = []infoLimits{{"engine", 12 << 30, "half of physical memory", 510, "RLIMIT_NOFILE"}, {"receiver of files", 1 << 30, "the most by default", 64, "the most by default"}}
 	r.Libraries = []string{"go go1.26", "example.org/lib v1.2.3"}
 	var b bytes.Buffer
@@ -159,7 +160,7 @@ func TestInfoTable(t *testing.T) {
 // parity: G92
 func TestInfoWithoutInterfaces(t *testing.T) {
 	r := &infoReport{}
-	all := []cinnabar.Protocol{{Class: "ofi", Name: "tcp", Device: "eth1", Err: errors.New("the interface is down")}}
+	all := []margo.Protocol{{Class: "ofi", Name: "tcp", Device: "eth1", Err: errors.New("the interface is down")}}
 	r.add(all[0], "")
 	clitest.WantError(t, r.unsupported("tcp", all), "HG_PROTONOSUPPORT", "eth1 the interface is down")
 }
@@ -194,7 +195,7 @@ func TestInfoLog(t *testing.T) {
 // TestTryFails has an engine that cannot be opened after all.
 // parity: G92 D35
 func TestTryFails(t *testing.T) {
-	p, _ := try(cinnabar.Protocol{Class: "ofi", Name: "tcp", Device: "nosuch0", Addr: "ofi+tcp://10.0.0.1"}, nil)
+	p, _ := try(margo.Protocol{Class: "ofi", Name: "tcp", Device: "nosuch0", Addr: "ofi+tcp://10.0.0.1"}, nil)
 	r := &infoReport{}
 	r.add(p, "")
 	if len(r.Unavailable) != 1 || r.Unavailable[0].Address != "" || !strings.Contains(r.Unavailable[0].Reason, "nosuch0") {

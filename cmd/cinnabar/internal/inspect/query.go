@@ -88,7 +88,7 @@ func (o *queryOptions) identities(ctx context.Context, ep *cinnabar.Endpoint, w 
 	}
 	var list []stats.Provider
 	for _, id := range ids {
-		identity, err := ep.Provider(id).Identity(ctx)
+		identity, err := margo.Identity(ctx, ep.Provider(id))
 		switch {
 		case errors.Is(err, codes.NoEntry):
 			continue

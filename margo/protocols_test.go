@@ -1,4 +1,4 @@
-package cinnabar
+package margo
 
 import (
 	"errors"
@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"cinnabar"
 	"cinnabar/codes"
 )
 
@@ -54,7 +55,7 @@ func TestProtocolAddressesCanBeOpened(t *testing.T) {
 		if p.Err != nil {
 			continue
 		}
-		e, err := Listen(t.Context(), p.Addr, nil)
+		e, err := cinnabar.Listen(t.Context(), p.Addr, nil)
 		if err != nil {
 			t.Errorf("%s on %s: %v", p, p.Device, err)
 			continue
@@ -80,23 +81,32 @@ func TestChooseAddr(t *testing.T) {
 			t.Errorf("%s: %s (%s), %v, want %s", tt.addr, got, reason, err, tt.want)
 		}
 	}
-	got, _, err := ChooseAddr(t.Context(), "ofi+tcp", &Config{Subnet: netip.MustParsePrefix("127.0.0.0/8")})
+	got, _, err := ChooseAddr(t.Context(), "ofi+tcp", &cinnabar.Config{Subnet: netip.MustParsePrefix("127.0.0.0/8")})
 	if err != nil || got != "ofi+tcp://127.0.0.1" {
 		t.Errorf("in the subnet of the loopback: %s, %v", got, err)
+	}
+	got, _, err = ChooseAddr(t.Context(), "tcp", &cinnabar.Config{Interface: "lo"})
+	if err != nil || got != "ofi+tcp://127.0.0.1" {
+		t.Errorf("on the interface lo: %s, %v", got, err)
+	}
+	got, reason, err := ChooseAddr(t.Context(), "ofi+tcp://127.0.0.2:99", &cinnabar.Config{Advertise: "192.0.2.7"})
+	if err != nil || got != "ofi+tcp://192.0.2.7:99" || !strings.Contains(reason, "127.0.0.2") {
+		t.Errorf("%s, %s, %v", got, reason, err)
 	}
 }
 
 func TestChooseAddrRefuses(t *testing.T) {
 	for _, tt := range []struct {
 		addr string
-		cfg  *Config
+		cfg  *cinnabar.Config
 		code codes.Code
 		text string
 	}{
 		{"nosuch", nil, codes.ProtoNoSupport, `"nosuch"`},
 		{"ucx+all://", nil, codes.ProtoNoSupport, "ofi+tcp"},
 		{"ofi+tcp://198.51.100.1", nil, codes.AddrNotAvail, "198.51.100.1"},
-		{"ofi+tcp", &Config{Subnet: netip.MustParsePrefix("198.51.100.0/24")}, codes.AddrNotAvail, "not in 198.51.100.0/24"},
+		{"ofi+tcp", &cinnabar.Config{Subnet: netip.MustParsePrefix("198.51.100.0/24")}, codes.AddrNotAvail, "not in 198.51.100.0/24"},
+		{"ofi+tcp", &cinnabar.Config{Advertise: "store.test"}, codes.InvalidArg, `Advertise is "store.test"`},
 	} {
 		_, _, err := ChooseAddr(t.Context(), tt.addr, tt.cfg)
 		if !errors.Is(err, tt.code) || !strings.Contains(err.Error(), tt.text) {
@@ -108,5 +118,26 @@ func TestChooseAddrRefuses(t *testing.T) {
 func TestAddressWithoutPort(t *testing.T) {
 	if got := withoutPort("ofi+tcp", netip.MustParseAddr("fd00::1")); got != "ofi+tcp://[fd00::1]" {
 		t.Errorf("got %s", got)
+	}
+}
+
+// TestClass are C's figures for the same networks.
+// parity: H10
+func TestClass(t *testing.T) {
+	for _, tc := range []struct {
+		cfg  *cinnabar.Config
+		want Class
+	}{
+		{nil, Class{"ofi", "tcp", true, 4064, 4080}},
+		{&cinnabar.Config{Checksums: cinnabar.NoChecksums}, Class{"ofi", "tcp", true, 4064, 4080}},
+		{&cinnabar.Config{Checksums: cinnabar.WithChecksums}, Class{"ofi", "tcp", true, 4060, 4076}},
+		{&cinnabar.Config{MaxRequest: 8192, MaxResponse: 16384}, Class{"ofi", "tcp", true, 8160, 16368}},
+	} {
+		if got := ClassOf(listening(t, tc.cfg)); got != tc.want {
+			t.Errorf("%+v: %+v, want %+v", tc.cfg, got, tc.want)
+		}
+	}
+	if got := ClassOf(calling(t, nil)); got.Listening || got.Name != "ofi" {
+		t.Errorf("client: %+v", got)
 	}
 }
