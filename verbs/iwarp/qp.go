@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"cinnabar/verbs"
 )
@@ -35,7 +36,16 @@ type qp struct {
 	// a Dial or Accept is under way
 	// +checklocks:mu
 	connecting bool
+
+	// unsent is the number of requests from sq.next to sq.head, which the transmitter loads without the lock, because it asks for the
+	// next request more often than there is one.
+	unsent atomic.Int64
 }
+
+// countUnsentLocked sets unsent after a change of sq.
+//
+// +checklocks:q.mu
+func (q *qp) countUnsentLocked() { q.unsent.Store(int64(q.sq.head - q.sq.next)) }
 
 func (p *pd) CreateQP(init verbs.QPInit) (verbs.QPDriver, error) {
 	const op = "create queue pair"
@@ -149,6 +159,7 @@ func (q *qp) recvs() *recvQueue {
 func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	q.mu.Lock()
 	n, err := q.postSendLocked(wrs)
+	q.countUnsentLocked()
 	c := q.conn
 	flush := q.state == verbs.StateErr
 	q.mu.Unlock()
@@ -249,6 +260,7 @@ func (q *qp) flushLocked(f *failure) (reported bool) {
 		q.completeLocked(w, status, vendor)
 	}
 	q.sq.next = q.sq.head
+	q.countUnsentLocked()
 	if q.srq == nil {
 		q.flushRecvs()
 	}

@@ -146,6 +146,7 @@ func (q *qp) resetLocked() {
 	q.conn = nil
 	q.sq.used.Add(-(int64(q.sq.head-q.sq.tail) + q.sq.silent)) // completions give back theirs: when polled, or purged
 	q.sq.head, q.sq.next, q.sq.tail, q.sq.silent = 0, 0, 0, 0
+	q.countUnsentLocked()
 	var w recvWQE
 	for ok := q.srq == nil; ok; {
 		if _, ok = q.rq.take(&w); ok {

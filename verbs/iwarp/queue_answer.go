@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/rdmap"
@@ -29,9 +30,9 @@ type responseQueue struct {
 	// the next to start
 	// +checklocks:mu
 	head int
-	// not started
-	// +checklocks:mu
-	ready int
+	// ready is the number of responses that are not started. It changes under mu; next loads it without the lock, because the
+	// transmitter asks for the next response more often than there is one.
+	ready atomic.Int32
 	// without their last FPDU
 	// +checklocks:mu
 	open int
@@ -47,23 +48,24 @@ func (q *responseQueue) push(r response, ird int) bool {
 	if q.open >= ird {
 		return false
 	}
-	q.ring[(q.head+q.ready)%len(q.ring)] = r
-	q.ready++
+	q.ring[(q.head+int(q.ready.Load()))%len(q.ring)] = r
+	q.ready.Add(1)
 	q.open++
 	q.unsent++
 	return true
 }
 
+// next takes the oldest response that is not started. Only the holder of txMu calls it.
 func (q *responseQueue) next() (r response, ok bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.ready == 0 {
+	if q.ready.Load() == 0 {
 		return r, false
 	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	r = q.ring[q.head]
 	q.ring[q.head] = response{}
 	q.head = (q.head + 1) % len(q.ring)
-	q.ready--
+	q.ready.Add(-1)
 	return r, true
 }
 

@@ -94,6 +94,9 @@ func (c *conn) untagged(op rdmap.Opcode, qn, rsvd uint32) {
 // +checklocks:c.txMu
 func (c *conn) nextRequestLocked() bool {
 	t := &c.tx
+	if t.w == nil && c.qp.unsent.Load() == 0 {
+		return false
+	}
 	c.qp.mu.Lock()
 	defer c.qp.mu.Unlock()
 	if t.w == nil && !c.openRequestLocked() {
@@ -127,6 +130,7 @@ func (c *conn) openRequestLocked() bool {
 		return false
 	}
 	p.sq.next++
+	p.countUnsentLocked()
 	t.w, t.step = w, 0
 	return true
 }
