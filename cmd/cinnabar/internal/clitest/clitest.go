@@ -7,6 +7,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -43,6 +44,26 @@ func WantExit(t *testing.T, args string, code int, text string) *Output {
 		t.Errorf("stderr %q does not mention %q", &o.Err, text)
 	}
 	return &o
+}
+
+// Exit is a command line with the exit code and a text on standard error that a test expects.
+type Exit struct {
+	Args string // separated by spaces
+	Code int
+	Text string
+}
+
+// WantExits runs the command lines as WantExit does, each in a test of its own. It calls check, unless that is nil, with each output.
+func WantExits(t *testing.T, list []Exit, check func(t *testing.T, e Exit, o *Output)) {
+	t.Helper()
+	for _, e := range list {
+		t.Run(e.Args, func(t *testing.T) {
+			o := WantExit(t, e.Args, e.Code, e.Text)
+			if check != nil {
+				check(t, e, o)
+			}
+		})
+	}
 }
 
 // Run carries out one command line in this process and returns the exit code.
@@ -97,6 +118,20 @@ func WantRun(t *testing.T, code int, args []string, text ...string) *Output {
 		}
 	}
 	return &o
+}
+
+// Numbers returns the numbers that the groups of a match have; the match itself is texts[0].
+func Numbers(t *testing.T, texts []string) []float64 {
+	t.Helper()
+	var list []float64
+	for _, text := range texts[1:] {
+		n, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, n)
+	}
+	return list
 }
 
 // Golden compares got with a file of testdata.

@@ -17,36 +17,29 @@ import (
 )
 
 func TestInfoExitCodes(t *testing.T) {
-	for _, tt := range []struct {
-		args string
-		code int
-		text string
-	}{
-		{"info", 0, ""},
-		{"info tcp", 0, ""},
-		{"info ofi+tcp", 0, ""},
-		{"info ofi+tcp://127.0.0.1:1234", 0, ""},
-		{"info -c", 0, ""},
-		{"info -j tcp", 0, ""},
-		{"info nosuch", 1, `HG_PROTONOSUPPORT: there is no protocol "nosuch"; there is ofi+tcp, na+sm`},
-		{"info ofi", 1, "HG_PROTONOSUPPORT"},
-		{"info na+sm", 0, ""},
-		{"info sm", 0, ""},
-		{"info ucx+all", 1, "HG_PROTONOSUPPORT: ucx+all cannot be used: there is no transport on UCX"},
-		{"info na+tcp", 1, "there is no protocol"},
-		{"info a b", 2, "usage: cinnabar info"},
-		{"info -s tcp", 0, ""},
-		{"info -s nosuch", 1, "HG_PROTONOSUPPORT"},
-		{"info -c -j", 2, "choose one"},
-		{"info --frobnicate", 2, "cinnabar info --help"},
-	} {
-		t.Run(tt.args, func(t *testing.T) {
-			o := clitest.WantExit(t, tt.args, tt.code, tt.text)
-			if (tt.code == 0 && !strings.Contains(tt.args, "-s ")) != (o.Out.Len() > 0) {
-				t.Errorf("exit code %d with %q on standard output", tt.code, &o.Out)
-			}
-		})
-	}
+	clitest.WantExits(t, []clitest.Exit{
+		{Args: "info"},
+		{Args: "info tcp"},
+		{Args: "info ofi+tcp"},
+		{Args: "info ofi+tcp://127.0.0.1:1234"},
+		{Args: "info -c"},
+		{Args: "info -j tcp"},
+		{Args: "info nosuch", Code: 1, Text: `HG_PROTONOSUPPORT: there is no protocol "nosuch"; there is ofi+tcp, na+sm`},
+		{Args: "info ofi", Code: 1, Text: "HG_PROTONOSUPPORT"},
+		{Args: "info na+sm"},
+		{Args: "info sm"},
+		{Args: "info ucx+all", Code: 1, Text: "HG_PROTONOSUPPORT: ucx+all cannot be used: there is no transport on UCX"},
+		{Args: "info na+tcp", Code: 1, Text: "there is no protocol"},
+		{Args: "info a b", Code: 2, Text: "usage: cinnabar info"},
+		{Args: "info -s tcp"},
+		{Args: "info -s nosuch", Code: 1, Text: "HG_PROTONOSUPPORT"},
+		{Args: "info -c -j", Code: 2, Text: "choose one"},
+		{Args: "info --frobnicate", Code: 2, Text: "cinnabar info --help"},
+	}, func(t *testing.T, e clitest.Exit, o *clitest.Output) {
+		if (e.Code == 0 && !strings.Contains(e.Args, "-s ")) != (o.Out.Len() > 0) {
+			t.Errorf("exit code %d with %q on standard output", e.Code, &o.Out)
+		}
+	})
 }
 
 // The formats for programs name the loopback, which every machine has.

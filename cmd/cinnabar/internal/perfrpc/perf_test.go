@@ -104,46 +104,38 @@ func TestPattern(t *testing.T) {
 
 // parity: H122
 func TestExitCodes(t *testing.T) {
-	for _, tt := range []struct {
-		args string
-		code int
-		text string
-	}{
-		{"perf --help", 0, ""},
-		{"perf nonsense", 2, "cinnabar perf"},
-		{"perf serve", 2, "usage: cinnabar perf serve ADDRESS"},
-		{"perf serve tcp --memory lots", 2, "--memory"},
-		{"perf serve nosuch://", 1, "HG_PROTONOSUPPORT"},
-		{"perf serve ofi+tcp://127.0.0.1:0 --port-file no/such/directory", 1, "port file"},
-		{"perf rate", 2, "no server"},
-		{"perf serve tcp --classes 0", 2, "--classes"},
-		{"perf serve tcp --timeout 0s", 2, "--timeout"},
-		{"perf serve ofi+tcp://127.0.0.1:65535 --classes 2", 1, "server 2 of those at ofi+tcp://127.0.0.1:65535 has no port"},
-		{"perf rate tcp://127.0.0.1:1 --port-file x", 2, "one is enough"},
-		{"perf rate --port-file no-such-file", 1, "no-such-file"},
-		{"perf rate --port-file /dev/null", 1, "is empty"},
-		{"perf rate x --size 0 --count -1", 2, "measures nothing"},
-		{"perf rate x --size 1GiB", 2, "512 MiB"},
-		{"perf rate x --duration 0s", 2, "measures nothing"},
-		{"perf rate x --inflight 0", 2, "--inflight"},
-		{"perf rate x --inflight 4097", 2, "--inflight"},
-		{"perf rate x --clients 0", 2, "--clients"},
-		{"perf rate x --clients 257", 2, "--clients"},
-		{"perf rate x --clients 2 --inflight 4096", 2, "more than 4096"},
-		{"perf rate x --timeout -1s", 2, "--timeout"},
-		{"perf rate x --transfers 2", 2, "unknown flag"},
-		{"perf bw-read x --size 0", 2, "--size"},
-		{"perf bw-read x --transfers 0", 2, "--transfers"},
-		{"perf bw-read x --transfers 65536 --size 1GiB", 2, "need 64 TiB together"},
-		{"perf bw-write x --bidirectional", 2, "unknown flag"},
-		{"perf rate ofi+tcp://127.0.0.1:1", 1, "127.0.0.1:1"},
-		{"perf rate nosuch://127.0.0.1:1", 1, "HG_PROTONOSUPPORT"},
-		{"perf rate ofi+tcp://127.0.0.1", 1, "neither an address and port"},
-	} {
-		t.Run(tt.args, func(t *testing.T) {
-			clitest.WantExit(t, tt.args, tt.code, tt.text)
-		})
-	}
+	clitest.WantExits(t, []clitest.Exit{
+		{Args: "perf --help"},
+		{Args: "perf nonsense", Code: 2, Text: "cinnabar perf"},
+		{Args: "perf serve", Code: 2, Text: "usage: cinnabar perf serve ADDRESS"},
+		{Args: "perf serve tcp --memory lots", Code: 2, Text: "--memory"},
+		{Args: "perf serve nosuch://", Code: 1, Text: "HG_PROTONOSUPPORT"},
+		{Args: "perf serve ofi+tcp://127.0.0.1:0 --port-file no/such/directory", Code: 1, Text: "port file"},
+		{Args: "perf rate", Code: 2, Text: "no server"},
+		{Args: "perf serve tcp --classes 0", Code: 2, Text: "--classes"},
+		{Args: "perf serve tcp --timeout 0s", Code: 2, Text: "--timeout"},
+		{Args: "perf serve ofi+tcp://127.0.0.1:65535 --classes 2", Code: 1, Text: "server 2 of those at ofi+tcp://127.0.0.1:65535 has no port"},
+		{Args: "perf rate tcp://127.0.0.1:1 --port-file x", Code: 2, Text: "one is enough"},
+		{Args: "perf rate --port-file no-such-file", Code: 1, Text: "no-such-file"},
+		{Args: "perf rate --port-file /dev/null", Code: 1, Text: "is empty"},
+		{Args: "perf rate x --size 0 --count -1", Code: 2, Text: "measures nothing"},
+		{Args: "perf rate x --size 1GiB", Code: 2, Text: "512 MiB"},
+		{Args: "perf rate x --duration 0s", Code: 2, Text: "measures nothing"},
+		{Args: "perf rate x --inflight 0", Code: 2, Text: "--inflight"},
+		{Args: "perf rate x --inflight 4097", Code: 2, Text: "--inflight"},
+		{Args: "perf rate x --clients 0", Code: 2, Text: "--clients"},
+		{Args: "perf rate x --clients 257", Code: 2, Text: "--clients"},
+		{Args: "perf rate x --clients 2 --inflight 4096", Code: 2, Text: "more than 4096"},
+		{Args: "perf rate x --timeout -1s", Code: 2, Text: "--timeout"},
+		{Args: "perf rate x --transfers 2", Code: 2, Text: "unknown flag"},
+		{Args: "perf bw-read x --size 0", Code: 2, Text: "--size"},
+		{Args: "perf bw-read x --transfers 0", Code: 2, Text: "--transfers"},
+		{Args: "perf bw-read x --transfers 65536 --size 1GiB", Code: 2, Text: "need 64 TiB together"},
+		{Args: "perf bw-write x --bidirectional", Code: 2, Text: "unknown flag"},
+		{Args: "perf rate ofi+tcp://127.0.0.1:1", Code: 1, Text: "127.0.0.1:1"},
+		{Args: "perf rate nosuch://127.0.0.1:1", Code: 1, Text: "HG_PROTONOSUPPORT"},
+		{Args: "perf rate ofi+tcp://127.0.0.1", Code: 1, Text: "neither an address and port"},
+	}, nil)
 }
 
 func TestReport(t *testing.T) {

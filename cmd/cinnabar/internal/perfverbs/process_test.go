@@ -115,13 +115,7 @@ func TestUnits(t *testing.T) {
 	if m == nil {
 		t.Fatalf("no result with units in\n%s", client.Stdout)
 	}
-	var v [4]float64
-	for i := range v {
-		var err error
-		if v[i], err = strconv.ParseFloat(m[i+1], 64); err != nil {
-			t.Fatal(err)
-		}
-	}
+	v := clitest.Numbers(t, m)
 	operations, seconds, mib, rate := v[0], v[1], v[2], v[3]
 	if operations != float64(count) || mib != rate {
 		t.Errorf("%s: %d operations of 1 MiB are as many MiB/s as operations/s", m[0], count)

@@ -3,7 +3,6 @@ package pingpong
 import (
 	"encoding/json"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -60,13 +59,7 @@ func TestUnits(t *testing.T) {
 	if m == nil {
 		t.Fatalf("no result in\n%s", client.Stdout)
 	}
-	var v [4]float64
-	for i := range v {
-		var err error
-		if v[i], err = strconv.ParseFloat(m[i+1], 64); err != nil {
-			t.Fatal(err)
-		}
-	}
+	v := clitest.Numbers(t, m)
 	bytes, seconds, mbit, usec := v[0], v[1], v[2], v[3]
 	if bytes != 2*200*(1<<20) {
 		t.Errorf("%.0f bytes, want 200 times 1 MiB both ways", bytes)
