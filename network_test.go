@@ -20,7 +20,7 @@ var aboutTCP = []string{
 	"TestTransferChunksCancelled", "TestTransferTimeout", "TestEngineCloseEndsTransfers", "TestTransferEvents", "TestTransferFreesWorker",
 	"TestCallToClient", "TestSmallMessages", "TestInterface", "TestSubsystems", "TestEagerSize", "TestConfigReaches",
 	"TestExposeMostSegments", "TestLateAccess", "TestLateAccessExpires", "TestLateAccessOff", "TestLateAccessBeyondBudget", "TestLateAccessOfAnotherPeer", "TestLateAccessForwarded",
-	"TestLateAccessOfTwoCalls", "TestLateAccessEndsWithItsConnection", "TestLateAccessToPool", "TestCloseOfPoolWithLateAccess", "TestTimeOutHurtsNoOtherCall", "TestLateCallsDoNotLeak",
+	"TestLateAccessOfTwoCalls", "TestBoundHandleLeadsElsewhere", "TestLateAccessEndsWithItsConnection", "TestLateAccessToPool", "TestCloseOfPoolWithLateAccess", "TestTimeOutHurtsNoOtherCall", "TestLateCallsDoNotLeak",
 	"TestClientsBehindOneAddress", "TestAdvertise", "TestFirewalled", "TestCallByName", "TestStartEncodesBeforeTheNameIsResolved", "TestNameThatDoesNotResolve", "TestNameAfterLoss",
 }
 

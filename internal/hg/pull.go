@@ -18,9 +18,9 @@ const (
 	// announcement is all that there is.
 	pullFirst = 16 << 10
 	// pullLeast is that size for a host with more than pullMany pulls under way, so that ten thousand announcements, which one
-	// host can make in a moment, need 40 MiB and not 160 MiB. The system would take so long to provide those that other hosts wait.
+	// host can make in a moment, need 52 MiB and not 160 MiB. The system would take so long to provide those that other hosts wait.
 	pullLeast = 4 << 10
-	pullMany  = 64
+	pullMany  = 1024
 	// pullSecond is the size that the memory has at least after that, and at once for the response of a call, unless pulled
 	// payloads hold more than one part in pullPlenty of the budget: then the memory grows slower.
 	pullSecond = 8 << 20

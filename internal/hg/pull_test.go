@@ -132,7 +132,7 @@ func TestLostOverflow(t *testing.T) {
 // that a payload which is served grows as usual.
 func TestManyPullsBeginSmall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const count, size = 200, 1 << 20
+		const count, size = 2 * pullMany, 1 << 20
 		served := 0
 		server, client, calls, _ := announcing(t, count, size, Config{}, func(int64) natest.Action {
 			if served++; served > count {

@@ -165,14 +165,14 @@ var layers = map[string]row{
 		modules: []string{modCobra, modFlags, modHumanize, modProgress},
 	},
 	"cmd/cinnabar/internal/clitest": { // helpers of tests, which no code but tests imports
-		code:    []string{".", "margo", "cmd/cinnabar/internal/cli", "rmem", "verbs", "verbs/verbstest/memdev"},
+		code:    []string{"internal/testproc", ".", "margo", "cmd/cinnabar/internal/cli", "rmem", "verbs", "verbs/verbstest/memdev"},
 		modules: []string{"github.com/google/go-cmp", "go.uber.org/goleak"},
 	},
 	"cmd/cinnabar/internal/link":     {code: []string{"cmd/cinnabar/internal/cli", "verbs", "verbs/oob"}, test: []string{"cmd/cinnabar/internal/clitest"}},
 	"cmd/cinnabar/internal/peerproc": {code: []string{"cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link"}, test: []string{"cmd/cinnabar/internal/clitest"}},
 	"cmd/cinnabar/internal/demo": {
 		code:    []string{".", "margo", "cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link", "cmd/cinnabar/internal/peerproc", "rmem", "verbs", "verbs/oob", "verbs/rdmacore", "xfer"},
-		test:    []string{"internal/invariants", "cmd/cinnabar/internal/clitest"},
+		test:    []string{"internal/testproc", "internal/invariants", "cmd/cinnabar/internal/clitest"},
 		modules: []string{modCobra},
 	},
 	"cmd/cinnabar/internal/compare": {
@@ -182,12 +182,12 @@ var layers = map[string]row{
 	},
 	"cmd/cinnabar/internal/perfrpc": {
 		code:    []string{".", "cmd/cinnabar/internal/cli", "codec"},
-		test:    []string{"cmd/cinnabar/internal/clitest", "codec/hgproc"},
+		test:    []string{"internal/testproc", "cmd/cinnabar/internal/clitest", "codec/hgproc"},
 		modules: []string{modCobra, modHistogram},
 	},
 	"cmd/cinnabar/internal/perfverbs": {
 		code:    []string{"internal/sockio", "cmd/cinnabar/internal/cli", "cmd/cinnabar/internal/link", "regmem", "regmem/arena", "verbs", "verbs/oob", "verbs/iwarp"},
-		test:    []string{"internal/invariants", "cmd/cinnabar/internal/clitest"},
+		test:    []string{"internal/testproc", "internal/invariants", "cmd/cinnabar/internal/clitest"},
 		modules: []string{modCobra, modFlags, modHistogram},
 	},
 	"cmd/cinnabar/internal/pingpong": {
@@ -207,7 +207,7 @@ var layers = map[string]row{
 	},
 	"cmd/cinnabar/internal/filexfer": {
 		code:    []string{"cmd/cinnabar/internal/cli", "internal/hostquota", "internal/audit", "verbs", "verbs/iwarp", "xfer"},
-		test:    []string{"internal/invariants", "cmd/cinnabar/internal/clitest"},
+		test:    []string{"internal/testproc", "internal/invariants", "cmd/cinnabar/internal/clitest"},
 		modules: []string{modCobra, modFlags, modProgress, modSys},
 	},
 	"cmd/cinnabar/internal/inspect": {
