@@ -17,7 +17,7 @@ import (
 	"cinnabar/internal/invariants"
 )
 
-// Event is what happened.
+// Event is the kind of an event.
 type Event uint8
 
 // The events that are counted.

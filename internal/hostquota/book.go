@@ -89,7 +89,7 @@ func (b *Book) Account(h Host) *Account {
 	return a
 }
 
-// forget removes a host whose account nothing refers to.
+// forget removes a host if nothing refers to its account.
 func (b *Book) forget(h Host) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -129,14 +129,14 @@ func (b *Book) Most(r Resource) *Account {
 	return most
 }
 
-// Account is what one host holds of each resource.
+// Account counts the units of each resource that one host holds.
 type Account struct {
 	book *Book
 	host Host
 	used [numResources]atomic.Int64
 }
 
-// Host returns the host whose account it is.
+// Host returns the host that the account belongs to.
 func (a *Account) Host() Host { return a.host }
 
 // Book returns the Book that the account stands in.

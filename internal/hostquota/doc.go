@@ -11,10 +11,10 @@
 // free. The last quarter is for hosts that hold little: any host may hold one part in [FirstPart] of the limit, two units
 // at least, or one of a limit below 32, for as long as anything is free at all.
 //
-//	limit 4096, each host takes what it can:
+//	limit 4096, each host takes as much as it can:
 //
 //	1st host   2304   three quarters of the common 3072
-//	2nd         576   three quarters of what that leaves
+//	2nd         576   three quarters of the rest
 //	3rd         144
 //	4th          36
 //	5th, ...     32   one part in 128; at least 30 hosts get that

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// Capacity is what this machine allows the process, and where each figure comes from.
+// Capacity is the memory and the number of descriptors that this machine allows the process, each with its source.
 type Capacity struct {
 	Memory       int64  // bytes: the smaller of physical memory and the limits of the control groups
 	MemorySource string // "physical memory", "cgroup /user.slice: memory.max"
@@ -17,7 +17,7 @@ type Capacity struct {
 	FilesSource  string // "RLIMIT_NOFILE"
 }
 
-// Figures that stand in where the system does not tell.
+// Figures that stand in where the system gives none.
 const (
 	assumedMemory = 4 << 30
 	assumedFiles  = 8192

@@ -41,7 +41,7 @@ func appendAddr(b []byte, a netip.AddrPort) []byte {
 	return binary.BigEndian.AppendUint16(b, a.Port())
 }
 
-// parseAddr reads what appendAddr wrote from all of b, which is hostile. The length tells the form.
+// parseAddr reads an address that appendAddr wrote from all of b, which is hostile. The length determines the form.
 func parseAddr(b []byte) (netip.AddrPort, error) {
 	var a netip.AddrPort
 	switch len(b) {
@@ -56,7 +56,7 @@ func parseAddr(b []byte) (netip.AddrPort, error) {
 		return a, fmt.Errorf("an address of %d bytes; it has %d for IPv4 and %d for IPv6", len(b), prefix4, prefix6)
 	}
 	if a.Port() == 0 || a.Addr().IsUnspecified() || a.Addr().IsMulticast() || a.Addr().Is4In6() {
-		return netip.AddrPort{}, fmt.Errorf("address %v reaches nobody", a)
+		return netip.AddrPort{}, fmt.Errorf("no peer can be reached at address %v", a)
 	}
 	return a, nil
 }
@@ -71,11 +71,11 @@ func appendSerialized(b []byte, a netip.AddrPort) []byte {
 	return appendAddr(binary.LittleEndian.AppendUint64(b, n), a)
 }
 
-// parseSerialized reads what appendSerialized wrote from all of b, which is hostile.
+// parseSerialized reads an address that appendSerialized wrote from all of b, which is hostile.
 func parseSerialized(b []byte) (netip.AddrPort, error) {
 	const word = 8
 	if len(b) < word || binary.LittleEndian.Uint64(b) != uint64(len(b)-word) {
-		return netip.AddrPort{}, fmt.Errorf("a serialized address of %d bytes whose length is not in its first %d", len(b), word)
+		return netip.AddrPort{}, fmt.Errorf("a serialized address of %d bytes does not begin with its length in %d bytes", len(b), word)
 	}
 	return parseAddr(b[word:])
 }
@@ -120,7 +120,7 @@ func parseTarget(s string, self netip.Addr) (host string, addr netip.AddrPort, e
 // maxHost is the limit of a host name in bytes (RFC 1035, section 2.3.4).
 const maxHost = 253
 
-// parseHost parses "name:port". It refuses a name whose last label is a number (RFC 3696, section 2), because that is a faulty IPv4
+// parseHost parses "name:port". It refuses a name with a number as its last label (RFC 3696, section 2), because that is a faulty IPv4
 // address, and characters that no host name has. International names must have their ASCII form.
 func parseHost(s string) (host string, port uint16, ok bool) {
 	host, number, _ := strings.Cut(s, ":")
@@ -150,7 +150,7 @@ func lastComponent(s string) string {
 	return s
 }
 
-// cutScheme cuts "ofi+tcp" or "tcp" and what separates it from the rest.
+// cutScheme cuts "ofi+tcp" or "tcp" and the separator behind it.
 func cutScheme(s string) (string, error) {
 	name, rest, _ := strings.Cut(s, "://")
 	switch strings.TrimPrefix(name, "ofi+") {

@@ -6,8 +6,8 @@ func (c *conn) canceledError(what string) error {
 	return &na.Error{Kind: na.Canceled, Op: what, Addr: c.peer.String()}
 }
 
-// what names the operation in errors.
-func (t *transfer) what() string {
+// name returns the name of the operation in errors.
+func (t *transfer) name() string {
 	if t.put {
 		return "put"
 	}
@@ -16,8 +16,8 @@ func (t *transfer) what() string {
 
 // cancel gives op up if it is one of this connection's, and reports whether that is certain.
 //
-// What a role is using at the moment completes when it no longer does, which is in moments: the reader's system call
-// returns at once, and the writer copies what it has begun to send.
+// An operation that a role is using at the moment completes when the role is done with it, which takes moments: the reader's system
+// call returns at once, and the writer copies the message that it has begun to send.
 func (c *conn) cancel(op *na.Op) bool {
 	c.mu.Lock()
 	list, found := c.cancelLocked(op)
@@ -52,7 +52,7 @@ func (c *conn) cancelLocked(op *na.Op) (list []ended, found bool) {
 		}
 	}
 	if t := c.findLocked(op); t != nil {
-		return c.giveUpLocked(t, c.canceledError(t.what()), nil), true
+		return c.giveUpLocked(t, c.canceledError(t.name()), nil), true
 	}
 	if c.batched > 0 {
 		c.canceled = append(c.canceled, op)

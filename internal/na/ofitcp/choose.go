@@ -17,18 +17,18 @@ import (
 // choice is where an endpoint listens.
 type choice struct {
 	bind   netip.AddrPort // may be unspecified, and the port 0
-	self   netip.Addr     // what peers are told
+	self   netip.Addr     // the address that peers get
 	reason string
-	level  slog.Level // how loudly to say so: a warning if nobody asked for an address that others may not reach
+	level  slog.Level // of the log line about it: a warning if the program did not ask for an address that other hosts may not reach
 }
 
-// Choose says what address an endpoint opened with the address string address and the subnet would have, and why. The
+// Choose returns the address that an endpoint opened with the address string address and the subnet would have, and the reason. The
 // port is 0 if the system is to choose it. Host names are looked up.
 //
 // A host or interface that is named is taken. Otherwise the order is: addresses in the subnet only, if it is valid; the
 // loopback, if the endpoint is to listen and neither a subnet nor 0.0.0.0 or [::] says that other hosts are to reach it;
-// IPv4 before IPv6; interfaces that lead to other hosts, then bridges and tunnels of containers and virtual machines, whose
-// addresses other hosts often cannot reach, then the loopback. Link-local IPv6 addresses are never taken, since they say
+// IPv4 before IPv6; interfaces that lead to other hosts, then bridges and tunnels of containers and virtual machines, because
+// other hosts often cannot reach their addresses, then the loopback. Link-local IPv6 addresses are never taken, since they say
 // nothing without the name of an interface.
 //
 // An endpoint that does not listen is not kept to the loopback, because its own connections begin at its address, and from
@@ -253,7 +253,7 @@ func choose(ifs []iface, sp spec, subnet netip.Prefix) (choice, error) {
 	}
 	if sp.ip.IsValid() {
 		c.bind = netip.AddrPortFrom(sp.ip, sp.port)
-		c.reason = fmt.Sprintf("all addresses, and peers are told %v, %s", best.ip, c.reason)
+		c.reason = fmt.Sprintf("all addresses, and peers get %v, %s", best.ip, c.reason)
 	}
 	return c, nil
 }

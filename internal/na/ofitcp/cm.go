@@ -22,8 +22,8 @@ const (
 	cmLen     = 40  // of the messages that we send
 	cmMaxData = 256 // XNET_MAX_CM_DATA_SIZE
 
-	// cmHasID stands in the word of the segment number, which C neither sets nor reads in connection messages, of messages
-	// whose two words of message numbers, likewise unused, hold a processID.
+	// cmHasID stands in the word of the segment number, which C neither sets nor reads in connection messages. It
+	// states that the two words of message numbers, likewise unused, hold a processID.
 	cmHasID = 0x636e6272
 
 	featureFirewall = 0x1 // XNET_RDM_FIREWALL_ADDR: never connect back
@@ -86,7 +86,7 @@ func (s *identity) with(peer netip.AddrPort) (id processID) {
 // sameProcess reports whether a connection message that carries pid and id comes from the process that m comes from.
 func (m *cmMessage) sameProcess(pid uint32, id processID) bool { return m.pid == pid && m.id == id }
 
-// probe tells the byte order of the sender.
+// probe is the byte order of the sender.
 type probe uint8
 
 const (
@@ -149,7 +149,7 @@ func (m *cmMessage) parseCMData(b []byte) {
 	m.pid = binary.BigEndian.Uint32(b[offCMPid:])
 }
 
-// nackOf makes the refusal of the request whose bytes are req: its data travels back.
+// nackOf returns the refusal of the request req. It carries the data of the request back.
 func nackOf(req []byte) []byte {
 	b := make([]byte, len(req))
 	b[offCMVersion], b[offCMType] = cmVersion, cmNack

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// linkState is what an endpoint has with a peer when a connection request of that peer arrives.
+// linkState is the state between an endpoint and a peer when a connection request of that peer arrives.
 type linkState uint8
 
 const (
@@ -20,7 +20,7 @@ func (s linkState) String() string {
 	return [...]string{"idle", "dialing", "nacked", "accepting", "up"}[s]
 }
 
-// verdict is what becomes of a connection request.
+// verdict is the decision about a connection request.
 type verdict uint8
 
 const (

@@ -23,7 +23,7 @@ import (
 // conn is a connection with a peer in full operation, both sides of the exchange of connection messages being over.
 //
 // There are two roles, each held by one goroutine at a time and only across non-blocking calls: the read role, see
-// role.go, and the write role, see tx.go. What both and the callers of the endpoint's methods share is guarded by mu,
+// role.go, and the write role, see tx.go. State that both roles and the callers of the endpoint's methods share is guarded by mu,
 // which is held for moments only. Order of locks: write role, peer.mu, conn.mu, peer.tagMu.
 //
 // A connection ends once, by fail. Operations that the roles are not using complete there; the others when their role's
@@ -52,7 +52,7 @@ type conn struct {
 	sweep   atomic.Bool // the batch holds something that is to be let go
 	blocked atomic.Bool // the socket is full, and a goroutine waits for room
 	waiting atomic.Bool // that goroutine exists
-	later   atomic.Bool // a goroutine is about to write what was gathered
+	later   atomic.Bool // a goroutine is about to write the gathered requests
 
 	rxBytes atomic.Uint64
 	txBytes atomic.Uint64
@@ -105,9 +105,9 @@ type conn struct {
 	ration  atomic.Int64 // if positive: bytes that may be read although the peer leaves too much unread
 
 	moving   atomic.Int32 // transfers that have not ended
-	expects  atomic.Int32 // what the peer owes us: reads and acknowledgements,
+	expects  atomic.Int32 // answers that the peer owes: to reads and writes,
 	readsOut atomic.Int32 // of these, reads
-	owes     atomic.Int32 // what we owe the peer: replies
+	owes     atomic.Int32 // replies that this side owes the peer
 	paused   atomic.Bool  // nothing is read, because owes or unsent is over its limit
 }
 
@@ -125,7 +125,7 @@ type directRecv struct {
 	err  error
 }
 
-// item is what a caller wants to be sent.
+// item is a message or a transfer that a caller sends.
 type item struct {
 	op     *na.Op
 	what   string // for errors
@@ -136,7 +136,7 @@ type item struct {
 	request bool // msg is a request
 }
 
-// reply is what a peer is owed: an acknowledgement, or the answer to a read.
+// reply is an acknowledgement, or the answer to a read, that this side owes the peer.
 type reply struct {
 	read  bool
 	total uint64
@@ -169,7 +169,7 @@ func newConn(p *peer, sock *sockio.Conn, account *hostquota.Account) *conn {
 // start lets the connection run; adopt has counted the goroutine, which Close waits for.
 func (c *conn) start() {
 	go c.background(0)
-	c.kick() // what has waited for the connection
+	c.kick() // sends the messages that have waited for the connection
 }
 
 // moved is how many bytes have moved in both directions.
@@ -189,7 +189,7 @@ func lost(err error) error {
 	return err
 }
 
-// fail ends the connection. It completes what nobody is using; the roles complete the rest. It must be called without
+// fail ends the connection. It completes the operations that no role is using; the roles complete the rest. It must be called without
 // mu and peer.mu; calls after the first do nothing.
 func (c *conn) fail(kind na.Kind, err error) { c.end(failure{kind, err}, endNow) }
 
@@ -215,7 +215,7 @@ func guarded(f func([][]byte) (int, error), bufs [][]byte) (n int, err error) {
 	return n, err
 }
 
-// part ends the connection because the endpoint is closed: what TCP has taken still reaches the peer.
+// part ends the connection because the endpoint is closed. Bytes that TCP has taken still reach the peer.
 func (c *conn) part() { c.end(failure{na.Closed, nil}, endLingering) }
 
 // endMode is the manner in which a connection ends.
@@ -327,7 +327,7 @@ func (c *conn) dropLocked(t *transfer, f *failure, list []ended) []ended {
 	}
 	t.queued = false
 	if t.err == nil {
-		t.err = c.opError(t.what(), f)
+		t.err = c.opError(t.name(), f)
 	}
 	if t.over() {
 		t.ended = true
@@ -393,7 +393,7 @@ func (c *conn) usesMemory(m *memory) bool {
 	return false
 }
 
-// push queues what a caller wants to be sent; the caller kicks afterwards. It returns how many wait now; 0: the
+// push queues an item; the caller kicks afterwards. It returns the number of items that wait now; 0: the
 // connection is dead.
 func (c *conn) push(it item) int {
 	c.mu.Lock()
@@ -449,11 +449,11 @@ func (c *conn) seeOff() {
 	_ = c.sock.Close() // the timer may have done so
 }
 
-// quiesce waits until nobody touches memory or completes operations for a dead connection any more: callers of the
+// quiesce waits until no goroutine touches memory or completes operations for a dead connection any more: callers of the
 // endpoint's methods have roles, too, and Close does not know them. It keeps the read role for good.
 func (c *conn) quiesce() {
 	c.ending.Wait()
-	for !c.role.held.CompareAndSwap(false, true) { // who reads sees next that the connection is dead
+	for !c.role.held.CompareAndSwap(false, true) { // the reader sees next that the connection is dead
 		runtime.Gosched()
 	}
 	c.letGo()

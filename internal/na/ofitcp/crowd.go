@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// maxUnread is the limit of the bytes of answers in the queue of one connection, whose peer does not read them. A connection at the
+	// maxUnread is the limit of the bytes of answers that wait in the queue of one connection for the peer to read. A connection at the
 	// limit reads no requests, because their answers would wait too; it reads again when half of the bytes have been sent. Each answer
 	// counts answerOverhead bytes more than its length: about the memory that its request holds until the answer is sent.
 	maxUnread      = 1 << 20

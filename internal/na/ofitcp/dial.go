@@ -38,10 +38,10 @@ func (p *peer) dialLocked() bool {
 	return true
 }
 
-// errNack is what a peer answers that has a connection with us already, or is making one.
+// errNack is the error of a peer's refusal: it has a connection with this endpoint already, or is making one.
 var errNack = errors.New("the peer refused the connection: it has one with this endpoint, perhaps by another address of its own, or was making one that did not come about")
 
-// dial makes a connection, or fails what waits for it. A refusal by the peer's endpoint is waited out, since it means
+// dial makes a connection, or fails the operations that wait for it. A refusal by the peer's endpoint is waited out, since it means
 // that a connection of the peer's is on its way; one by its host only if Config says so.
 func (p *peer) dial(ctx context.Context, try *attempt) {
 	e := p.ep
@@ -120,13 +120,13 @@ func (p *peer) connect(ctx context.Context, try *attempt) (*net.TCPConn, cmMessa
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		_ = tcp.Close() // the error at hand is the one to tell
+		_ = tcp.Close() // the error at hand is the one to report
 		return nil, answer, err
 	}
 	return tcp, answer, nil
 }
 
-// explainDial says what a dial's error means where the system does not.
+// explainDial explains a dial's error where the system does not.
 func (e *Endpoint) explainDial(p *peer, err error) error {
 	if e.local.Addr().IsLoopback() && !p.addr.Addr().IsLoopback() && !errors.Is(err, syscall.ECONNREFUSED) {
 		return fmt.Errorf("%w; this endpoint's address is %v, which reaches its own host only: open it on another one", err, e.local.Addr())
@@ -190,13 +190,13 @@ func (p *peer) connected(try *attempt, tcp *net.TCPConn, answer cmMessage) {
 	p.mu.Unlock()
 	if !ok {
 		p.account.Give(hostquota.Connections, 1)
-		_ = sock.Close() // nobody has used it
+		_ = sock.Close() // it was not used
 		return
 	}
 	c.start()
 }
 
-// dialFailed fails what waits, unless the attempt was given up meanwhile.
+// dialFailed fails the operations that wait, unless the attempt was given up meanwhile.
 func (p *peer) dialFailed(try *attempt, err error) {
 	p.mu.Lock()
 	if p.try != try {
@@ -247,14 +247,14 @@ func (e *Endpoint) prepare(tcp *net.TCPConn) (*sockio.Conn, error) {
 	}
 	if d := e.cfg.SendTimeout; d > 0 {
 		if err := sock.SetUserTimeout(d); err != nil && !errors.Is(err, errors.ErrUnsupported) {
-			_ = sock.Close() // the error at hand is the one to tell
+			_ = sock.Close() // the error at hand is the one to report
 			return nil, err
 		}
 	}
 	return sock, nil
 }
 
-// wholeSeconds rounds up to what the system's options can hold.
+// wholeSeconds rounds up to whole seconds, because the system's options hold no fractions.
 func wholeSeconds(d time.Duration) time.Duration {
 	return max(time.Second, (d + time.Second - 1).Truncate(time.Second))
 }

@@ -3,9 +3,9 @@
 //
 // The nouns:
 //
-//   - An [Endpoint] is a listener and one connection per peer, shared by the traffic of both directions. Whoever has
-//     something to send first dials; the other side uses that connection for its own traffic.
-//   - A peer is an address and what the endpoint has with it. Its identity is the IP address that its connections come
+//   - An [Endpoint] is a listener and one connection per peer, shared by the traffic of both directions. The side
+//     that has something to send first dials; the other side uses that connection for its own traffic.
+//   - A peer is an address, and the connection and operations that the endpoint has with it. Its identity is the IP address that its connections come
 //     from and the port that it listens on. A further process of the same address, which only a Go peer can be, is called a
 //     twin.
 //   - An origin is the address of a request: the peer, by the connection that the request came over.
@@ -34,7 +34,7 @@
 //
 //	 0               1               2               3
 //	+---------------+---------------+-------------------------------+
-//	| version 3     | type          | length of what follows 32 = 8 |   type 0 request, 1 response, 6 nack
+//	| version 3     | type          | length behind these 32: 8     |   type 0 request, 1 response, 6 nack
 //	+---------------+---------------+-------------------------------+
 //	| zero in C, or 0x636e6272: an identity follows                 |   4..7
 //	+---------------------------------------------------------------+
@@ -70,17 +70,17 @@
 //	op 1  expected message    [completion data 8] tag 8             payload: message
 //	      request, old form   tag with bit 32 set                   payload: sender's address, message
 //	op 2  read                1 to 4 times offset 8, length 8, key 8
-//	op 3  answer to a read                                          payload: what was asked for
+//	op 3  answer to a read                                          payload: the bytes of the read
 //	op 4  write               [completion data 8] 1 to 4 times ...  payload
 //
 //	flags 1: there is completion data; 4 and 8: acknowledge when placed
 //
-// Answers to reads and acknowledgements carry no identifier: they come in the order of what they answer. The number
+// Answers to reads and acknowledgements carry no identifier: they come in the order of the reads and writes. The number
 // counts messages in the order of sending, which debug builds of libfabric verify; we do not.
 //
 // # Safety
 //
-// The protocol authenticates nobody: who can connect can send requests. What a peer can do otherwise is bounded by the
+// The protocol has no authentication: every host that can connect can send requests. Its access to memory is bounded by the
 // keys that it was given, which are not to be guessed. Every length, range and right is checked before use. A message
 // against the protocol, and an access that is not allowed, ends the connection it came over; a message that is merely
 // not wanted is dropped. Garbage on the port costs its own connection. Answers go over the connection that the request
@@ -94,7 +94,7 @@
 // # Failure
 //
 // When a connection is lost everything that waits for its peer fails, and the next operation dials anew. A host that
-// vanishes is found by keep-alive and by sent bytes that nobody acknowledges (Config.KeepAlive, Config.SendTimeout). A
+// vanishes is found by keep-alive and by sent bytes that it does not acknowledge (Config.KeepAlive, Config.SendTimeout). A
 // refused connection fails at once, unless Config.DialRetry says otherwise.
 //
 // # Limits

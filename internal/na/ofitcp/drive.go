@@ -26,14 +26,14 @@ func (c *conn) drive(ev *na.Event) {
 		c.driveSpinning(ev, &s, bg)
 		s.stop(c.ep)
 	} else if !r.held.Load() {
-		c.handBack() // or nobody would read while there are drivers that may not spin, or that find the background about to rest
+		c.handBack() // or no goroutine would read while there are drivers that may not spin, or that find the background about to rest
 	}
 	if !ev.IsSet() {
-		c.takeOver(r.begun.Load()) // if the background is in a task, perhaps in this one, nobody else would read
+		c.takeOver(r.begun.Load()) // if the background is in a task, perhaps in this one, no other goroutine would read
 	}
 }
 
-// driveSpinning takes the read role, unless somebody else makes progress. bg is what the background goroutine does.
+// driveSpinning takes the read role, unless another goroutine makes progress. bg is the state of the background goroutine.
 func (c *conn) driveSpinning(ev *na.Event, s *spinner, bg uint32) {
 	r := &c.role
 	if bg == bgActive {
@@ -46,7 +46,7 @@ func (c *conn) driveSpinning(ev *na.Event, s *spinner, bg uint32) {
 	if bg != bgInTask && !r.claim.Swap(true) {
 		c.ep.watch.add(c)
 		if bg == bgParked {
-			c.sock.WakeRead() // so that what comes wakes nobody
+			c.sock.WakeRead() // so that bytes that come wake no goroutine
 		}
 	}
 	if r.aside.Load() {
@@ -60,7 +60,7 @@ func (c *conn) driveSpinning(ev *na.Event, s *spinner, bg uint32) {
 	}
 }
 
-// lone reports whether nobody but the caller waits for the peer, which asks for nothing itself. Then the caller reads for
+// lone reports whether only the caller waits for the peer, and the peer asks for nothing itself. Then the caller reads for
 // itself although the background does so already: being woken would take it longer.
 func (c *conn) lone() bool {
 	return !c.serves.Load() && c.peer.awaits.Load()+c.moving.Load() <= 1
@@ -82,7 +82,7 @@ func (c *conn) displace(ev *na.Event, s *spinner) bool {
 	return true
 }
 
-// driveTime is for how long a driver reads at most, whatever comes: it has to come back to its caller, who may have a
+// driveTime is the longest time that a driver reads: it has to come back to its caller, which may have a
 // deadline, also while there is always something to read that is not for it, or while every read takes long because the
 // processors are busy.
 const driveTime = 20 * time.Millisecond
@@ -94,7 +94,7 @@ const driveReads = 4
 func (c *conn) driveHeld(ev *na.Event, s *spinner) {
 	for reads := 1; !ev.IsSet() && !c.dead.Load(); {
 		if c.receive() {
-			c.rx.handed = false // whose handler may have been and gone when the background reads again
+			c.rx.handed = false // because the handler of that request may have come and gone when the background reads again
 			c.detachTasks()
 			if reads%driveReads == 0 && s.late(time.Now()) {
 				return
@@ -142,7 +142,7 @@ func (c *conn) stepAside() {
 	c.ep.watch.add(c)
 }
 
-// detachTasks gives tasks that came while somebody drives to goroutines: the driver must not be kept, and the
+// detachTasks starts a goroutine for each task that came while a goroutine drives: the driver must not be kept, and the
 // background may be busy.
 func (c *conn) detachTasks() {
 	for _, t := range c.rx.tasks {
@@ -152,7 +152,7 @@ func (c *conn) detachTasks() {
 	c.rx.tasks = c.rx.tasks[:0]
 }
 
-// detachQueued gives tasks that nobody has begun to goroutines: the one that the background goroutine is in waits for the
+// detachQueued starts a goroutine for each task that has not begun: the one that the background goroutine is in waits for the
 // peer, and they would wait with it.
 func (c *conn) detachQueued() {
 	r := &c.role

@@ -29,7 +29,7 @@ type Endpoint struct {
 	local       netip.AddrPort   // source address of its connections, with the port that it listens on
 	binds       []netip.Addr     // listening addresses: one, or all addresses that the interfaces had at Open
 	all         bool             // it listens on 0.0.0.0 or [::]
-	poller      *sockio.Poller   // looks at the connections whose readers are parked
+	poller      *sockio.Poller   // finds readable connections with parked readers
 	own         *peer
 	prefix      int // bytes of an address in requests; 0 for peers that are no Mercury's, in tests
 	prefixBytes []byte
@@ -142,7 +142,7 @@ func (e *Endpoint) peer(a netip.AddrPort) *peer {
 	return e.peerAt(peerKey{addr: a})
 }
 
-// twin returns the separate peer of a caller whose address already has a connection.
+// twin returns the separate peer of a caller from an address that already has a connection.
 func (e *Endpoint) twin(k *caller) *peer {
 	key := peerKey{addr: k.addr, id: k.m.id}
 	if key.id.isZero() {
@@ -488,7 +488,7 @@ func (e *Endpoint) replace(f func()) {
 // background goroutine waits for before it ends: so Close does not wait for runners yet.
 func (e *Endpoint) runTask(t na.Task) { e.runners.Run(t) }
 
-// yield lets other goroutines run, also readers whose connections have just become readable. It polls the network itself, because
+// yield lets other goroutines run, also readers of connections that have just become readable. It polls the network itself, because
 // Go's scheduler polls it only every 10 ms while goroutines are runnable.
 func (e *Endpoint) yield() {
 	e.poller.Poll()
@@ -530,7 +530,7 @@ func (e *Endpoint) end() {
 		}
 	}
 	e.mu.Unlock()
-	// What has a goroutine by now is found here: peers are active before they dial.
+	// All attempts that have a goroutine by now are found here: peers are active before they dial.
 	for _, p := range e.activePeers() {
 		p.close()
 	}
@@ -557,7 +557,7 @@ const (
 	keyError = "error"
 )
 
-// trace logs at Debug what happens to a connection.
+// trace logs an event of a connection at Debug.
 func (e *Endpoint) trace(msg string, p *peer, err error) {
 	if e.cfg.Logger.Enabled(context.Background(), slog.LevelDebug) {
 		e.cfg.Logger.Debug(msg, keyPeer, p.str, keyError, err)

@@ -38,7 +38,7 @@ type halfOpen struct {
 type halves struct {
 	hosts map[*hostquota.Account]*list.List
 	n     int
-	// arrivals lists the hosts with connections whose handshake has not begun, as *arrivals, the next one first. The hosts take turns,
+	// arrivals lists the hosts with handshakes that have not begun, as *arrivals, the next one first. The hosts take turns,
 	// so that a connection waits for no more than one of each other host before those of its own host.
 	arrivals list.List
 	byHost   map[*hostquota.Account]*list.Element // in arrivals
@@ -49,7 +49,7 @@ func newHalves() halves {
 	return halves{hosts: map[*hostquota.Account]*list.List{}, byHost: map[*hostquota.Account]*list.Element{}}
 }
 
-// arrivals lists the connections of one host whose handshake has not begun, the oldest first.
+// arrivals lists the connections of one host that wait for their handshake to begin, the oldest first.
 type arrivals struct {
 	account *hostquota.Account
 	list    list.List
@@ -80,7 +80,7 @@ func (s *halves) begin(h *halfOpen) {
 	}
 }
 
-// next takes the connection whose handshake is to begin out of the arrivals, and returns nil if there is none.
+// next takes the connection that is to begin its handshake out of the arrivals, and returns nil if there is none.
 func (s *halves) next() *halfOpen {
 	at := s.arrivals.Front()
 	if at == nil {

@@ -129,7 +129,7 @@ func appendRMA(b []byte, op byte, flags uint16, iovs []iov, payload uint64) []by
 	return b
 }
 
-// iov is a piece of registered memory (struct ofi_rma_iov): addr is an offset from the start of what key stands for.
+// iov is a piece of registered memory (struct ofi_rma_iov): addr is an offset from the start of the memory with that key.
 type iov struct{ addr, len, key uint64 }
 
 // message is a parsed header.
@@ -148,7 +148,7 @@ type message struct {
 // parseHeader reads the header at the start of b, which is hostile, into m. It returns the header's length, 0 if more
 // bytes are needed, or a negative number for a malformed one, which malformed names.
 //
-// What upstream leaves undefined is ignored: the version, the byte that may be a sequence number, and the count of
+// Fields that upstream leaves undefined are ignored: the version, the byte that may be a sequence number, and the count of
 // pieces of messages that have none.
 func parseHeader(m *message, b []byte) int {
 	if len(b) < baseLen {
@@ -173,7 +173,7 @@ func parseHeader(m *message, b []byte) int {
 	return m.parseWords(h[:m.hdr])
 }
 
-// What parseHeader objects to.
+// Faults that parseHeader finds.
 const (
 	badOp         = -1 - iota // an operation that does not exist
 	badSize                   // sizes that contradict each other
@@ -181,20 +181,20 @@ const (
 	badRendezvous             // an operation that version 0, on which both sides have agreed, does not have
 )
 
-// malformed says what a negative result of parseHeader means.
+// malformed describes a negative result of parseHeader.
 func malformed(n int) string {
 	switch n {
 	case badSize:
-		return "a message whose sizes contradict each other"
+		return "a message with sizes that contradict each other"
 	case badIOV:
-		return "a read or write without pieces, with more than 4, or whose length is not that of its pieces"
+		return "a read or write without pieces, with more than 4, or with a length that is not that of its pieces"
 	case badRendezvous:
 		return "a message of a rendezvous, which version 0 of the protocol does not have, and no other was agreed on"
 	}
 	return "a header with an unknown operation or length"
 }
 
-// parseWords reads what follows the base header: completion data first, then tag or pieces.
+// parseWords reads the words behind the base header: completion data first, then tag or pieces.
 func (m *message) parseWords(h header) int {
 	flags := h.flags()
 	m.wantAck = flags&flagsAck != 0

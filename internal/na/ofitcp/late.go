@@ -18,7 +18,7 @@ import (
 )
 
 // This protocol can refuse an access to memory only by ending the connection. A server does not learn that its caller has given
-// up a call, so it may access memory whose handle the call's request carried after the caller has closed that memory. Ending the
+// up a call, so it may access memory, by a handle in the call's request, after the caller has closed that memory. Ending the
 // connection would then fail all other calls to the server. Therefore the endpoint keeps such memory for the server of the call
 // when the program closes it:
 //
@@ -40,7 +40,7 @@ const (
 	maxLateHandles = 1 << 16
 )
 
-// lates holds the given-up calls of an endpoint whose requests carry handles of its memory. It is safe for concurrent use.
+// lates holds the given-up calls of an endpoint with handles of its memory in their requests. It is safe for concurrent use.
 type lates struct {
 	n  atomic.Int64   // number of calls
 	wg sync.WaitGroup // counts kept memory
@@ -64,7 +64,7 @@ type lateCalls struct {
 	handles int         // number of handles in the requests of byTag
 }
 
-// lateCall is a given-up call whose server may still access the memory.
+// lateCall is a given-up call. Its server may still access the memory.
 type lateCall struct {
 	c    *conn
 	tag  uint32
@@ -97,7 +97,7 @@ type lateMemory struct {
 	done    func()        // called once when no access to kept memory is possible any more
 }
 
-// lateError is the cause of the end of a connection whose peer accesses closed memory of a given-up call.
+// lateError is the cause of the end of a connection because the peer accesses closed memory of a given-up call.
 type lateError struct{ text string }
 
 func (e *lateError) Error() string { return e.text }
@@ -350,7 +350,7 @@ func (l *lates) serves(c *conn, k *memory) bool {
 	return slices.ContainsFunc(k.late.handles, func(h *lateHandle) bool { return h.call.c == c })
 }
 
-// explain returns the error of an access by the peer of c to a key whose handle a given-up call carried, and nil for other keys.
+// explain returns the error of an access by the peer of c to a key from a handle of a given-up call, and nil for other keys.
 // k is the kept memory under the key, nil if there is none.
 func (l *lates) explain(c *conn, key uint64, k *memory) error {
 	if l.n.Load() == 0 {
@@ -539,7 +539,7 @@ func (l *lates) expire() {
 }
 
 // about returns the error for an operation of a connection that ended with f. If a late access ended the connection, the error
-// also says whether the peer may have executed the request, because the program may repeat a call whose request was not sent.
+// also says whether the peer may have executed the request, because the program may repeat a call if its request was not sent.
 func (f *failure) about(what string) error {
 	if !f.isLate() {
 		return f.err

@@ -394,7 +394,7 @@ func (p *peer) accepted(try *attempt, v verdict, k *caller) bool {
 	return ok
 }
 
-// notAccepted gives up the answering of a request. What waits for a connection gets an own attempt.
+// notAccepted gives up the answering of a request. Operations that wait for a connection get an own attempt.
 func (p *peer) notAccepted(try *attempt) {
 	p.mu.Lock()
 	var items []item

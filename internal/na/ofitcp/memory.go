@@ -106,7 +106,7 @@ const (
 	handlePiece = 16
 	handleLen   = handleHead + handlePiece
 	// handleBase is the base address in our handles. Peers never use it, since addresses of the tcp provider are
-	// offsets; zero would mean no memory, and the true one is nobody's business.
+	// offsets; zero would mean no memory, and the true one is of no use to a peer.
 	handleBase = 0x1000
 )
 
@@ -183,7 +183,7 @@ func (e *Endpoint) Register(mem []byte, access na.Access) (na.Memory, error) {
 	return m, nil
 }
 
-// memoryTable finds registered memory by key. It holds the memory, so that the collector keeps what peers may reach.
+// memoryTable finds registered memory by key. It holds the memory, so that the collector keeps all memory that peers may reach.
 type memoryTable struct {
 	shards [memoryShards]memoryShard
 }

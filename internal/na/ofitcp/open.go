@@ -22,16 +22,16 @@ import (
 
 // Config says how an endpoint is opened. The zero value of each field is its default.
 type Config struct {
-	// Address is what to listen on: "ofi+tcp", "ofi+tcp://host", "ofi+tcp://:port", "ofi+tcp://interface/host:port", and
+	// Address is the address to listen on: "ofi+tcp", "ofi+tcp://host", "ofi+tcp://:port", "ofi+tcp://interface/host:port", and
 	// the same with "tcp" in place of "ofi+tcp"; host may be an address, an interface or a name. Empty is "ofi+tcp".
-	// What is left open is chosen as [Choose] says. A port that is taken is an error, never replaced by another.
+	// [Choose] describes how the rest is chosen. A port that is taken is an error, never replaced by another.
 	Address string
 	// Listen says that peers may send requests. They can reach the endpoint either way, for its memory.
 	Listen bool
 	// Handler takes the requests. Without Listen it is to refuse them, or may be nil: then they are dropped unanswered.
 	// (Upstream stops reading a connection over which a process gets a request that does not listen.)
 	Handler na.Handler
-	// Logger is told of peers that break the protocol and, at Debug, of connections. Nil discards.
+	// Logger logs peers that break the protocol and, at Debug, connections. Nil discards.
 	Logger *slog.Logger
 	// Spin is for how long a goroutine reads the socket without result before it parks: 0 stands for 50 µs, negative for
 	// no time.
@@ -63,7 +63,7 @@ type Config struct {
 	// LateAccess is for how long the endpoint keeps closed memory for the servers of given-up calls (late.go): 0 stands for
 	// 60 s, negative for not at all.
 	LateAccess time.Duration
-	// Quota counts what each remote host holds; nil: a Book without limits.
+	// Quota counts the resources that each remote host holds; nil: a Book without limits.
 	Quota *hostquota.Book
 	// Audit counts and logs connections and refusals; nil: a Trail of its own, on Logger.
 	Audit *audit.Trail
@@ -80,7 +80,7 @@ const (
 	smallestMessage = 64
 )
 
-// withDefaults returns cfg with what is in force in place of zeros.
+// withDefaults returns cfg with the defaults in place of zeros.
 func (cfg Config) withDefaults() (Config, error) {
 	setDefault(&cfg.Spin, defaultSpin)
 	setDefault(&cfg.MaxRequest, defaultMessage)
@@ -239,7 +239,7 @@ func bindError(a netip.AddrPort, err error) error {
 	return &na.Error{Kind: kind, Op: "listen", Addr: formatAddr(a), Err: err}
 }
 
-// randomPid makes the number by which peers tell this process from its predecessor on the same port. The true process
+// randomPid returns the number by which peers distinguish this process from its predecessor on the same port. The true process
 // number would not do: in containers it is often 1 at both ends, which upstream takes for a duplicate.
 func randomPid() uint32 {
 	var b [4]byte

@@ -62,7 +62,7 @@ type waiter struct {
 	buf []byte
 }
 
-// attempt is the making of a connection, in either direction. Its identity tells whether it still counts.
+// attempt is the making of a connection, in either direction. It counts for as long as peer.try points to it.
 type attempt struct {
 	cancel context.CancelFunc
 	sent   atomic.Int32  // an own one: attemptQuiet and so on
@@ -261,7 +261,7 @@ func (p *peer) expect(op *na.Op, tag uint32, buf []byte) bool {
 	return true
 }
 
-// takeWaiter returns who waits for the expected message with that tag.
+// takeWaiter returns the waiter for the expected message with that tag.
 func (p *peer) takeWaiter(tag uint32) (waiter, bool) {
 	p.tagMu.Lock()
 	defer p.tagMu.Unlock()
@@ -306,7 +306,7 @@ func (p *peer) lostLocked(c *conn, how endMode, but map[uint32]bool) []waiter {
 	return p.takeWaiters(but)
 }
 
-// upLocked makes c the connection and has it take what waits.
+// upLocked makes c the connection, and queues the items that wait for one.
 //
 // +checklocks:p.mu
 func (p *peer) upLocked(c *conn, m *cmMessage) {
@@ -325,7 +325,7 @@ func (p *peer) upLocked(c *conn, m *cmMessage) {
 	p.conn.Store(c)
 }
 
-// giveUpLocked ends an attempt and returns what waited for it.
+// giveUpLocked ends an attempt and returns the items and waiters that waited for it.
 //
 // +checklocks:p.mu
 func (p *peer) giveUpLocked() ([]item, []waiter) {
@@ -334,7 +334,7 @@ func (p *peer) giveUpLocked() ([]item, []waiter) {
 	return items, p.takeWaiters(nil)
 }
 
-// failAll completes what waited for a connection that does not come about.
+// failAll completes the operations that waited for a connection that does not come about.
 func (p *peer) failAll(items []item, tags []waiter, kind na.Kind, err error) {
 	for _, it := range items {
 		p.giveBack(it, &na.Error{Kind: kind, Op: it.what, Addr: p.str, Err: err})
@@ -345,7 +345,7 @@ func (p *peer) failAll(items []item, tags []waiter, kind na.Kind, err error) {
 	p.settle()
 }
 
-// close ends attempts and what waits for them: the endpoint is closed.
+// close ends the attempt and the operations that wait for it, because the endpoint is closed.
 func (p *peer) close() {
 	p.mu.Lock()
 	if p.try != nil {
@@ -370,7 +370,7 @@ func (p *peer) cancel(op *na.Op) bool {
 	return false
 }
 
-// unqueue removes op from what waits for a connection.
+// unqueue removes op from the items that wait for a connection.
 func (p *peer) unqueue(op *na.Op) (item, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -383,7 +383,7 @@ func (p *peer) unqueue(op *na.Op) (item, bool) {
 	return item{}, false
 }
 
-// unexpect removes op from those who wait for messages.
+// unexpect removes op from the waiters for expected messages.
 func (p *peer) unexpect(op *na.Op) bool {
 	p.tagMu.Lock()
 	defer p.tagMu.Unlock()
@@ -397,7 +397,7 @@ func (p *peer) unexpect(op *na.Op) bool {
 	return false
 }
 
-// activate enters p into the set of peers with something under way. The caller holds the lock of what it has begun, mu or
+// activate enters p into the set of peers with something under way. The caller holds the lock of the operation that it has begun, mu or
 // tagMu, so that settle does not undo it.
 func (p *peer) activate() {
 	if p.active.Load() {

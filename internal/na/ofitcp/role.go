@@ -10,22 +10,22 @@ import (
 	"cinnabar/internal/sockio"
 )
 
-// role is the read role of a connection and who may have it.
+// role is the read role of a connection, which one goroutine at a time holds.
 //
 // Each connection has a background goroutine that reads, runs the tasks that requests bring, spins for a while after
 // traffic, and then parks in the poller. A goroutine that waits for something from the peer takes the role instead
-// (drive). If the background was parked, or nobody else waits for the peer, it then stays away even when the waiter has
-// got what it wanted, since that waiter will soon be back with its next call: the connection is claimed, until nobody has
+// (drive). If the background was parked, or no other goroutine waits for the peer, it then stays away even when the waiter has
+// its result, because that waiter will soon be back with its next call: the connection is claimed, until no goroutine has
 // driven it for a tick of the watcher, or others wait for the peer too.
 type role struct {
-	held   atomic.Bool   // somebody is reading
+	held   atomic.Bool   // a goroutine is reading
 	claim  atomic.Bool   // drivers read; the background rests
 	aside  atomic.Bool   // so it does because one is expected, which has not come
 	vain   atomic.Int32  // how many in a row have not come
 	trust  atomic.Int32  // below 0: for how many requests none is expected
 	bg     atomic.Uint32 // bgActive and so on
 	resume chan struct{} // capacity 1: the background's turn
-	drives atomic.Uint64 // how often somebody drove
+	drives atomic.Uint64 // number of calls of drive
 	turn   atomic.Int32  // bytes of small messages in one read, and in one turn
 	place  readPlace     // of the background goroutine, which alone uses this and the next three fields
 	began  time.Time     // the time at which its turn began
@@ -41,7 +41,7 @@ type role struct {
 	next int
 	// left is the number of tasks in fresh and tasks that have not begun.
 	left atomic.Int32
-	// gen tells the background goroutine that it was replaced because a task kept it.
+	// gen changes when the background goroutine is replaced because a task kept it.
 	// +checklocks:mu
 	gen uint32
 	// +checklocks:mu
@@ -61,7 +61,7 @@ const (
 	bgResting               // waits for resume
 )
 
-// background is the goroutine that makes progress when nobody drives. It ends when the connection has ended, or when it
+// background is the goroutine that makes progress when no goroutine drives. It ends when the connection has ended, or when it
 // was replaced.
 func (c *conn) background(gen uint32) {
 	killed := true
@@ -98,7 +98,7 @@ func (c *conn) revive(gen uint32) {
 	}
 }
 
-// progress is what the background goroutine does until the connection is dead and its tasks are run. False: another
+// progress reads and runs tasks until the connection is dead and its tasks are run. False: another
 // goroutine has taken over.
 func (c *conn) progress(gen uint32) (mine bool) {
 	r := &c.role
@@ -156,7 +156,7 @@ func (c *conn) readable() bool {
 	return got || c.dead.Load() || c.paused.Load()
 }
 
-// rest waits while somebody else has the role, or nothing may be read.
+// rest waits while another goroutine has the role, or nothing may be read.
 func (c *conn) rest() {
 	r := &c.role
 	r.bg.Store(bgResting)
@@ -188,7 +188,7 @@ func (c *conn) rest() {
 // hasTasks reports whether there are tasks that have not begun.
 func (c *conn) hasTasks() bool { return c.role.left.Load() > 0 }
 
-// release gives the role back. Who comes behind a connection's end lets go of memory.
+// release gives the role back. If the connection has ended, it lets go of memory.
 func (c *conn) release() {
 	r := &c.role
 	r.held.Store(false)
@@ -218,7 +218,7 @@ func (c *conn) handBack() {
 	}
 }
 
-// serve reads, runs tasks and spins, until nothing has come for the spin time or somebody else reads. False: the
+// serve reads, runs tasks and spins, until nothing has come for the spin time or another goroutine reads. False: the
 // goroutine was replaced.
 func (c *conn) serve(gen uint32) bool {
 	s := spinner{luck: &c.luck}

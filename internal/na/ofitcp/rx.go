@@ -13,7 +13,7 @@ import (
 
 const (
 	// stageBytes is how much of the stream is read at a time while no large payload is expected: less than the size
-	// from which sockio tells the scheduler of a call, which costs.
+	// from which sockio announces a call to the scheduler, which costs time.
 	stageBytes = 16<<10 - 64
 	// readBytes is about how much one call reads, which bounds for how long memory is in use.
 	readBytes = 2 << 20
@@ -28,9 +28,9 @@ var stages = sync.Pool{New: func() any { return new(stage) }}
 
 // rxState is the receiving half of a connection, the read role's own.
 //
-// Small messages are read into the stage, many at a time, and handled there. Of a message that is larger, or whose place
-// is known, only what came together with its header passes through the stage: the rest is read straight into its place,
-// and behind it only as much as the header of another message of the kind, whose payload then is read straight, too.
+// Small messages are read into the stage, many at a time, and handled there. Of a message that is larger, or has a known
+// place, only the bytes that came together with its header pass through the stage: the rest is read straight into its place, and behind
+// it only as much as the header of another message of the kind, so that its payload is read straight, too.
 type rxState struct {
 	stage *stage // nil while there is nothing in it
 	r, w  int    // unhandled bytes in stage
@@ -41,7 +41,7 @@ type rxState struct {
 	left uint64 // of it
 	sink sink   // where it goes
 
-	reading *transfer // whose memory read is filling
+	reading *transfer // read is filling its memory
 
 	iov     int        // sinkWrite: the next byte goes to conn.writeTo[iov]
 	iovOff  uint64     // there
@@ -50,7 +50,7 @@ type rxState struct {
 	kick    bool       // something is to be written
 	corked  bool       // parse collects small replies and sends them together
 	handed  bool       // a request went to the handler, which has made no task of it
-	in      na.Message // what handlers are shown
+	in      na.Message // the request that the handler gets
 	tasks   []na.Task
 	plan    [][]byte
 	ended   []ended
@@ -67,7 +67,7 @@ const (
 	sinkRequest             // to memory for one request
 )
 
-// receive reads once and handles what has come, with the read role. It reports whether something has come.
+// receive reads once and handles the bytes that have come, with the read role. It reports whether something has come.
 func (c *conn) receive() bool {
 	if c.dead.Load() || c.pauseReading() {
 		return false
@@ -93,7 +93,7 @@ func (c *conn) receive() bool {
 	return true
 }
 
-// localFault gives up the transfer whose local memory the kernel could not fill, and reports whether the connection goes on:
+// localFault gives up the oldest transfer, because the kernel could not fill its local memory, and reports whether the connection goes on:
 // the bytes are still to be read then, and go nowhere, because a fault takes none of them off the stream.
 func (c *conn) localFault(err error) bool {
 	rx := &c.rx
@@ -107,7 +107,7 @@ func (c *conn) localFault(err error) bool {
 		t = c.reads.at(0).t
 	}
 	if t != nil {
-		err = &na.Error{Kind: na.Invalid, Op: t.what(), Addr: c.peer.String(), Err: fmt.Errorf("%w: %w", hostmem.ErrFault, err)}
+		err = &na.Error{Kind: na.Invalid, Op: t.name(), Addr: c.peer.String(), Err: fmt.Errorf("%w: %w", hostmem.ErrFault, err)}
 		rx.ended = c.giveUpLocked(t, err, rx.ended)
 		rx.kick = true // because a part of it may be in the batch
 	}
@@ -178,7 +178,7 @@ func (c *conn) planBody(p [][]byte) [][]byte {
 		p = append(p, rx.request[rx.got:])
 	case sinkNone:
 	}
-	if len(p) == 0 { // what comes goes nowhere
+	if len(p) == 0 { // the payload goes nowhere
 		return append(p, rx.stage[:min(want, stageBytes)])
 	}
 	var n uint64
@@ -313,7 +313,7 @@ func (c *conn) filledDirect(n uint64) {
 	}
 }
 
-// finishReceived has answers written and completes what has come, without a lock. The answers go first: a completion may
+// finishReceived writes answers and completes the operations of messages that have come, without a lock. The answers go first: a completion may
 // close memory that one of them reads, which waits for it.
 func (c *conn) finishReceived() {
 	if c.rx.kick {

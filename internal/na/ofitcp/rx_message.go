@@ -9,7 +9,7 @@ import (
 	"cinnabar/internal/na"
 )
 
-// parse handles what is in the stage, and what has become complete.
+// parse handles the messages in the stage, and the payload that has become complete.
 func (c *conn) parse() {
 	rx := &c.rx
 	for !c.dead.Load() {
@@ -48,7 +48,7 @@ func (c *conn) offence(event audit.Event, cause string, err error) {
 	c.fail(na.Protocol, err)
 }
 
-// begin handles the message whose header of n bytes is next in the stage. False: more of it must come first.
+// begin handles the next message in the stage, which has a header of n bytes. False: more of it must come first.
 func (c *conn) begin(n int) bool {
 	rx := &c.rx
 	m := &rx.m
@@ -61,7 +61,7 @@ func (c *conn) begin(n int) bool {
 		}
 		return c.beginRequest(n, uint32(m.cqData))
 	case opTag:
-		if m.tag>>32 == 1 { // Mercury before 2.3, or told to by NA_OFI_UNEXPECTED_TAG_MSG
+		if m.tag>>32 == 1 { // Mercury before 2.3, or with NA_OFI_UNEXPECTED_TAG_MSG
 			return c.beginRequest(n, uint32(m.tag))
 		}
 		return c.beginExpected(n)
@@ -87,7 +87,7 @@ func (c *conn) fits(n int) (fits, there bool) {
 	return true, uint64(rx.w-rx.r) >= uint64(n)+rx.m.payload
 }
 
-// consume takes the message whose header has n bytes out of the stage and returns its payload.
+// consume takes the message, which has a header of n bytes, out of the stage and returns its payload.
 func (c *conn) consume(n int) []byte {
 	rx := &c.rx
 	p := rx.stage[rx.r+n : rx.r+n+int(rx.m.payload)]
@@ -106,7 +106,7 @@ func (c *conn) startBody(s sink) {
 	}
 }
 
-// takeStaged moves what the stage has of the payload to its place.
+// takeStaged moves the payload's bytes in the stage to their place.
 func (c *conn) takeStaged() {
 	rx := &c.rx
 	n := min(uint64(rx.w-rx.r), rx.left)
@@ -165,7 +165,7 @@ func (c *conn) copyRead(b []byte) {
 	for len(b) > 0 && r.t != nil {
 		k, err := hostmem.Copy(r.t.frags[r.frag].Local[r.off:], b)
 		if err != nil {
-			err = &na.Error{Kind: na.Invalid, Op: r.t.what(), Addr: c.peer.String(), Err: err}
+			err = &na.Error{Kind: na.Invalid, Op: r.t.name(), Addr: c.peer.String(), Err: err}
 			c.rx.ended = c.giveUpLocked(r.t, err, c.rx.ended)
 			return
 		}
@@ -175,7 +175,7 @@ func (c *conn) copyRead(b []byte) {
 	}
 }
 
-// bodyComplete handles a message whose payload is in its place.
+// bodyComplete handles a message after its payload has reached its place.
 func (c *conn) bodyComplete() {
 	rx := &c.rx
 	s := rx.sink
@@ -207,7 +207,7 @@ func (c *conn) ackIfWanted() {
 	}
 }
 
-// reply queues an answer; replies leave in the order of what they answer.
+// reply queues an answer; replies leave in the order of the requests.
 func (c *conn) reply(r reply) {
 	c.mu.Lock()
 	down := c.down != nil
@@ -251,7 +251,7 @@ func (c *conn) beginRequest(n int, tag uint32) bool {
 // is dropped.
 //
 // The address in the request is not used: answers go to the peer at the other end of the connection that the request came
-// over, which upstream's peers put there as well. Otherwise anybody could have us dial third parties.
+// over, which upstream's peers put there as well. Otherwise every peer could make this process dial third parties.
 func (c *conn) request(tag uint32, b []byte) {
 	c.ep.stats.requestsReceived.Add(1)
 	c.serves.Store(true)
@@ -282,7 +282,7 @@ func (c *conn) request(tag uint32, b []byte) {
 	in.Data = nil
 }
 
-// beginExpected handles an expected message. One that nobody waits for is dropped: it is late.
+// beginExpected handles an expected message. One without a waiter is dropped: it is late.
 func (c *conn) beginExpected(n int) bool {
 	rx := &c.rx
 	fits, there := c.fits(n)
@@ -309,7 +309,7 @@ func (c *conn) beginExpected(n int) bool {
 	return true
 }
 
-// claimWaiter finds who waits for the expected message. If the message is not there as a whole, the connection takes its
+// claimWaiter finds the waiter for the expected message. If the message is not there as a whole, the connection takes its
 // place at once, so that cancel always finds the operation.
 func (c *conn) claimWaiter(there bool) (waiter, bool) {
 	rx := &c.rx
@@ -394,7 +394,7 @@ func (c *conn) doneLocked(t *transfer, n uint64) {
 	}
 }
 
-// beginRead finds the read that the message answers: the oldest. An answer that is shorter than what was asked for, or
+// beginRead finds the read that the message answers: the oldest. An answer that is shorter than the read, or
 // longer, fails the transfer and goes nowhere; the stream is in order.
 func (c *conn) beginRead() {
 	c.mu.Lock()
@@ -408,7 +408,7 @@ func (c *conn) beginRead() {
 	r := c.reads.at(0)
 	if t := r.t; t != nil && r.n != c.rx.m.payload {
 		err := fmt.Errorf("%d bytes came in answer to a read of %d", c.rx.m.payload, r.n)
-		c.rx.ended = c.giveUpLocked(t, &na.Error{Kind: na.Protocol, Op: t.what(), Addr: c.peer.String(), Err: err}, c.rx.ended)
+		c.rx.ended = c.giveUpLocked(t, &na.Error{Kind: na.Protocol, Op: t.name(), Addr: c.peer.String(), Err: err}, c.rx.ended)
 	}
 	c.mu.Unlock()
 	c.startBody(sinkRead)

@@ -36,8 +36,8 @@ func (l *luck) try() bool {
 }
 
 // spinRounds is after how many vain reads the clock is looked at, and others are let run: giving way has the scheduler
-// wake a thread to look for work, which takes its time from the peer if that is on this machine. What the last read has
-// made ready runs in the first round.
+// wake a thread to look for work, which takes its time from the peer if that is on this machine. Goroutines that the last read
+// has made ready run in the first round.
 const spinRounds = 16
 
 // spinWithin is how many times as long a goroutine spins in the midst of a message: the peer is sending the rest.

@@ -2,10 +2,10 @@ package ofitcp
 
 import "sync/atomic"
 
-// Stats counts what an endpoint has done since it was opened.
+// Stats counts the messages, transfers and connections of an endpoint since it was opened.
 type Stats struct {
 	RequestsSent, RequestsReceived uint64 // unexpected messages
-	ExpectedSent, ExpectedReceived uint64 // expected messages, those that nobody waited for included
+	ExpectedSent, ExpectedReceived uint64 // expected messages, those without a waiter included
 	ReadsSent, ReadsReceived       uint64 // reads on the wire: one Get may be many
 	WritesSent, WritesReceived     uint64 // writes on the wire
 	Connections                    uint64 // made, in either direction

@@ -31,7 +31,7 @@ type transfer struct {
 	inBatch int   // writes of the sender's batch that refer to local memory
 	reading bool  // the reader is in a system call that fills local memory
 	err     error // why it is over, before its memory could be let go
-	ended   bool  // completed or about to be: nobody else does it
+	ended   bool  // completed or about to be: no other goroutine does it
 }
 
 var transfers = sync.Pool{New: func() any { return new(transfer) }}
@@ -66,7 +66,7 @@ type chunk struct {
 	niov int
 }
 
-// maxPieces is how many pieces of local memory one write gathers: some of what one system call takes.
+// maxPieces is the largest number of pieces of local memory that one write gathers: some of those that one system call takes.
 const maxPieces = 32
 
 // next cuts off the next chunk.
@@ -131,7 +131,7 @@ func (t *transfer) advance(frag int, off, n uint64) (int, uint64) {
 	return frag, off
 }
 
-// pendingRead is a read whose answer has not come, in the order of asking: nothing else matches them.
+// pendingRead is a read without an answer so far. The order of the reads alone matches answers to them.
 type pendingRead struct {
 	t    *transfer // nil if it was given up: the answer goes nowhere
 	frag int

@@ -8,7 +8,7 @@ import (
 	"cinnabar/internal/sockio"
 )
 
-// Sizes of a batch: what one call of TryWritev is given.
+// Sizes of a batch, which one call of TryWritev gets.
 const (
 	batchVectors = 60        // sockio takes 64 in one system call
 	batchBytes   = 1 << 20   // about; a chunk or a message may exceed it
@@ -30,7 +30,7 @@ type txState struct {
 	ended   []ended
 }
 
-// mark tells what is over once the stream has been written up to a position.
+// mark lists the operation and the accesses to memory that are over once the stream has been written up to a position.
 type mark struct {
 	end    uint64 // position
 	first  int    // vectors of it
@@ -47,7 +47,7 @@ func (t *txState) init() {
 	t.marks = make([]mark, 0, 8)
 }
 
-// kick has written what can be: by this goroutine, or by the one that is writing. It never blocks.
+// kick writes as much as the socket takes, or leaves it to the goroutine that is writing. It never blocks.
 //
 // +checklocksignore: it does not know TryLock.
 func (c *conn) kick() {
@@ -58,14 +58,14 @@ func (c *conn) kick() {
 	}
 }
 
-// gatherFrom is with how many answers outstanding requests are gathered. Whoever has that many under way is about to send
-// more, and the first of them keep the peer busy.
+// gatherFrom is the number of outstanding answers from which on requests are gathered. A program with that many calls under way is
+// about to send more, and the first of them keep the peer busy.
 const gatherFrom = 8
 
 // gatherMax is how many messages wait for others at most.
 const gatherMax = 32
 
-// gather queues a request that leaves together with others: when somebody waits for an answer, when there are enough, or
+// gather queues a request that leaves together with others: when a goroutine waits for an answer, when there are enough, or
 // when the goroutine that is started for the first of them gets its turn. False: the connection is dead.
 func (c *conn) gather(it item) bool {
 	n := c.push(it)
@@ -78,13 +78,13 @@ func (c *conn) gather(it item) bool {
 	return true
 }
 
-// sendGathered writes what was gathered.
+// sendGathered writes the gathered requests.
 func (c *conn) sendGathered() {
 	c.later.Store(false)
 	c.kick()
 }
 
-// work does what a holder of the write role has to do.
+// work sweeps the batch and writes, as far as either is due.
 //
 // +checklocks:c.wmu
 func (c *conn) work() {
@@ -132,7 +132,7 @@ func (c *conn) block() {
 	}
 }
 
-// awaitRoom writes when there is room, until what was queued has gone.
+// awaitRoom writes when there is room, until the queue is empty.
 func (c *conn) awaitRoom() {
 	for {
 		err := c.sock.WaitWrite(c.writable)
@@ -303,7 +303,7 @@ func (c *conn) fillItem() {
 	}
 }
 
-// wrote takes n written bytes off the batch and completes what is over.
+// wrote takes n written bytes off the batch and completes the operations that are over.
 //
 // +checklocks:c.wmu
 func (c *conn) wrote(n int) {
@@ -350,7 +350,7 @@ func (c *conn) settle(all bool) {
 	c.finishEnded()
 }
 
-// settleLocked notes what is over with a mark, of a live connection or a dead one.
+// settleLocked notes the operations that end with a mark, of a live connection or a dead one.
 //
 // +checklocks:c.mu
 // +checklocks:c.wmu
@@ -382,7 +382,7 @@ func (c *conn) endIfOver(t *transfer) {
 	}
 }
 
-// finishEnded completes what the write role has found to be over.
+// finishEnded completes the operations that the write role has found to be over.
 //
 // +checklocks:c.wmu
 func (c *conn) finishEnded() {
@@ -394,8 +394,8 @@ func (c *conn) finishEnded() {
 	c.tx.ended = c.tx.ended[:0]
 }
 
-// sweepBatch lets go of what the batch must not use any more: all of it if the connection is dead, or else what belongs
-// to cancelled operations. Their messages have begun to be sent, or may have, so the rest is copied and sent.
+// sweepBatch lets go of memory that the batch must not use any more: all of it if the connection is dead, or else that of
+// cancelled operations. Their messages have begun to be sent, or may have, so the rest is copied and sent.
 //
 // +checklocks:c.wmu
 func (c *conn) sweepBatch() {

@@ -8,11 +8,11 @@ import (
 	"cinnabar/internal/invariants"
 )
 
-// watchInterval is how soon a connection that nobody drives any more goes back to its background goroutine, and how long
+// watchInterval is the time after which a connection without a driver goes back to its background goroutine, and for which
 // a task may keep that goroutine from reading.
 const watchInterval = time.Millisecond
 
-// watcher looks after connections that are claimed by drivers, and those whose background goroutine runs tasks. It has a
+// watcher looks after connections that are claimed by drivers, and those with a background goroutine that runs tasks. It has a
 // goroutine and a timer only while there are such connections.
 type watcher struct {
 	ep   *Endpoint
@@ -91,7 +91,7 @@ func (w *watcher) sweep() bool {
 	return w.running
 }
 
-// look hands c back if nobody has driven it since the last look, and replaces its background goroutine if that is in the
+// look hands c back if no goroutine has driven it since the last look, and replaces its background goroutine if that is in the
 // same task as then. It reports whether c had any traffic that makes another look worthwhile.
 func (c *conn) look() bool {
 	r := &c.role
