@@ -2,7 +2,6 @@ package natest
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"cinnabar/internal/na"
@@ -29,7 +28,7 @@ type Endpoint struct {
 	key      uint64
 	counts   Counts
 
-	tasks sync.WaitGroup // handlers and tasks that run
+	running na.Runners // goroutines that run handlers, tasks and completions of the endpoint
 }
 
 // receiveKey is what an expected message is found by.
@@ -148,15 +147,5 @@ func (ep *Endpoint) Close(ctx context.Context) error {
 	ended = append(ended, n.killLocked(ep)...)
 	n.mu.Unlock()
 	finishAll(ended)
-	idle := make(chan struct{})
-	go func() {
-		ep.tasks.Wait()
-		close(idle)
-	}()
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return ep.running.Wait(ctx)
 }

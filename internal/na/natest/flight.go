@@ -26,15 +26,24 @@ type flight struct {
 	note       na.Message    // for the handler
 }
 
-// ending is an operation to be completed once the lock is released.
+// ending is an operation that finish completes, without the lock. It counts as running, so that Close waits for it. The zero ending has
+// no operation.
 type ending struct {
+	ep  *Endpoint
 	op  *na.Op
 	n   int64
 	err error
 }
 
+// ending returns the ending of the flight's operation.
+func (f *flight) ending(n int64, err error) ending {
+	f.ep.running.Add()
+	return ending{f.ep, f.op, n, err}
+}
+
 func (e ending) finish() {
 	if e.op != nil {
+		defer e.ep.running.Done()
 		e.op.Finish(e.n, e.err)
 	}
 }
@@ -139,11 +148,10 @@ func (n *Network) landLocked(f *flight, moved int64, err error) ending {
 	if f.over {
 		return ending{}
 	}
-	e := ending{f.op, moved, err}
-	if n.flights[f.op] == f {
+	var e ending
+	if n.flights[f.op] == f { // otherwise the operation has completed before
 		delete(n.flights, f.op)
-	} else {
-		e.op = nil // its sender has been told before
+		e = f.ending(moved, err)
 	}
 	if key := (receiveKey{f.peer, f.tag}); f.kind == kindReceive && f.ep.receives[key] == f {
 		delete(f.ep.receives, key)
@@ -229,7 +237,7 @@ func (n *Network) carryLocked(f *flight, peer *Endpoint) (more bool) {
 			f.msg = append([]byte(nil), f.msg...)
 			if !f.after {
 				delete(n.flights, f.op)
-				e = ending{op: f.op}
+				e = f.ending(0, nil)
 			}
 			n.scheduleLocked(f)
 		}
@@ -259,7 +267,7 @@ func (n *Network) carryLocked(f *flight, peer *Endpoint) (more bool) {
 	late := handler != nil && f.after // its sender learns of it after the handler
 	f.delivering = late
 	if handler != nil {
-		peer.tasks.Add(1)
+		peer.running.Add()
 	}
 	n.mu.Unlock()
 	own.finish()
@@ -278,14 +286,14 @@ func (n *Network) carryLocked(f *flight, peer *Endpoint) (more bool) {
 
 // deliver hands a request to the handler and runs its task.
 func (ep *Endpoint) deliver(h na.Handler, m *na.Message) {
-	defer ep.tasks.Done()
+	defer ep.running.Done()
 	t := h.Request(m)
 	switch {
 	case t == nil:
 	case ep.net.cfg.Direct:
 		t.Run()
 	default:
-		ep.tasks.Go(t.Run)
+		ep.running.Run(t)
 	}
 }
 
