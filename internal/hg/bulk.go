@@ -113,11 +113,11 @@ func (b *Bulk) Bind() *Desc {
 	return &Desc{Bulk: bound, own: b}
 }
 
-// Close revokes what peers were allowed and returns when neither they nor transfers of this process touch the memory any
-// more. It is idempotent.
+// Close revokes the keys of b, and returns when neither peers nor transfers of this process touch the memory any more. It is
+// idempotent.
 //
-// All keys are revoked before the first access is waited for, so that Close takes no longer for many segments than for
-// one: [na.DrainTime] at most for accesses of peers.
+// Close revokes all keys before it waits for the first access, so that it takes no longer for many segments than for one:
+// [na.DrainTime] at most for accesses of peers.
 func (b *Bulk) Close() {
 	b.Revoke()
 	b.mu.Lock()

@@ -28,13 +28,13 @@ import (
 // A payload that the peer pulls is revoked before the end, but for a cancelled call and a one-way call without an
 // acknowledgement, see Class.linger.
 //
-// What comes after the end meets no Call: its tag is not in use any more, and for a long time it will not be again.
+// A message that comes after the end finds no Call, because its tag is not in use any more, and for a long time it will not be again.
 type Call struct {
 	c *Class
 
 	// Set by Start, constant until done.
 	to     na.Addr
-	via    na.Addr // whom to make progress with while waiting: nil for calls to the own address
+	via    na.Addr // the peer that a waiter drives; nil for calls to the own address
 	id     ID
 	opts   CallOptions
 	tag    uint32
@@ -59,7 +59,7 @@ type Call struct {
 	sentTag atomic.Uint32 // the tag of the request that was handed to the transport last, valid with flagLaunched
 	sentAt  atomic.Int64  // a time.Duration: the reading of Config.Clock when the transport had sent the request
 
-	extra  callExtra // what only overflow needs
+	extra  callExtra // fields that only calls with overflow use
 	out    []byte    // payload of the response
 	result error     // valid when done
 	probe  *peer     // not nil: this is the question to that peer
@@ -70,7 +70,7 @@ type Call struct {
 // CallOptions are properties of one call.
 type CallOptions struct {
 	OneWay bool // the target sends no response
-	// Proc names the RPC in errors about memory whose handle the call carried; nil: they have the RPC's id.
+	// Proc names the RPC in errors about memory of which the call carried the handle; nil: they have the RPC's id.
 	Proc     Namer
 	Provider uint16
 }
@@ -81,7 +81,7 @@ type Namer interface {
 	Label(provider uint16) string
 }
 
-// Notifier learns of the end of a call.
+// Notifier is called at the end of a call.
 type Notifier interface {
 	// CallDone is called once, on a goroutine that makes progress or that of Start or Cancel. It must not block. It may
 	// call Free.
@@ -105,13 +105,13 @@ func (c *Class) NewCall() *Call {
 	return k
 }
 
-// inputStart is where the payload of requests starts: the longer headers fit before it.
+// inputStart returns the offset of the payload in Call.buf: the longer headers fit before it.
 func (c *Class) inputStart() int { return c.limits.RequestRoom + wire.FormLong.Size() }
 
-// inputRoom is how many bytes of payload fit into a request.
+// inputRoom returns the number of bytes of payload that fit into a request.
 func (c *Class) inputRoom(f wire.Form) int { return max(c.limits.MaxRequest-f.Size(), 0) }
 
-// Input returns where the payload can be appended: length 0, capacity what fits into one message.
+// Input returns an empty slice of the request, to which the payload can be appended. Its capacity is the room for a payload in one message.
 func (k *Call) Input() []byte {
 	start, room := k.c.inputStart(), k.c.inputRoom(wire.FormLong)
 	if k.c.cfg.Checksums == wire.NoChecksums {
@@ -120,7 +120,7 @@ func (k *Call) Input() []byte {
 	return k.buf[start : start : start+room]
 }
 
-// Notify has f told of the end instead of a Wait. It is called before Start.
+// Notify makes the end of the call run f.CallDone, in place of a Wait. It is called before Start.
 func (k *Call) Notify(f Notifier) { k.notify = f }
 
 // Start sends the request. payload is Input appended to, or any other slice. If it fits into one message it belongs to
@@ -185,8 +185,8 @@ func (k *Call) Err() error { return k.result }
 // Free.
 func (k *Call) Output() []byte { return k.out }
 
-// Fetched tells whether Output did not fit into a message: until Free it counts against the budget of the Class. It is
-// valid as Output is.
+// Fetched reports whether Output did not fit into a message. Then it counts against the budget of the Class until Free. The result is
+// valid as long as Output is.
 func (k *Call) Fetched() bool { return k.extra.charged.bytes != 0 }
 
 // Free gives the call back, also one that was never started. It is meant to be called after the end; a call that still

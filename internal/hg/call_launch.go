@@ -14,7 +14,7 @@ var (
 	errNoLoopback = errors.New("calls to the own address are switched off (Config.NoLoopback)")
 )
 
-// callExtra is what only calls with overflow need.
+// callExtra has the fields of a call that only overflow uses.
 type callExtra struct {
 	lent na.Memory // the payload of the request, while the peer may pull it
 
@@ -26,8 +26,7 @@ type callExtra struct {
 	charged  charge
 }
 
-// release lets go of what the end of a call leaves. The payload stays with Call.out, the lent memory is closed by
-// Call.end.
+// release stops the timer and drops the pull at the end of a call. Call.out keeps the payload, and Call.end closes the lent memory.
 func (x *callExtra) release() {
 	if x.timer != nil {
 		x.timer.Stop()
@@ -36,7 +35,7 @@ func (x *callExtra) release() {
 	x.pull = nil
 }
 
-// launch sends the request to a peer whose form is known. The caller holds the call.
+// launch sends the request in the form k.form. The caller holds the call.
 func (k *Call) launch(payload []byte) {
 	if !k.takeTag() {
 		return
@@ -135,8 +134,8 @@ func (k *Call) lend(payload []byte) (desc []byte, ok bool) {
 	return desc, true
 }
 
-// boundAck ends a one-way call whose overflow is not acknowledged. Peers of releases before 2.4.1 never do that, so it
-// is no failure: nobody promises that a one-way request arrives.
+// boundAck limits the time for the acknowledgement of a one-way call with overflow. Its absence is no failure, because peers of releases
+// before 2.4.1 send none, and a one-way request may get lost in any case.
 func (k *Call) boundAck(n int) {
 	started := k.state.load().sequence()
 	k.extra.timer = time.AfterFunc(patience(oneWayAckTime, n), func() { k.missAck(started) })
@@ -153,7 +152,7 @@ func (k *Call) missAck(started uint32) {
 
 var errNoAck = errors.New("peer has not acknowledged a one-way request with overflow: its Mercury may be older than 2.4.1; the request may be lost")
 
-// acked is told of the ack of a one-way call.
+// acked handles the end of the receive of a one-way call: the acknowledgement of its overflow has come, or is not awaited any more.
 func (k *Call) acked(op *na.Op) {
 	w := k.state.load()
 	missing := w.has(flagAckMissing) && !w.has(flagCancelled)
@@ -162,7 +161,7 @@ func (k *Call) acked(op *na.Op) {
 		k.succeed(nil)
 	case missing && codeOf(op.Err) == codes.Canceled:
 		k.c.count.acksMissing.Add(1)
-		k.c.note(k.to, "no acknowledgement", errNoAck)
+		k.c.warn(k.to, "no acknowledgement", errNoAck)
 		k.succeed(nil)
 	default:
 		k.fail(codeOf(op.Err), op.Err)
@@ -188,7 +187,7 @@ func (k *Call) pullOutput(payload []byte, crc uint32) {
 	k.recheck()
 }
 
-// callPull learns of the end of the pull of the response's overflow.
+// callPull completes the pull of the response's overflow.
 type callPull Call
 
 func (q *callPull) pulled(p *pull, err *Error) {
@@ -210,9 +209,9 @@ func (q *callPull) pulled(p *pull, err *Error) {
 	k.release(0)
 }
 
-// sendAck tells the peer that its memory is not needed any more. The call waits for that to leave, but it does not
-// depend on it. C keeps silent when its pull has failed, and its peer keeps the memory; but whoever has given up needs
-// the memory as little as who has all of it.
+// sendAck sends the acknowledgement of the response's overflow, after which the peer may free its memory. The call ends after the
+// acknowledgement was sent, but its result does not depend on it. C sends none if its pull has failed, and its peer keeps the memory; this
+// process does not need the memory in that case either.
 func (k *Call) sendAck() {
 	k.state.hold(opAck)
 	k.extra.ackBuf = append(k.extra.ackBuf[:0], make([]byte, k.c.limits.ResponseRoom+wire.AckSize)...)

@@ -72,7 +72,7 @@ func (k *Call) Interrupt(code codes.Code, cause error) (finish func()) {
 	}
 }
 
-// giveUp announces a cancelled call to the transport, because the caller may next close memory whose handle the request carries.
+// giveUp announces a cancelled call to the transport, because the caller may next close memory of which the request carries the handle.
 // The call's send operation has been cancelled before, so the request was sent or never will be; its receive operation has not.
 func (k *Call) giveUp() {
 	if !k.state.load().has(flagLaunched) || k.opts.OneWay || k.probe != nil {
@@ -83,7 +83,7 @@ func (k *Call) giveUp() {
 	}
 }
 
-// name names the call in errors about memory whose handle it carried.
+// name names the call in errors about memory of which it carried the handle.
 func (k *Call) name() string {
 	if k.opts.Proc == nil {
 		return fmt.Sprintf("of RPC %#016x", uint64(k.id))
@@ -156,7 +156,7 @@ func (k *Call) end() {
 		k.complete()
 		return
 	}
-	k.c.tasks.Go(func() { // closing may wait for the network, whose goroutine this may be
+	k.c.tasks.Go(func() { // because Close may wait for the network, and this may be a goroutine of the network
 		lent.Close()
 		k.complete()
 	})
@@ -236,7 +236,7 @@ func (k *Call) received(op *na.Op) {
 	k.release(opReceive)
 }
 
-// takeResponse reads a response; what it finds ends the call or starts the pull of an overflow.
+// takeResponse reads a response. It records the result, or starts the pull of an overflow.
 func (k *Call) takeResponse(b []byte) {
 	k.c.count.responsesRecvd.Add(1)
 	f, payload, bad := wire.ParseResponse(b, k.form)

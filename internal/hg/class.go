@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"cinnabar/codes"
 	"cinnabar/internal/audit"
@@ -20,6 +22,54 @@ import (
 type ID uint64
 
 var errClosed = errors.New("the RPC class is closed")
+
+// Default limits, in bytes.
+const (
+	DefaultMaxOverflow    = 1 << 30
+	DefaultOverflowBudget = 4 << 30
+)
+
+// Config are the choices of a [Class]. The zero value is C's default.
+type Config struct {
+	Logger    *slog.Logger      // nil: silent
+	Dispatch  Dispatcher        // nil: requests are answered NoEntry
+	Checksums wire.ChecksumMode // the layouts of headers that the Class speaks
+
+	NoEager    bool // do not embed the data of small read-only memory in its descriptor (no_bulk_eager)
+	NoOverflow bool // refuse payloads that do not fit into a message with Overflow instead of having them pulled (no_overflow)
+	NoLoopback bool // refuse calls to the own address (no_loopback)
+
+	// MaxOverflow limits the payload of one request or response that a peer asks this process to pull, in bytes;
+	// 0 means DefaultMaxOverflow.
+	MaxOverflow int64
+	// OverflowBudget limits the memory of all pulled payloads together, in bytes; 0 means DefaultOverflowBudget. The memory of a payload
+	// grows with the bytes that have come, and counts until the Request or Call is freed. A request beyond the budget is answered with
+	// codes.Again. While the memory of a large payload grows, its bytes exist twice for a moment; that does not count.
+	OverflowBudget int64
+
+	Clock Clock // measures the ages in errors; nil: errors have no ages
+
+	// Audit counts and logs the refused requests and responses of peers; nil: a Trail of its own, on Logger.
+	Audit *audit.Trail
+}
+
+// withDefaults returns cfg with default values in place of zero fields.
+func (cfg Config) withDefaults() Config {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Audit == nil {
+		cfg.Audit = audit.New(cfg.Logger)
+	}
+	if cfg.MaxOverflow <= 0 {
+		cfg.MaxOverflow = DefaultMaxOverflow
+	}
+	cfg.MaxOverflow = min(cfg.MaxOverflow, math.MaxInt)
+	if cfg.OverflowBudget <= 0 {
+		cfg.OverflowBudget = DefaultOverflowBudget
+	}
+	return cfg
+}
 
 // Class is HG class and context in one: RPCs and bulk transfers over one endpoint. It is that endpoint's [na.Handler].
 type Class struct {
@@ -37,13 +87,13 @@ type Class struct {
 	closed    atomic.Bool
 	closing   chan struct{} // closed with closed
 	close     sync.Once
-	tasks     na.Runners // for what may wait or runs the layer above, but never for a message or call that has nothing special
+	tasks     na.Runners // goroutines that may wait or run the layer above; ordinary messages and calls start none
 	count     counters
-	flush     flush
+	flush     flushNotify
 	hurried   chan struct{} // closed by Hurry
 	hurry     sync.Once
 	peers     peers
-	owed      owed
+	unacked   unackedTable
 	exposed   exposed
 	selfCalls selfCalls
 
@@ -52,11 +102,11 @@ type Class struct {
 
 // New returns a Class that is not attached to an endpoint yet: endpoints want their handler when they are made.
 func New(cfg Config) *Class {
-	c := &Class{cfg: cfg.withDefaults(), attached: make(chan struct{}), closing: make(chan struct{}), flush: make(flush, 1), hurried: make(chan struct{})}
+	c := &Class{cfg: cfg.withDefaults(), attached: make(chan struct{}), closing: make(chan struct{}), flush: make(flushNotify, 1), hurried: make(chan struct{})}
 	c.log = c.cfg.Logger
 	c.tags.Start(rand.Uint32())
 	c.peers.byAddr = map[string]*peer{}
-	c.owed.byHost = map[hostquota.Host]*owing{}
+	c.unacked.byHost = map[hostquota.Host]*hostUnacked{}
 	c.exposed.byBase = map[uint64]*Bulk{}
 	c.selfCalls.active = map[*Call]struct{}{}
 	return c
@@ -79,7 +129,7 @@ func (c *Class) Attach(ep na.Endpoint) {
 	})
 }
 
-// Endpoint returns what Attach has been given.
+// Endpoint returns the endpoint that was passed to Attach.
 func (c *Class) Endpoint() na.Endpoint { return c.ep }
 
 // Request takes a message from the network. It implements [na.Handler].
@@ -150,7 +200,7 @@ func (e *unreadError) Error() string {
 	return fmt.Sprintf("%d responses of %d wait for %v, which does not read them", e.held, e.limit, e.host)
 }
 
-// rejectRequest drops a message, or answers it if its sender can be told.
+// rejectRequest drops a malformed request, or answers it if bad.Answer is set.
 func (c *Class) rejectRequest(m *na.Message, f wire.Request, bad *wire.Error) {
 	c.count.requestsDropped.Add(1)
 	c.cfg.Audit.Record(audit.Broken, "malformed request", hostOf(m.From), peerAttrs(m.From, bad)...)
@@ -180,21 +230,74 @@ func (c *Class) dispatchElsewhere(r *Request) {
 	}
 }
 
-// Shutdown stops taking requests. What is under way goes on, and so do calls.
+// flushNotify wakes Flush when the last unsent response has been sent. It has room for one token, which stays there while no goroutine
+// waits, so that a wake is cheap.
+type flushNotify chan struct{}
+
+func (f flushNotify) wake() {
+	select {
+	case f <- struct{}{}:
+	default:
+	}
+}
+
+// Flush returns when the network has taken all responses, or has failed to: at a moment when [Class.Unsent] is 0. It
+// returns the cause of ctx's end if that comes first. It does not end while new responses are made all the time.
+func (c *Class) Flush(ctx context.Context) error {
+	for c.Unsent() > 0 {
+		select {
+		case <-c.flush:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	c.flush.wake() // other calls of Flush may wait
+	return nil
+}
+
+// hurryTime stands for ackTime after Hurry.
+const hurryTime = 2 * time.Second
+
+// Hurry is called before Close: from now on a response that does not fit into a message is lent for two seconds and the time that its size
+// takes, instead of a minute, because a caller that has given up does not report it and would delay the end. Hurry may be called again.
+func (c *Class) Hurry() { c.hurry.Do(func() { close(c.hurried) }) }
+
+// Shutdown drops the requests that come from now on. Requests that are being handled go on, and so do calls.
 func (c *Class) Shutdown() { c.ep.Shutdown() }
 
-// Close ends all calls, responses and transfers with Canceled, closes the endpoint and waits for the goroutines of both;
-// for those that run the layer above, only until ctx is done, whose error it then returns. Close may be called again.
+// Close ends all calls, responses and transfers with Canceled, closes the endpoint and waits for the goroutines of both. It waits for
+// those that run the layer above until ctx is done at most, and then returns the error of ctx. Close may be called again.
 func (c *Class) Close(ctx context.Context) error {
 	c.close.Do(func() {
 		c.closed.Store(true)
 		close(c.closing)
 	})
-	c.attach.Do(func() { close(c.attached) }) // for who waits in Request
+	c.attach.Do(func() { close(c.attached) }) // wakes goroutines that wait in Request
 	c.selfCalls.cancelAll()
 	var err error
 	if c.ep != nil {
 		err = c.ep.Close(ctx)
 	}
 	return errors.Join(err, c.tasks.Wait(ctx))
+}
+
+// hostOf returns the host that a peer is counted for.
+func hostOf(a na.Addr) hostquota.Host { return a.Account().Host() }
+
+// peerAttrs are the attributes of log lines about a peer.
+func peerAttrs(a na.Addr, err error) []slog.Attr {
+	return []slog.Attr{slog.String("peer", a.String()), slog.Any("error", err)}
+}
+
+// refused counts a refusal of a peer, and logs it at the limited rate for its host. cause is a constant.
+func (c *Class) refused(from na.Addr, cause string, err error) {
+	c.cfg.Audit.Record(audit.Refused, cause, hostOf(from), peerAttrs(from, err)...)
+}
+
+// warn logs a problem with a peer that is not about security, at the limited rate for its host.
+func (c *Class) warn(peer na.Addr, problem string, err error) {
+	suppressed, ok := audit.Allow(hostOf(peer))
+	if ok {
+		c.log.Warn(problem, "peer", peer.String(), "error", err, "suppressed", suppressed)
+	}
 }

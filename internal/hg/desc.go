@@ -17,7 +17,7 @@ type Desc struct {
 
 // remotes has the handles of a descriptor as a transport reads them, one for each segment.
 type remotes struct {
-	c    *Class // whose transport it is
+	c    *Class // the owner of the transport
 	list []na.RemoteMemory
 }
 

@@ -22,7 +22,7 @@
 //	}
 //	k.Free()
 //
-// # What travels
+// # Messages
 //
 // A request is a core header, a header of HG and the user's payload; a response too. Two builds of Mercury differ in the
 // size of these headers, see [wire.ChecksumMode]. A payload that does not fit into one message travels as a bulk descriptor
@@ -31,14 +31,14 @@
 // # Concurrency
 //
 // A Class is safe for concurrent use. A Call, Request or Transfer belongs to one goroutine at a time, except for its
-// Cancel. Each ends exactly once, whatever happens: by the answer, by Cancel, by the loss of the peer, or by Close.
+// Cancel. Each ends exactly once: by the answer, by Cancel, by the loss of the peer, or by Close.
 // Methods of [Dispatcher], [Notifier] and [TransferNotifier] are called on goroutines that make progress and must not
 // block.
 //
 // # Limits
 //
 // A descriptor of this process has at most [wire.MaxSegments] segments. Payloads beyond one message are limited by
-// [Config].MaxOverflow, each, and by [Config].OverflowBudget, all together; the memory for one grows with what comes, and
-// a peer that does not serve what it has announced is given up. Everything that a peer says is checked before it is used:
-// what makes no sense is dropped, counted, and logged once for each peer, within bounds.
+// [Config].MaxOverflow, each, and by [Config].OverflowBudget, all together. The memory of one grows with the bytes that come, and the pull
+// ends if the peer does not serve the payload that it has announced. All bytes from a peer are checked before they are used: malformed
+// messages are dropped, counted, and logged at a limited rate for each host.
 package hg

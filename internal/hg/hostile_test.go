@@ -95,7 +95,7 @@ func TestHostileRequests(t *testing.T) {
 		if s.RequestsActive != 0 || s.OverflowBytes != 0 || s.TransfersActive != 0 {
 			t.Errorf("%s: left over %+v", name, s)
 		}
-		if name != "empty" && (s.RequestsDropped != 2 || strings.Count(log.String(), "input not to be had") != 2) {
+		if name != "empty" && (s.RequestsDropped != 2 || strings.Count(log.String(), "input cannot be fetched") != 2) {
 			t.Errorf("%s: %d requests dropped, log %q", name, s.RequestsDropped, log)
 		}
 		if _, err := call(t, client, server.ep.Addr(), 1, nil); err != nil {

@@ -16,6 +16,24 @@ import "sync/atomic"
 //	                      |                                                ^
 //	                      +------------------- retire ---------------------+
 //
+// Each method is one transition of the word. A method that finds another state than the one in the table changes nothing and returns
+// false, except that the owner's methods (prepare, finish, retire) are called in the right state only:
+//
+//	method       phase             holds  bits
+//	prepare      pooled -> idle
+//	begin        idle -> started   1      none; sequence + 1
+//	take         any               + n    sets bits, unless flagCancelled or flagFailed is set
+//	hold         started           + 1    sets bits
+//	drop         started           - 1    clears bits; the last hold ends the object
+//	set          started                  sets a flag, unless it or another of a list is set
+//	clear        started                  clears bits
+//	claim        started, held     + 1    sets a flag that is clear; takes the target's hold instead of a new one, if there is one
+//	claimOf      started, held     + 1    sets a flag, if the sequence is still the same
+//	claimTarget  any                      clears flagWithTarget: its hold is the caller's, if the sequence is still the same
+//	finish       started -> done
+//	free         started                  sets flagFreed
+//	retire       idle, done -> pooled  0  clears all
+//
 // The goroutine that sets a flag writes the fields that belong to it (Call.failure, Call.cancel) while it has a hold. These fields are
 // read after the last hold is dropped, because the atomic operations on the word order the write before the read.
 // They are cleared before prepare, because from begin on another goroutine may set the flag.

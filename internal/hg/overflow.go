@@ -18,10 +18,9 @@ type lentError struct {
 
 func (e *lentError) about(op string, a na.Addr) *Error { return newError(op, a, e.code, e.err) }
 
-// linger leaves a payload to a peer that may still pull it although nobody waits for that any more. Revoking it at once
-// would cost the connection, and everything else that goes over it: a peer that is asked for memory which does not exist
-// hangs up, since the protocol has no other answer. It does cost that when the host of the peer has its share of memory. after
-// is called at the end.
+// linger keeps the memory of a payload for a while after the end of its call or request, because the peer may still pull it. An access to
+// revoked memory would end the connection and all operations over it, because the protocol has no other answer. linger revokes
+// the memory at once, at that price, if the host of the peer holds its share of memory. It calls after at the end.
 func (c *Class) linger(lent na.Memory, n int, peer na.Addr, after func()) {
 	gone, limit := peer.Done(), patience(ackTime, n)
 	c.count.lingering.Add(1)

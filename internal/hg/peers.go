@@ -13,7 +13,7 @@ import (
 	"cinnabar/internal/rundown"
 )
 
-// peers knows, in Detect mode, how the processes were built that this one calls.
+// peers is the table of the processes that this one calls, with their builds. Only Detect mode uses it.
 type peers struct {
 	mu invariants.Mutex
 	// +checklocks:mu
@@ -25,8 +25,8 @@ type peers struct {
 // minSweep is how many peers are known before the first sweep.
 const minSweep = 1024
 
-// addLocked enters a peer. Those whose connection is lost are as good as unknown; they go when there are twice as many
-// peers as the last time, so that callers of ever new peers hold as much memory as they have connections.
+// addLocked enters a peer. When there are twice as many peers as after the last sweep, it deletes those with a lost connection, because
+// their build has to be found out again in any case. So a process that calls ever new peers holds as much memory as it has connections.
 //
 // +checklocks:ps.mu
 func (ps *peers) addLocked(addr []byte, p *peer) {
@@ -113,9 +113,7 @@ func (k *Call) startDetect(payload []byte) {
 	}
 }
 
-// ask sends a request whose answer tells how the peer was built: one for an RPC that nobody has. It is valid in both
-// layouts: without the mark of checksums, so that a build without them takes it, but with the checksum of the header at
-// its place in the longer layout, which is of no meaning in the shorter one.
+// ask sends a probe to a peer, see [wire.PutProbe].
 func (c *Class) ask(p *peer, to na.Addr) {
 	q := c.NewCall()
 	q.probe, q.to, q.via = p, to, to
@@ -148,7 +146,7 @@ func (c *Class) probed(q *Call, b []byte) {
 	q.succeed(nil)
 }
 
-// probeDone lets the calls go that have waited for the answer, or fails them as the question has failed.
+// probeDone starts the calls that have waited for the answer to a probe, or fails them with the error of the probe.
 type probeDone struct{}
 
 // CallDone implements [Notifier].
@@ -179,7 +177,7 @@ func (probeDone) CallDone(q *Call) {
 	}
 }
 
-// leave takes a call that is cancelled out of the waiting ones; the question is withdrawn when nobody is left.
+// leave removes a cancelled call from the calls that wait for a probe. It cancels the probe if no other call waits for it.
 func (ps *peers) leave(k *Call) {
 	if k.c.cfg.Checksums != wire.Detect {
 		return
@@ -201,7 +199,7 @@ func (ps *peers) leave(k *Call) {
 	p.waiting = slices.Delete(p.waiting, i, i+1)
 	var probe *Call
 	if len(p.waiting) == 0 {
-		delete(ps.byAddr, string(addr)) // who comes now asks anew
+		delete(ps.byAddr, string(addr)) // the next call sends a new probe
 		if p.probe != nil && p.probe.claimAbort(codes.Canceled, nil) {
 			probe = p.probe
 		}
@@ -213,7 +211,7 @@ func (ps *peers) leave(k *Call) {
 	k.release(0)
 }
 
-// forget makes the next call probe the peer again, because an answer of the peer had another form: its address may be another process's.
+// forget makes the next call probe the peer again, because an answer of the peer had another form: another process may have its address.
 func (ps *peers) forget(c *Class, a na.Addr) {
 	if c.cfg.Checksums != wire.Detect {
 		return

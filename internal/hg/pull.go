@@ -11,8 +11,8 @@ import (
 	"cinnabar/internal/na"
 )
 
-// A payload is pulled in parts, into memory that grows with what has come: what a peer announces costs it a hundred bytes
-// and must not cost this process more than a little.
+// A payload is pulled in parts, into memory that grows with the bytes that have come, because an announcement costs the peer a hundred
+// bytes only, and must not cost this process much more.
 const (
 	// pullFirst is the size of the first part of a request's input, in bytes: until the peer has sent something, its
 	// announcement is all that there is.
@@ -25,12 +25,12 @@ const (
 	// payloads hold more than one part in pullPlenty of the budget: then the memory grows slower.
 	pullSecond = 8 << 20
 	pullPlenty = 16
-	// pullGrowth is how many times larger the memory becomes when it is full. What has come is copied then, a third of
-	// the payload at most.
+	// pullGrowth is the factor by which the memory grows when it is full. The bytes that have come are copied then, a third of the
+	// payload at most.
 	pullGrowth = 4
 	// pullTime is how long a part may take, plus its size at the slowest rate. C's processes serve their memory only
-	// while they make progress, and may compute for a while. It is less than ackTime, so that who lends a payload hears
-	// that it is not wanted any more.
+	// while they make progress, and may compute for a while. It is less than ackTime, so that the acknowledgement of a failed pull comes
+	// before the peer's time is over.
 	pullTime = 50 * time.Second
 	// descCost is the most bytes of memory that each byte of a descriptor takes while the descriptor is read and used.
 	descCost = 4
@@ -50,9 +50,9 @@ type pull struct {
 	charged *charge // of the owner
 	owner   puller
 
-	buf   []byte    // what has come and, at its end, the part under way
+	buf   []byte    // the bytes that have come and, at the end, the part under way
 	asked int       // the size of that part
-	step  *Transfer // of one part after the other; not pooled, so that a late abort meets nobody else
+	step  *Transfer // of one part after the other; not pooled, because a late abort must not reach another transfer
 
 	mu invariants.Mutex
 	// +checklocks:mu
@@ -63,10 +63,10 @@ type pull struct {
 	failure *Error // why there will be no further part
 }
 
-// puller learns of the end of a pull. The payload is the pull's buf if err is nil.
+// puller is called at the end of a pull. The payload is the pull's buf if err is nil.
 type puller interface{ pulled(p *pull, err *Error) }
 
-// newPull prepares for the pull of what a descriptor announces, which has been checked.
+// newPull prepares for the pull of the memory of d, which was checked.
 func (c *Class) newPull(op string, from na.Addr, d *Desc, charged *charge, owner puller) *pull {
 	p := &pull{c: c, op: op, from: from, desc: d, charged: charged, owner: owner, step: c.makeTransfer()}
 	p.step.again()

@@ -11,7 +11,7 @@ import (
 	"cinnabar/internal/invariants"
 )
 
-// Registry knows what is registered under which id. Looking up takes no lock. The zero Registry is empty.
+// Registry is a table of the registrations of RPCs by their ids. Lookup takes no lock. The zero Registry is empty.
 type Registry[T any] struct {
 	mu      invariants.Mutex // serializes changes
 	entries atomic.Pointer[map[uint64]Entry[T]]
@@ -24,7 +24,7 @@ type Entry[T any] struct {
 	Value T
 }
 
-// ExistsError says that an id is taken.
+// ExistsError is the error of a registration with an id that is taken.
 type ExistsError struct {
 	ID          uint64
 	Name, Taken string // of the RPC that was to be registered, and of the one that is
@@ -68,7 +68,7 @@ func (r *Registry[T]) Remove(id uint64) bool {
 	return true
 }
 
-// Lookup returns what is registered under id.
+// Lookup returns the registration with an id.
 func (r *Registry[T]) Lookup(id uint64) (Entry[T], bool) {
 	e, ok := r.load()[id]
 	return e, ok

@@ -22,7 +22,7 @@ type Dispatcher interface {
 	Known(id ID) bool
 }
 
-// Request is the target's half of an RPC (hg_handle_t at the server). Whoever dispatches it answers it once, unless it is
+// Request is the target's half of an RPC (hg_handle_t at the server). The [Dispatcher] answers it once, unless it is
 // one-way, and gives it back by Free.
 //
 //	pulling: the input's overflow is in flight
@@ -100,13 +100,13 @@ func holdOrigin(from na.Addr, n int64) {
 	}
 }
 
-// ID returns which RPC is meant.
+// ID returns the id of the RPC.
 func (r *Request) ID() ID { return ID(r.f.ID) }
 
-// From returns who calls. It may be kept.
+// From returns the address of the caller. It may be kept.
 func (r *Request) From() na.Addr { return r.from }
 
-// OneWay tells that the caller waits for no response.
+// OneWay reports whether the caller waits for no response.
 func (r *Request) OneWay() bool { return r.f.Flags&wire.FlagNoResponse != 0 }
 
 // IsProbe reports whether the request is a probe, by which another Class finds out whether this process computes checksums. No
@@ -119,7 +119,7 @@ func (r *Request) Context() uint8 { return r.f.Cookie }
 // Input returns the payload of the request. It is valid until Free.
 func (r *Request) Input() []byte { return r.in }
 
-// Output returns where the payload of the response can be appended: length 0, capacity what fits into one message.
+// Output returns an empty slice of the response, to which the payload can be appended. Its capacity is the room for a payload in one message.
 func (r *Request) Output() []byte {
 	start := r.c.limits.ResponseRoom + r.f.Form.Size()
 	return r.out[start:start:max(len(r.out), start)]
@@ -185,7 +185,7 @@ func (r *Request) endPull() {
 
 const opInput = "pull input"
 
-// requestPull learns of the end of the pull of the input's overflow.
+// requestPull completes the pull of the input's overflow.
 type requestPull Request
 
 func (q *requestPull) pulled(p *pull, err *Error) {
@@ -207,14 +207,14 @@ func (q *requestPull) pulled(p *pull, err *Error) {
 	r.c.dispatchElsewhere(r)
 }
 
-// reject drops a request whose input is not to be had, and says so to who waits for a response.
+// reject drops a request after the pull of its input has failed, and sends the error to a caller that waits for a response.
 func (r *Request) reject(e *Error) {
 	if e.Code == codes.Again {
 		r.c.count.requestsRefused.Add(1)
 		r.c.refused(r.from, "no room for an input", e)
 	} else {
 		r.c.count.requestsDropped.Add(1)
-		r.c.cfg.Audit.Record(audit.Broken, "input not to be had", hostOf(r.from), peerAttrs(r.from, e)...)
+		r.c.cfg.Audit.Record(audit.Broken, "input cannot be fetched", hostOf(r.from), peerAttrs(r.from, e)...)
 	}
 	r.c.refund(&r.charged) // the peer may take its time with the answer
 	switch {
@@ -222,12 +222,12 @@ func (r *Request) reject(e *Error) {
 	case e.Code == codes.HostUnreach || e.Code == codes.HostFirewall || e.Code == codes.Canceled: // by loss of the peer or end of the Class
 		r.answered.Store(true)
 	default:
-		_ = r.Fail(e.Code) // what became of it is counted there
+		_ = r.Fail(e.Code) // its outcome is counted there
 	}
 	r.Free()
 }
 
-// ackInput tells the origin of a one-way request that its memory is not needed any more.
+// ackInput acknowledges the overflow of a one-way request, after which its origin may free the memory.
 func (r *Request) ackInput() {
 	msg := r.out[:r.c.limits.ResponseRoom+wire.AckSize]
 	msg[r.c.limits.ResponseRoom] = 0
@@ -247,8 +247,8 @@ func (r *Request) Fail(code codes.Code) error {
 	return r.transmit(r.errorMessage(code))
 }
 
-// errorMessage makes the response that carries an error. C sends twice the size of its core header, by which peers tell
-// how a process was built.
+// errorMessage makes the response that carries an error. Like C it sends twice the size of its core header, because peers recognize the
+// build of a process by that.
 func (r *Request) errorMessage(code codes.Code) []byte {
 	msg := r.out[:r.c.limits.ResponseRoom+2*r.f.Form.CoreSize()]
 	clear(msg)
@@ -273,8 +273,8 @@ func (r *Request) response(code codes.Code, flags uint8) wire.Response {
 }
 
 // Respond answers with a payload: Output appended to, or any other slice. It can be used again when Respond returns, but
-// for one that does not fit into a message: that must never be written to again, since a peer may still pull it when
-// nobody waits for that any more.
+// for one that does not fit into a message: that must never be written to again, because the peer may still pull it after Respond has
+// returned.
 //
 // A response that fits into one message is handed to the network, and Respond does not wait for the network to take it:
 // it may be called where responses are collected and leave together. If taking it fails later, that is logged and
@@ -311,7 +311,7 @@ func (r *Request) place(f wire.Response, payload []byte) []byte {
 	return r.out[:start+len(payload)]
 }
 
-// transmit hands a response to the network. What is known when it returns is the error.
+// transmit hands a response to the network. It returns the error if the sending has failed by then.
 func (r *Request) transmit(msg []byte) error {
 	r.hand(msg)
 	if s := r.sent.Load(); s != nil && s.err != nil {
@@ -360,7 +360,7 @@ func (s *requestSend) Complete(op *na.Op) {
 		r.from.Account().Give(hostquota.Unsent, 1)
 	}
 	if r.c.count.unsent.Add(-1) == 0 {
-		r.c.flush.tell()
+		r.c.flush.wake()
 	}
 	r.release()
 }
@@ -370,8 +370,8 @@ func (s *requestSend) Complete(op *na.Op) {
 func (r *Request) Free() {
 	if !r.OneWay() && !r.answered.Load() {
 		r.c.count.requestsUnheard.Add(1)
-		r.c.note(r.from, "request without response", errUnheard)
-		_ = r.Fail(codes.OtherError) // what became of it is counted there
+		r.c.warn(r.from, "request without response", errUnheard)
+		_ = r.Fail(codes.OtherError) // its outcome is counted there
 	}
 	r.release()
 }

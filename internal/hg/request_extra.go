@@ -15,22 +15,22 @@ func (r *Request) respondExtra(ctx context.Context, f wire.Response, payload []b
 	if r.c.cfg.NoOverflow {
 		return r.failInstead(codes.Overflow, errNoOverflow)
 	}
-	owed := r.c.owed.enter(r.from, len(payload))
-	if owed == nil {
+	resp := r.c.unacked.enter(r.from, len(payload))
+	if resp == nil {
 		r.c.count.responsesFailed.Add(1)
-		r.c.refused(r.from, "responses are not pulled", errOwing)
-		return r.failInstead(codes.Again, errOwing)
+		r.c.refused(r.from, "responses are not pulled", errUnpulled)
+		return r.failInstead(codes.Again, errUnpulled)
 	}
 	mem, err := r.c.ep.Register(payload, na.ReadOnly)
 	if err != nil {
-		owed.waited(err, false)
+		resp.waited(err, false)
 		return r.failInstead(codeOf(err), err)
 	}
-	err = r.lend(ctx, f, mem, len(payload), owed)
+	err = r.lend(ctx, f, mem, len(payload), resp)
 	lingers := err != nil && (ctx.Err() != nil || errors.Is(err, errStalled))
-	owed.waited(err, lingers)
+	resp.waited(err, lingers)
 	if lingers {
-		r.c.linger(mem, len(payload), r.from, owed.forget)
+		r.c.linger(mem, len(payload), r.from, resp.forget)
 	} else {
 		mem.Close()
 	}
@@ -38,7 +38,7 @@ func (r *Request) respondExtra(ctx context.Context, f wire.Response, payload []b
 }
 
 // lend sends a response with the descriptor of n bytes of payload in mem, and waits until the peer has pulled them.
-func (r *Request) lend(ctx context.Context, f wire.Response, mem na.Memory, n int, owed *owedAnswer) error {
+func (r *Request) lend(ctx context.Context, f wire.Response, mem na.Memory, n int, resp *unackedResponse) error {
 	r.c.count.responsesExtra.Add(1)
 	if err := r.expectAck(); err != nil {
 		if na.KindOf(err) == na.Invalid {
@@ -51,12 +51,12 @@ func (r *Request) lend(ctx context.Context, f wire.Response, mem na.Memory, n in
 		r.giveUpAck()
 		return err
 	}
-	return r.awaitAck(ctx, n, owed)
+	return r.awaitAck(ctx, n, resp)
 }
 
-// failInstead tells the peer why its response cannot be sent. The caller has claimed the answer.
+// failInstead sends code to the peer in place of a response that cannot be sent. The caller has claimed the answer.
 func (r *Request) failInstead(code codes.Code, err error) error {
-	_ = r.transmit(r.errorMessage(code)) // what became of it is counted there
+	_ = r.transmit(r.errorMessage(code)) // its outcome is counted there
 	return newError("respond", r.from, code, err)
 }
 
@@ -83,13 +83,13 @@ func (a *requestAck) Complete(op *na.Op) {
 }
 
 // awaitAck waits until the peer has pulled the n bytes of the response.
-func (r *Request) awaitAck(ctx context.Context, n int, owed *owedAnswer) error {
+func (r *Request) awaitAck(ctx context.Context, n int, resp *unackedResponse) error {
 	r.c.ep.Drive(r.from, &r.ackDone)
 	wake := r.ackDone.Park()
 	if wake == nil {
 		return r.ackResult()
 	}
-	code, cause := r.parkForAck(ctx, wake, n, owed)
+	code, cause := r.parkForAck(ctx, wake, n, resp)
 	if code == wire.Success {
 		return r.ackResult()
 	}
@@ -101,8 +101,8 @@ func (r *Request) awaitAck(ctx context.Context, n int, owed *owedAnswer) error {
 }
 
 // parkForAck returns Success when the ack has come, or else why it is waited for no longer.
-func (r *Request) parkForAck(ctx context.Context, wake <-chan struct{}, n int, owed *owedAnswer) (codes.Code, error) {
-	timer, stall := time.NewTimer(patience(ackTime, n)), time.NewTimer(patience(owedTime, n))
+func (r *Request) parkForAck(ctx context.Context, wake <-chan struct{}, n int, resp *unackedResponse) (codes.Code, error) {
+	timer, stall := time.NewTimer(patience(ackTime, n)), time.NewTimer(patience(unackedTime, n))
 	defer timer.Stop()
 	defer stall.Stop()
 	for hurried := r.c.hurried; ; {
@@ -114,11 +114,11 @@ func (r *Request) parkForAck(ctx context.Context, wake <-chan struct{}, n int, o
 		case <-hurried:
 			hurried = nil
 			timer.Reset(patience(hurryTime, n))
-		case <-owed.evict:
+		case <-resp.evict:
 			r.c.count.acksMissing.Add(1)
 			return codes.Timeout, errStalled
 		case <-stall.C:
-			over, again := owed.overdue()
+			over, again := resp.overdue()
 			if over {
 				r.c.count.acksMissing.Add(1)
 				return codes.Timeout, errStalled

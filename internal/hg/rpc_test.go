@@ -442,7 +442,7 @@ func TestNotify(t *testing.T) {
 }
 
 // TestCancelRaces cancels calls at random moments from another goroutine: each ends once, either way. On a machine that is
-// so busy that nothing is pulled for seconds, the server may refuse one whose answer is long, see owed.
+// so busy that nothing is pulled for seconds, the server may refuse one whose answer is long, see unackedTable.
 // parity: H52 D04
 func TestCancelRaces(t *testing.T) {
 	n := natest.New(natest.Config{Seed: 5})

@@ -15,7 +15,7 @@ type Stats struct {
 	SelfCalls         uint64 // calls to the own address, which do not count above
 	RequestsDropped   uint64 // from the network: malformed, or with wrong checksums, or with an overflow that failed
 	RequestsRefused   uint64 // answered with Again for want of memory for their overflow
-	ResponsesFailed   uint64 // responses that the network did not take, or whose overflow was not pulled
+	ResponsesFailed   uint64 // responses that the network did not take, and those with an overflow that was not pulled
 	RequestsUnheard   uint64 // two-way requests that were freed without an answer
 	AcksMissing       uint64 // overflows that a peer did not acknowledge in time
 	Reads             uint64 // transfers that read from peers
@@ -61,6 +61,6 @@ func (c *Class) Stats() Stats {
 	}
 }
 
-// Unsent returns how many responses the network has not taken yet. Who admits requests may stop while it is large: a
-// peer that does not read its responses holds memory.
+// Unsent returns the number of responses that the network has not taken yet. The layer above may refuse requests while it is large,
+// because a peer that does not read its responses holds memory.
 func (c *Class) Unsent() int { return int(c.count.unsent.Load()) }

@@ -11,7 +11,7 @@ import (
 	"cinnabar/internal/sglist"
 )
 
-// Direction says which way a transfer goes, seen from who starts it.
+// Direction is the direction of a transfer as seen from the process that starts it.
 type Direction uint8
 
 const (
@@ -36,7 +36,7 @@ type Transfer struct {
 	c   *Class
 	dir Direction
 	to  na.Addr
-	via na.Addr // whom to make progress with while waiting: nil within this process
+	via na.Addr // the peer that a waiter drives; nil within this process
 
 	notify TransferNotifier
 	op     na.Op
@@ -52,7 +52,7 @@ type Transfer struct {
 	result error // valid when done
 }
 
-// TransferNotifier learns of the end of a transfer.
+// TransferNotifier is called at the end of a transfer.
 type TransferNotifier interface {
 	// TransferDone is called once, on a goroutine that makes progress or that of Start or Cancel. It must not block. It
 	// may call Free.
@@ -93,11 +93,11 @@ func (t *Transfer) again() {
 	t.state.prepare()
 }
 
-// Block says that who calls Start waits for the end at once, so that Start may do the work itself, some milliseconds of
-// it. It is called before Start.
+// Block allows Start to do the work itself, some milliseconds of it, because its caller waits for the end at once. It is called before
+// Start.
 func (t *Transfer) Block() { t.op.Blocking = true }
 
-// Notify has f told of the end instead of a Wait. It is called before Start.
+// Notify makes the end of the transfer run f.TransferDone, in place of a Wait. It is called before Start.
 func (t *Transfer) Notify(f TransferNotifier) { t.notify = f }
 
 // Start moves n bytes between the described memory, from offset off on, and local, which must have n bytes together.
@@ -119,7 +119,7 @@ func (t *Transfer) Start(dir Direction, from na.Addr, d *Desc, off uint64, local
 	t.release(0)
 }
 
-// check refuses what cannot work.
+// check returns an error for a transfer that the descriptor does not allow, or that has wrong lengths.
 func (t *Transfer) check(d *Desc, off uint64, local [][]byte, n uint64) (codes.Code, error) {
 	if d == nil {
 		return codes.InvalidArg, errNoDesc
@@ -173,7 +173,7 @@ func (t *Transfer) route(d *Desc, off uint64, local [][]byte, n uint64) {
 	t.launch()
 }
 
-// resolve finds out whom to ask.
+// resolve sets t.to to the address in the descriptor if the caller has given none.
 func (t *Transfer) resolve(d *Desc) (codes.Code, error) {
 	if t.to != nil {
 		return wire.Success, nil
@@ -244,7 +244,7 @@ func (t *Transfer) Wait(ctx context.Context) (int64, error) {
 }
 
 // Cancel ends the transfer early, with code Canceled, unless it is complete. Any goroutine may call it between Start and
-// Free. When the end comes, the local memory is not touched any more; what it then holds is undefined.
+// Free. After the end the local memory is not touched any more. Its content is undefined.
 func (t *Transfer) Cancel() { t.abort(codes.Canceled, nil) }
 
 // Err returns why the transfer failed, an [*Error], or nil; it is valid after the end.

@@ -88,11 +88,11 @@ func (t *Transfer) complete() {
 	}
 }
 
-// forget clears what Interrupt and fail have recorded. It is called before the transfer may start again, because Interrupt may
+// forget clears the errors that Interrupt and fail have recorded. It is called before the transfer may start again, because Interrupt may
 // record its error while Start runs.
 func (t *Transfer) forget() { t.failure, t.cancel = nil, nil }
 
-// maxKeptFragments bounds what an idle transfer keeps.
+// maxKeptFragments is the largest number of fragments that an idle transfer keeps room for.
 const maxKeptFragments = 4096
 
 // recycle makes a transfer that nothing refers to ready for reuse.

@@ -124,7 +124,7 @@ func (d *debtor) wantEnded(when string, countAndCause ...any) {
 	}
 	for range len(d.ended) {
 		err := <-d.ended
-		for _, cause := range []error{errStalled, errOwing, errUnacked} {
+		for _, cause := range []error{errStalled, errUnpulled, errUnacked} {
 			if errors.Is(err, cause) {
 				err = cause
 			}
@@ -146,35 +146,35 @@ func TestPeerThatPullsNothing(t *testing.T) {
 		bad.ask(64)
 		d.handlers("at once", 64)
 		other.ask(1)
-		elapse(patience(owedTime, longAnswer))
-		d.handlers("when nothing has been pulled for a while", owedFree+1)
-		d.wantEnded("of those that gave up", 64-owedFree, errStalled)
+		elapse(patience(unackedTime, longAnswer))
+		d.handlers("when nothing has been pulled for a while", unackedFree+1)
+		d.wantEnded("of those that gave up", 64-unackedFree, errStalled)
 
 		bad.ask(10)
-		d.handlers("after further requests", owedFree+1)
-		d.wantEnded("the oldest, whose places were taken", owedLeft-(64-owedFree), errStalled, 10-owedFree, errOwing)
+		d.handlers("after further requests", unackedFree+1)
+		d.wantEnded("the oldest, whose places were taken", unackedLeft-(64-unackedFree), errStalled, 10-unackedFree, errUnpulled)
 		refused := 0
 		for i := range 10 { // in any order: each has a goroutine
 			if f := bad.answer(64 + i); f.Code == codes.Again && f.Flags&wire.FlagMoreData == 0 {
 				refused++
 			}
 		}
-		if refused != 10-owedFree {
-			t.Errorf("%d further requests are refused, want %d", refused, 10-owedFree)
+		if refused != 10-unackedFree {
+			t.Errorf("%d further requests are refused, want %d", refused, 10-unackedFree)
 		}
 		other.take(0)
 		d.wantEnded("the other peer's", 1, nil)
 
 		elapse(patience(ackTime, longAnswer))
 		d.handlers("in the end", 0)
-		d.wantEnded("the last", owedFree, errUnacked)
+		d.wantEnded("the last", unackedFree, errUnacked)
 		elapse(patience(ackTime, longAnswer))
 		if got := d.server.ep.Registered(); got != 0 {
 			t.Errorf("%d answers are lent for ever", got)
 		}
 		bad.ask(10)
-		d.handlers("a peer that has pulled nothing for two minutes", owedFree)
-		d.wantEnded("such a peer's", 10-owedFree, errStalled)
+		d.handlers("a peer that has pulled nothing for two minutes", unackedFree)
+		d.wantEnded("such a peer's", 10-unackedFree, errStalled)
 	})
 }
 
@@ -185,9 +185,9 @@ func TestPeerThatGivesUp(t *testing.T) {
 		d := newDebtor(t)
 		hasty := d.asker()
 		hasty.ask(10) // and pulls none of these
-		elapse(patience(owedTime, longAnswer))
-		d.wantEnded("of those given up", 10-owedFree, errStalled)
-		for i := range owedLeft {
+		elapse(patience(unackedTime, longAnswer))
+		d.wantEnded("of those given up", 10-unackedFree, errStalled)
+		for i := range unackedLeft {
 			hasty.ask(2)
 			hasty.take(len(hasty.answers) - 1 - i%2)
 			elapse(2 * time.Second)
@@ -213,24 +213,24 @@ func TestPeerThatPullsLate(t *testing.T) {
 		late := d.asker()
 		late.ask(10)
 		elapse(30 * time.Second)
-		d.handlers("after half a minute", owedFree)
-		d.wantEnded("of those that gave up", 10-owedFree, errStalled)
+		d.handlers("after half a minute", unackedFree)
+		d.wantEnded("of those that gave up", 10-unackedFree, errStalled)
 		for i := range 10 {
 			late.take(i)
 		}
 		d.handlers("when all is pulled", 0)
-		d.wantEnded("of those that were waited for", owedFree, nil)
+		d.wantEnded("of those that were waited for", unackedFree, nil)
 		elapse(10 * time.Second)
 		late.ask(12)
 		d.handlers("afterwards", 12)
-		for i := range 12 { // most wait longer than owedTime, but there is one every few seconds
+		for i := range 12 { // most wait longer than unackedTime, but there is one every few seconds
 			elapse(4 * time.Second)
 			late.take(10 + i)
 		}
 		d.wantEnded("slowly, but one after the other", 12, nil)
-		d.server.owed.mu.Lock()
-		defer d.server.owed.mu.Unlock()
-		if n := len(d.server.owed.byHost); n != 0 {
+		d.server.unacked.mu.Lock()
+		defer d.server.unacked.mu.Unlock()
+		if n := len(d.server.unacked.byHost); n != 0 {
 			t.Errorf("%d peers are remembered, none owes anything", n)
 		}
 	})
@@ -238,7 +238,7 @@ func TestPeerThatPullsLate(t *testing.T) {
 
 // TestStalledPeersAreForgotten: what is remembered of peers that have stalled goes with their connections.
 func TestStalledPeersAreForgotten(t *testing.T) {
-	o := &owed{byHost: map[hostquota.Host]*owing{}}
+	o := &unackedTable{byHost: map[hostquota.Host]*hostUnacked{}}
 	for i := range 3 * minSweep {
 		gone := make(chan struct{})
 		a := &scriptAddr{name: time.Duration(i).String(), gone: gone, host: int32(i)}
@@ -254,13 +254,13 @@ func TestStalledPeersAreForgotten(t *testing.T) {
 
 // TestStalledAddressAnew: another process at the address of one that has stalled begins anew.
 func TestStalledAddressAnew(t *testing.T) {
-	o := &owed{byHost: map[hostquota.Host]*owing{}}
+	o := &unackedTable{byHost: map[hostquota.Host]*hostUnacked{}}
 	a := &scriptAddr{name: "peer", gone: make(chan struct{})}
-	for range owedFree {
+	for range unackedFree {
 		o.enter(a, 1).waited(errUnacked, false)
 	}
 	a.gone = make(chan struct{})
-	for range 2 * owedFree {
+	for range 2 * unackedFree {
 		if o.enter(a, 1) == nil {
 			t.Fatal("the new process pays for the old one")
 		}
@@ -271,16 +271,16 @@ func TestStalledAddressAnew(t *testing.T) {
 // host does not suffer for it.
 func TestHostOwesForAllItsPeers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := &owed{byHost: map[hostquota.Host]*owing{}}
+		o := &unackedTable{byHost: map[hostquota.Host]*hostUnacked{}}
 		port := func(n, host int) *scriptAddr {
 			return &scriptAddr{name: fmt.Sprintf("%d of %d", n, host), gone: make(chan struct{}), host: int32(host)}
 		}
-		var waiting []*owedAnswer
-		for n := range 3 * owedFree {
+		var waiting []*unackedResponse
+		for n := range 3 * unackedFree {
 			waiting = append(waiting, o.enter(port(n, 1), 1))
 		}
 		other := o.enter(port(0, 2), 1)
-		elapse(patience(owedTime, 1))
+		elapse(patience(unackedTime, 1))
 		held := 0
 		for _, q := range waiting {
 			if over, _ := q.overdue(); over {
@@ -289,14 +289,14 @@ func TestHostOwesForAllItsPeers(t *testing.T) {
 				held++
 			}
 		}
-		if held != owedFree {
-			t.Errorf("one host holds %d handlers over %d connections, want %d", held, len(waiting), owedFree)
+		if held != unackedFree {
+			t.Errorf("one host holds %d handlers over %d connections, want %d", held, len(waiting), unackedFree)
 		}
 		if over, _ := other.overdue(); over {
 			t.Error("the other host has to wait no longer")
 		}
 		refused := false
-		for n := 0; n < 2*owedLeft && !refused; n++ {
+		for n := 0; n < 2*unackedLeft && !refused; n++ {
 			refused = o.enter(port(100+n, 1), 1) == nil
 		}
 		if !refused {

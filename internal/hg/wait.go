@@ -14,13 +14,13 @@ import (
 const (
 	// selfTurns is how often a waiter gives way before it parks.
 	selfTurns = 8
-	// settleTime is how long a waiter whose context has ended waits for its cancelled operation to let go of memory.
+	// settleTime is how long a waiter waits for its operation, cancelled after the end of the context, to let go of memory.
 	// After it the operation is left to itself.
 	settleTime = time.Second
 	// oneWayAckTime is how long the payload of a one-way RPC is lent to a peer. Releases before 2.4.1 never say that
 	// they have pulled it.
 	oneWayAckTime = 5 * time.Second
-	// ackTime is the same for the payload of a response: whoever has called may have given up without a word.
+	// ackTime is the same for the payload of a response, because the caller does not report that it has given up.
 	ackTime = 60 * time.Second
 	// slowest is the rate that a peer is granted beyond that, in bytes per second.
 	slowest = 1 << 20
@@ -59,8 +59,8 @@ func (c *Class) await(ctx context.Context, a na.Addr, ev *na.Event) bool {
 	}
 }
 
-// giveWay lets others run, for what happens within this process: a quick handler of a call to oneself then runs on this
-// very processor, and nobody is parked, which costs the waking of a thread on an idle machine.
+// giveWay lets other goroutines run, because ev is set within this process: a quick handler of a call to the own address then runs on this
+// processor, and the waiter need not park, which costs the waking of a thread on an idle machine.
 func giveWay(ev *na.Event) {
 	for range selfTurns {
 		runtime.Gosched()

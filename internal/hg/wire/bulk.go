@@ -61,8 +61,8 @@ type Segment struct {
 	at, size     uint32 // of the handle in Bulk.raw; there is none of size 0
 }
 
-// NewBulk returns the descriptor of segs, which it keeps. There is at least one. appendHandle appends the handle of segment i, or the one of all
-// segments if flags has BulkRegV; it appends nothing for a segment whose base is zero.
+// NewBulk returns the descriptor of segs, which it keeps. There is at least one. appendHandle appends the handle of
+// segment i, or the one of all segments if flags has BulkRegV; it appends nothing for a segment with base zero.
 func NewBulk(flags uint32, segs []Segment, appendHandle func(b []byte, i int) []byte) Bulk {
 	d := Bulk{flags: flags, segs: segs}
 	for _, s := range segs {

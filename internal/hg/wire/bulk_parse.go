@@ -59,8 +59,8 @@ type parser struct {
 	err error
 }
 
-func truncated(what string, need any, left int) *Error {
-	return malformed("descriptor ends in its %s: %d bytes are announced, %d are left", what, need, left)
+func truncated(part string, need any, left int) *Error {
+	return malformed("descriptor ends in its %s: %d bytes are announced, %d are left", part, need, left)
 }
 
 func (p *parser) take(what string, n uint64) []byte {

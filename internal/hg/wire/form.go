@@ -56,7 +56,7 @@ const (
 	// checksum level of C, and verified where the peer has written any. Bulk data has no checksum. Releases before 2.4.1 do not mark
 	// their requests and write no checksums at level "none"; zeros in both places are read so.
 	Checksums
-	// Detect speaks both: the first call to a peer is preceded by a probe ([PutProbe]), whose answer shows the form of the peer.
+	// Detect speaks both: a probe ([PutProbe]) precedes the first call to a peer, and the answer to it shows the form of the peer.
 	// Requests are read according to their own mark (bit 0x80, which C sets since 2.4.1).
 	Detect
 )

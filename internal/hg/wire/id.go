@@ -31,7 +31,7 @@ func Djb2(name string) uint64 {
 	return uint64(h)
 }
 
-// Seeds of the hash: the golden ratio, and what uthash's HASH_JEN starts with.
+// Seeds of the hash: the golden ratio, and the initial value of uthash's HASH_JEN.
 const (
 	jenkinsRatio = 0x9e3779b9
 	jenkinsSeed  = 0xfeedbeef

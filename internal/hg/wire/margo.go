@@ -21,7 +21,7 @@ const (
 // NoParent is the parent of a call that is not made by a handler.
 const NoParent uint64 = 0xffff
 
-// AppendMargoRequest appends the header of a request: the id of the RPC whose handler makes the call, or NoParent. It
+// AppendMargoRequest appends the header of a request: the id of the RPC that the calling handler serves, or NoParent. It
 // is for statistics only.
 func AppendMargoRequest(b []byte, parent uint64) []byte {
 	return binary.LittleEndian.AppendUint64(b, parent)
