@@ -9,8 +9,8 @@ import (
 	"cinnabar/internal/audit"
 )
 
-// Code classes the failures of a transfer. It travels to the other side, where
-// the protocol has a message for it, and is an error, so that
+// Code is the class of a failed transfer. The protocols send it to the other side, except
+// where they have no message for it. A Code is an error, so that
 // errors.Is(err, xfer.CodeExists) works on either side.
 type Code uint16
 
@@ -82,7 +82,7 @@ type Error struct {
 	Err    error // the reason in words
 }
 
-// Error gives file, peer, class and reason.
+// Error returns operation, file, peer, class and reason as text.
 func (e *Error) Error() string {
 	s := e.Op
 	if e.Name != "" {
@@ -103,7 +103,7 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Unwrap gives errors.Is both the class and the reason.
+// Unwrap returns the class and the reason, for errors.Is.
 func (e *Error) Unwrap() []error {
 	if e.Err == nil {
 		return []error{e.Code}

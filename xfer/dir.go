@@ -25,7 +25,7 @@ const (
 	tempRandom = 8 // bytes
 )
 
-// DirOptions is how a [Dir] stores files.
+// DirOptions are the rules by which a [Dir] stores files.
 type DirOptions struct {
 	Overwrite   bool // replace files of the same name; otherwise they are refused
 	Sync        bool // wait until file and directory are on the disk before the transfer succeeds
@@ -39,11 +39,11 @@ type DirOptions struct {
 	AllowExec bool
 }
 
-// Dir is a directory that takes files: [Receiver.Open] for servers. A file is
-// written under a temporary name and gets its own when it is complete, so that no
-// half file is found under it, whichever program is killed; over a power cut that
-// takes DirOptions.Sync. Nothing outside the directory is reached
-// (os.Root). Safe for concurrent use.
+// Dir is a directory for received files. Its Open method can be [Receiver.Open]. A file is
+// written under a temporary name and gets its own name when it is complete, so that no
+// incomplete file has that name, even if a program is killed. With DirOptions.Sync that also
+// holds over a power cut. A Dir accesses nothing outside of the directory
+// (os.Root). It is safe for concurrent use.
 //
 // The temporary file is created exclusively, with mode 0644 less the umask; with
 // mode 0600 if the sender gives a mode, which the file gets when it is complete, because

@@ -18,7 +18,7 @@ import (
 // File is the destination of a transfer at the receiver. One goroutine at a time calls it.
 type File interface {
 	io.WriterAt
-	// Commit is called when all is written and compared: the file gets its name.
+	// Commit is called when the whole file is written and compared, and gives the file its name.
 	Commit() error
 	// Discard is called instead of Commit, or after a Commit that failed.
 	Discard() error
@@ -47,12 +47,12 @@ type Receiver struct {
 	// bound senders get fewer and smaller buffers than they ask for, at least 4 KiB.
 	// The paper's program gets its 10 MiB, or is refused.
 	MaxMemory int64
-	// Timeout is for how long nothing may move before a transfer is given up; 0: 30 s. A sender that has not named its
-	// file 5 s after it was connected is given up in any case.
+	// Timeout bounds the time without progress, after which the receiver ends a transfer; 0: 30 s. It ends the transfer of a
+	// sender that has not named its file 5 s after it was connected in any case.
 	Timeout time.Duration
-	// Progress is asked for an observer of each transfer; nil: none.
+	// Progress returns an observer for each transfer; nil: none.
 	Progress func() Progress
-	// Trace is asked for a tracer of each transfer; nil: none.
+	// Trace returns a tracer for each transfer; nil: none.
 	Trace func() Tracer
 	// Done is called for each connection request that was served or refused, by
 	// the goroutine that served it; nil: not called.
@@ -145,7 +145,7 @@ func hostOf(req *verbs.ConnRequest) hostquota.Host {
 	return hostquota.HostOf(netip.IPv6Unspecified()) // one host for all that have no address, because the zero Host is unlimited
 }
 
-// ServeOne takes one connection request and returns how its transfer went.
+// ServeOne serves one connection request and returns the result of its transfer.
 func (r *Receiver) ServeOne(ctx context.Context, l *verbs.Listener) (Result, error) {
 	h, err := r.newHost(l, 1)
 	if err != nil {

@@ -14,15 +14,15 @@ import (
 // of Sends may run at once. The zero value is ready for use.
 type Sender struct {
 	Protocol Protocol // Auto: fast if the receiver has it
-	Window   int      // buffers to ask the receiver for, at most 1024; 0: 4. Basic has one; a file that fills fewer gets no more
+	Window   int      // buffers to ask the receiver for, at most 1024; 0: 8. Basic has one; a file that fills fewer gets no more
 	Chunk    int      // bytes of each, 4 KiB to 1 GiB; 0: the receiver chooses, 512 KiB as a rule, 10 MiB for Basic
 	Digest   Digest   // of the fast protocol
-	// Timeout is for how long nothing may move before the transfer is given up,
-	// and how long the receiver may take to accept; 0: 30 s. A chunk should cross in less.
+	// Timeout bounds the time without progress, after which Send ends the transfer,
+	// and the time until the receiver accepts; 0: 30 s. A chunk should take less.
 	Timeout time.Duration
-	// Progress is asked for an observer of each transfer; nil: none.
+	// Progress returns an observer for each transfer; nil: none.
 	Progress func() Progress
-	// Trace is asked for a tracer of each transfer; nil: none.
+	// Trace returns a tracer for each transfer; nil: none.
 	Trace  func() Tracer
 	Logger *slog.Logger // nil: discard
 }

@@ -5,15 +5,15 @@ import "fmt"
 // Op is the operation of a [Step].
 type Op uint8
 
-// The operations that are traced. They stand in the order in which this side does
-// or learns them.
+// The operations that are traced. Steps are traced in the order in which this side does them
+// or finds their completions.
 const (
 	OpPostReceive Op = 1 + iota // a receive was posted: Slot
 	OpConnect                   // the connection is there
 	OpReceive                   // a message or immediate data has come: Message or Bytes
 	OpSend                      // a message was posted: Message
 	OpWrite                     // a write was posted: Slot, Bytes
-	OpSent                      // a write is done here: Slot
+	OpSent                      // a write is complete at this side: Slot
 	OpRead                      // the source was read: Slot, Bytes
 	OpOpen                      // the file was made: Message has its name
 	OpStore                     // the file was written: Slot, Bytes

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Protocol is one of the two ways in which a file crosses.
+// Protocol is a protocol of the transfer of files.
 type Protocol uint8
 
 const (
@@ -36,14 +36,14 @@ func (p Protocol) String() string {
 	return "protocol " + strconv.Itoa(int(p))
 }
 
-// Digest is how the fast protocol compares whole files. Chunks carry a CRC32C
-// besides in any case.
+// Digest selects the comparison of whole files in the fast protocol. Each chunk has a CRC32C
+// in any case.
 type Digest uint8
 
 const (
-	// SHA256 compares before the file gets its name.
+	// SHA256 compares the SHA-256 of both sides before the file gets its name.
 	SHA256 Digest = iota
-	// NoDigest leaves it at the checksums of the chunks.
+	// NoDigest compares only the checksums of the chunks.
 	NoDigest
 )
 
@@ -72,7 +72,7 @@ type Source struct {
 	Name string
 	// Data is read from several offsets in ascending order by one goroutine.
 	Data io.ReaderAt
-	// Size is the number of bytes to send. That Data ends there is checked.
+	// Size is the number of bytes to send. Send fails with [CodeChanged] if Data does not end there.
 	Size int64
 	Meta Meta
 }
@@ -98,8 +98,8 @@ type Result struct {
 	Duration time.Duration // from the connection to the receiver's last message
 }
 
-// Progress watchdogChecks one transfer. Its methods are called by one goroutine at a
-// time and must not block; Finish comes last, once, and only after Start.
+// Progress observes one transfer. One goroutine at a time calls its methods, which must not
+// block. Finish is called last, once, and only after Start.
 type Progress interface {
 	// Start begins the transfer. Result has the agreed parameters; its Size is that of
 	// the whole file, -1 if the sender has not sent it.

@@ -45,17 +45,17 @@ type Config struct {
 	// for a Listener if its peers do not trust each other.
 	PD *verbs.PD
 
-	Records int // records from the peer that may be here, not released; 0: 128; at most 16000
-	Bytes   int // bytes of them, and of the ring; 0: 1 MiB; from 64 to 1 GiB
-	Inline  int // longest record from the peer that comes without the ring; 0: 1 KiB, or Bytes if that is less; negative: 0
+	Records int // largest number of records from the peer that are not released; 0: 128; at most 16000
+	Bytes   int // their largest number of bytes, and the size of the ring; 0: 1 MiB; from 64 to 1 GiB
+	Inline  int // length of the longest record from the peer that does not lie in the ring, in bytes; 0: 1 KiB, or Bytes if that is less; negative: 0
 
-	// Linger bounds how long Close waits until all that was sent has left, which depends on how fast the peer takes it; 0: 4 s, negative: not at all.
-	// Close takes a second more at most, or 5 s in all if that is longer.
+	// Linger bounds the time for which Close waits until the device has sent all records, which depends on the peer's speed; 0: 4 s,
+	// negative: no wait. Close takes a second more at most, or 5 s in all if that is longer.
 	Linger time.Duration
 
-	// KeepAlive is for how long the peer's device may be silent before the connection counts as lost, with [ErrSilent], which
-	// is noticed within a quarter of that time more. When nothing has come from the peer for a quarter of the time or two, its
-	// device is asked for an answer, in which its program has no part. Three quarters of the time must be enough for all
+	// KeepAlive bounds the time for which the peer's device may be silent. The connection then ends with [ErrSilent], within a
+	// quarter of that time more. When nothing has come from the peer for a quarter of the time or two, the connection
+	// requests an answer of the peer's device, in which its program has no part. Three quarters of the time must be enough for all
 	// transfers that are queued before the answer. 0: for ever.
 	KeepAlive time.Duration
 

@@ -317,7 +317,7 @@ func (c *Conn) Stats() Stats {
 // Done is closed when the connection is over. Err then returns the reason.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Err returns why the connection is over, nil while it is not, io.EOF if the peer has ended it in order.
+// Err returns the reason for the end of the connection: nil while it is not over, io.EOF if the peer has ended it in order.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,8 +21,8 @@ const (
 	mostParked = 256
 )
 
-// Listener accepts connections. It answers requests before Accept is called, several at a time, because the answer to a peer that
-// does not take it lasts until answerLimit: other peers do not wait for that. No host takes all places.
+// Listener accepts connections. It answers requests before Accept is called, several at a time, because the answer to a slow peer
+// takes up to 10 s, and other peers must not wait for it. No host gets all places.
 type Listener struct {
 	l     *verbs.Listener
 	cfg   Config
@@ -56,8 +56,8 @@ type parked struct {
 	account *hostquota.Account
 }
 
-// Listen listens on addr; port 0 picks one. Each accepted connection is made as cfg says. Unless cfg has a PD, each has a
-// protection domain of its own, and a peer reaches no memory of other connections.
+// Listen listens on addr; port 0 picks one. cfg is the Config of each accepted connection. Unless cfg has a PD, each has a
+// protection domain of its own, and a peer has no access to the memory of other connections.
 func Listen(dev *verbs.Device, addr netip.AddrPort, cfg Config) (*Listener, error) {
 	full, err := cfg.filled()
 	if err != nil {
@@ -83,7 +83,8 @@ func Listen(dev *verbs.Device, addr netip.AddrPort, cfg Config) (*Listener, erro
 // Addr returns where the listener listens.
 func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
 
-// Accept returns the next connection. Peers that do not speak the protocol are rejected, which is the error of no call.
+// Accept returns the next connection. Peers that do not speak the protocol are rejected and logged; no call of Accept returns an
+// error for them.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	select {
 	case a := <-l.ready:

@@ -22,7 +22,7 @@ type rxState struct {
 	received bool // a sign of life has come since the last takeSigns
 }
 
-// Record is a record that was received. It lies where the device has put it, until Release.
+// Record is a record that was received. It stays in the memory in which the device has stored it, until Release.
 type Record struct {
 	c       *Conn
 	data    []byte
@@ -33,8 +33,8 @@ type Record struct {
 // Bytes returns the record. It must not be used after Release.
 func (r Record) Bytes() []byte { return r.data }
 
-// Release gives the room back to the peer. Room comes back in the order of the records, so one that is kept for long
-// keeps the room of all behind it. A second Release is an error and does no harm.
+// Release gives the room of the record back to the peer, in the order of the records: a record that is not released keeps the room
+// of all behind it. A second Release is an error and does no harm.
 func (r Record) Release() error {
 	c := r.c
 	if c == nil {
