@@ -9,8 +9,9 @@
 //   - source: every package has a doc comment and a bounded number of files, every file is formatted, of bounded length, and does not sleep;
 //   - text: nothing is marked as left open, and no file contains a path or a package host of one machine;
 //   - pages: the README has the two commands that a newcomer needs, verbatim, and no page that CI runs hides a command from it;
-//   - manual: each page begins with the abilities that its reader gains and is in the index, no relative link is broken, the tables of C and
-//     Go names in docs/verbs.md leave out no field and no constant, and the functions that docs/request.md names exist.
+//   - manual: each page begins with the abilities that its reader gains and is in the index, no relative link is broken, the tests and the
+//     names of Go on its pages exist, those of docs/request.md with the functions that are not exported, and the tables of C and Go names
+//     in docs/verbs.md leave out no field and no constant.
 //
 // Each rule is a function from a tree to findings. The tests run it over this repository, and over small trees that
 // break it, so that a rule that stopped finding anything would be noticed.

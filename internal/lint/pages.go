@@ -104,7 +104,7 @@ func checkManual(t *tree) []finding {
 	}
 	var found []finding
 	for _, f := range t.files {
-		if f.dir() != manualDir || path.Ext(f.path) != ".md" || f.path == parityFile {
+		if !isManual(f) {
 			continue
 		}
 		lines := strings.SplitN(string(f.data), "\n", 4)
@@ -116,4 +116,9 @@ func checkManual(t *tree) []finding {
 		}
 	}
 	return found
+}
+
+// isManual reports whether f is a page of the manual that an author writes.
+func isManual(f *file) bool {
+	return f.dir() == manualDir && path.Ext(f.path) == ".md" && f.path != parityFile
 }

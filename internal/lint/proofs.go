@@ -1,7 +1,6 @@
 package lint
 
 import (
-	"bytes"
 	"fmt"
 	"go/ast"
 	"path"
@@ -10,9 +9,9 @@ import (
 )
 
 // proof is a test that a page names, "internal/hg.TestUnreadResponses". The root package's tests stand under its name.
-var proof = regexp.MustCompile("`([a-z0-9_/]+)\\.((?:Test|Fuzz|Benchmark)[A-Za-z0-9_]+)`")
+var proof = regexp.MustCompile("`([a-z0-9_/]+)\\.((?:Test|Fuzz|Benchmark|Example)[A-Za-z0-9_]*)`")
 
-// checkProofs finds tests that SECURITY.md names and that do not exist, because a claim without its test is a promise.
+// checkProofs finds tests that SECURITY.md and the manual name and that do not exist, because a claim without its test is a promise.
 func checkProofs(t *tree) []finding {
 	page := t.file("SECURITY.md")
 	if page == nil {
@@ -34,10 +33,15 @@ func checkProofs(t *tree) []finding {
 		}
 	}
 	var found []finding
-	for i, line := range bytes.Split(page.data, []byte("\n")) {
-		for _, m := range proof.FindAllSubmatch(line, -1) {
-			if name := string(m[1]) + "." + string(m[2]); !tests[name] {
-				found = append(found, finding{page.path, i + 1, fmt.Sprintf("there is no test %s; name the one that shows the claim", name)})
+	for _, f := range t.files {
+		if f != page && !isManual(f) {
+			continue
+		}
+		for n, line := range f.lines {
+			for _, m := range proof.FindAllStringSubmatch(line, -1) {
+				if name := m[1] + "." + m[2]; !tests[name] {
+					found = append(found, finding{f.path, n, fmt.Sprintf("there is no test %s; name the one that shows the claim", name)})
+				}
 			}
 		}
 	}

@@ -48,6 +48,7 @@ func TestProofs(t *testing.T)         { check(t, checkProofs) }
 func TestLinks(t *testing.T)          { check(t, checkLinks) }
 func TestManual(t *testing.T)         { check(t, checkManual) }
 func TestWalks(t *testing.T)          { check(t, checkWalks) }
+func TestNames(t *testing.T)          { check(t, checkNames) }
 
 // parity: S04
 func TestVerbsPage(t *testing.T) { check(t, checkVerbsPage) }

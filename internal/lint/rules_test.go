@@ -194,6 +194,7 @@ func TestRuleProofs(t *testing.T) {
 		{"there", with("held (`a.TestThere`, `cinnabar.FuzzRoot`)"), ""},
 		{"gone", with("\nheld (`a.TestGone`)"), "SECURITY.md:2: there is no test a.TestGone"},
 		{"elsewhere", with("held (`b.TestThere`)"), "there is no test b.TestThere"},
+		{"in the manual", map[string]string{"SECURITY.md": "", "docs/m.md": "\n`a.ExampleGone`"}, "docs/m.md:2: there is no test a.ExampleGone"},
 		{"no page", map[string]string{"a.md": ""}, "the page is missing"},
 	})
 }
@@ -244,6 +245,33 @@ func TestRuleWalks(t *testing.T) {
 		{"no such package", with("`ha.New`"), "ha.New is not declared"},
 		{"other code", with("`.ci/run fast`, `Call.Start`, `docs/a.md`"), ""},
 		{"missing page", goFile("a.go", "package a"), "docs/request.md: missing"},
+	})
+}
+
+func TestRuleNames(t *testing.T) {
+	with := func(line string) map[string]string {
+		return map[string]string{
+			"docs/a.md":        line,
+			"root.go":          "package cinnabar\ntype Engine struct{ Config }\nfunc (*Engine) Close() {}\ntype Config struct{ Pools int }\n",
+			"codes/a.go":       "package codes\nconst NoEntry = 1\n",
+			"verbs/a.go":       "package verbs\ntype Config struct{ Depth int }\n",
+			"internal/hg/a.go": "package hg\nfunc Hidden() {}\n",
+			"cmd/tool/main.go": "package main\n",
+			"verbs/a_test.go":  "package verbs\nfunc OfTest() {}\n",
+		}
+	}
+	runCases(t, checkNames, []ruleCase{
+		{"there", with("`cinnabar.Engine`, `<-Engine.Close()`, `errors.Is(err, codes.NoEntry)`, `Config.Depth`, `Config.Pools`"), ""},
+		{"other module", with("`slog.Handler.Enabled`, `margo_init`, `docs/Engine.md`, `io.Reader`"), ""},
+		{"unknown type", with("`Other.Close`"), ""},
+		{"variable with the name of an example", map[string]string{"docs/a.md": "`sum.Call`, `Loop.Run`", "examples/sum/a.go": "package sum\ntype Loop struct{ Run int }\n"}, ""},
+		{"test", with("`verbs.TestThere`"), ""},
+		{"gone from its package", with("\n`cinnabar.NoEntry`"), "docs/a.md:2: cinnabar.NoEntry is not exported"},
+		{"no such member", with("`Engine.Open`"), "Engine.Open is not exported"},
+		{"no such member of a package", with("`cinnabar.Engine.Open`"), "Engine.Open is not exported"},
+		{"of no Config", with("`Config.Gone`"), "Config.Gone is not exported"},
+		{"of a test", with("`verbs.OfTest`"), "verbs.OfTest is not exported"},
+		{"no page of the manual", map[string]string{"docs/adr/a.md": "`cinnabar.Gone`", "a.go": "package cinnabar\n"}, ""},
 	})
 }
 

@@ -23,7 +23,7 @@ func withoutTime() slog.Handler {
 	}})
 }
 
-// speak opens an engine whose lines go to next at a level of Margo's, and logs three lines of the program beside them.
+// speak opens an engine that logs to next at a level of Margo's, and logs lines of the program beside those of the engine.
 func speak(ctx context.Context, next slog.Handler, level string) error {
 	handler, err := margo.NewLogHandler(next, margo.LogLevels{Margo: level})
 	if err != nil {
