@@ -42,7 +42,7 @@ type conn struct {
 
 	role       role
 	onReadable func() bool // readable, made once
-	luck       luck
+	spins      spinPolicy
 	rx         rxState // the read role's
 
 	wmu invariants.Mutex // the write role

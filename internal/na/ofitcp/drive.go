@@ -21,8 +21,8 @@ func (c *conn) drive(ev *na.Event) {
 	if bg == bgInTask {
 		c.detachQueued()
 	}
-	s := spinner{driver: true, luck: &c.luck}
-	if (bg != bgActive || r.aside.Load() || c.lone()) && s.begin(c.ep, false) {
+	s := spinner{driver: true, policy: &c.spins}
+	if (bg != bgActive || r.yielded.Load() || c.lone()) && s.begin(c.ep, false) {
 		c.driveSpinning(ev, &s, bg)
 		s.stop(c.ep)
 	} else if !r.held.Load() {
@@ -37,7 +37,7 @@ func (c *conn) drive(ev *na.Event) {
 func (c *conn) driveSpinning(ev *na.Event, s *spinner, bg uint32) {
 	r := &c.role
 	if bg == bgActive {
-		if !c.displace(ev, s) {
+		if !c.preemptReader(ev, s) {
 			return
 		}
 	} else if !r.held.CompareAndSwap(false, true) {
@@ -49,9 +49,9 @@ func (c *conn) driveSpinning(ev *na.Event, s *spinner, bg uint32) {
 			c.sock.WakeRead() // so that bytes that come wake no goroutine
 		}
 	}
-	if r.aside.Load() {
-		r.aside.Store(false) // it has come
-		r.vain.Store(0)
+	if r.yielded.Load() {
+		r.yielded.Store(false) // the driver has come
+		r.yieldMisses.Store(0)
 	}
 	c.driveHeld(ev, s)
 	c.release()
@@ -66,9 +66,9 @@ func (c *conn) lone() bool {
 	return !c.serves.Load() && c.peer.awaits.Load()+c.moving.Load() <= 1
 }
 
-// displace claims the connection and takes the read role as soon as the background goroutine gives it back, which is in
+// preemptReader claims the connection and takes the read role as soon as the background goroutine gives it back, which is in
 // moments. False: it was not worth while.
-func (c *conn) displace(ev *na.Event, s *spinner) bool {
+func (c *conn) preemptReader(ev *na.Event, s *spinner) bool {
 	r := &c.role
 	if !r.claim.Swap(true) {
 		c.ep.watch.add(c)
@@ -112,19 +112,19 @@ func (c *conn) driveHeld(ev *na.Event, s *spinner) {
 	}
 }
 
-// For mistrust requests the background does not step aside after it has done so in vain, which may be the scheduler's
-// doing. Every time in a row doubles that, mistrustMost times.
+// After an expected driver has not come, which may be the scheduler's doing, yieldReader does nothing for yieldBackoff requests. Each
+// further time in a row doubles that, up to yieldBackoffMost times.
 const (
-	mistrust     = 8
-	mistrustMost = 6
+	yieldBackoff     = 8
+	yieldBackoffMost = 6
 )
 
-// stepAside has the background goroutine, which has the read role, leave the reading to the handler of the request that
-// it has just read, because handlers of this peer's requests come to drive: typically they move memory, and the peer
-// sends nothing before. So the handler runs where the background did, instead of both at once, on processors that the
-// peer may need. It is undone by a handler that answers without having come, or by the watcher, and then not tried
-// for a while. Nothing that waits for the peer may depend on the reading.
-func (c *conn) stepAside() {
+// yieldReader leaves the reading to the handler of the request that the background goroutine, which has the read role, has just read.
+// Handlers of this peer's requests come to drive, because they typically move memory, and the peer sends nothing before. So the handler
+// runs where the background did, instead of both at once on processors that the peer may need. A handler that answers without having
+// come to drive, or the watcher, undoes it, and then it is not tried for a while. No operation that waits for the peer may depend on the
+// reading.
+func (c *conn) yieldReader() {
 	if !c.rx.handed {
 		return
 	}
@@ -133,12 +133,12 @@ func (c *conn) stepAside() {
 	if len(c.rx.tasks) > 0 || c.expects.Load() > 0 || c.peer.awaits.Load() > 0 {
 		return
 	}
-	if r.trust.Load() < 0 {
-		r.trust.Add(1)
+	if r.yieldCredit.Load() < 0 {
+		r.yieldCredit.Add(1)
 		return
 	}
 	r.claim.Store(true)
-	r.aside.Store(true)
+	r.yielded.Store(true)
 	c.ep.watch.add(c)
 }
 

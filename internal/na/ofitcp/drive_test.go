@@ -94,7 +94,7 @@ func TestHandlersStayAway(t *testing.T) {
 			t.Fatalf("got %+v %q", m, b)
 		}
 	}
-	if n := r.lookup(server).(*peer).conn.Load().role.vain.Load(); n < 1 || n > 5 {
+	if n := r.lookup(server).(*peer).conn.Load().role.yieldMisses.Load(); n < 1 || n > 5 {
 		t.Errorf("the background has stepped aside %d times in vain for %d requests", n, 2*stay)
 	}
 	close(release)
@@ -180,7 +180,7 @@ func TestDriverReadsRequest(t *testing.T) {
 	role.claim.Store(true) // as a driver does
 	until(t, "the read role", func() bool { return role.held.CompareAndSwap(false, true) })
 	c.write(r.rawRequest(1, []byte("hello")))
-	own.driveHeld(new(na.Event), &spinner{driver: true, luck: &own.luck})
+	own.driveHeld(new(na.Event), &spinner{driver: true, policy: &own.spins})
 	if own.rxBytes.Load() == 0 || own.rx.handed {
 		t.Errorf("%d bytes are read, step aside: %t", own.rxBytes.Load(), own.rx.handed)
 	}

@@ -298,7 +298,7 @@ func (e *Endpoint) SendExpected(op *na.Op, to na.Addr, tag uint32, msg []byte) {
 		p.giveBack(it, p.lostOrigin(what))
 		return
 	}
-	if c.role.aside.Load() {
+	if c.role.yielded.Load() {
 		c.handBack()
 	}
 	if err := c.unread(); err != nil {

@@ -18,20 +18,20 @@ import (
 // its result, because that waiter will soon be back with its next call: the connection is claimed, until no goroutine has
 // driven it for a tick of the watcher, or others wait for the peer too.
 type role struct {
-	held   atomic.Bool   // a goroutine is reading
-	claim  atomic.Bool   // drivers read; the background rests
-	aside  atomic.Bool   // so it does because one is expected, which has not come
-	vain   atomic.Int32  // how many in a row have not come
-	trust  atomic.Int32  // below 0: for how many requests none is expected
-	bg     atomic.Uint32 // bgActive and so on
-	resume chan struct{} // capacity 1: the background's turn
-	drives atomic.Uint64 // number of calls of drive
-	turn   atomic.Int32  // bytes of small messages in one read, and in one turn
-	place  readPlace     // of the background goroutine, which alone uses this and the next three fields
-	began  time.Time     // the time at which its turn began
-	read   uint64        // rxBytes at that time
-	woken  bool          // the poller has called readable since the goroutine parked
-	fresh  []na.Task     // tasks that the background goroutine has read and not put into tasks; it is empty while one of its tasks runs
+	held        atomic.Bool   // a goroutine is reading
+	claim       atomic.Bool   // drivers read; the background rests
+	yielded     atomic.Bool   // the background rests because a driver is expected, which has not come
+	yieldMisses atomic.Int32  // number of expected drivers in a row that have not come
+	yieldCredit atomic.Int32  // if below 0: minus the number of requests for which no driver is expected
+	bg          atomic.Uint32 // bgActive and so on
+	resume      chan struct{} // capacity 1: the background's turn
+	drives      atomic.Uint64 // number of calls of drive
+	turn        atomic.Int32  // bytes of small messages in one read, and in one turn
+	place       readPlace     // of the background goroutine, which alone uses this and the next three fields
+	began       time.Time     // the time at which its turn began
+	read        uint64        // rxBytes at that time
+	woken       bool          // the poller has called readable since the goroutine parked
+	fresh       []na.Task     // tasks that the background goroutine has read and not put into tasks; it is empty while one of its tasks runs
 
 	mu invariants.Mutex
 	// tasks are those of requests. The ones from next on have not begun.
@@ -144,7 +144,7 @@ func (c *conn) readable() bool {
 	}
 	got := c.receive()
 	if got {
-		c.stepAside()
+		c.yieldReader()
 		c.offerTasks()
 	} else {
 		c.unstage()
@@ -210,8 +210,8 @@ func (c *conn) wake() {
 // handBack ends a claim.
 func (c *conn) handBack() {
 	r := &c.role
-	if r.aside.Load() && r.aside.Swap(false) {
-		r.trust.Store(-mistrust << min(r.vain.Add(1)-1, mistrustMost))
+	if r.yielded.Load() && r.yielded.Swap(false) {
+		r.yieldCredit.Store(-yieldBackoff << min(r.yieldMisses.Add(1)-1, yieldBackoffMost))
 	}
 	if r.claim.Swap(false) {
 		c.wake()
@@ -221,7 +221,7 @@ func (c *conn) handBack() {
 // serve reads, runs tasks and spins, until nothing has come for the spin time or another goroutine reads. False: the
 // goroutine was replaced.
 func (c *conn) serve(gen uint32) bool {
-	s := spinner{luck: &c.luck}
+	s := spinner{policy: &c.spins}
 	defer s.stop(c.ep)
 	r := &c.role
 	t := turn{from: c.rxBytes.Load()}
@@ -242,7 +242,7 @@ func (c *conn) serve(gen uint32) bool {
 		}
 		got := c.receive()
 		within := c.rx.body
-		c.stepAside()
+		c.yieldReader()
 		c.offerTasks()
 		c.release()
 		switch {

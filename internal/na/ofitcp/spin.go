@@ -11,31 +11,31 @@ import (
 // spinner bounds how long a goroutine spins. Not more than Endpoint.maxSpin goroutines do at a time; drivers go first.
 type spinner struct {
 	driver bool
-	luck   *luck
+	policy *spinPolicy
 	on     bool
 	rounds int
 	until  time.Time
 	end    time.Time // a driver's: when driveTime is over; set when the clock is first looked at
 }
 
-// luck remembers whether spinning has paid lately. Where it does not, because the peer takes its time or other programs
-// want the processors, it is tried only now and then.
-type luck struct {
-	misses atomic.Int32 // spins in a row that brought nothing
-	turns  atomic.Int32 // chances to spin since
+// spinPolicy records whether spinning has paid lately. If it has not, because the peer takes its time or other programs use the
+// processors, shouldSpin returns true only now and then.
+type spinPolicy struct {
+	misses  atomic.Int32 // spins in a row that brought nothing
+	chances atomic.Int32 // calls of shouldSpin since then
 }
 
 const (
-	luckMisses = 4  // so many are normal
-	luckRetry  = 16 // after them, every so manyth chance is taken
+	spinMisses = 4  // spins in a row without result that are normal
+	spinRetry  = 16 // after them, every 16th chance is taken
 )
 
-// try reports whether to spin.
-func (l *luck) try() bool {
-	return l.misses.Load() < luckMisses || l.turns.Add(1)%luckRetry == 0
+// shouldSpin reports whether to spin.
+func (p *spinPolicy) shouldSpin() bool {
+	return p.misses.Load() < spinMisses || p.chances.Add(1)%spinRetry == 0
 }
 
-// spinRounds is after how many vain reads the clock is looked at, and others are let run: giving way has the scheduler
+// spinRounds is the number of reads without result after which the spinner reads the clock and yields: a yield makes the scheduler
 // wake a thread to look for work, which takes its time from the peer if that is on this machine. Goroutines that the last read
 // has made ready run in the first round.
 const spinRounds = 16
@@ -54,8 +54,8 @@ func (s *spinner) spin(e *Endpoint, within bool) bool {
 			return false
 		}
 	case (s.rounds%spinRounds == 0 || e.alone) && time.Now().After(s.until):
-		if !s.driver || s.until.Before(s.end) { // or it had no time left for luck
-			s.luck.misses.Add(1)
+		if !s.driver || s.until.Before(s.end) { // or it had too little time left
+			s.policy.misses.Add(1)
 		}
 		return false
 	case !s.driver && e.driving.Load()+e.spinning.Load() > e.maxSpin:
@@ -96,7 +96,7 @@ func (s *spinner) late(now time.Time) bool {
 }
 
 func (s *spinner) begin(e *Endpoint, within bool) bool {
-	if !sockio.Direct || e.cfg.Spin <= 0 || !within && !s.luck.try() {
+	if !sockio.Direct || e.cfg.Spin <= 0 || !within && !s.policy.shouldSpin() {
 		return false
 	}
 	s.on = true
@@ -117,7 +117,7 @@ func (s *spinner) count(e *Endpoint) *atomic.Int32 {
 // reset starts the time anew, after something has come.
 func (s *spinner) reset() {
 	if s.rounds > 0 {
-		s.luck.misses.Store(0)
+		s.policy.misses.Store(0)
 		s.rounds = 0
 	}
 }
