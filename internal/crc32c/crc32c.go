@@ -5,12 +5,12 @@ import "hash/crc32"
 var table = crc32.MakeTable(crc32.Castagnoli)
 
 const (
-	// blockLen is how many bytes one round folds.
+	// blockLen is the number of bytes that one round folds.
 	blockLen = 256
-	// foldFrom is the length in bytes from which folding pays.
+	// foldFrom is the least length in bytes for which folding is faster.
 	foldFrom = 2048
-	// foldMost is how many are folded at once: assembly cannot be interrupted by the scheduler, and a garbage
-	// collection waits for it, so a stretch is a matter of microseconds.
+	// foldMost is the largest number of bytes in one call of fold. The scheduler cannot interrupt assembly, and a garbage
+	// collection waits for its end, so a call must not take more than some microseconds.
 	foldMost = 256 << 10
 )
 

@@ -1,11 +1,11 @@
 // Package crc32c computes CRC-32C (Castagnoli), the checksum of iSCSI that MPA
 // and the file transfer use, faster than hash/crc32 where the processor can.
 //
-// hash/crc32 feeds the processor's CRC instruction, which takes 8 bytes per cycle
-// and is the limit however fast the memory is. Processors with 512-bit carry-less
+// hash/crc32 uses the processor's CRC instruction, which processes 8 bytes per cycle
+// at most, also if the memory is faster. Processors with 512-bit carry-less
 // multiplication (VPCLMULQDQ; AMD since Zen 4, Intel since Ice Lake) fold a long
 // input into 256 bytes with the same checksum several times as fast.
-// On other processors, and for short inputs, all is hash/crc32's.
+// On other processors, and for short inputs, this package calls hash/crc32.
 //
 //	crc := crc32c.Update(0, header)
 //	crc = crc32c.Update(crc, payload)

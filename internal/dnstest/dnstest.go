@@ -39,7 +39,7 @@ type Server struct {
 	closed bool
 }
 
-// Start runs a server without names.
+// Start starts a server without names.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -52,7 +52,7 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// Resolver returns one that asks the server alone, over TCP, where an answer may be long.
+// Resolver returns a resolver that asks only this server, over TCP, because TCP has no limit on the length of an answer.
 func (s *Server) Resolver() *net.Resolver {
 	return &net.Resolver{PreferGo: true, StrictErrors: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp4", s.ln.Addr().String())
@@ -77,7 +77,7 @@ func (s *Server) Silence(silent bool) {
 	s.silent = silent
 }
 
-// Queries returns how many queries for addresses have come.
+// Queries returns the number of queries for addresses so far.
 func (s *Server) Queries() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,11 +85,11 @@ func (s *Server) Queries() int {
 }
 
 func (s *Server) close() {
-	_ = s.ln.Close() // it fails only if it is closed
+	_ = s.ln.Close() // fails only if it is closed already
 	s.mu.Lock()
 	s.closed = true
 	for c := range s.conns {
-		_ = c.Close() // its goroutine ends by it
+		_ = c.Close() // ends its goroutine
 	}
 	s.mu.Unlock()
 	s.wg.Wait()
@@ -143,7 +143,7 @@ func (s *Server) serve(c net.Conn) {
 	}
 }
 
-// Of a DNS message (RFC 1035, section 4.1).
+// Parts of a DNS message (RFC 1035, section 4.1).
 const (
 	headLen   = 12
 	response  = 0x8400 // flags: a response, with authority

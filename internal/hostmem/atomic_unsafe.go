@@ -58,10 +58,9 @@ func Add64(b []byte, delta uint64) (old uint64, ok bool) {
 	return atomic.AddUint64(p, delta) - delta, true
 }
 
-// CompareAndSwap64 atomically replaces the 64-bit word at the start of b by swap
-// if it equals compare, and returns the word as it was before: the exchange took
-// place if and only if old equals compare. ok is false, and nothing was changed,
-// if b is shorter than 8 bytes or not aligned to 8.
+// CompareAndSwap64 atomically replaces the 64-bit word at the start of b by swap if it equals compare, and returns the word as it was
+// before: the exchange has taken place if and only if old equals compare. ok is false, and nothing was changed, if b is shorter than 8
+// bytes or not aligned to 8.
 func CompareAndSwap64(b []byte, compare, swap uint64) (old uint64, ok bool) {
 	p := word64(b)
 	if p == nil {
@@ -72,7 +71,7 @@ func CompareAndSwap64(b []byte, compare, swap uint64) (old uint64, ok bool) {
 			return compare, true
 		}
 		// The word may have become compare since; then the exchange is
-		// still due, for the caller must not see compare as its refusal.
+		// tried again, because a result of compare means that it has taken place.
 		if v := atomic.LoadUint64(p); v != compare {
 			return v, true
 		}

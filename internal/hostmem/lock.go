@@ -11,10 +11,9 @@ import (
 // errNotLocked is the refusal of Unlock for a slice that Lock did not lock.
 var errNotLocked = errors.New("hostmem: slice is not locked")
 
-// locks are the slices locked now. The system does not count locks: one munlock
-// undoes any number of mlocks of a page, and two registrations may share one. So
-// the table does the counting, and its slices keep Go memory alive, lest the
-// collector hand out locked pages for other things.
+// locks holds the slices that are locked. The system does not count locks: one munlock undoes any number of mlocks of a page, and two
+// registrations may share one. Therefore this table counts, and its slices keep Go memory alive, because the collector could otherwise
+// reuse locked pages.
 var locks struct {
 	mu   sync.Mutex
 	live [][]byte // +checklocks:mu
@@ -46,7 +45,7 @@ func Lock(b []byte) error {
 	defer locks.mu.Unlock()
 	if err := lockPages(pagesOf(b)); err != nil {
 		// mlock(2) leaves open whether some pages are locked now. Undoing
-		// is best effort: the pages may not exist, and err is the news.
+		// is best effort, because the pages may not exist. The caller gets err.
 		_ = unlockUncovered(b)
 		return lockError(len(b), err)
 	}

@@ -9,7 +9,7 @@ import (
 // Checker compares the messages of one side with those of a conversation, as a Player of the other side does, without a
 // connection.
 type Checker struct {
-	messages []*Message // that are still to come
+	messages []*Message // the messages that Next has not compared yet
 	values   values
 }
 
@@ -24,7 +24,7 @@ func NewChecker(c *Conversation, fromDialer bool) *Checker {
 	return k
 }
 
-// Left returns how many messages are still to come.
+// Left returns the number of messages that Next has not compared yet.
 func (k *Checker) Left() int { return len(k.messages) }
 
 // Try compares b with the next message, and keeps neither the position nor the values of fields.
@@ -33,7 +33,7 @@ func (k *Checker) Try(b []byte) error {
 	return again.Next(b)
 }
 
-// Next compares b with the next message, and goes on to the one behind it. Fields keep the values that they have in b.
+// Next compares b with the next message, and moves to the following one. Fields keep their values of b.
 func (k *Checker) Next(b []byte) error {
 	if len(k.messages) == 0 {
 		return fmt.Errorf("%d bytes come after the last message", len(b))

@@ -59,7 +59,7 @@ func Compress(raw []Raw, listener netip.AddrPort, probed bool) (Conversation, er
 	return c, nil
 }
 
-// found is an item that stands at a place of a message.
+// found is an item at a known offset of a message.
 type found struct {
 	at int
 	Item
@@ -77,7 +77,7 @@ type scanner struct {
 	probed       bool
 }
 
-// name returns the name of a value, which it gives it if it is new.
+// name returns the name of a value. A new value gets a name.
 func (s *scanner) name(kind string, value []byte) string {
 	if name, ok := s.names[kind+string(value)]; ok {
 		return name
@@ -211,7 +211,7 @@ func (s *scanner) ports(b []byte) (all []found) {
 	return all
 }
 
-// split returns the items of a message in which some are known.
+// split returns the items of a message, of which some are known.
 func split(b []byte, known []found) (items []Item) {
 	at := 0
 	for _, f := range known {
@@ -222,10 +222,10 @@ func split(b []byte, known []found) (items []Item) {
 	return append(items, shorten(b[at:])...)
 }
 
-// shortest is how many bytes a formula must stand for.
+// shortest is the least number of bytes that a formula stands for.
 const shortest = 64
 
-// shorten writes the long parts of b that follow a formula or repeat themselves as such.
+// shorten replaces long parts of b by formulas and repetitions.
 func shorten(b []byte) (items []Item) {
 	start := 0
 	for at := 0; at < len(b); {

@@ -23,7 +23,7 @@
 //	&01020300*40  the bytes 01 02 03 00 again and again, 40 bytes in all
 //	$key1*8       a field of 8 bytes with a value that differs from run to run
 //	!crc32c       4 bytes, big endian: the CRC-32C of all bytes of the message behind them
-//	=sum1         no bytes: all bytes of the message behind it have the CRC-32C that the field sum1 says
+//	=sum1         no bytes: all bytes of the message behind it have the CRC-32C in the field sum1
 //
 // # Fields that differ
 //

@@ -16,7 +16,7 @@ type Recording struct {
 
 // Conversation holds the messages of one connection.
 type Conversation struct {
-	Dialer, Listener netip.AddrPort // where the two sides listen; the zero value if the file does not say it
+	Dialer, Listener netip.AddrPort // the addresses at which the sides listen; the zero value if the file has none
 	Messages         []Message
 }
 
@@ -24,7 +24,7 @@ type Conversation struct {
 type Message struct {
 	FromDialer bool
 	End        bool   // the end of the stream; there are no items
-	Items      []Item // stand for the bytes of the message, one after the other
+	Items      []Item // the items of the message, in their order
 }
 
 // Size returns the length of the message in bytes.
@@ -191,7 +191,7 @@ func parseField(s string) (Item, error) {
 	return Item{Kind: Field, Size: size, Name: name}, nil
 }
 
-// fieldSizes are the kinds of fields that differ from run to run, in bytes.
+// fieldSizes holds the sizes in bytes of the kinds of fields.
 var fieldSizes = map[string]int{
 	"process": 16, "pid": 4, "port": 2, "server": 2, "tag": 4, "key": 8, "sum": sumSize, "probe": 8, "cookie": 2,
 }

@@ -29,7 +29,7 @@ func ReadFile(path string) (*Recording, error) {
 	return r, nil
 }
 
-// Parse reads a recording from b, which may hold anything. It does not keep b.
+// Parse parses a recording. b may have any contents; Parse does not keep it.
 func Parse(b []byte) (*Recording, error) {
 	if len(b) > maxFile {
 		return nil, fmt.Errorf("%d bytes; a recording has at most %d", len(b), maxFile)

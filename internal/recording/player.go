@@ -10,9 +10,9 @@ import (
 	"net/netip"
 )
 
-// Player plays one side of a conversation to a program under test, which has the other.
+// Player plays one side of a conversation to a program under test, which has the other side.
 //
-// It is used by one goroutine at a time.
+// A Player is not safe for concurrent use.
 type Player struct {
 	c        *Conversation
 	dialer   bool // the side that the player has
@@ -30,8 +30,8 @@ func NewDialer(c *Conversation) *Player { return &Player{c: c, dialer: true, val
 // not change them.
 func (p *Player) Received() [][]byte { return p.received }
 
-// Serve takes one connection of l and plays the conversation over it, until it is over or ctx ends. It closes the connection,
-// and leaves l open. The error says which message the program under test sends differently.
+// Serve accepts one connection of l and plays the conversation over it, until the conversation is over or ctx ends. It closes the
+// connection and leaves l open. If the program under test sends a different message, the error names the message.
 func (p *Player) Serve(ctx context.Context, l net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() }) // Accept returns
 	conn, err := l.Accept()
@@ -51,7 +51,7 @@ func (p *Player) Serve(ctx context.Context, l net.Listener) error {
 func (p *Player) Play(ctx context.Context, conn net.Conn) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // reads and writes return
 	defer stop()
-	defer func() { _ = conn.Close() }() // all that had to be sent has been
+	defer func() { _ = conn.Close() }() // all messages are sent by then
 	for i := range p.c.Messages {
 		if err := p.step(conn, &p.c.Messages[i]); err != nil {
 			if ctx.Err() != nil {

@@ -9,14 +9,14 @@ import (
 	"sync"
 )
 
-// Raw is a message as it travelled, or with nil Bytes the end of one side's stream.
+// Raw is a message as it was sent, or with nil Bytes the end of one side's stream.
 type Raw struct {
 	FromDialer bool
 	Bytes      []byte
 }
 
-// Relay stands between a program that dials and one that listens, and keeps each message in the order in which it arrived
-// here. A message reaches its destination after all that the relay kept before it. A Relay is safe for concurrent use.
+// Relay forwards the messages between a program that dials and one that listens, and records each in the order of arrival. It forwards
+// a message after all messages that it has recorded before. A Relay is safe for concurrent use.
 type Relay struct {
 	l    net.Listener
 	to   string
@@ -98,7 +98,7 @@ func (r *Relay) failed(err error) {
 	r.err = errors.Join(r.err, err)
 }
 
-// pump carries messages one way until the stream's end.
+// pump forwards the messages of one direction until the end of the stream.
 func (c *relayed) pump(fromDialer bool, from, to net.Conn) error {
 	for first := true; ; first = false {
 		b, err := readMessage(from, first)
@@ -118,7 +118,7 @@ func (c *relayed) pump(fromDialer bool, from, to net.Conn) error {
 	}
 }
 
-// Sizes and places in messages of ofi+tcp.
+// Sizes and offsets in messages of ofi+tcp.
 const (
 	connectSize = 40
 	headerSize  = 16

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// answersTick is how often the time of the peer's last segment is read.
+// answersTick is the interval between two readings of the time of the last segment from the peer.
 const answersTick = 5 * time.Millisecond
 
 // tcpEstablished is the state of a connection that is open in both directions (TCP_ESTABLISHED).
@@ -15,8 +15,8 @@ const tcpEstablished = 1
 
 // answers is [Conn.Answers].
 func (d *direct) answers(within time.Duration, stop <-chan struct{}) (bool, error) {
-	open, heard, err := d.heard()
-	if err != nil || !open || heard < within {
+	open, silence, err := d.silence()
+	if err != nil || !open || silence < within {
 		return open && err == nil, d.unlessClosed(err)
 	}
 	restore, err := d.hastenKeepAlive()
@@ -32,15 +32,16 @@ func (d *direct) answers(within time.Duration, stop <-chan struct{}) (bool, erro
 		case <-stop:
 			return true, nil
 		}
-		open, heard, err := d.heard()
-		if err != nil || !open || heard < within {
+		open, silence, err := d.silence()
+		if err != nil || !open || silence < within {
 			return open && err == nil, d.unlessClosed(err)
 		}
 	}
 	return false, nil
 }
 
-// unlessClosed returns err, or nil if this process has closed the connection: then its peer does not answer.
+// unlessClosed returns err, or nil if this process has closed the connection, because the peer of a closed connection counts as not
+// answering.
 func (d *direct) unlessClosed(err error) error {
 	if d.closed.Load() { // meanwhile, perhaps because the probe was answered by a reset
 		return nil
@@ -48,8 +49,8 @@ func (d *direct) unlessClosed(err error) error {
 	return err
 }
 
-// heard reports whether the connection is open in both directions, and how long ago the peer's last segment came.
-func (d *direct) heard() (open bool, ago time.Duration, err error) {
+// silence reports whether the connection is open in both directions, and how long ago the peer's last segment came.
+func (d *direct) silence() (open bool, ago time.Duration, err error) {
 	err = d.control(func(fd int) error {
 		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 		if err != nil {
@@ -68,8 +69,8 @@ var keepAliveOptions = [...]struct{ level, name int }{
 	{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL}, {unix.SOL_SOCKET, unix.SO_KEEPALIVE}, {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE},
 }
 
-// hastenKeepAlive has the kernel send a keep-alive probe at once if the connection has been silent for a second, and
-// returns a function that undoes the options.
+// hastenKeepAlive makes the kernel send a keep-alive probe at once if the connection has been silent for a second, and returns a
+// function that restores the options.
 func (d *direct) hastenKeepAlive() (restore func(), err error) {
 	var old [len(keepAliveOptions)]int
 	set := func(values [len(keepAliveOptions)]int) error {

@@ -19,11 +19,9 @@ const defaultMSS = 1460
 // Past is a deadline that has expired. A goroutine that is blocked in a read or a write returns as soon as this deadline is set.
 var Past = time.Unix(1, 0)
 
-// A Conn is a TCP connection with scatter/gather I/O that never blocks, next to
-// waiting through Go's network poller.
+// A Conn is a TCP connection with scatter/gather I/O that never blocks. Goroutines that have to wait park in Go's network poller.
 //
-// There may be one TryReadv at a time, one TryWritev, one WaitRead and one
-// WaitWrite, all four at the same time; the caller's locks see to that. The
+// At most one goroutine at a time may call each of TryReadv, TryWritev, WaitRead and WaitWrite; the four may run at the same time. The
 // other methods are safe for concurrent use.
 type Conn struct {
 	s      socket

@@ -63,7 +63,7 @@ func (d *direct) init(c *net.TCPConn) error {
 		return os.NewSyscallError("fcntl", err)
 	}
 	_ = c.Close() // the socket lives on in the duplicate
-	// A blocking descriptor stays out of Go's poller; the calls say MSG_DONTWAIT.
+	// Go's poller does not take a blocking descriptor; the calls have the flag MSG_DONTWAIT.
 	if err := unix.SetNonblock(dup, false); err != nil {
 		_ = unix.Close(dup) // the error at hand is the one to return
 		return os.NewSyscallError("fcntl", err)
@@ -106,7 +106,7 @@ func (d *direct) wait(w *waiter, ready func() bool) error {
 	}
 }
 
-// enter counts a waiter in, unless the connection is closed.
+// enter counts a waiter, unless the connection is closed.
 func (d *direct) enter() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -117,8 +117,7 @@ func (d *direct) enter() bool {
 	return true
 }
 
-// leave counts a waiter out. The last one out of a closed connection releases
-// the descriptor.
+// leave ends the count of a waiter. The last waiter that leaves a closed connection closes the descriptors.
 func (d *direct) leave() {
 	d.mu.Lock()
 	d.parked--
@@ -129,7 +128,7 @@ func (d *direct) leave() {
 	}
 }
 
-// lastLocked reports whether the caller is to release the descriptor.
+// lastLocked reports whether the caller must close the descriptors.
 //
 // +checklocks:d.mu
 func (d *direct) lastLocked() bool {
@@ -140,9 +139,8 @@ func (d *direct) lastLocked() bool {
 	return true
 }
 
-// close marks the connection closed. net.TCPConn.Close would wait for the parked
-// waiters, and so for itself if a ready function called it; therefore the last
-// waiter does it.
+// close marks the connection closed. net.TCPConn.Close would wait for the parked waiters, and so for itself if a ready function called
+// it; therefore the last waiter closes the descriptors.
 func (d *direct) close() error {
 	d.mu.Lock()
 	if d.closed.Load() {

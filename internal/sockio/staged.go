@@ -13,10 +13,9 @@ import (
 // stageSize is the size of each staging buffer, in bytes.
 const stageSize = 64 << 10
 
-// staged is the portable implementation: waiters block in net.TCPConn, and the
-// try calls copy from and to buffers that the waiters fill and empty. So bytes
-// move only while a goroutine is in WaitRead or WaitWrite, and never is a
-// caller's ready function on the stack while a waiter blocks.
+// staged is the portable implementation: waiters block in net.TCPConn, and the try calls copy from and to buffers that the waiters
+// fill and empty. So bytes move only while a goroutine is in WaitRead or WaitWrite, and a waiter that blocks has no ready function of
+// the caller on its stack.
 //
 // It has no build constraint so that its tests run on every system.
 type staged struct {
@@ -57,15 +56,14 @@ type stage struct {
 	// event signals a change of any of the fields below; it uses mu.
 	// +checklocksignore
 	event sync.Cond
-	// buf is touched without mu by the waiter alone: the free space of an
-	// inbox, the staged bytes of an outbox.
+	// buf is accessed without mu by the waiter alone: the free space of an inbox, the staged bytes of an outbox.
 	buf []byte
 	// r and w bound the bytes in buf.
 	// +checklocks:mu
 	r int
 	// +checklocks:mu
 	w int
-	// err is the connection's failure or end.
+	// err is the error or the end of the stream that the waiter has met.
 	// +checklocks:mu
 	err error
 	// woken is true if ready must be called once more.
@@ -155,15 +153,15 @@ func (in *inbox) open() bool {
 	return !in.closed
 }
 
-// next returns after the next event: bytes, failure, wake or close.
+// next waits for the next event: bytes, an error, wake, or close.
 func (in *inbox) next() {
 	if !in.drained() {
 		return
 	}
 	n, err := in.tcp.Read(in.buf)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		// Cleared before woken is: a wake that comes later sets it anew. If
-		// clearing fails the connection is closed, and the next Read says so.
+		// The deadline is cleared before woken, so that a later wake sets it again. If clearing fails the connection is closed, and
+		// the next Read returns the error.
 		_ = in.tcp.SetReadDeadline(time.Time{})
 		err = nil
 	}
@@ -173,8 +171,7 @@ func (in *inbox) next() {
 	in.woken = false
 }
 
-// drained waits until the buffer is free to be filled and reports true, or
-// false if ready is to be called first.
+// drained waits until the buffer is empty and returns true, or returns false if ready must be called first.
 func (in *inbox) drained() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -227,7 +224,7 @@ func (o *outbox) put(bufs [][]byte) (int, error) {
 	return o.w - start, nil
 }
 
-// wait is WaitWrite. It returns when ready has said true and all is sent.
+// wait is WaitWrite. It returns when ready has returned true and all bytes are sent.
 func (o *outbox) wait(ready func() bool) error {
 	if !o.begin() {
 		return net.ErrClosed
@@ -245,7 +242,7 @@ func (o *outbox) wait(ready func() bool) error {
 	}
 }
 
-// begin lets put stage bytes.
+// begin allows put to stage bytes.
 func (o *outbox) begin() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -253,7 +250,7 @@ func (o *outbox) begin() bool {
 	return o.waiting
 }
 
-// end reports whether wait is over: closed, or done and nothing left to send.
+// end reports whether wait is over: the connection is closed, or done is true and no bytes are left to send.
 func (o *outbox) end(done bool) (bool, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -268,7 +265,7 @@ func (o *outbox) end(done bool) (bool, error) {
 	return false, nil
 }
 
-// idle parks until there is something to send or ready is to be called.
+// idle parks until there are bytes to send, or ready must be called.
 func (o *outbox) idle() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -290,7 +287,7 @@ func (o *outbox) flush() bool {
 		n, err := o.tcp.Write(b)
 		woken := errors.Is(err, os.ErrDeadlineExceeded)
 		if woken {
-			_ = o.tcp.SetWriteDeadline(time.Time{}) // see next
+			_ = o.tcp.SetWriteDeadline(time.Time{}) // as in next
 			err = nil
 		}
 		o.sent(n, err)
@@ -300,14 +297,14 @@ func (o *outbox) flush() bool {
 	}
 }
 
-// pending returns the bytes to send; put may add more behind them meanwhile.
+// pending returns the bytes to send; put may add more behind them in the meantime.
 func (o *outbox) pending() []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.buf[o.r:o.w]
 }
 
-// sent takes n bytes off. After a failure nothing can be sent any more.
+// sent removes n bytes from the buffer. After an error it removes all, because no more can be sent.
 func (o *outbox) sent(n int, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
