@@ -24,7 +24,7 @@ type route struct {
 	bounded  bool     // the context has a deadline
 }
 
-// find fills in rt, or says why there is no way to go.
+// find fills in rt, or returns an error if the call has no valid target.
 func (rt *route) find(ctx context.Context, p *procedure, to Target) error {
 	var given bool
 	switch t := to.(type) { // no interface call, so that a ProviderHandle need not move to the heap
@@ -82,7 +82,7 @@ func (rt *route) fail(err error) error {
 	return e
 }
 
-// unencodable returns the error of a call whose arguments cannot be encoded.
+// unencodable returns the error of a call with arguments that cannot be encoded.
 func (rt *route) unencodable(err error) error {
 	return encodingError(rt.op(), rt.proc.label(rt.provider), rt.ep.String(), err)
 }
@@ -99,7 +99,7 @@ var hints = map[codes.Code]error{
 // errOverloaded explains codes.Again.
 var errOverloaded = errors.New("it has more requests than it takes; try again later")
 
-// absent says what to check when the peer does not know the RPC.
+// absent returns the error, with its remedies, of a call for an RPC that the peer does not know.
 func (rt *route) absent() error {
 	if rt.proc.flavor == Mercury {
 		return fmt.Errorf("no RPC %q with id %#x is registered there; compare name and flavour", rt.proc.name, rt.id)

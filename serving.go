@@ -31,12 +31,12 @@ type serving struct {
 	oneWay bool          // no response is wanted
 	times  *stats.Timing // nil unless the engine has a monitor
 
-	life atomic.Pointer[context.Context] // what Done and Err go by, once asked for
+	life atomic.Pointer[context.Context] // the context behind Done and Err, made by the first call that needs it
 
 	orphan atomic.Pointer[orphan] // set once the handler has returned without an answer
 
-	// answered is set by who answers. holds counts who needs req still: the handler until it returns, and the answer
-	// until it is sent.
+	// answered is set by the goroutine that answers. holds counts the users of req: the handler until it returns, and the
+	// answer until it is sent.
 	answered atomic.Bool
 	holds    atomic.Int32
 }
@@ -110,7 +110,7 @@ func (s *serving) finish(code codes.Code) {
 	}
 }
 
-// logUnsent reports that an answer could not be sent, which is nobody's fault here.
+// logUnsent logs that an answer could not be sent. The level is Debug, because this process is not the cause.
 func (s *serving) logUnsent(err error) {
 	if err != nil {
 		s.svc.e.log.Debug("answer not sent", logRPC, s.svc.label(), logPeer, s.from.String(), logError, err)
@@ -210,7 +210,7 @@ func (s *serving) lifetime() context.Context {
 	return life
 }
 
-// servingFrom returns the request in whose handler ctx was made, nil if there is none.
+// servingFrom returns the request of the handler in which ctx was made, nil if there is none.
 func servingFrom(ctx context.Context) *serving {
 	if s, ok := ctx.(*serving); ok {
 		return s

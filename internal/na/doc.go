@@ -1,18 +1,18 @@
 // Package na is the network abstraction below Mercury's RPC core: addressable peers, tagged messages, and memory that a
 // peer reads and writes by key.
 //
-// It is what Mercury's NA layer is (na.h), in the shape that Go asks for:
+// It is Mercury's NA layer (na.h) in the form of Go:
 //
-//   - An [Endpoint] is one process's presence on one network. It sends messages to an [Addr] and makes progress by
-//     itself; nobody has to pump it.
+//   - An [Endpoint] is one process's presence on one network. It sends messages to an [Addr] and makes progress on
+//     goroutines of its own.
 //   - A request is an unexpected message: it reaches the peer's [Handler]. Its answer is an expected message: it reaches
 //     the [Op] that waits for its tag. One [Op] stands for each operation in flight and completes exactly once.
 //   - Memory is registered ([Endpoint.Register]), described to a peer by [Memory.AppendHandle], and then read and written
 //     by that peer with Get and Put, without this process's programs taking part.
 //
-// # Who makes progress
+// # Progress
 //
-// Each transport has goroutines of its own that do. A goroutine that waits for an operation should call
+// Each transport has goroutines of its own that make progress. A goroutine that waits for an operation should call
 // [Endpoint.Drive] before it parks: for a bounded time the waiter then does the transport's work itself, which spares
 // two hand-offs between goroutines and, on an idle machine, the waking of a parked thread.
 //

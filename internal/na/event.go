@@ -15,7 +15,7 @@ const (
 	eventSet
 )
 
-// Set makes the event happen and wakes who is parked. Only the first call has an effect. The event's owner may reuse
+// Set makes the event happen and wakes the parked waiter. Only the first call has an effect. The event's owner may reuse
 // it as soon as it sees it set: Set does not touch ev afterwards, but for the token that it sends to a parked owner.
 func (ev *Event) Set() {
 	for {
@@ -36,7 +36,7 @@ func (ev *Event) Set() {
 	}
 }
 
-// IsSet tells whether the event has happened.
+// IsSet reports whether the event has happened.
 func (ev *Event) IsSet() bool { return ev.state.Load() == eventSet }
 
 // Park prepares for waiting. It returns nil if the event has happened; otherwise a channel from which one value can be
@@ -63,5 +63,5 @@ func (ev *Event) Unpark() bool {
 	return true
 }
 
-// Reset makes a set event, or one that nobody will set, pending again.
+// Reset makes an event pending again. The event is set, or no goroutine is going to set it.
 func (ev *Event) Reset() { ev.state.Store(eventPending) }

@@ -17,7 +17,7 @@ type Endpoint interface {
 	// Addr is the endpoint's own address, as peers see it.
 	Addr() Addr
 
-	// Listening tells whether peers may send requests to Addr.
+	// Listening reports whether peers may send requests to Addr.
 	Listening() bool
 
 	// Lookup parses the string of an address, "ofi+tcp://127.0.0.1:1234". It has no traffic: the first operation fails if
@@ -28,10 +28,10 @@ type Endpoint interface {
 	// NA_Addr_serialize writes: over ofi+tcp the length of the raw address as a word, and the raw address.
 	AppendAddr(b []byte, a Addr) []byte
 
-	// ParseAddr reads what AppendAddr wrote; all of b belongs to it. b is hostile and is not kept.
+	// ParseAddr reads an address that AppendAddr wrote; all of b belongs to it. b is hostile and is not kept.
 	ParseAddr(b []byte) (Addr, error)
 
-	// Limits says how large messages may be.
+	// Limits returns the largest sizes of messages.
 	Limits() Limits
 
 	// SendRequest sends an unexpected message (NA_Msg_send_unexpected). The first Limits().RequestRoom bytes of msg are
@@ -58,7 +58,7 @@ type Endpoint interface {
 	// not kept.
 	ParseHandle(b []byte) (RemoteMemory, error)
 
-	// Get reads remote memory into local memory (NA_Get), all fragments in one operation: op.N tells how many bytes.
+	// Get reads remote memory into local memory (NA_Get), all fragments in one operation; op.N is the number of bytes.
 	// frags is the transport's until completion. Large fragments are split as the network needs it.
 	Get(op *Op, from Addr, frags []Fragment)
 
@@ -88,7 +88,7 @@ type Endpoint interface {
 type Addr interface {
 	// String is the canonical form, which Lookup of any process accepts.
 	String() string
-	// Equal tells whether both stand for the same peer on the same network.
+	// Equal reports whether both stand for the same peer on the same network.
 	Equal(other Addr) bool
 	// Done is closed when the peer is known to be gone, that is when the connection that this Addr came from (a
 	// request's source) or was last used with is lost; a later operation may connect anew, and then another channel is returned.
@@ -97,6 +97,20 @@ type Addr interface {
 	// Account is where resources that the peer holds are counted: that of the peer's host in the endpoint's Book, and of
 	// the zero Host for the endpoint's own address. It is never nil, and the same for as long as the Addr is referred to.
 	Account() *hostquota.Account
+}
+
+// Named is an [Addr] with a name, of a host or of a region of shared memory, in place of a peer's address. Lookup does not resolve
+// the name, because only operations need the peer. The caller of an operation passes the result of Reached or Resolve; an operation
+// with a Named itself completes with an error of kind [Invalid].
+//
+// Both methods are safe for concurrent use.
+type Named interface {
+	Addr
+	// Reached returns the result of the latest Resolve while the connection with that peer lives, and nil otherwise.
+	Reached() Addr
+	// Resolve returns the peer that the name stands for at present. If the name has several addresses, Resolve connects to one
+	// after the other until one accepts. It ends with an error when ctx ends or the endpoint is closed.
+	Resolve(ctx context.Context) (Addr, error)
 }
 
 // Limits are the sizes of messages in bytes.
@@ -108,7 +122,7 @@ type Limits struct {
 	RequestRoom, ResponseRoom int
 }
 
-// Access says what peers may do with registered memory. The values are those of NA_MEM_READ_ONLY and its kin.
+// Access is the access of peers to registered memory. The values are those of NA_MEM_READ_ONLY and its kin.
 type Access uint8
 
 const (
@@ -144,7 +158,7 @@ type SegmentRegistrar interface {
 	RegisterSegments(segs [][]byte, access Access) (Memory, error)
 }
 
-// LateServer is an [Endpoint] whose protocol can refuse an access to memory only by ending the connection. It keeps closed memory
+// LateServer is an [Endpoint] with a protocol that can refuse an access to memory only by ending the connection. It keeps closed memory
 // for the servers of given-up calls, because such a server does not know that the caller no longer waits.
 type LateServer interface {
 	// GiveUp announces that the caller of a request no longer waits for the response. The caller of GiveUp cancels the
@@ -152,7 +166,7 @@ type LateServer interface {
 	// memory and does not keep. name returns the call's name for errors.
 	//
 	// GiveUp does nothing if the response has come, and cancels a request that waits for a connection. Otherwise, when Withdraw
-	// closes memory whose handle is in request, the endpoint keeps that memory until the response comes, the request is
+	// closes memory of which the handle is in request, the endpoint keeps that memory until the response comes, the request is
 	// cancelled before it was sent, the connection ends, or the endpoint's time limit for kept memory has passed.
 	GiveUp(to Addr, tag uint32, request []byte, name func() string)
 }
@@ -162,7 +176,7 @@ type LateMemory interface {
 	Memory
 	// Late reports whether the server of a given-up call may still access the memory.
 	Late() bool
-	// Withdraw is Revoke, except that it keeps the memory for the servers of given-up calls, whose writes are discarded. If hold
+	// Withdraw is Revoke, except that it keeps the memory for the servers of given-up calls. Their writes are discarded. If hold
 	// is nil, they read a copy. Otherwise they read the memory itself: Withdraw calls hold before it returns, and another
 	// goroutine calls hold's result once, when no server may access the memory any more.
 	Withdraw(hold func() (release func()))
@@ -185,21 +199,21 @@ type Fragment struct {
 // Handler takes requests from the network.
 type Handler interface {
 	// Request is called for each unexpected message, on a goroutine that makes progress: it must neither block nor run
-	// programs' code. What it returns, if not nil, is run by the transport soon afterwards, on the same goroutine where
-	// that costs no progress.
+	// programs' code. The transport runs the result, if it is not nil, soon afterwards, on the same goroutine where that
+	// costs no progress.
 	//
 	// m and m.Data are valid until Request returns.
 	Request(m *Message) Task
 }
 
 // Task is the rest of a request's handling, which is expected to be quick: a transport runs it on the goroutine that
-// read the request and moves on to another goroutine if it takes long. What is known to block should have a goroutine
-// of its own instead.
+// read the request and moves on to another goroutine if it takes long. The layer above runs work that may block on a
+// goroutine of its own instead.
 type Task interface{ Run() }
 
 // Message is an unexpected message.
 type Message struct {
-	From Addr   // where answers go and whose memory is meant; may be kept
+	From Addr   // the destination of the answer, and the owner of memory in the request; may be kept
 	Tag  uint32 // that of the answer
 	Data []byte // without the transport's own parts
 }
@@ -211,7 +225,7 @@ type Reporter interface {
 	Report(a Addr) string
 }
 
-// Yielder is an [Addr] whose network can be polled for messages that Go's scheduler has not noticed yet.
+// Yielder is an [Addr] on a network that can be polled for messages that Go's scheduler has not noticed yet.
 type Yielder interface {
 	// Yield polls the network, and then calls [runtime.Gosched].
 	Yield()
@@ -226,7 +240,7 @@ func Yield(a Addr) {
 	runtime.Gosched()
 }
 
-// Holder is an [Addr] of a request whose connection can be kept from giving way to others while the request is handled.
+// Holder is an [Addr] of a request. Its connection does not give way to others while the request is handled.
 type Holder interface {
 	// Hold adds n to the number of requests from the Addr that are being handled.
 	Hold(n int64)

@@ -31,7 +31,7 @@ func (r *Runners) Run(t Task) {
 // Add counts a goroutine, which calls Done at its end.
 func (r *Runners) Add() { r.running.Acquire() }
 
-// Done ends what Add has begun.
+// Done ends the count of a goroutine that Add has counted.
 func (r *Runners) Done() { r.running.Release() }
 
 // Wait waits until no goroutine is counted and returns nil, also if ctx has ended before. If ctx ends while Wait waits, Wait returns

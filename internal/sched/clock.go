@@ -7,11 +7,11 @@ import (
 	"cinnabar/internal/invariants"
 )
 
-// clockTick is how late a [Clock] may be: ages are for people.
+// clockTick is how late a [Clock] may be. It suffices because people read the ages.
 const clockTick = 100 * time.Millisecond
 
-// Clock tells for next to nothing when something begins that may become old: reading the time would cost as much as
-// everything else that is recorded of a call. While it is asked often it goes by a timer; otherwise it reads the time, and
+// Clock is a cheap clock for the begin of calls and requests, because reading the time would cost as much as
+// all other records of a call. While Now is called often the Clock goes by a timer; otherwise it reads the time, and
 // has no timer.
 type Clock struct {
 	born  time.Time
@@ -31,7 +31,7 @@ type Clock struct {
 //	          a tick           a tick
 const (
 	clockResting uint32 = iota // it has no timer
-	clockTicking               // nobody has asked since the last tick
+	clockTicking               // Now has not been called since the last tick
 	clockAsked
 )
 
@@ -50,10 +50,10 @@ func (c *Clock) Now() time.Duration {
 	return time.Duration(c.now.Load())
 }
 
-// Exact returns the time since the clock was made. It is never before what Now has returned.
+// Exact returns the time since the clock was made. It is never less than an earlier result of Now.
 func (c *Clock) Exact() time.Duration { return time.Since(c.born) }
 
-// wake has the clock tick from now on.
+// wake starts the timer.
 func (c *Clock) wake() time.Duration {
 	now := c.Exact()
 	c.mu.Lock()
@@ -71,7 +71,7 @@ func (c *Clock) wake() time.Duration {
 	return now
 }
 
-// tick is what the timer does. A clock that nobody asks any more rests after two ticks, so there is nothing to stop.
+// tick runs when the timer fires. A clock rests after two ticks without a call of Now, so there is nothing to stop.
 func (c *Clock) tick() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

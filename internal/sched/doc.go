@@ -16,7 +16,7 @@
 //	req.job.Init(req, pool, &entry.pace) // req implements sched.Work
 //	return req.job.Admit()               // a task for the transport, or nil
 //
-// # Who runs a handler
+// # Goroutines of handlers
 //
 // A handler may block, so it has a goroutine of its own, unless its RPC has proved quick: then the goroutine that read
 // the request from the network runs it, which saves a hand-off that costs more than many a handler. See [Pace].

@@ -1,7 +1,7 @@
 package sched
 
 // lanes are the queues of a level. Hosts take turns, and among the requests of a host its peers do. In a level in order of
-// arrival the host whose oldest request came first has the turn, and peers are not distinguished.
+// arrival the host with the request that came first has the turn, and peers are not distinguished.
 type lanes struct {
 	inOrder bool
 	queued  int    // in all lanes
@@ -119,7 +119,7 @@ func (h *hostLanes) push(peer string, j *Job) {
 	h.sizes.fix(l)
 }
 
-// pop removes and returns the request whose turn it is among those of hosts and peers that may have another handler; nil if there is
+// pop removes and returns the next request among those of hosts and peers that may have another handler; nil if there is
 // none. may is asked about a host, and then about the next request of each of its peers. Few hosts and peers are passed
 // over, because each of them holds a part of the pool's handlers.
 func (ls *lanes) pop(may func(*tenant, *Job) bool) *Job {
@@ -149,7 +149,7 @@ func (ls *lanes) pop(may func(*tenant, *Job) bool) *Job {
 	return j
 }
 
-// laneOf returns the lane of h whose turn it is among those of peers that may have another handler; nil if there is none.
+// laneOf returns the next lane of h among those of peers that may have another handler; nil if there is none.
 func (ls *lanes) laneOf(h *hostLanes, may func(*tenant, *Job) bool) *lane {
 	if !may(h.of, nil) {
 		return nil

@@ -7,8 +7,8 @@ import (
 
 // Pace learns from the handlers of one RPC whether the next is likely to be quick, so that it need not have a goroutine
 // of its own. An RPC starts as slow, becomes quick when several runs in a row were, and is slow again for a long while
-// after one that was not, or that waited. What quick means depends on whether others have to wait meanwhile. The zero Pace
-// knows nothing.
+// after one that was not, or that waited. The limit of a quick run depends on whether other requests have to wait meanwhile. The
+// zero Pace has seen no run.
 //
 // A wrong guess costs little: the transport takes its work away from a goroutine that is stuck in a handler.
 type Pace struct {
@@ -25,18 +25,18 @@ const (
 	sampleOne = 8    // of so many runs of a quick RPC one is measured
 
 	quickRun = 20 * time.Microsecond  // a run below it is quick
-	slowRun  = 100 * time.Microsecond // a run of a quick RPC above it is not; what is between may be the scheduler's doing
-	// The same for handlers that keep nobody waiting. It is about what handing over to another processor and back costs,
-	// which copies of memory from a processor's cache to another one's make longer still.
+	slowRun  = 100 * time.Microsecond // a run of a quick RPC above it is not; the scheduler may cause times in between
+	// The same for handlers that keep no other request waiting. It is about the cost of handing over to another processor and
+	// back, with the copies of memory from one processor's cache to the other's.
 	briskRun    = 80 * time.Microsecond
 	sluggishRun = 400 * time.Microsecond
 )
 
-// Quick tells whether the next handler may be run by the goroutine that read the request; alone, whether no other handler is
+// Quick reports whether the goroutine that read the request may run the next handler. alone states that no other handler is
 // under way that it could keep waiting, or that waits for the same processor.
 func (p *Pace) Quick(alone bool) bool { return p.quick.given() || alone && p.brisk.given() }
 
-// Measure tells whether the duration of the run that begins is wanted for Record. It is called once for each run.
+// Measure reports whether the caller has to measure the run that begins, for Record. It is called once for each run.
 func (p *Pace) Measure() bool {
 	quick, brisk := p.quick.learns(), p.brisk.learns()
 	if quick || brisk {
@@ -59,7 +59,7 @@ func (p *Pace) Waited() {
 
 func (t *trust) given() bool { return t.n.Load() >= trusted }
 
-// learns tells whether the run that begins could change what is known, and counts it if it cannot.
+// learns reports whether the duration of the run that begins could change n, and counts the run if it could not.
 func (t *trust) learns() bool {
 	n := t.n.Load()
 	if n < 0 {

@@ -34,7 +34,7 @@ type Pool struct {
 	// +checklocks:mu
 	alive int // handlers that have begun and not returned
 	// +checklocks:mu
-	starting int // handlers among alive whose goroutine has not run yet
+	starting int // handlers among alive with a goroutine that has not run yet
 	// +checklocks:mu
 	turn time.Duration // begin of the present turn of handlers, see turnTime
 	// +checklocks:mu
@@ -73,7 +73,7 @@ const turnTime = 500 * time.Microsecond
 // Name returns the pool's name.
 func (p *Pool) Name() string { return p.cfg.Name }
 
-// PoolStats is what a pool has done and does.
+// PoolStats are the counters of a pool.
 type PoolStats struct {
 	Running int    // handlers that run now
 	Waiting int    // handlers that wait for a call or transfer of theirs now
@@ -93,7 +93,7 @@ func (p *Pool) Stats() PoolStats {
 	}
 }
 
-// Work is what a [Job] is about.
+// Work is the request of a [Job].
 type Work interface {
 	// Serve runs the handler and returns when it has. It may block.
 	Serve()
@@ -104,7 +104,7 @@ type Work interface {
 	Peer() string
 	// Host returns the host of the peer; the zero Host, if it is this process. It is called with the pool's lock held.
 	Host() hostquota.Host
-	// Yield lets other goroutines run, those among them whose messages have just come.
+	// Yield lets other goroutines run, also those that wait for messages that have just come.
 	Yield()
 }
 
@@ -135,11 +135,11 @@ func (j *Job) Init(w Work, p *Pool, pace *Pace) { j.work, j.pool, j.pace = w, p,
 // Prefer sets the priority that j has in pools of kind Priority, before Admit. Higher is earlier; others are 0.
 func (j *Job) Prefer(priority int16) { j.priority = priority }
 
-// aloneRunning is how many handlers are under way at most, the one that begins among them, for it to count as alone: whoever
-// has just got its answer is back before the handler that gave it is counted as ended.
+// aloneRunning is the largest number of running handlers, with the one that begins, for that one to count as alone. It is 2, because a
+// caller that has just got its answer may send its next request before the handler that answered it is counted as ended.
 const aloneRunning = 2
 
-// Admit has the request served: at once on a goroutine of its own; or by the task that is returned, if the RPC is quick;
+// Admit starts the handler of the request: at once on a goroutine of its own; or by the task that is returned, if the RPC is quick;
 // or later, when there is a worker. If there are too many requests, one of them is refused. Admit does not block.
 func (j *Job) Admit() na.Task {
 	p := j.pool
@@ -181,7 +181,7 @@ func (p *Pool) startWaiting() {
 	}
 }
 
-// spawnLocked is nextLocked for a request whose handler the caller starts on its own goroutine. It returns nil while burst handlers
+// spawnLocked is nextLocked for a request with a handler that the caller starts on its own goroutine. It returns nil while burst handlers
 // are started and not running yet; each of these calls started, which starts the next one. behind reports that the turn of the
 // handlers is over, so that the handler yields to other goroutines first.
 //
@@ -256,7 +256,7 @@ func (j *Job) serve() (next *Job, behind bool) {
 	return
 }
 
-// Pause says that the handler begins to wait for a call or a transfer: another may have its worker meanwhile. It may be
+// Pause records that the handler begins to wait for a call or a transfer: another may have its worker meanwhile. It may be
 // called by several goroutines of the handler; each call is followed by one of Resume.
 func (j *Job) Pause() {
 	p := j.pool
@@ -274,8 +274,8 @@ func (j *Job) Pause() {
 	}
 }
 
-// Resume says that the handler goes on. It has a worker again without waiting for one, since others may wait for what it
-// holds: for a moment there may be more than Workers.
+// Resume records that the handler goes on. It has a worker again without waiting for one, because other handlers may wait for a resource
+// that it holds: for a moment more than Workers handlers may run.
 func (j *Job) Resume() {
 	j.pool.mu.Lock()
 	defer j.pool.mu.Unlock()
@@ -317,7 +317,7 @@ func (p *Pool) mayLocked(t *tenant, j *Job) bool {
 
 const (
 	// peerShare is how many handlers a peer may have for each one that its host leaves unused. One peer alone has seven
-	// eighths of what its host may have, so that other processes of the host, or behind the same address, find some.
+	// eighths of its host's handlers, so that other processes of the host, or behind the same address, get some.
 	peerShare = 7
 	// watchPeers is the part of the pool's handlers, one in so many, from which on those of a host's peers are counted.
 	watchPeers = 8
@@ -392,7 +392,7 @@ func (p *Pool) mayWaitLocked(t *tenant) bool {
 	return own <= 0 && total <= 0 || p.cfg.Queue > 0 && hostquota.Grants(int64(p.cfg.Queue), int64(max(total, own)), int64(own))
 }
 
-// nextLocked gives a free worker to the request whose turn it is, and returns it.
+// nextLocked gives a free worker to the next request, and returns it.
 //
 // +checklocks:p.mu
 func (p *Pool) nextLocked() *Job {

@@ -8,8 +8,8 @@ import (
 // Kind is the order in which the requests of a pool get their workers.
 type Kind uint8
 
-// The kinds of pools. A handler that has begun is never queued again, so what Argobots' pools decide about units that
-// have run before does not arise.
+// The kinds of pools. A handler that has begun is never queued again, so the rules of Argobots' pools for units that
+// have run before have no counterpart.
 const (
 	FIFO          Kind = iota // hosts take turns, and then the peers of each (ABT_POOL_FIFO_WAIT)
 	Priority                  // by the priority of the RPC, then as FIFO (prio_wait)
@@ -67,7 +67,7 @@ func (q *queue) push(t *tenant, peer string, j *Job) {
 	q.queued++
 }
 
-// pop takes the request out whose turn it is, among those of hosts that may have another handler; nil if there is none.
+// pop removes and returns the next request among those of hosts that may have another handler; nil if there is none.
 func (q *queue) pop(may func(*tenant, *Job) bool) *Job {
 	if q.queued == 0 {
 		return nil

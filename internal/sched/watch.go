@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// State is what a job does.
+// State is the state of a job.
 type State uint8
 
 // The states of a [Job].
@@ -34,7 +34,7 @@ type Sighting struct {
 	Run   time.Duration // since its handler began; 0 if it has not
 }
 
-// Jobs returns what is in the pool: the handlers, the newest first, and then the requests that wait for one.
+// Jobs returns the jobs in the pool: the handlers, the newest first, and then the requests that wait for one.
 func (p *Pool) Jobs() []Sighting {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +112,7 @@ func (p *Pool) armLocked(d time.Duration) {
 	w.timer.Reset(d)
 }
 
-// look is what the timer does: it reports who is due, and comes again when the next one is.
+// look runs when the timer fires. It reports the handlers that are due, and sets the timer for the next one.
 func (p *Pool) look() {
 	due, report := p.due()
 	for _, s := range due {

@@ -16,7 +16,7 @@ const scheme = "natest://"
 // addr is how one endpoint knows a peer. Another endpoint may use it, but then Done still speaks of the first one's
 // connections.
 type addr struct {
-	ep   *Endpoint // who knows it
+	ep   *Endpoint // the endpoint that has made it
 	port uint16
 
 	account    *hostquota.Account // of port, which is a host of its own

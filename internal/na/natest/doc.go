@@ -1,19 +1,19 @@
-// Package natest is a network in memory for tests of what stands on [na.Endpoint].
+// Package natest is a network in memory, for tests of packages that use [na.Endpoint].
 //
 //	n := natest.New(natest.Config{Seed: 1, Delay: time.Millisecond})
 //	server := n.Open(handler)
 //	client := n.Open(nil)
 //
-// It has what real networks have: operations complete later and on other goroutines, messages to one peer arrive in
+// It behaves as real networks do: operations complete later and on other goroutines, messages to one peer arrive in
 // order and those to different peers in any order, connections are lost, peers die, transfers stop in the middle, memory
-// is checked. What happens when is drawn from the seed. A hook ([Config].Fault) sees each step and may interfere.
+// is checked. The order of the steps is drawn from the seed. A hook ([Config].Fault) sees each step and may interfere.
 //
 // # Progress
 //
 // One goroutine does one step after the other while there are any, and ends when there are none. It waits with timers
 // only, so a network can be used inside a bubble of testing/synctest. With [Config].Direct there is no such goroutine:
-// each operation happens within the call that starts it, which is how completions come to be told before that call
-// returns; delays do not exist then.
+// each operation happens within the call that starts it, so that its completion runs before that call returns. There are
+// no delays then.
 //
 // # Strictness
 //

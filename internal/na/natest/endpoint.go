@@ -31,17 +31,17 @@ type Endpoint struct {
 	running na.Runners // goroutines that run handlers, tasks and completions of the endpoint
 }
 
-// receiveKey is what an expected message is found by.
+// receiveKey identifies the receive of an expected message.
 type receiveKey struct {
 	peer uint16
 	tag  uint32
 }
 
-// Counts are what an endpoint has done.
+// Counts are the counters of an endpoint.
 type Counts struct {
 	Requests, Responses, Gets, Puts uint64 // operations started
 	BytesGot, BytesPut              uint64
-	Arrived, Unmatched              uint64 // messages that came, and expected ones that nobody waited for
+	Arrived, Unmatched              uint64 // messages that came, and expected ones without a receive
 }
 
 // Open adds an endpoint. handler takes the requests; if it is nil the endpoint does not listen.
@@ -52,7 +52,7 @@ func (n *Network) Open(handler na.Handler) *Endpoint {
 	return n.openLocked(n.port, handler)
 }
 
-// Reopen has another process take the address of one that is dead.
+// Reopen adds an endpoint at the address of one that is dead, as if another process took the address.
 func (n *Network) Reopen(ep *Endpoint, handler na.Handler) *Endpoint {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -69,7 +69,7 @@ func (n *Network) openLocked(port uint16, handler na.Handler) *Endpoint {
 	return ep
 }
 
-// Counts returns what the endpoint has done so far.
+// Counts returns the counters of the endpoint.
 func (ep *Endpoint) Counts() Counts {
 	ep.net.mu.Lock()
 	defer ep.net.mu.Unlock()
@@ -128,7 +128,7 @@ func (ep *Endpoint) Cancel(op *na.Op) {
 	e.finish()
 }
 
-// Drive implements [na.Endpoint]: others make progress.
+// Drive implements [na.Endpoint]. It does nothing, because the network's goroutine makes progress.
 func (ep *Endpoint) Drive(na.Addr, *na.Event) {}
 
 // Shutdown implements [na.Endpoint].

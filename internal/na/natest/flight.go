@@ -6,7 +6,7 @@ import (
 
 // flight is an operation in flight.
 type flight struct {
-	ep    *Endpoint // who has started it
+	ep    *Endpoint // the endpoint that has started it
 	op    *na.Op
 	kind  Kind
 	peer  uint16
@@ -15,9 +15,9 @@ type flight struct {
 	frags []na.Fragment
 
 	seq   uint64 // of the start
-	start uint64 // the same, but never reset: tells uses of a flight apart
+	start uint64 // the same, but never reset: it differs between uses of a flight
 	taken bool   // the message has left its sender: msg is a copy
-	after bool   // the sender learns so after the arrival
+	after bool   // the send completes after the arrival
 	moved int64  // of a transfer
 	over  bool
 
@@ -78,7 +78,7 @@ func (ep *Endpoint) start(op *na.Op, to na.Addr, proto flight) {
 	}
 }
 
-// launchLocked puts a flight into the air, unless it ends right here.
+// launchLocked schedules the first step of a flight, unless it ends at once.
 //
 // +checklocks:ep.net.mu
 func (ep *Endpoint) launchLocked(f *flight) ending {
@@ -141,7 +141,7 @@ func (n *Network) takeFlightLocked() *flight {
 	return new(flight)
 }
 
-// landLocked takes a flight out of the air. What it returns is finished without the lock.
+// landLocked ends a flight. The caller finishes the result without the lock.
 //
 // +checklocks:n.mu
 func (n *Network) landLocked(f *flight, moved int64, err error) ending {
@@ -169,7 +169,7 @@ func (n *Network) runDirect(f *flight, start uint64) {
 	}
 }
 
-// step does the next step of a flight and tells whether there is another.
+// step does the next step of a flight and reports whether there is another.
 func (n *Network) step(f *flight, start uint64) (more bool) {
 	n.mu.Lock()
 	if f.over || f.start != start {
@@ -199,7 +199,7 @@ func (n *Network) step(f *flight, start uint64) (more bool) {
 	return n.carryLocked(f, peer)
 }
 
-// faultLocked asks the hook.
+// faultLocked calls the hook.
 //
 // +checklocks:n.mu
 func (n *Network) faultLocked(f *flight, peer *Endpoint) (ended []ending, stop bool) {
@@ -264,7 +264,7 @@ func (n *Network) carryLocked(f *flight, peer *Endpoint) (more bool) {
 	if handler == nil || !f.after {
 		own = n.landLocked(f, 0, nil)
 	}
-	late := handler != nil && f.after // its sender learns of it after the handler
+	late := handler != nil && f.after // the send completes after the handler
 	f.delivering = late
 	if handler != nil {
 		peer.running.Add()
@@ -297,7 +297,7 @@ func (ep *Endpoint) deliver(h na.Handler, m *na.Message) {
 	}
 }
 
-// receiveLocked gives an expected message to who waits for it at ep.
+// receiveLocked copies an expected message to the receive that waits for it at ep.
 //
 // +checklocks:n.mu
 func (n *Network) receiveLocked(ep *Endpoint, f *flight) ending {
@@ -327,7 +327,7 @@ func (n *Network) moveLocked(f *flight, peer *Endpoint) (more bool) {
 			continue
 		}
 		there := peer.rangeLocked(frag, need)
-		if there == nil { // a peer that is asked for what it does not allow hangs up
+		if there == nil { // a peer ends the connection at an access that it does not allow
 			ended := n.cutLocked(f.ep, peer)
 			n.mu.Unlock()
 			finishAll(ended)

@@ -14,19 +14,56 @@ import (
 // Config describes a network. The zero value has no delays and no faults.
 type Config struct {
 	Seed uint64
-	// Delay is how long a step may take at most; how long it does is drawn from the seed.
+	// Delay is the longest time of a step. The time is drawn from the seed.
 	Delay time.Duration
-	// Direct has operations happen within the call that starts them.
+	// Direct makes every operation complete within the call that starts it.
 	Direct bool
-	// Chunk is how many bytes of a transfer one step moves; 0 stands for 64 KiB.
+	// Chunk is the number of bytes of a transfer that one step moves; 0 stands for 64 KiB.
 	Chunk int
-	// Fault, if not nil, is asked before each step. It must not call the network.
+	// Fault, if not nil, is called before each step. It must not call the network.
 	Fault func(s *Step) Action
 	// MaxRequest and MaxResponse are the limits of messages; 0 stands for Mercury's, 4080 and 4096.
 	MaxRequest, MaxResponse int
-	// Quota counts what each endpoint's peers hold; nil: a Book without limits.
+	// Quota counts the resources that each endpoint's peers hold; nil: a Book without limits.
 	Quota *hostquota.Book
 }
+
+// Kind is the kind of operation that a step belongs to.
+type Kind uint8
+
+const (
+	kindReceive  Kind = iota // posted by RecvExpected; never a step
+	KindRequest              // a request is taken from its sender, or arrives
+	KindResponse             // an expected message
+	KindGet                  // a part of a transfer
+	KindPut
+)
+
+func (k Kind) String() string {
+	return [...]string{"receive", "request", "response", "get", "put"}[k]
+}
+
+// Step is one thing that happens: a message is taken from its sender, a message arrives, a part of a transfer moves.
+type Step struct {
+	N        int // from 1 on
+	Kind     Kind
+	From, To *Endpoint // the endpoint that has started the operation, and its peer
+	Tag      uint32
+	Arrives  bool   // a message that was taken before; Data may be changed
+	Data     []byte // of a message
+	Offset   int64  // of a transfer: how many bytes have moved
+}
+
+// Action is the effect of a fault.
+type Action uint8
+
+const (
+	Proceed  Action = iota
+	Lose            // the message vanishes; a transfer stops for ever
+	CutLink         // the connection is lost before the step
+	KillFrom        // the process vanishes before the step
+	KillTo
+)
 
 // Room that the network asks for before messages: any number does, the network leaves it alone.
 const (
@@ -102,7 +139,7 @@ func (n *Network) Cut(a, b *Endpoint) {
 	finishAll(ended)
 }
 
-// Kill has an endpoint vanish as if its process had died: connections are lost, and new ones refused.
+// Kill removes an endpoint as if its process had died: connections are lost, and new ones refused.
 func (n *Network) Kill(ep *Endpoint) {
 	n.mu.Lock()
 	ended := n.killLocked(ep)
@@ -117,7 +154,7 @@ func (n *Network) Hold(ep *Endpoint) {
 	ep.held = true
 }
 
-// Release lets go what Hold has stopped.
+// Release sends the messages that Hold has stopped.
 func (n *Network) Release(ep *Endpoint) {
 	n.mu.Lock()
 	ep.held = false
@@ -164,7 +201,7 @@ func (n *Network) cutLocked(a, b *Endpoint) []ending {
 	})
 }
 
-// endLocked takes flights out of the air, in the order in which they were started.
+// endLocked ends flights, in the order in which they were started.
 //
 // +checklocks:n.mu
 func (n *Network) endLocked(kind na.Kind, which func(*flight) bool) []ending {
