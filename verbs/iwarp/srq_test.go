@@ -1,6 +1,7 @@
 package iwarp_test
 
 import (
+	"errors"
 	"net/netip"
 	"sync"
 	"testing"
@@ -221,5 +222,27 @@ func TestReceiveWakesOneWaiter(t *testing.T) {
 		if wc := s.wait(t); wc.Status != verbs.StatusSuccess || wc.QPNum != qps[i].Num() {
 			t.Errorf("%+v, want a message on queue pair %d", wc, qps[i].Num())
 		}
+	}
+}
+
+// TestReceiveBeforeWrongOne posts a receive together with one that is refused, while a connection holds a message. The message goes
+// to the first receive.
+func TestReceiveBeforeWrongOne(t *testing.T) {
+	s := newSide(t, iwarp.Config{}, nil)
+	queue := s.share(t)
+	mr := s.region(t, 64)
+	p := acceptRaw(t, s, request(), verbs.ConnParam{})
+	p.send(p.untagged(rdmap.OpSend), sixteen)
+	s.holds(t, 1)
+	sge := mr.SGE(0, 64)
+	n, err := queue.PostRecv([]verbs.RecvWR{{ID: 1, SGL: []verbs.SGE{sge}}, {ID: 2, SGL: []verbs.SGE{sge, sge, sge, sge, sge}}})
+	if n != 1 || !errors.Is(err, verbs.ErrInvalid) {
+		t.Fatalf("PostRecv: %d, %v; want 1 and an error about the scatter list", n, err)
+	}
+	if held, _, _ := iwarp.Held(s.dev); held != 0 {
+		t.Errorf("%d messages are held though a receive was posted", held)
+	}
+	if wc := s.wait(t); wc.Status != verbs.StatusSuccess || wc.ID != 1 {
+		t.Errorf("%+v, want a message in receive 1", wc)
 	}
 }
