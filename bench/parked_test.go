@@ -14,23 +14,16 @@ import (
 )
 
 func tcpEchoParked() error {
-	l, err := listenTCP()
-	if err != nil {
-		return err
-	}
-	for {
-		c, err := l.AcceptTCP()
-		if err != nil {
-			return err
-		}
+	return acceptTCP(func(c *net.TCPConn) error {
 		buf := make([]byte, pingSize)
+		var err error
 		for err == nil {
 			if _, err = io.ReadFull(c, buf); err == nil {
 				_, err = c.Write(buf)
 			}
 		}
-		_ = c.Close() // the client has gone
-	}
+		return nil
+	})
 }
 
 // BenchmarkParked is a round trip to a process that sleeps: an echo over TCP, and an RDMA

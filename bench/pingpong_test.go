@@ -54,7 +54,8 @@ func (s *spinConn) read(b []byte) error {
 	return nil
 }
 
-func tcpEcho() error {
+// acceptTCP calls serve with one connection after the other, and closes each when serve returns.
+func acceptTCP(serve func(c *net.TCPConn) error) error {
 	l, err := listenTCP()
 	if err != nil {
 		return err
@@ -64,6 +65,15 @@ func tcpEcho() error {
 		if err != nil {
 			return err
 		}
+		if err := serve(c); err != nil {
+			return err
+		}
+		_ = c.Close() // the client has gone
+	}
+}
+
+func tcpEcho() error {
+	return acceptTCP(func(c *net.TCPConn) error {
 		s, err := newSpinConn(c)
 		if err != nil {
 			return err
@@ -74,8 +84,8 @@ func tcpEcho() error {
 				break
 			}
 		}
-		_ = c.Close() // the client has gone
-	}
+		return nil
+	})
 }
 
 func verbsEcho(cfg iwarp.Config) error {

@@ -41,6 +41,8 @@ func (n *node) AppendValue(b []byte, v reflect.Value) ([]byte, error) {
 // append appends v, which is addressable.
 func (e *encoder) append(n *node, v reflect.Value) error {
 	switch n.op {
+	case opStruct:
+		return e.fields(n, v)
 	case opString:
 		e.size(v.Len())
 		e.b = append(e.b, v.String()...)
@@ -57,8 +59,6 @@ func (e *encoder) append(n *node, v reflect.Value) error {
 		return e.mapping(n, v)
 	case opOptional, opUnique, opShared:
 		return e.pointer(n, v)
-	case opStruct:
-		return e.fields(n, v)
 	case opVariant:
 		return e.variant(n, v)
 	case opVersion:

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"cinnabar"
+	"cinnabar/examples/internal/enginetest"
 	"cinnabar/internal/testproc"
 )
 
@@ -171,30 +172,11 @@ func wantServer(t *testing.T, stderr string, args ...string) {
 	}
 }
 
-// dial opens an engine of the test and looks the server up.
-func dial(t *testing.T, addr string) (*cinnabar.Engine, *cinnabar.Endpoint) {
-	t.Helper()
-	e, err := cinnabar.Open(t.Context(), "ofi+tcp://127.0.0.1", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	ep, err := e.Lookup(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return e, ep
-}
-
 // More memory than a request holds is pulled over the network; handles that are good for nothing cost the server a line
 // in its log.
 func TestServerWithAnyClient(t *testing.T) {
 	s := startServer(t)
-	e, ep := dial(t, s.addr)
+	e, ep := enginetest.Dial(t, s.addr)
 	expose := func(mode cinnabar.Mode, segments ...[]byte) *cinnabar.Bulk {
 		b, err := e.Expose(mode, segments...)
 		if err != nil {

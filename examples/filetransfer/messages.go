@@ -7,6 +7,7 @@ package filetransfer
 import (
 	"encoding/binary"
 	"net"
+	"time"
 
 	"cinnabar/verbs"
 )
@@ -16,6 +17,8 @@ const (
 	DefaultPort = "12345"
 	// BufferSize is the size in bytes of the server's buffer, and so of a chunk.
 	BufferSize = 10 << 20
+	// IdleLimit bounds the time that a peer may take over one chunk.
+	IdleLimit = time.Minute
 	// MaxNameLen is how many bytes a file name may have, without its NUL.
 	MaxNameLen = 255
 )

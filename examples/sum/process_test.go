@@ -12,6 +12,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/codes"
+	"cinnabar/examples/internal/enginetest"
 	"cinnabar/internal/testproc"
 )
 
@@ -119,30 +120,11 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// dial opens an engine of the test and looks the server up.
-func dial(t *testing.T, addr string) (*cinnabar.Engine, *cinnabar.Endpoint) {
-	t.Helper()
-	e, err := cinnabar.Open(t.Context(), "ofi+tcp://127.0.0.1", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	ep, err := e.Lookup(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return e, ep
-}
-
 // Arrays that fit into no message are pulled over the network, in one piece and in many, and as many values as are asked
 // for of what is exposed. 13 calls, of which some are refused, and three that show that the server goes on.
 func TestServerWithAnyClient(t *testing.T) {
 	s := startServer(t, "ofi+tcp://127.0.0.1:0")
-	e, ep := dial(t, s.addr)
+	e, ep := enginetest.Dial(t, s.addr)
 	values := make([]byte, 1<<20)
 	var want int32
 	for i := range len(values) / 4 {

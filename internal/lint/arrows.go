@@ -228,7 +228,8 @@ var layers = map[string]row{
 		modules: []string{modSys},
 	},
 	"bench/smping":                           {code: []string{"internal/na", "internal/na/sm"}, test: []string{"bench/internal/benchtest"}},
-	"examples/sum":                           {code: []string{"."}, test: []string{"internal/testproc"}},
+	"examples/internal/enginetest":           {code: []string{"."}}, // for tests of examples
+	"examples/sum":                           {code: []string{"."}, test: []string{"examples/internal/enginetest", "internal/testproc"}},
 	"examples/sum/server":                    {code: []string{".", "examples/sum"}},
 	"examples/sum/client":                    {code: []string{".", "examples/sum"}},
 	"bench":                                  {code: []string{"verbs", "verbs/...", "xfer"}, modules: []string{modSys}},
@@ -243,7 +244,7 @@ var layers = map[string]row{
 	"examples/margo/multiplex/server":        {code: []string{".", "examples/margo"}},
 	"examples/margo/composition/benchmark":   {code: []string{".", "examples/margo"}},
 	"examples/margo/composition/daemon":      {code: []string{".", "examples/margo"}},
-	"examples/do_rdma":                       {code: []string{"."}, test: []string{"internal/testproc"}},
+	"examples/do_rdma":                       {code: []string{"."}, test: []string{"examples/internal/enginetest", "internal/testproc"}},
 	"examples/do_rdma/server":                {code: []string{".", "examples/do_rdma"}},
 	"examples/do_rdma/client":                {code: []string{".", "examples/do_rdma"}},
 	"examples/hello":                         {code: []string{"."}, test: []string{"margo"}},

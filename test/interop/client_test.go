@@ -68,13 +68,10 @@ func (c *client) refused(what string, err error, want codes.Code) {
 	}
 }
 
-// basics calls what both peer programs serve.
-func (c *client) basics() {
+// echoes calls void, and echo with a value of each type.
+func (c *client) echoes() {
 	t := c.t
 	t.Helper()
-	if out, err := c.rpc.sum.Call(c.ctx(), c.to, sumIn{40, 2}); err != nil || out.Ret != 42 {
-		t.Errorf("sum is %d, %v; want 42", out.Ret, err)
-	}
 	if _, err := c.rpc.void.Call(c.ctx(), c.to, none{}); err != nil {
 		t.Errorf("void: %v", err)
 	}
@@ -87,6 +84,16 @@ func (c *client) basics() {
 			t.Errorf("echo of variant %d changes it (-want +got):\n%s", i, diff)
 		}
 	}
+}
+
+// basics calls the procedures that both peer programs serve.
+func (c *client) basics() {
+	t := c.t
+	t.Helper()
+	if out, err := c.rpc.sum.Call(c.ctx(), c.to, sumIn{40, 2}); err != nil || out.Ret != 42 {
+		t.Errorf("sum is %d, %v; want 42", out.Ret, err)
+	}
+	c.echoes()
 	_, err := c.rpc.unknown.Call(c.ctx(), c.to, none{})
 	c.refused("an unknown RPC", err, codes.NoEntry)
 	for _, n := range []note{{1, "bob"}, {2, strings.Repeat("x", 1<<20)}} {
@@ -334,9 +341,13 @@ func callMercury(c *client) {
 }
 
 // TestMercuryOpenOnly has a Go client that does not listen call a C server and expose memory to it.
-func TestMercuryOpenOnly(t *testing.T) {
-	q := startPeer(t, hgPeer)
-	c := dial(t, mercury, q.addr, nil)
+func TestMercuryOpenOnly(t *testing.T) { openOnly(t, hgPeer, mercury) }
+
+// openOnly starts a program in C and uses it from an engine that does not listen.
+func openOnly(t *testing.T, p *program, rpcs *procedures) {
+	t.Helper()
+	q := startPeer(t, p)
+	c := dial(t, rpcs, q.addr, nil)
 	c.basics()
 	c.moves(shapes)
 	if _, err := c.rpc.quit.Call(c.ctx(), c.to, none{}); err != nil {

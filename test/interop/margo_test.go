@@ -265,16 +265,7 @@ func TestMargoParent(t *testing.T) {
 }
 
 // TestMargoOpenOnly has a Go client that does not listen use a C server, which it ends.
-func TestMargoOpenOnly(t *testing.T) {
-	q := startPeer(t, margoPeer)
-	c := dial(t, margo, q.addr, nil)
-	c.basics()
-	c.moves(shapes)
-	if _, err := c.rpc.quit.Call(c.ctx(), c.to, none{}); err != nil {
-		t.Errorf("quit: %v", err)
-	}
-	q.bye()
-}
+func TestMargoOpenOnly(t *testing.T) { openOnly(t, margoPeer, margo) }
 
 // TestMargoClientOnlyC has a C client that does not listen use a Go server.
 func TestMargoClientOnlyC(t *testing.T) {

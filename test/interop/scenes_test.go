@@ -11,9 +11,6 @@ import (
 	"cinnabar"
 	"cinnabar/codes"
 	"cinnabar/internal/cerealtest"
-
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 // scenes are what is recorded of servers in C and C++. Each makes one call after the other, because requests that are under
@@ -77,18 +74,7 @@ func (c *client) calls() {
 			t.Errorf("sum of %+v is %d, %v", in, out.Ret, err)
 		}
 	}
-	if _, err := c.rpc.void.Call(c.ctx(), c.to, none{}); err != nil {
-		t.Errorf("void: %v", err)
-	}
-	for i, want := range variants {
-		got, err := c.rpc.echo.Call(c.ctx(), c.to, want)
-		if err != nil {
-			t.Errorf("echo of variant %d: %v", i, err)
-		}
-		if diff := cmp.Diff(want, got, cmpopts.EquateComparable(cinnabar.BulkHandle{})); diff != "" && err == nil {
-			t.Errorf("echo of variant %d changes it (-want +got):\n%s", i, diff)
-		}
-	}
+	c.echoes()
 	if err := c.rpc.notify.Send(c.ctx(), c.to, note{1, "bob"}); err != nil {
 		t.Errorf("notification: %v", err)
 	}

@@ -20,15 +20,11 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
-	"time"
 
 	"cinnabar/examples/bedeir/rc"
 	ft "cinnabar/examples/filetransfer"
 	"cinnabar/verbs"
 )
-
-// idleLimit is how long the server may take over one chunk.
-const idleLimit = time.Minute
 
 func main() { os.Exit(ft.Main(run)) }
 
@@ -111,7 +107,7 @@ func (c *client) sendOver(ctx context.Context, dev *verbs.Device, server string)
 		Connection:    nil,
 		Completion:    c.onCompletion,
 		Disconnect:    nil,
-		Idle:          idleLimit,
+		Idle:          ft.IdleLimit,
 	})
 	if err != nil {
 		return err

@@ -20,15 +20,11 @@ import (
 	"io"
 	"net/netip"
 	"os"
-	"time"
 
 	"cinnabar/examples/bedeir/rc"
 	ft "cinnabar/examples/filetransfer"
 	"cinnabar/verbs"
 )
-
-// idleLimit is how long a client may take over one chunk.
-const idleLimit = time.Minute
 
 func main() { os.Exit(ft.Main(run)) }
 
@@ -95,7 +91,7 @@ func (s *server) serveOver(ctx context.Context, dev *verbs.Device, listen string
 		Completion:    s.onCompletion,
 		Disconnect:    s.onDisconnect,
 		Listening:     s.listening,
-		Idle:          idleLimit,
+		Idle:          ft.IdleLimit,
 	})
 	if err != nil {
 		return err

@@ -32,11 +32,7 @@ func EachDevice(t *testing.T, test func(t *testing.T, open func(t *testing.T) *v
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() {
-				if err := dev.Close(); err != nil {
-					t.Errorf("close the device: %v", err)
-				}
-			})
+			closeAtEnd(t, dev)
 			return dev
 		})
 	})

@@ -2,6 +2,7 @@ package clitest
 
 import (
 	"context"
+	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -46,12 +47,18 @@ func Engine(t *testing.T, cfg *cinnabar.Config) *cinnabar.Engine {
 	if err != nil {
 		t.Fatal(err)
 	}
+	closeAtEnd(t, e)
+	return e
+}
+
+// closeAtEnd closes c at the end of the test, which fails if c does.
+func closeAtEnd(t *testing.T, c io.Closer) {
+	t.Helper()
 	t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			t.Errorf("close engine: %v", err)
+		if err := c.Close(); err != nil {
+			t.Errorf("close %T: %v", c, err)
 		}
 	})
-	return e
 }
 
 // Queried is Engine for an engine that answers queries.
