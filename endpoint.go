@@ -2,6 +2,7 @@ package cinnabar
 
 import (
 	"context"
+	"strconv"
 	"sync/atomic"
 
 	"cinnabar/codes"
@@ -111,3 +112,12 @@ func (h ProviderHandle) Endpoint() *Endpoint { return h.ep }
 func (h ProviderHandle) ID() uint16 { return h.id }
 
 func (h ProviderHandle) target() (*Endpoint, uint16, bool) { return h.ep, h.id, true }
+
+// MarshalText implements [encoding.TextMarshaler].
+func (ep *Endpoint) MarshalText() ([]byte, error) { return []byte(ep.String()), nil }
+
+// String returns the address with the provider id behind it.
+func (h ProviderHandle) String() string { return h.ep.String() + "@" + strconv.Itoa(int(h.id)) }
+
+// MarshalText implements [encoding.TextMarshaler].
+func (h ProviderHandle) MarshalText() ([]byte, error) { return []byte(h.String()), nil }

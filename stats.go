@@ -1,7 +1,11 @@
 package cinnabar
 
 import (
+	"cmp"
 	"context"
+	"maps"
+	"slices"
+	"time"
 
 	"cinnabar/internal/hg"
 	"cinnabar/internal/hostquota"
@@ -52,4 +56,85 @@ func (e *Engine) observe(ctx context.Context, ev stats.Event) {
 	if m := e.cfg.Monitor; m != nil {
 		m.Event(ctx, ev)
 	}
+}
+
+// Inventory returns a snapshot of what the engine serves, exposes and has under way. It takes longer than [Engine.Stats] by the
+// number of these things, so it is for people and for tests, not for a collector of metrics.
+func (e *Engine) Inventory() stats.Inventory {
+	limits, headers := e.net.Limits(), messageHeaders
+	if e.cfg.Checksums == WithChecksums {
+		headers += checksumHeaders
+	}
+	inv := stats.Inventory{
+		Addr: e.Addr(), Listening: e.Listening(), MaxRequest: limits.MaxRequest - headers, MaxResponse: limits.MaxResponse - headers,
+		Age: time.Since(e.born), Requests: e.requests(), Delayed: e.timers.count(), Providers: e.providerList(), RPCs: e.rpcs(),
+	}
+	inv.Calls, inv.Transfers = e.operations()
+	for _, x := range e.exposed.all() {
+		inv.Memory = append(inv.Memory, stats.Memory{Kind: x.what, Count: x.count, Bytes: x.bytes, Place: x.place()})
+	}
+	return inv
+}
+
+// Bytes of the headers of Mercury's core and of HG in a message: mercury_core_header.h, mercury_header.h.
+const (
+	messageHeaders  = 16
+	checksumHeaders = 4
+)
+
+// operations returns the calls and the transfers that the program has started and that have not ended, the oldest first.
+func (e *Engine) operations() (calls, transfers []stats.Operation) {
+	list := e.doing.all()
+	slices.SortFunc(list, func(a, b doing) int { return cmp.Compare(a.began, b.began) })
+	now := e.doing.clock.Exact()
+	for _, x := range list {
+		op := stats.Operation{Op: x.op, RPC: x.label(), Peer: x.ep.String(), Bytes: x.bytes, Age: now - x.began}
+		if x.within != nil {
+			op.Within = x.within.label()
+		}
+		if x.proc != nil {
+			calls = append(calls, op)
+		} else {
+			transfers = append(transfers, op)
+		}
+	}
+	return calls, transfers
+}
+
+// requests returns the requests of peers, and the functions of the program, that are in the engine's pools, and those that the
+// program holds.
+func (e *Engine) requests() (list []stats.Request) {
+	for _, p := range e.handlers.pools.cores() {
+		for _, job := range p.Jobs() {
+			of, label, peer := job.Work.(described).describe()
+			if of == e { // not another engine that shares the pools
+				list = append(list, stats.Request{State: job.State.String(), RPC: label, Peer: peer, Pool: p.Name(), Age: job.Age})
+			}
+		}
+	}
+	for _, o := range e.handlers.held.all() {
+		list = append(list, stats.Request{State: "held", RPC: o.svc.label(), Peer: o.from, Age: time.Since(o.since)})
+	}
+	return list
+}
+
+func (e *Engine) providerList() (list []stats.Provider) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(e.providers)) {
+		list = append(list, stats.Provider{ID: id, Identity: e.providers[id].identity})
+	}
+	return list
+}
+
+func (e *Engine) rpcs() (list []stats.RPC) {
+	for _, entry := range e.handlers.table.Entries() {
+		svc := entry.Value
+		r := stats.RPC{Name: entry.Name, ID: entry.ID, Flavor: svc.proc.flavor.String(), Pool: svc.pool.Name()}
+		if f := svc.proc.flavor; f.overMargo() && svc.provider != f.defaultProvider() {
+			r.Provider = &svc.provider
+		}
+		list = append(list, r)
+	}
+	return list
 }

@@ -180,3 +180,6 @@ var (
 	_ encoding.BinaryAppender    = BulkHandle{}
 	_ encoding.BinaryUnmarshaler = (*BulkHandle)(nil)
 )
+
+// MarshalText implements [encoding.TextMarshaler]. The text has no keys, so it does not give access to the memory.
+func (h BulkHandle) MarshalText() ([]byte, error) { return []byte(h.String()), nil }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"cinnabar/codes"
@@ -314,4 +315,62 @@ func WithPriority(n int) HandleOption {
 		s.priority = int16(n)
 		return nil
 	})
+}
+
+// described is what the pools of an engine work on, as people are told of it.
+type described interface {
+	sched.Work
+	// describe may be called at any time, also after the work is done.
+	describe() (e *Engine, label, peer string)
+}
+
+func (s *serving) describe() (e *Engine, label, peer string) {
+	return s.svc.e, s.svc.label(), s.from.String()
+}
+
+// describe implements [described].
+func (w *work[In, Out]) describe() (e *Engine, label, peer string) { return w.s.describe() }
+
+// warnSlow reports a handler that takes long: see Config.HandlerWarning.
+func warnSlow(s sched.Sighting) {
+	d, ok := s.Work.(described)
+	if !ok {
+		return
+	}
+	e, label, peer := d.describe()
+	e.log.Warn("handler takes long", logRPC, label, logPeer, peer, logAge, s.Run, logState, s.State.String())
+}
+
+// administrative begins the names of RPCs that look after an engine, as Margo's own do.
+const administrative = "__"
+
+// rpcPool returns the pool that RPCs are served in if nothing else is said, nil if that is outside pools. RPCs that
+// look after the engine are served there always, so that an engine whose pool is stuck can be asked to end.
+func (e *Engine) rpcPool(p *procedure) *HandlerPool {
+	if e.cfg.RPCPool == "" || strings.HasPrefix(p.name, administrative) {
+		return nil
+	}
+	return e.LookupPool(e.cfg.RPCPool) // which nobody may remove
+}
+
+// checkRPCPool refuses the name of a pool that is not there.
+func (cfg *Config) checkRPCPool() error {
+	if cfg.RPCPool == "" {
+		return nil
+	}
+	var names []string
+	pools := cfg.Pools
+	if cfg.Parent != nil {
+		pools = nil
+		for _, p := range cfg.Parent.Pools() {
+			pools = append(pools, p.Config())
+		}
+	}
+	for _, p := range pools {
+		if p.Name == cfg.RPCPool {
+			return nil
+		}
+		names = append(names, p.Name)
+	}
+	return argumentError("open engine", "", "", "RPCPool is %q, and Pools has %s", cfg.RPCPool, fmt.Sprintf("%q", names))
 }
