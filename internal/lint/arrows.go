@@ -40,7 +40,7 @@ type row struct {
 // tutorial is the row of each tutorial. They stand on the public packages alone, because readers copy them.
 var tutorial = row{code: []string{".", "margo"}}
 
-// withRoot lists the packages whose types stand in the signatures of the root package, and regmem, which turns slices of numbers
+// withRoot lists the packages with types that stand in the signatures of the root package, and regmem, which turns slices of numbers
 // into bytes to expose. A package that may import the root may import them too.
 var withRoot = []string{"codes", "stats", "regmem"}
 
