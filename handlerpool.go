@@ -332,7 +332,7 @@ func (s *serving) describe() (e *Engine, label, peer string) {
 func (w *work[In, Out]) describe() (e *Engine, label, peer string) { return w.s.describe() }
 
 // warnSlow reports a handler that takes long: see Config.HandlerWarning.
-func warnSlow(s sched.Sighting) {
+func warnSlow(s sched.JobInfo) {
 	d, ok := s.Work.(described)
 	if !ok {
 		return

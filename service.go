@@ -24,7 +24,7 @@ type service struct {
 	named    *HandlerPool // whose workers run the handlers; nil: none with a name
 	pool     *sched.Pool
 	priority int16
-	pace     sched.Pace
+	pace     sched.LatencyEstimator
 	serve    func(*service, *hg.Request) *sched.Job // makes the job that serves a request; nil: registered without a handler
 }
 

@@ -87,7 +87,7 @@ type Class struct {
 	closed    atomic.Bool
 	closing   chan struct{} // closed with closed
 	close     sync.Once
-	tasks     na.Runners // goroutines that may wait or run the layer above; ordinary messages and calls start none
+	tasks     na.TaskGroup // goroutines that may wait or run the layer above; ordinary messages and calls start none
 	count     counters
 	flush     flushNotify
 	hurried   chan struct{} // closed by Hurry

@@ -6,9 +6,9 @@
 //   - A [Pool] bounds the number of handlers that run at once and the number of requests that wait. A [Job] is the state of one
 //     request in a Pool, and a [Work] is the request itself.
 //   - A [Kind] is the order in which the requests of a pool get their workers.
-//   - A [Pace] learns whether the handlers of one RPC are quick.
+//   - A [LatencyEstimator] learns whether the handlers of one RPC are quick.
 //   - A [Clock] returns the time at which a job came. It is not exact, because a reading of the system's clock costs more.
-//   - A [Sighting] is the state of a job at a moment. [Pool.Jobs] returns those of all jobs, [Pool.Watch] reports jobs that take long.
+//   - A [JobInfo] is the state of a job at a moment. [Pool.Jobs] returns those of all jobs, [Pool.Watch] reports jobs that take long.
 //
 // # Usage
 //
@@ -19,7 +19,7 @@
 // # Goroutines of handlers
 //
 // A handler may block, so it has a goroutine of its own, unless its RPC has proved quick: then the goroutine that read
-// the request from the network runs it, which saves a hand-off that costs more than many a handler. See [Pace].
+// the request from the network runs it, which saves a hand-off that costs more than many a handler. See [LatencyEstimator].
 //
 // # Fairness
 //

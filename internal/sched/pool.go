@@ -116,7 +116,7 @@ const Own = "the process itself"
 type Job struct {
 	work Work
 	pool *Pool
-	pace *Pace
+	pace *LatencyEstimator
 
 	// The pool's lock guards the following.
 	prev, next *Job          // in the lane or, when live, in the list of the pool's live jobs
@@ -130,7 +130,7 @@ type Job struct {
 }
 
 // Init prepares j for Admit.
-func (j *Job) Init(w Work, p *Pool, pace *Pace) { j.work, j.pool, j.pace = w, p, pace }
+func (j *Job) Init(w Work, p *Pool, pace *LatencyEstimator) { j.work, j.pool, j.pace = w, p, pace }
 
 // Prefer sets the priority that j has in pools of kind Priority, before Admit. Higher is earlier; others are 0.
 func (j *Job) Prefer(priority int16) { j.priority = priority }

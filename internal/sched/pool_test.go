@@ -81,7 +81,7 @@ func hostNumber(n byte) hostquota.Host {
 type rig struct {
 	pool *Pool
 	log  order
-	pace Pace
+	pace LatencyEstimator
 }
 
 func (g *rig) admit(r *request) na.Task {

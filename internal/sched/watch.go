@@ -26,8 +26,8 @@ func (s State) String() string {
 	return "waiting"
 }
 
-// Sighting is a job at a moment.
-type Sighting struct {
+// JobInfo is the state of a job at a moment.
+type JobInfo struct {
 	Work  Work
 	State State
 	Age   time.Duration // since it was admitted
@@ -35,23 +35,23 @@ type Sighting struct {
 }
 
 // Jobs returns the jobs in the pool: the handlers, the newest first, and then the requests that wait for one.
-func (p *Pool) Jobs() []Sighting {
+func (p *Pool) Jobs() []JobInfo {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.clock.Exact()
-	var list []Sighting
+	var list []JobInfo
 	for j := p.live; j != nil; j = j.next {
-		list = append(list, j.sightLocked(now))
+		list = append(list, j.infoLocked(now))
 	}
 	for _, l := range p.queue.levels {
-		l.lanes.each(func(j *Job) { list = append(list, j.sightLocked(now)) })
+		l.lanes.each(func(j *Job) { list = append(list, j.infoLocked(now)) })
 	}
 	return list
 }
 
-// sightLocked describes j; the pool's lock is held.
-func (j *Job) sightLocked(now time.Duration) Sighting {
-	s := Sighting{Work: j.work, Age: now - j.arrived}
+// infoLocked describes j; the pool's lock is held.
+func (j *Job) infoLocked(now time.Duration) JobInfo {
+	s := JobInfo{Work: j.work, Age: now - j.arrived}
 	switch {
 	case !j.live:
 		return s
@@ -66,8 +66,8 @@ func (j *Job) sightLocked(now time.Duration) Sighting {
 
 // watch reports handlers that take long. Its timer runs only while there are handlers.
 type watch struct {
-	after  time.Duration  // the age from which a handler is reported; 0: never
-	report func(Sighting) // called without lock, on a goroutine of its own
+	after  time.Duration // the age from which a handler is reported; 0: never
+	report func(JobInfo) // called without lock, on a goroutine of its own
 	timer  *time.Timer
 	armed  bool
 	told   map[*Job]time.Duration // the age that a live job was last reported at
@@ -75,7 +75,7 @@ type watch struct {
 
 // Watch has handlers that have not returned after a time reported, and again whenever they have become twice as old. A
 // time of 0 ends that.
-func (p *Pool) Watch(after time.Duration, report func(Sighting)) {
+func (p *Pool) Watch(after time.Duration, report func(JobInfo)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w := &p.watch
@@ -121,7 +121,7 @@ func (p *Pool) look() {
 }
 
 // due returns the handlers that are to be reported now, the oldest first.
-func (p *Pool) due() (due []Sighting, report func(Sighting)) {
+func (p *Pool) due() (due []JobInfo, report func(JobInfo)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w := &p.watch
@@ -133,7 +133,7 @@ func (p *Pool) due() (due []Sighting, report func(Sighting)) {
 	told := map[*Job]time.Duration{}
 	for j := p.live; j != nil; j = j.next {
 		at := max(w.after, 2*w.told[j])
-		if s := j.sightLocked(now); s.Run >= at {
+		if s := j.infoLocked(now); s.Run >= at {
 			due = append(due, s)
 			told[j] = s.Run
 			at = 2 * s.Run

@@ -15,7 +15,7 @@ func TestWatch(t *testing.T) {
 		g := &rig{pool: NewPool(PoolConfig{Workers: 2, Queue: 10})}
 		var log []string
 		start := time.Now()
-		g.pool.Watch(time.Second, func(s Sighting) {
+		g.pool.Watch(time.Second, func(s JobInfo) {
 			log = append(log, fmt.Sprintf("%v %s %v %v", time.Since(start), s.Work.(*request).name(), s.State, s.Run))
 		})
 		hold := make(chan struct{})
@@ -43,7 +43,7 @@ func TestWatchChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &rig{pool: NewPool(PoolConfig{Workers: 1, Queue: 10})}
 		n := 0
-		report := func(Sighting) { n++ }
+		report := func(JobInfo) { n++ }
 		hold := make(chan struct{})
 		g.run(&request{peer: "a", hold: hold})
 		elapse(time.Minute)

@@ -28,7 +28,7 @@ type Endpoint struct {
 	key      uint64
 	counts   Counts
 
-	running na.Runners // goroutines that run handlers, tasks and completions of the endpoint
+	running na.TaskGroup // goroutines that run handlers, tasks and completions of the endpoint
 }
 
 // receiveKey identifies the receive of an expected message.

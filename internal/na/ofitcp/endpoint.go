@@ -57,7 +57,7 @@ type Endpoint struct {
 	ended    chan struct{} // closed when Close begins
 	finished chan struct{} // closed when the endpoint's own goroutines have ended
 	wg       sync.WaitGroup
-	runners  na.Runners // goroutines that run tasks and nothing else
+	runners  na.TaskGroup // goroutines that run tasks and nothing else
 
 	mu invariants.Mutex
 	// sealed says that no goroutine is started any more.

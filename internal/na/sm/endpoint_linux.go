@@ -58,7 +58,7 @@ type Endpoint struct {
 	finished  chan struct{} // closed when all goroutines but those of tasks have ended
 	wg        sync.WaitGroup
 	teardowns sync.WaitGroup // counts the conns that are not torn down yet
-	runners   na.Runners     // goroutines that run tasks, and pollers that are in one
+	runners   na.TaskGroup   // goroutines that run tasks, and pollers that are in one
 
 	conns atomic.Pointer[[]*conn] // replaced as a whole, with mu held
 

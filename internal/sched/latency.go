@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Pace learns from the handlers of one RPC whether the next is likely to be quick, so that it need not have a goroutine
+// LatencyEstimator learns from the handlers of one RPC whether the next is likely to be quick, so that it need not have a goroutine
 // of its own. An RPC starts as slow, becomes quick when several runs in a row were, and is slow again for a long while
 // after one that was not, or that waited. The limit of a quick run depends on whether other requests have to wait meanwhile. The
-// zero Pace has seen no run.
+// zero LatencyEstimator has seen no run.
 //
 // A wrong guess costs little: the transport takes its work away from a goroutine that is stuck in a handler.
-type Pace struct {
+type LatencyEstimator struct {
 	quick, brisk trust
 	tasks        atomic.Uint32 // runs since trusted, to measure one of several
 }
@@ -34,10 +34,10 @@ const (
 
 // Quick reports whether the goroutine that read the request may run the next handler. alone states that no other handler is
 // under way that it could keep waiting, or that waits for the same processor.
-func (p *Pace) Quick(alone bool) bool { return p.quick.given() || alone && p.brisk.given() }
+func (p *LatencyEstimator) Quick(alone bool) bool { return p.quick.given() || alone && p.brisk.given() }
 
 // Measure reports whether the caller has to measure the run that begins, for Record. It is called once for each run.
-func (p *Pace) Measure() bool {
+func (p *LatencyEstimator) Measure() bool {
 	quick, brisk := p.quick.learns(), p.brisk.learns()
 	if quick || brisk {
 		return true
@@ -46,13 +46,13 @@ func (p *Pace) Measure() bool {
 }
 
 // Record learns from a run that took d.
-func (p *Pace) Record(d time.Duration) {
+func (p *LatencyEstimator) Record(d time.Duration) {
 	p.quick.record(d, quickRun, slowRun)
 	p.brisk.record(d, briskRun, sluggishRun)
 }
 
 // Waited learns that a handler waited for something, however short.
-func (p *Pace) Waited() {
+func (p *LatencyEstimator) Waited() {
 	p.quick.lose()
 	p.brisk.lose()
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // runs has p measure n runs that take d.
-func runs(p *Pace, n int, d time.Duration) {
+func runs(p *LatencyEstimator, n int, d time.Duration) {
 	for range n {
 		if p.Measure() {
 			p.Record(d)
@@ -15,7 +15,7 @@ func runs(p *Pace, n int, d time.Duration) {
 }
 
 func TestPace(t *testing.T) {
-	var p Pace
+	var p LatencyEstimator
 	if p.Quick(false) {
 		t.Fatal("quick before the first run")
 	}
@@ -48,7 +48,7 @@ func TestPace(t *testing.T) {
 }
 
 func TestPaceWaited(t *testing.T) {
-	var p Pace
+	var p LatencyEstimator
 	runs(&p, trusted, 0)
 	p.Waited()
 	if p.Quick(false) {
@@ -58,7 +58,7 @@ func TestPaceWaited(t *testing.T) {
 
 // Handlers that are longer than quick ones are run by the reader only while none else is under way.
 func TestPaceBrisk(t *testing.T) {
-	var p Pace
+	var p LatencyEstimator
 	runs(&p, trusted-1, briskRun/2)
 	if p.Quick(true) {
 		t.Error("trusted too soon")
@@ -75,7 +75,7 @@ func TestPaceBrisk(t *testing.T) {
 	if p.Quick(true) {
 		t.Error("brisk after a slow run")
 	}
-	p = Pace{}
+	p = LatencyEstimator{}
 	runs(&p, trusted, 0)
 	p.Waited()
 	if p.Quick(true) {

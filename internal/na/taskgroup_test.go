@@ -10,7 +10,7 @@ import (
 func TestRunners(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	var r Runners
+	var r TaskGroup
 	if err := r.Wait(over); err != nil {
 		t.Errorf("none: %v", err)
 	}

@@ -1,0 +1,44 @@
+package na
+
+import (
+	"context"
+
+	"cinnabar/internal/rundown"
+)
+
+// TaskGroup counts goroutines that run code of the layer above, which may take any time. Its Wait has a context, unlike that of
+// [sync.WaitGroup]. The zero TaskGroup counts 0 goroutines. All methods are safe for concurrent use.
+type TaskGroup struct{ running rundown.Guard } // never closed
+
+// Go runs f on a goroutine that is counted until it ends.
+func (g *TaskGroup) Go(f func()) {
+	g.Add()
+	go func() {
+		defer g.Done()
+		f()
+	}()
+}
+
+// Run is Go for a task.
+func (g *TaskGroup) Run(t Task) {
+	g.Add()
+	go func() {
+		defer g.Done()
+		t.Run()
+	}()
+}
+
+// Add counts a goroutine, which calls Done at its end.
+func (g *TaskGroup) Add() { g.running.Acquire() }
+
+// Done ends the count of a goroutine that Add has counted.
+func (g *TaskGroup) Done() { g.running.Release() }
+
+// Wait waits until no goroutine is counted and returns nil, also if ctx has ended before. If ctx ends while Wait waits, Wait returns
+// the cause of ctx.
+func (g *TaskGroup) Wait(ctx context.Context) error {
+	if g.running.Wait(ctx) != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
