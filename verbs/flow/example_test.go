@@ -123,7 +123,7 @@ func ExampleConn_SendFrom() {
 	// copied: 0 by the device: 0
 }
 
-// Beside records, a program reads and writes memory that the peer has told of.
+// Beside records, a program reads and writes memory of the peer by an address and a key that the peer has sent.
 func ExampleConn_Do() {
 	ctx := context.Background()
 	a, b, end := ends(ctx, flow.Config{})
@@ -131,9 +131,9 @@ func ExampleConn_Do() {
 	there, err := b.PD().AllocMR(64, verbs.LocalWrite|verbs.RemoteRead|verbs.RemoteAtomic)
 	must(err)
 	copy(there.Bytes()[8:], "lent")
-	told, err := there.Region().AppendBinary(nil)
+	encoded, err := there.Region().AppendBinary(nil)
 	must(err)
-	must(b.Send(ctx, told))
+	must(b.Send(ctx, encoded))
 
 	r, err := a.Recv(ctx)
 	must(err)
@@ -144,7 +144,7 @@ func ExampleConn_Do() {
 	must(err)
 	must(a.Do(ctx, verbs.SendWR{Op: verbs.OpFetchAdd, SGL: []verbs.SGE{here.SGE(0, 8)}, Remote: region.RemoteAddr, CompareAdd: 7}))
 	must(a.Do(ctx, verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{here.SGE(0, 12)}, Remote: region.RemoteAddr}))
-	fmt.Printf("%d %s\n", here.Bytes()[0]+here.Bytes()[7], here.Bytes()[8:12]) // 7, whatever the order of bytes
+	fmt.Printf("%d %s\n", here.Bytes()[0]+here.Bytes()[7], here.Bytes()[8:12]) // 7 in any order of bytes
 	must(here.Close())
 	must(there.Close())
 	// Output: 7 lent

@@ -105,7 +105,7 @@ func Example() {
 	// Output: request 1 received "hello"
 }
 
-// A write needs to know the peer's memory. Here it is told in the private data of
+// A write needs address and key of the peer's memory. Here they are in the private data of
 // the connection.
 // parity: S18
 func Example_keyInPrivateData() {
@@ -113,9 +113,9 @@ func Example_keyInPrivateData() {
 	a, b := newNode(), newNode()
 	target, err := b.pd.AllocMR(64, verbs.LocalWrite|verbs.RemoteWrite)
 	must(err)
-	told, err := target.Region().AppendBinary(nil)
+	encoded, err := target.Region().AppendBinary(nil)
 	must(err)
-	conn, _ := connectNodes(ctx, a, b, nil, told)
+	conn, _ := connectNodes(ctx, a, b, nil, encoded)
 
 	region, err := verbs.ParseRegion(conn.PrivateData())
 	must(err)
@@ -139,7 +139,7 @@ func writeHello(ctx context.Context, a *node, to verbs.Region) {
 	a.close(text)
 }
 
-// The peer's memory told in a message.
+// Address and key of the peer's memory in a message.
 // parity: S18
 func Example_keyInMessage() {
 	ctx := context.Background()
@@ -147,16 +147,16 @@ func Example_keyInMessage() {
 	connectNodes(ctx, a, b, nil, nil)
 	target, err := b.pd.AllocMR(64, verbs.LocalWrite|verbs.RemoteWrite)
 	must(err)
-	told, err := target.Region().AppendBinary(nil)
+	encoded, err := target.Region().AppendBinary(nil)
 	must(err)
 
 	room, err := a.pd.AllocMR(verbs.RegionLen, verbs.LocalWrite)
 	must(err)
 	_, err = a.qp.PostRecv([]verbs.RecvWR{{SGL: []verbs.SGE{room.SGE(0, verbs.RegionLen)}}})
 	must(err)
-	message, err := b.pd.RegMR(told, 0)
+	message, err := b.pd.RegMR(encoded, 0)
 	must(err)
-	_, err = b.qp.PostSend([]verbs.SendWR{{Op: verbs.OpSend, Flags: verbs.Signaled, SGL: []verbs.SGE{message.SGE(0, len(told))}}})
+	_, err = b.qp.PostSend([]verbs.SendWR{{Op: verbs.OpSend, Flags: verbs.Signaled, SGL: []verbs.SGE{message.SGE(0, len(encoded))}}})
 	must(err)
 	a.completion(ctx)
 
@@ -169,7 +169,7 @@ func Example_keyInMessage() {
 	// Output: "hello"
 }
 
-// The peer's memory, and how to connect to it, told over a plain socket.
+// Address and key of the peer's memory, and the settings of its queue pair, over a plain socket.
 // parity: S18
 func Example_keyOutOfBand() {
 	ctx := context.Background()

@@ -330,9 +330,9 @@ func TestTerminateReachesAHalfClosedPeer(t *testing.T) {
 	}
 }
 
-// TestResetBehindReplyIsTold: a peer that resets the connection right behind its reply
+// TestResetBehindReplyEndsConnection: a peer that resets the connection right behind its reply
 // makes Dial fail, or the connection that it returns.
-func TestResetBehindReplyIsTold(t *testing.T) {
+func TestResetBehindReplyEndsConnection(t *testing.T) {
 	for range 20 {
 		s := newSide(t, iwarp.Config{}, nil)
 		p, dialed := dialPeer(testContext(t), t, s, verbs.ConnParam{})

@@ -12,9 +12,9 @@ import (
 	"cinnabar/verbs/iwarp"
 )
 
-// TestRFC5041_3_GracefulCloseTold: an end in order is told apart from a failure, to the
+// TestRFC5041_3_GracefulCloseReported: an orderly end is reported as such, and not as a failure, to the
 // side that ends first and to the other.
-func TestRFC5041_3_GracefulCloseTold(t *testing.T) {
+func TestRFC5041_3_GracefulCloseReported(t *testing.T) {
 	a, b := newPair(t, iwarp.Config{}, iwarp.Config{})
 	if err := a.conn.Disconnect(testContext(t)); err != nil {
 		t.Error(err)
