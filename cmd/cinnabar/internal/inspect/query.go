@@ -98,7 +98,7 @@ func (o *queryOptions) identities(ctx context.Context, ep *cinnabar.Endpoint, w 
 		list = append(list, stats.Provider{ID: id, Identity: identity})
 	}
 	if len(list) == 0 {
-		return fmt.Errorf("%w: %v has no provider with id %s", codes.NoEntry, ep, strings.Join(o.providers, ","))
+		return fmt.Errorf("%w: %v has no provider with id %s; query without -p lists the providers of a Go process", codes.NoEntry, ep, strings.Join(o.providers, ","))
 	}
 	if o.json {
 		return cli.WriteJSON(w, list)

@@ -82,7 +82,7 @@ func (o *serveOptions) memory(lent *int64, engine *cinnabar.Config) error {
 	case engine.MaxMemory == 0 && rest < requestRoom: // the engine knows its least, and the user wants to lend so much
 		return nil
 	case rest <= 0:
-		return cli.Usagef("--quota %s leaves nothing of --max-memory %s for requests", cli.SizeText(*lent), cli.SizeText(most))
+		return cli.Usagef("--quota %s leaves nothing of --max-memory %s for requests; lower the one or raise the other", cli.SizeText(*lent), cli.SizeText(most))
 	}
 	engine.MaxMemory = rest
 	return nil

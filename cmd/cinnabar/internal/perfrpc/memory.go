@@ -84,7 +84,7 @@ func (m *handleTable) reserve(n int64) error {
 		return fmt.Errorf("%w: a handle of %s, with %s in use of the %s that --memory allows", codes.NoMem, cli.SizeText(n), cli.SizeText(m.used), cli.SizeText(m.budget))
 	}
 	if m.count == maxAll {
-		return fmt.Errorf("%w: %d handles are in use; that is the limit", codes.NoMem, m.count)
+		return fmt.Errorf("%w: %d handles are in use, which is the limit; wait for another client to end", codes.NoMem, m.count)
 	}
 	m.used += n
 	m.count++

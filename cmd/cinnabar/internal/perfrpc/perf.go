@@ -191,7 +191,7 @@ func (o *options) checkCounts() error {
 	case o.transfers < 1 || o.transfers > maxTransfers:
 		return cli.Usagef("--transfers %d is not between 1 and %d", o.transfers, maxTransfers)
 	case o.count < 0 || o.count == 0 && o.duration <= 0:
-		return cli.Usagef("--count %d with --duration %v measures nothing", o.count, o.duration)
+		return cli.Usagef("--count %d with --duration %v measures nothing; give one of them above 0", o.count, o.duration)
 	case o.timeout <= 0:
 		return cli.Usagef("--timeout %v must be longer than 0", o.timeout)
 	}

@@ -114,7 +114,7 @@ func classAddress(address string, class int) (string, error) {
 		return address, nil
 	}
 	if port += uint64(class); port > math.MaxUint16 {
-		return "", fmt.Errorf("%w: server %d of those at %s has no port", codes.InvalidArg, class+1, address)
+		return "", fmt.Errorf("%w: server %d of those at %s has no port; take fewer --classes or a lower port", codes.InvalidArg, class+1, address)
 	}
 	return strings.TrimSuffix(address, where) + net.JoinHostPort(host, strconv.FormatUint(port, 10)), nil
 }

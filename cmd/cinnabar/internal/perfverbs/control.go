@@ -118,7 +118,7 @@ func (c *control) read() (said notice, err error) {
 		return said, fmt.Errorf("talk to the other side: %w", err)
 	}
 	if err := json.Unmarshal(line, &said); err != nil {
-		return said, fmt.Errorf("the other side says %.64q, which is not understood", line)
+		return said, fmt.Errorf("the other side says %.64q, which is not understood; is it the same version of cinnabar?", line)
 	}
 	return said, nil
 }
@@ -196,7 +196,7 @@ func (c *control) hear(ctx context.Context) (notice, error) {
 func (c *control) expect(ctx context.Context, word string) error {
 	said, err := c.hear(ctx)
 	if err == nil && said.Word != word {
-		err = fmt.Errorf("the other side says %.64q instead of %q", said.Word, word)
+		err = fmt.Errorf("the other side says %.64q instead of %q; is it the same version of cinnabar?", said.Word, word)
 	}
 	return err
 }

@@ -75,11 +75,11 @@ func newSide(dev *verbs.Device, o *options) (*side, error) {
 func (o *options) fits(a *verbs.DeviceAttr) error {
 	switch {
 	case o.depth > a.MaxQPWR:
-		return cli.Usagef("--depth %d: device %s has %d", o.depth, a.Name, a.MaxQPWR)
+		return cli.Usagef("--depth %d: device %s takes at most %d requests at a time", o.depth, a.Name, a.MaxQPWR)
 	case o.op == opWriteImm && !a.Caps.Has(verbs.CapWriteImm):
 		return fmt.Errorf("--op %s: device %s cannot do that; take write or send", o.op, a.Name)
 	case o.op == opAtomic && !a.Caps.Has(verbs.CapAtomics):
-		return fmt.Errorf("--op %s: device %s has no atomics", o.op, a.Name)
+		return fmt.Errorf("--op %s: device %s has no atomics; take another --op", o.op, a.Name)
 	}
 	for _, p := range a.Ports {
 		if uint64(o.largest()) > p.MaxMsgSize {
@@ -136,7 +136,7 @@ func (e *side) repay(least int) error {
 // meet connects with the other side over x, which begins as an exchange and goes on as the conversation. known
 // reports that the other side speaks the exchange's language at all.
 func (e *side) meet(ctx context.Context, x net.Conn, active bool) (known bool, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, meetTimeout, errors.New("the other side does not get ready"))
+	ctx, cancel := context.WithTimeoutCause(ctx, meetTimeout, errors.New("the other side does not get ready; see its messages"))
 	defer cancel()
 	cfg := e.connecting(active)
 	if at, ok := x.LocalAddr().(*net.TCPAddr); ok && !active && e.o.dataPort != 0 {

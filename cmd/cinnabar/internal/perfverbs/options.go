@@ -180,7 +180,7 @@ func (o *options) checkCounts() error {
 	case o.every < 0 || o.every > o.depth:
 		return cli.Usagef("--signal-every %d is not between 1 and --depth, %d", o.every, o.depth)
 	case o.count < 0 || o.count > math.MaxInt32 || o.count == 0 && o.duration <= 0:
-		return cli.Usagef("--count %d with --duration %v measures nothing, or over %d operations", o.count, o.duration, math.MaxInt32)
+		return cli.Usagef("--count %d with --duration %v measures nothing, or over %d operations; give a --count or a --duration above 0", o.count, o.duration, math.MaxInt32)
 	case o.timeout <= 0:
 		return cli.Usagef("--timeout %v must be longer than 0", o.timeout)
 	}

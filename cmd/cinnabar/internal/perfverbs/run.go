@@ -223,7 +223,7 @@ func (e *side) serve(ctx context.Context) error {
 		case said.Word == sayBye:
 			return e.control.bye(ctx)
 		case said.Word != sayBegin || !slices.Contains(e.o.sizes, said.Size):
-			return fmt.Errorf("the client says %.64q for %d bytes, which is not its turn to say", said.Word, said.Size)
+			return fmt.Errorf("the client says %.64q for %d bytes, which is not its turn to say; is it the same version of cinnabar?", said.Word, said.Size)
 		}
 		if err := e.serveSize(ctx, said.Size); err != nil {
 			return fmt.Errorf("%s of %s: %w", e.o.op, cli.SizeText(said.Size), err)

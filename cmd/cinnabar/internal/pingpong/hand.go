@@ -36,7 +36,7 @@ const (
 	maxSilence = 30 * time.Second
 )
 
-var errSilence = fmt.Errorf("no message for %v: the peer is gone, does fewer exchanges or has another transport, or a message was lost", maxSilence)
+var errSilence = fmt.Errorf("no message for %v: the peer is gone, does fewer exchanges or has another transport, or a message was lost; give both sides the same options", maxSilence)
 
 // limitSilence ends the context when nothing has completed for long, if the
 // queue pair was connected by hand.
@@ -150,7 +150,7 @@ func (b *bouncer) serveByHand(c net.Conn) (oob.QPInfo, error) {
 		return remote, err
 	}
 	if string(done) != doneWord {
-		return remote, fmt.Errorf("the client said %q instead of %q", done, doneWord)
+		return remote, fmt.Errorf("the client said %q instead of %q; is it a pingpong?", done, doneWord)
 	}
 	if b.writeSettings(c) != nil {
 		return remote, nil // it has hung up, as rdma-core's do
@@ -211,7 +211,7 @@ func readSettings(c net.Conn) (line string, ok bool, err error) {
 		}
 		line += string(b[:])
 	}
-	return "", false, fmt.Errorf("the peer's line of settings is over %d bytes", maxLine)
+	return "", false, fmt.Errorf("the peer's line of settings is over %d bytes; is it a cinnabar pingpong?", maxLine)
 }
 
 // compare names the settings that differ.

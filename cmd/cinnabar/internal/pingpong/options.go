@@ -191,10 +191,10 @@ func (o *options) fits(dev *verbs.Device) error {
 	}
 	p := &a.Ports[o.ibPort-1]
 	if o.service == verbs.UD && o.size > p.ActiveMTU.Bytes() {
-		return cli.Usagef("size %d is over the port's MTU of %d bytes, the limit of a datagram", o.size, p.ActiveMTU.Bytes())
+		return cli.Usagef("size %d is over the port's MTU of %d bytes, the limit of a datagram; take a smaller --size", o.size, p.ActiveMTU.Bytes())
 	}
 	if uint64(o.size) > p.MaxMsgSize {
-		return cli.Usagef("size %d is over the port's limit of %d bytes for a message", o.size, p.MaxMsgSize)
+		return cli.Usagef("size %d is over the port's limit of %d bytes for a message; take a smaller --size", o.size, p.MaxMsgSize)
 	}
 	return nil
 }

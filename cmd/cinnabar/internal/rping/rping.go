@@ -160,7 +160,7 @@ func (e *end) repost(slot uint64) error {
 
 // message waits for the peer's next message, which is copied out of its slot.
 func (e *end) message(ctx context.Context) (advert, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, e.o.idle, fmt.Errorf("the peer has sent nothing for %v", e.o.idle))
+	ctx, cancel := context.WithTimeoutCause(ctx, e.o.idle, fmt.Errorf("the peer has sent nothing for %v; it is frozen, or the network between is cut", e.o.idle))
 	defer cancel()
 	wc, err := e.Received(ctx, verbs.WCRecv)
 	if err != nil {
