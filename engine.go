@@ -23,6 +23,17 @@ import (
 // Engine is a process's presence on one network: it sends and serves RPCs and exposes memory. It is what a
 // margo_instance_id is in C. A process may have several. All methods are safe for concurrent use.
 //
+// The engine makes progress by itself: its goroutines read the network, and a goroutine that waits for a result helps them for a
+// short time before it sleeps ([Config].Progress).
+//
+// Each handler has a goroutine of its own, or runs on the one that reads the network once its RPC has proved quick; a handler that
+// takes long there delays others by a millisecond or two, and its RPC gets goroutines again. Config.MaxHandlers handlers run at
+// once. Requests beyond that wait, and the peers take turns; requests beyond Config.MaxQueued are answered codes.Again. A
+// [HandlerPool] keeps some RPCs apart from the others.
+//
+// Messages of up to 4 KiB travel at once. The receiver fetches longer arguments and results from the sender's memory, which takes
+// two more messages.
+//
 // An engine has goroutines and sockets until [Engine.Shutdown] or [Engine.Close].
 type Engine struct {
 	core *hg.Class
@@ -160,9 +171,6 @@ func (e *Engine) Addr() string { return e.self.String() }
 
 // Self returns the engine's own address. Calls to it are made in the process, without the network.
 func (e *Engine) Self() *Endpoint { return e.self }
-
-// Listening tells whether peers may send requests to the engine (margo_is_listening).
-func (e *Engine) Listening() bool { return e.net.Listening() }
 
 // Config returns a copy of the configuration in force, with defaults filled in (margo_get_config).
 func (e *Engine) Config() *Config {
