@@ -103,7 +103,7 @@ func nobodyHurt(t *testing.T, innocent *Pending[struct{}]) {
 		_, err := innocent.Wait()
 		t.Fatalf("a call that has nothing to do with it ended: %v", err)
 	default:
-		innocent.Cancel()
+		innocent.cancel()
 		_, _ = innocent.Wait()
 	}
 }

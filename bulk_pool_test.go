@@ -142,7 +142,7 @@ func TestPoolReleaseWaits(t *testing.T) {
 	if _, err := p.TryGet(); !errors.Is(err, ErrNoBuffer) {
 		t.Errorf("free while the transfer is under way: %v", err)
 	}
-	op.Cancel()
+	op.cancel()
 	if err := <-released; err != nil {
 		t.Error(err)
 	}

@@ -463,7 +463,7 @@ func TestBulkCloseWaits(t *testing.T) {
 		t.Fatalf("closed while the transfer is under way: %v", err)
 	default:
 	}
-	op.Cancel()
+	op.cancel()
 	if err := <-closed; err != nil {
 		t.Error(err)
 	}

@@ -264,9 +264,6 @@ func (o *orphan) answer() {
 // Context returns the context that a handler of the short form is given.
 func (c *Call[In, Out]) Context() context.Context { return c.ctx }
 
-// Info tells who calls what.
-func (c *Call[In, Out]) Info() CallInfo { return c.s.info() }
-
 // Respond answers with out, which the program may change when Respond returns. A response that fits into a message is handed to
 // the network. For a longer one Respond waits until the caller has fetched it, the caller is lost, or ctx ends; the caller may
 // still fetch it after ctx has ended, because the engine keeps a copy for a while. A second answer is an error. If the caller

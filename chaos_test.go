@@ -179,7 +179,7 @@ func (c *chaos) call(t *testing.T, in chaosIn) (err error) {
 		err = chaosOneWay.Send(ctx, c.ep, in)
 	default:
 		p := chaosShort.Start(ctx, c.ep, in)
-		p.Cancel()
+		p.cancel()
 		if rand.N(2) == 0 {
 			out, err = p.Wait()
 		}

@@ -89,7 +89,7 @@ func cancelAtRandom(t *testing.T, ep *Endpoint) {
 		_, err = block.Call(ctx, ep, struct{}{})
 	case 1:
 		p := block.Start(ctx, ep, struct{}{})
-		p.Cancel()
+		p.cancel()
 		_, err = p.Wait()
 	default:
 		x, y := rand.Int32N(1000), rand.Int32N(1000)

@@ -58,9 +58,6 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Code, e.Err}
 }
 
-// Timeout tells whether the time given to the operation was over (net.Error).
-func (e *Error) Timeout() bool { return e.Code == codes.Timeout }
-
 // errorFrom makes the error that an operation returns from what a layer below says. A nil err gives nil; an err that
 // is an *Error already is returned as it is.
 func errorFrom(op, rpc, addr string, err error) error {

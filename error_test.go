@@ -75,9 +75,6 @@ func TestErrorMatches(t *testing.T) {
 			t.Errorf("errors.Is(%v, %v) = %v", test.err, test.target, got)
 		}
 	}
-	if !(&Error{Code: codes.Timeout}).Timeout() || (&Error{Code: codes.Canceled}).Timeout() {
-		t.Error("Timeout is wrong")
-	}
 }
 
 // TestErrorFrom checks what the layers below say on its way up.

@@ -142,7 +142,7 @@ func TestFailedCallsLeaveNothing(t *testing.T) {
 			_, err := busy.Wait()
 			_, canceled := func() (int64, error) {
 				p := nap.Start(ctx, s.ep, 100)
-				p.Cancel()
+				p.cancel()
 				return p.Wait()
 			}()
 			elapse(100 * time.Millisecond)

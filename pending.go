@@ -77,7 +77,7 @@ func (p *Pending[T]) contextEnds(ctx context.Context) {
 	p.mu.Lock()
 	p.ended = ctx
 	p.mu.Unlock()
-	p.Cancel()
+	p.cancel()
 }
 
 // end ends an operation that has a result. It does not block and may run on a goroutine that makes progress.
@@ -159,9 +159,9 @@ func (p *Pending[T]) explain() {
 	p.err = &told
 }
 
-// Cancel asks the operation to end early; Wait then returns an error of codes.Canceled, unless the operation was over
+// cancel asks the operation to end early; Wait then returns an error of codes.Canceled, unless the operation was over
 // already. Nothing is sent: a remote handler that has the request runs on.
-func (p *Pending[T]) Cancel() { p.op.abort() }
+func (p *Pending[T]) cancel() { p.op.abort() }
 
 // Completed yields operations in the order in which they end, each with its index in ps, until all have ended or ctx
 // is done. The loop may be left early; the operations run on.

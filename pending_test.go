@@ -79,7 +79,7 @@ func TestPending(t *testing.T) {
 		if over, _ := p.state(); over {
 			t.Fatal("over before the end")
 		}
-		p.Cancel()
+		p.cancel()
 		if n := p.aborts.Load(); n != 2 {
 			t.Errorf("cancelled %d times, want by the context and by Cancel", n)
 		}
@@ -151,12 +151,12 @@ func TestStartCanceled(t *testing.T) {
 	defer stop()
 	timed := block.Start(byTime, ep, struct{}{})
 	cancel()
-	byHand.Cancel()
+	byHand.cancel()
 	_, err := byContext.Wait()
 	wantCode(t, err, codes.Canceled, "block", ep.String())
 	_, err = byHand.Wait()
 	wantCode(t, err, codes.Canceled, "block", ep.String())
-	byHand.Cancel()
+	byHand.cancel()
 	_, err = timed.Wait()
 	wantCode(t, err, codes.Timeout, "block", ep.String())
 	if !errors.Is(err, context.DeadlineExceeded) {

@@ -277,6 +277,3 @@ func (r *OneWay[In]) Handle(on Registrar, h func(context.Context, In) error, opt
 
 // Remove undoes Handle.
 func (r *OneWay[In]) Remove(on Registrar) error { return remove(r.proc, on) }
-
-// Registered tells whether on serves the procedure.
-func (r *OneWay[In]) Registered(on Registrar) bool { return registered(r.proc, on) }

@@ -213,15 +213,6 @@ func remove(p *procedure, on Registrar) error {
 	return nil
 }
 
-func registered(p *procedure, on Registrar) bool {
-	e, id, _, err := p.place(on)
-	if err != nil {
-		return false
-	}
-	_, known := e.handlers.table.Lookup(id)
-	return known
-}
-
 // Handle has h run for each request that reaches on, as a goroutine that may block. What h returns is the response; an
 // error travels as its code ([codes.Of]) without the text. A panic is answered codes.OtherError.
 //
@@ -250,6 +241,3 @@ func (r *RPC[In, Out]) HandleCall(on Registrar, h func(*Call[In, Out]), opts ...
 
 // Remove undoes Handle and HandleCall: callers are told that there is no such RPC. Handlers that run are not affected.
 func (r *RPC[In, Out]) Remove(on Registrar) error { return remove(r.proc, on) }
-
-// Registered tells whether on serves the procedure (margo_registered_name).
-func (r *RPC[In, Out]) Registered(on Registrar) bool { return registered(r.proc, on) }

@@ -283,7 +283,7 @@ func randomCalls(t *testing.T, s *sim, rng *rand.Rand, stop <-chan struct{}) {
 		case 1:
 			p := nap.Start(ctx, s.ep, want)
 			if rng.IntN(2) == 0 {
-				p.Cancel()
+				p.cancel()
 			}
 			if got, err = p.Wait(); err == nil && got != want {
 				t.Errorf("nap = %d, want %d", got, want)

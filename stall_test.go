@@ -97,7 +97,7 @@ func TestStallIsSwitchedOff(t *testing.T) {
 		if s.client.doing.watch.armed.Load() {
 			t.Error("the timer runs")
 		}
-		p.Cancel()
+		p.cancel()
 		_, err := p.Wait()
 		wantCode(t, err, codes.Canceled)
 	})

@@ -66,7 +66,7 @@ func (e *Engine) Inventory() stats.Inventory {
 		headers += checksumHeaders
 	}
 	inv := stats.Inventory{
-		Addr: e.Addr(), Listening: e.Listening(), MaxRequest: limits.MaxRequest - headers, MaxResponse: limits.MaxResponse - headers,
+		Addr: e.Addr(), Listening: e.net.Listening(), MaxRequest: limits.MaxRequest - headers, MaxResponse: limits.MaxResponse - headers,
 		Age: time.Since(e.born), Requests: e.requests(), Delayed: e.timers.count(), Providers: e.providerList(), RPCs: e.rpcs(),
 	}
 	inv.Calls, inv.Transfers = e.operations()

@@ -248,7 +248,7 @@ func TestThalliumDeferred(t *testing.T) {
 	must(t, tlAdd.HandleCall(server, func(c *Call[addIn, int32]) { held <- c }))
 	p := tlAdd.Start(patient(t), ep, addIn{3, 4})
 	c := soon(t, "the handler", held)
-	if got := c.Info().Peer.String(); got != ep.e.Addr() {
+	if got := InfoFrom(c.Context()).Peer.String(); got != ep.e.Addr() {
 		t.Errorf("%s has called, want %s", got, ep.e.Addr())
 	}
 	must(t, c.Respond(c.Context(), c.In.X+c.In.Y))
@@ -297,7 +297,7 @@ func TestThalliumTimed(t *testing.T) {
 	p := never.Start(ctx, ep, struct{}{})
 	_, err := never.Call(ctx, ep, struct{}{})
 	wantCode(t, err, codes.Timeout)
-	if e, _ := errors.AsType[*Error](err); e.Remote || !e.Timeout() || !errors.Is(err, context.DeadlineExceeded) {
+	if e, _ := errors.AsType[*Error](err); e.Remote || e.Code != codes.Timeout || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the error is %+v", e)
 	}
 	_, err = p.Wait()

@@ -348,7 +348,7 @@ func TestStartManyThenWait(t *testing.T) {
 		if n, err := op.Wait(); n != 1000 || err != nil {
 			t.Errorf("pull %d: %d, %v", i, n, err)
 		}
-		op.Cancel() // too late for any effect
+		op.cancel() // too late for any effect
 		seen++
 	}
 	if seen != 8 || !bytes.Equal(into.Bytes(), data) {
@@ -635,7 +635,7 @@ func TestTransferEvents(t *testing.T) {
 		})
 	}
 	op := r.h.On(silentPeer(t, here)).StartPush(t.Context(), local)
-	op.Cancel()
+	op.cancel()
 	_, err = op.Wait()
 	wantCode(t, err, codes.Canceled, "push")
 	if got, want := log.take(), "push false 70 true; push true 0 false; "; got != want {

@@ -24,7 +24,7 @@ func run(ctx context.Context) error {
 	}
 	defer server.Close() // without effect after Shutdown
 	protocol, _, _ := strings.Cut(server.Addr(), ":")
-	fmt.Println("server:", protocol, "listening:", server.Listening())
+	fmt.Println("server:", protocol, "listening:", server.Inventory().Listening)
 
 	// Open makes an engine that only calls. It needs no threads and no progress loop.
 	client, err := cinnabar.Open(ctx, "ofi+tcp://127.0.0.1", nil)
@@ -32,7 +32,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer client.Close()
-	fmt.Println("client listening:", client.Listening())
+	fmt.Println("client listening:", client.Inventory().Listening)
 
 	// Shutdown ends an engine in good order. A server calls it when the process is interrupted.
 	if err := server.Shutdown(ctx); err != nil {
