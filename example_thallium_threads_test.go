@@ -153,7 +153,7 @@ func Example_thallium20TimedCallback() {
 	server, _ := onLoopback()
 	defer server.Close()
 	called := make(chan struct{}, 1)
-	timer := server.NewTimer(func(context.Context) {
+	timer := margo.NewTimer(server, func(context.Context) {
 		fmt.Println("Calling the timed callback")
 		called <- struct{}{}
 	})

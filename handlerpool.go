@@ -294,7 +294,7 @@ func (e *Engine) AddPool(cfg PoolConfig) (*HandlerPool, error) {
 // the Config.RPCPool of an engine, an RPC is registered for it, a timer of it is started, or a request is in it.
 func (e *Engine) RemovePool(name string) error { return e.handlers.pools.remove(name) }
 
-// WithPool makes the workers of p run the handlers of the RPC. The pool must be the same engine's or its parent's.
+// WithPool makes the workers of p run the handlers of the RPC, or the function of AfterFunc. The pool must be the same engine's or its parent's.
 func WithPool(p *HandlerPool) HandleOption {
 	return handleOption(func(s *service) error {
 		if p == nil || p.owner != s.e.handlers.pools {

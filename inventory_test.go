@@ -39,8 +39,8 @@ func TestInventory(t *testing.T) {
 		}))
 		calls := make(chan *Call[addIn, addOut], 1)
 		must(t, add.HandleCall(s.server, func(c *Call[addIn, addOut]) { calls <- c }))
-		timer := s.server.NewTimer(func(context.Context) {})
-		must(t, timer.Start(time.Hour))
+		stop, err := s.server.AfterFunc("later", time.Hour, func(context.Context) {})
+		must(t, err)
 		lent, err := s.server.Expose(ReadOnly, make([]byte, 100))
 		must(t, err)
 		pools, err := s.server.AllocPool(ReadWrite, 3, 64)
@@ -96,7 +96,10 @@ func TestInventory(t *testing.T) {
 		for _, p := range []interface{ Done() <-chan struct{} }{held, relayed, one, two} {
 			<-p.Done()
 		}
-		must(t, errors.Join(timer.Cancel(t.Context()), lent.Close(), pools.Close(), p.Close()))
+		must(t, errors.Join(lent.Close(), pools.Close(), p.Close()))
+		if !stop() {
+			t.Error("the function of AfterFunc has been called")
+		}
 		synctest.Wait()
 		wantInventory(t, s.server, stats.Inventory{Addr: server, Listening: true, Age: time.Since(s.server.born)})
 		wantInventory(t, s.client, stats.Inventory{Addr: client, Age: time.Since(s.client.born)})

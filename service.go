@@ -128,7 +128,7 @@ type Registrar interface {
 
 func (e *Engine) registrar() (*Engine, uint16, bool) { return e, 0, false }
 
-// HandleOption is an option of Handle and HandleCall.
+// HandleOption is an option of Handle, HandleCall and AfterFunc.
 type HandleOption interface{ apply(*service) error }
 
 type handleOption func(*service) error

@@ -1,38 +1,40 @@
-package cinnabar
+package cinnabar_test
 
 import (
 	"context"
 	"errors"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"cinnabar"
 	"cinnabar/codes"
-	"cinnabar/internal/na/natest"
+	"cinnabar/margo"
 )
 
 // timed runs a test with an engine whose pool p has one worker, and time that is the test's.
-func timed(t *testing.T, test func(t *testing.T, e *Engine, pool *HandlerPool)) {
+func timed(t *testing.T, test func(t *testing.T, e *cinnabar.Engine, pool *cinnabar.HandlerPool)) {
 	t.Helper()
-	simulate(t, natest.Config{}, &Config{Pools: []PoolConfig{{Name: "p", Queue: -1}}}, func(t *testing.T, s *sim) {
-		test(t, s.server, s.server.LookupPool("p"))
-	})
+	cfg := &cinnabar.Config{Pools: []cinnabar.PoolConfig{{Name: "p", Queue: -1}}}
+	cinnabar.Simulated(t, cfg, func(t *testing.T, e *cinnabar.Engine, _ *cinnabar.Endpoint) { test(t, e, e.LookupPool("p")) })
 }
 
 // TestTimer fires timers in and outside pools, again and again.
 // parity: G70 T14
 func TestTimer(t *testing.T) {
-	timed(t, func(t *testing.T, e *Engine, pool *HandlerPool) {
-		for _, make := range []func(func(context.Context)) *Timer{
-			e.NewTimer, func(f func(context.Context)) *Timer { return pool.NewTimer(e, f) },
+	timed(t, func(t *testing.T, e *cinnabar.Engine, pool *cinnabar.HandlerPool) {
+		for _, make := range []func(func(context.Context)) *margo.Timer{
+			func(f func(context.Context)) *margo.Timer { return margo.NewTimer(e, f) },
+			func(f func(context.Context)) *margo.Timer { return timerIn(pool, e, f) },
 		} {
 			start := time.Now()
 			var fired []time.Duration
-			var timer *Timer
+			var timer *margo.Timer
 			timer = make(func(ctx context.Context) {
-				if InfoFrom(ctx).Peer != nil {
+				if cinnabar.InfoFrom(ctx).Peer != nil {
 					t.Error("a timer has a caller")
 				}
 				fired = append(fired, time.Since(start))
@@ -57,10 +59,10 @@ func TestTimer(t *testing.T) {
 // TestTimerCancel cancels a timer before it fires, while its run waits for a worker, and while it runs.
 // parity: G70 T14
 func TestTimerCancel(t *testing.T) {
-	timed(t, func(t *testing.T, e *Engine, pool *HandlerPool) {
+	timed(t, func(t *testing.T, e *cinnabar.Engine, pool *cinnabar.HandlerPool) {
 		var runs atomic.Int32
 		goOn := make(chan struct{})
-		timer := pool.NewTimer(e, func(context.Context) { runs.Add(1); <-goOn })
+		timer := timerIn(pool, e, func(context.Context) { runs.Add(1); <-goOn })
 		must(t, timer.Cancel(t.Context()))
 		must(t, timer.Start(time.Second))
 		must(t, timer.Cancel(t.Context()))
@@ -69,7 +71,7 @@ func TestTimerCancel(t *testing.T) {
 			t.Fatal("a timer that was cancelled has run")
 		}
 
-		busy := pool.NewTimer(e, func(context.Context) { <-goOn })
+		busy := timerIn(pool, e, func(context.Context) { <-goOn })
 		must(t, busy.Start(0))
 		synctest.Wait()
 		must(t, timer.Start(0))
@@ -77,9 +79,7 @@ func TestTimerCancel(t *testing.T) {
 		if pool.Stats().Queued != 1 {
 			t.Fatalf("stats %+v", pool.Stats())
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		wantCode(t, timer.Cancel(ctx), codes.Timeout) // it is taken back, but the worker has not got to it
+		must(t, timer.Cancel(t.Context())) // although no worker has come to it
 		goOn <- struct{}{}
 		pass(time.Second)
 		if runs.Load() != 0 {
@@ -92,6 +92,9 @@ func TestTimerCancel(t *testing.T) {
 		go func() { canceled <- timer.Cancel(t.Context()) }()
 		synctest.Wait()
 		wantCode(t, timer.Start(0), codes.Busy, "being cancelled")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		wantCode(t, timer.Cancel(ctx), codes.Timeout)
 		select {
 		case err := <-canceled:
 			t.Errorf("Cancel returns %v while the function runs", err)
@@ -110,33 +113,36 @@ func TestTimerCancel(t *testing.T) {
 // TestTimerCancelMany cancels timers in all states at once, from a handler that has the worker which they need.
 // parity: G70
 func TestTimerCancelMany(t *testing.T) {
-	simulate(t, natest.Config{}, &Config{Pools: []PoolConfig{{Name: "p"}}}, func(t *testing.T, s *sim) {
-		pool := s.server.LookupPool("p")
+	cfg := &cinnabar.Config{Pools: []cinnabar.PoolConfig{{Name: "p"}}}
+	cinnabar.Simulated(t, cfg, func(t *testing.T, server *cinnabar.Engine, ep *cinnabar.Endpoint) {
+		pool := server.LookupPool("p")
+		cancelAll := cinnabar.NewRPC[struct{}, struct{}]("cancel all")
 		var runs atomic.Int32
-		var timers []*Timer
+		var timers []*margo.Timer
 		for i := range 10 {
-			timers = append(timers, pool.NewTimer(s.server, func(context.Context) { runs.Add(1) }))
+			timers = append(timers, timerIn(pool, server, func(context.Context) { runs.Add(1) }))
 			if i < 8 {
 				must(t, timers[i].Start(time.Duration(i/4)*time.Hour))
 			}
 		}
-		must(t, add.Handle(s.server, func(ctx context.Context, in addIn) (addOut, error) {
+		must(t, cancelAll.Handle(server, func(ctx context.Context, _ struct{}) (struct{}, error) {
 			for _, timer := range timers[:4] { // fired already: their runs wait for this worker now
 				if err := timer.Start(0); err != nil {
-					return addOut{}, err
+					return struct{}{}, err
 				}
 			}
 			pass(time.Second)
-			if err := CancelTimers(ctx, timers...); err != nil {
-				return addOut{}, err
+			if err := margo.CancelTimers(ctx, timers...); err != nil {
+				return struct{}{}, err
 			}
-			return handleAdd(ctx, in)
-		}, WithPool(pool)))
+			return struct{}{}, nil
+		}, cinnabar.WithPool(pool)))
 		pass(time.Second)
 		if runs.Load() != 4 {
 			t.Errorf("%d runs, want 4", runs.Load())
 		}
-		callAdd(t, s.ep)
+		_, err := cancelAll.Call(t.Context(), ep, struct{}{})
+		must(t, err)
 		pass(2 * time.Hour)
 		if runs.Load() != 4 {
 			t.Errorf("%d runs after all were cancelled, want 4", runs.Load())
@@ -147,10 +153,10 @@ func TestTimerCancelMany(t *testing.T) {
 // TestTimerInItself has a timer's function cancel its timer, shut the engine down, and panic.
 // parity: G70
 func TestTimerInItself(t *testing.T) {
-	timed(t, func(t *testing.T, e *Engine, pool *HandlerPool) {
+	timed(t, func(t *testing.T, e *cinnabar.Engine, pool *cinnabar.HandlerPool) {
 		steps := 0
-		var timer *Timer
-		timer = pool.NewTimer(e, func(ctx context.Context) {
+		var timer *margo.Timer
+		timer = timerIn(pool, e, func(ctx context.Context) {
 			steps++
 			must(t, timer.Cancel(ctx))
 			must(t, timer.Start(time.Second))
@@ -164,7 +170,7 @@ func TestTimerInItself(t *testing.T) {
 			}
 		})
 		must(t, timer.Start(0))
-		soon(t, "end", e.Done())
+		<-e.Done()
 		must(t, e.Err())
 		if steps != 3 {
 			t.Errorf("%d runs, want 3", steps)
@@ -172,41 +178,12 @@ func TestTimerInItself(t *testing.T) {
 	})
 }
 
-// TestTimerStartedWhileItFires checks that a timer which fires is not taken for one that is not started before it has left
-// the list of those that are: it might be started anew, and then leave the list.
-//
-// +checklocksignore
-func TestTimerStartedWhileItFires(t *testing.T) {
-	e := calling(t, nil)
-	ran := make(chan struct{})
-	timer := e.NewTimer(func(context.Context) { close(ran) })
-	must(t, timer.Start(time.Hour))
-	e.timers.mu.Lock() // which fire needs
-	go timer.fire(1)
-	for range 10000 {
-		if timer.mu.TryLock() {
-			started := timer.started
-			timer.mu.Unlock()
-			if !started {
-				t.Error("the timer can be started while it is in the list")
-				break
-			}
-		}
-		runtime.Gosched()
-	}
-	e.timers.mu.Unlock()
-	soon(t, "run", ran)
-	timer.mu.Lock()
-	defer timer.mu.Unlock()
-	timer.clock.Stop()
-}
-
 // TestTimerLost loses a started timer, which fires all the same.
 // parity: G70
 func TestTimerLost(t *testing.T) {
-	timed(t, func(t *testing.T, e *Engine, pool *HandlerPool) {
+	timed(t, func(t *testing.T, e *cinnabar.Engine, pool *cinnabar.HandlerPool) {
 		fired := false
-		must(t, e.NewTimer(func(context.Context) { fired = true }).Start(time.Minute))
+		must(t, margo.NewTimer(e, func(context.Context) { fired = true }).Start(time.Minute))
 		runtime.GC()
 		pass(time.Hour)
 		if !fired {
@@ -218,14 +195,14 @@ func TestTimerLost(t *testing.T) {
 // TestTimerEnds checks that timers end with their engine: those that run are told, others never fire.
 // parity: G70
 func TestTimerEnds(t *testing.T) {
-	timed(t, func(t *testing.T, e *Engine, pool *HandlerPool) {
+	timed(t, func(t *testing.T, e *cinnabar.Engine, pool *cinnabar.HandlerPool) {
 		var told error
-		running := pool.NewTimer(e, func(ctx context.Context) {
+		running := timerIn(pool, e, func(ctx context.Context) {
 			<-ctx.Done()
 			told = ctx.Err()
 		})
 		never := func(context.Context) { t.Error("a timer of an engine that has ended fires") }
-		queued, later, other := pool.NewTimer(e, never), e.NewTimer(never), pool.NewTimer(e, never)
+		queued, later, other := timerIn(pool, e, never), margo.NewTimer(e, never), timerIn(pool, e, never)
 		must(t, running.Start(0))
 		synctest.Wait()
 		must(t, queued.Start(0))
@@ -244,10 +221,10 @@ func TestTimerEnds(t *testing.T) {
 // TestTimerShutdown checks that Shutdown waits for functions that run, and that a timer keeps its pool.
 // parity: G70
 func TestTimerShutdown(t *testing.T) {
-	timed(t, func(t *testing.T, e *Engine, pool *HandlerPool) {
+	timed(t, func(t *testing.T, e *cinnabar.Engine, pool *cinnabar.HandlerPool) {
 		done := false
-		timer := pool.NewTimer(e, func(ctx context.Context) {
-			must(t, Sleep(ctx, time.Minute))
+		timer := timerIn(pool, e, func(ctx context.Context) {
+			must(t, margo.Sleep(ctx, time.Minute))
 			done = true
 		})
 		must(t, timer.Start(time.Second))
@@ -265,23 +242,24 @@ func TestTimerShutdown(t *testing.T) {
 
 // TestTimerOtherEngine starts a timer of a pool that is not the engine's.
 func TestTimerOtherEngine(t *testing.T) {
-	a, b := calling(t, &Config{Pools: []PoolConfig{{Name: "p"}}}), calling(t, nil)
-	timer := a.LookupPool("p").NewTimer(b, func(context.Context) { t.Error("it fires") })
+	a, b := calling(t, &cinnabar.Config{Pools: []cinnabar.PoolConfig{{Name: "p"}}}), calling(t, nil)
+	timer := timerIn(a.LookupPool("p"), b, func(context.Context) { t.Error("it fires") })
 	wantCode(t, timer.Start(0), codes.InvalidArg, "pool")
 }
 
 // TestSleep has 100 handlers sleep on one worker: they end together.
 // parity: G71 G95
 func TestSleep(t *testing.T) {
-	cfg := &Config{Checksums: NoChecksums, Pools: []PoolConfig{{Name: "p", Workers: 1}}}
-	simulate(t, natest.Config{}, cfg, func(t *testing.T, s *sim) {
-		must(t, nap.Handle(s.server, func(ctx context.Context, ms int64) (int64, error) {
-			return ms, Sleep(ctx, time.Duration(ms)*time.Millisecond)
-		}, WithPool(s.server.LookupPool("p"))))
+	cfg := &cinnabar.Config{Checksums: cinnabar.NoChecksums, Pools: []cinnabar.PoolConfig{{Name: "p", Workers: 1}}}
+	nap := cinnabar.NewRPC[int64, int64]("nap")
+	cinnabar.Simulated(t, cfg, func(t *testing.T, server *cinnabar.Engine, ep *cinnabar.Endpoint) {
+		must(t, nap.Handle(server, func(ctx context.Context, ms int64) (int64, error) {
+			return ms, margo.Sleep(ctx, time.Duration(ms)*time.Millisecond)
+		}, cinnabar.WithPool(server.LookupPool("p"))))
 		start := time.Now()
-		var ps []*Pending[int64]
+		var ps []*cinnabar.Pending[int64]
 		for range 100 {
-			ps = append(ps, nap.Start(t.Context(), s.ep, 1000))
+			ps = append(ps, nap.Start(t.Context(), ep, 1000))
 		}
 		for _, p := range ps {
 			if _, err := p.Wait(); err != nil {
@@ -293,15 +271,50 @@ func TestSleep(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := Sleep(ctx, time.Hour); !errors.Is(err, context.DeadlineExceeded) {
+		if err := margo.Sleep(ctx, time.Hour); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Sleep = %v", err)
 		}
-		must(t, Sleep(t.Context(), 0))
+		must(t, margo.Sleep(t.Context(), 0))
 	})
 }
 
-// pass is elapse, and waits until what is due then is done.
+// pass lets simulated time pass, and waits until what is due then is done.
 func pass(d time.Duration) {
-	elapse(d)
+	cinnabar.Elapse(d)
 	synctest.Wait()
+}
+
+// timerIn creates a timer whose function runs in a pool.
+func timerIn(pool *cinnabar.HandlerPool, e *cinnabar.Engine, f func(context.Context)) *margo.Timer {
+	return margo.NewTimer(e, f, cinnabar.WithPool(pool))
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantCode checks the code of an error, and that its text has these parts.
+func wantCode(t *testing.T, err error, code codes.Code, parts ...string) {
+	t.Helper()
+	if !errors.Is(err, code) {
+		t.Errorf("error %v, want %v", err, code)
+		return
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("error %v, want %q in it", err, part)
+		}
+	}
+}
+
+// calling returns an engine for calls.
+func calling(t *testing.T, cfg *cinnabar.Config) *cinnabar.Engine {
+	t.Helper()
+	e, err := cinnabar.Open(t.Context(), "ofi+tcp://127.0.0.1", cfg)
+	must(t, err)
+	t.Cleanup(func() { must(t, e.Close()) })
+	return e
 }

@@ -26,9 +26,9 @@ func lane(engine *cinnabar.Engine, vip *cinnabar.Provider, greet func(context.Co
 }
 
 // heartbeat greets server each second, until a greeting fails, the timer is cancelled or the engine ends.
-func heartbeat(engine *cinnabar.Engine, server *cinnabar.Endpoint, missed func(error)) (*cinnabar.Timer, error) {
-	var timer *cinnabar.Timer
-	timer = engine.NewTimer(func(ctx context.Context) {
+func heartbeat(engine *cinnabar.Engine, server *cinnabar.Endpoint, missed func(error)) (*margo.Timer, error) {
+	var timer *margo.Timer
+	timer = margo.NewTimer(engine, func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		if _, err := hello.Greet.Call(ctx, server, hello.In{Name: "again"}); err != nil {

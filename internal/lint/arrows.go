@@ -151,7 +151,7 @@ var layers = map[string]row{
 
 		modules: []string{modSys}, // mapped files
 	},
-	"margo": {code: []string{".", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "stats", "margo/internal/conf", "internal/audit"}},
+	"margo": {code: []string{".", "internal/rundown", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "stats", "margo/internal/conf", "internal/audit"}},
 	"rmem": {
 		code: []string{".", "codec", "codec/hgproc", "verbs", "verbs/flow", "internal/hostmem", "internal/hostquota", "internal/audit"},
 		test: []string{"internal/devicetest", "verbs/iwarp", "verbs/rdmacore", "verbs/verbstest/memdev", "internal/testproc"},

@@ -103,7 +103,7 @@ func (s *server) dump() error {
 // hang answers late, or not at all if its caller has gone meanwhile.
 func (s *server) hang(ctx context.Context, in margo.Lent) (margo.Out, error) {
 	_, _ = fmt.Fprintf(s.stdout, "call with %d, which hangs\n", in.Value)
-	if err := cinnabar.Sleep(ctx, *hang); err != nil {
+	if err := margolib.Sleep(ctx, *hang); err != nil {
 		return margo.Out{}, err
 	}
 	return margo.Out{}, margo.Pull(ctx, s.engine, in.Data)

@@ -9,6 +9,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/codes"
+	"cinnabar/margo"
 )
 
 func main() {
@@ -24,7 +25,7 @@ func run(ctx context.Context) error {
 	}
 	defer engine.Close()
 	fired := make(chan struct{})
-	timer := engine.NewTimer(func(context.Context) {
+	timer := margo.NewTimer(engine, func(context.Context) {
 		fmt.Println("the timer has fired")
 		fired <- struct{}{}
 	})
@@ -44,6 +45,6 @@ func run(ctx context.Context) error {
 	<-fired
 
 	// A handler that waits calls Sleep, because Sleep leaves the handler's worker to other requests meanwhile.
-	fmt.Println("slept:", cinnabar.Sleep(ctx, time.Millisecond))
+	fmt.Println("slept:", margo.Sleep(ctx, time.Millisecond))
 	return nil
 }
