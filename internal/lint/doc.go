@@ -11,7 +11,8 @@
 //   - pages: the README has the two commands that a newcomer needs, verbatim, and no page that CI runs hides a command from it;
 //   - manual: each page begins with the abilities that its reader gains and is in the index, no relative link is broken, the tests and the
 //     names of Go on its pages exist, those of docs/request.md with the functions that are not exported, and the tables of C and Go names
-//     in docs/verbs.md leave out no field and no constant.
+//     in docs/verbs.md leave out no field and no constant;
+//   - prose: comments, texts and pages name the party that acts, and seldom use the words that stand in place of a name.
 //
 // Each rule is a function from a tree to findings. The tests run it over this repository, and over small trees that
 // break it, so that a rule that stopped finding anything would be noticed.

@@ -352,3 +352,18 @@ func TestRuleVerbsPage(t *testing.T) {
 		{"missing page", goFile("a.go", "package a"), "docs/verbs.md: missing"},
 	})
 }
+
+func TestRuleProse(t *testing.T) {
+	plain := strings.Repeat("The connection reads one message. ", 200) // 1,000 words
+	const twice = "// W waits for whoever calls, and tells nobody.\n"
+	runCases(t, checkProse, []ruleCase{
+		{"plain", goFile("a/a.go", "// Package a reads. "+plain+"\npackage a\n"), ""},
+		{"one riddle in a thousand words", goFile("a/a.go", "// Package a is read by whom? "+plain+"\npackage a\n"), ""},
+		{"riddles in a comment", goFile("a/a.go", "// Package a reads. "+plain+"\npackage a\n\n"+twice+"func W() {}\n"), "(a 3)"},
+		{"riddles that are quoted", goFile("a/a.go", "// Package a reads. "+plain+"\npackage a\n\n// prose:quote\n"+twice+"func W() {}\n"), ""},
+		{"riddles in a text", goFile("a/a.go", "// Package a reads. "+plain+"\npackage a\n\nconst c = \"who told whom\"\n"), "(a 3)"},
+		{"riddles in a test", goFile("a/a_test.go", "// Package a reads. "+plain+"\npackage a\n\n"+twice+"func W() {}\n"), ""},
+		{"riddles in a page", goFile("a.md", plain+"\n\nWhat nobody tells.\n"), "(. 3)"},
+		{"riddles in code of a page", goFile("a.md", plain+"\n```\nWhat nobody tells.\n```\n"), ""},
+	})
+}
