@@ -15,8 +15,8 @@ import (
 
 // The number of locks that one call may take at each side.
 const (
-	callerLocks = 10
-	serverLocks = 10
+	callerLocks = 9
+	serverLocks = 8
 )
 
 // awake keeps both sides from parking between calls even on a busy machine, because parking takes locks of the poller.

@@ -307,7 +307,7 @@ func (e *Endpoint) SendExpected(op *na.Op, to na.Addr, tag uint32, msg []byte) {
 		op.Finish(0, &na.Error{Kind: na.Unreachable, Op: what, Addr: p.str, Err: err})
 		return
 	}
-	if c.collect(msg) {
+	if c.corked.Load() && c.collect(msg) {
 		op.Finish(int64(len(msg)), nil)
 		return
 	}

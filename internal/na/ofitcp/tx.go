@@ -24,7 +24,8 @@ type txState struct {
 	scratch []byte // fixed capacity: vectors point into it
 	spare   []byte // takes turns with conn.cork
 	marks   []mark
-	done    int // marks that are over
+	done    int  // marks that are over
+	drained bool // settle has found nothing to send after the batch was written
 	queued  uint64
 	written uint64
 	ended   []ended
@@ -100,9 +101,10 @@ func (c *conn) work() {
 //
 // +checklocks:c.wmu
 func (c *conn) transmit() {
+	c.tx.drained = false
 	for !c.dead.Load() && !c.sweep.Load() {
-		if c.tx.at == len(c.tx.iov) && !c.fill() {
-			return
+		if c.tx.at == len(c.tx.iov) && (c.tx.drained || !c.fill()) {
+			return // a goroutine that queues an item later sets c.want
 		}
 		n, err := guarded(c.sock.TryWritev, c.tx.iov[c.tx.at:])
 		switch {
@@ -345,6 +347,11 @@ func (c *conn) settle(all bool) {
 	c.batched = len(t.marks) - t.done
 	if c.batched == 0 {
 		c.canceled = c.canceled[:0]
+		if t.at == len(t.iov) && !all && len(c.cork) == 0 && c.replies.len() == 0 && c.queue.len() == 0 { // as fill would find
+			c.unwritten = false
+			t.drained = true
+			clear(t.marks) // they refer to messages
+		}
 	}
 	c.mu.Unlock()
 	c.finishEnded()
