@@ -26,8 +26,20 @@ import (
 // role.go, and the write role, see tx.go. State that both roles and the callers of the endpoint's methods share is guarded by mu,
 // which is held for moments only. Order of locks: write role, peer.mu, conn.mu, peer.tagMu.
 //
-// A connection ends once, by fail. Operations that the roles are not using complete there; the others when their role's
+// A connection ends once, in end. Operations that the roles are not using complete there; the others when their role's
 // holder sees that the connection is dead.
+//
+//	newConn, adopt           fail, broke, evict: the socket is closed at once
+//	---------------> live ----------------------------------------------------> dead
+//	                  |                                                           |
+//	                  | part: the endpoint is closed                              | background, quiesce: no role
+//	                  v                                                           v uses memory any more
+//	              lingering ---------------------------------------------------> gone (dropConn)
+//	               the peer may take bytes that TCP has; seeOff ends it
+//	               when the peer closes its side, or after lingerTime
+//
+// dead is true from the second state on, and origin.done is closed. While a connection is live, the link of its peer is linkUp; linkState
+// has the states before that.
 type conn struct {
 	ep   *Endpoint
 	peer *peer

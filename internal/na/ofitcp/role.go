@@ -54,6 +54,14 @@ type role struct {
 	watchedTask  uint64
 }
 
+// States of the background goroutine, in role.bg.
+//
+//	                       nothing came for the spin time
+//	bgInTask <--> bgActive -------------------------------> bgParked
+//	       nextTask |   ^ <----------------------------------- |
+//	                |   |        readable: bytes came
+//	                v   | resume
+//	              bgResting: a driver has claimed the connection or holds the role, or reading pauses
 const (
 	bgActive  uint32 = iota // reads or spins
 	bgInTask                // runs tasks
