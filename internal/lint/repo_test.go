@@ -38,6 +38,7 @@ func TestFormat(t *testing.T)         { check(t, checkFormat) }
 func TestFileLength(t *testing.T)     { check(t, checkLength) }
 func TestFileCounts(t *testing.T)     { check(t, checkFileCounts) }
 func TestNoSleeps(t *testing.T)       { check(t, checkSleeps) }
+func TestCountedLocks(t *testing.T)   { check(t, checkLocks) }
 func TestNoOpenMarkers(t *testing.T)  { check(t, checkMarkers) }
 func TestNoMachinePaths(t *testing.T) { check(t, checkPaths) }
 func TestNoPackageHosts(t *testing.T) { check(t, checkHosts) }

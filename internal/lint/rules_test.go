@@ -154,6 +154,17 @@ func TestRuleSource(t *testing.T) {
 	})
 }
 
+func TestRuleLocks(t *testing.T) {
+	const locker = "package a\nimport \"sync\"\ntype t struct { mu sync.Mutex }\n"
+	runCases(t, checkLocks, []ruleCase{
+		{"mutex", goFile("internal/sched/a.go", locker), "internal/sched/a.go:3: sync.Mutex"},
+		{"reader", goFile("a.go", strings.Replace(locker, "Mutex", "RWMutex", 1)), "sync.RWMutex"},
+		{"elsewhere", goFile("regmem/a.go", locker), ""},
+		{"test", goFile("a_test.go", locker), ""},
+		{"group", goFile("a.go", strings.Replace(locker, "Mutex", "WaitGroup", 1)), ""},
+	})
+}
+
 func TestRuleSizes(t *testing.T) {
 	files := func(dir string, n int) map[string]string {
 		m := map[string]string{}

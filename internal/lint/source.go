@@ -94,6 +94,29 @@ func checkSleeps(t *tree) []finding {
 	return found
 }
 
+// countedLocks are the packages on the path of an RPC. They declare their locks by the types of internal/invariants, which count them.
+var countedLocks = []string{".", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/sched", "internal/hostquota", "internal/rundown", "internal/audit", "internal/sockio"}
+
+func checkLocks(t *tree) []finding {
+	var found []finding
+	for _, f := range t.files {
+		if f.syntax == nil || f.isTest() || !slices.Contains(countedLocks, path.Dir(f.path)) {
+			continue
+		}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			if pkg, ok := sel.X.(*ast.Ident); ok && pkg.Name == "sync" && (sel.Sel.Name == "Mutex" || sel.Sel.Name == "RWMutex") {
+				found = append(found, finding{f.path, t.line(sel.Pos()), "sync." + sel.Sel.Name + " on the path of an RPC; use invariants." + sel.Sel.Name + ", so that tests count its locks"})
+			}
+			return true
+		})
+	}
+	return found
+}
+
 func isSleep(sel *ast.SelectorExpr) bool {
 	pkg, ok := sel.X.(*ast.Ident)
 	if !ok || pkg.Name != "time" {
