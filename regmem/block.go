@@ -14,7 +14,7 @@ type Region interface{ Bytes() []byte }
 var (
 	ErrFull       = errors.New("no room")                            // for now: AllocContext waits for it
 	ErrTooLarge   = errors.New("larger than the allocator's memory") // for ever
-	ErrDoubleFree = errors.New("the block is free already")          // and may be somebody else's by now
+	ErrDoubleFree = errors.New("the block is free already")          // and may belong to another caller by now
 	ErrForeign    = errors.New("the block is not one of this allocator's")
 	ErrClosed     = errors.New("the allocator is closed")
 	ErrInUse      = errors.New("blocks are still in use")
@@ -22,7 +22,7 @@ var (
 
 // Allocator hands out pieces of registered memory. Implementations are safe for concurrent use.
 type Allocator[R Region] interface {
-	// Alloc returns a block of n bytes, n > 0, with what the memory happens to hold. It does not wait: without room the
+	// Alloc returns a block of n bytes, n > 0, which is not cleared. It does not wait: without room the
 	// error is ErrFull, or ErrTooLarge if there never will be.
 	Alloc(n int) (Block[R], error)
 
@@ -32,7 +32,7 @@ type Allocator[R Region] interface {
 
 // Owner takes back the blocks of an allocator.
 type Owner interface {
-	// FreeBlock is called by Block.Free with what NewBlock was given.
+	// FreeBlock is called by Block.Free with the tag, offset and length that were passed to NewBlock.
 	FreeBlock(tag uint64, off, n int) error
 }
 
@@ -50,8 +50,8 @@ type Block[R Region] struct {
 	tag    uint64
 }
 
-// NewBlock makes a block for an allocator: n bytes of s.Region from off on, which must lie in it. tag is the owner's, who
-// gets it back with the block; it should tell a block from the next one at the same place.
+// NewBlock makes a block for an allocator: n bytes of s.Region from off on, which must lie in it. Free passes tag back to the
+// owner; it should differ between a block and the next one at the same place.
 func NewBlock[R Region](s *Source[R], off, n int, tag uint64) Block[R] {
 	return Block[R]{source: s, off: off, n: n, tag: tag}
 }
@@ -82,11 +82,11 @@ func (b Block[R]) Offset() int { return b.off }
 // Len returns how many bytes there are.
 func (b Block[R]) Len() int { return b.n }
 
-// IsZero tells whether b is none.
+// IsZero reports whether b is the zero Block.
 func (b Block[R]) IsZero() bool { return b.source == nil }
 
 // Free gives the memory back to the allocator. It must not be used any more, by this process, a device, or a peer. A
-// second Free of the same block is ErrDoubleFree and does no harm, whoever has the memory by then.
+// second Free of the same block is ErrDoubleFree and does no harm, even if the memory belongs to another block by then.
 func (b Block[R]) Free() error {
 	if b.source == nil {
 		return fmt.Errorf("free the zero block: %w", ErrForeign)

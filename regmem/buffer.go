@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// Buffer is what bytes.Buffer is, in registered memory: what is written to it, or read into it from a file or a
-// connection, lies where a device can send it from. It grows by taking a larger block and copying, and moves what was not
-// read to the start when that makes room enough; [Buffer.Copied] counts both. Grow beforehand avoids that.
+// Buffer is a bytes.Buffer in registered memory: a device can send the written bytes, or those read from a file or a
+// connection, from where they lie. It grows by taking a larger block and copying, and moves the unread bytes to the start of
+// the block when that makes room enough; [Buffer.Copied] counts both. Grow beforehand avoids that.
 //
 // A Buffer is not safe for concurrent use. It owns its block until Take or Close.
 type Buffer[R Region] struct {
@@ -25,13 +25,13 @@ type Buffer[R Region] struct {
 // leastGrowth is the size in bytes of the first block, and the least that ReadFrom offers to a reader.
 const leastGrowth = 512
 
-// NewBuffer returns an empty buffer whose blocks come from an allocator. It takes none before something is written.
+// NewBuffer returns an empty buffer whose blocks come from an allocator. It has no block until the first write or Grow.
 func NewBuffer[R Region](from Allocator[R]) *Buffer[R] { return &Buffer[R]{from: from} }
 
 // Len returns how many bytes were written and not read yet.
 func (b *Buffer[R]) Len() int { return b.filled - b.read }
 
-// Bytes returns what was written and not read yet. It is valid until the next call that writes, takes or closes.
+// Bytes returns the unread bytes. The slice is valid until the next call that writes, takes or closes.
 func (b *Buffer[R]) Bytes() []byte { return b.mem[b.read:b.filled] }
 
 // Copied returns how many bytes were copied within registered memory, to make room.
@@ -48,7 +48,7 @@ func (b *Buffer[R]) Take() (block Block[R], n int) {
 	return block, n
 }
 
-// Reset forgets what was written and keeps the block.
+// Reset drops the written bytes and keeps the block.
 func (b *Buffer[R]) Reset() { b.read, b.filled = 0, 0 }
 
 // Close frees the block. The buffer is empty then, and may be used again.
@@ -68,7 +68,7 @@ func (b *Buffer[R]) Grow(n int) error {
 	return b.ensure(n)
 }
 
-// ensure makes room for n bytes behind what was written.
+// ensure makes room for n bytes behind the written ones.
 func (b *Buffer[R]) ensure(n int) error {
 	if n <= len(b.mem)-b.filled {
 		return nil
@@ -98,7 +98,7 @@ func (b *Buffer[R]) ensure(n int) error {
 	return err
 }
 
-// slide moves what was not read to the start of the block, so that a buffer which is read as fast as it is written stays as
+// slide moves the unread bytes to the start of the block, so that a buffer which is read as fast as it is written stays as
 // large as it is.
 func (b *Buffer[R]) slide() {
 	kept := copy(b.mem, b.Bytes())
@@ -136,8 +136,8 @@ func (b *Buffer[R]) WriteByte(c byte) error {
 	return nil
 }
 
-// Extend returns the next n bytes to be written in place, and counts them as written. They hold what the memory happens
-// to hold, and are valid until the next call that writes.
+// Extend returns the next n bytes to be written in place, and counts them as written. They are not cleared, and are valid
+// until the next call that writes.
 func (b *Buffer[R]) Extend(n int) ([]byte, error) {
 	if n < 0 {
 		return nil, fmt.Errorf("extend a buffer by %d bytes", n)

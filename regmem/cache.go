@@ -22,7 +22,7 @@ type CacheConfig[R Region] struct {
 }
 
 // Cache keeps registrations of programs' own memory, so that a buffer which is used again and again is registered once.
-// The memory of a kept registration is pinned: the garbage collector cannot give it to somebody else, so that a kept
+// The memory of a kept registration is pinned: the garbage collector cannot reuse it, so that a kept
 // registration always stands for the bytes that it was made for. Memory that the program maps itself is another matter: call
 // Flush before it is unmapped. All methods are safe for concurrent use.
 type Cache[R Region] struct {
@@ -43,7 +43,7 @@ type Cache[R Region] struct {
 	stat CacheStats
 }
 
-// CacheStats counts what a Cache did.
+// CacheStats counts the work of a Cache.
 type CacheStats struct {
 	Hits          uint64 // uses of a registration that was there
 	Registrations uint64 // made
@@ -175,7 +175,7 @@ func (l *Lease[R]) Region() R { return l.region }
 func (l *Lease[R]) Offset() int { return l.offset }
 
 // Release ends the use. The registration is kept for the next one, unless there are too many: then those that have not
-// been used for longest are released. It returns what releasing them said, and ErrDoubleFree if l was released before.
+// been used for longest are released. It returns the errors of these releases, and ErrDoubleFree if l was released before.
 func (l *Lease[R]) Release() error {
 	c := l.cache
 	c.mu.Lock()
@@ -198,7 +198,7 @@ func (l *Lease[R]) Release() error {
 	return c.release(victims)
 }
 
-// evictLocked takes out registrations beyond what may be kept.
+// evictLocked takes out idle registrations until at most keepBytes and keepRegions of them are left.
 //
 // +checklocks:c.mu
 func (c *Cache[R]) evictLocked(keepBytes int64, keepRegions int) (victims []*cached[R]) {

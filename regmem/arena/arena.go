@@ -100,9 +100,9 @@ func (a *Arena[R]) addLocked(r R, grown bool) error {
 	return nil
 }
 
-// Alloc returns a block of n bytes that begins at a multiple of 256 in memory. Its contents are what they happen to be.
-// It does not wait for memory, but calls Config.Grow if need be. The error is regmem.ErrFull if memory is short at the
-// moment, or wanted by those who wait already, and regmem.ErrTooLarge if no region can ever hold n bytes.
+// Alloc returns a block of n bytes that begins at a multiple of 256 in memory. The block is not cleared: it may hold the data
+// of an earlier block. Alloc does not wait for memory, but calls Config.Grow if need be. The error is regmem.ErrFull if
+// memory is short at the moment or goroutines in AllocContext wait for it, and regmem.ErrTooLarge if no region can ever hold n bytes.
 func (a *Arena[R]) Alloc(n int) (regmem.Block[R], error) {
 	if n <= 0 || n > maxRegion-unit {
 		return regmem.Block[R]{}, check(n, unit)
@@ -144,8 +144,8 @@ func (a *Arena[R]) tryAligned(n, align int) (b regmem.Block[R], ok bool) {
 	return b, true
 }
 
-// AllocContext is Alloc that waits until others have freed enough. It returns the cause of ctx if that ends before. What
-// nobody's Free can serve, since no region of the arena is large enough and another one is not to be had, fails at once.
+// AllocContext is Alloc that waits until enough blocks have been freed. It returns the cause of ctx if that ends before. A
+// request that is larger than every region of the arena fails at once if the arena cannot grow, because no Free could serve it.
 func (a *Arena[R]) AllocContext(ctx context.Context, n int) (regmem.Block[R], error) {
 	if err := check(n, unit); err != nil {
 		return regmem.Block[R]{}, err
@@ -169,7 +169,7 @@ func (a *Arena[R]) AllocContext(ctx context.Context, n int) (regmem.Block[R], er
 	return a.blockLocked(i, n), nil
 }
 
-// blockLocked is chunk i, which is in use, for who asked for n bytes.
+// blockLocked returns the block of n bytes in chunk i, which is in use.
 //
 // +checklocks:a.core.mu
 func (a *Arena[R]) blockLocked(i int32, n int) regmem.Block[R] {

@@ -10,7 +10,7 @@ import (
 	"cinnabar/regmem"
 )
 
-// core is what an arena is without the type of its regions.
+// core is the part of an arena that does not depend on the type of its regions.
 type core struct {
 	hot hot
 
@@ -94,8 +94,8 @@ func (c *core) claimLocked(n, align int) int32 {
 	return i
 }
 
-// claimWaiting is claimLocked for who waits in AllocContext. Who waits in vain, since no region is large enough, is given
-// none.
+// claimWaiting is claimLocked for the waiters in AllocContext. A waiter gets none if no region is large enough, because it
+// would wait for ever.
 //
 // +checklocksignore: the list calls it while the lock is held
 func (c *core) claimWaiting(n int) (int32, bool) {
@@ -117,7 +117,7 @@ func (c *core) wait(ctx context.Context, n int) (int32, error) {
 // units is how many units hold n bytes.
 func units(n int) int32 { return int32((n + unit - 1) >> unitShift) }
 
-// padding tells how many units lie between unit at of a region and the next multiple of align units in memory. It
+// padding returns the number of units between unit at of a region and the next multiple of align units in memory. It
 // implements aligner.
 //
 // +checklocksignore: heap calls it while the lock is held
@@ -163,12 +163,12 @@ func (c *core) freeLocked(i int32, gen uint32) error {
 	return nil
 }
 
-// wanted tells whether somebody waits.
+// wanted reports whether a goroutine waits for memory.
 //
-// +checklocksignore: Wanted is made for who does not hold the lock
+// +checklocksignore: Wanted may be called without the lock
 func (c *core) wanted() bool { return c.waiters.Wanted() }
 
-// serve gives to those who wait.
+// serve gives free chunks to the waiters.
 func (c *core) serve() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,13 +16,13 @@
 // size and place. Nothing is allocated on the Go heap once the table of chunks has grown to its size.
 //
 // A chunk of the very size that was freed just before is taken without more ado. When that happens the chunk is hot: from
-// then on it is handed out and taken back without the lock, by one atomic operation each, until somebody wants or frees
-// anything else.
+// then on it is handed out and taken back without the lock, by one atomic operation each, until a block of another size is
+// requested or another block is freed.
 //
-// What is asked for is rounded up to whole units; [Stats] tells what that wastes, and how scattered the free memory is.
+// Sizes are rounded up to whole units; [Stats] reports the bytes lost by that, and how scattered the free memory is.
 //
 // # Concurrency
 //
-// All methods are safe for concurrent use. Those who wait for memory (AllocContext) are served in the order in which they
-// came, and nobody who comes later gets memory before them, so that large requests are not starved by small ones.
+// All methods are safe for concurrent use. Waiters (AllocContext) are served in the order in which they came, and a later
+// request gets no memory before them, so that large requests are not starved by small ones.
 package arena

@@ -8,17 +8,17 @@ import (
 	"cinnabar/regmem"
 )
 
-// allocGrowing is what AllocAligned does when no free chunk is large enough: it grows the arena, if it may, and tells why
-// there is no memory otherwise. Regions without blocks are given up for one that is large enough.
+// allocGrowing serves AllocAligned when no free chunk is large enough: it grows the arena, if it may, and returns an error with
+// the reason otherwise. Regions without blocks are given up for one that is large enough.
 func (a *Arena[R]) allocGrowing(ctx context.Context, n, align int) (regmem.Block[R], error) {
 	if a.cfg.Grow == nil {
 		return regmem.Block[R]{}, a.short(n, align, nil)
 	}
 	if err := a.beginGrowing(ctx); err != nil {
-		return regmem.Block[R]{}, fmt.Errorf("arena: %d bytes: waiting for others who register memory: %w", n, err)
+		return regmem.Block[R]{}, fmt.Errorf("arena: %d bytes: waiting for another goroutine that registers memory: %w", n, err)
 	}
 	defer func() { <-a.growing }()
-	if b, ok := a.tryAligned(n, align); ok { // somebody else has grown the arena meanwhile
+	if b, ok := a.tryAligned(n, align); ok { // another goroutine has grown the arena meanwhile
 		return b, nil
 	}
 	size := a.growSize(n, align)
@@ -37,7 +37,7 @@ func (a *Arena[R]) allocGrowing(ctx context.Context, n, align int) (regmem.Block
 	return a.adopt(handle, n, align)
 }
 
-// beginGrowing waits until nobody else registers memory.
+// beginGrowing waits until no other goroutine registers memory.
 func (a *Arena[R]) beginGrowing(ctx context.Context) error {
 	select {
 	case a.growing <- struct{}{}:
@@ -63,7 +63,7 @@ func (a *Arena[R]) growSize(n, align int) int {
 	return int(min(max(least, int64(a.nextBy)), left))
 }
 
-// leastRegion is how many bytes hold a block, whatever their address.
+// leastRegion returns the size in bytes of a region that holds a block at any address of the region.
 func leastRegion(n, align int) int64 { return int64(n) + int64(align) + 2*unit }
 
 // roomLocked is how large another region may be, beside all others or only those that the arena cannot release.
@@ -139,7 +139,7 @@ func (a *Arena[R]) short(n, align int, cause error) error {
 		(c.heap.total-c.heap.used)<<unitShift, c.heap.total<<unitShift)
 }
 
-// fitsLocked tells whether an empty region could hold the block.
+// fitsLocked reports whether an empty region could hold the block.
 //
 // +checklocks:c.mu
 func (c *core) fitsLocked(n, align int) bool {
@@ -167,7 +167,7 @@ func (c *core) largestLocked() (size int) {
 }
 
 // Trim releases regions that Config.Grow made and that hold no block, and returns how many bytes that were. It releases none
-// while somebody waits for memory.
+// while a goroutine waits for memory.
 func (a *Arena[R]) Trim() (int64, error) {
 	if a.cfg.Release == nil {
 		return 0, nil
@@ -203,8 +203,8 @@ func (a *Arena[R]) detach() (handles []R, size int64) {
 	return handles, size
 }
 
-// Close ends the arena: those who wait, and all later requests, get regmem.ErrClosed. Blocks in use are an error of class
-// regmem.ErrInUse that says how many there are; the arena is then as it was, since their memory may be somebody's to write.
+// Close ends the arena: waiters in AllocContext and all later requests get regmem.ErrClosed. While blocks are in use it fails
+// with their number, an error of class regmem.ErrInUse, and leaves the arena as it was, because their owners may still write.
 // Regions that Config.Grow made are released.
 func (a *Arena[R]) Close() error {
 	c := &a.core

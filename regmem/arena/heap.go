@@ -15,8 +15,8 @@ const (
 	inUse
 )
 
-// chunk is a piece of a region: units [at, at+size). Entries of the table are reused; gen tells a block from later ones
-// of the same entry.
+// chunk is a piece of a region: units [at, at+size). Entries of the table are reused; gen distinguishes a block from later
+// ones of the same entry.
 type chunk struct {
 	at, size   int32 // in units
 	region     int32
@@ -69,7 +69,7 @@ func (h *heap) dropRegion(i int32) {
 	h.retire(i)
 }
 
-// aligner tells how many units to leave out at the start of a chunk.
+// aligner computes the number of units to leave out at the start of a chunk.
 type aligner interface {
 	padding(region, at, align int32) int32
 }
@@ -104,7 +104,7 @@ func (h *heap) take(size, align int32, in aligner) int32 {
 	return i
 }
 
-// bestAligned looks for the chunk: first one that has room whatever its place; smaller ones only if there is none.
+// bestAligned looks for the chunk: first one that has room at any address; smaller ones only if there is none.
 func (h *heap) bestAligned(size, align int32, in aligner) int32 {
 	if size <= 1<<31-1-align {
 		if i := h.best(size + align - 1); i != none {
@@ -120,7 +120,7 @@ func (h *heap) bestAligned(size, align int32, in aligner) int32 {
 	return none
 }
 
-// cut makes chunk i, which is in no index, one of size units in use and frees what is left of it.
+// cut marks the first size units of chunk i, which is in no index, as a chunk in use and frees the rest of it.
 func (h *heap) cut(i, size int32) {
 	if h.chunks[i].size > size {
 		h.insert(h.split(i, size))

@@ -7,10 +7,10 @@ import (
 )
 
 // hot is a chunk that is handed out and taken back without the lock: programs often free a block and want one of the same
-// size next. It is a chunk in use as far as the heap knows. Whoever takes the lock to look at the heap cools it first,
+// size next. It is a chunk in use as far as the heap knows. A goroutine that takes the lock to look at the heap cools it first,
 // which makes the heap's record of it true.
 //
-// One word has all that changes, so that a block of it is handed out, or freed once, by whoever replaces the word:
+// All state that changes is in one word: a goroutine hands out or frees the chunk by replacing the word, which succeeds once.
 //
 //	 63                33 32             9 8      1   0
 //	+--------------------+----------------+--------+------+
@@ -52,10 +52,10 @@ func entryOf(word uint64) int32 { return int32(word>>hotEntry&(1<<(hotGen-hotEnt
 // slackOf is how many bytes less than the whole chunk were asked for.
 func slackOf(word uint64) int { return int(word >> hotSlack & (unit - 1)) }
 
-// tagOf is what a block of the chunk has.
+// tagOf returns the tag of the chunk's block.
 func tagOf(word uint64) uint64 { return tag(entryOf(word), uint32(word>>hotGen)) }
 
-// tag tells a block from others in the same entry of the table.
+// tag distinguishes a block from others in the same entry of the table.
 func tag(entry int32, gen uint32) uint64 { return uint64(gen)<<32 | uint64(uint32(entry)) }
 
 // look returns the word if the chunk is free and of the size for n bytes.
@@ -70,7 +70,7 @@ func (h *hot) take(word uint64, n int) bool {
 	return h.word.CompareAndSwap(word, word|slack<<hotSlack|hotUsed)
 }
 
-// give frees the chunk, if that is what the block with a tag is of, and reports whether it did.
+// give frees the chunk if t is the tag of its block, and reports whether it did.
 func (h *hot) give(t uint64) bool {
 	word := h.word.Load()
 	if word&hotUsed == 0 || tagOf(word) != t {

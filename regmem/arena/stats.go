@@ -7,7 +7,7 @@ import (
 	"math/bits"
 )
 
-// Stats tells how an arena's memory is used. Sizes are in bytes.
+// Stats describes the use of an arena's memory. Sizes are in bytes.
 type Stats struct {
 	Regions     int    // registrations
 	Size        int64  // of all regions, in whole units
@@ -99,16 +99,16 @@ func (s *Stats) String() string {
 func (a *Arena[R]) Dump(w io.Writer) error {
 	s := a.Stats()
 	out := bufio.NewWriter(w)
-	_, _ = fmt.Fprintln(out, s.String()) // Flush tells what went wrong, here and below
+	_, _ = fmt.Fprintln(out, s.String()) // Flush returns the first error of these writes
 	for _, b := range s.Bins {
 		_, _ = fmt.Fprintf(out, "chunks from %d bytes: %d in use (%d bytes), %d free (%d bytes)\n", b.Least, b.Used, b.UsedBytes, b.Free, b.FreeBytes)
 	}
 	for _, c := range a.snapshot() {
-		what := "free"
+		use := "free"
 		if c.state == inUse {
-			what = fmt.Sprintf("in use, %d asked for", c.asked)
+			use = fmt.Sprintf("in use, %d asked for", c.asked)
 		}
-		_, _ = fmt.Fprintf(out, "region %d at %d: %d bytes %s\n", c.region, int64(c.at)<<unitShift, int64(c.size)<<unitShift, what)
+		_, _ = fmt.Fprintf(out, "region %d at %d: %d bytes %s\n", c.region, int64(c.at)<<unitShift, int64(c.size)<<unitShift, use)
 	}
 	return out.Flush()
 }

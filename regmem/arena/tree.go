@@ -1,7 +1,7 @@
 package arena
 
 // The tree of large free chunks: a treap, ordered by size and then by place, so that the leftmost chunk of at least a
-// size is the best fit. A chunk's rank, which decides who is above whom, is a hash of its entry: no state is needed, and
+// size is the best fit. A chunk's rank, which orders parents above children, is a hash of its entry: no state is needed, and
 // a program's pattern of sizes cannot make the tree deep.
 
 // before is the order of the tree.
@@ -35,7 +35,7 @@ func (h *heap) grow(root, i int32) int32 {
 	}
 	rest := *link
 	*link = i
-	// What was here becomes i's children: those before it and those after it.
+	// The nodes below become i's children: those before it and those after it.
 	lower, upper := &h.chunks[i].lower, &h.chunks[i].upper
 	for rest != none {
 		if h.before(rest, i) {

@@ -17,13 +17,13 @@
 //
 // A block never wraps: if one does not fit between head and the end of the region, that rest is skipped
 // until the block before it is freed, and the block begins at the start. Blocks may be freed in any order. Memory comes back in the order of the
-// blocks, so one that is held for long (A) holds all behind it; [Stats] tells how much is held that way. A ring without
+// blocks, so one that is held for long (A) holds all behind it; [Stats] reports how much is held that way. A ring without
 // blocks begins at the start again, so a block of any size up to the ring's always fits then.
 //
 // Sizes are rounded up to multiples of 64 bytes, so that two blocks never share a line of a processor's cache.
 //
 // # Concurrency
 //
-// All methods are safe for concurrent use. Free takes no lock unless somebody waits: it marks the block by one atomic
-// operation, and whoever looks for room next takes the memory back. Those who wait are served in the order in which they came.
+// All methods are safe for concurrent use. Free takes no lock unless a goroutine waits for memory: it marks the block by one
+// atomic operation, and the next Alloc takes the memory back. Waiters are served in the order in which they came.
 package ring

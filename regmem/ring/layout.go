@@ -9,8 +9,8 @@ import (
 // line is the granularity of blocks in bytes.
 const line = 64
 
-// Layout is where blocks lie in a ring, without its memory and without a lock: for allocators, and for who writes into
-// the ring of a peer. The zero Layout has no room. It is not safe for concurrent use.
+// Layout computes where blocks lie in a ring, without the ring's memory and without a lock. It serves allocators, and programs
+// that write into the ring of a peer. The zero Layout has no room. It is not safe for concurrent use.
 type Layout struct {
 	size  int // bytes, a multiple of line
 	head  int // where the next block begins, if it fits there
@@ -24,14 +24,14 @@ type Layout struct {
 // spans is a list of blocks, at their numbers modulo its length, which is a power of two.
 type spans []span
 
-// span is a block whose memory has not come back.
+// span describes a block whose memory has not come back.
 type span struct {
 	size int // bytes
 	skip int // bytes at the end of the ring that were skipped before it, until they come back with the block before
 
 	// ended is 1 more than the number of the last block here that was freed. While a block is in use it stands for the
-	// block before in the same place, so making one writes nothing here, and who frees one needs no lock: a block is freed
-	// by whoever replaces the number before by its own, once.
+	// block before in the same place, so making a block writes nothing here, and freeing one needs no lock: a block is freed
+	// once, by the caller that replaces the number before by the block's own.
 	ended atomic.Uint64
 }
 
@@ -72,7 +72,7 @@ func (l *Layout) count() (blocks, held int) {
 	return blocks, held
 }
 
-// Fits tells whether there is room for a block of n bytes, 0 < n <= Size.
+// Fits reports whether there is room for a block of n bytes, 0 < n <= Size.
 func (l *Layout) Fits(n int) bool {
 	l.collect()
 	n = rounded(n)
@@ -82,14 +82,14 @@ func (l *Layout) Fits(n int) bool {
 	return n <= l.size-l.used
 }
 
-// Place makes a block of n bytes, for which Fits has just told that there is room, and returns where it begins and its
+// Place makes a block of n bytes, for which Fits has just reported room, and returns where it begins and its
 // number: blocks are numbered from 0.
 func (l *Layout) Place(n int) (off int, seq uint64) {
 	off, seq, _ = l.take(n)
 	return off, seq
 }
 
-// take is Place that tells whether there was room.
+// take is Place that also reports whether there was room.
 func (l *Layout) take(n int) (off int, seq uint64, ok bool) {
 	l.collect()
 	n = rounded(n)

@@ -16,7 +16,7 @@ type Ring[R regmem.Region] struct {
 	core   core
 }
 
-// New makes a ring over all of region but what lies before the first multiple of 64 in memory and behind the last. The
+// New makes a ring over region, without the bytes before its first multiple of 64 in memory and those after its last. The
 // memory is the ring's until Close; the region stays the caller's.
 func New[R regmem.Region](region R) (*Ring[R], error) {
 	mem := region.Bytes()
@@ -30,8 +30,8 @@ func New[R regmem.Region](region R) (*Ring[R], error) {
 	return r, nil
 }
 
-// Alloc returns a block of n bytes, n > 0, with what the memory happens to hold. Without room, or if others wait for it,
-// the error is regmem.ErrFull; regmem.ErrTooLarge if n is more than the ring has.
+// Alloc returns a block of n bytes, n > 0, which is not cleared. The error is regmem.ErrFull without room or if goroutines
+// wait for memory, and regmem.ErrTooLarge if n is more than the ring has.
 func (r *Ring[R]) Alloc(n int) (regmem.Block[R], error) {
 	c := &r.core
 	if n <= 0 || n > c.size {
@@ -66,11 +66,11 @@ func (r *Ring[R]) AllocContext(ctx context.Context, n int) (regmem.Block[R], err
 // Size returns how many bytes there are, which is the size of the largest block.
 func (r *Ring[R]) Size() int { return r.core.size }
 
-// Region returns what New was given.
+// Region returns the region that New was called with.
 func (r *Ring[R]) Region() R { return r.source.Region }
 
-// Close ends the ring: those who wait, and all later requests, get regmem.ErrClosed. Blocks in use are an error of class
-// regmem.ErrInUse that says how many there are, and the ring goes on.
+// Close ends the ring: waiters in AllocContext and all later requests get regmem.ErrClosed. While blocks are in use it fails
+// with their number, an error of class regmem.ErrInUse, and the ring goes on.
 func (r *Ring[R]) Close() error { return r.core.close() }
 
 // End is Close while blocks are in use: it keeps others from waiting for memory that never comes back. Blocks can still be
@@ -80,10 +80,10 @@ func (r *Ring[R]) End() { r.core.end() }
 // Stats returns the ring's counters. It looks at all blocks.
 func (r *Ring[R]) Stats() Stats { return r.core.stats() }
 
-// Stats tells how a ring's memory is used. Sizes are in bytes.
+// Stats describes the use of a ring's memory. Sizes are in bytes.
 type Stats struct {
 	Size    int    // of the ring
-	InUse   int    // not to be had: blocks, what was skipped before them, and freed ones behind the oldest in use
+	InUse   int    // not free: blocks, bytes skipped before them, and freed blocks behind the oldest in use
 	Held    int    // of these, in blocks that are freed already but behind one in use
 	Peak    int    // the most that InUse was
 	Blocks  int    // blocks in use
@@ -100,7 +100,7 @@ type place struct {
 	seq uint64
 }
 
-// core is what a ring is without the type of its region.
+// core is the part of a ring that does not depend on the type of its region.
 type core struct {
 	skip int // bytes of the region before the ring
 	size int // bytes of the ring
@@ -140,7 +140,7 @@ func (c *core) takeLocked(n int) (place, bool) {
 	return place{c.skip + off, seq}, ok
 }
 
-// takeWaiting is takeLocked for who waits in AllocContext.
+// takeWaiting is takeLocked for the waiters in AllocContext.
 //
 // +checklocksignore: the list calls it while the lock is held
 func (c *core) takeWaiting(n int) (place, bool) { return c.takeLocked(n) }
@@ -156,10 +156,10 @@ func (c *core) wait(ctx context.Context, n int) (place, error) {
 	return p, err
 }
 
-// FreeBlock implements [regmem.Owner]; programs call Free of the block. It takes the lock only for those who wait, and to
-// tell what is wrong.
+// FreeBlock implements [regmem.Owner]; programs call Free of the block. It takes the lock only to serve waiters and to
+// find the cause of an error.
 //
-// +checklocksignore: Layout.end is made for who does not hold the lock
+// +checklocksignore: Layout.end may be called without the lock
 func (c *core) FreeBlock(seq uint64, off, n int) error {
 	if c.layout.end(seq) {
 		if c.waiters.Wanted() {
@@ -176,7 +176,7 @@ func (c *core) FreeBlock(seq uint64, off, n int) error {
 	return nil
 }
 
-// serve gives to those who wait.
+// serve gives free room to the waiters.
 func (c *core) serve() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
