@@ -19,9 +19,7 @@ import (
 var programs string
 
 func TestMain(m *testing.M) {
-	var exit func(code int)
-	programs, exit = testproc.MustBuild("./client", "./server")
-	goleak.VerifyTestMain(m, goleak.Cleanup(exit))
+	goleak.VerifyTestMain(m, goleak.Cleanup(testproc.BuildInto(&programs, "./client", "./server")))
 }
 
 // received is what the server prints for each request of a client that exposes the tutorial's text.

@@ -24,9 +24,7 @@ import (
 var programs string
 
 func TestMain(m *testing.M) {
-	var exit func(code int)
-	programs, exit = testproc.MustBuild("./client", "./server")
-	goleak.VerifyTestMain(m, goleak.Cleanup(exit))
+	goleak.VerifyTestMain(m, goleak.Cleanup(testproc.BuildInto(&programs, "./client", "./server")))
 }
 
 // command is a process of one of the programs.

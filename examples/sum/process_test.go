@@ -20,9 +20,7 @@ import (
 var programs string
 
 func TestMain(m *testing.M) {
-	var exit func(code int)
-	programs, exit = testproc.MustBuild("./client", "./server")
-	goleak.VerifyTestMain(m, goleak.Cleanup(exit))
+	goleak.VerifyTestMain(m, goleak.Cleanup(testproc.BuildInto(&programs, "./client", "./server")))
 }
 
 // What the tutorial's programs print, the server before the address and the client in all.

@@ -287,16 +287,16 @@ func Build(args ...string) (dir string, err error) {
 	return dir, nil
 }
 
-// MustBuild is Build for TestMain. It prints the error and ends the process if a program cannot be built. exit removes dir and ends
-// the process, for goleak.Cleanup.
-func MustBuild(args ...string) (dir string, exit func(code int)) {
-	dir, err := Build(args...)
-	if err != nil {
+// BuildInto is Build for TestMain, and sets *dir. It prints the error and ends the process if a program cannot be built. exit
+// removes the directory and ends the process, for goleak.Cleanup.
+func BuildInto(dir *string, args ...string) (exit func(code int)) {
+	var err error
+	if *dir, err = Build(args...); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1) //nolint:forbidigo // TestMain cannot run the tests
 	}
-	return dir, func(code int) {
-		_ = os.RemoveAll(dir) // the system removes temporary files in the end
-		os.Exit(code)         //nolint:forbidigo // the tests of TestMain's process have run
+	return func(code int) {
+		_ = os.RemoveAll(*dir) // the system removes temporary files in the end
+		os.Exit(code)          //nolint:forbidigo // the tests of TestMain's process have run
 	}
 }

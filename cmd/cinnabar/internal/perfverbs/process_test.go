@@ -133,14 +133,10 @@ func TestUnits(t *testing.T) {
 // parity: V76 V78
 func TestMismatch(t *testing.T) {
 	for _, tt := range []struct{ server, client, want string }{
-		{"--op write", "--op read", "op"},
-		{"--op send --latency", "--op send", "measure,size,inline"},
-		{"--size 64", "--size 64,128", "size"},
-		{"--depth 8", "--depth 16", "depth"},
-		{"--count 10", "--count 20", "count"},
-		{"--count 10", "--duration 2s", "count,duration"},
-		{"--duration 1s", "--duration 2s", "duration"},
-		{"--inline 7", "--inline 8", "inline"},
+		{"--op write", "--op read", "op"}, {"--op send --latency", "--op send", "measure,size,inline"},
+		{"--size 64", "--size 64,128", "size"}, {"--depth 8", "--depth 16", "depth"},
+		{"--count 10", "--count 20", "count"}, {"--count 10", "--duration 2s", "count,duration"},
+		{"--duration 1s", "--duration 2s", "duration"}, {"--inline 7", "--inline 8", "inline"},
 	} {
 		t.Run(tt.want, func(t *testing.T) {
 			server, address := startServer(t, append(strings.Fields(tt.server), "--once")...)
