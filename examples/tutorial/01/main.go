@@ -10,12 +10,6 @@ import (
 	"cinnabar"
 )
 
-func main() {
-	if err := run(context.Background()); err != nil {
-		log.Fatal(err)
-	}
-}
-
 func run(ctx context.Context) error {
 	// Listen opens an engine that serves. The address names no port, so the engine listens on a free one.
 	server, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1", nil)
@@ -41,4 +35,10 @@ func run(ctx context.Context) error {
 	<-server.Done() // the main function of a server waits for this channel
 	fmt.Println("server ended:", server.Err())
 	return nil
+}
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
 }

@@ -30,12 +30,6 @@ func (g *greeter) hello(ctx context.Context, _ struct{}) error {
 	return nil
 }
 
-func main() {
-	if err := run(context.Background()); err != nil {
-		log.Fatal(err)
-	}
-}
-
 func run(ctx context.Context) error {
 	engine, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
@@ -71,4 +65,10 @@ func sayHello(ctx context.Context, address string, times int) error {
 		}
 	}
 	return nil
+}
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
 }

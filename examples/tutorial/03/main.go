@@ -23,12 +23,6 @@ var (
 	Dawdle = cinnabar.NewRPC[PairIn, PairOut]("dawdle")
 )
 
-func main() {
-	if err := run(context.Background()); err != nil {
-		log.Fatal(err)
-	}
-}
-
 func run(ctx context.Context) error {
 	server, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
@@ -82,4 +76,10 @@ func call(ctx context.Context, client *cinnabar.Engine, address string) error {
 	_, err = Dawdle.Call(ctx, server, PairIn{})
 	fmt.Println("out of time:", errors.Is(err, codes.Timeout), errors.Is(err, context.DeadlineExceeded))
 	return nil
+}
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
 }

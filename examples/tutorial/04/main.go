@@ -60,12 +60,6 @@ func sumOf(ctx context.Context, engine *cinnabar.Engine, server *cinnabar.Endpoi
 	return out.Ret, err
 }
 
-func main() {
-	if err := run(context.Background()); err != nil {
-		log.Fatal(err)
-	}
-}
-
 func run(ctx context.Context) error {
 	engine, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
@@ -97,4 +91,10 @@ func run(ctx context.Context) error {
 	_, err = sumOf(ctx, client, server, 1<<30, values)
 	fmt.Println("Too many:", codes.Of(err))
 	return nil
+}
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
 }

@@ -56,12 +56,6 @@ func startThree(ctx context.Context, server *cinnabar.Endpoint, t turns) error {
 	return ctx.Err()
 }
 
-func main() {
-	if err := run(context.Background()); err != nil {
-		log.Fatal(err)
-	}
-}
-
 func run(ctx context.Context) error {
 	server, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
@@ -76,4 +70,10 @@ func run(ctx context.Context) error {
 		return err
 	}
 	return startThree(ctx, server.Self(), t) // Self is the endpoint of the engine itself
+}
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
 }

@@ -64,12 +64,6 @@ func (a Alpha) Sum(ctx context.Context, x, y int32) (int32, error) {
 	return out.Ret, err
 }
 
-func main() {
-	if err := run(context.Background()); err != nil {
-		log.Fatal(err)
-	}
-}
-
 func run(ctx context.Context) error {
 	server, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
@@ -97,4 +91,10 @@ func run(ctx context.Context) error {
 		fmt.Println(sum)
 	}
 	return nil
+}
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
 }

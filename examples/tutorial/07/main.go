@@ -49,12 +49,6 @@ func servePooled(engine *cinnabar.Engine, started chan<- struct{}, stop <-chan s
 	}, cinnabar.WithPool(pool))
 }
 
-func main() {
-	if err := run(context.Background()); err != nil {
-		log.Fatal(err)
-	}
-}
-
 func run(ctx context.Context) error {
 	server, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
@@ -88,4 +82,10 @@ func run(ctx context.Context) error {
 	fmt.Println("served by the pool:", server.LookupPool("alpha").Stats().Served)
 	fmt.Println("close:", pooled.Close())
 	return nil
+}
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
 }

@@ -74,12 +74,6 @@ func reverse(_ context.Context, in List) (out List, _ error) {
 	return out, nil
 }
 
-func main() {
-	if err := run(context.Background()); err != nil {
-		log.Fatal(err)
-	}
-}
-
 func run(ctx context.Context) error {
 	server, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
@@ -106,4 +100,10 @@ func run(ctx context.Context) error {
 	_, err = list.DecodeProc([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
 	fmt.Println("a count larger than the message:", err)
 	return nil
+}
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
 }

@@ -46,12 +46,6 @@ func start(configuration []byte) ([]byte, error) {
 	return margo.FormatConfig(cfg.InForce(server), margo.ConfigFormat{})
 }
 
-func main() {
-	if err := run(); err != nil {
-		log.Fatal(err)
-	}
-}
-
 func run() error {
 	first, err := start([]byte(document))
 	if err != nil {
@@ -80,4 +74,10 @@ func run() error {
 	_, err = margo.ParseConfig([]byte(`{"rpc_pool": "tape"}`))
 	fmt.Println("no such pool:", codes.Of(err))
 	return nil
+}
+
+func main() {
+	if err := run(); err != nil {
+		log.Fatal(err)
+	}
 }

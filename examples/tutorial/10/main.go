@@ -45,12 +45,6 @@ func speak(ctx context.Context, next slog.Handler, level string) error {
 	return nil
 }
 
-func main() {
-	if err := run(context.Background()); err != nil {
-		log.Fatal(err)
-	}
-}
-
 func run(ctx context.Context) error {
 	for _, level := range []string{"info", "debug"} {
 		fmt.Println("at level", level+":")
@@ -60,4 +54,10 @@ func run(ctx context.Context) error {
 	}
 	fmt.Println("by another handler:")
 	return speak(ctx, withoutTime(), "info")
+}
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
 }

@@ -12,12 +12,6 @@ import (
 	"cinnabar/margo"
 )
 
-func main() {
-	if err := run(context.Background()); err != nil {
-		log.Fatal(err)
-	}
-}
-
 func run(ctx context.Context) error {
 	engine, err := cinnabar.Open(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
@@ -47,4 +41,10 @@ func run(ctx context.Context) error {
 	// A handler that waits calls Sleep, because Sleep leaves the handler's worker to other requests meanwhile.
 	fmt.Println("slept:", margo.Sleep(ctx, time.Millisecond))
 	return nil
+}
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
 }

@@ -15,12 +15,9 @@ import (
 	"cinnabar/stats"
 )
 
-type (
-	PairIn  struct{ X, Y int32 }
-	PairOut struct{ Ret int32 }
-)
+var Double = cinnabar.NewRPC[int32, int32]("double")
 
-var Sum = cinnabar.NewRPC[PairIn, PairOut]("sum")
+func double(_ context.Context, n int32) (int32, error) { return 2 * n, nil }
 
 // tally is a monitor. It counts the operations that have ended, and passes all events on to another monitor.
 type tally struct {
@@ -39,7 +36,7 @@ func (t *tally) Event(ctx context.Context, ev stats.Event) {
 	t.counts[ev.Kind.String()+" "+ev.Info.RPC]++
 }
 
-// count returns one of the counts, such as that of "call sum".
+// count returns one of the counts, such as that of "call double".
 func (t *tally) count(operation string) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -72,20 +69,13 @@ func measured(e *cinnabar.Engine, s *margo.Statistics) (map[string]int, error) {
 	return calls, nil
 }
 
-func main() {
-	if err := run(context.Background()); err != nil {
-		log.Fatal(err)
-	}
-}
-
 func run(ctx context.Context) error {
 	server, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1", nil)
 	if err != nil {
 		return err
 	}
 	defer server.Close()
-	err = Sum.Handle(server, func(_ context.Context, in PairIn) (PairOut, error) { return PairOut{Ret: in.X + in.Y}, nil })
-	if err != nil {
+	if err := Double.Handle(server, double); err != nil {
 		return err
 	}
 
@@ -101,7 +91,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	for range 3 {
-		if _, err := Sum.Call(ctx, ep, PairIn{X: 1, Y: 2}); err != nil {
+		if _, err := Double.Call(ctx, ep, 1); err != nil {
 			return err
 		}
 	}
@@ -109,8 +99,14 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("the monitor has seen", t.count("call sum"), "calls, the statistics have", calls["sum"])
+	fmt.Println("the monitor has seen", t.count("call double"), "calls, the statistics have", calls["double"])
 	fmt.Println("the server has run", server.Stats().Handlers.Served, "handlers")
 	fmt.Println("the client has", client.Stats().CallsActive, "calls under way")
 	return nil
+}
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
 }

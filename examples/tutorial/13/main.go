@@ -11,34 +11,25 @@ import (
 	"cinnabar"
 )
 
-type (
-	PairIn  struct{ X, Y int32 }
-	PairOut struct{ Ret int32 }
-)
+var Double = cinnabar.NewRPC[int32, int32]("double")
 
-var Sum = cinnabar.NewRPC[PairIn, PairOut]("sum")
+func double(_ context.Context, n int32) (int32, error) { return 2 * n, nil }
 
 // register adds functions that run at the end of an engine. Functions of OnShutdown can still make calls, functions of OnClose
 // cannot. The function that was registered last runs first.
 func register(engine *cinnabar.Engine, other *cinnabar.Endpoint) {
 	for i := range 2 {
 		engine.OnShutdown(func(ctx context.Context) {
-			out, err := Sum.Call(ctx, other, PairIn{X: 20, Y: 22})
-			fmt.Println("before the end, function", i, "calls and gets", out.Ret, err)
+			out, err := Double.Call(ctx, other, 21)
+			fmt.Println("before the end, function", i, "calls and gets", out, err)
 		})
 		engine.OnClose(func() {
-			_, err := Sum.Call(context.Background(), other, PairIn{X: 20, Y: 22})
+			_, err := Double.Call(context.Background(), other, 21)
 			fmt.Println("at the end, function", i, "cannot:", errors.Is(err, cinnabar.ErrClosed))
 		})
 	}
 	remove := engine.OnClose(func() { fmt.Println("this function is removed again") })
 	remove()
-}
-
-func main() {
-	if err := run(context.Background()); err != nil {
-		log.Fatal(err)
-	}
 }
 
 func run(ctx context.Context) error {
@@ -47,8 +38,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer server.Close()
-	err = Sum.Handle(server, func(_ context.Context, in PairIn) (PairOut, error) { return PairOut{Ret: in.X + in.Y}, nil })
-	if err != nil {
+	if err := Double.Handle(server, double); err != nil {
 		return err
 	}
 	client, err := cinnabar.Open(ctx, "ofi+tcp://127.0.0.1", nil)
@@ -66,9 +56,15 @@ func run(ctx context.Context) error {
 		return err
 	}
 	// The engine has ended. Its values are still valid: using them is an error and never a crash.
-	_, err = Sum.Call(ctx, ep, PairIn{})
+	_, err = Double.Call(ctx, ep, 0)
 	fmt.Println("a call after that:", errors.Is(err, cinnabar.ErrClosed))
 	fmt.Println("the address is still there:", ep.String() == server.Addr())
 	fmt.Println("a second end:", client.Shutdown(ctx), client.Close())
 	return nil
+}
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
 }

@@ -10,20 +10,9 @@ import (
 	"cinnabar"
 )
 
-type (
-	PairIn  struct{ X, Y int32 }
-	PairOut struct{ Ret int32 }
-)
+var Double = cinnabar.NewRPC[int32, int32]("double")
 
-var Sum = cinnabar.NewRPC[PairIn, PairOut]("sum")
-
-func add(_ context.Context, in PairIn) (PairOut, error) { return PairOut{Ret: in.X + in.Y}, nil }
-
-func main() {
-	if err := run(context.Background()); err != nil {
-		log.Fatal(err)
-	}
-}
+func double(_ context.Context, n int32) (int32, error) { return 2 * n, nil }
 
 func run(ctx context.Context) error {
 	parent, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1", &cinnabar.Config{
@@ -40,15 +29,15 @@ func run(ctx context.Context) error {
 	defer child.Close()
 
 	shared := parent.LookupPool("shared")
-	if err := Sum.Handle(parent, add, cinnabar.WithPool(shared)); err != nil {
+	if err := Double.Handle(parent, double, cinnabar.WithPool(shared)); err != nil {
 		return err
 	}
-	if err := Sum.Handle(child, add); err != nil { // in the engine's RPCPool
+	if err := Double.Handle(child, double); err != nil { // in the engine's RPCPool
 		return err
 	}
 	fmt.Println("the same pool:", child.LookupPool("shared") == shared, "the same address:", child.Addr() == parent.Addr())
 	for _, e := range []*cinnabar.Engine{parent, child} {
-		if _, err := Sum.Call(ctx, e.Self(), PairIn{X: 1, Y: 2}); err != nil {
+		if _, err := Double.Call(ctx, e.Self(), 1); err != nil {
 			return err
 		}
 	}
@@ -57,7 +46,13 @@ func run(ctx context.Context) error {
 	if err := parent.Close(); err != nil {
 		return err
 	}
-	out, err := Sum.Call(ctx, child.Self(), PairIn{X: 20, Y: 22})
-	fmt.Println("without its parent:", out.Ret, err)
+	out, err := Double.Call(ctx, child.Self(), 21)
+	fmt.Println("without its parent:", out, err)
 	return nil
+}
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
 }
