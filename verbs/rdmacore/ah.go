@@ -69,7 +69,7 @@ func (p *pd) CreateAH(attr verbs.AHAttr) (verbs.AddressHandle, error) {
 	return &ah{pd: p, h: h}, nil
 }
 
-// checkPath refuses what cannot be the way to a peer.
+// checkPath refuses attributes that cannot describe a path to a peer.
 func (d *device) checkPath(op string, a *verbs.AHAttr) error {
 	switch {
 	case int(a.PortNum) > d.ports:
@@ -91,7 +91,7 @@ func (d *device) checkPath(op string, a *verbs.AHAttr) error {
 	return nil
 }
 
-// pathError says to whom there is no way.
+// pathError adds the destination and the port to the error of a path that the driver refuses.
 func pathError(op string, a *verbs.AHAttr, err error) error {
 	e := verbs.Errorf(op, nil, "to GID %v, LID %#x from port %d", netip.AddrFrom16(a.GID), a.DLID, a.PortNum)
 	e.Err = err
@@ -116,8 +116,8 @@ func (d *device) sourceGID(a *verbs.AHAttr) int {
 }
 
 // destinations are the address handles of the datagrams that a send queue
-// holds, by the same places as its ids; nil for queues that hold none. Whoever
-// takes one out releases it, so that none is released twice.
+// holds, by the same places as its ids; nil for queues that hold none. The
+// caller that takes one out releases it, so that none is released twice.
 type destinations []atomic.Pointer[ah]
 
 // take puts down the destination of wr, which has been checked, at pos, and returns its handle.

@@ -40,7 +40,7 @@ func newCM(d *device) (*cm, error) {
 }
 
 // lookOut binds an identifier to the device and keeps it, so that the connection
-// manager tells of the device's removal even when nothing is connected. A device
+// manager reports the device's removal even when nothing is connected. A device
 // without an address stays without one.
 func (m *cm) lookOut(addrs []netip.Addr) {
 	for _, a := range addrs {
@@ -55,7 +55,7 @@ func (m *cm) lookOut(addrs []netip.Addr) {
 	}
 }
 
-// close ends what waits, and the reader. Connections are over by now.
+// close ends the goroutines that wait, and the reader. Connections are over by now.
 func (m *cm) close() {
 	close(m.closing)
 	m.wg.Wait()
@@ -66,7 +66,7 @@ func (m *cm) close() {
 	cmDestroyChannel(m.ch)
 }
 
-// rest returns the identifiers that are left: requests that nobody has answered.
+// rest returns the identifiers that are left: requests that were never answered.
 func (m *cm) rest() []*cmID {
 	m.dev.mu.RLock()
 	defer m.dev.mu.RUnlock()
@@ -94,7 +94,7 @@ func (m *cm) read() error {
 	return nil
 }
 
-// cmIDEvents bounds the events of an identifier that nobody has looked at. A
+// cmIDEvents bounds the queued events of an identifier. A
 // connection has six in its life; those about addresses can repeat.
 const cmIDEvents = 16
 
@@ -141,8 +141,8 @@ func (m *cm) adopt(ev cmEvent) *connRequest {
 	return &connRequest{id: id, local: local, remote: remote, param: ev.param}
 }
 
-// put gives an event to who waits for it. The reader must not block, so what does
-// not fit is dropped.
+// put queues an event for the goroutine that works on id. The reader must not
+// block, so an event beyond the queue's capacity is dropped.
 func (id *cmID) put(ev cmEvent) {
 	select {
 	case id.events <- ev:
@@ -189,7 +189,7 @@ func (id *cmID) wait(ctx context.Context, op string, want ...rdmacm.EventType) (
 
 const noDeviceAt = "no RDMA device has the address; the loopback addresses have none either"
 
-// noAnswer says what to look at when a peer keeps silent.
+// noAnswer is the text, with advice, for a peer that keeps silent.
 func (id *cmID) noAnswer() string {
 	if id.cm.dev.iwarp() {
 		return id.peer + "the peer does not answer; is it up, and its TCP port open?"
@@ -207,8 +207,8 @@ func (id *cmID) timeout(op string, cause error) error {
 	return e
 }
 
-// refused is the error of rdma_connect. On iWARP, whose connections are TCP's,
-// some drivers learn at once that nobody listens.
+// refused is the error of rdma_connect. On iWARP, which connects by TCP,
+// some drivers learn at once that no listener has the port.
 func (id *cmID) refused(op string, err error) error {
 	e := &verbs.Error{Op: op, Err: err, Detail: strings.TrimSuffix(id.peer, ": ")}
 	switch {

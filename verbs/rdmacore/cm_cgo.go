@@ -144,7 +144,7 @@ func toParam(p cmParam) C.struct_cn_param {
 	return r
 }
 
-// maxPrivateData is what the length of struct rdma_conn_param can say.
+// maxPrivateData is the largest length in bytes that struct rdma_conn_param can hold.
 const maxPrivateData = 255
 
 func toAddr(a netip.AddrPort) C.struct_cn_addr {

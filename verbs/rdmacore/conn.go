@@ -18,7 +18,7 @@ import (
 const lingerTime = 10 * time.Second
 
 // watchTime is how often a queue pair is asked whether the device has stopped
-// it. Completions that nobody polls cannot tell, and software drivers raise no event.
+// it. Completions that are not polled cannot report it, and software drivers raise no event.
 const watchTime = time.Second
 
 // conn is an established connection. One goroutine sees to its end.
@@ -114,9 +114,9 @@ func (c *conn) peerEnded(ev cmEvent) error {
 	return c.id.cm.dev.withTrouble(verbs.Errorf("connection", verbs.ErrDisconnected, "the peer ended it")) // because siw ends all connections when its port goes down
 }
 
-// explain adds to the cause of an end what is wrong with our own port: what the
-// device reports then is a peer that does not answer, or, on rxe, a request that
-// cannot be sent.
+// explain adds the fault of our own port to the cause of an end: the device then
+// reports a peer that does not answer, or, on rxe, a request that cannot be
+// sent.
 func (c *conn) explain(cause error) error {
 	if errors.Is(cause, verbs.StatusRetryExcErr) || errors.Is(cause, verbs.StatusLocQPOpErr) {
 		return c.id.cm.dev.withTrouble(cause)
@@ -124,9 +124,9 @@ func (c *conn) explain(cause error) error {
 	return cause
 }
 
-// stopped reports a queue pair that the device has moved to ERR and nobody has
-// been told. If no request of ours is there to tell, the peer has violated its
-// rights; software drivers raise no event for that, so we do.
+// stopped reports a queue pair that the device has moved to ERR without an event
+// or a completion. If no request of ours is outstanding, the peer has violated
+// access rights; software drivers raise no event for that, so stopped raises it.
 func (c *conn) stopped() error {
 	q := c.qp
 	if q.pd.dev.iwarp() || verbs.QPState(q.state.Load()) == verbs.StateErr {
@@ -140,13 +140,13 @@ func (c *conn) stopped() error {
 		return verbs.Errorf("connection", nil, "the device stopped the queue pair; a completion that was not polled has the cause")
 	}
 	cause := verbs.Errorf("connection", nil, "the device stopped the queue pair, as it does when a peer violates access rights")
-	if !q.told.Swap(true) {
+	if !q.failureRaised.Swap(true) {
 		q.pd.dev.events.Add(verbs.DeviceEvent{Type: verbs.EventQPFatal, Context: q.init.Context, QPNum: q.num, Err: cause})
 	}
 	return cause
 }
 
-// end flushes the queue pair and tells that the connection is over.
+// end flushes the queue pair and signals the end of the connection.
 func (c *conn) end(cause error) {
 	c.qp.toErr(c)
 	c.err = cause

@@ -24,7 +24,7 @@ type cq struct {
 	serial  uint64
 	context any
 	watch   *watcher
-	events  chan struct{} // capacity 1: what Event returns
+	events  chan struct{} // capacity 1: the channel of Event
 	overrun atomic.Bool
 
 	mu    sync.Mutex
@@ -39,7 +39,7 @@ type cq struct {
 	late []uint64
 	// +checklocks:mu
 	depth int
-	// closed and made anew at each event, for those who wait beside the reader
+	// closed and made anew at each event, for Disconnect, which waits beside the reader
 	// +checklocks:mu
 	bell chan struct{}
 	// +checklocks:mu
@@ -92,12 +92,12 @@ func (c *cq) readEvent() error {
 	if err := nextCQEvent(c.channel); err != nil {
 		return err
 	}
-	c.tell()
+	c.notify()
 	return nil
 }
 
-// tell wakes the reader of Event and all who wait at the bell.
-func (c *cq) tell() {
+// notify wakes the reader of Event and all goroutines that wait at the bell.
+func (c *cq) notify() {
 	select {
 	case c.events <- struct{}{}:
 	default:
@@ -234,7 +234,7 @@ func (c *cq) purge(num uint32) {
 	c.stash = slices.DeleteFunc(c.stash, func(wc verbs.WC) bool { return wc.QPNum == num })
 }
 
-// noteFailure tells the queue pair of a failed receive from a shared queue.
+// noteFailure reports a failed receive from a shared queue to its queue pair.
 func (c *cq) noteFailure(wc *verbs.WC) {
 	if wc.Status == verbs.StatusSuccess {
 		return
@@ -244,8 +244,8 @@ func (c *cq) noteFailure(wc *verbs.WC) {
 	}
 }
 
-// gather takes what is there into the stash, for somebody who waits for a
-// completion of his own among the reader's, and returns the next bell.
+// gather polls all completions into the stash, for a Disconnect that waits for
+// its own completion among the reader's, and returns the next bell.
 func (c *cq) gather() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -263,7 +263,7 @@ func (c *cq) addLate(token uint64) {
 	c.mu.Lock()
 	c.late = append(c.late, token)
 	c.mu.Unlock()
-	c.tell()
+	c.notify()
 }
 
 // Resize implements verbs.CQDriver.

@@ -33,8 +33,8 @@ type device struct {
 	listeners atomic.Int64
 
 	mu sync.RWMutex
-	// Objects by their serial numbers, which are never used again: what the
-	// library says about one that is gone finds nothing.
+	// Objects by their serial numbers, which are never used again: an event of the
+	// library about an object that is gone finds nothing.
 	// +checklocks:mu
 	qps map[uint64]*qp
 	// +checklocks:mu
@@ -49,7 +49,7 @@ type device struct {
 	closed bool
 }
 
-// stats counts what passes through the package.
+// stats counts the work requests, completions and calls of the device.
 type stats struct {
 	sends, recvs, completions, crossings atomic.Uint64
 	polls                                atomic.Uint64 // crossings that poll

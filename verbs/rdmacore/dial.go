@@ -66,10 +66,10 @@ func (d *device) dial(ctx context.Context, q *qp, addr netip.AddrPort, p verbs.C
 	return c, nil
 }
 
-// abandon gives up an attempt that has failed. On iWARP the kernel keeps who
-// gives up early waiting for the peer's answer, 10 s with siw (iw_destroy_cm_id),
-// and the queue pair with it: then it happens in the background, and the queue
-// pair cannot be used again.
+// abandon gives up an attempt that has failed. On iWARP the kernel blocks a
+// destroy before the peer's answer until that comes, 10 s with siw
+// (iw_destroy_cm_id), and keeps the queue pair with it: then it happens in the
+// background, and the queue pair cannot be used again.
 func (id *cmID) abandon(ctx context.Context, q *qp) {
 	if ctx.Err() == nil || !id.cm.dev.iwarp() {
 		id.destroy()
@@ -163,7 +163,7 @@ func (q *qp) toRTS(id handle, p cmParam) error {
 	return nil
 }
 
-// giveUp leaves a queue pair in ERR whose connection failed on its way to RTS.
+// giveUp leaves a queue pair in ERR after its connection failed on the way to RTS.
 func (q *qp) giveUp() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -12,14 +12,14 @@
 //	}
 //	defer dev.Close()
 //
-// What Open returns is a device like any other of package verbs.
+// The result of Open is a device like any other of package verbs.
 //
 // # Building
 //
 // The package needs cgo, Linux and the build tag rdma; without them it is pure
 // Go, and Devices and Open say so. To build with the tag takes the headers of
-// rdma-core (Debian: libibverbs-dev and librdmacm-dev), whose inline functions
-// are the data path. The libraries themselves are opened at run time, so that one
+// rdma-core (Debian: libibverbs-dev and librdmacm-dev), because their inline
+// functions are the data path. The libraries themselves are opened at run time, so that one
 // binary starts on every machine.
 //
 // # How it works
@@ -28,7 +28,7 @@
 // completions at a time; no Go pointer is kept there, and no C code calls back.
 // Events of completion queues, devices and connections are read from
 // descriptors in Go's poller, so that no thread waits in C. The package counts
-// what its queues hold itself, by tokens in the place of the program's work
+// the requests in its queues itself, by tokens in the place of the program's work
 // request ids, because devices round depths up and a failed completion does not
 // say which queue it belongs to.
 //

@@ -17,7 +17,7 @@ func (d *device) NextEvent(ctx context.Context) (verbs.DeviceEvent, error) { ret
 func (d *device) readAsync() error {
 	raw, err := nextAsync(d.ctx)
 	switch {
-	case errors.Is(err, syscall.EIO): // what reading says once the device is taken from its users
+	case errors.Is(err, syscall.EIO): // reading fails so once the device is taken from its users
 		d.remove()
 		return err
 	case err != nil:
@@ -43,7 +43,7 @@ func (d *device) translate(raw rawAsync) (verbs.DeviceEvent, bool) {
 		}
 		c.overrun.Store(true)
 		ev.Context, ev.Err = c.context, verbs.ErrCQOverrun
-		c.tell()
+		c.notify()
 	case verbs.EventSRQErr, verbs.EventSRQLimitReached:
 		s := d.findSRQ(raw.id)
 		if s == nil {
@@ -60,7 +60,7 @@ func (d *device) translate(raw rawAsync) (verbs.DeviceEvent, bool) {
 		}
 		ev.Context, ev.QPNum = q.init.Context, q.num
 		ev.Err = verbs.Errorf("queue pair", nil, "the device reports: %v", raw.typ)
-		q.told.Store(true)
+		q.failureRaised.Store(true)
 		q.broken(ev.Err)
 	case verbs.EventCommEst, verbs.EventSQDrained, verbs.EventPathMig, verbs.EventPathMigErr, verbs.EventQPLastWQEReached:
 		q := d.findQP(raw.id)
@@ -71,7 +71,7 @@ func (d *device) translate(raw rawAsync) (verbs.DeviceEvent, bool) {
 	case verbs.EventPortErr:
 		ev.Port = uint8(raw.id)
 		ev.Err = verbs.Errorf("port", nil, "%s", d.portDown(int(ev.Port), verbs.PortDown))
-	default: // ports, and what libraries newer than this package raise
+	default: // ports, and events that libraries newer than this package raise
 		ev.Port = uint8(raw.id)
 	}
 	return ev, true

@@ -13,7 +13,7 @@ type GID struct {
 	Netdev string // network interface that the entry belongs to, "" for none
 }
 
-// typeRoCE2 is the kernel's name for entries whose packets are routable.
+// typeRoCE2 is the kernel's name for entries with routable packets.
 const typeRoCE2 = "RoCE v2"
 
 // IP returns the address in the usual form; an IPv4-mapped one as IPv4.
@@ -41,7 +41,7 @@ var gidReasons = [...]string{
 	gidLoopback:   "a loopback address: it does not leave the machine",
 }
 
-// kind classifies an entry; roce tells the tables of Ethernet ports from InfiniBand's.
+// kind classifies an entry; roce is true for the tables of Ethernet ports, false for InfiniBand's.
 func (g GID) kind(roce bool) int {
 	ip := g.IP()
 	switch {

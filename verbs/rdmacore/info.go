@@ -4,7 +4,7 @@ import (
 	"cinnabar/verbs"
 )
 
-// Info is what a listing tells about a device.
+// Info describes a device in a listing.
 type Info struct {
 	Name      string // as in ibv_devices: "mlx5_0", "rxe0"
 	Transport verbs.TransportType

@@ -38,7 +38,7 @@ func result(rc C.int) error {
 	return nil
 }
 
-// loaderError is what dlerror(3) says. Its cause, ENOENT for a library that is
+// loaderError has the text of dlerror(3). Its cause, ENOENT for a library that is
 // missing and ENOSYS for one that is too old, is not in the text.
 type loaderError struct {
 	text  string
@@ -94,7 +94,7 @@ func openContext(name string) (ctx handle, asyncFD int, err error) {
 
 func closeContext(ctx handle) error { return result(C.cn_close(C.uint64_t(ctx))) }
 
-// queryDevice returns the limits as the driver gives them, without name, ports and what is ours.
+// queryDevice returns the limits as the driver gives them, without name, ports and the fields that this package sets.
 func queryDevice(ctx handle) (a verbs.DeviceAttr, ports int, err error) {
 	var r C.struct_cn_attr
 	if err := result(C.cn_query_device(C.uint64_t(ctx), &r)); err != nil {
@@ -139,7 +139,7 @@ type rawGID struct {
 // maxGIDs bounds the entries that are looked at; a table has room for thousands.
 const maxGIDs = 256
 
-// defaultHopLimit is what AHAttr.HopLimit 0 stands for.
+// defaultHopLimit is the hop limit that AHAttr.HopLimit 0 stands for.
 const defaultHopLimit = 64
 
 // gidTypes are the kernel's names in sysfs for IBV_GID_TYPE_*.
@@ -174,7 +174,7 @@ func queryGIDs(ctx handle) ([]rawGID, error) {
 	return table, nil
 }
 
-// rawAsync is an asynchronous event; id is what the object was made with, or the port.
+// rawAsync is an asynchronous event; id is the number that the object was made with, or the port.
 type rawAsync struct {
 	typ verbs.EventType
 	id  uint64
@@ -263,7 +263,7 @@ func querySRQ(h handle) (limit int, err error) {
 
 func destroySRQ(h handle) error { return result(C.cn_destroy_srq(C.uint64_t(h))) }
 
-// rawQP says what a queue pair is made from; createQP fills in what was granted.
+// rawQP has the parameters of a new queue pair; createQP returns the granted ones.
 type rawQP struct {
 	pd, sendCQ, recvCQ, srq handle
 	id                      uint64
@@ -307,7 +307,7 @@ func rawPath(a *verbs.AHAttr, sgid int) C.struct_cn_path {
 	return r
 }
 
-// modifyQP changes what a.Mask names; sgid is the index of the source GID of a.AH.
+// modifyQP sets the attributes that a.Mask names; sgid is the index of the source GID of a.AH.
 func modifyQP(h handle, a *verbs.QPAttr, sgid int) error {
 	r := C.struct_cn_qp_attr{
 		path: rawPath(&a.AH, sgid),

@@ -50,7 +50,7 @@ func (d *device) Listen(addr netip.AddrPort, backlog int) (verbs.ListenerDriver,
 	return l, nil
 }
 
-// listen begins to listen. Who listens on :: takes IPv4 too; on iWARP that needs
+// listen begins to listen. A listener on :: takes IPv4 too; on iWARP that needs
 // an identifier of its own: iw_conn_req_handler of the kernel's rdma_cm finds no
 // device for an IPv4 address in IPv6's clothes.
 func (l *listener) listen(addr netip.AddrPort, backlog int) error {
@@ -144,7 +144,7 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// end stops listening and refuses who waits; false if it has been called before.
+// end stops listening and refuses waiting requests; false if it has been called before.
 func (l *listener) end() bool {
 	l.mu.Lock()
 	if l.closed {
@@ -177,11 +177,11 @@ type connRequest struct {
 func (r *connRequest) LocalAddr() netip.AddrPort  { return r.local }
 func (r *connRequest) RemoteAddr() netip.AddrPort { return r.remote }
 
-// Param is what the peer asked for, in the words of this side: what is given
-// back to Accept grants it.
+// Param returns the peer's wishes, in the terms of this side: passing them
+// back to Accept grants them.
 func (r *connRequest) Param() verbs.ConnParam { return asParam(r.param) }
 
-// asParam translates back: what is 0 on the wire is "none".
+// asParam translates back: 0 on the wire is "none".
 func asParam(p cmParam) verbs.ConnParam {
 	none := func(v uint8) int {
 		if v == 0 {

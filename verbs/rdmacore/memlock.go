@@ -43,8 +43,8 @@ func roomError(op string, err error) error {
 	return e
 }
 
-// lockAdvice says what the limit of locked memory is now, how much of it is in
-// use, and how to raise it.
+// lockAdvice is a text with the limit of locked memory, the part of it that is in
+// use, and ways to raise it.
 func lockAdvice() string {
 	limit := "unknown"
 	if cur, _, ok := hostmem.LockLimit(); ok && cur != hostmem.Unlimited {

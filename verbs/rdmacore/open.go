@@ -33,7 +33,7 @@ func Devices() ([]Info, error) {
 	return list, nil
 }
 
-// loaded opens the libraries or says what is missing.
+// loaded opens the libraries; its error names a missing one.
 func loaded(op string) error {
 	if err := load(); err != nil {
 		return loadError(op, err)
@@ -63,7 +63,7 @@ func Open(name string) (*verbs.Device, error) {
 	return verbs.NewDevice(d), nil
 }
 
-// start asks for what never changes and begins to read events.
+// start queries the attributes that never change and begins to read events.
 func (d *device) start(asyncFD int) (err error) {
 	if err := d.learn(); err != nil {
 		return err

@@ -62,8 +62,8 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	return len(wrs), nil
 }
 
-// collect fills the batch and returns how many requests it took. stop is what
-// is wrong with the next one; nil if there is none or it waits for the next batch.
+// collect fills the batch and returns the number of requests it took. stop is the
+// error of the next one; nil if there is none or it waits for the next batch.
 func (q *qp) collect(wrs []verbs.SendWR, token uint64) (taken int, stop error) {
 	for i := range wrs {
 		wr := &wrs[i]
@@ -129,7 +129,7 @@ func sendFull(depth uint32) error {
 	return verbs.Errorf("post send", verbs.ErrQueueFull, "%d requests are outstanding; poll their completions, or create the queue pair with a larger MaxSendWR", depth)
 }
 
-// checkSend refuses what can never be sent. Wrong keys and ranges are no such
+// checkSend refuses requests that can never be sent. Wrong keys and ranges are no such
 // thing: they end the queue pair when their turn comes.
 func (q *qp) checkSend(wr *verbs.SendWR) error {
 	const op = "post send"

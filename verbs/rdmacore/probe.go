@@ -6,7 +6,7 @@ import (
 	"cinnabar/verbs"
 )
 
-// probe finds out what no query tells, by making queue pairs: of which types the
+// probe finds the limits that no query returns, by making queue pairs: of which types the
 // device has them, and how many bytes an inline request can carry.
 func (d *device) probe() {
 	d.attr.QPTypes = []verbs.QPType{verbs.RC} // every device of the connection manager has RC

@@ -21,8 +21,8 @@ const (
 )
 
 // queue is our account of a send or receive queue: a ring of the program's ids.
-// head is moved by who posts, under the queue's lock, before the request is
-// handed over; tail by who polls, under the completion queue's.
+// head is moved by the poster, under the queue's lock, before the request is
+// handed over; tail by the poller, under the completion queue's.
 type queue struct {
 	ids        []uint64
 	ops        []verbs.WCOp
@@ -47,7 +47,7 @@ func (r *queue) put(pos uint32, id uint64, op verbs.WCOp) {
 
 // take retires the requests up to pos and returns the id and the operation of that one.
 func (r *queue) take(pos uint32) (uint64, verbs.WCOp) {
-	_ = r.head.Load() // what was put is seen here
+	_ = r.head.Load() // makes the stores of put visible here
 	i := pos & uint32(len(r.ids)-1)
 	id, op := r.ids[i], r.ops[i]
 	if r.open != nil {
@@ -63,15 +63,15 @@ type qp struct {
 	pd     *pd
 	h      handle
 	num    uint32
-	serial uint64 // what asynchronous events name it by
+	serial uint64 // names the queue pair in asynchronous events
 	init   verbs.QPInit
 	sendCQ *cq
 	recvCQ *cq
 	srq    *srq // nil: own receives
 
-	state atomic.Uint32 // verbs.QPState; written under mu
-	token atomic.Uint64 // serial number in tokens; another one after each reset
-	told  atomic.Bool   // an event has told of its failure
+	state         atomic.Uint32 // verbs.QPState; written under mu
+	token         atomic.Uint64 // serial number in tokens; another one after each reset
+	failureRaised atomic.Bool   // an event has reported its failure
 
 	sendMu sync.Mutex
 	sq     queue
@@ -210,7 +210,7 @@ func (q *qp) access() verbs.Access {
 	return a
 }
 
-// complete fills in what a completion of ours does not say, and reports whether
+// complete fills in the fields that the device's completion lacks, and reports whether
 // it is the program's.
 func (q *qp) complete(kind uint64, pos uint32, wc *verbs.WC) bool {
 	if kind == kindMarker {
@@ -240,7 +240,7 @@ func (q *qp) complete(kind uint64, pos uint32, wc *verbs.WC) bool {
 	return true
 }
 
-// broken is told of a failed completion: the device has moved the queue pair to
+// broken handles a failed completion: the device has moved the queue pair to
 // ERR. That of an unreliable type it may also have moved to SQE, or left alone.
 func (q *qp) broken(err error) {
 	q.mu.Lock()

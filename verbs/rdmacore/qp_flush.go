@@ -12,12 +12,12 @@ import (
 //     the socket, each kind in order, but the latter may overtake the former
 //     (siw_qp_sq_process);
 //   - a queue pair's ERR is entered by the end of its connection, which flushes
-//     both queues; what a program posts afterwards lies in the queues for ever
+//     both queues; a request that is posted afterwards lies in the queues for ever
 //     (siw_qp_llp_close). The program cannot know before the event comes.
 //
-// So on iWARP each slot of our account tells whether it is open, and the end of
-// a connection gives back what is. Slots of receives tell everywhere: those posted
-// in ERR are given back by us, perhaps before the driver has flushed earlier ones.
+// So on iWARP each slot of our account records whether it is open, and the end of
+// a connection gives back the open ones. Slots of receives record it everywhere: those
+// posted in ERR are given back by us, perhaps before the driver has flushed earlier ones.
 
 // anyOrder prepares a queue for completions that overtake each other.
 func (r *queue) anyOrder() { r.open = make([]bool, len(r.ids)) }
@@ -25,7 +25,7 @@ func (r *queue) anyOrder() { r.open = make([]bool, len(r.ids)) }
 // isOpen reports whether the request at pos has not been given back yet. A
 // driver may be so late that the slot is another one's by now.
 func (r *queue) isOpen(pos uint32) bool {
-	head, tail := r.head.Load(), r.tail.Load() // what was put is seen here
+	head, tail := r.head.Load(), r.tail.Load() // makes the stores of put visible here
 	return r.open == nil || pos-tail < head-tail && r.open[pos&uint32(len(r.open)-1)]
 }
 
@@ -37,7 +37,7 @@ func (r *queue) skip(pos uint32) {
 	}
 }
 
-// retire closes pos and what was posted before it, but for the reads if it is
+// retire closes pos and the requests posted before it, except reads if pos is
 // none itself, and frees the slots before the first open one.
 func (r *queue) retire(pos uint32) {
 	mask := uint32(len(r.open) - 1)
@@ -60,10 +60,10 @@ func (r *queue) advance(tail uint32) {
 	r.tail.Store(tail)
 }
 
-// giveBack has what is still open in a queue flushed, once the library has nothing
-// more. The driver may flush some of it too, and be later; that is dropped then.
-// Whoever waits for completions is told. The caller keeps the queue from being
-// posted to.
+// giveBack flushes the requests that are still open in a queue, once the library has
+// nothing more. The driver may flush some of them too, and be later; these are dropped
+// then. It wakes the waiters of the completion queue. The caller keeps the queue from
+// being posted to.
 func (c *cq) giveBack(r *queue, kind, token uint64) {
 	c.mu.Lock()
 	for p := r.tail.Load(); p != r.head.Load(); p++ {
@@ -72,11 +72,11 @@ func (c *cq) giveBack(r *queue, kind, token uint64) {
 		}
 	}
 	c.mu.Unlock()
-	c.tell()
+	c.notify()
 }
 
 // flush gives back one request that the device does not, and reports whether
-// nobody had before.
+// it was still open.
 func (q *qp) flush(kind uint64, pos uint32, wc *verbs.WC) bool {
 	*wc = verbs.WC{Status: verbs.StatusWRFlushErr, QPNum: q.num}
 	r := &q.sq

@@ -58,7 +58,7 @@ func (q *qp) Modify(attr verbs.QPAttr) error {
 	return nil
 }
 
-// setDefaults fills in what most programs want and the state machine asks for.
+// setDefaults fills in the attributes that the state machine requires and most programs leave out.
 func (q *qp) setDefaults(attr *verbs.QPAttr, from, to verbs.QPState) {
 	switch {
 	case from == verbs.StateReset && to == verbs.StateInit:
@@ -78,7 +78,7 @@ func (q *qp) setDefaults(attr *verbs.QPAttr, from, to verbs.QPState) {
 	}
 }
 
-// setRight fills in what keeps strangers away: rights of a connected queue pair, the key of datagrams.
+// setRight fills in the attribute that keeps unknown peers away: rights of a connected queue pair, the key of datagrams.
 func (q *qp) setRight(attr *verbs.QPAttr) {
 	right := verbs.AttrAccess
 	if q.init.Type == verbs.UD {
@@ -97,7 +97,7 @@ func (q *qp) learnMTU(port int) {
 	}
 }
 
-// checkStep refuses what the transport's state machine does not allow.
+// checkStep refuses steps that the transport's state machine does not allow.
 func (q *qp) checkStep(from, to verbs.QPState, mask verbs.QPAttrMask) error {
 	const op = "modify queue pair"
 	if !q.pd.dev.iwarp() {
@@ -137,7 +137,7 @@ func (q *qp) reset(attr verbs.QPAttr) error {
 	case c != nil && verbs.QPState(q.state.Load()) != verbs.StateErr:
 		return verbs.Errorf(op, verbs.ErrInvalid, "to RESET with a live connection; move it to ERR first")
 	case c != nil:
-		<-c.done // it has been told
+		<-c.done // its end has been signaled
 	}
 	q.sendMu.Lock()
 	defer q.sendMu.Unlock()
@@ -148,7 +148,7 @@ func (q *qp) reset(attr verbs.QPAttr) error {
 	}
 	q.sendCQ.purge(q.num)
 	q.recvCQ.purge(q.num)
-	// Nobody accounts for a completion of the old life any more: purge has waited for who did.
+	// No poller accounts for a completion of the old life any more: purge has waited for them.
 	q.dests.dropAll()
 	for _, r := range []*queue{&q.sq, &q.rq} {
 		r.tail.Store(r.head.Load())
@@ -172,7 +172,7 @@ func (q *qp) rename(attr verbs.QPAttr) error {
 		return modifyError(op, verbs.QPState(q.state.Load()), verbs.StateReset, err)
 	}
 	q.conn = nil
-	q.told.Store(false)
+	q.failureRaised.Store(false)
 	q.state.Store(uint32(verbs.StateReset))
 	if q.drained != nil { // its marker is gone
 		close(q.drained)
@@ -228,7 +228,7 @@ func (q *qp) begin(op string) error {
 	return nil
 }
 
-// finish ends what begin began. With a connection the queue pair is in RTS.
+// finish ends the attempt that begin started. With a connection the queue pair is in RTS.
 func (q *qp) finish(c *conn) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -260,17 +260,17 @@ func (q *qp) drain(ctx context.Context, over <-chan struct{}) error {
 		if err := q.sendCQ.Arm(false); err != nil {
 			return err
 		}
-		q.sendCQ.gather() // what came before Arm rings no bell
+		q.sendCQ.gather() // completions before Arm ring no bell
 		select {
 		case <-done:
-			q.sendCQ.tell() // the reader's completions may be in the stash
+			q.sendCQ.notify() // the reader's completions may be in the stash
 			return nil
 		default:
 		}
 		select {
 		case <-done:
 		case <-over:
-			q.sendCQ.tell()
+			q.sendCQ.notify()
 			return nil
 		case <-bell:
 		case <-ctx.Done():
@@ -279,8 +279,8 @@ func (q *qp) drain(ctx context.Context, over <-chan struct{}) error {
 	}
 }
 
-// mark posts the marker, unless one is on its way already, and returns what is
-// closed when it is done; nil if nothing is sent any more.
+// mark posts the marker, unless one is on its way already, and returns a channel
+// that is closed when it is done; nil if nothing is sent any more.
 func (q *qp) mark() (<-chan struct{}, error) {
 	q.mu.Lock()
 	done := q.drained

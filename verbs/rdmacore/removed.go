@@ -12,12 +12,12 @@ import (
 	"cinnabar/verbs"
 )
 
-// removal is what a device knows of its own end: it was unplugged, its driver
+// removal records a device's own end: it was unplugged, its driver
 // was unloaded, or it failed for good. The news comes by one of three ways. A
 // driver that can take a device from its users raises IBV_EVENT_DEVICE_FATAL and
-// lets every later call fail with EIO, reading events among them. Of a driver
-// that cannot, such as rxe and siw, the connection manager tells: the kernel
-// waits then until the users have closed everything.
+// lets every later call fail with EIO, reading events among them. For a driver
+// that cannot, such as rxe and siw, the connection manager reports the removal: the
+// kernel waits then until the users have closed everything.
 type removal struct {
 	begun atomic.Bool
 	gone  chan struct{} // closed by remove
@@ -33,8 +33,8 @@ func (r *removal) isGone() bool {
 	}
 }
 
-// remove is told that the device is gone. It ends connections, flushes queue
-// pairs as far as the driver still does, and wakes all who wait.
+// remove handles the removal of the device. It ends connections, flushes queue
+// pairs as far as the driver still does, and wakes all waiters.
 func (d *device) remove() {
 	if d.removal.begun.Swap(true) {
 		return
@@ -53,7 +53,7 @@ func (d *device) remove() {
 	cqs := slices.Collect(maps.Values(d.cqs)) // a later one finds the device gone before it waits
 	d.mu.RUnlock()
 	for _, c := range cqs {
-		c.tell()
+		c.notify()
 	}
 }
 
@@ -87,7 +87,7 @@ func (d *device) usable(op string) error {
 	return nil
 }
 
-// released is the result of a destroying call: what belonged to a device that is
+// released is the result of a destroying call: an object of a device that is
 // gone is gone with it, and the library says EIO.
 func (d *device) released(err error) error {
 	if d.removal.isGone() && (errors.Is(err, syscall.EIO) || errors.Is(err, syscall.ENODEV)) {

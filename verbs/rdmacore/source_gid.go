@@ -2,7 +2,7 @@ package rdmacore
 
 import "net/netip"
 
-// scope is what two GIDs must have in common for packets between them: RoCE v2
+// scope is the property that two GIDs must share for packets between them: RoCE v2
 // has no way from IPv4 to IPv6, nor from a link to beyond it.
 type scope uint8
 

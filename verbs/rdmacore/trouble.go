@@ -19,8 +19,8 @@ import (
 	"cinnabar/verbs"
 )
 
-// What follows are the errors that meet people on their first day with a device,
-// each with what stands in the way and what helps.
+// The errors below are those that users meet on their first day with a device,
+// each with its cause and a remedy.
 
 // loadError is about libraries that cannot be opened or lack a function.
 func loadError(op string, err error) error {
@@ -32,7 +32,7 @@ func loadError(op string, err error) error {
 	return e
 }
 
-// noModules is what is wrong with a kernel that does not answer.
+// noModules is the error text for a kernel that does not answer.
 const noModules = "the kernel's RDMA modules do not answer; load them with `modprobe -a ib_uverbs rdma_ucm`"
 
 // listError is about the kernel.
@@ -40,8 +40,8 @@ func listError(op string, err error) error {
 	return &verbs.Error{Op: op, Kind: errors.ErrUnsupported, Err: err, Detail: noModules}
 }
 
-// whyNone explains a listing that is empty. What the kernel has all the same lacks
-// its driver in user space.
+// whyNone explains a listing that is empty. A device that the kernel has all the
+// same lacks its driver in user space.
 func whyNone() string {
 	if _, err := os.Stat(verbsDir); err != nil {
 		return noModules
@@ -94,7 +94,7 @@ func namesThere() string {
 	return "this machine has " + strings.Join(names, ", ")
 }
 
-// deviceFile is what a program opens to use a device.
+// deviceFile returns the path that a program opens to use a device.
 func deviceFile(name string) string {
 	entries, _ := os.ReadDir(verbsDir) // without any the name is a guess
 	for _, e := range entries {
@@ -105,7 +105,7 @@ func deviceFile(name string) string {
 	return filepath.Join(fileDir, "uverbs0")
 }
 
-// Where the kernel shows what it offers to programs, and where that is opened.
+// Directories of the kernel's devices for programs: their descriptions and their files.
 const (
 	verbsDir = "/sys/class/infiniband_verbs"
 	fileDir  = "/dev/infiniband"
@@ -135,7 +135,7 @@ func cmError(err error) error {
 	return fmt.Errorf("the connection manager does not answer; load it with `modprobe rdma_ucm`: %w", err)
 }
 
-// wayError adds to the failure of a step what is wrong with the way to the peer,
+// wayError adds the fault of the path to the peer to the failure of a step,
 // if the step sets one.
 func (d *device) wayError(a *verbs.QPAttr, sgid int, err error) error {
 	if a.Mask&verbs.AttrAV == 0 {
@@ -153,8 +153,8 @@ func (d *device) wayError(a *verbs.QPAttr, sgid int, err error) error {
 	return fmt.Errorf("to GID %v from GID %v: %w", to, table[i], err)
 }
 
-// portTrouble says which ports cannot send and what helps, "" if all can. It is
-// for errors: peers that do not answer are often a port of our own.
+// portTrouble names the first port that cannot send, with a remedy, "" if all can. It is
+// for errors: a peer that does not answer is often a port of our own that is down.
 func (d *device) portTrouble() string {
 	for i := range d.ports {
 		p, err := queryPort(d.ctx, i+1)
@@ -166,7 +166,7 @@ func (d *device) portTrouble() string {
 	return ""
 }
 
-// portDown says what helps against a port's state.
+// portDown is the error text, with a remedy, for a port in a state other than active.
 func (d *device) portDown(num int, state verbs.PortState) string {
 	netdev := netdevOf(d.name, num)
 	if netdev == "" {
@@ -192,7 +192,7 @@ func netdevOf(device string, num int) string {
 	return ""
 }
 
-// withTrouble adds to an error of a connection what is wrong with our own ports.
+// withTrouble adds the fault of our own ports to an error of a connection.
 func (d *device) withTrouble(err error) error {
 	if s := d.portTrouble(); err != nil && s != "" {
 		return fmt.Errorf("%w (%s)", err, s)
