@@ -21,5 +21,5 @@
 // Read on at [Call] for responses that come later, at [Pending] for operations in flight, at [Error] and
 // [cinnabar/codes] for failures, at [HandlerPool] for limits, at [cinnabar/stats] for observation, and in
 // [cinnabar/margo] for the JSON configuration of Margo. The verbs of RDMA programming are in [cinnabar/verbs].
-// Anyone who can connect can call: SECURITY.md has the limits of that trust.
+// There is no authentication: SECURITY.md describes the trust in peers.
 package cinnabar

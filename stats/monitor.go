@@ -52,7 +52,7 @@ type Event struct {
 	End  bool // the event is the end of the operation; false: the start
 	// Info describes the call or request. At the start of an EventRequest its Parent is 65535, because the request is not yet
 	// decoded. For a transfer, RPC is "pull" or "push", Peer is the owner of the remote memory, and Parent is the id of the RPC
-	// in whose handler the transfer was started. For exposed memory, RPC is "expose".
+	// with the handler that started the transfer. For exposed memory, RPC is "expose".
 	Info  CallInfo
 	Bytes int64  // response: size of the payload; exposed memory: its size; transfer: bytes requested at the start, bytes moved at the end
 	Err   error  // at the end: nil if the operation succeeded, and always nil for EventRequest, because EventHandle has the handler's error
@@ -66,7 +66,7 @@ type CallInfo struct {
 	ID       uint64       // on the wire
 	Provider uint16       // 0 for the flavour Mercury, which has none
 	Peer     fmt.Stringer // the other process, a [*cinnabar.Endpoint]; its String is the address
-	Parent   uint64       // the id of the RPC in whose handler the call is made, as the caller says; 65535: outside handlers
+	Parent   uint64       // the id of the RPC with the handler that makes the call, as the caller says; 65535: outside handlers
 	Pool     string       // at the server: the name of the handler's pool; empty: it has none
 }
 

@@ -1,4 +1,4 @@
-// Package stats has what an engine reports about its own work: a [Snapshot] of its counters, which [cinnabar.Engine.Stats]
+// Package stats has the reports of an engine about its own work: a [Snapshot] of its counters, which [cinnabar.Engine.Stats]
 // returns, an [Inventory] of its services and of the operations under way, which [cinnabar.Engine.Inventory] returns, and the events
 // that a [Monitor] in [cinnabar.Config] receives at the start and the end of each operation.
 //
@@ -35,8 +35,8 @@ type SecurityEvent struct {
 	Count uint64 `json:"count"`
 }
 
-// Net counts messages and transfers. Names in parentheses are those of Mercury's counters (HG_Class_get_counters). The fields whose
-// names end in Active or Unsent, and OverflowBytes, are states of the moment; the others only grow.
+// Net counts messages and transfers. Names in parentheses are those of Mercury's counters (HG_Class_get_counters). Fields with
+// names that end in Active or Unsent, and OverflowBytes, are states of the moment; the others only grow.
 type Net struct {
 	RequestsSent    uint64 // by calls that left this process (rpc_req_sent_count)
 	ResponsesRecvd  uint64 // to them (rpc_resp_recv_count)
@@ -48,7 +48,7 @@ type Net struct {
 	SelfCalls       uint64 // calls to the own address, which do not count above
 	RequestsDropped uint64 // from the network: malformed, with wrong checksums, or with an overflow that failed
 	RequestsRefused uint64 // answered codes.Again, because no memory was left for their overflow
-	ResponsesFailed uint64 // which the network did not accept, or whose overflow the caller did not pull
+	ResponsesFailed uint64 // that the network did not accept, or with overflow that the caller did not pull
 	RequestsUnheard uint64 // requests that were given up without an answer
 	AcksMissing     uint64 // overflows that a peer did not acknowledge in time
 	Reads           uint64 // transfers that read from peers
