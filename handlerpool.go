@@ -294,6 +294,20 @@ func (e *Engine) AddPool(cfg PoolConfig) (*HandlerPool, error) {
 // the Config.RPCPool of an engine, an RPC is registered for it, a timer of it is started, or a request is in it.
 func (e *Engine) RemovePool(name string) error { return e.handlers.pools.remove(name) }
 
+// SetHandlerWarning changes Config.HandlerWarning of the running engine, and of the engines that share its pools; 0: no warnings.
+func (e *Engine) SetHandlerWarning(d time.Duration) error {
+	const op = "set handler warning"
+	if d < 0 {
+		return argumentError(op, "", "", "HandlerWarning is %v; it is a duration, or 0 for no warnings", d)
+	}
+	if err := e.begin(); err != nil {
+		return errorFrom(op, "", "", err)
+	}
+	defer e.end()
+	e.handlers.pools.warn(d)
+	return nil
+}
+
 // WithPool makes the workers of p run the handlers of the RPC, or the function of AfterFunc. The pool must be the same engine's or its parent's.
 func WithPool(p *HandlerPool) HandleOption {
 	return handleOption(func(s *service) error {

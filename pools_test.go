@@ -213,11 +213,11 @@ func TestHandlerWarning(t *testing.T) {
 		for i, age := range []string{"1s", "2s", "4s"} {
 			log.want(t, i, "handler takes long", "rpc=nap@7", "peer="+s.client.Addr(), "age="+age, "state=running")
 		}
-		must(t, s.server.SetParam("handler_warning_msecs", "0"))
+		must(t, s.server.SetHandlerWarning(0))
 		if _, err := nap.Call(t.Context(), s.ep.Provider(7), 5000); err != nil {
 			t.Fatal(err)
 		}
-		must(t, s.server.SetParam("handler_warning_msecs", "3000"))
+		must(t, s.server.SetHandlerWarning(3*time.Second))
 		if _, err := nap.Call(t.Context(), s.ep.Provider(7), 5000); err != nil {
 			t.Fatal(err)
 		}
@@ -226,16 +226,8 @@ func TestHandlerWarning(t *testing.T) {
 	})
 	_, err := Open(t.Context(), network, &Config{HandlerWarning: -1})
 	wantCode(t, err, codes.InvalidArg, "HandlerWarning")
-}
-
-// parity: G72 G74
-func TestSetParam(t *testing.T) {
 	e := calling(t, nil)
-	must(t, e.SetParam("progress_timeout_ub_msecs", "100"))
-	wantCode(t, e.SetParam("no_such", "1"), codes.InvalidArg, "no_such", "handler_warning_msecs", "progress_timeout_ub_msecs")
-	for _, bad := range []string{"", "x", "-1", "99999999999999"} {
-		wantCode(t, e.SetParam("progress_timeout_ub_msecs", bad), codes.InvalidArg, bad, "milliseconds")
-	}
+	wantCode(t, e.SetHandlerWarning(-1), codes.InvalidArg, "HandlerWarning is -1ns")
 	must(t, e.Close())
-	wantCode(t, e.SetParam("progress_timeout_ub_msecs", "1"), codes.Permission)
+	wantCode(t, e.SetHandlerWarning(0), codes.Permission)
 }
