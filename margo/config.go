@@ -27,7 +27,7 @@ type Config struct {
 	// AllowQuery makes [Listen] serve [Query]: any peer that asks gets a [Description] of the engine.
 	AllowQuery bool
 
-	document *conf.Config // what ParseConfig has read; nil: Margo's defaults
+	document *conf.Config // the parsed document; nil: Margo's defaults
 }
 
 // ParseConfig reads a configuration of Margo's, the JSON that margo_init_ext takes and margo_get_config returns. It accepts each key
@@ -67,8 +67,8 @@ const (
 //	ABT_MEM_MAX_NUM_STACKS   the key abt_mem_max_num_stacks, which has no effect
 //	ABT_THREAD_STACKSIZE     the key abt_thread_stacksize, which has no effect
 //
-// If MARGO_LOG_LEVEL or HG_LOG_LEVEL is set, Logger writes lines in Margo's format to standard error. An error names the variable whose
-// value is no level.
+// If MARGO_LOG_LEVEL or HG_LOG_LEVEL is set, Logger writes lines in Margo's format to standard error. An error names the variable that
+// has no level as its value.
 func ConfigFromEnv(margoJSON []byte) (*Config, error) {
 	return configFromEnv(margoJSON, os.Getenv)
 }
@@ -164,7 +164,7 @@ type ConfigFormat struct {
 // same again, and margo_init_ext takes it. Fields for which Margo has no keys are in the object "cinnabar"; those that are functions
 // or other objects are left out. A nil c is the zero Config.
 //
-// It is an error if c has a setting that Margo would not read: a pool whose name is not an identifier of C, or thousands of workers,
+// It is an error if c has a setting that Margo would not read: a pool with a name that is not an identifier of C, or thousands of workers,
 // each of which is a thread there.
 func FormatConfig(c *Config, f ConfigFormat) ([]byte, error) {
 	m, err := c.format()
@@ -185,7 +185,7 @@ func formatError(err error) error {
 	return argumentError("write configuration", "Margo's layout cannot hold it: %w", err)
 }
 
-// argumentError is the error of an operation whose arguments cannot be right.
+// argumentError returns the error of an operation with wrong arguments.
 func argumentError(op, format string, args ...any) error {
 	return &cinnabar.Error{Op: op, Code: codes.InvalidArg, Err: fmt.Errorf(format, args...)}
 }
@@ -439,7 +439,7 @@ func (cfg *Config) poolsInForce() []cinnabar.PoolConfig {
 	return list
 }
 
-// describes tells whether m has these pools, besides the primary one, in this order.
+// describes reports whether m has these pools, besides the primary one, in this order.
 func describes(m *conf.Config, pools []cinnabar.PoolConfig) bool {
 	if len(m.Pools) != len(pools)+1 {
 		return false

@@ -58,7 +58,7 @@ type LogLevels struct {
 	// Mercury is the level of the lines of Mercury's core, which is the subsystem "rpc" in "hg", and of the network, which is "na"
 	// (HG_Set_log_level): none, fatal, error, warning, min_debug, info or debug. Empty stands for warning.
 	Mercury string
-	// Subsystems names the subsystems of Mercury whose lines are logged, separated by commas (HG_Set_log_subsys). A subsystem that is
+	// Subsystems names the subsystems of Mercury that log, separated by commas (HG_Set_log_subsys). A subsystem that is
 	// not named is logged if the one to which it belongs is; a ~ before a name excludes it: "hg,na,~rpc". Empty stands for "hg,na".
 	Subsystems string
 }
@@ -128,7 +128,7 @@ func (r *logRule) level(subsystem string) slog.Level {
 const subsystemKey = "subsys"
 
 // LogHandler is a [slog.Handler] that has Margo's and Mercury's levels. It drops the lines that its [LogLevels] exclude and passes the
-// others to another handler, whose own level counts as well. It tells the lines of Mercury's layers from others by the attribute
+// others to another handler, whose own level counts as well. It knows the lines of Mercury's layers by the attribute
 // "subsys", which it does not pass on. Engines whose loggers share a LogHandler share its levels. It is safe for
 // concurrent use.
 type LogHandler struct {

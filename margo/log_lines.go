@@ -18,8 +18,8 @@ type lineHandler struct {
 	with []func(slog.Handler) slog.Handler // attributes and groups, in their order
 }
 
-// lineWriter is what the handlers of one logger share. Its lock is held for a Write only, never while attributes are
-// formatted: what does that may be a method of the program's, which may log.
+// lineWriter is shared by the handlers of one logger. Its lock is held for a Write only, never while attributes are
+// formatted, because a method of the program may format them, and may log.
 type lineWriter struct {
 	mu sync.Mutex
 	w  io.Writer

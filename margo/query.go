@@ -33,7 +33,7 @@ type Description struct {
 	Config    json.RawMessage   `json:"config,omitempty"` // in Margo's layout, if that can hold it; without mercury.auth_key
 }
 
-// PoolDescription is a pool and what it does.
+// PoolDescription is a pool with its counters.
 type PoolDescription struct {
 	Name    string `json:"name"`
 	Kind    string `json:"kind"`
