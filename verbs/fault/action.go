@@ -7,7 +7,7 @@ import (
 	"cinnabar/verbs"
 )
 
-// Action is what a rule does. The functions of this package that return an
+// Action is the fault that a rule injects. The functions of this package that return an
 // Action make all there are.
 type Action interface {
 	String() string
@@ -25,7 +25,7 @@ var (
 
 // Status makes a work request end with s. A send has no effect at the peer; a
 // receive is consumed by a message first. Unless s is success, the queue pair
-// goes to ERR once the requests before are done, and what is left is flushed, as
+// goes to ERR once the requests before are done, and the rest is flushed, as
 // on a real device. Success on a send is a device that lies.
 func Status(s verbs.WCStatus) Action { return status{s} }
 
@@ -66,8 +66,8 @@ type reorder struct{ others int }
 func (a reorder) String() string  { return fmt.Sprintf("reorder behind %d", a.others) }
 func (a reorder) points() []Point { return atWork }
 
-// Duplicate carries a send work request out twice and completes it once: what
-// a layer with at-least-once delivery would do. It needs a free entry of the
+// Duplicate carries a send work request out twice and completes it once, as
+// a layer with at-least-once delivery would. It needs a free entry of the
 // send queue; without one the second time is left out.
 func Duplicate() Action { return duplicate{} }
 
@@ -142,7 +142,7 @@ type fail struct{ err error }
 func (a fail) String() string  { return fmt.Sprintf("fail: %v", a.err) }
 func (a fail) points() []Point { return atAny }
 
-// Refuse makes a dial fail as if nobody listened.
+// Refuse makes a dial fail as if no listener had the address.
 func Refuse() Action { return Fail(syscall.ECONNREFUSED) }
 
 // Reject refuses a connection with private data: a dial fails with

@@ -137,8 +137,8 @@ func (c *cq) Arm(solicitedOnly bool) error {
 	return nil
 }
 
-// Poll takes completions from below, changes what the plan says, and hands out
-// what is ready. It takes no more than it can hand out, so that the depth of the
+// Poll takes completions from below, changes them as the plan says, and hands out
+// those that are ready. It takes no more than fit wc, so that the depth of the
 // queue keeps its meaning.
 func (c *cq) Poll(wc []verbs.WC) (int, error) {
 	c.in.mu.Lock()
@@ -204,11 +204,11 @@ func (c *cq) take(wc verbs.WC) {
 		c.finish(q, wc, q.recvs.take(t.seq()), true)
 	case kindShared:
 		c.finish(c.in.byNum[wc.QPNum], wc, c.in.srqs[t.object()].recvs.take(t.seq()), true)
-	case kindAgain: // nobody waits for it
+	case kindAgain: // the program has no such request
 	}
 }
 
-// finish does what the plan says about a request that has completed below.
+// finish applies the plan to a request that has completed below.
 func (c *cq) finish(q *qp, wc verbs.WC, e entry, recv bool) {
 	wc.ID = e.id
 	if q == nil { // the last completions of a queue pair that was closed
@@ -284,7 +284,7 @@ func (c *cq) lane(q *qp, recv bool) *lane {
 	return l
 }
 
-// release moves late completions whose time has come to the ready ones.
+// release moves late completions to the ready ones when their time has come.
 func (c *cq) release() {
 	for _, l := range c.lanes {
 		for len(l.late) > 0 && c.due(l) {

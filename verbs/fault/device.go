@@ -144,7 +144,7 @@ func (p *pd) CreateAH(attr verbs.AHAttr) (verbs.AddressHandle, error) {
 }
 func (p *pd) Close() error { return p.inner.Close() }
 
-// listener is a listener whose requests may get lost.
+// listener is a listener that can lose requests.
 type listener struct {
 	verbs.ListenerDriver
 	in     *Injector

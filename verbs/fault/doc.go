@@ -2,8 +2,8 @@
 // purpose: lost, late, repeated and reordered work, broken connections, any
 // completion status, any asynchronous event, refused calls.
 //
-// What goes wrong is a [Plan]: a seed and a list of [Rule] values, each of
-// which says where it matches and what to do.
+// A [Plan] lists the faults: a seed and [Rule] values, each with a condition
+// and an action.
 //
 //	in, err := fault.New(fault.Plan{Seed: 1, Rules: []fault.Rule{
 //		// the third send of the first queue pair gets no answer
@@ -26,12 +26,12 @@
 //
 // A decision depends on the seed, the rule, the queue and the number of the
 // candidate at that queue, on nothing else: the same plan and the same posts to
-// each queue inject the same faults, whatever the scheduler does between queues.
+// each queue inject the same faults, regardless of the scheduling between queues.
 // Queues are known by the order in which they were created, from 1. Time is
 // counted in polls of a completion queue; the layer reads no clock and never
 // sleeps.
 //
-// # What stays true
+// # Guarantees
 //
 // A faulty device is still a device. Each accepted request that makes a
 // completion makes exactly one, in the order of its queue, except after an
@@ -42,7 +42,7 @@
 //
 // Verbs have reliable queues, so some faults of a network do not exist here: a
 // lost packet is a delay, and a torn one is seen only as [Partial], the prefix of
-// a write whose connection broke. Connection events reach programs as results
+// a write that was cut off when its connection broke. Connection events reach programs as results
 // of calls, so an event of unknown type cannot be injected: [Fail] with any error
 // is its equivalent.
 //

@@ -12,7 +12,7 @@ type Injector struct {
 	plan Plan
 	wg   sync.WaitGroup // the layer's goroutines
 
-	// mu guards all that follows and what can be reached from it; devices below are
+	// mu guards the fields below and the objects reached from them; devices below are
 	// called with it held where they do not block.
 	mu      sync.Mutex
 	wrapped bool
@@ -30,13 +30,13 @@ type Injector struct {
 	pds       int
 	listeners int
 
-	clock    int                              // what Advance was given in all
+	clock    int                              // polls that Advance has added
 	advanced chan struct{}                    // closed and replaced by Advance
 	events   []verbs.DeviceEvent              // raised and not taken yet
 	waiters  map[*context.CancelFunc]struct{} // calls of NextEvent to be woken
 }
 
-// New checks a plan. An error says which rule can never do what it says.
+// New checks a plan. An error names the rule that can never match or act.
 func New(plan Plan) (*Injector, error) {
 	if err := plan.check(); err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func (in *Injector) await(ctx context.Context, n int) error {
 	return nil
 }
 
-// Disconnect breaks the connection of a queue pair now; what is outstanding is
+// Disconnect breaks the connection of a queue pair now; outstanding requests are
 // flushed. The number counts queue pairs in the order of creation, from 1.
 func (in *Injector) Disconnect(queuePair int) error {
 	in.mu.Lock()

@@ -7,7 +7,7 @@ import (
 )
 
 // Below the layer a work request has an id of the layer's own, so that a
-// completion leads back to what the program posted whatever ids that used:
+// completion leads back to the program's request, even if the program's ids repeat:
 //
 //	 63  62 61                40 39                                  0
 //	+------+--------------------+-------------------------------------+
@@ -37,12 +37,12 @@ func (t tag) kind() kind  { return kind(t >> (seqBits + objectBits)) }
 func (t tag) object() int { return int(t >> seqBits & (1<<objectBits - 1)) }
 func (t tag) seq() uint64 { return uint64(t) & (1<<seqBits - 1) }
 
-// entry is what the layer knows of an outstanding request.
+// entry is the layer's record of an outstanding request.
 type entry struct {
 	id     uint64 // the program's
 	op     verbs.Opcode
 	silent bool   // makes no completion when it succeeds
-	do     Action // what to do at its completion, nil: pass it on
+	do     Action // applied to its completion, nil: pass it on
 }
 
 // ledger holds the outstanding requests of one queue.

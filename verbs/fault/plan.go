@@ -42,21 +42,21 @@ func (p Point) String() string {
 	return pointNames[p]
 }
 
-// Plan is what goes wrong. The zero value injects nothing.
+// Plan lists the faults to inject. The zero value injects nothing.
 type Plan struct {
 	Seed  uint64 // decides the rules that have a Chance
 	Rules []Rule
 }
 
-// Rule says what to do when something matches. Rules are values: one rule may
+// Rule pairs a condition with an action. Rules are values: one rule may
 // stand in many plans, and a plan may be used for many devices.
 type Rule struct {
 	Match Match
 	Do    Action
 }
 
-// Match selects what a rule acts on. All conditions must hold. Candidates are
-// counted per rule and per queue, so that what other queues do at the same time
+// Match selects the candidates of a rule. All conditions must hold. Candidates are
+// counted per rule and per queue, so that work on other queues at the same time
 // changes nothing.
 type Match struct {
 	At    Point          // where; required
@@ -86,7 +86,7 @@ func (m Match) String() string {
 	return strings.Join(s, ", ")
 }
 
-// check refuses a plan that could never do what it says.
+// check refuses a plan with a rule that could never match or act.
 func (p *Plan) check() error {
 	for i, r := range p.Rules {
 		if err := r.check(); err != nil {
@@ -121,7 +121,7 @@ type tally struct{ seen, hit int }
 // ruleQueue names the tally of one rule at one queue.
 type ruleQueue struct{ rule, queue int }
 
-// decision is what the plan wants done with one candidate.
+// decision is the plan's answer for one candidate.
 type decision struct {
 	rule   int    // number in the plan, -1: nothing
 	do     Action // nil: nothing

@@ -76,7 +76,7 @@ func (q *qp) Query() (verbs.QPAttr, verbs.QPInit) {
 	return attr, init
 }
 
-// Modify passes on; a queue pair that fails or starts anew takes what is held along.
+// Modify passes on; a queue pair that goes to ERR flushes its held requests, one that goes to RESET drops them.
 func (q *qp) Modify(attr verbs.QPAttr) error {
 	q.in.mu.Lock()
 	defer q.in.mu.Unlock()
@@ -95,7 +95,7 @@ func (q *qp) Modify(attr verbs.QPAttr) error {
 	return nil
 }
 
-// forget drops what is held, without completions.
+// forget drops the held requests, without completions.
 func (q *qp) forget() {
 	for i := range q.held {
 		q.held[i].release()
@@ -119,7 +119,7 @@ func (q *qp) Close() error {
 	return nil
 }
 
-// PostSend asks the plan about each request and posts what it leaves of it.
+// PostSend asks the plan about each request and posts it, or the requests that the plan puts in its place.
 func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	q.in.mu.Lock()
 	defer q.in.mu.Unlock()
@@ -234,7 +234,7 @@ func (q *qp) breakWith(wr verbs.SendWR, e entry) error {
 	if s, ok := e.do.(status); !ok || s.status != verbs.StatusSuccess {
 		q.breaking = true
 	}
-	// The stand-in succeeds below, which a queue armed for failures would not tell.
+	// The stand-in succeeds below, so a queue armed for solicited events and failures would not signal it.
 	return q.send.inner.Arm(false)
 }
 
@@ -299,7 +299,7 @@ func (q *qp) postRecv(wr verbs.RecvWR, do Action) error {
 	return nil
 }
 
-// failed reports whether the queue pair is in ERR, whoever moved it there.
+// failed reports whether the queue pair is in ERR, by a call or by a failure.
 func (q *qp) failed() bool {
 	a, _ := q.inner.Query()
 	return a.State == verbs.StateErr
@@ -313,7 +313,7 @@ func (q *qp) breakDown() error {
 }
 
 // flush gives all that is held to the device below, which is in ERR and flushes
-// it behind what it had before. Should it refuse, the completion is made here.
+// it behind earlier requests. If the device refuses one, the completion is made here.
 func (q *qp) flush() {
 	q.breaking = false
 	held, lost := q.held, q.lost
@@ -367,7 +367,7 @@ func (q *qp) resume() {
 // waiting reports whether polls alone make the queue pair go on.
 func (q *qp) waiting() bool { return len(q.held) > 0 && !q.breaking && q.gate != never }
 
-// watch looks after what is held when the connection ends on its own. The
+// watch flushes the held requests when the connection ends on its own. The
 // goroutine ends with the connection; the device waits for it in Close.
 func (q *qp) watch(c verbs.ConnDriver) {
 	q.in.wg.Go(func() {

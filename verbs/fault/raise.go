@@ -70,7 +70,7 @@ func (in *Injector) Raise(t verbs.EventType, number int) error {
 	return nil
 }
 
-// raiseAt raises an event about a queue pair or what it uses.
+// raiseAt raises an event about a queue pair or an object that it uses.
 func (in *Injector) raiseAt(t verbs.EventType, q *qp) {
 	ev := verbs.DeviceEvent{Type: t}
 	switch subjectOf(t) {
@@ -90,7 +90,7 @@ func (in *Injector) raiseAt(t verbs.EventType, q *qp) {
 	in.raise(ev)
 }
 
-// raise queues an event and wakes those who wait. The caller holds mu.
+// raise queues an event and wakes the waiters of NextEvent. The caller holds mu.
 func (in *Injector) raise(ev verbs.DeviceEvent) {
 	in.events = append(in.events, ev)
 	for cancel := range in.waiters {
