@@ -30,7 +30,7 @@ type Conn struct {
 
 	reading sync.Mutex
 	// +checklocks:reading
-	rec flow.Record // what Read takes apart
+	rec flow.Record // the received record that Read copies from
 	// +checklocks:reading
 	rest []byte // of rec
 	// +checklocks:reading
@@ -40,7 +40,7 @@ type Conn struct {
 
 	closing sync.Once
 	closed  chan struct{} // closed by Close
-	err     error         // what Close returns; written in closing
+	err     error         // the result of Close; written in closing
 }
 
 func newConn(c *flow.Conn) *Conn {
@@ -95,7 +95,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// release gives the room of what was read back to the peer.
+// release returns the room of the bytes that were read to the peer.
 //
 // +checklocks:c.reading
 func (c *Conn) release() error {
@@ -124,7 +124,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// check tells why an operation cannot even begin.
+// check returns the reason why an operation cannot even begin.
 func (c *Conn) check(d *deadline) error {
 	select {
 	case <-c.closed:
@@ -150,7 +150,7 @@ func (c *Conn) error(op string, err error) error {
 	return &net.OpError{Op: op, Net: network, Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
 }
 
-// CloseWrite tells the peer that nothing follows: its Read returns io.EOF after the last byte. Reading goes on.
+// CloseWrite ends this side's stream: the peer's Read returns io.EOF after the last byte. Reading goes on.
 func (c *Conn) CloseWrite() error {
 	if err := c.c.CloseWrite(); err != nil {
 		return c.error("close", err)
@@ -158,7 +158,7 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// Close ends the stream. What was written before is delivered, if the peer takes it in time. Reads and writes under way fail
+// Close ends the stream. Bytes written before are delivered, if the peer takes them in time. Reads and writes under way fail
 // with net.ErrClosed. A second Close is an error, as of sockets.
 func (c *Conn) Close() error {
 	first := false

@@ -15,7 +15,7 @@ type deadline struct {
 	// +checklocks:mu
 	timer *time.Timer
 	// +checklocks:mu
-	over chan struct{} // closed when the time has come; those who wait have it
+	over chan struct{} // closed when the time has come; waiters hold it
 }
 
 func newDeadline() deadline { return deadline{over: make(chan struct{})} }
