@@ -16,7 +16,7 @@ const defaultSpin = 50 * time.Microsecond
 type CQ struct {
 	dev *Device
 	drv CQDriver
-	family
+	dependents
 
 	spin atomic.Int64 // nanoseconds that Wait polls before it parks
 
@@ -39,14 +39,14 @@ func (d *Device) CreateCQ(depth int) (*CQ, error) {
 	if err := checkLimit(op, "the depth", depth, 1, attr.MaxCQE, "MaxCQE"); err != nil {
 		return nil, err
 	}
-	if err := d.adopt(childCQ, op, "device"); err != nil {
+	if err := d.addDependent(childCQ, op, "device"); err != nil {
 		return nil, err
 	}
 	cq := &CQ{dev: d, lead: make(chan struct{}, 1), done: make(chan struct{})}
 	cq.SetSpin(defaultSpin)
 	cq.drv, err = d.drv.CreateCQ(depth, cq)
 	if err != nil {
-		d.leave(childCQ)
+		d.removeDependent(childCQ)
 		return nil, err
 	}
 	return cq, nil
@@ -93,12 +93,12 @@ func (cq *CQ) Depth() int { return cq.drv.Depth() }
 // Close releases the queue and ends all waiting with [ErrClosed]. It fails with
 // [ErrBusy] while queue pairs use it. A second Close does nothing.
 func (cq *CQ) Close() error {
-	return cq.shut("close completion queue", func() error {
+	return cq.closeUnlessBusy("close completion queue", func() error {
 		if err := cq.drv.Close(); err != nil {
 			return err
 		}
 		cq.closeOnce.Do(func() { close(cq.done) })
-		cq.dev.leave(childCQ)
+		cq.dev.removeDependent(childCQ)
 		return nil
 	})
 }

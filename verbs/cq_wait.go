@@ -91,7 +91,7 @@ func (cq *CQ) park(ctx context.Context, wc []WC) (int, error) {
 	}
 }
 
-// lastPoll is the result of a wait whose context ended.
+// lastPoll is the result of a wait after its context has ended.
 func (cq *CQ) lastPoll(ctx context.Context, wc []WC) (int, error) {
 	if n, err := cq.drv.Poll(wc); n > 0 || err != nil {
 		return n, err

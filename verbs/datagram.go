@@ -48,7 +48,7 @@ const (
 )
 
 // ParseGRH reads the header in the first [GRHLen] bytes of the buffers of a
-// receive whose completion has HasGRH; b may be longer.
+// receive, when its completion has HasGRH; b may be longer.
 func ParseGRH(b []byte) (GRH, error) {
 	const op = "parse global route header"
 	if len(b) < GRHLen {

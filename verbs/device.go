@@ -9,7 +9,7 @@ import (
 // Device is an opened RDMA device. All methods are safe for concurrent use.
 type Device struct {
 	drv DeviceDriver
-	family
+	dependents
 
 	attrMu sync.Mutex
 	// Limits, cached because they do not change.
@@ -61,12 +61,12 @@ func (d *Device) limits() (*DeviceAttr, error) {
 // AllocPD makes a protection domain.
 func (d *Device) AllocPD() (*PD, error) {
 	const op = "allocate protection domain"
-	if err := d.adopt(childPD, op, "device"); err != nil {
+	if err := d.addDependent(childPD, op, "device"); err != nil {
 		return nil, err
 	}
 	p, err := d.drv.AllocPD()
 	if err != nil {
-		d.leave(childPD)
+		d.removeDependent(childPD)
 		return nil, err
 	}
 	return &PD{dev: d, drv: p, regs: map[*registration]struct{}{}}, nil
@@ -74,7 +74,7 @@ func (d *Device) AllocPD() (*PD, error) {
 
 // Close releases the device. It fails with [ErrBusy], saying how many of which,
 // while objects of it are open. A second Close does nothing.
-func (d *Device) Close() error { return d.shut("close device", d.drv.Close) }
+func (d *Device) Close() error { return d.closeUnlessBusy("close device", d.drv.Close) }
 
 // checkLimit refuses v unless it is from min to the device's limit. A limit of
 // 0 means that the device states none.

@@ -23,12 +23,12 @@ func (cfg ListenConfig) Listen(dev *Device, addr netip.AddrPort) (*Listener, err
 	if cfg.Backlog < 0 {
 		return nil, Errorf(op, ErrInvalid, "Backlog is %d, the least is 0", cfg.Backlog)
 	}
-	if err := dev.adopt(childListener, op, "device"); err != nil {
+	if err := dev.addDependent(childListener, op, "device"); err != nil {
 		return nil, err
 	}
 	l, err := dev.drv.Listen(addr, cfg.Backlog)
 	if err != nil {
-		dev.leave(childListener)
+		dev.removeDependent(childListener)
 		return nil, err
 	}
 	return &Listener{dev: dev, drv: l}, nil
@@ -38,7 +38,7 @@ func (cfg ListenConfig) Listen(dev *Device, addr netip.AddrPort) (*Listener, err
 type Listener struct {
 	dev *Device
 	drv ListenerDriver
-	family
+	dependents
 }
 
 // Device returns the device of the listener.
@@ -60,11 +60,11 @@ func (l *Listener) Accept(ctx context.Context) (*ConnRequest, error) {
 // Close ends listening and refuses the requests that wait. Connections that were
 // accepted go on. A second Close does nothing.
 func (l *Listener) Close() error {
-	return l.shut("close listener", func() error {
+	return l.closeUnlessBusy("close listener", func() error {
 		if err := l.drv.Close(); err != nil {
 			return err
 		}
-		l.dev.leave(childListener)
+		l.dev.removeDependent(childListener)
 		return nil
 	})
 }

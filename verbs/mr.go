@@ -33,7 +33,7 @@ func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
 	return pd.register(op, buf, access, func() error { pin.Unpin(); return nil })
 }
 
-// Number is every numeric type whose size is the same on all platforms, which
+// Number is the set of numeric types whose size is the same on all platforms, which
 // [RegSlice] accepts. None contains a pointer, so a peer's bytes may be written
 // over its values.
 type Number interface {
@@ -85,12 +85,12 @@ func (pd *PD) checkRegion(op string, size int, access Access) error {
 // register hands checked memory to the driver. free lets go of the memory: it
 // holds the pin or the mapping, and is called when the registration ends or fails.
 func (pd *PD) register(op string, buf []byte, access Access, free func() error) (*MR, error) {
-	if err := pd.adopt(childMR, op, "protection domain"); err != nil {
+	if err := pd.addDependent(childMR, op, "protection domain"); err != nil {
 		return nil, errors.Join(err, free())
 	}
 	m, err := pd.drv.RegMR(MRInit{Bytes: buf, Addr: hostmem.Addr(buf)}, access)
 	if err != nil {
-		pd.leave(childMR)
+		pd.removeDependent(childMR)
 		return nil, errors.Join(err, free())
 	}
 	reg := &registration{

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// registration is what an MR stands for. It never points to its MR, so that
+// registration is the state of an MR. It never points to its MR, so that
 // the MR can be collected and its missing Close noticed.
 type registration struct {
 	pd         *PD
@@ -49,11 +49,11 @@ func (r *registration) close() error {
 	r.closed.Store(true)
 	err := r.free()
 	r.pd.remove(r)
-	r.pd.leave(childMR)
+	r.pd.removeDependent(childMR)
 	return err
 }
 
-// forgotten keeps registrations whose MR was collected: the device may still
+// forgotten keeps the registrations of MRs that were collected: the device may still
 // use their memory, and their domain may have been forgotten along with them.
 var forgotten struct {
 	mu   sync.Mutex

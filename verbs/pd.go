@@ -10,7 +10,7 @@ import (
 type PD struct {
 	dev *Device
 	drv PDDriver
-	family
+	dependents
 
 	// regs are the live registrations. They hang here and not on the MR, since
 	// the runtime ends the program when a pin is collected before it was undone.
@@ -30,11 +30,11 @@ func (pd *PD) CreateAH(attr AHAttr) (AddressHandle, error) { return pd.drv.Creat
 // while memory regions, queue pairs or shared receive queues of it are open. A
 // second Close does nothing.
 func (pd *PD) Close() error {
-	return pd.shut("close protection domain", func() error {
+	return pd.closeUnlessBusy("close protection domain", func() error {
 		if err := pd.drv.Close(); err != nil {
 			return err
 		}
-		pd.dev.leave(childPD)
+		pd.dev.removeDependent(childPD)
 		return nil
 	})
 }

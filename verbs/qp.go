@@ -97,7 +97,7 @@ type QP struct {
 	pd  *PD
 	drv QPDriver
 	cfg QPConfig // as asked for, with defaults filled in
-	family
+	dependents
 }
 
 // CreateQP makes a queue pair. A limit of the device that cfg exceeds is named
@@ -142,19 +142,19 @@ func (qp *QP) init() QPInit {
 
 // membership is one object that a queue pair keeps open.
 type membership struct {
-	f    *family
-	what string
+	deps *dependents
+	name string
 }
 
 // members lists the objects that the queue pair keeps open. A completion queue
 // that serves both directions is listed, and counted, once.
 func (qp *QP) members() []membership {
-	m := []membership{{&qp.pd.family, "protection domain"}, {&qp.cfg.SendCQ.family, "completion queue"}}
+	m := []membership{{&qp.pd.dependents, "protection domain"}, {&qp.cfg.SendCQ.dependents, "completion queue"}}
 	if qp.cfg.RecvCQ != qp.cfg.SendCQ {
-		m = append(m, membership{&qp.cfg.RecvCQ.family, "completion queue"})
+		m = append(m, membership{&qp.cfg.RecvCQ.dependents, "completion queue"})
 	}
 	if qp.cfg.SRQ != nil {
-		m = append(m, membership{&qp.cfg.SRQ.family, "shared receive queue"})
+		m = append(m, membership{&qp.cfg.SRQ.dependents, "shared receive queue"})
 	}
 	return m
 }
@@ -163,9 +163,9 @@ func (qp *QP) members() []membership {
 func (qp *QP) join(op string) error {
 	members := qp.members()
 	for i, m := range members {
-		if err := m.f.adopt(childQP, op, m.what); err != nil {
+		if err := m.deps.addDependent(childQP, op, m.name); err != nil {
 			for _, joined := range members[:i] {
-				joined.f.leave(childQP)
+				joined.deps.removeDependent(childQP)
 			}
 			return err
 		}
@@ -176,7 +176,7 @@ func (qp *QP) join(op string) error {
 // part undoes join.
 func (qp *QP) part() {
 	for _, m := range qp.members() {
-		m.f.leave(childQP)
+		m.deps.removeDependent(childQP)
 	}
 }
 
@@ -227,7 +227,7 @@ func (qp *QP) Query() (QPAttr, QPConfig) {
 // touches none of its memory, and completions of it that were not polled are
 // gone: poll them first (ibv_destroy_qp(3) does the same). A second Close does nothing.
 func (qp *QP) Close() error {
-	return qp.shut("close queue pair", func() error {
+	return qp.closeUnlessBusy("close queue pair", func() error {
 		if err := qp.drv.Close(); err != nil {
 			return err
 		}

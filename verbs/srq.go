@@ -12,7 +12,7 @@ type SRQConfig struct {
 type SRQ struct {
 	pd  *PD
 	drv SRQDriver
-	family
+	dependents
 }
 
 // CreateSRQ makes a shared receive queue. A limit of the device that cfg exceeds
@@ -28,13 +28,13 @@ func (pd *PD) CreateSRQ(cfg SRQConfig) (*SRQ, error) {
 	if err := cfg.check(op, attr); err != nil {
 		return nil, err
 	}
-	if err := pd.adopt(childSRQ, op, "protection domain"); err != nil {
+	if err := pd.addDependent(childSRQ, op, "protection domain"); err != nil {
 		return nil, err
 	}
 	s := &SRQ{pd: pd}
 	s.drv, err = pd.drv.CreateSRQ(SRQInit{MaxWR: cfg.MaxWR, MaxSGE: cfg.MaxSGE, Limit: cfg.Limit, Context: s})
 	if err != nil {
-		pd.leave(childSRQ)
+		pd.removeDependent(childSRQ)
 		return nil, err
 	}
 	return s, nil
@@ -75,11 +75,11 @@ func (s *SRQ) Query() SRQAttr { return s.drv.Query() }
 // Close releases the queue. It fails with [ErrBusy] while queue pairs use it. A
 // second Close does nothing.
 func (s *SRQ) Close() error {
-	return s.shut("close shared receive queue", func() error {
+	return s.closeUnlessBusy("close shared receive queue", func() error {
 		if err := s.drv.Close(); err != nil {
 			return err
 		}
-		s.pd.leave(childSRQ)
+		s.pd.removeDependent(childSRQ)
 		return nil
 	})
 }
