@@ -20,7 +20,7 @@ func needsType(t *testing.T, dev *verbs.Device, typ verbs.QPType) {
 }
 
 // newPairByHand drives two queue pairs of a type to RTS with each other's
-// numbers, and returns what each learned of the other. The sides have no Conn.
+// numbers, and returns the data that each received about the other. The sides have no Conn.
 func newPairByHand(t *testing.T, dev *verbs.Device, cfg PairConfig, active, passive oob.Config) (p *Pair, ofPassive, ofActive oob.QPInfo) {
 	t.Helper()
 	ctx := testContext(t)

@@ -42,7 +42,7 @@ var cmTests = []test{
 // anything: a device that answers sooner, or a machine that is slow, passes too.
 const dialTimeout = 100 * time.Millisecond
 
-// testAddresses asks both sides who talks to whom.
+// testAddresses compares the addresses that both sides report.
 // parity: V57
 func testAddresses(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
@@ -281,7 +281,7 @@ func testNoReads(t *testing.T, dev *verbs.Device) {
 	p.Active.Expect(3, verbs.StatusSuccess, verbs.WCSend)
 }
 
-// testBacklogFull dials more than may wait while nobody accepts. All fail, the
+// testBacklogFull dials more than may wait while the listener does not accept. All fail, the
 // surplus without waiting for its context; then the listener still works.
 // parity: V52
 func testBacklogFull(t *testing.T, dev *verbs.Device) {
@@ -308,7 +308,7 @@ func testBacklogFull(t *testing.T, dev *verbs.Device) {
 		select {
 		case err := <-errs:
 			if err == nil {
-				t.Error("a dial succeeded though nobody accepted")
+				t.Error("a dial succeeded though the listener did not accept")
 			}
 		case <-ctx.Done():
 			t.Fatalf("only %d of %d surplus dials were refused", i, dials-backlog)
@@ -318,7 +318,7 @@ func testBacklogFull(t *testing.T, dev *verbs.Device) {
 	wg.Wait()
 	for range backlog {
 		if err := <-errs; err == nil {
-			t.Error("a dial succeeded though nobody accepted")
+			t.Error("a dial succeeded though the listener did not accept")
 		}
 	}
 	closeAll(t, "listener", l.Close)
@@ -326,7 +326,7 @@ func testBacklogFull(t *testing.T, dev *verbs.Device) {
 	exchange(t, dev, l, l.Addr())
 }
 
-// testCancelDial ends a dial that nobody answers.
+// testCancelDial ends a dial that is not answered.
 // parity: V50
 func testCancelDial(t *testing.T, dev *verbs.Device) {
 	l := listen(t, dev, loopback)
@@ -341,7 +341,7 @@ func testCancelDial(t *testing.T, dev *verbs.Device) {
 	}
 }
 
-// testCancelAccept ends an accept that nobody dials; the listener goes on.
+// testCancelAccept ends an accept without a dial; the listener goes on.
 func testCancelAccept(t *testing.T, dev *verbs.Device) {
 	l := listen(t, dev, loopback)
 	ctx, cancel := context.WithCancel(testContext(t))
@@ -352,7 +352,7 @@ func testCancelAccept(t *testing.T, dev *verbs.Device) {
 	exchange(t, dev, l, l.Addr())
 }
 
-// testCloseListener ends waiting accepts and refuses what waits for one;
+// testCloseListener ends waiting accepts and refuses waiting requests;
 // connections that were accepted go on.
 func testCloseListener(t *testing.T, dev *verbs.Device) {
 	ctx := testContext(t)
@@ -466,7 +466,7 @@ func testDialerGone(t *testing.T, dev *verbs.Device) {
 		select {
 		case <-c.Done():
 		case <-testContext(t).Done():
-			t.Error("a connection to nobody lives")
+			t.Error("a connection without a peer lives")
 		}
 	}
 	exchange(t, dev, l, l.Addr())

@@ -12,7 +12,7 @@ import (
 	"cinnabar/verbs"
 )
 
-// testClosedPort dials where nobody listens.
+// testClosedPort dials a port without a listener.
 // parity: V52
 func testClosedPort(t *testing.T, dev *verbs.Device) {
 	ctx := testContext(t)

@@ -23,7 +23,7 @@ var cqTests = []test{
 }
 
 // testPollBatch polls empty, then in batches of 16 over two queue pairs on one
-// completion queue, whose completions must each come in order.
+// completion queue; the completions of each must come in order.
 // parity: V20
 func testPollBatch(t *testing.T, dev *verbs.Device) {
 	const each = 40
@@ -221,8 +221,8 @@ func (s *Side) sendCounted(n uint64, credits <-chan struct{}) error {
 	return nil
 }
 
-// testEventWithoutCompletion leaves an event behind whose completion was polled
-// already; the next wait must not take it for one.
+// testEventWithoutCompletion leaves an event behind after its completion was polled
+// already; the next wait must not take the event for one.
 // parity: V22
 func testEventWithoutCompletion(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})

@@ -17,7 +17,7 @@ var deviceTests = []test{
 	{"QPTypes", Options{}, testQPTypes},
 }
 
-// testAttributes looks at what ibv_devinfo prints.
+// testAttributes looks at the attributes that ibv_devinfo prints.
 // parity: V01 V02
 func testAttributes(t *testing.T, dev *verbs.Device) {
 	a := attr(t, dev)
@@ -63,7 +63,7 @@ func testPorts(t *testing.T, dev *verbs.Device) {
 	}
 }
 
-// testCloseBusy closes what others depend on, in the wrong order, then in the right one.
+// testCloseBusy closes objects with dependents, in the wrong order, then in the right one.
 func testCloseBusy(t *testing.T, dev *verbs.Device) {
 	pd := newPD(t, dev)
 	cq := newCQ(t, dev, 4)

@@ -1,4 +1,4 @@
-// Package verbstest is the conformance suite of RDMA devices: what
+// Package verbstest is the conformance suite of RDMA devices, as
 // golang.org/x/net/nettest is for net.Conn. The author of a device calls it from
 // a test of the device's package:
 //
@@ -13,9 +13,9 @@
 //	}
 //
 // Each sub-test opens a device of its own, closes it, and fails if a goroutine,
-// a descriptor or a mapping is left behind. What a device may lack is asked of
-// its capabilities; an operation that it lacks must be refused by name, which is
-// then what is tested. Options that a device cannot be opened with are skipped by
+// a descriptor or a mapping is left behind. The suite asks the device's
+// capabilities for optional operations; a device must refuse an operation that it
+// lacks by name, which is then tested. Options that a device cannot be opened with are skipped by
 // the function that opens it.
 //
 // [NewPair] is exported for other tests that need two connected queue pairs on

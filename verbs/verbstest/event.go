@@ -16,7 +16,7 @@ var eventTests = []test{
 }
 
 // noEvent checks that no asynchronous event waits. An ended context does not
-// keep what is there from being returned.
+// keep a waiting event from being returned.
 func noEvent(t *testing.T, dev *verbs.Device) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -65,7 +65,7 @@ func testEventWait(t *testing.T, dev *verbs.Device) {
 }
 
 // testViolationIsTold writes where it may not, on a device as it comes. Either
-// the completion tells, or, where writes complete before the peer has them, the
+// the completion reports it, or, where writes complete before the peer has them, the
 // queue pair's fatal event does. It must not pass in silence.
 // parity: V41
 func testViolationIsTold(t *testing.T, dev *verbs.Device) {
@@ -93,7 +93,7 @@ func testViolationIsTold(t *testing.T, dev *verbs.Device) {
 		}
 	}
 	if p.Ctx.Err() != nil {
-		t.Fatal("no event told of the violation")
+		t.Fatal("no event reported the violation")
 	}
 	p.Active.AwaitEnd()
 	if err := p.Active.Conn.Err(); err == nil || errors.Is(err, verbs.ErrDisconnected) {
@@ -102,7 +102,7 @@ func testViolationIsTold(t *testing.T, dev *verbs.Device) {
 }
 
 // testPeerIsTold looks at the side that was reached for: an event, too, since no
-// request of its own is there to tell it.
+// request of its own is there to report it.
 // parity: V41
 func testPeerIsTold(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})

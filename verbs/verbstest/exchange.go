@@ -18,7 +18,7 @@ var exchangeTests = []test{
 	{"BothSidesWork", Options{}, testBothSidesWork},
 }
 
-// writeTo writes a known pattern to a region that the peer told us about, and
+// writeTo writes a known pattern to a region that the peer sent, and
 // checks at the peer.
 func (p *Pair) writeTo(r verbs.Region) {
 	t := p.Active.t
@@ -33,7 +33,7 @@ func (p *Pair) writeTo(r verbs.Region) {
 	p.Active.Expect(1, verbs.StatusSuccess, verbs.WCWrite)
 	p.sync()
 	if got := p.Passive.MR.Bytes()[r.Size-256:]; !bytes.Equal(got, want) {
-		t.Error("what was written to the region that the peer told differs")
+		t.Error("the bytes written to the region that the peer sent differ")
 	}
 }
 
@@ -196,7 +196,7 @@ func serveEndpoint(t *testing.T, l *rdmacm.EndpointListener) error {
 	return nil
 }
 
-// testBothSidesWork shows what two-sided messages ask of both programs: each
+// testBothSidesWork shows the work of both programs in two-sided messages: each
 // message needs a receive of the other side and gives it a completion, unlike the
 // one-sided write of Learn/OneSided.
 // parity: S16

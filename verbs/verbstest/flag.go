@@ -79,7 +79,7 @@ func testInline(t *testing.T, dev *verbs.Device) {
 		p.Active.Expect(i, verbs.StatusSuccess, verbs.WCSend)
 		p.Passive.Expect(i, verbs.StatusSuccess, verbs.WCRecv)
 		if got := p.Passive.MR.Bytes()[i*64 : i*64+uint64(most)]; !bytes.Equal(got, p.Active.Fill(0, most, byte(i))) {
-			t.Fatalf("message %d has what was written after the post", i)
+			t.Fatalf("message %d has bytes that were stored after the post", i)
 		}
 	}
 }
@@ -94,7 +94,7 @@ func testInlineTooLong(t *testing.T, dev *verbs.Device) {
 	}
 }
 
-// testFence sends on what a read brings: with the fence, the send may not look
+// testFence sends the bytes that a read fetches: with the fence, the send may not look
 // at the buffer before the read is done.
 // parity: V30
 func testFence(t *testing.T, dev *verbs.Device) {

@@ -40,7 +40,7 @@ func (s *Side) count(n int) (flushed int) {
 }
 
 // testFlush moves a queue pair with receives posted to ERR: all of them come back,
-// here and at the peer. What is posted in ERR comes back too, signaled or not.
+// here and at the peer. Requests posted in ERR come back too, signaled or not.
 func testFlush(t *testing.T, dev *verbs.Device) {
 	const sends, recvs = 20, 30
 	p := NewPair(t, dev, PairConfig{})
@@ -89,8 +89,8 @@ func testFlushAfterError(t *testing.T, dev *verbs.Device) {
 	p.Active.Quiet()
 }
 
-// testDisconnectFlushes ends a connection in order: what was posted before is
-// delivered, what is left at both sides is flushed.
+// testDisconnectFlushes ends a connection in order: messages posted before are
+// delivered, the remaining receives of both sides are flushed.
 // parity: V52
 func testDisconnectFlushes(t *testing.T, dev *verbs.Device) {
 	const n = 16
@@ -189,7 +189,7 @@ func (h *history) run() {
 	for range 10 + h.rnd.IntN(40) {
 		h.step(h.rnd.IntN(2))
 	}
-	// A message that waits for a receive may keep what comes behind it, be it the
+	// A message that waits for a receive may keep the bytes behind it, be it the
 	// end of the stream, from being seen.
 	for i, s := range h.sides() {
 		for range 60 {

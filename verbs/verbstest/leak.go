@@ -13,7 +13,7 @@ import (
 // to be gone from the runtime's count.
 const settleTime = 2 * time.Second
 
-// resources is what a test may not leave behind.
+// resources counts the resources that a test must give back.
 type resources struct {
 	goroutines int
 	fds        int // -1 where they cannot be counted
@@ -33,7 +33,7 @@ func (r resources) within(before resources) bool {
 	return r.goroutines <= before.goroutines && r.fds <= before.fds && r.mappings <= before.mappings
 }
 
-// checkLeaks compares what is there now with what is there when all other
+// checkLeaks compares the resources in use now with those in use when all other
 // cleanups of the test have run.
 func checkLeaks(t *testing.T) {
 	t.Helper()

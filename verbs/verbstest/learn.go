@@ -17,8 +17,8 @@ var learnTests = []test{
 	{"ByPolling", Options{}, testLearnByPolling},
 }
 
-// testOneSided writes 1 GiB in messages of 256 MiB, or of what the port takes, while nobody at the target
-// posts, polls or waits. The target's queue must be empty afterwards and its
+// testOneSided writes 1 GiB in messages of 256 MiB, or of the port's longest message, while the program at the
+// target does not post, poll or wait. The target's queue must be empty afterwards and its
 // memory full.
 // parity: V36 S19
 func testOneSided(t *testing.T, dev *verbs.Device) {
@@ -117,7 +117,7 @@ func testLearnBySend(t *testing.T, dev *verbs.Device) {
 }
 
 // testLearnByPolling: the target looks at a flag that a second write sets. Writes
-// of one connection land in order, so what the first one wrote is there when the
+// of one connection land in order, so the bytes of the first are there when the
 // flag is; the flag is a word that is written at once and read atomically. Within
 // one write no order is promised, which is why the flag has its own.
 //

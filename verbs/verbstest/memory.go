@@ -48,11 +48,11 @@ func testLocalDomain(t *testing.T, dev *verbs.Device) {
 	p.Active.Expect(1, verbs.StatusLocProtErr, 0)
 }
 
-// violation is one way of reaching for what is not the requester's.
+// violation is one way of reaching for memory outside the requester's rights.
 type violation struct {
 	name string
 	size int          // of the target region, in bytes
-	has  verbs.Access // what the region permits
+	has  verbs.Access // the region's rights
 	bend func(r *verbs.RemoteAddr)
 }
 
@@ -153,7 +153,7 @@ func testGoSlices(t *testing.T, dev *verbs.Device) {
 	write := verbs.SendWR{ID: 1, Op: verbs.OpWrite, Flags: verbs.Signaled, SGL: []verbs.SGE{from.SGE(0, from.Len())}, Remote: to.Remote()}
 	p.Active.PostSend(write, p.Active.Send(2, 0, 0))
 	p.Active.Take(2)
-	p.Passive.Expect(9, verbs.StatusSuccess, verbs.WCRecv) // what was written before is there now
+	p.Passive.Expect(9, verbs.StatusSuccess, verbs.WCRecv) // the bytes written before are there now
 	for i := range src {
 		if dst[i] != src[i] {
 			t.Fatalf("written = %v, want %v", dst, src)

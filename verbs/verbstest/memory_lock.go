@@ -54,7 +54,7 @@ func exactly(name string) string {
 	return strings.Join(parts, "/")
 }
 
-// testLockLimitHere is what the other process runs.
+// testLockLimitHere runs in the other process.
 func testLockLimitHere(t *testing.T, open Open) {
 	dropPrivileges(t, lockLimit)
 	dev := open(t, Options{LockMemory: true})

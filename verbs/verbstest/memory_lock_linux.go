@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nobody is the user that a privileged process becomes.
-const nobody = 65534
+// unprivileged is the user that a privileged process becomes; it has no rights of its own.
+const unprivileged = 65534
 
 // dropPrivileges limits the locked memory of this process and gives up the right
 // to exceed the limit. There is no way back.
@@ -22,10 +22,10 @@ func dropPrivileges(t *testing.T, limit uint64) {
 		return
 	}
 	// Package syscall's calls change all threads of the process.
-	if err := syscall.Setgid(nobody); err != nil {
+	if err := syscall.Setgid(unprivileged); err != nil {
 		t.Fatalf("setgid: %v", err)
 	}
-	if err := syscall.Setuid(nobody); err != nil {
+	if err := syscall.Setuid(unprivileged); err != nil {
 		t.Fatalf("setuid: %v", err)
 	}
 }

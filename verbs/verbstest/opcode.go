@@ -33,7 +33,7 @@ var opcodeTests = []test{
 	{"BothDirections", Options{}, testBothDirections},
 }
 
-// wcOpOf is what the completion of a send work request reports.
+// wcOpOf returns the operation that the completion of a send work request reports.
 func wcOpOf(op verbs.Opcode) verbs.WCOp {
 	switch op {
 	case verbs.OpWrite, verbs.OpWriteImm:
@@ -49,14 +49,14 @@ func wcOpOf(op verbs.Opcode) verbs.WCOp {
 	}
 }
 
-// neededCaps is what an operation asks of the device.
+// neededCaps are the capabilities that an operation needs.
 var neededCaps = map[verbs.Opcode]verbs.Caps{
 	verbs.OpSend: 0, verbs.OpWrite: 0, verbs.OpRead: 0,
 	verbs.OpWriteImm: verbs.CapWriteImm, verbs.OpSendImm: verbs.CapSendImm, verbs.OpSendInvalidate: verbs.CapSendInvalidate,
 	verbs.OpCompareSwap: verbs.CapAtomics, verbs.OpFetchAdd: verbs.CapAtomics,
 }
 
-// immediate is told apart in any byte order.
+// immediate has another value in each byte order.
 const immediate = 0x01020304
 
 // parity: V28
@@ -163,7 +163,7 @@ func testRead(t *testing.T, dev *verbs.Device) {
 }
 
 // atomic runs one atomic operation on the first word of the passive side and
-// returns what was there before.
+// returns its value before.
 func (p *Pair) atomic(op verbs.Opcode, compareAdd, swap uint64) uint64 {
 	p.Active.t.Helper()
 	wr := p.Active.RDMA(1, op, 8, 8, p.Passive)
@@ -320,7 +320,7 @@ func testSendInvalidate(t *testing.T, dev *verbs.Device) {
 	p.Active.Expect(3, verbs.StatusRemAccessErr, 0)
 }
 
-// testInvalidateRefused names a key whose region does not grant its invalidation: the connection ends, and the key
+// testInvalidateRefused names a key of a region that does not grant invalidation: the connection ends, and the key
 // serves other connections as before.
 func testInvalidateRefused(t *testing.T, dev *verbs.Device) {
 	needs(t, dev, verbs.CapSendInvalidate)
@@ -533,6 +533,6 @@ func testBothDirections(t *testing.T, dev *verbs.Device) {
 	p.Active.Take(each)
 	p.Passive.Take(2 * each)
 	if !bytes.Equal(p.Active.MR.Bytes()[:half], p.Passive.MR.Bytes()[:half]) {
-		t.Error("what was written and read by the two sides differs")
+		t.Error("the bytes written and read by the two sides differ")
 	}
 }

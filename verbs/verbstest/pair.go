@@ -19,7 +19,7 @@ const fullAccess = verbs.LocalWrite | verbs.RemoteWrite | verbs.RemoteRead | ver
 // loopback is where the suite's listeners listen unless a test is about addresses.
 var loopback = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0)
 
-// PairConfig says what the two sides of a [Pair] are like. The zero value is
+// PairConfig configures the two sides of a [Pair]. The zero value is
 // good for most tests.
 type PairConfig struct {
 	Memory int            // bytes of each side's region; 0: 64 KiB

@@ -16,7 +16,7 @@ var qpTests = []test{
 	{"PostInState", Options{}, testPostInState},
 }
 
-// testQPLimits asks for more than the device has, and checks what was granted.
+// testQPLimits asks for more than the device has, and checks the granted limits.
 // parity: S03
 func testQPLimits(t *testing.T, dev *verbs.Device) {
 	a := attr(t, dev)
@@ -40,7 +40,7 @@ func testQPLimits(t *testing.T, dev *verbs.Device) {
 	defer closeAll(t, "queue pair", qp.Close)
 	got, cfg := qp.Query()
 	if cfg.MaxSendWR < 3 || cfg.MaxRecvWR < 5 || cfg.MaxSendSGE < 2 || cfg.MaxRecvSGE < 1 || cfg.MaxInline < min(16, a.MaxInline) {
-		t.Errorf("granted %+v, want at least what was asked for", cfg)
+		t.Errorf("granted %+v, want at least the requested limits", cfg)
 	}
 	if cfg.Type != verbs.RC || got.Mask&verbs.AttrState == 0 || got.State != qp.State() {
 		t.Errorf("query = %+v, %+v", got, cfg)
@@ -176,7 +176,7 @@ func testResetAndReconnect(t *testing.T, dev *verbs.Device) {
 	}
 }
 
-// testDrain stops the send queue in order: what was posted is done, the event
+// testDrain stops the send queue in order: requests posted before are done, the event
 // comes, later requests wait until the queue pair is back in RTS.
 // parity: V26
 func testDrain(t *testing.T, dev *verbs.Device) {

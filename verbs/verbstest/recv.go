@@ -77,7 +77,7 @@ func testBadBuffer(t *testing.T, dev *verbs.Device) {
 	p.Active.PostSend(p.Active.Send(2, 0, 8))
 	p.Passive.Expect(1, verbs.StatusLocProtErr, 0)
 	if wc := p.Active.Take(1)[0]; wc.Status == verbs.StatusSuccess || wc.Status == verbs.StatusWRFlushErr {
-		t.Errorf("the sender's status = %v, want one that tells of the peer's failure", wc.Status)
+		t.Errorf("the sender's status = %v, want one that reports the peer's failure", wc.Status)
 	}
 	if !bytes.Equal(ro.Bytes(), make([]byte, 64)) {
 		t.Error("memory without local-write was written to")
@@ -160,7 +160,7 @@ func testNoReceiveByModify(t *testing.T, dev *verbs.Device) {
 	p.Active.Expect(1, verbs.StatusRNRRetryExcErr, 0)
 }
 
-// testReadBehindLate reads from the side whose message waits: the answer comes
+// testReadBehindLate reads from the side that sent the waiting message: the answer comes
 // behind the message on the wire and must not wait with it.
 // parity: V33
 func testReadBehindLate(t *testing.T, dev *verbs.Device) {
@@ -171,7 +171,7 @@ func testReadBehindLate(t *testing.T, dev *verbs.Device) {
 	p.Passive.PostSend(p.Passive.RDMA(2, verbs.OpRead, 0, 4096, p.Active))
 	p.Passive.Expect(2, verbs.StatusSuccess, verbs.WCRead)
 	if !bytes.Equal(p.Passive.MR.Bytes()[:4096], want) {
-		t.Error("what was read differs")
+		t.Error("the bytes read differ")
 	}
 	p.Passive.PostRecv(3, 8192, 100)
 	p.Passive.Expect(3, verbs.StatusSuccess, verbs.WCRecv)

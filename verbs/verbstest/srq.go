@@ -140,7 +140,7 @@ func testSRQLate(t *testing.T, dev *verbs.Device) {
 }
 
 // testSRQLastWQE breaks one of the queue pairs: the shared receives stay for the
-// other, and the event tells that the broken one will take no more.
+// other, and the event reports that the broken one will take no more.
 // parity: V41
 func testSRQLastWQE(t *testing.T, dev *verbs.Device) {
 	p, second := sharedPairs(t, dev)

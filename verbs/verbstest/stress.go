@@ -176,7 +176,7 @@ func testManyWaiters(t *testing.T, dev *verbs.Device) {
 }
 
 // testChurn connects, talks and closes many times; the leak check of every test
-// sees what is left behind.
+// covers them.
 func testChurn(t *testing.T, dev *verbs.Device) {
 	l := listen(t, dev, loopback)
 	for range sized(100, 10) {

@@ -10,7 +10,7 @@ import (
 // Options are how a sub-test wants its device to be opened. The zero value is
 // the device's default.
 type Options struct {
-	// ConfirmWrites: the completion of a write or send says what the peer did with
+	// ConfirmWrites: the completion of a write or send reports the peer's result of
 	// it. Devices with CapExactStatus do so anyway.
 	ConfirmWrites bool
 	// NoImmediates: the device lacks CapWriteImm and CapSendImm.
@@ -19,7 +19,7 @@ type Options struct {
 	NoAtomics bool
 	// LockMemory: registered memory counts against the process's limit of locked memory.
 	LockMemory bool
-	// NoAllocs: posts and polls must not allocate. What is not a device for real
+	// NoAllocs: posts and polls must not allocate. A device that is not for real
 	// work, such as a fault-injecting layer, skips it.
 	NoAllocs bool
 }
@@ -28,7 +28,7 @@ type Options struct {
 // saying why, if the device has no such option.
 type Open func(t *testing.T, o Options) *verbs.Device
 
-// exact asks for statuses that say what the peer did.
+// exact asks for statuses that report the peer's result.
 var exact = Options{ConfirmWrites: true}
 
 // group is the sub-tests of one subject.
@@ -66,12 +66,12 @@ func TestDevice(t *testing.T, open Open) {
 	t.Run("LockLimit", func(t *testing.T) { testLockLimit(t, open) })
 }
 
-// closeAll closes and reports what cannot be closed.
-func closeAll(t *testing.T, what string, closers ...func() error) {
+// closeAll closes objects and reports failures. name names them in the report.
+func closeAll(t *testing.T, name string, closers ...func() error) {
 	t.Helper()
 	for _, c := range closers {
 		if err := c(); err != nil {
-			t.Errorf("close %s: %v", what, err)
+			t.Errorf("close %s: %v", name, err)
 		}
 	}
 }

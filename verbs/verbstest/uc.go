@@ -73,7 +73,7 @@ func testUCWrites(t *testing.T, dev *verbs.Device) {
 		t.Errorf("completion %+v", wc)
 	}
 	if !bytes.Equal(p.Passive.MR.Bytes()[:2*size], want) {
-		t.Error("what was written differs")
+		t.Error("the bytes written differ")
 	}
 	p.Passive.Quiet()
 }
@@ -83,7 +83,7 @@ const lost = 8
 
 // afterLoss posts receives and then sends the message with the number that they
 // await. Earlier ones, which met no receive, may not arrive all: they are lost,
-// and nobody is told.
+// without a report to the sender.
 func afterLoss(t *testing.T, p *Pair, room int, send func(id uint64, imm uint32) verbs.SendWR) {
 	t.Helper()
 	for i := range uint64(lost) {
@@ -118,7 +118,7 @@ func testUCLost(t *testing.T, dev *verbs.Device) {
 }
 
 // testUCWrongKey writes with a key that is none: nothing is written, the writer
-// is told of a success, and the connection lives.
+// gets a success, and the connection lives.
 func testUCWrongKey(t *testing.T, dev *verbs.Device) {
 	p := newUCPair(t, dev, PairConfig{})
 	p.Active.Fill(0, 64, 7)
@@ -135,7 +135,7 @@ func testUCWrongKey(t *testing.T, dev *verbs.Device) {
 	}
 }
 
-// testUCRefusals posts what the type does not have, which harms nothing.
+// testUCRefusals posts operations that the type does not have, which harms nothing.
 // parity(vm): V29
 func testUCRefusals(t *testing.T, dev *verbs.Device) {
 	p := newUCPair(t, dev, PairConfig{})

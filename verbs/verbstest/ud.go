@@ -35,7 +35,7 @@ var udTests = []test{
 type datagrams struct {
 	*Pair
 	toPassive, toActive verbs.AddressHandle
-	passive, active     oob.QPInfo // what the other side was told
+	passive, active     oob.QPInfo // as the other side received them
 }
 
 func newDatagrams(t *testing.T, dev *verbs.Device, cfg PairConfig, active, passive oob.Config) *datagrams {
@@ -68,7 +68,7 @@ func (d *datagrams) send(id uint64, off, n int) verbs.SendWR {
 }
 
 // expectDatagram waits for a datagram of n bytes from the queue pair src, in the
-// receive at off, and checks what is in front of it.
+// receive at off, and checks the header in front of it.
 func (s *Side) expectDatagram(id uint64, src uint32, off, n int) verbs.WC {
 	s.t.Helper()
 	wc := s.Expect(id, verbs.StatusSuccess, verbs.WCRecv)
@@ -109,7 +109,7 @@ func testUDMessages(t *testing.T, dev *verbs.Device) {
 	}
 }
 
-// testUDReply answers a sender of whom nothing is known but what came with the datagram.
+// testUDReply answers a sender that is known only by the completion of its datagram.
 // parity(vm): V40
 func testUDReply(t *testing.T, dev *verbs.Device) {
 	d := newDatagrams(t, dev, PairConfig{}, oob.Config{}, oob.Config{})
@@ -163,7 +163,7 @@ func testUDManySenders(t *testing.T, dev *verbs.Device) {
 		}
 		d.Passive.expectDatagram(i, qp.Num(), 0, 8)
 	}
-	own := d.Active.NewQP(verbs.QPConfig{Type: verbs.UD}) // not in RTR: what is sent there is lost
+	own := d.Active.NewQP(verbs.QPConfig{Type: verbs.UD}) // not in RTR: datagrams sent there are lost
 	wr := d.send(1, 0, 8)
 	wr.RemoteQPN = own.Num()
 	d.Active.PostSend(wr)
@@ -193,7 +193,7 @@ func testUDWrongQKey(t *testing.T, dev *verbs.Device) {
 	d.Passive.Quiet()
 }
 
-// testUDOwnQKey gives each side a key of its own, which the exchange tells.
+// testUDOwnQKey gives each side a key of its own, which the exchange carries.
 func testUDOwnQKey(t *testing.T, dev *verbs.Device) {
 	d := newDatagrams(t, dev, PairConfig{}, oob.Config{QKey: 0x1234}, oob.Config{QKey: 0x5678})
 	if d.active.QKey != 0x1234 || d.passive.QKey != 0x5678 {
@@ -242,7 +242,7 @@ func testUDLongest(t *testing.T, dev *verbs.Device) {
 	d.Active.refuseSend(two, verbs.ErrInvalid, "MTU")
 }
 
-// testUDRefusals posts what datagrams do not have, or without a destination.
+// testUDRefusals posts operations that datagrams do not have, or without a destination.
 // parity(vm): V29
 func testUDRefusals(t *testing.T, dev *verbs.Device) {
 	d := newDatagrams(t, dev, PairConfig{}, oob.Config{}, oob.Config{})
@@ -294,7 +294,7 @@ func testUDHandleInUse(t *testing.T, dev *verbs.Device) {
 	d.Active.refuseSend(wr, verbs.ErrClosed)
 	d.Active.Quiet()
 
-	// What is flushed or forgotten holds a handle no longer.
+	// A request that is flushed or forgotten holds a handle no longer.
 	flushed, forgotten := d.Active.newAH(oob.Config{}.AHAttr(d.passive)), d.Active.newAH(oob.Config{}.AHAttr(d.passive))
 	wr.AH = flushed
 	d.Active.Break()
@@ -389,7 +389,7 @@ func testUDFlush(t *testing.T, dev *verbs.Device) {
 	closeAll(t, "address handle", d.toPassive.Close)
 }
 
-// testUDAllocs counts what posting, sending and polling datagrams allocates.
+// testUDAllocs counts the allocations of posting, sending and polling datagrams.
 func testUDAllocs(t *testing.T, dev *verbs.Device) {
 	d := newDatagrams(t, dev, PairConfig{}, oob.Config{}, oob.Config{})
 	send := []verbs.SendWR{d.send(1, 0, 8)}

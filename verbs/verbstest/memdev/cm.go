@@ -85,7 +85,7 @@ func (l *listener) Accept(ctx context.Context) (verbs.ConnRequestDriver, error) 
 	}
 }
 
-// Close refuses what waits and frees the port.
+// Close refuses waiting requests and frees the port.
 func (l *listener) Close() error {
 	d := l.dev
 	d.mu.Lock()
@@ -245,7 +245,7 @@ func (r *request) Accept(ctx context.Context, dq verbs.QPDriver, p verbs.ConnPar
 	return passive, nil
 }
 
-// joined is what is in force for a side that asked for own.
+// joined returns the parameters in force for a side that asked for own.
 func joined(own, peer verbs.ConnParam) verbs.ConnParam {
 	own.PrivateData = slices.Clone(peer.PrivateData)
 	own.InitiatorDepth, own.ResponderResources = maxRead, maxRead

@@ -6,7 +6,7 @@ import (
 	"cinnabar/verbs"
 )
 
-// armed is what a completion queue was asked to tell.
+// armed is the kind of completion that a completion queue signals next.
 type armed uint8
 
 const (
@@ -46,7 +46,7 @@ func (d *Device) CreateCQ(depth int, cqContext any) (verbs.CQDriver, error) {
 	return &cq{dev: d, context: cqContext, event: make(chan struct{}, 1), depth: depth}, nil
 }
 
-// add appends a completion and tells whoever armed the queue. The caller holds mu.
+// add appends a completion and signals an armed queue. The caller holds mu.
 func (c *cq) add(e cqe, solicited bool) {
 	c.dev.stats["completions"]++
 	if c.overrun {
@@ -112,7 +112,7 @@ func (c *cq) Arm(solicitedOnly bool) error {
 
 func (c *cq) Event() <-chan struct{} { return c.event }
 
-// Resize changes the depth; it refuses to go below what is queued.
+// Resize changes the depth; it refuses to go below the number of queued completions.
 func (c *cq) Resize(depth int) error {
 	c.dev.mu.Lock()
 	defer c.dev.mu.Unlock()

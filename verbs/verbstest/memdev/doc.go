@@ -8,8 +8,8 @@
 //	dev := verbs.NewDevice(memdev.Open(memdev.Config{}))
 //	defer dev.Close()
 //
-// What it is good for: unit tests of what stands above a device (the
-// fault-injecting layer, protocols over verbs) without sockets, and a second
+// It serves unit tests of layers above a device (the
+// fault-injecting layer, protocols over verbs) without sockets, and as a second
 // device beside the real ones that the conformance suite must accept.
 //
 // Queue pairs find each other through [Device.Listen] and [Device.Dial] of the

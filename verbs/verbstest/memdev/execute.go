@@ -8,7 +8,7 @@ import (
 	"cinnabar/verbs"
 )
 
-// verdict is what carrying out one request came to.
+// verdict is the result of carrying out one request.
 type verdict struct {
 	status verbs.WCStatus
 	wait   bool   // nothing was done: the peer has no receive posted
@@ -21,7 +21,7 @@ func (q *qp) run() {
 		q.flushSend()
 		return
 	}
-	if q.busy { // a peer's receive was posted by what we are doing
+	if q.busy { // a peer's receive was posted by the request under way
 		return
 	}
 	q.busy = true
@@ -118,7 +118,7 @@ func (q *qp) notReady() verdict {
 	return verdict{wait: true}
 }
 
-// payload is what the request sends.
+// payload returns the bytes that the request sends.
 func (q *qp) payload(w *sendWR) ([][]byte, bool) {
 	if w.Flags&verbs.Inline != 0 {
 		src := &q.device().src

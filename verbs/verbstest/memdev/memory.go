@@ -92,8 +92,8 @@ func (m *mr) slice(addr, n uint64) []byte {
 	return m.region.Bytes[off : off+n : off+n]
 }
 
-// local resolves a scatter or gather list of p; need is what the device must be
-// allowed to do with it. The result is in buf, one of the device's two. The
+// local resolves a scatter or gather list of p; need has the rights that the device must
+// have for it. The result is in buf, one of the device's two. The
 // caller holds mu.
 func (p *pd) local(buf *[][]byte, sgl []verbs.SGE, need verbs.Access) ([][]byte, bool) {
 	segs := (*buf)[:0]
@@ -115,7 +115,7 @@ func (p *pd) local(buf *[][]byte, sgl []verbs.SGE, need verbs.Access) ([][]byte,
 	return segs, true
 }
 
-// remote resolves what a peer asked for. A length of zero needs no key, as the
+// remote resolves the range that a peer asked for. A length of zero needs no key, as the
 // standards have it. The caller holds mu.
 func (p *pd) remote(r verbs.RemoteAddr, n uint64, need verbs.Access) ([]byte, bool) {
 	if n == 0 {

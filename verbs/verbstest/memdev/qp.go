@@ -7,13 +7,13 @@ import (
 	"cinnabar/verbs"
 )
 
-// sendWR is a queued send request with what the post copied of it.
+// sendWR is a queued send request with the post's copies of its list and inline data.
 type sendWR struct {
 	verbs.SendWR
 	inline []byte // payload of an Inline request
 }
 
-// sendQueue is a ring of requests whose lists are reused.
+// sendQueue is a ring of requests that reuses their lists.
 type sendQueue struct {
 	ring   []sendWR
 	head   int
@@ -123,7 +123,7 @@ func (q *qp) sendCQ() *cq     { return q.init.SendCQ.(*cq) }
 func (q *qp) recvCQ() *cq     { return q.init.RecvCQ.(*cq) }
 func (q *qp) device() *Device { return q.pd.dev }
 
-// PostSend queues requests and carries out what can be carried out.
+// PostSend queues requests and carries out those that need not wait.
 func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	q.pd.dev.mu.Lock()
 	defer q.pd.dev.mu.Unlock()
@@ -170,7 +170,7 @@ func (q *qp) enqueue(wr *verbs.SendWR) error {
 	return nil
 }
 
-// check refuses what the device can see to be wrong before it queues.
+// check refuses a request with an error that the device can see before it queues.
 func (q *qp) check(wr *verbs.SendWR) error {
 	if need := opCaps[wr.Op]; !q.device().caps.Has(need) {
 		return verbs.Unsupported("post send", "%v: the device lacks %v", wr.Op, need)
@@ -305,8 +305,8 @@ func (q *qp) setState(to verbs.QPState) {
 	}
 }
 
-// fail moves the queue pair and its peer to ERR and flushes both. Cause is what
-// the connection reports. The caller holds mu.
+// fail moves the queue pair and its peer to ERR and flushes both. The connection
+// reports cause. The caller holds mu.
 func (q *qp) fail(cause error) {
 	peer := q.peer
 	q.enterErr()
@@ -353,7 +353,7 @@ func (q *qp) complete(wc verbs.WC) {
 	q.sq.silent = 0
 }
 
-// Close ends the connection without completions for what is left.
+// Close ends the connection without completions for outstanding requests.
 func (q *qp) Close() error {
 	q.pd.dev.mu.Lock()
 	defer q.pd.dev.mu.Unlock()

@@ -4,8 +4,7 @@ import (
 	"cinnabar/verbs"
 )
 
-// recvQueue is a receive queue, of a queue pair or shared: a ring whose lists are
-// reused.
+// recvQueue is a receive queue, of a queue pair or shared: a ring that reuses its requests' lists.
 type recvQueue struct {
 	ring   []verbs.RecvWR
 	maxSGE int
@@ -57,7 +56,7 @@ func (q *recvQueue) clear() {
 	q.count = 0
 }
 
-// resize changes the depth, which is at least what is in use.
+// resize changes the depth, which is at least the number of entries in use.
 func (q *recvQueue) resize(depth int) {
 	next := newRecvQueue(depth, q.maxSGE)
 	for i := range q.count {
