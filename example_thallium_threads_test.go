@@ -117,7 +117,7 @@ func Example_thallium18Config() {
 		}
 	}`))
 	check(err)
-	server, err := margo.Listen("ofi+tcp://127.0.0.1", cfg)
+	server, err := margo.Listen(context.Background(), "ofi+tcp://127.0.0.1", cfg)
 	check(err)
 	defer server.Close()
 	fmt.Println("pool:", server.LookupPool("my_pool").Name())

@@ -105,11 +105,11 @@ func configFromEnv(margoJSON []byte, getenv func(string) string) (*Config, error
 
 // Listen is [cinnabar.Listen] for an engine with this configuration. It logs the [Config.Notes], and serves [Query] if c allows it. A
 // nil c is the zero Config.
-func Listen(addr string, c *Config) (*cinnabar.Engine, error) {
+func Listen(ctx context.Context, addr string, c *Config) (*cinnabar.Engine, error) {
 	if c == nil {
 		c = new(Config)
 	}
-	e, err := cinnabar.Listen(context.Background(), addr, &c.Config)
+	e, err := cinnabar.Listen(ctx, addr, &c.Config)
 	if err != nil {
 		return nil, err
 	}
@@ -123,11 +123,11 @@ func Listen(addr string, c *Config) (*cinnabar.Engine, error) {
 }
 
 // Open is [cinnabar.Open] for an engine with this configuration. It logs the [Config.Notes]. A nil c is the zero Config.
-func Open(protocol string, c *Config) (*cinnabar.Engine, error) {
+func Open(ctx context.Context, protocol string, c *Config) (*cinnabar.Engine, error) {
 	if c == nil {
 		c = new(Config)
 	}
-	e, err := cinnabar.Open(context.Background(), protocol, &c.Config)
+	e, err := cinnabar.Open(ctx, protocol, &c.Config)
 	if err != nil {
 		return nil, err
 	}

@@ -92,7 +92,7 @@ func (errWriter) Write([]byte) (int, error) { return 0, context.Canceled }
 // configured returns an engine with this configuration that serves requests until the test ends.
 func configured(t testing.TB, c *Config) *cinnabar.Engine {
 	t.Helper()
-	e, err := Listen("ofi+tcp://127.0.0.1", c)
+	e, err := Listen(t.Context(), "ofi+tcp://127.0.0.1", c)
 	return opened(t, e, err)
 }
 

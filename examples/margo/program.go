@@ -38,7 +38,7 @@ func Open(address string) (*cinnabar.Engine, error) {
 		return nil, err
 	}
 	protocol, _, _ := strings.Cut(address, "://")
-	return margo.Open(protocol, cfg)
+	return margo.Open(context.Background(), protocol, cfg)
 }
 
 // Wait announces a server and waits until a peer has ended it, or ctx ends.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"log"
@@ -35,7 +36,7 @@ func start(configuration []byte) ([]byte, error) {
 		return nil, err
 	}
 	cfg.AllowRemoteShutdown = true // a decision of the program
-	server, err := margo.Listen("ofi+tcp://127.0.0.1", cfg)
+	server, err := margo.Listen(context.Background(), "ofi+tcp://127.0.0.1", cfg)
 	if err != nil {
 		return nil, err
 	}
