@@ -258,8 +258,10 @@ func suiteCases(fsys fs.FS) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	groups := map[string]string{}    // by the name of their table
-	lists := map[string][][]string{} // case and function, by the name of the table
+	cases := map[string]string{}
+	if len(names) > 0 {
+		cases["testLockLimit"] = "LockLimit" // the one case outside the groups
+	}
 	for _, name := range names {
 		data, err := fs.ReadFile(fsys, name)
 		if err != nil {
@@ -269,45 +271,43 @@ func suiteCases(fsys fs.FS) (map[string]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, d := range f.Decls {
-			readSuite(d, groups, lists)
-		}
-	}
-	cases := map[string]string{}
-	if len(names) > 0 {
-		cases["testLockLimit"] = "LockLimit" // the one case outside the tables
-	}
-	for table, group := range groups {
-		for _, c := range lists[table] {
-			cases[c[1]] = group + "/" + c[0]
-		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if list, ok := n.(*ast.CompositeLit); ok {
+				readGroup(list, cases)
+			}
+			return true
+		})
 	}
 	return cases, nil
 }
 
-// readSuite finds the tables of cases, and the list of groups that names them, in a declaration.
-func readSuite(d ast.Decl, groups map[string]string, lists map[string][][]string) {
-	var table string
-	ast.Inspect(d, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.ValueSpec:
-			table = n.Names[0].Name
-		case *ast.CompositeLit:
-			if len(n.Elts) < 2 {
-				return true
-			}
-			name, isString := n.Elts[0].(*ast.BasicLit)
-			last, isName := n.Elts[len(n.Elts)-1].(*ast.Ident)
-			if !isString || name.Kind != token.STRING || !isName {
-				return true
-			}
-			text := strings.Trim(name.Value, `"`)
-			if len(n.Elts) == 2 {
-				groups[last.Name] = text
-			} else {
-				lists[table] = append(lists[table], []string{text, last.Name})
-			}
+// readGroup adds the cases of a group of the suite, a name and a list of cases: {"CQ", []test{{"Arm", Options{}, testArm}}}.
+func readGroup(group *ast.CompositeLit, cases map[string]string) {
+	if len(group.Elts) != 2 {
+		return
+	}
+	name, isString := stringOf(group.Elts[0])
+	list, isList := group.Elts[1].(*ast.CompositeLit)
+	if !isString || !isList {
+		return
+	}
+	for _, e := range list.Elts {
+		c, ok := e.(*ast.CompositeLit)
+		if !ok || len(c.Elts) != 3 {
+			continue
 		}
-		return true
-	})
+		title, isString := stringOf(c.Elts[0])
+		if fn, isName := c.Elts[2].(*ast.Ident); isString && isName {
+			cases[fn.Name] = name + "/" + title
+		}
+	}
+}
+
+// stringOf returns the text of a string literal.
+func stringOf(e ast.Expr) (string, bool) {
+	lit, ok := e.(*ast.BasicLit)
+	if !ok || lit.Kind != token.STRING {
+		return "", false
+	}
+	return strings.Trim(lit.Value, `"`), true
 }

@@ -52,11 +52,10 @@ func tree(rows string, files ...string) fstest.MapFS {
 
 const suite = `package verbstest
 
-var groups = []group{{"CQ", cqTests}}
-
-var cqTests = []test{
-	{"Arm", Options{}, testArm},
-	{"Poll", exact, testPoll},
+var groups = []group{
+	{"CQ", []test{
+		{"Arm", Options{}, testArm}, {"Poll", exact, testPoll},
+	}},
 }
 `
 

@@ -13,31 +13,6 @@ import (
 	"cinnabar/verbs"
 )
 
-var cmTests = []test{
-	{"Addresses", Options{}, testAddresses},
-	{"IPv6", Options{}, testIPv6},
-	{"BothFamilies", Options{}, testBothFamilies},
-	{"PortTaken", Options{}, testPortTaken},
-	{"Reject", Options{}, testReject},
-	{"PrivateData", Options{}, testPrivateData},
-	{"PrivateDataTooLong", Options{}, testPrivateDataTooLong},
-	{"Resources", Options{}, testResources},
-	{"NoReads", Options{}, testNoReads},
-	{"BacklogFull", Options{}, testBacklogFull},
-	{"ClosedPort", Options{}, testClosedPort},
-	{"SilentPort", Options{}, testSilentPort},
-	{"BabblingPort", Options{}, testBabblingPort},
-	{"BabblingClient", Options{}, testBabblingClient},
-	{"SilentClient", Options{}, testSilentClient},
-	{"CancelDial", Options{}, testCancelDial},
-	{"CancelAccept", Options{}, testCancelAccept},
-	{"CloseListener", Options{}, testCloseListener},
-	{"ConnectTwice", Options{}, testConnectTwice},
-	{"ManyClients", Options{}, testManyClients},
-	{"DialerGone", Options{}, testDialerGone},
-	{"PassiveSendsFirst", Options{}, testPassiveSendsFirst},
-}
-
 // dialTimeout ends dials that must fail by their context. It is no measure of
 // anything: a device that answers sooner, or a machine that is slow, passes too.
 const dialTimeout = 100 * time.Millisecond

@@ -9,19 +9,6 @@ import (
 	"cinnabar/verbs"
 )
 
-var cqTests = []test{
-	{"PollBatch", Options{}, testPollBatch},
-	{"Resize", Options{}, testResize},
-	{"Status", exact, testStatus},
-	{"Arm", Options{}, testArm},
-	{"ArmLosesNothing", Options{}, testArmLosesNothing},
-	{"EventWithoutCompletion", Options{}, testEventWithoutCompletion},
-	{"SolicitedOnly", Options{}, testSolicitedOnly},
-	{"Overrun", Options{}, testOverrun},
-	{"All", Options{}, testAll},
-	{"NoAllocs", Options{NoAllocs: true}, testPollAllocs},
-}
-
 // testPollBatch polls empty, then in batches of 16 over two queue pairs on one
 // completion queue; the completions of each must come in order.
 // parity: V20

@@ -9,14 +9,6 @@ import (
 	"cinnabar/verbs"
 )
 
-var deviceTests = []test{
-	{"Attributes", Options{}, testAttributes},
-	{"Ports", Options{}, testPorts},
-	{"CloseBusy", Options{}, testCloseBusy},
-	{"UseAfterClose", Options{}, testUseAfterClose},
-	{"QPTypes", Options{}, testQPTypes},
-}
-
 // testAttributes looks at the attributes that ibv_devinfo prints.
 // parity: V01 V02
 func testAttributes(t *testing.T, dev *verbs.Device) {

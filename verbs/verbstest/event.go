@@ -9,12 +9,6 @@ import (
 	"cinnabar/verbs"
 )
 
-var eventTests = []test{
-	{"Wait", Options{}, testEventWait},
-	{"Violation", Options{}, testViolationIsTold},
-	{"PeerFails", exact, testPeerIsTold},
-}
-
 // noEvent checks that no asynchronous event waits. An ended context does not
 // keep a waiting event from being returned.
 func noEvent(t *testing.T, dev *verbs.Device) {

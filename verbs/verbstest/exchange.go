@@ -10,14 +10,6 @@ import (
 	"cinnabar/verbs/rdmacm"
 )
 
-var exchangeTests = []test{
-	{"OverTCP", Options{}, testExchangeTCP},
-	{"ByMessage", Options{}, testExchangeMessage},
-	{"ByPrivateData", Options{}, testExchangePrivateData},
-	{"Endpoints", Options{}, testEndpoints},
-	{"BothSidesWork", Options{}, testBothSidesWork},
-}
-
 // writeTo writes a known pattern to a region that the peer sent, and
 // checks at the peer.
 func (p *Pair) writeTo(r verbs.Region) {

@@ -8,15 +8,6 @@ import (
 	"cinnabar/verbs"
 )
 
-var flagTests = []test{
-	{"Unsignaled", Options{}, testUnsignaled},
-	{"UnsignaledFails", exact, testUnsignaledFails},
-	{"SignalAll", Options{}, testSignalAll},
-	{"Inline", Options{}, testInline},
-	{"InlineTooLong", Options{}, testInlineTooLong},
-	{"Fence", Options{}, testFence},
-}
-
 // testUnsignaled posts silent requests between signaled ones, more in all than
 // the queue is deep.
 // parity: V30

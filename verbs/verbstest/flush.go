@@ -8,15 +8,6 @@ import (
 	"cinnabar/verbs"
 )
 
-var flushTests = []test{
-	{"All", Options{}, testFlush},
-	{"AfterError", exact, testFlushAfterError},
-	{"Disconnect", Options{}, testDisconnectFlushes},
-	{"PeerGone", Options{}, testPeerGone},
-	{"CloseAddsNothing", Options{}, testCloseAddsNothing},
-	{"RandomHistories", Options{}, testRandomHistories},
-}
-
 // count waits for n completions and counts those that were flushed; none may be
 // of another failure. Afterwards nothing more may come.
 func (s *Side) count(n int) (flushed int) {

@@ -10,13 +10,6 @@ import (
 	"cinnabar/verbs"
 )
 
-var learnTests = []test{
-	{"OneSided", Options{}, testOneSided},
-	{"ByImmediate", Options{}, testLearnByImmediate},
-	{"BySend", Options{}, testLearnBySend},
-	{"ByPolling", Options{}, testLearnByPolling},
-}
-
 // testOneSided writes 1 GiB in messages of 256 MiB, or of the port's longest message, while the program at the
 // target does not post, poll or wait. The target's queue must be empty afterwards and its
 // memory full.

@@ -9,20 +9,6 @@ import (
 	"cinnabar/verbs"
 )
 
-var memoryTests = []test{
-	{"Domains", exact, testDomains},
-	{"LocalDomain", Options{}, testLocalDomain},
-	{"Violations", exact, testViolations},
-	{"LocalViolations", Options{}, testLocalViolations},
-	{"LocalWriteNeeded", Options{}, testLocalWriteNeeded},
-	{"GoSlices", Options{}, testGoSlices},
-	{"CloseRevokes", exact, testCloseRevokes},
-	{"CloseInTraffic", Options{}, testCloseInTraffic},
-	{"Keys", Options{}, testKeys},
-	{"GuessedKeys", Options{}, testGuessedKeys},
-	{"Unregistered", Options{}, testUnregistered},
-}
-
 // testDomains uses the key of a region of another domain.
 // parity: V03 S09
 func testDomains(t *testing.T, dev *verbs.Device) {

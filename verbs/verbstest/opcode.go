@@ -12,27 +12,6 @@ import (
 	"cinnabar/verbs"
 )
 
-var opcodeTests = []test{
-	{"Send", Options{}, testSend},
-	{"SendImm", Options{}, testSendImm},
-	{"Write", Options{}, testWrite},
-	{"WriteImm", Options{}, testWriteImm},
-	{"Read", Options{}, testRead},
-	{"CompareSwap", Options{}, testCompareSwap},
-	{"FetchAdd", Options{}, testFetchAdd},
-	{"AtomicAlignment", Options{}, testAtomicAlignment},
-	{"AtomicAccess", Options{}, testAtomicAccess},
-	{"AtomicsConcurrent", Options{}, testAtomicsConcurrent},
-	{"SendInvalidate", exact, testSendInvalidate},
-	{"InvalidateRefused", exact, testInvalidateRefused},
-	{"Refusals", Options{NoImmediates: true, NoAtomics: true}, testRefusals},
-	{"Values", Options{}, testValues},
-	{"ZeroLength", Options{}, testZeroLength},
-	{"GatherScatter", Options{}, testGatherScatter},
-	{"Sizes", Options{}, testSizes},
-	{"BothDirections", Options{}, testBothDirections},
-}
-
 // wcOpOf returns the operation that the completion of a send work request reports.
 func wcOpOf(op verbs.Opcode) verbs.WCOp {
 	switch op {

@@ -7,18 +7,6 @@ import (
 	"cinnabar/verbs"
 )
 
-var postTests = []test{
-	{"BadInList", Options{}, testBadInList},
-	{"BadRecvInList", Options{}, testBadRecvInList},
-	{"QueueFull", Options{}, testQueueFull},
-	{"RecvQueueFull", Options{}, testRecvQueueFull},
-	{"ManyBeforePoll", Options{}, testManyBeforePoll},
-	{"Oversize", Options{}, testOversize},
-	{"TooManyEntries", Options{}, testTooManyEntries},
-	{"ListReusable", Options{}, testListReusable},
-	{"InOrder", Options{}, testInOrder},
-}
-
 // badWR is a request that every device refuses when it is posted.
 func badWR() verbs.SendWR { return verbs.SendWR{ID: 2, Op: 99, Flags: verbs.Signaled} }
 

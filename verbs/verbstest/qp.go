@@ -7,15 +7,6 @@ import (
 	"cinnabar/verbs"
 )
 
-var qpTests = []test{
-	{"Limits", Options{}, testQPLimits},
-	{"StatesByHand", Options{}, testStatesByHand},
-	{"StatesConnected", Options{}, testStatesConnected},
-	{"ResetAndReconnect", Options{}, testResetAndReconnect},
-	{"Drain", Options{}, testDrain},
-	{"PostInState", Options{}, testPostInState},
-}
-
 // testQPLimits asks for more than the device has, and checks the granted limits.
 // parity: S03
 func testQPLimits(t *testing.T, dev *verbs.Device) {

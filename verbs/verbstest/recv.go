@@ -8,19 +8,6 @@ import (
 	"cinnabar/verbs"
 )
 
-var recvTests = []test{
-	{"EmptyList", Options{}, testEmptyList},
-	{"EmptyListTakesNoBytes", exact, testEmptyListTakesNoBytes},
-	{"TooLong", exact, testTooLong},
-	{"BadBuffer", exact, testBadBuffer},
-	{"Late", exact, testLateReceive},
-	{"ManyLate", Options{}, testManyLate},
-	{"NeverByParam", exact, testNoReceiveByParam},
-	{"NeverByModify", exact, testNoReceiveByModify},
-	{"ReadBehindLate", Options{}, testReadBehindLate},
-	{"Order", Options{}, testRecvOrder},
-}
-
 // testEmptyList takes a write with immediate data, and a send of nothing, with a
 // receive that has no list.
 // parity: V32

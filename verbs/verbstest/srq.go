@@ -7,15 +7,6 @@ import (
 	"cinnabar/verbs"
 )
 
-var srqTests = []test{
-	{"Shared", Options{}, testSRQShared},
-	{"Limit", Options{}, testSRQLimit},
-	{"Full", Options{}, testSRQFull},
-	{"Late", Options{}, testSRQLate},
-	{"LastWQE", Options{}, testSRQLastWQE},
-	{"Misuse", Options{}, testSRQMisuse},
-}
-
 // sharedPairs connects two queue pairs to one shared receive queue.
 func sharedPairs(t *testing.T, dev *verbs.Device) (p *Pair, second *Side) {
 	t.Helper()

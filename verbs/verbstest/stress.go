@@ -10,13 +10,6 @@ import (
 	"cinnabar/verbs"
 )
 
-var stressTests = []test{
-	{"ManyGoroutines", Options{}, testManyGoroutines},
-	{"CloseInTraffic", Options{}, testQPCloseInTraffic},
-	{"ManyWaiters", Options{}, testManyWaiters},
-	{"Churn", Options{}, testChurn},
-}
-
 // testManyGoroutines posts and polls the same queues from many goroutines: no
 // request gets lost or comes back twice.
 func testManyGoroutines(t *testing.T, dev *verbs.Device) {

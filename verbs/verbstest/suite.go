@@ -44,13 +44,129 @@ type test struct {
 	run  func(t *testing.T, dev *verbs.Device)
 }
 
+// groups are all sub-tests.
+var groups = []group{
+	{"Device", []test{
+		{"Attributes", Options{}, testAttributes}, {"Ports", Options{}, testPorts},
+		{"CloseBusy", Options{}, testCloseBusy}, {"UseAfterClose", Options{}, testUseAfterClose},
+		{"QPTypes", Options{}, testQPTypes},
+	}},
+	{"Memory", []test{
+		{"Domains", exact, testDomains}, {"LocalDomain", Options{}, testLocalDomain},
+		{"Violations", exact, testViolations}, {"LocalViolations", Options{}, testLocalViolations},
+		{"LocalWriteNeeded", Options{}, testLocalWriteNeeded}, {"GoSlices", Options{}, testGoSlices},
+		{"CloseRevokes", exact, testCloseRevokes}, {"CloseInTraffic", Options{}, testCloseInTraffic},
+		{"Keys", Options{}, testKeys}, {"GuessedKeys", Options{}, testGuessedKeys},
+		{"Unregistered", Options{}, testUnregistered},
+	}},
+	{"CQ", []test{
+		{"PollBatch", Options{}, testPollBatch}, {"Resize", Options{}, testResize}, {"Status", exact, testStatus},
+		{"Arm", Options{}, testArm}, {"ArmLosesNothing", Options{}, testArmLosesNothing},
+		{"EventWithoutCompletion", Options{}, testEventWithoutCompletion},
+		{"SolicitedOnly", Options{}, testSolicitedOnly}, {"Overrun", Options{}, testOverrun},
+		{"All", Options{}, testAll}, {"NoAllocs", Options{NoAllocs: true}, testPollAllocs},
+	}},
+	{"QP", []test{
+		{"Limits", Options{}, testQPLimits}, {"StatesByHand", Options{}, testStatesByHand},
+		{"StatesConnected", Options{}, testStatesConnected}, {"ResetAndReconnect", Options{}, testResetAndReconnect},
+		{"Drain", Options{}, testDrain}, {"PostInState", Options{}, testPostInState},
+	}},
+	{"Post", []test{
+		{"BadInList", Options{}, testBadInList}, {"BadRecvInList", Options{}, testBadRecvInList},
+		{"QueueFull", Options{}, testQueueFull}, {"RecvQueueFull", Options{}, testRecvQueueFull},
+		{"ManyBeforePoll", Options{}, testManyBeforePoll}, {"Oversize", Options{}, testOversize},
+		{"TooManyEntries", Options{}, testTooManyEntries}, {"ListReusable", Options{}, testListReusable},
+		{"InOrder", Options{}, testInOrder},
+	}},
+	{"Opcode", []test{
+		{"Send", Options{}, testSend}, {"SendImm", Options{}, testSendImm}, {"Write", Options{}, testWrite},
+		{"WriteImm", Options{}, testWriteImm}, {"Read", Options{}, testRead},
+		{"CompareSwap", Options{}, testCompareSwap}, {"FetchAdd", Options{}, testFetchAdd},
+		{"AtomicAlignment", Options{}, testAtomicAlignment}, {"AtomicAccess", Options{}, testAtomicAccess},
+		{"AtomicsConcurrent", Options{}, testAtomicsConcurrent}, {"SendInvalidate", exact, testSendInvalidate},
+		{"InvalidateRefused", exact, testInvalidateRefused},
+		{"Refusals", Options{NoImmediates: true, NoAtomics: true}, testRefusals}, {"Values", Options{}, testValues},
+		{"ZeroLength", Options{}, testZeroLength}, {"GatherScatter", Options{}, testGatherScatter},
+		{"Sizes", Options{}, testSizes}, {"BothDirections", Options{}, testBothDirections},
+	}},
+	{"Flag", []test{
+		{"Unsignaled", Options{}, testUnsignaled}, {"UnsignaledFails", exact, testUnsignaledFails},
+		{"SignalAll", Options{}, testSignalAll}, {"Inline", Options{}, testInline},
+		{"InlineTooLong", Options{}, testInlineTooLong}, {"Fence", Options{}, testFence},
+	}},
+	{"Recv", []test{
+		{"EmptyList", Options{}, testEmptyList}, {"EmptyListTakesNoBytes", exact, testEmptyListTakesNoBytes},
+		{"TooLong", exact, testTooLong}, {"BadBuffer", exact, testBadBuffer}, {"Late", exact, testLateReceive},
+		{"ManyLate", Options{}, testManyLate}, {"NeverByParam", exact, testNoReceiveByParam},
+		{"NeverByModify", exact, testNoReceiveByModify}, {"ReadBehindLate", Options{}, testReadBehindLate},
+		{"Order", Options{}, testRecvOrder},
+	}},
+	{"Flush", []test{
+		{"All", Options{}, testFlush}, {"AfterError", exact, testFlushAfterError},
+		{"Disconnect", Options{}, testDisconnectFlushes}, {"PeerGone", Options{}, testPeerGone},
+		{"CloseAddsNothing", Options{}, testCloseAddsNothing}, {"RandomHistories", Options{}, testRandomHistories},
+	}},
+	{"Learn", []test{
+		{"OneSided", Options{}, testOneSided}, {"ByImmediate", Options{}, testLearnByImmediate},
+		{"BySend", Options{}, testLearnBySend}, {"ByPolling", Options{}, testLearnByPolling},
+	}},
+	{"SRQ", []test{
+		{"Shared", Options{}, testSRQShared}, {"Limit", Options{}, testSRQLimit}, {"Full", Options{}, testSRQFull},
+		{"Late", Options{}, testSRQLate}, {"LastWQE", Options{}, testSRQLastWQE}, {"Misuse", Options{}, testSRQMisuse},
+	}},
+	{"UC", []test{
+		{"Messages", Options{}, testUCMessages}, {"Writes", Options{}, testUCWrites},
+		{"LostUnreported", Options{}, testUCLost}, {"WrongKeyUnreported", Options{}, testUCWrongKey},
+		{"Refusals", Options{}, testUCRefusals}, {"States", Options{}, testUCStates},
+		{"NotManaged", Options{}, func(t *testing.T, dev *verbs.Device) {
+			needsType(t, dev, verbs.UC)
+			testNotManaged(t, dev, verbs.UC)
+		}},
+		{"Flush", Options{}, testUCFlush},
+	}},
+	{"UD", []test{
+		{"Messages", Options{}, testUDMessages}, {"Reply", Options{}, testUDReply},
+		{"ManySenders", Options{}, testUDManySenders}, {"LostSilently", Options{}, testUDLost},
+		{"WrongQKey", Options{}, testUDWrongQKey}, {"OwnQKey", Options{}, testUDOwnQKey},
+		{"LongestMessage", Options{}, testUDLongest}, {"Refusals", Options{}, testUDRefusals},
+		{"HandleInUse", Options{}, testUDHandleInUse}, {"HandleRefusals", Options{}, testUDHandleRefusals},
+		{"SharedReceives", Options{}, testUDShared}, {"States", Options{}, testUDStates},
+		{"NotManaged", Options{}, func(t *testing.T, dev *verbs.Device) {
+			needsType(t, dev, verbs.UD)
+			testNotManaged(t, dev, verbs.UD)
+		}},
+		{"Flush", Options{}, testUDFlush}, {"NoAllocs", Options{NoAllocs: true}, testUDAllocs},
+	}},
+	{"Event", []test{
+		{"Wait", Options{}, testEventWait}, {"Violation", Options{}, testViolationIsTold},
+		{"PeerFails", exact, testPeerIsTold},
+	}},
+	{"CM", []test{
+		{"Addresses", Options{}, testAddresses}, {"IPv6", Options{}, testIPv6},
+		{"BothFamilies", Options{}, testBothFamilies}, {"PortTaken", Options{}, testPortTaken},
+		{"Reject", Options{}, testReject}, {"PrivateData", Options{}, testPrivateData},
+		{"PrivateDataTooLong", Options{}, testPrivateDataTooLong}, {"Resources", Options{}, testResources},
+		{"NoReads", Options{}, testNoReads}, {"BacklogFull", Options{}, testBacklogFull},
+		{"ClosedPort", Options{}, testClosedPort}, {"SilentPort", Options{}, testSilentPort},
+		{"BabblingPort", Options{}, testBabblingPort}, {"BabblingClient", Options{}, testBabblingClient},
+		{"SilentClient", Options{}, testSilentClient}, {"CancelDial", Options{}, testCancelDial},
+		{"CancelAccept", Options{}, testCancelAccept}, {"CloseListener", Options{}, testCloseListener},
+		{"ConnectTwice", Options{}, testConnectTwice}, {"ManyClients", Options{}, testManyClients},
+		{"DialerGone", Options{}, testDialerGone}, {"PassiveSendsFirst", Options{}, testPassiveSendsFirst},
+	}},
+	{"Exchange", []test{
+		{"OverTCP", Options{}, testExchangeTCP}, {"ByMessage", Options{}, testExchangeMessage},
+		{"ByPrivateData", Options{}, testExchangePrivateData}, {"Endpoints", Options{}, testEndpoints},
+		{"BothSidesWork", Options{}, testBothSidesWork},
+	}},
+	{"Stress", []test{
+		{"ManyGoroutines", Options{}, testManyGoroutines}, {"CloseInTraffic", Options{}, testQPCloseInTraffic},
+		{"ManyWaiters", Options{}, testManyWaiters}, {"Churn", Options{}, testChurn},
+	}},
+}
+
 // TestDevice runs the suite on the device that open opens.
 func TestDevice(t *testing.T, open Open) {
-	groups := []group{
-		{"Device", deviceTests}, {"Memory", memoryTests}, {"CQ", cqTests}, {"QP", qpTests}, {"Post", postTests},
-		{"Opcode", opcodeTests}, {"Flag", flagTests}, {"Recv", recvTests}, {"Flush", flushTests}, {"Learn", learnTests},
-		{"SRQ", srqTests}, {"UC", ucTests}, {"UD", udTests}, {"Event", eventTests}, {"CM", cmTests}, {"Exchange", exchangeTests}, {"Stress", stressTests},
-	}
 	for _, g := range groups {
 		t.Run(g.name, func(t *testing.T) {
 			for _, tc := range g.tests {

@@ -9,20 +9,6 @@ import (
 	"cinnabar/verbs/oob"
 )
 
-var ucTests = []test{
-	{"Messages", Options{}, testUCMessages},
-	{"Writes", Options{}, testUCWrites},
-	{"LostUnreported", Options{}, testUCLost},
-	{"WrongKeyUnreported", Options{}, testUCWrongKey},
-	{"Refusals", Options{}, testUCRefusals},
-	{"States", Options{}, testUCStates},
-	{"NotManaged", Options{}, func(t *testing.T, dev *verbs.Device) {
-		needsType(t, dev, verbs.UC)
-		testNotManaged(t, dev, verbs.UC)
-	}},
-	{"Flush", Options{}, testUCFlush},
-}
-
 func newUCPair(t *testing.T, dev *verbs.Device, cfg PairConfig) *Pair {
 	t.Helper()
 	needsType(t, dev, verbs.UC)

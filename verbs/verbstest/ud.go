@@ -10,27 +10,6 @@ import (
 	"cinnabar/verbs/oob"
 )
 
-var udTests = []test{
-	{"Messages", Options{}, testUDMessages},
-	{"Reply", Options{}, testUDReply},
-	{"ManySenders", Options{}, testUDManySenders},
-	{"LostSilently", Options{}, testUDLost},
-	{"WrongQKey", Options{}, testUDWrongQKey},
-	{"OwnQKey", Options{}, testUDOwnQKey},
-	{"LongestMessage", Options{}, testUDLongest},
-	{"Refusals", Options{}, testUDRefusals},
-	{"HandleInUse", Options{}, testUDHandleInUse},
-	{"HandleRefusals", Options{}, testUDHandleRefusals},
-	{"SharedReceives", Options{}, testUDShared},
-	{"States", Options{}, testUDStates},
-	{"NotManaged", Options{}, func(t *testing.T, dev *verbs.Device) {
-		needsType(t, dev, verbs.UD)
-		testNotManaged(t, dev, verbs.UD)
-	}},
-	{"Flush", Options{}, testUDFlush},
-	{"NoAllocs", Options{NoAllocs: true}, testUDAllocs},
-}
-
 // datagrams are two queue pairs of type UD that know of each other.
 type datagrams struct {
 	*Pair
