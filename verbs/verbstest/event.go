@@ -58,11 +58,11 @@ func testEventWait(t *testing.T, dev *verbs.Device) {
 	}
 }
 
-// testViolationIsTold writes where it may not, on a device as it comes. Either
+// testViolationReported writes where it may not, on a device as it comes. Either
 // the completion reports it, or, where writes complete before the peer has them, the
 // queue pair's fatal event does. It must not pass in silence.
 // parity: V41
-func testViolationIsTold(t *testing.T, dev *verbs.Device) {
+func testViolationReported(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
 	wr := p.Active.RDMA(1, verbs.OpWrite, 0, 8, p.Passive)
 	wr.Remote.RKey ^= 1
@@ -95,10 +95,10 @@ func testViolationIsTold(t *testing.T, dev *verbs.Device) {
 	}
 }
 
-// testPeerIsTold looks at the side that was reached for: an event, too, since no
+// testPeerReported looks at the side that was reached for: an event, too, since no
 // request of its own is there to report it.
 // parity: V41
-func testPeerIsTold(t *testing.T, dev *verbs.Device) {
+func testPeerReported(t *testing.T, dev *verbs.Device) {
 	p := NewPair(t, dev, PairConfig{})
 	wr := p.Active.RDMA(1, verbs.OpRead, 0, 8, p.Passive)
 	wr.Remote.RKey ^= 1

@@ -138,8 +138,8 @@ var groups = []group{
 		{"Flush", Options{}, testUDFlush}, {"NoAllocs", Options{NoAllocs: true}, testUDAllocs},
 	}},
 	{"Event", []test{
-		{"Wait", Options{}, testEventWait}, {"Violation", Options{}, testViolationIsTold},
-		{"PeerFails", exact, testPeerIsTold},
+		{"Wait", Options{}, testEventWait}, {"Violation", Options{}, testViolationReported},
+		{"PeerFails", exact, testPeerReported},
 	}},
 	{"CM", []test{
 		{"Addresses", Options{}, testAddresses}, {"IPv6", Options{}, testIPv6},
