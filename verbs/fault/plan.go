@@ -129,6 +129,21 @@ type decision struct {
 	undo   []func()
 }
 
+// apply ends a decision with err, the result of posting its request, and returns err: it takes the candidate back if the
+// device refused it, because it will come again, and raises the decision's events otherwise.
+func (d *decision) apply(err error, raise func(verbs.EventType)) error {
+	if err != nil {
+		if _, asked := d.do.(fail); !asked {
+			d.cancel()
+		}
+		return err
+	}
+	for _, ev := range d.raises {
+		raise(ev)
+	}
+	return nil
+}
+
 // cancel takes the candidate back: the device refused it, so it will come again.
 func (d *decision) cancel() {
 	for _, f := range d.undo {

@@ -125,14 +125,8 @@ func (q *qp) PostSend(wrs []verbs.SendWR) (int, error) {
 	defer q.in.mu.Unlock()
 	for i := range wrs {
 		d := q.in.decide(AtSend, q.number, wrs[i].Op)
-		if err := q.postSend(&wrs[i], d.do); err != nil {
-			if _, asked := d.do.(fail); !asked {
-				d.cancel()
-			}
+		if err := d.apply(q.postSend(&wrs[i], d.do), q.raise); err != nil {
 			return i, err
-		}
-		for _, ev := range d.raises {
-			q.in.raiseAt(ev, q)
 		}
 	}
 	return len(wrs), nil
@@ -265,20 +259,11 @@ func (q *qp) postTwice(wr *verbs.SendWR) error {
 func (q *qp) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	q.in.mu.Lock()
 	defer q.in.mu.Unlock()
-	for i := range wrs {
-		d := q.in.decide(AtRecv, q.number, 0)
-		if err := q.postRecv(wrs[i], d.do); err != nil {
-			if _, asked := d.do.(fail); !asked {
-				d.cancel()
-			}
-			return i, err
-		}
-		for _, ev := range d.raises {
-			q.in.raiseAt(ev, q)
-		}
-	}
-	return len(wrs), nil
+	return q.in.postRecvs(AtRecv, q.number, wrs, q.postRecv, q.raise)
 }
+
+// raise raises an event about the queue pair or an object that it uses. The caller holds mu.
+func (q *qp) raise(ev verbs.EventType) { q.in.raiseAt(ev, q) }
 
 // postRecv posts one receive. A lost one is kept until the queue pair fails.
 func (q *qp) postRecv(wr verbs.RecvWR, do Action) error {

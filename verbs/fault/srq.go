@@ -30,16 +30,15 @@ func (p *pd) CreateSRQ(init verbs.SRQInit) (verbs.SRQDriver, error) {
 func (s *srq) PostRecv(wrs []verbs.RecvWR) (int, error) {
 	s.in.mu.Lock()
 	defer s.in.mu.Unlock()
+	return s.in.postRecvs(AtSharedRecv, s.number, wrs, s.postRecv, s.raise)
+}
+
+// postRecvs asks the plan about each receive of a queue and passes it to post, up to the first error. The caller holds mu.
+func (in *Injector) postRecvs(at Point, queue int, wrs []verbs.RecvWR, post func(verbs.RecvWR, Action) error, raise func(verbs.EventType)) (int, error) {
 	for i := range wrs {
-		d := s.in.decide(AtSharedRecv, s.number, 0)
-		if err := s.postRecv(wrs[i], d.do); err != nil {
-			if _, asked := d.do.(fail); !asked {
-				d.cancel()
-			}
+		d := in.decide(at, queue, 0)
+		if err := d.apply(post(wrs[i], d.do), raise); err != nil {
 			return i, err
-		}
-		for _, ev := range d.raises {
-			s.raise(ev)
 		}
 	}
 	return len(wrs), nil
