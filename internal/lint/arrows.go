@@ -94,9 +94,9 @@ var layers = map[string]row{
 	},
 	"internal/verbsrules":       {code: []string{"verbs"}}, // for devices, also those of tests
 	"verbs/internal/eventqueue": {code: []string{"verbs"}}, // for devices
-	"verbs/rdmacm":              {code: []string{"verbs"}, test: []string{"verbs/internal/rig", "verbs/iwarp", "internal/hostmem"}},
-	"verbs/oob":                 {code: []string{"verbs"}, test: []string{"verbs/internal/rig", "internal/hostmem"}},
-	"verbs/internal/rig":        {code: []string{"verbs", "internal/verbsrules", "verbs/verbstest/memdev"}}, // for the tests of verbs, verbs/rdmacm and verbs/oob
+	"verbs/rdmacm":              {code: []string{"verbs"}, test: []string{"verbs/internal/rig", "verbs/iwarp"}},
+	"verbs/oob":                 {code: []string{"verbs"}, test: []string{"verbs/internal/rig"}},
+	"verbs/internal/rig":        {code: []string{"verbs", "internal/hostmem", "internal/verbsrules", "verbs/verbstest/memdev"}}, // for the tests of verbs, verbs/rdmacm and verbs/oob
 	"verbs/verbstest/memdev":    {code: []string{"verbs", "internal/hostmem", "internal/invariants"}},
 	"verbs/verbstest": {
 		code:    []string{"internal/invariants", "verbs", "verbs/rdmacm", "verbs/oob", "internal/hostmem"},

@@ -10,7 +10,7 @@ import (
 	"cinnabar/verbs"
 )
 
-// FakeDevice is a device whose completions and events the test makes. A call of a
+// FakeDevice is a device with completions and events that the test makes. A call of a
 // method that it does not implement panics, because the embedded interface is nil. The
 // test sets its fields before it uses the device.
 type FakeDevice struct {
