@@ -43,7 +43,7 @@ func TestAfterFunc(t *testing.T) {
 		_, err = s.server.AfterFunc("faulty", 0, func(context.Context) { panic("of the program") })
 		must(t, err)
 		synctest.Wait()
-		log.want(t, 0, "function panics", "rpc=faulty", "of the program")
+		log.Want(t, 0, "function panics", "rpc=faulty", "of the program")
 		_, err = s.client.AfterFunc("elsewhere", 0, func(context.Context) {}, WithPool(p))
 		wantCode(t, err, codes.InvalidArg)
 		late := after("late", time.Hour)

@@ -55,14 +55,14 @@ func TestSubsystems(t *testing.T) {
 	var lines logLines
 	log := slog.New(slog.NewTextHandler(&lines, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	listening(t, &Config{Logger: log})
-	lines.want(t, 0, "endpoint opened", "subsys=na")
-	before := len(lines.lines())
+	lines.Want(t, 0, "endpoint opened", "subsys=na")
+	before := len(lines.Lines())
 	server := listening(t, &Config{Logger: slog.New(lines.logger().Handler())})
 	must(t, NewRPC[addIn, addOut]("fails").Handle(server, func(context.Context, addIn) (addOut, error) { return addOut{}, errors.New("no reason") }))
 	_, err := NewRPC[addIn, addOut]("fails").Call(patient(t), server.Self(), addIn{})
 	wantCode(t, err, codes.OtherError)
-	lines.want(t, before, "handler fails")
-	if got := lines.lines()[before]; strings.Contains(got, "subsys") {
+	lines.Want(t, before, "handler fails")
+	if got := lines.Lines()[before]; strings.Contains(got, "subsys") {
 		t.Errorf("a line of the engine is of a subsystem: %s", got)
 	}
 }

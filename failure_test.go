@@ -27,25 +27,25 @@ func TestHandlerErrorIsLogged(t *testing.T) {
 	must(t, add.Handle(server, func(context.Context, addIn) (addOut, error) { return addOut{}, fails }))
 	_, err := add.Call(patient(t), ep, addIn{})
 	wantCode(t, err, codes.OtherError, "its log has the text")
-	w.want(t, 0, "handler fails", "rpc=add", "peer=", fails.Error())
+	w.Want(t, 0, "handler fails", "rpc=add", "peer=", fails.Error())
 	must(t, add.Remove(server))
 	must(t, add.HandleCall(server, func(c *Call[addIn, addOut]) { _ = c.Fail(fails) }))
 	_, err = add.Call(patient(t), ep, addIn{})
 	wantCode(t, err, codes.OtherError)
-	w.want(t, 1, "handler fails", fails.Error())
+	w.Want(t, 1, "handler fails", fails.Error())
 	must(t, add.Remove(server))
 	must(t, add.Handle(server, func(context.Context, addIn) (addOut, error) {
 		return addOut{}, fmt.Errorf("key 7: %w", codes.NoEntry)
 	}))
 	_, err = add.Call(patient(t), ep, addIn{})
 	wantCode(t, err, codes.NoEntry)
-	w.end(t, 2) // an error with a code is an answer
+	w.End(t, 2) // an error with a code is an answer
 	must(t, add.Remove(server))
 	must(t, add.Handle(server, func(context.Context, addIn) (addOut, error) { return addOut{}, fails }))
 	for range 3 * audit.LinesPerHost {
 		_, _ = add.Call(patient(t), ep, addIn{})
 	}
-	if n := len(w.lines()); n > audit.LinesPerHost+1 {
+	if n := len(w.Lines()); n > audit.LinesPerHost+1 {
 		t.Errorf("%d lines about one host", n)
 	}
 }
@@ -96,7 +96,7 @@ func TestPanicsDoNotFloodTheLog(t *testing.T) {
 		wantCode(t, err, codes.OtherError)
 	}
 	var n int
-	for _, line := range w.lines() {
+	for _, line := range w.Lines() {
 		if strings.Contains(line, "handler panics") {
 			n++
 		}
@@ -122,9 +122,9 @@ func TestLongTextsAreShortened(t *testing.T) {
 	for i, first := range []string{"?", "!"} {
 		_, err := open.Call(patient(t), ep, first+strings.Repeat("x", 1<<20))
 		wantCode(t, err, codes.OtherError)
-		w.want(t, i, "rpc=open", "xxx", "bytes)")
+		w.Want(t, i, "rpc=open", "xxx", "bytes)")
 	}
-	if n := len(strings.Join(w.lines(), "")); n > 1<<16 {
+	if n := len(strings.Join(w.Lines(), "")); n > 1<<16 {
 		t.Errorf("two lines have %d bytes", n)
 	}
 }
@@ -138,7 +138,7 @@ func TestWrongTypeIsLogged(t *testing.T) {
 	short := NewRPC[struct{ X int32 }, addOut]("add")
 	_, err := short.Call(patient(t), ep, struct{ X int32 }{})
 	wantCode(t, err, codes.Overflow, "compare the types of both sides")
-	w.want(t, 0, "arguments cannot be decoded", "rpc=add", "addIn: Y")
+	w.Want(t, 0, "arguments cannot be decoded", "rpc=add", "addIn: Y")
 	must(t, add.Remove(server))
 	must(t, short.Handle(server, func(context.Context, struct{ X int32 }) (addOut, error) { return addOut{}, nil }))
 	long := NewRPC[addIn, struct{ A, B int64 }]("add")
@@ -168,7 +168,7 @@ func TestEncodingFaultIsTheCallers(t *testing.T) {
 	must(t, answer.Handle(server, func(context.Context, struct{}) (stubborn, error) { return stubborn{codes.Overflow}, nil }))
 	_, err := answer.Call(patient(t), ep, struct{}{})
 	wantCode(t, err, codes.OtherError)
-	w.want(t, 0, "result cannot be encoded", "rpc=answer")
+	w.Want(t, 0, "result cannot be encoded", "rpc=answer")
 }
 
 // TestShutdownHint checks the error of a caller whose server is shutting down.

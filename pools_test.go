@@ -211,7 +211,7 @@ func TestHandlerWarning(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, age := range []string{"1s", "2s", "4s"} {
-			log.want(t, i, "handler takes long", "rpc=nap@7", "peer="+s.client.Addr(), "age="+age, "state=running")
+			log.Want(t, i, "handler takes long", "rpc=nap@7", "peer="+s.client.Addr(), "age="+age, "state=running")
 		}
 		must(t, s.server.SetHandlerWarning(0))
 		if _, err := nap.Call(t.Context(), s.ep.Provider(7), 5000); err != nil {
@@ -221,8 +221,8 @@ func TestHandlerWarning(t *testing.T) {
 		if _, err := nap.Call(t.Context(), s.ep.Provider(7), 5000); err != nil {
 			t.Fatal(err)
 		}
-		log.want(t, 3, "handler takes long", "rpc=nap@7", "age=3s")
-		log.end(t, 4)
+		log.Want(t, 3, "handler takes long", "rpc=nap@7", "age=3s")
+		log.End(t, 4)
 	})
 	_, err := Open(t.Context(), network, &Config{HandlerWarning: -1})
 	wantCode(t, err, codes.InvalidArg, "HandlerWarning")

@@ -11,9 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"cinnabar"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"cinnabar"
+	"cinnabar/internal/logtest"
 )
 
 // own has the fields of a Config that are of package cinnabar.
@@ -250,7 +252,7 @@ func TestParsedPoolsBound(t *testing.T) {
 // TestExtendedArguments has each member of struct margo_init_info that has a counterpart take part in one call.
 // parity: G04
 func TestExtendedArguments(t *testing.T) {
-	var lines logLines
+	var lines logtest.Buffer
 	var calls []string
 	cfg := parsed(t, `{"rpc_thread_count":1,"mercury":{"auth_key":"x"}}`) // json_config, rpc_pool
 	cfg.Logger = logger(t, &lines, LogLevels{})                           // logger
@@ -270,14 +272,14 @@ func TestExtendedArguments(t *testing.T) {
 	if served := server.LookupPool("__pool_1__").Stats().Served; served != 1 || len(calls) != 1 {
 		t.Errorf("%d requests in the pool, %d through the interceptor", served, len(calls))
 	}
-	lines.want(t, 0, "[warning] configuration: mercury.auth_key has no effect")
-	lines.end(t, 1)
+	lines.Want(t, 0, "[warning] configuration: mercury.auth_key has no effect")
+	lines.End(t, 1)
 }
 
 // TestMonitoringConfig hands the monitor's part of a document on.
 // parity: G84 G89
 func TestMonitoringConfig(t *testing.T) {
-	var lines logLines
+	var lines logtest.Buffer
 	cfg := parsed(t, `{"monitoring":{"name":"default","config":{"filename_prefix": "x"}}}`)
 	cfg.Logger = logger(t, &lines, LogLevels{})
 	if got := string(cfg.Monitoring()); got != `{"filename_prefix":"x"}` || parsed(t, `{}`).Monitoring() != nil || new(Config).Monitoring() != nil {
@@ -298,12 +300,12 @@ func TestMonitoringConfig(t *testing.T) {
 		if m := configured(t, cfg).Config().Monitor; m != nil {
 			t.Errorf("%s has the monitor %v", text, m)
 		}
-		lines.want(t, i, "[warning] configuration: monitoring has no effect")
+		lines.Want(t, i, "[warning] configuration: monitoring has no effect")
 	}
 	mine := parsed(t, `{"monitoring":{"name":"mine"}}`)
 	mine.Logger, mine.Monitor = logger(t, &lines, LogLevels{}), new(Statistics)
 	configured(t, mine)
-	lines.end(t, 2)
+	lines.End(t, 2)
 }
 
 // TestConfigFromEnv reads the variables of the environment, in the place of keys that the document does not have.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"cinnabar"
+	"cinnabar/internal/logtest"
 )
 
 // parity: G85
@@ -68,12 +69,12 @@ func TestTutorialLogs(t *testing.T) {
 	for level, want := range map[string]string{
 		"": "[error] oops", "info": "[info] Calling|[error] oops", "debug": "[info] Calling|[debug] Got response: 36|[error] oops", "critical": "",
 	} {
-		var lines logLines
+		var lines logtest.Buffer
 		log := logger(t, &lines, LogLevels{Margo: level})
 		log.Info("Calling")
 		log.Debug("Got response: 36")
 		log.Error("oops")
-		if got := strings.Join(lines.lines(), "|"); got != want {
+		if got := strings.Join(lines.Lines(), "|"); got != want {
 			t.Errorf("%s: %q", level, got)
 		}
 	}
@@ -89,18 +90,18 @@ func (v telling) LogValue() slog.Value {
 
 // TestLogWhileFormatting: an attribute's own methods may log to the same logger.
 func TestLogWhileFormatting(t *testing.T) {
-	var lines logLines
+	var lines logtest.Buffer
 	log := logger(t, &lines, LogLevels{})
 	log.Error("outer", "value", telling{log})
-	lines.want(t, 0, "[error] formatting")
-	lines.want(t, 1, "[error] outer value=told")
-	lines.end(t, 2)
+	lines.Want(t, 0, "[error] formatting")
+	lines.Want(t, 1, "[error] outer value=told")
+	lines.End(t, 2)
 }
 
 // TestLevelsOfEngines has two engines write to one place, each with its level, and one with a logger of another make.
 // parity: G85
 func TestLevelsOfEngines(t *testing.T) {
-	var lines logLines
+	var lines logtest.Buffer
 	out := NewLineHandler(&lines)
 	var handlers []*LogHandler
 	var loggers []*slog.Logger
@@ -114,11 +115,11 @@ func TestLevelsOfEngines(t *testing.T) {
 	a.Debug("from a")
 	b.Debug("from b")
 	b.WithGroup("g").With("k", 1, subsystemKey, "own").Warn("from b")
-	lines.want(t, 0, "[debug] from a service=x")
-	lines.want(t, 1, "[warning] from b service=x g.k=1 g.subsys=own")
-	lines.end(t, 2)
+	lines.Want(t, 0, "[debug] from a service=x")
+	lines.Want(t, 1, "[warning] from b service=x g.k=1 g.subsys=own")
+	lines.End(t, 2)
 
-	var buf logLines
+	var buf logtest.Buffer
 	c, err := NewLogHandler(slog.NewTextHandler(&buf, &slog.HandlerOptions{Level: slog.LevelInfo}), LogLevels{Margo: "debug"})
 	must(t, err)
 	log := slog.New(c)
@@ -126,8 +127,8 @@ func TestLevelsOfEngines(t *testing.T) {
 	log.Info("logged")
 	must(t, c.SetLevels(LogLevels{Margo: "error"}))
 	log.Warn("below the level")
-	buf.want(t, 0, "msg=logged")
-	buf.end(t, 1)
+	buf.Want(t, 0, "msg=logged")
+	buf.End(t, 1)
 	wantInvalid(t, c.SetLevels(LogLevels{Margo: "loud"}), `"loud" is none of`)
 	if log.Enabled(t.Context(), slog.LevelWarn) || !log.Enabled(t.Context(), slog.LevelError) {
 		t.Error("levels that do not exist have changed the levels")
@@ -163,7 +164,7 @@ func TestMercuryLog(t *testing.T) {
 		{"debug", "poll", "rpc: na:"},
 		{"info", "hg,na,~rpc", "rpc: na:info"},
 	} {
-		log := logger(t, &logLines{}, LogLevels{Margo: "critical", Mercury: tc.level, Subsystems: tc.subsystems})
+		log := logger(t, &logtest.Buffer{}, LogLevels{Margo: "critical", Mercury: tc.level, Subsystems: tc.subsystems})
 		got := "rpc:" + lowest(log.With(subsystemKey, "rpc")) + " na:" + lowest(log.With(subsystemKey, "na"))
 		if got != tc.want {
 			t.Errorf("%+v: %s", tc, got)
@@ -184,27 +185,27 @@ func lowest(log *slog.Logger) string {
 // TestMercuryLogOfEngine turns on the lines of an engine's network while the engine runs.
 // parity: H08 H17
 func TestMercuryLogOfEngine(t *testing.T) {
-	var lines logLines
+	var lines logtest.Buffer
 	h, err := NewLogHandler(NewLineHandler(&lines), LogLevels{Mercury: "debug"})
 	must(t, err)
 	server := listening(t, &cinnabar.Config{Logger: slog.New(h)})
-	lines.want(t, 0, "[debug] endpoint opened", "address="+server.Addr(), `reason="it was asked for"`)
-	if line := lines.lines()[0]; strings.Contains(line, "subsys") {
+	lines.Want(t, 0, "[debug] endpoint opened", "address="+server.Addr(), `reason="it was asked for"`)
+	if line := lines.Lines()[0]; strings.Contains(line, "subsys") {
 		t.Errorf("the line has the attribute of the subsystem: %s", line)
 	}
 	wantInvalid(t, h.SetLevels(LogLevels{Mercury: "loud"}), `got "loud"`)
 	must(t, h.SetLevels(LogLevels{Mercury: "debug", Subsystems: "hg"}))
-	before := len(lines.lines())
+	before := len(lines.Lines())
 	must(t, add.Handle(server, handleAdd))
 	connect := func() { // the network logs a connection
 		_, err := add.Call(t.Context(), reach(t, calling(t, nil), server), addIn{})
 		must(t, err)
 	}
 	connect()
-	if got := lines.lines(); len(got) != before {
+	if got := lines.Lines(); len(got) != before {
 		t.Errorf("the network has logged %q", got[before:])
 	}
 	must(t, h.SetLevels(LogLevels{Mercury: "debug", Subsystems: "na"}))
 	connect()
-	lines.want(t, before, "[debug] connection request")
+	lines.Want(t, before, "[debug] connection request")
 }

@@ -1,19 +1,18 @@
 package margo
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
+
+	"go.uber.org/goleak"
 
 	"cinnabar"
 	"cinnabar/codes"
-	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -115,46 +114,5 @@ func wantInvalid(t testing.TB, err error, texts ...string) {
 		if !strings.Contains(err.Error(), text) {
 			t.Errorf("error %q, want %q in it", err, text)
 		}
-	}
-}
-
-// logLines keeps lines of a log.
-type logLines struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-// Write implements [io.Writer].
-func (w *logLines) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.buf.Write(p)
-}
-
-func (w *logLines) lines() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return strings.Split(strings.TrimSuffix(w.buf.String(), "\n"), "\n")
-}
-
-// want checks that line i has all these texts.
-func (w *logLines) want(t *testing.T, i int, texts ...string) {
-	t.Helper()
-	ls := w.lines()
-	if i >= len(ls) {
-		t.Fatalf("there is no line %d in %q", i, ls)
-	}
-	for _, text := range texts {
-		if !strings.Contains(ls[i], text) {
-			t.Errorf("line %d is %q, want %q in it", i, ls[i], text)
-		}
-	}
-}
-
-// end checks that there are n lines.
-func (w *logLines) end(t *testing.T, n int) {
-	t.Helper()
-	if ls := w.lines(); len(ls) != n {
-		t.Errorf("%d lines, want %d: %q", len(ls), n, ls)
 	}
 }

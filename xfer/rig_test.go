@@ -19,7 +19,8 @@ import (
 	"go.uber.org/goleak"
 
 	"cinnabar/internal/audit"
-	"cinnabar/internal/hostmem"
+	"cinnabar/internal/leaktest"
+	"cinnabar/internal/logtest"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
 )
@@ -27,15 +28,7 @@ import (
 var loopback = netip.MustParseAddrPort("127.0.0.1:0")
 
 // TestMain fails the package if a goroutine, a mapping or a descriptor is left behind.
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		if n := hostmem.Mapped(); n != 0 && code == 0 {
-			_, _ = os.Stderr.WriteString("mappings left behind\n")
-			code = 1
-		}
-		os.Exit(code)
-	}))
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.Cleanup(leaktest.Exit)) }
 
 // must turns a result and an error into the result.
 func must[T any](v T, err error) func(testing.TB) T {
@@ -198,23 +191,8 @@ func wantCode(t testing.TB, err error, code Code, remote bool, texts ...string) 
 	}
 }
 
-// logBuffer collects log lines.
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
+// logBuffer keeps the lines of a log.
+type logBuffer struct{ logtest.Buffer }
 
 func (l *logBuffer) logger() *slog.Logger {
 	audit.Reset() // lines about this host that other tests have provoked suppress none of this test's

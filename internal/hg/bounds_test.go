@@ -13,6 +13,7 @@ import (
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hg/wire"
 	"cinnabar/internal/hostquota"
+	"cinnabar/internal/logtest"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
 )
@@ -23,7 +24,7 @@ import (
 func TestUnreadResponses(t *testing.T) {
 	book := hostquota.NewBook(hostquota.Limits{hostquota.Unsent: 64})
 	n := natest.New(natest.Config{Direct: true, Quota: book})
-	log := &lockedBuffer{}
+	log := &logtest.Buffer{}
 	audit.Reset()
 	server := open(t, n, Config{Dispatch: inline{}, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	bad, good := openRaw(n), open(t, n, Config{})

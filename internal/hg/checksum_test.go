@@ -14,27 +14,10 @@ import (
 	"cinnabar/codes"
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hg/wire"
+	"cinnabar/internal/logtest"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
 )
-
-// lockedBuffer collects log lines.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
 
 // TestBuildsMeet has processes of all builds call each other: they understand each other or say why not, at both ends.
 // parity: H63 D27
@@ -44,7 +27,7 @@ func TestBuildsMeet(t *testing.T) {
 		for server := range modes {
 			t.Run(modes[client]+" calls "+modes[server], func(t *testing.T) {
 				n := natest.New(natest.Config{})
-				log := &lockedBuffer{}
+				log := &logtest.Buffer{}
 				audit.Reset()
 				to := open(t, n, Config{Checksums: wire.ChecksumMode(server), Dispatch: handler(knownOnly), Logger: slog.New(slog.NewTextHandler(log, nil))})
 				from := open(t, n, Config{Checksums: wire.ChecksumMode(client)})

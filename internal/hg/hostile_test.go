@@ -12,6 +12,7 @@ import (
 	"cinnabar/codes"
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hg/wire"
+	"cinnabar/internal/logtest"
 	"cinnabar/internal/na"
 	"cinnabar/internal/na/natest"
 )
@@ -79,7 +80,7 @@ func overflowing(t testing.TB) map[string][]byte {
 func TestHostileRequests(t *testing.T) {
 	for name, desc := range overflowing(t) {
 		n := natest.New(natest.Config{Direct: true})
-		log := &lockedBuffer{}
+		log := &logtest.Buffer{}
 		trail := audit.NewWithLimiter(slog.New(slog.NewTextHandler(log, nil)), audit.NewLimiter())
 		server := open(t, n, Config{Dispatch: handler(echo), MaxOverflow: 1 << 20, Audit: trail})
 		client, bad := open(t, n, Config{}), openRaw(n)
@@ -150,7 +151,7 @@ func TestOverflowBudgetOfCalls(t *testing.T) {
 // parity: H61
 func TestGarbageIsCounted(t *testing.T) {
 	n := natest.New(natest.Config{Direct: true})
-	log := &lockedBuffer{}
+	log := &logtest.Buffer{}
 	trail := audit.NewWithLimiter(slog.New(slog.NewTextHandler(log, nil)), audit.NewLimiter())
 	server := open(t, n, Config{Audit: trail})
 	for range 3 {

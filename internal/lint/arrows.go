@@ -61,6 +61,9 @@ var layers = map[string]row{
 	"internal/waitlist":   {},
 	"internal/dnstest":    {},
 	"internal/hostquota":  {code: []string{"internal/invariants"}, modules: []string{modSys}},
+	"internal/leaktest":   {code: []string{"internal/hostmem"}}, // for tests
+	"internal/logtest":    {},                                   // for tests
+	"internal/sweep":      {},
 	"internal/audit":      {code: []string{"internal/invariants", "internal/hostquota"}},
 
 	// Registered memory and its allocators. They know no device.
@@ -75,11 +78,11 @@ var layers = map[string]row{
 	"internal/na":         {code: []string{"internal/rundown", "internal/hostquota"}},
 	"internal/na/natest":  {code: []string{"internal/na", "internal/hostquota"}},
 	"internal/hg/wire":    {code: []string{"codes"}, test: []string{"internal/recording"}},
-	"internal/hg":         {code: []string{"internal/invariants", "internal/rundown", "codes", "internal/hg/wire", "internal/sglist", "internal/na", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/na/natest", "internal/recording"}},
+	"internal/hg":         {code: []string{"internal/invariants", "internal/rundown", "codes", "internal/hg/wire", "internal/sglist", "internal/na", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/na/natest", "internal/recording", "internal/logtest"}},
 	"internal/sched":      {code: []string{"internal/invariants", "internal/na", "internal/hostquota"}},
 	"margo/internal/conf": {},
-	"internal/na/sm":      {code: []string{"internal/sockio", "internal/na", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit"}, modules: []string{modSys}, test: []string{"internal/invariants", "internal/testproc"}},
-	"internal/na/ofitcp":  {code: []string{"internal/invariants", "internal/na", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/dnstest"}},
+	"internal/na/sm":      {code: []string{"internal/sockio", "internal/na", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/sweep"}, modules: []string{modSys}, test: []string{"internal/invariants", "internal/testproc"}},
+	"internal/na/ofitcp":  {code: []string{"internal/invariants", "internal/na", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/sweep"}, test: []string{"internal/dnstest"}},
 
 	// Protocol state machines: bytes in, effects out; no sockets, clocks or memory of their own.
 	"internal/iwarp/mpa":   {},
@@ -90,13 +93,13 @@ var layers = map[string]row{
 	// verbs declares the interfaces of devices and imports no device; its tests open one.
 	"verbs": {
 		code: []string{"internal/hostmem", "internal/invariants"},
-		test: []string{"verbs/internal/rig", "verbs/rdmacm", "verbs/oob", "verbs/iwarp"},
+		test: []string{"verbs/internal/rig", "verbs/rdmacm", "verbs/oob", "verbs/iwarp", "internal/leaktest"},
 	},
 	"internal/verbsrules":       {code: []string{"verbs"}}, // for devices, also those of tests
 	"verbs/internal/eventqueue": {code: []string{"verbs"}}, // for devices
-	"verbs/rdmacm":              {code: []string{"verbs"}, test: []string{"verbs/internal/rig", "verbs/iwarp"}},
-	"verbs/oob":                 {code: []string{"verbs"}, test: []string{"verbs/internal/rig"}},
-	"verbs/internal/rig":        {code: []string{"verbs", "internal/hostmem", "internal/verbsrules", "verbs/verbstest/memdev"}}, // for the tests of verbs, verbs/rdmacm and verbs/oob
+	"verbs/rdmacm":              {code: []string{"verbs"}, test: []string{"verbs/internal/rig", "verbs/iwarp", "internal/leaktest"}},
+	"verbs/oob":                 {code: []string{"verbs"}, test: []string{"verbs/internal/rig", "internal/leaktest"}},
+	"verbs/internal/rig":        {code: []string{"verbs", "internal/verbsrules", "verbs/verbstest/memdev"}}, // for the tests of verbs, verbs/rdmacm and verbs/oob
 	"verbs/verbstest/memdev":    {code: []string{"verbs", "internal/hostmem", "internal/invariants"}},
 	"verbs/verbstest": {
 		code:    []string{"internal/invariants", "verbs", "verbs/rdmacm", "verbs/oob", "internal/hostmem"},
@@ -104,7 +107,7 @@ var layers = map[string]row{
 		modules: []string{modSys},
 	},
 	"verbs/iwarp": {
-		code:    []string{"verbs", "verbs/internal/eventqueue", "internal/iwarp/...", "internal/crc32c", "internal/hostmem", "internal/rundown", "internal/sockio", "internal/invariants", "internal/hostquota", "internal/audit"},
+		code:    []string{"verbs", "verbs/internal/eventqueue", "internal/iwarp/...", "internal/crc32c", "internal/hostmem", "internal/rundown", "internal/sockio", "internal/invariants", "internal/hostquota", "internal/audit", "internal/sweep"},
 		test:    []string{"internal/testproc", "verbs/verbstest", "verbs/fault", "verbs/oob"},
 		modules: []string{modSys},
 	},
@@ -123,7 +126,7 @@ var layers = map[string]row{
 	"internal/credit": {},
 	"xfer": {
 		code:    []string{"verbs", "internal/credit", "internal/crc32c", "internal/hostquota", "internal/audit"},
-		test:    []string{"internal/testproc", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "internal/hostmem"},
+		test:    []string{"internal/testproc", "verbs/iwarp", "verbs/rdmacore", "verbs/fault", "verbs/verbstest/memdev", "internal/hostmem", "internal/leaktest", "internal/logtest"},
 		modules: []string{modSys},
 	},
 
@@ -147,11 +150,11 @@ var layers = map[string]row{
 	// RPC and bulk memory, on Mercury's core and the networks below it.
 	".": {
 		code: []string{"codes", "internal/invariants", "stats", "codec", "codec/hgproc", "codec/cereal", "internal/rundown", "internal/sched", "internal/sglist", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/hostmem", "internal/hostquota", "internal/audit"},
-		test: []string{"regmem", "internal/invariants", "internal/na/natest", "internal/dnstest", "internal/testproc", "margo"},
+		test: []string{"regmem", "internal/invariants", "internal/na/natest", "internal/dnstest", "internal/testproc", "margo", "internal/logtest"},
 
 		modules: []string{modSys}, // mapped files
 	},
-	"margo": {code: []string{".", "internal/rundown", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "stats", "margo/internal/conf", "internal/audit"}},
+	"margo": {code: []string{".", "internal/rundown", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "stats", "margo/internal/conf", "internal/audit"}, test: []string{"internal/logtest"}},
 	"rmem": {
 		code: []string{".", "codec", "codec/hgproc", "verbs", "verbs/flow", "internal/hostmem", "internal/hostquota", "internal/audit"},
 		test: []string{"internal/devicetest", "verbs/iwarp", "verbs/rdmacore", "verbs/verbstest/memdev", "internal/testproc"},

@@ -3,6 +3,8 @@ package iwarp
 import (
 	"sync"
 	"time"
+
+	"cinnabar/internal/sweep"
 )
 
 // watchInterval is the time after which a connection returns to its background reader
@@ -42,22 +44,7 @@ func (w *watcher) add(c *conn) {
 	}
 	if !w.running {
 		w.running = true
-		w.dev.wg.Go(w.run)
-	}
-}
-
-func (w *watcher) run() {
-	tick := time.NewTicker(watchInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-w.stop:
-			return
-		}
-		if !w.sweep() {
-			return
-		}
+		w.dev.wg.Go(func() { sweep.Run(watchInterval, w.stop, w.sweep) })
 	}
 }
 

@@ -5,8 +5,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"cinnabar/verbs/internal/rig"
+	"cinnabar/internal/leaktest"
 )
 
 // TestMain fails the package if a goroutine or a mapping is left behind.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.Cleanup(rig.Exit)) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.Cleanup(leaktest.Exit)) }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"cinnabar/internal/invariants"
+	"cinnabar/internal/sweep"
 )
 
 // watchInterval is the time after which a connection without a driver goes back to its background goroutine, and for which
@@ -48,22 +49,7 @@ func (w *watcher) add(c *conn) {
 	w.list = append(w.list, c)
 	if !w.running {
 		w.running = true
-		w.wg.Go(w.run)
-	}
-}
-
-func (w *watcher) run() {
-	tick := time.NewTicker(watchInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-w.stop:
-			return
-		}
-		if !w.sweep() {
-			return
-		}
+		w.wg.Go(func() { sweep.Run(watchInterval, w.stop, w.sweep) })
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"cinnabar/internal/na"
+	"cinnabar/internal/sweep"
 )
 
 // tasks holds the tasks that requests have brought to the poller. The poller runs them one after the other. If a task takes long, or
@@ -175,22 +176,7 @@ func (w *watcher) watchTasks() {
 func (w *watcher) startLocked() {
 	if !w.running {
 		w.running = true
-		w.wg.Go(w.run)
-	}
-}
-
-func (w *watcher) run() {
-	tick := time.NewTicker(watchInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-w.stop:
-			return
-		}
-		if !w.sweep() {
-			return
-		}
+		w.wg.Go(func() { sweep.Run(watchInterval, w.stop, w.sweep) })
 	}
 }
 

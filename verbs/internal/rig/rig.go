@@ -1,6 +1,5 @@
-// Package rig has helpers for the tests of verbs, verbs/rdmacm and verbs/oob: the end of their process ([Exit]), devices
-// in memory, a device with completions and events that the test makes ([FakeDevice]), one
-// side of a connection ([Side]), and checks.
+// Package rig has helpers for the tests of verbs, verbs/rdmacm and verbs/oob: devices in memory, a device with completions
+// and events that the test makes ([FakeDevice]), one side of a connection ([Side]), and checks.
 package rig
 
 import (
@@ -8,24 +7,13 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"cinnabar/internal/hostmem"
 	"cinnabar/verbs"
 	"cinnabar/verbs/verbstest/memdev"
 )
-
-// Exit ends the process of a package's tests, for goleak.Cleanup. It fails the package if a mapping is left behind.
-func Exit(code int) {
-	if n := hostmem.Mapped(); n != 0 && code == 0 {
-		_, _ = os.Stderr.WriteString("mappings left behind\n")
-		code = 1
-	}
-	os.Exit(code) //nolint:forbidigo // the tests of TestMain's process have run
-}
 
 // Loopback is the address to listen at, with a port that the system picks.
 var Loopback = netip.MustParseAddrPort("127.0.0.1:0")
