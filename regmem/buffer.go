@@ -25,7 +25,7 @@ type Buffer[R Region] struct {
 // leastGrowth is the size in bytes of the first block, and the least that ReadFrom offers to a reader.
 const leastGrowth = 512
 
-// NewBuffer returns an empty buffer whose blocks come from an allocator. It has no block until the first write or Grow.
+// NewBuffer returns an empty buffer that takes its blocks from an allocator. It has no block until the first write or Grow.
 func NewBuffer[R Region](from Allocator[R]) *Buffer[R] { return &Buffer[R]{from: from} }
 
 // Len returns how many bytes were written and not read yet.

@@ -2,7 +2,7 @@ package regmem
 
 import "cinnabar/internal/hostmem"
 
-// Number is the set of numeric types whose size is the same on all platforms.
+// Number is the set of numeric types of the same size on all platforms.
 type Number interface{ hostmem.Number }
 
 // Bytes returns the memory of s as bytes, in the byte order of this machine and without a copy, so that a slice of numbers can be

@@ -24,7 +24,7 @@ type Layout struct {
 // spans is a list of blocks, at their numbers modulo its length, which is a power of two.
 type spans []span
 
-// span describes a block whose memory has not come back.
+// span describes a block that still has its memory, in use or freed.
 type span struct {
 	size int // bytes
 	skip int // bytes at the end of the ring that were skipped before it, until they come back with the block before
