@@ -117,7 +117,7 @@ func (l *link) awaitCable(t *testing.T) {
 	}
 }
 
-// What a child is told of its link.
+// Environment variables that describe its link to a child process.
 const (
 	netdevEnv = "CINNABAR_RDMA_NETDEV" // its network interface
 	peerEnv   = "CINNABAR_RDMA_PEER"   // the address of the cable's other end

@@ -73,7 +73,7 @@ func TestRejectOver(t *testing.T) {
 	}
 }
 
-// Nobody is told that a receive is posted where no message will come any more.
+// TestPostOnRemoved posts a receive on a removed device, where no message comes any more: the post must fail.
 func TestPostOnRemoved(t *testing.T) {
 	d := &device{removal: removal{gone: make(chan struct{})}}
 	close(d.removal.gone)
@@ -94,7 +94,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// Who ends a connection that is being ended waits for the same marker.
+// TestMarkerShared ends a connection twice at a time: the second Disconnect waits for the marker of the first.
 func TestMarkerShared(t *testing.T) {
 	q := &qp{drained: make(chan struct{})}
 	q.state.Store(uint32(verbs.StateRTS))

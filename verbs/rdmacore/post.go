@@ -191,7 +191,7 @@ func (q *qp) checkDatagram(wr *verbs.SendWR, size uint64) error {
 	case wr.RemoteQPN > maxQPN:
 		return verbs.Errorf(op, verbs.ErrInvalid, "RemoteQPN is %#x, over 24 bits", wr.RemoteQPN)
 	case size > limit:
-		return verbs.Errorf(op, verbs.ErrInvalid, "a datagram of %d bytes; it must fit a packet of the port, whose MTU is %d (PortAttr.ActiveMTU)", size, limit)
+		return verbs.Errorf(op, verbs.ErrInvalid, "a datagram of %d bytes; it must fit a packet of the port, with an MTU of %d (PortAttr.ActiveMTU)", size, limit)
 	}
 	return nil
 }
