@@ -29,9 +29,9 @@
 //
 // # Concurrency
 //
-// All methods are safe for concurrent use, except those of Endpoint whose comments say
-// otherwise.
-// Closing a channel closes its identifiers and waits for their goroutines.
+// All methods are safe for concurrent use, except methods of Endpoint with a comment
+// that says otherwise. Closing a channel closes its identifiers and waits for their
+// goroutines.
 //
 // # Limits
 //

@@ -34,7 +34,7 @@ func NewEventChannel(log *slog.Logger) *EventChannel {
 	return &EventChannel{log: log, ids: map[*ID]int{}, wake: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-// NewID makes an identifier on dev whose events come to this channel
+// NewID makes an identifier on dev and delivers its events to this channel
 // (rdma_create_id).
 func (ch *EventChannel) NewID(dev *verbs.Device) (*ID, error) {
 	id := &ID{dev: dev, ch: ch, resolve: verbs.Resolve, cancels: map[uint64]context.CancelFunc{}}

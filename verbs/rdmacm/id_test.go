@@ -147,7 +147,7 @@ func TestCMCloseRejects(t *testing.T) {
 	next(t, ch, EventRejected)
 }
 
-// What peers ask and nobody takes is rejected when the listener is closed.
+// A connection request that the program has not taken is rejected when the listener is closed.
 func TestCMCloseListenerRejects(t *testing.T) {
 	dev := rig.MemDevice(t)
 	a := rig.NewSide(t, dev)
