@@ -140,7 +140,7 @@ func TestInfoAppendRefusals(t *testing.T) {
 	}
 }
 
-// What is accepted is the one text form of its value.
+// FuzzParseInfo checks that each accepted line is the one text form of its value.
 func FuzzParseInfo(f *testing.F) {
 	for line := range infoLines {
 		f.Add(line)
@@ -196,7 +196,7 @@ func TestCompareSettings(t *testing.T) {
 	}
 }
 
-// Whatever arrives as a region is refused or stays inside the address space.
+// FuzzParseRegion checks that any bytes are refused or give a region inside the address space.
 func FuzzParseRegion(f *testing.F) {
 	f.Add(make([]byte, verbs.RegionLen))
 	f.Add([]byte(strings.Repeat("\xff", verbs.RegionLen)))
