@@ -219,7 +219,7 @@ func (q *qp) postPart(wr *verbs.SendWR, a partial) error {
 	return q.breakWith(part, entry{id: wr.ID, op: wr.Op, do: fails})
 }
 
-// breakWith posts a request whose completion will break the connection, unless
+// breakWith posts a request that breaks the connection at its completion, unless
 // the status that it brings is success. Nothing behind it may start.
 func (q *qp) breakWith(wr verbs.SendWR, e entry) error {
 	if err := q.downAs(wr, e); err != nil {
