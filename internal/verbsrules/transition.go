@@ -84,7 +84,7 @@ func stepsOf(t verbs.QPType) attrTable {
 // missing or out of place; for types other than RC, UC and UD it matches
 // errors.ErrUnsupported.
 //
-// The rules are those of InfiniBand verbs. A device whose transport has others
+// The rules are those of InfiniBand verbs. A device of a transport with others
 // (iWARP connects queue pairs itself) says so instead of calling this.
 func CheckTransition(t verbs.QPType, from, to verbs.QPState, mask verbs.QPAttrMask) error {
 	const op = "modify queue pair"
