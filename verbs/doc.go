@@ -38,7 +38,7 @@
 // arming never block and never allocate. Requests of one queue are processed in
 // the order in which they were posted; between queues there is no order. A
 // completion, an event and a connection request go to exactly one of the
-// goroutines that wait. A blocking call whose context has ended still succeeds if
+// goroutines that wait. A blocking call with an ended context still succeeds if
 // it need not block. An object is closed after those that depend on it, or Close
 // fails with [ErrBusy] and lists them; closing twice is harmless.
 //

@@ -33,7 +33,7 @@ func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
 	return pd.register(op, buf, access, func() error { pin.Unpin(); return nil })
 }
 
-// Number is the set of numeric types whose size is the same on all platforms, which
+// Number is the set of numeric types of the same size on all platforms, which
 // [RegSlice] accepts. None contains a pointer, so a peer's bytes may be written
 // over its values.
 type Number interface {
