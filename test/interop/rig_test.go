@@ -29,8 +29,8 @@ type program struct {
 }
 
 var (
-	hgPeer    = &program{name: "hg_peer", sources: []string{"hg_peer.c", "hg_peer_serve.c", "hg_peer_call.c"}, packages: []string{"mercury"}}
-	margoPeer = &program{name: "margo_peer", sources: []string{"margo_peer.c", "margo_peer_serve.c", "margo_peer_call.c"}, packages: []string{"margo"}}
+	hgPeer    = &program{name: "hg_peer", sources: []string{"peer.c", "hg_peer.c", "hg_peer_serve.c", "hg_peer_call.c"}, packages: []string{"mercury"}}
+	margoPeer = &program{name: "margo_peer", sources: []string{"peer.c", "margo_peer.c", "margo_peer_serve.c", "margo_peer_call.c"}, packages: []string{"margo"}}
 	sumServer = &program{name: "margo_sum_server", sources: []string{"margo_sum_server.c"}, packages: []string{"margo"}}
 	sumClient = &program{name: "margo_sum_client", sources: []string{"margo_sum_client.c"}, packages: []string{"margo"}}
 	hashIDs   = &program{name: "hashids", sources: []string{"hashids.c"}, packages: []string{"margo", "mercury"}, flags: []string{"-DWITH_MARGO"}}

@@ -27,22 +27,10 @@
 #include "hg_peer.h"
 
 #include <poll.h>
-#include <stdarg.h>
 #include <time.h>
 #include <unistd.h>
 
 struct peer peer = {.target = HG_ADDR_NULL, .timeout_ms = 20000};
-
-void report(const char *format, ...)
-{
-    va_list args;
-
-    va_start(args, format);
-    vprintf(format, args);
-    va_end(args);
-    putchar('\n');
-    fflush(stdout);
-}
 
 void fatal(const char *what, hg_return_t ret)
 {
@@ -129,23 +117,6 @@ static void run_lines(void)
         words_split(&w, line);
         if (w.n > 0)
             command(&w);
-    }
-}
-
-/* run_arguments runs the commands of argv, which "," separates. */
-static void run_arguments(int argc, char **argv)
-{
-    struct words w = {0, {NULL}};
-    int          i;
-
-    for (i = 0; i <= argc; i++) {
-        if (i == argc || strcmp(argv[i], ",") == 0) {
-            if (w.n > 0)
-                command(&w);
-            w.n = 0;
-        } else if (w.n < MAX_WORDS) {
-            w.word[w.n++] = argv[i];
-        }
     }
 }
 

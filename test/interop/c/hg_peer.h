@@ -12,8 +12,7 @@
 #include <mercury.h>
 #include <mercury_bulk.h>
 
-#include "types.h"
-#include "words.h"
+#include "peer.h"
 
 /* The RPCs, by index into peer.id and in the order of the table in
  * hg_peer_serve.c. */
@@ -49,29 +48,12 @@ struct peer {
 
 extern struct peer peer;
 
-/* report prints one line of results and flushes it. */
-void report(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-/* fatal reports a failure of the rig itself and ends the program. */
-void fatal(const char *what, hg_return_t ret);
-
 /* wait_for makes progress until *done or until ms milliseconds have passed
  * (negative: no limit); it returns *done. With done NULL it also returns when
  * standard input is readable or a peer asked us to quit. */
 bool wait_for(const bool *done, int ms);
 
-/* serve_register registers every RPC with its handler. */
-void serve_register(void);
-
 /* serve_finish drops the calls that are still held. */
 void serve_finish(void);
-
-/* local_bulk allocates size bytes in the given number of nearly equal
- * segments. The caller frees *memory, one allocation, after *bulk. */
-hg_return_t local_bulk(uint64_t size, uint32_t segments, uint8_t mode,
-                       void **memory, hg_bulk_t *bulk);
-
-/* command runs one command and prints its result. */
-void command(const struct words *w);
 
 #endif /* HG_PEER_H */

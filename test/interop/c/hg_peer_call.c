@@ -419,10 +419,7 @@ static void do_callback(const struct words *w)
     call_end(&c);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(const struct words *);
-} commands[] = {
+static const struct command commands[] = {
     {"target", do_target},     {"sum", do_sum},
     {"void", do_void},         {"null", do_null},
     {"unknown", do_unknown},   {"echo", do_echo},
@@ -435,15 +432,5 @@ static const struct {
 
 void command(const struct words *w)
 {
-    size_t i;
-
-    for (i = 0; i < sizeof(commands) / sizeof(*commands); i++) {
-        if (strcmp(w->word[0], commands[i].name) != 0)
-            continue;
-        if (peer.target == HG_ADDR_NULL && commands[i].run != do_target)
-            fatal("a command needs a target first", HG_INVALID_ARG);
-        commands[i].run(w);
-        return;
-    }
-    fatal(w->word[0], HG_INVALID_ARG);
+    command_run(commands, sizeof(commands) / sizeof(*commands), peer.target, w);
 }

@@ -151,26 +151,10 @@ static hg_return_t on_blob(hg_handle_t h)
     return HG_Destroy(h);
 }
 
-hg_return_t local_bulk(uint64_t size, uint32_t segments, uint8_t mode,
-                       void **memory, hg_bulk_t *bulk)
+hg_return_t bulk_create(uint32_t segments, void **base, const hg_size_t *len,
+                        uint8_t mode, hg_bulk_t *bulk)
 {
-    uint64_t    each = size / segments;
-    void **     base = calloc(segments, sizeof(*base));
-    hg_size_t * len  = calloc(segments, sizeof(*len));
-    uint32_t    i;
-    hg_return_t ret;
-
-    *memory = malloc(size + 1);
-    if (base == NULL || len == NULL || *memory == NULL)
-        fatal("malloc", HG_NOMEM);
-    for (i = 0; i < segments; i++) {
-        base[i] = (char *) *memory + i * each;
-        len[i]  = i + 1 < segments ? each : size - i * each;
-    }
-    ret = HG_Bulk_create(peer.cls, segments, base, len, mode, bulk);
-    free(base);
-    free(len);
-    return ret;
+    return HG_Bulk_create(peer.cls, segments, base, len, mode, bulk);
 }
 
 /* move_answer ends a pull or push. count is what Mercury says it moved. */

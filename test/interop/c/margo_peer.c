@@ -19,7 +19,6 @@
 #include "margo_peer.h"
 
 #include <poll.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <unistd.h>
 
@@ -27,18 +26,6 @@ struct peer peer = {.target = HG_ADDR_NULL, .timeout_ms = 20000};
 
 /* The finalize callback writes here to end the wait for commands. */
 static int ended[2];
-
-void report(const char *format, ...)
-{
-    char    line[4 * MAX_LINE];
-    va_list args;
-
-    va_start(args, format);
-    vsnprintf(line, sizeof(line), format, args);
-    va_end(args);
-    printf("%s\n", line);
-    fflush(stdout);
-}
 
 void fatal(const char *what, hg_return_t ret)
 {
@@ -95,23 +82,6 @@ static bool read_line(char *line)
         if (n == MAX_LINE - 1)
             fatal("a command line is too long", HG_MSGSIZE);
         line[n++] = c;
-    }
-}
-
-/* run_arguments runs the commands of argv, which "," separates. */
-static void run_arguments(int argc, char **argv)
-{
-    struct words w = {0, {NULL}};
-    int          i;
-
-    for (i = 0; i <= argc; i++) {
-        if (i == argc || strcmp(argv[i], ",") == 0) {
-            if (w.n > 0)
-                command(&w);
-            w.n = 0;
-        } else if (w.n < MAX_WORDS) {
-            w.word[w.n++] = argv[i];
-        }
     }
 }
 

@@ -10,8 +10,7 @@
 
 #include <margo.h>
 
-#include "types.h"
-#include "words.h"
+#include "peer.h"
 
 MERCURY_GEN_PROC(id_out_t, ((uint64_t)(id)))
 MERCURY_GEN_PROC(nested_in_t,
@@ -34,22 +33,5 @@ struct peer {
 };
 
 extern struct peer peer;
-
-/* report prints one line of results and flushes it. */
-void report(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-/* fatal reports a failure of the rig itself and ends the program. */
-void fatal(const char *what, hg_return_t ret);
-
-/* serve_register registers every RPC with its handler. */
-void serve_register(void);
-
-/* local_bulk allocates size bytes in the given number of nearly equal
- * segments. The caller frees *memory, one allocation, after *bulk. */
-hg_return_t local_bulk(uint64_t size, uint32_t segments, uint8_t mode,
-                       void **memory, hg_bulk_t *bulk);
-
-/* command runs one command and prints its result. */
-void command(const struct words *w);
 
 #endif /* MARGO_PEER_H */

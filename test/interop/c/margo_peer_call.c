@@ -353,10 +353,7 @@ static void do_shutdown(const struct words *w)
            margo_shutdown_remote_instance(peer.mid, peer.target));
 }
 
-static const struct {
-    const char *name;
-    void (*run)(const struct words *);
-} commands[] = {
+static const struct command commands[] = {
     {"target", do_target},     {"sum", do_sum},
     {"async", do_async},       {"which", do_which},
     {"void", do_void},         {"null", do_null},
@@ -370,15 +367,5 @@ static const struct {
 
 void command(const struct words *w)
 {
-    size_t i;
-
-    for (i = 0; i < sizeof(commands) / sizeof(*commands); i++) {
-        if (strcmp(w->word[0], commands[i].name) != 0)
-            continue;
-        if (peer.target == HG_ADDR_NULL && commands[i].run != do_target)
-            fatal("a command needs a target first", HG_INVALID_ARG);
-        commands[i].run(w);
-        return;
-    }
-    fatal(w->word[0], HG_INVALID_ARG);
+    command_run(commands, sizeof(commands) / sizeof(*commands), peer.target, w);
 }

@@ -115,26 +115,10 @@ static void on_blob(hg_handle_t h)
 }
 static DEFINE_MARGO_RPC_HANDLER(on_blob)
 
-hg_return_t local_bulk(uint64_t size, uint32_t segments, uint8_t mode,
-                       void **memory, hg_bulk_t *bulk)
+hg_return_t bulk_create(uint32_t segments, void **base, const hg_size_t *len,
+                        uint8_t mode, hg_bulk_t *bulk)
 {
-    uint64_t    each = size / segments;
-    void **     base = calloc(segments, sizeof(*base));
-    hg_size_t * len  = calloc(segments, sizeof(*len));
-    uint32_t    i;
-    hg_return_t ret;
-
-    *memory = malloc(size + 1);
-    if (base == NULL || len == NULL || *memory == NULL)
-        fatal("malloc", HG_NOMEM);
-    for (i = 0; i < segments; i++) {
-        base[i] = (char *) *memory + i * each;
-        len[i]  = i + 1 < segments ? each : size - i * each;
-    }
-    ret = margo_bulk_create(peer.mid, segments, base, len, mode, bulk);
-    free(base);
-    free(len);
-    return ret;
+    return margo_bulk_create(peer.mid, segments, base, len, mode, bulk);
 }
 
 /* move_run does the transfer that m asks for; Margo's blocking transfer does
