@@ -160,6 +160,11 @@ func peerServer(args []string) error {
 	if err := block.Handle(e, handleBlock); err != nil {
 		return err
 	}
+	return serveOn(e)
+}
+
+// serveOn prints the address of e, and serves until the test closes the input of this process or e ends.
+func serveOn(e *Engine) error {
 	fmt.Println(e.Addr())
 	select {
 	case <-testproc.InputClosed():
@@ -178,13 +183,7 @@ func peerTutorial(args []string) error {
 	if err := add.Handle(e, endAfter(e, 16)); err != nil {
 		return err
 	}
-	fmt.Println(e.Addr())
-	select {
-	case <-testproc.InputClosed():
-		return e.Close()
-	case <-e.Done():
-		return e.Err()
-	}
+	return serveOn(e)
 }
 
 // peerCaller calls block at the address args[0].

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"cinnabar/codes"
+	"cinnabar/internal/testproc"
 )
 
 // TestPeerKilled kills a server in the middle of calls: all of them end, and the same endpoint works with the server's
@@ -71,15 +72,22 @@ func TestCallerKilled(t *testing.T) {
 	waitFor(t, func() bool { return server.Stats().RequestsActive == 0 })
 }
 
-// TestRespondToTheDead answers a client that is gone, with something that it would have had to fetch.
-// parity: G36
-func TestRespondToTheDead(t *testing.T) {
+// fetching returns a server, a process that calls it, and the call, which the test answers. The process fetches the answer if it is
+// too long for a message.
+func fetching(t *testing.T) (*Engine, *testproc.Process, *Call[struct{}, largeOut]) {
+	t.Helper()
 	server := listening(t, nil)
 	calls := make(chan *Call[struct{}, largeOut], 1)
 	must(t, large.HandleCall(server, func(c *Call[struct{}, largeOut]) { calls <- c }))
 	p := spawn(t, "fetcher", server.Addr())
 	p.Stdout.Line()
-	c := soon(t, "request", calls)
+	return server, p, soon(t, "request", calls)
+}
+
+// TestRespondToTheDead answers a client that is gone, with something that it would have had to fetch.
+// parity: G36
+func TestRespondToTheDead(t *testing.T) {
+	server, p, c := fetching(t)
 	p.Kill()
 	answered := make(chan error, 1)
 	go func() { answered <- c.Respond(c.Context(), largeOut{N: 1 << 20, Data: make([]byte, 1<<20)}) }()

@@ -15,12 +15,7 @@ import (
 // context, and the handler's goroutine goes on.
 // parity: G36
 func TestRespondContext(t *testing.T) {
-	server := listening(t, nil)
-	calls := make(chan *Call[struct{}, largeOut], 1)
-	must(t, large.HandleCall(server, func(c *Call[struct{}, largeOut]) { calls <- c }))
-	p := spawn(t, "fetcher", server.Addr())
-	p.Stdout.Line()
-	c := soon(t, "request", calls)
+	_, p, c := fetching(t)
 	p.Suspend()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

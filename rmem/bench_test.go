@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"cinnabar"
+	"cinnabar/internal/devicetest"
 	"cinnabar/verbs"
 	"cinnabar/verbs/flow"
 	"cinnabar/verbs/iwarp"
@@ -117,13 +118,13 @@ func BenchmarkBulkVerbs(b *testing.B) {
 			closing(b, l)
 			accepted := make(chan *flow.Conn, 1)
 			go func() {
-				c, err := l.Accept(testContext(b))
+				c, err := l.Accept(devicetest.Context(b))
 				if err != nil {
 					b.Error(err)
 				}
 				accepted <- c
 			}()
-			c, err := flow.Dial(testContext(b), dev, l.Addr(), flow.Config{})
+			c, err := flow.Dial(devicetest.Context(b), dev, l.Addr(), flow.Config{})
 			must(b, err)
 			p := <-accepted
 			there, err := p.PD().AllocMR(s.size, lent)

@@ -20,15 +20,19 @@ func must(err error) {
 	}
 }
 
-// lending makes a server, which is another process otherwise, and an engine of a client's.
-func lending() (s *rmem.Server, address string, here *cinnabar.Engine, end func()) {
-	there, err := cinnabar.Listen(context.Background(), "ofi+tcp://127.0.0.1:0", nil)
+// lending makes a server, which is another process otherwise, and a client of it with its engine. The caller closes the client.
+func lending(ctx context.Context) (s *rmem.Server, c *rmem.Client, here *cinnabar.Engine, end func()) {
+	there, err := cinnabar.Listen(ctx, "ofi+tcp://127.0.0.1:0", nil)
 	must(err)
 	s, err = rmem.Serve(there, rmem.Config{Provider: 7, Quota: 1 << 20})
 	must(err)
-	here, err = cinnabar.Open(context.Background(), "ofi+tcp", nil)
+	here, err = cinnabar.Open(ctx, "ofi+tcp", nil)
 	must(err)
-	return s, there.Addr(), here, func() {
+	server, err := here.Lookup(there.Addr())
+	must(err)
+	c, err = rmem.Dial(ctx, server.Provider(7))
+	must(err)
+	return s, c, here, func() {
 		must(here.Close())
 		must(s.Close())
 		must(there.Close())
@@ -39,12 +43,8 @@ func lending() (s *rmem.Server, address string, here *cinnabar.Engine, end func(
 // parity: S22
 func Example() {
 	ctx := context.Background()
-	_, address, engine, end := lending()
+	_, c, _, end := lending(ctx)
 	defer end()
-	server, err := engine.Lookup(address)
-	must(err)
-	c, err := rmem.Dial(ctx, server.Provider(7))
-	must(err)
 
 	r, err := c.Alloc(ctx, 64<<10)
 	must(err)
@@ -79,12 +79,8 @@ func Example() {
 // parity: S21
 func ExampleOpen() {
 	ctx := context.Background()
-	s, address, engine, end := lending()
+	s, c, engine, end := lending(ctx)
 	defer end()
-	server, err := engine.Lookup(address)
-	must(err)
-	c, err := rmem.Dial(ctx, server.Provider(7))
-	must(err)
 	r, err := c.AllocLease(ctx, 4096, time.Hour)
 	must(err)
 	handle, token := r.Handle().String(), r.Token() // print them, or send them somewhere
@@ -116,12 +112,8 @@ func ExampleOpen() {
 // parity: Y10
 func ExampleServer_Revoke() {
 	ctx := context.Background()
-	s, address, engine, end := lending()
+	s, c, _, end := lending(ctx)
 	defer end()
-	server, err := engine.Lookup(address)
-	must(err)
-	c, err := rmem.Dial(ctx, server.Provider(7))
-	must(err)
 	r, err := c.Alloc(ctx, 4096)
 	must(err)
 	fmt.Println(s.Revoke(r.ID()))

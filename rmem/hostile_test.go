@@ -58,7 +58,7 @@ func attacks(t *testing.T, s *VerbsServer, dev *verbs.Device, name string, wr ve
 	must(t, err)
 	select {
 	case <-c.Done():
-	case <-testContext(t).Done():
+	case <-devicetest.Context(t).Done():
 		t.Fatalf("%s: the attacker goes on", name)
 	}
 	if got := mr.Bytes(); !bytes.Equal(got, bytes.Repeat([]byte("x"), 24)) {
@@ -90,7 +90,7 @@ func TestHolderOfHandleCannotRevoke(t *testing.T) {
 	if _, err := r.WriteAt([]byte("data of the owner"), 0); err != nil {
 		t.Fatal(err)
 	}
-	opened, err := holder.Open(testContext(t), r.Handle())
+	opened, err := holder.Open(devicetest.Context(t), r.Handle())
 	must(t, err)
 	if keyOf(opened) == keyOf(r) {
 		t.Error("both have one key")
@@ -120,12 +120,12 @@ func TestEndOfRegionEndsAllKeys(t *testing.T) {
 			r := alloc(t, owner, 100)
 			if name == "lease" {
 				var err error
-				must(t, r.Free(testContext(t)))
-				r, err = owner.AllocLease(testContext(t), 100, time.Hour)
+				must(t, r.Free(devicetest.Context(t)))
+				r, err = owner.AllocLease(devicetest.Context(t), 100, time.Hour)
 				must(t, err)
 			}
 			mem := s.onlyMemory()
-			opened, err := other.Open(testContext(t), r.Handle())
+			opened, err := other.Open(devicetest.Context(t), r.Handle())
 			must(t, err)
 			must(t, end(s, owner, r))
 			eventually(t, "the region has ended", func() bool { return len(s.Stats().Regions) == 0 })
@@ -259,7 +259,7 @@ func TestDelayedAnswersHoldNoWorker(t *testing.T) {
 	must(t, err)
 	closing(t, s)
 	c, _ := dial(t, e)
-	ctx := testContext(t)
+	ctx := devicetest.Context(t)
 	var wg sync.WaitGroup
 	for range 40 { // the worker would take more than 20 s for their delays
 		wg.Go(func() {
@@ -328,7 +328,7 @@ func TestHostsHaveShares(t *testing.T) {
 
 // copyRequest asks for a copy from the region of a bulk handle.
 func copyRequest(t *testing.T, to *Region, source []byte) error {
-	_, err := to.ask(testContext(t), "copy to", &request{Op: uint32(opCopy), Size: 8, Source: source, SourceLen: uint32(len(source))})
+	_, err := to.ask(devicetest.Context(t), "copy to", &request{Op: uint32(opCopy), Size: 8, Source: source, SourceLen: uint32(len(source))})
 	return err
 }
 
@@ -413,11 +413,11 @@ func TestConnectionEndsBehindItsKeys(t *testing.T) {
 	s, err := ListenVerbs(dev, netip.MustParseAddrPort("127.0.0.1:0"), Config{})
 	must(t, err)
 	for range 30 {
-		c, err := DialVerbs(testContext(t), dev, s.Addr())
+		c, err := DialVerbs(devicetest.Context(t), dev, s.Addr())
 		must(t, err)
 		var regions []*Region
 		for range 10 {
-			r, err := c.AllocLease(testContext(t), 100, time.Hour)
+			r, err := c.AllocLease(devicetest.Context(t), 100, time.Hour)
 			must(t, err)
 			regions = append(regions, r)
 		}

@@ -2,7 +2,6 @@ package rmem
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"os"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"cinnabar"
+	"cinnabar/internal/devicetest"
 	"cinnabar/internal/testproc"
 )
 
@@ -44,12 +44,6 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-func testContext(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 func closing(t testing.TB, c interface{ Close() error }) {
@@ -94,7 +88,7 @@ func dialFrom(t testing.TB, e, to *cinnabar.Engine) *Client {
 	t.Helper()
 	ep, err := e.Lookup(to.Addr())
 	must(t, err)
-	c, err := Dial(testContext(t), ep.Provider(provider))
+	c, err := Dial(devicetest.Context(t), ep.Provider(provider))
 	must(t, err)
 	closing(t, c)
 	return c
@@ -102,7 +96,7 @@ func dialFrom(t testing.TB, e, to *cinnabar.Engine) *Client {
 
 func alloc(t testing.TB, c *Client, size int64) *Region {
 	t.Helper()
-	r, err := c.Alloc(testContext(t), size)
+	r, err := c.Alloc(devicetest.Context(t), size)
 	must(t, err)
 	return r
 }

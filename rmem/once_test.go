@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"cinnabar/internal/devicetest"
 	"cinnabar/internal/hostquota"
 )
 
@@ -27,7 +28,7 @@ func eachLending(t *testing.T, cfg Config, test func(t *testing.T, l lending)) {
 			s, e := serve(t, cfg)
 			a, _ := dial(t, e)
 			b, far := dial(t, e)
-			test(t, lending{a, b, s.Stats, s.onlyMemory, func(h Handle) (*Region, error) { return Open(testContext(t), far, h) }})
+			test(t, lending{a, b, s.Stats, s.onlyMemory, func(h Handle) (*Region, error) { return Open(devicetest.Context(t), far, h) }})
 		})
 	}
 	if protocol() != "ofi+tcp" { // the network is that of engines only
@@ -36,7 +37,7 @@ func eachLending(t *testing.T, cfg Config, test func(t *testing.T, l lending)) {
 	t.Run("verbs", func(t *testing.T) {
 		s, dev := serveVerbs(t, cfg)
 		a, b := dialVerbs(t, s, dev), dialVerbs(t, s, dev)
-		test(t, lending{a, b, s.Stats, s.onlyMemory, func(h Handle) (*Region, error) { return b.Open(testContext(t), h) }})
+		test(t, lending{a, b, s.Stats, s.onlyMemory, func(h Handle) (*Region, error) { return b.Open(devicetest.Context(t), h) }})
 	})
 }
 
@@ -55,7 +56,7 @@ func (l *lender) onlyMemory() []byte {
 func TestOnce(t *testing.T) {
 	eachLending(t, Config{}, func(t *testing.T, l lending) {
 		for _, size := range []int64{64, 300_000, 2 << 20} {
-			ctx := testContext(t)
+			ctx := devicetest.Context(t)
 			r, err := l.owner.AllocWith(ctx, size, AllocOptions{Once: true, Lease: time.Hour})
 			must(t, err)
 			data, got := bytes.Repeat([]byte("burn me!"), int(size/8)), make([]byte, size)
@@ -102,7 +103,7 @@ func TestOnce(t *testing.T) {
 // parity: Y10
 func TestOnceRaced(t *testing.T) {
 	eachLending(t, Config{}, func(t *testing.T, l lending) {
-		r, err := l.owner.AllocWith(testContext(t), 64, AllocOptions{Once: true})
+		r, err := l.owner.AllocWith(devicetest.Context(t), 64, AllocOptions{Once: true})
 		must(t, err)
 		var parts []*Region
 		for range 8 {
@@ -135,7 +136,7 @@ func TestOnceRaced(t *testing.T) {
 // parity: Y10
 func TestOnceLeft(t *testing.T) {
 	eachLending(t, Config{}, func(t *testing.T, l lending) {
-		ctx := testContext(t)
+		ctx := devicetest.Context(t)
 		r, err := l.owner.AllocWith(ctx, 64, AllocOptions{Once: true, Lease: time.Hour})
 		must(t, err)
 		if a, err := r.ask(ctx, "claim", &request{Op: uint32(opClaim)}); err != nil || leaseOf(a) > claimTime || a.ID == r.id || a.Secret == r.secret {
@@ -159,7 +160,7 @@ func TestOnceLeft(t *testing.T) {
 // parity: Y10
 func TestOnceNotRenewed(t *testing.T) {
 	eachLending(t, Config{}, func(t *testing.T, l lending) {
-		ctx := testContext(t)
+		ctx := devicetest.Context(t)
 		r, err := l.owner.AllocWith(ctx, 64, AllocOptions{Once: true, Lease: time.Hour})
 		must(t, err)
 		a, err := r.ask(ctx, "claim", &request{Op: uint32(opClaim)})
@@ -221,7 +222,7 @@ func TestWipe(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			eachLending(t, c.cfg, func(t *testing.T, l lending) {
 				for _, size := range []int64{100, 2 << 20} {
-					r, err := l.owner.AllocWith(testContext(t), size, c.on)
+					r, err := l.owner.AllocWith(devicetest.Context(t), size, c.on)
 					must(t, err)
 					if _, err := r.WriteAt(bytes.Repeat([]byte{7}, int(size)), 0); err != nil {
 						t.Fatal(err)
@@ -244,7 +245,7 @@ func TestWipe(t *testing.T) {
 func end(t *testing.T, l lending, r *Region, once bool) {
 	t.Helper()
 	if !once {
-		must(t, r.Free(testContext(t)))
+		must(t, r.Free(devicetest.Context(t)))
 		return
 	}
 	reader, err := l.open(r.Handle())
@@ -262,7 +263,7 @@ func TestOpenElsewhere(t *testing.T) {
 	h := alloc(t, c, 100).Handle()
 	r, err := c.Open(context.Background(), h)
 	must(t, err)
-	wantError(t, "free", r.Free(testContext(t)), ErrNotOwner)
+	wantError(t, "free", r.Free(devicetest.Context(t)), ErrNotOwner)
 	h.Provider++
 	_, err = c.Open(context.Background(), h)
 	wantError(t, "another provider", err, ErrUnknown)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"cinnabar"
+	"cinnabar/internal/devicetest"
 	"cinnabar/internal/testproc"
 )
 
@@ -70,11 +71,11 @@ func TestClientDies(t *testing.T) {
 	_, me := dial(t, e)
 	h, err := ParseHandle(handle)
 	must(t, err)
-	_, err = Open(testContext(t), me, h)
+	_, err = Open(devicetest.Context(t), me, h)
 	wantError(t, "without a lease", err, ErrFreed)
-	r, err := OpenToken(testContext(t), me, token)
+	r, err := OpenToken(devicetest.Context(t), me, token)
 	must(t, err)
-	must(t, r.Free(testContext(t)))
+	must(t, r.Free(devicetest.Context(t)))
 }
 
 // beThird reads and writes the region of a handle, counts in it, and tries to free it.

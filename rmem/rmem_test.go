@@ -13,6 +13,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/codes"
+	"cinnabar/internal/devicetest"
 )
 
 // TestReadWrite moves bytes both ways, clipped at the end of the region, small and large.
@@ -43,7 +44,7 @@ func TestReadWrite(t *testing.T) {
 				}
 				_, err := r.ReadAt(got, -1)
 				wantError(t, "before the start", err, ErrRange)
-				must(t, r.Free(testContext(t)))
+				must(t, r.Free(devicetest.Context(t)))
 			}
 		})
 	}
@@ -57,7 +58,7 @@ func same(err, want error) bool { return any(err) == any(want) }
 func TestUseAfterFree(t *testing.T) {
 	s, e := serve(t, Config{})
 	c, _ := dial(t, e)
-	ctx, p := testContext(t), make([]byte, 100)
+	ctx, p := devicetest.Context(t), make([]byte, 100)
 	freed, revoked := alloc(t, c, 100), alloc(t, c, 100)
 	expired, err := c.AllocLease(ctx, 100, time.Millisecond)
 	must(t, err)
@@ -96,7 +97,7 @@ func TestQuota(t *testing.T) {
 	_, e := serve(t, Config{Quota: 1000, HostQuota: 1000, ClientQuota: 700, MaxRegionSize: 600})
 	a, _ := dial(t, e)
 	b, _ := dial(t, e)
-	ctx := testContext(t)
+	ctx := devicetest.Context(t)
 	if a.MaxRegionSize() != 600 {
 		t.Error(a.MaxRegionSize())
 	}
@@ -130,7 +131,7 @@ func TestThirdProcess(t *testing.T) {
 	s, e := serve(t, Config{})
 	c, _ := dial(t, e)
 	_, third := dial(t, e)
-	ctx := testContext(t)
+	ctx := devicetest.Context(t)
 	r, err := c.AllocLease(ctx, 1<<20, time.Hour)
 	must(t, err)
 	text, err := json.Marshal(r.Handle())
@@ -175,14 +176,14 @@ func TestThirdProcess(t *testing.T) {
 func TestServerCloses(t *testing.T) {
 	s, e := serve(t, Config{})
 	c, _ := dial(t, e)
-	r, err := c.AllocLease(testContext(t), 100, time.Hour)
+	r, err := c.AllocLease(devicetest.Context(t), 100, time.Hour)
 	must(t, err)
 	must(t, s.Close())
 	<-c.Done()
 	if _, err := r.ReadAt(make([]byte, 100), 0); err == nil {
 		t.Error("read from a closed server")
 	}
-	if _, err := c.Alloc(testContext(t), 1); err == nil {
+	if _, err := c.Alloc(devicetest.Context(t), 1); err == nil {
 		t.Error("memory from a closed server")
 	}
 	if n := s.Stats().Used; n != 0 {
@@ -199,7 +200,7 @@ func TestServerClosesEarly(t *testing.T) {
 	ep, err := mine.Lookup(e.Addr())
 	must(t, err)
 	c := &Client{done: make(chan struct{})}
-	c.watch(testContext(t), ep.Provider(provider))
+	c.watch(devicetest.Context(t), ep.Provider(provider))
 	<-c.Done()
 }
 
@@ -209,7 +210,7 @@ func TestAtomics(t *testing.T) {
 	_, e := serve(t, Config{})
 	c, _ := dial(t, e)
 	r := alloc(t, c, 16)
-	ctx := testContext(t)
+	ctx := devicetest.Context(t)
 	const each = 200
 	var wg sync.WaitGroup
 	for range 4 {
@@ -251,10 +252,10 @@ func TestCopy(t *testing.T) {
 	a, mine := dial(t, e)
 	ep, err := mine.Lookup(far.Addr())
 	must(t, err)
-	b, err := Dial(testContext(t), ep.Provider(provider))
+	b, err := Dial(devicetest.Context(t), ep.Provider(provider))
 	must(t, err)
 	closing(t, b)
-	ctx := testContext(t)
+	ctx := devicetest.Context(t)
 	src, near, there := alloc(t, a, 1000), alloc(t, a, 1000), alloc(t, b, 1000)
 	data := make([]byte, 1000)
 	for i := range data {
@@ -293,15 +294,15 @@ func TestParts(t *testing.T) {
 		in = append(in, Part{bytes.Repeat([]byte{byte(i)}, 900), int64(i) * 1000})
 		out = append(out, Part{make([]byte, 900), int64(i) * 1000})
 	}
-	must(t, r.WriteParts(testContext(t), in))
-	must(t, r.ReadParts(testContext(t), out))
+	must(t, r.WriteParts(devicetest.Context(t), in))
+	must(t, r.ReadParts(devicetest.Context(t), out))
 	for i := range in {
 		if !bytes.Equal(in[i].Data, out[i].Data) {
 			t.Errorf("part %d", i)
 		}
 	}
-	wantError(t, "range", r.WriteParts(testContext(t), append(in, Part{make([]byte, 2), 99_999})), ErrRange)
-	must(t, r.ReadParts(testContext(t), nil))
+	wantError(t, "range", r.WriteParts(devicetest.Context(t), append(in, Part{make([]byte, 2), 99_999})), ErrRange)
+	must(t, r.ReadParts(devicetest.Context(t), nil))
 }
 
 // TestHandles refuses what is no handle or token.
@@ -317,10 +318,10 @@ func TestHandles(t *testing.T) {
 		if _, err := ParseHandle(bad); err == nil {
 			t.Errorf("%q", bad)
 		}
-		if _, err := OpenToken(testContext(t), e, bad); err == nil {
+		if _, err := OpenToken(devicetest.Context(t), e, bad); err == nil {
 			t.Errorf("%q", bad)
 		}
-		if FreeToken(testContext(t), e, bad) == nil {
+		if FreeToken(devicetest.Context(t), e, bad) == nil {
 			t.Errorf("%q", bad)
 		}
 	}
@@ -332,7 +333,7 @@ func TestHostileRequests(t *testing.T) {
 	s, e := serve(t, Config{Quota: 1 << 20})
 	c, mine := dial(t, e)
 	r := alloc(t, c, 100)
-	ctx := testContext(t)
+	ctx := devicetest.Context(t)
 	const far = 1<<63 - 1
 	for _, q := range []request{
 		{Op: uint32(opRead), ID: r.id, Offset: -1, Size: 1}, {Op: uint32(opRead), ID: r.id, Offset: 1, Size: far}, {Op: uint32(opRead), ID: r.id, Size: -1},

@@ -39,7 +39,7 @@ func hangingServer(t *testing.T) (*Client, *Region) {
 	addr, err := netip.ParseAddrPort(p.Stdout.Line())
 	must(t, err)
 	dev := devicetest.MustOpen(t)
-	c, err := DialVerbs(testContext(t), dev, addr)
+	c, err := DialVerbs(devicetest.Context(t), dev, addr)
 	must(t, err)
 	closing(t, c)
 	r := alloc(t, c, 256<<10)
@@ -167,6 +167,6 @@ func TestVerbsSilentClient(t *testing.T) {
 	if st := s.Stats(); st.Used != 0 {
 		t.Errorf("%+v", st)
 	}
-	_, err = dialVerbs(t, s, dev).Open(testContext(t), h)
+	_, err = dialVerbs(t, s, dev).Open(devicetest.Context(t), h)
 	wantError(t, "the silent client's", err, ErrFreed)
 }

@@ -32,7 +32,7 @@ func verbsClient(t testing.TB, dev *verbs.Device) *Client {
 
 func dialVerbs(t testing.TB, s *VerbsServer, dev *verbs.Device) *Client {
 	t.Helper()
-	c, err := DialVerbs(testContext(t), dev, s.Addr())
+	c, err := DialVerbs(devicetest.Context(t), dev, s.Addr())
 	must(t, err)
 	closing(t, c)
 	return c
@@ -43,7 +43,7 @@ func dialVerbs(t testing.TB, s *VerbsServer, dev *verbs.Device) *Client {
 func TestVerbs(t *testing.T) {
 	s, dev := serveVerbs(t, Config{Quota: 10 << 20})
 	c := dialVerbs(t, s, dev)
-	ctx := testContext(t)
+	ctx := devicetest.Context(t)
 	for _, size := range []int64{16, 5000, 3 << 20} {
 		r := alloc(t, c, size)
 		data := bytes.Repeat([]byte{byte(size), 2, 3}, int(size))[:size]
@@ -83,7 +83,7 @@ func TestVerbsRevoked(t *testing.T) {
 	s, dev := serveVerbs(t, Config{})
 	a, b := dialVerbs(t, s, dev), dialVerbs(t, s, dev)
 	mine, other := alloc(t, a, 100), alloc(t, b, 100)
-	leased, err := a.AllocLease(testContext(t), 100, time.Hour)
+	leased, err := a.AllocLease(devicetest.Context(t), 100, time.Hour)
 	must(t, err)
 	if !s.Revoke(mine.ID()) {
 		t.Error("not revoked")
@@ -92,7 +92,7 @@ func TestVerbsRevoked(t *testing.T) {
 		t.Error("written into a region that is gone")
 	}
 	<-a.Done()
-	if _, err := a.Alloc(testContext(t), 1); err == nil {
+	if _, err := a.Alloc(devicetest.Context(t), 1); err == nil {
 		t.Error("memory without a connection")
 	}
 	if _, err := other.WriteAt(make([]byte, 10), 0); err != nil {
@@ -118,7 +118,7 @@ func TestVerbsCloses(t *testing.T) {
 	if _, err := r.ReadAt(make([]byte, 1<<20), 0); err == nil {
 		t.Error("read from a closed server")
 	}
-	if _, err := DialVerbs(testContext(t), dev, s.Addr()); err == nil {
+	if _, err := DialVerbs(devicetest.Context(t), dev, s.Addr()); err == nil {
 		t.Error("dialed a closed server")
 	}
 }
@@ -129,10 +129,10 @@ func TestVerbsStranger(t *testing.T) {
 	s, dev := serveVerbs(t, Config{})
 	c := dialVerbs(t, s, dev)
 	w := c.srv.wire.(*verbsWire)
-	must(t, w.c.Send(testContext(t), []byte{1, 2, 3}))
+	must(t, w.c.Send(devicetest.Context(t), []byte{1, 2, 3}))
 	<-c.Done()
 	eventually(t, "the client is gone", func() bool { return s.Stats().Clients == 0 })
-	_, err := c.Alloc(testContext(t), 5)
+	_, err := c.Alloc(devicetest.Context(t), 5)
 	if e := new(Error); !errors.As(err, &e) {
 		t.Error(err)
 	}

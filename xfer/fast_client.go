@@ -111,12 +111,9 @@ func (c *fastClient) step(ev event, acts []action) []action {
 // receive takes a message of the server. Its receive is posted again before
 // anything is sent because of it.
 func (c *fastClient) receive(ev event, acts []action) []action {
-	if ev.err != nil {
-		return c.abort(acts, ev.err)
-	}
-	m, n := parseFast(ev.data)
-	if n < 0 || ev.hasImm {
-		return c.abort(acts, failf(CodeProtocol, "the server sent a message of %d bytes that makes no sense", len(ev.data)))
+	m, err := fastReceived(ev, "server")
+	if err != nil {
+		return c.abort(acts, err)
 	}
 	switch {
 	case m.kind == fastFailed:
@@ -129,6 +126,18 @@ func (c *fastClient) receive(ev event, acts []action) []action {
 		return c.done(m, acts)
 	}
 	return c.abort(acts, failf(CodeProtocol, "the server sent %s while the client waited for %s", fastNames[m.kind], c.awaits()))
+}
+
+// fastReceived returns the message that the peer, "client" or "server", has sent with an event of kind evReceived.
+func fastReceived(ev event, peer string) (fastMessage, error) {
+	if ev.err != nil {
+		return fastMessage{}, ev.err
+	}
+	m, n := parseFast(ev.data)
+	if n < 0 || ev.hasImm {
+		return fastMessage{}, failf(CodeProtocol, "the %s sent a message of %d bytes that makes no sense", peer, len(ev.data))
+	}
+	return m, nil
 }
 
 // peerFailure is the failure that the peer has sent.

@@ -119,12 +119,9 @@ func (s *fastServer) step(ev event, acts []action) []action {
 // receive processes a message of the client. Its receive is posted again at once,
 // before any credit that could provoke the next one.
 func (s *fastServer) receive(ev event, acts []action) []action {
-	if ev.err != nil {
-		return s.refuse(acts, ev.err)
-	}
-	m, n := parseFast(ev.data)
-	if n < 0 || ev.hasImm {
-		return s.refuse(acts, failf(CodeProtocol, "the client sent a message of %d bytes that makes no sense", len(ev.data)))
+	m, err := fastReceived(ev, "client")
+	if err != nil {
+		return s.refuse(acts, err)
 	}
 	switch {
 	case m.kind == fastFailed:

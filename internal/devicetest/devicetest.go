@@ -3,10 +3,12 @@
 package devicetest
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"os"
 	"testing"
+	"time"
 
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
@@ -18,6 +20,13 @@ const Env = "CINNABAR_RDMA_DEVICE"
 
 // Name returns the name of the machine's device to test on, "" for the software device.
 func Name() string { return os.Getenv(Env) }
+
+// Context returns a context for one test. It ends with the test, or after a minute, which no wait of a healthy test takes.
+func Context(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
 
 // Open opens the device to test on. The caller closes it.
 func Open() (*verbs.Device, error) {

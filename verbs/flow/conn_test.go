@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -26,12 +25,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var loopback = netip.MustParseAddrPort("127.0.0.1:0")
 
-func testContext(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -42,7 +35,7 @@ func must(t testing.TB, err error) {
 // pair makes the two ends of a connection. They are closed at the end of the test, if they are not before.
 func pair(t testing.TB, active, passive Config) (a, p *Conn) {
 	t.Helper()
-	dev, ctx := devicetest.MustOpen(t), testContext(t)
+	dev, ctx := devicetest.MustOpen(t), devicetest.Context(t)
 	l, err := Listen(dev, devicetest.MustAddr(t, dev), passive)
 	must(t, err)
 	accepted := make(chan error, 1)
@@ -77,7 +70,7 @@ func fill(b []byte, seq int) []byte {
 
 func recv(t testing.TB, c *Conn) Record {
 	t.Helper()
-	r, err := c.Recv(testContext(t))
+	r, err := c.Recv(devicetest.Context(t))
 	must(t, err)
 	return r
 }
@@ -120,7 +113,7 @@ func bothWays(t *testing.T, cfg Config, part, few int) {
 }
 
 func sendMany(t *testing.T, c *Conn, n, longest int, seed uint64) {
-	ctx, rnd := testContext(t), rand.New(rand.NewPCG(seed, 1))
+	ctx, rnd := devicetest.Context(t), rand.New(rand.NewPCG(seed, 1))
 	for i := range n {
 		if err := c.Send(ctx, fill(make([]byte, rnd.IntN(min(longest, 100_000)+1)), i)); err != nil {
 			t.Errorf("record %d: %v", i, err)
@@ -133,7 +126,7 @@ func sendMany(t *testing.T, c *Conn, n, longest int, seed uint64) {
 }
 
 func receiveMany(t *testing.T, c *Conn, n, few int) {
-	ctx := testContext(t)
+	ctx := devicetest.Context(t)
 	var held []Record
 	for i := range n {
 		r, err := c.Recv(ctx)
@@ -170,7 +163,7 @@ func TestSlowReceiver(t *testing.T) {
 	a, p := pair(t, Config{}, Config{Records: 32, Bytes: 4096})
 	go func() {
 		for i := range n {
-			if err := a.Send(testContext(t), []byte{byte(i), byte(i >> 8), byte(i >> 16)}); err != nil {
+			if err := a.Send(devicetest.Context(t), []byte{byte(i), byte(i >> 8), byte(i >> 16)}); err != nil {
 				t.Error(err)
 				return
 			}
@@ -200,8 +193,8 @@ func TestSlowReceiver(t *testing.T) {
 // parity: S17
 func TestSenderContext(t *testing.T) {
 	a, p := pair(t, Config{}, Config{Records: 2, Bytes: 256, Inline: -1})
-	must(t, a.Send(testContext(t), make([]byte, 200)))
-	ctx, cancel := context.WithCancelCause(testContext(t))
+	must(t, a.Send(devicetest.Context(t), make([]byte, 200)))
+	ctx, cancel := context.WithCancelCause(devicetest.Context(t))
 	cause, sent := errors.New("patience"), make(chan error)
 	go func() { sent <- a.Send(ctx, make([]byte, 100)) }()
 	for a.Stats().Waited == 0 {
@@ -213,7 +206,7 @@ func TestSenderContext(t *testing.T) {
 	}
 	first := recv(t, p)
 	must(t, first.Release())
-	must(t, a.Send(testContext(t), []byte("next")))
+	must(t, a.Send(devicetest.Context(t), []byte("next")))
 	if r := recv(t, p); string(r.Bytes()) != "next" {
 		t.Errorf("%q", r.Bytes())
 	}
@@ -239,7 +232,7 @@ func TestSendFrom(t *testing.T) {
 			sgl = append(sgl, mr.SGE(i*1000, n))
 			want = append(want, mr.Bytes()[i*1000:i*1000+n]...)
 		}
-		must(t, a.SendFrom(testContext(t), sgl))
+		must(t, a.SendFrom(devicetest.Context(t), sgl))
 		r := recv(t, p)
 		if !bytes.Equal(r.Bytes(), want) {
 			t.Errorf("%v: %d bytes", sizes, len(r.Bytes()))
@@ -249,7 +242,7 @@ func TestSendFrom(t *testing.T) {
 	if s := a.Stats(); s.Copied != 0 || s.Sent != 5 {
 		t.Errorf("%+v", s)
 	}
-	if err := a.SendFrom(testContext(t), make([]verbs.SGE, mostPieces+1)); err == nil {
+	if err := a.SendFrom(devicetest.Context(t), make([]verbs.SGE, mostPieces+1)); err == nil {
 		t.Error("too many pieces")
 	}
 }
@@ -263,7 +256,7 @@ func TestOneSided(t *testing.T) {
 	here, err := a.PD().RegMR(fill(make([]byte, 4096), 3), verbs.LocalWrite)
 	must(t, err)
 	defer func() { must(t, here.Close()) }()
-	ctx := testContext(t)
+	ctx := devicetest.Context(t)
 	must(t, a.Do(ctx, verbs.SendWR{Op: verbs.OpWrite, SGL: []verbs.SGE{here.SGE(0, 4096)}, Remote: there.Remote()}))
 	must(t, a.Send(ctx, []byte("look"))) // delivered after the write
 	must(t, recv(t, p).Release())
@@ -305,17 +298,17 @@ func TestTooLong(t *testing.T) {
 	if n := a.MaxRecord(); n != 960 {
 		t.Errorf("longest %d", n)
 	}
-	if err := a.Send(testContext(t), make([]byte, 961)); !errors.Is(err, ErrTooLong) {
+	if err := a.Send(devicetest.Context(t), make([]byte, 961)); !errors.Is(err, ErrTooLong) {
 		t.Error(err)
 	}
-	must(t, a.Send(testContext(t), make([]byte, 960)))
+	must(t, a.Send(devicetest.Context(t), make([]byte, 960)))
 }
 
 // TestPassiveFirst has the passive side send at once.
 // parity: S17
 func TestPassiveFirst(t *testing.T) {
 	a, p := pair(t, Config{}, Config{})
-	must(t, p.Send(testContext(t), []byte("hello")))
+	must(t, p.Send(devicetest.Context(t), []byte("hello")))
 	if r := recv(t, a); string(r.Bytes()) != "hello" {
 		t.Errorf("%q", r.Bytes())
 	}
@@ -325,25 +318,25 @@ func TestPassiveFirst(t *testing.T) {
 // parity: S17
 func TestPeerCloses(t *testing.T) {
 	a, p := pair(t, Config{}, Config{})
-	must(t, p.Send(testContext(t), []byte("last words")))
+	must(t, p.Send(devicetest.Context(t), []byte("last words")))
 	must(t, p.Close())
 	must(t, p.Close())
 	if r := recv(t, a); string(r.Bytes()) != "last words" || r.Release() != nil {
 		t.Errorf("%q", r.Bytes())
 	}
-	if _, err := a.Recv(testContext(t)); !errors.Is(err, io.EOF) {
+	if _, err := a.Recv(devicetest.Context(t)); !errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
 	<-a.Done()
-	if err := a.Send(testContext(t), []byte("x")); !errors.Is(err, ErrClosed) {
+	if err := a.Send(devicetest.Context(t), []byte("x")); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
-	for name, err := range map[string]error{"send": p.Send(testContext(t), nil), "long": p.Send(testContext(t), make([]byte, 5000)), "close for writing": p.CloseWrite()} {
+	for name, err := range map[string]error{"send": p.Send(devicetest.Context(t), nil), "long": p.Send(devicetest.Context(t), make([]byte, 5000)), "close for writing": p.CloseWrite()} {
 		if !errors.Is(err, ErrClosed) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := p.Recv(testContext(t)); !errors.Is(err, ErrClosed) {
+	if _, err := p.Recv(devicetest.Context(t)); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
 }
@@ -352,7 +345,7 @@ func TestPeerCloses(t *testing.T) {
 // parity: S17
 func TestCloseWakes(t *testing.T) {
 	a, p := pair(t, Config{Linger: -1}, Config{Records: 1, Inline: -1})
-	must(t, a.Send(testContext(t), make([]byte, 2000)))
+	must(t, a.Send(devicetest.Context(t), make([]byte, 2000)))
 	ended := make(chan error, 2)
 	go func() { ended <- a.Send(context.Background(), make([]byte, 2000)) }()
 	go func() { _, err := a.Recv(context.Background()); ended <- err }()
@@ -373,7 +366,7 @@ func TestCloseWakes(t *testing.T) {
 
 // TestStranger rejects a peer that speaks something else, and goes on.
 func TestStranger(t *testing.T) {
-	dev, ctx := devicetest.MustOpen(t), testContext(t)
+	dev, ctx := devicetest.MustOpen(t), devicetest.Context(t)
 	l, err := Listen(dev, devicetest.MustAddr(t, dev), Config{})
 	must(t, err)
 	accepted := make(chan *Conn, 1)

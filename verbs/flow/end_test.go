@@ -23,10 +23,10 @@ func TestLastRecordBeforeEnd(t *testing.T) {
 	c.rx.queue, c.rx.fin = make([]Record, 1), true
 	c.rx.push(Record{c: c, data: []byte("last")})
 	c.rx.readers.End()
-	if r, err := c.waitRecord(testContext(t), "receive"); err != nil || string(r.Bytes()) != "last" {
+	if r, err := c.waitRecord(devicetest.Context(t), "receive"); err != nil || string(r.Bytes()) != "last" {
 		t.Errorf("%q, %v", r.Bytes(), err)
 	}
-	if _, err := c.waitRecord(testContext(t), "receive"); !errors.Is(err, io.EOF) {
+	if _, err := c.waitRecord(devicetest.Context(t), "receive"); !errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
 }
@@ -55,8 +55,8 @@ func TestEndBehindComing(t *testing.T) {
 // parity: S17
 func TestEndBehindGivenUp(t *testing.T) {
 	a, p := pair(t, Config{}, Config{Records: 1})
-	must(t, a.Send(testContext(t), []byte("first")))
-	ctx, cancel := context.WithCancel(testContext(t))
+	must(t, a.Send(devicetest.Context(t), []byte("first")))
+	ctx, cancel := context.WithCancel(devicetest.Context(t))
 	sent := make(chan error)
 	go func() { sent <- a.Send(ctx, []byte("second")) }()
 	for a.Stats().Waited == 0 {
@@ -68,7 +68,7 @@ func TestEndBehindGivenUp(t *testing.T) {
 	if err := <-sent; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	if _, err := p.Recv(testContext(t)); !errors.Is(err, io.EOF) {
+	if _, err := p.Recv(devicetest.Context(t)); !errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
 	must(t, held.Release())
@@ -102,7 +102,7 @@ func TestFailureEndsGoroutine(t *testing.T) {
 	why := errors.New("a reason")
 	a.fail(why)
 	<-a.Done()
-	if err := a.Send(testContext(t), nil); !errors.Is(err, why) || !errors.Is(a.Err(), why) {
+	if err := a.Send(devicetest.Context(t), nil); !errors.Is(err, why) || !errors.Is(a.Err(), why) {
 		t.Error(err, a.Err())
 	}
 }
@@ -112,7 +112,7 @@ func TestFailureEndsGoroutine(t *testing.T) {
 func TestForeignMemory(t *testing.T) {
 	for _, n := range []uint32{10, 5000} {
 		a, _ := pair(t, Config{Linger: -1}, Config{})
-		if err := a.SendFrom(testContext(t), []verbs.SGE{{Addr: 4096, Length: n, LKey: 0xFFFFFFFF}}); err == nil {
+		if err := a.SendFrom(devicetest.Context(t), []verbs.SGE{{Addr: 4096, Length: n, LKey: 0xFFFFFFFF}}); err == nil {
 			t.Errorf("%d bytes of nobody's memory are sent", n)
 		}
 		<-a.Done()
@@ -123,15 +123,15 @@ func TestForeignMemory(t *testing.T) {
 func TestOneSidedOnly(t *testing.T) {
 	a, p := pair(t, Config{}, Config{})
 	for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpSendImm, verbs.OpWriteImm, verbs.OpSendInvalidate, verbs.OpLocalInv} {
-		if err := a.Do(testContext(t), verbs.SendWR{Op: op}); err == nil {
+		if err := a.Do(devicetest.Context(t), verbs.SendWR{Op: op}); err == nil {
 			t.Errorf("%v is done", op)
 		}
 	}
 	write := verbs.SendWR{Op: verbs.OpWrite}
-	if a.Do(testContext(t)) == nil || a.Do(testContext(t), write, write, write) == nil || a.Do(testContext(t), write, verbs.SendWR{Op: verbs.OpSend}) == nil {
+	if a.Do(devicetest.Context(t)) == nil || a.Do(devicetest.Context(t), write, write, write) == nil || a.Do(devicetest.Context(t), write, verbs.SendWR{Op: verbs.OpSend}) == nil {
 		t.Error("none, three, or a send behind a write")
 	}
-	must(t, a.Send(testContext(t), []byte("on")))
+	must(t, a.Send(devicetest.Context(t), []byte("on")))
 	must(t, recv(t, p).Release())
 }
 
@@ -146,7 +146,7 @@ func TestOneSidedPair(t *testing.T) {
 	must(t, err)
 	defer func() { must(t, here.Close()) }()
 	both := func(to verbs.RemoteAddr) error {
-		return a.Do(testContext(t), verbs.SendWR{Op: verbs.OpWrite, SGL: []verbs.SGE{here.SGE(0, 4096)}, Remote: to}, verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{a.Discard()}, Remote: to})
+		return a.Do(devicetest.Context(t), verbs.SendWR{Op: verbs.OpWrite, SGL: []verbs.SGE{here.SGE(0, 4096)}, Remote: to}, verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{a.Discard()}, Remote: to})
 	}
 	for range 300 { // more than the queues hold
 		must(t, both(there.Remote()))
@@ -161,7 +161,7 @@ func TestOneSidedPair(t *testing.T) {
 
 // TestCloseFrozenPeer closes a connection to a peer that takes nothing any more, with the socket full: it ends all the same.
 func TestCloseFrozenPeer(t *testing.T) {
-	dev, ctx := devicetest.MustOpen(t), testContext(t)
+	dev, ctx := devicetest.MustOpen(t), devicetest.Context(t)
 	l, err := verbs.Listen(dev, devicetest.MustAddr(t, dev))
 	must(t, err)
 	ep, err := rdmacm.NewEndpoint(dev, rdmacm.EndpointConfig{})
@@ -192,7 +192,7 @@ func TestMostRecords(t *testing.T) {
 	cfg := Config{Records: mostRecords, Inline: -1}
 	a, p := pair(t, cfg, cfg)
 	for range 3 {
-		must(t, a.Send(testContext(t), nil))
+		must(t, a.Send(devicetest.Context(t), nil))
 		must(t, recv(t, p).Release())
 	}
 	cfg.Records++
@@ -210,7 +210,7 @@ func TestPostFailsForWaiting(t *testing.T) {
 		{Match: fault.Match{At: fault.AtSend, Ops: []verbs.Opcode{verbs.OpSend}, Skip: 3}, Do: fault.Fail(refused)},
 	}})
 	over(t, dev, Config{Records: 1, Inline: 256, Linger: -1}, func(a, p *Conn) {
-		must(t, a.Send(testContext(t), []byte("first")))
+		must(t, a.Send(devicetest.Context(t), []byte("first")))
 		sent := make(chan error)
 		for _, n := range []int{100, 1000} {
 			go func() { sent <- a.Send(context.Background(), make([]byte, n)) }()

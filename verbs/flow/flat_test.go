@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"cinnabar/internal/devicetest"
 	"cinnabar/internal/invariants"
 	"cinnabar/regmem"
 	"cinnabar/regmem/arena"
@@ -128,7 +129,7 @@ func TestRecordsAllocateNothing(t *testing.T) {
 		mr, err := a.PD().AllocMR(n, 0)
 		must(t, err)
 		defer func() { must(t, mr.Close()) }()
-		ctx := testContext(t)
+		ctx := devicetest.Context(t)
 		for name, send := range map[string]func() error{
 			"Send":     func() error { return a.Send(ctx, mr.Bytes()) },
 			"SendFrom": func() error { return a.SendFrom(ctx, []verbs.SGE{mr.SGE(0, n)}) },

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"cinnabar/internal/devicetest"
 	"cinnabar/internal/hostquota"
 	"cinnabar/verbs"
 	"cinnabar/verbs/iwarp"
@@ -219,7 +220,7 @@ func TestWriteWithImmediateIsRefused(t *testing.T) {
 // refuses has a peer execute a request, and checks that this ends the connection with ErrPeer. A device refuses
 // an invalidation with an error of its own; then text is empty.
 func refuses(t *testing.T, dev *verbs.Device, active bool, wr func(*rawPeer) verbs.SendWR, text string) {
-	ctx := testContext(t)
+	ctx := devicetest.Context(t)
 	r, c, err := rawPair(ctx, dev, active)
 	must(t, err)
 	defer func() { must(t, errors.Join(c.Close(), r.close())) }()
@@ -275,7 +276,7 @@ func rawPair(ctx context.Context, dev *verbs.Device, active bool) (*rawPeer, *Co
 func TestAcceptQueueIsShared(t *testing.T) {
 	dev := verbs.NewDevice(memdev.Open(memdev.Config{}))
 	defer func() { must(t, dev.Close()) }()
-	ctx := testContext(t)
+	ctx := devicetest.Context(t)
 	l, err := Listen(dev, loopback, Config{Bytes: 4096})
 	must(t, err)
 	host := l.book.Account(hostquota.HostOf(loopback.Addr()))
@@ -318,7 +319,7 @@ func TestAcceptQueueIsShared(t *testing.T) {
 func TestRequestBehindCloseIsRejected(t *testing.T) {
 	dev := verbs.NewDevice(memdev.Open(memdev.Config{}))
 	defer func() { must(t, dev.Close()) }()
-	ctx := testContext(t)
+	ctx := devicetest.Context(t)
 	l, err := Listen(dev, loopback, Config{Bytes: 4096})
 	must(t, err)
 	must(t, l.Close())

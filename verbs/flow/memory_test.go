@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"cinnabar/internal/devicetest"
 	"cinnabar/internal/hostquota"
 	"cinnabar/verbs"
 	"cinnabar/verbs/verbstest/memdev"
@@ -15,7 +16,7 @@ import (
 
 // TestOtherDevice sends short and long records over a device without sockets, whose completions come otherwise.
 func TestOtherDevice(t *testing.T) {
-	dev, ctx := verbs.NewDevice(memdev.Open(memdev.Config{})), testContext(t)
+	dev, ctx := verbs.NewDevice(memdev.Open(memdev.Config{})), devicetest.Context(t)
 	l, err := Listen(dev, loopback, Config{Records: 3, Bytes: 4096, Inline: 100})
 	must(t, err)
 	accepted := make(chan *Conn, 1)
@@ -57,7 +58,7 @@ func TestOtherDevice(t *testing.T) {
 // another host finds room, and a connection that is closed makes room for the next one. The counted memory of all is
 // given back in the end.
 func TestMemoryOfConnectionsIsShared(t *testing.T) {
-	dev, ctx := verbs.NewDevice(memdev.Open(memdev.Config{})), testContext(t)
+	dev, ctx := verbs.NewDevice(memdev.Open(memdev.Config{})), devicetest.Context(t)
 	cfg := Config{Records: 4, Bytes: 64 << 10}
 	full, err := cfg.filled()
 	must(t, err)
@@ -113,12 +114,12 @@ func TestMemoryOfConnectionsIsShared(t *testing.T) {
 // TestStagingIsMadeWhenNeeded sends short records, which need no memory to copy long ones to, and then a long one.
 func TestStagingIsMadeWhenNeeded(t *testing.T) {
 	a, p := pair(t, Config{}, Config{})
-	must(t, a.Send(testContext(t), make([]byte, defaultInline)))
+	must(t, a.Send(devicetest.Context(t), make([]byte, defaultInline)))
 	must(t, recv(t, p).Release())
 	if a.staging.Load() != nil || p.staging.Load() != nil {
 		t.Error("a connection that has sent short records only has memory for long ones")
 	}
-	must(t, a.Send(testContext(t), make([]byte, 4*defaultInline)))
+	must(t, a.Send(devicetest.Context(t), make([]byte, 4*defaultInline)))
 	must(t, recv(t, p).Release())
 	if a.staging.Load() == nil {
 		t.Error("a long record was sent without memory to copy it to")
@@ -128,7 +129,7 @@ func TestStagingIsMadeWhenNeeded(t *testing.T) {
 // TestMaxMemoryIsForListeners listens with less memory than one connection holds, which is refused, and connects with the same
 // limit, which is for listeners only.
 func TestMaxMemoryIsForListeners(t *testing.T) {
-	dev, ctx := verbs.NewDevice(memdev.Open(memdev.Config{})), testContext(t)
+	dev, ctx := verbs.NewDevice(memdev.Open(memdev.Config{})), devicetest.Context(t)
 	little := Config{MaxMemory: 1}
 	if _, err := Listen(dev, loopback, little); err == nil || !strings.Contains(err.Error(), "Config.MaxMemory is 1") {
 		t.Errorf("Listen: %v", err)

@@ -37,12 +37,6 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func testContext(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 func listen(dev *verbs.Device) (*Listener, error) {
 	at, err := devicetest.Addr(dev)
 	if err != nil {
@@ -169,7 +163,7 @@ func TestHTTP(t *testing.T) {
 	client := &http.Client{Transport: transport}
 	for _, size := range []int{0, 10, 1 << 20} {
 		body := bytes.Repeat([]byte("x"), size)
-		req, err := http.NewRequestWithContext(testContext(t), http.MethodPost, "http://"+l.Addr().String()+"/", bytes.NewReader(body))
+		req, err := http.NewRequestWithContext(devicetest.Context(t), http.MethodPost, "http://"+l.Addr().String()+"/", bytes.NewReader(body))
 		must(t, err)
 		resp, err := client.Do(req)
 		must(t, err)
@@ -180,7 +174,7 @@ func TestHTTP(t *testing.T) {
 		}
 	}
 	transport.CloseIdleConnections()
-	must(t, srv.Shutdown(testContext(t)))
+	must(t, srv.Shutdown(devicetest.Context(t)))
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 		t.Error(err)
 	}
@@ -204,7 +198,7 @@ func TestAcceptFailure(t *testing.T) {
 	}()
 	dev := devicetest.MustOpen(t)
 	at := netip.MustParseAddrPort(l.Addr().String())
-	if c, err := Dial(testContext(t), dev, at); err == nil {
+	if c, err := Dial(devicetest.Context(t), dev, at); err == nil {
 		t.Error("connected to a listener without memory")
 		must(t, c.Close())
 	}
@@ -212,7 +206,7 @@ func TestAcceptFailure(t *testing.T) {
 	if err := <-failed; !errors.As(err, &op) || !op.Temporary() || !errors.Is(err, verbs.ErrLockLimit) {
 		t.Errorf("accept: %v", err)
 	}
-	c, err := Dial(testContext(t), dev, at)
+	c, err := Dial(devicetest.Context(t), dev, at)
 	must(t, err)
 	must(t, errors.Join(c.Close(), (<-accepted).Close(), l.Close()))
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) || errors.As(err, &op) && op.Temporary() {
@@ -267,11 +261,11 @@ func TestVanishedPeer(t *testing.T) {
 	at := netip.MustParseAddrPort(l.Addr().String())
 	vanished := make(chan error, 1)
 	go func() {
-		_, err := Dial(testContext(t), dev, at)
+		_, err := Dial(devicetest.Context(t), dev, at)
 		vanished <- err
 	}()
 	<-slow.stalled
-	c1, err := Dial(testContext(t), dev, at)
+	c1, err := Dial(devicetest.Context(t), dev, at)
 	must(t, err)
 	c2, err := l.Accept()
 	must(t, err)
@@ -326,7 +320,7 @@ func TestCloseUnaccepted(t *testing.T) {
 	dev := devicetest.MustOpen(t)
 	l, err := listen(dev)
 	must(t, err)
-	c, err := Dial(testContext(t), dev, netip.MustParseAddrPort(l.Addr().String()))
+	c, err := Dial(devicetest.Context(t), dev, netip.MustParseAddrPort(l.Addr().String()))
 	must(t, err)
 	must(t, l.Close())
 	if _, err := c.Read(make([]byte, 1)); err == nil {
@@ -371,7 +365,7 @@ func TestErrorSaysThingsOnce(t *testing.T) {
 		t.Errorf("got %q, want %q first", got, want)
 	}
 	must(t, taken.Close()) // now nothing listens there
-	_, err = Dial(testContext(t), dev, addr)
+	_, err = Dial(devicetest.Context(t), dev, addr)
 	if got, want := fmt.Sprint(err), "dial rdma "+addr.String()+": connect: "; !strings.HasPrefix(got, want) {
 		t.Errorf("got %q, want %q first", got, want)
 	}

@@ -92,48 +92,33 @@ func KnownCode(typ, code uint8) bool {
 	return ok
 }
 
+// The names of the codes that RFC 5041 section 7.2 assigns to errors of tagged and of untagged segments.
+var (
+	taggedTexts = map[uint8]string{
+		CodeInvalidSTag:       "invalid STag",
+		CodeBaseBounds:        "base or bounds violation",
+		CodeSTagNotAssociated: "STag not associated with the stream",
+		CodeTOWrap:            "tagged offset wraps",
+		CodeTaggedVersion:     "invalid DDP version",
+	}
+	untaggedTexts = map[uint8]string{
+		CodeInvalidQN:       "invalid queue number",
+		CodeNoBuffer:        "no buffer available for the message",
+		CodeMSNRange:        "message sequence number out of range",
+		CodeInvalidMO:       "invalid message offset",
+		CodeTooLong:         "message too long for its buffer",
+		CodeUntaggedVersion: "invalid DDP version",
+	}
+)
+
 func codeText(typ, code uint8) (text string, ok bool) {
 	switch typ {
 	case TypeLocalCatastrophic:
 		return "local catastrophic", code == 0
 	case TypeTagged:
-		return taggedText(code)
+		text, ok = taggedTexts[code]
 	case TypeUntagged:
-		return untaggedText(code)
+		text, ok = untaggedTexts[code]
 	}
-	return "", false
-}
-
-func taggedText(code uint8) (text string, ok bool) {
-	switch code {
-	case CodeInvalidSTag:
-		return "invalid STag", true
-	case CodeBaseBounds:
-		return "base or bounds violation", true
-	case CodeSTagNotAssociated:
-		return "STag not associated with the stream", true
-	case CodeTOWrap:
-		return "tagged offset wraps", true
-	case CodeTaggedVersion:
-		return "invalid DDP version", true
-	}
-	return "", false
-}
-
-func untaggedText(code uint8) (text string, ok bool) {
-	switch code {
-	case CodeInvalidQN:
-		return "invalid queue number", true
-	case CodeNoBuffer:
-		return "no buffer available for the message", true
-	case CodeMSNRange:
-		return "message sequence number out of range", true
-	case CodeInvalidMO:
-		return "invalid message offset", true
-	case CodeTooLong:
-		return "message too long for its buffer", true
-	case CodeUntaggedVersion:
-		return "invalid DDP version", true
-	}
-	return "", false
+	return text, ok
 }

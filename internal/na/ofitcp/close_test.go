@@ -100,12 +100,7 @@ func TestCloseEndsOperations(t *testing.T) {
 	e, r := openEndpoint(t, Config{}), newRaw(t)
 	silent := newRaw(t) // connects never
 	up, down := r.lookup(e), silent.lookup(e)
-	first := r.send(e, 1, "")
-	c := r.accept(1)
-	c.message()
-	if err := first.park(t); err != nil {
-		t.Fatal(err)
-	}
+	r.connect(e)
 	start := func() (ops []*call) {
 		for _, to := range []na.Addr{up, down} {
 			for i := range 4 {

@@ -306,12 +306,7 @@ func TestOrder(t *testing.T) {
 func TestWrongReadLength(t *testing.T) {
 	e, r := openEndpoint(t, Config{}), newRaw(t)
 	to := r.lookup(e)
-	start := r.send(e, 1, "")
-	c := r.accept(1)
-	c.message()
-	if err := start.park(t); err != nil {
-		t.Fatal(err)
-	}
+	c := r.connect(e)
 	for _, n := range []int{0, 9, 11, 100_000} {
 		dst := bytes.Repeat([]byte{0xee}, 10)
 		op := newCall()

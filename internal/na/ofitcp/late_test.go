@@ -241,11 +241,7 @@ func TestGiveUpWhileMemoryIsClosed(t *testing.T) {
 	to := r.lookup(e)
 	recv := newCall()
 	e.RecvExpected(&recv.op, to, 1, make([]byte, 100))
-	send := r.send(e, 1, "")
-	r.accept(1).message()
-	if err := send.park(t); err != nil {
-		t.Fatal(err)
-	}
+	r.connect(e)
 	e.GiveUp(to, 1, mem.AppendHandle(nil), func() string {
 		mem.(na.LateMemory).Withdraw(nil)
 		mem.Close()
@@ -354,12 +350,7 @@ func TestGiveUpOfAQueuedRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := r.lookup(e)
-	first := r.send(e, 1, "")
-	c := r.accept(1)
-	c.message()
-	if err := first.park(t); err != nil {
-		t.Fatal(err)
-	}
+	c := r.connect(e)
 	const requests = 64 // of a quarter of a MiB: more than sockets hold
 	sends := make([]*call, requests)
 	for i := range sends {

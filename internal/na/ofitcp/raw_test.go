@@ -177,6 +177,18 @@ func (r *raw) send(e *Endpoint, tag uint32, data string) *call {
 	return c
 }
 
+// connect returns the connection that e has made to send a first request, which r has read.
+func (r *raw) connect(e *Endpoint) *rawConn {
+	r.t.Helper()
+	first := r.send(e, 1, "")
+	c := r.accept(1)
+	c.message()
+	if err := first.park(r.t); err != nil {
+		r.t.Fatal(err)
+	}
+	return c
+}
+
 // wantKind fails the test unless err is of a kind.
 func wantKind(t testing.TB, err error, k na.Kind) {
 	t.Helper()

@@ -61,16 +61,16 @@ func TestStuckTask(t *testing.T) {
 	close(release)
 }
 
-// TestBatchOfTasks: requests that come together, one of which blocks: the others are answered all the same.
-func TestBatchOfTasks(t *testing.T) {
-	release := make(chan struct{})
-	defer close(release)
+// sendBatch sends the requests 0 to 99 at once to an endpoint that echoes them. Those for which other reports true are given to task
+// instead.
+func sendBatch(t *testing.T, other func(tag uint32) bool, task func()) (*raw, *rawConn) {
+	t.Helper()
 	h := new(echo)
 	started := make(chan struct{})
 	server := openEndpoint(t, Config{Listen: true, Handler: handlerFunc(func(m *na.Message) na.Task {
 		<-started
-		if m.Tag == 50 {
-			return taskFunc(func() { <-release })
+		if other(m.Tag) {
+			return taskFunc(task)
 		}
 		return h.Request(m)
 	})})
@@ -83,6 +83,14 @@ func TestBatchOfTasks(t *testing.T) {
 		b = append(b, r.rawRequest(tag, []byte("hello"))...)
 	}
 	c.write(b)
+	return r, c
+}
+
+// TestBatchOfTasks: requests that come together, one of which blocks: the others are answered all the same.
+func TestBatchOfTasks(t *testing.T) {
+	release := make(chan struct{})
+	defer close(release)
+	_, c := sendBatch(t, func(tag uint32) bool { return tag == 50 }, func() { <-release })
 	seen := map[uint64]bool{}
 	for range 99 {
 		m, _ := c.message()
@@ -95,24 +103,7 @@ func TestBatchOfTasks(t *testing.T) {
 
 // TestGoexit: tasks that end their goroutine end nothing else, alone or in a batch.
 func TestGoexit(t *testing.T) {
-	h := new(echo)
-	started := make(chan struct{})
-	server := openEndpoint(t, Config{Listen: true, Handler: handlerFunc(func(m *na.Message) na.Task {
-		<-started
-		if m.Tag%10 == 5 {
-			return taskFunc(runtime.Goexit)
-		}
-		return h.Request(m)
-	})})
-	h.e = server
-	close(started)
-	r := newRaw(t)
-	c, _ := r.dial(server, 1)
-	var b []byte
-	for tag := range uint32(100) {
-		b = append(b, r.rawRequest(tag, []byte("hello"))...)
-	}
-	c.write(b)
+	r, c := sendBatch(t, func(tag uint32) bool { return tag%10 == 5 }, runtime.Goexit)
 	for range 90 {
 		c.message()
 	}

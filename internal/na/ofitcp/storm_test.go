@@ -132,12 +132,7 @@ func TestStorm(t *testing.T) {
 func TestUnreadAnswers(t *testing.T) {
 	e, r := openEndpoint(t, Config{}), newRaw(t)
 	to := r.lookup(e)
-	first := r.send(e, 1, "")
-	c := r.accept(1)
-	c.message()
-	if err := first.park(t); err != nil {
-		t.Fatal(err)
-	}
+	c := r.connect(e)
 	const n = 8000
 	var done atomic.Int32
 	ops := make([]na.Op, n)

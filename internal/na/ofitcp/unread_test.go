@@ -81,12 +81,7 @@ func TestUnreadOfDead(t *testing.T) {
 func TestAbandonedReads(t *testing.T) {
 	e, r := openEndpoint(t, Config{}), newRaw(t)
 	to := r.lookup(e)
-	first := r.send(e, 1, "")
-	c := r.accept(1)
-	c.message()
-	if err := first.park(t); err != nil {
-		t.Fatal(err)
-	}
+	c := r.connect(e)
 	own := to.(*peer).conn.Load()
 	local := make([]byte, 1)
 	get := func() *call {
