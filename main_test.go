@@ -186,13 +186,18 @@ func peerTutorial(args []string) error {
 	return serveOn(e)
 }
 
-// peerCaller calls block at the address args[0].
-func peerCaller(args []string) error {
+// openTo returns the endpoint at addr of a new engine, which lives as long as the process.
+func openTo(addr string) (*Endpoint, error) {
 	e, err := Open(context.Background(), network, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	ep, err := e.Lookup(args[0])
+	return e.Lookup(addr)
+}
+
+// peerCaller calls block at the address args[0].
+func peerCaller(args []string) error {
+	ep, err := openTo(args[0])
 	if err != nil {
 		return err
 	}
@@ -211,11 +216,7 @@ type largeOut struct {
 
 // peerFetcher calls large at the address args[0].
 func peerFetcher(args []string) error {
-	e, err := Open(context.Background(), network, nil)
-	if err != nil {
-		return err
-	}
-	ep, err := e.Lookup(args[0])
+	ep, err := openTo(args[0])
 	if err != nil {
 		return err
 	}

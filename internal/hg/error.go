@@ -61,29 +61,25 @@ func rewrap(op string, a na.Addr, err error) *Error {
 	return newError(op, a, codes.OtherError, err)
 }
 
+// kindCodes has the code of each kind of error of the transport that has a code of its own.
+var kindCodes = map[na.Kind]codes.Code{
+	na.Unreachable:  codes.HostUnreach,
+	na.Canceled:     codes.Canceled,
+	na.Closed:       codes.Canceled,
+	na.Truncated:    codes.MsgSize,
+	na.Protocol:     codes.ProtocolError,
+	na.Denied:       codes.Permission,
+	na.Invalid:      codes.InvalidArg,
+	na.Firewalled:   codes.HostFirewall,
+	na.Unsupported:  codes.ProtoNoSupport,
+	na.InUse:        codes.AddrInUse,
+	na.NotAvailable: codes.AddrNotAvail,
+}
+
 // codeOf returns the code of an error of the transport.
 func codeOf(err error) codes.Code {
-	switch na.KindOf(err) {
-	case na.Unreachable:
-		return codes.HostUnreach
-	case na.Canceled, na.Closed:
-		return codes.Canceled
-	case na.Truncated:
-		return codes.MsgSize
-	case na.Protocol:
-		return codes.ProtocolError
-	case na.Denied:
-		return codes.Permission
-	case na.Invalid:
-		return codes.InvalidArg
-	case na.Firewalled:
-		return codes.HostFirewall
-	case na.Unsupported:
-		return codes.ProtoNoSupport
-	case na.InUse:
-		return codes.AddrInUse
-	case na.NotAvailable:
-		return codes.AddrNotAvail
+	if c, ok := kindCodes[na.KindOf(err)]; ok {
+		return c
 	}
 	return codes.NAError
 }

@@ -99,6 +99,13 @@ func (g *rig) run(r *request) *request {
 	return r
 }
 
+// hold runs the requests 0 to n-1 of a peer, which last until c is closed.
+func (g *rig) hold(peer string, n int, c chan struct{}) {
+	for i := range n {
+		g.run(&request{peer: peer, n: i, hold: c})
+	}
+}
+
 func expect(t *testing.T, g *rig, want string) {
 	t.Helper()
 	synctest.Wait()
@@ -109,11 +116,8 @@ func expect(t *testing.T, g *rig, want string) {
 
 func TestPoolBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &rig{pool: NewPool(PoolConfig{Workers: 2, Queue: 1})}
-		hold := make(chan struct{})
-		for i := range 5 {
-			g.run(&request{peer: "a", n: i, hold: hold})
-		}
+		g, hold := &rig{pool: NewPool(PoolConfig{Workers: 2, Queue: 1})}, make(chan struct{})
+		g.hold("a", 5, hold)
 		expect(t, g, "a0 a1 a3! a4!")
 		if s := g.pool.Stats(); s.Running != 2 || s.Queued != 1 || s.Refused != 2 {
 			t.Errorf("stats %+v", s)
@@ -167,15 +171,10 @@ func TestPoolTurns(t *testing.T) {
 // TestPoolEvicts checks that a full queue makes room at the expense of who has most in it.
 func TestPoolEvicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &rig{pool: NewPool(PoolConfig{Workers: 1, Queue: 4})}
-		hold := make(chan struct{})
-		for i := range 6 {
-			g.run(&request{peer: "a", n: i, hold: hold})
-		}
+		g, hold := &rig{pool: NewPool(PoolConfig{Workers: 1, Queue: 4})}, make(chan struct{})
+		g.hold("a", 6, hold)
 		expect(t, g, "a0 a5!")
-		for i := range 3 {
-			g.run(&request{peer: "b", n: i, hold: hold})
-		}
+		g.hold("b", 3, hold)
 		expect(t, g, "a3! a4! b2!")
 		close(hold)
 		expect(t, g, "a1 a2 b0 b1")

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"cinnabar/internal/rundown"
 	"cinnabar/verbs"
 )
 
@@ -33,6 +34,8 @@ type cq struct {
 	context any
 	event   chan struct{} // capacity 1
 
+	users rundown.Guard // work queues that complete here; closed with mu held
+
 	mu sync.Mutex
 	// +checklocks:mu
 	ring []cqe
@@ -46,9 +49,6 @@ type cq struct {
 	overrun bool
 	// +checklocks:mu
 	closed bool
-	// work queues that complete here
-	// +checklocks:mu
-	users int
 	// queue pairs that complete here, and the entries of their work queues together
 	// +checklocks:mu
 	pairs, demand int
@@ -241,10 +241,10 @@ func (q *cq) Resize(depth int) error {
 func (q *cq) Close() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.users > 0 {
-		return verbs.Errorf("close completion queue", verbs.ErrBusy, "%d work queues complete here; close their queue pairs first", q.users)
-	}
 	if !q.closed {
+		if !q.users.CloseIdle() {
+			return verbs.Errorf("close completion queue", verbs.ErrBusy, "%d work queues complete here; close their queue pairs first", q.users.Users())
+		}
 		q.closed = true
 		q.dev.cqs.Add(-1)
 		q.signalLocked()
@@ -254,19 +254,10 @@ func (q *cq) Close() error {
 
 // use counts a work queue that completes here, or refuses.
 func (q *cq) use() error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closed {
+	if !q.users.Acquire() {
 		return verbs.Errorf("create queue pair", verbs.ErrClosed, "its completion queue is closed")
 	}
-	q.users++
 	return nil
-}
-
-func (q *cq) unuse() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.users--
 }
 
 // share notes that a queue pair completes here with n entries of its work queues. One line of the log says so where

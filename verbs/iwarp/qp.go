@@ -112,15 +112,15 @@ func (q *qp) useObjects() error {
 		return err
 	}
 	if err := q.recvCQ.use(); err != nil {
-		q.sendCQ.unuse()
+		q.sendCQ.users.Release()
 		return err
 	}
 	if q.srq == nil {
 		return nil
 	}
 	if err := q.srq.use(); err != nil {
-		q.sendCQ.unuse()
-		q.recvCQ.unuse()
+		q.sendCQ.users.Release()
+		q.recvCQ.users.Release()
 		return err
 	}
 	return nil
@@ -330,10 +330,10 @@ func (q *qp) Close() error {
 	q.sendCQ.purge(q)
 	q.recvCQ.purge(q)
 	q.eachCQ((*cq).unshare)
-	q.sendCQ.unuse()
-	q.recvCQ.unuse()
+	q.sendCQ.users.Release()
+	q.recvCQ.users.Release()
 	if q.srq != nil {
-		q.srq.unuse()
+		q.srq.users.Release()
 	}
 	q.pd.dev.dropQP(q)
 	q.pd.children.Add(-1)

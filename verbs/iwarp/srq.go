@@ -10,6 +10,7 @@ import (
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/iwarp/rdmap"
+	"cinnabar/internal/rundown"
 	"cinnabar/verbs"
 )
 
@@ -18,13 +19,12 @@ type srq struct {
 	dev     *device
 	context any
 	q       recvQueue
+	users   rundown.Guard // queue pairs
 
 	mu sync.Mutex
 	// raise the limit event below this; 0: never, or raised already
 	// +checklocks:mu
 	limit int
-	// +checklocks:mu
-	users int
 	// connections that hold messages for want of a receive, in the order in which they began to wait
 	// +checklocks:mu
 	waiting []waiter
@@ -39,8 +39,6 @@ type srq struct {
 	// whether wake runs
 	// +checklocks:mu
 	waking bool
-	// +checklocks:mu
-	closed bool
 
 	due atomic.Bool // receives were posted, or an unfinished message has ended, and wake must be called
 }
@@ -276,31 +274,20 @@ func (s *srq) Query() verbs.SRQAttr {
 }
 
 func (s *srq) use() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+	if !s.users.Acquire() {
 		return verbs.Errorf("create queue pair", verbs.ErrClosed, "its shared receive queue is closed")
 	}
-	s.users++
 	return nil
 }
 
-func (s *srq) unuse() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.users--
-}
-
 func (s *srq) Close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.users > 0 {
-		return verbs.Errorf("close shared receive queue", verbs.ErrBusy, "%d queue pairs use it; close them first", s.users)
-	}
-	if !s.closed {
-		s.closed = true
+	if s.users.CloseIdle() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		s.q.close()
 		s.q.pd.children.Add(-1)
+	} else if !s.users.Closed() {
+		return verbs.Errorf("close shared receive queue", verbs.ErrBusy, "%d queue pairs use it; close them first", s.users.Users())
 	}
 	return nil
 }
