@@ -17,8 +17,8 @@ import (
 // room for it in the queue. name stands for f in logs and in the Inventory.
 //
 // The context of f ends as a handler's does, when the engine gives its handlers up; calls, transfers and [Block] with it give the
-// worker away meanwhile. The engine logs a panic of f. Shutdown waits for functions that run or wait for a worker; those whose time
-// has not come by then are never called, and neither are those that wait for a worker when the engine is closed.
+// worker away meanwhile. The engine logs a panic of f. Shutdown waits for functions that run or wait for a worker; the engine never
+// calls functions that are not due by then, nor those that wait for a worker when the engine is closed.
 //
 // stop prevents the call, and reports whether it has: false means that f has been called, or that stop or the end of the engine
 // prevented it before. stop does not wait for f. A pool cannot be removed while a function waits for its time in it.
@@ -204,7 +204,7 @@ func (ts *timers) count() int {
 	return len(ts.waiting)
 }
 
-// end stops all functions whose time has not come, and refuses others.
+// end stops the clocks of all functions that are not due yet, and makes add refuse further functions.
 func (ts *timers) end() {
 	ts.mu.Lock()
 	ts.ended = true

@@ -24,13 +24,13 @@ import (
 	"cinnabar/stats"
 )
 
-// Bulk is memory of this process that peers may reach: one or many segments which count as one run of bytes. It is what
-// an hg_bulk_t created by this process is in C.
+// Bulk is memory of this process that peers may read or write: one or many segments, which count as one run of bytes. Its counterpart
+// in C is an hg_bulk_t that HG_Bulk_create returns. A program makes one with [Engine.Expose], [Engine.Alloc] or [Engine.ExposeFile],
+// sends its [Bulk.Handle] to peers, and closes it.
 //
-// A Bulk keeps its segments alive until Close, and the network reads and writes them in place, without the program's
-// part. What a peer has written may be read once something says that it is there: the result of a Pull, or the RPC
-// with which the peer announces its Push. Before that, reading it is a race that no tool will show, since the race
-// detector does not see another process's writes.
+// A Bulk keeps its segments alive until Close. The network reads and writes them in place, without a call of the program. The program
+// may read the bytes of a peer after the Pull that fetched them has returned, or after the RPC in which the peer announces its Push has
+// arrived. An earlier read is a data race, which the race detector does not report because it does not see the writes of other processes.
 //
 // All methods are safe for concurrent use, Close among them.
 type Bulk struct {
@@ -42,7 +42,7 @@ type Bulk struct {
 	owner  bool           // Close revokes mem; false for views and for buffers of a pool
 }
 
-// memory is one registration: the segments and what the network knows of them.
+// memory is one registration: the segments and their keys in the network.
 type memory struct {
 	e    *Engine
 	mode Mode
@@ -57,9 +57,9 @@ type memory struct {
 
 	fixed bool // the segments are mapped for reading only
 
-	made atomic.Uintptr // the program counter of who made it, 0 if not known
+	made atomic.Uintptr // the program counter of the call that made it, 0 if not known
 
-	// In the list of what the engine exposes, whose lock guards them.
+	// Links in Engine.exposed, guarded by its mu.
 	prev *memory
 	next *memory
 
@@ -71,7 +71,7 @@ type memory struct {
 	views map[span]*hg.Bulk // registrations of parts, made by Handle
 }
 
-// errBulkClosed is why a closed Bulk refuses: what [Bulk.Close] ended, or a pool's buffer that was given back.
+// errBulkClosed is the cause of errors of a Bulk after [Bulk.Close], which for a buffer of a pool gives it back.
 var errBulkClosed = errors.New("the bulk is closed or was given back to its pool")
 
 // span is a part of a memory.
@@ -82,7 +82,8 @@ type span struct{ off, n int64 }
 // and [BulkHandle.Segments] count the segments in the handle. A handle takes up to 72 bytes for each segment; the peer fetches a
 // handle that does not fit into a message like any other long argument.
 //
-// The segments stay the caller's, who may go on using them. Peers access them at any time, without synchronization with the caller.
+// The segments stay the caller's property, and the caller may go on using them. Peers access them at any time, without synchronization
+// with the caller.
 //
 // The segments may lie anywhere: in the Go heap, in an array on the stack (which then moves to the heap), in mapped
 // memory. Mapped memory must stay mapped until Close has returned.
@@ -212,7 +213,7 @@ func (b *Bulk) Slice(off, n int64) *Bulk {
 	return view
 }
 
-// checkSlice says what is wrong with a part of size bytes. The values may be a peer's.
+// checkSlice returns an error unless the n bytes from off on lie within size bytes. The values may come from a peer.
 func checkSlice(off, n, size int64) error {
 	if off < 0 || n < 0 || off > size || n > size-off {
 		return argumentError("slice", "", "", "%d bytes from offset %d lie outside the %d bytes of the bulk", n, off, size)
@@ -223,7 +224,7 @@ func checkSlice(off, n, size int64) error {
 // Len is the number of bytes in all segments together.
 func (b *Bulk) Len() int64 { return b.n }
 
-// Mode is what peers may do with the memory.
+// Mode returns the accesses that peers have to the memory.
 func (b *Bulk) Mode() Mode { return b.mem.mode }
 
 // Segments iterates over the memory piece by piece, in order; in a view, over the parts of segments that lie in it. A
@@ -366,14 +367,14 @@ func (b *Bulk) use(op string) error {
 	return nil
 }
 
-// lost is what is told of a Bulk or a pool that the program has forgotten to close.
+// lost has the attributes of the log line about a Bulk or a pool that became garbage before the program closed it.
 type lost struct {
 	log  *slog.Logger
 	what fmt.Stringer
 	pc   uintptr // where it was made
 }
 
-// label names what is not a memory.
+// label names a handle that is no memory, such as a pool.
 type label string
 
 func (l label) String() string { return string(l) }
@@ -409,9 +410,9 @@ func place(pc uintptr) string {
 	return f.Function + " at " + f.File + ":" + strconv.Itoa(f.Line)
 }
 
-// Mode says what peers may do with exposed memory. A transfer needs the right on both sides: a pull reads the remote
-// memory and writes the local one, so the remote Bulk must be readable and the local one writable; a push the other way
-// round. The side that starts a transfer checks both before anything is sent; the owner of the memory checks again.
+// Mode is the accesses that peers have to exposed memory: read, write or both. A transfer needs the right on both sides: a pull reads the
+// remote memory and writes the local one, so the remote Bulk must be readable and the local one writable; a push the other way round.
+// The side that starts a transfer checks both before it sends a byte; the owner of the memory checks again.
 type Mode uint8
 
 // The modes. Their values travel in handles.
@@ -421,7 +422,7 @@ const (
 	ReadWrite Mode = 3 // peers may do both: HG_BULK_READWRITE
 )
 
-// String returns "read-only", "write-only" or "read-write"; "no access" for what a peer's handle without rights says.
+// String returns "read-only", "write-only" or "read-write"; "no access" for the 0 in a peer's handle that grants nothing.
 func (m Mode) String() string {
 	switch m {
 	case 0:

@@ -8,8 +8,8 @@ import (
 )
 
 // ExposeFile exposes the content of a file as it is on disk: the file is mapped, peers read it from, and write it to, the
-// system's page cache, and nothing is read into memory that nobody asks for. Its length is fixed at this moment; f may be
-// closed right afterwards. For a mode other than ReadOnly f must be open for reading and writing.
+// system's page cache, and the system reads from disk only the pages that are accessed. The length of the Bulk, in bytes, is that of
+// the file at this moment; the program may close f right afterwards. For a mode other than ReadOnly f must be open for reading and writing.
 //
 // As with every mapping, the file should not become shorter before Close. Accesses to the part that is gone, and writes for which the
 // file system has no room, fail: those by [Bulk.ReadAt], [Bulk.WriteAt] and transfers with codes.Fault, a peer's with its

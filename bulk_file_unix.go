@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mapFile maps the first size bytes of f, shared with whoever else has the file.
+// mapFile maps the first size bytes of f, shared with other users of the file.
 func mapFile(f *os.File, size int, write bool) (mapped []byte, unmap func() error, err error) {
 	prot := unix.PROT_READ
 	if write {

@@ -12,7 +12,7 @@ import (
 	"cinnabar/internal/sglist"
 )
 
-// BulkHandle is the description of exposed memory: how large it is, what may be done with it, and the keys with which the
+// BulkHandle is the description of exposed memory: its size in bytes, the accesses that peers have, and the keys with which the
 // network reaches it. [Bulk.Handle] makes it, and it travels as a field of an RPC's arguments, to and from C programs'
 // hg_bulk_t too. It is a plain value; the zero value is the null handle, C's HG_BULK_NULL.
 //
@@ -20,7 +20,7 @@ import (
 // where the memory is, unless it is bound ([Bulk.Bound]): the receiver joins it with the sender by [BulkHandle.On].
 // A received handle may be passed on and then travels in the same bytes.
 //
-// Whoever has the handle can use the keys in it: it is as confidential as the memory.
+// The keys in a handle are all that a process needs for an access, so the handle is as confidential as the memory.
 type BulkHandle struct {
 	d *hg.Desc
 }
@@ -28,11 +28,11 @@ type BulkHandle struct {
 // Handle describes b for peers. A view's handle gives access to the view's part only: for each different part the
 // network gets keys of its own, which are revoked when the whole Bulk is closed.
 //
-// If b is closed, or is a view of what does not exist, the handle is null.
+// If b is closed, or is a view of a part that does not exist, the handle is null.
 func (b *Bulk) Handle() BulkHandle { return b.describe((*hg.Bulk).Desc) }
 
-// Bound is Handle with the owner's address in it (HG_Bulk_bind), for memory that third parties are to reach: whoever
-// receives the handle, by whatever way, finds the owner with [BulkHandle.Owner].
+// Bound is Handle with the owner's address in it (HG_Bulk_bind), for memory that third parties are to reach: a process that
+// receives the handle from another process than the owner finds the owner with [BulkHandle.Owner].
 func (b *Bulk) Bound() BulkHandle { return b.describe((*hg.Bulk).Bind) }
 
 func (b *Bulk) describe(desc func(*hg.Bulk) *hg.Desc) BulkHandle {
@@ -95,7 +95,7 @@ func (h BulkHandle) Segments() int {
 	return h.d.Segments()
 }
 
-// Mode is what may be done with the memory, as the handle says; its owner checks again.
+// Mode returns the accesses that the handle names; the owner of the memory checks each access again.
 func (h BulkHandle) Mode() Mode {
 	if h.d == nil {
 		return 0
@@ -106,8 +106,8 @@ func (h BulkHandle) Mode() Mode {
 // IsBound reports whether the handle has its owner's address in it.
 func (h BulkHandle) IsBound() bool { return h.d != nil && h.d.Bound() != nil }
 
-// Owner returns the process whose address is in a bound handle (HG_Bulk_get_addr). The address is a claim of whoever made
-// the handle. There is no traffic.
+// Owner returns the process at the address in a bound handle (HG_Bulk_get_addr). The maker of the handle chose the address, and Owner
+// does not verify it. There is no traffic. A handle that is not bound gives an [*Error] of [codes.InvalidArg].
 func (h BulkHandle) Owner(e *Engine) (*Endpoint, error) {
 	if !h.IsBound() {
 		return nil, argumentError("find owner", "", "", "the handle is not bound; its owner makes one that is with Bulk.Bound")
@@ -140,7 +140,8 @@ func (h BulkHandle) AppendBinary(b []byte) ([]byte, error) {
 	return h.d.Append(b), nil
 }
 
-// UnmarshalBinary reads what AppendBinary or HG_Bulk_serialize wrote. It does not keep b, which may be anybody's.
+// UnmarshalBinary reads the bytes that AppendBinary or HG_Bulk_serialize wrote. It does not keep b, which may come from an untrusted
+// peer: it returns an [*Error] of [codes.ProtocolError] for malformed bytes.
 func (h *BulkHandle) UnmarshalBinary(b []byte) error {
 	d, err := hg.ParseDesc(b)
 	if err != nil {
@@ -151,8 +152,8 @@ func (h *BulkHandle) UnmarshalBinary(b []byte) error {
 }
 
 // AppendProc appends the handle as an RPC's argument (hg_proc_hg_bulk_t). Small memory that peers may read is
-// appended itself, as it is at this moment, if it fits into what is left of the message: pulling it then takes no
-// transfer. A program that changes such memory while the call is under way cannot tell which state the peer sees.
+// appended itself, as it is at this moment, if it fits into the rest of the message: pulling it then takes no
+// transfer. If the program changes such memory while the call is under way, the peer may see the old bytes or the new ones.
 func (h BulkHandle) AppendProc(b []byte) ([]byte, error) {
 	if h.d == nil {
 		return binary.LittleEndian.AppendUint64(b, 0), nil
@@ -160,7 +161,7 @@ func (h BulkHandle) AppendProc(b []byte) ([]byte, error) {
 	return h.d.AppendProc(b, cap(b)-len(b)), nil
 }
 
-// DecodeProc reads what AppendProc or C's hg_proc_hg_bulk_t wrote.
+// DecodeProc reads the bytes that AppendProc or C's hg_proc_hg_bulk_t wrote, and returns how many they are. It does not keep b.
 func (h *BulkHandle) DecodeProc(b []byte) (int, error) {
 	const word = 8 // the size in front
 	if len(b) < word || binary.LittleEndian.Uint64(b) > uint64(len(b)-word) {

@@ -16,7 +16,7 @@ import (
 	"cinnabar/stats"
 )
 
-// Call is the long form of a request that a handler has: what is asked, and the means to answer it, once, at any time
+// Call is the long form of a request that a handler has: the arguments, and the means to answer it, once, at any time
 // and from any goroutine. It is valid until it is answered, for as long as the program holds it; a Call that the program
 // loses before it is answered is answered codes.OtherError when the garbage collector finds it, and the log says so.
 type Call[In, Out any] struct {
@@ -24,17 +24,17 @@ type Call[In, Out any] struct {
 
 	s   serving
 	h   *handler[In, Out]
-	ctx context.Context // the handler's: &s, or what interceptors have made of it
+	ctx context.Context // the handler's: &s, or the one that interceptors have derived from it
 	out Out
 }
 
-// handler is what a program registers: one of its two forms.
+// handler is a function that a program registers, in one of its two forms; the other is nil.
 type handler[In, Out any] struct {
 	short func(context.Context, In) (Out, error)
 	long  func(*Call[In, Out])
 }
 
-// errAnswered is why a second answer to a call is refused.
+// errAnswered is the cause of the error of a second answer to a call.
 var errAnswered = errors.New("the call is answered already")
 
 // take makes the job of serving a request.
@@ -82,7 +82,7 @@ func (w *work[In, Out]) Serve() {
 	normally = true
 }
 
-// decode reads the arguments; a caller whose arguments make no sense is told.
+// decode reads the arguments. If they cannot be decoded, it logs that, answers the caller with the code, and returns false.
 func (c *Call[In, Out]) decode() bool {
 	var err error
 	c.s.parent, err = c.s.svc.proc.decodeInput(c.s.req.Input(), &c.In)
@@ -202,7 +202,7 @@ func (c *Call[In, Out]) guard() {
 	o := &orphan{svc: c.s.svc, req: c.s.req, from: c.s.from.String(), gone: c.s.gone, oneWay: c.s.oneWay, since: time.Now(), done: make(chan struct{})}
 	c.s.orphan.Store(o)
 	c.s.svc.e.handlers.held.add(o)
-	if !c.s.answered.Load() { // who answers from now on sees o
+	if !c.s.answered.Load() { // an answer from now on sees o
 		runtime.AddCleanup(c, (*orphan).found, o)
 	} else {
 		c.s.svc.e.handlers.held.remove(o)
@@ -221,7 +221,7 @@ func (c *Call[In, Out]) claim() bool {
 	return true
 }
 
-// orphan is what it takes to answer a Call that the program has lost. It does not refer to the Call.
+// orphan has the means to answer a Call that the program has lost. It does not refer to the Call, which could not become garbage then.
 type orphan struct {
 	svc      *service
 	req      *hg.Request

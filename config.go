@@ -16,8 +16,9 @@ import (
 	"cinnabar/stats"
 )
 
-// Config is how an engine behaves. The zero value, and a nil *Config, are good defaults; each field says what its zero
-// stands for. The engine keeps a copy.
+// Config has the settings of an engine. The zero value, and a nil *Config, are good defaults; the comment of each field names the value
+// that its zero stands for. Sizes are in bytes. [Listen] and [Open] copy the Config and its slices, so
+// later changes have no effect on the engine.
 type Config struct {
 	// Logger receives the lines of the engine and of the layers below it; nil: they are discarded, and panics of handlers are printed
 	// on standard error. Lines of the RPC core have the attribute subsys=rpc, those of the network
@@ -33,12 +34,12 @@ type Config struct {
 	MaxQueued int
 	Pools     []PoolConfig
 	// RPCPool is the pool of handlers that are registered without WithPool; empty: outside pools. RPCs by which peers administer the
-	// engine, whose names begin with two underscores, are outside pools always.
+	// engine, with names that begin with two underscores, are outside pools always.
 	RPCPool string
-	// Parent is an engine of this process whose pools the new engine uses instead of having its own (parent_mid).
+	// Parent is an engine of this process; the new engine uses the pools of Parent instead of having its own (parent_mid).
 	// MaxHandlers, MaxQueued and Pools must be 0 then, and HandlerWarning is the parent's. The two may end in any order.
 	Parent *Engine `json:"-"`
-	// HandlerWarning is how long a handler may take before a warning on Logger names it and who called it, and again
+	// HandlerWarning is how long a handler may take before a warning on Logger names it and its caller, and again
 	// whenever it has become twice as old; 0: never. Calls that the handler waits for count.
 	HandlerWarning time.Duration
 
@@ -47,7 +48,7 @@ type Config struct {
 	Progress     Progress
 
 	// AllowRemoteShutdown has the engine obey a peer that asks it to shut down ([Endpoint.Shutdown],
-	// margo_shutdown_remote_instance). Otherwise such a peer is told that it may not.
+	// margo_shutdown_remote_instance). Otherwise the engine answers such a peer that it may not.
 	AllowRemoteShutdown bool
 
 	Checksums Checksums // of messages; 0: ChecksumsAuto
@@ -61,7 +62,7 @@ type Config struct {
 	// most 255.
 	MaxConnections int
 	// MaxOverflow limits an argument or result that is too long for a message and that this process is asked to fetch, in
-	// bytes; 0: 1 GiB, or half of what MaxMemory leaves where that is less, because one host has a share of it.
+	// bytes; 0: 1 GiB, or half of the rest of MaxMemory where that is less, because one host has a share of it.
 	// OverflowBudget limits all of them together, from the fetching until the handler is done, or the caller has the
 	// result; 0: 4 GiB. Both are parts of MaxMemory. A request beyond the budget is answered codes.Again.
 	MaxOverflow    int64
@@ -75,8 +76,8 @@ type Config struct {
 	NoLoopback bool // refuse calls to oneself (no_loopback)
 
 	Subnet netip.Prefix // the network from which the engine chooses its address; zero: any
-	// Interface is the name of the network interface whose address the engine takes, where the address that it is opened with names
-	// none; empty: any. FI_TCP_IFACE is its counterpart in libfabric.
+	// Interface is the name of a network interface. The engine listens on an address of it if the address given to Listen or Open has
+	// no host; empty: any. FI_TCP_IFACE is its counterpart in libfabric.
 	Interface string
 	// Advertise is the address that the engine gives to peers over ofi+tcp in place of the one that it listens on. It is an IP
 	// address, followed by a port if the port differs too: "192.0.2.7", "192.0.2.7:1234", "[2001:db8::7]:1234". [Engine.Addr]
@@ -102,7 +103,7 @@ type Config struct {
 	// fail with codes.HostUnreach. A program of C that makes no progress while a handler computes does not answer meanwhile:
 	// if its handlers compute longer than that, KeepAlive must be longer, or negative.
 	KeepAlive   time.Duration
-	SendTimeout time.Duration // how long a host may leave what was sent unacknowledged; 0: 15 s; negative: for ever
+	SendTimeout time.Duration // how long a host may leave sent bytes unacknowledged; 0: 15 s; negative: for ever
 
 	// LateAccess is for how long the engine keeps the closed memory of an abandoned call for that call's server, unless the
 	// response comes earlier ([Bulk.Close]); 0: 60 s; negative: not at all. Kept memory counts towards MaxMemory.
@@ -125,14 +126,14 @@ type Progress struct {
 // of different lengths.
 type Checksums uint8
 
-// What to do about checksums.
+// The values of Checksums.
 const (
 	// ChecksumsAuto finds out by one small exchange which kind of peer a called process is, before the first call to
-	// it, and goes by what the request says when it is the one that is called.
+	// it, and uses checksums in a response if the request has them.
 	ChecksumsAuto Checksums = iota
-	// NoChecksums is for peers whose Mercury was built without checksums.
+	// NoChecksums is for peers with a Mercury that was built without checksums.
 	NoChecksums
-	// WithChecksums is for peers whose Mercury was built with MERCURY_USE_CHECKSUMS. Checksums are then always written
+	// WithChecksums is for peers with a Mercury that was built with MERCURY_USE_CHECKSUMS. Checksums are then always written
 	// and verified.
 	WithChecksums
 )
@@ -170,7 +171,7 @@ func (cfg *Config) layer(subsystem string) *slog.Logger {
 	return cfg.Logger.With(logSubsystem, subsystem)
 }
 
-// check refuses what cannot be meant.
+// check returns an error that names the first setting that is out of range or contradicts another.
 func (cfg *Config) check() error {
 	if _, err := ofitcp.ParseAdvertise(cfg.Advertise); err != nil {
 		return argumentError("open engine", "", "", "Advertise is %q; it is an IP address, with or without a port: %w", cfg.Advertise, err)
@@ -211,7 +212,7 @@ func messageSize(n int) int {
 	return n
 }
 
-// class returns what the RPC core is told.
+// class returns the configuration of the RPC core.
 func (cfg *Config) class(d hg.Dispatcher) hg.Config {
 	mode := map[Checksums]wire.ChecksumMode{ChecksumsAuto: wire.Detect, NoChecksums: wire.NoChecksums, WithChecksums: wire.Checksums}[cfg.Checksums]
 	return hg.Config{
@@ -222,7 +223,7 @@ func (cfg *Config) class(d hg.Dispatcher) hg.Config {
 	}
 }
 
-// tcp returns what the transport of ofi+tcp is told.
+// tcp returns the configuration of the transport of ofi+tcp.
 func (cfg *Config) tcp() ofitcp.Config {
 	return ofitcp.Config{
 		Logger: cfg.layer("na"), Spin: cfg.Progress.Spin, Subnet: cfg.Subnet, Firewalled: cfg.Firewalled, Resolver: cfg.Resolver,
@@ -238,11 +239,11 @@ func (cfg *Config) advertised() netip.AddrPort {
 	return a
 }
 
-// smMessage is how long messages are over na+sm, whatever a program wants: C's region has no room for more.
+// smMessage is the length of a message over na+sm, in bytes. It is fixed because C's shared region has no room for more.
 const smMessage = 4096
 
-// sm returns what the transport of na+sm is told, at most. It has its own idea of how long to spin, which it is left
-// unless the program has one.
+// sm returns the configuration of the transport of na+sm. Spin is 0 unless the program has chosen one, because the transport has a
+// default of its own.
 func (cfg *Config) sm() (sm.Config, error) {
 	for _, n := range []int{cfg.MaxRequest, cfg.MaxResponse} {
 		if n != 0 && n != smMessage {

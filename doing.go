@@ -17,7 +17,7 @@ type doing struct {
 	ep       *Endpoint
 	bytes    int64         // of a transfer
 	within   *service      // the handler's that has begun it, nil if none has
-	pending  leaving       // the Pending that stands for it, nil if somebody waits for it in a call
+	pending  leaving       // the Pending that stands for it, nil if a goroutine waits in Call, Pull or Push
 	began    time.Duration // by the clock of the doings
 	bounded  bool          // its context ends it in time, so it is not watched
 	call     *hg.Call      // not nil for a call, and not freed while the operation is recorded
@@ -31,7 +31,7 @@ type doing struct {
 	prev, next *doing
 }
 
-// leaving is a [Pending] whose type does not matter.
+// leaving is a [Pending] of any type.
 type leaving interface{ ignored() bool }
 
 // label names the procedure of a call, and is empty for a transfer.
@@ -42,7 +42,7 @@ func (d *doing) label() string {
 	return d.proc.label(d.provider)
 }
 
-// doings are what an engine has under way. An operation enters and leaves at the price of an uncontended lock each, and
+// doings is the table of an engine's operations in flight. An operation enters and leaves at the price of an uncontended lock each, and
 // allocates nothing in the long run.
 type doings struct {
 	clock  *sched.Clock
@@ -67,12 +67,12 @@ const maxSpare = 1024
 
 func (ds *doings) init() { ds.clock = sched.NewClock() }
 
-// begin records an operation, in a copy of what.
-func (ds *doings) begin(what *doing) *doing {
+// begin records a copy of op and returns the copy. It sets the shard and the times of op first.
+func (ds *doings) begin(op *doing) *doing {
 	sh := &ds.shards[rand.Uint32()%uint32(len(ds.shards))]
-	what.shard, what.began = sh, ds.clock.Now()
-	what.moved = what.began
-	if !what.bounded {
+	op.shard, op.began = sh, ds.clock.Now()
+	op.moved = op.began
+	if !op.bounded {
 		defer ds.watch.arm() // after d is entered, because the timer runs no longer once it has found nothing
 	}
 	sh.mu.Lock()
@@ -84,7 +84,7 @@ func (ds *doings) begin(what *doing) *doing {
 		sh.free = d.next
 		sh.spare--
 	}
-	*d = *what
+	*d = *op
 	d.next = sh.first
 	if sh.first != nil {
 		sh.first.prev = d
@@ -115,7 +115,7 @@ func (sh *shard) drop(d *doing) {
 	}
 }
 
-// all returns copies of what is under way.
+// all returns copies of the operations in flight.
 func (ds *doings) all() (list []doing) {
 	for i := range ds.shards {
 		sh := &ds.shards[i]

@@ -20,8 +20,8 @@ import (
 	"cinnabar/internal/rundown"
 )
 
-// Engine is a process's presence on one network: it sends and serves RPCs and exposes memory. It is what a
-// margo_instance_id is in C. A process may have several. All methods are safe for concurrent use.
+// Engine is a process's presence on one network: it sends and serves RPCs and exposes memory. Its counterpart in C is a
+// margo_instance_id. A process may have several. All methods are safe for concurrent use.
 //
 // The engine makes progress by itself: its goroutines read the network, and a goroutine that waits for a result helps them for a
 // short time before it sleeps ([Config].Progress).
@@ -59,7 +59,7 @@ type Engine struct {
 	providers map[uint16]*Provider
 }
 
-// Listen makes an engine that peers may send requests to. addr says what to listen on:
+// Listen makes an engine that peers may send requests to. addr is one of these:
 //
 //	ofi+tcp://                    the loopback, which only this host reaches, and a port that is free
 //	ofi+tcp://:1234               the loopback and this port
@@ -125,7 +125,7 @@ func open(ctx context.Context, addr string, listen bool, cfg *Config) (*Engine, 
 	return nil, unknownProtocol("open engine", addr, scheme)
 }
 
-// unknownProtocol is the error of an operation on an address whose protocol there is no transport for.
+// unknownProtocol is the error of an operation on an address of a protocol that has no transport.
 func unknownProtocol(op, addr, scheme string) error {
 	return &Error{Op: op, Addr: addr, Code: codes.ProtoNoSupport, Err: fmt.Errorf("protocol %q is not known; use ofi+tcp or na+sm", scheme)}
 }

@@ -21,7 +21,7 @@ type Error struct {
 	RPC    string // the procedure's name, with @ and the provider id where one was addressed; empty for other operations
 	Addr   string // the peer's address; empty if no peer was involved
 	Code   codes.Code
-	Remote bool  // the peer said so; otherwise it was found out here
+	Remote bool  // the peer answered Code; otherwise this process found the failure
 	Err    error // the cause, may be nil
 }
 
@@ -58,7 +58,7 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Code, e.Err}
 }
 
-// errorFrom makes the error that an operation returns from what a layer below says. A nil err gives nil; an err that
+// errorFrom makes the error of an operation from the error of a layer below. A nil err gives nil; an err that
 // is an *Error already is returned as it is.
 func errorFrom(op, rpc, addr string, err error) error {
 	if err == nil {
@@ -114,12 +114,12 @@ var kindCodes = map[na.Kind]codes.Code{
 	na.Unsupported: codes.ProtoNoSupport, na.InUse: codes.AddrInUse, na.NotAvailable: codes.AddrNotAvail,
 }
 
-// encodingError is the error of an operation whose values cannot be encoded, which is a fault of this process.
+// encodingError is the error of an operation with values that cannot be encoded, which is a fault of this process.
 func encodingError(op, rpc, addr string, err error) error {
 	return &Error{Op: op, RPC: rpc, Addr: addr, Code: codes.InvalidArg, Err: err}
 }
 
-// argumentError is the error of an operation whose arguments cannot be right.
+// argumentError is the error of an operation that has invalid arguments; the text names the argument and the valid ones.
 func argumentError(op, rpc, addr, format string, args ...any) error {
 	return &Error{Op: op, RPC: rpc, Addr: addr, Code: codes.InvalidArg, Err: fmt.Errorf(format, args...)}
 }

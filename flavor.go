@@ -12,7 +12,7 @@ import (
 	"cinnabar/internal/hg/wire"
 )
 
-// Flavor says which family of C and C++ programs an RPC belongs to: how its id is made and what stands in front of its
+// Flavor is the family of C and C++ programs that an RPC belongs to. It determines the id of the RPC and the header in front of its
 // arguments and results.
 type Flavor uint8
 
@@ -80,7 +80,7 @@ func WithID(id uint64) RPCOption {
 	return rpcOption(func(p *procedure) { p.flavor, p.fixed, p.base = Mercury, true, id })
 }
 
-// procedure is what RPC and OneWay have in common, without their types. It never changes after it is made.
+// procedure is the common part of RPC and OneWay, without their types. It never changes after it is made.
 type procedure struct {
 	name    string
 	flavor  Flavor
@@ -150,7 +150,7 @@ func (p *procedure) label(provider uint16) string {
 // Label implements [hg.Namer].
 func (p *procedure) Label(provider uint16) string { return p.label(provider) }
 
-// appendInput appends what a request carries: *in behind the flavour's header.
+// appendInput appends the payload of a request: the flavour's header and *in.
 func (p *procedure) appendInput(b []byte, parent uint64, in any) ([]byte, error) {
 	if p.flavor.overMargo() {
 		b = wire.AppendMargoRequest(b, parent)
@@ -158,7 +158,7 @@ func (p *procedure) appendInput(b []byte, parent uint64, in any) ([]byte, error)
 	return p.in.Append(b, in)
 }
 
-// decodeInput reads what a request carries.
+// decodeInput reads the payload of a request. parent is wire.NoParent if the flavour's header has none.
 func (p *procedure) decodeInput(b []byte, in any) (parent uint64, err error) {
 	parent = wire.NoParent
 	if p.flavor.overMargo() {
@@ -170,7 +170,7 @@ func (p *procedure) decodeInput(b []byte, in any) (parent uint64, err error) {
 	return parent, p.decode(p.in, b, in)
 }
 
-// appendOutput appends what a successful response carries.
+// appendOutput appends the payload of a successful response.
 func (p *procedure) appendOutput(b []byte, out any) ([]byte, error) {
 	if p.flavor.overMargo() {
 		b = wire.AppendMargoResponse(b, uint32(wire.Success))
@@ -178,7 +178,7 @@ func (p *procedure) appendOutput(b []byte, out any) ([]byte, error) {
 	return p.out.Append(b, out)
 }
 
-// decodeOutput reads what a response carries. code is what the peer's Margo says; unless it is 0 there is no result.
+// decodeOutput reads the payload of a response. code is the return code in Margo's header; unless it is 0 there is no result.
 func (p *procedure) decodeOutput(b []byte, out any) (code codes.Code, err error) {
 	if p.flavor.overMargo() {
 		n, rest, ok := wire.ParseMargoResponse(b)
@@ -193,7 +193,7 @@ func (p *procedure) decodeOutput(b []byte, out any) (code codes.Code, err error)
 	return codes.Code(0), p.decode(p.out, b, out)
 }
 
-// decode reads *v with its plan. What follows it is ignored, as in C.
+// decode reads *v with its plan. Bytes behind it are ignored, as in C.
 func (p *procedure) decode(plan codec.Plan, b []byte, v any) error {
 	n, err := plan.Decode(b, v)
 	if p.flavor == Thallium && (err != nil || n < len(b)) {
@@ -215,8 +215,8 @@ var cppTypes = regexp.MustCompile(`^(void|((unsigned |signed )?(bool|char|short|
 const maxTypeNames = 4096
 
 // typeNames returns the names that a message of a Thallium program which was built with THALLIUM_DEBUG_RPC_TYPES begins
-// with, a std::string in front of the value. Nothing else tells such a message: what is read from it would be wrong.
-// Names of a program's own types look like any other text and are not found out.
+// with, a std::string in front of the value. The header of such a message does not differ, and its value would be decoded wrongly.
+// typeNames does not recognize names of a program's own types, which look like any other text.
 func typeNames(b []byte) (names string, ok bool) {
 	names, _, err := cereal.DecodeString(b[:min(len(b), maxTypeNames)])
 	if err != nil || !cppTypes.MatchString(names) {

@@ -14,7 +14,7 @@ import (
 )
 
 // PoolKind is the order in which the requests of a pool get their workers, if they have to wait for one. A handler that
-// has begun goes on as soon as what it waits for is there, whatever the kind.
+// has begun and waits for a call or transfer goes on as soon as that has ended, in pools of every kind.
 type PoolKind uint8
 
 const (
@@ -22,9 +22,9 @@ const (
 	PoolFIFO PoolKind = iota
 	// PoolPriority prefers requests of RPCs that are registered with a higher [WithPriority]; among equals it is as
 	// PoolFIFO. So that others do not starve, each eighth turn is that of the priority that has waited longest for one. Margo's
-	// prio_wait, which prefers what has begun already, has no priorities beyond that.
+	// prio_wait, which prefers handlers that have begun, has no priorities beyond that.
 	PoolPriority
-	// PoolEarliestFirst is the order in which requests arrive, whoever they are from: peers do not take turns. A full
+	// PoolEarliestFirst is the order in which requests arrive, without regard to the peer: peers do not take turns. A full
 	// queue refuses the newest (Margo's earliest_first).
 	PoolEarliestFirst
 )
@@ -68,7 +68,7 @@ func (p *PoolConfig) fill(queue int) {
 	defaultTo(&p.Queue, queue)
 }
 
-// check refuses what cannot be meant, as an error of op.
+// check returns an error of op that names the first field that is out of range.
 func (p *PoolConfig) check(op string) error {
 	switch {
 	case p.Name == "":
@@ -94,10 +94,10 @@ type HandlerPool struct {
 // Name returns the pool's name.
 func (p *HandlerPool) Name() string { return p.cfg.Name }
 
-// Config returns what the pool was made of, with defaults filled in.
+// Config returns the configuration of the pool, with defaults in the place of zeros.
 func (p *HandlerPool) Config() PoolConfig { return p.cfg }
 
-// Stats returns what the pool has done and does.
+// Stats returns a snapshot of the counters of the pool. The counts begin with the pool.
 func (p *HandlerPool) Stats() stats.Pool { return stats.Pool(p.pool.Stats()) }
 
 // pools are the pools of an engine, and of those that have it as Config.Parent. They have no goroutines of their own, so
@@ -139,7 +139,7 @@ func (ps *pools) join(e *Engine) error {
 	return nil
 }
 
-// leave undoes join. After the last engine nobody watches handlers any more.
+// leave undoes join. It ends the watch of slow handlers with the last engine.
 func (ps *pools) leave(e *Engine) {
 	ps.mu.Lock()
 	ps.users = slices.DeleteFunc(ps.users, func(u *Engine) bool { return u == e })
@@ -208,7 +208,7 @@ func (ps *pools) cores() []*sched.Pool {
 	return list
 }
 
-// bind calls f, which binds something to p, unless p has been removed. p is nil for what needs no pool with a name.
+// bind calls f, which binds something to p, unless p has been removed. p is nil if f binds to no pool with a name.
 func (ps *pools) bind(p *HandlerPool, f func() error) error {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -218,7 +218,7 @@ func (ps *pools) bind(p *HandlerPool, f func() error) error {
 	return f()
 }
 
-// errNotMyPool is why a pool is refused.
+// errNotMyPool is the error for a pool of another engine, or one that has been removed.
 var errNotMyPool = fmt.Errorf("%w: the pool is not, or no longer, one of this engine's; Config.Pools and Engine.AddPool make them, Engine.Pool finds them", codes.InvalidArg)
 
 // remove removes a pool that nothing uses.
@@ -238,7 +238,7 @@ func (ps *pools) remove(name string) error {
 	return nil
 }
 
-// userLocked says what uses p, "" if nothing does.
+// userLocked names a user of p and the remedy; it returns "" if p has no user.
 //
 // +checklocks:ps.mu
 func (ps *pools) userLocked(p *HandlerPool) string {
@@ -267,8 +267,8 @@ func (e *Engine) LookupPool(name string) *HandlerPool { return e.handlers.pools.
 // Pools returns the engine's pools in the order in which they were made (margo_find_pool_by_index).
 func (e *Engine) Pools() []*HandlerPool { return e.handlers.pools.all() }
 
-// AddPool makes another pool while the engine runs (margo_add_pool_from_json). The error says what is wrong with cfg, or
-// that the name is taken (codes.Exist).
+// AddPool makes another pool while the engine runs (margo_add_pool_from_json). The error names the invalid field of cfg, or
+// says that the name is taken (codes.Exist).
 func (e *Engine) AddPool(cfg PoolConfig) (*HandlerPool, error) {
 	cfg.fill(e.roomForQueue())
 	if err := cfg.check("add pool"); err != nil {
@@ -290,7 +290,7 @@ func (e *Engine) AddPool(cfg PoolConfig) (*HandlerPool, error) {
 	return p, nil
 }
 
-// RemovePool removes a pool, whoever made it (margo_remove_pool_by_name). It is refused with codes.Busy while it is
+// RemovePool removes a pool, whether AddPool or Config.Pools made it (margo_remove_pool_by_name). It is refused with codes.Busy while it is
 // the Config.RPCPool of an engine, an RPC is registered for it, a timer of it is started, or a request is in it.
 func (e *Engine) RemovePool(name string) error { return e.handlers.pools.remove(name) }
 
@@ -331,7 +331,7 @@ func WithPriority(n int) HandleOption {
 	})
 }
 
-// described is what the pools of an engine work on, as people are told of it.
+// described is the work of a pool of engines, with its description for logs and the Inventory.
 type described interface {
 	sched.Work
 	// describe may be called at any time, also after the work is done.
@@ -359,12 +359,12 @@ func warnSlow(s sched.JobInfo) {
 const administrative = "__"
 
 // rpcPool returns the pool that RPCs are served in if nothing else is said, nil if that is outside pools. RPCs that
-// look after the engine are served there always, so that an engine whose pool is stuck can be asked to end.
+// look after the engine are served there always, so that peers can shut down an engine even if a pool is stuck.
 func (e *Engine) rpcPool(p *procedure) *HandlerPool {
 	if e.cfg.RPCPool == "" || strings.HasPrefix(p.name, administrative) {
 		return nil
 	}
-	return e.LookupPool(e.cfg.RPCPool) // which nobody may remove
+	return e.LookupPool(e.cfg.RPCPool) // never nil, because RemovePool refuses this pool
 }
 
 // checkRPCPool refuses the name of a pool that is not there.

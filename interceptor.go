@@ -14,8 +14,8 @@ type CallInfo struct {
 	ID       uint64 // its id on the wire
 	Provider uint16 // 0 for the flavour Mercury, which has none
 	Peer     *Endpoint
-	// Parent is the id of the RPC in whose handler the call is made; 65535 if it is made outside handlers. It is what
-	// the caller says and means something for statistics only.
+	// Parent is the id of the RPC that the calling handler serves; 65535 if the call is made outside handlers. The caller
+	// chooses it and nothing verifies it, so it serves for statistics only.
 	Parent uint64
 	Pool   string // at the serving side: which pool the handler is in; "" if in none with a name
 }
@@ -25,8 +25,8 @@ func (c *CallInfo) event() stats.CallInfo {
 	return stats.CallInfo{Server: c.Server, RPC: c.RPC, ID: c.ID, Provider: c.Provider, Peer: c.Peer, Parent: c.Parent, Pool: c.Pool}
 }
 
-// InfoFrom returns the description of the request whose handler was given ctx, or a context that is derived from ctx. Its Peer is
-// the caller, an Endpoint of its own for each InfoFrom. For any other context the result is the zero CallInfo, whose Peer is nil.
+// InfoFrom returns the description of the request that a handler serves, from the handler's context or one derived from it. Its Peer is
+// the caller, an Endpoint of its own for each InfoFrom. For any other context the result is the zero CallInfo, and its Peer is nil.
 func InfoFrom(ctx context.Context) CallInfo {
 	s := servingFrom(ctx)
 	if s == nil || s.from == nil { // a timer's
@@ -36,7 +36,7 @@ func InfoFrom(ctx context.Context) CallInfo {
 }
 
 // Interceptor is called around each call, at the side that makes it and at the side that serves it. next goes on with
-// the call; its error is what the call or the handler returns, and the interceptor's is what the caller sees. An
+// the call and returns the error of the call or of the handler; the caller gets the error that the interceptor returns. An
 // interceptor that does not call next ends the call with its own error; with nil, the result is the zero value. next
 // must be called at most once, and must have returned before the interceptor returns nil; one that returns an error may
 // leave it running. It is called on many goroutines at once.

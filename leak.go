@@ -9,7 +9,7 @@ import (
 	"cinnabar/internal/invariants"
 )
 
-// memories are what an engine exposes.
+// memories is the list of the memory that an engine exposes.
 type memories struct {
 	mu invariants.Mutex
 	// +checklocks:mu
@@ -49,7 +49,7 @@ type exposure struct {
 	bytes int64
 }
 
-// all returns what is exposed, the oldest first. Buffers of one pool, for example, are alike.
+// all returns the exposed memory, the oldest first. It counts alike memory, such as the buffers of one pool, in one exposure.
 func (ms *memories) all() (list []exposure) {
 	type key struct {
 		made uintptr
@@ -98,7 +98,7 @@ func (h *held) add(o *orphan) {
 	}
 }
 
-// drain makes Shutdown go on without the requests whose callers are gone. It applies to later requests too, until over is
+// drain makes Shutdown go on without requests of callers that have lost their connection. It applies to later requests too, until over is
 // closed.
 func (h *held) drain(over <-chan struct{}) {
 	h.mu.Lock()
@@ -139,8 +139,8 @@ func (h *held) all() (list []*orphan) {
 // maxWarnings is how many leaks of each kind are reported by name.
 const maxWarnings = 16
 
-// warnLeaks reports what the program has not cleaned up when its engine ends: memory that is still exposed, calls that it
-// has not answered, operations that are under way and that nobody waits for.
+// warnLeaks logs memory that is still exposed when its engine ends, calls that the program has not answered, and operations in flight
+// without a waiter.
 func (e *Engine) warnLeaks() {
 	if !e.log.Enabled(context.Background(), slog.LevelWarn) {
 		return
@@ -160,7 +160,7 @@ func (e *Engine) warnLeaks() {
 	}
 	now := e.doing.clock.Exact()
 	for _, d := range some(e, "operations", left) {
-		e.log.Warn("operation is under way when its engine ends, and nobody waits for it",
+		e.log.Warn("operation is under way when its engine ends, and nothing waits for it",
 			"op", d.op, logRPC, d.label(), logPeer, d.ep.String(), logAge, now-d.began)
 	}
 }

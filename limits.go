@@ -55,7 +55,7 @@ func (cfg *Config) requestBytes() int64 {
 	return size
 }
 
-// connectionBytes is what a connection holds. A peer may leave a request of any size unfinished on each.
+// connectionBytes is the memory of a connection, in bytes. It includes the largest request, because a peer may leave one unfinished on each.
 func (cfg *Config) connectionBytes() int64 { return connectionBase + int64(max(cfg.MaxRequest, 0)) }
 
 // fillLimits puts defaults, which depend on the machine, in the place of limits that are 0.

@@ -13,8 +13,8 @@ import (
 
 // Pending is an operation in flight. It is safe for concurrent use, and Wait may be called any number of times.
 //
-// An operation whose result nobody waits for runs to its end all the same; until then the memory that it was given is
-// the network's.
+// An operation runs to its end even if the program never calls Wait. Until then it uses the memory that the program gave it, which the
+// program must not change, and for a transfer into it not read.
 type Pending[T any] struct {
 	op operation[T]
 
@@ -28,7 +28,7 @@ type Pending[T any] struct {
 	// +checklocks:mu
 	over bool
 	// +checklocks:mu
-	heeded bool // somebody waits, has waited, or has asked for what to wait on
+	heeded bool // a goroutine waits, has waited, or has asked for done or an entry in watchers
 	// +checklocks:mu
 	done chan struct{} // closed when over; made when asked for
 	// +checklocks:mu
@@ -39,7 +39,7 @@ type Pending[T any] struct {
 	err   error
 }
 
-// operation is what a Pending stands for. It calls Pending.end once, when it is over.
+// operation is the call or transfer of a Pending. It calls Pending.end once, when it is over.
 type operation[T any] interface {
 	// abort asks the operation to end early. It must not block, may come on any goroutine, any number of times and
 	// after the end.
@@ -48,7 +48,7 @@ type operation[T any] interface {
 	result() (T, error)
 }
 
-// watcher is told when an operation is over.
+// watcher receives its index when an operation is over.
 type watcher struct {
 	index int
 	over  chan<- int // with room for the index
@@ -132,14 +132,14 @@ func (p *Pending[T]) state() (over bool, within *serving) {
 	return p.over, p.within
 }
 
-// ignored implements [leaving]: it tells whether nobody has asked for the operation's end so far.
+// ignored implements [leaving]: it reports whether no goroutine has waited for the operation so far.
 func (p *Pending[T]) ignored() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !p.heeded
 }
 
-// conclude is what the first Wait does.
+// conclude stores the result of the operation. The first Wait calls it.
 func (p *Pending[T]) conclude() {
 	p.value, p.err = p.op.result()
 	p.explain()
@@ -167,9 +167,9 @@ func (p *Pending[T]) cancel() { p.op.abort() }
 // is done. The loop may be left early; the operations run on.
 func Completed[T any](ctx context.Context, ps ...*Pending[T]) iter.Seq2[int, *Pending[T]] {
 	return func(yield func(int, *Pending[T]) bool) {
-		over := make(chan int, len(ps)) // room for all: nobody that ends an operation ever blocks
+		over := make(chan int, len(ps)) // room for all, so the end of an operation never blocks
 		for i, p := range ps {
-			p.tell(watcher{index: i, over: over})
+			p.notify(watcher{index: i, over: over})
 		}
 		for range ps {
 			select {
@@ -184,8 +184,8 @@ func Completed[T any](ctx context.Context, ps ...*Pending[T]) iter.Seq2[int, *Pe
 	}
 }
 
-// tell has w told when the operation is over, at once if it is.
-func (p *Pending[T]) tell(w watcher) {
+// notify sends w its index when the operation is over, at once if it is.
+func (p *Pending[T]) notify(w watcher) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.heeded = true

@@ -18,7 +18,7 @@ type Provider struct {
 	identity string
 }
 
-// NewProvider makes a provider with an id of its own. identity is a word that says what kind of service it is; peers may
+// NewProvider makes a provider with an id of its own. identity is a word for the kind of service; peers may
 // ask for it (package margo, Identity; margo_provider_get_identity). Id 65535 stands for no provider and is the
 // engine's.
 func (e *Engine) NewProvider(id uint16, identity string) (*Provider, error) {
@@ -85,10 +85,10 @@ var (
 
 type identityOut struct{ Identity *string }
 
-// shutdownOut is 0 if the peer shuts down, -1 if it may not be told to.
+// shutdownOut is 0 if the peer shuts down, -1 if it does not allow that.
 type shutdownOut struct{ Ret int32 }
 
-// serveInternal registers what each Margo instance serves. Without a provider there is no identity, but the name is
+// serveInternal registers the RPCs that each Margo instance serves. Without a provider there is no identity, but the name is
 // registered. The engine is new, so nothing stands in the way.
 func (e *Engine) serveInternal() {
 	for _, err := range []error{identityRPC.Handle(e, nil), shutdownRPC.Handle(e, e.answerShutdown)} {

@@ -13,16 +13,16 @@ import (
 // RemoteBulk is a handle joined with the process that holds the memory; [BulkHandle.On] makes it. It is a plain value,
 // safe for concurrent use, and has nothing to close.
 //
-// A transfer is started by the process that has a RemoteBulk. It moves the smaller of the two sizes and returns how many
-// bytes that were; use Slice on either side for a part. Whatever the outcome, the network does not touch the local memory
-// any more when Pull, Push or Pending.Wait returns, also when the context has ended and also when the peer has died.
+// The process that has a RemoteBulk starts the transfers. A transfer moves the smaller of the two sizes and returns the number of bytes;
+// use Slice on either side for a part. When Pull, Push or Pending.Wait has returned, with an error or without, the network does not
+// touch the local memory any more, also when the context has ended and also when the peer has died.
 //
 // If the memory belongs to this very process, transfers are copies.
 type RemoteBulk struct {
 	h      BulkHandle
 	ep     *Endpoint
 	off, n int64
-	err    error // why this view is void; every use returns it
+	err    error // the reason why the view is void, which every use returns; nil: it is valid
 }
 
 // Slice is the part of r that starts at offset off and has n bytes. If there is no such part, every use of it fails with
@@ -66,7 +66,7 @@ func (r RemoteBulk) StartPush(ctx context.Context, from *Bulk) *Pending[int64] {
 	return startPending(ctx, r, push, from)
 }
 
-// PullChunks is Pull in chunks of that many bytes, the last one of what is left, of which at most inFlight are under way
+// PullChunks is Pull in chunks of chunk bytes, the last one shorter if need be. At most inFlight chunks are under way
 // at a time; 0 stands for 8. Between chunks the network serves others, which a single large transfer makes wait. A chunk
 // of 0 or less bytes is refused.
 //
@@ -148,13 +148,13 @@ func (r RemoteBulk) chunks(ctx context.Context, d *direction, b *Bulk, chunk int
 	return t.run(ctx)
 }
 
-// ReadAt copies from the memory to p. It is an [io.ReaderAt], whatever the mode: that is about peers.
+// ReadAt copies from the memory to p. It is an [io.ReaderAt] in every mode, because the mode limits peers only.
 func (b *Bulk) ReadAt(p []byte, off int64) (int, error) {
 	return b.copyAt("read", p, off, io.EOF, func(seg, p []byte) (int, error) { return hostmem.Copy(p, seg) })
 }
 
-// WriteAt copies p to the memory. It is an [io.WriterAt], whatever the mode: that is about peers. What does not fit is
-// not written, and the error then is [io.ErrShortWrite]. A file that [Engine.ExposeFile] exposes for reading cannot be
+// WriteAt copies p to the memory. It is an [io.WriterAt] in every mode, because the mode limits peers only. Bytes beyond
+// the end are not written, and the error then is [io.ErrShortWrite]. A file that [Engine.ExposeFile] exposes for reading cannot be
 // written: [codes.Permission].
 func (b *Bulk) WriteAt(p []byte, off int64) (int, error) {
 	if b.mem.fixed {
@@ -238,7 +238,7 @@ func (r RemoteBulk) Writer(ctx context.Context) *io.OffsetWriter {
 	return io.NewOffsetWriter(within{ctx, r}, 0)
 }
 
-// within is remote memory for interfaces without contexts: an [io.ReaderAt] and [io.WriterAt] whose transfers ctx cancels.
+// within is remote memory for interfaces without contexts: an [io.ReaderAt] and [io.WriterAt]. ctx cancels its transfers.
 type within struct {
 	ctx context.Context
 	r   RemoteBulk

@@ -24,13 +24,13 @@ type RPC[In, Out any] struct {
 	calls sync.Pool // of *exchange[In, Out]
 }
 
-// exchange is what a call needs in memory that outlives its stack frame.
+// exchange has the arguments and the result of a call in memory that outlives the stack frame of Call.
 type exchange[In, Out any] struct {
 	in  In
 	out Out
 }
 
-// NewRPC describes a remote procedure. It panics if a type cannot be encoded, and says which field of it.
+// NewRPC describes a remote procedure. It panics if a type cannot be encoded; the text names the field.
 func NewRPC[In, Out any](name string, opts ...RPCOption) *RPC[In, Out] {
 	return &RPC[In, Out]{proc: newProcedure(name, false, reflect.TypeFor[In](), reflect.TypeFor[Out](), opts)}
 }
@@ -44,11 +44,12 @@ func (r *RPC[In, Out]) ID(provider uint16) uint64 { return r.proc.id(provider) }
 
 // Call has the procedure run by the process and provider that to names, and returns its result once it is there.
 //
-// If ctx ends first, Call returns an [*Error] of codes.Timeout or codes.Canceled. The request is not taken back, and a
-// handler that has begun is not told: there is no such message. in may be changed as soon as Call has returned.
+// If ctx ends first, Call returns an [*Error] of codes.Timeout or codes.Canceled. The request is not taken back, and the
+// context of a handler that has begun does not end, because Mercury has no message for that. The program may change the memory of in as
+// soon as Call has returned. A code that the peer answers is an *Error with Remote set.
 //
-// Made by a handler with its context, the call tells the peer which RPC it is made for, and the handler's worker is free
-// for others meanwhile.
+// If a handler makes the call with its context, the request carries the id of the RPC that the handler serves ([CallInfo].Parent), and
+// the worker of the handler is free for other requests meanwhile.
 func (r *RPC[In, Out]) Call(ctx context.Context, to Target, in In) (Out, error) {
 	x, _ := r.calls.Get().(*exchange[In, Out])
 	if x == nil {
@@ -87,7 +88,7 @@ type flight[In, Out any] struct {
 
 	k     *hg.Call           // nil if the call could not be made, or is made by another goroutine
 	doing *doing             // set with k
-	halt  context.CancelFunc // cancels what the other goroutine does; nil if there is none
+	halt  context.CancelFunc // cancels the call that another goroutine makes; nil if there is none
 	err   error              // of a call without k
 
 	use invariants.Mutex
@@ -197,7 +198,7 @@ func (f *flight[In, Out]) abort() {
 	}
 }
 
-// CallDone implements [hg.Notifier]. A result that was fetched is decoded at once, although nobody may ever wait for it,
+// CallDone implements [hg.Notifier]. A result that was fetched is decoded at once, although the program may never wait for it,
 // since its memory counts against Config.OverflowBudget until then.
 func (f *flight[In, Out]) CallDone(k *hg.Call) {
 	fetched := k.Fetched()
@@ -270,7 +271,7 @@ func (r *OneWay[In]) Send(ctx context.Context, to Target, in In) error {
 	return nil
 }
 
-// Handle has h run for each request that reaches on. The error that h returns is logged, since nobody waits for it. If a
+// Handle has h run for each request that reaches on. The engine logs the error that h returns, because no caller waits for it. If a
 // peer wants a response all the same, it gets an empty one, or the code of h's error.
 func (r *OneWay[In]) Handle(on Registrar, h func(context.Context, In) error, opts ...HandleOption) error {
 	if h == nil {

@@ -21,7 +21,7 @@ type service struct {
 	id       uint64
 	provider uint16
 	owner    *Provider    // it is registered on; nil: on the engine
-	named    *HandlerPool // whose workers run the handlers; nil: none with a name
+	named    *HandlerPool // the pool that runs the handlers; nil: none with a name
 	pool     *sched.Pool
 	priority int16
 	pace     sched.LatencyEstimator
@@ -90,7 +90,7 @@ func (h *handlers) Known(id hg.ID) bool {
 	return known
 }
 
-// logUnknown says what is asked for in vain, which tells a wrong provider id or flavour.
+// logUnknown logs a request for an RPC that is not registered, with the names near it, so that a wrong provider id or flavour shows.
 func (h *handlers) logUnknown(r *hg.Request) {
 	if log := h.e.log; log.Enabled(context.Background(), slog.LevelDebug) {
 		id := uint64(r.ID())
@@ -99,7 +99,7 @@ func (h *handlers) logUnknown(r *hg.Request) {
 	}
 }
 
-// near names what is registered for other providers under the name whose hash is in id.
+// near returns the labels of RPCs of other providers that have the same hash of the name as id.
 func (h *handlers) near(id uint64) (labels []string) {
 	for _, entry := range h.table.Entries() {
 		if entry.ID>>32 == id>>32 {
@@ -213,17 +213,17 @@ func remove(p *procedure, on Registrar) error {
 	return nil
 }
 
-// Handle has h run for each request that reaches on, as a goroutine that may block. What h returns is the response; an
+// Handle has h run for each request that reaches on, on a goroutine that may block. The value that h returns is the response; an
 // error travels as its code ([codes.Of]) without the text. A panic is answered codes.OtherError.
 //
 // The engine logs the text of the error: at Warn if the error has no code, within a bound on the lines about one host, and at Debug if it
 // has one. A panic is logged too, at most ten times a minute for one host, on standard error if the engine has no logger.
 //
 // h's context ends when the connection to the caller is lost, and when the engine is closed or stops waiting for
-// handlers; not when the caller's patience does. It carries who calls ([InfoFrom]); calls and transfers that
+// handlers; not when the caller's context does. It carries the caller and the RPC ([InfoFrom]); calls and transfers that
 // are made with it leave h's worker to others meanwhile.
 //
-// A nil h registers the name alone: callers are told that there is no handler.
+// A nil h registers the name alone: requests are answered codes.NoEntry, or codes.InvalidArg as in C if the flavour is Mercury.
 func (r *RPC[In, Out]) Handle(on Registrar, h func(context.Context, In) (Out, error), opts ...HandleOption) error {
 	if h == nil {
 		return register[In, Out](r.proc, on, nil, opts)
@@ -239,5 +239,5 @@ func (r *RPC[In, Out]) HandleCall(on Registrar, h func(*Call[In, Out]), opts ...
 	return register(r.proc, on, &handler[In, Out]{long: h}, opts)
 }
 
-// Remove undoes Handle and HandleCall: callers are told that there is no such RPC. Handlers that run are not affected.
+// Remove undoes Handle and HandleCall: requests are answered codes.NoEntry. Handlers that run are not affected.
 func (r *RPC[In, Out]) Remove(on Registrar) error { return remove(r.proc, on) }

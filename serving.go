@@ -236,8 +236,8 @@ const (
 // errPeerGone is the cause with which a handler's context ends when the connection that its request came by is lost.
 var errPeerGone = errors.New("cinnabar: the caller is gone")
 
-// lives makes the contexts that handlers' contexts stand on: one for each connection whose requests have asked for
-// theirs. They end with the connection, and all of them when the engine gives its handlers up.
+// lives makes the parents of handlers' contexts: one for each connection, when the first handler of one of its requests asks for
+// it. They end with the connection, and all of them when the engine gives its handlers up.
 type lives struct {
 	ctx  context.Context
 	kill context.CancelCauseFunc
@@ -255,7 +255,7 @@ func (l *lives) init() {
 	l.byConn = map[<-chan struct{}]context.Context{}
 }
 
-// of returns the context of the connection with whose loss gone is closed. A nil gone stands for a call of the process
+// of returns the context of the connection that closes gone when it is lost. A nil gone stands for a call of the process
 // to itself, which is never lost.
 func (l *lives) of(gone <-chan struct{}) context.Context {
 	if gone == nil {

@@ -13,7 +13,7 @@ import (
 // closeWait bounds how long closing waits for goroutines of the network that are in programs' code.
 const closeWait = 2 * time.Second
 
-// ending is what an engine knows about its end.
+// ending is the state of an engine's end: whether it has begun, the functions to call, and its error.
 type ending struct {
 	done       chan struct{}
 	onShutdown callbacks
@@ -28,7 +28,7 @@ type ending struct {
 
 func (en *ending) init() { en.done = make(chan struct{}) }
 
-// begin reports whether the caller is the one who ends the engine.
+// begin reports whether the call is the first one, which ends the engine.
 func (en *ending) begin() bool {
 	en.mu.Lock()
 	defer en.mu.Unlock()
@@ -52,7 +52,7 @@ type callbacks struct {
 	list []*callback
 }
 
-// callback is one of them. The pointer tells it from others.
+// callback is one of them. Its pointer identifies it for remove.
 type callback struct{ f func(context.Context) }
 
 // push adds a function and returns the one that takes it out again.
@@ -106,14 +106,14 @@ func (e *Engine) OnClose(f func()) (remove func() bool) {
 // Done returns a channel that is closed when the engine has ended, by Shutdown or Close (margo_wait_for_finalize).
 func (e *Engine) Done() <-chan struct{} { return e.ending.done }
 
-// Err returns nil until the engine has ended, and afterwards what went wrong in ending it, nil if nothing did.
+// Err returns nil until the engine has ended, and afterwards the error of its end, nil if there was none.
 func (e *Engine) Err() error {
 	e.ending.mu.Lock()
 	defer e.ending.mu.Unlock()
 	return e.ending.err
 }
 
-// Shutdown ends the engine in good order: it calls what OnShutdown registered, then has new requests answered
+// Shutdown ends the engine in good order: it calls the functions that OnShutdown registered, then has new requests answered
 // codes.Permission, waits until all handlers have returned and all answers are sent, and closes the engine. An answer that is
 // too long for a message is sent when its caller has fetched it; because an abandoned call does not fetch it, Shutdown waits for
 // at most two seconds and one more for each MiB. Shutdown waits for a request that the program holds without an answer
@@ -121,8 +121,8 @@ func (e *Engine) Err() error {
 // returns an error with the number of handlers that were running.
 //
 // A handler may end its own engine: called with a handler's context, or one made from it, Shutdown begins and returns nil
-// at once, so that it does not wait for its caller. The handler's answer is still delivered, and Done tells when all is
-// over. A handler that calls Shutdown with another context waits for itself until that ends.
+// at once, so that it does not wait for its caller. The handler's answer is still delivered, and the channel of Done is
+// closed when the engine has ended. A handler that calls Shutdown with another context waits for itself until that ends.
 //
 // Further calls wait for the first, or until their own ctx is done.
 func (e *Engine) Shutdown(ctx context.Context) error {
@@ -144,7 +144,7 @@ func (e *Engine) Shutdown(ctx context.Context) error {
 	}
 }
 
-// shutdownDetached shuts down on behalf of a handler whose caller may be gone soon: of ctx only the deadline counts. Its
+// shutdownDetached shuts down for a handler. Of ctx only the deadline counts, because the connection of its caller may end soon. The
 // goroutine ends with the engine.
 func (e *Engine) shutdownDetached(ctx context.Context) {
 	free := context.WithoutCancel(ctx)
@@ -200,7 +200,7 @@ func (e *Engine) drain(ctx context.Context) error {
 
 // Close ends the engine at once. Operations under way fail with ErrClosed, handlers' contexts end, requests that wait for
 // a handler get none; Close does not wait for handlers, except up to two seconds for those that run on goroutines of the
-// network, and what they answer later is lost. When it returns the network does not touch memory of the program any
+// network, and their later answers are lost. When it returns the network does not touch memory of the program any
 // more. Called in a handler, it may take two seconds; handlers should use Shutdown. A second Close waits for the first.
 func (e *Engine) Close() error {
 	e.lives.kill(ErrClosed)
@@ -213,7 +213,7 @@ func (e *Engine) Close() error {
 	return e.Err()
 }
 
-// finish closes everything; err is what went wrong before. It is called once.
+// finish closes everything; err is the error of an earlier step, nil if there was none. It is called once.
 func (e *Engine) finish(err error) {
 	e.timers.end()
 	e.doing.watch.end()

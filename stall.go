@@ -13,7 +13,7 @@ import (
 )
 
 // stallWatch ends operations of an engine that would wait for ever: transfers that move nothing, and calls to a peer that
-// makes no progress. It looks at those whose context has no deadline and at all transfers of handlers, every period while
+// makes no progress. It looks at operations without a deadline in their context and at all transfers of handlers, every period while
 // there are any, and costs the others nothing.
 type stallWatch struct {
 	e      *Engine

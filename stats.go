@@ -58,8 +58,8 @@ func (e *Engine) observe(ctx context.Context, ev stats.Event) {
 	}
 }
 
-// Inventory returns a snapshot of what the engine serves, exposes and has under way. It takes longer than [Engine.Stats] by the
-// number of these things, so it is for people and for tests, not for a collector of metrics.
+// Inventory returns lists of the RPCs, providers, requests, exposed memory and operations in flight of the engine. It takes time in
+// proportion to their number, so it is for people and for tests; [Engine.Stats] is for a collector of metrics.
 func (e *Engine) Inventory() stats.Inventory {
 	limits, headers := e.net.Limits(), messageHeaders
 	if e.cfg.Checksums == WithChecksums {

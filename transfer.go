@@ -16,7 +16,7 @@ import (
 	"cinnabar/stats"
 )
 
-// direction is one of the two ways of a transfer, seen from who starts it.
+// direction is one of the two ways of a transfer, seen from the process that starts it.
 type direction struct {
 	op     string
 	core   hg.Direction
@@ -29,7 +29,7 @@ var (
 	push = &direction{op: "push", core: hg.Push, remote: WriteOnly, local: ReadOnly}
 )
 
-// part is what one transfer is about: n bytes of the remote memory from off on. They lie within it.
+// part is the range of one transfer: n bytes of the remote memory from off on, which lie within it.
 type part struct {
 	r      RemoteBulk
 	d      *direction
@@ -44,7 +44,7 @@ type move struct {
 	t    *hg.Transfer
 	to   na.Addr        // the peer's address, set by start or launch
 	lost error          // the failure to resolve the peer's name, after which t is not started
-	e    *Engine        // the engine, whose gate counts the move; nil: not counted
+	e    *Engine        // the engine; its gate counts the move; nil: not counted
 	life *rundown.Guard // the Bulk's life, which counts the move; nil: the local memory is not a Bulk's
 	segs [][]byte       // the local memory, n bytes
 	over na.Event       // set by TransferDone
@@ -69,12 +69,12 @@ func newMove(ctx context.Context, p part) *move {
 	m.part = p
 	_, m.bounded = ctx.Deadline()
 	if m.bounded && servingFrom(ctx) != nil {
-		m.bounded = false // because a handler whose peer moves nothing is held in vain, however far its deadline is away
+		m.bounded = false // because a peer that moves nothing would hold the handler until its deadline, however far that is away
 	}
 	return m
 }
 
-// spare is where the moves of the engine wait; nil if the remote memory belongs to none.
+// spare returns the pool of the engine's moves for reuse; nil if the remote memory belongs to no engine.
 func (p *part) spare() *sync.Pool {
 	if p.r.ep == nil || p.r.ep.e == nil {
 		return nil
@@ -82,7 +82,7 @@ func (p *part) spare() *sync.Pool {
 	return &p.r.ep.e.moves
 }
 
-// prepare makes n bytes of b from localOff on the local memory, and checks what can be checked without traffic.
+// prepare makes n bytes of b from localOff on the local memory, and makes the checks that need no traffic.
 func (m *move) prepare(b *Bulk, localOff int64) error {
 	if err := b.use(m.d.op); err != nil {
 		return err
@@ -109,7 +109,7 @@ func (m *move) admit() error {
 	return nil
 }
 
-// start starts a transfer whose end wait receives. It blocks while a name is resolved.
+// start starts a transfer; wait waits for its end. It blocks while a name is resolved.
 func (m *move) start(ctx context.Context) {
 	m.observe(ctx, stats.Event{Bytes: m.n})
 	if m.e.cfg.Monitor != nil {
@@ -172,8 +172,8 @@ func (m *move) settle(ctx context.Context) bool {
 	}
 }
 
-// result is what has become of a transfer that is over. The count is 0 if it failed, since nothing tells which bytes were
-// moved.
+// result returns the outcome of a transfer that is over. The count is 0 if it failed, since the network does not report which bytes it
+// has moved.
 func (m *move) result() (int64, error) {
 	if m.lost != nil {
 		return 0, m.lost
@@ -186,7 +186,7 @@ func (m *move) result() (int64, error) {
 
 func (m *move) fail(err error) error { return errorFrom(m.d.op, "", m.r.ep.String(), err) }
 
-// observe tells the engine's monitor, if it has one.
+// observe passes ev to the engine's monitor, if it has one.
 func (m *move) observe(ctx context.Context, ev stats.Event) {
 	if m.e.cfg.Monitor == nil {
 		return
@@ -239,17 +239,17 @@ func permission(op, addr, side string, has, needs Mode) error {
 	return &Error{Op: op, Addr: addr, Code: codes.Permission, Err: fmt.Errorf("the %s bulk is %v and would be %s", side, has, verb)}
 }
 
-// pendingMove is a move that nobody waits for: its completion ends a [Pending].
+// pendingMove is a move without a waiting goroutine: its completion ends a [Pending].
 //
-// Cancelling may come at any time and from anywhere, also after the completion. So the move is released by the last of
-// those who use it: the operation itself and the cancellers.
+// Cancelling may come at any time and from anywhere, also after the completion. So the last of its users
+// releases the move: the operation itself and the calls of abort.
 type pendingMove struct {
 	p    Pending[int64]
 	m    *move
 	halt context.CancelFunc // cancels a move that a goroutine waits for; nil: there is none
 	refs atomic.Int32       // the operation, and each abort that is under way
 
-	n   int64 // what result returns
+	n   int64 // the results of result
 	err error
 }
 
@@ -386,7 +386,7 @@ func (t *train) waitOldest(ctx context.Context) error {
 	return err
 }
 
-// abandon cancels what is under way and waits until the network has let go of all of it.
+// abandon cancels the chunks in flight and waits until the network does not use their memory any more.
 func (t *train) abandon(ctx context.Context) {
 	for _, m := range t.flying {
 		if m.lost == nil {
