@@ -100,6 +100,7 @@ func (c *conn) revive(gen uint32) {
 	}
 	r.mu.Unlock()
 	if mine {
+		c.uncork() // because the task may have been the last one, and then no call of nextTask does
 		go c.background(gen)
 	} else {
 		c.ep.runners.Done()

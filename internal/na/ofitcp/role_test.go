@@ -113,6 +113,33 @@ func TestGoexit(t *testing.T) {
 	}
 }
 
+// TestGoexitLast sends requests together, the last of which ends its goroutine. The collected answers to the others leave nevertheless.
+func TestGoexitLast(t *testing.T) {
+	h := new(echo)
+	started := make(chan struct{})
+	server := openEndpoint(t, Config{Listen: true, Handler: handlerFunc(func(m *na.Message) na.Task {
+		<-started
+		if m.Tag%10 == 9 {
+			return taskFunc(runtime.Goexit)
+		}
+		return h.Request(m)
+	})})
+	h.e = server
+	close(started)
+	r := newRaw(t)
+	c, _ := r.dial(server, 1)
+	for range 10 {
+		var b []byte
+		for tag := range uint32(10) {
+			b = append(b, r.rawRequest(tag, []byte("hello"))...)
+		}
+		c.write(b)
+		for range 9 {
+			c.message()
+		}
+	}
+}
+
 // TestNestedCall: a task that calls on, back to where the request came from, over the same connection.
 func TestNestedCall(t *testing.T) {
 	var a, b *Endpoint
