@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -112,6 +114,11 @@ func TestRecvWindowRefuses(t *testing.T) {
 	arrive := func(seq uint32, n int) error { _, err := l.receive(seq, n); return err }
 	if arrive(1, 5) == nil || arrive(0, 101) == nil {
 		t.Error("a gap, and too much")
+	}
+	for _, wire := range []uint32{1 << 31, math.MaxUint32} { // nearer to 0 from below than from above
+		if err := arrive(wire, 5); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("number %d is out of order: 0 is next", wire)) {
+			t.Errorf("the first record has number %d: %v", wire, err)
+		}
 	}
 	if err := errors.Join(arrive(0, 50), arrive(1, 50)); err != nil {
 		t.Error(err)

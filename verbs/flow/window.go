@@ -129,7 +129,10 @@ func newRecvWindow(records, bytes int) *recvWindow {
 // receive counts a record of n bytes as received. wire is the number that it carries, modulo 2^32. receive returns the whole
 // number; the error is one of the peer.
 func (w *recvWindow) receive(wire uint32, n int) (uint64, error) {
-	seq := credit.Extend(w.credit.Received(), wire)
+	seq := w.credit.Received()
+	if wire != uint32(seq) {
+		return 0, fmt.Errorf("record: number %d is out of order: %d is next", wire, uint32(seq))
+	}
 	if err := w.credit.Receive(seq, n); err != nil {
 		return 0, fmt.Errorf("record: %w", err)
 	}
