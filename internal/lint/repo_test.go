@@ -50,6 +50,7 @@ func TestLinks(t *testing.T)          { check(t, checkLinks) }
 func TestManual(t *testing.T)         { check(t, checkManual) }
 func TestWalks(t *testing.T)          { check(t, checkWalks) }
 func TestNames(t *testing.T)          { check(t, checkNames) }
+func TestProse(t *testing.T)          { check(t, checkProse) }
 
 // parity: S04
 func TestVerbsPage(t *testing.T) { check(t, checkVerbsPage) }
