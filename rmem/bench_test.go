@@ -2,17 +2,11 @@ package rmem
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"testing"
 
 	"cinnabar"
-	"cinnabar/internal/devicetest"
-	"cinnabar/verbs"
-	"cinnabar/verbs/flow"
-	"cinnabar/verbs/iwarp"
 )
 
 // benchSizes are of one operation, in bytes.
@@ -105,54 +99,6 @@ func BenchmarkBulk(b *testing.B) {
 	}
 }
 
-// BenchmarkBulkVerbs is the device's own: reads, and writes that are done when the peer has them, of memory that is
-// registered once.
-func BenchmarkBulkVerbs(b *testing.B) {
-	for _, s := range benchSizes {
-		b.Run(s.name, func(b *testing.B) {
-			dev, err := iwarp.Open(iwarp.Config{})
-			must(b, err)
-			closing(b, dev)
-			l, err := flow.Listen(dev, netip.MustParseAddrPort("127.0.0.1:0"), flow.Config{})
-			must(b, err)
-			closing(b, l)
-			accepted := make(chan *flow.Conn, 1)
-			go func() {
-				c, err := l.Accept(devicetest.Context(b))
-				if err != nil {
-					b.Error(err)
-				}
-				accepted <- c
-			}()
-			c, err := flow.Dial(devicetest.Context(b), dev, l.Addr(), flow.Config{})
-			must(b, err)
-			p := <-accepted
-			there, err := p.PD().AllocMR(s.size, lent)
-			must(b, err)
-			here, err := c.PD().AllocMR(s.size, verbs.LocalWrite)
-			must(b, err)
-			benchBoth(b, deviceRegion{c, here, there.Remote()}, s.size)
-			must(b, errors.Join(here.Close(), there.Close(), c.Close(), p.Close()))
-		})
-	}
-}
-
-// deviceRegion is a peer's memory as a region is, for reads into and writes from one place.
-type deviceRegion struct {
-	c    *flow.Conn
-	here *verbs.MR
-	to   verbs.RemoteAddr
-}
-
-func (r deviceRegion) ReadAt(p []byte, _ int64) (int, error) {
-	return len(p), r.c.Do(context.Background(), verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{r.here.SGE(0, len(p))}, Remote: r.to})
-}
-
-func (r deviceRegion) WriteAt(p []byte, _ int64) (int, error) {
-	write := verbs.SendWR{Op: verbs.OpWrite, SGL: []verbs.SGE{r.here.SGE(0, len(p))}, Remote: r.to}
-	return len(p), r.c.Do(context.Background(), write, verbs.SendWR{Op: verbs.OpRead, SGL: []verbs.SGE{r.c.Discard()}, Remote: r.to})
-}
-
 // bulkRegion is a bulk as a region is.
 type bulkRegion struct{ cinnabar.RemoteBulk }
 
@@ -162,18 +108,6 @@ func (r bulkRegion) ReadAt(p []byte, off int64) (int, error) {
 
 func (r bulkRegion) WriteAt(p []byte, off int64) (int, error) {
 	return r.RemoteBulk.WriteAt(context.Background(), p, off)
-}
-
-// BenchmarkVerbs reads and writes regions of a device.
-func BenchmarkVerbs(b *testing.B) {
-	for _, s := range benchSizes {
-		b.Run(s.name, func(b *testing.B) {
-			dev, err := iwarp.Open(iwarp.Config{})
-			must(b, err)
-			closing(b, dev)
-			benchBoth(b, alloc(b, verbsClient(b, dev), int64(s.size)), s.size)
-		})
-	}
 }
 
 // BenchmarkFetchAdd has the server count.

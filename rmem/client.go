@@ -9,6 +9,7 @@ import (
 
 	"cinnabar"
 	"cinnabar/codes"
+	"cinnabar/rmem/internal/link"
 )
 
 // Client is a process that allocates memory at a server. Its regions without a lease are freed when it closes, or dies.
@@ -105,7 +106,7 @@ func Dial(ctx context.Context, to cinnabar.ProviderHandle) (*Client, error) {
 // lost it calls again.
 func (c *Client) watch(ctx context.Context, to cinnabar.ProviderHandle) {
 	defer close(c.done)
-	for rest := leastRest; ; rest = min(2*rest, mostRest) {
+	for rest := link.LeastPause; ; rest = min(2*rest, link.MostPause) {
 		r, err := rpcWatch.Call(ctx, to, request{Session: c.session})
 		switch {
 		case err == nil && r.Status != 0, ctx.Err() != nil, errors.Is(err, cinnabar.ErrClosed):
@@ -113,7 +114,7 @@ func (c *Client) watch(ctx context.Context, to cinnabar.ProviderHandle) {
 		case errors.Is(err, codes.NoEntry): // the process is there, and lends no memory any more
 			return
 		}
-		pause(ctx, rest)
+		link.Pause(ctx, rest)
 		if ctx.Err() != nil {
 			return
 		}

@@ -55,7 +55,6 @@ const (
 	mapped       = 1 << 20          // regions from this size on get pages of their own
 	mostClients  = 1 << 14          // at once
 	mostFetches  = 64               // copies from other servers, at once
-	mostOpen     = 1 << 12          // regions of other clients that one connection has open over verbs
 	mostRegions  = 1 << 18          // at once: each costs the server more than its bytes, and quotas count only these
 	copyStall    = 30 * time.Second // for which a copy from another server waits for each strictChunk
 	defaultGrace = 5 * time.Second

@@ -27,13 +27,11 @@
 //
 // # Over verbs
 //
-// [ListenVerbs] and [DialVerbs] do the same on a verbs device, without an engine: requests are records of package
-// verbs/flow, reads and writes are RDMA reads and writes, and atomics are requests as above. A client is a connection there,
-// and ends when its device is silent, because the host has vanished (Config.Silence).
+// Package [cinnabar/rmem/verbsrmem] does the same on a verbs device, without an engine. This package imports no package of verbs.
 //
-// Each connection has a protection domain of its own, in which a region is registered when the connection allocates or opens
-// it. A key is therefore worth nothing on another connection, and no peer can invalidate the key of another one. A handle has
-// 64 random bits. A host that guesses gets the answers to its refused requests with a growing delay.
+// # Guesses
+//
+// A handle has 64 random bits. A host that guesses gets the answers to its refused requests with a growing delay.
 //
 // # Copies between servers
 //

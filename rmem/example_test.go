@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"net/netip"
 	"time"
 
 	"cinnabar"
 	"cinnabar/rmem"
-	"cinnabar/verbs/iwarp"
 )
 
 // must ends the example on an error; programs return it.
@@ -123,31 +121,4 @@ func ExampleServer_Revoke() {
 	// Output:
 	// true
 	// true
-}
-
-// Over a verbs device reads and writes are one-sided: the server's program takes no part in them.
-// parity: S22
-func ExampleDialVerbs() {
-	ctx := context.Background()
-	dev, err := iwarp.Open(iwarp.Config{})
-	must(err)
-	s, err := rmem.ListenVerbs(dev, netip.MustParseAddrPort("127.0.0.1:0"), rmem.Config{})
-	must(err)
-	c, err := rmem.DialVerbs(ctx, dev, s.Addr())
-	must(err)
-	r, err := c.Alloc(ctx, 4096)
-	must(err)
-	_, err = r.WriteAt([]byte("one-sided"), 8)
-	must(err)
-	old, err := r.FetchAdd(ctx, 0, 7)
-	must(err)
-	text := make([]byte, 9)
-	_, err = r.ReadAt(text, 8)
-	must(err)
-	fmt.Printf("%d %s\n", old, text)
-	must(r.Free(ctx))
-	must(c.Close())
-	must(s.Close())
-	must(dev.Close())
-	// Output: 0 one-sided
 }

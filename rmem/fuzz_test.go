@@ -3,6 +3,7 @@ package rmem
 import (
 	"bytes"
 	"context"
+	"errors"
 	"math"
 	"net/netip"
 	"testing"
@@ -194,7 +195,7 @@ func (h *hostileClient) ready(ctx context.Context, t *testing.T) bool {
 	if h.dials++; h.dials > 4 {
 		return false
 	}
-	c, err := flow.Dial(ctx, h.dev, h.addr, records)
+	c, err := flow.Dial(ctx, h.dev, h.addr, flow.Config{Records: 16, Bytes: 4096, Inline: 2048, KeepAlive: defaultSilence})
 	if err != nil {
 		t.Error(err)
 		return false
@@ -215,7 +216,12 @@ func (h *hostileClient) close(t *testing.T) {
 func (h *hostileClient) answer(ctx context.Context) (*response, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	return (&verbsWire{c: h.c}).receive(ctx)
+	rec, err := h.c.Recv(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var r response
+	return &r, errors.Join(r.decode(rec.Bytes()), rec.Release())
 }
 
 // atEnd is deferred, so that a script that fails ends its goroutines too: one that is left makes synctest end the process, and the
@@ -232,11 +238,10 @@ func fuzzVerbs(t *testing.T, text []byte) {
 	ctx := t.Context()
 	dev := verbs.NewDevice(memdev.Open(memdev.Config{}))
 	defer atEnd(t, dev.Close)
-	s, err := ListenVerbs(dev, netip.MustParseAddrPort("127.0.0.1:0"), Config{Quota: fuzzQuota})
-	must(t, err)
+	s, l := listenVerbs(t, dev, netip.MustParseAddrPort("127.0.0.1:0"), Config{Quota: fuzzQuota})
 	defer func() {
 		atEnd(t, s.Close)
-		checkNothing(t, &s.lender)
+		checkNothing(t, l)
 	}()
 	innocent, err := DialVerbs(ctx, dev, s.Addr())
 	must(t, err)
@@ -268,7 +273,7 @@ func fuzzVerbs(t *testing.T, text []byte) {
 		default:
 			h.ask(ctx, t, sc, kind%17)
 		}
-		checkLent(t, &s.lender)
+		checkLent(t, l)
 	}
 	leave()
 	got := make([]byte, len(want))
@@ -299,7 +304,9 @@ func (h *hostileClient) touch(ctx context.Context, t *testing.T, sc *script, inn
 	of := sc.region()
 	to := verbs.RemoteAddr{Addr: of.Addr + uint64(sc.number()), RKey: of.Key}
 	if of.ID == 42 {
-		to = keyOf(innocent)
+		a, err := innocent.ask(ctx, "stat", &request{Op: uint32(opStat)})
+		must(t, err)
+		to = verbs.RemoteAddr{Addr: a.Addr, RKey: a.Key}
 	}
 	mr, err := h.c.PD().RegMR(make([]byte, 256), verbs.LocalWrite)
 	must(t, err)

@@ -17,105 +17,21 @@ import (
 	"cinnabar"
 	"cinnabar/internal/devicetest"
 	"cinnabar/internal/hostquota"
-	"cinnabar/verbs"
-	"cinnabar/verbs/verbstest/memdev"
 )
-
-// flowOf returns a client's way to its server over verbs.
-func flowOf(c *Client) *verbsWire { return c.srv.wire.(*verbsWire) }
-
-// keyOf returns address and key of a region over verbs.
-func keyOf(r *Region) verbs.RemoteAddr { return r.remote.(*window).at }
-
-// TestKeyOfAnotherConnectionIsUseless has a client read, write and invalidate a region by the key that another client was given,
-// which any process can guess or overhear: all clients' keys were of one protection domain. The owner loses nothing.
-func TestKeyOfAnotherConnectionIsUseless(t *testing.T) {
-	s, dev := serveVerbs(t, Config{})
-	owner := dialVerbs(t, s, dev)
-	r := alloc(t, owner, 100)
-	if _, err := r.WriteAt([]byte("data of the owner"), 0); err != nil {
-		t.Fatal(err)
-	}
-	for name, wr := range map[string]verbs.SendWR{
-		"read":       {Op: verbs.OpRead, Remote: keyOf(r)},
-		"write":      {Op: verbs.OpWrite, Remote: keyOf(r)},
-		"invalidate": {Op: verbs.OpSendInvalidate, InvKey: keyOf(r).RKey},
-	} {
-		attacks(t, s, dev, name, wr)
-	}
-	holds(t, owner, r)
-}
-
-// attacks has a client of its own execute a request, which ends that client.
-func attacks(t *testing.T, s *VerbsServer, dev *verbs.Device, name string, wr verbs.SendWR) {
-	t.Helper()
-	c := dialVerbs(t, s, dev)
-	w := flowOf(c)
-	mr, err := w.c.PD().RegMR(bytes.Repeat([]byte("x"), 24), verbs.LocalWrite)
-	must(t, err)
-	wr.SGL, wr.ID, wr.Flags = []verbs.SGE{mr.SGE(0, 24)}, 1<<60, verbs.Signaled
-	_, err = w.c.QP().PostSend([]verbs.SendWR{wr})
-	must(t, err)
-	select {
-	case <-c.Done():
-	case <-devicetest.Context(t).Done():
-		t.Fatalf("%s: the attacker goes on", name)
-	}
-	if got := mr.Bytes(); !bytes.Equal(got, bytes.Repeat([]byte("x"), 24)) {
-		t.Errorf("%s: the attacker has %q", name, got)
-	}
-	must(t, mr.Close())
-}
-
-// holds checks that a client lives, and its region is as it was.
-func holds(t *testing.T, c *Client, r *Region) {
-	t.Helper()
-	got := make([]byte, 17)
-	if _, err := r.ReadAt(got, 0); err != nil || string(got) != "data of the owner" {
-		t.Errorf("the owner reads %q, %v", got, err)
-	}
-	select {
-	case <-c.Done():
-		t.Error("the owner has lost its connection")
-	default:
-	}
-}
-
-// TestHolderOfHandleCannotRevoke has a process that may read and write a region invalidate the key by which it does, and then
-// that of the owner.
-func TestHolderOfHandleCannotRevoke(t *testing.T) {
-	s, dev := serveVerbs(t, Config{})
-	owner, holder := dialVerbs(t, s, dev), dialVerbs(t, s, dev)
-	r := alloc(t, owner, 100)
-	if _, err := r.WriteAt([]byte("data of the owner"), 0); err != nil {
-		t.Fatal(err)
-	}
-	opened, err := holder.Open(devicetest.Context(t), r.Handle())
-	must(t, err)
-	if keyOf(opened) == keyOf(r) {
-		t.Error("both have one key")
-	}
-	holds(t, holder, opened)
-	w := flowOf(holder)
-	_, err = w.c.QP().PostSend([]verbs.SendWR{{ID: 1 << 60, Op: verbs.OpSendInvalidate, Flags: verbs.Signaled, InvKey: keyOf(opened).RKey}})
-	must(t, err)
-	<-holder.Done()
-	holds(t, owner, r)
-}
 
 // TestEndOfRegionEndsAllKeys has a region end in each way: when that has happened, no client reaches its memory.
 func TestEndOfRegionEndsAllKeys(t *testing.T) {
-	for name, end := range map[string]func(s *VerbsServer, owner *Client, r *Region) error{
-		"free":   func(_ *VerbsServer, _ *Client, r *Region) error { return r.Free(t.Context()) },
-		"revoke": func(s *VerbsServer, _ *Client, r *Region) error { s.Revoke(r.ID()); return nil },
-		"death":  func(_ *VerbsServer, owner *Client, _ *Region) error { return owner.Close() },
-		"lease": func(s *VerbsServer, _ *Client, r *Region) error {
+	for name, end := range map[string]func(s VerbsServer, owner *Client, r *Region) error{
+		"free":   func(_ VerbsServer, _ *Client, r *Region) error { return r.Free(t.Context()) },
+		"revoke": func(s VerbsServer, _ *Client, r *Region) error { s.Revoke(r.ID()); return nil },
+		"death":  func(_ VerbsServer, owner *Client, _ *Region) error { return owner.Close() },
+		"lease": func(s VerbsServer, _ *Client, r *Region) error {
 			_, err := r.Renew(t.Context(), time.Nanosecond)
 			return err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, dev := serveVerbs(t, Config{})
+			s, lender, dev := serveVerbs(t, Config{})
 			owner, other := dialVerbs(t, s, dev), dialVerbs(t, s, dev)
 			r := alloc(t, owner, 100)
 			if name == "lease" {
@@ -124,7 +40,7 @@ func TestEndOfRegionEndsAllKeys(t *testing.T) {
 				r, err = owner.AllocLease(devicetest.Context(t), 100, time.Hour)
 				must(t, err)
 			}
-			mem := s.onlyMemory()
+			mem := lender.onlyMemory()
 			opened, err := other.Open(devicetest.Context(t), r.Handle())
 			must(t, err)
 			must(t, end(s, owner, r))
@@ -137,47 +53,9 @@ func TestEndOfRegionEndsAllKeys(t *testing.T) {
 				t.Error("the memory is written")
 			}
 			eventually(t, "nothing is counted any more", func() bool {
-				return s.book.Used(hostquota.Regions) == 0 && s.book.Used(hostquota.Memory) == 0
+				return lender.book.Used(hostquota.Regions) == 0 && lender.book.Used(hostquota.Memory) == 0
 			})
 		})
-	}
-}
-
-// TestOpenLimit bounds how many regions of others one connection has open, each of which is a registration.
-func TestOpenLimit(t *testing.T) {
-	dev := devicetest.MustOpen(t)
-	pd, err := dev.AllocPD()
-	must(t, err)
-	closing(t, pd)
-	l, _, _ := plainLender(t, nil)
-	by := l.callerOf("opener", hostquota.ProcessHost(0, 1))
-	by.conn = newOpener(pd, by.account)
-	owner := &caller{account: by.account, conn: newOpener(pd, by.account)}
-	mem, err := newLentMemory(100, false)
-	must(t, err)
-	must(t, mem.describe(&response{}, owner))
-	by.conn.mu.Lock()
-	by.conn.others = mostOpen
-	by.conn.mu.Unlock()
-	var r response
-	l.describe(&r, &entry{mem: mem}, by)
-	if err := r.meaning(); !errors.Is(err, ErrQuota) {
-		t.Error(err)
-	}
-	by.conn.mu.Lock()
-	by.conn.others = 0
-	by.conn.mu.Unlock()
-	must(t, mem.describe(&r, by))
-	must(t, mem.describe(&r, by)) // again, which is the same registration
-	if n := l.book.Used(hostquota.Regions); n != 1 || r.Key == 0 {
-		t.Errorf("%d registrations are counted, key %#x", n, r.Key)
-	}
-	must(t, errors.Join(by.conn.close(), mem.Close()))
-	if err := mem.describe(&r, by); !errors.Is(err, errEnded) {
-		t.Error(err)
-	}
-	if n := l.book.Used(hostquota.Regions); n != 0 {
-		t.Errorf("%d registrations are counted in the end", n)
 	}
 }
 
@@ -403,32 +281,4 @@ func silentSource(t *testing.T, e *cinnabar.Engine, at *net.TCPAddr) []byte {
 	source[i+2], source[i+3] = byte(at.Port>>8), byte(at.Port)
 	copy(source[i+4:], at.IP.To4())
 	return source
-}
-
-// TestConnectionEndsBehindItsKeys has the server revoke a client's regions while the client leaves: the connection's protection
-// domain is closed after the last registration in it, so the device can be closed. A registration that Revoke was still ending
-// kept the domain open for ever.
-func TestConnectionEndsBehindItsKeys(t *testing.T) {
-	dev := verbs.NewDevice(memdev.Open(memdev.Config{}))
-	s, err := ListenVerbs(dev, netip.MustParseAddrPort("127.0.0.1:0"), Config{})
-	must(t, err)
-	for range 30 {
-		c, err := DialVerbs(devicetest.Context(t), dev, s.Addr())
-		must(t, err)
-		var regions []*Region
-		for range 10 {
-			r, err := c.AllocLease(devicetest.Context(t), 100, time.Hour)
-			must(t, err)
-			regions = append(regions, r)
-		}
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			for _, r := range regions {
-				s.Revoke(r.ID())
-			}
-		})
-		must(t, c.Close())
-		wg.Wait()
-	}
-	must(t, errors.Join(s.Close(), dev.Close()))
 }

@@ -9,6 +9,7 @@ import (
 
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
+	"cinnabar/rmem/internal/link"
 )
 
 // lender is the part of a server that is the same on all networks.
@@ -39,14 +40,8 @@ type memory interface {
 type caller struct {
 	peer    string             // its address, for logs
 	account *hostquota.Account // of its host
-	conn    *opener            // over verbs, its connection
+	conn    any                // its connection, for link.Memory; nil over an engine
 }
-
-// errEnded is the error of memory.describe for memory that is closed.
-var errEnded = errors.New("the region has ended")
-
-// errOpened is the error of memory.describe for a client that has as many regions of others open as it may.
-var errOpened = errors.New("too many regions of other clients are open: close some of them")
 
 // heapMemory is size bytes of the heap that begin at a multiple of 8, which atomics need: Go packs smaller things than 16
 // bytes closer, unless their size is a multiple of 8.
@@ -338,11 +333,11 @@ func (l *lender) outline(r *response, e *entry) {
 func (l *lender) describe(r *response, e *entry, by *caller) {
 	switch err := e.mem.describe(r, by); {
 	case err == nil:
-	case errors.Is(err, errEnded):
+	case errors.Is(err, link.ErrEnded):
 		if l.use(r, &request{ID: e.id, Secret: e.secret}) != nil { // which says why it ended
 			r.Status = uint32(statusFreed)
 		}
-	case errors.Is(err, errOpened):
+	case errors.Is(err, link.ErrTooManyOpen):
 		l.trail.Record(audit.Refused, "too many regions open", by.account.Host())
 		r.Status, r.Limit = uint32(statusRegions), mostRegions
 	default:

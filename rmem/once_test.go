@@ -35,9 +35,9 @@ func eachLending(t *testing.T, cfg Config, test func(t *testing.T, l lending)) {
 		return
 	}
 	t.Run("verbs", func(t *testing.T) {
-		s, dev := serveVerbs(t, cfg)
+		s, l, dev := serveVerbs(t, cfg)
 		a, b := dialVerbs(t, s, dev), dialVerbs(t, s, dev)
-		test(t, lending{a, b, s.Stats, s.onlyMemory, func(h Handle) (*Region, error) { return b.Open(devicetest.Context(t), h) }})
+		test(t, lending{a, b, s.Stats, l.onlyMemory, func(h Handle) (*Region, error) { return b.Open(devicetest.Context(t), h) }})
 	})
 }
 
@@ -258,7 +258,7 @@ func end(t *testing.T, l lending, r *Region, once bool) {
 // TestOpenElsewhere refuses handles of other servers.
 // parity: S21
 func TestOpenElsewhere(t *testing.T) {
-	s, dev := serveVerbs(t, Config{})
+	s, _, dev := serveVerbs(t, Config{})
 	c := dialVerbs(t, s, dev)
 	h := alloc(t, c, 100).Handle()
 	r, err := c.Open(context.Background(), h)

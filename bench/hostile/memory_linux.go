@@ -17,6 +17,7 @@ import (
 	"cinnabar/internal/iwarp/ddp"
 	"cinnabar/internal/iwarp/rdmap"
 	"cinnabar/rmem"
+	"cinnabar/rmem/verbsrmem"
 	"cinnabar/verbs/iwarp"
 )
 
@@ -30,7 +31,7 @@ func serveMemory(_ *attack, log io.Writer) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := rmem.ListenVerbs(dev, loopback, rmem.Config{Quota: memoryQuota, Logger: logger})
+	s, err := verbsrmem.Listen(dev, loopback, rmem.Config{Quota: memoryQuota, Logger: logger})
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +57,7 @@ func memoryClient(ctx context.Context, at notice) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := rmem.DialVerbs(ctx, dev, addr)
+	c, err := verbsrmem.Dial(ctx, dev, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +91,7 @@ func borrow(ctx context.Context, addr netip.AddrPort) error {
 		return err
 	}
 	defer func() { _ = dev.Close() }() // the call's result is at hand
-	c, err := rmem.DialVerbs(ctx, dev, addr)
+	c, err := verbsrmem.Dial(ctx, dev, addr)
 	if err != nil {
 		return err
 	}
@@ -222,7 +223,7 @@ func learn(ctx context.Context, o *order) (place, error) {
 	if err != nil {
 		return place{}, err
 	}
-	c, err := rmem.DialVerbs(ctx, dev, r.addr())
+	c, err := verbsrmem.Dial(ctx, dev, r.addr())
 	if err != nil {
 		return place{}, err
 	}
@@ -276,7 +277,7 @@ func allocAll(ctx context.Context, o *order, ops *counter) error {
 		return err
 	}
 	return swarm(ctx, ops, 1, func(ctx context.Context, _ int) error {
-		c, err := rmem.DialVerbs(ctx, dev, r.addr())
+		c, err := verbsrmem.Dial(ctx, dev, r.addr())
 		if err != nil {
 			return err
 		}

@@ -88,6 +88,34 @@ func TestRuleStaleRow(t *testing.T) {
 	runCases(t, rule, []ruleCase{{"row without package", nil, "gone: row of the table"}})
 }
 
+// reached returns the packages that dir may import, directly or through others.
+func reached(dir string) map[string]bool {
+	all := map[string]bool{}
+	for next := []string{dir}; len(next) > 0; next = next[1:] {
+		for to := range layers {
+			if !all[to] && matchAny(layers[next[0]].code, to) {
+				all[to] = true
+				next = append(next, to)
+			}
+		}
+	}
+	return all
+}
+
+// A program that uses only an engine links no package of verbs.
+func TestEngineWithoutVerbs(t *testing.T) {
+	for _, dir := range []string{".", "margo", "rmem"} {
+		for to := range reached(dir) {
+			if to == "verbs" || strings.HasPrefix(to, "verbs/") {
+				t.Errorf("%s may import %s through others", dir, to)
+			}
+		}
+	}
+	if !reached("rmem/verbsrmem")["verbs"] {
+		t.Error("rmem/verbsrmem reaches no verbs: the test sees too little")
+	}
+}
+
 // What the layers promise must not be lost in an edit of the table.
 func TestLayersPromises(t *testing.T) {
 	for _, device := range []string{"verbs/iwarp", "verbs/fault"} {

@@ -1,15 +1,18 @@
-package rmem
+package verbsrmem
 
 import (
 	"errors"
 	"sync"
 
-	"cinnabar/internal/hostmem"
 	"cinnabar/internal/hostquota"
+	"cinnabar/rmem/internal/link"
 	"cinnabar/verbs"
 )
 
 const lent = verbs.LocalWrite | verbs.RemoteRead | verbs.RemoteWrite // atomics are requests, and no peer may invalidate a key
+
+// mostOpen is how many regions of other clients one connection may have open.
+const mostOpen = 1 << 12
 
 // opener is a connection over verbs, with the keys that it has been given. Each connection has a protection domain of its own,
 // in which a region is registered when the connection allocates or opens it, so that a key is worth nothing on another
@@ -40,11 +43,11 @@ func (o *opener) enter(m *lentMemory, own bool) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.gone {
-		return errEnded
+		return link.ErrEnded
 	}
 	if !own {
 		if o.others >= mostOpen || o.account.Take(hostquota.Regions, 1) != nil {
-			return errOpened
+			return link.ErrTooManyOpen
 		}
 		o.others++
 	}
@@ -80,8 +83,7 @@ func (o *opener) close() (err error) {
 
 // lentMemory is a region's memory over verbs, registered once for each connection that has it open.
 type lentMemory struct {
-	buf    []byte
-	mapped bool // buf is not of the Go heap
+	buf []byte
 
 	mu sync.Mutex // before the lock of an opener
 	// +checklocks:mu
@@ -96,46 +98,31 @@ type key struct {
 	own bool // the connection has allocated the region
 }
 
-// newLentMemory makes memory. Memory that is to be wiped is of the heap, because it is wiped when all keys are gone.
-func newLentMemory(size int64, wipe bool) (memory, error) {
-	m := &lentMemory{mapped: size >= mapped && !wipe}
-	if !m.mapped {
-		m.buf = heapMemory(size)
-		return m, nil
-	}
-	var err error
-	m.buf, err = hostmem.Map(int(size))
-	return m, err
-}
-
-func (m *lentMemory) Bytes() []byte { return m.buf }
-
-// describe registers the memory for the caller's connection, unless it is, and puts address and key into r.
-func (m *lentMemory) describe(r *response, by *caller) error {
+// Locate registers the memory for conn, which is an *opener, unless it is registered there already.
+func (m *lentMemory) Locate(conn any) (addr uint64, rkey uint32, err error) {
+	by := conn.(*opener)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return errEnded
+		return 0, 0, link.ErrEnded
 	}
-	k, ok := m.keys[by.conn]
+	k, ok := m.keys[by]
 	if !ok {
 		k.own = m.keys == nil // the connection that allocates memory is the first
-		if err := by.conn.enter(m, k.own); err != nil {
-			return err
+		if err := by.enter(m, k.own); err != nil {
+			return 0, 0, err
 		}
-		var err error
-		if k.mr, err = by.conn.pd.RegMR(m.buf, lent); err != nil {
-			by.conn.leave(m, k.own)
-			return err
+		if k.mr, err = by.pd.RegMR(m.buf, lent); err != nil {
+			by.leave(m, k.own)
+			return 0, 0, err
 		}
 		if m.keys == nil {
 			m.keys = map[*opener]key{}
 		}
-		m.keys[by.conn] = k
+		m.keys[by] = k
 	}
 	to := k.mr.Remote()
-	r.Addr, r.Key = to.Addr, to.RKey
-	return nil
+	return to.Addr, to.RKey, nil
 }
 
 // forget ends the registration for a connection. It returns when the peer does not reach the memory any more, also if
@@ -153,7 +140,7 @@ func (m *lentMemory) forget(o *opener) error {
 	return err
 }
 
-// Close ends the registrations for all connections, and then gives up the memory.
+// Close ends the registrations for all connections.
 func (m *lentMemory) Close() (err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -163,8 +150,5 @@ func (m *lentMemory) Close() (err error) {
 		o.leave(m, k.own) // not before, because the end of the connection waits for registrations that it still has
 	}
 	clear(m.keys)
-	if m.mapped {
-		err = errors.Join(err, hostmem.Unmap(m.buf))
-	}
 	return err
 }

@@ -1,4 +1,4 @@
-package rmem
+package verbsrmem
 
 import (
 	"bytes"
@@ -9,39 +9,49 @@ import (
 	"time"
 
 	"cinnabar/internal/devicetest"
+	"cinnabar/rmem"
 	"cinnabar/verbs"
 )
 
-func serveVerbs(t testing.TB, cfg Config) (*VerbsServer, *verbs.Device) {
+func serveVerbs(t testing.TB, cfg rmem.Config) (*Server, *verbs.Device) {
 	t.Helper()
 	dev := devicetest.MustOpen(t)
-	s, err := ListenVerbs(dev, devicetest.MustAddr(t, dev), cfg)
+	s, err := Listen(dev, devicetest.MustAddr(t, dev), cfg)
 	must(t, err)
 	closing(t, s)
 	return s, dev
 }
 
 // verbsClient serves on a software device and returns a client of that server on the same device.
-func verbsClient(t testing.TB, dev *verbs.Device) *Client {
+func verbsClient(t testing.TB, dev *verbs.Device) *rmem.Client {
 	t.Helper()
-	s, err := ListenVerbs(dev, netip.MustParseAddrPort("127.0.0.1:0"), Config{})
+	s, err := Listen(dev, netip.MustParseAddrPort("127.0.0.1:0"), rmem.Config{})
 	must(t, err)
 	closing(t, s)
 	return dialVerbs(t, s, dev)
 }
 
-func dialVerbs(t testing.TB, s *VerbsServer, dev *verbs.Device) *Client {
+func dialVerbs(t testing.TB, s *Server, dev *verbs.Device) *rmem.Client {
 	t.Helper()
-	c, err := DialVerbs(devicetest.Context(t), dev, s.Addr())
+	c, _ := dialBoth(t, s, dev)
+	return c
+}
+
+// dialBoth returns a client and its connection.
+func dialBoth(t testing.TB, s *Server, dev *verbs.Device) (*rmem.Client, *transport) {
+	t.Helper()
+	w, err := connect(devicetest.Context(t), dev, s.Addr())
+	must(t, err)
+	c, err := network.NewClient(devicetest.Context(t), w)
 	must(t, err)
 	closing(t, c)
-	return c
+	return c, w
 }
 
 // TestVerbs does over a queue pair what clients do.
 // parity: S22 D43
 func TestVerbs(t *testing.T) {
-	s, dev := serveVerbs(t, Config{Quota: 10 << 20})
+	s, dev := serveVerbs(t, rmem.Config{Quota: 10 << 20})
 	c := dialVerbs(t, s, dev)
 	ctx := devicetest.Context(t)
 	for _, size := range []int64{16, 5000, 3 << 20} {
@@ -51,10 +61,10 @@ func TestVerbs(t *testing.T) {
 			t.Fatal(n, err)
 		}
 		got := make([]byte, size+1)
-		if n, err := r.ReadAt(got, 0); int64(n) != size || !same(err, io.EOF) || !bytes.Equal(got[:size], data) {
+		if n, err := r.ReadAt(got, 0); int64(n) != size || any(err) != any(io.EOF) || !bytes.Equal(got[:size], data) {
 			t.Errorf("%d bytes: %d, %v", size, n, err)
 		}
-		must(t, r.WriteParts(ctx, []Part{{make([]byte, 8), 8}, {make([]byte, 8), 0}}))
+		must(t, r.WriteParts(ctx, []rmem.Part{{Data: make([]byte, 8), Offset: 8}, {Data: make([]byte, 8)}}))
 		if v, err := r.FetchAdd(ctx, 8, 5); v != 0 || err != nil {
 			t.Error(v, err)
 		}
@@ -67,11 +77,11 @@ func TestVerbs(t *testing.T) {
 			t.Error(got[:16], err)
 		}
 		must(t, r.Free(ctx))
-		wantError(t, "free again", r.Free(ctx), ErrFreed)
+		wantError(t, "free again", r.Free(ctx), rmem.ErrFreed)
 		must(t, other.Free(ctx))
 	}
 	_, err := c.Alloc(ctx, 11<<20)
-	wantError(t, "size", err, ErrSize)
+	wantError(t, "size", err, rmem.ErrSize)
 	if st := s.Stats(); st.Used != 0 || st.Clients != 1 {
 		t.Errorf("%+v", st)
 	}
@@ -80,7 +90,7 @@ func TestVerbs(t *testing.T) {
 // TestVerbsRevoked has a client use what it has no more: it loses its connection and what it had, and nobody else anything.
 // parity: Y10 D38
 func TestVerbsRevoked(t *testing.T) {
-	s, dev := serveVerbs(t, Config{})
+	s, dev := serveVerbs(t, rmem.Config{})
 	a, b := dialVerbs(t, s, dev), dialVerbs(t, s, dev)
 	mine, other := alloc(t, a, 100), alloc(t, b, 100)
 	leased, err := a.AllocLease(devicetest.Context(t), 100, time.Hour)
@@ -110,7 +120,7 @@ func TestVerbsRevoked(t *testing.T) {
 // TestVerbsCloses ends clients with their server.
 // parity: S22
 func TestVerbsCloses(t *testing.T) {
-	s, dev := serveVerbs(t, Config{})
+	s, dev := serveVerbs(t, rmem.Config{})
 	c := dialVerbs(t, s, dev)
 	r := alloc(t, c, 1<<20)
 	must(t, s.Close())
@@ -118,7 +128,7 @@ func TestVerbsCloses(t *testing.T) {
 	if _, err := r.ReadAt(make([]byte, 1<<20), 0); err == nil {
 		t.Error("read from a closed server")
 	}
-	if _, err := DialVerbs(devicetest.Context(t), dev, s.Addr()); err == nil {
+	if _, err := Dial(devicetest.Context(t), dev, s.Addr()); err == nil {
 		t.Error("dialed a closed server")
 	}
 }
@@ -126,14 +136,13 @@ func TestVerbsCloses(t *testing.T) {
 // TestVerbsStranger is refused by what it sends.
 // parity: S22
 func TestVerbsStranger(t *testing.T) {
-	s, dev := serveVerbs(t, Config{})
-	c := dialVerbs(t, s, dev)
-	w := c.srv.wire.(*verbsWire)
+	s, dev := serveVerbs(t, rmem.Config{})
+	c, w := dialBoth(t, s, dev)
 	must(t, w.c.Send(devicetest.Context(t), []byte{1, 2, 3}))
 	<-c.Done()
 	eventually(t, "the client is gone", func() bool { return s.Stats().Clients == 0 })
 	_, err := c.Alloc(devicetest.Context(t), 5)
-	if e := new(Error); !errors.As(err, &e) {
+	if e := new(rmem.Error); !errors.As(err, &e) {
 		t.Error(err)
 	}
 }

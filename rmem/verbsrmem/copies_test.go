@@ -1,4 +1,4 @@
-package rmem
+package verbsrmem
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package rmem
+package verbsrmem
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cinnabar/internal/devicetest"
+	"cinnabar/rmem"
 	"cinnabar/verbs/flow"
 )
 
@@ -22,7 +23,7 @@ func init() { roles["frozen"], roles["frozen server"] = beFrozen, beFrozenServer
 func beFrozenServer([]string) error {
 	dev, err := devicetest.Open()
 	check(err)
-	s, err := ListenVerbs(dev, netip.MustParseAddrPort("127.0.0.1:0"), Config{})
+	s, err := Listen(dev, netip.MustParseAddrPort("127.0.0.1:0"), rmem.Config{})
 	check(err)
 	fmt.Println(s.Addr())
 	_, err = os.Stdin.Read(make([]byte, 1))
@@ -32,14 +33,16 @@ func beFrozenServer([]string) error {
 	select {}
 }
 
-// hangingServer returns a client of a server that stands still, and a region of it.
-func hangingServer(t *testing.T) (*Client, *Region) {
+// hangingServer returns a client of a server that stands still, its connection, and a region of it.
+func hangingServer(t *testing.T) (*rmem.Client, *transport, *rmem.Region) {
 	t.Helper()
 	p := spawn(t, "frozen server")
 	addr, err := netip.ParseAddrPort(p.Stdout.Line())
 	must(t, err)
 	dev := devicetest.MustOpen(t)
-	c, err := DialVerbs(devicetest.Context(t), dev, addr)
+	w, err := connect(devicetest.Context(t), dev, addr)
+	must(t, err)
+	c, err := network.NewClient(devicetest.Context(t), w)
 	must(t, err)
 	closing(t, c)
 	r := alloc(t, c, 256<<10)
@@ -49,7 +52,7 @@ func hangingServer(t *testing.T) (*Client, *Region) {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Pid()))
 		return err == nil && bytes.Contains(b, []byte(") T "))
 	})
-	return c, r
+	return c, w, r
 }
 
 // TestVerbsContextBehindHang has reads hang at a server that stands still, more than may be under way at a time: one whose
@@ -59,7 +62,7 @@ func TestVerbsContextBehindHang(t *testing.T) {
 	if name := devicetest.Name(); name != "" {
 		t.Skipf("%s is of the kernel, which answers for a process that stands still", name)
 	}
-	c, r := hangingServer(t)
+	c, w, r := hangingServer(t)
 	const hanging = 2 * smallTransfers
 	ended := make(chan error, hanging)
 	for range hanging {
@@ -68,7 +71,7 @@ func TestVerbsContextBehindHang(t *testing.T) {
 			ended <- err
 		}()
 	}
-	eventually(t, "the others hang", func() bool { return len(flowOf(c).stages) == 0 })
+	eventually(t, "the others hang", func() bool { return len(w.stages) == 0 })
 	waits, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	begin := time.Now()
@@ -103,7 +106,7 @@ func TestGivenUpOperationIsItsCallers(t *testing.T) {
 		t.Skipf("%s is of the kernel, which answers for a process that stands still", name)
 	}
 	for _, request := range []bool{false, true} { // what is given up: a read, or a request
-		c, r := hangingServer(t)
+		c, w, r := hangingServer(t)
 		ended := make(chan error, 2)
 		go func() {
 			_, err := r.ReadAt(make([]byte, 8), 0)
@@ -113,7 +116,7 @@ func TestGivenUpOperationIsItsCallers(t *testing.T) {
 			_, err := r.ReadAt(make([]byte, 2*copyBelow), 0)
 			ended <- err
 		}()
-		eventually(t, "a read is under way", func() bool { return len(flowOf(c).stages) == smallTransfers-1 })
+		eventually(t, "a read is under way", func() bool { return len(w.stages) == smallTransfers-1 })
 		short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 		t.Cleanup(cancel)
 		var err error
@@ -142,7 +145,7 @@ func beFrozen(args []string) error {
 	check(err)
 	to, err := netip.ParseAddrPort(args[0])
 	check(err)
-	c, err := DialVerbs(context.Background(), dev, to)
+	c, err := Dial(context.Background(), dev, to)
 	check(err)
 	r, err := c.Alloc(context.Background(), 1000)
 	check(err)
@@ -159,14 +162,14 @@ func TestVerbsSilentClient(t *testing.T) {
 	if name := devicetest.Name(); name != "" {
 		t.Skipf("%s is of the kernel, which answers for a process that stands still", name)
 	}
-	s, dev := serveVerbs(t, Config{Silence: 5 * time.Second})
+	s, dev := serveVerbs(t, rmem.Config{Silence: 5 * time.Second})
 	p := spawn(t, "frozen", s.Addr().String())
-	h, err := ParseHandle(p.Stdout.Line())
+	h, err := rmem.ParseHandle(p.Stdout.Line())
 	must(t, err)
 	eventually(t, "the silent client is gone", func() bool { return s.Stats().Clients == 0 })
 	if st := s.Stats(); st.Used != 0 {
 		t.Errorf("%+v", st)
 	}
 	_, err = dialVerbs(t, s, dev).Open(devicetest.Context(t), h)
-	wantError(t, "the silent client's", err, ErrFreed)
+	wantError(t, "the silent client's", err, rmem.ErrFreed)
 }
