@@ -1,4 +1,4 @@
-// Package leaktest fails a package whose tests leave memory mapped.
+// Package leaktest fails the tests of a package that leave memory mapped.
 //
 //	func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.Cleanup(leaktest.Exit)) }
 package leaktest
