@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"runtime"
 	"slices"
@@ -78,8 +77,7 @@ var errBulkClosed = errors.New("the bulk is closed or was given back to its pool
 type span struct{ off, n int64 }
 
 // Expose lets peers access segments as mode allows until the Bulk is closed. The number of segments is 1 to 1,048,576; some or
-// all of them may be empty. A handle leaves out empty segments, except for one segment if all are empty, and [Bulk.Segments]
-// and [BulkHandle.Segments] count the segments in the handle. A handle takes up to 72 bytes for each segment; the peer fetches a
+// all of them may be empty. A handle leaves out empty segments, except for one segment if all are empty. A handle takes up to 72 bytes for each segment; the peer fetches a
 // handle that does not fit into a message like any other long argument.
 //
 // The segments stay the caller's property, and the caller may go on using them. Peers access them at any time, without synchronization
@@ -224,21 +222,6 @@ func checkSlice(off, n, size int64) error {
 // Len is the number of bytes in all segments together.
 func (b *Bulk) Len() int64 { return b.n }
 
-// Mode returns the accesses that peers have to the memory.
-func (b *Bulk) Mode() Mode { return b.mem.mode }
-
-// Segments iterates over the memory piece by piece, in order; in a view, over the parts of segments that lie in it. A
-// closed Bulk has none. The pieces are the memory itself: those of [Engine.Alloc] must not be touched after Close.
-func (b *Bulk) Segments() iter.Seq[[]byte] {
-	return func(yield func([]byte) bool) {
-		for _, s := range b.pieces() {
-			if !yield(s) {
-				return
-			}
-		}
-	}
-}
-
 // pieces returns the parts of segments that lie in b, one if b is empty and none if it is closed.
 func (b *Bulk) pieces() [][]byte {
 	if b.use("access") != nil {
@@ -251,7 +234,8 @@ func (b *Bulk) pieces() [][]byte {
 	return sglist.Slice(nil, b.mem.segs, b.off, b.n)
 }
 
-// Bytes returns the memory if it lies in one piece, as that of [Engine.Alloc] does, and nil otherwise or after Close.
+// Bytes returns the memory itself if it lies in one piece, as that of [Engine.Alloc] does, and nil otherwise or after Close. The part
+// of one segment, which [Bulk.Slice] makes, lies in one piece. Memory of Alloc must not be touched after Close.
 func (b *Bulk) Bytes() []byte {
 	if segs := sglist.Merge(b.pieces()); len(segs) == 1 {
 		return segs[0]
@@ -445,6 +429,3 @@ func (m Mode) allows(want Mode) bool { return m&want == want }
 
 // access is m as the network layer calls it; the values are the same.
 func (m Mode) access() na.Access { return na.Access(m) }
-
-// MarshalText implements [encoding.TextMarshaler].
-func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }

@@ -36,7 +36,7 @@ func TestHandleBinary(t *testing.T) {
 			if err := got.UnmarshalBinary(data); err != nil {
 				t.Fatal(err)
 			}
-			if got.String() != h.String() || got.IsBound() != h.IsBound() {
+			if got.String() != h.String() || got.bound() != h.bound() {
 				t.Errorf("%v after the trip, want %v", got, h)
 			}
 			if again, err := got.AppendBinary(nil); err != nil || !bytes.Equal(again, data) {
@@ -63,7 +63,7 @@ func TestHandleBinary(t *testing.T) {
 
 func TestHandleNull(t *testing.T) {
 	var h BulkHandle
-	if !h.IsNull() || h.Len() != 0 || h.Mode() != 0 || h.Segments() != 0 || h.IsBound() || h.String() != "null bulk" {
+	if h != (BulkHandle{}) || h.Len() != 0 || h.Mode() != 0 || h.bound() || h.String() != "null bulk" {
 		t.Errorf("the null handle is %v", h)
 	}
 	_, err := h.AppendBinary(nil)
@@ -74,7 +74,7 @@ func TestHandleNull(t *testing.T) {
 	}
 	e := bulkEngine(t, nil)
 	h = expose(t, e, ReadOnly, make([]byte, 1)).Handle()
-	if n, err := h.DecodeProc(data[1:]); n != 8 || err != nil || !h.IsNull() {
+	if n, err := h.DecodeProc(data[1:]); n != 8 || err != nil || h != (BulkHandle{}) {
 		t.Errorf("decoded %v from %d bytes, %v", h, n, err)
 	}
 	_, err = h.Owner(e)
@@ -236,7 +236,7 @@ func TestHandleOfView(t *testing.T) {
 	whole := expose(t, p.there, ReadWrite, pieces([]byte("0123456789"), 4, 6)...)
 	view := whole.Slice(2, 5)
 	r := p.remote(t, view)
-	if r.Len() != 5 || r.h.Segments() != 2 {
+	if r.Len() != 5 || r.h.d.Segments() != 2 {
 		t.Fatalf("the view's handle is %v", r.h)
 	}
 	got := make([]byte, 5)
@@ -251,7 +251,7 @@ func TestHandleOfView(t *testing.T) {
 	if !bytes.Equal(first, second) {
 		t.Error("the same view has two descriptions")
 	}
-	if h := whole.Slice(4, 0).Handle(); h.IsNull() || h.Len() != 0 {
+	if h := whole.Slice(4, 0).Handle(); h == (BulkHandle{}) || h.Len() != 0 {
 		t.Errorf("an empty view is %v", h)
 	}
 	closeBulk(t, whole)
@@ -268,7 +268,7 @@ func TestBoundHandleThirdProcess(t *testing.T) {
 	want := fmt.Sprintf("pulled %x", checksum(data))
 	b := expose(t, owner, ReadWrite, data)
 	h := travel(t, b.Bound()) // the process in the middle
-	if !h.IsBound() || travel(t, b.Handle()).IsBound() {
+	if !h.bound() || travel(t, b.Handle()).bound() {
 		t.Fatal("bound and not bound are mixed up")
 	}
 	text, err := h.AppendBinary(nil)

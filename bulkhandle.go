@@ -14,16 +14,20 @@ import (
 
 // BulkHandle is the description of exposed memory: its size in bytes, the accesses that peers have, and the keys with which the
 // network reaches it. [Bulk.Handle] makes it, and it travels as a field of an RPC's arguments, to and from C programs'
-// hg_bulk_t too. It is a plain value; the zero value is the null handle, C's HG_BULK_NULL.
+// hg_bulk_t too. It is a comparable value; the zero value is the null handle, C's HG_BULK_NULL.
 //
 // A handle does not keep the memory exposed: its owner must keep the Bulk open until the peer is done. Nor does it say
 // where the memory is, unless it is bound ([Bulk.Bound]): the receiver joins it with the sender by [BulkHandle.On].
 // A received handle may be passed on and then travels in the same bytes.
 //
 // The keys in a handle are all that a process needs for an access, so the handle is as confidential as the memory.
-type BulkHandle struct {
-	d *hg.Desc
-}
+//
+// Programs compare a handle with BulkHandle{}, to know whether it is null. A handle is a [codec.Appender] and [codec.Decoder], so
+// types with such methods can call those of a handle in them.
+type BulkHandle struct{ procHandle }
+
+// procHandle is a BulkHandle with the methods that the codecs call: it is a [codec.Appender] and [codec.Decoder].
+type procHandle struct{ d *hg.Desc }
 
 // Handle describes b for peers. A view's handle gives access to the view's part only: for each different part the
 // network gets keys of its own, which are revoked when the whole Bulk is closed.
@@ -44,7 +48,7 @@ func (b *Bulk) describe(desc func(*hg.Bulk) *hg.Desc) BulkHandle {
 	if err != nil {
 		return BulkHandle{}
 	}
-	return BulkHandle{d: desc(core)}
+	return BulkHandle{procHandle{desc(core)}}
 }
 
 // part returns the registration of a part of m, which is made at the first call for it.
@@ -76,23 +80,12 @@ func (m *memory) part(s span) (*hg.Bulk, error) {
 // program says otherwise: [InfoFrom] in an RPC's handler.
 func (h BulkHandle) On(ep *Endpoint) RemoteBulk { return RemoteBulk{h: h, ep: ep, n: h.Len()} }
 
-// IsNull reports whether there is no memory behind the handle, not even an empty one.
-func (h BulkHandle) IsNull() bool { return h.d == nil }
-
 // Len is the number of bytes in all segments together, as the handle says.
 func (h BulkHandle) Len() int64 {
 	if h.d == nil {
 		return 0
 	}
 	return int64(min(h.d.Len(), math.MaxInt64))
-}
-
-// Segments is how many pieces the memory has at its owner.
-func (h BulkHandle) Segments() int {
-	if h.d == nil {
-		return 0
-	}
-	return h.d.Segments()
 }
 
 // Mode returns the accesses that the handle names; the owner of the memory checks each access again.
@@ -103,13 +96,14 @@ func (h BulkHandle) Mode() Mode {
 	return Mode(h.d.Flags()) & ReadWrite
 }
 
-// IsBound reports whether the handle has its owner's address in it.
-func (h BulkHandle) IsBound() bool { return h.d != nil && h.d.Bound() != nil }
+// bound reports whether the handle has its owner's address in it.
+func (h BulkHandle) bound() bool { return h.d != nil && h.d.Bound() != nil }
 
 // Owner returns the process at the address in a bound handle (HG_Bulk_get_addr). The maker of the handle chose the address, and Owner
-// does not verify it. There is no traffic. A handle that is not bound gives an [*Error] of [codes.InvalidArg].
+// does not verify it. There is no traffic. A handle that is not bound, the null handle among them, gives an [*Error] of
+// [codes.InvalidArg].
 func (h BulkHandle) Owner(e *Engine) (*Endpoint, error) {
-	if !h.IsBound() {
+	if !h.bound() {
 		return nil, argumentError("find owner", "", "", "the handle is not bound; its owner makes one that is with Bulk.Bound")
 	}
 	a, err := e.net.ParseAddr(h.d.Bound())
@@ -124,8 +118,8 @@ func (h BulkHandle) String() string {
 	if h.d == nil {
 		return "null bulk"
 	}
-	s := fmt.Sprintf("%v bulk of %d bytes in %d segments", h.Mode(), h.Len(), h.Segments())
-	if h.IsBound() {
+	s := fmt.Sprintf("%v bulk of %d bytes in %d segments", h.Mode(), h.Len(), h.d.Segments())
+	if h.bound() {
 		s += ", bound"
 	}
 	return s
@@ -152,17 +146,17 @@ func (h *BulkHandle) UnmarshalBinary(b []byte) error {
 }
 
 // AppendProc appends the handle as an RPC's argument (hg_proc_hg_bulk_t). Small memory that peers may read is
-// appended itself, as it is at this moment, if it fits into the rest of the message: pulling it then takes no
-// transfer. If the program changes such memory while the call is under way, the peer may see the old bytes or the new ones.
-func (h BulkHandle) AppendProc(b []byte) ([]byte, error) {
+// appended itself, as it is at this moment, if it fits into what is left of the message: pulling it then takes no
+// transfer. A program that changes such memory while the call is under way cannot tell which state the peer sees.
+func (h procHandle) AppendProc(b []byte) ([]byte, error) {
 	if h.d == nil {
 		return binary.LittleEndian.AppendUint64(b, 0), nil
 	}
 	return h.d.AppendProc(b, cap(b)-len(b)), nil
 }
 
-// DecodeProc reads the bytes that AppendProc or C's hg_proc_hg_bulk_t wrote, and returns how many they are. It does not keep b.
-func (h *BulkHandle) DecodeProc(b []byte) (int, error) {
+// DecodeProc reads what AppendProc or C's hg_proc_hg_bulk_t wrote.
+func (h *procHandle) DecodeProc(b []byte) (int, error) {
 	const word = 8 // the size in front
 	if len(b) < word || binary.LittleEndian.Uint64(b) > uint64(len(b)-word) {
 		return 0, codec.ErrOverflow

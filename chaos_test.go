@@ -98,7 +98,7 @@ func (c *chaos) endServer(t *testing.T) {
 // handle pulls and pushes the memory that it is told of, and answers with its arguments.
 func (c *chaos) handle(ctx context.Context, in chaosIn) (chaosIn, error) {
 	out := chaosIn{N: in.N, Data: in.Data}
-	if in.Bulk.IsNull() {
+	if in.Bulk == (BulkHandle{}) {
 		return out, nil
 	}
 	local, err := c.server.Alloc(ReadWrite, in.Bulk.Len())

@@ -3,7 +3,6 @@ package cinnabar
 import (
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"cinnabar/codes"
@@ -87,22 +86,6 @@ func (cfg *Config) fillLimits() {
 
 // defaultMemory is the MaxMemory of this machine.
 func defaultMemory() int64 { return max(leastMemory, hostquota.Machine().DefaultMemory()) }
-
-// limitsByDefault returns the limits that zeros in their place would stand for.
-func (cfg *Config) limitsByDefault() *Config {
-	c := &Config{
-		MaxHandlers: cfg.MaxHandlers, MaxQueued: cfg.MaxQueued, Pools: slices.Clone(cfg.Pools), Parent: cfg.Parent,
-		MaxRequest: cfg.MaxRequest, MaxResponse: cfg.MaxResponse, MaxMemory: cfg.MaxMemory,
-	}
-	if cfg.MaxMemory == defaultMemory() {
-		c.MaxMemory = 0
-	}
-	c.fillLimits()
-	if c.MaxMemory != defaultMemory() {
-		c.MaxMemory = 0 // so that it is said
-	}
-	return c
-}
 
 // unsent and pulls are limits that have no field.
 func (cfg *Config) unsent() int64 {

@@ -9,6 +9,7 @@ import (
 	"cinnabar/codes"
 	"cinnabar/internal/na/natest"
 	"cinnabar/stats"
+
 	"github.com/google/go-cmp/cmp"
 )
 

@@ -324,7 +324,7 @@ func TestThalliumHandles(t *testing.T) {
 	if got, want := describe(out), describe(in); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	if !out.List[1].IsNull() || !out.Map["null"].Bulk.IsNull() {
+	if out.List[1] != (BulkHandle{}) || out.Map["null"].Bulk != (BulkHandle{}) {
 		t.Error("null handles are not null any more")
 	}
 	buf := make([]byte, len(data))

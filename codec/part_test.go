@@ -116,6 +116,44 @@ func TestPartsUseTheCodecInUse(t *testing.T) {
 	}
 }
 
+// bytePair lends its methods to the type that embeds it alone.
+type bytePair struct{ a, b byte }
+
+func (p bytePair) AppendProc(b []byte) ([]byte, error) { return append(b, p.a, p.b), nil }
+
+func (p *bytePair) DecodeProc(b []byte) (int, error) {
+	if len(b) < 2 {
+		return 0, codec.ErrOverflow
+	}
+	p.a, p.b = b[0], b[1]
+	return 2, nil
+}
+
+// TestEmbeddedAlone sends a type whose only field has the methods.
+func TestEmbeddedAlone(t *testing.T) {
+	type outer struct{ bytePair }
+	type value struct{ X outer }
+	for _, c := range codecs {
+		plan, err := c.Plan(reflect.TypeFor[value]())
+		if err != nil {
+			t.Fatalf("%s: %v", c.Name(), err)
+		}
+		in := value{outer{bytePair{1, 2}}}
+		b, err := plan.Append(nil, &in)
+		if err != nil || !bytes.HasSuffix(b, []byte{1, 2}) {
+			t.Errorf("%s: %x, %v", c.Name(), b, err)
+		}
+		var out value
+		if n, err := plan.Decode(b, &out); err != nil || n != len(b) || out != in {
+			t.Errorf("%s: read %+v from %d bytes, %v", c.Name(), out, n, err)
+		}
+		type pointed struct{ *bytePair }
+		if _, err := c.Plan(reflect.TypeFor[pointed]()); err == nil || !strings.Contains(err.Error(), "embedded field bytePair alone") {
+			t.Errorf("%s: an embedded pointer, which may be nil: %v", c.Name(), err)
+		}
+	}
+}
+
 type half struct{}
 
 func (*half) AppendProcWith(_ codec.Codec, b []byte) ([]byte, error) { return b, nil }

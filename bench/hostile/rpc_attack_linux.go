@@ -226,7 +226,7 @@ func readSlowly(ctx context.Context, o *order, ops *counter) error {
 	}
 	return swarm(ctx, ops, 4, func(ctx context.Context, i int) error {
 		h, err := rpcShare.Call(ctx, ep, number{})
-		if err != nil || h.B.IsNull() {
+		if err != nil || h.B == (cinnabar.BulkHandle{}) {
 			pause(ctx, time.Millisecond) // the memory is being closed
 			return err
 		}

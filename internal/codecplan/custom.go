@@ -25,7 +25,7 @@ var pairs = [...]struct {
 }
 
 // IsCustom reports whether t reads and writes its own bytes. It returns an error for a type that does only one of them,
-// and for one that does so through an embedded field, because all other fields would be dropped.
+// and for one that does so through an embedded field beside others, because those would be dropped.
 func IsCustom(t reflect.Type) (bool, error) {
 	if t.Kind() == reflect.Interface || t.Kind() == reflect.Pointer {
 		return false, nil
@@ -57,9 +57,10 @@ func IsCustom(t reflect.Type) (bool, error) {
 	return true, nil
 }
 
-// embeddedCustom returns the name of an embedded field that lends t the methods of a custom type.
+// embeddedCustom returns the name of an embedded field that lends t the methods of a custom type, unless that is a value and the only
+// field.
 func embeddedCustom(t reflect.Type) (string, bool) {
-	if t.Kind() != reflect.Struct {
+	if t.Kind() != reflect.Struct || t.NumField() == 1 && t.Field(0).Type.Kind() == reflect.Struct {
 		return "", false
 	}
 	for i := range t.NumField() {

@@ -166,7 +166,7 @@ func (c *Class) Request(m *na.Message) na.Task {
 
 // refuseUnknown answers a request for an RPC that is not registered. It does not fetch the input.
 func (c *Class) refuseUnknown(r *Request) {
-	c.log.Debug("request for an RPC that is not registered", "peer", r.from.String(), "id", uint64(r.f.ID))
+	c.log.Debug("request for an RPC that is not registered", "peer", r.from.String(), "id", r.f.ID)
 	if !r.OneWay() {
 		_ = r.Fail(codes.NoEntry) // the completion counts its outcome
 	}

@@ -24,10 +24,7 @@ func TestRun(t *testing.T) {
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls, stop := 0, make(chan struct{})
-		go func() {
-			time.Sleep(2500 * time.Millisecond)
-			close(stop)
-		}()
+		time.AfterFunc(2500*time.Millisecond, func() { close(stop) })
 		Run(time.Second, stop, func() bool {
 			calls++
 			return true

@@ -240,7 +240,7 @@ func checkHandle(t *testing.T, label string, want []byte) {
 		t.Errorf("handle %s is encoded as %x, %v; want %x", label, got, err, want)
 	}
 	if label == "NULL" {
-		if !h.IsNull() {
+		if h != (cinnabar.BulkHandle{}) {
 			t.Errorf("the null handle is %v", h)
 		}
 		return
@@ -251,7 +251,11 @@ func checkHandle(t *testing.T, label string, want []byte) {
 	if segments == 3 {
 		size = 16 + 20 + 30
 	}
-	if int(h.Mode()) != says.number(t, "mode") || h.Segments() != segments || h.Len() != size || h.IsBound() != (says.value("bound") == "1") {
-		t.Errorf("handle %s is %v", label, h)
+	text := fmt.Sprintf("%v bulk of %d bytes in %d segments", cinnabar.Mode(says.number(t, "mode")), size, segments)
+	if says.value("bound") == "1" {
+		text += ", bound"
+	}
+	if h.String() != text || h.Len() != size || int(h.Mode()) != says.number(t, "mode") {
+		t.Errorf("handle %s is %v of %d bytes, mode %v; want %s", label, h, h.Len(), h.Mode(), text)
 	}
 }

@@ -130,7 +130,7 @@ func listenThallium(t *testing.T, cfg *cinnabar.Config) *thalliumServer {
 		tlTransfer.Handle(e, s.transfer),
 		tlBulks.Handle(e, func(_ context.Context, in bulks) (bulks, error) { return in, nil }),
 		tlNull.Handle(e, func(_ context.Context, in cinnabar.BulkHandle) (nullOut, error) {
-			return nullOut{Was: in.IsNull()}, nil
+			return nullOut{Was: in == cinnabar.BulkHandle{}}, nil
 		}),
 	)
 	for name, want := range cerealtest.Values() {

@@ -19,7 +19,7 @@ const magic = 0xd7
 // The cookie is the sender's context id and comes back in the response.
 type RequestHeader []byte
 
-// The fields of the header. The header has at least 12 bytes, and at least 14 for CRC16.
+// Magic and the methods below it return the fields of the header, which has at least 12 bytes, and at least 14 for CRC16.
 func (h RequestHeader) Magic() uint8    { return h[0] }
 func (h RequestHeader) Protocol() uint8 { return h[1] }
 func (h RequestHeader) ID() uint64      { return binary.BigEndian.Uint64(h[2:]) }

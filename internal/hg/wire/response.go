@@ -19,7 +19,7 @@ import (
 // The bytes without a name are never written by C and never read.
 type ResponseHeader []byte
 
-// The fields of the header. The header has at least 4 bytes, and at least 6 for CRC16.
+// Code and the methods below it return the fields of the header, which has at least 4 bytes, and at least 6 for CRC16.
 func (h ResponseHeader) Code() codes.Code { return codes.Code(h[0]) }
 func (h ResponseHeader) Flags() uint8     { return h[1] }
 func (h ResponseHeader) Cookie() uint16   { return binary.BigEndian.Uint16(h[2:]) }

@@ -212,7 +212,7 @@ func (p *server) transfer(ctx context.Context, t transfer, op uint32) error {
 		return fmt.Errorf("%w: %d bytes in direction %d for a handle of %d bytes and direction %d", codes.InvalidArg, t.Size, op, h.info.SizeMax, h.info.Op)
 	}
 	handle := h.info.Bulk.handle
-	if !t.Bulk.handle.IsNull() {
+	if t.Bulk.handle != (cinnabar.BulkHandle{}) {
 		handle = t.Bulk.handle
 	}
 	limited, cancel := context.WithTimeout(ctx, p.o.timeout)
