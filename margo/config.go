@@ -287,8 +287,8 @@ func poolKindOf(kind string) cinnabar.PoolKind {
 	return cinnabar.PoolFIFO
 }
 
-// spinOf is for how long is polled. Margo's default stands for the default here, which is shorter: what is polled is one
-// connection by the goroutine that waits for it, not everything by a thread that others need.
+// spinOf returns Progress.Spin for a document. Margo's default becomes 0, the default of the engine, which is shorter because a goroutine
+// here polls the one connection that it waits for, while Margo's thread polls all of them.
 func spinOf(m *conf.Config) time.Duration {
 	switch {
 	case m.Own.Spin != 0:

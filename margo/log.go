@@ -128,8 +128,8 @@ func (r *logRule) level(subsystem string) slog.Level {
 const subsystemKey = "subsys"
 
 // LogHandler is a [slog.Handler] that has Margo's and Mercury's levels. It drops the lines that its [LogLevels] exclude and passes the
-// others to another handler, whose own level counts as well. It knows the lines of Mercury's layers by the attribute
-// "subsys", which it does not pass on. Engines whose loggers share a LogHandler share its levels. It is safe for
+// others to another handler, which applies its own level as well. It knows the lines of Mercury's layers by the attribute
+// "subsys", which it does not pass on. Engines with loggers that share a LogHandler share its levels. It is safe for
 // concurrent use.
 type LogHandler struct {
 	next      slog.Handler

@@ -38,8 +38,8 @@ func (l *lineWriter) write(line []byte) error {
 	return err
 }
 
-// attributesOnly drops level and text, which stand in the line already. The text is empty where this is used, so that
-// an attribute of the same name is told from it.
+// attributesOnly drops level and text, which stand in the line already. The text is empty where this is used, which
+// distinguishes it from an attribute of the same name.
 func attributesOnly(groups []string, a slog.Attr) slog.Attr {
 	_, isLevel := a.Value.Any().(slog.Level)
 	if len(groups) == 0 && (a.Key == slog.LevelKey && isLevel || a.Key == slog.MessageKey && a.Value.String() == "") {

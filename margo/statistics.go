@@ -10,7 +10,7 @@ import (
 )
 
 // Statistics measures the steps of calls and transfers as Margo's default monitor does: separately for each combination of an RPC, the
-// peer, and the RPC in whose handler the program made the call (the parent). A program stores a Statistics in Config.Monitor of one
+// peer, and the RPC that the calling handler serves (the parent). A program stores a Statistics in Config.Monitor of one
 // engine; the zero value is ready. [Statistics.Dump] writes the file that Margo writes. All methods are safe for concurrent use.
 //
 // Statistics keeps figures for 4,096 combinations of each kind. Beyond that, it adds up the figures of each RPC under the peer
@@ -50,7 +50,7 @@ func (p callPath) merged() callPath { return callPath{p.id, noParent, others} }
 // noPath is the path of transfers that were started outside handlers.
 var noPath = callPath{id: noParent, parent: noParent, peer: "<unknown>"}
 
-// transferPath is the path of the request in whose handler a transfer was started, with the transfer's direction and peer.
+// transferPath is the path of the request that the handler of a transfer serves, with the transfer's direction and peer.
 type transferPath struct {
 	callPath
 	direction string // "pull" or "push"
@@ -126,7 +126,7 @@ func (s *Statistics) Event(ctx context.Context, ev stats.Event) {
 		s.transfer(ctx, &ev)
 	case stats.EventExpose:
 		s.expose(&ev)
-	case stats.EventHandle: // within an EventRequest, which is what Margo measures
+	case stats.EventHandle: // within an EventRequest, which is the step that Margo measures
 	}
 }
 
@@ -181,7 +181,7 @@ func (s *Statistics) nameLocked(c *stats.CallInfo) {
 	s.names[c.ID] = c.RPC
 }
 
-// request adds a request whose handler has returned. A request whose arguments cannot be decoded counts too, as in Margo.
+// request adds a request after its handler has returned. A request with arguments that cannot be decoded counts too, as in Margo.
 func (s *Statistics) request(ev *stats.Event) {
 	t := &ev.Times
 	s.mu.Lock()

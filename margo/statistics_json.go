@@ -68,7 +68,7 @@ type (
 	}
 )
 
-// object is a JSON object whose members have an order.
+// object is a JSON object with ordered members.
 type object []member
 
 type member struct {
@@ -105,7 +105,7 @@ func (f figures) MarshalJSON() ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// object writes a step; since names what it comes after.
+// object writes a step; since names the step before it.
 func (s *stepStats) object(since string) object {
 	return object{{"duration", s.took}, {"relative_timestamp_from_" + since, s.after}}
 }

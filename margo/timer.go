@@ -47,7 +47,7 @@ var (
 	errTimerCanceled = errors.New("the timer is being cancelled; start it when Cancel has returned")
 )
 
-// NewTimer creates a timer of e whose function runs by the workers of the pool that [cinnabar.WithPool] in opts names, which must be a
+// NewTimer creates a timer of e. Its function f runs by the workers of the pool that [cinnabar.WithPool] in opts names, which must be a
 // pool of e, or beside the handlers that are in no pool (margo_timer_create, margo_timer_create_with_pool). The context of f ends as a
 // handler's does; calls, transfers and [Sleep] with it give the worker away meanwhile. The engine logs a panic of f.
 func NewTimer(e *cinnabar.Engine, f func(ctx context.Context), opts ...cinnabar.HandleOption) *Timer {
@@ -108,8 +108,8 @@ func (t *Timer) prevent() {
 }
 
 // Cancel makes sure that the function does not run: a timer that has not fired does not fire, a run that waits for a worker is taken
-// back, and Cancel waits for a run that has begun until ctx is done, whose error it then returns (margo_timer_cancel). The function itself
-// may call it with its context; Cancel does not wait then. Afterwards the timer may be started again.
+// back, and Cancel waits for a run that has begun. If ctx is done before, it returns the error of ctx (margo_timer_cancel). The function
+// itself may call it with its context; Cancel does not wait then. Afterwards the timer may be started again.
 func (t *Timer) Cancel(ctx context.Context) error { return CancelTimers(ctx, t) }
 
 // CancelTimers is Cancel for several timers, which may be of different engines. It stops all of them before it waits for any

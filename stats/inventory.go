@@ -28,7 +28,7 @@ type Operation struct {
 	Peer   string        // address
 	Bytes  int64         // of a transfer
 	Age    time.Duration // exact to a tenth of a second
-	Within string        // the RPC whose handler has started the operation; empty: none has
+	Within string        // the RPC of the handler that has started the operation; empty: none has
 }
 
 // Request is a request, or a function of this process that a handler pool runs, which has not ended.

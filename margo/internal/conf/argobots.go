@@ -115,7 +115,7 @@ func (p *parser) poolsOf(r *reader) []int {
 	return list
 }
 
-// reference resolves the index or the name of one of the first given pools, and is 0 for what cannot be resolved.
+// reference resolves the index or the name of one of the first given pools, and returns 0 if it cannot be resolved.
 func (p *parser) reference(r *reader, key string, n node, given int) int {
 	switch n.kind {
 	case number:

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Releases whose configuration this is.
+// The releases that the configuration is of.
 const (
 	MargoVersion   = "0.24.0"
 	MercuryVersion = "2.4.1"
@@ -167,7 +167,7 @@ func unresolved() *Config {
 	}
 }
 
-// Notes tell what was accepted and has no effect in Go, or another one than in C.
+// Notes returns a line for each accepted setting that has no effect in Go, or another one than in C. The slice is the Config's.
 func (c *Config) Notes() []string { return c.notes }
 
 // Pool returns the index of the pool of that name, -1 if there is none.

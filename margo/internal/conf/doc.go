@@ -1,5 +1,5 @@
-// Package conf reads and writes the JSON configuration of Margo 0.24: what margo_init_ext takes and
-// margo_get_config gives.
+// Package conf reads and writes the JSON configuration of Margo 0.24, which margo_init_ext takes and
+// margo_get_config returns.
 //
 // # Nouns
 //
@@ -7,7 +7,7 @@
 //     indexes, settings that were not given have Margo's defaults.
 //   - [Parse] makes one of a document, [Default] of none, [Config.Append] writes the document that stands for it.
 //   - An [Error] names the key that a document is refused for.
-//   - [Config.Notes] tell what is accepted and has no effect in Go.
+//   - [Config.Notes] names the accepted settings that have no effect in Go.
 //
 // # Usage
 //
@@ -19,8 +19,8 @@
 //
 // # Fixed point
 //
-// What Append writes, Parse reads, and Append then writes the same bytes. C reads them too: what Margo does not know is
-// in the object "cinnabar", which Margo passes over.
+// Parse reads the documents that Append writes, and Append then writes the same bytes. C reads them too: settings that Margo does not
+// have are in the object "cinnabar", which Margo passes over.
 //
 // # Strictness
 //
@@ -30,5 +30,5 @@
 //
 // # Concurrency
 //
-// A Config is plain data. Nobody may change one that others read.
+// A Config is plain data. Goroutines may read one at the same time; a change needs exclusive access.
 package conf

@@ -68,7 +68,7 @@ func (p *parser) checkMercury(r *reader) {
 	}
 }
 
-// LogLevelNames lists what mercury.log_level and HG_LOG_LEVEL may be.
+// LogLevelNames lists the values of mercury.log_level and HG_LOG_LEVEL.
 const LogLevelNames = "none, fatal, error, warning, min_debug, info or debug"
 
 // LogLevel returns the level that a name of Mercury's stands for, by HG_LOG_LEVELS of mercury_log.h.

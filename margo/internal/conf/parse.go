@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Parse reads a document. getenv tells the environment, which overrides the keys abt_mem_max_num_stacks and
+// Parse reads a document. getenv returns a variable of the environment; two variables override the keys abt_mem_max_num_stacks and
 // abt_thread_stacksize as it does in C. The error is an [*Error].
 func Parse(document []byte, getenv func(string) string) (*Config, error) {
 	root, err := parseTree(document)
@@ -35,7 +35,7 @@ type parser struct {
 
 // root reads the whole document.
 func (p *parser) root(r *reader) {
-	r.string("version", new(string)) // says who wrote the document; it is not what is written
+	r.string("version", new(string)) // the release of the program that wrote the document; Append writes its own
 	if sub, ok := r.object("mercury"); ok {
 		p.mercury(sub)
 	}
@@ -63,8 +63,8 @@ func (p *parser) root(r *reader) {
 	r.end()
 }
 
-// bounded refuses a document that, with the pools and streams that Margo adds, is over the limits: what is written of it
-// could not be read again.
+// bounded refuses a document that, with the pools and streams that Margo adds, is over the limits, because
+// Parse would refuse the document that Append makes of it.
 func (p *parser) bounded(r *reader) {
 	if n := len(p.Pools); n > maxPools {
 		r.failf("argobots.pools", "there are %d with those that other keys add; at most %d", n, maxPools)
@@ -97,7 +97,7 @@ func (p *parser) plumber(r *reader) {
 	sub.end()
 }
 
-// environment applies what overrides keys.
+// environment applies the variables that override keys.
 func (p *parser) environment(getenv func(string) string) {
 	for name, to := range map[string]*int64{"ABT_MEM_MAX_NUM_STACKS": &p.Stacks, "ABT_THREAD_STACKSIZE": &p.StackSize} {
 		if n, err := strconv.ParseInt(getenv(name), 10, 64); err == nil && n >= 0 && n <= maxCount {
@@ -163,7 +163,7 @@ func (p *parser) agree(r *reader) {
 	}
 }
 
-// SpindownOf is the time for which is polled in whole milliseconds, rounded up; what is negative is none.
+// SpindownOf returns a polling time in whole milliseconds, rounded up; a negative time counts as 0.
 func SpindownOf(spin time.Duration) int64 {
 	spin = max(spin, 0)
 	n := int64(spin / time.Millisecond)
@@ -173,12 +173,12 @@ func SpindownOf(spin time.Duration) int64 {
 	return n
 }
 
-// notef tells of something accepted that has no effect.
+// notef adds a note on a setting that is accepted and has no effect.
 func (p *parser) notef(format string, args ...any) {
 	p.notes = append(p.notes, fmt.Sprintf(format, args...))
 }
 
-// note tells what is accepted and has no effect, or not the one that it has in C.
+// note adds the notes on settings that are accepted and have no effect, or another one than in C.
 func (p *parser) note() {
 	for _, x := range p.Xstreams {
 		if x.CPU != nil && *x.CPU >= 0 || len(x.Affinity) > 0 {

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Error says what a document is refused for.
+// Error is the reason for which Parse refuses a document.
 type Error struct {
 	Key    string // as in "argobots.pools[1].kind"; empty if it is about the whole document
-	Reason string // with what is wanted, and what to do
+	Reason string // with the valid values and the remedy
 }
 
 func (e *Error) Error() string {
@@ -22,8 +22,8 @@ func (e *Error) Error() string {
 	return e.Key + ": " + e.Reason
 }
 
-// reader takes the fields of one object. The first fault is kept, and readers of the whole document share it; what is
-// read after it does not matter.
+// reader takes the fields of one object. The first fault is kept, and readers of the whole document share it;
+// values that are read after it do not matter.
 type reader struct {
 	path  string
 	node  node
@@ -175,7 +175,7 @@ var removed = map[string]string{
 	"output_dir":                       "Margo has no such key any more; the program decides where files go",
 }
 
-// end refuses keys that nobody asked for.
+// end refuses keys that no call has asked for.
 func (r *reader) end() {
 	for _, f := range r.node.fields {
 		if slices.Contains(r.known, f.name) {

@@ -129,7 +129,7 @@ func parseTree(document []byte) (node, error) {
 	return n, nil
 }
 
-// syntaxError tells where the document ceases to be JSON.
+// syntaxError returns an Error with the offset of the first byte that is no JSON.
 func syntaxError(err error) *Error {
 	if s, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return &Error{Reason: fmt.Sprintf("no JSON at byte %d: %v", s.Offset, err)}
@@ -185,7 +185,7 @@ func parseObject(d *json.Decoder, path string, depth int) (node, error) {
 		if err != nil {
 			return node{}, syntaxError(err)
 		}
-		name, _ := t.(string) // what else would have failed the first reading
+		name, _ := t.(string) // always a string, because the first reading has accepted the document
 		key := join(path, name)
 		if seen[name] {
 			return node{}, &Error{Key: key, Reason: "occurs twice; keep one"}
