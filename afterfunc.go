@@ -119,7 +119,7 @@ func (t *delayed) stop() bool {
 func (t *delayed) begin() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.state != delayQueued || t.svc.e.lives.ctx.Err() != nil {
+	if t.state != delayQueued || t.svc.e.contexts.ctx.Err() != nil {
 		t.state = delayStopped
 		return false
 	}

@@ -74,7 +74,7 @@ func (w *work[In, Out]) Serve() {
 		defer c.s.observe(c.ctx)()
 	}
 	switch {
-	case c.s.svc.e.lives.ctx.Err() != nil: // the engine was closed while the request waited for a worker
+	case c.s.svc.e.contexts.ctx.Err() != nil: // the engine was closed while the request waited for a worker
 		c.s.finish(codes.Permission)
 	case c.decode():
 		c.handle()
@@ -199,13 +199,13 @@ func (c *Call[In, Out]) guard() {
 	if c.s.answered.Load() {
 		return
 	}
-	o := &orphan{svc: c.s.svc, req: c.s.req, from: c.s.from.String(), gone: c.s.gone, oneWay: c.s.oneWay, since: time.Now(), done: make(chan struct{})}
-	c.s.orphan.Store(o)
-	c.s.svc.e.handlers.held.add(o)
+	o := &unansweredCall{svc: c.s.svc, req: c.s.req, from: c.s.from.String(), gone: c.s.gone, oneWay: c.s.oneWay, since: time.Now(), done: make(chan struct{})}
+	c.s.unanswered.Store(o)
+	c.s.svc.e.handlers.unanswered.add(o)
 	if !c.s.answered.Load() { // an answer from now on sees o
-		runtime.AddCleanup(c, (*orphan).found, o)
+		runtime.AddCleanup(c, (*unansweredCall).found, o)
 	} else {
-		c.s.svc.e.handlers.held.remove(o)
+		c.s.svc.e.handlers.unanswered.remove(o)
 	}
 }
 
@@ -214,15 +214,15 @@ func (c *Call[In, Out]) claim() bool {
 	if !c.s.claim() {
 		return false
 	}
-	if o := c.s.orphan.Load(); o != nil {
+	if o := c.s.unanswered.Load(); o != nil {
 		o.answered.Store(true)
-		o.svc.e.handlers.held.remove(o)
+		o.svc.e.handlers.unanswered.remove(o)
 	}
 	return true
 }
 
-// orphan has the means to answer a Call that the program has lost. It does not refer to the Call, which could not become garbage then.
-type orphan struct {
+// unansweredCall has the means to answer a Call that the program has lost. It does not refer to the Call, which could not become garbage then.
+type unansweredCall struct {
 	svc      *service
 	req      *hg.Request
 	from     string
@@ -235,7 +235,7 @@ type orphan struct {
 }
 
 // leave lets Shutdown go on without the request, because it is answered or its caller is gone.
-func (o *orphan) leave() {
+func (o *unansweredCall) leave() {
 	o.left.Do(func() {
 		close(o.done)
 		o.svc.e.handlers.gate.Release()
@@ -243,14 +243,14 @@ func (o *orphan) leave() {
 }
 
 // found is called by the garbage collector, which must not be kept waiting.
-func (o *orphan) found() {
+func (o *unansweredCall) found() {
 	if !o.answered.Load() {
 		go o.answer()
 	}
 }
 
-func (o *orphan) answer() {
-	o.svc.e.handlers.held.remove(o)
+func (o *unansweredCall) answer() {
+	o.svc.e.handlers.unanswered.remove(o)
 	defer o.leave()
 	defer o.req.Free()
 	if o.oneWay {

@@ -46,11 +46,11 @@ type Engine struct {
 
 	gate     rundown.Guard // counts the operations of the program that have not ended
 	handlers handlers
-	lives    lives
+	contexts connContexts
 	ending   ending
 	timers   timers
 	born     time.Time
-	doing    doings
+	ops      opTable
 	exposed  memories
 	moves    sync.Pool // of *move
 
@@ -141,11 +141,11 @@ func newEngine(cfg *Config, connect func(*Config, na.Handler) (na.Endpoint, erro
 	}
 	e.log = e.cfg.Logger
 	e.cfg.quota, e.cfg.trail = hostquota.NewBook(e.cfg.limits()), audit.New(e.log)
-	e.doing.init()
-	e.cfg.clock = e.doing.clock
+	e.ops.init()
+	e.cfg.clock = e.ops.clock
 	e.unlogged = cfg == nil || cfg.Logger == nil
-	e.doing.watch.init(e)
-	e.lives.init()
+	e.ops.watch.init(e)
+	e.contexts.init()
 	e.ending.init()
 	if err := e.handlers.init(e); err != nil {
 		return nil, err

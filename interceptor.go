@@ -63,11 +63,11 @@ func (rt *route) invoke(ctx context.Context, in, out any) error {
 	info := CallInfo{RPC: rt.proc.name, ID: rt.id, Provider: rt.provider, Peer: rt.ep, Parent: rt.parent()}
 	return rt.e.intercept(ctx, &info, func(ctx context.Context) error {
 		if rt.e.cfg.Monitor == nil {
-			return rt.exchange(ctx, in, out, nil)
+			return rt.roundTrip(ctx, in, out, nil)
 		}
 		rt.e.observe(ctx, stats.Event{Kind: stats.EventCall, Info: info.event()})
 		times := stats.Timing{Began: time.Now()}
-		err := rt.exchange(ctx, in, out, &times)
+		err := rt.roundTrip(ctx, in, out, &times)
 		rt.e.observe(ctx, stats.Event{Kind: stats.EventCall, End: true, Info: info.event(), Err: err, Times: times})
 		return err
 	})

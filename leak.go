@@ -73,23 +73,23 @@ func (ms *memories) all() (list []exposure) {
 	return list
 }
 
-// held are the requests that programs hold without an answer although their handlers have returned.
-type held struct {
+// unansweredCalls are the requests that programs hold without an answer although their handlers have returned.
+type unansweredCalls struct {
 	mu invariants.Mutex
 	// +checklocks:mu
-	set map[*orphan]struct{}
+	set map[*unansweredCall]struct{}
 	// over is closed when Shutdown has ended; nil until it begins.
 	// +checklocks:mu
 	over <-chan struct{}
 }
 
-func (h *held) init() {
+func (h *unansweredCalls) init() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.set = map[*orphan]struct{}{}
+	h.set = map[*unansweredCall]struct{}{}
 }
 
-func (h *held) add(o *orphan) {
+func (h *unansweredCalls) add(o *unansweredCall) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.set[o] = struct{}{}
@@ -100,7 +100,7 @@ func (h *held) add(o *orphan) {
 
 // drain makes Shutdown go on without requests of callers that have lost their connection. It applies to later requests too, until over is
 // closed.
-func (h *held) drain(over <-chan struct{}) {
+func (h *unansweredCalls) drain(over <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.over = over
@@ -110,7 +110,7 @@ func (h *held) drain(over <-chan struct{}) {
 }
 
 // leaveWhenAlone waits until the caller is gone, the request is answered, or over is closed.
-func (o *orphan) leaveWhenAlone(over <-chan struct{}) {
+func (o *unansweredCall) leaveWhenAlone(over <-chan struct{}) {
 	select {
 	case <-o.gone:
 		o.leave()
@@ -119,20 +119,20 @@ func (o *orphan) leaveWhenAlone(over <-chan struct{}) {
 	}
 }
 
-func (h *held) remove(o *orphan) {
+func (h *unansweredCalls) remove(o *unansweredCall) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.set, o)
 }
 
 // all returns the requests, the oldest first.
-func (h *held) all() (list []*orphan) {
+func (h *unansweredCalls) all() (list []*unansweredCall) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for o := range h.set {
 		list = append(list, o)
 	}
-	slices.SortFunc(list, func(a, b *orphan) int { return a.since.Compare(b.since) })
+	slices.SortFunc(list, func(a, b *unansweredCall) int { return a.since.Compare(b.since) })
 	return list
 }
 
@@ -149,16 +149,16 @@ func (e *Engine) warnLeaks() {
 	for _, x := range some(e, "exposures", exposed) {
 		e.log.Warn("exposed memory is not closed before its engine", "what", x.what, "count", x.count, logMade, x.place())
 	}
-	for _, o := range some(e, "calls", e.handlers.held.all()) {
+	for _, o := range some(e, "calls", e.handlers.unanswered.all()) {
 		e.log.Warn("call is not answered before its engine ends", logRPC, o.svc.label(), logPeer, o.from, logAge, time.Since(o.since))
 	}
-	var left []doing
-	for _, d := range e.doing.all() {
+	var left []opRecord
+	for _, d := range e.ops.all() {
 		if d.pending != nil && d.pending.ignored() {
 			left = append(left, d)
 		}
 	}
-	now := e.doing.clock.Exact()
+	now := e.ops.clock.Exact()
 	for _, d := range some(e, "operations", left) {
 		e.log.Warn("operation is under way when its engine ends, and nothing waits for it",
 			"op", d.op, logRPC, d.label(), logPeer, d.ep.String(), logAge, now-d.began)

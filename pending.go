@@ -132,7 +132,7 @@ func (p *Pending[T]) state() (over bool, within *serving) {
 	return p.over, p.within
 }
 
-// ignored implements [leaving]: it reports whether no goroutine has waited for the operation so far.
+// ignored implements [pendingOp]: it reports whether no goroutine has waited for the operation so far.
 func (p *Pending[T]) ignored() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

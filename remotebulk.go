@@ -144,7 +144,7 @@ func (r RemoteBulk) chunks(ctx context.Context, d *direction, b *Bulk, chunk int
 	if total <= chunk {
 		return r.transfer(ctx, d, b)
 	}
-	t := train{r: r, d: d, b: b, chunk: chunk, total: total, limit: inFlight}
+	t := chunkedTransfer{r: r, d: d, b: b, chunk: chunk, total: total, limit: inFlight}
 	return t.run(ctx)
 }
 

@@ -21,11 +21,11 @@ import (
 // result. It is safe for concurrent use.
 type RPC[In, Out any] struct {
 	proc  *procedure
-	calls sync.Pool // of *exchange[In, Out]
+	calls sync.Pool // of *callValues[In, Out]
 }
 
-// exchange has the arguments and the result of a call in memory that outlives the stack frame of Call.
-type exchange[In, Out any] struct {
+// callValues has the arguments and the result of a call in memory that outlives the stack frame of Call.
+type callValues[In, Out any] struct {
 	in  In
 	out Out
 }
@@ -51,9 +51,9 @@ func (r *RPC[In, Out]) ID(provider uint16) uint64 { return r.proc.id(provider) }
 // If a handler makes the call with its context, the request carries the id of the RPC that the handler serves ([CallInfo].Parent), and
 // the worker of the handler is free for other requests meanwhile.
 func (r *RPC[In, Out]) Call(ctx context.Context, to Target, in In) (Out, error) {
-	x, _ := r.calls.Get().(*exchange[In, Out])
+	x, _ := r.calls.Get().(*callValues[In, Out])
 	if x == nil {
-		x = new(exchange[In, Out])
+		x = new(callValues[In, Out])
 	}
 	x.in = in
 	if err := r.proc.call(ctx, to, &x.in, &x.out); err != nil {
@@ -61,7 +61,7 @@ func (r *RPC[In, Out]) Call(ctx context.Context, to Target, in In) (Out, error) 
 		return none, err // without x: an interceptor that gives up may have left next running with it
 	}
 	out := x.out
-	*x = exchange[In, Out]{}
+	*x = callValues[In, Out]{}
 	r.calls.Put(x)
 	return out, nil
 }
@@ -70,7 +70,7 @@ func (r *RPC[In, Out]) Call(ctx context.Context, to Target, in In) (Out, error) 
 // returned, unless the engine has Interceptors or a Monitor: then in and the memory that it refers to must not change before the end.
 // Errors, also those of the arguments, are found by Wait.
 func (r *RPC[In, Out]) Start(ctx context.Context, to Target, in In) *Pending[Out] {
-	f := &flight[In, Out]{proc: r.proc, x: exchange[In, Out]{in: in}}
+	f := &flight[In, Out]{proc: r.proc, x: callValues[In, Out]{in: in}}
 	f.op = f
 	if err := f.start(ctx, to); err != nil {
 		f.err = err
@@ -84,12 +84,12 @@ type flight[In, Out any] struct {
 	Pending[Out]
 	proc  *procedure
 	route route
-	x     exchange[In, Out]
+	x     callValues[In, Out]
 
-	k     *hg.Call           // nil if the call could not be made, or is made by another goroutine
-	doing *doing             // set with k
-	halt  context.CancelFunc // cancels the call that another goroutine makes; nil if there is none
-	err   error              // of a call without k
+	k      *hg.Call           // nil if the call could not be made, or is made by another goroutine
+	record *opRecord          // set with k
+	halt   context.CancelFunc // cancels the call that another goroutine makes; nil if there is none
+	err    error              // of a call without k
 
 	use invariants.Mutex
 	// +checklocks:use
@@ -149,7 +149,7 @@ func (f *flight[In, Out]) drop(err error) {
 	k := f.k
 	f.k, f.err = nil, err
 	f.use.Unlock()
-	f.doing.end()
+	f.record.end()
 	k.Free()
 	f.end()
 	f.route.e.end()
@@ -172,7 +172,7 @@ func (f *flight[In, Out]) prepare() (payload []byte, err error) {
 	if payload, err = f.proc.appendInput(k.Input(), f.route.parent(), &f.x.in); err != nil {
 		return nil, f.route.unencodable(err)
 	}
-	f.k, f.doing = k, f.route.begin(k)
+	f.k, f.record = k, f.route.begin(k)
 	return payload, nil
 }
 
@@ -203,7 +203,7 @@ func (f *flight[In, Out]) abort() {
 func (f *flight[In, Out]) CallDone(k *hg.Call) {
 	fetched := k.Fetched()
 	e := f.route.e
-	f.doing.end()
+	f.record.end()
 	f.end()
 	if fetched {
 		go func() { _, _ = f.Wait() }() // it ends by itself: the call is over
@@ -292,9 +292,9 @@ type route struct {
 	ep       *Endpoint
 	id       uint64
 	provider uint16
-	within   *serving // the handler that makes the call, nil if none does
-	pending  leaving  // see doing
-	bounded  bool     // the context has a deadline
+	within   *serving  // the handler that makes the call, nil if none does
+	pending  pendingOp // see opRecord
+	bounded  bool      // the context has a deadline
 }
 
 // find fills in rt, or returns an error if the call has no valid target.
@@ -413,20 +413,20 @@ func (p *procedure) call(ctx context.Context, to Target, in, out any) error {
 		hooked := rt // the one that stays on the stack is for the others
 		return hooked.invoke(ctx, in, out)
 	}
-	return rt.exchange(ctx, in, out, nil)
+	return rt.roundTrip(ctx, in, out, nil)
 }
 
 // begin records the call as under way.
-func (rt *route) begin(k *hg.Call) *doing {
-	d := doing{op: rt.op(), proc: rt.proc, provider: rt.provider, ep: rt.ep, pending: rt.pending, call: k, bounded: rt.bounded}
+func (rt *route) begin(k *hg.Call) *opRecord {
+	d := opRecord{op: rt.op(), proc: rt.proc, provider: rt.provider, ep: rt.ep, pending: rt.pending, call: k, bounded: rt.bounded}
 	if rt.within != nil {
 		d.within = rt.within.svc
 	}
-	return rt.e.doing.begin(&d)
+	return rt.e.ops.begin(&d)
 }
 
-// exchange makes the call, without interceptors. It records the times of the steps in times; nil: there is no monitor.
-func (rt *route) exchange(ctx context.Context, in, out any, times *stats.Timing) error {
+// roundTrip makes the call, without interceptors. It records the times of the steps in times; nil: there is no monitor.
+func (rt *route) roundTrip(ctx context.Context, in, out any, times *stats.Timing) error {
 	if err := rt.e.begin(); err != nil {
 		return rt.fail(err)
 	}

@@ -34,7 +34,7 @@ func (svc *service) label() string { return svc.proc.label(svc.provider) }
 // do not fit the core's one byte become codes.OtherError there.
 func (svc *service) answer(r *hg.Request, code codes.Code) error {
 	if svc.proc.flavor.overMargo() {
-		return r.Respond(svc.e.lives.ctx, wire.AppendMargoResponse(r.Output(), uint32(code)))
+		return r.Respond(svc.e.contexts.ctx, wire.AppendMargoResponse(r.Output(), uint32(code)))
 	}
 	if code > codes.OtherError {
 		code = codes.OtherError
@@ -44,16 +44,16 @@ func (svc *service) answer(r *hg.Request, code codes.Code) error {
 
 // handlers takes an engine's requests. It is the [hg.Dispatcher] of the engine.
 type handlers struct {
-	e     *Engine
-	pools *pools
-	table hg.Registry[*service]
-	gate  rundown.Guard // counts the requests that have not been released; after its Close no more are served
-	held  held
+	e          *Engine
+	pools      *pools
+	table      hg.Registry[*service]
+	gate       rundown.Guard // counts the requests that have not been released; after its Close no more are served
+	unanswered unansweredCalls
 }
 
 func (h *handlers) init(e *Engine) error {
 	h.e = e
-	h.held.init()
+	h.unanswered.init()
 	if parent := e.cfg.Parent; parent != nil {
 		h.pools = parent.handlers.pools
 	} else {

@@ -36,7 +36,7 @@ type serving struct {
 
 	life atomic.Pointer[context.Context] // the context behind Done and Err, made by the first call that needs it
 
-	orphan atomic.Pointer[orphan] // set once the handler has returned without an answer
+	unanswered atomic.Pointer[unansweredCall] // set once the handler has returned without an answer
 
 	// answered is set by the goroutine that answers. holds counts the users of req: the handler until it returns, and the
 	// answer until it is sent.
@@ -71,7 +71,7 @@ func (s *serving) release() {
 		return
 	}
 	s.req.Free()
-	if o := s.orphan.Load(); o != nil {
+	if o := s.unanswered.Load(); o != nil {
 		o.leave()
 		return
 	}
@@ -181,7 +181,7 @@ func (s *serving) Err() error {
 	if s.gone != nil && rundown.IsClosed(s.gone) {
 		return s.lifetime().Err()
 	}
-	return s.svc.e.lives.ctx.Err()
+	return s.svc.e.contexts.ctx.Err()
 }
 
 // servingKey is the key under which a handler's context, and those made from it, have their serving.
@@ -206,7 +206,7 @@ func (s *serving) lifetime() context.Context {
 	if life := s.life.Load(); life != nil {
 		return *life
 	}
-	life := s.svc.e.lives.of(s.gone)
+	life := s.svc.e.contexts.of(s.gone)
 	if !s.life.CompareAndSwap(nil, &life) {
 		return *s.life.Load()
 	}
@@ -236,9 +236,9 @@ const (
 // errPeerGone is the cause with which a handler's context ends when the connection that its request came by is lost.
 var errPeerGone = errors.New("cinnabar: the caller is gone")
 
-// lives makes the parents of handlers' contexts: one for each connection, when the first handler of one of its requests asks for
+// connContexts makes the parents of handlers' contexts: one for each connection, when the first handler of one of its requests asks for
 // it. They end with the connection, and all of them when the engine gives its handlers up.
-type lives struct {
+type connContexts struct {
 	ctx  context.Context
 	kill context.CancelCauseFunc
 	wg   sync.WaitGroup
@@ -248,7 +248,7 @@ type lives struct {
 	byConn map[<-chan struct{}]context.Context // by the channel that is closed with the connection
 }
 
-func (l *lives) init() {
+func (l *connContexts) init() {
 	l.ctx, l.kill = context.WithCancelCause(context.Background())
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -257,7 +257,7 @@ func (l *lives) init() {
 
 // of returns the context of the connection that closes gone when it is lost. A nil gone stands for a call of the process
 // to itself, which is never lost.
-func (l *lives) of(gone <-chan struct{}) context.Context {
+func (l *connContexts) of(gone <-chan struct{}) context.Context {
 	if gone == nil {
 		return l.ctx
 	}
@@ -277,7 +277,7 @@ func (l *lives) of(gone <-chan struct{}) context.Context {
 }
 
 // watch ends ctx with the connection. The goroutine that runs it ends then, or when the engine gives its handlers up.
-func (l *lives) watch(gone <-chan struct{}, ctx context.Context, cancel context.CancelCauseFunc) {
+func (l *connContexts) watch(gone <-chan struct{}, ctx context.Context, cancel context.CancelCauseFunc) {
 	select {
 	case <-gone:
 	case <-ctx.Done():
@@ -289,7 +289,7 @@ func (l *lives) watch(gone <-chan struct{}, ctx context.Context, cancel context.
 }
 
 // end ends all contexts, for the reason cause, and waits for the goroutines.
-func (l *lives) end(cause error) {
+func (l *connContexts) end(cause error) {
 	l.mu.Lock() // so that of starts no goroutine afterwards
 	l.kill(cause)
 	l.mu.Unlock()

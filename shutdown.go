@@ -169,8 +169,8 @@ func (d detached) Value(key any) any {
 func (e *Engine) shutdown(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(e.lives.ctx, cancel)() // Close cuts all this short
-	for e.lives.ctx.Err() == nil {
+	defer context.AfterFunc(e.contexts.ctx, cancel)() // Close cuts all this short
+	for e.contexts.ctx.Err() == nil {
 		c := e.ending.onShutdown.pop()
 		if c == nil {
 			break
@@ -186,7 +186,7 @@ func (e *Engine) shutdown(ctx context.Context) {
 func (e *Engine) drain(ctx context.Context) error {
 	over := make(chan struct{})
 	defer close(over)
-	e.handlers.held.drain(over)
+	e.handlers.unanswered.drain(over)
 	if err := e.handlers.gate.Wait(ctx); err != nil {
 		return &Error{Op: "shut down", Addr: e.Addr(), Code: codeOf(err),
 			Err: fmt.Errorf("the wait for handlers ended with %d of their requests unanswered: %w", e.handlers.gate.Users(), err)}
@@ -203,7 +203,7 @@ func (e *Engine) drain(ctx context.Context) error {
 // network, and their later answers are lost. When it returns the network does not touch memory of the program any
 // more. Called in a handler, it may take two seconds; handlers should use Shutdown. A second Close waits for the first.
 func (e *Engine) Close() error {
-	e.lives.kill(ErrClosed)
+	e.contexts.kill(ErrClosed)
 	if !e.ending.begin() {
 		<-e.Done()
 		return nil
@@ -216,9 +216,9 @@ func (e *Engine) Close() error {
 // finish closes everything; err is the error of an earlier step, nil if there was none. It is called once.
 func (e *Engine) finish(err error) {
 	e.timers.end()
-	e.doing.watch.end()
+	e.ops.watch.end()
 	e.warnLeaks()
-	e.lives.end(ErrClosed)
+	e.contexts.end(ErrClosed)
 	e.gate.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
 	defer cancel()

@@ -365,7 +365,7 @@ func TestShutdownWithHeldCalls(t *testing.T) {
 		calls = append(calls, block.Start(patient(t), reach(t, client, server), struct{}{}))
 		kept = append(kept, soon(t, "the handler", held))
 	}
-	waitFor(t, func() bool { return len(server.handlers.held.all()) == 3 })
+	waitFor(t, func() bool { return len(server.handlers.unanswered.all()) == 3 })
 	must(t, clients[0].Close())
 	soon(t, "the end of the first caller", kept[0].Context().Done())
 	down := make(chan error, 1)

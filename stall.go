@@ -91,7 +91,7 @@ func (w *stallWatch) end() {
 // look is the timer's function. It ends the operations that have stalled, and arms the timer again if any is left.
 func (w *stallWatch) look() {
 	w.armed.Store(false) // before looking, so that an operation that begins meanwhile arms it
-	now := w.e.doing.clock.Exact()
+	now := w.e.ops.clock.Exact()
 	any, stalled := w.transfers(now)
 	calls, frozen := w.calls(now)
 	for _, finish := range append(stalled, frozen...) {
@@ -103,7 +103,7 @@ func (w *stallWatch) look() {
 }
 
 // each calls f for each operation under way that is watched, with the lock of its shard.
-func (ds *doings) each(f func(*doing)) {
+func (ds *opTable) each(f func(*opRecord)) {
 	for i := range ds.shards {
 		sh := &ds.shards[i]
 		sh.mu.Lock()
@@ -125,7 +125,7 @@ func (w *stallWatch) transfers(now time.Duration) (any bool, stalled []func()) {
 	}
 	due := false
 	moves := map[string]bool{} // peers that a byte has moved to or from since the last look
-	w.e.doing.each(func(d *doing) {
+	w.e.ops.each(func(d *opRecord) {
 		if d.transfer == nil {
 			return
 		}
@@ -144,7 +144,7 @@ func (w *stallWatch) transfers(now time.Duration) (any bool, stalled []func()) {
 	if !due && len(moves) == 0 {
 		return any, nil
 	}
-	w.e.doing.each(func(d *doing) {
+	w.e.ops.each(func(d *opRecord) {
 		switch {
 		case d.transfer == nil:
 		case moves[d.ep.String()]:
@@ -169,7 +169,7 @@ func (w *stallWatch) calls(now time.Duration) (any bool, frozen []func()) {
 	}
 	wanted := map[string]na.Addr{}
 	self := w.e.self.String()
-	w.e.doing.each(func(d *doing) {
+	w.e.ops.each(func(d *opRecord) {
 		if d.call == nil {
 			return
 		}
@@ -187,7 +187,7 @@ func (w *stallWatch) calls(now time.Duration) (any bool, frozen []func()) {
 	if len(dead) == 0 {
 		return any, nil
 	}
-	w.e.doing.each(func(d *doing) {
+	w.e.ops.each(func(d *opRecord) {
 		silent, is := dead[d.ep.String()]
 		if !is || d.call == nil || now-d.began < keep {
 			return
@@ -251,7 +251,7 @@ type question struct {
 // themselves.
 func (q question) CallDone(k *hg.Call) {
 	k.Free()
-	now := q.w.e.doing.clock.Exact()
+	now := q.w.e.ops.clock.Exact()
 	q.w.mu.Lock()
 	defer q.w.mu.Unlock()
 	q.p.inFlight, q.p.answered = false, now

@@ -50,9 +50,9 @@ func TestStalledTransfer(t *testing.T) {
 			if _, err := r.Pull(ctx, mine); codes.Of(err) != codes.Timeout || time.Since(start) != 3*want {
 				t.Errorf("with a deadline: %v after %v", err, time.Since(start))
 			}
-			if s.client.doing.watch.armed.Load() {
+			if s.client.ops.watch.armed.Load() {
 				elapse(time.Minute)
-				if s.client.doing.watch.armed.Load() {
+				if s.client.ops.watch.armed.Load() {
 					t.Error("the timer runs while nothing is under way")
 				}
 			}
@@ -94,7 +94,7 @@ func TestStallIsSwitchedOff(t *testing.T) {
 			t.Error("the transfer has ended")
 		default:
 		}
-		if s.client.doing.watch.armed.Load() {
+		if s.client.ops.watch.armed.Load() {
 			t.Error("the timer runs")
 		}
 		p.cancel()
@@ -130,7 +130,7 @@ func TestFrozenPeerIsNoticed(t *testing.T) {
 			t.Errorf("after it goes on: %d, %v", out, err)
 		}
 		elapse(time.Minute)
-		if s.client.doing.watch.armed.Load() {
+		if s.client.ops.watch.armed.Load() {
 			t.Error("the timer runs while nothing is under way")
 		}
 	})
@@ -172,13 +172,13 @@ func TestStalledTransferOfHandler(t *testing.T) {
 // +checklocksignore: it does not follow locks in a loop.
 func TestStallWatchMissesNoOperation(t *testing.T) {
 	e := listening(t, nil)
-	ds := &e.doing
+	ds := &e.ops
 	ds.watch.armed.Store(true) // the timer is about to look
 	for i := range ds.shards {
 		ds.shards[i].mu.Lock()
 	}
-	begun := make(chan *doing)
-	go func() { begun <- ds.begin(&doing{op: "test"}) }()
+	begun := make(chan *opRecord)
+	go func() { begun <- ds.begin(&opRecord{op: "test"}) }()
 	for range 1000 {
 		runtime.Gosched() // begin comes to wait for a shard; the test finds less where it has not
 	}

@@ -84,9 +84,9 @@ const (
 
 // operations returns the calls and the transfers that the program has started and that have not ended, the oldest first.
 func (e *Engine) operations() (calls, transfers []stats.Operation) {
-	list := e.doing.all()
-	slices.SortFunc(list, func(a, b doing) int { return cmp.Compare(a.began, b.began) })
-	now := e.doing.clock.Exact()
+	list := e.ops.all()
+	slices.SortFunc(list, func(a, b opRecord) int { return cmp.Compare(a.began, b.began) })
+	now := e.ops.clock.Exact()
 	for _, x := range list {
 		op := stats.Operation{Op: x.op, RPC: x.label(), Peer: x.ep.String(), Bytes: x.bytes, Age: now - x.began}
 		if x.within != nil {
@@ -112,7 +112,7 @@ func (e *Engine) requests() (list []stats.Request) {
 			}
 		}
 	}
-	for _, o := range e.handlers.held.all() {
+	for _, o := range e.handlers.unanswered.all() {
 		list = append(list, stats.Request{State: "held", RPC: o.svc.label(), Peer: o.from, Age: time.Since(o.since)})
 	}
 	return list

@@ -49,9 +49,9 @@ type move struct {
 	segs [][]byte       // the local memory, n bytes
 	over na.Event       // set by TransferDone
 
-	doing   *doing  // nil until admitted
-	pending leaving // see doing
-	bounded bool    // see doing
+	record  *opRecord // nil until admitted
+	pending pendingOp // see opRecord
+	bounded bool      // see opRecord
 
 	times stats.Timing // for the engine's monitor
 }
@@ -105,7 +105,7 @@ func (m *move) admit() error {
 	}
 	m.e = m.r.ep.e
 	m.t = m.e.core.NewTransfer()
-	m.doing = m.e.doing.begin(&doing{op: m.d.op, ep: m.r.ep, bytes: m.n, pending: m.pending, transfer: m.t, bounded: m.bounded})
+	m.record = m.e.ops.begin(&opRecord{op: m.d.op, ep: m.r.ep, bytes: m.n, pending: m.pending, transfer: m.t, bounded: m.bounded})
 	return nil
 }
 
@@ -202,8 +202,8 @@ func (m *move) observe(ctx context.Context, ev stats.Event) {
 // release gives everything back. The transfer is over, or was never started.
 func (m *move) release() {
 	m.letGo()
-	if m.doing != nil {
-		m.doing.end()
+	if m.record != nil {
+		m.record.end()
 	}
 	if m.t != nil {
 		m.t.Free()
@@ -212,7 +212,7 @@ func (m *move) release() {
 		m.e.end()
 	}
 	spare := m.spare()
-	m.part, m.t, m.to, m.lost, m.e, m.doing, m.pending = part{}, nil, nil, nil, nil, nil, nil
+	m.part, m.t, m.to, m.lost, m.e, m.record, m.pending = part{}, nil, nil, nil, nil, nil, nil
 	m.over.Reset()
 	if spare != nil {
 		spare.Put(m)
@@ -334,8 +334,8 @@ func (pm *pendingMove) unref() {
 	}
 }
 
-// train is a transfer in chunks. The oldest chunk is waited for first, since a connection serves them in order.
-type train struct {
+// chunkedTransfer is a transfer in chunks. The oldest chunk is waited for first, since a connection serves them in order.
+type chunkedTransfer struct {
 	r      RemoteBulk
 	d      *direction
 	b      *Bulk
@@ -347,7 +347,7 @@ type train struct {
 	flying []*move // chunks under way, oldest first
 }
 
-func (t *train) run(ctx context.Context) (int64, error) {
+func (t *chunkedTransfer) run(ctx context.Context) (int64, error) {
 	for t.done < t.total {
 		err := t.fill(ctx)
 		if err == nil {
@@ -362,7 +362,7 @@ func (t *train) run(ctx context.Context) (int64, error) {
 }
 
 // fill starts as many chunks as may be under way.
-func (t *train) fill(ctx context.Context) error {
+func (t *chunkedTransfer) fill(ctx context.Context) error {
 	for t.next < t.total && len(t.flying) < t.limit {
 		n := min(t.chunk, t.total-t.next)
 		m := newMove(ctx, part{t.r, t.d, t.next, n})
@@ -377,7 +377,7 @@ func (t *train) fill(ctx context.Context) error {
 	return nil
 }
 
-func (t *train) waitOldest(ctx context.Context) error {
+func (t *chunkedTransfer) waitOldest(ctx context.Context) error {
 	m := t.flying[0]
 	n, err := m.wait(ctx)
 	m.release()
@@ -387,7 +387,7 @@ func (t *train) waitOldest(ctx context.Context) error {
 }
 
 // abandon cancels the chunks in flight and waits until the network does not use their memory any more.
-func (t *train) abandon(ctx context.Context) {
+func (t *chunkedTransfer) abandon(ctx context.Context) {
 	for _, m := range t.flying {
 		if m.lost == nil {
 			m.t.Cancel()

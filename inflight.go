@@ -9,16 +9,16 @@ import (
 	"cinnabar/internal/sched"
 )
 
-// doing is an operation of the program that is under way: a call, a one-way request, a transfer.
-type doing struct {
+// opRecord is an operation of the program that is under way: a call, a one-way request, a transfer.
+type opRecord struct {
 	op       string // as in Error.Op
 	proc     *procedure
 	provider uint16
 	ep       *Endpoint
 	bytes    int64         // of a transfer
 	within   *service      // the handler's that has begun it, nil if none has
-	pending  leaving       // the Pending that stands for it, nil if a goroutine waits in Call, Pull or Push
-	began    time.Duration // by the clock of the doings
+	pending  pendingOp     // the Pending that stands for it, nil if a goroutine waits in Call, Pull or Push
+	began    time.Duration // by the clock of the opTable
 	bounded  bool          // its context ends it in time, so it is not watched
 	call     *hg.Call      // not nil for a call, and not freed while the operation is recorded
 	transfer *hg.Transfer  // likewise for a transfer
@@ -28,23 +28,23 @@ type doing struct {
 	moved    time.Duration // when progress was last seen to change, or when the operation began
 
 	shard      *shard
-	prev, next *doing
+	prev, next *opRecord
 }
 
-// leaving is a [Pending] of any type.
-type leaving interface{ ignored() bool }
+// pendingOp is a [Pending] of any type.
+type pendingOp interface{ ignored() bool }
 
 // label names the procedure of a call, and is empty for a transfer.
-func (d *doing) label() string {
+func (d *opRecord) label() string {
 	if d.proc == nil {
 		return ""
 	}
 	return d.proc.label(d.provider)
 }
 
-// doings is the table of an engine's operations in flight. An operation enters and leaves at the price of an uncontended lock each, and
+// opTable is the table of an engine's operations in flight. An operation enters and leaves at the price of an uncontended lock each, and
 // allocates nothing in the long run.
-type doings struct {
+type opTable struct {
 	clock  *sched.Clock
 	watch  stallWatch
 	shards [8]shard
@@ -54,9 +54,9 @@ type doings struct {
 type shard struct {
 	mu invariants.Mutex
 	// +checklocks:mu
-	first *doing // under way
+	first *opRecord // under way
 	// +checklocks:mu
-	free *doing // to be used again, linked by next
+	free *opRecord // to be used again, linked by next
 	// +checklocks:mu
 	spare int      // how many those are
 	_     [64]byte // so that shards do not share a cache line
@@ -65,10 +65,10 @@ type shard struct {
 // maxSpare is how many records a shard keeps for later.
 const maxSpare = 1024
 
-func (ds *doings) init() { ds.clock = sched.NewClock() }
+func (ds *opTable) init() { ds.clock = sched.NewClock() }
 
 // begin records a copy of op and returns the copy. It sets the shard and the times of op first.
-func (ds *doings) begin(op *doing) *doing {
+func (ds *opTable) begin(op *opRecord) *opRecord {
 	sh := &ds.shards[rand.Uint32()%uint32(len(ds.shards))]
 	op.shard, op.began = sh, ds.clock.Now()
 	op.moved = op.began
@@ -79,7 +79,7 @@ func (ds *doings) begin(op *doing) *doing {
 	defer sh.mu.Unlock()
 	d := sh.free
 	if d == nil {
-		d = new(doing)
+		d = new(opRecord)
 	} else {
 		sh.free = d.next
 		sh.spare--
@@ -94,9 +94,9 @@ func (ds *doings) begin(op *doing) *doing {
 }
 
 // end says that the operation is over; d must not be used any more.
-func (d *doing) end() { d.shard.drop(d) }
+func (d *opRecord) end() { d.shard.drop(d) }
 
-func (sh *shard) drop(d *doing) {
+func (sh *shard) drop(d *opRecord) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if d.prev == nil {
@@ -107,7 +107,7 @@ func (sh *shard) drop(d *doing) {
 	if d.next != nil {
 		d.next.prev = d.prev
 	}
-	*d = doing{}
+	*d = opRecord{}
 	if sh.spare < maxSpare {
 		d.next = sh.free
 		sh.free = d
@@ -116,7 +116,7 @@ func (sh *shard) drop(d *doing) {
 }
 
 // all returns copies of the operations in flight.
-func (ds *doings) all() (list []doing) {
+func (ds *opTable) all() (list []opRecord) {
 	for i := range ds.shards {
 		sh := &ds.shards[i]
 		sh.mu.Lock()

@@ -2,10 +2,10 @@ package cinnabar
 
 import "testing"
 
-// BenchmarkDoing measures what it costs to record an operation as under way.
-func BenchmarkDoing(b *testing.B) {
+// BenchmarkOpTable measures what it costs to record an operation as under way.
+func BenchmarkOpTable(b *testing.B) {
 	e := &Engine{}
-	e.doing.init()
+	e.ops.init()
 	rt := &route{e: e, proc: add.proc, ep: &Endpoint{e: e}}
 	b.ReportAllocs()
 	for b.Loop() {
@@ -13,10 +13,10 @@ func BenchmarkDoing(b *testing.B) {
 	}
 }
 
-// BenchmarkDoingParallel is the same from all processors.
-func BenchmarkDoingParallel(b *testing.B) {
+// BenchmarkOpTableParallel is the same from all processors.
+func BenchmarkOpTableParallel(b *testing.B) {
 	e := &Engine{}
-	e.doing.init()
+	e.ops.init()
 	b.RunParallel(func(pb *testing.PB) {
 		rt := &route{e: e, proc: add.proc, ep: &Endpoint{e: e}}
 		for pb.Next() {
