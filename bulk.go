@@ -246,7 +246,7 @@ func (b *Bulk) Bytes() []byte {
 // Close ends the exposure: it refuses new transfers, revokes the keys, so that no peer begins to reach the memory any more,
 // and waits for the transfers that this process started on b, and for accesses of peers under way. An access that a peer
 // does not let go on for a second, or that is under way still after five, ends with its connection.
-// Whether peers are done is for the program's protocol to know.
+// Close does not wait until peers have no more use for the memory; the program and its peers agree on that by messages of their own.
 //
 // There is one exception over ofi+tcp, because that protocol can refuse an access only by ending the connection, and all other
 // calls on it would fail. A call is abandoned when its context ends or the program cancels it before the response comes; the

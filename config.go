@@ -25,37 +25,38 @@ type Config struct {
 	// have subsys=na. The program may log with the same logger.
 	Logger *slog.Logger `json:"-"`
 
-	// MaxHandlers is how many handlers there are at once, in each pool and outside pools; 0: 4096. Those that wait for a
-	// call or transfer of theirs count too, so it must exceed the depth of calls that come back to this engine.
-	// From a limit of 8 on, one host may have nine of sixteen; its further requests wait, and those of other hosts go on.
+	// MaxHandlers limits the number of handlers at the same time, in each pool and outside pools; 0: 4096. Handlers that wait for a
+	// call or transfer of theirs count too, so the limit must exceed the depth of calls that come back to this engine.
+	// From a limit of 8 on, one host may have nine sixteenths of it; its further requests wait, and those of other hosts go on.
 	MaxHandlers int
-	// MaxQueued is how many requests may wait for a handler outside pools; those beyond it are answered codes.Again; 0: 65536,
-	// negative: none wait. From a limit of 8 on, one host may have nine of sixteen.
+	// MaxQueued limits the number of requests that wait for a handler outside pools; those beyond it are answered codes.Again; 0: 65536,
+	// negative: none wait. From a limit of 8 on, one host may have nine sixteenths of it.
 	MaxQueued int
-	Pools     []PoolConfig
+	Pools     []PoolConfig // the pools at the beginning; [Engine.AddPool] makes further ones
 	// RPCPool is the pool of handlers that are registered without WithPool; empty: outside pools. RPCs by which peers administer the
 	// engine, with names that begin with two underscores, are outside pools always.
 	RPCPool string
 	// Parent is an engine of this process; the new engine uses the pools of Parent instead of having its own (parent_mid).
 	// MaxHandlers, MaxQueued and Pools must be 0 then, and HandlerWarning is the parent's. The two may end in any order.
 	Parent *Engine `json:"-"`
-	// HandlerWarning is how long a handler may take before a warning on Logger names it and its caller, and again
-	// whenever it has become twice as old; 0: never. Calls that the handler waits for count.
+	// HandlerWarning is the age of a handler at which Logger gets a warning with its RPC and its caller, and another one whenever
+	// the age has doubled; 0: no warnings. The time of calls that the handler waits for counts.
 	HandlerWarning time.Duration
 
 	Interceptors []Interceptor `json:"-"` // outermost first, around calls and around handlers
 	Monitor      stats.Monitor `json:"-"` // nil: none, which costs nothing
 	Progress     Progress
 
-	// AllowRemoteShutdown has the engine obey a peer that asks it to shut down ([Endpoint.Shutdown],
-	// margo_shutdown_remote_instance). Otherwise the engine answers such a peer that it may not.
+	// AllowRemoteShutdown lets every peer shut down the engine ([Endpoint.Shutdown],
+	// margo_shutdown_remote_instance). Otherwise the engine refuses such requests, and the peer's
+	// Endpoint.Shutdown returns codes.Permission.
 	AllowRemoteShutdown bool
 
 	Checksums Checksums // of messages; 0: ChecksumsAuto
 	// MaxMemory limits the bytes that the engine holds for its peers, all together: requests that wait, responses that
-	// leave, connections, arguments and results that are fetched or lent. The other limits have their parts of it: where
-	// they are left 0 and the machine is small they are smaller than said here, and where they are not they must fit. At
-	// least 32 MiB; 0: half of the machine's memory, or of the limit of its control groups.
+	// leave, connections, arguments and results that are fetched or lent. The other limits have their parts of it: on a
+	// small machine the default of such a limit is smaller than its comment names, and a value of the program must fit, or Listen
+	// and Open fail. At least 32 MiB; 0: half of the machine's memory, or of the limit of its control groups.
 	MaxMemory int64
 	// MaxConnections limits the connections of peers, two descriptors each; 0: as many as RLIMIT_NOFILE allows beside 1,024
 	// descriptors, or a quarter of them, for the program, and as an eighth of MaxMemory holds. Over na+sm there are at
@@ -67,8 +68,8 @@ type Config struct {
 	// result; 0: 4 GiB. Both are parts of MaxMemory. A request beyond the budget is answered codes.Again.
 	MaxOverflow    int64
 	OverflowBudget int64
-	// TransferStall is for how long a transfer may move no byte before it fails with codes.Timeout, if a handler has started it,
-	// or if its context has no deadline; 0: 30 s; negative: for ever.
+	// TransferStall is the time without a moved byte after which a transfer fails with codes.Timeout, if a handler has started it,
+	// or if its context has no deadline; 0: 30 s; negative: no limit.
 	TransferStall time.Duration
 
 	NoEager    bool // never embed small read-only memory in its handle (no_bulk_eager)
@@ -96,17 +97,17 @@ type Config struct {
 	MaxResponse int           // bytes of a response message, at least 512, the same as the peers'; 0: 4096
 	Resolver    *net.Resolver `json:"-"` // resolves host names in addresses of peers; nil: net.DefaultResolver
 	DialTimeout time.Duration // bounds one attempt to connect to an address, and one resolution of a host name; 0: 10 s
-	DialRetry   time.Duration // for how long the engine dials a peer again that refuses connections, resolving its host name anew; 0: not at all
-	// KeepAlive is after how long a silent host counts as dead; 0: 15 s; negative: never. It is also how often an engine asks
-	// a peer that a call without a deadline waits for whether it still makes progress, by a request that no peer serves.
+	DialRetry   time.Duration // the time for which the engine redials a peer that refuses connections, and resolves its host name again; 0: no redial
+	// KeepAlive is the time of silence after which a host counts as dead; 0: 15 s; negative: no limit. It is also the period at which
+	// the engine probes a peer from which a call without a deadline awaits the response, by a request that no peer serves.
 	// A peer that has answered none of these for 20 times KeepAlive, 5 minutes by default, counts as frozen, and the calls
 	// fail with codes.HostUnreach. A program of C that makes no progress while a handler computes does not answer meanwhile:
 	// if its handlers compute longer than that, KeepAlive must be longer, or negative.
 	KeepAlive   time.Duration
-	SendTimeout time.Duration // how long a host may leave sent bytes unacknowledged; 0: 15 s; negative: for ever
+	SendTimeout time.Duration // the limit for a host to acknowledge sent bytes; 0: 15 s; negative: no limit
 
-	// LateAccess is for how long the engine keeps the closed memory of an abandoned call for that call's server, unless the
-	// response comes earlier ([Bulk.Close]); 0: 60 s; negative: not at all. Kept memory counts towards MaxMemory.
+	// LateAccess is the time for which the engine keeps the closed memory of an abandoned call for that call's server, unless the
+	// response comes earlier ([Bulk.Close]); 0: 60 s; negative: none. Kept memory counts towards MaxMemory.
 	LateAccess time.Duration
 
 	quota *hostquota.Book // of the engine that has this configuration; nil: it is no engine's
@@ -114,9 +115,9 @@ type Config struct {
 	clock hg.Clock        // likewise
 }
 
-// Progress says how waiting is done.
+// Progress has the settings of goroutines that wait for the network.
 type Progress struct {
-	// Spin is for how long a goroutine that waits for the network polls it before it sleeps. Polling saves the waking of
+	// Spin is the time for which a waiting goroutine polls the network before it sleeps. Polling avoids the wake-up of
 	// a sleeping thread, which takes longer than a small call. 0: 50 µs, but over na+sm 40 µs on two processors and no time
 	// on one; negative: sleep at once.
 	Spin time.Duration
@@ -128,7 +129,7 @@ type Checksums uint8
 
 // The values of Checksums.
 const (
-	// ChecksumsAuto finds out by one small exchange which kind of peer a called process is, before the first call to
+	// ChecksumsAuto makes the engine find the kind of a called process by one small exchange before the first call to
 	// it, and uses checksums in a response if the request has them.
 	ChecksumsAuto Checksums = iota
 	// NoChecksums is for peers with a Mercury that was built without checksums.

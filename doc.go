@@ -16,10 +16,11 @@
 //	out, err := Add.Call(ctx, ep, AddIn{X: 1, Y: 2})
 //
 // For megabytes a program exposes memory as a [Bulk] and sends its [BulkHandle] in a message; the receiver reads or writes
-// the memory by a [RemoteBulk]. All types are safe for concurrent use, and handlers may block.
+// the memory by a [RemoteBulk]. A program ends each engine with [Engine.Shutdown] or [Engine.Close]. All types except plain structs such as
+// [Config] are safe for concurrent use, and handlers may block.
 //
 // Read on at [Call] for responses that come later, at [Pending] for operations in flight, at [Error] and
 // [cinnabar/codes] for failures, at [HandlerPool] for limits, at [cinnabar/stats] for observation, and in
 // [cinnabar/margo] for the JSON configuration of Margo. The verbs of RDMA programming are in [cinnabar/verbs].
-// There is no authentication: SECURITY.md describes the trust in peers.
+// The package does not authenticate peers; SECURITY.md describes the trust in them.
 package cinnabar

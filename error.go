@@ -11,11 +11,11 @@ import (
 	"cinnabar/internal/na"
 )
 
-// ErrClosed is why an operation on a closed engine fails, and one that was under way when the engine was closed. It
-// matches [net.ErrClosed].
+// ErrClosed is the cause in the error of an operation on a closed engine, or of one that was under way when the engine was closed.
+// [errors.Is] finds it there. It matches [net.ErrClosed].
 var ErrClosed = fmt.Errorf("cinnabar: engine is closed (%w)", net.ErrClosed)
 
-// Error is why an operation failed. errors.Is matches its Code and everything below its Err.
+// Error is the error of an operation. [errors.Is] matches its Code and everything below its Err.
 type Error struct {
 	Op     string // "call", "send", "pull"; empty if an error that wraps this one has the operation
 	RPC    string // the procedure's name, with @ and the provider id where one was addressed; empty for other operations

@@ -18,7 +18,7 @@ import (
 type PoolKind uint8
 
 const (
-	// PoolFIFO has the peers take turns, and each one's requests come in their order (Argobots' fifo and fifo_wait).
+	// PoolFIFO lets the peers take turns; the requests of one peer come in their order (Argobots' fifo and fifo_wait).
 	PoolFIFO PoolKind = iota
 	// PoolPriority prefers requests of RPCs that are registered with a higher [WithPriority]; among equals it is as
 	// PoolFIFO. So that others do not starve, each eighth turn is that of the priority that has waited longest for one. Margo's
@@ -291,7 +291,7 @@ func (e *Engine) AddPool(cfg PoolConfig) (*HandlerPool, error) {
 }
 
 // RemovePool removes a pool, whether AddPool or Config.Pools made it (margo_remove_pool_by_name). It is refused with codes.Busy while it is
-// the Config.RPCPool of an engine, an RPC is registered for it, a timer of it is started, or a request is in it.
+// the Config.RPCPool of an engine, an RPC is registered for it, a function of AfterFunc waits in it, or a request is in it.
 func (e *Engine) RemovePool(name string) error { return e.handlers.pools.remove(name) }
 
 // SetHandlerWarning changes Config.HandlerWarning of the running engine, and of the engines that share its pools; 0: no warnings.

@@ -17,7 +17,7 @@ type CallInfo struct {
 	// Parent is the id of the RPC that the calling handler serves; 65535 if the call is made outside handlers. The caller
 	// chooses it and nothing verifies it, so it serves for statistics only.
 	Parent uint64
-	Pool   string // at the serving side: which pool the handler is in; "" if in none with a name
+	Pool   string // at the serving side: the pool of the handler; "" if it is in none with a name
 }
 
 // event returns the description in the form that events have.

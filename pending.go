@@ -13,8 +13,8 @@ import (
 
 // Pending is an operation in flight. It is safe for concurrent use, and Wait may be called any number of times.
 //
-// An operation runs to its end even if the program never calls Wait. Until then it uses the memory that the program gave it, which the
-// program must not change, and for a transfer into it not read.
+// An operation runs to its end even if the program never calls Wait. Until then a transfer uses the memory of the local Bulk, so the
+// program must not change those bytes, and must not read those that a pull writes. [RPC.Start] has the rule for arguments.
 type Pending[T any] struct {
 	op operation[T]
 

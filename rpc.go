@@ -42,7 +42,7 @@ func (r *RPC[In, Out]) Name() string { return r.proc.name }
 // Mercury have the same id for all.
 func (r *RPC[In, Out]) ID(provider uint16) uint64 { return r.proc.id(provider) }
 
-// Call has the procedure run by the process and provider that to names, and returns its result once it is there.
+// Call sends a request to the process and provider that to names, waits for the response, and returns the result.
 //
 // If ctx ends first, Call returns an [*Error] of codes.Timeout or codes.Canceled. The request is not taken back, and the
 // context of a handler that has begun does not end, because Mercury has no message for that. The program may change the memory of in as
@@ -271,7 +271,7 @@ func (r *OneWay[In]) Send(ctx context.Context, to Target, in In) error {
 	return nil
 }
 
-// Handle has h run for each request that reaches on. The engine logs the error that h returns, because no caller waits for it. If a
+// Handle registers h, which runs for each request that reaches on. The engine logs the error that h returns, because no caller waits for it. If a
 // peer wants a response all the same, it gets an empty one, or the code of h's error.
 func (r *OneWay[In]) Handle(on Registrar, h func(context.Context, In) error, opts ...HandleOption) error {
 	if h == nil {

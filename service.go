@@ -213,7 +213,7 @@ func remove(p *procedure, on Registrar) error {
 	return nil
 }
 
-// Handle has h run for each request that reaches on, on a goroutine that may block. The value that h returns is the response; an
+// Handle registers h, which runs for each request that reaches on, on a goroutine that may block. The value that h returns is the response; an
 // error travels as its code ([codes.Of]) without the text. A panic is answered codes.OtherError.
 //
 // The engine logs the text of the error: at Warn if the error has no code, within a bound on the lines about one host, and at Debug if it

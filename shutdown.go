@@ -88,7 +88,7 @@ func (cs *callbacks) pop() *callback {
 	return c
 }
 
-// OnShutdown has f called when Shutdown begins, before anything is refused: RPCs still work in both directions. Of
+// OnShutdown registers f, which Shutdown calls before it refuses requests: RPCs still work in both directions. Of
 // several functions the last one registered is called first (margo_push_prefinalize_callback). f must not call Shutdown
 // or Close, which wait for it. remove takes f out again and reports whether it was still to be called; it may be
 // ignored. Close calls no such functions.
@@ -96,7 +96,7 @@ func (e *Engine) OnShutdown(f func(context.Context)) (remove func() bool) {
 	return e.ending.onShutdown.push(f)
 }
 
-// OnClose has f called when the engine is closed, by Shutdown or Close: no RPC works any more. Of several functions the
+// OnClose registers f, which Shutdown and Close call after the engine is closed: no RPC works any more. Of several functions the
 // last one registered is called first (margo_push_finalize_callback). f must not call Shutdown or Close. remove is as
 // in OnShutdown.
 func (e *Engine) OnClose(f func()) (remove func() bool) {
