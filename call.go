@@ -194,7 +194,7 @@ func (c *Call[In, Out]) respond(ctx context.Context, payload []byte, began time.
 	return ev.Err
 }
 
-// guard has the call answered should the program lose it. It is called when a handler of the long form has returned.
+// guard makes the collector answer the call if the program loses it. The engine calls it after a handler of the long form has returned.
 func (c *Call[In, Out]) guard() {
 	if c.s.answered.Load() {
 		return

@@ -94,7 +94,7 @@ func (ep *Endpoint) usable() error {
 	return nil
 }
 
-// Target is where a call goes: an [*Endpoint], which stands for the flavour's default provider, or a [ProviderHandle].
+// Target is the destination of a call: an [*Endpoint], which stands for the flavour's default provider, or a [ProviderHandle].
 type Target interface {
 	target() (ep *Endpoint, provider uint16, given bool)
 }

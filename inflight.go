@@ -62,7 +62,7 @@ type shard struct {
 	_     [64]byte // so that shards do not share a cache line
 }
 
-// maxSpare is how many records a shard keeps for later.
+// maxSpare is the number of records that a shard keeps for reuse.
 const maxSpare = 1024
 
 func (ds *opTable) init() { ds.clock = sched.NewClock() }

@@ -136,7 +136,7 @@ func (h *unansweredCalls) all() (list []*unansweredCall) {
 	return list
 }
 
-// maxWarnings is how many leaks of each kind are reported by name.
+// maxWarnings is the largest number of leaks of each kind that are logged by name.
 const maxWarnings = 16
 
 // warnLeaks logs memory that is still exposed when its engine ends, calls that the program has not answered, and operations in flight

@@ -161,7 +161,7 @@ func (cfg *Config) checkLimits() error {
 	return nil
 }
 
-// smPlaces is how many connections C's region of shared memory has room for.
+// smPlaces is the number of connections for which C's region of shared memory has room.
 const smPlaces = 255
 
 // roomForQueue returns how long the queue of a pool is that is added while the engine runs.

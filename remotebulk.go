@@ -125,7 +125,7 @@ func (r RemoteBulk) check(d *direction) error {
 	return nil
 }
 
-// defaultInFlight is how many chunks are under way if the caller does not say: enough to fill the time in which the
+// defaultInFlight is the number of chunks under way if inFlight is 0: enough to fill the time in which the
 // peer turns one around.
 const defaultInFlight = 8
 

@@ -285,7 +285,7 @@ func (r *OneWay[In]) Handle(on Registrar, h func(context.Context, In) error, opt
 // Remove undoes Handle.
 func (r *OneWay[In]) Remove(on Registrar) error { return remove(r.proc, on) }
 
-// route is where one call goes.
+// route is the destination of one call, with the id and the peer of the request.
 type route struct {
 	proc     *procedure
 	e        *Engine

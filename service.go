@@ -121,7 +121,7 @@ func refuse(r *hg.Request, svc *service, code codes.Code) {
 	}
 }
 
-// Registrar is where handlers are registered: an [*Engine], for the flavour's default provider, or a [*Provider].
+// Registrar is an object on which handlers are registered: an [*Engine], for the flavour's default provider, or a [*Provider].
 type Registrar interface {
 	registrar() (e *Engine, provider uint16, given bool)
 }

@@ -113,7 +113,7 @@ func (e *Engine) Err() error {
 	return e.ending.err
 }
 
-// Shutdown ends the engine in good order: it calls the functions that OnShutdown registered, then has new requests answered
+// Shutdown ends the engine in good order: it calls the functions that OnShutdown registered, then answers new requests
 // codes.Permission, waits until all handlers have returned and all answers are sent, and closes the engine. An answer that is
 // too long for a message is sent when its caller has fetched it; because an abandoned call does not fetch it, Shutdown waits for
 // at most two seconds and one more for each MiB. Shutdown waits for a request that the program holds without an answer

@@ -38,9 +38,9 @@ type pinged struct {
 
 const (
 	defaultKeepAlive = 15 * time.Second
-	// frozenAfter is how many times KeepAlive a peer may leave such a request unanswered.
+	// frozenAfter is the number of periods of KeepAlive for which a peer may leave such a request unanswered.
 	frozenAfter = 20
-	// looks is how many times the watch checks an operation in the time after which the operation counts as stalled.
+	// looks is the number of times that the watch checks an operation in the time after which the operation counts as stalled.
 	looks = 8
 )
 

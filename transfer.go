@@ -36,7 +36,7 @@ type part struct {
 	off, n int64
 }
 
-// move is one transfer. It holds the gate of the engine and the lease of the local memory until release.
+// move is one transfer. Until release it holds a count of Engine.gate and one of the life of the local Bulk.
 //
 //	newMove --prepare--> ready --start--> under way --wait--> over --release--> in the pool
 type move struct {

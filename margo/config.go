@@ -35,7 +35,7 @@ type Config struct {
 // document, as in C: it is the argument of [Listen] or [Open]. A document that asks for Margo's default monitor by its key monitoring
 // sets Monitor to new [Statistics].
 //
-// The error, of CodeInvalidArg, names the key that is refused. [Config.Notes] lists the settings that are accepted and have no effect.
+// The error, of codes.InvalidArg, names the key that is refused. [Config.Notes] lists the settings that are accepted and have no effect.
 func ParseConfig(margoJSON []byte) (*Config, error) { return parseConfig(margoJSON, noEnvironment) }
 
 // noEnvironment is an environment without variables.

@@ -139,7 +139,7 @@ type LogHandler struct {
 }
 
 // NewLogHandler returns a LogHandler with these levels that passes lines to next. The error is an [*cinnabar.Error] of
-// CodeInvalidArg that names the level that does not exist.
+// codes.InvalidArg that names the level that does not exist.
 func NewLogHandler(next slog.Handler, levels LogLevels) (*LogHandler, error) {
 	h := &LogHandler{next: next, rule: new(atomic.Pointer[logRule])}
 	if err := h.SetLevels(levels); err != nil {

@@ -19,7 +19,7 @@ var queryRPC = cinnabar.NewRPC[struct{}, queryOut]("__query__")
 // queryOut has a Description as JSON.
 type queryOut struct{ JSON string }
 
-// maxDescribed is how many values a Description may have. Each has a comma, and some take fifty times their JSON.
+// maxDescribed is the largest number of values in a Description. Each has a comma, and some take fifty times their JSON.
 const maxDescribed = 1 << 18
 
 // Description is the answer to [Query].
@@ -70,7 +70,7 @@ func ServeQuery(e *cinnabar.Engine, c *Config) error {
 }
 
 // Query asks the process at ep for a description of its engine: providers, RPCs, pools, statistics, configuration. A process that does
-// not allow it ([Config].AllowQuery, [ServeQuery]), or is not Go, answers CodeNoEntry. The process chooses the length of the answer,
+// not allow it ([Config].AllowQuery, [ServeQuery]), or is not Go, answers codes.NoEntry. The process chooses the length of the answer,
 // up to Config.MaxOverflow of the asking engine.
 func Query(ctx context.Context, ep *cinnabar.Endpoint) (*Description, error) {
 	out, err := queryRPC.Call(ctx, ep, struct{}{})
