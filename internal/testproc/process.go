@@ -42,6 +42,8 @@ type Command struct {
 	Limit time.Duration // limit of each wait; 0: one minute
 
 	Attr *syscall.SysProcAttr // further attributes, such as another user or another namespace; nil: none
+
+	pipeDelay time.Duration // limit of the wait for the outputs after the end of the process; 0: the constant
 }
 
 // Main calls the function of the process's role and ends the process: with status 1 if the function returns an error, which
@@ -116,7 +118,7 @@ func TryStart(t testing.TB, c Command) (*Process, error) {
 	p.cmd.Env = append(os.Environ(), quickExit(), roleEnv+"="+c.Role)
 	p.cmd.Env = append(p.cmd.Env, c.Env...)
 	p.cmd.Stdout, p.cmd.Stderr = p.Stdout, p.Stderr
-	p.cmd.WaitDelay = pipeDelay
+	p.cmd.WaitDelay = cmp.Or(c.pipeDelay, pipeDelay)
 	in, err := p.cmd.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("testproc: make the input of %s: %w", p.name, err)
@@ -126,13 +128,25 @@ func TryStart(t testing.TB, c Command) (*Process, error) {
 		return nil, fmt.Errorf("testproc: start %s: %w", p.name, err)
 	}
 	go func() {
-		p.err = p.cmd.Wait()
+		p.err = p.result(p.cmd.Wait())
 		close(p.done)
 		p.Stdout.end()
 		p.Stderr.end()
 	}()
 	t.Cleanup(p.destroy)
 	return p, nil
+}
+
+// result adds [exec.ErrWaitDelay] to err, the result of exec.Cmd.Wait, if another process had an output open at the end, because
+// exec.Cmd.Wait returns that error only for a process that ends with status 0.
+func (p *Process) result(err error) error {
+	switch {
+	case !p.Stdout.wasCut() && !p.Stderr.wasCut() || errors.Is(err, exec.ErrWaitDelay):
+		return err
+	case err == nil:
+		return exec.ErrWaitDelay
+	}
+	return fmt.Errorf("%w; %w", err, exec.ErrWaitDelay)
 }
 
 // quickExit is the environment variable that keeps a process with the race detector from sleeping for a second when it
@@ -199,8 +213,8 @@ func (p *Process) Ended() bool {
 // Done returns a channel that is closed when the process has ended and its outputs are complete.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Wait waits for the end of the process and returns how it ended, as [exec.Cmd.Wait] does. A process that has not ended
-// within the limit fails the test.
+// Wait waits for the end of the process and returns how it ended, as [exec.Cmd.Wait] does. The error is [exec.ErrWaitDelay] too if
+// another process, such as its child, still has one of its outputs open. A process that has not ended within the limit fails the test.
 func (p *Process) Wait() error {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), p.limit)

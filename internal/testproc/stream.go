@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"regexp"
 	"slices"
 	"strings"
@@ -28,6 +29,8 @@ type Stream struct {
 	// +checklocks:mu
 	ended bool
 	// +checklocks:mu
+	cut bool // another process had the output open when the wait for its end was given up
+	// +checklocks:mu
 	news chan struct{} // closed, and replaced by a new channel, when a field above changes
 }
 
@@ -35,7 +38,26 @@ func newStream(p *Process, name string) *Stream {
 	return &Stream{p: p, name: name, news: make(chan struct{})}
 }
 
-// Write adds bytes that the process has printed. Package os/exec calls it.
+// ReadFrom adds the bytes of r, which is the pipe of the output. Package os/exec calls it by io.Copy, and closes r if the wait for the
+// end of the output is given up.
+func (s *Stream) ReadFrom(r io.Reader) (int64, error) {
+	n, err := io.Copy(struct{ io.Writer }{s}, r)
+	if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.cut = true
+	}
+	return n, err
+}
+
+// wasCut reports whether the stream ended before its output was closed.
+func (s *Stream) wasCut() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cut
+}
+
+// Write adds bytes that the process has printed.
 func (s *Stream) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -27,6 +27,7 @@ func TestMain(m *testing.M) {
 		"stubborn": stubborn,
 		"fail":     func([]string) error { return errors.New("no use") },
 		"parent":   parent,
+		"forsake":  func(args []string) error { return errors.Join(parent(args), errors.New("a child is left")) },
 		"env":      func(args []string) error { fmt.Println(os.Getenv(args[0])); return nil },
 		"silent":   func([]string) error { _, err := io.Copy(io.Discard, os.Stdin); return err },
 	})
@@ -322,5 +323,21 @@ func TestBuild(t *testing.T) {
 	}
 	if dir, err := Build("./no/such/program"); err == nil || dir != "" || !strings.Contains(err.Error(), "no/such/program") {
 		t.Errorf("a program that is not there: %q, %v", dir, err)
+	}
+}
+
+// TestOutputsLeftOpen checks that the result of a process says that its child has its standard output, however the process ends.
+func TestOutputsLeftOpen(t *testing.T) {
+	for role, code := range map[string]int{"parent": 0, "forsake": 1} {
+		t.Run(role, func(t *testing.T) {
+			p := Start(t, Command{Role: role, pipeDelay: 100 * time.Millisecond})
+			if err := p.Wait(); !errors.Is(err, exec.ErrWaitDelay) || p.ExitCode() != code {
+				t.Errorf("exit code %d, %v; want %d and exec.ErrWaitDelay", p.ExitCode(), err, code)
+			}
+		})
+	}
+	p := Start(t, Command{Role: "fail"})
+	if err := p.Wait(); err == nil || errors.Is(err, exec.ErrWaitDelay) {
+		t.Errorf("a process without children: %v", err)
 	}
 }
