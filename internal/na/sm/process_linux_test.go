@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
@@ -367,6 +368,49 @@ func TestServerKilled(t *testing.T) {
 		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s is left: %v", path, err)
 		}
+	}
+}
+
+// TestServerUnreaped leaves the region of a process that has ended and that its parent has not waited for, so that the kernel still has
+// its number: the process counts as gone, a call to it fails, and the next endpoint to open removes the region.
+func TestServerUnreaped(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
+	defer cancel()
+	p := exec.CommandContext(ctx, "/proc/self/exe", "-test.run=^$")
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = p.Wait() }() // its end is no matter of this test
+	for {
+		err := unix.Waitid(unix.P_PID, p.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EINTR) {
+			t.Fatal(err)
+		}
+	}
+	ident := identity{int32(p.Process.Pid), 0}
+	if err := unix.Kill(p.Process.Pid, 0); err != nil || !processGone(ident.pid) {
+		t.Errorf("the kernel has process %d: %v; it counts as gone: %v", ident.pid, err, processGone(ident.pid))
+	}
+	client := open(t, Config{Prefix: privatePrefix("z")})
+	path := client.cfg.objectPath(ident.uri())
+	m, err := shm.Create(path, regionSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newRegion(m).init(ident, 0)
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	to := lookup(t, client, scheme+ident.uri())
+	if _, err := newCaller(client, to).call(t, nil); na.KindOf(err) != na.Unreachable {
+		t.Errorf("a call: %v; want kind %v", err, na.Unreachable)
+	}
+	open(t, Config{Prefix: client.cfg.Prefix})
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is left: %v", path, err)
 	}
 }
 
