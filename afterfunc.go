@@ -55,7 +55,7 @@ func Block(ctx context.Context, f func()) {
 //
 //	waiting --> queued --> called
 //	   |          |
-//	   +----------+--> stopped
+//	   +----------+--> stopped, by stop or by the end of the engine
 type delayed struct {
 	svc *service // stands for the function in the pool, and has no id
 	f   func(context.Context)
@@ -88,7 +88,10 @@ func (t *delayed) fire() {
 	t.state = delayQueued
 	e.timers.remove(t)
 	t.mu.Unlock()
-	if !e.handlers.gate.Acquire() {
+	if !e.handlers.gate.Acquire() { // the engine ends
+		t.mu.Lock()
+		t.state = delayStopped
+		t.mu.Unlock()
 		return
 	}
 	t.s.svc, t.s.id = t.svc, wire.NoParent

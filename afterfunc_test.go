@@ -55,3 +55,25 @@ func TestAfterFunc(t *testing.T) {
 		wantCode(t, err, codes.Permission)
 	})
 }
+
+// TestAfterFuncDuringShutdown lets the time of a function come while Shutdown waits for another one. It is never called, and stop reports
+// that the end of the engine has prevented the call.
+func TestAfterFuncDuringShutdown(t *testing.T) {
+	simulate(t, natest.Config{}, &Config{}, func(t *testing.T, s *sim) {
+		goOn := make(chan struct{})
+		_, err := s.server.AfterFunc("busy", 0, func(context.Context) { <-goOn })
+		must(t, err)
+		late, err := s.server.AfterFunc("late", time.Minute, func(context.Context) { t.Error("a function is called after the shutdown has begun") })
+		must(t, err)
+		synctest.Wait()
+		ended := make(chan error)
+		go func() { ended <- s.server.Shutdown(context.Background()) }()
+		elapse(time.Hour)
+		synctest.Wait()
+		if late() {
+			t.Error("stop reports that it, and not the end of the engine, has prevented the call")
+		}
+		close(goOn)
+		must(t, <-ended)
+	})
+}
