@@ -61,8 +61,8 @@ const (
 // the only function of this module that reads them. An empty margoJSON stands for "{}".
 //
 //	MARGO_LOG_LEVEL          Log.Margo
-//	HG_LOG_LEVEL             Log.Mercury, if the document has no mercury.log_level
-//	HG_LOG_SUBSYS            Log.Subsystems, if the document has no mercury.log_subsys
+//	HG_LOG_LEVEL             Log.Mercury, if mercury.log_level of the document is absent or Margo's default, "warning"
+//	HG_LOG_SUBSYS            Log.Subsystems, if mercury.log_subsys of the document is absent or Margo's default, "hg,na"
 //	FI_TCP_IFACE             Interface, if the document has none
 //	ABT_MEM_MAX_NUM_STACKS   the key abt_mem_max_num_stacks, which has no effect
 //	ABT_THREAD_STACKSIZE     the key abt_thread_stacksize, which has no effect
