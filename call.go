@@ -282,7 +282,7 @@ func (c *Call[In, Out]) Respond(ctx context.Context, out Out) error {
 	return c.answerError(c.send(ctx))
 }
 
-// Fail answers with the code of err ([codes.Of]). The text of err does not travel: the engine logs it, at Warn if err has no code,
+// Fail answers with the code of err ([codes.Of]), and with codes.OtherError for a [net.ErrClosed] that is not of an engine. The text of err does not travel: the engine logs it, at Warn if err has no code,
 // and otherwise at Debug.
 func (c *Call[In, Out]) Fail(err error) error {
 	code := errorCode(err) // before the claim, as in settle

@@ -83,7 +83,8 @@ func errorFrom(op, rpc, addr string, err error) error {
 	return e
 }
 
-// codeOf is [codes.Of] with the errors that the layers below return. It is the rule by which a handler's error becomes the
+// codeOf is [codes.Of] with the errors that the layers below return, and without [net.ErrClosed] of other objects than engines, because
+// a caller takes codes.Permission for a request that has not begun. It is the rule by which a handler's error becomes the
 // code that its caller receives.
 func codeOf(err error) codes.Code {
 	if c, ok := errors.AsType[codes.Code](err); ok {
@@ -102,6 +103,8 @@ func codeOf(err error) codes.Code {
 		return codes.Overflow
 	case kind != 0:
 		return kindCodes[kind]
+	case code == codes.Permission && !errors.Is(err, ErrClosed): // another object is closed, such as a file of the handler
+		return codes.OtherError
 	default:
 		return code
 	}

@@ -29,6 +29,8 @@ func TestCodeOf(t *testing.T) {
 		{context.DeadlineExceeded, codes.Timeout},
 		{context.Canceled, codes.Canceled},
 		{ErrClosed, codes.Permission},
+		{fmt.Errorf("file of the handler: %w", os.ErrClosed), codes.OtherError},
+		{fmt.Errorf("socket of the handler: %w", net.ErrClosed), codes.OtherError},
 		{errPeerGone, codes.HostUnreach},
 		{&codec.Error{Err: codec.ErrOverflow}, codes.Overflow},
 		{errors.New("x"), codes.OtherError},

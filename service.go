@@ -214,7 +214,8 @@ func remove(p *procedure, on Registrar) error {
 }
 
 // Handle registers h, which runs for each request that reaches on, on a goroutine that may block. The value that h returns is the response; an
-// error travels as its code ([codes.Of]) without the text. A panic is answered codes.OtherError.
+// error travels as its code ([codes.Of]) without the text, and a [net.ErrClosed] that is not of an engine as codes.OtherError. A panic is
+// answered codes.OtherError.
 //
 // The engine logs the text of the error: at Warn if the error has no code, within a bound on the lines about one host, and at Debug if it
 // has one. A panic is logged too, at most ten times a minute for one host, on standard error if the engine has no logger.
