@@ -31,7 +31,7 @@ type Config struct {
 }
 
 // ParseConfig reads a configuration of Margo's, the JSON that margo_init_ext takes and margo_get_config returns. It accepts each key
-// of Margo 0.24, if the value makes sense; docs/config.md lists the fields that the keys set. The address is not read from the
+// of Margo 0.24, if the value makes sense; docs/from-margo.md lists the fields that the keys set. The address is not read from the
 // document, as in C: it is the argument of [Listen] or [Open]. A document that asks for Margo's default monitor by its key monitoring
 // sets Monitor to new [Statistics].
 //
