@@ -26,33 +26,34 @@ import (
 // keeps its number. Mercury's own header has room for codes up to 255, Margo's for 32 bits.
 type Code uint32
 
-// The codes; their C names begin with HG_. Number 0 is HG_SUCCESS.
+// The codes. Their C names, which the comments begin with, have the prefix HG_. Number 0 is HG_SUCCESS. The rest of a comment is the
+// failure for which an engine of this module has the code; programs in C may use a code for other failures.
 const (
 	Permission     Code = iota + 1 // PERMISSION: the memory's mode forbids the access, or the peer is shutting down
 	NoEntry                        // NOENTRY: the peer does not serve the RPC
-	Interrupt                      // INTERRUPT
+	Interrupt                      // INTERRUPT: only from handlers that return it and from peers in C
 	Again                          // AGAIN: the peer is overloaded, a later call may succeed
-	NoMem                          // NOMEM
-	Access                         // ACCESS
-	Fault                          // FAULT
-	Busy                           // BUSY
-	Exist                          // EXIST
-	NoDev                          // NODEV
-	InvalidArg                     // INVALID_ARG
+	NoMem                          // NOMEM: the system or Config.MaxMemory has no room for memory or for the queue of a pool
+	Access                         // ACCESS: the system does not allow access to the file that the program exposes
+	Fault                          // FAULT: mapped memory cannot be accessed, because its file has become shorter or its file system is full
+	Busy                           // BUSY: the pool is in use, or the timer is started
+	Exist                          // EXIST: another pool, RPC or provider has the name or id
+	NoDev                          // NODEV: only from handlers that return it and from peers in C
+	InvalidArg                     // INVALID_ARG: an argument, an address or a setting is not valid, or the Bulk is closed
 	ProtocolError                  // PROTOCOL_ERROR: received bytes violate the protocol
 	Overflow                       // OVERFLOW: a value runs past the end of a message
-	MsgSize                        // MSGSIZE
-	ProtoNoSupport                 // PROTONOSUPPORT
-	OpNotSupported                 // OPNOTSUPPORTED
-	AddrInUse                      // ADDRINUSE
-	AddrNotAvail                   // ADDRNOTAVAIL
+	MsgSize                        // MSGSIZE: a message is longer than its limit, or than the buffer for it
+	ProtoNoSupport                 // PROTONOSUPPORT: this module, this host or the peer does not have the protocol or the checksums
+	OpNotSupported                 // OPNOTSUPPORTED: the operation does not exist here, such as a response to a one-way request
+	AddrInUse                      // ADDRINUSE: another socket has the address and port
+	AddrNotAvail                   // ADDRNOTAVAIL: this host does not have the address or the interface
 	HostUnreach                    // HOSTUNREACH: the peer refuses, is lost or does not answer
-	Timeout                        // TIMEOUT
-	Canceled                       // CANCELED
-	IOError                        // IO_ERROR
+	Timeout                        // TIMEOUT: the deadline of a context has passed, or a transfer moves no bytes
+	Canceled                       // CANCELED: a context was cancelled, or the engine was closed
+	IOError                        // IO_ERROR: a file cannot be exposed
 	HostFirewall                   // HOSTFIREWALL: the connection is lost and the peer cannot be dialed
-	ChecksumError                  // CHECKSUM_ERROR
-	NAError                        // NA_ERROR
+	ChecksumError                  // CHECKSUM_ERROR: received headers or payload have another checksum
+	NAError                        // NA_ERROR: a failure of the network without a code of its own
 	OtherError                     // OTHER_ERROR: any other failure, such as a handler's own error
 )
 

@@ -124,7 +124,9 @@ func (c *Client) watch(ctx context.Context, to cinnabar.ProviderHandle) {
 // MaxRegionSize returns how many bytes a region may have, as the server says.
 func (c *Client) MaxRegionSize() int64 { return c.maxRegionSize }
 
-// Done is closed when the server has ended the session, and after Close: all regions without a lease are lost.
+// Done returns a channel that is closed when the session has ended, and with it all regions without a lease: after Close, after
+// the end of the engine, and when the server answers that it has ended the session or lends no memory. A server that cannot be
+// reached does not end the session over an engine, because the client connects again; over verbs the end of the connection ends it.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
 // Alloc allocates size bytes of zeroed memory that live until Free, or the end of the client.
