@@ -72,8 +72,8 @@ func (d *Device) AllocPD() (*PD, error) {
 	return &PD{dev: d, drv: p, regs: map[*registration]struct{}{}}, nil
 }
 
-// Close releases the device. It fails with [ErrBusy], saying how many of which,
-// while objects of it are open. A second Close does nothing.
+// Close releases the device. While objects of it are open, Close fails with
+// [ErrBusy], and the error has their kinds and numbers. A second Close does nothing.
 func (d *Device) Close() error { return d.closeUnlessBusy("close device", d.drv.Close) }
 
 // checkLimit refuses v unless it is from min to the device's limit. A limit of

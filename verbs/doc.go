@@ -49,11 +49,10 @@
 // queue). Data written by a peer may be read only after the completion that says
 // so. Slices that are registered with [PD.RegMR] are pinned and kept alive until
 // [MR.Close]; memory of [PD.AllocMR] is outside the Go heap and gone after it.
-// When Close of an MR or a QP returns, the device has let go.
+// When Close of an MR or a QP returns, the device no longer accesses its memory.
 //
 // The race detector sees neither mapped memory nor the writes of another process.
-// In builds with it AllocMR uses pinned memory of the Go heap; no more is
-// promised.
+// In builds with the race detector AllocMR uses pinned memory of the Go heap.
 //
 // # Limits
 //

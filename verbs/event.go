@@ -71,7 +71,8 @@ const NumEventTypes = len(eventNames)
 func (e EventType) String() string { return nameOf(eventNames[:], int(e)) }
 
 // AsyncEvent is something that happened outside of any work request. At most
-// one of QP, CQ, SRQ and Port is set. Nothing is to be acknowledged.
+// one of QP, CQ, SRQ and Port is set. A program
+// need not acknowledge it.
 type AsyncEvent struct {
 	Type   EventType
 	QP     *QP

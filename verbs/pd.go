@@ -26,8 +26,8 @@ func (pd *PD) Device() *Device { return pd.dev }
 // were posted to it are done.
 func (pd *PD) CreateAH(attr AHAttr) (AddressHandle, error) { return pd.drv.CreateAH(attr) }
 
-// Close releases the domain. It fails with [ErrBusy], saying how many of which,
-// while memory regions, queue pairs or shared receive queues of it are open. A
+// Close releases the domain. While memory regions, queue pairs or shared receive queues
+// of it are open, Close fails with [ErrBusy], and the error has their kinds and numbers. A
 // second Close does nothing.
 func (pd *PD) Close() error {
 	return pd.closeUnlessBusy("close protection domain", func() error {

@@ -146,7 +146,7 @@ type QPAttr struct {
 	Access          Access // rights of the peer through this queue pair; the region must permit the access too
 	PKeyIndex       uint16
 	Port            uint8
-	QKey            uint32 // datagrams with another one are dropped; with bit 31 it takes CAP_NET_RAW
+	QKey            uint32 // datagrams with another one are dropped; a key with bit 31 requires CAP_NET_RAW
 	AH              AHAttr // the way to the peer (AttrAV)
 	PathMTU         MTU
 	Timeout         uint8 // local ACK timeout, 4.096 µs × 2^Timeout

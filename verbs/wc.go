@@ -150,7 +150,7 @@ type WC struct {
 	Status WCStatus
 	Op     WCOp
 	HasImm bool   // Imm is valid
-	HasGRH bool   // datagrams: the 40 bytes in front are a global route header; see ParseGRH of package verbs
+	HasGRH bool   // datagrams: the 40 bytes in front are a global route header; see ParseGRH
 	HasInv bool   // InvKey is valid: the peer revoked this key of ours
 	SL     uint8  // datagrams: service level
 	Imm    uint32 // immediate data as a number (network byte order on the wire)

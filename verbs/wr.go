@@ -5,12 +5,13 @@ import "fmt"
 // Opcode is the operation of a send work request (enum ibv_wr_opcode).
 type Opcode uint32
 
-// The operations. The first seven are those that every reliable connection
-// has by the book; a device says in its [Caps] which of them it lacks.
+// The operations. Devices differ in the operations that they have: the [Caps] of
+// a device has a flag for each of OpWriteImm, OpSendImm and OpSendInvalidate that
+// it has, and one for both atomics.
 const (
 	// OpWrite writes to the peer's memory; nothing completes at the peer.
 	OpWrite Opcode = 0 // IBV_WR_RDMA_WRITE
-	// OpWriteImm writes, then consumes a receive at the peer and hands it 32 bits.
+	// OpWriteImm writes, then consumes a receive at the peer. The completion of that receive has the 32 bits of Imm.
 	OpWriteImm Opcode = 1 // IBV_WR_RDMA_WRITE_WITH_IMM: consumes one receive at the target
 	// OpSend puts a message into the peer's oldest posted receive.
 	OpSend Opcode = 2 // IBV_WR_SEND
@@ -22,9 +23,9 @@ const (
 	OpCompareSwap Opcode = 5 // IBV_WR_ATOMIC_CMP_AND_SWP: 8 bytes, 8-byte aligned
 	// OpFetchAdd adds to 8 bytes of the peer's.
 	OpFetchAdd Opcode = 6 // IBV_WR_ATOMIC_FETCH_AND_ADD: 8 bytes, 8-byte aligned
-	// OpLocalInv revokes a key of one's own.
+	// OpLocalInv revokes a key of this side. No device of this module accepts it: [MR.Close] revokes the key.
 	OpLocalInv Opcode = 7 // IBV_WR_LOCAL_INV
-	// OpBindMW binds a memory window.
+	// OpBindMW binds a memory window. No device of this module accepts it.
 	OpBindMW Opcode = 8 // IBV_WR_BIND_MW
 	// OpSendInvalidate sends a message and revokes a key of the peer's; the key's region must have the right RemoteInvalidate.
 	OpSendInvalidate Opcode = 9 // IBV_WR_SEND_WITH_INV: revokes InvKey at the target
@@ -65,7 +66,7 @@ type SGE struct {
 
 // RemoteAddr names memory of the peer, the target of an RDMA operation. The peer sends it out of band or in a message.
 type RemoteAddr struct {
-	Addr uint64 // the peer's virtual address
+	Addr uint64 // as the peer's [MR.Remote] has it: a virtual address, or one that the peer's device has chosen
 	RKey uint32 // remote key of the region at the peer
 }
 
@@ -112,8 +113,8 @@ type AddressHandle interface {
 }
 
 // AHAttr describes a way to a peer: that of an address handle or of a connected
-// queue pair (struct ibv_ah_attr). On RoCE the GID says it all; within an
-// InfiniBand subnet the LID does, and the GID may be zero.
+// queue pair (struct ibv_ah_attr). On RoCE the GID alone names the peer; within
+// an InfiniBand subnet the LID does, and the GID may be zero.
 type AHAttr struct {
 	GID      [16]byte // of the peer; zero: packets have no global route header
 	DLID     uint16   // of the peer
