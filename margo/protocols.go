@@ -21,7 +21,7 @@ import (
 // (HG_CORE_PROTOCOL_VERSION).
 const MercuryProtocol = wire.Protocol
 
-// Class describes the network of an engine (HG_Class_get_name and its kin).
+// Class describes the network of an engine (HG_Class_get_name and the other HG_Class_get functions).
 type Class struct {
 	Name      string // of Mercury's plugin: "ofi", "na"
 	Protocol  string // "tcp", "sm"

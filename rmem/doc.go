@@ -1,5 +1,5 @@
 // Package rmem is remote memory: remote_malloc and remote_free of the slides "Understanding RDMA Programming". A server
-// lends memory; a client allocates a [Region] there, reads and writes it one-sided, that is without the server's part,
+// lends memory; a client allocates a [Region] there, reads and writes it without the server's program (one-sided),
 // and frees it.
 //
 //	s, err := rmem.Serve(engine, rmem.Config{Provider: 7, Quota: 1 << 30}) // at the server
@@ -37,7 +37,7 @@
 //
 // [Region.CopyFrom] of a region at another server has this region's server connect there and read. A server does that only for
 // servers that Config.CopyFrom allows, because a client could otherwise choose where the process connects. Copies between regions
-// of one server need no leave.
+// of one server are always allowed.
 //
 // # Revocation
 //

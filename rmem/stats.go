@@ -23,7 +23,7 @@ type RegionInfo struct {
 	ID    uint64
 	Size  int64         // bytes
 	Peer  string        // address of the client that has allocated it
-	Lease time.Duration // that is left; 0: none, it goes with its client
+	Lease time.Duration // the time that is left of the lease; 0: the region has none and is freed with its client
 }
 
 // Stats is a snapshot of a server: its quota, its clients and its regions.

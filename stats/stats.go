@@ -49,7 +49,7 @@ type Net struct {
 	RequestsDropped uint64 // from the network: malformed, with wrong checksums, or with an overflow that failed
 	RequestsRefused uint64 // answered codes.Again, because no memory was left for their overflow
 	ResponsesFailed uint64 // that the network did not accept, or with overflow that the caller did not pull
-	RequestsUnheard uint64 // requests that were given up without an answer
+	RequestsUnheard uint64 // requests that were freed although their callers wait for an answer
 	AcksMissing     uint64 // overflows that a peer did not acknowledge in time
 	Reads           uint64 // transfers that read from peers
 	Writes          uint64 // transfers that wrote to peers

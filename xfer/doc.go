@@ -1,7 +1,7 @@
 // Package xfer moves files between machines over RDMA with the flow control of
-// Tarick Bedeir's paper Basic Flow Control for RDMA Transfers (2013), as printed
-// and in the faster form that the paper announces. It works on any device of
-// package verbs.
+// Tarick Bedeir's paper Basic Flow Control for RDMA Transfers (2013): by the
+// paper's protocol, and by the faster one that its section 4.2 describes. It works
+// on any device of package verbs.
 //
 // The nouns:
 //
@@ -27,12 +27,12 @@
 // # The basic protocol
 //
 // [Basic] is the paper's protocol of 13 steps: the server offers one buffer of 10 MiB,
-// the client writes the file name into it, then chunk after chunk, each time with
-// the size as immediate data, and each time waits for READY; zero bytes end the file,
-// DONE answers. On a device without write-with-immediate the two sides agree on the
-// form of section 4.1: a write, and behind it a message with the size. Where a device
-// forbids the receiver to speak first (iWARP set up without peer-to-peer) the sender
-// opens: with an empty message in that form, with a write of no bytes in the other.
+// the client writes the file name into it, and then each chunk of the file. Each write
+// has its size as immediate data, and after each the client waits for the message READY. A write of
+// zero bytes ends the file, and the server answers it with the message DONE. On a device without write-with-immediate the two sides agree on the
+// form of section 4.1: a write, and behind it a message with the size. If a device
+// forbids the receiver to send first (iWARP set up without peer-to-peer), the sender
+// begins: with an empty message in the form of section 4.1, and otherwise with a write of zero bytes.
 //
 // # The fast protocol
 //
