@@ -219,7 +219,7 @@ func (ps *pools) bind(p *HandlerPool, f func() error) error {
 }
 
 // errNotMyPool is the error for a pool of another engine, or one that has been removed.
-var errNotMyPool = fmt.Errorf("%w: the pool is not, or no longer, one of this engine's; Config.Pools and Engine.AddPool make them, Engine.Pool finds them", codes.InvalidArg)
+var errNotMyPool = fmt.Errorf("%w: the pool is not, or no longer, one of this engine's; Config.Pools and Engine.AddPool make them, Engine.LookupPool finds them", codes.InvalidArg)
 
 // remove removes a pool that nothing uses.
 func (ps *pools) remove(name string) error {
