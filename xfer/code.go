@@ -19,7 +19,7 @@ const (
 	CodeOther       Code = 1 + iota // none of the others
 	CodeName                        // the receiver does not take this name
 	CodeExists                      // the receiver has a file of this name
-	CodeStorage                     // the receiver cannot store: disk full, no permission
+	CodeStorage                     // the receiver cannot store the file (disk full, no permission), or has stored it and cannot sync it
 	CodeSource                      // the sender cannot read its file
 	CodeChanged                     // the file grew or shrank while it was sent
 	CodeCorrupt                     // a checksum or a digest differs
