@@ -116,7 +116,7 @@ func TestRPCPool(t *testing.T) {
 	})
 	provider, err := server.NewProvider(7, "thing")
 	must(t, err)
-	if name, err := identityOf(t, ep.Provider(provider.ID())); err != nil || name != "thing" {
+	if name, err := identityOf(t, ep.Provider(provider.id)); err != nil || name != "thing" {
 		t.Errorf("identity %q, %v", name, err)
 	}
 	if got := server.LookupPool("rpcs").Stats().Served + server.LookupPool("other").Stats().Served; got != 4 {

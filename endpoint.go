@@ -3,9 +3,7 @@ package cinnabar
 import (
 	"context"
 	"strconv"
-	"sync/atomic"
 
-	"cinnabar/codes"
 	"cinnabar/internal/na"
 )
 
@@ -18,10 +16,9 @@ import (
 // a host has several addresses, the operation tries them in turn until one accepts the connection; if none does, the error lists
 // each address with its cause.
 type Endpoint struct {
-	e      *Engine
-	addr   na.Addr
-	named  na.Named // addr if that is a name, otherwise nil
-	closed atomic.Bool
+	e     *Engine
+	addr  na.Addr
+	named na.Named // addr if that is a name, otherwise nil
 }
 
 // newEndpoint returns the Endpoint of address a.
@@ -73,23 +70,13 @@ func (ep *Endpoint) Equal(other *Endpoint) bool {
 // Provider returns the target for the RPCs of one provider in the process.
 func (ep *Endpoint) Provider(id uint16) ProviderHandle { return ProviderHandle{ep: ep, id: id} }
 
-// Close gives the Endpoint up; calls through it fail from then on. The connection to the peer, which other Endpoints
-// and the peer itself use too, stays. It is not necessary to close an Endpoint, and closing it twice does nothing.
-func (ep *Endpoint) Close() error {
-	ep.closed.Store(true)
-	return nil
-}
-
 // target makes *Endpoint a Target.
 func (ep *Endpoint) target() (*Endpoint, uint16, bool) { return ep, 0, false }
 
 // usable returns nil if operations of e may go to ep.
 func (ep *Endpoint) usable() error {
-	switch {
-	case ep == nil || ep.e == nil:
+	if ep == nil || ep.e == nil {
 		return argumentError("use endpoint", "", "", "no endpoint given; Engine.Lookup makes one")
-	case ep.closed.Load():
-		return &Error{Op: "use endpoint", Addr: ep.String(), Code: codes.InvalidArg, Err: ErrClosed}
 	}
 	return nil
 }

@@ -126,11 +126,3 @@ func encodingError(op, rpc, addr string, err error) error {
 func argumentError(op, rpc, addr, format string, args ...any) error {
 	return &Error{Op: op, RPC: rpc, Addr: addr, Code: codes.InvalidArg, Err: fmt.Errorf(format, args...)}
 }
-
-// MarshalText implements [encoding.TextMarshaler].
-func (e *Error) MarshalText() ([]byte, error) {
-	if e == nil {
-		return nil, nil
-	}
-	return []byte(e.Error()), nil
-}

@@ -120,7 +120,7 @@ func Example_thallium18Config() {
 	server, err := margo.Listen(context.Background(), "ofi+tcp://127.0.0.1", cfg)
 	check(err)
 	defer server.Close()
-	fmt.Println("pool:", server.LookupPool("my_pool").Name())
+	fmt.Println("pool:", server.LookupPool("my_pool").Config().Name)
 	// Output: pool: my_pool
 }
 

@@ -28,7 +28,8 @@ const (
 	Thallium
 )
 
-func (f Flavor) String() string {
+// name returns the name of the constant.
+func (f Flavor) name() string {
 	switch f {
 	case Margo:
 		return "Margo"
@@ -37,7 +38,7 @@ func (f Flavor) String() string {
 	case Thallium:
 		return "Thallium"
 	}
-	return fmt.Sprintf("Flavor(%d)", uint8(f))
+	return "unknown" // newProcedure refuses it
 }
 
 // overMargo reports whether RPCs of the flavour go through Margo: ids have providers in them, and Margo's headers stand
@@ -104,7 +105,7 @@ func newProcedure(name string, oneWay bool, in, out reflect.Type, opts []RPCOpti
 	case p.flavor.overMargo():
 		p.base = wire.ID(name, 0)
 	case p.flavor != Mercury:
-		panic(fmt.Sprintf("cinnabar: RPC %q: there is no flavour %v; use Margo, Mercury or Thallium", name, p.flavor))
+		panic(fmt.Sprintf("cinnabar: RPC %q: there is no flavour %d; use Margo, Mercury or Thallium", name, p.flavor))
 	case !p.fixed:
 		p.base = wire.Djb2(name)
 	}

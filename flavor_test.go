@@ -22,24 +22,24 @@ func TestPayloads(t *testing.T) {
 		{NewRPC[addIn, addOut]("sum", WithFlavor(Thallium)).proc, 0x1c8857ad00000000, "ffff0000000000000100000002000000", "0000000003000000"},
 	} {
 		if got := test.proc.id(test.proc.flavor.defaultProvider()); got != test.id {
-			t.Errorf("%v: id %#x, want %#x", test.proc.flavor, got, test.id)
+			t.Errorf("%s: id %#x, want %#x", test.proc.flavor.name(), got, test.id)
 		}
 		in, err := test.proc.appendInput(nil, wire.NoParent, &addIn{X: 1, Y: 2})
 		if got := hex.EncodeToString(in); err != nil || got != test.input {
-			t.Errorf("%v: input %s, %v, want %s", test.proc.flavor, got, err, test.input)
+			t.Errorf("%s: input %s, %v, want %s", test.proc.flavor.name(), got, err, test.input)
 		}
 		out, err := test.proc.appendOutput(nil, &addOut{Sum: 3})
 		if got := hex.EncodeToString(out); err != nil || got != test.want {
-			t.Errorf("%v: output %s, %v, want %s", test.proc.flavor, got, err, test.want)
+			t.Errorf("%s: output %s, %v, want %s", test.proc.flavor.name(), got, err, test.want)
 		}
 		for n := range in {
 			if _, err := test.proc.decodeInput(in[:n], new(addIn)); err == nil {
-				t.Errorf("%v: %d bytes of input are accepted", test.proc.flavor, n)
+				t.Errorf("%s: %d bytes of input are accepted", test.proc.flavor.name(), n)
 			}
 		}
 		for n := range out {
 			if _, err := test.proc.decodeOutput(out[:n], new(addOut)); err == nil {
-				t.Errorf("%v: %d bytes of output are accepted", test.proc.flavor, n)
+				t.Errorf("%s: %d bytes of output are accepted", test.proc.flavor.name(), n)
 			}
 		}
 	}

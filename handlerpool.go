@@ -91,9 +91,6 @@ type HandlerPool struct {
 	removed func() // gives back the memory that is reserved for the queue
 }
 
-// Name returns the pool's name.
-func (p *HandlerPool) Name() string { return p.cfg.Name }
-
 // Config returns the configuration of the pool, with defaults in the place of zeros.
 func (p *HandlerPool) Config() PoolConfig { return p.cfg }
 
@@ -184,7 +181,7 @@ func (ps *pools) find(name string) *HandlerPool {
 
 // +checklocks:ps.mu
 func (ps *pools) findLocked(name string) *HandlerPool {
-	i := slices.IndexFunc(ps.named, func(p *HandlerPool) bool { return p.Name() == name })
+	i := slices.IndexFunc(ps.named, func(p *HandlerPool) bool { return p.cfg.Name == name })
 	if i < 0 {
 		return nil
 	}
@@ -243,7 +240,7 @@ func (ps *pools) remove(name string) error {
 // +checklocks:ps.mu
 func (ps *pools) userLocked(p *HandlerPool) string {
 	for _, e := range ps.users {
-		if e.cfg.RPCPool == p.Name() {
+		if e.cfg.RPCPool == p.cfg.Name {
 			return "an engine as its Config.RPCPool; close that first" // which may not have an address yet
 		}
 		for _, entry := range e.handlers.table.Entries() {

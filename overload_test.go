@@ -153,7 +153,7 @@ func TestPools(t *testing.T) {
 	goOn := make(chan struct{})
 	slow := NewRPC[struct{}, struct{}]("slow")
 	pool := server.LookupPool("slow")
-	if pool == nil || pool.Name() != "slow" || server.LookupPool("other") != nil {
+	if pool == nil || pool.cfg.Name != "slow" || server.LookupPool("other") != nil {
 		t.Fatal("wrong pools")
 	}
 	must(t, add.Handle(server, handleAdd))

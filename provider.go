@@ -56,9 +56,6 @@ func (p *Provider) disclaim() {
 	}
 }
 
-// ID returns the provider's id.
-func (p *Provider) ID() uint16 { return p.id }
-
 // Close removes the provider's RPCs; handlers that run are not affected. Its id is free then.
 func (p *Provider) Close() error {
 	p.e.mu.Lock()

@@ -33,7 +33,7 @@ func (e *Engine) Stats() stats.Snapshot {
 		Security: e.security(),
 	}
 	for _, p := range e.Pools() {
-		s.Pools[p.Name()] = p.Stats()
+		s.Pools[p.cfg.Name] = p.Stats()
 	}
 	return s
 }
@@ -130,7 +130,7 @@ func (e *Engine) providerList() (list []stats.Provider) {
 func (e *Engine) rpcs() (list []stats.RPC) {
 	for _, entry := range e.handlers.table.Entries() {
 		svc := entry.Value
-		r := stats.RPC{Name: entry.Name, ID: entry.ID, Flavor: svc.proc.flavor.String(), Pool: svc.pool.Name()}
+		r := stats.RPC{Name: entry.Name, ID: entry.ID, Flavor: svc.proc.flavor.name(), Pool: svc.pool.Name()}
 		if f := svc.proc.flavor; f.overMargo() && svc.provider != f.defaultProvider() {
 			r.Provider = &svc.provider
 		}

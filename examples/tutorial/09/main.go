@@ -42,7 +42,8 @@ func start(configuration []byte) ([]byte, error) {
 	}
 	defer server.Close()
 	for _, p := range server.Pools() {
-		fmt.Println("pool:", p.Name(), p.Config().Kind, "workers:", p.Config().Workers)
+		c := p.Config()
+		fmt.Println("pool:", c.Name, c.Kind, "workers:", c.Workers)
 	}
 	return margo.FormatConfig(cfg.InForce(server), margo.ConfigFormat{})
 }
