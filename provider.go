@@ -113,17 +113,3 @@ func (e *Engine) answerShutdown(ctx context.Context, _ struct{}) (shutdownOut, e
 	e.audit(ctx, audit.Shutdown, "obeyed")
 	return shutdownOut{}, e.Shutdown(ctx)
 }
-
-// Shutdown asks the process to shut its engine down (margo_shutdown_remote_instance). It returns once that is agreed. A
-// process that does not allow it answers codes.Permission.
-func (ep *Endpoint) Shutdown(ctx context.Context) error {
-	out, err := shutdownRPC.Call(ctx, ep, struct{}{})
-	if err != nil {
-		return err
-	}
-	if out.Ret != 0 {
-		return &Error{Op: "call", RPC: shutdownRPC.Name(), Addr: ep.String(), Code: codes.Permission, Remote: true,
-			Err: fmt.Errorf("remote shutdown is not enabled there (Config.AllowRemoteShutdown, margo_enable_remote_shutdown)")}
-	}
-	return nil
-}

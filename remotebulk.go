@@ -252,33 +252,38 @@ var (
 	_ io.WriterAt = (*Bulk)(nil)
 )
 
-// [RemoteReader.WriteTo] has up to 4 pieces of 1 MiB under way at a time.
+// WriteTo of [RemoteBulk.Reader] has up to 4 pieces of 1 MiB under way at a time.
 const (
 	readAheadPieces = 4
 	readAheadBytes  = 1 << 20
 )
 
-// Reader returns a RemoteReader at the start of the remote memory. It costs no traffic. The end of ctx cancels its reads.
-func (r RemoteBulk) Reader(ctx context.Context) *RemoteReader {
+// Reader returns a reader at the start of the remote memory, for packages such as archive/zip. It costs no traffic. The end of ctx
+// cancels its reads.
+//
+// Each Read is a transfer of its own, so put a [bufio.Reader] in between where reads are small. WriteTo, which [io.Copy] calls, copies
+// the remote memory from the position to its end to w and returns the number of bytes that w has taken. It reads ahead, up to four
+// pieces of 1 MiB at a time, because the network would be idle if each transfer waited for the one before it. The first error of a
+// transfer or of w ends WriteTo, and the position is then behind the last byte that w has taken.
+//
+// Read, Seek and WriteTo share one position, so only one goroutine at a time may call them; ReadAt is safe for concurrent use.
+func (r RemoteBulk) Reader(ctx context.Context) interface {
+	io.ReadSeeker
+	io.ReaderAt
+	io.WriterTo
+} {
 	w := within{ctx, r}
-	return &RemoteReader{SectionReader: io.NewSectionReader(w, 0, r.Len()), remote: w}
+	return &remoteReader{SectionReader: io.NewSectionReader(w, 0, r.Len()), remote: w}
 }
 
-// A RemoteReader reads remote memory in order: an [io.Reader], [io.Seeker], [io.ReaderAt] and [io.WriterTo] for packages
-// such as archive/zip. Each Read is a transfer of its own, so put a [bufio.Reader] in between where reads are small.
-// Read, Seek and WriteTo share one position, so only one goroutine at a time may call them; ReadAt is safe for concurrent use.
-type RemoteReader struct {
+// remoteReader is the result of [RemoteBulk.Reader].
+type remoteReader struct {
 	*io.SectionReader
 	remote within
 }
 
-var _ io.WriterTo = (*RemoteReader)(nil)
-
-// WriteTo copies the remote memory from the position to its end to w and returns the number of bytes that w has taken. [io.Copy]
-// calls it. It reads ahead, up to four pieces of 1 MiB at a time, because the network would be idle if each transfer waited for
-// the one before it. The first error of a transfer or of w ends WriteTo, and the position is then behind the last byte that w has
-// taken.
-func (r *RemoteReader) WriteTo(w io.Writer) (n int64, err error) {
+// WriteTo implements [io.WriterTo].
+func (r *remoteReader) WriteTo(w io.Writer) (n int64, err error) {
 	from, err := r.Seek(0, io.SeekCurrent)
 	if err != nil {
 		return 0, err

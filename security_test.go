@@ -6,7 +6,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"cinnabar/codes"
 	"cinnabar/internal/na/natest"
 	"cinnabar/stats"
 )
@@ -49,7 +48,9 @@ func TestSecurityStats(t *testing.T) {
 		})
 	}
 	simulate(t, natest.Config{}, nil, func(t *testing.T, s *sim) {
-		wantCode(t, s.ep.Shutdown(t.Context()), codes.Permission)
+		if out, err := shutdownRPC.Call(t.Context(), s.ep, struct{}{}); err != nil || out.Ret != -1 {
+			t.Errorf("shutdown: %+v, %v; want a refusal", out, err)
+		}
 		if !has(s.server, "remote shutdown", "refused: Config.AllowRemoteShutdown is not set") {
 			t.Errorf("counted are %+v", s.server.Stats().Security.Events)
 		}
@@ -60,7 +61,9 @@ func TestSecurityStats(t *testing.T) {
 		}
 	})
 	simulate(t, natest.Config{}, &Config{AllowRemoteShutdown: true}, func(t *testing.T, s *sim) {
-		must(t, s.ep.Shutdown(t.Context()))
+		if out, err := shutdownRPC.Call(t.Context(), s.ep, struct{}{}); err != nil || out.Ret != 0 {
+			t.Errorf("shutdown: %+v, %v", out, err)
+		}
 		if !has(s.server, "remote shutdown", "obeyed") {
 			t.Errorf("counted are %+v", s.server.Stats().Security.Events)
 		}

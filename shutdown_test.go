@@ -282,13 +282,17 @@ func TestShutdownTwice(t *testing.T) {
 func TestRemoteShutdown(t *testing.T) {
 	server, ep := pair(t, nil)
 	must(t, add.Handle(server, handleAdd))
-	wantCode(t, ep.Shutdown(patient(t)), codes.Permission, "not enabled", ep.String())
+	if out, err := shutdownRPC.Call(patient(t), ep, struct{}{}); err != nil || out.Ret != -1 {
+		t.Errorf("shutdown: %+v, %v; want a refusal", out, err)
+	}
 	callAdd(t, ep)
 
 	p := spawn(t, "server", network)
 	ep = find(t, ep.e, p.Stdout.Line())
 	callAdd(t, ep)
-	must(t, ep.Shutdown(patient(t)))
+	if out, err := shutdownRPC.Call(patient(t), ep, struct{}{}); err != nil || out.Ret != 0 {
+		t.Errorf("shutdown: %+v, %v", out, err)
+	}
 	must(t, p.Wait())
 }
 

@@ -109,3 +109,23 @@ func Identity(ctx context.Context, h cinnabar.ProviderHandle) (string, error) {
 	}
 	return *out.Identity, nil
 }
+
+// shutdownRPC asks a process to shut its engine down. Each Margo instance and each engine of this module serves it (margo-core.c).
+var shutdownRPC = cinnabar.NewRPC[struct{}, shutdownOut]("__shutdown__")
+
+// shutdownOut is 0 if the peer shuts down, -1 if it refuses.
+type shutdownOut struct{ Ret int32 }
+
+// ShutdownRemote asks the process at ep to shut its engine down (margo_shutdown_remote_instance). It returns when the process has
+// agreed, before the shutdown ends. The error is codes.Permission if the process does not allow it (Config.AllowRemoteShutdown).
+func ShutdownRemote(ctx context.Context, ep *cinnabar.Endpoint) error {
+	out, err := shutdownRPC.Call(ctx, ep, struct{}{})
+	if err != nil {
+		return err
+	}
+	if out.Ret != 0 {
+		return &cinnabar.Error{Op: "call", RPC: shutdownRPC.Name(), Addr: ep.String(), Code: codes.Permission, Remote: true,
+			Err: fmt.Errorf("remote shutdown is not enabled there (Config.AllowRemoteShutdown, margo_enable_remote_shutdown)")}
+	}
+	return nil
+}

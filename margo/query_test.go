@@ -128,3 +128,19 @@ func TestQueryEvents(t *testing.T) {
 	}
 	t.Errorf("no event in %+v", server.Stats().Security.Events)
 }
+
+// TestShutdownRemote asks an engine that does not allow it and one that does.
+func TestShutdownRemote(t *testing.T) {
+	client := calling(t, nil)
+	server := listening(t, nil)
+	ep := reach(t, client, server)
+	err := ShutdownRemote(t.Context(), ep)
+	if failure, ok := errors.AsType[*cinnabar.Error](err); !ok || failure.Code != codes.Permission || !failure.Remote ||
+		failure.Addr != ep.String() || !strings.Contains(err.Error(), "Config.AllowRemoteShutdown") {
+		t.Errorf("refused: %v", err)
+	}
+	server = listening(t, &own{AllowRemoteShutdown: true})
+	must(t, ShutdownRemote(t.Context(), reach(t, client, server)))
+	<-server.Done()
+	must(t, server.Err())
+}

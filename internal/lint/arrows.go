@@ -250,7 +250,7 @@ var layers = map[string]row{
 	"test/rdmavm/mixedpeer":                  {code: []string{"verbs", "verbs/rdmacm", "verbs/iwarp", "verbs/rdmacore"}},
 	"test/kill":                              {test: []string{"internal/testproc", "verbs", "verbs/iwarp", "xfer"}},
 	"examples/margo":                         {code: []string{".", "margo"}, test: []string{"internal/testproc"}},
-	"examples/margo/client":                  {code: []string{".", "examples/margo"}},
+	"examples/margo/client":                  {code: []string{".", "margo", "examples/margo"}},
 	"examples/margo/server":                  {code: []string{".", "margo", "examples/margo"}},
 	"examples/margo/multiplex/client":        {code: []string{".", "examples/margo"}},
 	"examples/margo/multiplex/server":        {code: []string{".", "examples/margo"}},

@@ -284,7 +284,7 @@ func TestMargoShutdown(t *testing.T) {
 	t.Run("C", func(t *testing.T) {
 		q := startPeer(t, margoPeer, "--shutdown", "--callbacks")
 		c := dial(t, margo, q.addr, nil)
-		if err := c.to.Shutdown(c.ctx()); err != nil {
+		if err := margoface.ShutdownRemote(c.ctx(), c.to); err != nil {
 			t.Errorf("shutdown: %v", err)
 		}
 		for _, want := range []string{"prefinalize n=3", "prefinalize n=2", "prefinalize n=1", "finalize n=3", "finalize n=2", "finalize n=1"} {
@@ -297,7 +297,7 @@ func TestMargoShutdown(t *testing.T) {
 	t.Run("C/refused", func(t *testing.T) {
 		q := startPeer(t, margoPeer)
 		c := dial(t, margo, q.addr, nil)
-		if err := c.to.Shutdown(c.ctx()); codes.Of(err) != codes.Permission {
+		if err := margoface.ShutdownRemote(c.ctx(), c.to); codes.Of(err) != codes.Permission {
 			t.Errorf("shutdown that is not allowed: %v; want %v", err, codes.Permission)
 		}
 		q.stop()

@@ -11,6 +11,7 @@ import (
 	"cinnabar"
 	"cinnabar/codes"
 	"cinnabar/internal/cerealtest"
+	margoface "cinnabar/margo"
 )
 
 // scenes are what is recorded of servers in C and C++. Each makes one call after the other, because requests that are under
@@ -186,14 +187,14 @@ func (c *client) nestedCalls() {
 
 func (c *client) shutDown() {
 	c.t.Helper()
-	if err := c.to.Shutdown(c.ctx()); err != nil {
+	if err := margoface.ShutdownRemote(c.ctx(), c.to); err != nil {
 		c.t.Errorf("shutdown: %v", err)
 	}
 }
 
 func (c *client) shutDownRefused() {
 	c.t.Helper()
-	if err := c.to.Shutdown(c.ctx()); codes.Of(err) != codes.Permission {
+	if err := margoface.ShutdownRemote(c.ctx(), c.to); codes.Of(err) != codes.Permission {
 		c.t.Errorf("shutdown that is not allowed: %v; want %v", err, codes.Permission)
 	}
 }

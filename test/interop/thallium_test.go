@@ -391,7 +391,7 @@ func TestThalliumShutdown(t *testing.T) {
 	t.Run("C++", func(t *testing.T) {
 		q := startPeer(t, thalliumPeer, "--shutdown")
 		c := dial(t, margo, q.addr, nil)
-		if err := c.to.Shutdown(c.ctx()); err != nil {
+		if err := margoface.ShutdownRemote(c.ctx(), c.to); err != nil {
 			t.Errorf("shutdown: %v", err)
 		}
 		q.bye()

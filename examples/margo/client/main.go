@@ -17,6 +17,7 @@ import (
 	"cinnabar"
 	"cinnabar/codes"
 	"cinnabar/examples/margo"
+	margoface "cinnabar/margo"
 )
 
 const (
@@ -59,7 +60,7 @@ func run(ctx context.Context, stdout io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, margo.Patience)
 	defer cancel()
 	if *remote || *timeout > 0 {
-		return server.Shutdown(ctx)
+		return margoface.ShutdownRemote(ctx, server)
 	}
 	_, err = margo.Shutdown.Call(ctx, server, margo.None{})
 	return err

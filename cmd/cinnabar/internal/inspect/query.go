@@ -240,7 +240,7 @@ has Config.AllowRemoteShutdown, a C process if it has called margo_enable_remote
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return cli.AskAt(cmd.Context(), args[0], timeout, func(ctx context.Context, ep *cinnabar.Endpoint) error {
-				if err := ep.Shutdown(ctx); err != nil {
+				if err := margo.ShutdownRemote(ctx, ep); err != nil {
 					return err
 				}
 				if asJSON {
