@@ -135,19 +135,19 @@ func Open(ctx context.Context, protocol string, c *Config) (*cinnabar.Engine, er
 	return e, nil
 }
 
-func (c *Config) logNotes(e *cinnabar.Engine) {
-	for _, note := range c.Notes() {
+func (cfg *Config) logNotes(e *cinnabar.Engine) {
+	for _, note := range cfg.Notes() {
 		e.Config().Logger.Warn("configuration: " + note)
 	}
 }
 
 // Notes lists the settings of the document that was parsed that have no effect in Go, or another one than in C.
-func (c *Config) Notes() []string {
-	if c.document == nil {
+func (cfg *Config) Notes() []string {
+	if cfg.document == nil {
 		return nil
 	}
-	notes := slices.Clone(c.document.Notes())
-	if c.document.Monitoring != nil && c.Monitor == nil {
+	notes := slices.Clone(cfg.document.Notes())
+	if cfg.document.Monitoring != nil && cfg.Monitor == nil {
 		notes = append(notes, "monitoring has no effect: it is disabled, or of a monitor that Config.Monitor should be")
 	}
 	return notes
@@ -191,14 +191,14 @@ func argumentError(op, format string, args ...any) error {
 }
 
 // InForce returns the configuration of an engine that was opened with c: with defaults in the place of zeros, its pools, its address
-// and the sizes of its messages (margo_get_config). A nil c is the zero Config.
-func (c *Config) InForce(e *cinnabar.Engine) *Config {
+// and the sizes of its messages (margo_get_config). A nil cfg is the zero Config.
+func (cfg *Config) InForce(e *cinnabar.Engine) *Config {
 	f := &Config{Config: *e.Config()}
 	m := conf.Default()
-	if c != nil {
-		f.Log, f.AllowQuery = c.Log, c.AllowQuery
-		if c.document != nil {
-			m = c.document.Clone()
+	if cfg != nil {
+		f.Log, f.AllowQuery = cfg.Log, cfg.AllowQuery
+		if cfg.document != nil {
+			m = cfg.document.Clone()
 		}
 	}
 	class := ClassOf(e)
@@ -210,11 +210,11 @@ func (c *Config) InForce(e *cinnabar.Engine) *Config {
 
 // Monitoring returns the value of monitoring.config in the document that was parsed, nil if it has none. In C it initializes the
 // monitor that the program passes in; here it is for a Monitor of the program's own.
-func (c *Config) Monitoring() json.RawMessage {
-	if c.document == nil || c.document.Monitoring == nil {
+func (cfg *Config) Monitoring() json.RawMessage {
+	if cfg.document == nil || cfg.document.Monitoring == nil {
 		return nil
 	}
-	return bytes.Clone(c.document.Monitoring.Config)
+	return bytes.Clone(cfg.document.Monitoring.Config)
 }
 
 // monitorOf returns the monitor for which a document asks. Margo's default monitor goes by the same key, statistics.disable.
