@@ -173,13 +173,14 @@ func (e *Engine) Addr() string { return e.self.String() }
 func (e *Engine) Self() *Endpoint { return e.self }
 
 // Config returns a copy of the configuration in force, with defaults filled in (margo_get_config).
+// The configuration of the parent has the pools of an engine with a Config.Parent.
 func (e *Engine) Config() *Config {
 	c := e.cfg
 	c.Interceptors = append([]Interceptor(nil), c.Interceptors...)
 	c.quota, c.trail, c.clock = nil, nil, nil
 	if c.Parent == nil {
 		c.Pools = nil
-		for _, p := range e.Pools() {
+		for _, p := range e.handlers.pools.all() {
 			c.Pools = append(c.Pools, p.Config())
 		}
 	}

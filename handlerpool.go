@@ -261,9 +261,6 @@ func (ps *pools) userLocked(p *HandlerPool) string {
 // LookupPool returns the engine's pool of that name, nil if there is none (margo_find_pool_by_name).
 func (e *Engine) LookupPool(name string) *HandlerPool { return e.handlers.pools.find(name) }
 
-// Pools returns the engine's pools in the order in which they were made (margo_find_pool_by_index).
-func (e *Engine) Pools() []*HandlerPool { return e.handlers.pools.all() }
-
 // AddPool makes another pool while the engine runs (margo_add_pool_from_json). The error names the invalid field of cfg, or
 // says that the name is taken (codes.Exist).
 func (e *Engine) AddPool(cfg PoolConfig) (*HandlerPool, error) {
@@ -373,7 +370,7 @@ func (cfg *Config) checkRPCPool() error {
 	pools := cfg.Pools
 	if cfg.Parent != nil {
 		pools = nil
-		for _, p := range cfg.Parent.Pools() {
+		for _, p := range cfg.Parent.handlers.pools.all() {
 			pools = append(pools, p.Config())
 		}
 	}

@@ -72,7 +72,7 @@ func TestPoolsAtRunTime(t *testing.T) {
 	if want := (PoolConfig{Name: "more", Kind: PoolPriority, Workers: 1, Queue: defaultQueued}); pool.Config() != want {
 		t.Errorf("config %+v, want %+v", pool.Config(), want)
 	}
-	if ps := server.Pools(); len(ps) != 2 || ps[0] != server.LookupPool("first") || ps[1] != pool {
+	if ps := server.handlers.pools.all(); len(ps) != 2 || ps[0] != server.LookupPool("first") || ps[1] != pool {
 		t.Errorf("pools %v", ps)
 	}
 	began, goOn := make(chan string, 1), make(chan struct{})
@@ -94,7 +94,7 @@ func TestPoolsAtRunTime(t *testing.T) {
 	must(t, err)
 	waitFor(t, func() bool { return pool.Stats().Running == 0 })
 	must(t, server.RemovePool("more"))
-	if server.LookupPool("more") != nil || len(server.Pools()) != 1 {
+	if server.LookupPool("more") != nil || len(server.Config().Pools) != 1 {
 		t.Error("a removed pool is found")
 	}
 	wantCode(t, server.RemovePool("more"), codes.NoEntry, "more")
@@ -130,7 +130,7 @@ func TestParentPools(t *testing.T) {
 	for _, parentFirst := range []bool{true, false} {
 		parent, client := listening(t, &Config{Pools: []PoolConfig{{Name: "p", Workers: 1}}}), calling(t, nil)
 		child := listening(t, &Config{Parent: parent})
-		if !slices.Equal(child.Pools(), parent.Pools()) || child.LookupPool("p") != parent.LookupPool("p") {
+		if !slices.Equal(child.handlers.pools.all(), parent.handlers.pools.all()) || child.LookupPool("p") != parent.LookupPool("p") {
 			t.Fatal("the pools differ")
 		}
 		added, err := child.AddPool(PoolConfig{Name: "of the child"})

@@ -32,7 +32,7 @@ func (e *Engine) Stats() stats.Snapshot {
 		Pools:    map[string]stats.Pool{},
 		Security: e.security(),
 	}
-	for _, p := range e.Pools() {
+	for _, p := range e.handlers.pools.all() {
 		s.Pools[p.cfg.Name] = p.Stats()
 	}
 	return s

@@ -432,11 +432,7 @@ func (cfg *Config) poolsInForce() []cinnabar.PoolConfig {
 	if cfg.Parent == nil {
 		return cfg.Pools
 	}
-	var list []cinnabar.PoolConfig
-	for _, p := range cfg.Parent.Pools() {
-		list = append(list, p.Config())
-	}
-	return list
+	return ownConfig(cfg.Parent).Pools
 }
 
 // describes reports whether m has these pools, besides the primary one, in this order.

@@ -18,21 +18,32 @@ import (
 // one after the other while the engine works. The error is w's.
 func DumpState(e *cinnabar.Engine, w io.Writer) error {
 	s := e.Stats()
-	list := []poolState{{"handlers in no pool", cinnabar.PoolFIFO.String(), handlersAtOnce(e), s.Handlers}}
-	for _, p := range e.Pools() {
+	list := []poolState{{"handlers in no pool", cinnabar.PoolFIFO.String(), ownConfig(e).MaxHandlers, s.Handlers}}
+	for _, p := range poolsOf(e) {
 		c := p.Config()
 		list = append(list, poolState{c.Name, c.Kind.String(), c.Workers, p.Stats()})
 	}
 	return writeState(w, e.Inventory(), list, s.Counters())
 }
 
-// handlersAtOnce returns the limit on handlers outside pools, which is that of the parent if e has one.
-func handlersAtOnce(e *cinnabar.Engine) int {
+// ownConfig returns the configuration that holds the pools of e: its own, or that of the parent from which it has them.
+func ownConfig(e *cinnabar.Engine) *cinnabar.Config {
 	c := e.Config()
 	for c.Parent != nil {
 		c = c.Parent.Config()
 	}
-	return c.MaxHandlers
+	return c
+}
+
+// poolsOf returns the pools of e with a name, in the order in which they were made. It leaves out a pool that is removed meanwhile.
+func poolsOf(e *cinnabar.Engine) []*cinnabar.HandlerPool {
+	var list []*cinnabar.HandlerPool
+	for _, c := range ownConfig(e).Pools {
+		if p := e.LookupPool(c.Name); p != nil {
+			list = append(list, p)
+		}
+	}
+	return list
 }
 
 // poolState is a line about a pool.

@@ -41,8 +41,7 @@ func start(configuration []byte) ([]byte, error) {
 		return nil, err
 	}
 	defer server.Close()
-	for _, p := range server.Pools() {
-		c := p.Config()
+	for _, c := range server.Config().Pools {
 		fmt.Println("pool:", c.Name, c.Kind, "workers:", c.Workers)
 	}
 	return margo.FormatConfig(cfg.InForce(server), margo.ConfigFormat{})
