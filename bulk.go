@@ -77,8 +77,8 @@ var errBulkClosed = errors.New("the bulk is closed or was given back to its pool
 type span struct{ off, n int64 }
 
 // Expose lets peers access segments as mode allows until the Bulk is closed. The number of segments is 1 to 1,048,576; some or
-// all of them may be empty. A handle leaves out empty segments, except for one segment if all are empty. A handle takes up to 72 bytes for each segment; the peer fetches a
-// handle that does not fit into a message like any other long argument.
+// all of them may be empty. A handle leaves out empty segments, except for one segment if all are empty. A handle takes up to
+// 72 bytes for each segment; the peer fetches a handle that does not fit into a message like any other long argument.
 //
 // The segments stay the caller's property, and the caller may go on using them. Peers access them at any time, without synchronization
 // with the caller.

@@ -146,8 +146,8 @@ func (h *BulkHandle) UnmarshalBinary(b []byte) error {
 }
 
 // AppendProc appends the handle as an RPC's argument (hg_proc_hg_bulk_t). Small memory that peers may read is
-// appended itself, as it is at this moment, if it fits into what is left of the message: pulling it then takes no
-// transfer. A program that changes such memory while the call is under way cannot tell which state the peer sees.
+// appended itself, as it is at this moment, if it fits into the rest of the message: pulling it then takes no
+// transfer. If the program changes such memory while the call is under way, the peer may see the old bytes or the new ones.
 func (h procHandle) AppendProc(b []byte) ([]byte, error) {
 	if h.d == nil {
 		return binary.LittleEndian.AppendUint64(b, 0), nil
@@ -155,7 +155,7 @@ func (h procHandle) AppendProc(b []byte) ([]byte, error) {
 	return h.d.AppendProc(b, cap(b)-len(b)), nil
 }
 
-// DecodeProc reads what AppendProc or C's hg_proc_hg_bulk_t wrote.
+// DecodeProc reads the bytes that AppendProc or C's hg_proc_hg_bulk_t wrote, and returns how many they are. It does not keep b.
 func (h *procHandle) DecodeProc(b []byte) (int, error) {
 	const word = 8 // the size in front
 	if len(b) < word || binary.LittleEndian.Uint64(b) > uint64(len(b)-word) {
