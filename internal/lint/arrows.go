@@ -48,23 +48,24 @@ var withRoot = []string{"codes", "stats", "regmem"}
 // A new package is a decision about layers, so it fails until it has a row here.
 var layers = map[string]row{
 	// Packages that import nothing, or only each other.
-	"internal/invariants": {},
-	"internal/sglist":     {},
-	"internal/rundown":    {code: []string{"internal/invariants"}},
-	"internal/crc32c":     {modules: []string{modSys}},
-	"internal/testproc":   {},
-	"internal/hostmem":    {code: []string{"internal/invariants"}, test: []string{"internal/testproc"}, modules: []string{modSys}},
-	"internal/sockio":     {code: []string{"internal/invariants"}, modules: []string{modSys}},
-	"internal/shm":        {modules: []string{modSys}},
-	"internal/lint":       {},
-	"internal/recording":  {},
-	"internal/waitlist":   {},
-	"internal/dnstest":    {},
-	"internal/hostquota":  {code: []string{"internal/invariants"}, modules: []string{modSys}},
-	"internal/leaktest":   {code: []string{"internal/hostmem"}}, // for tests
-	"internal/logtest":    {},                                   // for tests
-	"internal/sweep":      {},
-	"internal/audit":      {code: []string{"internal/invariants", "internal/hostquota"}},
+	"internal/invariants":  {},
+	"internal/sglist":      {},
+	"internal/rundown":     {code: []string{"internal/invariants"}},
+	"internal/crc32c":      {modules: []string{modSys}},
+	"internal/testproc":    {},
+	"internal/hostmem":     {code: []string{"internal/invariants"}, test: []string{"internal/testproc"}, modules: []string{modSys}},
+	"internal/sockio":      {code: []string{"internal/invariants"}, modules: []string{modSys}},
+	"internal/shm":         {modules: []string{modSys}},
+	"internal/lint":        {},
+	"internal/lint/sample": {},
+	"internal/recording":   {},
+	"internal/waitlist":    {},
+	"internal/dnstest":     {},
+	"internal/hostquota":   {code: []string{"internal/invariants"}, modules: []string{modSys}},
+	"internal/leaktest":    {code: []string{"internal/hostmem"}}, // for tests
+	"internal/logtest":     {},                                   // for tests
+	"internal/sweep":       {},
+	"internal/audit":       {code: []string{"internal/invariants", "internal/hostquota"}},
 
 	// Registered memory and its allocators. They know no device.
 	"regmem":       {code: []string{"internal/hostmem"}, test: []string{"regmem/arena", "verbs", "verbs/iwarp"}},
