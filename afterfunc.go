@@ -20,8 +20,8 @@ import (
 // worker away meanwhile. The engine logs a panic of f. Shutdown waits for functions that run or wait for a worker; the engine never
 // calls functions that are not due by then, nor those that wait for a worker when the engine is closed.
 //
-// stop prevents the call, and reports whether it has: false means that f has been called, or that stop or the end of the engine
-// prevented it before. stop does not wait for f. A pool cannot be removed while a function waits for its time in it.
+// stop prevents the call of f. It returns true if this stop has prevented the call, and false if the engine has called f, or if an
+// earlier stop or the end of the engine prevented the call. stop does not wait for f. A pool cannot be removed while a function waits for its time in it.
 func (e *Engine) AfterFunc(name string, d time.Duration, f func(ctx context.Context), opts ...HandleOption) (stop func() bool, err error) {
 	const op = "schedule function"
 	svc := &service{e: e, proc: &procedure{name: name, flavor: Mercury}, pool: e.handlers.pools.other}
@@ -77,7 +77,7 @@ const (
 	delayStopped                     // f is never called
 )
 
-// fire puts the function into the pool. It is called on a goroutine of its own.
+// fire puts the function into the pool. The clock calls fire on a goroutine of its own.
 func (t *delayed) fire() {
 	e := t.svc.e
 	t.mu.Lock()
@@ -102,7 +102,7 @@ func (t *delayed) fire() {
 	}
 }
 
-// stop is the function that AfterFunc returns.
+// stop implements the function that AfterFunc returns.
 func (t *delayed) stop() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -110,7 +110,7 @@ func (t *delayed) stop() bool {
 	case delayCalled, delayStopped:
 		return false
 	case delayWaiting:
-		t.clock.Stop() // if it has begun to fire, it finds the function stopped
+		t.clock.Stop() // a fire that has begun finds delayStopped, and returns
 		t.svc.e.timers.remove(t)
 	case delayQueued:
 	}

@@ -10,7 +10,8 @@ import (
 	"cinnabar/internal/na/natest"
 )
 
-// TestAfterFunc stops functions that wait for their time, that wait for a worker, and that have been called.
+// TestAfterFunc calls stop for a function that waits for its time, for one that waits for a worker, and for one that the engine has
+// called.
 func TestAfterFunc(t *testing.T) {
 	log := new(logLines)
 	cfg := &Config{Pools: []PoolConfig{{Name: "p", Kind: PoolPriority}}, Logger: log.logger()}

@@ -50,7 +50,8 @@ func TestInterface(t *testing.T) {
 	opened(t, e, err)
 }
 
-// TestSubsystems tells the lines of the layers below the engine from its own by an attribute.
+// TestSubsystems checks the attribute subsys of log lines: it names the layer below the engine that wrote the line, and lines of the
+// engine itself have none.
 func TestSubsystems(t *testing.T) {
 	var lines logLines
 	log := slog.New(slog.NewTextHandler(&lines, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -105,7 +106,7 @@ func TestRPCPool(t *testing.T) {
 	must(t, special.Handle(server, handleAdd, WithPool(server.LookupPool("other"))))
 	_, err := special.Call(patient(t), ep, addIn{})
 	must(t, err)
-	// Both workers are taken, and the server ends all the same if it is told to.
+	// Two handlers take both workers. The server answers the request for a provider's identity all the same.
 	must(t, block.Handle(server, handleBlock))
 	for range 2 {
 		block.Start(patient(t), ep, struct{}{})

@@ -10,14 +10,10 @@ import (
 // goldens returns the messages of C in testdata whose names begin with prefix.
 func goldens(t testing.TB, prefix string) map[string][]byte {
 	t.Helper()
-	messages, err := recording.ReadHex("wire/testdata", prefix)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return messages
+	return recording.MustReadHex(t, "wire/testdata", prefix)
 }
 
-// golden returns one of them.
+// golden returns the message of C with that name.
 func golden(t testing.TB, name string) []byte {
 	t.Helper()
 	return goldens(t, name)[name]

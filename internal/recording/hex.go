@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"testing"
 )
 
 // ReadHex returns the messages in the files PREFIX*.hex of a directory, by name without .hex. A file has one message in hexadecimal
@@ -38,4 +39,14 @@ func ReadHex(dir, prefix string) (map[string][]byte, error) {
 		messages[strings.TrimSuffix(filepath.Base(path), ".hex")] = b
 	}
 	return messages, nil
+}
+
+// MustReadHex is ReadHex for tests: an error ends the test.
+func MustReadHex(t testing.TB, dir, prefix string) map[string][]byte {
+	t.Helper()
+	messages, err := ReadHex(dir, prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return messages
 }

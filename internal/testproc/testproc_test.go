@@ -52,7 +52,7 @@ func say(args []string) error {
 	return nil
 }
 
-// serve ends with its input.
+// serve returns when its input is closed.
 func serve([]string) error {
 	fmt.Println("ready")
 	<-InputClosed()
@@ -67,7 +67,7 @@ func stubborn([]string) error {
 	return nil
 }
 
-// parent starts a child that has its standard output, and ends before the child does.
+// parent starts a child that shares parent's standard output, and returns while the child runs.
 func parent([]string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -75,7 +75,7 @@ func parent([]string) error {
 	}
 	child := exec.Command(self)
 	child.Env = append(os.Environ(), roleEnv+"=silent")
-	child.Stdin, child.Stdout = os.Stdin, os.Stdout // it ends with the input of both
+	child.Stdin, child.Stdout = os.Stdin, os.Stdout // the child ends when the shared input is closed
 	if err := child.Start(); err != nil {
 		return err
 	}

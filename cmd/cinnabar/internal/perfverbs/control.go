@@ -151,8 +151,8 @@ func (c *control) beat() {
 	}
 }
 
-// allow sets the deadline of the next message, unless close has been called: close closes stop and then sets a deadline that is
-// past, and this one must not take its place.
+// allow sets the deadline of the next message. It returns net.ErrClosed after close, because close closes the channel stop and then
+// sets a deadline in the past, and the new deadline must not replace that one.
 func (c *control) allow(set func(time.Time) error) error {
 	if err := set(time.Now().Add(c.limit)); err != nil {
 		return err
