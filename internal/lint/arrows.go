@@ -82,8 +82,9 @@ var layers = map[string]row{
 	"internal/hg":         {code: []string{"internal/invariants", "internal/rundown", "codes", "internal/hg/wire", "internal/sglist", "internal/na", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/na/natest", "internal/recording", "internal/logtest"}},
 	"internal/sched":      {code: []string{"internal/invariants", "internal/na", "internal/hostquota"}},
 	"margo/internal/conf": {},
-	"internal/na/sm":      {code: []string{"internal/sockio", "internal/na", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/sweep"}, modules: []string{modSys}, test: []string{"internal/invariants", "internal/testproc"}},
-	"internal/na/ofitcp":  {code: []string{"internal/invariants", "internal/na", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/sweep"}, test: []string{"internal/dnstest"}},
+	"internal/peerbook":   {code: []string{"internal/invariants", "internal/na"}},
+	"internal/na/sm":      {code: []string{"internal/sockio", "internal/na", "internal/peerbook", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/sweep"}, modules: []string{modSys}, test: []string{"internal/invariants", "internal/testproc"}},
+	"internal/na/ofitcp":  {code: []string{"internal/invariants", "internal/na", "internal/peerbook", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/sweep"}, test: []string{"internal/dnstest"}},
 
 	// Protocol state machines: bytes in, effects out; no sockets, clocks or memory of their own.
 	"internal/iwarp/mpa":   {},

@@ -24,7 +24,7 @@ import (
 //
 // There are two roles, each held by one goroutine at a time and only across non-blocking calls: the read role, see
 // role.go, and the write role, see tx.go. State that both roles and the callers of the endpoint's methods share is guarded by mu,
-// which is held for moments only. Order of locks: write role, peer.mu, conn.mu, peer.tagMu.
+// which is held for moments only. Order of locks: write role, peer.mu, conn.mu, peer.expected.
 //
 // A connection ends once, in end. Operations that the roles are not using complete there; the others when their role's
 // holder sees that the connection is dead.
@@ -280,7 +280,7 @@ func (c *conn) end(f failure, how endMode) bool {
 		c.finish(t)
 	}
 	for _, w := range tags {
-		w.op.Finish(0, c.opError("receive", &f))
+		w.Op.Finish(0, c.opError("receive", &f))
 	}
 	c.ep.late.lost(c)
 	c.ep.trace("connection ended", p, f.err)

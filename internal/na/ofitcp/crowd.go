@@ -76,7 +76,7 @@ func (c *conn) resumeReading() {
 
 // awaitsPeer reports whether this side waits for a response or for a transfer of the peer.
 func (c *conn) awaitsPeer() bool {
-	return c.peer.awaits.Load() > 0 || c.expects.Load() > 0 || c.moving.Load() > 0
+	return c.peer.expected.Len() > 0 || c.expects.Load() > 0 || c.moving.Load() > 0
 }
 
 // unread returns an error if maxAnswers answers wait for the peer to read them.
@@ -159,7 +159,7 @@ func (c *conn) idle() bool {
 // +checklocks:c.mu
 func (c *conn) idleLocked() bool {
 	if c.origin.holds.Load() > 0 || c.moving.Load() > 0 || c.expects.Load() > 0 || c.owes.Load() > 0 ||
-		c.peer.awaits.Load() > 0 && c.peer.conn.Load() == c || c.hasTasks() {
+		c.peer.expected.Len() > 0 && c.peer.conn.Load() == c || c.hasTasks() {
 		return false
 	}
 	return c.down == nil && c.queue.len() == 0 && c.stalled.len() == 0 && !c.unwritten && len(c.cork) == 0 &&

@@ -55,7 +55,7 @@ func (c *conn) driveSpinning(ev *na.Event, s *spinner, bg uint32) {
 	}
 	c.driveHeld(ev, s)
 	c.release()
-	if !ev.IsSet() || c.serves.Load() || c.expects.Load() > 0 || c.peer.awaits.Load() > 0 {
+	if !ev.IsSet() || c.serves.Load() || c.expects.Load() > 0 || c.peer.expected.Len() > 0 {
 		c.handBack()
 	}
 }
@@ -63,7 +63,7 @@ func (c *conn) driveSpinning(ev *na.Event, s *spinner, bg uint32) {
 // lone reports whether only the caller waits for the peer, and the peer asks for nothing itself. Then the caller reads for
 // itself although the background does so already: being woken would take it longer.
 func (c *conn) lone() bool {
-	return !c.serves.Load() && c.peer.awaits.Load()+c.moving.Load() <= 1
+	return !c.serves.Load() && c.peer.expected.Len()+int(c.moving.Load()) <= 1
 }
 
 // preemptReader claims the connection and takes the read role as soon as the background goroutine gives it back, which is in
@@ -130,7 +130,7 @@ func (c *conn) yieldReader() {
 	}
 	c.rx.handed = false
 	r := &c.role
-	if len(c.rx.tasks) > 0 || c.expects.Load() > 0 || c.peer.awaits.Load() > 0 {
+	if len(c.rx.tasks) > 0 || c.expects.Load() > 0 || c.peer.expected.Len() > 0 {
 		return
 	}
 	if r.yieldCredit.Load() < 0 {

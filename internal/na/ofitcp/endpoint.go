@@ -11,12 +11,12 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"weak"
 
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
+	"cinnabar/internal/peerbook"
 	"cinnabar/internal/sockio"
 )
 
@@ -59,16 +59,13 @@ type Endpoint struct {
 	wg       sync.WaitGroup
 	runners  na.TaskGroup // goroutines that run tasks and nothing else
 
+	peers  *peerbook.Book[peerKey, peer]
+	active peerbook.Active[*peer]
+
 	mu invariants.Mutex
 	// sealed says that no goroutine is started any more.
 	// +checklocks:mu
 	sealed bool
-	// peers finds the one peer of each key while a reference to it exists.
-	// +checklocks:mu
-	peers map[peerKey]weak.Pointer[peer]
-	// active are the peers with something under way.
-	// +checklocks:mu
-	active map[*peer]struct{}
 	// +checklocks:mu
 	conns map[*conn]struct{}
 	// half are connections that have not been decided about.
@@ -152,17 +149,7 @@ func (e *Endpoint) twin(k *caller) *peer {
 }
 
 func (e *Endpoint) peerAt(k peerKey) *peer {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if p := e.peers[k].Value(); p != nil {
-		return p
-	}
-	p := newPeer(e, k)
-	e.peers[k] = weak.Make(p)
-	if k.addr != e.self { // which the endpoint itself holds
-		runtime.AddCleanup(p, e.forget, k)
-	}
-	return p
+	return e.peers.Get(k, nil, func() *peer { return newPeer(e, k) })
 }
 
 // newPeer returns a new peer. A twin is never dialed, because a dial of its address reaches the other peer.
@@ -180,15 +167,6 @@ func (e *Endpoint) hostOf(a netip.AddrPort) hostquota.Host {
 		return hostquota.Host{}
 	}
 	return hostquota.HostOf(a.Addr())
-}
-
-// forget removes a peer without references, unless there is a new one of its key.
-func (e *Endpoint) forget(k peerKey) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if w, ok := e.peers[k]; ok && w.Value() == nil {
-		delete(e.peers, k)
-	}
 }
 
 // Limits implements [na.Endpoint].
@@ -250,7 +228,7 @@ func (e *Endpoint) SendRequest(op *na.Op, to na.Addr, tag uint32, msg []byte) {
 	copy(msg[requestHeader:], e.prefixBytes)
 	e.stats.requestsSent.Add(1)
 	it := item{op: op, what: what, msg: msg, request: true}
-	if p.awaits.Load() > gatherFrom {
+	if p.expected.Len() > gatherFrom {
 		if c := p.conn.Load(); c != nil && c.gather(it) {
 			return
 		}
@@ -265,11 +243,11 @@ func (e *Endpoint) RecvExpected(op *na.Op, from na.Addr, tag uint32, buf []byte)
 	if p == nil {
 		return
 	}
-	if !p.expect(op, tag, buf) {
+	if !p.expected.Add(tag, peerbook.Waiter{Op: op, Buf: buf}, p.activate) {
 		op.Finish(0, &na.Error{Kind: na.Invalid, Op: what, Addr: p.str, Err: fmt.Errorf("tag %d is waited for already", tag)})
 		return
 	}
-	if e.closed.Load() && p.unexpect(op) { // else Close has found it
+	if e.closed.Load() && p.expected.Remove(op) { // else Close has found it
 		op.Finish(0, &na.Error{Kind: na.Closed, Op: what, Addr: p.str})
 	}
 }
@@ -392,7 +370,7 @@ func checkFragments(frags []na.Fragment, put bool) (total uint64, err error) {
 // Cancel implements [na.Endpoint]. It looks for op in every connection: operations are found by where they wait, which
 // costs those that are never cancelled nothing.
 func (e *Endpoint) Cancel(op *na.Op) {
-	for _, p := range e.activePeers() {
+	for _, p := range e.active.List() {
 		if p.cancel(op) {
 			return
 		}
@@ -402,7 +380,7 @@ func (e *Endpoint) Cancel(op *na.Op) {
 			return
 		}
 	}
-	for _, p := range e.activePeers() { // again, because a connection that ends may return unsent requests to its peer
+	for _, p := range e.active.List() { // again, because a connection that ends may return unsent requests to its peer
 		if p.cancel(op) {
 			return
 		}
@@ -422,16 +400,6 @@ func (e *Endpoint) Drive(a na.Addr, ev *na.Event) {
 	if c != nil {
 		c.drive(ev)
 	}
-}
-
-func (e *Endpoint) activePeers() []*peer {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	list := make([]*peer, 0, len(e.active))
-	for p := range e.active {
-		list = append(list, p)
-	}
-	return list
 }
 
 func (e *Endpoint) connections() []*conn {
@@ -531,7 +499,7 @@ func (e *Endpoint) end() {
 	}
 	e.mu.Unlock()
 	// All attempts that have a goroutine by now are found here: peers are active before they dial.
-	for _, p := range e.activePeers() {
+	for _, p := range e.active.List() {
 		p.close()
 	}
 	for _, c := range e.connections() {

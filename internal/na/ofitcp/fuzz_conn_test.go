@@ -109,7 +109,7 @@ func (z *fuzzer) play(t *testing.T, script []byte) {
 	}
 	until(t, "an endpoint as before", func() bool {
 		return z.e.Stats().Open == 1 && z.book.Used(hostquota.Connections) == 1 && z.book.Used(hostquota.Handshakes) == 0 &&
-			len(z.e.activePeers()) == 1
+			len(z.e.active.List()) == 1
 	})
 	until(t, "as many goroutines as before", func() bool { return runtime.NumGoroutine() <= z.routines+8 }) // the fuzzer has some
 }

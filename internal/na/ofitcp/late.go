@@ -148,7 +148,7 @@ func (e *Endpoint) GiveUp(to na.Addr, tag uint32, request []byte, name func() st
 	}
 	call.name = name()
 	e.late.add(call, &e.mem)
-	if !p.isAwaited(tag) { // the response has come, or the connection has ended
+	if !p.expected.Has(tag) { // the response has come, or the connection has ended
 		e.late.answered(c, uint64(tag))
 	}
 	if c.dead.Load() { // lost may have run before the call was entered
@@ -639,12 +639,4 @@ func (p *peer) sendAgainLocked(u *unsent) {
 	if p.link == linkIdle {
 		p.dialLocked() // false: the endpoint is closed, and Close completes the requests
 	}
-}
-
-// isAwaited reports whether an operation waits for the expected message with tag.
-func (p *peer) isAwaited(tag uint32) bool {
-	p.tagMu.Lock()
-	defer p.tagMu.Unlock()
-	_, ok := p.tags[tag]
-	return ok
 }

@@ -12,6 +12,7 @@ import (
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
+	"cinnabar/internal/peerbook"
 	"cinnabar/internal/sockio"
 )
 
@@ -323,10 +324,7 @@ func (e *Endpoint) answers(c *conn) bool {
 // peerOf returns the peer that a caller means: the one of its address, or one that its identity has already.
 func (e *Endpoint) peerOf(k *caller) *peer {
 	if !k.m.id.isZero() {
-		e.mu.Lock()
-		p := e.peers[peerKey{addr: k.addr, id: k.m.id}].Value()
-		e.mu.Unlock()
-		if p != nil && p.conn.Load() != nil {
+		if p := e.peers.Find(peerKey{addr: k.addr, id: k.m.id}); p != nil && p.conn.Load() != nil {
 			return p
 		}
 	}
@@ -398,7 +396,7 @@ func (p *peer) accepted(try *attempt, v verdict, k *caller) bool {
 func (p *peer) notAccepted(try *attempt) {
 	p.mu.Lock()
 	var items []item
-	var tags []waiter
+	var tags []peerbook.Waiter
 	if p.try == try {
 		p.link, p.try = linkIdle, nil
 		if len(p.waiting) > 0 && !p.dialLocked() {

@@ -12,11 +12,11 @@ import (
 	"runtime"
 	"syscall"
 	"time"
-	"weak"
 
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
+	"cinnabar/internal/peerbook"
 	"cinnabar/internal/sockio"
 )
 
@@ -137,7 +137,7 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 	e := &Endpoint{
 		cfg: cfg, setups: newTurns(), readers: newTurns(), light: newLightUse(), maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)), alone: runtime.GOMAXPROCS(0) == 1,
 		shut: make(chan struct{}), ended: make(chan struct{}), finished: make(chan struct{}),
-		peers: make(map[peerKey]weak.Pointer[peer]), active: make(map[*peer]struct{}),
+		peers: peerbook.NewBook[peerKey, peer](),
 		conns: make(map[*conn]struct{}), half: newHalves(),
 	}
 	port, err := e.occupy(ctx, c.bind)

@@ -10,6 +10,7 @@ import (
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
+	"cinnabar/internal/peerbook"
 )
 
 // peer is the address of an endpoint, with the connection to it and the operations that concern it. It implements [na.Addr]. Each
@@ -26,8 +27,7 @@ type peer struct {
 
 	conn   atomic.Pointer[conn]   // that messages are sent over; nil if there is none. Changed with mu held.
 	last   atomic.Pointer[origin] // of the latest connection, perhaps lost
-	active atomic.Bool            // in the endpoint's set of peers with something under way
-	awaits atomic.Int32           // how many operations are in tags
+	member peerbook.Member        // of Endpoint.active
 
 	mu invariants.Mutex
 	// +checklocks:mu
@@ -50,16 +50,7 @@ type peer struct {
 	// +checklocks:mu
 	waiting []item
 
-	tagMu invariants.Mutex
-	// tags are the expected messages that are waited for.
-	// +checklocks:tagMu
-	tags map[uint32]waiter
-}
-
-// waiter is an operation that waits for an expected message.
-type waiter struct {
-	op  *na.Op
-	buf []byte
+	expected peerbook.Expected // locked after mu
 }
 
 // attempt is the making of a connection, in either direction. It counts for as long as peer.try points to it.
@@ -169,7 +160,7 @@ func (o *origin) route() *conn {
 // driven returns the connection that a goroutine drives while it waits for a message or transfer of the origin. While own
 // requests to the peer wait for an answer, it is the peer's connection, because the answer comes over that.
 func (o *origin) driven() *conn {
-	if c := o.conn.Load(); c != nil && o.peer.awaits.Load() == 0 {
+	if c := o.conn.Load(); c != nil && o.peer.expected.Len() == 0 {
 		return c
 	}
 	return o.peer.conn.Load()
@@ -245,54 +236,11 @@ func (p *peer) giveBack(it item, err error) {
 	it.op.Finish(0, err)
 }
 
-// expect has an operation wait for an expected message.
-func (p *peer) expect(op *na.Op, tag uint32, buf []byte) bool {
-	p.tagMu.Lock()
-	defer p.tagMu.Unlock()
-	if _, taken := p.tags[tag]; taken {
-		return false
-	}
-	if p.tags == nil {
-		p.tags = make(map[uint32]waiter)
-	}
-	p.tags[tag] = waiter{op, buf}
-	p.awaits.Add(1)
-	p.activate()
-	return true
-}
-
-// takeWaiter returns the waiter for the expected message with that tag.
-func (p *peer) takeWaiter(tag uint32) (waiter, bool) {
-	p.tagMu.Lock()
-	defer p.tagMu.Unlock()
-	w, ok := p.tags[tag]
-	if ok {
-		delete(p.tags, tag)
-		p.awaits.Add(-1)
-	}
-	return w, ok
-}
-
-// takeWaiters removes and returns the waiters for expected messages, except those with a tag in but.
-func (p *peer) takeWaiters(but map[uint32]bool) []waiter {
-	p.tagMu.Lock()
-	defer p.tagMu.Unlock()
-	list := make([]waiter, 0, len(p.tags))
-	for tag, w := range p.tags {
-		if !but[tag] {
-			list = append(list, w)
-			delete(p.tags, tag)
-		}
-	}
-	p.awaits.Store(int32(len(p.tags)))
-	return list
-}
-
 // lostLocked records that c is dead, and returns the waiters for messages over it. It returns none if c was idle, because waiters
 // that have come since belong to requests for the next connection. The waiters with a tag in but do, too.
 //
 // +checklocks:p.mu
-func (p *peer) lostLocked(c *conn, how endMode, but map[uint32]bool) []waiter {
+func (p *peer) lostLocked(c *conn, how endMode, but map[uint32]bool) []peerbook.Waiter {
 	if p.conn.Load() != c {
 		return nil
 	}
@@ -303,7 +251,7 @@ func (p *peer) lostLocked(c *conn, how endMode, but map[uint32]bool) []waiter {
 	if how == endIdle {
 		return nil
 	}
-	return p.takeWaiters(but)
+	return p.expected.TakeAll(but)
 }
 
 // upLocked makes c the connection, and queues the items that wait for one.
@@ -328,19 +276,19 @@ func (p *peer) upLocked(c *conn, m *cmMessage) {
 // giveUpLocked ends an attempt and returns the items and waiters that waited for it.
 //
 // +checklocks:p.mu
-func (p *peer) giveUpLocked() ([]item, []waiter) {
+func (p *peer) giveUpLocked() ([]item, []peerbook.Waiter) {
 	items := p.waiting
 	p.link, p.try, p.waiting = linkIdle, nil, nil
-	return items, p.takeWaiters(nil)
+	return items, p.expected.TakeAll(nil)
 }
 
 // failAll completes the operations that waited for a connection that does not come about.
-func (p *peer) failAll(items []item, tags []waiter, kind na.Kind, err error) {
+func (p *peer) failAll(items []item, tags []peerbook.Waiter, kind na.Kind, err error) {
 	for _, it := range items {
 		p.giveBack(it, &na.Error{Kind: kind, Op: it.what, Addr: p.str, Err: err})
 	}
 	for _, w := range tags {
-		w.op.Finish(0, &na.Error{Kind: kind, Op: "receive", Addr: p.str, Err: err})
+		w.Op.Finish(0, &na.Error{Kind: kind, Op: "receive", Addr: p.str, Err: err})
 	}
 	p.settle()
 }
@@ -362,7 +310,7 @@ func (p *peer) cancel(op *na.Op) bool {
 		p.giveBack(it, &na.Error{Kind: na.Canceled, Op: it.what, Addr: p.str})
 		return true
 	}
-	if p.unexpect(op) {
+	if p.expected.Remove(op) {
 		op.Finish(0, &na.Error{Kind: na.Canceled, Op: "receive", Addr: p.str})
 		p.settle()
 		return true
@@ -383,45 +331,15 @@ func (p *peer) unqueue(op *na.Op) (item, bool) {
 	return item{}, false
 }
 
-// unexpect removes op from the waiters for expected messages.
-func (p *peer) unexpect(op *na.Op) bool {
-	p.tagMu.Lock()
-	defer p.tagMu.Unlock()
-	for tag, w := range p.tags {
-		if w.op == op {
-			delete(p.tags, tag)
-			p.awaits.Add(-1)
-			return true
-		}
-	}
-	return false
-}
-
 // activate enters p into the set of peers with something under way. The caller holds the lock of the operation that it has begun, mu or
-// tagMu, so that settle does not undo it.
-func (p *peer) activate() {
-	if p.active.Load() {
-		return
-	}
-	p.ep.mu.Lock()
-	defer p.ep.mu.Unlock()
-	p.active.Store(true)
-	p.ep.active[p] = struct{}{}
-}
+// that of expected, so that settle does not undo it.
+func (p *peer) activate() { p.ep.active.Add(p, &p.member) }
 
 // settle takes p out of that set if there is nothing.
 func (p *peer) settle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.link != linkIdle || len(p.waiting) > 0 {
-		return
-	}
-	p.tagMu.Lock()
-	defer p.tagMu.Unlock()
-	p.ep.mu.Lock()
-	defer p.ep.mu.Unlock()
-	if len(p.tags) == 0 {
-		delete(p.ep.active, p)
-		p.active.Store(false)
+	if p.link == linkIdle && len(p.waiting) == 0 {
+		p.expected.IfEmpty(func() { p.ep.active.Remove(p, &p.member) })
 	}
 }

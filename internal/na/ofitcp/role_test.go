@@ -333,10 +333,7 @@ func TestForgotten(t *testing.T) {
 	}
 	for range 200 {
 		runtime.GC()
-		server.mu.Lock()
-		n := len(server.peers)
-		server.mu.Unlock()
-		if n < 10 {
+		if server.peers.Len() < 10 {
 			return
 		}
 		runtime.Gosched()

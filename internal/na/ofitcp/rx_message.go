@@ -7,6 +7,7 @@ import (
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostmem"
 	"cinnabar/internal/na"
+	"cinnabar/internal/peerbook"
 )
 
 // parse handles the messages in the stage, and the payload that has become complete.
@@ -295,7 +296,7 @@ func (c *conn) beginExpected(n int) bool {
 	if there {
 		b := c.consume(n)
 		if ok {
-			rx.ended = append(rx.ended, ended{op: w.op, n: int64(copy(w.buf, b))})
+			rx.ended = append(rx.ended, ended{op: w.Op, n: int64(copy(w.Buf, b))})
 		}
 		c.ackIfWanted()
 		return true
@@ -311,27 +312,27 @@ func (c *conn) beginExpected(n int) bool {
 
 // claimWaiter finds the waiter for the expected message. If the message is not there as a whole, the connection takes its
 // place at once, so that cancel always finds the operation.
-func (c *conn) claimWaiter(there bool) (waiter, bool) {
+func (c *conn) claimWaiter(there bool) (peerbook.Waiter, bool) {
 	rx := &c.rx
 	if rx.m.tag >= 1<<32 {
-		return waiter{}, false
+		return peerbook.Waiter{}, false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.down != nil {
-		return waiter{}, false
+		return peerbook.Waiter{}, false
 	}
-	w, ok := c.peer.takeWaiter(uint32(rx.m.tag))
+	w, ok := c.peer.expected.Take(uint32(rx.m.tag))
 	if !ok {
 		return w, false
 	}
-	if rx.m.payload > uint64(len(w.buf)) {
-		rx.ended = append(rx.ended, ended{op: w.op, err: &na.Error{Kind: na.Truncated, Op: "receive", Addr: c.peer.String(),
-			Err: fmt.Errorf("a message of %d bytes for a buffer of %d", rx.m.payload, len(w.buf))}})
+	if rx.m.payload > uint64(len(w.Buf)) {
+		rx.ended = append(rx.ended, ended{op: w.Op, err: &na.Error{Kind: na.Truncated, Op: "receive", Addr: c.peer.String(),
+			Err: fmt.Errorf("a message of %d bytes for a buffer of %d", rx.m.payload, len(w.Buf))}})
 		return w, false
 	}
 	if !there {
-		c.direct = directRecv{op: w.op, buf: w.buf[:rx.m.payload]}
+		c.direct = directRecv{op: w.Op, buf: w.Buf[:rx.m.payload]}
 	}
 	return w, true
 }
@@ -449,7 +450,7 @@ func (c *conn) readRequested() {
 
 // unasked takes note that the peer comes by itself, not only in answer to calls: then the connection must always be read.
 func (c *conn) unasked() {
-	if c.peer.awaits.Load() == 0 && !c.serves.Load() {
+	if c.peer.expected.Len() == 0 && !c.serves.Load() {
 		c.serves.Store(true)
 	}
 }

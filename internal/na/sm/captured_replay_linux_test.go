@@ -13,6 +13,7 @@ import (
 
 	"cinnabar/internal/audit"
 	"cinnabar/internal/na"
+	"cinnabar/internal/peerbook"
 	"cinnabar/internal/shm"
 )
 
@@ -60,7 +61,7 @@ func newReplay(t *testing.T, c *captured, m *shm.Region, golden []byte, server b
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.e = &Endpoint{cfg: cfg, ident: c.client, region: p.r, active: make(map[*Addr]struct{}), byID: make(map[int32]*conn)}
+	p.e = &Endpoint{cfg: cfg, ident: c.client, region: p.r, byID: make(map[int32]*conn)}
 	p.e.conns.Store(new([]*conn))
 	p.e.own = p.e.newAddr(p.e.ident, p.e.ident.uri())
 	peer := p.e.newAddr(identity{int32(os.Getpid()), 77}, "peer")
@@ -142,7 +143,7 @@ func (p *replay) asClient(t *testing.T) error {
 	for i := range ops {
 		ops[i] = newSignal()
 		ops[i].op.Begin()
-		p.c.addr.expect(&ops[i].op, uint32(i+1), bufs[i][:])
+		p.c.addr.expected.Add(uint32(i+1), peerbook.Waiter{Op: &ops[i].op, Buf: bufs[i][:]}, p.c.addr.activate)
 		if ok, err := p.c.send(typeUnexpected, uint32(i+1), p.captured.request); !ok || err != nil {
 			return fmt.Errorf("request %d: %v, %w", i, ok, err)
 		}

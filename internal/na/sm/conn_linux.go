@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"cinnabar/internal/na"
+	"cinnabar/internal/peerbook"
 	"cinnabar/internal/shm"
 )
 
@@ -217,9 +218,9 @@ func (c *conn) closeEventfds() {
 type arrival struct {
 	kind uint8
 	tag  uint32
-	data []byte // of an unexpected message: in c.scratch
-	to   waiter // of an expected message: the operation that waits for it, if there is one
-	n    int    // its length
+	data []byte          // of an unexpected message: in c.scratch
+	to   peerbook.Waiter // of an expected message: the operation that waits for it, if there is one
+	n    int             // its length
 }
 
 // violation is a breach of the protocol by a peer.
@@ -262,9 +263,9 @@ func (c *conn) take(m *arrival) (ok bool, err error) {
 	*m = arrival{kind: d.kind(), tag: d.tag(), n: len(data)}
 	switch d.kind() {
 	case typeExpected:
-		if w, found := c.addr.takeWaiter(m.tag); found {
+		if w, found := c.addr.expected.Take(m.tag); found {
 			m.to = w
-			copy(w.buf, data)
+			copy(w.Buf, data)
 		}
 	case typeUnexpected:
 		if d == 0 && !c.reg.whole() {
@@ -329,7 +330,7 @@ func (c *conn) receive(limit int) (n int) {
 		ok, err := c.take(&m)
 		if err != nil {
 			c.receiveFailed(err)
-			if op := m.to.op; op != nil {
+			if op := m.to.Op; op != nil {
 				op.Finish(0, &na.Error{Kind: na.Unreachable, Op: "receive", Addr: c.addr.String(), Err: err})
 			}
 			return n + 1
@@ -366,15 +367,15 @@ func (c *conn) deliver(m *arrival) {
 		return
 	}
 	w := m.to
-	if w.op == nil {
+	if w.Op == nil {
 		c.ep.stats.unmatched.Add(1)
 		return
 	}
-	if m.n > len(w.buf) {
-		w.op.Finish(0, &na.Error{Kind: na.Truncated, Op: "receive", Addr: c.addr.String(), Err: fmt.Errorf("%d bytes for a buffer of %d", m.n, len(w.buf))})
+	if m.n > len(w.Buf) {
+		w.Op.Finish(0, &na.Error{Kind: na.Truncated, Op: "receive", Addr: c.addr.String(), Err: fmt.Errorf("%d bytes for a buffer of %d", m.n, len(w.Buf))})
 		return
 	}
-	w.op.Finish(int64(m.n), nil)
+	w.Op.Finish(int64(m.n), nil)
 }
 
 func (c *conn) request(m *arrival) {

@@ -11,11 +11,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"weak"
 
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
+	"cinnabar/internal/peerbook"
 	"cinnabar/internal/shm"
 )
 
@@ -60,6 +60,9 @@ type Endpoint struct {
 	teardowns sync.WaitGroup // counts the conns that are not torn down yet
 	runners   na.TaskGroup   // goroutines that run tasks, and pollers that are in one
 
+	addrs  *peerbook.Book[string, Addr] // by URI
+	active peerbook.Active[*Addr]
+
 	conns atomic.Pointer[[]*conn] // replaced as a whole, with mu held
 
 	mu sync.Mutex
@@ -69,12 +72,6 @@ type Endpoint struct {
 	// recovering is true while the region is made anew, during which the endpoint does not connect to itself.
 	// +checklocks:mu
 	recovering bool
-	// addrs holds the one Addr of each URI as long as it is referenced.
-	// +checklocks:mu
-	addrs map[string]weak.Pointer[Addr]
-	// active holds the peers with operations under way.
-	// +checklocks:mu
-	active map[*Addr]struct{}
 	// pairs holds the conns of clients, also those that have failed and keep their pair taken.
 	// +checklocks:mu
 	pairs [pairs]*conn
@@ -118,7 +115,7 @@ func openAs(cfg Config, name string) (*Endpoint, error) {
 	e := &Endpoint{
 		cfg: cfg, ident: identity{int32(os.Getpid()), id}, sock: -1, sockDir: -1, notify: -1,
 		maxSpin: int32(max(1, runtime.GOMAXPROCS(0)/2)), oneThread: runtime.GOMAXPROCS(0) == 1, stop: make(chan struct{}), pollEnd: make(chan struct{}),
-		finished: make(chan struct{}), addrs: make(map[string]weak.Pointer[Addr]), active: make(map[*Addr]struct{}),
+		finished: make(chan struct{}), addrs: peerbook.NewBook[string, Addr](),
 		byID: make(map[int32]*conn), places: hostquota.NewBook(hostquota.Limits{hostquota.Connections: pairs - 1}),
 	}
 	e.conns.Store(new([]*conn))
@@ -241,7 +238,7 @@ func (e *Endpoint) RecvExpected(op *na.Op, from na.Addr, tag uint32, buf []byte)
 	if a == nil {
 		return
 	}
-	if !a.expect(op, tag, buf) {
+	if !a.expected.Add(tag, peerbook.Waiter{Op: op, Buf: buf}, a.activate) {
 		op.Finish(0, &na.Error{Kind: na.Invalid, Op: opName, Addr: a.String(), Err: fmt.Errorf("tag %d is waited for already", tag)})
 		return
 	}
@@ -256,7 +253,7 @@ func (e *Endpoint) RecvExpected(op *na.Op, from na.Addr, tag uint32, buf []byte)
 // Cancel implements [na.Endpoint]. It searches all lists for op: an operation has no reference to its list, so that operations that
 // are never cancelled cost nothing.
 func (e *Endpoint) Cancel(op *na.Op) {
-	for _, a := range e.activePeers() {
+	for _, a := range e.active.List() {
 		if a.cancel(op) {
 			return
 		}
@@ -298,8 +295,7 @@ func (e *Endpoint) connectSelf() error {
 	e.addConnLocked(c)
 	e.own.last.Store(c)
 	e.own.conn.Store(c)
-	e.own.active.Store(true)
-	e.active[e.own] = struct{}{}
+	e.active.Add(e.own, &e.own.member)
 	return nil
 }
 
@@ -354,16 +350,6 @@ func (e *Endpoint) clientOf(pair int) *conn {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.pairs[pair]
-}
-
-func (e *Endpoint) activePeers() []*Addr {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	list := make([]*Addr, 0, len(e.active))
-	for a := range e.active {
-		list = append(list, a)
-	}
-	return list
 }
 
 // spawn runs f on a goroutine that Close waits for. It returns false if the endpoint is closing.
@@ -441,7 +427,7 @@ func (e *Endpoint) end() {
 	close(e.stop)
 	e.transfers.close()
 	e.mem.close()
-	for _, a := range e.activePeers() {
+	for _, a := range e.active.List() {
 		items, tags := a.stopDialing()
 		a.failAll(items, tags, na.Closed, nil)
 	}

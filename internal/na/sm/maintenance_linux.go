@@ -77,7 +77,7 @@ func (e *Endpoint) interval(now time.Time) time.Duration {
 		case c.self:
 		case c.silent():
 			d = shorter(d, busyInterval)
-		case !c.server && c.addr.awaits.Load() > 0:
+		case !c.server && c.addr.expected.Len() > 0:
 			d = shorter(d, checkInterval)
 		}
 	}
@@ -158,7 +158,7 @@ func (c *conn) serverState() (closing, rebuilt, released bool) {
 func (e *Endpoint) checkServers() {
 	defer e.stats.checks.Add(1)
 	for _, c := range e.list() {
-		if c.server || c.addr.awaits.Load() == 0 || c.inode == 0 || c.pid == e.ident.pid {
+		if c.server || c.addr.expected.Len() == 0 || c.inode == 0 || c.pid == e.ident.pid {
 			continue
 		}
 		f, err := lstat(e.cfg.objectPath(c.addr.uri))

@@ -2,22 +2,20 @@ package sm
 
 import (
 	"errors"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
-	"weak"
 
 	"cinnabar/internal/na"
+	"cinnabar/internal/peerbook"
 )
 
 // peer is the part of an [Addr] for messages: its connection, the messages that wait to be sent over it, and the operations that wait
-// for messages from it. The zero value has none of these. Lock order: mu, tagMu, Endpoint.mu.
+// for messages from it. The zero value has none of these. Lock order: mu, expected, Endpoint.active.
 type peer struct {
 	conn   atomic.Pointer[conn] // the connection to send over; changed with mu held
 	last   atomic.Pointer[conn] // the latest connection, perhaps lost
-	active atomic.Bool          // in the endpoint's set of peers with something under way
-	awaits atomic.Int32         // number of operations in tags
+	member peerbook.Member      // of Endpoint.active
 
 	mu sync.Mutex
 	// waiting holds messages until there is a connection, or room.
@@ -33,10 +31,7 @@ type peer struct {
 	// +checklocks:mu
 	connectErr error
 
-	tagMu sync.Mutex
-	// tags holds the operations that wait for expected messages.
-	// +checklocks:tagMu
-	tags map[uint32]waiter
+	expected peerbook.Expected // locked after mu
 }
 
 // item is a message that waits.
@@ -52,12 +47,6 @@ func (it *item) opName() string {
 		return "send request"
 	}
 	return "send response"
-}
-
-// waiter is an operation that waits for an expected message.
-type waiter struct {
-	op  *na.Op
-	buf []byte
 }
 
 // done is [na.Addr.Done].
@@ -88,24 +77,8 @@ func (e *Endpoint) addrOf(ident identity, uri string) *Addr {
 	if ident == e.ident || uri == e.own.uri {
 		return e.own
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if a := e.addrs[uri].Value(); a != nil && a.ident == ident { // else another endpoint has taken the name
-		return a
-	}
-	a := e.newAddr(ident, uri)
-	e.addrs[uri] = weak.Make(a)
-	runtime.AddCleanup(a, e.forget, uri)
-	return a
-}
-
-// forget removes an Addr from the table after the collector has freed it, unless the table has a new one.
-func (e *Endpoint) forget(uri string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if w, ok := e.addrs[uri]; ok && w.Value() == nil {
-		delete(e.addrs, uri)
-	}
+	fits := func(a *Addr) bool { return a.ident == ident } // else another endpoint has taken the name
+	return e.addrs.Get(uri, fits, func() *Addr { return e.newAddr(ident, uri) })
 }
 
 // send sends a message, or adds it to those that wait.
@@ -242,49 +215,8 @@ func (a *Addr) overdue(now time.Time, limit time.Duration) []item {
 	return items
 }
 
-// expect makes an operation wait for the expected message with tag. It returns false if another operation waits for it.
-func (a *Addr) expect(op *na.Op, tag uint32, buf []byte) bool {
-	a.tagMu.Lock()
-	defer a.tagMu.Unlock()
-	if _, taken := a.tags[tag]; taken {
-		return false
-	}
-	if a.tags == nil {
-		a.tags = make(map[uint32]waiter)
-	}
-	a.tags[tag] = waiter{op, buf}
-	a.awaits.Add(1)
-	a.activate()
-	return true
-}
-
-// takeWaiter removes and returns the operation that waits for the expected message with that tag.
-func (a *Addr) takeWaiter(tag uint32) (waiter, bool) {
-	a.tagMu.Lock()
-	defer a.tagMu.Unlock()
-	w, ok := a.tags[tag]
-	if ok {
-		delete(a.tags, tag)
-		a.awaits.Add(-1)
-	}
-	return w, ok
-}
-
-// takeWaiters removes and returns all operations that wait for messages.
-func (a *Addr) takeWaiters() []waiter {
-	a.tagMu.Lock()
-	defer a.tagMu.Unlock()
-	list := make([]waiter, 0, len(a.tags))
-	for _, w := range a.tags {
-		list = append(list, w)
-	}
-	clear(a.tags)
-	a.awaits.Store(0)
-	return list
-}
-
 // detach removes the dead connection c, and returns the messages and operations that waited for it.
-func (a *Addr) detach(c *conn) ([]item, []waiter) {
+func (a *Addr) detach(c *conn) ([]item, []peerbook.Waiter) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.conn.Load() != c {
@@ -293,25 +225,25 @@ func (a *Addr) detach(c *conn) ([]item, []waiter) {
 	a.conn.Store(nil)
 	items := a.waiting
 	a.waiting = nil
-	return items, a.takeWaiters()
+	return items, a.expected.TakeAll(nil)
 }
 
 // stopDialing ends the connecting, and returns the messages and operations that waited for it.
-func (a *Addr) stopDialing() ([]item, []waiter) {
+func (a *Addr) stopDialing() ([]item, []peerbook.Waiter) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	items := a.waiting
 	a.waiting, a.dialing = nil, false
-	return items, a.takeWaiters()
+	return items, a.expected.TakeAll(nil)
 }
 
 // failAll completes the operations of messages and of waiters with an error.
-func (a *Addr) failAll(items []item, tags []waiter, kind na.Kind, err error) {
+func (a *Addr) failAll(items []item, tags []peerbook.Waiter, kind na.Kind, err error) {
 	for i := range items {
 		items[i].op.Finish(0, &na.Error{Kind: kind, Op: items[i].opName(), Addr: a.String(), Err: err})
 	}
 	for _, w := range tags {
-		w.op.Finish(0, &na.Error{Kind: kind, Op: "receive", Addr: a.String(), Err: err})
+		w.Op.Finish(0, &na.Error{Kind: kind, Op: "receive", Addr: a.String(), Err: err})
 	}
 	a.settle()
 }
@@ -367,43 +299,18 @@ func (a *Addr) unexpect(op *na.Op) (why error, ok bool) {
 		why = a.connectErr
 	}
 	a.mu.Unlock()
-	a.tagMu.Lock()
-	defer a.tagMu.Unlock()
-	for tag, w := range a.tags {
-		if w.op == op {
-			delete(a.tags, tag)
-			a.awaits.Add(-1)
-			return why, true
-		}
-	}
-	return nil, false
+	return why, a.expected.Remove(op)
 }
 
 // activate adds a to the set of peers with operations under way. The caller holds the lock of the state that it has changed, mu or
-// tagMu, so that settle does not remove a.
-func (a *Addr) activate() {
-	if a.active.Load() {
-		return
-	}
-	a.ep.mu.Lock()
-	defer a.ep.mu.Unlock()
-	a.active.Store(true)
-	a.ep.active[a] = struct{}{}
-}
+// that of expected, so that settle does not remove a.
+func (a *Addr) activate() { a.ep.active.Add(a, &a.member) }
 
 // settle removes a from that set if it has neither connection nor operations.
 func (a *Addr) settle() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.conn.Load() != nil || a.dialing || len(a.waiting) > 0 {
-		return
-	}
-	a.tagMu.Lock()
-	defer a.tagMu.Unlock()
-	a.ep.mu.Lock()
-	defer a.ep.mu.Unlock()
-	if len(a.tags) == 0 {
-		delete(a.ep.active, a)
-		a.active.Store(false)
+	if a.conn.Load() == nil && !a.dialing && len(a.waiting) == 0 {
+		a.expected.IfEmpty(func() { a.ep.active.Remove(a, &a.member) })
 	}
 }

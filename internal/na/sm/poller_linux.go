@@ -180,7 +180,7 @@ func (p *poller) progress(gen uint32) (last bool) {
 // busy reports whether messages are likely to come soon on conns that no driver has claimed: requests, or responses.
 func (e *Endpoint) busy() bool {
 	return slices.ContainsFunc(e.list(), func(c *conn) bool {
-		return c.role.claim.Load() == 0 && (c.serves.Load() || c.addr.awaits.Load() > 0)
+		return c.role.claim.Load() == 0 && (c.serves.Load() || c.addr.expected.Len() > 0)
 	})
 }
 

@@ -318,7 +318,7 @@ func (c *conn) drive(ev *na.Event) {
 	r.drives.Add(1)
 	s := spinner{driver: true, policy: &c.spinPolicy}
 	begun := p.tasks.begun.Load()
-	if (p.state.Load() != pollActive || c.addr.awaits.Load() <= 1) && s.begin(c.ep) {
+	if (p.state.Load() != pollActive || c.addr.expected.Len() <= 1) && s.begin(c.ep) {
 		c.driveSpinning(ev, &s)
 		s.stop(c.ep)
 	} else if !r.held.Load() {
@@ -340,7 +340,7 @@ func (c *conn) driveSpinning(ev *na.Event, s *spinner) {
 	}
 	c.takeClaim()
 	c.driveHeld(ev, s)
-	if !ev.IsSet() || c.serves.Load() || c.addr.awaits.Load() > 0 || c.ending.Load() != nil {
+	if !ev.IsSet() || c.serves.Load() || c.addr.expected.Len() > 0 || c.ending.Load() != nil {
 		c.unclaim()
 	}
 	c.leave()

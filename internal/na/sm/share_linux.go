@@ -208,7 +208,7 @@ func (e *Endpoint) evict(now time.Time, account func(*share) *hostquota.Account)
 // answered. A connection with a client that has left is about to end, and its pair is free then; an eviction would keep the pair from
 // use.
 func (c *conn) evictable(now time.Time) bool {
-	if c.ext == nil || c.dead.Load() || c.ending.Load() != nil || c.idleSince.IsZero() || now.Sub(c.idleSince) < idleLeast || c.addr.awaits.Load() > 0 || c.unread() {
+	if c.ext == nil || c.dead.Load() || c.ending.Load() != nil || c.idleSince.IsZero() || now.Sub(c.idleSince) < idleLeast || c.addr.expected.Len() > 0 || c.unread() {
 		return false
 	}
 	return c.unanswered.Load() <= 0 || !busy(c.addr.Account())
