@@ -9,6 +9,7 @@
 //   - An [Allocator] hands out blocks. Packages arena (any size, any order) and ring (first in, first out) have one each,
 //     and a program's own memory manager is another: it calls [NewBlock].
 //   - A [Buffer] is a bytes.Buffer in a block: the bytes written to it can be sent without a copy.
+//   - Package pool lends whole buffers of one size, which may be anything with a Close: *verbs.MR, *cinnabar.Bulk.
 //   - A [Cache] keeps registrations for reuse, for programs that cannot do with one large region.
 //
 // A program that builds its record in registered memory and sends it:

@@ -40,9 +40,9 @@ type row struct {
 // tutorial is the row of each tutorial. They stand on the public packages alone, because readers copy them.
 var tutorial = row{code: []string{".", "margo"}}
 
-// withRoot lists the packages with types that stand in the signatures of the root package, and regmem, which turns slices of numbers
-// into bytes to expose. A package that may import the root may import them too.
-var withRoot = []string{"codes", "stats", "regmem"}
+// withRoot lists the packages with types that stand in the signatures of the root package, regmem, which turns slices of numbers
+// into bytes to expose, and regmem/pool, which lends exposed buffers. A package that may import the root may import them too.
+var withRoot = []string{"codes", "stats", "regmem", "regmem/pool"}
 
 // layers is the table of arrows, lowest layer first: a package imports only from rows above its own.
 // A new package is a decision about layers, so it fails until it has a row here.
@@ -71,6 +71,7 @@ var layers = map[string]row{
 	"regmem":       {code: []string{"internal/hostmem"}, test: []string{"regmem/arena", "verbs", "verbs/iwarp"}},
 	"regmem/arena": {code: []string{"regmem", "internal/hostmem", "internal/waitlist"}, test: []string{"verbs", "verbs/iwarp"}},
 	"regmem/ring":  {code: []string{"regmem", "internal/hostmem", "internal/waitlist"}},
+	"regmem/pool":  {code: []string{"regmem", "internal/rundown"}, test: []string{".", "verbs", "verbs/iwarp"}},
 
 	// Mercury's return codes.
 	"codes": {},
@@ -152,7 +153,7 @@ var layers = map[string]row{
 	// RPC and bulk memory, on Mercury's core and the networks below it.
 	".": {
 		code: []string{"codes", "internal/invariants", "stats", "codec", "codec/hgproc", "codec/cereal", "internal/rundown", "internal/sched", "internal/sglist", "internal/hg", "internal/hg/wire", "internal/na", "internal/na/ofitcp", "internal/na/sm", "internal/hostmem", "internal/hostquota", "internal/audit"},
-		test: []string{"regmem", "internal/invariants", "internal/na/natest", "internal/dnstest", "internal/testproc", "margo", "internal/logtest"},
+		test: []string{"regmem", "regmem/pool", "internal/invariants", "internal/na/natest", "internal/dnstest", "internal/testproc", "margo", "internal/logtest"},
 
 		modules: []string{modSys}, // mapped files
 	},
