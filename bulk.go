@@ -37,22 +37,34 @@ type Bulk struct {
 	life   *rundown.Guard // counts the operations on mem; shared by a Bulk and its views
 	off, n int64          // offset and size of the view in mem
 	err    error          // the reason why the view is void, which every method returns; nil: it is valid
-	slot   *slot          // the slot of a pool's buffer; nil: not from a pool
-	owner  bool           // Close revokes mem; false for views and for buffers of a pool
+	own    *ownedBulk     // has this Bulk; nil: it is a view
 }
+
+// ownedBulk is a Bulk that is not a view. Its parts are one allocation, because a pool needs a Bulk for each use of a buffer.
+//
+//	open --Close----> closed
+//	  \ --Recycle--> recycled: the next ownedBulk has the memory
+type ownedBulk struct {
+	Bulk
+	guard rundown.Guard // the Guard that life of the Bulk and of its views points to
+	leak  *leakWatch
+	state atomic.Uint32 // bulkOpen, bulkClosed or bulkRecycled
+}
+
+// The states of an ownedBulk.
+const (
+	bulkOpen = iota
+	bulkClosed
+	bulkRecycled
+)
 
 // memory is one registration: the segments and their keys in the network.
 type memory struct {
-	e    *Engine
-	mode Mode
-	segs [][]byte
-	size int64
-	core *hg.Bulk
-	free func() error // returns the segments to the system or to their pool; nil: the program owns them
-
-	// holds counts the references to the segments, if free is not nil: one of the exposure, and one of each registration that
-	// is kept for the server of an abandoned call. The release of the last reference calls free.
-	holds atomic.Int32
+	memoryKind
+	e       *Engine
+	segs    [][]byte
+	core    *hg.Bulk
+	mapping *mapping // has the segments; nil: the program owns them
 
 	fixed bool // the segments are mapped for reading only
 
@@ -70,8 +82,25 @@ type memory struct {
 	views map[span]*hg.Bulk // registrations of parts, made by Handle
 }
 
-// errBulkClosed is the cause of errors of a Bulk after [Bulk.Close], which for a buffer of a pool gives it back.
-var errBulkClosed = errors.New("the bulk is closed or was given back to its pool")
+// memoryKind is the description of a memory, without its keys.
+type memoryKind struct {
+	mode     Mode
+	size     int64 // bytes in all segments together
+	segments int
+}
+
+// mapping is memory that the engine has mapped. Registrations share it.
+type mapping struct {
+	free func() error // returns the memory to the system or to the network
+	log  *slog.Logger
+
+	// holds counts the references: one of each memory, and one of each registration that is kept for the server of an abandoned
+	// call. The release of the last reference calls free.
+	holds atomic.Int32
+}
+
+// errBulkClosed is the cause of errors of a Bulk after [Bulk.Close] or [Bulk.Recycle].
+var errBulkClosed = errors.New("the bulk is closed, or was recycled when it was given back to its pool")
 
 // span is a part of a memory.
 type span struct{ off, n int64 }
@@ -90,9 +119,7 @@ func (e *Engine) Expose(mode Mode, segments ...[]byte) (*Bulk, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := m.bulk()
-	m.made.Store(watch(b, b.life, e.log, m))
-	return b, nil
+	return m.newBulk(), nil
 }
 
 // Alloc exposes size bytes of zeroed memory of its own, outside the Go heap and aligned to pages: the best memory for
@@ -107,17 +134,26 @@ func (e *Engine) Alloc(mode Mode, size int64) (*Bulk, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := m.bulk()
-	m.made.Store(watch(b, b.life, e.log, m))
-	return b, nil
+	return m.newBulk(), nil
 }
 
-// bulk makes the Bulk that owns m.
-func (m *memory) bulk() *Bulk { return &Bulk{mem: m, life: new(rundown.Guard), n: m.size, owner: true} }
+// newBulk makes the first Bulk of m. Its caller is a function that the program has called, and that returns the Bulk.
+func (m *memory) newBulk() *Bulk {
+	var pc [1]uintptr
+	runtime.Callers(3, pc[:])
+	m.made.Store(pc[0])
+	return m.bulk(watchLeak(leakReport{m.e.log, m.memoryKind, pc[0]}))
+}
 
-// String describes the memory without its keys.
-func (m *memory) String() string {
-	return fmt.Sprintf("%v bulk of %d bytes in %d segments", m.mode, m.size, len(m.segs))
+// bulk makes a Bulk of m that is not a view.
+func (m *memory) bulk(leak *leakWatch) *Bulk {
+	o := &ownedBulk{leak: leak}
+	o.Bulk = Bulk{mem: m, life: &o.guard, n: m.size, own: o}
+	return &o.Bulk
+}
+
+func (k memoryKind) String() string {
+	return fmt.Sprintf("%v bulk of %d bytes in %d segments", k.mode, k.size, k.segments)
 }
 
 // allocator is a network that has memory of its own which is better for transfers than any other. It may run out of it.
@@ -146,10 +182,13 @@ func (e *Engine) mapMemory(size int64) (mem []byte, free func() error, err error
 
 // expose registers segs. free, if not nil, is called when the registration ends, and at once if there will be none.
 func (e *Engine) expose(mode Mode, segs [][]byte, free func() error) (*memory, error) {
-	m := &memory{e: e, mode: mode, free: free}
-	m.holds.Store(1)
+	m := &memory{memoryKind: memoryKind{mode: mode}, e: e}
+	if free != nil {
+		m.mapping = &mapping{free: free, log: e.log}
+		m.mapping.holds.Store(1)
+	}
 	if err := m.register(segs); err != nil {
-		return nil, joined(err, m.unhold())
+		return nil, joined(err, m.mapping.release())
 	}
 	return m, nil
 }
@@ -171,6 +210,7 @@ func (m *memory) register(segs [][]byte) error {
 	}
 	defer m.e.end()
 	m.segs = slices.Clone(hg.NotEmpty(segs))
+	m.segments = len(m.segs)
 	for _, s := range m.segs {
 		m.size += int64(len(s))
 	}
@@ -252,30 +292,83 @@ func (b *Bulk) Bytes() []byte {
 // calls on it would fail. A call is abandoned when its context ends or the program cancels it before the response comes; the
 // server does not learn that. If the request of an abandoned call carried a handle of this memory, that server may still access
 // it until it responds, its connection ends, or Config.LateAccess has passed: its reads return the contents at the time of Close,
-// and its writes are discarded. For that time the engine keeps a copy of a readable Bulk of the program's slices, or of
-// a pool's buffer, so that the program may reuse them at once, and returns memory of its own to the system only afterwards. Without room
+// and its writes are discarded. For that time the engine keeps a copy of a readable Bulk of the program's slices, so that the
+// program may reuse them at once, and returns memory of its own to the system only afterwards. Without room
 // within Config.MaxMemory the engine keeps nothing. Accesses of all other peers are refused.
 //
-// Further calls return the same. A view's Close does nothing, that of a pool's buffer gives it back as
-// [BulkPool.Release] does, once.
+// Further calls return the same. Close of a view, and of a Bulk that was recycled, does nothing.
 func (b *Bulk) Close() error {
-	switch {
-	case b.slot != nil:
-		b.slot.giveBack(b)
-		return nil
-	case !b.owner:
+	o := b.own
+	if o == nil || !o.state.CompareAndSwap(bulkOpen, bulkClosed) && o.state.Load() == bulkRecycled {
 		return nil
 	}
+	hold := b.mem.mapping.keeper()
 	b.life.Close()
-	b.mem.revokeKeys()
+	b.mem.revokeKeys(hold)
 	<-b.life.Idle()
-	return b.mem.revoke()
+	o.leak.stop()
+	return b.mem.revoke(hold)
 }
 
-// revoke makes the memory unreachable for peers and releases it. No operation of this process uses it any more.
-func (m *memory) revoke() error {
+// Recycle ends b and returns a new Bulk of the same memory, for its next user. Pools of buffers call it
+// (package cinnabar/regmem/pool). It waits for the transfers that this process started on b, as Close does; afterwards every use of b and
+// of its views fails, and Close of b does nothing.
+//
+// The memory stays exposed, and keeps its keys and its bytes, so a peer that has a handle of b can use it on. There is one exception: if
+// an abandoned call carried such a handle, the memory gets new keys. The server of that call then reads a copy of the contents at the
+// time of Recycle, and its writes are discarded, as after [Bulk.Close].
+//
+// If Recycle fails, the memory is closed. A view cannot be recycled.
+func (b *Bulk) Recycle() (*Bulk, error) {
+	o := b.own
+	if o == nil {
+		return nil, argumentError("recycle", "", "", "it is a view; recycle the Bulk that Slice made it of")
+	}
+	if !o.state.CompareAndSwap(bulkOpen, bulkRecycled) {
+		return nil, &Error{Op: "recycle", Code: codes.InvalidArg, Err: errBulkClosed}
+	}
+	b.life.Close()
+	if b.life.Users() > 0 { // otherwise Idle would make a channel for nothing
+		<-b.life.Idle()
+	}
+	m := b.mem
+	if m.isLate() {
+		var err error
+		if m, err = m.renew(); err != nil {
+			o.leak.stop()
+			return nil, err
+		}
+	}
+	return m.bulk(o.leak), nil
+}
+
+// Done returns the channel that [Engine.Done] of b's engine returns. When it is closed, no peer reaches the memory any more.
+func (b *Bulk) Done() <-chan struct{} { return b.mem.e.Done() }
+
+// renew revokes the keys of m, and registers the same segments under new ones. If it fails, it releases the segments. No operation of
+// this process uses m any more.
+func (m *memory) renew() (*memory, error) {
+	next := &memory{memoryKind: memoryKind{mode: m.mode}, e: m.e, mapping: m.mapping, fixed: m.fixed}
+	next.made.Store(m.made.Load())
+	if next.mapping != nil {
+		next.mapping.holds.Add(1)
+	}
+	segs := m.segs
+	err := m.revoke(nil) // without a keeper, so that the servers of abandoned calls read a copy, because the next user changes the memory
+	if err == nil {
+		err = next.register(segs)
+	}
+	if err != nil {
+		return nil, joined(err, next.mapping.release())
+	}
+	return next, nil
+}
+
+// revoke makes the memory unreachable for peers and releases it. No operation of this process uses it any more. keep is as for
+// revokeKeys.
+func (m *memory) revoke(keep func() (release func())) error {
 	m.close.Do(func() {
-		m.revokeKeys()
+		m.revokeKeys(keep)
 		m.mu.Lock()
 		views := m.views
 		m.views = nil
@@ -286,24 +379,20 @@ func (m *memory) revoke() error {
 		m.core.Close()
 		m.e.exposed.remove(m)
 		m.segs = nil
-		m.closeErr = m.unhold()
+		m.closeErr = m.mapping.release()
 	})
 	return m.closeErr
 }
 
-// revokeKeys refuses new accesses of peers, except those of the servers of abandoned calls ([Bulk.Close]). It does not wait for
-// accesses under way.
-func (m *memory) revokeKeys() {
+// revokeKeys refuses new accesses of peers, except those of the servers of abandoned calls ([Bulk.Close]), which read the memory itself
+// while they hold a reference that keep has returned, or a copy if keep is nil. It does not wait for accesses under way.
+func (m *memory) revokeKeys(keep func() (release func())) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var hold func() func()
-	if m.free != nil {
-		hold = m.hold
-	}
 	for _, v := range m.views {
-		v.Withdraw(hold)
+		v.Withdraw(keep)
 	}
-	m.core.Withdraw(hold)
+	m.core.Withdraw(keep)
 }
 
 // isLate reports whether the server of an abandoned call may still access the memory.
@@ -318,20 +407,26 @@ func (m *memory) isLate() bool {
 	return m.core.Late()
 }
 
-// hold takes a reference to the segments, which release drops.
-func (m *memory) hold() (release func()) {
-	m.holds.Add(1)
-	return func() {
-		if err := m.unhold(); err != nil {
-			m.e.log.Error("memory that was kept for the server of an abandoned call cannot be released", logError, err)
+// keeper returns the function that takes a reference to the mapping and returns the function that drops it; nil if m is nil, because
+// the engine cannot keep memory of the program.
+func (m *mapping) keeper() func() (release func()) {
+	if m == nil {
+		return nil
+	}
+	return func() func() {
+		m.holds.Add(1)
+		return func() {
+			if err := m.release(); err != nil {
+				m.log.Error("memory that was kept for the server of an abandoned call cannot be released", logError, err)
+			}
 		}
 	}
 }
 
-// unhold drops a reference to the segments. The last one returns segments that the program does not own to the system or to
-// their pool.
-func (m *memory) unhold() error {
-	if m.free == nil || m.holds.Add(-1) > 0 {
+// release drops a reference to the mapping. The last one returns the memory to the system or to the network. A nil mapping has nothing
+// to release.
+func (m *mapping) release() error {
+	if m == nil || m.holds.Add(-1) > 0 {
 		return nil
 	}
 	if err := m.free(); err != nil {
@@ -349,49 +444,6 @@ func (b *Bulk) use(op string) error {
 		return &Error{Op: op, Code: codes.InvalidArg, Err: errBulkClosed}
 	}
 	return nil
-}
-
-// lost has the attributes of the log line about a Bulk or a pool that became garbage before the program closed it.
-type lost struct {
-	log  *slog.Logger
-	what fmt.Stringer
-	pc   uintptr // where it was made
-}
-
-// label names a handle that is no memory, such as a pool.
-type label string
-
-func (l label) String() string { return string(l) }
-
-// watch logs a report if handle, which the caller's caller is about to return, becomes garbage before life has ended. It
-// returns the program counter at which the program made the handle, 0 if it is not known.
-//
-// The memory stays exposed until the engine closes, and its views usable, because a peer may hold a handle of it and the
-// program its slices.
-func watch[T any](handle *T, life *rundown.Guard, log *slog.Logger, what fmt.Stringer) uintptr {
-	var pc [1]uintptr
-	if runtime.Callers(3, pc[:]) == 0 {
-		return 0
-	}
-	if !log.Enabled(context.Background(), slog.LevelWarn) {
-		return pc[0]
-	}
-	runtime.AddCleanup(handle, func(l lost) {
-		if !life.Closed() {
-			l.report()
-		}
-	}, lost{log, what, pc[0]})
-	return pc[0]
-}
-
-func (l lost) report() {
-	l.log.Warn("never closed: its memory stays exposed until the engine closes", "what", l.what.String(), logMade, place(l.pc))
-}
-
-// place says where in the program pc is.
-func place(pc uintptr) string {
-	f, _ := runtime.CallersFrames([]uintptr{pc}).Next()
-	return f.Function + " at " + f.File + ":" + strconv.Itoa(f.Line)
 }
 
 // Mode is the accesses that peers have to exposed memory: read, write or both. A transfer needs the right on both sides: a pull reads the

@@ -92,10 +92,7 @@ func BenchmarkExpose(b *testing.B) {
 }
 
 func BenchmarkPoolGet(b *testing.B) {
-	p, err := bulkEngine(b, nil).AllocPool(ReadWrite, 4, 4096)
-	if err != nil {
-		b.Fatal(err)
-	}
+	p := newPool(b, bulkEngine(b, nil), ReadWrite, 4, 4096)
 	ctx := context.Background()
 	b.ReportAllocs()
 	for b.Loop() {
@@ -106,8 +103,5 @@ func BenchmarkPoolGet(b *testing.B) {
 		if err := p.Release(buf); err != nil {
 			b.Fatal(err)
 		}
-	}
-	if err := p.Close(); err != nil {
-		b.Fatal(err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"cinnabar"
+	"cinnabar/regmem/pool"
 )
 
 // twoEngines returns two engines of this process, and the second as the first knows it.
@@ -106,16 +107,16 @@ func ExampleRemoteBulk_Reader() {
 	// Output: 1000 lines
 }
 
-// A server that bounds what all its requests together can take.
-func ExampleBulkPool() {
+// A pool bounds the memory of all requests of a server together. Package regmem/pool has more.
+func ExampleBulk_Recycle() {
 	here, there, ep := twoEngines()
 	defer func() { _, _ = here.Close(), there.Close() }()
 
-	pool, err := here.AllocPool(cinnabar.WriteOnly, 4, 64<<10)
+	buffers, err := pool.New(4, func() (*cinnabar.Bulk, error) { return here.Alloc(cinnabar.WriteOnly, 64<<10) })
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer func() { _ = pool.Close() }()
+	defer func() { _ = buffers.Close() }()
 	data, err := there.Expose(cinnabar.ReadOnly, []byte("some data"))
 	if err != nil {
 		log.Fatal(err)
@@ -123,11 +124,11 @@ func ExampleBulkPool() {
 	defer func() { _ = data.Close() }()
 
 	ctx := context.Background()
-	buf, err := pool.Get(ctx) // waits while four are in use
+	buf, err := buffers.Get(ctx) // waits while four are in use
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer func() { _ = buf.Close() }() // gives it back
+	defer func() { _ = buffers.Release(buf) }() // which recycles it
 	n, err := data.Handle().On(ep).Pull(ctx, buf)
 	fmt.Printf("%s, %v\n", buf.Bytes()[:n], err)
 	// Output: some data, <nil>

@@ -20,9 +20,7 @@ func (e *Engine) ExposeFile(mode Mode, f *os.File) (*Bulk, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := m.bulk()
-	m.made.Store(watch(b, b.life, e.log, m))
-	return b, nil
+	return m.newBulk(), nil
 }
 
 func (e *Engine) exposeFile(mode Mode, f *os.File) (*memory, error) {

@@ -339,8 +339,7 @@ func TestLateAccessToPool(t *testing.T) {
 	for _, push := range []bool{false, true} {
 		s := newLateServer(t, "ofi+tcp://127.0.0.1")
 		client := overTCP(t, &Config{NoEager: true})
-		pool, err := client.AllocPool(ReadWrite, 1, 5000)
-		must(t, err)
+		pool := newPool(t, client, ReadWrite, 1, 5000)
 		ep := reach(t, client, s.e)
 		innocent := block.Start(t.Context(), ep, struct{}{})
 		b, err := pool.Get(t.Context())
@@ -372,8 +371,7 @@ func TestLateAccessToPool(t *testing.T) {
 func TestCloseOfPoolWithLateAccess(t *testing.T) {
 	s := newLateServer(t, "ofi+tcp://127.0.0.1")
 	client := overTCP(t, &Config{NoEager: true})
-	pool, err := client.AllocPool(ReadOnly, 2, 5000)
-	must(t, err)
+	pool := newPool(t, client, ReadOnly, 2, 5000)
 	ep := reach(t, client, s.e)
 	innocent := block.Start(t.Context(), ep, struct{}{})
 	for i := range 2 {

@@ -21,6 +21,7 @@ import (
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostmem"
 	"cinnabar/regmem"
+	"cinnabar/regmem/pool"
 )
 
 // bulkPair is two engines: there owns the memory, here starts the transfers.
@@ -555,8 +556,17 @@ func TestForgottenCloseIsReported(t *testing.T) {
 		{"expose", func() (interface{ Close() error }, error) { return e.Expose(ReadOnly, make([]byte, 7)) }, "read-only bulk of 7 bytes in 1 segments"},
 		{"alloc", func() (interface{ Close() error }, error) { return e.Alloc(ReadWrite, 8) }, "read-write bulk of 8 bytes"},
 		{"slice", func() (interface{ Close() error }, error) { return e.Expose(WriteOnly, regmem.Bytes(make([]int32, 2))) }, "write-only bulk of 8 bytes"},
-		{"pool", func() (interface{ Close() error }, error) { return e.AllocPool(ReadWrite, 3, 9) }, "pool of 3 buffers of 9 bytes"},
-		{"set", func() (interface{ Close() error }, error) { return e.AllocPoolSet(ReadWrite, 1, 2, 4) }, "buffers of [2 4] bytes"},
+		{"recycled", func() (interface{ Close() error }, error) {
+			b, err := e.Alloc(ReadWrite, 9)
+			return recycle(b, err)
+		}, "read-write bulk of 9 bytes"},
+		{"pool", func() (interface{ Close() error }, error) {
+			p, err := pool.New(1, func() (*Bulk, error) { return e.Alloc(ReadOnly, 10) })
+			if err == nil {
+				err = p.Release(take(t, p))
+			}
+			return p, err
+		}, "read-only bulk of 10 bytes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			kept, err := c.make()
@@ -581,6 +591,16 @@ func TestForgottenCloseIsReported(t *testing.T) {
 			}
 		})
 	}
+}
+
+// recycle recycles b twice.
+func recycle(b *Bulk, err error) (*Bulk, error) {
+	for range 2 {
+		if err == nil {
+			b, err = b.Recycle()
+		}
+	}
+	return b, err
 }
 
 // firstWarning collects garbage until something is reported.

@@ -51,7 +51,7 @@ type Engine struct {
 	timers   timers
 	born     time.Time
 	ops      opTable
-	exposed  memories
+	exposed  exposedTable
 	moves    sync.Pool // of *move
 
 	mu invariants.Mutex

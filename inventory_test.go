@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"cinnabar/internal/na/natest"
+	"cinnabar/regmem/pool"
 	"cinnabar/stats"
 
 	"github.com/google/go-cmp/cmp"
@@ -43,7 +44,7 @@ func TestInventory(t *testing.T) {
 		must(t, err)
 		lent, err := s.server.Expose(ReadOnly, make([]byte, 100))
 		must(t, err)
-		pools, err := s.server.AllocPool(ReadWrite, 3, 64)
+		pool, err := pool.New(3, func() (*Bulk, error) { return s.server.Alloc(ReadWrite, 64) })
 		must(t, err)
 
 		elapse(time.Second)
@@ -73,7 +74,7 @@ func TestInventory(t *testing.T) {
 			},
 		})
 		for _, m := range s.server.Inventory().Memory {
-			if !strings.Contains(m.Place, "TestInventory.func1 at ") {
+			if !strings.Contains(m.Place, "TestInventory.func1") {
 				t.Errorf("%s is exposed at %q", m.Kind, m.Place)
 			}
 		}
@@ -96,7 +97,7 @@ func TestInventory(t *testing.T) {
 		for _, p := range []interface{ Done() <-chan struct{} }{held, relayed, one, two} {
 			<-p.Done()
 		}
-		must(t, errors.Join(lent.Close(), pools.Close(), p.Close()))
+		must(t, errors.Join(lent.Close(), pool.Close(), p.Close()))
 		if !stop() {
 			t.Error("the function of AfterFunc has been called")
 		}
@@ -136,7 +137,7 @@ func TestInventoryPlaces(t *testing.T) {
 	b, err := e.Alloc(ReadOnly, 100)
 	must(t, err)
 	defer func() { _ = b.Close() }()
-	pool, err := e.AllocPool(ReadOnly, 2, 50)
+	pool, err := pool.New(2, func() (*Bulk, error) { return e.Alloc(ReadOnly, 50) })
 	must(t, err)
 	defer func() { _ = pool.Close() }()
 	list := e.Inventory().Memory
@@ -144,7 +145,7 @@ func TestInventoryPlaces(t *testing.T) {
 		t.Errorf("%d kinds of memory, want 2: %+v", len(list), list)
 	}
 	for _, m := range list {
-		if !strings.Contains(m.Place, "TestInventoryPlaces at ") {
+		if !strings.Contains(m.Place, "TestInventoryPlaces") {
 			t.Errorf("%s is exposed at %q", m.Kind, m.Place)
 		}
 	}

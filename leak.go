@@ -3,37 +3,39 @@ package cinnabar
 import (
 	"context"
 	"log/slog"
+	"runtime"
 	"slices"
+	"strconv"
 	"time"
 
 	"cinnabar/internal/invariants"
 )
 
-// memories is the list of the memory that an engine exposes.
-type memories struct {
+// exposedTable lists the memory that an engine exposes.
+type exposedTable struct {
 	mu invariants.Mutex
 	// +checklocks:mu
 	first *memory // linked by next, the newest first
 }
 
-func (ms *memories) add(m *memory) {
-	ms.mu.Lock()
-	defer ms.mu.Unlock()
-	m.prev, m.next = nil, ms.first
-	if ms.first != nil {
-		ms.first.prev = m
+func (t *exposedTable) add(m *memory) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m.prev, m.next = nil, t.first
+	if t.first != nil {
+		t.first.prev = m
 	}
-	ms.first = m
+	t.first = m
 }
 
-func (ms *memories) remove(m *memory) {
-	ms.mu.Lock()
-	defer ms.mu.Unlock()
+func (t *exposedTable) remove(m *memory) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	switch {
 	case m.prev != nil:
 		m.prev.next = m.next
-	case ms.first == m:
-		ms.first = m.next
+	case t.first == m:
+		t.first = m.next
 	}
 	if m.next != nil {
 		m.next.prev = m.prev
@@ -41,30 +43,30 @@ func (ms *memories) remove(m *memory) {
 	m.prev, m.next = nil, nil
 }
 
-// exposure is a number of memories that are alike.
-type exposure struct {
-	what  string
-	made  uintptr
+// exposedGroup is a number of memories of one kind that were exposed at one place in the program.
+type exposedGroup struct {
+	exposedKey
 	count int
 	bytes int64
 }
 
-// all returns the exposed memory, the oldest first. It counts alike memory, such as the buffers of one pool, in one exposure.
-func (ms *memories) all() (list []exposure) {
-	type key struct {
-		made uintptr
-		what string
-	}
-	index := map[key]int{}
-	ms.mu.Lock()
-	defer ms.mu.Unlock()
-	for m := ms.first; m != nil; m = m.next {
-		k := key{m.made.Load(), m.String()}
+type exposedKey struct {
+	kind memoryKind
+	made uintptr // the program counter of the call that exposed it, 0 if not known
+}
+
+// all returns the exposed memory in groups, such as the buffers of one pool, the oldest first.
+func (t *exposedTable) all() (list []exposedGroup) {
+	index := map[exposedKey]int{}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for m := t.first; m != nil; m = m.next {
+		k := exposedKey{m.memoryKind, m.made.Load()}
 		i, known := index[k]
 		if !known {
 			i = len(list)
 			index[k] = i
-			list = append(list, exposure{what: k.what, made: k.made})
+			list = append(list, exposedGroup{exposedKey: k})
 		}
 		list[i].count++
 		list[i].bytes += m.size
@@ -146,10 +148,10 @@ func (e *Engine) warnLeaks() {
 		return
 	}
 	exposed := e.exposed.all()
-	for _, x := range some(e, "exposures", exposed) {
-		e.log.Warn("exposed memory is not closed before its engine", "what", x.what, "count", x.count, logMade, x.place())
+	for _, x := range firstLeaks(e, "exposures", exposed) {
+		e.log.Warn("exposed memory is not closed before its engine", "what", x.kind.String(), "count", x.count, logMade, place(x.made))
 	}
-	for _, o := range some(e, "calls", e.handlers.unanswered.all()) {
+	for _, o := range firstLeaks(e, "calls", e.handlers.unanswered.all()) {
 		e.log.Warn("call is not answered before its engine ends", logRPC, o.svc.label(), logPeer, o.from, logAge, time.Since(o.since))
 	}
 	var left []opRecord
@@ -159,25 +161,61 @@ func (e *Engine) warnLeaks() {
 		}
 	}
 	now := e.ops.clock.Exact()
-	for _, d := range some(e, "operations", left) {
+	for _, d := range firstLeaks(e, "operations", left) {
 		e.log.Warn("operation is under way when its engine ends, and nothing waits for it",
 			"op", d.op, logRPC, d.label(), logPeer, d.ep.String(), logAge, now-d.began)
 	}
 }
 
-// place says where the program has made it.
-func (x *exposure) place() string {
-	if x.made == 0 {
-		return "at a place that is not known"
-	}
-	return place(x.made)
-}
-
-// some returns the first maxWarnings of list, and reports how many there are besides.
-func some[T any](e *Engine, what string, list []T) []T {
+// firstLeaks returns the first maxWarnings elements of list, and logs the number of the others.
+func firstLeaks[T any](e *Engine, what string, list []T) []T {
 	if more := len(list) - maxWarnings; more > 0 {
 		e.log.Warn("more is left behind than is reported", "what", what, "more", more)
 		return list[:maxWarnings]
 	}
 	return list
+}
+
+// leakWatch logs a report if it becomes garbage before stop. A Bulk refers to it, and every later Bulk that Recycle makes of the same
+// memory, so it becomes garbage when the program has none of them left to close. Their views refer to them.
+//
+// The memory stays exposed until the engine closes, because a peer may hold a handle of it and the program its slices.
+type leakWatch struct{ cleanup runtime.Cleanup }
+
+// leakReport has the attributes of the log line of a leakWatch.
+type leakReport struct {
+	logger *slog.Logger
+	kind   memoryKind
+	made   uintptr // the program counter of the call that exposed the memory, 0 if not known
+}
+
+// watchLeak returns nil if the logger discards warnings.
+func watchLeak(r leakReport) *leakWatch {
+	if !r.logger.Enabled(context.Background(), slog.LevelWarn) {
+		return nil
+	}
+	w := new(leakWatch)
+	w.cleanup = runtime.AddCleanup(w, leakReport.log, r)
+	return w
+}
+
+// stop is called when the program has closed the memory.
+func (w *leakWatch) stop() {
+	if w != nil {
+		w.cleanup.Stop()
+		runtime.KeepAlive(w)
+	}
+}
+
+func (r leakReport) log() {
+	r.logger.Warn("never closed: its memory stays exposed until the engine closes", "what", r.kind.String(), logMade, place(r.made))
+}
+
+// place returns the function, file and line of pc in the program.
+func place(pc uintptr) string {
+	if pc == 0 {
+		return "at a place that is not known"
+	}
+	f, _ := runtime.CallersFrames([]uintptr{pc}).Next()
+	return f.Function + " at " + f.File + ":" + strconv.Itoa(f.Line)
 }

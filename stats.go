@@ -71,7 +71,7 @@ func (e *Engine) Inventory() stats.Inventory {
 	}
 	inv.Calls, inv.Transfers = e.operations()
 	for _, x := range e.exposed.all() {
-		inv.Memory = append(inv.Memory, stats.Memory{Kind: x.what, Count: x.count, Bytes: x.bytes, Place: x.place()})
+		inv.Memory = append(inv.Memory, stats.Memory{Kind: x.kind.String(), Count: x.count, Bytes: x.bytes, Place: place(x.made)})
 	}
 	return inv
 }

@@ -179,7 +179,7 @@ func TestBounded(t *testing.T) {
 func TestBulk(t *testing.T) {
 	r := newRig(t)
 	text := bytes.Repeat([]byte("word "), 10000)
-	buffers, err := r.serving.AllocPool(cinnabar.WriteOnly, 16, 1<<20)
+	buffers, err := makeBuffers(r.serving)
 	check(t, err)
 	fromPool := func(e *cinnabar.Engine) error { return serveCountFromPool(e, buffers) }
 	for _, serve := range []func(*cinnabar.Engine) error{serveCount, fromPool} {

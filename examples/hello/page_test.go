@@ -13,6 +13,7 @@ import (
 	"cinnabar"
 	"cinnabar/codes"
 	"cinnabar/examples/hello"
+	"cinnabar/regmem/pool"
 )
 
 func explain(err error) string {
@@ -187,14 +188,19 @@ func listing(ctx context.Context, remote cinnabar.RemoteBulk) ([]string, error) 
 	return names, nil
 }
 
+// makeBuffers makes a pool of 16 buffers of 1 MiB.
+func makeBuffers(engine *cinnabar.Engine) (*pool.Pool[*cinnabar.Bulk], error) {
+	return pool.New(16, func() (*cinnabar.Bulk, error) { return engine.Alloc(cinnabar.WriteOnly, 1<<20) })
+}
+
 // serveCountFromPool is serveCount with buffers of a pool. A handler that finds the pool empty waits for a buffer.
-func serveCountFromPool(engine *cinnabar.Engine, buffers *cinnabar.BulkPool) error {
+func serveCountFromPool(engine *cinnabar.Engine, buffers *pool.Pool[*cinnabar.Bulk]) error {
 	return Count.Handle(engine, func(ctx context.Context, in CountIn) (CountOut, error) {
 		buf, err := buffers.Get(ctx)
 		if err != nil {
 			return CountOut{}, err
 		}
-		defer func() { _ = buf.Close() }() // back to the pool
+		defer func() { _ = buffers.Release(buf) }()
 		n, err := in.Text.On(cinnabar.InfoFrom(ctx).Peer).Pull(ctx, buf)
 		if err != nil {
 			return CountOut{}, err
