@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"cinnabar/internal/na"
+	"cinnabar/internal/na/ofiaddr"
 )
 
 // TestAdvertise: peers are told the address in Config, with its port or that of the listener: in the endpoint's address, in
@@ -40,7 +41,7 @@ func TestAdvertise(t *testing.T) {
 		}
 		m.typ, m.pid = cmResponse, 5
 		c.write(appendCM(nil, m))
-		if _, b := c.message(); string(b) != string(append(appendAddr(nil, told), 'x')) {
+		if _, b := c.message(); string(b) != string(append(ofiaddr.Append(nil, told), 'x')) {
 			t.Errorf("message % x", b)
 		}
 		if err := op.park(t); err != nil {

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"cinnabar/internal/na"
+	"cinnabar/internal/na/ofiaddr"
 )
 
 // choice is where an endpoint listens.
@@ -100,7 +101,7 @@ type spec struct {
 
 // parseSpec reads "ofi+tcp", "ofi+tcp://host", "ofi+tcp://:port", "ofi+tcp://domain/host:port" and the like.
 func parseSpec(s string) (spec, error) {
-	rest, err := cutScheme(lastComponent(s))
+	rest, err := cutScheme(ofiaddr.LastComponent(s))
 	if err != nil {
 		return spec{}, err
 	}

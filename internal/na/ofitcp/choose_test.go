@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"cinnabar/internal/na"
+	"cinnabar/internal/na/ofiaddr"
 )
 
 func appendAddrIP(s string) netip.Addr { return netip.MustParseAddr(s) }
@@ -311,7 +312,7 @@ func TestLookup(t *testing.T) {
 	if a, err := e.ParseAddr(b); err != nil || !a.Equal(want) {
 		t.Errorf("%v, %v", a, err)
 	}
-	six := appendSerialized(nil, netip.MustParseAddrPort("[2001:db8::1]:5"))
+	six := ofiaddr.AppendSerialized(nil, netip.MustParseAddrPort("[2001:db8::1]:5"))
 	for _, bad := range [][]byte{nil, b[:7], b[8:], b[:23], append(b[:24:24], 0), six, append([]byte{17}, b[1:]...)} {
 		if a, err := e.ParseAddr(bad); err == nil {
 			t.Errorf("% x: accepted as %v", bad, a)
@@ -348,7 +349,7 @@ func TestIPv6(t *testing.T) {
 	}
 	closeEndpoint(t, probe)
 	server, cl := openEcho(t, cfg), openEndpoint(t, cfg)
-	if !strings.HasPrefix(server.Addr().String(), "ofi+tcp://[::1]:") || server.prefix != prefix6 {
+	if !strings.HasPrefix(server.Addr().String(), "ofi+tcp://[::1]:") || server.prefix != ofiaddr.Len6 {
 		t.Errorf("address %v, prefix of %d bytes", server.Addr(), server.prefix)
 	}
 	newClient(cl, addrOf(t, cl, server), 0).must(t, []byte("hello"))

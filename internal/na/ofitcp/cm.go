@@ -1,6 +1,7 @@
 package ofitcp
 
 import (
+	"cinnabar/internal/na/ofiaddr"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -78,7 +79,7 @@ func newIdentity() (s identity) {
 // with returns the process id that the peer at an address sees.
 func (s *identity) with(peer netip.AddrPort) (id processID) {
 	h := hmac.New(sha256.New, s[:])
-	_, _ = h.Write(appendAddr(nil, peer)) // never fails (package hash)
+	_, _ = h.Write(ofiaddr.Append(nil, peer)) // never fails (package hash)
 	copy(id[:], h.Sum(nil))
 	return id
 }

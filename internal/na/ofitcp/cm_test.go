@@ -7,6 +7,7 @@ import (
 
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
+	"cinnabar/internal/na/ofiaddr"
 )
 
 // TestAnswers: version 0 is answered to whatever is advertised, the port is the requester's, the number of the process
@@ -104,7 +105,7 @@ func TestRequestSent(t *testing.T) {
 		got.typ, got.pid = cmResponse, 5
 		c.write(appendCM(nil, got))
 		m, b := c.message()
-		if want := append(appendAddr(nil, e.self), "data"...); m.op != opMsg || m.cqData != 3 || !bytes.Equal(b, want) {
+		if want := append(ofiaddr.Append(nil, e.self), "data"...); m.op != opMsg || m.cqData != 3 || !bytes.Equal(b, want) {
 			t.Errorf("message %+v % x, want % x", m, b, want)
 		}
 		if err := op.park(t); err != nil {
@@ -155,7 +156,7 @@ func TestNack(t *testing.T) {
 	})
 	t.Run("incoming", func(t *testing.T) {
 		e, r := openEndpoint(t, Config{}), newRaw(t)
-		for compareAddr(r.addr(), e.self) < 0 { // else the endpoint's next attempt may win, which nobody takes here
+		for ofiaddr.Compare(r.addr(), e.self) < 0 { // else the endpoint's next attempt may win, which nobody takes here
 			r = newRaw(t)
 		}
 		op := r.send(e, 1, "x")
@@ -256,7 +257,7 @@ func TestCollisionOrders(t *testing.T) {
 		req := theirs.cm()
 		mine, m := r.dial(e, 31)
 		want := byte(cmNack)
-		if compareAddr(r.addr(), e.self) > 0 {
+		if ofiaddr.Compare(r.addr(), e.self) > 0 {
 			want = cmResponse
 		}
 		if m.typ != want {
@@ -288,7 +289,7 @@ func TestCollisionOrders(t *testing.T) {
 func TestRefusedFirst(t *testing.T) {
 	for range 200 {
 		e, r := openEndpoint(t, Config{}), newRaw(t)
-		if compareAddr(r.addr(), e.self) < 0 {
+		if ofiaddr.Compare(r.addr(), e.self) < 0 {
 			continue
 		}
 		op := r.send(e, 1, "x")

@@ -1,7 +1,7 @@
 package ofitcp
 
 import (
-	"bytes"
+	"cinnabar/internal/na/ofiaddr"
 	"net/netip"
 )
 
@@ -44,7 +44,7 @@ func (v verdict) String() string {
 func collide(s linkState, self, peer netip.AddrPort, same bool) verdict {
 	switch s {
 	case linkDialing:
-		switch c := compareAddr(peer, self); {
+		switch c := ofiaddr.Compare(peer, self); {
 		case c < 0:
 			return verdictNack
 		case c == 0:
@@ -61,12 +61,4 @@ func collide(s linkState, self, peer netip.AddrPort, same bool) verdict {
 	case linkIdle, linkNacked:
 	}
 	return verdictAccept
-}
-
-// compareAddr orders addresses as ofi_addr_cmp does: the bytes of the IP address first, then those of the port.
-func compareAddr(a, b netip.AddrPort) int {
-	if c := bytes.Compare(a.Addr().AsSlice(), b.Addr().AsSlice()); c != 0 {
-		return c
-	}
-	return int(a.Port()) - int(b.Port())
 }

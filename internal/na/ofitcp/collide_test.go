@@ -36,18 +36,6 @@ func TestCollide(t *testing.T) {
 	}
 }
 
-func TestCompareAddr(t *testing.T) {
-	ascending := []string{"9.0.0.9:65535", "10.0.0.1:255", "10.0.0.1:256", "10.0.0.2:1", "127.0.0.1:1", "128.0.0.0:1"}
-	for i, a := range ascending {
-		for j, b := range ascending {
-			got := compareAddr(netip.MustParseAddrPort(a), netip.MustParseAddrPort(b))
-			if (got < 0) != (i < j) || (got > 0) != (i > j) {
-				t.Errorf("compareAddr(%s, %s) = %d", a, b, got)
-			}
-		}
-	}
-}
-
 func TestRing(t *testing.T) {
 	var r ring[int]
 	var want []int

@@ -16,6 +16,7 @@ import (
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
+	"cinnabar/internal/na/ofiaddr"
 	"cinnabar/internal/peerbook"
 	"cinnabar/internal/sockio"
 )
@@ -115,12 +116,12 @@ func (e *Endpoint) AppendAddr(b []byte, a na.Addr) []byte {
 	if p == nil {
 		return b
 	}
-	return appendSerialized(b, p.addr)
+	return ofiaddr.AppendSerialized(b, p.addr)
 }
 
 // ParseAddr implements [na.Endpoint].
 func (e *Endpoint) ParseAddr(b []byte) (na.Addr, error) {
-	a, err := parseSerialized(b)
+	a, err := ofiaddr.ParseSerialized(b)
 	if err == nil && a.Addr().Is4() != e.self.Addr().Is4() {
 		err = fmt.Errorf("%v is not of the family of this endpoint's address, %v", a, e.self)
 	}

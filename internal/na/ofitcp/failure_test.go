@@ -10,6 +10,7 @@ import (
 
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
+	"cinnabar/internal/na/ofiaddr"
 )
 
 // TestNobodyListens: a refused connection fails what waits for it, at once, with the address and the cause.
@@ -204,7 +205,7 @@ func TestForeignPrefix(t *testing.T) {
 func TestRequestForms(t *testing.T) {
 	e, r := openEcho(t, Config{}), newRaw(t)
 	c, _ := r.dial(e, 1)
-	payload := append(appendAddr(nil, r.addr()), "hello"...)
+	payload := append(ofiaddr.Append(nil, r.addr()), "hello"...)
 	c.write(rawExpected(1<<32|55, payload)) // a tagged message with bit 32
 	if m, b := c.message(); m.tag != 55 || string(b) != "hello" {
 		t.Errorf("answer %+v %q", m, b)

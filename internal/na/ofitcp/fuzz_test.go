@@ -60,22 +60,6 @@ func FuzzCM(f *testing.F) {
 	})
 }
 
-func FuzzAddr(f *testing.F) {
-	f.Add(golden(f)["address"])
-	f.Add(golden(f)["bound-address"])
-	f.Add(append([]byte{0x20, 1}, make([]byte, 16)...))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		a, err := parseAddr(b)
-		if err == nil && !bytes.Equal(appendAddr(nil, a), b) {
-			t.Fatalf("%v encoded is % x, not % x", a, appendAddr(nil, a), b)
-		}
-		a, err = parseSerialized(b)
-		if err == nil && !bytes.Equal(appendSerialized(nil, a), b) {
-			t.Fatalf("%v serialized is % x, not % x", a, appendSerialized(nil, a), b)
-		}
-	})
-}
-
 func FuzzHandle(f *testing.F) {
 	f.Add(golden(f)["handle"])
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -2,6 +2,7 @@ package ofitcp
 
 import (
 	"bytes"
+	"cinnabar/internal/na/ofiaddr"
 	"encoding/hex"
 	"net/netip"
 	"os"
@@ -104,7 +105,7 @@ func TestGoldenEncoded(t *testing.T) {
 	}
 	h := make([]byte, requestHeader)
 	header(h).putRequest(1, 64)
-	check("request", appendAddr(h, netip.MustParseAddrPort("127.0.0.1:45423")))
+	check("request", ofiaddr.Append(h, netip.MustParseAddrPort("127.0.0.1:45423")))
 	header(h).putExpected(1, 44)
 	check("response", h)
 	check("read-req", appendReadReq(nil, []iov{{len: 16, key: 4}}))
@@ -113,7 +114,7 @@ func TestGoldenEncoded(t *testing.T) {
 	check("read-rsp", rsp)
 	check("write", appendWrite(nil, []iov{{len: 48, key: 6}}, 48))
 	check("ack", appendAck(nil))
-	check("address", appendAddr(nil, netip.MustParseAddrPort("127.0.0.1:34387")))
+	check("address", ofiaddr.Append(nil, netip.MustParseAddrPort("127.0.0.1:34387")))
 }
 
 func TestGoldenHandle(t *testing.T) {
@@ -138,23 +139,23 @@ func TestGoldenHandle(t *testing.T) {
 // parity(recorded): H33
 func TestGoldenAddress(t *testing.T) {
 	b := golden(t)["address"]
-	a, err := parseAddr(b)
+	a, err := ofiaddr.Parse(b)
 	if err != nil || a.String() != "127.0.0.1:34387" {
 		t.Errorf("%v, %v", a, err)
 	}
 	bound := golden(t)["bound-address"]
-	if got := appendSerialized(nil, a); !bytes.Equal(got, bound) {
+	if got := ofiaddr.AppendSerialized(nil, a); !bytes.Equal(got, bound) {
 		t.Errorf("serialized as % x, want % x", got, bound)
 	}
-	if got, err := parseSerialized(bound); err != nil || got != a {
+	if got, err := ofiaddr.ParseSerialized(bound); err != nil || got != a {
 		t.Errorf("%v, %v, want %v", got, err, a)
 	}
 	six := netip.MustParseAddrPort("[2001:db8::7]:4660")
-	enc := appendAddr(nil, six)
-	if len(enc) != prefix6 || enc[16] != 0x12 || enc[17] != 0x34 {
+	enc := ofiaddr.Append(nil, six)
+	if len(enc) != ofiaddr.Len6 || enc[16] != 0x12 || enc[17] != 0x34 {
 		t.Errorf("IPv6 address encoded as %x", enc)
 	}
-	if got, err := parseAddr(enc); err != nil || got != six {
+	if got, err := ofiaddr.Parse(enc); err != nil || got != six {
 		t.Errorf("%v, %v, want %v", got, err, six)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostquota"
 	"cinnabar/internal/na"
+	"cinnabar/internal/na/ofiaddr"
 	"cinnabar/internal/peerbook"
 	"cinnabar/internal/sockio"
 )
@@ -167,7 +168,7 @@ func Open(ctx context.Context, cfg Config) (*Endpoint, error) {
 		}
 		e.self = netip.AddrPortFrom(a.Addr(), port)
 	}
-	e.prefixBytes = appendAddr(nil, e.self)
+	e.prefixBytes = ofiaddr.Append(nil, e.self)
 	e.prefix = len(e.prefixBytes)
 	e.pid, e.id = randomPid(), newIdentity()
 	e.watch.ep, e.watch.stop = e, make(chan struct{})

@@ -15,6 +15,7 @@ import (
 
 	"cinnabar/internal/invariants"
 	"cinnabar/internal/na"
+	"cinnabar/internal/na/ofiaddr"
 )
 
 // Libfabric's own fi_pingpong speaks the protocol of this package, without Mercury's conventions: messages have no
@@ -80,7 +81,7 @@ func (r *ppRun) must(err error) {
 
 // sendName tells the partner our address, as pp_send_name does.
 func (r *ppRun) sendName() {
-	name := appendAddr(nil, r.e.self)
+	name := ofiaddr.Append(nil, r.e.self)
 	b := binary.BigEndian.AppendUint32(nil, uint32(len(name)))
 	b = binary.LittleEndian.AppendUint32(b, 2) // FI_SOCKADDR_IN
 	_, err := r.ctrl.Write(append(b, name...))
@@ -95,7 +96,7 @@ func (r *ppRun) recvName() {
 	name := make([]byte, binary.BigEndian.Uint32(head))
 	_, err = io.ReadFull(r.ctrl, name)
 	r.must(err)
-	a, err := parseAddr(name)
+	a, err := ofiaddr.Parse(name)
 	r.must(err)
 	r.to = r.e.peer(a)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"cinnabar/internal/na"
+	"cinnabar/internal/na/ofiaddr"
 )
 
 // raw is a peer made by hand: a listener, and the connections that a test makes and takes.
@@ -138,7 +139,7 @@ func (c *rawConn) message() (message, []byte) {
 // rawRequest is a request with its sender's address.
 func (r *raw) rawRequest(tag uint32, data []byte) []byte {
 	b := make([]byte, requestHeader)
-	b = append(appendAddr(b, r.addr()), data...)
+	b = append(ofiaddr.Append(b, r.addr()), data...)
 	header(b).putRequest(tag, len(b))
 	return b
 }

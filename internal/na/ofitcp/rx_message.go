@@ -7,6 +7,7 @@ import (
 	"cinnabar/internal/audit"
 	"cinnabar/internal/hostmem"
 	"cinnabar/internal/na"
+	"cinnabar/internal/na/ofiaddr"
 	"cinnabar/internal/peerbook"
 )
 
@@ -265,7 +266,7 @@ func (c *conn) request(tag uint32, b []byte) {
 		c.ep.broken(c.peer, audit.Broken, causeLength, fmt.Errorf("a request of %d bytes was dropped; it must begin with an address of %d bytes", len(b), n))
 		return
 	}
-	if _, err := parseAddr(b[:n]); n > 0 && err != nil {
+	if _, err := ofiaddr.Parse(b[:n]); n > 0 && err != nil {
 		c.ep.broken(c.peer, audit.Broken, causeSender, fmt.Errorf("a request was dropped: the sender's address in it: %w", err))
 		return
 	}
