@@ -126,6 +126,12 @@ var layers = map[string]row{
 		test: []string{"verbs/verbstest", "verbs/verbstest/...", "verbs/iwarp"},
 	},
 
+	// Mercury's network over RDMA devices: on package verbs, below the engine.
+	"internal/na/ofiverbs": {
+		code: []string{"internal/invariants", "internal/na", "internal/na/ofiaddr", "internal/rundown", "internal/hostquota", "internal/audit", "verbs"},
+		test: []string{"verbs/iwarp", "verbs/fault"},
+	},
+
 	// Packages above verbs that import no device; their tests open some.
 	"internal/credit": {},
 	"xfer": {
