@@ -65,6 +65,7 @@ var layers = map[string]row{
 	"internal/leaktest":    {code: []string{"internal/hostmem"}}, // for tests
 	"internal/logtest":     {},                                   // for tests
 	"internal/sweep":       {},
+	"internal/progress":    {modules: []string{modSys}},
 	"internal/audit":       {code: []string{"internal/invariants", "internal/hostquota"}},
 
 	// Registered memory and its allocators. They know no device.
@@ -77,16 +78,16 @@ var layers = map[string]row{
 	"codes": {},
 
 	// Mercury's network abstraction, and the networks behind it.
-	"internal/na":         {code: []string{"internal/rundown", "internal/hostquota"}},
+	"internal/na":         {code: []string{"internal/rundown", "internal/hostquota", "internal/progress"}},
 	"internal/na/ofiaddr": {},
 	"internal/na/natest":  {code: []string{"internal/na", "internal/hostquota"}},
 	"internal/hg/wire":    {code: []string{"codes"}, test: []string{"internal/recording"}},
-	"internal/hg":         {code: []string{"internal/invariants", "internal/rundown", "codes", "internal/hg/wire", "internal/sglist", "internal/na", "internal/hostmem", "internal/hostquota", "internal/audit"}, test: []string{"internal/na/natest", "internal/recording", "internal/logtest"}},
+	"internal/hg":         {code: []string{"internal/invariants", "internal/rundown", "codes", "internal/hg/wire", "internal/sglist", "internal/na", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/progress"}, test: []string{"internal/na/natest", "internal/recording", "internal/logtest"}},
 	"internal/sched":      {code: []string{"internal/invariants", "internal/na", "internal/hostquota"}},
 	"margo/internal/conf": {},
 	"internal/peerbook":   {code: []string{"internal/invariants", "internal/na"}},
-	"internal/na/sm":      {code: []string{"internal/sockio", "internal/na", "internal/peerbook", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/sweep"}, modules: []string{modSys}, test: []string{"internal/invariants", "internal/testproc"}},
-	"internal/na/ofitcp":  {code: []string{"internal/invariants", "internal/na", "internal/na/ofiaddr", "internal/peerbook", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/sweep"}, test: []string{"internal/dnstest"}},
+	"internal/na/sm":      {code: []string{"internal/sockio", "internal/na", "internal/peerbook", "internal/shm", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/sweep", "internal/progress"}, modules: []string{modSys}, test: []string{"internal/invariants", "internal/testproc"}},
+	"internal/na/ofitcp":  {code: []string{"internal/invariants", "internal/na", "internal/na/ofiaddr", "internal/peerbook", "internal/rundown", "internal/sockio", "internal/hostmem", "internal/hostquota", "internal/audit", "internal/sweep", "internal/progress"}, test: []string{"internal/dnstest"}},
 
 	// Protocol state machines: bytes in, effects out; no sockets, clocks or memory of their own.
 	"internal/iwarp/mpa":   {},

@@ -1,0 +1,53 @@
+package progress
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// dearWakeUps makes wake-ups dear, where they are cheap, for tests and benchmarks.
+type dearWakeUps struct {
+	lateness, tolls atomic.Int64 // nanoseconds
+	lates, rings    atomic.Uint64
+}
+
+// hook is the one of this process.
+var hook dearWakeUps
+
+// MakeWakeUpsDear makes each goroutine of this process that was parked spend late on its processor before its first look, and each
+// goroutine that signals another process spend toll. Tests and benchmarks call it, to have the prices of a
+// machine with dear wake-ups on any machine; 0 undoes it. It also drops the samples of the price so far, so that a
+// test may choose between a process that has to learn the price and one that measures it.
+func MakeWakeUpsDear(late, toll time.Duration, measure bool) {
+	hook.lateness.Store(int64(late))
+	hook.tolls.Store(int64(toll))
+	if measure {
+		shared.forget()
+		shared.measure()
+	}
+}
+
+// DearWakeUps returns the number of wake-ups and the number of signals that MakeWakeUpsDear has delayed.
+func DearWakeUps() (lates, tolls uint64) { return hook.lates.Load(), hook.rings.Load() }
+
+// Toll is called before a signal to another process.
+func Toll() {
+	if d := hook.tolls.Load(); d > 0 {
+		hook.rings.Add(1)
+		spend(d)
+	}
+}
+
+// late is called after a wake-up.
+func (h *dearWakeUps) late() {
+	if d := h.lateness.Load(); d > 0 {
+		h.lates.Add(1)
+		spend(d)
+	}
+}
+
+// spend keeps the processor for d nanoseconds.
+func spend(d int64) {
+	for end := Now() + d; Now() < end; {
+	}
+}

@@ -1,0 +1,172 @@
+package progress
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Mode is the choice between the latency of waits and the processor time that they use. The zero Mode is Balanced.
+type Mode uint8
+
+// The modes.
+const (
+	Balanced Mode = iota // a waiter spins for twice the price of a wake-up
+	Latency              // a waiter spins for latencyBudget
+	Economy              // a waiter parks at once
+)
+
+// String returns the name of the mode in lower case.
+func (m Mode) String() string {
+	switch m {
+	case Balanced:
+		return "balanced"
+	case Latency:
+		return "latency"
+	case Economy:
+		return "economy"
+	}
+	return fmt.Sprintf("Mode(%d)", uint8(m))
+}
+
+// latencyBudget is the length of a spin in mode Latency.
+const latencyBudget = 10 * time.Millisecond
+
+// Check returns an error if m is no mode, or cannot be used on a machine with procs processors.
+func (m Mode) Check(procs int) error {
+	switch {
+	case m > Economy:
+		return fmt.Errorf("mode %d is unknown: use Balanced, Latency or Economy", uint8(m))
+	case m == Latency && procs == 1:
+		return errOneProcessor
+	}
+	return nil
+}
+
+var errOneProcessor = errors.New("mode Latency needs two processors, because a peer cannot run while a waiter spins on the only one; use Balanced or Economy")
+
+// Policy is the spin policy of one engine. All methods are safe for concurrent use.
+type Policy struct {
+	mode  Mode
+	fixed time.Duration // the budget instead of the process's; 0: none
+	proc  *process
+
+	spins, parks, yields, handOvers atomic.Uint64
+}
+
+// Counters counts the waits of an engine since it was opened.
+type Counters struct {
+	Spins     uint64 // waits that have spun
+	Parks     uint64 // waits that have parked and were woken
+	Yields    uint64 // times that a spinning waiter gave its processor to other threads
+	HandOvers uint64 // times that a reader gave its processor to a goroutine that it had handed work to
+}
+
+// New returns a Policy of mode m. The first call in a process that spins measures the price of a wake-up, which takes some
+// milliseconds at most.
+func New(m Mode) *Policy {
+	p := &Policy{mode: m, proc: shared}
+	if p.MaySpin() {
+		shared.measureOnce.Do(shared.measure)
+	}
+	return p
+}
+
+// NewFixed returns a Policy of mode Balanced with a constant budget, for tests and benchmarks. If budget is not positive the mode is
+// Economy.
+func NewFixed(budget time.Duration) *Policy {
+	if budget <= 0 {
+		return &Policy{mode: Economy, proc: shared}
+	}
+	return &Policy{fixed: budget, proc: shared}
+}
+
+// Mode returns the mode.
+func (p *Policy) Mode() Mode { return p.mode }
+
+// MaySpin reports whether waiters spin at all: the mode is not Economy, and there are processors on which peers can run.
+func (p *Policy) MaySpin() bool { return p.mode != Economy && (p.proc.procs > 1 || p.fixed > 0) }
+
+// Budget returns the length of a usual spin.
+func (p *Policy) Budget() time.Duration {
+	switch {
+	case !p.MaySpin():
+		return 0
+	case p.fixed > 0:
+		return p.fixed
+	case p.mode == Latency:
+		return latencyBudget
+	}
+	return time.Duration(p.proc.budget.Load())
+}
+
+// Counters returns the present counts.
+func (p *Policy) Counters() Counters {
+	return Counters{Spins: p.spins.Load(), Parks: p.parks.Load(), Yields: p.yields.Load(), HandOvers: p.handOvers.Load()}
+}
+
+// HandOver runs the goroutines that wait for this thread. A reader calls it once after it has handed a request to another goroutine
+// or has woken a waiter, and before it looks for further messages.
+func (p *Policy) HandOver() {
+	p.handOvers.Add(1)
+	runtime.Gosched()
+}
+
+// Woken is called by a goroutine that was parked and has been woken, before its first look. rang is the result of [Now] at the signal
+// that woke it, or 0 if the time of the signal is not known.
+func (p *Policy) Woken(rang int64) {
+	p.parks.Add(1)
+	hook.late()
+	if rang != 0 {
+		p.proc.add(p.proc.now() - rang)
+	}
+}
+
+// AddPair records that both ends of a connection are in this process, and RemovePair that they are no longer. Each end may then
+// spin for the other, so that two goroutines spin.
+func (p *Policy) AddPair() { p.proc.pairs.Add(1) }
+
+// RemovePair undoes AddPair.
+func (p *Policy) RemovePair() { p.proc.pairs.Add(-1) }
+
+// process is the part of the policy that is shared by all engines of a process.
+type process struct {
+	procs     int          // processors that the process may use
+	oneThread bool         // goroutines have one thread to run on
+	now       func() int64 // nanoseconds
+	yield     func()       // gives the processor to other threads; nil: the system has no such call
+
+	drivers atomic.Int32 // waiters of calls that spin
+	pollers atomic.Int32 // other goroutines that spin
+	pairs   atomic.Int32
+
+	measureOnce sync.Once
+	budget      atomic.Int64 // nanoseconds
+	price
+	yields
+}
+
+// shared is the process.
+var shared = newProcess(runtime.NumCPU(), runtime.GOMAXPROCS(0), Now, schedYield)
+
+func newProcess(procs, threads int, now func() int64, yield func()) *process {
+	p := &process{procs: procs, oneThread: threads == 1, now: now, yield: yield}
+	p.setPrice(initialPrice)
+	return p
+}
+
+// limit returns the number of goroutines that may spin at the same time.
+func (p *process) limit() int32 {
+	if p.pairs.Load() > 0 && p.procs > 1 {
+		return 2
+	}
+	return 1
+}
+
+var began = time.Now()
+
+// Now returns the time for [Policy.Woken]: nanoseconds since the process started, never 0.
+func Now() int64 { return int64(time.Since(began)) + 1 }

@@ -1,0 +1,128 @@
+package progress
+
+import (
+	"io"
+	"os"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// initialPrice is the price of a wake-up until it is measured.
+	initialPrice = 100 * time.Microsecond
+	// Limits of the budget. A price above half the upper one is that of a machine on which no other thread gets a processor soon, and
+	// spinning longer would not help it.
+	leastBudget = 50 * time.Microsecond
+	mostBudget  = 500 * time.Microsecond
+	// leastPrice is the shortest sample: a goroutine that runs within it after its signal ran on the waker's thread, as soon as the
+	// waker parked, so that no thread was woken.
+	leastPrice = 5 * time.Microsecond
+	// priceSamples is the number of latest samples that the price comes from.
+	priceSamples = 32
+)
+
+// price is the ninth decile of the latest samples: nine of ten wake-ups are not longer.
+type price struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	samples [priceSamples]int64
+	// +checklocks:mu
+	count int // of all samples so far
+}
+
+// add adds a sample, in nanoseconds.
+func (p *process) add(d int64) {
+	if d < int64(leastPrice) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.samples[p.count%priceSamples] = d
+	p.count++
+	n := min(p.count, priceSamples)
+	var sorted [priceSamples]int64
+	copy(sorted[:], p.samples[:n])
+	slices.Sort(sorted[:n])
+	p.setPrice(time.Duration(sorted[(n-1)*9/10]))
+}
+
+func (p *process) setPrice(d time.Duration) {
+	p.budget.Store(int64(min(max(2*d, leastBudget), mostBudget)))
+}
+
+const (
+	probes       = 16                    // number of wake-ups that measure times
+	probeIdle    = 60 * time.Microsecond // time that the sleeper has for parking, so that its processor becomes idle
+	measureLimit = 5 * time.Millisecond  // of all probes together
+	// probeLooks bounds each loop of a probe, where the clock may stand still. It takes longer than measureLimit.
+	probeLooks = 1 << 18
+)
+
+// measure measures the price of a wake-up: a goroutine that parks in Go's poller is woken by bytes, as by those of a peer, while the
+// waker keeps its own processor.
+func (p *process) measure() {
+	if p.oneThread {
+		return
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return // the initial price stays
+	}
+	awake := make(chan int64, probes)
+	var sleeper sync.WaitGroup
+	sleeper.Go(func() {
+		var b [1]byte
+		for {
+			if _, err := io.ReadFull(r, b[:]); err != nil {
+				return
+			}
+			hook.late()
+			awake <- p.now()
+		}
+	})
+	end := p.now() + int64(measureLimit)
+	for range probes {
+		if !p.probe(w, awake, end) {
+			break
+		}
+	}
+	_ = w.Close() // ends the sleeper
+	sleeper.Wait()
+	_ = r.Close() // nothing is left to read
+}
+
+// probe wakes the sleeper once, and adds the sample. It returns false if there was no time for it before end.
+func (p *process) probe(w io.Writer, awake <-chan int64, end int64) bool {
+	start := p.now()
+	for i := 0; p.now()-start < int64(probeIdle); i++ {
+		if i == probeLooks {
+			return false
+		}
+	}
+	rang := p.now()
+	if _, err := w.Write([]byte{0}); err != nil {
+		return false
+	}
+	for range probeLooks {
+		select {
+		case at := <-awake:
+			p.add(at - rang)
+			return p.now() < end
+		default:
+		}
+		if now := p.now(); now > end {
+			p.add(now - rang)
+			return false
+		}
+	}
+	return false
+}
+
+// forget drops all samples.
+func (p *process) forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.count = 0
+	p.setPrice(initialPrice)
+}

@@ -1,0 +1,270 @@
+package progress
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+)
+
+// Kind is the kind of looks at a [Source], which differ in their cost.
+type Kind uint8
+
+// The kinds of looks.
+const (
+	Memory Kind = iota // loads from memory, some tens of nanoseconds with the waiter's pause
+	Socket             // system calls, about half a microsecond
+)
+
+// kinds are the constants of each kind.
+var kinds = [...]struct {
+	looks      int32 // looks between two readings of the clock; a power of 2
+	yieldAfter int64 // time in vain before the first yield
+}{
+	Memory: {looks: 16, yieldAfter: int64(2 * time.Microsecond)},
+	Socket: {looks: 4, yieldAfter: int64(20 * time.Microsecond)},
+}
+
+const (
+	missesToRest = 3  // misses in a row after which the source rests
+	restLongest  = 16 // waits that park at once between two probes
+	probeFactor  = 2  // length of a probe in budgets: the peer's wake-up and the waiter's own, twice
+	withinFactor = 4  // length of a spin in budgets after a part of a message has come
+	// stallGap is the time between two readings of the clock above which another thread has had the processor.
+	stallGap = int64(20 * time.Microsecond)
+	// spinLimit bounds a spin with its stalls, because the waiter may have a deadline.
+	spinLimit = int64(20 * time.Millisecond)
+)
+
+// Source remembers whether spinning has paid at one place that messages come from. Its methods are safe for concurrent use. A Source
+// must not be copied after Init.
+type Source struct {
+	policy *Policy
+	kind   Kind
+
+	misses atomic.Int32 // in a row, up to missesToRest
+	rest   atomic.Int32 // number of waits that park between probes, when resting
+	skips  atomic.Int32 // number of further waits that park before the next probe
+	parked atomic.Int64 // time at which a waiter parked, 0 if none has since the last message
+}
+
+// Init prepares s. It must be called once, before all other methods.
+func (s *Source) Init(p *Policy, kind Kind) { s.policy, s.kind = p, kind }
+
+// attempt returns the length of the next spin in budgets; 0: the waiter parks at once.
+func (s *Source) attempt() int64 {
+	if s.misses.Load() < missesToRest {
+		return 1
+	}
+	if s.skips.Load() > 0 {
+		s.skips.Add(-1)
+		return 0
+	}
+	return probeFactor
+}
+
+// hit makes the source eager.
+func (s *Source) hit() {
+	if s.misses.Load() != 0 {
+		s.misses.Store(0)
+		s.rest.Store(0)
+		s.skips.Store(0)
+	}
+}
+
+// miss records a whole budget without a message and without a stall.
+func (s *Source) miss() {
+	if s.policy.mode == Latency {
+		return
+	}
+	if s.misses.Load() < missesToRest && s.misses.Add(1) < missesToRest {
+		return
+	}
+	rest := min(max(2*s.rest.Load(), 1), restLongest)
+	s.rest.Store(rest)
+	s.skips.Store(rest)
+}
+
+// Park records that a waiter of the source is about to park.
+func (s *Source) Park() {
+	if s.policy.MaySpin() {
+		s.parked.Store(s.policy.proc.now())
+	}
+}
+
+// Answered records that a message has come, if a waiter has parked before it.
+func (s *Source) Answered() {
+	if s.parked.Load() == 0 {
+		return
+	}
+	at := s.parked.Swap(0)
+	if at == 0 {
+		return
+	}
+	budget := int64(s.policy.Budget())
+	if s.policy.proc.now()-at < budget+budget/2 {
+		s.hit()
+	}
+}
+
+// Spin is one wait on a source. The zero Spin is not usable: see [Source.Spin]. Its methods are for one goroutine.
+//
+//	s := source.Spin(true)
+//	defer s.End()
+//	for {
+//		if look() {
+//			s.Found()
+//			...
+//		} else if !s.Vain() {
+//			park()
+//		}
+//	}
+type Spin struct {
+	// Within is set by the waiter while a part of a message has come. A spin that begins then is longer, and not left out.
+	Within bool
+
+	src    *Source
+	proc   *process
+	driver bool
+	on     bool // counted in process.drivers or process.pollers
+	over   bool // the time is up
+	stall  bool // another thread has had the processor during the spin
+	others bool // another thread ran in the yield before the last look
+	factor int64
+	looks  int32 // in vain
+	looked int64 // last reading of the clock; 0: none yet
+	until  int64
+	start  int64
+}
+
+// Spin returns a wait on s. driver says that the waiter waits for a result of its own call; it comes before other waiters.
+func (s *Source) Spin(driver bool) Spin { return Spin{src: s, proc: s.policy.proc, driver: driver} }
+
+// Begin asks for the right to spin, which [Spin.End] gives back, and reports whether the waiter has it. Without the right the
+// waiter parks. Begin reads no clock. Vain calls it if the waiter has not.
+func (s *Spin) Begin() bool {
+	if s.on {
+		return true
+	}
+	if !s.src.policy.MaySpin() {
+		return false
+	}
+	s.factor = 1
+	if !s.Within {
+		if s.factor = s.src.attempt(); s.factor == 0 {
+			return false
+		}
+	}
+	n := s.count().Add(1)
+	s.on = true
+	if s.driver && n > 1 || !s.driver && n+s.proc.drivers.Load() > s.proc.limit() {
+		s.End()
+	}
+	return s.on
+}
+
+// count returns the number of spinning goroutines of the waiter's kind.
+func (s *Spin) count() *atomic.Int32 {
+	if s.driver {
+		return &s.proc.drivers
+	}
+	return &s.proc.pollers
+}
+
+// End gives back the right to spin.
+func (s *Spin) End() {
+	if s.on {
+		s.on = false
+		s.count().Add(-1)
+		s.reset()
+	}
+}
+
+// Found records that a look has found a message. The time of the spin begins anew with the next vain look.
+func (s *Spin) Found() {
+	if s.looks == 0 {
+		return
+	}
+	if !s.over {
+		s.src.hit()
+	}
+	s.proc.found(s.others)
+	s.factor = 1
+	s.reset()
+}
+
+func (s *Spin) reset() {
+	s.looks, s.looked, s.start = 0, 0, 0
+	s.over, s.stall, s.others = false, false, false
+}
+
+// Vain records a look without result, and reports whether the waiter looks again. It reads the clock at every sixteenth call only, or
+// every fourth on sockets, so that a message that comes within these looks costs no reading.
+func (s *Spin) Vain() bool {
+	switch {
+	case !s.on && !s.Begin(), s.over:
+		return false
+	case !s.driver && s.proc.drivers.Load()+s.proc.pollers.Load() > s.proc.limit():
+		return false // a driver has come
+	}
+	if s.looks == 0 {
+		s.src.policy.spins.Add(1)
+	}
+	s.looks++
+	if s.looks&(kinds[s.src.kind].looks-1) == 0 || s.looks == 1 && s.proc.early.Load() > 0 {
+		s.check()
+	}
+	return true
+}
+
+// check reads the clock, decides whether the spin goes on, and yields. After the end of the spin the waiter looks once more, for
+// messages that have come meanwhile.
+func (s *Spin) check() {
+	if s.proc.oneThread {
+		runtime.Gosched()
+	}
+	now := s.proc.now()
+	switch {
+	case s.looked == 0:
+		factor := s.factor
+		if s.Within {
+			factor = withinFactor
+		}
+		s.start, s.until = now, now+factor*int64(s.src.policy.Budget())
+	case now-s.looked > stallGap:
+		s.stalled(now - s.looked)
+	}
+	s.looked, s.others = now, false
+	switch {
+	case now-s.start > spinLimit && s.src.policy.mode == Balanced && s.src.policy.fixed == 0:
+		s.over = true
+	case now > s.until:
+		s.over = true
+		if !s.stall {
+			s.src.miss()
+		}
+	case now-s.start >= kinds[s.src.kind].yieldAfter || s.proc.early.Load() > 0:
+		s.giveProcessor()
+	}
+}
+
+// stalled takes a time in which another thread had the processor out of the budget.
+func (s *Spin) stalled(gap int64) {
+	s.stall = true
+	s.until += gap
+}
+
+// giveProcessor yields to other threads.
+func (s *Spin) giveProcessor() {
+	if !s.proc.mayYield(s.looked) {
+		return
+	}
+	s.src.policy.yields.Add(1)
+	s.proc.yield()
+	now := s.proc.now()
+	took := now - s.looked
+	s.others = s.proc.yielded(now, took)
+	if took > stallGap {
+		s.stalled(took)
+	}
+	s.looked = now
+}
